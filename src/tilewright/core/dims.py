@@ -1,0 +1,358 @@
+"""Symbolic dims: an int, or a polynomial over named symbols with ranges.
+
+An `Expr` is a sum of products in normal form, so structural equality is mathematical equality for the polynomial part.
+Atoms are symbols and the non-polynomial forms `a//b`, `a%b`, `max(a,b)`, `min(a,b)`. Ranges give proofs (`S >= 1`).
+"""
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import gcd
+
+from .errors import ParseError
+
+UNBOUNDED = 1 << 62
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """A named dim with an inclusive range. `tw.Dim("S", 1, 1024)` makes one."""
+
+    name: str
+    lo: int = 0
+    hi: int = UNBOUNDED
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class Call:
+    """A non-polynomial atom: `//`, `%`, `max` or `min` of two expressions."""
+
+    fn: str
+    a: Expr
+    b: Expr
+
+    def __str__(self) -> str:
+        return f"{self.fn}({self.a},{self.b})" if self.fn in ("max", "min") else f"({self.a}){self.fn}({self.b})"
+
+
+Atom = Symbol | Call
+Monomial = tuple[Atom, ...]  # sorted by text; () is the constant term
+
+
+@dataclass(frozen=True)
+class Expr:
+    """A polynomial with at least one symbol. Arithmetic with ints and Exprs gives a normal-form Dim (an int when constant)."""
+
+    terms: tuple[tuple[Monomial, int], ...]
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(self.terms)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __add__(self, other: Dim) -> Dim:
+        return _make([*self.terms, *_terms(other)])
+
+    def __mul__(self, other: Dim) -> Dim:
+        return _make([(_merge(m, n), a * b) for m, a in self.terms for n, b in _terms(other)])
+
+    def __sub__(self, other: Dim) -> Dim:
+        return self + -1 * other
+
+    def __rsub__(self, other: int) -> Dim:
+        return -1 * self + other
+
+    def __neg__(self) -> Dim:
+        return -1 * self
+
+    __radd__ = __add__
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: Dim) -> Dim:
+        return floordiv(self, other)
+
+    def __rfloordiv__(self, other: int) -> Dim:
+        return floordiv(other, self)
+
+    def __mod__(self, other: Dim) -> Dim:
+        return self - floordiv(self, other) * other
+
+    @cached_property
+    def symbols(self) -> frozenset[Symbol]:
+        found: set[Symbol] = set()
+        for mono, _ in self.terms:
+            for atom in mono:
+                found |= {atom} if isinstance(atom, Symbol) else symbols(atom.a) | symbols(atom.b)
+        return frozenset(found)
+
+    def __str__(self) -> str:
+        out = ""
+        for mono, c in self.terms:
+            body = "*".join(str(a) for a in mono)
+            text = str(abs(c)) if not mono else body if abs(c) == 1 else f"{abs(c)}*{body}"
+            out += ("-" if c < 0 else "+" if out else "") + text
+        return out
+
+    __repr__ = __str__
+
+
+Dim = int | Expr
+Shape = tuple[Dim, ...]
+
+
+def _key(m: Monomial) -> tuple[int, str]:
+    return (-len(m), "*".join(str(a) for a in m))
+
+
+def _merge(m: Monomial, n: Monomial) -> Monomial:
+    return tuple(sorted(m + n, key=str))
+
+
+def _terms(d: Dim) -> tuple[tuple[Monomial, int], ...]:
+    return d.terms if isinstance(d, Expr) else (((), d),)
+
+
+def _make(terms: list[tuple[Monomial, int]]) -> Dim:
+    total: dict[Monomial, int] = {}
+    for mono, c in terms:
+        total[mono] = total.get(mono, 0) + c
+    kept = {m: c for m, c in total.items() if c}
+    if not kept:
+        return 0
+    if len(kept) == 1 and () in kept:
+        return kept[()]
+    return Expr(tuple(sorted(kept.items(), key=lambda t: _key(t[0]))))
+
+
+def _atom(a: Atom) -> Expr:
+    return Expr((((a,), 1),))
+
+
+def sym(name: str, lo: int = 0, hi: int = UNBOUNDED) -> Expr:
+    """A fresh symbolic dim. `sym("S", 1, 1024)` is what `tw.Dim` returns."""
+    if not name.isidentifier():
+        raise ParseError(f"dim: a symbol's name must be an identifier, got {name!r}")
+    if not 0 <= lo <= hi:
+        raise ParseError(f"dim: {name} needs 0 <= lo <= hi, got lo={lo}, hi={hi}")
+    return _atom(Symbol(name, lo, hi))
+
+
+def symbols(d: Dim) -> frozenset[Symbol]:
+    return d.symbols if isinstance(d, Expr) else frozenset()
+
+
+def floordiv(a: Dim, b: Dim) -> Dim:
+    """a // b, exact where a polynomial division is possible."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a // b
+    if b == 1:
+        return a
+    if a == 0:
+        return 0
+    if isinstance(b, int) and b > 0:
+        inside = [(m, c) for m, c in _terms(a) if c % b == 0]
+        rest = _make([(m, c) for m, c in _terms(a) if c % b])
+        whole = _make([(m, c // b) for m, c in inside])
+        if rest == 0:
+            return whole
+        lo, hi = bounds(rest)
+        if 0 <= lo and hi < b:
+            return whole
+        return whole + _atom(Call("//", _as_expr(rest), _as_expr(b))) if isinstance(rest, Expr) else whole + rest // b
+    exact = _divide(a, b)
+    return exact if exact is not None else _atom(Call("//", _as_expr(a), _as_expr(b)))
+
+
+def _divide(a: Dim, b: Dim) -> Dim | None:
+    """a / b when b is one monomial that divides every term of a, or a multiple of b as a whole."""
+    divisor = _terms(b)
+    if len(divisor) == 1:
+        mono, c = divisor[0]
+        out: list[tuple[Monomial, int]] = []
+        for m, k in _terms(a):
+            left = list(m)
+            for atom in mono:
+                if atom not in left:
+                    return None
+                left.remove(atom)
+            if k % c:
+                return None
+            out.append((tuple(left), k // c))
+        return _make(out)
+    lead_a, lead_b = _terms(a)[0], divisor[0]
+    step = _divide(_make([lead_a]), _make([lead_b]))
+    if step is None:
+        return None
+    rest = a - step * b
+    if rest == 0:
+        return step
+    if isinstance(rest, int) or _key(rest.terms[0][0]) <= _key(lead_a[0]):
+        return None
+    more = _divide(rest, b)
+    return None if more is None else step + more
+
+
+def _as_expr(d: Dim) -> Expr:
+    return d if isinstance(d, Expr) else Expr((((), d),))
+
+
+def _plain(e: Expr) -> Dim:
+    """Undo `_as_expr`: a constant polynomial is its int."""
+    return _make(list(e.terms))
+
+
+def ceildiv(a: Dim, b: Dim) -> Dim:
+    return -floordiv(-a, b) if isinstance(a, int) and isinstance(b, int) else floordiv(a + b - 1, b)
+
+
+def maximum(a: Dim, b: Dim) -> Dim:
+    if isinstance(a, int) and isinstance(b, int):
+        return max(a, b)
+    if a == b or at_least(a - b, 0):
+        return a
+    return b if at_least(b - a, 0) else _atom(Call("max", _as_expr(a), _as_expr(b)))
+
+
+def minimum(a: Dim, b: Dim) -> Dim:
+    if isinstance(a, int) and isinstance(b, int):
+        return min(a, b)
+    if a == b or at_least(b - a, 0):
+        return a
+    return b if at_least(a - b, 0) else _atom(Call("min", _as_expr(a), _as_expr(b)))
+
+
+def bounds(d: Dim) -> tuple[int, int]:
+    """Inclusive range that contains every value of d."""
+    if isinstance(d, int):
+        return d, d
+    lo = hi = 0
+    for mono, c in d.terms:
+        mlo, mhi = 1, 1
+        for atom in mono:
+            alo, ahi = _atom_bounds(atom)
+            corners = (mlo * alo, mlo * ahi, mhi * alo, mhi * ahi)
+            mlo, mhi = min(corners), max(corners)
+        lo, hi = lo + min(c * mlo, c * mhi), hi + max(c * mlo, c * mhi)
+    return max(lo, -UNBOUNDED), min(hi, UNBOUNDED)
+
+
+def _atom_bounds(atom: Atom) -> tuple[int, int]:
+    if isinstance(atom, Symbol):
+        return atom.lo, atom.hi
+    (alo, ahi), (blo, bhi) = bounds(_plain(atom.a)), bounds(_plain(atom.b))
+    if atom.fn == "max":
+        return max(alo, blo), max(ahi, bhi)
+    if atom.fn == "min":
+        return min(alo, blo), min(ahi, bhi)
+    if blo <= 0:
+        return -UNBOUNDED, UNBOUNDED
+    corners = [x // y for x in (alo, ahi) for y in (blo, bhi)]
+    return min(corners), max(corners)
+
+
+def at_least(d: Dim, n: int) -> bool:
+    """Provably d >= n for every value of its symbols."""
+    return bounds(d)[0] >= n
+
+
+def at_most(d: Dim, n: int) -> bool:
+    return bounds(d)[1] <= n
+
+
+def divisible(d: Dim, n: int) -> bool:
+    """Provably a multiple of n."""
+    return all(c % n == 0 for _, c in _terms(d))
+
+
+def known_factor(d: Dim) -> int:
+    """The largest integer that provably divides d (0 for 0)."""
+    g = 0
+    for _, c in _terms(d):
+        g = gcd(g, c)
+    return g
+
+
+def evaluate(d: Dim, env: Mapping[str, int]) -> int:
+    """The value of d with each symbol's name looked up in env."""
+    if isinstance(d, int):
+        return d
+    total = 0
+    for mono, c in d.terms:
+        for atom in mono:
+            c *= env[atom.name] if isinstance(atom, Symbol) else _evaluate_call(atom, env)
+        total += c
+    return total
+
+
+_CALLS: dict[str, Callable[[int, int], int]] = {"//": lambda a, b: a // b, "%": lambda a, b: a % b, "max": max, "min": min}
+
+
+def _evaluate_call(call: Call, env: Mapping[str, int]) -> int:
+    return _CALLS[call.fn](evaluate(call.a, env), evaluate(call.b, env))
+
+
+def substitute(d: Dim, env: Mapping[str, Dim]) -> Dim:
+    """d with symbols replaced; symbols not in env stay."""
+    if isinstance(d, int):
+        return d
+    total: Dim = 0
+    for mono, c in d.terms:
+        part: Dim = c
+        for atom in mono:
+            if isinstance(atom, Symbol):
+                part = part * env.get(atom.name, _atom(atom))
+            else:
+                a, b = substitute(_plain(atom.a), env), substitute(_plain(atom.b), env)
+                part = part * {"//": floordiv, "max": maximum, "min": minimum}[atom.fn](a, b)
+        total = total + part
+    return total
+
+
+def product(dims: tuple[Dim, ...] | list[Dim]) -> Dim:
+    out: Dim = 1
+    for d in dims:
+        out = out * d
+    return out
+
+
+def parse_dim(text: str, known: Mapping[str, Expr]) -> Dim:
+    """Read what `str(dim)` wrote; symbols come from `known`.
+
+    >>> S = sym("S", 1, 8); parse_dim("2*S+1", {"S": S}) == 2 * S + 1
+    True
+    """
+    try:
+        tree = ast.parse(text, mode="eval").body
+    except SyntaxError as e:
+        raise ParseError(f"dim: cannot read {text!r}") from e
+
+    def walk(n: ast.expr) -> Dim:
+        if isinstance(n, ast.Constant) and isinstance(n.value, int):
+            return n.value
+        if isinstance(n, ast.Name) and n.id in known:
+            return known[n.id]
+        if isinstance(n, ast.UnaryOp) and isinstance(n.op, ast.USub):
+            return -walk(n.operand)
+        if isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id in ("max", "min") and len(n.args) == 2:
+            return (maximum if n.func.id == "max" else minimum)(walk(n.args[0]), walk(n.args[1]))
+        if isinstance(n, ast.BinOp):
+            a, b = walk(n.left), walk(n.right)
+            match n.op:
+                case ast.Add():
+                    return a + b
+                case ast.Sub():
+                    return a - b
+                case ast.Mult():
+                    return a * b
+                case ast.FloorDiv():
+                    return floordiv(a, b)
+        raise ParseError(f"dim: cannot read {text!r}; known symbols: {' '.join(known) or 'none'}")
+
+    return walk(tree)

@@ -1,0 +1,74 @@
+"""Element types: one frozen object per dtype, with its NumPy form, size and kind."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from .errors import ParseError
+
+
+@dataclass(frozen=True, eq=False)
+class DType:
+    """An element type. Compare with `is` or `==`; print with its short name (`f32`)."""
+
+    name: str
+    np: np.dtype[Any]
+    kind: str  # "b" bool, "i" signed, "u" unsigned, "f" float, "c" complex
+
+    @property
+    def itemsize(self) -> int:
+        return self.np.itemsize
+
+    @property
+    def is_float(self) -> bool:
+        return self.kind == "f"
+
+    @property
+    def is_int(self) -> bool:
+        return self.kind in "iu"
+
+    @property
+    def is_bool(self) -> bool:
+        return self.kind == "b"
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dtype, (self.name,)
+
+
+bool_ = DType("bool", np.dtype(np.bool_), "b")
+i8, i16, i32, i64 = (DType(f"i{n}", np.dtype(f"int{n}"), "i") for n in (8, 16, 32, 64))
+u8, u16, u32, u64 = (DType(f"u{n}", np.dtype(f"uint{n}"), "u") for n in (8, 16, 32, 64))
+f16, f32, f64 = (DType(f"f{n}", np.dtype(f"float{n}"), "f") for n in (16, 32, 64))
+bf16 = DType("bf16", np.dtype(ml_dtypes.bfloat16), "f")
+
+ALL: tuple[DType, ...] = (bool_, i8, i16, i32, i64, u8, u16, u32, u64, f16, bf16, f32, f64)
+_BY_NAME = {d.name: d for d in ALL}
+_BY_NP = {d.np: d for d in ALL}
+
+
+def dtype(name: str | DType | np.dtype[Any] | type) -> DType:
+    """The DType for a short name (`"f32"`), a NumPy dtype or a DType.
+
+    >>> dtype("bf16").itemsize, dtype(np.float32).name
+    (2, 'f32')
+    """
+    if isinstance(name, DType):
+        return name
+    found = _BY_NAME.get(name) if isinstance(name, str) else _BY_NP.get(np.dtype(name))
+    if found is None:
+        raise ParseError(f"dtype: {name!r} is not one of {' '.join(_BY_NAME)}")
+    return found
+
+
+def compute_dtype(d: DType) -> DType:
+    """The dtype in which arithmetic on `d` is done: small floats compute in f32."""
+    return f32 if d is f16 or d is bf16 else d

@@ -1,0 +1,58 @@
+"""The errors users see. One class per kind of mistake; every message reads `op: rule, got values; what to do (place)`."""
+from __future__ import annotations
+
+from typing import Any
+
+
+class TilewrightError(Exception):
+    """Base of every error that Tilewright raises on purpose."""
+
+
+class ShapeError(TilewrightError):
+    """An op was given operands or attributes that its shape and dtype rule rejects."""
+
+
+class VerifyError(TilewrightError):
+    """A graph, kernel or plan breaks an invariant of its own representation."""
+
+
+class ParseError(TilewrightError):
+    """Text of a graph, a kernel or a dim could not be read."""
+
+
+class UnsupportedError(TilewrightError):
+    """The model needs something that Tilewright or this target does not have."""
+
+
+class CompileError(TilewrightError):
+    """A pass, a template or a target rejected the program."""
+
+
+class InputError(TilewrightError):
+    """A session was called with arguments that do not fit what was compiled."""
+
+
+class ExecutionError(TilewrightError):
+    """The compiled program found bad data while it ran (an index out of range, for instance)."""
+
+
+class ConfigError(TilewrightError):
+    """A setting (environment variable or keyword) has no valid value."""
+
+
+class FormatError(TilewrightError):
+    """A file is damaged, truncated or of another version."""
+
+
+def require(ok: bool, rule: str, **values: Any) -> None:
+    """Raise ShapeError with `rule` (its {names} filled from `values`) and the values themselves unless `ok`.
+
+    >>> require(False, "perm must be a permutation of {axes}", axes=(0, 1), perm=(0, 0))
+    Traceback (most recent call last):
+    tilewright.core.errors.ShapeError: perm must be a permutation of (0, 1), got perm=(0, 0)
+    """
+    if ok:
+        return
+    used = {name for name in values if "{" + name + "}" in rule}
+    shown = ", ".join(f"{name}={value}" for name, value in values.items() if name not in used)
+    raise ShapeError(rule.format(**values) + (f", got {shown}" if shown else ""))

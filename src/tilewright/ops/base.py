@@ -1,0 +1,141 @@
+"""What an op is: one frozen dataclass that holds everything known about it.
+
+`infer` is the only place where user errors about an op are raised; `ref` is its meaning in NumPy; `lower` is its meaning
+in tile IR (elementwise ops); `decompose` its meaning in other ops (composites); `view` its meaning as a layout.
+"""
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, dataclass_transform
+
+from ..core.dims import Dim
+from ..core.errors import ParseError, UnsupportedError
+from ..ir.graph import Graph, Value
+from ..ir.layout import Layout
+from ..ir.types import TensorType
+
+
+@dataclass(frozen=True)
+class Traits:
+    """Facts that passes and the planner use."""
+
+    elementwise: bool = False  # output element i depends on operand elements that broadcast to i
+    view: bool = False  # operand 0 seen through another layout, nothing computed
+    reduction: bool = False
+    contraction: bool = False
+    composite: bool = False  # has `decompose`
+    linear: bool = False
+    commutative: bool = False
+    fold_only: bool = False  # must be gone before kernels are selected
+    source: bool = False  # no operands: inputs, constants, iota
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Operand types and attributes of one valid application; tests draw fresh values for it.
+
+    `low`/`high` bound the values of every operand (or of operand i, given sequences).
+    """
+
+    types: tuple[TensorType, ...]
+    attrs: dict[str, Any]
+    low: float | Sequence[float] = -2.0
+    high: float | Sequence[float] = 2.0
+
+
+@dataclass(frozen=True)
+class ErrorSample:
+    """An application that `infer` must reject with a message matching `match`."""
+
+    types: tuple[TensorType, ...]
+    attrs: dict[str, Any]
+    match: str
+
+
+def S(*types: TensorType, low: float | Sequence[float] = -2.0, high: float | Sequence[float] = 2.0, **attrs: Any) -> Sample:
+    return Sample(types, attrs, low, high)
+
+
+def E(*types: TensorType, match: str, **attrs: Any) -> ErrorSample:
+    return ErrorSample(types, attrs, match)
+
+
+@dataclass(frozen=True)
+class NotSupported:
+    """A written reason why an op lacks a rule."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Op:
+    """Base of all ops. Subclasses add dataclass fields (attributes) and override rules."""
+
+    name: ClassVar[str] = ""
+    traits: ClassVar[Traits] = Traits()
+    samples: ClassVar[list[Sample]] = []
+    errors: ClassVar[list[ErrorSample]] = []
+    template: ClassVar[str | None] = None  # key of the kernel template that can serve it alone
+
+    def infer(self, *types: TensorType) -> TensorType | tuple[TensorType, ...]:
+        raise UnsupportedError(f"{self.name}: has no type rule")
+
+    def ref(self, *arrays: Any) -> Any:
+        raise UnsupportedError(f"{self.name}: has no NumPy reference")
+
+    def lower(self, t: Any, *tiles: Any) -> Any:
+        """Emit this op on tiles with the tile builder `t` (elementwise ops only)."""
+        raise UnsupportedError(f"{self.name}: is not elementwise")
+
+    def view(self, layout: Layout) -> Layout | None:
+        """Layout of the result given the operand's (view ops only), or None when it needs a copy."""
+        raise UnsupportedError(f"{self.name}: is not a view")
+
+    def decompose(self, *values: Value) -> Value | tuple[Value, ...]:
+        """The same result in plainer ops, appended to the operands' graph (composites only)."""
+        raise UnsupportedError(f"{self.name}: has no decomposition")
+
+    def flops(self, *types: TensorType) -> Dim:
+        """Arithmetic operations of one application; elementwise ops count one an element."""
+        out = self.infer(*types)
+        first = out if isinstance(out, TensorType) else out[0]
+        return first.numel
+
+    def __call__(self, *values: Value, name: str | None = None, place: str = "") -> Any:
+        """Append to the graph of the operands; returns the value, or a tuple when there are several outputs."""
+        node = values[0].node.graph.add(self, *values, name=name, place=place)
+        return node.values[0] if len(node.values) == 1 else node.values
+
+    def attrs(self) -> dict[str, Any]:
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+
+    def __str__(self) -> str:
+        shown = [f"{f.name}={getattr(self, f.name)}" for f in dataclasses.fields(self) if getattr(self, f.name) != f.default]
+        return self.name + ("{" + ", ".join(shown) + "}" if shown else "")
+
+
+REGISTRY: dict[str, type[Op]] = {}
+
+
+@dataclass_transform(frozen_default=True)
+def register(cls: type[Any]) -> Any:
+    """Make `cls` a frozen dataclass and enter it under its snake-case name (`LayerNorm` -> `layer_norm`)."""
+    made: Any = dataclass(frozen=True, repr=False)(cls)
+    if "name" not in cls.__dict__:
+        made.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
+    if made.name in REGISTRY:
+        raise ParseError(f"op {made.name!r} is registered twice")
+    REGISTRY[made.name] = made
+    return made
+
+
+def single(fn: Callable[[Graph, tuple[Value, ...]], Any], *types: TensorType) -> Graph:
+    """A graph with inputs of `types` whose outputs are what `fn(graph, inputs)` returns. Handy in tests and passes."""
+    g = Graph()
+    ins = tuple(g.input(t, f"x{i}") for i, t in enumerate(types))
+    out = fn(g, ins)
+    g.outputs = list(out) if isinstance(out, (tuple, list)) else [out]
+    return g

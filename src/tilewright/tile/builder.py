@@ -1,0 +1,367 @@
+"""Builds kernels: the API that templates use. Python operators work on index values (`Ix`) and tiles (`Tile`).
+
+Memory order: the builder threads one token per `local` view through its loads and stores, in program order, so templates
+get a correct token graph without naming tokens; accesses to global views are unordered unless a token is given.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from ..core.dtypes import DType, bool_, f32, i64
+from ..core.errors import CompileError
+from .ir import INDEX, Block, Instr, Kernel, Operand, TileType, Type, Var, ViewType
+
+IxLike = "Ix | int"
+
+
+class Ix:
+    """An index value inside a kernel."""
+
+    __slots__ = ("b", "var")
+
+    def __init__(self, b: KernelBuilder, var: Var) -> None:
+        self.b, self.var = b, var
+
+    def __add__(self, o: Ix | int) -> Ix | int:
+        return self.b.index_op("add", self, o)
+
+    def __radd__(self, o: int) -> Ix | int:
+        return self.b.index_op("add", self, o)
+
+    def __sub__(self, o: Ix | int) -> Ix | int:
+        return self.b.index_op("sub", self, o)
+
+    def __rsub__(self, o: int) -> Ix | int:
+        return self.b.index_op("sub", o, self)
+
+    def __mul__(self, o: Ix | int) -> Ix | int:
+        return self.b.index_op("mul", self, o)
+
+    def __rmul__(self, o: int) -> Ix | int:
+        return self.b.index_op("mul", self, o)
+
+    def __floordiv__(self, o: Ix | int) -> Ix | int:
+        return self.b.index_op("floordiv", self, o)
+
+    def __mod__(self, o: Ix | int) -> Ix | int:
+        return self.b.index_op("mod", self, o)
+
+
+class Tile:
+    """A tile value inside a kernel. Operators broadcast like NumPy on the static shapes."""
+
+    __slots__ = ("b", "var")
+
+    def __init__(self, b: KernelBuilder, var: Var) -> None:
+        self.b, self.var = b, var
+
+    @property
+    def type(self) -> TileType:
+        assert isinstance(self.var.type, TileType)
+        return self.var.type
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.type.shape
+
+    @property
+    def dtype(self) -> DType:
+        return self.type.dtype
+
+    def __add__(self, o: Tile | float) -> Tile:
+        return self.b.binary("add", self, o)
+
+    def __radd__(self, o: float) -> Tile:
+        return self.b.binary("add", o, self)
+
+    def __sub__(self, o: Tile | float) -> Tile:
+        return self.b.binary("sub", self, o)
+
+    def __rsub__(self, o: float) -> Tile:
+        return self.b.binary("sub", o, self)
+
+    def __mul__(self, o: Tile | float) -> Tile:
+        return self.b.binary("mul", self, o)
+
+    def __rmul__(self, o: float) -> Tile:
+        return self.b.binary("mul", o, self)
+
+    def __truediv__(self, o: Tile | float) -> Tile:
+        return self.b.binary("div", self, o)
+
+    def __rtruediv__(self, o: float) -> Tile:
+        return self.b.binary("div", o, self)
+
+    def __neg__(self) -> Tile:
+        return self.b.unary("neg", self)
+
+
+class View:
+    """A view inside a kernel: its type's unknown strides are words of the argument block (or index values)."""
+
+    __slots__ = ("b", "var")
+
+    def __init__(self, b: KernelBuilder, var: Var) -> None:
+        self.b, self.var = b, var
+
+    @property
+    def type(self) -> ViewType:
+        assert isinstance(self.var.type, ViewType)
+        return self.var.type
+
+
+class Loop:
+    """Handle of a `for`: `index`, `carried` inside the body; `results` after it."""
+
+    def __init__(self, index: Ix, carried: list[Any]) -> None:
+        self.index, self.carried = index, carried
+        self.results: list[Any] = []
+        self._yields: list[Any] | None = None
+
+    def next(self, *values: Any) -> None:
+        """Give the carried values of the next iteration."""
+        self._yields = list(values)
+
+
+class KernelBuilder:
+    """Appends instructions to the innermost open block."""
+
+    def __init__(self, name: str) -> None:
+        self.kernel = Kernel(name)
+        self._blocks = [self.kernel.body]
+        self._count = 0
+        self._tokens: dict[Var, Var] = {}
+
+    # --- parameters ---------------------------------------------------------------------------------------------------
+    def view(self, name: str, dtype: DType, strides: Sequence[int | None]) -> View:
+        var = Var(ViewType(dtype, tuple(strides)), name)
+        self.kernel.params.append(var)
+        return View(self, var)
+
+    def index(self, name: str) -> Ix:
+        var = Var(INDEX, name)
+        self.kernel.params.append(var)
+        return Ix(self, var)
+
+    def error(self) -> View:
+        """The error block: four i64 words (code, launch, position, value)."""
+        return self.view("error", i64, (1,))
+
+    @property
+    def pid(self) -> Ix:
+        return Ix(self, self.kernel.pid)
+
+    # --- plumbing -----------------------------------------------------------------------------------------------------
+    def _emit(self, op: str, operands: Sequence[Operand], types: Sequence[Type] = (), blocks: Sequence[Block] = (), **attrs: Any) -> list[Var]:
+        results = [self._fresh(t) for t in types]
+        self._blocks[-1].body.append(Instr(op, list(operands), {k: v for k, v in attrs.items() if v is not None}, results, list(blocks)))
+        return results
+
+    def _fresh(self, type_: Type) -> Var:
+        self._count += 1
+        return Var(type_, str(self._count))
+
+    @staticmethod
+    def _ix(x: Ix | int) -> Operand:
+        return x if isinstance(x, int) else x.var
+
+    def _wrap(self, var: Var) -> Any:
+        return Ix(self, var) if var.type == INDEX else Tile(self, var) if isinstance(var.type, TileType) else View(self, var) if isinstance(var.type, ViewType) else var
+
+    # --- index arithmetic ---------------------------------------------------------------------------------------------
+    def index_op(self, fn: str, a: Ix | int, b: Ix | int) -> Ix | int:
+        if isinstance(a, int) and isinstance(b, int):
+            return {"add": a + b, "sub": a - b, "mul": a * b, "min": min(a, b), "max": max(a, b)}[fn] if fn not in ("floordiv", "mod") else (a // b if fn == "floordiv" else a % b)
+        if (fn in ("add", "sub") and b == 0) or (fn in ("mul", "floordiv") and b == 1):
+            return a
+        if (fn == "add" and a == 0) or (fn == "mul" and a == 1):
+            return b
+        if (fn == "mul" and (a == 0 or b == 0)) or (fn == "mod" and b == 1):
+            return 0
+        return Ix(self, self._emit("index." + fn, [self._ix(a), self._ix(b)], [INDEX])[0])
+
+    def minimum(self, a: Ix | int, b: Ix | int) -> Ix | int:
+        return self.index_op("min", a, b)
+
+    def maximum(self, a: Ix | int, b: Ix | int) -> Ix | int:
+        return self.index_op("max", a, b)
+
+    def ceildiv(self, a: Ix | int, b: int) -> Ix | int:
+        return (a + (b - 1)) // b
+
+    def compare(self, fn: str, a: Ix | int, b: Ix | int) -> Tile:
+        """A rank-0 bool tile from two index values: conditions of `if_` and of `select`."""
+        return Tile(self, self._emit("index.cmp", [self._ix(a), self._ix(b)], [TileType((), bool_)], fn=fn)[0])
+
+    def to_index(self, scalar: Tile) -> Ix:
+        """The index value of a rank-0 (or one-element) integer tile."""
+        return Ix(self, self._emit("to_index", [scalar.var], [INDEX])[0])
+
+    def from_index(self, x: Ix | int, dtype: DType = i64) -> Tile:
+        """A rank-0 tile from an index value, converted to dtype."""
+        return Tile(self, self._emit("from_index", [self._ix(x)], [TileType((), dtype)])[0])
+
+    # --- tiles --------------------------------------------------------------------------------------------------------
+    def full(self, shape: tuple[int, ...], value: float | int | bool, dtype: DType = f32) -> Tile:
+        return Tile(self, self._emit("full", [], [TileType(shape, dtype)], value=value)[0])
+
+    def iota(self, shape: tuple[int, ...], axis: int, dtype: DType = i64) -> Tile:
+        """Element = its index along axis."""
+        return Tile(self, self._emit("iota", [], [TileType(shape, dtype)], axis=axis % len(shape))[0])
+
+    def _lift(self, x: Tile | float | int | bool, like: Tile) -> Tile:
+        return x if isinstance(x, Tile) else self.full((), x, like.dtype)
+
+    @staticmethod
+    def broadcast_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+        n = max(len(a), len(b))
+        out = []
+        for x, y in zip((1,) * (n - len(a)) + a, (1,) * (n - len(b)) + b, strict=True):
+            if x != y and 1 not in (x, y):
+                raise CompileError(f"tile: shapes {a} and {b} do not broadcast")
+            out.append(max(x, y))
+        return tuple(out)
+
+    def unary(self, fn: str, x: Tile) -> Tile:
+        dtype = bool_ if fn in ("isnan", "isinf") else x.dtype
+        return Tile(self, self._emit(fn, [x.var], [TileType(x.shape, dtype)])[0])
+
+    def binary(self, fn: str, a: Tile | float, b: Tile | float) -> Tile:
+        like = a if isinstance(a, Tile) else b
+        assert isinstance(like, Tile)
+        x, y = self._lift(a, like), self._lift(b, like)
+        if x.dtype is not y.dtype:
+            raise CompileError(f"tile: {fn} needs one dtype, got {x.type} and {y.type}")
+        return Tile(self, self._emit(fn, [x.var, y.var], [TileType(self.broadcast_shape(x.shape, y.shape), x.dtype)])[0])
+
+    def cmp(self, fn: str, a: Tile | float, b: Tile | float) -> Tile:
+        like = a if isinstance(a, Tile) else b
+        assert isinstance(like, Tile)
+        x, y = self._lift(a, like), self._lift(b, like)
+        return Tile(self, self._emit("cmp", [x.var, y.var], [TileType(self.broadcast_shape(x.shape, y.shape), bool_)], fn=fn)[0])
+
+    def select(self, cond: Tile, a: Tile | float, b: Tile | float) -> Tile:
+        like = a if isinstance(a, Tile) else b
+        assert isinstance(like, Tile)
+        x, y = self._lift(a, like), self._lift(b, like)
+        shape = self.broadcast_shape(cond.shape, self.broadcast_shape(x.shape, y.shape))
+        return Tile(self, self._emit("select", [cond.var, x.var, y.var], [TileType(shape, x.dtype)])[0])
+
+    def fma(self, a: Tile, b: Tile, c: Tile) -> Tile:
+        """a*b + c with one rounding."""
+        shape = self.broadcast_shape(c.shape, self.broadcast_shape(a.shape, b.shape))
+        return Tile(self, self._emit("fma", [a.var, b.var, c.var], [TileType(shape, c.dtype)])[0])
+
+    def cast(self, x: Tile, dtype: DType) -> Tile:
+        return x if x.dtype is dtype else Tile(self, self._emit("cast", [x.var], [TileType(x.shape, dtype)])[0])
+
+    def bitcast(self, x: Tile, dtype: DType) -> Tile:
+        return Tile(self, self._emit("bitcast", [x.var], [TileType(x.shape, dtype)])[0])
+
+    def reduce(self, fn: str, x: Tile, axis: int = -1) -> Tile:
+        """Combine along axis (kept with size 1), as a balanced tree whose shape depends on the size alone."""
+        axis %= len(x.shape)
+        shape = tuple(1 if i == axis else d for i, d in enumerate(x.shape))
+        return Tile(self, self._emit("reduce", [x.var], [TileType(shape, x.dtype)], fn=fn, axis=axis)[0])
+
+    def broadcast(self, x: Tile, shape: tuple[int, ...]) -> Tile:
+        return x if x.shape == shape else Tile(self, self._emit("broadcast", [x.var], [TileType(self.broadcast_shape(x.shape, shape), x.dtype)])[0])
+
+    def reshape(self, x: Tile, shape: tuple[int, ...]) -> Tile:
+        return x if x.shape == shape else Tile(self, self._emit("reshape", [x.var], [TileType(shape, x.dtype)])[0])
+
+    def transpose(self, x: Tile) -> Tile:
+        """Swap the two axes of a rank-2 tile."""
+        return Tile(self, self._emit("transpose", [x.var], [TileType((x.shape[1], x.shape[0]), x.dtype)])[0])
+
+    def extract(self, x: Tile, starts: tuple[int, ...], shape: tuple[int, ...]) -> Tile:
+        """A static sub-tile."""
+        return Tile(self, self._emit("extract", [x.var], [TileType(shape, x.dtype)], starts=starts)[0])
+
+    def mma(self, a: Tile, b: Tile, acc: Tile, **attrs: Any) -> Tile:
+        """acc[m,n] + sum_k a[m,k]*b[k,n], one fused chain per element, k in order."""
+        if (a.shape[0], b.shape[1]) != acc.shape or a.shape[1] != b.shape[0]:
+            raise CompileError(f"mma: shapes do not fit, got {a.type} @ {b.type} + {acc.type}")
+        return Tile(self, self._emit("mma", [a.var, b.var, acc.var], [acc.type], **attrs)[0])
+
+    # --- memory -------------------------------------------------------------------------------------------------------
+    def scratch(self, dtype: DType, shape: tuple[int, ...], space: str = "local") -> View:
+        """Per-program memory, contiguous, 64-byte aligned, uninitialised; it lives for one program."""
+        strides, step = [], 1
+        for d in reversed(shape):
+            strides.append(step)
+            step *= d
+        return View(self, self._emit("alloc", [], [ViewType(dtype, tuple(reversed(strides)), space)], shape=shape)[0])
+
+    def subview(self, view: View, at: Sequence[Ix | int], keep: Sequence[int]) -> View:
+        """The view that starts at `at` and keeps only axes `keep`."""
+        strides = tuple(view.type.strides[i] for i in keep)
+        ty = ViewType(view.type.dtype, strides, view.type.space)
+        out = View(self, self._emit("subview", [view.var, *map(self._ix, at)], [ty], keep=tuple(keep))[0])
+        return out
+
+    def load(self, view: View, at: Sequence[Ix | int], shape: tuple[int, ...], limit: Sequence[Ix | int | None] | None = None, other: float = 0,
+             axes: tuple[int, ...] | None = None) -> Tile:
+        """Read the tile whose first element is at `at`. Tile axis i runs along view axis `axes[i]` (default: the last ones).
+
+        `limit[i]` elements of tile axis i are inside (None: all); elements outside become `other` and are not touched in memory.
+        """
+        axes = axes if axes is not None else tuple(range(len(at) - len(shape), len(at)))
+        ops, lim = self._limits(limit, len(shape))
+        var = self._emit("load", [view.var, *map(self._ix, at), *ops], [TileType(shape, view.type.dtype)], axes=axes, limits=lim, other=other if lim else None)[0]
+        return Tile(self, var)
+
+    def gather(self, view: View, at: Sequence[Ix | int], axis: int, indices: Tile) -> Tile:
+        """Element e is at `at` with `indices[e]` added to axis. Indices must be in range."""
+        var = self._emit("gather", [view.var, *map(self._ix, at), indices.var], [TileType(indices.shape, view.type.dtype)], axis=axis)[0]
+        return Tile(self, var)
+
+    def store(self, view: View, at: Sequence[Ix | int], tile: Tile, limit: Sequence[Ix | int | None] | None = None, axes: tuple[int, ...] | None = None) -> None:
+        axes = axes if axes is not None else tuple(range(len(at) - len(tile.shape), len(at)))
+        ops, lim = self._limits(limit, len(tile.shape))
+        self._emit("store", [view.var, *map(self._ix, at), *ops, tile.var], axes=axes, limits=lim)
+
+    def prefetch(self, view: View, at: Sequence[Ix | int], locality: int = 3) -> None:
+        self._emit("prefetch", [view.var, *map(self._ix, at)], locality=locality)
+
+    def _limits(self, limit: Sequence[Ix | int | None] | None, rank: int) -> tuple[list[Operand], tuple[int, ...] | None]:
+        """Operands for the limited tile axes, and which axes those are."""
+        if limit is None or all(x is None for x in limit):
+            return [], None
+        if len(limit) != rank:
+            raise CompileError(f"tile: limit needs {rank} entries, got {len(limit)}")
+        return [self._ix(x) for x in limit if x is not None], tuple(i for i, x in enumerate(limit) if x is not None)
+
+    # --- control ------------------------------------------------------------------------------------------------------
+    @contextmanager
+    def loop(self, start: Ix | int, stop: Ix | int, step: int = 1, carried: Sequence[Any] = (), unroll: int | None = None) -> Iterator[Loop]:
+        """`for index in range(start, stop, step)`. Inside, call `loop.next(*values)` when values are carried."""
+        index = self._fresh(INDEX)
+        params = [self._fresh(c.var.type) for c in carried]
+        block = Block([index, *params])
+        handle = Loop(Ix(self, index), [self._wrap(p) for p in params])
+        self._blocks.append(block)
+        yield handle
+        self._blocks.pop()
+        if carried and handle._yields is None:
+            raise CompileError("tile: a loop with carried values needs loop.next(...)")
+        block.yields = [v.var for v in handle._yields or []]
+        results = self._emit("for", [self._ix(start), self._ix(stop), *(c.var for c in carried)], [c.var.type for c in carried], [block], step=step, unroll=unroll)
+        handle.results = [self._wrap(r) for r in results]
+
+    @contextmanager
+    def if_(self, cond: Tile) -> Iterator[None]:
+        """Run the body when the rank-0 bool is true."""
+        block = Block()
+        self._blocks.append(block)
+        yield
+        self._blocks.pop()
+        self._emit("if", [cond.var], [], [block])
+
+    def build(self) -> Kernel:
+        """The finished kernel."""
+        if len(self._blocks) != 1:
+            raise CompileError("tile: build() inside an open loop or if")
+        return self.kernel
