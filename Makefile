@@ -1,0 +1,64 @@
+# Every target makes what it needs: a virtual environment in .venv, filled by pip. Only python3 (>= 3.11) is required.
+#   make demo       build a small model and run it (core dependencies only)
+#   make test       the test suite            make test-all   with the slow tests
+#   make lint       ruff and mypy             make coverage   the suite with line coverage (at least 90 %)
+#   make bench      against PyTorch, ONNX Runtime and OpenVINO; WORDS="mlp block" picks rows
+# PIP_FLAGS goes to pip: PIP_FLAGS="--extra-index-url https://download.pytorch.org/whl/cpu" avoids the CUDA libraries of PyPI's torch.
+
+PYTHON ?= python3
+VENV ?= .venv
+PIP_FLAGS ?=
+PYTEST_FLAGS ?=
+WORDS ?=
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS)
+
+.PHONY: demo test test-all lint coverage bench clean help
+.DEFAULT_GOAL := help
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+$(VENV)/.stamp-venv:
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "tilewright needs Python 3.11 or newer, this is " + sys.version)'
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+# A later stamp may exist already (its packages stay installed), so each one depends on the venv alone.
+$(VENV)/.stamp-core: $(VENV)/.stamp-venv pyproject.toml
+	$(PIP) -e .
+	@touch $@
+
+$(VENV)/.stamp-dev: $(VENV)/.stamp-venv pyproject.toml
+	$(PIP) -e '.[dev]' torch==2.13.0
+	@touch $@ $(VENV)/.stamp-core
+
+# onnxruntime and openvino come in one command with torch, so that none of them can bring another torch.
+$(VENV)/.stamp-bench: $(VENV)/.stamp-venv pyproject.toml
+	$(PIP) -e '.[dev,bench]' torch==2.13.0
+	@touch $@ $(VENV)/.stamp-core $(VENV)/.stamp-dev
+
+demo: $(VENV)/.stamp-core
+	@$(BIN)/tilewright demo
+
+test: $(VENV)/.stamp-dev
+	@$(BIN)/python -m pytest -q $(PYTEST_FLAGS)
+
+test-all: $(VENV)/.stamp-dev
+	@$(BIN)/python -m pytest -q -m "slow or not slow" $(PYTEST_FLAGS)
+
+lint: $(VENV)/.stamp-dev
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+
+coverage: $(VENV)/.stamp-dev
+	@$(BIN)/python -m pytest -q --cov --cov-report=term --cov-report=html --cov-fail-under=90 $(PYTEST_FLAGS)
+
+bench: $(VENV)/.stamp-bench
+	@script=benchmarks/cpu.py; [ -f $$script ] || script=../shared/bench/cpu.py; \
+	[ -f $$script ] || { echo "bench: no benchmarks/cpu.py here"; exit 1; }; \
+	$(BIN)/python $$script $(WORDS)
+
+clean:
+	rm -rf $(VENV) build dist htmlcov .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info

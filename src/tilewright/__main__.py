@@ -1,0 +1,7 @@
+"""`python -m tilewright` is the `tilewright` command."""
+import sys
+
+from .cli.main import main
+
+if __name__ == "__main__":
+    sys.exit(main())

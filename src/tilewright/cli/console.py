@@ -1,0 +1,67 @@
+"""Output of the commands: one console, tables that survive a pipe, and progress that is silent unless a person watches."""
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+from rich.console import Console
+from rich.table import Table
+
+
+def console() -> Console:
+    """A console on stdout. Piped, it neither colours nor wraps: a line of a table stays one line."""
+    out = Console(highlight=False)
+    return out if out.is_terminal else Console(highlight=False, width=200, no_color=True)
+
+
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """A table whose columns after the first are right-aligned where every cell looks like a number."""
+    made = Table(title=title or None, title_justify="left", title_style="bold", box=None, pad_edge=False, header_style="dim")
+    for i, name in enumerate(columns):
+        cells = [row[i] for row in rows]
+        numeric = i > 0 and bool(cells) and all(not c or c[0].isdigit() or c[0] in "-–+" for c in cells)
+        made.add_column(name, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        made.add_row(*row)
+    return made
+
+
+class Step(Protocol):
+    """Called with what is being done now."""
+
+    def __call__(self, text: str) -> None: ...
+
+
+@contextmanager
+def progress(what: str) -> Iterator[Step]:
+    """A spinner on stderr while long work runs; nothing at all when stderr is not a terminal or CI is set."""
+    err = Console(stderr=True, highlight=False)
+    if not err.is_terminal or os.environ.get("CI"):
+        yield lambda text: None
+        return
+    with err.status(what) as status:
+        yield lambda text: status.update(f"{what}: {text}")
+
+
+def nbytes(n: float) -> str:
+    """`12.5 MiB`.
+
+    >>> nbytes(0), nbytes(1536), nbytes(5 << 20)
+    ('0 B', '1.5 KiB', '5.0 MiB')
+    """
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if n < 1024 or unit == "GiB":
+            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
+        n /= 1024
+    raise AssertionError("unreachable")
+
+
+def seconds(s: float) -> str:
+    """`1.25 ms`.
+
+    >>> seconds(2.5), seconds(0.00125), seconds(3e-6)
+    ('2.50 s', '1.25 ms', '3.0 us')
+    """
+    return f"{s:.2f} s" if s >= 1 else f"{s * 1e3:.2f} ms" if s >= 1e-3 else f"{s * 1e6:.1f} us"

@@ -1,0 +1,63 @@
+"""The `tilewright` command: reads the arguments, runs one subcommand, turns our errors into one line and an exit code.
+
+Exit codes: 0 all right, 1 the command found a problem or an error of ours, 2 wrong usage, 130 interrupted.
+A subcommand's module is imported when it runs, so `tilewright --help` costs nothing.
+"""
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import cast
+
+from ..core.errors import TilewrightError
+
+COMMANDS = {
+    "demo": "compile a small model and watch what happens (core dependencies only)",
+    "bench": "time our workloads against PyTorch, and each pass's share of it",
+    "inspect": "write a model's graphs, kernels, code and memory picture to a folder",
+    "doctor": "what this machine offers, and what is missing",
+    "cache": "list, clear or locate the code cache",
+}
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("tilewright")
+    except PackageNotFoundError:
+        return "(not installed)"
+
+
+def parser() -> argparse.ArgumentParser:
+    """The whole command line as one argparse parser. Each command's module adds its own arguments."""
+    top = argparse.ArgumentParser(prog="tilewright", description="A tensor compiler and runtime for the CPU.")
+    top.add_argument("--version", action="version", version=f"tilewright {_version()}")
+    commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, line in COMMANDS.items():
+        module = import_module(f".{name}", __package__)
+        module.arguments(commands.add_parser(name, help=line, description=module.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter))
+    return top
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    args = parser().parse_args(argv)
+    module = import_module(f".{args.command}", __package__)
+    try:
+        return cast(int, module.run(args))
+    except TilewrightError as e:
+        print(f"tilewright {args.command}: {type(e).__name__}: {e}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # `tilewright doctor | head`: the reader left, and nothing is wrong
+        sys.stderr.close()
+        return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
