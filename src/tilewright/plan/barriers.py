@@ -1,0 +1,71 @@
+"""Which launches run on one thread, and before which a barrier must stand.
+
+All threads walk the schedule in lockstep order. Two accesses conflict when their bytes overlap and one of them writes. A barrier
+is needed only where conflicting accesses may happen on different threads: two launches that both run on thread 0 need none.
+Barriers are placed as late as possible, which gives the fewest.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..kernels.launch import Buffer, Launch, Pointer
+
+SERIAL_NS = 2500.0  # below this estimated time on one core a launch is not worth a barrier
+FLOPS_PER_NS = 24.0  # rough speed of one core, only for that estimate
+BYTES_PER_NS = 12.0
+
+
+@dataclass(frozen=True)
+class Access:
+    """Bytes `lo` to `hi` of an address space (the arena, or one input or output buffer), read or written."""
+
+    space: object
+    lo: int
+    hi: int
+    write: bool
+
+
+def is_serial(grid: int, flops: int, moved: int) -> bool:
+    """Too little work to divide: one program, or an estimated time below the threshold."""
+    return grid <= 1 or flops / FLOPS_PER_NS + moved / BYTES_PER_NS < SERIAL_NS
+
+
+def accesses(launch: Launch, offsets: dict[Buffer, int], sizes: dict[Buffer, int]) -> list[Access]:
+    """What a launch touches. Constants never change and are left out; inputs are kept, because they may alias nothing we write."""
+    found: list[Access] = []
+    for write, buffers in ((False, launch.reads), (True, launch.writes)):
+        for b in dict.fromkeys(buffers):
+            if b.kind == "const" or sizes[b] == 0:
+                continue
+            lo, hi = _window(launch, b, sizes[b])
+            base = offsets.get(b, 0)
+            found.append(Access("arena" if b.kind == "temp" else b, base + lo, base + hi, write))
+    return found
+
+
+def _window(launch: Launch, buffer: Buffer, size: int) -> tuple[int, int]:
+    """The part of a buffer that a launch may touch: exact only where all its pointers have constant extents."""
+    pointers = [a for a in launch.arguments if isinstance(a, Pointer) and a.buffer is buffer]
+    windows = [(p.offset, p.offset + p.extent) for p in pointers if isinstance(p.offset, int) and isinstance(p.extent, int) and p.extent]
+    if not windows or len(windows) < len(pointers):
+        return 0, size
+    return max(0, min(w[0] for w in windows)), min(size, max(w[1] for w in windows))
+
+
+def derive_barriers(touched: Sequence[Sequence[Access]], serial: Sequence[bool]) -> list[bool]:
+    """For each launch: must all threads meet before it?"""
+    barriers: list[bool] = []
+    pending: dict[object, list[tuple[int, int, bool, bool]]] = {}  # space -> (lo, hi, write, serial) since the last barrier
+    for mine, alone in zip(touched, serial, strict=True):
+        meet = any(
+            lo < a.hi and a.lo < hi and (a.write or write) and not (alone and was_alone)
+            for a in mine
+            for lo, hi, write, was_alone in pending.get(a.space, ())
+        )
+        if meet:
+            pending.clear()
+        for a in mine:
+            pending.setdefault(a.space, []).append((a.lo, a.hi, a.write, alone))
+        barriers.append(meet)
+    return barriers

@@ -1,0 +1,69 @@
+"""When each temp buffer is alive, and which buffers share storage because a launch may run in place.
+
+Time is the index of a launch. A buffer lives from its first write to its last read or write, both included. Liveness follows the
+launches alone: an earlier sharing decision never changes who counts as the last reader.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ..core.dims import Dim, at_least
+from ..core.errors import VerifyError
+from ..kernels.launch import Buffer, Program
+
+
+@dataclass(eq=False)
+class Interval:
+    """One piece of storage: the buffers that live in it one after another, and the steps from `first` to `last`."""
+
+    buffers: list[Buffer]
+    first: int
+    last: int
+    sizes: list[Dim] = field(default_factory=list)  # the storage must hold the largest of these
+
+    def __repr__(self) -> str:
+        return f"{'+'.join(b.name for b in self.buffers)}[{self.first}..{self.last}]"
+
+
+def lifetimes(program: Program) -> list[Interval]:
+    """One interval per temp buffer that some launch touches, in order of first write."""
+    found: dict[Buffer, Interval] = {}
+    for step, launch in enumerate(program.launches):
+        for b in launch.reads:
+            if b.kind != "temp":
+                continue
+            if b not in found:
+                raise VerifyError(f"plan: launch {step} ({launch.name}) reads {b.name}, which no earlier launch has written")
+            found[b].last = step
+        for b in launch.writes:
+            if b.kind in ("input", "const"):
+                raise VerifyError(f"plan: launch {step} ({launch.name}) writes {b.name}, which is {b.kind}")
+            if b.kind == "temp":
+                found.setdefault(b, Interval([b], step, step, [b.nbytes])).last = step
+    return list(found.values())
+
+
+def share_inplace(program: Program, plain: list[Interval]) -> list[Interval]:
+    """The intervals with in-place pairs merged, decided in one pass over the launches.
+
+    A pair (read, written) is taken when both are temps, the read buffer is last used and the written one first used at this
+    launch, and the storage provably holds the result. Each buffer joins at most once on either side.
+    """
+    by_buffer = {i.buffers[0]: i for i in plain}
+    merged: dict[Interval, Interval] = {}  # an interval of `plain` -> the group that it joined
+    groups = {i: Interval(list(i.buffers), i.first, i.last, list(i.sizes)) for i in plain}
+    taken: set[Buffer] = set()
+    for step, launch in enumerate(program.launches):
+        for source, target in launch.inplace:
+            a, b = by_buffer.get(source), by_buffer.get(target)
+            if a is None or b is None or source is target or source in taken or b in merged:
+                continue
+            if a.last != step or b.first != step or not at_least(source.nbytes - target.nbytes, 0):
+                continue
+            group = groups[merged.get(a, a)]
+            group.buffers.append(target)
+            group.sizes.append(target.nbytes)
+            group.last = b.last
+            merged[b] = merged.get(a, a)
+            taken.add(source)
+    return [groups[i] for i in plain if i not in merged]
