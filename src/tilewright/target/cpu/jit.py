@@ -1,0 +1,232 @@
+"""LLVM IR text → object code → callable addresses, through llvmlite.
+
+`compile_ir` parses, verifies, optimises and emits one module; `compile_many` does so on several threads. llvmlite puts one lock
+around every LLVM call. The three long calls (parse, optimise, emit) are made past that lock: each compile has its own LLVM context
+and target machine, and LLVM promises that such compiles do not share state. `Library` links objects and answers addresses.
+"""
+from __future__ import annotations
+
+import ctypes
+import functools
+import itertools
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from ctypes import c_char_p
+from typing import Any, Literal
+
+from ...core.errors import CompileError
+from ...core.target_spec import TargetSpec
+
+OptLevel = Literal["none", "light", "O1", "O2", "O3"]
+DEFAULT_OPT: OptLevel = "O2"
+
+_names = itertools.count()
+
+
+@functools.cache
+def _llvm() -> Any:
+    """llvmlite.binding, initialised; imported on first use because loading LLVM takes tens of milliseconds."""
+    import llvmlite.binding as llvm
+    from llvmlite.binding import ffi
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    # A child that is forked while another thread is inside LLVM would find llvmlite's lock taken for ever.
+    lock = ffi.lib._lock._lock
+    os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
+    return llvm
+
+
+@functools.cache
+def llvm_version() -> str:
+    import llvmlite
+
+    return f"llvmlite {llvmlite.__version__} LLVM {'.'.join(map(str, _llvm().llvm_version_info))}"
+
+
+def pass_options(opt: OptLevel = DEFAULT_OPT) -> str:
+    """What of this module's choices shapes the code; part of every cache key."""
+    return f"{opt} no-vectorize no-slp no-interleave pic small codegen=3"
+
+
+def _unlocked(name: str) -> Callable[..., Any]:
+    """An LLVM function without llvmlite's lock around it (or with it, should llvmlite lock differently one day)."""
+    from llvmlite.binding import ffi
+
+    wrapper = getattr(ffi.lib, name)
+    return getattr(wrapper, "_cfn", wrapper)  # type: ignore[no-any-return]
+
+
+def _machine(target: TargetSpec) -> Any:
+    llvm = _llvm()
+    found = llvm.Target.from_triple(target.triple)
+    return found.create_target_machine(cpu=target.cpu, features=target.feature_string, opt=3, reloc="pic", codemodel="small", jit=True)
+
+
+_local = threading.local()
+
+
+def _thread_machine(target: TargetSpec) -> Any:
+    machines: dict[TargetSpec, Any] = _local.__dict__.setdefault("machines", {})
+    if target not in machines:
+        machines[target] = _machine(target)
+    return machines[target]
+
+
+class _Module:
+    """A parsed module in a context of its own, both freed on exit."""
+
+    def __init__(self, text: str) -> None:
+        llvm = _llvm()
+        from llvmlite.binding import ffi
+
+        self.context = llvm.create_context()
+        error = c_char_p(None)
+        pointer = _unlocked("LLVMPY_ParseAssembly")(self.context, text.encode(), ctypes.byref(error))
+        if not pointer:
+            message = (error.value or b"").decode(errors="replace")
+            if error:
+                ffi.lib.LLVMPY_DisposeString(error)
+            self.context.close()
+            raise CompileError(f"llvm: the IR does not parse: {_first(message)}")
+        self.ref = llvm.ModuleRef(pointer, self.context)
+        try:
+            self.ref.verify()
+        except RuntimeError as problem:
+            self.close()
+            raise CompileError(f"llvm: the IR does not verify: {_first(str(problem))}") from None
+
+    def close(self) -> None:
+        self.ref.close()
+        self.context.close()
+
+
+def _first(message: str) -> str:
+    return " / ".join(line.strip() for line in message.strip().splitlines()[:3])
+
+
+def _optimise(module: Any, machine: Any, opt: OptLevel) -> None:
+    if opt == "none":
+        return
+    llvm = _llvm()
+    tuning = llvm.create_pipeline_tuning_options(speed_level=2 if opt == "light" else int(opt[1]))
+    # Kernels arrive vectorised and unrolled as the template wants them.
+    tuning.loop_vectorization = tuning.slp_vectorization = tuning.loop_interleaving = tuning.loop_unrolling = False
+    builder = llvm.create_pass_builder(machine, tuning)
+    if opt == "light":
+        passes = llvm.create_new_module_pass_manager()
+        passes.add_sroa_pass()
+        passes.add_simplify_cfg_pass()
+        passes.add_instruction_combine_pass()
+        passes.add_new_gvn_pass()
+        passes.add_simplify_cfg_pass()
+        passes.add_aggressive_dce_pass()
+    else:
+        passes = builder.getModulePassManager()
+    _unlocked("LLVMPY_RunNewModulePassManager")(passes, module, builder)
+    passes.close()
+    builder.close()
+    tuning.close()
+
+
+def _emit(text: str, target: TargetSpec, opt: OptLevel, *, objects: bool) -> bytes:
+    _llvm()
+    from llvmlite.binding import ffi
+
+    machine = _thread_machine(target)
+    module = _Module(text)
+    try:
+        _optimise(module.ref, machine, opt)
+        error = c_char_p(None)
+        buffer = _unlocked("LLVMPY_TargetMachineEmitToMemory")(machine, module.ref, int(objects), ctypes.byref(error))
+        if not buffer:
+            message = (error.value or b"").decode(errors="replace")
+            if error:
+                ffi.lib.LLVMPY_DisposeString(error)
+            raise CompileError(f"llvm: no code for {target.cpu}: {_first(message)}")
+        try:
+            return ctypes.string_at(ffi.lib.LLVMPY_GetBufferStart(buffer), ffi.lib.LLVMPY_GetBufferSize(buffer))
+        finally:
+            ffi.lib.LLVMPY_DisposeMemoryBuffer(buffer)
+    finally:
+        module.close()
+
+
+def compile_ir(llvm_text: str, target: TargetSpec, opt: OptLevel = DEFAULT_OPT) -> bytes:
+    """Object code of one module."""
+    return _emit(llvm_text, target, opt, objects=True)
+
+
+def assembly(llvm_text: str, target: TargetSpec, opt: OptLevel = DEFAULT_OPT) -> str:
+    """The same code as text, for people."""
+    return _emit(llvm_text, target, opt, objects=False).decode()
+
+
+def optimised_ir(llvm_text: str, target: TargetSpec, opt: OptLevel = DEFAULT_OPT) -> str:
+    """The module after LLVM's passes, for people."""
+    module = _Module(llvm_text)
+    try:
+        _optimise(module.ref, _thread_machine(target), opt)
+        return str(module.ref)
+    finally:
+        module.close()
+
+
+def compile_many(texts: Sequence[str], target: TargetSpec, opt: OptLevel = DEFAULT_OPT, *, threads: int | None = None) -> list[bytes]:
+    """Object code of many modules, longest first on `threads` threads (default: the target's cores, at most 8)."""
+    workers = min(len(texts), threads or min(target.cores, 8))
+    if workers <= 1:
+        return [compile_ir(text, target, opt) for text in texts]
+    _llvm()
+    order = sorted(range(len(texts)), key=lambda i: -len(texts[i]))
+    with ThreadPoolExecutor(workers, thread_name_prefix="tilewright-compile") as pool:
+        done = dict(zip(order, pool.map(lambda i: compile_ir(texts[i], target, opt), order), strict=True))
+    return [done[i] for i in range(len(texts))]
+
+
+@functools.cache
+def process_symbols() -> Mapping[str, int]:
+    """Absolute addresses of the C library functions that generated code may call."""
+    libc = ctypes.CDLL(None)
+    names = ("syscall", "memcpy", "memmove", "memset", "sched_yield", "clock_gettime")
+    return {name: address for name in names if (address := ctypes.cast(getattr(libc, name), ctypes.c_void_p).value) is not None}
+
+
+class Library:
+    """Objects linked into this process. Addresses are valid until `close()` (or until the library is collected).
+
+    `exports` names the symbols that `address()` can answer; an undefined or missing symbol is a CompileError.
+    """
+
+    def __init__(self, objects: Iterable[bytes], exports: Iterable[str], symbols: Mapping[str, int] | None = None) -> None:
+        llvm = _llvm()
+        self._exports = frozenset(exports)
+        self._jit: Any = llvm.create_lljit_compiler(None, use_jit_link=False, suppress_errors=True)
+        builder = llvm.JITLibraryBuilder()
+        for data in objects:
+            builder.add_object_img(data)
+        for name in self._exports:
+            builder.export_symbol(name)
+        for name, where in {**process_symbols(), **(symbols or {})}.items():
+            builder.import_symbol(name, where)
+        try:
+            self._tracker: Any = builder.link(self._jit, f"tilewright-{next(_names)}")
+        except RuntimeError as problem:
+            self._jit.close()
+            raise CompileError(f"jit: the objects do not link: {_first(str(problem))}") from None
+
+    def address(self, symbol: str) -> int:
+        if symbol not in self._exports:
+            raise CompileError(f"jit: no exported symbol {symbol!r}; exports: {', '.join(sorted(self._exports))}")
+        if self._tracker is None:
+            raise CompileError(f"jit: the library with {symbol!r} is closed")
+        return int(self._tracker[symbol])
+
+    def close(self) -> None:
+        """Unload the code. Nothing may be running in it."""
+        tracker, self._tracker = self._tracker, None
+        if tracker is not None:
+            tracker.close()
+            self._jit.close()
