@@ -1,0 +1,197 @@
+"""The object-code cache on disk: one checksummed file per kernel, named by the hash of everything that shaped its code.
+
+The folder must be the user's own and closed to others (0700): what lies in it is run as machine code. Whatever is wrong with the
+folder or an entry, a compile goes on without it and says so in `notes`. Entries are written to a temporary name and renamed, so
+no lock is needed; reading refreshes an entry's time stamp, and the oldest go first when the folder is over its bound.
+"""
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import os
+import stat
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ...core.config import Config, load
+from ...core.target_spec import TargetSpec
+from .jit import DEFAULT_OPT, OptLevel, compile_many, llvm_version, pass_options
+
+ABI_VERSION = 1  # layout of thunks, argument words and the kernel signature
+CODEGEN_VERSION = 1  # raise when the emitter gives other code for the same kernel text
+
+_MAGIC = b"TWOBJ1\n\0"
+_SUM = 16  # bytes of checksum behind the magic
+_SUFFIX = ".o"
+_STALE_SECONDS = 3600.0
+_TOUCH_SECONDS = 3600.0
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One file of the cache."""
+
+    key: str
+    nbytes: int
+    used: float  # seconds since the epoch
+
+
+def default_folder() -> str:
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return os.path.join(base, "tilewright")
+
+
+def object_key(text: str, target: TargetSpec, opt: OptLevel = DEFAULT_OPT) -> str:
+    """The name of the code for `text` on `target`."""
+    return hashlib.blake2b(_salt(target, opt) + text.encode(), digest_size=20).hexdigest()
+
+
+@functools.lru_cache(maxsize=64)
+def _salt(target: TargetSpec, opt: OptLevel) -> bytes:
+    parts = (target.triple, target.cpu, target.feature_string, llvm_version(), pass_options(opt), f"abi {ABI_VERSION}", f"codegen {CODEGEN_VERSION}")
+    return "\0".join((*parts, "")).encode()
+
+
+class CodeCache:
+    """The cache in one folder. `folder=None` means: no cache, `notes` says why."""
+
+    def __init__(self, config: Config | None = None) -> None:
+        config = load() if config is None else config
+        self.notes: list[str] = []
+        self.limit = config.cache_bytes
+        self.folder: str | None = self._open(config.cache_dir or default_folder()) if self.limit > 0 else None
+        self._writable = self.folder is not None
+        self._written = 0
+        if self.limit == 0:
+            self.notes.append("cache: switched off (TILEWRIGHT_CACHE_BYTES=0)")
+
+    def _open(self, folder: str) -> str | None:
+        try:
+            os.makedirs(folder, mode=0o700, exist_ok=True)
+            info = os.stat(folder)
+        except OSError as problem:
+            self.notes.append(f"cache: cannot use {folder} ({problem.strerror}); compiling without a cache")
+            return None
+        if not stat.S_ISDIR(info.st_mode):
+            self.notes.append(f"cache: {folder} is no folder; compiling without a cache")
+            return None
+        if hasattr(os, "getuid"):
+            if info.st_uid != os.getuid():
+                self.notes.append(f"cache: {folder} belongs to another user (uid {info.st_uid}); compiling without a cache")
+                return None
+            if info.st_mode & 0o022:
+                self.notes.append(f"cache: others may write to {folder}; compiling without a cache, run: chmod 700 {folder}")
+                return None
+        return folder
+
+    def get(self, key: str) -> bytes | None:
+        """The object code stored under `key`; a damaged entry is deleted and counts as absent."""
+        if self.folder is None:
+            return None
+        path = os.path.join(self.folder, key + _SUFFIX)
+        try:
+            with open(path, "rb", buffering=0) as file:
+                data = file.read()
+                used = os.fstat(file.fileno()).st_mtime
+        except FileNotFoundError:
+            return None
+        except OSError as problem:
+            self.notes.append(f"cache: cannot read {path} ({problem.strerror})")
+            return None
+        head = len(_MAGIC) + _SUM
+        if data[:len(_MAGIC)] != _MAGIC or data[len(_MAGIC):head] != _checksum(key, data[head:]):
+            self.notes.append(f"cache: entry {key} is damaged; deleted and compiled again")
+            self._remove(path)
+            return None
+        if time.time() - used > _TOUCH_SECONDS:
+            with contextlib.suppress(OSError):  # a read-only folder keeps its old order
+                os.utime(path)
+        return data[head:]
+
+    def put(self, key: str, code: bytes) -> None:
+        """Store `code`; the first failure is noted and ends writing for this process."""
+        if self.folder is None or not self._writable:
+            return
+        data = _MAGIC + _checksum(key, code) + code
+        temporary = None
+        try:
+            handle, temporary = tempfile.mkstemp(prefix="new-", dir=self.folder)
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+            os.replace(temporary, os.path.join(self.folder, key + _SUFFIX))
+        except OSError as problem:
+            self._writable = False
+            self.notes.append(f"cache: cannot write to {self.folder} ({problem.strerror}); compiling without storing")
+            if temporary is not None:
+                self._remove(temporary)
+            return
+        self._written += len(data)
+
+    def entries(self) -> list[Entry]:
+        """All entries, the least recently used first."""
+        return sorted((Entry(name.removesuffix(_SUFFIX), size, used) for name, size, used in self._files() if name.endswith(_SUFFIX)),
+                      key=lambda entry: (entry.used, entry.key))
+
+    def clear(self) -> int:
+        """Delete every entry; gives their number."""
+        count = 0
+        for name, _, _ in list(self._files()):
+            if name.startswith("new-") or name.endswith(_SUFFIX):
+                removed = self._remove(os.path.join(self.folder or "", name))
+                count += removed and name.endswith(_SUFFIX)
+        return count
+
+    def trim(self) -> None:
+        """Delete the least recently used entries until the folder is within its bound, and what a killed process left behind."""
+        if self.folder is None:
+            return
+        for name, _, used in list(self._files()):
+            if name.startswith("new-") and time.time() - used > _STALE_SECONDS:
+                self._remove(os.path.join(self.folder, name))
+        found = self.entries()
+        total = sum(entry.nbytes for entry in found)
+        for entry in found:
+            if total <= self.limit:
+                break
+            self._remove(os.path.join(self.folder, entry.key + _SUFFIX))
+            total -= entry.nbytes
+
+    def compile(self, texts: Sequence[str], target: TargetSpec, opt: OptLevel = DEFAULT_OPT, *, threads: int | None = None) -> tuple[list[bytes], int]:
+        """Object code of every module, from the cache or compiled now (and stored); and how many were compiled."""
+        keys = [object_key(text, target, opt) for text in texts]
+        codes = {key: self.get(key) for key in dict.fromkeys(keys)}
+        fresh = {key: text for key, text in zip(keys, texts, strict=True) if codes[key] is None}
+        for key, code in zip(fresh, compile_many(list(fresh.values()), target, opt, threads=threads), strict=True):
+            codes[key] = code
+            self.put(key, code)
+        if self._written:
+            self.trim()
+            self._written = 0
+        return [code for key in keys if (code := codes[key]) is not None], len(fresh)
+
+    def _files(self) -> Iterator[tuple[str, int, float]]:
+        if self.folder is None:
+            return
+        try:
+            with os.scandir(self.folder) as listing:
+                for item in listing:
+                    with contextlib.suppress(OSError):  # another process may have deleted it meanwhile
+                        info = item.stat(follow_symlinks=False)
+                        if stat.S_ISREG(info.st_mode):
+                            yield item.name, info.st_size, info.st_mtime
+        except OSError as problem:
+            self.notes.append(f"cache: cannot list {self.folder} ({problem.strerror})")
+
+    def _remove(self, path: str) -> bool:
+        try:
+            os.unlink(path)
+        except OSError:
+            return False
+        return True
+
+
+def _checksum(key: str, code: bytes) -> bytes:
+    return hashlib.blake2b(code, digest_size=_SUM, key=key.encode()).digest()
