@@ -36,6 +36,15 @@ class TargetSpec:
         return self.has("f16c") or self.has("avx512f") or self.is_arm
 
     @property
+    def has_avx512(self) -> bool:
+        """The foundation that every server core since Skylake has: F, BW, DQ and VL."""
+        return self.has("avx512f", "avx512bw", "avx512dq", "avx512vl")
+
+    @property
+    def has_sse41(self) -> bool:
+        return self.has("sse4.1")
+
+    @property
     def has_avx512bf16(self) -> bool:
         return self.has("avx512bf16")
 

@@ -1,0 +1,179 @@
+"""Elementwise tile ops on one chunk: LLVM text for arithmetic, comparison, selection and conversion."""
+from __future__ import annotations
+
+from ...core.dtypes import DType, bf16, f16, f32
+from . import vmath
+from .llvm_text import FunctionText, like, vector
+from .registers import elem_type
+
+_FLOAT = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
+_INT = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor", "shl": "shl"}
+_FCMP = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge"}
+VMATH = frozenset({"exp", "exp2", "expm1", "log", "log2", "log1p", "tanh", "erf", "sigmoid", "sin", "cos", "tan", "rsqrt", "floor", "ceil", "round", "trunc"})
+
+
+def unary(f: FunctionText, fn: str, dtype: DType, ty: str, x: str) -> str:
+    if dtype.is_bool:
+        return f.op("xor", ty, x, f.splat(ty, 1))  # only `not` exists on bools
+    if dtype.is_int:
+        match fn:
+            case "neg":
+                return f.op("sub", ty, f.splat(ty, 0), x)
+            case "abs":
+                return x if dtype.kind == "u" else f.select(ty, f.icmp("slt", ty, x, f.splat(ty, 0)), f.op("sub", ty, f.splat(ty, 0), x), x)
+            case "sign":
+                positive = f.cast("zext", like(ty, "i1"), f.icmp("ne" if dtype.kind == "u" else "sgt", ty, x, f.splat(ty, 0)), ty)
+                return positive if dtype.kind == "u" else f.op("sub", ty, positive, f.cast("zext", like(ty, "i1"), f.icmp("slt", ty, x, f.splat(ty, 0)), ty))
+            case "not":
+                return f.op("xor", ty, x, f.splat(ty, -1))
+            case _:
+                return x  # floor, ceil, round, trunc of an integer
+    match fn:
+        case "neg":
+            return f.fneg(ty, x)
+        case "abs":
+            return f.intrinsic(f"llvm.fabs.{_m(ty)}", ty, [(ty, x)])
+        case "sqrt":
+            return f.intrinsic(f"llvm.sqrt.{_m(ty)}", ty, [(ty, x)])
+        case "reciprocal":
+            return f.op("fdiv", ty, f.splat(ty, 1.0), x)
+        case "isnan":
+            return f.fcmp("uno", ty, x, x)
+        case "isinf":
+            return f.fcmp("oeq", ty, unary(f, "abs", dtype, ty, x), f.splat(ty, float("inf")))
+        case "sign":  # keeps zeros and NaN
+            one = f.intrinsic(f"llvm.copysign.{_m(ty)}", ty, [(ty, f.splat(ty, 1.0)), (ty, x)])
+            return f.select(ty, f.fcmp("one", ty, x, f.splat(ty, 0.0)), one, x)
+    return vmath.emit(fn, f, ty, x)
+
+
+def binary(f: FunctionText, fn: str, dtype: DType, ty: str, a: str, b: str) -> str:
+    if fn in ("max", "min"):
+        return _extreme(f, fn, dtype, ty, a, b)
+    if dtype.is_float:
+        if fn in _FLOAT:
+            return f.op(_FLOAT[fn], ty, a, b)
+        if fn == "pow":
+            return vmath.emit("pow", f, ty, a, b)
+        quotient = vmath.emit("floor", f, ty, f.op("fdiv", ty, a, b))
+        if fn == "floordiv":
+            return quotient
+        rest = f.value(f"frem {ty} {a}, {b}")  # rem: the sign of the divisor
+        wrong = f.op("and", like(ty, "i1"), f.fcmp("one", ty, rest, f.splat(ty, 0.0)),
+                     f.op("xor", like(ty, "i1"), f.fcmp("olt", ty, rest, f.splat(ty, 0.0)), f.fcmp("olt", ty, b, f.splat(ty, 0.0))))
+        return f.select(ty, wrong, f.op("fadd", ty, rest, b), rest)
+    if fn in _INT:
+        return f.op(_INT[fn], ty, a, b)
+    if fn == "shr":
+        return f.op("lshr" if dtype.kind == "u" else "ashr", ty, a, b)
+    return _integer_division(f, fn, dtype, ty, a, b)
+
+
+def _extreme(f: FunctionText, fn: str, dtype: DType, ty: str, a: str, b: str) -> str:
+    """max/min; a NaN on either side wins. `select(a > b, a, b)` is one maxps that returns b when unordered, so only a NaN in a needs care."""
+    if dtype.is_bool:
+        return f.op("or" if fn == "max" else "and", ty, a, b)
+    if not dtype.is_float:
+        sign = "u" if dtype.kind == "u" else "s"
+        return f.intrinsic(f"llvm.{sign}{fn}.{_m(ty)}", ty, [(ty, a), (ty, b)])
+    best = f.select(ty, f.fcmp("ogt" if fn == "max" else "olt", ty, a, b), a, b)
+    return f.select(ty, f.fcmp("uno", ty, a, a), a, best) if a.startswith("%") else best
+
+
+def _integer_division(f: FunctionText, fn: str, dtype: DType, ty: str, a: str, b: str) -> str:
+    """floordiv, rem (sign of the divisor) and div (toward zero). Division by zero gives 0 and never traps; MIN / -1 wraps."""
+    zero = f.splat(ty, 0)
+    if dtype.kind == "u":
+        safe = f.select(ty, f.icmp("eq", ty, b, zero), f.splat(ty, 1), b)
+        out = f.op("urem" if fn == "rem" else "udiv", ty, a, safe)
+        return f.select(ty, f.icmp("eq", ty, b, zero), zero, out)
+    bad = f.icmp("eq", ty, b, zero)
+    minus = f.icmp("eq", ty, b, f.splat(ty, -1))
+    safe = f.select(ty, f.op("or", like(ty, "i1"), bad, minus), f.splat(ty, 1), b)
+    quotient = f.select(ty, minus, f.op("sub", ty, zero, a), f.op("sdiv", ty, a, safe))
+    rest = f.op("sub", ty, a, f.op("mul", ty, quotient, b))
+    if fn == "div":
+        return f.select(ty, bad, zero, quotient)
+    wrong = f.op("and", like(ty, "i1"), f.icmp("ne", ty, rest, zero), f.icmp("slt", ty, f.op("xor", ty, rest, b), zero))
+    out = f.select(ty, wrong, f.op("add", ty, rest, b), rest) if fn == "rem" else f.select(ty, wrong, f.op("sub", ty, quotient, f.splat(ty, 1)), quotient)
+    return f.select(ty, bad, zero, out)
+
+
+def compare(f: FunctionText, fn: str, dtype: DType, ty: str, a: str, b: str) -> str:
+    if dtype.is_float:
+        return f.fcmp(_FCMP[fn], ty, a, b)
+    sign = "" if fn in ("eq", "ne") else "u" if dtype.kind in "ub" else "s"
+    return f.icmp(sign + fn, ty, a, b)
+
+
+def convert(f: FunctionText, source: DType, target: DType, n: int, x: str) -> str:
+    """Convert a chunk of n lanes (0: a scalar)."""
+    if source is target:
+        return x
+    if source is bf16 or (source is f16 and target is not f32):
+        return convert(f, f32, target, n, widen(f, source, n, x))
+    if target is bf16 or (target is f16 and source is not f32):
+        return narrow(f, target, n, convert(f, source, f32, n, x))
+    if source is f16:
+        return widen(f, f16, n, x)
+    if target is f16:
+        return narrow(f, f16, n, x)
+    a, b = vector(n, elem_type(source)), vector(n, elem_type(target))
+    if target.is_bool:
+        return f.fcmp("une", a, x, f.splat(a, 0.0)) if source.is_float else f.icmp("ne", a, x, f.splat(a, 0))
+    if source.is_float and target.is_float:
+        return f.cast("fpext" if target.itemsize > source.itemsize else "fptrunc", a, x, b)
+    if target.is_float:
+        return f.cast("sitofp" if source.kind == "i" else "uitofp", a, x, b)
+    if source.is_float:
+        return f.intrinsic(f"llvm.fpto{'u' if target.kind == 'u' else 's'}i.sat.{_m(b)}.{_m(a)}", b, [(a, x)])
+    if source.is_bool or target.itemsize > source.itemsize:
+        return f.cast("sext" if source.kind == "i" else "zext", a, x, b)
+    return f.cast("trunc", a, x, b) if target.itemsize < source.itemsize else x
+
+
+def widen(f: FunctionText, source: DType, n: int, x: str) -> str:
+    """bf16 or f16 to f32, exact."""
+    wide, half = vector(n, "i32"), vector(n, "i16")
+    if source is bf16:
+        return f.cast("bitcast", wide, f.op("shl", wide, f.cast("zext", half, x, wide), f.splat(wide, 16)), vector(n, "float"))
+    if f.features.has_fma:  # every CPU with FMA has F16C
+        return f.cast("fpext", vector(n, "half"), x, vector(n, "float"))
+    # Shift the bits into place, then scale by 2^112: subnormals come out right; infinities and NaN get the full exponent.
+    raw = f.cast("zext", half, f.cast("bitcast", vector(n, "half"), x, half), wide)
+    magnitude = f.op("shl", wide, f.op("and", wide, raw, f.splat(wide, 0x7FFF)), f.splat(wide, 13))
+    scaled = f.op("fmul", vector(n, "float"), f.cast("bitcast", wide, magnitude, vector(n, "float")), f.splat(vector(n, "float"), 2.0**112))
+    special = f.icmp("uge", wide, magnitude, f.splat(wide, 0x0F800000))
+    bits = f.select(wide, special, f.op("or", wide, magnitude, f.splat(wide, 0x7F800000)), f.cast("bitcast", vector(n, "float"), scaled, wide))
+    sign = f.op("shl", wide, f.op("and", wide, raw, f.splat(wide, 0x8000)), f.splat(wide, 16))
+    return f.cast("bitcast", wide, f.op("or", wide, bits, sign), vector(n, "float"))
+
+
+def narrow(f: FunctionText, target: DType, n: int, x: str) -> str:
+    """f32 to bf16 or f16, half to even."""
+    fl, wide, half = vector(n, "float"), vector(n, "i32"), vector(n, "i16")
+    bits = f.cast("bitcast", fl, x, wide)
+    if target is bf16:
+        odd = f.op("and", wide, f.op("lshr", wide, bits, f.splat(wide, 16)), f.splat(wide, 1))
+        rounded = f.op("lshr", wide, f.op("add", wide, f.op("add", wide, bits, f.splat(wide, 0x7FFF)), odd), f.splat(wide, 16))
+        quiet = f.op("or", wide, f.op("lshr", wide, bits, f.splat(wide, 16)), f.splat(wide, 0x40))
+        return f.cast("trunc", wide, f.select(wide, f.fcmp("uno", fl, x, x), quiet, rounded), half)
+    if f.features.has_fma:
+        return f.cast("fptrunc", fl, x, vector(n, "half"))
+    sign = f.op("lshr", wide, f.op("and", wide, bits, f.splat(wide, -0x80000000)), f.splat(wide, 16))
+    magnitude = f.op("and", wide, bits, f.splat(wide, 0x7FFFFFFF))
+    odd = f.op("and", wide, f.op("lshr", wide, magnitude, f.splat(wide, 13)), f.splat(wide, 1))
+    rebias = f.op("sub", wide, f.op("add", wide, f.op("add", wide, magnitude, f.splat(wide, 0xFFF)), odd), f.splat(wide, 112 << 23))
+    normal = f.op("lshr", wide, rebias, f.splat(wide, 13))
+    # Below 2^-14 adding 0.5 lines the subnormal's last bit up with f32's, rounding half to even on the way.
+    tiny = f.op("sub", wide, f.cast("bitcast", fl, f.op("fadd", fl, f.cast("bitcast", wide, magnitude, fl), f.splat(fl, 0.5)), wide), f.splat(wide, 0x3F000000))
+    out = f.select(wide, f.icmp("ult", wide, magnitude, f.splat(wide, 113 << 23)), tiny, normal)
+    out = f.select(wide, f.icmp("uge", wide, magnitude, f.splat(wide, 0x477FF000)), f.splat(wide, 0x7C00), out)
+    out = f.select(wide, f.icmp("ugt", wide, magnitude, f.splat(wide, 0x7F800000)), f.splat(wide, 0x7E00), out)
+    return f.cast("bitcast", half, f.cast("trunc", wide, f.op("or", wide, out, sign), half), vector(n, "half"))
+
+
+def _m(ty: str) -> str:
+    from .llvm_text import mangle
+
+    return mangle(ty)

@@ -1,0 +1,394 @@
+"""Tile IR → LLVM IR for CPUs: one function `void name(ptr args, i64 begin, i64 end, ptr scratch)` that runs programs begin..end-1."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ...core.errors import CompileError
+from ...core.target_spec import TargetSpec
+from ...tile.ir import BINARY, INDEX, UNARY, Block, Instr, Kernel, Operand, TileType, Type, Var, ViewType
+from . import access, arithmetic
+from .access import Address, Term
+from .llvm_text import FunctionText, module_text, vector
+from .reductions import reduce_tile, transpose_tile
+from .registers import Registers, chunk_sizes, chunks, elem_type, read_chunk, row_count, row_map
+
+ZERO, ALIGN = "0", 64
+_INDEX_OPS = {"add": "add nsw", "sub": "sub nsw", "mul": "mul nsw", "floordiv": "udiv", "mod": "urem", "shl": "shl", "shr": "lshr", "and": "and"}
+
+
+def emit_kernel(kernel: Kernel, target: TargetSpec) -> str:
+    """The LLVM module text of a kernel. The function has the kernel's name."""
+    return Emitter(kernel, target).run()
+
+
+def scratch_bytes(kernel: Kernel) -> int:
+    """Bytes of scratch one program needs: every `alloc`, each aligned to 64."""
+    return sum(_round_up(_alloc_bytes(i)) for i in kernel.walk() if i.op == "alloc")
+
+
+def _alloc_bytes(instr: Instr) -> int:
+    size = 1
+    for d in instr.attrs["shape"]:
+        size *= d
+    type_ = instr.results[0].type
+    assert isinstance(type_, ViewType)
+    return size * type_.dtype.itemsize
+
+
+def _round_up(n: int) -> int:
+    return -(-n // ALIGN) * ALIGN
+
+
+class Emitter:
+    """Walks a kernel once; `env` maps each tile-IR value to its LLVM form."""
+
+    def __init__(self, kernel: Kernel, target: TargetSpec) -> None:
+        self.kernel, self.target = kernel, target
+        self.lanes = target.vector_bits // 32
+        self.f = FunctionText(kernel.name, [("ptr noalias readonly", "%args"), ("i64", "%begin"), ("i64", "%end"), ("ptr noalias", "%scratch")], target,
+                              attributes=f'nounwind "prefer-vector-width"="{target.vector_bits}"')
+        self.env: dict[Var, Any] = {}
+        self.depth: dict[Var, int] = {}
+        self.level = 0
+        self.scratch = 0
+
+    def run(self) -> str:
+        f = self.f
+        self._parameters()
+        body, done = f.fresh_label("program"), f.fresh_label("done")
+        f.branch(f.icmp("slt", "i64", "%begin", "%end"), body, done)
+        f.label(body)
+        pid, following = f.fresh("pid"), f.fresh("next")
+        latch = f.fresh_label("latch")
+        f.emit(f"{pid} = phi i64 [ %begin, %entry ], [ {following}, %{latch} ]")
+        self.level = 1
+        self._bind(self.kernel.pid, pid)
+        self.block(self.kernel.body)
+        f.jump(latch)
+        f.label(latch)
+        f.emit(f"{following} = add nsw i64 {pid}, 1")
+        f.branch(f.icmp("slt", "i64", following, "%end"), body, done)
+        f.label(done)
+        f.ret()
+        return module_text(f)
+
+    def _parameters(self) -> None:
+        word = 0
+
+        def argument(ty: str) -> str:
+            nonlocal word
+            pointer = self.f.gep("i64", "%args", str(word)) if word else "%args"
+            word += 1
+            return self.f.value(f"load {ty}, ptr {pointer}, align 8, !invariant.load !{{}}")
+
+        for p in self.kernel.params:
+            if isinstance(p.type, ViewType):
+                pointer = argument("ptr")
+                self._bind(p, Address(pointer, tuple(argument("i64") if s is None else str(s) for s in p.type.strides), p.type.dtype))
+            else:
+                self._bind(p, argument("i64"))
+
+    def _bind(self, var: Var, value: Any) -> None:
+        self.env[var] = value
+        self.depth[var] = self.level
+
+    # --- operands -----------------------------------------------------------------------------------------------------
+    def ix(self, x: Operand) -> str:
+        return str(x) if isinstance(x, int) else str(self.env[x])
+
+    def term(self, x: Operand) -> Term:
+        return Term(str(x), 0) if isinstance(x, int) else Term(self.env[x], self.depth[x])
+
+    def tile(self, x: Operand) -> Registers:
+        assert isinstance(x, Var)
+        found = self.env[x]
+        assert isinstance(found, Registers)
+        return found
+
+    # --- structure ----------------------------------------------------------------------------------------------------
+    def block(self, block: Block) -> None:
+        for instr in block.body:
+            if instr.op in UNARY:
+                self.elementwise(instr, lambda dt, ty, n, xs, fn=instr.op: arithmetic.unary(self.f, fn, dt, ty, xs[0]))
+            elif instr.op in BINARY:
+                self.elementwise(instr, lambda dt, ty, n, xs, fn=instr.op: arithmetic.binary(self.f, fn, dt, ty, xs[0], xs[1]))
+            else:
+                handler: Callable[[Instr], None] | None = getattr(self, "do_" + instr.op.replace(".", "_").rstrip("_"), None)
+                if handler is None and instr.op.startswith("index."):
+                    handler = self.index_op
+                if handler is None:
+                    raise CompileError(f"cpu: kernel {self.kernel.name} uses {instr.op!r}, which this target does not have")
+                handler(instr)
+
+    def elementwise(self, instr: Instr, emit: Callable[..., str]) -> None:
+        """Apply emit(dtype, chunk type, lanes, operand chunks) to every chunk of the result; operands broadcast."""
+        out = instr.results[0]
+        assert isinstance(out.type, TileType)
+        xs = [self.tile(x) for x in instr.operands]
+        maps = [row_map(x.type.shape, out.type.shape) if out.type.shape else (0,) for x in xs]
+        dtype = xs[-1].type.dtype
+        rows: list[list[str]] = [[] for _ in range(row_count(out.type.shape))]
+        for r, c, n in chunks(out.type.shape, self.lanes):
+            parts = [read_chunk(self.f, x, m[r], c, n) for x, m in zip(xs, maps, strict=True)]
+            rows[r].append(emit(dtype, vector(n, elem_type(dtype)), n, parts))
+        self._bind(out, Registers(out.type, self.lanes, rows))
+
+    def phi_types(self, type_: Type) -> list[str]:
+        """LLVM types of the registers that hold one carried value."""
+        if type_ == INDEX:
+            return ["i64"]
+        if not isinstance(type_, TileType):
+            return []  # tokens
+        return [vector(n, elem_type(type_.dtype)) for _, _, n in chunks(type_.shape, self.lanes)]
+
+    def flatten(self, x: Operand) -> list[str]:
+        if isinstance(x, int):
+            return [str(x)]
+        value = self.env[x]
+        return [c for row in value.rows for c in row] if isinstance(value, Registers) else [value] if isinstance(value, str) else []
+
+    def unflatten(self, type_: Type, names: list[str]) -> Any:
+        if not isinstance(type_, TileType):
+            return names[0] if names else None
+        per_row = len(chunk_sizes(type_.shape[-1] if type_.shape else 1, self.lanes))
+        return Registers(type_, self.lanes, [names[i : i + per_row] for i in range(0, len(names), per_row)])
+
+    def do_for(self, instr: Instr) -> None:
+        f, block = self.f, instr.blocks[0]
+        start, stop, carried = instr.operands[0], instr.operands[1], instr.operands[2:]
+        lo, hi, step = self.ix(start), self.ix(stop), instr.attrs["step"]
+        types = [r.type for r in instr.results]
+        initial = [self.flatten(c) for c in carried]
+        before = f.block
+        head, exit_ = f.fresh_label("loop"), f.fresh_label("exit")
+        runs = isinstance(start, int) and isinstance(stop, int) and start < stop
+        f.jump(head) if runs else f.branch(f.icmp("slt", "i64", lo, hi), head, exit_)
+        f.label(head)
+        counter = f.fresh("i")
+        names = [[f.fresh("c") for _ in self.phi_types(t)] for t in types]
+        mark = len(f._lines)  # phis are inserted here once the latch is known
+        self.level += 1
+        self._bind(block.params[0], counter)
+        for p, t, group in zip(block.params[1:], types, names, strict=True):
+            self._bind(p, self.unflatten(t, group))
+        self.block(block)
+        self.level -= 1
+        yields = [self.flatten(y) for y in block.yields]
+        following = f.value(f"add nsw i64 {counter}, {step}")
+        latch = f.block
+        phis = [f"  {counter} = phi i64 [ {lo}, %{before} ], [ {following}, %{latch} ]"]
+        for t, group, first, after in zip(types, names, initial, yields, strict=True):
+            phis += [f"  {n} = phi {ty} [ {a}, %{before} ], [ {b}, %{latch} ]" for ty, n, a, b in zip(self.phi_types(t), group, first, after, strict=True)]
+        f._lines[mark:mark] = phis
+        f.branch(f.icmp("slt", "i64", following, hi), head, exit_)
+        f.label(exit_)
+        for result, t, first, after in zip(instr.results, types, initial, yields, strict=True):
+            merged = after if runs else [f.phi(ty, [(a, before), (b, latch)]) for ty, a, b in zip(self.phi_types(t), first, after, strict=True)]
+            self._bind(result, self.unflatten(t, merged))
+
+    def do_if(self, instr: Instr) -> None:
+        f = self.f
+        then, after = f.fresh_label("then"), f.fresh_label("after")
+        f.branch(self.tile(instr.operands[0]).rows[0][0], then, after)
+        f.label(then)
+        self.level += 1
+        self.block(instr.blocks[0])
+        self.level -= 1
+        f.jump(after)
+        f.label(after)
+
+    # --- index scalars ------------------------------------------------------------------------------------------------
+    def index_op(self, instr: Instr) -> None:
+        fn, (a, b) = instr.op[6:], (self.ix(x) for x in instr.operands)
+        if fn in ("min", "max"):
+            out = self.f.intrinsic(f"llvm.s{fn}.i64", "i64", [("i64", a), ("i64", b)])
+        else:
+            out = self.f.op(_INDEX_OPS[fn], "i64", a, b)
+        result = instr.results[0]
+        self.env[result] = out
+        # An index is as invariant as its deepest operand, wherever it is computed: LLVM hoists it there.
+        self.depth[result] = max((self.depth[x] for x in instr.operands if isinstance(x, Var)), default=0)
+
+    def do_index_cmp(self, instr: Instr) -> None:
+        fn = instr.attrs["fn"]
+        out = self.f.icmp(fn if fn in ("eq", "ne") else "s" + fn, "i64", *(self.ix(x) for x in instr.operands))
+        self._tile(instr, [[out]])
+
+    def do_to_index(self, instr: Instr) -> None:
+        x = self.tile(instr.operands[0])
+        text = x.rows[0][0]
+        if x.elem != "i64":
+            text = self.f.cast("zext" if x.type.dtype.kind in "ub" else "sext", x.elem, text, "i64")
+        self._bind(instr.results[0], text)
+
+    def do_from_index(self, instr: Instr) -> None:
+        from ...core.dtypes import i64
+
+        out = instr.results[0].type
+        assert isinstance(out, TileType)
+        self._tile(instr, [[arithmetic.convert(self.f, i64, out.dtype, 0, self.ix(instr.operands[0]))]])
+
+    # --- tiles --------------------------------------------------------------------------------------------------------
+    def _tile(self, instr: Instr, rows: list[list[str]]) -> None:
+        type_ = instr.results[0].type
+        assert isinstance(type_, TileType)
+        self._bind(instr.results[0], Registers(type_, self.lanes, rows))
+
+    def do_full(self, instr: Instr) -> None:
+        type_ = instr.results[0].type
+        assert isinstance(type_, TileType)
+        elem = elem_type(type_.dtype)
+        value = _bf16_bits(instr.attrs["value"]) if type_.dtype.name == "bf16" else instr.attrs["value"]
+        row = [self.f.splat(vector(n, elem), value) for n in chunk_sizes(type_.shape[-1] if type_.shape else 1, self.lanes)]
+        self._tile(instr, [list(row) for _ in range(row_count(type_.shape))])
+
+    def do_iota(self, instr: Instr) -> None:
+        type_ = instr.results[0].type
+        assert isinstance(type_, TileType)
+        elem, axis, rank = elem_type(type_.dtype), instr.attrs["axis"], len(type_.shape)
+        inner = 1
+        for d in type_.shape[axis + 1 : -1]:
+            inner *= d
+        rows: list[list[str]] = [[] for _ in range(row_count(type_.shape))]
+        for r, c, n in chunks(type_.shape, self.lanes):
+            if axis == rank - 1:
+                first = c * self.lanes
+                rows[r].append(self.f.constant(vector(n, elem), range(first, first + n)) if n else self.f.splat(elem, first))
+            else:
+                rows[r].append(self.f.splat(vector(n, elem), r // inner % type_.shape[axis]))
+        self._tile(instr, rows)
+
+    def do_cmp(self, instr: Instr) -> None:
+        self.elementwise(instr, lambda dt, ty, n, xs: arithmetic.compare(self.f, instr.attrs["fn"], dt, ty, xs[0], xs[1]))
+
+    def do_select(self, instr: Instr) -> None:
+        self.elementwise(instr, lambda dt, ty, n, xs: self.f.select(ty, xs[0], xs[1], xs[2]))
+
+    def do_fma(self, instr: Instr) -> None:
+        self.elementwise(instr, lambda dt, ty, n, xs: self.f.fma(ty, xs[0], xs[1], xs[2]))
+
+    def do_cast(self, instr: Instr) -> None:
+        out = instr.results[0].type
+        assert isinstance(out, TileType)
+        self.elementwise(instr, lambda dt, ty, n, xs: arithmetic.convert(self.f, dt, out.dtype, n, xs[0]))
+
+    def do_bitcast(self, instr: Instr) -> None:
+        out = instr.results[0].type
+        assert isinstance(out, TileType)
+        self.elementwise(instr, lambda dt, ty, n, xs: self.f.cast("bitcast", ty, xs[0], vector(n, elem_type(out.dtype))))
+
+    def do_broadcast(self, instr: Instr) -> None:
+        self.elementwise(instr, lambda dt, ty, n, xs: xs[0])
+
+    def do_reshape(self, instr: Instr) -> None:
+        x, type_ = self.tile(instr.operands[0]), instr.results[0].type
+        assert isinstance(type_, TileType)
+        last = x.type.shape[-1] if x.type.shape else 1
+        if last != (type_.shape[-1] if type_.shape else 1):
+            raise CompileError(f"cpu: reshape keeps the last axis, got {x.type} to {type_}")
+        self._tile(instr, x.rows)
+
+    def do_extract(self, instr: Instr) -> None:
+        x, type_, starts = self.tile(instr.operands[0]), instr.results[0].type, instr.attrs["starts"]
+        assert isinstance(type_, TileType)
+        if len(type_.shape) != 2 or starts[-1] % self.lanes or (type_.shape[-1] % self.lanes and starts[-1] + type_.shape[-1] != x.type.shape[-1]):
+            raise CompileError(f"cpu: extract works on rank-2 tiles at whole registers, got {starts} of {x.type}")
+        first, count = starts[1] // self.lanes, len(chunk_sizes(type_.shape[1], self.lanes))
+        self._tile(instr, [x.rows[r][first : first + count] for r in range(starts[0], starts[0] + type_.shape[0])])
+
+    def do_transpose(self, instr: Instr) -> None:
+        self._tile(instr, transpose_tile(self.f, self.tile(instr.operands[0])))
+
+    def do_reduce(self, instr: Instr) -> None:
+        self._tile(instr, reduce_tile(self.f, instr.attrs["fn"], self.tile(instr.operands[0]), instr.attrs["axis"]))
+
+    def do_mma(self, instr: Instr) -> None:
+        a, b, acc = (self.tile(x) for x in instr.operands)
+        rows, depth = a.type.shape
+        out = [list(row) for row in acc.rows]
+        for k in range(depth):
+            for m in range(rows):
+                if depth == 1:
+                    scalar = None
+                else:
+                    scalar = self.f.value(f"extractelement {a.chunk_type(k // self.lanes)} {a.rows[m][k // self.lanes]}, i64 {k % self.lanes}")
+                for c, n in enumerate(acc.sizes):
+                    ty = vector(n, acc.elem)
+                    left = read_chunk(self.f, a, m, 0, n) if scalar is None else self.f.broadcast(ty, scalar)
+                    out[m][c] = self.f.fma(ty, left, b.rows[k][c], out[m][c])
+        self._tile(instr, out)
+
+    # --- memory -------------------------------------------------------------------------------------------------------
+    def do_alloc(self, instr: Instr) -> None:
+        type_ = instr.results[0].type
+        assert isinstance(type_, ViewType)
+        pointer = self.f.gep("i8", "%scratch", str(self.scratch)) if self.scratch else "%scratch"
+        self.scratch += _round_up(_alloc_bytes(instr))
+        self._bind(instr.results[0], Address(pointer, tuple(str(s) for s in type_.strides), type_.dtype))
+        self.depth[instr.results[0]] = 0
+
+    def do_subview(self, instr: Instr) -> None:
+        view, keep = self._view(instr), instr.attrs["keep"]
+        at = [self.term(x) for x in instr.operands[1:]]
+        pointer = access.row_pointers(self.f, view, at, (), ())[0]
+        self._bind(instr.results[0], Address(pointer, tuple(view.strides[i] for i in keep), view.dtype))
+
+    def _view(self, instr: Instr) -> Address:
+        var = instr.operands[0]
+        assert isinstance(var, Var)
+        found = self.env[var]
+        assert isinstance(found, Address)
+        return found
+
+    def _access(self, instr: Instr) -> tuple[Address, list[Term], dict[int, str], int]:
+        """View, position, limits by tile axis, and how many operands those took."""
+        view = self._view(instr)
+        rank = len(view.strides)
+        limited = instr.attrs.get("limits") or ()
+        at = [self.term(x) for x in instr.operands[1 : 1 + rank]]
+        limits = {axis: self.ix(x) for axis, x in zip(limited, instr.operands[1 + rank :], strict=False)}
+        return view, at, limits, 1 + rank + len(limited)
+
+    def do_load(self, instr: Instr) -> None:
+        view, at, limits, _ = self._access(instr)
+        type_ = instr.results[0].type
+        assert isinstance(type_, TileType)
+        self._bind(instr.results[0], access.load(self.f, view, at, type_, instr.attrs["axes"], self.lanes, limits, instr.attrs.get("other", 0)))
+
+    def do_store(self, instr: Instr) -> None:
+        view, at, limits, used = self._access(instr)
+        access.store(self.f, view, at, self.tile(instr.operands[used]), instr.attrs["axes"], limits)
+
+    def do_gather(self, instr: Instr) -> None:
+        view, at, _, used = self._access(instr)
+        indices, axis, f = self.tile(instr.operands[used]), instr.attrs["axis"], self.f
+        base = access.row_pointers(f, view, at, (), ())[0]
+        mem = access.MEMORY.get(view.dtype.name, elem_type(view.dtype))
+        rows: list[list[str]] = [[] for _ in indices.rows]
+        for r, c, n in chunks(indices.type.shape, self.lanes):
+            wide = vector(n, "i64")
+            index = indices.rows[r][c]
+            if indices.elem != "i64":
+                index = f.cast("zext" if indices.type.dtype.kind == "u" else "sext", vector(n, indices.elem), index, wide)
+            offset = f.op("mul", wide, index, f.broadcast(wide, view.strides[axis]))
+            if n == 0:
+                x = f.load(mem, f.gep(mem, base, offset))
+            else:
+                x = access.gather_chunk(f, vector(n, mem), f.value(f"getelementptr {mem}, ptr {base}, {wide} {offset}"), None, "zeroinitializer")
+            rows[r].append(access._from_memory(f, view.dtype, n, x))
+        self._tile(instr, rows)
+
+    def do_prefetch(self, instr: Instr) -> None:
+        view, at, _, _ = self._access(instr)
+        pointer = access.row_pointers(self.f, view, at, (), ())[0]
+        args = [("ptr", pointer), ("i32", "0"), ("i32", str(instr.attrs["locality"])), ("i32", "1")]
+        self.f.declarations["llvm.prefetch.p0"] = "declare void @llvm.prefetch.p0(ptr, i32 immarg, i32 immarg, i32 immarg)"
+        self.f.emit(f"call void @llvm.prefetch.p0({', '.join(f'{t} {a}' for t, a in args)})")
+
+
+def _bf16_bits(value: float) -> int:
+    import ml_dtypes
+    import numpy as np
+
+    return int(np.asarray(value, ml_dtypes.bfloat16).view(np.int16))
