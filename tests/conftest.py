@@ -1,4 +1,5 @@
 """Fixtures for the whole suite: a private code cache, and golden files with one flag to update them."""
+
 from __future__ import annotations
 
 from collections.abc import Callable

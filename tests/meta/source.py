@@ -1,4 +1,5 @@
 """Where the repository's files are, for the tests that read them as text."""
+
 from __future__ import annotations
 
 import subprocess
@@ -14,7 +15,9 @@ DOCS = ROOT / "docs"
 @cache
 def tracked() -> tuple[Path, ...]:
     """Files that git tracks or would track (untracked and not ignored), that exist and are text."""
-    listed = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True)
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     return tuple(p for p in (ROOT / line for line in listed.stdout.splitlines()) if p.is_file())
 
 

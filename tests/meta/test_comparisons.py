@@ -1,4 +1,5 @@
 """Tests assert what they compare: a forgotten `assert` before `np.allclose` would make a test that cannot fail."""
+
 from __future__ import annotations
 
 import ast
@@ -29,8 +30,11 @@ def lost(source: str) -> list[int]:
 
 def mute(source: str) -> list[str]:
     """Test functions in which nothing is asserted."""
-    return [f"{n.name} (line {n.lineno})" for n in ast.walk(ast.parse(source))
-            if isinstance(n, ast.FunctionDef) and n.name.startswith("test_") and not ASSERTS.search(ast.unparse(n))]
+    return [
+        f"{n.name} (line {n.lineno})"
+        for n in ast.walk(ast.parse(source))
+        if isinstance(n, ast.FunctionDef) and n.name.startswith("test_") and not ASSERTS.search(ast.unparse(n))
+    ]
 
 
 def test_every_comparison_is_asserted() -> None:
@@ -43,16 +47,19 @@ def test_every_test_asserts() -> None:
     assert not found, f"tests that assert nothing: {found}"
 
 
-@pytest.mark.parametrize(("source", "count"), [
-    ("np.allclose(a, b)", 1),
-    ("ok = np.allclose(a, b)", 1),
-    ("assert np.allclose(a, b)", 0),
-    ("def same(a, b):\n    return np.allclose(a, b)", 0),
-    ("np.array_equal(a, b)", 1),
-    ("torch.equal(a, b)", 1),
-    ("assert torch.equal(a, b)", 0),
-    ("np.testing.assert_allclose(a, b)", 0),
-])
+@pytest.mark.parametrize(
+    ("source", "count"),
+    [
+        ("np.allclose(a, b)", 1),
+        ("ok = np.allclose(a, b)", 1),
+        ("assert np.allclose(a, b)", 0),
+        ("def same(a, b):\n    return np.allclose(a, b)", 0),
+        ("np.array_equal(a, b)", 1),
+        ("torch.equal(a, b)", 1),
+        ("assert torch.equal(a, b)", 0),
+        ("np.testing.assert_allclose(a, b)", 0),
+    ],
+)
 def test_the_check_sees_a_lost_comparison(source: str, count: int) -> None:
     assert len(lost(source)) == count
 

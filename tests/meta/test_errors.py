@@ -1,4 +1,5 @@
 """Errors: every class is documented and used, and every message names its subject."""
+
 from __future__ import annotations
 
 import ast
@@ -15,7 +16,13 @@ def raised() -> list[tuple[str, int, str, ast.expr]]:
     found = []
     for path, source in modules():
         for node in ast.walk(ast.parse(source)):
-            if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and isinstance(node.exc.func, ast.Name) and node.exc.func.id in CLASSES and node.exc.args:
+            if (
+                isinstance(node, ast.Raise)
+                and isinstance(node.exc, ast.Call)
+                and isinstance(node.exc.func, ast.Name)
+                and node.exc.func.id in CLASSES
+                and node.exc.args
+            ):
                 found.append((str(path.relative_to(PACKAGE)), node.lineno, node.exc.func.id, node.exc.args[0]))
     return found
 
@@ -62,5 +69,10 @@ def test_nothing_is_swallowed_whole() -> None:
 
 def test_user_input_is_not_checked_with_assert() -> None:
     """`python -O` removes asserts; ours raise errors that say what to do."""
-    found = [f"{path.relative_to(PACKAGE)}:{n.lineno}" for path, source in modules() for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Assert)]
+    found = [
+        f"{path.relative_to(PACKAGE)}:{n.lineno}"
+        for path, source in modules()
+        for n in ast.walk(ast.parse(source))
+        if isinstance(n, ast.Assert)
+    ]
     assert not found, f"assert in the package: {found}"

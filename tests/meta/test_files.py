@@ -1,4 +1,5 @@
 """Files stay short, carry a docstring, and name no machine."""
+
 from __future__ import annotations
 
 import ast
@@ -11,7 +12,9 @@ from tests.meta.source import PACKAGE, ROOT, python_files, tracked
 
 LIMIT = 400
 # Absolute paths that only exist on somebody's machine. Written in pieces, so that this file passes its own test.
-MACHINE = re.compile(r"(?<![\w.:/])/(?:" + "|".join(["wo" + "rk", "ro" + "ot", "ho" + "me", "Us" + "ers", "fa" + "rm", "opt/t" + "w"]) + r")/[\w.]")
+MACHINE = re.compile(
+    r"(?<![\w.:/])/(?:" + "|".join(["wo" + "rk", "ro" + "ot", "ho" + "me", "Us" + "ers", "fa" + "rm", "opt/t" + "w"]) + r")/[\w.]"
+)
 
 
 def test_no_file_is_long() -> None:
@@ -32,11 +35,16 @@ def test_no_machine_paths() -> None:
             text = path.read_text()
         except UnicodeDecodeError:
             continue
-        found += [f"{path.relative_to(ROOT)}:{i}: {line.strip()[:80]}" for i, line in enumerate(text.splitlines(), 1) if MACHINE.search(line)]
+        found += [
+            f"{path.relative_to(ROOT)}:{i}: {line.strip()[:80]}" for i, line in enumerate(text.splitlines(), 1) if MACHINE.search(line)
+        ]
     assert not found, "\n".join(found)
 
 
-@pytest.mark.parametrize(("line", "bad"), [("cd /ho" + "me/me/x", True), ("see /ro" + "ot/.cache", True), ("https://x.org/ho" + "me/page", False), ("~/.cache", False)])
+@pytest.mark.parametrize(
+    ("line", "bad"),
+    [("cd /ho" + "me/me/x", True), ("see /ro" + "ot/.cache", True), ("https://x.org/ho" + "me/page", False), ("~/.cache", False)],
+)
 def test_the_path_check_sees_one(line: str, bad: bool) -> None:
     assert bool(MACHINE.search(line)) is bad
 
@@ -44,7 +52,9 @@ def test_the_path_check_sees_one(line: str, bad: bool) -> None:
 def test_no_leftovers() -> None:
     """Work that is not done is an issue or a sentence in docs/status.md, not a marker in the code."""
     marker = re.compile(r"\b(?:TO" + r"DO|FIX" + r"ME|X" + r"XX)\b")
-    found = [f"{p.relative_to(ROOT)}:{i}" for p in python_files() for i, line in enumerate(p.read_text().splitlines(), 1) if marker.search(line)]
+    found = [
+        f"{p.relative_to(ROOT)}:{i}" for p in python_files() for i, line in enumerate(p.read_text().splitlines(), 1) if marker.search(line)
+    ]
     assert not found, f"markers: {found}"
 
 

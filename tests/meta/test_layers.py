@@ -1,4 +1,5 @@
 """Imports go to the same or a lower layer; the layer table is the one in docs/architecture.md."""
+
 from __future__ import annotations
 
 import ast
@@ -47,7 +48,11 @@ def imports(tree: ast.Module, path: Path) -> Iterator[tuple[str, int, bool]]:
             if node.level:
                 base = package[: len(package) - node.level + 1]
                 inside = [*base, *(node.module or "").split(".")] if node.module else [*base]
-                names = [inside[0]] if inside else [a.name for a in node.names if (PACKAGE / a.name).exists() or (PACKAGE / f"{a.name}.py").exists()]
+                names = (
+                    [inside[0]]
+                    if inside
+                    else [a.name for a in node.names if (PACKAGE / a.name).exists() or (PACKAGE / f"{a.name}.py").exists()]
+                )
             elif node.module and node.module.split(".")[0] == "tilewright":
                 names = node.module.split(".")[1:2] or [a.name for a in node.names]
             else:
@@ -61,7 +66,9 @@ def imports(tree: ast.Module, path: Path) -> Iterator[tuple[str, int, bool]]:
 
 
 def _defers(node: ast.AST) -> bool:
-    return isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)) or (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test))
+    return isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)) or (
+        isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+    )
 
 
 def violations(path: Path, source: str) -> list[str]:
@@ -90,19 +97,22 @@ def test_imports_go_down() -> None:
     assert not found, "\n".join(found)
 
 
-@pytest.mark.parametrize(("file", "source", "bad"), [
-    ("core/x.py", "from ..ir.graph import Graph", 1),
-    ("core/x.py", "def f():\n    from ..ir.graph import Graph", 1),
-    ("core/x.py", "import tilewright.ir.graph", 1),
-    ("core/x.py", "from tilewright import ir", 1),
-    ("core/x.py", "from .. import ir", 1),
-    ("core/x.py", "import tilewright", 1),
-    ("ir/x.py", "from ..ops.base import Op", 1),
-    ("ir/x.py", "def f():\n    from ..ops.base import Op", 0),
-    ("ir/x.py", "from ..core.dims import Dim\nfrom .types import TensorType", 0),
-    ("target/cpu/x.py", "from ...runtime.session import Session", 1),
-    ("cli/x.py", "from ..runtime.session import Session", 0),
-])
+@pytest.mark.parametrize(
+    ("file", "source", "bad"),
+    [
+        ("core/x.py", "from ..ir.graph import Graph", 1),
+        ("core/x.py", "def f():\n    from ..ir.graph import Graph", 1),
+        ("core/x.py", "import tilewright.ir.graph", 1),
+        ("core/x.py", "from tilewright import ir", 1),
+        ("core/x.py", "from .. import ir", 1),
+        ("core/x.py", "import tilewright", 1),
+        ("ir/x.py", "from ..ops.base import Op", 1),
+        ("ir/x.py", "def f():\n    from ..ops.base import Op", 0),
+        ("ir/x.py", "from ..core.dims import Dim\nfrom .types import TensorType", 0),
+        ("target/cpu/x.py", "from ...runtime.session import Session", 1),
+        ("cli/x.py", "from ..runtime.session import Session", 0),
+    ],
+)
 def test_the_check_sees_a_wrong_import(file: str, source: str, bad: int) -> None:
     assert len(violations(PACKAGE / file, source)) == bad
 
@@ -113,7 +123,13 @@ def test_heavy_packages_are_imported_inside_functions() -> None:
         tree = ast.parse(source)
         deferred = {id(n) for outer in ast.walk(tree) if _defers(outer) for n in ast.walk(outer)}
         for node in ast.walk(tree):
-            names = [a.name for a in node.names] if isinstance(node, ast.Import) else [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+            names = (
+                [a.name for a in node.names]
+                if isinstance(node, ast.Import)
+                else [node.module or ""]
+                if isinstance(node, ast.ImportFrom) and not node.level
+                else []
+            )
             if id(node) not in deferred and any(n.split(".")[0] in HEAVY for n in names):
                 found.append(f"{path.relative_to(PACKAGE)}:{getattr(node, 'lineno', 0)}")
     assert not found, f"imported at module level: {found}"

@@ -1,4 +1,5 @@
 """pyproject, Makefile and CI say the same things."""
+
 from __future__ import annotations
 
 import re
@@ -48,7 +49,9 @@ def test_the_entry_point_exists(project: dict[str, Any]) -> None:
 def test_warnings_are_errors(project: dict[str, Any]) -> None:
     options = project["tool"]["pytest"]["ini_options"]
     assert options["filterwarnings"][0] == "error"
-    assert all(re.match(r"ignore:[^:]*:\w+:[\w.*]+$|ignore:[^:]+:\w+$", f) for f in options["filterwarnings"][1:]), "an ignore names its message or its module"
+    assert all(re.match(r"ignore:[^:]*:\w+:[\w.*]+$|ignore:[^:]+:\w+$", f) for f in options["filterwarnings"][1:]), (
+        "an ignore names its message or its module"
+    )
     assert project["tool"]["mypy"]["strict"] is True
 
 
@@ -74,4 +77,6 @@ def test_importing_us_is_light() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT / "src")
     loaded = set(done.stdout.split())
     assert "numpy" in loaded
-    assert not loaded & {"torch", "llvmlite", "transformers", "onnx", "onnxruntime", "openvino", "rich", "argparse", "scipy", "sympy"}, sorted(loaded)
+    assert not loaded & {"torch", "llvmlite", "transformers", "onnx", "onnxruntime", "openvino", "rich", "argparse", "scipy", "sympy"}, (
+        sorted(loaded)
+    )

@@ -1,4 +1,5 @@
 """Output of the commands: one console, tables that survive a pipe, and progress that is silent unless a person watches."""
+
 from __future__ import annotations
 
 import os
@@ -17,12 +18,18 @@ def console() -> Console:
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """A table whose columns after the first are right-aligned where every cell looks like a number."""
-    made = Table(title=title or None, title_justify="left", title_style="bold", box=None, pad_edge=False, header_style="dim")
-    for i, name in enumerate(columns):
-        cells = [row[i] for row in rows]
-        numeric = i > 0 and bool(cells) and all(not c or c[0].isdigit() or c[0] in "-–+" for c in cells)
-        made.add_column(name, justify="right" if numeric else "left", overflow="fold")
+    """A plain table; a column whose name starts with `>` is right-aligned."""
+    made = Table(
+        title=title or None,
+        title_justify="left",
+        title_style="bold",
+        box=None,
+        pad_edge=False,
+        header_style="dim",
+        show_header=any(columns),
+    )
+    for name in columns:
+        made.add_column(name.removeprefix(">"), justify="right" if name.startswith(">") else "left", overflow="fold")
     for row in rows:
         made.add_row(*row)
     return made
@@ -34,12 +41,16 @@ class Step(Protocol):
     def __call__(self, text: str) -> None: ...
 
 
+def _silent(text: str) -> None:
+    del text
+
+
 @contextmanager
 def progress(what: str) -> Iterator[Step]:
     """A spinner on stderr while long work runs; nothing at all when stderr is not a terminal or CI is set."""
     err = Console(stderr=True, highlight=False)
     if not err.is_terminal or os.environ.get("CI"):
-        yield lambda text: None
+        yield _silent
         return
     with err.status(what) as status:
         yield lambda text: status.update(f"{what}: {text}")

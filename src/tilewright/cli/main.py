@@ -3,6 +3,7 @@
 Exit codes: 0 all right, 1 the command found a problem or an error of ours, 2 wrong usage, 130 interrupted.
 A subcommand's module is imported when it runs, so `tilewright --help` costs nothing.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -38,7 +39,9 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, line in COMMANDS.items():
         module = import_module(f".{name}", __package__)
-        module.arguments(commands.add_parser(name, help=line, description=module.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter))
+        module.arguments(
+            commands.add_parser(name, help=line, description=module.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+        )
     return top
 
 

@@ -1,0 +1,6 @@
+"""bench"""
+
+import argparse
+
+
+def arguments(parser: argparse.ArgumentParser) -> None: ...

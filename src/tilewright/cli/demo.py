@@ -1,0 +1,6 @@
+"""demo"""
+
+import argparse
+
+
+def arguments(parser: argparse.ArgumentParser) -> None: ...

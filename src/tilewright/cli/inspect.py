@@ -1,0 +1,6 @@
+"""inspect"""
+
+import argparse
+
+
+def arguments(parser: argparse.ArgumentParser) -> None: ...

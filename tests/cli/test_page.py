@@ -1,0 +1,117 @@
+"""The inspect page: self-contained, well-formed, escaped, and its pictures put things where the data say."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tilewright.cli.page.arena import HEIGHT, LEFT, TOP, WIDTH, arena_svg
+from tilewright.cli.page.data import Block, Box, Inspection, KernelText, Stage, Step
+from tilewright.cli.page.graph import graph_svg
+from tilewright.cli.page.html import TEXT_LIMIT, page
+from tilewright.cli.page.layered import layered
+from tilewright.cli.page.roofline import roofline_svg
+
+
+@pytest.fixture
+def data() -> Inspection:
+    made = Inspection("block <4x128>", "cpu, 2 cores", facts=[("one call", "1.2 ms")], peak_flops=2e11, peak_bandwidth=2e10)
+    made.boxes = [
+        Box("x", "input", "x", "f32[4,8]"),
+        Box("ln", "norm", "layer_norm", "f32[4,8]", "a & b", ("x",)),
+        Box("mm", "matmul", "matmul + x", "f32[4,8]", "", ("ln", "x")),
+    ]
+    made.steps = [
+        Step(0, "ln", "norm", "k<0>", 4, 1000, 256, 2e-6, 0.5, serial=True),
+        Step(1, "mm", "matmul", "k1", 1, 2048, 512, 6e-6, 0.25, barrier=True, note="copy"),
+    ]
+    made.kernels = {
+        "k<0>": KernelText("k<0>", "tile %a < %b\n", "define void @k\n", "ret\n"),
+        "k1": KernelText("k1", "t" * (TEXT_LIMIT + 5), "", ""),
+    }
+    made.arena_bytes, made.blocks = 1024, [Block("ln", 0, 512, 0, 1, "norm"), Block("tmp", 512, 512, 1, 1, "matmul")]
+    made.stages = [Stage("import", "%x = input\n", 3), Stage("fuse", "%y = fused\n", 2, 0.001, (("epilogue", 2),))]
+    made.compile_stages = [("passes", 0.01)]
+    return made
+
+
+def test_the_page_needs_nothing_else(data: Inspection) -> None:
+    text = page(data)
+    assert not re.search(r"(?:src|href)=[\"'](?!#)", text), "refers to another file"
+    assert not re.search(r"https?://|@import|url\((?!#)", text)
+    assert text.startswith("<!doctype html>")
+    assert "prefers-color-scheme" in text
+
+
+def test_names_are_escaped(data: Inspection) -> None:
+    text = page(data)
+    assert "block &lt;4x128&gt;" in text
+    assert "<4x128>" not in text
+    assert "k<0>" not in text
+    assert "a &amp; b" in text
+
+
+def test_long_texts_are_cut_and_say_so(data: Inspection) -> None:
+    assert "5 more characters: see the file beside this page" in page(data)
+
+
+def test_the_body_is_well_formed(data: Inspection) -> None:
+    body = re.search(r"<main>.*</main>", page(data), re.S)
+    assert body
+    text = body[0].replace("class=n", 'class="n"').replace(" hidden>", ' hidden="">')
+    assert len(ET.fromstring(text).findall("section")) == 6
+
+
+def test_arena_rectangles_are_where_the_buffers_are(data: Inspection) -> None:
+    rects = {r.get("data-tip", "").split("\n")[0]: r for r in ET.fromstring(arena_svg(data)).iter("rect")}
+    low, high = rects["ln"], rects["tmp"]
+    middle = (float(low.get("y", 0)), float(high.get("y", 0)) + float(high.get("height", 0)))
+    assert middle[0] == pytest.approx(middle[1], abs=0.2), "one ends where the other begins"
+    assert float(low.get("x", 0)) == LEFT
+    assert float(high.get("x", 0)) + float(high.get("width", 0)) == pytest.approx(WIDTH - 8, abs=0.2)
+    assert float(high.get("y", 0)) == TOP
+    assert float(low.get("y", 0)) + float(low.get("height", 0)) < HEIGHT
+    assert "written by ln\nlast used by mm" in low.get("data-tip", "")
+
+
+def test_dots_stay_under_the_roof(data: Inspection) -> None:
+    picture = ET.fromstring(roofline_svg(data))
+    assert len(list(picture.iter("circle"))) == 2
+    roof = min(float(p.split(",")[1]) for p in next(picture.iter("polyline")).get("points", "").split())
+    assert all(float(c.get("cy", 0)) >= roof for c in picture.iter("circle"))
+
+
+def test_nothing_to_draw_is_said_in_words() -> None:
+    empty = Inspection("identity", "cpu")
+    assert "registers" in arena_svg(empty)
+    assert "Not measured" in roofline_svg(empty)
+    assert "no nodes" in graph_svg(empty)
+    many = Inspection("big", "cpu", boxes=[Box(f"n{i}", "other", "x", "f32[]") for i in range(500)])
+    assert "500 nodes are too many" in graph_svg(many)
+    assert page(empty)
+
+
+def test_graph_boxes_show_their_share(data: Inspection) -> None:
+    text = graph_svg(data)
+    assert "75.0 %" in text
+    assert "25.0 %" in text
+    assert text.count('class="edge"') == 3
+
+
+@given(st.integers(1, 14).flatmap(lambda n: st.tuples(*(st.sets(st.integers(0, max(0, i - 1)), max_size=3) for i in range(n)))))
+def test_layered_drawing_is_sound(parents: tuple[set[int], ...]) -> None:
+    """Readers lie below their sources; boxes of one rank do not overlap; an edge passes each rank once."""
+    nodes = [f"n{i}" for i in range(len(parents))]
+    sources = {f"n{i}": [f"n{p}" for p in sorted(ps) if p < i] for i, ps in enumerate(parents)}
+    drawing = layered(nodes, sources)
+    for n, ps in sources.items():
+        for p in ps:
+            assert drawing.rank[p] < drawing.rank[n]
+            assert [r for _, r in drawing.edges[p, n]] == list(range(drawing.rank[p], drawing.rank[n] + 1))
+    for rank in set(drawing.rank.values()):
+        columns = sorted(drawing.column[n] for n in nodes if drawing.rank[n] == rank)
+        assert all(b - a >= 0.999 for a, b in zip(columns, columns[1:], strict=False)), columns
