@@ -1,7 +1,7 @@
 """Builds kernels: the API that templates use. Python operators work on index values (`Ix`) and tiles (`Tile`).
 
-Memory order: the builder threads one token per `local` view through its loads and stores, in program order, so templates
-get a correct token graph without naming tokens; accesses to global views are unordered unless a token is given.
+Memory order: `build()` threads one token per scratch allocation through its loads and stores, in program order, so templates
+get a correct token graph without naming tokens; accesses to global views are unordered unless `after=` tokens are given.
 """
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any
 
 from ..core.dtypes import DType, bool_, f32, i64
 from ..core.errors import CompileError
-from .ir import INDEX, Block, Instr, Kernel, Operand, TileType, Type, Var, ViewType
+from . import tokens
+from .ir import INDEX, TOKEN, Block, Instr, Kernel, Operand, TileType, Type, Var, ViewType
 
 IxLike = "Ix | int"
 
@@ -132,7 +133,7 @@ class KernelBuilder:
         self.kernel = Kernel(name)
         self._blocks = [self.kernel.body]
         self._count = 0
-        self._tokens: dict[Var, Var] = {}
+        self._contract = False
 
     # --- parameters ---------------------------------------------------------------------------------------------------
     def view(self, name: str, dtype: DType, strides: Sequence[int | None]) -> View:
@@ -158,6 +159,11 @@ class KernelBuilder:
         results = [self._fresh(t) for t in types]
         self._blocks[-1].body.append(Instr(op, list(operands), {k: v for k, v in attrs.items() if v is not None}, results, list(blocks)))
         return results
+
+    def _emit_access(self, op: str, operands: Sequence[Operand], types: Sequence[Type], after: Sequence[Var], **attrs: Any) -> list[Var]:
+        out = self._emit(op, operands, types, **attrs)
+        self._blocks[-1].body[-1].tokens = tuple(after)
+        return out
 
     def _fresh(self, type_: Type) -> Var:
         self._count += 1
@@ -234,7 +240,15 @@ class KernelBuilder:
         x, y = self._lift(a, like), self._lift(b, like)
         if x.dtype is not y.dtype:
             raise CompileError(f"tile: {fn} needs one dtype, got {x.type} and {y.type}")
-        return Tile(self, self._emit(fn, [x.var, y.var], [TileType(self.broadcast_shape(x.shape, y.shape), x.dtype)])[0])
+        contract = True if self._contract and x.dtype.is_float and fn in ("add", "sub", "mul") else None
+        return Tile(self, self._emit(fn, [x.var, y.var], [TileType(self.broadcast_shape(x.shape, y.shape), x.dtype)], contract=contract)[0])
+
+    @contextmanager
+    def contracting(self) -> Iterator[None]:
+        """Inside, products and sums may be fused to `fma` (by the pass of that name)."""
+        before, self._contract = self._contract, True
+        yield
+        self._contract = before
 
     def cmp(self, fn: str, a: Tile | float, b: Tile | float) -> Tile:
         like = a if isinstance(a, Tile) else b
@@ -303,14 +317,15 @@ class KernelBuilder:
         return out
 
     def load(self, view: View, at: Sequence[Ix | int], shape: tuple[int, ...], limit: Sequence[Ix | int | None] | None = None, other: float = 0,
-             axes: tuple[int, ...] | None = None) -> Tile:
+             axes: tuple[int, ...] | None = None, after: Sequence[Var] = (), order: str | None = None, scope: str | None = None) -> Tile:
         """Read the tile whose first element is at `at`. Tile axis i runs along view axis `axes[i]` (default: the last ones).
 
         `limit[i]` elements of tile axis i are inside (None: all); elements outside become `other` and are not touched in memory.
         """
         axes = axes if axes is not None else tuple(range(len(at) - len(shape), len(at)))
         ops, lim = self._limits(limit, len(shape))
-        var = self._emit("load", [view.var, *map(self._ix, at), *ops], [TileType(shape, view.type.dtype)], axes=axes, limits=lim, other=other if lim else None)[0]
+        var = self._emit_access("load", [view.var, *map(self._ix, at), *ops], [TileType(shape, view.type.dtype)], after, axes=axes, limits=lim,
+                                other=other if lim else None, order=order, scope=scope)[0]
         return Tile(self, var)
 
     def gather(self, view: View, at: Sequence[Ix | int], axis: int, indices: Tile) -> Tile:
@@ -318,10 +333,34 @@ class KernelBuilder:
         var = self._emit("gather", [view.var, *map(self._ix, at), indices.var], [TileType(indices.shape, view.type.dtype)], axis=axis)[0]
         return Tile(self, var)
 
-    def store(self, view: View, at: Sequence[Ix | int], tile: Tile, limit: Sequence[Ix | int | None] | None = None, axes: tuple[int, ...] | None = None) -> None:
+    def store(self, view: View, at: Sequence[Ix | int], tile: Tile, limit: Sequence[Ix | int | None] | None = None, axes: tuple[int, ...] | None = None,
+              after: Sequence[Var] = (), order: str | None = None, scope: str | None = None) -> None:
         axes = axes if axes is not None else tuple(range(len(at) - len(tile.shape), len(at)))
         ops, lim = self._limits(limit, len(tile.shape))
-        self._emit("store", [view.var, *map(self._ix, at), *ops, tile.var], axes=axes, limits=lim)
+        self._emit_access("store", [view.var, *map(self._ix, at), *ops, tile.var], [], after, axes=axes, limits=lim, order=order, scope=scope)
+
+    def atomic(self, fn: str, view: View, at: Sequence[Ix | int], tile: Tile, limit: Sequence[Ix | int | None] | None = None, axes: tuple[int, ...] | None = None,
+               after: Sequence[Var] = (), order: str = "relaxed", scope: str = "device") -> Tile:
+        """Combine each element into memory as one step that others cannot divide; gives the values before."""
+        axes = axes if axes is not None else tuple(range(len(at) - len(tile.shape), len(at)))
+        ops, lim = self._limits(limit, len(tile.shape))
+        var = self._emit_access("atomic", [view.var, *map(self._ix, at), *ops, tile.var], [tile.type], after, fn=fn, axes=axes, limits=lim, order=order, scope=scope)[0]
+        return Tile(self, var)
+
+    def token(self) -> Var:
+        """The token of the memory operation just built, to give to `after=` of another."""
+        last = self._blocks[-1].body[-1] if self._blocks[-1].body else None
+        if last is None or last.op not in tokens.ACCESS:
+            raise CompileError("tile: token() must follow a load, store, gather or atomic")
+        last.tokens_out = last.tokens_out or (self._fresh(TOKEN),)
+        return last.tokens_out[0]
+
+    def join(self, *after: Var) -> Var:
+        """One token that stands for all of `after`."""
+        self._emit("join", [])
+        instr = self._blocks[-1].body[-1]
+        instr.tokens, instr.tokens_out = after, (self._fresh(TOKEN),)
+        return instr.tokens_out[0]
 
     def prefetch(self, view: View, at: Sequence[Ix | int], locality: int = 3) -> None:
         self._emit("prefetch", [view.var, *map(self._ix, at)], locality=locality)
@@ -364,4 +403,5 @@ class KernelBuilder:
         """The finished kernel."""
         if len(self._blocks) != 1:
             raise CompileError("tile: build() inside an open loop or if")
+        tokens.thread(self.kernel)
         return self.kernel

@@ -90,17 +90,24 @@ class Block:
     params: list[Var] = field(default_factory=list)
     body: list[Instr] = field(default_factory=list)
     yields: list[Operand] = field(default_factory=list)
+    token_params: tuple[Var, ...] = ()  # tokens that enter an iteration or a branch, and those that leave it
+    token_yields: tuple[Var, ...] = ()
 
 
 @dataclass(eq=False)
 class Instr:
-    """One operation: `results = op(operands) {attrs} blocks`."""
+    """One operation: `results = op(operands) {attrs} blocks`.
+
+    Tokens stand apart from the operands: a target where program order is enough (a CPU) ignores the two token fields and `join`.
+    """
 
     op: str
     operands: list[Operand]
     attrs: dict[str, Any] = field(default_factory=dict)
     results: list[Var] = field(default_factory=list)
     blocks: list[Block] = field(default_factory=list)
+    tokens: tuple[Var, ...] = ()  # happens after these
+    tokens_out: tuple[Var, ...] = ()  # at most one for a memory op; `for` and `if` give one per token they take
 
 
 @dataclass(eq=False)
@@ -126,6 +133,24 @@ class Kernel:
                     break
             else:
                 stack.pop()
+
+
+LOCAL_ALIGN = 64
+
+
+def alloc_bytes(instr: Instr) -> int:
+    """Bytes of one `alloc`, rounded up to the alignment of local memory."""
+    type_ = instr.results[0].type
+    assert isinstance(type_, ViewType)
+    size = type_.dtype.itemsize
+    for d in instr.attrs["shape"]:
+        size *= d
+    return -(-size // LOCAL_ALIGN) * LOCAL_ALIGN
+
+
+def local_bytes(kernel: Kernel) -> int:
+    """Local memory one program needs: the sum of its allocs."""
+    return sum(alloc_bytes(i) for i in kernel.walk() if i.op == "alloc")
 
 
 # The closed set of elementwise operations, by number of operands. Float unless said.

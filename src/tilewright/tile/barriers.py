@@ -1,0 +1,197 @@
+"""Where a block of threads must meet: barriers derived from the token graph, for views in `shared` memory.
+
+An access needs a barrier before it when a token path leads to it from an access to the same memory, one of the two writes, and no
+barrier stands between them. Straight lines are handled, and one loop whose stages form a ring: accesses at index `(i + c) mod S` (or
+at a literal index) of the leading axis are told apart. Shared accesses in nested loops or in branches are rejected, not guessed.
+On CPUs one program is one thread: nothing is needed.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..core.errors import CompileError
+from .ir import Block, Instr, Kernel, Operand, Var, ViewType
+from .text import instr_text
+from .tokens import ACCESS, scratch_roots
+
+
+@dataclass(frozen=True, eq=False)
+class Barrier:
+    """A block barrier before `block.body[position]`."""
+
+    block: Block
+    position: int
+    before: Instr
+    after: Instr  # the access it waits for
+
+
+@dataclass(frozen=True)
+class BarrierPlan:
+    """The derived barriers, and how many one barrier after every shared access would need."""
+
+    barriers: tuple[Barrier, ...]
+    naive: int
+
+
+@dataclass(frozen=True)
+class _Slot:
+    """Index of the leading axis: a literal (`size` 0), or `(counter + at) mod size`."""
+
+    at: int
+    size: int = 0
+
+    def shifted(self, step: int) -> _Slot:
+        """The same place, seen one iteration later."""
+        return self if not self.size else _Slot((self.at - step) % self.size, self.size)
+
+
+@dataclass(frozen=True)
+class _Access:
+    bit: int
+    instr: Instr
+    root: Var
+    write: bool
+    slot: _Slot | None
+
+
+def derive_barriers(kernel: Kernel, target_kind: str) -> BarrierPlan:
+    """The block barriers that a target of kind "cpu" or "gpu" needs."""
+    if target_kind not in ("cpu", "gpu"):
+        raise CompileError(f"barriers: target_kind must be cpu or gpu, got {target_kind!r}")
+    derive = _Derive(kernel)
+    if target_kind == "cpu":
+        return BarrierPlan((), 0)
+    derive.block(kernel.body, None, 1)
+    return BarrierPlan(tuple(derive.barriers.values()), derive.naive)
+
+
+class _Derive:
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.roots = {v: r for v, r in scratch_roots(kernel).items() if isinstance(r.type, ViewType) and r.type.space == "shared"}
+        self.defs = {r: i for i in kernel.walk() for r in i.results}
+        self.barriers: dict[Instr, Barrier] = {}
+        self.pending: list[_Access] = []
+        self.reach: dict[Var, int] = {}  # token -> bits of the accesses it follows
+        self.bits = 0
+        self.naive = 0
+        self.looped: set[Var] = set()
+
+    def shared(self, block: Block) -> list[Instr]:
+        """Shared accesses anywhere in a block."""
+        out = [i for i in block.body if i.op in ACCESS and i.operands[0] in self.roots]
+        for i in block.body:
+            for b in i.blocks:
+                out += self.shared(b)
+        return out
+
+    def reject(self, why: str, instr: Instr) -> None:
+        raise CompileError(f"barriers: {why}; derivation handles straight lines and one loop-carried ring (in `{instr_text(self.kernel, instr)}`)")
+
+    def block(self, block: Block, counter: Var | None, count: int) -> None:
+        """Simulate a block; `counter` is the loop it is the body of, `count` is 1 when its accesses add to the naive number."""
+        for position, i in enumerate(block.body):
+            if i.op in ACCESS and i.operands[0] in self.roots:
+                self.naive += count
+                self.access(block, position, i, counter)
+            elif i.op == "join" or i.op in ACCESS:
+                before = self.before(i)
+                for t in i.tokens_out:
+                    self.reach[t] = before
+            elif i.blocks:
+                inside = self.shared(i.blocks[0])
+                if not inside:
+                    for n, t in enumerate(i.tokens_out):
+                        self.reach[t] = self.reach.get(i.tokens[n], 0)
+                elif i.op == "if":
+                    self.reject("a shared access stands in a branch", i)
+                elif counter is not None:
+                    self.reject("shared accesses stand in nested loops", i)
+                else:
+                    self.loop(i, inside)
+
+    def before(self, i: Instr) -> int:
+        before = 0
+        for t in i.tokens:
+            before |= self.reach.get(t, 0)
+        return before
+
+    def access(self, block: Block, position: int, i: Instr, counter: Var | None) -> None:
+        view = i.operands[0]
+        assert isinstance(view, Var)
+        root, write, slot = self.roots[view], i.op in ("store", "atomic"), self.slot(i, counter)
+        before = self.before(i)
+        if i in self.barriers:
+            self.pending = []
+        for p in self.pending:
+            if p.root is root and (p.write or write) and before >> p.bit & 1 and not _disjoint(p.slot, slot):
+                self.barriers[i] = Barrier(block, position, i, p.instr)
+                self.pending = []
+                break
+        self.pending.append(_Access(self.bits, i, root, write, slot))
+        for t in i.tokens_out:
+            self.reach[t] = before | 1 << self.bits
+        self.bits += 1
+
+    def loop(self, i: Instr, inside: list[Instr]) -> None:
+        block = i.blocks[0]
+        for inner in block.body:
+            for b in inner.blocks:
+                if self.shared(b):
+                    self.reject("shared accesses stand in a branch or a nested loop inside a loop", inner)
+        roots = {self.roots[x.operands[0]] for x in inside}  # type: ignore[index]
+        if roots & self.looped:
+            self.reject("one shared view is accessed in two loops", i)
+        self.looped |= roots
+        counter, step = block.params[0], i.attrs.get("step", 1)
+        inits = [self.reach.get(t, 0) for t in i.tokens]
+        entry = [_Access(p.bit, p.instr, p.root, p.write, p.slot) for p in self.pending]
+        rounds = 2 + max((s.size for x in inside if (s := self.slot(x, counter)) is not None), default=0)
+        carried = list(inits)
+        for n in range(rounds):  # after as many rounds as the ring has stages, every pair of stages has met
+            for t, r in zip(block.token_params, carried, strict=True):
+                self.reach[t] = r
+            self.block(block, counter, int(n == 0))
+            carried = [a | self.reach.get(t, 0) for a, t in zip(carried, block.token_yields, strict=True)]
+            self.pending = [_Access(p.bit, p.instr, p.root, p.write, None if p.slot is None else p.slot.shifted(step)) for p in self.pending]
+        for t, r in zip(i.tokens_out, carried, strict=True):
+            self.reach[t] = r
+        after = [_Access(p.bit, p.instr, p.root, p.write, p.slot if p.slot is not None and not p.slot.size else None) for p in self.pending]
+        known = {p.bit for p in after}
+        self.pending = [p for p in entry if p.bit not in known] + after  # the loop may run zero times
+
+    def slot(self, i: Instr, counter: Var | None) -> _Slot | None:
+        """Where on the leading axis of its allocation an access lies, when that is a ring stage or a literal."""
+        view = i.operands[0]
+        index: Operand | None = None
+        axis_known = False
+        while isinstance(view, Var) and view in self.defs and self.defs[view].op == "subview":
+            d = self.defs[view]
+            if 0 in d.attrs["keep"]:
+                return None
+            view, index, axis_known = d.operands[0], d.operands[1], True
+        if view is not self.roots[i.operands[0]]:  # type: ignore[index]
+            return None
+        if not axis_known:
+            index = i.operands[1] if len(i.operands) > 1 else None
+            if 0 in i.attrs.get("axes", ()) or i.op == "gather":
+                return None
+        if index is None:
+            return None
+        if not isinstance(index, Var):
+            return _Slot(index)
+        d2 = self.defs.get(index)
+        if d2 is None or d2.op != "index.mod" or not isinstance(d2.operands[1], int) or counter is None:
+            return None
+        x, at = d2.operands[0], 0
+        while isinstance(x, Var) and x is not counter:
+            d3 = self.defs.get(x)
+            if d3 is None or d3.op not in ("index.add", "index.sub") or not isinstance(d3.operands[1], int):
+                return None
+            at += d3.operands[1] if d3.op == "index.add" else -d3.operands[1]
+            x = d3.operands[0]
+        return _Slot(at % d2.operands[1], d2.operands[1]) if x is counter else None
+
+
+def _disjoint(a: _Slot | None, b: _Slot | None) -> bool:
+    return a is not None and b is not None and a.size == b.size and a.at != b.at
