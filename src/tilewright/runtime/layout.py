@@ -1,0 +1,37 @@
+"""Byte layouts that Python and the native runtime share: thunks, patches, jobs and the pool's block. All fields are 8-byte words."""
+from __future__ import annotations
+
+# thunk: fn · args* · grid · flags · chunk · 3 reserved
+THUNK_WORDS = 8
+THUNK_FN, THUNK_ARGS, THUNK_GRID, THUNK_FLAGS, THUNK_CHUNK = range(5)
+BARRIER, SERIAL = 1, 2  # flags: a barrier stands before the thunk; thread 0 runs the whole grid
+
+# patch: address of an argument word · index into the call's pointers · byte offset
+PATCH_WORDS = 3
+
+# job
+(JOB_THUNKS, JOB_COUNT, JOB_PATCHES, JOB_PATCH_COUNT, JOB_THREADS, JOB_SCRATCH, JOB_SCRATCH_STRIDE,
+ JOB_CANCEL, JOB_ERROR, JOB_PROFILE, JOB_POOL) = range(11)
+JOB_WORDS = 16
+ERROR_WORDS = 4
+
+# status of a run, bits
+OK, CANCELLED, FAILED, FEW_WORKERS = 0, 1, 2, 16
+
+# pool: byte offsets; what different threads write lies 128 bytes apart (two cache lines: hardware fetches them in pairs)
+POOL_BUSY = 0  # i32: a job has the workers
+POOL_TICKET = 128  # i64: threads of the current job << 32 | number of the job; workers sleep on the low half
+POOL_IDLE = 136  # i32: workers asleep on the ticket
+POOL_JOB = 256  # the current job
+POOL_EPOCH = 264  # i64: barriers passed so far
+POOL_WORKERS = 384  # i64
+POOL_CORES = 392  # i64
+POOL_IDLE_SPIN = 400  # i64: pauses
+POOL_BARRIER_SPIN = 408  # i64: pauses
+POOL_STOP = 416  # i64
+POOL_CROWD = 512  # i32: callers that run alone because the workers are taken
+POOL_LINES = 640  # one line of LINE bytes per thread
+LINE = 128
+LINE_EPOCH = 0  # i64: barriers this thread has reached
+LINE_SLEEPERS = 8  # i32: threads asleep on the epoch
+LINE_CANCELLED = 16  # i64, thread 0's line only: the barrier at which the job was cancelled

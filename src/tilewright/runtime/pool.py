@@ -1,0 +1,155 @@
+"""The process-wide worker threads. Python starts them once; each then sits in a native loop with the GIL released.
+
+`run(job, io)` is the native entry itself: one foreign call of two integers per inference. When the workers are busy with another
+caller's job, it runs the schedule alone on the caller's thread, so callers never wait for each other.
+
+The pool's block never moves. A forked child has no workers: its block is reset in place, runs alone at first, and `ensure` starts new
+workers. At exit the workers are told to stop, woken and joined; a call after that runs alone.
+"""
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..core.config import MAX_THREADS, load
+from ..core.errors import ConfigError
+from ..target.cpu.cache import CodeCache
+from ..target.cpu.host import available_cores, host_target
+from ..target.cpu.jit import Library
+from . import layout as L
+from .memory import Allocation
+from .walker import EXPORTS, runtime_ir
+
+_WORD = ctypes.c_size_t
+_SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "tw_run": (ctypes.c_ssize_t, (_WORD, _WORD)),
+    "tw_worker": (None, (_WORD, _WORD, _WORD)),
+    "tw_acquire": (None, (_WORD,)),
+    "tw_release": (None, (_WORD,)),
+    "tw_stop": (None, (_WORD,)),
+    "tw_spin": (None, (_WORD,)),
+    "tw_ticks": (_WORD, ()),
+}
+
+
+class Pool:
+    """Worker threads and the native entry. Use `process_pool()`; tests make their own."""
+
+    def __init__(self) -> None:
+        target = host_target(level="native")
+        cache = CodeCache()
+        (code,), _ = cache.compile([runtime_ir(target)], target)
+        self.notes = cache.notes
+        self._library = Library([code], EXPORTS)
+        native: dict[str, Callable[..., Any]] = {}
+        for name, (result, arguments) in _SIGNATURES.items():
+            native[name] = ctypes.CFUNCTYPE(result, *arguments)(self._library.address(name))
+        self.run: Callable[[int, int], int] = native["tw_run"]
+        self._native = native
+        self._block = Allocation(L.POOL_LINES + L.LINE * MAX_THREADS)
+        self._words = self._block.array(np.int64, (self._block.nbytes // 8,))
+        self.address = self._block.address
+        self._threads: list[threading.Thread] = []
+        self._lock = threading.Lock()
+        self._ended = False
+        self._calibrate()
+        self._configure()
+        os.register_at_fork(after_in_child=self._after_fork)
+        atexit.register(self.close)
+
+    def _calibrate(self) -> None:
+        """How many pauses and clock ticks a microsecond has; the best of a few short runs, because others share the machine."""
+        count, pauses, ticks = 2000, 0.0, 0.0
+        for _ in range(5):
+            tick0, time0 = self._native["tw_ticks"](), time.perf_counter_ns()
+            self._native["tw_spin"](count)
+            tick1, time1 = self._native["tw_ticks"](), time.perf_counter_ns()
+            elapsed = max(time1 - time0, 1) / 1000
+            pauses, ticks = max(pauses, count / elapsed), (tick1 - tick0) / elapsed
+        self._pauses_per_us, self.ticks_per_us = pauses, ticks
+
+    def _configure(self) -> None:
+        config = load()
+        self._set(L.POOL_CORES, available_cores())
+        self._set(L.POOL_IDLE_SPIN, int(config.idle_spin_us * self._pauses_per_us))
+        self._set(L.POOL_BARRIER_SPIN, int(config.barrier_spin_us * self._pauses_per_us))
+
+    def _set(self, offset: int, value: int) -> None:
+        self._words[offset // 8] = value
+
+    @property
+    def workers(self) -> int:
+        """Worker threads running now."""
+        return int(self._words[L.POOL_WORKERS // 8])
+
+    def ensure(self, threads: int) -> int:
+        """Have workers for jobs of `threads` threads (the caller's own counts); gives `threads`, checked."""
+        if not 1 <= threads <= MAX_THREADS:
+            raise ConfigError(f"threads: must be a whole number from 1 to {MAX_THREADS}, got {threads}")
+        if threads - 1 <= self.workers or self._ended:
+            return threads
+        with self._lock:
+            self._native["tw_acquire"](self.address)  # no job runs while workers join
+            try:
+                self._configure()
+                seen = int(self._words[L.POOL_TICKET // 8])
+                for index in range(self.workers + 1, threads):
+                    worker = threading.Thread(target=self._native["tw_worker"], args=(self.address, index, seen),
+                                              name=f"tilewright-{index}", daemon=True)
+                    worker.start()
+                    self._threads.append(worker)
+                    self._set(L.POOL_WORKERS, index)
+            except RuntimeError:  # the system refuses more threads: jobs run on those there are
+                self.notes.append(f"threads: the system gave {self.workers} worker threads, {threads - 1} were wanted")
+            finally:
+                self._native["tw_release"](self.address)
+        return threads
+
+    def stop(self) -> None:
+        """End all workers after the job they are in; `ensure` starts new ones."""
+        with self._lock:
+            self._native["tw_stop"](self.address)
+            for worker in self._threads:
+                worker.join()
+            self._threads.clear()
+            self._set(L.POOL_STOP, 0)
+
+    def close(self) -> None:
+        """End all workers for good; later runs are the caller's thread alone."""
+        self._ended = True
+        self.stop()
+
+    def _after_fork(self) -> None:
+        ctypes.memset(self.address, 0, self._block.nbytes)
+        self._threads = []
+        self._lock = threading.Lock()
+        self._configure()
+
+
+_pool: Pool | None = None
+_creating = threading.Lock()
+
+
+def process_pool() -> Pool:
+    """The pool that every session of this process shares, made on first use."""
+    global _pool
+    if _pool is None:
+        with _creating:
+            if _pool is None:
+                _pool = Pool()
+    return _pool
+
+
+def _renew_lock() -> None:
+    global _creating
+    _creating = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
