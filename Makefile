@@ -14,7 +14,7 @@ WORDS ?=
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS)
 
-.PHONY: demo test test-all lint coverage bench clean help
+.PHONY: demo test test-all lint coverage docs bench clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -54,6 +54,10 @@ lint: $(VENV)/.stamp-dev
 
 coverage: $(VENV)/.stamp-dev
 	@$(BIN)/python -m pytest -q --cov --cov-report=term --cov-report=html --cov-fail-under=90 $(PYTEST_FLAGS)
+
+# The generated parts of the documentation.
+docs: $(VENV)/.stamp-dev
+	@$(BIN)/python -m pytest -q tests/docs --update-goldens
 
 bench: $(VENV)/.stamp-bench
 	@script=benchmarks/cpu.py; [ -f $$script ] || script=../shared/bench/cpu.py; \

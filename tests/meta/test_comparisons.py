@@ -10,7 +10,7 @@ import pytest
 from tests.meta.source import ROOT, python_files
 
 COMPARISONS = {"allclose", "isclose", "array_equal", "array_equiv", "equal"}
-ASSERTS = re.compile(r"\bassert|raises|warns|check|expect|verify|compare|golden|agree")
+ASSERTS = re.compile(r"\bassert|raises|warns|check|expect|verify|validate|compare|golden|agree")
 
 
 def lost(source: str) -> list[int]:

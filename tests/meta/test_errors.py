@@ -45,11 +45,11 @@ def test_every_class_is_documented() -> None:
 
 
 def test_every_message_is_a_sentence_about_something() -> None:
-    """`subject: rule, got …`. The subject of a ShapeError is added by `Graph.add`, so its own text may lack one."""
+    """`subject: rule, got …`. `Graph.add` puts the subject before a ShapeError, the frontends before what they collect."""
     wrong = []
     for file, line, cls, message in raised():
         text = literal(message)
-        if text is None or cls == "ShapeError":
+        if text is None or cls == "ShapeError" or (cls == "UnsupportedError" and file.startswith("frontend")):
             continue
         if ": " not in text and not text.startswith("{}") and "{}" not in text:
             wrong.append(f"{file}:{line}: {text[:80]!r}")
@@ -67,12 +67,23 @@ def test_nothing_is_swallowed_whole() -> None:
     assert not found, found
 
 
+def narrows(test: ast.expr) -> bool:
+    """`x is not None` and `isinstance(x, T)`: said for the type checker, about what the code itself established."""
+    if isinstance(test, ast.BoolOp):
+        return all(narrows(v) for v in test.values)
+    return (isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.IsNot)) or (
+        isinstance(test, ast.Call) and ast.unparse(test.func) == "isinstance"
+    )
+
+
 def test_user_input_is_not_checked_with_assert() -> None:
-    """`python -O` removes asserts; ours raise errors that say what to do."""
+    """`python -O` removes asserts. Where user input arrives, an error is raised that says what to do."""
+    doors = ("core", "ir", "frontend", "cli", "compile.py")
     found = [
         f"{path.relative_to(PACKAGE)}:{n.lineno}"
         for path, source in modules()
+        if path.relative_to(PACKAGE).parts[0] in doors
         for n in ast.walk(ast.parse(source))
-        if isinstance(n, ast.Assert)
+        if isinstance(n, ast.Assert) and not narrows(n.test)
     ]
-    assert not found, f"assert in the package: {found}"
+    assert not found, f"assert on what may be user input: {found}"

@@ -35,8 +35,8 @@ def graph_svg(data: Inspection) -> str:
         return rank * (BOX_H + GAP_Y) + 4
 
     parts = [
-        f'<svg class="graph" width="{width:.0f}" height="{height:.0f}" '
-        f'viewBox="0 0 {width:.0f} {height:.0f}" role="img" aria-label="graph">'
+        (f'<svg class="graph" width="{width:.0f}" height="{height:.0f}" '
+        f'viewBox="0 0 {width:.0f} {height:.0f}" role="img" aria-label="graph">')
     ]
     for points in drawing.edges.values():
         d = ""

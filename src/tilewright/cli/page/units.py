@@ -38,7 +38,7 @@ def ticks(top: float, wanted: int = 5) -> list[float]:
     raw = top / wanted
     scale = 10 ** math.floor(math.log10(raw))
     step = next(m * scale for m in (1, 2, 5, 10) if m * scale >= raw * 0.999)
-    return [i * step for i in range(int(top / step + 1e-9) + 1)]
+    return [float(i * step) for i in range(int(top / step + 1e-9) + 1)]
 
 
 def byte_ticks(top: int, wanted: int = 6) -> list[int]:

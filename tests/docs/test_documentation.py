@@ -1,0 +1,88 @@
+"""The documentation is true: its code runs, its links lead somewhere, its generated parts are up to date."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.meta.source import DOCS, PACKAGE, ROOT
+from tilewright.core.config import table
+
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "benchmarks" / "README.md", *DOCS.glob("*.md")])
+KNOWN = {"python", "bash", "text"}  # a block is run (python), a command line (bash), or neither (text): nothing is skipped in silence
+
+
+def blocks(page: Path) -> list[tuple[int, str, str]]:
+    """(line, language, text) of each fenced block."""
+    found, inside, language, start = [], list[str](), "", 0
+    fenced = False
+    for i, line in enumerate(page.read_text().splitlines(), 1):
+        if line.startswith("```"):
+            if fenced:
+                found.append((start, language, "\n".join(inside) + "\n"))
+            fenced, language, start, inside = not fenced, line[3:].strip(), i, []
+        elif fenced:
+            inside.append(line)
+    assert not fenced, f"{page.name}: a block is never closed"
+    return found
+
+
+def test_blocks_say_what_they_are() -> None:
+    wrong = [f"{p.name}:{line} {language!r}" for p in PAGES for line, language, _ in blocks(p) if language not in KNOWN]
+    assert not wrong, f"fenced blocks must be one of {sorted(KNOWN)}: {wrong}"
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if any(language == "python" for _, language, _ in blocks(p))], ids=lambda p: str(p.name))
+def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All blocks of a page, in order, in one namespace, as a reader would paste them."""
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {"__name__": "__main__"}
+    for line, language, text in blocks(page):
+        if language == "python":
+            exec(compile("\n" * line + text, str(page), "exec"), names)
+    assert len(names) > 1
+
+
+def test_a_wrong_block_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = tmp_path / "wrong.md"
+    page.write_text("```python\nx = 1\n```\ntext\n```python\nassert x == 2\n```\n")
+    with pytest.raises(AssertionError):
+        test_python_blocks_run(page, tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
+        if not target.startswith("http"):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_every_page_is_linked_from_the_readme() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert not [p.name for p in DOCS.glob("*.md") if f"docs/{p.name}" not in text]
+
+
+def test_paths_in_the_documentation_exist() -> None:
+    for page in PAGES:
+        for path in re.findall(r"`((?:src|tests|benchmarks)/[\w./-]+)`", page.read_text()):
+            assert (ROOT / path).exists(), f"{page.name}: {path}"
+
+
+def test_the_configuration_table_is_up_to_date(request: pytest.FixtureRequest) -> None:
+    page = DOCS / "configuration.md"
+    pattern = re.compile(r"(<!-- config table: begin -->\n).*?(<!-- config table: end -->)", re.S)
+    text = page.read_text()
+    wanted = pattern.sub(lambda m: m[1] + "\n".join(table()) + "\n" + m[2], text)
+    if request.config.getoption("--update-goldens"):
+        page.write_text(wanted)
+        text = wanted
+    assert text == wanted, "out of date; run `make docs`"
+    assert text.count("| `TILEWRIGHT_") >= 5
+
+
+def test_every_setting_read_from_the_environment_is_in_the_table() -> None:
+    documented = set(re.findall(r"TILEWRIGHT_[A-Z_]+", "\n".join(table())))
+    used = {name for p in PACKAGE.rglob("*.py") if p.name != "config.py" for name in re.findall(r"TILEWRIGHT_[A-Z_]*[A-Z]", p.read_text())}
+    assert used <= documented, f"not in core/config.py: {used - documented}"
