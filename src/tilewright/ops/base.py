@@ -6,12 +6,13 @@ in tile IR (elementwise ops); `decompose` its meaning in other ops (composites);
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, dataclass_transform
 
-from ..core.dims import Dim
+from ..core.dims import Dim, Expr, substitute
 from ..core.errors import ParseError, UnsupportedError
 from ..ir.graph import Graph, Value
 from ..ir.layout import Layout
@@ -26,7 +27,7 @@ class Traits:
     view: bool = False  # operand 0 seen through another layout, nothing computed
     reduction: bool = False
     contraction: bool = False
-    composite: bool = False  # has `decompose`
+    composite: bool = False  # not elementwise, and has `decompose`
     linear: bool = False
     commutative: bool = False
     fold_only: bool = False  # must be gone before kernels are selected
@@ -79,14 +80,17 @@ class Op:
     samples: ClassVar[list[Sample]] = []
     errors: ClassVar[list[ErrorSample]] = []
     template: ClassVar[str | None] = None  # key of the kernel template that can serve it alone
+    arity: ClassVar[tuple[int, int | None] | None] = None  # fewest and most operands; `register` reads it off `infer`
+    unsupported: ClassVar[dict[str, NotSupported]] = {}  # rule name -> why this op has none
 
-    def infer(self, *types: TensorType) -> TensorType | tuple[TensorType, ...]:
+    # The rules take one argument per operand; `*Any, **Any` lets subclasses name them.
+    def infer(self, *types: Any, **_: Any) -> TensorType | tuple[TensorType, ...]:
         raise UnsupportedError(f"{self.name}: has no type rule")
 
-    def ref(self, *arrays: Any) -> Any:
+    def ref(self, *arrays: Any, **_: Any) -> Any:
         raise UnsupportedError(f"{self.name}: has no NumPy reference")
 
-    def lower(self, t: Any, *tiles: Any) -> Any:
+    def lower(self, t: Any, *tiles: Any, **_: Any) -> Any:
         """Emit this op on tiles with the tile builder `t` (elementwise ops only)."""
         raise UnsupportedError(f"{self.name}: is not elementwise")
 
@@ -94,11 +98,15 @@ class Op:
         """Layout of the result given the operand's (view ops only), or None when it needs a copy."""
         raise UnsupportedError(f"{self.name}: is not a view")
 
-    def decompose(self, *values: Value) -> Value | tuple[Value, ...]:
+    def views(self, layout: Layout) -> tuple[Layout | None, ...]:
+        """One layout per output (view ops only)."""
+        return (self.view(layout),)
+
+    def decompose(self, *values: Any, **_: Any) -> Value | tuple[Value, ...]:
         """The same result in plainer ops, appended to the operands' graph (composites only)."""
         raise UnsupportedError(f"{self.name}: has no decomposition")
 
-    def flops(self, *types: TensorType) -> Dim:
+    def flops(self, *types: Any, **_: Any) -> Dim:
         """Arithmetic operations of one application; elementwise ops count one an element."""
         out = self.infer(*types)
         first = out if isinstance(out, TensorType) else out[0]
@@ -109,12 +117,49 @@ class Op:
         node = values[0].node.graph.add(self, *values, name=name, place=place)
         return node.values[0] if len(node.values) == 1 else node.values
 
+    def bind(self, env: Mapping[str, Dim]) -> Any:
+        """This op with the symbols of its attributes replaced from env (itself when there are none)."""
+        new = {}
+        for f in dataclasses.fields(self):
+            old = getattr(self, f.name)
+            bound = bind_attribute(old, env)
+            if bound is not old:
+                new[f.name] = bound
+        return dataclasses.replace(self, **new) if new else self
+
     def attrs(self) -> dict[str, Any]:
         return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
 
     def __str__(self) -> str:
         shown = [f"{f.name}={getattr(self, f.name)}" for f in dataclasses.fields(self) if getattr(self, f.name) != f.default]
         return self.name + ("{" + ", ".join(shown) + "}" if shown else "")
+
+
+def bind_attribute(value: Any, env: Mapping[str, Dim]) -> Any:
+    """`value` with symbols replaced; the same object when nothing changes."""
+    if isinstance(value, Expr):
+        return substitute(value, env)
+    if isinstance(value, tuple):
+        bound = tuple(bind_attribute(v, env) for v in value)
+        return bound if any(a is not b for a, b in zip(bound, value, strict=True)) else value
+    if isinstance(value, TensorType):
+        shape = bind_attribute(value.shape, env)
+        return value if shape is value.shape else TensorType(value.dtype, shape)
+    if isinstance(value, Graph):
+        return _bind_graph(value, env)
+    return value
+
+
+def _bind_graph(graph: Graph, env: Mapping[str, Dim]) -> Graph:
+    ops = [n.op.bind(env) for n in graph.nodes]
+    if all(op is n.op for op, n in zip(ops, graph.nodes, strict=True)):
+        return graph
+    new, values = Graph(graph.name), dict[Value, Value]()
+    for n, op in zip(graph.nodes, ops, strict=True):
+        copy = new.add(op, *(values[v] for v in n.operands), name=n.name, place=n.place)
+        values.update(zip(n.values, copy.values, strict=True))
+    new.inputs, new.outputs = [values[v] for v in graph.inputs], [values[v] for v in graph.outputs]
+    return new
 
 
 REGISTRY: dict[str, type[Op]] = {}
@@ -126,10 +171,18 @@ def register(cls: type[Any]) -> Any:
     made: Any = dataclass(frozen=True, repr=False)(cls)
     if "name" not in cls.__dict__:
         made.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
+    if made.arity is None:
+        made.arity = _arity(made)
     if made.name in REGISTRY:
         raise ParseError(f"op {made.name!r} is registered twice")
     REGISTRY[made.name] = made
     return made
+
+
+def _arity(cls: type[Op]) -> tuple[int, int | None]:
+    params = list(inspect.signature(cls.infer).parameters.values())[1:]
+    least = sum(p.kind is p.POSITIONAL_OR_KEYWORD and p.default is p.empty for p in params)
+    return least, None if any(p.kind is p.VAR_POSITIONAL for p in params) else len(params)
 
 
 def single(fn: Callable[[Graph, tuple[Value, ...]], Any], *types: TensorType) -> Graph:

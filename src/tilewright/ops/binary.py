@@ -1,0 +1,229 @@
+"""Elementwise ops of two and three operands: arithmetic, bits, selection. Integer arithmetic wraps."""
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..core import dtypes as dt
+from ..core.errors import require
+from ..ir.types import TensorType
+from .base import E, S, Traits, register
+from .families import Binary, Elementwise, N, binary_samples, boolean, broadcast_shapes, f32, f64, i32, i64, require_one_dtype, u8
+
+MIXED = [E(f32(3), f64(3), match="operands must have one dtype; cast first, got dtypes=f32, f64")]
+APART = [E(f32(3), f32(4), match=r"shapes do not broadcast, got shapes=\[3\] \[4\]"), E(f32(N), f32(4), match=r"shapes do not broadcast, got shapes=\[N\] \[4\]")]
+BOTH = Traits(elementwise=True, commutative=True)
+
+
+@register
+class Add(Binary):
+    """x + y; `or` for bools."""
+
+    kinds = "fiub"
+    traits = BOTH
+    samples = binary_samples(-3, 3, i32(4), i64(2, 3), boolean(5))
+    errors = [*MIXED, *APART]
+
+    def ref(self, x: Any, y: Any) -> Any:
+        return np.add(x, y)
+
+    def lower(self, t: Any, x: Any, y: Any) -> Any:
+        return t.binary("or" if x.dtype.is_bool else "add", x, y)
+
+
+@register
+class Sub(Binary):
+    """x - y."""
+
+    kinds = "fiu"
+    samples = binary_samples(-3, 3, i32(4))
+    errors = [*MIXED, E(boolean(3), boolean(3), match="needs float or integer operands")]
+
+    def ref(self, x: Any, y: Any) -> Any:
+        return np.subtract(x, y)
+
+    def lower(self, t: Any, x: Any, y: Any) -> Any:
+        return t.binary("sub", x, y)
+
+
+@register
+class Mul(Binary):
+    """x * y; `and` for bools."""
+
+    kinds = "fiub"
+    traits = BOTH
+    samples = binary_samples(-3, 3, i32(4), boolean(5))
+    errors = [*MIXED, *APART]
+
+    def ref(self, x: Any, y: Any) -> Any:
+        return np.multiply(x, y)
+
+    def lower(self, t: Any, x: Any, y: Any) -> Any:
+        return t.binary("and" if x.dtype.is_bool else "mul", x, y)
+
+
+@register
+class Div(Binary):
+    """x / y of floats, IEEE: x / 0 is an infinity or NaN."""
+
+    samples = binary_samples((-3, 0.3), (3, 4))
+    errors = [*MIXED, E(i32(3), i32(3), match="needs float operands; cast first")]
+
+    def ref(self, x: Any, y: Any) -> Any:
+        return np.divide(x, y)
+
+    def lower(self, t: Any, x: Any, y: Any) -> Any:
+        return t.binary("div", x, y)
+
+
+@register
+class Maximum(Binary):
+    """The larger; NaN when either is NaN; `or` for bools."""
+
+    kinds = "fiub"
+    traits = BOTH
+    samples = binary_samples(-3, 3, i32(4), boolean(5), u8(3))
+    errors = [*MIXED, *APART]
+
+    def ref(self, x: Any, y: Any) -> Any:
+        return np.maximum(x, y)
+
+    def lower(self, t: Any, x: Any, y: Any) -> Any:
+        return t.binary("or" if x.dtype.is_bool else "max", x, y)
+
+
+@register
+class Minimum(Binary):
+    """The smaller; NaN when either is NaN; `and` for bools."""
+
+    kinds = "fiub"
+    traits = BOTH
+    samples = binary_samples(-3, 3, i32(4), boolean(5), u8(3))
+    errors = [*MIXED, *APART]
+
+    def ref(self, x: Any, y: Any) -> Any:
+        return np.minimum(x, y)
+
+    def lower(self, t: Any, x: Any, y: Any) -> Any:
+        return t.binary("and" if x.dtype.is_bool else "min", x, y)
+
+
+@register
+class Pow(Binary):
+    """x ** y of floats, as C's pow."""
+
+    samples = binary_samples((0.1, -2), (3, 3))
+    errors = [*MIXED, E(i32(3), i32(3), match="needs float operands; cast first")]
+
+    def ref(self, x: Any, y: Any) -> Any:
+        return np.power(x, y)
+
+    def lower(self, t: Any, x: Any, y: Any) -> Any:
+        return t.binary("pow", x, y)
+
+
+def _safe_divisor(t: Any, y: Any) -> Any:
+    """Integer division must not trap: 0 and (for signed types) -1 are replaced by 1 and handled apart."""
+    bad = t.cmp("eq", y, 0)
+    if y.dtype.kind == "i":
+        bad = t.binary("or", bad, t.cmp("eq", y, -1))
+    return t.select(bad, t.full((), 1, y.dtype), y)
+
+
+@register
+class Remainder(Binary):
+    """x - floor(x / y) * y: the sign is the divisor's. Integers modulo 0 give 0."""
+
+    kinds = "fiu"
+    samples = [*binary_samples((-9, 0.3), (9, 4)), S(i32(9), i32(9), low=-9, high=9), S(i64(5), i64(), low=-20, high=20), S(u8(5), u8(5), low=0, high=9)]
+    errors = [*MIXED, E(boolean(3), boolean(3), match="needs float or integer operands")]
+
+    def ref(self, x: Any, y: Any) -> Any:
+        with np.errstate(all="ignore"):
+            return np.remainder(x, y)
+
+    def lower(self, t: Any, x: Any, y: Any) -> Any:
+        return t.binary("rem", x, y if y.dtype.is_float else _safe_divisor(t, y))
+
+
+@register
+class FloorDivide(Binary):
+    """floor(x / y). Integers divided by 0 give 0."""
+
+    kinds = "fiu"
+    samples = [*binary_samples((-9, 0.3), (9, 4)), S(i32(9), i32(9), low=-9, high=9), S(i64(5), i64(), low=-20, high=20), S(u8(5), u8(5), low=0, high=9)]
+    errors = [*MIXED, E(boolean(3), boolean(3), match="needs float or integer operands")]
+
+    def ref(self, x: Any, y: Any) -> Any:
+        with np.errstate(all="ignore"):
+            return np.floor_divide(x, y)
+
+    def lower(self, t: Any, x: Any, y: Any) -> Any:
+        if y.dtype.is_float:
+            return t.binary("floordiv", x, y)
+        quotient = t.binary("floordiv", x, _safe_divisor(t, y))
+        if y.dtype.kind == "i":
+            quotient = t.select(t.cmp("eq", y, -1), 0 - x, quotient)
+        return t.select(t.cmp("eq", y, 0), t.full((), 0, y.dtype), quotient)
+
+
+class Bits(Binary):
+    kinds = "iub"
+    traits = BOTH
+    samples = [S(i32(3, 5), i32(5), low=-9, high=9), S(boolean(4), boolean(4)), S(u8(3), u8(3), low=0, high=200), S(i64(N), i64(1), low=-9, high=9)]
+    errors = [E(f32(3), f32(3), match="needs integer or bool operands; cast first"), E(i32(3), i64(3), match="operands must have one dtype")]
+
+
+@register
+class BitwiseAnd(Bits):
+    """Bits set in both."""
+
+    def ref(self, x: Any, y: Any) -> Any:
+        return np.bitwise_and(x, y)
+
+    def lower(self, t: Any, x: Any, y: Any) -> Any:
+        return t.binary("and", x, y)
+
+
+@register
+class BitwiseOr(Bits):
+    """Bits set in either."""
+
+    def ref(self, x: Any, y: Any) -> Any:
+        return np.bitwise_or(x, y)
+
+    def lower(self, t: Any, x: Any, y: Any) -> Any:
+        return t.binary("or", x, y)
+
+
+@register
+class BitwiseXor(Bits):
+    """Bits set in exactly one."""
+
+    def ref(self, x: Any, y: Any) -> Any:
+        return np.bitwise_xor(x, y)
+
+    def lower(self, t: Any, x: Any, y: Any) -> Any:
+        return t.binary("xor", x, y)
+
+
+@register
+class Where(Elementwise):
+    """a where the condition holds, else b."""
+
+    arity = (3, 3)
+    samples = [S(boolean(3, 5), f32(3, 5), f32(3, 5)), S(boolean(5), f32(3, 1), f32()), S(boolean(), i64(4), i64(4)), S(boolean(N, 1), f32(N, 3), f32(3)), S(boolean(4), boolean(4), boolean()),
+               S(boolean(0), f32(0), f32(1)), S(boolean(2), TensorType(dt.bf16, (2,)), TensorType(dt.bf16, ()))]
+    errors = [E(f32(3), f32(3), f32(3), match="the condition must be bool, got condition=f32"), E(boolean(3), f32(3), f64(3), match="operands must have one dtype"),
+              E(boolean(3), f32(4), f32(4), match="shapes do not broadcast")]
+
+    def infer(self, c: TensorType, a: TensorType, b: TensorType) -> TensorType:
+        require(c.dtype.is_bool, "the condition must be bool", condition=c.dtype)
+        return TensorType(require_one_dtype((a, b)), broadcast_shapes(c.shape, a.shape, b.shape))
+
+    def ref(self, c: Any, a: Any, b: Any) -> Any:
+        return np.where(c, a, b)
+
+    def lower(self, t: Any, c: Any, a: Any, b: Any) -> Any:
+        return t.select(c, a, b)

@@ -1,0 +1,139 @@
+"""Contractions: matrix product and convolution."""
+from __future__ import annotations
+
+from itertools import product as cartesian
+from typing import Any
+
+import numpy as np
+
+from ..core.dims import Dim, Shape, product
+from ..core.errors import require
+from ..ir.types import TensorType
+from .base import E, S, register
+from .families import Contraction, M, N, bf16, boolean, broadcast_shapes, f16, f32, f64, i32, provably_negative, require_kind, require_one_dtype
+
+Pairs = tuple[tuple[int, int], ...]
+
+
+@register
+class Matmul(Contraction):
+    """alpha * a @ b over the last two axes; leading axes broadcast. A flag says that the operand is stored transposed."""
+
+    transpose_a: bool = False
+    transpose_b: bool = False
+    alpha: float = 1.0
+    samples = [S(f32(3, 5), f32(5, 4)), S(f32(5, 3), f32(4, 5), transpose_a=True, transpose_b=True, alpha=0.5), S(f32(2, 1, 3, 4), f32(5, 4, 2)), S(f64(2, 3), f64(3, 1)), S(f32(N, 4), f32(3, 4), transpose_b=True),
+               S(f32(0, 3), f32(3, 2)), S(f32(2, 0), f32(0, 3)), S(bf16(3, 9), bf16(9, 2)), S(f16(3, 4), f16(4, 2)), S(i32(2, 3), i32(3, 2)), S(f32(N, M, 3), f32(1, 3, 2))]
+    errors = [E(f32(8, 64), f32(32, 16), match=r"inner sizes differ: 64 != 32 for"), E(f32(8, 64), f32(16, 64), match="inner sizes differ: 64 != 16; did you mean transpose_b=True"),
+              E(f32(3), f32(3, 2), match="needs operands of rank 2 or more"), E(f32(2, 3), f64(3, 2), match="operands must have one dtype"), E(boolean(2, 3), boolean(3, 2), match="needs float or integer operands"),
+              E(f32(2, 3, 4), f32(3, 4, 5), match="shapes do not broadcast"), E(i32(2, 3), i32(3, 2), alpha=0.5, match="alpha needs float operands")]
+
+    def infer(self, a: TensorType, b: TensorType) -> TensorType:
+        require_kind((a, b), "fiu")
+        dtype = require_one_dtype((a, b))
+        require(self.alpha == 1.0 or dtype.is_float, "alpha needs float operands", dtype=dtype, alpha=self.alpha)
+        require(a.ndim >= 2 and b.ndim >= 2, "needs operands of rank 2 or more", a=a, b=b)
+        m, k = a.shape[-2:][::-1] if self.transpose_a else a.shape[-2:]
+        k2, n = b.shape[-2:][::-1] if self.transpose_b else b.shape[-2:]
+        hint = f"; did you mean transpose_b={not self.transpose_b}?" if k == n else ""
+        require(k == k2, "inner sizes differ: {k} != {k2}{hint}", k=k, k2=k2, hint=hint)
+        return TensorType(dtype, (*broadcast_shapes(a.shape[:-2], b.shape[:-2]), m, n))
+
+    def ref(self, a: Any, b: Any) -> Any:
+        a = np.swapaxes(a, -1, -2) if self.transpose_a else a
+        b = np.swapaxes(b, -1, -2) if self.transpose_b else b
+        out = np.matmul(a, b)
+        return out if self.alpha == 1.0 else (out * self.alpha).astype(out.dtype)
+
+    def flops(self, a: TensorType, b: TensorType) -> Dim:
+        return 2 * self.infer(a, b).numel * a.shape[-2 if self.transpose_a else -1]
+
+
+@register
+class Conv(Contraction):
+    """Convolution (cross-correlation) x[N,C,*s] with w[O,C/groups,*k]; transposed: w[C,O/groups,*k], the gradient of the plain one."""
+
+    stride: tuple[int, ...]
+    padding: Pairs
+    dilation: tuple[int, ...]
+    groups: int = 1
+    transposed: bool = False
+    output_padding: tuple[int, ...] = ()
+    samples = [S(f32(2, 3, 7, 6), f32(4, 3, 3, 2), stride=(2, 1), padding=((1, 1), (0, 1)), dilation=(1, 2)), S(f32(1, 4, 9), f32(6, 2, 3), stride=(1,), padding=((1, 1),), dilation=(1,), groups=2),
+               S(f64(1, 2, 4, 4), f64(3, 2, 1, 1), stride=(1, 1), padding=((0, 0), (0, 0)), dilation=(1, 1)), S(f32(2, 4, 5), f32(4, 3, 3), stride=(2,), padding=((1, 1),), dilation=(1,), groups=2, transposed=True, output_padding=(1,)),
+               S(f32(1, 2, 3, 4), f32(2, 3, 2, 2), stride=(2, 2), padding=((0, 0), (1, 1)), dilation=(1, 2), transposed=True), S(f32(M, 3, 8, 8), f32(2, 3, 4, 4), stride=(4, 4), padding=((0, 0), (0, 0)), dilation=(1, 1)),
+               S(bf16(1, 3, 5), bf16(2, 3, 2), stride=(1,), padding=((0, 0),), dilation=(1,)), S(f32(1, 2, 2, 3, 3), f32(2, 2, 2, 2, 2), stride=(1, 1, 1), padding=((0, 0), (1, 0), (0, 0)), dilation=(1, 1, 1)),
+               S(f32(1, 3, M + 2), f32(2, 3, 3), stride=(2,), padding=((0, 0),), dilation=(1,))]
+    errors = [E(f32(1, 3, 5), f32(2, 4, 3), stride=(1,), padding=((0, 0),), dilation=(1,), match="w must have 3 input channels a group, got w=f32"),
+              E(f32(1, 3, 5), f32(2, 3, 7), stride=(1,), padding=((0, 0),), dilation=(1,), match="the kernel does not fit the padded input"),
+              E(f32(1, 3, 5), f32(2, 3, 3), stride=(1, 1), padding=((0, 0),), dilation=(1,), match="needs stride, padding and dilation for 1 spatial axes"),
+              E(f32(1, 3, 5), f32(4, 1, 3), stride=(1,), padding=((0, 0),), dilation=(1,), groups=2, match="channels must divide into 2 groups"),
+              E(f32(1, 3, 5), f64(2, 3, 3), stride=(1,), padding=((0, 0),), dilation=(1,), match="operands must have one dtype"),
+              E(f32(3, 5), f32(2, 3), stride=(), padding=(), dilation=(), match="needs x and w of one rank, 3 or more"),
+              E(f32(1, 3, 5), f32(2, 3, 3), stride=(0,), padding=((0, 0),), dilation=(1,), match="stride and dilation must be positive")]
+
+    def infer(self, x: TensorType, w: TensorType) -> TensorType:
+        require_kind((x, w), "f")
+        dtype = require_one_dtype((x, w))
+        spatial = x.ndim - 2
+        require(x.ndim == w.ndim and spatial >= 1, "needs x and w of one rank, 3 or more", x=x, w=w)
+        ok = len(self.stride) == len(self.padding) == len(self.dilation) == spatial and len(self.output_padding) in (0, spatial)
+        require(ok, "needs stride, padding and dilation for {spatial} spatial axes", spatial=spatial, stride=self.stride, padding=self.padding, dilation=self.dilation)
+        require(all(s > 0 for s in (*self.stride, *self.dilation)), "stride and dilation must be positive", stride=self.stride, dilation=self.dilation)
+        channels, g = x.shape[1], self.groups
+        shared = w.shape[0] if self.transposed else channels
+        require(g > 0 and isinstance(channels, int) and channels % g == 0 and isinstance(w.shape[0], int) and w.shape[0] % g == 0, "channels must divide into {g} groups", g=g, x=x, w=w)
+        want = channels if self.transposed else channels // g  # type: ignore[operator]
+        got = shared if self.transposed else w.shape[1]
+        require(got == want, "w must have {want} input channels a group", want=want, w=w)
+        out = w.shape[1] * g if self.transposed else w.shape[0]
+        return TensorType(dtype, (x.shape[0], out, *self._spatial(x.shape[2:], w.shape[2:])))
+
+    def _spatial(self, sizes: Shape, kernel: Shape) -> Shape:
+        out: list[Dim] = []
+        extra = self.output_padding or (0,) * len(sizes)
+        for d, k, s, (lo, hi), dil, more in zip(sizes, kernel, self.stride, self.padding, self.dilation, extra, strict=True):
+            if self.transposed:
+                out.append((d - 1) * s - lo - hi + dil * (k - 1) + more + 1)
+                continue
+            room = d + lo + hi - dil * (k - 1) - 1
+            require(not provably_negative(room), "the kernel does not fit the padded input", size=d, kernel=k, padding=(lo, hi), dilation=dil)
+            out.append(room // s + 1)
+        return tuple(out)
+
+    def ref(self, x: Any, w: Any) -> Any:
+        if not self.transposed:
+            return correlate(x, w, self.stride, self.padding, self.dilation, self.groups)
+        # The gradient of a convolution is one with stride 1 on x spread out by stride, with w's taps reversed.
+        spread = np.zeros((*x.shape[:2], *((d - 1) * s + 1 for d, s in zip(x.shape[2:], self.stride, strict=True))), x.dtype)
+        spread[(slice(None), slice(None), *(slice(None, None, s) for s in self.stride))] = x
+        reach = [dil * (k - 1) for dil, k in zip(self.dilation, w.shape[2:], strict=True)]
+        extra = self.output_padding or (0,) * len(reach)
+        pads = tuple((r - lo, r - hi + e) for r, (lo, hi), e in zip(reach, self.padding, extra, strict=True))
+        g = self.groups
+        flipped = np.flip(w, axis=tuple(range(2, w.ndim))).reshape(g, w.shape[0] // g, *w.shape[1:])
+        turned = np.swapaxes(flipped, 1, 2).reshape(g * w.shape[1], w.shape[0] // g, *w.shape[2:])
+        crop = tuple((max(-lo, 0), max(-hi, 0)) for lo, hi in pads)
+        spread = spread[(slice(None), slice(None), *(slice(lo, d - hi) for (lo, hi), d in zip(crop, spread.shape[2:], strict=True)))]
+        pads = tuple((max(lo, 0), max(hi, 0)) for lo, hi in pads)
+        return correlate(spread, turned, (1,) * len(reach), pads, self.dilation, g)
+
+    def flops(self, x: TensorType, w: TensorType) -> Dim:
+        if self.transposed:
+            return 2 * x.numel * product(w.shape[1:])
+        return 2 * self.infer(x, w).numel * product(w.shape[1:])
+
+
+def correlate(x: Any, w: Any, stride: tuple[int, ...], padding: Pairs, dilation: tuple[int, ...], groups: int) -> Any:
+    """Sum over kernel taps of a strided window of x times that tap's matrix; accumulated in f64."""
+    padded = np.pad(x, ((0, 0), (0, 0), *padding)).astype(np.float64)
+    kernel = w.shape[2:]
+    out = [(d - dil * (k - 1) - 1) // s + 1 for d, k, s, dil in zip(padded.shape[2:], kernel, stride, dilation, strict=True)]
+    batch, channels = x.shape[:2]
+    total = np.zeros((batch, groups, w.shape[0] // groups, *out))
+    taps = w.astype(np.float64).reshape(groups, w.shape[0] // groups, *w.shape[1:])
+    for tap in cartesian(*(range(k) for k in kernel)):
+        window = padded[(slice(None), slice(None), *(slice(t * dil, t * dil + (n - 1) * s + 1, s) for t, dil, n, s in zip(tap, dilation, out, stride, strict=True)))]
+        grouped = window.reshape(batch, groups, channels // groups, *out)
+        total += np.einsum("ngc...,goc->ngo...", grouped, taps[(slice(None), slice(None), slice(None), *tap)])
+    return total.reshape(batch, w.shape[0], *out).astype(x.dtype)

@@ -1,0 +1,190 @@
+"""The families ops belong to: what their authors need not write again.
+
+An elementwise op states which dtypes it takes and a scalar meaning; broadcasting is derived. A view states layouts. A
+reduction states axes. Type shorthands (`f32(2, 3)`) keep samples readable.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from ..core import dtypes as dt
+from ..core.dims import Dim, Expr, Shape, bounds, product, sym
+from ..core.dtypes import DType
+from ..core.errors import require
+from ..ir.layout import Layout
+from ..ir.types import TensorType
+from .base import Op, S, Sample, Traits
+
+N = sym("N", 0, 16)  # the symbolic dim of samples
+M = sym("M", 1, 12)
+
+
+def f32(*shape: Dim) -> TensorType:
+    return TensorType(dt.f32, shape)
+
+
+def f64(*shape: Dim) -> TensorType:
+    return TensorType(dt.f64, shape)
+
+
+def f16(*shape: Dim) -> TensorType:
+    return TensorType(dt.f16, shape)
+
+
+def bf16(*shape: Dim) -> TensorType:
+    return TensorType(dt.bf16, shape)
+
+
+def i32(*shape: Dim) -> TensorType:
+    return TensorType(dt.i32, shape)
+
+
+def i64(*shape: Dim) -> TensorType:
+    return TensorType(dt.i64, shape)
+
+
+def u8(*shape: Dim) -> TensorType:
+    return TensorType(dt.u8, shape)
+
+
+def boolean(*shape: Dim) -> TensorType:
+    return TensorType(dt.bool_, shape)
+
+
+KINDS = {"f": "float", "i": "integer", "u": "unsigned", "b": "bool"}
+
+
+def require_kind(types: Sequence[TensorType], kinds: str) -> None:
+    """Every dtype is of one of `kinds` (letters of DType.kind)."""
+    wanted = " or ".join(KINDS[k] for k in kinds if k != "u" or "i" not in kinds)
+    for x in types:
+        require(x.dtype.kind in kinds, "needs {wanted} operands; cast first", wanted=wanted, dtype=x.dtype)
+
+
+def require_one_dtype(types: Sequence[TensorType]) -> DType:
+    require(len({x.dtype for x in types}) == 1, "operands must have one dtype; cast first", dtypes=", ".join(str(x.dtype) for x in types))
+    return types[0].dtype
+
+
+def broadcast_shapes(*shapes: Shape) -> Shape:
+    """NumPy's rule; dims are compared structurally, and a 1 stretches to any dim, symbolic ones too."""
+    out: list[Dim] = []
+    for axis in range(-max((len(s) for s in shapes), default=0), 0):
+        dims = {s[axis] for s in shapes if len(s) >= -axis}
+        wide = dims - {1}
+        require(len(wide) <= 1, "shapes do not broadcast", shapes=" ".join(show_shape(s) for s in shapes))
+        out.append(wide.pop() if wide else 1)
+    return tuple(out)
+
+
+def require_broadcasts_to(name: str, shape: Shape, target: Shape) -> None:
+    lead = len(target) - len(shape)
+    ok = lead >= 0 and all(d in (1, t) for d, t in zip(shape, target[lead:], strict=True))
+    require(ok, "{name} must broadcast to {target}", name=name, target=show_shape(target), shape=show_shape(shape))
+
+
+def show_shape(shape: Shape) -> str:
+    return f"[{','.join(map(str, shape))}]"
+
+
+def require_axis(axis: int, ndim: int) -> None:
+    require(0 <= axis < ndim, "axis must be in 0..{last}", last=ndim - 1, axis=axis)
+
+
+def require_axes(axes: tuple[int, ...], ndim: int) -> None:
+    ok = all(0 <= a < ndim for a in axes) and list(axes) == sorted(set(axes))
+    require(ok, "axes must be distinct, ascending and in 0..{last}", last=ndim - 1, axes=axes)
+
+
+def may_be(d: Dim, n: int) -> bool:
+    lo, hi = bounds(d)
+    return lo <= n <= hi
+
+
+def provably_negative(d: Dim) -> bool:
+    return bounds(d)[1] < 0
+
+
+class Elementwise(Op):
+    """Output element i depends on the operand elements that broadcast to i."""
+
+    traits = Traits(elementwise=True)
+    kinds: ClassVar[str] = "f"  # dtype kinds it takes
+    to_bool: ClassVar[bool] = False
+    arity = (1, 1)
+
+    def infer(self, *types: TensorType) -> TensorType:
+        require_kind(types, self.kinds)
+        dtype = require_one_dtype(types)
+        return TensorType(dt.bool_ if self.to_bool else dtype, broadcast_shapes(*(x.shape for x in types)))
+
+
+def unary_samples(low: float = -4.0, high: float = 4.0, *more: TensorType) -> list[Sample]:
+    """Odd sizes, a scalar, an empty tensor, a symbolic dim and every float dtype."""
+    types = (f32(3, 5), f64(7), f32(), f32(0, 3), bf16(2, 9), f16(5), f32(N, 3), *more)
+    return [S(x, low=low, high=high) for x in types]
+
+
+class Unary(Elementwise):
+    samples = unary_samples()
+
+
+def binary_samples(low: float | Sequence[float] = -3.0, high: float | Sequence[float] = 3.0, *more: TensorType) -> list[Sample]:
+    pairs = [(f32(3, 5), f32(3, 5)), (f32(2, 1, 4), f32(3, 1)), (f64(4), f64()), (f32(N, 3), f32(1, 3)), (bf16(5), bf16(2, 5)), (f16(3), f16(3)), (f32(0, 3), f32(3))]
+    return [S(a, b, low=low, high=high) for a, b in [*pairs, *((x, x) for x in more)]]
+
+
+class Binary(Elementwise):
+    arity = (2, 2)
+    samples = binary_samples()
+
+
+class View(Op):
+    """Operand 0 seen through another layout."""
+
+    traits = Traits(view=True, linear=True)
+
+    def flops(self, *types: TensorType) -> Dim:
+        return 0
+
+    def view(self, layout: Layout) -> Layout | None:
+        only, = self.views(layout)
+        return only
+
+
+def reduced_shape(shape: Shape, axes: tuple[int, ...], keepdims: bool) -> Shape:
+    return tuple(1 if i in axes else d for i, d in enumerate(shape) if keepdims or i not in axes)
+
+
+class Reduction(Op):
+    """Combines elements along axes. Attributes of most: axes (ascending, not negative), keepdims."""
+
+    traits = Traits(reduction=True)
+
+    def flops(self, x: TensorType) -> Dim:
+        return x.numel
+
+
+class Contraction(Op):
+    """Sums of products over shared axes."""
+
+    traits = Traits(contraction=True)
+
+
+class Composite(Op):
+    """Made of plainer ops: `decompose` says how; templates may do it faster."""
+
+    traits = Traits(composite=True)
+    work: ClassVar[int] = 1  # flops an element of operand 0
+
+    def flops(self, *types: Any) -> Dim:
+        return self.work * product(types[0].shape)
+
+
+class General(Op):
+    """An op that shares no structure with others."""
+
+
+def static_ints(*values: Any) -> bool:
+    return not any(isinstance(v, Expr) for v in values)

@@ -1,0 +1,241 @@
+"""Functions that append one op: `add(x, y)` is `Add()(x, y)`, and Python numbers become rank-0 constants of the other operand's dtype.
+
+Ops are looked up by name when called, so any op file may use these in its decompositions.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..core.dims import Dim
+from ..core.dtypes import DType
+from ..ir.graph import Graph, Value
+from .base import REGISTRY
+
+__all__ = [  # noqa: RUF022 - in the order below
+    "scalar", "apply", "add", "sub", "mul", "div", "pow_", "maximum", "minimum", "greater", "greater_equal", "less", "less_equal",
+    "equal", "logical_and", "logical_or", "logical_not", "where", "neg", "abs_", "exp", "expm1", "log", "log1p", "sqrt", "rsqrt",
+    "square", "tanh", "erf", "sigmoid", "relu", "silu", "gelu", "softplus", "cast", "reshape", "transpose", "expand", "slice_",
+    "split", "concat", "matmul", "sum_", "mean", "max_", "softmax", "gather", "iota", "dim_value",
+]
+
+Operand = Value | float | int | bool
+
+
+def scalar(graph: Graph, value: float | int | bool, dtype: DType, name: str = "c") -> Value:
+    """A rank-0 constant."""
+    return graph.constant(np.asarray(value, dtype=dtype.np), name)
+
+
+def apply(name: str, *operands: Operand, place: str = "", **attrs: Any) -> Any:
+    """Append op `name`; numbers take the dtype of the first operand that is a value (for `where`: of the second or third)."""
+    typed = operands[1:] if name == "where" else operands
+    like = next(v for v in typed if isinstance(v, Value))
+    values = [v if isinstance(v, Value) else scalar(like.node.graph, v, like.dtype) for v in operands]
+    return REGISTRY[name](**attrs)(*values, place=place)
+
+
+def _one(name: str, *operands: Operand, **attrs: Any) -> Value:
+    value = apply(name, *operands, **attrs)
+    assert isinstance(value, Value)
+    return value
+
+
+def add(x: Operand, y: Operand) -> Value:
+    return _one("add", x, y)
+
+
+def sub(x: Operand, y: Operand) -> Value:
+    return _one("sub", x, y)
+
+
+def mul(x: Operand, y: Operand) -> Value:
+    return _one("mul", x, y)
+
+
+def div(x: Operand, y: Operand) -> Value:
+    return _one("div", x, y)
+
+
+def pow_(x: Operand, y: Operand) -> Value:
+    return _one("pow", x, y)
+
+
+def maximum(x: Operand, y: Operand) -> Value:
+    return _one("maximum", x, y)
+
+
+def minimum(x: Operand, y: Operand) -> Value:
+    return _one("minimum", x, y)
+
+
+def greater(x: Operand, y: Operand) -> Value:
+    return _one("greater", x, y)
+
+
+def greater_equal(x: Operand, y: Operand) -> Value:
+    return _one("greater_equal", x, y)
+
+
+def less(x: Operand, y: Operand) -> Value:
+    return _one("less", x, y)
+
+
+def less_equal(x: Operand, y: Operand) -> Value:
+    return _one("less_equal", x, y)
+
+
+def equal(x: Operand, y: Operand) -> Value:
+    return _one("equal", x, y)
+
+
+def logical_and(x: Operand, y: Operand) -> Value:
+    return _one("logical_and", x, y)
+
+
+def logical_or(x: Operand, y: Operand) -> Value:
+    return _one("logical_or", x, y)
+
+
+def logical_not(x: Value) -> Value:
+    return _one("logical_not", x)
+
+
+def where(c: Value, a: Operand, b: Operand) -> Value:
+    return _one("where", c, a, b)
+
+
+def neg(x: Value) -> Value:
+    return _one("neg", x)
+
+
+def abs_(x: Value) -> Value:
+    return _one("abs", x)
+
+
+def exp(x: Value) -> Value:
+    return _one("exp", x)
+
+
+def expm1(x: Value) -> Value:
+    return _one("expm1", x)
+
+
+def log(x: Value) -> Value:
+    return _one("log", x)
+
+
+def log1p(x: Value) -> Value:
+    return _one("log1p", x)
+
+
+def sqrt(x: Value) -> Value:
+    return _one("sqrt", x)
+
+
+def rsqrt(x: Value) -> Value:
+    return _one("rsqrt", x)
+
+
+def square(x: Value) -> Value:
+    return _one("square", x)
+
+
+def tanh(x: Value) -> Value:
+    return _one("tanh", x)
+
+
+def erf(x: Value) -> Value:
+    return _one("erf", x)
+
+
+def sigmoid(x: Value) -> Value:
+    return _one("sigmoid", x)
+
+
+def relu(x: Value) -> Value:
+    return _one("relu", x)
+
+
+def silu(x: Value) -> Value:
+    return _one("silu", x)
+
+
+def gelu(x: Value, *, approximate: str = "none") -> Value:
+    return _one("gelu", x, approximate=approximate)
+
+
+def softplus(x: Value) -> Value:
+    return _one("softplus", x)
+
+
+def cast(x: Value, dtype: DType) -> Value:
+    """x in dtype; x itself when it already has it."""
+    return x if x.dtype is dtype else _one("cast", x, dtype=dtype)
+
+
+def reshape(x: Value, shape: Sequence[Dim]) -> Value:
+    return x if x.shape == tuple(shape) else _one("reshape", x, shape=tuple(shape))
+
+
+def transpose(x: Value, perm: Sequence[int]) -> Value:
+    return x if list(perm) == list(range(len(perm))) else _one("transpose", x, perm=tuple(perm))
+
+
+def expand(x: Value, shape: Sequence[Dim]) -> Value:
+    return x if x.shape == tuple(shape) else _one("expand", x, shape=tuple(shape))
+
+
+def slice_(x: Value, axis: int, start: Dim, size: Dim, step: int = 1) -> Value:
+    """A slice along one axis."""
+    ndim = len(x.shape)
+    starts: list[Dim] = [0] * ndim
+    sizes: list[Dim] = list(x.shape)
+    steps = [1] * ndim
+    starts[axis], sizes[axis], steps[axis] = start, size, step
+    return _one("slice", x, starts=tuple(starts), sizes=tuple(sizes), steps=tuple(steps))
+
+
+def split(x: Value, axis: int, sizes: Sequence[Dim]) -> tuple[Value, ...]:
+    out = apply("split", x, axis=axis, sizes=tuple(sizes))
+    return (out,) if isinstance(out, Value) else tuple(out)
+
+
+def concat(values: Sequence[Value], axis: int) -> Value:
+    return _one("concat", *values, axis=axis)
+
+
+def matmul(a: Value, b: Value, *, transpose_a: bool = False, transpose_b: bool = False, alpha: float = 1.0) -> Value:
+    return _one("matmul", a, b, transpose_a=transpose_a, transpose_b=transpose_b, alpha=alpha)
+
+
+def sum_(x: Value, axes: Sequence[int], *, keepdims: bool = False) -> Value:
+    return _one("sum", x, axes=tuple(axes), keepdims=keepdims)
+
+
+def mean(x: Value, axes: Sequence[int], *, keepdims: bool = False) -> Value:
+    return _one("mean", x, axes=tuple(axes), keepdims=keepdims)
+
+
+def max_(x: Value, axes: Sequence[int], *, keepdims: bool = False) -> Value:
+    return _one("max", x, axes=tuple(axes), keepdims=keepdims)
+
+
+def softmax(x: Value, axis: int) -> Value:
+    return _one("softmax", x, axis=axis)
+
+
+def gather(x: Value, ids: Value, axis: int = 0) -> Value:
+    return _one("gather", x, ids, axis=axis)
+
+
+def iota(graph: Graph, shape: Sequence[Dim], axis: int, dtype: DType, *, start: Dim = 0, step: int = 1) -> Value:
+    """start + step * index along axis."""
+    return graph.add(REGISTRY["iota"](shape=tuple(shape), axis=axis, dtype=dtype, start=start, step=step)).value  # type: ignore[call-arg]
+
+
+def dim_value(graph: Graph, dim: Dim, dtype: DType) -> Value:
+    """A dim's run-time value as a rank-0 tensor."""
+    return graph.add(REGISTRY["dim_value"](dim=dim, dtype=dtype)).value  # type: ignore[call-arg]
