@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from html import escape
 
 
@@ -25,20 +24,6 @@ def percent(share: float | None) -> str:
     ('12.5 %', '–')
     """
     return "–" if share is None else f"{100 * share:.1f} %"
-
-
-def ticks(top: float, wanted: int = 5) -> list[float]:
-    """Round numbers from 0 to at most `top`, about `wanted` of them.
-
-    >>> ticks(10), ticks(0)
-    ([0.0, 2.0, 4.0, 6.0, 8.0, 10.0], [0.0])
-    """
-    if top <= 0:
-        return [0.0]
-    raw = top / wanted
-    scale = 10 ** math.floor(math.log10(raw))
-    step = next(m * scale for m in (1, 2, 5, 10) if m * scale >= raw * 0.999)
-    return [float(i * step) for i in range(int(top / step + 1e-9) + 1)]
 
 
 def byte_ticks(top: int, wanted: int = 6) -> list[int]:
