@@ -37,7 +37,7 @@ class Call:
     b: Expr
 
     def __str__(self) -> str:
-        return f"{self.fn}({self.a},{self.b})" if self.fn in ("max", "min") else f"({self.a}){self.fn}({self.b})"
+        return f"{self.fn}({self.a},{self.b})" if self.fn in ("max", "min") else f"(({self.a}){self.fn}({self.b}))"
 
 
 Atom = Symbol | Call

@@ -120,7 +120,7 @@ def _last_reads(graph: Graph) -> dict[int, list[Value]]:
     kept = set(graph.outputs) | set(graph.inputs)
     last: dict[Value, int] = {}
     for position, n in enumerate(graph.nodes):
-        last.update({v: position for v in n.operands})
+        last.update(dict.fromkeys(n.operands, position))
     out: dict[int, list[Value]] = {}
     for v, position in last.items():
         if v not in kept:

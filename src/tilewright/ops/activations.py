@@ -60,12 +60,13 @@ class Gelu(Unary):
     """x * Phi(x): exactly through erf, or the tanh approximation."""
 
     approximate: str = "none"
-    samples = [*unary_samples(), S(f32(3, 5), approximate="tanh"), S(f64(5), approximate="tanh"), S(bf16(4), approximate="tanh"), S(f16(3), approximate="tanh")]
+    samples = [*unary_samples(), S(f32(3, 5), approximate="tanh"), S(f64(5), approximate="tanh"), S(bf16(4), approximate="tanh"),
+               S(f16(3), approximate="tanh")]
     errors = [*FLOAT_ONLY, E(f32(3), approximate="fast", match="approximate must be 'none' or 'tanh', got approximate=fast")]
 
-    def infer(self, x: TensorType) -> TensorType:
+    def infer(self, *types: TensorType) -> TensorType:
         require(self.approximate in ("none", "tanh"), "approximate must be 'none' or 'tanh'", approximate=self.approximate)
-        return super().infer(x)
+        return super().infer(*types)
 
     def ref(self, x: Any) -> Any:
         if self.approximate == "none":

@@ -32,24 +32,36 @@ class Attention(Composite):
     softcap: float | None = None
     has_mask: bool = False
     has_bias: bool = False
-    samples = [S(f32(2, 3, 4, 5), f32(2, 3, 6, 5), f32(2, 3, 6, 7), scale=0.4), S(f32(1, 4, 5, 8), f32(1, 2, 5, 8), f32(1, 2, 5, 8), scale=0.35, causal=True),
-               S(f32(1, 2, 3, 4), f32(1, 1, 7, 4), f32(1, 1, 7, 4), scale=0.5, causal=True, offset=4, window=3), S(f32(1, 2, 5, 4), f32(1, 2, 5, 4), f32(1, 2, 5, 4), scale=0.5, softcap=2.0, window=2),
-               S(f32(2, 2, 3, 4), f32(2, 2, 5, 4), f32(2, 2, 5, 4), boolean(2, 1, 3, 5), scale=0.5, has_mask=True), S(f64(1, 2, 3, 4), f64(1, 2, 5, 4), f64(1, 2, 5, 4), boolean(5), f64(1, 2, 3, 5), scale=0.5, has_mask=True, has_bias=True),
-               S(f32(1, 2, M, 4), f32(1, 2, M, 4), f32(1, 2, M, 4), scale=0.5, causal=True), S(bf16(1, 2, 3, 4), bf16(1, 2, 3, 4), bf16(1, 2, 3, 4), scale=0.5), S(f32(1, 2, M, 4), f32(1, 2, M + N, 4), f32(1, 2, M + N, 4), scale=0.5, causal=True, offset=N),
-               S(f32(1, 2, 3, 4), f32(1, 2, 3, 4), f32(1, 2, 3, 4), f32(3), scale=0.5, has_bias=True, causal=True, offset=-1), S(f32(1, 1, 2, 3), f32(1, 1, 0, 3), f32(1, 1, 0, 3), scale=0.5)]
-    errors = [E(f32(2, 3, 4, 5), f32(2, 2, 6, 5), f32(2, 2, 6, 5), scale=1.0, match="query heads must be a multiple of key heads, got H=3, Hkv=2"),
+    samples = [S(f32(2, 3, 4, 5), f32(2, 3, 6, 5), f32(2, 3, 6, 7), scale=0.4),
+               S(f32(1, 4, 5, 8), f32(1, 2, 5, 8), f32(1, 2, 5, 8), scale=0.35, causal=True),
+               S(f32(1, 2, 3, 4), f32(1, 1, 7, 4), f32(1, 1, 7, 4), scale=0.5, causal=True, offset=4, window=3),
+               S(f32(1, 2, 5, 4), f32(1, 2, 5, 4), f32(1, 2, 5, 4), scale=0.5, softcap=2.0, window=2),
+               S(f32(2, 2, 3, 4), f32(2, 2, 5, 4), f32(2, 2, 5, 4), boolean(2, 1, 3, 5), scale=0.5, has_mask=True),
+               S(f64(1, 2, 3, 4), f64(1, 2, 5, 4), f64(1, 2, 5, 4), boolean(5), f64(1, 2, 3, 5), scale=0.5, has_mask=True, has_bias=True),
+               S(f32(1, 2, M, 4), f32(1, 2, M, 4), f32(1, 2, M, 4), scale=0.5, causal=True),
+               S(bf16(1, 2, 3, 4), bf16(1, 2, 3, 4), bf16(1, 2, 3, 4), scale=0.5),
+               S(f32(1, 2, M, 4), f32(1, 2, M + N, 4), f32(1, 2, M + N, 4), scale=0.5, causal=True, offset=N),
+               S(f32(1, 2, 3, 4), f32(1, 2, 3, 4), f32(1, 2, 3, 4), f32(3), scale=0.5, has_bias=True, causal=True, offset=-1),
+               S(f32(1, 1, 2, 3), f32(1, 1, 0, 3), f32(1, 1, 0, 3), scale=0.5)]
+    errors = [E(f32(2, 3, 4, 5), f32(2, 2, 6, 5), f32(2, 2, 6, 5), scale=1.0,
+                match="query heads must be a multiple of key heads, got H=3, Hkv=2"),
               E(f32(2, 3, 4, 5), f32(2, 3, 6, 4), f32(2, 3, 6, 5), scale=1.0, match="q and k must have one head size, got q=5, k=4"),
               E(f32(2, 3, 4, 5), f32(2, 3, 6, 5), f32(2, 3, 7, 5), scale=1.0, match="k and v must agree in batch, heads and length"),
-              E(f32(3, 4, 5), f32(3, 4, 5), f32(3, 4, 5), scale=1.0, match="needs"), E(i32(1, 1, 2, 3), i32(1, 1, 2, 3), i32(1, 1, 2, 3), scale=1.0, match="needs float operands"),
-              E(f32(1, 1, 2, 3), f32(1, 1, 2, 3), f32(1, 1, 2, 3), f32(2, 2), scale=1.0, has_mask=True, match="the mask must be bool, got mask=f32"),
-              E(f32(1, 1, 2, 3), f32(1, 1, 2, 3), f32(1, 1, 2, 3), boolean(3, 3), scale=1.0, has_mask=True, match=r"mask must broadcast to \[1,1,2,2\]"),
-              E(f32(1, 1, 2, 3), f32(1, 1, 2, 3), f32(1, 1, 2, 3), scale=1.0, has_bias=True, match="has_mask=False and has_bias=True take 4 operands"),
+              E(f32(3, 4, 5), f32(3, 4, 5), f32(3, 4, 5), scale=1.0, match="needs"),
+              E(i32(1, 1, 2, 3), i32(1, 1, 2, 3), i32(1, 1, 2, 3), scale=1.0, match="needs float operands"),
+              E(f32(1, 1, 2, 3), f32(1, 1, 2, 3), f32(1, 1, 2, 3), f32(2, 2), scale=1.0, has_mask=True,
+                match="the mask must be bool, got mask=f32"),
+              E(f32(1, 1, 2, 3), f32(1, 1, 2, 3), f32(1, 1, 2, 3), boolean(3, 3), scale=1.0, has_mask=True,
+                match=r"mask must broadcast to \[1,1,2,2\]"),
+              E(f32(1, 1, 2, 3), f32(1, 1, 2, 3), f32(1, 1, 2, 3), scale=1.0, has_bias=True,
+                match="has_mask=False and has_bias=True take 4 operands"),
               E(f32(1, 1, 2, 3), f32(1, 1, 2, 3), f32(1, 1, 2, 3), scale=1.0, window=0, match="window must be positive"),
               E(f32(2, 1, 2, 3), f32(1, 1, 2, 3), f32(1, 1, 2, 3), scale=1.0, match="q and k must have one batch size")]
 
     def infer(self, q: TensorType, k: TensorType, v: TensorType, *rest: TensorType) -> TensorType:
         count = 3 + self.has_mask + self.has_bias
-        require(len(rest) + 3 == count, "has_mask={m} and has_bias={b} take {n} operands", m=self.has_mask, b=self.has_bias, n=count, operands=len(rest) + 3)
+        require(len(rest) + 3 == count, "has_mask={m} and has_bias={b} take {n} operands", m=self.has_mask, b=self.has_bias, n=count,
+                operands=len(rest) + 3)
         mask, bias = self._extras(rest)
         floats = (q, k, v) if bias is None else (q, k, v, bias)
         require_kind(floats, "f")
@@ -58,7 +70,8 @@ class Attention(Composite):
         (b, h, sq, d), (bk, hk, sk, dk) = q.shape, k.shape
         require(b == bk, "q and k must have one batch size", q=b, k=bk)
         require(d == dk, "q and k must have one head size", q=d, k=dk)
-        require(isinstance(h, int) and isinstance(hk, int) and hk > 0 and h % hk == 0, "query heads must be a multiple of key heads", H=h, Hkv=hk)
+        require(isinstance(h, int) and isinstance(hk, int) and hk > 0 and h % hk == 0, "query heads must be a multiple of key heads", H=h,
+                Hkv=hk)
         require(k.shape[:3] == v.shape[:3], "k and v must agree in batch, heads and length", k=k, v=v)
         require(self.window is None or self.window > 0, "window must be positive", window=self.window)
         require(self.softcap is None or self.softcap > 0, "softcap must be positive", softcap=self.softcap)
@@ -92,7 +105,8 @@ class Attention(Composite):
         return np.matmul(p.astype(q.dtype), v)
 
     def _seen(self, rows: int, columns: int) -> Any:
-        i = np.arange(rows)[:, None] + self.offset
+        offset: Any = self.offset
+        i = np.arange(rows)[:, None] + offset
         j = np.arange(columns)[None, :]
         seen = np.ones((rows, columns), bool)
         if self.causal:
@@ -101,7 +115,7 @@ class Attention(Composite):
 
     def decompose(self, q: Value, k: Value, v: Value, *rest: Value) -> Value:
         mask, bias = self._extras(rest)
-        batch, heads, rows, _ = q.shape
+        heads, rows = q.shape[1:3]
         kv_heads, columns = k.shape[1], k.shape[2]
         if heads != kv_heads:
             k, v = (self._repeat(x, heads // kv_heads) for x in (k, v))
@@ -153,10 +167,14 @@ class Rope(Composite):
     interleaved: bool = False
     n_rot: int | None = None
     work = 3
-    samples = [S(f32(2, 3, 4, 6), f32(4, 3), f32(4, 3)), S(f32(2, 4, 6), f32(4, 3), f32(4, 3), interleaved=True), S(f32(2, 4, 8), f32(4, 2), f32(4, 2), n_rot=4), S(f64(3, 8), f64(3, 3), f64(3, 3), n_rot=6, interleaved=True),
+    samples = [S(f32(2, 3, 4, 6), f32(4, 3), f32(4, 3)), S(f32(2, 4, 6), f32(4, 3), f32(4, 3), interleaved=True),
+               S(f32(2, 4, 8), f32(4, 2), f32(4, 2), n_rot=4), S(f64(3, 8), f64(3, 3), f64(3, 3), n_rot=6, interleaved=True),
                S(f32(1, 2, N, 4), f32(N, 2), f32(N, 2)), S(bf16(2, 4), bf16(2, 2), bf16(2, 2)), S(f16(2, 4), f16(1, 2), f16(1, 2))]
-    errors = [E(f32(4, 6), f32(4, 2), f32(4, 2), match=r"cos must broadcast to \[4,3\], got shape=\[4,2\]"), E(f32(4, 5), f32(4, 2), f32(4, 2), match="n_rot must be even and in 2..5, got n_rot=5"),
-              E(f32(4), f32(2), f32(2), match="needs x of rank 2 or more"), E(f32(4, 6), f32(4, 3), f64(4, 3), match="operands must have one dtype"), E(f32(4, N), f32(4, 1), f32(4, 1), match="the last dim of x must be known")]
+    errors = [E(f32(4, 6), f32(4, 2), f32(4, 2), match=r"cos must broadcast to \[4,3\], got shape=\[4,2\]"),
+              E(f32(4, 5), f32(4, 2), f32(4, 2), match="n_rot must be even and in 2..5, got n_rot=5"),
+              E(f32(4), f32(2), f32(2), match="needs x of rank 2 or more"),
+              E(f32(4, 6), f32(4, 3), f64(4, 3), match="operands must have one dtype"),
+              E(f32(4, N), f32(4, 1), f32(4, 1), match="the last dim of x must be known")]
 
     def _rotated(self, width: Any) -> int:
         return int(width) if self.n_rot is None else self.n_rot
@@ -168,7 +186,8 @@ class Rope(Composite):
         width = x.shape[-1]
         require(isinstance(width, int), "the last dim of x must be known", x=x)
         n = self._rotated(width)
-        require(n % 2 == 0 and 2 <= n and isinstance(width, int) and n <= width, "n_rot must be even and in 2..{width}", width=width, n_rot=n)
+        require(n % 2 == 0 and 2 <= n and isinstance(width, int) and n <= width, "n_rot must be even and in 2..{width}", width=width,
+                n_rot=n)
         require_broadcasts_to("cos", cos.shape, (*x.shape[:-1], n // 2))
         require_broadcasts_to("sin", sin.shape, (*x.shape[:-1], n // 2))
         return x

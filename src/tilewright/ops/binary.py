@@ -12,7 +12,8 @@ from .base import E, S, Traits, register
 from .families import Binary, Elementwise, N, binary_samples, boolean, broadcast_shapes, f32, f64, i32, i64, require_one_dtype, u8
 
 MIXED = [E(f32(3), f64(3), match="operands must have one dtype; cast first, got dtypes=f32, f64")]
-APART = [E(f32(3), f32(4), match=r"shapes do not broadcast, got shapes=\[3\] \[4\]"), E(f32(N), f32(4), match=r"shapes do not broadcast, got shapes=\[N\] \[4\]")]
+APART = [E(f32(3), f32(4), match=r"shapes do not broadcast, got shapes=\[3\] \[4\]"),
+         E(f32(N), f32(4), match=r"shapes do not broadcast, got shapes=\[N\] \[4\]")]
 BOTH = Traits(elementwise=True, commutative=True)
 
 
@@ -136,7 +137,8 @@ class Remainder(Binary):
     """x - floor(x / y) * y: the sign is the divisor's. Integers modulo 0 give 0."""
 
     kinds = "fiu"
-    samples = [*binary_samples((-9, 0.3), (9, 4)), S(i32(9), i32(9), low=-9, high=9), S(i64(5), i64(), low=-20, high=20), S(u8(5), u8(5), low=0, high=9)]
+    samples = [*binary_samples((-9, 0.3), (9, 4)), S(i32(9), i32(9), low=-9, high=9), S(i64(5), i64(), low=-20, high=20),
+               S(u8(5), u8(5), low=0, high=9)]
     errors = [*MIXED, E(boolean(3), boolean(3), match="needs float or integer operands")]
 
     def ref(self, x: Any, y: Any) -> Any:
@@ -152,7 +154,8 @@ class FloorDivide(Binary):
     """floor(x / y). Integers divided by 0 give 0."""
 
     kinds = "fiu"
-    samples = [*binary_samples((-9, 0.3), (9, 4)), S(i32(9), i32(9), low=-9, high=9), S(i64(5), i64(), low=-20, high=20), S(u8(5), u8(5), low=0, high=9)]
+    samples = [*binary_samples((-9, 0.3), (9, 4)), S(i32(9), i32(9), low=-9, high=9), S(i64(5), i64(), low=-20, high=20),
+               S(u8(5), u8(5), low=0, high=9)]
     errors = [*MIXED, E(boolean(3), boolean(3), match="needs float or integer operands")]
 
     def ref(self, x: Any, y: Any) -> Any:
@@ -171,8 +174,10 @@ class FloorDivide(Binary):
 class Bits(Binary):
     kinds = "iub"
     traits = BOTH
-    samples = [S(i32(3, 5), i32(5), low=-9, high=9), S(boolean(4), boolean(4)), S(u8(3), u8(3), low=0, high=200), S(i64(N), i64(1), low=-9, high=9)]
-    errors = [E(f32(3), f32(3), match="needs integer or bool operands; cast first"), E(i32(3), i64(3), match="operands must have one dtype")]
+    samples = [S(i32(3, 5), i32(5), low=-9, high=9), S(boolean(4), boolean(4)), S(u8(3), u8(3), low=0, high=200),
+               S(i64(N), i64(1), low=-9, high=9)]
+    errors = [E(f32(3), f32(3), match="needs integer or bool operands; cast first"),
+              E(i32(3), i64(3), match="operands must have one dtype")]
 
 
 @register
@@ -213,12 +218,15 @@ class Where(Elementwise):
     """a where the condition holds, else b."""
 
     arity = (3, 3)
-    samples = [S(boolean(3, 5), f32(3, 5), f32(3, 5)), S(boolean(5), f32(3, 1), f32()), S(boolean(), i64(4), i64(4)), S(boolean(N, 1), f32(N, 3), f32(3)), S(boolean(4), boolean(4), boolean()),
-               S(boolean(0), f32(0), f32(1)), S(boolean(2), TensorType(dt.bf16, (2,)), TensorType(dt.bf16, ()))]
-    errors = [E(f32(3), f32(3), f32(3), match="the condition must be bool, got condition=f32"), E(boolean(3), f32(3), f64(3), match="operands must have one dtype"),
+    samples = [S(boolean(3, 5), f32(3, 5), f32(3, 5)), S(boolean(5), f32(3, 1), f32()), S(boolean(), i64(4), i64(4)),
+               S(boolean(N, 1), f32(N, 3), f32(3)), S(boolean(4), boolean(4), boolean()), S(boolean(0), f32(0), f32(1)),
+               S(boolean(2), TensorType(dt.bf16, (2,)), TensorType(dt.bf16, ()))]
+    errors = [E(f32(3), f32(3), f32(3), match="the condition must be bool, got condition=f32"),
+              E(boolean(3), f32(3), f64(3), match="operands must have one dtype"),
               E(boolean(3), f32(4), f32(4), match="shapes do not broadcast")]
 
-    def infer(self, c: TensorType, a: TensorType, b: TensorType) -> TensorType:
+    def infer(self, *types: TensorType) -> TensorType:
+        c, a, b = types
         require(c.dtype.is_bool, "the condition must be bool", condition=c.dtype)
         return TensorType(require_one_dtype((a, b)), broadcast_shapes(c.shape, a.shape, b.shape))
 

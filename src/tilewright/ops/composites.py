@@ -1,7 +1,7 @@
 """Softmax and the norms: composites with a decomposition in plain ops. References work in f64."""
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -17,7 +17,8 @@ from .reductions import wide
 
 class AlongAxis(Composite):
     work = 5
-    samples = [S(f32(3, 5), axis=1), S(f32(3, 5), axis=0), S(f64(2, 3, 4), axis=1), S(bf16(2, 7), axis=1), S(f16(5), axis=0), S(f32(N, 3), axis=1), S(f32(2, M), axis=1), S(f32(0, 3), axis=1), S(f32(2, 0), axis=1)]
+    samples = [S(f32(3, 5), axis=1), S(f32(3, 5), axis=0), S(f64(2, 3, 4), axis=1), S(bf16(2, 7), axis=1), S(f16(5), axis=0),
+               S(f32(N, 3), axis=1), S(f32(2, M), axis=1), S(f32(0, 3), axis=1), S(f32(2, 0), axis=1)]
     errors = [E(f32(3), axis=-1, match="axis must be in 0..0, got axis=-1"), E(i32(3), axis=0, match="needs float operands; cast first")]
 
     def infer(self, x: TensorType) -> TensorType:
@@ -71,7 +72,8 @@ def require_affine(affine: str, allowed: tuple[str, ...], operands: tuple[Tensor
     """The scale and shift operands are those that `affine` promises, and have `shape`."""
     require(affine in allowed, "affine must be one of {allowed}", allowed=" ".join(allowed), affine=affine)
     count = {"none": 0, "weight": 1, "both": 2}[affine]
-    require(len(operands) == count, "affine={affine} takes {count} operands after the others", affine=affine, count=count, operands=len(operands))
+    require(len(operands) == count, "affine={affine} takes {count} operands after the others", affine=affine, count=count,
+            operands=len(operands))
     for name, v in zip(("weight", "bias"), operands, strict=False):
         require(v.shape == shape, "{name} must have shape {shape}", name=name, shape=show_shape(shape), value=v)
 
@@ -83,7 +85,7 @@ def require_eps(eps: float) -> None:
 class LastAxesNorm(Composite):
     """A norm over the last `naxes` axes."""
 
-    allowed = ("none", "weight", "both")
+    allowed: ClassVar[tuple[str, ...]] = ("none", "weight", "both")
 
     def infer(self, x: TensorType, *affine: TensorType) -> TensorType:
         naxes: int = getattr(self, "naxes")  # noqa: B009 - each op declares it
@@ -103,10 +105,13 @@ class LayerNorm(LastAxesNorm):
     naxes: int = 1
     affine: str = "none"
     work = 8
-    samples = [S(f32(3, 5)), S(f32(3, 5), f32(5), affine="weight"), S(f32(2, 3, 8), f32(8), f32(8), affine="both", eps=1e-6), S(f64(2, 3, 4), f64(3, 4), f64(3, 4), naxes=2, affine="both"),
-               S(bf16(2, 6), bf16(6), bf16(6), affine="both"), S(f16(3, 4)), S(f32(N, 4), f32(4), f32(4), affine="both"), S(f32(0, 4), f32(4), affine="weight"), S(f32(2, M))]
-    errors = [E(f32(3, 5), f32(4), affine="weight", match=r"weight must have shape \[5\], got value=f32\[4\]"), E(f32(3, 5), affine="both", match="affine=both takes 2 operands after the others"),
-              E(f32(3, 5), naxes=3, match="naxes must be in 1..2, got naxes=3"), E(f32(3, 5), affine="bias", match="affine must be one of none weight both"), E(i32(3), match="needs float operands"),
+    samples = [S(f32(3, 5)), S(f32(3, 5), f32(5), affine="weight"), S(f32(2, 3, 8), f32(8), f32(8), affine="both", eps=1e-6),
+               S(f64(2, 3, 4), f64(3, 4), f64(3, 4), naxes=2, affine="both"), S(bf16(2, 6), bf16(6), bf16(6), affine="both"), S(f16(3, 4)),
+               S(f32(N, 4), f32(4), f32(4), affine="both"), S(f32(0, 4), f32(4), affine="weight"), S(f32(2, M))]
+    errors = [E(f32(3, 5), f32(4), affine="weight", match=r"weight must have shape \[5\], got value=f32\[4\]"),
+              E(f32(3, 5), affine="both", match="affine=both takes 2 operands after the others"),
+              E(f32(3, 5), naxes=3, match="naxes must be in 1..2, got naxes=3"),
+              E(f32(3, 5), affine="bias", match="affine must be one of none weight both"), E(i32(3), match="needs float operands"),
               E(f32(3), eps=-1.0, match="eps must not be negative")]
 
     def ref(self, x: Any, *affine: Any) -> Any:
@@ -131,8 +136,10 @@ class RmsNorm(LastAxesNorm):
     affine: str = "none"
     allowed = ("none", "weight")
     work = 5
-    samples = [S(f32(3, 5)), S(f32(3, 5), f32(5), affine="weight"), S(f64(2, 3, 4), f64(3, 4), naxes=2, affine="weight"), S(bf16(2, 6), bf16(6), affine="weight"), S(f32(N, 4), f32(4), affine="weight"), S(f16(2, 3))]
-    errors = [E(f32(3, 5), f32(4), affine="weight", match=r"weight must have shape \[5\]"), E(f32(3), f32(3), f32(3), affine="both", match="affine must be one of none weight, got affine=both"),
+    samples = [S(f32(3, 5)), S(f32(3, 5), f32(5), affine="weight"), S(f64(2, 3, 4), f64(3, 4), naxes=2, affine="weight"),
+               S(bf16(2, 6), bf16(6), affine="weight"), S(f32(N, 4), f32(4), affine="weight"), S(f16(2, 3))]
+    errors = [E(f32(3, 5), f32(4), affine="weight", match=r"weight must have shape \[5\]"),
+              E(f32(3), f32(3), f32(3), affine="both", match="affine must be one of none weight, got affine=both"),
               E(i32(3), match="needs float operands")]
 
     def ref(self, x: Any, *affine: Any) -> Any:
@@ -171,8 +178,11 @@ class GroupNorm(Composite):
     eps: float = 1e-5
     affine: str = "none"
     work = 8
-    samples = [S(f32(2, 6, 3), groups=3), S(f32(2, 4, 3, 2), f32(4), f32(4), groups=2, affine="both"), S(f64(1, 4), f64(4), groups=1, affine="weight"), S(f32(N, 4, 2), f32(4), f32(4), groups=4, affine="both"), S(bf16(1, 4, 3), groups=2)]
-    errors = [E(f32(2, 5, 3), groups=2, match="channels must divide into 2 groups, got channels=5"), E(f32(2), groups=1, match="needs x of rank 2 or more"),
+    samples = [S(f32(2, 6, 3), groups=3), S(f32(2, 4, 3, 2), f32(4), f32(4), groups=2, affine="both"),
+               S(f64(1, 4), f64(4), groups=1, affine="weight"), S(f32(N, 4, 2), f32(4), f32(4), groups=4, affine="both"),
+               S(bf16(1, 4, 3), groups=2)]
+    errors = [E(f32(2, 5, 3), groups=2, match="channels must divide into 2 groups, got channels=5"),
+              E(f32(2), groups=1, match="needs x of rank 2 or more"),
               E(f32(2, 4), f32(3), groups=2, affine="weight", match=r"weight must have shape \[4\]")]
 
     def infer(self, x: TensorType, *affine: TensorType) -> TensorType:
@@ -181,7 +191,8 @@ class GroupNorm(Composite):
         require_eps(self.eps)
         require(x.ndim >= 2, "needs x of rank 2 or more", x=x)
         channels = x.shape[1]
-        require(isinstance(channels, int) and self.groups > 0 and channels % self.groups == 0, "channels must divide into {groups} groups", groups=self.groups, channels=channels)
+        require(isinstance(channels, int) and self.groups > 0 and channels % self.groups == 0, "channels must divide into {groups} groups",
+                groups=self.groups, channels=channels)
         require_affine(self.affine, ("none", "weight", "both"), affine, (channels,))
         return x
 
@@ -206,9 +217,12 @@ class BatchNorm(Composite):
     eps: float = 1e-5
     affine: str = "none"
     work = 2
-    samples = [S(f32(2, 3, 4, 5), f32(3), f32(3), low=(-2, -1, 0.1), high=(2, 1, 2)), S(f32(2, 3), f32(3), f32(3), f32(3), f32(3), affine="both", low=(-2, -1, 0.1, -1, -1), high=(2, 1, 2, 1, 1)),
-               S(f64(N, 2, 3), f64(2), f64(2), f64(2), f64(2), affine="both", low=(-2, -1, 0.1, -1, -1), high=(2, 1, 2, 1, 1)), S(bf16(1, 2, 3), bf16(2), bf16(2), low=(-2, -1, 0.1), high=(2, 1, 2))]
-    errors = [E(f32(2, 3), f32(4), f32(3), match=r"mean must have shape \[3\], got value=f32\[4\]"), E(f32(2, 3), f32(3), f32(3), f32(3), affine="both", match="affine=both takes 2 operands"),
+    samples = [S(f32(2, 3, 4, 5), f32(3), f32(3), low=(-2, -1, 0.1), high=(2, 1, 2)),
+               S(f32(2, 3), f32(3), f32(3), f32(3), f32(3), affine="both", low=(-2, -1, 0.1, -1, -1), high=(2, 1, 2, 1, 1)),
+               S(f64(N, 2, 3), f64(2), f64(2), f64(2), f64(2), affine="both", low=(-2, -1, 0.1, -1, -1), high=(2, 1, 2, 1, 1)),
+               S(bf16(1, 2, 3), bf16(2), bf16(2), low=(-2, -1, 0.1), high=(2, 1, 2))]
+    errors = [E(f32(2, 3), f32(4), f32(3), match=r"mean must have shape \[3\], got value=f32\[4\]"),
+              E(f32(2, 3), f32(3), f32(3), f32(3), affine="both", match="affine=both takes 2 operands"),
               E(f32(3), f32(3), f32(3), match="needs x of rank 2 or more")]
 
     def infer(self, x: TensorType, mean: TensorType, var: TensorType, *affine: TensorType) -> TensorType:

@@ -10,7 +10,21 @@ from ..core.dims import Dim, Shape, product
 from ..core.errors import require
 from ..ir.types import TensorType
 from .base import E, S, register
-from .families import Contraction, M, N, bf16, boolean, broadcast_shapes, f16, f32, f64, i32, provably_negative, require_kind, require_one_dtype
+from .families import (
+    Contraction,
+    M,
+    N,
+    bf16,
+    boolean,
+    broadcast_shapes,
+    f16,
+    f32,
+    f64,
+    i32,
+    provably_negative,
+    require_kind,
+    require_one_dtype,
+)
 
 Pairs = tuple[tuple[int, int], ...]
 
@@ -22,11 +36,16 @@ class Matmul(Contraction):
     transpose_a: bool = False
     transpose_b: bool = False
     alpha: float = 1.0
-    samples = [S(f32(3, 5), f32(5, 4)), S(f32(5, 3), f32(4, 5), transpose_a=True, transpose_b=True, alpha=0.5), S(f32(2, 1, 3, 4), f32(5, 4, 2)), S(f64(2, 3), f64(3, 1)), S(f32(N, 4), f32(3, 4), transpose_b=True),
-               S(f32(0, 3), f32(3, 2)), S(f32(2, 0), f32(0, 3)), S(bf16(3, 9), bf16(9, 2)), S(f16(3, 4), f16(4, 2)), S(i32(2, 3), i32(3, 2)), S(f32(N, M, 3), f32(1, 3, 2))]
-    errors = [E(f32(8, 64), f32(32, 16), match=r"inner sizes differ: 64 != 32 for"), E(f32(8, 64), f32(16, 64), match="inner sizes differ: 64 != 16; did you mean transpose_b=True"),
-              E(f32(3), f32(3, 2), match="needs operands of rank 2 or more"), E(f32(2, 3), f64(3, 2), match="operands must have one dtype"), E(boolean(2, 3), boolean(3, 2), match="needs float or integer operands"),
-              E(f32(2, 3, 4), f32(3, 4, 5), match="shapes do not broadcast"), E(i32(2, 3), i32(3, 2), alpha=0.5, match="alpha needs float operands")]
+    samples = [S(f32(3, 5), f32(5, 4)), S(f32(5, 3), f32(4, 5), transpose_a=True, transpose_b=True, alpha=0.5),
+               S(f32(2, 1, 3, 4), f32(5, 4, 2)), S(f64(2, 3), f64(3, 1)), S(f32(N, 4), f32(3, 4), transpose_b=True),
+               S(f32(0, 3), f32(3, 2)), S(f32(2, 0), f32(0, 3)), S(bf16(3, 9), bf16(9, 2)), S(f16(3, 4), f16(4, 2)),
+               S(i32(2, 3), i32(3, 2)), S(f32(N, M, 3), f32(1, 3, 2))]
+    errors = [E(f32(8, 64), f32(32, 16), match=r"inner sizes differ: 64 != 32 for"),
+              E(f32(8, 64), f32(16, 64), match="inner sizes differ: 64 != 16; did you mean transpose_b=True"),
+              E(f32(3), f32(3, 2), match="needs operands of rank 2 or more"), E(f32(2, 3), f64(3, 2), match="operands must have one dtype"),
+              E(boolean(2, 3), boolean(3, 2), match="needs float or integer operands"),
+              E(f32(2, 3, 4), f32(3, 4, 5), match="shapes do not broadcast"),
+              E(i32(2, 3), i32(3, 2), alpha=0.5, match="alpha needs float operands")]
 
     def infer(self, a: TensorType, b: TensorType) -> TensorType:
         require_kind((a, b), "fiu")
@@ -59,15 +78,23 @@ class Conv(Contraction):
     groups: int = 1
     transposed: bool = False
     output_padding: tuple[int, ...] = ()
-    samples = [S(f32(2, 3, 7, 6), f32(4, 3, 3, 2), stride=(2, 1), padding=((1, 1), (0, 1)), dilation=(1, 2)), S(f32(1, 4, 9), f32(6, 2, 3), stride=(1,), padding=((1, 1),), dilation=(1,), groups=2),
-               S(f64(1, 2, 4, 4), f64(3, 2, 1, 1), stride=(1, 1), padding=((0, 0), (0, 0)), dilation=(1, 1)), S(f32(2, 4, 5), f32(4, 3, 3), stride=(2,), padding=((1, 1),), dilation=(1,), groups=2, transposed=True, output_padding=(1,)),
-               S(f32(1, 2, 3, 4), f32(2, 3, 2, 2), stride=(2, 2), padding=((0, 0), (1, 1)), dilation=(1, 2), transposed=True), S(f32(M, 3, 8, 8), f32(2, 3, 4, 4), stride=(4, 4), padding=((0, 0), (0, 0)), dilation=(1, 1)),
-               S(bf16(1, 3, 5), bf16(2, 3, 2), stride=(1,), padding=((0, 0),), dilation=(1,)), S(f32(1, 2, 2, 3, 3), f32(2, 2, 2, 2, 2), stride=(1, 1, 1), padding=((0, 0), (1, 0), (0, 0)), dilation=(1, 1, 1)),
+    samples = [S(f32(2, 3, 7, 6), f32(4, 3, 3, 2), stride=(2, 1), padding=((1, 1), (0, 1)), dilation=(1, 2)),
+               S(f32(1, 4, 9), f32(6, 2, 3), stride=(1,), padding=((1, 1),), dilation=(1,), groups=2),
+               S(f64(1, 2, 4, 4), f64(3, 2, 1, 1), stride=(1, 1), padding=((0, 0), (0, 0)), dilation=(1, 1)),
+               S(f32(2, 4, 5), f32(4, 3, 3), stride=(2,), padding=((1, 1),), dilation=(1,), groups=2, transposed=True, output_padding=(1,)),
+               S(f32(1, 2, 3, 4), f32(2, 3, 2, 2), stride=(2, 2), padding=((0, 0), (1, 1)), dilation=(1, 2), transposed=True),
+               S(f32(M, 3, 8, 8), f32(2, 3, 4, 4), stride=(4, 4), padding=((0, 0), (0, 0)), dilation=(1, 1)),
+               S(bf16(1, 3, 5), bf16(2, 3, 2), stride=(1,), padding=((0, 0),), dilation=(1,)),
+               S(f32(1, 2, 2, 3, 3), f32(2, 2, 2, 2, 2), stride=(1, 1, 1), padding=((0, 0), (1, 0), (0, 0)), dilation=(1, 1, 1)),
                S(f32(1, 3, M + 2), f32(2, 3, 3), stride=(2,), padding=((0, 0),), dilation=(1,))]
-    errors = [E(f32(1, 3, 5), f32(2, 4, 3), stride=(1,), padding=((0, 0),), dilation=(1,), match="w must have 3 input channels a group, got w=f32"),
-              E(f32(1, 3, 5), f32(2, 3, 7), stride=(1,), padding=((0, 0),), dilation=(1,), match="the kernel does not fit the padded input"),
-              E(f32(1, 3, 5), f32(2, 3, 3), stride=(1, 1), padding=((0, 0),), dilation=(1,), match="needs stride, padding and dilation for 1 spatial axes"),
-              E(f32(1, 3, 5), f32(4, 1, 3), stride=(1,), padding=((0, 0),), dilation=(1,), groups=2, match="channels must divide into 2 groups"),
+    errors = [E(f32(1, 3, 5), f32(2, 4, 3), stride=(1,), padding=((0, 0),), dilation=(1,),
+                match="w must have 3 input channels a group, got w=f32"),
+              E(f32(1, 3, 5), f32(2, 3, 7), stride=(1,), padding=((0, 0),), dilation=(1,),
+                match="the kernel does not fit the padded input"),
+              E(f32(1, 3, 5), f32(2, 3, 3), stride=(1, 1), padding=((0, 0),), dilation=(1,),
+                match="needs stride, padding and dilation for 1 spatial axes"),
+              E(f32(1, 3, 5), f32(4, 1, 3), stride=(1,), padding=((0, 0),), dilation=(1,), groups=2,
+                match="channels must divide into 2 groups"),
               E(f32(1, 3, 5), f64(2, 3, 3), stride=(1,), padding=((0, 0),), dilation=(1,), match="operands must have one dtype"),
               E(f32(3, 5), f32(2, 3), stride=(), padding=(), dilation=(), match="needs x and w of one rank, 3 or more"),
               E(f32(1, 3, 5), f32(2, 3, 3), stride=(0,), padding=((0, 0),), dilation=(1,), match="stride and dilation must be positive")]
@@ -78,12 +105,15 @@ class Conv(Contraction):
         spatial = x.ndim - 2
         require(x.ndim == w.ndim and spatial >= 1, "needs x and w of one rank, 3 or more", x=x, w=w)
         ok = len(self.stride) == len(self.padding) == len(self.dilation) == spatial and len(self.output_padding) in (0, spatial)
-        require(ok, "needs stride, padding and dilation for {spatial} spatial axes", spatial=spatial, stride=self.stride, padding=self.padding, dilation=self.dilation)
-        require(all(s > 0 for s in (*self.stride, *self.dilation)), "stride and dilation must be positive", stride=self.stride, dilation=self.dilation)
+        require(ok, "needs stride, padding and dilation for {spatial} spatial axes", spatial=spatial, stride=self.stride,
+                padding=self.padding, dilation=self.dilation)
+        require(all(s > 0 for s in (*self.stride, *self.dilation)), "stride and dilation must be positive", stride=self.stride,
+                dilation=self.dilation)
         channels, g = x.shape[1], self.groups
         shared = w.shape[0] if self.transposed else channels
-        require(g > 0 and isinstance(channels, int) and channels % g == 0 and isinstance(w.shape[0], int) and w.shape[0] % g == 0, "channels must divide into {g} groups", g=g, x=x, w=w)
-        want = channels if self.transposed else channels // g  # type: ignore[operator]
+        require(g > 0 and isinstance(channels, int) and channels % g == 0 and isinstance(w.shape[0], int) and w.shape[0] % g == 0,
+                "channels must divide into {g} groups", g=g, x=x, w=w)
+        want = channels if self.transposed else channels // g
         got = shared if self.transposed else w.shape[1]
         require(got == want, "w must have {want} input channels a group", want=want, w=w)
         out = w.shape[1] * g if self.transposed else w.shape[0]
@@ -97,7 +127,8 @@ class Conv(Contraction):
                 out.append((d - 1) * s - lo - hi + dil * (k - 1) + more + 1)
                 continue
             room = d + lo + hi - dil * (k - 1) - 1
-            require(not provably_negative(room), "the kernel does not fit the padded input", size=d, kernel=k, padding=(lo, hi), dilation=dil)
+            require(not provably_negative(room), "the kernel does not fit the padded input", size=d, kernel=k, padding=(lo, hi),
+                    dilation=dil)
             out.append(room // s + 1)
         return tuple(out)
 
@@ -133,7 +164,8 @@ def correlate(x: Any, w: Any, stride: tuple[int, ...], padding: Pairs, dilation:
     total = np.zeros((batch, groups, w.shape[0] // groups, *out))
     taps = w.astype(np.float64).reshape(groups, w.shape[0] // groups, *w.shape[1:])
     for tap in cartesian(*(range(k) for k in kernel)):
-        window = padded[(slice(None), slice(None), *(slice(t * dil, t * dil + (n - 1) * s + 1, s) for t, dil, n, s in zip(tap, dilation, out, stride, strict=True)))]
+        places = zip(tap, dilation, out, stride, strict=True)
+        window = padded[(slice(None), slice(None), *(slice(t * dil, t * dil + (n - 1) * s + 1, s) for t, dil, n, s in places))]
         grouped = window.reshape(batch, groups, channels // groups, *out)
         total += np.einsum("ngc...,goc->ngo...", grouped, taps[(slice(None), slice(None), slice(None), *tap)])
     return total.reshape(batch, w.shape[0], *out).astype(x.dtype)

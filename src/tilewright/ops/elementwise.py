@@ -358,11 +358,13 @@ class Cast(Unary):
     """x in another dtype: to bool means `!= 0`, floats to integers truncate, f64 to small floats rounds through f32 as PyTorch does."""
 
     dtype: DType
-    samples = [S(f32(3, 5), dtype=dt.i32, low=-9, high=9), S(f64(7), dtype=dt.f32), S(f32(6), dtype=dt.bf16), S(f64(5), dtype=dt.f16), S(bf16(4), dtype=dt.f32),
-               S(i64(2, 3), dtype=dt.f32, low=-9, high=9), S(f32(5), dtype=dt.bool_), S(i32(5), dtype=dt.bool_), S(boolean(2, 3), dtype=dt.f32), S(boolean(3), dtype=dt.i64),
-               S(f16(3), dtype=dt.bf16), S(i64(4), dtype=dt.u8, low=0, high=200), S(f32(0), dtype=dt.f64), S(f32(3), dtype=dt.f32)]
+    samples = [S(f32(3, 5), dtype=dt.i32, low=-9, high=9), S(f64(7), dtype=dt.f32), S(f32(6), dtype=dt.bf16), S(f64(5), dtype=dt.f16),
+               S(bf16(4), dtype=dt.f32), S(i64(2, 3), dtype=dt.f32, low=-9, high=9), S(f32(5), dtype=dt.bool_), S(i32(5), dtype=dt.bool_),
+               S(boolean(2, 3), dtype=dt.f32), S(boolean(3), dtype=dt.i64), S(f16(3), dtype=dt.bf16),
+               S(i64(4), dtype=dt.u8, low=0, high=200), S(f32(0), dtype=dt.f64), S(f32(3), dtype=dt.f32)]
 
-    def infer(self, x: TensorType) -> TensorType:
+    def infer(self, *types: TensorType) -> TensorType:
+        x, = types
         return x.with_dtype(self.dtype)
 
     def ref(self, x: Any) -> Any:

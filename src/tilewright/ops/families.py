@@ -131,7 +131,8 @@ class Unary(Elementwise):
 
 
 def binary_samples(low: float | Sequence[float] = -3.0, high: float | Sequence[float] = 3.0, *more: TensorType) -> list[Sample]:
-    pairs = [(f32(3, 5), f32(3, 5)), (f32(2, 1, 4), f32(3, 1)), (f64(4), f64()), (f32(N, 3), f32(1, 3)), (bf16(5), bf16(2, 5)), (f16(3), f16(3)), (f32(0, 3), f32(3))]
+    pairs = [(f32(3, 5), f32(3, 5)), (f32(2, 1, 4), f32(3, 1)), (f64(4), f64()), (f32(N, 3), f32(1, 3)),
+             (bf16(5), bf16(2, 5)), (f16(3), f16(3)), (f32(0, 3), f32(3))]
     return [S(a, b, low=low, high=high) for a, b in [*pairs, *((x, x) for x in more)]]
 
 

@@ -17,14 +17,19 @@ class Fused(Op):
     """Apply `body`: operands are its inputs, results its outputs."""
 
     body: Graph
-    samples = [S(f32(3, 5), f32(5), body=single(lambda g, v: F.relu(F.add(v[0], v[1])), f32(3, 5), f32(5))), S(f32(N, 4), f32(4, 3), body=single(lambda g, v: F.gelu(F.matmul(v[0], v[1])), f32(N, 4), f32(4, 3))),
+    samples = [S(f32(3, 5), f32(5), body=single(lambda g, v: F.relu(F.add(v[0], v[1])), f32(3, 5), f32(5))),
+               S(f32(N, 4), f32(4, 3), body=single(lambda g, v: F.gelu(F.matmul(v[0], v[1])), f32(N, 4), f32(4, 3))),
                S(f32(2, 6), body=single(lambda g, v: (F.exp(v[0]), F.mul(v[0], 2.0)), f32(2, 6)))]
-    errors = [E(f32(3, 5), f32(4), body=single(lambda g, v: F.add(v[0], v[1]), f32(3, 5), f32(5)), match=r"operand types must be those of the body's inputs \(f32\[3,5\], f32\[5\]\)"),
-              E(f32(3), body=single(lambda g, v: F.add(v[0], v[1]), f32(3), f32(3)), match="operand types must be those of the body's inputs"), E(body=single(lambda g, v: ()), match="the body needs at least one output")]
+    errors = [E(f32(3, 5), f32(4), body=single(lambda g, v: F.add(v[0], v[1]), f32(3, 5), f32(5)),
+                match=r"operand types must be those of the body's inputs \(f32\[3,5\], f32\[5\]\)"),
+              E(f32(3), body=single(lambda g, v: F.add(v[0], v[1]), f32(3), f32(3)),
+                match="operand types must be those of the body's inputs"),
+              E(body=single(lambda g, v: ()), match="the body needs at least one output")]
 
     def infer(self, *types: TensorType) -> TensorType | tuple[TensorType, ...]:
         want = tuple(v.type for v in self.body.inputs)
-        require(types == want, "operand types must be those of the body's inputs ({want})", want=", ".join(map(str, want)), types=", ".join(map(str, types)))
+        require(types == want, "operand types must be those of the body's inputs ({want})", want=", ".join(map(str, want)),
+                types=", ".join(map(str, types)))
         require(len(self.body.outputs) > 0, "the body needs at least one output")
         out = tuple(v.type for v in self.body.outputs)
         return out[0] if len(out) == 1 else out

@@ -10,8 +10,23 @@ from ..core.dims import Dim
 from ..core.errors import ExecutionError, require
 from ..ir.types import TensorType
 from .base import E, S, Traits, register
-from .families import General, M, N, bf16, boolean, broadcast_shapes, f32, f64, i32, i64, provably_negative, require_axes, require_axis, require_kind, require_one_dtype
-
+from .families import (
+    General,
+    M,
+    N,
+    bf16,
+    boolean,
+    broadcast_shapes,
+    f32,
+    f64,
+    i32,
+    i64,
+    provably_negative,
+    require_axes,
+    require_axis,
+    require_kind,
+    require_one_dtype,
+)
 
 
 def check_indices(op: str, ids: Any, size: int, axis: int) -> None:
@@ -29,9 +44,12 @@ class Gather(General):
     """Rows of x by index: np.take(x, ids, axis)."""
 
     axis: int = 0
-    samples = [S(f32(3, 4), i64(5), low=(-2, 0), high=(2, 2)), S(f32(4, 3), i32(2, 2), axis=1, low=(-2, 0), high=(2, 2)), S(f32(3), i64(), low=(-2, 0), high=(2, 2)), S(f32(3, 2), i64(1, N), low=(-2, 0), high=(2, 2)),
-               S(f32(3, 2), i64(0), low=(-2, 0), high=(2, 2)), S(bf16(3, 2), i64(4), low=(-2, 0), high=(2, 2)), S(f32(2, 3, N), i64(2), axis=1, low=(-2, 0), high=(2, 2))]
-    errors = [E(f32(3, 4), f32(2), match="indices must be integers, got ids=f32"), E(f32(3), i64(2), axis=1, match="axis must be in 0..0, got axis=1")]
+    samples = [S(f32(3, 4), i64(5), low=(-2, 0), high=(2, 2)), S(f32(4, 3), i32(2, 2), axis=1, low=(-2, 0), high=(2, 2)),
+               S(f32(3), i64(), low=(-2, 0), high=(2, 2)), S(f32(3, 2), i64(1, N), low=(-2, 0), high=(2, 2)),
+               S(f32(3, 2), i64(0), low=(-2, 0), high=(2, 2)), S(bf16(3, 2), i64(4), low=(-2, 0), high=(2, 2)),
+               S(f32(2, 3, N), i64(2), axis=1, low=(-2, 0), high=(2, 2))]
+    errors = [E(f32(3, 4), f32(2), match="indices must be integers, got ids=f32"),
+              E(f32(3), i64(2), axis=1, match="axis must be in 0..0, got axis=1")]
 
     def infer(self, x: TensorType, ids: TensorType) -> TensorType:
         require_axis(self.axis, x.ndim)
@@ -51,8 +69,11 @@ class GatherAlongAxis(General):
     """out[i,j,...] = x[i, ids[i,j,...], ...] with the index on `axis`; other dims of ids are not longer than x's."""
 
     axis: int
-    samples = [S(f32(3, 4), i64(3, 2), axis=1, low=(-2, 0), high=(2, 3)), S(f32(3, 4), i64(5, 4), axis=0, low=(-2, 0), high=(2, 2)), S(f32(3, 4), i32(2, 1), axis=1, low=(-2, 0), high=(2, 3)), S(f32(N, 3), i64(N, 1), axis=1, low=(-2, 0), high=(2, 2))]
-    errors = [E(f32(3, 4), i64(3), axis=1, match="x and ids must have one rank"), E(f32(3, 4), i64(4, 1), axis=1, match="ids must not be longer than x on axis 0, got x=3, ids=4"), E(f32(3), f32(3), axis=0, match="indices must be integers")]
+    samples = [S(f32(3, 4), i64(3, 2), axis=1, low=(-2, 0), high=(2, 3)), S(f32(3, 4), i64(5, 4), axis=0, low=(-2, 0), high=(2, 2)),
+               S(f32(3, 4), i32(2, 1), axis=1, low=(-2, 0), high=(2, 3)), S(f32(N, 3), i64(N, 1), axis=1, low=(-2, 0), high=(2, 2))]
+    errors = [E(f32(3, 4), i64(3), axis=1, match="x and ids must have one rank"),
+              E(f32(3, 4), i64(4, 1), axis=1, match="ids must not be longer than x on axis 0, got x=3, ids=4"),
+              E(f32(3), f32(3), axis=0, match="indices must be integers")]
 
     def infer(self, x: TensorType, ids: TensorType) -> TensorType:
         require_axis(self.axis, x.ndim)
@@ -76,10 +97,15 @@ class Index(General):
     """NumPy advanced indexing on adjacent axes: the indices broadcast together and replace those axes."""
 
     axes: tuple[int, ...]
-    samples = [S(f32(3, 4), i64(5), i64(5), axes=(0, 1), low=(-2, 0, 0), high=(2, 2, 3)), S(f32(2, 3, 4), i64(2, 1), i64(3), axes=(1, 2), low=(-2, 0, 0), high=(2, 2, 3)), S(f32(3, 4), i64(N), axes=(1,), low=(-2, 0), high=(2, 3)),
-               S(f32(3, 3, 2), i32(2), i32(2), axes=(0, 1), low=(-2, 0, 0), high=(2, 2, 2)), S(boolean(3, 3), i64(4, 1), i64(1, 4), axes=(0, 1), low=(0, 0, 0), high=(1, 2, 2))]
-    errors = [E(f32(3, 4, 5), i64(2), i64(2), axes=(0, 2), match=r"axes must be adjacent, got axes=\(0, 2\)"), E(f32(3, 4), i64(2), axes=(0, 1), match="needs one index an axis, got axes=2, indices=1"),
-              E(f32(3, 4), i64(2), i64(3), axes=(0, 1), match="shapes do not broadcast"), E(f32(3), f32(3), axes=(0,), match="indices must be integers"), E(f32(3), axes=(), match="needs at least one axis")]
+    samples = [S(f32(3, 4), i64(5), i64(5), axes=(0, 1), low=(-2, 0, 0), high=(2, 2, 3)),
+               S(f32(2, 3, 4), i64(2, 1), i64(3), axes=(1, 2), low=(-2, 0, 0), high=(2, 2, 3)),
+               S(f32(3, 4), i64(N), axes=(1,), low=(-2, 0), high=(2, 3)),
+               S(f32(3, 3, 2), i32(2), i32(2), axes=(0, 1), low=(-2, 0, 0), high=(2, 2, 2)),
+               S(boolean(3, 3), i64(4, 1), i64(1, 4), axes=(0, 1), low=(0, 0, 0), high=(1, 2, 2))]
+    errors = [E(f32(3, 4, 5), i64(2), i64(2), axes=(0, 2), match=r"axes must be adjacent, got axes=\(0, 2\)"),
+              E(f32(3, 4), i64(2), axes=(0, 1), match="needs one index an axis, got axes=2, indices=1"),
+              E(f32(3, 4), i64(2), i64(3), axes=(0, 1), match="shapes do not broadcast"),
+              E(f32(3), f32(3), axes=(0,), match="indices must be integers"), E(f32(3), axes=(), match="needs at least one axis")]
 
     def infer(self, x: TensorType, *ids: TensorType) -> TensorType:
         require(len(self.axes) > 0, "needs at least one axis")
@@ -106,8 +132,11 @@ class Concat(General):
 
     axis: int
     traits = Traits(linear=True)
-    samples = [S(f32(2, 3), f32(2, 1), f32(2, 4), axis=1), S(f32(3), axis=0), S(f32(N, 2), f32(M, 2), axis=0), S(i64(2), i64(0), axis=0), S(bf16(2, 1), bf16(2, 1), axis=1), S(boolean(1), boolean(3), axis=0)]
-    errors = [E(f32(2, 3), f32(3, 3), axis=1, match="operands must agree outside axis 1"), E(f32(2), f64(2), axis=0, match="operands must have one dtype"), E(f32(2), axis=1, match="axis must be in 0..0"), E(axis=0, match="takes at least 1 operands, got 0")]
+    samples = [S(f32(2, 3), f32(2, 1), f32(2, 4), axis=1), S(f32(3), axis=0), S(f32(N, 2), f32(M, 2), axis=0), S(i64(2), i64(0), axis=0),
+               S(bf16(2, 1), bf16(2, 1), axis=1), S(boolean(1), boolean(3), axis=0)]
+    errors = [E(f32(2, 3), f32(3, 3), axis=1, match="operands must agree outside axis 1"),
+              E(f32(2), f64(2), axis=0, match="operands must have one dtype"), E(f32(2), axis=1, match="axis must be in 0..0"),
+              E(axis=0, match="takes at least 1 operands, got 0")]
 
     def infer(self, first: TensorType, *rest: TensorType) -> TensorType:
         types = (first, *rest)
@@ -117,7 +146,8 @@ class Concat(General):
         def others(x: TensorType) -> tuple[Dim, ...]:
             return (*x.shape[: self.axis], *x.shape[self.axis + 1 :])
 
-        require(all(x.ndim == first.ndim and others(x) == others(first) for x in rest), "operands must agree outside axis {axis}", axis=self.axis, types=", ".join(map(str, types)))
+        require(all(x.ndim == first.ndim and others(x) == others(first) for x in rest), "operands must agree outside axis {axis}",
+                axis=self.axis, types=", ".join(map(str, types)))
         return first.with_shape((*first.shape[: self.axis], sum((x.shape[self.axis] for x in types), 0), *first.shape[self.axis + 1 :]))
 
     def ref(self, *arrays: Any) -> Any:
@@ -134,17 +164,22 @@ class Pad(General):
     lo: tuple[Dim, ...]
     hi: tuple[Dim, ...]
     value: float = 0.0
-    samples = [S(f32(2, 3), lo=(1, 0), hi=(0, 2)), S(f32(3), lo=(2,), hi=(1,), value=-1.5), S(i64(2), lo=(1,), hi=(1,), value=7), S(f32(N), lo=(0,), hi=(16 - N,)), S(f32(0), lo=(1,), hi=(0,)), S(f32(), lo=(), hi=()),
-               S(f32(2), lo=(1,), hi=(0,), value=float("-inf")), S(bf16(2), lo=(0,), hi=(1,), value=0.5), S(boolean(2), lo=(1,), hi=(1,), value=1)]
-    errors = [E(f32(2), lo=(1, 1), hi=(0, 0), match="needs one lo and hi an axis"), E(f32(2), lo=(-1,), hi=(0,), match="lo and hi must not be negative; use slice")]
+    samples = [S(f32(2, 3), lo=(1, 0), hi=(0, 2)), S(f32(3), lo=(2,), hi=(1,), value=-1.5), S(i64(2), lo=(1,), hi=(1,), value=7),
+               S(f32(N), lo=(0,), hi=(16 - N,)), S(f32(0), lo=(1,), hi=(0,)), S(f32(), lo=(), hi=()),
+               S(f32(2), lo=(1,), hi=(0,), value=float("-inf")), S(bf16(2), lo=(0,), hi=(1,), value=0.5),
+               S(boolean(2), lo=(1,), hi=(1,), value=1)]
+    errors = [E(f32(2), lo=(1, 1), hi=(0, 0), match="needs one lo and hi an axis"),
+              E(f32(2), lo=(-1,), hi=(0,), match="lo and hi must not be negative; use slice")]
 
     def infer(self, x: TensorType) -> TensorType:
         require(len(self.lo) == len(self.hi) == x.ndim, "needs one lo and hi an axis", lo=self.lo, hi=self.hi)
-        require(not any(provably_negative(d) for d in (*self.lo, *self.hi)), "lo and hi must not be negative; use slice", lo=self.lo, hi=self.hi)
+        require(not any(provably_negative(d) for d in (*self.lo, *self.hi)), "lo and hi must not be negative; use slice", lo=self.lo,
+                hi=self.hi)
         return x.with_shape(tuple(a + d + b for a, d, b in zip(self.lo, x.shape, self.hi, strict=True)))
 
     def ref(self, x: Any) -> Any:
-        return np.pad(x, tuple(zip(self.lo, self.hi, strict=True)), constant_values=self.value) if x.ndim else x
+        widths: Any = tuple(zip(self.lo, self.hi, strict=True))
+        return np.pad(x, widths, constant_values=self.value) if x.ndim else x
 
     def flops(self, x: TensorType) -> Dim:
         return 0
@@ -152,13 +187,18 @@ class Pad(General):
 
 @register
 class TopK(General):
-    """The k largest (or smallest) elements along an axis in order, and their i64 indices; ties take the smaller index, NaN counts as largest."""
+    """The k largest (or smallest) elements along an axis in order, and their i64 indices.
+
+    Ties take the smaller index first; NaN counts as largest.
+    """
 
     k: int
     axis: int
     largest: bool = True
-    samples = [S(f32(3, 5), k=2, axis=1), S(f32(4, 3), k=4, axis=0, largest=False), S(i32(7), k=3, axis=0), S(f32(N, 4), k=1, axis=1), S(f32(3), k=0, axis=0), S(bf16(2, 6), k=3, axis=1)]
-    errors = [E(f32(3), k=4, axis=0, match="k must be in 0..3, got k=4"), E(f32(3), k=1, axis=1, match="axis must be in 0..0"), E(boolean(3), k=1, axis=0, match="needs float or integer operands")]
+    samples = [S(f32(3, 5), k=2, axis=1), S(f32(4, 3), k=4, axis=0, largest=False), S(i32(7), k=3, axis=0), S(f32(N, 4), k=1, axis=1),
+               S(f32(3), k=0, axis=0), S(bf16(2, 6), k=3, axis=1)]
+    errors = [E(f32(3), k=4, axis=0, match="k must be in 0..3, got k=4"), E(f32(3), k=1, axis=1, match="axis must be in 0..0"),
+              E(boolean(3), k=1, axis=0, match="needs float or integer operands")]
 
     def infer(self, x: TensorType) -> tuple[TensorType, TensorType]:
         require_kind((x,), "fiu")

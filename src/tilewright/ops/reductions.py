@@ -15,7 +15,8 @@ from . import functions as F
 from .base import E, S, Sample, Traits, register
 from .families import M, N, Reduction, bf16, boolean, f16, f32, f64, i32, i64, reduced_shape, require_axes, require_axis, require_kind
 
-AXES = [E(f32(2, 3), axes=(2,), match=r"axes must be distinct, ascending and in 0..1, got axes=\(2,\)"), E(f32(2, 3), axes=(1, 0), match="axes must be distinct, ascending")]
+AXES = [E(f32(2, 3), axes=(2,), match=r"axes must be distinct, ascending and in 0..1, got axes=\(2,\)"),
+        E(f32(2, 3), axes=(1, 0), match="axes must be distinct, ascending")]
 
 
 def wide(x: Any) -> Any:
@@ -25,8 +26,8 @@ def wide(x: Any) -> Any:
 
 def axis_samples(*more: TensorType) -> list[Sample]:
     types = (f32(3, 5), f64(4, 2), bf16(3, 7), f16(2, 5), *more)
-    return [*(S(x, axes=(1,)) for x in types), S(f32(2, 3, 4), axes=(0, 2), keepdims=True), S(f32(3), axes=(0,)), S(f32(2, 3), axes=()), S(f32(0, 3), axes=(1,)), S(f32(N, 3), axes=(1,), keepdims=True),
-            S(f32(2, M), axes=(1,))]
+    return [*(S(x, axes=(1,)) for x in types), S(f32(2, 3, 4), axes=(0, 2), keepdims=True), S(f32(3), axes=(0,)), S(f32(2, 3), axes=()),
+            S(f32(0, 3), axes=(1,)), S(f32(N, 3), axes=(1,), keepdims=True), S(f32(2, M), axes=(1,))]
 
 
 class AxesReduction(Reduction):
@@ -124,7 +125,8 @@ class Any_(AxesReduction):
     axes: tuple[int, ...]
     keepdims: bool = False
     kinds = "b"
-    samples = [S(boolean(3, 5), axes=(1,)), S(boolean(2, 3), axes=(0, 1), keepdims=True), S(boolean(2, 0), axes=(1,)), S(boolean(N, 2), axes=(1,))]
+    samples = [S(boolean(3, 5), axes=(1,)), S(boolean(2, 3), axes=(0, 1), keepdims=True), S(boolean(2, 0), axes=(1,)),
+               S(boolean(N, 2), axes=(1,))]
     errors = [E(f32(2), axes=(0,), match="needs bool operands; cast first, got dtype=f32")]
 
     def ref(self, x: Any) -> Any:
@@ -138,7 +140,8 @@ class All(AxesReduction):
     axes: tuple[int, ...]
     keepdims: bool = False
     kinds = "b"
-    samples = [S(boolean(3, 5), axes=(1,)), S(boolean(2, 3), axes=(0, 1), keepdims=True), S(boolean(2, 0), axes=(1,)), S(boolean(N, 2), axes=(1,))]
+    samples = [S(boolean(3, 5), axes=(1,)), S(boolean(2, 3), axes=(0, 1), keepdims=True), S(boolean(2, 0), axes=(1,)),
+               S(boolean(N, 2), axes=(1,))]
     errors = [E(f32(2), axes=(0,), match="needs bool operands; cast first, got dtype=f32")]
 
     def ref(self, x: Any) -> Any:
@@ -148,8 +151,10 @@ class All(AxesReduction):
 class ArgReduction(Reduction):
     """The index of an extreme along one axis, as i64; ties and NaN take the smaller index."""
 
-    samples = [S(f32(3, 5), axis=1), S(f32(3, 5), axis=0, keepdims=True), S(i32(9), axis=0), S(f32(N, 4), axis=1), S(f64(2, M), axis=1), S(bf16(3, 4), axis=1), S(f32(0, 3), axis=1)]
-    errors = [E(f32(3), axis=1, match="axis must be in 0..0, got axis=1"), E(f32(2, 0), axis=1, match="has no value over an empty axis"), E(boolean(3), axis=0, match="needs float or integer operands")]
+    samples = [S(f32(3, 5), axis=1), S(f32(3, 5), axis=0, keepdims=True), S(i32(9), axis=0), S(f32(N, 4), axis=1), S(f64(2, M), axis=1),
+               S(bf16(3, 4), axis=1), S(f32(0, 3), axis=1)]
+    errors = [E(f32(3), axis=1, match="axis must be in 0..0, got axis=1"), E(f32(2, 0), axis=1, match="has no value over an empty axis"),
+              E(boolean(3), axis=0, match="needs float or integer operands")]
 
     def infer(self, x: TensorType) -> TensorType:
         axis: int = getattr(self, "axis")  # noqa: B009
@@ -190,7 +195,8 @@ class Var(AxesReduction):
     correction: float = 1.0
     kinds = "f"
     traits = Traits(reduction=True, composite=True)
-    samples = [S(f32(3, 5), axes=(1,)), S(f64(2, 3, 4), axes=(0, 2), keepdims=True, correction=0.0), S(f32(N, 4), axes=(1,), correction=0.0), S(bf16(3, 6), axes=(1,)), S(f32(2, 3), axes=(1,), correction=0.5)]
+    samples = [S(f32(3, 5), axes=(1,)), S(f64(2, 3, 4), axes=(0, 2), keepdims=True, correction=0.0),
+               S(f32(N, 4), axes=(1,), correction=0.0), S(bf16(3, 6), axes=(1,)), S(f32(2, 3), axes=(1,), correction=0.5)]
     errors = [*AXES, E(i32(2, 3), axes=(0,), match="needs float operands; cast first")]
 
     def ref(self, x: Any) -> Any:
@@ -231,7 +237,8 @@ class LogSumExp(AxesReduction):
         safe = np.where(np.isinf(top), 0, top)
         with np.errstate(divide="ignore"):
             out = np.log(np.sum(np.exp(y - safe), axis=self.axes, keepdims=True)) + safe
-        return np.reshape(out, reduced_shape(x.shape, self.axes, self.keepdims)).astype(x.dtype)
+        shape: Any = reduced_shape(x.shape, self.axes, self.keepdims)
+        return np.reshape(out, shape).astype(x.dtype)
 
     def decompose(self, x: Value) -> Value:
         top = F.max_(x, self.axes, keepdims=True)
@@ -249,8 +256,10 @@ class CumSum(Reduction):
 
     axis: int
     traits = Traits(linear=True)
-    samples = [S(f32(3, 5), axis=1), S(f32(3, 5), axis=0), S(i64(7), axis=0), S(f32(N), axis=0), S(f32(0, 2), axis=0), S(bf16(2, 5), axis=1)]
-    errors = [E(f32(3), axis=1, match="axis must be in 0..0, got axis=1"), E(boolean(3), axis=0, match="needs float or integer operands; cast first")]
+    samples = [S(f32(3, 5), axis=1), S(f32(3, 5), axis=0), S(i64(7), axis=0), S(f32(N), axis=0), S(f32(0, 2), axis=0),
+               S(bf16(2, 5), axis=1)]
+    errors = [E(f32(3), axis=1, match="axis must be in 0..0, got axis=1"),
+              E(boolean(3), axis=0, match="needs float or integer operands; cast first")]
 
     def infer(self, x: TensorType) -> TensorType:
         require_kind((x,), "fiu")

@@ -16,7 +16,8 @@ from .families import M, N, provably_negative, require_axis, show_shape
 
 def require_known(op: str, *dims: Dim) -> None:
     if not all(isinstance(d, int) for d in dims):
-        raise UnsupportedError(f"{op}: its value depends on {', '.join(str(d) for d in dims if not isinstance(d, int))}; bind the symbols first")
+        unknown = ", ".join(str(d) for d in dims if not isinstance(d, int))
+        raise UnsupportedError(f"{op}: its value depends on {unknown}; bind the symbols first")
 
 
 @register
@@ -29,8 +30,12 @@ class Iota(Op):
     start: Dim = 0
     step: int = 1
     traits = Traits(source=True)
-    samples = [S(shape=(5,), axis=0, dtype=dt.i64), S(shape=(2, 3), axis=1, dtype=dt.f32, start=2, step=3), S(shape=(0,), axis=0, dtype=dt.i32), S(shape=(N, 2), axis=0, dtype=dt.i64, start=M), S(shape=(2, 3), axis=0, dtype=dt.bf16, step=-1)]
-    errors = [E(shape=(3,), axis=1, dtype=dt.i64, match="axis must be in 0..0, got axis=1"), E(shape=(3,), axis=0, dtype=dt.bool_, match="needs a number dtype, got dtype=bool"), E(shape=(-3,), axis=0, dtype=dt.i64, match="dims must not be negative")]
+    samples = [S(shape=(5,), axis=0, dtype=dt.i64), S(shape=(2, 3), axis=1, dtype=dt.f32, start=2, step=3),
+               S(shape=(0,), axis=0, dtype=dt.i32), S(shape=(N, 2), axis=0, dtype=dt.i64, start=M),
+               S(shape=(2, 3), axis=0, dtype=dt.bf16, step=-1)]
+    errors = [E(shape=(3,), axis=1, dtype=dt.i64, match="axis must be in 0..0, got axis=1"),
+              E(shape=(3,), axis=0, dtype=dt.bool_, match="needs a number dtype, got dtype=bool"),
+              E(shape=(-3,), axis=0, dtype=dt.i64, match="dims must not be negative")]
 
     def infer(self) -> TensorType:
         require(not any(provably_negative(d) for d in self.shape), "dims must not be negative", shape=show_shape(self.shape))

@@ -25,8 +25,10 @@ class ConstantData:
 
     @cached_property
     def digest(self) -> str:
-        plain = np.ascontiguousarray(self.array)
-        return hashlib.blake2b(plain.view(np.uint8).data if plain.size else b"", digest_size=16, person=str(self.type)[:16].encode()).hexdigest()
+        hasher = hashlib.blake2b(str(self.type).encode() + b"\0", digest_size=16)
+        if self.array.size:
+            hasher.update(np.ascontiguousarray(self.array).reshape(-1).view(np.uint8).data)
+        return hasher.hexdigest()
 
     def __str__(self) -> str:
         return f"@{self.name}"

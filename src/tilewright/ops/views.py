@@ -18,9 +18,11 @@ class Reshape(View):
     """The same elements in row-major order under another shape."""
 
     shape: Shape
-    samples = [S(f32(2, 6), shape=(3, 4)), S(f32(2, 3), shape=(6,)), S(f32(), shape=(1, 1)), S(f32(0, 3), shape=(3, 0)), S(f32(N, 4), shape=(N, 2, 2)), S(f32(N, 2, 3), shape=(3 * N * 2,)),
-               S(i64(4, 1), shape=(2, 2)), S(f32(M, N, 4), shape=(M * N, 2, 2)), S(bf16(6), shape=(2, 3))]
-    errors = [E(f32(2, 3), shape=(4, 2), match=r"cannot change the number of elements, got x=\[2,3\], shape=\[4,2\]"), E(f32(N), shape=(4,), match="cannot change the number of elements"),
+    samples = [S(f32(2, 6), shape=(3, 4)), S(f32(2, 3), shape=(6,)), S(f32(), shape=(1, 1)), S(f32(0, 3), shape=(3, 0)),
+               S(f32(N, 4), shape=(N, 2, 2)), S(f32(N, 2, 3), shape=(3 * N * 2,)), S(i64(4, 1), shape=(2, 2)),
+               S(f32(M, N, 4), shape=(M * N, 2, 2)), S(bf16(6), shape=(2, 3))]
+    errors = [E(f32(2, 3), shape=(4, 2), match=r"cannot change the number of elements, got x=\[2,3\], shape=\[4,2\]"),
+              E(f32(N), shape=(4,), match="cannot change the number of elements"),
               E(f32(2, 3), shape=(-1, 3), match="dims must not be negative")]
 
     def infer(self, x: TensorType) -> TensorType:
@@ -40,8 +42,10 @@ class Transpose(View):
     """Permute axes: out.shape[i] = x.shape[perm[i]]."""
 
     perm: tuple[int, ...]
-    samples = [S(f32(2, 3), perm=(1, 0)), S(f32(2, 1, 4), perm=(2, 0, 1)), S(f32(), perm=()), S(f32(0, 3), perm=(1, 0)), S(f32(N, 3, 2), perm=(1, 2, 0))]
-    errors = [E(f32(2, 3), perm=(0, 0), match=r"perm must be a permutation of \(0, 1\), got perm=\(0, 0\)"), E(f32(2, 3), perm=(0,), match="perm must be a permutation")]
+    samples = [S(f32(2, 3), perm=(1, 0)), S(f32(2, 1, 4), perm=(2, 0, 1)), S(f32(), perm=()), S(f32(0, 3), perm=(1, 0)),
+               S(f32(N, 3, 2), perm=(1, 2, 0))]
+    errors = [E(f32(2, 3), perm=(0, 0), match=r"perm must be a permutation of \(0, 1\), got perm=\(0, 0\)"),
+              E(f32(2, 3), perm=(0,), match="perm must be a permutation")]
 
     def infer(self, x: TensorType) -> TensorType:
         require(sorted(self.perm) == list(range(x.ndim)), "perm must be a permutation of {axes}", axes=tuple(range(x.ndim)), perm=self.perm)
@@ -61,25 +65,30 @@ class Slice(View):
     starts: tuple[Dim, ...]
     sizes: tuple[Dim, ...]
     steps: tuple[int, ...]
-    samples = [S(f32(5, 7), starts=(1, 0), sizes=(3, 4), steps=(1, 2)), S(f32(4), starts=(4,), sizes=(0,), steps=(1,)), S(f32(3, 5), starts=(0, 4), sizes=(3, 1), steps=(1, 3)),
-               S(f32(M, 4), starts=(M - 1, 1), sizes=(1, 2), steps=(1, 2)), S(f32(16, 2), starts=(0, 0), sizes=(N, 2), steps=(1, 1)), S(f32(), starts=(), sizes=(), steps=())]
+    samples = [S(f32(5, 7), starts=(1, 0), sizes=(3, 4), steps=(1, 2)), S(f32(4), starts=(4,), sizes=(0,), steps=(1,)),
+               S(f32(3, 5), starts=(0, 4), sizes=(3, 1), steps=(1, 3)), S(f32(M, 4), starts=(M - 1, 1), sizes=(1, 2), steps=(1, 2)),
+               S(f32(16, 2), starts=(0, 0), sizes=(N, 2), steps=(1, 1)), S(f32(), starts=(), sizes=(), steps=())]
     errors = [E(f32(4), starts=(2,), sizes=(3,), steps=(1,), match="slice of axis 0 leaves its 4 elements, got start=2, size=3, step=1"),
-              E(f32(4), starts=(0,), sizes=(2,), steps=(-1,), match="steps must be positive; use flip"), E(f32(4), starts=(-1,), sizes=(1,), steps=(1,), match="starts and sizes must not be negative"),
+              E(f32(4), starts=(0,), sizes=(2,), steps=(-1,), match="steps must be positive; use flip"),
+              E(f32(4), starts=(-1,), sizes=(1,), steps=(1,), match="starts and sizes must not be negative"),
               E(f32(4, 4), starts=(0,), sizes=(1,), steps=(1,), match="needs one start, size and step an axis"),
               E(f32(M), starts=(0,), sizes=(M + 1,), steps=(1,), match="slice of axis 0 leaves its M elements")]
 
     def infer(self, x: TensorType) -> TensorType:
-        require(len(self.starts) == len(self.sizes) == len(self.steps) == x.ndim, "needs one start, size and step an axis", starts=self.starts, sizes=self.sizes, steps=self.steps)
+        require(len(self.starts) == len(self.sizes) == len(self.steps) == x.ndim, "needs one start, size and step an axis",
+                starts=self.starts, sizes=self.sizes, steps=self.steps)
         require(all(s > 0 for s in self.steps), "steps must be positive; use flip", steps=self.steps)
-        require(not any(provably_negative(d) for d in (*self.starts, *self.sizes)), "starts and sizes must not be negative", starts=self.starts, sizes=self.sizes)
+        require(not any(provably_negative(d) for d in (*self.starts, *self.sizes)), "starts and sizes must not be negative",
+                starts=self.starts, sizes=self.sizes)
         for axis, (d, start, size, step) in enumerate(zip(x.shape, self.starts, self.sizes, self.steps, strict=True)):
             # A symbolic size may be 0, where the last element does not exist: only then is its place not checked.
             room = d - start - (size - 1) * step - 1 if at_least(size, 1) else d - start - size
-            require(not provably_negative(room), "slice of axis {axis} leaves its {d} elements", axis=axis, d=d, start=start, size=size, step=step)
+            require(not provably_negative(room), "slice of axis {axis} leaves its {d} elements", axis=axis, d=d, start=start, size=size,
+                    step=step)
         return x.with_shape(self.sizes)
 
     def ref(self, x: Any) -> Any:
-        return x[tuple(slice(a, a + n * s, s) if n else slice(0, 0) for a, n, s in zip(self.starts, self.sizes, self.steps, strict=True))]  # type: ignore[misc]
+        return x[tuple(slice(a, a + n * s, s) if n else slice(0, 0) for a, n, s in zip(self.starts, self.sizes, self.steps, strict=True))]
 
     def views(self, layout: Layout) -> tuple[Layout | None, ...]:
         for axis, (start, size, step) in enumerate(zip(self.starts, self.sizes, self.steps, strict=True)):
@@ -92,15 +101,18 @@ class Expand(View):
     """Broadcast to a shape: new axes in front, size-1 axes stretched."""
 
     shape: Shape
-    samples = [S(f32(3, 1), shape=(2, 3, 4)), S(f32(), shape=(2, 2)), S(f32(3), shape=(3,)), S(f32(1), shape=(0,)), S(f32(1, 2), shape=(N, 2)), S(f32(N, 1), shape=(3, N, M))]
-    errors = [E(f32(3), shape=(4,), match=r"x must broadcast to \[4\], got shape=\[3\]"), E(f32(2, 3), shape=(3,), match="x must broadcast to"), E(f32(3), shape=(3, 1), match="x must broadcast to")]
+    samples = [S(f32(3, 1), shape=(2, 3, 4)), S(f32(), shape=(2, 2)), S(f32(3), shape=(3,)), S(f32(1), shape=(0,)),
+               S(f32(1, 2), shape=(N, 2)), S(f32(N, 1), shape=(3, N, M))]
+    errors = [E(f32(3), shape=(4,), match=r"x must broadcast to \[4\], got shape=\[3\]"),
+              E(f32(2, 3), shape=(3,), match="x must broadcast to"), E(f32(3), shape=(3, 1), match="x must broadcast to")]
 
     def infer(self, x: TensorType) -> TensorType:
         require_broadcasts_to("x", x.shape, self.shape)
         return x.with_shape(self.shape)
 
     def ref(self, x: Any) -> Any:
-        return np.broadcast_to(x, self.shape)
+        shape: Any = self.shape
+        return np.broadcast_to(x, shape)
 
     def views(self, layout: Layout) -> tuple[Layout | None, ...]:
         return (layout.expand(self.shape),)
@@ -112,7 +124,8 @@ class Flip(View):
 
     axes: tuple[int, ...]
     samples = [S(f32(3, 4), axes=(0,)), S(f32(3, 4), axes=(0, 1)), S(f32(M), axes=(0,)), S(f32(2), axes=()), S(f32(0, 2), axes=(1,))]
-    errors = [E(f32(3), axes=(1,), match=r"axes must be distinct, ascending and in 0..0, got axes=\(1,\)"), E(f32(3, 3), axes=(1, 1), match="axes must be distinct")]
+    errors = [E(f32(3), axes=(1,), match=r"axes must be distinct, ascending and in 0..0, got axes=\(1,\)"),
+              E(f32(3, 3), axes=(1, 1), match="axes must be distinct")]
 
     def infer(self, x: TensorType) -> TensorType:
         require_axes(self.axes, x.ndim)
@@ -133,8 +146,10 @@ class Split(View):
 
     axis: int
     sizes: tuple[Dim, ...]
-    samples = [S(f32(2, 6), axis=1, sizes=(1, 2, 3)), S(f32(4), axis=0, sizes=(4, 0)), S(f32(N, 4), axis=1, sizes=(2, 2)), S(f32(3 * N, 2), axis=0, sizes=(N, 2 * N)), S(f32(3), axis=0, sizes=(3,))]
-    errors = [E(f32(6), axis=0, sizes=(2, 3), match=r"sizes must add up to 6, got sizes=\(2, 3\)"), E(f32(6), axis=1, sizes=(6,), match="axis must be in 0..0, got axis=1"),
+    samples = [S(f32(2, 6), axis=1, sizes=(1, 2, 3)), S(f32(4), axis=0, sizes=(4, 0)), S(f32(N, 4), axis=1, sizes=(2, 2)),
+               S(f32(3 * N, 2), axis=0, sizes=(N, 2 * N)), S(f32(3), axis=0, sizes=(3,))]
+    errors = [E(f32(6), axis=0, sizes=(2, 3), match=r"sizes must add up to 6, got sizes=\(2, 3\)"),
+              E(f32(6), axis=1, sizes=(6,), match="axis must be in 0..0, got axis=1"),
               E(f32(6), axis=0, sizes=(), match="needs at least one size")]
 
     def infer(self, x: TensorType) -> tuple[TensorType, ...]:
@@ -145,7 +160,8 @@ class Split(View):
         return tuple(x.with_shape((*x.shape[: self.axis], n, *x.shape[self.axis + 1 :])) for n in self.sizes)
 
     def ref(self, x: Any) -> Any:
-        return tuple(np.split(x, np.cumsum(self.sizes)[:-1], self.axis))
+        sizes: Any = self.sizes
+        return tuple(np.split(x, np.cumsum(sizes)[:-1], self.axis))
 
     def views(self, layout: Layout) -> tuple[Layout | None, ...]:
         out: list[Layout | None] = []
