@@ -31,12 +31,13 @@ def patches(rows: Sequence[tuple[int, int, int]]) -> Words:
 class Job:
     """One instance of a schedule. At most one run at a time may use it; it keeps alive whatever it was given.
 
-    `io` is the array of pointers that a caller fills before `run()`; its address is fixed.
+    `io` holds the call's pointers: fill it before `run()`. A `light` job takes less time than waking a worker (some 50 µs): when the
+    workers sleep it runs alone and only alerts them for the next call.
     """
 
-    __slots__ = ("_block", "_keep", "_run", "address", "cancel", "error", "io", "io_address", "pool", "profile", "threads")
+    __slots__ = ("_block", "_keep", "_run", "address", "cancel", "error", "io", "pool", "profile", "threads")
 
-    def __init__(self, table: Words, patch_table: Words, *, threads: int, io_count: int, scratch: int = 0,
+    def __init__(self, table: Words, patch_table: Words, *, threads: int, io_count: int, scratch: int = 0, light: bool = False,
                  pool: Pool | None = None, keep: object = None) -> None:
         self.pool = process_pool() if pool is None else pool
         self.threads = self.pool.ensure(threads)
@@ -49,7 +50,6 @@ class Job:
         self.error: Words = words[L.JOB_WORDS:L.JOB_WORDS + L.ERROR_WORDS]
         self.cancel: Words = words[L.JOB_WORDS + L.ERROR_WORDS:L.JOB_WORDS + L.ERROR_WORDS + 1]
         self.io: Words = words[L.JOB_WORDS + L.ERROR_WORDS + 4:]
-        self.io_address = self.address + (L.JOB_WORDS + L.ERROR_WORDS + 4) * 8
         self.profile: Words | None = None
         words[L.JOB_THUNKS], words[L.JOB_COUNT] = table.ctypes.data, len(table)
         words[L.JOB_PATCHES], words[L.JOB_PATCH_COUNT] = patch_table.ctypes.data, len(patch_table)
@@ -58,6 +58,8 @@ class Job:
         words[L.JOB_CANCEL] = self.address + (L.JOB_WORDS + L.ERROR_WORDS) * 8
         words[L.JOB_ERROR] = self.address + L.JOB_WORDS * 8
         words[L.JOB_POOL] = self.pool.address
+        words[L.JOB_IO] = self.address + (L.JOB_WORDS + L.ERROR_WORDS + 4) * 8
+        words[L.JOB_LIGHT] = light
         self._keep = (table, patch_table, scratch_block, keep)
         self._run = self.pool.run
 
@@ -66,9 +68,9 @@ class Job:
         """Where the error block lies: what an ErrorWord argument holds."""
         return self.address + L.JOB_WORDS * 8
 
-    def run(self, io_address: int | None = None) -> int:
-        """Run once with the pointers at `io_address` (default: `io`); gives status bits of `layout`: 0, CANCELLED, FAILED."""
-        status: int = self._run(self.address, self.io_address if io_address is None else io_address)
+    def run(self) -> int:
+        """Run once with the pointers in `io`; gives status bits of `layout`: 0, CANCELLED, FAILED."""
+        status = self._run(self.address)
         return self.settle(status) if status else 0
 
     def settle(self, status: int) -> int:

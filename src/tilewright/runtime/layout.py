@@ -11,7 +11,7 @@ PATCH_WORDS = 3
 
 # job
 (JOB_THUNKS, JOB_COUNT, JOB_PATCHES, JOB_PATCH_COUNT, JOB_THREADS, JOB_SCRATCH, JOB_SCRATCH_STRIDE,
- JOB_CANCEL, JOB_ERROR, JOB_PROFILE, JOB_POOL) = range(11)
+ JOB_CANCEL, JOB_ERROR, JOB_PROFILE, JOB_POOL, JOB_IO, JOB_LIGHT) = range(13)
 JOB_WORDS = 16
 ERROR_WORDS = 4
 
@@ -30,8 +30,12 @@ POOL_IDLE_SPIN = 400  # i64: pauses
 POOL_BARRIER_SPIN = 408  # i64: pauses
 POOL_STOP = 416  # i64
 POOL_CROWD = 512  # i32: callers that run alone because the workers are taken
-POOL_LINES = 640  # one line of LINE bytes per thread
+POOL_MASK = 640  # MASK_BYTES: the cores this process may use, as sched_setaffinity wants them
+MASK_BYTES = 128
+POOL_LINES = 768  # one line of LINE bytes per thread
 LINE = 128
 LINE_EPOCH = 0  # i64: barriers this thread has reached
 LINE_SLEEPERS = 8  # i32: threads asleep on the epoch
 LINE_CANCELLED = 16  # i64, thread 0's line only: the barrier at which the job was cancelled
+LINE_CPU = 24  # i32: the core this worker began its last job on, plus 1
+LINE_TID = 28  # i32: this worker's thread id

@@ -1,6 +1,6 @@
 """The process-wide worker threads. Python starts them once; each then sits in a native loop with the GIL released.
 
-`run(job, io)` is the native entry itself: one foreign call of two integers per inference. When the workers are busy with another
+`run(job)` is the native entry itself: one foreign call of one integer per inference. When the workers are busy with another
 caller's job, it runs the schedule alone on the caller's thread, so callers never wait for each other.
 
 The pool's block never moves. A forked child has no workers: its block is reset in place, runs alone at first, and `ensure` starts new
@@ -27,15 +27,15 @@ from . import layout as L
 from .memory import Allocation
 from .walker import EXPORTS, runtime_ir
 
-_WORD = ctypes.c_size_t
+_WORD = ctypes.c_void_p  # plain integers; the fastest of ctypes' argument types
 _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
-    "tw_run": (ctypes.c_ssize_t, (_WORD, _WORD)),
+    "tw_run": (ctypes.c_ssize_t, (_WORD,)),
     "tw_worker": (None, (_WORD, _WORD, _WORD)),
     "tw_acquire": (None, (_WORD,)),
     "tw_release": (None, (_WORD,)),
     "tw_stop": (None, (_WORD,)),
     "tw_spin": (None, (_WORD,)),
-    "tw_ticks": (_WORD, ()),
+    "tw_ticks": (ctypes.c_size_t, ()),
 }
 
 
@@ -51,7 +51,7 @@ class Pool:
         native: dict[str, Callable[..., Any]] = {}
         for name, (result, arguments) in _SIGNATURES.items():
             native[name] = ctypes.CFUNCTYPE(result, *arguments)(self._library.address(name))
-        self.run: Callable[[int, int], int] = native["tw_run"]
+        self.run: Callable[[int], int] = native["tw_run"]
         self._native = native
         self._block = Allocation(L.POOL_LINES + L.LINE * MAX_THREADS)
         self._words = self._block.array(np.int64, (self._block.nbytes // 8,))
@@ -78,6 +78,11 @@ class Pool:
     def _configure(self) -> None:
         config = load()
         self._set(L.POOL_CORES, available_cores())
+        mask = bytearray(L.MASK_BYTES)
+        for core in os.sched_getaffinity(0):
+            if core < 8 * L.MASK_BYTES:
+                mask[core // 8] |= 1 << core % 8
+        self._words[L.POOL_MASK // 8:(L.POOL_MASK + L.MASK_BYTES) // 8] = np.frombuffer(bytes(mask), np.int64)
         self._set(L.POOL_IDLE_SPIN, int(config.idle_spin_us * self._pauses_per_us))
         self._set(L.POOL_BARRIER_SPIN, int(config.barrier_spin_us * self._pauses_per_us))
 

@@ -14,17 +14,18 @@ from ..core.errors import UnsupportedError
 from ..core.target_spec import TargetSpec
 from . import layout as L
 
+YIELD_EVERY = 2048  # pauses, some 30 microseconds
 EXPORTS = ("tw_run", "tw_worker", "tw_acquire", "tw_release", "tw_stop", "tw_spin", "tw_ticks")
 
 
-def _machine(target: TargetSpec) -> tuple[str, str, int]:
-    """The pause instruction, the clock and the number of the futex system call."""
+def _machine(target: TargetSpec) -> tuple[str, str, tuple[int, int, int]]:
+    """The pause instruction, the clock, and the numbers of the system calls futex, gettid and sched_setaffinity."""
     if "linux" not in target.triple:
         raise UnsupportedError(f"runtime: worker threads sleep on Linux futexes, this is {target.triple}; only Linux is supported")
     if target.is_x86:
-        return "call void @llvm.x86.sse2.pause()", "call i64 @llvm.readcyclecounter()", 202
+        return "call void @llvm.x86.sse2.pause()", "call i64 @llvm.readcyclecounter()", (202, 186, 203)
     if target.is_arm:
-        return 'call void asm sideeffect "isb", ""()', 'call i64 asm sideeffect "mrs $0, cntvct_el0", "=r"()', 98
+        return 'call void asm sideeffect "isb", ""()', 'call i64 asm sideeffect "mrs $0, cntvct_el0", "=r"()', (98, 178, 122)
     raise UnsupportedError(f"runtime: no native runtime for {target.triple}; supported: x86-64, AArch64")
 
 
@@ -40,17 +41,19 @@ def _job(name: str, word: int, kind: str = "i64") -> str:
 
 def runtime_ir(target: TargetSpec) -> str:
     """The whole native runtime as one module."""
-    pause, clock, futex = _machine(target)
+    pause, clock, (futex, gettid, setaffinity) = _machine(target)
     declarations = """
 declare i64 @syscall(i64, ...)
 declare i32 @sched_yield()
+declare i32 @sched_getcpu()
 declare i64 @llvm.readcyclecounter()
 declare i64 @llvm.umin.i64(i64, i64)
 declare i64 @llvm.smax.i64(i64, i64)
+declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
 """
     if target.is_x86:
         declarations += "declare void @llvm.x86.sse2.pause()\n"
-    parts = (declarations, _futex(futex), _barrier(pause), _walk(clock), _run(), _worker(pause), _control(pause, clock))
+    parts = (declarations, _futex(futex), _barrier(pause), _walk(clock), _place(setaffinity), _run(), _worker(gettid), _control(pause, clock))
     return "\n".join(parts) + "\nattributes #0 = { nounwind }\nattributes #1 = { nounwind noinline cold }\n"
 
 
@@ -94,6 +97,19 @@ define internal i1 @may_spin(ptr %pool, i64 %n) alwaysinline #0 {{
   ret i1 %r
 }}
 
+; the scheduler may have put the thread we wait for on our own core: let it run now and then
+define internal void @relax(i64 %i) alwaysinline #0 {{
+  {pause}
+  %low = and i64 %i, {YIELD_EVERY - 1}
+  %turn = icmp eq i64 %low, {YIELD_EVERY - 1}
+  br i1 %turn, label %yield, label %out
+yield:
+  %r = call i32 @sched_yield()
+  br label %out
+out:
+  ret void
+}}
+
 define internal void @await_slow(ptr %pool, ptr %line, i64 %n, i64 %e) noinline #0 {{
 entry:
 {_field("limit", "pool", L.POOL_BARRIER_SPIN)}
@@ -105,7 +121,7 @@ spin:
   %go = and i1 %free, %below
   br i1 %go, label %again, label %doze
 again:
-  {pause}
+  call void @relax(i64 %i)
   %i1 = add i64 %i, 1
   %v = load atomic i64, ptr %line acquire, align 8
   %there = icmp sge i64 %v, %e
@@ -285,13 +301,71 @@ done:
 """
 
 
-def _run() -> str:
-    """tw_run(job, io): patch the argument blocks, then walk with the workers, or alone when they are taken."""
+def _place(setaffinity: int) -> str:
+    """Move workers off the caller's core. The scheduler likes to wake a thread next to its waker; at a barrier both would then wait for
+    each other on one core, for as long as it takes the load balancer to notice."""
     return f"""
-define i64 @tw_run(ptr %job, ptr %io) #0 {{
+define internal void @exile(ptr %pool, ptr %line, i32 %cpu1) #1 {{
+  %mask = alloca [{L.MASK_BYTES} x i8], align 8
+  %all = getelementptr i8, ptr %pool, i64 {L.POOL_MASK}
+  call void @llvm.memcpy.p0.p0.i64(ptr align 8 %mask, ptr align 8 %all, i64 {L.MASK_BYTES}, i1 false)
+  %cpu = sub i32 %cpu1, 1
+  %word = lshr i32 %cpu, 6
+  %bit = and i32 %cpu, 63
+  %inside = icmp ult i32 %word, {L.MASK_BYTES // 8}
+  br i1 %inside, label %go, label %out
+go:
+  %w = getelementptr i64, ptr %mask, i32 %word
+  %b64 = zext i32 %bit to i64
+  %one = shl i64 1, %b64
+  %not = xor i64 %one, -1
+  %old = load i64, ptr %w, align 8
+  %new = and i64 %old, %not
+  store i64 %new, ptr %w, align 8
+{_field("tid", "line", L.LINE_TID, "i32", align=4)}\
+  %r = call i64 (i64, ...) @syscall(i64 {setaffinity}, i32 %tid, i64 {L.MASK_BYTES}, ptr %mask)
+  br label %out
+out:
+  ret void
+}}
+
+define internal void @spread(ptr %pool, i64 %n) #0 {{
+entry:
+{_field("cores", "pool", L.POOL_CORES)}\
+  %fits = icmp sle i64 %n, %cores
+  br i1 %fits, label %start, label %out
+start:
+  %cpu = call i32 @sched_getcpu()
+  %cpu1 = add i32 %cpu, 1
+  %lines = getelementptr i8, ptr %pool, i64 {L.POOL_LINES}
+  br label %loop
+loop:
+  %u = phi i64 [ 1, %start ], [ %u1, %next ]
+  %off = mul i64 %u, {L.LINE}
+  %line = getelementptr i8, ptr %lines, i64 %off
+{_field("at", "line", L.LINE_CPU, "i32", "monotonic", 4)}\
+  %clash = icmp eq i32 %at, %cpu1
+  br i1 %clash, label %move, label %next
+move:
+  call void @exile(ptr %pool, ptr %line, i32 %cpu1)
+  br label %next
+next:
+  %u1 = add i64 %u, 1
+  %more = icmp slt i64 %u1, %n
+  br i1 %more, label %loop, label %out
+out:
+  ret void
+}}
+"""
+
+
+def _run() -> str:
+    """tw_run(job): patch the argument blocks, then walk with the workers, or alone when they are taken."""
+    return f"""
+define i64 @tw_run(ptr %job) #0 {{
 entry:
 {_job("pool", L.JOB_POOL, "ptr")}{_job("patches", L.JOB_PATCHES, "ptr")}{_job("pcount", L.JOB_PATCH_COUNT)}\
-{_job("error", L.JOB_ERROR, "ptr")}{_job("wish", L.JOB_THREADS)}\
+{_job("io", L.JOB_IO, "ptr")}{_job("light", L.JOB_LIGHT)}{_job("error", L.JOB_ERROR, "ptr")}{_job("wish", L.JOB_THREADS)}\
   br label %patch
 patch:
   %p = phi i64 [ 0, %entry ], [ %p1, %patching ]
@@ -352,17 +426,30 @@ aside:
   %now = load atomic i64, ptr %nowp monotonic, align 8
   br label %after
 post:
+{_field("ticket", "pool", L.POOL_TICKET, "i64", "monotonic")}\
+{_field("idle", "pool", L.POOL_IDLE, "i32", "seq_cst", 4)}\
+  %num = add i64 %ticket, 1
+  %low = and i64 %num, 4294967295
+  %asleep = icmp ne i32 %idle, 0
+  %small = icmp ne i64 %light, 0
+  %rush = and i1 %asleep, %small
+  call void @spread(ptr %pool, i64 %n)
+  br i1 %rush, label %alert, label %assign
+alert:
+  %olda = atomicrmw xchg ptr %ticket.p, i64 %low seq_cst, align 8
+  call void @wake(ptr %ticket.p)
+  store atomic i32 0, ptr %pool release, align 4
+  %r4 = call i64 @walk(ptr %pool, ptr %job, i64 0, i64 1, i64 0)
+  br label %after
+assign:
   %jobp = getelementptr i8, ptr %pool, i64 {L.POOL_JOB}
   store ptr %job, ptr %jobp, align 8
 {_field("epoch", "pool", L.POOL_EPOCH)}\
-{_field("ticket", "pool", L.POOL_TICKET, "i64", "monotonic")}\
-  %num = add i64 %ticket, 1
-  %low = and i64 %num, 4294967295
   %high = shl i64 %n, 32
   %new = or i64 %high, %low
   %oldt = atomicrmw xchg ptr %ticket.p, i64 %new seq_cst, align 8
-{_field("idle", "pool", L.POOL_IDLE, "i32", "seq_cst", 4)}\
-  %awake = icmp eq i32 %idle, 0
+{_field("idle2", "pool", L.POOL_IDLE, "i32", "seq_cst", 4)}\
+  %awake = icmp eq i32 %idle2, 0
   br i1 %awake, label %go, label %rouse
 rouse:
   call void @wake(ptr %ticket.p)
@@ -376,8 +463,8 @@ go:
   store atomic i32 0, ptr %pool release, align 4
   br label %after
 after:
-  %rm = phi i64 [ %r2, %aside ], [ %r3, %go ]
-  %seen = phi i64 [ %now, %aside ], [ %workers, %go ]
+  %rm = phi i64 [ %r2, %aside ], [ %r3, %go ], [ %r4, %alert ]
+  %seen = phi i64 [ %now, %aside ], [ %workers, %go ], [ %workers, %alert ]
   %team = add i64 %seen, 1
   %short = icmp slt i64 %team, %wish
   %missing = select i1 %short, i64 {L.FEW_WORKERS}, i64 0
@@ -401,7 +488,7 @@ return:
 """
 
 
-def _worker(pause: str) -> str:
+def _worker(gettid: int) -> str:
     """tw_worker(pool, t, seen): take part in every job of more than t threads until told to stop."""
     return f"""
 define void @tw_worker(ptr %pool, i64 %t, i64 %seen0) #0 {{
@@ -409,9 +496,17 @@ entry:
   %ticketp = getelementptr i8, ptr %pool, i64 {L.POOL_TICKET}
   %idlep = getelementptr i8, ptr %pool, i64 {L.POOL_IDLE}
   %t1 = add i64 %t, 1
+  %off = mul i64 %t, {L.LINE}
+  %lines = getelementptr i8, ptr %pool, i64 {L.POOL_LINES}
+  %line = getelementptr i8, ptr %lines, i64 %off
+  %cpup = getelementptr i8, ptr %line, i64 {L.LINE_CPU}
+  %tidp = getelementptr i8, ptr %line, i64 {L.LINE_TID}
+  %tid = call i64 (i64, ...) @syscall(i64 {gettid})
+  %tid32 = trunc i64 %tid to i32
+  store i32 %tid32, ptr %tidp, align 4
   br label %fresh
 fresh:
-  %seen = phi i64 [ %seen0, %entry ], [ %w, %work ]
+  %seen = phi i64 [ %seen0, %entry ], [ %w, %work ], [ %w, %mine ]
 {_field("limit", "pool", L.POOL_IDLE_SPIN)}
   br label %spin
 spin:
@@ -425,7 +520,7 @@ idle:
   %stay = and i1 %free, %below
   br i1 %stay, label %again, label %doze
 again:
-  {pause}
+  call void @relax(i64 %i)
   %i1 = add i64 %i, 1
   br label %spin
 doze:
@@ -450,11 +545,17 @@ news:
   br i1 %quit, label %out, label %mine
 mine:
   %n = lshr i64 %w, 32
+  %ready = icmp eq i64 %n, 0
+  br i1 %ready, label %fresh, label %chosen
+chosen:
   %member = icmp slt i64 %t, %n
   br i1 %member, label %work, label %stranger
 stranger:
   br label %doze
 work:
+  %cpu = call i32 @sched_getcpu()
+  %cpu1 = add i32 %cpu, 1
+  store atomic i32 %cpu1, ptr %cpup monotonic, align 4
 {_field("job", "pool", L.POOL_JOB, "ptr")}{_field("epoch", "pool", L.POOL_EPOCH)}\
   %r = call i64 @walk(ptr %pool, ptr %job, i64 %t, i64 %n, i64 %epoch)
   %last = ashr i64 %r, 1

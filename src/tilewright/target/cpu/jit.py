@@ -190,7 +190,7 @@ def compile_many(texts: Sequence[str], target: TargetSpec, opt: OptLevel = DEFAU
 def process_symbols() -> Mapping[str, int]:
     """Absolute addresses of the C library functions that generated code may call."""
     libc = ctypes.CDLL(None)
-    names = ("syscall", "memcpy", "memmove", "memset", "sched_yield", "clock_gettime")
+    names = ("syscall", "memcpy", "memmove", "memset", "sched_yield", "sched_getcpu")
     return {name: address for name in names if (address := ctypes.cast(getattr(libc, name), ctypes.c_void_p).value) is not None}
 
 
