@@ -16,7 +16,7 @@ from . import functions as F
 from . import special
 from .base import E, S, register
 from .elementwise import FLOAT_ONLY
-from .families import Unary, bf16, f16, f32, f64, i32, unary_samples
+from .families import Unary, bf16, boolean, f16, f32, f64, i32, unary_samples
 
 TANH_SCALE = sqrt(2 / pi)
 TANH_CUBIC = 0.044715
@@ -28,7 +28,8 @@ class Relu(Unary):
 
     kinds = "fi"
     samples = unary_samples(-4, 4, i32(5))
-
+    samples = unary_samples(-4, 4, i32(5))
+    errors = [E(boolean(3), match="needs float or integer operands; cast first, got dtype=bool")]
     def ref(self, x: Any) -> Any:
         return np.maximum(x, np.zeros((), x.dtype))
 

@@ -1,0 +1,47 @@
+"""Every op in the registry says what it is: a sentence, a type rule, a meaning in NumPy, samples, and what it rejects."""
+from __future__ import annotations
+
+import pytest
+
+from tilewright.core import dtypes
+from tilewright.ir.types import TensorType
+from tilewright.ops import REGISTRY, Op
+
+PLAIN = sorted(name for name, op in REGISTRY.items() if not op.traits.source and name != "fused")
+
+
+ACCEPT_ANY_DTYPE = {"cast": {"dtype": dtypes.f32}}  # nothing to reject; a test below holds them to it
+
+
+def overrides(op: type[Op], method: str) -> bool:
+    return getattr(op, method) is not getattr(Op, method)
+
+
+def test_the_registry_is_filled() -> None:
+    assert len(PLAIN) > 60
+    assert {"matmul", "layer_norm", "attention", "gelu", "softmax", "gather", "conv"} <= set(PLAIN)
+
+
+@pytest.mark.parametrize("name", sorted(REGISTRY))
+def test_it_is_documented_and_typed(name: str) -> None:
+    op = REGISTRY[name]
+    assert op.name == name
+    assert op.__doc__ and not op.__doc__.startswith(f"{op.__name__}("), "the docstring that dataclass makes does not count"
+    assert overrides(op, "infer"), "no type rule"
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_it_has_a_meaning_and_samples(name: str) -> None:
+    op = REGISTRY[name]
+    assert overrides(op, "ref") or op.traits.composite, "no NumPy reference"
+    assert op.samples, "no sample: no property test would see it"
+    assert op.errors or name in ACCEPT_ANY_DTYPE, "no error sample: nothing pins what its type rule rejects"
+    assert len({(s.types, tuple(sorted(map(str, s.attrs.items())))) for s in op.samples}) == len(op.samples), "a sample stands twice"
+
+
+@pytest.mark.parametrize("dtype", dtypes.ALL, ids=str)
+@pytest.mark.parametrize("name", sorted(ACCEPT_ANY_DTYPE))
+def test_ops_without_error_samples_reject_nothing(name: str, dtype: dtypes.DType) -> None:
+    made = REGISTRY[name](**ACCEPT_ANY_DTYPE[name])
+    inferred = made.infer(TensorType(dtype, (2, 0)))
+    assert isinstance(inferred, TensorType) and inferred.shape == (2, 0)
