@@ -28,8 +28,8 @@ class Relu(Unary):
 
     kinds = "fi"
     samples = unary_samples(-4, 4, i32(5))
-    samples = unary_samples(-4, 4, i32(5))
     errors = [E(boolean(3), match="needs float or integer operands; cast first, got dtype=bool")]
+
     def ref(self, x: Any) -> Any:
         return np.maximum(x, np.zeros((), x.dtype))
 
