@@ -6,38 +6,19 @@ from typing import Any
 
 from ...core.errors import CompileError
 from ...core.target_spec import TargetSpec
-from ...tile.ir import BINARY, INDEX, UNARY, Block, Instr, Kernel, Operand, TileType, Type, Var, ViewType
+from ...tile.ir import BINARY, INDEX, UNARY, Block, Instr, Kernel, Operand, TileType, Type, Var, ViewType, alloc_bytes
 from . import access, arithmetic
 from .access import Address, Term
 from .llvm_text import FunctionText, module_text, vector
 from .reductions import reduce_tile, transpose_tile
 from .registers import Registers, chunk_sizes, chunks, elem_type, read_chunk, row_count, row_map
 
-ZERO, ALIGN = "0", 64
 _INDEX_OPS = {"add": "add nsw", "sub": "sub nsw", "mul": "mul nsw", "floordiv": "udiv", "mod": "urem", "shl": "shl", "shr": "lshr", "and": "and"}
 
 
 def emit_kernel(kernel: Kernel, target: TargetSpec) -> str:
     """The LLVM module text of a kernel. The function has the kernel's name."""
     return Emitter(kernel, target).run()
-
-
-def scratch_bytes(kernel: Kernel) -> int:
-    """Bytes of scratch one program needs: every `alloc`, each aligned to 64."""
-    return sum(_round_up(_alloc_bytes(i)) for i in kernel.walk() if i.op == "alloc")
-
-
-def _alloc_bytes(instr: Instr) -> int:
-    size = 1
-    for d in instr.attrs["shape"]:
-        size *= d
-    type_ = instr.results[0].type
-    assert isinstance(type_, ViewType)
-    return size * type_.dtype.itemsize
-
-
-def _round_up(n: int) -> int:
-    return -(-n // ALIGN) * ALIGN
 
 
 class Emitter:
@@ -324,7 +305,7 @@ class Emitter:
         type_ = instr.results[0].type
         assert isinstance(type_, ViewType)
         pointer = self.f.gep("i8", "%scratch", str(self.scratch)) if self.scratch else "%scratch"
-        self.scratch += _round_up(_alloc_bytes(instr))
+        self.scratch += alloc_bytes(instr)
         self._bind(instr.results[0], Address(pointer, tuple(str(s) for s in type_.strides), type_.dtype))
         self.depth[instr.results[0]] = 0
 
@@ -378,6 +359,9 @@ class Emitter:
                 x = access.gather_chunk(f, vector(n, mem), f.value(f"getelementptr {mem}, ptr {base}, {wide} {offset}"), None, "zeroinitializer")
             rows[r].append(access._from_memory(f, view.dtype, n, x))
         self._tile(instr, rows)
+
+    def do_join(self, instr: Instr) -> None:
+        """Tokens order memory; within one program the CPU keeps program order, so nothing is emitted."""
 
     def do_prefetch(self, instr: Instr) -> None:
         view, at, _, _ = self._access(instr)

@@ -6,25 +6,12 @@ import itertools
 
 from ...core.dtypes import DType
 from ...core.errors import CompileError
+from ...tile.ir import identity
 from . import arithmetic
 from .llvm_text import FunctionText, number, vector
 from .registers import Registers, chunk_sizes, elem_type
 
 _COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "any": "or", "all": "and"}
-
-
-def identity(fn: str, dtype: DType) -> float | int:
-    if fn in ("sum", "any"):
-        return 0
-    if fn in ("prod", "all"):
-        return 1
-    if dtype.is_float:
-        return float("-inf") if fn == "max" else float("inf")
-    if dtype.is_bool:
-        return 0 if fn == "max" else 1
-    bits = dtype.itemsize * 8
-    low, high = (0, (1 << bits) - 1) if dtype.kind == "u" else (-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
-    return low if fn == "max" else high
 
 
 def combine(f: FunctionText, fn: str, dtype: DType, ty: str, a: str, b: str) -> str:

@@ -1,0 +1,306 @@
+"""Attention: softmax(scale · Q Kᵀ, masked) V in one kernel, with an online softmax over KV tiles of fixed size.
+
+One program owns a block of query rows of one head. It walks the KV tiles from absolute position 0, packs Kᵀ of a tile into
+local memory (transposed in registers), and for every tile of at most `rows` query rows computes scores, running maximum and sum, and the
+rescaled output. Q, K and V are read through any strides, so views of one QKV buffer need no copy. The result of a row
+depends on its own scores alone: neither the block, the tile height, the batch nor threads change a bit, and a tile
+wider than the sequence adds exact zeros. Causal and windowed rows skip tiles that they do not see. A fully masked row gives zeros.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..core.dims import Dim, ceildiv, product
+from ..core.dtypes import compute_dtype
+from ..core.target_spec import TargetSpec
+from ..ir.graph import Value
+from ..ir.layout import Layout
+from ..ops.attention import Attention as AttentionOp
+from ..tile.builder import Ix, Tile, View
+from .call import Call
+from .launch import Launch
+from .matmul import for_each_tile, leaves_of_epilogue, tile_heights
+from .pointwise import unravel
+from .region import Evaluator, Operand, Region, narrow, widen
+from .template import Reason, Template, region_bytes, region_flops
+
+NEVER = float("-inf")
+
+
+@dataclass(frozen=True)
+class Config:
+    """Query rows of a register tile, KV columns of a tile, query rows of a program, and the width of an output panel."""
+
+    rows: int
+    keys: int
+    block: int
+    width: int
+
+
+def default_config(sk: Dim, dv: int, target: TargetSpec, itemsize: int) -> Config:
+    lanes = target.vector_bits // 32
+    wide = lanes * max(1, (4 if target.registers >= 32 else 2) * 4 // itemsize)
+    keys = wide
+    while isinstance(sk, int) and keys > lanes and sk <= keys // 2:
+        keys //= 2
+    width = wide
+    while width > lanes and dv <= width // 2:
+        width //= 2
+    return Config(6, keys, 48, width)
+
+
+class Attention(Template):
+    key = "attention"
+
+    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
+        node = region.anchor
+        if node is None or not isinstance(node.op, AttentionOp):
+            return Reason("no attention")
+        if any(region.operand(v) is None for v in node.operands):
+            return Reason("operands of attention must come from memory")
+        if not all(isinstance(v.shape[-1], int) for v in node.operands[:3]):
+            return Reason("the head size must be static")
+        bad = [r for r in region.results if r.type.shape != node.values[0].shape]
+        return Reason(f"outputs must have the shape of the attention, got {bad[0].type}") if bad else None
+
+    def build(self, region: Region, target: TargetSpec) -> list[Launch]:
+        return [AttentionKernel(region, target).launch()]
+
+
+class AttentionKernel:
+    """One kernel under construction."""
+
+    def __init__(self, region: Region, target: TargetSpec) -> None:
+        assert region.anchor is not None and isinstance(region.anchor.op, AttentionOp)
+        self.region, self.node, self.op = region, region.anchor, region.anchor.op
+        q, k, v = (self._operand(x) for x in self.node.operands[:3])
+        self.batch, self.heads, self.sq, _ = q.type.shape
+        self.kv_heads, self.sk = k.type.shape[1], k.type.shape[2]
+        depth, dv = q.type.shape[3], v.type.shape[3]
+        assert isinstance(depth, int) and isinstance(dv, int)
+        self.depth, self.dv = depth, dv
+        self.dtype = compute_dtype(q.type.dtype)
+        self.config = default_config(self.sk, self.dv, target, self.dtype.itemsize)
+        self.lanes = target.vector_bits // 32
+        self.single = isinstance(self.sk, int) and self.sk <= self.config.keys
+        self.call = Call("attention", region.name)
+        self._bind(q, k, v)
+
+    def _operand(self, v: Value) -> Operand:
+        found = self.region.operand(v)
+        assert found is not None
+        return found
+
+    def _bind(self, q: Operand, k: Operand, v: Operand) -> None:
+        call, b, c = self.call, self.call.b, self.config
+        self.q = call.view("q", q.type.dtype, q.buffer, q.layout)
+        self.k = call.view("k", k.type.dtype, k.buffer, k.layout)
+        self.v = call.view("v", v.type.dtype, v.buffer, v.layout)
+        scores = (self.batch, self.heads, self.sq, self.sk)
+        self.extra: list[View] = []
+        for i, value in enumerate(self.node.operands[3:]):
+            o = self._operand(value)
+            self.extra.append(call.view(f"s{i}", o.type.dtype, o.buffer, o.layout.expand(scores)))
+        out_shape = self.node.values[0].shape
+        leaves = leaves_of_epilogue(self.region, self.node.values[0])
+        self.ins = {x: call.view(f"e{i}", o.type.dtype, o.buffer, o.layout.expand(out_shape)) for i, x in enumerate(leaves) for o in [self._operand(x)]}
+        self.outs = [call.view(f"y{i}", r.type.dtype, r.buffer, r.layout, write=True) for i, r in enumerate(self.region.results)]
+        blocks = ceildiv(self.sq, c.block)
+        height = ceildiv(self.sq, blocks) if isinstance(self.sq, int) and self.sq else c.block
+        self.blocks, self.block = (blocks, height)
+        headsw = call.word("heads", self.heads)
+        self.sqw, self.skw = call.word("sq", self.sq), call.word("sk", self.sk)
+        groupw = call.word("group", self.heads // self.kv_heads)
+        offset = call.word("offset", self.op.offset) if self.op.causal or self.op.window is not None else None
+        blockw, blocksw = call.word("block", height), call.word("blocks", blocks)
+        rest, block = b.pid // blocksw, b.pid % blocksw
+        self.bi, self.hi = unravel(b, rest, [call.word("batch", self.batch), headsw])
+        self.kvh = self.hi // groupw
+        self.first = block * blockw
+        self.height = b.minimum(blockw, self.sqw - self.first)
+        self.offset = offset
+        self.kt = b.scratch(self.dtype, (self.depth, c.keys))
+        self.p = b.scratch(self.dtype, (c.rows, c.keys))
+        if not self.single:
+            self.acc = b.scratch(self.dtype, (c.block, -(-self.dv // c.width) * c.width))
+            self.top = b.scratch(self.dtype, (c.block, 1))
+            self.sum = b.scratch(self.dtype, (c.block, 1))
+
+    def launch(self) -> Launch:
+        b, c = self.call.b, self.config
+        heights = tile_heights(self.sq, self.block, c.rows)
+        if self.single:
+            self._pack(0)
+            for_each_tile(b, self.first, self.height, c.rows, heights, self._only_tile)
+        else:
+            for_each_tile(b, 0, self.height, c.rows, heights, self._reset)
+            lo, hi = self._visible_keys()
+            with b.loop(lo, hi, c.keys) as loop:
+                key = loop.index
+                self._pack(key)
+                for_each_tile(b, 0, self.height, c.rows, heights, lambda row, rows: self._tile(key, row, rows))
+            for_each_tile(b, 0, self.height, c.rows, heights, self._write)
+        grid = product([self.batch, self.heads]) * self.blocks
+        return self.call.finish(grid, flops=region_flops(self.region), bytes_=region_bytes(self.region), note=f"{c.rows}x{c.keys} tiles")
+
+    # --- which keys ---------------------------------------------------------------------------------------------------
+    def _visible_keys(self) -> tuple[Ix | int, Ix | int]:
+        """The range of KV tiles that any row of the block sees."""
+        b, c = self.call.b, self.config
+        lo: Ix | int = 0
+        hi: Ix | int = self.skw
+        if self.op.causal and self.offset is not None:
+            hi = b.minimum(hi, self.first + self.height + self.offset)
+        if self.op.window is not None and self.offset is not None:
+            lo = b.maximum(0, self.first + self.offset - (self.op.window - 1)) // c.keys * c.keys
+        return lo, hi
+
+    def _pack(self, key: Ix | int) -> None:
+        """Kᵀ of one tile into local memory; columns past the end are zero."""
+        b, c, n = self.call.b, self.config, self.lanes
+        for j in range(0, c.keys, n):
+            for d in range(0, self.depth, n):
+                inside = self.depth - d
+                x = widen(b, b.load(self.k, (self.bi, self.kvh, key + j, d), (n, n), limit=(self.skw - (key + j), None if inside >= n else inside)))
+                x = b.transpose(x)
+                b.store(self.kt, (d, j), x, limit=None if inside >= n else (inside, None))
+
+    # --- one tile of rows against one tile of keys ----------------------------------------------------------------------
+    def _scores(self, key: Ix | int, row: Ix | int, rows: int) -> Tile:
+        """Masked, scaled scores [rows, keys]; outside the mask −inf."""
+        b, c, op = self.call.b, self.config, self.op
+        unroll = 4 if self.depth % 4 == 0 else 1
+        with b.loop(0, self.depth, unroll, [b.full((rows, c.keys), 0.0, self.dtype)]) as loop:
+            acc = loop.carried[0]
+            for u in range(unroll):
+                left = widen(b, b.load(self.q, (self.bi, self.hi, row, loop.index + u), (rows, 1)))
+                acc = b.mma(left, b.load(self.kt, (loop.index + u, 0), (1, c.keys)), acc)
+            loop.next(acc)
+        s: Tile = loop.results[0] * op.scale
+        if op.softcap is not None:
+            s = b.unary("tanh", s * (1.0 / op.softcap)) * op.softcap
+        extra = list(self.extra)
+        mask = extra.pop(0) if op.has_mask else None
+        if op.has_bias:
+            s = s + widen(b, self._score_operand(extra[0], key, row, rows))
+        if mask is not None:
+            s = b.select(self._score_operand(mask, key, row, rows), s, NEVER)
+        column = b.iota((1, c.keys), 1)
+        if not (isinstance(self.sk, int) and self.sk % c.keys == 0):
+            s = b.select(b.cmp("lt", column, b.from_index(self.skw - key)), s, NEVER)
+        if self.offset is not None:
+            line = b.iota((rows, 1), 0)
+            reach = b.from_index(row + self.offset - key)  # last visible column of row 0
+            if op.causal:
+                s = b.select(b.cmp("le", column, line + reach), s, NEVER)
+            if op.window is not None:
+                s = b.select(b.cmp("gt", column, line + (reach - b.from_index(op.window))), s, NEVER)
+        return s
+
+    def _score_operand(self, view: View, key: Ix | int, row: Ix | int, rows: int) -> Tile:
+        b, c = self.call.b, self.config
+        *_, sm, sn = view.type.strides
+        shape = (1 if sm == 0 else rows, 1 if sn == 0 else c.keys)
+        return b.load(view, (self.bi, self.hi, row, key), shape, limit=(None, self.skw - key) if shape[1] != 1 else None)
+
+    def _weights(self, s: Tile, top: Tile) -> Tile:
+        """exp(s − top), zero where a row has seen nothing yet."""
+        b = self.call.b
+        safe = b.select(b.cmp("eq", top, NEVER), 0.0, top)
+        return b.unary("exp", s - safe)
+
+    def _values(self, key: Ix | int, rows: int, acc: Tile, column: int) -> Tile:
+        """acc + P·V for one panel of V's columns; P lies in local memory."""
+        b, c = self.call.b, self.config
+        inside = self.dv - column
+        limit = None if inside >= c.width else (None, inside)
+
+        def step(i: Ix | int, acc: Tile) -> Tile:
+            right = widen(b, b.load(self.v, (self.bi, self.kvh, key + i, column), (1, c.width), limit=limit))
+            return b.mma(b.load(self.p, (0, i), (rows, 1)), right, acc)
+
+        count = b.minimum(c.keys, self.skw - key)
+        whole = count // 4 * 4
+        with b.loop(0, whole, 4, [acc]) as loop:
+            x = loop.carried[0]
+            for u in range(4):
+                x = step(loop.index + u, x)
+            loop.next(x)
+        with b.loop(whole, count, 1, loop.results) as tail:
+            tail.next(step(tail.index, tail.carried[0]))
+        out: Tile = tail.results[0]
+        return out
+
+    def _panels(self) -> range:
+        return range(0, self.dv, self.config.width)
+
+    def _only_tile(self, row: Ix | int, rows: int) -> None:
+        """All keys fit one tile: no running state."""
+        b = self.call.b
+        s = self._scores(0, row, rows)
+        p = self._weights(s, b.reduce("max", s, 1))
+        b.store(self.p, (0, 0), p)
+        total = b.reduce("sum", p, 1)
+        for column in self._panels():
+            acc = self._values(0, rows, b.full((rows, self.config.width), 0.0, self.dtype), column)
+            self._output(acc, total, row, column)
+
+    def _reset(self, row: Ix | int, rows: int) -> None:
+        b = self.call.b
+        b.store(self.top, (row, 0), b.full((rows, 1), NEVER, self.dtype))
+        b.store(self.sum, (row, 0), b.full((rows, 1), 0.0, self.dtype))
+        for column in self._panels():
+            b.store(self.acc, (row, column), b.full((rows, self.config.width), 0.0, self.dtype))
+
+    def _tile(self, key: Ix | int, row: Ix | int, rows: int) -> None:
+        """Fold one KV tile into the running state of `rows` rows (row counts from the block's first)."""
+        b, c = self.call.b, self.config
+
+        def fold() -> None:
+            s = self._scores(key, self.first + row, rows)
+            before = b.load(self.top, (row, 0), (rows, 1))
+            top = b.binary("max", before, b.reduce("max", s, 1))
+            b.store(self.top, (row, 0), top)
+            p = self._weights(s, top)
+            b.store(self.p, (0, 0), p)
+            scale = self._weights(before, top)
+            b.store(self.sum, (row, 0), b.load(self.sum, (row, 0), (rows, 1)) * scale + b.reduce("sum", p, 1))
+            for column in self._panels():
+                acc = b.load(self.acc, (row, column), (rows, c.width)) * scale
+                b.store(self.acc, (row, column), self._values(key, rows, acc, column))
+
+        if self.op.causal and self.offset is not None:
+            with b.if_(b.compare("le", key, self.first + row + (rows - 1) + self.offset)):
+                fold()
+        else:
+            fold()
+
+    def _write(self, row: Ix | int, rows: int) -> None:
+        b = self.call.b
+        total = b.load(self.sum, (row, 0), (rows, 1))
+        for column in self._panels():
+            self._output(b.load(self.acc, (row, column), (rows, self.config.width)), total, self.first + row, column)
+
+    def _output(self, acc: Tile, total: Tile, row: Ix | int, column: int) -> None:
+        """Divide by the sum (zeros for a row that saw nothing), apply the epilogue, store."""
+        b, width = self.call.b, self.config.width
+        inverse = b.select(b.cmp("eq", total, 0.0), 0.0, b.unary("reciprocal", total))
+        y = acc * inverse
+        rows, inside = acc.shape[0], self.dv - column
+        limit = None if inside >= width else (None, inside)
+
+        def leaf(v: Value, o: Operand) -> Tile:
+            view = self.ins[v]
+            *_, sm, sn = view.type.strides
+            shape = (1 if sm == 0 else rows, 1 if sn == 0 else width)
+            return b.load(view, (self.bi, self.hi, row, column), shape, limit=limit if shape[1] != 1 else None)
+
+        evaluate = Evaluator(b, self.region, leaf, {self.node.values[0]: y})
+        for v, view, r in zip(self.region.body.outputs, self.outs, self.region.results, strict=True):
+            b.store(view, (self.bi, self.hi, row, column), narrow(b, b.broadcast(evaluate(v), (rows, width)), r.type.dtype), limit=limit)
+
+
+def result_layout(region_shape: tuple[Dim, ...]) -> Layout:
+    """[B, H, S, D] stored as [B, S, H, D]: the projection that follows then reads contiguous rows."""
+    batch, heads, length, depth = region_shape
+    return Layout.contiguous((batch, length, heads, depth)).permute((0, 2, 1, 3))

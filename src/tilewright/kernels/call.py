@@ -1,0 +1,55 @@
+"""Builds a kernel and its argument words side by side, so that they cannot disagree."""
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+from ..core.dims import Dim, Shape
+from ..core.dtypes import DType
+from ..ir.layout import Layout
+from ..tile.builder import Ix, KernelBuilder, View
+from ..tile.ir import local_bytes
+from ..tile.text import to_text
+from .launch import Argument, Buffer, ErrorWord, Launch, Pointer, Word
+
+
+class Call:
+    """A launch under construction. Views bake only strides 0 and 1 into the kernel; all else is a run-time word."""
+
+    def __init__(self, template: str, label: str) -> None:
+        self.b = KernelBuilder(template)
+        self.label = label
+        self._arguments: list[Argument] = []
+        self._reads: dict[Buffer, None] = {}
+        self._writes: dict[Buffer, None] = {}
+
+    def view(self, name: str, dtype: DType, buffer: Buffer, layout: Layout, *, write: bool = False, sizes: Shape | None = None) -> View:
+        """A view parameter over `layout` (its shape gives the extent to check, unless `sizes` does)."""
+        known = tuple(s if isinstance(s, int) and s in (0, 1) else None for s in layout.strides)
+        low, high = layout.offset, layout.offset
+        for d, s in zip(sizes or layout.shape, layout.strides, strict=True):
+            if isinstance(s, int) and s < 0:
+                low = low + (d - 1) * s
+            else:
+                high = high + (d - 1) * s
+        item = dtype.itemsize
+        self._arguments.append(Pointer(buffer, layout.offset * item, (high - layout.offset + 1) * item))
+        self._arguments += [Word(s) for s, k in zip(layout.strides, known, strict=True) if k is None]
+        (self._writes if write else self._reads)[buffer] = None
+        return self.b.view(name, dtype, known)
+
+    def word(self, name: str, value: Dim) -> Ix:
+        """An index parameter with the value of a dim."""
+        self._arguments.append(Word(value))
+        return self.b.index(name)
+
+    def error(self) -> View:
+        self._arguments.append(ErrorWord())
+        return self.b.error()
+
+    def finish(self, grid: Dim, *, flops: Dim = 0, bytes_: Dim = 0, inplace: Sequence[tuple[Buffer, Buffer]] = (), note: str = "", serial: bool = False) -> Launch:
+        kernel = self.b.build()
+        template, kernel.name = kernel.name, "kernel"
+        kernel.name = f"{template}_{hashlib.blake2b(to_text(kernel).encode(), digest_size=8).hexdigest()}"
+        return Launch(self.label, kernel, tuple(self._arguments), grid, tuple(self._reads), tuple(self._writes), tuple(inplace), local_bytes(kernel), flops, bytes_,
+                      serial, note)

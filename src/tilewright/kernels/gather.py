@@ -1,0 +1,111 @@
+"""Gather along one axis (embeddings): one program per index, one row copied per program, elementwise consumers fused.
+
+Every index is checked: one outside the axis is reported in the error block and clamped, so nothing outside the table is ever
+read. A table that is packed in panels for a matmul (a tied weight) is read in that layout.
+"""
+from __future__ import annotations
+
+from ..core.dims import product
+from ..core.target_spec import TargetSpec
+from ..ir.graph import Value
+from ..ir.layout import Layout
+from ..ops.indexing import Gather as GatherOp
+from ..tile.builder import Ix, KernelBuilder, Tile, View
+from .call import Call
+from .launch import Launch
+from .matmul import leaves_of_epilogue
+from .pointwise import unravel
+from .region import Evaluator, Operand, Region, narrow, widen
+from .template import Reason, Template, region_bytes, region_flops
+
+INDEX_OUT_OF_RANGE = 1  # code in the error block
+
+
+class Gather(Template):
+    key = "gather"
+
+    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
+        node = region.anchor
+        if node is None or not isinstance(node.op, GatherOp):
+            return Reason("no gather")
+        if any(region.operand(v) is None for v in node.operands):
+            return Reason("operands of a gather must come from memory")
+        bad = [r for r in region.results if r.type.shape != node.values[0].shape]
+        return Reason(f"outputs must have the shape of the gather, got {bad[0].type}") if bad else None
+
+    def build(self, region: Region, target: TargetSpec) -> list[Launch]:
+        node = region.anchor
+        assert node is not None and isinstance(node.op, GatherOp)
+        table, ids = region.operand(node.operands[0]), region.operand(node.operands[1])
+        assert table is not None and ids is not None
+        axis, n_ids = node.op.axis, ids.type.ndim
+        out_shape = node.values[0].shape
+        before, after = table.type.shape[:axis], table.type.shape[axis + 1 :]
+        call = Call("gather", region.name)
+        b = call.b
+        width = table.packed.width
+        rows = _table_layout(table)
+        source = call.view("table", table.type.dtype, table.buffer, rows)
+        index = call.view("ids", ids.type.dtype, ids.buffer, ids.layout)
+        leaves = leaves_of_epilogue(region, node.values[0])
+        ins: dict[Value, View] = {}
+        for i, v in enumerate(leaves):
+            o = region.operand(v)
+            assert o is not None
+            ins[v] = call.view(f"e{i}", o.type.dtype, o.buffer, o.layout.expand(out_shape))
+        outs = [call.view(f"y{i}", r.type.dtype, r.buffer, r.layout, write=True) for i, r in enumerate(region.results)]
+        error = call.error()
+        size = call.word("size", table.type.shape[axis])
+        outer = [call.word(f"d{i}", d) for i, d in enumerate((*before, *ids.type.shape, *after[:-1]))]
+        inner = call.word("n", after[-1]) if after else None
+        at = unravel(b, b.pid, outer)
+        at_before, at_ids, at_after = at[:axis], at[axis : axis + n_ids], at[axis + n_ids :]
+        wanted = b.to_index(b.load(index, at_ids, ()))
+        with b.if_(b.compare("lt", wanted, 0)):
+            _report(b, error, b.pid, wanted)
+        with b.if_(b.compare("ge", wanted, size)):
+            _report(b, error, b.pid, wanted)
+        safe = b.minimum(b.maximum(wanted, 0), size - 1)
+        tile = target.vector_bits // 32 * (4 if inner is not None else 1)
+
+        def body(i: Ix | int, left: Ix | int | None, shape: tuple[int, ...]) -> None:
+            limit = None if left is None else (left,)
+            last: tuple[Ix | int, ...] = (i,) if inner is not None else ()
+            where = (safe // width, i, safe % width) if width else (*at_before, safe, *at_after, *last)
+            axes = None if not width else (1,)
+            x = widen(b, b.load(source, where, shape, limit=limit, axes=axes if shape else ()))
+
+            def leaf(v: Value, o: Operand) -> Tile:
+                return b.load(ins[v], (*at, *last), shape, limit=limit)
+
+            evaluate = Evaluator(b, region, leaf, {node.values[0]: x})
+            for v, view, r in zip(region.body.outputs, outs, region.results, strict=True):
+                b.store(view, (*at, *last), narrow(b, b.broadcast(evaluate(v), shape), r.type.dtype), limit=limit)
+
+        if inner is None:
+            body(0, None, ())
+        else:
+            whole = inner // tile * tile
+            with b.loop(0, whole, tile) as loop:
+                body(loop.index, None, (tile,))
+            with b.if_(b.compare("lt", whole, inner)):
+                body(whole, inner - whole, (tile,))
+        moved = region_bytes(region) - table.type.nbytes + node.values[0].type.nbytes
+        return [call.finish(product(out_shape[:-1]) if after else product(out_shape), flops=region_flops(region), bytes_=moved,
+                            note="reads the panels of a tied weight" if width else "")]
+
+
+def _table_layout(table: Operand) -> Layout:
+    """A packed table [N, K] is [panel, k, lane] in memory."""
+    if table.packed.form == "plain":
+        return table.layout
+    n, k = reversed(table.type.shape) if table.packed.transposed else table.type.shape
+    w = table.packed.width
+    return Layout(((n + w - 1) // w, k, w), (k * w, w, 1))
+
+
+def _report(b: KernelBuilder, error: View, position: Ix, value: Ix) -> None:
+    """Code, launch (filled in by the runtime from its own records), position, value. Any of several failures may win."""
+    b.store(error, (2,), b.from_index(position))
+    b.store(error, (3,), b.from_index(value))
+    b.store(error, (0,), b.from_index(INDEX_OUT_OF_RANGE))

@@ -1,0 +1,300 @@
+"""Matrix products: C[..., M, N] = epilogue(alpha · A[..., M, K] · B[..., K, N]).
+
+B is read as panels [ceil(N/width), K, width]: a constant is packed once when the program is built, a run-time B by a launch before
+(unless its columns are contiguous, then it is read in place). A is read in place, element by element, through any strides.
+One program computes one block of rows × one panel: the block is cut into tiles of at most `rows` rows of nearly equal height, and
+each tile keeps its accumulators in registers over the whole of K: one FMA chain per element in K order, so neither M, N,
+batch nor threads change a bit. Columns past N are masked when stored; K = 0 gives epilogue(0); zero-sized results run no program.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from ..core.dims import Dim, ceildiv, divisible, minimum, product
+from ..core.dtypes import DType, compute_dtype
+from ..core.target_spec import TargetSpec
+from ..ir.graph import Value
+from ..ir.layout import Layout
+from ..ops.contractions import Matmul as MatmulOp
+from ..tile.builder import Ix, KernelBuilder, Tile, View
+from .call import Call
+from .launch import Buffer, Launch, Packed
+from .pointwise import unravel
+from .region import Evaluator, Operand, Region, collapse, narrow, widen
+from .template import Reason, Template, region_bytes, region_flops
+
+
+@dataclass(frozen=True)
+class Config:
+    """Register tile (rows × width) and how far K is unrolled."""
+
+    rows: int
+    width: int
+    unroll: int = 4
+
+
+def default_config(dtype: DType, n: Dim, target: TargetSpec) -> Config:
+    """6×4 registers with 32 registers, 6×2 with 16; narrower panels for few columns."""
+    lanes = target.vector_bits // 32
+    registers = (4 if target.registers >= 32 else 2) // (compute_dtype(dtype).itemsize // 4)
+    width = lanes * max(registers, 1)
+    while isinstance(n, int) and width > lanes and n <= width // 2:
+        width //= 2
+    return Config(6, width)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Everything about one product: operands seen as [batch…, M, K], [batch…, K, N], [batch…, M, N]."""
+
+    a: Operand
+    b: Operand
+    a_view: Layout
+    b_view: Layout
+    m: Dim
+    n: Dim
+    k: Dim
+    alpha: float
+    dtype: DType
+
+    @staticmethod
+    def of(region: Region) -> Problem:
+        node = region.anchor
+        assert node is not None and isinstance(node.op, MatmulOp)
+        a, b = region.operand(node.operands[0]), region.operand(node.operands[1])
+        assert a is not None and b is not None
+        a_view, b_view = a.layout, b.layout
+        if node.op.transpose_a:
+            a_view = a_view.permute((*range(len(a_view.shape) - 2), len(a_view.shape) - 1, len(a_view.shape) - 2))
+        if node.op.transpose_b:
+            b_view = b_view.permute((*range(len(b_view.shape) - 2), len(b_view.shape) - 1, len(b_view.shape) - 2))
+        *_, m, k = a_view.shape
+        return Problem(a, b, a_view, b_view, m, b_view.shape[-1], k, node.op.alpha, node.values[0].dtype)
+
+    @property
+    def batched(self) -> bool:
+        """B differs between batch elements."""
+        return any(d != 1 for d in self.b_view.shape[:-2])
+
+    @property
+    def constant_matrix(self) -> bool:
+        return self.b.data is not None and not self.batched and self.b.layout.is_contiguous and self.b.layout.offset == 0
+
+
+class Matmul(Template):
+    key = "matmul"
+
+    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
+        node = region.anchor
+        if node is None or not isinstance(node.op, MatmulOp):
+            return Reason("no matmul")
+        if any(region.operand(v) is None for v in node.operands):
+            return Reason("operands of a matmul must come from memory")
+        if not node.values[0].dtype.is_float:
+            return Reason(f"only float matmul, got {node.values[0].dtype}")
+        bad = [r for r in region.results if r.type.shape != node.values[0].shape]
+        return Reason(f"outputs must have the shape of the product, got {bad[0].type}") if bad else None
+
+    def packs(self, region: Region, target: TargetSpec) -> dict[int, Packed]:
+        p = Problem.of(region)
+        if not p.constant_matrix:
+            return {}
+        index = next(i for i, o in enumerate(region.operands) if o.data is p.b.data)
+        assert region.anchor is not None and isinstance(region.anchor.op, MatmulOp)
+        width = default_config(p.dtype, p.n, target).width
+        return {index: Packed("panels", width, not region.anchor.op.transpose_b)}
+
+    def build(self, region: Region, target: TargetSpec) -> list[Launch]:
+        p = Problem.of(region)
+        config = default_config(p.dtype, p.n, target)
+        if p.b.packed.form == "panels":
+            config = replace(config, width=p.b.packed.width)
+            panels = Layout((ceildiv(p.n, config.width), p.k, config.width), (p.k * config.width, config.width, 1))
+            return [_launch(region, p, config, p.b.buffer, panels, target)]
+        if p.b_view.strides[-1] == 1:
+            *lead, k, _ = p.b_view.shape
+            *steps, row, _ = p.b_view.strides
+            panels = Layout((*lead, ceildiv(p.n, config.width), k, config.width), (*steps, config.width, row, 1), p.b_view.offset)
+            return [_launch(region, p, config, p.b.buffer, panels, target, in_place=True)]
+        pack, buffer, panels = pack_launch(p, config.width, region.name)
+        return [pack, _launch(region, p, config, buffer, panels, target)]
+
+
+def pack_launch(p: Problem, width: int, name: str) -> tuple[Launch, Buffer, Layout]:
+    """Copy a run-time B into panels: one program per (batch, panel), columns past N filled with zeros."""
+    lead = p.b_view.shape[:-2]
+    count = ceildiv(p.n, width)
+    layout = Layout.contiguous((*lead, count, p.k, width))
+    buffer = Buffer(f"{name}.packed", "temp", product(layout.shape) * p.b.type.dtype.itemsize)
+    call = Call("pack", f"{name}.pack")
+    b = call.b
+    source = call.view("b", p.b.type.dtype, p.b.buffer, p.b_view)
+    target = call.view("panels", p.b.type.dtype, buffer, layout, write=True)
+    dims = [call.word(f"d{i}", d) for i, d in enumerate(lead)]
+    n, k, panels = call.word("n", p.n), call.word("k", p.k), call.word("count", count)
+    rest, panel = b.pid // panels, b.pid % panels
+    at = unravel(b, rest, dims)
+    first = panel * width
+    with b.loop(0, k) as loop:
+        x = b.load(source, (*at, loop.index, first), (width,), limit=(n - first,))
+        b.store(target, (*at, panel, loop.index, 0), x)
+    moved = p.b.type.nbytes * 2
+    return call.finish(product(lead) * count, bytes_=moved, note="run-time right operand packed into panels"), buffer, layout
+
+
+def _launch(region: Region, p: Problem, config: Config, b_buffer: Buffer, panels: Layout, target: TargetSpec, *, in_place: bool = False) -> Launch:
+    assert region.anchor is not None
+    out_shape = region.results[0].type.shape
+    out_value = region.anchor.values[0]
+    leaves = leaves_of_epilogue(region, out_value)
+    operands = [region.operand(v) for v in leaves]
+    others = [o.layout.expand(out_shape) for o in operands if o is not None]
+    a_lay = p.a_view.expand((*out_shape[:-2], p.m, p.k))
+    rows_a = Layout(out_shape[:-1], a_lay.strides[:-1])
+    rows = [rows_a, *(Layout(out_shape[:-1], lay.strides[:-1]) for lay in [*(r.layout for r in region.results), *others])]
+    if p.batched:
+        b_lead = Layout(p.b_view.shape[:-2], panels.strides[:-3]).expand(out_shape[:-2])
+        lead = [Layout(lay.shape[:-1], lay.strides[:-1]) for lay in rows]
+        sizes, strides = collapse(out_shape[:-2], [*lead, b_lead])
+        b_steps = strides.pop()
+        sizes = [*sizes, p.m]
+        strides = [[*s, lay.strides[-1]] for s, lay in zip(strides, rows, strict=True)]
+    else:
+        sizes, strides = collapse(out_shape[:-1], rows)
+        if not sizes:
+            sizes, strides = [1], [[0] for _ in rows]
+        b_steps = [0] * (len(sizes) - 1)
+    m = sizes[-1]
+    call = Call("matmul", region.name)
+    b = call.b
+    a_view = call.view("a", p.a.type.dtype, p.a.buffer, Layout((*sizes, p.k), (*strides[0], a_lay.strides[-1]), p.a_view.offset))
+    b_shape = (*sizes[:-1], *panels.shape[-3:])
+    b_view = call.view("b", p.b.type.dtype, b_buffer, Layout(b_shape, (*b_steps, *panels.strides[-3:]), panels.offset),
+                       sizes=(*sizes[:-1], 1, p.k, p.n) if in_place else None)
+    n_out = len(region.results)
+    outs = [call.view(f"c{i}", r.type.dtype, r.buffer, Layout((*sizes, p.n), (*strides[1 + i], r.layout.strides[-1]), r.layout.offset), write=True)
+            for i, r in enumerate(region.results)]
+    ins = {v: call.view(f"e{i}", o.type.dtype, o.buffer, Layout((*sizes, p.n), (*strides[1 + n_out + i], others[i].strides[-1]), o.layout.offset))
+           for i, (v, o) in enumerate(zip(leaves, operands, strict=True)) if o is not None}
+    batch = [call.word(f"d{i}", d) for i, d in enumerate(sizes[:-1])]
+    block = row_block(m, p, config, target)
+    sizes_used = tile_heights(m, block, config.rows)
+    nw = call.word("n", p.n) if not divisible(p.n, config.width) else None
+    mw, kw = call.word("m", m), call.word("k", p.k)
+    blockw, panelw, blocksw = call.word("block", block), call.word("panels", panels.shape[-3]), call.word("blocks", ceildiv(m, block))
+    rest, panel = b.pid // panelw, b.pid % panelw
+    at = unravel(b, rest // blocksw, batch)
+    first = rest % blocksw * blockw
+    height = b.minimum(blockw, mw - first)
+
+    def tile(row: Ix | int, rows_: int) -> None:
+        limit = None if nw is None else nw - panel * config.width
+        acc = _accumulate(b, a_view, b_view, at, row, panel, kw, rows_, config, p.dtype, limit if in_place else None)
+        if p.alpha != 1.0:
+            acc = acc * p.alpha
+        _epilogue(b, region, out_value, acc, ins, outs, (*at, row), panel * config.width, limit)
+
+    for_each_tile(b, first, height, config.rows, sizes_used, tile)
+    grid = product(sizes[:-1]) * ceildiv(m, block) * panels.shape[-3]
+    pairs = [(o.buffer, r.buffer) for o, lay in zip(operands, others, strict=True) for r in region.results
+             if o is not None and lay.strides == r.layout.strides and o.layout.offset == r.layout.offset and o.type.dtype is r.type.dtype]
+    return call.finish(grid, flops=region_flops(region), bytes_=region_bytes(region), inplace=[] if len(region.results) > 1 else pairs,
+                       note=f"{config.rows}x{config.width} tiles")
+
+
+def leaves_of_epilogue(region: Region, product_value: Value) -> list[Value]:
+    """Leaves that the outputs read beside the product itself."""
+    used: dict[Value, None] = {}
+
+    def visit(v: Value) -> None:
+        if v is product_value:
+            return
+        if region.operand(v) is not None:
+            used[v] = None
+            return
+        for o in v.node.operands:
+            visit(o)
+
+    for out in region.body.outputs:
+        visit(out)
+    return list(used)
+
+
+def row_block(m: Dim, p: Problem, config: Config, target: TargetSpec) -> Dim:
+    """Rows of one program: A's block stays in half of L2; several programs per core where M allows."""
+    depth = p.k if isinstance(p.k, int) else 4096
+    fit = max(config.rows, target.l2 // 2 // max(depth * p.dtype.itemsize, 1) // config.rows * config.rows)
+    fit = min(fit, 48 * config.rows)
+    panels = ceildiv(p.n, config.width)
+    if isinstance(m, int) and isinstance(panels, int):
+        share = ceildiv(m * panels, 4 * target.cores)
+        fit = min(fit, max(4 * config.rows, ceildiv(share, config.rows) * config.rows))
+    return minimum(m, fit) if not isinstance(m, int) else max(1, min(m, fit))
+
+
+def tile_heights(m: Dim, block: Dim, rows: int) -> list[int]:
+    """Heights that can occur, so that a static M compiles only those."""
+    if not (isinstance(m, int) and isinstance(block, int)):
+        return list(range(rows, 0, -1))
+    found: set[int] = set()
+    for height in {min(block, m), m % block} - {0}:
+        tiles = ceildiv(height, rows)
+        found |= {height // tiles, -(-height // tiles)}
+    return sorted(found, reverse=True)
+
+
+def for_each_tile(b: KernelBuilder, first: Ix | int, height: Ix | int, rows: int, heights: list[int], emit: Callable[[Ix | int, int], None]) -> None:
+    """Cut [first, first+height) into the fewest tiles of nearly equal height and emit a loop per height."""
+    tiles = b.ceildiv(height, rows)
+    small, extra = height // tiles, height % tiles
+
+    def equals(x: Ix | int, n: int) -> Ix | int:
+        return b.maximum(0, 1 - b.maximum(x - n, n - x))
+
+    at = first
+    for h in heights:
+        count = equals(small + 1, h) * extra + equals(small, h) * (tiles - extra) if len(heights) > 1 else tiles
+        end = at + count * h
+        with b.loop(at, end, h) as loop:
+            emit(loop.index, h)
+        at = end
+
+
+def _accumulate(b: KernelBuilder, a: View, panel_view: View, at: list[Ix | int], row: Ix | int, panel: Ix | int, k: Ix, rows: int, config: Config, dtype: DType,
+                limit: Ix | int | None) -> Tile:
+    """The K loop: rank-1 updates of rows×width accumulators."""
+    width = config.width
+    wide = compute_dtype(dtype)
+
+    def step(i: Ix | int, acc: Tile) -> Tile:
+        right = widen(b, b.load(panel_view, (*at, panel, i, 0), (1, width), axes=(len(at) + 1, len(at) + 2), limit=None if limit is None else (None, limit)))
+        left = widen(b, b.load(a, (*at, row, i), (rows, 1)))
+        return b.mma(left, right, acc)
+
+    main = k // config.unroll * config.unroll
+    with b.loop(0, main, config.unroll, [b.full((rows, width), 0.0, wide)]) as loop:
+        acc = loop.carried[0]
+        for u in range(config.unroll):
+            acc = step(loop.index + u, acc)
+        loop.next(acc)
+    with b.loop(main, k, 1, [loop.results[0]]) as tail:
+        tail.next(step(tail.index, tail.carried[0]))
+    out: Tile = tail.results[0]
+    return out
+
+
+def _epilogue(b: KernelBuilder, region: Region, value: Value, acc: Tile, ins: dict[Value, View], outs: list[View], at: tuple[Ix | int, ...], column: Ix | int,
+              left: Ix | int | None) -> None:
+    rows, width = acc.shape
+
+    def leaf(v: Value, o: Operand) -> Tile:
+        view = ins[v]
+        *_, sm, sn = view.type.strides
+        shape = (1 if sm == 0 else rows, 1 if sn == 0 else width)
+        return b.load(view, (*at, column), shape, limit=(None, left) if left is not None and shape[1] != 1 else None)
+
+    evaluate = Evaluator(b, region, leaf, {value: acc})
+    tiles = [b.broadcast(evaluate(v), (rows, width)) for v in region.body.outputs]
+    for view, x, r in zip(outs, tiles, region.results, strict=True):
+        b.store(view, (*at, column), narrow(b, x, r.type.dtype), limit=(None, left) if left is not None else None)

@@ -1,0 +1,121 @@
+"""Pointwise regions: any number of elementwise ops over broadcast, strided operands; one loop nest, values in registers.
+
+Axes that every operand walks without a gap are merged. One program computes one block of the innermost axis at one position of
+the outer axes; the innermost axis runs along registers, its tail is masked. A zero-sized result is a grid of 0 programs.
+A region of no ops at all is a copy (also a transposing one: then loads gather).
+"""
+from __future__ import annotations
+
+from ..core.dims import Dim, ceildiv, product
+from ..core.target_spec import TargetSpec
+from ..ir.graph import Value
+from ..ir.layout import Layout
+from ..ops.structure import Constant
+from ..tile.builder import Ix, KernelBuilder, Tile, View
+from .call import Call
+from .launch import Launch
+from .region import Evaluator, Operand, Region, collapse, narrow
+from .template import Reason, Template, region_bytes, region_flops
+
+BLOCK = 4096  # elements of the innermost axis per program
+UNROLL = 4  # registers of work per iteration
+
+
+def leaves_of(region: Region) -> list[Value]:
+    """Body values that are read from memory, outermost views first."""
+    found: dict[Value, None] = {}
+
+    def visit(v: Value) -> None:
+        if isinstance(v.node.op, Constant):
+            return
+        if region.operand(v) is not None:
+            found[v] = None
+            return
+        for o in v.node.operands:
+            visit(o)
+
+    for out in region.body.outputs:
+        visit(out)
+    return list(found)
+
+
+class Pointwise(Template):
+    key = "pointwise"
+
+    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
+        if region.anchor is not None:
+            return Reason(f"{region.anchor.op.name} is not elementwise")
+        shapes = {r.type.shape for r in region.results}
+        return None if len(shapes) == 1 else Reason(f"outputs differ in shape: {shapes}")
+
+    def build(self, region: Region, target: TargetSpec) -> list[Launch]:
+        shape = region.results[0].type.shape
+        leaves = leaves_of(region)
+        operands = [region.operand(v) for v in leaves]
+        layouts = [o.layout.expand(shape) for o in operands if o is not None] + [r.layout for r in region.results]
+        sizes, strides = collapse(shape, layouts)
+        if not sizes:
+            sizes, strides = [1], [[1] for _ in strides]
+        sizes, strides = _innermost(sizes, strides, len(leaves))
+        call = Call("pointwise", region.name)
+        b = call.b
+        ins = {v: call.view(f"x{i}", o.type.dtype, o.buffer, Layout(tuple(sizes), tuple(strides[i]), o.layout.offset))
+               for i, (v, o) in enumerate(zip(leaves, operands, strict=True)) if o is not None}
+        outs = [call.view(f"y{i}", r.type.dtype, r.buffer, Layout(tuple(sizes), tuple(strides[len(leaves) + i]), r.layout.offset), write=True)
+                for i, r in enumerate(region.results)]
+        dims = [call.word(f"d{i}", d) for i, d in enumerate(sizes)]
+        lanes = target.vector_bits // 32
+        inner = sizes[-1]
+        tile = lanes * UNROLL if not isinstance(inner, int) or inner >= lanes * UNROLL else max(lanes, 1)
+        blocks = b.ceildiv(dims[-1], BLOCK)
+        rest, block = b.pid // blocks, b.pid % blocks
+        position = unravel(b, rest, dims[:-1])
+        start = block * BLOCK
+        stop = b.minimum(dims[-1], start + BLOCK)
+        emit_row(b, region, ins, outs, position, start, stop, tile)
+        grid = product(sizes[:-1]) * ceildiv(inner, BLOCK)
+        pairs = [(o.buffer, r.buffer) for o, lay in zip(operands, layouts, strict=False) for r in region.results
+                 if o is not None and lay.strides == r.layout.strides and o.layout.offset == r.layout.offset and o.type.dtype.itemsize == r.type.dtype.itemsize]
+        return [call.finish(grid, flops=region_flops(region), bytes_=region_bytes(region), inplace=pairs)]
+
+
+def _innermost(sizes: list[Dim], strides: list[list[Dim]], n_in: int) -> tuple[list[Dim], list[list[Dim]]]:
+    """Put the axis along which most of the outputs (then inputs) are contiguous last."""
+
+    def score(axis: int) -> tuple[int, int, int]:
+        return (sum(s[axis] == 1 for s in strides[n_in:]), sum(s[axis] in (0, 1) for s in strides[:n_in]), axis)
+
+    best = max(range(len(sizes)), key=score)
+    order = [i for i in range(len(sizes)) if i != best] + [best]
+    return [sizes[i] for i in order], [[s[i] for i in order] for s in strides]
+
+
+def unravel(b: KernelBuilder, index: Ix | int, dims: list[Ix]) -> list[Ix | int]:
+    """Row-major coordinates of a linear index; the first dim needs no modulo."""
+    out: list[Ix | int] = []
+    for i in range(len(dims) - 1, -1, -1):
+        out.append(index % dims[i] if i else index)
+        if i:
+            index = index // dims[i]
+    return out[::-1]
+
+
+def emit_row(b: KernelBuilder, region: Region, ins: dict[Value, View], outs: list[View], position: list[Ix | int], start: Ix | int, stop: Ix | int, tile: int) -> None:
+    """The innermost loop: whole tiles, then one masked tail."""
+
+    def body(i: Ix | int, left: Ix | int | None) -> None:
+        limit = None if left is None else (left,)
+
+        def leaf(v: Value, o: Operand) -> Tile:
+            return b.load(ins[v], (*position, i), (tile,), limit=limit)
+
+        evaluate = Evaluator(b, region, leaf)
+        tiles = [b.broadcast(evaluate(v), (tile,)) for v in region.body.outputs]
+        for view, x, r in zip(outs, tiles, region.results, strict=True):
+            b.store(view, (*position, i), narrow(b, x, r.type.dtype), limit=limit)
+
+    whole = start + (stop - start) // tile * tile
+    with b.loop(start, whole, tile) as loop:
+        body(loop.index, None)
+    with b.if_(b.compare("lt", whole, stop)):
+        body(whole, stop - whole)

@@ -1,0 +1,149 @@
+"""A region as templates see it: a body of ops, operands with their layouts, and one anchor at most.
+
+`Region.split` finds what surrounds the anchor: the elementwise producers of its operands (prologue) and the elementwise
+consumers of its results (epilogue). `Evaluator` computes body values on tiles, loading leaves through a callback.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from ..core.dims import Dim, Shape
+from ..core.dtypes import DType, compute_dtype
+from ..core.errors import CompileError
+from ..ir.graph import Graph, Node, Value
+from ..ir.layout import Layout
+from ..ir.types import TensorType
+from ..ops.structure import Constant, ConstantData
+from ..tile.builder import KernelBuilder, Tile
+from .launch import Buffer, Packed
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A value at the region's boundary: where it lies and how."""
+
+    type: TensorType
+    buffer: Buffer
+    layout: Layout  # elements, relative to the buffer's start
+    data: ConstantData | None = None
+    packed: Packed = field(default_factory=Packed)
+
+
+@dataclass(eq=False)
+class Region:
+    """What a template turns into launches."""
+
+    name: str
+    body: Graph
+    operands: list[Operand]  # one per body input
+    results: list[Operand]  # one per body output
+    place: str = ""
+
+    def __post_init__(self) -> None:
+        self.leaves: dict[Value, Operand] = dict(zip(self.body.inputs, self.operands, strict=True))
+        self.anchor = next((n for n in self.body.nodes if is_anchor(n)), None)
+
+    def operand(self, value: Value) -> Operand | None:
+        """The operand behind a body value when it is an input, or a view of one inside the body."""
+        if value in self.leaves:
+            return self.leaves[value]
+        node = value.node
+        if not node.op.traits.view:
+            return None
+        base = self.operand(node.operands[0])
+        if base is None:
+            return None
+        layout = node.op.views(base.layout)[value.index]
+        if layout is None:
+            raise CompileError(f"{node.op.name}: a reshape inside region {self.name} needs a copy ({self.place})")
+        return Operand(value.type, base.buffer, layout, base.data, base.packed)
+
+    def depends_on_anchor(self, value: Value) -> bool:
+        if self.anchor is None:
+            return False
+        seen: set[Node] = set()
+        stack = [value.node]
+        while stack:
+            n = stack.pop()
+            if n is self.anchor:
+                return True
+            if n not in seen:
+                seen.add(n)
+                stack.extend(v.node for v in n.operands)
+        return False
+
+
+def is_anchor(node: Node) -> bool:
+    t = node.op.traits
+    return not (t.elementwise or t.view or t.source)
+
+
+def scalar_constant(value: Value) -> float | None:
+    """The number behind a one-element constant of a body, or None."""
+    op = value.node.op
+    if isinstance(op, Constant) and op.data.array.size == 1:
+        return float(op.data.array.reshape(-1)[0])
+    return None
+
+
+Leaf = Callable[[Value, Operand], Tile]
+
+
+class Evaluator:
+    """Body values as tiles, each computed once per position. Small floats are widened when loaded and narrowed by `narrow`."""
+
+    def __init__(self, b: KernelBuilder, region: Region, leaf: Leaf, known: dict[Value, Tile] | None = None) -> None:
+        self.b, self.region, self.leaf = b, region, leaf
+        self.tiles: dict[Value, Tile] = dict(known or {})
+
+    def __call__(self, value: Value) -> Tile:
+        if value not in self.tiles:
+            self.tiles[value] = self._compute(value)
+        return self.tiles[value]
+
+    def _compute(self, value: Value) -> Tile:
+        op, b = value.node.op, self.b
+        operand = self.region.operand(value)
+        if operand is not None:
+            return widen(b, self.leaf(value, operand))
+        if isinstance(op, Constant):
+            number = op.data.array.reshape(-1)
+            if number.size != 1:
+                raise CompileError(f"region {self.region.name}: constant {op.data.name} inside a body must have one element")
+            return b.full((), number[0].item() if value.dtype.name != "bf16" else float(number[0]), compute_dtype(value.dtype))
+        if op.traits.view:  # a broadcast of something computed: shapes of tiles broadcast by themselves
+            return self(value.node.operands[0])
+        if not op.traits.elementwise:
+            raise CompileError(f"{op.name}: cannot stand in the elementwise part of region {self.region.name}")
+        # Cast is the only elementwise op that changes between float widths; its target is a compute dtype here.
+        tiles = [self(v) for v in value.node.operands]
+        out: Tile = op.lower(b, *tiles)
+        return b.cast(out, compute_dtype(value.dtype))
+
+
+def widen(b: KernelBuilder, x: Tile) -> Tile:
+    return b.cast(x, compute_dtype(x.dtype))
+
+
+def narrow(b: KernelBuilder, x: Tile, dtype: DType) -> Tile:
+    return b.cast(x, dtype)
+
+
+def collapse(shape: Shape, layouts: Sequence[Layout]) -> tuple[list[Dim], list[list[Dim]]]:
+    """Merge neighbouring axes that every layout walks without a gap. Returns the sizes and, per layout, the strides."""
+    sizes: list[Dim] = []
+    strides: list[list[Dim]] = [[] for _ in layouts]
+    for axis, d in enumerate(shape):
+        if d == 1:
+            continue
+        here = [lay.strides[axis] for lay in layouts]
+        if sizes and all(s[-1] == h * d for s, h in zip(strides, here, strict=True)):
+            sizes[-1] = sizes[-1] * d
+            for s, h in zip(strides, here, strict=True):
+                s[-1] = h
+        else:
+            sizes.append(d)
+            for s, h in zip(strides, here, strict=True):
+                s.append(h)
+    return sizes, strides

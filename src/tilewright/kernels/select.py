@@ -1,0 +1,239 @@
+"""From an optimised graph to a program: every region gets a template, every value a place.
+
+Views cost nothing: they are layouts over their root's buffer; a view that no strides describe becomes one explicit copy, and
+the report says so. A node without a template on this target is a compile error that names it.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..core.errors import CompileError
+from ..core.target_spec import TargetSpec
+from ..ir.graph import Graph, Node, Value
+from ..ir.layout import Layout
+from ..ops.attention import Attention as AttentionOp
+from ..ops.fused import Fused
+from ..ops.structure import Constant, ConstantData, Input
+from .attention import Attention, result_layout
+from .gather import Gather
+from .launch import Buffer, ConstBuffer, Launch, Packed, Program
+from .matmul import Matmul
+from .pointwise import Pointwise
+from .region import Operand, Region
+from .rows import Rows
+from .template import Template
+
+TEMPLATES: list[Template] = [Matmul(), Attention(), Rows(), Gather(), Pointwise()]
+
+
+def select(graph: Graph, target: TargetSpec) -> Program:
+    """Choose templates and build the launches of a graph."""
+    return Selector(graph, target).run()
+
+
+class Selector:
+    def __init__(self, graph: Graph, target: TargetSpec) -> None:
+        self.graph, self.target = graph, target
+        self.program = Program()
+        self.places: dict[Value, Operand] = {}
+        self.constants: dict[tuple[ConstantData, Packed], Operand] = {}
+        self.packing: dict[ConstantData, Packed] = {}
+        self.direct = self._direct_outputs()
+
+    def run(self) -> Program:
+        problems = []
+        for i, v in enumerate(self.graph.inputs):
+            buffer = Buffer(v.name, "input", v.type.nbytes, i)
+            self.program.inputs.append(buffer)
+            self.places[v] = Operand(v.type, buffer, Layout.contiguous(v.shape))
+        for i, v in enumerate(self.graph.outputs):
+            self.program.outputs.append(Buffer(f"out{i}", "output", v.type.nbytes, i))
+        self._decide_packing()
+        for node in self.graph.nodes:
+            if isinstance(node.op, (Input, Constant)):
+                continue
+            if node.op.traits.view:
+                if not isinstance(_root(node.operands[0])[0].node.op, Constant):  # views of constants: when a kernel asks for them
+                    self._view(node)
+                continue
+            try:
+                self._region(node)
+            except Unserved as e:
+                problems.append(str(e))
+                for v in node.values:  # go on, so that one error lists all
+                    self.places[v] = Operand(v.type, Buffer(v.name, "temp", v.type.nbytes), Layout.contiguous(v.shape))
+        if problems:
+            raise CompileError("select: no kernel on this target for\n" + "\n".join(f"  {p}" for p in problems))
+        self._outputs()
+        return self.program
+
+    # --- constants ----------------------------------------------------------------------------------------------------
+    def _decide_packing(self) -> None:
+        """A constant matrix that a matmul reads is packed for it; a gather of the same constant reads the panels. Anyone else who needs
+        the plain form gets a second copy."""
+        for node in self.graph.nodes:
+            if node.op.traits.view or node.op.traits.source:
+                continue
+            region = self._make_region(node, self._probe)
+            template = self._template(region)
+            if template is not None:
+                for index, packed in template.packs(region, self.target).items():
+                    data = region.operands[index].data
+                    assert data is not None
+                    self.packing.setdefault(data, packed)
+
+    def _probe(self, v: Value) -> Operand:
+        """Operand for matching only: type, constant data, layout if it is known."""
+        root, layout = _root(v)
+        data = root.node.op.data if isinstance(root.node.op, Constant) else None
+        return Operand(v.type, Buffer(v.name, "temp", 0), layout or Layout.contiguous(v.shape), data)
+
+    def _constant(self, data: ConstantData, packed: Packed) -> Operand:
+        if (data, packed) not in self.constants:
+            nbytes = data.type.nbytes
+            if packed.form == "panels":
+                n, k = reversed(data.type.shape) if packed.transposed else data.type.shape
+                nbytes = (n + packed.width - 1) // packed.width * packed.width * k * data.type.dtype.itemsize
+            buffer = Buffer(data.name, "const", nbytes, len(self.program.constants))
+            self.program.constants.append(ConstBuffer(data, buffer, packed))
+            self.constants[data, packed] = Operand(data.type, buffer, Layout.contiguous(data.type.shape), data, packed)
+        return self.constants[data, packed]
+
+    # --- places -------------------------------------------------------------------------------------------------------
+    def place(self, v: Value) -> Operand:
+        """Where a value lies; constants are entered on first use, in plain form."""
+        if v not in self.places and isinstance(v.node.op, Constant):
+            self.places[v] = self._constant(v.node.op.data, Packed())
+        if v not in self.places and v.node.op.traits.view:
+            self._view(v.node)
+        return self.places[v]
+
+    def _view(self, node: Node) -> None:
+        base = self.place(node.operands[0])
+        layouts = node.op.views(base.layout)
+        if any(lay is None for lay in layouts):
+            base = self._copy(node.operands[0], base, f"{node.op.name} %{node.name} needs contiguous elements")
+            layouts = node.op.views(base.layout)
+        for v, lay in zip(node.values, layouts, strict=True):
+            assert lay is not None
+            self.places[v] = Operand(v.type, base.buffer, lay, base.data, base.packed)
+
+    def _copy(self, v: Value, source: Operand, why: str, buffer: Buffer | None = None) -> Operand:
+        """A contiguous copy of a value, as a launch of its own."""
+        target = Operand(v.type, buffer or self._temp(v), Layout.contiguous(v.shape))
+        body = Graph("copy")
+        body.outputs = [body.input(v.type, "x")]
+        for launch in Pointwise().build(Region(f"copy_{v.name}", body, [source], [target]), self.target):
+            launch.note = f"copy: {why}"
+            self._add(launch)
+        return target
+
+    def _temp(self, v: Value) -> Buffer:
+        return Buffer(v.name, "temp", v.type.nbytes)
+
+    def _add(self, launch: Launch) -> None:
+        known = set(self.program.temps)
+        for buffer in (*launch.reads, *launch.writes):
+            if buffer.kind == "temp" and buffer not in known:
+                self.program.temps.append(buffer)
+                known.add(buffer)
+        self.program.launches.append(launch)
+
+    # --- regions ------------------------------------------------------------------------------------------------------
+    def _make_region(self, node: Node, operand: Callable[[Value], Operand], results: list[Operand] | None = None) -> Region:
+        if isinstance(node.op, Fused):
+            body = node.op.body
+        else:
+            body = Graph(node.name)
+            ins = [body.input(v.type, f"x{i}") for i, v in enumerate(node.operands)]
+            body.outputs = list(body.add(node.op, *ins, name=node.name).values)
+        operands = [operand(v) for v in node.operands]
+        made = results if results is not None else [self._probe(v) for v in node.values]
+        return Region(node.name, body, operands, made, node.place)
+
+    def _template(self, region: Region) -> Template | None:
+        return next((t for t in TEMPLATES if t.matches(region, self.target) is None), None)
+
+    def _region(self, node: Node) -> None:
+        probe = self._make_region(node, self._probe)
+        template = self._template(probe)
+        if template is None:
+            reasons = "; ".join(f"{t.key}: {r.text}" for t in TEMPLATES if (r := t.matches(probe, self.target)) is not None)
+            what = probe.anchor.op.name if probe.anchor is not None else node.op.name
+            raise Unserved(f"{what} %{node.name}{f' ({node.place})' if node.place else ''}: {reasons}")
+        wanted = template.packs(probe, self.target)
+        operands = [self._operand(v, i, template, wanted.get(i)) for i, v in enumerate(node.operands)]
+        results = [self._result(v, probe) for v in node.values]
+        region = Region(node.name, probe.body, operands, results, node.place)
+        for launch in template.build(region, self.target):
+            self._add(launch)
+        for v, r in zip(node.values, results, strict=True):
+            self.places[v] = r
+
+    def _operand(self, v: Value, index: int, template: Template, wanted: Packed | None) -> Operand:
+        root, _ = _root(v)
+        if isinstance(root.node.op, Constant):
+            data = root.node.op.data
+            packed = self.packing.get(data)
+            if wanted is not None and packed == wanted:
+                return self._constant(data, wanted)
+            if packed is not None and template.key == "gather" and root is v and index == 0:
+                return self._constant(data, packed)
+        return self.place(v)
+
+    def _result(self, v: Value, region: Region) -> Operand:
+        layout = Layout.contiguous(v.shape)
+        if region.anchor is not None and isinstance(region.anchor.op, AttentionOp):
+            layout = result_layout(v.shape)
+        slot = self.direct.get(v)
+        if slot is not None and self._lands_whole(v, layout, self.graph.outputs[slot]):
+            return Operand(v.type, self.program.outputs[slot], layout)
+        return Operand(v.type, self._temp(v), layout)
+
+    # --- outputs ------------------------------------------------------------------------------------------------------
+    def _direct_outputs(self) -> dict[Value, int]:
+        """Computed values that an output shows whole: they can be computed in the output's own memory."""
+        found: dict[Value, int] = {}
+        for i, v in enumerate(self.graph.outputs):
+            root, _ = _root(v)
+            if not root.node.op.traits.source and root not in found and root.type.numel == v.type.numel:
+                found[root] = i
+        return found
+
+    def _lands_whole(self, root: Value, layout: Layout, output: Value) -> bool:
+        """Whether the output, seen through its views of root, is contiguous from the buffer's start."""
+        seen = _through_views(root, layout, output)
+        return seen is not None and seen.is_contiguous and seen.offset == 0
+
+    def _outputs(self) -> None:
+        for i, v in enumerate(self.graph.outputs):
+            place = self.place(v)
+            if place.buffer is not self.program.outputs[i]:
+                self._copy(v, place, "an output must be contiguous memory of its own", self.program.outputs[i])
+
+
+class Unserved(Exception):
+    """A node that no template serves."""
+
+
+def _root(v: Value) -> tuple[Value, Layout | None]:
+    """The non-view value behind a chain of views, and v's layout over it when strides describe it."""
+    chain = []
+    while v.node.op.traits.view:
+        chain.append(v)
+        v = v.node.operands[0]
+    layout: Layout | None = Layout.contiguous(v.shape)
+    for step in reversed(chain):
+        layout = step.node.op.views(layout)[step.index] if layout is not None else None
+    return v, layout
+
+
+def _through_views(root: Value, layout: Layout, v: Value) -> Layout | None:
+    chain = []
+    while v is not root:
+        chain.append(v)
+        v = v.node.operands[0]
+    seen: Layout | None = layout
+    for step in reversed(chain):
+        seen = step.node.op.views(seen)[step.index] if seen is not None else None
+    return seen
