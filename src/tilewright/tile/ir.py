@@ -163,3 +163,18 @@ REDUCE = ("sum", "max", "min", "prod", "any", "all")
 ORDERINGS = ("weak", "relaxed", "acquire", "release")
 SCOPES = ("thread", "block", "cluster", "device", "system")
 SPACES = ("global", "shared", "local")
+
+
+def identity(fn: str, dtype: DType) -> float | int:
+    """The value that leaves a reduction unchanged."""
+    if fn in ("sum", "any"):
+        return 0
+    if fn in ("prod", "all"):
+        return 1
+    if dtype.is_float:
+        return float("-inf") if fn == "max" else float("inf")
+    if dtype.is_bool:
+        return 0 if fn == "max" else 1
+    bits = dtype.itemsize * 8
+    low, high = (0, (1 << bits) - 1) if dtype.kind == "u" else (-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
+    return low if fn == "max" else high
