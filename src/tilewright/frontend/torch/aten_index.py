@@ -1,0 +1,121 @@
+"""Gathers: embedding, index_select, gather, advanced indexing, triangles."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ... import ops as O
+from ...core import dtypes as dt
+from ...core.dims import at_least
+from ...core.errors import UnsupportedError
+from ...ir.graph import Value
+from .registry import Context, aten, axis_of
+
+SMALL = 1 << 16  # constants up to this size are looked at
+
+
+@aten("embedding.default")
+def embedding(c: Context, weight: Value, ids: Value, *_: Any) -> Value:
+    return c.emit(O.Gather(axis=0), weight, ids)  # type: ignore[no-any-return]
+
+
+@aten("index_select.default")
+def index_select(c: Context, x: Value, dim: int, index: Value) -> Value:
+    if not x.shape:
+        return x
+    return c.reshape(c.emit(O.Gather(axis=axis_of(dim, len(x.shape))), x, index), c.shape)
+
+
+@aten("gather.default")
+def gather(c: Context, x: Value, dim: int, index: Value, *, sparse_grad: bool = False) -> Value:
+    if not x.shape:
+        return x
+    return c.emit(O.GatherAlongAxis(axis=axis_of(dim, len(x.shape))), _narrowed(c, x, index, axis_of(dim, len(x.shape))), index)  # type: ignore[no-any-return]
+
+
+def _narrowed(c: Context, x: Value, index: Value, axis: int) -> Value:
+    """torch lets the index be smaller than x on the other axes: only that corner of x is read."""
+    for a, (n, m) in enumerate(zip(x.shape, index.shape, strict=True)):
+        if a != axis and n != m:
+            x = c.slice(x, a, 0, m)
+    return x
+
+
+@aten("index.Tensor", "_unsafe_index.Tensor")
+def index(c: Context, x: Value, indices: Sequence[Value | None]) -> Value:
+    axes = [a for a, i in enumerate(indices) if i is not None]
+    found = [i for i in indices if i is not None]
+    if any(i.dtype.is_bool or i.dtype is dt.u8 for i in found):
+        raise UnsupportedError("indexing with a boolean mask gives a size that depends on the data; use torch.where")
+    if not found:
+        return x
+    picks = [nonnegative(c, i, x.shape[a]) for a, i in zip(axes, found, strict=True)]
+    if len(axes) == 1:
+        return c.emit(O.Gather(axis=axes[0]), x, picks[0])  # type: ignore[no-any-return]
+    if axes != list(range(axes[0], axes[0] + len(axes))):
+        x = c.transpose(x, [*axes, *(a for a in range(len(x.shape)) if a not in axes)])
+        axes = list(range(len(axes)))
+    return c.emit(O.Index(axes=tuple(axes)), x, *picks)  # type: ignore[no-any-return]
+
+
+@aten("take_along_dim.default")
+def take_along_dim(c: Context, x: Value, indices: Value, dim: int | None = None) -> Any:
+    if dim is None:
+        return NotImplemented
+    axis = axis_of(dim, len(x.shape))
+    shape = c.shape
+    wide = c.expand(x, (*shape[:axis], x.shape[axis], *shape[axis + 1 :]))
+    return c.emit(O.GatherAlongAxis(axis=axis), wide, c.expand(nonnegative(c, indices, x.shape[axis]), shape))
+
+
+def nonnegative(c: Context, ids: Value, size: Any) -> Value:
+    """ids with negative ones counted from the end, as torch's indexing does; nothing is added when they provably are not."""
+    if is_nonnegative(ids):
+        return ids
+    below = c.emit(O.Less(), ids, c.scalar(0, ids.dtype))
+    return c.emit(O.Where(), below, c.emit(O.Add(), ids, c.scalar(size, ids.dtype)), ids)  # type: ignore[no-any-return]
+
+
+def is_nonnegative(v: Value) -> bool:
+    """Provably >= 0 everywhere: positions, counts, and what is made from them by monotone ops."""
+    op, operands = v.op, v.node.operands
+    if not v.dtype.is_int or v.dtype.kind == "u":
+        return v.dtype.kind in "ub"
+    if isinstance(op, O.Iota):
+        return at_least(op.start, 0) and op.step >= 0
+    if isinstance(op, O.Constant):
+        array = op.data.array
+        return array.size <= SMALL and bool(np.all(array >= 0))
+    if isinstance(op, O.DimValue):
+        return at_least(op.dim, 0)
+    if isinstance(op, (O.ArgMax, O.ArgMin)) or (isinstance(op, O.TopK) and v.index == 1):
+        return True
+    if isinstance(op, O.Cast):
+        return operands[0].dtype.is_bool or is_nonnegative(operands[0])
+    if isinstance(op, (O.Reshape, O.Transpose, O.Slice, O.Expand, O.Flip, O.Split, O.Add, O.Mul, O.Minimum, O.Concat, O.FloorDivide, O.CumSum)):
+        return all(is_nonnegative(x) for x in operands)
+    if isinstance(op, O.Maximum):
+        return any(is_nonnegative(x) for x in operands)
+    if isinstance(op, O.Where):
+        return all(is_nonnegative(x) for x in operands[1:])
+    return isinstance(op, O.Remainder) and is_nonnegative(operands[1])
+
+
+@aten("tril.default")
+def tril(c: Context, x: Value, diagonal: Any = 0) -> Value:
+    return _triangle(c, x, diagonal, O.LessEqual())
+
+
+@aten("triu.default")
+def triu(c: Context, x: Value, diagonal: Any = 0) -> Value:
+    return _triangle(c, x, diagonal, O.GreaterEqual())
+
+
+def _triangle(c: Context, x: Value, diagonal: Any, compare: Any) -> Value:
+    """Keep x where column `compare` row + diagonal."""
+    shape = x.shape[-2:]
+    rows = c.emit(O.Iota(shape=(shape[0], 1), axis=0, dtype=dt.i64, start=diagonal))
+    columns = c.emit(O.Iota(shape=(1, shape[1]), axis=1, dtype=dt.i64))
+    return c.emit(O.Where(), c.emit(compare, columns, rows), x, c.scalar(0, x.dtype))  # type: ignore[no-any-return]

@@ -1,0 +1,92 @@
+"""Normalisation layers, in their inference form."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ... import ops as O
+from ...core.errors import UnsupportedError
+from ...ir.graph import Value
+from .registry import Context, aten
+
+
+@aten("layer_norm.default")
+def layer_norm(c: Context, x: Value, normalized_shape: Sequence[int], weight: Value | None = None, bias: Value | None = None,
+               eps: float = 1e-5, *_: Any) -> Value:
+    n = len(normalized_shape)
+    if weight is not None and bias is not None:
+        return c.emit(O.LayerNorm(eps=float(eps), naxes=n, affine="both"), x, weight, bias)  # type: ignore[no-any-return]
+    if weight is not None:
+        return c.emit(O.LayerNorm(eps=float(eps), naxes=n, affine="weight"), x, weight)  # type: ignore[no-any-return]
+    out = c.emit(O.LayerNorm(eps=float(eps), naxes=n, affine="none"), x)
+    return out if bias is None else c.emit(O.Add(), out, bias)
+
+
+@aten("native_layer_norm.default")
+def native_layer_norm(c: Context, x: Value, normalized_shape: Sequence[int], weight: Value | None, bias: Value | None, eps: float) -> Any:
+    return _statistics_missing(layer_norm(c, x, normalized_shape, weight, bias, eps), "native_layer_norm")
+
+
+def _statistics_missing(out: Value, what: str) -> tuple[Any, Any, Any]:
+    from .convert import Missing
+
+    missing = Missing(f"the statistics of {what} are not supported")
+    return out, missing, missing
+
+
+@aten("rms_norm.default")
+def rms_norm(c: Context, x: Value, normalized_shape: Sequence[int], weight: Value | None = None, eps: float | None = None) -> Value:
+    if eps is None:
+        import ml_dtypes
+
+        eps = float(ml_dtypes.finfo(x.dtype.np).eps)
+    op = O.RmsNorm(eps=float(eps), naxes=len(normalized_shape), affine="none" if weight is None else "weight")
+    return c.emit(op, x) if weight is None else c.emit(op, x, weight)  # type: ignore[no-any-return]
+
+
+@aten("_fused_rms_norm.default")
+def fused_rms_norm(c: Context, x: Value, normalized_shape: Sequence[int], weight: Value | None, eps: float | None) -> Any:
+    out, missing, _ = _statistics_missing(rms_norm(c, x, normalized_shape, weight, eps), "rms_norm")
+    return out, missing
+
+
+def _affine(c: Context, weight: Value | None, bias: Value | None, like: Value, channels: Any) -> list[Value]:
+    """Weight and bias, a missing one filled with ones or zeros; [] when both are missing."""
+    if weight is None and bias is None:
+        return []
+    if not isinstance(channels, int):
+        raise UnsupportedError("a norm needs a static channel count")
+    fill = [c.constant(np.full(channels, v, like.dtype.np), "affine") if given is None else given for given, v in ((weight, 1), (bias, 0))]
+    return fill
+
+
+@aten("batch_norm.default")
+def batch_norm(c: Context, x: Value, weight: Value | None, bias: Value | None, mean: Value | None, var: Value | None, training: bool,
+               momentum: float, eps: float, cudnn_enabled: bool = False) -> Value:
+    if training or mean is None or var is None:
+        raise UnsupportedError("batch norm in training mode updates its statistics; call module.eval() first")
+    extra = _affine(c, weight, bias, mean, x.shape[1])
+    stats = [v for v in (mean, var, *extra)]
+    dtypes = {v.dtype for v in stats}
+    if dtypes != {x.dtype}:
+        stats = [c.cast(v, x.dtype) for v in stats]
+    return c.emit(O.BatchNorm(eps=float(eps), affine="both" if extra else "none"), x, *stats)  # type: ignore[no-any-return]
+
+
+@aten("_native_batch_norm_legit_no_training.default")
+def native_batch_norm(c: Context, x: Value, weight: Value | None, bias: Value | None, mean: Value, var: Value, momentum: float, eps: float) -> Any:
+    return _statistics_missing(batch_norm(c, x, weight, bias, mean, var, False, momentum, eps), "batch_norm")
+
+
+@aten("group_norm.default")
+def group_norm(c: Context, x: Value, num_groups: int, weight: Value | None = None, bias: Value | None = None, eps: float = 1e-5,
+               cudnn_enabled: bool = True) -> Value:
+    extra = _affine(c, weight, bias, x, x.shape[1])
+    return c.emit(O.GroupNorm(groups=num_groups, eps=float(eps), affine="both" if extra else "none"), x, *extra)  # type: ignore[no-any-return]
+
+
+@aten("native_group_norm.default")
+def native_group_norm(c: Context, x: Value, weight: Value | None, bias: Value | None, n: Any, channels: Any, hw: Any, group: int, eps: float) -> Any:
+    return _statistics_missing(group_norm(c, x, group, weight, bias, eps), "native_group_norm")

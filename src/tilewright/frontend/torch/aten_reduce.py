@@ -1,0 +1,184 @@
+"""Reductions, scans and selections along an axis."""
+from __future__ import annotations
+
+from typing import Any
+
+from ... import ops as O
+from ...core import dtypes as dt
+from ...core.errors import UnsupportedError
+from ...ir.graph import Value
+from .aten_elementwise import truth
+from .registry import Context, aten, axes_of, axis_of
+
+
+def reduce(c: Context, op: Any, x: Value, dim: Any, keepdim: bool, **attrs: Any) -> Value:
+    """`op` over torch's dim argument; a reduction over no axes is the operand itself."""
+    axes = axes_of(dim, len(x.shape))
+    return c.emit(op(axes=axes, keepdims=bool(keepdim), **attrs), x) if axes else x
+
+
+@aten("sum.default", "sum.dim_IntList")
+def sum_(c: Context, x: Value, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
+    return reduce(c, O.Sum, c.cast(x, c.dtype), dim, keepdim)
+
+
+@aten("mean.default")
+def mean(c: Context, x: Value, *, dtype: Any = None) -> Value:
+    return reduce(c, O.Mean, c.cast(x, c.dtype), None, False)
+
+
+@aten("mean.dim")
+def mean_dim(c: Context, x: Value, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
+    return reduce(c, O.Mean, c.cast(x, c.dtype), dim, keepdim)
+
+
+@aten("prod.default")
+def prod(c: Context, x: Value, *, dtype: Any = None) -> Value:
+    return reduce(c, O.Prod, c.cast(x, c.dtype), None, False)
+
+
+@aten("prod.dim_int")
+def prod_dim(c: Context, x: Value, dim: int, keepdim: bool = False, *, dtype: Any = None) -> Value:
+    return reduce(c, O.Prod, c.cast(x, c.dtype), dim, keepdim)
+
+
+@aten("amax.default")
+def amax(c: Context, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
+    return reduce(c, O.Max, x, dim, keepdim)
+
+
+@aten("amin.default")
+def amin(c: Context, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
+    return reduce(c, O.Min, x, dim, keepdim)
+
+
+@aten("max.default")
+def max_all(c: Context, x: Value) -> Value:
+    return reduce(c, O.Max, x, None, False)
+
+
+@aten("min.default")
+def min_all(c: Context, x: Value) -> Value:
+    return reduce(c, O.Min, x, None, False)
+
+
+def _arg(c: Context, op: Any, x: Value, dim: int | None, keepdim: bool) -> Value:
+    if dim is None:
+        flat = c.reshape(x, (x.type.numel,))
+        out = c.emit(op(axis=0, keepdims=False), flat)
+        return c.reshape(out, (1,) * len(x.shape)) if keepdim else out
+    if not x.shape:
+        return c.scalar(0, dt.i64)
+    return c.emit(op(axis=axis_of(dim, len(x.shape)), keepdims=bool(keepdim)), x)  # type: ignore[no-any-return]
+
+
+@aten("argmax.default")
+def argmax(c: Context, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
+    return _arg(c, O.ArgMax, x, dim, keepdim)
+
+
+@aten("argmin.default")
+def argmin(c: Context, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
+    return _arg(c, O.ArgMin, x, dim, keepdim)
+
+
+@aten("max.dim")
+def max_dim(c: Context, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
+    return reduce(c, O.Max, x, dim, keepdim), _arg(c, O.ArgMax, x, dim, keepdim)
+
+
+@aten("min.dim")
+def min_dim(c: Context, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
+    return reduce(c, O.Min, x, dim, keepdim), _arg(c, O.ArgMin, x, dim, keepdim)
+
+
+@aten("any.default", "any.dim", "any.dims")
+def any_(c: Context, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
+    return reduce(c, O.Any, truth(c, x), dim, keepdim)
+
+
+@aten("all.default", "all.dim", "all.dims")
+def all_(c: Context, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
+    return reduce(c, O.All, truth(c, x), dim, keepdim)
+
+
+def _var(c: Context, x: Value, dim: Any, correction: float | None, keepdim: bool) -> Value:
+    axes = axes_of(dim, len(x.shape))
+    if not axes:
+        raise UnsupportedError("the variance of a rank-0 tensor is not supported")
+    return c.emit(O.Var(axes=axes, keepdims=bool(keepdim), correction=float(1 if correction is None else correction)), x)  # type: ignore[no-any-return]
+
+
+@aten("var.correction")
+def var(c: Context, x: Value, dim: Any = None, *, correction: float | None = None, keepdim: bool = False) -> Value:
+    return _var(c, x, dim, correction, keepdim)
+
+
+@aten("std.correction")
+def std(c: Context, x: Value, dim: Any = None, *, correction: float | None = None, keepdim: bool = False) -> Value:
+    return c.emit(O.Sqrt(), _var(c, x, dim, correction, keepdim))  # type: ignore[no-any-return]
+
+
+@aten("var.default")
+def var_all(c: Context, x: Value, unbiased: bool = True) -> Value:
+    return _var(c, x, None, float(unbiased), False)
+
+
+@aten("std.default")
+def std_all(c: Context, x: Value, unbiased: bool = True) -> Value:
+    return c.emit(O.Sqrt(), _var(c, x, None, float(unbiased), False))  # type: ignore[no-any-return]
+
+
+@aten("var.dim")
+def var_dim(c: Context, x: Value, dim: Any, unbiased: bool = True, keepdim: bool = False) -> Value:
+    return _var(c, x, dim, float(unbiased), keepdim)
+
+
+@aten("std.dim")
+def std_dim(c: Context, x: Value, dim: Any, unbiased: bool = True, keepdim: bool = False) -> Value:
+    return c.emit(O.Sqrt(), _var(c, x, dim, float(unbiased), keepdim))  # type: ignore[no-any-return]
+
+
+@aten("var_mean.correction")
+def var_mean(c: Context, x: Value, dim: Any = None, *, correction: float | None = None, keepdim: bool = False) -> tuple[Value, Value]:
+    return _var(c, x, dim, correction, keepdim), reduce(c, O.Mean, x, dim, keepdim)
+
+
+@aten("std_mean.correction")
+def std_mean(c: Context, x: Value, dim: Any = None, *, correction: float | None = None, keepdim: bool = False) -> tuple[Value, Value]:
+    return c.emit(O.Sqrt(), _var(c, x, dim, correction, keepdim)), reduce(c, O.Mean, x, dim, keepdim)
+
+
+@aten("logsumexp.default", "special_logsumexp.default")
+def logsumexp(c: Context, x: Value, dim: Any, keepdim: bool = False) -> Value:
+    return reduce(c, O.LogSumExp, c.cast(x, c.dtype), dim, keepdim)
+
+
+@aten("linalg_vector_norm.default")
+def vector_norm(c: Context, x: Value, ord: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:  # noqa: A002
+    x = c.cast(x, c.dtype)
+    if ord == 2:
+        return c.emit(O.Sqrt(), reduce(c, O.Sum, c.emit(O.Square(), x), dim, keepdim))
+    if ord == 1:
+        return reduce(c, O.Sum, c.emit(O.Abs(), x), dim, keepdim)
+    return reduce(c, O.Max, c.emit(O.Abs(), x), dim, keepdim) if ord == float("inf") else NotImplemented
+
+
+@aten("norm.ScalarOpt_dim")
+def norm(c: Context, x: Value, p: float | None, dim: Any, keepdim: bool = False) -> Any:
+    return vector_norm(c, x, 2 if p is None else p, dim, keepdim)
+
+
+@aten("cumsum.default")
+def cumsum(c: Context, x: Value, dim: int, *, dtype: Any = None) -> Value:
+    x = c.cast(x, c.dtype)
+    return c.emit(O.CumSum(axis=axis_of(dim, len(x.shape))), x) if x.shape else x
+
+
+@aten("topk.default")
+def topk(c: Context, x: Value, k: Any, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:  # noqa: A002
+    if not isinstance(k, int):
+        raise UnsupportedError(f"topk needs a static k, got {k}")
+    if not x.shape:
+        raise UnsupportedError("topk of a rank-0 tensor is not supported")
+    return c.emit(O.TopK(k=k, axis=axis_of(dim, len(x.shape)), largest=bool(largest)), x)

@@ -1,0 +1,58 @@
+"""torch's own decomposition of one FX node, as a small FX graph over the same fake tensors."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .registry import key_of, lookup
+
+
+def decomposition(target: Any) -> Callable[..., Any] | None:
+    """How torch writes `target` in other ops, or None."""
+    import torch
+
+    if not isinstance(target, torch._ops.OpOverload):
+        return None
+    found = torch._decomp.decomposition_table.get(target)
+    if found is not None:
+        return found  # type: ignore[no-any-return]
+    if torch._C._dispatch_has_kernel_for_dispatch_key(target.name(), "CompositeImplicitAutograd"):
+        return target.decompose
+    return None
+
+
+def _useful() -> dict[Any, Any]:
+    """Decompositions of ops that we have no function for: composites that we know stay whole."""
+    import torch
+
+    return {op: fn for op, fn in torch._decomp.decomposition_table.items()
+            if isinstance(op, torch._ops.OpOverload) and lookup(key_of(op)) is None}
+
+
+def expand(node: Any) -> tuple[Any, list[Any]]:
+    """(graph module, FX nodes for its placeholders): `node` written in other ops."""
+    import torch
+    from torch.fx.experimental.proxy_tensor import make_fx
+    from torch.utils import _pytree
+
+    fn = decomposition(node.target)
+    assert fn is not None
+    leaves, spec = _pytree.tree_flatten((node.args, node.kwargs))
+    holes = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.fx.Node)]
+
+    def body(*values: Any) -> Any:
+        filled = list(leaves)
+        for i, v in zip(holes, values, strict=True):
+            filled[i] = v
+        args, kwargs = _pytree.tree_unflatten(filled, spec)
+        out = fn(*args, **kwargs)
+        return tuple(out) if isinstance(out, (tuple, list)) else (out,)
+
+    fakes = [leaves[i].meta["val"] for i in holes]
+    mode = next((f.fake_mode for f in fakes if isinstance(f, torch._subclasses.FakeTensor)), None)
+    if mode is None:
+        mode = torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True)
+    with mode, torch.no_grad():
+        module = make_fx(body, decomposition_table=_useful(), tracing_mode="real")(*fakes)
+    module.graph.eliminate_dead_code()
+    return module, [leaves[i] for i in holes]

@@ -1,0 +1,189 @@
+"""Run torch.export with our dynamic dims, and turn its errors into ours."""
+from __future__ import annotations
+
+import inspect
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ...core.dims import UNBOUNDED, Expr, Symbol, symbols
+from ...core.errors import CompileError, ConfigError
+
+
+def parameters(module: Any) -> tuple[str, ...]:
+    """Names of the positional parameters of a module's forward (or of a callable)."""
+    target = getattr(module, "forward", module)
+    try:
+        found = inspect.signature(target).parameters.values()
+    except (TypeError, ValueError):
+        return ()
+    return tuple(p.name for p in found if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD))
+
+
+def as_module(target: Any) -> Any:
+    """torch.export wants an nn.Module: a plain callable becomes one, with the same signature."""
+    import torch
+
+    if isinstance(target, torch.nn.Module):
+        return target
+    if not callable(target):
+        raise CompileError(f"import_torch: needs a torch.nn.Module, a callable or an ExportedProgram, got a {type(target).__name__}")
+
+    class Function(torch.nn.Module):
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            return target(*args, **kwargs)
+
+    try:
+        signature = inspect.signature(target)
+    except (TypeError, ValueError):
+        pass
+    else:
+        own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+        setattr(Function.forward, "__signature__", signature.replace(parameters=[own, *signature.parameters.values()]))  # noqa: B010
+    module = Function().eval()
+    owner = getattr(target, "__self__", None)
+    if isinstance(owner, torch.nn.Module):
+        module.owner = owner  # a bound method: its module's parameters keep their names
+    return module
+
+
+def run_export(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], dynamic_shapes: Any) -> Any:
+    """The ExportedProgram of a module or callable, in the mode (train or eval) that it is in."""
+    import torch
+
+    module = as_module(target)
+    try:
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")
+            return torch.export.export(module, args, dict(kwargs), dynamic_shapes=dynamic_shapes, strict=False)
+    except Exception as e:  # torch.export raises many classes of its own; all mean the same to the user
+        raise CompileError(explain(e)) from e
+
+
+_NOISE = ("For more information", "The error above occurred", "Suggested fixes", "consider using", "Caused by", "If you suspect", "For extended")
+
+
+def explain(error: Exception) -> str:
+    """One readable message: the first useful lines of torch's text, the place, and what to do."""
+    text = str(error)
+    lines = [line.strip(" -\t") for line in text.splitlines()]
+    useful = [line for line in lines if line and not line.startswith(_NOISE)] or [type(error).__name__]
+    head = re.sub(r"\s*For more information, run with .*$", "", useful[0])
+    if head.startswith("Constraints violated") and len(useful) > 1:
+        head = f"{head} {useful[1]}"
+    advice = "rewrite that part of the model so that torch.export accepts it (torch.export.draft_export lists every problem)"
+    fixes = re.search(r"Suggested fixes:\n((?:  .*\n?)+)", text)
+    if fixes:
+        asked = "; ".join(line.strip() for line in fixes[1].strip().splitlines())
+        advice = f"declare the dims as torch suggests: {asked}"
+    elif "data-dependent" in text or "data dependent" in text:
+        advice = "control flow and sizes may not depend on tensor values; use torch.where, or move that part out of the model"
+    frames = re.findall(r'File "([^"]+)", line (\d+)', text)
+    own = [f for f in frames if "/torch/" not in f[0]]
+    place = f" ({own[-1][0].rsplit('/', 1)[-1]}:{own[-1][1]})" if own else ""
+    return f"torch.export: {head.rstrip('.! ')}; {advice}{place}"
+
+
+def translate(dynamic: Any) -> Any:
+    """Our `dynamic` tree as torch's dynamic_shapes: every Expr becomes a torch.export.Dim (or a linear form of one)."""
+    import torch
+
+    made: dict[Symbol, Any] = {}
+
+    def dim(e: Expr) -> Any:
+        if len(e.symbols) != 1:
+            raise ConfigError(f"dynamic: a dim must use one symbol, got {e}")
+        (root,) = e.symbols
+        if root not in made:
+            if any(root.name == other.name for other in made):
+                raise ConfigError(f"dynamic: two dims are called {root.name} but have different ranges; use one Dim")
+            made[root] = torch.export.Dim(root.name, min=root.lo, max=None if root.hi >= UNBOUNDED else root.hi)
+        factor, offset = linear(e)
+        out = made[root] if factor == 1 else factor * made[root]
+        return out if offset == 0 else out + offset
+
+    def walk(t: Any) -> Any:
+        if isinstance(t, Expr):
+            return dim(t)
+        if isinstance(t, Mapping):
+            return {k: walk(v) for k, v in t.items()}
+        if isinstance(t, (tuple, list)):
+            return type(t)(walk(v) for v in t)
+        return t
+
+    return walk(dynamic)
+
+
+def linear(e: Expr) -> tuple[int, int]:
+    """(a, b) of `a*S + b`; ConfigError for any other form."""
+    terms = dict(e.terms)
+    offset = terms.pop((), 0)
+    if len(terms) != 1:
+        raise ConfigError(f"dynamic: a dim must be a symbol or a*symbol + b, got {e}")
+    ((mono, factor),) = terms.items()
+    if len(mono) != 1 or not isinstance(mono[0], Symbol):
+        raise ConfigError(f"dynamic: a dim must be a symbol or a*symbol + b, got {e}")
+    return factor, offset
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """An example tensor: its number among the tensors of the call, and its shape."""
+
+    index: int
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One axis that the user declared dynamic: `dim` is our Expr, or torch's own Dim."""
+
+    tensor: Tensor
+    axis: int
+    dim: Any
+    where: str
+
+
+def declared(tree: Any, values: Any, path: str) -> Iterator[Axis]:
+    """Walk the declaration beside the arguments (their tensors replaced by `Tensor`s)."""
+    if tree is None:
+        return
+    if isinstance(values, Tensor):
+        if not isinstance(tree, (Mapping, tuple, list)):
+            raise ConfigError(f"dynamic: {path} needs {{axis: Dim}}, got {tree!r}")
+        rank = len(values.shape)
+        for axis, dim in tree.items() if isinstance(tree, Mapping) else enumerate(tree):
+            if dim is None:
+                continue
+            if not isinstance(axis, int) or not -rank <= axis < rank:
+                raise ConfigError(f"dynamic: {path} has {rank} axes, got axis {axis!r}")
+            yield Axis(values, axis % rank, dim, f"{path}.shape[{axis}]")
+    elif isinstance(values, Mapping):
+        for k, v in tree.items():
+            if k not in values:
+                raise ConfigError(f"dynamic: {path} has no entry {k!r}; it has {list(values)}")
+            yield from declared(v, values[k], f"{path}[{k!r}]")
+    elif isinstance(values, (tuple, list)):
+        for i, (t, v) in enumerate(zip(tree, values, strict=False)):
+            yield from declared(t, v, f"{path}[{i}]")
+    else:
+        raise ConfigError(f"dynamic: {path} is a {type(values).__name__}, not a tensor; only tensor axes can be dynamic")
+
+
+def grown_sizes(found: list[Axis]) -> dict[Symbol, int]:
+    """Example sizes for symbols whose example is 0 or 1: export would fix those, so we trace with a larger one."""
+    sizes: dict[Symbol, int] = {}
+    for a in found:
+        if not isinstance(a.dim, Expr):
+            continue
+        (root,) = symbols(a.dim)
+        factor, offset = linear(a.dim)
+        given = a.tensor.shape[a.axis]
+        size = (given - offset) // factor
+        if sizes.setdefault(root, size) != size or given != factor * size + offset:
+            raise ConfigError(f"dynamic: {a.where} is {given}, which does not fit {a.dim} with {root}={sizes[root]}")
+        if not root.lo <= size <= root.hi:
+            raise ConfigError(f"dynamic: {a.where}: the example has {root}={size}, outside {root.lo}..{root.hi}")
+    return {s: min(max(3, s.lo), s.hi) for s, n in sizes.items() if n < 2 <= s.hi}

@@ -1,0 +1,230 @@
+"""`import_torch`: a module, callable or ExportedProgram becomes a graph and the signature of its calls."""
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ...core.dims import Expr, sym
+from ...core.errors import CompileError, ConfigError, UnsupportedError
+from ...core.pytree import Spec
+from ...core.signature import Fixed, Signature, Size, Slot
+from ...ir.graph import Graph, Value
+from ...ir.types import TensorType
+from .constants import Constants
+from .convert import Converter, Lazy, Poison
+from .export import Axis, Tensor, declared, grown_sizes, linear, parameters, run_export, translate
+from .mutation import Aliases
+from .place import place_of
+from .symbols import Symbols
+from .tensors import dtype_of
+from .tree import install, spec_of
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What a frontend hands to the compiler."""
+
+    graph: Graph
+    signature: Signature
+
+    @property
+    def in_spec(self) -> Spec:
+        return self.signature.in_spec
+
+    @property
+    def out_spec(self) -> Spec:
+        return self.signature.out_spec
+
+    @property
+    def input_names(self) -> list[str]:
+        return list(self.signature.input_names)
+
+
+def import_torch(target: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None, *, dynamic: Mapping[str, Any] | None = None,
+                 dynamic_shapes: Any = None, name: str | None = None) -> Imported:
+    """Import a torch.nn.Module, a callable or an ExportedProgram.
+
+    `dynamic` maps parameter names to `{axis: Dim}` (nested as the argument is); `dynamic_shapes` is torch.export's own form.
+    """
+    import torch
+
+    kwargs = dict(kwargs or {})
+    if not isinstance(args, tuple):
+        args = tuple(args) if isinstance(args, list) else (args,)
+    install()
+    if isinstance(target, torch.export.ExportedProgram):
+        if dynamic is not None or dynamic_shapes is not None:
+            raise CompileError("import_torch: an ExportedProgram already has its dynamic dims; give them to torch.export instead")
+        return from_program(target, name=name or "program")
+    if dynamic is not None and dynamic_shapes is not None:
+        raise CompileError("import_torch: give dynamic or dynamic_shapes, not both")
+    params = parameters(target)
+    kwargs = {k: kwargs[k] for k in (*(p for p in params if p in kwargs), *(k for k in kwargs if k not in params))}
+    tree = dynamic if dynamic is not None else dynamic_shapes
+    found: list[Axis] = []
+    if tree is not None:
+        tree, found = _declare(tree, params, args, kwargs)
+        args, kwargs = _grow(found, args, kwargs)
+    program = run_export(target, args, kwargs, translate(tree) if tree is not None else None)
+    return from_program(program, found=found, params=params, name=name or getattr(target, "__name__", type(target).__name__))
+
+
+def _declare(tree: Any, params: tuple[str, ...], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, list[Axis]]:
+    """The declaration completed for torch (which wants every argument named), and the axes that it names."""
+    import torch
+    from torch.utils import _pytree
+
+    counter = itertools.count()
+    numbered_args, numbered_kwargs = _pytree.tree_map(
+        lambda t: Tensor(next(counter), tuple(t.shape)) if isinstance(t, torch.Tensor) else t, (args, dict(kwargs)))
+    values = {**dict(zip(params, numbered_args, strict=False)), **numbered_kwargs}
+    if isinstance(tree, Mapping):
+        unknown = [k for k in tree if k not in values]
+        if unknown and len(numbered_args) <= len(params):
+            raise ConfigError(f"dynamic: there is no argument {unknown[0]!r}; the arguments are {', '.join(values) or 'none'}")
+        tree = {**{k: None for k in values}, **tree} if not unknown else tree
+        return tree, [a for k, v in values.items() for a in declared(tree.get(k), v, k)]
+    return tree, [a for k, t in zip(values, tree, strict=False) for a in declared(t, values[k], k)]
+
+
+def _grow(found: list[Axis], args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """The arguments with dynamic axes of size 0 or 1 made larger, so that export does not fix them."""
+    import torch
+    from torch.utils import _pytree
+
+    sizes = grown_sizes(found)
+    if not sizes:
+        return args, kwargs
+    wanted: dict[int, dict[int, int]] = {}
+    for a in found:
+        if isinstance(a.dim, Expr) and (root := next(iter(a.dim.symbols))) in sizes:
+            factor, offset = linear(a.dim)
+            wanted.setdefault(a.tensor.index, {})[a.axis] = factor * sizes[root] + offset
+    counter = itertools.count()
+
+    def larger(t: Any) -> Any:
+        if not isinstance(t, torch.Tensor):
+            return t
+        for axis, n in wanted.get(next(counter), {}).items():
+            shape = [n if i == axis else s for i, s in enumerate(t.shape)]
+            t = t.narrow(axis, 0, 1).expand(shape).contiguous() if t.shape[axis] else t.new_zeros(shape)
+        return t
+
+    return _pytree.tree_map(larger, (args, kwargs))  # type: ignore[no-any-return]
+
+
+def from_program(program: Any, *, found: list[Axis] | None = None, params: tuple[str, ...] = (), name: str) -> Imported:
+    """Convert an ExportedProgram. `found` lists the axes that the user declared dynamic, in the order of the arguments."""
+    program = _functional(program)
+    _check_mutations(program)
+    graph = Graph(name)
+    symbols = Symbols(dict(program.range_constraints))
+    constants = Constants(graph)
+    in_spec = spec_of(program.call_spec.in_spec)
+    module = program.graph_module
+    env: dict[Any, Any] = {}
+    leaves: list[Slot | Fixed] = []
+    names: list[str] = []
+    holes = [n for n in module.graph.nodes if n.op == "placeholder"]
+    users = [(n, s) for n, s in zip(holes, program.graph_signature.input_specs, strict=True) if s.kind.name == "USER_INPUT"]
+    _bind(symbols, users, found or [])
+    for node, spec in zip(holes, program.graph_signature.input_specs, strict=True):
+        if spec.kind.name == "USER_INPUT":
+            env[node] = _input(graph, symbols, node, leaves, names)
+        elif spec.kind.name in ("PARAMETER", "BUFFER", "CONSTANT_TENSOR"):
+            env[node] = Lazy(constants, _tensor(program, spec), spec.target or spec.arg.name)
+        else:
+            raise UnsupportedError(f"torch: input {node.name!r} is a {spec.kind.name.lower()}, which is not supported")
+    converter = Converter(graph, symbols, constants)
+    results = converter.run(module, env)
+    converter.problems.check()
+    outputs = _outputs(graph, results)
+    if not params:
+        count = len(in_spec.children[0].children)
+        params = tuple(names[:count]) if len(names) >= count and all(c.type == "leaf" for c in in_spec.children[0].children) else ()
+    signature = Signature(params=params, in_spec=in_spec, out_spec=spec_of(program.call_spec.out_spec), inputs=tuple(leaves),
+                          outputs=outputs, input_names=tuple(names))
+    return Imported(graph, signature)
+
+
+def _functional(program: Any) -> Any:
+    """The program itself, or its functional form when in-place writes are seen through views."""
+    if not Aliases(program.graph).needs_functional():
+        return program
+    try:
+        return program.run_decompositions({})
+    except Exception as e:
+        raise CompileError(f"torch.export: the model writes to tensors in place and torch could not make that functional: {e}") from e
+
+
+def _check_mutations(program: Any) -> None:
+    """Writes to the caller's tensors or the module's buffers are not supported; say which."""
+    specs = {n: s for n, s in zip((n for n in program.graph.nodes if n.op == "placeholder"), program.graph_signature.input_specs, strict=True)}
+    told = []
+    for hole, node in Aliases(program.graph).written_inputs():
+        where = place_of(node)
+        told.append(f"{specs[hole].target or hole.name}" + (f" ({where})" if where else ""))
+    told += [s.target or s.arg.name for s in program.graph_signature.output_specs if s.kind.name.endswith("_MUTATION")]
+    if told:
+        raise UnsupportedError(f"torch: the model writes to {', '.join(dict.fromkeys(told))} in place; state is not supported yet: return the new "
+                               "value instead (batch norm: call module.eval())")
+
+
+def _bind(symbols: Symbols, users: list[tuple[Any, Any]], found: list[Axis]) -> None:
+    """Give torch's symbols the names and ranges that the user declared."""
+    import torch
+
+    tensors = [n.meta["val"] for n, _ in users if isinstance(n.meta.get("val"), torch.Tensor)]
+    for a in found:
+        size = tensors[a.tensor.index].shape[a.axis]
+        ours = a.dim if isinstance(a.dim, Expr) else _from_torch(a.dim)
+        if ours is not None:
+            symbols.bind(size.node.expr if isinstance(size, torch.SymInt) else size, ours, a.where)
+
+
+def _from_torch(dim: Any) -> Expr | None:
+    """Our symbol for a named torch.export.Dim; None for AUTO, STATIC, ints and derived dims (they keep torch's names)."""
+    label = getattr(dim, "__name__", None)
+    if not isinstance(label, str) or not label.isidentifier() or not hasattr(dim, "min") or type(dim).__name__ == "_DerivedDim":
+        return None
+    return sym(label, int(dim.min), min(int(dim.max), 1 << 62))
+
+
+def _input(graph: Graph, symbols: Symbols, node: Any, leaves: list[Slot | Fixed], names: list[str]) -> Any:
+    import torch
+
+    fake = node.meta.get("val")
+    if isinstance(fake, torch.Tensor):
+        leaves.append(Slot(len(names)))
+        names.append(node.name)
+        return graph.input(TensorType(dtype_of(fake.dtype), symbols.shape(fake.shape)), node.name)
+    if fake is None or isinstance(fake, (bool, int, float, str)):
+        leaves.append(Fixed(fake))
+        return fake
+    raise UnsupportedError(f"torch: input {node.name!r} is a dynamic {type(fake).__name__}; only tensors can vary: pass it as a tensor or make it static")
+
+
+def _tensor(program: Any, spec: Any) -> Any:
+    found = program.state_dict.get(spec.target)
+    return program.constants[spec.target] if found is None else found
+
+
+def _outputs(graph: Graph, results: list[Any]) -> tuple[Slot | Fixed | Size, ...]:
+    seen: dict[Value, int] = {}
+    out: list[Slot | Fixed | Size] = []
+    for r in results:
+        if isinstance(r, Value):
+            if r not in seen:
+                seen[r] = len(graph.outputs)
+                graph.outputs.append(r)
+            out.append(Slot(seen[r]))
+        elif isinstance(r, Expr):
+            out.append(Size(r))
+        elif r is None or isinstance(r, (bool, int, float, str)):
+            out.append(Fixed(r))
+        else:
+            kind = "size or flag that depends on the data" if isinstance(r, Poison) else type(r).__name__
+            raise UnsupportedError(f"torch: the model returns a {kind}, which is not supported")
+    return tuple(out)

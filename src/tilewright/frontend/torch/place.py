@@ -1,0 +1,24 @@
+"""Where in the user's source an FX node comes from."""
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Any
+
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+_OWN = re.compile(r"(^|/)torch/|<eval_with_key>|<frozen")
+
+
+def place_of(node: Any) -> str:
+    """`file:line` of the innermost frame outside torch, or "" when export recorded none."""
+    trace = node.meta.get("stack_trace")
+    return _parse(trace) if trace else ""
+
+
+@lru_cache(maxsize=4096)
+def _parse(trace: str) -> str:
+    for path, line in reversed(_FRAME.findall(trace)):
+        if not _OWN.search(path):
+            _, inside, package = path.rpartition("/site-packages/")
+            return f"{package if inside else path.rsplit('/', 1)[-1]}:{line}"
+    return ""

@@ -1,0 +1,86 @@
+"""torch's symbolic sizes (sympy expressions over s0, s1, …) as our dims, with the user's names and ranges."""
+from __future__ import annotations
+
+from typing import Any
+
+from ...core.dims import UNBOUNDED, Dim, Expr, floordiv, maximum, minimum, sym, symbols
+from ...core.errors import CompileError, UnsupportedError
+
+
+class Symbols:
+    """Which of our symbols each torch symbol is; converts SymInts and sympy expressions."""
+
+    def __init__(self, ranges: dict[Any, Any] | None = None) -> None:
+        self._known: dict[Any, Dim] = {}  # sympy expression -> dim; starts with symbols, then caches
+        self._ranges = ranges or {}
+        self._names: dict[str, Any] = {}
+
+    def bind(self, expr: Any, ours: Expr, where: str) -> None:
+        """Record that torch's `expr`, at `where`, is our `ours` (a symbol, or `a*symbol + b`)."""
+        free = list(getattr(expr, "free_symbols", ()))
+        if not free:
+            raise CompileError(f"torch.export: {where} was declared dynamic ({ours}) but the model fixes it to {expr}; declare it static, "
+                               "or give an example of another size")
+        if len(free) != 1 or len(symbols(ours)) != 1:
+            raise CompileError(f"torch.export: {where} is {expr}; a dynamic dim must depend on one symbol, got {ours}")
+        ours_root, = symbols(ours)
+        root = Expr((((ours_root,), 1),))
+        theirs = free[0]
+        if theirs in self._known and self._known[theirs] != root:
+            raise CompileError(f"torch.export: {where} must equal {self._known[theirs]}, got another symbol {ours_root}; use one Dim for both")
+        if self._names.setdefault(ours_root.name, theirs) != theirs:
+            raise CompileError(f"torch.export: {ours_root} stands for two sizes that differ ({self._names[ours_root.name]}, {theirs}); use two Dims")
+        self._known[theirs] = root
+        if self.dim(expr) != ours:
+            raise CompileError(f"torch.export: {where} is {self.dim(expr)} but was declared as {ours}")
+
+    def __call__(self, size: Any) -> Dim:
+        """A dim from an int, a SymInt or a sympy expression."""
+        if isinstance(size, int):
+            return size
+        node = getattr(size, "node", None)
+        return self.dim(node.expr if node is not None else size)
+
+    def shape(self, sizes: Any) -> tuple[Dim, ...]:
+        return tuple(s if type(s) is int else self(s) for s in sizes)
+
+    def dim(self, expr: Any) -> Dim:
+        found = self._known.get(expr)
+        if found is None:
+            found = self._known[expr] = self._convert(expr)
+        return found
+
+    def _convert(self, e: Any) -> Dim:
+        if e.is_Integer:
+            return int(e)
+        if e.is_Symbol:
+            return self._fresh(e)
+        kind = type(e).__name__
+        if kind in ("Add", "Mul", "Max", "Min"):
+            parts = [self.dim(a) for a in e.args]
+            out = parts[0]
+            for p in parts[1:]:
+                out = {"Add": lambda a, b: a + b, "Mul": lambda a, b: a * b, "Max": maximum, "Min": minimum}[kind](out, p)
+            return out
+        if kind == "Pow" and e.args[1].is_Integer and int(e.args[1]) >= 0:
+            base, out = self.dim(e.args[0]), 1
+            for _ in range(int(e.args[1])):
+                out = out * base
+            return out
+        if kind in ("FloorDiv", "CleanDiv"):
+            return floordiv(self.dim(e.args[0]), self.dim(e.args[1]))
+        if kind in ("Mod", "PythonMod"):
+            a, b = self.dim(e.args[0]), self.dim(e.args[1])
+            return a - floordiv(a, b) * b
+        raise UnsupportedError(f"torch: size {e} uses {kind}; supported: + - * // % max min")
+
+    def _fresh(self, symbol: Any) -> Dim:
+        name = str(symbol)
+        if name.startswith(("u", "zuf", "f")) and symbol not in self._ranges:
+            raise UnsupportedError(f"torch: size {name} depends on the data; only sizes that follow from input shapes are supported")
+        limits = self._ranges.get(symbol)
+        lo, hi = 0, UNBOUNDED
+        if limits is not None:
+            lo = max(int(limits.lower), 0)
+            hi = int(limits.upper) if limits.upper.is_Integer else UNBOUNDED
+        return sym(name, lo, min(hi, UNBOUNDED))
