@@ -104,7 +104,7 @@ class _Printer:
         return found
 
     def operand(self, o: Operand) -> str:
-        return self.names[o] if o.__class__ is Var else str(int(o))  # type: ignore[index, arg-type]
+        return self.names[o] if o.__class__ is Var else str(int(o))  # type: ignore[arg-type]
 
     def block(self, block: Block, pad: str) -> None:
         lines, names, types, count = self.lines, self.names, self.types, self.count
@@ -114,7 +114,7 @@ class _Printer:
                 var = results[0]
                 t = var.type
                 type_text = types.get(id(t)) or self.type(t)
-                ops = ", ".join([names[o] if o.__class__ is Var else str(int(o)) for o in instr.operands])  # type: ignore[index, arg-type]
+                ops = ", ".join([names[o] if o.__class__ is Var else str(int(o)) for o in instr.operands])  # type: ignore[arg-type]
                 name = names[var] = f"%{count}"
                 count += 1
                 lines.append(f"{pad}{name} = {instr.op}{' ' if ops else ''}{ops}{_attrs(instr.attrs) if instr.attrs else ''} : {type_text}")

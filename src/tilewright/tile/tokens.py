@@ -35,11 +35,11 @@ def scratch_roots(kernel: Kernel) -> dict[Var, Var]:
                 views = [(init, p, r, n) for n, (init, p, r) in enumerate(zip(i.operands[2:], inner.params[1:], i.results, strict=False))
                          if isinstance(p.type, ViewType) and init in roots]
                 for init, p, r, _ in views:
-                    roots[p] = roots[r] = roots[init]  # type: ignore[index]
+                    roots[p] = roots[r] = roots[init]
                 for b in i.blocks:
                     visit(b)
                 for init, _, _, n in views:
-                    if roots.get(inner.yields[n]) is not roots[init]:  # type: ignore[arg-type, index]
+                    if roots.get(inner.yields[n]) is not roots[init]:  # type: ignore[arg-type]
                         raise VerifyError(f"kernel {kernel.name}: for: a carried view of scratch must stay in its allocation (in `{instr_text(kernel, i)}`)")
 
     visit(kernel.body)
