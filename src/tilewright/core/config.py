@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
+from pathlib import Path
 from typing import Any, Literal, cast
 
 from .errors import ConfigError
@@ -57,7 +58,7 @@ def _folder() -> tuple[str, Callable[[str], str]]:
     def parse(text: str) -> str:
         if "\0" in text or not text.strip():
             raise ValueError(text)
-        return os.path.abspath(os.path.expanduser(text))
+        return str(Path(text).expanduser().absolute())
 
     return "a folder", parse
 
@@ -81,7 +82,8 @@ class Config:
     cache_dir: str | None = _setting(
         None, "CACHE_DIR", _folder(), "the user's cache folder", "Folder of the object-code cache; it must belong to the user.")
     cache_bytes: int = _setting(
-        256 << 20, "CACHE_BYTES", _size(), "256M", "Bound on the cache folder; the least recently used entries go first. 0 switches the cache off.")
+        256 << 20, "CACHE_BYTES", _size(), "256M",
+        "Bound on the cache folder; the least recently used entries go first. 0 switches the cache off.")
     compile_threads: int | None = _setting(
         None, "COMPILE_THREADS", _integer(1, MAX_THREADS), "all cores, at most 8", "Threads that turn kernels into machine code.")
     idle_spin_us: int = _setting(

@@ -32,7 +32,7 @@ class Job:
     """One instance of a schedule. At most one run at a time may use it; it keeps alive whatever it was given.
 
     `io` holds the call's pointers: fill it before `run()`. A `light` job takes less time than waking a worker (some 50 µs): when the
-    workers sleep it runs alone and only alerts them for the next call.
+    workers sleep it runs alone, and wakes them only when such calls follow one another closely.
     """
 
     __slots__ = ("_block", "_keep", "_run", "address", "cancel", "error", "io", "pool", "profile", "threads")

@@ -84,6 +84,7 @@ class Pool:
                 mask[core // 8] |= 1 << core % 8
         self._words[L.POOL_MASK // 8:(L.POOL_MASK + L.MASK_BYTES) // 8] = np.frombuffer(bytes(mask), np.int64)
         self._set(L.POOL_IDLE_SPIN, int(config.idle_spin_us * self._pauses_per_us))
+        self._set(L.POOL_BURST, int(config.idle_spin_us * self.ticks_per_us))
         self._set(L.POOL_BARRIER_SPIN, int(config.barrier_spin_us * self._pauses_per_us))
 
     def _set(self, offset: int, value: int) -> None:
@@ -136,6 +137,11 @@ class Pool:
         self._threads = []
         self._lock = threading.Lock()
         self._configure()
+
+
+def default_threads() -> int:
+    """Threads of a session that names none: TILEWRIGHT_THREADS, else one per core."""
+    return load().threads or available_cores()
 
 
 _pool: Pool | None = None

@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from ...core.config import Config, load
 from ...core.target_spec import TargetSpec
@@ -39,9 +40,10 @@ class Entry:
     used: float  # seconds since the epoch
 
 
-def default_folder() -> str:
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return os.path.join(base, "tilewright")
+def default_folder() -> Path:
+    """The user's cache folder by the XDG rule."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path("~/.cache").expanduser()) / "tilewright"
 
 
 def object_key(text: str, target: TargetSpec, opt: OptLevel = DEFAULT_OPT) -> str:
@@ -51,8 +53,8 @@ def object_key(text: str, target: TargetSpec, opt: OptLevel = DEFAULT_OPT) -> st
 
 @functools.lru_cache(maxsize=64)
 def _salt(target: TargetSpec, opt: OptLevel) -> bytes:
-    parts = (target.triple, target.cpu, target.feature_string, llvm_version(), pass_options(opt), f"abi {ABI_VERSION}", f"codegen {CODEGEN_VERSION}")
-    return "\0".join((*parts, "")).encode()
+    versions = f"{llvm_version()} abi {ABI_VERSION} codegen {CODEGEN_VERSION}"
+    return "\0".join((target.triple, target.cpu, target.feature_string, versions, pass_options(opt), "")).encode()
 
 
 class CodeCache:
@@ -62,16 +64,16 @@ class CodeCache:
         config = load() if config is None else config
         self.notes: list[str] = []
         self.limit = config.cache_bytes
-        self.folder: str | None = self._open(config.cache_dir or default_folder()) if self.limit > 0 else None
+        self.folder: Path | None = self._open(Path(config.cache_dir or default_folder())) if self.limit > 0 else None
         self._writable = self.folder is not None
         self._written = 0
         if self.limit == 0:
             self.notes.append("cache: switched off (TILEWRIGHT_CACHE_BYTES=0)")
 
-    def _open(self, folder: str) -> str | None:
+    def _open(self, folder: Path) -> Path | None:
         try:
-            os.makedirs(folder, mode=0o700, exist_ok=True)
-            info = os.stat(folder)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            info = folder.stat()
         except OSError as problem:
             self.notes.append(f"cache: cannot use {folder} ({problem.strerror}); compiling without a cache")
             return None
@@ -91,9 +93,9 @@ class CodeCache:
         """The object code stored under `key`; a damaged entry is deleted and counts as absent."""
         if self.folder is None:
             return None
-        path = os.path.join(self.folder, key + _SUFFIX)
+        path = self.folder / (key + _SUFFIX)
         try:
-            with open(path, "rb", buffering=0) as file:
+            with path.open("rb", buffering=0) as file:
                 data = file.read()
                 used = os.fstat(file.fileno()).st_mtime
         except FileNotFoundError:
@@ -118,10 +120,11 @@ class CodeCache:
         data = _MAGIC + _checksum(key, code) + code
         temporary = None
         try:
-            handle, temporary = tempfile.mkstemp(prefix="new-", dir=self.folder)
+            handle, name = tempfile.mkstemp(prefix="new-", dir=self.folder)
+            temporary = Path(name)
             with os.fdopen(handle, "wb") as file:
                 file.write(data)
-            os.replace(temporary, os.path.join(self.folder, key + _SUFFIX))
+            temporary.replace(self.folder / (key + _SUFFIX))
         except OSError as problem:
             self._writable = False
             self.notes.append(f"cache: cannot write to {self.folder} ({problem.strerror}); compiling without storing")
@@ -137,12 +140,11 @@ class CodeCache:
 
     def clear(self) -> int:
         """Delete every entry; gives their number."""
-        count = 0
-        for name, _, _ in list(self._files()):
-            if name.startswith("new-") or name.endswith(_SUFFIX):
-                removed = self._remove(os.path.join(self.folder or "", name))
-                count += removed and name.endswith(_SUFFIX)
-        return count
+        if self.folder is None:
+            return 0
+        ours = [name for name, _, _ in self._files() if name.startswith("new-") or name.endswith(_SUFFIX)]
+        removed = [name for name in ours if self._remove(self.folder / name)]
+        return sum(name.endswith(_SUFFIX) for name in removed)
 
     def trim(self) -> None:
         """Delete the least recently used entries until the folder is within its bound, and what a killed process left behind."""
@@ -150,23 +152,24 @@ class CodeCache:
             return
         for name, _, used in list(self._files()):
             if name.startswith("new-") and time.time() - used > _STALE_SECONDS:
-                self._remove(os.path.join(self.folder, name))
+                self._remove(self.folder / name)
         found = self.entries()
         total = sum(entry.nbytes for entry in found)
         for entry in found:
             if total <= self.limit:
                 break
-            self._remove(os.path.join(self.folder, entry.key + _SUFFIX))
+            self._remove(self.folder / (entry.key + _SUFFIX))
             total -= entry.nbytes
 
-    def compile(self, texts: Sequence[str], target: TargetSpec, opt: OptLevel = DEFAULT_OPT, *, threads: int | None = None) -> tuple[list[bytes], int]:
+    def compile(self, texts: Sequence[str], target: TargetSpec, opt: OptLevel = DEFAULT_OPT, *,
+                threads: int | None = None) -> tuple[list[bytes], int]:
         """Object code of every module, from the cache or compiled now (and stored); and how many were compiled."""
         keys = [object_key(text, target, opt) for text in texts]
         codes = {key: self.get(key) for key in dict.fromkeys(keys)}
         fresh = {key: text for key, text in zip(keys, texts, strict=True) if codes[key] is None}
-        for key, code in zip(fresh, compile_many(list(fresh.values()), target, opt, threads=threads), strict=True):
-            codes[key] = code
-            self.put(key, code)
+        for key, made in zip(fresh, compile_many(list(fresh.values()), target, opt, threads=threads), strict=True):
+            codes[key] = made
+            self.put(key, made)
         if self._written:
             self.trim()
             self._written = 0
@@ -185,9 +188,9 @@ class CodeCache:
         except OSError as problem:
             self.notes.append(f"cache: cannot list {self.folder} ({problem.strerror})")
 
-    def _remove(self, path: str) -> bool:
+    def _remove(self, path: Path) -> bool:
         try:
-            os.unlink(path)
+            path.unlink()
         except OSError:
             return False
         return True

@@ -25,7 +25,8 @@ _LEVELS: dict[str, tuple[str, set[str]]] = {"baseline": ("x86-64", _V1), "avx2":
 _IMPLIED_BY = {
     "sse3": r"ssse3|sse4|avx|fma|f16c|amx", "ssse3": r"sse4|avx|fma|f16c", "sse4.1": r"sse4\.2|avx|fma|f16c",
     "sse4.2": r"avx|fma|f16c", "avx": r"avx|fma|f16c|vaes|vpclmulqdq|sm3|sm4|sha512", "avx2": r"avx2|avx512|avx10|avxvnni|avxifma|avxne",
-    "fma": r"avx512|avx10", "f16c": r"avx512|avx10", "avx512f": r"avx512|avx10", "amx-tile": r"amx-", "avx512bw": r"avx512(vbmi|bitalg|bf16|fp16)",
+    "fma": r"avx512|avx10", "f16c": r"avx512|avx10", "avx512f": r"avx512|avx10",
+    "avx512bw": r"avx512(vbmi|bitalg|bf16|fp16)", "amx-tile": r"amx-",
 }
 
 

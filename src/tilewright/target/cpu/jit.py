@@ -87,7 +87,7 @@ class _Module:
         pointer = _unlocked("LLVMPY_ParseAssembly")(self.context, text.encode(), ctypes.byref(error))
         if not pointer:
             message = (error.value or b"").decode(errors="replace")
-            if error:
+            if error.value is not None:
                 ffi.lib.LLVMPY_DisposeString(error)
             self.context.close()
             raise CompileError(f"llvm: the IR does not parse: {_first(message)}")
@@ -143,7 +143,7 @@ def _emit(text: str, target: TargetSpec, opt: OptLevel, *, objects: bool) -> byt
         buffer = _unlocked("LLVMPY_TargetMachineEmitToMemory")(machine, module.ref, int(objects), ctypes.byref(error))
         if not buffer:
             message = (error.value or b"").decode(errors="replace")
-            if error:
+            if error.value is not None:
                 ffi.lib.LLVMPY_DisposeString(error)
             raise CompileError(f"llvm: no code for {target.cpu}: {_first(message)}")
         try:
