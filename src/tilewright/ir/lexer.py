@@ -1,0 +1,85 @@
+"""Words of the graph text: a regular expression and a cursor that knows its line."""
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import NoReturn
+
+from ..core.errors import ParseError
+
+TOKEN = re.compile(
+    r"""(?P<space>\s+|\#[^\n]*)
+      | (?P<ref>[%@](?:[A-Za-z0-9_.]+|"(?:[^"\\]|\\.)*"))
+      | (?P<string>"(?:[^"\\]|\\.)*")
+      | (?P<number>\d+(?:\.\d+(?!\.))?(?:[eE][+-]?\d+)?(?![A-Za-z_]))
+      | (?P<word>[A-Za-z0-9_][A-Za-z0-9_.]*)
+      | (?P<mark>\.\.|//|[()\[\]{},:=*+-])
+    """,
+    re.VERBOSE,
+)
+
+
+@dataclass(frozen=True)
+class Token:
+    kind: str
+    text: str
+    line: int
+
+
+def tokens(text: str) -> list[Token]:
+    """Every word of the text, with an `end` token after the last."""
+    out: list[Token] = []
+    at, line = 0, 1
+    while at < len(text):
+        m = TOKEN.match(text, at)
+        if m is None:
+            raise ParseError(f"graph text: cannot read {text[at : at + 20]!r} (line {line})")
+        kind, word = str(m.lastgroup), m.group()
+        if kind != "space":
+            out.append(Token(kind, word, line))
+        line += word.count("\n")
+        at = m.end()
+    return [*out, Token("end", "the end", line)]
+
+
+class Cursor:
+    """Where a parser stands in a list of tokens."""
+
+    def __init__(self, text: str) -> None:
+        self._tokens, self._at = tokens(text), 0
+
+    @property
+    def now(self) -> Token:
+        return self._tokens[self._at]
+
+    def next(self) -> Token:
+        token = self.now
+        self._at = min(self._at + 1, len(self._tokens) - 1)
+        return token
+
+    def sees(self, text: str) -> bool:
+        return self.now.text == text and self.now.kind in ("mark", "word")
+
+    def accept(self, text: str) -> bool:
+        if not self.sees(text):
+            return False
+        self.next()
+        return True
+
+    def expect(self, text: str) -> None:
+        if not self.accept(text):
+            self.fail(f"expected {text!r}")
+
+    def take(self, kind: str, what: str) -> str:
+        if self.now.kind != kind:
+            self.fail(f"expected {what}")
+        return self.next().text
+
+    def fail(self, rule: str) -> NoReturn:
+        raise ParseError(f"graph text: {rule}, got {self.now.text!r} (line {self.now.line})")
+
+
+def unquote(name: str) -> str:
+    """A name without its quotes, if it has them."""
+    return str(json.loads(name)) if name.startswith('"') else name

@@ -1,0 +1,217 @@
+"""Reads what `to_text` prints. Every node's declared type is checked against its op's type rule."""
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..core.dims import UNBOUNDED, Dim, Expr, floordiv, maximum, minimum, sym
+from ..core.dtypes import ALL
+from ..core.errors import ParseError
+from .graph import Graph, Value
+from .lexer import Cursor, unquote
+from .types import TensorType
+
+if TYPE_CHECKING:
+    from ..ops.structure import ConstantData
+
+DTYPES = {d.name: d for d in ALL}
+WORDS: dict[str, Any] = {"True": True, "False": False, "None": None, "inf": float("inf"), "nan": float("nan")}
+
+
+def parse(text: str, constants: Mapping[str, Any] | None = None) -> Graph:
+    """The graph that `text` describes; `constants` holds an array (or ConstantData) for each `@name`."""
+    reader = _Reader(text, constants or {})
+    graph = reader.graph({})
+    if reader.at.now.kind != "end":
+        reader.at.fail("expected the end of the text")
+    return graph
+
+
+class _Reader:
+    def __init__(self, text: str, constants: Mapping[str, Any]) -> None:
+        self.at = Cursor(text)
+        self.constants = constants
+        self.shared: dict[str, ConstantData] = {}
+
+    def graph(self, known: Mapping[str, Expr]) -> Graph:
+        at = self.at
+        at.expect("graph")
+        graph = Graph(unquote(at.next().text))
+        known = {**known, **self.symbols()}
+        at.expect("(")
+        inputs = self.names(")")
+        at.expect("{")
+        values: dict[str, Value] = {}
+        while not at.accept("return"):
+            self.node(graph, values, known)
+        outputs = self.names("}")
+        graph.inputs, graph.outputs = ([self.lookup(values, n) for n in names] for names in (inputs, outputs))
+        return graph
+
+    def symbols(self) -> dict[str, Expr]:
+        at, found = self.at, dict[str, Expr]()
+        if not at.accept("["):
+            return found
+        while not at.accept("]"):
+            name = at.take("word", "a symbol")
+            at.expect("=")
+            lo = int(at.take("number", "the symbol's least value"))
+            at.expect("..")
+            hi = int(at.next().text) if at.now.kind == "number" else UNBOUNDED
+            found[name] = sym(name, lo, hi)
+            at.accept(",")
+        return found
+
+    def names(self, end: str) -> list[str]:
+        """`%a, %b` up to and including `end`."""
+        out = []
+        while not self.at.accept(end):
+            out.append(self.reference("%"))
+            if not self.at.sees(end):
+                self.at.expect(",")
+        return out
+
+    def reference(self, mark: str) -> str:
+        if not self.at.now.text.startswith(mark):
+            self.at.fail(f"expected a name with {mark!r}")
+        return unquote(self.at.take("ref", "a name")[1:])
+
+    def lookup(self, values: Mapping[str, Value], name: str) -> Value:
+        if name not in values:
+            raise ParseError(f"graph text: %{name} is not defined before it is used (line {self.at.now.line})")
+        return values[name]
+
+    def node(self, graph: Graph, values: dict[str, Value], known: Mapping[str, Expr]) -> None:
+        from ..ops import REGISTRY
+
+        at = self.at
+        line, name = at.now.line, self.reference("%")
+        at.expect(":")
+        declared = self.listed(")", lambda: self.type(known)) if at.accept("(") else [self.type(known)]
+        at.expect("=")
+        op_name = at.take("word", "an op")
+        if op_name not in REGISTRY:
+            raise ParseError(f"graph text: there is no op {op_name!r} (line {line})")
+        attrs: dict[str, Any] = {"type": declared[0]} if op_name == "input" else {}
+        if at.accept("{"):
+            attrs.update(self.listed("}", lambda: self.attribute(known)))
+        operands = [self.lookup(values, n) for n in self.names(")")] if at.accept("(") else []
+        place = str(json.loads(at.take("string", "a place"))) if at.accept("at") else ""
+        try:
+            op = REGISTRY[op_name](**attrs)
+        except TypeError as e:
+            raise ParseError(f"graph text: {op_name} cannot take the attributes ({', '.join(attrs)}): {e} (line {line})") from None
+        made = graph.add(op, *operands, name=name, place=place)
+        if made.name != name:
+            raise ParseError(f"graph text: %{name} is defined twice (line {line})")
+        if list(made.types) != declared:
+            raise ParseError(f"graph text: %{name} is declared {', '.join(map(str, declared))}, but {op_name} gives "
+                             f"{', '.join(map(str, made.types))} (line {line})")
+        values.update({v.name: v for v in made.values})
+
+    def attribute(self, known: Mapping[str, Expr]) -> tuple[str, Any]:
+        key = self.at.take("word", "an attribute")
+        self.at.expect("=")
+        return key, self.value(known)
+
+    def listed(self, end: str, item: Callable[[], Any]) -> list[Any]:
+        out = []
+        while not self.at.accept(end):
+            out.append(item())
+            if not self.at.sees(end):
+                self.at.expect(",")
+        return out
+
+    def type(self, known: Mapping[str, Expr]) -> TensorType:
+        word = self.at.take("word", "a type")
+        if word not in DTYPES:
+            raise ParseError(f"graph text: {word!r} is not a dtype (line {self.at.now.line})")
+        self.at.expect("[")
+        return TensorType(DTYPES[word], tuple(self.listed("]", lambda: self.sum(known))))
+
+    # --- attribute values ---------------------------------------------------------------------------------------------
+    def value(self, known: Mapping[str, Expr]) -> Any:
+        at = self.at
+        if at.now.kind == "string":
+            return json.loads(at.next().text)
+        if at.now.kind == "ref":
+            return self.constant(self.reference("@"))
+        if at.sees("graph"):
+            return self.graph(known)
+        if at.now.text in DTYPES and at.now.text not in known:
+            return self.dtype_or_type(known)
+        return self.sum(known)
+
+    def dtype_or_type(self, known: Mapping[str, Expr]) -> Any:
+        """`f32`, `f32[2,S]`, or a small constant `f32[2](1.0, 2.0)`."""
+        from ..ops.structure import ConstantData
+
+        name = self.at.next().text
+        if not self.at.accept("["):
+            return DTYPES[name]
+        kind = TensorType(DTYPES[name], tuple(self.listed("]", lambda: self.sum(known))))
+        if not self.at.accept("("):
+            return kind
+        elements = self.listed(")", lambda: self.sum(known))
+        shape: Any = kind.shape
+        return ConstantData(np.array(elements, dtype=kind.dtype.np).reshape(shape))
+
+    def constant(self, name: str) -> ConstantData:
+        from ..ops.structure import ConstantData
+
+        if name not in self.shared:
+            if name not in self.constants:
+                raise ParseError(f"graph text: no data was given for constant @{name} (line {self.at.now.line})")
+            given = self.constants[name]
+            self.shared[name] = given if isinstance(given, ConstantData) else ConstantData(given, name)
+        return self.shared[name]
+
+    def sum(self, known: Mapping[str, Expr]) -> Any:
+        total = self.product(known)
+        while self.at.sees("+") or self.at.sees("-"):
+            minus = self.at.next().text == "-"
+            part = self.product(known)
+            total = total - part if minus else total + part
+        return total
+
+    def product(self, known: Mapping[str, Expr]) -> Any:
+        total = self.factor(known)
+        while self.at.sees("*") or self.at.sees("//"):
+            divide = self.at.next().text == "//"
+            part: Dim = self.factor(known)
+            total = floordiv(total, part) if divide else total * part
+        return total
+
+    def factor(self, known: Mapping[str, Expr]) -> Any:
+        at = self.at
+        if at.accept("-"):
+            return -self.factor(known)
+        if at.now.kind == "number":
+            text = at.next().text
+            return int(text) if text.isdigit() else float(text)
+        if at.accept("("):
+            return self.tuple_or_group(known)
+        word = at.take("word", "a value")
+        if word in known:
+            return known[word]
+        if word in ("max", "min") and at.accept("("):
+            a, b = self.listed(")", lambda: self.sum(known))
+            return (maximum if word == "max" else minimum)(a, b)
+        if word in WORDS:
+            return WORDS[word]
+        raise ParseError(f"graph text: {word!r} is not a known symbol or value (line {at.now.line})")
+
+    def tuple_or_group(self, known: Mapping[str, Expr]) -> Any:
+        """`(a, b)`, `(a,)` and `()` are tuples; `(a)` is a."""
+        items: list[Any] = []
+        comma = False
+        while not self.at.accept(")"):
+            items.append(self.value(known))
+            if self.at.accept(","):
+                comma = True
+            elif not self.at.sees(")"):
+                self.at.fail("expected ',' or ')'")
+        return items[0] if len(items) == 1 and not comma else tuple(items)

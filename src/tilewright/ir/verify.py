@@ -1,0 +1,111 @@
+"""Checks a graph's own invariants. Passes run it before and after in tests; it names the node that breaks a rule."""
+from __future__ import annotations
+
+from typing import Any
+
+from ..core.dims import Expr
+from ..core.dtypes import DType
+from ..core.errors import ShapeError, VerifyError
+from .graph import Graph, Node, Value
+from .text import all_symbols
+from .types import TensorType
+
+PLAIN = (bool, int, float, str, type(None))
+
+
+def verify(graph: Graph) -> None:
+    """Raise VerifyError unless order, types, names, symbols, inputs, outputs and regions are sound."""
+    _verify(graph, graph.name)
+    _check_symbols(graph)
+
+
+def _verify(graph: Graph, where: str) -> None:
+    seen: set[Value] = set()
+    names: set[str] = set()
+    for n in graph.nodes:
+        _check_node(graph, n, seen, where)
+        for name in {n.name, *(v.name for v in n.values)}:
+            if name in names:
+                raise VerifyError(f"{where}: the name %{name} is used twice")
+            names.add(name)
+        seen.update(n.values)
+    _check_ends(graph, seen, where)
+
+
+def _check_node(graph: Graph, n: Node, seen: set[Value], where: str) -> None:
+    if n.graph is not graph:
+        raise VerifyError(f"{where}: %{n.name} says it belongs to graph {n.graph.name!r}")
+    if len(n.values) != len(n.types) or any(v.node is not n or v.index != i for i, v in enumerate(n.values)):
+        raise VerifyError(f"{where}: the values of %{n.name} are not its own")
+    for v in n.operands:
+        if v.node.graph is not graph:
+            raise VerifyError(f"{where}: operand %{v.name} of %{n.name} belongs to another graph")
+        if v not in seen:
+            raise VerifyError(f"{where}: operand %{v.name} of %{n.name} is not defined before it")
+    for key, value in n.op.attrs().items():
+        _check_attribute(value, f"{where}: attribute {key} of %{n.name}")
+    try:
+        inferred = n.op.infer(*(v.type for v in n.operands))
+    except (ShapeError, TypeError) as e:
+        raise VerifyError(f"{where}: %{n.name} = {n.op.name} rejects its operands: {e}") from None
+    types = (inferred,) if isinstance(inferred, TensorType) else tuple(inferred)
+    if types != n.types:
+        raise VerifyError(f"{where}: %{n.name} has type {_show(n.types)}, but {n.op.name} gives {_show(types)}")
+    body = n.op.attrs().get("body")
+    if n.op.name == "fused" and isinstance(body, Graph):
+        _check_region(body, f"{where}/%{n.name}")
+
+
+def _check_attribute(value: Any, what: str) -> None:
+    if isinstance(value, tuple):
+        for v in value:
+            _check_attribute(v, what)
+    elif isinstance(value, Expr):
+        if not value.symbols:
+            raise VerifyError(f"{what} is a constant expression {value}; dims without symbols are ints")
+    elif not (type(value) in PLAIN or isinstance(value, (DType, TensorType, Graph)) or hasattr(value, "digest")):
+        raise VerifyError(f"{what} has the Python type {type(value).__name__}; attributes are plain values, dims, types, data or graphs")
+
+
+def _check_region(body: Graph, where: str) -> None:
+    """A body verifies by itself, holds no region, and has at most one anchor among elementwise ops, views and sources."""
+    _verify(body, where)
+    if any(n.op.name == "fused" for n in body.nodes):
+        raise VerifyError(f"{where}: a region inside a region")
+    anchors = [n for n in body.nodes if not (n.op.traits.elementwise or n.op.traits.view or n.op.traits.source)]
+    if len(anchors) > 1:
+        raise VerifyError(f"{where}: a region has at most one anchor, got {', '.join(f'%{n.name} = {n.op.name}' for n in anchors)}")
+
+
+def _check_ends(graph: Graph, seen: set[Value], where: str) -> None:
+    for kind, values in (("input", graph.inputs), ("output", graph.outputs)):
+        for v in values:
+            if v not in seen:
+                raise VerifyError(f"{where}: {kind} %{v.name} is not a value of this graph")
+    listed = [v.node for v in graph.inputs]
+    for n in listed:
+        if n.op.name != "input":
+            raise VerifyError(f"{where}: input %{n.name} is made by {n.op.name}, not by input")
+    declared = [n for n in graph.nodes if n.op.name == "input"]
+    if len(set(listed)) != len(listed) or set(listed) != set(declared):
+        raise VerifyError(f"{where}: the input ops and the list of inputs differ: {_names(declared)} against {_names(listed)}")
+
+
+def _check_symbols(graph: Graph) -> None:
+    """One range a name, and every symbol can be read off some input's shape."""
+    used = all_symbols(graph)
+    for a, b in zip(used, used[1:], strict=False):
+        if a.name == b.name:
+            raise VerifyError(f"{graph.name}: dim {a.name} has two ranges, {a.lo}..{a.hi} and {b.lo}..{b.hi}")
+    bound = {s.name for s in graph.symbols()}
+    for s in used:
+        if s.name not in bound:
+            raise VerifyError(f"{graph.name}: dim {s.name} is used but appears in no input's shape")
+
+
+def _show(types: tuple[TensorType, ...]) -> str:
+    return ", ".join(map(str, types))
+
+
+def _names(nodes: list[Node]) -> str:
+    return ", ".join(f"%{n.name}" for n in nodes) or "none"
