@@ -1,0 +1,83 @@
+"""Transposes and scalar factors on either side of a matmul become its flags and its alpha, before folding could materialise them."""
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from .. import ops as o
+from ..ir.graph import Graph, Node, Value
+from ..ir.rewrite import P, Test, X, Y, rule
+from .base import Log, Pass, apply_rules, scalar, swaps_last_two
+
+C = Test("c", lambda v: scalar(v) is not None)
+
+
+@rule(P(o.Matmul, P(o.Transpose, X, name="inner"), Y, name="root"))
+def transposed_left(x: Value, y: Value, inner: Any, root: Any) -> Value | None:
+    if not swaps_last_two(inner.op.perm):
+        return None
+    out: Value = dataclasses.replace(root.op, transpose_a=not root.op.transpose_a)(x, y)
+    return out
+
+
+@rule(P(o.Matmul, X, P(o.Transpose, Y, name="inner"), name="root"))
+def transposed_right(x: Value, y: Value, inner: Any, root: Any) -> Value | None:
+    if not swaps_last_two(inner.op.perm):
+        return None
+    out: Value = dataclasses.replace(root.op, transpose_b=not root.op.transpose_b)(x, y)
+    return out
+
+
+def factor(node: Node) -> float | None:
+    """What x is multiplied with in x*c or x/c (the other operand keeps its shape)."""
+    number = scalar(node.operands[1])
+    if not isinstance(number, float) or not math.isfinite(number) or node.operands[0].type != node.types[0]:
+        return None
+    if isinstance(node.op, o.Div):
+        return None if number == 0 else 1.0 / number
+    return number
+
+
+@rule(P((o.Mul, o.Div), P(o.Matmul, X, Y, name="inner", once=True), C, name="root"))
+def scaled_result(x: Value, y: Value, inner: Any, root: Any) -> Value | None:
+    by = factor(root)
+    if by is None or root.operands[0] is not inner.value:
+        return None
+    out: Value = dataclasses.replace(inner.op, alpha=inner.op.alpha * by)(x, y)
+    return out
+
+
+@rule(P(o.Matmul, P((o.Mul, o.Div), X, C, name="inner"), Y, name="root"))
+def scaled_left(x: Value, y: Value, inner: Any, root: Any) -> Value | None:
+    by = factor(inner)
+    if by is None or inner.operands[0] is not x or isinstance(x.op, o.Constant):
+        return None
+    out: Value = dataclasses.replace(root.op, alpha=root.op.alpha * by)(x, y)
+    return out
+
+
+@rule(P(o.Matmul, Y, P((o.Mul, o.Div), X, C, name="inner"), name="root"))
+def scaled_right(x: Value, y: Value, inner: Any, root: Any) -> Value | None:
+    by = factor(inner)
+    if by is None or inner.operands[0] is not x or isinstance(x.op, o.Constant):
+        return None
+    out: Value = dataclasses.replace(root.op, alpha=root.op.alpha * by)(y, x)
+    return out
+
+
+RULES = [transposed_left, transposed_right, scaled_result, scaled_left, scaled_right]
+
+
+@dataclass(frozen=True)
+class AbsorbIntoMatmul(Pass):
+    """Before: canonical graph.
+    After: no matmul operand is a swap of the last two axes or a scalar multiple, and no matmul's only reader scales it: these are
+    `transpose_a`, `transpose_b` and `alpha`."""
+
+    name: ClassVar[str] = "absorb-into-matmul"
+
+    def run(self, graph: Graph, log: Log) -> Graph:
+        apply_rules(graph, RULES, log)
+        return graph

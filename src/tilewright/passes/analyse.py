@@ -1,0 +1,320 @@
+"""Finds the form (see `forms`) of every value that is known in terms of its indices: iotas, masks made of them, constants.
+
+One function per op, entered in `TRANSFER`; ops without an entry have no form. Rewrites keep values, so a cache stays valid.
+"""
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .. import ops as o
+from ..core.dims import Dim
+from ..core.dtypes import DType
+from ..ir.graph import Graph, Node, Value
+from .constant_forms import constant_form
+from .forms import Choice, Form, Linear, Number, conjunction, normal, number, where_all
+
+EXACT = {"f64": 1 << 53, "f32": 1 << 24, "f16": 1 << 11, "bf16": 1 << 8}
+Transfer = Callable[[Node, int, list[Form | None]], Form | None]
+
+
+class Forms:
+    """`forms.of(value)`: its Form or None."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._cache: dict[Value, Form | None] = {}
+        for n in graph.nodes:  # in order, so that looking up operands never recurses deeply
+            for v in n.values:
+                self.of(v)
+
+    def of(self, value: Value) -> Form | None:
+        if value not in self._cache:
+            transfer = TRANSFER.get(type(value.op))
+            found: Form | None = None
+            if transfer is not None:
+                operands = [self.of(v) for v in value.node.operands]
+                if all(f is not None for f in operands) or isinstance(value.op, (o.Where, o.LogicalAnd, o.LogicalOr, o.BitwiseAnd, o.BitwiseOr, *GATHERS)):
+                    found = transfer(value.node, value.index, operands)
+            if isinstance(found, Linear):
+                found = normal(found, value.shape)
+            self._cache[value] = found
+        return self._cache[value]
+
+
+def uniform(value: Number, dtype: DType, ndim: int) -> Form:
+    if dtype.is_int:
+        return Linear(int(value), (0,) * ndim)
+    return Choice((), value, value)
+
+
+def constant(node: Node, _: int, __: list[Form | None]) -> Form | None:
+    assert isinstance(node.op, o.Constant)
+    return constant_form(node.op.data.array)
+
+
+def iota(node: Node, _: int, __: list[Form | None]) -> Form | None:
+    op = node.op
+    assert isinstance(op, o.Iota)
+    return Linear(op.start, tuple(op.step if k == op.axis else 0 for k in range(len(op.shape))))
+
+
+def dim_value(node: Node, _: int, __: list[Form | None]) -> Form | None:
+    assert isinstance(node.op, o.DimValue)
+    return Linear(node.op.dim, ())
+
+
+def cast(node: Node, _: int, forms: list[Form | None]) -> Form | None:
+    form, to = forms[0], node.types[0].dtype
+    value = number(form)
+    if isinstance(form, Choice):
+        if to.is_int and all(v in (0, 1) for v in (form.yes, form.no)):
+            return form.map(int) if form.bounds else uniform(form.yes, to, node.types[0].ndim)
+        if to.is_bool:
+            return form.map(bool)
+        return form if to.is_float and all(v in (0, 1, -np.inf) for v in (form.yes, form.no)) else None
+    assert isinstance(form, Linear)
+    if to.is_bool:
+        return None if value is None else Choice((), bool(value), bool(value))
+    known = form.range(node.operands[0].shape)
+    if known is None:
+        return None
+    if to.is_int:
+        info = np.iinfo(to.np)
+        return form if info.min <= known[0] and known[1] <= info.max else None
+    return form if max(-known[0], known[1]) <= EXACT[to.name] else None
+
+
+def _remap(form: Form, fn: Callable[[Linear], Linear | None]) -> Form | None:
+    """Apply a change of indices to a form: to itself, or to each of its bounds."""
+    if isinstance(form, Linear):
+        return fn(form)
+    new = [fn(b) for b in form.bounds]
+    return None if any(b is None for b in new) else Choice(tuple(b for b in new if b is not None), form.yes, form.no)
+
+
+def reshape(node: Node, _: int, forms: list[Form | None]) -> Form | None:
+    old, new = node.operands[0].shape, node.types[0].shape
+    kept = [k for k, n in enumerate(old) if n != 1]
+    target = [k for k, n in enumerate(new) if n != 1]
+    same = [old[k] for k in kept] == [new[k] for k in target]
+
+    def move(f: Linear) -> Linear | None:
+        if f.is_uniform:
+            return Linear(f.const, (0,) * len(new))
+        if not same:
+            return None
+        at = dict(zip(target, kept, strict=True))
+        return Linear(f.const, tuple(f.coeffs[at[k]] if k in at else 0 for k in range(len(new))))
+
+    assert forms[0] is not None
+    return _remap(_ranked(forms[0], len(old)), move)
+
+
+def _ranked(form: Form, ndim: int) -> Form:
+    def pad(f: Linear) -> Linear:
+        return Linear(f.const, (0,) * (ndim - len(f.coeffs)) + f.coeffs)
+
+    moved = _remap(form, pad)
+    assert moved is not None
+    return moved
+
+
+def transpose(node: Node, _: int, forms: list[Form | None]) -> Form | None:
+    op = node.op
+    assert isinstance(op, o.Transpose) and forms[0] is not None
+    perm = op.perm
+    return _remap(_ranked(forms[0], len(perm)), lambda f: Linear(f.const, tuple(f.coeffs[p] for p in perm)))
+
+
+def expand(node: Node, _: int, forms: list[Form | None]) -> Form | None:
+    assert forms[0] is not None
+    return _ranked(forms[0], node.types[0].ndim)
+
+
+def _window(form: Form, ndim: int, starts: tuple[Dim, ...], steps: tuple[int, ...]) -> Form | None:
+    def move(f: Linear) -> Linear:
+        const = f.const
+        for c, s in zip(f.coeffs, starts, strict=True):
+            const = const + c * s
+        return Linear(const, tuple(c * s for c, s in zip(f.coeffs, steps, strict=True)))
+
+    return _remap(_ranked(form, ndim), move)
+
+
+def slice_(node: Node, _: int, forms: list[Form | None]) -> Form | None:
+    assert isinstance(node.op, o.Slice) and forms[0] is not None
+    return _window(forms[0], node.types[0].ndim, node.op.starts, node.op.steps)
+
+
+def flip(node: Node, _: int, forms: list[Form | None]) -> Form | None:
+    assert isinstance(node.op, o.Flip) and forms[0] is not None
+    shape, axes = node.types[0].shape, node.op.axes
+    starts = tuple(n - 1 if k in axes else 0 for k, n in enumerate(shape))
+    return _window(forms[0], len(shape), starts, tuple(-1 if k in axes else 1 for k in range(len(shape))))
+
+
+def split(node: Node, index: int, forms: list[Form | None]) -> Form | None:
+    assert isinstance(node.op, o.Split) and forms[0] is not None
+    ndim, axis = node.types[0].ndim, node.op.axis
+    start: Dim = 0
+    for n in node.op.sizes[:index]:
+        start = start + n
+    return _window(forms[0], ndim, tuple(start if k == axis else 0 for k in range(ndim)), (1,) * ndim)
+
+
+ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {
+    o.Add: operator.add, o.Sub: operator.sub, o.Mul: operator.mul, o.Maximum: max, o.Minimum: min}
+COMPARE: dict[type, Callable[[Any, Any], Any]] = {o.Equal: operator.eq, o.NotEqual: operator.ne, o.Less: operator.lt, o.LessEqual: operator.le,
+                                                   o.Greater: operator.gt, o.GreaterEqual: operator.ge}
+
+
+def arithmetic(node: Node, _: int, forms: list[Form | None]) -> Form | None:
+    a, b = forms
+    if node.types[0].dtype.is_bool:
+        return None
+    if isinstance(a, Linear) and isinstance(b, Linear):
+        if isinstance(node.op, o.Add):
+            return a + b
+        if isinstance(node.op, o.Sub):
+            return a - b
+        if isinstance(node.op, o.Mul) and (a.is_uniform or b.is_uniform):
+            by, of = (a, b) if a.is_uniform else (b, a)
+            moved = of + Linear(0, by.coeffs)
+            return moved.scaled(by.const)
+    return _mapped(ARITHMETIC[type(node.op)], node, a, b)
+
+
+def _mapped(fn: Callable[[Any, Any], Any], node: Node, a: Form | None, b: Form | None) -> Form | None:
+    """fn over a choice and one number."""
+    left, right = number(a), number(b)
+    dtype = node.types[0].dtype
+    if dtype.is_float:
+        left, right = (None if v is None else float(v) for v in (left, right))
+    if left is not None and right is not None:
+        value = fn(left, right)
+        return None if value != value else uniform(value, dtype, node.types[0].ndim)
+    if isinstance(a, Choice) and right is not None:
+        return a.map(lambda v: _plain(fn(v, right)))
+    if isinstance(b, Choice) and left is not None:
+        return b.map(lambda v: _plain(fn(left, v)))
+    return None
+
+
+def _plain(v: Any) -> Number:
+    return v if isinstance(v, (bool, int, float)) else float(v)
+
+
+def neg(node: Node, _: int, forms: list[Form | None]) -> Form | None:
+    form = forms[0]
+    return form.scaled(-1) if isinstance(form, Linear) else form.map(operator.neg) if form is not None else None
+
+
+def compare(node: Node, _: int, forms: list[Form | None]) -> Form | None:
+    a, b = forms
+    shape = node.types[0].shape
+    if isinstance(a, Linear) and isinstance(b, Linear):
+        d = b - a
+        table: dict[type, tuple[Linear, ...]] = {
+            o.LessEqual: (d,), o.Less: (d.shifted(-1),), o.GreaterEqual: (d.scaled(-1),), o.Greater: (d.scaled(-1).shifted(-1),),
+            o.Equal: (d, d.scaled(-1))}
+        if isinstance(node.op, o.NotEqual):
+            found = where_all(table[o.Equal], shape)
+            return found.map(operator.not_)
+        return where_all(table[type(node.op)], shape)
+    return _mapped(COMPARE[type(node.op)], node, a, b)
+
+
+def both(node: Node, _: int, forms: list[Form | None]) -> Form | None:
+    if not node.types[0].dtype.is_bool:
+        return None
+    a, b = conjunction(forms[0]), conjunction(forms[1])
+    if a is False or b is False:
+        return Choice((), False, False)
+    if a is None or b is None:
+        return None
+    return where_all(tuple(f for c in (a, b) if not isinstance(c, bool) for f in c) or True, node.types[0].shape)
+
+
+def either(node: Node, _: int, forms: list[Form | None]) -> Form | None:
+    if not node.types[0].dtype.is_bool:
+        return None
+    values = [number(f) for f in forms]
+    if any(v is not None and v for v in values):
+        return Choice((), True, True)
+    for v, other in ((values[0], forms[1]), (values[1], forms[0])):
+        if v is not None:  # false
+            return other
+    return None
+
+
+def negate(node: Node, _: int, forms: list[Form | None]) -> Form | None:
+    form = forms[0]
+    return form.map(operator.not_) if isinstance(form, Choice) and node.types[0].dtype.is_bool else None
+
+
+def where(node: Node, _: int, forms: list[Form | None]) -> Form | None:
+    cond, a, b = forms
+    known = number(cond)
+    if known is not None:
+        chosen = a if known else b
+        return None if chosen is None else _ranked(chosen, node.types[0].ndim)
+    yes, no = number(a), number(b)
+    if not isinstance(cond, Choice) or yes is None or no is None or node.types[0].dtype.is_int:
+        return None
+    return cond.map(lambda v: yes if v else no)
+
+
+def concat(node: Node, _: int, forms: list[Form | None]) -> Form | None:
+    """Operands that continue one another; an operand of size 1 along the axis has any slope there."""
+    assert isinstance(node.op, o.Concat)
+    axis = node.op.axis
+    if all(number(f) is not None for f in forms):
+        return forms[0] if len({number(f) for f in forms}) == 1 else None
+    parts = [(f, v.shape[axis]) for f, v in zip(forms, node.operands, strict=True)]
+    if not all(isinstance(f, Linear) for f, _ in parts):
+        return None
+    slopes = {f.coeffs[axis] for f, n in parts if n != 1 and isinstance(f, Linear)}
+    if len(slopes) != 1:
+        return None
+    slope = slopes.pop()
+    first = parts[0][0]
+    assert isinstance(first, Linear)
+    whole = Linear(first.const, tuple(slope if k == axis else c for k, c in enumerate(first.coeffs)))
+    start: Dim = 0
+    for f, n in parts:
+        assert isinstance(f, Linear)
+        want = whole.shifted(slope * start)
+        if f.const != want.const or any(c != w for k, (c, w) in enumerate(zip(f.coeffs, want.coeffs, strict=True)) if k != axis):
+            return None
+        start = start + n
+    return whole
+
+
+def cumsum(node: Node, _: int, forms: list[Form | None]) -> Form | None:
+    assert isinstance(node.op, o.CumSum)
+    form = forms[0]
+    if not isinstance(form, Linear) or not form.is_uniform:
+        return None
+    return Linear(form.const, tuple(form.const if k == node.op.axis else 0 for k in range(node.types[0].ndim)))
+
+
+def gather(node: Node, _: int, forms: list[Form | None]) -> Form | None:
+    """Indexing a tensor that is the same everywhere; the indices do not matter (they are checked where they are used)."""
+    value = number(forms[0])
+    return None if value is None else uniform(value, node.types[0].dtype, node.types[0].ndim)
+
+
+def reduce(node: Node, _: int, forms: list[Form | None]) -> Form | None:
+    value = number(forms[0])
+    return None if value is None else uniform(value, node.types[0].dtype, node.types[0].ndim)
+
+
+GATHERS = (o.Gather, o.GatherAlongAxis, o.Index)
+TRANSFER: dict[type, Transfer] = {
+    o.Constant: constant, o.Iota: iota, o.DimValue: dim_value, o.Cast: cast, o.Reshape: reshape, o.Transpose: transpose, o.Expand: expand,
+    o.Slice: slice_, o.Flip: flip, o.Split: split, o.Neg: neg, o.LogicalAnd: both, o.BitwiseAnd: both, o.LogicalOr: either, o.BitwiseOr: either,
+    o.LogicalNot: negate, o.BitwiseNot: negate, o.Where: where, o.Concat: concat, o.CumSum: cumsum, o.Any: reduce, o.All: reduce, o.Max: reduce,
+    o.Min: reduce, **dict.fromkeys(GATHERS, gather), **dict.fromkeys(ARITHMETIC, arithmetic), **dict.fromkeys(COMPARE, compare)}

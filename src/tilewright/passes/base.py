@@ -1,0 +1,113 @@
+"""What a pass is, and the log it writes: named rules that applied, times, and the graph's text after each pass when asked."""
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+
+from .. import ops as o
+from ..core.dtypes import DType
+from ..ir.graph import Graph, Value
+from ..ir.rewrite import Rule, rewrite
+
+
+@dataclass
+class Log:
+    """What happened in a pipeline: rule applications and seconds by pass, in order, and dumps (pass name -> graph text)."""
+
+    hits: dict[str, Counter[str]] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    dumps: dict[str, str] = field(default_factory=dict)
+    keep_dumps: bool = False
+    current: str = ""
+
+    def hit(self, rule: str, count: int = 1) -> None:
+        if count:
+            self.hits.setdefault(self.current, Counter())[rule] += count
+
+    @contextmanager
+    def entered(self, name: str) -> Iterator[None]:
+        """Everything logged inside belongs to pass `name`."""
+        before, self.current = self.current, name
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+            self.current = before
+
+    def __str__(self) -> str:
+        lines = []
+        for name, s in self.seconds.items():
+            rules = " ".join(f"{rule}:{n}" for rule, n in sorted(self.hits.get(name, Counter()).items()))
+            lines.append(f"{name:20s} {s * 1e3:7.1f} ms  {rules}".rstrip())
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A graph -> graph rewrite. Its docstring is its contract. `run` may change the graph it is given and returns the result."""
+
+    name: ClassVar[str] = ""
+    optional: ClassVar[bool] = True  # programs are right without it, only slower
+
+    def run(self, graph: Graph, log: Log) -> Graph:
+        raise NotImplementedError
+
+
+def apply_rules(graph: Graph, rules: Sequence[Rule], log: Log) -> bool:
+    hits: Counter[str] = Counter()
+    changed = rewrite(graph, rules, hits)
+    for name, count in hits.items():
+        log.hit(name, count)
+    return changed
+
+
+def scalar(value: Value) -> float | int | bool | None:
+    """The number that a one-element constant (or an expansion of one) holds, as a Python number."""
+    op = value.op
+    while isinstance(op, (o.Expand, o.Reshape)):
+        value = value.node.operands[0]
+        op = value.op
+    if not isinstance(op, o.Constant) or op.data.array.size != 1:
+        return None
+    array, dtype = op.data.array.reshape(()), value.dtype
+    return float(array) if dtype.is_float else bool(array) if dtype.is_bool else int(array)
+
+
+def is_number(value: Value, *wanted: float) -> bool:
+    """The value is a scalar constant close to one of `wanted` (within what its dtype can hold)."""
+    got = scalar(value)
+    return got is not None and any(close(got, w, value.dtype) for w in wanted)
+
+
+def close(got: float, wanted: float, dtype: DType) -> bool:
+    tolerance = {"f64": 1e-6, "f32": 1e-6, "f16": 2e-3, "bf16": 1e-2}.get(dtype.name, 0.0)
+    return got == wanted or abs(got - wanted) <= tolerance * abs(wanted)
+
+
+def constant(graph: Graph, number: float | int | bool, dtype: DType) -> Value:
+    """A rank-0 constant."""
+    return graph.constant(np.asarray(number, dtype=dtype.np), "scalar")
+
+
+def swapped(x: Value) -> Value:
+    """x with its last two axes exchanged, as a view."""
+    n = len(x.shape)
+    out: Value = o.Transpose(perm=(*range(n - 2), n - 1, n - 2))(x)
+    return out
+
+
+def swaps_last_two(perm: tuple[int, ...]) -> bool:
+    n = len(perm)
+    return n >= 2 and perm == (*range(n - 2), n - 1, n - 2)
+
+
+def elementwise_classes(least: int = 1) -> tuple[type[o.Op], ...]:
+    """Every elementwise op class with at least `least` operands."""
+    return tuple(c for c in o.REGISTRY.values() if c.traits.elementwise and (c.arity or (1, 1))[0] >= least)

@@ -1,0 +1,72 @@
+"""Rewrite a graph to store its floats in another dtype: weights and intermediates, not the inputs and outputs a caller sees.
+
+Constants are cast once, inputs and outputs get a cast beside them. Arithmetic on small floats is done in f32 inside kernels as
+always. Not part of the pipeline: `tw.compile(dtype=...)` asks for it, before the other passes.
+"""
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from .. import ops as o
+from ..core.dtypes import DType
+from ..core.errors import ConfigError
+from ..ir.graph import Graph, Value
+from ..ir.types import TensorType
+from ..ops.base import Op
+from ..ops.structure import ConstantData
+
+
+def convert_dtype(graph: Graph, dtype: DType) -> Graph:
+    """A copy of `graph` whose floats are `dtype`; its inputs and outputs keep their types."""
+    if not dtype.is_float:
+        raise ConfigError(f"dtype: must be a float dtype (bf16, f16, f32 or f64), got {dtype}")
+    new, env, casts = Graph(graph.name), dict[Value, Value](), dict[ConstantData, ConstantData]()
+    for node in graph.nodes:
+        if isinstance(node.op, o.Input):
+            value = new.input(node.types[0], node.name)
+            env[node.value] = _cast(value, dtype) if value.dtype.is_float else value
+        elif isinstance(node.op, o.Constant):
+            env[node.value] = new.constant(_constant(node.op.data, dtype, casts), node.name)
+        else:
+            made = new.add(_op(node.op, dtype), *(env[v] for v in node.operands), name=node.name, place=node.place)
+            env.update(zip(node.values, made.values, strict=True))
+    inputs = {v: new.inputs[i] for i, v in enumerate(v for n in graph.nodes if isinstance(n.op, o.Input) for v in n.values)}
+    new.inputs = [inputs[v] for v in graph.inputs]
+    new.outputs = [_cast(env[v], v.dtype) if env[v].dtype != v.dtype else env[v] for v in graph.outputs]
+    return new
+
+
+def _cast(value: Value, dtype: DType) -> Value:
+    made: Value = value if value.dtype == dtype else o.Cast(dtype=dtype)(value)
+    return made
+
+
+def _constant(data: ConstantData, dtype: DType, casts: dict[ConstantData, ConstantData]) -> ConstantData:
+    """Tied constants stay one."""
+    if not data.type.dtype.is_float or data.type.dtype == dtype:
+        return data
+    if data not in casts:
+        with np.errstate(over="ignore"):
+            casts[data] = ConstantData(data.array.astype(dtype.np), data.name)
+    return casts[data]
+
+
+def _op(op: Op, dtype: DType) -> Op:
+    """The op with every float dtype among its attributes changed."""
+    changed = {f.name: _attribute(getattr(op, f.name), dtype) for f in dataclasses.fields(op)}
+    if all(changed[f.name] is getattr(op, f.name) for f in dataclasses.fields(op)):
+        return op
+    return dataclasses.replace(op, **changed)
+
+
+def _attribute(value: Any, dtype: DType) -> Any:
+    if isinstance(value, DType):
+        return dtype if value.is_float else value
+    if isinstance(value, TensorType):
+        return value.with_dtype(dtype) if value.dtype.is_float else value
+    if isinstance(value, Graph):
+        raise ConfigError("dtype: the model has control flow, which dtype= does not convert; convert the module itself")
+    return value

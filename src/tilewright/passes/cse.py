@@ -1,0 +1,59 @@
+"""Common subexpressions: the same op on the same operands is computed once."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from .. import ops as o
+from ..ir.graph import Graph, Node, Value
+from ..ir.rewrite import sort_nodes
+from .base import Log, Pass
+
+BYTES = 256  # constants up to this size are compared by content
+
+
+def key(n: Node, operands: tuple[Value, ...]) -> Any:
+    if isinstance(n.op, o.Constant):
+        a = n.op.data.array
+        if a.nbytes <= BYTES:
+            return ("bytes", n.types[0], a.tobytes())
+        return ("array", n.types[0], a.__array_interface__["data"][0], a.strides)  # tied weights share their memory
+    if n.op.traits.commutative:
+        operands = tuple(sorted(operands, key=id))
+    return (n.op, operands)
+
+
+@dataclass(frozen=True)
+class Cse(Pass):
+    """Before: any valid graph.  After: no two nodes apply an equal op to the same operands."""
+
+    name: ClassVar[str] = "cse"
+
+    def run(self, graph: Graph, log: Log) -> Graph:
+        seen: dict[Any, Node] = {}
+        mapping: dict[Value, Value] = {}
+        for n in graph.nodes:
+            n.operands = tuple(mapping.get(v, v) for v in n.operands)
+            if isinstance(n.op, (o.Input, o.Fused)):
+                continue
+            first = seen.setdefault(key(n, n.operands), n)
+            if first is not n:
+                mapping.update(zip(n.values, first.values, strict=True))
+                log.hit(n.op.name)
+        if mapping:
+            graph.outputs = [mapping.get(v, v) for v in graph.outputs]
+            sort_nodes(graph)
+        return graph
+
+
+@dataclass(frozen=True)
+class Dce(Pass):
+    """Before: any valid graph.  After: every node is an input or needed by an output."""
+
+    name: ClassVar[str] = "dce"
+
+    def run(self, graph: Graph, log: Log) -> Graph:
+        before = len(graph.nodes)
+        sort_nodes(graph)
+        log.hit("unused", before - len(graph.nodes))
+        return graph

@@ -1,0 +1,63 @@
+"""Computes what is known at compile time, within limits that keep weights where they are."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from .. import ops as o
+from ..ir.graph import Graph, Node, Value, replace_values
+from ..ir.interp import apply
+from ..ir.rewrite import sort_nodes
+from .base import Log, Pass
+
+SMALL = 1 << 16
+
+
+@dataclass(frozen=True)
+class FoldConstants(Pass):
+    """Before: transposes and scalars are absorbed into matmuls (folding would materialise transposed weights).
+    After: an op whose operands are all constants is a constant, unless its result is larger than `limit` bytes, it only expands, permutes or gathers
+    more than `small` bytes, or it has no fixed shape."""
+
+    name: ClassVar[str] = "fold-constants"
+    limit: int = 16 << 20
+    small: int = SMALL
+
+    def run(self, graph: Graph, log: Log) -> Graph:
+        mapping: dict[Value, Value] = {}
+        known: dict[Value, Any] = {}
+        for n in list(graph.nodes):
+            if isinstance(n.op, o.Constant):
+                known[n.values[0]] = n.op.data.array
+                continue
+            if isinstance(n.op, o.Input) or not self.worth(n, known):
+                continue
+            for v, array in zip(n.values, apply(n.op, [known[v] for v in n.operands], n.types), strict=True):
+                known[v] = array
+                mapping[v] = graph.constant(array, n.name)
+                mapping[v].node.place = n.place
+            log.hit(n.op.name)
+        if mapping:
+            replace_values(graph, mapping)
+            _sources_first(graph)
+            sort_nodes(graph)
+        return graph
+
+    def worth(self, n: Node, known: dict[Value, Any]) -> bool:
+        if any(v not in known for v in n.operands) or not all(t.is_static for t in n.types) or _symbolic(n.op):
+            return False
+        size = sum(int(t.numel) * t.dtype.itemsize for t in n.types)  # type: ignore[arg-type]
+        if isinstance(n.op, (o.Reshape, o.Slice, o.Split)):
+            return True  # NumPy views: no bytes move
+        if isinstance(n.op, (o.Expand, o.Transpose, o.Concat, o.Gather, o.Flip)):
+            return size <= self.small
+        return size <= self.limit
+
+
+def _symbolic(op: o.Op) -> bool:
+    return isinstance(op, o.DimValue) and not isinstance(op.dim, int) or isinstance(op, o.Iota) and not isinstance(op.start, int)
+
+
+def _sources_first(graph: Graph) -> None:
+    """New constants were appended after their readers; sources have no operands and may stand first."""
+    graph.nodes.sort(key=lambda n: bool(n.operands))

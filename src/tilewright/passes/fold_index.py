@@ -1,0 +1,177 @@
+"""Integer and boolean tensors that follow their indices fold for any length: to one number, to an iota, and gathers by them to views."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from .. import ops as o
+from ..core.dims import Dim, at_least, at_most
+from ..core.dtypes import DType
+from ..core.errors import CompileError
+from ..ir.graph import Graph, Node, Value
+from ..ir.rewrite import Match, P, Rule, Var, X, rule
+from .analyse import Forms
+from .base import Log, Pass, apply_rules, constant
+from .forms import Linear, number
+
+SOURCES = (o.Constant, o.Iota, o.DimValue, o.Input)
+I = Var("ids")
+
+
+def filled(graph: Graph, value: Any, dtype: DType, shape: tuple[Dim, ...]) -> Value:
+    small = constant(graph, value, dtype)
+    out: Value = o.Expand(shape=shape)(small) if shape else small
+    return out
+
+
+def is_plain(v: Value) -> bool:
+    """A source, or one number expanded: nothing to gain."""
+    return isinstance(v.op, SOURCES) or (isinstance(v.op, o.Expand) and len(v.node.operands[0].shape) == 0 and isinstance(v.node.operands[0].op, SOURCES))
+
+
+def in_range(form: Linear, shape: tuple[Dim, ...], size: Dim) -> bool:
+    """Provably 0 <= every element < size."""
+    low = high = form.const
+    for c, n in zip(form.coeffs, shape, strict=True):
+        if not isinstance(c, int):
+            return False
+        low, high = low + min(c, 0) * (n - 1), high + max(c, 0) * (n - 1)
+    return at_least(low, 0) and at_most(high - size, -1)
+
+
+def sloped(form: Linear) -> list[int]:
+    return [k for k, c in enumerate(form.coeffs) if c != 0]
+
+
+def rows_of(x: Value, axis: int, form: Linear, shape: tuple[Dim, ...]) -> Value | None:
+    """x's elements at positions `form` along `axis`, as a slice there; None when they are not evenly spaced upwards."""
+    axes = sloped(form)
+    if len(axes) > 1 or not in_range(form, shape, x.shape[axis]):
+        return None
+    size, step = (shape[axes[0]], form.coeffs[axes[0]]) if axes else (1, 1)
+    if not isinstance(step, int) or step < 1:
+        return None
+    starts = tuple(form.const if k == axis else 0 for k in range(len(x.shape)))
+    sizes = tuple(size if k == axis else n for k, n in enumerate(x.shape))
+    out: Value = o.Slice(starts=starts, sizes=sizes, steps=tuple(step if k == axis else 1 for k in range(len(x.shape))))(x)
+    return out
+
+
+def make_rules(forms: Forms) -> list[Rule]:
+    foldable = tuple(c for c in o.REGISTRY.values() if not issubclass(c, SOURCES) and not issubclass(c, o.Fused))
+
+    @rule(P(foldable, name="root"))
+    def index_expression(root: Node, m: Match) -> Value | None:
+        """A value that is one number everywhere, a dim, or an arithmetic progression along one axis, is made directly."""
+        if len(root.values) != 1 or is_plain(root.values[0]):
+            return None
+        v = root.values[0]
+        if v.dtype.is_float and not isinstance(root.op, o.Cast):
+            return None
+        form = forms.of(v)
+        value = number(form)
+        if value is not None:
+            return filled(m.graph, value, v.dtype, v.shape)
+        if not isinstance(form, Linear):
+            return None
+        axes = sloped(form)
+        if not axes and v.dtype.is_int:
+            made: Value = m.graph.add(o.DimValue(dim=form.const, dtype=v.dtype)).value
+            return o.Expand(shape=v.shape)(made) if v.shape else made  # type: ignore[no-any-return]
+        if len(axes) != 1 or not isinstance(form.coeffs[axes[0]], int):
+            return None
+        step = form.coeffs[axes[0]]
+        assert isinstance(step, int)
+        # the other axes are expanded, so that the iota itself stays short
+        small = tuple(n if k == axes[0] else 1 for k, n in enumerate(v.shape))
+        line: Value = m.graph.add(o.Iota(shape=small, axis=axes[0], dtype=v.dtype, start=form.const, step=step)).value
+        return line if small == v.shape else o.Expand(shape=v.shape)(line)  # type: ignore[no-any-return]
+
+    @rule(P(o.Gather, X, I, name="root"))
+    def gather_of_range(x: Value, ids: Value, root: Any) -> Value | None:
+        """Rows in order are a slice; one row everywhere is an expansion."""
+        form = forms.of(ids)
+        rows = rows_of(x, root.op.axis, form, ids.shape) if isinstance(form, Linear) else None
+        if rows is None or not isinstance(form, Linear):
+            return None
+        return spread(rows, (root.op.axis,), [form], ids.shape, root)
+
+    @rule(P(o.Index, name="root"))
+    def index_of_ranges(root: Any) -> Value | None:
+        x, *ids = root.operands
+        axes, shape = root.op.axes, ()
+        found = [forms.of(v) for v in ids]
+        linear = [f for f in found if isinstance(f, Linear)]
+        if len(linear) != len(ids):
+            return None
+        rank = max(len(v.shape) for v in ids)
+        shape = broadcast([v.shape for v in ids], rank)
+        wide = [Linear(f.const, (0,) * (rank - len(f.coeffs)) + f.coeffs) for f in linear]
+        used = [a for f in wide for a in sloped(f)]
+        if used != sorted(set(used)) or axes != tuple(range(axes[0], axes[0] + len(axes))):
+            return None
+        for axis, f in zip(axes, wide, strict=True):
+            rows = rows_of(x, axis, f, shape)
+            if rows is None:
+                return None
+            x = rows
+        return spread(x, axes, wide, shape, root)
+
+    @rule(P(o.GatherAlongAxis, X, I, name="root"))
+    def gather_along_range(x: Value, ids: Value, root: Any) -> Value | None:
+        """Position i takes element i: a slice. (One number everywhere is handled by index_expression.)"""
+        form, axis = forms.of(ids), root.op.axis
+        if not isinstance(form, Linear) or sloped(form) not in ([], [axis]) or not in_range(form, ids.shape, x.shape[axis]):
+            return None
+        if any(a != b for k, (a, b) in enumerate(zip(x.shape, ids.shape, strict=True)) if k != axis):
+            return None
+        rows = rows_of(x, axis, form, ids.shape)
+        return rows if rows is not None and rows.type == root.types[0] else None
+
+    return [index_expression, gather_of_range, index_of_ranges, gather_along_range]
+
+
+def broadcast(shapes: list[tuple[Dim, ...]], rank: int) -> tuple[Dim, ...]:
+    out: list[Dim] = []
+    for axis in range(-rank, 0):
+        wide = {s[axis] for s in shapes if len(s) >= -axis} - {1}
+        out.append(wide.pop() if wide else 1)
+    return tuple(out)
+
+
+def spread(x: Value, axes: tuple[int, ...], forms: list[Linear], shape: tuple[Dim, ...], root: Node) -> Value:
+    """x's sliced `axes` seen as the index shape: axes that the indices do not depend on are expanded."""
+    used = {a for f in forms for a in sloped(f)}
+    inner = tuple(n if k in used else 1 for k, n in enumerate(shape))
+    lead, tail = x.shape[: axes[0]], x.shape[axes[-1] + 1 :]
+    out: Value = o.Reshape(shape=(*lead, *inner, *tail))(x)
+    return out if out.type == root.types[0] else o.Expand(shape=root.types[0].shape)(out)  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class FoldIndex(Pass):
+    """Before: canonical graph.
+    After: an integer or boolean value that is known from its indices for every length is a number, a dim or an iota (expanded); gathers
+    with provably valid, evenly spaced indices are views."""
+
+    name: ClassVar[str] = "fold-index"
+
+    def run(self, graph: Graph, log: Log) -> Graph:
+        apply_rules(graph, make_rules(Forms(graph)), log)
+        return graph
+
+
+@dataclass(frozen=True)
+class CheckFoldOnly(Pass):
+    """Before: everything that can fold has folded.
+    After: the same graph, or a CompileError that names every op that exists only to be folded and is still there."""
+
+    name: ClassVar[str] = "check-fold-only"
+    optional: ClassVar[bool] = False
+
+    def run(self, graph: Graph, log: Log) -> Graph:
+        left = [n for n in graph.nodes if n.op.traits.fold_only]
+        if left:
+            named = "; ".join(f"{n.op}{f' ({n.place})' if n.place else ''}" for n in left[:8])
+            raise CompileError(f"{left[0].op.name}: must fold at compile time, got {len(left)} left: {named}; its operands must be constants or shapes")
+        return graph

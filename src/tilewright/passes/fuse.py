@@ -1,0 +1,166 @@
+"""Groups nodes into regions that become one kernel each: contraction epilogues, norms with their producers, pointwise chains."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from .. import ops as o
+from ..ir.graph import Graph, Node, Value
+from ..ir.rewrite import Match, P, rule
+from .base import Log, Pass, apply_rules, elementwise_classes
+from .regions import CONTRACTIONS, NORMS, Regions, is_anchor, is_elementwise, is_reduction
+from .view_rules import kept_tail
+
+
+def leads_to_anchor(v: Value) -> bool:
+    """v is a contraction's result, or an elementwise chain of one shape on top of it."""
+    for _ in range(16):
+        if isinstance(v.op, CONTRACTIONS):
+            return True
+        above = [u for u in v.node.operands if u.shape == v.shape] if is_elementwise(v.node) else []
+        if not above:
+            return False
+        v = above[0]
+    return False
+
+
+@rule(P(elementwise_classes(), name="root"))
+def reshape_after_epilogue(root: Any, m: Match) -> Value | None:
+    """E(reshape(y), z) becomes reshape(E(y, reshape(z))) where y comes from a contraction, so that E can be its epilogue."""
+    want = root.types[0].shape
+    for v in root.operands:
+        if not isinstance(v.op, o.Reshape) or v.shape != want or m.readers(v) != 1:
+            continue
+        y = v.node.operands[0]
+        if m.readers(y) != 1 or not leads_to_anchor(y):
+            continue
+        tail = kept_tail(y.shape, want)
+        operands: list[Value] = []
+        for u in root.operands:
+            if u is v:
+                operands.append(y)
+            elif len(u.shape) <= tail:
+                operands.append(u)
+            elif u.shape == want:
+                operands.append(u.node.operands[0] if isinstance(u.op, o.Reshape) and u.node.operands[0].shape == y.shape else o.Reshape(shape=y.shape)(u))
+            else:
+                break
+        if len(operands) == len(root.operands):
+            out: Value = o.Reshape(shape=want)(root.op(*operands))
+            return out
+    return None
+
+
+@rule(P(o.Reshape, P(o.Reshape, name="inner"), name="root"))
+def reshape_of_reshape(inner: Any, root: Any) -> Value:
+    x = inner.operands[0]
+    out: Value = x if x.type == root.types[0] else root.op(x)
+    return out
+
+
+@dataclass(frozen=True)
+class Fuse(Pass):
+    """Before: canonical graph, everything recognised and merged.
+    After: elementwise work next to a contraction, norm, softmax, reduction or gather is in a `Fused` region with it, the rest is in
+    pointwise regions of one shape. A region has at most one anchor, is free of views, and never closes a cycle. A region around a
+    contraction has one result; one around a norm or reduction may also give the sum it reads; pointwise ones give whatever is read elsewhere."""
+
+    name: ClassVar[str] = "fuse"
+    max_ops: int = 24
+    gate_prologue: bool = False  # silu(g) * u computed while a matmul reads it: measured before it is switched on
+
+    def run(self, graph: Graph, log: Log) -> Graph:
+        apply_rules(graph, [reshape_after_epilogue, reshape_of_reshape], log)
+        regions = Regions(graph)
+        order = list(graph.nodes)
+        for wanted in ("epilogue", "prologue"):
+            for n in order:
+                if not is_anchor(n) or not regions.free(n) or isinstance(n.op, CONTRACTIONS) != (wanted == "epilogue"):
+                    continue
+                self.grow(n, regions, log)
+        for n in order:
+            if is_elementwise(n) and regions.free(n):
+                self.pointwise(n, regions, log)
+        regions.build()
+        return regions.graph
+
+    def grow(self, anchor: Node, regions: Regions, log: Log) -> None:
+        region = [anchor]
+        if isinstance(anchor.op, NORMS) or is_reduction(anchor):
+            region = self.producers(anchor, regions)
+        elif self.gate_prologue and isinstance(anchor.op, o.Matmul):
+            region = self.gate(anchor, regions)
+        region = self.epilogue(anchor, region, regions)
+        position = regions.place(set(region))
+        if position is None:
+            region, position = [anchor], regions.position[anchor]
+        regions.close(region, position)
+        if len(region) > 1:
+            log.hit(f"{anchor.op.name}_region")
+
+    def epilogue(self, anchor: Node, start: list[Node], regions: Regions) -> list[Node]:
+        """Add elementwise readers of the anchor's shape while the region has one way out (beyond those it started with)."""
+        shape = anchor.types[0].shape
+        region, best = list(start), list(start)
+        inside = set(region)
+        extra = {v for v in regions.exits(inside) if v.node is not anchor}
+        frontier = list(regions.users[anchor.values[0]])
+        seen: set[Node] = set()
+        while frontier and len(region) < self.max_ops:
+            n = min(frontier, key=regions.position.__getitem__)
+            frontier.remove(n)
+            if n in seen or n in inside:
+                continue
+            seen.add(n)
+            if not is_elementwise(n) or not regions.free(n) or n.types[0].shape != shape:
+                continue
+            region.append(n)
+            inside.add(n)
+            frontier.extend(regions.users[n.values[0]])
+            if len([v for v in regions.exits(inside) if v not in extra]) == 1 and regions.place(inside) is not None:
+                best = list(region)
+        return best
+
+    def producers(self, anchor: Node, regions: Regions) -> list[Node]:
+        """Elementwise producers of the anchor's first operand that nothing else reads; the operand itself may have other readers."""
+        x = anchor.operands[0]
+        region = [anchor]
+        todo = [(x, True)]
+        while todo and len(region) < self.max_ops:
+            v, first = todo.pop()
+            n = v.node
+            if not is_elementwise(n) or not regions.free(n) or v.shape != x.shape or n in region:
+                continue
+            alone = v not in regions.outputs and all(u in region for u in regions.users[v])
+            trial = [*region, n]
+            if (alone or first) and regions.place(set(trial)) is not None:
+                region = trial
+                todo.extend((u, False) for u in n.operands)
+        return region
+
+    def gate(self, anchor: Node, regions: Regions) -> list[Node]:
+        x = anchor.operands[0]
+        gates = [u.node for u in x.node.operands if isinstance(u.op, o.Silu)] if isinstance(x.op, o.Mul) else []
+        nodes = [*gates[:1], x.node, anchor]
+        alone = all(len(regions.users[n.values[0]]) == 1 and n.values[0] not in regions.outputs and regions.free(n) for n in nodes[:-1])
+        return nodes if gates and alone and regions.place(set(nodes)) is not None else [anchor]
+
+    def pointwise(self, first: Node, regions: Regions, log: Log) -> None:
+        shape, region = first.types[0].shape, [first]
+        inside = {first}
+        grown = True
+        while grown and len(region) < self.max_ops:
+            grown = False
+            near = [u for n in region for v in n.values for u in regions.users[v]]
+            near += [v.node for n in region for v in n.operands]
+            for n in sorted(set(near) - inside, key=regions.position.__getitem__):
+                if is_elementwise(n) and regions.free(n) and n.types[0].shape == shape and regions.place(inside | {n}) is not None:
+                    region.append(n)
+                    inside.add(n)
+                    grown = True
+                    if len(region) >= self.max_ops:
+                        break
+        position = regions.place(inside)
+        regions.close(region, regions.position[first] if position is None else position)
+        if len(region) > 1:
+            log.hit("pointwise_region")

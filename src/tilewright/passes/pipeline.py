@@ -1,0 +1,69 @@
+"""The ordered list of passes, and the driver that runs it. The order is the design: see each pass's contract."""
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+from ..core.errors import ConfigError
+from ..ir.graph import Graph
+from .absorb_masks import AbsorbMasks
+from .absorb_matmul import AbsorbIntoMatmul
+from .base import Log, Pass
+from .canonicalise import Canonicalise
+from .cse import Cse, Dce
+from .fold_constants import FoldConstants
+from .fold_index import CheckFoldOnly, FoldIndex
+from .fold_tables import FoldTables
+from .fuse import Fuse
+from .merge_matmuls import MergeMatmuls
+from .recognise import Recognise
+
+DEFAULT: tuple[Pass, ...] = (
+    Canonicalise(),
+    AbsorbIntoMatmul(),  # before folding, which would materialise transposed weights
+    FoldConstants(),
+    FoldIndex(),
+    AbsorbMasks(),  # of attention that came as one op
+    Recognise(),
+    AbsorbMasks(),  # again, for attention that was spelled out
+    FoldTables(),  # only now: masks wanted to see the iotas
+    Canonicalise(),
+    Cse(),
+    MergeMatmuls(),
+    Fuse(),
+    Dce(),
+    CheckFoldOnly(),
+)
+
+
+def optional_passes() -> list[str]:
+    """Names that `disable` takes."""
+    return list(dict.fromkeys(p.name for p in DEFAULT if p.optional))
+
+
+def run_pipeline(graph: Graph, target: Any = None, disable: Collection[str] = (), log: Log | None = None, verify: bool = False,
+                 on_pass: Callable[[str, Graph], None] | None = None) -> Graph:
+    """The optimised graph (the given one stays as it is). `disable` names optional passes to leave out; `verify` checks the graph after each
+    pass; `on_pass(name, graph)` is called after each. `target` is what passes may ask about the machine; none does so far."""
+    known = optional_passes()
+    for name in disable:
+        if name not in known:
+            raise ConfigError(f"passes: {name!r} cannot be disabled, the optional passes are {' '.join(known)}")
+    log = Log() if log is None else log
+    result, _ = graph.clone()
+    for p in DEFAULT:
+        if p.name in disable:
+            continue
+        with log.entered(p.name):
+            result = p.run(result, log)
+        if verify:
+            from ..ir.verify import verify as check
+
+            check(result)
+        if log.keep_dumps:
+            from ..ir.text import to_text
+
+            log.dumps[f"{len(log.dumps):02d}-{p.name}"] = to_text(result)
+        if on_pass is not None:
+            on_pass(p.name, result)
+    return result

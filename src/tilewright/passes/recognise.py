@@ -1,0 +1,24 @@
+"""Finds composites that a model spells out in plain ops. The rules are in the `recognise_*` modules."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ..ir.graph import Graph
+from . import recognise_activations, recognise_attention, recognise_norms, recognise_rope, scalar_rules, view_rules
+from .base import Log, Pass, apply_rules
+
+
+@dataclass(frozen=True)
+class Recognise(Pass):
+    """Before: canonical graph, scalars absorbed into matmuls.
+    After: GELU, SiLU, sigmoid, softmax, LayerNorm, RMSNorm, rope and attention (also with grouped heads) that were spelled out are single
+    nodes. Nothing is recognised whose inner values something else reads, where that would compute them twice."""
+
+    name: ClassVar[str] = "recognise"
+
+    def run(self, graph: Graph, log: Log) -> Graph:
+        rules = [*recognise_norms.RULES, *recognise_activations.RULES, *recognise_rope.RULES, *recognise_attention.RULES]
+        # what is made here leaves views and casts to merge
+        apply_rules(graph, [*rules, *scalar_rules.RULES, *view_rules.RULES], log)
+        return graph

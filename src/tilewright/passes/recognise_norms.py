@@ -1,0 +1,129 @@
+"""Softmax, LayerNorm and RMSNorm from their spelled-out forms, with the casts that mixed-precision models put around them."""
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from .. import ops as o
+from ..ir.graph import Node, Value
+from ..ir.rewrite import Match, P, Rule, Test, Var, X, Y, rule
+from .base import scalar
+
+C = Test("c", lambda v: isinstance(scalar(v), float))
+W = Var("w")
+B = Var("b")
+
+
+def trailing(axes: tuple[int, ...], ndim: int) -> int | None:
+    """How many axes, if they are the last ones."""
+    return len(axes) if axes and axes == tuple(range(ndim - len(axes), ndim)) else None
+
+
+def _rms_rules() -> list[Rule]:
+    spread = P(o.Add, P(o.Mean, P(o.Square, X), name="mean"), C)
+
+    def rms(x: Value, c: Value, mean: Any, root: Node) -> Value | None:
+        naxes = trailing(mean.op.axes, len(x.shape))
+        eps = scalar(c)
+        if naxes is None or not mean.op.keepdims or eps is None or x.type != root.types[0]:
+            return None
+        out: Value = o.RmsNorm(eps=eps, naxes=naxes, affine="none")(x)
+        return out
+
+    @rule(P(o.Mul, X, P(o.Rsqrt, spread), name="root"))
+    def rms_norm(x: Value, c: Value, mean: Any, root: Node) -> Value | None:
+        return rms(x, c, mean, root)
+
+    @rule(P(o.Div, X, P(o.Sqrt, spread), name="root"))
+    def rms_norm_by_division(x: Value, c: Value, mean: Any, root: Node) -> Value | None:
+        return rms(x, c, mean, root)
+
+    @rule(P(o.Mul, X, P(o.Reciprocal, P(o.Sqrt, spread)), name="root"))
+    def rms_norm_by_reciprocal(x: Value, c: Value, mean: Any, root: Node) -> Value | None:
+        return rms(x, c, mean, root)
+
+    return [rms_norm, rms_norm_by_division, rms_norm_by_reciprocal]
+
+
+@rule(P(o.RmsNorm, P(o.Sub, X, P(o.Mean, X, name="mean")), name="root"))
+def layer_norm(x: Value, mean: Any, root: Any) -> Value | None:
+    """The root mean square of what is left after the mean is subtracted."""
+    op = root.op
+    if op.affine != "none" or not mean.op.keepdims or trailing(mean.op.axes, len(x.shape)) != op.naxes:
+        return None
+    out: Value = o.LayerNorm(eps=op.eps, naxes=op.naxes, affine="none")(x)
+    return out
+
+
+def _var_rules() -> list[Rule]:
+    centre = P(o.Sub, X, P(o.Mean, X, name="mean"))
+    spread = P(o.Add, P(o.Var, X, name="var"), C)
+
+    def norm(x: Value, c: Value, mean: Any, var: Any, root: Node) -> Value | None:
+        naxes, eps = trailing(mean.op.axes, len(x.shape)), scalar(c)
+        if naxes is None or eps is None or var.op.axes != mean.op.axes or not (mean.op.keepdims and var.op.keepdims) or var.op.correction != 0:
+            return None
+        out: Value = o.LayerNorm(eps=eps, naxes=naxes, affine="none")(x)
+        return out if out.type == root.types[0] else None
+
+    @rule(P(o.Mul, centre, P(o.Rsqrt, spread), name="root"))
+    def layer_norm_of_variance(x: Value, c: Value, mean: Any, var: Any, root: Node) -> Value | None:
+        return norm(x, c, mean, var, root)
+
+    @rule(P(o.Div, centre, P(o.Sqrt, spread), name="root"))
+    def layer_norm_by_division(x: Value, c: Value, mean: Any, var: Any, root: Node) -> Value | None:
+        return norm(x, c, mean, var, root)
+
+    return [layer_norm_of_variance, layer_norm_by_division]
+
+
+NORMS = (o.LayerNorm, o.RmsNorm)
+
+
+@rule(P(o.Cast, P(NORMS, P(o.Cast, X), name="norm", once=True), name="root"))
+def norm_in_narrow_type(x: Value, norm: Any, root: Any) -> Value | None:
+    """Norms compute in f32 anyway: casts up before and back after are part of them."""
+    if norm.op.affine != "none" or x.dtype != root.op.dtype or not x.dtype.is_float or x.dtype.itemsize >= norm.types[0].dtype.itemsize:
+        return None
+    out: Value = norm.op(x)
+    return out
+
+
+@rule(P(o.Mul, P(NORMS, X, name="norm", once=True), W, name="root"))
+def norm_weight(x: Value, w: Value, norm: Any, root: Node) -> Value | None:
+    if norm.op.affine != "none" or w.shape != x.shape[len(x.shape) - norm.op.naxes :] or x.type != root.types[0]:
+        return None
+    out: Value = dataclasses.replace(norm.op, affine="weight")(x, w)
+    return out
+
+
+@rule(P(o.Add, P(o.LayerNorm, X, W, name="norm", once=True), B, name="root"))
+def norm_bias(x: Value, w: Value, b: Value, norm: Any, root: Node) -> Value | None:
+    if norm.op.affine != "weight" or b.shape != w.shape or x.type != root.types[0]:
+        return None
+    out: Value = dataclasses.replace(norm.op, affine="both")(x, w, b)
+    return out
+
+
+def _softmax_rules() -> list[Rule]:
+    top = P(o.Exp, P(o.Sub, X, P(o.Max, X, name="max")), name="exp")
+
+    def softmax(x: Value, max: Any, sum: Any, root: Node) -> Value | None:
+        axes = max.op.axes
+        if len(axes) != 1 or sum.op.axes != axes or not (max.op.keepdims and sum.op.keepdims) or x.type != root.types[0]:
+            return None
+        out: Value = o.Softmax(axis=axes[0])(x)
+        return out
+
+    @rule(P(o.Div, top, P(o.Sum, Y, name="sum"), name="root"))
+    def softmax_by_division(x: Value, y: Value, exp: Node, max: Any, sum: Any, root: Node, m: Match) -> Value | None:
+        return softmax(x, max, sum, root) if y.node is exp else None
+
+    @rule(P(o.Mul, top, P(o.Reciprocal, P(o.Sum, Y, name="sum")), name="root"))
+    def softmax_by_reciprocal(x: Value, y: Value, exp: Node, max: Any, sum: Any, root: Node) -> Value | None:
+        return softmax(x, max, sum, root) if y.node is exp else None
+
+    return [softmax_by_division, softmax_by_reciprocal]
+
+
+RULES = [*_rms_rules(), layer_norm, *_var_rules(), norm_in_narrow_type, norm_weight, norm_bias, *_softmax_rules()]

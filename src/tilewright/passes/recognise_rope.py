@@ -1,0 +1,95 @@
+"""Rotary embedding from its spelled-out forms: rotate-half (x*cos + concat(-x2, x1)*sin), and pairs of neighbours."""
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from .. import ops as o
+from ..ir.graph import Value
+from ..ir.rewrite import Match, P, Var, X, rule
+from .base import scalar
+
+COS, SIN = Var("cos"), Var("sin")
+
+
+def part_of(v: Value) -> tuple[Value, int, int] | None:
+    """(x, start, size) when v is a piece of x along the last axis only."""
+    x, last = v.node.operands[0] if v.node.operands else v, len(v.shape) - 1
+    op = v.op
+    if isinstance(op, o.Slice):
+        start, size = op.starts[last], op.sizes[last]
+        plain = op.steps[last] == 1 and all(s == 0 and k == 1 and n == w for s, k, n, w in zip(op.starts[:last], op.steps, op.sizes[:last], x.shape, strict=False))
+        return (x, start, size) if plain and isinstance(start, int) and isinstance(size, int) else None
+    if isinstance(op, o.Split) and op.axis == last and all(isinstance(n, int) for n in op.sizes):
+        sizes = [n for n in op.sizes if isinstance(n, int)]
+        return x, sum(sizes[: v.index]), sizes[v.index]
+    return None
+
+
+def half(v: Value, m: Match) -> Value | None:
+    """The first half of v along its last axis, when the second half provably equals it: made without computing v."""
+    n = v.shape[-1]
+    last = len(v.shape) - 1
+    op, operands = v.op, v.node.operands
+    if isinstance(op, o.Constant):
+        a = op.data.array
+        h = a.shape[-1] // 2
+        if a.nbytes > 64 << 20 or not np.array_equal(a[..., :h], a[..., h:]):
+            return None
+        return m.graph.constant(np.ascontiguousarray(a[..., :h]), op.data.name)
+    if isinstance(op, o.Concat):
+        return operands[0] if op.axis == last and len(operands) == 2 and operands[0] is operands[1] else None
+    if isinstance(op, o.Reshape) and operands[0].shape and operands[0].shape[-1] == n:
+        inner = half(operands[0], m)
+        return None if inner is None else o.Reshape(shape=(*v.shape[:-1], inner.shape[-1]))(inner)  # type: ignore[no-any-return]
+    if isinstance(op, o.Expand) and operands[0].shape and operands[0].shape[-1] == n:
+        inner = half(operands[0], m)
+        return None if inner is None else o.Expand(shape=(*v.shape[:-1], inner.shape[-1]))(inner)  # type: ignore[no-any-return]
+    if isinstance(op, o.Slice) and operands[0].shape[-1] == n:
+        inner = half(operands[0], m)
+        return None if inner is None else o.Slice(starts=op.starts, sizes=(*op.sizes[:-1], inner.shape[-1]), steps=op.steps)(inner)  # type: ignore[no-any-return]
+    if isinstance(op, o.Gather) and op.axis == 0 and len(operands[0].shape) >= 2:
+        inner = half(operands[0], m)
+        return None if inner is None else op(inner, operands[1])  # type: ignore[no-any-return]
+    if op.traits.elementwise and not isinstance(op, o.Where):
+        parts = [u if not u.shape or u.shape[-1] == 1 else half(u, m) for u in operands]
+        return None if any(p is None for p in parts) else op(*parts)  # type: ignore[no-any-return]
+    return None
+
+
+@rule(P(o.Add, P(o.Mul, X, COS), P(o.Mul, P(o.Concat, name="turned"), SIN), name="root"))
+def rope(x: Value, cos: Value, sin: Value, turned: Any, root: Any, m: Match) -> Value | None:
+    n = x.shape[-1]
+    if x.type != root.types[0] or not isinstance(n, int) or n % 2 or len(turned.operands) != 2 or turned.op.axis != len(x.shape) - 1:
+        return None
+    second, first = turned.operands
+    if not isinstance(second.op, o.Neg):
+        return None
+    a, b = part_of(second.node.operands[0]), part_of(first)
+    if a != (x, n // 2, n // 2) or b != (x, 0, n // 2) or scalar(cos) is not None:
+        return None
+    if any(not t.shape or t.shape[-1] != n or len(t.shape) > len(x.shape) for t in (cos, sin)):
+        return None
+    c, s = half(cos, m), half(sin, m)
+    if c is None or s is None:
+        return None
+    out: Value = o.Rope()(x, c, s)
+    return out
+
+
+@rule(P(o.Concat, P(o.Rope, name="turned"), Var("rest"), name="root"))
+def partial_rope(turned: Any, rest: Value, root: Any) -> Value | None:
+    """Only the first elements of each row are rotated, the others pass."""
+    a, b = part_of(turned.operands[0]), part_of(rest)
+    last = len(root.types[0].shape) - 1
+    if a is None or b is None or a[0] is not b[0] or a[1] != 0 or b[1] != a[2] or root.op.axis != last or turned.op.n_rot is not None:
+        return None
+    if a[0].type != root.types[0]:
+        return None
+    out: Value = dataclasses.replace(turned.op, n_rot=a[2])(a[0], *turned.operands[1:])
+    return out
+
+
+RULES = [rope, partial_rope]

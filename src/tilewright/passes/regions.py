@@ -1,0 +1,104 @@
+"""Bookkeeping for fusion: which node is in which region, a linear order that stays valid, and the making of `Fused` nodes.
+
+The order is what keeps the graph of regions free of cycles: every region has one position, after everything it reads and before
+everything that reads it.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from .. import ops as o
+from ..ir.graph import Graph, Node, Value
+
+CONTRACTIONS = (o.Matmul, o.Conv, o.Attention)
+NORMS = (o.LayerNorm, o.RmsNorm, o.GroupNorm, o.Softmax, o.LogSoftmax)
+GATHERS = (o.Gather, o.GatherAlongAxis, o.Index)
+
+
+def is_reduction(n: Node) -> bool:
+    return n.op.traits.reduction and not isinstance(n.op, o.CumSum)
+
+
+def is_anchor(n: Node) -> bool:
+    return len(n.values) == 1 and (isinstance(n.op, (*CONTRACTIONS, *NORMS, *GATHERS)) or is_reduction(n))
+
+
+def is_elementwise(n: Node) -> bool:
+    return n.op.traits.elementwise
+
+
+def is_inner_constant(v: Value) -> bool:
+    """Rank-0 constants live inside the region that uses them."""
+    return isinstance(v.op, o.Constant) and len(v.shape) == 0
+
+
+@dataclass
+class Regions:
+    graph: Graph
+    users: dict[Value, list[Node]] = field(init=False)
+    outputs: set[Value] = field(init=False)
+    position: dict[Node, float] = field(init=False)
+    owner: dict[Node, list[Node]] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self.users = self.graph.users()
+        self.outputs = set(self.graph.outputs)
+        self.position = {n: float(i) for i, n in enumerate(self.graph.nodes)}
+
+    def free(self, n: Node) -> bool:
+        return n not in self.owner
+
+    def exits(self, region: set[Node]) -> list[Value]:
+        """Values of the region that something outside reads."""
+        return [v for n in region for v in n.values if v in self.outputs or any(u not in region for u in self.users[v])]
+
+    def place(self, region: set[Node]) -> float | None:
+        """A position between what the region reads and what reads it, or None: fusing it would (or might) close a cycle."""
+        reads = [self.position[v.node] for n in region for v in n.operands if v.node not in region and not v.node.op.traits.source]
+        readers = [self.position[u] for n in region for v in n.values for u in self.users[v] if u not in region]
+        low, high = max(reads, default=-1.0), min(readers, default=float(len(self.position)))
+        return (low + high) / 2 if low < high else None
+
+    def close(self, nodes: list[Node], position: float) -> None:
+        for n in nodes:
+            self.owner[n] = nodes
+            self.position[n] = position
+
+    def build(self) -> None:
+        """Replace each region of more than one node by a Fused node."""
+        graph, made = self.graph, set[int]()
+        rank = {n: i for i, n in enumerate(graph.nodes)}
+        new = Graph(graph.name)
+        env: dict[Value, Value] = {}
+        for n in sorted(graph.nodes, key=lambda n: (-1.0 if n.op.traits.source else self.position[n], rank[n])):
+            region = self.owner.get(n)
+            if region is None or len(region) == 1:
+                graph.copy_into(new, env, [n])
+            elif id(region) not in made:
+                made.add(id(region))
+                self._fuse(sorted(region, key=rank.__getitem__), new, env)
+        new.inputs = [env[v] for v in graph.inputs]
+        new.outputs = [env[v] for v in graph.outputs]
+        self.graph = new
+
+    def _fuse(self, nodes: list[Node], new: Graph, env: dict[Value, Value]) -> None:
+        inside = set(nodes)
+        anchor = next((n for n in nodes if is_anchor(n)), nodes[-1])
+        body, inner = Graph(anchor.name), dict[Value, Value]()
+        operands: list[Value] = []
+        # the anchor's operands come first, in its order: templates find them there
+        for n in (anchor, *nodes):
+            for v in n.operands:
+                if v in inner or v.node in inside:
+                    continue
+                if is_inner_constant(v):
+                    inner[v] = body.constant(v.op.data, v.node.name)  # type: ignore[attr-defined]
+                else:
+                    inner[v] = body.input(v.type, v.node.name)
+                    operands.append(v)
+        body_nodes: list[Node] = nodes
+        anchor.graph.copy_into(body, inner, body_nodes)
+        exits = [v for n in nodes for v in n.values if v in self.outputs or any(u not in inside for u in self.users[v])]
+        body.outputs = [inner[v] for v in exits]
+        fused = new.add(o.Fused(body=body), *(env[v] for v in operands), name=f"{anchor.name}_region" if is_anchor(anchor) else "pointwise", place=anchor.place)
+        env.update(zip(exits, fused.values, strict=True))

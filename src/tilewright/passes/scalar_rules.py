@@ -1,0 +1,168 @@
+"""Rules about arithmetic with numbers: neutral elements go, one spelling for each operation. All are exact (up to the sign of zero)."""
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from .. import ops as o
+from ..core.dtypes import DType
+from ..ir.graph import Node, Value
+from ..ir.rewrite import Match, P, Test, X, Y, Z, rule
+from .base import constant, scalar
+
+C = Test("c", lambda v: scalar(v) is not None)
+HOLDS = {"bool": 1, "u8": 8, "i8": 7, "u16": 16, "i16": 15, "u32": 32, "i32": 31, "u64": 64, "i64": 63}  # bits of a non-negative int
+DIGITS = {"f16": 11, "bf16": 8, "f32": 24, "f64": 53}
+RANGE = {"f16": 5, "bf16": 8, "f32": 8, "f64": 11}  # bits of the exponent
+
+
+def lossless(a: DType, b: DType) -> bool:
+    """Every value of a is a value of b."""
+    if a is b or a.is_bool:
+        return True
+    if a.is_float:
+        return b.is_float and DIGITS[a.name] <= DIGITS[b.name] and RANGE[a.name] <= RANGE[b.name]
+    if b.is_float:
+        return HOLDS[a.name] <= DIGITS[b.name] and RANGE[b.name] >= 8
+    return b.is_int and HOLDS[a.name] <= HOLDS[b.name] and not (a.kind == "i" and b.kind == "u")
+
+
+def same(root: Node, x: Value) -> Value | None:
+    return x if x.type == root.types[0] else None
+
+
+@rule(P(o.Cast, X, name="root"))
+def cast_to_itself(x: Value, root: Node) -> Value | None:
+    return same(root, x)
+
+
+@rule(P(o.Cast, P(o.Cast, X, name="inner"), name="outer"))
+def cast_of_cast(x: Value, inner: Any, outer: Any) -> Value | None:
+    """The first of two casts goes when it loses nothing (and bool asks only: is it zero)."""
+    if not lossless(x.dtype, inner.types[0].dtype):
+        return None
+    out: Value = o.Cast(dtype=outer.op.dtype)(x)
+    return out
+
+
+@rule(P((o.Add, o.Sub), X, C, name="root"))
+def add_zero(x: Value, c: Value, root: Node) -> Value | None:
+    return same(root, x) if scalar(c) == 0 and not root.types[0].dtype.is_bool else None
+
+
+@rule(P((o.Mul, o.Div), X, C, name="root"))
+def times_one(x: Value, c: Value, root: Node) -> Value | None:
+    return same(root, x) if scalar(c) == 1 and not root.types[0].dtype.is_bool else None
+
+
+@rule(P(o.Neg, P(o.Neg, X)))
+def double_negation(x: Value) -> Value:
+    return x
+
+
+@rule(P(o.Add, X, P(o.Neg, Y)))
+def add_negative(x: Value, y: Value) -> Value:
+    out: Value = o.Sub()(x, y)
+    return out
+
+
+@rule(P(o.Sub, X, P(o.Neg, Y)))
+def subtract_negative(x: Value, y: Value) -> Value:
+    out: Value = o.Add()(x, y)
+    return out
+
+
+@rule(P(o.Sub, X, C, name="root"))
+def subtract_number(x: Value, c: Value, m: Match) -> Value | None:
+    """x - c is x + (-c); unsigned numbers have no negatives."""
+    number = scalar(c)
+    if number is None or c.dtype.kind not in "fi" or isinstance(x.op, o.Constant) or len(c.shape):
+        return None
+    out: Value = o.Add()(x, constant(m.graph, -number, c.dtype))
+    return out
+
+
+@rule(P(o.Div, X, C))
+def divide_by_power_of_two(x: Value, c: Value, m: Match) -> Value | None:
+    number = scalar(c)
+    if not isinstance(number, float) or number == 0 or not math.isfinite(number) or abs(math.frexp(number)[0]) != 0.5 or len(c.shape):
+        return None
+    inverse = 1.0 / number
+    if float(c.dtype.np.type(inverse)) != inverse or abs(inverse) < 2.0**-14:
+        return None
+    out: Value = o.Mul()(x, constant(m.graph, inverse, c.dtype))
+    return out
+
+
+@rule(P((o.Add, o.Mul, o.Maximum, o.Minimum), name="root"))
+def constant_on_the_right(root: Any) -> Value | None:
+    a, b = root.operands
+    if not isinstance(a.op, o.Constant) or isinstance(b.op, o.Constant):
+        return None
+    out: Value = root.op(b, a)
+    return out
+
+
+@rule(P(o.Pow, X, C, name="root"))
+def small_power(x: Value, c: Value, root: Node) -> Value | None:
+    number = scalar(c)
+    if not x.dtype.is_float or x.type != root.types[0]:
+        return None
+    if number == 1:
+        return x
+    if number == 3:
+        cube: Value = o.Mul()(o.Square()(x), x)
+        return cube
+    table: dict[float, Any] = {2: o.Square, 0.5: o.Sqrt, -1: o.Reciprocal, -0.5: o.Rsqrt}
+    if number not in table:
+        return None
+    out: Value = table[number]()(x)
+    return out
+
+
+@rule(P(o.Mul, X, X, name="root"))
+def times_itself(x: Value, root: Node) -> Value | None:
+    if not x.dtype.is_float:
+        return None
+    out: Value = o.Square()(x)
+    return out
+
+
+@rule(P(o.Div, Test("c", lambda v: scalar(v) == 1), X, name="root"))
+def one_over(x: Value, root: Node) -> Value | None:
+    if not x.dtype.is_float or x.type != root.types[0]:
+        return None
+    out: Value = o.Reciprocal()(x)
+    return out
+
+
+@rule(P((o.BitwiseAnd, o.BitwiseOr, o.BitwiseXor, o.BitwiseNot), name="root"))
+def bits_of_bools(root: Any) -> Value | None:
+    if not root.types[0].dtype.is_bool:
+        return None
+    table: dict[type, Any] = {o.BitwiseAnd: o.LogicalAnd, o.BitwiseOr: o.LogicalOr, o.BitwiseXor: o.LogicalXor, o.BitwiseNot: o.LogicalNot}
+    out: Value = table[type(root.op)]()(*root.operands)
+    return out
+
+
+@rule(P((o.LogicalAnd, o.LogicalOr), X, C, name="root"))
+def logic_with_constant(x: Value, c: Value, root: Any) -> Value | None:
+    neutral = isinstance(root.op, o.LogicalAnd)
+    return same(root, x) if scalar(c) == neutral else None
+
+
+@rule(P(o.LogicalNot, P(o.LogicalNot, X)))
+def double_not(x: Value) -> Value:
+    return x
+
+
+@rule(P(o.Where, X, Y, Z, name="root"))
+def decided_where(x: Value, y: Value, z: Value, root: Node) -> Value | None:
+    known = scalar(x)
+    if known is None:
+        return same(root, y) if y is z else None
+    return same(root, y if known else z)
+
+
+RULES = [cast_to_itself, cast_of_cast, add_zero, times_one, double_negation, add_negative, subtract_negative, subtract_number, divide_by_power_of_two,
+         constant_on_the_right, small_power, times_itself, one_over, bits_of_bools, logic_with_constant, double_not, decided_where]

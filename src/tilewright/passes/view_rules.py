@@ -1,0 +1,191 @@
+"""Rules about views: no-ops go, neighbours merge, and reshapes of leading axes move up to where they cancel."""
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from .. import ops as o
+from ..core.dims import Dim, Shape
+from ..ir.graph import Node, Value
+from ..ir.rewrite import Match, P, X, rule
+from .base import elementwise_classes, scalar
+
+
+@rule(P((o.Reshape, o.Expand), X, name="view"))
+def same_shape(x: Value, view: Node) -> Value | None:
+    return x if x.type == view.types[0] else None
+
+
+@rule(P(o.Transpose, X, name="view"))
+def same_order(x: Value, view: Any) -> Value | None:
+    """Axes of size 1 may move freely: a transpose that keeps the order of the others is a reshape."""
+    perm = view.op.perm
+    if perm == tuple(range(len(perm))):
+        return x
+    wide = [p for p in perm if x.shape[p] != 1]
+    out: Value = o.Reshape(shape=view.types[0].shape)(x)
+    return out if wide == sorted(wide) else None
+
+
+@rule(P(o.Slice, X, name="view"))
+def whole_slice(x: Value, view: Any) -> Value | None:
+    op = view.op
+    whole = op.sizes == x.shape and all(s == 0 for s in op.starts)
+    return x if whole and all(k == 1 or n == 1 for k, n in zip(op.steps, op.sizes, strict=True)) else None
+
+
+@rule(P(o.Split, X, name="view"))
+def whole_split(x: Value, view: Any) -> Value | None:
+    return x if len(view.op.sizes) == 1 else None
+
+
+@rule(P(o.Reshape, P(o.Reshape, X), name="outer"))
+def reshape_of_reshape(x: Value, outer: Any) -> Value:
+    out: Value = outer.op(x)
+    return out
+
+
+@rule(P(o.Transpose, P(o.Transpose, X, name="inner"), name="outer"))
+def transpose_of_transpose(x: Value, inner: Any, outer: Any) -> Value:
+    out: Value = o.Transpose(perm=tuple(inner.op.perm[p] for p in outer.op.perm))(x)
+    return out
+
+
+@rule(P(o.Slice, P(o.Slice, X, name="inner"), name="outer"))
+def slice_of_slice(x: Value, inner: Any, outer: Any) -> Value:
+    a, b = inner.op, outer.op
+    starts = tuple(s + t * k for s, t, k in zip(a.starts, b.starts, a.steps, strict=True))
+    out: Value = o.Slice(starts=starts, sizes=b.sizes, steps=tuple(j * k for j, k in zip(a.steps, b.steps, strict=True)))(x)
+    return out
+
+
+@rule(P(o.Expand, P(o.Expand, X), name="outer"))
+def expand_of_expand(x: Value, outer: Any) -> Value:
+    out: Value = outer.op(x)
+    return out
+
+
+@rule(P(o.Flip, P(o.Flip, X, name="inner"), name="outer"))
+def flip_of_flip(x: Value, inner: Any, outer: Any) -> Value | None:
+    return x if inner.op.axes == outer.op.axes else None
+
+
+REDUCTIONS = (o.Sum, o.Mean, o.Max, o.Min, o.Prod, o.Any, o.All, o.Var, o.LogSumExp)
+
+
+@rule(P(o.Reshape, P(REDUCTIONS, X, name="inner", once=True), name="view"))
+def keep_dims(x: Value, inner: Any, view: Any) -> Value | None:
+    """A reduction whose axes are put back as 1s keeps them itself."""
+    kept = tuple(1 if k in inner.op.axes else n for k, n in enumerate(x.shape))
+    if inner.op.keepdims or view.types[0].shape != kept:
+        return None
+    out: Value = dataclasses.replace(inner.op, keepdims=True)(x)
+    return out
+
+
+def kept_tail(old: Shape, new: Shape) -> int:
+    """How many trailing axes two shapes share."""
+    count = 0
+    for a, b in zip(reversed(old), reversed(new), strict=False):
+        if a != b:
+            break
+        count += 1
+    return count
+
+
+def strided(value: Value) -> bool:
+    """The value is a view whose elements are (in general) not contiguous, so that reshaping it may need a copy."""
+    return isinstance(value.op, (o.Transpose, o.Expand, o.Slice, o.Flip, o.Split))
+
+
+@rule(P(o.Reshape, P(elementwise_classes(), name="inner", once=True), name="view"))
+def reshape_before_elementwise(inner: Any, view: Any) -> Value | None:
+    """Leading axes are regrouped before the arithmetic instead of after it: the reshape meets its inverse further up."""
+    new, old = view.types[0].shape, inner.types[0].shape
+    tail = kept_tail(old, new)
+    if tail == 0 or len(old) < 2 or len(new) < 2:
+        return None
+    operands = []
+    for v in inner.operands:
+        if v.shape == old and not strided(v):
+            operands.append(o.Reshape(shape=new)(v))
+        elif len(v.shape) <= tail:
+            operands.append(v)
+        else:
+            return None
+    if all(a is b for a, b in zip(operands, inner.operands, strict=True)):
+        return None
+    out: Value = inner.op(*operands, name=inner.name, place=inner.place)
+    return out if out.shape == new else None
+
+
+@rule(P(o.Reshape, P((o.LayerNorm, o.RmsNorm, o.Softmax), name="inner", once=True), name="view"))
+def reshape_before_norm(inner: Any, view: Any) -> Value | None:
+    new, old = view.types[0].shape, inner.types[0].shape
+    tail, op = kept_tail(old, new), inner.op
+    rows = len(old) - op.axis if isinstance(op, o.Softmax) else op.naxes
+    if tail < rows or len(new) < rows or strided(inner.operands[0]):
+        return None
+    if isinstance(op, o.Softmax):
+        op = o.Softmax(axis=len(new) - rows)
+    out: Value = op(o.Reshape(shape=new)(inner.operands[0]), *inner.operands[1:], name=inner.name, place=inner.place)
+    return out
+
+
+@rule(P(o.Reshape, P(o.Matmul, name="inner", once=True), name="view"))
+def reshape_before_matmul(inner: Any, view: Any) -> Value | None:
+    """x @ w with a plain matrix w: the leading axes of x and of the result are the same."""
+    x, w = inner.operands
+    new = view.types[0].shape
+    if inner.op.transpose_a or len(w.shape) != 2 or len(new) < 2 or new[-1] != inner.types[0].shape[-1]:
+        return None
+    out: Value = inner.op(o.Reshape(shape=(*new[:-1], x.shape[-1]))(x), w, name=inner.name, place=inner.place)
+    return out
+
+
+def narrowed(v: Value, ndim: int) -> Value | None:
+    """v without an expansion or leading axes of size 1 that broadcasting supplies anyway."""
+    x = v.node.operands[0] if isinstance(v.op, (o.Expand, o.Reshape)) else None
+    if x is None or (isinstance(v.op, o.Reshape) and (1,) * (len(v.shape) - len(x.shape)) + x.shape != v.shape):
+        return None
+    return x if len(x.shape) <= ndim else None
+
+
+@rule(P(elementwise_classes(2), name="root"))
+def broadcast_itself(root: Any) -> Value | None:
+    """Elementwise ops broadcast: an operand need not be expanded when another one gives the shape."""
+    want = root.types[0].shape
+    for k, v in enumerate(root.operands):
+        x = narrowed(v, len(want))
+        if x is None:
+            continue
+        operands = (*root.operands[:k], x, *root.operands[k + 1 :])
+        if broadcast(tuple(u.shape for u in operands)) == want:
+            out: Value = root.op(*operands)
+            return out
+    return None
+
+
+def broadcast(shapes: tuple[Shape, ...]) -> Shape:
+    out: list[Dim] = []
+    for axis in range(-max(len(s) for s in shapes), 0):
+        wide = {s[axis] for s in shapes if len(s) >= -axis} - {1}
+        out.append(wide.pop() if wide else 1)
+    return tuple(out)
+
+
+@rule(P(elementwise_classes(2), name="root"))
+def rank_zero_scalar(root: Any, m: Match) -> Value | None:
+    """One-element constants are rank 0 where that leaves the shape alone."""
+    for k, v in enumerate(root.operands):
+        if isinstance(v.op, o.Constant) and len(v.shape) > 0 and scalar(v) is not None:
+            rest = tuple(u.shape for j, u in enumerate(root.operands) if j != k)
+            if broadcast(rest) == root.types[0].shape:
+                small = m.graph.constant(v.op.data.array.reshape(()), "scalar")
+                out: Value = root.op(*(small if j == k else u for j, u in enumerate(root.operands)))
+                return out
+    return None
+
+
+RULES = [same_shape, same_order, whole_slice, whole_split, reshape_of_reshape, transpose_of_transpose, slice_of_slice, expand_of_expand, flip_of_flip,
+         keep_dims, reshape_before_elementwise, reshape_before_norm, reshape_before_matmul, broadcast_itself, rank_zero_scalar]
