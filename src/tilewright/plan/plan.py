@@ -28,6 +28,7 @@ class Placement:
     sizes: dict[Buffer, int]  # of all buffers, inputs and outputs too
     strategy: str
     inplace: bool
+    vector: list[int]  # the offsets again, in the order of the plan's temps
     bound: int  # no plan with these lifetimes can be smaller
     intervals: list[Interval]
     touched: list[list[Access]] = field(default_factory=list)
@@ -94,9 +95,10 @@ class Plan:
             packing = pack(items)
             if best is None or packing.size < best.size:
                 offsets = {b: o for i, o in zip(intervals, packing.offsets, strict=True) for b in i.buffers}
-                best = Placement(align(packing.size), offsets, sizes, packing.strategy, inplace, lower_bound(items), intervals)
+                best = Placement(align(packing.size), offsets, sizes, packing.strategy, inplace, [], lower_bound(items), intervals)
             if len(self.shared) == len(self.plain):
                 break
         assert best is not None
+        best.vector = [best.offsets[b] for b in self.temps]
         best.touched = [accesses(launch, best.offsets, sizes) for launch in self.program.launches]
         return best

@@ -11,6 +11,21 @@ from typing import Any
 from ..core.dims import Call, Dim, Expr, Symbol
 
 
+def dim_source(dim: Dim, names: Mapping[str, str]) -> str:
+    """A Python expression for `dim`, with the symbols' names replaced (symbol -> variable)."""
+    if isinstance(dim, int):
+        return str(dim)
+
+    def atom(a: Symbol | Call) -> str:
+        if isinstance(a, Symbol):
+            return names[a.name]
+        x, y = dim_source(a.a, names), dim_source(a.b, names)
+        return f"{a.fn}({x}, {y})" if a.fn in ("max", "min") else f"({x} {a.fn} {y})"
+
+    terms = ["*".join([*([str(c)] if c != 1 or not mono else []), *map(atom, mono)]) for mono, c in dim.terms]
+    return terms[0] if len(terms) == 1 else f"({' + '.join(terms)})"
+
+
 class DimTable:
     """Distinct dims, each with a number. `compile` gives `f(env) -> list of all values`."""
 

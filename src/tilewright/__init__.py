@@ -1,0 +1,68 @@
+"""Tilewright: a tensor compiler and runtime. A PyTorch module goes in, one native, multi-threaded CPU program comes out.
+
+    import tilewright as tw
+    session = tw.compile(module, (x,))
+    y = session(x)
+
+Importing this package loads nothing heavy: names are found when they are first used.
+"""
+from __future__ import annotations
+
+import importlib
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from .core.dims import Expr, sym
+from .core.errors import (
+    CompileError,
+    ConfigError,
+    ExecutionError,
+    FormatError,
+    InputError,
+    ParseError,
+    ShapeError,
+    TilewrightError,
+    UnsupportedError,
+    VerifyError,
+)
+
+if TYPE_CHECKING:
+    from .compile import compile, load  # noqa: A004
+    from .runtime.session import Session
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "CompileError", "ConfigError", "Dim", "ExecutionError", "FormatError", "InputError", "ParseError", "Session", "ShapeError",
+    "TilewrightError", "UnsupportedError", "VerifyError", "__version__", "compile", "load",
+]
+
+_LAZY = {"compile": "compile", "load": "compile", "Session": "runtime.session"}
+
+
+def Dim(name: str, lo: int = 1, hi: int | None = None) -> Expr:
+    """A named dim that may vary from call to call, within an inclusive range: `tw.Dim("S", 1, 1024)`."""
+    return sym(name, lo) if hi is None else sym(name, lo, hi)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'tilewright' has no attribute {name!r}")
+    found = getattr(importlib.import_module(f".{_LAZY[name]}", __name__), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+class _Package(ModuleType):
+    """Importing the module `tilewright.compile` would bind it to the name of the function; this keeps the function."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value.compile if name == "compile" and isinstance(value, ModuleType) else value)
+
+
+sys.modules[__name__].__class__ = _Package

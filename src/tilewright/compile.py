@@ -1,0 +1,188 @@
+"""`tw.compile` and `tw.load`: the stages from a model to a session, each timed."""
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from os import PathLike
+from typing import Any
+
+from .core.config import load as load_config
+from .core.dtypes import dtype as as_dtype
+from .core.errors import ConfigError
+from .core.signature import Signature
+from .core.target_spec import REFERENCE, TargetSpec
+from .core.validation import Level, check_level, validate
+from .ir.graph import Graph
+from .runtime.session import Model, Session
+
+Progress = bool | Callable[[str], None] | None
+SHOW_AFTER_S = 0.5
+
+
+class Stages:
+    """Named stages with their seconds; on a terminal a line says which one runs once the whole takes noticeable time."""
+
+    def __init__(self, title: str, progress: Progress = None) -> None:
+        self.seconds: dict[str, float] = {}
+        self.title, self.progress = title, progress
+        self._current = ""
+        self._status: Any = None
+        self._timer: threading.Timer | None = None
+        if progress is True or (progress is None and sys.stderr.isatty()):
+            self._timer = threading.Timer(0.0 if progress is True else SHOW_AFTER_S, self._show)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def _show(self) -> None:
+        from rich.console import Console
+        from rich.status import Status
+
+        self._status = Status(f"{self.title}: {self._current}", console=Console(stderr=True))
+        self._status.start()
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        self._current = name
+        if callable(self.progress):
+            self.progress(name)
+        if self._status is not None:
+            self._status.update(f"{self.title}: {name}")
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer.join()
+        if self._status is not None:
+            self._status.stop()
+
+
+def compile(  # noqa: A001
+    module: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None, *, dynamic: Mapping[str, Any] | None = None,
+    dynamic_shapes: Any = None, dtype: str | None = None, threads: int | None = None, target: str | TargetSpec = "cpu",
+    validation: str | None = None, passes: Mapping[str, bool] | Collection[str] | None = None, name: str | None = None,
+    progress: Progress = None,
+) -> Session:
+    """Compile a torch.nn.Module, a callable, an ExportedProgram or a Graph to a Session.
+
+    `args` and `kwargs` are example inputs. `dynamic` maps parameter names to {axis: tw.Dim(...)}; `dynamic_shapes` is torch.export's
+    own form. `dtype` stores weights and intermediates in another float dtype. `passes` switches optional passes off: a mapping
+    name -> bool, or the names to leave out. `target` is "cpu", "reference" (NumPy) or a TargetSpec.
+    """
+    level = check_level(load_config().validation if validation is None else validation)
+    spec = target_spec(target)
+    if threads is not None:
+        load_config(threads=threads)
+    stages = Stages("tilewright", progress)
+    try:
+        graph, signature = import_model(module, args, kwargs, dynamic, dynamic_shapes, name, stages)
+        validate("import", level, graph)
+        return compile_graph(graph, signature, spec, level=level, dtype=dtype, disable=disabled(passes), threads=threads, stages=stages)
+    finally:
+        stages.close()
+
+
+def target_spec(target: str | TargetSpec) -> TargetSpec:
+    if isinstance(target, TargetSpec):
+        return target
+    if target == "reference":
+        return REFERENCE
+    if target == "cpu":
+        from .target.cpu.host import host_target
+
+        return host_target()
+    raise ConfigError(f"target: must be 'cpu' or 'reference', got {target!r}")
+
+
+def disabled(passes: Mapping[str, bool] | Collection[str] | None) -> tuple[str, ...]:
+    """Names of the passes that `passes=` switches off."""
+    if passes is None:
+        return ()
+    if isinstance(passes, str):
+        return (passes,)
+    if isinstance(passes, Mapping):
+        return tuple(n for n, on in passes.items() if not on)
+    return tuple(passes)
+
+
+def import_model(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None, dynamic: Mapping[str, Any] | None,
+                 dynamic_shapes: Any, name: str | None, stages: Stages) -> tuple[Graph, Signature]:
+    """A graph and the signature of its calls."""
+    with stages.stage("import"):
+        if isinstance(module, Graph):
+            return module, graph_signature(module)
+        from .frontend.torch.importer import import_torch
+
+        found = import_torch(module, args, kwargs, dynamic=dynamic, dynamic_shapes=dynamic_shapes, name=name)
+        return found.graph, found.signature
+
+
+def graph_signature(graph: Graph) -> Signature:
+    """A graph is called with its inputs by position or name; several outputs come back as a tuple."""
+    from .core.pytree import LEAF, Spec
+    from .core.signature import Slot
+
+    names = tuple(v.name for v in graph.inputs)
+    outs = tuple(Slot(i) for i in range(len(graph.outputs)))
+    out_spec = LEAF if len(outs) == 1 else Spec("tuple", (), (LEAF,) * len(outs))
+    in_spec = Spec("tuple", (), (Spec("tuple", (), (LEAF,) * len(names)), Spec("dict")))
+    return Signature(names, in_spec, out_spec, tuple(Slot(i) for i in range(len(names))), outs, names)
+
+
+def compile_graph(graph: Graph, signature: Signature, target: TargetSpec, *, level: Level = "normal", dtype: str | None = None,
+                  disable: Collection[str] = (), threads: int | None = None, stages: Stages | None = None) -> Session:
+    """Passes, then everything that depends on the target."""
+    from .passes.base import Log
+    from .passes.pipeline import run_pipeline
+
+    stages = Stages(graph.name, False) if stages is None else stages
+    log = Log()
+    with stages.stage("passes"):
+        if dtype is not None:
+            from .passes.convert_dtype import convert_dtype
+
+            graph = convert_dtype(graph, as_dtype(dtype))
+        graph = run_pipeline(graph, target, disable, log, verify=level == "strict")
+    validate("passes", level, graph)
+    model = Model(graph.name, graph, signature, target, level, stages.seconds)
+    model.passes = {name: dict(hits) for name, hits in log.hits.items()}
+    return build(model, threads=threads, stages=stages)
+
+
+def build(model: Model, *, threads: int | None = None, stages: Stages | None = None) -> Session:
+    """Templates, machine code and packed weights for a graph that has been through the passes."""
+    if model.target.kind == "reference":
+        return Session(model, None)
+    from .kernels.select import select
+    from .runtime.code import compile_kernels
+    from .runtime.executable import Executable
+    from .runtime.packing import pack_constants
+    from .target.cpu.emit import emit_kernel
+
+    stages = Stages(model.name, False) if stages is None else stages
+    with stages.stage("select"):
+        program = select(model.graph, model.target)
+    with ThreadPoolExecutor(1, thread_name_prefix="tilewright-pack") as side, stages.stage("code"):
+        packed = side.submit(pack_constants, program.constants)  # LLVM and NumPy both work without the GIL
+        code = compile_kernels([x.kernel for x in program.launches], model.target, emit_kernel)
+    with stages.stage("plan"):
+        executable = Executable(program, model.interface, code, packed.result())
+    model.notes += code.notes
+    return Session(model, executable, threads=threads)
+
+
+def load(path: str | PathLike[str], *, threads: int | None = None, trust: bool = False, validation: str | None = None) -> Session:
+    """Read a session that `session.save` wrote. Machine code in it runs only when this user wrote it (or with `trust=True`) for
+    this kind of CPU; otherwise the stored graph is compiled again."""
+    from .runtime.archive import load as read
+
+    level = check_level(load_config().validation if validation is None else validation)
+    return read(path, rebuild=build, threads=threads, trust=trust, level=level)

@@ -1,0 +1,178 @@
+"""A call's inputs: checked against what was compiled, and brought to an address without a copy where possible.
+
+This is the slow, complete way: it says what is wrong, copies what is not contiguous, and binds the symbols. The fast way
+(`fastcall.py`) accepts only what needs neither and leaves everything else to this module.
+"""
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from ..core import dtypes as dt
+from ..core.dims import UNBOUNDED, Dim, Expr, Symbol, evaluate, symbols
+from ..core.dtypes import DType
+from ..core.errors import InputError
+from ..ir.types import TensorType
+
+Array = np.ndarray[Any, Any]
+
+
+@cache
+def torch_dtypes() -> dict[Any, DType]:
+    """torch dtype -> ours. Only called once a torch tensor has been seen or is wanted."""
+    import torch
+
+    names = {"bool": dt.bool_, "int8": dt.i8, "int16": dt.i16, "int32": dt.i32, "int64": dt.i64, "uint8": dt.u8, "uint16": dt.u16,
+             "uint32": dt.u32, "uint64": dt.u64, "float16": dt.f16, "bfloat16": dt.bf16, "float32": dt.f32, "float64": dt.f64}
+    return {getattr(torch, name): ours for name, ours in names.items()}
+
+
+@cache
+def from_dtype() -> dict[DType, Any]:
+    return {ours: theirs for theirs, ours in torch_dtypes().items()}
+
+
+def is_tensor(value: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def tensor_to_numpy(tensor: Any) -> Array:
+    """A NumPy view of a CPU tensor (bf16 as ml_dtypes.bfloat16)."""
+    plain = tensor.detach()
+    if torch_dtypes()[plain.dtype] is dt.bf16:
+        import torch
+
+        return np.asarray(plain.view(torch.int16).numpy()).view(dt.bf16.np)
+    return np.asarray(plain.numpy())
+
+
+def numpy_to_tensor(array: Array) -> Any:
+    """A torch tensor over the array's memory."""
+    import torch
+
+    if array.dtype == dt.bf16.np:
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
+def describe(type_: TensorType) -> str:
+    """`i64[1,S] with 1 <= S <= 1024`."""
+    found = sorted({s for d in type_.shape for s in symbols(d)}, key=lambda s: s.name)
+    ranges = [f"{s.lo} <= {s.name} <= {s.hi}" if s.hi < UNBOUNDED else f"{s.name} >= {s.lo}" for s in found]
+    return str(type_) + (" with " + ", ".join(ranges) if ranges else "")
+
+
+@dataclass
+class Bound:
+    """Checked inputs: addresses, what keeps them alive, symbol values, and what had to be copied."""
+
+    addresses: list[int] = field(default_factory=list)
+    kept: list[Any] = field(default_factory=list)
+    env: dict[str, int] = field(default_factory=dict)
+    copied: list[str] = field(default_factory=list)
+    torch: bool = False  # some input is a torch tensor, so the outputs are too
+
+
+def bind(names: Sequence[str], types: Sequence[TensorType], values: Sequence[Any]) -> Bound:
+    """Check every input and bind every symbol, or raise the InputError that says what is wrong."""
+    bound = Bound()
+    origin: dict[str, str] = {}
+    shapes: list[tuple[int, ...]] = []
+    for name, type_, value in zip(names, types, values, strict=True):
+        if is_tensor(value):
+            bound.torch = True
+            shapes.append(_admit_tensor(name, type_, value, bound))
+        elif isinstance(value, (np.ndarray, np.generic)):
+            shapes.append(_admit_array(name, type_, np.asarray(value), bound))
+        else:
+            raise InputError(f"session: input {name!r} must be {describe(type_)}, got a {type(value).__name__}; "
+                             f"pass a torch tensor or a NumPy array")
+        _bind_symbols(name, type_, shapes[-1], bound.env, origin)
+    for name, type_, shape in zip(names, types, shapes, strict=True):
+        for want, got in zip(type_.shape, shape, strict=True):
+            if not all(s.name in bound.env for s in symbols(want)):
+                raise InputError(f"session: input {name!r} is {describe(type_)}, whose dims do not determine every symbol")
+            if evaluate(want, bound.env) != got:
+                raise InputError(_mismatch(name, type_, f"{type_.dtype}[{','.join(map(str, shape))}]", bound.env, origin))
+    return bound
+
+
+def _mismatch(name: str, type_: TensorType, got: str, env: Mapping[str, int], origin: Mapping[str, str]) -> str:
+    """The message for a shape that fits no value, or not the value that another input has set."""
+    used = sorted({s.name for d in type_.shape for s in symbols(d)})
+    others = [f"{s} = {env[s]} (from {origin[s]!r})" for s in used if origin.get(s, name) != name]
+    return f"session: input {name!r} must be " + (f"{type_} with {', '.join(others)}" if others else describe(type_)) + f", got {got}"
+
+
+def _bind_symbols(name: str, type_: TensorType, shape: Sequence[int], env: dict[str, int], origin: dict[str, str]) -> None:
+    """Learn symbols from dims of the form a*S + b; other dims are only checked."""
+    for want, got in zip(type_.shape, shape, strict=True):
+        solved = solve(want, got)
+        if solved is None or solved[0].name in env:
+            continue
+        symbol, value = solved
+        if value is None or not symbol.lo <= value <= symbol.hi:
+            raise InputError(f"session: input {name!r} must be {describe(type_)}, got {type_.dtype}[{','.join(map(str, shape))}]")
+        env[symbol.name], origin[symbol.name] = value, name
+
+
+def solve(dim: Dim, value: int) -> tuple[Symbol, int | None] | None:
+    """The symbol of a dim a*S + b and the S that gives `value` (None where there is none); None for other dims."""
+    if not isinstance(dim, Expr):
+        return None
+    slope, constant, found = 0, 0, None
+    for mono, c in dim.terms:
+        if mono == ():
+            constant = c
+        elif len(mono) == 1 and isinstance(mono[0], Symbol) and found is None:
+            found, slope = mono[0], c
+        else:
+            return None
+    if found is None:
+        return None
+    return found, (value - constant) // slope if (value - constant) % slope == 0 else None
+
+
+def _check_type(name: str, type_: TensorType, dtype: DType | None, shown: str, shape: tuple[int, ...]) -> None:
+    fits = dtype is type_.dtype and len(shape) == len(type_.shape)
+    if not fits or any(isinstance(w, int) and w != g for w, g in zip(type_.shape, shape, strict=True)):
+        raise InputError(f"session: input {name!r} must be {describe(type_)}, got {shown}[{','.join(map(str, shape))}]")
+
+
+def _admit_tensor(name: str, type_: TensorType, tensor: Any, bound: Bound) -> tuple[int, ...]:
+    import torch
+
+    shape = tuple(int(n) for n in tensor.shape)
+    dtype = torch_dtypes().get(tensor.dtype)
+    shown = str(dtype) if dtype is not None else str(tensor.dtype)
+    if tensor.device.type != "cpu":
+        raise InputError(f"session: input {name!r} must be on the CPU, got {shown}[{','.join(map(str, shape))}] on {tensor.device}; "
+                         f"pass {name}.cpu()")
+    if tensor.layout != torch.strided or tensor.is_quantized:
+        raise InputError(f"session: input {name!r} must be a dense tensor, got layout {tensor.layout}; pass {name}.to_dense()")
+    _check_type(name, type_, dtype, shown, shape)
+    plain = tensor.detach()
+    if not plain.is_contiguous() or plain.is_neg() or plain.data_ptr() % plain.element_size():
+        plain = plain.resolve_neg().clone(memory_format=torch.contiguous_format)
+        bound.copied.append(name)
+    bound.addresses.append(plain.data_ptr())
+    bound.kept.append(plain)
+    return shape
+
+
+def _admit_array(name: str, type_: TensorType, array: Array, bound: Bound) -> tuple[int, ...]:
+    known = {d.np: d for d in dt.ALL}
+    dtype = known.get(array.dtype.newbyteorder("="))
+    _check_type(name, type_, dtype, str(dtype if dtype is not None else array.dtype), array.shape)
+    if not (array.flags.c_contiguous and array.flags.aligned and array.dtype.isnative):
+        array = np.array(array, dtype=array.dtype.newbyteorder("="), order="C")
+        bound.copied.append(name)
+    bound.addresses.append(array.ctypes.data)
+    bound.kept.append(array)
+    return tuple(array.shape)

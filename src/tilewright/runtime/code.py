@@ -1,0 +1,63 @@
+"""Machine code of a program's kernels: equal kernels once, object code from the cache where it is there, linked together."""
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ..core.errors import CompileError
+from ..core.target_spec import TargetSpec
+from ..target.cpu.cache import CodeCache
+from ..target.cpu.jit import Library
+from ..tile.ir import Kernel
+from ..tile.text import to_text
+
+Emit = Callable[[Kernel, TargetSpec], str]
+
+
+@dataclass(eq=False)
+class Code:
+    """Linked kernels. `symbols[i]` serves the i-th kernel asked for; `objects` are what a saved session stores."""
+
+    symbols: list[str]
+    objects: dict[str, bytes]
+    library: Library
+    compiled: int = 0  # objects that were not in the cache
+    notes: list[str] = field(default_factory=list)
+    texts: dict[str, str] = field(default_factory=dict)  # symbol -> LLVM text, empty when loaded from a file
+
+    def address(self, symbol: str) -> int:
+        return self.library.address(symbol)
+
+
+def symbol_of(kernel: Kernel) -> str:
+    """A name that depends on the kernel's structure only, so that equal kernels of any model share code and cache entry."""
+    text = to_text(dataclasses.replace(kernel, name="k"))
+    return "tw_" + hashlib.blake2b(text.encode(), digest_size=10).hexdigest()
+
+
+def compile_kernels(kernels: Sequence[Kernel], target: TargetSpec, emit: Emit, *, cache: CodeCache | None = None,
+                    threads: int | None = None) -> Code:
+    """Emit, compile and link the distinct kernels of a program."""
+    cache = CodeCache() if cache is None else cache
+    by_identity: dict[int, str] = {}
+    texts: dict[str, str] = {}
+    for kernel in kernels:
+        if id(kernel) not in by_identity:
+            symbol = by_identity[id(kernel)] = symbol_of(kernel)
+            if symbol not in texts:
+                texts[symbol] = emit(dataclasses.replace(kernel, name=symbol), target)
+    objects, compiled = cache.compile(list(texts.values()), target, threads=threads)
+    found = dict(zip(texts, objects, strict=True))
+    code = link([by_identity[id(k)] for k in kernels], found)
+    code.compiled, code.notes, code.texts = compiled, list(cache.notes), texts
+    return code
+
+
+def link(symbols: list[str], objects: Mapping[str, bytes]) -> Code:
+    """Objects that already exist, made callable."""
+    missing = sorted(set(symbols) - objects.keys())
+    if missing:
+        raise CompileError(f"code: no object for kernel {missing[0]}")
+    return Code(symbols, dict(objects), Library(objects.values(), objects.keys()))

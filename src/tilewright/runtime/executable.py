@@ -1,0 +1,162 @@
+"""An executable: code addresses, packed constants and the plan of one program. Immutable; shared by every caller.
+
+`instantiate` builds what one shape needs: argument blocks, the thunk array and the list of words that take input and output
+addresses at each call. All values of one shape come from one generated function; the rest is a handful of NumPy gathers.
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..core.dims import Symbol
+from ..core.errors import VerifyError
+from ..ir.types import TensorType
+from ..kernels.launch import ErrorWord, Launch, Pointer, Program
+from ..plan.barriers import BYTES_PER_NS, FLOPS_PER_NS, SERIAL_NS
+from ..plan.plan import Placement, Plan
+from ..plan.values import DimTable
+from .code import Code
+from .layout import BARRIER, ERROR_WORDS, SERIAL, THUNK_WORDS
+from .packing import Array
+
+SCRATCH_ALIGNMENT = 256  # no two threads' scratch share a cache line, nor a pair of lines
+
+
+@dataclass(frozen=True)
+class Interface:
+    """Names and types of a program's inputs and outputs."""
+
+    input_names: tuple[str, ...]
+    inputs: tuple[TensorType, ...]
+    outputs: tuple[TensorType, ...]
+    symbols: tuple[Symbol, ...]
+
+
+@dataclass(eq=False)
+class Instance:
+    """A schedule for one shape, bound to an arena and an error block. Native code reads `thunks`, `words` and `patches`."""
+
+    env: dict[str, int]
+    placement: Placement
+    arena: int  # address that the blocks were made for
+    words: Array  # all argument blocks, one after another
+    thunks: Array  # [launches, 8]
+    patches: Array  # [patches, 3]: address of an argument word, number of the input or output, byte offset
+    scratch: int  # bytes per thread
+    serial: bool  # no launch uses a second thread
+    nanoseconds: float  # rough estimate of the whole schedule on one thread
+    values: Array  # every dim of the program, for reports
+    temp_positions: Array
+
+    def rebase(self, arena: int) -> None:
+        """Move to another arena."""
+        self.words[self.temp_positions] += arena - self.arena
+        self.arena = arena
+
+
+class Executable:
+    """Everything about a program that does not depend on a shape or a caller."""
+
+    def __init__(self, program: Program, interface: Interface, code: Code, constants: Sequence[Array], plan: Plan | None = None) -> None:
+        self.program, self.interface, self.code, self.constants = program, interface, code, list(constants)
+        self.plan = Plan(program, interface.symbols) if plan is None else plan
+        self._temp_index = {b: i for i, b in enumerate(self.plan.temps)}
+        self._layout()
+
+    @property
+    def launches(self) -> list[Launch]:
+        return self.program.launches
+
+    def _layout(self) -> None:
+        """Where every argument word gets its value from, as index arrays."""
+        table = DimTable(self.interface.symbols)
+        address = {c.buffer: s.ctypes.data for c, s in zip(self.program.constants, self.constants, strict=True)}
+        slot = {b: i for i, b in enumerate([*self.program.inputs, *self.program.outputs])}
+        source: list[int] = []
+        temps: list[tuple[int, int]] = []  # (word, temp)
+        consts: list[tuple[int, int]] = []  # (word, address)
+        external: list[tuple[int, int]] = []  # (word, number among inputs and outputs)
+        errors: list[tuple[int, int]] = []  # (word, error block)
+        starts: list[int] = []
+        self.error_launches: list[int] = []
+        for step, launch in enumerate(self.launches):
+            starts.append(len(source))
+            for argument in launch.arguments:
+                word = len(source)
+                if isinstance(argument, ErrorWord):
+                    if not self.error_launches or self.error_launches[-1] != step:
+                        self.error_launches.append(step)
+                    errors.append((word, len(self.error_launches) - 1))
+                    source.append(table.add(0))
+                elif isinstance(argument, Pointer):
+                    b = argument.buffer
+                    source.append(table.add(argument.offset))
+                    if b in self._temp_index:
+                        temps.append((word, self._temp_index[b]))
+                    elif b in address:
+                        consts.append((word, address[b]))
+                    elif b in slot:
+                        external.append((word, slot[b]))
+                    else:
+                        raise VerifyError(f"executable: launch {step} ({launch.name}) points to {b.name}, which the program does not list")
+                else:
+                    source.append(table.add(argument.value))
+        self._source = np.array(source, np.int64)
+        self._temp_words, self._temp_buffers = _columns(temps)
+        self._const_words, self._const_addresses = _columns(consts)
+        self._io_words, self._io_slots = _columns(external)
+        self._error_words, self._error_blocks = _columns(errors)
+        self._starts = np.array(starts, np.int64)
+        self._functions = np.array([self.code.address(s) for s in self.code.symbols], np.int64)
+        self._grid = np.array([table.add(launch.grid) for launch in self.launches], np.int64)
+        self._flops = np.array([table.add(launch.flops) for launch in self.launches], np.int64)
+        self._bytes = np.array([table.add(launch.bytes) for launch in self.launches], np.int64)
+        self._scratch = np.array([table.add(launch.scratch) for launch in self.launches], np.int64)
+        self._always_serial = np.array([launch.serial for launch in self.launches], bool)
+        self._values = table.compile()
+
+    def place(self, env: Mapping[str, int]) -> Placement:
+        return self.plan.place(env)
+
+    def arena_bytes(self, env: Mapping[str, int]) -> int:
+        return self.place(env).size
+
+    def instantiate(self, env: Mapping[str, int], arena: int, errors: int) -> Instance:
+        """The schedule for these symbol values, over the arena and the error blocks at these addresses."""
+        placement = self.place(env)
+        values = np.array(self._values(env), np.int64)
+        words = values[self._source]
+        words[self._temp_words] += np.array(placement.vector, np.int64)[self._temp_buffers] + arena
+        words[self._const_words] += self._const_addresses
+        words[self._error_words] = errors + 8 * ERROR_WORDS * self._error_blocks
+        base = words.ctypes.data
+        patches = np.empty((len(self._io_words), 3), np.int64)
+        patches[:, 0], patches[:, 1], patches[:, 2] = base + 8 * self._io_words, self._io_slots, words[self._io_words]
+        grid = values[self._grid]
+        serial = self._always_serial | (grid <= 1)
+        estimate = values[self._flops] / FLOPS_PER_NS + values[self._bytes] / BYTES_PER_NS
+        serial |= estimate < SERIAL_NS
+        thunks = np.zeros((len(self.launches), THUNK_WORDS), np.int64)
+        thunks[:, 0], thunks[:, 1], thunks[:, 2] = self._functions, base + 8 * self._starts, grid
+        thunks[:, 3] = SERIAL * serial + BARRIER * np.array(placement.sync(tuple(serial.tolist())), bool)
+        scratch = -(-int(values[self._scratch].max(initial=0)) // SCRATCH_ALIGNMENT) * SCRATCH_ALIGNMENT
+        return Instance(dict(env), placement, arena, words, thunks, patches, scratch, bool(serial.all()), float(estimate.sum()), values,
+                        self._temp_words)
+
+    def costs(self, instance: Instance) -> list[dict[str, Any]]:
+        """What every launch does at this shape, for reports and profiles."""
+        rows = []
+        for k, launch in enumerate(self.launches):
+            flags = int(instance.thunks[k, 3])
+            rows.append({"launch": k, "name": launch.name, "kernel": self.code.symbols[k], "grid": int(instance.thunks[k, 2]),
+                         "flops": int(instance.values[self._flops[k]]), "bytes": int(instance.values[self._bytes[k]]),
+                         "serial": bool(flags & SERIAL), "barrier": bool(flags & BARRIER), "note": launch.note})
+        return rows
+
+
+def _columns(pairs: Sequence[tuple[int, int]]) -> tuple[Array, Array]:
+    both = np.array(pairs, np.int64).reshape(-1, 2)
+    return both[:, 0].copy(), both[:, 1].copy()

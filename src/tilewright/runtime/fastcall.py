@@ -1,0 +1,122 @@
+"""The fast way into a session: one generated function per session and framework that checks, allocates, runs and returns.
+
+It handles plain, contiguous CPU tensors (or NumPy arrays) of the right type; anything else is handed to `slow`, which handles or
+explains it. A call costs what its checks and the allocation of its outputs cost, a few microseconds. Symbols are renamed and
+names never reach the source, so the text holds only numbers and our own identifiers.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..core.dims import Expr, Symbol, symbols
+from ..core.dtypes import DType
+from ..ir.types import TensorType
+from ..plan.values import dim_source
+from .arguments import from_dtype
+from .executable import Interface
+
+
+def symbol_positions(interface: Interface) -> dict[str, tuple[int, int]] | None:
+    """symbol -> (input, axis) that is exactly this symbol; None when some symbol appears only inside expressions."""
+    found: dict[str, tuple[int, int]] = {}
+    for i, type_ in enumerate(interface.inputs):
+        for axis, d in enumerate(type_.shape):
+            if isinstance(d, Expr) and len(d.terms) == 1 and d.terms[0][1] == 1:
+                mono = d.terms[0][0]
+                if len(mono) == 1 and isinstance(mono[0], Symbol):
+                    found.setdefault(mono[0].name, (i, axis))
+    return found if all(s.name in found for s in interface.symbols) else None
+
+
+def _checks(interface: Interface, where: dict[str, tuple[int, int]]) -> list[str]:
+    """Lines that send every shape but the compiled ones to `slow`, and set one variable per symbol."""
+    names = {s.name: f"s{k}" for k, s in enumerate(interface.symbols)}
+    lines: list[str] = []
+    later: list[str] = []
+    for i, type_ in enumerate(interface.inputs):
+        if type_.is_static:
+            lines.append(f"if x{i}.shape != H{i}: return slow(args, kwargs, out)")
+            continue
+        lines.append(f"h{i} = x{i}.shape")
+        lines.append(f"if len(h{i}) != {type_.ndim}: return slow(args, kwargs, out)")
+        for axis, d in enumerate(type_.shape):
+            if isinstance(d, int):
+                lines.append(f"if h{i}[{axis}] != {d}: return slow(args, kwargs, out)")
+            elif where.get(str(d)) == (i, axis):
+                (symbol,) = symbols(d)
+                lines.append(f"{names[symbol.name]} = h{i}[{axis}]")
+                lines.append(f"if not {symbol.lo} <= {names[symbol.name]} <= {symbol.hi}: return slow(args, kwargs, out)")
+            else:
+                later.append(f"if h{i}[{axis}] != {dim_source(d, names)}: return slow(args, kwargs, out)")
+    return lines + later
+
+
+def _shape(type_: TensorType, names: dict[str, str]) -> str:
+    return "(" + "".join(dim_source(d, names) + ", " for d in type_.shape) + ")"
+
+
+def generate(interface: Interface, framework: str, *, errors: int, leaf: int | None) -> str | None:
+    """The text of `call(args, kwargs, out)`, or None when symbols cannot be read off the shapes. `leaf`: the result is this output."""
+    where = symbol_positions(interface)
+    if where is None:
+        return None
+    names = {s.name: f"s{k}" for k, s in enumerate(interface.symbols)}
+    n = len(interface.inputs)
+    body = [f"if out is not None or kwargs or len(args) != {n}: return slow(args, kwargs, out)"]
+    if n:
+        body.append(f"{', '.join(f'x{i}' for i in range(n))}, = args")
+    for i in range(n):
+        if framework == "torch":
+            body.append(f"if type(x{i}) not in classes or x{i}.dtype is not D{i} or not x{i}.is_cpu: return slow(args, kwargs, out)")
+            body.append(f"if not x{i}.is_contiguous() or x{i}.is_neg(): return slow(args, kwargs, out)")
+        else:
+            body.append(f"if type(x{i}) is not ndarray or x{i}.dtype != D{i}: return slow(args, kwargs, out)")
+            body.append(f"g{i} = x{i}.flags")
+            body.append(f"if not g{i}.c_contiguous or not g{i}.aligned: return slow(args, kwargs, out)")
+    body += _checks(interface, where)
+    body += ["try: w = take()", "except IndexError: w = grow()", "io = w.io"]
+    address = "data_ptr()" if framework == "torch" else "__array_interface__['data'][0]"
+    body += [f"io[{i}] = x{i}.{address}" for i in range(n)]
+    outs = []
+    for k, type_ in enumerate(interface.outputs):
+        device = ", device=cpu" if framework == "torch" else ""
+        body.append(f"y{k} = empty({_shape(type_, names)}, dtype=E{k}{device})")
+        body.append(f"io[{n + k}] = y{k}.{address}")
+        outs.append(f"y{k}")
+    key = "(" + "".join(f"{names[s.name]}, " for s in interface.symbols) + ")"
+    body.append(f"status = run({f'w.job({key})' if interface.symbols else 'w.fixed'})")
+    body.append("if status: settle(status, w)")
+    if errors:
+        body.append(f"if {' or '.join(f'w.errors.item({4 * e})' for e in range(errors))}: fail(w)")
+    body.append("if len(free) < most: give(w)")
+    sizes = "{" + ", ".join(f"{s.name!r}: {names[s.name]}" for s in interface.symbols) + "}"
+    body.append(f"return y{leaf}" if leaf is not None else f"return finish([{', '.join(outs)}], {sizes})")
+    return "def call(args, kwargs, out):\n" + "".join(f"    {line}\n" for line in body)
+
+
+def compile_call(interface: Interface, framework: str, *, errors: int, leaf: int | None,
+                 scope: dict[str, Any]) -> Callable[..., Any] | None:
+    """The generated function with its names bound: `scope` brings slow, free, take, give, most, grow, run, settle, fail and finish."""
+    text = generate(interface, framework, errors=errors, leaf=leaf)
+    if text is None:
+        return None
+    names: dict[str, Any] = dict(scope)
+    wanted: Callable[[DType], Any]
+    if framework == "torch":
+        import torch
+
+        names |= {"classes": frozenset({torch.Tensor, torch.nn.Parameter}), "empty": torch.empty, "cpu": torch.device("cpu")}
+        wanted = lambda d: from_dtype()[d]
+    else:
+        import numpy as np
+
+        names |= {"ndarray": np.ndarray, "empty": np.empty}
+        wanted = lambda d: d.np
+    for i, type_ in enumerate(interface.inputs):
+        names[f"D{i}"], names[f"H{i}"] = wanted(type_.dtype), type_.shape
+    for k, type_ in enumerate(interface.outputs):
+        names[f"E{k}"] = wanted(type_.dtype)
+    exec(text, names)
+    found: Callable[..., Any] = names["call"]
+    return found

@@ -1,0 +1,107 @@
+"""Constants in the form the kernels read them: packed once, into one aligned block, on a few threads.
+
+A constant that is plain, contiguous and aligned is used where it lies (a weight stays shared with the module that owns it).
+`panels` form: a matrix [N, K] becomes [ceil(N/width), K, width], zero-filled, so that a kernel reads `width` outputs of one k at once.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from ..core.errors import CompileError
+from ..ir.types import TensorType
+from ..kernels.launch import ConstBuffer, Packed
+
+Array = np.ndarray[Any, Any]
+ALIGNMENT = 64
+IN_PLACE_ALIGNMENT = 16  # what a plain constant needs to be used where it lies
+SPLIT_BYTES = 1 << 20  # a packing task for a thread
+
+
+def packed_shape(shape: Sequence[int], packed: Packed) -> tuple[int, ...]:
+    """The shape of a constant's storage."""
+    if packed.form == "plain":
+        return tuple(shape)
+    if len(shape) != 2 or packed.width < 1:
+        raise CompileError(f"packing: panels need a matrix and a width, got shape {tuple(shape)} and width {packed.width}")
+    n, k = reversed(shape) if packed.transposed else shape
+    return (-(-n // packed.width), k, packed.width)
+
+
+def packed_bytes(type_: TensorType, packed: Packed) -> int:
+    shape = [d for d in type_.shape if isinstance(d, int)]
+    return int(np.prod(packed_shape(shape, packed), dtype=np.int64)) * type_.dtype.itemsize
+
+
+def pack_panels(array: Array, packed: Packed, out: Array, first: int, last: int) -> None:
+    """Fill panels `first` to `last` - 1 of `out`."""
+    rows = array.T if packed.transposed else array  # [N, K]
+    for p in range(first, last):
+        part = rows[p * packed.width : (p + 1) * packed.width]
+        out[p, :, : len(part)] = part.T
+        out[p, :, len(part) :] = 0
+
+
+def unpack(storage: Array, type_: TensorType, packed: Packed) -> Array:
+    """The constant as the graph knows it, from its storage in packed form."""
+    shape = tuple(d for d in type_.shape if isinstance(d, int))
+    if packed.form == "plain":
+        return storage.reshape(shape)
+    n = shape[1] if packed.transposed else shape[0]
+    panels, k, width = storage.shape
+    rows = storage.transpose(0, 2, 1).reshape(panels * width, k)[:n]  # [N, K]
+    return np.ascontiguousarray(rows.T if packed.transposed else rows)
+
+
+def aligned_empty(nbytes: int) -> Array:
+    """Uninitialised bytes at a multiple of 64; large ones come straight from the kernel, page by page when touched."""
+    raw = np.empty(nbytes + ALIGNMENT, np.uint8)
+    skip = -raw.ctypes.data % ALIGNMENT
+    return raw[skip : skip + nbytes]
+
+
+def usable_in_place(array: Array, packed: Packed) -> bool:
+    return packed.form == "plain" and array.flags.c_contiguous and array.ctypes.data % IN_PLACE_ALIGNMENT == 0
+
+
+def pack_constants(constants: Sequence[ConstBuffer], *, threads: int = 2) -> list[Array]:
+    """The storage of every constant, in order. Arrays are views of one block, or the constants themselves where they fit."""
+    storages: list[Array | None] = [None] * len(constants)
+    offsets: dict[int, int] = {}
+    total = 0
+    for i, c in enumerate(constants):
+        if usable_in_place(c.data.array, c.packed):
+            storages[i] = c.data.array
+        else:
+            offsets[i] = total
+            total += -(-packed_bytes(c.data.type, c.packed) // ALIGNMENT) * ALIGNMENT
+    block = aligned_empty(total)
+    tasks: list[tuple[ConstBuffer, Array, int, int]] = []
+    for i, offset in offsets.items():
+        c = constants[i]
+        shape, dtype = packed_shape(c.data.array.shape, c.packed), c.data.array.dtype
+        out = block[offset : offset + packed_bytes(c.data.type, c.packed)].view(dtype).reshape(shape)
+        storages[i] = out
+        if c.packed.form == "plain":
+            tasks.append((c, out, 0, 0))
+        else:
+            step = max(1, SPLIT_BYTES // max(1, shape[1] * shape[2] * dtype.itemsize))
+            tasks.extend((c, out, p, min(p + step, shape[0])) for p in range(0, shape[0], step))
+    if threads > 1 and total > 2 * SPLIT_BYTES:
+        with ThreadPoolExecutor(threads, thread_name_prefix="tilewright-pack") as pool:  # NumPy copies without the GIL
+            list(pool.map(_fill, tasks))
+    else:
+        for task in tasks:
+            _fill(task)
+    return [s for s in storages if s is not None]
+
+
+def _fill(task: tuple[ConstBuffer, Array, int, int]) -> None:
+    constant, out, first, last = task
+    if constant.packed.form == "plain":
+        np.copyto(out, constant.data.array)
+    else:
+        pack_panels(constant.data.array, constant.packed, out, first, last)

@@ -1,0 +1,137 @@
+"""Measured runs: the time of every launch on every thread, as rows, as text and as a trace for Perfetto or chrome://tracing."""
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..core.dims import evaluate
+from ..core.errors import InputError, UnsupportedError
+from . import layout as L
+from .arguments import Bound, bind
+
+if TYPE_CHECKING:
+    from .session import Session
+
+
+@dataclass(eq=False)
+class Profile:
+    """`rows`: one dict per launch (name, microseconds, flops, bytes, …). `events`: what each thread did in the run kept for the trace."""
+
+    name: str
+    threads: int
+    env: dict[str, int]
+    rows: list[dict[str, Any]]
+    events: list[dict[str, Any]] = field(repr=False)
+    total_us: float = 0.0
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the trace in Chrome's format."""
+        names = [{"ph": "M", "pid": 1, "tid": t, "name": "thread_name", "args": {"name": f"thread {t}"}} for t in range(self.threads)]
+        process = {"ph": "M", "pid": 1, "name": "process_name", "args": {"name": f"tilewright {self.name}"}}
+        text = json.dumps({"traceEvents": [process, *names, *self.events], "displayTimeUnit": "ns"})
+        Path(path).write_text(text, encoding="utf-8")
+
+    def __str__(self) -> str:
+        from .report import launch_table
+
+        shape = ", ".join(f"{k} = {v}" for k, v in self.env.items())
+        head = f"{self.name}: {self.total_us:.1f} us on {self.threads} thread{'s' if self.threads > 1 else ''}"
+        return head + (f" at {shape}" if shape else "") + "\n" + launch_table(self.rows)
+
+
+def measure(session: Session, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, repeat: int = 5) -> Profile:
+    """Run `repeat` times with a clock around every kernel; times are medians, the trace is the fastest run."""
+    if session.executable is None:
+        raise UnsupportedError("profile: the reference target has no kernels to measure; compile with target='cpu'")
+    if repeat < 1:
+        raise InputError(f"profile: repeat must be at least 1, got {repeat}")
+    bound = bind(session.interface.input_names, session.interface.inputs, session.model.signature.flatten(args, kwargs))
+    return measure_bound(session, bound, repeat)
+
+
+def measure_bound(session: Session, bound: Bound, repeat: int) -> Profile:
+    executable, interface = session.executable, session.interface
+    assert executable is not None
+    workspace = session.take()
+    key = tuple(bound.env[s.name] for s in interface.symbols)
+    instance, job = workspace.instance(key), workspace.instances[key][2]
+    outputs = [np.empty(tuple(evaluate(d, bound.env) for d in t.shape), t.dtype.np) for t in interface.outputs]
+    for i, address in enumerate((*bound.addresses, *(o.ctypes.data for o in outputs))):
+        workspace.io[i] = address
+    threads, count = int(job[L.JOB_THREADS]), len(executable.launches)
+    runs: list[Any] = []
+    for _ in range(repeat + 1):  # the first warms up
+        ticks = np.zeros((count, threads, 2), np.int64)
+        job[L.JOB_PROFILE] = ticks.ctypes.data
+        try:
+            status = session.pool.run(workspace.job(key))
+        finally:
+            job[L.JOB_PROFILE] = 0
+        if status:
+            session.settle(status, workspace)
+        if workspace.errors[:, 0].any():
+            session.fail(workspace)
+        runs.append(_alone(ticks))
+    session.give(workspace)
+    per_us = session.pool.ticks_per_us
+    spans = [_spans(t) / per_us for t in runs[1:]]
+    best = min(runs[1:], key=_total)
+    rows = executable.costs(instance)
+    for row, us in zip(rows, np.median(spans, axis=0), strict=True):
+        row["us"] = float(us)
+    _shares(rows, session.threads)
+    total = float(np.median([_total(t) for t in runs[1:]])) / per_us
+    return Profile(session.name, threads, dict(bound.env), rows, _events(rows, best, per_us), total)
+
+
+def _alone(ticks: Any) -> Any:
+    """The run had the workers, or (when they were taken) went alone and wrote one column densely; give [launch, thread, 2]."""
+    count, threads, _ = ticks.shape
+    flat = ticks.reshape(-1, 2)
+    if threads > 1 and count > 0 and not flat[count:].any():
+        out = np.zeros_like(ticks)
+        out[:, 0] = flat[:count]
+        return out
+    return ticks
+
+
+def _spans(ticks: Any) -> Any:
+    """From the first thread's start to the last thread's end, for each launch."""
+    begin = np.where(ticks[..., 0] > 0, ticks[..., 0], np.iinfo(np.int64).max).min(axis=1, initial=np.iinfo(np.int64).max)
+    end = ticks[..., 1].max(axis=1, initial=0)
+    return np.where(end > 0, end - begin, 0).astype(float)
+
+
+def _total(ticks: Any) -> float:
+    used = ticks[ticks > 0]
+    return float(used.max() - used.min()) if used.size else 0.0
+
+
+def _shares(rows: list[dict[str, Any]], threads: int) -> None:
+    """The share of the roofline: the least possible time over the measured one."""
+    from .machine import peaks
+
+    limits = {False: peaks(threads), True: peaks(1)}
+    for row in rows:
+        least = limits[row["serial"]].nanoseconds(row["flops"], row["bytes"]) / 1e3
+        row["roofline"] = least / row["us"] if row["us"] > 0 else 0.0
+
+
+def _events(rows: list[dict[str, Any]], ticks: Any, per_us: float) -> list[dict[str, Any]]:
+    used = ticks[ticks > 0]
+    zero = used.min() if used.size else 0
+    events = []
+    for k, row in enumerate(rows):
+        shown = {"launch": k, "kernel": row["kernel"], "grid": row["grid"], "flops": row["flops"], "bytes": row["bytes"]}
+        for thread in range(ticks.shape[1]):
+            begin, end = (int(v) for v in ticks[k, thread])
+            if end:
+                events.append({"name": row["name"], "cat": "kernel", "ph": "X", "pid": 1, "tid": thread,
+                               "ts": (begin - int(zero)) / per_us, "dur": (end - begin) / per_us, "args": shown})
+    return events

@@ -1,0 +1,326 @@
+"""A session: a compiled model that is called like the model. Safe to call from several Python threads at once.
+
+A call checks its inputs, takes a workspace from the free list, allocates the outputs and makes one native call. The fast way is
+generated (`fastcall.py`); `_slow` is the complete way, with copies, `out=`, nested arguments and every error message.
+"""
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..core.config import load
+from ..core.dims import evaluate
+from ..core.errors import ExecutionError, InputError
+from ..core.pytree import flatten
+from ..core.signature import Signature, Slot
+from ..core.target_spec import TargetSpec
+from ..core.validation import Level, validate
+from ..ir.graph import Graph
+from ..ir.types import TensorType
+from ..target.cpu.host import available_cores
+from . import layout as L
+from .arguments import Bound, bind, from_dtype, is_tensor, numpy_to_tensor, tensor_to_numpy
+from .executable import Executable, Interface
+from .fastcall import compile_call
+from .pool import Pool, process_pool
+from .workspace import Key, Workspace
+
+if TYPE_CHECKING:
+    from .profile import Profile
+    from .report import Report
+
+FREE = 16  # workspaces kept for the next callers
+
+
+@dataclass(eq=False)
+class Model:
+    """What a session was made from, and how: kept for reports, for saving and for the reference target."""
+
+    name: str
+    graph: Graph
+    signature: Signature
+    target: TargetSpec
+    validation: Level = "normal"
+    stages: dict[str, float] = field(default_factory=dict)  # seconds
+    notes: list[str] = field(default_factory=list)
+    passes: dict[str, dict[str, int]] = field(default_factory=dict)  # pass -> named rule -> times applied
+    framework: str = "torch"  # of the outputs where no input says it
+
+    @property
+    def interface(self) -> Interface:
+        inputs, outputs = (tuple(v.type for v in values) for values in (self.graph.inputs, self.graph.outputs))
+        return Interface(self.signature.input_names, inputs, outputs, tuple(self.graph.symbols()))
+
+
+class Session:
+    """`session(*args)`: torch in, torch out; NumPy in, NumPy out. Outputs are new and the caller's own; `out=` reuses."""
+
+    def __init__(self, model: Model, executable: Executable | None, *, threads: int | None = None) -> None:
+        self.model, self.executable = model, executable
+        self.interface = model.interface
+        self.copies: dict[str, int] = {}  # input name -> calls that had to copy it
+        self._free: list[Workspace] = []
+        self._closed = False
+        self._checked = False
+        self._pool: Pool | None = None
+        self._call: Any = self._first
+        self.threads = 1
+        if executable is not None:
+            self._pool = process_pool()
+            self.threads = self._pool.ensure(load().threads or available_cores() if threads is None else threads)
+
+    # ---- calling
+
+    def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
+        return self._call(args, kwargs, out)
+
+    def _first(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
+        """The first call: run the checks before execution, then choose the generated function that fits the inputs."""
+        if self.executable is None:
+            self._call = self._slow
+            return self._slow(args, kwargs, out)
+        result = self._slow(args, kwargs, out)
+        simple = self.model.signature.simple
+        if simple and any(is_tensor(a) for a in (*args, *kwargs.values())):
+            self._call = self._generated("torch") or self._slow
+        elif simple:
+            self._call = self._generated("numpy") or self._slow
+        else:
+            self._call = self._slow
+        return result
+
+    def _generated(self, framework: str) -> Any:
+        signature, pool, executable = self.model.signature, self._pool, self.executable
+        assert pool is not None and executable is not None
+        only = signature.outputs[0] if signature.out_spec.type == "leaf" else None
+        leaf = only.index if isinstance(only, Slot) else None
+        free = self._free
+        scope = {"slow": self._slow, "free": free, "take": free.pop, "give": free.append, "most": FREE, "grow": self.grow,
+                 "run": pool.run, "settle": self.settle, "fail": self.fail, "finish": signature.unflatten}
+        return compile_call(self.interface, framework, errors=len(executable.error_launches), leaf=leaf, scope=scope)
+
+    def _slow(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
+        signature = self.model.signature
+        bound = bind(self.interface.input_names, self.interface.inputs, signature.flatten(args, kwargs))
+        for name in bound.copied:
+            self.copies[name] = self.copies.get(name, 0) + 1
+        torch = bound.torch or (not bound.addresses and self.model.framework == "torch" and "torch" in sys.modules)
+        shapes = [tuple(evaluate(d, bound.env) for d in t.shape) for t in self.interface.outputs]
+        given = None if out is None else check_out(out, self.interface.outputs, shapes, signature)
+        if self.executable is None:
+            results = self._interpret(bound, torch)
+        else:
+            results = [_empty(t, shape, torch) for t, shape in zip(self.interface.outputs, shapes, strict=True)]
+            targets = results if given is None or _overlap(given, bound.kept) else given
+            self._execute(bound, targets)
+            results = targets
+        if given is None:
+            return signature.unflatten(results, bound.env)
+        for target, result in zip(given, results, strict=True):
+            if target is not result:
+                _copy(target, result)
+        return out
+
+    def _execute(self, bound: Bound, results: Sequence[Any]) -> None:
+        """One native run over these inputs and outputs."""
+        assert self._pool is not None
+        workspace = self.take()
+        key = tuple(bound.env[s.name] for s in self.interface.symbols)
+        if not self._checked:
+            self._check(workspace, key)
+        for i, address in enumerate((*bound.addresses, *map(_address, results))):
+            workspace.io[i] = address
+        status = self._pool.run(workspace.job(key))
+        if status:
+            self.settle(status, workspace)
+        if workspace.errors[:, 0].any():
+            self.fail(workspace)
+        self.give(workspace)
+
+    def _check(self, workspace: Workspace, key: Key) -> None:
+        instance = workspace.instance(key)
+        assert self.executable is not None
+        validate("plan", self.model.validation, self.executable.program, instance.placement, instance.env)
+        validate("execute", self.model.validation, self.executable, instance)
+        self._checked = True
+
+    def _interpret(self, bound: Bound, torch: bool) -> list[Any]:
+        from ..ir.interp import run
+
+        arrays = [tensor_to_numpy(v) if is_tensor(v) else v for v in bound.kept]
+        try:
+            results = run(self.model.graph, arrays, bound.env)
+        except IndexError as e:
+            raise ExecutionError(f"session: {e}") from None
+        fresh = [np.array(r, dtype=t.dtype.np, order="C") for r, t in zip(results, self.interface.outputs, strict=True)]
+        return [numpy_to_tensor(a) for a in fresh] if torch else fresh
+
+    # ---- workspaces
+
+    def take(self) -> Workspace:
+        return self._free.pop() if self._free else self.grow()
+
+    @property
+    def pool(self) -> Pool:
+        assert self._pool is not None, "only sessions with an executable have a pool"
+        return self._pool
+
+    def last_env(self) -> dict[str, int] | None:
+        """Symbol values of the last call, where one is known."""
+        for workspace in reversed(self._free):
+            for key in reversed(workspace.instances):
+                return dict(workspace.instances[key][1].env)
+        return None
+
+    def grow(self) -> Workspace:
+        if self.executable is None or self._pool is None or self._closed:
+            raise InputError(f"session: {self.model.name} is closed")
+        return Workspace(self.executable, self._pool.address, self.threads)
+
+    def give(self, workspace: Workspace) -> None:
+        if len(self._free) < FREE and not self._closed:
+            self._free.append(workspace)
+
+    def settle(self, status: int, workspace: Workspace) -> None:
+        """A run that was cancelled is an interrupt; missing workers are started for the next run."""
+        assert self._pool is not None
+        if status & L.CANCELLED:
+            self.give(workspace)
+            raise KeyboardInterrupt
+        if status & L.FEW_WORKERS:
+            self._pool.ensure(self.threads)
+
+    def fail(self, workspace: Workspace) -> None:
+        """Turn the first filled error block into an exception, and clear them all for the next call."""
+        assert self.executable is not None
+        blocks = workspace.errors.copy()
+        workspace.errors[:] = 0
+        self.give(workspace)
+        k = int(np.flatnonzero(blocks[:, 0])[0])
+        step = self.executable.error_launches[k]
+        _, _, position, value = (int(v) for v in blocks[k])
+        launch = self.executable.launches[step]
+        raise ExecutionError(f"{launch.name}: index out of range, got {value} at position {position} (launch {step} of {self.model.name})")
+
+    # ---- everything else
+
+    @property
+    def name(self) -> str:
+        return self.model.name
+
+    def report(self) -> Report:
+        """What the program consists of: kernels and their costs, arena, compile stages, inserted copies."""
+        self._open()
+        from .report import make_report
+
+        return make_report(self)
+
+    def profile(self, *args: Any, repeat: int = 5, **kwargs: Any) -> Profile:
+        """Run with a clock around every kernel on every thread."""
+        self._open()
+        from .profile import measure
+
+        return measure(self, args, kwargs, repeat=repeat)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the model, its packed weights and its machine code to one file; `tw.load` reads it."""
+        self._open()
+        from .archive import save
+
+        save(self, path)
+
+    def close(self) -> None:
+        """Give the memory back. Calls that are running finish; later ones are an error."""
+        self._closed = True
+        self._call = self._refuse
+        self._free.clear()
+        self.executable = None
+
+    def _refuse(self, *_: Any) -> Any:
+        raise InputError(f"session: {self.model.name} is closed")
+
+    def _open(self) -> None:
+        if self._closed:
+            self._refuse()
+
+    def __enter__(self) -> Session:
+        self._open()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{n}: {t}" for n, t in zip(self.interface.input_names, self.interface.inputs, strict=True))
+        outs = ", ".join(map(str, self.interface.outputs))
+        return f"<Session {self.model.name}({shown}) -> {outs} on {self.model.target.kind}{', closed' if self._closed else ''}>"
+
+
+def _empty(type_: TensorType, shape: tuple[int, ...], torch: bool) -> Any:
+    if not torch:
+        return np.empty(shape, type_.dtype.np)
+    import torch as library
+
+    return library.empty(shape, dtype=from_dtype()[type_.dtype], device="cpu")
+
+
+def _address(result: Any) -> int:
+    return int(result.data_ptr() if is_tensor(result) else result.ctypes.data)
+
+
+def _copy(target: Any, result: Any) -> None:
+    if is_tensor(target):
+        target.copy_(result if is_tensor(result) else numpy_to_tensor(result))
+    else:
+        np.copyto(target, tensor_to_numpy(result) if is_tensor(result) else result)
+
+
+def _span(value: Any) -> tuple[int, int]:
+    size = value.numel() * value.element_size() if is_tensor(value) else value.nbytes
+    start = _address(value)
+    return start, start + size
+
+
+def _overlap(outs: Sequence[Any], ins: Sequence[Any]) -> bool:
+    """An output that shares memory with an input, or with another output, cannot be written while the program runs."""
+    spans = [_span(v) for v in outs]
+    others = [_span(v) for v in ins]
+    pairs = [(a, b) for k, a in enumerate(spans) for b in (*others, *spans[k + 1 :])]
+    return any(a[0] < b[1] and b[0] < a[1] for a, b in pairs)
+
+
+def check_out(out: Any, types: Sequence[TensorType], shapes: Sequence[tuple[int, ...]], signature: Signature) -> list[Any]:
+    """The outputs' storage that `out=` gives, in the graph's order, checked."""
+    leaves, _ = flatten(out)
+    roles = [o for o in signature.outputs if isinstance(o, Slot)]
+    if len(leaves) == len(signature.outputs):
+        leaves = [v for v, o in zip(leaves, signature.outputs, strict=True) if isinstance(o, Slot)]
+    if len(leaves) != len(roles):
+        raise InputError(f"session: out= must hold {len(roles)} tensors, got {len(leaves)}")
+    found: dict[int, Any] = {}
+    for leaf, role in zip(leaves, roles, strict=True):
+        type_, shape = types[role.index], shapes[role.index]
+        want = f"{type_.dtype}[{','.join(map(str, shape))}]"
+        if is_tensor(leaf):
+            ok = leaf.dtype is from_dtype()[type_.dtype] and tuple(leaf.shape) == shape and leaf.device.type == "cpu"
+            ok = ok and leaf.is_contiguous() and not leaf.requires_grad
+        else:
+            ok = isinstance(leaf, np.ndarray) and leaf.dtype == type_.dtype.np and leaf.shape == shape and leaf.flags.carray
+        if not ok:
+            raise InputError(f"session: out= for output {role.index} must be a contiguous, writable {want} on the CPU, got {_shown(leaf)}")
+        found[role.index] = leaf
+    if len(found) != len(types):
+        raise InputError(f"session: out= names {len(found)} of {len(types)} outputs")
+    return [found[i] for i in range(len(types))]
+
+
+def _shown(value: Any) -> str:
+    if is_tensor(value) or isinstance(value, np.ndarray):
+        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+    return f"a {type(value).__name__}"
+

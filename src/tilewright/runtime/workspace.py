@@ -1,0 +1,78 @@
+"""What one call needs for itself: an arena, thread scratch, error blocks, and the instances of the shapes it has seen lately.
+
+Concurrent callers each take a workspace from a bounded free list. A workspace keeps at most `KEPT` instances; its arena grows to
+the largest shape and is shared by all of them, so memory stays flat over any number of shapes.
+"""
+from __future__ import annotations
+
+import ctypes
+from collections import OrderedDict
+from typing import Any
+
+import numpy as np
+
+from . import layout as L
+from .executable import Executable, Instance
+from .memory import Allocation
+
+KEPT = 32  # instances of one workspace
+WAKE_NS = 50_000  # from a sleeping worker to its first instruction
+Key = tuple[int, ...]
+
+
+class Workspace:
+    """Memory and instances of one caller at a time. `io` takes the addresses of inputs and outputs before a run."""
+
+    __slots__ = ("_arena", "_scratch", "errors", "executable", "fixed", "instances", "io", "pool", "threads")
+
+    def __init__(self, executable: Executable, pool: int, threads: int) -> None:
+        self.executable, self.pool, self.threads = executable, pool, threads
+        interface = executable.interface
+        count = max(1, len(interface.inputs) + len(interface.outputs))
+        self.io = (ctypes.c_int64 * count)()
+        self.errors = np.zeros((max(1, len(executable.error_launches)), L.ERROR_WORDS), np.int64)
+        self.instances: OrderedDict[Key, tuple[int, Instance, Any]] = OrderedDict()
+        self._arena, self._scratch = Allocation(0), Allocation(0)
+        self.fixed = 0 if interface.symbols else self.job(())  # the only job of a program without symbols
+
+    def job(self, key: Key) -> int:
+        """The address of the job for these symbol values; the schedule is built when the shape is new here."""
+        found = self.instances.get(key)
+        if found is None:
+            return self._build(key)
+        self.instances.move_to_end(key)
+        return found[0]
+
+    def instance(self, key: Key) -> Instance:
+        self.job(key)
+        return self.instances[key][1]
+
+    def _build(self, key: Key) -> int:
+        env = dict(zip((s.name for s in self.executable.interface.symbols), key, strict=True))
+        need = self.executable.arena_bytes(env)
+        if need > self._arena.nbytes:
+            self._arena = Allocation(0)  # the old block goes before the new one comes
+            self._arena = Allocation(need)
+            for _, old, _ in self.instances.values():
+                old.rebase(self._arena.address)
+        made = self.executable.instantiate(env, self._arena.address, self.errors.ctypes.data)
+        if made.scratch * self.threads > self._scratch.nbytes:
+            self._scratch = Allocation(made.scratch * self.threads)
+            for _, _, other in self.instances.values():
+                other[L.JOB_SCRATCH] = self._scratch.address
+        job = np.zeros(L.JOB_WORDS, np.int64)
+        job[L.JOB_THUNKS], job[L.JOB_COUNT] = made.thunks.ctypes.data, len(made.thunks)
+        job[L.JOB_PATCHES], job[L.JOB_PATCH_COUNT] = made.patches.ctypes.data, len(made.patches)
+        job[L.JOB_THREADS] = 1 if made.serial else self.threads
+        job[L.JOB_SCRATCH], job[L.JOB_SCRATCH_STRIDE] = self._scratch.address, made.scratch
+        job[L.JOB_POOL], job[L.JOB_IO] = self.pool, ctypes.addressof(self.io)
+        # What more threads would save is less than waking them costs: run alone unless they are awake.
+        job[L.JOB_LIGHT] = made.nanoseconds * (1 - 1 / self.threads) < WAKE_NS
+        while len(self.instances) >= KEPT:
+            self.instances.popitem(last=False)
+        self.instances[key] = (job.ctypes.data, made, job)
+        return int(job.ctypes.data)
+
+    @property
+    def nbytes(self) -> int:
+        return self._arena.nbytes + self._scratch.nbytes
