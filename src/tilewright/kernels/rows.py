@@ -24,7 +24,7 @@ from .pointwise import unravel
 from .region import Evaluator, Operand, Region, collapse, narrow
 from .template import Reason, Template, region_bytes, region_flops
 
-REDUCTIONS: dict[type, str] = {red.Sum: "sum", red.Mean: "sum", red.Max: "max", red.Min: "min", red.Prod: "prod", red.Any: "any", red.All: "all"}
+REDUCTIONS: dict[type, str] = {red.Sum: "sum", red.Mean: "sum", red.Max: "max", red.Min: "min", red.Prod: "prod", red.Any_: "any", red.All: "all"}
 NORMS = (norms.LayerNorm, norms.RmsNorm)
 SOFTMAXES = (norms.Softmax, norms.LogSoftmax)
 
@@ -88,7 +88,7 @@ class RowKernel:
         outer, outer_strides = collapse(self.kept_shape, [Layout(self.kept_shape, lay.strides[:n_kept]) for lay in every])
         inner, inner_strides = collapse(self.row_shape, [Layout(self.row_shape, lay.strides[n_kept:]) for lay in every])
         if not inner:
-            inner, inner_strides = [1], [[0] for _ in every]
+            inner, inner_strides = [1], [[1] for _ in every]
         views = [Layout((*outer, *inner), (*a, *c), lay.offset) for lay, a, c in zip(every, outer_strides, inner_strides, strict=True)]
         call = self.call
         self.views: dict[Value, View] = {}
@@ -191,14 +191,14 @@ class RowKernel:
                 evaluate.tiles.setdefault(v, self._load(self.outs[i], at, left))
         return self.b.broadcast(evaluate(self.node.operands[0]), (self.tile,))
 
-    def total(self, fn: str, value: Callable[[Tile], Tile], other: float, *, first: bool = False, masked: bool = True) -> Tile:
+    def total(self, fn: str, value: Callable[[Tile], Tile], other: float, *, first: bool = False) -> Tile:
         """Reduce value(x) over the row to one element of shape (1,)."""
         b = self.b
         combine = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "any": "or", "all": "and"}[fn]
 
         def body(evaluate: Evaluator, at: list[Ix | int], left: Ix | int | None, carried: list[Tile]) -> list[Tile]:
             x = value(self.source(evaluate, at, left, first))
-            return [b.binary(combine, carried[0], self.inside(left, x, other) if masked else x)]
+            return [b.binary(combine, carried[0], self.inside(left, x, other))]
 
         start = b.full((self.tile,), other, self.dtype)
         return b.reduce(fn, self.sweep([start], body)[0])
@@ -241,14 +241,14 @@ class RowKernel:
     def _layer_norm(self, eps: float) -> None:
         b = self.b
         count = self._count()
-        mean = self.total("sum", lambda x: x, 0.0, first=True, masked=False) / count
+        mean = self.total("sum", lambda x: x, 0.0, first=True) / count
         variance = self.total("sum", lambda x: (x - mean) * (x - mean), 0.0) / count
         rstd = b.unary("reciprocal", b.unary("sqrt", variance + eps))
         self._finish(lambda x, evaluate: self._scale(evaluate, (x - mean) * rstd))
 
     def _rms_norm(self, eps: float) -> None:
         b = self.b
-        mean = self.total("sum", lambda x: x * x, 0.0, first=True, masked=False) / self._count()
+        mean = self.total("sum", lambda x: x * x, 0.0, first=True) / self._count()
         rstd = b.unary("reciprocal", b.unary("sqrt", mean + eps))
         self._finish(lambda x, evaluate: self._scale(evaluate, x * rstd))
 
