@@ -1,0 +1,104 @@
+"""Hand-written kernels in LLVM IR, and schedules of them, for the tests of the native runtime."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.runtime import layout as L
+from tilewright.runtime.job import Job, patches, thunks
+from tilewright.target.cpu.host import host_target
+from tilewright.target.cpu.jit import Library, compile_ir
+
+LOOP = """
+define void @{name}(ptr %args, i64 %begin, i64 %end, ptr %scratch) {{
+entry:
+  %p = load ptr, ptr %args
+  %np = getelementptr i64, ptr %args, i64 1
+  %n = load i64, ptr %np
+  br label %loop
+loop:
+  %i = phi i64 [ %begin, %entry ], [ %i1, %loop ]
+  %at = getelementptr i64, ptr %p, i64 %i
+{body}
+  %i1 = add i64 %i, 1
+  %more = icmp slt i64 %i1, %end
+  br i1 %more, label %loop, label %out
+out:
+  ret void
+}}
+"""
+# add: cell[i] += 1. mirror: cell[n + i] = cell[n - 1 - i] * 3 + 1, which other threads wrote. fold: the way back.
+BODIES = {
+    "add": "  %v = load i64, ptr %at\n  %w = add i64 %v, 1\n  store i64 %w, ptr %at",
+    "mirror": """  %a = sub i64 %n, 1
+  %b = sub i64 %a, %i
+  %src = getelementptr i64, ptr %p, i64 %b
+  %v = load i64, ptr %src
+  %m = mul i64 %v, 3
+  %w = add i64 %m, 1
+  %c = add i64 %n, %i
+  %dst = getelementptr i64, ptr %p, i64 %c
+  store i64 %w, ptr %dst""",
+    "fold": """  %t = shl i64 %n, 1
+  %a = sub i64 %t, 1
+  %b = sub i64 %a, %i
+  %src = getelementptr i64, ptr %p, i64 %b
+  %v = load i64, ptr %src
+  %m = mul i64 %v, 3
+  %w = add i64 %m, 1
+  store i64 %w, ptr %at""",
+    # where: cell[i] = the scratch address of the thread that ran program i
+    "where": "  %s = ptrtoint ptr %scratch to i64\n  store i64 %s, ptr %at",
+    # fail: the error block (address in word 1) gets (7, 0, i, 0)
+    "fail": """  %e = inttoptr i64 %n to ptr
+  store i64 7, ptr %e
+  %ep = getelementptr i64, ptr %e, i64 2
+  store i64 %i, ptr %ep""",
+}
+
+
+@functools.cache
+def library() -> Library:
+    text = "\n".join(LOOP.format(name=name, body=body) for name, body in BODIES.items())
+    return Library([compile_ir(text, host_target())], list(BODIES))
+
+
+class Schedule:
+    """A job over one array of cells: `steps` are (kernel, grid, flags, chunk); every kernel gets (cells, n)."""
+
+    def __init__(self, steps: Sequence[tuple[str, int, int, int]], cells: int, *, n: int = 0, threads: int = 1, scratch: int = 0,
+                 light: bool = False) -> None:
+        self.cells: NDArray[np.int64] = np.zeros(cells, np.int64)
+        self.arguments = np.zeros((len(steps), 2), np.int64)
+        self.arguments[:, 1] = n
+        base = self.arguments.ctypes.data
+        table = thunks(len(steps))
+        for row, (k, (kernel, grid, flags, chunk)) in zip(table, enumerate(steps), strict=True):
+            row[L.THUNK_FN], row[L.THUNK_ARGS] = library().address(kernel), base + 16 * k
+            row[L.THUNK_GRID], row[L.THUNK_FLAGS], row[L.THUNK_CHUNK] = grid, flags, chunk
+        words = patches([(base + 16 * k, 0, 0) for k in range(len(steps))])
+        self.job = Job(table, words, threads=threads, io_count=1, scratch=scratch, light=light, keep=self)
+        self.job.io[0] = self.cells.ctypes.data
+
+    def run(self) -> int:
+        return self.job.run()
+
+
+def ping_pong(rounds: int, n: int, threads: int, *, light: bool = False, chunk: int = 1) -> Schedule:
+    """mirror and fold in turn: each step reads what another thread wrote in the step before, so a missing barrier shows."""
+    steps = [("mirror" if k % 2 == 0 else "fold", n, L.BARRIER if k else 0, chunk) for k in range(2 * rounds)]
+    return Schedule(steps, 2 * n, n=n, threads=threads, light=light)
+
+
+def ping_pong_expected(start: NDArray[np.int64], rounds: int) -> NDArray[np.int64]:
+    """The same in NumPy."""
+    low = start.copy()
+    high = low
+    for _ in range(rounds):
+        high = low[::-1] * 3 + 1
+        low = high[::-1] * 3 + 1
+    return np.concatenate([low, high])
