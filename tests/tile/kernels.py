@@ -183,7 +183,8 @@ class _Random:
                     self.block([*indices, i], inner, 2, depth + 2)
             inner = self.block([*indices, i], inner, steps // 3 + 1, depth + 1)
             loop.next(b.unary("tanh", b.broadcast(self.pick(inner), (8,))), b.broadcast(inner[-1], (8,)))
-        return self.pick(loop.results)
+        out: Tile = self.pick(loop.results)
+        return out
 
 
 def random_arguments(seed: int) -> list[Any]:

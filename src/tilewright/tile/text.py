@@ -38,6 +38,15 @@ def instr_text(kernel: Kernel, instr: Instr) -> str:
 
 def format_attr(value: Any) -> str:
     """An attribute value as text: int, float, bool, str, dtype, None or a tuple of these."""
+    cls = value.__class__  # the common cases first: this runs for every attribute of every kernel
+    if cls is int or cls is float:
+        return repr(value)
+    if cls is tuple:
+        for v in value:
+            if v.__class__ is not int:
+                break
+        else:
+            return repr(value)
     if value is None:
         return "none"
     if isinstance(value, (bool, np.bool_)):
@@ -67,7 +76,6 @@ class _Printer:
         self.kernel = kernel
         self.names = _Names()
         self.types: dict[int, str] = {}  # by id: types are shared, and hashing a frozen dataclass costs more than printing it once
-        self.attrs: dict[tuple[tuple[str, ...], str], str] = {}
         self.count = self.tokens = 0
         self.lines: list[str] = []
 
@@ -163,4 +171,7 @@ class _Printer:
 
 
 def _attrs(attrs: dict[str, Any]) -> str:
+    if len(attrs) == 1:
+        for k, v in attrs.items():
+            return f" {{{k}={format_attr(v)}}}"
     return " {" + ", ".join([f"{k}={format_attr(attrs[k])}" for k in sorted(attrs)]) + "}"
