@@ -117,6 +117,11 @@ class FunctionText:
         self._names += 1
         return f"%{stem}{self._names}"
 
+    def internal(self) -> FunctionText:
+        """Give the function internal linkage: it can then stand, by its name, among another function's declarations."""
+        self._head = self._head.replace("define ", "define internal ", 1)
+        return self
+
     def emit(self, line: str) -> None:
         self._lines.append("  " + line)
 

@@ -1,0 +1,69 @@
+"""Generated vector math: `emit` writes a function of float or double, scalar or vector of any lane count, inline into a FunctionText.
+
+>>> from .llvm_text import AVX512, FunctionText
+>>> f = FunctionText("softplus", [("<16 x float>", "%x")], AVX512, returns="<16 x float>")
+>>> f.ret("<16 x float>", emit("log1p", f, "<16 x float>", emit("exp", f, "<16 x float>", "%x")))
+
+The bits of a result depend on the value and on the CPU's features, never on the lane count or on the neighbours in the vector. No
+fast-math, no library calls. More lanes than a register holds are good: independent chains are interleaved. sin, cos and tan end in
+another basic block than they began in (`FunctionText.block`).
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ...core.errors import CompileError
+from . import vmath_avx512, vmath_f32, vmath_f64, vmath_pow, vmath_round, vmath_trig
+from .llvm_text import FunctionText, element, lanes, vector
+from .vmath_base import V
+
+Function = Callable[[V], V]
+
+_ANY: dict[str, Function] = {
+    "sqrt": lambda x: x.sqrt(),
+    "rsqrt": lambda x: 1.0 / x.sqrt(),
+    "reciprocal": lambda x: 1.0 / x,
+    **vmath_round.FUNCTIONS,
+    **vmath_trig.FUNCTIONS,
+}
+_F32: dict[str, Function] = {**_ANY, **vmath_f32.FUNCTIONS}
+_F64: dict[str, Function] = {**_ANY, **vmath_f64.FUNCTIONS}
+UNARY = tuple(sorted(_F32))
+BINARY = ("pow",)
+_GROUP = 4  # parts interleaved at a time: more would spill registers
+
+
+def emit(fn: str, f: FunctionText, ty: str, x: str, y: str | None = None) -> str:
+    """The name of fn(x) or fn(x, y), computed by instructions appended to `f`."""
+    if element(ty) not in ("float", "double"):
+        raise CompileError(f"{fn}: vector math works on float and double, got {ty}; convert first")
+    if fn not in (UNARY if y is None else BINARY):
+        raise CompileError(f"{fn}: no such function of {1 if y is None else 2} operands; known: {', '.join(UNARY + BINARY)}")
+    if y is not None:
+        return vmath_pow.power(V(f, ty, (x,)), V(f, ty, (y,))).parts[0]
+    if element(ty) == "float" and f.features.has_avx512 and fn in vmath_avx512.FUNCTIONS:
+        return _in_parts(vmath_avx512.FUNCTIONS[fn], f, ty, x, vmath_avx512.LANES)
+    table = _F64 if element(ty) == "double" else _F32
+    return table[fn](V(f, ty, (x,))).parts[0]
+
+
+def _in_parts(fn: Function, f: FunctionText, ty: str, x: str, width: int) -> str:
+    """Apply fn to x in parts of exactly `width` lanes; the last part is filled up with lanes nobody reads."""
+    n, elem = lanes(ty), element(ty)
+    part = vector(width, elem)
+    if n == width:
+        return fn(V(f, ty, (x,))).parts[0]
+    if n == 0:
+        x = f.value(f"insertelement {part} zeroinitializer, {elem} {x}, i64 0")
+        return f.value(f"extractelement {part} {fn(V(f, part, (x,))).parts[0]}, i64 0")
+    pieces = [f.shuffle(ty, x, "poison", [i if i < n else 0 for i in range(b, b + width)]) for b in range(0, n, width)]
+    done: list[str] = []
+    for g in range(0, len(pieces), _GROUP):
+        done += fn(V(f, part, tuple(pieces[g:g + _GROUP]))).parts
+    have = width
+    whole = done[0]
+    for piece in done[1:]:
+        wide = f.shuffle(part, piece, "poison", [i if i < width else -1 for i in range(have)])
+        whole = f.shuffle(vector(have, elem), whole, wide, list(range(have + width)))
+        have += width
+    return whole if have == n else f.shuffle(vector(have, elem), whole, "poison", list(range(n)))

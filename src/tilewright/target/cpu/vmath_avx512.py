@@ -1,0 +1,98 @@
+"""f32 functions for AVX-512, 16 lanes at a time: exp, exp2, sigmoid, tanh, erf. Tables of 16 or 32 entries live in registers.
+
+No branches and no division; NaN, infinities, signed zeros and subnormals need no extra instruction except where a comment says so.
+"""
+from __future__ import annotations
+
+from . import vmath_tables as tables
+from .vmath_base import LOG2E, V
+
+LANES = 16
+_F = "<16 x float>"
+_MAGIC16 = 1.5 * 2.0**19  # one unit in the last place is 1/16
+_LN2_HI, _LN2_LO = 0.6931471824645996, -1.904654299957768e-09  # f32(ln 2) and the rest
+_EXP = (1.0, 0.5000162, 0.16666718)  # (e^r - 1) / r for |r| <= ln2/32: 2^-29
+_EXP2 = (0.6931472, 0.24023429, 0.055502143)  # (2^r - 1) / r for |r| <= 1/32: 2^-29
+_POWERS = tuple(2.0 ** (k / 16) for k in range(16))
+
+
+_REST: tuple[tuple[str, str], ...] = ((_F, "zeroinitializer"), ("i16", "-1"))  # no merge source, all lanes
+_ROUND = ("i32", "4")  # the current rounding mode
+
+
+def _scalef(x: V, n: V) -> V:
+    """x * 2^floor(n), with correct overflow, underflow, infinities and NaN."""
+    return x.call("llvm.x86.avx512.mask.scalef.ps.512", n, *_REST, _ROUND)
+
+
+def _nearer_zero(x: V, limit: float) -> V:
+    """x with its magnitude cut to `limit`; NaN becomes the limit (vrangeps: smaller magnitude, sign of x)."""
+    return x.call("llvm.x86.avx512.mask.range.ps.512", x.const(limit), ("i32", "2"), *_REST, _ROUND)
+
+
+def _reciprocal14(x: V) -> V:
+    return x.call("llvm.x86.avx512.rcp14.ps.512", *_REST)
+
+
+def _table(index: V, entries: tuple[float, ...]) -> V:
+    return V(index.f, index.ty, (index.f.constant(index.ty, entries),) * len(index.parts))
+
+
+def _lookup16(index: V, entries: tuple[float, ...]) -> V:
+    """entries[low 4 bits of index]"""
+    return _table(index, entries).call("llvm.x86.avx512.permvar.sf.512", index.ints())
+
+
+def _lookup32(index: V, entries: tuple[float, ...]) -> V:
+    """entries[low 5 bits of index]"""
+    return _table(index, entries[:16]).call("llvm.x86.avx512.vpermi2var.ps.512", index.ints(), _table(index, entries[16:]))
+
+
+def _exponential(t: V, n: V, r: V, tail: tuple[float, ...]) -> V:
+    """2^n e^r (or 2^n 2^r) for n in sixteenths: t carries n's low bits. Beyond the range r is garbage or NaN: cut it, n decides alone."""
+    power = _lookup16(t, _POWERS)
+    r = _nearer_zero(r, 1.0)
+    return _scalef((power * r).fma(r.poly(tail), power), n)
+
+
+def exp(x: V) -> V:
+    t = x.fma(LOG2E, _MAGIC16)
+    n = t - _MAGIC16
+    r = n.fma(-_LN2_LO, n.fma(-_LN2_HI, x))
+    return _exponential(t, n, r, _EXP)
+
+
+def exp2(x: V) -> V:
+    t = x + _MAGIC16
+    n = t - _MAGIC16
+    return _exponential(t, n, x - n, _EXP2)
+
+
+def sigmoid(x: V) -> V:
+    """e^min(x,0) / (1 + e^-|x|): never overflows, and keeps the relative error for negative x."""
+    e = exp(-x.abs())
+    inverse = _reciprocal14(e + 1.0)
+    numerator = (x < 0.0).choose(e, 1.0)
+    q = numerator * inverse
+    # the remainder corrects the 14-bit quotient; numerator - q is exact, so 1 + e is never rounded
+    return (-e).fma(q, numerator - q).fma(inverse, q)
+
+
+def _piecewise(x: V, step: float, coefficients: tuple[tuple[float, ...], ...]) -> V:
+    """An odd function that is 1 beyond interval 31."""
+    magic = 1.5 * 2.0**23
+    a = x.abs().at_most(31.49 * step)
+    t = a.fma(1.0 / step, magic)
+    h = (t - magic).fma(-step, a)
+    return h.poly([_lookup32(t, c) for c in coefficients]).sign_of(x)
+
+
+def tanh(x: V) -> V:
+    return _piecewise(x, tables.TANH_STEP, tables.TANH)
+
+
+def erf(x: V) -> V:
+    return _piecewise(x, tables.ERF_STEP, tables.ERF)
+
+
+FUNCTIONS = {f.__name__: f for f in (exp, exp2, sigmoid, tanh, erf)}
