@@ -131,6 +131,16 @@ def absorb(attention: Any, forms: Forms) -> Value | None:
     return out
 
 
+@rule(P(o.Attention, name="attention"))
+def unexpanded_mask(attention: Any) -> Value | None:
+    """Masks and biases broadcast by themselves."""
+    q, k, v, *more = attention.operands
+    if not any(isinstance(x.op, o.Expand) for x in more):
+        return None
+    out: Value = attention.op(q, k, v, *(x.node.operands[0] if isinstance(x.op, o.Expand) else x for x in more))
+    return out
+
+
 @dataclass(frozen=True)
 class AbsorbMasks(Pass):
     """Before: attention nodes may read masks (True = attend) or additive biases.
@@ -148,5 +158,5 @@ class AbsorbMasks(Pass):
         def positional_mask(attention: Any, m: Match) -> Value | None:
             return absorb(attention, forms) if attention.op.has_mask or attention.op.has_bias else None
 
-        apply_rules(graph, [positional_mask], log)
+        apply_rules(graph, [positional_mask, unexpanded_mask], log)
         return graph

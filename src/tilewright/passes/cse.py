@@ -9,7 +9,7 @@ from ..ir.graph import Graph, Node, Value
 from ..ir.rewrite import sort_nodes
 from .base import Log, Pass
 
-BYTES = 256  # constants up to this size are compared by content
+BYTES = 64  # constants up to this size are compared by content
 
 
 def key(n: Node, operands: tuple[Value, ...]) -> Any:

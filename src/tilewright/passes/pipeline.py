@@ -6,6 +6,7 @@ from typing import Any
 
 from ..core.errors import ConfigError
 from ..ir.graph import Graph
+from .absorb_conv import AbsorbIntoConv
 from .absorb_masks import AbsorbMasks
 from .absorb_matmul import AbsorbIntoMatmul
 from .base import Log, Pass
@@ -20,12 +21,14 @@ from .recognise import Recognise
 
 DEFAULT: tuple[Pass, ...] = (
     Canonicalise(),
+    AbsorbIntoConv(),
     AbsorbIntoMatmul(),  # before folding, which would materialise transposed weights
     FoldConstants(),
     FoldIndex(),
     AbsorbMasks(),  # of attention that came as one op
     Recognise(),
     AbsorbMasks(),  # again, for attention that was spelled out
+    Cse(),  # layers share their tables
     FoldTables(),  # only now: masks wanted to see the iotas
     Canonicalise(),
     Cse(),

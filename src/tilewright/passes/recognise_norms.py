@@ -4,6 +4,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import numpy as np
+
 from .. import ops as o
 from ..ir.graph import Node, Value
 from ..ir.rewrite import Match, P, Rule, Test, Var, X, Y, rule
@@ -19,12 +21,18 @@ def trailing(axes: tuple[int, ...], ndim: int) -> int | None:
     return len(axes) if axes and axes == tuple(range(ndim - len(axes), ndim)) else None
 
 
+def epsilon(c: Value) -> float | None:
+    """The number in c, in its shortest spelling: 1e-06 and not 9.999999974752427e-07."""
+    number = scalar(c)
+    return float(str(np.float32(number))) if isinstance(number, float) and c.dtype.name == "f32" else number if isinstance(number, float) else None
+
+
 def _rms_rules() -> list[Rule]:
     spread = P(o.Add, P(o.Mean, P(o.Square, X), name="mean"), C)
 
     def rms(x: Value, c: Value, mean: Any, root: Node) -> Value | None:
         naxes = trailing(mean.op.axes, len(x.shape))
-        eps = scalar(c)
+        eps = epsilon(c)
         if naxes is None or not mean.op.keepdims or eps is None or x.type != root.types[0]:
             return None
         out: Value = o.RmsNorm(eps=eps, naxes=naxes, affine="none")(x)
@@ -60,7 +68,7 @@ def _var_rules() -> list[Rule]:
     spread = P(o.Add, P(o.Var, X, name="var"), C)
 
     def norm(x: Value, c: Value, mean: Any, var: Any, root: Node) -> Value | None:
-        naxes, eps = trailing(mean.op.axes, len(x.shape)), scalar(c)
+        naxes, eps = trailing(mean.op.axes, len(x.shape)), epsilon(c)
         if naxes is None or eps is None or var.op.axes != mean.op.axes or not (mean.op.keepdims and var.op.keepdims) or var.op.correction != 0:
             return None
         out: Value = o.LayerNorm(eps=eps, naxes=naxes, affine="none")(x)

@@ -28,7 +28,11 @@ def lossless(a: DType, b: DType) -> bool:
 
 
 def same(root: Node, x: Value) -> Value | None:
-    return x if x.type == root.types[0] else None
+    """x in the root's shape, if its dtype is the root's."""
+    if x.dtype != root.types[0].dtype:
+        return None
+    out: Value = x if x.shape == root.types[0].shape else o.Expand(shape=root.types[0].shape)(x)
+    return out
 
 
 @rule(P(o.Cast, X, name="root"))

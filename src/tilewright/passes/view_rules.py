@@ -166,6 +166,17 @@ def broadcast_itself(root: Any) -> Value | None:
     return None
 
 
+@rule(P(elementwise_classes(), name="root"))
+def expand_after_elementwise(root: Any) -> Value | None:
+    """Arithmetic on expanded values is done before they are expanded, once an element."""
+    want = root.types[0].shape
+    operands = tuple(v.node.operands[0] if isinstance(v.op, o.Expand) else v for v in root.operands)
+    if not any(isinstance(v.op, o.Expand) for v in root.operands) or broadcast(tuple(v.shape for v in operands)) == want:
+        return None
+    out: Value = o.Expand(shape=want)(root.op(*operands, name=root.name, place=root.place))
+    return out
+
+
 def broadcast(shapes: tuple[Shape, ...]) -> Shape:
     out: list[Dim] = []
     for axis in range(-max(len(s) for s in shapes), 0):
@@ -188,4 +199,4 @@ def rank_zero_scalar(root: Any, m: Match) -> Value | None:
 
 
 RULES = [same_shape, same_order, whole_slice, whole_split, reshape_of_reshape, transpose_of_transpose, slice_of_slice, expand_of_expand, flip_of_flip,
-         keep_dims, reshape_before_elementwise, reshape_before_norm, reshape_before_matmul, broadcast_itself, rank_zero_scalar]
+         keep_dims, reshape_before_elementwise, reshape_before_norm, reshape_before_matmul, broadcast_itself, expand_after_elementwise, rank_zero_scalar]
