@@ -137,7 +137,8 @@ class Softplus(Unary):
         return t.select(t.cmp("gt", x, 20), x, t.unary("log1p", t.unary("exp", x)))
 
     def decompose(self, x: Value) -> Value:
-        return F.add(F.maximum(x, 0), F.log1p(F.exp(F.neg(F.abs_(x)))))  # small floats must not overflow in between
+        smooth = F.add(F.maximum(x, 0), F.log1p(F.exp(F.neg(F.abs_(x)))))  # small floats must not overflow in between
+        return F.where(F.greater(x, 20), x, smooth)
 
 
 @register

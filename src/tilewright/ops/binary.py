@@ -137,8 +137,8 @@ class Remainder(Binary):
     """x - floor(x / y) * y: the sign is the divisor's. Integers modulo 0 give 0."""
 
     kinds = "fiu"
-    samples = [*binary_samples((-9, 0.3), (9, 4)), S(i32(9), i32(9), low=-9, high=9), S(i64(5), i64(), low=-20, high=20),
-               S(u8(5), u8(5), low=0, high=9)]
+    samples = [*binary_samples((-9, 0.3), (9, 4)), S(i32(9), i32(9), low=(-9, 1), high=(9, 4)),
+               S(i32(9), i32(9), low=(-9, -4), high=(9, -1)), S(i64(5), i64(), low=(-20, 2), high=(20, 7)), S(u8(5), u8(5), low=(0, 1), high=(9, 4))]
     errors = [*MIXED, E(boolean(3), boolean(3), match="needs float or integer operands")]
 
     def ref(self, x: Any, y: Any) -> Any:
@@ -154,8 +154,8 @@ class FloorDivide(Binary):
     """floor(x / y). Integers divided by 0 give 0."""
 
     kinds = "fiu"
-    samples = [*binary_samples((-9, 0.3), (9, 4)), S(i32(9), i32(9), low=-9, high=9), S(i64(5), i64(), low=-20, high=20),
-               S(u8(5), u8(5), low=0, high=9)]
+    samples = [*binary_samples((-9, 0.3), (9, 4)), S(i32(9), i32(9), low=(-9, 1), high=(9, 4)),
+               S(i32(9), i32(9), low=(-9, -4), high=(9, -1)), S(i64(5), i64(), low=(-20, 2), high=(20, 7)), S(u8(5), u8(5), low=(0, 1), high=(9, 4))]
     errors = [*MIXED, E(boolean(3), boolean(3), match="needs float or integer operands")]
 
     def ref(self, x: Any, y: Any) -> Any:
@@ -164,11 +164,23 @@ class FloorDivide(Binary):
 
     def lower(self, t: Any, x: Any, y: Any) -> Any:
         if y.dtype.is_float:
-            return t.binary("floordiv", x, y)
+            return self._lower_float(t, x, y)
         quotient = t.binary("floordiv", x, _safe_divisor(t, y))
         if y.dtype.kind == "i":
             quotient = t.select(t.cmp("eq", y, -1), 0 - x, quotient)
         return t.select(t.cmp("eq", y, 0), t.full((), 0, y.dtype), quotient)
+
+    @staticmethod
+    def _lower_float(t: Any, x: Any, y: Any) -> Any:
+        """As C's fmod gives it: floor(x / y) alone is off by one where the quotient rounds up to a whole number."""
+        magnitude = t.binary("rem", t.unary("abs", x), t.unary("abs", y))
+        rest = t.select(t.cmp("lt", x, 0), t.unary("neg", magnitude), magnitude)
+        quotient = (x - rest) / y
+        other_sign = t.binary("xor", t.cmp("lt", y, 0), t.cmp("lt", rest, 0))
+        quotient = t.select(t.binary("and", other_sign, t.cmp("ne", rest, 0)), quotient - 1.0, quotient)
+        whole = t.unary("floor", quotient)
+        whole = t.select(t.cmp("gt", quotient - whole, 0.5), whole + 1.0, whole)
+        return t.select(t.cmp("eq", y, 0), x / y, whole)
 
 
 class Bits(Binary):

@@ -1,0 +1,261 @@
+"""PyTorch's meaning of every op: name -> function of (attributes, tensors)."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import torch
+import torch.nn.functional as tf
+
+DTYPES = {
+    "f32": torch.float32,
+    "f64": torch.float64,
+    "f16": torch.float16,
+    "bf16": torch.bfloat16,
+    "i32": torch.int32,
+    "i64": torch.int64,
+    "u8": torch.uint8,
+    "bool": torch.bool,
+}
+
+Oracle = Callable[..., Any]
+
+
+def plain(fn: Oracle) -> Oracle:
+    return lambda a, *x: fn(*x)
+
+
+UNARY_NAMES = """neg abs sign exp log log1p expm1 sqrt rsqrt sin cos tan tanh erf sigmoid floor ceil round trunc reciprocal square
+logical_not bitwise_not"""
+BINARY_NAMES = """add sub mul div maximum minimum pow remainder floor_divide logical_and logical_or logical_xor bitwise_and bitwise_or
+bitwise_xor"""
+UNARY = {name: plain(getattr(torch, name)) for name in UNARY_NAMES.split()}
+BINARY = {name: plain(getattr(torch, name)) for name in BINARY_NAMES.split()}
+COMPARE = {
+    "equal": plain(torch.eq),
+    "not_equal": plain(torch.ne),
+    "less": plain(torch.lt),
+    "less_equal": plain(torch.le),
+    "greater": plain(torch.gt),
+    "greater_equal": plain(torch.ge),
+    "is_nan": plain(torch.isnan),
+    "is_inf": plain(torch.isinf),
+    "where": plain(torch.where),
+}
+ACTIVATIONS: dict[str, Oracle] = {
+    "relu": plain(tf.relu),
+    "silu": plain(tf.silu),
+    "mish": plain(tf.mish),
+    "softplus": plain(tf.softplus),
+    "hardswish": plain(tf.hardswish),
+    "hardsigmoid": plain(tf.hardsigmoid),
+    "gelu": lambda a, x: tf.gelu(x, approximate=a.get("approximate", "none")),
+    "leaky_relu": lambda a, x: tf.leaky_relu(x, a["slope"]),
+    "elu": lambda a, x: tf.elu(x, a["alpha"]),
+    "cast": lambda a, x: x.to(DTYPES[a["dtype"].name]),
+}
+
+
+def slice_(a: dict[str, Any], x: Any) -> Any:
+    for axis, (start, size, step) in enumerate(zip(a["starts"], a["sizes"], a["steps"], strict=True)):
+        x = torch.index_select(x, axis, torch.arange(size) * step + start)
+    return x
+
+
+VIEWS: dict[str, Oracle] = {
+    "reshape": lambda a, x: torch.reshape(x, a["shape"]),
+    "transpose": lambda a, x: torch.permute(x, a["perm"]),
+    "slice": slice_,
+    "expand": lambda a, x: x.expand(a["shape"]),
+    "flip": lambda a, x: torch.flip(x, a["axes"]),
+    "split": lambda a, x: torch.split(x, a["sizes"], a["axis"]),
+}
+
+
+def over_axes(fn: Oracle) -> Oracle:
+    """A torch reduction of one axis, applied to several from the last to the first."""
+
+    def reduce(a: dict[str, Any], x: Any) -> Any:
+        for axis in reversed(a["axes"]):
+            x = fn(x, axis, a.get("keepdims", False))
+        return x
+
+    return reduce
+
+
+def same_dtype(fn: Oracle) -> Oracle:
+    return lambda x, axis, keep: fn(x, axis, keep, dtype=x.dtype)
+
+
+def var(a: dict[str, Any], x: Any) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch warns about empty inputs
+        return torch.var(x, a["axes"], correction=a.get("correction", 1.0), keepdim=a.get("keepdims", False))
+
+
+REDUCTIONS: dict[str, Oracle] = {
+    "sum": over_axes(same_dtype(torch.sum)),
+    "prod": over_axes(same_dtype(torch.prod)),
+    "max": over_axes(torch.amax),
+    "min": over_axes(torch.amin),
+    "mean": over_axes(torch.mean),
+    "any": over_axes(torch.any),
+    "all": over_axes(torch.all),
+    "log_sum_exp": over_axes(torch.logsumexp),
+    "arg_max": lambda a, x: torch.argmax(x, a["axis"], a.get("keepdims", False)),
+    "arg_min": lambda a, x: torch.argmin(x, a["axis"], a.get("keepdims", False)),
+    "var": var,
+    "cum_sum": lambda a, x: torch.cumsum(x, a["axis"], dtype=x.dtype),
+}
+
+
+def matmul(a: dict[str, Any], x: Any, y: Any) -> Any:
+    x = x.mT if a.get("transpose_a") else x
+    y = y.mT if a.get("transpose_b") else y
+    out = torch.matmul(x, y)
+    return out if a.get("alpha", 1.0) == 1.0 else out * a["alpha"]
+
+
+def pad_spatial(x: Any, padding: Any, value: float) -> Any:
+    return tf.pad(x, [p for pair in reversed(padding) for p in pair], value=value)
+
+
+def conv(a: dict[str, Any], x: Any, w: Any) -> Any:
+    n = x.ndim - 2
+    if a.get("transposed"):
+        fn = {1: tf.conv_transpose1d, 2: tf.conv_transpose2d, 3: tf.conv_transpose3d}[n]
+        assert all(lo == hi for lo, hi in a["padding"])
+        return fn(x, w, None, a["stride"], [lo for lo, _ in a["padding"]], a.get("output_padding") or 0, a.get("groups", 1), a["dilation"])
+    fn = {1: tf.conv1d, 2: tf.conv2d, 3: tf.conv3d}[n]
+    return fn(pad_spatial(x, a["padding"], 0.0), w, None, a["stride"], 0, a["dilation"], a.get("groups", 1))
+
+
+def affine(a: dict[str, Any], rest: tuple[Any, ...]) -> tuple[Any, Any]:
+    return (rest[0] if rest else None, rest[1] if len(rest) > 1 else None)
+
+
+def layer_norm(a: dict[str, Any], x: Any, *rest: Any) -> Any:
+    return tf.layer_norm(x, x.shape[x.ndim - a.get("naxes", 1) :], *affine(a, rest), a.get("eps", 1e-5))
+
+
+def attention(a: dict[str, Any], q: Any, k: Any, v: Any, *rest: Any) -> Any:
+    """SDPA where it can say it; soft-capping and bias on top are spelled out."""
+    rows, columns = q.shape[2], k.shape[2]
+    i, j = torch.arange(rows)[:, None] + a.get("offset", 0), torch.arange(columns)[None, :]
+    seen = torch.ones(rows, columns, dtype=torch.bool)
+    if a.get("causal"):
+        seen = seen & (j <= i)
+    if a.get("window") is not None:
+        seen = seen & (j > i - a["window"])
+    if a.get("has_mask"):
+        seen = seen & rest[0]
+    bias = torch.zeros((), dtype=q.dtype) if not a.get("has_bias") else rest[-1]
+    bias = torch.where(seen, bias, torch.tensor(float("-inf"), dtype=q.dtype))
+    if a.get("softcap") is None:
+        out = tf.scaled_dot_product_attention(
+            q, k, v, attn_mask=bias.expand(q.shape[0], q.shape[1], rows, columns), scale=a["scale"], enable_gqa=True
+        )
+        return torch.nan_to_num(out)  # rows that see nothing
+    s = torch.einsum("bhqd,bhkd->bhqk", q, k) * a["scale"]
+    return torch.einsum("bhqk,bhkd->bhqd", torch.nan_to_num(torch.softmax(a["softcap"] * torch.tanh(s / a["softcap"]) + bias, -1)), v)
+
+
+def rope(a: dict[str, Any], x: Any, cos: Any, sin: Any) -> Any:
+    """As a product of complex numbers, which knows nothing of the op's formula."""
+    if x.numel() == 0:
+        return x
+    n = a.get("n_rot") or x.shape[-1]
+    turned, rest = x[..., :n].double(), x[..., n:]
+    pairs = turned.unflatten(-1, (n // 2, 2)) if a.get("interleaved") else turned.unflatten(-1, (2, n // 2)).transpose(-1, -2)
+    out = torch.view_as_real(torch.view_as_complex(pairs.contiguous()) * torch.complex(cos.double(), sin.double()))
+    out = out.flatten(-2) if a.get("interleaved") else out.transpose(-1, -2).flatten(-2)
+    return torch.cat([out.to(x.dtype), rest], -1)
+
+
+COMPOSITES: dict[str, Oracle] = {
+    "matmul": matmul,
+    "conv": conv,
+    "softmax": lambda a, x: torch.softmax(x, a["axis"]),
+    "log_softmax": lambda a, x: torch.log_softmax(x, a["axis"]),
+    "layer_norm": layer_norm,
+    "rms_norm": lambda a, x, *w: tf.rms_norm(x, x.shape[x.ndim - a.get("naxes", 1) :], w[0] if w else None, a.get("eps", 1e-6)),
+    "group_norm": lambda a, x, *r: tf.group_norm(x, a["groups"], *affine(a, r), a.get("eps", 1e-5)),
+    "batch_norm": lambda a, x, m, v, *r: tf.batch_norm(x, m, v, *affine(a, r), False, 0.0, a.get("eps", 1e-5)),
+    "attention": attention,
+    "rope": rope,
+}
+
+
+def take_index(a: dict[str, Any], x: Any, *ids: Any) -> Any:
+    return x[(*(slice(None),) * a["axes"][0], *(i.long() for i in ids))]
+
+
+def gather(a: dict[str, Any], x: Any, ids: Any) -> Any:
+    axis = a.get("axis", 0)
+    flat = torch.index_select(x, axis, ids.reshape(-1))
+    return flat.reshape((*x.shape[:axis], *ids.shape, *x.shape[axis + 1 :]))
+
+
+def max_pool(a: dict[str, Any], x: Any) -> Any:
+    fn = {1: tf.max_pool1d, 2: tf.max_pool2d}[len(a["kernel"])]
+    assert all(lo == hi for lo, hi in a["padding"])
+    return fn(x, a["kernel"], a["stride"], [lo for lo, _ in a["padding"]], a["dilation"], a.get("ceil_mode", False))
+
+
+def avg_pool(a: dict[str, Any], x: Any) -> Any:
+    fn: Any = {1: tf.avg_pool1d, 2: tf.avg_pool2d}[len(a["kernel"])]
+    assert all(lo == hi for lo, hi in a["padding"])
+    return fn(x, a["kernel"], a["stride"], [lo for lo, _ in a["padding"]], a.get("ceil_mode", False), a.get("count_include_pad", True))
+
+
+def top_k(a: dict[str, Any], x: Any) -> Any:
+    """By a stable sort: torch.topk does not promise which of two equal elements it names."""
+    values, order = torch.sort(x, dim=a["axis"], descending=a.get("largest", True), stable=True)
+    return values.narrow(a["axis"], 0, a["k"]), order.narrow(a["axis"], 0, a["k"])
+
+
+def iota(a: dict[str, Any]) -> Any:
+    n = a["shape"][a["axis"]]
+    ramp = torch.arange(n) * a.get("step", 1) + a.get("start", 0)
+    return ramp.reshape([-1 if i == a["axis"] else 1 for i in range(len(a["shape"]))]).expand(a["shape"]).to(DTYPES[a["dtype"].name])
+
+
+GENERAL: dict[str, Oracle] = {
+    "gather": gather,
+    "gather_along_axis": lambda a, x, ids: torch.gather(x, a["axis"], ids.long()),
+    "index": take_index,
+    "concat": lambda a, *x: torch.cat(x, a["axis"]),
+    "pad": lambda a, x: (
+        tf.pad(x, [p for pair in reversed(list(zip(a["lo"], a["hi"], strict=True))) for p in pair], value=a.get("value", 0.0))
+        if x.ndim
+        else x
+    ),
+    "top_k": top_k,
+    "max_pool": max_pool,
+    "avg_pool": avg_pool,
+    "iota": iota,
+    "dim_value": lambda a: torch.tensor(a["dim"], dtype=DTYPES[a["dtype"].name]),
+}
+
+ORACLES: dict[str, Oracle] = {**UNARY, **BINARY, **COMPARE, **ACTIVATIONS, **VIEWS, **REDUCTIONS, **COMPOSITES, **GENERAL}
+NO_ORACLE = {
+    "input": "is given, not computed",
+    "constant": "is given, not computed",
+    "fused": "is its body, which the decompose test runs op by op",
+}
+
+
+def to_torch(a: Any) -> Any:
+    if a.dtype == ml_dtypes.bfloat16:
+        return torch.from_numpy(a.astype(np.float32)).to(torch.bfloat16)
+    return torch.from_numpy(np.array(a))
+
+
+def from_torch(x: Any) -> Any:
+    if x.dtype == torch.bfloat16:
+        return x.float().numpy().astype(ml_dtypes.bfloat16)
+    return x.numpy()
