@@ -26,8 +26,8 @@ def data() -> Inspection:
         Box("mm", "matmul", "matmul + x", "f32[4,8]", "", ("ln", "x")),
     ]
     made.steps = [
-        Step(0, "ln", "norm", "k<0>", 4, 1000, 256, 2e-6, 0.5, serial=True),
-        Step(1, "mm", "matmul", "k1", 1, 2048, 512, 6e-6, 0.25, barrier=True, note="copy"),
+        Step(0, "ln", "norm", "k<0>", "ln", 4, 1000, 256, 2e-6, 0.5, serial=True),
+        Step(1, "mm", "matmul", "k1", "mm", 1, 2048, 512, 6e-6, 0.25, barrier=True, note="copy"),
     ]
     made.kernels = {
         "k<0>": KernelText("k<0>", "tile %a < %b\n", "define void @k\n", "ret\n"),

@@ -1,4 +1,5 @@
 """The demo's block is one model in two languages: its graph, interpreted, equals its NumPy form."""
+
 from __future__ import annotations
 
 import numpy as np

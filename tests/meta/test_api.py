@@ -1,4 +1,5 @@
 """The public API, name by name, with signatures: a change is seen in review, not by a user."""
+
 from __future__ import annotations
 
 import inspect

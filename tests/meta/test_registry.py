@@ -1,4 +1,5 @@
 """Every op in the registry says what it is: a sentence, a type rule, a meaning in NumPy, samples, and what it rejects."""
+
 from __future__ import annotations
 
 import pytest
@@ -36,7 +37,9 @@ def test_it_has_a_meaning_and_samples(name: str) -> None:
     assert overrides(op, "ref") or op.traits.composite, "no NumPy reference"
     assert op.samples, "no sample: no property test would see it"
     assert op.errors or name in ACCEPT_ANY_DTYPE, "no error sample: nothing pins what its type rule rejects"
-    assert len({(s.types, tuple(sorted(map(str, s.attrs.items())))) for s in op.samples}) == len(op.samples), "a sample stands twice"
+    assert len({(s.types, tuple(sorted(map(str, s.attrs.items()))), str((s.low, s.high))) for s in op.samples}) == len(op.samples), (
+        "a sample stands twice"
+    )
 
 
 @pytest.mark.parametrize("dtype", dtypes.ALL, ids=str)

@@ -1,6 +1,201 @@
-"""bench"""
+"""Time our workloads against other runtimes, interleaved in one run; a row counts only when all outputs agree with PyTorch.
+
+WORDS pick workloads whose name contains one of them. `--ablate` compiles each workload with one optional pass switched off at a
+time and shows what the pass is worth there.
+"""
+
+from __future__ import annotations
 
 import argparse
+import json
+import statistics
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from .timing import measure, ratio
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+    from ..runtime.session import Session
+    from .timing import Call
+
+CLOSE = 5e-4  # of the largest value, against PyTorch eager
 
 
-def arguments(parser: argparse.ArgumentParser) -> None: ...
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("words", nargs="*", metavar="WORDS", help="workloads whose name contains one of these (default: all)")
+    parser.add_argument("--peers", default="eager", help="comma-separated: eager, compile, ort, openvino (default: eager)")
+    parser.add_argument("--ablate", action="store_true", help="switch each optional pass off in turn")
+    parser.add_argument("--rounds", type=int, default=11, help="rounds per workload (default: 11)")
+    parser.add_argument("--json", metavar="F", help="append one JSON object a row to this file")
+    parser.add_argument("--list", action="store_true", help="only list the workloads")
+
+
+def run(args: argparse.Namespace) -> int:
+    from ..core.errors import ConfigError
+    from .console import console
+    from .peers import PEERS
+    from .workloads import workloads
+
+    table = {name: build for name, build in workloads().items() if not args.words or any(w in name for w in args.words)}
+    peers = [p for p in args.peers.split(",") if p]
+    if not table:
+        raise ConfigError(f"bench: no workload contains {' or '.join(args.words)}; `tilewright bench --list` shows all")
+    if unknown := [p for p in peers if p not in PEERS]:
+        raise ConfigError(f"bench: peers must be among {', '.join(PEERS)}, got {', '.join(unknown)}")
+    if args.rounds < 1:
+        raise ConfigError(f"bench: rounds must be at least 1, got {args.rounds}")
+    if args.list:
+        print("\n".join(table))
+        return 0
+    out, rows = console(), list[dict[str, Any]]()
+    for name, build in table.items():
+        module, inputs = build()
+        found = ablate(out, name, module, inputs, args.rounds) if args.ablate else compare(out, name, module, inputs, peers, args.rounds)
+        rows += found
+        if args.json:
+            with open(args.json, "a", encoding="utf-8") as f:
+                f.writelines(json.dumps(row) + "\n" for row in found)
+    summary(out, rows)
+    return 1 if any(row.get("problem") for row in rows) else 0
+
+
+def compare(out: Console, name: str, module: Any, inputs: tuple[Any, ...], peers: Sequence[str], rounds: int) -> list[dict[str, Any]]:
+    """One workload against its peers: one row."""
+    import torch
+
+    import tilewright as tw
+
+    from .console import progress, seconds
+    from .peers import PEERS
+
+    with torch.no_grad(), progress(name) as say:
+        want = flat(module(*inputs))
+        start = time.perf_counter()
+        session = tw.compile(module, inputs, progress=say)
+        session(*inputs)
+        row: dict[str, Any] = {"name": name, "ready_s": time.perf_counter() - start, "error": distance(flat(session(*inputs)), want)}
+        calls: dict[str, Call] = {"tilewright": lambda: session(*inputs)}
+        for peer in peers:
+            try:
+                calls[peer] = PEERS[peer](module, inputs, session.threads)
+                if not distance(flat(calls[peer]()), want) < 1e-2:
+                    raise ArithmeticError("disagrees with eager")
+            except Exception as e:  # whatever goes wrong inside a peer, the row is timed without it and says so
+                calls.pop(peer, None)
+                row.setdefault("left_out", {})[peer] = f"{type(e).__name__}: {e}"[:200]
+        say("timing")
+        times = measure(calls, rounds=rounds)
+    row["us"] = {k: statistics.median(v) * 1e6 for k, v in times.items()}
+    row |= _problem(row["error"])
+    others = [k for k in times if k != "tilewright"]
+    line = f"{name:24s} {seconds(row['us']['tilewright'] / 1e6):>10s}"
+    if others:
+        best = min(others, key=lambda k: row["us"][k])
+        faster = ratio(times["tilewright"], times[best])
+        row |= {"best": best, "ratio": faster.median, "low": faster.low, "high": faster.high}
+        line += f"  {best:>8s} {seconds(row['us'][best] / 1e6):>10s}  ratio {faster}"
+    out.print(f"{line}  error {row['error']:.1e}  ready {row['ready_s']:.2f} s", soft_wrap=True)
+    for text in [*(f"{k} left out: {v}" for k, v in row.get("left_out", {}).items()), *([row["problem"]] if "problem" in row else [])]:
+        out.print(f"    [red]{text}[/]", soft_wrap=True)
+    return [row]
+
+
+def ablate(out: Console, name: str, module: Any, inputs: tuple[Any, ...], rounds: int) -> list[dict[str, Any]]:
+    """The workload complete, and without each optional pass that changes its schedule."""
+    import torch
+
+    import tilewright as tw
+
+    from ..core.errors import TilewrightError
+    from ..passes.pipeline import optional_passes
+    from .console import progress, seconds
+    from .console import table as make_table
+
+    rows: list[dict[str, Any]] = []
+    with torch.no_grad(), progress(name) as say:
+        want = flat(module(*inputs))
+        sessions = {"": tw.compile(module, inputs)}
+        for off in optional_passes():
+            say(f"without {off}")
+            try:
+                sessions[off] = tw.compile(module, inputs, passes=[off])
+            except TilewrightError as e:
+                rows.append({"name": name, "without": off, "problem": f"{type(e).__name__}: {e}"[:200]})
+        say("timing")
+        times = measure({off: partial(session, *inputs) for off, session in sessions.items()}, rounds=rounds, slice_s=0.05)
+        rows += [_without(name, off, session, inputs, want, times) for off, session in sessions.items()]
+    rows.sort(key=lambda r: (r["without"] != "", -r.get("slower", 0.0)))
+    shown = [
+        (
+            r["without"] or "(complete)",
+            f"{r['slower']:.2f} ({r['low']:.2f}–{r['high']:.2f})",
+            seconds(r["us"] / 1e6),
+            str(r["launches"]),
+            f"{r['arena'] / 1024:.0f}",
+            f"{r['error']:.1e}",
+        )
+        for r in rows
+        if "us" in r
+    ]
+    columns = ("pass", ">times the time", ">time", ">launches", ">arena KiB", ">error")
+    out.print(make_table(f"{name}, without …", columns, shown), "")
+    for r in rows:
+        if r.get("problem"):
+            out.print(f"    [red]without {r['without']}: {r['problem']}[/]", soft_wrap=True)
+    return rows
+
+
+def _without(
+    name: str, off: str, session: Session, inputs: tuple[Any, ...], want: list[Any], times: dict[str, list[float]]
+) -> dict[str, Any]:
+    slower = ratio(times[""], times[off])
+    row = {
+        "name": name,
+        "without": off,
+        "us": statistics.median(times[off]) * 1e6,
+        "slower": slower.median,
+        "low": slower.low,
+        "high": slower.high,
+        "launches": len(session.executable.launches) if session.executable else 0,
+        "arena": session.report().data.get("arena", {}).get("bytes", 0),
+        "error": distance(flat(session(*inputs)), want),
+    }
+    return row | _problem(row["error"])
+
+
+def _problem(error: float) -> dict[str, str]:
+    return {} if error < CLOSE else {"problem": f"differs from eager by {error:.1e} of the largest value"}
+
+
+def summary(out: Console, rows: list[dict[str, Any]]) -> None:
+    timed = [r for r in rows if "ratio" in r]
+    if timed:
+        mean = statistics.geometric_mean([r["ratio"] for r in timed])
+        out.print(f"{len(timed)} workloads, {sum(r['low'] >= 1 for r in timed)} ahead, geometric mean {mean:.2f}")
+
+
+def flat(result: Any) -> list[Any]:
+    """All arrays of a result, in order, in float64."""
+    import numpy as np
+
+    if isinstance(result, dict):
+        result = list(result.values())
+    if isinstance(result, (tuple, list)):
+        return [a for r in result for a in flat(r)]
+    return [np.asarray(result.detach() if hasattr(result, "detach") else result).astype(np.float64)]
+
+
+def distance(got: list[Any], want: list[Any]) -> float:
+    """The largest difference, as a share of the largest value (or of 1, for small ones)."""
+    import numpy as np
+
+    if len(got) != len(want) or any(a.shape != b.shape for a, b in zip(got, want, strict=True)):
+        return float("inf")
+    return max(
+        (float(np.abs(a - b).max()) / max(1.0, float(np.abs(b).max())) for a, b in zip(got, want, strict=True) if a.size), default=0.0
+    )

@@ -1,4 +1,5 @@
 """The contenders that `tilewright bench` can time beside us, each made ready from a PyTorch module."""
+
 from __future__ import annotations
 
 import logging

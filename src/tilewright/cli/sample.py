@@ -2,6 +2,7 @@
 
 The graph spells attention, LayerNorm and GELU out in small ops on purpose: recognising them is the compiler's work.
 """
+
 from __future__ import annotations
 
 import math
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import ops as o
-from ..core.dims import Dim
+from ..core.dims import Dim, sym
 from ..core.dtypes import f32
 from ..ir.graph import Graph, Value
 from ..ir.types import TensorType
@@ -105,3 +106,8 @@ def _erf(x: Any) -> Any:
     t = 1 / (1 + 0.3275911 * np.abs(x))
     poly = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))))
     return np.sign(x) * (1 - poly * np.exp(-x * x))
+
+
+def example() -> Graph:
+    """For `tilewright inspect tilewright.cli.sample:example`: the block with a symbolic length."""
+    return Sample().graph(1, sym("S", 1, 512))

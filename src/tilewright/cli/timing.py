@@ -1,4 +1,5 @@
 """Timing of several contenders in one run: rounds in random order, so that a slow moment of the machine hits all of them alike."""
+
 from __future__ import annotations
 
 import random

@@ -1,4 +1,5 @@
 """The models that `tilewright bench` times. PyTorch is imported when the table is built, so the other commands do not need it."""
+
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -27,9 +27,10 @@ class Step:
     name: str
     kind: str
     kernel: str  # key into Inspection.kernels
-    grid: int
-    flops: int
-    bytes: int
+    box: str = ""  # the box of the graph that it computes
+    grid: int = 1
+    flops: int = 0
+    bytes: int = 0
     seconds: float | None = None  # None: not measured
     roofline: float | None = None  # share of the machine's ceiling, 0 … 1
     barrier: bool = False

@@ -25,7 +25,7 @@ def graph_svg(data: Inspection) -> str:
     width, height = (high - low + 1) * (BOX_W + GAP_X) + 8, (max(drawing.rank.values()) + 1) * (BOX_H + GAP_Y)
     by_name: dict[str, list[Step]] = {}
     for step in data.steps:
-        by_name.setdefault(step.name.split("/")[0], []).append(step)
+        by_name.setdefault(step.box, []).append(step)
     total = sum(s.seconds or 0.0 for s in data.steps)
 
     def centre(column: float) -> float:
@@ -35,8 +35,10 @@ def graph_svg(data: Inspection) -> str:
         return rank * (BOX_H + GAP_Y) + 4
 
     parts = [
-        (f'<svg class="graph" width="{width:.0f}" height="{height:.0f}" '
-        f'viewBox="0 0 {width:.0f} {height:.0f}" role="img" aria-label="graph">')
+        (
+            f'<svg class="graph" width="{width:.0f}" height="{height:.0f}" '
+            f'viewBox="0 0 {width:.0f} {height:.0f}" role="img" aria-label="graph">'
+        )
     ]
     for points in drawing.edges.values():
         d = ""

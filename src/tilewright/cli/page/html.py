@@ -36,7 +36,8 @@ def page(data: Inspection) -> str:
             _section(
                 "roofline",
                 "Roofline",
-                "One dot a launch, larger where more time goes; the dashed line is what this machine can do.",
+                "One dot a launch, larger where more time goes. The dashed line is what this machine can do "
+                "with data from memory; a launch that finds its data in the caches can stand above it.",
                 f'<div class="panel">{roofline_svg(data)}</div>',
             ),
             _section(

@@ -1,0 +1,209 @@
+"""demo, bench and inspect from end to end, on small models."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tests.meta.source import ROOT
+from tilewright.cli import bench, demo, peers, workloads
+from tilewright.cli.inspection import boxes
+from tilewright.cli.main import main
+from tilewright.cli.sample import Sample
+
+
+def test_demo_needs_only_the_core_dependencies() -> None:
+    """torch, transformers and the like cannot be imported, and the demo does not notice."""
+    blocked = "import sys; sys.modules.update({n: None for n in ('torch', 'transformers', 'onnx', 'onnxruntime', 'openvino', 'scipy')});"
+    code = blocked + "from tilewright.cli.main import main; sys.exit(main(['demo', '--width', '64', '--length', '16']))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT / "src", env={**os.environ, "CI": "true"}, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    for words in (
+        "sequence length S from 1 to 512",
+        "Compiled in",
+        "The interpreter agrees",
+        "the same bits",
+        "numpy",
+        "recognised: ",
+        "attention",
+        "kernel launches",
+    ):
+        assert words in done.stdout, words
+    assert done.stderr == "", "progress is silent when piped"
+
+
+def test_demo_notices_wrong_results(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(demo, "TOLERANCE", 0.0)
+    assert main(["demo", "--width", "64", "--length", "4"]) == 1
+    assert "machine code and interpreter differ" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["--width", "65"], ["--width", "0"], ["--length", "0"], ["--length", "513"]])
+def test_demo_rejects_odd_sizes(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", *arguments]) == 1
+    assert "demo: width must be a multiple of 64" in capsys.readouterr().err
+
+
+def test_bench_times_and_writes_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "rows.jsonl"
+    assert main(["bench", "mlp 1x512", "--rounds", "2", "--json", str(out)]) == 0
+    [row] = [json.loads(line) for line in out.read_text().splitlines()]
+    assert row["name"] == "mlp 1x512"
+    assert set(row["us"]) == {"tilewright", "eager"}
+    assert 0 < row["low"] <= row["ratio"] <= row["high"]
+    assert row["error"] < 1e-5
+    assert "1 workloads" in capsys.readouterr().out
+
+
+def test_bench_ablates_every_optional_pass(tmp_path: Path) -> None:
+    from tilewright.passes.pipeline import optional_passes
+
+    out = tmp_path / "rows.jsonl"
+    assert main(["bench", "block 1x16x64", "--ablate", "--rounds", "1", "--json", str(out)]) == 0
+    rows = {r["without"]: r for r in map(json.loads, out.read_text().splitlines())}
+    assert set(rows) == {"", *optional_passes()}
+    assert all(r["error"] < 1e-4 for r in rows.values())
+    assert rows["fuse"]["launches"] > rows[""]["launches"], "without fusion there is more to launch"
+
+
+def test_a_peer_that_fails_is_reported(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> peers.Call:
+        raise RuntimeError("no such engine")
+
+    monkeypatch.setitem(peers.PEERS, "ort", broken)
+    monkeypatch.setitem(peers.PEERS, "openvino", lambda *_: lambda: np.zeros(3))
+    assert main(["bench", "softmax", "--rounds", "1", "--peers", "ort,openvino"]) == 0
+    out = capsys.readouterr().out
+    assert "ort left out: RuntimeError: no such engine" in out
+    assert "openvino left out: ArithmeticError: disagrees with eager" in out
+
+
+def test_a_wrong_result_fails_the_bench(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "CLOSE", 0.0)
+    assert main(["bench", "softmax", "--rounds", "1"]) == 1
+    assert "differs from eager by" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nothing-like-this"], "no workload contains nothing-like-this"),
+        (["mlp", "--peers", "eager,abacus"], "peers must be among eager, compile, ort, openvino, got abacus"),
+        (["mlp", "--rounds", "0"], "rounds must be at least 1, got 0"),
+    ],
+)
+def test_bench_rejects(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", *arguments]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_bench_lists_and_says_when_torch_is_missing(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert main(["bench", "--list"]) == 0
+    assert set(capsys.readouterr().out.splitlines()) == set(workloads.workloads())
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert main(["bench"]) == 1
+    assert "needs PyTorch; install it with" in capsys.readouterr().err
+
+
+def test_distance() -> None:
+    a = np.array([1.0, 2.0])
+    assert bench.distance([a], [a]) == 0
+    assert bench.distance([a], [a, a]) == float("inf")
+    assert bench.distance([a[:1]], [a]) == float("inf")
+    assert bench.distance([a], [a + 0.5]) == pytest.approx(0.2)
+    assert bench.distance([np.zeros(0)], [np.zeros(0)]) == 0
+    assert [x.shape for x in bench.flat({"a": (a, [a]), "b": a})] == [(2,)] * 3
+
+
+def test_inspect_writes_everything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", "tilewright.cli.sample:example", "-o", str(tmp_path / "out")]) == 0
+    assert "index.html" in capsys.readouterr().out
+    names = sorted(p.name for p in (tmp_path / "out" / "graph").iterdir())
+    assert names[0] == "00-import.txt"
+    assert any(n.endswith("-fuse.txt") for n in names)
+    figures = json.loads((tmp_path / "out" / "report.json").read_text())
+    kernels = {p.stem for p in (tmp_path / "out" / "kernels").iterdir()}
+    assert len(kernels) == len({s["kernel"] for s in figures["launches"]})
+    for stem in kernels:
+        assert "define" in (tmp_path / "out" / "kernels" / f"{stem}.ll").read_text()
+        assert "ret" in (tmp_path / "out" / "kernels" / f"{stem}.s").read_text()
+    assert all(b["offset"] + b["size"] <= figures["arena"]["bytes"] for b in figures["arena"]["blocks"])
+    assert {s["kind"] for s in figures["launches"]} >= {"matmul", "attention", "norm"}
+    text = (tmp_path / "out" / "index.html").read_text()
+    assert 'class="block k-attention"' in text
+    assert "recognise" in text
+
+
+def test_inspect_reads_a_saved_session(tmp_path: Path) -> None:
+    session = tw.compile(Sample(64, 1).graph(1, 8))
+    session.save(tmp_path / "m.tw")
+    assert main(["inspect", str(tmp_path / "m.tw"), "-o", str(tmp_path / "out")]) == 0
+    assert [p.name for p in (tmp_path / "out" / "graph").iterdir()] == ["00-final.txt"]
+
+
+def test_inspect_takes_a_factory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "factories_here.py").write_text(
+        "import torch\ndef pair(): return torch.nn.Linear(8, 4).eval(), (torch.randn(2, 8),)\n"
+        "def triple(): return torch.nn.Linear(8, 4).eval(), (torch.randn(2, 8),), {'passes': ['fuse'], 'name': 'lin'}\n"
+        "def session():\n    import tilewright as tw\n    return tw.compile(*pair())\n"
+        "def wrong(): return 3, 4, 5, 6\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    for name in ("pair", "session"):
+        assert main(["inspect", f"factories_here:{name}", "-o", name]) == 0
+        assert (tmp_path / name / "index.html").is_file()
+    assert main(["inspect", "factories_here:triple"]) == 0
+    assert not list((tmp_path / "lin-inspect" / "graph").glob("*-fuse.txt")), "the pass was switched off"
+    assert main(["inspect", "factories_here:wrong"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("no_such_module_here:make", "cannot import no_such_module_here"),
+        ("tilewright.cli.sample:nothing", "has no function nothing"),
+        ("tilewright.cli.sample", "must be a .tw file or module:factory"),
+        ("missing.tw", "there is no file missing.tw"),
+    ],
+)
+def test_inspect_rejects(model: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", model]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_inspect_says_where_it_cannot_write(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "out").write_text("a file")
+    assert main(["inspect", "tilewright.cli.sample:example", "-o", str(tmp_path / "out")]) == 1
+    assert "cannot write" in capsys.readouterr().err
+
+
+def test_boxes_see_through_views_and_list_weights() -> None:
+    found = {b.name: b for b in boxes(Sample(8, 2).graph(1, 3))}
+    assert found["x"].kind == "input"
+    assert not any(b.title in ("reshape", "transpose", "constant") for b in found.values())
+    first = next(b for b in found.values() if b.title == "matmul")
+    assert first.kind == "matmul"
+    assert "q.weight: f32[8,8]" in first.detail
+    names = set(found)
+    assert all(s in names for b in found.values() for s in b.sources)
+
+
+def test_interrupt_and_version(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(demo, "run", stop)
+    assert main(["demo"]) == 130
+    with pytest.raises(SystemExit) as info:
+        main(["--version"])
+    assert info.value.code == 0
+    assert "tilewright" in capsys.readouterr().out
