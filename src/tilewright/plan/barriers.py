@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from ..kernels.launch import Buffer, Launch, Pointer
 
-SERIAL_NS = 2500.0  # below this estimated time on one core a launch is not worth a barrier
-FLOPS_PER_NS = 24.0  # rough speed of one core, only for that estimate
-BYTES_PER_NS = 12.0
+SERIAL_NS = 2000.0  # below this estimated time on one core a launch is not worth a barrier
+FLOPS_PER_NS = 60.0  # rough speed of one core, only for that estimate
+BYTES_PER_NS = 30.0
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ generated (`fastcall.py`); `_slow` is the complete way, with copies, `out=`, nes
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from typing import TYPE_CHECKING, Any
@@ -42,7 +42,7 @@ class Model:
     """What a session was made from, and how: kept for reports, for saving and for the reference target."""
 
     name: str
-    graph: Graph
+    source: Graph | Callable[[], Graph]  # a loaded session reads its graph only when somebody asks for it
     signature: Signature
     target: TargetSpec
     validation: Level = "normal"
@@ -50,9 +50,19 @@ class Model:
     notes: list[str] = field(default_factory=list)
     passes: dict[str, dict[str, int]] = field(default_factory=dict)  # pass -> named rule -> times applied
     framework: str = "torch"  # of the outputs where no input says it
+    stored_interface: Interface | None = None
+
+    @property
+    def graph(self) -> Graph:
+        """The graph after the passes."""
+        if not isinstance(self.source, Graph):
+            self.source = self.source()
+        return self.source
 
     @property
     def interface(self) -> Interface:
+        if self.stored_interface is not None:
+            return self.stored_interface
         inputs, outputs = (tuple(v.type for v in values) for values in (self.graph.inputs, self.graph.outputs))
         return Interface(self.signature.input_names, inputs, outputs, tuple(self.graph.symbols()))
 

@@ -1,0 +1,172 @@
+"""Programs, interfaces and signatures as plain data (for JSON), and back. Whatever cannot be right is a FormatError.
+
+A dim is an int or its text. Buffers are numbered: inputs, outputs, constants, temps, in this order. Kernels are named by the
+symbol of their object code; their tile IR is not stored.
+"""
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, get_args
+
+from ..core.dims import Dim, Expr, Symbol, parse_dim, sym
+from ..core.dtypes import dtype
+from ..core.errors import FormatError, ParseError
+from ..core.pytree import Spec
+from ..core.signature import Fixed, Signature, Size, Slot
+from ..ir.types import TensorType
+from ..kernels.launch import Argument, Buffer, BufferKind, ConstBuffer, ErrorWord, Launch, Packed, Pointer, Program, Word
+from ..ops.structure import ConstantData
+from ..tile.ir import Kernel
+from .executable import Interface
+
+Data = dict[str, Any]
+ROLES: dict[str, Callable[[Any], Slot | Fixed]] = {"slot": Slot, "fixed": Fixed}
+
+
+def dim_data(d: Dim) -> int | str:
+    return d if isinstance(d, int) else str(d)
+
+
+class Reader:
+    """Reads dims of one file; equal texts are parsed once."""
+
+    def __init__(self, symbols: Sequence[Symbol]) -> None:
+        self.known: dict[str, Expr] = {s.name: sym(s.name, s.lo, s.hi) for s in symbols}
+        self.seen: dict[str, Dim] = {}
+
+    def dim(self, value: Any) -> Dim:
+        if type(value) is int:
+            return value
+        if type(value) is not str or len(value) > 10_000:
+            raise FormatError(f"archive: a dim must be a number or a text, got {value!r:.40}")
+        if value not in self.seen:
+            try:
+                self.seen[value] = parse_dim(value, self.known)
+            except (ParseError, RecursionError) as e:
+                raise FormatError(f"archive: cannot read the dim {value!r:.60}") from e
+        return self.seen[value]
+
+    def type(self, data: Any) -> TensorType:
+        try:
+            return TensorType(dtype(data[0]), tuple(self.dim(d) for d in data[1]))
+        except (ParseError, TypeError, IndexError, KeyError) as e:
+            raise FormatError(f"archive: cannot read the type {data!r:.60}") from e
+
+
+def type_data(t: TensorType) -> list[Any]:
+    return [t.dtype.name, [dim_data(d) for d in t.shape]]
+
+
+def interface_data(i: Interface) -> Data:
+    return {"names": list(i.input_names), "inputs": [type_data(t) for t in i.inputs], "outputs": [type_data(t) for t in i.outputs],
+            "symbols": [[s.name, s.lo, s.hi] for s in i.symbols]}
+
+
+def read_interface(data: Data) -> tuple[Interface, Reader]:
+    try:
+        symbols = tuple(Symbol(str(n), int(lo), int(hi)) for n, lo, hi in data["symbols"])
+        reader = Reader(symbols)
+    except (ValueError, TypeError, KeyError, ParseError) as e:
+        raise FormatError("archive: the symbols cannot be read") from e
+    inputs, outputs = ([reader.type(t) for t in data[k]] for k in ("inputs", "outputs"))
+    return Interface(tuple(map(str, data["names"])), tuple(inputs), tuple(outputs), symbols), reader
+
+
+def signature_data(s: Signature) -> Data:
+    def role(r: Slot | Fixed | Size) -> list[Any]:
+        if isinstance(r, Slot):
+            return ["slot", r.index]
+        return ["fixed", r.value] if isinstance(r, Fixed) else ["size", dim_data(r.dim)]
+
+    return {"params": list(s.params), "in": s.in_spec.to_data(), "out": s.out_spec.to_data(), "inputs": [role(r) for r in s.inputs],
+            "outputs": [role(r) for r in s.outputs], "names": list(s.input_names)}
+
+
+def read_signature(data: Data, reader: Reader) -> Signature:
+    try:
+        inputs = tuple(ROLES[kind](value) for kind, value in data["inputs"])
+        outputs = tuple(Size(reader.dim(value)) if kind == "size" else ROLES[kind](value) for kind, value in data["outputs"])
+        specs = (_known_classes(Spec.from_data(data[k])) for k in ("in", "out"))
+        return Signature(tuple(data["params"]), next(specs), next(specs), inputs, outputs, tuple(data["names"]))
+    except (KeyError, ValueError, TypeError, RecursionError) as e:
+        raise FormatError("archive: the signature cannot be read") from e
+
+
+def _known_classes(spec: Spec) -> Spec:
+    """A file must not decide what is imported: container classes whose module is not loaded become dicts or tuples."""
+    children = tuple(_known_classes(c) for c in spec.children)
+    kind, keys = spec.type, spec.keys
+    if ":" in kind and kind.partition(":")[0] not in sys.modules:
+        named = len(keys) == len(children) and all(isinstance(k, str) for k in keys) and len(keys) > 0
+        kind, keys = ("dict", keys) if named else ("tuple", ())
+    return Spec(kind, keys, children)
+
+
+def program_data(program: Program, symbols: Sequence[str]) -> Data:
+    """`symbols[i]` is the object code of launch i."""
+    groups = (program.inputs, program.outputs, [c.buffer for c in program.constants], program.temps)
+    number = {b: i for i, b in enumerate(b for g in groups for b in g)}
+    for launch in program.launches:
+        for b in (*launch.reads, *launch.writes):
+            if b not in number:
+                number[b] = len(number)
+
+    def argument(a: Argument) -> list[Any]:
+        if isinstance(a, Pointer):
+            return ["p", number[a.buffer], dim_data(a.offset), dim_data(a.extent)]
+        return ["w", dim_data(a.value)] if isinstance(a, Word) else ["e"]
+
+    launches = [
+        {"name": x.name, "code": code, "args": [argument(a) for a in x.arguments], "grid": dim_data(x.grid),
+         "reads": [number[b] for b in x.reads], "writes": [number[b] for b in x.writes],
+         "inplace": [[number[a], number[b]] for a, b in x.inplace], "scratch": dim_data(x.scratch),
+         "flops": dim_data(x.flops), "bytes": dim_data(x.bytes), "serial": x.serial, "note": x.note}
+        for x, code in zip(program.launches, symbols, strict=True)
+    ]
+    return {"buffers": [[b.name, b.kind, dim_data(b.nbytes), b.index] for b in number], "launches": launches}
+
+
+def read_program(data: Data, constants: Sequence[tuple[ConstantData, Packed]], reader: Reader) -> tuple[Program, list[str]]:
+    """The program and the code symbol of each launch."""
+    try:
+        buffers = [Buffer(str(n), _kind(k), reader.dim(size), int(index)) for n, k, size, index in data["buffers"]]
+        program = Program(*([b for b in buffers if b.kind == k] for k in ("input", "output")))
+        program.temps = [b for b in buffers if b.kind == "temp"]
+        stored = [b for b in buffers if b.kind == "const"]
+        program.constants = [ConstBuffer(c, b, p) for (c, p), b in zip(constants, stored, strict=True)]
+        kernels: dict[str, Kernel] = {}
+        for x in data["launches"]:
+            pick = lambda key, x=x: tuple(buffers[int(i)] for i in x[key])
+            program.launches.append(Launch(
+                str(x["name"]), kernels.setdefault(x["code"], Kernel(x["code"])), tuple(_argument(a, buffers, reader) for a in x["args"]),
+                reader.dim(x["grid"]), pick("reads"), pick("writes"), tuple((buffers[a], buffers[b]) for a, b in x["inplace"]),
+                reader.dim(x["scratch"]), reader.dim(x["flops"]), reader.dim(x["bytes"]), bool(x["serial"]), str(x["note"])))
+        return program, [str(x["code"]) for x in data["launches"]]
+    except (KeyError, ValueError, TypeError, IndexError) as e:
+        raise FormatError("archive: the program cannot be read") from e
+
+
+def _kind(text: Any) -> BufferKind:
+    found: BufferKind | None = next((k for k in get_args(BufferKind) if k == text), None)
+    if found is None:
+        raise FormatError(f"archive: a buffer cannot be {text!r:.40}")
+    return found
+
+
+def _argument(data: Sequence[Any], buffers: Sequence[Buffer], reader: Reader) -> Argument:
+    if data[0] == "p":
+        return Pointer(buffers[data[1]], reader.dim(data[2]), reader.dim(data[3]))
+    return Word(reader.dim(data[1])) if data[0] == "w" else ErrorWord()
+
+
+def packed_data(p: Packed) -> list[Any]:
+    return [p.form, p.width, p.transposed]
+
+
+def read_packed(data: Any) -> Packed:
+    if not (isinstance(data, list) and [type(v) for v in data] == [str, int, bool] and data[0] in ("plain", "panels")):
+        raise FormatError(f"archive: not a form of a constant: {data!r:.60}")
+    return Packed(data[0], data[1], data[2])
+
+

@@ -1,0 +1,56 @@
+"""Packed constants: every element where the definition says, the rest zero, and back again."""
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tilewright.core.errors import CompileError
+from tilewright.kernels.launch import Buffer, ConstBuffer, Packed
+from tilewright.ops.structure import ConstantData
+from tilewright.runtime.packing import pack_constants, packed_bytes, packed_shape, unpack
+
+
+def const(array: np.ndarray, packed: Packed) -> ConstBuffer:
+    data = ConstantData(array, "w")
+    return ConstBuffer(data, Buffer("w", "const", packed_bytes(data.type, packed)), packed)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 70), st.integers(0, 20), st.sampled_from([1, 4, 16, 64]), st.booleans(), st.sampled_from(["f4", "f8", "i1", "f2"]))
+def test_panels_hold_every_element(n: int, k: int, width: int, transposed: bool, kind: str) -> None:
+    rng = np.random.default_rng(n * 100 + k)
+    w = rng.integers(-100, 100, (n, k)).astype(kind)
+    packed = Packed("panels", width, transposed)
+    one = const(np.ascontiguousarray(w.T) if transposed else w, packed)
+    (got,) = pack_constants([one])
+    assert got.shape == packed_shape(one.data.array.shape, packed)
+    want = np.zeros((-(-n // width) * width, k), kind)
+    want[:n] = w
+    np.testing.assert_array_equal(got, want.reshape(-(-n // width), width, k).transpose(0, 2, 1))
+    np.testing.assert_array_equal(unpack(got, one.data.type, packed), one.data.array)
+
+
+def test_plain_constants_stay_where_they_are() -> None:
+    w = np.arange(64, dtype=np.float32).reshape(8, 8)
+    strided = np.arange(64, dtype=np.float32).reshape(8, 8).T
+    kept, copied = pack_constants([const(w, Packed()), const(strided, Packed())])
+    assert kept is w
+    assert copied.flags.c_contiguous
+    assert copied.ctypes.data % 64 == 0
+    np.testing.assert_array_equal(copied, strided)
+
+
+def test_large_constants_are_packed_on_threads_alike() -> None:
+    rng = np.random.default_rng(3)
+    w = rng.standard_normal((1000, 900)).astype(np.float32)
+    one = const(w, Packed("panels", 48))
+    (a,), (b,) = pack_constants([one], threads=1), pack_constants([one], threads=3)
+    np.testing.assert_array_equal(a, b)
+    np.testing.assert_array_equal(unpack(a, one.data.type, one.packed), w)
+
+
+def test_panels_need_a_matrix() -> None:
+    with pytest.raises(CompileError, match="panels need a matrix and a width"):
+        packed_shape((2, 3, 4), Packed("panels", 16))
