@@ -17,6 +17,7 @@ from tilewright.cli import bench, demo, peers, workloads
 from tilewright.cli.inspection import boxes
 from tilewright.cli.main import main
 from tilewright.cli.sample import Sample
+from tilewright.cli.timing import Call
 
 
 def test_demo_needs_only_the_core_dependencies() -> None:
@@ -76,7 +77,7 @@ def test_bench_ablates_every_optional_pass(tmp_path: Path) -> None:
 
 
 def test_a_peer_that_fails_is_reported(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object) -> peers.Call:
+    def broken(*_: object) -> Call:
         raise RuntimeError("no such engine")
 
     monkeypatch.setitem(peers.PEERS, "ort", broken)
