@@ -33,6 +33,19 @@ def test_the_second_compile_comes_from_the_folder(tmp_path: Path) -> None:
     assert cache.compile([TEXT], target) == ([first[0]], 1)
 
 
+def test_a_cached_module_is_not_even_written(tmp_path: Path) -> None:
+    written: list[str] = []
+
+    def source(text: str) -> module.Source:
+        return "stands for " + text, lambda: written.append(text) or text  # type: ignore[func-returns-value]
+
+    cache, target = CodeCache(config(tmp_path)), host_target()
+    first, compiled = cache.build([source(TEXT), source(TEXT.replace("1", "2")), source(TEXT)], target, threads=2)
+    assert compiled == 2 and sorted(written) == sorted({TEXT, TEXT.replace("1", "2")})
+    written.clear()
+    assert CodeCache(config(tmp_path)).build([source(TEXT)], target) == (first[:1], 0) and written == []
+
+
 def test_whatever_shapes_the_code_is_in_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     def key() -> str:
         module._salt.cache_clear()
@@ -42,7 +55,7 @@ def test_whatever_shapes_the_code_is_in_the_key(monkeypatch: pytest.MonkeyPatch)
     keys = [key(), object_key(TEXT + " ", host_target()), object_key(TEXT, base), object_key(TEXT, host_target(), "O3")]
     monkeypatch.setattr(module, "ABI_VERSION", -1)
     keys.append(key())
-    monkeypatch.setattr(module, "CODEGEN_VERSION", -1)
+    monkeypatch.setattr(module, "codegen_version", lambda: "another emitter")
     keys.append(key())
     monkeypatch.setattr(module, "llvm_version", lambda: "another LLVM")
     keys.append(key())

@@ -5,6 +5,7 @@ import dataclasses
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from ..core.errors import CompileError
 from ..core.target_spec import TargetSpec
@@ -25,7 +26,7 @@ class Code:
     library: Library
     compiled: int = 0  # objects that were not in the cache
     notes: list[str] = field(default_factory=list)
-    texts: dict[str, str] = field(default_factory=dict)  # symbol -> LLVM text, empty when loaded from a file
+    texts: dict[str, str] = field(default_factory=dict)  # symbol -> LLVM text of what was emitted now; cached code was not
 
     def address(self, symbol: str) -> int:
         return self.library.address(symbol)
@@ -39,17 +40,24 @@ def symbol_of(kernel: Kernel) -> str:
 
 def compile_kernels(kernels: Sequence[Kernel], target: TargetSpec, emit: Emit, *, cache: CodeCache | None = None,
                     threads: int | None = None) -> Code:
-    """Emit, compile and link the distinct kernels of a program."""
+    """Emit, compile and link the distinct kernels of a program. What the cache holds under the kernel's own text is not even emitted."""
     cache = CodeCache() if cache is None else cache
     by_identity: dict[int, str] = {}
+    distinct: dict[str, Kernel] = {}
     texts: dict[str, str] = {}
     for kernel in kernels:
         if id(kernel) not in by_identity:
             symbol = by_identity[id(kernel)] = symbol_of(kernel)
-            if symbol not in texts:
-                texts[symbol] = emit(dataclasses.replace(kernel, name=symbol), target)
-    objects, compiled = cache.compile(list(texts.values()), target, threads=threads)
-    found = dict(zip(texts, objects, strict=True))
+            distinct.setdefault(symbol, dataclasses.replace(kernel, name=symbol))
+
+    def write(symbol: str) -> str:
+        return texts.setdefault(symbol, emit(distinct[symbol], target))
+
+    # Another emitter than ours is not part of the cache's keys: then the key is what it writes.
+    ours = emit.__module__ == "tilewright.target.cpu.emit"
+    sources = [(to_text(kernel) if ours else write(symbol), partial(write, symbol)) for symbol, kernel in distinct.items()]
+    objects, compiled = cache.build(sources, target, threads=threads)
+    found = dict(zip(distinct, objects, strict=True))
     code = link([by_identity[id(k)] for k in kernels], found)
     code.compiled, code.notes, code.texts = compiled, list(cache.notes), texts
     return code

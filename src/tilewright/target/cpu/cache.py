@@ -13,7 +13,7 @@ import os
 import stat
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,13 +22,15 @@ from ...core.target_spec import TargetSpec
 from .jit import DEFAULT_OPT, OptLevel, compile_many, llvm_version, pass_options
 
 ABI_VERSION = 1  # layout of thunks, argument words and the kernel signature
-CODEGEN_VERSION = 1  # raise when the emitter gives other code for the same kernel text
 
 _MAGIC = b"TWOBJ1\n\0"
 _SUM = 16  # bytes of checksum behind the magic
 _SUFFIX = ".o"
 _STALE_SECONDS = 3600.0
 _TOUCH_SECONDS = 3600.0
+
+
+Source = tuple[str, Callable[[], str]]
 
 
 @dataclass(frozen=True)
@@ -46,14 +48,24 @@ def default_folder() -> Path:
     return (Path(base) if base else Path("~/.cache").expanduser()) / "tilewright"
 
 
+@functools.cache
+def codegen_version() -> str:
+    """A hash of the code generator's own source: whoever changes it cannot forget to change the keys."""
+    digest = hashlib.blake2b(digest_size=10)
+    for name in ("target/cpu", "tile"):
+        for path in sorted((Path(__file__).parents[2] / name).glob("*.py")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
 def object_key(text: str, target: TargetSpec, opt: OptLevel = DEFAULT_OPT) -> str:
-    """The name of the code for `text` on `target`."""
+    """The name of the code for `text` (LLVM IR, or a kernel that our emitter turns into it) on `target`."""
     return hashlib.blake2b(_salt(target, opt) + text.encode(), digest_size=20).hexdigest()
 
 
 @functools.lru_cache(maxsize=64)
 def _salt(target: TargetSpec, opt: OptLevel) -> bytes:
-    versions = f"{llvm_version()} abi {ABI_VERSION} codegen {CODEGEN_VERSION}"
+    versions = f"{llvm_version()} abi {ABI_VERSION} codegen {codegen_version()}"
     return "\0".join((target.triple, target.cpu, target.feature_string, versions, pass_options(opt), "")).encode()
 
 
@@ -164,10 +176,19 @@ class CodeCache:
     def compile(self, texts: Sequence[str], target: TargetSpec, opt: OptLevel = DEFAULT_OPT, *,
                 threads: int | None = None) -> tuple[list[bytes], int]:
         """Object code of every module, from the cache or compiled now (and stored); and how many were compiled."""
-        keys = [object_key(text, target, opt) for text in texts]
+        return self.build([(text, functools.partial(str, text)) for text in texts], target, opt, threads=threads)
+
+    def build(self, sources: Sequence[Source], target: TargetSpec, opt: OptLevel = DEFAULT_OPT, *,
+              threads: int | None = None) -> tuple[list[bytes], int]:
+        """The same for modules that are written only when needed: a text that stands for the module, and a function that gives its IR.
+
+        Writing goes on here while other threads compile what is written already.
+        """
+        keys = [object_key(name, target, opt) for name, _ in sources]
         codes = {key: self.get(key) for key in dict.fromkeys(keys)}
-        fresh = {key: text for key, text in zip(keys, texts, strict=True) if codes[key] is None}
-        for key, made in zip(fresh, compile_many(list(fresh.values()), target, opt, threads=threads), strict=True):
+        fresh = {key: source for key, source in zip(keys, sources, strict=True) if codes[key] is None}
+        order = sorted(fresh, key=lambda key: -len(fresh[key][0]))  # the longest first: it decides when all are done
+        for key, made in zip(order, compile_many((fresh[key][1]() for key in order), target, opt, threads=threads), strict=True):
             codes[key] = made
             self.put(key, made)
         if self._written:

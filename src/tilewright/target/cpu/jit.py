@@ -11,11 +11,12 @@ import functools
 import itertools
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from ctypes import c_char_p
 from typing import Any, Literal
 
+from ...core.config import load
 from ...core.errors import CompileError
 from ...core.target_spec import TargetSpec
 
@@ -174,16 +175,17 @@ def optimised_ir(llvm_text: str, target: TargetSpec, opt: OptLevel = DEFAULT_OPT
         module.close()
 
 
-def compile_many(texts: Sequence[str], target: TargetSpec, opt: OptLevel = DEFAULT_OPT, *, threads: int | None = None) -> list[bytes]:
-    """Object code of many modules, longest first on `threads` threads (default: the target's cores, at most 8)."""
-    workers = min(len(texts), threads or min(target.cores, 8))
+def compile_many(texts: Iterable[str], target: TargetSpec, opt: OptLevel = DEFAULT_OPT, *, threads: int | None = None) -> list[bytes]:
+    """Object code of many modules on `threads` threads (default: TILEWRIGHT_COMPILE_THREADS, else the target's cores, at most 8).
+
+    `texts` may be a generator: what it has given is compiled while it makes the next.
+    """
+    workers = threads or load().compile_threads or min(target.cores, 8)
     if workers <= 1:
         return [compile_ir(text, target, opt) for text in texts]
     _llvm()
-    order = sorted(range(len(texts)), key=lambda i: -len(texts[i]))
     with ThreadPoolExecutor(workers, thread_name_prefix="tilewright-compile") as pool:
-        done = dict(zip(order, pool.map(lambda i: compile_ir(texts[i], target, opt), order), strict=True))
-    return [done[i] for i in range(len(texts))]
+        return [done.result() for done in [pool.submit(compile_ir, text, target, opt) for text in texts]]
 
 
 @functools.cache
