@@ -1,7 +1,9 @@
 """Compare an imported graph, run by the interpreter, with the module itself."""
+
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,17 @@ from tilewright.frontend.torch.tensors import to_numpy
 from tilewright.ir.interp import bind_symbols, run
 
 TOLERANCE = {torch.float64: 1e-11, torch.float32: 3e-5, torch.float16: 8e-3, torch.bfloat16: 6e-2}
+
+
+@contextlib.contextmanager
+def plain_kernels() -> Iterator[None]:
+    """torch without oneDNN: its half-precision kernels die on an illegal instruction on some virtual machines."""
+    before = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(before)
 
 
 def call(imported: Imported, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None) -> Any:
@@ -45,11 +58,18 @@ def assert_close(got: Any, want: Any, tolerance: float | None = None) -> None:
         np.testing.assert_allclose(a.astype(np.float64), exact, rtol=limit, atol=limit * scale)
 
 
-def check(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None, *, more: list[tuple[Any, ...]] | None = None,
-          tolerance: float | None = None, **options: Any) -> Imported:
+def check(
+    target: Any,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    more: list[tuple[Any, ...]] | None = None,
+    tolerance: float | None = None,
+    **options: Any,
+) -> Imported:
     """Import with `args`; the interpreter must agree with torch for `args` and for each of `more`."""
     imported = import_torch(target, args, kwargs, **options)
-    with torch.no_grad():
+    with torch.no_grad(), plain_kernels():
         for given in [args, *(more or [])]:
             assert_close(call(imported, given, kwargs), target(*given, **(kwargs or {})), tolerance)
     return imported

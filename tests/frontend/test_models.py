@@ -1,4 +1,5 @@
 """Every model family: the interpreter on the imported graph equals PyTorch, static and with dynamic dims."""
+
 from __future__ import annotations
 
 import copy
@@ -60,13 +61,18 @@ def test_dtypes(name: str, dtype: torch.dtype) -> None:
     module, args = STATIC[name]()
     module = copy.deepcopy(module).to(dtype)
     args = tuple(a.to(dtype) if a.is_floating_point() else a for a in args)
-    check(module, args)
+    in_f32 = name == "llama" and dtype == torch.float64  # transformers computes its norms and rope in f32 whatever the module's dtype
+    check(module, args, tolerance=1e-5 if in_f32 else None)
 
 
 DYNAMIC: dict[str, tuple[Callable[[], Any], Callable[[int, int], tuple[Any, ...]], dict[str, Any]]] = {
     "mlp": (lambda: plain.randomised(plain.MLP(9)), lambda b, s: (torch.randn(b, 9),), {"x": {0: B}}),
     "block": (lambda: plain.randomised(plain.Block(16, 2)), lambda b, s: (torch.randn(b, s, 16),), {"x": {0: B, 1: S}}),
-    "block-causal": (lambda: plain.randomised(plain.Block(16, 2, "softmax", causal=True)), lambda b, s: (torch.randn(b, s, 16),), {"x": {0: B, 1: S}}),
+    "block-causal": (
+        lambda: plain.randomised(plain.Block(16, 2, "softmax", causal=True)),
+        lambda b, s: (torch.randn(b, s, 16),),
+        {"x": {0: B, 1: S}},
+    ),
     "llama-block": (lambda: plain.randomised(plain.LlamaBlock()), lambda b, s: (torch.randn(b, s, 32),), {"x": {0: B, 1: S}}),
     "gpt2": (hugging.gpt2, lambda b, s: (ids(1, s),), {"x": {1: S}}),
     "gpt2-batch": (hugging.gpt2, lambda b, s: (ids(b, s),), {"x": {0: B, 1: S}}),
@@ -98,9 +104,9 @@ def test_composites_are_kept() -> None:
 
 
 def test_tied_weight_is_one_constant() -> None:
-    module = hugging.gpt2()
+    module: Any = hugging.gpt2()
     imported = check(module, (ids(1, 7),))
-    table = module.model.transformer.wte.weight  # type: ignore[union-attr]
+    table = module.model.transformer.wte.weight
     found = [n for n in imported.graph if isinstance(n.op, Constant) and n.op.data.array.shape == tuple(table.shape)]
     assert len(found) == 1
     users = imported.graph.users()[found[0].value]

@@ -1,4 +1,5 @@
 """Plain torch modules: MLP, transformer blocks in several spellings, small helpers around Hugging Face models."""
+
 from __future__ import annotations
 
 from typing import Any

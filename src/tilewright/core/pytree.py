@@ -3,6 +3,7 @@
 Containers are tuple, list, dict, namedtuple and classes that a frontend knows how to take apart (`Hook`). Everything else is
 a leaf, None included. A `Spec` holds plain data only, so it can be saved and read back without the frontend's library.
 """
+
 from __future__ import annotations
 
 import importlib

@@ -2,6 +2,7 @@
 
 A `Signature` is made by a frontend and used by a session. It is plain data: no object of the frontend's library is in it.
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -54,16 +55,19 @@ class Signature:
     def simple(self) -> bool:
         """Every argument is positional and is itself a graph input, in order: a call's args are the graph's inputs."""
         args, kwargs = self.in_spec.children
-        return (not kwargs.children and all(c.type == "leaf" for c in args.children)
-                and self.inputs == tuple(Slot(i) for i in range(len(self.inputs))))
+        return (
+            not kwargs.children
+            and all(c.type == "leaf" for c in args.children)
+            and self.inputs == tuple(Slot(i) for i in range(len(self.inputs)))
+        )
 
     def flatten(self, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None) -> list[Any]:
         """The graph's inputs, in order, from a call's arguments; InputError when the structure or a fixed value differs."""
         if self.simple and not kwargs and len(args) == self.n_args:
             return list(args)
-        args, named = self._bind(args, dict(kwargs or {}))
+        bound, named = self._bind(args, dict(kwargs or {}))
         leaves: list[Any] = []
-        for i, (arg, spec) in enumerate(zip(args, self.in_spec.children[0].children, strict=True)):
+        for i, (arg, spec) in enumerate(zip(bound, self.in_spec.children[0].children, strict=True)):
             self._match(arg, spec, leaves, self._param(i))
         for key, spec in zip(self.in_spec.children[1].keys, self.in_spec.children[1].children, strict=True):
             self._match(named[key], spec, leaves, key)
@@ -72,16 +76,20 @@ class Signature:
             if isinstance(role, Slot):
                 out[role.index] = leaf
             elif type(leaf) is not type(role.value) or leaf != role.value:
-                raise InputError(f"session: argument leaf {i} ({self._owner(i)!r}) was fixed to {role.value!r} when the model was "
-                                 f"exported, got {_short(leaf)}; compile again for another value")
+                raise InputError(
+                    f"session: argument leaf {i} ({self._owner(i)!r}) was fixed to {role.value!r} when the model was "
+                    f"exported, got {_short(leaf)}; compile again for another value"
+                )
         return out
 
     def unflatten(self, outputs: Sequence[Any], sizes: Mapping[str, int] | None = None) -> Any:
         """The call's result from the graph's outputs; `sizes` gives each symbol's value (needed for `Size` leaves)."""
         if self.out_spec.type == "leaf" and isinstance(self.outputs[0], Slot):
             return outputs[self.outputs[0].index]
-        leaves = [outputs[o.index] if isinstance(o, Slot) else o.value if isinstance(o, Fixed) else evaluate(o.dim, sizes or {})
-                  for o in self.outputs]
+        leaves = [
+            outputs[o.index] if isinstance(o, Slot) else o.value if isinstance(o, Fixed) else evaluate(o.dim, sizes or {})
+            for o in self.outputs
+        ]
         return unflatten(self.out_spec, leaves)
 
     @property
@@ -105,14 +113,14 @@ class Signature:
         wanted = [self._param(i) for i in range(self.n_args)]
         keys = self.in_spec.children[1].keys
         takes = ", ".join([*wanted, *(f"{k}=" for k in keys)])
-        for value, name in zip(args[len(wanted):], self.params[len(wanted):], strict=False):
+        for value, name in zip(args[len(wanted) :], self.params[len(wanted) :], strict=False):
             if name not in keys or name in kwargs:
                 raise InputError(f"session: takes ({takes}), got {len(args)} positional arguments")
             kwargs[name] = value
         if len(args) > max(len(wanted), len(self.params)):
             raise InputError(f"session: takes ({takes}), got {len(args)} positional arguments")
         bound = list(args[: len(wanted)])
-        for name in wanted[len(bound):]:
+        for name in wanted[len(bound) :]:
             if name not in kwargs:
                 raise InputError(f"session: argument {name!r} is missing; takes ({takes})")
             bound.append(kwargs.pop(name))

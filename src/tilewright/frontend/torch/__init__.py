@@ -1,4 +1,5 @@
 """PyTorch frontend: `import_torch(module, args)` gives a graph and the signature of its calls. torch is imported on use."""
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any

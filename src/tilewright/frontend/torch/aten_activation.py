@@ -1,4 +1,5 @@
 """Activations."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -10,7 +11,7 @@ from .registry import Context, Handler, aten, axis_of
 
 def _plain(op: Any) -> Handler:
     def handler(c: Context, x: Value) -> Value:
-        return c.emit(op(), x)  # type: ignore[no-any-return]
+        return c.emit(op(), x)
 
     return handler
 
@@ -21,22 +22,22 @@ for _name, _op in {"silu": O.Silu, "mish": O.Mish, "hardswish": O.Hardswish, "ha
 
 @aten("relu.default")
 def relu(c: Context, x: Value) -> Value:
-    return c.emit(O.Relu() if x.dtype.is_float else O.Maximum(), x, *([] if x.dtype.is_float else [c.scalar(0, x.dtype)]))  # type: ignore[no-any-return]
+    return c.emit(O.Relu() if x.dtype.is_float else O.Maximum(), x, *([] if x.dtype.is_float else [c.scalar(0, x.dtype)]))
 
 
 @aten("relu6.default")
 def relu6(c: Context, x: Value) -> Value:
-    return c.emit(O.Minimum(), c.emit(O.Maximum(), x, c.scalar(0.0, x.dtype)), c.scalar(6.0, x.dtype))  # type: ignore[no-any-return]
+    return c.emit(O.Minimum(), c.emit(O.Maximum(), x, c.scalar(0.0, x.dtype)), c.scalar(6.0, x.dtype))
 
 
 @aten("gelu.default")
 def gelu(c: Context, x: Value, *, approximate: str = "none") -> Value:
-    return c.emit(O.Gelu(approximate=approximate), x)  # type: ignore[no-any-return]
+    return c.emit(O.Gelu(approximate=approximate), x)
 
 
 @aten("leaky_relu.default")
 def leaky_relu(c: Context, x: Value, negative_slope: float = 0.01) -> Value:
-    return c.emit(O.LeakyRelu(slope=float(negative_slope)), x)  # type: ignore[no-any-return]
+    return c.emit(O.LeakyRelu(slope=float(negative_slope)), x)
 
 
 @aten("elu.default")
@@ -50,7 +51,7 @@ def elu(c: Context, x: Value, alpha: float = 1.0, scale: float = 1.0, input_scal
 @aten("selu.default")
 def selu(c: Context, x: Value) -> Value:
     scale = 1.0507009873554804934193349852946
-    return c.emit(O.Mul(), c.emit(O.Elu(alpha=1.6732632423543772848170429916717), x), c.scalar(scale, x.dtype))  # type: ignore[no-any-return]
+    return c.emit(O.Mul(), c.emit(O.Elu(alpha=1.6732632423543772848170429916717), x), c.scalar(scale, x.dtype))
 
 
 @aten("softplus.default")
@@ -60,7 +61,7 @@ def softplus(c: Context, x: Value, beta: float = 1.0, threshold: float = 20.0) -
 
 @aten("log_sigmoid.default")
 def log_sigmoid(c: Context, x: Value) -> Value:
-    return c.emit(O.Neg(), c.emit(O.Softplus(), c.emit(O.Neg(), x)))  # type: ignore[no-any-return]
+    return c.emit(O.Neg(), c.emit(O.Softplus(), c.emit(O.Neg(), x)))
 
 
 @aten("glu.default")
@@ -68,14 +69,14 @@ def glu(c: Context, x: Value, dim: int = -1) -> Value:
     axis = axis_of(dim, len(x.shape))
     half = x.shape[axis] // 2
     a, b = c.slice(x, axis, 0, half), c.slice(x, axis, half, half)
-    return c.emit(O.Mul(), a, c.emit(O.Sigmoid(), b))  # type: ignore[no-any-return]
+    return c.emit(O.Mul(), a, c.emit(O.Sigmoid(), b))
 
 
 @aten("prelu.default", "_prelu_kernel.default")
 def prelu(c: Context, x: Value, weight: Value) -> Value:
     if len(weight.shape) == 1 and len(x.shape) > 1 and weight.shape[0] != 1:
         weight = c.reshape(weight, (weight.shape[0], *[1] * (len(x.shape) - 2)))
-    return c.emit(O.Where(), c.emit(O.Greater(), x, c.scalar(0.0, x.dtype)), x, c.emit(O.Mul(), x, weight))  # type: ignore[no-any-return]
+    return c.emit(O.Where(), c.emit(O.Greater(), x, c.scalar(0.0, x.dtype)), x, c.emit(O.Mul(), x, weight))
 
 
 @aten("softmax.int", "_softmax.default", "special_softmax.int")
@@ -92,4 +93,4 @@ def _on_axis(c: Context, op: Any, x: Value, dim: int) -> Value:
     x = c.cast(x, c.dtype)
     if not x.shape:
         return c.reshape(c.emit(op(axis=0), c.reshape(x, (1,))), ())
-    return c.emit(op(axis=axis_of(dim, len(x.shape))), x)  # type: ignore[no-any-return]
+    return c.emit(op(axis=axis_of(dim, len(x.shape))), x)

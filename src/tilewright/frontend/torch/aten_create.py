@@ -1,4 +1,5 @@
 """Tensors made from nothing: aranges stay index expressions, fills are broadcast scalars."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -60,8 +61,17 @@ def new_full(c: Context, x: Value, size: Any, value: Any, **_: Any) -> Value:
     return filled(c, value, c.shape)
 
 
-@aten("zeros.default", "zeros_like.default", "new_zeros.default", "empty.memory_format", "empty_like.default", "new_empty.default",
-      "empty_strided.default", "new_empty_strided.default", "empty_permuted.default")
+@aten(
+    "zeros.default",
+    "zeros_like.default",
+    "new_zeros.default",
+    "empty.memory_format",
+    "empty_like.default",
+    "new_empty.default",
+    "empty_strided.default",
+    "new_empty_strided.default",
+    "empty_permuted.default",
+)
 def zeros(c: Context, *_: Any, **__: Any) -> Value:
     return filled(c, 0, c.shape)
 

@@ -1,4 +1,5 @@
 """Gathers: embedding, index_select, gather, advanced indexing, triangles."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ SMALL = 1 << 16  # constants up to this size are looked at
 
 @aten("embedding.default")
 def embedding(c: Context, weight: Value, ids: Value, *_: Any) -> Value:
-    return c.emit(O.Gather(axis=0), weight, ids)  # type: ignore[no-any-return]
+    return c.emit(O.Gather(axis=0), weight, ids)
 
 
 @aten("index_select.default")
@@ -32,7 +33,7 @@ def index_select(c: Context, x: Value, dim: int, index: Value) -> Value:
 def gather(c: Context, x: Value, dim: int, index: Value, *, sparse_grad: bool = False) -> Value:
     if not x.shape:
         return x
-    return c.emit(O.GatherAlongAxis(axis=axis_of(dim, len(x.shape))), _narrowed(c, x, index, axis_of(dim, len(x.shape))), index)  # type: ignore[no-any-return]
+    return c.emit(O.GatherAlongAxis(axis=axis_of(dim, len(x.shape))), _narrowed(c, x, index, axis_of(dim, len(x.shape))), index)
 
 
 def _narrowed(c: Context, x: Value, index: Value, axis: int) -> Value:
@@ -53,11 +54,11 @@ def index(c: Context, x: Value, indices: Sequence[Value | None]) -> Value:
         return x
     picks = [nonnegative(c, i, x.shape[a]) for a, i in zip(axes, found, strict=True)]
     if len(axes) == 1:
-        return c.emit(O.Gather(axis=axes[0]), x, picks[0])  # type: ignore[no-any-return]
+        return c.emit(O.Gather(axis=axes[0]), x, picks[0])
     if axes != list(range(axes[0], axes[0] + len(axes))):
         x = c.transpose(x, [*axes, *(a for a in range(len(x.shape)) if a not in axes)])
         axes = list(range(len(axes)))
-    return c.emit(O.Index(axes=tuple(axes)), x, *picks)  # type: ignore[no-any-return]
+    return c.emit(O.Index(axes=tuple(axes)), x, *picks)
 
 
 @aten("take_along_dim.default")
@@ -75,7 +76,7 @@ def nonnegative(c: Context, ids: Value, size: Any) -> Value:
     if is_nonnegative(ids):
         return ids
     below = c.emit(O.Less(), ids, c.scalar(0, ids.dtype))
-    return c.emit(O.Where(), below, c.emit(O.Add(), ids, c.scalar(size, ids.dtype)), ids)  # type: ignore[no-any-return]
+    return c.emit(O.Where(), below, c.emit(O.Add(), ids, c.scalar(size, ids.dtype)), ids)
 
 
 def is_nonnegative(v: Value) -> bool:
@@ -94,7 +95,9 @@ def is_nonnegative(v: Value) -> bool:
         return True
     if isinstance(op, O.Cast):
         return operands[0].dtype.is_bool or is_nonnegative(operands[0])
-    if isinstance(op, (O.Reshape, O.Transpose, O.Slice, O.Expand, O.Flip, O.Split, O.Add, O.Mul, O.Minimum, O.Concat, O.FloorDivide, O.CumSum)):
+    if isinstance(
+        op, (O.Reshape, O.Transpose, O.Slice, O.Expand, O.Flip, O.Split, O.Add, O.Mul, O.Minimum, O.Concat, O.FloorDivide, O.CumSum)
+    ):
         return all(is_nonnegative(x) for x in operands)
     if isinstance(op, O.Maximum):
         return any(is_nonnegative(x) for x in operands)
@@ -118,4 +121,4 @@ def _triangle(c: Context, x: Value, diagonal: Any, compare: Any) -> Value:
     shape = x.shape[-2:]
     rows = c.emit(O.Iota(shape=(shape[0], 1), axis=0, dtype=dt.i64, start=diagonal))
     columns = c.emit(O.Iota(shape=(1, shape[1]), axis=1, dtype=dt.i64))
-    return c.emit(O.Where(), c.emit(compare, columns, rows), x, c.scalar(0, x.dtype))  # type: ignore[no-any-return]
+    return c.emit(O.Where(), c.emit(compare, columns, rows), x, c.scalar(0, x.dtype))

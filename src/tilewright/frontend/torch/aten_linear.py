@@ -1,4 +1,5 @@
 """Contractions: matmul in its spellings, convolution, pooling, attention."""
+
 from __future__ import annotations
 
 import math
@@ -13,7 +14,7 @@ from .registry import Context, aten
 
 
 def _matmul(c: Context, a: Value, b: Value, alpha: float = 1.0, *, transpose_b: bool = False) -> Value:
-    return c.emit(O.Matmul(transpose_b=transpose_b, alpha=float(alpha)), a, b)  # type: ignore[no-any-return]
+    return c.emit(O.Matmul(transpose_b=transpose_b, alpha=float(alpha)), a, b)
 
 
 @aten("linear.default")
@@ -38,7 +39,7 @@ def mv(c: Context, a: Value, b: Value) -> Any:
 
 @aten("outer.default", "ger.default")
 def outer(c: Context, a: Value, b: Value) -> Value:
-    return c.emit(O.Mul(), c.reshape(c.cast(a, c.dtype), (*a.shape, 1)), c.reshape(c.cast(b, c.dtype), (1, *b.shape)))  # type: ignore[no-any-return]
+    return c.emit(O.Mul(), c.reshape(c.cast(a, c.dtype), (*a.shape, 1)), c.reshape(c.cast(b, c.dtype), (1, *b.shape)))
 
 
 @aten("addmm.default", "baddbmm.default", "addmv.default")
@@ -47,7 +48,7 @@ def addmm(c: Context, bias: Value, a: Value, b: Value, *, beta: Any = 1, alpha: 
     out = c.reshape(_matmul(c, a, right, alpha), c.shape)
     if beta == 0:
         return out
-    return c.emit(O.Add(), out, bias if beta == 1 else c.emit(O.Mul(), bias, c.scalar(beta, bias.dtype)))  # type: ignore[no-any-return]
+    return c.emit(O.Add(), out, bias if beta == 1 else c.emit(O.Mul(), bias, c.scalar(beta, bias.dtype)))
 
 
 def _tuple(v: Any, n: int) -> tuple[int, ...]:
@@ -58,12 +59,28 @@ def _tuple(v: Any, n: int) -> tuple[int, ...]:
     return tuple(items * n if len(items) == 1 else items)
 
 
-def _conv(c: Context, x: Value, w: Value, bias: Value | None, stride: Any, padding: tuple[tuple[int, int], ...], dilation: Any, groups: int,
-          transposed: bool = False, output_padding: Any = 0) -> Value:
+def _conv(
+    c: Context,
+    x: Value,
+    w: Value,
+    bias: Value | None,
+    stride: Any,
+    padding: tuple[tuple[int, int], ...],
+    dilation: Any,
+    groups: int,
+    transposed: bool = False,
+    output_padding: Any = 0,
+) -> Value:
     n = len(w.shape) - 2
     batched = x if len(x.shape) == n + 2 else c.reshape(x, (1, *x.shape))
-    op = O.Conv(stride=_tuple(stride, n), padding=padding, dilation=_tuple(dilation, n), groups=groups, transposed=transposed,
-                output_padding=_tuple(output_padding, n))
+    op = O.Conv(
+        stride=_tuple(stride, n),
+        padding=padding,
+        dilation=_tuple(dilation, n),
+        groups=groups,
+        transposed=transposed,
+        output_padding=_tuple(output_padding, n),
+    )
     out = c.emit(op, batched, w)
     if bias is not None:
         out = c.emit(O.Add(), out, c.reshape(bias, (1, bias.shape[0], *[1] * n)))
@@ -75,27 +92,49 @@ def _both(padding: Any, n: int) -> tuple[tuple[int, int], ...]:
 
 
 @aten("conv1d.default", "conv2d.default", "conv3d.default")
-def conv(c: Context, x: Value, w: Value, bias: Value | None = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1) -> Value:
+def conv(
+    c: Context, x: Value, w: Value, bias: Value | None = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
+) -> Value:
     return _conv(c, x, w, bias, stride, _both(padding, len(w.shape) - 2), dilation, groups)
 
 
 @aten("conv1d.padding", "conv2d.padding", "conv3d.padding")
-def conv_named(c: Context, x: Value, w: Value, bias: Value | None = None, stride: Any = 1, padding: str = "valid", dilation: Any = 1,
-               groups: int = 1) -> Value:
+def conv_named(
+    c: Context, x: Value, w: Value, bias: Value | None = None, stride: Any = 1, padding: str = "valid", dilation: Any = 1, groups: int = 1
+) -> Value:
     n = len(w.shape) - 2
     total = [d * (k - 1) if padding == "same" else 0 for d, k in zip(_tuple(dilation, n), w.shape[2:], strict=True)]
     return _conv(c, x, w, bias, stride, tuple((t // 2, t - t // 2) for t in total), dilation, groups)
 
 
 @aten("convolution.default")
-def convolution(c: Context, x: Value, w: Value, bias: Value | None, stride: Any, padding: Any, dilation: Any, transposed: bool,
-                output_padding: Any, groups: int) -> Value:
+def convolution(
+    c: Context,
+    x: Value,
+    w: Value,
+    bias: Value | None,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: int,
+) -> Value:
     return _conv(c, x, w, bias, stride, _both(padding, len(w.shape) - 2), dilation, groups, transposed, output_padding)
 
 
 @aten("conv_transpose1d.default", "conv_transpose2d.input", "conv_transpose3d.input")
-def conv_transpose(c: Context, x: Value, w: Value, bias: Value | None = None, stride: Any = 1, padding: Any = 0, output_padding: Any = 0,
-                   groups: int = 1, dilation: Any = 1) -> Value:
+def conv_transpose(
+    c: Context,
+    x: Value,
+    w: Value,
+    bias: Value | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    groups: int = 1,
+    dilation: Any = 1,
+) -> Value:
     return _conv(c, x, w, bias, stride, _both(padding, len(w.shape) - 2), dilation, groups, True, output_padding)
 
 
@@ -107,15 +146,25 @@ def _pool(c: Context, op: Any, x: Value, n: int, kernel: Any, stride: Any, paddi
 
 
 def _max_pool(n: int) -> Any:
-    def handler(c: Context, x: Value, kernel: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False) -> Value:
+    def handler(
+        c: Context, x: Value, kernel: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
+    ) -> Value:
         return _pool(c, O.MaxPool, x, n, kernel, stride, padding, dilation=_tuple(dilation, n), ceil_mode=bool(ceil_mode))
 
     return handler
 
 
 def _avg_pool(n: int) -> Any:
-    def handler(c: Context, x: Value, kernel: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False, count_include_pad: bool = True,
-                divisor_override: int | None = None) -> Any:
+    def handler(
+        c: Context,
+        x: Value,
+        kernel: Any,
+        stride: Any = None,
+        padding: Any = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+        divisor_override: int | None = None,
+    ) -> Any:
         if divisor_override is not None:
             raise UnsupportedError("avg_pool with divisor_override is not supported")
         return _pool(c, O.AvgPool, x, n, kernel, stride, padding, ceil_mode=bool(ceil_mode), count_include_pad=bool(count_include_pad))
@@ -130,9 +179,9 @@ def _adaptive(n: int) -> Any:
         if all(d == 1 for d in wanted):
             rank = len(x.shape)
             return c.emit(O.Mean(axes=tuple(range(rank - n, rank)), keepdims=True), x)
-        if not all(isinstance(i, int) and isinstance(o, int) and i % o == 0 for i, o in zip(sizes, wanted, strict=True)):
+        kernel = [i // o for i, o in zip(sizes, wanted, strict=True) if isinstance(i, int) and isinstance(o, int) and i % o == 0]
+        if len(kernel) != n:
             return NotImplemented
-        kernel = [int(i) // int(o) for i, o in zip(sizes, wanted, strict=True)]
         return _pool(c, O.AvgPool, x, n, kernel, kernel, 0, ceil_mode=False, count_include_pad=True)
 
     return handler
@@ -152,14 +201,25 @@ def max_pool_indices(c: Context, x: Value, *args: Any, **kwargs: Any) -> Any:
 
 
 @aten("scaled_dot_product_attention.default")
-def attention(c: Context, q: Value, k: Value, v: Value, attn_mask: Value | None = None, dropout_p: float = 0.0, is_causal: bool = False, *,
-              scale: float | None = None, enable_gqa: bool = False) -> Value:
+def attention(
+    c: Context,
+    q: Value,
+    k: Value,
+    v: Value,
+    attn_mask: Value | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Value:
     if dropout_p:
         raise UnsupportedError("attention with dropout is random; call module.eval() first")
     width = q.shape[-1]
-    if scale is None and not isinstance(width, int):
-        raise UnsupportedError("attention needs a static head size")
-    factor = float(scale) if scale is not None else 1.0 / math.sqrt(int(width))
+    if scale is None:
+        if not isinstance(width, int):
+            raise UnsupportedError("attention needs a static head size")
+        scale = 1.0 / math.sqrt(width)
     operands = [_rank4(c, x, q) for x in (q, k, v)]
     boolean = attn_mask is not None and attn_mask.dtype.is_bool
     if attn_mask is not None:
@@ -170,7 +230,7 @@ def attention(c: Context, q: Value, k: Value, v: Value, attn_mask: Value | None 
         elif len(q.shape) == 3 and len(mask.shape) == 3:
             mask = c.reshape(mask, (1, *mask.shape))  # heads stand where the batch was
         operands.append(mask)
-    op = O.Attention(scale=factor, causal=bool(is_causal), has_mask=boolean, has_bias=attn_mask is not None and not boolean)
+    op = O.Attention(scale=float(scale), causal=bool(is_causal), has_mask=boolean, has_bias=attn_mask is not None and not boolean)
     return c.reshape(c.emit(op, *operands), c.shape)
 
 
@@ -186,8 +246,17 @@ def _rank4(c: Context, x: Value, q: Value) -> Value:
 
 
 @aten("_scaled_dot_product_flash_attention_for_cpu.default")
-def flash_attention(c: Context, q: Value, k: Value, v: Value, dropout_p: float = 0.0, is_causal: bool = False, *, attn_mask: Value | None = None,
-                    scale: float | None = None) -> Any:
+def flash_attention(
+    c: Context,
+    q: Value,
+    k: Value,
+    v: Value,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    attn_mask: Value | None = None,
+    scale: float | None = None,
+) -> Any:
     from .convert import Missing
 
     out = attention(c, q, k, v, attn_mask, dropout_p, is_causal, scale=scale)

@@ -1,4 +1,5 @@
 """Normalisation layers, in their inference form."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -7,19 +8,27 @@ from typing import Any
 import numpy as np
 
 from ... import ops as O
+from ...core import dtypes as dt
 from ...core.errors import UnsupportedError
 from ...ir.graph import Value
 from .registry import Context, aten
 
 
 @aten("layer_norm.default")
-def layer_norm(c: Context, x: Value, normalized_shape: Sequence[int], weight: Value | None = None, bias: Value | None = None,
-               eps: float = 1e-5, *_: Any) -> Value:
+def layer_norm(
+    c: Context,
+    x: Value,
+    normalized_shape: Sequence[int],
+    weight: Value | None = None,
+    bias: Value | None = None,
+    eps: float = 1e-5,
+    *_: Any,
+) -> Value:
     n = len(normalized_shape)
     if weight is not None and bias is not None:
-        return c.emit(O.LayerNorm(eps=float(eps), naxes=n, affine="both"), x, weight, bias)  # type: ignore[no-any-return]
+        return c.emit(O.LayerNorm(eps=float(eps), naxes=n, affine="both"), x, weight, bias)
     if weight is not None:
-        return c.emit(O.LayerNorm(eps=float(eps), naxes=n, affine="weight"), x, weight)  # type: ignore[no-any-return]
+        return c.emit(O.LayerNorm(eps=float(eps), naxes=n, affine="weight"), x, weight)
     out = c.emit(O.LayerNorm(eps=float(eps), naxes=n, affine="none"), x)
     return out if bias is None else c.emit(O.Add(), out, bias)
 
@@ -39,11 +48,9 @@ def _statistics_missing(out: Value, what: str) -> tuple[Any, Any, Any]:
 @aten("rms_norm.default")
 def rms_norm(c: Context, x: Value, normalized_shape: Sequence[int], weight: Value | None = None, eps: float | None = None) -> Value:
     if eps is None:
-        import ml_dtypes
-
-        eps = float(ml_dtypes.finfo(x.dtype.np).eps)
+        eps = {dt.f16: 2.0**-10, dt.bf16: 2.0**-7, dt.f32: 2.0**-23, dt.f64: 2.0**-52}[x.dtype]  # torch.finfo(x.dtype).eps
     op = O.RmsNorm(eps=float(eps), naxes=len(normalized_shape), affine="none" if weight is None else "weight")
-    return c.emit(op, x) if weight is None else c.emit(op, x, weight)  # type: ignore[no-any-return]
+    return c.emit(op, x) if weight is None else c.emit(op, x, weight)
 
 
 @aten("_fused_rms_norm.default")
@@ -63,30 +70,51 @@ def _affine(c: Context, weight: Value | None, bias: Value | None, like: Value, c
 
 
 @aten("batch_norm.default")
-def batch_norm(c: Context, x: Value, weight: Value | None, bias: Value | None, mean: Value | None, var: Value | None, training: bool,
-               momentum: float, eps: float, cudnn_enabled: bool = False) -> Value:
+def batch_norm(
+    c: Context,
+    x: Value,
+    weight: Value | None,
+    bias: Value | None,
+    mean: Value | None,
+    var: Value | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool = False,
+) -> Value:
     if training or mean is None or var is None:
         raise UnsupportedError("batch norm in training mode updates its statistics; call module.eval() first")
     extra = _affine(c, weight, bias, mean, x.shape[1])
-    stats = [v for v in (mean, var, *extra)]
+    stats = [mean, var, *extra]
     dtypes = {v.dtype for v in stats}
     if dtypes != {x.dtype}:
         stats = [c.cast(v, x.dtype) for v in stats]
-    return c.emit(O.BatchNorm(eps=float(eps), affine="both" if extra else "none"), x, *stats)  # type: ignore[no-any-return]
+    return c.emit(O.BatchNorm(eps=float(eps), affine="both" if extra else "none"), x, *stats)
 
 
 @aten("_native_batch_norm_legit_no_training.default")
-def native_batch_norm(c: Context, x: Value, weight: Value | None, bias: Value | None, mean: Value, var: Value, momentum: float, eps: float) -> Any:
+def native_batch_norm(
+    c: Context, x: Value, weight: Value | None, bias: Value | None, mean: Value, var: Value, momentum: float, eps: float
+) -> Any:
     return _statistics_missing(batch_norm(c, x, weight, bias, mean, var, False, momentum, eps), "batch_norm")
 
 
 @aten("group_norm.default")
-def group_norm(c: Context, x: Value, num_groups: int, weight: Value | None = None, bias: Value | None = None, eps: float = 1e-5,
-               cudnn_enabled: bool = True) -> Value:
+def group_norm(
+    c: Context,
+    x: Value,
+    num_groups: int,
+    weight: Value | None = None,
+    bias: Value | None = None,
+    eps: float = 1e-5,
+    cudnn_enabled: bool = True,
+) -> Value:
     extra = _affine(c, weight, bias, x, x.shape[1])
-    return c.emit(O.GroupNorm(groups=num_groups, eps=float(eps), affine="both" if extra else "none"), x, *extra)  # type: ignore[no-any-return]
+    return c.emit(O.GroupNorm(groups=num_groups, eps=float(eps), affine="both" if extra else "none"), x, *extra)
 
 
 @aten("native_group_norm.default")
-def native_group_norm(c: Context, x: Value, weight: Value | None, bias: Value | None, n: Any, channels: Any, hw: Any, group: int, eps: float) -> Any:
+def native_group_norm(
+    c: Context, x: Value, weight: Value | None, bias: Value | None, n: Any, channels: Any, hw: Any, group: int, eps: float
+) -> Any:
     return _statistics_missing(group_norm(c, x, group, weight, bias, eps), "native_group_norm")

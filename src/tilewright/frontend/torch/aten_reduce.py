@@ -1,4 +1,5 @@
 """Reductions, scans and selections along an axis."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -7,7 +8,7 @@ from ... import ops as O
 from ...core import dtypes as dt
 from ...core.errors import UnsupportedError
 from ...ir.graph import Value
-from .aten_elementwise import truth
+from .aten_logic import truth
 from .registry import Context, aten, axes_of, axis_of
 
 
@@ -69,7 +70,7 @@ def _arg(c: Context, op: Any, x: Value, dim: int | None, keepdim: bool) -> Value
         return c.reshape(out, (1,) * len(x.shape)) if keepdim else out
     if not x.shape:
         return c.scalar(0, dt.i64)
-    return c.emit(op(axis=axis_of(dim, len(x.shape)), keepdims=bool(keepdim)), x)  # type: ignore[no-any-return]
+    return c.emit(op(axis=axis_of(dim, len(x.shape)), keepdims=bool(keepdim)), x)
 
 
 @aten("argmax.default")
@@ -106,7 +107,7 @@ def _var(c: Context, x: Value, dim: Any, correction: float | None, keepdim: bool
     axes = axes_of(dim, len(x.shape))
     if not axes:
         raise UnsupportedError("the variance of a rank-0 tensor is not supported")
-    return c.emit(O.Var(axes=axes, keepdims=bool(keepdim), correction=float(1 if correction is None else correction)), x)  # type: ignore[no-any-return]
+    return c.emit(O.Var(axes=axes, keepdims=bool(keepdim), correction=float(1 if correction is None else correction)), x)
 
 
 @aten("var.correction")
@@ -116,7 +117,7 @@ def var(c: Context, x: Value, dim: Any = None, *, correction: float | None = Non
 
 @aten("std.correction")
 def std(c: Context, x: Value, dim: Any = None, *, correction: float | None = None, keepdim: bool = False) -> Value:
-    return c.emit(O.Sqrt(), _var(c, x, dim, correction, keepdim))  # type: ignore[no-any-return]
+    return c.emit(O.Sqrt(), _var(c, x, dim, correction, keepdim))
 
 
 @aten("var.default")
@@ -126,7 +127,7 @@ def var_all(c: Context, x: Value, unbiased: bool = True) -> Value:
 
 @aten("std.default")
 def std_all(c: Context, x: Value, unbiased: bool = True) -> Value:
-    return c.emit(O.Sqrt(), _var(c, x, None, float(unbiased), False))  # type: ignore[no-any-return]
+    return c.emit(O.Sqrt(), _var(c, x, None, float(unbiased), False))
 
 
 @aten("var.dim")
@@ -136,12 +137,22 @@ def var_dim(c: Context, x: Value, dim: Any, unbiased: bool = True, keepdim: bool
 
 @aten("std.dim")
 def std_dim(c: Context, x: Value, dim: Any, unbiased: bool = True, keepdim: bool = False) -> Value:
-    return c.emit(O.Sqrt(), _var(c, x, dim, float(unbiased), keepdim))  # type: ignore[no-any-return]
+    return c.emit(O.Sqrt(), _var(c, x, dim, float(unbiased), keepdim))
 
 
 @aten("var_mean.correction")
 def var_mean(c: Context, x: Value, dim: Any = None, *, correction: float | None = None, keepdim: bool = False) -> tuple[Value, Value]:
     return _var(c, x, dim, correction, keepdim), reduce(c, O.Mean, x, dim, keepdim)
+
+
+@aten("var_mean.default")
+def var_mean_all(c: Context, x: Value, unbiased: bool = True) -> tuple[Value, Value]:
+    return var_mean(c, x, correction=float(unbiased))
+
+
+@aten("var_mean.dim")
+def var_mean_dim(c: Context, x: Value, dim: Any, unbiased: bool = True, keepdim: bool = False) -> tuple[Value, Value]:
+    return var_mean(c, x, dim, correction=float(unbiased), keepdim=keepdim)
 
 
 @aten("std_mean.correction")
@@ -181,4 +192,4 @@ def topk(c: Context, x: Value, k: Any, dim: int = -1, largest: bool = True, sort
         raise UnsupportedError(f"topk needs a static k, got {k}")
     if not x.shape:
         raise UnsupportedError("topk of a rank-0 tensor is not supported")
-    return c.emit(O.TopK(k=k, axis=axis_of(dim, len(x.shape)), largest=bool(largest)), x)
+    return c.emit_all(O.TopK(k=k, axis=axis_of(dim, len(x.shape)), largest=bool(largest)), x)

@@ -1,4 +1,5 @@
 """Shapes: views, permutations, slices, joins and repeats. Result shapes come from torch, so symbolic ones are exact."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -11,9 +12,26 @@ from ...ir.graph import Value
 from .registry import Context, aten, axis_of
 
 
-@aten("view.default", "reshape.default", "_unsafe_view.default", "flatten.using_ints", "unflatten.int", "view_as.default", "reshape_as.default",
-      "unsqueeze.default", "squeeze.default", "squeeze.dim", "squeeze.dims", "_reshape_alias.default", "ravel.default", "atleast_1d.default",
-      "atleast_2d.default", "view_copy.default", "unsqueeze_copy.default", "squeeze_copy.dims")
+@aten(
+    "view.default",
+    "reshape.default",
+    "_unsafe_view.default",
+    "flatten.using_ints",
+    "unflatten.int",
+    "view_as.default",
+    "reshape_as.default",
+    "unsqueeze.default",
+    "squeeze.default",
+    "squeeze.dim",
+    "squeeze.dims",
+    "_reshape_alias.default",
+    "ravel.default",
+    "atleast_1d.default",
+    "atleast_2d.default",
+    "view_copy.default",
+    "unsqueeze_copy.default",
+    "squeeze_copy.dims",
+)
 def view(c: Context, x: Value, *_: Any, **__: Any) -> Value:
     return c.reshape(x, c.shape)
 
@@ -93,14 +111,24 @@ def select(c: Context, x: Value, dim: int, index: Any) -> Value:
     return c.reshape(c.slice(x, axis, start, 1), c.shape)
 
 
-@aten("split.Tensor", "split.sizes", "split_with_sizes.default", "chunk.default", "tensor_split.sections", "tensor_split.indices",
-      "split_copy.Tensor", "split_with_sizes_copy.default", "unsafe_split.Tensor", "unsafe_chunk.default")
+@aten(
+    "split.Tensor",
+    "split.sizes",
+    "split_with_sizes.default",
+    "chunk.default",
+    "tensor_split.sections",
+    "tensor_split.indices",
+    "split_copy.Tensor",
+    "split_with_sizes_copy.default",
+    "unsafe_split.Tensor",
+    "unsafe_chunk.default",
+)
 def split(c: Context, x: Value, _sizes: Any, dim: int = 0) -> tuple[Value, ...]:
     axis = axis_of(dim, len(x.shape))
     sizes = tuple(s[axis] for s in c.shapes())
     if len(sizes) == 1:
         return (x,)
-    return tuple(c.emit(O.Split(axis=axis, sizes=sizes), x))
+    return c.emit_all(O.Split(axis=axis, sizes=sizes), x)
 
 
 @aten("unbind.int")
@@ -148,6 +176,17 @@ def repeat_interleave(c: Context, x: Value, repeats: Any, dim: int | None = None
     return c.reshape(c.expand(c.reshape(x, (*x.shape[: axis + 1], 1, *x.shape[axis + 1 :])), wide), c.shape)
 
 
+@aten("meshgrid.default", "meshgrid.indexing")
+def meshgrid(c: Context, tensors: Sequence[Value], *, indexing: str = "ij") -> tuple[Value, ...]:
+    n = len(tensors)
+    axes = [1, 0, *range(2, n)] if indexing == "xy" and n > 1 else list(range(n))
+    shapes = c.shapes()
+    return tuple(
+        c.expand(c.reshape(x, [x.type.numel if axis == k else 1 for k in range(n)]), s)
+        for x, axis, s in zip(tensors, axes, shapes, strict=True)
+    )
+
+
 @aten("flip.default")
 def flip(c: Context, x: Value, dims: Sequence[int]) -> Value:
     axes = tuple(sorted(axis_of(d, len(x.shape)) for d in dims))
@@ -188,7 +227,7 @@ def constant_pad(c: Context, x: Value, pads: Sequence[Any], value: Any = 0) -> V
         lo[axis], hi[axis] = (0 if k else p for k, p in zip(cut, (before, after), strict=True))
     if not any(isinstance(p, Expr) or p for p in (*lo, *hi)):
         return x
-    return c.emit(O.Pad(lo=tuple(lo), hi=tuple(hi), value=value), x)  # type: ignore[no-any-return]
+    return c.emit(O.Pad(lo=tuple(lo), hi=tuple(hi), value=value), x)
 
 
 @aten("diff.default")

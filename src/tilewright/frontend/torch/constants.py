@@ -1,4 +1,5 @@
 """Parameters, buffers and lifted tensors as constants: memory shared with torch, a tied weight once."""
+
 from __future__ import annotations
 
 from typing import Any

@@ -3,6 +3,7 @@
 Nodes that torch keeps but we have no op for are expanded with torch's own decomposition, on the spot. Problems are collected
 and raised together: one error lists every unsupported op with its count and first place.
 """
+
 from __future__ import annotations
 
 import operator
@@ -12,7 +13,7 @@ from typing import Any
 from ...core.dims import Expr
 from ...core.errors import UnsupportedError
 from ...ir.graph import Graph, Value
-from . import aten_activation, aten_create, aten_elementwise, aten_index, aten_linear, aten_norm, aten_reduce, aten_shape  # noqa: F401
+from . import families  # noqa: F401
 from .constants import Constants
 from .decompose import decomposition, expand
 from .mutation import Aliases
@@ -20,7 +21,16 @@ from .place import place_of
 from .registry import Context, key_of, lookup
 from .symbols import Symbols
 
-IGNORED = ("_assert", "sym_constrain_range", "_functional_sym_constrain", "_assert_tensor_metadata", "_assert_scalar", "_assert_async")
+IGNORED = (  # checks that torch inserts; they compute nothing
+    "_assert",
+    "_assert_async",
+    "_assert_scalar",
+    "_assert_tensor_metadata",
+    "_functional_sym_constrain_range",
+    "_functional_sym_constrain_range_for_size",
+    "sym_constrain_range",
+    "sym_constrain_range_for_size",
+)
 
 
 class Poison:
@@ -41,8 +51,10 @@ class Problems:
         if self._found:
             lines = [f"  {what} x{n}" + (f" (first at {where})" if where else "") for what, (n, where) in sorted(self._found.items())]
             total = sum(n for n, _ in self._found.values())
-            raise UnsupportedError(f"torch: {total} node{'s' * (total > 1)} of {len(self._found)} kind{'s' * (len(self._found) > 1)} "
-                                   "cannot be imported; rewrite these parts of the model with supported ops:\n" + "\n".join(lines))
+            raise UnsupportedError(
+                f"torch: {total} node{'s' * (total > 1)} of {len(self._found)} kind{'s' * (len(self._found) > 1)} "
+                "cannot be imported; rewrite these parts of the model with supported ops:\n" + "\n".join(lines)
+            )
 
 
 class Converter:
@@ -58,8 +70,11 @@ class Converter:
         aliases = Aliases(module.graph)
         for node in module.graph.nodes:
             if node.op == "output":
-                return [self._resolve(a, env) for a in node.args[0]] if isinstance(node.args[0], (tuple, list)) \
+                return (
+                    [self._resolve(a, env) for a in node.args[0]]
+                    if isinstance(node.args[0], (tuple, list))
                     else [self._resolve(node.args[0], env)]
+                )
             if node.op == "placeholder":
                 if node not in env:
                     raise UnsupportedError(f"torch: graph input {node.name!r} has no value")
@@ -114,7 +129,7 @@ class Converter:
             if out is not NotImplemented:
                 return out
         if decomposition(node.target) is None:
-            return self._poison(f"aten.{key}" if handler is None or "." in key else key, place)
+            return self._poison(str(node.target), place)
         module, actual = expand(node)
         places = [n for n in module.graph.nodes if n.op == "placeholder"]
         inner = dict(zip(places, self._actual(actual, node, args, kwargs), strict=True))

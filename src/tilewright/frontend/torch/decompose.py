@@ -1,10 +1,15 @@
 """torch's own decomposition of one FX node, as a small FX graph over the same fake tensors."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
 from .registry import key_of, lookup
+
+
+def _dispatch_name(target: Any) -> str:
+    return str(target.name())
 
 
 def decomposition(target: Any) -> Callable[..., Any] | None:
@@ -15,8 +20,8 @@ def decomposition(target: Any) -> Callable[..., Any] | None:
         return None
     found = torch._decomp.decomposition_table.get(target)
     if found is not None:
-        return found  # type: ignore[no-any-return]
-    if torch._C._dispatch_has_kernel_for_dispatch_key(target.name(), "CompositeImplicitAutograd"):
+        return found
+    if torch._C._dispatch_has_kernel_for_dispatch_key(_dispatch_name(target), "CompositeImplicitAutograd"):
         return target.decompose
     return None
 
@@ -25,8 +30,11 @@ def _useful() -> dict[Any, Any]:
     """Decompositions of ops that we have no function for: composites that we know stay whole."""
     import torch
 
-    return {op: fn for op, fn in torch._decomp.decomposition_table.items()
-            if isinstance(op, torch._ops.OpOverload) and lookup(key_of(op)) is None}
+    return {
+        op: fn
+        for op, fn in torch._decomp.decomposition_table.items()
+        if isinstance(op, torch._ops.OpOverload) and lookup(key_of(op)) is None
+    }
 
 
 def expand(node: Any) -> tuple[Any, list[Any]]:

@@ -1,8 +1,10 @@
 """Run torch.export with our dynamic dims, and turn its errors into ours."""
+
 from __future__ import annotations
 
 import inspect
 import re
+import types
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -31,9 +33,17 @@ def as_module(target: Any) -> Any:
     if not callable(target):
         raise CompileError(f"import_torch: needs a torch.nn.Module, a callable or an ExportedProgram, got a {type(target).__name__}")
 
+    body = target
+    if isinstance(target, types.FunctionType):
+        # export records source lines only for frames called "forward": a copy of the function under that name keeps its places
+        body = types.FunctionType(
+            target.__code__.replace(co_name="forward"), target.__globals__, "forward", target.__defaults__, target.__closure__
+        )
+        body.__kwdefaults__ = target.__kwdefaults__
+
     class Function(torch.nn.Module):
         def forward(self, *args: Any, **kwargs: Any) -> Any:
-            return target(*args, **kwargs)
+            return body(*args, **kwargs)
 
     try:
         signature = inspect.signature(target)
@@ -62,7 +72,15 @@ def run_export(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], dy
         raise CompileError(explain(e)) from e
 
 
-_NOISE = ("For more information", "The error above occurred", "Suggested fixes", "consider using", "Caused by", "If you suspect", "For extended")
+_NOISE = (
+    "For more information",
+    "The error above occurred",
+    "Suggested fixes",
+    "consider using",
+    "Caused by",
+    "If you suspect",
+    "For extended",
+)
 
 
 def explain(error: Exception) -> str:
@@ -78,6 +96,9 @@ def explain(error: Exception) -> str:
     if fixes:
         asked = "; ".join(line.strip() for line in fixes[1].strip().splitlines())
         advice = f"declare the dims as torch suggests: {asked}"
+    elif "not a known type" in text:
+        head = head.partition(". If this type")[0]
+        advice = "return tensors in tuples, lists and dicts (a Hugging Face model: set config.use_cache = False)"
     elif "data-dependent" in text or "data dependent" in text:
         advice = "control flow and sizes may not depend on tensor values; use torch.where, or move that part out of the model"
     frames = re.findall(r'File "([^"]+)", line (\d+)', text)
@@ -114,6 +135,15 @@ def translate(dynamic: Any) -> Any:
         return t
 
     return walk(dynamic)
+
+
+def complete(tree: Any, values: Any) -> Any:
+    """The declaration with None for every entry of a dict that it leaves out: torch wants the whole structure."""
+    if isinstance(values, Mapping) and (tree is None or isinstance(tree, Mapping)):
+        return {k: complete((tree or {}).get(k), v) for k, v in values.items()}
+    if isinstance(values, (tuple, list)) and (tree is None or (isinstance(tree, (tuple, list)) and len(values) == len(tree))):
+        return [complete(t, v) for t, v in zip(tree or [None] * len(values), values, strict=True)]
+    return tree
 
 
 def linear(e: Expr) -> tuple[int, int]:

@@ -1,7 +1,9 @@
 """`import_torch`: a module, callable or ExportedProgram becomes a graph and the signature of its calls."""
+
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,9 +15,9 @@ from ...core.signature import Fixed, Signature, Size, Slot
 from ...ir.graph import Graph, Value
 from ...ir.types import TensorType
 from .constants import Constants
-from .convert import Converter, Lazy, Poison
-from .export import Axis, Tensor, declared, grown_sizes, linear, parameters, run_export, translate
-from .mutation import Aliases
+from .convert import Converter, Lazy, Missing, Poison
+from .export import Axis, Tensor, complete, declared, grown_sizes, linear, parameters, run_export, translate
+from .mutation import Aliases, needs_functional
 from .place import place_of
 from .symbols import Symbols
 from .tensors import dtype_of
@@ -42,8 +44,15 @@ class Imported:
         return list(self.signature.input_names)
 
 
-def import_torch(target: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None, *, dynamic: Mapping[str, Any] | None = None,
-                 dynamic_shapes: Any = None, name: str | None = None) -> Imported:
+def import_torch(
+    target: Any,
+    args: tuple[Any, ...] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    dynamic: Mapping[str, Any] | None = None,
+    dynamic_shapes: Any = None,
+    name: str | None = None,
+) -> Imported:
     """Import a torch.nn.Module, a callable or an ExportedProgram.
 
     `dynamic` maps parameter names to `{axis: Dim}` (nested as the argument is); `dynamic_shapes` is torch.export's own form.
@@ -68,7 +77,7 @@ def import_torch(target: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, A
         tree, found = _declare(tree, params, args, kwargs)
         args, kwargs = _grow(found, args, kwargs)
     program = run_export(target, args, kwargs, translate(tree) if tree is not None else None)
-    return from_program(program, found=found, params=params, name=name or getattr(target, "__name__", type(target).__name__))
+    return from_program(program, found=found, params=params, name=str(name or getattr(target, "__name__", type(target).__name__)))
 
 
 def _declare(tree: Any, params: tuple[str, ...], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, list[Axis]]:
@@ -78,14 +87,15 @@ def _declare(tree: Any, params: tuple[str, ...], args: tuple[Any, ...], kwargs: 
 
     counter = itertools.count()
     numbered_args, numbered_kwargs = _pytree.tree_map(
-        lambda t: Tensor(next(counter), tuple(t.shape)) if isinstance(t, torch.Tensor) else t, (args, dict(kwargs)))
+        lambda t: Tensor(next(counter), tuple(t.shape)) if isinstance(t, torch.Tensor) else t, (args, dict(kwargs))
+    )
     values = {**dict(zip(params, numbered_args, strict=False)), **numbered_kwargs}
     if isinstance(tree, Mapping):
         unknown = [k for k in tree if k not in values]
         if unknown and len(numbered_args) <= len(params):
             raise ConfigError(f"dynamic: there is no argument {unknown[0]!r}; the arguments are {', '.join(values) or 'none'}")
-        tree = {**{k: None for k in values}, **tree} if not unknown else tree
-        return tree, [a for k, v in values.items() for a in declared(tree.get(k), v, k)]
+        found = [a for k, v in values.items() for a in declared(tree.get(k), v, k)]
+        return (tree if unknown else complete(tree, values)), found
     return tree, [a for k, t in zip(values, tree, strict=False) for a in declared(t, values[k], k)]
 
 
@@ -144,32 +154,43 @@ def from_program(program: Any, *, found: list[Axis] | None = None, params: tuple
     if not params:
         count = len(in_spec.children[0].children)
         params = tuple(names[:count]) if len(names) >= count and all(c.type == "leaf" for c in in_spec.children[0].children) else ()
-    signature = Signature(params=params, in_spec=in_spec, out_spec=spec_of(program.call_spec.out_spec), inputs=tuple(leaves),
-                          outputs=outputs, input_names=tuple(names))
+    signature = Signature(
+        params=params,
+        in_spec=in_spec,
+        out_spec=spec_of(program.call_spec.out_spec),
+        inputs=tuple(leaves),
+        outputs=outputs,
+        input_names=tuple(names),
+    )
     return Imported(graph, signature)
 
 
 def _functional(program: Any) -> Any:
     """The program itself, or its functional form when in-place writes are seen through views."""
-    if not Aliases(program.graph).needs_functional():
+    if not needs_functional(program.graph_module):
         return program
     try:
-        return program.run_decompositions({})
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return program.run_decompositions({})
     except Exception as e:
         raise CompileError(f"torch.export: the model writes to tensors in place and torch could not make that functional: {e}") from e
 
 
 def _check_mutations(program: Any) -> None:
     """Writes to the caller's tensors or the module's buffers are not supported; say which."""
-    specs = {n: s for n, s in zip((n for n in program.graph.nodes if n.op == "placeholder"), program.graph_signature.input_specs, strict=True)}
+    holes = (n for n in program.graph.nodes if n.op == "placeholder")
+    specs = dict(zip(holes, program.graph_signature.input_specs, strict=True))
     told = []
     for hole, node in Aliases(program.graph).written_inputs():
         where = place_of(node)
         told.append(f"{specs[hole].target or hole.name}" + (f" ({where})" if where else ""))
     told += [s.target or s.arg.name for s in program.graph_signature.output_specs if s.kind.name.endswith("_MUTATION")]
     if told:
-        raise UnsupportedError(f"torch: the model writes to {', '.join(dict.fromkeys(told))} in place; state is not supported yet: return the new "
-                               "value instead (batch norm: call module.eval())")
+        raise UnsupportedError(
+            f"torch: the model writes to {', '.join(dict.fromkeys(told))} in place; state is not supported yet: "
+            "return the new value instead (batch norm: call module.eval())"
+        )
 
 
 def _bind(symbols: Symbols, users: list[tuple[Any, Any]], found: list[Axis]) -> None:
@@ -203,7 +224,9 @@ def _input(graph: Graph, symbols: Symbols, node: Any, leaves: list[Slot | Fixed]
     if fake is None or isinstance(fake, (bool, int, float, str)):
         leaves.append(Fixed(fake))
         return fake
-    raise UnsupportedError(f"torch: input {node.name!r} is a dynamic {type(fake).__name__}; only tensors can vary: pass it as a tensor or make it static")
+    raise UnsupportedError(
+        f"torch: input {node.name!r} is a dynamic {type(fake).__name__}; only tensors can vary: pass it as a tensor, or make it static"
+    )
 
 
 def _tensor(program: Any, spec: Any) -> Any:
@@ -225,6 +248,8 @@ def _outputs(graph: Graph, results: list[Any]) -> tuple[Slot | Fixed | Size, ...
         elif r is None or isinstance(r, (bool, int, float, str)):
             out.append(Fixed(r))
         else:
+            if isinstance(r, Missing):
+                raise UnsupportedError(f"torch: {r.what}")
             kind = "size or flag that depends on the data" if isinstance(r, Poison) else type(r).__name__
             raise UnsupportedError(f"torch: the model returns a {kind}, which is not supported")
     return tuple(out)

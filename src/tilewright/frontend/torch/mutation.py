@@ -3,6 +3,7 @@
 Export keeps `y.add_(1)`. When no other view of y's memory is read afterwards, the op is simply `y = y + 1` under all names of
 that whole tensor. Otherwise the program is functionalised by torch first. A write to an input or a buffer is an error.
 """
+
 from __future__ import annotations
 
 import operator
@@ -10,7 +11,19 @@ from collections.abc import Iterable
 from typing import Any
 
 # These return their operand itself in inference, though their schemas do not say so.
-SAME = {"dropout", "feature_dropout", "alpha_dropout", "lift_fresh", "alias", "detach", "detach_", "contiguous", "to", "type_as", "native_dropout"}
+SAME = {
+    "dropout",
+    "feature_dropout",
+    "alpha_dropout",
+    "lift_fresh",
+    "alias",
+    "detach",
+    "detach_",
+    "contiguous",
+    "to",
+    "type_as",
+    "native_dropout",
+}
 
 
 def base_name(node: Any) -> str:
@@ -83,3 +96,13 @@ class Aliases:
     def written_inputs(self) -> list[tuple[Any, Any]]:
         """(placeholder, writing node) for writes that reach the caller's or the module's own tensors."""
         return [(self.root[n], n) for n in self.mutations if self.root[n].op == "placeholder"]
+
+
+def needs_functional(module: Any) -> bool:
+    """Whether torch must functionalise this graph module first: see above; a nested region that writes to a captured tensor too."""
+    if Aliases(module.graph).needs_functional():
+        return True
+    bodies = [
+        getattr(module, n.target) for n in module.graph.nodes if n.op == "get_attr" and hasattr(getattr(module, n.target, None), "graph")
+    ]
+    return any(Aliases(b.graph).written_inputs() or needs_functional(b) for b in bodies)

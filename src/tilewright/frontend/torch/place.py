@@ -1,4 +1,5 @@
 """Where in the user's source an FX node comes from."""
+
 from __future__ import annotations
 
 import re
@@ -6,7 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
-_OWN = re.compile(r"(^|/)torch/|<eval_with_key>|<frozen")
+_OWN = re.compile(r"^torch/|site-packages/torch/|tilewright/frontend/torch/|<eval_with_key>|<frozen")
 
 
 def place_of(node: Any) -> str:

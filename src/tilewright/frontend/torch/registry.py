@@ -3,10 +3,11 @@
 One small function per ATen op, registered with `@aten("linear.default")`. It receives a `Context` and the op's arguments:
 tensors as `Value`s, sizes as dims, everything else as Python values, and returns a `Value` (or a tuple of them).
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -20,14 +21,15 @@ from .symbols import Symbols
 from .tensors import dtype_of
 
 Handler = Callable[..., Any]
+H = TypeVar("H", bound=Handler)
 TABLE: dict[str, Handler] = {}
 Scalar = bool | int | float
 
 
-def aten(*names: str) -> Callable[[Handler], Handler]:
+def aten(*names: str) -> Callable[[H], H]:
     """Register a function for `aten.<name>`; `name` is `op.overload`. In-place twins (`op_.overload`) follow from it."""
 
-    def enter(fn: Handler) -> Handler:
+    def enter(fn: H) -> H:
         for name in names:
             if name in TABLE:
                 raise UnsupportedError(f"aten {name!r} is registered twice")
@@ -80,10 +82,13 @@ class Context:
 
     # building
 
-    def emit(self, op: Op, *operands: Value) -> Any:
-        """Append an op; the value, or a tuple when it has several outputs."""
-        node = self.graph.add(op, *operands, name=self.name, place=self.place)
-        return node.values[0] if len(node.values) == 1 else node.values
+    def emit(self, op: Op, *operands: Value) -> Value:
+        """Append an op with one output."""
+        return self.graph.add(op, *operands, name=self.name, place=self.place).value
+
+    def emit_all(self, op: Op, *operands: Value) -> tuple[Value, ...]:
+        """Append an op with several outputs."""
+        return self.graph.add(op, *operands, name=self.name, place=self.place).values
 
     def scalar(self, value: Scalar | Expr, dtype: DType) -> Value:
         """A rank-0 constant (one per value and dtype), or the run-time value of a symbolic dim."""
@@ -124,9 +129,10 @@ class Context:
         if start == 0 and size == x.shape[axis] and step == 1:
             return x
         n = len(x.shape)
-        starts, sizes, steps = [0] * n, list(x.shape), [1] * n
-        starts[axis], sizes[axis], steps[axis] = start, size, step  # type: ignore[call-overload]
-        return self.emit(O.Slice(starts=tuple(starts), sizes=tuple(sizes), steps=tuple(steps)), x)  # type: ignore[no-any-return]
+        starts: list[Dim] = [0] * n
+        sizes, steps = list(x.shape), [1] * n
+        starts[axis], sizes[axis], steps[axis] = start, size, step
+        return self.emit(O.Slice(starts=tuple(starts), sizes=tuple(sizes), steps=tuple(steps)), x)
 
     def constant(self, array: Any, name: str = "const") -> Value:
         return self.graph.constant(array, name=name)

@@ -1,4 +1,5 @@
 """torch's symbolic sizes (sympy expressions over s0, s1, …) as our dims, with the user's names and ranges."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -19,17 +20,23 @@ class Symbols:
         """Record that torch's `expr`, at `where`, is our `ours` (a symbol, or `a*symbol + b`)."""
         free = list(getattr(expr, "free_symbols", ()))
         if not free:
-            raise CompileError(f"torch.export: {where} was declared dynamic ({ours}) but the model fixes it to {expr}; declare it static, "
-                               "or give an example of another size")
+            raise CompileError(
+                f"torch.export: {where} was declared dynamic ({ours}) but the model fixes it to {expr}; declare it static, "
+                "or give an example of another size"
+            )
         if len(free) != 1 or len(symbols(ours)) != 1:
             raise CompileError(f"torch.export: {where} is {expr}; a dynamic dim must depend on one symbol, got {ours}")
-        ours_root, = symbols(ours)
+        (ours_root,) = symbols(ours)
         root = Expr((((ours_root,), 1),))
         theirs = free[0]
         if theirs in self._known and self._known[theirs] != root:
-            raise CompileError(f"torch.export: {where} must equal {self._known[theirs]}, got another symbol {ours_root}; use one Dim for both")
+            raise CompileError(
+                f"torch.export: {where} must equal {self._known[theirs]}, got another symbol {ours_root}; use one Dim for both"
+            )
         if self._names.setdefault(ours_root.name, theirs) != theirs:
-            raise CompileError(f"torch.export: {ours_root} stands for two sizes that differ ({self._names[ours_root.name]}, {theirs}); use two Dims")
+            raise CompileError(
+                f"torch.export: {ours_root} stands for two sizes that differ ({self._names[ours_root.name]}, {theirs}); use two Dims"
+            )
         self._known[theirs] = root
         if self.dim(expr) != ours:
             raise CompileError(f"torch.export: {where} is {self.dim(expr)} but was declared as {ours}")

@@ -1,4 +1,5 @@
 """torch tensors and dtypes as ours. A tensor's memory is shared, never copied."""
+
 from __future__ import annotations
 
 from functools import cache
@@ -16,9 +17,21 @@ from ...core.errors import UnsupportedError
 def _dtypes() -> dict[Any, DType]:
     import torch
 
-    table = {torch.bool: dt.bool_, torch.int8: dt.i8, torch.int16: dt.i16, torch.int32: dt.i32, torch.int64: dt.i64,
-             torch.uint8: dt.u8, torch.uint16: dt.u16, torch.uint32: dt.u32, torch.uint64: dt.u64,
-             torch.float16: dt.f16, torch.bfloat16: dt.bf16, torch.float32: dt.f32, torch.float64: dt.f64}
+    table = {
+        torch.bool: dt.bool_,
+        torch.int8: dt.i8,
+        torch.int16: dt.i16,
+        torch.int32: dt.i32,
+        torch.int64: dt.i64,
+        torch.uint8: dt.u8,
+        torch.uint16: dt.u16,
+        torch.uint32: dt.u32,
+        torch.uint64: dt.u64,
+        torch.float16: dt.f16,
+        torch.bfloat16: dt.bf16,
+        torch.float32: dt.f32,
+        torch.float64: dt.f64,
+    }
     return dict(table)
 
 

@@ -1,4 +1,5 @@
 """torch's pytrees as ours: structures of calls and results, Hugging Face outputs and caches included."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -11,9 +12,6 @@ _PLAIN = (str, int, float, bool, type(None))
 
 def spec_of(tree: Any) -> Spec:
     """Our Spec for a torch TreeSpec."""
-    import torch
-    from torch.utils import _pytree
-
     if tree.is_leaf():
         return LEAF
     kind, context = tree.type, tree.context
@@ -22,8 +20,8 @@ def spec_of(tree: Any) -> Spec:
         return Spec(kind.__name__, (), children)
     if kind is dict:
         return Spec("dict", tuple(context), children)
-    if kind in (_pytree.namedtuple, torch.Size) or (isinstance(context, type) and issubclass(context, tuple)):
-        return Spec(class_name(context), (), children) if isinstance(context, type) else Spec("tuple", (), children)
+    if isinstance(context, type) and issubclass(context, tuple):
+        return Spec(class_name(context), (), children)  # a namedtuple: its class is the context
     if kind.__name__ == "OrderedDict":
         return Spec(class_name(kind), tuple(context), children)
     return Spec(class_name(kind), _keys(context, kind), children)

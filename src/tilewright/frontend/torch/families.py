@@ -1,0 +1,29 @@
+"""Importing this module fills the ATen table: one file a family."""
+
+from __future__ import annotations
+
+from . import (
+    aten_activation,
+    aten_copy,
+    aten_create,
+    aten_elementwise,
+    aten_index,
+    aten_linear,
+    aten_logic,
+    aten_norm,
+    aten_reduce,
+    aten_shape,
+)
+
+FAMILIES = (
+    aten_activation,
+    aten_copy,
+    aten_create,
+    aten_elementwise,
+    aten_index,
+    aten_linear,
+    aten_logic,
+    aten_norm,
+    aten_reduce,
+    aten_shape,
+)
