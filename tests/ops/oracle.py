@@ -127,10 +127,12 @@ def pad_spatial(x: Any, padding: Any, value: float) -> Any:
 def conv(a: dict[str, Any], x: Any, w: Any) -> Any:
     n = x.ndim - 2
     if a.get("transposed"):
-        fn = {1: tf.conv_transpose1d, 2: tf.conv_transpose2d, 3: tf.conv_transpose3d}[n]
+        turned: Any = {1: tf.conv_transpose1d, 2: tf.conv_transpose2d, 3: tf.conv_transpose3d}[n]
         assert all(lo == hi for lo, hi in a["padding"])
-        return fn(x, w, None, a["stride"], [lo for lo, _ in a["padding"]], a.get("output_padding") or 0, a.get("groups", 1), a["dilation"])
-    fn = {1: tf.conv1d, 2: tf.conv2d, 3: tf.conv3d}[n]
+        return turned(
+            x, w, None, a["stride"], [lo for lo, _ in a["padding"]], a.get("output_padding") or 0, a.get("groups", 1), a["dilation"]
+        )
+    fn: Any = {1: tf.conv1d, 2: tf.conv2d, 3: tf.conv3d}[n]
     return fn(pad_spatial(x, a["padding"], 0.0), w, None, a["stride"], 0, a["dilation"], a.get("groups", 1))
 
 

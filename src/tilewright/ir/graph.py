@@ -79,10 +79,8 @@ class Graph:
         for v in operands:
             if v.node.graph is not self:
                 raise VerifyError(f"{op.name}: operand %{v.name} belongs to another graph")
-        least, most = op.arity or (0, None)
-        if len(operands) < least or (most is not None and len(operands) > most):
-            want = f"{least}" if least == most else f"at least {least}" if most is None else f"{least} to {most}"
-            raise ShapeError(f"{op.name}: takes {want} operands, got {len(operands)}" + (f" ({place})" if place else ""))
+        if wrong := op.wrong_arity(len(operands)):
+            raise ShapeError(f"{op.name}: {wrong}" + (f" ({place})" if place else ""))
         try:
             inferred = op.infer(*(v.type for v in operands))
         except ShapeError as e:

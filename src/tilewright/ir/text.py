@@ -116,9 +116,9 @@ class _Printer:
             return f"({', '.join(self.value(v, indent) for v in value)}{',' if len(value) == 1 else ''})"
         if isinstance(value, Graph):
             return self.graph(value, indent)
-        if value in self.names:
-            return quoted("@", self.names[value])
         if hasattr(value, "digest"):
+            if value in self.names:
+                return quoted("@", self.names[value])
             return f"{value.type}({', '.join(_element(v, value.type.dtype) for v in value.array.reshape(-1))})"
         raise VerifyError(f"graph text: cannot print an attribute of type {type(value).__name__}: {value!r}")
 

@@ -44,9 +44,11 @@ def _check_node(graph: Graph, n: Node, seen: set[Value], where: str) -> None:
             raise VerifyError(f"{where}: operand %{v.name} of %{n.name} is not defined before it")
     for key, value in n.op.attrs().items():
         _check_attribute(value, f"{where}: attribute {key} of %{n.name}")
+    if wrong := n.op.wrong_arity(len(n.operands)):
+        raise VerifyError(f"{where}: %{n.name} = {n.op.name} {wrong}")
     try:
         inferred = n.op.infer(*(v.type for v in n.operands))
-    except (ShapeError, TypeError) as e:
+    except ShapeError as e:
         raise VerifyError(f"{where}: %{n.name} = {n.op.name} rejects its operands: {e}") from None
     types = (inferred,) if isinstance(inferred, TensorType) else tuple(inferred)
     if types != n.types:

@@ -127,6 +127,14 @@ class Op:
                 new[f.name] = bound
         return dataclasses.replace(self, **new) if new else self
 
+    def wrong_arity(self, count: int) -> str | None:
+        """What to say when the op cannot take `count` operands."""
+        least, most = self.arity or (0, None)
+        if least <= count and (most is None or count <= most):
+            return None
+        want = f"{least}" if least == most else f"at least {least}" if most is None else f"{least} to {most}"
+        return f"takes {want} operands, got {count}"
+
     def attrs(self) -> dict[str, Any]:
         return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
 

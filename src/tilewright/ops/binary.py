@@ -138,7 +138,8 @@ class Remainder(Binary):
 
     kinds = "fiu"
     samples = [*binary_samples((-9, 0.3), (9, 4)), S(i32(9), i32(9), low=(-9, 1), high=(9, 4)),
-               S(i32(9), i32(9), low=(-9, -4), high=(9, -1)), S(i64(5), i64(), low=(-20, 2), high=(20, 7)), S(u8(5), u8(5), low=(0, 1), high=(9, 4))]
+               S(i32(9), i32(9), low=(-9, -4), high=(9, -1)), S(i64(5), i64(), low=(-20, 2), high=(20, 7)),
+               S(u8(5), u8(5), low=(0, 1), high=(9, 4))]
     errors = [*MIXED, E(boolean(3), boolean(3), match="needs float or integer operands")]
 
     def ref(self, x: Any, y: Any) -> Any:
@@ -155,7 +156,8 @@ class FloorDivide(Binary):
 
     kinds = "fiu"
     samples = [*binary_samples((-9, 0.3), (9, 4)), S(i32(9), i32(9), low=(-9, 1), high=(9, 4)),
-               S(i32(9), i32(9), low=(-9, -4), high=(9, -1)), S(i64(5), i64(), low=(-20, 2), high=(20, 7)), S(u8(5), u8(5), low=(0, 1), high=(9, 4))]
+               S(i32(9), i32(9), low=(-9, -4), high=(9, -1)), S(i64(5), i64(), low=(-20, 2), high=(20, 7)),
+               S(u8(5), u8(5), low=(0, 1), high=(9, 4))]
     errors = [*MIXED, E(boolean(3), boolean(3), match="needs float or integer operands")]
 
     def ref(self, x: Any, y: Any) -> Any:
