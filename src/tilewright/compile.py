@@ -16,6 +16,7 @@ from .core.errors import ConfigError
 from .core.signature import Signature
 from .core.target_spec import REFERENCE, TargetSpec
 from .core.validation import Level, check_level, validate
+from .ir import validate as _checks  # noqa: F401  registers the checks of graphs
 from .ir.graph import Graph
 from .runtime.session import Model, Session
 

@@ -2,11 +2,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from ..core.dims import Dim
-from ..ops.structure import ConstantData
 from ..tile.ir import Kernel
+
+if TYPE_CHECKING:
+    from ..ops.structure import ConstantData  # a loaded session runs without the op registry
 
 BufferKind = Literal["input", "output", "const", "temp"]
 

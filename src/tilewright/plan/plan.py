@@ -92,12 +92,13 @@ class Plan:
         best: Placement | None = None
         for inplace, intervals in ((True, self.shared), (False, self.plain)):
             items = [Item(max(sizes[b] for b in i.buffers), i.first, i.last) for i in intervals]
+            bound = lower_bound(items)
+            if best is not None and (best.size <= bound or len(self.shared) == len(self.plain)):
+                break  # nothing to gain without sharing
             packing = pack(items)
             if best is None or packing.size < best.size:
                 offsets = {b: o for i, o in zip(intervals, packing.offsets, strict=True) for b in i.buffers}
-                best = Placement(align(packing.size), offsets, sizes, packing.strategy, inplace, [], lower_bound(items), intervals)
-            if len(self.shared) == len(self.plain):
-                break
+                best = Placement(align(packing.size), offsets, sizes, packing.strategy, inplace, [], bound, intervals)
         assert best is not None
         best.vector = [best.offsets[b] for b in self.temps]
         best.touched = [accesses(launch, best.offsets, sizes) for launch in self.program.launches]

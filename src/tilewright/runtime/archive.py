@@ -17,6 +17,7 @@ import os
 import secrets
 import struct
 from collections.abc import Callable
+from dataclasses import dataclass
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +28,8 @@ from ..core.dtypes import dtype
 from ..core.errors import FormatError, ParseError
 from ..core.target_spec import TargetSpec
 from ..core.validation import Level
-from ..kernels.launch import Packed
-from ..ops.structure import ConstantData
+from ..ir.types import TensorType
+from ..kernels.launch import Packed, Program
 from ..target.cpu.cache import ABI_VERSION, CodeCache
 from ..target.cpu.host import host_target
 from .code import link
@@ -49,6 +50,7 @@ from .session import Model, Session
 
 if TYPE_CHECKING:
     from ..ir.graph import Graph
+    from ..ops.structure import ConstantData
 
 MAGIC = b"TILEWRT\x01"
 HEAD = 64
@@ -230,14 +232,15 @@ def load(path: str | PathLike[str], *, rebuild: Rebuild, threads: int | None = N
         signature = read_signature(file.header["signature"], reader)
         stored = file.constants()
         target = host_target()
-        data = [Stored(entry["name"], storage, packed, entry) for entry, packed, storage in stored]
-        model = Model(str(file.header["name"]), lambda: _graph(file, data), signature, target, level, framework="numpy")
+        data = [Stored(str(e["name"]), TensorType(dtype(e["dtype"]), tuple(e["shape"])), packed, storage) for e, packed, storage in stored]
+        program: Program | None = None
+        model = Model(str(file.header["name"]), lambda: _graph(file, data, program), signature, target, level, framework="numpy")
         model.stored_interface = interface
         model.passes = file.header["passes"]
         reason = _why_not(file, target, trust)
         if reason is None:
             count = file.header["in_program"]
-            program, symbols = read_program(file.header["program"], [(d, d.packed) for d in data[:count]], reader)
+            program, symbols = read_program(file.header["program"], data[:count], reader)
             code = link(symbols, file.code())
             return Session(model, Executable(program, interface, code, [d.storage for d in data[:count]]), threads=threads)
         if file.header["target"]["kind"] == "reference":
@@ -266,25 +269,25 @@ def _why_not(file: _File, target: TargetSpec, trust: bool) -> str | None:
     return None
 
 
-class Stored(ConstantData):
-    """A constant of a file: the storage is mapped, the plain array is made when a rebuild asks for it."""
+@dataclass(eq=False)
+class Stored:
+    """A constant of a file, in the form it is stored. It stands in for the graph's ConstantData until the graph is wanted."""
 
-    def __init__(self, name: str, storage: Array, packed: Packed, entry: Data) -> None:
-        from ..ir.types import TensorType
-
-        self.name, self.storage, self.packed = str(name), storage, packed
-        self.type = TensorType(dtype(entry["dtype"]), tuple(entry["shape"]))
-
-    @property
-    def array(self) -> Array:  # type: ignore[override]
-        return unpack(self.storage, self.type, self.packed)
+    name: str
+    type: TensorType
+    packed: Packed
+    storage: Array
 
 
-def _graph(file: _File, data: list[Stored]) -> Graph:
+def _graph(file: _File, data: list[Stored], program: Program | None) -> Graph:
+    """The stored graph. Plain forms of the constants are made here; the program learns which constant of the graph is its own."""
     from ..ir.parse import parse
+    from ..ops.structure import ConstantData
 
-    names = file.header["graph_constants"]
+    plain = [ConstantData(unpack(d.storage, d.type, d.packed), d.name) for d in data]
+    for constant, known in zip(() if program is None else program.constants, plain, strict=False):
+        constant.data = known
     try:
-        return parse(file.header["graph"], {name: data[i] for name, i in names.items()})
-    except (ParseError, IndexError, TypeError) as e:
+        return parse(file.header["graph"], {name: plain[i] for name, i in file.header["graph_constants"].items()})
+    except (ParseError, IndexError, TypeError, AttributeError, KeyError) as e:
         raise file.broken(f"the graph cannot be read: {e}") from e

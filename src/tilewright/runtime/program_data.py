@@ -16,7 +16,6 @@ from ..core.pytree import Spec
 from ..core.signature import Fixed, Signature, Size, Slot
 from ..ir.types import TensorType
 from ..kernels.launch import Argument, Buffer, BufferKind, ConstBuffer, ErrorWord, Launch, Packed, Pointer, Program, Word
-from ..ops.structure import ConstantData
 from ..tile.ir import Kernel
 from .executable import Interface
 
@@ -127,20 +126,20 @@ def program_data(program: Program, symbols: Sequence[str]) -> Data:
     return {"buffers": [[b.name, b.kind, dim_data(b.nbytes), b.index] for b in number], "launches": launches}
 
 
-def read_program(data: Data, constants: Sequence[tuple[ConstantData, Packed]], reader: Reader) -> tuple[Program, list[str]]:
-    """The program and the code symbol of each launch."""
+def read_program(data: Data, constants: Sequence[Any], reader: Reader) -> tuple[Program, list[str]]:
+    """The program and the code symbol of each launch. `constants` have what a ConstantData has (but the array), and their form `packed`."""
     try:
         buffers = [Buffer(str(n), _kind(k), reader.dim(size), int(index)) for n, k, size, index in data["buffers"]]
-        program = Program(*([b for b in buffers if b.kind == k] for k in ("input", "output")))
-        program.temps = [b for b in buffers if b.kind == "temp"]
-        stored = [b for b in buffers if b.kind == "const"]
-        program.constants = [ConstBuffer(c, b, p) for (c, p), b in zip(constants, stored, strict=True)]
+        of_kind: dict[BufferKind, list[Buffer]] = {k: [b for b in buffers if b.kind == k] for k in get_args(BufferKind)}
+        program = Program(of_kind["input"], of_kind["output"], [], of_kind["temp"])
+        stored = of_kind["const"]
+        program.constants = [ConstBuffer(c, b, c.packed) for c, b in zip(constants, stored, strict=True)]
         kernels: dict[str, Kernel] = {}
         for x in data["launches"]:
-            pick = lambda key, x=x: tuple(buffers[int(i)] for i in x[key])
+            reads, writes = (tuple(buffers[int(i)] for i in x[key]) for key in ("reads", "writes"))
             program.launches.append(Launch(
                 str(x["name"]), kernels.setdefault(x["code"], Kernel(x["code"])), tuple(_argument(a, buffers, reader) for a in x["args"]),
-                reader.dim(x["grid"]), pick("reads"), pick("writes"), tuple((buffers[a], buffers[b]) for a, b in x["inplace"]),
+                reader.dim(x["grid"]), reads, writes, tuple((buffers[a], buffers[b]) for a, b in x["inplace"]),
                 reader.dim(x["scratch"]), reader.dim(x["flops"]), reader.dim(x["bytes"]), bool(x["serial"]), str(x["note"])))
         return program, [str(x["code"]) for x in data["launches"]]
     except (KeyError, ValueError, TypeError, IndexError) as e:

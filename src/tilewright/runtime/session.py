@@ -153,6 +153,9 @@ class Session:
         self.give(workspace)
 
     def _check(self, workspace: Workspace, key: Key) -> None:
+        from ..plan import validate as _plan  # noqa: F401  importing registers the checks
+        from . import validate as _execute  # noqa: F401
+
         instance = workspace.instance(key)
         assert self.executable is not None
         validate("plan", self.model.validation, self.executable.program, instance.placement, instance.env)
