@@ -117,7 +117,11 @@ def _argument(kernel: Kernel, param: Var, arg: Argument) -> Any:
         return int(arg)
     assert isinstance(param.type, ViewType)
     if isinstance(arg, np.ndarray):
-        arg = Buffer.of(arg)
+        shape, arg = arg.shape, Buffer.of(arg)
+        if len(shape) == param.type.rank:  # strides along sides of one or no element mean nothing: NumPy may have any there
+            fitting = tuple(t if known is None or (d > 1 and 0 not in shape) else known
+                            for known, t, d in zip(param.type.strides, arg.strides, shape, strict=True))
+            arg = Buffer(arg.data, arg.offset, fitting)
     if not isinstance(arg, Buffer):
         raise InputError(f"{where} needs an array or a Buffer, got {type(arg).__name__}")
     if arg.data.dtype != param.type.dtype.np or arg.data.ndim != 1:

@@ -83,12 +83,12 @@ class SplitLoops(TilePass):
             out += before
             parts += len(halves) - 1
             split_by_limits = bool(found[0].full)
-            for position, half in reversed(list(enumerate(halves))):
-                pending.append((half, limits and not (split_by_limits and position == 1)))
+            pending += [(half, limits and not (split_by_limits and second)) for half, second in reversed(halves)]
         return out, values
 
-    def _halve(self, i: Instr, c: _Condition, values: dict[Var, Operand]) -> tuple[list[Instr], list[Instr]]:
-        """Two loops (fewer when a half is empty for literal bounds) and the instructions that compute where they meet."""
+    def _halve(self, i: Instr, c: _Condition, values: dict[Var, Operand]) -> tuple[list[tuple[Instr, bool]], list[Instr]]:
+        """Two loops, each with whether it is the second (fewer when a half is empty for literal bounds), and the instructions that compute
+        where they meet."""
         e = Emitter()
         start, stop, *carried = i.operands
         count = e.index("floordiv", e.index("max", c.count.emit(e), 0), c.divisor)
@@ -97,17 +97,17 @@ class SplitLoops(TilePass):
         middle = e.index("min", e.index("add", start, whole), stop)
         first_empty = isinstance(start, int) and isinstance(middle, int) and start >= middle
         second_empty = middle is stop or (isinstance(middle, int) and isinstance(stop, int) and middle >= stop)
-        halves: list[Instr] = []
+        halves: list[tuple[Instr, bool]] = []
         tokens = i.tokens
         last = second_empty or first_empty
         if not first_empty:
             truth, full = dict(c.conditions), set(c.full)
             first = _part(i, start, middle, carried, tokens, truth, full, keep_results=last)
-            halves.append(first)
+            halves.append((first, False))
             carried, tokens = list[Operand](first.results), first.tokens_out
         if not second_empty:
             truth = {v: not held for v, held in c.conditions}
-            halves.append(_part(i, middle, stop, carried, tokens, truth, set(), keep_results=True))
+            halves.append((_part(i, middle, stop, carried, tokens, truth, set(), keep_results=True), True))
         if not halves:
             values.update(zip(i.results, carried, strict=True))
             values.update(zip(i.tokens_out, tokens, strict=True))
