@@ -197,6 +197,11 @@ def in_place(x: T) -> Any:
     return y, view + 1, z
 
 
+def test_recurrent_layers_are_unrolled_by_decomposition() -> None:
+    check(nn.GRU(4, 5, batch_first=True).eval(), (torch.randn(2, 3, 4),))
+    check(nn.LSTM(4, 5).eval(), (torch.randn(3, 2, 4),))
+
+
 def test_in_place_writes() -> None:
     check(in_place, (torch.randn(3, 4),))
     check(lambda x: (x + 1).relu_().mul_(3), (torch.randn(3),))

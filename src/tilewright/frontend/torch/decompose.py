@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
+from ...core.errors import UnsupportedError
+from .mutation import needs_functional
 from .registry import key_of, lookup
 
 
@@ -40,7 +43,6 @@ def _useful() -> dict[Any, Any]:
 def expand(node: Any) -> tuple[Any, list[Any]]:
     """(graph module, FX nodes for its placeholders): `node` written in other ops."""
     import torch
-    from torch.fx.experimental.proxy_tensor import make_fx
     from torch.utils import _pytree
 
     fn = decomposition(node.target)
@@ -60,7 +62,21 @@ def expand(node: Any) -> tuple[Any, list[Any]]:
     mode = next((f.fake_mode for f in fakes if isinstance(f, torch._subclasses.FakeTensor)), None)
     if mode is None:
         mode = torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True)
-    with mode, torch.no_grad():
-        module = make_fx(body, decomposition_table=_useful(), tracing_mode="real")(*fakes)
-    module.graph.eliminate_dead_code()
+    module = _trace(body, fakes, mode)
+    if needs_functional(module):
+        module = _trace(torch.func.functionalize(body, remove="mutations"), fakes, mode)
+    if needs_functional(module):
+        raise UnsupportedError("torch's decomposition writes to views in place, which is not supported")
     return module, [leaves[i] for i in holes]
+
+
+def _trace(body: Any, fakes: list[Any], mode: Any) -> Any:
+    import torch
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with mode, torch.no_grad(), torch.backends.mkldnn.flags(enabled=False):  # plain ops, not calls into oneDNN
+            module = make_fx(body, decomposition_table=_useful(), tracing_mode="real")(*fakes)
+    module.graph.eliminate_dead_code()
+    return module
