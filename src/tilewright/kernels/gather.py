@@ -62,9 +62,9 @@ class Gather(Template):
         at_before, at_ids, at_after = at[:axis], at[axis : axis + n_ids], at[axis + n_ids :]
         wanted = b.to_index(b.load(index, at_ids, ()))
         with b.if_(b.compare("lt", wanted, 0)):
-            _report(b, error, b.pid, wanted)
+            report_index(b, error, b.pid, wanted)
         with b.if_(b.compare("ge", wanted, size)):
-            _report(b, error, b.pid, wanted)
+            report_index(b, error, b.pid, wanted)
         safe = b.minimum(b.maximum(wanted, 0), size - 1)
         tile = target.vector_bits // 32 * (4 if inner is not None else 1)
 
@@ -104,7 +104,7 @@ def _table_layout(table: Operand) -> Layout:
     return Layout(((n + w - 1) // w, k, w), (k * w, w, 1))
 
 
-def _report(b: KernelBuilder, error: View, position: Ix, value: Ix) -> None:
+def report_index(b: KernelBuilder, error: View, position: Ix, value: Ix) -> None:
     """Code, launch (filled in by the runtime from its own records), position, value. Any of several failures may win."""
     b.store(error, (2,), b.from_index(position))
     b.store(error, (3,), b.from_index(value))

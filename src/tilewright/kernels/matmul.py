@@ -91,8 +91,6 @@ class Matmul(Template):
             return Reason("no matmul")
         if any(region.operand(v) is None for v in node.operands):
             return Reason("operands of a matmul must come from memory")
-        if not node.values[0].dtype.is_float:
-            return Reason(f"only float matmul, got {node.values[0].dtype}")
         bad = [r for r in region.results if r.type.shape != node.values[0].shape]
         return Reason(f"outputs must have the shape of the product, got {bad[0].type}") if bad else None
 

@@ -22,13 +22,13 @@ UNROLL = 4  # registers of work per iteration
 
 
 def leaves_of(region: Region) -> list[Value]:
-    """Body values that are read from memory, outermost views first."""
+    """Body values that are read from memory, and those that are affine in their indices."""
     found: dict[Value, None] = {}
 
     def visit(v: Value) -> None:
         if isinstance(v.node.op, Constant):
             return
-        if region.operand(v) is not None:
+        if region.operand(v) is not None or region.affine(v) is not None:
             found[v] = None
             return
         for o in v.node.operands:
@@ -52,7 +52,7 @@ class Pointwise(Template):
         shape = region.results[0].type.shape
         leaves = leaves_of(region)
         operands = [region.operand(v) for v in leaves]
-        layouts = [o.layout.expand(shape) for o in operands if o is not None] + [r.layout for r in region.results]
+        layouts = [_layout(region, v).expand(shape) for v in leaves] + [r.layout for r in region.results]
         sizes, strides = collapse(shape, layouts)
         if not sizes:
             sizes, strides = [1], [[1] for _ in strides]
@@ -64,6 +64,8 @@ class Pointwise(Template):
         outs = [call.view(f"y{i}", r.type.dtype, r.buffer, Layout(tuple(sizes), tuple(strides[len(leaves) + i]), r.layout.offset), write=True)
                 for i, r in enumerate(region.results)]
         dims = [call.word(f"d{i}", d) for i, d in enumerate(sizes)]
+        ramps = {v: [call.word(f"r{i}_{k}", s) if not isinstance(s, int) else s for k, s in enumerate([layouts[i].offset, *strides[i]])]
+                 for i, (v, o) in enumerate(zip(leaves, operands, strict=True)) if o is None}
         lanes = target.vector_bits // 32
         inner = sizes[-1]
         tile = lanes * UNROLL if not isinstance(inner, int) or inner >= lanes * UNROLL else max(lanes, 1)
@@ -72,11 +74,18 @@ class Pointwise(Template):
         position = unravel(b, rest, dims[:-1])
         start = block * BLOCK
         stop = b.minimum(dims[-1], start + BLOCK)
-        emit_row(b, region, ins, outs, position, start, stop, tile)
+        emit_row(b, region, ins, ramps, outs, position, start, stop, tile)
         grid = product(sizes[:-1]) * ceildiv(inner, BLOCK)
         pairs = [(o.buffer, r.buffer) for o, lay in zip(operands, layouts, strict=False) for r in region.results
                  if o is not None and lay.strides == r.layout.strides and o.layout.offset == r.layout.offset and o.type.dtype.itemsize == r.type.dtype.itemsize]
         return [call.finish(grid, flops=region_flops(region), bytes_=region_bytes(region), inplace=pairs)]
+
+
+def _layout(region: Region, v: Value) -> Layout:
+    operand = region.operand(v)
+    found = operand.layout if operand is not None else region.affine(v)
+    assert found is not None
+    return found
 
 
 def _innermost(sizes: list[Dim], strides: list[list[Dim]], n_in: int) -> tuple[list[Dim], list[list[Dim]]]:
@@ -100,7 +109,7 @@ def unravel(b: KernelBuilder, index: Ix | int, dims: list[Ix]) -> list[Ix | int]
     return out[::-1]
 
 
-def emit_row(b: KernelBuilder, region: Region, ins: dict[Value, View], outs: list[View], position: list[Ix | int], start: Ix | int, stop: Ix | int, tile: int) -> None:
+def emit_row(b: KernelBuilder, region: Region, ins: dict[Value, View], ramps: dict[Value, list[Ix | int]], outs: list[View], position: list[Ix | int], start: Ix | int, stop: Ix | int, tile: int) -> None:
     """The innermost loop: whole tiles, then one masked tail."""
 
     def body(i: Ix | int, left: Ix | int | None) -> None:
@@ -109,7 +118,13 @@ def emit_row(b: KernelBuilder, region: Region, ins: dict[Value, View], outs: lis
         def leaf(v: Value, o: Operand) -> Tile:
             return b.load(ins[v], (*position, i), (tile,), limit=limit)
 
-        evaluate = Evaluator(b, region, leaf)
+        def ramp(v: Value) -> Tile:
+            value, *steps = ramps[v]
+            for p, s in zip((*position, i), steps, strict=True):
+                value = value + p * s
+            return b.iota((tile,), 0) * b.from_index(steps[-1]) + b.from_index(value)
+
+        evaluate = Evaluator(b, region, leaf, ramp=ramp)
         tiles = [b.broadcast(evaluate(v), (tile,)) for v in region.body.outputs]
         for view, x, r in zip(outs, tiles, region.results, strict=True):
             b.store(view, (*position, i), narrow(b, x, r.type.dtype), limit=limit)

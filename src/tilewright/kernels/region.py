@@ -14,6 +14,7 @@ from ..core.errors import CompileError
 from ..ir.graph import Graph, Node, Value
 from ..ir.layout import Layout
 from ..ir.types import TensorType
+from ..ops.sources import DimValue, Iota
 from ..ops.structure import Constant, ConstantData
 from ..tile.builder import KernelBuilder, Tile
 from .launch import Buffer, Packed
@@ -59,6 +60,18 @@ class Region:
             raise CompileError(f"{node.op.name}: a reshape inside region {self.name} needs a copy ({self.place})")
         return Operand(value.type, base.buffer, layout, base.data, base.packed)
 
+    def affine(self, value: Value) -> Layout | None:
+        """Iotas, dim values and views of them inside the body are affine in their indices: the layout whose address is the value."""
+        op = value.node.op
+        if isinstance(op, Iota):
+            return Layout(value.shape, tuple(op.step if a == op.axis else 0 for a in range(len(value.shape))), op.start)
+        if isinstance(op, DimValue):
+            return Layout((), (), op.dim)
+        if not op.traits.view:
+            return None
+        base = self.affine(value.node.operands[0])
+        return None if base is None else op.views(base)[value.index]
+
     def depends_on_anchor(self, value: Value) -> bool:
         if self.anchor is None:
             return False
@@ -93,8 +106,9 @@ Leaf = Callable[[Value, Operand], Tile]
 class Evaluator:
     """Body values as tiles, each computed once per position. Small floats are widened when loaded and narrowed by `narrow`."""
 
-    def __init__(self, b: KernelBuilder, region: Region, leaf: Leaf, known: dict[Value, Tile] | None = None) -> None:
-        self.b, self.region, self.leaf = b, region, leaf
+    def __init__(self, b: KernelBuilder, region: Region, leaf: Leaf, known: dict[Value, Tile] | None = None,
+                 ramp: Callable[[Value], Tile] | None = None) -> None:
+        self.b, self.region, self.leaf, self.ramp = b, region, leaf, ramp
         self.tiles: dict[Value, Tile] = dict(known or {})
 
     def __call__(self, value: Value) -> Tile:
@@ -107,6 +121,8 @@ class Evaluator:
         operand = self.region.operand(value)
         if operand is not None:
             return widen(b, self.leaf(value, operand))
+        if self.ramp is not None and self.region.affine(value) is not None:
+            return b.cast(self.ramp(value), compute_dtype(value.dtype))
         if isinstance(op, Constant):
             number = op.data.array.reshape(-1)
             if number.size != 1:

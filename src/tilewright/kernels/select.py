@@ -15,15 +15,21 @@ from ..ops.attention import Attention as AttentionOp
 from ..ops.fused import Fused
 from ..ops.structure import Constant, ConstantData, Input
 from .attention import Attention, result_layout
+from .conv import Conv
+from .copies import Concat, copy_launch
+from .elements import Elements
 from .gather import Gather
 from .launch import Buffer, ConstBuffer, Launch, Packed, Program
 from .matmul import Matmul
+from .memo import Memo
 from .pointwise import Pointwise
 from .region import Operand, Region
+from .rope import Rope
 from .rows import Rows
+from .scans import CumSum, TopK
 from .template import Template
 
-TEMPLATES: list[Template] = [Matmul(), Attention(), Rows(), Gather(), Pointwise()]
+TEMPLATES: list[Template] = [Matmul(), Attention(), Rows(), Gather(), Pointwise(), Conv(), Rope(), Concat(), CumSum(), TopK(), Elements()]
 
 
 def select(graph: Graph, target: TargetSpec) -> Program:
@@ -39,6 +45,7 @@ class Selector:
         self.constants: dict[tuple[ConstantData, Packed], Operand] = {}
         self.packing: dict[ConstantData, Packed] = {}
         self.direct = self._direct_outputs()
+        self.memo = Memo(target)
 
     def run(self) -> Program:
         problems = []
@@ -121,11 +128,7 @@ class Selector:
     def _copy(self, v: Value, source: Operand, why: str, buffer: Buffer | None = None) -> Operand:
         """A contiguous copy of a value, as a launch of its own."""
         target = Operand(v.type, buffer or self._temp(v), Layout.contiguous(v.shape))
-        body = Graph("copy")
-        body.outputs = [body.input(v.type, "x")]
-        for launch in Pointwise().build(Region(f"copy_{v.name}", body, [source], [target]), self.target):
-            launch.note = f"copy: {why}"
-            self._add(launch)
+        self._add(copy_launch(f"copy_{v.name}", source, target, self.target, f"copy: {why}"))
         return target
 
     def _temp(self, v: Value) -> Buffer:
@@ -165,7 +168,7 @@ class Selector:
         operands = [self._operand(v, i, template, wanted.get(i)) for i, v in enumerate(node.operands)]
         results = [self._result(v, probe) for v in node.values]
         region = Region(node.name, probe.body, operands, results, node.place)
-        for launch in template.build(region, self.target):
+        for launch in self.memo.build(template, region):
             self._add(launch)
         for v, r in zip(node.values, results, strict=True):
             self.places[v] = r

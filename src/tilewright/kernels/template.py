@@ -47,3 +47,11 @@ def region_bytes(region: Region) -> Dim:
     for o in [*region.operands, *region.results]:
         total = total + o.type.nbytes
     return total
+
+
+def alone(region: Region, *ops: type) -> Reason | None:
+    """None when the region is one op of these classes and nothing else."""
+    node = region.anchor
+    if node is None or not isinstance(node.op, ops):
+        return Reason(f"not {' or '.join(o.__name__ for o in ops)}")
+    return None if list(region.body.outputs) == list(node.values) else Reason(f"{node.op.name} takes no fused neighbours here")

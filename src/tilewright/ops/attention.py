@@ -32,6 +32,7 @@ class Attention(Composite):
     softcap: float | None = None
     has_mask: bool = False
     has_bias: bool = False
+    template = "attention"
     samples = [S(f32(2, 3, 4, 5), f32(2, 3, 6, 5), f32(2, 3, 6, 7), scale=0.4),
                S(f32(1, 4, 5, 8), f32(1, 2, 5, 8), f32(1, 2, 5, 8), scale=0.35, causal=True),
                S(f32(1, 2, 3, 4), f32(1, 1, 7, 4), f32(1, 1, 7, 4), scale=0.5, causal=True, offset=4, window=3),
@@ -167,6 +168,7 @@ class Rope(Composite):
     interleaved: bool = False
     n_rot: int | None = None
     work = 3
+    template = "rope"
     samples = [S(f32(2, 3, 4, 6), f32(4, 3), f32(4, 3)), S(f32(2, 4, 6), f32(4, 3), f32(4, 3), interleaved=True),
                S(f32(2, 4, 8), f32(4, 2), f32(4, 2), n_rot=4), S(f64(3, 8), f64(3, 3), f64(3, 3), n_rot=6, interleaved=True),
                S(f32(1, 2, N, 4), f32(N, 2), f32(N, 2)), S(bf16(2, 4), bf16(2, 2), bf16(2, 2)), S(f16(2, 4), f16(1, 2), f16(1, 2))]

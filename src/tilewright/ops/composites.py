@@ -17,6 +17,7 @@ from .reductions import wide
 
 class AlongAxis(Composite):
     work = 5
+    template = "rows"
     samples = [S(f32(3, 5), axis=1), S(f32(3, 5), axis=0), S(f64(2, 3, 4), axis=1), S(bf16(2, 7), axis=1), S(f16(5), axis=0),
                S(f32(N, 3), axis=1), S(f32(2, M), axis=1), S(f32(0, 3), axis=1), S(f32(2, 0), axis=1)]
     errors = [E(f32(3), axis=-1, match="axis must be in 0..0, got axis=-1"), E(i32(3), axis=0, match="needs float operands; cast first")]

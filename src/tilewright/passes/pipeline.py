@@ -12,6 +12,7 @@ from .absorb_matmul import AbsorbIntoMatmul
 from .base import Log, Pass
 from .canonicalise import Canonicalise
 from .cse import Cse, Dce
+from .decompose import Decompose
 from .fold_constants import FoldConstants
 from .fold_index import CheckFoldOnly, FoldIndex
 from .fold_tables import FoldTables
@@ -21,13 +22,14 @@ from .recognise import Recognise
 
 DEFAULT: tuple[Pass, ...] = (
     Canonicalise(),
-    AbsorbIntoConv(),
     AbsorbIntoMatmul(),  # before folding, which would materialise transposed weights
     FoldConstants(),
+    AbsorbIntoConv(),
     FoldIndex(),
     AbsorbMasks(),  # of attention that came as one op
     Recognise(),
     AbsorbMasks(),  # again, for attention that was spelled out
+    Decompose(),  # what is left without a kernel of its own
     Cse(),  # layers share their tables
     FoldTables(),  # only now: masks wanted to see the iotas
     Canonicalise(),
@@ -46,8 +48,8 @@ def optional_passes() -> list[str]:
 
 def run_pipeline(graph: Graph, target: Any = None, disable: Collection[str] = (), log: Log | None = None, verify: bool = False,
                  on_pass: Callable[[str, Graph], None] | None = None) -> Graph:
-    """The optimised graph (the given one stays as it is). `disable` names optional passes to leave out; `verify` checks the graph after each
-    pass; `on_pass(name, graph)` is called after each. `target` is what passes may ask about the machine; none does so far."""
+    """The optimised graph (the given one stays as it is). `disable` names optional passes to leave out; `verify` checks the graph
+    after each pass; `on_pass(name, graph)` is called after each. `target` is what passes may ask about the machine; none does so far."""
     known = optional_passes()
     for name in disable:
         if name not in known:

@@ -9,7 +9,7 @@ from ...core.target_spec import TargetSpec
 from ...tile.ir import BINARY, INDEX, UNARY, Block, Instr, Kernel, Operand, TileType, Type, Var, ViewType, alloc_bytes
 from . import access, arithmetic
 from .access import Address, Term
-from .llvm_text import FunctionText, module_text, vector
+from .llvm_text import FunctionText, element, module_text, vector
 from .reductions import reduce_tile, transpose_tile
 from .registers import Registers, chunk_sizes, chunks, elem_type, read_chunk, row_count, row_map
 
@@ -297,8 +297,13 @@ class Emitter:
                 for c, n in enumerate(acc.sizes):
                     ty = vector(n, acc.elem)
                     left = read_chunk(self.f, a, m, 0, n) if scalar is None else self.f.broadcast(ty, scalar)
-                    out[m][c] = self.f.fma(ty, left, b.rows[k][c], out[m][c])
+                    out[m][c] = self._multiply_add(ty, left, b.rows[k][c], out[m][c])
         self._tile(instr, out)
+
+    def _multiply_add(self, ty: str, a: str, b: str, c: str) -> str:
+        if element(ty) in ("float", "double"):
+            return self.f.fma(ty, a, b, c)
+        return self.f.op("add", ty, self.f.op("mul", ty, a, b), c)
 
     # --- memory -------------------------------------------------------------------------------------------------------
     def do_alloc(self, instr: Instr) -> None:

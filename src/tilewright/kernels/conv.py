@@ -1,0 +1,179 @@
+"""Convolution as a matrix product over windows that are strided views: no im2col buffer.
+
+The (padded) input is seen as [N, group, C, taps…, out…] through strides alone; weights are [group, O, C, taps…]. A program owns one
+stretch of the innermost output axis at one position of the others and walks the output channels in register tiles: accumulators
+rows × width, one FMA chain per element over (C, taps) in order. Padding is one copy into a zeroed buffer first; a transposed
+convolution is one over the input spread out by its stride, with reversed taps. Output axes that merge (1×1) become one.
+"""
+from __future__ import annotations
+
+from ..core.dims import Dim, ceildiv, product
+from ..core.dtypes import compute_dtype
+from ..core.target_spec import TargetSpec
+from ..ir.graph import Value
+from ..ir.layout import Layout
+from ..ir.types import TensorType
+from ..ops.contractions import Conv as ConvOp
+from ..tile.builder import Ix, Tile
+from .call import Call
+from .copies import copy_launch, fill_launch
+from .launch import Buffer, Launch
+from .matmul import for_each_tile, leaves_of_epilogue, tile_heights
+from .pointwise import unravel
+from .region import Evaluator, Operand, Region, collapse, narrow, widen
+from .template import Reason, Template, region_bytes, region_flops
+
+ROWS = 6
+
+
+class Conv(Template):
+    key = "conv"
+
+    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
+        node = region.anchor
+        if node is None or not isinstance(node.op, ConvOp):
+            return Reason("no convolution")
+        if any(region.operand(v) is None for v in node.operands):
+            return Reason("operands of a convolution must come from memory")
+        if not all(isinstance(d, int) for d in node.operands[1].shape):
+            return Reason("the kernel must have a static shape")
+        bad = [r for r in region.results if r.type.shape != node.values[0].shape]
+        return Reason(f"outputs must have the shape of the convolution, got {bad[0].type}") if bad else None
+
+    def build(self, region: Region, target: TargetSpec) -> list[Launch]:
+        node = region.anchor
+        assert node is not None and isinstance(node.op, ConvOp)
+        op = node.op
+        x, w = region.operand(node.operands[0]), region.operand(node.operands[1])
+        assert x is not None and w is not None
+        launches: list[Launch] = []
+        stride, weights = op.stride, w.layout
+        if op.transposed:
+            padding = _transposed_padding(op, w.type.shape[2:])
+            launches, x = _spread(region.name, x, op.stride, padding, target)
+            stride, weights = (1,) * len(op.stride), _turned(w.layout, op.groups)
+        elif any(p != 0 for pair in op.padding for p in pair):
+            launches, x = _spread(region.name, x, (1,) * len(op.stride), op.padding, target)
+        return [*launches, _convolve(region, op, x, w, weights, stride, target)]
+
+
+def _transposed_padding(op: ConvOp, kernel: tuple[Dim, ...]) -> tuple[tuple[Dim, Dim], ...]:
+    extra = op.output_padding or (0,) * len(op.stride)
+    return tuple((d * (k - 1) - lo, d * (k - 1) - hi + e) for d, k, (lo, hi), e in zip(op.dilation, kernel, op.padding, extra, strict=True))
+
+
+def _turned(w: Layout, groups: int) -> Layout:
+    """[C, O/g, taps] as [O, C/g, taps] with reversed taps, as a view: [g, C/g, O/g, …] → [g, O/g, C/g, …]."""
+    for axis in range(2, len(w.shape)):
+        w = w.flip(axis)
+    c, o = w.shape[0], w.shape[1]
+    shape = (groups, o, c // groups, *w.shape[2:])
+    return Layout(shape, (w.strides[0] * (c // groups), w.strides[1], w.strides[0], *w.strides[2:]), w.offset)
+
+
+def _spread(name: str, x: Operand, step: tuple[int, ...], padding: tuple[tuple[Dim, Dim], ...], target: TargetSpec) -> tuple[list[Launch], Operand]:
+    """x in a zeroed buffer with `step` between elements and zeros around; negative padding crops."""
+    sizes = [(d - 1) * s + 1 + lo + hi for d, s, (lo, hi) in zip(x.type.shape[2:], step, padding, strict=True)]
+    type_ = TensorType(x.type.dtype, (*x.type.shape[:2], *sizes))
+    whole = Operand(type_, Buffer(f"{name}.padded", "temp", type_.nbytes), Layout.contiguous(type_.shape))
+    inner, source = whole.layout, x.layout
+    for i, (d, s, (lo, hi)) in enumerate(zip(x.type.shape[2:], step, padding, strict=True)):
+        first, last = (-(-max(-lo, 0) // s), d - -(-max(-hi, 0) // s)) if isinstance(lo, int) and isinstance(hi, int) else (0, d)
+        source = source.slice(2 + i, first, last - first)
+        inner = inner.slice(2 + i, lo + first * s, last - first, s)
+    part = TensorType(x.type.dtype, source.shape)
+    launches = [fill_launch(f"{name}.zero", 0.0, whole, target),
+                copy_launch(f"{name}.pad", Operand(part, x.buffer, source), Operand(part, whole.buffer, inner), target, "padding of a convolution")]
+    return launches, whole
+
+
+def _convolve(region: Region, op: ConvOp, x: Operand, w: Operand, weights: Layout, stride: tuple[int, ...], target: TargetSpec) -> Launch:
+    assert region.anchor is not None
+    value = region.anchor.values[0]
+    batch, channels, *out = value.shape
+    g = op.groups
+    per_group = channels // g
+    c_in = x.type.shape[1] // g
+    kernel = w.type.shape[2:]
+    xs = x.layout.strides
+    window = Layout((batch, g, c_in, *kernel, *out), (xs[0], xs[1] * c_in, xs[1], *(s * d for s, d in zip(xs[2:], op.dilation, strict=True)),
+                                                      *(s * t for s, t in zip(xs[2:], stride, strict=True))), x.layout.offset)
+    if len(weights.shape) == 2 + len(kernel):
+        weights = Layout((g, per_group, *weights.shape[1:]), (weights.strides[0] * per_group, *weights.strides), weights.offset)
+
+    def grouped(lay: Layout) -> Layout:
+        return Layout((batch, g, per_group, *out), (lay.strides[0], lay.strides[1] * per_group, *lay.strides[1:]), lay.offset)
+
+    leaves = leaves_of_epilogue(region, value)
+    operands = [o for v in leaves if (o := region.operand(v)) is not None]
+    others = [grouped(o.layout.expand(value.shape)) for o in operands]
+    results = [grouped(r.layout) for r in region.results]
+    n_out = len(out)
+    tails = [Layout(tuple(out), lay.strides[-n_out:]) for lay in (window, *results, *others)]
+    sizes, strides = collapse(tuple(out), tails)
+    if not sizes:
+        sizes, strides = [1], [[1] for _ in tails]
+    call = Call("conv", region.name)
+    b = call.b
+    lead = len(kernel)
+    xv = call.view("x", x.type.dtype, x.buffer, Layout((*window.shape[:-n_out], *sizes), (*window.strides[:-n_out], *strides[0]), window.offset))
+    wv = call.view("w", w.type.dtype, w.buffer, weights)
+    outs = [call.view(f"y{i}", r.type.dtype, r.buffer, Layout((*lay.shape[:3], *sizes), (*lay.strides[:3], *strides[1 + i]), lay.offset), write=True)
+            for i, (r, lay) in enumerate(zip(region.results, results, strict=True))]
+    ins = {v: call.view(f"e{i}", o.type.dtype, o.buffer, Layout((*lay.shape[:3], *sizes), (*lay.strides[:3], *strides[1 + len(results) + i]), lay.offset))
+           for i, (v, o, lay) in enumerate(zip(leaves, operands, others, strict=True))}
+    width = _width(sizes[-1], target, compute_dtype(value.dtype).itemsize)
+    dims = [call.word("batch", batch), call.word("groups", g), *(call.word(f"o{i}", d) for i, d in enumerate(sizes[:-1]))]
+    last, oc, cw = call.word("n", sizes[-1]), call.word("oc", per_group), call.word("c", c_in)
+    stretches = b.ceildiv(last, width)
+    rest, stretch = b.pid // stretches, b.pid % stretches
+    at = unravel(b, rest, dims)
+    n, group, place = at[0], at[1], at[2:]
+    first = stretch * width
+    limit = None if isinstance(sizes[-1], int) and sizes[-1] % width == 0 else last - first
+    wide = compute_dtype(value.dtype)
+
+    def tile(row: Ix | int, rows: int) -> None:
+        def taps(axis: int, where: list[Ix | int], c: Ix | int, acc: Tile) -> Tile:
+            if axis < lead - 1:
+                with b.loop(0, int_of(kernel[axis]), 1, [acc]) as loop:
+                    loop.next(taps(axis + 1, [*where, loop.index], c, loop.carried[0]))
+                found: Tile = loop.results[0]
+                return found
+            for k in range(int_of(kernel[axis])):
+                right = b.load(xv, (n, group, c, *where, k, *place, first), (1, width), axes=(2, 2 + lead + len(sizes)),
+                               limit=None if limit is None else (None, limit))
+                left = b.load(wv, (group, row, c, *where, k), (rows, 1), axes=(1, 2))
+                acc = b.mma(widen(b, left), widen(b, right), acc)
+            return acc
+
+        with b.loop(0, cw, 1, [b.full((rows, width), 0.0, wide)]) as loop:
+            loop.next(taps(0, [], loop.index, loop.carried[0]))
+        acc: Tile = loop.results[0]
+
+        def leaf(v: Value, o: Operand) -> Tile:
+            view = ins[v]
+            shape = (1 if view.type.strides[2] == 0 else rows, 1 if view.type.strides[-1] == 0 else width)
+            return b.load(view, (n, group, row, *place, first), shape, axes=(2, 2 + len(sizes)), limit=(None, limit) if limit is not None and shape[1] != 1 else None)
+
+        evaluate = Evaluator(b, region, leaf, {value: acc})
+        for v, view, r in zip(region.body.outputs, outs, region.results, strict=True):
+            b.store(view, (n, group, row, *place, first), narrow(b, b.broadcast(evaluate(v), (rows, width)), r.type.dtype), axes=(2, 2 + len(sizes)),
+                    limit=None if limit is None else (None, limit))
+
+    for_each_tile(b, 0, oc, ROWS, tile_heights(per_group, per_group, ROWS), tile)
+    grid = batch * g * product(sizes[:-1]) * ceildiv(sizes[-1], width)
+    return call.finish(grid, flops=region_flops(region), bytes_=region_bytes(region), note=f"{ROWS}x{width} tiles")
+
+
+def int_of(d: Dim) -> int:
+    assert isinstance(d, int)
+    return d
+
+
+def _width(n: Dim, target: TargetSpec, itemsize: int) -> int:
+    lanes = target.vector_bits // 32
+    width = lanes * max(1, (4 if target.registers >= 32 else 2) * 4 // itemsize)
+    while isinstance(n, int) and width > lanes and n <= width // 2:
+        width //= 2
+    return width

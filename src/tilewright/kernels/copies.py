@@ -1,0 +1,55 @@
+"""Launches that only move data: copies into slices of a larger buffer, fills. Concatenation is made of them."""
+from __future__ import annotations
+
+import numpy as np
+
+from ..core.dims import Dim
+from ..core.target_spec import TargetSpec
+from ..ir.graph import Graph
+from ..ir.types import TensorType
+from ..ops.indexing import Concat as ConcatOp
+from ..ops.views import Expand
+from .launch import Launch
+from .pointwise import Pointwise
+from .region import Operand, Region
+from .template import Reason, Template, alone
+
+
+def copy_launch(name: str, source: Operand, target: Operand, spec: TargetSpec, note: str = "") -> Launch:
+    """Copy `source` to `target` (same type, any layouts)."""
+    body = Graph("copy")
+    body.outputs = [body.input(source.type, "x")]
+    (launch,) = Pointwise().build(Region(name, body, [source], [target]), spec)
+    launch.note = note
+    return launch
+
+
+def fill_launch(name: str, value: float, target: Operand, spec: TargetSpec) -> Launch:
+    body = Graph("fill")
+    body.outputs = [Expand(shape=target.type.shape)(body.constant(np.asarray(value, target.type.dtype.np), "value"))]
+    (launch,) = Pointwise().build(Region(name, body, [], [target]), spec)
+    return launch
+
+
+class Concat(Template):
+    """One copy per operand into its slice of the result."""
+
+    key = "concat"
+
+    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
+        return alone(region, ConcatOp)
+
+    def build(self, region: Region, target: TargetSpec) -> list[Launch]:
+        assert region.anchor is not None and isinstance(region.anchor.op, ConcatOp)
+        axis, result = region.anchor.op.axis, region.results[0]
+        launches: list[Launch] = []
+        start: Dim = 0
+        for i, v in enumerate(region.anchor.operands):
+            o = region.operand(v)
+            assert o is not None
+            size = o.type.shape[axis]
+            part = Operand(TensorType(o.type.dtype, o.type.shape), result.buffer, result.layout.slice(axis, start, size))
+            launches.append(copy_launch(f"{region.name}.{i}", o, part, target))
+            start = start + size
+        return launches
+
