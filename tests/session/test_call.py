@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import torch
 from tests.session.handmade import chain, embedding
 from tilewright.core.dims import sym
 from tilewright.core.errors import ExecutionError, InputError
+from tilewright.runtime.outputs import RECYCLED_FROM, address
 from tilewright.runtime.workspace import KEPT
 
 S = sym("S", 1, 5000)
@@ -226,3 +228,24 @@ def test_instances_follow_a_growing_arena() -> None:
     for n in (10, 5000, 10, 4999, 10):
         x = torch.randn(n)
         assert torch.equal(session(x), 4 * x)
+
+
+@pytest.mark.parametrize("framework", ["torch", "numpy"])
+def test_memory_of_a_large_result_is_used_again_only_when_nobody_holds_it(framework: str) -> None:
+    n = RECYCLED_FROM // 4
+    session = chain("double", n)
+    x: Any = torch.randn(n) if framework == "torch" else np.random.default_rng(2).standard_normal(n).astype(np.float32)
+    seen = set()
+    for _ in range(4):
+        y = session(x)
+        seen.add(address(y))
+        del y
+    assert len(seen) == 1
+    first = session(x)
+    part = first[5:9]
+    want = part + 0
+    del first
+    second = session(-x)
+    assert address(second) not in seen
+    assert bool((part == want).all())
+    assert bool((second == -2 * x).all())

@@ -7,6 +7,7 @@ names never reach the source, so the text holds only numbers and our own identif
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from ..core.dims import Expr, Symbol, symbols
@@ -15,6 +16,7 @@ from ..ir.types import TensorType
 from ..plan.values import dim_source
 from .arguments import from_dtype
 from .executable import Interface
+from .outputs import is_recycled, recycled
 
 
 def symbol_positions(interface: Interface) -> dict[str, tuple[int, int]] | None:
@@ -81,7 +83,7 @@ def generate(interface: Interface, framework: str, *, errors: int, leaf: int | N
     outs = []
     for k, type_ in enumerate(interface.outputs):
         device = ", device=cpu" if framework == "torch" else ""
-        body.append(f"y{k} = empty({_shape(type_, names)}, dtype=E{k}{device})")
+        body.append(f"y{k} = R{k}()" if is_recycled(type_) else f"y{k} = empty({_shape(type_, names)}, dtype=E{k}{device})")
         body.append(f"io[{n + k}] = y{k}.{address}")
         outs.append(f"y{k}")
     key = "(" + "".join(f"{names[s.name]}, " for s in interface.symbols) + ")"
@@ -117,6 +119,9 @@ def compile_call(interface: Interface, framework: str, *, errors: int, leaf: int
         names[f"D{i}"], names[f"H{i}"] = wanted(type_.dtype), type_.shape
     for k, type_ in enumerate(interface.outputs):
         names[f"E{k}"] = wanted(type_.dtype)
+        if is_recycled(type_):
+            shape = tuple(d for d in type_.shape if isinstance(d, int))
+            names[f"R{k}"] = partial(recycled, type_, shape, framework == "torch")
     exec(text, names)
     found: Callable[..., Any] = names["call"]
     return found

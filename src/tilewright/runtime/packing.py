@@ -14,6 +14,7 @@ import numpy as np
 from ..core.errors import CompileError
 from ..ir.types import TensorType
 from ..kernels.launch import ConstBuffer, Packed
+from .memory import Allocation
 
 Array = np.ndarray[Any, Any]
 ALIGNMENT = 64
@@ -56,13 +57,6 @@ def unpack(storage: Array, type_: TensorType, packed: Packed) -> Array:
     return np.ascontiguousarray(rows.T if packed.transposed else rows)
 
 
-def aligned_empty(nbytes: int) -> Array:
-    """Uninitialised bytes at a multiple of 64; large ones come straight from the kernel, page by page when touched."""
-    raw = np.empty(nbytes + ALIGNMENT, np.uint8)
-    skip = -raw.ctypes.data % ALIGNMENT
-    return raw[skip : skip + nbytes]
-
-
 def usable_in_place(array: Array, packed: Packed) -> bool:
     return packed.form == "plain" and array.flags.c_contiguous and array.ctypes.data % IN_PLACE_ALIGNMENT == 0
 
@@ -78,7 +72,7 @@ def pack_constants(constants: Sequence[ConstBuffer], *, threads: int = 2) -> lis
         else:
             offsets[i] = total
             total += -(-packed_bytes(c.data.type, c.packed) // ALIGNMENT) * ALIGNMENT
-    block = aligned_empty(total)
+    block = Allocation(total).array(np.uint8, (total,))
     tasks: list[tuple[ConstBuffer, Array, int, int]] = []
     for i, offset in offsets.items():
         c = constants[i]

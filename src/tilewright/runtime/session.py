@@ -16,17 +16,16 @@ import numpy as np
 from ..core.config import load
 from ..core.dims import evaluate
 from ..core.errors import ExecutionError, InputError
-from ..core.pytree import flatten
 from ..core.signature import Signature, Slot
 from ..core.target_spec import TargetSpec
 from ..core.validation import Level, validate
 from ..ir.graph import Graph
-from ..ir.types import TensorType
 from ..target.cpu.host import available_cores
 from . import layout as L
-from .arguments import Bound, bind, from_dtype, is_tensor, numpy_to_tensor, tensor_to_numpy
+from .arguments import Bound, bind, is_tensor, numpy_to_tensor, tensor_to_numpy
 from .executable import Executable, Interface
 from .fastcall import compile_call
+from .outputs import address, check_out, copy, fresh, overlap
 from .pool import Pool, process_pool
 from .workspace import Key, Workspace
 
@@ -125,15 +124,15 @@ class Session:
         if self.executable is None:
             results = self._interpret(bound, torch)
         else:
-            results = [_empty(t, shape, torch) for t, shape in zip(self.interface.outputs, shapes, strict=True)]
-            targets = results if given is None or _overlap(given, bound.kept) else given
+            results = [fresh(t, shape, torch) for t, shape in zip(self.interface.outputs, shapes, strict=True)]
+            targets = results if given is None or overlap(given, bound.kept) else given
             self._execute(bound, targets)
             results = targets
         if given is None:
             return signature.unflatten(results, bound.env)
         for target, result in zip(given, results, strict=True):
             if target is not result:
-                _copy(target, result)
+                copy(target, result)
         return out
 
     def _execute(self, bound: Bound, results: Sequence[Any]) -> None:
@@ -143,8 +142,8 @@ class Session:
         key = tuple(bound.env[s.name] for s in self.interface.symbols)
         if not self._checked:
             self._check(workspace, key)
-        for i, address in enumerate((*bound.addresses, *map(_address, results))):
-            workspace.io[i] = address
+        for i, at in enumerate((*bound.addresses, *map(address, results))):
+            workspace.io[i] = at
         status = self._pool.run(workspace.job(key))
         if status:
             self.settle(status, workspace)
@@ -272,68 +271,4 @@ class Session:
         shown = ", ".join(f"{n}: {t}" for n, t in zip(self.interface.input_names, self.interface.inputs, strict=True))
         outs = ", ".join(map(str, self.interface.outputs))
         return f"<Session {self.model.name}({shown}) -> {outs} on {self.model.target.kind}{', closed' if self._closed else ''}>"
-
-
-def _empty(type_: TensorType, shape: tuple[int, ...], torch: bool) -> Any:
-    if not torch:
-        return np.empty(shape, type_.dtype.np)
-    import torch as library
-
-    return library.empty(shape, dtype=from_dtype()[type_.dtype], device="cpu")
-
-
-def _address(result: Any) -> int:
-    return int(result.data_ptr() if is_tensor(result) else result.ctypes.data)
-
-
-def _copy(target: Any, result: Any) -> None:
-    if is_tensor(target):
-        target.copy_(result if is_tensor(result) else numpy_to_tensor(result))
-    else:
-        np.copyto(target, tensor_to_numpy(result) if is_tensor(result) else result)
-
-
-def _span(value: Any) -> tuple[int, int]:
-    size = value.numel() * value.element_size() if is_tensor(value) else value.nbytes
-    start = _address(value)
-    return start, start + size
-
-
-def _overlap(outs: Sequence[Any], ins: Sequence[Any]) -> bool:
-    """An output that shares memory with an input, or with another output, cannot be written while the program runs."""
-    spans = [_span(v) for v in outs]
-    others = [_span(v) for v in ins]
-    pairs = [(a, b) for k, a in enumerate(spans) for b in (*others, *spans[k + 1 :])]
-    return any(a[0] < b[1] and b[0] < a[1] for a, b in pairs)
-
-
-def check_out(out: Any, types: Sequence[TensorType], shapes: Sequence[tuple[int, ...]], signature: Signature) -> list[Any]:
-    """The outputs' storage that `out=` gives, in the graph's order, checked."""
-    leaves, _ = flatten(out)
-    roles = [o for o in signature.outputs if isinstance(o, Slot)]
-    if len(leaves) == len(signature.outputs):
-        leaves = [v for v, o in zip(leaves, signature.outputs, strict=True) if isinstance(o, Slot)]
-    if len(leaves) != len(roles):
-        raise InputError(f"session: out= must hold {len(roles)} tensors, got {len(leaves)}")
-    found: dict[int, Any] = {}
-    for leaf, role in zip(leaves, roles, strict=True):
-        type_, shape = types[role.index], shapes[role.index]
-        want = f"{type_.dtype}[{','.join(map(str, shape))}]"
-        if is_tensor(leaf):
-            ok = leaf.dtype is from_dtype()[type_.dtype] and tuple(leaf.shape) == shape and leaf.device.type == "cpu"
-            ok = ok and leaf.is_contiguous() and not leaf.requires_grad
-        else:
-            ok = isinstance(leaf, np.ndarray) and leaf.dtype == type_.dtype.np and leaf.shape == shape and leaf.flags.carray
-        if not ok:
-            raise InputError(f"session: out= for output {role.index} must be a contiguous, writable {want} on the CPU, got {_shown(leaf)}")
-        found[role.index] = leaf
-    if len(found) != len(types):
-        raise InputError(f"session: out= names {len(found)} of {len(types)} outputs")
-    return [found[i] for i in range(len(types))]
-
-
-def _shown(value: Any) -> str:
-    if is_tensor(value) or isinstance(value, np.ndarray):
-        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
-    return f"a {type(value).__name__}"
 

@@ -1,0 +1,116 @@
+"""The arrays a call returns: new ones, the caller's `out=`, and for large ones memory that an earlier result has given back.
+
+A large allocation comes from the system page by page and goes back when it is freed; touching fresh pages costs as much as a fast
+kernel. So the memory of a large result is kept for the next call once nobody holds the result any more. What a caller holds is the
+caller's own, always.
+"""
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from ..core.errors import InputError
+from ..core.pytree import flatten
+from ..core.signature import Signature, Slot
+from ..ir.types import TensorType
+from .arguments import from_dtype, is_tensor, numpy_to_tensor, tensor_to_numpy
+from .memory import Arenas
+
+RECYCLED_FROM = 24 << 20  # smaller blocks are kept by malloc itself
+_store = Arenas(max_bytes=128 << 20, max_blocks=4)
+
+
+def empty(type_: TensorType, shape: tuple[int, ...], torch: bool) -> Any:
+    """An uninitialised result."""
+    if not torch:
+        return np.empty(shape, type_.dtype.np)
+    import torch as library
+
+    return library.empty(shape, dtype=from_dtype()[type_.dtype], device="cpu")
+
+
+@lru_cache(maxsize=64)
+def _lease_type(nbytes: int) -> Any:
+    """A buffer class of this size whose instances can be watched for their end."""
+    return type("Lease", (ctypes.c_char * nbytes,), {})
+
+
+def recycled(type_: TensorType, shape: tuple[int, ...], torch: bool) -> Any:
+    """An uninitialised result in memory that returns to the store when the last view of it is gone."""
+    nbytes = int(np.prod(shape, dtype=np.int64)) * type_.dtype.itemsize
+    block = _store.take(nbytes)
+    lease = _lease_type(nbytes).from_address(block.address)
+    weakref.finalize(lease, _store.give, block).atexit = False  # holds the block until then
+    array: np.ndarray[Any, Any] = np.frombuffer(lease, type_.dtype.np).reshape(shape)
+    return numpy_to_tensor(array) if torch else array
+
+
+def is_recycled(type_: TensorType) -> bool:
+    """Only fixed sizes: with varying lengths the kept memory would grow with the longest."""
+    nbytes = type_.nbytes
+    return isinstance(nbytes, int) and nbytes >= RECYCLED_FROM
+
+
+def fresh(type_: TensorType, shape: tuple[int, ...], torch: bool) -> Any:
+    return recycled(type_, shape, torch) if is_recycled(type_) else empty(type_, shape, torch)
+
+
+def address(result: Any) -> int:
+    return int(result.data_ptr() if is_tensor(result) else result.ctypes.data)
+
+
+def copy(target: Any, result: Any) -> None:
+    if is_tensor(target):
+        target.copy_(result if is_tensor(result) else numpy_to_tensor(result))
+    else:
+        np.copyto(target, tensor_to_numpy(result) if is_tensor(result) else result)
+
+
+def _span(value: Any) -> tuple[int, int]:
+    size = value.numel() * value.element_size() if is_tensor(value) else value.nbytes
+    start = address(value)
+    return start, start + size
+
+
+def overlap(outs: Sequence[Any], ins: Sequence[Any]) -> bool:
+    """An output that shares memory with an input, or with another output, cannot be written while the program runs."""
+    spans = [_span(v) for v in outs]
+    others = [_span(v) for v in ins]
+    pairs = [(a, b) for k, a in enumerate(spans) for b in (*others, *spans[k + 1 :])]
+    return any(a[0] < b[1] and b[0] < a[1] for a, b in pairs)
+
+
+def check_out(out: Any, types: Sequence[TensorType], shapes: Sequence[tuple[int, ...]], signature: Signature) -> list[Any]:
+    """The outputs' storage that `out=` gives, in the graph's order, checked."""
+    leaves, _ = flatten(out)
+    roles = [o for o in signature.outputs if isinstance(o, Slot)]
+    if len(leaves) == len(signature.outputs):
+        leaves = [v for v, o in zip(leaves, signature.outputs, strict=True) if isinstance(o, Slot)]
+    if len(leaves) != len(roles):
+        raise InputError(f"session: out= must hold {len(roles)} tensors, got {len(leaves)}")
+    found: dict[int, Any] = {}
+    for leaf, role in zip(leaves, roles, strict=True):
+        type_, shape = types[role.index], shapes[role.index]
+        want = f"{type_.dtype}[{','.join(map(str, shape))}]"
+        if is_tensor(leaf):
+            ok = leaf.dtype is from_dtype()[type_.dtype] and tuple(leaf.shape) == shape and leaf.device.type == "cpu"
+            ok = ok and leaf.is_contiguous() and not leaf.requires_grad
+        else:
+            ok = isinstance(leaf, np.ndarray) and leaf.dtype == type_.dtype.np and leaf.shape == shape and leaf.flags.carray
+        if not ok:
+            raise InputError(f"session: out= for output {role.index} must be a contiguous, writable {want} on the CPU, got {_shown(leaf)}")
+        found[role.index] = leaf
+    if len(found) != len(types):
+        raise InputError(f"session: out= names {len(found)} of {len(types)} outputs")
+    return [found[i] for i in range(len(types))]
+
+
+def _shown(value: Any) -> str:
+    if is_tensor(value) or isinstance(value, np.ndarray):
+        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+    return f"a {type(value).__name__}"
