@@ -33,7 +33,7 @@ class Var:
 
 
 @dataclass(frozen=True)
-class Test:
+class Such:
     """Matches a value for which `check(value)` is true."""
 
     name: str
@@ -59,7 +59,7 @@ class P:
         object.__setattr__(self, "once", once)
 
 
-Pattern = Var | Test | P
+Pattern = Var | Such | P
 X, Y, Z = Var("x"), Var("y"), Var("z")
 
 
@@ -174,7 +174,8 @@ class Rewriter:
 
     def _replace(self, r: Rule, node: Node, new: tuple[Value, ...], made: list[Node]) -> list[Node]:
         if [v.type for v in new] != list(node.types):
-            raise CompileError(f"rewrite: rule {r.name} changed the type of %{node.name} = {node.op} from {node.types} to {tuple(v.type for v in new)}")
+            given = tuple(v.type for v in new)
+            raise CompileError(f"rewrite: rule {r.name} changed the type of %{node.name} = {node.op} from {node.types} to {given}")
         for n in made:
             n.place = n.place or node.place
             for v in n.values:
@@ -234,7 +235,7 @@ class Rewriter:
             if value.index == 0 and not (pattern.once and self.readers(value) != 1):
                 yield from self._match_node(pattern, value.node, found)
             return
-        if isinstance(pattern, Test) and not pattern.check(value):
+        if isinstance(pattern, Such) and not pattern.check(value):
             return
         bound = found.get(pattern.name)
         if bound is None:

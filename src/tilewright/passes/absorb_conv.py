@@ -8,11 +8,11 @@ import numpy as np
 
 from .. import ops as o
 from ..ir.graph import Graph, Value
-from ..ir.rewrite import Match, P, Test, X, rule
+from ..ir.rewrite import Match, P, Such, X, rule
 from .base import Log, Pass, apply_rules
 
-C = Test("c", lambda v: isinstance(v.op, o.Constant))
-D = Test("d", lambda v: isinstance(v.op, o.Constant))
+C = Such("c", lambda v: isinstance(v.op, o.Constant))
+D = Such("d", lambda v: isinstance(v.op, o.Constant))
 
 
 def data(v: Value) -> Any:
@@ -23,7 +23,13 @@ def data(v: Value) -> Any:
 
 def per_channel(c: Value, x: Value) -> bool:
     """c is one number a channel (axis 1) of x."""
-    return c.shape == (x.shape[1], *(1,) * (len(x.shape) - 2))
+    column = (x.shape[1], *(1,) * (len(x.shape) - 2))
+    return c.shape in (column, (1, *column))
+
+
+def column(c: Value, x: Value) -> Any:
+    """The bytes of a per-channel constant in its plainest shape, in f64."""
+    return data(c).reshape(-1, *(1,) * (len(x.shape) - 2))
 
 
 @rule(P(o.BatchNorm, name="root"))
@@ -36,8 +42,9 @@ def batch_norm(root: Any, m: Match) -> Value | None:
     if affine:
         scale = scale * affine[0]
     shift = -mean * scale + (affine[1] if affine else 0.0)
-    column = (-1, *(1,) * (len(x.shape) - 2))
-    s, t = (m.graph.constant(a.reshape(column).astype(x.dtype.np), f"{root.name}_{what}") for a, what in ((scale, "scale"), (shift, "shift")))
+    shape = (-1, *(1,) * (len(x.shape) - 2))
+    s = m.graph.constant(scale.reshape(shape).astype(x.dtype.np), f"{root.name}_scale")
+    t = m.graph.constant(shift.reshape(shape).astype(x.dtype.np), f"{root.name}_shift")
     out: Value = o.Add()(o.Mul()(x, s), t)
     return out
 
@@ -56,7 +63,7 @@ def scaled_conv_bias(c: Value, d: Value, conv: Any, m: Match) -> Value | None:
     y = conv.value
     if not per_channel(d, y) or not per_channel(c, y):
         return None
-    out: Value = o.Add()(o.Mul()(y, d), m.graph.constant((data(c) * data(d)).astype(c.dtype.np), c.node.name))
+    out: Value = o.Add()(o.Mul()(y, d), m.graph.constant((column(c, y) * column(d, y)).astype(c.dtype.np), c.node.name))
     return out
 
 
@@ -65,7 +72,7 @@ def two_conv_biases(c: Value, d: Value, conv: Any, m: Match) -> Value | None:
     y = conv.value
     if not per_channel(d, y) or not per_channel(c, y):
         return None
-    out: Value = o.Add()(y, m.graph.constant((data(c) + data(d)).astype(c.dtype.np), c.node.name))
+    out: Value = o.Add()(y, m.graph.constant((column(c, y) + column(d, y)).astype(c.dtype.np), c.node.name))
     return out
 
 

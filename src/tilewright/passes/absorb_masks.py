@@ -126,7 +126,8 @@ def absorb(attention: Any, forms: Forms) -> Value | None:
                     mask = found.rest if mask is None else o.LogicalAnd()(mask, found.rest)
     if not changed:
         return None
-    new = dataclasses.replace(op, causal=at.causal, offset=at.offset, window=at.window, has_mask=mask is not None, has_bias=bias is not None)
+    new = dataclasses.replace(op, causal=at.causal, offset=at.offset, window=at.window,
+                              has_mask=mask is not None, has_bias=bias is not None)
     out: Value = new(q, k, v, *(x for x in (mask, bias) if x is not None))
     return out
 

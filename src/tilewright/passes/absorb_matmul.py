@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 
 from .. import ops as o
 from ..ir.graph import Graph, Node, Value
-from ..ir.rewrite import P, Test, X, Y, rule
+from ..ir.rewrite import P, Such, X, Y, rule
 from .base import Log, Pass, apply_rules, scalar, swaps_last_two
 
-C = Test("c", lambda v: scalar(v) is not None)
+C = Such("c", lambda v: scalar(v) is not None)
 
 
 @rule(P(o.Matmul, P(o.Transpose, X, name="inner"), Y, name="root"))

@@ -36,12 +36,24 @@ class Forms:
             found: Form | None = None
             if transfer is not None:
                 operands = [self.of(v) for v in value.node.operands]
-                if all(f is not None for f in operands) or isinstance(value.op, (o.Where, o.LogicalAnd, o.LogicalOr, o.BitwiseAnd, o.BitwiseOr, *GATHERS)):
+                if all(f is not None for f in operands) or isinstance(value.op, PARTIAL):
                     found = transfer(value.node, value.index, operands)
             if isinstance(found, Linear):
                 found = normal(found, value.shape)
+                found = found if fits(found, value) else None
             self._cache[value] = found
         return self._cache[value]
+
+
+def fits(form: Linear, value: Value) -> bool:
+    """The dtype holds every element exactly (integers would wrap around, floats round). Of unknown ranges, i64 holds all that occur."""
+    known, dtype = form.range(value.shape), value.dtype
+    if known is None or dtype.is_bool:
+        return dtype.name == "i64"
+    if dtype.is_int:
+        info = np.iinfo(dtype.np)
+        return bool(dtype.name == "i64" or int(info.min) <= known[0] and known[1] <= int(info.max))
+    return max(-known[0], known[1]) <= EXACT[dtype.name]
 
 
 def uniform(value: Number, dtype: DType, ndim: int) -> Form:
@@ -78,13 +90,7 @@ def cast(node: Node, _: int, forms: list[Form | None]) -> Form | None:
     assert isinstance(form, Linear)
     if to.is_bool:
         return None if value is None else Choice((), bool(value), bool(value))
-    known = form.range(node.operands[0].shape)
-    if known is None:
-        return None
-    if to.is_int:
-        info = np.iinfo(to.np)
-        return form if info.min <= known[0] and known[1] <= info.max else None
-    return form if max(-known[0], known[1]) <= EXACT[to.name] else None
+    return form  # kept only if `fits`
 
 
 def _remap(form: Form, fn: Callable[[Linear], Linear | None]) -> Form | None:
@@ -167,8 +173,9 @@ def split(node: Node, index: int, forms: list[Form | None]) -> Form | None:
 
 ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {
     o.Add: operator.add, o.Sub: operator.sub, o.Mul: operator.mul, o.Maximum: max, o.Minimum: min}
-COMPARE: dict[type, Callable[[Any, Any], Any]] = {o.Equal: operator.eq, o.NotEqual: operator.ne, o.Less: operator.lt, o.LessEqual: operator.le,
-                                                   o.Greater: operator.gt, o.GreaterEqual: operator.ge}
+COMPARE: dict[type, Callable[[Any, Any], Any]] = {
+    o.Equal: operator.eq, o.NotEqual: operator.ne, o.Less: operator.lt, o.LessEqual: operator.le, o.Greater: operator.gt,
+    o.GreaterEqual: operator.ge}
 
 
 def arithmetic(node: Node, _: int, forms: list[Form | None]) -> Form | None:
@@ -313,8 +320,10 @@ def reduce(node: Node, _: int, forms: list[Form | None]) -> Form | None:
 
 
 GATHERS = (o.Gather, o.GatherAlongAxis, o.Index)
+PARTIAL = (o.Where, o.LogicalAnd, o.LogicalOr, o.BitwiseAnd, o.BitwiseOr, *GATHERS)  # may be known though an operand is not
 TRANSFER: dict[type, Transfer] = {
-    o.Constant: constant, o.Iota: iota, o.DimValue: dim_value, o.Cast: cast, o.Reshape: reshape, o.Transpose: transpose, o.Expand: expand,
-    o.Slice: slice_, o.Flip: flip, o.Split: split, o.Neg: neg, o.LogicalAnd: both, o.BitwiseAnd: both, o.LogicalOr: either, o.BitwiseOr: either,
-    o.LogicalNot: negate, o.BitwiseNot: negate, o.Where: where, o.Concat: concat, o.CumSum: cumsum, o.Any: reduce, o.All: reduce, o.Max: reduce,
-    o.Min: reduce, **dict.fromkeys(GATHERS, gather), **dict.fromkeys(ARITHMETIC, arithmetic), **dict.fromkeys(COMPARE, compare)}
+    o.Constant: constant, o.Iota: iota, o.DimValue: dim_value, o.Cast: cast, o.Reshape: reshape, o.Transpose: transpose,
+    o.Expand: expand, o.Slice: slice_, o.Flip: flip, o.Split: split, o.Neg: neg, o.LogicalAnd: both, o.BitwiseAnd: both,
+    o.LogicalOr: either, o.BitwiseOr: either, o.LogicalNot: negate, o.BitwiseNot: negate, o.Where: where, o.Concat: concat,
+    o.CumSum: cumsum, o.Any: reduce, o.All: reduce, o.Max: reduce, o.Min: reduce,
+    **dict.fromkeys(GATHERS, gather), **dict.fromkeys(ARITHMETIC, arithmetic), **dict.fromkeys(COMPARE, compare)}

@@ -12,8 +12,8 @@ from .base import Log, Pass, apply_rules
 @dataclass(frozen=True)
 class Canonicalise(Pass):
     """Before: any valid graph.
-    After: no view, cast or arithmetic op that changes nothing; no two neighbouring views of one kind; scalar constants have rank 0 and stand
-    on the right; leading axes are regrouped before a linear layer, not around each of its parts."""
+    After: no view, cast or arithmetic op that changes nothing; no two neighbouring views of one kind; scalar constants have rank 0
+    and stand on the right; leading axes are regrouped before a linear layer, not around each of its parts."""
 
     name: ClassVar[str] = "canonicalise"
 

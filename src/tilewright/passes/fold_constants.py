@@ -16,8 +16,8 @@ SMALL = 1 << 16
 @dataclass(frozen=True)
 class FoldConstants(Pass):
     """Before: transposes and scalars are absorbed into matmuls (folding would materialise transposed weights).
-    After: an op whose operands are all constants is a constant, unless its result is larger than `limit` bytes, it only expands, permutes or gathers
-    more than `small` bytes, or it has no fixed shape."""
+    After: an op whose operands are all constants is a constant, unless its result is larger than `limit` bytes, it only expands,
+    permutes or gathers more than `small` bytes, or it has no fixed shape."""
 
     name: ClassVar[str] = "fold-constants"
     limit: int = 16 << 20
@@ -46,7 +46,8 @@ class FoldConstants(Pass):
     def worth(self, n: Node, known: dict[Value, Any]) -> bool:
         if any(v not in known for v in n.operands) or not all(t.is_static for t in n.types) or _symbolic(n.op):
             return False
-        size = sum(int(t.numel) * t.dtype.itemsize for t in n.types)  # type: ignore[arg-type]
+        sizes = [t.nbytes for t in n.types]
+        size = sum(b for b in sizes if isinstance(b, int))
         if isinstance(n.op, (o.Reshape, o.Slice, o.Split)):
             return True  # NumPy views: no bytes move
         if isinstance(n.op, (o.Expand, o.Transpose, o.Concat, o.Gather, o.Flip)):
@@ -55,7 +56,7 @@ class FoldConstants(Pass):
 
 
 def _symbolic(op: o.Op) -> bool:
-    return isinstance(op, o.DimValue) and not isinstance(op.dim, int) or isinstance(op, o.Iota) and not isinstance(op.start, int)
+    return (isinstance(op, o.DimValue) and not isinstance(op.dim, int)) or (isinstance(op, o.Iota) and not isinstance(op.start, int))
 
 
 def _sources_first(graph: Graph) -> None:

@@ -26,7 +26,9 @@ def filled(graph: Graph, value: Any, dtype: DType, shape: tuple[Dim, ...]) -> Va
 
 def is_plain(v: Value) -> bool:
     """A source, or one number expanded: nothing to gain."""
-    return isinstance(v.op, SOURCES) or (isinstance(v.op, o.Expand) and len(v.node.operands[0].shape) == 0 and isinstance(v.node.operands[0].op, SOURCES))
+    if isinstance(v.op, o.Expand) and len(v.node.operands[0].shape) == 0:
+        v = v.node.operands[0]
+    return isinstance(v.op, SOURCES)
 
 
 def in_range(form: Linear, shape: tuple[Dim, ...], size: Dim) -> bool:
@@ -77,7 +79,7 @@ def make_rules(forms: Forms) -> list[Rule]:
         axes = sloped(form)
         if not axes and v.dtype.is_int:
             made: Value = m.graph.add(o.DimValue(dim=form.const, dtype=v.dtype)).value
-            return o.Expand(shape=v.shape)(made) if v.shape else made  # type: ignore[no-any-return]
+            return o.Expand(shape=v.shape)(made) if v.shape else made
         if len(axes) != 1 or not isinstance(form.coeffs[axes[0]], int):
             return None
         step = form.coeffs[axes[0]]
@@ -85,7 +87,14 @@ def make_rules(forms: Forms) -> list[Rule]:
         # the other axes are expanded, so that the iota itself stays short
         small = tuple(n if k == axes[0] else 1 for k, n in enumerate(v.shape))
         line: Value = m.graph.add(o.Iota(shape=small, axis=axes[0], dtype=v.dtype, start=form.const, step=step)).value
-        return line if small == v.shape else o.Expand(shape=v.shape)(line)  # type: ignore[no-any-return]
+        return line if small == v.shape else o.Expand(shape=v.shape)(line)
+
+    @rule(P(o.Constant, name="root"))
+    def uniform_constant(root: Any, m: Match) -> Value | None:
+        """An integer or boolean array of one number is that number, expanded."""
+        v = root.values[0]
+        value = None if v.dtype.is_float or not v.shape else number(forms.of(v))
+        return None if value is None else filled(m.graph, value, v.dtype, v.shape)
 
     @rule(P(o.Gather, X, I, name="root"))
     def gather_of_range(x: Value, ids: Value, root: Any) -> Value | None:
@@ -99,7 +108,7 @@ def make_rules(forms: Forms) -> list[Rule]:
     @rule(P(o.Index, name="root"))
     def index_of_ranges(root: Any) -> Value | None:
         x, *ids = root.operands
-        axes, shape = root.op.axes, ()
+        axes = root.op.axes
         found = [forms.of(v) for v in ids]
         linear = [f for f in found if isinstance(f, Linear)]
         if len(linear) != len(ids):
@@ -128,7 +137,7 @@ def make_rules(forms: Forms) -> list[Rule]:
         rows = rows_of(x, axis, form, ids.shape)
         return rows if rows is not None and rows.type == root.types[0] else None
 
-    return [index_expression, gather_of_range, index_of_ranges, gather_along_range]
+    return [index_expression, uniform_constant, gather_of_range, index_of_ranges, gather_along_range]
 
 
 def broadcast(shapes: list[tuple[Dim, ...]], rank: int) -> tuple[Dim, ...]:
@@ -145,7 +154,7 @@ def spread(x: Value, axes: tuple[int, ...], forms: list[Linear], shape: tuple[Di
     inner = tuple(n if k in used else 1 for k, n in enumerate(shape))
     lead, tail = x.shape[: axes[0]], x.shape[axes[-1] + 1 :]
     out: Value = o.Reshape(shape=(*lead, *inner, *tail))(x)
-    return out if out.type == root.types[0] else o.Expand(shape=root.types[0].shape)(out)  # type: ignore[no-any-return]
+    return out if out.type == root.types[0] else o.Expand(shape=root.types[0].shape)(out)
 
 
 @dataclass(frozen=True)
@@ -173,5 +182,6 @@ class CheckFoldOnly(Pass):
         left = [n for n in graph.nodes if n.op.traits.fold_only]
         if left:
             named = "; ".join(f"{n.op}{f' ({n.place})' if n.place else ''}" for n in left[:8])
-            raise CompileError(f"{left[0].op.name}: must fold at compile time, got {len(left)} left: {named}; its operands must be constants or shapes")
+            raise CompileError(f"{left[0].op.name}: must fold at compile time, got {len(left)} left: {named}; "
+                               "its operands must be constants or shapes")
         return graph

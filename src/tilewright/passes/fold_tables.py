@@ -50,7 +50,8 @@ def make_rules(limit: int) -> list[Rule]:
         most = bounds(op.shape[op.axis])[1]
         if not isinstance(op.start, int) or any(n != 1 for n in others) or most * op.dtype.itemsize > limit:
             return None
-        line = (op.start + op.step * np.arange(most)).astype(op.dtype.np).reshape(tuple(most if k == op.axis else 1 for k in range(len(op.shape))))
+        line = (op.start + op.step * np.arange(most)).astype(op.dtype.np)
+        line = line.reshape(tuple(most if k == op.axis else 1 for k in range(len(op.shape))))
         if isinstance(op.shape[op.axis], int):
             return m.graph.constant(line, "range")
         return cut(m.graph, line, op.axis - len(op.shape), op.shape[op.axis], "range")
@@ -59,7 +60,9 @@ def make_rules(limit: int) -> list[Rule]:
     def reshaped_table(x: Value, root: Any, m: Match) -> Value | None:
         """Only axes of size 1 come or go."""
         table, shape = table_of(x), root.types[0].shape
-        if table is None or table.axis == 0 or [n for n in shape if n != 1] != [n for n in x.shape if n != 1] or list(shape).count(table.size) != 1:
+        if table is None or table.axis == 0 or list(shape).count(table.size) != 1:
+            return None
+        if [n for n in shape if n != 1] != [n for n in x.shape if n != 1]:
             return None
         at = list(shape).index(table.size)
         full = table.array.reshape(tuple(table.array.shape[table.axis] if k == at else n for k, n in enumerate(shape)))

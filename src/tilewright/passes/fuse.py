@@ -42,7 +42,7 @@ def reshape_after_epilogue(root: Any, m: Match) -> Value | None:
             elif len(u.shape) <= tail:
                 operands.append(u)
             elif u.shape == want:
-                operands.append(u.node.operands[0] if isinstance(u.op, o.Reshape) and u.node.operands[0].shape == y.shape else o.Reshape(shape=y.shape)(u))
+                operands.append(o.Reshape(shape=y.shape)(u))
             else:
                 break
         if len(operands) == len(root.operands):
@@ -62,8 +62,9 @@ def reshape_of_reshape(inner: Any, root: Any) -> Value:
 class Fuse(Pass):
     """Before: canonical graph, everything recognised and merged.
     After: elementwise work next to a contraction, norm, softmax, reduction or gather is in a `Fused` region with it, the rest is in
-    pointwise regions of one shape. A region has at most one anchor, is free of views, and never closes a cycle. A region around a
-    contraction has one result; one around a norm or reduction may also give the sum it reads; pointwise ones give whatever is read elsewhere."""
+    pointwise regions of one shape. A region has at most one anchor, is free of views, and never closes a cycle. A region
+    around a contraction has one result; one around a norm or reduction may also give the sum it reads; pointwise ones give whatever
+    is read elsewhere."""
 
     name: ClassVar[str] = "fuse"
     max_ops: int = 24

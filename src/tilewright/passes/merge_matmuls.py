@@ -28,8 +28,9 @@ class Linear:
 @dataclass(frozen=True)
 class MergeMatmuls(Pass):
     """Before: CSE done, biases still plain additions.
-    After: matmuls with one left operand, constant right operands that nothing else reads, equal flags, alike biases, and results that are only
-    viewed or attended to, are one matmul whose result is split along its last axis. Results with an epilogue of their own stay apart."""
+    After: matmuls with one left operand, constant right operands that nothing else reads, equal flags, alike biases, and results that
+    are only viewed or attended to, are one matmul whose result is split along its last axis. Results with an epilogue of their own
+    stay apart."""
 
     name: ClassVar[str] = "merge-matmuls"
 
@@ -63,7 +64,7 @@ class MergeMatmuls(Pass):
         if len(users[result]) == 1 and result not in outputs and isinstance(users[result][0].op, o.Add):
             add = users[result][0]
             other = add.operands[1] if add.operands[0] is result else add.operands[0]
-            if isinstance(other.op, o.Constant) and len(other.shape) == 1 and other.shape[0] == result.shape[-1] and add.types[0] == result.type:
+            if isinstance(other.op, o.Constant) and other.shape == result.shape[-1:] and add.types[0] == result.type:
                 result, bias = add.value, other
         if result in outputs or not users[result] or not all(isinstance(u.op, READERS) for u in users[result]):
             return None
@@ -72,12 +73,14 @@ class MergeMatmuls(Pass):
     def merge(self, graph: Graph, group: list[Linear], mapping: dict[Value, Value]) -> None:
         first: Any = group[0].matmul
         axis = 0 if first.op.transpose_b else 1
-        arrays = [g.w.op.data.array for g in group]  # type: ignore[attr-defined]
-        name = "+".join(g.w.node.name for g in group)
-        w = graph.constant(np.concatenate(arrays, axis=axis), name)
+        w = self.joined(graph, [g.w for g in group], axis)
         y: Value = first.op(first.operands[0], w, place=first.place)
         if group[0].bias is not None:
-            b = graph.constant(np.concatenate([g.bias.op.data.array for g in group if g.bias is not None]), "+".join(g.bias.node.name for g in group if g.bias))  # type: ignore[attr-defined]
-            y = o.Add()(y, b, place=first.place)
+            y = o.Add()(y, self.joined(graph, [g.bias for g in group if g.bias is not None], 0), place=first.place)
         parts = o.Split(axis=len(y.shape) - 1, sizes=tuple(g.result.shape[-1] for g in group))(y, place=first.place)
         mapping.update(zip((g.result for g in group), parts, strict=True))
+
+    @staticmethod
+    def joined(graph: Graph, parts: list[Value], axis: int) -> Value:
+        arrays = [v.op.data.array for v in parts if isinstance(v.op, o.Constant)]
+        return graph.constant(np.concatenate(arrays, axis=axis), "+".join(v.node.name for v in parts))

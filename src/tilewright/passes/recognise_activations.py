@@ -6,11 +6,11 @@ from typing import Any
 
 from .. import ops as o
 from ..ir.graph import Value
-from ..ir.rewrite import P, Rule, Test, X, rule
+from ..ir.rewrite import P, Rule, Such, X, rule
 from .base import close, is_number, scalar
 
-HALF = Test("half", lambda v: is_number(v, 0.5))
-ONE = Test("one", lambda v: is_number(v, 1.0))
+HALF = Such("half", lambda v: is_number(v, 0.5))
+ONE = Such("one", lambda v: is_number(v, 1.0))
 K = math.sqrt(2 / math.pi)
 
 

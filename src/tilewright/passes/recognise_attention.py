@@ -8,7 +8,9 @@ from typing import Any
 from .. import ops as o
 from ..ir.graph import Node, Value
 from ..ir.rewrite import Match, P, rule
-from .base import scalar, swapped
+from .base import constant, scalar, swapped
+
+HIDDEN = -1e9  # added to a score it leaves nothing of it, in f32
 
 
 @dataclass
@@ -56,16 +58,15 @@ def trace(v: Value, m: Match) -> Scores | None:
             v = main
         elif isinstance(n.op, o.Where) and factor == 1.0 and capped is None:
             cond, a, b = n.operands
-            if scalar(b) == float("-inf"):
+            hidden, v = (b, a) if scalar(b) is not None else (a, b)
+            cond = cond if v is a else o.LogicalNot()(cond)
+            number = scalar(hidden)
+            if number is None or number > HIDDEN or v.shape != n.types[0].shape:
+                return None
+            if number == float("-inf"):
                 masks.append(cond)
-                v = a
-            elif scalar(a) == float("-inf"):
-                masks.append(o.LogicalNot()(cond))
-                v = b
-            else:
-                return None
-            if v.shape != n.types[0].shape:
-                return None
+            else:  # a huge negative number instead of minus infinity: fully masked rows stay an average of all values
+                biases.append(o.Where()(cond, constant(m.graph, 0.0, hidden.dtype), hidden))
         else:
             return None
     return None
@@ -81,7 +82,8 @@ def _main(n: Node) -> tuple[Value | None, Value | None]:
 
 def _leads_to_matmul(v: Value) -> bool:
     while isinstance(v.op, (o.Mul, o.Div, o.Cast, o.Add, o.Tanh, o.Where)):
-        v = v.node.operands[1 if isinstance(v.op, o.Where) and scalar(v.node.operands[1]) is None else 2 if isinstance(v.op, o.Where) else 0]
+        at = 0 if not isinstance(v.op, o.Where) else 1 if scalar(v.node.operands[1]) is None else 2
+        v = v.node.operands[at]
     return isinstance(v.op, o.Matmul)
 
 
@@ -97,7 +99,9 @@ def attention(root: Any, m: Match) -> Value | None:
     while isinstance(p.op, o.Cast) and m.readers(p) == 1:
         p = p.node.operands[0]
     rank = len(root.types[0].shape)
-    if not isinstance(p.op, o.Softmax) or m.readers(p) != 1 or p.op.axis != len(p.shape) - 1 or rank > 4 or root.op.transpose_a or root.op.alpha != 1.0:
+    if not isinstance(p.op, o.Softmax) or m.readers(p) != 1 or p.op.axis != len(p.shape) - 1:
+        return None
+    if rank > 4 or root.op.transpose_a or root.op.alpha != 1.0:
         return None
     found = trace(p.node.operands[0], m)
     if found is None:
@@ -131,10 +135,10 @@ def repeated(v: Value) -> tuple[Value, int] | None:
         return None
     wide = v.node.operands[0]
     narrow = wide.node.operands[0]
-    if len(wide.shape) != 5 or len(narrow.shape) != 5 or narrow.shape[2] != 1 or (*narrow.shape[:2], *narrow.shape[3:]) != (*wide.shape[:2], *wide.shape[3:]):
+    if len(wide.shape) != 5 or len(narrow.shape) != 5:
         return None
     b, h, times, s, d = wide.shape
-    if v.shape != (b, h * times, s, d) or not isinstance(times, int):
+    if narrow.shape != (b, h, 1, s, d) or v.shape != (b, h * times, s, d) or not isinstance(times, int):
         return None
     x: Value = o.Reshape(shape=(b, h, s, d))(narrow)
     return x, times

@@ -8,10 +8,10 @@ import numpy as np
 
 from .. import ops as o
 from ..ir.graph import Node, Value
-from ..ir.rewrite import Match, P, Rule, Test, Var, X, Y, rule
+from ..ir.rewrite import Match, P, Rule, Such, Var, X, Y, rule
 from .base import scalar
 
-C = Test("c", lambda v: isinstance(scalar(v), float))
+C = Such("c", lambda v: isinstance(scalar(v), float))
 W = Var("w")
 B = Var("b")
 
@@ -24,7 +24,9 @@ def trailing(axes: tuple[int, ...], ndim: int) -> int | None:
 def epsilon(c: Value) -> float | None:
     """The number in c, in its shortest spelling: 1e-06 and not 9.999999974752427e-07."""
     number = scalar(c)
-    return float(str(np.float32(number))) if isinstance(number, float) and c.dtype.name == "f32" else number if isinstance(number, float) else None
+    if not isinstance(number, float):
+        return None
+    return float(str(np.float32(number))) if c.dtype.name == "f32" else number
 
 
 def _rms_rules() -> list[Rule]:
@@ -69,7 +71,9 @@ def _var_rules() -> list[Rule]:
 
     def norm(x: Value, c: Value, mean: Any, var: Any, root: Node) -> Value | None:
         naxes, eps = trailing(mean.op.axes, len(x.shape)), epsilon(c)
-        if naxes is None or eps is None or var.op.axes != mean.op.axes or not (mean.op.keepdims and var.op.keepdims) or var.op.correction != 0:
+        if naxes is None or eps is None or var.op.axes != mean.op.axes or var.op.correction != 0:
+            return None
+        if not (mean.op.keepdims and var.op.keepdims):
             return None
         out: Value = o.LayerNorm(eps=eps, naxes=naxes, affine="none")(x)
         return out if out.type == root.types[0] else None
@@ -114,22 +118,22 @@ def norm_bias(x: Value, w: Value, b: Value, norm: Any, root: Node) -> Value | No
 
 
 def _softmax_rules() -> list[Rule]:
-    top = P(o.Exp, P(o.Sub, X, P(o.Max, X, name="max")), name="exp")
+    power = P(o.Exp, P(o.Sub, X, P(o.Max, X, name="top")), name="exp")
 
-    def softmax(x: Value, max: Any, sum: Any, root: Node) -> Value | None:
-        axes = max.op.axes
-        if len(axes) != 1 or sum.op.axes != axes or not (max.op.keepdims and sum.op.keepdims) or x.type != root.types[0]:
+    def softmax(x: Value, top: Any, total: Any, root: Node) -> Value | None:
+        axes = top.op.axes
+        if len(axes) != 1 or total.op.axes != axes or not (top.op.keepdims and total.op.keepdims) or x.type != root.types[0]:
             return None
         out: Value = o.Softmax(axis=axes[0])(x)
         return out
 
-    @rule(P(o.Div, top, P(o.Sum, Y, name="sum"), name="root"))
-    def softmax_by_division(x: Value, y: Value, exp: Node, max: Any, sum: Any, root: Node, m: Match) -> Value | None:
-        return softmax(x, max, sum, root) if y.node is exp else None
+    @rule(P(o.Div, power, P(o.Sum, Y, name="total"), name="root"))
+    def softmax_by_division(x: Value, y: Value, exp: Node, top: Any, total: Any, root: Node, m: Match) -> Value | None:
+        return softmax(x, top, total, root) if y.node is exp else None
 
-    @rule(P(o.Mul, top, P(o.Reciprocal, P(o.Sum, Y, name="sum")), name="root"))
-    def softmax_by_reciprocal(x: Value, y: Value, exp: Node, max: Any, sum: Any, root: Node) -> Value | None:
-        return softmax(x, max, sum, root) if y.node is exp else None
+    @rule(P(o.Mul, power, P(o.Reciprocal, P(o.Sum, Y, name="total")), name="root"))
+    def softmax_by_reciprocal(x: Value, y: Value, exp: Node, top: Any, total: Any, root: Node) -> Value | None:
+        return softmax(x, top, total, root) if y.node is exp else None
 
     return [softmax_by_division, softmax_by_reciprocal]
 

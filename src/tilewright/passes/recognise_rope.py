@@ -20,7 +20,7 @@ def part_of(v: Value) -> tuple[Value, int, int] | None:
     op = v.op
     if isinstance(op, o.Slice):
         start, size = op.starts[last], op.sizes[last]
-        plain = op.steps[last] == 1 and all(s == 0 and k == 1 and n == w for s, k, n, w in zip(op.starts[:last], op.steps, op.sizes[:last], x.shape, strict=False))
+        plain = all(k == 1 for k in op.steps) and all(s == 0 for s in op.starts[:last]) and op.sizes[:last] == x.shape[:last]
         return (x, start, size) if plain and isinstance(start, int) and isinstance(size, int) else None
     if isinstance(op, o.Split) and op.axis == last and all(isinstance(n, int) for n in op.sizes):
         sizes = [n for n in op.sizes if isinstance(n, int)]
@@ -38,24 +38,26 @@ def half(v: Value, m: Match) -> Value | None:
         h = a.shape[-1] // 2
         if a.nbytes > 64 << 20 or not np.array_equal(a[..., :h], a[..., h:]):
             return None
-        return o.Slice(starts=(0,) * a.ndim, sizes=(*a.shape[:-1], h), steps=(1,) * a.ndim)(v)  # type: ignore[no-any-return]
+        cut: Value = o.Slice(starts=(0,) * a.ndim, sizes=(*a.shape[:-1], h), steps=(1,) * a.ndim)(v)
+        return cut
     if isinstance(op, o.Concat):
         return operands[0] if op.axis == last and len(operands) == 2 and operands[0] is operands[1] else None
     if isinstance(op, o.Reshape) and operands[0].shape and operands[0].shape[-1] == n:
         inner = half(operands[0], m)
-        return None if inner is None else o.Reshape(shape=(*v.shape[:-1], inner.shape[-1]))(inner)  # type: ignore[no-any-return]
+        return None if inner is None else o.Reshape(shape=(*v.shape[:-1], inner.shape[-1]))(inner)
     if isinstance(op, o.Expand) and operands[0].shape and operands[0].shape[-1] == n:
         inner = half(operands[0], m)
-        return None if inner is None else o.Expand(shape=(*v.shape[:-1], inner.shape[-1]))(inner)  # type: ignore[no-any-return]
+        return None if inner is None else o.Expand(shape=(*v.shape[:-1], inner.shape[-1]))(inner)
     if isinstance(op, o.Slice) and operands[0].shape[-1] == n:
         inner = half(operands[0], m)
-        return None if inner is None else o.Slice(starts=op.starts, sizes=(*op.sizes[:-1], inner.shape[-1]), steps=op.steps)(inner)  # type: ignore[no-any-return]
+        return None if inner is None else o.Slice(starts=op.starts, sizes=(*op.sizes[:-1], inner.shape[-1]), steps=op.steps)(inner)
     if isinstance(op, o.Gather) and op.axis == 0 and len(operands[0].shape) >= 2:
         inner = half(operands[0], m)
-        return None if inner is None else op(inner, operands[1])  # type: ignore[no-any-return]
+        return None if inner is None else op(inner, operands[1])
     if op.traits.elementwise and not isinstance(op, o.Where):
-        parts = [u if not u.shape or u.shape[-1] == 1 else half(u, m) for u in operands]
-        return None if any(p is None for p in parts) else op(*parts)  # type: ignore[no-any-return]
+        halves = [u if not u.shape or u.shape[-1] == 1 else half(u, m) for u in operands]
+        parts = [p for p in halves if p is not None]
+        return op(*parts) if len(parts) == len(operands) else None
     return None
 
 

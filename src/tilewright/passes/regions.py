@@ -96,9 +96,9 @@ class Regions:
                 else:
                     inner[v] = body.input(v.type, v.node.name)
                     operands.append(v)
-        body_nodes: list[Node] = nodes
-        anchor.graph.copy_into(body, inner, body_nodes)
+        anchor.graph.copy_into(body, inner, nodes)
         exits = [v for n in nodes for v in n.values if v in self.outputs or any(u not in inside for u in self.users[v])]
         body.outputs = [inner[v] for v in exits]
-        fused = new.add(o.Fused(body=body), *(env[v] for v in operands), name=f"{anchor.name}_region" if is_anchor(anchor) else "pointwise", place=anchor.place)
+        name = f"{anchor.name}_region" if is_anchor(anchor) else "pointwise"
+        fused = new.add(o.Fused(body=body), *(env[v] for v in operands), name=name, place=anchor.place)
         env.update(zip(exits, fused.values, strict=True))

@@ -7,10 +7,10 @@ from typing import Any
 from .. import ops as o
 from ..core.dtypes import DType
 from ..ir.graph import Node, Value
-from ..ir.rewrite import Match, P, Test, X, Y, Z, rule
+from ..ir.rewrite import Match, P, Such, X, Y, Z, rule
 from .base import constant, scalar
 
-C = Test("c", lambda v: scalar(v) is not None)
+C = Such("c", lambda v: scalar(v) is not None)
 HOLDS = {"bool": 1, "u8": 8, "i8": 7, "u16": 16, "i16": 15, "u32": 32, "i32": 31, "u64": 64, "i64": 63}  # bits of a non-negative int
 DIGITS = {"f16": 11, "bf16": 8, "f32": 24, "f64": 53}
 RANGE = {"f16": 5, "bf16": 8, "f32": 8, "f64": 11}  # bits of the exponent
@@ -132,7 +132,7 @@ def times_itself(x: Value, root: Node) -> Value | None:
     return out
 
 
-@rule(P(o.Div, Test("c", lambda v: scalar(v) == 1), X, name="root"))
+@rule(P(o.Div, Such("c", lambda v: scalar(v) == 1), X, name="root"))
 def one_over(x: Value, root: Node) -> Value | None:
     if not x.dtype.is_float or x.type != root.types[0]:
         return None
@@ -168,5 +168,6 @@ def decided_where(x: Value, y: Value, z: Value, root: Node) -> Value | None:
     return same(root, y if known else z)
 
 
-RULES = [cast_to_itself, cast_of_cast, add_zero, times_one, double_negation, add_negative, subtract_negative, subtract_number, divide_by_power_of_two,
-         constant_on_the_right, small_power, times_itself, one_over, bits_of_bools, logic_with_constant, double_not, decided_where]
+RULES = [cast_to_itself, cast_of_cast, add_zero, times_one, double_negation, add_negative, subtract_negative, subtract_number,
+         divide_by_power_of_two, constant_on_the_right, small_power, times_itself, one_over, bits_of_bools,
+         logic_with_constant, double_not, decided_where]

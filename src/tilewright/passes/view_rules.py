@@ -198,5 +198,6 @@ def rank_zero_scalar(root: Any, m: Match) -> Value | None:
     return None
 
 
-RULES = [same_shape, same_order, whole_slice, whole_split, reshape_of_reshape, transpose_of_transpose, slice_of_slice, expand_of_expand, flip_of_flip,
-         keep_dims, reshape_before_elementwise, reshape_before_norm, reshape_before_matmul, broadcast_itself, expand_after_elementwise, rank_zero_scalar]
+RULES = [same_shape, same_order, whole_slice, whole_split, reshape_of_reshape, transpose_of_transpose, slice_of_slice, expand_of_expand,
+         flip_of_flip, keep_dims, reshape_before_elementwise, reshape_before_norm, reshape_before_matmul, broadcast_itself,
+         expand_after_elementwise, rank_zero_scalar]
