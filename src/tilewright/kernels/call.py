@@ -23,9 +23,12 @@ class Call:
         self._reads: dict[Buffer, None] = {}
         self._writes: dict[Buffer, None] = {}
 
-    def view(self, name: str, dtype: DType, buffer: Buffer, layout: Layout, *, write: bool = False, sizes: Shape | None = None) -> View:
-        """A view parameter over `layout` (its shape gives the extent to check, unless `sizes` does)."""
-        known = tuple(s if isinstance(s, int) and s in (0, 1) else None for s in layout.strides)
+    def view(self, name: str, dtype: DType, buffer: Buffer, layout: Layout, *, write: bool = False, sizes: Shape | None = None,
+             bake: Sequence[int] = ()) -> View:
+        """A view parameter over `layout` (its shape gives the extent to check, unless `sizes` does). Strides of the axes in `bake` go into the
+        kernel as numbers: worth it where a template fixes them itself."""
+        baked = {a % len(layout.strides) for a in bake}
+        known = tuple(s if isinstance(s, int) and (s in (0, 1) or i in baked) else None for i, s in enumerate(layout.strides))
         low, high = layout.offset, layout.offset
         for d, s in zip(sizes or layout.shape, layout.strides, strict=True):
             if isinstance(s, int) and s < 0:

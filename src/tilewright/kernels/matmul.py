@@ -169,7 +169,7 @@ def _launch(region: Region, p: Problem, config: Config, b_buffer: Buffer, panels
     a_view = call.view("a", p.a.type.dtype, p.a.buffer, Layout((*sizes, p.k), (*strides[0], a_lay.strides[-1]), p.a_view.offset))
     b_shape = (*sizes[:-1], *panels.shape[-3:])
     b_view = call.view("b", p.b.type.dtype, b_buffer, Layout(b_shape, (*b_steps, *panels.strides[-3:]), panels.offset),
-                       sizes=(*sizes[:-1], 1, p.k, p.n) if in_place else None)
+                       sizes=(*sizes[:-1], 1, p.k, p.n) if in_place else None, bake=() if in_place else (-2,))
     n_out = len(region.results)
     outs = [call.view(f"c{i}", r.type.dtype, r.buffer, Layout((*sizes, p.n), (*strides[1 + i], r.layout.strides[-1]), r.layout.offset), write=True)
             for i, r in enumerate(region.results)]
