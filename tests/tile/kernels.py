@@ -1,4 +1,5 @@
 """Kernels for the tests: small classics written with the builder, and random ones."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -91,13 +92,19 @@ def ring(stages: int = 2, lanes: int = 16) -> Kernel:
     return b.build()
 
 
-CLASSICS: dict[str, Callable[[], Kernel]] = {"masked_copy": masked_copy, "matmul": matmul, "softmax": softmax, "layer_norm": layer_norm, "ring": ring}
+CLASSICS: dict[str, Callable[[], Kernel]] = {
+    "masked_copy": masked_copy,
+    "matmul": matmul,
+    "softmax": softmax,
+    "layer_norm": layer_norm,
+    "ring": ring,
+}
 
 SIZE = 97  # elements of the buffers of a random kernel
 
 
 def random_kernel(seed: int, steps: int = 24) -> Kernel:
-    """A kernel over x, y: f32[SIZE, SIZE] and n <= SIZE, whose accesses are all in bounds. Loops, branches, limits, scratch, both index and tile values."""
+    """A kernel over x, y: f32[SIZE, SIZE] and n <= SIZE, whose accesses are all in bounds: loops, branches, limits, scratch."""
     return _Random(seed).build(steps)
 
 
@@ -127,9 +134,13 @@ class _Random:
             kind = int(rng.integers(14))
             if kind == 0:
                 i = self.index(indices)
-                indices.append(b.index_op(self.pick(["add", "mul", "min", "max"]), i, int(rng.integers(4))) if rng.integers(2) else b.minimum(i, self.n))
+                indices.append(
+                    b.index_op(self.pick(["add", "mul", "min", "max"]), i, int(rng.integers(4)))
+                    if rng.integers(2)
+                    else b.minimum(i, self.n)
+                )
             elif kind == 1:
-                tiles.append(b.unary(self.pick(["neg", "abs", "tanh", "floor", "sigmoid"]), self.pick(tiles)))
+                tiles.append(b.unary(self.pick(["neg", "abs", "sqrt", "floor", "reciprocal"]), self.pick(tiles)))
             elif kind in (2, 3, 4):
                 with b.contracting():
                     t = self.pick(tiles) * self.pick(tiles)
@@ -138,7 +149,9 @@ class _Random:
                     if rng.integers(3) == 0:
                         tiles.append(t)
             elif kind == 5:
-                tiles.append(b.select(b.cmp(self.pick(["lt", "ge", "ne"]), self.pick(tiles), self.pick(tiles)), self.pick(tiles), self.pick(tiles)))
+                tiles.append(
+                    b.select(b.cmp(self.pick(["lt", "ge", "ne"]), self.pick(tiles), self.pick(tiles)), self.pick(tiles), self.pick(tiles))
+                )
             elif kind == 6:
                 r = b.reduce(self.pick(["sum", "max", "min", "prod"]), b.broadcast(self.pick(tiles), (8,)))
                 tiles.append(b.reshape(r, ()))
@@ -182,7 +195,8 @@ class _Random:
                     b.store(self.y, [b.pid, i], t * 0.5, limit=[self.n - i])
                     self.block([*indices, i], inner, 2, depth + 2)
             inner = self.block([*indices, i], inner, steps // 3 + 1, depth + 1)
-            loop.next(b.unary("tanh", b.broadcast(self.pick(inner), (8,))), b.broadcast(inner[-1], (8,)))
+            bounded = b.binary("max", b.binary("min", b.broadcast(self.pick(inner), (8,)), 4.0), -4.0)
+            loop.next(bounded, b.broadcast(inner[-1], (8,)))
         out: Tile = self.pick(loop.results)
         return out
 

@@ -1,4 +1,5 @@
 """Limits of targets: messages name the limit and what fits."""
+
 from __future__ import annotations
 
 import pytest
@@ -19,10 +20,13 @@ def test_register_tiles_that_fit(rows: int, cols: int, limits: TileLimits) -> No
     assert check(matmul(rows, cols, 1), limits) == []
 
 
-@pytest.mark.parametrize("rows, cols, limits, message", [
-    (8, 64, AVX512, r"at most 32 vector registers, got about 37; tile<8x64xf32> takes 32, 6 of its 8 rows fit"),
-    (6, 32, AVX2, r"at most 16 vector registers, got about 29; tile<6x32xf32> takes 24, 2 of its 6 rows fit"),
-])
+@pytest.mark.parametrize(
+    "rows, cols, limits, message",
+    [
+        (8, 64, AVX512, r"at most 32 vector registers, got about 37; tile<8x64xf32> takes 32, 6 of its 8 rows fit"),
+        (6, 32, AVX2, r"at most 16 vector registers, got about 29; tile<6x32xf32> takes 24, 2 of its 6 rows fit"),
+    ],
+)
 def test_register_tiles_that_spill(rows: int, cols: int, limits: TileLimits, message: str) -> None:
     (found,) = check(matmul(rows, cols, 1), limits)
     assert (found.severity, message in found.message) == ("warning", True)
@@ -35,18 +39,24 @@ def test_last_side_fills_vectors() -> None:
 
 
 def test_local_memory() -> None:
-    with pytest.raises(CompileError, match=r"cpu: kernel softmax: at most 1024 bytes of local memory, got 2048; .* \(512,\) takes 2048, 1024 fit"):
+    with pytest.raises(
+        CompileError, match=r"cpu: kernel softmax: at most 1024 bytes of local memory, got 2048; .* \(512,\) takes 2048, 1024 fit"
+    ):
         check(softmax(), TileLimits("cpu", local_bytes=1024))
 
 
 def test_gpu_sides() -> None:
-    with pytest.raises(CompileError, match=r"gpu: kernel matmul: tile sides must be powers of two, got tile<6x64xf32>; 4 or 8 fits instead of 6"):
+    with pytest.raises(
+        CompileError, match=r"gpu: kernel matmul: tile sides must be powers of two, got tile<6x64xf32>; 4 or 8 fits instead of 6"
+    ):
         check(matmul(6, 64, 16), TileLimits("gpu"))
     assert check(matmul(64, 64, 16), TileLimits("gpu")) == []
 
 
 def test_gpu_registers_and_shared_memory() -> None:
-    with pytest.raises(CompileError, match=r"at most 255 registers a thread, got about 576 with 128 threads; .*tile<256x256xf32>; 384 threads fit"):
+    with pytest.raises(
+        CompileError, match=r"at most 255 registers a thread, got about 576 with 128 threads; .*tile<256x256xf32>; 384 threads fit"
+    ):
         check(matmul(256, 256, 16), TileLimits("gpu"))
     b = KernelBuilder("big")
     b.scratch(f32, (64, 1024), "shared")

@@ -1,4 +1,5 @@
 """The tile interpreter against NumPy in float64, and its own promises: bounds, masks, poison, order, rounding."""
+
 from __future__ import annotations
 
 from fractions import Fraction
@@ -154,7 +155,9 @@ def test_fma_f64_rounds_once() -> None:
     a, b = rng.standard_normal(300), rng.standard_normal(300)
     c = -a * b + np.spacing(a * b) * rng.integers(-2, 3, 300)
     got = numerics.fma(a, b, c, f64)
-    assert got.tolist() == [float(Fraction(x) * Fraction(y) + Fraction(z)) for x, y, z in zip(a.tolist(), b.tolist(), c.tolist(), strict=True)]
+    assert got.tolist() == [
+        float(Fraction(x) * Fraction(y) + Fraction(z)) for x, y, z in zip(a.tolist(), b.tolist(), c.tolist(), strict=True)
+    ]
 
 
 @pytest.mark.parametrize("fn, expected", [("div", [-3, 3, 0, 2]), ("floordiv", [-4, 3, 0, 2]), ("rem", [1, 1, 0, -1])])
@@ -172,8 +175,19 @@ def test_casts() -> None:
     assert one(lambda b, t: b.cast(t, i64), i64, np.array([2.0**63, -(2.0**70)])).tolist() == [2**63 - 1, -(2**63)]
 
 
-@pytest.mark.parametrize("fn, reference", [("exp", np.exp), ("tanh", np.tanh), ("log1p", np.log1p), ("sigmoid", lambda x: 1 / (1 + np.exp(-x))),
-                                           ("rsqrt", lambda x: 1 / np.sqrt(x)), ("erf", None), ("round", np.rint), ("abs", np.abs)])
+@pytest.mark.parametrize(
+    "fn, reference",
+    [
+        ("exp", np.exp),
+        ("tanh", np.tanh),
+        ("log1p", np.log1p),
+        ("sigmoid", lambda x: 1 / (1 + np.exp(-x))),
+        ("rsqrt", lambda x: 1 / np.sqrt(x)),
+        ("erf", None),
+        ("round", np.rint),
+        ("abs", np.abs),
+    ],
+)
 def test_unary(fn: str, reference: Any) -> None:
     import torch
 
@@ -245,13 +259,16 @@ def test_index_divisions_are_unsigned() -> None:
         run(index_kernel("mul"), [y, 1 << 40, 1 << 40], 1)
 
 
-@pytest.mark.parametrize("args, message", [
-    ([np.zeros(4, np.float32)], "takes 3 arguments, got 1"),
-    ([np.zeros(4, np.float32), np.zeros(4, np.float32), 1.5], "%n: index needs an int"),
-    ([np.zeros(4, np.float64), np.zeros(4, np.float32), 4], "needs a flat array of f32"),
-    ([np.zeros(4, np.float32), np.zeros(8, np.float32)[::2], 4], "has other strides"),
-    ([3, np.zeros(8, np.float32), 4], "needs an array or a Buffer"),
-])
+@pytest.mark.parametrize(
+    "args, message",
+    [
+        ([np.zeros(4, np.float32)], "takes 3 arguments, got 1"),
+        ([np.zeros(4, np.float32), np.zeros(4, np.float32), 1.5], "%n: index needs an int"),
+        ([np.zeros(4, np.float64), np.zeros(4, np.float32), 4], "needs a flat array of f32"),
+        ([np.zeros(4, np.float32), np.zeros(8, np.float32)[::2], 4], "has other strides"),
+        ([3, np.zeros(8, np.float32), 4], "needs an array or a Buffer"),
+    ],
+)
 def test_arguments_are_checked(args: list[Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         run(masked_copy(), args, 1)

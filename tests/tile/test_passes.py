@@ -1,4 +1,5 @@
 """Tile passes: the interpreter gives the same bits before and after, a second run changes nothing, and each pass does its job."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -7,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.tile.kernels import layer_norm, masked_copy, matmul, random_arguments, random_kernel, ring, softmax
+from tests.tile.kernels import CLASSICS, layer_norm, masked_copy, matmul, random_arguments, random_kernel, ring, softmax
 from tilewright.core.dtypes import f32, i64
 from tilewright.core.errors import ExecutionError
 from tilewright.tile.builder import Ix, KernelBuilder
@@ -22,11 +23,10 @@ from tilewright.tile.passes import (
     SplitLoops,
     TilePass,
     UnrollLoops,
-    affine,
     copy_kernel,
     optimise,
-    split,
 )
+from tilewright.tile.passes.affine import Affine
 from tilewright.tile.text import to_text
 from tilewright.tile.verify import verify
 
@@ -95,7 +95,7 @@ def test_classics_keep_their_bits(kernel: Kernel, arguments: Callable[[], list[A
 
 @pytest.mark.parametrize("name", ["matmul", "softmax", "layer_norm"])
 def test_golden_after_all_passes(name: str, golden: Callable[[str, str], None]) -> None:
-    golden(f"{name}.optimised.tile", to_text(optimise({"matmul": matmul, "softmax": softmax, "layer_norm": layer_norm}[name]())))
+    golden(f"{name}.optimised.tile", to_text(optimise(CLASSICS[name]())))
 
 
 # --- splitting ----------------------------------------------------------------------------------------------------------
@@ -114,7 +114,9 @@ def masked_loop(condition: str = "", start: Any = 0, step: int = 8, factor: int 
 
 
 @pytest.mark.parametrize("condition", ["", "lt", "le", "gt", "ge"])
-@pytest.mark.parametrize("start, step, factor, swap", [(0, 8, 1, False), (3, 8, 1, True), ("m", 3, 2, False), (0, 5, 3, True), (2, 1, 1, False)])
+@pytest.mark.parametrize(
+    "start, step, factor, swap", [(0, 8, 1, False), (3, 8, 1, True), ("m", 3, 2, False), (0, 5, 3, True), (2, 1, 1, False)]
+)
 def test_split_is_right_for_every_bound(condition: str, start: Any, step: int, factor: int, swap: bool) -> None:
     kernel = masked_loop(condition, start, step, factor, swap)
     changed = optimise(kernel, [SplitLoops()], check=True)
@@ -178,8 +180,8 @@ def test_nested_loops_split_at_both_levels() -> None:
 
 def test_a_wrong_split_point_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The suite's own check: one iteration too many in the main loop reads outside the buffer."""
-    right = affine.Affine.emit
-    monkeypatch.setattr(split.Affine, "emit", lambda self, e: right(self.plus(8), e))
+    right = Affine.emit
+    monkeypatch.setattr(Affine, "emit", lambda self, e: right(self.plus(8), e))
     kernel = masked_loop()
     changed = optimise(kernel, [SplitLoops()])
     with pytest.raises(ExecutionError, match="touches elements"):
@@ -187,11 +189,17 @@ def test_a_wrong_split_point_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 # --- the others ---------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("build, text", [
-    (lambda a, b, c: a * b + c, ["fma"]), (lambda a, b, c: c + a * b, ["fma"]), (lambda a, b, c: a * b - c, ["neg", "fma"]),
-    (lambda a, b, c: c - a * b, ["neg", "fma"]), (lambda a, b, c: (a * b + c) * a + b, ["fma", "fma"]),
-    (lambda a, b, c: a * b + a * c, ["mul", "fma"]),
-])
+@pytest.mark.parametrize(
+    "build, text",
+    [
+        (lambda a, b, c: a * b + c, ["fma"]),
+        (lambda a, b, c: c + a * b, ["fma"]),
+        (lambda a, b, c: a * b - c, ["neg", "fma"]),
+        (lambda a, b, c: c - a * b, ["neg", "fma"]),
+        (lambda a, b, c: (a * b + c) * a + b, ["fma", "fma"]),
+        (lambda a, b, c: a * b + a * c, ["mul", "fma"]),
+    ],
+)
 def test_fma_forms(build: Any, text: list[str]) -> None:
     b = KernelBuilder("k")
     x, y = b.view("x", f32, (None, 1)), b.view("y", f32, (1,))

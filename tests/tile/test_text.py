@@ -1,4 +1,5 @@
 """Printer and parser: round trips, stability, completeness, and errors that point at the place."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -44,8 +45,31 @@ def test_numbering_follows_structure() -> None:
     assert to_text(a.build()) == to_text(b.build())
 
 
-@pytest.mark.parametrize("value", [0, 0.0, -0.0, True, False, 1, 1.0, float("inf"), float("-inf"), float("nan"), 1e-30, 3.4028234663852886e38, "s\"p ace", (), (1,),
-                                   (1, (2, "x")), (True, 0.5), None, bf16, 1 << 62])
+@pytest.mark.parametrize(
+    "value",
+    [
+        0,
+        0.0,
+        -0.0,
+        True,
+        False,
+        1,
+        1.0,
+        float("inf"),
+        float("-inf"),
+        float("nan"),
+        1e-30,
+        3.4028234663852886e38,
+        's"p ace',
+        (),
+        (1,),
+        (1, (2, "x")),
+        (True, 0.5),
+        None,
+        bf16,
+        1 << 62,
+    ],
+)
 def test_attributes_keep_their_kind(value: object) -> None:
     b = KernelBuilder("k")
     x = b.view("x", f32, (1,))
@@ -88,28 +112,31 @@ GOOD = """kernel @k(%x: view<f32[?,1] global>, %n: index) pid %pid {
 """
 
 
-@pytest.mark.parametrize("old, new, line, at, message", [
-    ("%x, %0, 0 {", "%x, %7, 0 {", 3, "%7, 0", "%7 is not defined here"),
-    ("tile<16xf32>", "tile<16xf99>", 3, "tile<16xf99>", "dtype: 'f99' is not one of"),
-    ("tile<16xf32>", "tale<16xf32>", 3, "tale<", "expected a type: index, token, tile"),
-    ("global", "globe", 1, "globe>", "expected a memory space"),
-    ("%1 = load", "%0 = load", 3, "%0 = load", "%0 is defined twice"),
-    ("%1 = load", "load", 3, "load", "0 results need as many types, got 1"),
-    ("axes=(1,)}", "axes=(1,}", 3, "} : tile", "expected a number, a string"),
-    ("axes=(1,)}", "axes=what}", 3, "what}", "expected a number, a string"),
-    ("16 : index", "16 : index extra", 2, "extra", "expected the end of the line"),
-    ("pid %pid {", "pid {", 1, "{", "expected a value like %pid"),
-    ("\n}\n", "\n", 5, "", "the text ends inside a kernel"),
-    ("\n}\n", "\n}\nmore", 6, "more", "expected the end of the text"),
-    ("@k", "k", 1, "k(", "expected '@'"),
-])
+@pytest.mark.parametrize(
+    "old, new, line, at, message",
+    [
+        ("%x, %0, 0 {", "%x, %7, 0 {", 3, "%7, 0", "%7 is not defined here"),
+        ("tile<16xf32>", "tile<16xf99>", 3, "tile<16xf99>", "dtype: 'f99' is not one of"),
+        ("tile<16xf32>", "tale<16xf32>", 3, "tale<", "expected a type: index, token, tile"),
+        ("global", "globe", 1, "globe>", "expected a memory space"),
+        ("%1 = load", "%0 = load", 3, "%0 = load", "%0 is defined twice"),
+        ("%1 = load", "load", 3, "load", "0 results need as many types, got 1"),
+        ("axes=(1,)}", "axes=(1,}", 3, "} : tile", "expected a number, a string"),
+        ("axes=(1,)}", "axes=what}", 3, "what}", "expected a number, a string"),
+        ("16 : index", "16 : index extra", 2, "extra", "expected the end of the line"),
+        ("pid %pid {", "pid {", 1, "{", "expected a value like %pid"),
+        ("\n}\n", "\n", 5, "", "the text ends inside a kernel"),
+        ("\n}\n", "\n}\nmore", 6, "more", "expected the end of the text"),
+        ("@k", "k", 1, "k(", "expected '@'"),
+    ],
+)
 def test_errors_point_at_the_place(old: str, new: str, line: int, at: str, message: str) -> None:
     with pytest.raises(ParseError, match=r"tile: line \d+: ") as caught:
         parse(GOOD.replace(old, new, 1))
     first, shown, caret = str(caught.value).split("\n")[:3]
     assert message in first
     assert first.startswith(f"tile: line {line}: ")
-    assert shown[len(caret) - 1:].startswith(at)
+    assert shown[len(caret) - 1 :].startswith(at)
     assert caret.strip() == "^"
 
 

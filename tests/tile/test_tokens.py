@@ -1,4 +1,5 @@
 """Tokens: threading, dead ones, cycles, and the barriers that follow from them."""
+
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -5,6 +5,7 @@ barrier stands between them. Straight lines are handled, and one loop whose stag
 at a literal index) of the leading axis are told apart. Shared accesses in nested loops or in branches are rejected, not guessed.
 On CPUs one program is one thread: nothing is needed.
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -86,7 +87,9 @@ class _Derive:
         return out
 
     def reject(self, why: str, instr: Instr) -> None:
-        raise CompileError(f"barriers: {why}; derivation handles straight lines and one loop-carried ring (in `{instr_text(self.kernel, instr)}`)")
+        raise CompileError(
+            f"barriers: {why}; derivation handles straight lines and one loop-carried ring (in `{instr_text(self.kernel, instr)}`)"
+        )
 
     def block(self, block: Block, counter: Var | None, count: int) -> None:
         """Simulate a block; `counter` is the loop it is the body of, `count` is 1 when its accesses add to the naive number."""
@@ -153,7 +156,9 @@ class _Derive:
                 self.reach[t] = r
             self.block(block, counter, int(n == 0))
             carried = [a | self.reach.get(t, 0) for a, t in zip(carried, block.token_yields, strict=True)]
-            self.pending = [_Access(p.bit, p.instr, p.root, p.write, None if p.slot is None else p.slot.shifted(step)) for p in self.pending]
+            self.pending = [
+                _Access(p.bit, p.instr, p.root, p.write, None if p.slot is None else p.slot.shifted(step)) for p in self.pending
+            ]
         for t, r in zip(i.tokens_out, carried, strict=True):
             self.reach[t] = r
         after = [_Access(p.bit, p.instr, p.root, p.write, p.slot if p.slot is not None and not p.slot.size else None) for p in self.pending]

@@ -13,117 +13,9 @@ from ..core.dtypes import DType, bool_, f32, i64
 from ..core.errors import CompileError
 from . import tokens
 from .ir import INDEX, TOKEN, Block, Instr, Kernel, Operand, TileType, Type, Var, ViewType
+from .values import Ix, Loop, Tile, View
 
-IxLike = "Ix | int"
-
-
-class Ix:
-    """An index value inside a kernel."""
-
-    __slots__ = ("b", "var")
-
-    def __init__(self, b: KernelBuilder, var: Var) -> None:
-        self.b, self.var = b, var
-
-    def __add__(self, o: Ix | int) -> Ix | int:
-        return self.b.index_op("add", self, o)
-
-    def __radd__(self, o: int) -> Ix | int:
-        return self.b.index_op("add", self, o)
-
-    def __sub__(self, o: Ix | int) -> Ix | int:
-        return self.b.index_op("sub", self, o)
-
-    def __rsub__(self, o: int) -> Ix | int:
-        return self.b.index_op("sub", o, self)
-
-    def __mul__(self, o: Ix | int) -> Ix | int:
-        return self.b.index_op("mul", self, o)
-
-    def __rmul__(self, o: int) -> Ix | int:
-        return self.b.index_op("mul", self, o)
-
-    def __floordiv__(self, o: Ix | int) -> Ix | int:
-        return self.b.index_op("floordiv", self, o)
-
-    def __mod__(self, o: Ix | int) -> Ix | int:
-        return self.b.index_op("mod", self, o)
-
-
-class Tile:
-    """A tile value inside a kernel. Operators broadcast like NumPy on the static shapes."""
-
-    __slots__ = ("b", "var")
-
-    def __init__(self, b: KernelBuilder, var: Var) -> None:
-        self.b, self.var = b, var
-
-    @property
-    def type(self) -> TileType:
-        assert isinstance(self.var.type, TileType)
-        return self.var.type
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.type.shape
-
-    @property
-    def dtype(self) -> DType:
-        return self.type.dtype
-
-    def __add__(self, o: Tile | float) -> Tile:
-        return self.b.binary("add", self, o)
-
-    def __radd__(self, o: float) -> Tile:
-        return self.b.binary("add", o, self)
-
-    def __sub__(self, o: Tile | float) -> Tile:
-        return self.b.binary("sub", self, o)
-
-    def __rsub__(self, o: float) -> Tile:
-        return self.b.binary("sub", o, self)
-
-    def __mul__(self, o: Tile | float) -> Tile:
-        return self.b.binary("mul", self, o)
-
-    def __rmul__(self, o: float) -> Tile:
-        return self.b.binary("mul", o, self)
-
-    def __truediv__(self, o: Tile | float) -> Tile:
-        return self.b.binary("div", self, o)
-
-    def __rtruediv__(self, o: float) -> Tile:
-        return self.b.binary("div", o, self)
-
-    def __neg__(self) -> Tile:
-        return self.b.unary("neg", self)
-
-
-class View:
-    """A view inside a kernel: its type's unknown strides are words of the argument block (or index values)."""
-
-    __slots__ = ("b", "var")
-
-    def __init__(self, b: KernelBuilder, var: Var) -> None:
-        self.b, self.var = b, var
-
-    @property
-    def type(self) -> ViewType:
-        assert isinstance(self.var.type, ViewType)
-        return self.var.type
-
-
-class Loop:
-    """Handle of a `for`: `index`, `carried` inside the body; `results` after it."""
-
-    def __init__(self, index: Ix, carried: list[Any]) -> None:
-        self.index, self.carried = index, carried
-        self.results: list[Any] = []
-        self._yields: list[Any] | None = None
-
-    def next(self, *values: Any) -> None:
-        """Give the carried values of the next iteration."""
-        self._yields = list(values)
+__all__ = ["Ix", "KernelBuilder", "Loop", "Tile", "View"]
 
 
 class KernelBuilder:
@@ -155,7 +47,8 @@ class KernelBuilder:
         return Ix(self, self.kernel.pid)
 
     # --- plumbing -----------------------------------------------------------------------------------------------------
-    def _emit(self, op: str, operands: Sequence[Operand], types: Sequence[Type] = (), blocks: Sequence[Block] = (), **attrs: Any) -> list[Var]:
+    def _emit(self, op: str, operands: Sequence[Operand], types: Sequence[Type] = (), blocks: Sequence[Block] = (),
+              **attrs: Any) -> list[Var]:
         results = [self._fresh(t) for t in types]
         self._blocks[-1].body.append(Instr(op, list(operands), {k: v for k, v in attrs.items() if v is not None}, results, list(blocks)))
         return results
@@ -174,12 +67,16 @@ class KernelBuilder:
         return x if isinstance(x, int) else x.var
 
     def _wrap(self, var: Var) -> Any:
-        return Ix(self, var) if var.type == INDEX else Tile(self, var) if isinstance(var.type, TileType) else View(self, var) if isinstance(var.type, ViewType) else var
+        if isinstance(var.type, TileType):
+            return Tile(self, var)
+        return View(self, var) if isinstance(var.type, ViewType) else Ix(self, var) if var.type == INDEX else var
 
     # --- index arithmetic ---------------------------------------------------------------------------------------------
     def index_op(self, fn: str, a: Ix | int, b: Ix | int) -> Ix | int:
         if isinstance(a, int) and isinstance(b, int):
-            return {"add": a + b, "sub": a - b, "mul": a * b, "min": min(a, b), "max": max(a, b)}[fn] if fn not in ("floordiv", "mod") else (a // b if fn == "floordiv" else a % b)
+            if fn in ("floordiv", "mod"):
+                return a // b if fn == "floordiv" else a % b
+            return {"add": a + b, "sub": a - b, "mul": a * b, "min": min(a, b), "max": max(a, b)}[fn]
         if (fn in ("add", "sub") and b == 0) or (fn in ("mul", "floordiv") and b == 1):
             return a
         if (fn == "add" and a == 0) or (fn == "mul" and a == 1):
@@ -281,7 +178,9 @@ class KernelBuilder:
         return Tile(self, self._emit("reduce", [x.var], [TileType(shape, x.dtype)], fn=fn, axis=axis)[0])
 
     def broadcast(self, x: Tile, shape: tuple[int, ...]) -> Tile:
-        return x if x.shape == shape else Tile(self, self._emit("broadcast", [x.var], [TileType(self.broadcast_shape(x.shape, shape), x.dtype)])[0])
+        if x.shape == shape:
+            return x
+        return Tile(self, self._emit("broadcast", [x.var], [TileType(self.broadcast_shape(x.shape, shape), x.dtype)])[0])
 
     def reshape(self, x: Tile, shape: tuple[int, ...]) -> Tile:
         return x if x.shape == shape else Tile(self, self._emit("reshape", [x.var], [TileType(shape, x.dtype)])[0])
@@ -316,16 +215,17 @@ class KernelBuilder:
         out = View(self, self._emit("subview", [view.var, *map(self._ix, at)], [ty], keep=tuple(keep))[0])
         return out
 
-    def load(self, view: View, at: Sequence[Ix | int], shape: tuple[int, ...], limit: Sequence[Ix | int | None] | None = None, other: float = 0,
-             axes: tuple[int, ...] | None = None, after: Sequence[Var] = (), order: str | None = None, scope: str | None = None) -> Tile:
+    def load(self, view: View, at: Sequence[Ix | int], shape: tuple[int, ...], limit: Sequence[Ix | int | None] | None = None,
+             other: float = 0, axes: tuple[int, ...] | None = None, after: Sequence[Var] = (), order: str | None = None,
+             scope: str | None = None) -> Tile:
         """Read the tile whose first element is at `at`. Tile axis i runs along view axis `axes[i]` (default: the last ones).
 
         `limit[i]` elements of tile axis i are inside (None: all); elements outside become `other` and are not touched in memory.
         """
         axes = axes if axes is not None else tuple(range(len(at) - len(shape), len(at)))
         ops, lim = self._limits(limit, len(shape))
-        var = self._emit_access("load", [view.var, *map(self._ix, at), *ops], [TileType(shape, view.type.dtype)], after, axes=axes, limits=lim,
-                                other=other if lim else None, order=order, scope=scope)[0]
+        var = self._emit_access("load", [view.var, *map(self._ix, at), *ops], [TileType(shape, view.type.dtype)], after, axes=axes,
+                                limits=lim, other=other if lim else None, order=order, scope=scope)[0]
         return Tile(self, var)
 
     def gather(self, view: View, at: Sequence[Ix | int], axis: int, indices: Tile) -> Tile:
@@ -333,18 +233,20 @@ class KernelBuilder:
         var = self._emit("gather", [view.var, *map(self._ix, at), indices.var], [TileType(indices.shape, view.type.dtype)], axis=axis)[0]
         return Tile(self, var)
 
-    def store(self, view: View, at: Sequence[Ix | int], tile: Tile, limit: Sequence[Ix | int | None] | None = None, axes: tuple[int, ...] | None = None,
-              after: Sequence[Var] = (), order: str | None = None, scope: str | None = None) -> None:
+    def store(self, view: View, at: Sequence[Ix | int], tile: Tile, limit: Sequence[Ix | int | None] | None = None,
+              axes: tuple[int, ...] | None = None, after: Sequence[Var] = (), order: str | None = None, scope: str | None = None) -> None:
         axes = axes if axes is not None else tuple(range(len(at) - len(tile.shape), len(at)))
         ops, lim = self._limits(limit, len(tile.shape))
-        self._emit_access("store", [view.var, *map(self._ix, at), *ops, tile.var], [], after, axes=axes, limits=lim, order=order, scope=scope)
+        operands = [view.var, *map(self._ix, at), *ops, tile.var]
+        self._emit_access("store", operands, [], after, axes=axes, limits=lim, order=order, scope=scope)
 
-    def atomic(self, fn: str, view: View, at: Sequence[Ix | int], tile: Tile, limit: Sequence[Ix | int | None] | None = None, axes: tuple[int, ...] | None = None,
-               after: Sequence[Var] = (), order: str = "relaxed", scope: str = "device") -> Tile:
+    def atomic(self, fn: str, view: View, at: Sequence[Ix | int], tile: Tile, limit: Sequence[Ix | int | None] | None = None,
+               axes: tuple[int, ...] | None = None, after: Sequence[Var] = (), order: str = "relaxed", scope: str = "device") -> Tile:
         """Combine each element into memory as one step that others cannot divide; gives the values before."""
         axes = axes if axes is not None else tuple(range(len(at) - len(tile.shape), len(at)))
         ops, lim = self._limits(limit, len(tile.shape))
-        var = self._emit_access("atomic", [view.var, *map(self._ix, at), *ops, tile.var], [tile.type], after, fn=fn, axes=axes, limits=lim, order=order, scope=scope)[0]
+        operands = [view.var, *map(self._ix, at), *ops, tile.var]
+        var = self._emit_access("atomic", operands, [tile.type], after, fn=fn, axes=axes, limits=lim, order=order, scope=scope)[0]
         return Tile(self, var)
 
     def token(self) -> Var:
@@ -375,7 +277,8 @@ class KernelBuilder:
 
     # --- control ------------------------------------------------------------------------------------------------------
     @contextmanager
-    def loop(self, start: Ix | int, stop: Ix | int, step: int = 1, carried: Sequence[Any] = (), unroll: int | None = None) -> Iterator[Loop]:
+    def loop(self, start: Ix | int, stop: Ix | int, step: int = 1, carried: Sequence[Any] = (),
+             unroll: int | None = None) -> Iterator[Loop]:
         """`for index in range(start, stop, step)`. Inside, call `loop.next(*values)` when values are carried."""
         index = self._fresh(INDEX)
         params = [self._fresh(c.var.type) for c in carried]
@@ -387,7 +290,8 @@ class KernelBuilder:
         if carried and handle._yields is None:
             raise CompileError("tile: a loop with carried values needs loop.next(...)")
         block.yields = [v.var for v in handle._yields or []]
-        results = self._emit("for", [self._ix(start), self._ix(stop), *(c.var for c in carried)], [c.var.type for c in carried], [block], step=step, unroll=unroll)
+        operands = [self._ix(start), self._ix(stop), *(c.var for c in carried)]
+        results = self._emit("for", operands, [c.var.type for c in carried], [block], step=step, unroll=unroll)
         handle.results = [self._wrap(r) for r in results]
 
     @contextmanager

@@ -3,6 +3,7 @@
 CPU: vector registers (spilling is slow, so a warning), whole vectors on the last side (a warning), scratch bytes of a thread.
 GPU: sides are powers of two, shared-memory bytes of a block, registers of a thread.
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -92,7 +93,9 @@ def peak(kernel: Kernel, weight: dict[Var, int]) -> tuple[int, list[Var]]:
     for v, at, open_ in uses:
         deeper = next((number for d, number in open_ if d > depth.get(v, 0)), None)
         ends[v] = max(ends.get(v, 0), closes[deeper] if deeper is not None else at)
-    events = sorted([(starts[v], 1, n) for n, v in enumerate(weight) if v in ends] + [(ends[v], 0, n) for n, v in enumerate(weight) if v in ends])
+    events = sorted(
+        [(starts[v], 1, n) for n, v in enumerate(weight) if v in ends] + [(ends[v], 0, n) for n, v in enumerate(weight) if v in ends]
+    )
     values = list(weight)
     live: set[int] = set()
     total = best = 0
@@ -134,8 +137,13 @@ def _cpu(kernel: Kernel, limits: TileLimits) -> list[Finding]:
         rows = _type(big).numel // max(shape[-1], 1) if shape else 1
         room = limits.vector_registers - (need - weight[big])
         fits = f"{room * rows // weight[big]} of its {rows} rows fit" if room > 0 else "even without it the rest does not fit"
-        out.append(Finding("warning", f"cpu: kernel {kernel.name}: at most {limits.vector_registers} vector registers, got about {need};"
-                                      f" {big.type} takes {weight[big]}, {fits}"))
+        out.append(
+            Finding(
+                "warning",
+                f"cpu: kernel {kernel.name}: at most {limits.vector_registers} vector registers, got about {need};"
+                f" {big.type} takes {weight[big]}, {fits}",
+            )
+        )
     seen: set[TileType] = set()
     for i in kernel.walk():
         t = _accessed(i)
@@ -144,8 +152,13 @@ def _cpu(kernel: Kernel, limits: TileLimits) -> list[Finding]:
         seen.add(t)
         lanes, last = limits.vector_bytes // t.dtype.itemsize, t.shape[-1]
         if last > lanes and last % lanes:
-            out.append(Finding("warning", f"cpu: kernel {kernel.name}: the last side of a tile in memory should fill vectors of {lanes}, got {t};"
-                                          f" {last // lanes * lanes} or {-(-last // lanes) * lanes} fits"))
+            out.append(
+                Finding(
+                    "warning",
+                    f"cpu: kernel {kernel.name}: the last side of a tile in memory should fill vectors of {lanes}, got {t};"
+                    f" {last // lanes * lanes} or {-(-last // lanes) * lanes} fits",
+                )
+            )
     return out
 
 
@@ -161,14 +174,24 @@ def _gpu(kernel: Kernel, limits: TileLimits) -> list[Finding]:
         for d in t.shape:
             if d & (d - 1):
                 low = 1 << (d.bit_length() - 1)
-                out.append(Finding("error", f"gpu: kernel {kernel.name}: tile sides must be powers of two, got {t}; {low} or {2 * low} fits instead of {d}"))
+                out.append(
+                    Finding(
+                        "error",
+                        f"gpu: kernel {kernel.name}: tile sides must be powers of two, got {t}; {low} or {2 * low} fits instead of {d}",
+                    )
+                )
     weight = {v: max(1, -(-_type(v).numel * max(_type(v).dtype.itemsize, 4) // (4 * limits.threads))) for v in tiles}
     need, held = peak(kernel, weight)
     if need > limits.thread_registers:
         big = max(held, key=lambda v: weight[v])
         threads = -(-need // limits.thread_registers) * limits.threads
-        out.append(Finding("error", f"gpu: kernel {kernel.name}: at most {limits.thread_registers} registers a thread, got about {need} with {limits.threads}"
-                                    f" threads; the largest tile is {big.type}; {threads} threads fit"))
+        out.append(
+            Finding(
+                "error",
+                f"gpu: kernel {kernel.name}: at most {limits.thread_registers} registers a thread, got about {need} with {limits.threads}"
+                f" threads; the largest tile is {big.type}; {threads} threads fit",
+            )
+        )
     return out
 
 
@@ -180,8 +203,13 @@ def _memory(kernel: Kernel, limits: TileLimits) -> list[Finding]:
         if total > limit:
             big = max(allocs, key=alloc_bytes)
             left = limit - (total - alloc_bytes(big))
-            out.append(Finding("error", f"{limits.kind}: kernel {kernel.name}: at most {limit} bytes of {space} memory, got {total};"
-                                        f" the largest allocation {big.attrs['shape']} takes {alloc_bytes(big)}, {max(left, 0)} fit"))
+            out.append(
+                Finding(
+                    "error",
+                    f"{limits.kind}: kernel {kernel.name}: at most {limit} bytes of {space} memory, got {total};"
+                    f" the largest allocation {big.attrs['shape']} takes {alloc_bytes(big)}, {max(left, 0)} fit",
+                )
+            )
     return out
 
 

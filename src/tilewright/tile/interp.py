@@ -4,6 +4,7 @@ Every access is checked against the buffer it goes into, elements outside a limi
 NaN (floats) or a noisy pattern, index divisions reject negative operands (targets divide unsigned). Programs run one after the other,
 in an order of the caller's choice: the result must not depend on it.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
@@ -71,8 +72,10 @@ class _Interpreter:
             try:
                 self.step(instr)
             except (_Fault, IndexError, ValueError, ZeroDivisionError, FloatingPointError) as error:
-                raise ExecutionError(f"kernel {self.kernel.name}, program {self.env[self.kernel.pid]}: {instr.op}: {error}"
-                                     f" (in `{instr_text(self.kernel, instr)}`)") from None
+                raise ExecutionError(
+                    f"kernel {self.kernel.name}, program {self.env[self.kernel.pid]}: {instr.op}: {error}"
+                    f" (in `{instr_text(self.kernel, instr)}`)"
+                ) from None
 
     def value(self, x: Operand) -> Any:
         return self.env[x] if isinstance(x, Var) else x
@@ -85,7 +88,9 @@ class _Interpreter:
                 self.block(i.blocks[0])
         elif i.op.startswith("index."):
             a, b = (self.value(x) for x in i.operands)
-            self.env[i.results[0]] = np.asarray(bool(_INDEX_COMPARE[i.attrs["fn"]](a, b))) if i.op == "index.cmp" else _index(i.op[6:], a, b)
+            self.env[i.results[0]] = (
+                np.asarray(bool(_INDEX_COMPARE[i.attrs["fn"]](a, b))) if i.op == "index.cmp" else _index(i.op[6:], a, b)
+            )
         else:
             xs = [self.value(x) for x in i.operands]
             if i.op in UNARY:
@@ -119,8 +124,10 @@ def _argument(kernel: Kernel, param: Var, arg: Argument) -> Any:
     if isinstance(arg, np.ndarray):
         shape, arg = arg.shape, Buffer.of(arg)
         if len(shape) == param.type.rank:  # strides along sides of one or no element mean nothing: NumPy may have any there
-            fitting = tuple(t if known is None or (d > 1 and 0 not in shape) else known
-                            for known, t, d in zip(param.type.strides, arg.strides, shape, strict=True))
+            fitting = tuple(
+                t if known is None or (d > 1 and 0 not in shape) else known
+                for known, t, d in zip(param.type.strides, arg.strides, shape, strict=True)
+            )
             arg = Buffer(arg.data, arg.offset, fitting)
     if not isinstance(arg, Buffer):
         raise InputError(f"{where} needs an array or a Buffer, got {type(arg).__name__}")
@@ -144,10 +151,25 @@ def _out(i: Instr) -> TileType:
 
 # --- index scalars ------------------------------------------------------------------------------------------------------
 _INDEX_COMPARE: dict[str, Callable[[int, int], bool]] = {
-    "eq": lambda a, b: a == b, "ne": lambda a, b: a != b, "lt": lambda a, b: a < b, "le": lambda a, b: a <= b, "gt": lambda a, b: a > b, "ge": lambda a, b: a >= b}
+    "eq": lambda a, b: a == b,
+    "ne": lambda a, b: a != b,
+    "lt": lambda a, b: a < b,
+    "le": lambda a, b: a <= b,
+    "gt": lambda a, b: a > b,
+    "ge": lambda a, b: a >= b,
+}
 _INDEX: dict[str, Callable[[int, int], int]] = {
-    "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b, "floordiv": lambda a, b: a // b, "mod": lambda a, b: a % b,
-    "min": min, "max": max, "shl": lambda a, b: a << b, "shr": lambda a, b: a >> b, "and": lambda a, b: a & b}
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "floordiv": lambda a, b: a // b,
+    "mod": lambda a, b: a % b,
+    "min": min,
+    "max": max,
+    "shl": lambda a, b: a << b,
+    "shr": lambda a, b: a >> b,
+    "and": lambda a, b: a & b,
+}
 
 
 def _index(fn: str, a: int, b: int) -> int:
@@ -166,7 +188,7 @@ def _alloc(i: Instr, xs: list[Any]) -> Buffer:
     n = 1
     for d in i.attrs["shape"]:
         n *= d
-    data: Array = np.frombuffer((b"\xa5\x5a\xc3\x3c" * (n * t.dtype.itemsize // 4 + 1))[:n * t.dtype.itemsize], t.dtype.np).copy()
+    data: Array = np.frombuffer((b"\xa5\x5a\xc3\x3c" * (n * t.dtype.itemsize // 4 + 1))[: n * t.dtype.itemsize], t.dtype.np).copy()
     if t.dtype.is_float:
         data[:] = np.nan
     elif t.dtype.is_bool:
@@ -185,9 +207,9 @@ def _places(i: Instr, xs: list[Any], shape: tuple[int, ...]) -> tuple[Array, tup
     view: Buffer = xs[0]
     rank, axes, limits = len(view.strides), i.attrs["axes"], i.attrs.get("limits", ())
     inside = list(shape)
-    for axis, n in zip(limits, xs[1 + rank:1 + rank + len(limits)], strict=True):
+    for axis, n in zip(limits, xs[1 + rank : 1 + rank + len(limits)], strict=True):
         inside[axis] = min(max(n, 0), inside[axis])
-    flat = np.full(inside, view.offset + sum(a * s for a, s in zip(xs[1:1 + rank], view.strides, strict=True)), np.int64)
+    flat = np.full(inside, view.offset + sum(a * s for a, s in zip(xs[1 : 1 + rank], view.strides, strict=True)), np.int64)
     for d, axis in enumerate(axes):
         flat += (np.arange(inside[d]) * view.strides[axis]).reshape([-1 if e == d else 1 for e in range(len(inside))])
     _check(flat, view)
@@ -249,13 +271,27 @@ def _select(i: Instr, xs: list[Any]) -> Array:
 
 
 _OPS: dict[str, Callable[[Instr, list[Any]], Any]] = {
-    "full": lambda i, xs: np.full(_out(i).shape, i.attrs["value"]).astype(_out(i).dtype.np), "iota": _iota, "select": _select,
-    "to_index": lambda i, xs: int(xs[0].reshape(())), "from_index": lambda i, xs: np.asarray(xs[0], np.int64).astype(_out(i).dtype.np),
+    "full": lambda i, xs: np.full(_out(i).shape, i.attrs["value"]).astype(_out(i).dtype.np),
+    "iota": _iota,
+    "select": _select,
+    "to_index": lambda i, xs: int(xs[0].reshape(())),
+    "from_index": lambda i, xs: np.asarray(xs[0], np.int64).astype(_out(i).dtype.np),
     "cmp": lambda i, xs: numerics.compare(i.attrs["fn"], xs[0], xs[1], _dtype(i.operands[0])),
-    "fma": lambda i, xs: numerics.fma(xs[0], xs[1], xs[2], _out(i).dtype), "mma": lambda i, xs: numerics.mma(xs[0], xs[1], xs[2], _out(i).dtype),
-    "cast": lambda i, xs: numerics.cast(xs[0], _dtype(i.operands[0]), _out(i).dtype), "bitcast": lambda i, xs: xs[0].view(_out(i).dtype.np),
+    "fma": lambda i, xs: numerics.fma(xs[0], xs[1], xs[2], _out(i).dtype),
+    "mma": lambda i, xs: numerics.mma(xs[0], xs[1], xs[2], _out(i).dtype),
+    "cast": lambda i, xs: numerics.cast(xs[0], _dtype(i.operands[0]), _out(i).dtype),
+    "bitcast": lambda i, xs: xs[0].view(_out(i).dtype.np),
     "reduce": lambda i, xs: numerics.reduce(i.attrs["fn"], xs[0], i.attrs["axis"], _out(i).dtype),
-    "broadcast": lambda i, xs: np.broadcast_to(xs[0], _out(i).shape), "reshape": lambda i, xs: xs[0].reshape(_out(i).shape),
-    "transpose": lambda i, xs: np.ascontiguousarray(xs[0].T), "extract": _extract, "alloc": _alloc, "subview": _subview, "load": _load,
-    "store": _store, "atomic": _atomic, "gather": _gather, "prefetch": lambda i, xs: None, "join": lambda i, xs: None,
+    "broadcast": lambda i, xs: np.broadcast_to(xs[0], _out(i).shape),
+    "reshape": lambda i, xs: xs[0].reshape(_out(i).shape),
+    "transpose": lambda i, xs: np.ascontiguousarray(xs[0].T),
+    "extract": _extract,
+    "alloc": _alloc,
+    "subview": _subview,
+    "load": _load,
+    "store": _store,
+    "atomic": _atomic,
+    "gather": _gather,
+    "prefetch": lambda i, xs: None,
+    "join": lambda i, xs: None,
 }

@@ -4,6 +4,7 @@ f16 and bf16 compute in f32 and round to the tile's dtype after every operation.
 are exact to the bit; the others (exp, sin, …) are computed in f64 and rounded. A NaN wins in max and min. Integers wrap; integer
 division by zero gives 0; rem and floordiv round toward minus infinity, div toward zero. Casts from float to int saturate, NaN gives 0.
 """
+
 from __future__ import annotations
 
 import math
@@ -26,16 +27,43 @@ def _sigmoid(x: Array) -> Array:
 
 # In f64, then rounded.
 _WIDE: dict[str, Callable[[Array], Array]] = {
-    "exp": np.exp, "exp2": np.exp2, "expm1": np.expm1, "log": np.log, "log2": np.log2, "log1p": np.log1p, "rsqrt": lambda x: 1 / np.sqrt(x), "sin": np.sin,
-    "cos": np.cos, "tan": np.tan, "tanh": np.tanh, "erf": lambda x: np.asarray(_erf(x)).astype(np.float64), "sigmoid": _sigmoid,
+    "exp": np.exp,
+    "exp2": np.exp2,
+    "expm1": np.expm1,
+    "log": np.log,
+    "log2": np.log2,
+    "log1p": np.log1p,
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "sin": np.sin,
+    "cos": np.cos,
+    "tan": np.tan,
+    "tanh": np.tanh,
+    "erf": lambda x: np.asarray(_erf(x)).astype(np.float64),
+    "sigmoid": _sigmoid,
 }
 # In the compute dtype.
 _EXACT: dict[str, Callable[[Array], Array]] = {
-    "neg": np.negative, "abs": np.abs, "sign": np.sign, "sqrt": np.sqrt, "floor": np.floor, "ceil": np.ceil, "round": np.rint, "trunc": np.trunc,
-    "reciprocal": lambda x: x.dtype.type(1) / x, "not": np.invert, "isnan": np.isnan, "isinf": np.isinf,
+    "neg": np.negative,
+    "abs": np.abs,
+    "sign": np.sign,
+    "sqrt": np.sqrt,
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "round": np.rint,
+    "trunc": np.trunc,
+    "reciprocal": lambda x: x.dtype.type(1) / x,
+    "not": np.invert,
+    "isnan": np.isnan,
+    "isinf": np.isinf,
 }
-_COMPARE: dict[str, Callable[[Array, Array], Array]] = {"eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater,
-                                                       "ge": np.greater_equal}
+_COMPARE: dict[str, Callable[[Array, Array], Array]] = {
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+}
 
 
 def unary(fn: str, x: Array, dtype: DType) -> Array:

@@ -2,6 +2,7 @@
 
 The parser checks names and syntax; whether the kernel makes sense is the verifier's business.
 """
+
 from __future__ import annotations
 
 import json
@@ -140,7 +141,11 @@ class _Parser:
         return var
 
     def operand(self) -> Operand:
-        return self.use(_VALUE, "a value like %x or an integer") if self.line.startswith("%", self.pos) else int(self.match(_INT, "a value like %x or an integer"))
+        return (
+            self.use(_VALUE, "a value like %x or an integer")
+            if self.line.startswith("%", self.pos)
+            else int(self.match(_INT, "a value like %x or an integer"))
+        )
 
     def token(self) -> Var:
         return self.use(_TOKEN, "a token like !0")
@@ -160,7 +165,7 @@ class _Parser:
         if self.line.startswith('"', self.pos):
             return json.loads(self.match(_STRING, "a string"))
         start = self.pos
-        if self.line[start:start + 1].isalpha():
+        if self.line[start : start + 1].isalpha():
             word = self.match(_WORD, "a value")
             if word in _WORDS:
                 return _WORDS[word]
@@ -233,7 +238,7 @@ class _Parser:
         instr = Instr(self.match(_WORD, "an operation"), [])
         if self.line.startswith(("%", "-", *"0123456789"), self.pos) and not self.line.startswith("->", self.pos):
             instr.operands = self.list_of(self.operand)
-        braces = self.line.startswith("{", self.pos) and self.line.rstrip() != self.line[:self.pos + 1]
+        braces = self.line.startswith("{", self.pos) and self.line.rstrip() != self.line[: self.pos + 1]
         if braces:
             instr.attrs = self.attrs()
         if self.take("after"):

@@ -1,4 +1,5 @@
 """The type rule of every leaf operation: operand count, attributes, shapes and dtypes; each rule returns the result types it derives."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -43,7 +44,7 @@ def _view(i: Instr) -> ViewType:
 
 def indices(xs: Sequence[Operand]) -> None:
     for x in xs:
-        if x.__class__ is not int and (not isinstance(x, Var) or x.type is not INDEX and x.type != INDEX):
+        if x.__class__ is not int and (not isinstance(x, Var) or (x.type is not INDEX and x.type != INDEX)):
             broken(f"needs an index operand, got {x!r}")
 
 
@@ -204,7 +205,7 @@ def _reduce(i: Instr) -> list[Type]:
     need(fn in REDUCE, f"fn must be one of {' '.join(REDUCE)}, got {fn!r}")
     need(0 <= axis < len(t.shape), f"axis must be in 0..{len(t.shape) - 1}, got {axis}")
     need((fn in ("any", "all")) == t.dtype.is_bool, f"{fn} does not fit {t}")
-    return [TileType(t.shape[:axis] + (1,) + t.shape[axis + 1:], t.dtype)]
+    return [TileType(t.shape[:axis] + (1,) + t.shape[axis + 1 :], t.dtype)]
 
 
 def _broadcast_op(i: Instr) -> list[Type]:
@@ -238,8 +239,13 @@ def _extract(i: Instr) -> list[Type]:
 def _mma(i: Instr) -> list[Type]:
     operand_count(i, 3)
     a, b, c = [tile_type(x) for x in i.operands]
-    need(len(a.shape) == len(b.shape) == len(c.shape) == 2 and a.shape[0] == c.shape[0] and b.shape[1] == c.shape[1] and a.shape[1] == b.shape[0],
-          f"shapes do not fit, got {a} @ {b} + {c}")
+    need(
+        len(a.shape) == len(b.shape) == len(c.shape) == 2
+        and a.shape[0] == c.shape[0]
+        and b.shape[1] == c.shape[1]
+        and a.shape[1] == b.shape[0],
+        f"shapes do not fit, got {a} @ {b} + {c}",
+    )
     need(a.dtype.kind == c.dtype.kind or (a.dtype.is_int and c.dtype.is_int), f"dtypes do not fit, got {a} @ {b} + {c}")
     need(a.dtype.is_float == b.dtype.is_float and a.dtype.itemsize <= c.dtype.itemsize, f"dtypes do not fit, got {a} @ {b} + {c}")
     return [c]
@@ -277,7 +283,10 @@ def _order(i: Instr) -> None:
     need(order in ORDERINGS, f"order must be one of {' '.join(ORDERINGS)}, got {order!r}")
     need(scope is None or scope in SCOPES, f"scope must be one of {' '.join(SCOPES)}, got {scope!r}")
     need((order == "weak") == (scope is None), f"a scope belongs to orderings other than weak, got order {order!r} with scope {scope!r}")
-    need(not (order == "acquire" and i.op == "store") and not (order == "release" and i.op in ("load", "gather")), f"a {i.op} cannot be {order}")
+    need(
+        not (order == "acquire" and i.op == "store") and not (order == "release" and i.op in ("load", "gather")),
+        f"a {i.op} cannot be {order}",
+    )
 
 
 def _access(i: Instr, shape: tuple[int, ...], extra: int) -> ViewType:
@@ -354,9 +363,31 @@ def _join(i: Instr) -> list[Type]:
 
 
 RULES: dict[str, Callable[[Instr], list[Type]]] = {
-    **{f"index.{fn}": _index_binary for fn in INDEX_BINARY}, **dict.fromkeys(UNARY, _unary), **dict.fromkeys(BINARY, _binary),
-    "index.cmp": _index_cmp, "to_index": _to_index, "from_index": _from_index, "full": _full, "iota": _iota, "cmp": _cmp, "select": _select,
-    "fma": _fma, "cast": _cast, "bitcast": _bitcast, "reduce": _reduce, "broadcast": _broadcast_op, "reshape": _reshape, "transpose": _transpose,
-    "extract": _extract, "mma": _mma, "alloc": _alloc, "subview": _subview, "load": _load, "store": _store, "atomic": _atomic, "gather": _gather,
-    "prefetch": _prefetch, "join": _join,
+    **{f"index.{fn}": _index_binary for fn in INDEX_BINARY},
+    **dict.fromkeys(UNARY, _unary),
+    **dict.fromkeys(BINARY, _binary),
+    "index.cmp": _index_cmp,
+    "to_index": _to_index,
+    "from_index": _from_index,
+    "full": _full,
+    "iota": _iota,
+    "cmp": _cmp,
+    "select": _select,
+    "fma": _fma,
+    "cast": _cast,
+    "bitcast": _bitcast,
+    "reduce": _reduce,
+    "broadcast": _broadcast_op,
+    "reshape": _reshape,
+    "transpose": _transpose,
+    "extract": _extract,
+    "mma": _mma,
+    "alloc": _alloc,
+    "subview": _subview,
+    "load": _load,
+    "store": _store,
+    "atomic": _atomic,
+    "gather": _gather,
+    "prefetch": _prefetch,
+    "join": _join,
 }

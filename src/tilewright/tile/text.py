@@ -9,6 +9,7 @@ sorted. Two kernels of the same structure have the same text; `parse.py` reads i
       store %x, %0, %1 {axes=(0,)}
     }
 """
+
 from __future__ import annotations
 
 import json

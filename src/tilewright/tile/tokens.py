@@ -7,6 +7,7 @@ of `Instr`, apart from operands and results: within one program a CPU's order is
 `thread` makes the tokens (the builder calls it), `drop_dead` removes what orders nothing, `check` rejects cycles and tokens used before
 they exist. Where a GPU needs block barriers for the order that tokens ask for is derived in `barriers.py`.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -32,15 +33,21 @@ def scratch_roots(kernel: Kernel) -> dict[Var, Var]:
                     roots[i.results[0]] = root
             elif i.blocks:
                 inner = i.blocks[0]
-                views = [(init, p, r, n) for n, (init, p, r) in enumerate(zip(i.operands[2:], inner.params[1:], i.results, strict=False))
-                         if isinstance(p.type, ViewType) and init in roots]
+                views = [
+                    (init, p, r, n)
+                    for n, (init, p, r) in enumerate(zip(i.operands[2:], inner.params[1:], i.results, strict=False))
+                    if isinstance(p.type, ViewType) and init in roots
+                ]
                 for init, p, r, _ in views:
                     roots[p] = roots[r] = roots[init]
                 for b in i.blocks:
                     visit(b)
                 for init, _, _, n in views:
                     if roots.get(inner.yields[n]) is not roots[init]:  # type: ignore[arg-type]
-                        raise VerifyError(f"kernel {kernel.name}: for: a carried view of scratch must stay in its allocation (in `{instr_text(kernel, i)}`)")
+                        raise VerifyError(
+                            f"kernel {kernel.name}: for: a carried view of scratch must stay in its allocation"
+                            f" (in `{instr_text(kernel, i)}`)"
+                        )
 
     visit(kernel.body)
     return roots
@@ -109,6 +116,7 @@ def _fresh(kernel: Kernel) -> Iterator[Var]:
 
 def strip(kernel: Kernel) -> None:
     """Remove every token (and `join`)."""
+
     def visit(block: Block) -> None:
         block.token_params = block.token_yields = ()
         block.body = [i for i in block.body if i.op != "join"]
@@ -159,7 +167,10 @@ def _keep(block: Block, live: set[Var]) -> int:
                 dropped += len(i.tokens_out) - len(positions)
                 i.tokens, i.tokens_out = tuple(i.tokens[n] for n in positions), tuple(i.tokens_out[n] for n in positions)
                 for b in i.blocks:
-                    b.token_params, b.token_yields = tuple(b.token_params[n] for n in positions), tuple(b.token_yields[n] for n in positions)
+                    b.token_params, b.token_yields = (
+                        tuple(b.token_params[n] for n in positions),
+                        tuple(b.token_yields[n] for n in positions),
+                    )
             for b in i.blocks:
                 dropped += _keep(b, live)
         elif i.tokens_out and i.tokens_out[0] not in live:
@@ -221,7 +232,7 @@ def _cycle(makers: dict[Var, tuple[Instr, tuple[Var, ...]]]) -> list[Var] | None
             token, rest = stack[-1]
             for nxt in rest:
                 if nxt in on_path:
-                    return path[path.index(nxt):][::-1]
+                    return path[path.index(nxt) :][::-1]
                 if nxt not in done and nxt in makers:
                     stack.append((nxt, iter(makers[nxt][1])))
                     path.append(nxt)

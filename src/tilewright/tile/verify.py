@@ -4,6 +4,7 @@ Checked: every use is dominated by its definition; only operations of the closed
 shapes and dtypes; limits and axes in range; yields match carried values; an `if` asks a rank-0 bool; memory orderings and token
 types (`tokens.check` adds the rules about the token graph). Errors name the instruction as the printer shows it.
 """
+
 from __future__ import annotations
 
 from ..core.errors import VerifyError
@@ -111,11 +112,16 @@ class _Verifier:
         need(isinstance(step, int) and step > 0, f"step must be a positive integer, got {step!r}")
         need(len(instr.blocks) == 1, "owns one block")
         block, carried = instr.blocks[0], instr.operands[2:]
-        need(len(block.params) == 1 + len(carried) == 1 + len(instr.results), f"carries {len(carried)} values, got {len(block.params) - 1} block"
-              f" parameters and {len(instr.results)} results")
+        need(
+            len(block.params) == 1 + len(carried) == 1 + len(instr.results),
+            f"carries {len(carried)} values, got {len(block.params) - 1} block parameters and {len(instr.results)} results",
+        )
         need(block.params[0].type == INDEX, "its counter is an index")
         for init, param, result in zip(carried, block.params[1:], instr.results, strict=True):
-            need(param.type == result.type and self.fits(init, param.type), f"carried types differ: starts as {init!r}, is {param!r} inside, {result!r} after")
+            need(
+                param.type == result.type and self.fits(init, param.type),
+                f"carried types differ: starts as {init!r}, is {param!r} inside, {result!r} after",
+            )
         for p in block.params:
             self.define(p)
         self.inner(instr, block)
@@ -131,8 +137,11 @@ class _Verifier:
 
     def inner(self, instr: Instr, block: Block) -> None:
         n = len(instr.tokens)
-        need(n == len(instr.tokens_out) == len(block.token_params) == len(block.token_yields),
-              f"takes {n} tokens, got {len(block.token_params)} token parameters, {len(block.token_yields)} token yields and {len(instr.tokens_out)} tokens out")
+        need(
+            n == len(instr.tokens_out) == len(block.token_params) == len(block.token_yields),
+            f"takes {n} tokens, got {len(block.token_params)} token parameters, {len(block.token_yields)} token yields"
+            f" and {len(instr.tokens_out)} tokens out",
+        )
         for t in block.token_params:
             need(t.type == TOKEN, f"%{t.name} is no token")
             self.define(t)

@@ -3,6 +3,7 @@
 The default order: reuse values, hoist invariants, split loops (hoisting first makes bounds invariant), unroll, reuse again (copies share
 much), fuse products and sums where `contract` allows it, remove what nobody needs.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -17,10 +18,20 @@ from .licm import HoistInvariants
 from .split import SplitLoops
 from .unroll import UnrollLoops
 
-DEFAULT: tuple[TilePass, ...] = (ReuseValues(), HoistInvariants(), SplitLoops(), UnrollLoops(), ReuseValues(), FuseMultiplyAdd(), RemoveDead())
+DEFAULT: tuple[TilePass, ...] = (
+    ReuseValues(),
+    HoistInvariants(),
+    SplitLoops(),
+    UnrollLoops(),
+    ReuseValues(),
+    FuseMultiplyAdd(),
+    RemoveDead(),
+)
 
 
-def optimise(kernel: Kernel, passes: Sequence[TilePass] = DEFAULT, *, check: bool = False, log: Callable[[str, int], None] | None = None) -> Kernel:
+def optimise(
+    kernel: Kernel, passes: Sequence[TilePass] = DEFAULT, *, check: bool = False, log: Callable[[str, int], None] | None = None
+) -> Kernel:
     """A rewritten copy. `check` verifies after every pass; `log` is told each pass's name and number of rewrites."""
     out = copy_kernel(kernel)
     for p in passes:
@@ -32,4 +43,15 @@ def optimise(kernel: Kernel, passes: Sequence[TilePass] = DEFAULT, *, check: boo
     return out
 
 
-__all__ = ["DEFAULT", "FuseMultiplyAdd", "HoistInvariants", "RemoveDead", "ReuseValues", "SplitLoops", "TilePass", "UnrollLoops", "copy_kernel", "optimise"]
+__all__ = [
+    "DEFAULT",
+    "FuseMultiplyAdd",
+    "HoistInvariants",
+    "RemoveDead",
+    "ReuseValues",
+    "SplitLoops",
+    "TilePass",
+    "UnrollLoops",
+    "copy_kernel",
+    "optimise",
+]

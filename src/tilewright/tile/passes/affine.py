@@ -1,4 +1,5 @@
 """Affine forms of index values in a loop: `coefficient * counter + rest`, the rest made of values from outside the loop."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -3,8 +3,8 @@
 A pass is a frozen dataclass: its fields are its options, its docstring its contract. `run` changes the kernel in place and returns how
 many rewrites it applied; a second run applies none.
 """
-from __future__ import annotations
 
+from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -35,8 +35,12 @@ def copy_kernel(kernel: Kernel) -> Kernel:
 
 
 def _copy_block(block: Block) -> Block:
-    body = [Instr(i.op, list(i.operands), i.attrs, i.results, [_copy_block(b) for b in i.blocks] if i.blocks else i.blocks, i.tokens, i.tokens_out)
-            for i in block.body]
+    body = [
+        Instr(
+            i.op, list(i.operands), i.attrs, i.results, [_copy_block(b) for b in i.blocks] if i.blocks else i.blocks, i.tokens, i.tokens_out
+        )
+        for i in block.body
+    ]
     return Block(list(block.params), body, list(block.yields), block.token_params, block.token_yields)
 
 
@@ -90,9 +94,9 @@ def fold_index(fn: str, a: Operand, b: Operand) -> Operand | None:
         return a
     if b == 1 and fn in ("mul", "floordiv"):
         return a
-    if a == 0 and fn == "add" or a == 1 and fn == "mul":
+    if (a == 0 and fn == "add") or (a == 1 and fn == "mul"):
         return b
-    if fn == "mul" and (a == 0 or b == 0) or fn == "mod" and b == 1 or fn == "sub" and a is b:
+    if (fn == "mul" and (a == 0 or b == 0)) or (fn == "mod" and b == 1) or (fn == "sub" and a is b):
         return 0
     return a if fn in ("min", "max") and a is b else None
 
@@ -122,7 +126,9 @@ class Cloner:
     take in the whole tile.
     """
 
-    def __init__(self, values: dict[Var, Operand], truth: dict[Var, bool] | None = None, full: set[tuple[Instr, int]] | None = None) -> None:
+    def __init__(
+        self, values: dict[Var, Operand], truth: dict[Var, bool] | None = None, full: set[tuple[Instr, int]] | None = None
+    ) -> None:
         self.values, self.truth, self.full = values, dict(truth or {}), full or set()
 
     def use(self, x: Operand) -> Operand:
@@ -196,7 +202,7 @@ class Cloner:
         attrs = {k: v for k, v in i.attrs.items() if k != "limits" and (k != "other" or kept)}
         if kept:
             attrs["limits"] = tuple(kept)
-        return [*operands[:first], *values, *operands[first + len(limits):]], attrs
+        return [*operands[:first], *values, *operands[first + len(limits) :]], attrs
 
 
 def limit_start(i: Instr) -> int:
@@ -205,5 +211,3 @@ def limit_start(i: Instr) -> int:
 
 
 _CMP = {"eq": int.__eq__, "ne": int.__ne__, "lt": int.__lt__, "le": int.__le__, "gt": int.__gt__, "ge": int.__ge__}
-
-

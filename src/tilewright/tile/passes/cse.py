@@ -1,4 +1,5 @@
 """Common subexpression elimination."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,4 +1,5 @@
 """Dead code elimination."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -86,7 +87,11 @@ class _Sweep:
         body = []
         for i in block.body:
             if self.forward and i.tokens:
-                i.tokens = tuple(dict.fromkeys(replaced(self.forward, t) for t in i.tokens)) if not i.blocks else tuple(replaced(self.forward, t) for t in i.tokens)
+                i.tokens = (
+                    tuple(dict.fromkeys(replaced(self.forward, t) for t in i.tokens))
+                    if not i.blocks
+                    else tuple(replaced(self.forward, t) for t in i.tokens)
+                )
             if i in self.alive or i.op == "join":  # joins go with drop_dead
                 if i.blocks:
                     self.carried(i)

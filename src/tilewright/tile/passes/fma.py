@@ -1,4 +1,5 @@
 """FMA fusion."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass

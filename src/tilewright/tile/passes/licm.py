@@ -1,4 +1,5 @@
 """Loop-invariant code motion."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass

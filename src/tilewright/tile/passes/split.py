@@ -1,4 +1,5 @@
 """Loop splitting: how edge masks leave the main loop."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ _HEAVY = frozenset(("load", "store", "mma", "reduce", "gather", "atomic"))
 
 @dataclass(frozen=True)
 class _Condition:
-    """Holds for the first `max(count, 0) // divisor` values of counter - start (of step 1); afterwards the opposite, if `known_after`."""
+    """Holds for the first `max(count, 0) // divisor` values of counter - start (of step 1), the opposite afterwards."""
 
     count: Affine  # start is already subtracted
     divisor: int
@@ -22,8 +23,8 @@ class _Condition:
 
 @dataclass(frozen=True)
 class SplitLoops(TilePass):
-    """Before: any kernel.  After: a loop whose counter decides a condition (an `if` on an index comparison, or a limit of a load or store) in
-    an affine way is two loops, in each of which the condition is known: main loops have no masks.
+    """Before: any kernel.  After: a loop whose counter decides a condition (an `if` on an index comparison, or a limit of a load or
+    store) in an affine way is two loops, in each of which the condition is known: main loops have no masks.
 
     The split point is `start + ceil((split - start)/step) * step`, clamped to the loop's range (so an early split point cannot underflow);
     a half that is empty for literal bounds vanishes. Only loops whose body touches memory, contracts or reduces, or has at least `min_size`
@@ -114,8 +115,17 @@ class SplitLoops(TilePass):
         return halves, e.out
 
 
-def _part(i: Instr, start: Operand, stop: Operand, carried: list[Operand], tokens: tuple[Var, ...], truth: dict[Var, bool],
-          full: set[tuple[Instr, int]], *, keep_results: bool) -> Instr:
+def _part(
+    i: Instr,
+    start: Operand,
+    stop: Operand,
+    carried: list[Operand],
+    tokens: tuple[Var, ...],
+    truth: dict[Var, bool],
+    full: set[tuple[Instr, int]],
+    *,
+    keep_results: bool,
+) -> Instr:
     clone = Cloner({}, truth, full)
     block = clone.block(i.blocks[0])
     results = list(i.results) if keep_results else [Var(r.type, r.name) for r in i.results]

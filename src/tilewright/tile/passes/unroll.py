@@ -1,4 +1,5 @@
 """Loop unrolling."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -46,7 +47,9 @@ class UnrollLoops(TilePass):
 
 
 def _iteration(block: Block, index: Operand, carried: list[Operand], tokens: list[Var]) -> tuple[list[Instr], list[Operand], list[Var]]:
-    clone = Cloner({block.params[0]: index, **dict(zip(block.params[1:], carried, strict=True)), **dict(zip(block.token_params, tokens, strict=True))})
+    clone = Cloner(
+        {block.params[0]: index, **dict(zip(block.params[1:], carried, strict=True)), **dict(zip(block.token_params, tokens, strict=True))}
+    )
     return clone.body(block), [clone.use(y) for y in block.yields], [clone.token(t) for t in block.token_yields]
 
 
@@ -74,7 +77,9 @@ def _partial(i: Instr, factor: int) -> tuple[list[Instr], dict[Var, Operand]]:
     whole = e.index("floordiv", e.ceildiv(length, step), factor)  # main iterations
     middle = e.index("add", start, e.index("mul", whole, factor * step))
     counter = Var(block.params[0].type, "i")
-    main = Block([counter, *(Var(p.type, p.name) for p in block.params[1:])], token_params=tuple(Var(t.type, t.name) for t in block.token_params))
+    main = Block(
+        [counter, *(Var(p.type, p.name) for p in block.params[1:])], token_params=tuple(Var(t.type, t.name) for t in block.token_params)
+    )
     values, tokens = list[Operand](main.params[1:]), list(main.token_params)
     for n in range(factor):
         shift = Emitter()
