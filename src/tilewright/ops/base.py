@@ -177,7 +177,7 @@ REGISTRY: dict[str, type[Op]] = {}
 def register(cls: type[Any]) -> Any:
     """Make `cls` a frozen dataclass and enter it under its snake-case name (`LayerNorm` -> `layer_norm`)."""
     # Making a dataclass costs half a millisecond of import time: an op that adds no attribute is one already.
-    made: Any = dataclass(frozen=True, repr=False)(cls) if cls.__dict__.get("__annotations__") else cls
+    made: Any = dataclass(frozen=True, repr=False)(cls) if inspect.get_annotations(cls) else cls
     if "name" not in cls.__dict__:
         made.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
     if made.arity is None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from ..core import dtypes as dt
-from ..core.dims import Dim, Expr, Shape, bounds, product, sym
+from ..core.dims import Dim, Shape, bounds, product, sym
 from ..core.dtypes import DType
 from ..core.errors import require
 from ..ir.layout import Layout
@@ -97,11 +97,6 @@ def require_axes(axes: tuple[int, ...], ndim: int) -> None:
     require(ok, "axes must be distinct, ascending and in 0..{last}", last=ndim - 1, axes=axes)
 
 
-def may_be(d: Dim, n: int) -> bool:
-    lo, hi = bounds(d)
-    return lo <= n <= hi
-
-
 def provably_negative(d: Dim) -> bool:
     return bounds(d)[1] < 0
 
@@ -185,7 +180,3 @@ class Composite(Op):
 
 class General(Op):
     """An op that shares no structure with others."""
-
-
-def static_ints(*values: Any) -> bool:
-    return not any(isinstance(v, Expr) for v in values)
