@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
 
@@ -14,6 +15,7 @@ from tilewright.core.target_spec import REFERENCE
 from tilewright.runtime import layout as L
 from tilewright.runtime.job import Job, patches, thunks
 from tilewright.runtime.walker import runtime_ir
+from tilewright.target.cpu import jit
 
 THREADS = [1, 2, 3, 5]
 
@@ -131,6 +133,26 @@ def test_profiling_records_each_thread_of_each_thunk(threads: int) -> None:
     assert 0 < elapsed < 1e6
 
 
+def test_profiling_a_run_without_workers_keeps_the_shape() -> None:
+    schedule = ping_pong(2, 64, 2)
+    schedule.job.pool.stop()
+    _, ticks = schedule.job.run_profiled()
+    assert (ticks[:, 0, 0] > 0).all() and not ticks[:, 1].any()
+
+
 def test_other_systems_are_refused() -> None:
     with pytest.raises(UnsupportedError, match="runtime: worker threads sleep on Linux futexes, this is"):
         runtime_ir(REFERENCE)
+
+
+def test_the_runtime_compiles_for_arm() -> None:
+    import llvmlite.binding as llvm
+
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    features = frozenset({"neon", "lse"})
+    arm = dataclasses.replace(REFERENCE, kind="cpu", triple="aarch64-unknown-linux-gnu", cpu="neoverse-n1", features=features)
+    text = jit.assembly(runtime_ir(arm), arm)
+    assert "cntvct_el0" in text.lower() and "isb" in text and "swpal" in text
+    with pytest.raises(UnsupportedError, match="runtime: no native runtime for riscv64-linux; supported: x86-64, AArch64"):
+        runtime_ir(dataclasses.replace(arm, triple="riscv64-linux"))

@@ -22,7 +22,7 @@ def _machine(target: TargetSpec) -> tuple[str, str, tuple[int, int, int]]:
     if target.is_x86:
         return "call void @llvm.x86.sse2.pause()", "call i64 @llvm.readcyclecounter()", (202, 186, 203)
     if target.is_arm:
-        return 'call void asm sideeffect "isb", ""()', 'call i64 asm sideeffect "mrs $0, cntvct_el0", "=r"()', (98, 178, 122)
+        return "call void @llvm.aarch64.isb(i32 15)", "call i64 @llvm.read_volatile_register.i64(metadata !0)", (98, 178, 122)
     raise UnsupportedError(f"runtime: no native runtime for {target.triple}; supported: x86-64, AArch64")
 
 
@@ -33,16 +33,14 @@ def runtime_ir(target: TargetSpec) -> str:
 declare i64 @syscall(i64, ...)
 declare i32 @sched_yield()
 declare i32 @sched_getcpu()
-declare i64 @llvm.readcyclecounter()
 declare i64 @llvm.umin.i64(i64, i64)
 declare i64 @llvm.smax.i64(i64, i64)
 declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
 """
-    if target.is_x86:
-        declarations += "declare void @llvm.x86.sse2.pause()\n"
+    declarations += "".join(f"declare {call.removeprefix('call ')}\n" for call in (pause.replace(" 15", ""), clock.replace(" !0", "")))
     parts = (declarations, futex_ir(futex), barrier_ir(pause), walk_ir(clock), place_ir(setaffinity), run_ir(clock),
              worker_ir(gettid), control_ir(pause, clock))
-    return "\n".join(parts) + "\nattributes #0 = { nounwind }\nattributes #1 = { nounwind noinline cold }\n"
+    return "\n".join(parts) + "\nattributes #0 = { nounwind }\nattributes #1 = { nounwind noinline cold }\n!0 = !{!\"cntvct_el0\"}\n"
 
 
 def walk_ir(clock: str) -> str:
@@ -63,6 +61,7 @@ define internal i64 @walk(ptr %pool, ptr %job, i64 %t, i64 %n, i64 %epoch0) #0 {
 entry:
 {job("thunks", L.JOB_THUNKS, "ptr")}{job("count", L.JOB_COUNT)}{job("scratch0", L.JOB_SCRATCH, "ptr")}\
 {job("stride", L.JOB_SCRATCH_STRIDE)}{job("cancel", L.JOB_CANCEL, "ptr")}{job("profile", L.JOB_PROFILE, "ptr")}\
+{job("wish", L.JOB_THREADS)}\
   %soff = mul i64 %stride, %t
   %scratch = getelementptr i8, ptr %scratch0, i64 %soff
   %many = icmp sgt i64 %n, 1
@@ -147,7 +146,7 @@ plain:
   call void %fn(ptr %args, i64 %begin, i64 %end, ptr %scratch)
   br label %next
 measured:
-  %slot0 = mul i64 %i, %n
+  %slot0 = mul i64 %i, %wish
   %slot1 = add i64 %slot0, %t
   %slot2 = shl i64 %slot1, 4
   %slot = getelementptr i8, ptr %profile, i64 %slot2
