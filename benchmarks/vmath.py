@@ -83,8 +83,10 @@ def bound(library: jit.Library, *arrays: Array) -> Callable[[], Any]:
     """A call of the kernel that keeps its code and its arrays alive."""
     native = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, ctypes.c_int64)(library.address("kernel"))
 
+    where = [a.ctypes.data for a in arrays]
+
     def call(keep: Any = (library, arrays)) -> None:
-        native(*[a.ctypes.data for a in keep[1]], COUNT)
+        native(*where, COUNT)
 
     return call
 

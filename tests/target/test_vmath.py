@@ -27,20 +27,20 @@ EXACT = ("sqrt", "reciprocal", "floor", "ceil", "round", "trunc")
 
 # The largest error in ULP that sweeps of millions of values met, rounded up: fn -> (f32 baseline, avx2, avx512), (f64 …).
 LIMITS: dict[str, tuple[tuple[float, float, float], tuple[float, float, float]]] = {
-    "exp": ((1.25, 1.0, 1.0), (0.9, 0.9, 0.9)),
-    "exp2": ((1.3, 1.0, 1.0), (0.9, 0.9, 0.9)),
-    "expm1": ((1.6, 1.5, 1.5), (1.1, 1.1, 1.1)),
-    "log": ((0.9, 0.9, 0.9), (0.9, 0.9, 0.9)),
-    "log2": ((2.1, 1.7, 1.7), (0.8, 0.8, 0.8)),
-    "log1p": ((1.6, 1.6, 1.6), (0.9, 0.9, 0.9)),
-    "tanh": ((2.2, 2.1, 1.7), (2.1, 2.1, 2.1)),
-    "erf": ((1.3, 1.2, 2.3), (1.1, 1.1, 1.1)),
-    "sigmoid": ((2.5, 2.4, 2.2), (2.4, 2.4, 2.4)),
-    "sin": ((0.51, 0.51, 0.51), (0.9, 0.9, 0.9)),
-    "cos": ((0.51, 0.51, 0.51), (0.9, 0.9, 0.9)),
-    "tan": ((0.51, 0.51, 0.51), (1.0, 1.0, 1.0)),
-    "rsqrt": ((1.51, 1.51, 1.51), (1.51, 1.51, 1.51)),
-    "pow": ((0.51, 0.51, 0.51), (1.2, 1.2, 1.2)),
+    "exp": ((1.2, 0.95, 1.0), (0.85, 0.85, 0.85)),
+    "exp2": ((1.25, 1.0, 1.0), (0.9, 0.9, 0.9)),
+    "expm1": ((1.3, 1.3, 1.3), (1.1, 1.1, 1.1)),
+    "log": ((1.05, 0.95, 1.0), (0.8, 0.8, 0.8)),
+    "log2": ((2.2, 1.7, 1.8), (0.8, 0.8, 0.8)),
+    "log1p": ((1.7, 1.6, 1.6), (0.8, 0.8, 0.8)),
+    "tanh": ((2.1, 2.1, 1.65), (2.0, 2.0, 2.0)),
+    "erf": ((1.3, 1.15, 2.2), (1.05, 1.05, 1.05)),
+    "sigmoid": ((2.45, 2.35, 2.25), (2.4, 2.4, 2.4)),
+    "sin": ((0.51, 0.51, 0.51), (0.8, 0.8, 0.8)),
+    "cos": ((0.51, 0.51, 0.51), (0.8, 0.8, 0.8)),
+    "tan": ((0.51, 0.51, 0.51), (1.1, 1.0, 1.0)),
+    "rsqrt": ((1.5, 1.5, 1.5), (1.5, 1.5, 1.5)),
+    "pow": ((0.51, 0.51, 0.51), (1.35, 1.35, 1.35)),
     **dict.fromkeys(EXACT, ((0.5, 0.5, 0.5), (0.501, 0.501, 0.501))),  # the oracle itself rounds twice
 }
 
@@ -275,3 +275,23 @@ def test_errors_name_the_function() -> None:
         vmath.emit("gamma", f, "float", "%x")
     with pytest.raises(CompileError, match=r"exp: no such function of 2 operands"):
         vmath.emit("exp", f, "float", "%x", "%y")
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("elem", ELEMENTS)
+def test_several_values_at_once_have_the_same_bits(elem: str, level: str) -> None:
+    spec = target(level)
+    ty = f"<{spec.lanes(ELEMENTS[elem]().itemsize)} x {elem}>"
+    count, width = 5, lanes(ty)
+    x = np.random.default_rng().standard_normal(count * width).astype(ELEMENTS[elem])
+    for fn in ("exp", "erf", "tan", "pow"):
+        f = FunctionText("many", [("ptr", "%x"), ("ptr", "%out")], spec, attributes=spec.attributes)
+        xs = [f.load(ty, f.gep(ty, "%x", str(k))) for k in range(count)]
+        for k, y in enumerate(vmath.emit_many(fn, f, ty, xs, xs if fn == "pow" else None)):
+            f.store(ty, y, f.gep(ty, "%out", str(k)))
+        f.ret()
+        library = jit.Library([jit.compile_ir(module_text(f), spec, "O1")], ["many"])
+        out = np.empty_like(x)
+        ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(library.address("many"))(x.ctypes.data, out.ctypes.data)
+        operands = (x, x) if fn == "pow" else (x,)
+        assert np.array_equal(out, compiled(elem, level)(fn, *operands), equal_nan=True), fn

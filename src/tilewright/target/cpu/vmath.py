@@ -10,7 +10,7 @@ another basic block than they began in (`FunctionText.block`).
 """
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ...core.errors import CompileError
 from . import vmath_avx512, vmath_f32, vmath_f64, vmath_pow, vmath_round, vmath_trig
@@ -35,24 +35,34 @@ _GROUP = 4  # parts interleaved at a time: more would spill registers
 
 def emit(fn: str, f: FunctionText, ty: str, x: str, y: str | None = None) -> str:
     """The name of fn(x) or fn(x, y), computed by instructions appended to `f`."""
+    return emit_many(fn, f, ty, [x], None if y is None else [y])[0]
+
+
+def emit_many(fn: str, f: FunctionText, ty: str, xs: Sequence[str], ys: Sequence[str] | None = None) -> list[str]:
+    """The same function of several values of one type, with their instructions interleaved: better than one `emit` after the other."""
     if element(ty) not in ("float", "double"):
         raise CompileError(f"{fn}: vector math works on float and double, got {ty}; convert first")
-    if fn not in (UNARY if y is None else BINARY):
-        raise CompileError(f"{fn}: no such function of {1 if y is None else 2} operands; known: {', '.join(UNARY + BINARY)}")
-    if y is not None:
-        return vmath_pow.power(V(f, ty, (x,)), V(f, ty, (y,))).parts[0]
-    if element(ty) == "float" and f.features.has_avx512 and fn in vmath_avx512.FUNCTIONS:
-        return _in_parts(vmath_avx512.FUNCTIONS[fn], f, ty, x, vmath_avx512.LANES)
-    table = _F64 if element(ty) == "double" else _F32
-    return table[fn](V(f, ty, (x,))).parts[0]
+    if fn not in (UNARY if ys is None else BINARY):
+        raise CompileError(f"{fn}: no such function of {1 if ys is None else 2} operands; known: {', '.join(UNARY + BINARY)}")
+    done: list[str] = []
+    group = 1 if fn in vmath_trig.FUNCTIONS else _GROUP
+    for g in range(0, len(xs), group):
+        x = V(f, ty, tuple(xs[g:g + group]))
+        if ys is not None:
+            done += vmath_pow.power(x, V(f, ty, tuple(ys[g:g + group]))).parts
+        elif element(ty) == "float" and f.features.has_avx512 and fn in vmath_avx512.FUNCTIONS:
+            function = vmath_avx512.FUNCTIONS[fn]
+            width = vmath_avx512.LANES
+            done += function(x).parts if lanes(ty) == width else [_in_parts(function, f, ty, p, width) for p in x.parts]
+        else:
+            done += (_F64 if element(ty) == "double" else _F32)[fn](x).parts
+    return done
 
 
 def _in_parts(fn: Function, f: FunctionText, ty: str, x: str, width: int) -> str:
     """Apply fn to x in parts of exactly `width` lanes; the last part is filled up with lanes nobody reads."""
     n, elem = lanes(ty), element(ty)
     part = vector(width, elem)
-    if n == width:
-        return fn(V(f, ty, (x,))).parts[0]
     if n == 0:
         x = f.value(f"insertelement {part} zeroinitializer, {elem} {x}, i64 0")
         return f.value(f"extractelement {part} {fn(V(f, part, (x,))).parts[0]}, i64 0")

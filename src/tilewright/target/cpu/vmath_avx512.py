@@ -1,4 +1,4 @@
-"""f32 functions for AVX-512, 16 lanes at a time: exp, exp2, sigmoid, tanh, erf. Tables of 16 or 32 entries live in registers.
+"""f32 functions for AVX-512, 16 lanes at a time: exp, exp2, log, log2, sigmoid, tanh, erf. Tables of 16 or 32 entries live in registers.
 
 No branches and no division; NaN, infinities, signed zeros and subnormals need no extra instruction except where a comment says so.
 """
@@ -13,6 +13,16 @@ _MAGIC16 = 1.5 * 2.0**19  # one unit in the last place is 1/16
 _LN2_HI, _LN2_LO = 0.6931471824645996, -1.904654299957768e-09  # f32(ln 2) and the rest
 _EXP = (1.0, 0.5000162, 0.16666718)  # (e^r - 1) / r for |r| <= ln2/32: 2^-29
 _EXP2 = (0.6931472, 0.24023429, 0.055502143)  # (2^r - 1) / r for |r| <= 1/32: 2^-29
+# Logarithms of m in [3/4, 3/2), by m's first four fraction bits: 1/c, log(c) and log2(c) for a c in each interval, 1 on both sides of 1.
+# The c were searched so that log(c) lies near an f32 number. Then m/c - 1 is in -1/32 .. 1/16.
+_INVERSES = (1.0, 0.9151955, 0.8653794, 0.8198052, 0.7811353, 0.7433144, 0.71188456, 0.6797338,
+             1.3060075, 1.2551628, 1.2068992, 1.1630908, 1.1238155, 1.0843915, 1.0495269, 1.0)
+_LOGS = (0.0, 0.08861755, 0.14458726, 0.19868852, 0.24700688, 0.2966362, 0.33983952, 0.386054,
+         -0.26697478, -0.22726531, -0.1880544, -0.15108097, -0.116729625, -0.08101898, -0.04833952, 0.0)
+_LOG2S = (0.0, 0.1278481, 0.20859532, 0.28664693, 0.3563556, 0.42795557, 0.4902848, 0.5569582,
+          -0.3851632, -0.32787454, -0.27130514, -0.21796376, -0.16840525, -0.11688568, -0.069739185, 0.0)
+_LOG = (-0.5, 0.33334455, -0.25006118, 0.18844973)  # (log1p(f) - f) / f^2: 2^-28
+_LOG2 = (1.442695, -0.7213476, 0.48091885, -0.3607658, 0.2710608)  # log2(1 + f) / f: 2^-29
 _POWERS = tuple(2.0 ** (k / 16) for k in range(16))
 
 
@@ -95,4 +105,23 @@ def erf(x: V) -> V:
     return _piecewise(x, tables.ERF_STEP, tables.ERF)
 
 
-FUNCTIONS = {f.__name__: f for f in (exp, exp2, sigmoid, tanh, erf)}
+def _mantissa_exponent(x: V) -> tuple[V, V, V]:
+    """x = m 2^e with m in [3/4, 3/2): (m / c - 1, e, what carries m's index). Zero and infinity show in e, negative numbers as NaN in m."""
+    m = x.call("llvm.x86.avx512.mask.getmant.ps.512", ("i32", "11"), *_REST, _ROUND)
+    low, e = (v.call("llvm.x86.avx512.mask.getexp.ps.512", *_REST, _ROUND) for v in (m, x))
+    index = (m.ints() >> 19).floats()
+    return m.fma(_lookup16(index, _INVERSES), -1.0), e - low, index
+
+
+def log(x: V) -> V:
+    f, e, index = _mantissa_exponent(x)
+    tail = (f * f).fma(f.poly(_LOG), e * 1.42860677e-06)  # ln 2 in two parts, both positive, so that an infinite e survives
+    return e.fma(0.693145751953125, _lookup16(index, _LOGS) + (f + tail))
+
+
+def log2(x: V) -> V:
+    f, e, index = _mantissa_exponent(x)
+    return f.fma(f.poly(_LOG2), _lookup16(index, _LOG2S)) + e
+
+
+FUNCTIONS = {f.__name__: f for f in (exp, exp2, log, log2, sigmoid, tanh, erf)}

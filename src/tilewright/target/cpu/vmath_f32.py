@@ -40,10 +40,11 @@ def exp2(x: V) -> V:
 def expm1(x: V) -> V:
     """2^n (e^r - 1) + (2^n - 1), at half the size so that 2^128 does not overflow early; tiny x must not be halved."""
     t, n, r = _reduce(x.at_most(89.0).at_least(-25.0))
-    p = (r * r).fma(r.poly(_EXP), r)
+    tail = r * r * r.poly(_EXP)
     half = ((t.ints() - (127 + 1)) << 23).floats()  # 2^(n-1): t ends in n + 254
-    wide = p.fma(half, half - 0.5) * 2.0
-    return n.eq(0.0).choose(p, wide).sign_of(x)
+    s, lost = two_sum(half - 0.5, half * r)
+    wide = (s + half.fma(tail, lost)) * 2.0
+    return n.eq(0.0).choose(r + tail, wide).sign_of(x)
 
 
 def log(x: V) -> V:

@@ -33,6 +33,15 @@ def _reduce(x: V) -> tuple[V, V, V]:
     return _repair(x, k, high, low)
 
 
+def _reduce_short(x: V) -> tuple[V, V]:
+    """The same for f32 arguments (as f64), where no low part is needed."""
+    t = x.fma(2.0 / math.pi, _MAGIC)
+    n = t - _MAGIC
+    high = n.fma(-(_HALF_PI[1] + _HALF_PI[2]), n.fma(-_HALF_PI[0], x))
+    k, high, _ = _repair(x, t.ints(), high, x.const(0.0))
+    return k, high
+
+
 def _repair(x: V, k: V, high: V, low: V) -> tuple[V, V, V]:
     """Replace the lanes that are too large (or NaN) by the cold function's, if there are any."""
     f = x.f
@@ -168,16 +177,17 @@ def _cosine(r: V, low: V) -> tuple[V, V]:
 
 def _turned(x: V, quarter: int) -> V:
     """sin(x + quarter * pi/2)"""
-    k, r, low = _reduce(x.cast("fpext", "double"))
+    if x.is_double:
+        k, r, low = _reduce(x)
+        sine, cosine = _sine(r, low)[0], _cosine(r, low)[0]
+    else:
+        k, r = _reduce_short(x.cast("fpext", "double"))
+        z = r * r
+        sine, cosine = r * z.poly(_SIN_SHORT), z.poly(_COS_SHORT)
     if quarter:
         k = k + quarter
     odd, flip = (k & 1).eq(1), (k & 2) << 62
-    if x.is_double:
-        y = odd.choose(_cosine(r, low)[0], _sine(r, low)[0])
-    else:
-        z = r * r
-        y = odd.choose(z.poly(_COS_SHORT), r * z.poly(_SIN_SHORT))
-    return (y.ints() ^ flip).floats()
+    return (odd.choose(cosine, sine).ints() ^ flip).floats()
 
 
 def sin(x: V) -> V:
@@ -192,12 +202,14 @@ def cos(x: V) -> V:
 
 
 def tan(x: V) -> V:
-    k, r, low = _reduce(x.cast("fpext", "double"))
-    odd = (k & 1).eq(1)
     if not x.is_double:
+        k, r = _reduce_short(x.cast("fpext", "double"))
         z = r * r
         s, c = r * z.poly(_SIN_SHORT), z.poly(_COS_SHORT)
+        odd = (k & 1).eq(1)
         return (odd.choose(-c, s) / odd.choose(s, c)).cast("fptrunc", "float")
+    k, r, low = _reduce(x)
+    odd = (k & 1).eq(1)
     (s, sl), (c, cl) = _sine(r, low), _cosine(r, low)
     a, al, b, bl = odd.choose(-c, s), odd.choose(-cl, sl), odd.choose(s, c), odd.choose(sl, cl)
     q = a / b
