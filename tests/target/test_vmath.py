@@ -16,7 +16,7 @@ from tilewright.core.errors import CompileError, ConfigError
 from tilewright.core.target_spec import TargetSpec
 from tilewright.target.cpu import jit, vmath, vmath_f32, vmath_tables
 from tilewright.target.cpu.host import host_target
-from tilewright.target.cpu.llvm_text import BASELINE, FunctionText, element, lanes, module_text
+from tilewright.target.cpu.llvm_text import BASELINE, FunctionText, element, lanes, module_text, number
 
 LEVELS = ("baseline", "avx2", "avx512")
 ELEMENTS: dict[str, Any] = {"float": np.float32, "double": np.float64}
@@ -295,3 +295,26 @@ def test_several_values_at_once_have_the_same_bits(elem: str, level: str) -> Non
         ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(library.address("many"))(x.ctypes.data, out.ctypes.data)
         operands = (x, x) if fn == "pow" else (x,)
         assert np.array_equal(out, compiled(elem, level)(fn, *operands), equal_nan=True), fn
+
+
+def test_constants_are_exact() -> None:
+    assert number("float", 0.1) == "0x3FB99999A0000000"  # f32(0.1), printed as the double it equals
+    assert number("double", 0.1) == "0x3FB999999999999A"
+    assert number("half", 0.1) == "0xH2E66"
+    assert number("bfloat", 0.1) == "0xR3DCD"
+    assert (number("i32", -3), number("i1", 1)) == ("-3", "true")
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_masked_lanes_are_neither_read_nor_written(level: str) -> None:
+    spec = target(level)
+    f = FunctionText("k", [("ptr", "%x"), ("ptr", "%out")], spec, attributes=spec.attributes)
+    ty, mask = "<8 x float>", f.constant("<8 x i1>", [1, 1, 1, 0, 0, 0, 0, 0])
+    x = f.masked_load(ty, "%x", mask, f.splat(ty, 7.0))
+    f.store(ty, x, "%out")
+    f.masked_store(ty, f.op("fadd", ty, x, f.splat(ty, 1.0)), f.gep("float", "%out", "8"), mask)
+    f.ret()
+    library = jit.Library([jit.compile_ir(module_text(f), spec, "O1")], ["k"])
+    source, out = np.arange(3, dtype=np.float32), np.full(16, -1, np.float32)
+    ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(library.address("k"))(source.ctypes.data, out.ctypes.data)
+    assert out.tolist() == [0, 1, 2, 7, 7, 7, 7, 7, 1, 2, 3, -1, -1, -1, -1, -1]
