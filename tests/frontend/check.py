@@ -13,6 +13,7 @@ from torch.utils import _pytree
 from tilewright.frontend.torch.importer import Imported, import_torch
 from tilewright.frontend.torch.tensors import to_numpy
 from tilewright.ir.interp import bind_symbols, run
+from tilewright.ir.verify import verify
 
 TOLERANCE = {torch.float64: 1e-11, torch.float32: 3e-5, torch.float16: 8e-3, torch.bfloat16: 6e-2}
 
@@ -69,6 +70,7 @@ def check(
 ) -> Imported:
     """Import with `args`; the interpreter must agree with torch for `args` and for each of `more`."""
     imported = import_torch(target, args, kwargs, **options)
+    verify(imported.graph)
     with torch.no_grad(), plain_kernels():
         for given in [args, *(more or [])]:
             assert_close(call(imported, given, kwargs), target(*given, **(kwargs or {})), tolerance)

@@ -11,6 +11,9 @@ import torch
 
 from tests.models import hugging, plain
 from tilewright.core.dims import sym
+from tilewright.frontend.torch import import_torch
+from tilewright.ir.parse import parse
+from tilewright.ir.text import constants_of, to_text
 from tilewright.ops import Attention, Constant, Matmul
 
 from .check import check
@@ -89,6 +92,14 @@ def test_dynamic(name: str) -> None:
     imported = check(build(), args(2, 7), dynamic=dynamic, more=[args(1, 1), args(1, 2), args(3, 9), args(1, 64), args(2, 33)])
     assert {s.name for s in imported.graph.symbols()} <= {"S", "B"}
     assert all(s in {next(iter(S.symbols)), next(iter(B.symbols))} for s in imported.graph.symbols())
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "resnet"])
+def test_imported_graphs_survive_text(name: str) -> None:
+    build, args, dynamic = DYNAMIC[name]
+    graph = import_torch(build(), args(2, 7), dynamic=dynamic).graph
+    text = to_text(graph)
+    assert to_text(parse(text, constants_of(graph))) == text
 
 
 def test_composites_are_kept() -> None:
