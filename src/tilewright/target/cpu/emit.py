@@ -7,7 +7,7 @@ from typing import Any
 from ...core.errors import CompileError
 from ...core.target_spec import TargetSpec
 from ...tile.ir import BINARY, INDEX, UNARY, Block, Instr, Kernel, Operand, TileType, Type, Var, ViewType, alloc_bytes
-from . import access, arithmetic
+from . import access, arithmetic, vmath
 from .access import Address, Term
 from .llvm_text import FunctionText, element, module_text, vector
 from .reductions import reduce_tile, transpose_tile
@@ -90,7 +90,9 @@ class Emitter:
     # --- structure ----------------------------------------------------------------------------------------------------
     def block(self, block: Block) -> None:
         for instr in block.body:
-            if instr.op in UNARY:
+            if instr.op in arithmetic.VMATH and self._is_float(instr):
+                self.vector_math(instr)
+            elif instr.op in UNARY:
                 self.elementwise(instr, lambda dt, ty, n, xs, fn=instr.op: arithmetic.unary(self.f, fn, dt, ty, xs[0]))
             elif instr.op in BINARY:
                 self.elementwise(instr, lambda dt, ty, n, xs, fn=instr.op: arithmetic.binary(self.f, fn, dt, ty, xs[0], xs[1]))
@@ -114,6 +116,23 @@ class Emitter:
             parts = [read_chunk(self.f, x, m[r], c, n) for x, m in zip(xs, maps, strict=True)]
             rows[r].append(emit(dtype, vector(n, elem_type(dtype)), n, parts))
         self._bind(out, Registers(out.type, self.lanes, rows))
+
+    @staticmethod
+    def _is_float(instr: Instr) -> bool:
+        type_ = instr.results[0].type
+        return isinstance(type_, TileType) and type_.dtype.is_float
+
+    def vector_math(self, instr: Instr) -> None:
+        """All chunks of one function together, so that their instructions interleave."""
+        x = self.tile(instr.operands[0])
+        groups: dict[str, list[tuple[int, int]]] = {}
+        for r, c, n in chunks(x.type.shape, self.lanes):
+            groups.setdefault(vector(n, x.elem), []).append((r, c))
+        rows = [list(row) for row in x.rows]
+        for ty, places in groups.items():
+            for (r, c), value in zip(places, vmath.emit_many(instr.op, self.f, ty, [x.rows[r][c] for r, c in places]), strict=True):
+                rows[r][c] = value
+        self._tile(instr, rows)
 
     def phi_types(self, type_: Type) -> list[str]:
         """LLVM types of the registers that hold one carried value."""
