@@ -86,6 +86,7 @@ def require_eps(eps: float) -> None:
 class LastAxesNorm(Composite):
     """A norm over the last `naxes` axes."""
 
+    template = "rows"
     allowed: ClassVar[tuple[str, ...]] = ("none", "weight", "both")
 
     def infer(self, x: TensorType, *affine: TensorType) -> TensorType:
