@@ -171,11 +171,14 @@ def build(model: Model, *, threads: int | None = None, stages: Stages | None = N
     stages = Stages(model.name, False) if stages is None else stages
     with stages.stage("select"):
         program = select(model.graph, model.target)
-    with ThreadPoolExecutor(1, thread_name_prefix="tilewright-pack") as side, stages.stage("code"):
-        packed = side.submit(pack_constants, program.constants)  # LLVM and NumPy both work without the GIL
-        code = compile_kernels([x.kernel for x in program.launches], model.target, emit_kernel)
+    with ThreadPoolExecutor(1, thread_name_prefix="tilewright-pack") as side:
+        packing = side.submit(pack_constants, program.constants)  # LLVM and NumPy both work without the GIL
+        with stages.stage("code"):
+            code = compile_kernels([x.kernel for x in program.launches], model.target, emit_kernel)
+        with stages.stage("pack"):  # what is left of it
+            constants = packing.result()
     with stages.stage("plan"):
-        executable = Executable(program, model.interface, code, packed.result())
+        executable = Executable(program, model.interface, code, constants)
     model.notes += code.notes
     return Session(model, executable, threads=threads)
 

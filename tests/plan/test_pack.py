@@ -6,7 +6,7 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tilewright.plan.pack import Item, Packing, align, lower_bound, pack
+from tilewright.plan.pack import ORDERS, Item, Packing, _greedy, align, lower_bound, pack
 
 items_strategy = st.lists(
     st.builds(lambda size, first, length: Item(size, first, first + length), st.integers(0, 5000), st.integers(0, 20), st.integers(0, 8)),
@@ -41,13 +41,15 @@ def test_the_overlap_check_notices_a_wrong_offset() -> None:
 
 
 def test_exact_search_beats_every_greedy_order() -> None:
-    # Both greedy families leave a hole here; the bound is 16 units.
-    unit = 64
-    shapes = [(3, 0, 3), (4, 2, 5), (5, 0, 1), (6, 4, 7), (3, 4, 6), (9, 6, 7), (4, 0, 2), (3, 7, 8), (5, 1, 3)]
-    items = [Item(s * unit, a, b) for s, a, b in shapes]
+    shapes = [(2, 5, 6), (4, 7, 9), (4, 6, 10), (9, 3, 7), (8, 6, 6), (1, 8, 8), (7, 7, 11)]  # every order of the greedy ones needs 25
+    items = [Item(s * 64, a, b) for s, a, b in shapes]
+    for key in ORDERS.values():
+        order = sorted(range(len(items)), key=lambda i, key=key: key(items[i]))  # type: ignore[misc]
+        assert min(_greedy(items, order, best)[1] for best in (False, True)) >= 25 * 64
     packing = pack(items)
+    assert packing.strategy == "exact"
     assert overlaps(items, packing) == []
-    assert packing.size == lower_bound(items)
+    assert packing.size == lower_bound(items) == 24 * 64
 
 
 def test_chain_needs_only_two_buffers() -> None:

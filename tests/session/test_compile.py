@@ -140,7 +140,7 @@ def test_report_and_profile(net: Net, tmp_path: Path) -> None:
     report = session.report()
     data = report.data
     assert data["arena"]["bytes"] >= data["arena"]["bound"] - 64
-    assert set(data["stages_s"]) == {"import", "passes", "select", "code", "plan"}
+    assert set(data["stages_s"]) == {"import", "passes", "select", "code", "pack", "plan"}
     assert all(row["us"] > 0 and row["flops"] > 0 and row["bytes"] > 0 and row["roofline"] > 0 for row in data["launches"])
     text = str(report)
     assert "input x: f32[300,20]" in text
@@ -179,7 +179,7 @@ def test_a_graph_compiles_too() -> None:
 def test_progress_callback_and_silence(net: Net, capfd: pytest.CaptureFixture[str]) -> None:
     seen: list[str] = []
     tw.compile(net, (torch.randn(2, 20),), progress=seen.append)
-    assert seen == ["import", "passes", "select", "code", "plan"]
+    assert seen == ["import", "passes", "select", "code", "pack", "plan"]
     tw.compile(net, (torch.randn(2, 20),))
     assert capfd.readouterr() == ("", "")
     shown = Stages("test", True)
@@ -208,3 +208,35 @@ def test_import_is_light() -> None:
     code = "import sys, tilewright; print([m for m in ('torch', 'llvmlite', 'rich', 'tilewright.ops') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_the_report_is_a_table_on_a_terminal(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = tw.compile(net, (torch.randn(2, 20),)).report()
+    plain = str(report)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert "\x1b[" not in plain
+    for columns, shown in (("80", False), ("160", True)):
+        monkeypatch.setenv("COLUMNS", columns)
+        rich = str(report)
+        assert "\x1b[" in rich
+        assert "roofline" in rich
+        assert ("Mflop" in rich) == shown
+    assert "launches" not in tw.compile(net, (torch.randn(2, 20),), target="reference").report().data
+
+
+def test_scratch_and_arena_grow_with_the_shape() -> None:
+    softmax = tw.compile(lambda x: torch.softmax(x @ x.T, -1) @ x, (torch.randn(8, 40),), dynamic={"x": {0: tw.Dim("N", 1, 300)}})
+    for n in (3, 300, 5, 299, 128):
+        x = torch.randn(n, 40)
+        torch.testing.assert_close(softmax(x), torch.softmax(x @ x.T, -1) @ x, rtol=1e-4, atol=1e-4)
+
+
+def test_reference_reports_a_bad_index_and_small_floats() -> None:
+    table = nn.Embedding(5, 3)
+    for target in ("cpu", "reference"):
+        session = tw.compile(table, (torch.tensor([1, 2]),), target=target)
+        with pytest.raises(tw.ExecutionError, match="index"):
+            session(torch.tensor([1, 7]))
+        assert torch.equal(session(torch.tensor([4, 0])), table.weight.detach()[[4, 0]])
+    x = torch.randn(6).bfloat16()
+    assert torch.equal(tw.compile(lambda x: x * 2, (x,), target="reference")(x), x * 2)

@@ -23,7 +23,7 @@ def dim_source(dim: Dim, names: Mapping[str, str]) -> str:
         return f"{a.fn}({x}, {y})" if a.fn in ("max", "min") else f"({x} {a.fn} {y})"
 
     terms = ["*".join([*([str(c)] if c != 1 or not mono else []), *map(atom, mono)]) for mono, c in dim.terms]
-    return terms[0] if len(terms) == 1 else f"({' + '.join(terms)})"
+    return terms[0] if len(dim.terms) == 1 and "*" not in terms[0] else f"({' + '.join(terms)})"
 
 
 class DimTable:

@@ -77,7 +77,7 @@ def measure_bound(session: Session, bound: Bound, repeat: int) -> Profile:
             session.settle(status, workspace)
         if workspace.errors[:, 0].any():
             session.fail(workspace)
-        runs.append(_alone(ticks))
+        runs.append(ticks)
     session.give(workspace)
     per_us = session.pool.ticks_per_us
     spans = [_spans(t) / per_us for t in runs[1:]]
@@ -88,17 +88,6 @@ def measure_bound(session: Session, bound: Bound, repeat: int) -> Profile:
     _shares(rows, session.threads)
     total = float(np.median([_total(t) for t in runs[1:]])) / per_us
     return Profile(session.name, threads, dict(bound.env), rows, _events(rows, best, per_us), total)
-
-
-def _alone(ticks: Any) -> Any:
-    """The run had the workers, or (when they were taken) went alone and wrote one column densely; give [launch, thread, 2]."""
-    count, threads, _ = ticks.shape
-    flat = ticks.reshape(-1, 2)
-    if threads > 1 and count > 0 and not flat[count:].any():
-        out = np.zeros_like(ticks)
-        out[:, 0] = flat[:count]
-        return out
-    return ticks
 
 
 def _spans(ticks: Any) -> Any:

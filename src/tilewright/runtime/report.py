@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from .session import Session
 
 COLUMNS = ("launch", "name", "grid", "threads", "us", "Mflop", "KiB", "GFLOP/s", "GB/s", "roofline", "note")
+WIDE = 110  # columns of a terminal that takes all of these
 
 
 @dataclass(eq=False)
@@ -125,17 +127,21 @@ def _plain(data: dict[str, Any]) -> str:
 
 def _rich(data: dict[str, Any]) -> str:
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     out = io.StringIO()
-    console = Console(file=out, force_terminal=True)
+    width = shutil.get_terminal_size().columns
+    console = Console(file=out, force_terminal=True, width=width)
     for line in _facts(data):
         console.print(line, highlight=False, markup=False)
     if data.get("launches"):
+        shown = [k for k, name in enumerate(COLUMNS) if width >= WIDE or name not in ("grid", "threads", "Mflop", "KiB")]
         table = Table()
-        for k, name in enumerate(COLUMNS):
-            table.add_column(name, justify="left" if k in (1, len(COLUMNS) - 1) else "right")
+        for k in shown:
+            table.add_column(COLUMNS[k], justify="left" if k in (1, len(COLUMNS) - 1) else "right", no_wrap=True)
         for row in data["launches"]:
-            table.add_row(*_cells(row))
+            cells = _cells(row)
+            table.add_row(*(escape(cells[k]) for k in shown))
         console.print(table)
     return out.getvalue().rstrip()
