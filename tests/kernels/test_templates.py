@@ -13,7 +13,7 @@ from tilewright.ir.graph import Graph, Value
 from tilewright.ir.interp import run
 from tilewright.ir.types import TensorType
 from tilewright.ops import functions as F
-from tilewright.ops.attention import Attention
+from tilewright.ops.attention import Attention, Rope
 from tilewright.ops.base import single
 from tilewright.ops.composites import LayerNorm, LogSoftmax, RmsNorm, Softmax
 from tilewright.ops.contractions import Matmul
@@ -194,6 +194,21 @@ def test_attention_reads_one_qkv_buffer() -> None:
     from .harness import target
 
     assert len(select(g, target("avx512")).launches) == 1, "views of one buffer need no copies"
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("sq,sk", [(5, 5), (50, 50), (3, 130)])
+def test_attention_rotates_on_the_way_in(level: str, sq: int, sk: int) -> None:
+    def body(v: tuple[Value, ...]) -> Any:
+        q, k = Rope()(v[0], v[3], v[4]), Rope()(v[1], v[5], v[6])
+        return Attention(scale=0.2, causal=True, offset=sk - sq)(q, k, v[2])
+
+    types = [t(f32, 1, 4, sq, 64), t(f32, 1, 2, sk, 64), t(f32, 1, 2, sk, 64), t(f32, sq, 32), t(f32, sq, 32), t(f32, sk, 32), t(f32, sk, 32)]
+    whole, apart = fused(body, *types), single(lambda g, v: body(v), *types)
+    check(whole, level)
+    rng = np.random.default_rng(3)
+    inputs = [draw(rng, x, {}) for x in types]
+    assert run_graph(whole, inputs, level)[0][0].tobytes() == run_graph(apart, inputs, level)[0][0].tobytes()
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])

@@ -16,6 +16,7 @@ from ..core.target_spec import TargetSpec
 from ..ir.graph import Value
 from ..ir.layout import Layout
 from ..ops.attention import Attention as AttentionOp
+from ..ops.attention import Rope as RopeOp
 from ..tile.builder import Ix, Tile, View
 from .call import Call
 from .launch import Launch
@@ -49,6 +50,10 @@ def default_config(sk: Dim, dv: int, target: TargetSpec, itemsize: int) -> Confi
     return Config(6, keys, 48, width)
 
 
+def can_rotate(op: RopeOp, depth: Dim, lanes: int) -> bool:
+    return isinstance(depth, int) and not op.interleaved and op.n_rot in (None, depth) and depth // 2 % lanes == 0
+
+
 class Attention(Template):
     key = "attention"
 
@@ -56,8 +61,14 @@ class Attention(Template):
         node = region.anchor
         if node is None or not isinstance(node.op, AttentionOp):
             return Reason("no attention")
-        if any(region.operand(v) is None for v in node.operands):
-            return Reason("operands of attention must come from memory")
+        lanes = target.vector_bits // 32
+        for i, v in enumerate(node.operands):
+            if region.operand(v) is not None:
+                continue
+            if i > 1 or not isinstance(v.node.op, RopeOp) or any(region.operand(u) is None for u in v.node.operands):
+                return Reason("operands of attention must come from memory, or q and k through a rope")
+            if not can_rotate(v.node.op, v.shape[-1], lanes):
+                return Reason("a rope is rotated on the way in only for whole rows of halves, in whole registers")
         if not all(isinstance(v.shape[-1], int) for v in node.operands[:3]):
             return Reason("the head size must be static")
         bad = [r for r in region.results if r.type.shape != node.values[0].shape]
@@ -73,7 +84,8 @@ class AttentionKernel:
     def __init__(self, region: Region, target: TargetSpec) -> None:
         assert region.anchor is not None and isinstance(region.anchor.op, AttentionOp)
         self.region, self.node, self.op = region, region.anchor, region.anchor.op
-        q, k, v = (self._operand(x) for x in self.node.operands[:3])
+        q_value, k_value = (self._unrotated(x) for x in self.node.operands[:2])
+        q, k, v = self._operand(q_value), self._operand(k_value), self._operand(self.node.operands[2])
         self.batch, self.heads, self.sq, _ = q.type.shape
         self.kv_heads, self.sk = k.type.shape[1], k.type.shape[2]
         depth, dv = q.type.shape[3], v.type.shape[3]
@@ -86,6 +98,10 @@ class AttentionKernel:
         self.call = Call("attention", region.name)
         self._bind(q, k, v)
 
+    def _unrotated(self, v: Value) -> Value:
+        """What stands before a rope that is part of the region."""
+        return v.node.operands[0] if isinstance(v.node.op, RopeOp) else v
+
     def _operand(self, v: Value) -> Operand:
         found = self.region.operand(v)
         assert found is not None
@@ -96,6 +112,7 @@ class AttentionKernel:
         self.q = call.view("q", q.type.dtype, q.buffer, q.layout)
         self.k = call.view("k", k.type.dtype, k.buffer, k.layout)
         self.v = call.view("v", v.type.dtype, v.buffer, v.layout)
+        self.q_tables, self.k_tables = (self._tables(n, x) for n, x in zip("qk", self.node.operands[:2], strict=True))
         scores = (self.batch, self.heads, self.sq, self.sk)
         self.extra: list[View] = []
         for i, value in enumerate(self.node.operands[3:]):
@@ -119,6 +136,7 @@ class AttentionKernel:
         self.first = block * blockw
         self.height = b.minimum(blockw, self.sqw - self.first)
         self.offset = offset
+        self.rotated = b.scratch(self.dtype, (c.block, self.depth)) if self.q_tables else None
         self.kt = b.scratch(self.dtype, (self.depth, c.keys))
         self.p = b.scratch(self.dtype, (c.rows, c.keys))
         if not self.single:
@@ -126,9 +144,43 @@ class AttentionKernel:
             self.top = b.scratch(self.dtype, (c.block, 1))
             self.sum = b.scratch(self.dtype, (c.block, 1))
 
+    def _tables(self, name: str, v: Value) -> tuple[View, View] | None:
+        """Views of cos and sin over [B, H, S, D/2] when the operand is rotated on the way in."""
+        if not isinstance(v.node.op, RopeOp):
+            return None
+        shape = (*v.shape[:-1], self.depth // 2)
+        cos, sin = (self._operand(x) for x in v.node.operands[1:])
+        return (self.call.view(f"{name}cos", cos.type.dtype, cos.buffer, cos.layout.expand(shape)),
+                self.call.view(f"{name}sin", sin.type.dtype, sin.buffer, sin.layout.expand(shape)))
+
+    def _rotate(self, view: View, tables: tuple[View, View], head: Ix | int, row: Ix | int, d: int, limit: tuple[Ix | int, None] | None, rows: int) -> Tile:
+        """Columns d… of `rows` rotated rows; the pair of a column is half a row away."""
+        b, n, half = self.call.b, self.lanes, self.depth // 2
+        at = d % half
+
+        def get(x: View, column: int) -> Tile:
+            return widen(b, b.load(x, (self.bi, head, row, column), (rows, n), limit=limit))
+
+        first, second, cos, sin = get(view, at), get(view, at + half), get(tables[0], at), get(tables[1], at)
+        return first * cos - second * sin if d < half else second * cos + first * sin
+
+    def _stage_queries(self, row: Ix | int, rows: int) -> None:
+        """Rotated queries of one tile of rows into local memory (row counts from the block's first)."""
+        assert self.q_tables is not None and self.rotated is not None
+        for d in range(0, self.depth, self.lanes):
+            self.call.b.store(self.rotated, (row, d), self._rotate(self.q, self.q_tables, self.hi, self.first + row, d, None, rows))
+
+    def _query(self, row: Ix | int, column: Ix | int, rows: int) -> Tile:
+        b = self.call.b
+        if self.rotated is not None:
+            return b.load(self.rotated, (row - self.first, column), (rows, 1))
+        return widen(b, b.load(self.q, (self.bi, self.hi, row, column), (rows, 1)))
+
     def launch(self) -> Launch:
         b, c = self.call.b, self.config
         heights = tile_heights(self.sq, self.block, c.rows)
+        if self.q_tables:
+            for_each_tile(b, 0, self.height, c.rows, heights, self._stage_queries)
         if self.single:
             self._pack(0)
             for_each_tile(b, self.first, self.height, c.rows, heights, self._only_tile)
@@ -161,7 +213,11 @@ class AttentionKernel:
         for j in range(0, c.keys, n):
             for d in range(0, self.depth, n):
                 inside = self.depth - d
-                x = widen(b, b.load(self.k, (self.bi, self.kvh, key + j, d), (n, n), limit=(self.skw - (key + j), None if inside >= n else inside)))
+                left = self.skw - (key + j)
+                if self.k_tables:
+                    x = self._rotate(self.k, self.k_tables, self.kvh, key + j, d, (left, None), n)
+                else:
+                    x = widen(b, b.load(self.k, (self.bi, self.kvh, key + j, d), (n, n), limit=(left, None if inside >= n else inside)))
                 x = b.transpose(x)
                 b.store(self.kt, (d, j), x, limit=None if inside >= n else (inside, None))
 
@@ -173,8 +229,7 @@ class AttentionKernel:
         with b.loop(0, self.depth, unroll, [b.full((rows, c.keys), 0.0, self.dtype)]) as loop:
             acc = loop.carried[0]
             for u in range(unroll):
-                left = widen(b, b.load(self.q, (self.bi, self.hi, row, loop.index + u), (rows, 1)))
-                acc = b.mma(left, b.load(self.kt, (loop.index + u, 0), (1, c.keys)), acc)
+                acc = b.mma(self._query(row, loop.index + u, rows), b.load(self.kt, (loop.index + u, 0), (1, c.keys)), acc)
             loop.next(acc)
         s: Tile = loop.results[0] * op.scale
         if op.softcap is not None:

@@ -43,7 +43,8 @@ class Region:
 
     def __post_init__(self) -> None:
         self.leaves: dict[Value, Operand] = dict(zip(self.body.inputs, self.operands, strict=True))
-        self.anchor = next((n for n in self.body.nodes if is_anchor(n)), None)
+        # a rope may stand before an attention; the attention is then the anchor
+        self.anchor = next((n for n in reversed(self.body.nodes) if is_anchor(n)), None)
 
     def operand(self, value: Value) -> Operand | None:
         """The operand behind a body value when it is an input, or a view of one inside the body."""
