@@ -25,8 +25,8 @@ def filled(graph: Graph, value: Any, dtype: DType, shape: tuple[Dim, ...]) -> Va
 
 
 def is_plain(v: Value) -> bool:
-    """A source, or one number expanded: nothing to gain."""
-    if isinstance(v.op, o.Expand) and len(v.node.operands[0].shape) == 0:
+    """A source, or one expanded: nothing to gain."""
+    if isinstance(v.op, o.Expand):
         v = v.node.operands[0]
     return isinstance(v.op, SOURCES)
 

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from .. import ops as o
 from ..ir.graph import Graph, Node, Value
-from ..ir.rewrite import Match, P, rule
+from ..ir.rewrite import Match, P, rule, sort_nodes
 from .base import Log, Pass, apply_rules, elementwise_classes
 from .regions import CONTRACTIONS, NORMS, Regions, is_anchor, is_elementwise, is_reduction
 from .view_rules import kept_tail
@@ -72,6 +72,7 @@ class Fuse(Pass):
 
     def run(self, graph: Graph, log: Log) -> Graph:
         apply_rules(graph, [reshape_after_epilogue, reshape_of_reshape], log)
+        sort_nodes(graph)  # a region needs a result that somebody reads
         regions = Regions(graph)
         order = list(graph.nodes)
         for wanted in ("epilogue", "prologue"):

@@ -22,6 +22,7 @@ from .recognise import Recognise
 
 DEFAULT: tuple[Pass, ...] = (
     Canonicalise(),
+    Cse(),  # equal operands are one value, which patterns rely on
     AbsorbIntoMatmul(),  # before folding, which would materialise transposed weights
     FoldConstants(),
     AbsorbIntoConv(),
@@ -30,6 +31,7 @@ DEFAULT: tuple[Pass, ...] = (
     Recognise(),
     AbsorbMasks(),  # again, for attention that was spelled out
     Decompose(),  # what is left without a kernel of its own
+    FoldConstants(),  # negated masks and the like
     Cse(),  # layers share their tables
     FoldTables(),  # only now: masks wanted to see the iotas
     Canonicalise(),

@@ -55,13 +55,16 @@ def _rms_rules() -> list[Rule]:
     return [rms_norm, rms_norm_by_division, rms_norm_by_reciprocal]
 
 
-@rule(P(o.RmsNorm, P(o.Sub, X, P(o.Mean, X, name="mean")), name="root"))
-def layer_norm(x: Value, mean: Any, root: Any) -> Value | None:
+@rule(P(o.RmsNorm, name="root"))
+def layer_norm(root: Any) -> Value | None:
     """The root mean square of what is left after the mean is subtracted."""
-    op = root.op
-    if op.affine != "none" or not mean.op.keepdims or trailing(mean.op.axes, len(x.shape)) != op.naxes:
+    op, (centred, *weight) = root.op, root.operands
+    if not isinstance(centred.op, o.Sub):
         return None
-    out: Value = o.LayerNorm(eps=op.eps, naxes=op.naxes, affine="none")(x)
+    x, mean = centred.node.operands
+    if not isinstance(mean.op, o.Mean) or mean.node.operands[0] is not x or not mean.op.keepdims or trailing(mean.op.axes, len(x.shape)) != op.naxes:
+        return None
+    out: Value = o.LayerNorm(eps=op.eps, naxes=op.naxes, affine=op.affine)(x, *weight)
     return out
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from .. import ops as o
+from ..core.dims import Dim
 from ..ir.graph import Value
 from ..ir.rewrite import Match, P, Var, X, rule
 from .base import scalar
@@ -14,18 +15,19 @@ from .base import scalar
 COS, SIN = Var("cos"), Var("sin")
 
 
-def part_of(v: Value) -> tuple[Value, int, int] | None:
-    """(x, start, size) when v is a piece of x along the last axis only."""
-    x, last = v.node.operands[0] if v.node.operands else v, len(v.shape) - 1
-    op = v.op
+def part_of(v: Value) -> tuple[Value, Dim, Dim]:
+    """(x, start, size): the value of which v is a piece along the last axis only (v itself, if it is no piece)."""
+    last, op, start = len(v.shape) - 1, v.op, None
     if isinstance(op, o.Slice):
-        start, size = op.starts[last], op.sizes[last]
-        plain = all(k == 1 for k in op.steps) and all(s == 0 for s in op.starts[:last]) and op.sizes[:last] == x.shape[:last]
-        return (x, start, size) if plain and isinstance(start, int) and isinstance(size, int) else None
-    if isinstance(op, o.Split) and op.axis == last and all(isinstance(n, int) for n in op.sizes):
-        sizes = [n for n in op.sizes if isinstance(n, int)]
-        return x, sum(sizes[: v.index]), sizes[v.index]
-    return None
+        x = v.node.operands[0]
+        if all(k == 1 for k in op.steps) and all(s == 0 for s in op.starts[:last]) and op.sizes[:last] == x.shape[:last]:
+            start = op.starts[last]
+    elif isinstance(op, o.Split) and op.axis == last:
+        start = sum(op.sizes[: v.index], 0)
+    if start is None:
+        return v, 0, v.shape[-1]
+    root, more, _ = part_of(v.node.operands[0])
+    return root, start + more, v.shape[-1]
 
 
 def half(v: Value, m: Match) -> Value | None:
@@ -69,8 +71,9 @@ def rope(x: Value, cos: Value, sin: Value, turned: Any, root: Any, m: Match) -> 
     second, first = turned.operands
     if not isinstance(second.op, o.Neg):
         return None
+    root_x, start, _ = part_of(x)
     a, b = part_of(second.node.operands[0]), part_of(first)
-    if a != (x, n // 2, n // 2) or b != (x, 0, n // 2) or scalar(cos) is not None:
+    if a != (root_x, start + n // 2, n // 2) or b != (root_x, start, n // 2) or scalar(cos) is not None:
         return None
     if any(not t.shape or t.shape[-1] != n or len(t.shape) > len(x.shape) for t in (cos, sin)):
         return None
@@ -86,11 +89,17 @@ def partial_rope(turned: Any, rest: Value, root: Any) -> Value | None:
     """Only the first elements of each row are rotated, the others pass."""
     a, b = part_of(turned.operands[0]), part_of(rest)
     last = len(root.types[0].shape) - 1
-    if a is None or b is None or a[0] is not b[0] or a[1] != 0 or b[1] != a[2] or root.op.axis != last or turned.op.n_rot is not None:
+    width = root.types[0].shape[-1]
+    x, start, n = a
+    if x is not b[0] or b[1] != start + n or root.op.axis != last or turned.op.n_rot is not None or not isinstance(n, int):
         return None
-    if a[0].type != root.types[0]:
+    whole: Value = x
+    if x.shape[-1] != width:
+        zeros = (0,) * last
+        whole = o.Slice(starts=(*zeros, start), sizes=root.types[0].shape, steps=(1,) * (last + 1))(x)
+    if whole.type != root.types[0]:
         return None
-    out: Value = dataclasses.replace(turned.op, n_rot=a[2])(a[0], *turned.operands[1:])
+    out: Value = dataclasses.replace(turned.op, n_rot=n)(whole, *turned.operands[1:])
     return out
 
 

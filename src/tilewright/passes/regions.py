@@ -57,7 +57,8 @@ class Regions:
         reads = [self.position[v.node] for n in region for v in n.operands if v.node not in region and not v.node.op.traits.source]
         readers = [self.position[u] for n in region for v in n.values for u in self.users[v] if u not in region]
         low, high = max(reads, default=-1.0), min(readers, default=float(len(self.position)))
-        return (low + high) / 2 if low < high else None
+        last = max(self.position[n] for n in region)
+        return None if low >= high else last if low < last < high else (low + high) / 2
 
     def close(self, nodes: list[Node], position: float) -> None:
         for n in nodes:

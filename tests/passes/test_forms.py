@@ -1,0 +1,172 @@
+"""Index forms are exact: evaluated at every index they give what the interpreter computes."""
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tilewright import ops as o
+from tilewright.core import dtypes as dt
+from tilewright.core.dims import evaluate, sym
+from tilewright.core.errors import CompileError
+from tilewright.ir.graph import Graph, Value
+from tilewright.ir.interp import run
+from tilewright.ops.base import Traits
+from tilewright.ops.families import f32
+from tilewright.passes.analyse import Forms
+from tilewright.passes.base import Log
+from tilewright.passes.constant_forms import constant_form
+from tilewright.passes.fold_index import CheckFoldOnly, FoldIndex
+from tilewright.passes.fold_tables import FoldTables
+from tilewright.passes.forms import Choice, Form, Linear
+
+from .graphs import apply, assert_same, names
+
+S = sym("S", 1, 12)
+
+
+def evaluated(form: Form, shape: tuple[int, ...], env: dict[str, int]) -> Any:
+    def line(f: Linear) -> Any:
+        total: Any = np.full(shape, evaluate(f.const, env), np.int64)
+        for k, c in enumerate(reversed(f.coeffs)):
+            axis = len(shape) - 1 - k
+            index = np.arange(shape[axis]).reshape((-1,) + (1,) * k)
+            total = total + evaluate(c, env) * index
+        return total
+
+    if isinstance(form, Linear):
+        return line(form)
+    inside = np.ones(shape, bool)
+    for b in form.bounds:
+        inside &= line(b) >= 0
+    return np.where(inside, form.yes, form.no)
+
+
+@st.composite
+def index_graphs(draw: st.DrawFn) -> Graph:
+    """Random arithmetic, comparisons and views on iotas of a symbolic length."""
+    g = Graph()
+    g.input(f32(S), "x")
+    rows = g.add(o.Iota(shape=(S, 1), axis=0, dtype=dt.i64, start=draw(st.integers(-2, 2)))).value
+    cols = g.add(o.Iota(shape=(1, S), axis=1, dtype=dt.i64, step=draw(st.sampled_from([1, 2, -1])))).value
+    ints: list[Value] = [rows, cols, g.add(o.DimValue(dim=S, dtype=dt.i64)).value, g.constant(np.int64(draw(st.integers(-3, 3))))]
+    bools: list[Value] = []
+    for _ in range(draw(st.integers(2, 9))):
+        kind = draw(st.sampled_from(["arith", "compare", "logic", "view", "where", "cast"]))
+        if kind == "arith":
+            ints.append(draw(st.sampled_from([o.Add, o.Sub, o.Mul, o.Maximum]))()(draw(st.sampled_from(ints)), draw(st.sampled_from(ints))))
+        elif kind == "compare":
+            op = draw(st.sampled_from([o.Less, o.LessEqual, o.Equal, o.NotEqual, o.Greater, o.GreaterEqual]))
+            bools.append(op()(draw(st.sampled_from(ints)), draw(st.sampled_from(ints))))
+        elif kind == "logic" and bools:
+            bools.append(draw(st.sampled_from([o.LogicalAnd, o.LogicalOr]))()(draw(st.sampled_from(bools)), draw(st.sampled_from(bools))))
+            bools.append(o.LogicalNot()(draw(st.sampled_from(bools))))
+        elif kind == "where" and bools:
+            a, b = (g.constant(np.float32(v)) for v in draw(st.sampled_from([(0.0, -np.inf), (1.0, 0.0), (2.0, 3.0)])))
+            where = o.Where()(draw(st.sampled_from(bools)), a, b)
+            bools.append(o.Equal()(where, a))
+        elif kind == "cast" and bools:
+            ints.append(o.Cast(dtype=dt.i64)(draw(st.sampled_from(bools))))
+        elif kind == "view":
+            pool = draw(st.sampled_from([ints, bools] if bools else [ints]))
+            v = draw(st.sampled_from(pool))
+            if len(v.shape) == 2:
+                views = [o.Transpose(perm=(1, 0)), o.Expand(shape=(S, S)), o.Flip(axes=(0,)), o.Reshape(shape=(1, *v.shape)), o.CumSum(axis=1)]
+                chosen = draw(st.sampled_from(views[: 4 if v.dtype.is_bool else 5]))
+                pool.append(chosen(v) if not isinstance(chosen, o.Expand) or all(d in (1, S) for d in v.shape) else v)
+    g.outputs = [*ints, *bools]
+    return g
+
+
+@settings(max_examples=120, deadline=None)
+@given(index_graphs(), st.integers(1, 5))
+def test_forms_are_exact(g: Graph, n: int) -> None:
+    forms = Forms(g)
+    for v, want in zip(g.outputs, run(g, [np.zeros(n, np.float32)]), strict=True):
+        form = forms.of(v)
+        if form is not None:
+            np.testing.assert_array_equal(evaluated(form, want.shape, {"S": n}).astype(want.dtype), want, err_msg=f"{v} {form}")
+
+
+@settings(max_examples=60, deadline=None)
+@given(index_graphs(), st.integers(1, 5))
+def test_folding_keeps_values(g: Graph, n: int) -> None:
+    x = [np.zeros(n, np.float32)]
+    want = run(g, x)
+    for folded in (apply(g, FoldIndex())[0], apply(g, FoldIndex(), FoldTables())[0]):
+        assert_same(run(folded, x), want)
+
+
+@pytest.mark.parametrize("array, kind", [
+    (np.arange(5), Linear(0, (1,))), (3 - 2 * np.arange(12).reshape(3, 4), Linear(3, (-8, -2))), (np.zeros((2, 3), np.int32), Linear(0, (0, 0))),
+    (np.array([0, 1, 3]), None), (np.tril(np.ones((3, 3), bool)), Choice((Linear(0, (1, -1)),), True, False)), (np.ones((2, 2), bool), Choice((), True, True)),
+    (np.tril(np.ones((1, 1, 4, 4), np.float32)), Choice((Linear(0, (0, 0, 1, -1)),), 1.0, 0.0)), (np.random.default_rng(0).standard_normal((4, 4)), None),
+    (np.triu(np.full((3, 3), -np.inf), 1), Choice((Linear(0, (1, -1)),), 0.0, -np.inf)), (np.eye(3, dtype=bool)[[0, 2, 1]], None),
+    (np.stack([np.tril(np.ones((3, 3), bool)), np.ones((3, 3), bool)]), None), (np.float32(2.5), Choice((), 2.5, 2.5)), (np.zeros((0, 3)), None), (np.float32(np.nan), None),
+    (np.tril(np.ones((4, 4), bool)) & ~np.tril(np.ones((4, 4), bool), -2), Choice((Linear(0, (1, -1)), Linear(1, (-1, 1))), True, False)),
+    (np.tril(np.ones((2, 5), bool), 3), Choice((Linear(3, (1, -1)),), True, False)), (np.array([[0.0, 1.0], [0.5, 1.0]]), None)])
+def test_constant_forms(array: Any, kind: Form | None) -> None:
+    got = constant_form(np.asarray(array))
+    assert got == kind
+
+
+def test_narrow_integers_that_wrap_have_no_form() -> None:
+    g = Graph()
+    g.input(f32(S), "x")
+    line = g.add(o.Iota(shape=(200,), axis=0, dtype=dt.u8)).value
+    twice = o.Mul()(line, g.constant(np.uint8(2)))
+    minus = o.Sub()(g.add(o.Iota(shape=(4,), axis=0, dtype=dt.u8)).value, g.constant(np.uint8(1)))
+    g.outputs = [twice, minus]
+    forms = Forms(g)
+    assert forms.of(line) == Linear(0, (1,))
+    assert forms.of(twice) is None
+    assert forms.of(minus) is None
+
+
+def test_gathers_of_positions_are_views() -> None:
+    g = Graph()
+    x = g.input(f32(1, S), "x")
+    table = g.constant(np.random.default_rng(0).standard_normal((12, 3)).astype(np.float32), "table")
+    ids = g.add(o.Iota(shape=(1, S), axis=1, dtype=dt.i64)).value
+    zero = o.Sub()(ids, ids)
+    pair = o.Index(axes=(0, 1))(x, g.add(o.Iota(shape=(1, 1, 1, 1), axis=0, dtype=dt.i64)).value, o.Reshape(shape=(1, 1, 1, S))(ids))
+    g.outputs = [o.Gather()(table, ids), o.Gather()(table, zero), pair, o.GatherAlongAxis(axis=1)(x, ids)]
+    folded, log = apply(g, FoldIndex())
+    assert names(folded) == []
+    assert log.hits["fold-index"]["gather_of_range"] == 2
+    assert_same(run(folded, [np.ones((1, 5), np.float32)]), run(g, [np.ones((1, 5), np.float32)]))
+
+
+def test_a_gather_that_may_fail_stays() -> None:
+    long = sym("S", 1, 13)  # one more than the table has rows
+    g = Graph()
+    g.input(f32(long), "x")
+    table = g.constant(np.zeros((12, 3), np.float32), "table")
+    g.outputs = [o.Gather()(table, g.add(o.Iota(shape=(long,), axis=0, dtype=dt.i64)).value)]
+    assert names(apply(g, FoldIndex())[0]) == ["gather"]
+
+
+def test_tables_are_computed_once_for_the_longest() -> None:
+    g = Graph()
+    g.input(f32(S), "x")
+    place = o.Cast(dtype=dt.f32)(o.Reshape(shape=(S, 1))(g.add(o.Iota(shape=(S,), axis=0, dtype=dt.i64)).value))
+    g.outputs = [o.Cos()(o.Mul()(place, g.constant(np.float32([0.5, 0.25, 0.125]), "frequencies")))]
+    folded, _ = apply(g, FoldIndex(), FoldTables())
+    assert names(folded) == []
+    assert folded.outputs[0].node.operands[0].shape == (12, 3)
+    for n in (1, 5, 12):
+        assert_same(run(folded, [np.zeros(n, np.float32)]), run(g, [np.zeros(n, np.float32)]))
+    unfolded, _ = apply(g, FoldIndex(), FoldTables(limit=100))
+    assert "cos" in names(unfolded)
+
+
+def test_fold_only_ops_that_survive_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    g = Graph()
+    g.outputs = [o.Floor()(g.input(f32(2), "x"), place="model.py:7")]
+    CheckFoldOnly().run(g, Log())
+    monkeypatch.setattr(o.Floor, "traits", Traits(fold_only=True))
+    with pytest.raises(CompileError, match=r"floor: must fold at compile time, got 1 left: floor \(model.py:7\); its operands must be"):
+        CheckFoldOnly().run(g, Log())

@@ -1,0 +1,243 @@
+"""Composites are found in every spelling, give what PyTorch gives, and near misses are left alone."""
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from tilewright import ops as o
+from tilewright.core.dims import sym
+from tilewright.frontend.torch.importer import import_torch
+from tilewright.frontend.torch.tensors import to_numpy
+from tilewright.ir.graph import Graph
+from tilewright.ir.interp import run
+from tilewright.passes.pipeline import run_pipeline
+
+from .graphs import assert_same
+
+S = sym("S", 2, 32)
+
+
+def ops_of(graph: Graph) -> list[Any]:
+    """Every computing op, those inside regions too."""
+    found: list[Any] = []
+    for n in graph.nodes:
+        found += [k.op for k in n.op.body.nodes if k.operands] if isinstance(n.op, o.Fused) else [] if n.op.traits.source else [n.op]
+    return found
+
+
+def check(fn: Callable[..., Any], *args: torch.Tensor, dynamic: Any = None) -> list[Any]:
+    """Optimise `fn` and compare with PyTorch itself; returns the ops that are left, without views."""
+    class Module(torch.nn.Module):
+        def forward(self, *x: torch.Tensor) -> Any:
+            return fn(*x)
+
+    class Named(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            return fn(x)
+
+    imported = import_torch(Named() if len(args) == 1 else Module(), args, dynamic=dynamic)
+    graph = run_pipeline(imported.graph, verify=True)
+    got = run(graph, [to_numpy(t) for t in imported.signature.flatten(args, {})])
+    assert_same(got, [to_numpy(fn(*args))])
+    return [op for op in ops_of(graph) if not op.traits.view]
+
+
+x = torch.randn(3, 5, 8)
+GELU: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "new_gelu": lambda x: 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0)))),
+    "half_last": lambda x: x * (1 + torch.tanh(0.7978845608 * (x + 0.044715 * x * x * x))) * 0.5,
+    "fast": lambda x: 0.5 * x * (1.0 + torch.tanh(x * 0.7978845608 * (1.0 + 0.044715 * x * x))),
+    "half_inside": lambda x: x * (0.5 * (1.0 + torch.tanh(0.7978845608028654 * (x + 0.044715 * x**3)))),
+    "torch": lambda x: F.gelu(x, approximate="tanh"),
+}
+EXACT: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "half_first": lambda x: 0.5 * x * (1 + torch.erf(x / math.sqrt(2.0))),
+    "half_inside": lambda x: x * 0.5 * (1.0 + torch.erf(x * 0.7071067811865476)),
+    "half_last": lambda x: (x * (torch.erf(x * math.sqrt(0.5)) + 1)) / 2,
+    "of_a_sum": lambda x: (x + 1) * 0.5 * (1.0 + torch.erf((x + 1) / 1.4142135623730951)),
+}
+
+
+@pytest.mark.parametrize("name", GELU)
+def test_tanh_gelu(name: str) -> None:
+    assert check(GELU[name], x) == [o.Gelu(approximate="tanh")]
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_exact_gelu(name: str) -> None:
+    found = check(EXACT[name], x)
+    assert found[-1] == o.Gelu()
+    assert len(found) == (2 if name == "of_a_sum" else 1)
+
+
+def test_not_gelu() -> None:
+    assert o.Gelu not in map(type, check(lambda x: 0.5 * x * (1.0 + torch.tanh(0.8 * (x + 0.044715 * x**3))), x))
+    assert o.Gelu not in map(type, check(lambda x: 0.5 * x * (1.0 + torch.tanh(0.7978845608 * (x + 0.05 * x**3))), x))
+    assert o.Gelu not in map(type, check(lambda x: 0.5 * x * (2.0 + torch.erf(x / math.sqrt(2.0))), x))
+    assert o.Gelu not in map(type, check(lambda x: 0.5 * (x + 1) * (1 + torch.erf(x / math.sqrt(2.0))), x))
+
+
+def test_silu() -> None:
+    assert check(lambda x: x * torch.sigmoid(x), x) == [o.Silu()]
+    assert check(lambda x: x / (1 + torch.exp(-x)), x) == [o.Silu()]
+    assert check(lambda x: x * (1 / (1 + torch.exp(-x))), x) == [o.Silu()]
+    assert o.Silu() not in check(lambda x: x * torch.sigmoid(1.702 * x), x)
+
+
+w, b = torch.rand(8) + 0.5, torch.randn(8)
+
+
+def by_hand(x: torch.Tensor) -> torch.Tensor:
+    c = x - x.mean(-1, keepdim=True)
+    return c / torch.sqrt((c**2).mean(-1, keepdim=True) + 1e-5) * w + b
+
+
+def by_variance(x: torch.Tensor) -> torch.Tensor:
+    return w * ((x - x.mean(-1, keepdim=True)) * torch.rsqrt(x.var(-1, keepdim=True, unbiased=False) + 1e-5)) + b
+
+
+def not_kept(x: torch.Tensor) -> torch.Tensor:
+    c = x - x.mean(-1).unsqueeze(-1)
+    return c * torch.rsqrt((c * c).mean(-1).unsqueeze(-1) + 1e-5)
+
+
+def test_layer_norm() -> None:
+    assert check(by_hand, x) == [o.LayerNorm(eps=1e-5, naxes=1, affine="both")]
+    assert check(by_variance, x) == [o.LayerNorm(eps=1e-5, naxes=1, affine="both")]
+    assert check(not_kept, x) == [o.LayerNorm(eps=1e-5, naxes=1)]
+    assert o.LayerNorm not in map(type, check(lambda x: (x - x.mean(-1, keepdim=True)) * torch.rsqrt(x.var(-1, keepdim=True) + 1e-5), x))
+    assert o.LayerNorm not in map(type, check(lambda x: (x - x.mean(1, keepdim=True)) * torch.rsqrt(((x - x.mean(1, keepdim=True)) ** 2).mean(1, keepdim=True) + 1e-5), x))
+
+
+def rms(x: torch.Tensor) -> torch.Tensor:
+    y = x.to(torch.float32)
+    y = y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + 1e-6)
+    return w.to(x.dtype) * y.to(x.dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_rms_norm(dtype: torch.dtype) -> None:
+    assert check(rms, x.to(dtype)) == [o.RmsNorm(eps=1e-6, naxes=1, affine="weight")]
+
+
+def manual(s: torch.Tensor) -> torch.Tensor:
+    e = torch.exp(s - s.amax(-1, keepdim=True))
+    return e / e.sum(-1, keepdim=True)
+
+
+def test_softmax() -> None:
+    assert check(manual, x) == [o.Softmax(axis=2)]
+    assert o.Softmax not in map(type, check(lambda s: torch.exp(s - s.amax(-1, keepdim=True)) / torch.exp(s).sum(-1, keepdim=True), x))
+    assert o.Softmax not in map(type, check(lambda s: torch.exp(s - s.amax(-1, keepdim=True)) / torch.exp(s - s.amax(-1, keepdim=True)).sum(1, keepdim=True), x))
+
+
+q, k, v = (torch.randn(2, 3, 6, 4) for _ in range(3))
+
+
+def attention(ops: list[Any]) -> Any:
+    assert [type(op) for op in ops] == [o.Attention]
+    return ops[0]
+
+
+def test_attention_spellings() -> None:
+    assert attention(check(lambda q, k, v: torch.softmax(q @ k.transpose(-1, -2) / 2.0, -1) @ v, q, k, v)).scale == 0.5
+    assert attention(check(lambda q, k, v: manual((q * 0.5) @ k.transpose(-1, -2)) @ v, q, k, v)).scale == 0.5
+    assert attention(check(lambda q, k, v: torch.softmax(q @ (k * 0.25).mT, -1) @ v, q, k, v)).scale == 0.25
+    assert attention(check(lambda q, k, v: torch.bmm(torch.softmax(torch.bmm(q, k.mT), -1), v), q[0], k[0], v[0])).scale == 1.0
+    assert attention(check(lambda q, k, v: torch.softmax(q @ k.mT, -1) @ v, q[0, 0], k[0, 0], v[0, 0])).scale == 1.0
+
+
+def test_attention_with_masks() -> None:
+    seen = torch.rand(2, 1, 6, 6) < 0.7
+    seen |= torch.eye(6, dtype=torch.bool)
+    low = torch.ones(6, 6, dtype=torch.bool).tril()
+    masked = attention(check(lambda q, k, v: torch.softmax((q @ k.mT).masked_fill(~seen, float("-inf")), -1) @ v, q, k, v))
+    assert (masked.has_mask, masked.has_bias) == (True, False)
+    biased = attention(check(lambda q, k, v, z: torch.softmax(q @ k.mT * 0.5 + z, -1) @ v, q, k, v, torch.randn(6, 6)))
+    assert (biased.has_mask, biased.has_bias, biased.scale) == (False, True, 0.5)
+    for hidden in (float("-inf"), -1e9, torch.finfo(torch.float32).min):
+        causal = attention(check(lambda q, k, v, h=hidden: torch.softmax((q @ k.mT).masked_fill(low == 0, h), -1) @ v, q, k, v))
+        assert (causal.causal, causal.has_mask, causal.has_bias) == (True, False, False)
+
+
+def test_soft_cap() -> None:
+    capped = attention(check(lambda q, k, v: torch.softmax(torch.tanh(q @ k.mT * 0.5 / 3.0) * 3.0, -1) @ v, q, k, v))
+    assert capped.softcap == pytest.approx(3.0)
+    assert capped.scale == pytest.approx(0.5)
+
+
+def test_grouped_heads() -> None:
+    def repeated(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        k, v = (t[:, :, None].expand(2, 3, 2, 6, 4).reshape(2, 6, 6, 4) for t in (k, v))
+        return torch.softmax(q @ k.mT, -1) @ v
+
+    assert check(repeated, torch.randn(2, 6, 6, 4), k, v) == [o.Attention(scale=1.0)]
+
+    def other_order(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        k, v = (t[:, None].expand(2, 2, 3, 6, 4).reshape(2, 6, 6, 4) for t in (k, v))
+        return torch.softmax(q @ k.mT, -1) @ v
+
+    check(other_order, torch.randn(2, 6, 6, 4), k, v)  # heads 0 1 2 0 1 2: right, but not grouped
+
+
+def test_not_attention() -> None:
+    for fn in (lambda q, k, v: torch.softmax(q @ k.mT, 1) @ v, lambda q, k, v: torch.softmax(torch.relu(q @ k.mT), -1) @ v,
+               lambda q, k, v: torch.softmax((q @ k.mT + 1.0) * 2.0 + (q @ v.mT), -1) @ v):
+        assert o.Attention not in map(type, check(fn, q, k, v))
+
+    def twice(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        p = torch.softmax(q @ k.mT, -1)
+        return p @ v + p.sum()  # the probabilities are needed anyway
+
+    assert o.Attention not in map(type, check(twice, q, k, v))
+
+
+angle = torch.outer(torch.arange(32).float(), torch.tensor([1.0, 0.1, 0.01]))
+
+
+def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    h = x.shape[-1] // 2
+    return x * cos + torch.cat([-x[..., h:], x[..., :h]], -1) * sin
+
+
+@pytest.mark.parametrize("dynamic", [None, {"x": {1: S}}], ids=["static", "S"])
+def test_rope(dynamic: Any) -> None:
+    y = torch.randn(2, 5, 6)
+    both = torch.cat([angle, angle], -1)
+    stored = check(lambda x: rotate(x, both.cos()[: x.shape[1]], both.sin()[: x.shape[1]]), y, dynamic=dynamic)
+    assert stored == [o.Rope()]
+
+    def computed(x: torch.Tensor) -> torch.Tensor:
+        f = torch.arange(x.shape[1]).float()[:, None] * torch.tensor([1.0, 0.1, 0.01])
+        f = torch.cat([f, f], -1)
+        return rotate(x, f.cos() * 1.5, f.sin() * 1.5)
+
+    assert check(computed, y, dynamic=dynamic) == [o.Rope()]
+
+    def chunked(x: torch.Tensor) -> torch.Tensor:
+        a, b = x.chunk(2, -1)
+        return x * both.cos()[: x.shape[1]] + torch.cat((-b, a), dim=-1) * both.sin()[: x.shape[1]]
+
+    assert check(chunked, y, dynamic=dynamic) == [o.Rope()]
+
+
+def test_partial_rope() -> None:
+    both = torch.cat([angle, angle], -1)
+
+    def partial(x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([rotate(x[..., :6], both.cos()[:5], both.sin()[:5]), x[..., 6:]], -1)
+
+    assert check(partial, torch.randn(2, 5, 10)) == [o.Rope(n_rot=6)]
+
+
+def test_not_rope() -> None:
+    y = torch.randn(2, 5, 6)
+    uneven = torch.randn(5, 6)
+    assert o.Rope not in map(type, check(lambda x: rotate(x, uneven.cos(), uneven.sin()), y))
+    both = torch.cat([angle, angle], -1)[:5]
+    assert o.Rope not in map(type, check(lambda x: x * both.cos() + torch.cat([x[..., 3:], x[..., :3]], -1) * both.sin(), y))
