@@ -1,4 +1,5 @@
 """Runs a program launch by launch, without planner, pool or session: every buffer is its own array, poisoned first."""
+
 from __future__ import annotations
 
 import ctypes
@@ -79,7 +80,9 @@ def pack(array: Any, packed: Any) -> Any:
     return out
 
 
-def run_graph(graph: Graph, inputs: Sequence[Any], level: str = "avx512", parts: int = 1, program: Program | None = None) -> tuple[list[Any], Any]:
+def run_graph(
+    graph: Graph, inputs: Sequence[Any], level: str = "avx512", parts: int = 1, program: Program | None = None
+) -> tuple[list[Any], Any]:
     """Outputs of a graph (one array each) and the error words. `parts` > 1 runs every grid in that many pieces, last first."""
     spec = target(level)
     program = program or select(graph, spec)

@@ -1,4 +1,5 @@
 """Every sample of every op in the registry runs as native code and agrees with its NumPy reference."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -57,6 +58,8 @@ def test_native_equals_reference(name: str, index: int) -> None:
     for g, w, v in zip(got, want, graph.outputs, strict=True):
         if v.dtype.is_float:
             x, y = g.astype(np.float64), np.asarray(w).astype(np.float64)
-            np.testing.assert_allclose(x, y, rtol=RTOL[v.dtype.name], atol=RTOL[v.dtype.name] * max(1.0, float(np.abs(y[np.isfinite(y)]).max(initial=0))))
+            np.testing.assert_allclose(
+                x, y, rtol=RTOL[v.dtype.name], atol=RTOL[v.dtype.name] * max(1.0, float(np.abs(y[np.isfinite(y)]).max(initial=0)))
+            )
         else:
             np.testing.assert_array_equal(g, w)

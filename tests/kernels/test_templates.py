@@ -1,4 +1,5 @@
 """Every template against NumPy in f64 on fresh inputs: odd sizes, strided operands, zero sizes, all feature levels."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -147,7 +148,9 @@ def test_reductions(fn: str, axes: tuple[int, ...], keepdims: bool) -> None:
 
 
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("sq,sk,d,dv", [(1, 1, 8, 8), (16, 16, 32, 32), (7, 50, 64, 64), (70, 70, 16, 24), (3, 200, 20, 80), (100, 130, 64, 64)])
+@pytest.mark.parametrize(
+    "sq,sk,d,dv", [(1, 1, 8, 8), (16, 16, 32, 32), (7, 50, 64, 64), (70, 70, 16, 24), (3, 200, 20, 80), (100, 130, 64, 64)]
+)
 @pytest.mark.parametrize("causal", [False, True])
 def test_attention(level: str, sq: int, sk: int, d: int, dv: int, causal: bool) -> None:
     op = Attention(scale=d**-0.5, causal=causal, offset=max(sk - sq, 0))
@@ -168,7 +171,9 @@ def test_attention_fully_masked_row_is_zero() -> None:
     op = Attention(scale=1.0, has_mask=True)
     g = single(lambda g, v: op(*v), t(f32, 1, 1, 3, 8), t(f32, 1, 1, 70, 8), t(f32, 1, 1, 70, 8), t(bool_, 1, 1, 3, 70))
     rng = np.random.default_rng(0)
-    q, k, v = (rng.standard_normal(s.shape).astype("f4") for s in [np.empty((1, 1, 3, 8)), np.empty((1, 1, 70, 8)), np.empty((1, 1, 70, 8))])
+    q, k, v = (
+        rng.standard_normal(s.shape).astype("f4") for s in [np.empty((1, 1, 3, 8)), np.empty((1, 1, 70, 8)), np.empty((1, 1, 70, 8))]
+    )
     mask = np.ones((1, 1, 3, 70), bool)
     mask[..., 1, :] = False
     out, _ = run_graph(g, [q, k, v, mask])
@@ -203,7 +208,15 @@ def test_attention_rotates_on_the_way_in(level: str, sq: int, sk: int) -> None:
         q, k = Rope()(v[0], v[3], v[4]), Rope()(v[1], v[5], v[6])
         return Attention(scale=0.2, causal=True, offset=sk - sq)(q, k, v[2])
 
-    types = [t(f32, 1, 4, sq, 64), t(f32, 1, 2, sk, 64), t(f32, 1, 2, sk, 64), t(f32, sq, 32), t(f32, sq, 32), t(f32, sk, 32), t(f32, sk, 32)]
+    types = [
+        t(f32, 1, 4, sq, 64),
+        t(f32, 1, 2, sk, 64),
+        t(f32, 1, 2, sk, 64),
+        t(f32, sq, 32),
+        t(f32, sq, 32),
+        t(f32, sk, 32),
+        t(f32, sk, 32),
+    ]
     whole, apart = fused(body, *types), single(lambda g, v: body(v), *types)
     check(whole, level)
     rng = np.random.default_rng(3)
@@ -222,7 +235,7 @@ def test_tied_weight_is_stored_once() -> None:
 
     def body(g: Graph, v: tuple[Value, ...]) -> Value:
         c = g.constant(w, "wte")
-        return Matmul(transpose_b=True)(F.relu(Gather(axis=0)(c, v[0])), c)
+        return F.matmul(F.relu(F.gather(c, v[0])), c, transpose_b=True)
 
     g = single(body, t(i64, 1, S))
     from tilewright.kernels.select import select

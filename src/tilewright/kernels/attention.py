@@ -6,6 +6,7 @@ rescaled output. Q, K and V are read through any strides, so views of one QKV bu
 depends on its own scores alone: neither the block, the tile height, the batch nor threads change a bit, and a tile
 wider than the sequence adds exact zeros. Causal and windowed rows skip tiles that they do not see. A fully masked row gives zeros.
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -120,7 +121,11 @@ class AttentionKernel:
             self.extra.append(call.view(f"s{i}", o.type.dtype, o.buffer, o.layout.expand(scores)))
         out_shape = self.node.values[0].shape
         leaves = leaves_of_epilogue(self.region, self.node.values[0])
-        self.ins = {x: call.view(f"e{i}", o.type.dtype, o.buffer, o.layout.expand(out_shape)) for i, x in enumerate(leaves) for o in [self._operand(x)]}
+        self.ins = {
+            x: call.view(f"e{i}", o.type.dtype, o.buffer, o.layout.expand(out_shape))
+            for i, x in enumerate(leaves)
+            for o in [self._operand(x)]
+        }
         self.outs = [call.view(f"y{i}", r.type.dtype, r.buffer, r.layout, write=True) for i, r in enumerate(self.region.results)]
         blocks = ceildiv(self.sq, c.block)
         height = ceildiv(self.sq, blocks) if isinstance(self.sq, int) and self.sq else c.block
@@ -150,10 +155,14 @@ class AttentionKernel:
             return None
         shape = (*v.shape[:-1], self.depth // 2)
         cos, sin = (self._operand(x) for x in v.node.operands[1:])
-        return (self.call.view(f"{name}cos", cos.type.dtype, cos.buffer, cos.layout.expand(shape)),
-                self.call.view(f"{name}sin", sin.type.dtype, sin.buffer, sin.layout.expand(shape)))
+        return (
+            self.call.view(f"{name}cos", cos.type.dtype, cos.buffer, cos.layout.expand(shape)),
+            self.call.view(f"{name}sin", sin.type.dtype, sin.buffer, sin.layout.expand(shape)),
+        )
 
-    def _rotate(self, view: View, tables: tuple[View, View], head: Ix | int, row: Ix | int, d: int, limit: tuple[Ix | int, None] | None, rows: int) -> Tile:
+    def _rotate(
+        self, view: View, tables: tuple[View, View], head: Ix | int, row: Ix | int, d: int, limit: tuple[Ix | int, None] | None, rows: int
+    ) -> Tile:
         """Columns d… of `rows` rotated rows; the pair of a column is half a row away."""
         b, n, half = self.call.b, self.lanes, self.depth // 2
         at = d % half

@@ -1,4 +1,5 @@
 """Builds a kernel and its argument words side by side, so that they cannot disagree."""
+
 from __future__ import annotations
 
 import hashlib
@@ -23,10 +24,19 @@ class Call:
         self._reads: dict[Buffer, None] = {}
         self._writes: dict[Buffer, None] = {}
 
-    def view(self, name: str, dtype: DType, buffer: Buffer, layout: Layout, *, write: bool = False, sizes: Shape | None = None,
-             bake: Sequence[int] = ()) -> View:
-        """A view parameter over `layout` (its shape gives the extent to check, unless `sizes` does). Strides of the axes in `bake` go into the
-        kernel as numbers: worth it where a template fixes them itself."""
+    def view(
+        self,
+        name: str,
+        dtype: DType,
+        buffer: Buffer,
+        layout: Layout,
+        *,
+        write: bool = False,
+        sizes: Shape | None = None,
+        bake: Sequence[int] = (),
+    ) -> View:
+        """A view parameter over `layout` (its shape gives the extent to check, unless `sizes` does). Strides of the axes in `bake`
+        go into the kernel as numbers: worth it where a template fixes them itself."""
         baked = {a % len(layout.strides) for a in bake}
         known = tuple(s if isinstance(s, int) and (s in (0, 1) or i in baked) else None for i, s in enumerate(layout.strides))
         low, high = layout.offset, layout.offset
@@ -50,9 +60,30 @@ class Call:
         self._arguments.append(ErrorWord())
         return self.b.error()
 
-    def finish(self, grid: Dim, *, flops: Dim = 0, bytes_: Dim = 0, inplace: Sequence[tuple[Buffer, Buffer]] = (), note: str = "", serial: bool = False) -> Launch:
+    def finish(
+        self,
+        grid: Dim,
+        *,
+        flops: Dim = 0,
+        bytes_: Dim = 0,
+        inplace: Sequence[tuple[Buffer, Buffer]] = (),
+        note: str = "",
+        serial: bool = False,
+    ) -> Launch:
         kernel = self.b.build()
         template, kernel.name = kernel.name, "kernel"
         kernel.name = f"{template}_{hashlib.blake2b(to_text(kernel).encode(), digest_size=8).hexdigest()}"
-        return Launch(self.label, kernel, tuple(self._arguments), grid, tuple(self._reads), tuple(self._writes), tuple(inplace), local_bytes(kernel), flops, bytes_,
-                      serial, note)
+        return Launch(
+            self.label,
+            kernel,
+            tuple(self._arguments),
+            grid,
+            tuple(self._reads),
+            tuple(self._writes),
+            tuple(inplace),
+            local_bytes(kernel),
+            flops,
+            bytes_,
+            serial,
+            note,
+        )

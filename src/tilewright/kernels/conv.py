@@ -5,6 +5,7 @@ stretch of the innermost output axis at one position of the others and walks the
 rows × width, one FMA chain per element over (C, taps) in order. Padding is one copy into a zeroed buffer first; a transposed
 convolution is one over the input spread out by its stride, with reversed taps. Output axes that merge (1×1) become one.
 """
+
 from __future__ import annotations
 
 from ..core.dims import Dim, ceildiv, product
@@ -71,7 +72,9 @@ def _turned(w: Layout, groups: int) -> Layout:
     return Layout(shape, (w.strides[0] * (c // groups), w.strides[1], w.strides[0], *w.strides[2:]), w.offset)
 
 
-def _spread(name: str, x: Operand, step: tuple[int, ...], padding: tuple[tuple[Dim, Dim], ...], target: TargetSpec) -> tuple[list[Launch], Operand]:
+def _spread(
+    name: str, x: Operand, step: tuple[int, ...], padding: tuple[tuple[Dim, Dim], ...], target: TargetSpec
+) -> tuple[list[Launch], Operand]:
     """x in a zeroed buffer with `step` between elements and zeros around; negative padding crops."""
     sizes = [(d - 1) * s + 1 + lo + hi for d, s, (lo, hi) in zip(x.type.shape[2:], step, padding, strict=True)]
     type_ = TensorType(x.type.dtype, (*x.type.shape[:2], *sizes))
@@ -82,8 +85,10 @@ def _spread(name: str, x: Operand, step: tuple[int, ...], padding: tuple[tuple[D
         source = source.slice(2 + i, first, last - first)
         inner = inner.slice(2 + i, lo + first * s, last - first, s)
     part = TensorType(x.type.dtype, source.shape)
-    launches = [fill_launch(f"{name}.zero", 0.0, whole, target),
-                copy_launch(f"{name}.pad", Operand(part, x.buffer, source), Operand(part, whole.buffer, inner), target, "padding of a convolution")]
+    launches = [
+        fill_launch(f"{name}.zero", 0.0, whole, target),
+        copy_launch(f"{name}.pad", Operand(part, x.buffer, source), Operand(part, whole.buffer, inner), target, "padding of a convolution"),
+    ]
     return launches, whole
 
 
@@ -96,8 +101,17 @@ def _convolve(region: Region, op: ConvOp, x: Operand, w: Operand, weights: Layou
     c_in = x.type.shape[1] // g
     kernel = w.type.shape[2:]
     xs = x.layout.strides
-    window = Layout((batch, g, c_in, *kernel, *out), (xs[0], xs[1] * c_in, xs[1], *(s * d for s, d in zip(xs[2:], op.dilation, strict=True)),
-                                                      *(s * t for s, t in zip(xs[2:], stride, strict=True))), x.layout.offset)
+    window = Layout(
+        (batch, g, c_in, *kernel, *out),
+        (
+            xs[0],
+            xs[1] * c_in,
+            xs[1],
+            *(s * d for s, d in zip(xs[2:], op.dilation, strict=True)),
+            *(s * t for s, t in zip(xs[2:], stride, strict=True)),
+        ),
+        x.layout.offset,
+    )
     if len(weights.shape) == 2 + len(kernel):
         weights = Layout((g, per_group, *weights.shape[1:]), (weights.strides[0] * per_group, *weights.strides), weights.offset)
 
@@ -116,12 +130,25 @@ def _convolve(region: Region, op: ConvOp, x: Operand, w: Operand, weights: Layou
     call = Call("conv", region.name)
     b = call.b
     lead = len(kernel)
-    xv = call.view("x", x.type.dtype, x.buffer, Layout((*window.shape[:-n_out], *sizes), (*window.strides[:-n_out], *strides[0]), window.offset))
+    xv = call.view(
+        "x", x.type.dtype, x.buffer, Layout((*window.shape[:-n_out], *sizes), (*window.strides[:-n_out], *strides[0]), window.offset)
+    )
     wv = call.view("w", w.type.dtype, w.buffer, weights)
-    outs = [call.view(f"y{i}", r.type.dtype, r.buffer, Layout((*lay.shape[:3], *sizes), (*lay.strides[:3], *strides[1 + i]), lay.offset), write=True)
-            for i, (r, lay) in enumerate(zip(region.results, results, strict=True))]
-    ins = {v: call.view(f"e{i}", o.type.dtype, o.buffer, Layout((*lay.shape[:3], *sizes), (*lay.strides[:3], *strides[1 + len(results) + i]), lay.offset))
-           for i, (v, o, lay) in enumerate(zip(leaves, operands, others, strict=True))}
+    outs = [
+        call.view(
+            f"y{i}", r.type.dtype, r.buffer, Layout((*lay.shape[:3], *sizes), (*lay.strides[:3], *strides[1 + i]), lay.offset), write=True
+        )
+        for i, (r, lay) in enumerate(zip(region.results, results, strict=True))
+    ]
+    ins = {
+        v: call.view(
+            f"e{i}",
+            o.type.dtype,
+            o.buffer,
+            Layout((*lay.shape[:3], *sizes), (*lay.strides[:3], *strides[1 + len(results) + i]), lay.offset),
+        )
+        for i, (v, o, lay) in enumerate(zip(leaves, operands, others, strict=True))
+    }
     width = _width(sizes[-1], target, compute_dtype(value.dtype).itemsize)
     dims = [call.word("batch", batch), call.word("groups", g), *(call.word(f"o{i}", d) for i, d in enumerate(sizes[:-1]))]
     last, oc, cw = call.word("n", sizes[-1]), call.word("oc", per_group), call.word("c", c_in)
@@ -141,8 +168,13 @@ def _convolve(region: Region, op: ConvOp, x: Operand, w: Operand, weights: Layou
                 found: Tile = loop.results[0]
                 return found
             for k in range(int_of(kernel[axis])):
-                right = b.load(xv, (n, group, c, *where, k, *place, first), (1, width), axes=(2, 2 + lead + len(sizes)),
-                               limit=None if limit is None else (None, limit))
+                right = b.load(
+                    xv,
+                    (n, group, c, *where, k, *place, first),
+                    (1, width),
+                    axes=(2, 2 + lead + len(sizes)),
+                    limit=None if limit is None else (None, limit),
+                )
                 left = b.load(wv, (group, row, c, *where, k), (rows, 1), axes=(1, 2))
                 acc = b.mma(widen(b, left), widen(b, right), acc)
             return acc
@@ -154,12 +186,23 @@ def _convolve(region: Region, op: ConvOp, x: Operand, w: Operand, weights: Layou
         def leaf(v: Value, o: Operand) -> Tile:
             view = ins[v]
             shape = (1 if view.type.strides[2] == 0 else rows, 1 if view.type.strides[-1] == 0 else width)
-            return b.load(view, (n, group, row, *place, first), shape, axes=(2, 2 + len(sizes)), limit=(None, limit) if limit is not None and shape[1] != 1 else None)
+            return b.load(
+                view,
+                (n, group, row, *place, first),
+                shape,
+                axes=(2, 2 + len(sizes)),
+                limit=(None, limit) if limit is not None and shape[1] != 1 else None,
+            )
 
         evaluate = Evaluator(b, region, leaf, {value: acc})
         for v, view, r in zip(region.body.outputs, outs, region.results, strict=True):
-            b.store(view, (n, group, row, *place, first), narrow(b, b.broadcast(evaluate(v), (rows, width)), r.type.dtype), axes=(2, 2 + len(sizes)),
-                    limit=None if limit is None else (None, limit))
+            b.store(
+                view,
+                (n, group, row, *place, first),
+                narrow(b, b.broadcast(evaluate(v), (rows, width)), r.type.dtype),
+                axes=(2, 2 + len(sizes)),
+                limit=None if limit is None else (None, limit),
+            )
 
     for_each_tile(b, 0, oc, ROWS, tile_heights(per_group, per_group, ROWS), tile)
     grid = batch * g * product(sizes[:-1]) * ceildiv(sizes[-1], width)

@@ -1,4 +1,5 @@
 """Launches that only move data: copies into slices of a larger buffer, fills. Concatenation is made of them."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -52,4 +53,3 @@ class Concat(Template):
             launches.append(copy_launch(f"{region.name}.{i}", o, part, target))
             start = start + size
         return launches
-

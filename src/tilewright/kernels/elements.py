@@ -3,6 +3,7 @@
 One program computes a block of output elements one after the other with rank-0 tiles, elementwise consumers included. Right at every
 shape and layout, and not fast: ops on a hot path get a template of their own. Indices are checked like those of a gather.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -59,8 +60,11 @@ class ElementKernel:
             o = self._operand(v)
             self.operands.append(call.view(f"x{i}", o.type.dtype, o.buffer, o.layout))
         shape = self.node.values[0].shape
-        self.ins = {v: call.view(f"e{i}", o.type.dtype, o.buffer, o.layout.expand(shape))
-                    for i, v in enumerate(leaves_of_epilogue(region, self.node.values[0])) for o in [self._operand(v)]}
+        self.ins = {
+            v: call.view(f"e{i}", o.type.dtype, o.buffer, o.layout.expand(shape))
+            for i, v in enumerate(leaves_of_epilogue(region, self.node.values[0]))
+            for o in [self._operand(v)]
+        }
         self.outs = [call.view(f"y{i}", r.type.dtype, r.buffer, r.layout, write=True) for i, r in enumerate(region.results)]
         self.error = call.error() if isinstance(self.op, (indexing.Index, indexing.GatherAlongAxis)) else None
         self.dims = [call.word(f"d{i}", d) for i, d in enumerate(shape)]
@@ -87,7 +91,9 @@ class ElementKernel:
             evaluate = Evaluator(b, self.region, leaf, {self.node.values[0]: value})
             for v, view, r in zip(self.region.body.outputs, self.outs, self.region.results, strict=True):
                 b.store(view, at, narrow(b, evaluate(v), r.type.dtype))
-        return self.call.finish(ceildiv(total, BLOCK), flops=region_flops(self.region), bytes_=region_bytes(self.region), note="element by element")
+        return self.call.finish(
+            ceildiv(total, BLOCK), flops=region_flops(self.region), bytes_=region_bytes(self.region), note="element by element"
+        )
 
     # --- pieces of rules ----------------------------------------------------------------------------------------------
     def load(self, at: Position, operand: int = 0) -> Tile:
@@ -208,6 +214,11 @@ def _arg(k: ElementKernel, at: Position, position: Ix) -> Tile:
 
 
 RULES: dict[type, Callable[[ElementKernel, Position, Ix], Tile]] = {
-    indexing.GatherAlongAxis: _gather_along_axis, indexing.Index: _index, indexing.Pad: _pad,
-    pooling.MaxPool: _max_pool, pooling.AvgPool: _avg_pool, red.ArgMax: _arg, red.ArgMin: _arg,
+    indexing.GatherAlongAxis: _gather_along_axis,
+    indexing.Index: _index,
+    indexing.Pad: _pad,
+    pooling.MaxPool: _max_pool,
+    pooling.AvgPool: _avg_pool,
+    red.ArgMax: _arg,
+    red.ArgMin: _arg,
 }

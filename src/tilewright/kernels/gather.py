@@ -3,6 +3,7 @@
 Every index is checked: one outside the axis is reported in the error block and clamped, so nothing outside the table is ever
 read. A table that is packed in panels for a matmul (a tied weight) is read in that layout.
 """
+
 from __future__ import annotations
 
 from ..core.dims import product
@@ -91,8 +92,14 @@ class Gather(Template):
             with b.if_(b.compare("lt", whole, inner)):
                 body(whole, inner - whole, (tile,))
         moved = region_bytes(region) - table.type.nbytes + node.values[0].type.nbytes
-        return [call.finish(product(out_shape[:-1]) if after else product(out_shape), flops=region_flops(region), bytes_=moved,
-                            note="reads the panels of a tied weight" if width else "")]
+        return [
+            call.finish(
+                product(out_shape[:-1]) if after else product(out_shape),
+                flops=region_flops(region),
+                bytes_=moved,
+                note="reads the panels of a tied weight" if width else "",
+            )
+        ]
 
 
 def _table_layout(table: Operand) -> Layout:

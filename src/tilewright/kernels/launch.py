@@ -1,4 +1,5 @@
 """What `select` hands to the planner: buffers, and kernel launches over them, all sizes still symbolic."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field

@@ -6,6 +6,7 @@ One program computes one block of rows × one panel: the block is cut into tiles
 each tile keeps its accumulators in registers over the whole of K: one FMA chain per element in K order, so neither M, N,
 batch nor threads change a bit. Columns past N are masked when stored; K = 0 gives epilogue(0); zero-sized results run no program.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -141,7 +142,9 @@ def pack_launch(p: Problem, width: int, name: str) -> tuple[Launch, Buffer, Layo
     return call.finish(product(lead) * count, bytes_=moved, note="run-time right operand packed into panels"), buffer, layout
 
 
-def _launch(region: Region, p: Problem, config: Config, b_buffer: Buffer, panels: Layout, target: TargetSpec, *, in_place: bool = False) -> Launch:
+def _launch(
+    region: Region, p: Problem, config: Config, b_buffer: Buffer, panels: Layout, target: TargetSpec, *, in_place: bool = False
+) -> Launch:
     assert region.anchor is not None
     out_shape = region.results[0].type.shape
     out_value = region.anchor.values[0]
@@ -168,13 +171,28 @@ def _launch(region: Region, p: Problem, config: Config, b_buffer: Buffer, panels
     b = call.b
     a_view = call.view("a", p.a.type.dtype, p.a.buffer, Layout((*sizes, p.k), (*strides[0], a_lay.strides[-1]), p.a_view.offset))
     b_shape = (*sizes[:-1], *panels.shape[-3:])
-    b_view = call.view("b", p.b.type.dtype, b_buffer, Layout(b_shape, (*b_steps, *panels.strides[-3:]), panels.offset),
-                       sizes=(*sizes[:-1], 1, p.k, p.n) if in_place else None, bake=() if in_place else (-2,))
+    b_view = call.view(
+        "b",
+        p.b.type.dtype,
+        b_buffer,
+        Layout(b_shape, (*b_steps, *panels.strides[-3:]), panels.offset),
+        sizes=(*sizes[:-1], 1, p.k, p.n) if in_place else None,
+        bake=() if in_place else (-2,),
+    )
     n_out = len(region.results)
-    outs = [call.view(f"c{i}", r.type.dtype, r.buffer, Layout((*sizes, p.n), (*strides[1 + i], r.layout.strides[-1]), r.layout.offset), write=True)
-            for i, r in enumerate(region.results)]
-    ins = {v: call.view(f"e{i}", o.type.dtype, o.buffer, Layout((*sizes, p.n), (*strides[1 + n_out + i], others[i].strides[-1]), o.layout.offset))
-           for i, (v, o) in enumerate(zip(leaves, operands, strict=True)) if o is not None}
+    outs = [
+        call.view(
+            f"c{i}", r.type.dtype, r.buffer, Layout((*sizes, p.n), (*strides[1 + i], r.layout.strides[-1]), r.layout.offset), write=True
+        )
+        for i, r in enumerate(region.results)
+    ]
+    ins = {
+        v: call.view(
+            f"e{i}", o.type.dtype, o.buffer, Layout((*sizes, p.n), (*strides[1 + n_out + i], others[i].strides[-1]), o.layout.offset)
+        )
+        for i, (v, o) in enumerate(zip(leaves, operands, strict=True))
+        if o is not None
+    }
     batch = [call.word(f"d{i}", d) for i, d in enumerate(sizes[:-1])]
     block = row_block(m, p, config, target)
     sizes_used = tile_heights(m, block, config.rows)
@@ -195,10 +213,19 @@ def _launch(region: Region, p: Problem, config: Config, b_buffer: Buffer, panels
 
     for_each_tile(b, first, height, config.rows, sizes_used, tile)
     grid = product(sizes[:-1]) * ceildiv(m, block) * panels.shape[-3]
-    pairs = [(o.buffer, r.buffer) for o, lay in zip(operands, others, strict=True) for r in region.results
-             if o is not None and lay.strides == r.layout.strides and o.layout.offset == r.layout.offset and o.type.dtype is r.type.dtype]
-    return call.finish(grid, flops=region_flops(region), bytes_=region_bytes(region), inplace=[] if len(region.results) > 1 else pairs,
-                       note=f"{config.rows}x{config.width} tiles")
+    pairs = [
+        (o.buffer, r.buffer)
+        for o, lay in zip(operands, others, strict=True)
+        for r in region.results
+        if o is not None and lay.strides == r.layout.strides and o.layout.offset == r.layout.offset and o.type.dtype is r.type.dtype
+    ]
+    return call.finish(
+        grid,
+        flops=region_flops(region),
+        bytes_=region_bytes(region),
+        inplace=[] if len(region.results) > 1 else pairs,
+        note=f"{config.rows}x{config.width} tiles",
+    )
 
 
 def leaves_of_epilogue(region: Region, product_value: Value) -> list[Value]:
@@ -225,10 +252,12 @@ def row_block(m: Dim, p: Problem, config: Config, target: TargetSpec) -> Dim:
     fit = max(config.rows, target.l2 // 2 // max(depth * p.dtype.itemsize, 1) // config.rows * config.rows)
     fit = min(fit, 48 * config.rows)
     panels = ceildiv(p.n, config.width)
-    if isinstance(m, int) and isinstance(panels, int):
-        share = ceildiv(m * panels, 4 * target.cores)
-        fit = min(fit, max(4 * config.rows, ceildiv(share, config.rows) * config.rows))
-    return minimum(m, fit) if not isinstance(m, int) else max(1, min(m, fit))
+    if not isinstance(m, int):
+        return minimum(m, fit)
+    if isinstance(panels, int):
+        share = -(-m * panels // (4 * target.cores))
+        fit = min(fit, max(4 * config.rows, -(-share // config.rows) * config.rows))
+    return max(1, min(m, fit))
 
 
 def tile_heights(m: Dim, block: Dim, rows: int) -> list[int]:
@@ -237,12 +266,14 @@ def tile_heights(m: Dim, block: Dim, rows: int) -> list[int]:
         return list(range(rows, 0, -1))
     found: set[int] = set()
     for height in {min(block, m), m % block} - {0}:
-        tiles = ceildiv(height, rows)
+        tiles = -(-height // rows)
         found |= {height // tiles, -(-height // tiles)}
     return sorted(found, reverse=True)
 
 
-def for_each_tile(b: KernelBuilder, first: Ix | int, height: Ix | int, rows: int, heights: list[int], emit: Callable[[Ix | int, int], None]) -> None:
+def for_each_tile(
+    b: KernelBuilder, first: Ix | int, height: Ix | int, rows: int, heights: list[int], emit: Callable[[Ix | int, int], None]
+) -> None:
     """Cut [first, first+height) into the fewest tiles of nearly equal height and emit a loop per height."""
     tiles = b.ceildiv(height, rows)
     small, extra = height // tiles, height % tiles
@@ -259,14 +290,30 @@ def for_each_tile(b: KernelBuilder, first: Ix | int, height: Ix | int, rows: int
         at = end
 
 
-def _accumulate(b: KernelBuilder, a: View, panel_view: View, at: list[Ix | int], row: Ix | int, panel: Ix | int, k: Ix, rows: int, config: Config, dtype: DType,
-                limit: Ix | int | None) -> Tile:
+def _accumulate(
+    b: KernelBuilder,
+    a: View,
+    panel_view: View,
+    at: list[Ix | int],
+    row: Ix | int,
+    panel: Ix | int,
+    k: Ix,
+    rows: int,
+    config: Config,
+    dtype: DType,
+    limit: Ix | int | None,
+) -> Tile:
     """The K loop: rank-1 updates of rows×width accumulators."""
     width = config.width
     wide = compute_dtype(dtype)
 
     def step(i: Ix | int, acc: Tile) -> Tile:
-        right = widen(b, b.load(panel_view, (*at, panel, i, 0), (1, width), axes=(len(at) + 1, len(at) + 2), limit=None if limit is None else (None, limit)))
+        right = widen(
+            b,
+            b.load(
+                panel_view, (*at, panel, i, 0), (1, width), axes=(len(at) + 1, len(at) + 2), limit=None if limit is None else (None, limit)
+            ),
+        )
         left = widen(b, b.load(a, (*at, row, i), (rows, 1)))
         return b.mma(left, right, acc)
 
@@ -282,8 +329,17 @@ def _accumulate(b: KernelBuilder, a: View, panel_view: View, at: list[Ix | int],
     return out
 
 
-def _epilogue(b: KernelBuilder, region: Region, value: Value, acc: Tile, ins: dict[Value, View], outs: list[View], at: tuple[Ix | int, ...], column: Ix | int,
-              left: Ix | int | None) -> None:
+def _epilogue(
+    b: KernelBuilder,
+    region: Region,
+    value: Value,
+    acc: Tile,
+    ins: dict[Value, View],
+    outs: list[View],
+    at: tuple[Ix | int, ...],
+    column: Ix | int,
+    left: Ix | int | None,
+) -> None:
     rows, width = acc.shape
 
     def leaf(v: Value, o: Operand) -> Tile:

@@ -1,4 +1,5 @@
 """Layers repeat: a region of the same structure over the same layouts gets the launches of the first one, with its own buffers."""
+
 from __future__ import annotations
 
 from collections.abc import Hashable
@@ -51,15 +52,23 @@ def _places_key(region: Region) -> Hashable:
 
 
 def _with_buffers(launches: list[Launch], model: Region, region: Region) -> list[Launch]:
-    mapping = {old.buffer: new.buffer for old, new in zip([*model.operands, *model.results], [*region.operands, *region.results], strict=True)}
+    mapping = {
+        old.buffer: new.buffer for old, new in zip([*model.operands, *model.results], [*region.operands, *region.results], strict=True)
+    }
 
     def buffer(b: Buffer) -> Buffer:
         if b not in mapping:  # a temporary of the template's own
             mapping[b] = replace(b, name=b.name.replace(model.name, region.name))
         return mapping[b]
 
-    return [replace(launch, name=launch.name.replace(model.name, region.name),
-                    arguments=tuple(replace(a, buffer=buffer(a.buffer)) if isinstance(a, Pointer) else a for a in launch.arguments),
-                    reads=tuple(map(buffer, launch.reads)), writes=tuple(map(buffer, launch.writes)),
-                    inplace=tuple((buffer(a), buffer(b)) for a, b in launch.inplace))
-            for launch in launches]
+    return [
+        replace(
+            launch,
+            name=launch.name.replace(model.name, region.name),
+            arguments=tuple(replace(a, buffer=buffer(a.buffer)) if isinstance(a, Pointer) else a for a in launch.arguments),
+            reads=tuple(map(buffer, launch.reads)),
+            writes=tuple(map(buffer, launch.writes)),
+            inplace=tuple((buffer(a), buffer(b)) for a, b in launch.inplace),
+        )
+        for launch in launches
+    ]

@@ -4,6 +4,7 @@ Axes that every operand walks without a gap are merged. One program computes one
 the outer axes; the innermost axis runs along registers, its tail is masked. A zero-sized result is a grid of 0 programs.
 A region of no ops at all is a copy (also a transposing one: then loads gather).
 """
+
 from __future__ import annotations
 
 from ..core.dims import Dim, ceildiv, product
@@ -59,13 +60,21 @@ class Pointwise(Template):
         sizes, strides = _innermost(sizes, strides, len(leaves))
         call = Call("pointwise", region.name)
         b = call.b
-        ins = {v: call.view(f"x{i}", o.type.dtype, o.buffer, Layout(tuple(sizes), tuple(strides[i]), o.layout.offset))
-               for i, (v, o) in enumerate(zip(leaves, operands, strict=True)) if o is not None}
-        outs = [call.view(f"y{i}", r.type.dtype, r.buffer, Layout(tuple(sizes), tuple(strides[len(leaves) + i]), r.layout.offset), write=True)
-                for i, r in enumerate(region.results)]
+        ins = {
+            v: call.view(f"x{i}", o.type.dtype, o.buffer, Layout(tuple(sizes), tuple(strides[i]), o.layout.offset))
+            for i, (v, o) in enumerate(zip(leaves, operands, strict=True))
+            if o is not None
+        }
+        outs = [
+            call.view(f"y{i}", r.type.dtype, r.buffer, Layout(tuple(sizes), tuple(strides[len(leaves) + i]), r.layout.offset), write=True)
+            for i, r in enumerate(region.results)
+        ]
         dims = [call.word(f"d{i}", d) for i, d in enumerate(sizes)]
-        ramps = {v: [call.word(f"r{i}_{k}", s) if not isinstance(s, int) else s for k, s in enumerate([layouts[i].offset, *strides[i]])]
-                 for i, (v, o) in enumerate(zip(leaves, operands, strict=True)) if o is None}
+        ramps = {
+            v: [call.word(f"r{i}_{k}", s) if not isinstance(s, int) else s for k, s in enumerate([layouts[i].offset, *strides[i]])]
+            for i, (v, o) in enumerate(zip(leaves, operands, strict=True))
+            if o is None
+        }
         lanes = target.vector_bits // 32
         inner = sizes[-1]
         tile = lanes * UNROLL if not isinstance(inner, int) or inner >= lanes * UNROLL else max(lanes, 1)
@@ -76,8 +85,15 @@ class Pointwise(Template):
         stop = b.minimum(dims[-1], start + BLOCK)
         emit_row(b, region, ins, ramps, outs, position, start, stop, tile)
         grid = product(sizes[:-1]) * ceildiv(inner, BLOCK)
-        pairs = [(o.buffer, r.buffer) for o, lay in zip(operands, layouts, strict=False) for r in region.results
-                 if o is not None and lay.strides == r.layout.strides and o.layout.offset == r.layout.offset and o.type.dtype.itemsize == r.type.dtype.itemsize]
+        pairs = [
+            (o.buffer, r.buffer)
+            for o, lay in zip(operands, layouts, strict=False)
+            for r in region.results
+            if o is not None
+            and lay.strides == r.layout.strides
+            and o.layout.offset == r.layout.offset
+            and o.type.dtype.itemsize == r.type.dtype.itemsize
+        ]
         return [call.finish(grid, flops=region_flops(region), bytes_=region_bytes(region), inplace=pairs)]
 
 
@@ -109,7 +125,17 @@ def unravel(b: KernelBuilder, index: Ix | int, dims: list[Ix]) -> list[Ix | int]
     return out[::-1]
 
 
-def emit_row(b: KernelBuilder, region: Region, ins: dict[Value, View], ramps: dict[Value, list[Ix | int]], outs: list[View], position: list[Ix | int], start: Ix | int, stop: Ix | int, tile: int) -> None:
+def emit_row(
+    b: KernelBuilder,
+    region: Region,
+    ins: dict[Value, View],
+    ramps: dict[Value, list[Ix | int]],
+    outs: list[View],
+    position: list[Ix | int],
+    start: Ix | int,
+    stop: Ix | int,
+    tile: int,
+) -> None:
     """The innermost loop: whole tiles, then one masked tail."""
 
     def body(i: Ix | int, left: Ix | int | None) -> None:

@@ -3,6 +3,7 @@
 `Region.split` finds what surrounds the anchor: the elementwise producers of its operands (prologue) and the elementwise
 consumers of its results (epilogue). `Evaluator` computes body values on tiles, loading leaves through a callback.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -107,8 +108,14 @@ Leaf = Callable[[Value, Operand], Tile]
 class Evaluator:
     """Body values as tiles, each computed once per position. Small floats are widened when loaded and narrowed by `narrow`."""
 
-    def __init__(self, b: KernelBuilder, region: Region, leaf: Leaf, known: dict[Value, Tile] | None = None,
-                 ramp: Callable[[Value], Tile] | None = None) -> None:
+    def __init__(
+        self,
+        b: KernelBuilder,
+        region: Region,
+        leaf: Leaf,
+        known: dict[Value, Tile] | None = None,
+        ramp: Callable[[Value], Tile] | None = None,
+    ) -> None:
         self.b, self.region, self.leaf, self.ramp = b, region, leaf, ramp
         self.tiles: dict[Value, Tile] = dict(known or {})
 

@@ -1,4 +1,5 @@
 """Rotary embedding: one program per row; pairs are loaded, rotated and stored in registers, the rest of the row is copied."""
+
 from __future__ import annotations
 
 from ..core.dims import product
@@ -36,15 +37,21 @@ class Rope(Template):
             lay = o.layout
             strides = (*lay.strides[:-1], lay.strides[-1] * step)
             second = lay.offset + lay.strides[-1] * (1 if op.interleaved else half)
-            return (call.view(f"{name}1", o.type.dtype, o.buffer, Layout((*lead, half), strides, lay.offset), write=write),
-                    call.view(f"{name}2", o.type.dtype, o.buffer, Layout((*lead, half), strides, second), write=write))
+            return (
+                call.view(f"{name}1", o.type.dtype, o.buffer, Layout((*lead, half), strides, lay.offset), write=write),
+                call.view(f"{name}2", o.type.dtype, o.buffer, Layout((*lead, half), strides, second), write=write),
+            )
 
         x1, x2 = halves("x", x)
         table = (*lead, half)
         c = call.view("cos", cos.type.dtype, cos.buffer, cos.layout.expand(table))
         s = call.view("sin", sin.type.dtype, sin.buffer, sin.layout.expand(table))
         y1, y2 = halves("y", y, write=True)
-        xr, yr = (call.view(f"{m}r", o.type.dtype, o.buffer, o.layout, write=o is y) for m, o in (("x", x), ("y", y))) if n < width else (None, None)
+        xr, yr = (
+            (call.view(f"{m}r", o.type.dtype, o.buffer, o.layout, write=o is y) for m, o in (("x", x), ("y", y)))
+            if n < width
+            else (None, None)
+        )
         at = unravel(b, b.pid, [call.word(f"d{i}", d) for i, d in enumerate(lead)])
         tile = target.vector_bits // 32
 
@@ -60,6 +67,11 @@ class Rope(Template):
         if xr is not None and yr is not None:
             for i in range(n, width, tile):
                 left = width - i
-                b.store(yr, (*at, i), b.load(xr, (*at, i), (tile,), limit=(left,) if left < tile else None), limit=(left,) if left < tile else None)
+                b.store(
+                    yr,
+                    (*at, i),
+                    b.load(xr, (*at, i), (tile,), limit=(left,) if left < tile else None),
+                    limit=(left,) if left < tile else None,
+                )
         pairs = [(x.buffer, y.buffer)] if x.layout == y.layout else []
         return [call.finish(product(lead), flops=region_flops(region), bytes_=region_bytes(region), inplace=pairs)]

@@ -5,6 +5,7 @@ its sums depends on its length alone: `tile` lane-wise partial sums, then a halv
 A masked tail covers lengths that are no multiple of the tile. A region output that stands before the anchor (the sum of a
 residual and its norm's input, for instance) is stored by the first sweep and read back by the later ones.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -24,7 +25,15 @@ from .pointwise import unravel
 from .region import Evaluator, Operand, Region, collapse, narrow
 from .template import Reason, Template, region_bytes, region_flops
 
-REDUCTIONS: dict[type, str] = {red.Sum: "sum", red.Mean: "sum", red.Max: "max", red.Min: "min", red.Prod: "prod", red.Any_: "any", red.All: "all"}
+REDUCTIONS: dict[type, str] = {
+    red.Sum: "sum",
+    red.Mean: "sum",
+    red.Max: "max",
+    red.Min: "min",
+    red.Prod: "prod",
+    red.Any_: "any",
+    red.All: "all",
+}
 NORMS = (norms.LayerNorm, norms.RmsNorm)
 SOFTMAXES = (norms.Softmax, norms.LogSoftmax)
 
@@ -82,7 +91,10 @@ class RowKernel:
         operands = [self.region.operand(v) for v in leaves]
         layouts = [self._ordered(o, reduced=v in self.reduced) for v, o in zip(leaves, operands, strict=True) if o is not None]
         before = {v for v in self.region.body.outputs if not self.region.depends_on_anchor(v)}
-        results = [self._ordered(r, reduced=self.reduces and v not in before) for v, r in zip(self.region.body.outputs, self.region.results, strict=True)]
+        results = [
+            self._ordered(r, reduced=self.reduces and v not in before)
+            for v, r in zip(self.region.body.outputs, self.region.results, strict=True)
+        ]
         every = [*layouts, *results]
         n_kept = len(self.kept_shape)
         outer, outer_strides = collapse(self.kept_shape, [Layout(self.kept_shape, lay.strides[:n_kept]) for lay in every])
@@ -95,13 +107,19 @@ class RowKernel:
         for i, (v, o) in enumerate(zip(leaves, operands, strict=True)):
             assert o is not None
             self.views[v] = call.view(f"x{i}", o.type.dtype, o.buffer, views[i])
-        self.outs = [call.view(f"y{i}", r.type.dtype, r.buffer, views[len(leaves) + i], write=True) for i, r in enumerate(self.region.results)]
+        self.outs = [
+            call.view(f"y{i}", r.type.dtype, r.buffer, views[len(leaves) + i], write=True) for i, r in enumerate(self.region.results)
+        ]
         self.before = before
         self.outer = outer
         self.at = unravel(self.b, self.b.pid, [call.word(f"d{i}", d) for i, d in enumerate(outer)])
         self.inner = [call.word(f"n{i}", d) for i, d in enumerate(inner)]
-        self.same = [(o.buffer, r.buffer) for o, lay in zip(operands, views, strict=False) for r, rl in zip(self.region.results, views[len(leaves):], strict=True)
-                     if o is not None and lay == rl and o.type.dtype is r.type.dtype]
+        self.same = [
+            (o.buffer, r.buffer)
+            for o, lay in zip(operands, views, strict=False)
+            for r, rl in zip(self.region.results, views[len(leaves) :], strict=True)
+            if o is not None and lay == rl and o.type.dtype is r.type.dtype
+        ]
 
     def _leaves(self) -> tuple[dict[Value, None], dict[Value, None]]:
         """Leaves read at full shape, and leaves read at the reduced shape (in the epilogue of a reduction)."""
@@ -137,7 +155,9 @@ class RowKernel:
         return Layout((*self.kept_shape, *self.row_shape), (*strides, *([0] * len(self.row_shape))), lay.offset)
 
     # --- sweeping a row -----------------------------------------------------------------------------------------------
-    def sweep(self, carried: Sequence[Tile], body: Callable[[Evaluator, list[Ix | int], Ix | int | None, list[Tile]], list[Tile]]) -> list[Tile]:
+    def sweep(
+        self, carried: Sequence[Tile], body: Callable[[Evaluator, list[Ix | int], Ix | int | None, list[Tile]], list[Tile]]
+    ) -> list[Tile]:
         """Run body over the row: whole tiles, then a masked tail; nested loops when the row axes do not merge."""
         return self._nest([], list(carried), body)
 
@@ -178,7 +198,12 @@ class RowKernel:
 
     def store(self, i: int, at: list[Ix | int], x: Tile, left: Ix | int | None) -> None:
         r = self.region.results[i]
-        self.b.store(self.outs[i], (*self.at, *at), narrow(self.b, self.b.broadcast(x, (self.tile,)), r.type.dtype), limit=None if left is None else (left,))
+        self.b.store(
+            self.outs[i],
+            (*self.at, *at),
+            narrow(self.b, self.b.broadcast(x, (self.tile,)), r.type.dtype),
+            limit=None if left is None else (left,),
+        )
 
     def source(self, evaluate: Evaluator, at: list[Ix | int], left: Ix | int | None, first: bool) -> Tile:
         """The anchor's operand at a position. The first sweep stores outputs that stand before the anchor; later ones read them back."""
@@ -276,6 +301,7 @@ class RowKernel:
             return b.fma(b.fma(-y, b.broadcast(total, e.shape), e), inverse, y)
 
         if keep:
+
             def again(evaluate: Evaluator, at: list[Ix | int], left: Ix | int | None, carried: list[Tile]) -> list[Tile]:
                 self.store(0, at, divide(self._load(self.outs[0], at, left)), left)
                 return []
@@ -305,4 +331,3 @@ class RowKernel:
         for i, (v, r) in enumerate(zip(self.region.body.outputs, self.region.results, strict=True)):
             if v not in self.before:
                 b.store(self.outs[i], (*self.at, *at), narrow(b, b.broadcast(evaluate(v), (1,)), r.type.dtype))
-

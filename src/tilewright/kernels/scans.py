@@ -1,4 +1,5 @@
 """Row programs that carry state along an axis: running sums, top-k. One program per row, element by element."""
+
 from __future__ import annotations
 
 from ..core.dims import product
@@ -56,7 +57,10 @@ class TopK(Template):
         b = call.b
         source = _axis_last(x, op.axis)
         xv = call.view("x", x.type.dtype, x.buffer, source)
-        values, indices = (call.view(n, r.type.dtype, r.buffer, _axis_last(r, op.axis), write=True) for n, r in zip(("v", "i"), region.results, strict=True))
+        values, indices = (
+            call.view(n, r.type.dtype, r.buffer, _axis_last(r, op.axis), write=True)
+            for n, r in zip(("v", "i"), region.results, strict=True)
+        )
         at = unravel(b, b.pid, [call.word(f"d{i}", d) for i, d in enumerate(source.shape[:-1])])
         size = call.word("n", source.shape[-1])
         wide = compute_dtype(x.type.dtype)

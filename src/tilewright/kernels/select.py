@@ -3,6 +3,7 @@
 Views cost nothing: they are layouts over their root's buffer; a view that no strides describe becomes one explicit copy, and
 the report says so. A node without a template on this target is a compile error that names it.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -161,7 +162,7 @@ class Selector:
         probe = self._make_region(node, self._probe)
         template = self._template(probe)
         if template is None:
-            reasons = "; ".join(f"{t.key}: {r.text}" for t in TEMPLATES if (r := t.matches(probe, self.target)) is not None)
+            reasons = "; ".join(f"{t.key}: {why.text}" for t in TEMPLATES if (why := t.matches(probe, self.target)) is not None)
             what = probe.anchor.op.name if probe.anchor is not None else node.op.name
             raise Unserved(f"{what} %{node.name}{f' ({node.place})' if node.place else ''}: {reasons}")
         wanted = template.packs(probe, self.target)

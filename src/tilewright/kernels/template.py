@@ -1,4 +1,5 @@
 """What a template is, and the list of them."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass

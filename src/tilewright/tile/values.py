@@ -42,6 +42,12 @@ class Ix:
     def __mod__(self, o: Ix | int) -> Ix | int:
         return self.b.index_op("mod", self, o)
 
+    def __rfloordiv__(self, o: int) -> Ix | int:
+        return self.b.index_op("floordiv", o, self)
+
+    def __rmod__(self, o: int) -> Ix | int:
+        return self.b.index_op("mod", o, self)
+
 
 class Tile:
     """A tile value inside a kernel. Operators broadcast like NumPy on the static shapes."""

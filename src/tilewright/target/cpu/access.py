@@ -3,6 +3,7 @@
 Address terms are added outermost-defined first, so that everything invariant in an inner loop is hoisted out of it as one
 pointer per row. Rows and lanes outside a limit are never touched.
 """
+
 from __future__ import annotations
 
 import itertools
@@ -94,7 +95,9 @@ class Masks:
         last = len(shape) - 1
         self.f, self.sizes = f, chunk_sizes(shape[-1] if shape else 1, lanes)
         self.lane = lane_masks(f, shape[-1], lanes, limits[last]) if last in limits else None
-        per_axis = [[f.icmp("sgt", "i64", limits[a], str(i)) for i in range(shape[a])] if a in limits else None for a in range(max(last, 0))]
+        per_axis = [
+            [f.icmp("sgt", "i64", limits[a], str(i)) for i in range(shape[a])] if a in limits else None for a in range(max(last, 0))
+        ]
         self.rows: list[str | None] = []
         for index in itertools.product(*(range(d) for d in shape[:-1])):
             held: str | None = None
@@ -118,7 +121,16 @@ class Masks:
         return spread if lane is None else f.op("and", ty, spread, lane)
 
 
-def load(f: FunctionText, view: Address, at: Sequence[Term], type_: TileType, axes: Sequence[int], lanes: int, limits: dict[int, str], other: float) -> Registers:
+def load(
+    f: FunctionText,
+    view: Address,
+    at: Sequence[Term],
+    type_: TileType,
+    axes: Sequence[int],
+    lanes: int,
+    limits: dict[int, str],
+    other: float,
+) -> Registers:
     """Read a tile. Lane stride 1 reads vectors, 0 reads a scalar and spreads it, anything else gathers."""
     shape = type_.shape
     pointers = row_pointers(f, view, at, shape, axes)

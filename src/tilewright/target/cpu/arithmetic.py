@@ -1,4 +1,5 @@
 """Elementwise tile ops on one chunk: LLVM text for arithmetic, comparison, selection and conversion."""
+
 from __future__ import annotations
 
 from ...core.dtypes import DType, bf16, f16, f32
@@ -9,7 +10,27 @@ from .registers import elem_type
 _FLOAT = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
 _INT = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor", "shl": "shl"}
 _FCMP = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge"}
-VMATH = frozenset({"exp", "exp2", "expm1", "log", "log2", "log1p", "tanh", "erf", "sigmoid", "sin", "cos", "tan", "rsqrt", "floor", "ceil", "round", "trunc"})
+VMATH = frozenset(
+    {
+        "exp",
+        "exp2",
+        "expm1",
+        "log",
+        "log2",
+        "log1p",
+        "tanh",
+        "erf",
+        "sigmoid",
+        "sin",
+        "cos",
+        "tan",
+        "rsqrt",
+        "floor",
+        "ceil",
+        "round",
+        "trunc",
+    }
+)
 
 
 def unary(f: FunctionText, fn: str, dtype: DType, ty: str, x: str) -> str:
@@ -23,7 +44,11 @@ def unary(f: FunctionText, fn: str, dtype: DType, ty: str, x: str) -> str:
                 return x if dtype.kind == "u" else f.select(ty, f.icmp("slt", ty, x, f.splat(ty, 0)), f.op("sub", ty, f.splat(ty, 0), x), x)
             case "sign":
                 positive = f.cast("zext", like(ty, "i1"), f.icmp("ne" if dtype.kind == "u" else "sgt", ty, x, f.splat(ty, 0)), ty)
-                return positive if dtype.kind == "u" else f.op("sub", ty, positive, f.cast("zext", like(ty, "i1"), f.icmp("slt", ty, x, f.splat(ty, 0)), ty))
+                return (
+                    positive
+                    if dtype.kind == "u"
+                    else f.op("sub", ty, positive, f.cast("zext", like(ty, "i1"), f.icmp("slt", ty, x, f.splat(ty, 0)), ty))
+                )
             case "not":
                 return f.op("xor", ty, x, f.splat(ty, -1))
             case _:
@@ -59,8 +84,12 @@ def binary(f: FunctionText, fn: str, dtype: DType, ty: str, a: str, b: str) -> s
         if fn == "floordiv":
             return quotient
         rest = f.value(f"frem {ty} {a}, {b}")  # rem: the sign of the divisor
-        wrong = f.op("and", like(ty, "i1"), f.fcmp("one", ty, rest, f.splat(ty, 0.0)),
-                     f.op("xor", like(ty, "i1"), f.fcmp("olt", ty, rest, f.splat(ty, 0.0)), f.fcmp("olt", ty, b, f.splat(ty, 0.0))))
+        wrong = f.op(
+            "and",
+            like(ty, "i1"),
+            f.fcmp("one", ty, rest, f.splat(ty, 0.0)),
+            f.op("xor", like(ty, "i1"), f.fcmp("olt", ty, rest, f.splat(ty, 0.0)), f.fcmp("olt", ty, b, f.splat(ty, 0.0))),
+        )
         return f.select(ty, wrong, f.op("fadd", ty, rest, b), rest)
     if fn in _INT:
         return f.op(_INT[fn], ty, a, b)
@@ -70,7 +99,7 @@ def binary(f: FunctionText, fn: str, dtype: DType, ty: str, a: str, b: str) -> s
 
 
 def _extreme(f: FunctionText, fn: str, dtype: DType, ty: str, a: str, b: str) -> str:
-    """max/min; a NaN on either side wins. `select(a > b, a, b)` is one maxps that returns b when unordered, so only a NaN in a needs care."""
+    """max/min; a NaN on either side wins. `select(a > b, a, b)` is one maxps that gives b when unordered: only a NaN in a needs care."""
     if dtype.is_bool:
         return f.op("or" if fn == "max" else "and", ty, a, b)
     if not dtype.is_float:
@@ -95,7 +124,11 @@ def _integer_division(f: FunctionText, fn: str, dtype: DType, ty: str, a: str, b
     if fn == "div":
         return f.select(ty, bad, zero, quotient)
     wrong = f.op("and", like(ty, "i1"), f.icmp("ne", ty, rest, zero), f.icmp("slt", ty, f.op("xor", ty, rest, b), zero))
-    out = f.select(ty, wrong, f.op("add", ty, rest, b), rest) if fn == "rem" else f.select(ty, wrong, f.op("sub", ty, quotient, f.splat(ty, 1)), quotient)
+    out = (
+        f.select(ty, wrong, f.op("add", ty, rest, b), rest)
+        if fn == "rem"
+        else f.select(ty, wrong, f.op("sub", ty, quotient, f.splat(ty, 1)), quotient)
+    )
     return f.select(ty, bad, zero, out)
 
 
@@ -144,7 +177,9 @@ def widen(f: FunctionText, source: DType, n: int, x: str) -> str:
     magnitude = f.op("shl", wide, f.op("and", wide, raw, f.splat(wide, 0x7FFF)), f.splat(wide, 13))
     scaled = f.op("fmul", vector(n, "float"), f.cast("bitcast", wide, magnitude, vector(n, "float")), f.splat(vector(n, "float"), 2.0**112))
     special = f.icmp("uge", wide, magnitude, f.splat(wide, 0x0F800000))
-    bits = f.select(wide, special, f.op("or", wide, magnitude, f.splat(wide, 0x7F800000)), f.cast("bitcast", vector(n, "float"), scaled, wide))
+    bits = f.select(
+        wide, special, f.op("or", wide, magnitude, f.splat(wide, 0x7F800000)), f.cast("bitcast", vector(n, "float"), scaled, wide)
+    )
     sign = f.op("shl", wide, f.op("and", wide, raw, f.splat(wide, 0x8000)), f.splat(wide, 16))
     return f.cast("bitcast", wide, f.op("or", wide, bits, sign), vector(n, "float"))
 
@@ -166,7 +201,12 @@ def narrow(f: FunctionText, target: DType, n: int, x: str) -> str:
     rebias = f.op("sub", wide, f.op("add", wide, f.op("add", wide, magnitude, f.splat(wide, 0xFFF)), odd), f.splat(wide, 112 << 23))
     normal = f.op("lshr", wide, rebias, f.splat(wide, 13))
     # Below 2^-14 adding 0.5 lines the subnormal's last bit up with f32's, rounding half to even on the way.
-    tiny = f.op("sub", wide, f.cast("bitcast", fl, f.op("fadd", fl, f.cast("bitcast", wide, magnitude, fl), f.splat(fl, 0.5)), wide), f.splat(wide, 0x3F000000))
+    tiny = f.op(
+        "sub",
+        wide,
+        f.cast("bitcast", fl, f.op("fadd", fl, f.cast("bitcast", wide, magnitude, fl), f.splat(fl, 0.5)), wide),
+        f.splat(wide, 0x3F000000),
+    )
     out = f.select(wide, f.icmp("ult", wide, magnitude, f.splat(wide, 113 << 23)), tiny, normal)
     out = f.select(wide, f.icmp("uge", wide, magnitude, f.splat(wide, 0x477FF000)), f.splat(wide, 0x7C00), out)
     out = f.select(wide, f.icmp("ugt", wide, magnitude, f.splat(wide, 0x7F800000)), f.splat(wide, 0x7E00), out)

@@ -1,19 +1,21 @@
 """Tile IR → LLVM IR for CPUs: one function `void name(ptr args, i64 begin, i64 end, ptr scratch)` that runs programs begin..end-1."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+
+import ml_dtypes
+import numpy as np
 
 from ...core.errors import CompileError
 from ...core.target_spec import TargetSpec
-from ...tile.ir import BINARY, INDEX, UNARY, Block, Instr, Kernel, Operand, TileType, Type, Var, ViewType, alloc_bytes
+from ...tile.ir import UNARY, Instr, Kernel, TileType, Var, ViewType, alloc_bytes
 from . import access, arithmetic, vmath
 from .access import Address, Term
-from .llvm_text import FunctionText, element, module_text, vector
+from .llvm_text import element, vector
 from .reductions import reduce_tile, transpose_tile
 from .registers import Registers, chunk_sizes, chunks, elem_type, read_chunk, row_count, row_map
-
-_INDEX_OPS = {"add": "add nsw", "sub": "sub nsw", "mul": "mul nsw", "floordiv": "udiv", "mod": "urem", "shl": "shl", "shr": "lshr", "and": "and"}
+from .skeleton import Skeleton
 
 
 def emit_kernel(kernel: Kernel, target: TargetSpec) -> str:
@@ -21,88 +23,18 @@ def emit_kernel(kernel: Kernel, target: TargetSpec) -> str:
     return Emitter(kernel, target).run()
 
 
-class Emitter:
-    """Walks a kernel once; `env` maps each tile-IR value to its LLVM form."""
+class Emitter(Skeleton):
+    """Walks a kernel once; tiles and memory on top of the skeleton."""
 
-    def __init__(self, kernel: Kernel, target: TargetSpec) -> None:
-        self.kernel, self.target = kernel, target
-        self.lanes = target.vector_bits // 32
-        self.f = FunctionText(kernel.name, [("ptr noalias readonly", "%args"), ("i64", "%begin"), ("i64", "%end"), ("ptr noalias", "%scratch")], target,
-                              attributes=f'nounwind "prefer-vector-width"="{target.vector_bits}"')
-        self.env: dict[Var, Any] = {}
-        self.depth: dict[Var, int] = {}
-        self.level = 0
-        self.scratch = 0
-
-    def run(self) -> str:
-        f = self.f
-        self._parameters()
-        body, done = f.fresh_label("program"), f.fresh_label("done")
-        f.branch(f.icmp("slt", "i64", "%begin", "%end"), body, done)
-        f.label(body)
-        pid, following = f.fresh("pid"), f.fresh("next")
-        latch = f.fresh_label("latch")
-        f.emit(f"{pid} = phi i64 [ %begin, %entry ], [ {following}, %{latch} ]")
-        self.level = 1
-        self._bind(self.kernel.pid, pid)
-        self.block(self.kernel.body)
-        f.jump(latch)
-        f.label(latch)
-        f.emit(f"{following} = add nsw i64 {pid}, 1")
-        f.branch(f.icmp("slt", "i64", following, "%end"), body, done)
-        f.label(done)
-        f.ret()
-        return module_text(f)
-
-    def _parameters(self) -> None:
-        word = 0
-
-        def argument(ty: str) -> str:
-            nonlocal word
-            pointer = self.f.gep("i64", "%args", str(word)) if word else "%args"
-            word += 1
-            return self.f.value(f"load {ty}, ptr {pointer}, align 8, !invariant.load !{{}}")
-
-        for p in self.kernel.params:
-            if isinstance(p.type, ViewType):
-                pointer = argument("ptr")
-                self._bind(p, Address(pointer, tuple(argument("i64") if s is None else str(s) for s in p.type.strides), p.type.dtype))
-            else:
-                self._bind(p, argument("i64"))
-
-    def _bind(self, var: Var, value: Any) -> None:
-        self.env[var] = value
-        self.depth[var] = self.level
-
-    # --- operands -----------------------------------------------------------------------------------------------------
-    def ix(self, x: Operand) -> str:
-        return str(x) if isinstance(x, int) else str(self.env[x])
-
-    def term(self, x: Operand) -> Term:
-        return Term(str(x), 0) if isinstance(x, int) else Term(self.env[x], self.depth[x])
-
-    def tile(self, x: Operand) -> Registers:
-        assert isinstance(x, Var)
-        found = self.env[x]
-        assert isinstance(found, Registers)
-        return found
-
-    # --- structure ----------------------------------------------------------------------------------------------------
-    def block(self, block: Block) -> None:
-        for instr in block.body:
-            if instr.op in arithmetic.VMATH and self._is_float(instr):
-                self.vector_math(instr)
-            elif instr.op in UNARY:
-                self.elementwise(instr, lambda dt, ty, n, xs, fn=instr.op: arithmetic.unary(self.f, fn, dt, ty, xs[0]))
-            elif instr.op in BINARY:
-                self.elementwise(instr, lambda dt, ty, n, xs, fn=instr.op: arithmetic.binary(self.f, fn, dt, ty, xs[0], xs[1]))
-            else:
-                handler: Callable[[Instr], None] | None = getattr(self, "do_" + instr.op.replace(".", "_").rstrip("_"), None)
-                if handler is None and instr.op.startswith("index."):
-                    handler = self.index_op
-                if handler is None:
-                    raise CompileError(f"cpu: kernel {self.kernel.name} uses {instr.op!r}, which this target does not have")
-                handler(instr)
+    # --- tiles --------------------------------------------------------------------------------------------------------
+    def arithmetic(self, instr: Instr) -> None:
+        fn = instr.op
+        if fn in arithmetic.VMATH and self._is_float(instr):
+            self.vector_math(instr)
+        elif fn in UNARY:
+            self.elementwise(instr, lambda dt, ty, n, xs: arithmetic.unary(self.f, fn, dt, ty, xs[0]))
+        else:
+            self.elementwise(instr, lambda dt, ty, n, xs: arithmetic.binary(self.f, fn, dt, ty, xs[0], xs[1]))
 
     def elementwise(self, instr: Instr, emit: Callable[..., str]) -> None:
         """Apply emit(dtype, chunk type, lanes, operand chunks) to every chunk of the result; operands broadcast."""
@@ -133,107 +65,6 @@ class Emitter:
             for (r, c), value in zip(places, vmath.emit_many(instr.op, self.f, ty, [x.rows[r][c] for r, c in places]), strict=True):
                 rows[r][c] = value
         self._tile(instr, rows)
-
-    def phi_types(self, type_: Type) -> list[str]:
-        """LLVM types of the registers that hold one carried value."""
-        if type_ == INDEX:
-            return ["i64"]
-        if not isinstance(type_, TileType):
-            return []  # tokens
-        return [vector(n, elem_type(type_.dtype)) for _, _, n in chunks(type_.shape, self.lanes)]
-
-    def flatten(self, x: Operand) -> list[str]:
-        if isinstance(x, int):
-            return [str(x)]
-        value = self.env[x]
-        return [c for row in value.rows for c in row] if isinstance(value, Registers) else [value] if isinstance(value, str) else []
-
-    def unflatten(self, type_: Type, names: list[str]) -> Any:
-        if not isinstance(type_, TileType):
-            return names[0] if names else None
-        per_row = len(chunk_sizes(type_.shape[-1] if type_.shape else 1, self.lanes))
-        return Registers(type_, self.lanes, [names[i : i + per_row] for i in range(0, len(names), per_row)])
-
-    def do_for(self, instr: Instr) -> None:
-        f, block = self.f, instr.blocks[0]
-        start, stop, carried = instr.operands[0], instr.operands[1], instr.operands[2:]
-        lo, hi, step = self.ix(start), self.ix(stop), instr.attrs["step"]
-        types = [r.type for r in instr.results]
-        initial = [self.flatten(c) for c in carried]
-        before = f.block
-        head, exit_ = f.fresh_label("loop"), f.fresh_label("exit")
-        runs = isinstance(start, int) and isinstance(stop, int) and start < stop
-        f.jump(head) if runs else f.branch(f.icmp("slt", "i64", lo, hi), head, exit_)
-        f.label(head)
-        counter = f.fresh("i")
-        names = [[f.fresh("c") for _ in self.phi_types(t)] for t in types]
-        mark = len(f._lines)  # phis are inserted here once the latch is known
-        self.level += 1
-        self._bind(block.params[0], counter)
-        for p, t, group in zip(block.params[1:], types, names, strict=True):
-            self._bind(p, self.unflatten(t, group))
-        self.block(block)
-        self.level -= 1
-        yields = [self.flatten(y) for y in block.yields]
-        following = f.value(f"add nsw i64 {counter}, {step}")
-        latch = f.block
-        phis = [f"  {counter} = phi i64 [ {lo}, %{before} ], [ {following}, %{latch} ]"]
-        for t, group, first, after in zip(types, names, initial, yields, strict=True):
-            phis += [f"  {n} = phi {ty} [ {a}, %{before} ], [ {b}, %{latch} ]" for ty, n, a, b in zip(self.phi_types(t), group, first, after, strict=True)]
-        f._lines[mark:mark] = phis
-        f.branch(f.icmp("slt", "i64", following, hi), head, exit_)
-        f.label(exit_)
-        for result, t, first, after in zip(instr.results, types, initial, yields, strict=True):
-            merged = after if runs else [f.phi(ty, [(a, before), (b, latch)]) for ty, a, b in zip(self.phi_types(t), first, after, strict=True)]
-            self._bind(result, self.unflatten(t, merged))
-
-    def do_if(self, instr: Instr) -> None:
-        f = self.f
-        then, after = f.fresh_label("then"), f.fresh_label("after")
-        f.branch(self.tile(instr.operands[0]).rows[0][0], then, after)
-        f.label(then)
-        self.level += 1
-        self.block(instr.blocks[0])
-        self.level -= 1
-        f.jump(after)
-        f.label(after)
-
-    # --- index scalars ------------------------------------------------------------------------------------------------
-    def index_op(self, instr: Instr) -> None:
-        fn, (a, b) = instr.op[6:], (self.ix(x) for x in instr.operands)
-        if fn in ("min", "max"):
-            out = self.f.intrinsic(f"llvm.s{fn}.i64", "i64", [("i64", a), ("i64", b)])
-        else:
-            out = self.f.op(_INDEX_OPS[fn], "i64", a, b)
-        result = instr.results[0]
-        self.env[result] = out
-        # An index is as invariant as its deepest operand, wherever it is computed: LLVM hoists it there.
-        self.depth[result] = max((self.depth[x] for x in instr.operands if isinstance(x, Var)), default=0)
-
-    def do_index_cmp(self, instr: Instr) -> None:
-        fn = instr.attrs["fn"]
-        out = self.f.icmp(fn if fn in ("eq", "ne") else "s" + fn, "i64", *(self.ix(x) for x in instr.operands))
-        self._tile(instr, [[out]])
-
-    def do_to_index(self, instr: Instr) -> None:
-        x = self.tile(instr.operands[0])
-        text = x.rows[0][0]
-        if x.elem != "i64":
-            text = self.f.cast("zext" if x.type.dtype.kind in "ub" else "sext", x.elem, text, "i64")
-        self._bind(instr.results[0], text)
-
-    def do_from_index(self, instr: Instr) -> None:
-        from ...core.dtypes import i64
-
-        out = instr.results[0].type
-        assert isinstance(out, TileType)
-        self._tile(instr, [[arithmetic.convert(self.f, i64, out.dtype, 0, self.ix(instr.operands[0]))]])
-
-    # --- tiles --------------------------------------------------------------------------------------------------------
-    def _tile(self, instr: Instr, rows: list[list[str]]) -> None:
-        type_ = instr.results[0].type
-        assert isinstance(type_, TileType)
-        self._bind(instr.results[0], Registers(type_, self.lanes, rows))
 
     def do_full(self, instr: Instr) -> None:
         type_ = instr.results[0].type
@@ -292,7 +123,11 @@ class Emitter:
     def do_extract(self, instr: Instr) -> None:
         x, type_, starts = self.tile(instr.operands[0]), instr.results[0].type, instr.attrs["starts"]
         assert isinstance(type_, TileType)
-        if len(type_.shape) != 2 or starts[-1] % self.lanes or (type_.shape[-1] % self.lanes and starts[-1] + type_.shape[-1] != x.type.shape[-1]):
+        if (
+            len(type_.shape) != 2
+            or starts[-1] % self.lanes
+            or (type_.shape[-1] % self.lanes and starts[-1] + type_.shape[-1] != x.type.shape[-1])
+        ):
             raise CompileError(f"cpu: extract works on rank-2 tiles at whole registers, got {starts} of {x.type}")
         first, count = starts[1] // self.lanes, len(chunk_sizes(type_.shape[1], self.lanes))
         self._tile(instr, [x.rows[r][first : first + count] for r in range(starts[0], starts[0] + type_.shape[0])])
@@ -312,7 +147,9 @@ class Emitter:
                 if depth == 1:
                     scalar = None
                 else:
-                    scalar = self.f.value(f"extractelement {a.chunk_type(k // self.lanes)} {a.rows[m][k // self.lanes]}, i64 {k % self.lanes}")
+                    scalar = self.f.value(
+                        f"extractelement {a.chunk_type(k // self.lanes)} {a.rows[m][k // self.lanes]}, i64 {k % self.lanes}"
+                    )
                 for c, n in enumerate(acc.sizes):
                     ty = vector(n, acc.elem)
                     left = read_chunk(self.f, a, m, 0, n) if scalar is None else self.f.broadcast(ty, scalar)
@@ -359,7 +196,9 @@ class Emitter:
         view, at, limits, _ = self._access(instr)
         type_ = instr.results[0].type
         assert isinstance(type_, TileType)
-        self._bind(instr.results[0], access.load(self.f, view, at, type_, instr.attrs["axes"], self.lanes, limits, instr.attrs.get("other", 0)))
+        self._bind(
+            instr.results[0], access.load(self.f, view, at, type_, instr.attrs["axes"], self.lanes, limits, instr.attrs.get("other", 0))
+        )
 
     def do_store(self, instr: Instr) -> None:
         view, at, limits, used = self._access(instr)
@@ -380,7 +219,9 @@ class Emitter:
             if n == 0:
                 x = f.load(mem, f.gep(mem, base, offset))
             else:
-                x = access.gather_chunk(f, vector(n, mem), f.value(f"getelementptr {mem}, ptr {base}, {wide} {offset}"), None, "zeroinitializer")
+                x = access.gather_chunk(
+                    f, vector(n, mem), f.value(f"getelementptr {mem}, ptr {base}, {wide} {offset}"), None, "zeroinitializer"
+                )
             rows[r].append(access._from_memory(f, view.dtype, n, x))
         self._tile(instr, rows)
 
@@ -396,7 +237,4 @@ class Emitter:
 
 
 def _bf16_bits(value: float) -> int:
-    import ml_dtypes
-    import numpy as np
-
     return int(np.asarray(value, ml_dtypes.bfloat16).view(np.int16))

@@ -118,6 +118,7 @@ def _optimise(module: Any, machine: Any, opt: OptLevel) -> None:
     builder = llvm.create_pass_builder(machine, tuning)
     if opt == "light":
         passes = llvm.create_new_module_pass_manager()
+        passes.add_always_inliner_pass()
         passes.add_sroa_pass()
         passes.add_simplify_cfg_pass()
         passes.add_instruction_combine_pass()

@@ -1,5 +1,6 @@
 """Reductions and transposes of tiles in registers. The tree of a reduction depends on the size of its axis alone: pad with the
 identity to a power of two, then combine the lower half with the upper half until one element is left."""
+
 from __future__ import annotations
 
 import itertools
@@ -27,7 +28,10 @@ def _halve(f: FunctionText, fn: str, dtype: DType, ty: str, parts: list[str]) ->
         size *= 2
     while size > 1:
         size //= 2
-        parts = [combine(f, fn, dtype, ty, parts[i], parts[i + size]) if i + size < len(parts) else parts[i] for i in range(min(size, len(parts)))]
+        parts = [
+            combine(f, fn, dtype, ty, parts[i], parts[i + size]) if i + size < len(parts) else parts[i]
+            for i in range(min(size, len(parts)))
+        ]
     return parts[0]
 
 

@@ -1,9 +1,11 @@
 """How a tile lies in vector registers.
 
 The leading axes of a tile are rows; its last axis is cut into chunks of `lanes` elements (vector width / 32 bits, for every
-dtype: a chunk of f64 is two registers, which LLVM splits), the last chunk shorter when the size asks for it. A row of one element is a scalar.
+dtype: a chunk of f64 is two registers, which LLVM splits), the last one shorter when the size asks for it. A row of one
+element is a scalar.
 bf16 lives as i16 and bool as i1; both are converted at loads, stores and casts.
 """
+
 from __future__ import annotations
 
 import itertools
@@ -15,8 +17,21 @@ from ...core.dtypes import DType
 from ...tile.ir import TileType
 from .llvm_text import FunctionText, vector
 
-SCALAR = {"f32": "float", "f64": "double", "f16": "half", "bf16": "i16", "bool": "i1", "i8": "i8", "i16": "i16", "i32": "i32", "i64": "i64", "u8": "i8",
-          "u16": "i16", "u32": "i32", "u64": "i64"}
+SCALAR = {
+    "f32": "float",
+    "f64": "double",
+    "f16": "half",
+    "bf16": "i16",
+    "bool": "i1",
+    "i8": "i8",
+    "i16": "i16",
+    "i32": "i32",
+    "i64": "i64",
+    "u8": "i8",
+    "u16": "i16",
+    "u32": "i32",
+    "u64": "i64",
+}
 
 
 @cache

@@ -1,0 +1,215 @@
+"""The skeleton of the CPU emitter: parameters, the loop over programs, structured control flow and index arithmetic."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ...core.dtypes import i64
+from ...core.errors import CompileError
+from ...core.target_spec import TargetSpec
+from ...tile.ir import BINARY, INDEX, UNARY, Block, Instr, Kernel, Operand, TileType, Type, Var, ViewType
+from . import arithmetic
+from .access import Address, Term
+from .llvm_text import FunctionText, module_text, vector
+from .registers import Registers, chunk_sizes, chunks, elem_type
+
+_INDEX_OPS = {
+    "add": "add nsw",
+    "sub": "sub nsw",
+    "mul": "mul nsw",
+    "floordiv": "udiv",
+    "mod": "urem",
+    "shl": "shl",
+    "shr": "lshr",
+    "and": "and",
+}
+
+
+class Skeleton:
+    """Walks a kernel once; `env` maps each tile-IR value to its LLVM form."""
+
+    def __init__(self, kernel: Kernel, target: TargetSpec) -> None:
+        self.kernel, self.target = kernel, target
+        self.lanes = target.vector_bits // 32
+        self.f = FunctionText(
+            kernel.name,
+            [("ptr noalias readonly", "%args"), ("i64", "%begin"), ("i64", "%end"), ("ptr noalias", "%scratch")],
+            target,
+            attributes=f'nounwind "prefer-vector-width"="{target.vector_bits}"',
+        )
+        self.env: dict[Var, Any] = {}
+        self.depth: dict[Var, int] = {}
+        self.level = 0
+        self.scratch = 0
+
+    def run(self) -> str:
+        f = self.f
+        self._parameters()
+        body, done = f.fresh_label("program"), f.fresh_label("done")
+        f.branch(f.icmp("slt", "i64", "%begin", "%end"), body, done)
+        f.label(body)
+        pid, following = f.fresh("pid"), f.fresh("next")
+        latch = f.fresh_label("latch")
+        f.emit(f"{pid} = phi i64 [ %begin, %entry ], [ {following}, %{latch} ]")
+        self.level = 1
+        self._bind(self.kernel.pid, pid)
+        self.block(self.kernel.body)
+        f.jump(latch)
+        f.label(latch)
+        f.emit(f"{following} = add nsw i64 {pid}, 1")
+        f.branch(f.icmp("slt", "i64", following, "%end"), body, done)
+        f.label(done)
+        f.ret()
+        return module_text(f)
+
+    def _parameters(self) -> None:
+        word = 0
+
+        def argument(ty: str) -> str:
+            nonlocal word
+            pointer = self.f.gep("i64", "%args", str(word)) if word else "%args"
+            word += 1
+            return self.f.value(f"load {ty}, ptr {pointer}, align 8, !invariant.load !{{}}")
+
+        for p in self.kernel.params:
+            if isinstance(p.type, ViewType):
+                pointer = argument("ptr")
+                self._bind(p, Address(pointer, tuple(argument("i64") if s is None else str(s) for s in p.type.strides), p.type.dtype))
+            else:
+                self._bind(p, argument("i64"))
+
+    def _bind(self, var: Var, value: Any) -> None:
+        self.env[var] = value
+        self.depth[var] = self.level
+
+    # --- operands -----------------------------------------------------------------------------------------------------
+    def ix(self, x: Operand) -> str:
+        return str(x) if isinstance(x, int) else str(self.env[x])
+
+    def term(self, x: Operand) -> Term:
+        return Term(str(x), 0) if isinstance(x, int) else Term(self.env[x], self.depth[x])
+
+    def tile(self, x: Operand) -> Registers:
+        assert isinstance(x, Var)
+        found = self.env[x]
+        assert isinstance(found, Registers)
+        return found
+
+    def _tile(self, instr: Instr, rows: list[list[str]]) -> None:
+        type_ = instr.results[0].type
+        assert isinstance(type_, TileType)
+        self._bind(instr.results[0], Registers(type_, self.lanes, rows))
+
+    # --- structure ----------------------------------------------------------------------------------------------------
+    def block(self, block: Block) -> None:
+        for instr in block.body:
+            handler: Callable[[Instr], None] | None = getattr(self, "do_" + instr.op.replace(".", "_"), None)
+            if instr.op in UNARY or instr.op in BINARY:
+                handler = self.arithmetic
+            elif handler is None and instr.op.startswith("index."):
+                handler = self.index_op
+            if handler is None:
+                raise CompileError(f"cpu: kernel {self.kernel.name} uses {instr.op!r}, which this target does not have")
+            handler(instr)
+
+    def arithmetic(self, instr: Instr) -> None:
+        """An op of the closed elementwise set."""
+        raise NotImplementedError
+
+    def phi_types(self, type_: Type) -> list[str]:
+        """LLVM types of the registers that hold one carried value."""
+        if type_ == INDEX:
+            return ["i64"]
+        if not isinstance(type_, TileType):
+            return []  # tokens
+        return [vector(n, elem_type(type_.dtype)) for _, _, n in chunks(type_.shape, self.lanes)]
+
+    def flatten(self, x: Operand) -> list[str]:
+        if isinstance(x, int):
+            return [str(x)]
+        value = self.env[x]
+        return [c for row in value.rows for c in row] if isinstance(value, Registers) else [value] if isinstance(value, str) else []
+
+    def unflatten(self, type_: Type, names: list[str]) -> Any:
+        if not isinstance(type_, TileType):
+            return names[0] if names else None
+        per_row = len(chunk_sizes(type_.shape[-1] if type_.shape else 1, self.lanes))
+        return Registers(type_, self.lanes, [names[i : i + per_row] for i in range(0, len(names), per_row)])
+
+    def do_for(self, instr: Instr) -> None:
+        f, block = self.f, instr.blocks[0]
+        start, stop, carried = instr.operands[0], instr.operands[1], instr.operands[2:]
+        lo, hi, step = self.ix(start), self.ix(stop), instr.attrs["step"]
+        types = [r.type for r in instr.results]
+        initial = [self.flatten(c) for c in carried]
+        before = f.block
+        head, exit_ = f.fresh_label("loop"), f.fresh_label("exit")
+        runs = isinstance(start, int) and isinstance(stop, int) and start < stop
+        f.jump(head) if runs else f.branch(f.icmp("slt", "i64", lo, hi), head, exit_)
+        f.label(head)
+        counter = f.fresh("i")
+        names = [[f.fresh("c") for _ in self.phi_types(t)] for t in types]
+        mark = len(f._lines)  # phis are inserted here once the latch is known
+        self.level += 1
+        self._bind(block.params[0], counter)
+        for p, t, group in zip(block.params[1:], types, names, strict=True):
+            self._bind(p, self.unflatten(t, group))
+        self.block(block)
+        self.level -= 1
+        yields = [self.flatten(y) for y in block.yields]
+        following = f.value(f"add nsw i64 {counter}, {step}")
+        latch = f.block
+        phis = [f"  {counter} = phi i64 [ {lo}, %{before} ], [ {following}, %{latch} ]"]
+        for t, group, first, after in zip(types, names, initial, yields, strict=True):
+            phis += [
+                f"  {n} = phi {ty} [ {a}, %{before} ], [ {b}, %{latch} ]"
+                for ty, n, a, b in zip(self.phi_types(t), group, first, after, strict=True)
+            ]
+        f._lines[mark:mark] = phis
+        f.branch(f.icmp("slt", "i64", following, hi), head, exit_)
+        f.label(exit_)
+        for result, t, first, after in zip(instr.results, types, initial, yields, strict=True):
+            merged = (
+                after if runs else [f.phi(ty, [(a, before), (b, latch)]) for ty, a, b in zip(self.phi_types(t), first, after, strict=True)]
+            )
+            self._bind(result, self.unflatten(t, merged))
+
+    def do_if(self, instr: Instr) -> None:
+        f = self.f
+        then, after = f.fresh_label("then"), f.fresh_label("after")
+        f.branch(self.tile(instr.operands[0]).rows[0][0], then, after)
+        f.label(then)
+        self.level += 1
+        self.block(instr.blocks[0])
+        self.level -= 1
+        f.jump(after)
+        f.label(after)
+
+    # --- index scalars ------------------------------------------------------------------------------------------------
+    def index_op(self, instr: Instr) -> None:
+        fn, (a, b) = instr.op[6:], (self.ix(x) for x in instr.operands)
+        if fn in ("min", "max"):
+            out = self.f.intrinsic(f"llvm.s{fn}.i64", "i64", [("i64", a), ("i64", b)])
+        else:
+            out = self.f.op(_INDEX_OPS[fn], "i64", a, b)
+        result = instr.results[0]
+        self.env[result] = out
+        # An index is as invariant as its deepest operand, wherever it is computed: LLVM hoists it there.
+        self.depth[result] = max((self.depth[x] for x in instr.operands if isinstance(x, Var)), default=0)
+
+    def do_index_cmp(self, instr: Instr) -> None:
+        fn = instr.attrs["fn"]
+        out = self.f.icmp(fn if fn in ("eq", "ne") else "s" + fn, "i64", *(self.ix(x) for x in instr.operands))
+        self._tile(instr, [[out]])
+
+    def do_to_index(self, instr: Instr) -> None:
+        x = self.tile(instr.operands[0])
+        text = x.rows[0][0]
+        if x.elem != "i64":
+            text = self.f.cast("zext" if x.type.dtype.kind in "ub" else "sext", x.elem, text, "i64")
+        self._bind(instr.results[0], text)
+
+    def do_from_index(self, instr: Instr) -> None:
+        out = instr.results[0].type
+        assert isinstance(out, TileType)
+        self._tile(instr, [[arithmetic.convert(self.f, i64, out.dtype, 0, self.ix(instr.operands[0]))]])
