@@ -174,7 +174,7 @@ def build(model: Model, *, threads: int | None = None, stages: Stages | None = N
     with ThreadPoolExecutor(1, thread_name_prefix="tilewright-pack") as side:
         packing = side.submit(pack_constants, program.constants)  # LLVM and NumPy both work without the GIL
         with stages.stage("code"):
-            code = compile_kernels([x.kernel for x in program.launches], model.target, emit_kernel)
+            code = compile_kernels([k for x in program.launches for k in x.kernels], model.target, emit_kernel)
         with stages.stage("pack"):  # what is left of it
             constants = packing.result()
     with stages.stage("plan"):

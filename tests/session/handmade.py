@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from tilewright.core.dims import Dim, Symbol, symbols
-from tilewright.core.dtypes import DType, f32, i64
+from tilewright.core.dtypes import f32, i64
 from tilewright.core.pytree import LEAF, Spec
 from tilewright.core.signature import Signature, Slot
 from tilewright.core.target_spec import TargetSpec
@@ -117,11 +117,13 @@ def make_session(program: Program, inputs: list[tuple[str, TensorType]], output:
     graph.inputs = values
     target = host_target()
     model = Model("handmade", graph, signature(*(n for n, _ in inputs)), target, "strict")
-    code = compile_kernels([x.kernel for x in program.launches], target, emit)
+    code = compile_kernels([k for x in program.launches for k in x.kernels], target, emit)
     return Session(model, Executable(program, model.interface, code, pack_constants(program.constants)), **options)
 
 
-def chain(kinds: str, n: Dim, *, dtype: DType = f32, flops: Dim = 10**9, inplace: bool = False, **options: Any) -> Session:
+def chain_program(
+    kinds: str, n: Dim, *, flops: Dim = 10**9, inplace: bool = False
+) -> tuple[Program, list[tuple[str, TensorType]], TensorType]:
     """x -> kernel -> kernel -> … -> y, all of n elements; `kinds` is names with spaces between."""
     names = kinds.split()
     size = n * 4
@@ -130,10 +132,12 @@ def chain(kinds: str, n: Dim, *, dtype: DType = f32, flops: Dim = 10**9, inplace
     launches = []
     for k, kind in enumerate(names):
         extra = (Word(n),) if kind == "reverse" else ()
-        same = inplace and kind == "double"
-        launches.append(launch(kind, [buffers[k]], buffers[k + 1], n, extra=extra, flops=flops, inplace=same))
-    program = Program([buffers[0]], [buffers[-1]], [], temps, launches)
-    return make_session(program, [("x", TensorType(dtype, (n,)))], TensorType(dtype, (n,)), **options)
+        launches.append(launch(kind, [buffers[k]], buffers[k + 1], n, extra=extra, flops=flops, inplace=inplace and kind == "double"))
+    return Program([buffers[0]], [buffers[-1]], [], temps, launches), [("x", TensorType(f32, (n,)))], TensorType(f32, (n,))
+
+
+def chain(kinds: str, n: Dim, *, flops: Dim = 10**9, inplace: bool = False, **options: Any) -> Session:
+    return make_session(*chain_program(kinds, n, flops=flops, inplace=inplace), **options)
 
 
 def embedding(table: Any, n: Dim, **options: Any) -> Session:

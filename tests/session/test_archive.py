@@ -15,6 +15,7 @@ import tilewright as tw
 from tilewright.core.errors import FormatError, TilewrightError
 from tilewright.core.signature import Fixed, Signature
 from tilewright.runtime import archive
+from tilewright.tile.text import to_text
 
 
 class Small(nn.Module):
@@ -82,7 +83,9 @@ def test_save_again_and_report(saved: tuple[Path, tw.Session, torch.Tensor], tmp
     tw.load(path).save(tmp_path / "again.tw")
     again = tw.load(tmp_path / "again.tw")
     assert torch.equal(again(x)["y"], session(x)["y"])
-    assert "launches" in again.report().data
+    rows = again.report().data["launches"]
+    assert again.executable is not None
+    assert all("kernel @" in to_text(again.executable.kernel(row["kernel"])) for row in rows)
 
 
 def test_another_cpu_rebuilds_from_the_graph(saved: tuple[Path, tw.Session, torch.Tensor], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from tests.session.handmade import chain, embedding
+from tests.session.handmade import chain, chain_program, embedding, kernel, make_session
 from tilewright.core.dims import sym
 from tilewright.core.errors import ExecutionError, InputError
+from tilewright.kernels.launch import Variant, Word
 from tilewright.runtime.outputs import RECYCLED_FROM, address
 from tilewright.runtime.workspace import KEPT
 
@@ -249,3 +250,18 @@ def test_memory_of_a_large_result_is_used_again_only_when_nobody_holds_it(framew
     assert address(second) not in seen
     assert bool((part == want).all())
     assert bool((second == -2 * x).all())
+
+
+def test_variants_are_chosen_by_the_shape() -> None:
+    """`double` in general, `copy` for 10 to 20 elements, `reverse` for 15 to 30: the first that fits."""
+    program, inputs, output = chain_program("double", S)
+    (one,) = program.launches
+    x, y = one.arguments
+    one.variants = (Variant(S, 10, 20, kernel("copy"), (x, y), S), Variant(S * 2, 30, 60, kernel("reverse"), (x, y, Word(S)), S))
+    session = make_session(program, inputs, output)
+    for n in (1, 9, 10, 15, 20, 21, 30, 31, 5000, 12):
+        for _ in range(2):
+            v = torch.randn(n)
+            assert torch.equal(session(v), v if 10 <= n <= 20 else v.flip(0) if 15 <= n <= 30 else 2 * v), n
+    kinds = {session.executable.costs(session.take().instance((n,)))[0]["kernel"] for n in (5, 12, 25)} if session.executable else set()
+    assert len(kinds) == 3

@@ -240,3 +240,31 @@ def test_reference_reports_a_bad_index_and_small_floats() -> None:
         assert torch.equal(session(torch.tensor([4, 0])), table.weight.detach()[[4, 0]])
     x = torch.randn(6).bfloat16()
     assert torch.equal(tw.compile(lambda x: x * 2, (x,), target="reference")(x), x * 2)
+
+
+def test_a_model_without_inputs_and_one_with_nested_inputs() -> None:
+    weight = torch.arange(6.0)
+    nothing = tw.compile(lambda: weight * 2, ())
+    for _ in range(3):
+        got = nothing()
+        assert isinstance(got, torch.Tensor)
+        assert torch.equal(got, weight * 2)
+
+    def nested(pair: tuple[torch.Tensor, dict[str, torch.Tensor]], *, bias: torch.Tensor) -> list[torch.Tensor]:
+        return [pair[0] + pair[1]["b"], pair[0] * bias]
+
+    a, b, c = (torch.randn(7) for _ in range(3))
+    session = tw.compile(nested, ((a, {"b": b}),), {"bias": c})
+    for _ in range(3):
+        total, product = session((a, {"b": b}), bias=c)
+        assert torch.equal(total, a + b)
+        assert torch.equal(product, a * c)
+    strided = torch.randn(7, 2)[:, 0]
+    assert torch.equal(session((strided, {"b": b}), bias=c)[0], strided + b)
+    with pytest.raises(InputError, match=r"session: argument 'pair'\[1\]: expected keys \['b'\], got \['z'\]"):
+        session((a, {"z": b}), bias=c)
+    with pytest.raises(InputError, match=r"must be f32\[7\], got f32\[8\]"):
+        session((torch.randn(8), {"b": b}), bias=c)
+    outs = [torch.empty(7), torch.empty(7)]
+    assert session((a, {"b": b}), bias=c, out=outs) is outs
+    assert torch.equal(outs[1], a * c)

@@ -51,6 +51,19 @@ class ErrorWord:
 Argument = Pointer | Word | ErrorWord
 
 
+@dataclass(frozen=True)
+class Variant:
+    """Another way to run a launch, for shapes where `lo <= value <= hi`: same buffers, same bits, another kernel."""
+
+    value: Dim
+    lo: int
+    hi: int
+    kernel: Kernel
+    arguments: tuple[Argument, ...]
+    grid: Dim
+    scratch: Dim = 0
+
+
 @dataclass(eq=False)
 class Launch:
     """One kernel over a grid of programs."""
@@ -67,6 +80,16 @@ class Launch:
     bytes: Dim = 0
     serial: bool = False  # must run on one thread whatever its size
     note: str = ""  # shown in the report: an inserted copy and why, the template's choice
+    variants: tuple[Variant, ...] = ()  # the first that fits the shape runs instead; chosen when the plan is instantiated
+
+    @property
+    def ways(self) -> list[Launch | Variant]:
+        """All ways to run it: its own kernel, then its variants."""
+        return [self, *self.variants]
+
+    @property
+    def kernels(self) -> list[Kernel]:
+        return [w.kernel for w in self.ways]
 
 
 @dataclass(frozen=True)

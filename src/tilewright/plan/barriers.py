@@ -46,7 +46,7 @@ def accesses(launch: Launch, offsets: dict[Buffer, int], sizes: dict[Buffer, int
 
 def _window(launch: Launch, buffer: Buffer, size: int) -> tuple[int, int]:
     """The part of a buffer that a launch may touch: exact only where all its pointers have constant extents."""
-    pointers = [a for a in launch.arguments if isinstance(a, Pointer) and a.buffer is buffer]
+    pointers = [a for way in launch.ways for a in way.arguments if isinstance(a, Pointer) and a.buffer is buffer]
     windows = [(p.offset, p.offset + p.extent) for p in pointers if isinstance(p.offset, int) and isinstance(p.extent, int) and p.extent]
     if not windows or len(windows) < len(pointers):
         return 0, size

@@ -49,7 +49,7 @@ def pointer_bounds(program: Program, _: Placement, env: Mapping[str, int]) -> li
     """Every argument pointer and the bytes it may touch lie inside its buffer, and the launch declares the access."""
     found: list[Finding] = []
     for step, launch in enumerate(program.launches):
-        for a in launch.arguments:
+        for a in (a for way in launch.ways for a in way.arguments):
             if not isinstance(a, Pointer):
                 continue
             offset, extent, size = evaluate(a.offset, env), evaluate(a.extent, env), evaluate(a.buffer.nbytes, env)

@@ -98,7 +98,8 @@ def save(session: Session, path: str | PathLike[str]) -> None:
         "interface": interface_data(session.interface), "signature": signature_data(model.signature), "graph": to_text(model.graph),
         "graph_constants": named, "constants": constants, "in_program": in_program, "code": code, "code_end": code_end,
         "program": None if executable is None else program_data(executable.program, executable.code.symbols),
-        "framework": model.framework, "passes": model.passes, "data_bytes": position,
+        "tiles": {} if executable is None else executable.code.tiles, "framework": model.framework,
+        "passes": model.passes, "data_bytes": position,
     }
     _write(os.fspath(path), header, blobs, b"".join(objects.values()))
 
@@ -242,6 +243,7 @@ def load(path: str | PathLike[str], *, rebuild: Rebuild, threads: int | None = N
             count = file.header["in_program"]
             program, symbols = read_program(file.header["program"], data[:count], reader)
             code = link(symbols, file.code())
+            code.tiles = dict(file.header["tiles"])
             return Session(model, Executable(program, interface, code, [d.storage for d in data[:count]]), threads=threads)
         if file.header["target"]["kind"] == "reference":
             from ..core.target_spec import REFERENCE

@@ -76,7 +76,6 @@ class Bound:
     kept: list[Any] = field(default_factory=list)
     env: dict[str, int] = field(default_factory=dict)
     copied: list[str] = field(default_factory=list)
-    torch: bool = False  # some input is a torch tensor, so the outputs are too
 
 
 def bind(names: Sequence[str], types: Sequence[TensorType], values: Sequence[Any]) -> Bound:
@@ -86,7 +85,6 @@ def bind(names: Sequence[str], types: Sequence[TensorType], values: Sequence[Any
     shapes: list[tuple[int, ...]] = []
     for name, type_, value in zip(names, types, values, strict=True):
         if is_tensor(value):
-            bound.torch = True
             shapes.append(_admit_tensor(name, type_, value, bound))
         elif isinstance(value, (np.ndarray, np.generic)):
             shapes.append(_admit_array(name, type_, np.asarray(value), bound))

@@ -27,6 +27,7 @@ class Code:
     compiled: int = 0  # objects that were not in the cache
     notes: list[str] = field(default_factory=list)
     texts: dict[str, str] = field(default_factory=dict)  # symbol -> LLVM text of what was emitted now; cached code was not
+    tiles: dict[str, str] = field(default_factory=dict)  # symbol -> tile IR text
 
     def address(self, symbol: str) -> int:
         return self.library.address(symbol)
@@ -55,11 +56,12 @@ def compile_kernels(kernels: Sequence[Kernel], target: TargetSpec, emit: Emit, *
 
     # Another emitter than ours is not part of the cache's keys: then the key is what it writes.
     ours = emit.__module__ == "tilewright.target.cpu.emit"
-    sources = [(to_text(kernel) if ours else write(symbol), partial(write, symbol)) for symbol, kernel in distinct.items()]
+    tiles = {symbol: to_text(kernel) for symbol, kernel in distinct.items()}
+    sources = [(tiles[symbol] if ours else write(symbol), partial(write, symbol)) for symbol in distinct]
     objects, compiled = cache.build(sources, target, threads=threads)
     found = dict(zip(distinct, objects, strict=True))
     code = link([by_identity[id(k)] for k in kernels], found)
-    code.compiled, code.notes, code.texts = compiled, list(cache.notes), texts
+    code.compiled, code.notes, code.texts, code.tiles = compiled, list(cache.notes), texts, tiles
     return code
 
 

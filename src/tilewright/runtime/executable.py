@@ -18,6 +18,7 @@ from ..kernels.launch import ErrorWord, Launch, Pointer, Program
 from ..plan.barriers import BYTES_PER_NS, FLOPS_PER_NS, SERIAL_NS
 from ..plan.plan import Placement, Plan
 from ..plan.values import DimTable
+from ..tile.ir import Kernel
 from .code import Code
 from .layout import BARRIER, ERROR_WORDS, SERIAL, THUNK_WORDS
 from .packing import Array
@@ -50,6 +51,7 @@ class Instance:
     nanoseconds: float  # rough estimate of the whole schedule on one thread
     values: Array  # every dim of the program, for reports
     temp_positions: Array
+    ways: Array  # which of a launch's kernels runs, as numbers over all of them
 
     def rebase(self, arena: int) -> None:
         """Move to another arena."""
@@ -82,9 +84,10 @@ class Executable:
         errors: list[tuple[int, int]] = []  # (word, error block)
         starts: list[int] = []
         self.error_launches: list[int] = []
-        for step, launch in enumerate(self.launches):
+        ways = [(step, way) for step, launch in enumerate(self.launches) for way in launch.ways]
+        for step, way in ways:
             starts.append(len(source))
-            for argument in launch.arguments:
+            for argument in way.arguments:
                 word = len(source)
                 if isinstance(argument, ErrorWord):
                     if not self.error_launches or self.error_launches[-1] != step:
@@ -101,7 +104,8 @@ class Executable:
                     elif b in slot:
                         external.append((word, slot[b]))
                     else:
-                        raise VerifyError(f"executable: launch {step} ({launch.name}) points to {b.name}, which the program does not list")
+                        name = self.launches[step].name
+                        raise VerifyError(f"executable: launch {step} ({name}) points to {b.name}, which the program does not list")
                 else:
                     source.append(table.add(argument.value))
         self._source = np.array(source, np.int64)
@@ -111,10 +115,12 @@ class Executable:
         self._error_words, self._error_blocks = _columns(errors)
         self._starts = np.array(starts, np.int64)
         self._functions = np.array([self.code.address(s) for s in self.code.symbols], np.int64)
-        self._grid = np.array([table.add(launch.grid) for launch in self.launches], np.int64)
+        self._grid = np.array([table.add(way.grid) for _, way in ways], np.int64)
         self._flops = np.array([table.add(launch.flops) for launch in self.launches], np.int64)
         self._bytes = np.array([table.add(launch.bytes) for launch in self.launches], np.int64)
-        self._scratch = np.array([table.add(launch.scratch) for launch in self.launches], np.int64)
+        self._scratch = np.array([table.add(way.scratch) for _, way in ways], np.int64)
+        self._first = np.cumsum([0, *(1 + len(launch.variants) for launch in self.launches)])[: len(self.launches)].astype(np.int64)
+        self._guards = [(k, [(table.add(v.value), v.lo, v.hi) for v in x.variants]) for k, x in enumerate(self.launches) if x.variants]
         self._always_serial = np.array([launch.serial for launch in self.launches], bool)
         self._values = table.compile()
 
@@ -135,23 +141,43 @@ class Executable:
         base = words.ctypes.data
         patches = np.empty((len(self._io_words), 3), np.int64)
         patches[:, 0], patches[:, 1], patches[:, 2] = base + 8 * self._io_words, self._io_slots, words[self._io_words]
-        grid = values[self._grid]
+        ways = self._ways(values)
+        grid = values[self._grid[ways]]
         serial = self._always_serial | (grid <= 1)
         estimate = values[self._flops] / FLOPS_PER_NS + values[self._bytes] / BYTES_PER_NS
         serial |= estimate < SERIAL_NS
         thunks = np.zeros((len(self.launches), THUNK_WORDS), np.int64)
-        thunks[:, 0], thunks[:, 1], thunks[:, 2] = self._functions, base + 8 * self._starts, grid
+        thunks[:, 0], thunks[:, 1], thunks[:, 2] = self._functions[ways], base + 8 * self._starts[ways], grid
         thunks[:, 3] = SERIAL * serial + BARRIER * np.array(placement.sync(tuple(serial.tolist())), bool)
-        scratch = -(-int(values[self._scratch].max(initial=0)) // SCRATCH_ALIGNMENT) * SCRATCH_ALIGNMENT
+        scratch = -(-int(values[self._scratch[ways]].max(initial=0)) // SCRATCH_ALIGNMENT) * SCRATCH_ALIGNMENT
         return Instance(dict(env), placement, arena, words, thunks, patches, scratch, bool(serial.all()), float(estimate.sum()), values,
-                        self._temp_words)
+                        self._temp_words, ways)
+
+    def _ways(self, values: Array) -> Array:
+        """For each launch, which of its kernels runs: the first variant whose guard holds, else its own."""
+        if not self._guards:
+            return self._first
+        ways = self._first.copy()
+        for k, guards in self._guards:
+            for n, (value, lo, hi) in enumerate(guards):
+                if lo <= values[value] <= hi:
+                    ways[k] += 1 + n
+                    break
+        return ways
+
+    def kernel(self, symbol: str) -> Kernel:
+        """The tile IR of a kernel by the name of its code; a loaded session reads it from the text in its file."""
+        from ..tile.parse import parse
+
+        return parse(self.code.tiles[symbol])
 
     def costs(self, instance: Instance) -> list[dict[str, Any]]:
         """What every launch does at this shape, for reports and profiles."""
         rows = []
         for k, launch in enumerate(self.launches):
             flags = int(instance.thunks[k, 3])
-            rows.append({"launch": k, "name": launch.name, "kernel": self.code.symbols[k], "grid": int(instance.thunks[k, 2]),
+            symbol = self.code.symbols[int(instance.ways[k])]
+            rows.append({"launch": k, "name": launch.name, "kernel": symbol, "grid": int(instance.thunks[k, 2]),
                          "flops": int(instance.values[self._flops[k]]), "bytes": int(instance.values[self._bytes[k]]),
                          "serial": bool(flags & SERIAL), "barrier": bool(flags & BARRIER), "note": launch.note})
         return rows

@@ -82,8 +82,12 @@ def generate(interface: Interface, framework: str, *, errors: int, leaf: int | N
     body += [f"io[{i}] = x{i}.{address}" for i in range(n)]
     outs = []
     for k, type_ in enumerate(interface.outputs):
-        device = ", device=cpu" if framework == "torch" else ""
-        body.append(f"y{k} = R{k}()" if is_recycled(type_) else f"y{k} = empty({_shape(type_, names)}, dtype=E{k}{device})")
+        if is_recycled(type_):
+            body.append(f"y{k} = R{k}()")
+        elif framework == "torch" and type_.is_static:
+            body.append(f"y{k} = like(T{k})")  # the fastest way to a new tensor
+        else:
+            body.append(f"y{k} = empty({_shape(type_, names)}, dtype=E{k}{', device=cpu' if framework == 'torch' else ''})")
         body.append(f"io[{n + k}] = y{k}.{address}")
         outs.append(f"y{k}")
     key = "(" + "".join(f"{names[s.name]}, " for s in interface.symbols) + ")"
@@ -108,7 +112,8 @@ def compile_call(interface: Interface, framework: str, *, errors: int, leaf: int
     if framework == "torch":
         import torch
 
-        names |= {"classes": frozenset({torch.Tensor, torch.nn.Parameter}), "empty": torch.empty, "cpu": torch.device("cpu")}
+        names |= {"classes": frozenset({torch.Tensor, torch.nn.Parameter}), "empty": torch.empty, "like": torch.empty_like}
+        names["cpu"] = torch.device("cpu")
         wanted = lambda d: from_dtype()[d]
     else:
         import numpy as np
@@ -119,6 +124,8 @@ def compile_call(interface: Interface, framework: str, *, errors: int, leaf: int
         names[f"D{i}"], names[f"H{i}"] = wanted(type_.dtype), type_.shape
     for k, type_ in enumerate(interface.outputs):
         names[f"E{k}"] = wanted(type_.dtype)
+        if framework == "torch" and type_.is_static:
+            names[f"T{k}"] = names["empty"](type_.shape, dtype=names[f"E{k}"], device=names["cpu"])  # never touched
         if is_recycled(type_):
             shape = tuple(d for d in type_.shape if isinstance(d, int))
             names[f"R{k}"] = partial(recycled, type_, shape, framework == "torch")

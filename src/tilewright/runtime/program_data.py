@@ -15,7 +15,7 @@ from ..core.errors import FormatError, ParseError
 from ..core.pytree import Spec
 from ..core.signature import Fixed, Signature, Size, Slot
 from ..ir.types import TensorType
-from ..kernels.launch import Argument, Buffer, BufferKind, ConstBuffer, ErrorWord, Launch, Packed, Pointer, Program, Word
+from ..kernels.launch import Argument, Buffer, BufferKind, ConstBuffer, ErrorWord, Launch, Packed, Pointer, Program, Variant, Word
 from ..tile.ir import Kernel
 from .executable import Interface
 
@@ -103,7 +103,7 @@ def _known_classes(spec: Spec) -> Spec:
 
 
 def program_data(program: Program, symbols: Sequence[str]) -> Data:
-    """`symbols[i]` is the object code of launch i."""
+    """`symbols` names the object code of every launch and, after it, of each of its variants."""
     groups = (program.inputs, program.outputs, [c.buffer for c in program.constants], program.temps)
     number = {b: i for i, b in enumerate(b for g in groups for b in g)}
     for launch in program.launches:
@@ -116,18 +116,23 @@ def program_data(program: Program, symbols: Sequence[str]) -> Data:
             return ["p", number[a.buffer], dim_data(a.offset), dim_data(a.extent)]
         return ["w", dim_data(a.value)] if isinstance(a, Word) else ["e"]
 
+    names = iter(symbols)
+
+    def way(x: Launch | Variant) -> Data:
+        return {"code": next(names), "args": [argument(a) for a in x.arguments], "grid": dim_data(x.grid), "scratch": dim_data(x.scratch)}
+
     launches = [
-        {"name": x.name, "code": code, "args": [argument(a) for a in x.arguments], "grid": dim_data(x.grid),
-         "reads": [number[b] for b in x.reads], "writes": [number[b] for b in x.writes],
-         "inplace": [[number[a], number[b]] for a, b in x.inplace], "scratch": dim_data(x.scratch),
-         "flops": dim_data(x.flops), "bytes": dim_data(x.bytes), "serial": x.serial, "note": x.note}
-        for x, code in zip(program.launches, symbols, strict=True)
+        {**way(x), "name": x.name, "reads": [number[b] for b in x.reads], "writes": [number[b] for b in x.writes],
+         "inplace": [[number[a], number[b]] for a, b in x.inplace], "flops": dim_data(x.flops), "bytes": dim_data(x.bytes),
+         "serial": x.serial, "note": x.note, "variants": [{**way(v), "when": [dim_data(v.value), v.lo, v.hi]} for v in x.variants]}
+        for x in program.launches
     ]
     return {"buffers": [[b.name, b.kind, dim_data(b.nbytes), b.index] for b in number], "launches": launches}
 
 
 def read_program(data: Data, constants: Sequence[Any], reader: Reader) -> tuple[Program, list[str]]:
-    """The program and the code symbol of each launch. `constants` have what a ConstantData has (but the array), and their form `packed`."""
+    """The program and its code symbols, in the order of `program_data`. `constants` are like ConstantData, without the array but
+    with their form `packed`."""
     try:
         buffers = [Buffer(str(n), _kind(k), reader.dim(size), int(index)) for n, k, size, index in data["buffers"]]
         of_kind: dict[BufferKind, list[Buffer]] = {k: [b for b in buffers if b.kind == k] for k in get_args(BufferKind)}
@@ -135,13 +140,23 @@ def read_program(data: Data, constants: Sequence[Any], reader: Reader) -> tuple[
         stored = of_kind["const"]
         program.constants = [ConstBuffer(c, b, c.packed) for c, b in zip(constants, stored, strict=True)]
         kernels: dict[str, Kernel] = {}
+        symbols: list[str] = []
+
+        def way(x: Data) -> tuple[Kernel, tuple[Argument, ...], Dim]:
+            symbols.append(str(x["code"]))
+            kernel = kernels.setdefault(symbols[-1], Kernel(symbols[-1]))
+            return kernel, tuple(_argument(a, buffers, reader) for a in x["args"]), reader.dim(x["grid"])
+
         for x in data["launches"]:
             reads, writes = (tuple(buffers[int(i)] for i in x[key]) for key in ("reads", "writes"))
-            program.launches.append(Launch(
-                str(x["name"]), kernels.setdefault(x["code"], Kernel(x["code"])), tuple(_argument(a, buffers, reader) for a in x["args"]),
-                reader.dim(x["grid"]), reads, writes, tuple((buffers[a], buffers[b]) for a, b in x["inplace"]),
-                reader.dim(x["scratch"]), reader.dim(x["flops"]), reader.dim(x["bytes"]), bool(x["serial"]), str(x["note"])))
-        return program, [str(x["code"]) for x in data["launches"]]
+            launch = Launch(
+                str(x["name"]), *way(x), reads, writes, tuple((buffers[a], buffers[b]) for a, b in x["inplace"]), reader.dim(x["scratch"]),
+                reader.dim(x["flops"]), reader.dim(x["bytes"]), bool(x["serial"]), str(x["note"]))
+            for v in x["variants"]:
+                value, lo, hi = v["when"]
+                launch.variants += (Variant(reader.dim(value), int(lo), int(hi), *way(v), reader.dim(v["scratch"])),)
+            program.launches.append(launch)
+        return program, symbols
     except (KeyError, ValueError, TypeError, IndexError) as e:
         raise FormatError("archive: the program cannot be read") from e
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -94,14 +95,17 @@ class Session:
             self._call = self._slow
             return self._slow(args, kwargs, out)
         result = self._slow(args, kwargs, out)
-        simple = self.model.signature.simple
-        if simple and any(is_tensor(a) for a in (*args, *kwargs.values())):
-            self._call = self._generated("torch") or self._slow
-        elif simple:
-            self._call = self._generated("numpy") or self._slow
-        else:
-            self._call = self._slow
+        fast = self._generated("torch" if self._wants_torch(self.model.signature.flatten(args, kwargs)) else "numpy")
+        self._call = self._slow if fast is None else fast if self.model.signature.simple else partial(self._nested, fast)
         return result
+
+    def _wants_torch(self, leaves: Sequence[Any]) -> bool:
+        """Outputs follow the inputs; a model without inputs follows what it was compiled from."""
+        return any(map(is_tensor, leaves)) or (not leaves and self.model.framework == "torch" and "torch" in sys.modules)
+
+    def _nested(self, fast: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
+        """Nested or named arguments: take them apart, then the fast way."""
+        return fast(self.model.signature.flatten(args, kwargs), None, out)
 
     def _generated(self, framework: str) -> Any:
         signature, pool, executable = self.model.signature, self._pool, self.executable
@@ -109,16 +113,21 @@ class Session:
         only = signature.outputs[0] if signature.out_spec.type == "leaf" else None
         leaf = only.index if isinstance(only, Slot) else None
         free = self._free
-        scope = {"slow": self._slow, "free": free, "take": free.pop, "give": free.append, "most": FREE, "grow": self.grow,
-                 "run": pool.run, "settle": self.settle, "fail": self.fail, "finish": signature.unflatten}
+        slow = self._slow if signature.simple else lambda leaves, _, out: self._leaves(leaves, out)
+        scope = {"slow": slow, "free": free, "take": free.pop, "give": free.append, "most": FREE, "grow": self.grow, "run": pool.run,
+                 "settle": self.settle, "fail": self.fail, "finish": signature.unflatten}
         return compile_call(self.interface, framework, errors=len(executable.error_launches), leaf=leaf, scope=scope)
 
     def _slow(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
+        return self._leaves(self.model.signature.flatten(args, kwargs), out)
+
+    def _leaves(self, leaves: list[Any], out: Any) -> Any:
+        """A call whose arguments are the graph's inputs already."""
         signature = self.model.signature
-        bound = bind(self.interface.input_names, self.interface.inputs, signature.flatten(args, kwargs))
+        bound = bind(self.interface.input_names, self.interface.inputs, leaves)
         for name in bound.copied:
             self.copies[name] = self.copies.get(name, 0) + 1
-        torch = bound.torch or (not bound.addresses and self.model.framework == "torch" and "torch" in sys.modules)
+        torch = self._wants_torch(leaves)
         shapes = [tuple(evaluate(d, bound.env) for d in t.shape) for t in self.interface.outputs]
         given = None if out is None else check_out(out, self.interface.outputs, shapes, signature)
         if self.executable is None:

@@ -33,7 +33,7 @@ def argument_pointers(executable: Executable, instance: Instance) -> list[Findin
     arena = (instance.arena, instance.arena + instance.placement.size)
     word = 0
     for k, launch in enumerate(executable.launches):
-        for argument in launch.arguments:
+        for argument in (a for way in launch.ways for a in way.arguments):
             if isinstance(argument, Pointer) and argument.buffer.kind in ("temp", "const"):
                 lo, hi = arena if argument.buffer.kind == "temp" else ranges[argument.buffer]
                 at, extent = int(instance.words[word]), evaluate(argument.extent, instance.env)
