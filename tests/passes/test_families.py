@@ -86,7 +86,8 @@ def test_decoders(family: str, spelling: str, dynamic: Any) -> None:
         assert (op.causal, op.offset, op.window, op.has_mask, op.has_bias) == (True, 0, None, False, False)
     assert_fused(graph)
     layer = {"gpt2": ["layer_norm", "matmul+add", "attention", "matmul+add+add", "layer_norm", "matmul+add+gelu", "matmul+add+add"],
-             "llama": ["rms_norm", "matmul", "rope", "rope", "attention", "matmul+add", "rms_norm", "matmul", "matmul+silu+mul", "matmul+add"]}[family]
+             "llama": ["rms_norm", "matmul", "rope", "rope", "attention", "matmul+add", "rms_norm", "matmul", "matmul+silu+mul",
+                       "matmul+add"]}[family]
     first = {"gpt2": ["gather+add"], "llama": ["gather"]}[family]
     last = {"gpt2": ["layer_norm", "matmul"], "llama": ["rms_norm", "matmul"]}[family]
     assert names(graph) == [*first, *layer, *layer, *last]  # nothing left of masks, tables and position ids
@@ -97,8 +98,9 @@ def test_sliding_window() -> None:
 
     from tests.models.plain import Logits, randomised
 
-    config = MistralConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, intermediate_size=48, sliding_window=4,
-                           vocab_size=hugging.VOCAB, max_position_embeddings=64, use_cache=False, bos_token_id=0, eos_token_id=0)
+    config = MistralConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, intermediate_size=48,
+                           sliding_window=4, vocab_size=hugging.VOCAB, max_position_embeddings=64, use_cache=False,
+                           bos_token_id=0, eos_token_id=0)
     module = randomised(Logits(MistralForCausalLM(config)))
     for dynamic in (None, {"x": {1: S}}):
         imported = import_torch(module, (tokens(1, 9),), dynamic=dynamic)
@@ -132,7 +134,7 @@ def test_bert_without_mask() -> None:
     class Plain(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.inner = hugging.bert().model
+            self.inner: Any = hugging.bert().model
 
         def forward(self, ids: torch.Tensor) -> Any:
             return self.inner(ids).last_hidden_state

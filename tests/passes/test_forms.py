@@ -74,7 +74,8 @@ def index_graphs(draw: st.DrawFn) -> Graph:
             pool = draw(st.sampled_from([ints, bools] if bools else [ints]))
             v = draw(st.sampled_from(pool))
             if len(v.shape) == 2:
-                views = [o.Transpose(perm=(1, 0)), o.Expand(shape=(S, S)), o.Flip(axes=(0,)), o.Reshape(shape=(1, *v.shape)), o.CumSum(axis=1)]
+                views = [o.Transpose(perm=(1, 0)), o.Expand(shape=(S, S)), o.Flip(axes=(0,)), o.Reshape(shape=(1, *v.shape)),
+                         o.CumSum(axis=1)]
                 chosen = draw(st.sampled_from(views[: 4 if v.dtype.is_bool else 5]))
                 pool.append(chosen(v) if not isinstance(chosen, o.Expand) or all(d in (1, S) for d in v.shape) else v)
     g.outputs = [*ints, *bools]
@@ -100,14 +101,29 @@ def test_folding_keeps_values(g: Graph, n: int) -> None:
         assert_same(run(folded, x), want)
 
 
-@pytest.mark.parametrize("array, kind", [
-    (np.arange(5), Linear(0, (1,))), (3 - 2 * np.arange(12).reshape(3, 4), Linear(3, (-8, -2))), (np.zeros((2, 3), np.int32), Linear(0, (0, 0))),
-    (np.array([0, 1, 3]), None), (np.tril(np.ones((3, 3), bool)), Choice((Linear(0, (1, -1)),), True, False)), (np.ones((2, 2), bool), Choice((), True, True)),
-    (np.tril(np.ones((1, 1, 4, 4), np.float32)), Choice((Linear(0, (0, 0, 1, -1)),), 1.0, 0.0)), (np.random.default_rng(0).standard_normal((4, 4)), None),
-    (np.triu(np.full((3, 3), -np.inf), 1), Choice((Linear(0, (1, -1)),), 0.0, -np.inf)), (np.eye(3, dtype=bool)[[0, 2, 1]], None),
-    (np.stack([np.tril(np.ones((3, 3), bool)), np.ones((3, 3), bool)]), None), (np.float32(2.5), Choice((), 2.5, 2.5)), (np.zeros((0, 3)), None), (np.float32(np.nan), None),
-    (np.tril(np.ones((4, 4), bool)) & ~np.tril(np.ones((4, 4), bool), -2), Choice((Linear(0, (1, -1)), Linear(1, (-1, 1))), True, False)),
-    (np.tril(np.ones((2, 5), bool), 3), Choice((Linear(3, (1, -1)),), True, False)), (np.array([[0.0, 1.0], [0.5, 1.0]]), None)])
+LOW = np.tril(np.ones((4, 4), bool))
+CONSTANTS: list[tuple[Any, Form | None]] = [
+    (np.arange(5), Linear(0, (1,))),
+    (3 - 2 * np.arange(12).reshape(3, 4), Linear(3, (-8, -2))),
+    (np.zeros((2, 3), np.int32), Linear(0, (0, 0))),
+    (np.array([0, 1, 3]), None),
+    (LOW, Choice((Linear(0, (1, -1)),), True, False)),
+    (np.ones((2, 2), bool), Choice((), True, True)),
+    (LOW[None, None].astype(np.float32), Choice((Linear(0, (0, 0, 1, -1)),), 1.0, 0.0)),
+    (np.random.default_rng(0).standard_normal((4, 4)), None),
+    (np.triu(np.full((3, 3), -np.inf), 1), Choice((Linear(0, (1, -1)),), 0.0, -np.inf)),
+    (np.eye(3, dtype=bool)[[0, 2, 1]], None),
+    (np.stack([LOW, np.ones((4, 4), bool)]), None),
+    (np.float32(2.5), Choice((), 2.5, 2.5)),
+    (np.zeros((0, 3)), None),
+    (np.float32(np.nan), None),
+    (LOW & ~np.tril(LOW, -2), Choice((Linear(0, (1, -1)), Linear(1, (-1, 1))), True, False)),
+    (np.tril(np.ones((2, 5), bool), 3), Choice((Linear(3, (1, -1)),), True, False)),
+    (np.array([[0.0, 1.0], [0.5, 1.0]]), None),
+]
+
+
+@pytest.mark.parametrize("array, kind", CONSTANTS)
 def test_constant_forms(array: Any, kind: Form | None) -> None:
     got = constant_form(np.asarray(array))
     assert got == kind
@@ -153,7 +169,7 @@ def test_tables_are_computed_once_for_the_longest() -> None:
     g = Graph()
     g.input(f32(S), "x")
     place = o.Cast(dtype=dt.f32)(o.Reshape(shape=(S, 1))(g.add(o.Iota(shape=(S,), axis=0, dtype=dt.i64)).value))
-    g.outputs = [o.Cos()(o.Mul()(place, g.constant(np.float32([0.5, 0.25, 0.125]), "frequencies")))]
+    g.outputs = [o.Cos()(o.Mul()(place, g.constant(np.array([0.5, 0.25, 0.125], np.float32), "frequencies")))]
     folded, _ = apply(g, FoldIndex(), FoldTables())
     assert names(folded) == []
     assert folded.outputs[0].node.operands[0].shape == (12, 3)

@@ -83,7 +83,8 @@ def positions(g: Graph) -> list[Value]:
     ids = g.input(i64(1, S), "ids")
     place = o.Reshape(shape=(1, S))(o.Add()(g.add(o.Iota(shape=(S,), axis=0, dtype=dt.i64)).value, g.constant(np.int64(0))))
     early = o.Slice(starts=(0, 0), sizes=(1, 1), steps=(1, 1))(place)
-    steps = o.Sub()(place, o.Slice(starts=(0, 0), sizes=(1, S), steps=(1, 1))(o.Concat(axis=1)(o.Sub()(early, g.constant(np.int64(1))), place)))
+    before = o.Concat(axis=1)(o.Sub()(early, g.constant(np.int64(1))), place)
+    steps = o.Sub()(place, o.Slice(starts=(0, 0), sizes=(1, S), steps=(1, 1))(before))
     jumps = o.CumSum(axis=1)(o.Cast(dtype=dt.i64)(o.NotEqual()(steps, g.constant(np.int64(1)))))
     return [o.Gather()(data(g, "table", 16, 2), place), o.Equal()(jumps, g.constant(np.int64(0))), o.Add()(ids, jumps)]
 

@@ -33,7 +33,8 @@ def attend(make: Callable[[Graph, Dim, Dim], tuple[Value | None, Value | None]],
     g = Graph()
     x, y, z = g.input(f32(2, 2, q, 4), "q"), g.input(f32(2, 2, k, 4), "k"), g.input(f32(2, 2, k, 4), "v")
     mask, bias = make(g, q, k)
-    g.outputs = [o.Attention(scale=0.5, has_mask=mask is not None, has_bias=bias is not None)(x, y, z, *(v for v in (mask, bias) if v is not None))]
+    op = o.Attention(scale=0.5, has_mask=mask is not None, has_bias=bias is not None)
+    g.outputs = [op(x, y, z, *(v for v in (mask, bias) if v is not None))]
     for n in (1, 3, 8):
         new = optimised(g, S=n, T=n + 2)
     found = [n.op for n in new.nodes if isinstance(n.op, o.Attention)]
@@ -102,7 +103,8 @@ def test_constant_masks() -> None:
     assert facts(attend(lambda g, q, k: (g.constant(low), None), 5, 5)) == (True, 0, None, False, False)
     assert facts(attend(lambda g, q, k: (g.constant(np.broadcast_to(low, (2, 1, 5, 5))), None), 5, 5)) == (True, 0, None, False, False)
     assert facts(attend(lambda g, q, k: (g.constant(band), None), 5, 5)) == (True, 0, 3, False, False)
-    assert facts(attend(lambda g, q, k: (None, g.constant(np.where(low, 0, -np.inf).astype(np.float32))), 5, 5)) == (True, 0, None, False, False)
+    bias = np.where(low, 0, -np.inf).astype(np.float32)
+    assert facts(attend(lambda g, q, k: (None, g.constant(bias)), 5, 5)) == (True, 0, None, False, False)
     assert facts(attend(lambda g, q, k: (g.constant(np.ones((5, 7), bool)), None), 5, 7)) == (False, 0, None, False, False)
     assert facts(attend(lambda g, q, k: (None, g.constant(np.zeros((5, 7), np.float32))), 5, 7)) == (False, 0, None, False, False)
     assert facts(attend(lambda g, q, k: (g.constant(np.tril(np.ones((3, 7), bool), 4)), None), 3, 7)) == (True, 4, None, False, False)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from tilewright import ops as o
@@ -27,6 +27,7 @@ S = sym("S", 1, 8)
 UNARY = [o.Neg, o.Tanh, o.Sigmoid, o.Relu, o.Silu, o.Square, o.Gelu, o.Abs, o.Sin]
 BINARY = [o.Add, o.Sub, o.Mul, o.Maximum, o.Minimum]
 WIDTH = 4
+KINDS = ["unary", "binary", "number", "matmul", "norm", "reduce", "view", "shape", "softmax", "where", "cast", "attend", "divide"]
 
 
 def number(g: Graph, draw: Any) -> Value:
@@ -48,7 +49,7 @@ def graphs(draw: st.DrawFn) -> Graph:
         return draw(st.sampled_from([v for v in pool if v.shape == (2, S, WIDTH)]))
 
     for _ in range(draw(st.integers(3, 18))):
-        kind = draw(st.sampled_from(["unary", "binary", "number", "matmul", "norm", "reduce", "view", "shape", "softmax", "where", "cast", "attend", "divide"]))
+        kind = draw(st.sampled_from(KINDS))
         x = draw(st.sampled_from(pool))
         new: Value
         if kind == "unary":
@@ -78,14 +79,15 @@ def graphs(draw: st.DrawFn) -> Graph:
             new = o.Reshape(shape=(2, S, WIDTH))(o.Transpose(perm=(0, 2, 1, 3))(o.Matmul()(p, v)))
         elif kind == "shape":
             flat = o.Reshape(shape=(2 * S, WIDTH))(full())
-            done = draw(st.sampled_from([lambda v: o.Relu()(v), lambda v: o.Matmul()(v, weight(WIDTH, WIDTH)), lambda v: o.Add()(v, weight(WIDTH))]))(flat)
-            new = o.Reshape(shape=(2, S, WIDTH))(done)
+            done = [o.Relu()(flat), o.Matmul()(flat, weight(WIDTH, WIDTH)), o.Add()(flat, weight(WIDTH))]
+            new = o.Reshape(shape=(2, S, WIDTH))(draw(st.sampled_from(done)))
         else:
             a = full()
             turned = o.Transpose(perm=(0, 2, 1))(a)
             halves = o.Split(axis=2, sizes=(1, 3))(a)
-            new = draw(st.sampled_from([o.Transpose(perm=(0, 2, 1))(turned), o.Concat(axis=2)(halves[1], halves[0]), o.Expand(shape=(2, S, WIDTH))(halves[0]),
-                                        o.Flip(axes=(2,))(o.Flip(axes=(2,))(a)), o.Slice(starts=(0, 0, 0), sizes=(2, S, 1), steps=(1, 1, 1))(a)]))
+            new = draw(st.sampled_from([
+                o.Transpose(perm=(0, 2, 1))(turned), o.Concat(axis=2)(halves[1], halves[0]), o.Expand(shape=(2, S, WIDTH))(halves[0]),
+                o.Flip(axes=(2,))(o.Flip(axes=(2,))(a)), o.Slice(starts=(0, 0, 0), sizes=(2, S, 1), steps=(1, 1, 1))(a)]))
         pool.append(new)
     chosen = draw(st.lists(st.sampled_from(pool[3:]), min_size=1, max_size=4))
     g.outputs = [pool[-1], *chosen]
@@ -104,8 +106,9 @@ def scaled(g: Graph) -> bool:
 @SETTINGS
 @given(graphs(), st.sampled_from(["", *optional_passes()]), st.integers(1, 5))
 def test_pipeline_keeps_meaning(g: Graph, disabled: str, n: int) -> None:
-    if scaled(g):
-        optimised(g, [disabled] if disabled else [], seed=1, tolerance=2e-3, S=n)
+    assume(scaled(g))
+    result = optimised(g, [disabled] if disabled else [], seed=1, tolerance=2e-3, S=n)
+    assert [v.type for v in result.outputs] == [v.type for v in g.outputs]
 
 
 @SETTINGS
@@ -149,7 +152,7 @@ def test_a_wrong_rule_is_noticed(mutant: Rule, module: Any, monkeypatch: pytest.
 def test_unknown_and_required_passes() -> None:
     g = Graph()
     g.outputs = [o.Neg()(g.input(f32(2), "x"))]
-    with pytest.raises(ConfigError, match="passes: 'fusee' cannot be disabled, the optional passes are canonicalise cse absorb-into-matmul"):
+    with pytest.raises(ConfigError, match="passes: 'fusee' cannot be disabled, the optional passes are canonicalise cse absorb-into"):
         run_pipeline(g, disable=["fusee"])
     with pytest.raises(ConfigError, match="'check-fold-only' cannot be disabled"):
         run_pipeline(g, disable=["check-fold-only"])
@@ -163,7 +166,7 @@ def test_log_and_callback() -> None:
     run_pipeline(g, log=log, on_pass=lambda name, graph: seen.append((name, len(graph.nodes))))
     assert log.hits["canonicalise"]["double_negation"] == 1
     assert seen[0] == ("canonicalise", 2)
-    assert list(log.dumps)[0] == "00-canonicalise"
+    assert next(iter(log.dumps)) == "00-canonicalise"
     assert "double_negation:1" in str(log)
     assert len(g.nodes) == 4  # the given graph stays
     assert_same(run(g, [np.ones(2, np.float32)]), [np.full(2, -1, np.float32)])

@@ -49,10 +49,10 @@ def fits(form: Linear, value: Value) -> bool:
     """The dtype holds every element exactly (integers would wrap around, floats round). Of unknown ranges, i64 holds all that occur."""
     known, dtype = form.range(value.shape), value.dtype
     if known is None or dtype.is_bool:
-        return dtype.name == "i64"
+        return str(dtype.name) == "i64"
     if dtype.is_int:
         info = np.iinfo(dtype.np)
-        return bool(dtype.name == "i64" or int(info.min) <= known[0] and known[1] <= int(info.max))
+        return bool(dtype.name == "i64" or (int(info.min) <= known[0] and known[1] <= int(info.max)))
     return max(-known[0], known[1]) <= EXACT[dtype.name]
 
 

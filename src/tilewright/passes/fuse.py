@@ -58,6 +58,18 @@ def reshape_of_reshape(inner: Any, root: Any) -> Value:
     return out
 
 
+def spread_casts(graph: Graph, log: Log) -> None:
+    """A cast that several ops read is computed again in each of their regions: cheaper than storing the wider copy."""
+    users = graph.users()
+    for n in [n for n in graph.nodes if isinstance(n.op, o.Cast) and n.types[0].dtype.itemsize > n.operands[0].dtype.itemsize]:
+        readers = list(dict.fromkeys(users[n.value]))
+        for u in readers[1:]:
+            if is_elementwise(u) or isinstance(u.op, NORMS) or is_reduction(u):
+                again = n.op(*n.operands, name=n.name, place=n.place)
+                u.operands = tuple(again if v is n.value else v for v in u.operands)
+                log.hit("cast_again")
+
+
 @dataclass(frozen=True)
 class Fuse(Pass):
     """Before: canonical graph, everything recognised and merged.
@@ -72,6 +84,7 @@ class Fuse(Pass):
 
     def run(self, graph: Graph, log: Log) -> Graph:
         apply_rules(graph, [reshape_after_epilogue, reshape_of_reshape], log)
+        spread_casts(graph, log)
         sort_nodes(graph)  # a region needs a result that somebody reads
         regions = Regions(graph)
         order = list(graph.nodes)

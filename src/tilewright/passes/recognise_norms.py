@@ -62,7 +62,9 @@ def layer_norm(root: Any) -> Value | None:
     if not isinstance(centred.op, o.Sub):
         return None
     x, mean = centred.node.operands
-    if not isinstance(mean.op, o.Mean) or mean.node.operands[0] is not x or not mean.op.keepdims or trailing(mean.op.axes, len(x.shape)) != op.naxes:
+    if not isinstance(mean.op, o.Mean) or mean.node.operands[0] is not x or not mean.op.keepdims:
+        return None
+    if trailing(mean.op.axes, len(x.shape)) != op.naxes:
         return None
     out: Value = o.LayerNorm(eps=op.eps, naxes=op.naxes, affine=op.affine)(x, *weight)
     return out

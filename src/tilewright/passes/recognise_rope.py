@@ -103,4 +103,59 @@ def partial_rope(turned: Any, rest: Value, root: Any) -> Value | None:
     return out
 
 
-RULES = [rope, partial_rope]
+TURN = (P(o.Sub, P(o.Mul, Var("a"), COS), P(o.Mul, Var("b"), SIN)), P(o.Add, P(o.Mul, Var("b"), COS), P(o.Mul, Var("a"), SIN)))
+
+
+@rule(P(o.Concat, *TURN, name="root"))
+def rope_of_halves(a: Value, b: Value, cos: Value, sin: Value, root: Any) -> Value | None:
+    """concat(x1*cos - x2*sin, x2*cos + x1*sin): each half written out."""
+    last, shape = len(a.shape) - 1, root.types[0].shape
+    (x, start, n), second = part_of(a), part_of(b)
+    if root.op.axis != last or second != (x, start + n, n) or a.shape != b.shape or not isinstance(n, int) or shape[last] != 2 * n:
+        return None
+    whole: Value = x
+    if x.shape != shape:
+        whole = o.Slice(starts=(*(0,) * last, start), sizes=shape, steps=(1,) * (last + 1))(x)
+    return turned(whole, cos, sin, interleaved=False)
+
+
+@rule(P(o.Reshape, P(o.Concat, P(o.Reshape, TURN[0]), P(o.Reshape, TURN[1]), name="pairs"), name="root"))
+def rope_of_pairs(a: Value, b: Value, cos: Value, sin: Value, pairs: Any, root: Any) -> Value | None:
+    """The same with neighbours: the two results are stacked on a new last axis and flattened."""
+    shape, first, second = root.types[0].shape, lane_of(a), lane_of(b)
+    if first is None or second is None or first[0] is not second[0] or (first[1], second[1]) != (0, 1):
+        return None
+    stacked = pairs.types[0].shape
+    if stacked != (*a.shape, 2) or pairs.op.axis != len(stacked) - 1 or first[0].shape != shape:
+        return None
+    return turned(first[0], cos, sin, interleaved=True)
+
+
+def turned(x: Value, cos: Value, sin: Value, *, interleaved: bool) -> Value | None:
+    want = (*x.shape[:-1], x.shape[-1] // 2)
+    for t in (cos, sin):
+        lead = len(want) - len(t.shape)
+        if lead < 0 or any(d not in (1, w) for d, w in zip(t.shape, want[lead:], strict=True)) or not x.dtype.is_float:
+            return None
+    out: Value = o.Rope(interleaved=interleaved)(x, cos, sin)
+    return out
+
+
+def lane_of(v: Value) -> tuple[Value, int] | None:
+    """(x, 0 or 1): v holds the even or odd elements of x's rows, by a step of 2 or by pairs on a last axis."""
+    if isinstance(v.op, o.Slice):
+        op, x = v.op, v.node.operands[0]
+        last = len(x.shape) - 1
+        plain = all(s == 0 for s in op.starts[:last]) and op.sizes[:last] == x.shape[:last] and op.steps == (*(1,) * last, 2)
+        start = op.starts[last]
+        return (x, start) if plain and start in (0, 1) and isinstance(start, int) and x.shape[last] == 2 * op.sizes[last] else None
+    if not isinstance(v.op, o.Reshape):
+        return None
+    pair, start, size = part_of(v.node.operands[0])
+    if size != 1 or pair.shape != (*v.shape, 2) or not isinstance(pair.op, o.Reshape) or start not in (0, 1) or not isinstance(start, int):
+        return None
+    x = pair.node.operands[0]
+    return (x, start) if x.shape == (*v.shape[:-1], 2 * v.shape[-1]) else None
+
+
+RULES = [rope, partial_rope, rope_of_halves, rope_of_pairs]
