@@ -260,7 +260,7 @@ def _why_not(file: _File, target: TargetSpec, trust: bool) -> str | None:
     header = file.header
     if header["program"] is None:
         return "it holds no machine code"
-    if header["target"] != _target_data(target) or header["abi"] != ABI_VERSION:
+    if header["target"] != _target_data(target) or (header["abi"], header["tilewright"]) != (ABI_VERSION, __version__):
         return "its machine code is for another kind of CPU or another release"
     if trust:
         return None

@@ -91,10 +91,8 @@ def measure_bound(session: Session, bound: Bound, repeat: int) -> Profile:
 
 
 def _spans(ticks: Any) -> Any:
-    """From the first thread's start to the last thread's end, for each launch."""
-    begin = np.where(ticks[..., 0] > 0, ticks[..., 0], np.iinfo(np.int64).max).min(axis=1, initial=np.iinfo(np.int64).max)
-    end = ticks[..., 1].max(axis=1, initial=0)
-    return np.where(end > 0, end - begin, 0).astype(float)
+    """The longest part of each launch: how long the slowest thread worked on it, without the time in which it was still waking up."""
+    return (ticks[..., 1] - ticks[..., 0]).max(axis=1, initial=0).astype(float)
 
 
 def _total(ticks: Any) -> float:
