@@ -265,7 +265,7 @@ def test_rope_written_out() -> None:
         return torch.stack([a * c - b * s, a * s + b * c], -1).flatten(-2)
 
     def pairs(x: torch.Tensor) -> torch.Tensor:
-        a, b = x.unflatten(-1, (-1, 2)).unbind(-1)
+        a, b = x.reshape(2, 5, 3, 2).unbind(-1)
         return torch.stack([a * c - b * s, b * c + a * s], -1).reshape(x.shape)
 
     def conjugate(x: torch.Tensor) -> torch.Tensor:
