@@ -139,6 +139,7 @@ def test_report_and_profile(net: Net, tmp_path: Path) -> None:
     session(x)
     report = session.report()
     data = report.data
+    assert len(session._free) == 1, "a report gives back what it takes"
     assert data["arena"]["bytes"] >= data["arena"]["bound"] - 64
     assert set(data["stages_s"]) == {"import", "passes", "select", "code", "pack", "plan"}
     assert all(row["us"] > 0 and row["flops"] > 0 and row["bytes"] > 0 and row["roofline"] > 0 for row in data["launches"])

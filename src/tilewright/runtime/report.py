@@ -51,7 +51,9 @@ def make_report(session: Session) -> Report:
 
     profile = measure_bound(session, _zeros(session, env), 3)
     placement = executable.place(env)
-    instance = session.take().instance(tuple(env[s.name] for s in session.interface.symbols))
+    workspace = session.take()
+    instance = workspace.instance(tuple(env[s.name] for s in session.interface.symbols))
+    session.give(workspace)
     naive = sum(placement.sizes[b] for b in executable.plan.temps)
     data |= {
         "shape": dict(env),
