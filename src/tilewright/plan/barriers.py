@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ..kernels.launch import Buffer, Launch, Pointer
 
@@ -26,9 +27,14 @@ class Access:
     write: bool
 
 
-def is_serial(grid: int, flops: int, moved: int) -> bool:
-    """Too little work to divide: one program, or an estimated time below the threshold."""
-    return grid <= 1 or flops / FLOPS_PER_NS + moved / BYTES_PER_NS < SERIAL_NS
+def nanoseconds(flops: Any, moved: Any) -> Any:
+    """Rough time of this work on one core; numbers or arrays of them."""
+    return flops / FLOPS_PER_NS + moved / BYTES_PER_NS
+
+
+def is_serial(grid: Any, flops: Any, moved: Any) -> Any:
+    """Too little work to divide: one program, or an estimated time below the threshold. Numbers or arrays of them."""
+    return (grid <= 1) | (nanoseconds(flops, moved) < SERIAL_NS)
 
 
 def accesses(launch: Launch, offsets: dict[Buffer, int], sizes: dict[Buffer, int]) -> list[Access]:

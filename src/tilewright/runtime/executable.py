@@ -15,7 +15,7 @@ from ..core.dims import Symbol
 from ..core.errors import VerifyError
 from ..ir.types import TensorType
 from ..kernels.launch import ErrorWord, Launch, Pointer, Program
-from ..plan.barriers import BYTES_PER_NS, FLOPS_PER_NS, SERIAL_NS
+from ..plan.barriers import is_serial, nanoseconds
 from ..plan.plan import Placement, Plan
 from ..plan.values import DimTable
 from ..tile.ir import Kernel
@@ -143,15 +143,14 @@ class Executable:
         patches[:, 0], patches[:, 1], patches[:, 2] = base + 8 * self._io_words, self._io_slots, words[self._io_words]
         ways = self._ways(values)
         grid = values[self._grid[ways]]
-        serial = self._always_serial | (grid <= 1)
-        estimate = values[self._flops] / FLOPS_PER_NS + values[self._bytes] / BYTES_PER_NS
-        serial |= estimate < SERIAL_NS
+        flops, moved = values[self._flops], values[self._bytes]
+        serial = self._always_serial | is_serial(grid, flops, moved)
         thunks = np.zeros((len(self.launches), THUNK_WORDS), np.int64)
         thunks[:, 0], thunks[:, 1], thunks[:, 2] = self._functions[ways], base + 8 * self._starts[ways], grid
         thunks[:, 3] = SERIAL * serial + BARRIER * np.array(placement.sync(tuple(serial.tolist())), bool)
         scratch = -(-int(values[self._scratch[ways]].max(initial=0)) // SCRATCH_ALIGNMENT) * SCRATCH_ALIGNMENT
-        return Instance(dict(env), placement, arena, words, thunks, patches, scratch, bool(serial.all()), float(estimate.sum()), values,
-                        self._temp_words, ways)
+        return Instance(dict(env), placement, arena, words, thunks, patches, scratch, bool(serial.all()), float(nanoseconds(flops, moved).sum()),
+                        values, self._temp_words, ways)
 
     def _ways(self, values: Array) -> Array:
         """For each launch, which of its kernels runs: the first variant whose guard holds, else its own."""
