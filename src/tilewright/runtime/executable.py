@@ -149,8 +149,9 @@ class Executable:
         thunks[:, 0], thunks[:, 1], thunks[:, 2] = self._functions[ways], base + 8 * self._starts[ways], grid
         thunks[:, 3] = SERIAL * serial + BARRIER * np.array(placement.sync(tuple(serial.tolist())), bool)
         scratch = -(-int(values[self._scratch[ways]].max(initial=0)) // SCRATCH_ALIGNMENT) * SCRATCH_ALIGNMENT
-        return Instance(dict(env), placement, arena, words, thunks, patches, scratch, bool(serial.all()), float(nanoseconds(flops, moved).sum()),
-                        values, self._temp_words, ways)
+        work = float(nanoseconds(flops, moved).sum())
+        alone = bool(serial.all())
+        return Instance(dict(env), placement, arena, words, thunks, patches, scratch, alone, work, values, self._temp_words, ways)
 
     def _ways(self, values: Array) -> Array:
         """For each launch, which of its kernels runs: the first variant whose guard holds, else its own."""
