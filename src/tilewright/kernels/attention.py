@@ -330,8 +330,8 @@ class AttentionKernel:
             scale = self._weights(before, top)
             b.store(self.sum, (row, 0), b.load(self.sum, (row, 0), (rows, 1)) * scale + b.reduce("sum", p, 1))
             for column in self._panels():
-                acc = b.load(self.acc, (row, column), (rows, c.width)) * scale
-                b.store(self.acc, (row, column), self._values(key, rows, acc, column))
+                part = self._values(key, rows, b.full((rows, c.width), 0.0, self.dtype), column)
+                b.store(self.acc, (row, column), b.fma(b.load(self.acc, (row, column), (rows, c.width)), scale, part))
 
         if self.op.causal and self.offset is not None:
             with b.if_(b.compare("le", key, self.first + row + (rows - 1) + self.offset)):

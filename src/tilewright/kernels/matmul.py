@@ -3,8 +3,8 @@
 B is read as panels [ceil(N/width), K, width]: a constant is packed once when the program is built, a run-time B by a launch before
 (unless its columns are contiguous, then it is read in place). A is read in place, element by element, through any strides.
 One program computes one block of rows × one panel: the block is cut into tiles of at most `rows` rows of nearly equal height, and
-each tile keeps its accumulators in registers over the whole of K: one FMA chain per element in K order, so neither M, N,
-batch nor threads change a bit. Columns past N are masked when stored; K = 0 gives epilogue(0); zero-sized results run no program.
+each tile keeps its accumulators in registers. An element is the sum, in order, of FMA chains over CHAIN steps of K: neither M, N,
+batch nor threads change a bit, and the error grows with K/CHAIN + CHAIN instead of K. Columns past N are masked when stored; K = 0 gives epilogue(0); zero-sized results run no program.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from ..core.dims import Dim, ceildiv, divisible, minimum, product
+from ..core.dims import Dim, ceildiv, divisible, maximum, minimum, product
 from ..core.dtypes import DType, compute_dtype
 from ..core.target_spec import TargetSpec
 from ..ir.graph import Value
@@ -24,6 +24,9 @@ from .launch import Buffer, Launch, Packed
 from .pointwise import unravel
 from .region import Evaluator, Operand, Region, collapse, narrow, widen
 from .template import Reason, Template, region_bytes, region_flops
+
+
+CHAIN = 128  # part of the numerics, not of the tuning: every variant of a matmul sums like this
 
 
 @dataclass(frozen=True)
@@ -253,7 +256,7 @@ def row_block(m: Dim, p: Problem, config: Config, target: TargetSpec) -> Dim:
     fit = min(fit, 48 * config.rows)
     panels = ceildiv(p.n, config.width)
     if not isinstance(m, int):
-        return minimum(m, fit)
+        return maximum(minimum(m, fit), 1)
     if isinstance(panels, int):
         share = -(-m * panels // (4 * target.cores))
         fit = min(fit, max(4 * config.rows, -(-share // config.rows) * config.rows))
@@ -317,15 +320,21 @@ def _accumulate(
         left = widen(b, b.load(a, (*at, row, i), (rows, 1)))
         return b.mma(left, right, acc)
 
-    main = k // config.unroll * config.unroll
-    with b.loop(0, main, config.unroll, [b.full((rows, width), 0.0, wide)]) as loop:
-        acc = loop.carried[0]
-        for u in range(config.unroll):
-            acc = step(loop.index + u, acc)
-        loop.next(acc)
-    with b.loop(main, k, 1, [loop.results[0]]) as tail:
-        tail.next(step(tail.index, tail.carried[0]))
-    out: Tile = tail.results[0]
+    def chain(start: Ix | int, stop: Ix | int) -> Tile:
+        main = start + (stop - start) // config.unroll * config.unroll
+        with b.loop(start, main, config.unroll, [b.full((rows, width), 0.0, wide)]) as loop:
+            acc = loop.carried[0]
+            for u in range(config.unroll):
+                acc = step(loop.index + u, acc)
+            loop.next(acc)
+        with b.loop(main, stop, 1, [loop.results[0]]) as tail:
+            tail.next(step(tail.index, tail.carried[0]))
+        found: Tile = tail.results[0]
+        return found
+
+    with b.loop(0, k, CHAIN, [b.full((rows, width), 0.0, wide)]) as blocks:
+        blocks.next(blocks.carried[0] + chain(blocks.index, b.minimum(blocks.index + CHAIN, k)))
+    out: Tile = blocks.results[0]
     return out
 
 
