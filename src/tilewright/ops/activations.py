@@ -114,7 +114,7 @@ class Elu(Unary):
     errors = [E(i32(3), match="needs float operands")]
 
     def ref(self, x: Any) -> Any:
-        return np.where(x > 0, x, x.dtype.type(self.alpha) * np.expm1(np.minimum(x, 0)))
+        return np.where(x > 0, x, x.dtype.type(self.alpha) * np.expm1(np.where(x > 0, 0, x)))  # keeps -0
 
     def lower(self, t: Any, x: Any) -> Any:
         return t.select(t.cmp("gt", x, 0), x, t.unary("expm1", x) * self.alpha)
