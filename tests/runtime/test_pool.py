@@ -190,7 +190,7 @@ def test_a_call_after_the_pool_closed_runs_alone() -> None:
 
 def test_leaving_while_a_daemon_thread_is_inside_a_run() -> None:
     done = script("""
-        schedule = ping_pong(20000, 2000, 2)
+        schedule = ping_pong(500, 2000, 2)
         def forever():
             while True: schedule.run()
         threading.Thread(target=forever, daemon=True).start()

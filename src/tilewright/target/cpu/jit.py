@@ -34,9 +34,9 @@ def _llvm() -> Any:
 
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    # A child that is forked while another thread is inside LLVM would find llvmlite's lock taken for ever.
-    lock = ffi.lib._lock._lock
-    os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
+    # A child forked while another thread is inside LLVM would find llvmlite's lock taken for ever. (Taking it before the fork instead
+    # can deadlock: llvmlite frees objects, under this lock, wherever the garbage collector happens to run.)
+    os.register_at_fork(after_in_child=ffi.lib._lock._lock._at_fork_reinit)
     return llvm
 
 
