@@ -250,17 +250,15 @@ def leaves_of_epilogue(region: Region, product_value: Value) -> list[Value]:
 
 
 def row_block(m: Dim, p: Problem, config: Config, target: TargetSpec) -> Dim:
-    """Rows of one program: A's block stays in half of L2; several programs per core where M allows."""
+    """Rows of one program: A's block stays in half of L2, blocks are of nearly equal height, several programs per core where M allows."""
     depth = p.k if isinstance(p.k, int) else 4096
-    fit = max(config.rows, target.l2 // 2 // max(depth * p.dtype.itemsize, 1) // config.rows * config.rows)
+    fit = max(config.rows, target.l2 // 2 // max(depth * p.dtype.itemsize, 1))
     fit = min(fit, 48 * config.rows)
     panels = ceildiv(p.n, config.width)
-    if not isinstance(m, int):
-        return maximum(minimum(m, fit), 1)
-    if isinstance(panels, int):
-        share = -(-m * panels // (4 * target.cores))
-        fit = min(fit, max(4 * config.rows, -(-share // config.rows) * config.rows))
-    return max(1, min(m, fit))
+    if isinstance(m, int) and isinstance(panels, int):
+        fit = min(fit, max(4 * config.rows, -(-m * panels // (4 * target.cores))))
+    blocks = maximum(1, ceildiv(m, fit))
+    return maximum(1, minimum(m, ceildiv(ceildiv(m, blocks), config.rows) * config.rows))
 
 
 def tile_heights(m: Dim, block: Dim, rows: int) -> list[int]:
