@@ -265,3 +265,20 @@ def test_this_suite_can_fail() -> None:
     out, _ = run_graph(good, [x, y], program=select(broken, target("avx512")))
     with pytest.raises(AssertionError):
         np.testing.assert_allclose(out[0], run(good, [x, y])[0])
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("n,k", [(70, 1300), (64, 512), (5, 129)])
+def test_a_row_alone_has_the_bits_of_a_row_in_a_batch(level: str, n: int, k: int) -> None:
+    w = np.random.default_rng(1).standard_normal((n, k)).astype("f4")
+    x = np.random.default_rng(2).standard_normal((29, k)).astype("f4")
+    m = sym("M", 1, 4096)
+
+    def product(rows: Any) -> Graph:
+        return single(lambda g, v: F.matmul(v[0], g.constant(w, "w"), transpose_b=True), t(f32, rows, k))
+
+    (whole,), _ = run_graph(product(29), [x], level)
+    np.testing.assert_allclose(whole, x.astype("f8") @ w.T.astype("f8"), rtol=1e-4, atol=2e-4)
+    for rows, graph in ((1, product(1)), (7, product(7)), (29, product(m)), (2, product(m))):
+        (part,), _ = run_graph(graph, [x[:rows]], level)
+        assert part.tobytes() == whole[:rows].tobytes()

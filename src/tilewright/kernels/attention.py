@@ -161,23 +161,32 @@ class AttentionKernel:
         )
 
     def _rotate(
-        self, view: View, tables: tuple[View, View], head: Ix | int, row: Ix | int, d: int, limit: tuple[Ix | int, None] | None, rows: int
-    ) -> Tile:
-        """Columns d… of `rows` rotated rows; the pair of a column is half a row away."""
+        self,
+        view: View,
+        tables: tuple[View, View],
+        head: Ix | int,
+        row: Ix | int,
+        d: Ix | int,
+        limit: tuple[Ix | int, None] | None,
+        rows: int,
+    ) -> tuple[Tile, Tile]:
+        """Columns d… of the first and of the second half of `rows` rotated rows."""
         b, n, half = self.call.b, self.lanes, self.depth // 2
-        at = d % half
 
-        def get(x: View, column: int) -> Tile:
+        def get(x: View, column: Ix | int) -> Tile:
             return widen(b, b.load(x, (self.bi, head, row, column), (rows, n), limit=limit))
 
-        first, second, cos, sin = get(view, at), get(view, at + half), get(tables[0], at), get(tables[1], at)
-        return first * cos - second * sin if d < half else second * cos + first * sin
+        first, second, cos, sin = get(view, d), get(view, d + half), get(tables[0], d), get(tables[1], d)
+        return first * cos - second * sin, second * cos + first * sin
 
     def _stage_queries(self, row: Ix | int, rows: int) -> None:
         """Rotated queries of one tile of rows into local memory (row counts from the block's first)."""
+        b, half = self.call.b, self.depth // 2
         assert self.q_tables is not None and self.rotated is not None
-        for d in range(0, self.depth, self.lanes):
-            self.call.b.store(self.rotated, (row, d), self._rotate(self.q, self.q_tables, self.hi, self.first + row, d, None, rows))
+        with b.loop(0, half, self.lanes) as loop:
+            both = self._rotate(self.q, self.q_tables, self.hi, self.first + row, loop.index, None, rows)
+            for place, x in zip((loop.index, loop.index + half), both, strict=True):
+                b.store(self.rotated, (row, place), x)
 
     def _query(self, row: Ix | int, column: Ix | int, rows: int) -> Tile:
         b = self.call.b
@@ -217,18 +226,33 @@ class AttentionKernel:
         return lo, hi
 
     def _pack(self, key: Ix | int) -> None:
-        """Kᵀ of one tile into local memory; columns past the end are zero."""
+        """Kᵀ of one tile into local memory, block by block of n keys; columns past the end are zero."""
         b, c, n = self.call.b, self.config, self.lanes
-        for j in range(0, c.keys, n):
-            for d in range(0, self.depth, n):
-                inside = self.depth - d
-                left = self.skw - (key + j)
-                if self.k_tables:
-                    x = self._rotate(self.k, self.k_tables, self.kvh, key + j, d, (left, None), n)
-                else:
-                    x = widen(b, b.load(self.k, (self.bi, self.kvh, key + j, d), (n, n), limit=(left, None if inside >= n else inside)))
-                x = b.transpose(x)
-                b.store(self.kt, (d, j), x, limit=None if inside >= n else (inside, None))
+        with b.loop(0, c.keys, n) as loop:
+            left = self.skw - (key + loop.index)
+            with b.if_(b.compare("ge", left, n)):
+                self._pack_block(key + loop.index, loop.index, None)
+            with b.if_(b.compare("lt", left, n)):
+                self._pack_block(key + loop.index, loop.index, left)
+
+    def _pack_block(self, key: Ix | int, column: Ix | int, left: Ix | int | None) -> None:
+        """n keys from `key` on, of which `left` exist, to columns `column`…"""
+        b, n = self.call.b, self.lanes
+        limit = None if left is None else (left, None)
+        if self.k_tables:
+            half = self.depth // 2
+            with b.loop(0, half, n) as loop:
+                both = self._rotate(self.k, self.k_tables, self.kvh, key, loop.index, limit, n)
+                for place, x in zip((loop.index, loop.index + half), both, strict=True):
+                    b.store(self.kt, (place, column), b.transpose(x))
+            return
+        whole = self.depth // n * n
+        with b.loop(0, whole, n) as loop:
+            x = widen(b, b.load(self.k, (self.bi, self.kvh, key, loop.index), (n, n), limit=limit))
+            b.store(self.kt, (loop.index, column), b.transpose(x))
+        if rest := self.depth - whole:
+            x = widen(b, b.load(self.k, (self.bi, self.kvh, key, whole), (n, n), limit=(left, rest)))
+            b.store(self.kt, (whole, column), b.transpose(x), limit=(rest, None))
 
     # --- one tile of rows against one tile of keys ----------------------------------------------------------------------
     def _scores(self, key: Ix | int, row: Ix | int, rows: int) -> Tile:

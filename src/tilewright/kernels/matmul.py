@@ -3,8 +3,9 @@
 B is read as panels [ceil(N/width), K, width]: a constant is packed once when the program is built, a run-time B by a launch before
 (unless its columns are contiguous, then it is read in place). A is read in place, element by element, through any strides.
 One program computes one block of rows × one panel: the block is cut into tiles of at most `rows` rows of nearly equal height, and
-each tile keeps its accumulators in registers. An element is the sum, in order, of FMA chains over CHAIN steps of K: neither M, N,
-batch nor threads change a bit, and the error grows with K/CHAIN + CHAIN instead of K. Columns past N are masked when stored; K = 0 gives epilogue(0); zero-sized results run no program.
+each tile keeps its accumulators in registers. An element is the sum, in order, of FMA chains over CHAIN steps of K: neither M,
+N, batch nor threads change a bit, and the error grows with K/CHAIN + CHAIN instead of K. Columns past N are masked when
+stored; K = 0 gives epilogue(0); zero-sized results run no program.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from ..core.dims import Dim, ceildiv, divisible, maximum, minimum, product
+from ..core.dims import Dim, at_most, ceildiv, divisible, maximum, minimum, product
 from ..core.dtypes import DType, compute_dtype
 from ..core.target_spec import TargetSpec
 from ..ir.graph import Value
@@ -25,17 +26,19 @@ from .pointwise import unravel
 from .region import Evaluator, Operand, Region, collapse, narrow, widen
 from .template import Reason, Template, region_bytes, region_flops
 
-
 CHAIN = 128  # part of the numerics, not of the tuning: every variant of a matmul sums like this
+MAX_BLOCK = 48  # tiles of rows in one program
 
 
 @dataclass(frozen=True)
 class Config:
-    """Register tile (rows × width) and how far K is unrolled."""
+    """Register tile (rows × width), how far K is unrolled, and the depth of a K block that stays in L2 while a block of rows passes
+    (a multiple of CHAIN, so it changes no bit)."""
 
     rows: int
     width: int
     unroll: int = 4
+    depth: int = 4 * CHAIN
 
 
 def default_config(dtype: DType, n: Dim, target: TargetSpec) -> Config:
@@ -207,14 +210,39 @@ def _launch(
     first = rest % blocksw * blockw
     height = b.minimum(blockw, mw - first)
 
-    def tile(row: Ix | int, rows_: int) -> None:
-        limit = None if nw is None else nw - panel * config.width
-        acc = _accumulate(b, a_view, b_view, at, row, panel, kw, rows_, config, p.dtype, limit if in_place else None)
-        if p.alpha != 1.0:
-            acc = acc * p.alpha
+    limit = None if nw is None else nw - panel * config.width
+    wide = compute_dtype(p.dtype)
+
+    def accumulate(row: Ix | int, start: Ix | int, stop: Ix | int, total: Tile) -> Tile:
+        return _accumulate(b, a_view, b_view, at, row, panel, start, stop, total, config, limit if in_place else None)
+
+    def finish(row: Ix | int, acc: Tile) -> None:
+        acc = acc * p.alpha if p.alpha != 1.0 else acc
         _epilogue(b, region, out_value, acc, ins, outs, (*at, row), panel * config.width, limit)
 
-    for_each_tile(b, first, height, config.rows, sizes_used, tile)
+    def tile(row: Ix | int, rows_: int) -> None:
+        finish(row, accumulate(row, 0, kw, b.full((rows_, config.width), 0.0, wide)))
+
+    if at_most(p.k, config.depth) or at_most(m, config.rows):
+        for_each_tile(b, first, height, config.rows, sizes_used, tile)
+    else:
+        sums = b.scratch(wide, (block if isinstance(block, int) else MAX_BLOCK * config.rows, config.width))
+
+        def clear(row: Ix | int, rows_: int) -> None:
+            b.store(sums, (row - first, 0), b.full((rows_, config.width), 0.0, wide))
+
+        for_each_tile(b, first, height, config.rows, sizes_used, clear)
+        with b.loop(0, kw, config.depth) as blocks:
+            start, stop = blocks.index, b.minimum(blocks.index + config.depth, kw)
+
+            def part(row: Ix | int, rows_: int) -> None:
+                total = accumulate(row, start, stop, b.load(sums, (row - first, 0), (rows_, config.width)))
+                with b.if_(b.compare("lt", stop, kw)):
+                    b.store(sums, (row - first, 0), total)
+                with b.if_(b.compare("eq", stop, kw)):
+                    finish(row, total)
+
+            for_each_tile(b, first, height, config.rows, sizes_used, part)
     grid = product(sizes[:-1]) * ceildiv(m, block) * panels.shape[-3]
     pairs = [
         (o.buffer, r.buffer)
@@ -253,7 +281,7 @@ def row_block(m: Dim, p: Problem, config: Config, target: TargetSpec) -> Dim:
     """Rows of one program: A's block stays in half of L2, blocks are of nearly equal height, several programs per core where M allows."""
     depth = p.k if isinstance(p.k, int) else 4096
     fit = max(config.rows, target.l2 // 2 // max(depth * p.dtype.itemsize, 1))
-    fit = min(fit, 48 * config.rows)
+    fit = min(fit, MAX_BLOCK * config.rows)
     panels = ceildiv(p.n, config.width)
     if isinstance(m, int) and isinstance(panels, int):
         fit = min(fit, max(4 * config.rows, -(-m * panels // (4 * target.cores))))
@@ -298,41 +326,35 @@ def _accumulate(
     at: list[Ix | int],
     row: Ix | int,
     panel: Ix | int,
-    k: Ix,
-    rows: int,
+    start: Ix | int,
+    stop: Ix | int,
+    total: Tile,
     config: Config,
-    dtype: DType,
     limit: Ix | int | None,
 ) -> Tile:
-    """The K loop: rank-1 updates of rows×width accumulators."""
-    width = config.width
-    wide = compute_dtype(dtype)
+    """total + the K range in chains of CHAIN rank-1 updates of rows×width accumulators."""
+    rows, width = total.shape
+    lanes_limit = None if limit is None else (None, limit)
 
     def step(i: Ix | int, acc: Tile) -> Tile:
-        right = widen(
-            b,
-            b.load(
-                panel_view, (*at, panel, i, 0), (1, width), axes=(len(at) + 1, len(at) + 2), limit=None if limit is None else (None, limit)
-            ),
-        )
-        left = widen(b, b.load(a, (*at, row, i), (rows, 1)))
-        return b.mma(left, right, acc)
+        right = widen(b, b.load(panel_view, (*at, panel, i, 0), (1, width), axes=(len(at) + 1, len(at) + 2), limit=lanes_limit))
+        return b.mma(widen(b, b.load(a, (*at, row, i), (rows, 1))), right, acc)
 
-    def chain(start: Ix | int, stop: Ix | int) -> Tile:
-        main = start + (stop - start) // config.unroll * config.unroll
-        with b.loop(start, main, config.unroll, [b.full((rows, width), 0.0, wide)]) as loop:
+    def chain(first: Ix | int, last: Ix | int) -> Tile:
+        main = first + (last - first) // config.unroll * config.unroll
+        with b.loop(first, main, config.unroll, [b.full((rows, width), 0.0, total.dtype)]) as loop:
             acc = loop.carried[0]
             for u in range(config.unroll):
                 acc = step(loop.index + u, acc)
             loop.next(acc)
-        with b.loop(main, stop, 1, [loop.results[0]]) as tail:
+        with b.loop(main, last, 1, [loop.results[0]]) as tail:
             tail.next(step(tail.index, tail.carried[0]))
         found: Tile = tail.results[0]
         return found
 
-    with b.loop(0, k, CHAIN, [b.full((rows, width), 0.0, wide)]) as blocks:
-        blocks.next(blocks.carried[0] + chain(blocks.index, b.minimum(blocks.index + CHAIN, k)))
-    out: Tile = blocks.results[0]
+    with b.loop(start, stop, CHAIN, [total]) as chains:
+        chains.next(chains.carried[0] + chain(chains.index, b.minimum(chains.index + CHAIN, stop)))
+    out: Tile = chains.results[0]
     return out
 
 
