@@ -30,6 +30,18 @@ def _verify(graph: Graph, where: str) -> None:
             names.add(name)
         seen.update(n.values)
     _check_ends(graph, seen, where)
+    _check_donated(graph, where)
+
+
+def _check_donated(graph: Graph, where: str) -> None:
+    for i, k in graph.donated.items():
+        if not (0 <= i < len(graph.inputs) and 0 <= k < len(graph.outputs)):
+            raise VerifyError(f"{where}: input {i} cannot be donated to output {k}: there are {len(graph.inputs)} and {len(graph.outputs)}")
+        if graph.inputs[i].type != graph.outputs[k].type:
+            raise VerifyError(f"{where}: donated input %{graph.inputs[i].name} is {graph.inputs[i].type}, but output {k} is "
+                              f"{graph.outputs[k].type}")
+    if len(set(graph.donated.values())) != len(graph.donated):
+        raise VerifyError(f"{where}: two inputs are donated to one output: {graph.donated}")
 
 
 def _check_node(graph: Graph, n: Node, seen: set[Value], where: str) -> None:
@@ -70,11 +82,14 @@ def _check_attribute(value: Any, what: str) -> None:
 
 
 def _check_region(body: Graph, where: str) -> None:
-    """A body verifies by itself, holds no region, and has at most one anchor among elementwise ops, views and sources."""
+    """A body verifies by itself, holds no region, and has at most one anchor among elementwise ops, views and sources
+    (ropes before an attention belong to it)."""
     _verify(body, where)
     if any(n.op.name == "fused" for n in body.nodes):
         raise VerifyError(f"{where}: a region inside a region")
     anchors = [n for n in body.nodes if not (n.op.traits.elementwise or n.op.traits.view or n.op.traits.source)]
+    if any(n.op.name == "attention" for n in anchors):  # it may rotate its queries and keys itself
+        anchors = [n for n in anchors if n.op.name != "rope"]
     if len(anchors) > 1:
         raise VerifyError(f"{where}: a region has at most one anchor, got {', '.join(f'%{n.name} = {n.op.name}' for n in anchors)}")
 

@@ -36,6 +36,7 @@ def convert_dtype(graph: Graph, dtype: DType) -> Graph:
     inputs = {v: new.inputs[i] for i, v in enumerate(v for n in graph.nodes if isinstance(n.op, o.Input) for v in n.values)}
     new.inputs = [inputs[v] for v in graph.inputs]
     new.outputs = [_cast(env[v], v.dtype) if env[v].dtype != v.dtype else env[v] for v in graph.outputs]
+    new.donated, new.call_symbols = dict(graph.donated), graph.call_symbols
     return new
 
 

@@ -26,7 +26,7 @@ class Decompose(Pass):
                 log.hit(n.op.name)
                 made = n.op.decompose(*(env[v] for v in n.operands))
                 env.update(zip(n.values, made if isinstance(made, tuple) else (made,), strict=True))
-            new.inputs, new.outputs = [env[v] for v in graph.inputs], [env[v] for v in graph.outputs]
+            new.take_ends(graph, env)
             graph = new
         return graph
 

@@ -12,6 +12,9 @@ from .regions import CONTRACTIONS, NORMS, Regions, is_anchor, is_elementwise, is
 from .view_rules import kept_tail
 
 
+REGISTER = 16  # lanes of the widest registers that rotate at once
+
+
 def leads_to_anchor(v: Value) -> bool:
     """v is a contraction's result, or an elementwise chain of one shape on top of it."""
     for _ in range(16):
@@ -74,7 +77,8 @@ def spread_casts(graph: Graph, log: Log) -> None:
 class Fuse(Pass):
     """Before: canonical graph, everything recognised and merged.
     After: elementwise work next to a contraction, norm, softmax, reduction or gather is in a `Fused` region with it, the rest is in
-    pointwise regions of one shape. A region has at most one anchor, is free of views, and never closes a cycle. A region
+    pointwise regions of one shape. A region has at most one anchor (an attention takes the ropes of its queries and keys
+    with it), is free of views, and never closes a cycle. A region
     around a contraction has one result; one around a norm or reduction may also give the sum it reads; pointwise ones give whatever
     is read elsewhere."""
 
@@ -103,6 +107,8 @@ class Fuse(Pass):
         region = [anchor]
         if isinstance(anchor.op, NORMS) or is_reduction(anchor):
             region = self.producers(anchor, regions)
+        elif isinstance(anchor.op, o.Attention):
+            region = self.ropes(anchor, regions)
         elif self.gate_prologue and isinstance(anchor.op, o.Matmul):
             region = self.gate(anchor, regions)
         region = self.epilogue(anchor, region, regions)
@@ -151,6 +157,18 @@ class Fuse(Pass):
             if (alone or first) and regions.place(set(trial)) is not None:
                 region = trial
                 todo.extend((u, False) for u in n.operands)
+        return region
+
+    def ropes(self, anchor: Node, regions: Regions) -> list[Node]:
+        """The attention and the ropes of its queries and keys, where nothing else reads them and whole registers rotate."""
+        region = [anchor]
+        for v in anchor.operands[:2]:
+            n, width = v.node, v.shape[-1]
+            if not isinstance(n.op, o.Rope) or not regions.free(n) or v in regions.outputs or len(regions.users[v]) != 1:
+                continue
+            whole = isinstance(width, int) and n.op.n_rot in (None, width) and width // 2 % REGISTER == 0
+            if whole and not n.op.interleaved and regions.place({*region, n}) is not None:
+                region.append(n)
         return region
 
     def gate(self, anchor: Node, regions: Regions) -> list[Node]:

@@ -78,8 +78,7 @@ class Regions:
             elif id(region) not in made:
                 made.add(id(region))
                 self._fuse(sorted(region, key=rank.__getitem__), new, env)
-        new.inputs = [env[v] for v in graph.inputs]
-        new.outputs = [env[v] for v in graph.outputs]
+        new.take_ends(graph, env)
         self.graph = new
 
     def _fuse(self, nodes: list[Node], new: Graph, env: dict[Value, Value]) -> None:
