@@ -165,6 +165,11 @@ class KernelBuilder:
         shape = self.broadcast_shape(c.shape, self.broadcast_shape(a.shape, b.shape))
         return Tile(self, self._emit("fma", [a.var, b.var, c.var], [TileType(shape, c.dtype)])[0])
 
+    def dot4(self, a: Tile, b: Tile, acc: Tile) -> Tile:
+        """acc + the dot product of four bytes per element: a's are unsigned, b's signed, packed in i32, lowest byte first."""
+        shape = self.broadcast_shape(acc.shape, self.broadcast_shape(a.shape, b.shape))
+        return Tile(self, self._emit("dot4", [a.var, b.var, acc.var], [TileType(shape, acc.dtype)])[0])
+
     def cast(self, x: Tile, dtype: DType) -> Tile:
         return x if x.dtype is dtype else Tile(self, self._emit("cast", [x.var], [TileType(x.shape, dtype)])[0])
 

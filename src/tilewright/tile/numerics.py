@@ -135,6 +135,15 @@ def compare(fn: str, a: Array, b: Array, dtype: DType) -> Array:
     return np.asarray(_COMPARE[fn](_up(a, dtype), _up(b, dtype)))
 
 
+def dot4(a: Array, b: Array, acc: Array) -> Array:
+    """acc + sum over the four bytes of each i32: a's unsigned times b's signed."""
+    a, b, acc = np.broadcast_arrays(a, b, acc)
+    left = np.ascontiguousarray(a).view(np.uint8).reshape(*a.shape, 4).astype(np.int32)
+    right = np.ascontiguousarray(b).view(np.int8).reshape(*b.shape, 4).astype(np.int32)
+    out: Array = acc + (left * right).sum(-1, dtype=np.int32)
+    return out
+
+
 def fma(a: Array, b: Array, c: Array, dtype: DType) -> Array:
     """a*b + c with one rounding to the compute dtype.
 

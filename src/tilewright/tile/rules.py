@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from ..core.dtypes import bool_
+from ..core.dtypes import bool_, i32
 from .ir import BINARY, COMPARE, INDEX, INDEX_BINARY, ORDERINGS, REDUCE, SCOPES, UNARY, Instr, Operand, TileType, Type, Var, ViewType
 
 BOOL = TileType((), bool_)
@@ -169,6 +169,12 @@ def _select(i: Instr) -> list[Type]:
     need(c.dtype is bool_, f"needs a bool condition, got {c}")
     need(a.dtype is b.dtype, f"needs one dtype, got {a} and {b}")
     return [TileType(_broadcast((c.shape, a.shape, b.shape)), a.dtype)]
+
+
+def _dot4(i: Instr) -> list[Type]:
+    types = [tile_type(x) for x in i.operands]
+    need(len(types) == 3 and all(t.dtype is i32 for t in types), f"needs three i32 tiles of four packed bytes, got {', '.join(map(str, types))}")
+    return [TileType(_broadcast(tuple(t.shape for t in types)), i32)]
 
 
 def _fma(i: Instr) -> list[Type]:
@@ -374,6 +380,7 @@ RULES: dict[str, Callable[[Instr], list[Type]]] = {
     "cmp": _cmp,
     "select": _select,
     "fma": _fma,
+    "dot4": _dot4,
     "cast": _cast,
     "bitcast": _bitcast,
     "reduce": _reduce,

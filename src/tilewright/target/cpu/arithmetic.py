@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ...core.dtypes import DType, bf16, f16, f32
+from ...core.target_spec import TargetSpec
 from . import vmath
 from .llvm_text import FunctionText, like, vector
 from .registers import elem_type
@@ -130,6 +131,38 @@ def _integer_division(f: FunctionText, fn: str, dtype: DType, ty: str, a: str, b
         else f.select(ty, wrong, f.op("sub", ty, quotient, f.splat(ty, 1)), quotient)
     )
     return f.select(ty, bad, zero, out)
+
+
+def dot4(f: FunctionText, target: TargetSpec, n: int, a: str, b: str, acc: str) -> str:
+    """One VNNI instruction where there is one; else two multiply-adds of 16-bit halves, with the same integers."""
+    ty = vector(n, "i32")
+    if n == 16 and target.has("avx512vnni"):
+        byte = vector(64, "i8")
+        args = [(ty, acc), (byte, f.cast("bitcast", ty, a, byte)), (byte, f.cast("bitcast", ty, b, byte))]
+        return f.intrinsic("llvm.x86.avx512.vpdpbusd.512", ty, args)
+    half = vector(2 * n if n else 2, "i16")
+    wide = vector(2 * n if n else 2, "i32")
+
+    def halves(x: str, op: str) -> str:
+        return f.cast(op, half, x, wide)
+
+    low_a = f.cast("bitcast", ty, f.op("and", ty, a, f.splat(ty, 0x00FF00FF)), half)
+    high_a = f.op("lshr", half, f.cast("bitcast", ty, a, half), f.splat(half, 8))
+    both = f.cast("bitcast", ty, b, half)
+    low_b = f.op("ashr", half, f.op("shl", half, both, f.splat(half, 8)), f.splat(half, 8))
+    high_b = f.op("ashr", half, both, f.splat(half, 8))
+    pairs = f.op(
+        "add",
+        wide,
+        f.op("mul", wide, halves(low_a, "zext"), halves(low_b, "sext")),
+        f.op("mul", wide, halves(high_a, "zext"), halves(high_b, "sext")),
+    )
+    count = max(n, 1)
+    even, odd = (f.shuffle(wide, pairs, "poison", [2 * i + k for i in range(count)]) for k in (0, 1))
+    total = f.op("add", vector(count, "i32"), even, odd)
+    if n == 0:
+        total = f.value(f"extractelement <1 x i32> {total}, i64 0")
+    return f.op("add", ty, acc, total)
 
 
 def compare(f: FunctionText, fn: str, dtype: DType, ty: str, a: str, b: str) -> str:

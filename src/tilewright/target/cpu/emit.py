@@ -99,6 +99,9 @@ class Emitter(Skeleton):
     def do_fma(self, instr: Instr) -> None:
         self.elementwise(instr, lambda dt, ty, n, xs: self.f.fma(ty, xs[0], xs[1], xs[2]))
 
+    def do_dot4(self, instr: Instr) -> None:
+        self.elementwise(instr, lambda dt, ty, n, xs: arithmetic.dot4(self.f, self.target, n, xs[0], xs[1], xs[2]))
+
     def do_cast(self, instr: Instr) -> None:
         out = instr.results[0].type
         assert isinstance(out, TileType)
