@@ -1,0 +1,118 @@
+"""What is promised about bits: any thread count, any company in the batch, any run, any compile give the same ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import tilewright as tw
+from tests.e2e.families import FAMILIES, Family, imported
+from tests.models import plain
+from tilewright.compile import compile_graph, target_spec
+from tilewright.core.dims import sym
+from tilewright.runtime import layout as L
+
+NAMES = [n for n in FAMILIES if FAMILIES[n].rows]
+
+
+def compiled(name: str, *, dynamic: bool = True, b: int = 2, s: int = 7, threads: int | None = None) -> tw.Session:
+    found = imported(name, dynamic=dynamic, b=b, s=s)
+    return compile_graph(found.graph, found.signature, target_spec("cpu"), threads=threads)
+
+
+def rows(args: tuple[Any, ...], at: slice) -> tuple[Any, ...]:
+    return tuple(a[at].contiguous() for a in args)
+
+
+def use_every_thread(session: tw.Session) -> None:
+    """Make launches that are too small for several threads run on all of them, so that small models test the split too."""
+    assert session.executable is not None
+    alone = np.array([launch.serial for launch in session.executable.launches], np.int64)
+    for workspace in session._free:
+        for _, instance, job in workspace.instances.values():
+            instance.thunks[:, L.THUNK_FLAGS] = L.BARRIER + L.SERIAL * alone
+            job[L.JOB_THREADS], job[L.JOB_LIGHT] = session.threads, 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_thread_counts(name: str) -> None:
+    family = FAMILIES[name]
+    for b, s in [(1, 33), (3, 12)]:
+        args = family.args(b, s)
+        outs = []
+        for threads in (1, 2, 3):
+            session = compiled(name, threads=threads)
+            outs.append(session(*args))
+            use_every_thread(session)
+            outs.append(session(*args))
+        assert all(torch.equal(outs[0], o) for o in outs[1:])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_row_alone_or_in_a_batch(name: str) -> None:
+    family, session = FAMILIES[name], compiled(name)
+    for b, s in [(2, 5), (5, 18), (16, 9)]:
+        args = family.args(b, s)
+        whole = session(*args)
+        for i in (0, 1, b - 1):
+            assert torch.equal(session(*rows(args, slice(i, i + 1)))[0], whole[i]), f"row {i} of {b}"
+        assert torch.equal(session(*rows(args, slice(1, b)))[:], whole[1:])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_runs_repeat(name: str) -> None:
+    session = compiled(name)
+    args = FAMILIES[name].args(3, 20)
+    first = session(*args)
+    assert all(torch.equal(session(*args), first) for _ in range(5))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_static_and_dynamic_compiles_agree(name: str) -> None:
+    family, dynamic = FAMILIES[name], compiled(name)
+    shapes = [(1, 1), (2, 7), (3, 17)] if name in ("mlp", "block", "gpt2") else [(2, 7)]
+    for b, s in shapes:
+        static = compiled(name, dynamic=False, b=b, s=s)
+        args = family.args(b, s)
+        assert torch.equal(static(*args), dynamic(*args)), f"batch {b}, length {s}"
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "block-manual-causal"])
+def test_a_causal_prefix_keeps_its_bits(name: str) -> None:
+    """What comes later does not change what came before: a prompt fed whole or cut gives the same bits."""
+    session = compiled(name)
+    args = FAMILIES[name].args(2, 40)
+    whole = session(*args)
+    for s in (1, 2, 17, 33, 39):
+        assert torch.equal(session(*(a[:, :s].contiguous() for a in args)), whole[:, :s]), f"first {s}"
+
+
+WIDE = Family(lambda: plain.randomised(plain.Block(128, 2)), lambda b, s: (torch.randn(b, s, 128),),
+              {"x": {0: sym("B", 1, 16), 1: sym("S", 1, 256)}})
+
+
+def test_a_block_that_really_uses_its_threads() -> None:
+    module = WIDE.build()
+    sessions = [tw.compile(module, WIDE.args(2, 7), dynamic=WIDE.dynamic, threads=n) for n in (1, 2, 3)]
+    for b, s in [(1, 100), (4, 64), (3, 129), (1, 256)]:
+        args = WIDE.args(b, s)
+        outs = [session(*args) for session in sessions]
+        assert torch.equal(outs[0], outs[1])
+        assert torch.equal(outs[0], outs[2])
+        assert torch.equal(sessions[1](*rows(args, slice(0, 1)))[0], outs[0][0])
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16", "f64"])
+def test_other_dtypes(dtype: str) -> None:
+    module = WIDE.build()
+    outs = []
+    args = WIDE.args(3, 50)
+    for threads in (1, 2, 3):
+        session = tw.compile(module, WIDE.args(2, 7), dynamic=WIDE.dynamic, dtype=dtype, threads=threads)
+        outs.append(session(*args))
+    assert torch.equal(outs[0], outs[1])
+    assert torch.equal(outs[0], outs[2])
+    assert torch.equal(session(*rows(args, slice(2, 3)))[0], outs[0][2])

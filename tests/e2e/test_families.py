@@ -1,0 +1,137 @@
+"""Every model family, natively, against torch: dtypes, static and dynamic shapes, batch sizes, CPU levels, the reference target."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+
+import tilewright as tw
+from tests.e2e.compare import assert_as_exact_as_torch, assert_close, distance, eager, exact
+from tests.e2e.families import ALL, FAMILIES, imported, module_of
+from tilewright.compile import compile_graph, target_spec
+from tilewright.core.config import CpuLevel
+from tilewright.core.errors import ConfigError
+from tilewright.target.cpu.host import host_target
+
+DTYPES = [torch.float64, torch.float16, torch.bfloat16]
+
+
+@pytest.mark.parametrize(("b", "s"), [(1, 1), (3, 17)])
+@pytest.mark.parametrize("name", ALL)
+def test_static(name: str, b: int, s: int) -> None:
+    family, module = ALL[name], module_of(name)
+    args = family.args(b, s)
+    session = tw.compile(module, args, validation="strict")
+    for _ in range(2):  # the complete way, then the generated one
+        assert_close(session(*args), eager(module, args))
+        args = family.args(b, s)
+    assert_as_exact_as_torch(module, args, session(*args))
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_dynamic(name: str) -> None:
+    family, module = ALL[name], module_of(name)
+    session = tw.compile(module, family.args(2, 7), dynamic=family.dynamic, validation="strict")
+    lengths = [(1, 1), (1, 2), (3, 9), (2, 33), (1, 64), (16, 5), (2, 7)] if family.varies else [(1, 1), (2, 1), (7, 1), (16, 1)]
+    for b, s in lengths:
+        args = family.args(b, s)
+        assert_close(session(*args), eager(module, args))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", FAMILIES)
+def test_dtypes(name: str, dtype: torch.dtype) -> None:
+    """A module in another dtype. Small floats are held against float64: torch rounds where it likes, and so do we."""
+    family = FAMILIES[name]
+    module = copy.deepcopy(module_of(name)).to(dtype)
+    args = tuple(a.to(dtype) if a.is_floating_point() else a for a in family.args(2, 11))
+    session = tw.compile(module, args)
+    got = session(*args)
+    assert got.dtype == dtype
+    in_f32 = name in ("llama", "llama-block") and dtype == torch.float64  # rope tables and norms stay in f32 whatever the module's dtype
+    assert_close(got, eager(module, args), 1e-5 if in_f32 else None)
+    if dtype != torch.float64:
+        assert_as_exact_as_torch(module, args, got)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_dtype_option(name: str, dtype: str) -> None:
+    """`dtype=` stores small floats and computes in f32: the interface stays f32, the error is that of the storage."""
+    family, module = FAMILIES[name], module_of(name)
+    args = family.args(2, 11)
+    session = tw.compile(module, args, dtype=dtype)
+    got = session(*args)
+    assert got.dtype == torch.float32
+    small = copy.deepcopy(module).to(torch.bfloat16 if dtype == "bf16" else torch.float16)
+    want = exact(module, args)
+    theirs = eager(small, tuple(a.to(next(small.parameters()).dtype) if a.is_floating_point() else a for a in args))
+    error, limit = distance(got, want), distance(theirs.float(), want)
+    floor = 2 * float(torch.finfo(theirs.dtype).eps)  # with few outputs torch may be lucky
+    assert 1e-6 < error <= max(1.5 * limit, floor), f"error {error:.1e}, torch's own in {dtype} {limit:.1e}"
+
+
+@pytest.mark.parametrize("name", ["mlp", "block", "gpt2", "bert", "llama", "convnet"])
+def test_dtype_option_with_dynamic_shapes(name: str) -> None:
+    family, module = FAMILIES[name], module_of(name)
+    session = tw.compile(module, family.args(2, 7), dynamic=family.dynamic, dtype="bf16")
+    for b, s in [(1, 1), (3, 20)]:
+        args = family.args(b, s)
+        assert distance(session(*args), eager(module, args)) < 5e-2
+
+
+LEVELS: list[CpuLevel] = ["baseline", "avx2", "avx512"]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", FAMILIES)
+def test_cpu_levels(name: str, level: CpuLevel) -> None:
+    try:
+        target = host_target(level=level)
+    except ConfigError as problem:
+        pytest.skip(str(problem))
+    family, module, found = FAMILIES[name], module_of(name), imported(name, dynamic=True)
+    session = compile_graph(found.graph, found.signature, target)
+    for b, s in [(1, 1), (2, 19)]:
+        args = family.args(b, s)
+        assert_close(session(*args), eager(module, args))
+
+
+@pytest.mark.parametrize("level", LEVELS[:2])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_cpu_levels_with_small_floats(level: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CPU", level)
+    family = FAMILIES["block"]
+    module = copy.deepcopy(module_of("block")).to(dtype)
+    args = tuple(a.to(dtype) for a in family.args(2, 11))
+    session = tw.compile(module, args)
+    assert session.model.target.vector_bits == {"baseline": 128, "avx2": 256}[level]
+    assert_as_exact_as_torch(module, args, session(*args))
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_reference_target_gives_the_same(name: str, dynamic: bool) -> None:
+    family, found = FAMILIES[name], imported(name, dynamic=dynamic)
+    sessions = [compile_graph(found.graph, found.signature, target_spec(t)) for t in ("cpu", "reference")]
+    assert sessions[1].executable is None
+    args = family.args(2, 7)
+    cpu, reference = (s(*args) for s in sessions)
+    assert_close(cpu, reference)
+
+
+def test_the_comparison_can_fail() -> None:
+    """A weight changed by one part in a thousand must be seen."""
+    family = FAMILIES["block"]
+    broken: Any = copy.deepcopy(module_of("block"))
+    args = family.args(2, 7)
+    with torch.no_grad():
+        broken.f2.weight[0] *= 1.001
+    got = tw.compile(broken, args)(*args)
+    with pytest.raises(AssertionError, match="differs by"):
+        assert_close(got, eager(module_of("block"), args))
+    with pytest.raises(AssertionError, match="torch's own"):
+        assert_as_exact_as_torch(module_of("block"), args, got)
