@@ -146,6 +146,7 @@ def layer_norm(a: dict[str, Any], x: Any, *rest: Any) -> Any:
 
 def attention(a: dict[str, Any], q: Any, k: Any, v: Any, *rest: Any) -> Any:
     """SDPA where it can say it; soft-capping and bias on top are spelled out."""
+    k, v = k.to(q.dtype), v.to(q.dtype)  # a cache may be smaller
     rows, columns = q.shape[2], k.shape[2]
     i, j = torch.arange(rows)[:, None] + a.get("offset", 0), torch.arange(columns)[None, :]
     seen = torch.ones(rows, columns, dtype=torch.bool)
@@ -226,7 +227,27 @@ def iota(a: dict[str, Any]) -> Any:
     return ramp.reshape([-1 if i == a["axis"] else 1 for i in range(len(a["shape"]))]).expand(a["shape"]).to(DTYPES[a["dtype"].name])
 
 
+def update_slice(a: dict[str, Any], cache: Any, new: Any) -> Any:
+    start = a.get("start", 0)
+    out = cache.clone()
+    out.narrow(a["axis"], start, new.shape[a["axis"]]).copy_(new)
+    return out
+
+
+def unpacked(a: dict[str, Any], rows: Any) -> Any:
+    """The gguf package's numbers."""
+    import gguf
+
+    raw = rows.numpy()
+    if a["format"] == "F32":
+        return torch.from_numpy(raw.view(np.float32))
+    return torch.from_numpy(gguf.quants.dequantize(raw, gguf.GGMLQuantizationType[a["format"]]).astype(np.float32))
+
+
 GENERAL: dict[str, Oracle] = {
+    "update_slice": update_slice,
+    "qmatmul": lambda a, x, w: x @ unpacked(a, w).to(x.dtype).T,
+    "qgather": lambda a, table, ids: unpacked(a, table)[ids.long()],
     "gather": gather,
     "gather_along_axis": lambda a, x, ids: torch.gather(x, a["axis"], ids.long()),
     "index": take_index,

@@ -72,6 +72,8 @@ class Graph:
         self.nodes: list[Node] = []
         self.inputs: list[Value] = []
         self.outputs: list[Value] = []
+        self.donated: dict[int, int] = {}  # input -> output that is its next value and lives in the same memory
+        self.call_symbols: tuple[Symbol, ...] = ()  # symbols that no shape shows: the call gives their values
         self._names: dict[str, int] = {}
 
     def add(self, op: Op, *operands: Value, name: str | None = None, place: str = "") -> Node:
@@ -127,8 +129,8 @@ class Graph:
         return found
 
     def symbols(self) -> list[Symbol]:
-        """Every symbol that the inputs' types mention, by name."""
-        found = {s for v in self.inputs for d in v.type.shape for s in symbols(d)}
+        """Every symbol that the inputs' types mention or the call gives, by name."""
+        found = {s for v in self.inputs for d in v.type.shape for s in symbols(d)} | set(self.call_symbols)
         return sorted(found, key=lambda s: s.name)
 
     def __iter__(self) -> Iterator[Node]:
@@ -147,9 +149,13 @@ class Graph:
         """A deep copy (ops and constant data are shared), and the map from old to new values."""
         new, env = Graph(self.name), dict[Value, Value]()
         self.copy_into(new, env)
-        new.inputs = [env[v] for v in self.inputs]
-        new.outputs = [env[v] for v in self.outputs]
+        new.take_ends(self, env)
         return new, env
+
+    def take_ends(self, source: Graph, env: Mapping[Value, Value]) -> None:
+        """Become a function like `source`: its inputs, outputs, donations and symbols, with values looked up in env."""
+        self.inputs, self.outputs = [env[v] for v in source.inputs], [env[v] for v in source.outputs]
+        self.donated, self.call_symbols = dict(source.donated), source.call_symbols
 
 
 def replace_values(graph: Graph, mapping: Mapping[Value, Value]) -> None:

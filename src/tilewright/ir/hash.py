@@ -28,6 +28,8 @@ def structural_hash(graph: Graph) -> str:
         numbers.update({v: f"{position}.{v.index}" for v in n.values})
     ends = (",".join(numbers[v] for v in values) for values in (graph.inputs, graph.outputs))
     hasher.update("->".join(ends).encode())
+    if graph.donated or graph.call_symbols:
+        hasher.update(f"donated {sorted(graph.donated.items())} call {[s.name for s in graph.call_symbols]}".encode())
     return hasher.hexdigest()
 
 

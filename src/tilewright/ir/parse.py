@@ -40,9 +40,11 @@ class _Reader:
         at = self.at
         at.expect("graph")
         graph = Graph(unquote(at.next().text))
-        known = {**known, **self.symbols()}
+        own, called = self.symbols()
+        known = {**known, **own}
+        graph.call_symbols = tuple(s for name in called for s in own[name].symbols)
         at.expect("(")
-        inputs = self.names(")")
+        inputs = self.inputs(graph)
         at.expect("{")
         values: dict[str, Value] = {}
         while not at.accept("return"):
@@ -51,19 +53,34 @@ class _Reader:
         graph.inputs, graph.outputs = ([self.lookup(values, n) for n in names] for names in (inputs, outputs))
         return graph
 
-    def symbols(self) -> dict[str, Expr]:
-        at, found = self.at, dict[str, Expr]()
+    def inputs(self, graph: Graph) -> list[str]:
+        """`%a, %b to 1)`: names, and which of them are donated to which output."""
+        out: list[str] = []
+        while not self.at.accept(")"):
+            out.append(self.reference("%"))
+            if self.at.accept("to"):
+                graph.donated[len(out) - 1] = int(self.at.take("number", "the number of an output"))
+            if not self.at.sees(")"):
+                self.at.expect(",")
+        return out
+
+    def symbols(self) -> tuple[dict[str, Expr], list[str]]:
+        """The symbols of the header, and the names of those that the call gives."""
+        at, found, called = self.at, dict[str, Expr](), list[str]()
         if not at.accept("["):
-            return found
+            return found, called
         while not at.accept("]"):
             name = at.take("word", "a symbol")
+            if name == "call" and at.now.kind == "word":
+                name = at.next().text
+                called.append(name)
             at.expect("=")
             lo = int(at.take("number", "the symbol's least value"))
             at.expect("..")
             hi = int(at.next().text) if at.now.kind == "number" else UNBOUNDED
             found[name] = sym(name, lo, hi)
             at.accept(",")
-        return found
+        return found, called
 
     def names(self, end: str) -> list[str]:
         """`%a, %b` up to and including `end`."""

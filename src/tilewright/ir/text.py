@@ -7,7 +7,8 @@
       return %y
     }
 
-The header lists symbols with their ranges and the inputs in order. Constants of up to eight elements stand in the text; bigger
+The header lists symbols with their ranges (`call P=0..9`: the call gives its value) and the inputs in order (`%cache to 1`: donated,
+output 1 is its next value). Constants of up to eight elements stand in the text; bigger
 ones are named (`@w`) and their data travels beside it: see `constants_of`. Attributes that have their default are left out.
 """
 from __future__ import annotations
@@ -88,8 +89,11 @@ class _Printer:
             self.names[data] = name
 
     def graph(self, graph: Graph, indent: str, *, top: bool = False) -> str:
-        dims = [f"{s.name}={s.lo}..{'' if s.hi == UNBOUNDED else s.hi}" for s in all_symbols(graph)] if top else []
-        inputs = ", ".join(quoted("%", v.name) for v in graph.inputs)
+        called = {s.name for s in graph.call_symbols}
+        dims = [f"{'call ' if s.name in called else ''}{s.name}={s.lo}..{'' if s.hi == UNBOUNDED else s.hi}"
+                for s in (all_symbols(graph) if top else [])]
+        given = {i: f" to {k}" for i, k in graph.donated.items()}
+        inputs = ", ".join(quoted("%", v.name) + given.get(i, "") for i, v in enumerate(graph.inputs))
         head = f"graph {quoted('', graph.name)}{'[' + ', '.join(dims) + ']' if dims else ''}({inputs}) {{"
         lines = [head, *(f"{indent}  {self.node(n, indent + '  ')}" for n in graph.nodes)]
         lines.append(f"{indent}  return{' ' if graph.outputs else ''}{', '.join(quoted('%', v.name) for v in graph.outputs)}")

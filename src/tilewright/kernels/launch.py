@@ -11,7 +11,7 @@ from ..tile.ir import Kernel
 if TYPE_CHECKING:
     from ..ops.structure import ConstantData  # a loaded session runs without the op registry
 
-BufferKind = Literal["input", "output", "const", "temp"]
+BufferKind = Literal["input", "output", "const", "temp", "state"]  # a state is an input and an output at once: it may be written
 
 
 @dataclass(eq=False)

@@ -24,13 +24,19 @@ from .launch import Buffer, ConstBuffer, Launch, Packed, Program
 from .matmul import Matmul
 from .memo import Memo
 from .pointwise import Pointwise
+from .quantised import QGather, QMatmul
 from .region import Operand, Region
 from .rope import Rope
 from .rows import Rows
 from .scans import CumSum, TopK
+from .state import in_place_updates
 from .template import Template
+from .update import UpdateSlice
 
-TEMPLATES: list[Template] = [Matmul(), Attention(), Rows(), Gather(), Pointwise(), Conv(), Rope(), Concat(), CumSum(), TopK(), Elements()]
+TEMPLATES: list[Template] = [
+    Matmul(), Attention(), Rows(), Gather(), Pointwise(), QMatmul(), QGather(), UpdateSlice(), Conv(), Rope(), Concat(), CumSum(), TopK(),
+    Elements(),
+]
 
 
 def select(graph: Graph, target: TargetSpec) -> Program:
@@ -46,16 +52,20 @@ class Selector:
         self.constants: dict[tuple[ConstantData, Packed], Operand] = {}
         self.packing: dict[ConstantData, Packed] = {}
         self.direct = self._direct_outputs()
+        self.in_place = in_place_updates(graph)
         self.memo = Memo(target)
 
     def run(self) -> Program:
         problems = []
         for i, v in enumerate(self.graph.inputs):
-            buffer = Buffer(v.name, "input", v.type.nbytes, i)
+            buffer = Buffer(v.name, "state" if i in self.graph.donated else "input", v.type.nbytes, i)
             self.program.inputs.append(buffer)
             self.places[v] = Operand(v.type, buffer, Layout.contiguous(v.shape))
         for i, v in enumerate(self.graph.outputs):
-            self.program.outputs.append(Buffer(f"out{i}", "output", v.type.nbytes, i))
+            donor = next((k for k, out in self.graph.donated.items() if out == i), None)
+            self.program.outputs.append(
+                Buffer(f"out{i}", "output", v.type.nbytes, i) if donor is None else self.program.inputs[donor]
+            )
         self._decide_packing()
         for node in self.graph.nodes:
             if isinstance(node.op, (Input, Constant)):
@@ -187,6 +197,8 @@ class Selector:
 
     def _result(self, v: Value, region: Region) -> Operand:
         layout = Layout.contiguous(v.shape)
+        if v.node in self.in_place:
+            return Operand(v.type, self.places[v.node.operands[0]].buffer, layout)
         if region.anchor is not None and isinstance(region.anchor.op, AttentionOp):
             layout = result_layout(v.shape)
         slot = self.direct.get(v)
@@ -200,6 +212,8 @@ class Selector:
         found: dict[Value, int] = {}
         for i, v in enumerate(self.graph.outputs):
             root, _ = _root(v)
+            if i in self.graph.donated.values():  # its memory holds the old value, which may still be read
+                continue
             if not root.node.op.traits.source and root not in found and root.type.numel == v.type.numel:
                 found[root] = i
         return found
@@ -210,10 +224,21 @@ class Selector:
         return seen is not None and seen.is_contiguous and seen.offset == 0
 
     def _outputs(self) -> None:
+        """Copies into outputs that were not computed in place; states last, since others may show their old values."""
+        donated = set(self.graph.donated.values())
+        late: list[tuple[int, Value, Operand]] = []
         for i, v in enumerate(self.graph.outputs):
             place = self.place(v)
-            if place.buffer is not self.program.outputs[i]:
+            if place.buffer is self.program.outputs[i]:
+                continue
+            if i not in donated:
                 self._copy(v, place, "an output must be contiguous memory of its own", self.program.outputs[i])
+                continue
+            if place.buffer.kind == "state":  # two states exchange values
+                place = self._copy(v, place, "a state takes the value of another")
+            late.append((i, v, place))
+        for i, v, place in late:
+            self._copy(v, place, "the next value of a state was not computed in its memory", self.program.outputs[i])
 
 
 class Unserved(Exception):

@@ -42,9 +42,11 @@ from .functions import *  # noqa: F403
 from .fused import Fused
 from .indexing import Concat, Gather, GatherAlongAxis, Index, Pad, TopK
 from .pooling import AvgPool, MaxPool
+from .quantised import QGather, QMatmul
 from .reductions import All, ArgMax, ArgMin, CumSum, LogSumExp, Max, Mean, Min, Prod, Sum, Var
 from .reductions import Any_ as Any
 from .sources import DimValue, Iota
+from .state import UpdateSlice
 from .structure import Constant, ConstantData, Input
 from .views import Expand, Flip, Reshape, Slice, Split, Transpose
 
@@ -129,6 +131,8 @@ __all__ = [
     "Pad",
     "Pow",
     "Prod",
+    "QGather",
+    "QMatmul",
     "Reciprocal",
     "Reduction",
     "Relu",
@@ -157,6 +161,7 @@ __all__ = [
     "Transpose",
     "Trunc",
     "Unary",
+    "UpdateSlice",
     "Var",
     "View",
     "Where",

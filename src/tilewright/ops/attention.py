@@ -22,7 +22,8 @@ class Attention(Composite):
     """softmax(scale * q @ k.T, soft-capped, + bias, masked) @ v, with H / Hkv query heads sharing a key head.
 
     Query i sees key j iff the mask says so and, when causal, j <= i + offset, and, with a window, j > i + offset - window.
-    A row that sees nothing gives zeros. Operands: q, k, v, [mask: bool, True = attend], [bias].
+    A row that sees nothing gives zeros. Operands: q, k, v, [mask: bool, True = attend], [bias]. k and v may be stored in a smaller
+    float than q (a cache); they are widened when read.
     """
 
     scale: float
@@ -43,7 +44,9 @@ class Attention(Composite):
                S(bf16(1, 2, 3, 4), bf16(1, 2, 3, 4), bf16(1, 2, 3, 4), scale=0.5),
                S(f32(1, 2, M, 4), f32(1, 2, M + N, 4), f32(1, 2, M + N, 4), scale=0.5, causal=True, offset=N),
                S(f32(1, 2, 3, 4), f32(1, 2, 3, 4), f32(1, 2, 3, 4), f32(3), scale=0.5, has_bias=True, causal=True, offset=-1),
-               S(f32(1, 1, 2, 3), f32(1, 1, 0, 3), f32(1, 1, 0, 3), scale=0.5)]
+               S(f32(1, 1, 2, 3), f32(1, 1, 0, 3), f32(1, 1, 0, 3), scale=0.5),
+               S(f32(1, 4, M, 4), f16(1, 2, M + N, 4), f16(1, 2, M + N, 4), scale=0.5, causal=True, offset=N),
+               S(f32(1, 2, 3, 4), bf16(1, 2, 5, 4), bf16(1, 2, 5, 4), scale=0.5)]
     errors = [E(f32(2, 3, 4, 5), f32(2, 2, 6, 5), f32(2, 2, 6, 5), scale=1.0,
                 match="query heads must be a multiple of key heads, got H=3, Hkv=2"),
               E(f32(2, 3, 4, 5), f32(2, 3, 6, 4), f32(2, 3, 6, 5), scale=1.0, match="q and k must have one head size, got q=5, k=4"),
@@ -57,7 +60,8 @@ class Attention(Composite):
               E(f32(1, 1, 2, 3), f32(1, 1, 2, 3), f32(1, 1, 2, 3), scale=1.0, has_bias=True,
                 match="has_mask=False and has_bias=True take 4 operands"),
               E(f32(1, 1, 2, 3), f32(1, 1, 2, 3), f32(1, 1, 2, 3), scale=1.0, window=0, match="window must be positive"),
-              E(f32(2, 1, 2, 3), f32(1, 1, 2, 3), f32(1, 1, 2, 3), scale=1.0, match="q and k must have one batch size")]
+              E(f32(2, 1, 2, 3), f32(1, 1, 2, 3), f32(1, 1, 2, 3), scale=1.0, match="q and k must have one batch size"),
+              E(f16(1, 1, 2, 3), f32(1, 1, 2, 3), f32(1, 1, 2, 3), scale=1.0, match="that of q or a smaller one, got q=f16, k=f32")]
 
     def infer(self, q: TensorType, k: TensorType, v: TensorType, *rest: TensorType) -> TensorType:
         count = 3 + self.has_mask + self.has_bias
@@ -66,7 +70,9 @@ class Attention(Composite):
         mask, bias = self._extras(rest)
         floats = (q, k, v) if bias is None else (q, k, v, bias)
         require_kind(floats, "f")
-        require_one_dtype(floats)
+        require_one_dtype((q,) if bias is None else (q, bias))
+        require(k.dtype is v.dtype and (k.dtype is q.dtype or k.dtype.itemsize < q.dtype.itemsize <= 4),
+                "k and v must have one dtype, that of q or a smaller one", q=q.dtype, k=k.dtype, v=v.dtype)
         require(q.ndim == k.ndim == v.ndim == 4, "needs {rules}", rules=RULES, q=q, k=k, v=v)
         (b, h, sq, d), (bk, hk, sk, dk) = q.shape, k.shape
         require(b == bk, "q and k must have one batch size", q=b, k=bk)
@@ -116,6 +122,7 @@ class Attention(Composite):
 
     def decompose(self, q: Value, k: Value, v: Value, *rest: Value) -> Value:
         mask, bias = self._extras(rest)
+        k, v = F.cast(k, q.dtype), F.cast(v, q.dtype)
         heads, rows = q.shape[1:3]
         kv_heads, columns = k.shape[1], k.shape[2]
         if heads != kv_heads:

@@ -166,7 +166,7 @@ def _bind_graph(graph: Graph, env: Mapping[str, Dim]) -> Graph:
     for n, op in zip(graph.nodes, ops, strict=True):
         copy = new.add(op, *(values[v] for v in n.operands), name=n.name, place=n.place)
         values.update(zip(n.values, copy.values, strict=True))
-    new.inputs, new.outputs = [values[v] for v in graph.inputs], [values[v] for v in graph.outputs]
+    new.take_ends(graph, values)
     return new
 
 

@@ -78,10 +78,12 @@ class Bound:
     copied: list[str] = field(default_factory=list)
 
 
-def bind(names: Sequence[str], types: Sequence[TensorType], values: Sequence[Any]) -> Bound:
-    """Check every input and bind every symbol, or raise the InputError that says what is wrong."""
-    bound = Bound()
-    origin: dict[str, str] = {}
+def bind(names: Sequence[str], types: Sequence[TensorType], values: Sequence[Any], env: Mapping[str, int] | None = None,
+         needed: Sequence[Symbol] = ()) -> Bound:
+    """Check every input and bind every symbol, or raise the InputError that says what is wrong. `env` gives those that no shape shows;
+    all of `needed` must have a value in the end."""
+    bound = Bound(env=dict(env or {}))
+    origin: dict[str, str] = dict.fromkeys(bound.env, "the call")
     shapes: list[tuple[int, ...]] = []
     for name, type_, value in zip(names, types, values, strict=True):
         if is_tensor(value):
@@ -98,6 +100,11 @@ def bind(names: Sequence[str], types: Sequence[TensorType], values: Sequence[Any
                 raise InputError(f"session: input {name!r} is {describe(type_)}, whose dims do not determine every symbol")
             if evaluate(want, bound.env) != got:
                 raise InputError(_mismatch(name, type_, f"{type_.dtype}[{','.join(map(str, shape))}]", bound.env, origin))
+    for s in needed:
+        if s.name not in bound.env:
+            raise InputError(f"session: no input shows the value of {s.name}; give it with run_with({{{s.name!r}: ...}}, ...)")
+        if not s.lo <= bound.env[s.name] <= s.hi:
+            raise InputError(f"session: {s.name} must be in {s.lo}..{s.hi}, got {bound.env[s.name]}")
     return bound
 
 

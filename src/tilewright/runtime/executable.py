@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ..core.dims import Symbol
-from ..core.errors import VerifyError
+from ..core.dims import Dim, Symbol, evaluate
+from ..core.errors import InputError, VerifyError
 from ..ir.types import TensorType
 from ..kernels.launch import ErrorWord, Launch, Pointer, Program
 from ..plan.barriers import is_serial, nanoseconds
@@ -34,6 +34,8 @@ class Interface:
     inputs: tuple[TensorType, ...]
     outputs: tuple[TensorType, ...]
     symbols: tuple[Symbol, ...]
+    donated: tuple[tuple[int, int], ...] = ()  # (input, output that is its next value and takes its memory)
+    windows: tuple[tuple[Dim, str], ...] = ()  # dims that must not be negative, and the op that would leave its operand otherwise
 
 
 @dataclass(eq=False)
@@ -132,6 +134,10 @@ class Executable:
 
     def instantiate(self, env: Mapping[str, int], arena: int, errors: int) -> Instance:
         """The schedule for these symbol values, over the arena and the error blocks at these addresses."""
+        for room, what in self.interface.windows:
+            if evaluate(room, env) < 0:
+                shown = ", ".join(f"{k} = {v}" for k, v in env.items())
+                raise InputError(f"session: {what} would leave its operand: {room} must not be negative, got {shown}")
         placement = self.place(env)
         values = np.array(self._values(env), np.int64)
         words = values[self._source]

@@ -61,7 +61,7 @@ def _shape(type_: TensorType, names: dict[str, str]) -> str:
 def generate(interface: Interface, framework: str, *, errors: int, leaf: int | None) -> str | None:
     """The text of `call(args, kwargs, out)`, or None when symbols cannot be read off the shapes. `leaf`: the result is this output."""
     where = symbol_positions(interface)
-    if where is None:
+    if where is None or interface.donated:
         return None
     names = {s.name: f"s{k}" for k, s in enumerate(interface.symbols)}
     n = len(interface.inputs)

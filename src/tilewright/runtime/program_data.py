@@ -59,7 +59,8 @@ def type_data(t: TensorType) -> list[Any]:
 
 def interface_data(i: Interface) -> Data:
     return {"names": list(i.input_names), "inputs": [type_data(t) for t in i.inputs], "outputs": [type_data(t) for t in i.outputs],
-            "symbols": [[s.name, s.lo, s.hi] for s in i.symbols]}
+            "symbols": [[s.name, s.lo, s.hi] for s in i.symbols], "donated": [list(pair) for pair in i.donated],
+            "windows": [[dim_data(d), what] for d, what in i.windows]}
 
 
 def read_interface(data: Data) -> tuple[Interface, Reader]:
@@ -69,7 +70,14 @@ def read_interface(data: Data) -> tuple[Interface, Reader]:
     except (ValueError, TypeError, KeyError, ParseError) as e:
         raise FormatError("archive: the symbols cannot be read") from e
     inputs, outputs = ([reader.type(t) for t in data[k]] for k in ("inputs", "outputs"))
-    return Interface(tuple(map(str, data["names"])), tuple(inputs), tuple(outputs), symbols), reader
+    try:
+        donated = tuple((int(i), int(k)) for i, k in data["donated"])
+        if any(inputs[i] != outputs[k] or min(i, k) < 0 for i, k in donated):
+            raise ValueError
+        kept = tuple((reader.dim(d), str(what)) for d, what in data["windows"])
+    except (ValueError, TypeError, KeyError, IndexError) as e:
+        raise FormatError("archive: the donated inputs cannot be read") from e
+    return Interface(tuple(map(str, data["names"])), tuple(inputs), tuple(outputs), symbols, donated, kept), reader
 
 
 def signature_data(s: Signature) -> Data:
@@ -105,7 +113,7 @@ def _known_classes(spec: Spec) -> Spec:
 def program_data(program: Program, symbols: Sequence[str]) -> Data:
     """`symbols` names the object code of every launch and, after it, of each of its variants."""
     groups = (program.inputs, program.outputs, [c.buffer for c in program.constants], program.temps)
-    number = {b: i for i, b in enumerate(b for g in groups for b in g)}
+    number = {b: i for i, b in enumerate(dict.fromkeys(b for g in groups for b in g))}  # a state is input and output
     for launch in program.launches:
         for b in (*launch.reads, *launch.writes):
             if b not in number:
@@ -127,7 +135,8 @@ def program_data(program: Program, symbols: Sequence[str]) -> Data:
          "serial": x.serial, "note": x.note, "variants": [{**way(v), "when": [dim_data(v.value), v.lo, v.hi]} for v in x.variants]}
         for x in program.launches
     ]
-    return {"buffers": [[b.name, b.kind, dim_data(b.nbytes), b.index] for b in number], "launches": launches}
+    return {"buffers": [[b.name, b.kind, dim_data(b.nbytes), b.index] for b in number], "launches": launches,
+            "outputs": [number[b] for b in program.outputs]}
 
 
 def read_program(data: Data, constants: Sequence[Any], reader: Reader) -> tuple[Program, list[str]]:
@@ -136,7 +145,8 @@ def read_program(data: Data, constants: Sequence[Any], reader: Reader) -> tuple[
     try:
         buffers = [Buffer(str(n), _kind(k), reader.dim(size), int(index)) for n, k, size, index in data["buffers"]]
         of_kind: dict[BufferKind, list[Buffer]] = {k: [b for b in buffers if b.kind == k] for k in get_args(BufferKind)}
-        program = Program(of_kind["input"], of_kind["output"], [], of_kind["temp"])
+        given = sorted(of_kind["input"] + of_kind["state"], key=lambda b: b.index)
+        program = Program(given, [buffers[int(i)] for i in data["outputs"]], [], of_kind["temp"])
         stored = of_kind["const"]
         program.constants = [ConstBuffer(c, b, c.packed) for c, b in zip(constants, stored, strict=True)]
         kernels: dict[str, Kernel] = {}

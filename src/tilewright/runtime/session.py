@@ -6,7 +6,7 @@ generated (`fastcall.py`); `_slow` is the complete way, with copies, `out=`, nes
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from os import PathLike
@@ -21,6 +21,7 @@ from ..core.signature import Signature, Slot
 from ..core.target_spec import TargetSpec
 from ..core.validation import Level, validate
 from ..ir.graph import Graph
+from ..ir.windows import windows
 from ..target.cpu.host import available_cores
 from . import layout as L
 from .arguments import Bound, bind, is_tensor, numpy_to_tensor, tensor_to_numpy
@@ -64,7 +65,8 @@ class Model:
         if self.stored_interface is not None:
             return self.stored_interface
         inputs, outputs = (tuple(v.type for v in values) for values in (self.graph.inputs, self.graph.outputs))
-        return Interface(self.signature.input_names, inputs, outputs, tuple(self.graph.symbols()))
+        donated = tuple(sorted(self.graph.donated.items()))
+        return Interface(self.signature.input_names, inputs, outputs, tuple(self.graph.symbols()), donated, tuple(windows(self.graph)))
 
 
 class Session:
@@ -88,6 +90,11 @@ class Session:
 
     def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
         return self._call(args, kwargs, out)
+
+    def run_with(self, env: Mapping[str, int], *args: Any, **kwargs: Any) -> Any:
+        """A call that gives the values of symbols no input's shape shows. Donated inputs are copied first: the caller's stay as they are.
+        (`runtime.state` runs on donated memory itself.)"""
+        return self._leaves(self.model.signature.flatten(args, kwargs), None, env)
 
     def _first(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
         """The first call: run the checks before execution, then choose the generated function that fits the inputs."""
@@ -121,10 +128,10 @@ class Session:
     def _slow(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
         return self._leaves(self.model.signature.flatten(args, kwargs), out)
 
-    def _leaves(self, leaves: list[Any], out: Any) -> Any:
+    def _leaves(self, leaves: list[Any], out: Any, env: Mapping[str, int] | None = None) -> Any:
         """A call whose arguments are the graph's inputs already."""
         signature = self.model.signature
-        bound = bind(self.interface.input_names, self.interface.inputs, leaves)
+        bound = bind(self.interface.input_names, self.interface.inputs, leaves, env, self.interface.symbols)
         for name in bound.copied:
             self.copies[name] = self.copies.get(name, 0) + 1
         torch = self._wants_torch(leaves)
@@ -135,6 +142,9 @@ class Session:
         else:
             results = [fresh(t, shape, torch) for t, shape in zip(self.interface.outputs, shapes, strict=True)]
             targets = results if given is None or overlap(given, bound.kept) else given
+            for i, k in self.interface.donated:
+                copy(targets[k], bound.kept[i])
+                bound.addresses[i] = address(targets[k])
             self._execute(bound, targets)
             results = targets
         if given is None:

@@ -1,0 +1,115 @@
+"""Lookups in and products with packed matrices by way of unpacked rows.
+
+The product: a program unpacks a few rows of the matrix into local memory as f32 and multiplies every row of x with them. Right for
+every format that `unpack` knows and not fast; formats on a hot path have fused kernels. An element is one sum over K in lanes, in an
+order that depends on K alone.
+"""
+
+from __future__ import annotations
+
+from ..core.dims import Dim, ceildiv, product
+from ..core.dtypes import f32
+from ..core.target_spec import TargetSpec
+from ..ops.quantised import QGather as QGatherOp
+from ..ops.quantised import QMatmul as QMatmulOp
+from ..tile.builder import Ix, Tile
+from .call import Call
+from .gather import report_index
+from .launch import Launch
+from .pointwise import unravel
+from .region import Region
+from .template import Reason, Template, alone, region_bytes, region_flops
+from .unpack import Matrix, can_unpack
+
+ROWS = 4  # rows of the matrix that a program unpacks
+STEP = 64  # elements of K in one step: also the number of partial sums, so part of the numerics
+
+
+class QGather(Template):
+    """One program per index: it unpacks its row into the result. Indices are checked like those of a gather."""
+
+    key = "qgather"
+
+    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
+        node = region.anchor
+        if node is not None and isinstance(node.op, QGatherOp) and not can_unpack(node.op.format):
+            return Reason(f"cannot unpack {node.op.format}")
+        return alone(region, QGatherOp)
+
+    def build(self, region: Region, target: TargetSpec) -> list[Launch]:
+        assert region.anchor is not None and isinstance(region.anchor.op, QGatherOp)
+        op, (table, ids), y = region.anchor.op, region.operands, region.results[0]
+        call = Call("qgather", region.name)
+        b = call.b
+        matrix = Matrix(call, table, op.format, op.k)
+        index = call.view("ids", ids.type.dtype, ids.buffer, ids.layout)
+        out = call.view("y", f32, y.buffer, y.layout, write=True)
+        error = call.error()
+        size = call.word("size", table.type.shape[0])
+        at = unravel(b, b.pid, [call.word(f"d{i}", d) for i, d in enumerate(ids.type.shape)])
+        wanted = b.to_index(b.load(index, at, ()))
+        for bad in (b.compare("lt", wanted, 0), b.compare("ge", wanted, size)):
+            with b.if_(bad):
+                report_index(b, error, b.pid, wanted)
+        safe = b.minimum(b.maximum(wanted, 0), size - 1)
+
+        def store(i: Ix | int, tile: Tile, inside: Ix | int | None) -> None:
+            b.store(out, (*at, i), tile, limit=None if inside is None else (inside,))
+
+        matrix.row_to(safe, store)
+        moved = region_bytes(region) - table.type.nbytes + y.type.nbytes
+        return [call.finish(product(ids.type.shape), flops=region_flops(region), bytes_=moved)]
+
+
+class QMatmul(Template):
+    """K need not be a multiple of the step: unpacked rows are filled with zeros, x is masked. No rows of x: no work in the programs."""
+
+    key = "qmatmul_rows"
+
+    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
+        node = region.anchor
+        if node is not None and isinstance(node.op, QMatmulOp) and not can_unpack(node.op.format):
+            return Reason(f"cannot unpack {node.op.format}")
+        return alone(region, QMatmulOp)
+
+    def build(self, region: Region, target: TargetSpec) -> list[Launch]:
+        assert region.anchor is not None and isinstance(region.anchor.op, QMatmulOp)
+        op, y = region.anchor.op, region.results[0]
+        x, w = (region.operand(v) for v in region.anchor.operands)
+        assert x is not None and w is not None
+        call = Call("qmatmul", region.name)
+        b = call.b
+        matrix = Matrix(call, w, op.format, op.k)
+        xv = call.view("x", f32, x.buffer, x.layout)
+        out = call.view("y", f32, y.buffer, y.layout, write=True)
+        lead = x.type.shape[:-1]
+        rows: Dim = product(lead)
+        m = call.word("m", rows)
+        dims = [call.word(f"d{i}", d) for i, d in enumerate(lead)]
+        padded = -(-op.k // STEP) * STEP
+        local = b.scratch(f32, (ROWS, padded))
+        first = b.pid * ROWS
+        count = b.minimum(ROWS, op.n - first)
+        with b.loop(0, count) as loop:
+            here = loop.index
+            if padded > op.k:
+                b.store(local, (here, padded - STEP), b.full((STEP,), 0.0))
+
+            def store(i: Ix | int, tile: Tile, inside: Ix | int | None) -> None:
+                b.store(local, (here, i), tile, limit=None if inside is None else (inside,))
+
+            matrix.row_to(first + here, store)
+        whole, rest = op.k // STEP * STEP, op.k % STEP
+        with b.loop(0, m) as each:
+            at = unravel(b, each.index, dims)
+            with b.loop(0, count) as column:
+                with b.loop(0, whole, STEP, [b.full((STEP,), 0.0)]) as loop:
+                    left = b.load(xv, (*at, loop.index), (STEP,))
+                    loop.next(b.fma(left, b.load(local, (column.index, loop.index), (STEP,)), loop.carried[0]))
+                acc: Tile = loop.results[0]
+                if rest:
+                    left = b.load(xv, (*at, whole), (STEP,), limit=(rest,))
+                    acc = b.fma(left, b.load(local, (column.index, whole), (STEP,)), acc)
+                b.store(out, (*at, first + column.index), b.reduce("sum", acc))
+        grid = ceildiv(op.n, ROWS)
+        return [call.finish(grid, flops=region_flops(region), bytes_=region_bytes(region), note=f"{op.format} by unpacked rows")]

@@ -1,0 +1,44 @@
+"""Which updates of donated inputs may happen in the input's own memory."""
+
+from __future__ import annotations
+
+from ..ir.graph import Graph, Node, Value
+from ..ops.state import UpdateSlice
+
+
+def in_place_updates(graph: Graph) -> set[Node]:
+    """Update nodes on the way from a donated input to its output whose old value nobody reads any more."""
+    users = graph.users()
+    position = {n: i for i, n in enumerate(graph.nodes)}
+    outputs = set(graph.outputs)
+    found: set[Node] = set()
+    for i, k in graph.donated.items():
+        chain: list[Node] = []
+        v = graph.outputs[k]
+        while isinstance(v.node.op, UpdateSlice):
+            chain.append(v.node)
+            v = v.node.operands[0]
+        if v is not graph.inputs[i]:
+            continue
+        shown = {graph.outputs[j] for j in range(len(graph.outputs)) if j != k}
+        safe = [n for n in chain if _last_read(n.operands[0], n, users, position, outputs, shown)]
+        if len(safe) == len(chain):  # one copy in the chain moves all that follows out of the state's memory
+            found.update(chain)
+    return found
+
+
+def _last_read(old: Value, update: Node, users: dict[Value, list[Node]], position: dict[Node, int], outputs: set[Value],
+               shown: set[Value]) -> bool:
+    """Nothing reads `old`, or a view of it, after `update` or as its new elements; no other output shows it."""
+    if old in shown or (old in outputs and old.node.op.name != "input"):
+        return False
+    for n in users[old]:
+        if n.op.traits.view:
+            if not all(_last_read(v, update, users, position, outputs, shown) for v in n.values):
+                return False
+        elif n is update:
+            if n.operands[0] is not old or n.operands[1] is old:  # the old value, or a view of it, is what is written
+                return False
+        elif position[n] > position[update]:
+            return False
+    return True

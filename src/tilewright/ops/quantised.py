@@ -1,0 +1,104 @@
+"""Products with and lookups in matrices that stay in a GGUF block format.
+
+The matrix is a constant u8[N, row bytes]: rows of packed blocks, as in the file. F16, BF16 and F32 are formats like the others, so a model
+reads every weight the same way. References go through the dequantisers of `quant`.
+"""
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..core import dtypes as dt
+from ..core.dims import Dim
+from ..core.errors import require
+from ..ir.types import TensorType
+from .base import E, S, register
+from .families import Contraction, General, N, f16, f32, i32, i64, require_kind, u8
+from .indexing import check_indices, require_ids
+from .quant import FORMATS
+
+
+def row_bytes(name: str, k: int) -> int:
+    """Bytes of a row of k elements."""
+    return FORMATS[name].row_bytes(k)
+
+
+def dequantise(name: str, rows: Any) -> Any:
+    """u8[N, row bytes] -> f32[N, k]."""
+    return FORMATS[name].dequantise(np.ascontiguousarray(rows))
+
+
+def require_format(name: str, k: int) -> None:
+    require(name in FORMATS, "format must be one of {known}", known=" ".join(FORMATS), format=name)
+    block = FORMATS[name].elements
+    require(k > 0 and k % block == 0, "k must be a multiple of {block}, the block of {name}", block=block, name=name, k=k)
+
+
+def require_matrix(w: TensorType, name: str, k: int) -> None:
+    require_format(name, k)
+    require(w.dtype is dt.u8 and w.ndim == 2 and w.shape[1] == row_bytes(name, k), "the matrix must be u8[N,{row}]: rows of {k} in {name}",
+            row=row_bytes(name, k), k=k, name=name, w=w)
+
+
+@register
+class QMatmul(Contraction):
+    """x[..., k] times the transpose of a packed matrix of `n` rows: [..., n] in f32."""
+
+    format: str
+    n: int
+    k: int
+    samples = [S(f32(3, 32), u8(5, 34), format="Q8_0", n=5, k=32, low=(-2, 0), high=(2, 60)),
+               S(f32(2, 1, 64), u8(3, 40), format="Q4_1", n=3, k=64, low=(-2, 0), high=(2, 60)),
+               S(f32(N, 64), u8(4, 36), format="Q4_0", n=4, k=64, low=(-2, 0), high=(2, 60)),
+               S(f32(64), u8(7, 128), format="F16", n=7, k=64, low=(-2, 0), high=(2, 60)),
+               S(f32(3, 5), u8(2, 10), format="BF16", n=2, k=5, low=(-2, 0), high=(2, 60)),
+               S(f32(2, 3), u8(4, 12), format="F32", n=4, k=3, low=(-2, 0), high=(2, 60))]
+    errors = [E(f32(3, 32), u8(5, 34), format="Q9", n=5, k=32, match="format must be one of"),
+              E(f32(3, 33), u8(5, 34), format="Q8_0", n=5, k=33, match="k must be a multiple of 32"),
+              E(f32(3, 32), u8(5, 33), format="Q8_0", n=5, k=32, match=r"the matrix must be u8\[N,34\]"),
+              E(f32(3, 64), u8(5, 34), format="Q8_0", n=5, k=32, match="the last dim of x must be k"),
+              E(f32(3, 32), u8(5, 34), format="Q8_0", n=6, k=32, match="the matrix must have n rows"),
+              E(i32(3, 32), u8(5, 34), format="Q8_0", n=5, k=32, match="needs float operands")]
+
+    def infer(self, x: TensorType, w: TensorType) -> TensorType:
+        require_matrix(w, self.format, self.k)
+        require_kind((x,), "f")
+        require(x.dtype is dt.f32, "x must be f32", x=x)
+        require(x.ndim >= 1 and x.shape[-1] == self.k, "the last dim of x must be k", x=x, k=self.k)
+        require(w.shape[0] == self.n, "the matrix must have n rows", w=w, n=self.n)
+        return TensorType(dt.f32, (*x.shape[:-1], self.n))
+
+    def ref(self, x: Any, w: Any) -> Any:
+        return np.matmul(x.astype(np.float64), dequantise(self.format, w).T.astype(np.float64)).astype(np.float32)
+
+    def flops(self, x: TensorType, w: TensorType) -> Dim:
+        return 2 * x.numel * self.n
+
+
+@register
+class QGather(General):
+    """Rows of a packed table by index: f32[*ids, k]."""
+
+    format: str
+    k: int
+    samples = [S(u8(5, 34), i64(3), format="Q8_0", k=32, low=(0, 0), high=(200, 4)),
+               S(u8(4, 20), i32(2, 2), format="Q4_1", k=32, low=(0, 0), high=(200, 3)),
+               S(u8(6, 8), i64(N), format="F16", k=4, low=(0, 0), high=(60, 5)),
+               S(u8(3, 8), i64(), format="F32", k=2, low=(0, 0), high=(60, 2))]
+    errors = [E(u8(5, 33), i64(3), format="Q8_0", k=32, match=r"the matrix must be u8\[N,34\]"),
+              E(u8(5, 34), f32(3), format="Q8_0", k=32, match="indices must be integers"),
+              E(f16(5, 34), i64(3), format="Q8_0", k=32, match="the matrix must be u8")]
+
+    def infer(self, table: TensorType, ids: TensorType) -> TensorType:
+        require_matrix(table, self.format, self.k)
+        require_ids(ids)
+        return TensorType(dt.f32, (*ids.shape, self.k))
+
+    def ref(self, table: Any, ids: Any) -> Any:
+        check_indices(self.name, ids, table.shape[0], 0)
+        rows = dequantise(self.format, table[ids.reshape(-1)])
+        return rows.reshape(*ids.shape, self.k)
+
+    def flops(self, table: TensorType, ids: TensorType) -> Dim:
+        return 0
