@@ -1,0 +1,171 @@
+"""Every block format: equal, bit for bit, to the gguf package's code (and Q8_K, Q1_0, Q2_0 to their definition in words)."""
+
+from __future__ import annotations
+
+import pickle
+import struct
+
+import numpy as np
+import pytest
+
+from tilewright.core.errors import InputError
+from tilewright.ops import quant
+from tilewright.ops.quant import BlockFormat
+
+gguf = pytest.importorskip("gguf", reason="the gguf package is the oracle (pip install tilewright[llm])")
+
+NOT_IN_GGUF = {"Q8_K", "Q1_0", "Q2_0", "I8", "I16", "I32", "I64", "F64"}
+FOREIGN = [f for n, f in quant.FORMATS.items() if n not in NOT_IN_GGUF]
+WRITABLE = [f for f in FOREIGN if f.encode]
+
+
+def blocks(fmt: BlockFormat, n: int, rng: np.random.Generator) -> np.ndarray:
+    return rng.integers(0, 256, (n, fmt.bytes), dtype=np.uint8)
+
+
+def assert_same_bits(a: np.ndarray, b: np.ndarray) -> None:
+    """Equal bits; which NaN a NaN is may depend on the order in which the processor sees two of them."""
+    assert a.dtype == b.dtype == np.float32 and a.shape == b.shape
+    nan = np.isnan(a)
+    assert np.array_equal(nan, np.isnan(b))
+    assert np.array_equal(a.view(np.uint32)[~nan], b.view(np.uint32)[~nan])
+
+
+def test_the_list_is_complete_and_sized_as_gguf_says() -> None:
+    for kind, (elements, size) in gguf.GGML_QUANT_SIZES.items():
+        if kind.name == "Q8_1":  # only for activations, in no file
+            continue
+        fmt = quant.BY_ID[int(kind)]
+        assert (fmt.name, fmt.elements) == (kind.name, elements)
+        assert fmt.bytes == size
+
+
+@pytest.mark.parametrize("fmt", FOREIGN, ids=str)
+def test_dequantise_is_gguf_bit_for_bit(fmt: BlockFormat) -> None:
+    rng = np.random.default_rng()
+    raw = blocks(fmt, 300, rng).reshape(100, 3 * fmt.bytes)
+    with np.errstate(all="ignore"):
+        want = gguf.quants.dequantize(raw, gguf.GGMLQuantizationType(fmt.type_id))
+    assert_same_bits(fmt.dequantise(raw), np.ascontiguousarray(want))
+
+
+@pytest.mark.parametrize("fmt", WRITABLE, ids=str)
+@pytest.mark.parametrize("kind", ["normal", "zero", "one sign", "large", "tiny", "ties"])
+def test_quantise_is_gguf_bit_for_bit(fmt: BlockFormat, kind: str) -> None:
+    rng = np.random.default_rng()
+    x = rng.standard_normal((24, 3 * fmt.elements * (256 if fmt.elements == 1 else 1))).astype(np.float32)
+    x = {
+        "normal": x, "zero": x * 0, "one sign": np.abs(x), "large": x * 3e4, "tiny": x * np.float32(1e-9), "ties": np.round(x * 2) / 2,
+    }[kind]  # fmt: skip
+    with np.errstate(all="ignore"):
+        want = gguf.quants.quantize(x, gguf.GGMLQuantizationType(fmt.type_id)).view(np.uint8)
+    got = fmt.quantise(x)
+    assert np.array_equal(got, want.reshape(got.shape))
+
+
+def test_bfloat16_keeps_infinities_and_quiets_nan() -> None:
+    bits = np.array([0x7F800000, 0xFF800000, 0x7F800001, 0x7FFFFFFF, 0xFFC00000, 0x3F7FFFFF, 0x00000001, 0x3F808000], np.uint32)
+    fmt = quant.by_name("bf16")
+    want = gguf.quants.quantize(bits.view(np.float32), gguf.GGMLQuantizationType.BF16)
+    assert np.array_equal(fmt.quantise(bits.view(np.float32)), want)
+
+
+def test_q8_k_from_its_definition() -> None:
+    rng = np.random.default_rng()
+    fmt = quant.by_name("Q8_K")
+    raw = b""
+    want = []
+    for _ in range(5):
+        d, q = float(np.float32(rng.standard_normal())), rng.integers(-128, 128, 256)
+        raw += struct.pack("<f256b16h", d, *q, *q.reshape(16, 16).sum(1))
+        want.append(np.float32(d) * q.astype(np.float32))
+    assert_same_bits(fmt.dequantise(np.frombuffer(raw, np.uint8)), np.concatenate(want))
+
+
+def test_q8_k_quantise_by_hand() -> None:
+    rng = np.random.default_rng()
+    fmt = quant.by_name("Q8_K")
+    x = rng.standard_normal((7, 512)).astype(np.float32)
+    x[0] = 0
+    raw = fmt.quantise(x).reshape(-1, fmt.bytes)
+    for row, block in zip(x.reshape(-1, 256), raw, strict=True):
+        d, *rest = struct.unpack("<f256b16h", block.tobytes())
+        q, sums = np.array(rest[:256]), np.array(rest[256:])
+        assert np.array_equal(sums, q.reshape(16, 16).sum(1))
+        assert q.min() == (-127 if row.any() else 0)
+        assert np.abs(d * q - row).max() <= 0.51 * abs(d)
+
+
+@pytest.mark.parametrize(("name", "per_byte", "low"), [("Q1_0", 8, None), ("Q2_0", 4, -1)])
+def test_one_and_two_bits_from_their_definition(name: str, per_byte: int, low: int | None) -> None:
+    rng = np.random.default_rng()
+    fmt = quant.by_name(name)
+    raw = blocks(fmt, 9, rng)
+    raw[:, :2] = rng.standard_normal((9, 1)).astype(np.float16).view(np.uint8)
+    want = np.zeros((9, fmt.elements), np.float32)
+    for i in range(9):
+        d = np.float32(raw[i, :2].view(np.float16)[0])
+        for k in range(fmt.elements):
+            q = int(raw[i, 2 + k // per_byte]) >> (8 // per_byte * (k % per_byte)) & (2 ** (8 // per_byte) - 1)
+            want[i, k] = (d if q else -d) if low is None else np.float32(q + low) * d
+    assert_same_bits(fmt.dequantise(raw), want)
+
+
+@pytest.mark.parametrize("dtype", ["I8", "I16", "I32", "I64", "F64"])
+def test_plain_numbers(dtype: str) -> None:
+    fmt = quant.by_name(dtype)
+    values = np.arange(-5, 6).astype(fmt.dtype)
+    assert np.array_equal(fmt.dequantise(values.view(np.uint8)), values.astype(np.float32))
+
+
+@pytest.mark.parametrize("fmt", list(quant.FORMATS.values()), ids=str)
+def test_shapes_and_errors(fmt: BlockFormat) -> None:
+    assert fmt.dequantise(np.zeros((2, 0), np.uint8)).shape == (2, 0)
+    assert fmt.dequantise(np.zeros((0, fmt.bytes), np.uint8)).shape == (0, fmt.elements)
+    with pytest.raises(InputError, match=f"{fmt.name} is read from u8"):
+        fmt.dequantise(np.zeros(fmt.bytes, np.int8))
+    if fmt.bytes > 1:
+        with pytest.raises(InputError, match=f"rows of a multiple of {fmt.bytes} bytes"):
+            fmt.dequantise(np.zeros(fmt.bytes + 1, np.uint8))
+    assert pickle.loads(pickle.dumps(fmt)) is fmt
+    assert quant.by_name(fmt.name.lower()) is fmt
+
+
+def test_a_strided_view_is_read_right() -> None:
+    rng = np.random.default_rng()
+    fmt = quant.by_name("Q5_K")
+    raw = blocks(fmt, 8, rng)
+    raw[:, :4] = 0
+    assert_same_bits(fmt.dequantise(raw[::2]), fmt.dequantise(raw[::2].copy()))
+
+
+def test_messages() -> None:
+    with pytest.raises(InputError, match="no format 'Q9'; known: F32 F16 Q4_0"):
+        quant.by_name("Q9")
+    with pytest.raises(InputError, match="Q2_K can only be read; writable: F32 F16"):
+        quant.by_name("Q2_K").quantise(np.zeros(256))
+    with pytest.raises(InputError, match="a row must be a multiple of 32 elements, got 33"):
+        quant.by_name("Q4_0").quantise(np.zeros(33))
+    with pytest.raises(InputError, match="finite numbers only"):
+        quant.by_name("Q4_0").quantise(np.full(32, np.nan))
+    with pytest.raises(InputError, match="Q4_0: no field 'm'; it has d, qs"):
+        quant.by_name("Q4_0").offset("m")
+
+
+def test_fields_are_where_the_kernels_read_them() -> None:
+    offsets = {n: {f.name: f.offset for f in quant.by_name(n).fields} for n in ("Q4_1", "Q5_1", "Q4_K", "Q5_K", "Q6_K")}
+    assert offsets["Q4_1"] == {"d": 0, "m": 2, "qs": 4}
+    assert offsets["Q5_1"] == {"d": 0, "m": 2, "qh": 4, "qs": 8}
+    assert offsets["Q4_K"] == {"d": 0, "dmin": 2, "scales": 4, "qs": 16}
+    assert offsets["Q5_K"] == {"d": 0, "dmin": 2, "scales": 4, "qh": 16, "qs": 48}
+    assert offsets["Q6_K"] == {"ql": 0, "qh": 128, "scales": 192, "d": 208}
+
+
+def test_the_comparison_notices_a_wrong_bit() -> None:
+    fmt = quant.by_name("Q6_K")
+    raw = blocks(fmt, 2, np.random.default_rng(1))
+    raw[:, 208:] = np.array([1, 60], np.uint8)
+    wrong = raw.copy()
+    wrong[1, 17] ^= 1
+    with pytest.raises(AssertionError):
+        assert_same_bits(fmt.dequantise(raw), fmt.dequantise(wrong))
