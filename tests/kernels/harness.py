@@ -14,6 +14,7 @@ from tilewright.core.target_spec import TargetSpec
 from tilewright.ir.graph import Graph
 from tilewright.kernels.launch import Buffer, ErrorWord, Pointer, Program
 from tilewright.kernels.select import select
+from tilewright.kernels.strips import pack_strips
 from tilewright.runtime.packing import packed_shape
 from tilewright.target.cpu.emit import emit_kernel
 from tilewright.target.cpu.host import host_target
@@ -71,6 +72,10 @@ class Memory:
 def pack(array: Any, packed: Any) -> Any:
     if packed.form == "plain":
         return np.ascontiguousarray(array)
+    if packed.form == "strips":
+        strips = np.empty(packed_shape(array.shape, packed), np.uint8)
+        pack_strips(array, packed.format, strips, 0, len(strips))
+        return strips
     rows = array.T if packed.transposed else array
     panels, k, width = packed_shape(array.shape, packed)
     out = np.zeros((panels, k, width), array.dtype)

@@ -97,11 +97,13 @@ class Packed:
     """How a constant is re-laid out before the first run; tied users agree on one form.
 
     `panels`: a matrix [N, K] (or [K, N] when `transposed`) stored as [ceil(N/width), K, width], zero-filled.
+    `strips`: a packed matrix in strips of `width` rows, see kernels/strips.py.
     """
 
-    form: Literal["plain", "panels"] = "plain"
+    form: Literal["plain", "panels", "strips"] = "plain"
     width: int = 0
     transposed: bool = False
+    format: str = ""  # of the packed matrix behind `strips`
 
 
 @dataclass(eq=False)

@@ -218,7 +218,7 @@ def _launch(
 
     def finish(row: Ix | int, acc: Tile) -> None:
         acc = acc * p.alpha if p.alpha != 1.0 else acc
-        _epilogue(b, region, out_value, acc, ins, outs, (*at, row), panel * config.width, limit)
+        write_tile(b, region, out_value, acc, ins, outs, (*at, row), panel * config.width, limit)
 
     def tile(row: Ix | int, rows_: int) -> None:
         finish(row, accumulate(row, 0, kw, b.full((rows_, config.width), 0.0, wide)))
@@ -358,7 +358,7 @@ def _accumulate(
     return out
 
 
-def _epilogue(
+def write_tile(
     b: KernelBuilder,
     region: Region,
     value: Value,

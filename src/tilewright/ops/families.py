@@ -44,6 +44,10 @@ def i64(*shape: Dim) -> TensorType:
     return TensorType(dt.i64, shape)
 
 
+def i8(*shape: Dim) -> TensorType:
+    return TensorType(dt.i8, shape)
+
+
 def u8(*shape: Dim) -> TensorType:
     return TensorType(dt.u8, shape)
 

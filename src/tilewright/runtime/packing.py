@@ -14,6 +14,7 @@ import numpy as np
 from ..core.errors import CompileError
 from ..ir.types import TensorType
 from ..kernels.launch import ConstBuffer, Packed
+from ..kernels.strips import pack_strips, strip_shape
 from .memory import Allocation
 
 Array = np.ndarray[Any, Any]
@@ -26,6 +27,8 @@ def packed_shape(shape: Sequence[int], packed: Packed) -> tuple[int, ...]:
     """The shape of a constant's storage."""
     if packed.form == "plain":
         return tuple(shape)
+    if packed.form == "strips":
+        return strip_shape(packed.format, *shape)
     if len(shape) != 2 or packed.width < 1:
         raise CompileError(f"packing: panels need a matrix and a width, got shape {tuple(shape)} and width {packed.width}")
     n, k = reversed(shape) if packed.transposed else shape
@@ -97,5 +100,7 @@ def _fill(task: tuple[ConstBuffer, Array, int, int]) -> None:
     constant, out, first, last = task
     if constant.packed.form == "plain":
         np.copyto(out, constant.data.array)
+    elif constant.packed.form == "strips":
+        pack_strips(constant.data.array, constant.packed.format, out, first, last)
     else:
         pack_panels(constant.data.array, constant.packed, out, first, last)

@@ -1,0 +1,61 @@
+"""Integer products with packed matrices against the dequantisers, for every format, at odd sizes, on every feature level."""
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tilewright.core.dims import sym
+from tilewright.core.dtypes import f32
+from tilewright.ir.graph import Graph, Value
+from tilewright.ir.interp import run
+from tilewright.ir.types import TensorType
+from tilewright.ops import QDot, QuantiseRows, quant
+from tilewright.ops import functions as F
+from tilewright.ops.base import single
+from tilewright.ops.quant_dot import FORMATS
+
+from .harness import run_graph
+
+HALVES = {"Q4_0": (0,), "Q4_1": (0, 2), "Q5_0": (0,), "Q5_1": (0, 2), "Q8_0": (0,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}
+
+
+def packed(name: str, n: int, k: int, rng: np.random.Generator) -> Any:
+    """Random blocks: every bit pattern of codes and scales, with sane half-precision fields."""
+    fmt = quant.by_name(name)
+    raw = rng.integers(0, 256, (n, k // fmt.elements, fmt.bytes)).astype(np.uint8)
+    for at in HALVES[name]:
+        raw[..., at : at + 2] = rng.uniform(-0.02, 0.02, raw.shape[:2]).astype(np.float16)[..., None].view(np.uint8)
+    return raw.reshape(n, -1)
+
+
+def product(name: str, w: Any, k: int, rows: Any) -> Graph:
+    def body(g: Graph, v: tuple[Value, ...]) -> Value:
+        codes = QuantiseRows()(v[0])
+        return F.add(QDot(format=name, n=len(w), k=k)(*codes, g.constant(w, "w")), 1.0)
+
+    return single(body, TensorType(f32, (2, rows, k)))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("level", ["native", "avx512", "avx2", "baseline"])
+def test_every_format(name: str, level: str) -> None:
+    rng = np.random.default_rng()
+    n, k = 37, 512 if name.endswith("K") else 96
+    w = packed(name, n, k, rng)
+    x = rng.standard_normal((2, 7, k)).astype("f4")
+    g = product(name, w, k, 7)
+    (got,), _ = run_graph(g, [x], level)
+    want = run(g, [x])[0].astype(np.float64)
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5 * float(np.abs(want).max()))
+    (alone,), _ = run_graph(product(name, w, k, sym("M", 1, 64)), [x[:, :1]], level)
+    assert alone.tobytes() == got[:, :1].tobytes(), "a row alone has other bits"
+
+
+def test_quantise_rows_is_exact() -> None:
+    x = np.random.default_rng().standard_normal((3, 64)).astype("f4")
+    x[1, :32] = 0
+    g = single(lambda g, v: QuantiseRows()(v[0]), TensorType(f32, (3, 64)))
+    for got, want in zip(run_graph(g, [x])[0], run(g, [x]), strict=True):
+        np.testing.assert_array_equal(got, want)
