@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from .. import ops as o
+from ..core.dims import Expr
 from ..ir.graph import Graph, Node, Value, replace_values
 from ..ir.interp import apply
 from ..ir.rewrite import sort_nodes
@@ -56,7 +57,8 @@ class FoldConstants(Pass):
 
 
 def _symbolic(op: o.Op) -> bool:
-    return (isinstance(op, o.DimValue) and not isinstance(op.dim, int)) or (isinstance(op, o.Iota) and not isinstance(op.start, int))
+    """Some attribute depends on a symbol: a start, for instance, even where the result's shape is fixed."""
+    return any(isinstance(d, Expr) for value in op.attrs().values() for d in (value if isinstance(value, tuple) else (value,)))
 
 
 def _sources_first(graph: Graph) -> None:

@@ -1,0 +1,203 @@
+"""A decoder-only transformer as an ordinary graph over the ops of this package, for every architecture that `ModelConfig` can describe.
+
+Symbols: P tokens are in the caches already (given by the call), S new ones come in. The caches are donated inputs; the logits are those
+of the last new token alone. One graph serves prompts of any length and decoding.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+
+from .. import ops as o
+from ..core import dtypes as dt
+from ..core.dims import Dim, Expr, sym
+from ..core.dtypes import DType
+from ..ir.graph import Graph, Value
+from ..ir.types import TensorType
+from .config import ModelConfig, RopeConfig
+from .rotary import rope_tables
+from .weights import Weights
+
+CHUNK = 512  # most new tokens of one call: bounds the memory of intermediate values
+
+
+@dataclass
+class Decoder:
+    """The graph under construction. `adapt(name, x, y)` may add to the result y of the matrix `name` (LoRA)."""
+
+    config: ModelConfig
+    weights: Weights
+    capacity: int
+    cache_dtype: DType = dt.f16
+    adapt: Callable[[Decoder, str, Value, Value], Value] | None = None
+    chunk: int = CHUNK
+    graph: Graph = field(init=False)
+    past: Expr = field(init=False)
+    new: Dim = field(init=False)
+    _tables: dict[RopeConfig, tuple[Value, Value]] = field(default_factory=dict, init=False)
+
+    def build(self) -> Graph:
+        """Inputs: ids, then one key and one value cache a layer. Outputs: logits f32[vocab], then the caches."""
+        c = self.config
+        self.graph = Graph(c.architecture)
+        self.past, self.new = sym("P", 0, max(self.capacity - 1, 1)), sym("S", 1, min(self.chunk, self.capacity))
+        ids = self.graph.input(TensorType(dt.i64, (self.new,)), "ids")
+        cache = TensorType(self.cache_dtype, (1, c.kv_heads, self.capacity, c.head_dim))
+        caches = [(self.graph.input(cache, f"k{i}"), self.graph.input(cache, f"v{i}")) for i in range(c.layers)]
+        x = self.embed(ids)
+        after: list[Value] = []
+        for i, (k, v) in enumerate(caches):
+            x, k, v = self.layer(i, x, k, v)
+            after += [k, v]
+        self.graph.outputs = [self.logits(x), *after]
+        self.graph.donated = {1 + i: 1 + i for i in range(2 * c.layers)}
+        self.graph.call_symbols = tuple(self.past.symbols)
+        return self.graph
+
+    # --- pieces -------------------------------------------------------------------------------------------------------
+    def embed(self, ids: Value) -> Value:
+        c = self.config
+        table = self.weights.matrix("token_embd.weight", c.vocab, c.width)
+        x: Value = o.QGather(format=table.format, k=table.k)(self.constant(table.data), ids, name="embed")
+        if c.embedding_scale != 1.0:
+            x = o.mul(x, c.embedding_scale)
+        if c.rope is None:  # learned positions
+            rows = self.weights.tensor("position_embd.weight").shape[0]
+            table = self.weights.matrix("position_embd.weight", rows, c.width)
+            at = o.iota(self.graph, (self.new,), 0, dt.i64, start=self.past)
+            x = o.add(x, o.QGather(format=table.format, k=table.k)(self.constant(table.data), at, name="positions"))
+        return x
+
+    def layer(self, i: int, x: Value, k: Value, v: Value) -> tuple[Value, Value, Value]:
+        c, name = self.config, f"blk.{i}."
+        h = self.norm(x, name + "attn_norm")
+        only_last = i == c.layers - 1  # nothing but the last token's result is used after the last layer's attention
+        if only_last:
+            x = o.slice_(x, 0, self.new - 1, 1)
+        attended, k, v = self.attention(i, h, k, v, only_last=only_last)
+        if name + "post_attention_norm.weight" in self.weights and c.architecture.startswith("gemma"):
+            attended = self.norm(attended, name + "post_attention_norm")
+        x = o.add(x, attended)
+        h = self.norm(x, name + "ffn_norm")
+        h = self.experts(name, h) if c.experts else self.feed_forward(name, h)
+        if name + "post_ffw_norm.weight" in self.weights:
+            h = self.norm(h, name + "post_ffw_norm")
+        return o.add(x, h), k, v
+
+    def attention(self, i: int, h: Value, k_cache: Value, v_cache: Value, *, only_last: bool) -> tuple[Value, Value, Value]:
+        c, name = self.config, f"blk.{i}."
+        q, k, v = self.qkv(name, h, only_last=only_last)
+        start: Dim = self.past + self.new - 1 if only_last else self.past
+        q, k = (self.head_norm(x, name + f"attn_{n}_norm") for x, n in ((q, "q"), (k, "k")))
+        rope = c.layer_rope(i)
+        if rope is not None:
+            q, k = self.rotate(q, rope, start), self.rotate(k, rope, self.past)
+        k_cache = o.UpdateSlice(axis=2, start=self.past)(k_cache, k, name=f"k{i}_next")
+        v_cache = o.UpdateSlice(axis=2, start=self.past)(v_cache, v, name=f"v{i}_next")
+        seen = self.past + self.new
+        op = o.Attention(scale=c.attention_scale, causal=True, offset=start, window=c.layer_window(i), softcap=c.attention_softcap)
+        y: Value = op(q, o.slice_(k_cache, 2, 0, seen), o.slice_(v_cache, 2, 0, seen), name=f"attention{i}")
+        rows = y.shape[2]
+        y = o.reshape(o.transpose(y, (0, 2, 1, 3)), (rows, c.heads * c.head_dim))
+        return self.linear(name + "attn_output", y, c.width), k_cache, v_cache
+
+    def qkv(self, name: str, h: Value, *, only_last: bool) -> tuple[Value, Value, Value]:
+        """[1, heads, rows, head size] each; q for the last row alone where nothing else is needed."""
+        c = self.config
+        wide, narrow = c.heads * c.head_dim, c.kv_heads * c.head_dim
+        if name + "attn_qkv.weight" in self.weights:
+            q, k, v = o.split(self.linear(name + "attn_qkv", h, wide + 2 * narrow), 1, (wide, narrow, narrow))
+            if only_last:
+                q = o.slice_(q, 0, self.new - 1, 1)
+        else:
+            q = self.linear(name + "attn_q", o.slice_(h, 0, self.new - 1, 1) if only_last else h, wide)
+            k, v = self.linear(name + "attn_k", h, narrow), self.linear(name + "attn_v", h, narrow)
+        return self.split_heads(q, c.heads), self.split_heads(k, c.kv_heads), self.split_heads(v, c.kv_heads)
+
+    def split_heads(self, x: Value, heads: int) -> Value:
+        return o.transpose(o.reshape(x, (1, x.shape[0], heads, self.config.head_dim)), (0, 2, 1, 3))
+
+    def head_norm(self, x: Value, name: str) -> Value:
+        if name + ".weight" not in self.weights:
+            return x
+        out: Value = o.RmsNorm(eps=self.config.norm_eps, affine="weight")(x, self.vector(name + ".weight", self.config.head_dim))
+        return out
+
+    def rotate(self, x: Value, rope: RopeConfig, start: Dim) -> Value:
+        if rope not in self._tables:
+            cos, sin = rope_tables(rope, self.capacity)
+            self._tables[rope] = self.graph.constant(cos, "cos"), self.graph.constant(sin, "sin")
+        rows = x.shape[2]
+        cos_rows, sin_rows = (o.slice_(t, 0, start, rows) for t in self._tables[rope])
+        out: Value = o.Rope(n_rot=None if rope.dims == self.config.head_dim else rope.dims)(x, cos_rows, sin_rows)
+        return out
+
+    def feed_forward(self, name: str, h: Value) -> Value:
+        c = self.config
+        if not c.gated:
+            size = self.weights.tensor(name + "ffn_up.weight").shape[0]
+            return self.linear(name + "ffn_down", self.activate(self.linear(name + "ffn_up", h, size)), c.width)
+        if name + "ffn_gate.weight" in self.weights:
+            size = self.weights.tensor(name + "ffn_gate.weight").shape[0]
+            gate, up = self.linear(name + "ffn_gate", h, size), self.linear(name + "ffn_up", h, size)
+        else:  # both in one matrix
+            size = self.weights.tensor(name + "ffn_up.weight").shape[0] // 2
+            gate, up = o.split(self.linear(name + "ffn_up", h, 2 * size), 1, (size, size))
+        return self.linear(name + "ffn_down", o.mul(self.activate(gate), up), c.width)
+
+    def experts(self, name: str, h: Value) -> Value:
+        """Every token goes through `experts_used` of the experts, weighted by the softmax of the router."""
+        c = self.config
+        size = self.weights.tensor(name + "ffn_gate_exps.weight").shape[1]
+        scores = o.softmax(self.linear(name + "ffn_gate_inp", h, c.experts), 1)
+        share, chosen = o.TopK(k=c.experts_used, axis=1)(scores)
+        if c.renormalise_experts:
+            share = o.div(share, o.sum_(share, (1,), keepdims=True))
+        x = o.reshape(h, (h.shape[0], 1, c.width))
+        gate, up = (self.expert_linear(name + f"ffn_{n}_exps", x, chosen, size) for n in ("gate", "up"))
+        y = self.expert_linear(name + "ffn_down_exps", o.mul(self.activate(gate), up), chosen, c.width)
+        return o.sum_(o.mul(y, o.reshape(share, (*share.shape, 1))), (1,))
+
+    def activate(self, x: Value) -> Value:
+        return o.silu(x) if self.config.activation == "silu" else o.gelu(x, approximate="tanh")
+
+    def logits(self, x: Value) -> Value:
+        c = self.config
+        h = self.norm(x, "output_norm")
+        name = "output" if "output.weight" in self.weights else "token_embd"
+        y = o.reshape(self.linear(name, h, c.vocab), (c.vocab,))
+        return o.mul(o.tanh(o.div(y, c.logit_softcap)), c.logit_softcap) if c.logit_softcap is not None else y
+
+    # --- weights ------------------------------------------------------------------------------------------------------
+    def constant(self, data: Any) -> Value:
+        return self.graph.constant(data, data.name)
+
+    def vector(self, name: str, size: int) -> Value:
+        return self.graph.constant(self.weights.vector(name, size), name)
+
+    def norm(self, x: Value, name: str) -> Value:
+        c = self.config
+        scale = self.vector(name + ".weight", c.width)
+        if c.norm == "layer":
+            layered: Value = o.LayerNorm(eps=c.norm_eps, affine="both")(x, scale, self.vector(name + ".bias", c.width), name=name)
+            return layered
+        out: Value = o.RmsNorm(eps=c.norm_eps, affine="weight")(x, scale, name=name)
+        return out
+
+    def linear(self, name: str, x: Value, n: int) -> Value:
+        k = x.shape[-1]
+        assert isinstance(k, int)
+        w = self.weights.matrix(name + ".weight", n, k)
+        y: Value = o.QMatmul(format=w.format, n=w.n, k=w.k)(x, self.constant(w.data), name=name)
+        if self.adapt is not None:
+            y = self.adapt(self, name, x, y)
+        return o.add(y, self.vector(name + ".bias", n)) if name + ".bias" in self.weights else y
+
+    def expert_linear(self, name: str, x: Value, chosen: Value, n: int) -> Value:
+        k = x.shape[-1]
+        assert isinstance(k, int)
+        w = self.weights.matrix(name + ".weight", n, k, self.config.experts)
+        out: Value = o.QExperts(format=w.format, n=n, k=k, experts=w.experts)(x, self.constant(w.data), chosen, name=name)
+        return out

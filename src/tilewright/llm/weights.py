@@ -1,0 +1,84 @@
+"""The weights of a model under GGUF's names, as constants of a graph: matrices stay packed, vectors are f32."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..core.errors import FormatError
+from ..frontend.gguf import GGUFFile
+from ..ops.quant import FORMATS, PackedTensor
+from ..ops.structure import ConstantData
+from .config import ModelConfig
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Matrix:
+    """A packed matrix [n, k]; `data` is u8[n, row bytes]. With `experts`, n counts the rows of one expert."""
+
+    data: ConstantData
+    format: str
+    n: int
+    k: int
+    experts: int = 0
+
+
+class Weights:
+    """Tensors by GGUF name. Matrices are made once, so that tied users share them."""
+
+    def __init__(self, tensors: dict[str, PackedTensor], config: ModelConfig) -> None:
+        self.tensors, self.config = tensors, config
+        self._matrices: dict[str, Matrix] = {}
+
+    @staticmethod
+    def from_gguf(file: GGUFFile, config: ModelConfig) -> Weights:
+        return Weights(dict(file.tensors), config)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.tensors
+
+    def tensor(self, name: str) -> PackedTensor:
+        found = self.tensors.get(name)
+        if found is None:
+            raise FormatError(f"llm: tensor {name!r} is missing; a {self.config.architecture} model needs it")
+        return found
+
+    def vector(self, name: str, size: int) -> Array:
+        tensor = self.tensor(name)
+        if tensor.shape != (size,):
+            raise FormatError(f"llm: tensor {name!r} must have {size} elements, got shape {list(tensor.shape)}")
+        return np.ascontiguousarray(tensor.dequantise(), np.float32)
+
+    def matrix(self, name: str, n: int, k: int, experts: int = 0) -> Matrix:
+        """The matrix [n, k] (or [experts, n, k]) in its own format; rows of q and k in the order of whole halves."""
+        if name not in self._matrices:
+            tensor = self.tensor(name)
+            want = (experts, n, k) if experts else (n, k)
+            if tensor.shape != want:
+                raise FormatError(f"llm: tensor {name!r} must have shape {list(want)}, got {list(tensor.shape)}")
+            data: Array = tensor.data
+            if self.config.interleaved_rows and name.endswith(("attn_q.weight", "attn_k.weight")):
+                data = _halves(data, self.config.head_dim)
+            self._matrices[name] = Matrix(ConstantData(data, name), tensor.format.name, n, k, experts)
+        return self._matrices[name]
+
+
+def _halves(rows: Array, head_dim: int) -> Array:
+    """Rows of each head from the order of interleaved pairs (0, d/2, 1, d/2+1, …) to that of two halves."""
+    heads = len(rows) // head_dim
+    pairs = rows.reshape(heads, head_dim // 2, 2, rows.shape[1])
+    return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(rows.shape)
+
+
+def plain_tensor(name: str, array: Array) -> PackedTensor:
+    """An array of f32, f16 or bf16 as a tensor in that format."""
+    formats = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+    kind = formats.get(str(array.dtype))
+    if kind is None:
+        raise FormatError(f"llm: tensor {name!r} must be f32, f16 or bf16, got {array.dtype}")
+    whole = np.ascontiguousarray(array)
+    rows = whole.reshape(-1, whole.shape[-1]) if whole.ndim > 1 else whole.reshape(1, -1)
+    return PackedTensor(name, FORMATS[kind], tuple(int(d) for d in whole.shape), rows.view(np.uint8).reshape(len(rows), -1))

@@ -1,0 +1,151 @@
+"""State across calls: memory for a session's donated inputs, and calls that work on it in place.
+
+A `State` belongs to the caller; any number of them can live beside one session, and each may be used by one call at a time. Its `length`
+counts how much of it is filled; a call that fails or is interrupted leaves the length where it was, so what it half wrote is never seen.
+"""
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..core.dims import evaluate
+from ..core.errors import InputError
+from ..ir.types import TensorType
+from .memory import Allocation
+from .session import Session
+
+Array = np.ndarray[Any, Any]
+ALIGNMENT = 64
+
+
+class StateSpec:
+    """Names and types of the donated inputs of a session, where their arrays lie in one block, and along which axis they fill up."""
+
+    def __init__(self, session: Session, axis: int) -> None:
+        interface = session.interface
+        self.axis = axis
+        self.inputs = [i for i, _ in interface.donated]
+        self.outputs = [k for _, k in interface.donated]
+        self.names = [interface.input_names[i] for i in self.inputs]
+        self.types = [interface.inputs[i] for i in self.inputs]
+        self.offsets: list[int] = []
+        end = 0
+        for name, t in zip(self.names, self.types, strict=True):
+            if not t.is_static:
+                raise InputError(f"state: {name!r} must have a fixed size, got {t}")
+            self.offsets.append(end)
+            end += -(-_nbytes(t) // ALIGNMENT) * ALIGNMENT
+        self.nbytes = end
+        sizes = {_shape(t)[axis] for t in self.types}
+        self.capacity = min(sizes, default=0)
+
+
+class State:
+    """The memory of one caller. `length` elements along the spec's axis are filled."""
+
+    __slots__ = ("_block", "addresses", "arrays", "length", "spec")
+
+    def __init__(self, spec: StateSpec) -> None:
+        self.spec, self.length = spec, 0
+        self._block = Allocation(spec.nbytes)
+        self.arrays: list[Array] = [
+            self._block.array(t.dtype.np, _shape(t), offset) for t, offset in zip(spec.types, spec.offsets, strict=True)]
+        self.addresses = (ctypes.c_int64 * len(spec.types))(*(self._block.address + o for o in spec.offsets))
+
+    @property
+    def nbytes(self) -> int:
+        return self._block.nbytes
+
+    @property
+    def capacity(self) -> int:
+        return self.spec.capacity
+
+    def copy(self) -> State:
+        """An independent state with the same filled part."""
+        new = type(self)(self.spec)
+        filled = (*(slice(None),) * self.spec.axis, slice(0, self.length))
+        for mine, other in zip(self.arrays, new.arrays, strict=True):
+            other[filled] = mine[filled]
+        new.length = self.length
+        return new
+
+    def truncate(self, length: int) -> None:
+        """Forget all but the first `length` elements."""
+        if not 0 <= length <= self.length:
+            raise InputError(f"state: can be truncated to 0..{self.length} elements, got {length}")
+        self.length = length
+
+    def __repr__(self) -> str:
+        return f"<State {self.length} of {self.capacity}, {self.nbytes:,} bytes>"
+
+
+class StatefulCall:
+    """Runs a session on states in place. Inputs and outputs that are not donated are NumPy arrays, in the session's order."""
+
+    def __init__(self, session: Session, spec: StateSpec) -> None:
+        if session.executable is None:
+            raise InputError("state: the reference target has no memory to share; use session.run_with")
+        self.session, self.spec = session, spec
+        interface = session.interface
+        self._in = [i for i in range(len(interface.inputs)) if i not in set(spec.inputs)]
+        first_output = len(interface.inputs)
+        self._out = [first_output + k for k in range(len(interface.outputs)) if k not in set(spec.outputs)]
+        self._in_types = [interface.inputs[i] for i in self._in]
+        self._out_types = [interface.outputs[i - first_output] for i in self._out]
+        self._state_in, self._state_out = list(spec.inputs), [first_output + k for k in spec.outputs]
+        self._symbols = [s.name for s in interface.symbols]
+        blocks = all(s == list(range(s[0], s[0] + len(s))) for s in (self._state_in, self._state_out) if s)
+        self._runs = [s[0] * 8 for s in (self._state_in, self._state_out) if s] if blocks else None
+
+    def __call__(self, state: State, env: Mapping[str, int], inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        """One native call. The state's length is the caller's to advance, after it."""
+        if state.spec is not self.spec:
+            raise InputError("state: belongs to another model; make one with start()")
+        self._check(env, inputs, self._in_types, "input")
+        self._check(env, outputs, self._out_types, "output")
+        session = self.session
+        workspace = session.take()
+        io = workspace.io
+        for i, x in zip(self._in, inputs, strict=True):
+            io[i] = x.ctypes.data
+        for i, x in zip(self._out, outputs, strict=True):
+            io[i] = x.ctypes.data
+        if self._runs is not None:
+            for start in self._runs:
+                ctypes.memmove(ctypes.addressof(io) + start, state.addresses, ctypes.sizeof(state.addresses))
+        else:
+            for i, k, at in zip(self._state_in, self._state_out, state.addresses, strict=True):
+                io[i] = io[k] = at
+        try:
+            job = workspace.job(tuple(env[name] for name in self._symbols))
+        except BaseException:
+            session.give(workspace)
+            raise
+        status = session.pool.run(job)
+        if status:
+            session.settle(status, workspace)
+        if workspace.errors[:, 0].any():
+            session.fail(workspace)
+        session.give(workspace)
+
+    def _check(self, env: Mapping[str, int], arrays: Sequence[Array], types: Sequence[TensorType], what: str) -> None:
+        if len(arrays) != len(types):
+            raise InputError(f"state: {len(types)} {what}s are wanted beside the state, got {len(arrays)}")
+        for i, (x, t) in enumerate(zip(arrays, types, strict=True)):
+            shape = tuple(evaluate(d, env) for d in t.shape)
+            if x.dtype != t.dtype.np or x.shape != shape or not x.flags.c_contiguous or not x.flags.aligned:
+                raise InputError(f"state: {what} {i} must be a contiguous {t.dtype}{list(shape)}, got {x.dtype}{list(x.shape)}")
+
+
+def _shape(t: TensorType) -> tuple[int, ...]:
+    return tuple(d for d in t.shape if isinstance(d, int))
+
+
+def _nbytes(t: TensorType) -> int:
+    n = t.dtype.itemsize
+    for d in _shape(t):
+        n *= d
+    return n
