@@ -39,12 +39,11 @@ def use_every_thread(session: tw.Session) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_thread_counts(name: str) -> None:
-    family = FAMILIES[name]
+    sessions = [compiled(name, threads=n) for n in (1, 2, 3)]
     for b, s in [(1, 33), (3, 12)]:
-        args = family.args(b, s)
+        args = FAMILIES[name].args(b, s)
         outs = []
-        for threads in (1, 2, 3):
-            session = compiled(name, threads=threads)
+        for session in sessions:
             outs.append(session(*args))
             use_every_thread(session)
             outs.append(session(*args))
@@ -73,7 +72,7 @@ def test_runs_repeat(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_static_and_dynamic_compiles_agree(name: str) -> None:
     family, dynamic = FAMILIES[name], compiled(name)
-    shapes = [(1, 1), (2, 7), (3, 17)] if name in ("mlp", "block", "gpt2") else [(2, 7)]
+    shapes = [(1, 1), (2, 7)] if name in ("mlp", "block", "gpt2") else [(2, 7)]
     for b, s in shapes:
         static = compiled(name, dynamic=False, b=b, s=s)
         args = family.args(b, s)
@@ -105,7 +104,7 @@ def test_a_block_that_really_uses_its_threads() -> None:
         assert torch.equal(sessions[1](*rows(args, slice(0, 1)))[0], outs[0][0])
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "f16", "f64"])
+@pytest.mark.parametrize("dtype", ["bf16", pytest.param("f16", marks=pytest.mark.slow), pytest.param("f64", marks=pytest.mark.slow)])
 def test_other_dtypes(dtype: str) -> None:
     module = WIDE.build()
     outs = []
