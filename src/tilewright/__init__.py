@@ -29,16 +29,17 @@ from .core.errors import (
 
 if TYPE_CHECKING:
     from .compile import compile, load  # noqa: A004
+    from .llm.model import LLM, load_llm
     from .runtime.session import Session
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "CompileError", "ConfigError", "Dim", "ExecutionError", "FormatError", "InputError", "ParseError", "Session", "ShapeError",
-    "TilewrightError", "UnsupportedError", "VerifyError", "__version__", "compile", "load",
+    "CompileError", "ConfigError", "Dim", "ExecutionError", "FormatError", "InputError", "LLM", "ParseError", "Session", "ShapeError",
+    "TilewrightError", "UnsupportedError", "VerifyError", "__version__", "compile", "load", "load_llm",
 ]
 
-_LAZY = {"compile": "compile", "load": "compile", "Session": "runtime.session"}
+_LAZY = {"compile": "compile", "load": "compile", "Session": "runtime.session", "load_llm": "llm.model", "LLM": "llm.model"}
 
 
 def Dim(name: str, lo: int = 1, hi: int | None = None) -> Expr:

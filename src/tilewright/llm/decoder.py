@@ -16,6 +16,7 @@ from ..core.dims import Dim, Expr, sym
 from ..core.dtypes import DType
 from ..ir.graph import Graph, Value
 from ..ir.types import TensorType
+from ..ops.sampling import NUMBERS, SETTINGS
 from .config import ModelConfig, RopeConfig
 from .rotary import rope_tables
 from .weights import Weights
@@ -39,11 +40,16 @@ class Decoder:
     _tables: dict[RopeConfig, tuple[Value, Value]] = field(default_factory=dict, init=False)
 
     def build(self) -> Graph:
-        """Inputs: ids, then one key and one value cache a layer. Outputs: logits f32[vocab], then the caches."""
+        """Inputs: ids, then those of `Sample` beside the logits, then one key and one value cache a layer. Outputs: logits f32[vocab], the
+        chosen token, the caches."""
         c = self.config
         self.graph = Graph(c.architecture)
         self.past, self.new = sym("P", 0, max(self.capacity - 1, 1)), sym("S", 1, min(self.chunk, self.capacity))
         ids = self.graph.input(TensorType(dt.i64, (self.new,)), "ids")
+        seen = self.graph.input(TensorType(dt.u8, (c.vocab,)), "seen")
+        settings = self.graph.input(TensorType(dt.f32, (len(SETTINGS),)), "settings")
+        numbers = self.graph.input(TensorType(dt.i64, (len(NUMBERS),)), "numbers")
+        first = len(self.graph.inputs)
         cache = TensorType(self.cache_dtype, (1, c.kv_heads, self.capacity, c.head_dim))
         caches = [(self.graph.input(cache, f"k{i}"), self.graph.input(cache, f"v{i}")) for i in range(c.layers)]
         x = self.embed(ids)
@@ -51,8 +57,9 @@ class Decoder:
         for i, (k, v) in enumerate(caches):
             x, k, v = self.layer(i, x, k, v)
             after += [k, v]
-        self.graph.outputs = [self.logits(x), *after]
-        self.graph.donated = {1 + i: 1 + i for i in range(2 * c.layers)}
+        logits = self.logits(x)
+        self.graph.outputs = [logits, o.Sample()(logits, seen, settings, numbers, name="sample"), *after]
+        self.graph.donated = {first + i: 2 + i for i in range(2 * c.layers)}
         self.graph.call_symbols = tuple(self.past.symbols)
         return self.graph
 

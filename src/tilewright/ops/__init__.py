@@ -42,9 +42,11 @@ from .functions import *  # noqa: F403
 from .fused import Fused
 from .indexing import Concat, Gather, GatherAlongAxis, Index, Pad, TopK
 from .pooling import AvgPool, MaxPool
+from .quant_dot import QDot, QuantiseRows
 from .quantised import QGather, QMatmul
 from .reductions import All, ArgMax, ArgMin, CumSum, LogSumExp, Max, Mean, Min, Prod, Sum, Var
 from .reductions import Any_ as Any
+from .sampling import Sample
 from .sources import DimValue, Iota
 from .state import UpdateSlice
 from .structure import Constant, ConstantData, Input
@@ -131,8 +133,10 @@ __all__ = [
     "Pad",
     "Pow",
     "Prod",
+    "QDot",
     "QGather",
     "QMatmul",
+    "QuantiseRows",
     "Reciprocal",
     "Reduction",
     "Relu",
@@ -142,6 +146,7 @@ __all__ = [
     "Rope",
     "Round",
     "Rsqrt",
+    "Sample",
     "Sigmoid",
     "Sign",
     "Silu",

@@ -14,6 +14,7 @@ PATCH_WORDS = 3
  JOB_CANCEL, JOB_ERROR, JOB_PROFILE, JOB_POOL, JOB_IO, JOB_LIGHT) = range(13)
 JOB_WORDS = 16
 ERROR_WORDS = 4
+INDEX_OUT_OF_RANGE, BAD_LOGITS = 1, 2  # codes in the first word of an error block
 
 # status of a run, bits
 OK, CANCELLED, FAILED, FEW_WORKERS = 0, 1, 2, 16

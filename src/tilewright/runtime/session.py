@@ -234,9 +234,10 @@ class Session:
         self.give(workspace)
         k = int(np.flatnonzero(blocks[:, 0])[0])
         step = self.executable.error_launches[k]
-        _, _, position, value = (int(v) for v in blocks[k])
+        code, _, position, value = (int(v) for v in blocks[k])
         launch = self.executable.launches[step]
-        raise ExecutionError(f"{launch.name}: index out of range, got {value} at position {position} (launch {step} of {self.model.name})")
+        what = "the largest logit is NaN or infinite" if code == L.BAD_LOGITS else f"index out of range, got {value} at position {position}"
+        raise ExecutionError(f"{launch.name}: {what} (launch {step} of {self.model.name})")
 
     # ---- everything else
 

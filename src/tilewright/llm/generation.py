@@ -1,0 +1,100 @@
+"""Text from a model, piece by piece: feed the prompt, then one native call per token.
+
+A stream never shows half a character nor the beginning of a stop text. Leaving it early (or Ctrl-C) leaves the state with every token
+that was fed, ready to go on.
+"""
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..core.errors import InputError
+from ..runtime.state import State
+from .settings import Sampler, Sampling, StopFilter
+
+if TYPE_CHECKING:
+    from .model import LLM
+
+Array = np.ndarray[Any, Any]
+
+
+class Stream(Iterator[str]):
+    """An iterator over pieces of text. `ids` are the tokens so far, `finish_reason` is "stop", "length" or None; the times are seconds."""
+
+    def __init__(self, llm: LLM, prompt: Array, sampling: Sampling, max_tokens: int | None, stops: tuple[str, ...], state: State) -> None:
+        room = llm.context_length - state.length - len(prompt)
+        if room < 0:
+            raise InputError(f"generate: the prompt has {len(prompt)} tokens and {state.length} are in the context already, which holds "
+                             f"{llm.context_length}; shorten it, or load the model with a larger context_length")
+        if max_tokens is not None and (not isinstance(max_tokens, int) or max_tokens < 0):
+            raise InputError(f"generate: max_tokens must be a whole number, 0 or more, got {max_tokens!r}")
+        self.llm, self.state, self.prompt = llm, state, prompt
+        self.ids: list[int] = []
+        self.finish_reason: str | None = None
+        self.prompt_seconds = self.decode_seconds = 0.0
+        self._max = room + 1 if max_tokens is None else max_tokens
+        self._sampler = Sampler(sampling, llm.vocab)
+        self._sampler.note(prompt.tolist())
+        self._text, self._filter = llm.tokenizer.stream(), StopFilter(stops)
+        self._logits = np.empty(llm.vocab, np.float32)
+        self._one = np.empty(1, np.int64)
+        self._next: Array | None = prompt
+        self._ends = llm.stop_ids()
+
+    def __next__(self) -> str:
+        """The next piece that is not empty."""
+        while self.finish_reason is None:
+            piece = self.step()
+            if piece:
+                return piece
+        raise StopIteration
+
+    def step(self) -> str:
+        """One token: the text that can be shown now, perhaps none."""
+        if len(self.ids) >= self._max:
+            return self._end("length")
+        assert self._next is not None
+        began = time.perf_counter()
+        token = self.llm.advance(self.state, self._next, self._sampler, self._logits)
+        took = time.perf_counter() - began
+        if self._next is self.prompt:
+            self.prompt_seconds = took
+        else:
+            self.decode_seconds += took
+        if token in self._ends:
+            return self._end("stop")
+        self.ids.append(token)
+        self._sampler.note((token,))
+        self._one[0] = token
+        self._next = self._one
+        shown = self._filter.push(self._text.push(token))
+        if self._filter.stopped:
+            self.finish_reason = "stop"
+        return shown
+
+    def _end(self, reason: str) -> str:
+        self.finish_reason = reason
+        return self._filter.push(self._text.finish()) + ("" if self._filter.stopped else self._filter.finish())
+
+    @property
+    def prompt_rate(self) -> float:
+        """Prompt tokens a second."""
+        return len(self.prompt) / self.prompt_seconds if self.prompt_seconds else 0.0
+
+    @property
+    def decode_rate(self) -> float:
+        """Generated tokens a second, without the first, which the prompt gives."""
+        return max(0, len(self.ids) - 1) / self.decode_seconds if self.decode_seconds else 0.0
+
+
+def generate_together(streams: list[Stream]) -> list[str]:
+    """Advance all streams token by token until each has ended."""
+    texts = [""] * len(streams)
+    while any(s.finish_reason is None for s in streams):
+        for i, s in enumerate(streams):
+            if s.finish_reason is None:
+                texts[i] += s.step()
+    return texts

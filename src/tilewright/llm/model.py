@@ -1,0 +1,162 @@
+"""`tw.load_llm`: a language model from its file, ready to feed tokens and to generate text.
+
+One compiled program serves every prompt length and decoding; its state (the key/value caches) belongs to whoever called `start()`.
+"""
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..core import dtypes as dt
+from ..core.errors import ConfigError, InputError
+from ..runtime.session import Session
+from ..runtime.state import State, StatefulCall, StateSpec
+from .config import ModelConfig
+from .decoder import CHUNK
+from .generation import Stream, generate_together
+from .settings import Sampler, Sampling, stop_texts
+from .tokenizer import Tokenizer
+
+Array = np.ndarray[Any, Any]
+CACHE_DTYPES = {"f16": dt.f16, "f32": dt.f32, "bf16": dt.bf16}
+AXIS = 2  # of the caches, along which they fill up
+
+
+def load_llm(path: str | os.PathLike[str], *, context_length: int | None = None, threads: int | None = None, cache_dtype: str = "f16",
+             progress: Any = None) -> LLM:
+    """A language model from a GGUF file, or from a folder with config.json and safetensors.
+
+    `context_length` bounds prompt and answer together (default: the model's own, at most 4096); `cache_dtype` is f16, f32 or bf16."""
+    from .loading import load
+
+    return load(Path(path), context_length=context_length, threads=threads, cache_dtype=cache_dtype, progress=progress)
+
+
+def check_context(wanted: int | None, own: int) -> int:
+    """The context length to compile for."""
+    length = min(own, 4096) if wanted is None else wanted
+    if not isinstance(length, int) or isinstance(length, bool) or not 1 <= length <= own:
+        raise ConfigError(f"load_llm: context_length must be in 1..{own}, what the model was made for, got {length!r}")
+    return length
+
+
+def check_cache(name: str) -> dt.DType:
+    if name not in CACHE_DTYPES:
+        raise ConfigError(f"load_llm: cache_dtype must be one of {' '.join(CACHE_DTYPES)}, got {name!r}")
+    return CACHE_DTYPES[name]
+
+
+class LLM:
+    """A compiled language model. Safe to use from several threads, with a state of one's own each."""
+
+    def __init__(self, config: ModelConfig, tokenizer: Tokenizer, session: Session, *, context_length: int, name: str = "",
+                 weight_bytes: int = 0) -> None:
+        self.config, self.tokenizer, self.session = config, tokenizer, session
+        self.context_length, self.name, self.weight_bytes = context_length, name or config.architecture, weight_bytes
+        self.vocab = config.vocab
+        self._spec = StateSpec(session, AXIS)
+        self._call = StatefulCall(session, self._spec)
+        self._chunk = min(CHUNK, context_length)
+        self._greedy = Sampler(Sampling(), self.vocab)
+
+    def __repr__(self) -> str:
+        return f"<LLM {self.name}: {self.config.architecture}, {self.config.layers} layers, context {self.context_length}>"
+
+    # --- tokens -------------------------------------------------------------------------------------------------------
+    def encode(self, text: str, *, add_bos: bool = False, special: bool = False) -> list[int]:
+        """Token ids of a text. With `special`, texts like `<|im_end|>` become the tokens they name."""
+        return self.tokenizer.encode(text, add_bos=add_bos, special=special)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        return self.tokenizer.decode(ids)
+
+    # --- states -------------------------------------------------------------------------------------------------------
+    def start(self) -> State:
+        """An empty context of one's own. `state.copy()` and `state.truncate(n)` reuse a prefix."""
+        return State(self._spec)
+
+    def feed(self, state: State, ids: Sequence[int] | Array) -> Array:
+        """Append tokens to a state; the logits after the last one, f32[vocab]. The state is unchanged when this fails."""
+        logits = np.empty(self.vocab, np.float32)
+        self.advance(state, self.check(ids), self._greedy, logits)
+        return logits
+
+    def check(self, ids: Sequence[int] | Array) -> Array:
+        """Token ids as an array, each inside the vocabulary, at least one."""
+        try:
+            array = np.asarray(ids)
+        except (ValueError, OverflowError) as e:
+            raise InputError(f"feed: ids must be a flat sequence of integers ({e})") from None
+        if array.size == 0:
+            raise InputError("feed: needs at least one token, got none")
+        if array.ndim != 1 or array.dtype.kind not in "iu":
+            raise InputError(f"feed: ids must be a flat sequence of integers, got {array.dtype}{list(array.shape)}")
+        bad = np.flatnonzero((array < 0) | (array >= self.vocab))
+        if bad.size:
+            raise InputError(f"feed: token ids must be in 0..{self.vocab - 1}, got {int(array[bad[0]])} at position {int(bad[0])}")
+        return np.ascontiguousarray(array, np.int64)
+
+    def advance(self, state: State, ids: Array, sampler: Sampler, logits: Array) -> int:
+        """Feed checked tokens, at most a chunk at a time, and choose the next one."""
+        before = state.length
+        if before + len(ids) > self.context_length:
+            raise InputError(f"feed: the context of {self.context_length} tokens is full: {before} in use, {len(ids)} more wanted; "
+                             f"truncate or start a state, or load the model with a larger context_length")
+        token = np.empty((), np.int64)
+        try:
+            for first in range(0, len(ids), self._chunk):
+                part = ids[first : first + self._chunk]
+                sampler.numbers[2] = state.length + len(part)
+                env = {"P": state.length, "S": len(part)}
+                self._call(state, env, (part, sampler.seen, sampler.settings, sampler.numbers), (logits, token))
+                state.length += len(part)
+        except BaseException:
+            state.length = before
+            raise
+        return int(token)
+
+    # --- text ---------------------------------------------------------------------------------------------------------
+    def generate(self, prompt: str | Sequence[int], *, max_tokens: int | None = None, temperature: float = 0.0, top_k: int = 0,
+                 top_p: float = 1.0, min_p: float = 0.0, repetition_penalty: float = 1.0, seed: int | None = None,
+                 stop: str | Iterable[str] = (), state: State | None = None) -> Stream:
+        """Continue a prompt: an iterator over pieces of text. With `state`, the prompt is appended to what that state holds."""
+        sampling = Sampling(temperature, top_k, top_p, min_p, repetition_penalty, seed)
+        return Stream(self, self.prompt_ids(prompt), sampling, max_tokens, stop_texts(stop), self.start() if state is None else state)
+
+    def chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> Stream:
+        """Answer a conversation: messages with role and content, through the model's own chat template. Options as for `generate`."""
+        return self.generate(self.chat_ids(messages), **options)
+
+    def chat_ids(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+        """The tokens of a conversation up to where the assistant's answer begins."""
+        from .chat import render
+
+        return self.encode(render(self.tokenizer, messages), special=True)
+
+    def generate_batch(self, prompts: Sequence[str | Sequence[int]], **options: Any) -> list[str]:
+        """Continue several prompts side by side; the same texts as one by one."""
+        return generate_together([self.generate(p, **options) for p in prompts])
+
+    def prompt_ids(self, prompt: str | Sequence[int]) -> Array:
+        if isinstance(prompt, str):
+            prompt = self.encode(prompt, add_bos=self.tokenizer.adds_bos)
+            if not prompt:
+                raise InputError("generate: the prompt is empty, and this model has no BOS token to begin with")
+        return self.check(prompt)
+
+    def stop_ids(self) -> frozenset[int]:
+        return self.tokenizer.stop_ids
+
+    def close(self) -> None:
+        """Give the program's memory back; states stay their owners'."""
+        self.session.close()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
