@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ..core import dims
 from ..core.dims import Symbol
 from ..kernels.launch import Buffer, Program
 from .barriers import Access, accesses, derive_barriers
@@ -61,6 +62,8 @@ class Plan:
         table = DimTable(self.symbols)
         self._slots = [table.add(b.nbytes) for b in self.buffers]
         self._values = table.compile()
+        used = {s.name for b in self.buffers for s in dims.symbols(b.nbytes)}
+        self._sizing = [s for s in self.symbols if s.name in used]  # the others change no size: no placement of their own
         self._placements: dict[tuple[int, ...], Placement] = {}
 
     def sizes(self, env: Env) -> list[int]:
@@ -69,17 +72,18 @@ class Plan:
 
     def place(self, env: Env) -> Placement:
         """The placement for these values: a kept one of the same bucket where the sizes fit, otherwise one for exactly these."""
-        found = self._kept(tuple(round_up(env[s.name], s) for s in self.symbols))
-        if not self.symbols or self._fits(env, found):
+        found = self._kept(tuple(round_up(env[s.name], s) for s in self._sizing))
+        if not self._sizing or self._fits(env, found):
             return found
-        return self._kept(tuple(env[s.name] for s in self.symbols))
+        return self._kept(tuple(env[s.name] for s in self._sizing))
 
     def _kept(self, key: tuple[int, ...]) -> Placement:
         found = self._placements.get(key)
         if found is None:
             if len(self._placements) >= KEPT:
                 self._placements.clear()
-            found = self._placements[key] = self._place(dict(zip((s.name for s in self.symbols), key, strict=True)))
+            env = {s.name: s.lo for s in self.symbols} | dict(zip((s.name for s in self._sizing), key, strict=True))
+            found = self._placements[key] = self._place(env)
         return found
 
     def _fits(self, env: Env, placement: Placement) -> bool:

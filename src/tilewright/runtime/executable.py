@@ -5,13 +5,13 @@ addresses at each call. All values of one shape come from one generated function
 """
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ..core.dims import Dim, Symbol, evaluate
+from ..core.dims import Dim, Symbol, evaluate, symbols
 from ..core.errors import InputError, VerifyError
 from ..ir.types import TensorType
 from ..kernels.launch import ErrorWord, Launch, Pointer, Program
@@ -20,7 +20,7 @@ from ..plan.plan import Placement, Plan
 from ..plan.values import DimTable
 from ..tile.ir import Kernel
 from .code import Code
-from .layout import BARRIER, ERROR_WORDS, SERIAL, THUNK_WORDS
+from .layout import BARRIER, ERROR_WORDS, SERIAL, THUNK_GRID, THUNK_WORDS
 from .packing import Array
 
 SCRATCH_ALIGNMENT = 256  # no two threads' scratch share a cache line, nor a pair of lines
@@ -35,6 +35,7 @@ class Interface:
     outputs: tuple[TensorType, ...]
     symbols: tuple[Symbol, ...]
     donated: tuple[tuple[int, int], ...] = ()  # (input, output that is its next value and takes its memory)
+    called: tuple[str, ...] = ()  # symbols whose values the call gives
     windows: tuple[tuple[Dim, str], ...] = ()  # dims that must not be negative, and the op that would leave its operand otherwise
 
 
@@ -54,11 +55,40 @@ class Instance:
     values: Array  # every dim of the program, for reports
     temp_positions: Array
     ways: Array  # which of a launch's kernels runs, as numbers over all of them
+    late: Late | None = None
 
     def rebase(self, arena: int) -> None:
         """Move to another arena."""
         self.words[self.temp_positions] += arena - self.arena
+        if self.late is not None:
+            self.late.base[self.late.in_arena] += arena - self.arena
         self.arena = arena
+
+
+@dataclass(eq=False)
+class Late:
+    """What depends on symbols that change from call to call (the length of a state): rewritten before a run instead of building a
+    schedule for every value."""
+
+    values: Callable[[Mapping[str, int]], list[int]]
+    words: Array  # argument words ...
+    source: Array  # ... the numbers of their dims ...
+    base: Array  # ... and the addresses to add
+    in_arena: Array  # which of those addresses lie in the arena
+    patches: Array  # rows of the patch table, and the numbers of their offsets
+    offsets: Array
+    grids: Array  # launches, and the numbers of their grids
+    sizes: Array
+    bound: tuple[int, ...] = ()
+
+    def bind(self, instance: Instance, key: tuple[int, ...], env: Mapping[str, int]) -> None:
+        if key == self.bound:
+            return
+        values = np.array(self.values(env), np.int64)
+        instance.words[self.words] = values[self.source] + self.base
+        instance.patches[self.patches, 2] = values[self.offsets]
+        instance.thunks[self.grids, THUNK_GRID] = values[self.sizes]
+        self.bound = key
 
 
 class Executable:
@@ -125,6 +155,21 @@ class Executable:
         self._guards = [(k, [(table.add(v.value), v.lo, v.hi) for v in x.variants]) for k, x in enumerate(self.launches) if x.variants]
         self._always_serial = np.array([launch.serial for launch in self.launches], bool)
         self._values = table.compile()
+        self._table = table
+        self._late_dims()
+
+    def _late_dims(self) -> None:
+        """Which words, patches and grids depend on symbols that the call gives; none where a choice of kernels does."""
+        called = set(self.interface.called)
+        late = [any(s.name in called for s in symbols(d)) for d in self._table.dims]
+        self.rebinds = bool(called) and not any(late[g[0]] for _, guards in self._guards for g in guards)
+        if not self.rebinds:
+            return
+        table = DimTable(self.interface.symbols)
+        number = np.array([table.add(d) if is_late else -1 for d, is_late in zip(self._table.dims, late, strict=True)], np.int64)
+        self._late_number, self._late_values = number, table.compile()
+        self._late_words = np.flatnonzero(number[self._source] >= 0)
+        self._late_patches = np.flatnonzero(number[self._source[self._io_words]] >= 0)
 
     def place(self, env: Mapping[str, int]) -> Placement:
         return self.plan.place(env)
@@ -134,10 +179,6 @@ class Executable:
 
     def instantiate(self, env: Mapping[str, int], arena: int, errors: int) -> Instance:
         """The schedule for these symbol values, over the arena and the error blocks at these addresses."""
-        for room, what in self.interface.windows:
-            if evaluate(room, env) < 0:
-                shown = ", ".join(f"{k} = {v}" for k, v in env.items())
-                raise InputError(f"session: {what} would leave its operand: {room} must not be negative, got {shown}")
         placement = self.place(env)
         values = np.array(self._values(env), np.int64)
         words = values[self._source]
@@ -157,7 +198,27 @@ class Executable:
         scratch = -(-int(values[self._scratch[ways]].max(initial=0)) // SCRATCH_ALIGNMENT) * SCRATCH_ALIGNMENT
         work = float(nanoseconds(flops, moved).sum())
         alone = bool(serial.all())
-        return Instance(dict(env), placement, arena, words, thunks, patches, scratch, alone, work, values, self._temp_words, ways)
+        made = Instance(dict(env), placement, arena, words, thunks, patches, scratch, alone, work, values, self._temp_words, ways)
+        if self.rebinds:
+            made.late = self._late(made)
+        return made
+
+    def check(self, env: Mapping[str, int]) -> None:
+        """No slice and no update may leave its operand for these values."""
+        for room, what in self.interface.windows:
+            if evaluate(room, env) < 0:
+                shown = ", ".join(f"{k} = {v}" for k, v in env.items())
+                raise InputError(f"session: {what} would leave its operand: {room} must not be negative, got {shown}")
+
+    def _late(self, made: Instance) -> Late:
+        number, words = self._late_number, self._late_words
+        source = self._source[words]
+        grid = self._grid[made.ways]
+        launches = np.flatnonzero(number[grid] >= 0)
+        base = made.words[words] - made.values[source]
+        offsets = number[self._source[self._io_words[self._late_patches]]]
+        in_arena = np.isin(words, self._temp_words)
+        return Late(self._late_values, words, number[source], base, in_arena, self._late_patches, offsets, launches, number[grid[launches]])
 
     def _ways(self, values: Array) -> Array:
         """For each launch, which of its kernels runs: the first variant whose guard holds, else its own."""

@@ -60,7 +60,7 @@ def type_data(t: TensorType) -> list[Any]:
 def interface_data(i: Interface) -> Data:
     return {"names": list(i.input_names), "inputs": [type_data(t) for t in i.inputs], "outputs": [type_data(t) for t in i.outputs],
             "symbols": [[s.name, s.lo, s.hi] for s in i.symbols], "donated": [list(pair) for pair in i.donated],
-            "windows": [[dim_data(d), what] for d, what in i.windows]}
+            "called": list(i.called), "windows": [[dim_data(d), what] for d, what in i.windows]}
 
 
 def read_interface(data: Data) -> tuple[Interface, Reader]:
@@ -77,7 +77,7 @@ def read_interface(data: Data) -> tuple[Interface, Reader]:
         kept = tuple((reader.dim(d), str(what)) for d, what in data["windows"])
     except (ValueError, TypeError, KeyError, IndexError) as e:
         raise FormatError("archive: the donated inputs cannot be read") from e
-    return Interface(tuple(map(str, data["names"])), tuple(inputs), tuple(outputs), symbols, donated, kept), reader
+    return Interface(tuple(map(str, data["names"])), tuple(inputs), tuple(outputs), symbols, donated, tuple(map(str, data["called"])), kept), reader
 
 
 def signature_data(s: Signature) -> Data:

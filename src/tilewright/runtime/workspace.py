@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ..plan.plan import round_up
 from . import layout as L
 from .executable import Executable, Instance
 from .memory import Allocation
@@ -23,7 +24,7 @@ Key = tuple[int, ...]
 class Workspace:
     """Memory and instances of one caller at a time. `io` takes the addresses of inputs and outputs before a run."""
 
-    __slots__ = ("_arena", "_scratch", "errors", "executable", "fixed", "instances", "io", "pool", "threads")
+    __slots__ = ("_arena", "_late", "_scratch", "errors", "executable", "fixed", "instances", "io", "pool", "threads")
 
     def __init__(self, executable: Executable, pool: int, threads: int) -> None:
         self.executable, self.pool, self.threads = executable, pool, threads
@@ -33,22 +34,45 @@ class Workspace:
         self.errors = np.zeros((max(1, len(executable.error_launches)), L.ERROR_WORDS), np.int64)
         self.instances: OrderedDict[Key, tuple[int, Instance, Any]] = OrderedDict()
         self._arena, self._scratch = Allocation(0), Allocation(0)
+        self._late = [i for i, s in enumerate(interface.symbols) if s.name in interface.called] if executable.rebinds else []
         self.fixed = 0 if interface.symbols else self.job(())  # the only job of a program without symbols
 
     def job(self, key: Key) -> int:
-        """The address of the job for these symbol values; the schedule is built when the shape is new here."""
+        """The address of the job for these symbol values; the schedule is built when the shape is new here. Values that the call gives
+        are written into the schedule of their power of two."""
+        if self._late:
+            return self._bound(key)
         found = self.instances.get(key)
         if found is None:
             return self._build(key)
         self.instances.move_to_end(key)
         return found[0]
 
+    def _bound(self, key: Key) -> int:
+        symbols = self.executable.interface.symbols
+        env = dict(zip((s.name for s in symbols), key, strict=True))
+        self.executable.check(env)
+        rounded = self._rounded(key)
+        if rounded not in self.instances:
+            self._build(rounded)
+        self.instances.move_to_end(rounded)
+        address, instance, _ = self.instances[rounded]
+        assert instance.late is not None
+        instance.late.bind(instance, key, env)
+        return address
+
+    def _rounded(self, key: Key) -> Key:
+        symbols = self.executable.interface.symbols
+        return tuple(round_up(v, symbols[i]) if i in self._late else v for i, v in enumerate(key))
+
     def instance(self, key: Key) -> Instance:
         self.job(key)
-        return self.instances[key][1]
+        return self.instances[self._rounded(key) if self._late else key][1]
 
     def _build(self, key: Key) -> int:
         env = dict(zip((s.name for s in self.executable.interface.symbols), key, strict=True))
+        if not self._late:
+            self.executable.check(env)
         need = self.executable.arena_bytes(env)
         if need > self._arena.nbytes:
             self._arena = Allocation(0)  # the old block goes before the new one comes
