@@ -12,7 +12,7 @@ from tilewright.core.errors import InputError
 from tilewright.ops import quant
 from tilewright.ops.quant import BlockFormat
 
-gguf = pytest.importorskip("gguf", reason="the gguf package is the oracle (pip install tilewright[llm])")
+gguf = pytest.importorskip("gguf", reason="the gguf package is the oracle (pip install tilewright[dev])")
 
 NOT_IN_GGUF = {"Q8_K", "Q1_0", "Q2_0", "I8", "I16", "I32", "I64", "F64"}
 FOREIGN = [f for n, f in quant.FORMATS.items() if n not in NOT_IN_GGUF]

@@ -61,7 +61,7 @@ def test_defaults_and_wrong_types(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("fmt", list(quant.FORMATS.values()), ids=str)
 def test_each_format_against_the_gguf_package(fmt: quant.BlockFormat, tmp_path: Path) -> None:
-    gguf = pytest.importorskip("gguf", reason="writes the files (pip install tilewright[llm])")
+    gguf = pytest.importorskip("gguf", reason="writes the files (pip install tilewright[dev])")
     if fmt.name in ("Q2_0",):
         pytest.skip("the gguf package has no type id for Q2_0")
     rng = np.random.default_rng()

@@ -1,0 +1,12 @@
+"""Hugging Face folders: `config.json` and weights in safetensors files, mapped, not read.
+
+    folder = open_folder("SmolLM2-135M")
+    folder.config["hidden_size"], folder.tensors["model.embed_tokens.weight"].shape
+"""
+
+from __future__ import annotations
+
+from .file import open_safetensors
+from .folder import HFFolder, open_folder
+
+__all__ = ["HFFolder", "open_folder", "open_safetensors"]

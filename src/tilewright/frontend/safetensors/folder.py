@@ -1,0 +1,110 @@
+"""A Hugging Face model folder: configuration, weights in one or several safetensors files, and the tokenizer's files.
+
+The folder is untrusted: names of shards may not leave it, JSON has a size limit, and what the index says is compared with the files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ...core.errors import FormatError, UnsupportedError
+from ...ops.quant import PackedTensor
+from .file import open_safetensors
+
+JSON_LIMIT = 256 << 20
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+
+
+@dataclass(frozen=True, eq=False)
+class HFFolder:
+    """An open folder. `others` are tensors in a type without a format here (name -> dtype)."""
+
+    path: Path
+    config: dict[str, Any]
+    tensors: dict[str, PackedTensor]
+    others: dict[str, str] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"HFFolder({str(self.path)!r}, {self.config.get('model_type')}, {len(self.tensors)} tensors)"
+
+    @property
+    def nbytes(self) -> int:
+        return sum(t.nbytes for t in self.tensors.values())
+
+    @property
+    def architecture(self) -> str:
+        """`model_type` of the configuration: llama, qwen2, gemma3 …"""
+        kind = self.config.get("model_type")
+        if not isinstance(kind, str):
+            raise FormatError(f"config.json: 'model_type' must be a string, got {kind!r} ({self.path})")
+        return kind
+
+    def tensor(self, name: str) -> PackedTensor:
+        found = self.tensors.get(name)
+        if found is not None:
+            return found
+        if name in self.others:
+            raise UnsupportedError(f"safetensors: tensor {name!r} has type {self.others[name]}; supported: F32 F16 BF16 F64 and integers")
+        raise FormatError(f"safetensors: tensor {name!r} is missing; the folder has {len(self.tensors)} tensors ({self.path})")
+
+    def json(self, name: str) -> dict[str, Any]:
+        """A JSON file of the folder (`generation_config.json`, `tokenizer_config.json`); empty when there is none."""
+        path = self.path / name
+        return read_json(path) if path.is_file() else {}
+
+
+def open_folder(path: str | os.PathLike[str]) -> HFFolder:
+    """Open `config.json` and the weights beside it."""
+    folder = Path(path)
+    if not (folder / "config.json").is_file():
+        raise FormatError(f"model folder: no config.json in {folder}; give a folder in Hugging Face's layout or a .gguf file")
+    config = read_json(folder / "config.json")
+    tensors: dict[str, PackedTensor] = {}
+    others: dict[str, str] = {}
+    if (folder / INDEX).is_file():
+        _open_shards(folder, tensors, others)
+    elif (folder / SINGLE).is_file():
+        found, rest = open_safetensors(folder / SINGLE)
+        tensors.update(found)
+        others.update(rest)
+    else:
+        pickled = " (pytorch_model.bin is a pickle and is not read: convert it)" if list(folder.glob("pytorch_model*.bin")) else ""
+        raise FormatError(f"model folder: neither {SINGLE} nor {INDEX} in {folder}{pickled}")
+    return HFFolder(folder, config, tensors, others)
+
+
+def _open_shards(folder: Path, tensors: dict[str, PackedTensor], others: dict[str, str]) -> None:
+    weight_map = read_json(folder / INDEX).get("weight_map")
+    if not isinstance(weight_map, dict) or not all(isinstance(v, str) for v in weight_map.values()):
+        raise FormatError(f"{INDEX}: 'weight_map' must map names to files ({folder})")
+    for shard in sorted(set(weight_map.values())):
+        if Path(shard).name != shard or not shard.endswith(".safetensors"):
+            raise FormatError(f"{INDEX}: a shard must be a .safetensors file in the folder itself, got {shard!r} ({folder})")
+        if not (folder / shard).is_file():
+            raise FormatError(f"{INDEX}: the shard {shard} is missing in {folder}")
+        found, rest = open_safetensors(folder / shard)
+        for name in [*found, *rest]:
+            if name in tensors or name in others:
+                raise FormatError(f"safetensors: tensor {name!r} stands in two files of {folder}")
+        tensors.update(found)
+        others.update(rest)
+    absent = [n for n in weight_map if n not in tensors and n not in others]
+    if absent:
+        raise FormatError(f"{INDEX}: {len(absent)} tensors are in no file, the first is {absent[0]!r} ({folder})")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object; FormatError when it is none."""
+    if path.stat().st_size > JSON_LIMIT:
+        raise FormatError(f"{path.name}: {path.stat().st_size} bytes, at most {JSON_LIMIT} are read ({path})")
+    try:
+        value = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as e:
+        raise FormatError(f"{path.name}: not valid JSON: {e} ({path})") from e
+    if not isinstance(value, dict):
+        raise FormatError(f"{path.name}: must be a JSON object, got {type(value).__name__} ({path})")
+    return value

@@ -1,0 +1,1 @@
+"""Language models: loading, tokenizers, chat templates, generation."""

@@ -1,0 +1,157 @@
+"""The tokenizer a GGUF file describes: byte-level BPE (`gpt2`), SentencePiece by score (`llama`) or unigram (`t5`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..core.errors import FormatError, UnsupportedError
+from ..frontend.gguf import GGUFFile, Metadata
+from .tokenizer import SpecialIds, Tokenizer
+from .tokenizer_pieces import byte_level, sentence_piece
+from .tokenizer_pre import PreTokenizer, pre_tokenizer
+from .tokenizer_special import NORMAL
+from .tokenizer_spm import SPACE, ScoreMerger
+
+KEY = "tokenizer.ggml."
+Encoder = Callable[[str, bool], list[int]]
+PHI3_KEEPS_SPACE = {"<unk>", "<s>", "<|endoftext|>"}
+
+
+def tokenizer_from_gguf(file: GGUFFile) -> Tokenizer:
+    """Read the vocabulary and its rules. The encoder itself is made at the first `encode`."""
+    m = file.metadata
+    model = m.text(KEY + "model")
+    tokens = [t or f"[EMPTY_{i}]" for i, t in enumerate(m.strings(KEY + "tokens").tolist())]
+    if not tokens:
+        raise FormatError(f"tokenizer: the vocabulary is empty ({m.source})")
+    kinds = _per_token(m, "token_type", len(tokens), "iu")
+    common: dict[str, Any] = {
+        "tokens": tokens,
+        "kinds": kinds if kinds is not None else [NORMAL] * len(tokens),
+        "chat_template": m.text("tokenizer.chat_template", "") or None,
+        "eats_space": _eats_space(m, tokens),
+    }
+    if model == "gpt2":
+        pre = pre_tokenizer(m.text(KEY + "pre", "default"))
+        return Tokenizer(
+            **common,
+            ids=_special_ids(m, len(tokens), SpecialIds()),
+            make_encoder=lambda by_text: _byte_pairs(by_text, m, pre),
+            to_bytes=byte_level,
+            adds_bos=m.flag(KEY + "add_bos_token", pre.adds_bos),
+        )
+    scores = _per_token(m, "scores", len(tokens), "fiu")
+    weights: Sequence[float] = scores if scores is not None else [0.0] * len(tokens)
+    space = m.flag(KEY + "add_space_prefix", True)
+    if model == "llama":
+        ids = _special_ids(m, len(tokens), SpecialIds(bos=1, eos=2, unknown=0))
+        return Tokenizer(
+            **common,
+            ids=ids,
+            make_encoder=lambda by_text: _score_merges(tokens, by_text, weights, ids, space=space),
+            to_bytes=sentence_piece,
+            adds_bos=m.flag(KEY + "add_bos_token", True),
+            adds_space=space,
+        )
+    if model == "t5":
+        ids = _special_ids(m, len(tokens), SpecialIds(eos=1, unknown=2, padding=0))
+        return Tokenizer(
+            **common,
+            ids=ids,
+            make_encoder=lambda _: _unigram(tokens, weights, m, ids, space=space),
+            to_bytes=sentence_piece,
+            adds_bos=m.flag(KEY + "add_bos_token", False),
+            adds_space=space,
+        )
+    raise UnsupportedError(f"tokenizer: model {model!r} is not supported; known: gpt2 llama t5 ({m.source})")
+
+
+def _per_token(m: Metadata, name: str, count: int, kinds: str) -> list[Any] | None:
+    """An array with one number per token, as a list; None when the file has none."""
+    if KEY + name not in m:
+        return None
+    values = m.numbers(KEY + name)
+    if values.dtype.kind not in kinds or len(values) < count:
+        raise FormatError(f"tokenizer: {KEY + name} must have {count} numbers, got {len(values)} {values.dtype.name} ({m.source})")
+    if not np.isfinite(values).all():
+        raise FormatError(f"tokenizer: {KEY + name} has a NaN or an infinity ({m.source})")
+    found: list[Any] = values[:count].tolist()
+    return found
+
+
+def _special_ids(m: Metadata, count: int, default: SpecialIds) -> SpecialIds:
+    def read(name: str, otherwise: int | None) -> int | None:
+        value = m.integer(f"{KEY}{name}_token_id", -1 if otherwise is None else otherwise)
+        return value if 0 <= value < count else None
+
+    end_of_message = read("eom", None)
+    return SpecialIds(
+        bos=read("bos", default.bos),
+        eos=read("eos", default.eos),
+        eot=read("eot", default.eot),
+        unknown=read("unknown", default.unknown),
+        padding=read("padding", default.padding),
+        others=() if end_of_message is None else (end_of_message,),
+    )
+
+
+def _eats_space(m: Metadata, tokens: Sequence[str]) -> frozenset[str]:
+    """Phi-3's special tokens swallow the space behind them; nothing in the file but the model's name says so."""
+    name = m.text("general.name", "").lower()
+    if "phi-3" not in name and "phi3" not in name:
+        return frozenset()
+    return frozenset(t for t in tokens if t.startswith("<") and t.endswith(">")) - PHI3_KEEPS_SPACE
+
+
+def _byte_pairs(by_text: Mapping[str, int], m: Metadata, pre: PreTokenizer) -> Encoder:
+    from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+
+    merges: list[tuple[str, str]] = []
+    for i, line in enumerate(m.strings(KEY + "merges").tolist()):
+        left, found, right = line.partition(" ")
+        if not (left and found and right):
+            raise FormatError(f"tokenizer: merge {i} must be two tokens and a space, got {line!r:.60} ({m.source})")
+        merges.append((left, right))
+    try:
+        fast = Tokenizer(models.BPE(vocab=dict(by_text), merges=merges, ignore_merges=pre.whole_words))
+    except Exception as e:  # the library raises bare Exception
+        raise FormatError(f"tokenizer: the merges do not fit the vocabulary: {e} ({m.source})") from e
+    cuts = [pre_tokenizers.Split(Regex(p), "isolated") for p in pre.patterns]
+    fast.pre_tokenizer = pre_tokenizers.Sequence([*cuts, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+
+    def encode(text: str, first: bool) -> list[int]:
+        ids: list[int] = fast.encode(text, add_special_tokens=False).ids
+        return ids
+
+    return encode
+
+
+def _score_merges(tokens: Sequence[str], by_text: Mapping[str, int], scores: Sequence[float], ids: SpecialIds, *, space: bool) -> Encoder:
+    merger = ScoreMerger(tokens, by_text, scores, ids.unknown)
+
+    def encode(text: str, first: bool) -> list[int]:
+        return merger.encode((" " + text if space and first else text).replace(" ", SPACE))
+
+    return encode
+
+
+def _unigram(tokens: Sequence[str], scores: Sequence[float], m: Metadata, ids: SpecialIds, *, space: bool) -> Encoder:
+    from tokenizers import Regex, Tokenizer, models, normalizers
+
+    fast = Tokenizer(models.Unigram([(t, float(s)) for t, s in zip(tokens, scores, strict=True)], ids.unknown, "<0x00>" in tokens))
+    steps: list[Any] = []
+    if KEY + "precompiled_charsmap" in m:
+        steps.append(normalizers.Precompiled(m.numbers(KEY + "precompiled_charsmap").tobytes()))
+    if m.flag(KEY + "remove_extra_whitespaces", False):
+        steps += [normalizers.Replace(Regex(" {2,}"), " "), normalizers.Strip()]
+    normalise = normalizers.Sequence(steps)
+
+    def encode(text: str, first: bool) -> list[int]:
+        clean = normalise.normalize_str(text)
+        found: list[int] = fast.encode((" " + clean if space and first else clean).replace(" ", SPACE), add_special_tokens=False).ids
+        return found
+
+    return encode

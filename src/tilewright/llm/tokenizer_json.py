@@ -1,0 +1,127 @@
+"""The tokenizer of a Hugging Face folder: `tokenizer.json` through the `tokenizers` library, special ids from the configuration."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import FormatError, UnsupportedError
+from ..frontend.safetensors import HFFolder
+from .tokenizer import SpecialIds, Tokenizer
+from .tokenizer_pieces import byte_level, sentence_piece
+from .tokenizer_special import CONTROL, NORMAL, UNUSED, USER_DEFINED
+
+
+def tokenizer_from_folder(folder: HFFolder) -> Tokenizer:
+    """Read `tokenizer.json`, `tokenizer_config.json`, `generation_config.json` and `chat_template.jinja`."""
+    from tokenizers import Tokenizer as Fast
+
+    path = folder.path / "tokenizer.json"
+    if not path.is_file():
+        raise FormatError(f"tokenizer: no tokenizer.json in {folder.path}; save one with AutoTokenizer's save_pretrained")
+    try:
+        fast = Fast.from_file(str(path))
+    except Exception as e:  # the library raises bare Exception
+        raise FormatError(f"tokenizer: tokenizer.json cannot be read: {e} ({path})") from e
+    state = _around(fast)
+    to_bytes, adds_space = _decoding(state.get("decoder"), path)
+    vocabulary = fast.get_vocab(with_added_tokens=True)
+    size = max(vocabulary.values(), default=-1) + 1
+    if not 0 < size < 1 << 24:
+        raise FormatError(f"tokenizer: the vocabulary has ids up to {size - 1} ({path})")
+    tokens, kinds = [f"[EMPTY_{i}]" for i in range(size)], [UNUSED] * size
+    for text, i in vocabulary.items():
+        tokens[i], kinds[i] = text, NORMAL
+    for i, added in fast.get_added_tokens_decoder().items():
+        kinds[i] = CONTROL if added.special else USER_DEFINED
+    config = folder.json("tokenizer_config.json")
+    return Tokenizer(
+        tokens=tokens,
+        kinds=kinds,
+        ids=_special_ids(folder, config, vocabulary),
+        make_encoder=lambda _: _encoder(fast),
+        to_bytes=to_bytes,
+        adds_bos=bool(config.get("add_bos_token", _template_adds_bos(state, config))),
+        adds_space=adds_space,
+        chat_template=_template(folder, config),
+        eats_space=frozenset(a.content for a in fast.get_added_tokens_decoder().values() if a.rstrip),
+    )
+
+
+def _around(fast: Any) -> dict[str, Any]:
+    """The parts of tokenizer.json around the model, without writing out its vocabulary."""
+    parts = {"decoder": fast.decoder, "post_processor": fast.post_processor, "pre_tokenizer": fast.pre_tokenizer}
+    return {name: json.loads(part.__getstate__()) for name, part in parts.items() if part is not None}
+
+
+def _decoding(decoder: Any, path: Path) -> tuple[Callable[[str], bytes], bool]:
+    """(a token's bytes, whether the first space of a text is not part of it)."""
+    steps = (decoder.get("decoders", [decoder]) if isinstance(decoder, dict) else []) or []
+    kinds = {s.get("type") for s in steps}
+    if "ByteLevel" in kinds:
+        return byte_level, False
+    if kinds & {"Metaspace", "ByteFallback"}:
+        strips = any(s.get("type") == "Strip" and s.get("content") == " " and s.get("start", 0) > 0 for s in steps)
+        meta = any(s.get("type") == "Metaspace" and s.get("prepend_scheme", "always") != "never" for s in steps)
+        return sentence_piece, strips or meta
+    named = " ".join(sorted(map(str, kinds))) or "none"
+    raise UnsupportedError(f"tokenizer: the decoder ({named}) is not supported; known: ByteLevel Metaspace ByteFallback ({path})")
+
+
+def _encoder(fast: Any) -> Callable[[str, bool], list[int]]:
+    """Special tokens are found before the library sees the text, so it must not look for them itself."""
+    fast.encode_special_tokens = True  # means: encode the texts of special tokens as text
+
+    def encode(text: str, first: bool) -> list[int]:
+        ids: list[int] = fast.encode(text, add_special_tokens=False).ids
+        return ids
+
+    return encode
+
+
+def _token_text(value: Any) -> str | None:
+    text = value.get("content") if isinstance(value, dict) else value
+    return text if isinstance(text, str) else None
+
+
+def _special_ids(folder: HFFolder, config: Mapping[str, Any], vocabulary: Mapping[str, int]) -> SpecialIds:
+    size = max(vocabulary.values()) + 1
+    sources = (folder.json("generation_config.json"), folder.config)
+
+    def named(name: str) -> list[int]:
+        """Ids under `name`, the tokenizer's own first; a configuration may list several."""
+        text = _token_text(config.get(f"{name}_token"))
+        found = [vocabulary[text]] if text is not None and text in vocabulary else []
+        for source in sources:
+            value = source.get(f"{name}_token_id")
+            found += [v for v in (value if isinstance(value, list) else [value]) if isinstance(v, int) and 0 <= v < size]
+        return found
+
+    bos, eos, unknown, padding = (named(n) for n in ("bos", "eos", "unk", "pad"))
+
+    def first(ids: list[int]) -> int | None:
+        return ids[0] if ids else None
+
+    return SpecialIds(bos=first(bos), eos=first(eos), unknown=first(unknown), padding=first(padding), others=tuple(dict.fromkeys(eos[1:])))
+
+
+def _template_adds_bos(state: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
+    """Whether the post-processor starts a text with the BOS token."""
+    text = _token_text(config.get("bos_token"))
+    processor = state.get("post_processor") or {}
+    steps = processor.get("processors", [processor])
+    first = [s["single"][0] for s in steps if s.get("type") == "TemplateProcessing" and s.get("single")]
+    return any("SpecialToken" in f and f["SpecialToken"].get("id") == text for f in first)
+
+
+def _template(folder: HFFolder, config: Mapping[str, Any]) -> str | None:
+    file = folder.path / "chat_template.jinja"
+    if file.is_file():
+        return file.read_text(errors="replace")
+    value = config.get("chat_template")
+    if isinstance(value, list):  # several templates with names
+        named = {v.get("name"): v.get("template") for v in value if isinstance(v, dict)}
+        value = named.get("default", next(iter(named.values()), None))
+    return value if isinstance(value, str) else None
