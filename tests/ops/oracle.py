@@ -244,9 +244,37 @@ def unpacked(a: dict[str, Any], rows: Any) -> Any:
     return torch.from_numpy(gguf.quants.dequantize(raw, gguf.GGMLQuantizationType[a["format"]]).astype(np.float32))
 
 
+def sample(a: dict[str, Any], logits: Any, seen: Any, settings: Any, numbers: Any) -> Any:
+    """The filters of transformers, then a draw by the running sum. The random number has its own test (known answers)."""
+    from transformers.generation import logits_process as lp
+
+    from tilewright.ops.sampling import uniform
+
+    temperature, top_p, min_p, penalty = (float(v) for v in settings)
+    top_k, seed, counter = (int(v) for v in numbers)
+    ids, scores = torch.nonzero(seen).T, logits[None].float()
+    if ids.numel() and penalty > 0:
+        scores = lp.RepetitionPenaltyLogitsProcessor(penalty)(ids, scores)
+    if temperature <= 0:
+        return scores[0].argmax()
+    scores = lp.TemperatureLogitsWarper(temperature)(None, scores)
+    if 0 < top_k < len(logits):
+        scores = lp.TopKLogitsWarper(top_k)(None, scores)
+    if top_p < 1:
+        scores = lp.TopPLogitsWarper(top_p)(None, scores)
+    if min_p > 0:
+        scores = lp.MinPLogitsWarper(min(min_p, 1.0))(None, scores)
+    running = torch.softmax(scores[0].double(), 0).cumsum(0)
+    return torch.searchsorted(running, torch.tensor(uniform(seed, counter) * running[-1]), right=True)
+
+
 GENERAL: dict[str, Oracle] = {
+    "sample": sample,
     "update_slice": update_slice,
     "qmatmul": lambda a, x, w: x @ unpacked(a, w).to(x.dtype).T,
+    "qexperts": lambda a, x, w, ids: torch.einsum(
+        "stk,stnk->stn", x.expand(*ids.shape, a["k"]), unpacked(a, w).to(x.dtype).reshape(a["experts"], a["n"], a["k"])[ids.long()]
+    ),
     "qgather": lambda a, table, ids: unpacked(a, table)[ids.long()],
     "gather": gather,
     "gather_along_axis": lambda a, x, ids: torch.gather(x, a["axis"], ids.long()),

@@ -16,6 +16,7 @@ from ..ops.attention import Attention as AttentionOp
 from ..ops.fused import Fused
 from ..ops.structure import Constant, ConstantData, Input
 from .attention import Attention, result_layout
+from .constants import stored_bytes
 from .conv import Conv
 from .copies import Concat, copy_launch
 from .elements import Elements
@@ -24,18 +25,20 @@ from .launch import Buffer, ConstBuffer, Launch, Packed, Program
 from .matmul import Matmul
 from .memo import Memo
 from .pointwise import Pointwise
-from .quantised import QGather, QMatmul
+from .qdot import QDot, QuantiseRows
+from .quantised import QExperts, QGather, QMatmul
 from .region import Operand, Region
 from .rope import Rope
 from .rows import Rows
+from .sampling import Sample
 from .scans import CumSum, TopK
 from .state import in_place_updates
 from .template import Template
 from .update import UpdateSlice
 
 TEMPLATES: list[Template] = [
-    Matmul(), Attention(), Rows(), Gather(), Pointwise(), QMatmul(), QGather(), UpdateSlice(), Conv(), Rope(), Concat(), CumSum(), TopK(),
-    Elements(),
+    Matmul(), QDot(), QuantiseRows(), Attention(), Rows(), Gather(), Pointwise(), QMatmul(), QGather(), QExperts(),
+    UpdateSlice(), Sample(), Conv(), Rope(), Concat(), CumSum(), TopK(), Elements(),
 ]
 
 
@@ -108,10 +111,7 @@ class Selector:
 
     def _constant(self, data: ConstantData, packed: Packed) -> Operand:
         if (data, packed) not in self.constants:
-            nbytes = data.type.nbytes
-            if packed.form == "panels":
-                n, k = reversed(data.type.shape) if packed.transposed else data.type.shape
-                nbytes = (n + packed.width - 1) // packed.width * packed.width * k * data.type.dtype.itemsize
+            nbytes = stored_bytes(data.type, packed)
             buffer = Buffer(data.name, "const", nbytes, len(self.program.constants))
             self.program.constants.append(ConstBuffer(data, buffer, packed))
             self.constants[data, packed] = Operand(data.type, buffer, Layout.contiguous(data.type.shape), data, packed)

@@ -43,7 +43,7 @@ from .fused import Fused
 from .indexing import Concat, Gather, GatherAlongAxis, Index, Pad, TopK
 from .pooling import AvgPool, MaxPool
 from .quant_dot import QDot, QuantiseRows
-from .quantised import QGather, QMatmul
+from .quantised import QExperts, QGather, QMatmul
 from .reductions import All, ArgMax, ArgMin, CumSum, LogSumExp, Max, Mean, Min, Prod, Sum, Var
 from .reductions import Any_ as Any
 from .sampling import Sample
@@ -134,6 +134,7 @@ __all__ = [
     "Pow",
     "Prod",
     "QDot",
+    "QExperts",
     "QGather",
     "QMatmul",
     "QuantiseRows",

@@ -102,3 +102,37 @@ class QGather(General):
 
     def flops(self, table: TensorType, ids: TensorType) -> Dim:
         return 0
+
+
+@register
+class QExperts(Contraction):
+    """Row (s, t) of x times the transpose of matrix ids[s, t] of a stack of packed matrices: f32[S, T, n]. x has shape [S, T, k], or [S, 1, k]
+    when all T products of a token read the same row."""
+
+    format: str
+    n: int
+    k: int
+    experts: int
+    samples = [S(f32(3, 1, 32), u8(20, 34), i64(3, 2), format="Q8_0", n=5, k=32, experts=4, low=(-2, 0, 0), high=(2, 60, 3)),
+               S(f32(N, 2, 32), u8(6, 20), i64(N, 2), format="Q4_1", n=3, k=32, experts=2, low=(-2, 0, 0), high=(2, 60, 1)),
+               S(f32(2, 1, 5), u8(9, 10), i32(2, 1), format="BF16", n=3, k=5, experts=3, low=(-2, 0, 0), high=(2, 60, 2))]
+    errors = [E(f32(3, 1, 32), u8(19, 34), i64(3, 2), format="Q8_0", n=5, k=32, experts=4, match="the stack must have 20 rows"),
+              E(f32(3, 3, 32), u8(20, 34), i64(3, 2), format="Q8_0", n=5, k=32, experts=4, match=r"x must be f32\[S,T,32\] or f32\[S,1,32\]"),
+              E(f32(3, 1, 32), u8(20, 34), f32(3, 2), format="Q8_0", n=5, k=32, experts=4, match="indices must be integers")]
+
+    def infer(self, x: TensorType, w: TensorType, ids: TensorType) -> TensorType:
+        require_matrix(w, self.format, self.k)
+        require_ids(ids)
+        require(w.shape[0] == self.n * self.experts, "the stack must have {rows} rows", rows=self.n * self.experts, w=w)
+        ok = x.dtype is dt.f32 and x.ndim == 3 and ids.ndim == 2 and x.shape[0] == ids.shape[0] and x.shape[1] in (1, ids.shape[1])
+        require(ok and x.shape[2] == self.k, "x must be f32[S,T,{k}] or f32[S,1,{k}] for ids [S,T]", k=self.k, x=x, ids=ids)
+        return TensorType(dt.f32, (*ids.shape, self.n))
+
+    def ref(self, x: Any, w: Any, ids: Any) -> Any:
+        check_indices(self.name, ids, self.experts, 0)
+        stack = dequantise(self.format, w).reshape(self.experts, self.n, self.k).astype(np.float64)
+        rows = np.broadcast_to(x, (*ids.shape, self.k)).astype(np.float64)
+        return np.einsum("stk,stnk->stn", rows, stack[ids]).astype(np.float32)
+
+    def flops(self, x: TensorType, w: TensorType, ids: TensorType) -> Dim:
+        return 2 * ids.numel * self.n * self.k
