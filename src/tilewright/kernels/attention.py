@@ -21,10 +21,10 @@ from ..ops.attention import Rope as RopeOp
 from ..tile.builder import Ix, Tile, View
 from .call import Call
 from .launch import Launch
-from .matmul import for_each_tile, leaves_of_epilogue, tile_heights
 from .pointwise import unravel
 from .region import Evaluator, Operand, Region, narrow, widen
 from .template import Reason, Template, region_bytes, region_flops
+from .tiling import for_each_tile, leaves_of_epilogue, tile_heights
 
 NEVER = float("-inf")
 

@@ -19,10 +19,10 @@ from ..tile.builder import Ix, Tile
 from .call import Call
 from .copies import copy_launch, fill_launch
 from .launch import Buffer, Launch
-from .matmul import for_each_tile, leaves_of_epilogue, tile_heights
 from .pointwise import unravel
 from .region import Evaluator, Operand, Region, collapse, narrow, widen
 from .template import Reason, Template, region_bytes, region_flops
+from .tiling import for_each_tile, leaves_of_epilogue, tile_heights
 
 ROWS = 6
 

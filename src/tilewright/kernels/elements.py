@@ -20,10 +20,10 @@ from ..tile.ir import identity
 from .call import Call
 from .gather import report_index
 from .launch import Launch
-from .matmul import leaves_of_epilogue
 from .pointwise import unravel
 from .region import Evaluator, Operand, Region, narrow, widen
 from .template import Reason, Template, region_bytes, region_flops
+from .tiling import leaves_of_epilogue
 
 BLOCK = 64
 

@@ -14,10 +14,10 @@ from ..ops.indexing import Gather as GatherOp
 from ..tile.builder import Ix, KernelBuilder, Tile, View
 from .call import Call
 from .launch import Launch
-from .matmul import leaves_of_epilogue
 from .pointwise import unravel
 from .region import Evaluator, Operand, Region, narrow, widen
 from .template import Reason, Template, region_bytes, region_flops
+from .tiling import leaves_of_epilogue
 
 INDEX_OUT_OF_RANGE = 1  # code in the error block
 

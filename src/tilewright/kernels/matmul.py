@@ -16,17 +16,18 @@ from dataclasses import dataclass, replace
 from ..core.dims import Dim, at_most, ceildiv, divisible, maximum, minimum, product
 from ..core.dtypes import DType, compute_dtype
 from ..core.target_spec import TargetSpec
-from ..ir.graph import Value
 from ..ir.layout import Layout
 from ..ops.contractions import Matmul as MatmulOp
 from ..tile.builder import Ix, KernelBuilder, Tile, View
 from .call import Call
 from .launch import Buffer, Launch, Packed
 from .pointwise import unravel
-from .region import Evaluator, Operand, Region, collapse, narrow, widen
+from .region import Operand, Region, collapse, widen
 from .template import Reason, Template, region_bytes, region_flops
+from .tiling import for_each_tile, leaves_of_epilogue, tile_heights, write_tile
 
-CHAIN = 128  # part of the numerics, not of the tuning: every variant of a matmul sums like this
+LINE = 64  # bytes of a cache line
+CHAIN = 64  # part of the numerics, not of the tuning: every variant of a matmul sums like this
 MAX_BLOCK = 48  # tiles of rows in one program
 
 
@@ -38,7 +39,8 @@ class Config:
     rows: int
     width: int
     unroll: int = 4
-    depth: int = 4 * CHAIN
+    depth: int = 512
+    prefetch: int = 32  # how many K steps ahead B is fetched
 
 
 def default_config(dtype: DType, n: Dim, target: TargetSpec) -> Config:
@@ -213,20 +215,25 @@ def _launch(
     limit = None if nw is None else nw - panel * config.width
     wide = compute_dtype(p.dtype)
 
-    def accumulate(row: Ix | int, start: Ix | int, stop: Ix | int, total: Tile) -> Tile:
-        return _accumulate(b, a_view, b_view, at, row, panel, start, stop, total, config, limit if in_place else None)
+    def accumulate(left: Callable[[Ix | int], Tile], start: Ix | int, stop: Ix | int, total: Tile) -> Tile:
+        return _accumulate(b, left, b_view, at, panel, start, stop, total, config, limit if in_place else None)
+
+    def in_memory(row: Ix | int, rows_: int) -> Callable[[Ix | int], Tile]:
+        return lambda i: widen(b, b.load(a_view, (*at, row, i), (rows_, 1)))
 
     def finish(row: Ix | int, acc: Tile) -> None:
         acc = acc * p.alpha if p.alpha != 1.0 else acc
         write_tile(b, region, out_value, acc, ins, outs, (*at, row), panel * config.width, limit)
 
     def tile(row: Ix | int, rows_: int) -> None:
-        finish(row, accumulate(row, 0, kw, b.full((rows_, config.width), 0.0, wide)))
+        finish(row, accumulate(in_memory(row, rows_), 0, kw, b.full((rows_, config.width), 0.0, wide)))
 
     if at_most(p.k, config.depth) or at_most(m, config.rows):
         for_each_tile(b, first, height, config.rows, sizes_used, tile)
     else:
         sums = b.scratch(wide, (block if isinstance(block, int) else MAX_BLOCK * config.rows, config.width))
+
+        stage = b.scratch(wide, (config.rows, config.depth + config.width)) if compute_dtype(p.a.type.dtype) is not p.a.type.dtype else None
 
         def clear(row: Ix | int, rows_: int) -> None:
             b.store(sums, (row - first, 0), b.full((rows_, config.width), 0.0, wide))
@@ -236,7 +243,11 @@ def _launch(
             start, stop = blocks.index, b.minimum(blocks.index + config.depth, kw)
 
             def part(row: Ix | int, rows_: int) -> None:
-                total = accumulate(row, start, stop, b.load(sums, (row - first, 0), (rows_, config.width)))
+                left = in_memory(row, rows_)
+                if stage is not None:
+                    _copy_rows(b, a_view, at, row, rows_, start, stop, stage, config)
+                    left = lambda i: b.load(stage, (0, i - start), (rows_, 1))
+                total = accumulate(left, start, stop, b.load(sums, (row - first, 0), (rows_, config.width)))
                 with b.if_(b.compare("lt", stop, kw)):
                     b.store(sums, (row - first, 0), total)
                 with b.if_(b.compare("eq", stop, kw)):
@@ -259,24 +270,6 @@ def _launch(
     )
 
 
-def leaves_of_epilogue(region: Region, product_value: Value) -> list[Value]:
-    """Leaves that the outputs read beside the product itself."""
-    used: dict[Value, None] = {}
-
-    def visit(v: Value) -> None:
-        if v is product_value:
-            return
-        if region.operand(v) is not None:
-            used[v] = None
-            return
-        for o in v.node.operands:
-            visit(o)
-
-    for out in region.body.outputs:
-        visit(out)
-    return list(used)
-
-
 def row_block(m: Dim, p: Problem, config: Config, target: TargetSpec) -> Dim:
     """Rows of one program: A's block stays in half of L2, blocks are of nearly equal height, several programs per core where M allows."""
     depth = p.k if isinstance(p.k, int) else 4096
@@ -289,42 +282,23 @@ def row_block(m: Dim, p: Problem, config: Config, target: TargetSpec) -> Dim:
     return maximum(1, minimum(m, ceildiv(ceildiv(m, blocks), config.rows) * config.rows))
 
 
-def tile_heights(m: Dim, block: Dim, rows: int) -> list[int]:
-    """Heights that can occur, so that a static M compiles only those."""
-    if not (isinstance(m, int) and isinstance(block, int)):
-        return list(range(rows, 0, -1))
-    found: set[int] = set()
-    for height in {min(block, m), m % block} - {0}:
-        tiles = -(-height // rows)
-        found |= {height // tiles, -(-height // tiles)}
-    return sorted(found, reverse=True)
-
-
-def for_each_tile(
-    b: KernelBuilder, first: Ix | int, height: Ix | int, rows: int, heights: list[int], emit: Callable[[Ix | int, int], None]
+def _copy_rows(
+    b: KernelBuilder, a: View, at: list[Ix | int], row: Ix | int, rows: int, start: Ix | int, stop: Ix | int, stage: View, config: Config
 ) -> None:
-    """Cut [first, first+height) into the fewest tiles of nearly equal height and emit a loop per height."""
-    tiles = b.ceildiv(height, rows)
-    small, extra = height // tiles, height % tiles
-
-    def equals(x: Ix | int, n: int) -> Ix | int:
-        return b.maximum(0, 1 - b.maximum(x - n, n - x))
-
-    at = first
-    for h in heights:
-        count = equals(small + 1, h) * extra + equals(small, h) * (tiles - extra) if len(heights) > 1 else tiles
-        end = at + count * h
-        with b.loop(at, end, h) as loop:
-            emit(loop.index, h)
-        at = end
+    """Columns start … stop-1 of `rows` rows of A into local memory: small floats are widened once, not once per panel."""
+    width = config.width
+    whole = start + (stop - start) // width * width
+    with b.loop(start, whole, width) as loop:
+        b.store(stage, (0, loop.index - start), widen(b, b.load(a, (*at, row, loop.index), (rows, width))))
+    with b.if_(b.compare("lt", whole, stop)):
+        b.store(stage, (0, whole - start), widen(b, b.load(a, (*at, row, whole), (rows, width), limit=(None, stop - whole))))
 
 
 def _accumulate(
     b: KernelBuilder,
-    a: View,
+    left: Callable[[Ix | int], Tile],
     panel_view: View,
     at: list[Ix | int],
-    row: Ix | int,
     panel: Ix | int,
     start: Ix | int,
     stop: Ix | int,
@@ -337,8 +311,11 @@ def _accumulate(
     lanes_limit = None if limit is None else (None, limit)
 
     def step(i: Ix | int, acc: Tile) -> Tile:
+        if config.prefetch:
+            for column in range(0, width, LINE // panel_view.type.dtype.itemsize):
+                b.prefetch(panel_view, (*at, panel, i + config.prefetch, column))
         right = widen(b, b.load(panel_view, (*at, panel, i, 0), (1, width), axes=(len(at) + 1, len(at) + 2), limit=lanes_limit))
-        return b.mma(widen(b, b.load(a, (*at, row, i), (rows, 1))), right, acc)
+        return b.mma(left(i), right, acc)
 
     def chain(first: Ix | int, last: Ix | int) -> Tile:
         main = first + (last - first) // config.unroll * config.unroll
@@ -356,28 +333,3 @@ def _accumulate(
         chains.next(chains.carried[0] + chain(chains.index, b.minimum(chains.index + CHAIN, stop)))
     out: Tile = chains.results[0]
     return out
-
-
-def write_tile(
-    b: KernelBuilder,
-    region: Region,
-    value: Value,
-    acc: Tile,
-    ins: dict[Value, View],
-    outs: list[View],
-    at: tuple[Ix | int, ...],
-    column: Ix | int,
-    left: Ix | int | None,
-) -> None:
-    rows, width = acc.shape
-
-    def leaf(v: Value, o: Operand) -> Tile:
-        view = ins[v]
-        *_, sm, sn = view.type.strides
-        shape = (1 if sm == 0 else rows, 1 if sn == 0 else width)
-        return b.load(view, (*at, column), shape, limit=(None, left) if left is not None and shape[1] != 1 else None)
-
-    evaluate = Evaluator(b, region, leaf, {value: acc})
-    tiles = [b.broadcast(evaluate(v), (rows, width)) for v in region.body.outputs]
-    for view, x, r in zip(outs, tiles, region.results, strict=True):
-        b.store(view, (*at, column), narrow(b, x, r.type.dtype), limit=(None, left) if left is not None else None)

@@ -4,6 +4,7 @@
 exact integers (bias included), then scaled by weight scale × activation scale into one f32 chain per element: the bits of a row
 do not depend on the rows around it. Rows past n are masked when stored.
 """
+
 from __future__ import annotations
 
 from ..core.dims import Dim, ceildiv, maximum, minimum, product
@@ -16,11 +17,11 @@ from ..ops.quant_dot import QuantiseRows as QuantiseRowsOp
 from ..tile.builder import Ix, Tile, View
 from .call import Call
 from .launch import Buffer, Launch, Packed
-from .matmul import for_each_tile, leaves_of_epilogue, tile_heights, write_tile
 from .pointwise import unravel
 from .region import Region, collapse, widen
 from .strips import LANES, STRIPS
 from .template import Reason, Template, alone, region_bytes, region_flops
+from .tiling import for_each_tile, leaves_of_epilogue, tile_heights, write_tile
 
 ROWS = 6  # activation rows of a register tile
 STRIPS_AT_ONCE = 2
@@ -100,7 +101,10 @@ class _Kernel:
         leaves = leaves_of_epilogue(region, self.value)
         operands = [o for v in leaves if (o := region.operand(v)) is not None]
         others = [o.layout.expand(out_shape) for o in operands]
-        rows = [Layout(out_shape[:-1], lay.strides[:-1]) for lay in (codes.layout, scales.layout, sums.layout, *(r.layout for r in region.results), *others)]
+        rows = [
+            Layout(out_shape[:-1], lay.strides[:-1])
+            for lay in (codes.layout, scales.layout, sums.layout, *(r.layout for r in region.results), *others)
+        ]
         sizes, strides = collapse(out_shape[:-1], rows)
         m: Dim = sizes[-1] if sizes else 1
         lead = sizes[:-1]
@@ -115,11 +119,22 @@ class _Kernel:
         self.views = {name: self._field(w.buffer, name, dtype, at, size, strips, blocks) for name, dtype, at, size in self._fields()}
         n_out = len(region.results)
         outs = [
-            call.view(f"c{i}", r.type.dtype, r.buffer, Layout((*shape, self.op.n), (*strides[3 + i], r.layout.strides[-1]), r.layout.offset), write=True)
+            call.view(
+                f"c{i}",
+                r.type.dtype,
+                r.buffer,
+                Layout((*shape, self.op.n), (*strides[3 + i], r.layout.strides[-1]), r.layout.offset),
+                write=True,
+            )
             for i, r in enumerate(region.results)
         ]
         ins = {
-            v: call.view(f"e{i}", o.type.dtype, o.buffer, Layout((*shape, self.op.n), (*strides[3 + n_out + i], others[i].strides[-1]), o.layout.offset))
+            v: call.view(
+                f"e{i}",
+                o.type.dtype,
+                o.buffer,
+                Layout((*shape, self.op.n), (*strides[3 + n_out + i], others[i].strides[-1]), o.layout.offset),
+            )
             for i, (v, o) in enumerate(zip(leaves, operands, strict=True))
         }
         batch = [call.word(f"d{i}", d) for i, d in enumerate(lead)]
@@ -140,7 +155,12 @@ class _Kernel:
 
         for_each_tile(b, first, b.minimum(blockw, mw - first), ROWS, tile_heights(m, block, ROWS), tile)
         grid = product(lead) * ceildiv(m, block) * groups
-        return call.finish(grid, flops=region_flops(region), bytes_=region_bytes(region), note=f"{self.op.format} in integers, {ROWS} rows x {STRIPS_AT_ONCE} strips")
+        return call.finish(
+            grid,
+            flops=region_flops(region),
+            bytes_=region_bytes(region),
+            note=f"{self.op.format} in integers, {ROWS} rows x {STRIPS_AT_ONCE} strips",
+        )
 
     def _row_block(self, m: Dim) -> Dim:
         return maximum(1, minimum(m, MAX_ROWS))
@@ -149,7 +169,10 @@ class _Kernel:
         """Name, dtype, byte offset and element count of what a block of a strip holds."""
         f = self.f
         small = (u8, 1) if f.super_scales and f.scales == 1 else (i8, 1) if f.super_scales else (f16, 2)
-        found: list[tuple[str, DType, int, int]] = [("q", i32, 0, f.plane_at // 4), ("scale", small[0], f.scale_at, f.groups * f.scales * LANES)]
+        found: list[tuple[str, DType, int, int]] = [
+            ("q", i32, 0, f.plane_at // 4),
+            ("scale", small[0], f.scale_at, f.groups * f.scales * LANES),
+        ]
         if f.planes:
             found.append(("plane", i32, f.plane_at, (f.scale_at - f.plane_at) // 4))
         if f.minimums:
@@ -162,7 +185,9 @@ class _Kernel:
 
     def _field(self, buffer: Buffer, name: str, dtype: DType, at: int, size: int, strips: Dim, blocks: int) -> View:
         item, block = dtype.itemsize, self.f.bytes
-        return self.call.view(name, dtype, buffer, Layout((strips, blocks, size), (blocks * block // item, block // item, 1), at // item), bake=(1,))
+        return self.call.view(
+            name, dtype, buffer, Layout((strips, blocks, size), (blocks * block // item, block // item, 1), at // item), bake=(1,)
+        )
 
     def _accumulate(self, row: Ix | int, rows: int, strips: list[Ix | int], blocks: Ix) -> list[Tile]:
         b, f = self.call.b, self.f
@@ -186,7 +211,9 @@ class _Kernel:
             loop.next(*out)
         return list(loop.results)
 
-    def _dots(self, row: Ix | int, rows: int, strips: list[Ix | int], column: Ix, block: Ix | int, sub: Ix | int, halves: list[Tile]) -> list[list[Tile]]:
+    def _dots(
+        self, row: Ix | int, rows: int, strips: list[Ix | int], column: Ix, block: Ix | int, sub: Ix | int, halves: list[Tile]
+    ) -> list[list[Tile]]:
         """Integer dot products of 32 columns, per strip and scale; the bias is in their start."""
         b, f = self.call.b, self.f
         sums = halves if f.scales == 2 else [b.binary("add", halves[0], halves[1])]
@@ -194,7 +221,10 @@ class _Kernel:
         start = [zero if f.bias == 0 else b.broadcast(s * f.bias, (rows, LANES)) for s in sums]
         accs = [list(start) for _ in strips]
         words = 8 * f.low // 8
-        planes = [[b.load(self.views["plane"], (s, block, sub * (f.planes * LANES) + p * LANES), (1, LANES)) for p in range(f.planes)] for s in strips]
+        planes = [
+            [b.load(self.views["plane"], (s, block, sub * (f.planes * LANES) + p * LANES), (1, LANES)) for p in range(f.planes)]
+            for s in strips
+        ]
         for t in range(words):
             for si, s in enumerate(strips):
                 word = b.load(self.views["q"], (s, block, sub * (words * LANES) + t * LANES), (1, LANES))

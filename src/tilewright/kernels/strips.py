@@ -5,6 +5,7 @@ byte j belongs to column 4g + j of group g. Codes of four bits: word t has group
 Further bits are planes of one word per 32 columns and bit: bit 8j + g of a lane belongs to column 4g + j. Scales follow, 16 lanes
 at a time. Nothing grows: only the six-bit scales of the K formats become bytes.
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -150,4 +151,3 @@ def _split(name: str, b: Array) -> tuple[Array, list[tuple[int, Array]]]:
         return nibbles(b[..., 16:144], 32), parts
     bits = (b[..., 16:48][..., None, :] >> np.arange(8, dtype=np.uint8)[:, None]) & np.uint8(1)
     return nibbles(b[..., 48:176], 32) | (bits.reshape(*b.shape[:-1], 256) << np.uint8(4)), parts
-
