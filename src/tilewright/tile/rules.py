@@ -173,7 +173,7 @@ def _select(i: Instr) -> list[Type]:
 
 def _dot4(i: Instr) -> list[Type]:
     types = [tile_type(x) for x in i.operands]
-    need(len(types) == 3 and all(t.dtype is i32 for t in types), f"needs three i32 tiles of four packed bytes, got {', '.join(map(str, types))}")
+    need(len(types) == 3 and all(t.dtype is i32 for t in types), f"needs three i32 tiles of packed bytes, got {types}")
     return [TileType(_broadcast(tuple(t.shape for t in types)), i32)]
 
 
