@@ -43,8 +43,7 @@ class ModelConfig:
     rope: RopeConfig | None = RopeConfig()  # None: learned positions
     local_rope: RopeConfig | None = None  # of layers with a window, where it differs
     attention_scale: float = 0.0
-    window: int | None = None
-    window_every: int = 1  # with a window: layer i sees everything iff i % window_every == window_every - 1 (never for 1)
+    windows: tuple[int | None, ...] = ()  # per layer, how far back it sees; () when every layer sees everything
     attention_softcap: float | None = None
     logit_softcap: float | None = None
     embedding_scale: float = 1.0
@@ -54,9 +53,7 @@ class ModelConfig:
     interleaved_rows: bool = False  # rows of q and k are stored in the order of interleaved pairs
 
     def layer_window(self, layer: int) -> int | None:
-        if self.window is None or (self.window_every > 1 and layer % self.window_every == self.window_every - 1):
-            return None
-        return self.window
+        return self.windows[layer] if self.windows else None
 
     def layer_rope(self, layer: int) -> RopeConfig | None:
         return self.local_rope if self.local_rope is not None and self.layer_window(layer) is not None else self.rope
@@ -100,16 +97,23 @@ def from_gguf(file: GGUFFile) -> ModelConfig:
     return _features(config, meta)
 
 
+def every_layer(layers: int, window: int | None, period: int = 0) -> tuple[int | None, ...]:
+    """The window of each layer; with a period, its last layer sees everything."""
+    if window is None:
+        return ()
+    return tuple(None if period and i % period == period - 1 else window for i in range(layers))
+
+
 def _features(c: ModelConfig, meta: Metadata) -> ModelConfig:
     """What an architecture's name implies."""
     arch = c.architecture
     window = meta.integer(f"{arch}.attention.sliding_window", 0) or None
     if arch == "llama":
-        return replace(c, interleaved_rows=True, window=window)
+        return replace(c, interleaved_rows=True, windows=every_layer(c.layers, window))
     if arch == "gpt2":
         return replace(c, norm="layer", activation="gelu_tanh", gated=False, rope=None)
     if arch == "phi3":
-        return replace(c, window=window)
+        return replace(c, windows=every_layer(c.layers, window))
     if arch in ("gemma2", "gemma3"):
         gemma2 = arch == "gemma2"
         scale = c.attention_scale
@@ -117,8 +121,8 @@ def _features(c: ModelConfig, meta: Metadata) -> ModelConfig:
             scale = 1.0 / sqrt(c.width / c.heads)
         local = None if gemma2 else replace(c.rope or RopeConfig(), base=meta.number(f"{arch}.rope.freq_base_swa", 10000.0), scale=1.0)
         return replace(
-            c, activation="gelu_tanh", embedding_scale=sqrt(c.width), window=window, window_every=2 if gemma2 else 6, attention_scale=scale,
-            local_rope=local, attention_softcap=meta.number(f"{arch}.attn_logit_softcapping", 50.0 if gemma2 else 0.0) or None,
+            c, activation="gelu_tanh", embedding_scale=sqrt(c.width), attention_scale=scale, local_rope=local,
+            windows=every_layer(c.layers, window, 2 if gemma2 else 6), attention_softcap=meta.number(f"{arch}.attn_logit_softcapping", 50.0 if gemma2 else 0.0) or None,
             logit_softcap=meta.number(f"{arch}.final_logit_softcapping", 30.0 if gemma2 else 0.0) or None)
     return c
 
