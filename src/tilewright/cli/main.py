@@ -10,6 +10,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from types import ModuleType
 from typing import cast
 
 from ..core.errors import TilewrightError
@@ -18,6 +19,9 @@ COMMANDS = {
     "demo": "compile a small model and watch what happens (core dependencies only)",
     "bench": "time our workloads against PyTorch, and each pass's share of it",
     "inspect": "write a model's graphs, kernels, code and memory picture to a folder",
+    "chat": "talk to a language model (GGUF file or Hugging Face folder)",
+    "generate": "continue a prompt with a language model",
+    "bench-llm": "prompt and decode speed of a language model, and its share of the memory bandwidth",
     "doctor": "what this machine offers, and what is missing",
     "cache": "list, clear or locate the code cache",
 }
@@ -32,13 +36,17 @@ def _version() -> str:
         return "(not installed)"
 
 
+def _module(command: str) -> ModuleType:
+    return import_module(f".{command.replace('-', '_')}", __package__)
+
+
 def parser() -> argparse.ArgumentParser:
     """The whole command line as one argparse parser. Each command's module adds its own arguments."""
     top = argparse.ArgumentParser(prog="tilewright", description="A tensor compiler and runtime for the CPU.")
     top.add_argument("--version", action="version", version=f"tilewright {_version()}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, line in COMMANDS.items():
-        module = import_module(f".{name}", __package__)
+        module = _module(name)
         module.arguments(
             commands.add_parser(name, help=line, description=module.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
         )
@@ -48,7 +56,7 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     args = parser().parse_args(argv)
-    module = import_module(f".{args.command}", __package__)
+    module = _module(args.command)
     try:
         return cast(int, module.run(args))
     except TilewrightError as e:

@@ -42,7 +42,7 @@ class Stream(Iterator[str]):
         self._logits = np.empty(llm.vocab, np.float32)
         self._one = np.empty(1, np.int64)
         self._next: Array | None = prompt
-        self._ends = llm.stop_ids()
+        self.ends = llm.stop_ids()
 
     def __next__(self) -> str:
         """The next piece that is not empty."""
@@ -64,7 +64,7 @@ class Stream(Iterator[str]):
             self.prompt_seconds = took
         else:
             self.decode_seconds += took
-        if token in self._ends:
+        if token in self.ends:
             return self._end("stop")
         self.ids.append(token)
         self._sampler.note((token,))

@@ -1,0 +1,62 @@
+"""Arguments that the commands on language models share, and how they load one."""
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ..llm.generation import Stream
+    from ..llm.model import LLM
+
+
+def model_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", help="a GGUF file, or a folder with config.json and safetensors")
+    parser.add_argument("--context", type=int, metavar="N", help="tokens of prompt and answer together (default: the model's, at most 4096)")
+    parser.add_argument("--threads", type=int, metavar="N", help="threads (default: TILEWRIGHT_THREADS, else all cores)")
+    parser.add_argument("--cache-dtype", default="f16", metavar="T", help="key/value cache: f16, f32, bf16 or q8_0 (default: f16)")
+
+
+def sampling_arguments(parser: argparse.ArgumentParser, temperature: float) -> None:
+    parser.add_argument("--max-tokens", type=int, metavar="N", help="end after this many tokens (default: when the model ends)")
+    parser.add_argument("--temperature", type=float, default=temperature, metavar="T", help=f"0 is greedy (default: {temperature})")
+    parser.add_argument("--top-k", type=int, default=0 if temperature == 0 else 40, metavar="K", help="keep the K likeliest tokens; 0: all")
+    parser.add_argument("--top-p", type=float, default=1.0 if temperature == 0 else 0.9, metavar="P", help="keep the likeliest to this sum")
+    parser.add_argument("--min-p", type=float, default=0.0, metavar="P", help="keep those at least P times as likely as the likeliest")
+    parser.add_argument("--repetition-penalty", type=float, default=1.0, metavar="R", help="above 1: tokens of the text become less likely")
+    parser.add_argument("--seed", type=int, metavar="N", help="the same seed gives the same text")
+    parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end where this text appears (repeatable)")
+    parser.add_argument("--adapter", metavar="FILE", help="a LoRA adapter (safetensors)")
+
+
+def open_llm(args: argparse.Namespace) -> LLM:
+    from ..llm.model import load_llm
+
+    llm = load_llm(args.model, context_length=args.context, threads=args.threads, cache_dtype=args.cache_dtype)
+    if getattr(args, "adapter", None):
+        llm.use_adapter(llm.load_adapter(args.adapter))
+    return llm
+
+
+def sampling_options(args: argparse.Namespace) -> dict[str, Any]:
+    names = ("max_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed", "stop")
+    return {n: getattr(args, n) for n in names}
+
+
+def show(stream: Stream) -> str:
+    """Print a stream as it comes; Ctrl-C ends it early, and what was said stays."""
+    said = []
+    try:
+        for piece in stream:
+            said.append(piece)
+            print(piece, end="", flush=True)
+    except KeyboardInterrupt:
+        print(" [stopped]", end="")
+    print()
+    return "".join(said)
+
+
+def speeds(stream: Stream) -> None:
+    """One line on stderr."""
+    text = f"{len(stream.prompt)} tokens in {stream.prompt_seconds:.2f} s ({stream.prompt_rate:.0f}/s), {len(stream.ids)} out"
+    print(f"[{text} ({stream.decode_rate:.1f}/s)]", file=sys.stderr)
