@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.gguf.files import smollm
-from tests.tokenizer.vocabularies import byte_pair_file, score_file, varied
+from tests.tokenizer.vocabularies import byte_pair_file, score_file, unigram_file, varied
 from tilewright.frontend.gguf import open_gguf
 from tilewright.llm.tokenizer import Tokenizer
 from tilewright.llm.tokenizer_gguf import tokenizer_from_gguf
@@ -118,3 +118,12 @@ def test_merging_by_score(space: bool, across: bool, tmp_path: Path) -> None:
         assert_agreement(ours, llama, text)
     plain = varied(rng).replace("▁", " ")
     assert ours.decode(ours.encode(plain)) == plain
+
+
+@pytest.mark.parametrize("space", [True, False])
+@pytest.mark.parametrize("tidy", [True, False])
+def test_unigram(space: bool, tidy: bool, tmp_path: Path) -> None:
+    rng = random.Random()
+    ours, llama = both(unigram_file(tmp_path / "m.gguf", rng, space=space, tidy=tidy))
+    for _ in range(60):
+        assert_agreement(ours, llama, varied(rng))

@@ -180,3 +180,18 @@ def test_a_template_of_its_own_file_comes_first(tmp_path: Path) -> None:
     assert tokenizer_from_folder(open_folder(tmp_path)).chat_template == "B"
     (tmp_path / "chat_template.jinja").write_text("C")
     assert tokenizer_from_folder(open_folder(tmp_path)).chat_template == "C"
+
+
+def test_mutated_tokenizers(tmp_path: Path) -> None:
+    f = open_folder(folder(tmp_path))
+    whole, rng, refused = library("bytes").to_str(), random.Random(), 0
+    for _ in range(150):
+        text = list(whole)
+        for _ in range(rng.randrange(1, 4)):
+            text[rng.randrange(6000)] = rng.choice('{}[]",:019abt\\u ')
+        (tmp_path / "tokenizer.json").write_text("".join(text))
+        try:
+            tokenizer_from_folder(f).encode("hello é [user]<|end|>", special=True)
+        except (FormatError, UnsupportedError):
+            refused += 1
+    assert 0 < refused

@@ -13,6 +13,7 @@ from tilewright.core.errors import FormatError, InputError, UnsupportedError
 from tilewright.frontend.gguf import open_gguf
 from tilewright.llm.tokenizer import Tokenizer
 from tilewright.llm.tokenizer_gguf import tokenizer_from_gguf
+from tilewright.llm.tokenizer_library import library_errors
 from tilewright.llm.tokenizer_pieces import byte_of_character
 from tilewright.llm.tokenizer_pre import PRE_TOKENIZERS
 
@@ -146,3 +147,13 @@ def test_damaged_vocabularies(tmp_path: Path) -> None:
         load("llama", scores=[1.0])
     with pytest.raises(FormatError, match="NaN"):
         load("llama", scores=[float("nan")] * len(tokens))
+
+
+def test_a_panic_of_the_library_is_a_format_error() -> None:
+    from tokenizers import normalizers
+
+    broken = normalizers.Precompiled((4).to_bytes(4, "little") + bytes(4) + b"x")
+    with pytest.raises(FormatError, match="the charsmap: the tokenizers library gave up"), library_errors("the charsmap", "file"):
+        broken.normalize_str("hello Ünï ﷺ")
+    with pytest.raises(KeyboardInterrupt), library_errors("the charsmap", "file"):
+        raise KeyboardInterrupt

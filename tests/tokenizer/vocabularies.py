@@ -82,9 +82,9 @@ def write(path: Path, model: str, tokens: list[str], types: list[int], **extra: 
     for key in ("bos", "eos", "unk", "eot"):
         if key in extra:
             getattr(writer, f"add_{key}_token_id")(extra[key])
-    for key in ("add_bos_token", "add_space_prefix"):
+    for key in ("add_bos_token", "add_space_prefix", "remove_extra_whitespaces"):
         if key in extra:
-            getattr(writer, {"add_bos_token": "add_add_bos_token", "add_space_prefix": "add_add_space_prefix"}[key])(extra[key])
+            getattr(writer, f"add_{key}")(extra[key])
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -113,3 +113,15 @@ def score_file(path: Path, rng: random.Random, *, space: bool = True, across: bo
     types = [2, 3, 3, *[6] * 256, *[1] * len(pieces), 4]
     scores = [0.0] * 259 + [-float(rng.randrange(200)) for _ in pieces] + [0.0]
     return write(path, "llama", tokens, types, scores=scores, bos=1, eos=2, unk=0, add_space_prefix=space)
+
+
+def unigram_file(path: Path, rng: random.Random, *, space: bool, tidy: bool) -> Path:
+    """Pieces of TEXT with random log probabilities; some characters are in none of them."""
+    text = TEXT.replace(" ", "▁")
+    pieces: dict[str, None] = dict.fromkeys(sorted(set(text) - set("日本🤗")))
+    while len(pieces) < 500:
+        at = rng.randrange(len(text))
+        pieces[text[at : at + rng.randrange(2, 7)]] = None
+    scores = [0.0] * 3 + [-1 - 10 * rng.random() for _ in pieces]
+    tokens, types = ["<pad>", "</s>", "<unk>", *pieces], [3, 3, 2, *[1] * len(pieces)]
+    return write(path, "t5", tokens, types, scores=scores, eos=1, unk=2, add_space_prefix=space, remove_extra_whitespaces=tidy)

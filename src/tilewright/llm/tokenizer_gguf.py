@@ -10,6 +10,7 @@ import numpy as np
 from ..core.errors import FormatError, UnsupportedError
 from ..frontend.gguf import GGUFFile, Metadata
 from .tokenizer import SpecialIds, Tokenizer
+from .tokenizer_library import library_encoder, library_errors
 from .tokenizer_pieces import byte_level, sentence_piece
 from .tokenizer_pre import PreTokenizer, pre_tokenizer
 from .tokenizer_special import NORMAL
@@ -45,7 +46,7 @@ def tokenizer_from_gguf(file: GGUFFile) -> Tokenizer:
         )
     scores = _per_token(m, "scores", len(tokens), "fiu")
     weights: Sequence[float] = scores if scores is not None else [0.0] * len(tokens)
-    space = m.flag(KEY + "add_space_prefix", True)
+    space = m.flag(KEY + "add_space_prefix", model == "llama")
     if model == "llama":
         ids = _special_ids(m, len(tokens), SpecialIds(bos=1, eos=2, unknown=0))
         return Tokenizer(
@@ -64,7 +65,7 @@ def tokenizer_from_gguf(file: GGUFFile) -> Tokenizer:
             make_encoder=lambda _: _unigram(tokens, weights, m, ids, space=space),
             to_bytes=sentence_piece,
             adds_bos=m.flag(KEY + "add_bos_token", False),
-            adds_space=space,
+            adds_space=space or m.flag(KEY + "remove_extra_whitespaces", False),
         )
     raise UnsupportedError(f"tokenizer: model {model!r} is not supported; known: gpt2 llama t5 ({m.source})")
 
@@ -115,18 +116,12 @@ def _byte_pairs(by_text: Mapping[str, int], m: Metadata, pre: PreTokenizer) -> E
         if not (left and found and right):
             raise FormatError(f"tokenizer: merge {i} must be two tokens and a space, got {line!r:.60} ({m.source})")
         merges.append((left, right))
-    try:
+    with library_errors("the merges do not fit the vocabulary", m.source):
         fast = Tokenizer(models.BPE(vocab=dict(by_text), merges=merges, ignore_merges=pre.whole_words))
-    except Exception as e:  # the library raises bare Exception
-        raise FormatError(f"tokenizer: the merges do not fit the vocabulary: {e} ({m.source})") from e
     cuts = [pre_tokenizers.Split(Regex(p), "isolated") for p in pre.patterns]
     fast.pre_tokenizer = pre_tokenizers.Sequence([*cuts, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
 
-    def encode(text: str, first: bool) -> list[int]:
-        ids: list[int] = fast.encode(text, add_special_tokens=False).ids
-        return ids
-
-    return encode
+    return library_encoder(fast, m.source)
 
 
 def _score_merges(tokens: Sequence[str], by_text: Mapping[str, int], scores: Sequence[float], ids: SpecialIds, *, space: bool) -> Encoder:
@@ -139,19 +134,22 @@ def _score_merges(tokens: Sequence[str], by_text: Mapping[str, int], scores: Seq
 
 
 def _unigram(tokens: Sequence[str], scores: Sequence[float], m: Metadata, ids: SpecialIds, *, space: bool) -> Encoder:
-    from tokenizers import Regex, Tokenizer, models, normalizers
+    from tokenizers import Tokenizer, models, normalizers
 
-    fast = Tokenizer(models.Unigram([(t, float(s)) for t, s in zip(tokens, scores, strict=True)], ids.unknown, "<0x00>" in tokens))
-    steps: list[Any] = []
-    if KEY + "precompiled_charsmap" in m:
-        steps.append(normalizers.Precompiled(m.numbers(KEY + "precompiled_charsmap").tobytes()))
-    if m.flag(KEY + "remove_extra_whitespaces", False):
-        steps += [normalizers.Replace(Regex(" {2,}"), " "), normalizers.Strip()]
-    normalise = normalizers.Sequence(steps)
+    entries = [(t, float(s)) for t, s in zip(tokens, scores, strict=True)]
+    charsmap = m.numbers(KEY + "precompiled_charsmap").tobytes() if KEY + "precompiled_charsmap" in m else b""
+    with library_errors("the vocabulary is damaged", m.source):
+        inner = library_encoder(Tokenizer(models.Unigram(entries, ids.unknown, "<0x00>" in tokens)), m.source)
+        normalise = normalizers.Precompiled(charsmap).normalize_str if charsmap else str
+    tidy = m.flag(KEY + "remove_extra_whitespaces", False)
 
     def encode(text: str, first: bool) -> list[int]:
-        clean = normalise.normalize_str(text)
-        found: list[int] = fast.encode((" " + clean if space and first else clean).replace(" ", SPACE), add_special_tokens=False).ids
-        return found
+        with library_errors(f"{KEY}precompiled_charsmap is damaged", m.source):
+            clean = normalise(text)
+        if tidy:  # one space before every word, none behind the last
+            clean = "".join(SPACE + word for word in clean.split(" ") if word)
+        elif space and clean.strip(" "):
+            clean = SPACE + clean
+        return inner(clean.replace(" ", SPACE), first)
 
     return encode

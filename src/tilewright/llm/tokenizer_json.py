@@ -10,6 +10,7 @@ from typing import Any
 from ..core.errors import FormatError, UnsupportedError
 from ..frontend.safetensors import HFFolder
 from .tokenizer import SpecialIds, Tokenizer
+from .tokenizer_library import library_encoder, library_errors
 from .tokenizer_pieces import byte_level, sentence_piece
 from .tokenizer_special import CONTROL, NORMAL, UNUSED, USER_DEFINED
 
@@ -21,10 +22,8 @@ def tokenizer_from_folder(folder: HFFolder) -> Tokenizer:
     path = folder.path / "tokenizer.json"
     if not path.is_file():
         raise FormatError(f"tokenizer: no tokenizer.json in {folder.path}; save one with AutoTokenizer's save_pretrained")
-    try:
+    with library_errors("tokenizer.json cannot be read", path):
         fast = Fast.from_file(str(path))
-    except Exception as e:  # the library raises bare Exception
-        raise FormatError(f"tokenizer: tokenizer.json cannot be read: {e} ({path})") from e
     state = _around(fast)
     to_bytes, adds_space = _decoding(state.get("decoder"), path)
     vocabulary = fast.get_vocab(with_added_tokens=True)
@@ -41,7 +40,7 @@ def tokenizer_from_folder(folder: HFFolder) -> Tokenizer:
         tokens=tokens,
         kinds=kinds,
         ids=_special_ids(folder, config, vocabulary),
-        make_encoder=lambda _: _encoder(fast),
+        make_encoder=lambda _: _encoder(fast, path),
         to_bytes=to_bytes,
         adds_bos=bool(config.get("add_bos_token", _template_adds_bos(state, config))),
         adds_space=adds_space,
@@ -70,15 +69,10 @@ def _decoding(decoder: Any, path: Path) -> tuple[Callable[[str], bytes], bool]:
     raise UnsupportedError(f"tokenizer: the decoder ({named}) is not supported; known: ByteLevel Metaspace ByteFallback ({path})")
 
 
-def _encoder(fast: Any) -> Callable[[str, bool], list[int]]:
+def _encoder(fast: Any, path: Path) -> Callable[[str, bool], list[int]]:
     """Special tokens are found before the library sees the text, so it must not look for them itself."""
     fast.encode_special_tokens = True  # means: encode the texts of special tokens as text
-
-    def encode(text: str, first: bool) -> list[int]:
-        ids: list[int] = fast.encode(text, add_special_tokens=False).ids
-        return ids
-
-    return encode
+    return library_encoder(fast, path)
 
 
 def _token_text(value: Any) -> str | None:
