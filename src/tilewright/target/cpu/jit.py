@@ -206,7 +206,9 @@ class Library:
     def __init__(self, objects: Iterable[bytes], exports: Iterable[str], symbols: Mapping[str, int] | None = None) -> None:
         llvm = _llvm()
         self._exports = frozenset(exports)
-        self._jit: Any = llvm.create_lljit_compiler(None, use_jit_link=False, suppress_errors=True)
+        # JITLink places an object's sections in one block. The other linker maps each on its own; in a process with gigabytes of weights
+        # they may land more than 2 GiB apart, and LLVM aborts the process.
+        self._jit: Any = llvm.create_lljit_compiler(None, use_jit_link=True, suppress_errors=True)
         builder = llvm.JITLibraryBuilder()
         for data in objects:
             builder.add_object_img(data)
