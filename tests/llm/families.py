@@ -31,6 +31,7 @@ def configs() -> dict[str, Callable[[], Any]]:
         "llama3_rope": lambda: tf.LlamaConfig(**SIZES, rope_parameters={
             "rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
             "original_max_position_embeddings": 16}),
+        "wide_heads": lambda: tf.LlamaConfig(**SIZES, head_dim=32),
         "mistral": lambda: tf.MistralConfig(**SIZES, sliding_window=5),
         "qwen2": lambda: tf.Qwen2Config(**SIZES),
         "qwen3": lambda: tf.Qwen3Config(**SIZES, head_dim=16),

@@ -54,14 +54,18 @@ def test_a_prefix_is_reused(pair: Any) -> None:
     assert base.length == len(prefix)
 
 
-def test_a_small_cache_stays_close() -> None:
-    model = make("llama")
+@pytest.mark.parametrize(("dtype", "tolerance"), [("f16", 1e-3), ("bf16", 1e-2), ("q8_0", 1e-2)])
+def test_a_small_cache_stays_close(dtype: str, tolerance: float) -> None:
+    model = make("wide_heads")
     ids = [3, 1, 4, 1, 5, 9, 2, 6]
     want = reference(model, ids)[-1]
-    for dtype, tolerance in (("f16", 3e-3), ("bf16", 3e-2)):
-        llm = ours(model, cache_dtype=dtype)
-        got = llm.feed(llm.start(), ids)
-        assert 0 < relative(got, want) < tolerance, dtype
+    llm = ours(model, cache_dtype=dtype)
+    whole = llm.feed(llm.start(), ids)
+    assert 1e-6 < relative(whole, want) < tolerance
+    state = llm.start()
+    for token in ids:
+        got = llm.feed(state, [token])
+    assert np.array_equal(got, whole)
 
 
 def test_a_wrong_rope_would_be_noticed() -> None:

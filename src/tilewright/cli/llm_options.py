@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def model_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="a GGUF file, or a folder with config.json and safetensors")
-    parser.add_argument("--context", type=int, metavar="N", help="tokens of prompt and answer together (default: the model's, at most 4096)")
+    parser.add_argument("--context", type=int, metavar="N", help="tokens of prompt and answer (default: the model's, at most 4096)")
     parser.add_argument("--threads", type=int, metavar="N", help="threads (default: TILEWRIGHT_THREADS, else all cores)")
     parser.add_argument("--cache-dtype", default="f16", metavar="T", help="key/value cache: f16, f32, bf16 or q8_0 (default: f16)")
 

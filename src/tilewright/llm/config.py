@@ -122,7 +122,8 @@ def _features(c: ModelConfig, meta: Metadata) -> ModelConfig:
         local = None if gemma2 else replace(c.rope or RopeConfig(), base=meta.number(f"{arch}.rope.freq_base_swa", 10000.0), scale=1.0)
         return replace(
             c, activation="gelu_tanh", embedding_scale=sqrt(c.width), attention_scale=scale, local_rope=local,
-            windows=every_layer(c.layers, window, 2 if gemma2 else 6), attention_softcap=meta.number(f"{arch}.attn_logit_softcapping", 50.0 if gemma2 else 0.0) or None,
+            windows=every_layer(c.layers, window, 2 if gemma2 else 6),
+            attention_softcap=meta.number(f"{arch}.attn_logit_softcapping", 50.0 if gemma2 else 0.0) or None,
             logit_softcap=meta.number(f"{arch}.final_logit_softcapping", 30.0 if gemma2 else 0.0) or None)
     return c
 

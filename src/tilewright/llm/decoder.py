@@ -9,11 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-
 from .. import ops as o
 from ..core import dtypes as dt
 from ..core.dims import Dim, Expr, sym
-from ..core.dtypes import DType
+from ..core.dtypes import dtype
 from ..ir.graph import Graph, Value
 from ..ir.types import TensorType
 from ..ops.sampling import NUMBERS, SETTINGS
@@ -21,6 +20,8 @@ from .config import ModelConfig, RopeConfig
 from .rotary import rope_tables
 from .weights import Weights
 
+Cache = tuple[Value, ...]
+Q8_BLOCK = 32
 CHUNK = 512  # most new tokens of one call: bounds the memory of intermediate values
 
 
@@ -31,7 +32,7 @@ class Decoder:
     config: ModelConfig
     weights: Weights
     capacity: int
-    cache_dtype: DType = dt.f16
+    cache: str = "f16"  # f16, f32, bf16 or q8_0
     adapt: Callable[[Decoder, str, Value, Value], Value] | None = None
     chunk: int = CHUNK
     graph: Graph = field(init=False)
@@ -50,18 +51,37 @@ class Decoder:
         settings = self.graph.input(TensorType(dt.f32, (len(SETTINGS),)), "settings")
         numbers = self.graph.input(TensorType(dt.i64, (len(NUMBERS),)), "numbers")
         first = len(self.graph.inputs)
-        cache = TensorType(self.cache_dtype, (1, c.kv_heads, self.capacity, c.head_dim))
-        caches = [(self.graph.input(cache, f"k{i}"), self.graph.input(cache, f"v{i}")) for i in range(c.layers)]
+        caches = [(self.new_cache(f"k{i}"), self.new_cache(f"v{i}")) for i in range(c.layers)]
         x = self.embed(ids)
         after: list[Value] = []
         for i, (k, v) in enumerate(caches):
             x, k, v = self.layer(i, x, k, v)
-            after += [k, v]
+            after += [*k, *v]
         logits = self.logits(x)
         self.graph.outputs = [logits, o.Sample()(logits, seen, settings, numbers, name="sample"), *after]
-        self.graph.donated = {first + i: 2 + i for i in range(2 * c.layers)}
+        self.graph.donated = {first + i: 2 + i for i in range(len(after))}
         self.graph.call_symbols = tuple(self.past.symbols)
         return self.graph
+
+    # --- caches -------------------------------------------------------------------------------------------------------
+    def new_cache(self, name: str) -> Cache:
+        """One array; for q8_0 the codes, and the scale of every block of 32."""
+        c = self.config
+        shape = (1, c.kv_heads, self.capacity, c.head_dim)
+        if self.cache != "q8_0":
+            return (self.graph.input(TensorType(dtype(self.cache), shape), name),)
+        scales = TensorType(dt.f16, (*shape[:3], c.head_dim // Q8_BLOCK))
+        return self.graph.input(TensorType(dt.i8, shape), name), self.graph.input(scales, name + "_scale")
+
+    def append(self, cache: Cache, new: Value, name: str) -> Cache:
+        parts = (new,) if self.cache != "q8_0" else quantise_rows(new)
+        update = o.UpdateSlice(axis=2, start=self.past)
+        return tuple(update(old, part, name=f"{name}_next{i or ''}") for i, (old, part) in enumerate(zip(cache, parts, strict=True)))
+
+    def read(self, cache: Cache) -> Value:
+        """What the cache holds after this call's tokens."""
+        seen = [o.slice_(part, 2, 0, self.past + self.new) for part in cache]
+        return seen[0] if self.cache != "q8_0" else dequantise_rows(*seen)
 
     # --- pieces -------------------------------------------------------------------------------------------------------
     def embed(self, ids: Value) -> Value:
@@ -77,7 +97,7 @@ class Decoder:
             x = o.add(x, o.QGather(format=table.format, k=table.k)(self.constant(table.data), at, name="positions"))
         return x
 
-    def layer(self, i: int, x: Value, k: Value, v: Value) -> tuple[Value, Value, Value]:
+    def layer(self, i: int, x: Value, k: Cache, v: Cache) -> tuple[Value, Cache, Cache]:
         c, name = self.config, f"blk.{i}."
         h = self.norm(x, name + "attn_norm")
         only_last = i == c.layers - 1  # nothing but the last token's result is used after the last layer's attention
@@ -93,7 +113,7 @@ class Decoder:
             h = self.norm(h, name + "post_ffw_norm")
         return o.add(x, h), k, v
 
-    def attention(self, i: int, h: Value, k_cache: Value, v_cache: Value, *, only_last: bool) -> tuple[Value, Value, Value]:
+    def attention(self, i: int, h: Value, k_cache: Cache, v_cache: Cache, *, only_last: bool) -> tuple[Value, Cache, Cache]:
         c, name = self.config, f"blk.{i}."
         q, k, v = self.qkv(name, h, only_last=only_last)
         start: Dim = self.past + self.new - 1 if only_last else self.past
@@ -101,11 +121,9 @@ class Decoder:
         rope = c.layer_rope(i)
         if rope is not None:
             q, k = self.rotate(q, rope, start), self.rotate(k, rope, self.past)
-        k_cache = o.UpdateSlice(axis=2, start=self.past)(k_cache, k, name=f"k{i}_next")
-        v_cache = o.UpdateSlice(axis=2, start=self.past)(v_cache, v, name=f"v{i}_next")
-        seen = self.past + self.new
+        k_cache, v_cache = self.append(k_cache, k, f"k{i}"), self.append(v_cache, v, f"v{i}")
         op = o.Attention(scale=c.attention_scale, causal=True, offset=start, window=c.layer_window(i), softcap=c.attention_softcap)
-        y: Value = op(q, o.slice_(k_cache, 2, 0, seen), o.slice_(v_cache, 2, 0, seen), name=f"attention{i}")
+        y: Value = op(q, self.read(k_cache), self.read(v_cache), name=f"attention{i}")
         rows = y.shape[2]
         y = o.reshape(o.transpose(y, (0, 2, 1, 3)), (rows, c.heads * c.head_dim))
         return self.linear(name + "attn_output", y, c.width), k_cache, v_cache
@@ -208,3 +226,20 @@ class Decoder:
         w = self.weights.matrix(name + ".weight", n, k, self.config.experts)
         out: Value = o.QExperts(format=w.format, n=n, k=k, experts=w.experts)(x, self.constant(w.data), chosen, name=name)
         return out
+
+
+def quantise_rows(x: Value) -> tuple[Value, Value]:
+    """Codes i8 of x's shape and one scale for every block of 32 along the last axis: x is about code * scale."""
+    *lead, width = x.shape
+    blocks = o.reshape(x, (*lead, width // Q8_BLOCK, Q8_BLOCK))
+    scale = o.div(o.max_(o.abs_(blocks), (len(lead) + 1,), keepdims=True), 127.0)
+    inverse = o.where(o.greater(scale, 0.0), o.div(1.0, scale), 0.0)
+    codes = o.cast(o.Round()(o.mul(blocks, inverse)), dt.i8)
+    return o.reshape(codes, x.shape), o.reshape(scale, (*lead, width // Q8_BLOCK))
+
+
+def dequantise_rows(codes: Value, scales: Value) -> Value:
+    *lead, width = codes.shape
+    blocks = o.cast(o.reshape(codes, (*lead, width // Q8_BLOCK, Q8_BLOCK)), dt.f32)
+    wide = o.mul(blocks, o.cast(o.reshape(scales, (*lead, width // Q8_BLOCK, 1)), dt.f32))
+    return o.reshape(wide, codes.shape)

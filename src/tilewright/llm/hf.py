@@ -60,7 +60,8 @@ def config_from_json(raw: Json) -> ModelConfig:
         return replace(c, norm="layer", activation="gelu_tanh", gated=False, rope=None)
     if arch in ("gemma2", "gemma3"):
         return replace(
-            c, activation="gelu_tanh", embedding_scale=sqrt(width), attention_scale=float(raw.get("query_pre_attn_scalar", head_dim)) ** -0.5,
+            c, activation="gelu_tanh", embedding_scale=sqrt(width),
+            attention_scale=float(raw.get("query_pre_attn_scalar", head_dim)) ** -0.5,
             attention_softcap=raw.get("attn_logit_softcapping"), logit_softcap=raw.get("final_logit_softcapping"),
             local_rope=_rope(raw, c, "sliding_attention") if arch == "gemma3" else None)
     if kind in ("mixtral", "qwen3_moe"):
@@ -157,6 +158,17 @@ def tensors_from_state(state: Mapping[str, Callable[[], Array]], config: ModelCo
     return out
 
 
+def place_of(module: str, config: ModelConfig) -> str:
+    """GGUF's name of a linear layer: `model.layers.0.self_attn.q_proj` -> `blk.0.attn_q`."""
+    layer, rest, _ = _split(module + ".weight")
+    table = GPT2 if config.architecture == "gpt2" else LAYER
+    if layer is None and TOP.get(rest) == "output":
+        return "output"
+    if layer is None or rest not in table or layer >= config.layers:
+        raise FormatError(f"llm: a {config.architecture} model of {config.layers} layers has no linear layer {module!r}")
+    return f"blk.{layer}.{table[rest]}"
+
+
 def _split(name: str) -> tuple[int | None, str, str]:
     """`model.layers.3.mlp.up_proj.weight` -> 3, `mlp.up_proj`, `weight`."""
     for prefix in ("model.language_model.", "language_model.model.", "language_model.", "model.", "transformer."):
@@ -178,7 +190,8 @@ def _norm_weight(array: Array, name: str, arch: str) -> Array:
     return array.astype(np.float32) + 1 if arch.startswith("gemma") and name.endswith("norm") else array
 
 
-def _expert(rest: str, suffix: str, prefix: str, array: Array, experts: dict[str, dict[int, Array]], put: Callable[[str, Array], None]) -> None:
+def _expert(rest: str, suffix: str, prefix: str, array: Array, experts: dict[str, dict[int, Array]],
+            put: Callable[[str, Array], None]) -> None:
     part = rest.split("experts.")[1].split(".")
     if part[0].isdigit():  # one matrix an expert
         experts.setdefault(f"{prefix}ffn_{EXPERT[part[1]]}_exps.{suffix}", {})[int(part[0])] = array

@@ -8,8 +8,10 @@ from ..compile import Stages, compile_graph, graph_signature, target_spec
 from ..core.config import load as load_config
 from ..core.errors import InputError
 from ..core.validation import check_level
+from ..runtime.session import Session
 from .config import ModelConfig, from_gguf
 from .decoder import Decoder
+from .lora import LoraInputs
 from .model import LLM, check_cache, check_context
 from .tokenizer import Tokenizer
 from .tokenizer_gguf import tokenizer_from_gguf
@@ -31,6 +33,17 @@ def load(path: Path, *, context_length: int | None, threads: int | None, cache_d
 
 
 def open_model(path: Path) -> tuple[ModelConfig, Weights, Tokenizer]:
+    """A GGUF file, or a folder in Hugging Face's layout."""
+    if path.is_dir():
+        from ..frontend.safetensors import open_folder
+        from .hf import config_from_json, tensors_from_state
+        from .tokenizer_json import tokenizer_from_folder
+
+        folder = open_folder(path)
+        config = config_from_json(folder.config)
+        unused = {"lm_head.weight"} if folder.config.get("tie_word_embeddings") else set()
+        state = {name: t.array for name, t in folder.tensors.items() if name not in unused}
+        return config, Weights(tensors_from_state(state, config), config), tokenizer_from_folder(folder)
     from ..frontend.gguf import open_gguf
 
     file = open_gguf(path)
@@ -40,13 +53,16 @@ def open_model(path: Path) -> tuple[ModelConfig, Weights, Tokenizer]:
 
 def assemble(config: ModelConfig, weights: Weights, tokenizer: Tokenizer, *, context_length: int | None = None, threads: int | None = None,
              cache_dtype: str = "f16", name: str = "", stages: Stages | None = None, target: str = "cpu") -> LLM:
-    """Build the graph and compile it."""
+    """Build the graph and compile it; programs for adapters are compiled from the same weights when one is used."""
     stages = Stages(name, False) if stages is None else stages
-    capacity, cache = check_context(context_length, config.context), check_cache(cache_dtype)
-    with stages.stage("graph"):
-        graph = Decoder(config, weights, capacity, cache).build()
-    level = check_level(load_config().validation)
-    session = compile_graph(graph, graph_signature(graph), target_spec(target), level=level, threads=threads, stages=stages)
-    session.model.framework = "numpy"
+    capacity, cache = check_context(context_length, config.context), check_cache(cache_dtype, config)
+    level, spec = check_level(load_config().validation), target_spec(target)
+
+    def program(adapt: LoraInputs | None, stages: Stages) -> Session:
+        with stages.stage("graph"):
+            graph = Decoder(config, weights, capacity, cache, adapt).build()
+        return compile_graph(graph, graph_signature(graph), spec, level=level, threads=threads, stages=stages)
+
     size = sum(t.nbytes for t in weights.tensors.values())
-    return LLM(config, tokenizer, session, context_length=capacity, name=name, weight_bytes=size)
+    return LLM(config, tokenizer, program(None, stages), context_length=capacity, name=name, weight_bytes=size,
+               compile_for=lambda adapt: program(adapt, Stages(f"{name} with an adapter", False)))

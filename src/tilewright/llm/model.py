@@ -5,24 +5,24 @@ One compiled program serves every prompt length and decoding; its state (the key
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..core import dtypes as dt
 from ..core.errors import ConfigError, InputError
 from ..runtime.session import Session
 from ..runtime.state import State, StatefulCall, StateSpec
 from .config import ModelConfig
-from .decoder import CHUNK
+from .decoder import CHUNK, Q8_BLOCK
 from .generation import Stream, generate_together
+from .lora import Adapter, LoraInputs, load_adapter
 from .settings import Sampler, Sampling, stop_texts
 from .tokenizer import Tokenizer
 
 Array = np.ndarray[Any, Any]
-CACHE_DTYPES = {"f16": dt.f16, "f32": dt.f32, "bf16": dt.bf16}
+CACHES = ("f16", "f32", "bf16", "q8_0")
 AXIS = 2  # of the caches, along which they fill up
 
 
@@ -30,7 +30,7 @@ def load_llm(path: str | os.PathLike[str], *, context_length: int | None = None,
              progress: Any = None) -> LLM:
     """A language model from a GGUF file, or from a folder with config.json and safetensors.
 
-    `context_length` bounds prompt and answer together (default: the model's own, at most 4096); `cache_dtype` is f16, f32 or bf16."""
+    `context_length` bounds prompt and answer together (default: the model's own, at most 4096); `cache_dtype` is f16, f32, bf16 or q8_0."""
     from .loading import load
 
     return load(Path(path), context_length=context_length, threads=threads, cache_dtype=cache_dtype, progress=progress)
@@ -44,17 +44,19 @@ def check_context(wanted: int | None, own: int) -> int:
     return length
 
 
-def check_cache(name: str) -> dt.DType:
-    if name not in CACHE_DTYPES:
-        raise ConfigError(f"load_llm: cache_dtype must be one of {' '.join(CACHE_DTYPES)}, got {name!r}")
-    return CACHE_DTYPES[name]
+def check_cache(name: str, config: ModelConfig) -> str:
+    if name not in CACHES:
+        raise ConfigError(f"load_llm: cache_dtype must be one of {' '.join(CACHES)}, got {name!r}")
+    if name == "q8_0" and config.head_dim % Q8_BLOCK:
+        raise ConfigError(f"load_llm: a q8_0 cache needs a head size that is a multiple of {Q8_BLOCK}, got {config.head_dim}; use f16")
+    return name
 
 
 class LLM:
     """A compiled language model. Safe to use from several threads, with a state of one's own each."""
 
     def __init__(self, config: ModelConfig, tokenizer: Tokenizer, session: Session, *, context_length: int, name: str = "",
-                 weight_bytes: int = 0) -> None:
+                 weight_bytes: int = 0, compile_for: Callable[[LoraInputs], Session] | None = None) -> None:
         self.config, self.tokenizer, self.session = config, tokenizer, session
         self.context_length, self.name, self.weight_bytes = context_length, name or config.architecture, weight_bytes
         self.vocab = config.vocab
@@ -62,6 +64,10 @@ class LLM:
         self._call = StatefulCall(session, self._spec)
         self._chunk = min(CHUNK, context_length)
         self._greedy = Sampler(Sampling(), self.vocab)
+        self._compile_for = compile_for
+        self._adapted: list[tuple[LoraInputs, StatefulCall]] = []
+        self._using: tuple[StatefulCall, dict[str, int], list[Array]] = (self._call, {}, [])
+        self.adapter: Adapter | None = None
 
     def __repr__(self) -> str:
         return f"<LLM {self.name}: {self.config.architecture}, {self.config.layers} layers, context {self.context_length}>"
@@ -107,17 +113,39 @@ class LLM:
             raise InputError(f"feed: the context of {self.context_length} tokens is full: {before} in use, {len(ids)} more wanted; "
                              f"truncate or start a state, or load the model with a larger context_length")
         token = np.empty((), np.int64)
+        call, more, adapted = self._using
         try:
             for first in range(0, len(ids), self._chunk):
                 part = ids[first : first + self._chunk]
                 sampler.numbers[2] = state.length + len(part)
-                env = {"P": state.length, "S": len(part)}
-                self._call(state, env, (part, sampler.seen, sampler.settings, sampler.numbers), (logits, token))
+                env = {"P": state.length, "S": len(part), **more}
+                call(state, env, (part, sampler.seen, sampler.settings, sampler.numbers, *adapted), (logits, token))
                 state.length += len(part)
         except BaseException:
             state.length = before
             raise
         return int(token)
+
+    # --- adapters -----------------------------------------------------------------------------------------------------
+    def load_adapter(self, path: str | os.PathLike[str], *, scale: float | None = None) -> Adapter:
+        """Read a LoRA adapter (PEFT's safetensors). `use_adapter` switches it on."""
+        return load_adapter(Path(path), self.config, scale=scale)
+
+    def use_adapter(self, adapter: Adapter | None) -> None:
+        """Apply an adapter from the next call on, or none. A program is compiled when no earlier one serves the kinds of matrices it
+        changes; other adapters of those kinds then switch without compiling. States keep what they hold."""
+        if adapter is None:
+            self._using = (self._call, {}, [])
+        else:
+            found = next(((i, c) for i, c in self._adapted if adapter.kinds <= i.kinds), None)
+            if found is None:
+                if self._compile_for is None:
+                    raise InputError("use_adapter: this model was assembled without its weights at hand")
+                inputs = LoraInputs(adapter.kinds)
+                found = inputs, StatefulCall(self._compile_for(inputs), self._spec)
+                self._adapted.append(found)
+            self._using = (found[1], {"R": adapter.rank}, found[0].arrays(adapter))
+        self.adapter = adapter
 
     # --- text ---------------------------------------------------------------------------------------------------------
     def generate(self, prompt: str | Sequence[int], *, max_tokens: int | None = None, temperature: float = 0.0, top_k: int = 0,
@@ -133,9 +161,9 @@ class LLM:
 
     def chat_ids(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
         """The tokens of a conversation up to where the assistant's answer begins."""
-        from .chat import render
+        from .chat import encode_chat
 
-        return self.encode(render(self.tokenizer, messages), special=True)
+        return encode_chat(self.tokenizer, messages)
 
     def generate_batch(self, prompts: Sequence[str | Sequence[int]], **options: Any) -> list[str]:
         """Continue several prompts side by side; the same texts as one by one."""
@@ -154,6 +182,8 @@ class LLM:
     def close(self) -> None:
         """Give the program's memory back; states stay their owners'."""
         self.session.close()
+        for _, call in self._adapted:
+            call.session.close()
 
     def __enter__(self) -> LLM:
         return self

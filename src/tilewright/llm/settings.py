@@ -16,8 +16,8 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Sampling:
-    """temperature 0 is greedy. top_k 0, top_p 1, min_p 0 and repetition_penalty 1 are off. The same seed gives the same text on any number of
-    threads; without one each generation draws its own."""
+    """temperature 0 is greedy. top_k 0, top_p 1, min_p 0 and repetition_penalty 1 are off. The same seed gives the same text on any
+    number of threads; without one each generation draws its own."""
 
     temperature: float = 0.0
     top_k: int = 0
@@ -38,8 +38,9 @@ class Sampling:
         need(isinstance(self.top_k, int) and 0 <= self.top_k < 1 << 31, "top_k must be a whole number, 0 or more", self.top_k)
         need(number(self.top_p) and 0 < self.top_p <= 1, "top_p must be in (0, 1]", self.top_p)
         need(number(self.min_p) and 0 <= self.min_p <= 1, "min_p must be in [0, 1]", self.min_p)
-        need(number(self.repetition_penalty) and self.repetition_penalty > 0, "repetition_penalty must be positive", self.repetition_penalty)
-        need(self.seed is None or (isinstance(self.seed, int) and -(1 << 63) <= self.seed < 1 << 63), "seed must be a 64-bit integer", self.seed)
+        penalty, seed = self.repetition_penalty, self.seed
+        need(number(penalty) and penalty > 0, "repetition_penalty must be positive", penalty)
+        need(seed is None or (isinstance(seed, int) and -(1 << 63) <= seed < 1 << 63), "seed must be a 64-bit integer", seed)
 
 
 @dataclass

@@ -106,8 +106,8 @@ class QGather(General):
 
 @register
 class QExperts(Contraction):
-    """Row (s, t) of x times the transpose of matrix ids[s, t] of a stack of packed matrices: f32[S, T, n]. x has shape [S, T, k], or [S, 1, k]
-    when all T products of a token read the same row."""
+    """Row (s, t) of x times the transpose of matrix ids[s, t] of a stack of packed matrices: f32[S, T, n]. x has shape [S, T, k], or
+    [S, 1, k] when all T products of a token read the same row."""
 
     format: str
     n: int
@@ -117,7 +117,8 @@ class QExperts(Contraction):
                S(f32(N, 2, 32), u8(6, 20), i64(N, 2), format="Q4_1", n=3, k=32, experts=2, low=(-2, 0, 0), high=(2, 60, 1)),
                S(f32(2, 1, 5), u8(9, 10), i32(2, 1), format="BF16", n=3, k=5, experts=3, low=(-2, 0, 0), high=(2, 60, 2))]
     errors = [E(f32(3, 1, 32), u8(19, 34), i64(3, 2), format="Q8_0", n=5, k=32, experts=4, match="the stack must have 20 rows"),
-              E(f32(3, 3, 32), u8(20, 34), i64(3, 2), format="Q8_0", n=5, k=32, experts=4, match=r"x must be f32\[S,T,32\] or f32\[S,1,32\]"),
+              E(f32(3, 3, 32), u8(20, 34), i64(3, 2), format="Q8_0", n=5, k=32, experts=4,
+                match=r"x must be f32\[S,T,32\] or f32\[S,1,32\]"),
               E(f32(3, 1, 32), u8(20, 34), f32(3, 2), format="Q8_0", n=5, k=32, experts=4, match="indices must be integers")]
 
     def infer(self, x: TensorType, w: TensorType, ids: TensorType) -> TensorType:

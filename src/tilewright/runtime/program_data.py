@@ -77,7 +77,8 @@ def read_interface(data: Data) -> tuple[Interface, Reader]:
         kept = tuple((reader.dim(d), str(what)) for d, what in data["windows"])
     except (ValueError, TypeError, KeyError, IndexError) as e:
         raise FormatError("archive: the donated inputs cannot be read") from e
-    return Interface(tuple(map(str, data["names"])), tuple(inputs), tuple(outputs), symbols, donated, tuple(map(str, data["called"])), kept), reader
+    names, called = (tuple(map(str, data[k])) for k in ("names", "called"))
+    return Interface(names, tuple(inputs), tuple(outputs), symbols, donated, called, kept), reader
 
 
 def signature_data(s: Signature) -> Data:

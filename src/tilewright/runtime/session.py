@@ -66,8 +66,8 @@ class Model:
             return self.stored_interface
         inputs, outputs = (tuple(v.type for v in values) for values in (self.graph.inputs, self.graph.outputs))
         donated = tuple(sorted(self.graph.donated.items()))
-        called = tuple(s.name for s in self.graph.call_symbols)
-        return Interface(self.signature.input_names, inputs, outputs, tuple(self.graph.symbols()), donated, called, tuple(windows(self.graph)))
+        symbols, called = tuple(self.graph.symbols()), tuple(s.name for s in self.graph.call_symbols)
+        return Interface(self.signature.input_names, inputs, outputs, symbols, donated, called, tuple(windows(self.graph)))
 
 
 class Session:

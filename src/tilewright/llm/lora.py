@@ -1,0 +1,135 @@
+"""LoRA adapters: x·W + s·(x·A)·B beside the packed weights, which stay as they are.
+
+A and B are inputs of the program, so one program serves every adapter that changes the same kinds of matrices, of any rank: switching
+costs nothing. The scale s is part of B.
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import sqrt
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import ops as o
+from ..core import dtypes as dt
+from ..core.dims import sym
+from ..core.errors import FormatError
+from ..ir.graph import Value
+from ..ir.types import TensorType
+from .hf import place_of
+
+if TYPE_CHECKING:
+    from .config import ModelConfig
+    from .decoder import Decoder
+
+Array = np.ndarray[Any, Any]
+MAX_RANK = 1024
+
+
+@dataclass(eq=False)
+class Adapter:
+    """Pairs (A [k, rank], B [rank, n], scaled) by the name of the matrix they change."""
+
+    name: str
+    rank: int
+    pairs: dict[str, tuple[Array, Array]]
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """What sorts of matrices it changes: attn_q, ffn_up …"""
+        return frozenset(name.rsplit(".", 1)[-1] for name in self.pairs)
+
+    def __repr__(self) -> str:
+        return f"<Adapter {self.name}: rank {self.rank}, {len(self.pairs)} matrices ({' '.join(sorted(self.kinds))})>"
+
+
+def load_adapter(path: str | Path, config: ModelConfig, *, scale: float | None = None) -> Adapter:
+    """Read an adapter in PEFT's layout: a safetensors file, or a folder with one. adapter_config.json beside it gives the scale
+    (alpha / rank) unless `scale` does; without both it is 1."""
+    from ..frontend.safetensors import open_safetensors
+    from ..frontend.safetensors.folder import read_json
+
+    place = Path(path)
+    file = place / "adapter_model.safetensors" if place.is_dir() else place
+    if not file.is_file():
+        raise FormatError(f"lora: no adapter at {str(file)!r}")
+    beside = file.parent / "adapter_config.json"
+    settings: Mapping[str, Any] = read_json(beside) if beside.is_file() else {}
+    tensors, others = open_safetensors(file)
+    if others:
+        raise FormatError(f"lora: tensor {next(iter(others))!r} has a type that is not supported ({file})")
+    halves: dict[str, dict[str, Array]] = {}
+    for name, tensor in tensors.items():
+        stem, part = _parse(name)
+        halves.setdefault(place_of(stem, config), {})[part] = tensor.array().astype(np.float32)
+    return make_adapter(file.stem, halves, config, settings, scale)
+
+
+def make_adapter(name: str, halves: Mapping[str, Mapping[str, Array]], config: ModelConfig, settings: Mapping[str, Any],
+                 scale: float | None) -> Adapter:
+    """Check the pairs and bring them to the form the program reads: one rank for all, the scale in B."""
+    if not halves:
+        raise FormatError("lora: the file holds no adapter")
+    ranks = {k: v["A"].shape[0] for k, v in halves.items() if set(v) == {"A", "B"} and v["A"].ndim == v["B"].ndim == 2}
+    missing = sorted(set(halves) - set(ranks))
+    if missing:
+        raise FormatError(f"lora: {missing[0]} needs one matrix A and one matrix B")
+    rank = max(ranks.values())
+    if not 1 <= rank <= MAX_RANK:
+        raise FormatError(f"lora: the rank must be in 1..{MAX_RANK}, got {rank}")
+    pairs: dict[str, tuple[Array, Array]] = {}
+    for key, parts in halves.items():
+        a, b = parts["A"], parts["B"]
+        if b.shape[1] != a.shape[0]:
+            raise FormatError(f"lora: {key} has A {list(a.shape)} and B {list(b.shape)}, whose ranks differ")
+        own = ranks[key]
+        alpha = float(settings.get("lora_alpha", own))
+        factor = scale if scale is not None else alpha / (sqrt(own) if settings.get("use_rslora") else own)
+        left, right = np.zeros((a.shape[1], rank), np.float32), np.zeros((rank, b.shape[0]), np.float32)
+        left[:, :own], right[:own] = a.T, b.T * np.float32(factor)
+        pairs[key] = left, right
+    return Adapter(name, rank, pairs)
+
+
+def _parse(name: str) -> tuple[str, str]:
+    """`base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight` -> `model.layers.0.self_attn.q_proj`, `A`."""
+    stem, found, rest = name.partition(".lora_")
+    if not found or rest[:1] not in ("A", "B") or not rest.endswith("weight"):
+        raise FormatError(f"lora: tensor {name!r} is not part of a LoRA adapter of linear layers")
+    return stem.removeprefix("base_model.model."), rest[0]
+
+
+@dataclass
+class LoraInputs:
+    """The hook of a `Decoder` that adds the inputs, and later the arrays for them in their order."""
+
+    kinds: frozenset[str]
+    slots: list[tuple[str, int, int]] = field(default_factory=list)  # name, k, n
+    _zeros: dict[tuple[int, int], Array] = field(default_factory=dict)
+
+    def __call__(self, decoder: Decoder, name: str, x: Value, y: Value) -> Value:
+        if name.rsplit(".", 1)[-1] not in self.kinds:
+            return y
+        k, n = x.shape[-1], y.shape[-1]
+        rank = sym("R", 1, MAX_RANK)
+        a = decoder.graph.input(TensorType(dt.f32, (k, rank)), f"{name}.a")
+        b = decoder.graph.input(TensorType(dt.f32, (rank, n)), f"{name}.b")
+        self.slots.append((name, k, n))
+        return o.add(y, o.matmul(o.matmul(x, a), b))
+
+    def arrays(self, adapter: Adapter) -> list[Array]:
+        """A and B of every slot; zeros where the adapter changes nothing."""
+        out: list[Array] = []
+        for name, k, n in self.slots:
+            pair = adapter.pairs.get(name)
+            if pair is not None and (pair[0].shape[0] != k or pair[1].shape[1] != n):
+                raise FormatError(f"lora: {name} is [{n},{k}] in the model, but the adapter is for [{pair[1].shape[1]},{pair[0].shape[0]}]")
+            out += pair if pair is not None else (self._zero(k, adapter.rank), self._zero(adapter.rank, n))
+        return out
+
+    def _zero(self, rows: int, columns: int) -> Array:
+        return self._zeros.setdefault((rows, columns), np.zeros((rows, columns), np.float32))
+
