@@ -38,7 +38,7 @@ def parts() -> dict[str, Callable[[Setup], Iterator[Check]]]:
     import acceptance_shapes as shapes
 
     return {
-        "import": ready.import_time, "call": ready.identity_call, "block-ready": ready.block_cold, "ready-cold": ready.gpt2_cold,
+        "import": ready.import_time, "identity": ready.identity_call, "block-ready": ready.block_cold, "ready-cold": ready.gpt2_cold,
         "ready-cache": ready.gpt2_from_cache, "ready-saved": ready.gpt2_saved, "memory": shapes.block_memory,
         "lengths": shapes.random_lengths, "dynamic-short": shapes.dynamic_short, "dynamic-long": shapes.dynamic_long,
         "bits": runs.same_bits, "callers": runs.eight_callers, "logits": runs.logits,
