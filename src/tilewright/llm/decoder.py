@@ -93,9 +93,11 @@ class Decoder:
         if c.rope is None:  # learned positions
             rows = self.weights.tensor("position_embd.weight").shape[0]
             table = self.weights.matrix("position_embd.weight", rows, c.width)
-            at = o.iota(self.graph, (self.new,), 0, dt.i64, start=self.past)
-            x = o.add(x, o.QGather(format=table.format, k=table.k)(self.constant(table.data), at, name="positions"))
+            x = o.add(x, o.QGather(format=table.format, k=table.k)(self.constant(table.data), self.positions(), name="positions"))
         return x
+
+    def positions(self) -> Value:
+        return o.iota(self.graph, (self.new,), 0, dt.i64, start=self.past)
 
     def layer(self, i: int, x: Value, k: Cache, v: Cache) -> tuple[Value, Cache, Cache]:
         c, name = self.config, f"blk.{i}."
@@ -103,7 +105,15 @@ class Decoder:
         only_last = i == c.layers - 1  # nothing but the last token's result is used after the last layer's attention
         if only_last:
             x = o.slice_(x, 0, self.new - 1, 1)
-        attended, k, v = self.attention(i, h, k, v, only_last=only_last)
+        q, new_k, new_v = self.qkv(name, h, only_last=only_last)
+        q, new_k = self.head_norm(q, name + "attn_q_norm"), self.head_norm(new_k, name + "attn_k_norm")
+        y, k, v = self.attend(i, q, new_k, new_v, k, v, self.past + self.new - 1 if only_last else self.past)
+        y = o.reshape(o.transpose(y, (0, 2, 1, 3)), (y.shape[2], c.heads * c.head_dim))
+        return self.after_attention(i, x, self.linear(name + "attn_output", y, c.width)), k, v
+
+    def after_attention(self, i: int, x: Value, attended: Value) -> Value:
+        """The rest of a layer, row by row."""
+        c, name = self.config, f"blk.{i}."
         if name + "post_attention_norm.weight" in self.weights and c.architecture.startswith("gemma"):
             attended = self.norm(attended, name + "post_attention_norm")
         x = o.add(x, attended)
@@ -111,22 +121,18 @@ class Decoder:
         h = self.experts(name, h) if c.experts else self.feed_forward(name, h)
         if name + "post_ffw_norm.weight" in self.weights:
             h = self.norm(h, name + "post_ffw_norm")
-        return o.add(x, h), k, v
+        return o.add(x, h)
 
-    def attention(self, i: int, h: Value, k_cache: Cache, v_cache: Cache, *, only_last: bool) -> tuple[Value, Cache, Cache]:
-        c, name = self.config, f"blk.{i}."
-        q, k, v = self.qkv(name, h, only_last=only_last)
-        start: Dim = self.past + self.new - 1 if only_last else self.past
-        q, k = (self.head_norm(x, name + f"attn_{n}_norm") for x, n in ((q, "q"), (k, "k")))
+    def attend(self, i: int, q: Value, k: Value, v: Value, k_cache: Cache, v_cache: Cache, start: Dim) -> tuple[Value, Cache, Cache]:
+        """Append k and v to the caches and attend; q's first row stands at position `start`."""
+        c = self.config
         rope = c.layer_rope(i)
         if rope is not None:
             q, k = self.rotate(q, rope, start), self.rotate(k, rope, self.past)
         k_cache, v_cache = self.append(k_cache, k, f"k{i}"), self.append(v_cache, v, f"v{i}")
         op = o.Attention(scale=c.attention_scale, causal=True, offset=start, window=c.layer_window(i), softcap=c.attention_softcap)
         y: Value = op(q, self.read(k_cache), self.read(v_cache), name=f"attention{i}")
-        rows = y.shape[2]
-        y = o.reshape(o.transpose(y, (0, 2, 1, 3)), (rows, c.heads * c.head_dim))
-        return self.linear(name + "attn_output", y, c.width), k_cache, v_cache
+        return y, k_cache, v_cache
 
     def qkv(self, name: str, h: Value, *, only_last: bool) -> tuple[Value, Value, Value]:
         """[1, heads, rows, head size] each; q for the last row alone where nothing else is needed."""
@@ -192,8 +198,11 @@ class Decoder:
         c = self.config
         h = self.norm(x, "output_norm")
         name = "output" if "output.weight" in self.weights else "token_embd"
-        y = o.reshape(self.linear(name, h, c.vocab), (c.vocab,))
+        y = o.reshape(self.linear(name, h, c.vocab), self.logits_shape())
         return o.mul(o.tanh(o.div(y, c.logit_softcap)), c.logit_softcap) if c.logit_softcap is not None else y
+
+    def logits_shape(self) -> tuple[int, ...]:
+        return (self.config.vocab,)
 
     # --- weights ------------------------------------------------------------------------------------------------------
     def constant(self, data: Any) -> Value:

@@ -6,7 +6,7 @@ that was fed, ready to go on.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from ..runtime.state import State
 from .settings import Sampler, Sampling, StopFilter
 
 if TYPE_CHECKING:
+    from .batch import BatchCall
     from .model import LLM
 
 Array = np.ndarray[Any, Any]
@@ -35,13 +36,12 @@ class Stream(Iterator[str]):
         self.ids: list[int] = []
         self.finish_reason: str | None = None
         self.prompt_seconds = self.decode_seconds = 0.0
-        self._max = room + 1 if max_tokens is None else max_tokens
-        self._sampler = Sampler(sampling, llm.vocab)
-        self._sampler.note(prompt.tolist())
+        self.max_tokens = room + 1 if max_tokens is None else max_tokens
+        self.sampler = Sampler(sampling, llm.vocab)
+        self.sampler.note(prompt.tolist())
         self._text, self._filter = llm.tokenizer.stream(), StopFilter(stops)
         self._logits = np.empty(llm.vocab, np.float32)
         self._one = np.empty(1, np.int64)
-        self._next: Array | None = prompt
         self.ends = llm.stop_ids()
 
     def __next__(self) -> str:
@@ -54,22 +54,25 @@ class Stream(Iterator[str]):
 
     def step(self) -> str:
         """One token: the text that can be shown now, perhaps none."""
-        if len(self.ids) >= self._max:
+        if len(self.ids) >= self.max_tokens:
             return self._end("length")
-        assert self._next is not None
-        began = time.perf_counter()
-        token = self.llm.advance(self.state, self._next, self._sampler, self._logits)
-        took = time.perf_counter() - began
-        if self._next is self.prompt:
-            self.prompt_seconds = took
+        if not self.ids:
+            began = time.perf_counter()
+            token = self.llm.advance(self.state, self.prompt, self.sampler, self._logits)
+            self.prompt_seconds = time.perf_counter() - began
         else:
-            self.decode_seconds += took
+            self._one[0] = self.ids[-1]
+            began = time.perf_counter()
+            token = self.llm.advance(self.state, self._one, self.sampler, self._logits)
+            self.decode_seconds += time.perf_counter() - began
+        return self.accept(token)
+
+    def accept(self, token: int) -> str:
+        """Take the next token, wherever it was chosen: the text that can be shown now."""
         if token in self.ends:
             return self._end("stop")
         self.ids.append(token)
-        self._sampler.note((token,))
-        self._one[0] = token
-        self._next = self._one
+        self.sampler.note((token,))
         shown = self._filter.push(self._text.push(token))
         if self._filter.stopped:
             self.finish_reason = "stop"
@@ -78,6 +81,10 @@ class Stream(Iterator[str]):
     def _end(self, reason: str) -> str:
         self.finish_reason = reason
         return self._filter.push(self._text.finish()) + ("" if self._filter.stopped else self._filter.finish())
+
+    @property
+    def has_room(self) -> bool:
+        return self.state.length < self.llm.context_length
 
     @property
     def prompt_rate(self) -> float:
@@ -90,11 +97,19 @@ class Stream(Iterator[str]):
         return max(0, len(self.ids) - 1) / self.decode_seconds if self.decode_seconds else 0.0
 
 
-def generate_together(streams: list[Stream]) -> list[str]:
-    """Advance all streams token by token until each has ended."""
-    texts = [""] * len(streams)
-    while any(s.finish_reason is None for s in streams):
-        for i, s in enumerate(streams):
-            if s.finish_reason is None:
-                texts[i] += s.step()
+def generate_together(streams: list[Stream], batch: Callable[[int], BatchCall | None]) -> list[str]:
+    """Advance all streams until each has ended, as many as possible in one call."""
+    texts = [s.step() for s in streams]  # the prompts, one by one
+    while active := [i for i, s in enumerate(streams) if s.finish_reason is None]:
+        call = batch(len(active))
+        ready = [i for i in active if len(streams[i].ids) < streams[i].max_tokens and streams[i].has_room]
+        for i in active:
+            if call is None or i not in ready:
+                texts[i] += streams[i].step()
+        if call is None:
+            continue
+        for first in range(0, len(ready), call.lanes):
+            group = ready[first : first + call.lanes]
+            for i, token in zip(group, call([streams[i] for i in group]), strict=True):
+                texts[i] += streams[i].accept(token)
     return texts

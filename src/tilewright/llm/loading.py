@@ -9,6 +9,7 @@ from ..core.config import load as load_config
 from ..core.errors import InputError
 from ..core.validation import check_level
 from ..runtime.session import Session
+from .batch import BatchDecoder
 from .config import ModelConfig, from_gguf
 from .decoder import Decoder
 from .lora import LoraInputs
@@ -58,11 +59,15 @@ def assemble(config: ModelConfig, weights: Weights, tokenizer: Tokenizer, *, con
     capacity, cache = check_context(context_length, config.context), check_cache(cache_dtype, config)
     level, spec = check_level(load_config().validation), target_spec(target)
 
-    def program(adapt: LoraInputs | None, stages: Stages) -> Session:
+    def program(wanted: LoraInputs | int | None, stages: Stages) -> Session:
+        """For one sequence, with an adapter perhaps; or for a number of sequences."""
         with stages.stage("graph"):
-            graph = Decoder(config, weights, capacity, cache, adapt).build()
+            if isinstance(wanted, int):
+                graph = BatchDecoder(config, weights, capacity, cache, lanes=wanted).build()
+            else:
+                graph = Decoder(config, weights, capacity, cache, wanted).build()
         return compile_graph(graph, graph_signature(graph), spec, level=level, threads=threads, stages=stages)
 
     size = sum(t.nbytes for t in weights.tensors.values())
     return LLM(config, tokenizer, program(None, stages), context_length=capacity, name=name, weight_bytes=size,
-               compile_for=lambda adapt: program(adapt, Stages(f"{name} with an adapter", False)))
+               compile_for=lambda wanted: program(wanted, Stages(name, False)))

@@ -14,6 +14,7 @@ import numpy as np
 from ..core.errors import ConfigError, InputError
 from ..runtime.session import Session
 from ..runtime.state import State, StatefulCall, StateSpec
+from .batch import BatchCall
 from .config import ModelConfig
 from .decoder import CHUNK, Q8_BLOCK
 from .generation import Stream, generate_together
@@ -23,6 +24,7 @@ from .tokenizer import Tokenizer
 
 Array = np.ndarray[Any, Any]
 CACHES = ("f16", "f32", "bf16", "q8_0")
+LANES = (2, 4, 8)  # sequences of one batch call
 AXIS = 2  # of the caches, along which they fill up
 
 
@@ -56,7 +58,7 @@ class LLM:
     """A compiled language model. Safe to use from several threads, with a state of one's own each."""
 
     def __init__(self, config: ModelConfig, tokenizer: Tokenizer, session: Session, *, context_length: int, name: str = "",
-                 weight_bytes: int = 0, compile_for: Callable[[LoraInputs], Session] | None = None) -> None:
+                 weight_bytes: int = 0, compile_for: Callable[[LoraInputs | int], Session] | None = None) -> None:
         self.config, self.tokenizer, self.session = config, tokenizer, session
         self.context_length, self.name, self.weight_bytes = context_length, name or config.architecture, weight_bytes
         self.vocab = config.vocab
@@ -65,6 +67,7 @@ class LLM:
         self._chunk = min(CHUNK, context_length)
         self._greedy = Sampler(Sampling(), self.vocab)
         self._compile_for = compile_for
+        self._batches: dict[int, BatchCall] = {}
         self._adapted: list[tuple[LoraInputs, StatefulCall]] = []
         self._using: tuple[StatefulCall, dict[str, int], list[Array]] = (self._call, {}, [])
         self.adapter: Adapter | None = None
@@ -119,7 +122,7 @@ class LLM:
                 part = ids[first : first + self._chunk]
                 sampler.numbers[2] = state.length + len(part)
                 env = {"P": state.length, "S": len(part), **more}
-                call(state, env, (part, sampler.seen, sampler.settings, sampler.numbers, *adapted), (logits, token))
+                call((state,), env, (part, sampler.seen, sampler.settings, sampler.numbers, *adapted), (logits, token))
                 state.length += len(part)
         except BaseException:
             state.length = before
@@ -166,8 +169,18 @@ class LLM:
         return encode_chat(self.tokenizer, messages)
 
     def generate_batch(self, prompts: Sequence[str | Sequence[int]], **options: Any) -> list[str]:
-        """Continue several prompts side by side; the same texts as one by one."""
-        return generate_together([self.generate(p, **options) for p in prompts])
+        """Continue several prompts side by side; the same texts as one by one. A program for several sequences is compiled on first use
+        (not while an adapter is in use: then they take turns)."""
+        return generate_together([self.generate(p, **options) for p in prompts], self._batch)
+
+    def _batch(self, count: int) -> BatchCall | None:
+        """A program for `count` sequences at once, or for as many as there is one for."""
+        if count < 2 or self._compile_for is None or self.adapter is not None:
+            return None
+        lanes = min(n for n in LANES if n >= min(count, LANES[-1]))
+        if lanes not in self._batches:
+            self._batches[lanes] = BatchCall(StatefulCall(self._compile_for(lanes), self._spec, lanes), self.vocab)
+        return self._batches[lanes]
 
     def prompt_ids(self, prompt: str | Sequence[int]) -> Array:
         if isinstance(prompt, str):
@@ -182,7 +195,7 @@ class LLM:
     def close(self) -> None:
         """Give the program's memory back; states stay their owners'."""
         self.session.close()
-        for _, call in self._adapted:
+        for call in [c for _, c in self._adapted] + [b.call for b in self._batches.values()]:
             call.session.close()
 
     def __enter__(self) -> LLM:

@@ -83,26 +83,29 @@ class State:
 
 
 class StatefulCall:
-    """Runs a session on states in place. Inputs and outputs that are not donated are NumPy arrays, in the session's order."""
+    """Runs a session on states in place, one for each of its lanes. Inputs and outputs that are not donated are NumPy arrays, in the session's order."""
 
-    def __init__(self, session: Session, spec: StateSpec) -> None:
+    def __init__(self, session: Session, spec: StateSpec, lanes: int = 1) -> None:
         if session.executable is None:
             raise InputError("state: the reference target has no memory to share; use session.run_with")
-        self.session, self.spec = session, spec
+        self.session, self.spec, self.lanes = session, spec, lanes
         interface = session.interface
-        self._in = [i for i in range(len(interface.inputs)) if i not in set(spec.inputs)]
+        donated = [i for i, _ in interface.donated], [k for _, k in interface.donated]
+        if [interface.inputs[i] for i in donated[0]] != spec.types * lanes:
+            raise InputError(f"state: {session.name} does not work on {lanes} such states")
         first_output = len(interface.inputs)
-        self._out = [first_output + k for k in range(len(interface.outputs)) if k not in set(spec.outputs)]
+        self._in = [i for i in range(first_output) if i not in set(donated[0])]
+        self._out = [first_output + k for k in range(len(interface.outputs)) if k not in set(donated[1])]
         self._in_types = [interface.inputs[i] for i in self._in]
         self._out_types = [interface.outputs[i - first_output] for i in self._out]
-        self._state_in, self._state_out = list(spec.inputs), [first_output + k for k in spec.outputs]
+        self._state_in, self._state_out = donated[0], [first_output + k for k in donated[1]]
         self._symbols = [s.name for s in interface.symbols]
         blocks = all(s == list(range(s[0], s[0] + len(s))) for s in (self._state_in, self._state_out) if s)
         self._runs = [s[0] * 8 for s in (self._state_in, self._state_out) if s] if blocks else None
 
-    def __call__(self, state: State, env: Mapping[str, int], inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        """One native call. The state's length is the caller's to advance, after it."""
-        if state.spec is not self.spec:
+    def __call__(self, states: Sequence[State], env: Mapping[str, int], inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        """One native call on one state a lane. Their lengths are the caller's to advance, after it."""
+        if len(states) != self.lanes or any(state.spec is not self.spec for state in states):
             raise InputError("state: belongs to another model; make one with start()")
         self._check(env, inputs, self._in_types, "input")
         self._check(env, outputs, self._out_types, "output")
@@ -115,9 +118,13 @@ class StatefulCall:
             io[i] = x.ctypes.data
         if self._runs is not None:
             for start in self._runs:
-                ctypes.memmove(ctypes.addressof(io) + start, state.addresses, ctypes.sizeof(state.addresses))
+                at = ctypes.addressof(io) + start
+                for state in states:
+                    ctypes.memmove(at, state.addresses, ctypes.sizeof(state.addresses))
+                    at += ctypes.sizeof(state.addresses)
         else:
-            for i, k, at in zip(self._state_in, self._state_out, state.addresses, strict=True):
+            addresses = [at for state in states for at in state.addresses]
+            for i, k, at in zip(self._state_in, self._state_out, addresses, strict=True):
                 io[i] = io[k] = at
         try:
             job = workspace.job(tuple(env[name] for name in self._symbols))

@@ -1,0 +1,117 @@
+"""One token for each of several sequences in one call: the matrices are read once for all of them.
+
+Every sequence has caches and a length (P0, P1, …) of its own; only the rows of the matrix products stand side by side, and a row's bits do
+not depend on its neighbours.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import ops as o
+from ..core import dtypes as dt
+from ..core.dims import Expr, sym
+from ..ir.graph import Graph, Value
+from ..ir.types import TensorType
+from ..ops.sampling import NUMBERS, SETTINGS
+from ..runtime.state import State, StatefulCall
+from .decoder import Cache, Decoder
+from .settings import Sampler, Sampling
+
+if TYPE_CHECKING:
+    from .generation import Stream
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass
+class BatchDecoder(Decoder):
+    """The decoder for `lanes` sequences of one new token each."""
+
+    lanes: int = 1
+    lengths: list[Expr] = field(default_factory=list, init=False)
+
+    def build(self) -> Graph:
+        """Inputs: ids, seen, settings and numbers with one row a lane, then the caches, lane by lane. Outputs: logits f32[lanes, vocab],
+        tokens i64[lanes], the caches."""
+        c, n = self.config, self.lanes
+        self.graph = Graph(f"{c.architecture}_{n}")
+        self.new = 1
+        self.lengths = [sym(f"P{lane}", 0, max(self.capacity - 1, 1)) for lane in range(n)]
+        ids = self.graph.input(TensorType(dt.i64, (n,)), "ids")
+        seen = self.graph.input(TensorType(dt.u8, (n, c.vocab)), "seen")
+        settings = self.graph.input(TensorType(dt.f32, (n, len(SETTINGS))), "settings")
+        numbers = self.graph.input(TensorType(dt.i64, (n, len(NUMBERS))), "numbers")
+        first = len(self.graph.inputs)
+        lanes = [[(self.new_cache(f"k{i}_{lane}"), self.new_cache(f"v{i}_{lane}")) for i in range(c.layers)] for lane in range(n)]
+        x = self.embed(ids)
+        for i in range(c.layers):
+            x = self.together(i, x, lanes)
+        logits = self.logits(x)
+        rows = [[row(v, lane) for v in (logits, seen, settings, numbers)] for lane in range(n)]
+        tokens = [o.reshape(o.Sample()(*parts, name=f"sample{lane}"), (1,)) for lane, parts in enumerate(rows)]
+        after = [part for caches in lanes for pair in caches for cache in pair for part in cache]
+        self.graph.outputs = [logits, o.concat(tokens, 0), *after]
+        self.graph.donated = {first + i: 2 + i for i in range(len(after))}
+        self.graph.call_symbols = tuple(s for p in self.lengths for s in p.symbols)
+        return self.graph
+
+    def positions(self) -> Value:
+        """The position of each lane's token."""
+        parts = [o.iota(self.graph, (1,), 0, dt.i64, start=p) for p in self.lengths]
+        return o.concat(parts, 0)
+
+    def together(self, i: int, x: Value, lanes: list[list[tuple[Cache, Cache]]]) -> Value:
+        """One layer; updates the caches in `lanes`."""
+        c, name = self.config, f"blk.{i}."
+        q, k, v = self.qkv(name, self.norm(x, name + "attn_norm"), only_last=False)
+        q, k = self.head_norm(q, name + "attn_q_norm"), self.head_norm(k, name + "attn_k_norm")
+        rows = []
+        for lane, past in enumerate(self.lengths):
+            self.past = past
+            own = [o.slice_(part, 2, lane, 1) for part in (q, k, v)]
+            y, k_cache, v_cache = self.attend(i, own[0], own[1], own[2], *lanes[lane][i], past)
+            lanes[lane][i] = k_cache, v_cache
+            rows.append(o.reshape(o.transpose(y, (0, 2, 1, 3)), (1, c.heads * c.head_dim)))
+        return self.after_attention(i, x, self.linear(name + "attn_output", o.concat(rows, 0), c.width))
+
+    def logits_shape(self) -> tuple[int, ...]:
+        return self.lanes, self.config.vocab
+
+
+def row(x: Value, index: int) -> Value:
+    return o.reshape(o.slice_(x, 0, index, 1), x.shape[1:])
+
+
+class BatchCall:
+    """A compiled batch program and the arrays that its calls fill. Lanes without a sequence work on a state of their own."""
+
+    def __init__(self, call: StatefulCall, vocab: int) -> None:
+        self.call, self.lanes = call, call.lanes
+        self._idle = State(call.spec)
+        self._sampler = Sampler(Sampling(seed=0), vocab)
+        self._ids = np.zeros(self.lanes, np.int64)
+        self._seen = np.zeros((self.lanes, vocab), np.uint8)
+        self._settings = np.zeros((self.lanes, len(SETTINGS)), np.float32)
+        self._numbers = np.zeros((self.lanes, len(NUMBERS)), np.int64)
+        self._logits = np.empty((self.lanes, vocab), np.float32)
+        self._tokens = np.empty(self.lanes, np.int64)
+
+    def __call__(self, streams: Sequence[Stream]) -> list[int]:
+        """Feed each stream's last token; the next one of each."""
+        self._settings[:], self._numbers[:], self._ids[:] = 0, 0, 0
+        states = [s.state for s in streams] + [self._idle] * (self.lanes - len(streams))
+        for lane, s in enumerate(streams):
+            sampler = s.sampler
+            self._ids[lane] = s.ids[-1]
+            self._seen[lane], self._settings[lane], self._numbers[lane] = sampler.seen, sampler.settings, sampler.numbers
+            self._numbers[lane, 2] = s.state.length + 1
+        env = {f"P{lane}": state.length for lane, state in enumerate(states)}
+        inputs = (self._ids, self._seen, self._settings, self._numbers)
+        self.call(states, env, inputs, (self._logits, self._tokens))
+        for s in streams:
+            s.state.length += 1
+        return [int(t) for t in self._tokens[: len(streams)]]
