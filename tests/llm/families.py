@@ -35,7 +35,8 @@ def configs() -> dict[str, Callable[[], Any]]:
         "mistral": lambda: tf.MistralConfig(**SIZES, sliding_window=5),
         "qwen2": lambda: tf.Qwen2Config(**SIZES),
         "qwen3": lambda: tf.Qwen3Config(**SIZES, head_dim=16),
-        "gemma2": lambda: tf.Gemma2Config(**{**SIZES, "tie_word_embeddings": True}, head_dim=16, query_pre_attn_scalar=24, sliding_window=4),
+        "gemma2": lambda: tf.Gemma2Config(**{**SIZES, "tie_word_embeddings": True}, head_dim=16, query_pre_attn_scalar=24,
+                                          sliding_window=4),
         "gemma3": lambda: tf.Gemma3TextConfig(**{**SIZES, "tie_word_embeddings": True}, head_dim=16, query_pre_attn_scalar=24,
                                               sliding_window=4),
         "phi3": lambda: tf.Phi3Config(**SIZES, sliding_window=7),
@@ -71,8 +72,8 @@ def ours(model: Any, *, cache_dtype: str = "f32", context_length: int = 64, **op
 
 def letters() -> Tokenizer:
     """Token i is the character with that number, as far as there are tokens."""
-    return Tokenizer([chr(i) for i in range(VOCAB)], [1] * VOCAB, SpecialIds(eos=2), lambda by_text: lambda text, first: [ord(c) for c in text],
-                     lambda text: text.encode())
+    return Tokenizer([chr(i) for i in range(VOCAB)], [1] * VOCAB, SpecialIds(eos=2),
+                     lambda by_text: lambda text, first: [ord(c) for c in text], lambda text: text.encode())
 
 
 def reference(model: Any, ids: list[int]) -> Any:

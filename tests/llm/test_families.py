@@ -41,7 +41,7 @@ def test_cuts_do_not_change_a_bit(pair: Any) -> None:
 
 
 def test_a_prefix_is_reused(pair: Any) -> None:
-    _, model, llm = pair
+    _, _, llm = pair
     prefix, tails = [5, 9, 2, 77, 31], ([4, 8], [100, 3, 6])
     base = llm.start()
     llm.feed(base, prefix)

@@ -50,7 +50,11 @@ class Weights:
         tensor = self.tensor(name)
         if tensor.shape != (size,):
             raise FormatError(f"llm: tensor {name!r} must have {size} elements, got shape {list(tensor.shape)}")
-        return np.ascontiguousarray(tensor.dequantise(), np.float32)
+        values = np.ascontiguousarray(tensor.dequantise(), np.float32)
+        return _halves(values[:, None], self.config.head_dim)[:, 0] if self._interleaved(name) else values
+
+    def _interleaved(self, name: str) -> bool:
+        return self.config.interleaved_rows and name.rpartition(".")[0].endswith((".attn_q", ".attn_k"))
 
     def matrix(self, name: str, n: int, k: int, experts: int = 0) -> Matrix:
         """The matrix [n, k] (or [experts, n, k]) in its own format; rows of q and k in the order of whole halves."""
@@ -60,7 +64,7 @@ class Weights:
             if tensor.shape != want:
                 raise FormatError(f"llm: tensor {name!r} must have shape {list(want)}, got {list(tensor.shape)}")
             data: Array = tensor.data
-            if self.config.interleaved_rows and name.endswith(("attn_q.weight", "attn_k.weight")):
+            if self._interleaved(name):
                 data = _halves(data, self.config.head_dim)
             self._matrices[name] = Matrix(ConstantData(data, name), tensor.format.name, n, k, experts)
         return self._matrices[name]

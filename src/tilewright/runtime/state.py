@@ -83,7 +83,8 @@ class State:
 
 
 class StatefulCall:
-    """Runs a session on states in place, one for each of its lanes. Inputs and outputs that are not donated are NumPy arrays, in the session's order."""
+    """Runs a session on states in place, one for each of its lanes. Inputs and outputs that are not donated are NumPy arrays, in the
+    session's order."""
 
     def __init__(self, session: Session, spec: StateSpec, lanes: int = 1) -> None:
         if session.executable is None:

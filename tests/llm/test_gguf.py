@@ -1,0 +1,107 @@
+"""Models from GGUF files: the same bits as from the state dict they were written from, and files that cannot be."""
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+
+from tests.llm.families import make, ours
+from tilewright.core.errors import FormatError, UnsupportedError
+from tilewright.frontend.gguf import open_gguf
+from tilewright.llm.config import ModelConfig, from_gguf
+from tilewright.llm.hf import config_from_json, tensors_from_state
+from tilewright.llm.loading import assemble
+from tilewright.llm.model import LLM
+from tilewright.llm.weights import Weights
+
+NAMES = ["llama", "llama_tied", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "phi3", "gpt2", "mixtral", "qwen3moe"]
+IDS = [5, 80, 33, 2, 17, 6, 9, 101, 44, 3]
+
+
+def interleaved(rows: Any, head_dim: int) -> Any:
+    """What llama.cpp's converter does to the rows of q and k."""
+    heads = len(rows) // head_dim
+    return rows.reshape(heads, 2, head_dim // 2, -1).swapaxes(1, 2).reshape(rows.shape)
+
+
+def write(path: Path, model: Any, **override: Any) -> ModelConfig:
+    """`model` as a GGUF file, by the gguf package."""
+    raw = model.config.to_dict()
+    config = config_from_json(raw)
+    arch = config.architecture
+    state = {k: (lambda v=v: v.detach().numpy()) for k, v in model.state_dict().items()}
+    if raw.get("tie_word_embeddings"):
+        state.pop("lm_head.weight", None)
+    tensors = tensors_from_state(state, config)
+    writer = gguf.GGUFWriter(path, arch)
+    values: dict[str, Any] = {
+        "embedding_length": config.width, "attention.head_count": config.heads, "attention.head_count_kv": config.kv_heads,
+        "block_count": config.layers, "context_length": config.context, "attention.key_length": config.head_dim,
+        "attention.layer_norm_epsilon" if arch == "gpt2" else "attention.layer_norm_rms_epsilon": float(config.norm_eps),
+    }
+    if config.rope is not None:
+        values["rope.freq_base"], values["rope.dimension_count"] = float(config.rope.base), config.rope.dims
+    if config.experts:
+        values["expert_count"], values["expert_used_count"] = config.experts, config.experts_used
+    window = next((w for w in config.windows if w is not None), None)
+    if window:
+        values["attention.sliding_window"] = window
+    if config.attention_softcap:
+        values["attn_logit_softcapping"] = float(config.attention_softcap)
+    if config.logit_softcap:
+        values["final_logit_softcapping"] = float(config.logit_softcap)
+    for key, value in {**values, **override}.items():
+        if value is not None:
+            (writer.add_float32 if isinstance(value, float) else writer.add_uint32)(f"{arch}.{key}", value)
+    for name, tensor in tensors.items():
+        array = tensor.array()
+        if arch == "llama" and name.endswith(("attn_q.weight", "attn_q.bias", "attn_k.weight", "attn_k.bias")):
+            array = interleaved(array, config.head_dim)
+        writer.add_tensor(name, np.ascontiguousarray(array))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return config
+
+
+def read(path: Path, model: LLM) -> LLM:
+    file = open_gguf(path)
+    config = from_gguf(file)
+    return assemble(config, Weights.from_gguf(file, config), model.tokenizer, context_length=64, cache_dtype="f32")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_file_gives_the_bits_of_its_model(name: str, tmp_path: Path) -> None:
+    model = make(name)
+    model.config.query_pre_attn_scalar = model.config.head_dim if name.startswith("gemma") else None
+    model.config.norm_topk_prob = True  # the file does not say: llama.cpp always does
+    want = ours(model)
+    write(tmp_path / "m.gguf", model)
+    got = read(tmp_path / "m.gguf", want)
+    assert np.array_equal(got.feed(got.start(), IDS), want.feed(want.start(), IDS))
+
+
+def test_files_that_cannot_be(tmp_path: Path) -> None:
+    model = make("llama")
+    path = tmp_path / "m.gguf"
+    for override, message in (({"attention.head_count": 0}, "must be in 1.."), ({"attention.head_count_kv": 3}, "cannot share"),
+                              ({"block_count": 9}, "blk.3.attn_norm.weight' is missing"), ({"embedding_length": 40}, "must have"),
+                              ({"block_count": None}, "block_count' is missing")):
+        write(path, model, **override)
+        with pytest.raises(FormatError, match=message):
+            read(path, ours(model))
+
+
+def test_an_unknown_architecture_is_named(tmp_path: Path) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "mamba")
+    writer.add_tensor("x", np.zeros((2, 2), np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with pytest.raises(UnsupportedError, match="architecture 'mamba' is not supported; supported: llama"):
+        from_gguf(open_gguf(tmp_path / "m.gguf"))
