@@ -16,13 +16,16 @@ from ..ops.quantised import QExperts as QExpertsOp
 from ..ops.quantised import QGather as QGatherOp
 from ..ops.quantised import QMatmul as QMatmulOp
 from ..tile.builder import Ix, Tile, View
+from . import unpack_iq as _iq  # noqa: F401  enters its decoders
 from .call import Call
 from .gather import report_index
 from .launch import Launch
 from .pointwise import unravel
 from .region import Region
 from .template import Reason, Template, alone, region_bytes, region_flops
-from .unpack import Matrix, can_unpack
+from .unpack import DECODERS, Matrix, can_unpack
+
+__all__ = ["DECODERS", "QExperts", "QGather", "QMatmul"]
 
 ROWS = 4  # rows of the matrix that a program unpacks
 STEP = 64  # elements of K in one step: also the number of partial sums, so part of the numerics
@@ -41,10 +44,10 @@ class QGather(Template):
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         assert region.anchor is not None and isinstance(region.anchor.op, QGatherOp)
-        op, (table, ids), y = region.anchor.op, region.operands, region.results[0]
+        op, (table, ids, *books), y = region.anchor.op, region.operands, region.results[0]
         call = Call("qgather", region.name)
         b = call.b
-        matrix = Matrix(call, table, op.format, op.k)
+        matrix = Matrix(call, table, op.format, op.k, books)
         index = call.view("ids", ids.type.dtype, ids.buffer, ids.layout)
         out = call.view("y", f32, y.buffer, y.layout, write=True)
         error = call.error()
@@ -78,11 +81,10 @@ class QMatmul(Template):
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         assert region.anchor is not None and isinstance(region.anchor.op, QMatmulOp)
         op, y = region.anchor.op, region.results[0]
-        x, w = (region.operand(v) for v in region.anchor.operands)
-        assert x is not None and w is not None
+        x, w, *books = region.operands
         call = Call("qmatmul", region.name)
         b = call.b
-        matrix = Matrix(call, w, op.format, op.k)
+        matrix = Matrix(call, w, op.format, op.k, books)
         xv = call.view("x", f32, x.buffer, x.layout)
         out = call.view("y", f32, y.buffer, y.layout, write=True)
         lead = x.type.shape[:-1]
@@ -114,11 +116,10 @@ class QExperts(Template):
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         assert region.anchor is not None and isinstance(region.anchor.op, QExpertsOp)
         op, y = region.anchor.op, region.results[0]
-        x, w, ids = (region.operand(v) for v in region.anchor.operands)
-        assert x is not None and w is not None and ids is not None
+        x, w, ids, *books = region.operands
         call = Call("qexperts", region.name)
         b = call.b
-        matrix = Matrix(call, w, op.format, op.k)
+        matrix = Matrix(call, w, op.format, op.k, books)
         tokens, used = ids.type.shape
         xv = call.view("x", f32, x.buffer, x.layout.expand((tokens, used, op.k)))
         index = call.view("ids", ids.type.dtype, ids.buffer, ids.layout)

@@ -6,7 +6,7 @@ of the same bytes, so nothing is assembled by hand.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from ..core.dtypes import DType, bf16, f16, f32, i8, i32, u8
 from ..ir.layout import Layout
@@ -15,41 +15,45 @@ from ..tile.builder import Ix, Tile, View
 from .call import Call
 from .region import Operand
 
-Parts = Iterator[tuple[int, Tile]]
+Parts = Iterator[tuple[Ix | int, Tile]]
 
 
 class Matrix:
-    """Views of a packed matrix u8[N, row bytes] as bytes, signed bytes and small floats."""
+    """Views of a packed matrix u8[N, row bytes], one for each type its bytes are read as, and of the codebooks of its format."""
 
-    def __init__(self, call: Call, operand: Operand, format_: str, k: int) -> None:
+    def __init__(self, call: Call, operand: Operand, format_: str, k: int, books: Sequence[Operand] = ()) -> None:
         self.b, self.format, self.k = call.b, format_, k
         self.elements, self.size = FORMATS[format_].elements, FORMATS[format_].bytes
-        n = operand.type.shape[0]
-        row = FORMATS[format_].row_bytes(k)
-
-        def view(name: str, dtype: DType) -> View:
-            item = dtype.itemsize
-            return call.view(name, dtype, operand.buffer, Layout((n, row // item), (row // item, 1), operand.layout.offset // item))
-
+        self._call, self._operand, self._views = call, operand, dict[DType, View]()
         plain = {"F32": f32, "F16": f16, "BF16": bf16}.get(format_)
-        self.plain: View | None = None
-        if plain is not None:
-            self.plain = view("w", plain)
-        else:
-            self.bytes, self.signed, self.half = view("w", u8), view("w_signed", i8), view("w_half", f16)
+        self.plain = None if plain is None else self.view(plain)
+        self.books = [call.view(f"book{i}", x.type.dtype, x.buffer, x.layout) for i, x in enumerate(books)]
+
+    def view(self, dtype: DType) -> View:
+        """The matrix as elements of `dtype`; made on first use."""
+        if dtype not in self._views:
+            o, item = self._operand, dtype.itemsize
+            row = FORMATS[self.format].row_bytes(self.k) // item
+            layout = Layout((o.type.shape[0], row), (row, 1), o.layout.offset // item)
+            self._views[dtype] = self._call.view(f"w_{dtype}", dtype, o.buffer, layout)
+        return self._views[dtype]
+
+    def raw(self, row: Ix | int, byte: Ix | int, n: int, dtype: DType = u8) -> Tile:
+        """n integers from a byte on (a multiple of their size), as i32."""
+        return self.b.cast(self.b.load(self.view(dtype), (row, byte // dtype.itemsize), (n,)), i32)
+
+    def bits(self, x: Tile, shift: int, mask: int) -> Tile:
+        return self.b.binary("and", self.b.binary("shr", x, shift) if shift else x, mask)
 
     def scale(self, row: Ix | int, byte: Ix | int) -> Tile:
         """The half-precision number at an even byte, as f32[1]."""
-        return self.b.cast(self.b.load(self.half, (row, byte // 2), (1,)), f32)
+        return self.b.cast(self.b.load(self.view(f16), (row, byte // 2), (1,)), f32)
 
     def low(self, row: Ix | int, byte: Ix | int, n: int) -> Tile:
-        return self.b.binary("and", self._raw(row, byte, n), 15)
+        return self.b.binary("and", self.raw(row, byte, n), 15)
 
     def high(self, row: Ix | int, byte: Ix | int, n: int) -> Tile:
-        return self.b.binary("shr", self._raw(row, byte, n), 4)
-
-    def _raw(self, row: Ix | int, byte: Ix | int, n: int) -> Tile:
-        return self.b.cast(self.b.load(self.bytes, (row, byte), (n,)), i32)
+        return self.b.binary("shr", self.raw(row, byte, n), 4)
 
     def number(self, x: Tile) -> Tile:
         return self.b.cast(x, f32)
@@ -70,7 +74,7 @@ class Matrix:
 
 
 def _q8_0(m: Matrix, row: Ix | int, at: Ix | int) -> Parts:
-    yield 0, m.number(m.b.cast(m.b.load(m.signed, (row, at + 2), (32,)), i32)) * m.scale(row, at)
+    yield 0, m.number(m.raw(row, at + 2, 32, i8)) * m.scale(row, at)
 
 
 def _q4_0(m: Matrix, row: Ix | int, at: Ix | int) -> Parts:
@@ -88,7 +92,7 @@ def _q4_1(m: Matrix, row: Ix | int, at: Ix | int) -> Parts:
 def _fifth(m: Matrix, row: Ix | int, at: Ix | int, half: int) -> Tile:
     """Bit 4 of 16 elements, from 2 of the 4 bytes of high bits at `at`: element i has bit i % 8 of byte i // 8."""
     b = m.b
-    first, second = (b.cast(b.load(m.bytes, (row, at + 2 * half + i), (1,)), i32) for i in range(2))
+    first, second = (m.raw(row, at + 2 * half + i, 1) for i in range(2))
     lane = b.iota((16,), 0, i32)
     source = b.select(b.cmp("lt", lane, 8), b.broadcast(first, (16,)), b.broadcast(second, (16,)))
     bit = b.binary("and", b.binary("shr", source, b.binary("and", lane, 7)), 1)
@@ -114,7 +118,7 @@ def _scale_min(m: Matrix, row: Ix | int, at: Ix | int, j: int) -> tuple[Tile, Ti
     b = m.b
 
     def byte(i: int) -> Tile:
-        return b.cast(b.load(m.bytes, (row, at + i), (1,)), i32)
+        return m.raw(row, at + i, 1)
 
     if j < 4:
         return b.binary("and", byte(j), 63), b.binary("and", byte(j + 4), 63)
@@ -139,28 +143,50 @@ def _q5_k(m: Matrix, row: Ix | int, at: Ix | int) -> Parts:
     b = m.b
     for j in range(8):
         part = m.high if j % 2 else m.low
-        bits = b.cast(b.load(m.bytes, (row, at + 16), (32,)), i32)
-        fifth = b.binary("shl", b.binary("and", b.binary("shr", bits, j), 1), 4)
+        fifth = b.binary("shl", m.bits(m.raw(row, at + 16, 32), j, 1), 4)
         yield 32 * j, _k_scaled(m, row, at, j, b.binary("or", part(row, at + 48 + 32 * (j // 2), 32), fifth))
 
 
 def _q6_k(m: Matrix, row: Ix | int, at: Ix | int) -> Parts:
-    b = m.b
-    d = m.scale(row, at + 208)
-    for half in range(2):
-        top = b.cast(b.load(m.bytes, (row, at + 128 + 32 * half), (32,)), i32)
-        for j in range(4):
-            part = m.high if j >= 2 else m.low
-            low = part(row, at + 64 * half + 32 * (j % 2), 32)
-            q = b.binary("or", low, b.binary("shl", b.binary("and", b.binary("shr", top, 2 * j), 3), 4)) - 32
-            for k in range(2):
-                i = 8 * half + 2 * j + k
-                scale = d * m.number(b.cast(b.load(m.signed, (row, at + 192 + i), (1,)), i32))
-                yield 128 * half + 32 * j + 16 * k, m.number(b.extract(q, (16 * k,), (16,))) * scale
+    b, d = m.b, m.scale(row, at + 208)
+    for g in range(16):  # groups of 16 elements
+        half, j, k = g // 8, g % 8 // 2, g % 2
+        part = m.high if j >= 2 else m.low
+        low = part(row, at + 64 * half + 32 * (j % 2) + 16 * k, 16)
+        top = m.bits(m.raw(row, at + 128 + 32 * half + 16 * k, 16), 2 * j, 3)
+        scale = d * m.number(m.raw(row, at + 192 + g, 1, i8))
+        yield 16 * g, m.number(b.binary("or", low, b.binary("shl", top, 4)) - 32) * scale
+
+
+def _q2_k(m: Matrix, row: Ix | int, at: Ix | int) -> Parts:
+    d, least = m.scale(row, at + 80), m.scale(row, at + 82)
+    for g in range(16):
+        q = m.bits(m.raw(row, at + 16 + 32 * (g // 8) + 16 * (g % 2), 16), g % 8 // 2 * 2, 3)
+        scales = m.raw(row, at + g, 1)
+        yield 16 * g, (d * m.number(m.bits(scales, 0, 15))) * m.number(q) - least * m.number(m.bits(scales, 4, 15))
+
+
+def _q3_k(m: Matrix, row: Ix | int, at: Ix | int) -> Parts:
+    b, d = m.b, m.scale(row, at + 108)
+    for g in range(16):
+        j = 16 * (g % 2)
+        q = m.bits(m.raw(row, at + 32 + 32 * (g // 8) + j, 16), g % 8 // 2 * 2, 3)
+        kept = m.bits(m.raw(row, at + j, 16), g // 2, 1)  # a set bit means that 4 is not taken away
+        low = m.bits(m.raw(row, at + 96 + g % 8, 1), 4 * (g // 8), 15)
+        high = m.bits(m.raw(row, at + 104 + g % 4, 1), 2 * (g // 4), 3)
+        scale = b.binary("or", low, b.binary("shl", high, 4)) - 32
+        yield 16 * g, (d * m.number(scale)) * m.number(q - b.binary("shl", 1 - kept, 2))
+
+
+def _q8_k(m: Matrix, row: Ix | int, at: Ix | int) -> Parts:
+    d = m.b.load(m.view(f32), (row, at // 4), (1,))
+    for g in range(4):
+        yield 64 * g, d * m.number(m.raw(row, at + 4 + 64 * g, 64, i8))
 
 
 DECODERS: dict[str, Callable[[Matrix, Ix | int, Ix | int], Parts]] = {
-    "Q8_0": _q8_0, "Q4_0": _q4_0, "Q4_1": _q4_1, "Q5_0": _q5_0, "Q5_1": _q5_1, "Q4_K": _q4_k, "Q5_K": _q5_k, "Q6_K": _q6_k,
+    "Q8_0": _q8_0, "Q4_0": _q4_0, "Q4_1": _q4_1, "Q5_0": _q5_0, "Q5_1": _q5_1, "Q2_K": _q2_k,
+    "Q3_K": _q3_k, "Q4_K": _q4_k, "Q5_K": _q5_k, "Q6_K": _q6_k, "Q8_K": _q8_k,
 }
 
 

@@ -15,6 +15,7 @@ from ..core.dims import Dim, Expr, sym
 from ..core.dtypes import dtype
 from ..ir.graph import Graph, Value
 from ..ir.types import TensorType
+from ..ops.quantised import codebooks
 from ..ops.sampling import NUMBERS, SETTINGS
 from .config import ModelConfig, RopeConfig
 from .rotary import rope_tables
@@ -87,13 +88,14 @@ class Decoder:
     def embed(self, ids: Value) -> Value:
         c = self.config
         table = self.weights.matrix("token_embd.weight", c.vocab, c.width)
-        x: Value = o.QGather(format=table.format, k=table.k)(self.constant(table.data), ids, name="embed")
+        x: Value = o.QGather(format=table.format, k=table.k)(self.constant(table.data), ids, *self.books(table.format), name="embed")
         if c.embedding_scale != 1.0:
             x = o.mul(x, c.embedding_scale)
         if c.rope is None:  # learned positions
             rows = self.weights.tensor("position_embd.weight").shape[0]
             table = self.weights.matrix("position_embd.weight", rows, c.width)
-            x = o.add(x, o.QGather(format=table.format, k=table.k)(self.constant(table.data), self.positions(), name="positions"))
+            op = o.QGather(format=table.format, k=table.k)
+            x = o.add(x, op(self.constant(table.data), self.positions(), *self.books(table.format), name="positions"))
         return x
 
     def positions(self) -> Value:
@@ -208,6 +210,9 @@ class Decoder:
     def constant(self, data: Any) -> Value:
         return self.graph.constant(data, data.name)
 
+    def books(self, format_: str) -> list[Value]:
+        return [self.graph.constant(table, f"book_{format_}_{i}") for i, table in enumerate(codebooks(format_))]
+
     def vector(self, name: str, size: int) -> Value:
         return self.graph.constant(self.weights.vector(name, size), name)
 
@@ -224,7 +229,7 @@ class Decoder:
         k = x.shape[-1]
         assert isinstance(k, int)
         w = self.weights.matrix(name + ".weight", n, k)
-        y: Value = o.QMatmul(format=w.format, n=w.n, k=w.k)(x, self.constant(w.data), name=name)
+        y: Value = o.QMatmul(format=w.format, n=w.n, k=w.k)(x, self.constant(w.data), *self.books(w.format), name=name)
         if self.adapt is not None:
             y = self.adapt(self, name, x, y)
         return o.add(y, self.vector(name + ".bias", n)) if name + ".bias" in self.weights else y
@@ -233,7 +238,8 @@ class Decoder:
         k = x.shape[-1]
         assert isinstance(k, int)
         w = self.weights.matrix(name + ".weight", n, k, self.config.experts)
-        out: Value = o.QExperts(format=w.format, n=n, k=k, experts=w.experts)(x, self.constant(w.data), chosen, name=name)
+        op = o.QExperts(format=w.format, n=n, k=k, experts=w.experts)
+        out: Value = op(x, self.constant(w.data), chosen, *self.books(w.format), name=name)
         return out
 
 

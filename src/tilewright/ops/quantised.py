@@ -1,7 +1,8 @@
 """Products with and lookups in matrices that stay in a GGUF block format.
 
 The matrix is a constant u8[N, row bytes]: rows of packed blocks, as in the file. F16, BF16 and F32 are formats like the others, so a model
-reads every weight the same way. References go through the dequantisers of `quant`.
+reads every weight the same way. Formats with a codebook take it as further constant operands (`codebooks`). References go through the
+dequantisers of `quant`.
 """
 from __future__ import annotations
 
@@ -17,6 +18,10 @@ from .base import E, S, register
 from .families import Contraction, General, N, f16, f32, i32, i64, require_kind, u8
 from .indexing import check_indices, require_ids
 from .quant import FORMATS
+from .quant.iq_tables import grid, signs
+
+BOOKS = {"IQ2_XXS": ("IQ2_XXS", True), "IQ2_XS": ("IQ2_XS", True), "IQ2_S": ("IQ2_S", False), "IQ3_XXS": ("IQ3_XXS", True),
+         "IQ3_S": ("IQ3_S", False), "IQ1_S": ("IQ1_S", False), "IQ1_M": ("IQ1_S", False)}
 
 
 def row_bytes(name: str, k: int) -> int:
@@ -27,6 +32,19 @@ def row_bytes(name: str, k: int) -> int:
 def dequantise(name: str, rows: Any) -> Any:
     """u8[N, row bytes] -> f32[N, k]."""
     return FORMATS[name].dequantise(np.ascontiguousarray(rows))
+
+
+def codebooks(name: str) -> tuple[Any, ...]:
+    """Tables that the op takes as further operands: points f32[., 8 or 4], then sign patterns, of the IQ formats that have them."""
+    if name not in BOOKS:
+        return ()
+    points, signed = BOOKS[name]
+    return (grid(points), signs()) if signed else (grid(points),)
+
+
+def require_books(name: str, books: tuple[TensorType, ...]) -> None:
+    want = [TensorType(dt.f32, table.shape) for table in codebooks(name)]
+    require(list(books) == want, "{name} takes {count} codebooks", name=name, count=len(want), books=", ".join(map(str, books)) or "none")
 
 
 def require_format(name: str, k: int) -> None:
@@ -61,18 +79,19 @@ class QMatmul(Contraction):
               E(f32(3, 32), u8(5, 34), format="Q8_0", n=6, k=32, match="the matrix must have n rows"),
               E(i32(3, 32), u8(5, 34), format="Q8_0", n=5, k=32, match="needs float operands")]
 
-    def infer(self, x: TensorType, w: TensorType) -> TensorType:
+    def infer(self, x: TensorType, w: TensorType, *books: TensorType) -> TensorType:
         require_matrix(w, self.format, self.k)
+        require_books(self.format, books)
         require_kind((x,), "f")
         require(x.dtype is dt.f32, "x must be f32", x=x)
         require(x.ndim >= 1 and x.shape[-1] == self.k, "the last dim of x must be k", x=x, k=self.k)
         require(w.shape[0] == self.n, "the matrix must have n rows", w=w, n=self.n)
         return TensorType(dt.f32, (*x.shape[:-1], self.n))
 
-    def ref(self, x: Any, w: Any) -> Any:
+    def ref(self, x: Any, w: Any, *books: Any) -> Any:
         return np.matmul(x.astype(np.float64), dequantise(self.format, w).T.astype(np.float64)).astype(np.float32)
 
-    def flops(self, x: TensorType, w: TensorType) -> Dim:
+    def flops(self, x: TensorType, w: TensorType, *books: TensorType) -> Dim:
         return 2 * x.numel * self.n
 
 
@@ -90,17 +109,18 @@ class QGather(General):
               E(u8(5, 34), f32(3), format="Q8_0", k=32, match="indices must be integers"),
               E(f16(5, 34), i64(3), format="Q8_0", k=32, match="the matrix must be u8")]
 
-    def infer(self, table: TensorType, ids: TensorType) -> TensorType:
+    def infer(self, table: TensorType, ids: TensorType, *books: TensorType) -> TensorType:
         require_matrix(table, self.format, self.k)
+        require_books(self.format, books)
         require_ids(ids)
         return TensorType(dt.f32, (*ids.shape, self.k))
 
-    def ref(self, table: Any, ids: Any) -> Any:
+    def ref(self, table: Any, ids: Any, *books: Any) -> Any:
         check_indices(self.name, ids, table.shape[0], 0)
         rows = dequantise(self.format, table[ids.reshape(-1)])
         return rows.reshape(*ids.shape, self.k)
 
-    def flops(self, table: TensorType, ids: TensorType) -> Dim:
+    def flops(self, table: TensorType, ids: TensorType, *books: TensorType) -> Dim:
         return 0
 
 
@@ -121,19 +141,20 @@ class QExperts(Contraction):
                 match=r"x must be f32\[S,T,32\] or f32\[S,1,32\]"),
               E(f32(3, 1, 32), u8(20, 34), f32(3, 2), format="Q8_0", n=5, k=32, experts=4, match="indices must be integers")]
 
-    def infer(self, x: TensorType, w: TensorType, ids: TensorType) -> TensorType:
+    def infer(self, x: TensorType, w: TensorType, ids: TensorType, *books: TensorType) -> TensorType:
         require_matrix(w, self.format, self.k)
+        require_books(self.format, books)
         require_ids(ids)
         require(w.shape[0] == self.n * self.experts, "the stack must have {rows} rows", rows=self.n * self.experts, w=w)
         ok = x.dtype is dt.f32 and x.ndim == 3 and ids.ndim == 2 and x.shape[0] == ids.shape[0] and x.shape[1] in (1, ids.shape[1])
         require(ok and x.shape[2] == self.k, "x must be f32[S,T,{k}] or f32[S,1,{k}] for ids [S,T]", k=self.k, x=x, ids=ids)
         return TensorType(dt.f32, (*ids.shape, self.n))
 
-    def ref(self, x: Any, w: Any, ids: Any) -> Any:
+    def ref(self, x: Any, w: Any, ids: Any, *books: Any) -> Any:
         check_indices(self.name, ids, self.experts, 0)
         stack = dequantise(self.format, w).reshape(self.experts, self.n, self.k).astype(np.float64)
         rows = np.broadcast_to(x, (*ids.shape, self.k)).astype(np.float64)
         return np.einsum("stk,stnk->stn", rows, stack[ids]).astype(np.float32)
 
-    def flops(self, x: TensorType, w: TensorType, ids: TensorType) -> Dim:
+    def flops(self, x: TensorType, w: TensorType, ids: TensorType, *books: TensorType) -> Dim:
         return 2 * ids.numel * self.n * self.k
