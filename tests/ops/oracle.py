@@ -265,7 +265,7 @@ def sample(a: dict[str, Any], logits: Any, seen: Any, settings: Any, numbers: An
     if min_p > 0:
         scores = lp.MinPLogitsWarper(min(min_p, 1.0))(None, scores)
     running = torch.softmax(scores[0].double(), 0).cumsum(0)
-    return torch.searchsorted(running, torch.tensor(uniform(seed, counter) * running[-1]), right=True)
+    return torch.searchsorted(running, uniform(seed, counter) * running[-1], right=True)
 
 
 GENERAL: dict[str, Oracle] = {
