@@ -26,7 +26,6 @@ from .region import Operand, Region, collapse, widen
 from .template import Reason, Template, region_bytes, region_flops
 from .tiling import for_each_tile, leaves_of_epilogue, tile_heights, write_tile
 
-LINE = 64  # bytes of a cache line
 CHAIN = 64  # part of the numerics, not of the tuning: every variant of a matmul sums like this
 MAX_BLOCK = 48  # tiles of rows in one program
 
@@ -40,7 +39,6 @@ class Config:
     width: int
     unroll: int = 4
     depth: int = 512
-    prefetch: int = 32  # how many K steps ahead B is fetched
 
 
 def default_config(dtype: DType, n: Dim, target: TargetSpec) -> Config:
@@ -215,8 +213,11 @@ def _launch(
     limit = None if nw is None else nw - panel * config.width
     wide = compute_dtype(p.dtype)
 
-    def accumulate(left: Callable[[Ix | int], Tile], start: Ix | int, stop: Ix | int, total: Tile) -> Tile:
-        return _accumulate(b, left, b_view, at, panel, start, stop, total, config, limit if in_place else None)
+    ahead = None if in_place or p.batched else _Prefetch(call, p, config, b_buffer, panels, panel, kw, block)
+
+    def accumulate(left: Callable[[Ix | int], Tile], row: Ix | int, start: Ix | int, stop: Ix | int, total: Tile) -> Tile:
+        fetch = None if ahead is None else ahead.during(row - first, start)
+        return _accumulate(b, left, b_view, at, panel, start, stop, total, config, limit if in_place else None, divisible(p.k, CHAIN), fetch)
 
     def in_memory(row: Ix | int, rows_: int) -> Callable[[Ix | int], Tile]:
         return lambda i: widen(b, b.load(a_view, (*at, row, i), (rows_, 1)))
@@ -226,7 +227,7 @@ def _launch(
         write_tile(b, region, out_value, acc, ins, outs, (*at, row), panel * config.width, limit)
 
     def tile(row: Ix | int, rows_: int) -> None:
-        finish(row, accumulate(in_memory(row, rows_), 0, kw, b.full((rows_, config.width), 0.0, wide)))
+        finish(row, accumulate(in_memory(row, rows_), row, 0, kw, b.full((rows_, config.width), 0.0, wide)))
 
     if at_most(p.k, config.depth) or at_most(m, config.rows):
         for_each_tile(b, first, height, config.rows, sizes_used, tile)
@@ -247,7 +248,7 @@ def _launch(
                 if stage is not None:
                     _copy_rows(b, a_view, at, row, rows_, start, stop, stage, config)
                     left = lambda i: b.load(stage, (0, i - start), (rows_, 1))
-                total = accumulate(left, start, stop, b.load(sums, (row - first, 0), (rows_, config.width)))
+                total = accumulate(left, row, start, stop, b.load(sums, (row - first, 0), (rows_, config.width)))
                 with b.if_(b.compare("lt", stop, kw)):
                     b.store(sums, (row - first, 0), total)
                 with b.if_(b.compare("eq", stop, kw)):
@@ -282,6 +283,34 @@ def row_block(m: Dim, p: Problem, config: Config, target: TargetSpec) -> Dim:
     return maximum(1, minimum(m, ceildiv(ceildiv(m, blocks), config.rows) * config.rows))
 
 
+class _Prefetch:
+    """Brings the next K block of B into L2 while the tiles of this one are computed: a few cache lines per step, spread over the tiles."""
+
+    def __init__(self, call: Call, p: Problem, config: Config, buffer: Buffer, panels: Layout, panel: Ix | int, k: Ix, block: Dim) -> None:
+        self.b, self.config = call.b, config
+        self.line = 64 // p.b.type.dtype.itemsize
+        per_tile = config.depth // config.unroll  # steps in which a tile can fetch
+        lines = config.depth * config.width // self.line
+        tiles = -(-block // config.rows) if isinstance(block, int) else 8
+        self.count = max(1, min(4, -(-lines // (per_tile * tiles))))  # lines per step
+        self.parts = -(-lines // (per_tile * self.count))  # tiles that share the block
+        self.flat = call.view("next", p.b.type.dtype, buffer, Layout((product(panels.shape),), (1,), panels.offset))
+        self.origin = (panel * k + config.depth) * config.width
+
+    def during(self, row: Ix | int, start: Ix | int) -> Callable[[Ix], None]:
+        """What the tile at `row` of its block fetches while K runs from `start` on."""
+        b, c = self.b, self.config
+        step = self.count * self.line // c.unroll  # elements per k
+        part = b.minimum(row // c.rows, self.parts - 1)
+        base = self.origin + start * c.width + part * (c.depth * step) - start * step
+
+        def fetch(k: Ix) -> None:
+            for i in range(self.count):
+                b.prefetch(self.flat, (base + k * step + i * self.line,), locality=2)
+
+        return fetch
+
+
 def _copy_rows(
     b: KernelBuilder, a: View, at: list[Ix | int], row: Ix | int, rows: int, start: Ix | int, stop: Ix | int, stage: View, config: Config
 ) -> None:
@@ -305,31 +334,41 @@ def _accumulate(
     total: Tile,
     config: Config,
     limit: Ix | int | None,
+    whole_chains: bool,
+    fetch: Callable[[Ix], None] | None,
 ) -> Tile:
     """total + the K range in chains of CHAIN rank-1 updates of rows×width accumulators."""
     rows, width = total.shape
     lanes_limit = None if limit is None else (None, limit)
 
     def step(i: Ix | int, acc: Tile) -> Tile:
-        if config.prefetch:
-            for column in range(0, width, LINE // panel_view.type.dtype.itemsize):
-                b.prefetch(panel_view, (*at, panel, i + config.prefetch, column))
         right = widen(b, b.load(panel_view, (*at, panel, i, 0), (1, width), axes=(len(at) + 1, len(at) + 2), limit=lanes_limit))
         return b.mma(left(i), right, acc)
 
-    def chain(first: Ix | int, last: Ix | int) -> Tile:
-        main = first + (last - first) // config.unroll * config.unroll
-        with b.loop(first, main, config.unroll, [b.full((rows, width), 0.0, total.dtype)]) as loop:
+    def chain(first: Ix | int, length: Ix | int) -> Tile:
+        """`length` updates from zero; no tail where the length is a known multiple of the unrolling."""
+        last = first + length
+        main = last if isinstance(length, int) else first + length // config.unroll * config.unroll
+        with b.loop(first, main, config.unroll, [b.full((rows, width), 0.0, total.dtype)], nonempty=isinstance(length, int)) as loop:
             acc = loop.carried[0]
+            if fetch is not None:
+                fetch(loop.index)
             for u in range(config.unroll):
                 acc = step(loop.index + u, acc)
             loop.next(acc)
+        if isinstance(length, int):
+            found: Tile = loop.results[0]
+            return found
         with b.loop(main, last, 1, [loop.results[0]]) as tail:
             tail.next(step(tail.index, tail.carried[0]))
-        found: Tile = tail.results[0]
+        found = tail.results[0]
         return found
 
-    with b.loop(start, stop, CHAIN, [total]) as chains:
-        chains.next(chains.carried[0] + chain(chains.index, b.minimum(chains.index + CHAIN, stop)))
+    whole = stop if whole_chains else start + (stop - start) // CHAIN * CHAIN
+    with b.loop(start, whole, CHAIN, [total]) as chains:
+        chains.next(chains.carried[0] + chain(chains.index, CHAIN))
+    if not whole_chains:
+        with b.loop(whole, stop, CHAIN, chains.results) as chains:  # at most once
+            chains.next(chains.carried[0] + chain(chains.index, stop - chains.index))
     out: Tile = chains.results[0]
     return out

@@ -283,8 +283,9 @@ class KernelBuilder:
     # --- control ------------------------------------------------------------------------------------------------------
     @contextmanager
     def loop(self, start: Ix | int, stop: Ix | int, step: int = 1, carried: Sequence[Any] = (),
-             unroll: int | None = None) -> Iterator[Loop]:
-        """`for index in range(start, stop, step)`. Inside, call `loop.next(*values)` when values are carried."""
+             unroll: int | None = None, nonempty: bool = False) -> Iterator[Loop]:
+        """`for index in range(start, stop, step)`. Inside, call `loop.next(*values)` when values are carried. `nonempty` promises that
+        start < stop, so that no guard is needed."""
         index = self._fresh(INDEX)
         params = [self._fresh(c.var.type) for c in carried]
         block = Block([index, *params])
@@ -296,7 +297,8 @@ class KernelBuilder:
             raise CompileError("tile: a loop with carried values needs loop.next(...)")
         block.yields = [v.var for v in handle._yields or []]
         operands = [self._ix(start), self._ix(stop), *(c.var for c in carried)]
-        results = self._emit("for", operands, [c.var.type for c in carried], [block], step=step, unroll=unroll)
+        results = self._emit("for", operands, [c.var.type for c in carried], [block], step=step, unroll=unroll,
+                             nonempty=nonempty or None)
         handle.results = [self._wrap(r) for r in results]
 
     @contextmanager

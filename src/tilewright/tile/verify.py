@@ -105,7 +105,7 @@ class _Verifier:
             broken(f"{instr.op!r} is not an operation of tile IR")
 
     def loop(self, instr: Instr) -> None:
-        only_attrs(instr, "step", "unroll", "split")
+        only_attrs(instr, "step", "unroll", "split", "nonempty")
         need(len(instr.operands) >= 2, "needs a start and a stop")
         indices(instr.operands[:2])
         step = instr.attrs.get("step", 1)

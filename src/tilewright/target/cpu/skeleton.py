@@ -144,7 +144,7 @@ class Skeleton:
         initial = [self.flatten(c) for c in carried]
         before = f.block
         head, exit_ = f.fresh_label("loop"), f.fresh_label("exit")
-        runs = isinstance(start, int) and isinstance(stop, int) and start < stop
+        runs = instr.attrs.get("nonempty", False) or (isinstance(start, int) and isinstance(stop, int) and start < stop)
         f.jump(head) if runs else f.branch(f.icmp("slt", "i64", lo, hi), head, exit_)
         f.label(head)
         counter = f.fresh("i")

@@ -130,7 +130,7 @@ def _part(
     block = clone.block(i.blocks[0])
     results = list(i.results) if keep_results else [Var(r.type, r.name) for r in i.results]
     passed = i.tokens_out if keep_results else tuple(Var(t.type, t.name) for t in i.tokens_out)
-    return Instr("for", [start, stop, *carried], dict(i.attrs), results, [block], tokens, passed)
+    return Instr("for", [start, stop, *carried], {k: v for k, v in i.attrs.items() if k != "nonempty"}, results, [block], tokens, passed)
 
 
 def _conditions(i: Instr) -> list[_Condition]:

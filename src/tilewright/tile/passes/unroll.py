@@ -89,6 +89,8 @@ def _partial(i: Instr, factor: int) -> tuple[list[Instr], dict[Var, Operand]]:
     main.yields, main.token_yields = values, tuple(tokens)
     between = [Var(r.type, r.name) for r in i.results]
     passed = tuple(Var(t.type, t.name) for t in i.tokens_out)
-    first = Instr("for", [start, middle, *carried], {**i.attrs, "step": factor * step}, list(between), [main], i.tokens, passed)
+    attrs = {k: v for k, v in i.attrs.items() if k != "nonempty"}
+    first = Instr("for", [start, middle, *carried], {**attrs, "step": factor * step}, list(between), [main], i.tokens, passed)
     i.operands, i.tokens = [middle, stop, *between], passed
+    i.attrs.pop("nonempty", None)
     return [*e.out, first, i], {}
