@@ -86,7 +86,7 @@ def violations(path: Path, source: str) -> list[str]:
 
 def test_the_table_names_every_part_of_the_package() -> None:
     assert LAYERS["core"] == 0
-    assert LAYERS["cli"] == LAYERS["compile"] == max(LAYERS.values())
+    assert LAYERS["compile"] < LAYERS["llm"] < LAYERS["cli"] == max(LAYERS.values())
     parts = {p.name for p in PACKAGE.iterdir() if p.is_dir() and p.name != "__pycache__"}
     parts |= {p.stem for p in PACKAGE.glob("*.py") if p.stem not in ("__init__", "__main__")}
     assert parts <= set(LAYERS), f"not in docs/architecture.md: {sorted(parts - set(LAYERS))}"
