@@ -27,7 +27,7 @@ from .template import Reason, Template, region_bytes, region_flops
 from .tiling import for_each_tile, leaves_of_epilogue, tile_heights, write_tile
 
 CHAIN = 64  # part of the numerics, not of the tuning: every variant of a matmul sums like this
-MAX_BLOCK = 48  # tiles of rows in one program
+MAX_BLOCK = 22  # tiles of rows in one program: more rows cost L2, fewer cost another pass over B
 
 
 @dataclass(frozen=True)
@@ -217,7 +217,9 @@ def _launch(
 
     def accumulate(left: Callable[[Ix | int], Tile], row: Ix | int, start: Ix | int, stop: Ix | int, total: Tile) -> Tile:
         fetch = None if ahead is None else ahead.during(row - first, start)
-        return _accumulate(b, left, b_view, at, panel, start, stop, total, config, limit if in_place else None, divisible(p.k, CHAIN), fetch)
+        return _accumulate(
+            b, left, b_view, at, panel, start, stop, total, config, limit if in_place else None, divisible(p.k, CHAIN), fetch
+        )
 
     def in_memory(row: Ix | int, rows_: int) -> Callable[[Ix | int], Tile]:
         return lambda i: widen(b, b.load(a_view, (*at, row, i), (rows_, 1)))
