@@ -213,7 +213,7 @@ def _launch(
     limit = None if nw is None else nw - panel * config.width
     wide = compute_dtype(p.dtype)
 
-    ahead = None if in_place or p.batched else _Prefetch(call, p, config, b_buffer, panels, panel, kw, block)
+    ahead = None if in_place or p.batched or at_most(m, config.rows) else _Prefetch(call, p, config, b_buffer, panels, panel, kw, block)
 
     def accumulate(left: Callable[[Ix | int], Tile], row: Ix | int, start: Ix | int, stop: Ix | int, total: Tile) -> Tile:
         fetch = None if ahead is None else ahead.during(row - first, start)
@@ -294,7 +294,7 @@ class _Prefetch:
         per_tile = config.depth // config.unroll  # steps in which a tile can fetch
         lines = config.depth * config.width // self.line
         tiles = -(-block // config.rows) if isinstance(block, int) else 8
-        self.count = max(1, min(4, -(-lines // (per_tile * tiles))))  # lines per step
+        self.count = max(1, min(8, -(-lines // (per_tile * tiles))))  # lines per step
         self.parts = -(-lines // (per_tile * self.count))  # tiles that share the block
         self.flat = call.view("next", p.b.type.dtype, buffer, Layout((product(panels.shape),), (1,), panels.offset))
         self.origin = (panel * k + config.depth) * config.width

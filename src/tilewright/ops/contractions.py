@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ..core import dtypes as dt
 from ..core.dims import Dim, Shape, product
 from ..core.errors import require
 from ..ir.types import TensorType
@@ -39,7 +40,7 @@ class Matmul(Contraction):
     samples = [S(f32(3, 5), f32(5, 4)), S(f32(5, 3), f32(4, 5), transpose_a=True, transpose_b=True, alpha=0.5),
                S(f32(2, 1, 3, 4), f32(5, 4, 2)), S(f64(2, 3), f64(3, 1)), S(f32(N, 4), f32(3, 4), transpose_b=True),
                S(f32(0, 3), f32(3, 2)), S(f32(2, 0), f32(0, 3)), S(bf16(3, 9), bf16(9, 2)), S(f16(3, 4), f16(4, 2)),
-               S(i32(2, 3), i32(3, 2)), S(f32(N, M, 3), f32(1, 3, 2))]
+               S(i32(2, 3), i32(3, 2)), S(f32(3, 9), f16(9, 2)), S(f32(N, M, 3), f32(1, 3, 2))]
     errors = [E(f32(8, 64), f32(32, 16), match=r"inner sizes differ: 64 != 32 for"),
               E(f32(8, 64), f32(16, 64), match="inner sizes differ: 64 != 16; did you mean transpose_b=True"),
               E(f32(3), f32(3, 2), match="needs operands of rank 2 or more"), E(f32(2, 3), f64(3, 2), match="operands must have one dtype"),
@@ -49,7 +50,8 @@ class Matmul(Contraction):
 
     def infer(self, a: TensorType, b: TensorType) -> TensorType:
         require_kind((a, b), "fiu")
-        dtype = require_one_dtype((a, b))
+        stored = a.dtype is dt.f32 and b.dtype in (dt.f16, dt.bf16)  # a weight may be kept in a smaller float
+        dtype = a.dtype if stored else require_one_dtype((a, b))
         require(self.alpha == 1.0 or dtype.is_float, "alpha needs float operands", dtype=dtype, alpha=self.alpha)
         require(a.ndim >= 2 and b.ndim >= 2, "needs operands of rank 2 or more", a=a, b=b)
         m, k = a.shape[-2:][::-1] if self.transpose_a else a.shape[-2:]
@@ -61,7 +63,7 @@ class Matmul(Contraction):
     def ref(self, a: Any, b: Any) -> Any:
         a = np.swapaxes(a, -1, -2) if self.transpose_a else a
         b = np.swapaxes(b, -1, -2) if self.transpose_b else b
-        out = np.matmul(a, b)
+        out = np.matmul(a, b.astype(a.dtype))
         return out if self.alpha == 1.0 else (out * self.alpha).astype(out.dtype)
 
     def flops(self, a: TensorType, b: TensorType) -> Dim:

@@ -17,6 +17,7 @@ from .fold_constants import FoldConstants
 from .fold_index import CheckFoldOnly, FoldIndex
 from .fold_tables import FoldTables
 from .fuse import Fuse
+from .lower_quantised import LowerQuantised
 from .merge_matmuls import MergeMatmuls
 from .recognise import Recognise
 
@@ -37,6 +38,7 @@ DEFAULT: tuple[Pass, ...] = (
     Canonicalise(),
     Cse(),
     MergeMatmuls(),
+    LowerQuantised(),
     Fuse(),
     Dce(),
     CheckFoldOnly(),

@@ -1,0 +1,54 @@
+"""Products with packed matrices become integer products; matrices of small floats become ordinary ones."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from .. import ops as o
+from ..core.dtypes import bf16, f16, f32
+from ..ir.graph import Graph, Node, Value
+from ..ops.quant_dot import FORMATS
+from .base import Log, Pass
+
+FLOATS = {"F32": f32, "F16": f16, "BF16": bf16}
+
+
+@dataclass(frozen=True)
+class LowerQuantised(Pass):
+    """Before: any graph. After: a `q_matmul` by a constant in a format with an integer kernel is a `q_dot` of activations that are
+    quantised once for all their readers; one in F32, F16 or BF16 is a `matmul` that reads the file's numbers."""
+
+    name: ClassVar[str] = "lower-quantised"
+
+    def run(self, graph: Graph, log: Log) -> Graph:
+        if not any(isinstance(n.op, o.QMatmul) for n in graph.nodes):
+            return graph
+        new, env = Graph(graph.name), dict[Value, Value]()
+        codes: dict[Value, tuple[Value, ...]] = {}
+        for n in graph.nodes:
+            made = self.lowered(n, new, env, codes) if isinstance(n.op, o.QMatmul) else None
+            if made is None:
+                graph.copy_into(new, env, [n])
+            else:
+                log.hit(made.op.name)
+                env[n.values[0]] = made
+        new.take_ends(graph, env)
+        return new
+
+    @staticmethod
+    def lowered(n: Node, new: Graph, env: dict[Value, Value], codes: dict[Value, tuple[Value, ...]]) -> Value | None:
+        op, x, w = n.op, n.operands[0], n.operands[1]
+        assert isinstance(op, o.QMatmul)
+        if not isinstance(w.op, o.Constant) or len(x.shape) < 2:
+            return None
+        data = w.op.data
+        if op.format in FLOATS:
+            numbers = o.ConstantData(data.array.view(FLOATS[op.format].np).reshape(op.n, op.k), data.name)
+            out: Value = o.Matmul(transpose_b=True)(env[x], new.constant(numbers, data.name), name=n.name, place=n.place)
+            return out
+        if op.format not in FORMATS:
+            return None
+        if x not in codes:
+            codes[x] = o.QuantiseRows()(env[x], name=f"{n.name}_codes", place=n.place)
+        out = o.QDot(format=op.format, n=op.n, k=op.k)(*codes[x], env[w], name=n.name, place=n.place)
+        return out
