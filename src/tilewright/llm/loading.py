@@ -69,5 +69,7 @@ def assemble(config: ModelConfig, weights: Weights, tokenizer: Tokenizer, *, con
         return compile_graph(graph, graph_signature(graph), spec, level=level, threads=threads, stages=stages)
 
     size = sum(t.nbytes for t in weights.tensors.values())
-    return LLM(config, tokenizer, program(None, stages), context_length=capacity, name=name, weight_bytes=size,
+    first = program(None, stages)
+    weights.forget_pages()  # most were read once, to be laid out for the kernels
+    return LLM(config, tokenizer, first, context_length=capacity, name=name, weight_bytes=size,
                compile_for=lambda wanted: program(wanted, Stages(name, False)))

@@ -1,6 +1,7 @@
 """The weights of a model under GGUF's names, as constants of a graph: matrices stay packed, vectors are f32."""
 from __future__ import annotations
 
+import mmap
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,6 +54,13 @@ class Weights:
         values = np.ascontiguousarray(tensor.dequantise(), np.float32)
         return _halves(values[:, None], self.config.head_dim)[:, 0] if self._interleaved(name) else values
 
+    def forget_pages(self) -> None:
+        """Let the system drop the pages of mapped files from this process: what kernels still read there is mapped again on demand."""
+        if not hasattr(mmap.mmap, "madvise"):
+            return
+        for mapping in {id(m): m for t in self.tensors.values() if (m := _mapping(t.data)) is not None}.values():
+            mapping.madvise(mmap.MADV_DONTNEED)
+
     def _interleaved(self, name: str) -> bool:
         return self.config.interleaved_rows and name.rpartition(".")[0].endswith((".attn_q", ".attn_k"))
 
@@ -68,6 +76,15 @@ class Weights:
                 data = _halves(data, self.config.head_dim)
             self._matrices[name] = Matrix(ConstantData(data, name), tensor.format.name, n, k, experts)
         return self._matrices[name]
+
+
+def _mapping(array: Array) -> mmap.mmap | None:
+    """The read-only mapping of a file behind an array, if that is what it is."""
+    base: Any = array
+    while isinstance(base, np.ndarray) and base.base is not None:
+        base = base.base
+    owner = base.obj if isinstance(base, memoryview) else base
+    return owner if isinstance(owner, mmap.mmap) and memoryview(owner).readonly else None
 
 
 def _halves(rows: Array, head_dim: int) -> Array:
