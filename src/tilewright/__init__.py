@@ -35,8 +35,23 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "CompileError", "ConfigError", "Dim", "ExecutionError", "FormatError", "InputError", "LLM", "ParseError", "Session", "ShapeError",
-    "TilewrightError", "UnsupportedError", "VerifyError", "__version__", "compile", "load", "load_llm",
+    "LLM",
+    "CompileError",
+    "ConfigError",
+    "Dim",
+    "ExecutionError",
+    "FormatError",
+    "InputError",
+    "ParseError",
+    "Session",
+    "ShapeError",
+    "TilewrightError",
+    "UnsupportedError",
+    "VerifyError",
+    "__version__",
+    "compile",
+    "load",
+    "load_llm",
 ]
 
 _LAZY = {"compile": "compile", "load": "compile", "Session": "runtime.session", "load_llm": "llm.model", "LLM": "llm.model"}

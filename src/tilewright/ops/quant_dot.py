@@ -62,7 +62,8 @@ class QDot(Contraction):
     def infer(self, codes: TensorType, scales: TensorType, sums: TensorType, w: TensorType) -> TensorType:
         require(self.format in FORMATS, "format must be one of {known}", known=" ".join(FORMATS), format=self.format)
         lead = codes.shape[:-1]
-        ok = codes.dtype is dt.i8 and codes.shape[-1] == self.k and scales.shape == (*lead, self.k // BLOCK) and sums.shape == (*lead, self.k // HALF)
+        shapes = (codes.shape[-1:], scales.shape, sums.shape)
+        ok = codes.dtype is dt.i8 and shapes == ((self.k,), (*lead, self.k // BLOCK), (*lead, self.k // HALF))
         require(ok, "codes, scales and sums must be those of quantise_rows", codes=codes, scales=scales, sums=sums)
         row = quant.by_name(self.format).row_bytes(self.k)
         require(w.dtype is dt.u8 and w.shape == (self.n, row), "the matrix must be u8[{n},{row}]", n=self.n, row=row, w=w)

@@ -11,7 +11,6 @@ from .base import Log, Pass, apply_rules, elementwise_classes
 from .regions import CONTRACTIONS, NORMS, Regions, is_anchor, is_elementwise, is_reduction
 from .view_rules import kept_tail
 
-
 REGISTER = 16  # lanes of the widest registers that rotate at once
 
 

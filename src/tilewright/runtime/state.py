@@ -114,9 +114,9 @@ class StatefulCall:
         workspace = session.take()
         io = workspace.io
         for i, x in zip(self._in, inputs, strict=True):
-            io[i] = x.ctypes.data
+            io[i] = x.__array_interface__["data"][0]
         for i, x in zip(self._out, outputs, strict=True):
-            io[i] = x.ctypes.data
+            io[i] = x.__array_interface__["data"][0]
         if self._runs is not None:
             for start in self._runs:
                 at = ctypes.addressof(io) + start
@@ -143,8 +143,9 @@ class StatefulCall:
         if len(arrays) != len(types):
             raise InputError(f"state: {len(types)} {what}s are wanted beside the state, got {len(arrays)}")
         for i, (x, t) in enumerate(zip(arrays, types, strict=True)):
-            shape = tuple(evaluate(d, env) for d in t.shape)
-            if x.dtype != t.dtype.np or x.shape != shape or not x.flags.c_contiguous or not x.flags.aligned:
+            shape = t.shape if t.is_static else tuple(evaluate(d, env) for d in t.shape)
+            flags = x.flags
+            if x.dtype != t.dtype.np or x.shape != shape or not flags.c_contiguous or not flags.aligned:
                 raise InputError(f"state: {what} {i} must be a contiguous {t.dtype}{list(shape)}, got {x.dtype}{list(x.shape)}")
 
 
