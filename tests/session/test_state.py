@@ -69,8 +69,11 @@ def test_native_is_the_interpreter(kind: str) -> None:
 
 
 def test_only_what_nobody_reads_again_is_updated_in_place() -> None:
-    copies = {kind: sum("copy" in launch.note for launch in tw.compile(program(kind)).executable.launches)
-              for kind in ("plain", "twice", "shown", "from_itself")}
+    copies = {}
+    for kind in ("plain", "twice", "shown", "from_itself"):
+        executable = tw.compile(program(kind)).executable
+        assert executable is not None
+        copies[kind] = sum("copy" in launch.note for launch in executable.launches)
     assert copies["plain"] == copies["twice"] == 0
     assert copies["shown"] and copies["from_itself"]
     assert len(in_place_updates(program("plain"))) == 1

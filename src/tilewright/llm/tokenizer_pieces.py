@@ -39,8 +39,8 @@ def sentence_piece(text: str) -> bytes:
 class StreamDecoder:
     """Decodes token by token. `push` returns the text that has become certain; bytes of an unfinished character wait.
 
-    >>> stream = tokenizer.stream()                                # doctest: +SKIP
-    >>> "".join(stream.push(i) for i in ids) + stream.finish()     # doctest: +SKIP
+        stream = tokenizer.stream()
+        "".join(stream.push(i) for i in ids) + stream.finish()
     """
 
     def __init__(self, piece: Callable[[int], bytes]) -> None:

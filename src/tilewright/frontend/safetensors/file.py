@@ -22,7 +22,7 @@ HEADER_LIMIT = 100_000_000  # bytes; the package has the same limit
 def open_safetensors(path: str | os.PathLike[str]) -> tuple[dict[str, PackedTensor], dict[str, str]]:
     """(tensors by name, dtype by name of those in a type that has no format here). FormatError for a damaged file.
 
-    >>> tensors, others = open_safetensors("model.safetensors")   # doctest: +SKIP
+        tensors, others = open_safetensors("model.safetensors")
     """
     try:
         from safetensors import SafetensorError, safe_open
