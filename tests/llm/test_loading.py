@@ -112,7 +112,7 @@ def test_smollm2_is_close_to_transformers() -> None:
         want = model(torch.tensor([ids])).logits[0, -1].double()
     got = torch.from_numpy(llm.feed(llm.start(), ids)).double()
     kl = (want.softmax(0) * (want.log_softmax(0) - got.log_softmax(0))).sum()
-    assert 0 <= kl < 5e-3
+    assert 0 <= kl < 2e-3
     assert "".join(llm.generate(ids, max_tokens=1)) == " Rome"
     chat = llm.chat_ids([{"role": "user", "content": "Hi"}])
     text = llm.tokenizer.decode(chat, skip_special=False)
