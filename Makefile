@@ -43,10 +43,10 @@ demo: $(VENV)/.stamp-core
 	@$(BIN)/tilewright demo
 
 test: $(VENV)/.stamp-dev
-	@$(BIN)/python -m pytest -q $(PYTEST_FLAGS)
+	@$(BIN)/python -m pytest -q -n 2 $(PYTEST_FLAGS)
 
 test-all: $(VENV)/.stamp-dev
-	@$(BIN)/python -m pytest -q -m "slow or not slow" $(PYTEST_FLAGS)
+	@$(BIN)/python -m pytest -q -n 2 -m "slow or not slow" $(PYTEST_FLAGS)
 
 lint: $(VENV)/.stamp-dev
 	@$(BIN)/ruff check .

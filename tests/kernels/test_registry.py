@@ -19,7 +19,8 @@ from tilewright.passes.pipeline import run_pipeline
 
 from .harness import run_graph
 
-CASES = [(name, i) for name, op in sorted(REGISTRY.items()) for i in range(len(op.samples)) if name not in ("input", "constant")]
+SKIPPED = ("input", "constant", "qdot")  # a qdot needs a constant matrix: test_qdot.py
+CASES = [(name, i) for name, op in sorted(REGISTRY.items()) for i in range(len(op.samples)) if name not in SKIPPED]
 RTOL = {"f32": 2e-5, "f64": 1e-11, "bf16": 2e-2, "f16": 2e-3}
 
 

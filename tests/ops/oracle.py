@@ -116,7 +116,7 @@ REDUCTIONS: dict[str, Oracle] = {
 def matmul(a: dict[str, Any], x: Any, y: Any) -> Any:
     x = x.mT if a.get("transpose_a") else x
     y = y.mT if a.get("transpose_b") else y
-    out = torch.matmul(x, y)
+    out = torch.matmul(x, y.to(x.dtype))
     return out if a.get("alpha", 1.0) == 1.0 else out * a["alpha"]
 
 
@@ -268,7 +268,26 @@ def sample(a: dict[str, Any], logits: Any, seen: Any, settings: Any, numbers: An
     return torch.searchsorted(running, uniform(seed, counter) * running[-1], right=True)
 
 
+def quantise_rows(a: dict[str, Any], x: Any) -> Any:
+    """Symmetric int8 in blocks of 32, through PyTorch's own quantiser (half to even, clamped to -127..127)."""
+    lead, k = x.shape[:-1], x.shape[-1]
+    blocks = x.float().reshape(x.numel() // 32, 32)
+    scale = blocks.abs().amax(-1) / 127
+    safe = torch.where(scale == 0, torch.ones_like(scale), scale)
+    zeros = torch.zeros_like(safe, dtype=torch.int32)
+    rounded = blocks if x.numel() == 0 else torch.fake_quantize_per_channel_affine(blocks, safe, zeros, 0, -127, 127)
+    codes = torch.round(rounded / safe[:, None])
+    sums = codes.reshape(x.numel() // 16, 16).sum(-1)
+    return codes.to(torch.int8).reshape(x.shape), scale.reshape(*lead, k // 32), sums.to(torch.int32).reshape(*lead, k // 16)
+
+
+def qdot(a: dict[str, Any], codes: Any, scales: Any, sums: Any, w: Any) -> Any:
+    return (codes.double() * scales.double().repeat_interleave(32, -1)) @ unpacked(a, w).double().T
+
+
 GENERAL: dict[str, Oracle] = {
+    "quantise_rows": quantise_rows,
+    "qdot": qdot,
     "sample": sample,
     "update_slice": update_slice,
     "qmatmul": lambda a, x, w: x @ unpacked(a, w).to(x.dtype).T,

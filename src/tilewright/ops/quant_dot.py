@@ -36,11 +36,12 @@ class QuantiseRows(General):
         return TensorType(dt.i8, x.shape), TensorType(dt.f32, (*lead, k // BLOCK)), TensorType(dt.i32, (*lead, k // HALF))
 
     def ref(self, x: Any) -> Any:
-        blocks = x.astype(np.float32).reshape(*x.shape[:-1], -1, BLOCK)
+        lead, k = x.shape[:-1], x.shape[-1]
+        blocks = x.astype(np.float32).reshape(*lead, k // BLOCK, BLOCK)
         peak = np.abs(blocks).max(-1, keepdims=True)
         inverse = np.divide(np.float32(127), peak, out=np.zeros_like(peak), where=peak != 0)
         codes = np.rint(blocks * inverse).astype(np.int8)
-        sums = codes.reshape(*x.shape[:-1], -1, HALF).sum(-1, dtype=np.int32)
+        sums = codes.reshape(*lead, k // HALF, HALF).sum(-1, dtype=np.int32)
         return codes.reshape(x.shape), (peak * np.float32(1 / 127))[..., 0], sums
 
     def flops(self, x: TensorType) -> Dim:
@@ -54,7 +55,9 @@ class QDot(Contraction):
     format: str
     n: int
     k: int
-    samples = [S(i8(3, 64), f32(3, 2), i32(3, 4), u8(5, 68), format="Q8_0", n=5, k=64)]
+    # Sums must be those of the codes, so random samples are all zero; tests/kernels/test_qdot.py multiplies real ones.
+    samples = [S(i8(3, 64), f32(3, 2), i32(3, 4), u8(5, 68), format="Q8_0", n=5, k=64, low=(0, 0.01, 0, 0), high=(0, 0.1, 0, 60)),
+               S(i8(0, 64), f32(0, 2), i32(0, 4), u8(5, 68), format="Q8_0", n=5, k=64, low=(0, 0.01, 0, 0), high=(0, 0.1, 0, 60))]
     errors = [E(i8(3, 64), f32(3, 2), i32(3, 4), u8(5, 68), format="IQ1_S", n=5, k=64, match="format must be one of"),
               E(i8(3, 64), f32(3, 3), i32(3, 4), u8(5, 68), format="Q8_0", n=5, k=64, match="scales and sums must be those"),
               E(i8(3, 64), f32(3, 2), i32(3, 4), u8(5, 60), format="Q8_0", n=5, k=64, match="the matrix must be")]
