@@ -293,7 +293,7 @@ class _Prefetch:
         self.line = 64 // p.b.type.dtype.itemsize
         per_tile = config.depth // config.unroll  # steps in which a tile can fetch
         lines = config.depth * config.width // self.line
-        tiles = -(-block // config.rows) if isinstance(block, int) else 8
+        tiles = -(-block // config.rows) if isinstance(block, int) else 4
         self.count = max(1, min(8, -(-lines // (per_tile * tiles))))  # lines per step
         self.parts = -(-lines // (per_tile * self.count))  # tiles that share the block
         self.flat = call.view("next", p.b.type.dtype, buffer, Layout((product(panels.shape),), (1,), panels.offset))
