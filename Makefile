@@ -3,7 +3,7 @@
 #   make test       the test suite            make test-all   with the slow tests
 #   make lint       ruff and mypy             make coverage   the suite with line coverage (at least 90 %)
 #   make bench      against PyTorch, ONNX Runtime and OpenVINO; WORDS="mlp block" picks rows
-# PIP_FLAGS goes to pip: PIP_FLAGS="--extra-index-url https://download.pytorch.org/whl/cpu" avoids the CUDA libraries of PyPI's torch.
+# PIP_FLAGS goes to pip: an index with CPU builds of torch avoids the CUDA libraries of the default one.
 
 PYTHON ?= python3
 VENV ?= .venv
