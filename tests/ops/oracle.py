@@ -241,7 +241,9 @@ def unpacked(a: dict[str, Any], rows: Any) -> Any:
     raw = rows.numpy()
     if a["format"] == "F32":
         return torch.from_numpy(raw.view(np.float32))
-    return torch.from_numpy(gguf.quants.dequantize(raw, gguf.GGMLQuantizationType[a["format"]]).astype(np.float32))
+    with np.errstate(all="ignore"):  # random bytes hold scales that are infinite or NaN
+        numbers = gguf.quants.dequantize(raw, gguf.GGMLQuantizationType[a["format"]])
+    return torch.from_numpy(numbers.astype(np.float32))
 
 
 def sample(a: dict[str, Any], logits: Any, seen: Any, settings: Any, numbers: Any) -> Any:
