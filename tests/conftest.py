@@ -1,4 +1,4 @@
-"""Fixtures for the whole suite: a private code cache, and golden files with one flag to update them."""
+"""Fixtures for the whole suite: a private code cache and key, and golden files with one flag to update them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def private_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The suite neither reads nor fills the user's code cache."""
+    """The suite neither reads nor fills the user's code cache, nor makes the user a key."""
     import os
 
     os.environ.setdefault("TILEWRIGHT_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+    os.environ.setdefault("TILEWRIGHT_KEY_FILE", str(tmp_path_factory.mktemp("key") / "archive.key"))
 
 
 @pytest.fixture

@@ -168,7 +168,9 @@ def build(model: Model, *, threads: int | None = None, stages: Stages | None = N
     from .runtime.packing import pack_constants
     from .target.cpu.emit import emit_kernel
 
-    stages = Stages(model.name, False) if stages is None else stages
+    if stages is None:  # a loaded session whose code cannot be used
+        stages = Stages(model.name, False)
+        model.stages = stages.seconds
     with stages.stage("select"):
         program = select(model.graph, model.target)
     with ThreadPoolExecutor(1, thread_name_prefix="tilewright-pack") as side:

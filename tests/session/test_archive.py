@@ -96,12 +96,18 @@ def test_another_cpu_rebuilds_from_the_graph(saved: tuple[Path, tw.Session, torc
     torch.testing.assert_close(loaded(x)["y"], session(x)["y"], rtol=1e-5, atol=1e-5)
 
 
-def test_code_of_another_user_does_not_run(saved: tuple[Path, tw.Session, torch.Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_of_another_user_does_not_run(
+        saved: tuple[Path, tw.Session, torch.Tensor], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     path, session, x = saved
-    for key in (bytes(32), None):
-        monkeypatch.setattr(archive, "user_key", lambda key=key: key)
+    for key, why in ((bytes(32), "or the file was changed since"), (None, "as far as can be told: no key")):
+        monkeypatch.setattr(archive, "user_key", lambda key=key, **_: (key, "no key"))
+        caplog.clear()
         loaded = tw.load(path)
-        assert "not written by this user" in loaded.model.notes[0]
+        assert "compiled again from the stored graph: its machine code was not written by this user" in loaded.model.notes[0]
+        assert why in loaded.model.notes[0]
+        assert loaded.model.notes[0] in caplog.messages
+        assert f"note: {loaded.model.notes[0]}" in str(loaded.report())
+        assert loaded.report().data["stages_s"]["select"] >= 0
         assert torch.equal(loaded(x)["y"], session(x)["y"])
     assert tw.load(path, trust=True).model.notes == []
 
@@ -146,10 +152,13 @@ def test_flipped_bytes_in_the_header(saved: tuple[Path, tw.Session, torch.Tensor
 
 
 @pytest.mark.parametrize(("key", "value"), [
-    ("constants", [{"name": "w", "dtype": "f32", "shape": [1 << 40], "packed": ["plain", 0, False], "nbytes": 1 << 42, "offset": 0}]),
-    ("constants", [{"name": "w", "dtype": "f32", "shape": [-1], "packed": ["plain", 0, False], "nbytes": 4, "offset": 0}]),
-    ("constants", [{"name": "w", "dtype": "f32", "shape": [4], "packed": ["plain", 0, False], "nbytes": 16, "offset": -64}]),
-    ("constants", [{"name": "w", "dtype": "q7", "shape": [4], "packed": ["plain", 0, False], "nbytes": 16, "offset": 0}]),
+    ("constants", [{"name": "w", "dtype": "f32", "shape": [1 << 40], "packed": ["plain", 0, False, ""], "nbytes": 1 << 42, "offset": 0}]),
+    ("constants", [{"name": "w", "dtype": "f32", "shape": [-1], "packed": ["plain", 0, False, ""], "nbytes": 4, "offset": 0}]),
+    ("constants", [{"name": "w", "dtype": "f32", "shape": [4], "packed": ["plain", 0, False, ""], "nbytes": 16, "offset": -64}]),
+    ("constants", [{"name": "w", "dtype": "u8", "shape": [4, 18], "packed": ["strips", 16, False, "Q7"], "nbytes": 72, "offset": 0}]),
+    ("constants", [{"name": "w", "dtype": "u8", "shape": [18], "packed": ["strips", 16, False, "Q4_0"], "nbytes": 288, "offset": 0}]),
+    ("constants", [{"name": "w", "dtype": "u8", "shape": [4, 18], "packed": ["strips", 16], "nbytes": 288, "offset": 0}]),
+    ("constants", [{"name": "w", "dtype": "q7", "shape": [4], "packed": ["plain", 0, False, ""], "nbytes": 16, "offset": 0}]),
     ("constants", 5), ("interface", None), ("signature", {"params": 3}), ("graph", "graph x("), ("version", 99), ("data_bytes", 1),
     ("code", [1]), ("target", None),
 ])

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from tilewright.core.errors import CompileError
 from tilewright.kernels.launch import Buffer, ConstBuffer, Packed
+from tilewright.kernels.strips import LANES, STRIPS
+from tilewright.ops import quant
 from tilewright.ops.structure import ConstantData
 from tilewright.runtime.packing import pack_constants, packed_bytes, packed_shape, unpack
 
@@ -54,3 +56,16 @@ def test_large_constants_are_packed_on_threads_alike() -> None:
 def test_panels_need_a_matrix() -> None:
     with pytest.raises(CompileError, match="panels need a matrix and a width"):
         packed_shape((2, 3, 4), Packed("panels", 16))
+
+
+@pytest.mark.parametrize("name", sorted(STRIPS))
+def test_strips_give_the_file_back(name: str) -> None:
+    """Any bytes, a last strip that is not full, one block and several."""
+    rng = np.random.default_rng()
+    fmt = quant.by_name(name)
+    for n, blocks in ((1, 1), (16, 2), (37, 3), (0, 1)):
+        raw = rng.integers(0, 256, (n, blocks * fmt.bytes)).astype(np.uint8)
+        packed = Packed("strips", LANES, False, name)
+        one = const(raw, packed)
+        (got,) = pack_constants([one])
+        np.testing.assert_array_equal(unpack(got, one.data.type, packed), raw)

@@ -63,6 +63,10 @@ def _folder() -> tuple[str, Callable[[str], str]]:
     return "a folder", parse
 
 
+def _file() -> tuple[str, Callable[[str], str]]:
+    return "a file", _folder()[1]
+
+
 def _setting(default: Any, name: str, kind: tuple[str, Callable[[str], Any]], shown: str, text: str) -> Any:
     meta = {"name": "TILEWRIGHT_" + name, "valid": kind[0], "parse": kind[1], "shown": shown, "help": text}
     return field(default=default, metadata=meta)
@@ -81,6 +85,10 @@ class Config:
         "normal", "VALIDATION", _choice("strict", "normal", "none"), "normal", "Which findings of the validators stop a compile.")
     cache_dir: str | None = _setting(
         None, "CACHE_DIR", _folder(), "the user's cache folder", "Folder of the object-code cache; it must belong to the user.")
+    key_file: str | None = _setting(
+        None, "KEY_FILE", _file(), "tilewright/archive.key in the user's data folder",
+        "The secret key (mode 0600, made by the first save) that authenticates machine code in saved sessions; "
+        "without it `tw.load` compiles again from the stored graph.")
     cache_bytes: int = _setting(
         256 << 20, "CACHE_BYTES", _size(), "256M",
         "Bound on the cache folder; the least recently used entries go first. 0 switches the cache off.")

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from ..ops.structure import ConstantData  # a loaded session runs without the op registry
 
 BufferKind = Literal["input", "output", "const", "temp", "state"]  # a state is an input and an output at once: it may be written
+Form = Literal["plain", "panels", "strips"]
 
 
 @dataclass(eq=False)
@@ -100,7 +101,7 @@ class Packed:
     `strips`: a packed matrix in strips of `width` rows, see kernels/strips.py.
     """
 
-    form: Literal["plain", "panels", "strips"] = "plain"
+    form: Form = "plain"
     width: int = 0
     transposed: bool = False
     format: str = ""  # of the packed matrix behind `strips`

@@ -4,14 +4,16 @@
     then, from the next multiple of 4096 on, the data: object code, then constants at multiples of 64, as the kernels read them
 
 Constants are stored once, packed, and mapped into memory. The header holds the program for the CPU that wrote it and the graph for any
-other. The authentication code covers header and object code, under a key that only this user can read; with another key, or another CPU,
-the graph is compiled again and weights are unpacked from their stored form. Every size is checked against the file before use.
+other. The authentication code covers header and object code, under a key that only this user can read (`user_key.py`); with another key,
+or another CPU, the graph is compiled again and weights are unpacked from their stored form: the session's notes and the log
+`tilewright` say so and why. Every size is checked against the file before use.
 """
 from __future__ import annotations
 
 import hashlib
 import hmac
 import json
+import logging
 import mmap
 import os
 import secrets
@@ -30,7 +32,7 @@ from ..core.target_spec import TargetSpec
 from ..core.validation import Level
 from ..ir.types import TensorType
 from ..kernels.launch import Packed, Program
-from ..target.cpu.cache import ABI_VERSION, CodeCache
+from ..target.cpu.cache import ABI_VERSION
 from ..target.cpu.host import host_target
 from .code import link
 from .executable import Executable
@@ -47,6 +49,7 @@ from .program_data import (
     signature_data,
 )
 from .session import Model, Session
+from .user_key import user_key
 
 if TYPE_CHECKING:
     from ..ir.graph import Graph
@@ -55,9 +58,10 @@ if TYPE_CHECKING:
 MAGIC = b"TILEWRT\x01"
 HEAD = 64
 PAGE, ALIGNMENT = 4096, 64
-VERSION = 1
+VERSION = 2
 MAX_HEADER = 256 << 20
 Rebuild = Callable[..., Session]
+LOG = logging.getLogger("tilewright")
 
 
 def save(session: Session, path: str | PathLike[str]) -> None:
@@ -101,15 +105,17 @@ def save(session: Session, path: str | PathLike[str]) -> None:
         "tiles": {} if executable is None else executable.code.tiles, "framework": model.framework,
         "passes": model.passes, "data_bytes": position,
     }
-    _write(os.fspath(path), header, blobs, b"".join(objects.values()))
+    key, problem = user_key(create=True)
+    if key is None and objects:
+        LOG.warning("%s is saved without authentication, loading it will compile again: %s", os.fspath(path), problem)
+    _write(os.fspath(path), header, blobs, b"".join(objects.values()), key)
 
 
-def _write(path: str, header: Data, blobs: list[tuple[int, Any]], code: bytes) -> None:
+def _write(path: str, header: Data, blobs: list[tuple[int, Any]], code: bytes, key: bytes | None) -> None:
     try:
         text = json.dumps(header, separators=(",", ":")).encode()
     except TypeError as e:
         raise FormatError(f"archive: the signature holds a value that cannot be saved ({e})") from None
-    key = user_key()
     mac = hmac.digest(key, text + code, "sha256") if key is not None else bytes(32)
     start = -(-(HEAD + len(text)) // PAGE) * PAGE
     temporary = f"{path}.{os.getpid()}.{secrets.token_hex(4)}.new"
@@ -138,32 +144,6 @@ def _checksum(text: bytes) -> bytes:
 def _target_data(t: TargetSpec) -> Data:
     """What machine code depends on."""
     return {"kind": t.kind, "triple": t.triple, "cpu": t.cpu, "features": t.feature_string}
-
-
-def user_key() -> bytes | None:
-    """This user's secret key from the cache folder (made on first use), or None where the folder cannot be used."""
-    folder = CodeCache().folder
-    if folder is None:
-        return None
-    path = os.path.join(folder, "archive.key")
-    try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        pass
-    except OSError:
-        return None
-    else:
-        with os.fdopen(handle, "wb") as file:
-            file.write(secrets.token_bytes(32))
-    try:
-        info = os.stat(path)
-        if info.st_uid != os.getuid() or info.st_mode & 0o077:
-            return None
-        with open(path, "rb") as file:
-            key = file.read()
-    except OSError:
-        return None
-    return key if len(key) == 32 else None
 
 
 class _File:
@@ -249,7 +229,9 @@ def load(path: str | PathLike[str], *, rebuild: Rebuild, threads: int | None = N
             from ..core.target_spec import REFERENCE
 
             model.target = REFERENCE
-        model.notes.append(f"{file.path}: compiled from the stored graph ({reason})")
+        else:
+            model.notes.append(f"{file.path}: compiled again from the stored graph: {reason}")
+            LOG.warning(model.notes[-1])
     except (KeyError, TypeError, ValueError, AttributeError, ParseError) as e:
         raise file.broken(f"{type(e).__name__}: {str(e)[:100]}") from e
     return rebuild(model, threads=threads)
@@ -260,14 +242,19 @@ def _why_not(file: _File, target: TargetSpec, trust: bool) -> str | None:
     header = file.header
     if header["program"] is None:
         return "it holds no machine code"
-    if header["target"] != _target_data(target) or (header["abi"], header["tilewright"]) != (ABI_VERSION, __version__):
-        return "its machine code is for another kind of CPU or another release"
+    if header["target"] != _target_data(target):
+        there = header["target"]["cpu"]
+        return f"its machine code is for another kind of CPU ({there!r:.40}; this is {target.cpu!r}, perhaps with other features)"
+    if (header["abi"], header["tilewright"]) != (ABI_VERSION, __version__):
+        return f"its machine code is of another release ({header['tilewright']!r:.20}, this is {__version__!r})"
     if trust:
         return None
-    key = user_key()
+    key, problem = user_key()
+    if key is None:
+        return f"its machine code was not written by this user, as far as can be told: {problem}"
     code = b"".join(file.code().values())
-    if key is None or not hmac.compare_digest(hmac.digest(key, file.text + code, "sha256"), file.mac):
-        return "its machine code was not written by this user"
+    if not hmac.compare_digest(hmac.digest(key, file.text + code, "sha256"), file.mac):
+        return "its machine code was not written by this user, or the file was changed since"
     return None
 
 

@@ -15,6 +15,7 @@ from ..core.errors import CompileError
 from ..ir.types import TensorType
 from ..kernels.launch import ConstBuffer, Packed
 from ..kernels.strips import pack_strips, strip_shape
+from ..kernels.unstrip import unpack_strips
 from .memory import Allocation
 
 Array = np.ndarray[Any, Any]
@@ -54,6 +55,8 @@ def unpack(storage: Array, type_: TensorType, packed: Packed) -> Array:
     shape = tuple(d for d in type_.shape if isinstance(d, int))
     if packed.form == "plain":
         return storage.reshape(shape)
+    if packed.form == "strips":
+        return unpack_strips(storage, packed.format, shape[0])
     n = shape[1] if packed.transposed else shape[0]
     panels, k, width = storage.shape
     rows = storage.transpose(0, 2, 1).reshape(panels * width, k)[:n]  # [N, K]

@@ -15,7 +15,8 @@ from ..core.errors import FormatError, ParseError
 from ..core.pytree import Spec
 from ..core.signature import Fixed, Signature, Size, Slot
 from ..ir.types import TensorType
-from ..kernels.launch import Argument, Buffer, BufferKind, ConstBuffer, ErrorWord, Launch, Packed, Pointer, Program, Variant, Word
+from ..kernels.launch import Argument, Buffer, BufferKind, ConstBuffer, ErrorWord, Form, Launch, Packed, Pointer, Program, Variant, Word
+from ..kernels.strips import LANES, STRIPS
 from ..tile.ir import Kernel
 from .executable import Interface
 
@@ -186,12 +187,13 @@ def _argument(data: Sequence[Any], buffers: Sequence[Buffer], reader: Reader) ->
 
 
 def packed_data(p: Packed) -> list[Any]:
-    return [p.form, p.width, p.transposed]
+    return [p.form, p.width, p.transposed, p.format]
 
 
 def read_packed(data: Any) -> Packed:
-    if not (isinstance(data, list) and [type(v) for v in data] == [str, int, bool] and data[0] in ("plain", "panels")):
+    if not (isinstance(data, list) and [type(v) for v in data] == [str, int, bool, str] and data[0] in get_args(Form)
+            and (data[0] != "strips" or (data[1] == LANES and data[3] in STRIPS))):
         raise FormatError(f"archive: not a form of a constant: {data!r:.60}")
-    return Packed(data[0], data[1], data[2])
+    return Packed(*data)
 
 

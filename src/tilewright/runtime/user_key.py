@@ -1,0 +1,65 @@
+"""The secret key under which this user's saved sessions are authenticated: 32 bytes in one file that nobody else can read.
+
+It lies in the user's data folder, not in the code cache: a cache is cleared and moved at will, and a saved session must outlive that.
+The first process that saves makes it. It is written to a name of its own and then linked to the final one, so that of several processes
+at once exactly one wins and nobody ever reads half a key.
+"""
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import stat
+from pathlib import Path
+
+from ..core.config import load
+
+KEY_BYTES = 32
+
+
+def key_path() -> Path:
+    """TILEWRIGHT_KEY_FILE, else `archive.key` in the user's data folder by the XDG rule."""
+    given = load().key_file
+    if given is not None:
+        return Path(given)
+    base = os.environ.get("XDG_DATA_HOME", "")
+    return (Path(base) if os.path.isabs(base) else Path("~/.local/share").expanduser()) / "tilewright" / "archive.key"
+
+
+def user_key(*, create: bool = False) -> tuple[bytes | None, str]:
+    """The key, or None and the reason why there is none. `create` makes it where it is missing."""
+    path = key_path()
+    if create and not path.exists():
+        try:
+            _make(path)
+        except OSError as e:
+            return None, f"the key {path} cannot be made ({e.strerror})"
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None, f"there is no key {path}"
+    except OSError as e:
+        return None, f"the key {path} cannot be read ({e.strerror})"
+    with os.fdopen(handle, "rb") as file:
+        info = os.fstat(handle)
+        if not stat.S_ISREG(info.st_mode) or info.st_uid != os.getuid():
+            return None, f"the key {path} is not a file of this user"
+        if info.st_mode & 0o077:
+            return None, f"others may read the key {path}; delete it, or run: chmod 600 {path}"
+        key = file.read(KEY_BYTES + 1)
+    return (key, "") if len(key) == KEY_BYTES else (None, f"the key {path} is damaged; delete it and save again")
+
+
+def _make(path: Path) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(secrets.token_bytes(KEY_BYTES))
+            file.flush()
+            os.fsync(handle)
+        with contextlib.suppress(FileExistsError):  # another process was first: its key is the key
+            os.link(temporary, path)
+    finally:
+        os.unlink(temporary)
