@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..core.target_spec import TargetSpec
 from ..ir.graph import Graph
-from ..ops.elementwise import Cast
+from ..ops.casts import Cast
 from ..ops.state import UpdateSlice as UpdateSliceOp
 from .copies import copy_launch
 from .launch import Launch

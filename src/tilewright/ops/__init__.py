@@ -6,27 +6,20 @@ from .activations import Elu, Gelu, Hardsigmoid, Hardswish, LeakyRelu, Mish, Rel
 from .attention import Attention, Rope
 from .base import REGISTRY, Op, Traits
 from .binary import Add, BitwiseAnd, BitwiseOr, BitwiseXor, Div, FloorDivide, Maximum, Minimum, Mul, Pow, Remainder, Sub, Where
+from .casts import BitwiseNot, Cast, IsInf, IsNan, LogicalNot
 from .compare import Compare, Equal, Greater, GreaterEqual, Less, LessEqual, LogicalAnd, LogicalOr, LogicalXor, NotEqual
 from .composites import BatchNorm, GroupNorm, LayerNorm, LogSoftmax, RmsNorm, Softmax
 from .contractions import Conv, Matmul
 from .elementwise import (
     Abs,
-    BitwiseNot,
-    Cast,
-    Ceil,
     Cos,
     Erf,
     Exp,
     Expm1,
-    Floor,
-    IsInf,
-    IsNan,
     Log,
     Log1p,
-    LogicalNot,
     Neg,
     Reciprocal,
-    Round,
     Rsqrt,
     Sigmoid,
     Sign,
@@ -35,7 +28,6 @@ from .elementwise import (
     Square,
     Tan,
     Tanh,
-    Trunc,
 )
 from .families import Binary, Composite, Contraction, Elementwise, General, Reduction, Unary, View
 from .functions import *  # noqa: F403
@@ -46,6 +38,7 @@ from .quant_dot import QDot, QuantiseRows
 from .quantised import QExperts, QGather, QMatmul
 from .reductions import All, ArgMax, ArgMin, CumSum, LogSumExp, Max, Mean, Min, Prod, Sum, Var
 from .reductions import Any_ as Any
+from .rounding import Ceil, Floor, Round, Trunc
 from .sampling import Sample
 from .sources import DimValue, Iota
 from .state import UpdateSlice

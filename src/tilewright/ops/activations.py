@@ -14,7 +14,7 @@ from ..ir.graph import Value
 from ..ir.types import TensorType
 from . import functions as F
 from . import special
-from .base import E, S, register
+from .base import E, S, Values, register
 from .elementwise import FLOAT_ONLY
 from .families import Unary, bf16, boolean, f16, f32, f64, i32, unary_samples
 
@@ -39,6 +39,9 @@ class Relu(Unary):
     def decompose(self, x: Value) -> Value:
         return F.maximum(x, 0)
 
+    def scaled(self, i: int, g: Value, inputs: Values, output: Value) -> Value:
+        return F.where(F.greater(inputs[0], 0), g, 0)
+
 
 @register
 class Silu(Unary):
@@ -54,6 +57,10 @@ class Silu(Unary):
 
     def decompose(self, x: Value) -> Value:
         return F.mul(x, F.sigmoid(x))
+
+    def derivative(self, x: Value, y: Value) -> Value:
+        s = F.sigmoid(x)
+        return F.add(s, F.mul(y, F.sub(1, s)))
 
 
 @register
@@ -86,6 +93,16 @@ class Gelu(Unary):
         inner = F.mul(F.add(x, F.mul(F.mul(x, F.mul(x, x)), TANH_CUBIC)), TANH_SCALE)
         return F.mul(F.mul(x, 0.5), F.add(F.tanh(inner), 1.0))
 
+    def derivative(self, x: Value, y: Value) -> Value:
+        if self.approximate == "none":
+            density = F.mul(F.exp(F.mul(F.square(x), -0.5)), 1 / sqrt(2 * pi))
+            return F.add(F.mul(F.add(F.erf(F.mul(x, sqrt(0.5))), 1), 0.5), F.mul(x, density))
+        # y = x * s with s = sigmoid(u), u = 2 * TANH_SCALE * (x + TANH_CUBIC * x**3)
+        square = F.square(x)
+        s = F.sigmoid(F.mul(x, F.add(F.mul(square, 2 * TANH_SCALE * TANH_CUBIC), 2 * TANH_SCALE)))
+        inner = F.mul(x, F.add(F.mul(square, 6 * TANH_SCALE * TANH_CUBIC), 2 * TANH_SCALE))
+        return F.mul(s, F.add(F.mul(inner, F.sub(1, s)), 1))
+
 
 @register
 class LeakyRelu(Unary):
@@ -103,6 +120,9 @@ class LeakyRelu(Unary):
 
     def decompose(self, x: Value) -> Value:
         return F.where(F.greater(x, 0), x, F.mul(x, self.slope))
+
+    def scaled(self, i: int, g: Value, inputs: Values, output: Value) -> Value:
+        return F.where(F.greater(inputs[0], 0), g, F.mul(g, self.slope))
 
 
 @register
@@ -122,6 +142,9 @@ class Elu(Unary):
     def decompose(self, x: Value) -> Value:
         return F.where(F.greater(x, 0), x, F.mul(F.expm1(x), self.alpha))
 
+    def derivative(self, x: Value, y: Value) -> Value:
+        return F.where(F.greater(x, 0), 1, F.mul(F.exp(F.minimum(x, 0)), self.alpha))
+
 
 @register
 class Softplus(Unary):
@@ -140,6 +163,9 @@ class Softplus(Unary):
         smooth = F.add(F.maximum(x, 0), F.log1p(F.exp(F.neg(F.abs_(x)))))  # small floats must not overflow in between
         return F.where(F.greater(x, 20), x, smooth)
 
+    def derivative(self, x: Value, y: Value) -> Value:
+        return F.sigmoid(x)
+
 
 @register
 class Mish(Unary):
@@ -156,6 +182,10 @@ class Mish(Unary):
 
     def decompose(self, x: Value) -> Value:
         return F.mul(x, F.tanh(F.softplus(x)))
+
+    def derivative(self, x: Value, y: Value) -> Value:
+        t = F.tanh(F.softplus(x))
+        return F.add(t, F.mul(F.mul(x, F.sigmoid(x)), F.sub(1, F.square(t))))
 
 
 @register
@@ -174,6 +204,10 @@ class Hardsigmoid(Unary):
     def decompose(self, x: Value) -> Value:
         return F.div(F.minimum(F.maximum(F.add(x, 3), 0), 6), 6)
 
+    def scaled(self, i: int, g: Value, inputs: Values, output: Value) -> Value:
+        x, = inputs
+        return F.where(F.logical_and(F.greater(x, -3), F.less(x, 3)), F.div(g, 6), 0)
+
 
 @register
 class Hardswish(Unary):
@@ -190,3 +224,6 @@ class Hardswish(Unary):
 
     def decompose(self, x: Value) -> Value:
         return F.div(F.mul(x, F.minimum(F.maximum(F.add(x, 3), 0), 6)), 6)
+
+    def derivative(self, x: Value, y: Value) -> Value:
+        return F.where(F.less_equal(x, -3), 0, F.where(F.less(x, 3), F.add(F.div(x, 3), 0.5), 1))

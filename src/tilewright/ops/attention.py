@@ -11,7 +11,7 @@ from ..core.errors import require
 from ..ir.graph import Graph, Value
 from ..ir.types import TensorType
 from . import functions as F
-from .base import E, S, register
+from .base import E, MaybeValues, S, Values, register
 from .families import Composite, M, N, bf16, boolean, f16, f32, f64, i32, require_broadcasts_to, require_kind, require_one_dtype
 
 RULES = "q[B,H,Sq,D] k[B,Hkv,Sk,D] v[B,Hkv,Sk,Dv]"
@@ -164,6 +164,18 @@ class Attention(Composite):
         pairs = b * h * sq * k.shape[2]
         return 2 * pairs * (d + v.shape[3]) + 5 * pairs
 
+    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
+        """Cases are merged into the batch axis."""
+        every = [F.broadcast_batch(v, b, size) for v, b in zip(inputs[:3], batched, strict=False)]
+        cases = every[0].shape[1]
+        for v, b in zip(inputs[3:], batched[3:], strict=True):
+            lead = v if b else F.reshape(v, (1, *v.shape))
+            lead = F.reshape(lead, (lead.shape[0], *(1,) * (5 - len(lead.shape)), *lead.shape[1:]))
+            every.append(F.expand(lead, (size, cases, *lead.shape[2:])))
+        merged = [F.reshape(v, (v.shape[0] * v.shape[1], *v.shape[2:])) for v in every]
+        out = self(*merged)
+        return (F.reshape(out, (size, out.shape[0] // size, *out.shape[1:])),)
+
 
 @register
 class Rope(Composite):
@@ -226,3 +238,19 @@ class Rope(Composite):
         else:
             out = F.concat([u, w], axis)
         return out if n == width else F.concat([out, F.slice_(x, axis, n, width - n)], axis)
+
+    def expands(self, rule: str, active: tuple[bool, ...]) -> bool:
+        """With the same angles it is linear in x."""
+        return any(active[1:]) or (rule == "batch" and not active[0])
+
+    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
+        g, (_, cos, sin) = cotangents[0], inputs
+        assert g is not None
+        return (self(g, cos, F.neg(sin)), None, None)
+
+    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
+        assert tangents[0] is not None
+        return (self(tangents[0], *inputs[1:]),)
+
+    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
+        return (self(*inputs),)

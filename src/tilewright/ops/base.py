@@ -2,6 +2,7 @@
 
 `infer` is the only place where user errors about an op are raised; `ref` is its meaning in NumPy; `lower` is its meaning
 in tile IR (elementwise ops); `decompose` its meaning in other ops (composites); `view` its meaning as a layout.
+`vjp`, `jvp` and `batch` are its derivatives and its batched form: they append nodes to the operands' graph, and `transform/` calls them.
 """
 from __future__ import annotations
 
@@ -71,6 +72,10 @@ class NotSupported:
     reason: str
 
 
+Values = tuple[Value, ...]
+MaybeValues = tuple[Value | None, ...]
+
+
 @dataclass(frozen=True)
 class Op:
     """Base of all ops. Subclasses add dataclass fields (attributes) and override rules."""
@@ -105,6 +110,33 @@ class Op:
     def decompose(self, *values: Any, **_: Any) -> Value | tuple[Value, ...]:
         """The same result in plainer ops, appended to the operands' graph (composites only)."""
         raise UnsupportedError(f"{self.name}: has no decomposition")
+
+    # --- derivatives and batching: appended to the operands' graph. Only float operands and results have (co)tangents. -------------
+    def expands(self, rule: str, active: tuple[bool, ...]) -> bool:
+        """Whether transform `rule` ("vjp", "jvp" or "batch") goes through `decompose` instead of the op's own rule. `active` says which
+        operands are differentiated (or batched)."""
+        return getattr(type(self), rule) is getattr(Op, rule)
+
+    def for_vjp(self) -> Op:
+        """The op that the forward pass holds where this one is differentiated: its first outputs are this op's, further ones are what its
+        `vjp` wants to have saved. `vjp` is then called on that op."""
+        return self
+
+    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
+        """One cotangent an input; None: zero, or not wanted. A cotangent of None is zero. A result may have the broadcast shape of its
+        input: the transform sums it."""
+        raise UnsupportedError(f"{self.name}: has no reverse-mode derivative{self._why('vjp')}")
+
+    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
+        """One tangent an output, None for zero. A tangent of None is zero."""
+        raise UnsupportedError(f"{self.name}: has no forward-mode derivative{self._why('jvp')}")
+
+    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
+        """The op for `size` cases at once: a batched input has a new axis in front, every output gets one."""
+        raise UnsupportedError(f"{self.name}: cannot be batched{self._why('batch')}")
+
+    def _why(self, rule: str) -> str:
+        return f": {self.unsupported[rule].reason}" if rule in self.unsupported else ""
 
     def flops(self, *types: Any, **_: Any) -> Dim:
         """Arithmetic operations of one application; elementwise ops count one an element."""

@@ -1,14 +1,17 @@
 """Elementwise ops of two and three operands: arithmetic, bits, selection. Integer arithmetic wraps."""
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from ..core import dtypes as dt
 from ..core.errors import require
+from ..ir.graph import Value
 from ..ir.types import TensorType
-from .base import E, S, Traits, register
+from . import functions as F
+from .base import E, S, Traits, Values, register
 from .families import Binary, Elementwise, N, binary_samples, boolean, broadcast_shapes, f32, f64, i32, i64, require_one_dtype, u8
 
 MIXED = [E(f32(3), f64(3), match="operands must have one dtype; cast first, got dtypes=f32, f64")]
@@ -32,6 +35,9 @@ class Add(Binary):
     def lower(self, t: Any, x: Any, y: Any) -> Any:
         return t.binary("or" if x.dtype.is_bool else "add", x, y)
 
+    def partials(self, inputs: Values, output: Value, wanted: tuple[bool, ...]) -> tuple[Value | float | None, ...]:
+        return 1.0, 1.0
+
 
 @register
 class Sub(Binary):
@@ -46,6 +52,9 @@ class Sub(Binary):
 
     def lower(self, t: Any, x: Any, y: Any) -> Any:
         return t.binary("sub", x, y)
+
+    def partials(self, inputs: Values, output: Value, wanted: tuple[bool, ...]) -> tuple[Value | float | None, ...]:
+        return 1.0, -1.0
 
 
 @register
@@ -63,6 +72,9 @@ class Mul(Binary):
     def lower(self, t: Any, x: Any, y: Any) -> Any:
         return t.binary("and" if x.dtype.is_bool else "mul", x, y)
 
+    def partials(self, inputs: Values, output: Value, wanted: tuple[bool, ...]) -> tuple[Value | float | None, ...]:
+        return inputs[1], inputs[0]
+
 
 @register
 class Div(Binary):
@@ -76,6 +88,9 @@ class Div(Binary):
 
     def lower(self, t: Any, x: Any, y: Any) -> Any:
         return t.binary("div", x, y)
+
+    def scaled(self, i: int, g: Value, inputs: Values, output: Value) -> Value:
+        return F.div(g, inputs[1]) if i == 0 else F.neg(F.div(F.mul(g, output), inputs[1]))
 
 
 @register
@@ -93,6 +108,9 @@ class Maximum(Binary):
     def lower(self, t: Any, x: Any, y: Any) -> Any:
         return t.binary("or" if x.dtype.is_bool else "max", x, y)
 
+    def scaled(self, i: int, g: Value, inputs: Values, output: Value) -> Value:
+        return winner(g, inputs[i], inputs[1 - i], F.greater)
+
 
 @register
 class Minimum(Binary):
@@ -109,6 +127,9 @@ class Minimum(Binary):
     def lower(self, t: Any, x: Any, y: Any) -> Any:
         return t.binary("and" if x.dtype.is_bool else "min", x, y)
 
+    def scaled(self, i: int, g: Value, inputs: Values, output: Value) -> Value:
+        return winner(g, inputs[i], inputs[1 - i], F.less)
+
 
 @register
 class Pow(Binary):
@@ -122,6 +143,18 @@ class Pow(Binary):
 
     def lower(self, t: Any, x: Any, y: Any) -> Any:
         return t.binary("pow", x, y)
+
+    def scaled(self, i: int, g: Value, inputs: Values, output: Value) -> Value:
+        x, y = inputs
+        if i == 0:
+            return F.where(F.equal(y, 0), 0, F.mul(g, F.mul(y, F.pow_(x, F.sub(y, 1)))))
+        known = F.logical_and(F.equal(x, 0), F.greater_equal(y, 0))  # 0 ** y does not change with y, where log(0) is infinite
+        return F.where(known, 0, F.mul(g, F.mul(output, F.log(F.where(known, 1, x)))))
+
+
+def winner(g: Value, x: Value, other: Value, wins: Callable[[Value, Value], Value]) -> Value:
+    """g where x is the result, half of it where both are."""
+    return F.where(wins(x, other), g, F.where(F.equal(x, other), F.mul(g, 0.5), 0))
 
 
 def _safe_divisor(t: Any, y: Any) -> Any:
@@ -148,6 +181,9 @@ class Remainder(Binary):
 
     def lower(self, t: Any, x: Any, y: Any) -> Any:
         return t.binary("rem", x, y if y.dtype.is_float else _safe_divisor(t, y))
+
+    def scaled(self, i: int, g: Value, inputs: Values, output: Value) -> Value:
+        return g if i == 0 else F.neg(F.mul(g, F.apply("floor_divide", *inputs)))
 
 
 @register
@@ -183,6 +219,9 @@ class FloorDivide(Binary):
         whole = t.unary("floor", quotient)
         whole = t.select(t.cmp("gt", quotient - whole, 0.5), whole + 1.0, whole)
         return t.select(t.cmp("eq", y, 0), x / y, whole)
+
+    def partials(self, inputs: Values, output: Value, wanted: tuple[bool, ...]) -> tuple[Value | float | None, ...]:
+        return None, None
 
 
 class Bits(Binary):
@@ -249,3 +288,6 @@ class Where(Elementwise):
 
     def lower(self, t: Any, c: Any, a: Any, b: Any) -> Any:
         return t.select(c, a, b)
+
+    def scaled(self, i: int, g: Value, inputs: Values, output: Value) -> Value:
+        return F.where(inputs[0], g, 0) if i == 1 else F.where(inputs[0], 0, g)

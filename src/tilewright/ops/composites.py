@@ -1,6 +1,7 @@
 """Softmax and the norms: composites with a decomposition in plain ops. References work in f64."""
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,7 +11,7 @@ from ..core.errors import require
 from ..ir.graph import Value
 from ..ir.types import TensorType
 from . import functions as F
-from .base import E, S, register
+from .base import E, MaybeValues, S, Values, register
 from .families import Composite, M, N, bf16, f16, f32, f64, i32, require_axis, require_kind, require_one_dtype, show_shape
 from .reductions import wide
 
@@ -26,6 +27,9 @@ class AlongAxis(Composite):
         require_kind((x,), "f")
         require_axis(getattr(self, "axis"), x.ndim)  # noqa: B009 - each op declares it
         return x
+
+    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
+        return (dataclasses.replace(self, axis=getattr(self, "axis") + 1)(inputs[0]),)  # noqa: B009
 
 
 def shifted(x: Any, axis: int) -> Any:
@@ -50,6 +54,18 @@ class Softmax(AlongAxis):
         e = F.exp(F.sub(x, F.max_(x, (self.axis,), keepdims=True)))
         return F.div(e, F.sum_(e, (self.axis,), keepdims=True))
 
+    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
+        g, y = cotangents[0], outputs[0]
+        assert g is not None
+        return (self._pull(y, g),)
+
+    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
+        assert tangents[0] is not None
+        return (self._pull(outputs[0], tangents[0]),)  # the Jacobian is symmetric
+
+    def _pull(self, y: Value, g: Value) -> Value:
+        return F.mul(y, F.sub(g, F.sum_(F.mul(y, g), (self.axis,), keepdims=True)))
+
 
 @register
 class LogSoftmax(AlongAxis):
@@ -67,6 +83,16 @@ class LogSoftmax(AlongAxis):
             return x
         d = F.sub(x, F.max_(x, (self.axis,), keepdims=True))
         return F.sub(d, F.log(F.sum_(F.exp(d), (self.axis,), keepdims=True)))
+
+    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
+        g, y = cotangents[0], outputs[0]
+        assert g is not None
+        return (F.sub(g, F.mul(F.exp(y), F.sum_(g, (self.axis,), keepdims=True))),)
+
+    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
+        t, y = tangents[0], outputs[0]
+        assert t is not None
+        return (F.sub(t, F.sum_(F.mul(F.exp(y), t), (self.axis,), keepdims=True)),)
 
 
 def require_affine(affine: str, allowed: tuple[str, ...], operands: tuple[TensorType, ...], shape: Shape) -> None:
@@ -97,6 +123,12 @@ class LastAxesNorm(Composite):
         require(1 <= naxes <= x.ndim, "naxes must be in 1..{ndim}", ndim=x.ndim, naxes=naxes)
         require_affine(getattr(self, "affine"), self.allowed, affine, x.shape[x.ndim - naxes :])  # noqa: B009
         return x
+
+    def expands(self, rule: str, active: tuple[bool, ...]) -> bool:
+        return any(active[1:]) if rule == "batch" else super().expands(rule, active)
+
+    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
+        return (self(*inputs),)
 
 
 @register

@@ -1,6 +1,7 @@
 """Contractions: matrix product and convolution."""
 from __future__ import annotations
 
+import dataclasses
 from itertools import product as cartesian
 from typing import Any
 
@@ -8,9 +9,11 @@ import numpy as np
 
 from ..core import dtypes as dt
 from ..core.dims import Dim, Shape, product
-from ..core.errors import require
+from ..core.errors import UnsupportedError, require
+from ..ir.graph import Value
 from ..ir.types import TensorType
-from .base import E, S, register
+from . import functions as F
+from .base import E, MaybeValues, S, Values, register
 from .families import (
     Contraction,
     M,
@@ -68,6 +71,43 @@ class Matmul(Contraction):
 
     def flops(self, a: TensorType, b: TensorType) -> Dim:
         return 2 * self.infer(a, b).numel * a.shape[-2 if self.transpose_a else -1]
+
+    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
+        g, (a, b) = cotangents[0], inputs
+        assert g is not None
+        return (self._left(a, b, g) if wanted[0] else None, self._right(a, b, g) if wanted[1] else None)
+
+    def _left(self, a: Value, b: Value, g: Value) -> Value:
+        """g @ b.T, or its transpose where a is stored transposed."""
+        wide = F.cast(b, g.dtype)
+        if self.transpose_a:
+            return F.matmul(wide, g, transpose_a=self.transpose_b, transpose_b=True, alpha=self.alpha)
+        return F.matmul(g, wide, transpose_b=not self.transpose_b, alpha=self.alpha)
+
+    def _right(self, a: Value, b: Value, g: Value) -> Value:
+        """a.T @ g, or its transpose. A matrix b that all leading axes of a share is one product over all rows."""
+        if len(b.shape) == 2 and not self.transpose_a:
+            a, g = (F.reshape(v, (product(v.shape[:-1]), v.shape[-1])) for v in (a, g))
+        if self.transpose_b:
+            out = F.matmul(g, a, transpose_a=True, transpose_b=self.transpose_a, alpha=self.alpha)
+        else:
+            out = F.matmul(a, g, transpose_a=not self.transpose_a, alpha=self.alpha)
+        return F.cast(out, b.dtype)
+
+    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
+        a, b = inputs
+        parts = [self(ta, b)] if (ta := tangents[0]) is not None else []
+        parts += [self(a, tb)] if (tb := tangents[1]) is not None else []
+        return (parts[0] if len(parts) == 1 else F.add(*parts),)
+
+    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
+        a, b = inputs
+        if batched == (True, False) and len(b.shape) == 2 and not self.transpose_a:  # a stack of matrices times one is one product
+            return (self(a, b),)
+        rank = max(len(v.shape) - bat for v, bat in zip(inputs, batched, strict=True))
+        a, b = (F.reshape(v, (size, *(1,) * (rank + 1 - len(v.shape)), *v.shape[1:])) if bat else v
+                for v, bat in zip(inputs, batched, strict=True))
+        return (self(a, b),)
 
 
 @register
@@ -155,6 +195,67 @@ class Conv(Contraction):
         if self.transposed:
             return 2 * x.numel * product(w.shape[1:])
         return 2 * self.infer(x, w).numel * product(w.shape[1:])
+
+    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
+        g, (x, w) = cotangents[0], inputs
+        assert g is not None
+        return (self._data(x, w, g) if wanted[0] else None, self._weight(x, w, g) if wanted[1] else None)
+
+    def _data(self, x: Value, w: Value, g: Value) -> Value:
+        """The transposed convolution is the gradient of the plain one, and the other way round."""
+        if self.transposed:
+            out: Value = dataclasses.replace(self, transposed=False, output_padding=())(g, w)
+            return cropped(out, x.shape)
+        back = dataclasses.replace(self, transposed=True, output_padding=())
+        made = back._spatial(g.shape[2:], w.shape[2:])
+        missing = tuple(d - m for d, m in zip(x.shape[2:], made, strict=True))
+        if all(isinstance(d, int) for d in missing):
+            spread: Value = dataclasses.replace(back, output_padding=missing)(g, w)
+            return spread
+        plain: Value = back(g, w)  # a symbolic size: the elements that no window reached are zeros
+        return F.pad(plain, (0,) * len(x.shape), (0, 0, *missing))
+
+    def _weight(self, x: Value, w: Value, g: Value) -> Value:
+        """A convolution of the input with the cotangent, whose batch is the sum and whose stride and dilation change places."""
+        data, taps = (g, x) if self.transposed else (x, g)
+        groups, n = self.groups, data.shape[0]
+        inner = data.shape[1] // groups
+        order = tuple(range(3, len(data.shape) + 1))
+        grouped = F.transpose(F.reshape(data, (n, groups, inner, *data.shape[2:])), (2, 1, 0, *order))
+        stacked = F.reshape(grouped, (inner, groups * n, *data.shape[2:]))
+        turned = F.transpose(taps, (1, 0, *range(2, len(taps.shape))))
+        conv = Conv(stride=self.dilation, padding=self.padding, dilation=self.stride, groups=groups)
+        out = conv(stacked, turned)  # [inner, channels of taps, at least the kernel]
+        return cropped(F.transpose(out, (1, 0, *range(2, len(out.shape)))), w.shape)
+
+    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
+        x, w = inputs
+        parts = [self(tx, w)] if (tx := tangents[0]) is not None else []
+        parts += [self(x, tw)] if (tw := tangents[1]) is not None else []
+        return (parts[0] if len(parts) == 1 else F.add(*parts),)
+
+    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
+        x, w = inputs
+        if not batched[1]:
+            merged = F.reshape(x, (size * x.shape[1], *x.shape[2:]))
+            out = self(merged, w)
+            return (F.reshape(out, (size, x.shape[1], *out.shape[1:])),)
+        if not isinstance(size, int):
+            raise UnsupportedError(f"conv: a batch of kernels needs a known size, got {size}")
+        x = F.broadcast_batch(x, batched[0], size)  # [size, N, C, ...] -> [N, size * C, ...]: each case is a group of channels
+        turned = F.transpose(x, (1, 0, *range(2, len(x.shape))))
+        n, _, c = turned.shape[:3]
+        wide = dataclasses.replace(self, groups=self.groups * size)
+        out = wide(F.reshape(turned, (n, size * c, *turned.shape[3:])), F.reshape(w, (size * w.shape[1], *w.shape[2:])))
+        apart = F.reshape(out, (n, size, out.shape[1] // size, *out.shape[2:]))
+        return (F.transpose(apart, (1, 0, *range(2, len(apart.shape)))),)
+
+
+def cropped(x: Value, shape: Shape) -> Value:
+    """The first elements of each axis."""
+    for axis, d in enumerate(shape):
+        x = x if x.shape[axis] == d else F.slice_(x, axis, 0, d)
+    return x
 
 
 def correlate(x: Any, w: Any, stride: tuple[int, ...], padding: Pairs, dilation: tuple[int, ...], groups: int) -> Any:

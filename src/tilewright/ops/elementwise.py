@@ -1,20 +1,19 @@
-"""Elementwise ops of one operand: arithmetic, rounding, exponentials, trigonometry, tests, casts.
+"""Elementwise ops of one operand: arithmetic, exponentials, trigonometry.
 
 `lower` sees f32, f64, integer and bool tiles; small floats are widened around it.
 """
 from __future__ import annotations
 
+from math import pi, sqrt
 from typing import Any, ClassVar
 
 import numpy as np
 
-from ..core import dtypes as dt
-from ..core.dtypes import DType
 from ..ir.graph import Value
-from ..ir.types import TensorType
+from . import functions as F
 from . import special
-from .base import E, S, register
-from .families import Unary, bf16, boolean, f16, f32, f64, i32, i64, u8, unary_samples
+from .base import E, register
+from .families import Unary, boolean, i32, i64, u8, unary_samples
 
 
 class Primitive(Unary):
@@ -43,6 +42,9 @@ class Neg(Unary):
     def lower(self, t: Any, x: Any) -> Any:
         return t.unary("neg", x) if x.dtype.is_float else 0 - x
 
+    def derivative(self, x: Value, y: Value) -> float:
+        return -1.0
+
 
 @register
 class Abs(Unary):
@@ -60,6 +62,9 @@ class Abs(Unary):
             return t.unary("abs", x)
         return x if x.dtype.kind == "u" else t.select(t.cmp("lt", x, 0), 0 - x, x)
 
+    def derivative(self, x: Value, y: Value) -> Value:
+        return F.one("sign", x)
+
 
 @register
 class Sign(Unary):
@@ -76,6 +81,9 @@ class Sign(Unary):
         positive = t.select(t.cmp("gt", x, 0), t.full((), 1, x.dtype), 0)
         return positive if x.dtype.kind == "u" else t.select(t.cmp("lt", x, 0), t.full((), -1, x.dtype), positive)
 
+    def derivative(self, x: Value, y: Value) -> None:
+        return None
+
 
 @register
 class Exp(Primitive):
@@ -86,6 +94,9 @@ class Exp(Primitive):
 
     def ref(self, x: Any) -> Any:
         return np.exp(x)
+
+    def derivative(self, x: Value, y: Value) -> Value:
+        return y
 
 
 @register
@@ -99,6 +110,9 @@ class Log(Primitive):
     def ref(self, x: Any) -> Any:
         return np.log(x)
 
+    def derivative(self, x: Value, y: Value) -> Value:
+        return F.one("reciprocal", x)
+
 
 @register
 class Log1p(Primitive):
@@ -111,6 +125,9 @@ class Log1p(Primitive):
     def ref(self, x: Any) -> Any:
         return np.log1p(x)
 
+    def derivative(self, x: Value, y: Value) -> Value:
+        return F.one("reciprocal", F.add(x, 1))
+
 
 @register
 class Expm1(Primitive):
@@ -121,6 +138,9 @@ class Expm1(Primitive):
 
     def ref(self, x: Any) -> Any:
         return np.expm1(x)
+
+    def derivative(self, x: Value, y: Value) -> Value:
+        return F.add(y, 1)
 
 
 @register
@@ -133,6 +153,9 @@ class Sqrt(Primitive):
 
     def ref(self, x: Any) -> Any:
         return np.sqrt(x)
+
+    def derivative(self, x: Value, y: Value) -> Value:
+        return F.div(0.5, y)
 
 
 @register
@@ -151,6 +174,9 @@ class Rsqrt(Primitive):
         out: Value = Reciprocal()(root)
         return out
 
+    def derivative(self, x: Value, y: Value) -> Value:
+        return F.mul(F.div(y, x), -0.5)
+
 
 @register
 class Sin(Primitive):
@@ -162,6 +188,9 @@ class Sin(Primitive):
 
     def ref(self, x: Any) -> Any:
         return np.sin(x)
+
+    def derivative(self, x: Value, y: Value) -> Value:
+        return F.one("cos", x)
 
 
 @register
@@ -175,6 +204,9 @@ class Cos(Primitive):
     def ref(self, x: Any) -> Any:
         return np.cos(x)
 
+    def derivative(self, x: Value, y: Value) -> Value:
+        return F.neg(F.one("sin", x))
+
 
 @register
 class Tan(Primitive):
@@ -187,6 +219,9 @@ class Tan(Primitive):
     def ref(self, x: Any) -> Any:
         return np.tan(x)
 
+    def derivative(self, x: Value, y: Value) -> Value:
+        return F.add(F.square(y), 1)
+
 
 @register
 class Tanh(Primitive):
@@ -197,6 +232,9 @@ class Tanh(Primitive):
 
     def ref(self, x: Any) -> Any:
         return np.tanh(x)
+
+    def derivative(self, x: Value, y: Value) -> Value:
+        return F.sub(1, F.square(y))
 
 
 @register
@@ -210,6 +248,9 @@ class Erf(Primitive):
     def ref(self, x: Any) -> Any:
         return special.erf(x)
 
+    def derivative(self, x: Value, y: Value) -> Value:
+        return F.mul(F.exp(F.neg(F.square(x))), 2 / sqrt(pi))
+
 
 @register
 class Sigmoid(Primitive):
@@ -221,49 +262,8 @@ class Sigmoid(Primitive):
     def ref(self, x: Any) -> Any:
         return special.sigmoid(x)
 
-
-@register
-class Floor(Primitive):
-    """Largest whole number not above x."""
-
-    tile = "floor"
-    errors = FLOAT_ONLY
-
-    def ref(self, x: Any) -> Any:
-        return np.floor(x)
-
-
-@register
-class Ceil(Primitive):
-    """Smallest whole number not below x."""
-
-    tile = "ceil"
-    errors = FLOAT_ONLY
-
-    def ref(self, x: Any) -> Any:
-        return np.ceil(x)
-
-
-@register
-class Round(Primitive):
-    """Nearest whole number, halves to even."""
-
-    tile = "round"
-    errors = FLOAT_ONLY
-
-    def ref(self, x: Any) -> Any:
-        return np.rint(x)
-
-
-@register
-class Trunc(Primitive):
-    """x without its fraction."""
-
-    tile = "trunc"
-    errors = FLOAT_ONLY
-
-    def ref(self, x: Any) -> Any:
-        return np.trunc(x)
+    def derivative(self, x: Value, y: Value) -> Value:
+        return F.mul(y, F.sub(1, y))
 
 
 @register
@@ -276,6 +276,9 @@ class Reciprocal(Primitive):
 
     def ref(self, x: Any) -> Any:
         return np.reciprocal(x)
+
+    def derivative(self, x: Value, y: Value) -> Value:
+        return F.neg(F.square(y))
 
 
 @register
@@ -292,92 +295,5 @@ class Square(Unary):
     def lower(self, t: Any, x: Any) -> Any:
         return x * x
 
-
-@register
-class LogicalNot(Unary):
-    """True where x is False."""
-
-    kinds = "b"
-    samples = [S(boolean(3, 5)), S(boolean()), S(boolean(0))]
-    errors = [E(i32(3), match="needs bool operands; cast first, got dtype=i32")]
-
-    def ref(self, x: Any) -> Any:
-        return np.logical_not(x)
-
-    def lower(self, t: Any, x: Any) -> Any:
-        return t.unary("not", x)
-
-
-@register
-class BitwiseNot(Unary):
-    """Every bit flipped; the logical not of bools."""
-
-    kinds = "iub"
-    samples = [S(i32(3, 5), low=-9, high=9), S(boolean(4)), S(u8(3), low=0, high=200)]
-    errors = [E(f32(3), match="needs integer or bool operands; cast first, got dtype=f32")]
-
-    def ref(self, x: Any) -> Any:
-        return np.bitwise_not(x)
-
-    def lower(self, t: Any, x: Any) -> Any:
-        if x.dtype.is_bool:
-            return t.unary("not", x)
-        return t.binary("xor", x, t.full((), (1 << 8 * x.dtype.itemsize) - 1 if x.dtype.kind == "u" else -1, x.dtype))
-
-
-@register
-class IsNan(Unary):
-    """True where x is NaN."""
-
-    to_bool = True
-    errors = FLOAT_ONLY
-
-    def ref(self, x: Any) -> Any:
-        return np.isnan(x)
-
-    def lower(self, t: Any, x: Any) -> Any:
-        return t.unary("isnan", x)
-
-
-@register
-class IsInf(Unary):
-    """True where x is an infinity of either sign."""
-
-    to_bool = True
-    errors = FLOAT_ONLY
-
-    def ref(self, x: Any) -> Any:
-        return np.isinf(x)
-
-    def lower(self, t: Any, x: Any) -> Any:
-        return t.unary("isinf", x)
-
-
-@register
-class Cast(Unary):
-    """x in another dtype: to bool means `!= 0`, floats to integers truncate, f64 to small floats rounds through f32 as PyTorch does."""
-
-    dtype: DType
-    samples = [S(f32(3, 5), dtype=dt.i32, low=-9, high=9), S(f64(7), dtype=dt.f32), S(f32(6), dtype=dt.bf16), S(f64(5), dtype=dt.f16),
-               S(bf16(4), dtype=dt.f32), S(i64(2, 3), dtype=dt.f32, low=-9, high=9), S(f32(5), dtype=dt.bool_), S(i32(5), dtype=dt.bool_),
-               S(boolean(2, 3), dtype=dt.f32), S(boolean(3), dtype=dt.i64), S(f16(3), dtype=dt.bf16),
-               S(i64(4), dtype=dt.u8, low=0, high=200), S(f32(0), dtype=dt.f64), S(f32(3), dtype=dt.f32)]
-
-    def infer(self, *types: TensorType) -> TensorType:
-        x, = types
-        return x.with_dtype(self.dtype)
-
-    def ref(self, x: Any) -> Any:
-        if self.dtype.is_bool:
-            return np.not_equal(x, 0)
-        if self.dtype in (dt.f16, dt.bf16) and x.dtype == np.float64:
-            x = x.astype(np.float32)
-        with np.errstate(invalid="ignore", over="ignore"):
-            return x.astype(self.dtype.np)
-
-    def lower(self, t: Any, x: Any) -> Any:
-        if self.dtype.is_bool and not x.dtype.is_bool:
-            return t.cmp("ne", x, 0)
-        if self.dtype in (dt.f16, dt.bf16) and x.dtype is dt.f64:
-            x = t.cast(x, dt.f32)
-        return t.cast(x, self.dtype)
+    def derivative(self, x: Value, y: Value) -> Value:
+        return F.mul(x, 2)

@@ -5,16 +5,19 @@ reduction states axes. Type shorthands (`f32(2, 3)`) keep samples readable.
 """
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from ..core import dtypes as dt
 from ..core.dims import Dim, Shape, bounds, product, sym
 from ..core.dtypes import DType
-from ..core.errors import require
+from ..core.errors import UnsupportedError, require
+from ..ir.graph import Value
 from ..ir.layout import Layout
 from ..ir.types import TensorType
-from .base import Op, S, Sample, Traits
+from . import functions as F
+from .base import MaybeValues, Op, S, Sample, Traits, Values
 
 N = sym("N", 0, 16)  # the symbolic dim of samples
 M = sym("M", 1, 12)
@@ -118,6 +121,37 @@ class Elementwise(Op):
         dtype = require_one_dtype(types)
         return TensorType(dt.bool_ if self.to_bool else dtype, broadcast_shapes(*(x.shape for x in types)))
 
+    def partials(self, inputs: Values, output: Value, wanted: tuple[bool, ...]) -> tuple[Value | float | None, ...]:
+        """The derivative with respect to each wanted input: a value, a number, or None for zero everywhere."""
+        raise UnsupportedError(f"{self.name}: has no derivative{self._why('vjp')}")
+
+    def scaled(self, i: int, g: Value, inputs: Values, output: Value) -> Value | None:
+        """g times the derivative with respect to input i; None for zero. Ops for which 0 * inf matters override this one."""
+        d = self.partials(inputs, output, tuple(k == i for k in range(len(inputs))))[i]
+        if d is None or isinstance(d, Value):
+            return None if d is None else F.mul(g, d)
+        return g if d == 1 else F.neg(g) if d == -1 else F.mul(g, d)
+
+    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
+        g = cotangents[0]
+        assert g is not None
+        return tuple(self.scaled(i, g, inputs, outputs[0]) if w else None for i, w in enumerate(wanted))
+
+    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
+        total: Value | None = None
+        for i, t in enumerate(tangents):
+            part = None if t is None else self.scaled(i, t, inputs, outputs[0])
+            if part is not None:
+                total = part if total is None else F.add(total, part)
+        return (None if total is None else F.expand(total, outputs[0].shape),)
+
+    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
+        """Ranks are made equal behind the batch axis, so that broadcasting still means the same."""
+        rank = max(len(v.shape) - b for v, b in zip(inputs, batched, strict=True))
+        aligned = [F.reshape(v, (v.shape[0], *(1,) * (rank + 1 - len(v.shape)), *v.shape[1:])) if b else v
+                   for v, b in zip(inputs, batched, strict=True)]
+        return (self(*aligned),)
+
 
 def unary_samples(low: float = -4.0, high: float = 4.0, *more: TensorType) -> list[Sample]:
     """Odd sizes, a scalar, an empty tensor, a symbolic dim and every float dtype."""
@@ -127,6 +161,13 @@ def unary_samples(low: float = -4.0, high: float = 4.0, *more: TensorType) -> li
 
 class Unary(Elementwise):
     samples = unary_samples()
+
+    def derivative(self, x: Value, y: Value) -> Value | float | None:
+        """dy/dx of y = op(x); None for zero everywhere."""
+        raise UnsupportedError(f"{self.name}: has no derivative{self._why('vjp')}")
+
+    def partials(self, inputs: Values, output: Value, wanted: tuple[bool, ...]) -> tuple[Value | float | None, ...]:
+        return (self.derivative(inputs[0], output),)
 
 
 def binary_samples(low: float | Sequence[float] = -3.0, high: float | Sequence[float] = 3.0, *more: TensorType) -> list[Sample]:
@@ -152,6 +193,34 @@ class View(Op):
         only, = self.views(layout)
         return only
 
+    def transposed(self, x: Value, g: Value) -> Value:
+        """The cotangent of operand x given the result's (single-output views; they are linear)."""
+        raise UnsupportedError(f"{self.name}: has no transpose rule")
+
+    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
+        g = cotangents[0]
+        assert g is not None
+        return (self.transposed(inputs[0], g), *(None for _ in inputs[1:]))
+
+    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
+        return linear_jvp(self, tangents)
+
+
+def linear_jvp(op: Op, tangents: MaybeValues) -> MaybeValues:
+    """Of an op that is linear in its only differentiable operand."""
+    t = tangents[0]
+    return (None,) if t is None else values_of(op(t))
+
+
+def values_of(made: Any) -> Values:
+    """What an op's application returned, always as a tuple."""
+    return made if isinstance(made, tuple) else (made,)
+
+
+def behind(axes: Sequence[int]) -> tuple[int, ...]:
+    """Axes of an operand that has got a batch axis in front."""
+    return tuple(a + 1 for a in axes)
+
 
 def reduced_shape(shape: Shape, axes: tuple[int, ...], keepdims: bool) -> Shape:
     return tuple(1 if i in axes else d for i, d in enumerate(shape) if keepdims or i not in axes)
@@ -164,6 +233,11 @@ class Reduction(Op):
 
     def flops(self, x: TensorType) -> Dim:
         return x.numel
+
+    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
+        attrs = self.attrs()
+        shifted = {"axes": behind(attrs["axes"])} if "axes" in attrs else {"axis": attrs["axis"] + 1}
+        return values_of(dataclasses.replace(self, **shifted)(*inputs))
 
 
 class Contraction(Op):

@@ -9,16 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from ..core.dims import Dim
+from ..core.dims import Dim, product
 from ..core.dtypes import DType
 from ..ir.graph import Graph, Value
 from .base import REGISTRY
 
 __all__ = [  # noqa: RUF022 - in the order below
-    "scalar", "apply", "add", "sub", "mul", "div", "pow_", "maximum", "minimum", "greater", "greater_equal", "less", "less_equal",
+    "scalar", "apply", "one", "add", "sub", "mul", "div", "pow_", "maximum", "minimum", "greater", "greater_equal", "less", "less_equal",
     "equal", "logical_and", "logical_or", "logical_not", "where", "neg", "abs_", "exp", "expm1", "log", "log1p", "sqrt", "rsqrt",
     "square", "tanh", "erf", "sigmoid", "relu", "silu", "gelu", "softplus", "cast", "reshape", "transpose", "expand", "slice_",
-    "split", "concat", "matmul", "sum_", "mean", "max_", "softmax", "gather", "iota", "dim_value",
+    "split", "concat", "matmul", "sum_", "mean", "max_", "softmax", "gather", "iota", "dim_value", "full", "zeros", "sum_to", "flip", "pad",
+    "broadcast_batch", "count",
 ]
 
 Operand = Value | float | int | bool
@@ -35,6 +36,11 @@ def apply(name: str, *operands: Operand, place: str = "", **attrs: Any) -> Any:
     like = next(v for v in typed if isinstance(v, Value))
     values = [v if isinstance(v, Value) else scalar(like.node.graph, v, like.dtype) for v in operands]
     return REGISTRY[name](**attrs)(*values, place=place)
+
+
+def one(name: str, *operands: Operand, **attrs: Any) -> Value:
+    """Like `apply`, of an op with one output."""
+    return _one(name, *operands, **attrs)
 
 
 def _one(name: str, *operands: Operand, **attrs: Any) -> Value:
@@ -239,3 +245,44 @@ def iota(graph: Graph, shape: Sequence[Dim], axis: int, dtype: DType, *, start: 
 def dim_value(graph: Graph, dim: Dim, dtype: DType) -> Value:
     """A dim's run-time value as a rank-0 tensor."""
     return graph.add(REGISTRY["dim_value"](dim=dim, dtype=dtype)).value  # type: ignore[call-arg]
+
+
+def full(graph: Graph, shape: Sequence[Dim], value: float | int | bool, dtype: DType) -> Value:
+    """`value` everywhere."""
+    return expand(scalar(graph, value, dtype), shape)
+
+
+def zeros(like: Value) -> Value:
+    """Zeros of the type of `like`."""
+    return full(like.node.graph, like.shape, 0, like.dtype)
+
+
+def sum_to(x: Value, shape: Sequence[Dim]) -> Value:
+    """x summed over the axes along which `shape` was broadcast to x's: the transpose of expand."""
+    target = tuple(shape)
+    if x.shape == target:
+        return x
+    lead = len(x.shape) - len(target)
+    axes = [*range(lead), *(lead + i for i, d in enumerate(target) if d == 1 and x.shape[lead + i] != 1)]
+    return reshape(sum_(x, axes) if axes else x, target)
+
+
+def flip(x: Value, axes: Sequence[int]) -> Value:
+    return _one("flip", x, axes=tuple(axes))
+
+
+def pad(x: Value, lo: Sequence[Dim], hi: Sequence[Dim], value: float = 0.0) -> Value:
+    """x itself when nothing is added."""
+    nothing = all(d == 0 for d in (*lo, *hi))
+    return x if nothing else _one("pad", x, lo=tuple(lo), hi=tuple(hi), value=value)
+
+
+def broadcast_batch(x: Value, batched: bool, size: Dim) -> Value:
+    """x with the batch axis in front, repeated when it has none."""
+    return x if batched else expand(reshape(x, (1, *x.shape)), (size, *x.shape))
+
+
+def count(x: Value, axes: Sequence[int]) -> Value | float:
+    """How many elements of x share an element of its reduction over axes: a number, or a rank-0 value where a dim is symbolic."""
+    n = product([x.shape[a] for a in axes])
+    return float(n) if isinstance(n, int) else dim_value(x.node.graph, n, x.dtype)

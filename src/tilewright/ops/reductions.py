@@ -12,8 +12,24 @@ from ..core.errors import require
 from ..ir.graph import Value
 from ..ir.types import TensorType
 from . import functions as F
-from .base import E, S, Sample, Traits, register
-from .families import M, N, Reduction, bf16, boolean, f16, f32, f64, i32, i64, reduced_shape, require_axes, require_axis, require_kind
+from .base import E, MaybeValues, S, Sample, Traits, Values, register
+from .families import (
+    M,
+    N,
+    Reduction,
+    bf16,
+    boolean,
+    f16,
+    f32,
+    f64,
+    i32,
+    i64,
+    linear_jvp,
+    reduced_shape,
+    require_axes,
+    require_axis,
+    require_kind,
+)
 
 AXES = [E(f32(2, 3), axes=(2,), match=r"axes must be distinct, ascending and in 0..1, got axes=\(2,\)"),
         E(f32(2, 3), axes=(1, 0), match="axes must be distinct, ascending")]
@@ -28,6 +44,27 @@ def axis_samples(*more: TensorType) -> list[Sample]:
     types = (f32(3, 5), f64(4, 2), bf16(3, 7), f16(2, 5), *more)
     return [*(S(x, axes=(1,)) for x in types), S(f32(2, 3, 4), axes=(0, 2), keepdims=True), S(f32(3), axes=(0,)), S(f32(2, 3), axes=()),
             S(f32(0, 3), axes=(1,)), S(f32(N, 3), axes=(1,), keepdims=True), S(f32(2, M), axes=(1,))]
+
+
+def spread(axes: tuple[int, ...], x: Value, g: Value | None) -> Value:
+    """A reduction's cotangent on every element of its operand x."""
+    assert g is not None
+    return F.expand(F.reshape(g, reduced_shape(x.shape, axes, True)), x.shape)
+
+
+def extreme_mask(axes: tuple[int, ...], x: Value, y: Value) -> Value:
+    """1 / n on each of the n elements that are the extreme, 0 elsewhere."""
+    hit = F.cast(F.equal(x, F.reshape(y, reduced_shape(x.shape, axes, True))), x.dtype)
+    return F.div(hit, F.sum_(hit, axes, keepdims=True))
+
+
+def extreme_share(axes: tuple[int, ...], x: Value, y: Value, g: Value | None) -> Value:
+    return F.mul(extreme_mask(axes, x, y), spread(axes, x, g))
+
+
+def extreme_tangent(axes: tuple[int, ...], x: Value, y: Value, t: Value | None) -> Value:
+    assert t is not None
+    return F.reshape(F.sum_(F.mul(extreme_mask(axes, x, y), t), axes), y.shape)
 
 
 class AxesReduction(Reduction):
@@ -58,6 +95,12 @@ class Sum(AxesReduction):
     def ref(self, x: Any) -> Any:
         return np.sum(wide(x), axis=self.axes, keepdims=self.keepdims, dtype=wide(x).dtype).astype(x.dtype)
 
+    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
+        return (spread(self.axes, inputs[0], cotangents[0]),)
+
+    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
+        return linear_jvp(self, tangents)
+
 
 @register
 class Mean(AxesReduction):
@@ -75,6 +118,13 @@ class Mean(AxesReduction):
             count = prod(x.shape[a] for a in self.axes)
             return (np.sum(wide(x), axis=self.axes, keepdims=self.keepdims) / np.float64(count)).astype(x.dtype)
 
+    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
+        x, = inputs
+        return (F.div(spread(self.axes, x, cotangents[0]), F.count(x, self.axes)),)
+
+    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
+        return linear_jvp(self, tangents)
+
 
 @register
 class Max(AxesReduction):
@@ -88,6 +138,12 @@ class Max(AxesReduction):
 
     def ref(self, x: Any) -> Any:
         return np.max(x, axis=self.axes, keepdims=self.keepdims)
+
+    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
+        return (extreme_share(self.axes, inputs[0], outputs[0], cotangents[0]),)
+
+    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
+        return (extreme_tangent(self.axes, inputs[0], outputs[0], tangents[0]),)
 
 
 @register
@@ -103,6 +159,12 @@ class Min(AxesReduction):
     def ref(self, x: Any) -> Any:
         return np.min(x, axis=self.axes, keepdims=self.keepdims)
 
+    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
+        return (extreme_share(self.axes, inputs[0], outputs[0], cotangents[0]),)
+
+    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
+        return (extreme_tangent(self.axes, inputs[0], outputs[0], tangents[0]),)
+
 
 @register
 class Prod(AxesReduction):
@@ -115,6 +177,22 @@ class Prod(AxesReduction):
 
     def ref(self, x: Any) -> Any:
         return np.prod(wide(x), axis=self.axes, keepdims=self.keepdims, dtype=wide(x).dtype).astype(x.dtype)
+
+    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
+        g = spread(self.axes, inputs[0], cotangents[0])
+        return (F.mul(g, self._others(inputs[0])),)
+
+    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
+        assert tangents[0] is not None
+        return (F.sum_(F.mul(tangents[0], self._others(inputs[0])), self.axes, keepdims=self.keepdims),)
+
+    def _others(self, x: Value) -> Value:
+        """The product of all elements but each one, which must not divide by a zero element."""
+        zero = F.equal(x, 0)
+        zeros = F.sum_(F.cast(zero, x.dtype), self.axes, keepdims=True)
+        rest = Prod(axes=self.axes, keepdims=True)(F.where(zero, 1, x))
+        without = F.where(F.equal(zeros, 0), F.div(rest, F.where(zero, 1, x)), 0)
+        return F.where(F.logical_and(zero, F.equal(zeros, 1)), rest, without)
 
 
 @register
@@ -218,6 +296,19 @@ class Var(AxesReduction):
     def flops(self, x: TensorType) -> Dim:
         return 4 * x.numel
 
+    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
+        x, = inputs
+        return (F.mul(spread(self.axes, x, cotangents[0]), self._slope(x)),)
+
+    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
+        assert tangents[0] is not None
+        return (F.sum_(F.mul(tangents[0], self._slope(inputs[0])), self.axes, keepdims=self.keepdims),)
+
+    def _slope(self, x: Value) -> Value:
+        n = F.count(x, self.axes)
+        over = F.maximum(F.sub(n, self.correction), 0.0) if isinstance(n, Value) else max(n - self.correction, 0.0)
+        return F.div(F.mul(F.sub(x, F.mean(x, self.axes, keepdims=True)), 2), over)
+
 
 @register
 class LogSumExp(AxesReduction):
@@ -249,6 +340,17 @@ class LogSumExp(AxesReduction):
     def flops(self, x: TensorType) -> Dim:
         return 4 * x.numel
 
+    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
+        return (F.mul(spread(self.axes, inputs[0], cotangents[0]), self._share(inputs[0], outputs[0])),)
+
+    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
+        assert tangents[0] is not None
+        return (F.sum_(F.mul(tangents[0], self._share(*inputs, *outputs)), self.axes, keepdims=self.keepdims),)
+
+    def _share(self, x: Value, y: Value) -> Value:
+        """exp(x - y): each element's part of the sum."""
+        return F.exp(F.sub(x, F.reshape(y, reduced_shape(x.shape, self.axes, True))))
+
 
 @register
 class CumSum(Reduction):
@@ -268,3 +370,11 @@ class CumSum(Reduction):
 
     def ref(self, x: Any) -> Any:
         return np.cumsum(wide(x), axis=self.axis, dtype=wide(x).dtype).astype(x.dtype)
+
+    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
+        assert cotangents[0] is not None
+        axes = (self.axis,)
+        return (F.flip(self(F.flip(cotangents[0], axes)), axes),)
+
+    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
+        return linear_jvp(self, tangents)

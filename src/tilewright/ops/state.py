@@ -12,7 +12,8 @@ import numpy as np
 from ..core.dims import Dim
 from ..core.errors import require
 from ..ir.types import TensorType
-from .base import E, S, register
+from . import functions as F
+from .base import E, MaybeValues, S, Values, register
 from .families import General, M, N, bf16, f16, f32, f64, i64, provably_negative, require_axis
 
 
@@ -53,3 +54,18 @@ class UpdateSlice(General):
 
     def flops(self, cache: TensorType, new: TensorType) -> Dim:
         return 0
+
+    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
+        g, (cache, new) = cotangents[0], inputs
+        assert g is not None
+        window = F.zeros(new) if wanted[0] else None
+        taken = F.slice_(g, self.axis, self.start, new.shape[self.axis]) if wanted[1] else None
+        return (None if window is None else self(g, F.cast(window, cache.dtype)), None if taken is None else F.cast(taken, new.dtype))
+
+    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
+        tc, tn = (F.zeros(x) if t is None else t for x, t in zip(inputs, tangents, strict=True))
+        return (self(tc, tn),)
+
+    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
+        cache, new = (F.broadcast_batch(v, b, size) for v, b in zip(inputs, batched, strict=True))
+        return (UpdateSlice(axis=self.axis + 1, start=self.start)(cache, new),)

@@ -7,10 +7,26 @@ import numpy as np
 
 from ..core.dims import Dim, Shape, at_least, product
 from ..core.errors import require
+from ..ir.graph import Value
 from ..ir.layout import Layout
 from ..ir.types import TensorType
-from .base import E, S, register
-from .families import M, N, View, bf16, f32, i64, provably_negative, require_axes, require_axis, require_broadcasts_to, show_shape
+from . import functions as F
+from .base import E, MaybeValues, S, Values, register
+from .families import (
+    M,
+    N,
+    View,
+    behind,
+    bf16,
+    f32,
+    i64,
+    provably_negative,
+    require_axes,
+    require_axis,
+    require_broadcasts_to,
+    show_shape,
+    values_of,
+)
 
 
 @register
@@ -36,6 +52,12 @@ class Reshape(View):
     def views(self, layout: Layout) -> tuple[Layout | None, ...]:
         return (layout.reshape(self.shape),)
 
+    def transposed(self, x: Value, g: Value) -> Value:
+        return F.reshape(g, x.shape)
+
+    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
+        return (F.reshape(inputs[0], (size, *self.shape)),)
+
 
 @register
 class Transpose(View):
@@ -56,6 +78,12 @@ class Transpose(View):
 
     def views(self, layout: Layout) -> tuple[Layout | None, ...]:
         return (layout.permute(self.perm),)
+
+    def transposed(self, x: Value, g: Value) -> Value:
+        return F.transpose(g, tuple(self.perm.index(i) for i in range(len(self.perm))))
+
+    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
+        return (Transpose(perm=(0, *behind(self.perm)))(inputs[0]),)
 
 
 @register
@@ -95,6 +123,22 @@ class Slice(View):
             layout = layout.slice(axis, start, size, step)
         return (layout,)
 
+    def transposed(self, x: Value, g: Value) -> Value:
+        """Zeros around g and, where steps leave elements out, between its elements."""
+        for axis, step in enumerate(self.steps):
+            n = g.shape[axis]
+            if step == 1 or n == 0:
+                continue
+            before, after = g.shape[:axis], g.shape[axis + 1 :]
+            gaps = (*(0,) * (axis + 1), step - 1, *(0,) * len(after))
+            apart = F.pad(F.reshape(g, (*before, n, 1, *after)), (0,) * len(gaps), gaps)
+            g = F.slice_(F.reshape(apart, (*before, n * step, *after)), axis, 0, (n - 1) * step + 1)
+        hi = [d - start - n for d, start, n in zip(x.shape, self.starts, g.shape, strict=True)]
+        return F.pad(g, self.starts, hi)
+
+    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
+        return (Slice(starts=(0, *self.starts), sizes=(size, *self.sizes), steps=(1, *self.steps))(inputs[0]),)
+
 
 @register
 class Expand(View):
@@ -117,6 +161,14 @@ class Expand(View):
     def views(self, layout: Layout) -> tuple[Layout | None, ...]:
         return (layout.expand(self.shape),)
 
+    def transposed(self, x: Value, g: Value) -> Value:
+        return F.sum_to(g, x.shape)
+
+    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
+        x, = inputs
+        new = len(self.shape) - (len(x.shape) - 1)
+        return (F.expand(F.reshape(x, (size, *(1,) * new, *x.shape[1:])), (size, *self.shape)),)
+
 
 @register
 class Flip(View):
@@ -138,6 +190,12 @@ class Flip(View):
         for axis in self.axes:
             layout = layout.flip(axis)
         return (layout,)
+
+    def transposed(self, x: Value, g: Value) -> Value:
+        return self(g)  # type: ignore[no-any-return]
+
+    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
+        return (Flip(axes=behind(self.axes))(inputs[0]),)
 
 
 @register
@@ -170,3 +228,10 @@ class Split(View):
             out.append(layout.slice(self.axis, start, n))
             start = start + n
         return tuple(out)
+
+    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
+        parts = [F.zeros(v) if g is None else g for v, g in zip(outputs, cotangents, strict=True)]
+        return (F.concat(parts, self.axis),)
+
+    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
+        return values_of(Split(axis=self.axis + 1, sizes=self.sizes)(inputs[0]))
