@@ -11,7 +11,6 @@ from os import PathLike
 from typing import Any
 
 from .core.config import load as load_config
-from .core.dtypes import dtype as as_dtype
 from .core.errors import ConfigError
 from .core.signature import Signature
 from .core.target_spec import REFERENCE, TargetSpec
@@ -148,9 +147,9 @@ def compile_graph(graph: Graph, signature: Signature, target: TargetSpec, *, lev
     log = Log()
     with stages.stage("passes"):
         if dtype is not None:
-            from .passes.convert_dtype import convert_dtype
+            from .passes.convert_dtype import convert_dtype, float_dtype
 
-            graph = convert_dtype(graph, as_dtype(dtype))
+            graph = convert_dtype(graph, float_dtype(dtype))
         graph = run_pipeline(graph, target, disable, log, verify=level == "strict")
     validate("passes", level, graph)
     model = Model(graph.name, graph, signature, target, level, stages.seconds)

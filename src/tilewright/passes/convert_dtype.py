@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from .. import ops as o
-from ..core.dtypes import DType
+from ..core.dtypes import ALL, DType
 from ..core.errors import ConfigError
 from ..ir.graph import Graph, Value
 from ..ir.types import TensorType
@@ -19,10 +19,18 @@ from ..ops.base import Op
 from ..ops.structure import ConstantData
 
 
+def float_dtype(name: Any) -> DType:
+    """The dtype that `tw.compile(dtype=...)` names, or the error that lists the choices."""
+    known = [d for d in ALL if d.is_float]
+    found = next((d for d in known if name is d or (isinstance(name, str) and name == d.name)), None)
+    if found is None:
+        choices = ", ".join(repr(d.name) for d in known)
+        raise ConfigError(f"dtype: must be a float dtype, one of {choices}, got {str(name) if isinstance(name, DType) else name!r}")
+    return found
+
+
 def convert_dtype(graph: Graph, dtype: DType) -> Graph:
     """A copy of `graph` whose floats are `dtype`; its inputs and outputs keep their types."""
-    if not dtype.is_float:
-        raise ConfigError(f"dtype: must be a float dtype (bf16, f16, f32 or f64), got {dtype}")
     new, env, casts = Graph(graph.name), dict[Value, Value](), dict[ConstantData, ConstantData]()
     for node in graph.nodes:
         if isinstance(node.op, o.Input):

@@ -134,8 +134,11 @@ def div_mode(c: Context, a: Any, b: Any, *, rounding_mode: str | None = None) ->
 @aten("fmod.Tensor", "fmod.Scalar")
 def fmod(c: Context, a: Any, b: Any) -> Value:
     x, y = c.value(a, c.dtype), c.value(b, c.dtype)
-    rest = c.emit(O.Remainder(), c.emit(O.Abs(), x), c.emit(O.Abs(), y))
-    return c.emit(O.Mul(), c.emit(O.Sign(), x), rest)
+    size = c.emit(O.Abs(), x)
+    rest = c.emit(O.Remainder(), size, c.emit(O.Abs(), y))
+    signed = c.emit(O.Mul(), c.emit(O.Sign(), x), rest)
+    # What is smaller than y is its own rest; -0.0, whose sign a product would lose, among it.
+    return c.emit(O.Where(), c.emit(O.Equal(), rest, size), x, signed) if c.dtype.is_float else signed
 
 
 def _scaled(c: Context, x: Value, alpha: Any) -> Value:

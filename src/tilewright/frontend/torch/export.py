@@ -83,9 +83,12 @@ _NOISE = (
 )
 
 
+_OWN_NAMES = re.compile(r"L\['(\w+)'\]((?:\[[^\]]*\])*)\.size\(\)\[(\d+)\]")  # torch's L['x'].size()[0] is the user's x.shape[0]
+
+
 def explain(error: Exception) -> str:
     """One readable message: the first useful lines of torch's text, the place, and what to do."""
-    text = str(error)
+    text = _OWN_NAMES.sub(r"\1\2.shape[\3]", str(error))
     lines = [line.strip(" -\t") for line in text.splitlines()]
     useful = [line for line in lines if line and not line.startswith(_NOISE)] or [type(error).__name__]
     head = re.sub(r"\s*For more information, run with .*$", "", useful[0])
@@ -96,6 +99,8 @@ def explain(error: Exception) -> str:
     if fixes:
         asked = "; ".join(line.strip() for line in fixes[1].strip().splitlines())
         advice = f"declare the dims as torch suggests: {asked}"
+    elif "must always be equal" in head:
+        advice = "use one Dim for both"
     elif "not a known type" in text:
         head = head.partition(". If this type")[0]
         advice = "return tensors in tuples, lists and dicts (a Hugging Face model: set config.use_cache = False)"
@@ -142,7 +147,8 @@ def complete(tree: Any, values: Any) -> Any:
     if isinstance(values, Mapping) and (tree is None or isinstance(tree, Mapping)):
         return {k: complete((tree or {}).get(k), v) for k, v in values.items()}
     if isinstance(values, (tuple, list)) and (tree is None or (isinstance(tree, (tuple, list)) and len(values) == len(tree))):
-        return [complete(t, v) for t, v in zip(tree or [None] * len(values), values, strict=True)]
+        made = [complete(t, v) for t, v in zip(tree or [None] * len(values), values, strict=True)]
+        return tuple(made) if isinstance(values, tuple) else made
     return tree
 
 

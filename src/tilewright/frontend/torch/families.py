@@ -11,6 +11,7 @@ from . import (
     aten_linear,
     aten_logic,
     aten_norm,
+    aten_recurrent,
     aten_reduce,
     aten_shape,
 )
@@ -24,6 +25,7 @@ FAMILIES = (
     aten_linear,
     aten_logic,
     aten_norm,
+    aten_recurrent,
     aten_reduce,
     aten_shape,
 )

@@ -140,6 +140,7 @@ def from_program(program: Any, *, found: list[Axis] | None = None, params: tuple
     holes = [n for n in module.graph.nodes if n.op == "placeholder"]
     users = [(n, s) for n, s in zip(holes, program.graph_signature.input_specs, strict=True) if s.kind.name == "USER_INPUT"]
     _bind(symbols, users, found or [])
+    _name_sizes(symbols, users)
     for node, spec in zip(holes, program.graph_signature.input_specs, strict=True):
         if spec.kind.name == "USER_INPUT":
             env[node] = _input(graph, symbols, node, leaves, names)
@@ -203,6 +204,21 @@ def _bind(symbols: Symbols, users: list[tuple[Any, Any]], found: list[Axis]) -> 
         ours = a.dim if isinstance(a.dim, Expr) else _from_torch(a.dim)
         if ours is not None:
             symbols.bind(size.node.expr if isinstance(size, torch.SymInt) else size, ours, a.where)
+
+
+def _name_sizes(symbols: Symbols, users: list[tuple[Any, Any]]) -> None:
+    """torch calls sizes s77 and the like. Users see the name of their Dim where torch still knows it, else their input's name and axis."""
+    import torch
+
+    sizes = [(n.name, axis, s.node) for n, _ in users if isinstance(n.meta.get("val"), torch.Tensor)
+             for axis, s in enumerate(n.meta["val"].shape) if isinstance(s, torch.SymInt)]
+    for alone in (True, False):  # sizes that are a symbol first, then symbols that only occur inside expressions
+        for name, axis, node in sizes:
+            known = getattr(node.shape_env, "source_name_to_debug_name", {}).get(f"L['{name}'].size()[{axis}]", "")
+            wanted = known if known.isidentifier() else f"{name}_{axis}"
+            if node.expr.is_Symbol or not alone:
+                for symbol in sorted(node.expr.free_symbols, key=str):
+                    symbols.name(symbol, wanted, f"{name}.shape[{axis}]")
 
 
 def _from_torch(dim: Any) -> Expr | None:

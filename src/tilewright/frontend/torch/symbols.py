@@ -14,7 +14,7 @@ class Symbols:
     def __init__(self, ranges: dict[Any, Any] | None = None) -> None:
         self._known: dict[Any, Dim] = {}  # sympy expression -> dim; starts with symbols, then caches
         self._ranges = ranges or {}
-        self._names: dict[str, Any] = {}
+        self._names: dict[str, tuple[Any, str]] = {}  # our name -> torch's symbol, and where it was declared
 
     def bind(self, expr: Any, ours: Expr, where: str) -> None:
         """Record that torch's `expr`, at `where`, is our `ours` (a symbol, or `a*symbol + b`)."""
@@ -33,13 +33,21 @@ class Symbols:
             raise CompileError(
                 f"torch.export: {where} must equal {self._known[theirs]}, got another symbol {ours_root}; use one Dim for both"
             )
-        if self._names.setdefault(ours_root.name, theirs) != theirs:
-            raise CompileError(
-                f"torch.export: {ours_root} stands for two sizes that differ ({self._names[ours_root.name]}, {theirs}); use two Dims"
-            )
+        other, first = self._names.setdefault(ours_root.name, (theirs, where))
+        if other != theirs:
+            raise CompileError(f"torch.export: {ours_root} stands for two sizes that differ, {first} and {where}; use two Dims")
         self._known[theirs] = root
         if self.dim(expr) != ours:
             raise CompileError(f"torch.export: {where} is {self.dim(expr)} but was declared as {ours}")
+
+    def name(self, symbol: Any, wanted: str, where: str) -> None:
+        """Call torch's `symbol` by a name that its user knows, unless it has one already."""
+        if symbol in self._known:
+            return
+        while wanted in self._names:
+            wanted += "_"
+        self._names[wanted] = (symbol, where)
+        self._known[symbol] = self._fresh(symbol, wanted)
 
     def __call__(self, size: Any) -> Dim:
         """A dim from an int, a SymInt or a sympy expression."""
@@ -81,7 +89,7 @@ class Symbols:
             return a - floordiv(a, b) * b
         raise UnsupportedError(f"torch: size {e} uses {kind}; supported: + - * // % max min")
 
-    def _fresh(self, symbol: Any) -> Dim:
+    def _fresh(self, symbol: Any, ours: str | None = None) -> Dim:
         name = str(symbol)
         if name.startswith(("u", "zuf", "f")) and symbol not in self._ranges:
             raise UnsupportedError(f"torch: size {name} depends on the data; only sizes that follow from input shapes are supported")
@@ -90,4 +98,4 @@ class Symbols:
         if limits is not None:
             lo = max(int(limits.lower), 0)
             hi = int(limits.upper) if limits.upper.is_Integer else UNBOUNDED
-        return sym(name, lo, min(hi, UNBOUNDED))
+        return sym(ours or name, lo, min(hi, UNBOUNDED))
