@@ -120,7 +120,7 @@ class _Printer:
             return f"({', '.join(self.value(v, indent) for v in value)}{',' if len(value) == 1 else ''})"
         if isinstance(value, Graph):
             return self.graph(value, indent)
-        if hasattr(value, "digest"):
+        if hasattr(type(value), "digest"):  # of the class: an instance would compute it
             if value in self.names:
                 return quoted("@", self.names[value])
             return f"{value.type}({', '.join(_element(v, value.type.dtype) for v in value.array.reshape(-1))})"

@@ -77,7 +77,8 @@ def _check_attribute(value: Any, what: str) -> None:
     elif isinstance(value, Expr):
         if not value.symbols:
             raise VerifyError(f"{what} is a constant expression {value}; dims without symbols are ints")
-    elif not (type(value) in PLAIN or isinstance(value, (DType, TensorType, Graph)) or hasattr(value, "digest")):
+    elif not (type(value) in PLAIN or isinstance(value, (DType, TensorType, Graph)) or hasattr(type(value), "digest")):
+        # (the class is asked: an instance would hash its bytes to answer)
         raise VerifyError(f"{what} has the Python type {type(value).__name__}; attributes are plain values, dims, types, data or graphs")
 
 
