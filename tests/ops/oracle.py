@@ -203,6 +203,12 @@ def gather(a: dict[str, Any], x: Any, ids: Any) -> Any:
     return flat.reshape((*x.shape[:axis], *ids.shape, *x.shape[axis + 1 :]))
 
 
+def scatter_add(a: dict[str, Any], x: Any, ids: Any, updates: Any) -> Any:
+    axis = a.get("axis", 0)
+    rows = updates.reshape((*x.shape[:axis], ids.numel(), *x.shape[axis + 1 :]))
+    return torch.index_add(x, axis, ids.reshape(-1), rows)
+
+
 def max_pool(a: dict[str, Any], x: Any) -> Any:
     fn = {1: tf.max_pool1d, 2: tf.max_pool2d}[len(a["kernel"])]
     assert all(lo == hi for lo, hi in a["padding"])
@@ -296,6 +302,7 @@ GENERAL: dict[str, Oracle] = {
     "qexperts": lambda a, x, w, ids: torch.einsum(
         "stk,stnk->stn", x.expand(*ids.shape, a["k"]), unpacked(a, w).to(x.dtype).reshape(a["experts"], a["n"], a["k"])[ids.long()]
     ),
+    "scatter_add": scatter_add,
     "qgather": lambda a, table, ids: unpacked(a, table)[ids.long()],
     "gather": gather,
     "gather_along_axis": lambda a, x, ids: torch.gather(x, a["axis"], ids.long()),

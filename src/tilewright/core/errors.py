@@ -24,6 +24,10 @@ class UnsupportedError(TilewrightError):
     """The model needs something that Tilewright or this target does not have."""
 
 
+class TraceError(TilewrightError):
+    """A traced function did something with a traced value that needs its elements, or used it outside its function."""
+
+
 class CompileError(TilewrightError):
     """A pass, a template or a target rejected the program."""
 

@@ -74,10 +74,12 @@ class Graph:
         self.outputs: list[Value] = []
         self.donated: dict[int, int] = {}  # input -> output that is its next value and lives in the same memory
         self.call_symbols: tuple[Symbol, ...] = ()  # symbols that no shape shows: the call gives their values
+        self.place = ""  # of nodes that are added without one: whoever adds many for one line of the user's code sets it
         self._names: dict[str, int] = {}
 
     def add(self, op: Op, *operands: Value, name: str | None = None, place: str = "") -> Node:
         """Append `op(*operands)`; its type rule runs here and its errors name the op, the operands and the place."""
+        place = place or self.place
         for v in operands:
             if v.node.graph is not self:
                 raise VerifyError(f"{op.name}: operand %{v.name} belongs to another graph")

@@ -32,14 +32,24 @@ from .rope import Rope
 from .rows import Rows
 from .sampling import Sample
 from .scans import CumSum, TopK
+from .scatter import ScatterAdd
 from .state import in_place_updates
 from .template import Template
 from .update import UpdateSlice
 
 TEMPLATES: list[Template] = [
     Matmul(), QDot(), QuantiseRows(), Attention(), Rows(), Gather(), Pointwise(), QMatmul(), QGather(), QExperts(),
-    UpdateSlice(), Sample(), Conv(), Rope(), Concat(), CumSum(), TopK(), Elements(),
+    UpdateSlice(), ScatterAdd(), Sample(), Conv(), Rope(), Concat(), CumSum(), TopK(), Elements(),
 ]
+
+
+def templates_of(target: TargetSpec) -> list[Template]:
+    """The templates of a kind of target, best first."""
+    if target.kind == "cuda":
+        from .cuda.templates import CUDA_TEMPLATES
+
+        return CUDA_TEMPLATES
+    return TEMPLATES
 
 
 def select(graph: Graph, target: TargetSpec) -> Program:
@@ -57,6 +67,7 @@ class Selector:
         self.direct = self._direct_outputs()
         self.in_place = in_place_updates(graph)
         self.memo = Memo(target)
+        self.templates = templates_of(target)
 
     def run(self) -> Program:
         problems = []
@@ -166,13 +177,13 @@ class Selector:
         return Region(node.name, body, operands, made, node.place)
 
     def _template(self, region: Region) -> Template | None:
-        return next((t for t in TEMPLATES if t.matches(region, self.target) is None), None)
+        return next((t for t in self.templates if t.matches(region, self.target) is None), None)
 
     def _region(self, node: Node) -> None:
         probe = self._make_region(node, self._probe)
         template = self._template(probe)
         if template is None:
-            reasons = "; ".join(f"{t.key}: {why.text}" for t in TEMPLATES if (why := t.matches(probe, self.target)) is not None)
+            reasons = "; ".join(f"{t.key}: {why.text}" for t in self.templates if (why := t.matches(probe, self.target)) is not None)
             what = probe.anchor.op.name if probe.anchor is not None else node.op.name
             raise Unserved(f"{what} %{node.name}{f' ({node.place})' if node.place else ''}: {reasons}")
         wanted = template.packs(probe, self.target)

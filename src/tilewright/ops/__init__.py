@@ -40,6 +40,7 @@ from .reductions import All, ArgMax, ArgMin, CumSum, LogSumExp, Max, Mean, Min, 
 from .reductions import Any_ as Any
 from .rounding import Ceil, Floor, Round, Trunc
 from .sampling import Sample
+from .scatter import ScatterAdd
 from .sources import DimValue, Iota
 from .state import UpdateSlice
 from .structure import Constant, ConstantData, Input
@@ -141,6 +142,7 @@ __all__ = [
     "Round",
     "Rsqrt",
     "Sample",
+    "ScatterAdd",
     "Sigmoid",
     "Sign",
     "Silu",

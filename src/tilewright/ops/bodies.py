@@ -19,7 +19,8 @@ class Transforms(Protocol):
     def inline(self, body: Graph, target: Graph, inputs: Sequence[Value]) -> Values:
         """Append a copy of the body to `target`; the values of its outputs."""
 
-    def pull_back(self, body: Graph, target: Graph, inputs: Sequence[Value], cotangents: MaybeValues, wanted: Sequence[bool]) -> MaybeValues:
+    def pull_back(self, body: Graph, target: Graph, inputs: Sequence[Value], cotangents: MaybeValues,
+                  wanted: Sequence[bool]) -> MaybeValues:
         """Append the body's forward and backward pass to `target`: a cotangent for each wanted input (None where it is zero)."""
 
     def split_vjp(self, body: Graph, wanted: Sequence[bool]) -> tuple[Graph, Graph]:
@@ -29,7 +30,8 @@ class Transforms(Protocol):
     def jvp_graph(self, body: Graph, active: Sequence[bool]) -> tuple[Graph, tuple[bool, ...]]:
         """(graph, moved). graph: inputs, then a tangent of each active input -> outputs, then a tangent of each moved output."""
 
-    def batch_graph(self, body: Graph, batched: Sequence[bool], size: Dim, force: Sequence[bool] | None = None) -> tuple[Graph, tuple[bool, ...]]:
+    def batch_graph(self, body: Graph, batched: Sequence[bool], size: Dim,
+                    force: Sequence[bool] | None = None) -> tuple[Graph, tuple[bool, ...]]:
         """(graph, out_batched): the body with an axis of `size` in front of the batched inputs and of the batched outputs. `force` names
         outputs that must be batched."""
 

@@ -29,7 +29,8 @@ class AlongAxis(Composite):
         return x
 
     def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
-        return (dataclasses.replace(self, axis=getattr(self, "axis") + 1)(inputs[0]),)  # noqa: B009
+        shifted: dict[str, Any] = {"axis": self.attrs()["axis"] + 1}
+        return (dataclasses.replace(self, **shifted)(inputs[0]),)
 
 
 def shifted(x: Any, axis: int) -> Any:

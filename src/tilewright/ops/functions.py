@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ..core import dtypes as dt
 from ..core.dims import Dim, product
 from ..core.dtypes import DType
 from ..ir.graph import Graph, Value
@@ -19,7 +20,7 @@ __all__ = [  # noqa: RUF022 - in the order below
     "equal", "logical_and", "logical_or", "logical_not", "where", "neg", "abs_", "exp", "expm1", "log", "log1p", "sqrt", "rsqrt",
     "square", "tanh", "erf", "sigmoid", "relu", "silu", "gelu", "softplus", "cast", "reshape", "transpose", "expand", "slice_",
     "split", "concat", "matmul", "sum_", "mean", "max_", "softmax", "gather", "iota", "dim_value", "full", "zeros", "sum_to", "flip", "pad",
-    "broadcast_batch", "count",
+    "broadcast_batch", "count", "extent", "scatter_add",
 ]
 
 Operand = Value | float | int | bool
@@ -237,6 +238,10 @@ def gather(x: Value, ids: Value, axis: int = 0) -> Value:
     return _one("gather", x, ids, axis=axis)
 
 
+def scatter_add(x: Value, ids: Value, updates: Value, axis: int = 0) -> Value:
+    return _one("scatter_add", x, ids, updates, axis=axis)
+
+
 def iota(graph: Graph, shape: Sequence[Dim], axis: int, dtype: DType, *, start: Dim = 0, step: int = 1) -> Value:
     """start + step * index along axis."""
     return graph.add(REGISTRY["iota"](shape=tuple(shape), axis=axis, dtype=dtype, start=start, step=step)).value  # type: ignore[call-arg]
@@ -286,3 +291,9 @@ def count(x: Value, axes: Sequence[int]) -> Value | float:
     """How many elements of x share an element of its reduction over axes: a number, or a rank-0 value where a dim is symbolic."""
     n = product([x.shape[a] for a in axes])
     return float(n) if isinstance(n, int) else dim_value(x.node.graph, n, x.dtype)
+
+
+def extent(like: Value, dims: Sequence[Dim]) -> Value:
+    """The product of dims as a rank-0 i64, or of `like`'s dtype where that is an integer."""
+    n, dtype = product(list(dims)), like.dtype if like.dtype.is_int else dt.i64
+    return scalar(like.node.graph, n, dtype) if isinstance(n, int) else dim_value(like.node.graph, n, dtype)

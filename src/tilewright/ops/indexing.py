@@ -6,14 +6,17 @@ from typing import Any
 import numpy as np
 
 from ..core import dtypes as dt
-from ..core.dims import Dim
+from ..core.dims import Dim, product
 from ..core.errors import ExecutionError, require
+from ..ir.graph import Value
 from ..ir.types import TensorType
-from .base import E, S, Traits, register
+from . import functions as F
+from .base import E, MaybeValues, S, Traits, Values, register
 from .families import (
     General,
     M,
     N,
+    behind,
     bf16,
     boolean,
     broadcast_shapes,
@@ -26,6 +29,7 @@ from .families import (
     require_axis,
     require_kind,
     require_one_dtype,
+    values_of,
 )
 
 
@@ -33,6 +37,22 @@ def check_indices(op: str, ids: Any, size: int, axis: int) -> None:
     bad = (ids < 0) | (ids >= size)
     if np.any(bad):
         raise ExecutionError(f"{op}: index {int(ids[bad].flat[0])} is out of range for axis {axis} with {size} elements")
+
+
+def merge_cases(x: Value, ids: Value, axis: int) -> tuple[Value, Value]:
+    """x[batch, ..., n, ...] as rows [batch * n, ...] of all cases, and batched indices into those."""
+    size, n = x.shape[0], x.shape[axis + 1]
+    order = (0, axis + 1, *(a for a in range(1, len(x.shape)) if a != axis + 1))
+    rows = F.transpose(x, order)
+    first = F.iota(x.node.graph, (size, *(1,) * (len(ids.shape) - 1)), 0, ids.dtype)
+    return F.reshape(rows, (size * n, *rows.shape[2:])), F.add(ids, F.mul(first, F.extent(ids, (n,))))
+
+
+def move_axes(x: Value, source: int, count: int, target: int) -> Value:
+    """x whose `count` axes at `source` come from indices, the batch first: it goes to the front, the others to `target` behind it."""
+    picked = list(range(source, source + count))
+    rest = [a for a in range(len(x.shape)) if a not in picked]
+    return F.transpose(x, (picked[0], *rest[:target], *picked[1:], *rest[target:]))
 
 
 def require_ids(ids: TensorType) -> None:
@@ -63,6 +83,23 @@ class Gather(General):
     def flops(self, x: TensorType, ids: TensorType) -> Dim:
         return 0
 
+    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
+        x, ids = inputs
+        assert cotangents[0] is not None
+        return F.scatter_add(F.zeros(x), ids, cotangents[0], self.axis), None
+
+    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
+        return (None if tangents[0] is None else self(tangents[0], inputs[1]),)
+
+    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
+        x, ids = inputs
+        if not batched[1]:
+            return (Gather(axis=self.axis + 1)(x, ids),)
+        if batched[0]:
+            x, ids = merge_cases(x, ids, self.axis)
+        axis = 0 if batched[0] else self.axis  # where the indices' axes come out, the batch first among them
+        return (move_axes(Gather(axis=axis)(x, ids), axis, len(ids.shape), self.axis),)
+
 
 @register
 class GatherAlongAxis(General):
@@ -90,6 +127,28 @@ class GatherAlongAxis(General):
 
     def flops(self, x: TensorType, ids: TensorType) -> Dim:
         return 0
+
+    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
+        x, ids = inputs
+        assert cotangents[0] is not None
+        flat = F.scatter_add(F.full(x.node.graph, (x.type.numel,), 0, x.dtype), self._flat(x, ids), cotangents[0], 0)
+        return F.reshape(flat, x.shape), None
+
+    def _flat(self, x: Value, ids: Value) -> Value:
+        """The number of each picked element in row-major order."""
+        total = F.mul(F.cast(ids, dt.i64), F.extent(F.cast(ids, dt.i64), x.shape[self.axis + 1 :]))
+        for a in range(len(x.shape)):
+            if a != self.axis:
+                place = F.iota(ids.node.graph, tuple(n if i == a else 1 for i, n in enumerate(ids.shape)), a, dt.i64)
+                total = F.add(total, F.mul(place, F.extent(place, x.shape[a + 1 :])))
+        return total
+
+    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
+        return (None if tangents[0] is None else self(tangents[0], inputs[1]),)
+
+    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
+        x, ids = (F.broadcast_batch(v, b, size) for v, b in zip(inputs, batched, strict=True))
+        return (GatherAlongAxis(axis=self.axis + 1)(x, ids),)
 
 
 @register
@@ -125,6 +184,37 @@ class Index(General):
     def flops(self, x: TensorType, *ids: TensorType) -> Dim:
         return 0
 
+    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
+        x = inputs[0]
+        assert cotangents[0] is not None
+        rows, flat = self._merged(x, inputs[1:])
+        back = F.scatter_add(F.zeros(rows), flat, cotangents[0], self.axes[0])
+        return (F.reshape(back, x.shape), *(None for _ in self.axes))
+
+    def _merged(self, x: Value, ids: Values) -> tuple[Value, Value]:
+        """x with the indexed axes as one, and the indices into that."""
+        first, last = self.axes[0], self.axes[-1]
+        total: Value | None = None
+        for axis, i in zip(self.axes, ids, strict=True):
+            part = F.mul(F.cast(i, dt.i64), F.extent(F.cast(i, dt.i64), x.shape[axis + 1 : last + 1]))
+            total = part if total is None else F.add(total, part)
+        assert total is not None
+        return F.reshape(x, (*x.shape[:first], product(x.shape[first : last + 1]), *x.shape[last + 1 :])), total
+
+    def decompose(self, x: Value, *ids: Value) -> Value:
+        """Indices that leave their own axis but not the merged one are not noticed."""
+        rows, flat = self._merged(x, ids)
+        return F.gather(rows, flat, self.axes[0])
+
+    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
+        return (None if tangents[0] is None else self(tangents[0], *inputs[1:]),)
+
+    def expands(self, rule: str, active: tuple[bool, ...]) -> bool:
+        return rule == "batch" and any(active[1:])
+
+    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
+        return (Index(axes=behind(self.axes))(*inputs),)
+
 
 @register
 class Concat(General):
@@ -156,6 +246,17 @@ class Concat(General):
     def flops(self, *types: TensorType) -> Dim:
         return 0
 
+    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
+        g = cotangents[0]
+        assert g is not None
+        return F.split(g, self.axis, [v.shape[self.axis] for v in inputs])
+
+    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
+        return (F.concat([F.zeros(v) if t is None else t for v, t in zip(inputs, tangents, strict=True)], self.axis),)
+
+    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
+        return (F.concat([F.broadcast_batch(v, b, size) for v, b in zip(inputs, batched, strict=True)], self.axis + 1),)
+
 
 @register
 class Pad(General):
@@ -183,6 +284,20 @@ class Pad(General):
 
     def flops(self, x: TensorType) -> Dim:
         return 0
+
+    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
+        g, x = cotangents[0], inputs[0]
+        assert g is not None
+        for axis, start in enumerate(self.lo):
+            g = g if g.shape[axis] == x.shape[axis] else F.slice_(g, axis, start, x.shape[axis])
+        return (g,)
+
+    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
+        assert tangents[0] is not None
+        return (F.pad(tangents[0], self.lo, self.hi),)
+
+    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
+        return (F.pad(inputs[0], (0, *self.lo), (0, *self.hi), self.value),)
 
 
 @register
@@ -216,3 +331,15 @@ class TopK(General):
             order = np.argsort(x, axis=self.axis, kind="stable")
         order = np.take(order, np.arange(self.k), axis=self.axis).astype(np.int64)
         return np.take_along_axis(x, order, axis=self.axis), order
+
+    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
+        x, g = inputs[0], cotangents[0]
+        picked = GatherAlongAxis(axis=self.axis)
+        return (None,) if g is None else picked.vjp((x, outputs[1]), (outputs[0],), (g,), (True, False))[:1]
+
+    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
+        assert tangents[0] is not None
+        return GatherAlongAxis(axis=self.axis)(tangents[0], outputs[1]), None
+
+    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
+        return values_of(TopK(k=self.k, axis=self.axis + 1, largest=self.largest)(inputs[0]))

@@ -6,11 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from ..core.dims import Dim, Shape, ceildiv, minimum, product
-from ..core.errors import require
+from ..core.dims import Dim, Shape, ceildiv, maximum, minimum, product
+from ..core.errors import UnsupportedError, require
+from ..ir.graph import Value
 from ..ir.types import TensorType
-from .base import E, S, register
-from .families import General, M, bf16, f32, f64, i32, provably_negative, require_kind
+from . import functions as F
+from .base import E, MaybeValues, S, Values, register
+from .contractions import Conv
+from .families import General, M, bf16, f32, f64, i32, linear_jvp, provably_negative, require_kind
+from .views import Slice
 
 Pairs = tuple[tuple[int, int], ...]
 
@@ -50,6 +54,30 @@ def windows(x: Any, out: Any, kernel: Ints, stride: Ints, padding: Pairs, dilati
     return np.stack(taps)
 
 
+class Taps:
+    """What each kernel tap reads, as slices of the padded operand: for derivatives, which must name the element that a window took."""
+
+    def __init__(self, x: Value, y: Value, kernel: Ints, stride: Ints, padding: Pairs, dilation: Ints) -> None:
+        n = len(kernel)
+        lead, out, self.shape = x.shape[:-n], y.shape[-n:], x.shape
+        ends = [(o - 1) * s + dil * (k - 1) + 1 - lo - d
+                for o, s, dil, k, (lo, _), d in zip(out, stride, dilation, kernel, padding, x.shape[-n:], strict=True)]
+        self.lo = (*(0,) * len(lead), *(lo for lo, _ in padding))
+        self.hi = (*(0,) * len(lead), *(maximum(hi, 0) for hi in ends))
+        steps = (*(1,) * len(lead), *stride)
+        self.slices = [Slice(starts=(*(0,) * len(lead), *(t * dil for t, dil in zip(tap, dilation, strict=True))), sizes=(*lead, *out),
+                             steps=steps) for tap in cartesian(*(range(k) for k in kernel))]
+
+    def padded(self, x: Value, value: float) -> Value:
+        return F.pad(x, self.lo, self.hi, value)
+
+    def inside(self, x: Value) -> Value:
+        """A padded value without its padding."""
+        for axis, (start, d) in enumerate(zip(self.lo, self.shape, strict=True)):
+            x = x if x.shape[axis] == d else F.slice_(x, axis, start, d)
+        return x
+
+
 @register
 class MaxPool(General):
     """Largest element of each window; padding never wins; NaN does."""
@@ -84,6 +112,39 @@ class MaxPool(General):
     def flops(self, x: TensorType) -> Dim:
         return self.infer(x).numel * product(self.kernel)
 
+    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
+        x, g, y = inputs[0], cotangents[0], outputs[0]
+        assert g is not None
+        taps = Taps(x, y, self.kernel, self.stride, self.padding, self.dilation)
+        total: Value | None = None
+        for tap, won in self._winners(taps, x, y):
+            part = tap.transposed(taps.padded(x, 0), F.where(won, g, 0))
+            total = part if total is None else F.add(total, part)
+        assert total is not None
+        return (taps.inside(total),)
+
+    def _winners(self, taps: Taps, x: Value, y: Value) -> list[tuple[Slice, Value]]:
+        """For each tap where it gave the result: the first one that did, as in PyTorch."""
+        padded, taken = taps.padded(x, -np.inf), None
+        found = []
+        for tap in taps.slices:
+            hit = F.equal(tap(padded), y)
+            found.append((tap, hit if taken is None else F.logical_and(hit, F.logical_not(taken))))
+            taken = hit if taken is None else F.logical_or(taken, hit)
+        return found
+
+    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
+        x, t, y = inputs[0], tangents[0], outputs[0]
+        assert t is not None
+        taps = Taps(x, y, self.kernel, self.stride, self.padding, self.dilation)
+        moved, total = taps.padded(t, 0), F.zeros(y)
+        for tap, won in self._winners(taps, x, y):
+            total = F.where(won, tap(moved), total)
+        return (total,)
+
+    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
+        return (self(inputs[0]),)  # leading axes are free
+
 
 @register
 class AvgPool(General):
@@ -110,13 +171,43 @@ class AvgPool(General):
         ones = (1,) * len(self.kernel)
         out = pooled(x.shape, self.kernel, self.stride, self.padding, ones, self.ceil_mode)[-len(self.kernel) :]
         total = np.sum(windows(x.astype(np.float64), out, self.kernel, self.stride, self.padding, ones, 0), axis=0)
-        spatial = np.ones(x.shape[-len(self.kernel) :])
+        with np.errstate(invalid="ignore"):
+            return (total / self._divisors(x.shape[-len(self.kernel) :], out)).astype(x.dtype)
+
+    def _divisors(self, sizes: Any, out: Any) -> Any:
+        spatial = np.ones(sizes)
         if self.count_include_pad:
             spatial = np.pad(spatial, self.padding, constant_values=1)
         unpadded = ((0, 0),) * len(self.kernel) if self.count_include_pad else self.padding
-        count = np.sum(windows(spatial, out, self.kernel, self.stride, unpadded, ones, 0), axis=0)
-        with np.errstate(invalid="ignore"):
-            return (total / count).astype(x.dtype)
+        return np.sum(windows(spatial, out, self.kernel, self.stride, unpadded, (1,) * len(self.kernel), 0), axis=0)
 
     def flops(self, x: TensorType) -> Dim:
         return self.infer(x).numel * (product(self.kernel) + 1)
+
+    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
+        x, g = inputs[0], cotangents[0]
+        assert g is not None
+        n = len(self.kernel)
+        shared = F.div(g, x.node.graph.constant(self._counts(x).astype(x.dtype.np)))
+        single = F.reshape(shared, (product(x.shape[:-n]), 1, *g.shape[-n:]))
+        ends = [(o - 1) * s - lo + k - d
+                for o, s, (lo, _), k, d in zip(g.shape[-n:], self.stride, self.padding, self.kernel, x.shape[-n:], strict=True)]
+        padding = tuple((lo, max(hi, 0)) for (lo, _), hi in zip(self.padding, ends, strict=True))
+        spread = Conv(stride=self.stride, padding=padding, dilation=(1,) * n, transposed=True,
+                      output_padding=tuple(max(-hi, 0) for hi in ends))
+        out = spread(single, F.full(x.node.graph, (1, 1, *self.kernel), 1, x.dtype))
+        return (F.reshape(out, x.shape),)
+
+    def _counts(self, x: Value) -> Any:
+        """How many elements each window averages."""
+        sizes = x.shape[-len(self.kernel) :]
+        if not all(isinstance(d, int) for d in sizes):
+            raise UnsupportedError(f"avg_pool: has a derivative for known sizes only, got {x.type}")
+        out = pooled(sizes, self.kernel, self.stride, self.padding, (1,) * len(self.kernel), self.ceil_mode)
+        return self._divisors(sizes, out)
+
+    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
+        return linear_jvp(self, tangents)
+
+    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
+        return (self(inputs[0]),)

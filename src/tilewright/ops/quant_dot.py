@@ -13,7 +13,7 @@ from ..core.dims import Dim
 from ..core.errors import require
 from ..ir.types import TensorType
 from . import quant
-from .base import E, S, register
+from .base import E, NotSupported, S, register
 from .families import Contraction, General, N, f32, i8, i32, require_kind, u8
 
 BLOCK = 32  # activations that share a scale
@@ -21,10 +21,15 @@ HALF = 16  # activations that share a sum: the smallest group of weights with a 
 FORMATS = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
 
 
+ROUNDED = NotSupported("activations are rounded to codes, which have no derivative; differentiate the product with dequantised weights")
+LEADING = NotSupported("it takes leading axes already; reshape the operand")
+
+
 @register
 class QuantiseRows(General):
     """x[..., K] as codes i8[..., K] (round half to even), scales f32[..., K/32] and sums of codes i32[..., K/16]: x ≈ scale * code."""
 
+    unsupported = {"vjp": ROUNDED, "jvp": ROUNDED, "batch": LEADING}
     samples = [S(f32(3, 64)), S(f32(2, 1, 32)), S(f32(N, 96)), S(f32(0, 32))]
     errors = [E(f32(3, 33), match="the last dim must be a known multiple of 32"), E(i32(3, 32), match="needs float operands")]
 
@@ -56,6 +61,7 @@ class QDot(Contraction):
     n: int
     k: int
     # Sums must be those of the codes, so random samples are all zero; tests/kernels/test_qdot.py multiplies real ones.
+    unsupported = {"vjp": ROUNDED, "jvp": ROUNDED, "batch": LEADING}
     samples = [S(i8(3, 64), f32(3, 2), i32(3, 4), u8(5, 68), format="Q8_0", n=5, k=64, low=(0, 0.01, 0, 0), high=(0, 0.1, 0, 60)),
                S(i8(0, 64), f32(0, 2), i32(0, 4), u8(5, 68), format="Q8_0", n=5, k=64, low=(0, 0.01, 0, 0), high=(0, 0.1, 0, 60))]
     errors = [E(i8(3, 64), f32(3, 2), i32(3, 4), u8(5, 68), format="IQ1_S", n=5, k=64, match="format must be one of"),

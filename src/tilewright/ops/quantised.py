@@ -14,7 +14,7 @@ from ..core import dtypes as dt
 from ..core.dims import Dim
 from ..core.errors import require
 from ..ir.types import TensorType
-from .base import E, S, register
+from .base import E, NotSupported, S, register
 from .families import Contraction, General, N, f16, f32, i32, i64, require_kind, u8
 from .indexing import check_indices, require_ids
 from .quant import FORMATS
@@ -22,6 +22,10 @@ from .quant.iq_tables import grid, signs
 
 BOOKS = {"IQ2_XXS": ("IQ2_XXS", True), "IQ2_XS": ("IQ2_XS", True), "IQ2_S": ("IQ2_S", False), "IQ3_XXS": ("IQ3_XXS", True),
          "IQ3_S": ("IQ3_S", False), "IQ1_S": ("IQ1_S", False), "IQ1_M": ("IQ1_S", False)}
+
+INFERENCE = NotSupported("packed weights are for inference; dequantise them to differentiate")
+CODES = NotSupported("rows of a packed table have no derivative with respect to their codes")
+LEADING = NotSupported("it takes leading axes already; reshape the operand")
 
 
 def row_bytes(name: str, k: int) -> int:
@@ -66,6 +70,7 @@ class QMatmul(Contraction):
     format: str
     n: int
     k: int
+    unsupported = {"vjp": INFERENCE, "jvp": INFERENCE, "batch": LEADING}
     samples = [S(f32(3, 32), u8(5, 34), format="Q8_0", n=5, k=32, low=(-2, 0), high=(2, 60)),
                S(f32(2, 1, 64), u8(3, 40), format="Q4_1", n=3, k=64, low=(-2, 0), high=(2, 60)),
                S(f32(N, 64), u8(4, 36), format="Q4_0", n=4, k=64, low=(-2, 0), high=(2, 60)),
@@ -101,6 +106,7 @@ class QGather(General):
 
     format: str
     k: int
+    unsupported = {"vjp": CODES, "jvp": CODES, "batch": LEADING}
     samples = [S(u8(5, 34), i64(3), format="Q8_0", k=32, low=(0, 0), high=(200, 4)),
                S(u8(4, 20), i32(2, 2), format="Q4_1", k=32, low=(0, 0), high=(200, 3)),
                S(u8(6, 8), i64(N), format="F16", k=4, low=(0, 0), high=(60, 5)),
@@ -133,6 +139,7 @@ class QExperts(Contraction):
     n: int
     k: int
     experts: int
+    unsupported = {"vjp": INFERENCE, "jvp": INFERENCE, "batch": LEADING}
     samples = [S(f32(3, 1, 32), u8(20, 34), i64(3, 2), format="Q8_0", n=5, k=32, experts=4, low=(-2, 0, 0), high=(2, 60, 3)),
                S(f32(N, 2, 32), u8(6, 20), i64(N, 2), format="Q4_1", n=3, k=32, experts=2, low=(-2, 0, 0), high=(2, 60, 1)),
                S(f32(2, 1, 5), u8(9, 10), i32(2, 1), format="BF16", n=3, k=5, experts=3, low=(-2, 0, 0), high=(2, 60, 2))]

@@ -14,7 +14,7 @@ import numpy as np
 from ..core import dtypes as dt
 from ..core.errors import ExecutionError, require
 from ..ir.types import TensorType
-from .base import E, S, register
+from .base import E, NotSupported, S, register
 from .families import General, f16, f32, i32, i64, u8
 
 SETTINGS = ("temperature", "top_p", "min_p", "penalty")  # f32[4]
@@ -51,6 +51,7 @@ class Sample(General):
     penalty), numbers i64[3] (top_k, seed, counter). Temperature 0 takes the largest logit (the first of several); top_k <= 0, top_p >= 1,
     min_p <= 0 and penalty <= 0 or 1 change nothing. A largest logit that is NaN or infinite is an ExecutionError."""
 
+    unsupported = {"batch": NotSupported("a call draws one token from one row of logits")}
     samples = [S(f32(7), u8(7), f32(4), i64(3), low=(-3, 0, 0.2, 0), high=(3, 1, 1, 5)),
                S(f32(150), u8(150), f32(4), i64(3), low=(-6, 0, 0.5, 1), high=(6, 1, 1.5, 40)),
                S(f32(64), u8(64), f32(4), i64(3), low=(-2, 0, 0.1, -3), high=(2, 1, 1, 0)),

@@ -1,0 +1,19 @@
+"""Enters the transforms where the rules of ops with a body find them (`ops/bodies.py`)."""
+from __future__ import annotations
+
+from ..ops import bodies
+from .batch import batch_graph
+from .inline import inline
+from .jvp import jvp_graph
+from .vjp import pull_back, split_vjp
+
+
+class GraphTransforms:
+    inline = staticmethod(inline)
+    pull_back = staticmethod(pull_back)
+    split_vjp = staticmethod(split_vjp)
+    jvp_graph = staticmethod(jvp_graph)
+    batch_graph = staticmethod(batch_graph)
+
+
+bodies.Slot.transforms = GraphTransforms()

@@ -1,0 +1,40 @@
+"""Copying a graph into another one: what every transform does with its result."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..core.errors import UnsupportedError
+from ..ir.graph import Graph, Node, Value, subgraph
+from ..ops.base import Op, Values
+from ..ops.families import values_of
+
+
+def inline(body: Graph, target: Graph, inputs: Sequence[Value]) -> Values:
+    """Append what the body's outputs need to `target`; the values of its outputs there."""
+    env = dict(zip(body.inputs, inputs, strict=True))
+    body.copy_into(target, env, subgraph(body.outputs))
+    return tuple(env[v] for v in body.outputs)
+
+
+def prune(graph: Graph) -> Graph:
+    """Drop the nodes that no output needs; inputs stay."""
+    needed = set(subgraph(graph.outputs)) | {v.node for v in graph.inputs}
+    graph.nodes = [n for n in graph.nodes if n in needed]
+    return graph
+
+
+RULES = {"vjp": "reverse-mode derivative", "jvp": "forward-mode derivative", "batch": "batching rule"}
+
+
+def expansion(node: Node, rule: str) -> Graph:
+    """The node's op in plainer ops, as a graph of its own; an error that names the op where it has neither them nor the rule."""
+    op = node.op
+    if rule in op.unsupported or type(op).decompose is Op.decompose:
+        why = f": {op.unsupported[rule].reason}" if rule in op.unsupported else ""
+        where = f" ({node.place})" if node.place else ""
+        raise UnsupportedError(f"{op.name}: has no {RULES[rule]}{why}{where}")
+    made = Graph(op.name)
+    made.place = node.place
+    inputs = [made.input(v.type, f"x{i}") for i, v in enumerate(node.operands)]
+    made.outputs = list(values_of(op.decompose(*inputs)))
+    return made

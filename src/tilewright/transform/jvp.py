@@ -1,0 +1,63 @@
+"""Forward mode: tangents travel beside the values they belong to."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..core.errors import UnsupportedError
+from ..ir.graph import Graph, Node, Value
+from ..ops import functions as F
+from .inline import expansion, prune
+
+
+class Push:
+    """A forward pass into `graph` with the tangents of its values; a value without one does not move."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.tangents: dict[Value, Value] = {}
+
+    def run(self, body: Graph, env: dict[Value, Value]) -> None:
+        for n in body.nodes:
+            if n.values[0] not in env:
+                self._node(n, env)
+
+    def _node(self, n: Node, env: dict[Value, Value]) -> None:
+        operands = tuple(env[v] for v in n.operands)
+        given = tuple(self.tangents.get(v) for v in operands)
+        active = tuple(t is not None for t in given)
+        moving = any(active) and any(v.dtype.kind in "fc" for v in n.values)
+        if moving and n.op.expands("jvp", active):
+            made = expansion(n, "jvp")
+            inner = dict(zip(made.inputs, operands, strict=True))
+            self.run(made, inner)
+            env.update((v, inner[out]) for v, out in zip(n.values, made.outputs, strict=True))
+            return
+        copy = self.graph.add(n.op, *operands, name=n.name, place=n.place)
+        env.update(zip(n.values, copy.values, strict=True))
+        if not moving:
+            return
+        self.graph.place = n.place
+        try:
+            found = n.op.jvp(operands, copy.values, given)
+        except UnsupportedError as e:
+            raise UnsupportedError(f"{e}{f' ({n.place})' if n.place else ''}") from None
+        for v, t in zip(copy.values, found, strict=True):
+            if t is not None and v.dtype.kind in "fc":
+                self.tangents[v] = F.expand(t, v.shape)
+        self.graph.place = ""
+
+
+def jvp_graph(body: Graph, active: Sequence[bool]) -> tuple[Graph, tuple[bool, ...]]:
+    """(graph, moved). graph: inputs, then a tangent of each active input -> outputs, then a tangent of each moved output."""
+    made = Graph(f"{body.name}_jvp")
+    push, env = Push(made), dict[Value, Value]()
+    for v in body.inputs:
+        env[v] = made.input(v.type, v.name)
+    for v, a in zip(body.inputs, active, strict=True):
+        if a:
+            push.tangents[env[v]] = made.input(v.type, f"t_{v.name}")
+    push.run(body, env)
+    outputs = [env[v] for v in body.outputs]
+    moved = tuple(v in push.tangents for v in outputs)
+    made.outputs = [*outputs, *(push.tangents[v] for v in outputs if v in push.tangents)]
+    return prune(made), moved

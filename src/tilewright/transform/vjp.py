@@ -1,0 +1,152 @@
+"""Reverse mode: a graph's forward pass with the cotangents of its inputs appended.
+
+The forward pass is copied node by node; an op whose rule goes through its decomposition is replaced by it, and one that wants to save
+something by the op that returns it. Then the rules run backwards and their results are summed per value.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..core.errors import UnsupportedError
+from ..ir.graph import Graph, Node, Value, subgraph
+from ..ops import functions as F
+from ..ops.base import MaybeValues
+from .inline import expansion, inline, prune
+
+Active = tuple[bool, ...]
+
+
+class Tape:
+    """A forward pass into `graph`, and what has to be undone."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.active: set[Value] = set()
+        self.steps: list[tuple[Node, Active]] = []
+
+    def forward(self, body: Graph, env: dict[Value, Value]) -> None:
+        for n in body.nodes:
+            if n.values[0] not in env:
+                self._node(n, env)
+
+    def _node(self, n: Node, env: dict[Value, Value]) -> None:
+        operands = tuple(env[v] for v in n.operands)
+        active = tuple(v in self.active for v in operands)
+        if not any(active) or not any(v.dtype.kind in "fc" for v in n.values):
+            copy = self.graph.add(n.op, *operands, name=n.name, place=n.place)
+            env.update(zip(n.values, copy.values, strict=True))
+        elif n.op.expands("vjp", active):
+            made = expansion(n, "vjp")
+            inner = dict(zip(made.inputs, operands, strict=True))
+            self.forward(made, inner)
+            env.update((v, inner[out]) for v, out in zip(n.values, made.outputs, strict=True))
+        else:
+            saving = self.graph.add(n.op.for_vjp(), *operands, name=n.name, place=n.place)
+            self.steps.append((saving, active))
+            self.active.update(v for v in saving.values if v.dtype.kind in "fc")
+            env.update(zip(n.values, saving.values, strict=False))  # further outputs are what the rule saves
+
+    def backward(self, cotangents: dict[Value, Value]) -> None:
+        """Enter the cotangent of every active value, given those of the outputs."""
+        for node, active in reversed(self.steps):
+            given = tuple(cotangents.get(v) for v in node.values)
+            if all(g is None for g in given):
+                continue
+            self.graph.place = node.place
+            try:
+                found = node.op.vjp(node.operands, node.values, given, active)
+            except UnsupportedError as e:
+                raise UnsupportedError(f"{e}{f' ({node.place})' if node.place else ''}") from None
+            for v, wanted, g in zip(node.operands, active, found, strict=True):
+                if wanted and g is not None:
+                    g = F.sum_to(g, v.shape)
+                    cotangents[v] = F.add(cotangents[v], g) if v in cotangents else g
+        self.graph.place = ""
+
+
+def differentiable(v: Value) -> bool:
+    return v.dtype.kind in "fc"
+
+
+def vjp_graph(body: Graph, wanted: Sequence[bool], *, with_outputs: bool = False) -> tuple[Graph, tuple[bool, ...]]:
+    """(graph, found). graph: the inputs, then a cotangent of each float output -> [outputs, then] a cotangent of each wanted input that
+    the outputs depend on; `found` says which of the wanted these are."""
+    made = Graph(f"{body.name}_vjp")
+    tape, env = Tape(made), dict[Value, Value]()
+    for v, want in zip(body.inputs, wanted, strict=True):
+        env[v] = made.input(v.type, v.name)
+        if want and differentiable(v):
+            tape.active.add(env[v])
+    tape.forward(body, env)
+    cotangents: dict[Value, Value] = {}
+    for v in body.outputs:
+        if differentiable(v):
+            g = made.input(v.type, f"d_{v.name}")
+            out = env[v]
+            cotangents[out] = F.add(cotangents[out], g) if out in cotangents else g
+    tape.backward(cotangents)
+    grads = [cotangents.get(env[v]) for v, want in zip(body.inputs, wanted, strict=True) if want]
+    made.outputs = [*(env[v] for v in body.outputs if with_outputs), *(g for g in grads if g is not None)]
+    return prune(made), tuple(g is not None for g in grads)
+
+
+def pull_back(body: Graph, target: Graph, inputs: Sequence[Value], cotangents: MaybeValues, wanted: Sequence[bool]) -> MaybeValues:
+    """Append the body's forward and backward pass to `target`: a cotangent for each wanted input (None where it is zero)."""
+    graph, found = vjp_graph(body, wanted)
+    given = [F.full(target, v.shape, 0, v.dtype) if g is None else g
+             for v, g in zip(body.outputs, cotangents, strict=True) if differentiable(v)]
+    made = iter(inline(graph, target, [*inputs, *given]))
+    hits = iter(found)
+    return tuple(next(made) if w and next(hits) else None for w in wanted)
+
+
+def split_vjp(body: Graph, wanted: Sequence[bool]) -> tuple[Graph, Graph]:
+    """(forward, backward). forward: inputs -> outputs, then residuals. backward: residuals, then a cotangent of each float output -> a
+    cotangent of each wanted input (zeros where nothing depends on it)."""
+    whole, found = vjp_graph(body, wanted, with_outputs=True)
+    count = len(body.inputs)
+    late = dependents(whole, whole.inputs[count:])
+    outputs, grads = whole.outputs[: len(body.outputs)], iter(whole.outputs[len(body.outputs) :])
+    forward, backward = Graph(f"{body.name}_forward"), Graph(f"{body.name}_backward")
+    early = dict(zip(whole.inputs[:count], (forward.input(v.type, v.name) for v in whole.inputs[:count]), strict=True))
+    whole.copy_into(forward, early, [n for n in whole.nodes if n not in late and n.values[0] not in whole.inputs])
+    env: dict[Value, Value] = {}
+    residuals: list[Value] = []
+    needed = set(subgraph(whole.outputs[len(body.outputs) :]))
+    for n in whole.nodes:
+        if n in late and n in needed:
+            for v in n.operands:
+                if v.node not in late and v not in env:
+                    if v.node.op.traits.source and v not in whole.inputs:
+                        whole.copy_into(backward, env, [v.node])
+                    else:
+                        residuals.append(v)
+                        env[v] = backward.input(v.type, f"r{len(residuals) - 1}")
+    for v in whole.inputs[count:]:
+        env[v] = backward.input(v.type, v.name)
+    whole.copy_into(backward, env, [n for n in whole.nodes if n in late and n in needed])
+    backward.nodes.sort(key=lambda n: n.values[0] not in backward.inputs)  # inputs first; the sort is stable
+    forward.outputs = [*(early[v] for v in outputs), *(early[v] for v in residuals)]
+    hits = iter(found)
+    backward.outputs = []
+    for v, want in zip(body.inputs, wanted, strict=True):
+        if want:
+            hit = next(hits)
+            backward.outputs.append(_backward_value(next(grads), whole, env, backward) if hit else F.full(backward, v.shape, 0, v.dtype))
+    return prune(forward), backward
+
+
+def _backward_value(v: Value, whole: Graph, env: dict[Value, Value], backward: Graph) -> Value:
+    """A gradient that does not depend on any cotangent (a constant, or nothing at all) is computed in the backward graph too."""
+    if v not in env:
+        whole.copy_into(backward, env, [n for n in subgraph([v]) if n.values[0] not in env])
+    return env[v]
+
+
+def dependents(graph: Graph, values: Sequence[Value]) -> set[Node]:
+    """The nodes that depend on any of `values`, their own included."""
+    found = {v.node for v in values}
+    for n in graph.nodes:
+        if any(v.node in found for v in n.operands):
+            found.add(n)
+    return found
