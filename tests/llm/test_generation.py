@@ -105,12 +105,13 @@ def test_the_context_has_an_end(llm: Any) -> None:
 
 
 def test_a_generation_fills_the_context_exactly(llm: Any) -> None:
-    stream = llm.generate([1] * 60)
-    stream.ends = frozenset()
-    list(stream)
-    assert len(stream.ids) == 5
-    assert stream.state.length == 64
-    assert stream.finish_reason == "length"
+    for most, reason in ((None, "context"), (1000, "context"), (6, "context"), (5, "length"), (0, "length")):
+        stream = llm.generate([1] * 60, max_tokens=most)
+        stream.ends = frozenset()
+        list(stream)
+        assert len(stream.ids) == (5 if most is None else min(most, 5))
+        assert stream.state.length == (64 if most != 0 else 0)
+        assert stream.finish_reason == reason
 
 
 def test_logits_that_are_not_numbers_are_an_error() -> None:

@@ -63,17 +63,11 @@ def test_the_commands(folder: tuple[Path, Any], capsys: pytest.CaptureFixture[st
     options = ["--max-tokens", "6", "--temperature", "0.8", "--seed", "2", "--context", "48"]
     assert main(["generate", path, "Hello", *options]) == 0
     first = capsys.readouterr()
-    assert "5 tokens in" in first.err
+    assert "prompt 5 tokens at" in first.err
     assert main(["generate", path, "Hello", *options, "--quiet"]) == 0
     assert capsys.readouterr().out == first.out
     assert main(["chat", path, "--once", "Hi", "--max-tokens", "4"]) == 0
-    assert "out (" in capsys.readouterr().err
-    assert main(["bench-llm", path, "--prompt", "12", "--decode", "3", "--rounds", "1", "--json"]) == 0
-    row = json.loads(capsys.readouterr().out)
-    assert row["prompt_tokens_per_second"] > 0
-    assert row["decode_tokens_per_second"] > 0
-    assert main(["generate", path, "x" * 200, "--context", "48"]) == 1
-    assert "the prompt has 200 tokens" in capsys.readouterr().err
+    assert "tokens out" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("options", "message"), [

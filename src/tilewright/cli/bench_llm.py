@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ..llm.model import LLM
 
 BANDWIDTH_BYTES = 256 << 20
+FIRST = 16  # tokens of the prompt before decoding, and of that of the first token's time
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,14 +52,14 @@ def bandwidth(threads: int) -> float:
 
 
 def measure(llm: LLM, prompt: int, decode: int, rounds: int) -> dict[str, float]:
-    ids = [int(i) for i in np.random.default_rng(0).integers(0, llm.vocab, max(prompt, 1))]
+    ids = [int(i) for i in np.random.default_rng(0).integers(0, llm.vocab, max(prompt, FIRST))]
     reading, decoding, first = [], [], []
-    llm.feed(llm.start(), ids)
+    llm.feed(llm.start(), ids[:prompt])
     for _ in range(rounds):
         began = time.perf_counter()
-        llm.feed(llm.start(), ids)
-        reading.append(len(ids) / (time.perf_counter() - began))
-        stream = llm.generate(ids[:16], max_tokens=decode + 1)
+        llm.feed(llm.start(), ids[:prompt])
+        reading.append(prompt / (time.perf_counter() - began))
+        stream = llm.generate(ids[:FIRST], max_tokens=decode + 1)
         stream.ends = frozenset()  # decode on, whatever comes
         began = time.perf_counter()
         stream.step()
@@ -75,15 +76,23 @@ def measure(llm: LLM, prompt: int, decode: int, rounds: int) -> dict[str, float]
 
 
 def run(args: argparse.Namespace) -> int:
+    from ..core.errors import ConfigError
+
+    if min(args.prompt, args.decode, args.rounds) < 1:
+        raise ConfigError(f"bench-llm: prompt, decode and rounds must be at least 1, got {args.prompt}, {args.decode} and {args.rounds}")
     with open_llm(args) as llm:
-        row = measure(llm, min(args.prompt, llm.context_length), min(args.decode, llm.context_length - 17), args.rounds)
+        need = max(args.prompt, args.decode + FIRST)
+        if need > llm.context_length:
+            raise ConfigError(f"bench-llm: a prompt of {args.prompt}, and {args.decode} tokens after one of {FIRST}, need a context of "
+                              f"{need}, got {llm.context_length}; give a larger --context or smaller numbers")
+        row = measure(llm, args.prompt, args.decode, args.rounds)
         if args.json:
             print(json.dumps({"model": llm.name, "threads": llm.session.threads, **row}))
             return 0
         print(f"{llm!r} on {llm.session.threads} threads, {llm.weight_bytes / 1e6:.1f} MB of weights")
         print(f"prompt of {args.prompt:<5d} {row['prompt_tokens_per_second']:10.1f} tokens/s")
         print(f"decode {args.decode:<8d} {row['decode_tokens_per_second']:10.1f} tokens/s")
-        print(f"first token     {row['first_token_seconds'] * 1e3:10.1f} ms (prompt of 16)")
+        print(f"first token     {row['first_token_seconds'] * 1e3:10.1f} ms (prompt of {FIRST})")
         print(f"weights at {row['weight_bytes_per_second'] / 1e9:.1f} GB/s while decoding, {row['memory_share']:.0%} of the measured "
               f"{row['memory_bytes_per_second'] / 1e9:.1f} GB/s")
     return 0

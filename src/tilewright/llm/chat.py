@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any, NoReturn
 
 from ..core.errors import FormatError, InputError
+from .packages import need
 from .tokenizer import Tokenizer
 
 CHATML = (
@@ -40,6 +41,7 @@ def render_chat(
     """
     if not template:
         raise InputError("chat: the model has no chat template; pass one (tilewright.llm.chat.CHATML for models trained on ChatML)")
+    need("jinja2", "chat")
     from jinja2 import TemplateError
 
     values = {

@@ -23,7 +23,8 @@ Array = np.ndarray[Any, Any]
 
 
 class Stream(Iterator[str]):
-    """An iterator over pieces of text. `ids` are the tokens so far, `finish_reason` is "stop", "length" or None; the times are seconds."""
+    """An iterator over pieces of text. `ids` are the tokens so far, `finish_reason` is "stop", "length" (max_tokens), "context"
+    (the context is full) or None; the times are seconds."""
 
     def __init__(self, llm: LLM, prompt: Array, sampling: Sampling, max_tokens: int | None, stops: tuple[str, ...], state: State) -> None:
         room = llm.context_length - state.length - len(prompt)
@@ -36,7 +37,8 @@ class Stream(Iterator[str]):
         self.ids: list[int] = []
         self.finish_reason: str | None = None
         self.prompt_seconds = self.decode_seconds = 0.0
-        self.max_tokens = room + 1 if max_tokens is None else max_tokens
+        self.max_tokens = room + 1 if max_tokens is None else min(max_tokens, room + 1)  # the last token is shown, not fed
+        self._limit = "length" if max_tokens is not None and max_tokens <= room + 1 else "context"
         self.sampler = Sampler(sampling, llm.vocab)
         self.sampler.note(prompt.tolist())
         self._text, self._filter = llm.tokenizer.stream(), StopFilter(stops)
@@ -55,7 +57,7 @@ class Stream(Iterator[str]):
     def step(self) -> str:
         """One token: the text that can be shown now, perhaps none."""
         if len(self.ids) >= self.max_tokens:
-            return self._end("length")
+            return self._end(self._limit)
         if not self.ids:
             began = time.perf_counter()
             token = self.llm.advance(self.state, self.prompt, self.sampler, self._logits)

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..core.errors import FormatError, UnsupportedError
 from ..frontend.gguf import GGUFFile, Metadata
+from .packages import need
 from .tokenizer import SpecialIds, Tokenizer
 from .tokenizer_library import library_encoder, library_errors
 from .tokenizer_pieces import byte_level, sentence_piece
@@ -108,6 +109,7 @@ def _eats_space(m: Metadata, tokens: Sequence[str]) -> frozenset[str]:
 
 
 def _byte_pairs(by_text: Mapping[str, int], m: Metadata, pre: PreTokenizer) -> Encoder:
+    need("tokenizers", "tokenizer")
     from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
     merges: list[tuple[str, str]] = []
@@ -134,6 +136,7 @@ def _score_merges(tokens: Sequence[str], by_text: Mapping[str, int], scores: Seq
 
 
 def _unigram(tokens: Sequence[str], scores: Sequence[float], m: Metadata, ids: SpecialIds, *, space: bool) -> Encoder:
+    need("tokenizers", "tokenizer")
     from tokenizers import Tokenizer, models, normalizers
 
     entries = [(t, float(s)) for t, s in zip(tokens, scores, strict=True)]

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..core.errors import FormatError, UnsupportedError
 from ..frontend.safetensors import HFFolder
+from .packages import need
 from .tokenizer import SpecialIds, Tokenizer
 from .tokenizer_library import library_encoder, library_errors
 from .tokenizer_pieces import byte_level, sentence_piece
@@ -17,6 +18,7 @@ from .tokenizer_special import CONTROL, NORMAL, UNUSED, USER_DEFINED
 
 def tokenizer_from_folder(folder: HFFolder) -> Tokenizer:
     """Read `tokenizer.json`, `tokenizer_config.json`, `generation_config.json` and `chat_template.jinja`."""
+    need("tokenizers", "tokenizer")
     from tokenizers import Tokenizer as Fast
 
     path = folder.path / "tokenizer.json"
