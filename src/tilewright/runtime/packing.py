@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 
 from ..core.errors import CompileError
 from ..ir.types import TensorType
 from ..kernels.launch import ConstBuffer, Packed
-from ..kernels.strips import pack_strips, strip_shape
+from ..kernels.strips import strip_shape
 from ..kernels.unstrip import unpack_strips
 from .memory import Allocation
 
@@ -22,6 +23,9 @@ Array = np.ndarray[Any, Any]
 ALIGNMENT = 64
 IN_PLACE_ALIGNMENT = 16  # what a plain constant needs to be used where it lies
 SPLIT_BYTES = 1 << 20  # a packing task for a thread
+
+# Packed forms that some executable holds, so that another program over the same constants (a batch, an adapter) packs nothing twice.
+_held: WeakKeyDictionary[Any, dict[Packed, ref[Array]]] = WeakKeyDictionary()
 
 
 def packed_shape(shape: Sequence[int], packed: Packed) -> tuple[int, ...]:
@@ -75,11 +79,14 @@ def pack_constants(constants: Sequence[ConstBuffer], *, threads: int = 2) -> lis
     for i, c in enumerate(constants):
         if usable_in_place(c.data.array, c.packed):
             storages[i] = c.data.array
+        elif (held := _held.get(c.data, {}).get(c.packed)) is not None and (known := held()) is not None:
+            storages[i] = known
         else:
             offsets[i] = total
             total += -(-packed_bytes(c.data.type, c.packed) // ALIGNMENT) * ALIGNMENT
     block = Allocation(total).array(np.uint8, (total,))
     tasks: list[tuple[ConstBuffer, Array, int, int]] = []
+    strips: list[tuple[Array, str, Array]] = []
     for i, offset in offsets.items():
         c = constants[i]
         shape, dtype = packed_shape(c.data.array.shape, c.packed), c.data.array.dtype
@@ -87,15 +94,24 @@ def pack_constants(constants: Sequence[ConstBuffer], *, threads: int = 2) -> lis
         storages[i] = out
         if c.packed.form == "plain":
             tasks.append((c, out, 0, 0))
+        elif c.packed.form == "strips":
+            strips.append((c.data.array, c.packed.format, out))
         else:
             step = max(1, SPLIT_BYTES // max(1, shape[1] * shape[2] * dtype.itemsize))
             tasks.extend((c, out, p, min(p + step, shape[0])) for p in range(0, shape[0], step))
+    if strips:
+        from .strip_packing import pack_all
+
+        pack_all(strips)
     if threads > 1 and total > 2 * SPLIT_BYTES:
         with ThreadPoolExecutor(threads, thread_name_prefix="tilewright-pack") as pool:  # NumPy copies without the GIL
             list(pool.map(_fill, tasks))
     else:
         for task in tasks:
             _fill(task)
+    for i in offsets:
+        if (made := storages[i]) is not None:
+            _held.setdefault(constants[i].data, {})[constants[i].packed] = ref(made)
     return [s for s in storages if s is not None]
 
 
@@ -103,7 +119,5 @@ def _fill(task: tuple[ConstBuffer, Array, int, int]) -> None:
     constant, out, first, last = task
     if constant.packed.form == "plain":
         np.copyto(out, constant.data.array)
-    elif constant.packed.form == "strips":
-        pack_strips(constant.data.array, constant.packed.format, out, first, last)
     else:
         pack_panels(constant.data.array, constant.packed, out, first, last)

@@ -1,0 +1,33 @@
+"""Programs over the same constants share their packed form while one of them holds it."""
+from __future__ import annotations
+
+import gc
+import weakref
+
+import numpy as np
+
+from tilewright.core.dtypes import u8
+from tilewright.kernels.launch import Buffer, ConstBuffer, Packed
+from tilewright.kernels.strips import LANES, pack_strips, strip_shape
+from tilewright.ops.structure import ConstantData
+from tilewright.runtime.packing import pack_constants
+
+
+def _constants(data: list[ConstantData]) -> list[ConstBuffer]:
+    return [ConstBuffer(d, Buffer(d.name, "const", 0, i), Packed("strips", LANES, False, "Q4_1")) for i, d in enumerate(data)]
+
+
+def test_shared_while_held() -> None:
+    data = [ConstantData(np.random.default_rng().integers(0, 256, (n, 60)).astype(u8.np), f"w{n}") for n in (16, 37)]
+    first = pack_constants(_constants(data))
+    again = pack_constants(_constants(data[::-1]))
+    assert [a is b for a, b in zip(first, again[::-1], strict=True)] == [True, True]
+    for d, a in zip(data, first, strict=True):
+        want = np.empty(strip_shape("Q4_1", *d.array.shape), np.uint8)
+        pack_strips(d.array, "Q4_1", want, 0, len(want))
+        np.testing.assert_array_equal(a, want)
+    alive = weakref.ref(first[0])
+    del first, again, a
+    gc.collect()
+    assert alive() is None, "nobody runs on it: the memory goes back"
+    assert pack_constants(_constants(data))[1].shape == (3, 3, 320)
