@@ -16,6 +16,7 @@ define i64 @tw_run(ptr %job) #0 {{
 entry:
 {job("pool", L.JOB_POOL, "ptr")}{job("patches", L.JOB_PATCHES, "ptr")}{job("pcount", L.JOB_PATCH_COUNT)}\
 {job("io", L.JOB_IO, "ptr")}{job("light", L.JOB_LIGHT)}{job("error", L.JOB_ERROR, "ptr")}{job("wish", L.JOB_THREADS)}\
+{job("long", L.JOB_LONG)}\
   br label %patch
 patch:
   %p = phi i64 [ 0, %entry ], [ %p1, %patching ]
@@ -33,11 +34,18 @@ patching:
   br label %patch
 clear:
   %haserr = icmp ne ptr %error, null
-  br i1 %haserr, label %wipe, label %choose
+  br i1 %haserr, label %wipe, label %foresee
 wipe:
   store <{L.ERROR_WORDS} x i64> zeroinitializer, ptr %error, align 8
+  br label %foresee
+foresee:
+  %lengthy = icmp ne i64 %long, 0
+  br i1 %lengthy, label %watch, label %choose
+watch:
+  %armed = call i1 @arm(ptr %job)
   br label %choose
 choose:
+  %guarded = phi i1 [ false, %foresee ], [ %armed, %watch ]
   %single = icmp sle i64 %wish, 1
   br i1 %single, label %one, label %many
 one:
@@ -133,6 +141,13 @@ after:
 finish:
   %r = phi i64 [ %r1, %one ], [ %rm, %after ]
   %extra = phi i64 [ 0, %one ], [ %missing, %after ]
+  %startp = getelementptr i8, ptr %job, i64 {L.JOB_START * 8}
+  store i64 0, ptr %startp, align 8
+  br i1 %guarded, label %unwatch, label %result
+unwatch:
+  call void @disarm(ptr %job)
+  br label %result
+result:
   %stopped = and i64 %r, 1
   %st1 = or i64 %stopped, %extra
   br i1 %haserr, label %inspect, label %return
@@ -143,7 +158,7 @@ inspect:
   %st2 = or i64 %st1, %errbit
   br label %return
 return:
-  %status = phi i64 [ %st1, %finish ], [ %st2, %inspect ]
+  %status = phi i64 [ %st1, %result ], [ %st2, %inspect ]
   ret i64 %status
 }}
 """

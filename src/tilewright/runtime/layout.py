@@ -11,7 +11,8 @@ PATCH_WORDS = 3
 
 # job
 (JOB_THUNKS, JOB_COUNT, JOB_PATCHES, JOB_PATCH_COUNT, JOB_THREADS, JOB_SCRATCH, JOB_SCRATCH_STRIDE,
- JOB_CANCEL, JOB_ERROR, JOB_PROFILE, JOB_POOL, JOB_IO, JOB_LIGHT) = range(13)
+ JOB_CANCEL, JOB_ERROR, JOB_PROFILE, JOB_POOL, JOB_IO, JOB_LIGHT,
+ JOB_LONG, JOB_START, JOB_STOPPED) = range(16)  # watch for Ctrl-C · the first thunk to run · the thunk before which a run was cancelled
 JOB_WORDS = 16
 ERROR_WORDS = 4
 INDEX_OUT_OF_RANGE, BAD_LOGITS = 1, 2  # codes in the first word of an error block

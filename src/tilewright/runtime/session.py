@@ -219,11 +219,13 @@ class Session:
             self._free.append(workspace)
 
     def settle(self, status: int, workspace: Workspace) -> None:
-        """A run that was cancelled is an interrupt; missing workers are started for the next run."""
+        """A run that a signal stopped goes on where it was: Python's handlers have run by now, and had they raised, nobody would have
+        come here. Missing workers are started for the next run."""
         assert self._pool is not None
-        if status & L.CANCELLED:
-            self.give(workspace)
-            raise KeyboardInterrupt
+        while status & L.CANCELLED:
+            job = workspace.latest()
+            job[L.JOB_START] = job[L.JOB_STOPPED]
+            status = self._pool.run(job.ctypes.data)
         if status & L.FEW_WORKERS:
             self._pool.ensure(self.threads)
 

@@ -11,6 +11,7 @@ from ..core.target_spec import TargetSpec
 from . import layout as L
 from .barrier import barrier_ir, field, futex_ir, job, place_ir
 from .dispatch import control_ir, run_ir, worker_ir
+from .interrupt import interrupt_ir
 
 EXPORTS = ("tw_run", "tw_worker", "tw_acquire", "tw_release", "tw_stop", "tw_spin", "tw_ticks")
 
@@ -38,7 +39,7 @@ declare i64 @llvm.smax.i64(i64, i64)
 declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
 """
     declarations += "".join(f"declare {call.removeprefix('call ')}\n" for call in (pause.replace(" 15", ""), clock.replace(" !0", "")))
-    parts = (declarations, futex_ir(futex), barrier_ir(pause), walk_ir(clock), place_ir(setaffinity), run_ir(clock),
+    parts = (declarations, futex_ir(futex), barrier_ir(pause), walk_ir(clock), place_ir(setaffinity), interrupt_ir(gettid), run_ir(clock),
              worker_ir(gettid), control_ir(pause, clock))
     return "\n".join(parts) + "\nattributes #0 = { nounwind }\nattributes #1 = { nounwind noinline cold }\n!0 = !{!\"cntvct_el0\"}\n"
 
@@ -61,7 +62,7 @@ define internal i64 @walk(ptr %pool, ptr %job, i64 %t, i64 %n, i64 %epoch0) #0 {
 entry:
 {job("thunks", L.JOB_THUNKS, "ptr")}{job("count", L.JOB_COUNT)}{job("scratch0", L.JOB_SCRATCH, "ptr")}\
 {job("stride", L.JOB_SCRATCH_STRIDE)}{job("cancel", L.JOB_CANCEL, "ptr")}{job("profile", L.JOB_PROFILE, "ptr")}\
-{job("wish", L.JOB_THREADS)}\
+{job("wish", L.JOB_THREADS)}{job("first.thunk", L.JOB_START)}\
   %soff = mul i64 %stride, %t
   %scratch = getelementptr i8, ptr %scratch0, i64 %soff
   %many = icmp sgt i64 %n, 1
@@ -72,7 +73,7 @@ entry:
   %stopp = getelementptr i8, ptr %pool, i64 {L.POOL_LINES + L.LINE_CANCELLED}
   br label %loop
 loop:
-  %i = phi i64 [ 0, %entry ], [ %i1, %next ]
+  %i = phi i64 [ %first.thunk, %entry ], [ %i1, %next ]
   %epoch = phi i64 [ %epoch0, %entry ], [ %epoch1, %next ]
   %left = icmp ult i64 %i, %count
   br i1 %left, label %body, label %done
@@ -162,10 +163,14 @@ next:
   br label %loop
 cancelled:
   %ec = phi i64 [ %epoch, %alone ], [ %e, %report ]
+  br i1 %first, label %note, label %done
+note:
+  %stoppedp = getelementptr i8, ptr %job, i64 {L.JOB_STOPPED * 8}
+  store i64 %i, ptr %stoppedp, align 8
   br label %done
 done:
-  %last = phi i64 [ %epoch, %loop ], [ %ec, %cancelled ]
-  %flag = phi i64 [ 0, %loop ], [ 1, %cancelled ]
+  %last = phi i64 [ %epoch, %loop ], [ %ec, %cancelled ], [ %ec, %note ]
+  %flag = phi i64 [ 0, %loop ], [ 1, %cancelled ], [ 1, %note ]
   %twice = shl i64 %last, 1
   %r = or i64 %twice, %flag
   ret i64 %r

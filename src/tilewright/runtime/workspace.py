@@ -18,6 +18,7 @@ from .memory import Allocation
 
 KEPT = 32  # instances of one workspace
 WAKE_NS = 50_000  # from a sleeping worker to its first instruction
+LONG_NS = 1_000_000  # calls that take longer by the estimate look out for Ctrl-C (see interrupt.py); the shorter ones just finish
 Key = tuple[int, ...]
 
 
@@ -92,10 +93,15 @@ class Workspace:
         job[L.JOB_POOL], job[L.JOB_IO] = self.pool, ctypes.addressof(self.io)
         # What more threads would save is less than waking them costs: run alone unless they are awake.
         job[L.JOB_LIGHT] = made.nanoseconds * (1 - 1 / self.threads) < WAKE_NS
+        job[L.JOB_LONG] = made.nanoseconds >= LONG_NS
         while len(self.instances) >= KEPT:
             self.instances.popitem(last=False)
         self.instances[key] = (job.ctypes.data, made, job)
         return int(job.ctypes.data)
+
+    def latest(self) -> Any:
+        """The words of the job that ran last."""
+        return next(reversed(self.instances.values()))[2]
 
     @property
     def nbytes(self) -> int:
