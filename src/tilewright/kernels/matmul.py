@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from ..core.dims import Dim, at_most, ceildiv, divisible, maximum, minimum, product
+from ..core.dims import Dim, at_most, ceildiv, divisible, product
 from ..core.dtypes import DType, compute_dtype
 from ..core.target_spec import TargetSpec
 from ..ir.layout import Layout
@@ -22,9 +22,10 @@ from ..tile.builder import Ix, KernelBuilder, Tile, View
 from .call import Call
 from .launch import Buffer, Launch, Packed
 from .pointwise import unravel
-from .region import Operand, Region, collapse, widen
+from .product import Frame, Problem, even_blocks
+from .region import Region, widen
 from .template import Reason, Template, region_bytes, region_flops
-from .tiling import for_each_tile, leaves_of_epilogue, tile_heights, write_tile
+from .tiling import for_each_tile, tile_heights, write_tile
 
 CHAIN = 64  # part of the numerics, not of the tuning: every variant of a matmul sums like this
 MAX_BLOCK = 22  # tiles of rows in one program: more rows cost L2, fewer cost another pass over B
@@ -49,44 +50,6 @@ def default_config(dtype: DType, n: Dim, target: TargetSpec) -> Config:
     while isinstance(n, int) and width > lanes and n <= width // 2:
         width //= 2
     return Config(6, width)
-
-
-@dataclass(frozen=True)
-class Problem:
-    """Everything about one product: operands seen as [batch…, M, K], [batch…, K, N], [batch…, M, N]."""
-
-    a: Operand
-    b: Operand
-    a_view: Layout
-    b_view: Layout
-    m: Dim
-    n: Dim
-    k: Dim
-    alpha: float
-    dtype: DType
-
-    @staticmethod
-    def of(region: Region) -> Problem:
-        node = region.anchor
-        assert node is not None and isinstance(node.op, MatmulOp)
-        a, b = region.operand(node.operands[0]), region.operand(node.operands[1])
-        assert a is not None and b is not None
-        a_view, b_view = a.layout, b.layout
-        if node.op.transpose_a:
-            a_view = a_view.permute((*range(len(a_view.shape) - 2), len(a_view.shape) - 1, len(a_view.shape) - 2))
-        if node.op.transpose_b:
-            b_view = b_view.permute((*range(len(b_view.shape) - 2), len(b_view.shape) - 1, len(b_view.shape) - 2))
-        *_, m, k = a_view.shape
-        return Problem(a, b, a_view, b_view, m, b_view.shape[-1], k, node.op.alpha, node.values[0].dtype)
-
-    @property
-    def batched(self) -> bool:
-        """B differs between batch elements."""
-        return any(d != 1 for d in self.b_view.shape[:-2])
-
-    @property
-    def constant_matrix(self) -> bool:
-        return self.b.data is not None and not self.batched and self.b.layout.is_contiguous and self.b.layout.offset == 0
 
 
 class Matmul(Template):
@@ -152,54 +115,11 @@ def _launch(
     region: Region, p: Problem, config: Config, b_buffer: Buffer, panels: Layout, target: TargetSpec, *, in_place: bool = False
 ) -> Launch:
     assert region.anchor is not None
-    out_shape = region.results[0].type.shape
     out_value = region.anchor.values[0]
-    leaves = leaves_of_epilogue(region, out_value)
-    operands = [region.operand(v) for v in leaves]
-    others = [o.layout.expand(out_shape) for o in operands if o is not None]
-    a_lay = p.a_view.expand((*out_shape[:-2], p.m, p.k))
-    rows_a = Layout(out_shape[:-1], a_lay.strides[:-1])
-    rows = [rows_a, *(Layout(out_shape[:-1], lay.strides[:-1]) for lay in [*(r.layout for r in region.results), *others])]
-    if p.batched:
-        b_lead = Layout(p.b_view.shape[:-2], panels.strides[:-3]).expand(out_shape[:-2])
-        lead = [Layout(lay.shape[:-1], lay.strides[:-1]) for lay in rows]
-        sizes, strides = collapse(out_shape[:-2], [*lead, b_lead])
-        b_steps = strides.pop()
-        sizes = [*sizes, p.m]
-        strides = [[*s, lay.strides[-1]] for s, lay in zip(strides, rows, strict=True)]
-    else:
-        sizes, strides = collapse(out_shape[:-1], rows)
-        if not sizes:
-            sizes, strides = [1], [[0] for _ in rows]
-        b_steps = [0] * (len(sizes) - 1)
-    m = sizes[-1]
-    call = Call("matmul", region.name)
-    b = call.b
-    a_view = call.view("a", p.a.type.dtype, p.a.buffer, Layout((*sizes, p.k), (*strides[0], a_lay.strides[-1]), p.a_view.offset))
-    b_shape = (*sizes[:-1], *panels.shape[-3:])
-    b_view = call.view(
-        "b",
-        p.b.type.dtype,
-        b_buffer,
-        Layout(b_shape, (*b_steps, *panels.strides[-3:]), panels.offset),
-        sizes=(*sizes[:-1], 1, p.k, p.n) if in_place else None,
-        bake=() if in_place else (-2,),
-    )
-    n_out = len(region.results)
-    outs = [
-        call.view(
-            f"c{i}", r.type.dtype, r.buffer, Layout((*sizes, p.n), (*strides[1 + i], r.layout.strides[-1]), r.layout.offset), write=True
-        )
-        for i, r in enumerate(region.results)
-    ]
-    ins = {
-        v: call.view(
-            f"e{i}", o.type.dtype, o.buffer, Layout((*sizes, p.n), (*strides[1 + n_out + i], others[i].strides[-1]), o.layout.offset)
-        )
-        for i, (v, o) in enumerate(zip(leaves, operands, strict=True))
-        if o is not None
-    }
-    batch = [call.word(f"d{i}", d) for i, d in enumerate(sizes[:-1])]
+    frame = Frame.of(region, p, b_buffer, panels, in_place=in_place)
+    call, m = frame.call, frame.rows
+    b, a_view, b_view = call.b, frame.a, frame.b
+    batch = frame.words()
     block = row_block(m, p, config, target)
     sizes_used = tile_heights(m, block, config.rows)
     nw = call.word("n", p.n) if not divisible(p.n, config.width) else None
@@ -226,7 +146,7 @@ def _launch(
 
     def finish(row: Ix | int, acc: Tile) -> None:
         acc = acc * p.alpha if p.alpha != 1.0 else acc
-        write_tile(b, region, out_value, acc, ins, outs, (*at, row), panel * config.width, limit)
+        write_tile(b, region, out_value, acc, frame.ins, frame.outs, (*at, row), panel * config.width, limit)
 
     def tile(row: Ix | int, rows_: int) -> None:
         finish(row, accumulate(in_memory(row, rows_), row, 0, kw, b.full((rows_, config.width), 0.0, wide)))
@@ -257,18 +177,11 @@ def _launch(
                     finish(row, total)
 
             for_each_tile(b, first, height, config.rows, sizes_used, part)
-    grid = product(sizes[:-1]) * ceildiv(m, block) * panels.shape[-3]
-    pairs = [
-        (o.buffer, r.buffer)
-        for o, lay in zip(operands, others, strict=True)
-        for r in region.results
-        if o is not None and lay.strides == r.layout.strides and o.layout.offset == r.layout.offset and o.type.dtype is r.type.dtype
-    ]
     return call.finish(
-        grid,
+        product(frame.lead) * ceildiv(m, block) * panels.shape[-3],
         flops=region_flops(region),
         bytes_=region_bytes(region),
-        inplace=[] if len(region.results) > 1 else pairs,
+        inplace=frame.pairs,
         note=f"{config.rows}x{config.width} tiles",
     )
 
@@ -281,8 +194,7 @@ def row_block(m: Dim, p: Problem, config: Config, target: TargetSpec) -> Dim:
     panels = ceildiv(p.n, config.width)
     if isinstance(m, int) and isinstance(panels, int):
         fit = min(fit, max(4 * config.rows, -(-m * panels // (4 * target.cores))))
-    blocks = maximum(1, ceildiv(m, fit))
-    return maximum(1, minimum(m, ceildiv(ceildiv(m, blocks), config.rows) * config.rows))
+    return even_blocks(m, fit, config.rows)
 
 
 class _Prefetch:

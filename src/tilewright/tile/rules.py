@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NoReturn
 
-from ..core.dtypes import bool_, i32
-from .ir import BINARY, COMPARE, INDEX, INDEX_BINARY, ORDERINGS, REDUCE, SCOPES, UNARY, Instr, Operand, TileType, Type, Var, ViewType
+from ..core.dtypes import bool_, f32, i32, u32
+from .checks import broken, indices, need, only_attrs, operand_count, tile_type
+from .ir import BINARY, COMPARE, INDEX, INDEX_BINARY, ORDERINGS, REDUCE, SCOPES, UNARY, Instr, TileType, Type, Var, ViewType
 
 BOOL = TileType((), bool_)
 _FLOAT_UNARY = frozenset(UNARY) - {"neg", "abs", "sign", "not", "floor", "ceil", "round", "trunc"}
@@ -15,48 +15,11 @@ ATOMIC = ("add", "max", "min", "and", "or", "xor", "exchange")
 MEMORY = frozenset(("load", "store", "atomic", "gather"))
 
 
-class Broken(Exception):
-    """A broken rule; the caller knows the instruction."""
-
-
-def broken(rule: str) -> NoReturn:
-    raise Broken(rule)
-
-
-def need(ok: bool, rule: str) -> None:
-    if not ok:
-        raise Broken(rule)
-
-
-def tile_type(x: Operand) -> TileType:
-    t = x.type if isinstance(x, Var) else None
-    if t.__class__ is not TileType:
-        broken(f"needs a tile operand, got {x}")
-    return t
-
-
 def _view(i: Instr) -> ViewType:
     x = i.operands[0] if i.operands else 0
     if not isinstance(x, Var) or not isinstance(x.type, ViewType):
         broken(f"needs a view as first operand, got {x}")
     return x.type
-
-
-def indices(xs: Sequence[Operand]) -> None:
-    for x in xs:
-        if x.__class__ is not int and (not isinstance(x, Var) or (x.type is not INDEX and x.type != INDEX)):
-            broken(f"needs an index operand, got {x!r}")
-
-
-def operand_count(i: Instr, n: int) -> None:
-    if len(i.operands) != n:
-        broken(f"takes {n} operand{'s' if n != 1 else ''}, got {len(i.operands)}")
-
-
-def only_attrs(i: Instr, *allowed: str) -> None:
-    for name in i.attrs:
-        if name not in allowed:
-            broken(f"has no attribute {name!r}" + (f"; it may have {', '.join(allowed)}" if allowed else ""))
 
 
 def _broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
@@ -362,6 +325,16 @@ def _prefetch(i: Instr) -> list[Type]:
     return []
 
 
+def _parts(i: Instr) -> list[Type]:
+    wanted = {"parts_zero": (), "parts_step": (u32, u32), "parts_store": (f32,)}[i.op]
+    operand_count(i, len(wanted))
+    only_attrs(i)
+    for x, dtype in zip(i.operands, wanted, strict=True):
+        ok = isinstance(x, Var) and isinstance(x.type, ViewType) and x.type.dtype is dtype and x.type.strides == (1,)
+        need(ok, f"needs a contiguous view of {dtype}, got {x!r}")
+    return []
+
+
 def _join(i: Instr) -> list[Type]:
     operand_count(i, 0)
     need(len(i.tokens_out) == 1, "gives one token")
@@ -397,4 +370,5 @@ RULES: dict[str, Callable[[Instr], list[Type]]] = {
     "gather": _gather,
     "prefetch": _prefetch,
     "join": _join,
+    **dict.fromkeys(("parts_zero", "parts_step", "parts_store"), _parts),
 }
