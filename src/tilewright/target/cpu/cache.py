@@ -188,7 +188,8 @@ class CodeCache:
         codes = {key: self.get(key) for key in dict.fromkeys(keys)}
         fresh = {key: source for key, source in zip(keys, sources, strict=True) if codes[key] is None}
         order = sorted(fresh, key=lambda key: -len(fresh[key][0]))  # the longest first: it decides when all are done
-        for key, made in zip(order, compile_many((fresh[key][1]() for key in order), target, opt, threads=threads), strict=True):
+        built = compile_many((fresh[key][1]() for key in order), target, opt, threads=threads) if order else []  # or LLVM stays unloaded
+        for key, made in zip(order, built, strict=True):
             codes[key] = made
             self.put(key, made)
         if self._written:

@@ -6,6 +6,9 @@ Code for a lower instruction set (`level`, or TILEWRIGHT_CPU) runs on the same m
 from __future__ import annotations
 
 import functools
+import hashlib
+import itertools
+import json
 import os
 import re
 from collections.abc import Collection
@@ -32,9 +35,37 @@ _IMPLIED_BY = {
 
 @functools.cache
 def _llvm_host() -> tuple[str, str, dict[str, bool]]:
+    """Triple, CPU and features as LLVM names them; from the cache where this CPU is known there, so that LLVM need not be loaded."""
+    from .cache import CodeCache
+
+    cache, key = CodeCache(), _cpu_key()
+    stored = None if key is None else cache.get(key)
+    if stored is not None:
+        triple, cpu, features = json.loads(stored)
+        return triple, cpu, features
     import llvmlite.binding as llvm
 
-    return llvm.get_process_triple(), llvm.get_host_cpu_name(), dict(llvm.get_host_cpu_features())
+    found = llvm.get_process_triple(), llvm.get_host_cpu_name(), dict(llvm.get_host_cpu_features())
+    if key is not None:
+        cache.put(key, json.dumps(found).encode())
+    return found
+
+
+def _cpu_key() -> str | None:
+    """A name for all that LLVM's answer depends on: the CPU with its flags, the kernel that lets them be used, LLVM itself."""
+    from .jit import llvm_version
+
+    try:
+        with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
+            lines = list(itertools.takewhile(str.strip, file))  # of the first core
+    except OSError:
+        return None
+    wanted = ("vendor_id", "cpu family", "model", "stepping", "flags", "CPU ", "Features")
+    told = [line for line in lines if line.startswith(wanted)]
+    if not any(line.startswith(("flags", "Features")) for line in told):
+        return None
+    text = "\0".join(["host", *os.uname()[2:], llvm_version(), *told])
+    return hashlib.blake2b(text.encode(), digest_size=20).hexdigest()
 
 
 def available_cores() -> int:

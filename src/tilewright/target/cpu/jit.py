@@ -2,7 +2,8 @@
 
 `compile_ir` parses, verifies, optimises and emits one module; `compile_many` does so on several threads. llvmlite puts one lock
 around every LLVM call. The three long calls (parse, optimise, emit) are made past that lock: each compile has its own LLVM context
-and target machine, and LLVM promises that such compiles do not share state. `Library` links objects and answers addresses.
+and target machine, and LLVM promises that such compiles do not share state. `Library` links objects and answers addresses; LLVM's
+linker is used only for objects that `elf.py` does not know.
 """
 from __future__ import annotations
 
@@ -14,11 +15,13 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from ctypes import c_char_p
+from pathlib import Path
 from typing import Any, Literal
 
 from ...core.config import load
 from ...core.errors import CompileError
 from ...core.target_spec import TargetSpec
+from .elf import Image, link_elf
 
 OptLevel = Literal["none", "light", "O1", "O2", "O3"]
 DEFAULT_OPT: OptLevel = "O2"
@@ -42,9 +45,12 @@ def _llvm() -> Any:
 
 @functools.cache
 def llvm_version() -> str:
+    """Which LLVM this is, told without loading it: llvmlite's release and the size of its library."""
     import llvmlite
 
-    return f"llvmlite {llvmlite.__version__} LLVM {'.'.join(map(str, _llvm().llvm_version_info))}"
+    folder = Path(llvmlite.__file__).parent / "binding"
+    sizes = " ".join(str(path.stat().st_size) for path in sorted(folder.glob("*llvmlite.*")))
+    return f"llvmlite {llvmlite.__version__} {sizes}"
 
 
 def pass_options(opt: OptLevel = DEFAULT_OPT) -> str:
@@ -193,7 +199,7 @@ def compile_many(texts: Iterable[str], target: TargetSpec, opt: OptLevel = DEFAU
 def process_symbols() -> Mapping[str, int]:
     """Absolute addresses of the C library functions that generated code may call."""
     libc = ctypes.CDLL(None)
-    names = ("syscall", "memcpy", "memmove", "memset", "sched_yield", "sched_getcpu")
+    names = ("syscall", "memcpy", "memmove", "memset", "sched_yield", "sched_getcpu", "getpid", "sigaction")
     return {name: address for name in names if (address := ctypes.cast(getattr(libc, name), ctypes.c_void_p).value) is not None}
 
 
@@ -204,8 +210,15 @@ class Library:
     """
 
     def __init__(self, objects: Iterable[bytes], exports: Iterable[str], symbols: Mapping[str, int] | None = None) -> None:
-        llvm = _llvm()
         self._exports = frozenset(exports)
+        objects, imports = list(objects), {**process_symbols(), **(symbols or {})}
+        self._image: Image | None = link_elf(objects, imports)
+        self._tracker: Any = None
+        if self._image is not None:
+            if missing := sorted(self._exports - self._image.symbols.keys()):
+                raise CompileError(f"jit: the objects do not link: no symbol {missing[0]}")
+            return
+        llvm = _llvm()
         # JITLink places an object's sections in one block. The other linker maps each on its own; in a process with gigabytes of weights
         # they may land more than 2 GiB apart, and LLVM aborts the process.
         self._jit: Any = llvm.create_lljit_compiler(None, use_jit_link=True, suppress_errors=True)
@@ -214,10 +227,10 @@ class Library:
             builder.add_object_img(data)
         for name in self._exports:
             builder.export_symbol(name)
-        for name, where in {**process_symbols(), **(symbols or {})}.items():
+        for name, where in imports.items():
             builder.import_symbol(name, where)
         try:
-            self._tracker: Any = builder.link(self._jit, f"tilewright-{next(_names)}")
+            self._tracker = builder.link(self._jit, f"tilewright-{next(_names)}")
         except RuntimeError as problem:
             self._jit.close()
             raise CompileError(f"jit: the objects do not link: {_first(str(problem))}") from None
@@ -225,12 +238,17 @@ class Library:
     def address(self, symbol: str) -> int:
         if symbol not in self._exports:
             raise CompileError(f"jit: no exported symbol {symbol!r}; exports: {', '.join(sorted(self._exports))}")
+        if self._image is not None:
+            return self._image.symbols[symbol]
         if self._tracker is None:
             raise CompileError(f"jit: the library with {symbol!r} is closed")
         return int(self._tracker[symbol])
 
     def close(self) -> None:
         """Unload the code. Nothing may be running in it."""
+        image, self._image = self._image, None
+        if image is not None:
+            image.close()
         tracker, self._tracker = self._tracker, None
         if tracker is not None:
             tracker.close()

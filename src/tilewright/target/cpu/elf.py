@@ -1,0 +1,162 @@
+"""Links the objects of our own code generator into this process without LLVM: loading LLVM takes 45 MB and a tenth of a second, and a
+program whose code is in the cache needs nothing else of it.
+
+It knows what LLVM writes for our modules on x86-64: code, read-only data, zeroed data, 32-bit distances. `link_elf` gives None for
+anything else, and LLVM's own linker is used. Sections of all objects are gathered by what may be done with them: code can be run and read,
+constants read, the rest written; no page can be written and run.
+"""
+from __future__ import annotations
+
+import ctypes
+import mmap
+import struct
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from ...core.errors import CompileError
+
+_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
+_SECTION = struct.Struct("<IIQQQQIIQQ")
+_SYMBOL = struct.Struct("<IBBHQQ")
+_RELOCATION = struct.Struct("<QQq")
+_PROGBITS, _SYMTAB, _RELA, _NOBITS, _UNWIND = 1, 2, 4, 8, 0x70000001
+_WRITE, _ALLOC, _EXECUTE, _THREAD = 1, 2, 4, 0x400
+_UNDEFINED, _ABSOLUTE, _COMMON = 0, 0xFFF1, 0xFFF2
+_R_64, _R_PC32, _R_PLT32, _R_PC64 = 1, 2, 4, 24
+_STUB = 16  # jmp [rip + 2]; two bytes to fill; address
+_CODE, _CONSTANTS, _DATA = range(3)
+
+
+class _Unknown(Exception):
+    """Something that this linker does not do."""
+
+
+@dataclass
+class _Section:
+    data: bytes
+    size: int
+    region: int
+    align: int
+    relocations: list[tuple[int, int, int]] = field(default_factory=list)
+    at: int = 0  # from the start of the image
+
+
+@dataclass
+class _Object:
+    sections: dict[int, _Section]
+    symbols: list[tuple[str, int, int, int]]  # name, binding, section, value
+
+
+class Image:
+    """Linked code in memory. `symbols` gives addresses, which are valid until `close()`."""
+
+    def __init__(self, block: mmap.mmap, symbols: dict[str, int]) -> None:
+        self._block, self.symbols = block, symbols
+
+    def close(self) -> None:
+        self.symbols = {}
+        self._block.close()
+
+
+def link_elf(objects: Iterable[bytes], imports: Mapping[str, int]) -> Image | None:
+    """The image of all objects together, or None when one of them asks for more than this linker does."""
+    if sys.platform != "linux" or ctypes.sizeof(ctypes.c_void_p) != 8:
+        return None
+    try:
+        return _link([_read(data) for data in objects], imports)
+    except (_Unknown, struct.error):
+        return None
+
+
+def _read(data: bytes) -> _Object:
+    ident, kind, machine, *_, shoff = _HEADER.unpack_from(data)[:7]
+    _, _, _, _, _, shentsize, shnum, _ = _HEADER.unpack_from(data)[6:]
+    if ident[:6] != b"\x7fELF\x02\x01" or (kind, machine, shentsize) != (1, 62, _SECTION.size):
+        raise _Unknown
+    headers = [_SECTION.unpack_from(data, shoff + i * _SECTION.size) for i in range(shnum)]
+    sections: dict[int, _Section] = {}
+    found: list[tuple[str, int, int, int]] = []
+    for i, (_, what, flags, _, offset, size, link, _, align, _) in enumerate(headers):
+        if what == _SYMTAB:
+            names, end = headers[link][4], headers[link][4] + headers[link][5]
+            for name, info, _, index, value, _ in _SYMBOL.iter_unpack(data[offset : offset + size]):
+                if index == _COMMON or info & 15 == 6:  # common and thread-local symbols
+                    raise _Unknown
+                found.append((data[names + name : data.index(b"\0", names + name, end)].decode(), info >> 4, index, value))
+        elif flags & _ALLOC and what != _UNWIND:  # nothing is ever thrown through our code
+            if what not in (_PROGBITS, _NOBITS) or flags & _THREAD:
+                raise _Unknown
+            region = _CODE if flags & _EXECUTE else _DATA if flags & _WRITE else _CONSTANTS
+            sections[i] = _Section(data[offset : offset + size] if what == _PROGBITS else b"", size, region, max(1, align))
+    for _, what, _, _, offset, size, _, target, _, _ in headers:
+        if what == _RELA and target in sections:
+            sections[target].relocations = [(r, info, add) for r, info, add in _RELOCATION.iter_unpack(data[offset : offset + size])]
+    return _Object(sections, found)
+
+
+def _link(objects: list[_Object], imports: Mapping[str, int]) -> Image:
+    page, end, starts = mmap.PAGESIZE, 0, [0, 0, 0]
+    outside = sorted({name for o in objects for name, _, index, _ in o.symbols if index == _UNDEFINED and name} & imports.keys())
+    stubs: dict[str, int] = {}
+    for region in (_CODE, _CONSTANTS, _DATA):
+        starts[region] = end = -(-end // page) * page
+        for s in (s for o in objects for s in o.sections.values() if s.region == region):
+            s.at = -(-end // s.align) * s.align
+            end = s.at + s.size
+        if region == _CODE:
+            for name in outside:
+                stubs[name] = end = -(-end // _STUB) * _STUB
+                end += _STUB
+    block = mmap.mmap(-1, max(page, -(-end // page) * page), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    handle = ctypes.c_char.from_buffer(block)
+    base = ctypes.addressof(handle)
+    del handle  # it would keep the mapping from being closed
+    symbols: dict[str, int] = {}
+    for o in objects:
+        for name, binding, index, value in o.symbols:
+            if binding and index in o.sections:
+                if name in symbols:
+                    raise CompileError(f"jit: the objects do not link: {name} is defined twice")
+                symbols[name] = base + o.sections[index].at + value
+    for name, at in stubs.items():
+        block[at : at + _STUB] = b"\xff\x25\x02\x00\x00\x00\x0f\x0b" + struct.pack("<Q", imports[name])
+    for o in objects:
+        for s in o.sections.values():
+            block[s.at : s.at + len(s.data)] = s.data
+        places = [_place(o, x, symbols, stubs, base) for x in o.symbols]
+        for s in o.sections.values():
+            _relocate(block, base, s, places)
+    protect = ctypes.CDLL(None, use_errno=True).mprotect
+    for start, stop, how in ((starts[_CODE], starts[_CONSTANTS], mmap.PROT_READ | mmap.PROT_EXEC),
+                             (starts[_CONSTANTS], starts[_DATA], mmap.PROT_READ)):
+        if stop > start and protect(ctypes.c_void_p(base + start), ctypes.c_size_t(stop - start), how):
+            raise CompileError(f"jit: the system does not let code run in memory (errno {ctypes.get_errno()})")
+    return Image(block, symbols)
+
+
+def _place(o: _Object, symbol: tuple[str, int, int, int], symbols: Mapping[str, int], stubs: Mapping[str, int], base: int) -> int | None:
+    name, _, index, value = symbol
+    if index in o.sections:
+        return base + o.sections[index].at + value
+    if index == _UNDEFINED and name:
+        if name in symbols:
+            return symbols[name]
+        return base + stubs[name] if name in stubs else None
+    return value if index == _ABSOLUTE else None
+
+
+def _relocate(block: mmap.mmap, base: int, s: _Section, places: list[int | None]) -> None:
+    for offset, info, add in s.relocations:
+        kind, place = info & 0xFFFFFFFF, places[info >> 32]
+        if place is None:
+            raise _Unknown  # LLVM's linker looks in the whole process, and complains
+        at = s.at + offset
+        if kind in (_R_PC32, _R_PLT32):
+            struct.pack_into("<i", block, at, place + add - base - at)
+        elif kind == _R_PC64:
+            struct.pack_into("<q", block, at, place + add - base - at)
+        elif kind == _R_64:
+            struct.pack_into("<Q", block, at, (place + add) & 0xFFFFFFFFFFFFFFFF)
+        else:
+            raise _Unknown
