@@ -153,5 +153,5 @@ def test_a_cached_program_runs_without_llvm(tmp_path: Any) -> None:
     code = ("import sys\nfrom tilewright.runtime.pool import process_pool\nprocess_pool().ensure(2)\n"
             "print('llvmlite.binding' in sys.modules)")
     env = {"TILEWRIGHT_CACHE_DIR": str(tmp_path / "c"), "PYTHONPATH": ":".join(sys.path)}
-    runs = [subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True).stdout.strip() for _ in range(2)]
-    assert runs == ["True", "False"]
+    runs = [subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True) for _ in range(2)]
+    assert [run.stdout.strip() for run in runs] == ["True", "False"]
