@@ -19,6 +19,7 @@ DTYPES = {
     "i32": torch.int32,
     "i64": torch.int64,
     "u8": torch.uint8,
+    "i8": torch.int8,
     "bool": torch.bool,
 }
 
@@ -224,7 +225,16 @@ def avg_pool(a: dict[str, Any], x: Any) -> Any:
 def top_k(a: dict[str, Any], x: Any) -> Any:
     """By a stable sort: torch.topk does not promise which of two equal elements it names."""
     values, order = torch.sort(x, dim=a["axis"], descending=a.get("largest", True), stable=True)
-    return values.narrow(a["axis"], 0, a["k"]), order.narrow(a["axis"], 0, a["k"])
+    return values.narrow(a["axis"], 0, a["k"]), order.narrow(a["axis"], 0, a["k"]).to(index_dtype(a))
+
+
+def index_dtype(a: dict[str, Any]) -> Any:
+    return DTYPES[a["dtype"].name] if "dtype" in a else torch.int64
+
+
+def sort(a: dict[str, Any], x: Any) -> Any:
+    values, order = torch.sort(x, dim=a["axis"], descending=a.get("descending", False), stable=True)
+    return values, order.to(index_dtype(a))
 
 
 def iota(a: dict[str, Any]) -> Any:
@@ -314,6 +324,8 @@ GENERAL: dict[str, Oracle] = {
         else x
     ),
     "top_k": top_k,
+    "sort": sort,
+    "arg_sort": lambda a, x: sort(a, x)[1],
     "max_pool": max_pool,
     "avg_pool": avg_pool,
     "iota": iota,

@@ -25,6 +25,7 @@ bitwise_or bitwise_xor where reshape transpose slice expand flip split sum mean 
 log_sum_exp cum_sum matmul conv softmax log_softmax layer_norm rms_norm group_norm batch_norm attention rope gather
 gather_along_axis index concat pad top_k max_pool avg_pool input constant iota dim_value fused update_slice qmatmul qgather qexperts sample
 qdot quantise_rows scatter_add
+sort arg_sort
 """
 
 

@@ -31,15 +31,19 @@ from .region import Operand, Region
 from .rope import Rope
 from .rows import Rows
 from .sampling import Sample
-from .scans import CumSum, TopK
+from .scans import CumSum
 from .scatter import ScatterAdd
+from .sorting import Sort
 from .state import in_place_updates
 from .template import Template
+from .topk import TopK
 from .update import UpdateSlice
 
 TEMPLATES: list[Template] = [
     Matmul(), QDot(), QuantiseRows(), Attention(), Rows(), Gather(), Pointwise(), QMatmul(), QGather(), QExperts(),
-    UpdateSlice(), ScatterAdd(), Sample(), Conv(), Rope(), Concat(), CumSum(), TopK(), Elements(),
+    UpdateSlice(), ScatterAdd(), Sample(), Conv(), Rope(), Concat(), CumSum(),
+    TopK(), Sort(),
+    Elements(),
 ]
 
 

@@ -41,6 +41,7 @@ from .reductions import Any_ as Any
 from .rounding import Ceil, Floor, Round, Trunc
 from .sampling import Sample
 from .scatter import ScatterAdd
+from .sorting import ArgSort, Sort
 from .sources import DimValue, Iota
 from .state import UpdateSlice
 from .structure import Constant, ConstantData, Input
@@ -54,6 +55,7 @@ __all__ = [
     "Any",
     "ArgMax",
     "ArgMin",
+    "ArgSort",
     "Attention",
     "AvgPool",
     "BatchNorm",
@@ -150,6 +152,7 @@ __all__ = [
     "Slice",
     "Softmax",
     "Softplus",
+    "Sort",
     "Split",
     "Sqrt",
     "Square",

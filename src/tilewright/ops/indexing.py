@@ -7,6 +7,7 @@ import numpy as np
 
 from ..core import dtypes as dt
 from ..core.dims import Dim, product
+from ..core.dtypes import DType
 from ..core.errors import ExecutionError, require
 from ..ir.graph import Value
 from ..ir.types import TensorType
@@ -31,6 +32,7 @@ from .families import (
     require_one_dtype,
     values_of,
 )
+from .sorting import order_of, require_index_dtype
 
 
 def check_indices(op: str, ids: Any, size: int, axis: int) -> None:
@@ -302,7 +304,7 @@ class Pad(General):
 
 @register
 class TopK(General):
-    """The k largest (or smallest) elements along an axis in order, and their i64 indices.
+    """The k largest (or smallest) elements along an axis in order, and their indices.
 
     Ties take the smaller index first; NaN counts as largest.
     """
@@ -310,27 +312,26 @@ class TopK(General):
     k: int
     axis: int
     largest: bool = True
-    samples = [S(f32(3, 5), k=2, axis=1), S(f32(4, 3), k=4, axis=0, largest=False), S(i32(7), k=3, axis=0), S(f32(N, 4), k=1, axis=1),
+    dtype: DType = dt.i64  # of the indices
+    samples = [S(f32(3, 90), k=2, axis=1, dtype=dt.i32), S(f64(200), k=70, axis=0), S(f32(3, 5), k=2, axis=1),
+               S(f32(4, 3), k=4, axis=0, largest=False), S(i32(7), k=3, axis=0), S(f32(N, 4), k=1, axis=1),
                S(f32(3), k=0, axis=0), S(bf16(2, 6), k=3, axis=1)]
     errors = [E(f32(3), k=4, axis=0, match="k must be in 0..3, got k=4"), E(f32(3), k=1, axis=1, match="axis must be in 0..0"),
+              E(f32(3), k=1, axis=0, dtype=dt.f32, match="indices must be of an integer dtype"),
               E(boolean(3), k=1, axis=0, match="needs float or integer operands")]
 
     def infer(self, x: TensorType) -> tuple[TensorType, TensorType]:
         require_kind((x,), "fiu")
         require_axis(self.axis, x.ndim)
+        require_index_dtype(self.dtype)
         size = x.shape[self.axis]
         require(self.k >= 0 and not provably_negative(size - self.k), "k must be in 0..{size}", size=size, k=self.k)
         out = x.with_shape((*x.shape[: self.axis], self.k, *x.shape[self.axis + 1 :]))
-        return out, out.with_dtype(dt.i64)
+        return out, out.with_dtype(self.dtype)
 
     def ref(self, x: Any) -> Any:
-        if self.largest:  # a stable ascending sort of the reversed axis, read backwards, keeps the smaller index first
-            last = x.shape[self.axis] - 1
-            order = last - np.flip(np.argsort(np.flip(x, self.axis), axis=self.axis, kind="stable"), self.axis)
-        else:
-            order = np.argsort(x, axis=self.axis, kind="stable")
-        order = np.take(order, np.arange(self.k), axis=self.axis).astype(np.int64)
-        return np.take_along_axis(x, order, axis=self.axis), order
+        order = np.take(order_of(x, self.axis, self.largest), np.arange(self.k), axis=self.axis)
+        return np.take_along_axis(x, order, axis=self.axis), order.astype(self.dtype.np)
 
     def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
         x, g = inputs[0], cotangents[0]
@@ -342,4 +343,4 @@ class TopK(General):
         return GatherAlongAxis(axis=self.axis)(tangents[0], outputs[1]), None
 
     def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
-        return values_of(TopK(k=self.k, axis=self.axis + 1, largest=self.largest)(inputs[0]))
+        return values_of(TopK(k=self.k, axis=self.axis + 1, largest=self.largest, dtype=self.dtype)(inputs[0]))

@@ -193,3 +193,42 @@ def topk(c: Context, x: Value, k: Any, dim: int = -1, largest: bool = True, sort
     if not x.shape:
         raise UnsupportedError("topk of a rank-0 tensor is not supported")
     return c.emit_all(O.TopK(k=k, axis=axis_of(dim, len(x.shape)), largest=bool(largest)), x)
+
+
+@aten("sort.default")
+def sort(c: Context, x: Value, dim: int = -1, descending: bool = False) -> Any:
+    if not x.shape:
+        return x, c.scalar(0, dt.i64)
+    return c.emit_all(O.Sort(axis=axis_of(dim, len(x.shape)), descending=bool(descending)), x)
+
+
+@aten("sort.stable")
+def sort_stable(c: Context, x: Value, *, stable: bool | None = None, dim: int = -1, descending: bool = False) -> Any:
+    return sort(c, x, dim, descending)
+
+
+@aten("argsort.default")
+def argsort(c: Context, x: Value, dim: int = -1, descending: bool = False) -> Value:
+    return c.emit(O.ArgSort(axis=axis_of(dim, len(x.shape)), descending=bool(descending)), x) if x.shape else c.scalar(0, dt.i64)
+
+
+@aten("argsort.stable")
+def argsort_stable(c: Context, x: Value, *, stable: bool, dim: int = -1, descending: bool = False) -> Value:
+    return argsort(c, x, dim, descending)
+
+
+@aten("msort.default")
+def msort(c: Context, x: Value) -> Any:
+    return sort(c, x, 0)[0]
+
+
+@aten("kthvalue.default")
+def kthvalue(c: Context, x: Value, k: Any, dim: int = -1, keepdim: bool = False) -> Any:
+    """The k-th smallest: the last of the k smallest."""
+    if not isinstance(k, int):
+        raise UnsupportedError(f"kthvalue needs a static k, got {k}")
+    if not x.shape:
+        return x, c.scalar(0, dt.i64)
+    axis = axis_of(dim, len(x.shape))
+    found = [c.slice(v, axis, k - 1, 1) for v in c.emit_all(O.TopK(k=k, axis=axis, largest=False), x)]
+    return tuple(v if keepdim else c.reshape(v, (*x.shape[:axis], *x.shape[axis + 1 :])) for v in found)
