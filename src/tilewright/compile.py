@@ -75,7 +75,7 @@ def compile(  # noqa: A001
 
     `args` and `kwargs` are example inputs. `dynamic` maps parameter names to {axis: tw.Dim(...)}; `dynamic_shapes` is torch.export's
     own form. `dtype` stores weights and intermediates in another float dtype. `passes` switches optional passes off: a mapping
-    name -> bool, or the names to leave out. `target` is "cpu", "reference" (NumPy) or a TargetSpec.
+    name -> bool, or the names to leave out. `target` is "cpu", "cuda", "reference" (NumPy) or a TargetSpec.
     """
     level = check_level(load_config().validation if validation is None else validation)
     spec = target_spec(target)
@@ -99,7 +99,11 @@ def target_spec(target: str | TargetSpec) -> TargetSpec:
         from .target.cpu.host import host_target
 
         return host_target()
-    raise ConfigError(f"target: must be 'cpu' or 'reference', got {target!r}")
+    if target == "cuda" or target.startswith("sm_"):
+        from .runtime.cuda_build import cuda_target_of
+
+        return cuda_target_of(target)
+    raise ConfigError(f"target: must be 'cpu', 'cuda', an architecture like 'sm_90a', or 'reference', got {target!r}")
 
 
 def disabled(passes: Mapping[str, bool] | Collection[str] | None) -> tuple[str, ...]:
@@ -161,6 +165,10 @@ def build(model: Model, *, threads: int | None = None, stages: Stages | None = N
     """Templates, machine code and packed weights for a graph that has been through the passes."""
     if model.target.kind == "reference":
         return Session(model, None)
+    if model.target.kind == "cuda":
+        from .runtime.cuda_build import build_cuda
+
+        return build_cuda(model, Stages(model.name, False) if stages is None else stages)  # type: ignore[return-value]
     from .kernels.select import select
     from .runtime.code import compile_kernels
     from .runtime.executable import Executable

@@ -4,7 +4,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-TargetKind = Literal["cpu", "reference"]
+TargetKind = Literal["cpu", "cuda", "reference"]
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,8 @@ class TargetSpec:
         """One line for reports: `cpu emeraldrapids, 512-bit vectors x 32, 2 cores, L1 48K L2 2048K L3 260M; fma vnni`."""
         if self.kind == "reference":
             return "reference (NumPy)"
+        if self.kind == "cuda":
+            return f"cuda {self.cpu}, {self.cores} multiprocessors, {self.l1d >> 10}K shared memory, L2 {self.l2 >> 20}M"
         flags = [n for n, on in (("fma", self.has_fma), ("f16c", self.has_f16c), ("avx512bf16", self.has_avx512bf16),
                                  ("vnni", self.has_vnni), ("amx", self.has_amx)) if on]
         return (f"{self.kind} {self.cpu}, {self.vector_bits}-bit vectors x {self.registers}, {self.cores} cores, "

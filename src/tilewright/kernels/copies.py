@@ -16,11 +16,20 @@ from .region import Operand, Region
 from .template import Reason, Template, alone
 
 
+def pointwise_of(spec: TargetSpec) -> Pointwise:
+    """The pointwise template of a kind of target."""
+    if spec.kind == "cuda":
+        from .cuda.pointwise import CudaPointwise
+
+        return CudaPointwise()
+    return Pointwise()
+
+
 def copy_launch(name: str, source: Operand, target: Operand, spec: TargetSpec, note: str = "") -> Launch:
     """Copy `source` to `target` (same type, any layouts)."""
     body = Graph("copy")
     body.outputs = [body.input(source.type, "x")]
-    (launch,) = Pointwise().build(Region(name, body, [source], [target]), spec)
+    (launch,) = pointwise_of(spec).build(Region(name, body, [source], [target]), spec)
     launch.note = note
     return launch
 
@@ -28,7 +37,7 @@ def copy_launch(name: str, source: Operand, target: Operand, spec: TargetSpec, n
 def fill_launch(name: str, value: float, target: Operand, spec: TargetSpec) -> Launch:
     body = Graph("fill")
     body.outputs = [Expand(shape=target.type.shape)(body.constant(np.asarray(value, target.type.dtype.np), "value"))]
-    (launch,) = Pointwise().build(Region(name, body, [], [target]), spec)
+    (launch,) = pointwise_of(spec).build(Region(name, body, [], [target]), spec)
     return launch
 
 

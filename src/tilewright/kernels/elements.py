@@ -43,14 +43,15 @@ class Elements(Template):
         return Reason(f"outputs must have the shape of the op's result, got {bad[0].type}") if bad else None
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        return [ElementKernel(region).launch()]
+        return [ElementKernel(region, 1 if target.kind == "cuda" else BLOCK).launch()]
 
 
 class ElementKernel:
     """One kernel under construction: `operands` are views of the anchor's operands, `sizes` words of their dims."""
 
-    def __init__(self, region: Region) -> None:
+    def __init__(self, region: Region, block: int = BLOCK) -> None:
         assert region.anchor is not None
+        self.block = block
         self.region, self.node = region, region.anchor
         self.op: Any = region.anchor.op
         call = self.call = Call(self.op.name, region.name)
@@ -80,8 +81,8 @@ class ElementKernel:
         b = self.b
         total: Dim = self.node.values[0].type.numel
         count = self.call.word("count", total)
-        start = b.pid * BLOCK
-        with b.loop(start, b.minimum(start + BLOCK, count)) as loop:
+        start = b.pid * self.block
+        with b.loop(start, b.minimum(start + self.block, count)) as loop:
             at = unravel(b, loop.index, self.dims)
             value = RULES[type(self.op)](self, at, loop.index)
 
@@ -92,7 +93,7 @@ class ElementKernel:
             for v, view, r in zip(self.region.body.outputs, self.outs, self.region.results, strict=True):
                 b.store(view, at, narrow(b, evaluate(v), r.type.dtype))
         return self.call.finish(
-            ceildiv(total, BLOCK), flops=region_flops(self.region), bytes_=region_bytes(self.region), note="element by element"
+            ceildiv(total, self.block), flops=region_flops(self.region), bytes_=region_bytes(self.region), note="element by element"
         )
 
     # --- pieces of rules ----------------------------------------------------------------------------------------------

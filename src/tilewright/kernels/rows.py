@@ -65,6 +65,8 @@ class Rows(Template):
 class RowKernel:
     """One kernel under construction."""
 
+    resident = False  # the whole row is one tile: nothing needs to be kept in memory between sweeps
+
     def __init__(self, region: Region, target: TargetSpec) -> None:
         assert region.anchor is not None
         self.region, self.node = region, region.anchor
@@ -80,9 +82,13 @@ class RowKernel:
         self.kept_shape = tuple(shape[i] for i in kept)
         self.row_shape = tuple(shape[i] for i in axes)
         self.length: Dim = product(self.row_shape)
-        lanes = target.vector_bits // 32
-        self.tile = lanes * 4 if not isinstance(self.length, int) or self.length >= lanes * 4 else lanes
+        self.tile = self.tile_width(target)
         self._bind_views()
+
+    def tile_width(self, target: TargetSpec) -> int:
+        """Elements of a row that are in registers at once."""
+        lanes = target.vector_bits // 32
+        return lanes * 4 if not isinstance(self.length, int) or self.length >= lanes * 4 else lanes
 
     def _bind_views(self) -> None:
         """Views of all leaves and results over [kept axes merged…, row axes merged…]."""
@@ -281,7 +287,8 @@ class RowKernel:
         b = self.b
         top = self.total("max", lambda x: x, float("-inf"), first=True)
         # Keep exp(x - max) in the result's own memory between the sweeps when it has the right dtype and nothing follows.
-        keep = not log and self.region.body.outputs == [self.node.values[0]] and self.region.results[0].type.dtype is self.dtype
+        alone = self.region.body.outputs == [self.node.values[0]] and self.region.results[0].type.dtype is self.dtype
+        keep = not log and not self.resident and alone
 
         def body(evaluate: Evaluator, at: list[Ix | int], left: Ix | int | None, carried: list[Tile]) -> list[Tile]:
             e = b.unary("exp", self.source(evaluate, at, left, first=False) - top)

@@ -6,9 +6,8 @@ from ..core.target_spec import TargetSpec
 from ..ir.graph import Graph
 from ..ops.casts import Cast
 from ..ops.state import UpdateSlice as UpdateSliceOp
-from .copies import copy_launch
+from .copies import copy_launch, pointwise_of
 from .launch import Launch
-from .pointwise import Pointwise
 from .region import Operand, Region
 from .template import Reason, Template, alone
 
@@ -35,5 +34,5 @@ class UpdateSlice(Template):
         body = Graph("update")
         x = body.input(new.type, "new")
         body.outputs = [x if new.type.dtype is cache.type.dtype else Cast(dtype=cache.type.dtype)(x)]
-        launches += Pointwise().build(Region(region.name, body, [new], [part]), target)
+        launches += pointwise_of(target).build(Region(region.name, body, [new], [part]), target)
         return launches

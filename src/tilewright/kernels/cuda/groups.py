@@ -1,0 +1,84 @@
+"""Kernels of the shared templates on a GPU: each program on a group of threads where its tiles allow it, else on one thread."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ...core.dims import Dim, divisible
+from ...core.target_spec import TargetSpec
+from ...ir.layout import Layout
+from ...tile.ir import Kernel, TileType
+from ...tile.passes import ReuseValues, optimise
+from ...tile.passes.dce import RemoveDead
+from ..launch import Launch, Packed
+from ..region import Region
+from ..template import Reason, Template
+from .kernel import BlockKernel
+
+PRIVATE = frozenset(("mma", "transpose", "extract", "alloc", "reshape"))  # need a program's whole tile in one thread
+ONE_THREAD = 128  # programs of one thread in a block
+
+
+def on_threads(kernel: Kernel, threads: int, programs: int, vector: int = 1) -> BlockKernel:
+    """The kernel, tidied, with its place on the GPU."""
+    k = optimise(kernel, (ReuseValues(), RemoveDead()))
+    return BlockKernel(k.name, k.params, k.pid, k.body, threads=threads, programs=programs, vector=vector)
+
+
+def group_size(kernel: Kernel) -> int:
+    """Threads that can share a program: all its tiles have 1 or a multiple of that many columns, and nothing moves elements about."""
+    widths = set()
+    for i in kernel.walk():
+        if i.op in PRIVATE:
+            return 1
+        widths |= {r.type.shape[-1] for r in i.results if isinstance(r.type, TileType) and r.type.shape and r.type.shape[-1] != 1}
+    return next((n for n in (32, 16, 8, 4) if widths and all(w % n == 0 for w in widths)), 1)
+
+
+class Shared(Template):
+    """A template of all targets, as it is. Its tiles are sized for a small vector unit, so it is right everywhere and fast nowhere."""
+
+    def __init__(self, inner: Template) -> None:
+        self.inner = inner
+
+    @property
+    def key(self) -> str:  # type: ignore[override]
+        return self.inner.key
+
+    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
+        return self.inner.matches(region, target)
+
+    def packs(self, region: Region, target: TargetSpec) -> dict[int, Packed]:
+        return self.inner.packs(region, target)
+
+    def build(self, region: Region, target: TargetSpec) -> list[Launch]:
+        return [shared_launch(launch) for launch in self.inner.build(region, target)]
+
+
+def shared_launch(launch: Launch) -> Launch:
+    """Programs of a serial launch follow one another: one program of one thread at a time is what its author asks for."""
+    if isinstance(launch.kernel, BlockKernel):
+        return launch
+    launch.kernel = place(launch.kernel)
+    launch.variants = tuple(replace(v, kernel=place(v.kernel)) for v in launch.variants)
+    return launch
+
+
+def place(kernel: Kernel) -> BlockKernel:
+    threads = group_size(kernel)
+    return on_threads(kernel, threads, ONE_THREAD // threads)
+
+
+def vector_width(itemsizes: Sequence[int], inner: Dim, layouts: Sequence[Layout]) -> int:
+    """Elements per access so that the smallest of them moves 16 bytes (8 at most), where every row of every layout starts at a multiple."""
+    v = min(8, 16 // min(itemsizes, default=4))
+    while v > 1 and not (divisible(inner, v) and all(_aligned(lay, v) for lay in layouts)):
+        v //= 2
+    return v
+
+
+def _aligned(lay: Layout, v: int) -> bool:
+    if lay.strides and lay.strides[-1] != 1:
+        return True  # element by element anyway
+    return divisible(lay.offset, v) and all(divisible(s, v) for s in lay.strides[:-1])

@@ -1,0 +1,225 @@
+"""Matrix products on Hopper's matrix units: f16 and bf16 operands through TMA, f32 sums, the region's elementwise consumers as epilogue.
+
+Serves products whose operands lie in rows (or columns) of a multiple of 16 bytes, with at most one batch axis once neighbours are merged.
+Tiles past an edge read zeros and store nothing; M, N and K need not fit the tile. K = 0 and other layouts go to the shared template.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...core.dims import Dim, at_least, ceildiv, divisible, minimum
+from ...core.dtypes import bf16, f16, f32
+from ...core.target_spec import TargetSpec
+from ...ir.graph import Value
+from ...ir.layout import Layout
+from ...ops.contractions import Matmul as MatmulOp
+from ...tile.builder import Ix, Tile, View
+from ...tile.ir import INDEX, TileType, Var
+from ..call import Call
+from ..launch import Launch, Word
+from ..matmul import Matmul
+from ..product import Problem
+from ..region import Evaluator, Operand, Region, collapse, narrow
+from ..template import Reason, Template, region_bytes, region_flops
+from ..tiling import leaves_of_epilogue
+from .groups import Shared
+from .kernel import GemmKernel, TensorMap
+
+BK = 64
+
+
+@dataclass(frozen=True)
+class Config:
+    """Tile of a block, stages of the ring, blocks of a cluster, rows of tiles that share columns in L2."""
+
+    bm: int = 128
+    bn: int = 256
+    stages: int = 4
+    cluster: int = 1
+    group: int = 16
+
+
+# (configuration, time of one tile relative to 128×256, measured)
+CONFIGS: tuple[tuple[Config, float], ...] = (
+    (Config(128, 256, 4, 2), 1.0),
+    (Config(128, 256, 4, 1), 1.04),
+    (Config(128, 128, 6, 1), 0.62),
+    (Config(64, 128, 8, 1), 0.45),
+    (Config(64, 64, 8, 1), 0.35),
+)
+
+
+def choose(m: Dim, n: Dim, batch: Dim, sms: int) -> Config:
+    """The configuration with the shortest estimated time: whole waves of tiles over the multiprocessors."""
+    if not (isinstance(m, int) and isinstance(n, int) and isinstance(batch, int)):
+        return Config(128, 256 if at_least(n, 256) else 128, 4, 1)
+
+    def cost(item: tuple[Config, float]) -> float:
+        c, t = item
+        tiles = -(-m // (c.bm * c.cluster)) * c.cluster * -(-n // c.bn) * batch
+        return -(-tiles // (sms // c.cluster * c.cluster)) * t
+
+    return min(CONFIGS, key=cost)[0]
+
+
+@dataclass(frozen=True)
+class Places:
+    """Everything seen as [batch, rows, columns]."""
+
+    m: Dim
+    batch: Dim
+    a: tuple[Dim, Dim, Dim]  # strides of batch, M, K
+    b: tuple[Dim, Dim, Dim]  # strides of batch, K, N
+    outs: list[tuple[Dim, Dim, Dim]]
+    leaves: list[tuple[Dim, Dim, Dim]]
+
+
+class HopperMatmul(Template):
+    key = "hopper_matmul"
+
+    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
+        node = region.anchor
+        if node is None or not isinstance(node.op, MatmulOp):
+            return Reason("no matmul")
+        if target.cpu != "sm_90a":
+            return Reason(f"needs sm_90a, got {target.cpu}")
+        if any(v.dtype not in (bf16, f16) for v in node.operands) or node.operands[0].dtype is not node.operands[1].dtype:
+            return Reason("needs bf16 or f16 operands")
+        if Matmul().matches(region, target) is not None:
+            return Matmul().matches(region, target)
+        return None if suitable(region) is not None else Reason("rows of a multiple of 16 bytes and one batch axis at most")
+
+    def build(self, region: Region, target: TargetSpec) -> list[Launch]:
+        places = suitable(region)
+        if places is None:  # the operand's place was not known when the template was chosen
+            return Shared(Matmul()).build(region, target)
+        p = Problem.of(region)
+        return [gemm_launch(region, p, places, choose(places.m, p.n, places.batch, target.cores), target)]
+
+
+def suitable(region: Region) -> Places | None:
+    p = Problem.of(region)
+    assert region.anchor is not None
+    out_shape = region.results[0].type.shape
+    leaves = [region.operand(v) for v in leaves_of_epilogue(region, region.anchor.values[0])]
+    lays = [r.layout for r in region.results] + [o.layout.expand(out_shape) for o in leaves if o is not None]
+    a = p.a_view.expand((*out_shape[:-2], p.m, p.k))
+    n_out = len(region.results)
+    if p.batched:
+        b = p.b_view.expand((*out_shape[:-2], p.k, p.n))
+        sizes, strides = collapse(out_shape[:-2], [Layout(out_shape[:-2], x.strides[:-2]) for x in (a, b, *lays)])
+        if len(sizes) > 1:
+            return None
+        lead = [s[0] if s else 0 for s in strides]
+        m, batch = p.m, sizes[0] if sizes else 1
+        a_strides, b_strides = (lead[0], a.strides[-2], a.strides[-1]), (lead[1], b.strides[-2], b.strides[-1])
+        rest = [(s, x.strides[-2], x.strides[-1]) for s, x in zip(lead[2:], lays, strict=True)]
+    else:
+        sizes, strides = collapse(out_shape[:-1], [Layout(out_shape[:-1], x.strides[:-1]) for x in (a, *lays)])
+        if len(sizes) > 1:
+            return None
+        rows = [s[0] if s else 0 for s in strides]
+        m, batch = sizes[0] if sizes else 1, 1
+        a_strides, b_strides = (0, rows[0] or p.k, a.strides[-1]), (0, p.b_view.strides[-2], p.b_view.strides[-1])
+        rest = [(0, s, x.strides[-1]) for s, x in zip(rows[1:], lays, strict=True)]
+    good = _rows(a_strides, p.a_view.offset, p.k, m) and _rows(b_strides, p.b_view.offset, p.n, p.k) and at_least(p.k, 1)
+    even = all(s[2] in (0, 1) and (s[2] == 0 or all(divisible(x, 2) for x in s[:2])) for s in rest) and divisible(p.n, 2)
+    even = even and all(divisible(x.offset, 2) for x in lays)
+    return Places(m, batch, a_strides, b_strides, rest[:n_out], rest[n_out:]) if good and even else None
+
+
+def _rows(strides: tuple[Dim, Dim, Dim], offset: Dim, last: Dim, first: Dim) -> bool:
+    """One of the two axes is contiguous and the other steps by whole 16-byte pieces."""
+    batch, row, column = strides
+    if not (divisible(batch, 8) and divisible(offset, 8)):
+        return False
+    return (column == 1 and divisible(row, 8) and row != 0) or (row == 1 and divisible(column, 8) and column != 0)
+
+
+def gemm_launch(region: Region, p: Problem, at: Places, config: Config, target: TargetSpec) -> Launch:
+    assert region.anchor is not None
+    call = Call("gemm", region.name)
+    b = call.b
+    out_value = region.anchor.values[0]
+    shape = (at.batch, at.m, p.n)
+    outs = [
+        call.view(f"c{i}", r.type.dtype, r.buffer, Layout(shape, s, r.layout.offset), write=True)
+        for i, (r, s) in enumerate(zip(region.results, at.outs, strict=True))
+    ]
+    ins: dict[Value, View] = {}
+    for i, (v, s) in enumerate(zip(leaves_of_epilogue(region, out_value), at.leaves, strict=True)):
+        o = region.operand(v)
+        assert o is not None
+        ins[v] = call.view(f"e{i}", o.type.dtype, o.buffer, Layout(shape, s, o.layout.offset))
+    maps = []
+    transposed = (at.a[2] != 1, at.b[1] == 1)
+    boxes = (64 if transposed[0] else config.bm, config.bn // config.cluster if transposed[1] else 64)
+    for i, (name, o, lay, strides, (rows, columns)) in enumerate(
+        (("a", p.a, p.a_view, at.a, (at.m, p.k)), ("b", p.b, p.b_view, (at.b[0], at.b[2], at.b[1]), (p.n, p.k)))
+    ):
+        # rows × K, K contiguous unless the other axis is
+        word = len(call._arguments)
+        call.view(name, o.type.dtype, o.buffer, Layout((at.batch, rows, columns), strides, lay.offset))
+        k_inner = strides[2] == 1
+        size, step = ((columns, rows), strides[1]) if k_inner else ((rows, columns), strides[2])
+        maps.append(
+            TensorMap(word, o.type.dtype, (*size, at.batch), (step * 2, (strides[0] or step * size[1]) * 2), (64, boxes[i], 1), 128)
+        )
+    m, n = call.word("m", at.m), call.word("n", p.n)
+    acc, row, column, batch = Var(TileType((64, config.bn), f32), "acc"), Var(INDEX, "row"), Var(INDEX, "column"), Var(INDEX, "batch")
+    r, c, z = Ix(b, row), Ix(b, column), Ix(b, batch)
+    total = Tile(b, acc)
+    if p.alpha != 1.0:
+        total = total * p.alpha
+
+    def write(limit: tuple[Ix | int, Ix | int] | None) -> None:
+        def leaf(v: Value, o: Operand) -> Tile:
+            _, sm, sn = ins[v].type.strides
+            size = (1 if sm == 0 else 64, 1 if sn == 0 else config.bn)
+            bound = None if limit is None else tuple(x if s != 1 else None for x, s in zip(limit, size, strict=True))
+            return b.load(ins[v], (z, r, c), size, limit=bound)
+
+        evaluate = Evaluator(b, region, leaf, {out_value: total})
+        for view, v, result in zip(outs, region.body.outputs, region.results, strict=True):
+            b.store(view, (z, r, c), narrow(b, b.broadcast(evaluate(v), (64, config.bn)), result.type.dtype), limit=limit)
+
+    inside = b.binary("and", b.compare("le", r + 64, m), b.compare("le", c + config.bn, n))
+    with b.if_(inside):
+        write(None)
+    with b.if_(b.unary("not", inside)):
+        write((m - r, n - c))
+    rows_of_clusters = ceildiv(at.m, config.bm * config.cluster)
+    columns = ceildiv(p.n, config.bn)
+    tiles = rows_of_clusters * columns * at.batch
+    call._arguments += [Word(rows_of_clusters * config.cluster), Word(columns), Word(ceildiv(p.k, BK)), Word(tiles)]
+    grid = minimum(tiles, target.cores // config.cluster) * config.cluster
+    launch = call.finish(
+        grid,
+        flops=region_flops(region),
+        bytes_=region_bytes(region),
+        note=f"wgmma {config.bm}x{config.bn}, {config.stages} stages, cluster {config.cluster}",
+    )
+    k = launch.kernel
+    flags = f"{int(transposed[0])}{int(transposed[1])}"
+    launch.kernel = GemmKernel(
+        f"{k.name}_{config.bm}x{config.bn}_{config.stages}_{config.cluster}_{flags}_{p.a.type.dtype}",
+        k.params,
+        k.pid,
+        k.body,
+        acc=acc,
+        row=row,
+        column=column,
+        batch=batch,
+        bm=config.bm,
+        bn=config.bn,
+        stages=config.stages,
+        consumers=config.bm // 64,
+        transposed_a=transposed[0],
+        transposed_b=transposed[1],
+        cluster=config.cluster,
+        dtype=p.a.type.dtype.name,
+        group=config.group,
+        maps=tuple(maps),
+    )
+    return launch

@@ -1,0 +1,37 @@
+"""From an optimised graph to a session on a GPU. Needs no GPU: modules go to the device when the session first runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..core.target_spec import TargetSpec
+from ..kernels.select import select
+from ..target.cuda.code import emit_all
+from ..target.cuda.device import DEFAULT, arch_of, cuda_target
+from . import cuda_driver as gpu
+from .cuda_executable import CudaExecutable, KernelCode
+from .cuda_session import CudaSession
+from .packing import pack_constants
+from .session import Model
+
+
+def cuda_target_of(name: str) -> TargetSpec:
+    """ "cuda" is the GPU of this machine, or Hopper where there is none; otherwise an architecture by name."""
+    if name != "cuda":
+        return cuda_target(name)
+    if gpu.available():
+        return cuda_target(DEFAULT)
+    return cuda_target(arch_of(gpu.compute_capability()), gpu.multiprocessors())
+
+
+def build_cuda(model: Model, stages: Any) -> CudaSession:
+    with stages.stage("select"):
+        program = select(model.graph, model.target)
+    with stages.stage("code"):
+        made = emit_all((k for x in program.launches for k in x.kernels), model.target)
+        code = {name: KernelCode(name, ptx, block, shared) for name, (ptx, block, shared) in made.items()}
+    with stages.stage("pack"):
+        constants = pack_constants(program.constants)
+    with stages.stage("plan"):
+        executable = CudaExecutable(program, model.interface, code, constants)
+    return CudaSession(model, executable)

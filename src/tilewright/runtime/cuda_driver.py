@@ -1,0 +1,171 @@
+"""The CUDA driver through `cuda.bindings`: device, memory, modules, tensor maps, graphs. Every error names the call that failed.
+
+Imported only when a session first runs on a GPU, or when somebody asks whether there is one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+from ..core.errors import CompileError, ExecutionError
+
+_SMEM_LIMIT = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+LOG_BYTES = 16 << 10
+
+
+@cache
+def driver() -> Any:
+    """The module `cuda.bindings.driver`, initialised, with the first device's primary context."""
+    try:
+        from cuda.bindings import driver as cu
+    except ImportError:
+        raise ExecutionError("cuda: running needs the package cuda-bindings; install tilewright[cuda]") from None
+    try:
+        (status,) = cu.cuInit(0)
+    except RuntimeError as error:
+        raise ExecutionError(
+            f"cuda: no NVIDIA driver on this machine ({error}); compile for target='cpu', or run where there is a GPU"
+        ) from None
+    if status != cu.CUresult.CUDA_SUCCESS:
+        raise ExecutionError(f"cuda: no usable GPU ({status.name}); compile for target='cpu', or run where there is a GPU")
+    return cu
+
+
+def call(name: str, *args: Any, what: str = "") -> Any:
+    """`driver.name(*args)`, its results without the status; an error says what was being done."""
+    cu = driver()
+    status, *results = getattr(cu, name)(*args)
+    if status != cu.CUresult.CUDA_SUCCESS:
+        raise ExecutionError(f"cuda: {name} failed with {status.name}{f' ({what})' if what else ''}")
+    return results[0] if len(results) == 1 else results or None
+
+
+@cache
+def context(device: int = 0) -> Any:
+    """The primary context of a device, which PyTorch uses too."""
+    call("cuInit", 0)
+    return call("cuDevicePrimaryCtxRetain", call("cuDeviceGet", device))
+
+
+def enter(device: int = 0) -> None:
+    call("cuCtxSetCurrent", context(device))
+
+
+@cache
+def compute_capability(device: int = 0) -> tuple[int, int]:
+    cu = driver()
+    a = cu.CUdevice_attribute
+    handle = call("cuDeviceGet", device)
+    return (
+        call("cuDeviceGetAttribute", a.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, handle),
+        call("cuDeviceGetAttribute", a.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, handle),
+    )
+
+
+@cache
+def multiprocessors(device: int = 0) -> int:
+    return int(
+        call("cuDeviceGetAttribute", driver().CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, call("cuDeviceGet", device))
+    )
+
+
+def available() -> str:
+    """Empty when a GPU can be used, else why not."""
+    try:
+        driver()
+        compute_capability()
+    except ExecutionError as error:
+        return str(error)
+    return ""
+
+
+def load_module(text: str, name: str) -> Any:
+    """The driver assembles PTX; its log is in the error."""
+    cu = driver()
+    log = bytes(LOG_BYTES)  # the bindings write into the object
+    option = cu.CUjit_option
+    data = text.encode() + b"\0"
+    status, module = cu.cuModuleLoadDataEx(
+        data, 2, [option.CU_JIT_ERROR_LOG_BUFFER, option.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES], [log, LOG_BYTES]
+    )
+    if status != cu.CUresult.CUDA_SUCCESS:
+        raise CompileError(
+            f"cuda: the driver does not accept kernel {name} ({status.name}): {log.rstrip(bytes(1)).decode(errors='replace').strip()}"
+        )
+    return module
+
+
+def load_function(text: str, name: str, dynamic_shared: int) -> tuple[Any, Any]:
+    """(module, function); the module must be kept."""
+    module = load_module(text, name)
+    function = call("cuModuleGetFunction", module, name.encode(), what=name)
+    if dynamic_shared > 48 << 10:
+        call("cuFuncSetAttribute", function, driver().CUfunction_attribute(_SMEM_LIMIT), dynamic_shared, what=name)
+    return module, function
+
+
+class Memory:
+    """A block of device memory, freed with the object."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = nbytes
+        self.address = int(call("cuMemAlloc", max(nbytes, 256), what=f"{nbytes} bytes"))
+
+    def upload(self, address: int, nbytes: int, offset: int = 0) -> None:
+        if nbytes:
+            call("cuMemcpyHtoD", self.address + offset, address, nbytes)
+
+    def __del__(self) -> None:
+        try:
+            driver().cuMemFree(self.address)
+        except Exception:  # the interpreter may be going down
+            return
+
+
+class HostWords:
+    """Words in pinned host memory that kernels write (error blocks)."""
+
+    def __init__(self, count: int) -> None:
+        self.count = max(count, 1)
+        flags = 2  # CU_MEMHOSTALLOC_DEVICEMAP
+        self.host = int(call("cuMemHostAlloc", 8 * self.count, flags))
+        self.device = int(call("cuMemHostGetDevicePointer", self.host, 0))
+        self.words = (ctypes.c_int64 * self.count).from_address(self.host)
+        self.clear()
+
+    def clear(self) -> None:
+        for i in range(self.count):
+            self.words[i] = 0
+
+    def __del__(self) -> None:
+        try:
+            driver().cuMemFreeHost(self.host)
+        except Exception:  # the interpreter may be going down
+            return
+
+
+def tensor_map(dtype: str, address: int, sizes: Sequence[int], strides: Sequence[int], box: Sequence[int], swizzle: int) -> bytes:
+    """The 128 bytes of a TMA descriptor. Sizes are innermost first; strides are bytes of every axis but the innermost."""
+    cu = driver()
+    kinds = {"bf16": "BFLOAT16", "f16": "FLOAT16", "f32": "FLOAT32"}
+    kind = getattr(cu.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{kinds[dtype]}")
+    swizzles = {0: "NONE", 32: "32B", 64: "64B", 128: "128B"}
+    found = call(
+        "cuTensorMapEncodeTiled",
+        kind,
+        len(sizes),
+        address,
+        [cu.cuuint64_t(n) for n in sizes],
+        [cu.cuuint64_t(n) for n in strides],
+        [cu.cuuint32_t(n) for n in box],
+        [cu.cuuint32_t(1)] * len(sizes),
+        cu.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+        getattr(cu.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{swizzles[swizzle]}"),
+        cu.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+        cu.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+        what=f"sizes {list(sizes)}, strides {list(strides)}, box {list(box)}",
+    )
+    return ctypes.string_at(found.getPtr(), 128)

@@ -1,0 +1,231 @@
+"""A program on the GPU: modules, constants in device memory, and for each shape a chain of kernels that runs as one CUDA graph.
+
+The argument words of every kernel are made once per shape; a call rewrites only those that point into inputs and outputs that moved.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..core.dims import evaluate
+from ..core.errors import CompileError
+from ..kernels.cuda.kernel import BlockKernel, GemmKernel, TensorMap
+from ..kernels.launch import ErrorWord, Launch, Pointer, Program, Variant
+from ..plan.plan import Plan
+from ..tile.ir import Kernel
+from . import cuda_driver as gpu
+from .executable import Interface
+
+ERROR_WORDS = 4
+MOST_BLOCKS = (1 << 31) - 1
+JIT_THREADS = 8
+
+
+@dataclass(frozen=True)
+class KernelCode:
+    """The PTX of a kernel and how it is launched."""
+
+    name: str
+    ptx: str
+    block: int
+    dynamic_shared: int = 0
+
+
+@dataclass(eq=False)
+class Step:
+    """One kernel of a schedule: parameters in memory, and which of them follow inputs and outputs."""
+
+    launch: Launch
+    function: Any
+    grid: int
+    block: int
+    shared: int
+    params: np.ndarray[Any, Any]  # bytes: words, then tensor maps
+    pointers: Any  # void*[] into params
+    words: np.ndarray[Any, Any]
+    moving: list[tuple[int, int, int]] = field(default_factory=list)  # (word, number of the input or output, byte offset)
+    maps: list[tuple[int, int, tuple[Any, ...]]] = field(default_factory=list)  # (byte offset, word, arguments of the map)
+    node: Any = None
+
+    def write_maps(self) -> None:
+        for offset, word, (dtype, sizes, strides, box, swizzle) in self.maps:
+            found = gpu.tensor_map(dtype, int(self.words[word]), sizes, strides, box, swizzle)
+            self.params[offset : offset + 128] = np.frombuffer(found, np.uint8)
+
+    def node_params(self) -> Any:
+        p = gpu.driver().CUDA_KERNEL_NODE_PARAMS()
+        p.func, p.gridDimX, p.gridDimY, p.gridDimZ = self.function, self.grid, 1, 1
+        p.blockDimX, p.blockDimY, p.blockDimZ, p.sharedMemBytes = self.block, 1, 1, self.shared
+        p.kernelParams = ctypes.addressof(self.pointers)
+        return p
+
+
+class CudaExecutable:
+    """Immutable but for the schedules it keeps; loaded onto the device on first use."""
+
+    def __init__(
+        self, program: Program, interface: Interface, code: Mapping[str, KernelCode], constants: Sequence[np.ndarray[Any, Any]]
+    ) -> None:
+        self.program, self.interface, self.code, self.constants = program, interface, code, list(constants)
+        self.plan = Plan(program, interface.symbols)
+        self.error_launches = [i for i, x in enumerate(program.launches) if any(isinstance(a, ErrorWord) for a in x.arguments)]
+        self._functions: dict[str, tuple[Any, Any]] = {}
+        self._weights: list[gpu.Memory] = []
+        self.errors: gpu.HostWords | None = None
+
+    def load(self) -> None:
+        """Modules and constants onto the device."""
+        if self._functions or self.errors is not None:
+            return
+        gpu.enter()
+
+        def one(c: KernelCode) -> tuple[str, tuple[Any, Any]]:
+            gpu.enter()
+            return c.name, gpu.load_function(c.ptx, c.name, c.dynamic_shared)
+
+        with ThreadPoolExecutor(JIT_THREADS) as pool:
+            self._functions = dict(pool.map(one, self.code.values()))
+        for array in self.constants:
+            flat = np.ascontiguousarray(array)
+            block = gpu.Memory(flat.nbytes)
+            block.upload(flat.ctypes.data, flat.nbytes)
+            self._weights.append(block)
+        self.errors = gpu.HostWords(ERROR_WORDS * len(self.error_launches))
+
+    def instantiate(self, env: Mapping[str, int]) -> Schedule:
+        self.load()
+        placement = self.plan.place(env)
+        arena = gpu.Memory(placement.size)
+        steps = [s for k, x in enumerate(self.program.launches) for s in self._step(k, x, env, arena.address, placement.offsets)]
+        return Schedule(dict(env), arena, steps, len(self.program.inputs) + len(self.program.outputs))
+
+    def _step(self, number: int, launch: Launch, env: Mapping[str, int], arena: int, offsets: Mapping[Any, int]) -> list[Step]:
+        way: Launch | Variant = next((v for v in launch.variants if v.lo <= evaluate(v.value, env) <= v.hi), launch)
+        grid = evaluate(way.grid, env)
+        if grid == 0:
+            return []
+        kernel = way.kernel
+        code = self.code[kernel.name]
+        values = [self._word(a, number, env, arena, offsets) for a in way.arguments]
+        if isinstance(kernel, BlockKernel):
+            if kernel.programs > 1:
+                values.append(grid)
+            grid = -(-grid // kernel.programs)
+        if grid > MOST_BLOCKS:
+            raise CompileError(f"cuda: launch {launch.name} needs {grid} blocks, a grid has at most {MOST_BLOCKS}")
+        maps: tuple[TensorMap, ...] = kernel.maps if isinstance(kernel, GemmKernel) else ()
+        start = -(-8 * len(values) // 64) * 64
+        raw = np.zeros(start + 128 * len(maps) + 64, np.uint8)
+        skip = -raw.ctypes.data % 64
+        params = raw[skip : skip + start + 128 * len(maps)]
+        words = params[: 8 * len(values)].view(np.int64)
+        words[:] = values
+        at = [params.ctypes.data + 8 * i for i in range(len(values))] + [params.ctypes.data + start + 128 * i for i in range(len(maps))]
+        step = Step(
+            launch, self._functions[kernel.name][1], grid, code.block, code.dynamic_shared, params, (ctypes.c_void_p * len(at))(*at), words
+        )
+        slots = {b: i for i, b in enumerate([*self.program.inputs, *self.program.outputs])}
+        step.moving = [
+            (i, slots[a.buffer], evaluate(a.offset, env))
+            for i, a in enumerate(way.arguments)
+            if isinstance(a, Pointer) and a.buffer in slots
+        ]
+        step.maps = [
+            (
+                start + 128 * i,
+                m.argument,
+                (m.dtype.name, [evaluate(d, env) for d in m.sizes], [evaluate(d, env) for d in m.strides], m.box, m.swizzle),
+            )
+            for i, m in enumerate(maps)
+        ]
+        if not any(m.argument == w for m in maps for w, _, _ in step.moving):
+            step.write_maps()
+        return [step]
+
+    def _word(self, a: Any, number: int, env: Mapping[str, int], arena: int, offsets: Mapping[Any, int]) -> int:
+        if isinstance(a, ErrorWord):
+            assert self.errors is not None
+            return self.errors.device + 8 * ERROR_WORDS * self.error_launches.index(number)
+        if not isinstance(a, Pointer):
+            return evaluate(a.value, env)
+        offset = evaluate(a.offset, env)
+        if a.buffer.kind == "temp":
+            return arena + offsets[a.buffer] + offset
+        return offset + (self._weights[a.buffer.index].address if a.buffer.kind == "const" else 0)
+
+    def kernels(self) -> list[Kernel]:
+        return [k for x in self.program.launches for k in x.kernels]
+
+
+class Schedule:
+    """The kernels of one shape over one arena, as a graph. `bind` points it at inputs and outputs, `run` starts it on a stream."""
+
+    def __init__(self, env: dict[str, int], arena: gpu.Memory, steps: list[Step], slots: int) -> None:
+        self.env, self.arena, self.steps = env, arena, steps
+        self.addresses = [0] * slots
+        self._graph: Any = None
+        self._exec: Any = None
+
+    def bind(self, addresses: Sequence[int]) -> None:
+        """Rewrite what follows the inputs and outputs that are elsewhere now."""
+        if addresses == self.addresses and (self._exec is not None or not self.steps):
+            return
+        changed = {i for i, (a, b) in enumerate(zip(addresses, self.addresses, strict=True)) if a != b}
+        self.addresses = list(addresses)
+        for step in self.steps:
+            touched = [(w, slot, offset) for w, slot, offset in step.moving if slot in changed]
+            for w, slot, offset in touched:
+                step.words[w] = addresses[slot] + offset
+            if touched:
+                step.write_maps()
+                if self._exec is not None:
+                    gpu.call("cuGraphExecKernelNodeSetParams", self._exec, step.node, step.node_params(), what=step.launch.name)
+        if self._exec is None and self.steps:
+            self._build()
+
+    def _build(self) -> None:
+        """A chain: every kernel after the one before."""
+        self._graph = gpu.call("cuGraphCreate", 0)
+        before: list[Any] = []
+        for step in self.steps:
+            step.node = gpu.call("cuGraphAddKernelNode", self._graph, before, len(before), step.node_params(), what=step.launch.name)
+            before = [step.node]
+        self._exec = gpu.call("cuGraphInstantiate", self._graph, 0)
+
+    def run(self, stream: int) -> None:
+        if self.steps:
+            gpu.call("cuGraphLaunch", self._exec, stream)
+
+    def run_singly(self, stream: int) -> None:
+        """Kernel by kernel, for profiles and for finding the one that fails."""
+        for s in self.steps:
+            gpu.call(
+                "cuLaunchKernel",
+                s.function,
+                s.grid,
+                1,
+                1,
+                s.block,
+                1,
+                1,
+                s.shared,
+                stream,
+                ctypes.addressof(s.pointers),
+                0,
+                what=s.launch.name,
+            )
+
+    def __del__(self) -> None:
+        try:
+            cu = gpu.driver()
+            if self._exec is not None:
+                cu.cuGraphExecDestroy(self._exec)
+                cu.cuGraphDestroy(self._graph)
+        except Exception:  # the interpreter may be going down
+            return

@@ -1,0 +1,157 @@
+"""A compiled model on a GPU: torch CUDA tensors (or anything with DLPack) in, torch CUDA tensors out, on torch's current stream.
+
+Calls only start work; errors that kernels find (an index out of range) are raised by a later call, or by `synchronize`.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from ..core.dims import evaluate
+from ..core.errors import ExecutionError, InputError
+from ..ir.types import TensorType
+from .arguments import Bound, _bind_symbols, _check_type, _mismatch, describe, from_dtype, is_tensor, torch_dtypes
+from .cuda_executable import ERROR_WORDS, CudaExecutable, Schedule
+
+if TYPE_CHECKING:
+    from .session import Model
+
+ALIGNMENT = 16  # of inputs: kernels read 16 bytes at a time
+KEPT = 16  # schedules of different shapes
+
+
+class CudaSession:
+    """`session(*args)`. Outputs are new and the caller's own."""
+
+    def __init__(self, model: Model, executable: CudaExecutable) -> None:
+        self.model, self.executable = model, executable
+        self.interface = model.interface
+        self.copies: dict[str, int] = {}  # input name -> calls that had to copy it
+        self._schedules: dict[tuple[int, ...], Schedule] = {}
+        self._lock = threading.Lock()
+        self._last: tuple[int, Any] | None = None  # stream and event of the last run: another stream waits for it
+        self._closed = False
+
+    @property
+    def name(self) -> str:
+        return self.model.name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._closed:
+            raise InputError(f"session: {self.name} is closed")
+        leaves = self.model.signature.flatten(args, kwargs)
+        from . import cuda_driver as gpu
+
+        gpu.enter()
+        import torch
+
+        bound = self._bind(leaves)
+        self._raise_errors()
+        device = bound.kept[0].device if bound.kept else torch.device("cuda")
+        outs = [
+            torch.empty([evaluate(d, bound.env) for d in t.shape], dtype=from_dtype()[t.dtype], device=device)
+            for t in self.interface.outputs
+        ]
+        for i, k in self.interface.donated:
+            outs[k].copy_(bound.kept[i])
+            bound.addresses[i] = outs[k].data_ptr()
+        addresses = [*bound.addresses, *(o.data_ptr() for o in outs)]
+        stream = torch.cuda.current_stream(device)
+        with self._lock:
+            schedule = self.schedule(bound.env)
+            schedule.bind(addresses)
+            if self._last is not None and self._last[0] != stream.cuda_stream:
+                stream.wait_event(self._last[1])
+            schedule.run(stream.cuda_stream)
+            if self._last is None or self._last[0] != stream.cuda_stream:
+                self._last = (stream.cuda_stream, torch.cuda.Event())  # type: ignore[no-untyped-call]
+            self._last[1].record(stream)
+        return self.model.signature.unflatten(outs, bound.env)
+
+    def schedule(self, env: dict[str, int]) -> Schedule:
+        key = tuple(env[s.name] for s in self.interface.symbols)
+        found = self._schedules.get(key)
+        if found is None:
+            if len(self._schedules) >= KEPT:
+                self._schedules.pop(next(iter(self._schedules)))
+            found = self._schedules[key] = self.executable.instantiate(env)
+        return found
+
+    # ---- inputs
+    def _bind(self, leaves: list[Any]) -> Bound:
+        bound = Bound()
+        origin: dict[str, str] = {}
+        shapes = []
+        for name, type_, value in zip(self.interface.input_names, self.interface.inputs, leaves, strict=True):
+            shapes.append(self._admit(name, type_, value, bound))
+            _bind_symbols(name, type_, shapes[-1], bound.env, origin)
+        for name, type_, shape in zip(self.interface.input_names, self.interface.inputs, shapes, strict=True):
+            for want, got in zip(type_.shape, shape, strict=True):
+                if evaluate(want, bound.env) != got:
+                    raise InputError(_mismatch(name, type_, f"{type_.dtype}[{','.join(map(str, shape))}]", bound.env, origin))
+        for name in bound.copied:
+            self.copies[name] = self.copies.get(name, 0) + 1
+        return bound
+
+    def _admit(self, name: str, type_: TensorType, value: Any, bound: Bound) -> tuple[int, ...]:
+        if not is_tensor(value) and hasattr(value, "__dlpack__"):
+            import torch
+
+            value = torch.from_dlpack(value)  # type: ignore[attr-defined]
+        if not is_tensor(value):
+            raise InputError(
+                f"session: input {name!r} must be {describe(type_)} on the GPU, got a {type(value).__name__}; pass a CUDA tensor"
+            )
+        shape = tuple(int(n) for n in value.shape)
+        dtype = torch_dtypes().get(value.dtype)
+        shown = str(dtype) if dtype is not None else str(value.dtype)
+        if value.device.type != "cuda":
+            raise InputError(
+                f"session: input {name!r} must be on the GPU, got {shown}[{','.join(map(str, shape))}] on {value.device}; "
+                f"pass {name}.cuda()"
+            )
+        _check_type(name, type_, dtype, shown, shape)
+        plain = value.detach()
+        if not plain.is_contiguous() or plain.data_ptr() % ALIGNMENT:
+            plain = plain.clone().contiguous()
+            bound.copied.append(name)
+        bound.addresses.append(plain.data_ptr())
+        bound.kept.append(plain)
+        return shape
+
+    # ---- errors and end
+    def _raise_errors(self) -> None:
+        found = self.executable.errors
+        if found is None or not any(found.words[i] for i in range(0, found.count, ERROR_WORDS)):
+            return
+        k = next(i for i in range(0, found.count, ERROR_WORDS) if found.words[i]) // ERROR_WORDS
+        position, value = found.words[ERROR_WORDS * k + 2], found.words[ERROR_WORDS * k + 3]
+        found.clear()
+        launch = self.executable.program.launches[self.executable.error_launches[k]]
+        raise ExecutionError(
+            f"{launch.name}: index out of range, got {value} at position {position} (found by an earlier call of {self.name})"
+        )
+
+    def synchronize(self) -> None:
+        """Wait for the last call and raise what it found."""
+        if self._last is not None:
+            self._last[1].synchronize()
+        self._raise_errors()
+
+    def ptx(self) -> dict[str, str]:
+        """The PTX text of every kernel, by name."""
+        return {c.name: c.ptx for c in self.executable.code.values()}
+
+    def close(self) -> None:
+        self._closed = True
+        self._schedules.clear()
+
+    def __enter__(self) -> CudaSession:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<CudaSession {self.name} on {self.model.target.cpu}{', closed' if self._closed else ''}>"

@@ -1,0 +1,248 @@
+"""Tile IR → PTX: a program runs on a group of threads (`BlockKernel`), one kernel per module."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ...core.dtypes import f32, i64
+from ...core.errors import CompileError
+from ...core.target_spec import TargetSpec
+from ...kernels.cuda.kernel import WARP, BlockKernel
+from ...tile.ir import INDEX, Instr, TileType, Type, Var, ViewType, alloc_bytes
+from ..cpu import arithmetic
+from . import access, math
+from .access import Address
+from .control import Control
+from .convert import convert, narrow_pair
+from .layout import Group, Key, Regs, elem_type
+from .ptx_text import literal, module_text
+from .reductions import reduce_tile
+
+
+def emit_block_kernel(kernel: BlockKernel, target: TargetSpec) -> str:
+    """The PTX module of a kernel. The entry has the kernel's name; parameters are its argument words, then the number of programs."""
+    return Emitter(kernel, Group(kernel.threads, kernel.vector)).module(target)
+
+
+class Emitter(Control):
+    """Walks a kernel once; `env` maps each tile-IR value to registers."""
+
+    def module(self, target: TargetSpec) -> str:
+        kernel = self.kernel
+        assert isinstance(kernel, BlockKernel)
+        if kernel.threads > WARP and kernel.programs != 1:
+            raise CompileError(f"cuda: a program of {kernel.threads} threads takes a block of its own, got {kernel.programs} programs")
+        self.parameters(["grid"] if kernel.programs > 1 else [])
+        self._program_index(kernel)
+        self.block(kernel.body)
+        text = self.k.text([f".maxntid {kernel.block}, 1, 1"])
+        tables = math.table_text() + "\n" if math.TABLE in text else ""
+        return module_text(target.cpu, tables + text)
+
+    def _program_index(self, kernel: BlockKernel) -> None:
+        k = self.k
+        block = k.value("i32", "mov.u32 {}, %ctaid.x;")
+        if kernel.programs == 1:
+            self.env[kernel.pid] = k.value("i64", f"cvt.u64.u32 {{}}, {block};")
+            return
+        tid = k.value("i32", "mov.u32 {}, %tid.x;")
+        group = tid if kernel.threads == 1 else k.value("i32", f"shr.u32 {{}}, {tid}, {kernel.threads.bit_length() - 1};")
+        pid = k.value("i32", f"mad.lo.u32 {{}}, {block}, {kernel.programs}, {group};")
+        wide = k.value("i64", f"cvt.u64.u32 {{}}, {pid};")
+        k.emit(f"@{k.value('i1', f'setp.ge.u64 {{}}, {wide}, {self.word(-1)};')} exit;")
+        self.env[kernel.pid] = wide
+
+    # --- tiles --------------------------------------------------------------------------------------------------------
+    def keys(self, shape: tuple[int, ...]) -> list[Key]:
+        return [key for piece in self.layout.pieces(shape) for key in piece]
+
+    def elementwise(self, instr: Instr, emit: Callable[..., str]) -> None:
+        """emit(dtype of the operands, *operands) for every element a thread holds."""
+        out = instr.results[0]
+        assert isinstance(out.type, TileType)
+        xs = [self.tile(x) for x in instr.operands]
+        dtype = xs[-1].type.dtype
+        self.env[out] = Regs(out.type, {key: emit(dtype, *(x.pick(key) for x in xs)) for key in self.keys(out.type.shape)})
+
+    def do_unary(self, instr: Instr) -> None:
+        self.elementwise(instr, lambda dt, x: math.unary(self.f, instr.op, dt, x))
+
+    def do_binary(self, instr: Instr) -> None:
+        self.elementwise(instr, lambda dt, a, b: math.binary(self.f, instr.op, dt, a, b))
+
+    def do_cmp(self, instr: Instr) -> None:
+        fn = instr.attrs["fn"]
+        self.elementwise(instr, lambda dt, a, b: arithmetic.compare(self.f, fn, dt, elem_type(dt), a, b))
+
+    def do_select(self, instr: Instr) -> None:
+        self.elementwise(instr, lambda dt, c, a, b: self.f.select(elem_type(dt), c, a, b))
+
+    def do_fma(self, instr: Instr) -> None:
+        self.elementwise(instr, lambda dt, a, b, c: self.f.fma(elem_type(dt), a, b, c))
+
+    def do_dot4(self, instr: Instr) -> None:
+        """Unsigned bytes of a, signed bytes of b."""
+        self.elementwise(instr, lambda dt, a, b, c: self.k.value("i32", f"dp4a.u32.s32 {{}}, {a}, {b}, {c};"))
+
+    def do_broadcast(self, instr: Instr) -> None:
+        self.elementwise(instr, lambda dt, x: x)
+
+    def do_cast(self, instr: Instr) -> None:
+        out, x = instr.results[0], self.tile(instr.operands[0])
+        assert isinstance(out.type, TileType)
+        source, target = x.type.dtype, out.type.dtype
+        if target.name not in ("bf16", "f16"):
+            self.elementwise(instr, lambda dt, v: convert(self.f, source, target, v))
+            return
+        values: dict[Key, str] = {}
+        for piece in self.layout.pieces(out.type.shape):
+            wide = [convert(self.f, source, f32, x.pick(key)) for key in piece]
+            wide = [v if v.startswith("%") else self.k.value("float", f"mov.f32 {{}}, {v};") for v in wide]
+            for i in range(0, len(piece) - 1, 2):
+                values[piece[i]], values[piece[i + 1]] = narrow_pair(self.f, target, wide[i], wide[i + 1])
+            if len(piece) % 2:
+                values[piece[-1]] = convert(self.f, f32, target, wide[-1])
+        self.env[out] = Regs(out.type, values)
+
+    def do_bitcast(self, instr: Instr) -> None:
+        out = instr.results[0].type
+        assert isinstance(out, TileType)
+        self.elementwise(instr, lambda dt, x: self.f.cast("bitcast", elem_type(dt), x, elem_type(out.dtype)))
+
+    def do_full(self, instr: Instr) -> None:
+        type_, value = instr.results[0].type, instr.attrs["value"]
+        assert isinstance(type_, TileType)
+        ty = elem_type(type_.dtype)
+        text = self.k.value("half", f"mov.b16 {{}}, {access._raw(type_.dtype, value)};") if ty in ("half", "bf16") else literal(ty, value)
+        if type_.dtype.kind == "u" and ty == "i64":
+            text = str(int(value)) + ("U" if value >= 1 << 63 else "")
+        self.env[instr.results[0]] = Regs(type_, dict.fromkeys(self.keys(type_.shape), text))
+
+    def do_iota(self, instr: Instr) -> None:
+        type_, axis = instr.results[0].type, instr.attrs["axis"]
+        assert isinstance(type_, TileType)
+        if not self.layout.spread(type_.shape, axis):
+            values = {key: literal(elem_type(type_.dtype), key[axis]) for key in self.keys(type_.shape)}
+        else:
+            base = self.base(type_.shape, axis)
+            whole = {o: access.plus(self.f, base, str(o)) for o in {key[axis] for key in self.keys(type_.shape)}}
+            made = {o: convert(self.f, i64, type_.dtype, v) for o, v in whole.items()}
+            values = {key: made[key[axis]] for key in self.keys(type_.shape)}
+        self.env[instr.results[0]] = Regs(type_, values)
+
+    def do_reduce(self, instr: Instr) -> None:
+        self.env[instr.results[0]] = reduce_tile(self, instr.attrs["fn"], self.tile(instr.operands[0]), instr.attrs["axis"])
+
+    def _private(self, instr: Instr) -> TileType:
+        """Ops that move elements between positions work where one thread holds the whole tile."""
+        type_ = instr.results[0].type
+        assert isinstance(type_, TileType)
+        if self.layout.threads != 1:
+            raise CompileError(f"cuda: {instr.op} needs programs of one thread, kernel {self.kernel.name} has {self.layout.threads}")
+        return type_
+
+    def do_reshape(self, instr: Instr) -> None:
+        type_ = instr.results[0].type
+        x = self.tile(instr.operands[0])
+        assert isinstance(type_, TileType)
+        if self.layout.threads != 1 and x.type.shape[-1:] != type_.shape[-1:] and x.type.numel != 1:
+            self._private(instr)
+        order = [x.values[key] for key in sorted(x.values)]
+        self.env[instr.results[0]] = Regs(type_, dict(zip(sorted(self.keys(type_.shape)), order, strict=True)))
+
+    def do_transpose(self, instr: Instr) -> None:
+        type_, x = self._private(instr), self.tile(instr.operands[0])
+        self.env[instr.results[0]] = Regs(type_, {(b, a): v for (a, b), v in x.values.items()})
+
+    def do_extract(self, instr: Instr) -> None:
+        type_, x, starts = self._private(instr), self.tile(instr.operands[0]), instr.attrs["starts"]
+        self.env[instr.results[0]] = Regs(
+            type_, {key: x.values[tuple(s + i for s, i in zip(starts, key, strict=True))] for key in self.keys(type_.shape)}
+        )
+
+    def do_mma(self, instr: Instr) -> None:
+        type_ = self._private(instr)
+        a, b, acc = (self.tile(x) for x in instr.operands)
+        ty, values = elem_type(type_.dtype), dict(acc.values)
+        for k in range(a.type.shape[1]):
+            for m, n in values:
+                x, y = (convert(self.f, t.type.dtype, type_.dtype, t.values[key]) for t, key in ((a, (m, k)), (b, (k, n))))
+                values[m, n] = (
+                    self.f.fma(ty, x, y, values[m, n])
+                    if type_.dtype.is_float
+                    else self.f.op("add", ty, self.f.op("mul", ty, x, y), values[m, n])
+                )
+        self.env[instr.results[0]] = Regs(type_, values)
+
+    # --- memory -------------------------------------------------------------------------------------------------------
+    def do_alloc(self, instr: Instr) -> None:
+        type_ = instr.results[0].type
+        assert isinstance(type_, ViewType)
+        if self.layout.threads != 1:
+            raise CompileError(f"cuda: scratch memory needs programs of one thread, kernel {self.kernel.name} has {self.layout.threads}")
+        name = f"private{self.private}"
+        self.private += 1
+        self.k.prologue.append(f"  .local .align 16 .b8 {name}[{alloc_bytes(instr)}];")
+        pointer = self.k.value("i64", f"mov.u64 {{}}, {name};")
+        self.env[instr.results[0]] = Address(pointer, tuple(str(s) for s in type_.strides), type_.dtype, "local")
+
+    def _view(self, instr: Instr) -> Address:
+        var = instr.operands[0]
+        assert isinstance(var, Var)
+        found = self.env[var]
+        assert isinstance(found, Address)
+        return found
+
+    def do_subview(self, instr: Instr) -> None:
+        view, keep = self._view(instr), instr.attrs["keep"]
+        origin = access.Access(self, view, [self.ix(x) for x in instr.operands[1:]], (), (), {}).origin
+        self.env[instr.results[0]] = Address(origin, tuple(view.strides[i] for i in keep), view.dtype, view.space)
+
+    def _access(self, instr: Instr) -> tuple[Address, list[str], dict[int, str], int]:
+        view = self._view(instr)
+        rank, limited = len(view.strides), instr.attrs.get("limits") or ()
+        at = [self.ix(x) for x in instr.operands[1 : 1 + rank]]
+        limits = {axis: self.index_register(x) for axis, x in zip(limited, instr.operands[1 + rank :], strict=False)}
+        return view, at, limits, 1 + rank + len(limited)
+
+    def do_load(self, instr: Instr) -> None:
+        view, at, limits, _ = self._access(instr)
+        type_ = instr.results[0].type
+        assert isinstance(type_, TileType)
+        self.env[instr.results[0]] = access.load(self, view, at, type_, instr.attrs["axes"], limits, instr.attrs.get("other", 0) or 0)
+
+    def do_store(self, instr: Instr) -> None:
+        view, at, limits, used = self._access(instr)
+        access.store(self, view, at, self.tile(instr.operands[used]), instr.attrs["axes"], limits)
+
+    def do_gather(self, instr: Instr) -> None:
+        view, at, _, used = self._access(instr)
+        indices, axis = self.tile(instr.operands[used]), instr.attrs["axis"]
+        origin = access.Access(self, view, at, (), (), {}).origin
+        type_ = instr.results[0].type
+        assert isinstance(type_, TileType)
+        values = {}
+        for key, index in indices.values.items():
+            wide = convert(self.f, indices.type.dtype, i64, index)
+            here = Address(origin, ("0",) * axis + (view.strides[axis],), view.dtype, view.space)
+            one = access.Access(self, here, ["0"] * axis + [wide], (), (), {})
+            values[key] = access._load_piece(one, [()], 0)[0]
+        self.env[instr.results[0]] = Regs(type_, values)
+
+    def do_join(self, instr: Instr) -> None:
+        """Global accesses of one thread stay in program order; other threads' are ordered by barriers."""
+
+    def do_prefetch(self, instr: Instr) -> None:
+        """A hint for CPUs; the GPU hides latency with other warps."""
+
+    # --- what loops carry ---------------------------------------------------------------------------------------------
+    def carried(self, type_: Type, value: Any) -> tuple[Any, list[tuple[str, str, str]]]:
+        """Fresh registers that hold a value across iterations, and the moves (bits, register, source) that fill them."""
+        if type_ == INDEX:
+            reg = self.k.reg("i64")
+            return reg, [("b64", reg, value)]
+        assert isinstance(type_, TileType) and isinstance(value, Regs)
+        ty = elem_type(type_.dtype)
+        regs = {key: self.k.reg(ty) for key in value.values}
+        return Regs(type_, regs), [(self.move_kind(ty), regs[key], v) for key, v in value.values.items()]

@@ -1,0 +1,247 @@
+"""The Hopper matrix product, written as PTX: TMA → swizzled shared memory → `wgmma`, a ring of stages behind mbarriers.
+
+One warpgroup produces (a single thread issues the copies), `consumers` warpgroups multiply 64 rows each; the grid is persistent and
+walks the tiles in an order that keeps rows and columns in L2. With `cluster` 2, two neighbouring blocks share the columns: each
+loads half of B and multicasts it to both. The epilogue is tile IR, run on the accumulators where they lie (`Fragment`).
+
+K is cut in steps of 64; tiles past an edge read zeros (TMA fills them in) and store nothing. An element is the matrix unit's own sum
+over K in steps of 16, in order, whatever M, N, the batch and the tile are.
+"""
+
+from __future__ import annotations
+
+from ...core.target_spec import TargetSpec
+from ...kernels.cuda.kernel import GemmKernel
+from ...tile.ir import TileType
+from .emit import Emitter
+from .gemm_pieces import Ring, descriptor, wgmma
+from .layout import Fragment, Key, Regs
+from .ptx_text import KernelText, module_text
+
+BK = 64
+PRODUCER_REGISTERS = 40
+
+
+def emit_gemm(kernel: GemmKernel, target: TargetSpec) -> str:
+    return Gemm(kernel).module(target)
+
+
+def dynamic_shared(kernel: GemmKernel) -> int:
+    """Bytes of dynamic shared memory, with room to align the ring."""
+    return stage_bytes(kernel) * kernel.stages + 1024
+
+
+def stage_bytes(kernel: GemmKernel) -> int:
+    return (kernel.bm + kernel.bn) * BK * 2
+
+
+class Gemm:
+    def __init__(self, kernel: GemmKernel) -> None:
+        self.kernel = kernel
+        self.k = KernelText(kernel.name, [], maps=2)
+        self.e = Emitter(kernel, Fragment(), self.k)
+        self.cluster = kernel.cluster
+        self.a_bytes, self.b_bytes = kernel.bm * BK * 2, kernel.bn * BK * 2
+
+    def module(self, target: TargetSpec) -> str:
+        g, k = self.kernel, self.k
+        e = self.e
+        e.parameters(["tiles_m", "tiles_n", "steps", "tiles"])
+        self.tiles_m, self.tiles_n, self.steps, self.tiles = (k.value("i32", f"cvt.u32.u64 {{}}, {e.word(i)};") for i in range(4))
+        k.prologue.insert(0, "  .shared .align 8 .b64 bars[16];")
+        self._setup()
+        producer, end = k.label("producer"), k.label("end")
+        k.emit(f"@{k.value('i1', f'setp.lt.u32 {{}}, {self.tid}, 128;')} bra {producer};")
+        self._consume()
+        k.emit(f"bra {end};")
+        k.place(producer)
+        self._produce(end)
+        k.place(end)
+        if self.cluster > 1:
+            k.emit("barrier.cluster.arrive;")  # one thread of a warp comes later than the others
+            k.emit("barrier.cluster.wait;")
+        directives = [f".maxntid {g.block}, 1, 1", ".minnctapersm 1"]
+        if self.cluster > 1:
+            directives.append(f".reqnctapercluster {self.cluster}, 1, 1")
+        text = k.text(directives)
+        return module_text(target.cpu, ".extern .shared .align 1024 .b8 ring[];\n\n" + text)
+
+    def _setup(self) -> None:
+        k, g = self.k, self.kernel
+        self.tid = k.value("i32", "mov.u32 {}, %tid.x;")
+        base = k.value("i32", "mov.u32 {}, ring;")
+        base = k.value("i32", f"add.u32 {{}}, {base}, 1023;")
+        self.base = k.value("i32", f"and.b32 {{}}, {base}, -1024;")
+        self.bars = k.value("i32", "mov.u32 {}, bars;")
+        self.rank = k.value("i32", "mov.u32 {}, %cluster_ctarank;") if self.cluster > 1 else "0"
+        self.maps = []
+        for i in range(2):
+            p = k.value("i64", f"mov.b64 {{}}, map{i};")
+            self.maps.append(k.value("i64", f"cvta.param.u64 {{}}, {p};"))
+        ready = k.label("ready")
+        k.emit(f"@{k.value('i1', f'setp.ne.u32 {{}}, {self.tid}, 0;')} bra {ready};")
+        for s in range(g.stages):
+            k.emit(f"mbarrier.init.shared::cta.b64 [{self.bars}+{8 * s}], 1;")
+            k.emit(f"mbarrier.init.shared::cta.b64 [{self.bars}+{8 * (8 + s)}], {g.consumers * self.cluster};")
+        for m in self.maps:
+            k.emit(f"prefetch.tensormap [{m}];")
+        k.emit("fence.mbarrier_init.release.cluster;" if self.cluster > 1 else "fence.proxy.async.shared::cta;")
+        k.place(ready)
+        if self.cluster > 1:
+            k.emit("barrier.cluster.arrive.aligned;")
+            k.emit("barrier.cluster.wait.aligned;")
+        else:
+            k.emit("bar.sync 0;")
+        block = k.value("i32", "mov.u32 {}, %ctaid.x;")
+        blocks = k.value("i32", "mov.u32 {}, %nctaid.x;")
+        shift = self.cluster.bit_length() - 1
+        self.first = k.value("i32", f"shr.u32 {{}}, {block}, {shift};") if shift else block
+        self.hop = k.value("i32", f"shr.u32 {{}}, {blocks}, {shift};") if shift else blocks
+
+    # --- tiles --------------------------------------------------------------------------------------------------------
+    def _position(self, tile: str) -> tuple[str, str, str]:
+        """(row, column, batch) of a tile, in elements: groups of `group` rows of tiles, columns before rows inside a group."""
+        k, g = self.k, self.kernel
+        v = k.value
+        rows = v("i32", f"shr.u32 {{}}, {self.tiles_m}, {self.cluster.bit_length() - 1};") if self.cluster > 1 else self.tiles_m
+        area = v("i32", f"mul.lo.u32 {{}}, {rows}, {self.tiles_n};")
+        batch = v("i32", f"div.u32 {{}}, {tile}, {area};")
+        inside = v("i32", f"rem.u32 {{}}, {tile}, {area};")
+        group = g.group // self.cluster
+        per = v("i32", f"mul.lo.u32 {{}}, {self.tiles_n}, {group};")
+        which = v("i32", f"div.u32 {{}}, {inside}, {per};")
+        within = v("i32", f"rem.u32 {{}}, {inside}, {per};")
+        first = v("i32", f"mul.lo.u32 {{}}, {which}, {group};")
+        height = v("i32", f"min.u32 {{}}, {v('i32', f'sub.u32 {{}}, {rows}, {first};')}, {group};")
+        m = v("i32", f"add.u32 {{}}, {first}, {v('i32', f'rem.u32 {{}}, {within}, {height};')};")
+        n = v("i32", f"div.u32 {{}}, {within}, {height};")
+        if self.cluster > 1:
+            m = v("i32", f"mad.lo.u32 {{}}, {m}, {self.cluster}, {self.rank};")
+        return v("i32", f"mul.lo.u32 {{}}, {m}, {g.bm};"), v("i32", f"mul.lo.u32 {{}}, {n}, {g.bn};"), batch
+
+    def _tile_loop(self) -> tuple[str, str, str]:
+        k = self.k
+        tile = k.reg("i32")
+        k.emit(f"mov.u32 {tile}, {self.first};")
+        top, done = k.label("tile"), k.label("tiles_done")
+        k.place(top)
+        k.emit(f"@{k.value('i1', f'setp.ge.u32 {{}}, {tile}, {self.tiles};')} bra {done};")
+        return tile, top, done
+
+    # --- the producer -------------------------------------------------------------------------------------------------
+    def _produce(self, end: str) -> None:
+        k, g = self.k, self.kernel
+        k.emit(f"setmaxnreg.dec.sync.aligned.u32 {PRODUCER_REGISTERS};")
+        k.emit(f"@{k.value('i1', f'setp.ne.u32 {{}}, {self.tid}, 0;')} bra {end};")
+        ring = Ring(k, g.stages, phase=1)
+        tile, top, done = self._tile_loop()
+        row, column, batch = self._position(tile)
+        step = k.reg("i32")
+        k.emit(f"mov.u32 {step}, 0;")
+        inner = k.label("copy")
+        k.place(inner)
+        empty = k.value("i32", f"mad.lo.u32 {{}}, {ring.stage}, 8, {self.bars};")
+        ring.wait(f"{empty}+64")
+        k.emit(f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [{empty}], {self.a_bytes + self.b_bytes};")
+        at = k.value("i32", f"shl.b32 {{}}, {step}, 6;")
+        spot = k.value("i32", f"mad.lo.u32 {{}}, {ring.stage}, {stage_bytes(g)}, {self.base};")
+        load = "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
+        if g.transposed_a:
+            for c in range(g.bm // 64):
+                col = k.value("i32", f"add.u32 {{}}, {row}, {64 * c};") if c else row
+                k.emit(f"{load} [{spot}+{8192 * c}], [{self.maps[0]}, {{{col}, {at}, {batch}}}], [{empty}];")
+        else:
+            k.emit(f"{load} [{spot}], [{self.maps[0]}, {{{at}, {row}, {batch}}}], [{empty}];")
+        share = g.bn // self.cluster
+        mask = ""
+        if self.cluster > 1:
+            load += ".multicast::cluster"
+            wide = k.value("half", f"mov.b16 {{}}, {(1 << self.cluster) - 1};")
+            mask = f", {wide}"
+        offset = k.value("i32", f"mul.lo.u32 {{}}, {self.rank}, {share};") if self.cluster > 1 else "0"
+        first = k.value("i32", f"add.u32 {{}}, {column}, {offset};") if self.cluster > 1 else column
+        target = k.value("i32", f"mad.lo.u32 {{}}, {offset}, {BK * 2}, {spot};") if self.cluster > 1 else spot
+        if g.transposed_b:
+            k.emit(f"{load} [{target}+{self.a_bytes}], [{self.maps[1]}, {{{at}, {first}, {batch}}}], [{empty}]{mask};")
+        else:
+            for c in range(share // 64):
+                col = k.value("i32", f"add.u32 {{}}, {first}, {64 * c};") if c else first
+                k.emit(f"{load} [{target}+{self.a_bytes + 8192 * c}], [{self.maps[1]}, {{{col}, {at}, {batch}}}], [{empty}]{mask};")
+        ring.advance()
+        k.emit(f"add.u32 {step}, {step}, 1;")
+        k.emit(f"@{k.value('i1', f'setp.lt.u32 {{}}, {step}, {self.steps};')} bra {inner};")
+        k.emit(f"add.u32 {tile}, {tile}, {self.hop};")
+        k.emit(f"bra {top};")
+        k.place(done)
+
+    # --- the consumers ------------------------------------------------------------------------------------------------
+    def _consume(self) -> None:
+        k, g = self.k, self.kernel
+        registers = {1: 240, 2: 232, 3: 160}[g.consumers]
+        k.emit(f"setmaxnreg.inc.sync.aligned.u32 {registers};")
+        who = k.value("i32", f"shr.u32 {{}}, {self.tid}, 7;")
+        who = k.value("i32", f"sub.u32 {{}}, {who}, 1;")
+        mine = k.value("i32", f"mad.lo.u32 {{}}, {who}, 8192, {self.base};")
+        desc_a = descriptor(k, mine, transposed=g.transposed_a)
+        desc_b = descriptor(k, k.value("i32", f"add.u32 {{}}, {self.base}, {self.a_bytes};"), transposed=not g.transposed_b)
+        lead = k.value("i1", f"setp.eq.u32 {{}}, {k.value('i32', f'and.b32 {{}}, {self.tid}, 127;')}, 0;")
+        if self.cluster > 1:  # thread r of the warpgroup tells block r of the cluster
+            lane = k.value("i32", f"and.b32 {{}}, {self.tid}, 127;")
+            lead = k.value("i1", f"setp.lt.u32 {{}}, {lane}, {self.cluster};")
+            who_hears = k.value("i32", f"min.u32 {{}}, {lane}, {self.cluster - 1};")
+            self.remote = k.value("i32", f"mapa.shared::cluster.u32 {{}}, {self.bars}, {who_hears};")
+        acc = [k.reg("float") for _ in range(g.bn // 2)]
+        ring = Ring(k, g.stages, phase=0)
+        previous = k.reg("i32")
+        tile, top, done = self._tile_loop()
+        step = k.reg("i32")
+        k.emit(f"mov.u32 {step}, 0;")
+        inner = k.label("multiply")
+        k.place(inner)
+        full = k.value("i32", f"mad.lo.u32 {{}}, {ring.stage}, 8, {self.bars};")
+        ring.wait(full)
+        more = k.value("i1", f"setp.ne.u32 {{}}, {step}, 0;")
+        hop = k.value("i32", f"mul.lo.u32 {{}}, {ring.stage}, {stage_bytes(g) >> 4};")
+        wide = k.value("i64", f"cvt.u64.u32 {{}}, {hop};")
+        da, db = (k.value("i64", f"add.s64 {{}}, {d}, {wide};") for d in (desc_a, desc_b))
+        k.emit("wgmma.fence.sync.aligned;")
+        for i in range(BK // 16):
+            step_a, step_b = (128 if t else 2 for t in (g.transposed_a, not g.transposed_b))
+            a = k.value("i64", f"add.s64 {{}}, {da}, {step_a * i};") if i else da
+            b = k.value("i64", f"add.s64 {{}}, {db}, {step_b * i};") if i else db
+            wgmma(k, acc, g, a, b, more if i == 0 else k.truth(True))
+        k.emit("wgmma.commit_group.sync.aligned;")
+        k.emit("wgmma.wait_group.sync.aligned 1;")
+        both = k.value("i1", f"and.pred {{}}, {lead}, {more};")
+        self._release(previous, both)
+        k.emit(f"mov.u32 {previous}, {ring.stage};")
+        ring.advance()
+        k.emit(f"add.u32 {step}, {step}, 1;")
+        k.emit(f"@{k.value('i1', f'setp.lt.u32 {{}}, {step}, {self.steps};')} bra {inner};")
+        k.emit("wgmma.wait_group.sync.aligned 0;")
+        self._release(previous, lead)
+        row, column, batch = self._position(tile)
+        self._epilogue(acc, k.value("i32", f"mad.lo.u32 {{}}, {who}, 64, {row};"), column, batch)
+        k.emit(f"add.u32 {tile}, {tile}, {self.hop};")
+        k.emit(f"bra {top};")
+        k.place(done)
+
+    def _release(self, stage: str, when: str) -> None:
+        """Tell the producers that this warpgroup has read a stage."""
+        k = self.k
+        if self.cluster > 1:
+            at = k.value("i32", f"mad.lo.u32 {{}}, {stage}, 8, {self.remote};")
+            k.emit(f"@{when} mbarrier.arrive.release.cluster.shared::cluster.b64 _, [{at}+64];")
+            return
+        at = k.value("i32", f"mad.lo.u32 {{}}, {stage}, 8, {self.bars};")
+        k.emit(f"@{when} mbarrier.arrive.shared::cta.b64 _, [{at}+64];")
+
+    def _epilogue(self, acc: list[str], row: str, column: str, batch: str) -> None:
+        g, e, k = self.kernel, self.e, self.k
+        assert g.acc is not None and g.row is not None and g.column is not None and g.batch is not None
+        assert isinstance(g.acc.type, TileType)
+        values: dict[Key, str] = {(8 * (i % 4 // 2), 8 * (i // 4) + i % 2): r for i, r in enumerate(acc)}
+        e.env[g.acc] = Regs(g.acc.type, values)
+        for var, reg in ((g.row, row), (g.column, column), (g.batch, batch)):
+            e.env[var] = k.value("i64", f"cvt.u64.u32 {{}}, {reg};")
+        e.block(g.body)
