@@ -149,6 +149,14 @@ def test_inspect_reads_a_saved_session(tmp_path: Path) -> None:
     session.save(tmp_path / "m.tw")
     assert main(["inspect", str(tmp_path / "m.tw"), "-o", str(tmp_path / "out")]) == 0
     assert [p.name for p in (tmp_path / "out" / "graph").iterdir()] == ["00-final.txt"]
+    assert session.executable is not None
+    kernels = tmp_path / "out" / "kernels"
+    symbols = {row["kernel"] for row in session.report().data["launches"]}
+    assert len(list(kernels.glob("*.tile"))) == len(symbols)
+    for symbol in symbols:
+        (found,) = [p for p in kernels.glob("*.tile") if f"@{symbol}(" in p.read_text()]
+        assert found.read_text().count("\n") > 3, "the kernel's own text, not an empty one"
+        assert f"{symbol}:" in found.with_suffix(".s").read_text()
 
 
 def test_inspect_takes_a_factory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,6 +83,12 @@ def test_dots_stay_under_the_roof(data: Inspection) -> None:
     assert len(list(picture.iter("circle"))) == 2
     roof = min(float(p.split(",")[1]) for p in next(picture.iter("polyline")).get("points", "").split())
     assert all(float(c.get("cy", 0)) >= roof for c in picture.iter("circle"))
+    assert data.peak_bandwidth is not None
+    data.caches = [("L1", 8 * data.peak_bandwidth), ("L2", 3 * data.peak_bandwidth)]
+    roofs = [p.get("points", "").split() for p in ET.fromstring(roofline_svg(data)).iter("polyline")]
+    left = [float(points[0].split(",")[1]) for points in roofs]
+    assert left == sorted(left), "the faster a level, the higher its roof"
+    assert len({points[2] for points in roofs}) == 1, "all end in the same ceiling"
 
 
 def test_nothing_to_draw_is_said_in_words() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 from ..ir.graph import Graph, Node, Value
@@ -47,18 +46,20 @@ def inspect_session(
     say("kernels")
     for step, launch in zip(data.steps, session.executable.launches, strict=True):
         if step.kernel not in data.kernels:
-            tile = dataclasses.replace(launch.kernel, name=step.kernel)
+            tile = session.executable.kernel(step.kernel)  # a loaded session has it as text, and a variant is not the launch's own kernel
             llvm = emit_kernel(tile, session.model.target)
-            data.kernels[step.kernel] = KernelText(
-                launch.kernel.name, kernel_text(launch.kernel), llvm, assembly(llvm, session.model.target)
-            )
-            say(launch.kernel.name)
+            name = launch.kernel.name
+            if any(k.name == name for k in data.kernels.values()):
+                name = f"{name}-{step.kernel[-6:]}"
+            data.kernels[step.kernel] = KernelText(name, kernel_text(tile), llvm, assembly(llvm, session.model.target))
+            say(name)
     _arena(data, session, report)
     _facts(data, report)
     from ..runtime.machine import peaks
 
     limit = peaks(session.threads)
     data.peak_flops, data.peak_bandwidth = limit.flops * 1e9, limit.bytes * 1e9
+    data.caches = [(level.name, level.bytes * 1e9) for level in limit.levels[:-1]]
     return data
 
 
@@ -135,7 +136,7 @@ def _step(row: dict[str, Any], kinds: dict[str, str]) -> Step:
     box = name if name in kinds else name.removeprefix("copy_").rsplit(".", 1)[0]
     kind = "copy" if row["note"].startswith("copy") or name.endswith(".pack") else kinds.get(box, "other")
     return Step(row["launch"], name, kind, row["kernel"], box, row["grid"], row["flops"], row["bytes"], row["us"] / 1e6, row["roofline"],
-                row["barrier"], row["serial"], row["note"])  # fmt: skip
+                row["barrier"], row["serial"], row["note"], row["bound"])  # fmt: skip
 
 
 def _arena(data: Inspection, session: Session, report: dict[str, Any]) -> None:

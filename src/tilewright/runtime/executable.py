@@ -246,7 +246,8 @@ class Executable:
             symbol = self.code.symbols[int(instance.ways[k])]
             rows.append({"launch": k, "name": launch.name, "kernel": symbol, "grid": int(instance.thunks[k, 2]),
                          "flops": int(instance.values[self._flops[k]]), "bytes": int(instance.values[self._bytes[k]]),
-                         "serial": bool(flags & SERIAL), "barrier": bool(flags & BARRIER), "note": launch.note})
+                         "serial": bool(flags & SERIAL), "barrier": bool(flags & BARRIER), "note": launch.note,
+                         "integer": " dot4 " in self.code.tiles.get(symbol, "")})  # sums of products of bytes
         return rows
 
 

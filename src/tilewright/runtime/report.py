@@ -83,8 +83,9 @@ def _rate(amount: int, us: float) -> str:
 
 def _cells(row: dict[str, Any]) -> list[str]:
     us = row.get("us", 0.0)
+    share = f"{row.get('roofline', 0.0):.0%} {row.get('bound', '')}".rstrip()
     return [str(row["launch"]), row["name"], str(row["grid"]), "1" if row["serial"] else "all", f"{us:.1f}", f"{row['flops'] / 1e6:.2f}",
-            f"{row['bytes'] / 1024:.0f}", _rate(row["flops"], us), _rate(row["bytes"], us), f"{row.get('roofline', 0.0):.0%}", row["note"]]
+            f"{row['bytes'] / 1024:.0f}", _rate(row["flops"], us), _rate(row["bytes"], us), share, row["note"]]
 
 
 def launch_table(rows: list[dict[str, Any]]) -> str:

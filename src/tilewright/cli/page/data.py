@@ -36,6 +36,7 @@ class Step:
     barrier: bool = False
     serial: bool = False
     note: str = ""
+    bound: str = ""  # the ceiling that the share is of: flops, or a level of the memory
 
 
 @dataclass(frozen=True)
@@ -88,4 +89,5 @@ class Inspection:
     stages: list[Stage] = field(default_factory=list)
     compile_stages: list[tuple[str, float]] = field(default_factory=list)
     peak_flops: float | None = None  # of the machine, flops per second
-    peak_bandwidth: float | None = None  # bytes per second
+    peak_bandwidth: float | None = None  # of the memory, bytes per second
+    caches: list[tuple[str, float]] = field(default_factory=list)  # name and bytes per second of the levels before the memory

@@ -30,14 +30,15 @@ def page(data: Inspection) -> str:
                 "kernels",
                 "Schedule",
                 "Launches in order. The share of the roofline is the "
-                "best possible time for these flops and bytes on this machine over the measured one.",
+                "best possible time for these flops and bytes on this machine over the measured one; the word behind it says what bounds: "
+                "arithmetic, or the level of the memory that the data fits in.",
                 f'<div class="panel scroll">{_launches(data)}</div>',
             ),
             _section(
                 "roofline",
                 "Roofline",
-                "One dot a launch, larger where more time goes. The dashed line is what this machine can do "
-                "with data from memory; a launch that finds its data in the caches can stand above it.",
+                "One dot a launch, larger where more time goes. The dashed lines are what this machine can do "
+                "with data from memory (strong) and from its caches (faint).",
                 f'<div class="panel">{roofline_svg(data)}</div>',
             ),
             _section(
@@ -127,7 +128,7 @@ def _row(s: Step, total: float) -> str:
         + cell(s.bytes, nbytes(s.bytes))
         + cell(s.seconds, "–" if s.seconds is None else seconds(s.seconds))
         + cell(share, percent(share), share)
-        + cell(s.roofline, percent(s.roofline), s.roofline)
+        + cell(s.roofline, f"{percent(s.roofline)} {s.bound}".rstrip(), s.roofline)
         + f'<td class="w">{escape(note)}</td></tr>'
     )
 

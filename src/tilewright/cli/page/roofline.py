@@ -49,10 +49,12 @@ def roofline_svg(data: Inspection) -> str:
         f'<text class="axis" x="{LEFT + inner_w / 2:.0f}" y="{HEIGHT - 4}" text-anchor="middle">flops per byte (flop/s upwards)</text>'
     )
     low = 10.0**x0
-    parts.append(
-        f'<polyline class="roof" clip-path="url(#plot)" points="{x(low):.1f},{y(low * bandwidth):.1f} '
-        f'{x(ridge):.1f},{y(peak):.1f} {x(10.0**x1):.1f},{y(peak):.1f}"/>'
-    )
+    for name, rate in [*data.caches, ("memory", bandwidth)]:
+        parts.append(
+            f'<polyline class="roof{"" if name == "memory" else " cache"}" clip-path="url(#plot)" '
+            f'points="{x(low):.1f},{y(low * rate):.1f} {x(peak / rate):.1f},{y(peak):.1f} {x(10.0**x1):.1f},{y(peak):.1f}">'
+            f"<title>{escape(name)}: {nbytes(rate)}/s</title></polyline>"
+        )
     longest = max(s.seconds or 0.0 for s in measured)
     for step, intensity, rate in sorted(points, key=lambda p: -(p[0].seconds or 0.0)):
         radius = 4 + 9 * math.sqrt((step.seconds or 0.0) / longest)
@@ -69,8 +71,9 @@ def tip(step: Step) -> str:
     """What hovering over a launch says."""
     time = "not measured" if step.seconds is None else seconds(step.seconds)
     rate = f"\n{count(step.flops / step.seconds)}flop/s, {nbytes(step.bytes / step.seconds)}/s" if step.seconds else ""
+    bound = f" ({step.bound})" if step.bound else ""
     return (
-        f"{step.index}: {step.name}\n{time}, {percent(step.roofline)} of the roofline{rate}\n"
+        f"{step.index}: {step.name}\n{time}, {percent(step.roofline)} of the roofline{bound}{rate}\n"
         f"{count(step.flops)} flops, {nbytes(step.bytes)}"
     )
 
