@@ -1,0 +1,153 @@
+"""The barrier analyser on small kernels: every way a thread can miss a barrier is found, and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+
+from tilewright.core.errors import ParseError
+from tilewright.target.cuda.barrier_safety import check
+from tilewright.target.cuda.ptx_flow import parse
+
+HEAD = ".version 8.0\n.target sm_90a\n.address_size 64\n.visible .entry k(.param .u64 p0)\n{\n.reg .pred %p<9>;\n.reg .b32 %r<9>;\n"
+THREAD = "mov.u32 %r1, %tid.x;\nsetp.lt.u32 %p1, %r1, 7;\n"  # %p1 differs between threads
+BLOCK = "mov.u32 %r2, %ctaid.x;\nsetp.lt.u32 %p2, %r2, 7;\n"  # %p2 does not
+
+
+def kernel(body: str) -> str:
+    return HEAD + body + "\n}\n"
+
+
+def kinds(body: str) -> list[str]:
+    return [f.kind for f in check(kernel(body))]
+
+
+BAD = {
+    "conditional exit": (THREAD + "@%p1 exit;\nbar.sync 0;\nret;", ["exit"]),
+    "conditional return": (THREAD + "@%p1 ret;\nbar.sync 0;\nret;", ["exit"]),
+    "negated guard": (THREAD + "@!%p1 exit;\nbarrier.sync 0;\nret;", ["exit"]),
+    "branch to an unconditional exit": (THREAD + "@%p1 bra OUT;\nbar.sync 0;\nOUT:\nret;", ["exit"]),
+    "branch over to an exit in the middle": (THREAD + "@%p1 bra ON;\nexit;\nON:\nbar.sync 0;\nret;", ["exit"]),
+    "barrier under an if": (THREAD + "@!%p1 bra ON;\nbar.sync 0;\nON:\nadd.u32 %r3, %r1, 1;\nst.global.u32 [%r3], %r3;\nret;", ["branch"]),
+    "barrier in one of two arms": (
+        THREAD + "@%p1 bra A;\nadd.u32 %r3, %r1, 1;\nbra M;\nA:\nbar.sync 0;\nM:\nst.global.u32 [%r1], %r1;\nret;",
+        ["branch"],
+    ),
+    "guarded barrier": (THREAD + "@%p1 bar.sync 0;\nret;", ["barrier"]),
+    "exit inside a loop": (BLOCK + THREAD + "L:\n@%p1 exit;\nbar.sync 0;\n@%p2 bra L;\nret;", ["exit"]),
+    "trip count of a thread": (
+        THREAD + "L:\nbar.sync 0;\nsub.u32 %r1, %r1, 1;\nsetp.gt.u32 %p3, %r1, 0;\n@%p3 bra L;\nst.global.u32 [%r1], %r1;\nret;",
+        ["loop"],
+    ),
+    "break out of a loop": (BLOCK + THREAD + "L:\n@%p1 bra E;\nbar.sync 0;\n@%p2 bra L;\nE:\nst.global.u32 [%r2], %r2;\nret;", ["loop"]),
+    "break out of two loops": (
+        BLOCK
+        + THREAD
+        + "O:\nI:\n@%p1 bra E;\nbar.sync 0;\n@%p2 bra I;\nsetp.gt.u32 %p4, %r2, 3;\n@%p4 bra O;\nE:\nst.global.u32 [%r2], %r2;\nret;",
+        ["loop"],
+    ),
+    "inner trip count of a thread": (
+        BLOCK
+        + THREAD
+        + "O:\nmov.u32 %r3, %r1;\nI:\nbar.sync 0;\nsub.u32 %r3, %r3, 1;\nsetp.gt.u32 %p3, %r3, 0;\n@%p3 bra I;\n@%p2 bra O;\n"
+        "st.global.u32 [%r2], %r2;\nret;",
+        ["loop"],
+    ),
+    "through memory": (
+        "ld.param.u64 %rd1, [p0];\nmov.u32 %r1, %tid.x;\nadd.u64 %rd2, %rd1, %r1;\nld.global.u32 %r4, [%rd2];\n"
+        "setp.eq.u32 %p1, %r4, 0;\n@%p1 exit;\nbar.sync 0;\nret;",
+        ["exit"],
+    ),
+    "through a shuffle": (
+        "mov.u32 %r1, 5;\nshfl.sync.bfly.b32 %r4, %r1, 1, 31, -1;\nsetp.eq.u32 %p1, %r4, 0;\n@%p1 exit;\nbar.sync 0;\nret;",
+        ["exit"],
+    ),
+    "set in a branch, used after it": (
+        BLOCK + THREAD + "mov.u32 %r5, 0;\n@%p1 bra S;\nmov.u32 %r5, 1;\nS:\nsetp.eq.u32 %p5, %r5, 1;\n@%p5 exit;\nbar.sync 0;\nret;",
+        ["exit"],
+    ),
+    "cluster barrier": (THREAD + "@%p1 exit;\nbarrier.cluster.arrive;\nbarrier.cluster.wait;\nret;", ["exit"]),
+    "reduction barrier": (THREAD + "@%p1 exit;\nbar.red.popc.u32 %r4, 0, %p1;\nret;", ["exit"]),
+    "two exits": (THREAD + "@%p1 exit;\n@!%p1 exit;\nbar.sync 0;\nret;", ["exit", "exit"]),
+}
+
+BAD["two ways back to the loop's start"] = (
+    BLOCK
+    + THREAD
+    + "mov.u32 %r5, 0;\nL:\nsetp.gt.u32 %p5, %r5, 3;\n@%p5 exit;\nbar.sync 0;\n"
+    + "@%p1 bra L;\nadd.u32 %r5, %r5, 1;\n@%p2 bra L;\nret;",
+    ["exit", "loop"],
+)
+
+GOOD = {
+    "exit after the barrier": THREAD + "bar.sync 0;\n@%p1 exit;\nst.global.u32 [%r1], %r1;\nret;",
+    "exit after the loop": BLOCK + THREAD + "L:\nbar.sync 0;\n@%p2 bra L;\n@%p1 exit;\nst.global.u32 [%r1], %r1;\nret;",
+    "exit after nested loops": BLOCK + THREAD + "O:\nI:\nbar.sync 0;\n@%p2 bra I;\n@%p2 bra O;\n@%p1 exit;\nret;",
+    "whole blocks leave": BLOCK + "@%p2 exit;\nbar.sync 0;\nret;",
+    "blocks leave by a parameter": "ld.param.u64 %rd1, [p0];\nsetp.eq.u64 %p1, %rd1, 0;\n@%p1 ret;\nbar.sync 0;\nret;",
+    "loop over a parameter": "ld.param.u32 %r4, [p0];\nmov.u32 %r5, 0;\nL:\nbar.sync 0;\n"
+    "add.u32 %r5, %r5, 1;\nsetp.lt.u32 %p1, %r5, %r4;\n@%p1 bra L;\nret;",
+    "an if without a barrier": THREAD + "@%p1 bra A;\nst.global.u32 [%r1], %r1;\nA:\nbar.sync 0;\nret;",
+    "a thread's loop without a barrier": THREAD + "L:\nsub.u32 %r1, %r1, 1;\nsetp.gt.u32 %p3, %r1, 0;\n@%p3 bra L;\nbar.sync 0;\nret;",
+    "predicated work": THREAD + "@%p1 st.shared.u32 [%r1], %r1;\nbar.sync 0;\n@%p1 ld.shared.u32 %r3, [%r1];\nret;",
+    "said to be uniform": THREAD + "@%p1 bra.uni E;\nbar.sync 0;\nE:\nret;",
+    "a barrier of its own warps": THREAD + "@%p1 bra E;\nbar.sync 1, 128;\nE:\nret;",
+    "a warp barrier": THREAD + "@%p1 bra E;\nbar.warp.sync -1;\nE:\nret;",
+    "waiting on an mbarrier": "W:\nmbarrier.try_wait.parity.shared::cta.b64 %p1, [%r1], 0;\n@!%p1 bra W;\nbar.sync 0;\nret;",
+    "arriving is not waiting": THREAD + "@%p1 bra E;\nbar.arrive 1, 64;\nE:\nret;",
+    "value of a reduction barrier": THREAD + "bar.red.popc.u32 %r4, 0, %p1;\nsetp.gt.u32 %p5, %r4, 3;\n@%p5 exit;\nbar.sync 0;\nret;",
+    "uniform load": "ld.param.u64 %rd1, [p0];\nld.global.u32 %r4, [%rd1];\nsetp.eq.u32 %p1, %r4, 0;\n@%p1 exit;\nbar.sync 0;\nret;",
+    "dead code": THREAD + "bra E;\n@%p1 exit;\nbar.sync 0;\nE:\nret;",
+    "no barrier at all": THREAD + "@%p1 exit;\nret;",
+    "empty": "ret;",
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_every_way_is_found(name: str) -> None:
+    body, want = BAD[name]
+    assert kinds(body) == want
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_no_false_alarm(name: str) -> None:
+    assert kinds(GOOD[name]) == []
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_a_planted_exit_is_found(name: str) -> None:
+    """An exit of some threads at the very start spoils every kernel that has a block-wide barrier afterwards."""
+    body = GOOD[name]
+    barriers = any(word in body for word in ("bar.sync 0", "bar.red")) and name != "dead code"
+    assert bool(kinds("mov.u32 %r8, %tid.x;\nsetp.eq.u32 %p8, %r8, 3;\n@%p8 exit;\n" + body)) == barriers
+
+
+def test_messages_name_both_lines() -> None:
+    (finding,) = check(kernel(BAD["conditional exit"][0]))
+    assert str(finding) == "k: line 10: `@%p1 exit` lets threads leave before `bar.sync 0` (line 11)"
+
+
+def test_functions_are_judged_one_by_one() -> None:
+    text = (
+        kernel(BAD["conditional exit"][0]) + ".visible .entry second()\n{\nret;\n}\n.extern .func (.param .b32 r) printf(.param .b64 f);\n"
+    )
+    assert [f.name for f in parse(text)] == ["k", "second"]
+    assert [f.function for f in check(text)] == ["k"]
+
+
+def test_comments_scopes_and_vectors_are_read() -> None:
+    body = (
+        "// bar.sync 0;\n/* @%p1 exit; */ mov.u32 %r1, %tid.x; { .reg .b32 %q; mov.b64 {%r3, %q}, %rd1; }\n.loc 1 2 3\n"
+        "ld.global.v4.b32 {%r3, %r4, %r5, %r6}, [%rd1+16]; bar.sync 0; ret;"
+    )
+    (function,) = parse(kernel(body))
+    assert [op.stem for op in function.ops] == ["mov", "mov", "ld", "bar", "ret"]
+    assert function.ops[2].writes() == ["%r3", "%r4", "%r5", "%r6"]
+    assert check(kernel(body)) == []
+
+
+@pytest.mark.parametrize(
+    ("body", "match"), [("bra NOWHERE;\nret;", "unknown label 'NOWHERE'"), ("mov.u32 %r1, 1", "statement without an end")]
+)
+def test_broken_text_is_an_error(body: str, match: str) -> None:
+    with pytest.raises(ParseError, match=match):
+        check(HEAD + body)
