@@ -1,4 +1,4 @@
-"""Ops that compute each output element from scattered operand elements: gathers with several indices, padding, pooling, argmax.
+"""Ops that compute each output element from scattered operand elements: gathers with several indices, padding, pooling.
 
 One program computes a block of output elements one after the other with rank-0 tiles, elementwise consumers included. Right at every
 shape and layout, and not fast: ops on a hot path get a template of their own. Indices are checked like those of a gather.
@@ -14,7 +14,6 @@ from ..core.dtypes import bool_, compute_dtype
 from ..core.target_spec import TargetSpec
 from ..ir.graph import Value
 from ..ops import indexing, pooling
-from ..ops import reductions as red
 from ..tile.builder import Ix, Tile, View
 from ..tile.ir import identity
 from .call import Call
@@ -194,32 +193,10 @@ def _avg_pool(k: ElementKernel, at: Position, position: Ix) -> Tile:
     return total / b.from_index(count, k.dtype)
 
 
-def _arg(k: ElementKernel, at: Position, position: Ix) -> Tile:
-    """The first index of the extreme; the first NaN wins."""
-    b, axis = k.b, k.op.axis
-    kept = [*at[:axis], *at[axis + 1 :]] if k.op.keepdims else at
-
-    def value(i: Ix | int) -> Tile:
-        return k.load([*kept[:axis], i, *kept[axis:]])
-
-    with b.loop(1, k.sizes[axis], 1, [value(0), b.from_index(0)]) as loop:
-        best, where = loop.carried
-        x = value(loop.index)
-        better = b.cmp("gt" if isinstance(k.op, red.ArgMax) else "lt", x, best)
-        if k.dtype.is_float:
-            nan = b.unary("isnan", best)
-            better = b.binary("and", b.unary("not", nan), b.binary("or", better, b.unary("isnan", x)))
-        loop.next(b.select(better, x, best), b.select(better, b.from_index(loop.index), where))
-    out: Tile = loop.results[1]
-    return out
-
-
 RULES: dict[type, Callable[[ElementKernel, Position, Ix], Tile]] = {
     indexing.GatherAlongAxis: _gather_along_axis,
     indexing.Index: _index,
     indexing.Pad: _pad,
     pooling.MaxPool: _max_pool,
     pooling.AvgPool: _avg_pool,
-    red.ArgMax: _arg,
-    red.ArgMin: _arg,
 }

@@ -27,6 +27,7 @@ from .memo import Memo
 from .pointwise import Pointwise
 from .qdot import QDot, QuantiseRows
 from .quantised import QExperts, QGather, QMatmul
+from .reduce import Reduce
 from .region import Operand, Region
 from .rope import Rope
 from .rows import Rows
@@ -40,7 +41,7 @@ from .topk import TopK
 from .update import UpdateSlice
 
 TEMPLATES: list[Template] = [
-    Matmul(), QDot(), QuantiseRows(), Attention(), Rows(), Gather(), Pointwise(), QMatmul(), QGather(), QExperts(),
+    Matmul(), QDot(), QuantiseRows(), Attention(), Reduce(), Rows(), Gather(), Pointwise(), QMatmul(), QGather(), QExperts(),
     UpdateSlice(), ScatterAdd(), Sample(), Conv(), Rope(), Concat(), CumSum(),
     TopK(), Sort(),
     Elements(),

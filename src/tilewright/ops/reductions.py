@@ -8,6 +8,7 @@ import numpy as np
 
 from ..core import dtypes as dt
 from ..core.dims import Dim, product
+from ..core.dtypes import DType
 from ..core.errors import require
 from ..ir.graph import Value
 from ..ir.types import TensorType
@@ -227,11 +228,12 @@ class All(AxesReduction):
 
 
 class ArgReduction(Reduction):
-    """The index of an extreme along one axis, as i64; ties and NaN take the smaller index."""
+    """The index of an extreme along one axis; ties and NaN take the smaller index."""
 
     samples = [S(f32(3, 5), axis=1), S(f32(3, 5), axis=0, keepdims=True), S(i32(9), axis=0), S(f32(N, 4), axis=1), S(f64(2, M), axis=1),
-               S(bf16(3, 4), axis=1), S(f32(0, 3), axis=1)]
-    errors = [E(f32(3), axis=1, match="axis must be in 0..0, got axis=1"), E(f32(2, 0), axis=1, match="has no value over an empty axis"),
+               S(bf16(3, 4), axis=1), S(f32(0, 3), axis=1), S(f32(2, 70, 3), axis=1, dtype=dt.i32), S(i32(2, 67), axis=1)]
+    errors = [E(f32(3), axis=1, match="axis must be in 0..0, got axis=1"),
+              E(f32(3), axis=0, dtype=dt.f32, match="indices must be of an integer dtype"), E(f32(2, 0), axis=1, match="has no value over an empty axis"),
               E(boolean(3), axis=0, match="needs float or integer operands")]
 
     def infer(self, x: TensorType) -> TensorType:
@@ -239,7 +241,9 @@ class ArgReduction(Reduction):
         require_kind((x,), "fiu")
         require_axis(axis, x.ndim)
         require(x.shape[axis] != 0, "has no value over an empty axis", axis=axis)
-        return TensorType(dt.i64, reduced_shape(x.shape, (axis,), getattr(self, "keepdims")))  # noqa: B009
+        dtype: DType = getattr(self, "dtype")  # noqa: B009
+        require(dtype.is_int, "indices must be of an integer dtype", dtype=dtype)
+        return TensorType(dtype, reduced_shape(x.shape, (axis,), getattr(self, "keepdims")))  # noqa: B009
 
 
 @register
@@ -248,9 +252,10 @@ class ArgMax(ArgReduction):
 
     axis: int
     keepdims: bool = False
+    dtype: DType = dt.i64
 
     def ref(self, x: Any) -> Any:
-        return np.argmax(x, axis=self.axis, keepdims=self.keepdims).astype(np.int64)
+        return np.argmax(x, axis=self.axis, keepdims=self.keepdims).astype(self.dtype.np)
 
 
 @register
@@ -259,9 +264,10 @@ class ArgMin(ArgReduction):
 
     axis: int
     keepdims: bool = False
+    dtype: DType = dt.i64
 
     def ref(self, x: Any) -> Any:
-        return np.argmin(x, axis=self.axis, keepdims=self.keepdims).astype(np.int64)
+        return np.argmin(x, axis=self.axis, keepdims=self.keepdims).astype(self.dtype.np)
 
 
 @register

@@ -1,0 +1,438 @@
+"""Reductions where the elements of a row do not lie side by side, where rows are long, and the indices of extremes.
+
+`rows.py` serves short rows of neighbours. Here *columns* run along registers when the innermost axis in memory is kept; a reduction of
+more than `CHUNK` elements is cut in chunks, reduced by a program each, and their results are reduced by a second launch, so that long sums
+use all threads and their error hardly grows with the length. The order of a sum is that of rows.py in every form: element i of a chunk
+goes to partial sum i mod tile, then a halving tree; it depends on the reduced length alone.
+
+Tails are masked. A result of no elements is a grid of no programs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..core.dims import Dim, bounds, ceildiv, product
+from ..core.dtypes import DType, compute_dtype, i32, i64
+from ..core.target_spec import TargetSpec
+from ..ir.graph import Graph, Node, Value
+from ..ir.layout import Layout
+from ..ir.types import TensorType
+from ..ops import reductions as red
+from ..ops.casts import Cast
+from ..tile.builder import Ix, Tile, View
+from ..tile.ir import identity
+from .call import Call
+from .launch import Buffer, Launch
+from .pointwise import unravel
+from .region import Evaluator, Operand, Region, collapse, narrow
+from .rows import REDUCTIONS, Rows
+from .template import Reason, Template, region_bytes, region_flops
+
+ARGS = (red.ArgMax, red.ArgMin)
+TILE = 64  # partial sums of a long row, whatever the target
+CHUNK = 256 * TILE
+WIDTH = 64  # columns of a program
+COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "any": "or", "all": "and"}
+AGAIN: dict[type, type] = {red.Mean: red.Sum}  # what the results of chunks are reduced by, where it is another op
+
+
+class Reduce(Template):
+    key = "reduce"
+
+    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
+        node = region.anchor
+        if node is None or type(node.op) not in (*REDUCTIONS, *ARGS):
+            return Reason("no reduction")
+        if isinstance(node.op, ARGS) or _vector_axis(region) not in _axes(node) or _is_long(node):
+            return None
+        return Reason("rows of neighbours")
+
+    def build(self, region: Region, target: TargetSpec) -> list[Launch]:
+        node = region.anchor
+        assert node is not None
+        if isinstance(node.op, ARGS) or not _is_long(node):
+            return [ReduceKernel(region, target).launch()]
+        kernel = ReduceKernel(region, target, chunked=True)
+        launches = [kernel.launch()]
+        rest = _over_chunks(region, kernel)
+        again: Template = Reduce() if Reduce().matches(rest, target) is None else Rows()
+        return [*launches, *again.build(rest, target)]
+
+
+def _axes(node: Node) -> tuple[int, ...]:
+    op: Any = node.op
+    return (op.axis,) if isinstance(op, ARGS) else tuple(op.axes)
+
+
+def _length(node: Node) -> Dim:
+    return product([node.operands[0].shape[a] for a in _axes(node)])
+
+
+def _is_long(node: Node) -> bool:
+    return bounds(_length(node))[1] > CHUNK and not isinstance(node.op, ARGS)
+
+
+def _leaves(region: Region, roots: list[Value], stop: Node | None) -> list[Value]:
+    """Values read from memory on the way to `roots`, not looking past `stop`."""
+    found: dict[Value, None] = {}
+
+    def visit(v: Value) -> None:
+        if v.node is stop:
+            return
+        if region.operand(v) is not None:
+            found[v] = None
+            return
+        for o in v.node.operands:
+            visit(o)
+
+    for v in roots:
+        visit(v)
+    return list(found)
+
+
+def _vector_axis(region: Region) -> int:
+    """The axis of the anchor's operand along which most of what is read lies side by side."""
+    node = region.anchor
+    assert node is not None
+    shape = node.operands[0].shape
+    layouts = [o.layout.expand(shape) for v in _leaves(region, [node.operands[0]], None) if (o := region.operand(v)) is not None]
+
+    def score(axis: int) -> tuple[int, int]:
+        return sum(lay.strides[axis] == 1 for lay in layouts), axis
+
+    return max((a for a, d in enumerate(shape) if d != 1), key=score, default=_axes(node)[0] if _axes(node) else 0)
+
+
+class ReduceKernel:
+    """One kernel under construction. Views are [kept axes merged…, reduced axes merged…]; the last kept axis (columns) or the last
+    reduced one (rows) runs along registers."""
+
+    def __init__(self, region: Region, target: TargetSpec, *, chunked: bool = False) -> None:
+        assert region.anchor is not None
+        self.region, self.node = region, region.anchor
+        self.op: Any = self.node.op
+        self.call = Call(self.op.name, f"{region.name}.chunks" if chunked else region.name)
+        self.b = self.call.b
+        self.dtype = compute_dtype(self.node.operands[0].dtype)
+        self.shape, self.axes = self.node.operands[0].shape, _axes(self.node)
+        vector = _vector_axis(region)
+        self.columns = vector not in self.axes and len(self.axes) < len(self.shape)
+        kept = [a for a in range(len(self.shape)) if a not in self.axes]
+        if self.columns:
+            kept = [*(a for a in kept if a != vector), vector]
+        inner = [*(a for a in self.axes if a != vector), *(a for a in self.axes if a == vector)]
+        self.kept, self.inner_axes = kept, inner
+        length = _length(self.node)
+        lanes = target.vector_bits // 32
+        self.tile = TILE if chunked else lanes * 4 if not isinstance(length, int) or length >= lanes * 4 else lanes
+        self.chunked = chunked
+        self._bind()
+
+    def _bind(self) -> None:
+        region, call, b = self.region, self.call, self.b
+        outputs = list(zip(region.body.outputs, region.results, strict=True))
+        self.before = [(v, r) for v, r in outputs if not region.depends_on_anchor(v)]
+        self.after = [] if self.chunked else [(v, r) for v, r in outputs if region.depends_on_anchor(v)]
+        full = _leaves(region, [self.node.operands[0], *(v for v, _ in self.before)], None)
+        late = _leaves(region, [v for v, _ in self.after], self.node)
+        wide = [self._wide(self._operand(v)) for v in full] + [self._wide(r) for _, r in self.before]
+        thin = [self._thin(self._operand(v)) for v in late] + [self._thin(r) for _, r in self.after]
+        n = len(self.kept)
+        kept_shape = tuple(self.shape[a] for a in self.kept)
+        row_shape = tuple(self.shape[a] for a in self.inner_axes)
+        outer, outer_strides = collapse(kept_shape, [Layout(kept_shape, lay.strides[:n]) for lay in [*wide, *thin]])
+        inner, inner_strides = collapse(row_shape, [Layout(row_shape, lay.strides[n:]) for lay in wide])
+        if not outer:
+            outer, outer_strides = [1], [[0] for _ in outer_strides]
+        if not inner:
+            inner, inner_strides = [1], [[1] for _ in inner_strides]
+        whole = [Layout((*outer, *inner), (*a, *c), lay.offset) for lay, a, c in zip(wide, outer_strides, inner_strides, strict=False)]
+        short = [Layout(tuple(outer), tuple(a), lay.offset) for lay, a in zip(thin, outer_strides[len(wide) :], strict=True)]
+        self.full = {v: self._view(f"x{i}", self._operand(v), whole[i]) for i, v in enumerate(full)}
+        self.stored = [self._view(f"z{i}", r, whole[len(full) + i], write=True) for i, (_, r) in enumerate(self.before)]
+        self.late = {v: self._view(f"e{i}", self._operand(v), short[i]) for i, v in enumerate(late)}
+        self.outs = [self._view(f"y{i}", r, short[len(late) + i], write=True) for i, (_, r) in enumerate(self.after)]
+        self.outer, self.inner = outer, inner
+        self.sizes = [call.word(f"n{i}", d) for i, d in enumerate(inner)]
+        dims = [call.word(f"d{i}", d) for i, d in enumerate(outer)]
+        self.low: Ix | int = 0
+        self.high: Ix | int = self.sizes[0]
+        where: Ix | int = b.pid
+        self.grid = product(outer)
+        if self.columns:
+            self.grid = product(outer[:-1]) * ceildiv(outer[-1], WIDTH)
+        if self.chunked:
+            rest = product(inner[1:])
+            per = CHUNK if len(inner) == 1 else max(1, CHUNK // max(rest, 1)) if isinstance(rest, int) else 1
+            self.chunks = ceildiv(inner[0], per)
+            count = call.word("chunks", self.chunks)
+            self.chunk = where % count
+            where = where // count
+            self.low = self.chunk * per
+            self.high = b.minimum(self.low + per, self.sizes[0])
+            self.grid = self.grid * self.chunks
+            self.temp = Buffer(f"{self.region.name}.parts", "temp", product(outer) * self.chunks * self.dtype.itemsize)
+        self.limit: Ix | int | None = None
+        if self.columns:
+            blocks = b.ceildiv(dims[-1], WIDTH)
+            first = where % blocks * WIDTH
+            self.at: list[Ix | int] = [*unravel(b, where // blocks, dims[:-1]), first] if len(dims) > 1 else [first]
+            self.limit = b.minimum(dims[-1] - first, WIDTH)
+        else:
+            self.at = unravel(b, where, dims)
+        self.row = where
+
+    def _operand(self, v: Value) -> Operand:
+        found = self.region.operand(v)
+        assert found is not None
+        return found
+
+    def _view(self, name: str, o: Operand, layout: Layout, *, write: bool = False) -> View:
+        return self.call.view(name, o.type.dtype, o.buffer, layout, write=write)
+
+    def _wide(self, o: Operand) -> Layout:
+        return o.layout.expand(self.shape).permute((*self.kept, *self.inner_axes))
+
+    def _thin(self, o: Operand) -> Layout:
+        """The layout of something of the result's shape over the kept axes."""
+        shape = self.node.values[0].shape
+        lay = o.layout.expand(shape) if o.layout.shape != shape else o.layout
+        if len(shape) == len(self.shape):
+            strides = tuple(lay.strides[a] for a in self.kept)
+        else:
+            order = sorted(self.kept)
+            strides = tuple(lay.strides[order.index(a)] for a in self.kept)
+        return Layout(tuple(self.shape[a] for a in self.kept), strides, lay.offset)
+
+    # --- walking ------------------------------------------------------------------------------------------------------
+    def values(self, place: list[Ix | int], left: Ix | int | None) -> Tile:
+        """The anchor's operand at a place of the reduced axes: a tile of the row, or WIDTH columns. Stores what stands before it."""
+        b = self.b
+        n = self.tile if not self.columns else WIDTH
+        limit = left if not self.columns else self.limit
+        axis = len(self.outer) - 1 if self.columns else len(self.outer) + len(self.inner) - 1
+
+        def leaf(v: Value, o: Operand) -> Tile:
+            view = self.full[v]
+            if view.type.strides[axis] == 0:
+                return b.load(view, (*self.at, *place), (1,), axes=(axis,))
+            return b.load(view, (*self.at, *place), (n,), axes=(axis,), limit=None if limit is None else (limit,))
+
+        evaluate = Evaluator(b, self.region, leaf)
+        for (v, r), view in zip(self.before, self.stored, strict=True):
+            x = narrow(b, b.broadcast(evaluate(v), (n,)), r.type.dtype)
+            b.store(view, (*self.at, *place), x, axes=(axis,), limit=None if limit is None else (limit,))
+        return b.broadcast(evaluate(self.node.operands[0]), (n,))
+
+    def over_rows(self, carried: list[Tile], body: Callable[[list[Ix | int], Ix | int | None, list[Tile]], list[Tile]]) -> list[Tile]:
+        """Tiles of the row, then a masked tail, for each position of the outer reduced axes."""
+        b = self.b
+
+        def nest(prefix: list[Ix | int], state: list[Tile]) -> list[Tile]:
+            level = len(prefix)
+            low, high = (self.low, self.high) if level == 0 else (0, self.sizes[level])
+            if level < len(self.inner) - 1:
+                with b.loop(low, high, 1, state) as loop:
+                    loop.next(*nest([*prefix, loop.index], list(loop.carried)))
+                return list(loop.results)
+            whole = low + (high - low) // self.tile * self.tile
+            with b.loop(low, whole, self.tile, state) as loop:
+                loop.next(*body([*prefix, loop.index], None, list(loop.carried)))
+            with b.loop(whole, high, self.tile, loop.results) as tail:
+                tail.next(*body([*prefix, tail.index], high - whole, list(tail.carried)))
+            return list(tail.results)
+
+        return nest([], carried)
+
+    # --- the kernels --------------------------------------------------------------------------------------------------
+    def launch(self) -> Launch:
+        b = self.b
+        if isinstance(self.op, ARGS):
+            value = self._arg_columns() if self.columns else self._arg_row()
+        else:
+            fn = REDUCTIONS[type(self.op)]
+            value = self._fold_columns(fn) if self.columns else self._fold_row(fn)
+            if isinstance(self.op, red.Mean):
+                count: Ix | int = 1
+                for n in self.sizes:
+                    count = count * n
+                value = value / b.from_index(count, self.dtype)
+        limit = None if self.limit is None else (self.limit,)
+        if self.chunked:
+            last: Dim = self.outer[-1] if self.columns else 1
+            rows = product(self.outer[:-1]) if self.columns else product(self.outer)
+            layout = Layout((rows, self.chunks, last), (self.chunks * last, last, 1))
+            out = self.call.view("p", self.dtype, self.temp, layout, write=True)
+            row = self._outer_row() if self.columns else self.row
+            b.store(out, (row, self.chunk, self.at[-1] if self.columns else 0), value, limit=limit)
+        axis = len(self.outer) - 1
+
+        def leaf(v: Value, o: Operand) -> Tile:
+            view = self.late[v]
+            if not self.columns or view.type.strides[axis] == 0:
+                return b.load(view, self.at, (1,), axes=(axis,))
+            return b.load(view, self.at, (WIDTH,), axes=(axis,), limit=limit)
+
+        evaluate = Evaluator(b, self.region, leaf, {self.node.values[0]: value})
+        for (v, r), view in zip(self.after, self.outs, strict=True):
+            x = b.broadcast(evaluate(v), (WIDTH,) if self.columns else (1,))
+            b.store(view, self.at, narrow(b, x, r.type.dtype), axes=(axis,), limit=limit)
+        note = f"{'columns' if self.columns else 'rows'}{', in chunks' if self.chunked else ''}"
+        return self.call.finish(self.grid, flops=region_flops(self.region), bytes_=region_bytes(self.region), note=note)
+
+    def _outer_row(self) -> Ix | int:
+        row: Ix | int = 0
+        for i, x in enumerate(self.at[:-1]):
+            row = row * self.call.word(f"o{i}", self.outer[i]) + x
+        return row
+
+    def _fold_row(self, fn: str) -> Tile:
+        b, other = self.b, identity(fn, self.dtype)
+
+        def body(place: list[Ix | int], left: Ix | int | None, carried: list[Tile]) -> list[Tile]:
+            x = self.values(place, left)
+            if left is not None:
+                x = b.select(b.cmp("lt", b.iota((self.tile,), 0), b.from_index(left)), x, other)
+            return [b.binary(COMBINE[fn], carried[0], x)]
+
+        return b.reduce(fn, self.over_rows([b.full((self.tile,), other, self.dtype)], body)[0])
+
+    def _fold_columns(self, fn: str) -> Tile:
+        """`tile` partial results of WIDTH columns in local memory; element i of a column goes to partial i mod tile, as along a row."""
+        b, other = self.b, identity(fn, self.dtype)
+        if fn not in ("sum", "prod"):  # the order does not matter: one register block is enough
+            def best(place: list[Ix | int], state: Tile) -> Tile:
+                return b.binary(COMBINE[fn], state, self.values(place, None))
+
+            return self._each_place(b.full((WIDTH,), other, self.dtype), best)
+        parts = b.scratch(self.dtype, (self.tile, WIDTH))
+        with b.loop(0, self.tile) as clear:
+            b.store(parts, (clear.index, 0), b.full((WIDTH,), other, self.dtype))
+
+        def nest(prefix: list[Ix | int]) -> None:
+            level = len(prefix)
+            low, high = (self.low, self.high) if level == 0 else (0, self.sizes[level])
+            if level < len(self.inner) - 1:
+                with b.loop(low, high) as loop:
+                    nest([*prefix, loop.index])
+                return
+            with b.loop(low, high, self.tile) as loop:
+                with b.loop(0, b.minimum(high - loop.index, self.tile)) as one:
+                    x = self.values([*prefix, loop.index + one.index], None)
+                    b.store(parts, (one.index, 0), b.binary(COMBINE[fn], b.load(parts, (one.index, 0), (WIDTH,)), x))
+
+        nest([])
+        half = self.tile // 2
+        while half:
+            with b.loop(0, half) as loop:
+                pair = b.binary(COMBINE[fn], *(b.load(parts, (loop.index + k, 0), (WIDTH,)) for k in (0, half)))
+                b.store(parts, (loop.index, 0), pair)
+            half //= 2
+        return b.load(parts, (0, 0), (WIDTH,))
+
+    def _each_place(self, start: Tile, step: Callable[[list[Ix | int], Tile], Tile]) -> Tile:
+        b = self.b
+
+        def nest(prefix: list[Ix | int], state: Tile) -> Tile:
+            level = len(prefix)
+            low, high = (self.low, self.high) if level == 0 else (0, self.sizes[level])
+            with b.loop(low, high, 1, [state]) as loop:
+                here = [*prefix, loop.index]
+                last = level == len(self.inner) - 1
+                loop.next(step(here, loop.carried[0]) if last else nest(here, loop.carried[0]))
+            found: Tile = loop.results[0]
+            return found
+
+        return nest([], start)
+
+    # --- indices of extremes ------------------------------------------------------------------------------------------
+    def _better(self, x: Tile, best: Tile) -> Tile:
+        """Strictly, so that the first of equals stays; the first NaN wins and stays."""
+        b = self.b
+        better = b.cmp("gt" if isinstance(self.op, red.ArgMax) else "lt", x, best)
+        if not self.dtype.is_float:
+            return better
+        return b.binary("or", better, b.binary("and", b.unary("isnan", x), b.unary("not", b.unary("isnan", best))))
+
+    def _counter(self) -> DType:
+        return i32 if bounds(_length(self.node))[1] < 1 << 31 else i64
+
+    def _arg_row(self) -> Tile:
+        """Best and place lane by lane. Lanes that saw nothing hold the row's first element and place 0, so they lose to it or are it."""
+        b, kind = self.b, self._counter()
+        first = b.broadcast(b.cast(self._first(), self.dtype), (self.tile,))
+        lane = b.iota((self.tile,), 0, kind)
+
+        def body(place: list[Ix | int], left: Ix | int | None, carried: list[Tile]) -> list[Tile]:
+            best, where = carried
+            x = self.values(place, left)
+            better = self._better(x, best)
+            if left is not None:
+                better = b.binary("and", better, b.cmp("lt", lane, b.from_index(left, kind)))
+            return [b.select(better, x, best), b.select(better, lane + b.from_index(place[-1], kind), where)]
+
+        best, where = self.over_rows([first, b.full((self.tile,), 0, kind)], body)
+        top = b.reduce("max" if isinstance(self.op, red.ArgMax) else "min", best)
+        same = b.cmp("eq", best, top)
+        if self.dtype.is_float:
+            same = b.binary("or", same, b.unary("isnan", best))
+        found = b.reduce("min", b.select(same, where, b.full((), (1 << (8 * kind.itemsize - 1)) - 1, kind)))
+        return b.cast(found, self.op.dtype)
+
+    def _first(self) -> Tile:
+        """The row's first element (all columns' when they run along registers)."""
+        b = self.b
+        at: list[Ix | int] = [0] * len(self.inner)
+        return self.values(at, None) if self.columns else b.load(self._spill(at), (0,), (1,))
+
+    def _spill(self, at: list[Ix | int]) -> View:
+        """A whole tile may not be there to read: the first element goes through local memory."""
+        b = self.b
+        view = b.scratch(self.dtype, (self.tile,))
+        b.store(view, (0,), self.values(at, self.sizes[-1]))
+        return view
+
+    def _arg_columns(self) -> Tile:
+        b, kind = self.b, self._counter()
+        with b.loop(0, self.sizes[0], 1, [self._first(), b.full((WIDTH,), 0, kind)]) as loop:
+            x = self.values([loop.index], None)
+            better = self._better(x, loop.carried[0])
+            loop.next(b.select(better, x, loop.carried[0]), b.select(better, b.from_index(loop.index, kind), loop.carried[1]))
+        where: Tile = loop.results[1]
+        return b.cast(where, self.op.dtype)
+
+
+def _over_chunks(region: Region, kernel: ReduceKernel) -> Region:
+    """The reduction of the chunks' results, with everything that follows the anchor."""
+    node = kernel.node
+    axes, shape = kernel.axes, node.operands[0].shape
+    first = axes[0]
+    cut = tuple(kernel.chunks if a == first else 1 if a in axes else d for a, d in enumerate(shape))
+    # in memory: [outer kept…, chunk, last kept] for columns, [kept…, chunk] for rows
+    order = [*kernel.kept[:-1], first, kernel.kept[-1]] if kernel.columns else [*kernel.kept, first]
+    packed = Layout.contiguous(tuple(cut[a] for a in order))
+    strides = tuple(packed.strides[order.index(a)] if a in order else 0 for a in range(len(shape)))
+    parts = Operand(TensorType(kernel.dtype, cut), kernel.temp, Layout(cut, strides))
+    body = Graph(region.body.name)
+    env: dict[Value, Value] = {}
+    operands: list[Operand] = []
+    for v, o in zip(region.body.inputs, region.operands, strict=True):
+        env[v] = body.input(v.type, v.name)
+        operands.append(o)
+    op: Any = node.op
+    made = AGAIN.get(type(op), type(op))(axes=axes, keepdims=op.keepdims)(body.input(parts.type, "parts"))
+    env[node.values[0]] = made if made.dtype is node.values[0].dtype else Cast(dtype=node.values[0].dtype)(made)
+    wanted = [v for v in region.body.outputs if region.depends_on_anchor(v)]
+
+    def copy(v: Value) -> Value:
+        if v not in env:
+            n = v.node
+            made = body.add(n.op, *(copy(x) for x in n.operands), name=n.name, place=n.place)
+            env.update(zip(n.values, made.values, strict=True))
+        return env[v]
+
+    body.outputs = [copy(v) for v in wanted]
+    results = [r for v, r in zip(region.body.outputs, region.results, strict=True) if v in wanted]
+    return Region(region.name, body, [*operands, parts], results, region.place)
