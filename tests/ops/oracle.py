@@ -33,7 +33,7 @@ def plain(fn: Oracle) -> Oracle:
 UNARY_NAMES = """neg abs sign exp log log1p expm1 sqrt rsqrt sin cos tan tanh erf sigmoid floor ceil round trunc reciprocal square
 logical_not bitwise_not"""
 BINARY_NAMES = """add sub mul div maximum minimum pow remainder floor_divide logical_and logical_or logical_xor bitwise_and bitwise_or
-bitwise_xor"""
+bitwise_xor bitwise_left_shift bitwise_right_shift"""
 UNARY = {name: plain(getattr(torch, name)) for name in UNARY_NAMES.split()}
 BINARY = {name: plain(getattr(torch, name)) for name in BINARY_NAMES.split()}
 COMPARE = {
@@ -107,8 +107,8 @@ REDUCTIONS: dict[str, Oracle] = {
     "any": over_axes(torch.any),
     "all": over_axes(torch.all),
     "log_sum_exp": over_axes(torch.logsumexp),
-    "arg_max": lambda a, x: torch.argmax(x, a["axis"], a.get("keepdims", False)).to(index_dtype(a)),
-    "arg_min": lambda a, x: torch.argmin(x, a["axis"], a.get("keepdims", False)).to(index_dtype(a)),
+    "arg_max": lambda a, x: torch.argmax(x, a["axis"], a.get("keepdims", False)),
+    "arg_min": lambda a, x: torch.argmin(x, a["axis"], a.get("keepdims", False)),
     "var": var,
     "cum_sum": lambda a, x: torch.cumsum(x, a["axis"], dtype=x.dtype),
 }

@@ -42,6 +42,7 @@ from .rounding import Ceil, Floor, Round, Trunc
 from .sampling import Sample
 from .scatter import ScatterAdd
 from .sorting import ArgSort, Sort
+from .shifts import BitwiseLeftShift, BitwiseRightShift
 from .sources import DimValue, Iota
 from .state import UpdateSlice
 from .structure import Constant, ConstantData, Input
@@ -61,8 +62,10 @@ __all__ = [
     "BatchNorm",
     "Binary",
     "BitwiseAnd",
+    "BitwiseLeftShift",
     "BitwiseNot",
     "BitwiseOr",
+    "BitwiseRightShift",
     "BitwiseXor",
     "Cast",
     "Ceil",

@@ -75,6 +75,25 @@ for _name, _pair in {"and": (O.LogicalAnd, O.BitwiseAnd), "or": (O.LogicalOr, O.
     )(_bitwise(*_pair))
 
 
+def _shift(op: Any) -> Handler:
+    def handler(c: Context, a: Any, b: Any) -> Value:
+        return c.emit(op(), c.value(a, c.dtype), c.value(b, c.dtype))
+
+    return handler
+
+
+for _side, _other, _shift_op in (("left", "l", O.BitwiseLeftShift), ("right", "r", O.BitwiseRightShift)):
+    aten(
+        f"bitwise_{_side}_shift.Tensor",
+        f"bitwise_{_side}_shift.Tensor_Scalar",
+        f"bitwise_{_side}_shift.Scalar_Tensor",
+        f"__{_other}shift__.Tensor",
+        f"__{_other}shift__.Scalar",
+        f"__i{_other}shift__.Tensor",
+        f"__i{_other}shift__.Scalar",
+    )(_shift(_shift_op))
+
+
 @aten("bitwise_not.default")
 def bitwise_not(c: Context, x: Value) -> Value:
     return c.emit(O.LogicalNot() if x.dtype.is_bool else O.BitwiseNot(), x)
