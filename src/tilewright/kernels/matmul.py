@@ -19,7 +19,9 @@ from ..core.target_spec import TargetSpec
 from ..ir.layout import Layout
 from ..ops.contractions import Matmul as MatmulOp
 from ..tile.builder import Ix, KernelBuilder, Tile, View
+from . import matmul_parts
 from .call import Call
+from .chains import CHAIN, accumulate_chains
 from .launch import Buffer, Launch, Packed
 from .pointwise import unravel
 from .product import Frame, Problem, even_blocks
@@ -27,7 +29,6 @@ from .region import Region, widen
 from .template import Reason, Template, region_bytes, region_flops
 from .tiling import for_each_tile, tile_heights, write_tile
 
-CHAIN = 64  # part of the numerics, not of the tuning: every variant of a matmul sums like this
 MAX_BLOCK = 22  # tiles of rows in one program: more rows cost L2, fewer cost another pass over B
 
 
@@ -70,23 +71,30 @@ class Matmul(Template):
             return {}
         index = next(i for i, o in enumerate(region.operands) if o.data is p.b.data)
         assert region.anchor is not None and isinstance(region.anchor.op, MatmulOp)
-        width = default_config(p.dtype, p.n, target).width
+        width = matmul_parts.COLUMNS if matmul_parts.serves(p, target) else default_config(p.dtype, p.n, target).width
         return {index: Packed("panels", width, not region.anchor.op.transpose_b)}
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         p = Problem.of(region)
         config = default_config(p.dtype, p.n, target)
+        on_unit = matmul_parts.serves(p, target)
+
+        def product(width: int, buffer: Buffer, panels: Layout, in_place: bool = False) -> Launch:
+            if on_unit:
+                return matmul_parts.launch(region, p, buffer, panels, target, in_place=in_place)
+            return _launch(region, p, replace(config, width=width), buffer, panels, target, in_place=in_place)
+
         if p.b.packed.form == "panels":
-            config = replace(config, width=p.b.packed.width)
-            panels = Layout((ceildiv(p.n, config.width), p.k, config.width), (p.k * config.width, config.width, 1))
-            return [_launch(region, p, config, p.b.buffer, panels, target)]
+            width = p.b.packed.width
+            return [product(width, p.b.buffer, Layout((ceildiv(p.n, width), p.k, width), (p.k * width, width, 1)))]
+        width = matmul_parts.COLUMNS if on_unit else config.width
         if p.b_view.strides[-1] == 1:
             *lead, k, _ = p.b_view.shape
             *steps, row, _ = p.b_view.strides
-            panels = Layout((*lead, ceildiv(p.n, config.width), k, config.width), (*steps, config.width, row, 1), p.b_view.offset)
-            return [_launch(region, p, config, p.b.buffer, panels, target, in_place=True)]
-        pack, buffer, panels = pack_launch(p, config.width, region.name)
-        return [pack, _launch(region, p, config, buffer, panels, target)]
+            panels = Layout((*lead, ceildiv(p.n, width), k, width), (*steps, width, row, 1), p.b_view.offset)
+            return [product(width, p.b.buffer, panels, in_place=True)]
+        pack, buffer, panels = pack_launch(p, width, region.name)
+        return [pack, product(width, buffer, panels)]
 
 
 def pack_launch(p: Problem, width: int, name: str) -> tuple[Launch, Buffer, Layout]:
@@ -137,8 +145,8 @@ def _launch(
 
     def accumulate(left: Callable[[Ix | int], Tile], row: Ix | int, start: Ix | int, stop: Ix | int, total: Tile) -> Tile:
         fetch = None if ahead is None else ahead.during(row - first, start)
-        return _accumulate(
-            b, left, b_view, at, panel, start, stop, total, config, limit if in_place else None, divisible(p.k, CHAIN), fetch
+        return accumulate_chains(
+            b, left, b_view, (*at, panel), start, stop, total, limit if in_place else None, divisible(p.k, CHAIN), fetch, config.unroll
         )
 
     def in_memory(row: Ix | int, rows_: int) -> Callable[[Ix | int], Tile]:
@@ -235,54 +243,3 @@ def _copy_rows(
         b.store(stage, (0, loop.index - start), widen(b, b.load(a, (*at, row, loop.index), (rows, width))))
     with b.if_(b.compare("lt", whole, stop)):
         b.store(stage, (0, whole - start), widen(b, b.load(a, (*at, row, whole), (rows, width), limit=(None, stop - whole))))
-
-
-def _accumulate(
-    b: KernelBuilder,
-    left: Callable[[Ix | int], Tile],
-    panel_view: View,
-    at: list[Ix | int],
-    panel: Ix | int,
-    start: Ix | int,
-    stop: Ix | int,
-    total: Tile,
-    config: Config,
-    limit: Ix | int | None,
-    whole_chains: bool,
-    fetch: Callable[[Ix], None] | None,
-) -> Tile:
-    """total + the K range in chains of CHAIN rank-1 updates of rows×width accumulators."""
-    rows, width = total.shape
-    lanes_limit = None if limit is None else (None, limit)
-
-    def step(i: Ix | int, acc: Tile) -> Tile:
-        right = widen(b, b.load(panel_view, (*at, panel, i, 0), (1, width), axes=(len(at) + 1, len(at) + 2), limit=lanes_limit))
-        return b.mma(left(i), right, acc)
-
-    def chain(first: Ix | int, length: Ix | int) -> Tile:
-        """`length` updates from zero; no tail where the length is a known multiple of the unrolling."""
-        last = first + length
-        main = last if isinstance(length, int) else first + length // config.unroll * config.unroll
-        with b.loop(first, main, config.unroll, [b.full((rows, width), 0.0, total.dtype)], nonempty=isinstance(length, int)) as loop:
-            acc = loop.carried[0]
-            if fetch is not None:
-                fetch(loop.index)
-            for u in range(config.unroll):
-                acc = step(loop.index + u, acc)
-            loop.next(acc)
-        if isinstance(length, int):
-            found: Tile = loop.results[0]
-            return found
-        with b.loop(main, last, 1, [loop.results[0]]) as tail:
-            tail.next(step(tail.index, tail.carried[0]))
-        found = tail.results[0]
-        return found
-
-    whole = stop if whole_chains else start + (stop - start) // CHAIN * CHAIN
-    with b.loop(start, whole, CHAIN, [total]) as chains:
-        chains.next(chains.carried[0] + chain(chains.index, CHAIN))
-    if not whole_chains:
-        with b.loop(whole, stop, CHAIN, chains.results) as chains:  # at most once
-            chains.next(chains.carried[0] + chain(chains.index, stop - chains.index))
-    out: Tile = chains.results[0]
-    return out

@@ -1,0 +1,60 @@
+"""Sums of products as FMA chains: an element is the sum, in order, of chains over CHAIN steps of K."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..tile.builder import Ix, KernelBuilder, Tile, View
+from .region import widen
+
+CHAIN = 64  # part of the numerics, not of the tuning: every kernel that multiplies with FMA sums like this
+
+
+def accumulate_chains(
+    b: KernelBuilder,
+    left: Callable[[Ix | int], Tile],
+    panel_view: View,
+    at: tuple[Ix | int, ...],
+    start: Ix | int,
+    stop: Ix | int,
+    total: Tile,
+    limit: Ix | int | None = None,
+    whole_chains: bool = False,
+    fetch: Callable[[Ix], None] | None = None,
+    unroll: int = 4,
+) -> Tile:
+    """total + the K range in chains of CHAIN rank-1 updates of rows×width accumulators."""
+    rows, width = total.shape
+    lanes_limit = None if limit is None else (None, limit)
+
+    def step(i: Ix | int, acc: Tile) -> Tile:
+        right = widen(b, b.load(panel_view, (*at, i, 0), (1, width), limit=lanes_limit))
+        return b.mma(left(i), right, acc)
+
+    def chain(first: Ix | int, length: Ix | int) -> Tile:
+        """`length` updates from zero; no tail where the length is a known multiple of the unrolling."""
+        last = first + length
+        main = last if isinstance(length, int) else first + length // unroll * unroll
+        with b.loop(first, main, unroll, [b.full((rows, width), 0.0, total.dtype)], nonempty=isinstance(length, int)) as loop:
+            acc = loop.carried[0]
+            if fetch is not None:
+                fetch(loop.index)
+            for u in range(unroll):
+                acc = step(loop.index + u, acc)
+            loop.next(acc)
+        if isinstance(length, int):
+            found: Tile = loop.results[0]
+            return found
+        with b.loop(main, last, 1, [loop.results[0]]) as tail:
+            tail.next(step(tail.index, tail.carried[0]))
+        found = tail.results[0]
+        return found
+
+    whole = stop if whole_chains else start + (stop - start) // CHAIN * CHAIN
+    with b.loop(start, whole, CHAIN, [total]) as chains:
+        chains.next(chains.carried[0] + chain(chains.index, CHAIN))
+    if not whole_chains:
+        with b.loop(whole, stop, CHAIN, chains.results) as chains:  # at most once
+            chains.next(chains.carried[0] + chain(chains.index, stop - chains.index))
+    out: Tile = chains.results[0]
+    return out
