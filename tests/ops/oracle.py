@@ -107,8 +107,8 @@ REDUCTIONS: dict[str, Oracle] = {
     "any": over_axes(torch.any),
     "all": over_axes(torch.all),
     "log_sum_exp": over_axes(torch.logsumexp),
-    "arg_max": lambda a, x: torch.argmax(x, a["axis"], a.get("keepdims", False)),
-    "arg_min": lambda a, x: torch.argmin(x, a["axis"], a.get("keepdims", False)),
+    "arg_max": lambda a, x: torch.argmax(x, a["axis"], a.get("keepdims", False)).to(index_dtype(a)),
+    "arg_min": lambda a, x: torch.argmin(x, a["axis"], a.get("keepdims", False)).to(index_dtype(a)),
     "var": var,
     "cum_sum": lambda a, x: torch.cumsum(x, a["axis"], dtype=x.dtype),
 }

@@ -41,8 +41,8 @@ from .reductions import Any_ as Any
 from .rounding import Ceil, Floor, Round, Trunc
 from .sampling import Sample
 from .scatter import ScatterAdd
-from .sorting import ArgSort, Sort
 from .shifts import BitwiseLeftShift, BitwiseRightShift
+from .sorting import ArgSort, Sort
 from .sources import DimValue, Iota
 from .state import UpdateSlice
 from .structure import Constant, ConstantData, Input

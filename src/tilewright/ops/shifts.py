@@ -1,4 +1,4 @@
-"""Shifts of integers. An amount below 0 or beyond the width shifts everything out, as in NumPy and PyTorch: targets leave that undefined."""
+"""Shifts of integers. An amount below 0 or beyond the width shifts everything out, as in NumPy and PyTorch; targets leave it undefined."""
 from __future__ import annotations
 
 from typing import Any
