@@ -287,14 +287,12 @@ def sample(a: dict[str, Any], logits: Any, seen: Any, settings: Any, numbers: An
 
 
 def quantise_rows(a: dict[str, Any], x: Any) -> Any:
-    """Symmetric int8 in blocks of 32, through PyTorch's own quantiser (half to even, clamped to -127..127)."""
+    """Symmetric int8 in blocks of 32. Multiplied by 127/peak as the definition says: dividing by the scale rounds ties another way."""
     lead, k = x.shape[:-1], x.shape[-1]
     blocks = x.float().reshape(x.numel() // 32, 32)
-    scale = blocks.abs().amax(-1) / 127
-    safe = torch.where(scale == 0, torch.ones_like(scale), scale)
-    zeros = torch.zeros_like(safe, dtype=torch.int32)
-    rounded = blocks if x.numel() == 0 else torch.fake_quantize_per_channel_affine(blocks, safe, zeros, 0, -127, 127)
-    codes = torch.round(rounded / safe[:, None])
+    peak = blocks.abs().amax(-1)
+    scale = peak / 127
+    codes = torch.round(blocks * torch.where(peak == 0, torch.zeros_like(peak), 127 / peak)[:, None])
     sums = codes.reshape(x.numel() // 16, 16).sum(-1)
     return codes.to(torch.int8).reshape(x.shape), scale.reshape(*lead, k // 32), sums.to(torch.int32).reshape(*lead, k // 16)
 
@@ -303,7 +301,19 @@ def qdot(a: dict[str, Any], codes: Any, scales: Any, sums: Any, w: Any) -> Any:
     return (codes.double() * scales.double().repeat_interleave(32, -1)) @ unpacked(a, w).double().T
 
 
+def q8_blocks(a: dict[str, Any], x: Any) -> Any:
+    codes, scales, _ = quantise_rows(a, x)
+    return codes, scales.half()
+
+
+def q8_attention(a: dict[str, Any], q: Any, k: Any, v: Any, k_scale: Any, v_scale: Any) -> Any:
+    wide = [codes.float() * scale.float().repeat_interleave(32, -1) for codes, scale in ((k, k_scale), (v, v_scale))]
+    return attention(a, q, *wide)
+
+
 GENERAL: dict[str, Oracle] = {
+    "q8_blocks": q8_blocks,
+    "q8_attention": q8_attention,
     "quantise_rows": quantise_rows,
     "qdot": qdot,
     "sample": sample,

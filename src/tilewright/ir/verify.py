@@ -89,7 +89,7 @@ def _check_region(body: Graph, where: str) -> None:
     if any(n.op.name == "fused" for n in body.nodes):
         raise VerifyError(f"{where}: a region inside a region")
     anchors = [n for n in body.nodes if not (n.op.traits.elementwise or n.op.traits.view or n.op.traits.source)]
-    if any(n.op.name == "attention" for n in anchors):  # it may rotate its queries and keys itself
+    if any(n.op.name in ("attention", "q8_attention") for n in anchors):  # it may rotate its queries and keys itself
         anchors = [n for n in anchors if n.op.name != "rope"]
     if len(anchors) > 1:
         raise VerifyError(f"{where}: a region has at most one anchor, got {', '.join(f'%{n.name} = {n.op.name}' for n in anchors)}")

@@ -18,6 +18,7 @@ from ..ir.graph import Value
 from ..ir.layout import Layout
 from ..ops.attention import Attention as AttentionOp
 from ..ops.attention import Rope as RopeOp
+from ..ops.q8_cache import Q8Attention as Q8AttentionOp
 from ..tile.builder import Ix, Tile, View
 from .call import Call
 from .launch import Launch
@@ -76,6 +77,11 @@ class Attention(Template):
         return Reason(f"outputs must have the shape of the attention, got {bad[0].type}") if bad else None
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
+        assert region.anchor is not None
+        if isinstance(region.anchor.op, Q8AttentionOp):
+            from .attention_q8 import Q8AttentionKernel
+
+            return [Q8AttentionKernel(region, target).launch()]
         return [AttentionKernel(region, target).launch()]
 
 
@@ -93,11 +99,14 @@ class AttentionKernel:
         assert isinstance(depth, int) and isinstance(dv, int)
         self.depth, self.dv = depth, dv
         self.dtype = compute_dtype(q.type.dtype)
-        self.config = default_config(self.sk, self.dv, target, self.dtype.itemsize)
+        self.config = self._configure(target)
         self.lanes = target.vector_bits // 32
         self.single = isinstance(self.sk, int) and self.sk <= self.config.keys
         self.call = Call("attention", region.name)
         self._bind(q, k, v)
+
+    def _configure(self, target: TargetSpec) -> Config:
+        return default_config(self.sk, self.dv, target, self.dtype.itemsize)
 
     def _unrotated(self, v: Value) -> Value:
         """What stands before a rope that is part of the region."""
@@ -116,7 +125,7 @@ class AttentionKernel:
         self.q_tables, self.k_tables = (self._tables(n, x) for n, x in zip("qk", self.node.operands[:2], strict=True))
         scores = (self.batch, self.heads, self.sq, self.sk)
         self.extra: list[View] = []
-        for i, value in enumerate(self.node.operands[3:]):
+        for i, value in enumerate(self.node.operands[3 : 3 + self.op.has_mask + self.op.has_bias]):
             o = self._operand(value)
             self.extra.append(call.view(f"s{i}", o.type.dtype, o.buffer, o.layout.expand(scores)))
         out_shape = self.node.values[0].shape
@@ -304,8 +313,7 @@ class AttentionKernel:
         limit = None if inside >= c.width else (None, inside)
 
         def step(i: Ix | int, acc: Tile) -> Tile:
-            right = widen(b, b.load(self.v, (self.bi, self.kvh, key + i, column), (1, c.width), limit=limit))
-            return b.mma(b.load(self.p, (0, i), (rows, 1)), right, acc)
+            return b.mma(b.load(self.p, (0, i), (rows, 1)), self._value_row(key, i, column, limit), acc)
 
         count = b.minimum(c.keys, self.skw - key)
         whole = count // 4 * 4
@@ -318,6 +326,11 @@ class AttentionKernel:
             tail.next(step(tail.index, tail.carried[0]))
         out: Tile = tail.results[0]
         return out
+
+    def _value_row(self, key: Ix | int, i: Ix | int, column: int, limit: tuple[None, int] | None) -> Tile:
+        """One panel of row key + i of V."""
+        b = self.call.b
+        return widen(b, b.load(self.v, (self.bi, self.kvh, key + i, column), (1, self.config.width), limit=limit))
 
     def _panels(self) -> range:
         return range(0, self.dv, self.config.width)

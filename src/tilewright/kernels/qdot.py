@@ -18,6 +18,7 @@ from ..tile.builder import Ix, Tile, View
 from .call import Call
 from .launch import Buffer, Launch, Packed
 from .pointwise import unravel
+from .quantise import quantised_block
 from .region import Region, collapse, widen
 from .strips import LANES, STRIPS
 from .template import Reason, Template, alone, region_bytes, region_flops
@@ -48,11 +49,9 @@ class QuantiseRows(Template):
         with b.loop(0, call.word("blocks", k // BLOCK)) as loop:
             block = loop.index
             tile = widen(b, b.load(xv, (*at, block * BLOCK), (BLOCK,)))
-            peak = b.reduce("max", b.unary("abs", tile))
-            inverse = b.select(b.cmp("eq", peak, 0.0), 0.0, 127.0 / peak)
-            rounded = b.cast(b.unary("round", tile * inverse), i32)
+            rounded, scale = quantised_block(b, tile)
             b.store(codes, (*at, block * BLOCK), b.cast(rounded, i8))
-            b.store(scales, (*at, block), peak * (1.0 / 127.0))
+            b.store(scales, (*at, block), scale)
             for half in range(2):
                 part = b.load(codes, (*at, block * BLOCK + half * HALF), (HALF,))
                 b.store(sums, (*at, block * 2 + half), b.reduce("sum", b.cast(part, i32)))

@@ -14,8 +14,10 @@ from ..ir.graph import Graph, Node, Value
 from ..ir.layout import Layout
 from ..ops.attention import Attention as AttentionOp
 from ..ops.fused import Fused
+from ..ops.state import UpdateSlice as UpdateSliceOp
 from ..ops.structure import Constant, ConstantData, Input
 from .attention import Attention, result_layout
+from .attention_q8 import Q8Blocks
 from .constants import stored_bytes
 from .conv import Conv
 from .copies import Concat, copy_launch
@@ -35,13 +37,13 @@ from .sampling import Sample
 from .scans import CumSum
 from .scatter import ScatterAdd
 from .sorting import Sort
-from .state import in_place_updates
+from .state import computed_in_window, in_place_updates
 from .template import Template
 from .topk import TopK
 from .update import UpdateSlice
 
 TEMPLATES: list[Template] = [
-    Matmul(), QDot(), QuantiseRows(), Attention(), Reduce(), Rows(), Gather(), Pointwise(), QMatmul(), QGather(), QExperts(),
+    Matmul(), QDot(), QuantiseRows(), Attention(), Q8Blocks(), Reduce(), Rows(), Gather(), Pointwise(), QMatmul(), QGather(), QExperts(),
     UpdateSlice(), ScatterAdd(), Sample(), Conv(), Rope(), Concat(), CumSum(),
     TopK(), Sort(),
     Elements(),
@@ -71,6 +73,7 @@ class Selector:
         self.packing: dict[ConstantData, Packed] = {}
         self.direct = self._direct_outputs()
         self.in_place = in_place_updates(graph)
+        self.windows = computed_in_window(graph, self.in_place)
         self.memo = Memo(target)
         self.templates = templates_of(target)
 
@@ -185,6 +188,9 @@ class Selector:
         return next((t for t in self.templates if t.matches(region, self.target) is None), None)
 
     def _region(self, node: Node) -> None:
+        if isinstance(node.op, UpdateSliceOp) and node.operands[1] in self.windows:
+            self.places[node.value] = Operand(node.value.type, self.places[node.operands[0]].buffer, Layout.contiguous(node.value.shape))
+            return
         probe = self._make_region(node, self._probe)
         template = self._template(probe)
         if template is None:
@@ -215,6 +221,11 @@ class Selector:
         layout = Layout.contiguous(v.shape)
         if v.node in self.in_place:
             return Operand(v.type, self.places[v.node.operands[0]].buffer, layout)
+        if v in self.windows:
+            update = self.windows[v]
+            op, cache = update.op, self.places[update.operands[0]]
+            assert isinstance(op, UpdateSliceOp)
+            return Operand(v.type, cache.buffer, cache.layout.slice(op.axis, op.start, v.shape[op.axis]))
         if region.anchor is not None and isinstance(region.anchor.op, AttentionOp):
             layout = result_layout(v.shape)
         slot = self.direct.get(v)

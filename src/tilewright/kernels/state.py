@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..ir.graph import Graph, Node, Value
+from ..ops.q8_cache import Q8Blocks
 from ..ops.state import UpdateSlice
 
 
@@ -24,6 +25,18 @@ def in_place_updates(graph: Graph) -> set[Node]:
         safe = [n for n in chain if _last_read(n.operands[0], n, users, position, outputs, shown)]
         if len(safe) == len(chain):  # one copy in the chain moves all that follows out of the state's memory
             found.update(chain)
+    return found
+
+
+def computed_in_window(graph: Graph, in_place: set[Node]) -> dict[Value, Node]:
+    """New elements that nothing but an update in place reads: their kernel writes them into the window itself, and the update is free."""
+    users = graph.users()
+    outputs = set(graph.outputs)
+    found: dict[Value, Node] = {}
+    for n in in_place:
+        old, new = n.operands
+        if isinstance(new.node.op, Q8Blocks) and users[new] == [n] and users[old] == [n] and new not in outputs:
+            found[new] = n
     return found
 
 

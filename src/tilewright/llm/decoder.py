@@ -15,6 +15,7 @@ from ..core.dims import Dim, Expr, sym
 from ..core.dtypes import dtype
 from ..ir.graph import Graph, Value
 from ..ir.types import TensorType
+from ..ops.q8_cache import BLOCK as Q8_BLOCK
 from ..ops.quantised import codebooks
 from ..ops.sampling import NUMBERS, SETTINGS
 from .config import ModelConfig, RopeConfig
@@ -22,7 +23,6 @@ from .rotary import rope_tables
 from .weights import Weights
 
 Cache = tuple[Value, ...]
-Q8_BLOCK = 32
 CHUNK = 512  # most new tokens of one call: bounds the memory of intermediate values
 
 
@@ -75,14 +75,13 @@ class Decoder:
         return self.graph.input(TensorType(dt.i8, shape), name), self.graph.input(scales, name + "_scale")
 
     def append(self, cache: Cache, new: Value, name: str) -> Cache:
-        parts = (new,) if self.cache != "q8_0" else quantise_rows(new)
+        parts: Cache = (new,) if self.cache != "q8_0" else o.Q8Blocks()(new, name=f"{name}_blocks")
         update = o.UpdateSlice(axis=2, start=self.past)
         return tuple(update(old, part, name=f"{name}_next{i or ''}") for i, (old, part) in enumerate(zip(cache, parts, strict=True)))
 
-    def read(self, cache: Cache) -> Value:
-        """What the cache holds after this call's tokens."""
-        seen = [o.slice_(part, 2, 0, self.past + self.new) for part in cache]
-        return seen[0] if self.cache != "q8_0" else dequantise_rows(*seen)
+    def read(self, k: Cache, v: Cache) -> list[Value]:
+        """What the caches hold after this call's tokens, in the order in which attention takes them."""
+        return [o.slice_(part, 2, 0, self.past + self.new) for pair in zip(k, v, strict=True) for part in pair]
 
     # --- pieces -------------------------------------------------------------------------------------------------------
     def embed(self, ids: Value) -> Value:
@@ -132,8 +131,9 @@ class Decoder:
         if rope is not None:
             q, k = self.rotate(q, rope, start), self.rotate(k, rope, self.past)
         k_cache, v_cache = self.append(k_cache, k, f"k{i}"), self.append(v_cache, v, f"v{i}")
-        op = o.Attention(scale=c.attention_scale, causal=True, offset=start, window=c.layer_window(i), softcap=c.attention_softcap)
-        y: Value = op(q, self.read(k_cache), self.read(v_cache), name=f"attention{i}")
+        kind = o.Q8Attention if self.cache == "q8_0" else o.Attention
+        op = kind(scale=c.attention_scale, causal=True, offset=start, window=c.layer_window(i), softcap=c.attention_softcap)
+        y: Value = op(q, *self.read(k_cache, v_cache), name=f"attention{i}")
         return y, k_cache, v_cache
 
     def qkv(self, name: str, h: Value, *, only_last: bool) -> tuple[Value, Value, Value]:
@@ -241,20 +241,3 @@ class Decoder:
         op = o.QExperts(format=w.format, n=n, k=k, experts=w.experts)
         out: Value = op(x, self.constant(w.data), chosen, *self.books(w.format), name=name)
         return out
-
-
-def quantise_rows(x: Value) -> tuple[Value, Value]:
-    """Codes i8 of x's shape and one scale for every block of 32 along the last axis: x is about code * scale."""
-    *lead, width = x.shape
-    blocks = o.reshape(x, (*lead, width // Q8_BLOCK, Q8_BLOCK))
-    scale = o.div(o.max_(o.abs_(blocks), (len(lead) + 1,), keepdims=True), 127.0)
-    inverse = o.where(o.greater(scale, 0.0), o.div(1.0, scale), 0.0)
-    codes = o.cast(o.Round()(o.mul(blocks, inverse)), dt.i8)
-    return o.reshape(codes, x.shape), o.reshape(scale, (*lead, width // Q8_BLOCK))
-
-
-def dequantise_rows(codes: Value, scales: Value) -> Value:
-    *lead, width = codes.shape
-    blocks = o.cast(o.reshape(codes, (*lead, width // Q8_BLOCK, Q8_BLOCK)), dt.f32)
-    wide = o.mul(blocks, o.cast(o.reshape(scales, (*lead, width // Q8_BLOCK, 1)), dt.f32))
-    return o.reshape(wide, codes.shape)

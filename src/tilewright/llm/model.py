@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 
 from ..core.errors import ConfigError, InputError
+from ..ops.q8_cache import BLOCK as Q8_BLOCK
 from ..runtime.session import Session
 from ..runtime.state import State, StatefulCall, StateSpec
 from .batch import BatchCall
 from .config import ModelConfig
-from .decoder import CHUNK, Q8_BLOCK
+from .decoder import CHUNK
 from .generation import Stream, generate_together
 from .lora import Adapter, LoraInputs, load_adapter
 from .settings import Sampler, Sampling, stop_texts

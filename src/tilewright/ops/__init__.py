@@ -34,6 +34,7 @@ from .functions import *  # noqa: F403
 from .fused import Fused
 from .indexing import Concat, Gather, GatherAlongAxis, Index, Pad, TopK
 from .pooling import AvgPool, MaxPool
+from .q8_cache import Q8Attention, Q8Blocks
 from .quant_dot import QDot, QuantiseRows
 from .quantised import QExperts, QGather, QMatmul
 from .reductions import All, ArgMax, ArgMin, CumSum, LogSumExp, Max, Mean, Min, Prod, Sum, Var
@@ -132,6 +133,8 @@ __all__ = [
     "Pad",
     "Pow",
     "Prod",
+    "Q8Attention",
+    "Q8Blocks",
     "QDot",
     "QExperts",
     "QGather",
