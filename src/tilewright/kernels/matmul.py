@@ -19,7 +19,6 @@ from ..core.target_spec import TargetSpec
 from ..ir.layout import Layout
 from ..ops.contractions import Matmul as MatmulOp
 from ..tile.builder import Ix, KernelBuilder, Tile, View
-from . import matmul_parts
 from .call import Call
 from .chains import CHAIN, accumulate_chains
 from .launch import Buffer, Launch, Packed
@@ -71,30 +70,23 @@ class Matmul(Template):
             return {}
         index = next(i for i, o in enumerate(region.operands) if o.data is p.b.data)
         assert region.anchor is not None and isinstance(region.anchor.op, MatmulOp)
-        width = matmul_parts.COLUMNS if matmul_parts.serves(p, target) else default_config(p.dtype, p.n, target).width
+        width = default_config(p.dtype, p.n, target).width
         return {index: Packed("panels", width, not region.anchor.op.transpose_b)}
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         p = Problem.of(region)
         config = default_config(p.dtype, p.n, target)
-        on_unit = matmul_parts.serves(p, target)
-
-        def product(width: int, buffer: Buffer, panels: Layout, in_place: bool = False) -> Launch:
-            if on_unit:
-                return matmul_parts.launch(region, p, buffer, panels, target, in_place=in_place)
-            return _launch(region, p, replace(config, width=width), buffer, panels, target, in_place=in_place)
-
         if p.b.packed.form == "panels":
-            width = p.b.packed.width
-            return [product(width, p.b.buffer, Layout((ceildiv(p.n, width), p.k, width), (p.k * width, width, 1)))]
-        width = matmul_parts.COLUMNS if on_unit else config.width
+            config = replace(config, width=p.b.packed.width)
+            panels = Layout((ceildiv(p.n, config.width), p.k, config.width), (p.k * config.width, config.width, 1))
+            return [_launch(region, p, config, p.b.buffer, panels, target)]
         if p.b_view.strides[-1] == 1:
             *lead, k, _ = p.b_view.shape
             *steps, row, _ = p.b_view.strides
-            panels = Layout((*lead, ceildiv(p.n, width), k, width), (*steps, width, row, 1), p.b_view.offset)
-            return [product(width, p.b.buffer, panels, in_place=True)]
-        pack, buffer, panels = pack_launch(p, width, region.name)
-        return [pack, product(width, buffer, panels)]
+            panels = Layout((*lead, ceildiv(p.n, config.width), k, config.width), (*steps, config.width, row, 1), p.b_view.offset)
+            return [_launch(region, p, config, p.b.buffer, panels, target, in_place=True)]
+        pack, buffer, panels = pack_launch(p, config.width, region.name)
+        return [pack, _launch(region, p, config, buffer, panels, target)]
 
 
 def pack_launch(p: Problem, width: int, name: str) -> tuple[Launch, Buffer, Layout]:

@@ -204,10 +204,6 @@ class KernelBuilder:
             raise CompileError(f"mma: shapes do not fit, got {a.type} @ {b.type} + {acc.type}")
         return Tile(self, self._emit("mma", [a.var, b.var, acc.var], [acc.type], **attrs)[0])
 
-    def parts(self, what: str, *views: View) -> None:
-        """`parts_zero`, `parts_step` or `parts_store` of the matrix unit: see `matrix_unit.py`."""
-        self._emit(f"parts_{what}", [v.var for v in views])
-
     # --- memory -------------------------------------------------------------------------------------------------------
     def scratch(self, dtype: DType, shape: tuple[int, ...], space: str = "local") -> View:
         """Per-program memory, contiguous, 64-byte aligned, uninitialised; it lives for one program."""

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..core.errors import ExecutionError, InputError
-from . import matrix_unit, numerics
+from . import numerics
 from .ir import BINARY, INDEX, UNARY, Block, Instr, Kernel, Operand, TileType, Var, ViewType
 from .numerics import Array
 from .text import instr_text
@@ -56,7 +56,6 @@ class _Interpreter:
     def __init__(self, kernel: Kernel, args: Sequence[Argument]) -> None:
         self.kernel = kernel
         self.fixed: dict[Var, Any] = {}
-        self.unit = matrix_unit.Unit()
         if len(args) != len(kernel.params):
             raise InputError(f"interpreter: kernel {kernel.name} takes {len(kernel.params)} arguments, got {len(args)}")
         for p, a in zip(kernel.params, args, strict=True):
@@ -92,8 +91,6 @@ class _Interpreter:
             self.env[i.results[0]] = (
                 np.asarray(bool(_INDEX_COMPARE[i.attrs["fn"]](a, b))) if i.op == "index.cmp" else _index(i.op[6:], a, b)
             )
-        elif i.op.startswith("parts_"):
-            self.matrix_unit(i.op[6:], [self.value(x) for x in i.operands])
         else:
             xs = [self.value(x) for x in i.operands]
             if i.op in UNARY:
@@ -104,20 +101,6 @@ class _Interpreter:
                 out = _OPS[i.op](i, xs)
             if i.results:
                 self.env[i.results[0]] = out
-
-    def matrix_unit(self, what: str, views: list[Buffer]) -> None:
-        def words(view: Buffer, count: int) -> Array:
-            flat = view.offset + np.arange(count)
-            _check(flat, view)
-            return flat
-
-        if what == "zero":
-            self.unit.zero()
-        elif what == "step":
-            a, b = views
-            self.unit.step(a.data[words(a, matrix_unit.A_STEP)], b.data[words(b, matrix_unit.B_STEP)])
-        else:
-            views[0].data[words(views[0], matrix_unit.SUMS)] = self.unit.sums()
 
     def loop(self, i: Instr) -> None:
         block, (start, stop, *carried) = i.blocks[0], [self.value(x) for x in i.operands]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ..core.dtypes import bool_, f32, i32, u32
+from ..core.dtypes import bool_, i32
 from .checks import broken, indices, need, only_attrs, operand_count, tile_type
 from .ir import BINARY, COMPARE, INDEX, INDEX_BINARY, ORDERINGS, REDUCE, SCOPES, UNARY, Instr, TileType, Type, Var, ViewType
 
@@ -325,16 +325,6 @@ def _prefetch(i: Instr) -> list[Type]:
     return []
 
 
-def _parts(i: Instr) -> list[Type]:
-    wanted = {"parts_zero": (), "parts_step": (u32, u32), "parts_store": (f32,)}[i.op]
-    operand_count(i, len(wanted))
-    only_attrs(i)
-    for x, dtype in zip(i.operands, wanted, strict=True):
-        ok = isinstance(x, Var) and isinstance(x.type, ViewType) and x.type.dtype is dtype and x.type.strides == (1,)
-        need(ok, f"needs a contiguous view of {dtype}, got {x!r}")
-    return []
-
-
 def _join(i: Instr) -> list[Type]:
     operand_count(i, 0)
     need(len(i.tokens_out) == 1, "gives one token")
@@ -370,5 +360,4 @@ RULES: dict[str, Callable[[Instr], list[Type]]] = {
     "gather": _gather,
     "prefetch": _prefetch,
     "join": _join,
-    **dict.fromkeys(("parts_zero", "parts_step", "parts_store"), _parts),
 }

@@ -10,7 +10,7 @@ import numpy as np
 from ...core.errors import CompileError
 from ...core.target_spec import TargetSpec
 from ...tile.ir import UNARY, Instr, Kernel, TileType, Var, ViewType, alloc_bytes
-from . import access, arithmetic, matrix_unit, vmath
+from . import access, arithmetic, vmath
 from .access import Address, Term
 from .llvm_text import element, vector
 from .reductions import reduce_tile, transpose_tile
@@ -227,16 +227,6 @@ class Emitter(Skeleton):
                 )
             rows[r].append(access._from_memory(f, view.dtype, n, x))
         self._tile(instr, rows)
-
-    def do_parts_zero(self, instr: Instr) -> None:
-        matrix_unit.zero(self.f)
-
-    def do_parts_step(self, instr: Instr) -> None:
-        a, b = (self.env[x] for x in instr.operands if isinstance(x, Var))
-        matrix_unit.step(self.f, a, b)
-
-    def do_parts_store(self, instr: Instr) -> None:
-        matrix_unit.store(self.f, self._view(instr))
 
     def do_join(self, instr: Instr) -> None:
         """Tokens order memory; within one program the CPU keeps program order, so nothing is emitted."""

@@ -8,7 +8,7 @@ from ...core.dtypes import i64
 from ...core.errors import CompileError
 from ...core.target_spec import TargetSpec
 from ...tile.ir import BINARY, INDEX, UNARY, Block, Instr, Kernel, Operand, TileType, Type, Var, ViewType
-from . import arithmetic, matrix_unit
+from . import arithmetic
 from .access import Address, Term
 from .llvm_text import FunctionText, module_text, vector
 from .registers import Registers, chunk_sizes, chunks, elem_type
@@ -45,9 +45,6 @@ class Skeleton:
     def run(self) -> str:
         f = self.f
         self._parameters()
-        unit = any(i.op == "parts_step" for i in self.kernel.walk())
-        if unit:
-            matrix_unit.enter(f)
         body, done = f.fresh_label("program"), f.fresh_label("done")
         f.branch(f.icmp("slt", "i64", "%begin", "%end"), body, done)
         f.label(body)
@@ -62,8 +59,6 @@ class Skeleton:
         f.emit(f"{following} = add nsw i64 {pid}, 1")
         f.branch(f.icmp("slt", "i64", following, "%end"), body, done)
         f.label(done)
-        if unit:
-            matrix_unit.leave(f)
         f.ret()
         return module_text(f)
 
