@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from os import PathLike
 from typing import Any
 
+from .core.collection import paused
 from .core.config import load as load_config
 from .core.errors import ConfigError
 from .core.signature import Signature
@@ -83,9 +84,11 @@ def compile(  # noqa: A001
         load_config(threads=threads)
     stages = Stages("tilewright", progress)
     try:
-        graph, signature = import_model(module, args, kwargs, dynamic, dynamic_shapes, name, stages)
-        validate("import", level, graph)
-        return compile_graph(graph, signature, spec, level=level, dtype=dtype, disable=disabled(passes), threads=threads, stages=stages)
+        with paused():
+            graph, signature = import_model(module, args, kwargs, dynamic, dynamic_shapes, name, stages)
+            validate("import", level, graph)
+            off = disabled(passes)
+            return compile_graph(graph, signature, spec, level=level, dtype=dtype, disable=off, threads=threads, stages=stages)
     finally:
         stages.close()
 
@@ -173,7 +176,6 @@ def build(model: Model, *, threads: int | None = None, stages: Stages | None = N
     from .runtime.code import compile_kernels
     from .runtime.executable import Executable
     from .runtime.packing import pack_constants
-    from .target.cpu.emit import emit_kernel
 
     if stages is None:  # a loaded session whose code cannot be used
         stages = Stages(model.name, False)
@@ -183,7 +185,7 @@ def build(model: Model, *, threads: int | None = None, stages: Stages | None = N
     with ThreadPoolExecutor(1, thread_name_prefix="tilewright-pack") as side:
         packing = side.submit(pack_constants, program.constants)  # LLVM and NumPy both work without the GIL
         with stages.stage("code"):
-            code = compile_kernels([k for x in program.launches for k in x.kernels], model.target, emit_kernel)
+            code = compile_kernels([k for x in program.launches for k in x.kernels], model.target)
         with stages.stage("pack"):  # what is left of it
             constants = packing.result()
     with stages.stage("plan"):

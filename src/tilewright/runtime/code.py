@@ -27,7 +27,7 @@ class Code:
     compiled: int = 0  # objects that were not in the cache
     notes: list[str] = field(default_factory=list)
     texts: dict[str, str] = field(default_factory=dict)  # symbol -> LLVM text of what was emitted now; cached code was not
-    tiles: dict[str, str] = field(default_factory=dict)  # symbol -> tile IR text
+    tiles: Mapping[str, str] = field(default_factory=dict)  # symbol -> tile IR text
 
     def address(self, symbol: str) -> int:
         return self.library.address(symbol)
@@ -39,9 +39,10 @@ def symbol_of(kernel: Kernel) -> str:
     return "tw_" + hashlib.blake2b(text.encode(), digest_size=10).hexdigest()
 
 
-def compile_kernels(kernels: Sequence[Kernel], target: TargetSpec, emit: Emit, *, cache: CodeCache | None = None,
+def compile_kernels(kernels: Sequence[Kernel], target: TargetSpec, emit: Emit | None = None, *, cache: CodeCache | None = None,
                     threads: int | None = None) -> Code:
-    """Emit, compile and link the distinct kernels of a program. What the cache holds under the kernel's own text is not even emitted."""
+    """Emit, compile and link the distinct kernels of a program. What the cache holds under the kernel's own text is not even emitted,
+    and when all of it is there the emitter is not even imported."""
     cache = CodeCache() if cache is None else cache
     by_identity: dict[int, str] = {}
     distinct: dict[str, Kernel] = {}
@@ -52,10 +53,12 @@ def compile_kernels(kernels: Sequence[Kernel], target: TargetSpec, emit: Emit, *
             distinct.setdefault(symbol, dataclasses.replace(kernel, name=symbol))
 
     def write(symbol: str) -> str:
-        return texts.setdefault(symbol, emit(distinct[symbol], target))
+        if symbol not in texts:
+            texts[symbol] = (emit or _emitter())(distinct[symbol], target)
+        return texts[symbol]
 
     # Another emitter than ours is not part of the cache's keys: then the key is what it writes.
-    ours = emit.__module__ == "tilewright.target.cpu.emit"
+    ours = emit is None or emit.__module__ == "tilewright.target.cpu.emit"
     tiles = {symbol: to_text(kernel) for symbol, kernel in distinct.items()}
     sources = [(tiles[symbol] if ours else write(symbol), partial(write, symbol)) for symbol in distinct]
     objects, compiled = cache.build(sources, target, threads=threads)
@@ -63,6 +66,12 @@ def compile_kernels(kernels: Sequence[Kernel], target: TargetSpec, emit: Emit, *
     code = link([by_identity[id(k)] for k in kernels], found)
     code.compiled, code.notes, code.texts, code.tiles = compiled, list(cache.notes), texts, tiles
     return code
+
+
+def _emitter() -> Emit:
+    from ..target.cpu.emit import emit_kernel
+
+    return emit_kernel
 
 
 def link(symbols: list[str], objects: Mapping[str, bytes]) -> Code:

@@ -18,11 +18,13 @@ from ..kernels.launch import ConstBuffer, Packed
 from ..kernels.strips import strip_shape
 from ..kernels.unstrip import unpack_strips
 from .memory import Allocation
+from .panels import panel_packer
 
 Array = np.ndarray[Any, Any]
 ALIGNMENT = 64
 IN_PLACE_ALIGNMENT = 16  # what a plain constant needs to be used where it lies
-SPLIT_BYTES = 1 << 20  # a packing task for a thread
+SPLIT_BYTES = 4 << 20  # a packing task for a thread
+NATIVE_BYTES = 1 << 20  # panels from here on are packed by native code
 
 # Packed forms that some executable holds, so that another program over the same constants (a batch, an adapter) packs nothing twice.
 _held: WeakKeyDictionary[Any, dict[Packed, ref[Array]]] = WeakKeyDictionary()
@@ -48,6 +50,10 @@ def packed_bytes(type_: TensorType, packed: Packed) -> int:
 def pack_panels(array: Array, packed: Packed, out: Array, first: int, last: int) -> None:
     """Fill panels `first` to `last` - 1 of `out`."""
     rows = array.T if packed.transposed else array  # [N, K]
+    native = panel_packer(rows, packed.width) if out.nbytes >= NATIVE_BYTES else None
+    if native is not None:
+        native(out, first, last)
+        return
     for p in range(first, last):
         part = rows[p * packed.width : (p + 1) * packed.width]
         out[p, :, : len(part)] = part.T
