@@ -15,7 +15,7 @@ import numpy as np
 
 from ..core.dims import evaluate
 from ..core.errors import CompileError
-from ..kernels.cuda.kernel import BlockKernel, GemmKernel, TensorMap
+from ..kernels.cuda.kernel import BlockKernel, FlashKernel, GemmKernel, TensorMap
 from ..kernels.launch import ErrorWord, Launch, Pointer, Program, Variant
 from ..plan.plan import Plan
 from ..tile.ir import Kernel
@@ -119,7 +119,7 @@ class CudaExecutable:
             grid = -(-grid // kernel.programs)
         if grid > MOST_BLOCKS:
             raise CompileError(f"cuda: launch {launch.name} needs {grid} blocks, a grid has at most {MOST_BLOCKS}")
-        maps: tuple[TensorMap, ...] = kernel.maps if isinstance(kernel, GemmKernel) else ()
+        maps: tuple[TensorMap, ...] = kernel.maps if isinstance(kernel, (GemmKernel, FlashKernel)) else ()
         start = -(-8 * len(values) // 64) * 64
         raw = np.zeros(start + 128 * len(maps) + 64, np.uint8)
         skip = -raw.ctypes.data % 64

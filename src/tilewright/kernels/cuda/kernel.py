@@ -70,3 +70,29 @@ class GemmKernel(Kernel):
     @property
     def block(self) -> int:
         return 128 * (self.consumers + 1)
+
+
+@dataclass(eq=False)
+class FlashKernel(Kernel):
+    """Attention on Hopper's matrix units: `params` and `body` are the epilogue in tile IR, over the finished rows of one warpgroup.
+
+    The body sees `acc` (f32, 64 rows × head size), its first row `row`, and `head` and `batch`. Operands come through tensor maps
+    [batch, head, position, d].
+    """
+
+    acc: Var | None = None
+    row: Var | None = None
+    head: Var | None = None
+    batch: Var | None = None
+    d: int = 128
+    keys: int = 128  # of a tile
+    stages: int = 2
+    causal: bool = False
+    windowed: bool = False
+    scale: float = 1.0
+    dtype: str = "bf16"
+    maps: tuple[TensorMap, ...] = ()
+
+    @property
+    def block(self) -> int:
+        return 384

@@ -18,7 +18,7 @@ from .groups import on_threads, vector_width
 
 MOST_THREADS = 1024
 PER_THREAD = 32  # elements of a resident row in one thread's registers
-WANTED = 16  # ... where there are enough threads
+WANTED = 32  # ... where there are enough threads: fewer threads a row, more rows in flight (measured)
 SWEEP_THREADS = 256
 BLOCK = 256  # threads of a block of short rows
 

@@ -6,6 +6,7 @@ from ..pointwise import Pointwise
 from ..rows import Rows
 from ..select import TEMPLATES
 from ..template import Template
+from .attention import HopperAttention
 from .groups import Shared
 from .matmul import HopperMatmul
 from .pointwise import CudaPointwise
@@ -13,6 +14,7 @@ from .rows import CudaRows
 
 CUDA_TEMPLATES: list[Template] = [
     HopperMatmul(),
+    HopperAttention(),
     CudaRows(),
     CudaPointwise(),
     *(Shared(t) for t in TEMPLATES if not isinstance(t, (Rows, Pointwise))),

@@ -6,9 +6,10 @@ from collections.abc import Iterable
 
 from ...core.errors import CompileError
 from ...core.target_spec import TargetSpec
-from ...kernels.cuda.kernel import BlockKernel, GemmKernel
+from ...kernels.cuda.kernel import BlockKernel, FlashKernel, GemmKernel
 from ...tile.ir import Kernel
 from .emit import emit_block_kernel
+from .flash import emit_flash, flash_shared
 from .gemm import dynamic_shared, emit_gemm
 
 
@@ -16,6 +17,8 @@ def emit_cuda(kernel: Kernel, target: TargetSpec) -> str:
     """The PTX module of any kernel of this target."""
     if isinstance(kernel, GemmKernel):
         return emit_gemm(kernel, target)
+    if isinstance(kernel, FlashKernel):
+        return emit_flash(kernel, target)
     if isinstance(kernel, BlockKernel):
         return emit_block_kernel(kernel, target)
     raise CompileError(f"cuda: kernel {kernel.name} has no place on the GPU: its template is not one of this target's")
@@ -26,6 +29,6 @@ def emit_all(kernels: Iterable[Kernel], target: TargetSpec) -> dict[str, tuple[s
     out: dict[str, tuple[str, int, int]] = {}
     for k in kernels:
         if k.name not in out:
-            shared = dynamic_shared(k) if isinstance(k, GemmKernel) else 0
+            shared = dynamic_shared(k) if isinstance(k, GemmKernel) else flash_shared(k) if isinstance(k, FlashKernel) else 0
             out[k.name] = (emit_cuda(k, target), k.block, shared)  # type: ignore[attr-defined]
     return out

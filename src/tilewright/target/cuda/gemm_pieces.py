@@ -37,15 +37,30 @@ def wait(k: KernelText, barrier: str, phase: str) -> None:
 
 
 def descriptor(k: KernelText, address: str, *, transposed: bool) -> str:
-    """A matrix in shared memory with rows of 128 bytes, swizzled. Rows along K (K contiguous): 8 rows are 1024 bytes apart. `transposed`:
-    rows along M or N, blocks of 64 columns × 64 k of 8192 bytes."""
+    """A tile of 64 k. `transposed`: rows along M or N, blocks of 64 columns × 64 k of 8192 bytes."""
+    return matrix_descriptor(k, address, 8192 if transposed else 16)
+
+
+def matrix_descriptor(k: KernelText, address: str, leading: int) -> str:
+    """A matrix in shared memory with rows of 128 bytes, swizzled; 8 rows are 1024 bytes apart. Rows along K (K contiguous) need no
+    `leading`; rows along M or N (K outside) have the bytes between blocks of 64 columns there."""
     low = k.value("i64", f"cvt.u64.u32 {{}}, {k.value('i32', f'bfe.u32 {{}}, {address}, 4, 14;')};")
-    leading = (8192 >> 4) if transposed else 1
-    return k.value("i64", f"or.b64 {{}}, {low}, {(leading << 16) | ((1024 >> 4) << 32) | (1 << 62)};")
+    return k.value("i64", f"or.b64 {{}}, {low}, {(max(leading >> 4, 1) << 16) | ((1024 >> 4) << 32) | (1 << 62)};")
 
 
 def wgmma(k: KernelText, acc: Sequence[str], g: GemmKernel, a: str, b: str, add: str) -> None:
     """acc (+)= A[64,16] · B[16,n], both from shared memory."""
-    kind = "f16.f16" if g.dtype == "f16" else "bf16.bf16"
-    flags = f"{int(g.transposed_a)}, {int(not g.transposed_b)}"
-    k.emit(f"wgmma.mma_async.sync.aligned.m64n{2 * len(acc)}k16.f32.{kind} {{{', '.join(acc)}}}, {a}, {b}, {add}, 1, 1, {flags};")
+    wgmma_shared(k, acc, g.dtype, a, b, add, f"{int(g.transposed_a)}, {int(not g.transposed_b)}")
+
+
+def wgmma_shared(k: KernelText, acc: Sequence[str], dtype: str, a: str, b: str, add: str, flags: str = "0, 0") -> None:
+    k.emit(f"{_name(acc, dtype)} {{{', '.join(acc)}}}, {a}, {b}, {add}, 1, 1, {flags};")
+
+
+def wgmma_registers(k: KernelText, acc: Sequence[str], dtype: str, a: Sequence[str], b: str, add: str) -> None:
+    """acc (+)= A[64,16] from registers · B[16,n] whose rows are along N."""
+    k.emit(f"{_name(acc, dtype)} {{{', '.join(acc)}}}, {{{', '.join(a)}}}, {b}, {add}, 1, 1, 1;")
+
+
+def _name(acc: Sequence[str], dtype: str) -> str:
+    return f"wgmma.mma_async.sync.aligned.m64n{2 * len(acc)}k16.f32.{dtype}.{dtype}"

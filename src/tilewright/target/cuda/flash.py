@@ -1,0 +1,338 @@
+"""Attention forward on Hopper, written as PTX: online softmax in registers between two `wgmma` products.
+
+A block owns 128 query rows of one head: two warpgroups of 64 rows multiply, one thread of a third copies Q once and K and V tile by tile
+through rings of stages. While the matrix unit works on the scores of tile j and on the output of tile j-1, the threads compute the
+softmax of what is finished. Scores stay in f32 registers; probabilities are rounded to the operands' dtype for the second product.
+Keys past the end, above the diagonal or outside the window get no weight; a row that sees no key gives zeros.
+"""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+
+from ...core.target_spec import TargetSpec
+from ...kernels.cuda.kernel import FlashKernel
+from ...tile.ir import TileType
+from .emit import Emitter
+from .gemm_pieces import Ring, matrix_descriptor, wait, wgmma_registers, wgmma_shared
+from .layout import Fragment, Key, Regs
+from .ptx_text import KernelText, literal, module_text
+
+ROWS = 128  # query rows of a block
+LOG2E = 1.0 / math.log(2.0)
+INF = literal("float", -math.inf)
+
+
+def emit_flash(kernel: FlashKernel, target: TargetSpec) -> str:
+    return Flash(kernel).module(target)
+
+
+def flash_shared(kernel: FlashKernel) -> int:
+    return (ROWS + 2 * kernel.stages * kernel.keys) * kernel.d * 2 + 1024
+
+
+class Flash:
+    def __init__(self, kernel: FlashKernel) -> None:
+        self.kernel = kernel
+        self.k = KernelText(kernel.name, [], maps=3)
+        self.e = Emitter(kernel, Fragment(), self.k)
+        self.q_bytes, self.tile_bytes = ROWS * kernel.d * 2, kernel.keys * kernel.d * 2
+
+    def module(self, target: TargetSpec) -> str:
+        g, k, e = self.kernel, self.k, self.e
+        names = ["sq", "sk", "offset", "window", "heads", "group", "q_tiles"]
+        e.parameters(names)
+        self.word = SimpleNamespace(**{n: k.value("i32", f"cvt.u32.u64 {{}}, {e.word(i)};") for i, n in enumerate(names)})
+        k.prologue.insert(0, "  .shared .align 8 .b64 bars[32];")
+        self._setup()
+        producer, end = k.label("producer"), k.label("end")
+        k.emit(f"@{k.value('i1', f'setp.lt.u32 {{}}, {self.tid}, 128;')} bra {producer};")
+        self._consume()
+        k.emit(f"bra {end};")
+        k.place(producer)
+        self._produce(end)
+        k.place(end)
+        text = k.text([f".maxntid {g.block}, 1, 1", ".minnctapersm 1"])
+        return module_text(target.cpu, ".extern .shared .align 1024 .b8 ring[];\n\n" + text)
+
+    # --- barriers: q, then full and empty of K, full and empty of V ---------------------------------------------------
+    def _bar(self, what: str, stage: str) -> str:
+        first = {"k_full": 8, "k_empty": 8 + 8 * 4, "v_full": 8 + 8 * 8, "v_empty": 8 + 8 * 12}[what]
+        at = self.k.value("i32", f"mad.lo.u32 {{}}, {stage}, 8, {self.bars};")
+        return f"{at}+{first}"
+
+    def _setup(self) -> None:
+        k, g, v = self.k, self.kernel, self.k.value
+        self.tid = v("i32", "mov.u32 {}, %tid.x;")
+        base = v("i32", "mov.u32 {}, ring;")
+        base = v("i32", f"add.u32 {{}}, {base}, 1023;")
+        self.base = v("i32", f"and.b32 {{}}, {base}, -1024;")
+        self.bars = v("i32", "mov.u32 {}, bars;")
+        self.maps = [v("i64", f"cvta.param.u64 {{}}, {v('i64', f'mov.b64 {{}}, map{i};')};") for i in range(3)]
+        ready = k.label("ready")
+        k.emit(f"@{v('i1', f'setp.ne.u32 {{}}, {self.tid}, 0;')} bra {ready};")
+        k.emit(f"mbarrier.init.shared::cta.b64 [{self.bars}], 1;")
+        for s in range(g.stages):
+            for first, count in ((8, 1), (40, 2), (72, 1), (104, 2)):
+                k.emit(f"mbarrier.init.shared::cta.b64 [{self.bars}+{first + 8 * s}], {count};")
+        for m in self.maps:
+            k.emit(f"prefetch.tensormap [{m}];")
+        k.emit("fence.proxy.async.shared::cta;")
+        k.place(ready)
+        k.emit("bar.sync 0;")
+        self._position()
+
+    def _position(self) -> None:
+        """Rows, head and batch of this block, and its range of key tiles. Long rows of a causal head come first."""
+        v, w, g = self.k.value, self.word, self.kernel
+        block = v("i32", "mov.u32 {}, %ctaid.x;")
+        which = v("i32", f"div.u32 {{}}, {block}, {w.q_tiles};")
+        tile = v("i32", f"rem.u32 {{}}, {block}, {w.q_tiles};")
+        tile = v("i32", f"sub.u32 {{}}, {v('i32', f'sub.u32 {{}}, {w.q_tiles}, {tile};')}, 1;")
+        self.q0 = v("i32", f"mul.lo.u32 {{}}, {tile}, {ROWS};")
+        self.head = v("i32", f"rem.u32 {{}}, {which}, {w.heads};")
+        self.batch = v("i32", f"div.u32 {{}}, {which}, {w.heads};")
+        self.kv_head = v("i32", f"div.u32 {{}}, {self.head}, {w.group};")
+        limit = w.sk
+        if g.causal:
+            last = v("i32", f"min.s32 {{}}, {v('i32', f'add.s32 {{}}, {self.q0}, {ROWS};')}, {w.sq};")
+            limit = v("i32", f"min.s32 {{}}, {limit}, {v('i32', f'add.s32 {{}}, {last}, {w.offset};')};")
+            limit = v("i32", f"max.s32 {{}}, {limit}, 0;")
+        tiles = v("i32", f"div.u32 {{}}, {v('i32', f'add.u32 {{}}, {limit}, {g.keys - 1};')}, {g.keys};")
+        self.first = "0"
+        if g.windowed:
+            low = v("i32", f"sub.s32 {{}}, {v('i32', f'add.s32 {{}}, {self.q0}, {w.offset};')}, {w.window};")
+            low = v("i32", f"max.s32 {{}}, {v('i32', f'add.s32 {{}}, {low}, 1;')}, 0;")
+            self.first = v("i32", f"div.u32 {{}}, {low}, {g.keys};")
+            tiles = v("i32", f"max.u32 {{}}, {tiles}, {self.first};")
+        self.last = tiles  # one past
+        self.count = v("i32", f"sub.u32 {{}}, {tiles}, {self.first};")
+
+    # --- the producer -------------------------------------------------------------------------------------------------
+    def _load(self, which: int, target: str, row: str, head: str, barrier: str, rows: int) -> None:
+        for c in range(self.kernel.d // 64):
+            self.k.emit(
+                "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                f"[{target}+{c * rows * 128}], [{self.maps[which]}, {{{64 * c}, {row}, {head}, {self.batch}}}], [{barrier}];"
+            )
+
+    def _copy(self, name: str, ring: Ring, step: str) -> None:
+        k, g = self.k, self.kernel
+        which = 1 if name == "k" else 2
+        wait(k, self._bar(f"{name}_empty", ring.stage), ring.phase)
+        full = self._bar(f"{name}_full", ring.stage)
+        k.emit(f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [{full}], {self.tile_bytes};")
+        tile = k.value("i32", f"sub.u32 {{}}, {self.last}, {step};")
+        row = k.value("i32", f"mul.lo.u32 {{}}, {k.value('i32', f'sub.u32 {{}}, {tile}, 1;')}, {g.keys};")
+        start = self.q_bytes + (0 if name == "k" else g.stages * self.tile_bytes)
+        spot = k.value("i32", f"mad.lo.u32 {{}}, {ring.stage}, {self.tile_bytes}, {self.base};")
+        spot = k.value("i32", f"add.u32 {{}}, {spot}, {start};")
+        self._load(which, spot, row, self.kv_head, full, g.keys)
+        ring.advance()
+
+    def _produce(self, end: str) -> None:
+        k, v = self.k, self.k.value
+        k.emit("setmaxnreg.dec.sync.aligned.u32 40;")
+        k.emit(f"@{v('i1', f'setp.ne.u32 {{}}, {self.tid}, 0;')} bra {end};")
+        k.emit(f"@{v('i1', f'setp.eq.u32 {{}}, {self.count}, 0;')} bra {end};")
+        k.emit(f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [{self.bars}], {self.q_bytes};")
+        self._load(0, self.base, self.q0, self.head, self.bars, ROWS)
+        keys, values = Ring(k, self.kernel.stages, phase=1), Ring(k, self.kernel.stages, phase=1)
+        step, ahead = k.reg("i32"), k.reg("i32")
+        k.emit(f"mov.u32 {step}, 0;")
+        self._copy("k", keys, "0")
+        top, skip = k.label("copy"), k.label("no_key")
+        k.place(top)
+        k.emit(f"add.u32 {ahead}, {step}, 1;")
+        k.emit(f"@{v('i1', f'setp.ge.u32 {{}}, {ahead}, {self.count};')} bra {skip};")
+        self._copy("k", keys, ahead)
+        k.place(skip)
+        self._copy("v", values, step)
+        k.emit(f"mov.u32 {step}, {ahead};")
+        k.emit(f"@{v('i1', f'setp.lt.u32 {{}}, {step}, {self.count};')} bra {top};")
+
+    # --- the consumers ------------------------------------------------------------------------------------------------
+    def _consume(self) -> None:
+        k, g, v = self.k, self.kernel, self.k.value
+        k.emit("setmaxnreg.inc.sync.aligned.u32 232;")
+        who = v("i32", f"sub.u32 {{}}, {v('i32', f'shr.u32 {{}}, {self.tid}, 7;')}, 1;")
+        mine = v("i32", f"mad.lo.u32 {{}}, {who}, 8192, {self.base};")
+        self.desc_q = matrix_descriptor(k, mine, 1)
+        self.desc_k = matrix_descriptor(k, v("i32", f"add.u32 {{}}, {self.base}, {self.q_bytes};"), 1)
+        at_v = v("i32", f"add.u32 {{}}, {self.base}, {self.q_bytes + g.stages * self.tile_bytes};")
+        self.desc_v = matrix_descriptor(k, at_v, g.keys * 128)
+        self.lead = v("i1", f"setp.eq.u32 {{}}, {v('i32', f'and.b32 {{}}, {self.tid}, 127;')}, 0;")
+        self.scores = [k.reg("float") for _ in range(g.keys // 2)]
+        self.out = [k.reg("float") for _ in range(g.d // 2)]
+        self.weights = [k.reg("i32") for _ in range(g.keys // 4)]
+        self.top, self.total = [k.reg("float") for _ in range(2)], [k.reg("float") for _ in range(2)]
+        self.fade = [k.reg("float") for _ in range(2)]
+        for r in self.out:
+            k.emit(f"mov.f32 {r}, 0f00000000;")
+        for h in range(2):
+            k.emit(f"mov.f32 {self.top[h]}, {INF};")
+            k.emit(f"mov.f32 {self.total[h]}, 0f00000000;")
+        self.row0 = v("i32", f"mad.lo.u32 {{}}, {who}, 64, {self.q0};")
+        self._limits()
+        done = k.label("no_keys")
+        k.emit(f"@{v('i1', f'setp.eq.u32 {{}}, {self.count}, 0;')} bra {done};")
+        self.keys, self.values = Ring(k, g.stages, phase=0), Ring(k, g.stages, phase=0)
+        self.tile = k.reg("i32")
+        k.emit(f"sub.u32 {self.tile}, {self.last}, 1;")
+        wait(k, self.bars, "0")
+        self._scores()
+        k.emit("wgmma.wait_group.sync.aligned 0;")
+        self._release("k", self.keys)
+        self._softmax()
+        self._pack()
+        step = k.reg("i32")
+        k.emit(f"mov.u32 {step}, 1;")
+        top, out = k.label("keys"), k.label("last_keys")
+        k.place(top)
+        k.emit(f"@{v('i1', f'setp.ge.u32 {{}}, {step}, {self.count};')} bra {out};")
+        k.emit(f"sub.u32 {self.tile}, {self.tile}, 1;")
+        self._scores()
+        self._weighted(k.truth(True))
+        k.emit("wgmma.wait_group.sync.aligned 1;")
+        self._release("k", self.keys)
+        self._softmax()
+        k.emit("wgmma.wait_group.sync.aligned 0;")
+        self._release("v", self.values)
+        for i, r in enumerate(self.out):
+            k.emit(f"mul.rn.f32 {r}, {r}, {self.fade[i % 4 // 2]};")
+        self._pack()
+        k.emit(f"add.u32 {step}, {step}, 1;")
+        k.emit(f"bra {top};")
+        k.place(out)
+        self._weighted(k.truth(True))
+        k.emit("wgmma.wait_group.sync.aligned 0;")
+        k.place(done)
+        self._epilogue()
+
+    def _limits(self) -> None:
+        """First column that each of the thread's two rows does not see any more, and the first it sees, relative to its own columns."""
+        _k, g, v, w = self.k, self.kernel, self.k.value, self.word
+        lane = v("i32", f"bfe.u32 {{}}, {self.tid}, 2, 3;")
+        warp = v("i32", f"bfe.u32 {{}}, {self.tid}, 5, 2;")
+        row = v("i32", f"add.u32 {{}}, {v('i32', f'mad.lo.u32 {{}}, {warp}, 16, {lane};')}, {self.row0};")
+        column = v("i32", f"shl.b32 {{}}, {v('i32', f'and.b32 {{}}, {self.tid}, 3;')}, 1;")
+        self.high, self.low = [], []
+        for h in range(2):
+            mine = v("i32", f"add.u32 {{}}, {row}, {8 * h};")
+            seen = v("i32", f"add.s32 {{}}, {mine}, {w.offset};")
+            high = w.sk
+            if g.causal:
+                high = v("i32", f"min.s32 {{}}, {high}, {v('i32', f'add.s32 {{}}, {seen}, 1;')};")
+            self.high.append(v("i32", f"sub.s32 {{}}, {high}, {column};"))
+            if g.windowed:
+                low = v("i32", f"sub.s32 {{}}, {v('i32', f'add.s32 {{}}, {seen}, 1;')}, {w.window};")
+                self.low.append(v("i32", f"sub.s32 {{}}, {low}, {column};"))
+        # tiles that end before this column need no mask; with a window, tiles that start from that column on
+        self.plain = w.sk
+        if g.causal:
+            first = v("i32", f"add.s32 {{}}, {self.row0}, {w.offset};")
+            self.plain = v("i32", f"min.s32 {{}}, {self.plain}, {v('i32', f'add.s32 {{}}, {first}, 1;')};")
+        if g.windowed:
+            past = v("i32", f"add.s32 {{}}, {v('i32', f'add.s32 {{}}, {self.row0}, {w.offset};')}, 64;")
+            self.from_here = v("i32", f"sub.s32 {{}}, {past}, {w.window};")
+
+    def _stage(self, base: str, ring: Ring) -> str:
+        hop = self.k.value("i32", f"mul.lo.u32 {{}}, {ring.stage}, {self.tile_bytes >> 4};")
+        return self.k.value("i64", f"add.s64 {{}}, {base}, {self.k.value('i64', f'cvt.u64.u32 {{}}, {hop};')};")
+
+    def _scores(self) -> None:
+        """Start Q · Kᵀ of the tile in the ring."""
+        k, g = self.k, self.kernel
+        wait(k, self._bar("k_full", self.keys.stage), self.keys.phase)
+        keys = self._stage(self.desc_k, self.keys)
+        k.emit("wgmma.fence.sync.aligned;")
+        for i in range(g.d // 16):
+            chunk, inside = divmod(i, 4)
+            a = k.value("i64", f"add.s64 {{}}, {self.desc_q}, {(chunk * ROWS * 128 >> 4) + 2 * inside};")
+            b = k.value("i64", f"add.s64 {{}}, {keys}, {(chunk * g.keys * 128 >> 4) + 2 * inside};")
+            wgmma_shared(k, self.scores, g.dtype, a, b, k.truth(i > 0))
+        k.emit("wgmma.commit_group.sync.aligned;")
+
+    def _weighted(self, add: str) -> None:
+        """Start O += P · V of the tile in the ring."""
+        k, g = self.k, self.kernel
+        wait(k, self._bar("v_full", self.values.stage), self.values.phase)
+        values = self._stage(self.desc_v, self.values)
+        k.emit("wgmma.fence.sync.aligned;")
+        for i in range(g.keys // 16):
+            b = k.value("i64", f"add.s64 {{}}, {values}, {128 * i};")
+            wgmma_registers(k, self.out, g.dtype, self.weights[4 * i : 4 * i + 4], b, add)
+        k.emit("wgmma.commit_group.sync.aligned;")
+
+    def _release(self, name: str, ring: Ring) -> None:
+        self.k.emit(f"@{self.lead} mbarrier.arrive.shared::cta.b64 _, [{self._bar(f'{name}_empty', ring.stage)}];")
+        ring.advance()
+
+    def _softmax(self) -> None:
+        """Mask, running maximum and sum; scores become probabilities; `fade` is the factor for what was summed before."""
+        k, g, v = self.k, self.kernel, self.k.value
+        start = v("i32", f"mul.lo.u32 {{}}, {self.tile}, {g.keys};")
+        skip = k.label("unmasked")
+        clear = v("i1", f"setp.le.s32 {{}}, {v('i32', f'add.s32 {{}}, {start}, {g.keys};')}, {self.plain};")
+        if g.windowed:
+            clear = v("i1", f"and.pred {{}}, {clear}, {v('i1', f'setp.ge.s32 {{}}, {start}, {self.from_here};')};")
+        k.emit(f"@{clear} bra {skip};")
+        for h in range(2):
+            room = v("i32", f"sub.s32 {{}}, {self.high[h]}, {start};")
+            floor = v("i32", f"sub.s32 {{}}, {self.low[h]}, {start};") if g.windowed else ""
+            for i in range(h * 2, len(self.scores), 4):
+                for c in range(2):
+                    r, column = self.scores[i + c], 2 * i - 4 * h + c
+                    k.emit(f"@{v('i1', f'setp.le.s32 {{}}, {room}, {column};')} mov.f32 {r}, {INF};")
+                    if g.windowed:
+                        k.emit(f"@{v('i1', f'setp.gt.s32 {{}}, {floor}, {column};')} mov.f32 {r}, {INF};")
+        k.place(skip)
+        scale = literal("float", g.scale * LOG2E)
+        for h in range(2):
+            mine = [self.scores[i + c] for i in range(h * 2, len(self.scores), 4) for c in range(2)]
+            best = list(mine)
+            while len(best) > 1:
+                best = [v("float", f"max.f32 {{}}, {best[i]}, {best[i + 1]};") for i in range(0, len(best), 2)]
+            top = best[0]
+            for reach in (1, 2):
+                top = v("float", f"max.f32 {{}}, {top}, {v('float', f'shfl.sync.bfly.b32 {{}}, {top}, {reach}, 31, -1;')};")
+            top = v("float", f"max.f32 {{}}, {top}, {self.top[h]};")
+            known = v("float", f"selp.f32 {{}}, 0f00000000, {top}, {v('i1', f'setp.eq.f32 {{}}, {top}, {INF};')};")
+            base = v("float", f"mul.rn.f32 {{}}, {known}, {literal('float', -g.scale * LOG2E)};")
+            old = v("float", f"fma.rn.f32 {{}}, {self.top[h]}, {scale}, {base};")
+            k.emit(f"ex2.approx.ftz.f32 {self.fade[h]}, {old};")
+            k.emit(f"mov.f32 {self.top[h]}, {top};")
+            for r in mine:
+                k.emit(f"fma.rn.f32 {r}, {r}, {scale}, {base};")
+                k.emit(f"ex2.approx.ftz.f32 {r}, {r};")
+            parts = list(mine)
+            while len(parts) > 1:
+                parts = [v("float", f"add.rn.f32 {{}}, {parts[i]}, {parts[i + 1]};") for i in range(0, len(parts), 2)]
+            k.emit(f"fma.rn.f32 {self.total[h]}, {self.total[h]}, {self.fade[h]}, {parts[0]};")
+
+    def _pack(self) -> None:
+        """Probabilities as the left operand of the second product."""
+        for i, w in enumerate(self.weights):
+            low, high = self.scores[2 * i], self.scores[2 * i + 1]
+            self.k.emit(f"cvt.rn.{self.kernel.dtype}x2.f32 {w}, {high}, {low};")
+
+    def _epilogue(self) -> None:
+        g, k, e, v = self.kernel, self.k, self.e, self.k.value
+        for h in range(2):
+            total = self.total[h]
+            for reach in (1, 2):
+                total = v("float", f"add.rn.f32 {{}}, {total}, {v('float', f'shfl.sync.bfly.b32 {{}}, {total}, {reach}, 31, -1;')};")
+            nothing = v("i1", f"setp.eq.f32 {{}}, {total}, 0f00000000;")
+            inverse = v("float", f"rcp.rn.f32 {{}}, {total};")
+            inverse = v("float", f"selp.f32 {{}}, 0f00000000, {inverse}, {nothing};")
+            for i in range(h * 2, len(self.out), 4):
+                for c in range(2):
+                    k.emit(f"mul.rn.f32 {self.out[i + c]}, {self.out[i + c]}, {inverse};")
+        assert g.acc is not None and g.row is not None and g.head is not None and g.batch is not None
+        assert isinstance(g.acc.type, TileType)
+        values: dict[Key, str] = {(8 * (i % 4 // 2), 8 * (i // 4) + i % 2): r for i, r in enumerate(self.out)}
+        e.env[g.acc] = Regs(g.acc.type, values)
+        for var, reg in ((g.row, self.row0), (g.head, self.head), (g.batch, self.batch)):
+            e.env[var] = v("i64", f"cvt.u64.u32 {{}}, {reg};")
+        e.block(g.body)
