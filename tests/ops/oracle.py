@@ -98,6 +98,21 @@ def var(a: dict[str, Any], x: Any) -> Any:
         return torch.var(x, a["axes"], correction=a.get("correction", 1.0), keepdim=a.get("keepdims", False))
 
 
+def running(fn: Oracle, start: int) -> Oracle:
+    """A running sum or product; reversed and shifted by hand."""
+
+    def run(a: dict[str, Any], x: Any) -> Any:
+        axis = a["axis"]
+        y = torch.flip(x, (axis,)) if a.get("reverse") else x
+        out = fn(y, axis, dtype=x.dtype)
+        if a.get("exclusive"):
+            head = torch.full_like(y.narrow(axis, 0, min(1, y.shape[axis])), start)
+            out = torch.cat([head, out.narrow(axis, 0, max(y.shape[axis] - 1, 0))], axis)
+        return torch.flip(out, (axis,)) if a.get("reverse") else out
+
+    return run
+
+
 REDUCTIONS: dict[str, Oracle] = {
     "sum": over_axes(same_dtype(torch.sum)),
     "prod": over_axes(same_dtype(torch.prod)),
@@ -110,7 +125,8 @@ REDUCTIONS: dict[str, Oracle] = {
     "arg_max": lambda a, x: torch.argmax(x, a["axis"], a.get("keepdims", False)).to(index_dtype(a)),
     "arg_min": lambda a, x: torch.argmin(x, a["axis"], a.get("keepdims", False)).to(index_dtype(a)),
     "var": var,
-    "cum_sum": lambda a, x: torch.cumsum(x, a["axis"], dtype=x.dtype),
+    "cum_sum": running(torch.cumsum, 0),
+    "cum_prod": running(torch.cumprod, 1),
 }
 
 

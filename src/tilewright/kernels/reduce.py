@@ -1,4 +1,4 @@
-"""Reductions where the elements of a row do not lie side by side, where rows are long, and the indices of extremes.
+"""Reductions where the elements of a row do not lie side by side, or where rows are long.
 
 `rows.py` serves short rows of neighbours. Here *columns* run along registers when the innermost axis in memory is kept; a reduction of
 more than `CHUNK` elements is cut in chunks, reduced by a program each, and their results are reduced by a second launch, so that long sums
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..core.dims import Dim, bounds, ceildiv, product
-from ..core.dtypes import DType, compute_dtype, i32, i64
+from ..core.dtypes import compute_dtype
 from ..core.target_spec import TargetSpec
 from ..ir.graph import Graph, Node, Value
 from ..ir.layout import Layout
@@ -30,7 +30,6 @@ from .region import Evaluator, Operand, Region, collapse, narrow
 from .rows import REDUCTIONS, Rows
 from .template import Reason, Template, region_bytes, region_flops
 
-ARGS = (red.ArgMax, red.ArgMin)
 TILE = 64  # partial sums of a long row, whatever the target
 CHUNK = 256 * TILE
 WIDTH = 64  # columns of a program
@@ -43,16 +42,16 @@ class Reduce(Template):
 
     def matches(self, region: Region, target: TargetSpec) -> Reason | None:
         node = region.anchor
-        if node is None or type(node.op) not in (*REDUCTIONS, *ARGS):
+        if node is None or type(node.op) not in REDUCTIONS:
             return Reason("no reduction")
-        if isinstance(node.op, ARGS) or _vector_axis(region) not in _axes(node) or _is_long(node):
+        if _vector_axis(region) not in _axes(node) or _is_long(node):
             return None
         return Reason("rows of neighbours")
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         node = region.anchor
         assert node is not None
-        if isinstance(node.op, ARGS) or not _is_long(node):
+        if not _is_long(node):
             return [ReduceKernel(region, target).launch()]
         kernel = ReduceKernel(region, target, chunked=True)
         launches = [kernel.launch()]
@@ -63,15 +62,15 @@ class Reduce(Template):
 
 def _axes(node: Node) -> tuple[int, ...]:
     op: Any = node.op
-    return (op.axis,) if isinstance(op, ARGS) else tuple(op.axes)
+    return (op.axis,) if hasattr(op, "axis") else tuple(op.axes)
 
 
-def _length(node: Node) -> Dim:
+def reduced_length(node: Node) -> Dim:
     return product([node.operands[0].shape[a] for a in _axes(node)])
 
 
 def _is_long(node: Node) -> bool:
-    return bounds(_length(node))[1] > CHUNK and not isinstance(node.op, ARGS)
+    return bounds(reduced_length(node))[1] > CHUNK
 
 
 def _leaves(region: Region, roots: list[Value], stop: Node | None) -> list[Value]:
@@ -124,7 +123,7 @@ class ReduceKernel:
             kept = [*(a for a in kept if a != vector), vector]
         inner = [*(a for a in self.axes if a != vector), *(a for a in self.axes if a == vector)]
         self.kept, self.inner_axes = kept, inner
-        length = _length(self.node)
+        length = reduced_length(self.node)
         lanes = target.vector_bits // 32
         self.tile = TILE if chunked else lanes * 4 if not isinstance(length, int) or length >= lanes * 4 else lanes
         self.chunked = chunked
@@ -249,16 +248,7 @@ class ReduceKernel:
     # --- the kernels --------------------------------------------------------------------------------------------------
     def launch(self) -> Launch:
         b = self.b
-        if isinstance(self.op, ARGS):
-            value = self._arg_columns() if self.columns else self._arg_row()
-        else:
-            fn = REDUCTIONS[type(self.op)]
-            value = self._fold_columns(fn) if self.columns else self._fold_row(fn)
-            if isinstance(self.op, red.Mean):
-                count: Ix | int = 1
-                for n in self.sizes:
-                    count = count * n
-                value = value / b.from_index(count, self.dtype)
+        value = self.value()
         limit = None if self.limit is None else (self.limit,)
         if self.chunked:
             last: Dim = self.outer[-1] if self.columns else 1
@@ -281,6 +271,17 @@ class ReduceKernel:
             b.store(view, self.at, narrow(b, x, r.type.dtype), axes=(axis,), limit=limit)
         note = f"{'columns' if self.columns else 'rows'}{', in chunks' if self.chunked else ''}"
         return self.call.finish(self.grid, flops=region_flops(self.region), bytes_=region_bytes(self.region), note=note)
+
+    def value(self) -> Tile:
+        """The result of one row, or of WIDTH columns."""
+        fn = REDUCTIONS[type(self.op)]
+        value = self._fold_columns(fn) if self.columns else self._fold_row(fn)
+        if not isinstance(self.op, red.Mean):
+            return value
+        count: Ix | int = 1
+        for n in self.sizes:
+            count = count * n
+        return value / self.b.from_index(count, self.dtype)
 
     def _outer_row(self) -> Ix | int:
         row: Ix | int = 0
@@ -318,10 +319,9 @@ class ReduceKernel:
                 with b.loop(low, high) as loop:
                     nest([*prefix, loop.index])
                 return
-            with b.loop(low, high, self.tile) as loop:
-                with b.loop(0, b.minimum(high - loop.index, self.tile)) as one:
-                    x = self.values([*prefix, loop.index + one.index], None)
-                    b.store(parts, (one.index, 0), b.binary(COMBINE[fn], b.load(parts, (one.index, 0), (WIDTH,)), x))
+            with b.loop(low, high, self.tile) as loop, b.loop(0, b.minimum(high - loop.index, self.tile)) as one:
+                x = self.values([*prefix, loop.index + one.index], None)
+                b.store(parts, (one.index, 0), b.binary(COMBINE[fn], b.load(parts, (one.index, 0), (WIDTH,)), x))
 
         nest([])
         half = self.tile // 2
@@ -346,62 +346,6 @@ class ReduceKernel:
             return found
 
         return nest([], start)
-
-    # --- indices of extremes ------------------------------------------------------------------------------------------
-    def _better(self, x: Tile, best: Tile) -> Tile:
-        """Strictly, so that the first of equals stays; the first NaN wins and stays."""
-        b = self.b
-        better = b.cmp("gt" if isinstance(self.op, red.ArgMax) else "lt", x, best)
-        if not self.dtype.is_float:
-            return better
-        return b.binary("or", better, b.binary("and", b.unary("isnan", x), b.unary("not", b.unary("isnan", best))))
-
-    def _counter(self) -> DType:
-        return i32 if bounds(_length(self.node))[1] < 1 << 31 else i64
-
-    def _arg_row(self) -> Tile:
-        """Best and place lane by lane. Lanes that saw nothing hold the row's first element and place 0, so they lose to it or are it."""
-        b, kind = self.b, self._counter()
-        first = b.broadcast(b.cast(self._first(), self.dtype), (self.tile,))
-        lane = b.iota((self.tile,), 0, kind)
-
-        def body(place: list[Ix | int], left: Ix | int | None, carried: list[Tile]) -> list[Tile]:
-            best, where = carried
-            x = self.values(place, left)
-            better = self._better(x, best)
-            if left is not None:
-                better = b.binary("and", better, b.cmp("lt", lane, b.from_index(left, kind)))
-            return [b.select(better, x, best), b.select(better, lane + b.from_index(place[-1], kind), where)]
-
-        best, where = self.over_rows([first, b.full((self.tile,), 0, kind)], body)
-        top = b.reduce("max" if isinstance(self.op, red.ArgMax) else "min", best)
-        same = b.cmp("eq", best, top)
-        if self.dtype.is_float:
-            same = b.binary("or", same, b.unary("isnan", best))
-        found = b.reduce("min", b.select(same, where, b.full((), (1 << (8 * kind.itemsize - 1)) - 1, kind)))
-        return b.cast(found, self.op.dtype)
-
-    def _first(self) -> Tile:
-        """The row's first element (all columns' when they run along registers)."""
-        b = self.b
-        at: list[Ix | int] = [0] * len(self.inner)
-        return self.values(at, None) if self.columns else b.load(self._spill(at), (0,), (1,))
-
-    def _spill(self, at: list[Ix | int]) -> View:
-        """A whole tile may not be there to read: the first element goes through local memory."""
-        b = self.b
-        view = b.scratch(self.dtype, (self.tile,))
-        b.store(view, (0,), self.values(at, self.sizes[-1]))
-        return view
-
-    def _arg_columns(self) -> Tile:
-        b, kind = self.b, self._counter()
-        with b.loop(0, self.sizes[0], 1, [self._first(), b.full((WIDTH,), 0, kind)]) as loop:
-            x = self.values([loop.index], None)
-            better = self._better(x, loop.carried[0])
-            loop.next(b.select(better, x, loop.carried[0]), b.select(better, b.from_index(loop.index, kind), loop.carried[1]))
-        where: Tile = loop.results[1]
-        return b.cast(where, self.op.dtype)
 
 
 def _over_chunks(region: Region, kernel: ReduceKernel) -> Region:

@@ -18,6 +18,7 @@ from ..ops.state import UpdateSlice as UpdateSliceOp
 from ..ops.structure import Constant, ConstantData, Input
 from .attention import Attention, result_layout
 from .attention_q8 import Q8Blocks
+from .catalogue import CATALOGUE
 from .constants import stored_bytes
 from .conv import Conv
 from .copies import Concat, copy_launch
@@ -34,19 +35,14 @@ from .region import Operand, Region
 from .rope import Rope
 from .rows import Rows
 from .sampling import Sample
-from .scans import CumSum
 from .scatter import ScatterAdd
-from .sorting import Sort
 from .state import computed_in_window, in_place_updates
 from .template import Template
-from .topk import TopK
 from .update import UpdateSlice
 
 TEMPLATES: list[Template] = [
     Matmul(), QDot(), QuantiseRows(), Attention(), Q8Blocks(), Reduce(), Rows(), Gather(), Pointwise(), QMatmul(), QGather(), QExperts(),
-    UpdateSlice(), ScatterAdd(), Sample(), Conv(), Rope(), Concat(), CumSum(),
-    TopK(), Sort(),
-    Elements(),
+    UpdateSlice(), ScatterAdd(), Sample(), Conv(), Rope(), Concat(), *CATALOGUE, Elements(),
 ]
 
 

@@ -10,6 +10,7 @@ from .casts import BitwiseNot, Cast, IsInf, IsNan, LogicalNot
 from .compare import Compare, Equal, Greater, GreaterEqual, Less, LessEqual, LogicalAnd, LogicalOr, LogicalXor, NotEqual
 from .composites import BatchNorm, GroupNorm, LayerNorm, LogSoftmax, RmsNorm, Softmax
 from .contractions import Conv, Matmul
+from .cumulative import CumProd, CumSum
 from .elementwise import (
     Abs,
     Cos,
@@ -37,7 +38,7 @@ from .pooling import AvgPool, MaxPool
 from .q8_cache import Q8Attention, Q8Blocks
 from .quant_dot import QDot, QuantiseRows
 from .quantised import QExperts, QGather, QMatmul
-from .reductions import All, ArgMax, ArgMin, CumSum, LogSumExp, Max, Mean, Min, Prod, Sum, Var
+from .reductions import All, ArgMax, ArgMin, LogSumExp, Max, Mean, Min, Prod, Sum, Var
 from .reductions import Any_ as Any
 from .rounding import Ceil, Floor, Round, Trunc
 from .sampling import Sample
@@ -78,6 +79,7 @@ __all__ = [
     "Contraction",
     "Conv",
     "Cos",
+    "CumProd",
     "CumSum",
     "DimValue",
     "Div",

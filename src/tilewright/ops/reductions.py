@@ -24,7 +24,6 @@ from .families import (
     f32,
     f64,
     i32,
-    i64,
     linear_jvp,
     reduced_shape,
     require_axes,
@@ -233,7 +232,8 @@ class ArgReduction(Reduction):
     samples = [S(f32(3, 5), axis=1), S(f32(3, 5), axis=0, keepdims=True), S(i32(9), axis=0), S(f32(N, 4), axis=1), S(f64(2, M), axis=1),
                S(bf16(3, 4), axis=1), S(f32(0, 3), axis=1), S(f32(2, 70, 3), axis=1, dtype=dt.i32), S(i32(2, 67), axis=1)]
     errors = [E(f32(3), axis=1, match="axis must be in 0..0, got axis=1"),
-              E(f32(3), axis=0, dtype=dt.f32, match="indices must be of an integer dtype"), E(f32(2, 0), axis=1, match="has no value over an empty axis"),
+              E(f32(3), axis=0, dtype=dt.f32, match="indices must be of an integer dtype"),
+              E(f32(2, 0), axis=1, match="has no value over an empty axis"),
               E(boolean(3), axis=0, match="needs float or integer operands")]
 
     def infer(self, x: TensorType) -> TensorType:
@@ -356,31 +356,3 @@ class LogSumExp(AxesReduction):
     def _share(self, x: Value, y: Value) -> Value:
         """exp(x - y): each element's part of the sum."""
         return F.exp(F.sub(x, F.reshape(y, reduced_shape(x.shape, self.axes, True))))
-
-
-@register
-class CumSum(Reduction):
-    """Running sum along one axis."""
-
-    axis: int
-    traits = Traits(linear=True)
-    samples = [S(f32(3, 5), axis=1), S(f32(3, 5), axis=0), S(i64(7), axis=0), S(f32(N), axis=0), S(f32(0, 2), axis=0),
-               S(bf16(2, 5), axis=1)]
-    errors = [E(f32(3), axis=1, match="axis must be in 0..0, got axis=1"),
-              E(boolean(3), axis=0, match="needs float or integer operands; cast first")]
-
-    def infer(self, x: TensorType) -> TensorType:
-        require_kind((x,), "fiu")
-        require_axis(self.axis, x.ndim)
-        return x
-
-    def ref(self, x: Any) -> Any:
-        return np.cumsum(wide(x), axis=self.axis, dtype=wide(x).dtype).astype(x.dtype)
-
-    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
-        assert cotangents[0] is not None
-        axes = (self.axis,)
-        return (F.flip(self(F.flip(cotangents[0], axes)), axes),)
-
-    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
-        return linear_jvp(self, tangents)

@@ -303,7 +303,7 @@ def concat(node: Node, _: int, forms: list[Form | None]) -> Form | None:
 def cumsum(node: Node, _: int, forms: list[Form | None]) -> Form | None:
     assert isinstance(node.op, o.CumSum)
     form = forms[0]
-    if not isinstance(form, Linear) or not form.is_uniform:
+    if not isinstance(form, Linear) or not form.is_uniform or node.op.exclusive or node.op.reverse:
         return None
     return Linear(form.const, tuple(form.const if k == node.op.axis else 0 for k in range(node.types[0].ndim)))
 

@@ -16,7 +16,7 @@ GATHERS = (o.Gather, o.GatherAlongAxis, o.Index)
 
 
 def is_reduction(n: Node) -> bool:
-    return n.op.traits.reduction and not isinstance(n.op, o.CumSum)
+    return n.op.traits.reduction and not isinstance(n.op, (o.CumSum, o.CumProd))
 
 
 def is_anchor(n: Node) -> bool:

@@ -182,6 +182,10 @@ class KernelBuilder:
         shape = tuple(1 if i == axis else d for i, d in enumerate(x.shape))
         return Tile(self, self._emit("reduce", [x.var], [TileType(shape, x.dtype)], fn=fn, axis=axis)[0])
 
+    def scan(self, fn: str, x: Tile) -> Tile:
+        """Running sum (or product) along the last axis, by doubling: in step s = 1, 2, 4… element i takes element i - s in front of it."""
+        return Tile(self, self._emit("scan", [x.var], [x.type], fn=fn)[0])
+
     def broadcast(self, x: Tile, shape: tuple[int, ...]) -> Tile:
         if x.shape == shape:
             return x

@@ -283,6 +283,7 @@ _OPS: dict[str, Callable[[Instr, list[Any]], Any]] = {
     "cast": lambda i, xs: numerics.cast(xs[0], _dtype(i.operands[0]), _out(i).dtype),
     "bitcast": lambda i, xs: xs[0].view(_out(i).dtype.np),
     "reduce": lambda i, xs: numerics.reduce(i.attrs["fn"], xs[0], i.attrs["axis"], _out(i).dtype),
+    "scan": lambda i, xs: numerics.scan(i.attrs["fn"], xs[0], _out(i).dtype),
     "broadcast": lambda i, xs: np.broadcast_to(xs[0], _out(i).shape),
     "reshape": lambda i, xs: xs[0].reshape(_out(i).shape),
     "transpose": lambda i, xs: np.ascontiguousarray(xs[0].T),

@@ -160,6 +160,7 @@ BINARY = ("add", "sub", "mul", "div", "max", "min", "pow", "rem", "floordiv", "a
 COMPARE = ("eq", "ne", "lt", "le", "gt", "ge")
 INDEX_BINARY = ("add", "sub", "mul", "floordiv", "mod", "min", "max", "shl", "shr", "and")
 REDUCE = ("sum", "max", "min", "prod", "any", "all")
+SCAN = ("sum", "prod")
 ORDERINGS = ("weak", "relaxed", "acquire", "release")
 SCOPES = ("thread", "block", "cluster", "device", "system")
 SPACES = ("global", "shared", "local")

@@ -229,6 +229,16 @@ def reduce(fn: str, x: Array, axis: int, dtype: DType) -> Array:
     return np.moveaxis(parts, 0, axis).astype(dtype.np)
 
 
+def scan(fn: str, x: Array, dtype: DType) -> Array:
+    """Running sum or product along the last axis by doubling: in step s element i becomes (element i - s) combined with itself."""
+    inner = compute_dtype(dtype)
+    out, step = x.astype(inner.np), 1
+    while step < out.shape[-1]:
+        out = np.concatenate([out[..., :step], binary(_REDUCE[fn], out[..., :-step], out[..., step:], inner)], axis=-1)
+        step *= 2
+    return out.astype(dtype.np)
+
+
 def mma(a: Array, b: Array, acc: Array, dtype: DType) -> Array:
     """acc + a @ b as one chain of fused multiply-adds per element, k in order. Integers wrap."""
     inner = compute_dtype(dtype)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from ..core.dtypes import bool_, i32
 from .checks import broken, indices, need, only_attrs, operand_count, tile_type
-from .ir import BINARY, COMPARE, INDEX, INDEX_BINARY, ORDERINGS, REDUCE, SCOPES, UNARY, Instr, TileType, Type, Var, ViewType
+from .ir import BINARY, COMPARE, INDEX, INDEX_BINARY, ORDERINGS, REDUCE, SCAN, SCOPES, UNARY, Instr, TileType, Type, Var, ViewType
 
 BOOL = TileType((), bool_)
 _FLOAT_UNARY = frozenset(UNARY) - {"neg", "abs", "sign", "not", "floor", "ceil", "round", "trunc"}
@@ -175,6 +175,15 @@ def _reduce(i: Instr) -> list[Type]:
     need(0 <= axis < len(t.shape), f"axis must be in 0..{len(t.shape) - 1}, got {axis}")
     need((fn in ("any", "all")) == t.dtype.is_bool, f"{fn} does not fit {t}")
     return [TileType(t.shape[:axis] + (1,) + t.shape[axis + 1 :], t.dtype)]
+
+
+def _scan(i: Instr) -> list[Type]:
+    operand_count(i, 1)
+    only_attrs(i, "fn")
+    t = tile_type(i.operands[0])
+    need(i.attrs.get("fn") in SCAN, f"fn must be one of {' '.join(SCAN)}, got {i.attrs.get('fn')!r}")
+    need(bool(t.shape) and not t.dtype.is_bool, f"needs numbers along an axis, got {t}")
+    return [t]
 
 
 def _broadcast_op(i: Instr) -> list[Type]:
@@ -347,6 +356,7 @@ RULES: dict[str, Callable[[Instr], list[Type]]] = {
     "cast": _cast,
     "bitcast": _bitcast,
     "reduce": _reduce,
+    "scan": _scan,
     "broadcast": _broadcast_op,
     "reshape": _reshape,
     "transpose": _transpose,

@@ -186,6 +186,12 @@ def cumsum(c: Context, x: Value, dim: int, *, dtype: Any = None) -> Value:
     return c.emit(O.CumSum(axis=axis_of(dim, len(x.shape))), x) if x.shape else x
 
 
+@aten("cumprod.default")
+def cumprod(c: Context, x: Value, dim: int, *, dtype: Any = None) -> Value:
+    x = c.cast(x, c.dtype)
+    return c.emit(O.CumProd(axis=axis_of(dim, len(x.shape))), x) if x.shape else x
+
+
 @aten("topk.default")
 def topk(c: Context, x: Value, k: Any, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:  # noqa: A002
     if not isinstance(k, int):

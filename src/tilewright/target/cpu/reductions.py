@@ -48,6 +48,21 @@ def reduce_tile(f: FunctionText, fn: str, x: Registers, axis: int) -> list[list[
     return rows
 
 
+def scan_tile(f: FunctionText, fn: str, x: Registers) -> list[list[str]]:
+    """Rows of running sums by doubling; a row is one register."""
+    if len(x.sizes) != 1:
+        raise CompileError(f"cpu: scan takes rows of one register, got {x.type}")
+    n, step, rows = x.sizes[0], 1, [row[0] for row in x.rows]
+    ty = x.chunk_type(0)
+    while step < n:
+        for r, v in enumerate(rows):
+            before = f.shuffle(ty, v, "poison", [max(i - step, 0) for i in range(n)])
+            both = combine(f, fn, x.type.dtype, ty, before, v)
+            rows[r] = f.shuffle(ty, v, both, [i if i < step else n + i for i in range(n)])
+        step *= 2
+    return [[v] for v in rows]
+
+
 def _count(dims: tuple[int, ...]) -> int:
     n = 1
     for d in dims:

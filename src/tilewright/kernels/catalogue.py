@@ -1,0 +1,16 @@
+"""Templates that serve exactly one kind of op each, in no order: no two of them match the same region."""
+
+from __future__ import annotations
+
+from .arg_reduce import ArgReduce
+from .scans import Running
+from .sorting import Sort
+from .template import Template
+from .topk import TopK
+
+CATALOGUE: list[Template] = [
+    ArgReduce(),
+    Running(),
+    Sort(),
+    TopK(),
+]

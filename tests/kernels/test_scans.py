@@ -1,0 +1,66 @@
+"""Running sums and products: long axes in chunks, rows and columns alike, the tile instruction on every level against the interpreter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tilewright.core.dims import sym
+from tilewright.core.dtypes import f32 as f32_dtype
+from tilewright.ir.graph import Graph
+from tilewright.ops import CumProd, CumSum, Op
+from tilewright.ops.families import f32
+from tilewright.tile import interp
+from tilewright.tile.builder import KernelBuilder
+
+from .harness import address, run_graph, target
+
+
+def run(op: Op, x: Any, symbolic: int | None = None) -> Any:
+    g = Graph("scan")
+    shape = tuple(sym("L", 0, 1 << 20) if a == symbolic else d for a, d in enumerate(x.shape))
+    g.outputs = [op(g.input(f32(*shape), "x"))]
+    return run_graph(g, [x], parts=2)[0][0]
+
+
+@pytest.mark.parametrize("shape,axis", [((40000,), 0), ((2, 16385), 1), ((16400, 5), 0), ((3, 20000, 2), 1)])
+@pytest.mark.parametrize("exclusive,reverse", [(False, False), (True, False), (False, True), (True, True)])
+def test_long_axes(shape: tuple[int, ...], axis: int, exclusive: bool, reverse: bool) -> None:
+    x = np.random.default_rng().standard_normal(shape).astype("f4")
+    op = CumSum(axis=axis, exclusive=exclusive, reverse=reverse)
+    np.testing.assert_allclose(run(op, x), op.ref(x), rtol=1e-5, atol=1e-5)
+    y = np.exp(x / 100).astype("f4")
+    prod = CumProd(axis=axis, exclusive=exclusive, reverse=reverse)
+    np.testing.assert_allclose(run(prod, y), prod.ref(y), rtol=1e-4)
+
+
+@pytest.mark.parametrize("n", [1, 33, 16384, 16385, 50001])
+def test_a_column_has_the_bits_of_a_row(n: int) -> None:
+    x = np.random.default_rng().standard_normal((n, 3)).astype("f4")
+    want = np.stack([run(CumSum(axis=0), np.ascontiguousarray(x[:, i])) for i in range(3)], 1)
+    np.testing.assert_array_equal(run(CumSum(axis=0), x).view("u4"), want.view("u4"))
+    np.testing.assert_array_equal(run(CumSum(axis=1), np.ascontiguousarray(x.T)).T.view("u4"), want.view("u4"))
+    np.testing.assert_array_equal(run(CumSum(axis=0), x, symbolic=0).view("u4"), want.view("u4"))
+
+
+@pytest.mark.parametrize("level", ["baseline", "avx2", "avx512"])
+@pytest.mark.parametrize("fn", ["sum", "prod"])
+def test_the_instruction(level: str, fn: str) -> None:
+    from .harness import KERNEL
+
+    spec = target(level)
+    lanes = spec.vector_bits // 32
+    b = KernelBuilder("scan_instruction")
+    x, y = (b.view(n, f32_dtype, (1,)) for n in "xy")
+    b.store(y, (0,), b.scan(fn, b.load(x, (0,), (lanes,))))
+    kernel = b.build()
+    kernel.name = f"scan_{fn}"
+    data = np.random.default_rng().standard_normal(lanes).astype("f4")
+    want, got = np.zeros_like(data), np.zeros_like(data)
+    interp.run(kernel, [data, want], 1)
+    words = np.array([data.ctypes.data, got.ctypes.data], np.int64)
+    KERNEL(address(kernel, spec))(words.ctypes.data, 0, 1, 0)
+    np.testing.assert_array_equal(got.view("u4"), want.view("u4"))
+    np.testing.assert_allclose(got, (np.cumsum if fn == "sum" else np.cumprod)(data.astype("f8")), rtol=1e-5, atol=1e-6)
