@@ -24,6 +24,7 @@ from .core.errors import (
     ParseError,
     ShapeError,
     TilewrightError,
+    TraceError,
     UnsupportedError,
     VerifyError,
 )
@@ -55,7 +56,23 @@ __all__ = [
     "load_llm",
 ]
 
-_LAZY = {"compile": "compile", "load": "compile", "Session": "runtime.session", "load_llm": "llm.model", "LLM": "llm.model"}
+_LAZY = {"compile": "compile", "load": "compile", "Session": "runtime.session", "load_llm": "llm.model", "LLM": "llm.model",
+         "jit": "array.jit", "from_torch": "array.from_torch"}
+_TRANSFORMS = ("checkpoint", "grad", "hessian", "jacobian", "jvp", "value_and_grad", "vjp", "vmap")
+_FUNCTIONS = (  # of arrays, as NumPy has them; defined in transform/lib
+    "abs", "absolute", "add", "all", "any", "arange", "argmax", "argmin", "astype", "attention", "bitwise_and", "bitwise_invert",
+    "bitwise_not", "bitwise_or", "bitwise_xor", "broadcast_to", "ceil", "clip", "concat", "concatenate", "conv", "cos", "cumsum", "div",
+    "divide", "dot", "einsum", "elu", "equal", "erf", "exp", "expand_dims", "expm1", "eye", "flip", "floor", "floor_divide", "full",
+    "full_like", "gelu", "greater", "greater_equal", "hardsigmoid", "hardswish", "invert", "isinf", "isnan", "layer_norm", "leaky_relu",
+    "less", "less_equal", "log", "log1p", "log_softmax", "logical_and", "logical_not", "logical_or", "logical_xor", "logsumexp", "matmul",
+    "max", "maximum", "mean", "min", "minimum", "mish", "mod", "moveaxis", "mse", "mul", "multiply", "neg", "negative", "not_equal",
+    "one_hot", "ones", "ones_like", "outer", "pad", "permute_dims", "pow", "power", "prod", "ravel", "reciprocal", "relu", "remainder",
+    "reshape", "rms_norm", "round", "rsqrt", "scatter_add", "sigmoid", "sign", "silu", "sin", "softmax", "softmax_cross_entropy",
+    "softplus", "split", "sqrt", "square", "squeeze", "stack", "std", "stop_gradient", "sub", "subtract", "sum", "swapaxes", "take",
+    "take_along_axis", "tan", "tanh", "top_k", "transpose", "tril", "triu", "true_divide", "trunc", "var", "where", "zeros", "zeros_like",
+)
+_LAZY |= dict.fromkeys((*_TRANSFORMS, *_FUNCTIONS), "array.functions")
+__all__ += ["TraceError", "from_torch", "jit", "optim", *_TRANSFORMS, *_FUNCTIONS]
 
 
 def Dim(name: str, lo: int = 1, hi: int | None = None) -> Expr:
@@ -64,6 +81,8 @@ def Dim(name: str, lo: int = 1, hi: int | None = None) -> Expr:
 
 
 def __getattr__(name: str) -> Any:
+    if name == "optim":
+        return importlib.import_module(".optim", __name__)
     if name not in _LAZY:
         raise AttributeError(f"module 'tilewright' has no attribute {name!r}")
     with paused():

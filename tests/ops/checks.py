@@ -157,10 +157,10 @@ def compute_of(a: Any) -> Any:
 
 def check_views(case: Case, rng: np.random.Generator) -> None:
     """Reading operand 0's storage through each layout gives the reference's result; None is allowed for reshapes only."""
-    (x,) = case.arrays(rng)
+    x, *others = case.arrays(rng)
     op = case.make()
     symbolic = op.views(Layout.contiguous(case.sample.types[0].shape))
-    out = op.bind(case.env).ref(x)
+    out = op.bind(case.env).ref(x, *others)
     results = out if isinstance(out, tuple) else (out,)
     assert len(symbolic) == len(results)
     for layout, want in zip(symbolic, results, strict=True):

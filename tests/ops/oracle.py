@@ -220,6 +220,12 @@ def gather(a: dict[str, Any], x: Any, ids: Any) -> Any:
     return flat.reshape((*x.shape[:axis], *ids.shape, *x.shape[axis + 1 :]))
 
 
+def cross_entropy(a: dict[str, Any], logits: Any, labels: Any) -> Any:
+    rows = logits.reshape(-1, logits.shape[-1])
+    loss = tf.cross_entropy(rows, labels.reshape(-1).long(), reduction="none").reshape(labels.shape)
+    return (loss, torch.logsumexp(logits, -1)) if a.get("save") else loss
+
+
 def scatter_add(a: dict[str, Any], x: Any, ids: Any, updates: Any) -> Any:
     axis = a.get("axis", 0)
     rows = updates.reshape((*x.shape[:axis], ids.numel(), *x.shape[axis + 1 :]))
@@ -327,7 +333,14 @@ def q8_attention(a: dict[str, Any], q: Any, k: Any, v: Any, k_scale: Any, v_scal
     return attention(a, q, *wide)
 
 
+def qexperts_dot(a: dict[str, Any], codes: Any, scales: Any, sums: Any, w: Any, ids: Any) -> Any:
+    x = codes.double() * scales.double().repeat_interleave(32, -1)
+    stack = unpacked(a, w).double().reshape(a["experts"], a["n"], a["k"])
+    return torch.einsum("stk,stnk->stn", x.expand(*ids.shape, a["k"]), stack[ids.long()])
+
+
 GENERAL: dict[str, Oracle] = {
+    "qexperts_dot": qexperts_dot,
     "q8_blocks": q8_blocks,
     "q8_attention": q8_attention,
     "quantise_rows": quantise_rows,
@@ -339,6 +352,9 @@ GENERAL: dict[str, Oracle] = {
         "stk,stnk->stn", x.expand(*ids.shape, a["k"]), unpacked(a, w).to(x.dtype).reshape(a["experts"], a["n"], a["k"])[ids.long()]
     ),
     "scatter_add": scatter_add,
+    "softmax_cross_entropy": cross_entropy,
+    "stop_gradient": lambda a, x: x.detach(),
+    "fence": lambda a, x, *others: x,
     "qgather": lambda a, table, ids: unpacked(a, table)[ids.long()],
     "gather": gather,
     "gather_along_axis": lambda a, x, ids: torch.gather(x, a["axis"], ids.long()),
@@ -363,6 +379,7 @@ NO_ORACLE = {
     "input": "is given, not computed",
     "constant": "is given, not computed",
     "fused": "is its body, which the decompose test runs op by op",
+    "checkpoint": "is its body, which the decompose test runs op by op",
 }
 
 

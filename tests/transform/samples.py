@@ -15,7 +15,7 @@ from tilewright.core.dims import evaluate
 from tilewright.core.dtypes import DType
 from tilewright.ir.graph import Graph
 from tilewright.ir.types import TensorType
-from tilewright.ops import REGISTRY, Op
+from tilewright.ops import REGISTRY, ConstantData, Op
 from tilewright.ops.base import Op as Base
 
 
@@ -26,7 +26,25 @@ def wide_type(t: Any) -> Any:
 def wide_attr(value: Any) -> Any:
     if isinstance(value, DType):
         return dt.f64 if value.is_float else value
-    return wide_type(value)
+    return wide_graph(value) if isinstance(value, Graph) else wide_type(value)
+
+
+def wide_op(op: Any) -> Any:
+    """The op with every float dtype in its attributes as f64."""
+    if op.name == "constant":
+        data = op.data
+        return op if not data.type.dtype.is_float else type(op)(data=ConstantData(data.array.astype(np.float64), data.name))
+    new = {k: wide_attr(v) for k, v in op.attrs().items()}
+    changed = {k: v for k, v in new.items() if v is not op.attrs()[k]}
+    return dataclasses.replace(op, **changed) if changed else op
+
+
+def wide_graph(graph: Graph) -> Graph:
+    new, env = Graph(graph.name), dict[Any, Any]()
+    for n in graph.nodes:
+        env.update(zip(n.values, new.add(wide_op(n.op), *(env[v] for v in n.operands), name=n.name).values, strict=True))
+    new.take_ends(graph, env)
+    return new
 
 
 @dataclass(frozen=True)
@@ -36,8 +54,7 @@ class WideCase:
     case: Case
 
     def make(self) -> Any:
-        op = self.case.make().bind(self.case.env)
-        return dataclasses.replace(op, **{k: wide_attr(v) for k, v in op.attrs().items() if wide_attr(v) is not v})
+        return wide_op(self.case.make().bind(self.case.env))
 
     def types(self) -> list[TensorType]:
         return [wide_type(t.with_shape(tuple(evaluate(d, self.case.env) for d in t.shape))) for t in self.case.sample.types]
@@ -74,10 +91,10 @@ def has_rule(op: type[Op], rule: str) -> bool:
 
 
 def wide_cases(rule: str, *, float_only: bool) -> list[Any]:
-    """A pytest parameter for every sample of every op that has `rule`; bodies (fused) keep their own dtype and are left to others."""
+    """A pytest parameter for every sample of every op that has `rule`."""
     out = []
     for op in REGISTRY.values():
-        if op.traits.source or rule in op.unsupported or not has_rule(op, rule) or op.name == "fused":
+        if op.traits.source or rule in op.unsupported or not has_rule(op, rule):
             continue
         for i, case in _numbered(op):
             if 16 in case.env.values():  # two sizes of a symbol are enough here

@@ -6,10 +6,12 @@ from .activations import Elu, Gelu, Hardsigmoid, Hardswish, LeakyRelu, Mish, Rel
 from .attention import Attention, Rope
 from .base import REGISTRY, Op, Traits
 from .binary import Add, BitwiseAnd, BitwiseOr, BitwiseXor, Div, FloorDivide, Maximum, Minimum, Mul, Pow, Remainder, Sub, Where
+from .calls import Checkpoint, Fence, StopGradient
 from .casts import BitwiseNot, Cast, IsInf, IsNan, LogicalNot
 from .compare import Compare, Equal, Greater, GreaterEqual, Less, LessEqual, LogicalAnd, LogicalOr, LogicalXor, NotEqual
 from .composites import BatchNorm, GroupNorm, LayerNorm, LogSoftmax, RmsNorm, Softmax
 from .contractions import Conv, Matmul
+from .control import Cond, Scan, While
 from .cumulative import CumProd, CumSum
 from .elementwise import (
     Abs,
@@ -34,9 +36,10 @@ from .families import Binary, Composite, Contraction, Elementwise, General, Redu
 from .functions import *  # noqa: F403
 from .fused import Fused
 from .indexing import Concat, Gather, GatherAlongAxis, Index, Pad, TopK
+from .losses import SoftmaxCrossEntropy
 from .pooling import AvgPool, MaxPool
 from .q8_cache import Q8Attention, Q8Blocks
-from .quant_dot import QDot, QuantiseRows
+from .quant_dot import QDot, QExpertsDot, QuantiseRows
 from .quantised import QExperts, QGather, QMatmul
 from .reductions import All, ArgMax, ArgMin, LogSumExp, Max, Mean, Min, Prod, Sum, Var
 from .reductions import Any_ as Any
@@ -71,9 +74,11 @@ __all__ = [
     "BitwiseXor",
     "Cast",
     "Ceil",
+    "Checkpoint",
     "Compare",
     "Composite",
     "Concat",
+    "Cond",
     "Constant",
     "ConstantData",
     "Contraction",
@@ -90,6 +95,7 @@ __all__ = [
     "Exp",
     "Expand",
     "Expm1",
+    "Fence",
     "Flip",
     "Floor",
     "FloorDivide",
@@ -139,6 +145,7 @@ __all__ = [
     "Q8Blocks",
     "QDot",
     "QExperts",
+    "QExpertsDot",
     "QGather",
     "QMatmul",
     "QuantiseRows",
@@ -152,6 +159,7 @@ __all__ = [
     "Round",
     "Rsqrt",
     "Sample",
+    "Scan",
     "ScatterAdd",
     "Sigmoid",
     "Sign",
@@ -159,11 +167,13 @@ __all__ = [
     "Sin",
     "Slice",
     "Softmax",
+    "SoftmaxCrossEntropy",
     "Softplus",
     "Sort",
     "Split",
     "Sqrt",
     "Square",
+    "StopGradient",
     "Sub",
     "Sum",
     "Tan",
@@ -177,6 +187,7 @@ __all__ = [
     "Var",
     "View",
     "Where",
+    "While",
     "functions",
 ]
 __all__ += functions.__all__

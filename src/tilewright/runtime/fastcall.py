@@ -7,6 +7,7 @@ names never reach the source, so the text holds only numbers and our own identif
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -58,16 +59,29 @@ def _shape(type_: TensorType, names: dict[str, str]) -> str:
     return "(" + "".join(dim_source(d, names) + ", " for d in type_.shape) + ")"
 
 
-def generate(interface: Interface, framework: str, *, errors: int, leaf: int | None) -> str | None:
+@dataclass(frozen=True)
+class Shell:
+    """What stands around the call of a function whose arguments and results are trees: lines that set x0, x1, ... from args and kwargs, and
+    the expression of the result in y0, y1, ... Donated inputs are written in place and come back as the results that take their memory."""
+
+    prologue: tuple[str, ...]
+    result: str
+
+
+def generate(interface: Interface, framework: str, *, errors: int, leaf: int | None, shell: Shell | None = None) -> str | None:
     """The text of `call(args, kwargs, out)`, or None when symbols cannot be read off the shapes. `leaf`: the result is this output."""
     where = symbol_positions(interface)
-    if where is None or interface.donated:
+    if where is None or (interface.donated and shell is None):
         return None
     names = {s.name: f"s{k}" for k, s in enumerate(interface.symbols)}
     n = len(interface.inputs)
-    body = [f"if out is not None or kwargs or len(args) != {n}: return slow(args, kwargs, out)"]
-    if n:
-        body.append(f"{', '.join(f'x{i}' for i in range(n))}, = args")
+    takes = {k: i for i, k in interface.donated}
+    if shell is not None:
+        body = list(shell.prologue)
+    else:
+        body = [f"if out is not None or kwargs or len(args) != {n}: return slow(args, kwargs, out)"]
+        if n:
+            body.append(f"{', '.join(f'x{i}' for i in range(n))}, = args")
     for i in range(n):
         if framework == "torch":
             body.append(f"if type(x{i}) not in classes or x{i}.dtype is not D{i} or not x{i}.is_cpu: return slow(args, kwargs, out)")
@@ -76,12 +90,17 @@ def generate(interface: Interface, framework: str, *, errors: int, leaf: int | N
             body.append(f"if type(x{i}) is not ndarray or x{i}.dtype != D{i}: return slow(args, kwargs, out)")
             body.append(f"g{i} = x{i}.flags")
             body.append(f"if not g{i}.c_contiguous or not g{i}.aligned: return slow(args, kwargs, out)")
+            if i in takes.values():
+                body.append(f"if not g{i}.writeable: return slow(args, kwargs, out)")
     body += _checks(interface, where)
     body += ["try: w = take()", "except IndexError: w = grow()", "io = w.io"]
     address = "data_ptr()" if framework == "torch" else "__array_interface__['data'][0]"
     body += [f"io[{i}] = x{i}.{address}" for i in range(n)]
     outs = []
     for k, type_ in enumerate(interface.outputs):
+        if k in takes:
+            body += [f"y{k} = x{takes[k]}", f"io[{n + k}] = io[{takes[k]}]"]
+            continue
         if is_recycled(type_):
             body.append(f"y{k} = R{k}()")
         elif framework == "torch" and type_.is_static:
@@ -96,15 +115,18 @@ def generate(interface: Interface, framework: str, *, errors: int, leaf: int | N
     if errors:
         body.append(f"if {' or '.join(f'w.errors.item({4 * e})' for e in range(errors))}: fail(w)")
     body.append("if len(free) < most: give(w)")
+    if shell is not None:
+        body.append(f"return {shell.result}")
+        return "def call(args, kwargs, out):\n" + "".join(f"    {line}\n" for line in body)
     sizes = "{" + ", ".join(f"{s.name!r}: {names[s.name]}" for s in interface.symbols) + "}"
     body.append(f"return y{leaf}" if leaf is not None else f"return finish([{', '.join(outs)}], {sizes})")
     return "def call(args, kwargs, out):\n" + "".join(f"    {line}\n" for line in body)
 
 
-def compile_call(interface: Interface, framework: str, *, errors: int, leaf: int | None,
-                 scope: dict[str, Any]) -> Callable[..., Any] | None:
+def compile_call(interface: Interface, framework: str, *, errors: int, leaf: int | None, scope: dict[str, Any],
+                 shell: Shell | None = None) -> Callable[..., Any] | None:
     """The generated function with its names bound: `scope` brings slow, free, take, give, most, grow, run, settle, fail and finish."""
-    text = generate(interface, framework, errors=errors, leaf=leaf)
+    text = generate(interface, framework, errors=errors, leaf=leaf, shell=shell)
     if text is None:
         return None
     names: dict[str, Any] = dict(scope)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from ..core.errors import UnsupportedError
 from ..ir.graph import Graph, Node, Value
 from ..ops import functions as F
+from ..ops.base import MaybeValues, Values
 from .inline import expansion, prune
 
 
@@ -32,19 +33,24 @@ class Push:
             self.run(made, inner)
             env.update((v, inner[out]) for v, out in zip(n.values, made.outputs, strict=True))
             return
-        copy = self.graph.add(n.op, *operands, name=n.name, place=n.place)
-        env.update(zip(n.values, copy.values, strict=True))
-        if not moving:
-            return
-        self.graph.place = n.place
-        try:
-            found = n.op.jvp(operands, copy.values, given)
-        except UnsupportedError as e:
-            raise UnsupportedError(f"{e}{f' ({n.place})' if n.place else ''}") from None
-        for v, t in zip(copy.values, found, strict=True):
+        values, found = self._applied(n, operands, given, moving)
+        env.update(zip(n.values, values, strict=True))
+        for v, t in zip(values, found, strict=True):
             if t is not None and v.dtype.kind in "fc":
                 self.tangents[v] = F.expand(t, v.shape)
         self.graph.place = ""
+
+    def _applied(self, n: Node, operands: Values, given: MaybeValues, moving: bool) -> tuple[Values, MaybeValues]:
+        """The node in this graph and the tangents of its results."""
+        self.graph.place = n.place
+        try:
+            both = n.op.push(operands, given) if moving else None
+            if both is not None:
+                return both
+            values = self.graph.add(n.op, *operands, name=n.name, place=n.place).values
+            return values, n.op.jvp(operands, values, given) if moving else (None,) * len(values)
+        except UnsupportedError as e:
+            raise UnsupportedError(f"{e}{f' ({n.place})' if n.place else ''}") from None
 
 
 def jvp_graph(body: Graph, active: Sequence[bool]) -> tuple[Graph, tuple[bool, ...]]:

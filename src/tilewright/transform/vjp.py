@@ -68,9 +68,10 @@ def differentiable(v: Value) -> bool:
     return v.dtype.kind in "fc"
 
 
-def vjp_graph(body: Graph, wanted: Sequence[bool], *, with_outputs: bool = False) -> tuple[Graph, tuple[bool, ...]]:
-    """(graph, found). graph: the inputs, then a cotangent of each float output -> [outputs, then] a cotangent of each wanted input that
-    the outputs depend on; `found` says which of the wanted these are."""
+def vjp_graph(body: Graph, wanted: Sequence[bool], *, with_outputs: bool = False,
+              seeds: Sequence[bool] | None = None) -> tuple[Graph, tuple[bool, ...]]:
+    """(graph, found). graph: the inputs, then a cotangent of each float output (of each that `seeds` names) -> [outputs, then] a cotangent
+    of each wanted input that the outputs depend on; `found` says which of the wanted these are."""
     made = Graph(f"{body.name}_vjp")
     tape, env = Tape(made), dict[Value, Value]()
     for v, want in zip(body.inputs, wanted, strict=True):
@@ -79,8 +80,8 @@ def vjp_graph(body: Graph, wanted: Sequence[bool], *, with_outputs: bool = False
             tape.active.add(env[v])
     tape.forward(body, env)
     cotangents: dict[Value, Value] = {}
-    for v in body.outputs:
-        if differentiable(v):
+    for v, seeded in zip(body.outputs, seeds or (True,) * len(body.outputs), strict=True):
+        if seeded and differentiable(v):
             g = made.input(v.type, f"d_{v.name}")
             out = env[v]
             cotangents[out] = F.add(cotangents[out], g) if out in cotangents else g

@@ -30,6 +30,7 @@ class Imported:
 
     graph: Graph
     signature: Signature
+    weights: tuple[str, ...] = ()  # parameters that became the graph's first inputs
 
     @property
     def in_spec(self) -> Spec:
@@ -52,10 +53,12 @@ def import_torch(
     dynamic: Mapping[str, Any] | None = None,
     dynamic_shapes: Any = None,
     name: str | None = None,
+    weights: Mapping[str, str] | None = None,
 ) -> Imported:
     """Import a torch.nn.Module, a callable or an ExportedProgram.
 
-    `dynamic` maps parameter names to `{axis: Dim}` (nested as the argument is); `dynamic_shapes` is torch.export's own form.
+    `dynamic` maps parameter names to `{axis: Dim}` (nested as the argument is); `dynamic_shapes` is torch.export's own form. `weights`
+    (name -> name of the parameter it is tied to, or its own) makes those parameters inputs instead of constants.
     """
     import torch
 
@@ -77,7 +80,8 @@ def import_torch(
         tree, found = _declare(tree, params, args, kwargs)
         args, kwargs = _grow(found, args, kwargs)
     program = run_export(target, args, kwargs, translate(tree) if tree is not None else None)
-    return from_program(program, found=found, params=params, name=str(name or getattr(target, "__name__", type(target).__name__)))
+    label = str(name or getattr(target, "__name__", type(target).__name__))
+    return from_program(program, found=found, params=params, name=label, weights=weights)
 
 
 def _declare(tree: Any, params: tuple[str, ...], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, list[Axis]]:
@@ -125,7 +129,8 @@ def _grow(found: list[Axis], args: Any, kwargs: Any) -> tuple[Any, Any]:
     return _pytree.tree_map(larger, (args, kwargs))  # type: ignore[no-any-return]
 
 
-def from_program(program: Any, *, found: list[Axis] | None = None, params: tuple[str, ...] = (), name: str) -> Imported:
+def from_program(program: Any, *, found: list[Axis] | None = None, params: tuple[str, ...] = (), name: str,
+                 weights: Mapping[str, str] | None = None) -> Imported:
     """Convert an ExportedProgram. `found` lists the axes that the user declared dynamic, in the order of the arguments."""
     program = _functional(program)
     _check_mutations(program)
@@ -141,8 +146,16 @@ def from_program(program: Any, *, found: list[Axis] | None = None, params: tuple
     users = [(n, s) for n, s in zip(holes, program.graph_signature.input_specs, strict=True) if s.kind.name == "USER_INPUT"]
     _bind(symbols, users, found or [])
     _name_sizes(symbols, users)
+    given: dict[str, Value] = {}
     for node, spec in zip(holes, program.graph_signature.input_specs, strict=True):
-        if spec.kind.name == "USER_INPUT":
+        if spec.kind.name == "PARAMETER" and weights is not None and spec.target in weights:
+            own = weights[spec.target]
+            if own not in given:
+                tensor = _tensor(program, spec)
+                shape = tuple(int(n) for n in tensor.shape)
+                given[own] = graph.input(TensorType(dtype_of(tensor.dtype), shape), own.replace(".", "_"))
+            env[node] = given[own]
+        elif spec.kind.name == "USER_INPUT":
             env[node] = _input(graph, symbols, node, leaves, names)
         elif spec.kind.name in ("PARAMETER", "BUFFER", "CONSTANT_TENSOR"):
             env[node] = Lazy(constants, _tensor(program, spec), spec.target or spec.arg.name)
@@ -163,7 +176,7 @@ def from_program(program: Any, *, found: list[Axis] | None = None, params: tuple
         outputs=outputs,
         input_names=tuple(names),
     )
-    return Imported(graph, signature)
+    return Imported(graph, signature, tuple(given))
 
 
 def _functional(program: Any) -> Any:

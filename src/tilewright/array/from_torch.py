@@ -1,0 +1,92 @@
+"""`tw.from_torch`: a PyTorch module as a pure function of its parameters."""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..core.errors import InputError
+from ..core.pytree import flatten, unflatten
+from ..frontend.torch.importer import Imported, import_torch
+from ..ir.graph import Graph
+from ..passes.absorb_masks import AbsorbMasks
+from ..passes.absorb_matmul import AbsorbIntoMatmul
+from ..passes.base import Log
+from ..passes.canonicalise import Canonicalise
+from ..passes.cse import Cse, Dce
+from ..passes.fold_index import FoldIndex
+from ..passes.recognise import Recognise
+from ..runtime.arguments import is_tensor, numpy_to_tensor, tensor_to_numpy
+from ..transform.inline import inline
+from ..transform.promote import as_tracer
+from ..transform.trace import Leaf, current, is_array, leaf_of
+from .functions import staged
+
+# Derivatives want composites (attention, norms), so what a module spells out is recognised before.
+BEFORE = (Canonicalise(), Cse(), AbsorbIntoMatmul(), FoldIndex(), AbsorbMasks(), Recognise(), AbsorbMasks(), Dce())
+
+
+class Applied:
+    """The module's graph for one set of argument types; its first inputs are the parameters that it uses."""
+
+    def __init__(self, module: Any, args: tuple[Any, ...]) -> None:
+        keys = {id(p): k for k, p in module.named_parameters()}
+        aliases = {k: keys[id(p)] for k, p in module.named_parameters(remove_duplicate=False)}
+        found: Imported = import_torch(module, args, weights=aliases)
+        self.imported, graph = found, found.graph
+        self.names = list(found.weights)  # in the order of the graph's first inputs
+        for step in BEFORE:
+            graph = step.run(graph, Log())
+        self.graph: Graph = graph
+
+    def __call__(self, params: dict[str, Any], leaves: Sequence[Any]) -> Any:
+        outer = current()
+        missing = [n for n in self.names if n not in params]
+        if missing:
+            raise InputError(f"from_torch: the parameters lack {missing[0]!r}; have {' '.join(list(params)[:4])} ...")
+        given = [as_tracer(params[n]) for n in self.names] + [as_tracer(x) for x in leaves]
+        for name, v, x in zip([*self.names, *(["an argument"] * len(leaves))], self.graph.inputs, given, strict=True):
+            if v.type != x.type:
+                raise InputError(f"from_torch: {name} must be {v.type}, got {x.type}")
+        made = inline(self.graph, outer.graph, [outer.lift(x) for x in given])
+        return self.imported.signature.unflatten([outer.wrap(v) for v in made])
+
+
+def from_torch(module: Any, args: Sequence[Any]) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """`(apply, params)`: `apply(params, *args)` is what the module computes, as a function that can be traced, differentiated and batched;
+    params is a dict of NumPy arrays with the keys of `module.named_parameters()`. Buffers stay what they are."""
+    import torch
+
+    if not isinstance(module, torch.nn.Module):
+        raise InputError(f"from_torch: needs a torch.nn.Module, got a {type(module).__name__}")
+    examples = tuple(args) if isinstance(args, (tuple, list)) else (args,)
+    graphs: dict[Any, Applied] = {}
+
+    def applied(leaves: Sequence[Any], given: tuple[Any, ...]) -> Applied:
+        key = tuple(_type(x) for x in leaves)
+        if key not in graphs:
+            graphs[key] = Applied(module, given)
+        return graphs[key]
+
+    applied([x for x in flatten(examples)[0] if is_array(x) or is_tensor(x)], examples)
+
+    def apply(params: dict[str, Any], *inputs: Any) -> Any:
+        leaves, spec = flatten(inputs)
+        arrays = [x for x in leaves if is_array(x)]
+        example = unflatten(spec, [_example(x) if is_array(x) else x for x in leaves])
+        return applied(arrays, example)(params, arrays)
+
+    apply.__name__ = f"apply_{type(module).__name__}"
+    params = {k: np.array(tensor_to_numpy(p), order="C") for k, p in module.named_parameters()}
+    return staged(apply), params
+
+
+def _type(x: Any) -> Leaf:
+    return leaf_of(tensor_to_numpy(x) if is_tensor(x) else x)
+
+
+def _example(x: Any) -> Any:
+    """A tensor of x's type, for export, which looks at no element."""
+    t = leaf_of(x).type
+    return numpy_to_tensor(np.zeros(t.shape, t.dtype.np))

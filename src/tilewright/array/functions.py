@@ -1,0 +1,65 @@
+"""What `tw.` offers over arrays. Inside a traced function these append to the trace; on plain arrays they compile and run."""
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from ..transform import derive
+from ..transform import vmap as batching
+from ..transform.lib import ALIASES, FUNCTIONS
+from ..transform.trace import tracing
+from .jit import Jit
+
+Fn = Callable[..., Any]
+
+
+def staged(fn: Fn, *, numbers: str = "traced") -> Fn:
+    """fn, which works inside a trace, for plain arrays too."""
+    compiled = Jit(fn, numbers=numbers)
+
+    @functools.wraps(fn)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return fn(*args, **kwargs) if tracing() else compiled(*args, **kwargs)
+
+    return call
+
+
+def _transform(make: Fn) -> Fn:
+    """A transform of functions whose result runs on plain arrays."""
+
+    @functools.wraps(make)
+    def transform(*args: Any, **kwargs: Any) -> Any:
+        return staged(make(*args, **kwargs))
+
+    return transform
+
+
+grad = _transform(derive.grad)
+value_and_grad = _transform(derive.value_and_grad)
+checkpoint = _transform(derive.checkpoint)
+vmap = _transform(batching.vmap)
+jacobian = _transform(batching.jacobian)
+hessian = _transform(batching.hessian)
+
+
+@functools.wraps(derive.jvp)
+def jvp(fn: Fn, primals: Any, tangents: Any) -> Any:
+    if tracing():
+        return derive.jvp(fn, primals, tangents)
+    return Jit(lambda p, t: derive.jvp(fn, p, t))(tuple(primals), tuple(tangents))
+
+
+@functools.wraps(derive.vjp)
+def vjp(fn: Fn, *primals: Any) -> Any:
+    if tracing():
+        return derive.vjp(fn, *primals)
+    result = Jit(fn)(*primals)
+    pulled = Jit(lambda p, g: derive.vjp(fn, *p)[1](g))
+    return result, lambda cotangents: pulled(primals, cotangents)
+
+
+for _name, _fn in FUNCTIONS.items():
+    globals()[_name] = staged(_fn, numbers="static")
+for _name, _other in ALIASES.items():
+    globals()[_name] = globals()[_other]

@@ -1,0 +1,197 @@
+"""`tw.jit`: a function is traced once for each structure and set of types of its arguments, compiled, and called natively from then on.
+
+A call first tries the generated function of the last signature (`shell.py` and `runtime/fastcall.py`: all checks, no Python loops); any
+difference goes through `_dispatch`, which looks the signature up or compiles it.
+"""
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..compile import compile_graph, graph_signature, target_spec
+from ..core import dtypes as dt
+from ..core.errors import InputError
+from ..core.pytree import Spec, flatten, unflatten
+from ..ir.graph import Graph
+from ..runtime.arguments import is_tensor, tensor_to_numpy
+from ..runtime.fastcall import compile_call
+from ..runtime.session import FREE, Session
+from ..transform import lib as _lib  # noqa: F401  gives tracers their operators
+from ..transform.trace import Leaf, Traced, leaf_of, python_type, trace, tracing
+from .shell import Ends
+
+Fn = Callable[..., Any]
+PREPARED = 1  # the `out` of a call whose arguments have been brought into form already
+
+
+def is_data(x: Any) -> bool:
+    return isinstance(x, (np.ndarray, np.generic)) or is_tensor(x) or hasattr(x, "__array__")
+
+
+class Compiled:
+    """One signature of a jitted function."""
+
+    def __init__(self, fn: Fn, spec: Spec, leaves: Sequence[Any], donated: Sequence[int], slow: Callable[..., Any]) -> None:
+        self.traced: Traced = trace(fn, spec, leaves)
+        graph = self.traced.graph
+        arrays = [i for i, x in enumerate(leaves) if isinstance(x, Leaf)]
+        graph.donated = pair_donated(graph, [arrays.index(i) for i in donated if i in arrays])
+        self.session: Session = compile_graph(graph, graph_signature(graph), target_spec("cpu"))
+        self.spec, self.leaves = spec, list(leaves)
+        self.kept: list[Any] = []
+        ends = Ends(spec, leaves, self.traced.out_spec, self.traced.n_leaves, self.traced.statics)
+        self.call = None if ends.shell is None else self._generated(ends, slow)
+
+    def _generated(self, ends: Ends, slow: Callable[..., Any]) -> Any:
+        session = self.session
+        executable, free = session.executable, session._free
+        assert executable is not None
+        scope = {"slow": slow, "free": free, "take": free.pop, "give": free.append, "most": FREE, "grow": session.grow,
+                 "run": session.pool.run, "settle": session.settle, "fail": session.fail, **ends.names}
+        return compile_call(session.interface, "numpy", errors=len(executable.error_launches), leaf=None, scope=scope, shell=ends.shell)
+
+    def prepared(self, leaves: Sequence[Any]) -> list[Any]:
+        """The leaves as the generated function wants them: contiguous arrays of native byte order, writable where donated."""
+        donated = {i for i, _ in self.session.interface.donated}
+        out, array = [], 0
+        for x, leaf in zip(leaves, self.leaves, strict=True):
+            if isinstance(leaf, Leaf):
+                if not leaf.weak:
+                    a = tensor_to_numpy(x) if is_tensor(x) else np.asarray(x)
+                    fits = a.flags.c_contiguous and a.flags.aligned and a.dtype.isnative and (a.flags.writeable or array not in donated)
+                    x = a if fits and type(a) is np.ndarray else np.array(a, dtype=leaf.type.dtype.np, order="C")
+                array += 1
+            out.append(x)
+        return out
+
+
+def pair_donated(graph: Graph, inputs: Sequence[int]) -> dict[int, int]:
+    """Each donated input with the first output of its type that no earlier one took: of several, the n-th with the n-th."""
+    free = list(range(len(graph.outputs)))
+    found: dict[int, int] = {}
+    for i in inputs:
+        k = next((k for k in free if graph.outputs[k].type == graph.inputs[i].type), None)
+        if k is not None:
+            found[i] = k
+            free.remove(k)
+    return found
+
+
+class Jit:
+    """A compiled function. `lower(*args)` gives the session of one signature (its `report()` and `profile()`), `clear()` forgets all."""
+
+    def __init__(self, fn: Fn, *, donate: Sequence[int] = (), static: Sequence[int | str] = (), numbers: str = "traced") -> None:
+        functools.update_wrapper(self, fn)
+        self.fn, self.donate, self.static, self.numbers = fn, tuple(donate), tuple(static), numbers
+        self._cache: dict[Any, Compiled] = {}
+        self._fast: Any = self._dispatch
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if tracing():
+            return self.fn(*args, **kwargs)
+        return self._fast(args, kwargs, None)
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
+
+    def _dispatch(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
+        if out == PREPARED:
+            raise InputError(f"jit: {self.fn.__name__} was called with arguments that changed while it ran")
+        compiled, leaves = self._find(args, kwargs)
+        given, named = unflatten(compiled.spec, compiled.prepared(leaves))
+        if compiled.call is None:
+            raise InputError(f"jit: arguments and results must be nested tuples, lists, dicts and named tuples, got {compiled.spec}")
+        self._fast = compiled.call
+        return compiled.call(given, named, PREPARED)
+
+    def _find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Compiled, list[Any]]:
+        leaves, spec = flatten((args, kwargs))
+        fixed = self._static_leaves(spec)
+        types = [x if i in fixed or not self._is_array(x) else _type(x) for i, x in enumerate(leaves)]
+        try:
+            key = (spec, *((type(x), x) for x in types))
+            found = self._cache.get(key)
+        except TypeError:
+            bad = next(x for x in types if not isinstance(x, Leaf) and type(x).__hash__ is None)
+            raise InputError(f"jit: an argument that is no array must be hashable, got a {type(bad).__name__}") from None
+        if found is None:
+            donated = [i for a in self.donate for i in _leaves_of(spec, a, self.fn)]
+            found = self._cache[key] = Compiled(self.fn, spec, types, donated, self._dispatch)
+        return found, leaves
+
+    def _is_array(self, x: Any) -> bool:
+        return is_data(x) or (self.numbers == "traced" and python_type(x) is not None)
+
+    def _static_leaves(self, spec: Spec) -> set[int]:
+        if not self.static:
+            return set()
+        positions = [_position(s, self.fn) for s in self.static]
+        args, kwargs = spec.children
+        found = {i for p in positions if isinstance(p, int) and p < len(args.children) for i in _leaves_of(spec, p, self.fn)}
+        start = args.size
+        for name, child in zip(kwargs.keys, kwargs.children, strict=True):
+            if name in self.static:
+                found |= set(range(start, start + child.size))
+            start += child.size
+        return found
+
+    def lower(self, *args: Any, **kwargs: Any) -> Session:
+        """The session for these arguments, compiled but not run."""
+        return self._find(args, kwargs)[0].session
+
+    def clear(self) -> None:
+        """Forget every compiled signature."""
+        self._cache.clear()
+        self._fast = self._dispatch
+
+    def __repr__(self) -> str:
+        return f"<jit {getattr(self.fn, '__name__', self.fn)}: {len(self._cache)} signatures>"
+
+
+def _type(x: Any) -> Leaf:
+    if is_tensor(x):
+        x = tensor_to_numpy(x)
+    try:
+        return leaf_of(x)
+    except Exception as e:
+        known = " ".join(d.name for d in dt.ALL)
+        raise InputError(f"jit: an array must have one of the dtypes {known}, got {getattr(x, 'dtype', type(x).__name__)}") from e
+
+
+def _position(static: int | str, fn: Fn) -> int | str:
+    if isinstance(static, int):
+        return static
+    names = list(inspect.signature(fn).parameters)
+    return names.index(static) if static in names else static
+
+
+def _leaves_of(spec: Spec, argnum: int, fn: Fn) -> range:
+    args = spec.children[0].children
+    if not -len(args) <= argnum < len(args):
+        raise InputError(f"jit: {getattr(fn, '__name__', 'function')} was called with {len(args)} positional arguments, and argument "
+                         f"{argnum} is donated or static; pass it by position")
+    argnum %= len(args)
+    start = sum(s.size for s in args[:argnum])
+    return range(start, start + args[argnum].size)
+
+
+def _numbers(value: Any) -> tuple[Any, ...]:
+    return (value,) if isinstance(value, (int, str)) else tuple(value)
+
+
+def jit(fn: Fn | None = None, *, donate: int | Sequence[int] = (), static: int | str | Sequence[int | str] = ()) -> Any:
+    """Compile a function of arrays: `tw.jit(f)`, `@tw.jit`, `@tw.jit(donate=(0, 1))`.
+
+    Arguments and results are NumPy arrays, numbers and nested containers of them. The arrays of `donate`d arguments are overwritten:
+    results of the same types come back in their memory. `static` arguments (positions or names) are fixed at compile time; other
+    values than before compile again.
+    """
+    if fn is None:
+        return functools.partial(jit, donate=donate, static=static)
+    if not callable(fn):
+        raise InputError(f"jit: needs a function, got a {type(fn).__name__}")
+    return Jit(fn, donate=_numbers(donate), static=_numbers(static))

@@ -1,0 +1,90 @@
+"""The generated ends of a jitted call: taking arguments apart and putting the result together, for one structure and set of types."""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+
+from ..core.pytree import Spec, find_class
+from ..runtime.fastcall import Shell
+from ..transform.trace import Leaf
+
+MISS = "return slow(args, kwargs, out)"
+
+
+class Ends:
+    """Builds a `Shell`; `names` are the objects its text refers to. Structures of unknown classes have none (`shell` is None)."""
+
+    def __init__(self, in_spec: Spec, leaves: Sequence[Any], out_spec: Spec, n_leaves: int, statics: Mapping[int, Any]) -> None:
+        """`leaves`: a `Leaf` for each array argument, the value itself for a static one."""
+        self.names: dict[str, Any] = {"array": np.array}
+        self.lines: list[str] = []
+        self._count = 0
+        self._leaf = iter(range(len(leaves)))
+        args, kwargs = in_spec.children
+        ok = self._apart(args, "args") and self._apart(kwargs, "kwargs")
+        arrays = 0
+        for i, leaf in enumerate(leaves):
+            if isinstance(leaf, Leaf):
+                if leaf.weak:
+                    kind = {"b": bool, "i": int, "f": float}[leaf.type.dtype.kind]
+                    self.names[f"D{i}_"] = leaf.type.dtype.np
+                    self.lines += [f"if type(l{i}) is not {self._bound(kind)}: {MISS}", f"x{arrays} = array(l{i}, D{i}_)"]
+                else:
+                    self.lines.append(f"x{arrays} = l{i}")
+                arrays += 1
+            else:
+                value = self._bound(leaf)
+                self.lines.append(f"if l{i} is not {value} and (type(l{i}) is not type({value}) or l{i} != {value}): {MISS}")
+        self._out = iter(range(n_leaves))
+        self._array = iter(range(n_leaves))
+        result = self._together(out_spec, statics)
+        self.shell = Shell(tuple(self.lines), result) if ok and result else None
+
+    def _bound(self, value: Any) -> str:
+        self._count += 1
+        self.names[f"K{self._count}"] = value
+        return f"K{self._count}"
+
+    def _apart(self, spec: Spec, source: str) -> bool:
+        """Lines that set l0, l1, ... from the tree named `source`."""
+        if spec.type == "leaf":
+            self.lines.append(f"l{next(self._leaf)} = {source}")
+            return True
+        kind = {"tuple": tuple, "list": list, "dict": dict}.get(spec.type) or _named_tuple(spec)
+        if kind is None:
+            return False
+        self.lines.append(f"if type({source}) is not {self._bound(kind)} or len({source}) != {len(spec.children)}: {MISS}")
+        if not spec.children:
+            return True
+        parts = [f"t{self._count}_{i}" for i in range(len(spec.children))]
+        if kind is dict:
+            get = self._bound(itemgetter(*spec.keys))
+            self.lines += [f"try: {', '.join(parts)} = {get}({source})", f"except KeyError: {MISS}"]
+        else:
+            self.lines.append(f"{', '.join(parts)}, = {source}")
+        return all(self._apart(child, part) for child, part in zip(spec.children, parts, strict=True))
+
+    def _together(self, spec: Spec, statics: Mapping[int, Any]) -> str:
+        """The expression of the result; empty where it has none."""
+        if spec.type == "leaf":
+            i = next(self._out)
+            return self._bound(statics[i]) if i in statics else f"y{next(self._array)}"
+        parts = [self._together(c, statics) for c in spec.children]
+        if not all(parts):
+            return ""
+        if spec.type == "tuple":
+            return "(" + "".join(f"{p}, " for p in parts) + ")"
+        if spec.type == "list":
+            return "[" + ", ".join(parts) + "]"
+        if spec.type == "dict":
+            return "{" + ", ".join(f"{self._bound(k)}: {p}" for k, p in zip(spec.keys, parts, strict=True)) + "}"
+        kind = _named_tuple(spec)
+        return "" if kind is None else f"{self._bound(kind)}({', '.join(parts)})"
+
+
+def _named_tuple(spec: Spec) -> type[Any] | None:
+    cls = find_class(spec.type)
+    return cls if cls is not None and issubclass(cls, tuple) and hasattr(cls, "_fields") else None

@@ -1,0 +1,126 @@
+"""Adam and its kin. Numbers of a step (bias corrections) are computed in f64; each parameter is one fused elementwise kernel."""
+from __future__ import annotations
+
+from typing import Any
+
+from .base import Optimizer, Rate, as_f32, counter, make, power, rate_at, tree_map, tree_unzip, tw, zeros_like
+
+
+def _adam(name: str, rate: Rate, betas: tuple[float, float], eps: float, weight_decay: float, decoupled: bool) -> Optimizer:
+    b1, b2 = betas
+
+    def init(params: Any) -> Any:
+        return {"step": counter(), "m": tree_map(zeros_like, params), "v": tree_map(zeros_like, params)}
+
+    def update(params: Any, grads: Any, state: Any) -> tuple[Any, Any]:
+        step, lr = state["step"] + 1, rate_at(rate, state["step"])
+        size = as_f32(lr / (1 - power(b1, step)))
+        root = as_f32(tw.sqrt(1 - power(b2, step)))
+
+        def one(p: Any, g: Any, m: Any, v: Any) -> tuple[Any, Any, Any]:
+            if weight_decay and not decoupled:
+                g = g + weight_decay * p
+            m = m + (g - m) * (1 - b1)
+            v = b2 * v + (1 - b2) * (g * g)
+            kept = p * (1 - lr * weight_decay) if weight_decay and decoupled else p
+            return kept - size * (m / (tw.sqrt(v) / root + eps)), m, v
+
+        new, m, v = tree_unzip(one, 3, params, grads, state["m"], state["v"])
+        return new, {"step": step, "m": m, "v": v}
+
+    return make(init, update, name)
+
+
+def adam(rate: Rate, *, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, weight_decay: float = 0.0) -> Optimizer:
+    """Adam; weight decay is added to the gradient."""
+    return _adam("adam", rate, betas, eps, weight_decay, decoupled=False)
+
+
+def adamw(rate: Rate, *, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, weight_decay: float = 0.01) -> Optimizer:
+    """Adam with decoupled weight decay."""
+    return _adam("adamw", rate, betas, eps, weight_decay, decoupled=True)
+
+
+def lion(rate: Rate, *, betas: tuple[float, float] = (0.9, 0.99), weight_decay: float = 0.0) -> Optimizer:
+    """Lion: the sign of an interpolated momentum."""
+    b1, b2 = betas
+
+    def init(params: Any) -> Any:
+        return {"step": counter(), "m": tree_map(zeros_like, params)}
+
+    def update(params: Any, grads: Any, state: Any) -> tuple[Any, Any]:
+        lr = rate_at(rate, state["step"])
+
+        def one(p: Any, g: Any, m: Any) -> tuple[Any, Any]:
+            step = tw.sign(b1 * m + (1 - b1) * g)
+            return p * (1 - lr * weight_decay) - lr * step, b2 * m + (1 - b2) * g
+
+        new, m = tree_unzip(one, 2, params, grads, state["m"])
+        return new, {"step": state["step"] + 1, "m": m}
+
+    return make(init, update, "lion")
+
+
+def lamb(rate: Rate, *, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-6, weight_decay: float = 0.0) -> Optimizer:
+    """LAMB: Adam's step scaled per parameter to the ratio of the norms of parameter and step."""
+    b1, b2 = betas
+
+    def init(params: Any) -> Any:
+        return {"step": counter(), "m": tree_map(zeros_like, params), "v": tree_map(zeros_like, params)}
+
+    def update(params: Any, grads: Any, state: Any) -> tuple[Any, Any]:
+        step, lr = state["step"] + 1, rate_at(rate, state["step"])
+        c1, c2 = as_f32(1 - power(b1, step)), as_f32(1 - power(b2, step))
+
+        def one(p: Any, g: Any, m: Any, v: Any) -> tuple[Any, Any, Any]:
+            m = b1 * m + (1 - b1) * g
+            v = b2 * v + (1 - b2) * (g * g)
+            d = (m / c1) / (tw.sqrt(v / c2) + eps) + weight_decay * p
+            weight, size = tw.sqrt((p * p).sum()), tw.sqrt((d * d).sum())
+            trust = tw.where(tw.logical_and(weight > 0, size > 0), weight / tw.where(size > 0, size, 1.0), 1.0)
+            return p - lr * trust * d, m, v
+
+        new, m, v = tree_unzip(one, 3, params, grads, state["m"], state["v"])
+        return new, {"step": step, "m": m, "v": v}
+
+    return make(init, update, "lamb")
+
+
+def adafactor(rate: Rate, *, decay: float = 0.8, eps: float = 1e-30, clip: float = 1.0, weight_decay: float = 0.0,
+              smallest: int = 2) -> Optimizer:
+    """Adafactor: second moments of matrices kept as one number a row and a column; updates clipped by their root mean square."""
+
+    def factored(p: Any) -> bool:
+        return bool(p.ndim >= 2 and min(p.shape[-2:]) >= smallest)
+
+    def init(params: Any) -> Any:
+        def rows(p: Any) -> Any:
+            return zeros_like(p if not factored(p) else p[..., 0])
+
+        def columns(p: Any) -> Any:
+            return zeros_like(p.ravel()[:1] if not factored(p) else p[..., 0, :])
+
+        return {"step": counter(), "rows": tree_map(rows, params), "columns": tree_map(columns, params)}
+
+    def update(params: Any, grads: Any, state: Any) -> tuple[Any, Any]:
+        step, lr = state["step"] + 1, rate_at(rate, state["step"])
+        keep = as_f32(1 - tw.pow(tw.astype(step, "f64"), -decay))
+
+        def one(p: Any, g: Any, r: Any, c: Any) -> tuple[Any, Any, Any]:
+            square = g * g + eps
+            if factored(p):
+                r = keep * r + (1 - keep) * square.mean(axis=-1)
+                c = keep * c + (1 - keep) * square.mean(axis=-2)
+                row = tw.rsqrt(r / r.mean(axis=-1, keepdims=True))
+                d = g * tw.expand_dims(row, -1) * tw.expand_dims(tw.rsqrt(c), -2)
+            else:
+                r = keep * r + (1 - keep) * square
+                d = g * tw.rsqrt(r)
+            rms = tw.sqrt((d * d).mean())
+            d = d / tw.maximum(rms / clip, 1.0)
+            return p * (1 - lr * weight_decay) - lr * d, r, c
+
+        new, rows, columns = tree_unzip(one, 3, params, grads, state["rows"], state["columns"])
+        return new, {"step": step, "rows": rows, "columns": columns}
+
+    return make(init, update, "adafactor")

@@ -1,0 +1,87 @@
+"""What an optimizer is, and the tree helpers that all of them use."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..array import functions
+from ..array.functions import staged
+from ..core import dtypes as dt
+from ..core.errors import InputError
+from ..core.pytree import flatten, unflatten
+from ..transform.trace import Tracer, leaf_of, tracing
+
+tw: Any = functions  # its names are made from the registry
+Rate = float | Callable[[Any], Any]  # a number, or a schedule: step -> number
+
+
+def tree_map(fn: Callable[..., Any], tree: Any, *others: Any) -> Any:
+    """`fn` on corresponding leaves of trees of one structure."""
+    leaves, spec = flatten(tree)
+    columns = [leaves]
+    for other in others:
+        more, theirs = flatten(other)
+        if theirs != spec:
+            raise InputError(f"optim: trees must have one structure, got {_short(spec)} and {_short(theirs)}")
+        columns.append(more)
+    return unflatten(spec, [fn(*row) for row in zip(*columns, strict=True)])
+
+
+def tree_unzip(fn: Callable[..., tuple[Any, ...]], count: int, tree: Any, *others: Any) -> tuple[Any, ...]:
+    """Like `tree_map` for a function of several results: one tree each."""
+    rows: list[tuple[Any, ...]] = []
+
+    def keep(*row: Any) -> None:
+        rows.append(fn(*row))
+
+    tree_map(keep, tree, *others)
+    spec = flatten(tree)[1]
+    return tuple(unflatten(spec, [row[i] for row in rows]) for i in range(count))
+
+
+def _short(spec: Any) -> str:
+    text = str(spec)
+    return text if len(text) < 80 else text[:77] + "..."
+
+
+def zeros_like(x: Any, dtype: Any = None) -> Any:
+    """Zeros of a parameter's type: traced inside a trace, else NumPy's."""
+    if tracing() or isinstance(x, Tracer):
+        return tw.zeros_like(x, dtype)
+    t = leaf_of(x).type
+    return np.zeros(t.shape, (t.dtype if dtype is None else dt.dtype(dtype)).np)
+
+
+def counter() -> Any:
+    """The number of updates so far."""
+    return tw.zeros((), "i32") if tracing() else np.zeros((), np.int32)
+
+
+def rate_at(rate: Rate, step: Any) -> Any:
+    """The learning rate of update number `step` (from 0)."""
+    return rate(step) if callable(rate) else rate
+
+
+def power(base: float, step: Any) -> Any:
+    """base ** step in f64: the powers of decay rates near 1 lose too much in f32."""
+    return tw.pow(np.float64(base) if tracing() else base, tw.astype(step, "f64"))
+
+
+def as_f32(x: Any) -> Any:
+    return tw.astype(x, "f32")
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """`init(params) -> state` and `update(params, grads, state) -> (params, state)`: pure functions over trees."""
+
+    init: Callable[[Any], Any]
+    update: Callable[[Any, Any, Any], tuple[Any, Any]]
+
+
+def make(init: Callable[[Any], Any], update: Callable[[Any, Any, Any], tuple[Any, Any]], name: str) -> Optimizer:
+    update.__name__ = f"{name}_update"
+    return Optimizer(init, staged(update))

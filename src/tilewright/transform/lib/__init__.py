@@ -1,0 +1,11 @@
+"""The functions that traced code calls (`tw.exp`, `tw.sum`): NumPy's names and meanings, each appends ops to the innermost trace."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from . import contractions, creation, elementwise, indexing, losses, reductions, shapes
+
+ALIASES = elementwise.ALIASES  # NumPy's names for functions that have another one here
+MODULES = (elementwise, reductions, shapes, indexing, contractions, creation, losses)
+FUNCTIONS: dict[str, Callable[..., Any]] = {name: fn for m in MODULES for name, fn in m.FUNCTIONS.items()}

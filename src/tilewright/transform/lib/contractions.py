@@ -1,0 +1,133 @@
+"""Products: matmul, einsum, attention, convolution."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ...core import dtypes as dt
+from ...core.errors import ShapeError
+from ...ops import Attention, Matmul, Reshape
+from ...ops import Conv as ConvOp
+from ..promote import as_tracer, meet
+from ..trace import apply, install, user_place
+from .elementwise import _operator, _reflected
+from .shapes import broadcast_to, permute_dims, reshape
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {}
+
+
+def public(fn: Callable[..., Any]) -> Callable[..., Any]:
+    FUNCTIONS[fn.__name__.rstrip("_")] = fn
+    return fn
+
+
+@public
+def matmul(a: Any, b: Any) -> Any:
+    """a @ b over the last two axes; leading axes broadcast, vectors lose their axis."""
+    x, y = meet(a, b)
+    if x.ndim == 0 or y.ndim == 0:
+        raise ShapeError(f"matmul: needs operands of rank 1 or more, got {x.type} @ {y.type} ({user_place()})")
+    row, column = x.ndim == 1, y.ndim == 1
+    x = apply(Reshape(shape=(1, *x.shape)), x) if row else x
+    y = apply(Reshape(shape=(*y.shape, 1)), y) if column else y
+    out = apply(Matmul(), x, y)
+    if not (row or column):
+        return out
+    shape = out.shape[:-2] + (() if row else out.shape[-2:-1]) + (() if column else out.shape[-1:])
+    return apply(Reshape(shape=shape), out)
+
+
+@public
+def dot(a: Any, b: Any) -> Any:
+    """The product of vectors or matrices."""
+    return matmul(a, b)
+
+
+@public
+def einsum(equation: str, *operands: Any) -> Any:
+    """Sums of products by named axes, two operands at a time: `einsum("bij,bjk->bik", a, b)`. No ellipses, no repeated axes in one."""
+    left, arrow, result = equation.replace(" ", "").partition("->")
+    terms = left.split(",")
+    if len(terms) != len(operands) or any(len(set(t)) != len(t) for t in terms):
+        raise ShapeError(f"einsum: needs one term an operand, each with distinct letters, got {equation!r} ({user_place()})")
+    if not arrow:
+        result = "".join(sorted(c for c in set(left) - {","} if left.count(c) == 1))
+    values = meet(*operands)
+    for t, v in zip(terms, values, strict=True):
+        if len(t) != v.ndim:
+            raise ShapeError(f"einsum: term {t!r} names {len(t)} axes, got {v.type} ({user_place()})")
+    names = terms[0]
+    out: Any = values[0]
+    for i, (t, v) in enumerate(zip(terms[1:], values[1:], strict=True), 1):
+        later = set(result).union(*terms[i + 1 :])
+        names, out = _pair(names, out, t, v, later)
+    drop = [i for i, c in enumerate(names) if c not in result]
+    if drop:
+        out = out.sum(axis=drop)
+        names = "".join(c for c in names if c in result)
+    return permute_dims(out, [names.index(c) for c in result])
+
+
+def _pair(p: str, x: Any, q: str, y: Any, later: set[str]) -> tuple[str, Any]:
+    """One matmul: shared axes that are kept are its batch, shared ones that nobody needs later are summed."""
+    alone = [i for i, c in enumerate(p) if c not in q and c not in later]
+    if alone:
+        x, p = x.sum(axis=alone), "".join(c for i, c in enumerate(p) if i not in alone)
+    alone = [i for i, c in enumerate(q) if c not in p and c not in later]
+    if alone:
+        y, q = y.sum(axis=alone), "".join(c for i, c in enumerate(q) if i not in alone)
+    batch = [c for c in p if c in q and c in later]
+    summed = [c for c in p if c in q and c not in later]
+    rows, columns = [c for c in p if c not in q], [c for c in q if c not in p]
+    size = {**dict(zip(p, x.shape, strict=True)), **dict(zip(q, y.shape, strict=True))}
+
+    def shaped(v: Any, names: str, *groups: list[str]) -> Any:
+        turned = permute_dims(v, [names.index(c) for g in groups for c in g])
+        return reshape(turned, (*(size[c] for c in batch), *(_product(size[c] for c in g) for g in groups[1:])))
+
+    out = matmul(shaped(x, p, batch, rows, summed), shaped(y, q, batch, summed, columns))
+    names = [*batch, *rows, *columns]
+    return "".join(names), reshape(out, tuple(size[c] for c in names))
+
+
+def _product(dims: Any) -> Any:
+    out = 1
+    for d in dims:
+        out = out * d
+    return out
+
+
+@public
+def attention(q: Any, k: Any, v: Any, *, mask: Any = None, bias: Any = None, causal: bool = False, scale: float | None = None,
+              window: int | None = None, softcap: float | None = None) -> Any:
+    """softmax(scale * q @ k.T + bias, masked) @ v for q[B,H,Sq,D], k[B,Hkv,Sk,D], v[B,Hkv,Sk,Dv]. A mask is True where a query sees a
+    key."""
+    q, k, v = meet(q, k, v)
+    extras = [as_tracer(mask, dt.bool_)] if mask is not None else []
+    extras += [as_tracer(bias, q.value.dtype)] if bias is not None else []
+    op = Attention(scale=q.shape[-1] ** -0.5 if scale is None else scale, causal=causal, window=window, softcap=softcap,
+                   has_mask=mask is not None, has_bias=bias is not None, offset=k.shape[2] - q.shape[2] if causal and q.ndim == 4 else 0)
+    return apply(op, q, k, v, *extras)
+
+
+@public
+def conv(x: Any, w: Any, *, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1) -> Any:
+    """Convolution x[N,C,*s] with w[O,C/groups,*k]; stride, padding and dilation are ints or one an axis (padding also pairs)."""
+    x, w = meet(x, w)
+    n = x.ndim - 2
+
+    def each(v: Any) -> tuple[Any, ...]:
+        return tuple(v) if isinstance(v, (tuple, list)) else (v,) * n
+
+    pairs = tuple(p if isinstance(p, tuple) else (p, p) for p in each(padding))
+    return apply(ConvOp(stride=each(stride), padding=pairs, dilation=each(dilation), groups=groups), x, w)
+
+
+@public
+def outer(a: Any, b: Any) -> Any:
+    """All products of two vectors' elements."""
+    x, y = meet(a, b)
+    return broadcast_to(reshape(x, (-1, 1)), (x.size, y.size)) * reshape(y, (1, -1))
+
+
+install(__matmul__=_operator(matmul), __rmatmul__=_operator(_reflected(matmul)), dot=matmul)

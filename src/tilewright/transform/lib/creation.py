@@ -1,0 +1,103 @@
+"""Arrays from nothing: fills, ramps, triangles."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ...core import dtypes as dt
+from ...ops import Expand, Iota
+from ..promote import as_tracer
+from ..trace import apply, current, user_place
+from .elementwise import FUNCTIONS as ELEMENTWISE
+from .shapes import shape_of
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {}
+
+
+def public(fn: Callable[..., Any]) -> Callable[..., Any]:
+    FUNCTIONS[fn.__name__.rstrip("_")] = fn
+    return fn
+
+
+@public
+def full(shape: Any, value: Any, dtype: Any = None) -> Any:
+    """One value everywhere; f32, i64 or bool as the value is, unless a dtype is given."""
+    x = as_tracer(value, None if dtype is None else dt.dtype(dtype))
+    wanted = shape_of(shape)
+    return apply(Expand(shape=wanted), x)
+
+
+@public
+def zeros(shape: Any, dtype: Any = "f32") -> Any:
+    """Zeros."""
+    return full(shape, 0, dtype)
+
+
+@public
+def ones(shape: Any, dtype: Any = "f32") -> Any:
+    """Ones."""
+    return full(shape, 1, dtype)
+
+
+def _like(x: Any, dtype: Any) -> tuple[Any, Any]:
+    x = as_tracer(x)
+    return x.shape, x.value.dtype if dtype is None else dtype
+
+
+@public
+def zeros_like(x: Any, dtype: Any = None) -> Any:
+    """Zeros of x's shape and dtype."""
+    shape, d = _like(x, dtype)
+    return full(shape, 0, d)
+
+
+@public
+def ones_like(x: Any, dtype: Any = None) -> Any:
+    """Ones of x's shape and dtype."""
+    shape, d = _like(x, dtype)
+    return full(shape, 1, d)
+
+
+@public
+def full_like(x: Any, value: Any, dtype: Any = None) -> Any:
+    """One value everywhere, of x's shape and dtype."""
+    shape, d = _like(x, dtype)
+    return full(shape, value, d)
+
+
+@public
+def arange(start: int, stop: int | None = None, step: int = 1, dtype: Any = "i64") -> Any:
+    """start, start + step, ... below stop."""
+    first, last = (0, start) if stop is None else (start, stop)
+    count = len(range(first, last, step))
+    trace = current()
+    op = Iota(shape=(count,), axis=0, dtype=dt.dtype(dtype), start=first, step=step)
+    return trace.wrap(trace.graph.add(op, place=user_place()).value)
+
+
+def _below(x: Any, k: int) -> Any:
+    rows, columns = arange(x.shape[-2]), arange(x.shape[-1])
+    return ELEMENTWISE["less_equal"](columns, rows.reshape(-1, 1) + k)
+
+
+@public
+def tril(x: Any, k: int = 0) -> Any:
+    """The last two axes with zeros above the k-th diagonal."""
+    x = as_tracer(x)
+    return ELEMENTWISE["where"](_below(x, k), x, np.zeros((), x.dtype))
+
+
+@public
+def triu(x: Any, k: int = 0) -> Any:
+    """The last two axes with zeros below the k-th diagonal."""
+    x = as_tracer(x)
+    return ELEMENTWISE["where"](_below(x, k - 1), np.zeros((), x.dtype), x)
+
+
+@public
+def eye(n: int, m: int | None = None, dtype: Any = "f32") -> Any:
+    """Ones on the diagonal."""
+    rows, columns = arange(n), arange(n if m is None else m)
+    return ELEMENTWISE["astype"](ELEMENTWISE["equal"](rows.reshape(-1, 1), columns), dtype)

@@ -1,0 +1,172 @@
+"""Elementwise functions and the operators of tracers. Most are made from the registry: a function's name is its op's, or NumPy's."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ...core import dtypes as dt
+from ...ops import REGISTRY, Cast, Where
+from ...ops.families import Elementwise
+from ..promote import as_float, as_tracer, common, dtype_of, meet
+from ..trace import Tracer, apply, install
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {}
+
+
+def public(fn: Callable[..., Any]) -> Callable[..., Any]:
+    FUNCTIONS[fn.__name__.rstrip("_")] = fn
+    return fn
+
+
+UNARY = ("neg", "abs", "sign", "exp", "log", "log1p", "expm1", "sqrt", "rsqrt", "sin", "cos", "tan", "tanh", "erf", "sigmoid", "relu",
+         "silu", "floor", "ceil", "round", "trunc", "reciprocal", "square", "logical_not", "bitwise_not", "softplus", "mish", "hardswish",
+         "hardsigmoid", "stop_gradient")
+BINARY = ("add", "sub", "mul", "maximum", "minimum", "remainder", "floor_divide", "equal", "not_equal", "less", "less_equal", "greater",
+          "greater_equal", "logical_and", "logical_or", "logical_xor", "bitwise_and", "bitwise_or", "bitwise_xor")
+RENAMED = {"is_nan": "isnan", "is_inf": "isinf"}
+ALIASES = {"negative": "neg", "subtract": "sub", "multiply": "mul", "absolute": "abs", "divide": "div", "true_divide": "div",
+           "power": "pow", "mod": "remainder", "bitwise_invert": "bitwise_not", "invert": "bitwise_not", "concatenate": "concat"}
+
+
+def unary(name: str) -> Callable[[Any], Any]:
+    op: type[Elementwise] = REGISTRY[name]  # type: ignore[assignment]
+    kinds = op.kinds
+
+    def call(x: Any) -> Any:
+        kind = dtype_of(x)[0].kind
+        if kind not in kinds:
+            x = as_float(x) if "f" in kinds else as_tracer(x, dt.bool_) if kinds == "b" else x
+        x = as_tracer(x)
+        out = apply(op(), x)
+        out.weak = x.weak
+        return out
+
+    call.__doc__ = op.__doc__
+    return call
+
+
+def binary(name: str) -> Callable[[Any, Any], Any]:
+    op: type[Elementwise] = REGISTRY[name]  # type: ignore[assignment]
+
+    def call(x: Any, y: Any) -> Any:
+        a, b = (as_tracer(v, dt.bool_) for v in (x, y)) if op.kinds == "b" else meet(x, y)
+        out = apply(op(), a, b)
+        out.weak = a.weak and b.weak and not op.to_bool
+        return out
+
+    call.__doc__ = op.__doc__
+    return call
+
+
+for _name in UNARY:
+    FUNCTIONS[_name] = unary(_name)
+for _name, _shown in RENAMED.items():
+    FUNCTIONS[_shown] = unary(_name)
+for _name in BINARY:
+    FUNCTIONS[_name] = binary(_name)
+for _name, _fn in FUNCTIONS.items():
+    _fn.__name__ = _fn.__qualname__ = _name
+
+
+def _floats(x: Any, y: Any) -> list[Tracer]:
+    dtype, weak = common(x, y)
+    if dtype.kind in "fc":
+        return meet(x, y)
+    return [Tracer(v.trace, v.value, weak) for v in (as_tracer(x, dt.f32), as_tracer(y, dt.f32))]
+
+
+@public
+def div(x: Any, y: Any) -> Any:
+    """x / y; integers give f32."""
+    a, b = _floats(x, y)
+    out = apply(REGISTRY["div"](), a, b)
+    out.weak = a.weak and b.weak
+    return out
+
+
+@public
+def pow_(x: Any, y: Any) -> Any:
+    """x ** y; small whole Python exponents become products, so integers stay integers."""
+    if type(y) is int and 0 <= y <= 4:
+        x = as_tracer(x)
+        if y == 0:
+            from .creation import ones_like
+
+            return ones_like(x)
+        out = x
+        for _ in range(y - 1):
+            out = FUNCTIONS["mul"](out, x)
+        return FUNCTIONS["square"](x) if y == 2 else out
+    if type(y) is float and y in (0.5, -0.5, -1.0):
+        return FUNCTIONS[{0.5: "sqrt", -0.5: "rsqrt", -1.0: "reciprocal"}[y]](x)
+    a, b = _floats(x, y)
+    out = apply(REGISTRY["pow"](), a, b)
+    out.weak = a.weak and b.weak
+    return out
+
+
+@public
+def where(condition: Any, x: Any, y: Any) -> Any:
+    """x where the condition holds, else y."""
+    a, b = meet(x, y)
+    return apply(Where(), as_tracer(condition, dt.bool_), a, b)
+
+
+@public
+def clip(x: Any, min: Any = None, max: Any = None) -> Any:  # noqa: A002 - NumPy's names
+    """x, not below min and not above max."""
+    x = as_tracer(x)
+    if min is not None:
+        x = FUNCTIONS["maximum"](x, min)
+    return x if max is None else FUNCTIONS["minimum"](x, max)
+
+
+@public
+def gelu(x: Any, approximate: str = "none") -> Any:
+    """x * Phi(x), exactly or with `approximate="tanh"`."""
+    return apply(REGISTRY["gelu"](approximate=approximate), as_float(x))  # type: ignore[call-arg]
+
+
+@public
+def leaky_relu(x: Any, slope: float = 0.01) -> Any:
+    """x where positive, slope * x elsewhere."""
+    return apply(REGISTRY["leaky_relu"](slope=slope), as_float(x))  # type: ignore[call-arg]
+
+
+@public
+def elu(x: Any, alpha: float = 1.0) -> Any:
+    """x where positive, alpha * (exp(x) - 1) elsewhere."""
+    return apply(REGISTRY["elu"](alpha=alpha), as_float(x))  # type: ignore[call-arg]
+
+
+@public
+def astype(x: Any, dtype: Any) -> Any:
+    """x in another dtype."""
+    x = as_tracer(x)
+    wanted = dt.dtype(dtype)
+    return Tracer(x.trace, x.value) if x.value.dtype is wanted else apply(Cast(dtype=wanted), x)
+
+
+def _reflected(fn: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    return lambda x, y: fn(y, x)
+
+
+def _operator(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Gives way where the other operand is no array."""
+
+    def method(self: Any, *others: Any) -> Any:
+        from ..trace import is_array
+
+        return fn(self, *others) if all(is_array(o) for o in others) else NotImplemented
+
+    return method
+
+
+OPERATORS = {"add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "floordiv": "floor_divide", "mod": "remainder", "pow": "pow",
+             "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor"}
+COMPARISONS = {"eq": "equal", "ne": "not_equal", "lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal"}
+for _sign, _name in OPERATORS.items():
+    install(**{f"__{_sign}__": _operator(FUNCTIONS[_name]), f"__r{_sign}__": _operator(_reflected(FUNCTIONS[_name]))})
+for _sign, _name in {**COMPARISONS, "neg": "neg", "abs": "abs", "invert": "bitwise_not"}.items():
+    install(**{f"__{_sign}__": _operator(FUNCTIONS[_name])})
+install(__pos__=lambda self: self, astype=astype, clip=clip)

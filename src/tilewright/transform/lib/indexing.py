@@ -1,0 +1,136 @@
+"""Indexing: `x[...]` with ints, slices, None, an ellipsis and integer arrays, and the gathers behind it."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ...core import dtypes as dt
+from ...core.errors import ShapeError
+from ...ops import Flip, Gather, GatherAlongAxis, Index, Reshape, ScatterAdd, Slice
+from ..promote import as_tracer, dtype_of
+from ..trace import Tracer, apply, install, user_place
+from .elementwise import FUNCTIONS as ELEMENTWISE
+from .reductions import one_axis
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {}
+
+
+def public(fn: Callable[..., Any]) -> Callable[..., Any]:
+    FUNCTIONS[fn.__name__.rstrip("_")] = fn
+    return fn
+
+
+def whole(ids: Any, size: Any) -> Tracer:
+    """Integer indices; negative ones of known arrays count from the end."""
+    if not isinstance(ids, Tracer) and isinstance(size, int):
+        known = np.asarray(ids)
+        if known.dtype.kind in "iu":
+            bad = known[(known < -size) | (known >= size)]
+            if bad.size:
+                raise ShapeError(f"index: {int(bad.flat[0])} is out of range for {size} elements ({user_place()})")
+            return as_tracer(np.where(known < 0, known + size, known).astype(np.int64))
+    return as_tracer(ids)
+
+
+@public
+def take(x: Any, indices: Any, axis: int | None = None) -> Any:
+    """Elements (or rows along an axis) by index. An index out of range is an ExecutionError."""
+    x = as_tracer(x)
+    if axis is None:
+        x, axis = apply(Reshape(shape=(x.size,)), x), 0
+    at = one_axis("take", axis, x.ndim)
+    return apply(Gather(axis=at), x, whole(indices, x.shape[at]))
+
+
+@public
+def take_along_axis(x: Any, indices: Any, axis: int) -> Any:
+    """out[i,j,...] = x[i, indices[i,j,...], ...] with the index on `axis`."""
+    x = as_tracer(x)
+    at = one_axis("take_along_axis", axis, x.ndim)
+    return apply(GatherAlongAxis(axis=at), x, whole(indices, x.shape[at]))
+
+
+@public
+def scatter_add(x: Any, indices: Any, updates: Any, axis: int = 0) -> Any:
+    """x with `updates` added at `indices` along an axis, in the order of the indices."""
+    x = as_tracer(x)
+    at = one_axis("scatter_add", axis, x.ndim)
+    return apply(ScatterAdd(axis=at), x, whole(indices, x.shape[at]), as_tracer(updates, x.value.dtype))
+
+
+@public
+def one_hot(indices: Any, classes: int, dtype: Any = "f32") -> Any:
+    """1 at each index of a new last axis, 0 elsewhere."""
+    ids = as_tracer(indices)
+    row = as_tracer(np.arange(classes, dtype=ids.dtype))
+    column = apply(Reshape(shape=(*ids.shape, 1)), ids)
+    return ELEMENTWISE["astype"](ELEMENTWISE["equal"](column, row), dt.dtype(dtype))
+
+
+def get(x: Tracer, key: Any) -> Any:
+    """`x[key]`. Integer arrays must index neighbouring axes."""
+    keys = list(key) if isinstance(key, tuple) else [key]
+    used = sum(k is not None and k is not Ellipsis for k in keys)
+    if used > x.ndim:
+        raise ShapeError(f"index: too many indices for {x.type}, got {used} ({user_place()})")
+    dots = [i for i, k in enumerate(keys) if k is Ellipsis]
+    full = [slice(None)] * (x.ndim - used)
+    at = dots[0] if dots else len(keys)
+    keys = [*keys[:at], *full, *(k for k in keys[at:] if k is not Ellipsis)]
+    spans: list[tuple[int, Any, int]] = []  # start, size, step of each axis of x
+    flips: list[int] = []
+    shape: list[Any] = []  # after ints and Nones
+    arrays: list[tuple[int, Any]] = []  # (axis in shape, indices)
+    axis = 0
+    for k in keys:
+        if k is None:
+            shape.append(1)
+            continue
+        n = x.shape[axis]
+        if isinstance(k, slice):
+            start, size, step, flipped = _span(k, n)
+            if flipped:
+                flips.append(len(spans))
+            spans.append((start, size, step))
+            shape.append(size)
+        elif isinstance(k, (int, np.integer)) and not isinstance(k, bool):
+            if not -n <= k < n:
+                raise ShapeError(f"index: {int(k)} is out of range for axis {axis} of {x.type} ({user_place()})")
+            spans.append((int(k) % n, 1, 1))
+        else:
+            if dtype_of(k)[0].is_bool:
+                raise ShapeError(f"index: a mask would give a shape that depends on its elements; use tw.where ({user_place()})")
+            spans.append((0, n, 1))
+            arrays.append((len(shape), whole(k, n)))
+            shape.append(n)
+        axis += 1
+    out: Any = x
+    if any(span != (0, n, 1) for span, n in zip(spans, x.shape, strict=True)):
+        out = apply(Slice(starts=tuple(s[0] for s in spans), sizes=tuple(s[1] for s in spans), steps=tuple(s[2] for s in spans)), out)
+    if flips:
+        out = apply(Flip(axes=tuple(flips)), out)
+    if tuple(shape) != out.shape:
+        out = apply(Reshape(shape=tuple(shape)), out)
+    if not arrays:
+        return out
+    axes = tuple(a for a, _ in arrays)
+    return apply(Gather(axis=axes[0]), out, arrays[0][1]) if len(axes) == 1 else apply(Index(axes=axes), out, *(i for _, i in arrays))
+
+
+def _span(k: slice, n: int) -> tuple[int, int, int, bool]:
+    """(start, size, step, flipped) of a slice: a negative step is a positive one whose result is flipped."""
+    places = range(*k.indices(n))
+    if len(places) == 0:
+        return 0, 0, 1, False
+    if places.step < 0:
+        return places[-1], len(places), -places.step, True
+    return places[0], len(places), places.step, False
+
+
+def _iterate(self: Tracer) -> Any:
+    return (get(self, i) for i in range(len(self)))
+
+
+install(__getitem__=get, __iter__=_iterate)

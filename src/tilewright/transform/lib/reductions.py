@@ -1,0 +1,143 @@
+"""Reductions, softmax and norms. Axes may be negative, one or several; None means all of them."""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ...core import dtypes as dt
+from ...core.errors import ShapeError
+from ...ops import REGISTRY, ArgMax, ArgMin, CumSum, LayerNorm, LogSoftmax, RmsNorm, Softmax, TopK
+from ..promote import as_float, as_tracer
+from ..trace import Tracer, apply, install, user_place
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {}
+Axes = int | Sequence[int] | None
+
+
+def public(fn: Callable[..., Any]) -> Callable[..., Any]:
+    FUNCTIONS[fn.__name__.rstrip("_")] = fn
+    return fn
+
+
+def one_axis(name: str, axis: int, ndim: int) -> int:
+    """An axis counted from the front."""
+    if not -ndim <= axis < ndim:
+        raise ShapeError(f"{name}: axis must be in {-ndim}..{ndim - 1}, got axis={axis} ({user_place()})")
+    return axis % ndim
+
+
+def axes_of(name: str, axis: Axes, ndim: int) -> tuple[int, ...]:
+    if axis is None:
+        return tuple(range(ndim))
+    axes = [one_axis(name, a, ndim) for a in ((axis,) if isinstance(axis, int) else axis)]
+    if len(set(axes)) != len(axes):
+        raise ShapeError(f"{name}: an axis stands twice, got axis={axis} ({user_place()})")
+    return tuple(sorted(axes))
+
+
+def reduction(name: str, *, prepare: Callable[[Any], Tracer] = as_tracer) -> Callable[..., Any]:
+    op = REGISTRY[name]
+
+    def call(x: Any, axis: Axes = None, keepdims: bool = False) -> Any:
+        x = prepare(x)
+        return apply(op(axes=axes_of(name, axis, x.ndim), keepdims=keepdims), x)  # type: ignore[call-arg]
+
+    call.__doc__, call.__name__, call.__qualname__ = op.__doc__, name, name
+    return call
+
+
+def numbers(x: Any) -> Tracer:
+    """Bools are summed as i64."""
+    x = as_tracer(x)
+    return as_tracer(x, dt.i64) if x.value.dtype.is_bool else x
+
+
+def truths(x: Any) -> Tracer:
+    return as_tracer(x, dt.bool_)
+
+
+for _name, _prepare in {"sum": numbers, "prod": numbers, "mean": as_float, "max": as_tracer, "min": as_tracer, "any": truths,
+                        "all": truths}.items():
+    FUNCTIONS[_name] = reduction(_name, prepare=_prepare)
+FUNCTIONS["logsumexp"] = reduction("log_sum_exp", prepare=as_float)
+
+
+@public
+def var(x: Any, axis: Axes = None, correction: float = 0.0, keepdims: bool = False) -> Any:
+    """Variance: squared deviations summed, divided by count - correction."""
+    x = as_float(x)
+    return apply(REGISTRY["var"](axes=axes_of("var", axis, x.ndim), keepdims=keepdims, correction=float(correction)), x)  # type: ignore[call-arg]
+
+
+@public
+def std(x: Any, axis: Axes = None, correction: float = 0.0, keepdims: bool = False) -> Any:
+    """Standard deviation: the square root of the variance."""
+    return apply(REGISTRY["sqrt"](), var(x, axis, correction, keepdims))
+
+
+def _arg(name: str, op: Any) -> Callable[..., Any]:
+    def call(x: Any, axis: int | None = None, keepdims: bool = False) -> Any:
+        x = as_tracer(x)
+        if axis is None:
+            return apply(op(axis=0), apply(REGISTRY["reshape"](shape=(x.size,)), x))  # type: ignore[call-arg]
+        return apply(op(axis=one_axis(name, axis, x.ndim), keepdims=keepdims), x)
+
+    call.__doc__, call.__name__, call.__qualname__ = op.__doc__, name, name
+    return call
+
+
+FUNCTIONS["argmax"], FUNCTIONS["argmin"] = _arg("argmax", ArgMax), _arg("argmin", ArgMin)
+
+
+@public
+def cumsum(x: Any, axis: int = 0) -> Any:
+    """Running sum along one axis."""
+    x = numbers(x)
+    return apply(CumSum(axis=one_axis("cumsum", axis, x.ndim)), x)
+
+
+@public
+def softmax(x: Any, axis: int = -1) -> Any:
+    """exp(x - max) / sum along one axis."""
+    x = as_float(x)
+    return apply(Softmax(axis=one_axis("softmax", axis, x.ndim)), x)
+
+
+@public
+def log_softmax(x: Any, axis: int = -1) -> Any:
+    """The logarithm of softmax, without overflow."""
+    x = as_float(x)
+    return apply(LogSoftmax(axis=one_axis("log_softmax", axis, x.ndim)), x)
+
+
+@public
+def top_k(x: Any, k: int, axis: int = -1, largest: bool = True) -> Any:
+    """(values, i64 indices) of the k largest (or smallest) elements along an axis, in order; ties take the smaller index first."""
+    x = as_tracer(x)
+    return apply(TopK(k=k, axis=one_axis("top_k", axis, x.ndim), largest=largest), x)
+
+
+def _affine(x: Tracer, weight: Any, bias: Any) -> tuple[str, list[Tracer]]:
+    if weight is None and bias is not None:
+        raise ShapeError(f"layer_norm: a bias needs a weight, got weight=None ({user_place()})")
+    operands = [as_tracer(v, x.value.dtype) for v in (weight, bias) if v is not None]
+    return ("none", "weight", "both")[len(operands)], operands
+
+
+@public
+def layer_norm(x: Any, weight: Any = None, bias: Any = None, *, eps: float = 1e-5, naxes: int = 1) -> Any:
+    """(x - mean) / sqrt(var + eps) over the last naxes axes, then * weight, + bias."""
+    x = as_float(x)
+    affine, operands = _affine(x, weight, bias)
+    return apply(LayerNorm(eps=eps, naxes=naxes, affine=affine), x, *operands)
+
+
+@public
+def rms_norm(x: Any, weight: Any = None, *, eps: float = 1e-6, naxes: int = 1) -> Any:
+    """x / sqrt(mean(x * x) + eps) over the last naxes axes, then * weight."""
+    x = as_float(x)
+    affine, operands = _affine(x, weight, None)
+    return apply(RmsNorm(eps=eps, naxes=naxes, affine=affine), x, *operands)
+
+
+install(**{n: FUNCTIONS[n] for n in ("sum", "mean", "max", "min", "prod", "any", "all", "var", "std", "argmax", "argmin", "cumsum")})
