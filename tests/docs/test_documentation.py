@@ -82,8 +82,27 @@ def pass_table() -> list[str]:
     return rows
 
 
+def format_table() -> list[str]:
+    """Every packed format, and what multiplies it."""
+    from tilewright.ops.quant import FORMATS
+    from tilewright.ops.quant_dot import FORMATS as INTEGERS
+    from tilewright.passes.lower_quantised import FLOATS
+
+    rows = ["| format | bits a weight | block | product |", "|---|---|---|---|"]
+    for name, f in FORMATS.items():
+        kernel = "matmul on the file's numbers" if name in FLOATS else "rows unpacked into a tile"
+        kernel = "int8 activations" if name in INTEGERS else kernel
+        rows.append(f"| `{name}` | {8 * f.bytes / f.elements:g} | {f.elements} | {kernel} |")
+    return rows
+
+
 @pytest.mark.parametrize(
-    ("name", "page", "rows"), [("config", "configuration.md", lambda: list(table())), ("pass", "passes.md", pass_table)]
+    ("name", "page", "rows"),
+    [
+        ("config", "configuration.md", lambda: list(table())),
+        ("pass", "passes.md", pass_table),
+        ("format", "language-models.md", format_table),
+    ],
 )
 def test_generated_tables_are_up_to_date(name: str, page: str, rows: Callable[[], list[str]], request: pytest.FixtureRequest) -> None:
     path = DOCS / page

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from tilewright.core.dims import sym
-from tilewright.core.dtypes import f32
+from tilewright.core.dtypes import f32, i64
 from tilewright.ir.graph import Graph, Value
 from tilewright.ir.interp import run
 from tilewright.ir.types import TensorType
-from tilewright.ops import QDot, QuantiseRows, quant
+from tilewright.ops import QDot, QExpertsDot, QuantiseRows, quant
 from tilewright.ops import functions as F
 from tilewright.ops.base import single
 from tilewright.ops.quant_dot import FORMATS
@@ -59,3 +59,37 @@ def test_quantise_rows_is_exact() -> None:
     g = single(lambda g, v: QuantiseRows()(v[0]), TensorType(f32, (3, 64)))
     for got, want in zip(run_graph(g, [x])[0], run(g, [x]), strict=True):
         np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("shared", [True, False])
+def test_chosen_matrices_of_a_stack(name: str, shared: bool) -> None:
+    """Each row times the matrix it chose: the bits of a product with that matrix alone."""
+    rng = np.random.default_rng()
+    experts, n, k, tokens, used = 3, 48, 512 if name.endswith("K") else 96, 5, 2
+    w = packed(name, experts * n, k, rng)
+    x = rng.standard_normal((tokens, 1 if shared else used, k)).astype("f4")
+    ids = rng.integers(0, experts - 1, (tokens, used))  # nobody chooses the last
+
+    def body(g: Graph, v: tuple[Value, ...]) -> Value:
+        out: Value = QExpertsDot(format=name, n=n, k=k, experts=experts)(*QuantiseRows()(v[0]), g.constant(w, "w"), v[1])
+        return out
+
+    rows = sym("S", 0, 40)
+    graph = single(body, TensorType(f32, (rows, x.shape[1], k)), TensorType(i64, (rows, used)))
+    (got,), error = run_graph(graph, [x, ids])
+    assert not error.any()
+    want = run(graph, [x, ids])[0].astype(np.float64)
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5 * float(np.abs(want).max()))
+
+    def with_one(own: Any) -> Graph:
+        op = QDot(format=name, n=n, k=k)
+        return single(lambda g, v: op(*QuantiseRows()(v[0]), g.constant(own, "w")), TensorType(f32, (1, k)))
+
+    for token, slot in ((0, 0), (tokens - 1, 1)):
+        (alone,), _ = run_graph(with_one(w[ids[token, slot] * n :][:n]), [x[token, [0 if shared else slot]]])
+        assert alone.tobytes() == got[token, slot].tobytes()
+    (none,), _ = run_graph(graph, [x[:0], ids[:0]])
+    assert none.shape == (0, used, n)
+    ids[1, 1] = experts
+    assert run_graph(graph, [x, ids])[1].any(), "a choice out of range is reported"

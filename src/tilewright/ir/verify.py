@@ -84,13 +84,15 @@ def _check_attribute(value: Any, what: str) -> None:
 
 def _check_region(body: Graph, where: str) -> None:
     """A body verifies by itself, holds no region, and has at most one anchor among elementwise ops, views and sources
-    (ropes before an attention belong to it)."""
+    (ropes before an attention belong to it, and the rounding of its result to codes to a product or norm)."""
     _verify(body, where)
     if any(n.op.name == "fused" for n in body.nodes):
         raise VerifyError(f"{where}: a region inside a region")
     anchors = [n for n in body.nodes if not (n.op.traits.elementwise or n.op.traits.view or n.op.traits.source)]
     if any(n.op.name in ("attention", "q8_attention") for n in anchors):  # it may rotate its queries and keys itself
         anchors = [n for n in anchors if n.op.name != "rope"]
+    if len(anchors) == 2 and anchors[1].op.name == "quantise_rows":  # rounding the anchor's result may follow it
+        anchors.pop()
     if len(anchors) > 1:
         raise VerifyError(f"{where}: a region has at most one anchor, got {', '.join(f'%{n.name} = {n.op.name}' for n in anchors)}")
 

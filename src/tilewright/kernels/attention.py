@@ -9,8 +9,6 @@ wider than the sequence adds exact zeros. Causal and windowed rows skip tiles th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ..core.dims import Dim, ceildiv, product
 from ..core.dtypes import compute_dtype
 from ..core.target_spec import TargetSpec
@@ -20,6 +18,7 @@ from ..ops.attention import Attention as AttentionOp
 from ..ops.attention import Rope as RopeOp
 from ..ops.q8_cache import Q8Attention as Q8AttentionOp
 from ..tile.builder import Ix, Tile, View
+from .attention_config import Config, can_rotate, default_config
 from .call import Call
 from .launch import Launch
 from .pointwise import unravel
@@ -28,32 +27,6 @@ from .template import Reason, Template, region_bytes, region_flops
 from .tiling import for_each_tile, leaves_of_epilogue, tile_heights
 
 NEVER = float("-inf")
-
-
-@dataclass(frozen=True)
-class Config:
-    """Query rows of a register tile, KV columns of a tile, query rows of a program, and the width of an output panel."""
-
-    rows: int
-    keys: int
-    block: int
-    width: int
-
-
-def default_config(sk: Dim, dv: int, target: TargetSpec, itemsize: int) -> Config:
-    lanes = target.vector_bits // 32
-    wide = lanes * max(1, (4 if target.registers >= 32 else 2) * 4 // itemsize)
-    keys = wide
-    while isinstance(sk, int) and keys > lanes and sk <= keys // 2:
-        keys //= 2
-    width = wide
-    while width > lanes and dv <= width // 2:
-        width //= 2
-    return Config(6, keys, 48, width)
-
-
-def can_rotate(op: RopeOp, depth: Dim, lanes: int) -> bool:
-    return isinstance(depth, int) and not op.interleaved and op.n_rot in (None, depth) and depth // 2 % lanes == 0
 
 
 class Attention(Template):

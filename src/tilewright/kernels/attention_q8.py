@@ -13,7 +13,8 @@ from ..core.target_spec import TargetSpec
 from ..ops.q8_cache import BLOCK
 from ..ops.q8_cache import Q8Blocks as Q8BlocksOp
 from ..tile.builder import Ix, Tile
-from .attention import AttentionKernel, Config
+from .attention import AttentionKernel
+from .attention_config import Config
 from .call import Call
 from .launch import Launch
 from .pointwise import unravel

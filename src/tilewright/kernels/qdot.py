@@ -1,25 +1,25 @@
 """Products with packed matrices in integers: codes are unpacked in registers inside the dot product.
 
-`QuantiseRows`: one program per row. `QDot`: one program per block of rows × group of strips; for every 32 columns the dot products are
-exact integers (bias included), then scaled by weight scale × activation scale into one f32 chain per element: the bits of a row
-do not depend on the rows around it. Rows past n are masked when stored.
+`QuantiseRows`: one program per row. `QDot`: one program per block of rows × group of strips (see `strip_dot`). Rows past n are masked
+when stored.
 """
 
 from __future__ import annotations
 
 from ..core.dims import Dim, ceildiv, maximum, minimum, product
-from ..core.dtypes import DType, f16, f32, i8, i32, u8
+from ..core.dtypes import f32, i32
 from ..core.target_spec import TargetSpec
 from ..ir.layout import Layout
 from ..ops.quant_dot import BLOCK, HALF
 from ..ops.quant_dot import QDot as QDotOp
 from ..ops.quant_dot import QuantiseRows as QuantiseRowsOp
-from ..tile.builder import Ix, Tile, View
+from ..tile.builder import Ix
 from .call import Call
-from .launch import Buffer, Launch, Packed
+from .launch import Launch, Packed
 from .pointwise import unravel
-from .quantise import quantised_block
+from .quantise import CodeViews, quantise_row, store_block
 from .region import Region, collapse, widen
+from .strip_dot import StripKernel
 from .strips import LANES, STRIPS
 from .template import Reason, Template, alone, region_bytes, region_flops
 from .tiling import for_each_tile, leaves_of_epilogue, tile_heights, write_tile
@@ -27,7 +27,6 @@ from .tiling import for_each_tile, leaves_of_epilogue, tile_heights, write_tile
 ROWS = 6  # activation rows of a register tile
 STRIPS_AT_ONCE = 2
 MAX_ROWS = 512  # activation rows of one program
-NIBBLES = 0x0F0F0F0F
 
 
 class QuantiseRows(Template):
@@ -42,19 +41,11 @@ class QuantiseRows(Template):
         call = Call("quantise_rows", region.name)
         b = call.b
         xv = call.view("x", x.type.dtype, x.buffer, x.layout)
-        codes, scales, sums = (
-            call.view(n, r.type.dtype, r.buffer, r.layout, write=True) for n, r in zip(("q", "d", "s"), region.results, strict=True)
+        out = CodeViews(
+            *(call.view(n, r.type.dtype, r.buffer, r.layout, write=True) for n, r in zip(("q", "d", "s"), region.results, strict=True))
         )
         at = unravel(b, b.pid, [call.word(f"d{i}", d) for i, d in enumerate(lead)])
-        with b.loop(0, call.word("blocks", k // BLOCK)) as loop:
-            block = loop.index
-            tile = widen(b, b.load(xv, (*at, block * BLOCK), (BLOCK,)))
-            rounded, scale = quantised_block(b, tile)
-            b.store(codes, (*at, block * BLOCK), b.cast(rounded, i8))
-            b.store(scales, (*at, block), scale)
-            for half in range(2):
-                part = b.load(codes, (*at, block * BLOCK + half * HALF), (HALF,))
-                b.store(sums, (*at, block * 2 + half), b.reduce("sum", b.cast(part, i32)))
+        quantise_row(b, out, at, call.word("blocks", k // BLOCK), lambda column: widen(b, b.load(xv, (*at, column), (HALF,))))
         return [call.finish(product(lead), flops=region_flops(region), bytes_=region_bytes(region))]
 
 
@@ -70,7 +61,10 @@ class QDot(Template):
             return Reason("operands must come from memory")
         if operands[3] is None or operands[3].data is None:
             return Reason("the packed matrix must be a constant")
-        bad = [r for r in region.results if r.type.shape != node.values[0].shape]
+        if region.tail is not None and node.op.n % BLOCK:
+            return Reason("codes are made of whole blocks of columns")
+        plain = [r for v, r in zip(region.body.outputs, region.results, strict=True) if v.node is not region.tail]
+        bad = [r for r in plain if r.type.shape != node.values[0].shape]
         return Reason(f"outputs must have the shape of the product, got {bad[0].type}") if bad else None
 
     def packs(self, region: Region, target: TargetSpec) -> dict[int, Packed]:
@@ -84,20 +78,18 @@ class QDot(Template):
         return [_Kernel(region, target).launch()]
 
 
-class _Kernel:
+class _Kernel(StripKernel):
     def __init__(self, region: Region, target: TargetSpec) -> None:
         assert region.anchor is not None and isinstance(region.anchor.op, QDotOp)
         self.region, self.op, self.value = region, region.anchor.op, region.anchor.values[0]
-        self.f = STRIPS[self.op.format]
-        self.target = target
-        self.call = Call(f"qdot_{self.op.format.lower()}", region.name)
+        super().__init__(Call(f"qdot_{self.op.format.lower()}", region.name), STRIPS[self.op.format])
 
     def launch(self) -> Launch:
-        region, call, b, f = self.region, self.call, self.call.b, self.f
+        region, call, b = self.region, self.call, self.call.b
         assert region.anchor is not None
         codes, scales, sums, w = (o for v in region.anchor.operands if (o := region.operand(v)) is not None)
         out_shape = self.value.shape
-        leaves = leaves_of_epilogue(region, self.value)
+        leaves = leaves_of_epilogue(region, self.value)  # of a tail, too: it reads the epilogue's result
         operands = [o for v in leaves if (o := region.operand(v)) is not None]
         others = [o.layout.expand(out_shape) for o in operands]
         rows = [
@@ -110,19 +102,19 @@ class _Kernel:
         strides = strides if sizes else [[0] for _ in rows]
         shape = (*lead, m)
 
-        step = tuple(s // 4 for s in strides[0])
-        self.aq = call.view("aq", i32, codes.buffer, Layout((*shape, self.op.k // 4), (*step, 1), codes.layout.offset // 4))
+        rows_of_codes = Layout((*shape, self.op.k), (*strides[0], 1), codes.layout.offset)
+        self.aq = call.view("aq", i32, codes.buffer, self.words(rows_of_codes))
         self.ad = call.view("ad", f32, scales.buffer, Layout((*shape, self.op.k // BLOCK), (*strides[1], 1), scales.layout.offset))
         self.asum = call.view("as", i32, sums.buffer, Layout((*shape, self.op.k // HALF), (*strides[2], 1), sums.layout.offset))
-        strips, blocks = ceildiv(self.op.n, LANES), self.op.k // f.elements
-        self.views = {name: self._field(w.buffer, name, dtype, at, size, strips, blocks) for name, dtype, at, size in self._fields()}
+        strips = ceildiv(self.op.n, LANES)
+        self.bind_strips(w.buffer, strips, self.op.k)
         n_out = len(region.results)
         outs = [
             call.view(
                 f"c{i}",
                 r.type.dtype,
                 r.buffer,
-                Layout((*shape, self.op.n), (*strides[3 + i], r.layout.strides[-1]), r.layout.offset),
+                Layout((*shape, r.layout.shape[-1]), (*strides[3 + i], r.layout.strides[-1]), r.layout.offset),
                 write=True,
             )
             for i, r in enumerate(region.results)
@@ -148,9 +140,12 @@ class _Kernel:
 
         def tile(row: Ix | int, rows_: int) -> None:
             chosen = [b.minimum(group * STRIPS_AT_ONCE + i, last) for i in range(STRIPS_AT_ONCE)]
-            for i, acc in enumerate(self._accumulate(row, rows_, chosen, kw)):
+            for i, acc in enumerate(made := self.accumulate(row, rows_, chosen, kw)):
                 column = (group * STRIPS_AT_ONCE + i) * LANES
-                write_tile(b, region, self.value, acc, ins, outs, (*self.at, row), column, nw - column)
+                made[i] = write_tile(b, region, self.value, acc, ins, outs, (*self.at, row), column, nw - column)
+            if region.tail is not None:  # two strips of columns are a block
+                for i in range(0, STRIPS_AT_ONCE, 2):
+                    store_block(b, CodeViews(*outs[-3:]), (*self.at, row), (group * STRIPS_AT_ONCE + i) // 2, made[i : i + 2])
 
         for_each_tile(b, first, b.minimum(blockw, mw - first), ROWS, tile_heights(m, block, ROWS), tile)
         grid = product(lead) * ceildiv(m, block) * groups
@@ -163,92 +158,3 @@ class _Kernel:
 
     def _row_block(self, m: Dim) -> Dim:
         return maximum(1, minimum(m, MAX_ROWS))
-
-    def _fields(self) -> list[tuple[str, DType, int, int]]:
-        """Name, dtype, byte offset and element count of what a block of a strip holds."""
-        f = self.f
-        small = (u8, 1) if f.super_scales and f.scales == 1 else (i8, 1) if f.super_scales else (f16, 2)
-        found: list[tuple[str, DType, int, int]] = [
-            ("q", i32, 0, f.plane_at // 4),
-            ("scale", small[0], f.scale_at, f.groups * f.scales * LANES),
-        ]
-        if f.planes:
-            found.append(("plane", i32, f.plane_at, (f.scale_at - f.plane_at) // 4))
-        if f.minimums:
-            found.append(("min", small[0], f.minimum_at, f.groups * LANES))
-        if f.super_scales:
-            found.append(("d", f16, f.d_at, LANES))
-        if f.super_scales and f.minimums:
-            found.append(("dmin", f16, f.dmin_at, LANES))
-        return found
-
-    def _field(self, buffer: Buffer, name: str, dtype: DType, at: int, size: int, strips: Dim, blocks: int) -> View:
-        item, block = dtype.itemsize, self.f.bytes
-        return self.call.view(
-            name, dtype, buffer, Layout((strips, blocks, size), (blocks * block // item, block // item, 1), at // item), bake=(1,)
-        )
-
-    def _accumulate(self, row: Ix | int, rows: int, strips: list[Ix | int], blocks: Ix) -> list[Tile]:
-        b, f = self.call.b, self.f
-        zero = b.full((rows, LANES), 0.0, f32)
-        with b.loop(0, blocks, 1, [zero for _ in strips]) as loop:
-            column = loop.index
-            block, sub = (column, 0) if f.groups == 1 else (column // f.groups, column % f.groups)
-            scale_a = b.load(self.ad, (*self.at, row, column), (rows, 1))
-            halves = [b.load(self.asum, (*self.at, row, column * 2 + h), (rows, 1)) for h in range(2)]
-            totals = self._dots(row, rows, strips, column, block, sub, halves)
-            out = []
-            for s, strip in enumerate(strips):
-                acc = loop.carried[s]
-                for i, total in enumerate(totals[s]):
-                    scale = self._scale(strip, block, sub * f.scales + i)
-                    acc = b.fma(b.cast(total, f32), scale * scale_a, acc)
-                if f.minimums:
-                    weighted = b.cast(b.binary("add", halves[0], halves[1]), f32) * scale_a
-                    acc = b.fma(self._minimum(strip, block, sub), weighted, acc)
-                out.append(acc)
-            loop.next(*out)
-        return list(loop.results)
-
-    def _dots(
-        self, row: Ix | int, rows: int, strips: list[Ix | int], column: Ix, block: Ix | int, sub: Ix | int, halves: list[Tile]
-    ) -> list[list[Tile]]:
-        """Integer dot products of 32 columns, per strip and scale; the bias is in their start."""
-        b, f = self.call.b, self.f
-        sums = halves if f.scales == 2 else [b.binary("add", halves[0], halves[1])]
-        zero = b.full((rows, LANES), 0, i32)
-        start = [zero if f.bias == 0 else b.broadcast(s * f.bias, (rows, LANES)) for s in sums]
-        accs = [list(start) for _ in strips]
-        words = 8 * f.low // 8
-        planes = [
-            [b.load(self.views["plane"], (s, block, sub * (f.planes * LANES) + p * LANES), (1, LANES)) for p in range(f.planes)]
-            for s in strips
-        ]
-        for t in range(words):
-            for si, s in enumerate(strips):
-                word = b.load(self.views["q"], (s, block, sub * (words * LANES) + t * LANES), (1, LANES))
-                pieces = [word] if f.low == 8 else [b.binary("and", word, NIBBLES), b.binary("and", b.binary("shr", word, 4), NIBBLES)]
-                for i, piece in enumerate(pieces):
-                    g = t * len(pieces) + i
-                    for p, plane in enumerate(planes[si]):
-                        piece = b.binary("or", piece, self._bit(plane, g, 4 + p))
-                    left = b.load(self.aq, (*self.at, row, column * 8 + g), (rows, 1))
-                    which = g * f.scales // 8
-                    accs[si][which] = b.dot4(piece, left, accs[si][which])
-        return accs
-
-    def _bit(self, plane: Tile, g: int, to: int) -> Tile:
-        """Bits g, g+8, … of a plane moved to bit `to` of every byte."""
-        b = self.call.b
-        moved = b.binary("shl", plane, to - g) if to >= g else b.binary("shr", plane, g - to)
-        return b.binary("and", moved, 0x01010101 << to)
-
-    def _scale(self, strip: Ix | int, block: Ix | int, i: Ix | int) -> Tile:
-        b = self.call.b
-        own = b.cast(b.load(self.views["scale"], (strip, block, i * LANES), (1, LANES)), f32)
-        return own * b.cast(b.load(self.views["d"], (strip, block, 0), (1, LANES)), f32) if self.f.super_scales else own
-
-    def _minimum(self, strip: Ix | int, block: Ix | int, i: Ix | int) -> Tile:
-        b = self.call.b
-        own = b.cast(b.load(self.views["min"], (strip, block, i * LANES), (1, LANES)), f32)
-        return -(own * b.cast(b.load(self.views["dmin"], (strip, block, 0), (1, LANES)), f32)) if self.f.super_scales else own

@@ -15,6 +15,7 @@ from ..core.errors import CompileError
 from ..ir.graph import Graph, Node, Value
 from ..ir.layout import Layout
 from ..ir.types import TensorType
+from ..ops.quant_dot import QuantiseRows
 from ..ops.sources import DimValue, Iota
 from ..ops.structure import Constant, ConstantData
 from ..tile.builder import KernelBuilder, Tile
@@ -45,7 +46,10 @@ class Region:
     def __post_init__(self) -> None:
         self.leaves: dict[Value, Operand] = dict(zip(self.body.inputs, self.operands, strict=True))
         # a rope may stand before an attention; the attention is then the anchor
-        self.anchor = next((n for n in reversed(self.body.nodes) if is_anchor(n)), None)
+        anchors = [n for n in reversed(self.body.nodes) if is_anchor(n)]
+        # rounding the anchor's result to codes may stand behind it
+        self.tail = anchors[0] if len(anchors) > 1 and isinstance(anchors[0].op, QuantiseRows) else None
+        self.anchor = next((n for n in anchors if n is not self.tail), None)
 
     def operand(self, value: Value) -> Operand | None:
         """The operand behind a body value when it is an input, or a view of one inside the body."""

@@ -1,6 +1,6 @@
 """Row kernels: norms, softmax and reductions over trailing axes (other axes are permuted to the end), with elementwise producers
-and consumers fused. One program owns one row and sweeps it once per statistic; a row is never split, and the order of
-its sums depends on its length alone: `tile` lane-wise partial sums, then a halving tree.
+and consumers fused, the rounding of a norm's result to codes among them. One program owns one row and sweeps it once per statistic; a
+row is never split, and the order of its sums depends on its length alone: `tile` lane-wise partial sums, then a halving tree.
 
 A masked tail covers lengths that are no multiple of the tile. A region output that stands before the anchor (the sum of a
 residual and its norm's input, for instance) is stored by the first sweep and read back by the later ones.
@@ -22,6 +22,7 @@ from ..tile.ir import identity
 from .call import Call
 from .launch import Launch
 from .pointwise import unravel
+from .quantise import BLOCK, HALF, CodeViews, quantise_row
 from .region import Evaluator, Operand, Region, collapse, narrow
 from .template import Reason, Template, region_bytes, region_flops
 
@@ -73,6 +74,9 @@ class RowKernel:
         self.call = Call(self.node.op.name, region.name)
         self.b = self.call.b
         self.reduces = isinstance(self.node.op, tuple(REDUCTIONS))
+        kept_outputs = [i for i, v in enumerate(region.body.outputs) if v.node is not region.tail]  # those of a tail come last
+        self.outputs, self.results = [region.body.outputs[i] for i in kept_outputs], [region.results[i] for i in kept_outputs]
+        self.quantised = region.results[len(self.results) :]
         self.dtype = compute_dtype(self.node.operands[0].dtype)
         shape = self.node.operands[0].shape
         axes = reduced_axes(region)
@@ -96,26 +100,34 @@ class RowKernel:
         leaves = [*self.full, *self.reduced]
         operands = [self.region.operand(v) for v in leaves]
         layouts = [self._ordered(o, reduced=v in self.reduced) for v, o in zip(leaves, operands, strict=True) if o is not None]
-        before = {v for v in self.region.body.outputs if not self.region.depends_on_anchor(v)}
+        before = {v for v in self.outputs if not self.region.depends_on_anchor(v)}
         results = [
             self._ordered(r, reduced=self.reduces and v not in before)
-            for v, r in zip(self.region.body.outputs, self.region.results, strict=True)
+            for v, r in zip(self.outputs, self.results, strict=True)
         ]
         every = [*layouts, *results]
         n_kept = len(self.kept_shape)
-        outer, outer_strides = collapse(self.kept_shape, [Layout(self.kept_shape, lay.strides[:n_kept]) for lay in every])
+        along = [*every, *(r.layout for r in self.quantised)]
+        outer, outer_strides = collapse(self.kept_shape, [Layout(self.kept_shape, lay.strides[:n_kept]) for lay in along])
         inner, inner_strides = collapse(self.row_shape, [Layout(self.row_shape, lay.strides[n_kept:]) for lay in every])
         if not inner:
             inner, inner_strides = [1], [[1] for _ in every]
-        views = [Layout((*outer, *inner), (*a, *c), lay.offset) for lay, a, c in zip(every, outer_strides, inner_strides, strict=True)]
+        views = [Layout((*outer, *inner), (*a, *c), lay.offset) for lay, a, c in zip(every, outer_strides, inner_strides, strict=False)]
         call = self.call
         self.views: dict[Value, View] = {}
         for i, (v, o) in enumerate(zip(leaves, operands, strict=True)):
             assert o is not None
             self.views[v] = call.view(f"x{i}", o.type.dtype, o.buffer, views[i])
         self.outs = [
-            call.view(f"y{i}", r.type.dtype, r.buffer, views[len(leaves) + i], write=True) for i, r in enumerate(self.region.results)
+            call.view(f"y{i}", r.type.dtype, r.buffer, views[len(leaves) + i], write=True) for i, r in enumerate(self.results)
         ]
+        if self.quantised:
+            assert isinstance(self.length, int)
+            rows = [Layout((*outer, r.layout.shape[-1]), (*a, r.layout.strides[-1]), r.layout.offset)
+                    for r, a in zip(self.quantised, outer_strides[len(every) :], strict=True)]
+            self.codes = CodeViews(*(call.view(f"q{i}", r.type.dtype, r.buffer, lay, write=True)
+                                     for i, (r, lay) in enumerate(zip(self.quantised, rows, strict=True))))
+            self.row = self.b.scratch(self.dtype, (self.length,))
         self.before = before
         self.outer = outer
         self.at = unravel(self.b, self.b.pid, [call.word(f"d{i}", d) for i, d in enumerate(outer)])
@@ -123,7 +135,7 @@ class RowKernel:
         self.same = [
             (o.buffer, r.buffer)
             for o, lay in zip(operands, views, strict=False)
-            for r, rl in zip(self.region.results, views[len(leaves) :], strict=True)
+            for r, rl in zip(self.results, views[len(leaves) :], strict=True)
             if o is not None and lay == rl and o.type.dtype is r.type.dtype
         ]
 
@@ -142,7 +154,7 @@ class RowKernel:
                 for o in v.node.operands:
                     visit(o, into)
 
-        for out in self.region.body.outputs:
+        for out in [*self.outputs, *(self.region.tail.operands if self.region.tail is not None else ())]:
             visit(out, reduced if self.reduces and self.region.depends_on_anchor(out) else full)
         return full, {v: None for v in reduced if v not in full}
 
@@ -203,7 +215,7 @@ class RowKernel:
         return self.b.select(self.b.cmp("lt", lane, self.b.from_index(left)), x, other)
 
     def store(self, i: int, at: list[Ix | int], x: Tile, left: Ix | int | None) -> None:
-        r = self.region.results[i]
+        r = self.results[i]
         self.b.store(
             self.outs[i],
             (*self.at, *at),
@@ -213,7 +225,7 @@ class RowKernel:
 
     def source(self, evaluate: Evaluator, at: list[Ix | int], left: Ix | int | None, first: bool) -> Tile:
         """The anchor's operand at a position. The first sweep stores outputs that stand before the anchor; later ones read them back."""
-        for i, v in enumerate(self.region.body.outputs):
+        for i, v in enumerate(self.outputs):
             if v not in self.before:
                 continue
             if first:
@@ -246,7 +258,7 @@ class RowKernel:
         else:
             assert isinstance(op, norms.RmsNorm)
             self._rms_norm(op.eps)
-        pairs = [] if len(self.region.results) > 1 or self.reduces else self.same
+        pairs = [] if len(self.results) > 1 or self.reduces else self.same
         return self.call.finish(product(self.outer), flops=region_flops(self.region), bytes_=region_bytes(self.region), inplace=pairs)
 
     def _finish(self, value: Callable[[Tile, Evaluator], Tile], *, first: bool = False) -> None:
@@ -255,12 +267,18 @@ class RowKernel:
         def body(evaluate: Evaluator, at: list[Ix | int], left: Ix | int | None, carried: list[Tile]) -> list[Tile]:
             x = self.source(evaluate, at, left, first)
             evaluate.tiles[self.node.values[0]] = value(x, evaluate)
-            for i, v in enumerate(self.region.body.outputs):
+            for i, v in enumerate(self.outputs):
                 if v not in self.before:
                     self.store(i, at, evaluate(v), left)
+            if self.quantised:
+                assert self.region.tail is not None
+                y = self.b.broadcast(evaluate(self.region.tail.operands[0]), (self.tile,))
+                self.b.store(self.row, (at[-1],), y, limit=None if left is None else (left,))
             return []
 
         self.sweep([], body)
+        if self.quantised:
+            quantise_row(self.b, self.codes, self.at, self.inner[-1] // BLOCK, lambda at: self.b.load(self.row, (at,), (HALF,)))
 
     def _scale(self, evaluate: Evaluator, y: Tile) -> Tile:
         """Weight and bias of a norm."""
@@ -287,7 +305,7 @@ class RowKernel:
         b = self.b
         top = self.total("max", lambda x: x, float("-inf"), first=True)
         # Keep exp(x - max) in the result's own memory between the sweeps when it has the right dtype and nothing follows.
-        alone = self.region.body.outputs == [self.node.values[0]] and self.region.results[0].type.dtype is self.dtype
+        alone = self.outputs == [self.node.values[0]] and self.results[0].type.dtype is self.dtype
         keep = not log and not self.resident and alone
 
         def body(evaluate: Evaluator, at: list[Ix | int], left: Ix | int | None, carried: list[Tile]) -> list[Tile]:
@@ -335,6 +353,6 @@ class RowKernel:
             return b.load(self.views[v], (*self.at, *at), (1,))
 
         evaluate = Evaluator(b, self.region, leaf, {self.node.values[0]: value})
-        for i, (v, r) in enumerate(zip(self.region.body.outputs, self.region.results, strict=True)):
+        for i, (v, r) in enumerate(zip(self.outputs, self.results, strict=True)):
             if v not in self.before:
                 b.store(self.outs[i], (*self.at, *at), narrow(b, b.broadcast(evaluate(v), (1,)), r.type.dtype))

@@ -29,6 +29,7 @@ from .matmul import Matmul
 from .memo import Memo
 from .pointwise import Pointwise
 from .qdot import QDot, QuantiseRows
+from .qdot_experts import QExpertsDot
 from .quantised import QExperts, QGather, QMatmul
 from .reduce import Reduce
 from .region import Operand, Region
@@ -41,8 +42,8 @@ from .template import Template
 from .update import UpdateSlice
 
 TEMPLATES: list[Template] = [
-    Matmul(), QDot(), QuantiseRows(), Attention(), Q8Blocks(), Reduce(), Rows(), Gather(), Pointwise(), QMatmul(), QGather(), QExperts(),
-    UpdateSlice(), ScatterAdd(), Sample(), Conv(), Rope(), Concat(), *CATALOGUE, Elements(),
+    Matmul(), QDot(), QExpertsDot(), QuantiseRows(), Attention(), Q8Blocks(), Reduce(), Rows(), Gather(), Pointwise(), QMatmul(),
+    QGather(), QExperts(), UpdateSlice(), ScatterAdd(), Sample(), Conv(), Rope(), Concat(), *CATALOGUE, Elements(),
 ]
 
 

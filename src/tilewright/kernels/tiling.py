@@ -69,7 +69,8 @@ def write_tile(
     at: tuple[Ix | int, ...],
     column: Ix | int,
     left: Ix | int | None,
-) -> None:
+) -> Tile:
+    """Stores every output of the region but those of a tail; returns what the tail reads (without one, the last output)."""
     rows, width = acc.shape
 
     def leaf(v: Value, o: Operand) -> Tile:
@@ -79,6 +80,8 @@ def write_tile(
         return b.load(view, (*at, column), shape, limit=(None, left) if left is not None and shape[1] != 1 else None)
 
     evaluate = Evaluator(b, region, leaf, {value: acc})
-    tiles = [b.broadcast(evaluate(v), (rows, width)) for v in region.body.outputs]
-    for view, x, r in zip(outs, tiles, region.results, strict=True):
+    outputs = [v for v in region.body.outputs if v.node is not region.tail]
+    tiles = [b.broadcast(evaluate(v), (rows, width)) for v in outputs]
+    for view, x, r in zip(outs, tiles, region.results, strict=False):
         b.store(view, (*at, column), narrow(b, x, r.type.dtype), limit=(None, left) if left is not None else None)
+    return tiles[-1] if region.tail is None else b.broadcast(evaluate(region.tail.operands[0]), (rows, width))

@@ -15,6 +15,7 @@ from ..ir.types import TensorType
 from . import quant
 from .base import E, NotSupported, S, register
 from .families import Contraction, General, N, f32, i8, i32, require_kind, u8
+from .indexing import check_indices, require_ids
 
 BLOCK = 32  # activations that share a scale
 HALF = 16  # activations that share a sum: the smallest group of weights with a scale of its own
@@ -84,3 +85,42 @@ class QDot(Contraction):
 
     def flops(self, codes: TensorType, scales: TensorType, sums: TensorType, w: TensorType) -> Dim:
         return 2 * codes.numel * self.n
+
+
+@register
+class QExpertsDot(Contraction):
+    """Row (s, t) of rounded activations times the transpose of matrix ids[s, t] of a stack of packed matrices: f32[S, T, n]. The
+    activations have shape [S, T, k], or [S, 1, k] when all T products of a token read the same row."""
+
+    format: str
+    n: int
+    k: int
+    experts: int
+    unsupported = {"vjp": ROUNDED, "jvp": ROUNDED, "batch": LEADING}
+    samples = [S(i8(3, 1, 32), f32(3, 1, 1), i32(3, 1, 2), u8(32, 34), i32(3, 2), format="Q8_0", n=16, k=32, experts=2,
+                 low=(0, 0.01, 0, 0, 0), high=(0, 0.1, 0, 60, 1))]  # all zero, as those of qdot
+    errors = [E(i8(3, 1, 32), f32(3, 1, 1), i32(3, 1, 2), u8(32, 34), i32(3, 2), format="IQ1_S", n=16, k=32, experts=2,
+                match="format must be one of"),
+              E(i8(3, 3, 32), f32(3, 3, 1), i32(3, 3, 2), u8(32, 34), i32(3, 2), format="Q8_0", n=16, k=32, experts=2,
+                match=r"codes must be i8\[S,T,32\] or i8\[S,1,32\]"),
+              E(i8(3, 1, 32), f32(3, 1, 1), i32(3, 1, 2), u8(31, 34), i32(3, 2), format="Q8_0", n=16, k=32, experts=2,
+                match="the matrix must be"),
+              E(i8(3, 1, 32), f32(3, 1, 1), i32(3, 1, 2), u8(32, 34), f32(3, 2), format="Q8_0", n=16, k=32, experts=2,
+                match="indices must be integers")]
+
+    def infer(self, codes: TensorType, scales: TensorType, sums: TensorType, w: TensorType, ids: TensorType) -> TensorType:
+        require_ids(ids)
+        shape = codes.shape
+        ok = codes.ndim == 3 and ids.ndim == 2 and shape[0] == ids.shape[0] and shape[1] in (1, ids.shape[1]) and shape[2] == self.k
+        require(ok, "codes must be i8[S,T,{k}] or i8[S,1,{k}] for ids [S,T]", k=self.k, codes=codes, ids=ids)
+        QDot(self.format, self.n * self.experts, self.k).infer(codes, scales, sums, w)
+        return TensorType(dt.f32, (*ids.shape, self.n))
+
+    def ref(self, codes: Any, scales: Any, sums: Any, w: Any, ids: Any) -> Any:
+        check_indices(self.name, ids, self.experts, 0)
+        x = codes.astype(np.float64) * np.repeat(scales.astype(np.float64), BLOCK, axis=-1)
+        stack = quant.by_name(self.format).dequantise(w).reshape(self.experts, self.n, self.k).astype(np.float64)
+        return np.einsum("stk,stnk->stn", np.broadcast_to(x, (*ids.shape, self.k)), stack[ids]).astype(np.float32)
+
+    def flops(self, codes: TensorType, scales: TensorType, sums: TensorType, w: TensorType, ids: TensorType) -> Dim:
+        return 2 * ids.numel * self.n * self.k

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 from .. import ops as o
 from ..ir.graph import Graph, Node, Value
 from ..ir.rewrite import Match, P, rule, sort_nodes
+from ..ops.quant_dot import BLOCK
 from .base import Log, Pass, apply_rules, elementwise_classes
 from .regions import CONTRACTIONS, NORMS, Regions, is_anchor, is_elementwise, is_reduction
 from .view_rules import kept_tail
@@ -72,6 +73,18 @@ def spread_casts(graph: Graph, log: Log) -> None:
                 log.hit("cast_again")
 
 
+def above(node: Node, inside: set[Node]) -> set[Node]:
+    """Nodes of a region that `node` depends on."""
+    found: set[Node] = set()
+    todo = [node]
+    while todo:
+        for v in todo.pop().operands:
+            if v.node in inside and v.node not in found:
+                found.add(v.node)
+                todo.append(v.node)
+    return found
+
+
 @dataclass(frozen=True)
 class Fuse(Pass):
     """Before: canonical graph, everything recognised and merged.
@@ -79,7 +92,7 @@ class Fuse(Pass):
     pointwise regions of one shape. A region has at most one anchor (an attention takes the ropes of its queries and keys
     with it), is free of views, and never closes a cycle. A region
     around a contraction has one result; one around a norm or reduction may also give the sum it reads; pointwise ones give whatever
-    is read elsewhere."""
+    is read elsewhere. A `qdot` or a norm rounds its result to codes itself where the next product wants them."""
 
     name: ClassVar[str] = "fuse"
     max_ops: int = 24
@@ -110,7 +123,7 @@ class Fuse(Pass):
             region = self.ropes(anchor, regions)
         elif self.gate_prologue and isinstance(anchor.op, o.Matmul):
             region = self.gate(anchor, regions)
-        region = self.epilogue(anchor, region, regions)
+        region = self.rounded(anchor, self.epilogue(anchor, region, regions), regions)
         position = regions.place(set(region))
         if position is None:
             region, position = [anchor], regions.position[anchor]
@@ -140,6 +153,20 @@ class Fuse(Pass):
             if len([v for v in regions.exits(inside) if v not in extra]) == 1 and regions.place(inside) is not None:
                 best = list(region)
         return best
+
+    def rounded(self, anchor: Node, region: list[Node], regions: Regions) -> list[Node]:
+        """With the rounding of the region's result to codes, where the kernel that makes the result can do it."""
+        wide = isinstance(anchor.op, o.QDot) and anchor.op.n % BLOCK == 0
+        if not wide and not (isinstance(anchor.op, (o.RmsNorm, o.LayerNorm)) and anchor.op.naxes == 1):
+            return region
+        inside = set(region)
+        for v in regions.exits(inside):
+            for n in regions.users[v]:
+                made = v.node is anchor or anchor in above(v.node, inside)
+                if made and isinstance(n.op, o.QuantiseRows) and regions.free(n) and v.shape == anchor.types[0].shape:
+                    if regions.place({*inside, n}) is not None:
+                        return [*region, n]
+        return region
 
     def producers(self, anchor: Node, regions: Regions) -> list[Node]:
         """Elementwise producers of the anchor's first operand that nothing else reads; the operand itself may have other readers."""

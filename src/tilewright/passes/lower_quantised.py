@@ -10,23 +10,29 @@ from ..ir.graph import Graph, Node, Value
 from ..ops.quant_dot import FORMATS
 from .base import Log, Pass
 
+LANES = 16  # rows of a strip: a matrix of the stack must begin with one
 FLOATS = {"F32": f32, "F16": f16, "BF16": bf16}
 
 
 @dataclass(frozen=True)
 class LowerQuantised(Pass):
     """Before: any graph. After: a `q_matmul` by a constant in a format with an integer kernel is a `q_dot` of activations that are
-    quantised once for all their readers; one in F32, F16 or BF16 is a `matmul` that reads the file's numbers."""
+    quantised once for all their readers, and a `q_experts` a `q_experts_dot`; one in F32, F16 or BF16 is a `matmul` that reads the file's
+    numbers."""
 
     name: ClassVar[str] = "lower-quantised"
 
     def run(self, graph: Graph, log: Log) -> Graph:
-        if not any(isinstance(n.op, o.QMatmul) for n in graph.nodes):
+        if not any(isinstance(n.op, (o.QMatmul, o.QExperts)) for n in graph.nodes):
             return graph
         new, env = Graph(graph.name), dict[Value, Value]()
         codes: dict[Value, tuple[Value, ...]] = {}
         for n in graph.nodes:
-            made = self.lowered(n, new, env, codes) if isinstance(n.op, o.QMatmul) else None
+            made = None
+            if isinstance(n.op, o.QMatmul):
+                made = self.lowered(n, new, env, codes)
+            elif isinstance(n.op, o.QExperts):
+                made = self.experts(n, env, codes)
             if made is None:
                 graph.copy_into(new, env, [n])
             else:
@@ -51,4 +57,16 @@ class LowerQuantised(Pass):
         if x not in codes:
             codes[x] = o.QuantiseRows()(env[x], name=f"{n.name}_codes", place=n.place)
         out = o.QDot(format=op.format, n=op.n, k=op.k)(*codes[x], env[w], name=n.name, place=n.place)
+        return out
+
+    @staticmethod
+    def experts(n: Node, env: dict[Value, Value], codes: dict[Value, tuple[Value, ...]]) -> Value | None:
+        op, (x, w, ids) = n.op, n.operands[:3]
+        assert isinstance(op, o.QExperts)
+        if not isinstance(w.op, o.Constant) or op.format not in FORMATS or op.n % LANES:
+            return None
+        if x not in codes:
+            codes[x] = o.QuantiseRows()(env[x], name=f"{n.name}_codes", place=n.place)
+        dot = o.QExpertsDot(format=op.format, n=op.n, k=op.k, experts=op.experts)
+        out: Value = dot(*codes[x], env[w], env[ids], name=n.name, place=n.place)
         return out
