@@ -82,6 +82,11 @@ def compile(  # noqa: A001
     spec = target_spec(target)
     if threads is not None:
         load_config(threads=threads)
+    for option, given, kinds, rule in (("kwargs", kwargs, Mapping, "a mapping from names to example inputs"),
+                                       ("dynamic", dynamic, (Mapping, tuple, list), "a mapping from names to {axis: tw.Dim(...)}"),
+                                       ("dynamic_shapes", dynamic_shapes, (Mapping, tuple, list), "torch.export's own form")):
+        if given is not None and not isinstance(given, kinds):
+            raise ConfigError(f"{option}: must be {rule}, got {given!r}")
     stages = Stages("tilewright", progress)
     try:
         with paused():
@@ -102,7 +107,7 @@ def target_spec(target: str | TargetSpec) -> TargetSpec:
         from .target.cpu.host import host_target
 
         return host_target()
-    if target == "cuda" or target.startswith("sm_"):
+    if isinstance(target, str) and (target == "cuda" or target.startswith("sm_")):
         from .runtime.cuda_build import cuda_target_of
 
         return cuda_target_of(target)
@@ -117,6 +122,8 @@ def disabled(passes: Mapping[str, bool] | Collection[str] | None) -> tuple[str, 
         return (passes,)
     if isinstance(passes, Mapping):
         return tuple(n for n, on in passes.items() if not on)
+    if not isinstance(passes, Collection):
+        raise ConfigError(f"passes: must be a mapping from names to booleans, or the names to leave out, got {passes!r}")
     return tuple(passes)
 
 
@@ -200,4 +207,6 @@ def load(path: str | PathLike[str], *, threads: int | None = None, trust: bool =
     from .runtime.archive import load as read
 
     level = check_level(load_config().validation if validation is None else validation)
+    if threads is not None:
+        load_config(threads=threads)
     return read(path, rebuild=build, threads=threads, trust=trust, level=level)

@@ -120,6 +120,12 @@ class Signature:
         if len(args) > max(len(wanted), len(self.params)):
             raise InputError(f"session: takes ({takes}), got {len(args)} positional arguments")
         bound = list(args[: len(wanted)])
+        twice = [name for name in wanted[: len(bound)] if name in kwargs]
+        if twice:
+            raise InputError(f"session: argument {twice[0]!r} is given by position and by name; takes ({takes})")
+        unknown = [k for k in kwargs if k not in keys and k not in wanted]
+        if unknown:
+            raise InputError(f"session: unexpected argument {unknown[0]!r}; takes ({takes})")
         for name in wanted[len(bound) :]:
             if name not in kwargs:
                 raise InputError(f"session: argument {name!r} is missing; takes ({takes})")
@@ -127,9 +133,6 @@ class Signature:
         for name in keys:
             if name not in kwargs:
                 raise InputError(f"session: argument {name!r} is missing; takes ({takes})")
-        unknown = [k for k in kwargs if k not in keys]
-        if unknown:
-            raise InputError(f"session: unexpected argument {unknown[0]!r}; takes ({takes})")
         return bound, kwargs
 
     def _match(self, arg: Any, spec: Spec, leaves: list[Any], name: str) -> None:

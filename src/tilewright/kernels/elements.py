@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..core.dims import Dim, ceildiv
+from ..core.dims import Dim, bounds, ceildiv
 from ..core.dtypes import bool_, compute_dtype
 from ..core.target_spec import TargetSpec
 from ..ir.graph import Value
@@ -96,8 +96,16 @@ class ElementKernel:
         )
 
     # --- pieces of rules ----------------------------------------------------------------------------------------------
-    def load(self, at: Position, operand: int = 0) -> Tile:
-        return widen(self.b, self.b.load(self.operands[operand], at, ()))
+    def load(self, at: Position) -> Tile:
+        """The element of operand 0 at `at`, a position inside it; 0 where there is none because the operand is empty."""
+        b, sizes = self.b, self.node.operands[0].shape
+        if all(bounds(d)[0] > 0 for d in sizes):
+            return widen(b, b.load(self.operands[0], at, ()))
+        some: Ix | int = 1
+        for n, d in zip(self.sizes, sizes, strict=True):
+            if bounds(d)[0] <= 0:
+                some = b.minimum(some, n)
+        return widen(b, b.reshape(b.load(self.operands[0], at, (1,), limit=(some,)), ()))
 
     def index(self, view: View, at: Position, size: Ix, position: Ix) -> Ix | int:
         """A checked index: reported and clamped when outside 0..size-1."""

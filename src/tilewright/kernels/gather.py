@@ -6,7 +6,7 @@ read. A table that is packed in panels for a matmul (a tied weight) is read in t
 
 from __future__ import annotations
 
-from ..core.dims import product
+from ..core.dims import bounds, product
 from ..core.target_spec import TargetSpec
 from ..ir.graph import Value
 from ..ir.layout import Layout
@@ -83,14 +83,21 @@ class Gather(Template):
             for v, view, r in zip(region.body.outputs, outs, region.results, strict=True):
                 b.store(view, (*at, *last), narrow(b, b.broadcast(evaluate(v), shape), r.type.dtype), limit=limit)
 
-        if inner is None:
-            body(0, None, ())
-        else:
+        def read() -> None:
+            if inner is None:
+                body(0, None, ())
+                return
             whole = inner // tile * tile
             with b.loop(0, whole, tile) as loop:
                 body(loop.index, None, (tile,))
             with b.if_(b.compare("lt", whole, inner)):
                 body(whole, inner - whole, (tile,))
+
+        if bounds(table.type.shape[axis])[0] > 0:
+            read()
+        else:
+            with b.if_(b.compare("gt", size, 0)):  # nothing can be read from an empty table; the index has been reported
+                read()
         moved = region_bytes(region) - table.type.nbytes + node.values[0].type.nbytes
         return [
             call.finish(

@@ -127,9 +127,11 @@ def _write(path: str, header: Data, blobs: list[tuple[int, Any]], code: bytes, k
                 file.write(content if isinstance(content, bytes) else _raw(content))
             file.truncate(start + header["data_bytes"])
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as e:
         if os.path.exists(temporary):
             os.unlink(temporary)
+        if isinstance(e, OSError):  # say the name that the user gave, not our temporary one
+            raise type(e)(e.errno, e.strerror, path) from None
         raise
 
 

@@ -153,13 +153,16 @@ def _check_type(name: str, type_: TensorType, dtype: DType | None, shown: str, s
 def _admit_tensor(name: str, type_: TensorType, tensor: Any, bound: Bound) -> tuple[int, ...]:
     import torch
 
+    if tensor.is_nested or tensor.is_quantized:
+        kind, way = ("nested", "to_padded_tensor(0)") if tensor.is_nested else ("quantised", "dequantize()")
+        raise InputError(f"session: input {name!r} must be {describe(type_)}, got a {kind} tensor; pass {name}.{way}")
     shape = tuple(int(n) for n in tensor.shape)
     dtype = torch_dtypes().get(tensor.dtype)
     shown = str(dtype) if dtype is not None else str(tensor.dtype)
     if tensor.device.type != "cpu":
         raise InputError(f"session: input {name!r} must be on the CPU, got {shown}[{','.join(map(str, shape))}] on {tensor.device}; "
                          f"pass {name}.cpu()")
-    if tensor.layout != torch.strided or tensor.is_quantized:
+    if tensor.layout != torch.strided:
         raise InputError(f"session: input {name!r} must be a dense tensor, got layout {tensor.layout}; pass {name}.to_dense()")
     _check_type(name, type_, dtype, shown, shape)
     plain = tensor.detach()

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..core.config import load
 from ..core.dims import evaluate
-from ..core.errors import ExecutionError, InputError
+from ..core.errors import ExecutionError, InputError, UnsupportedError
 from ..core.signature import Signature, Slot
 from ..core.target_spec import TargetSpec
 from ..core.validation import Level, validate
@@ -90,7 +90,14 @@ class Session:
     # ---- calling
 
     def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
-        return self._call(args, kwargs, out)
+        try:
+            return self._call(args, kwargs, out)
+        except RuntimeError:  # torch's, from a tensor that has no shape or no memory of its own; costs nothing where it does not happen
+            bind(self.interface.input_names, self.interface.inputs, self.model.signature.flatten(args, kwargs))
+            raise
+
+    def __reduce__(self) -> Any:
+        raise UnsupportedError("session: machine code cannot be pickled or copied; write it with save(path) and read it with tw.load(path)")
 
     def run_with(self, env: Mapping[str, int], *args: Any, **kwargs: Any) -> Any:
         """A call that gives the values of symbols no input's shape shows. Donated inputs are copied first: the caller's stay as they are.

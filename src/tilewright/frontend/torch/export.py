@@ -101,6 +101,8 @@ def explain(error: Exception) -> str:
         advice = f"declare the dims as torch suggests: {asked}"
     elif "must always be equal" in head:
         advice = "use one Dim for both"
+    elif "missing a required argument" in head:
+        advice = "give example inputs for it: tw.compile(model, (x, ...))"
     elif "not a known type" in text:
         head = head.partition(". If this type")[0]
         advice = "return tensors in tuples, lists and dicts (a Hugging Face model: set config.use_cache = False)"
