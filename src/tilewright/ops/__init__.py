@@ -11,7 +11,6 @@ from .casts import BitwiseNot, Cast, IsInf, IsNan, LogicalNot
 from .compare import Compare, Equal, Greater, GreaterEqual, Less, LessEqual, LogicalAnd, LogicalOr, LogicalXor, NotEqual
 from .composites import BatchNorm, GroupNorm, LayerNorm, LogSoftmax, RmsNorm, Softmax
 from .contractions import Conv, Matmul
-from .control import Cond, Scan, While
 from .cumulative import CumProd, CumSum
 from .elementwise import (
     Abs,
@@ -78,7 +77,6 @@ __all__ = [
     "Compare",
     "Composite",
     "Concat",
-    "Cond",
     "Constant",
     "ConstantData",
     "Contraction",
@@ -159,7 +157,6 @@ __all__ = [
     "Round",
     "Rsqrt",
     "Sample",
-    "Scan",
     "ScatterAdd",
     "Sigmoid",
     "Sign",
@@ -187,7 +184,6 @@ __all__ = [
     "Var",
     "View",
     "Where",
-    "While",
     "functions",
 ]
 __all__ += functions.__all__
