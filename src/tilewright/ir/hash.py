@@ -4,12 +4,12 @@ It sees ops, attributes, types, symbols with their ranges, operands, the order o
 """
 from __future__ import annotations
 
-import hashlib
 from typing import Any
 
 from ..core.dims import Expr
 from ..core.dtypes import DType
 from ..core.errors import VerifyError
+from ..core.hashing import blake2b
 from .graph import Graph, Value
 from .text import all_symbols
 from .types import TensorType
@@ -17,7 +17,7 @@ from .types import TensorType
 
 def structural_hash(graph: Graph) -> str:
     """32 hex digits."""
-    hasher = hashlib.blake2b(digest_size=16)
+    hasher = blake2b(digest_size=16)
     for s in all_symbols(graph):
         hasher.update(f"dim {s.name} {s.lo} {s.hi}\n".encode())
     numbers: dict[Value, str] = {}

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 
 from ..core.dims import Dim, Shape
 from ..core.dtypes import DType
+from ..core.hashing import blake2b
 from ..ir.layout import Layout
 from ..tile.builder import Ix, KernelBuilder, View
 from ..tile.ir import local_bytes
@@ -72,7 +72,7 @@ class Call:
     ) -> Launch:
         kernel = self.b.build()
         template, kernel.name = kernel.name, "kernel"
-        kernel.name = f"{template}_{hashlib.blake2b(to_text(kernel).encode(), digest_size=8).hexdigest()}"
+        kernel.name = f"{template}_{blake2b(to_text(kernel).encode(), digest_size=8).hexdigest()}"
         return Launch(
             self.label,
             kernel,

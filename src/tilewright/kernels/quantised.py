@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from ..core.dims import Dim, ceildiv, product
 from ..core.dtypes import f32, i64
 from ..core.target_spec import TargetSpec
+from ..ir.layout import Layout
 from ..ops.quantised import QExperts as QExpertsOp
 from ..ops.quantised import QGather as QGatherOp
 from ..ops.quantised import QMatmul as QMatmulOp
@@ -22,6 +23,7 @@ from .gather import report_index
 from .launch import Launch
 from .pointwise import unravel
 from .region import Region
+from .strip_rows import StripRows
 from .template import Reason, Template, alone, region_bytes, region_flops
 from .unpack import DECODERS, Matrix, can_unpack
 
@@ -47,9 +49,10 @@ class QGather(Template):
         op, (table, ids, *books), y = region.anchor.op, region.operands, region.results[0]
         call = Call("qgather", region.name)
         b = call.b
-        matrix = Matrix(call, table, op.format, op.k, books)
+        strips = StripRows(call, table, op.format, op.k) if table.packed.form == "strips" else None
+        matrix = None if strips is not None else Matrix(call, table, op.format, op.k, books)
         index = call.view("ids", ids.type.dtype, ids.buffer, ids.layout)
-        out = call.view("y", f32, y.buffer, y.layout, write=True)
+        out = call.view("y", f32, y.buffer, _in_fours(y.layout) if strips is not None else y.layout, write=True)
         error = call.error()
         size = call.word("size", table.type.shape[0])
         at = unravel(b, b.pid, [call.word(f"d{i}", d) for i, d in enumerate(ids.type.shape)])
@@ -62,9 +65,19 @@ class QGather(Template):
         def store(i: Ix | int, tile: Tile, inside: Ix | int | None) -> None:
             b.store(out, (*at, i), tile, limit=None if inside is None else (inside,))
 
-        matrix.row_to(safe, store)
+        if strips is not None:
+            strips.row_to(safe, lambda i, tile: b.store(out, (*at, i, 0), tile))
+        elif matrix is not None:
+            matrix.row_to(safe, store)
         moved = region_bytes(region) - table.type.nbytes + y.type.nbytes
-        return [call.finish(product(ids.type.shape), flops=region_flops(region), bytes_=moved)]
+        note = "reads the strips of a tied weight" if strips is not None else ""
+        return [call.finish(product(ids.type.shape), flops=region_flops(region), bytes_=moved, note=note)]
+
+
+def _in_fours(layout: Layout) -> Layout:
+    """The last axis as groups of four."""
+    *lead, step = layout.strides
+    return Layout((*layout.shape[:-1], layout.shape[-1] // 4, 4), (*lead, step * 4, step), layout.offset)
 
 
 class QMatmul(Template):

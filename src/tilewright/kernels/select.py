@@ -46,6 +46,8 @@ TEMPLATES: list[Template] = [
     QGather(), QExperts(), UpdateSlice(), ScatterAdd(), Sample(), Conv(), Rope(), Concat(), *CATALOGUE, Elements(),
 ]
 
+GATHERS = {"panels": "gather", "strips": "qgather"}  # lookups that read a table in a form made for a product
+
 
 def templates_of(target: TargetSpec) -> list[Template]:
     """The templates of a kind of target, best first."""
@@ -210,7 +212,7 @@ class Selector:
             packed = self.packing.get(data)
             if wanted is not None and packed == wanted:
                 return self._constant(data, wanted)
-            if packed is not None and template.key == "gather" and root is v and index == 0:
+            if packed is not None and template.key == GATHERS.get(packed.form) and root is v and index == 0:
                 return self._constant(data, packed)
         return self.place(v)
 

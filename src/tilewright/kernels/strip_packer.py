@@ -13,7 +13,7 @@ from ..core.dtypes import i32, u8, u16
 from ..ops.quant import FORMATS
 from ..tile.builder import Ix, KernelBuilder, Tile
 from ..tile.ir import Kernel
-from .strips import LANES, STRIPS
+from .strips import LANES, STRIPS, unit_bytes
 
 NIBBLES = 0x0F0F0F0F
 ONES = 0x01010101
@@ -25,11 +25,6 @@ def pack_kernel(name: str) -> Kernel:
     """Argument words: rows, bytes between rows / `unit_bytes`; the strips three times (as words, halves and bytes), each with the distance
     between strips in its own elements; blocks of a row."""
     return _Packer(name).kernel()
-
-
-def unit_bytes(name: str) -> int:
-    """Rows are read in units of this size: a block need not be a multiple of four bytes."""
-    return 4 if FORMATS[name].bytes % 4 == 0 else 2
 
 
 class _Packer:

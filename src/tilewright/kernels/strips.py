@@ -84,6 +84,11 @@ def strip_shape(name: str, n: int, row_bytes: int) -> tuple[int, int, int]:
     return (-(-n // LANES), row_bytes // quant.by_name(name).bytes, STRIPS[name].bytes)
 
 
+def unit_bytes(name: str) -> int:
+    """The packing kernels read rows in units of this size: a block need not be a multiple of four bytes."""
+    return 4 if quant.by_name(name).bytes % 4 == 0 else 2
+
+
 def pack_strips(raw: Array, name: str, out: Array, first: int, last: int) -> None:
     """Fill strips first … last-1 of `out` from rows of the file."""
     f, fmt = STRIPS[name], quant.by_name(name)

@@ -1,19 +1,25 @@
 """From a file or folder to a compiled model: configuration, weights, graph, program."""
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import Any
 
 from ..compile import Stages, compile_graph, graph_signature, target_spec
 from ..core.config import load as load_config
 from ..core.errors import InputError
+from ..core.target_spec import TargetSpec
 from ..core.validation import check_level
+from ..ir.graph import Graph
+from ..runtime.memory import trim
 from ..runtime.session import Session
-from .batch import BatchDecoder
+from ..target.cpu.jit import forget_llvm
 from .config import ModelConfig, from_gguf
-from .decoder import Decoder
 from .lora import LoraInputs
 from .model import LLM, check_cache, check_context
+from .program_store import load as load_program
+from .program_store import program_key
+from .program_store import save as save_program
 from .tokenizer import Tokenizer
 from .tokenizer_gguf import tokenizer_from_gguf
 from .weights import Weights
@@ -59,17 +65,52 @@ def assemble(config: ModelConfig, weights: Weights, tokenizer: Tokenizer, *, con
     capacity, cache = check_context(context_length, config.context), check_cache(cache_dtype, config)
     level, spec = check_level(load_config().validation), target_spec(target)
 
+    def graph(wanted: LoraInputs | int | None) -> Graph:
+        from .decoder import Decoder
+
+        if isinstance(wanted, int):
+            from .batch import BatchDecoder
+
+            return BatchDecoder(config, weights, capacity, cache, lanes=wanted).build()
+        return Decoder(config, weights, capacity, cache, wanted).build()
+
     def program(wanted: LoraInputs | int | None, stages: Stages) -> Session:
         """For one sequence, with an adapter perhaps; or for a number of sequences."""
+        if spec.kind != "cpu" or isinstance(wanted, LoraInputs):  # building the graph is what tells LoraInputs its matrices
+            return compiled(wanted, stages)
+        key = program_key(config, weights, spec, capacity, cache, wanted)
+
+        def stored() -> Session | None:
+            with stages.stage("program"):
+                return load_program(key, weights, spec, lambda: optimised(graph(wanted), spec), level=level, threads=threads)
+
+        found = stored()
+        if found is None:
+            session = compiled(wanted, stages)
+            save_program(key, session, weights)
+            found = stored() or session  # from now on as if it had been there: graph and kernels are let go, packed weights are shared
+            found.model.stages, found.model.notes = session.model.stages, session.model.notes
+            del session
+            forget_llvm()
+        return found
+
+    def compiled(wanted: LoraInputs | int | None, stages: Stages) -> Session:
         with stages.stage("graph"):
-            if isinstance(wanted, int):
-                graph = BatchDecoder(config, weights, capacity, cache, lanes=wanted).build()
-            else:
-                graph = Decoder(config, weights, capacity, cache, wanted).build()
-        return compile_graph(graph, graph_signature(graph), spec, level=level, threads=threads, stages=stages)
+            built = graph(wanted)
+        return compile_graph(built, graph_signature(built), spec, level=level, threads=threads, stages=stages)
 
     size = sum(t.nbytes for t in weights.tensors.values())
     first = program(None, stages)
     weights.forget_pages()  # most were read once, to be laid out for the kernels
+    gc.collect()
+    trim()
     return LLM(config, tokenizer, first, context_length=capacity, name=name, weight_bytes=size,
                compile_for=lambda wanted: program(wanted, Stages(name, False)))
+
+
+def optimised(graph: Graph, target: TargetSpec) -> Graph:
+    """The graph after the passes."""
+    from ..passes.base import Log
+    from ..passes.pipeline import run_pipeline
+
+    return run_pipeline(graph, target, (), Log())

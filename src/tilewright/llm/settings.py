@@ -1,7 +1,7 @@
 """How the next token is chosen: checked once, then handed to the compiled program as two small arrays."""
 from __future__ import annotations
 
-import secrets
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import isfinite
@@ -57,7 +57,7 @@ class Sampler:
         s = self.sampling
         self.seen = np.zeros(self.vocab, np.uint8)
         self.settings = np.array([s.temperature, s.top_p, s.min_p, s.repetition_penalty], np.float32)
-        seed = secrets.randbits(63) if s.seed is None else s.seed
+        seed = int.from_bytes(os.urandom(8), "little") >> 1 if s.seed is None else s.seed
         self.numbers = np.array([s.top_k, seed, 0], np.int64)
 
     def note(self, ids: Iterable[int]) -> None:

@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import Any
 
 from ..core.errors import InputError
+from ..runtime.memory import trim
 from .tokenizer_pieces import StreamDecoder
 from .tokenizer_special import BYTE, CONTROL, END_OF_TURN, NORMAL, UNKNOWN, USER_DEFINED, Special, longest_first, partition, stop_ids
 
@@ -97,7 +98,9 @@ class Tokenizer:
 
     @cached_property
     def _encoder(self) -> Callable[[str, bool], list[int]]:
-        return self.make_encoder(self.by_text)
+        made = self.make_encoder(self.by_text)
+        trim()  # lists of merges and the like
+        return made
 
     def encode(self, text: str, *, add_bos: bool = False, special: bool = False, hidden: Mapping[str, str] | None = None) -> list[int]:
         """Token ids of `text`. With `special`, the texts of control tokens (`<|im_start|>`) become those tokens.

@@ -2,8 +2,10 @@
 from __future__ import annotations
 
 import mmap
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
+from weakref import ref
 
 import numpy as np
 
@@ -27,12 +29,37 @@ class Matrix:
     experts: int = 0
 
 
+class Reordered(ConstantData):
+    """Rows of q or k from interleaved pairs to halves, made when they are read: kernels keep a form of their own."""
+
+    def __init__(self, rows: Array, name: str, head_dim: int) -> None:
+        self._head_dim = head_dim
+        self._made: ref[Array] | None = None
+        super().__init__(rows, name)
+
+    @property
+    def array(self) -> Array:
+        made = None if self._made is None else self._made()
+        if made is None:
+            made = _halves(self._rows, self._head_dim)
+            self._made = ref(made)
+        return made
+
+    @array.setter
+    def array(self, rows: Array) -> None:
+        self._rows = rows
+
+    @property
+    def place(self) -> Hashable:
+        return "halves", self._rows.__array_interface__["data"][0], self._rows.strides
+
+
 class Weights:
     """Tensors by GGUF name. Matrices are made once, so that tied users share them."""
 
     def __init__(self, tensors: dict[str, PackedTensor], config: ModelConfig) -> None:
         self.tensors, self.config = tensors, config
-        self._matrices: dict[str, Matrix] = {}
+        self.matrices: dict[str, Matrix] = {}  # those that were asked for
 
     @staticmethod
     def from_gguf(file: GGUFFile, config: ModelConfig) -> Weights:
@@ -66,16 +93,14 @@ class Weights:
 
     def matrix(self, name: str, n: int, k: int, experts: int = 0) -> Matrix:
         """The matrix [n, k] (or [experts, n, k]) in its own format; rows of q and k in the order of whole halves."""
-        if name not in self._matrices:
+        if name not in self.matrices:
             tensor = self.tensor(name)
             want = (experts, n, k) if experts else (n, k)
             if tensor.shape != want:
                 raise FormatError(f"llm: tensor {name!r} must have shape {list(want)}, got {list(tensor.shape)}")
-            data: Array = tensor.data
-            if self._interleaved(name):
-                data = _halves(data, self.config.head_dim)
-            self._matrices[name] = Matrix(ConstantData(data, name), tensor.format.name, n, k, experts)
-        return self._matrices[name]
+            data = Reordered(tensor.data, name, self.config.head_dim) if self._interleaved(name) else ConstantData(tensor.data, name)
+            self.matrices[name] = Matrix(data, tensor.format.name, n, k, experts)
+        return self.matrices[name]
 
 
 def _mapping(array: Array) -> mmap.mmap | None:

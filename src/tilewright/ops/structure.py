@@ -1,13 +1,14 @@
 """Sources of a graph: inputs and constants."""
 from __future__ import annotations
 
-import hashlib
+from collections.abc import Hashable
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from ..core.dtypes import dtype
+from ..core.hashing import blake2b
 from ..ir.types import TensorType
 from .base import Op, Traits, register
 
@@ -25,10 +26,15 @@ class ConstantData:
 
     @cached_property
     def digest(self) -> str:
-        hasher = hashlib.blake2b(str(self.type).encode() + b"\0", digest_size=16)
+        hasher = blake2b(str(self.type).encode() + b"\0", digest_size=16)
         if self.array.size:
             hasher.update(np.ascontiguousarray(self.array).reshape(-1).view(np.uint8).data)
         return hasher.hexdigest()
+
+    @property
+    def place(self) -> Hashable:
+        """Where the bytes lie: constants of one type and place are the same."""
+        return self.array.__array_interface__["data"][0], self.array.strides
 
     def __str__(self) -> str:
         return f"@{self.name}"

@@ -14,10 +14,11 @@ BYTES = 64  # constants up to this size are compared by content
 
 def key(n: Node, operands: tuple[Value, ...]) -> Any:
     if isinstance(n.op, o.Constant):
-        a = n.op.data.array
-        if a.nbytes <= BYTES:
-            return ("bytes", n.types[0], a.tobytes())
-        return ("array", n.types[0], a.__array_interface__["data"][0], a.strides)  # tied weights share their memory
+        data = n.op.data
+        size = data.type.nbytes
+        if isinstance(size, int) and size <= BYTES:
+            return ("bytes", n.types[0], data.array.tobytes())
+        return ("array", n.types[0], data.place)  # tied weights share their memory
     if n.op.traits.commutative:
         operands = tuple(sorted(operands, key=id))
     return (n.op, operands)

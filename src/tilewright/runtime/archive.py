@@ -102,7 +102,7 @@ def save(session: Session, path: str | PathLike[str]) -> None:
         "interface": interface_data(session.interface), "signature": signature_data(model.signature), "graph": to_text(model.graph),
         "graph_constants": named, "constants": constants, "in_program": in_program, "code": code, "code_end": code_end,
         "program": None if executable is None else program_data(executable.program, executable.code.symbols),
-        "tiles": {} if executable is None else executable.code.tiles, "framework": model.framework,
+        "tiles": {} if executable is None else dict(executable.code.tiles), "framework": model.framework,
         "passes": model.passes, "data_bytes": position,
     }
     key, problem = user_key(create=True)

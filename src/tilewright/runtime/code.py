@@ -2,12 +2,12 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 from ..core.errors import CompileError
+from ..core.hashing import blake2b
 from ..core.target_spec import TargetSpec
 from ..target.cpu.cache import CodeCache
 from ..target.cpu.jit import Library
@@ -36,7 +36,7 @@ class Code:
 def symbol_of(kernel: Kernel) -> str:
     """A name that depends on the kernel's structure only, so that equal kernels of any model share code and cache entry."""
     text = to_text(dataclasses.replace(kernel, name="k"))
-    return "tw_" + hashlib.blake2b(text.encode(), digest_size=10).hexdigest()
+    return "tw_" + blake2b(text.encode(), digest_size=10).hexdigest()
 
 
 def compile_kernels(kernels: Sequence[Kernel], target: TargetSpec, emit: Emit | None = None, *, cache: CodeCache | None = None,

@@ -5,6 +5,7 @@ NumPy's allocator and are zeroed too, so that what a kernel finds never depends 
 """
 from __future__ import annotations
 
+import ctypes
 import mmap
 from typing import Any
 
@@ -22,12 +23,13 @@ class Allocation:
 
     __slots__ = ("_bytes", "address", "nbytes")
 
-    def __init__(self, nbytes: int) -> None:
+    def __init__(self, nbytes: int, *, huge: bool = True) -> None:
+        """`huge=False` for memory that fills up slowly: only the small pages that were touched count."""
         if nbytes < 0:
             raise ExecutionError(f"memory: a block needs 0 bytes or more, got {nbytes}")
         self.nbytes = nbytes
         try:
-            raw = _mapped(nbytes) if nbytes >= HUGE else np.zeros(nbytes + ALIGNMENT, np.uint8)
+            raw = _mapped(nbytes, huge) if nbytes >= HUGE else np.zeros(nbytes + ALIGNMENT, np.uint8)
         except (MemoryError, OSError, ValueError, OverflowError) as problem:
             raise ExecutionError(f"memory: cannot allocate {nbytes:,} bytes ({problem})") from None
         align = HUGE if nbytes >= HUGE else ALIGNMENT
@@ -40,16 +42,23 @@ class Allocation:
         return np.ndarray(shape, dtype, buffer=self._bytes, offset=offset)
 
 
-def _mapped(nbytes: int) -> NDArray[np.uint8]:
+def _mapped(nbytes: int, huge: bool) -> NDArray[np.uint8]:
     block = mmap.mmap(-1, nbytes + HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     raw = np.frombuffer(block, np.uint8)  # the array keeps the mapping; it is unmapped with its last view
-    if hasattr(mmap, "MADV_HUGEPAGE"):
+    if huge and hasattr(mmap, "MADV_HUGEPAGE"):
         start = -raw.ctypes.data % HUGE
         try:
             block.madvise(mmap.MADV_HUGEPAGE, start, nbytes)
         except OSError:
             pass  # a kernel without huge pages
     return raw
+
+
+def trim() -> None:
+    """Give memory that the C library keeps for later back to the system: worth it after a load, which frees much at once."""
+    give_back = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it
+    if give_back is not None:
+        give_back(0)
 
 
 class Arenas:

@@ -5,7 +5,7 @@ A constant that is plain, contiguous and aligned is used where it lies (a weight
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from weakref import WeakKeyDictionary, ref
@@ -77,13 +77,14 @@ def usable_in_place(array: Array, packed: Packed) -> bool:
     return packed.form == "plain" and array.flags.c_contiguous and array.ctypes.data % IN_PLACE_ALIGNMENT == 0
 
 
-def pack_constants(constants: Sequence[ConstBuffer], *, threads: int = 2) -> list[Array]:
-    """The storage of every constant, in order. Arrays are views of one block, or the constants themselves where they fit."""
+def pack_constants(constants: Sequence[ConstBuffer], *, threads: int = 2, packers: Mapping[str, int] | None = None) -> list[Array]:
+    """The storage of every constant, in order. Arrays are views of one block, or the constants themselves where they fit. `packers`: see
+    `strip_packing.pack_all`."""
     storages: list[Array | None] = [None] * len(constants)
     offsets: dict[int, int] = {}
     total = 0
     for i, c in enumerate(constants):
-        if usable_in_place(c.data.array, c.packed):
+        if c.packed.form == "plain" and usable_in_place(c.data.array, c.packed):
             storages[i] = c.data.array
         elif (held := _held.get(c.data, {}).get(c.packed)) is not None and (known := held()) is not None:
             storages[i] = known
@@ -95,20 +96,21 @@ def pack_constants(constants: Sequence[ConstBuffer], *, threads: int = 2) -> lis
     strips: list[tuple[Array, str, Array]] = []
     for i, offset in offsets.items():
         c = constants[i]
-        shape, dtype = packed_shape(c.data.array.shape, c.packed), c.data.array.dtype
+        array = c.data.array  # perhaps made now
+        shape, dtype = packed_shape(array.shape, c.packed), array.dtype
         out = block[offset : offset + packed_bytes(c.data.type, c.packed)].view(dtype).reshape(shape)
         storages[i] = out
         if c.packed.form == "plain":
             tasks.append((c, out, 0, 0))
         elif c.packed.form == "strips":
-            strips.append((c.data.array, c.packed.format, out))
+            strips.append((array, c.packed.format, out))
         else:
             step = max(1, SPLIT_BYTES // max(1, shape[1] * shape[2] * dtype.itemsize))
             tasks.extend((c, out, p, min(p + step, shape[0])) for p in range(0, shape[0], step))
     if strips:
         from .strip_packing import pack_all
 
-        pack_all(strips)
+        pack_all(strips, packers)
     if threads > 1 and total > 2 * SPLIT_BYTES:
         with ThreadPoolExecutor(threads, thread_name_prefix="tilewright-pack") as pool:  # NumPy copies without the GIL
             list(pool.map(_fill, tasks))

@@ -50,7 +50,7 @@ class State:
 
     def __init__(self, spec: StateSpec) -> None:
         self.spec, self.length = spec, 0
-        self._block = Allocation(spec.nbytes)
+        self._block = Allocation(spec.nbytes, huge=False)  # a short context takes little of it
         self.arrays: list[Array] = [
             self._block.array(t.dtype.np, _shape(t), offset) for t, offset in zip(spec.types, spec.offsets, strict=True)]
         self.addresses = (ctypes.c_int64 * len(spec.types))(*(self._block.address + o for o in spec.offsets))

@@ -1,17 +1,16 @@
 """Runs the kernels of `kernels/strip_packer.py` over any number of matrices at once, on the process's worker threads."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..core.config import load
-from ..kernels.strip_packer import pack_kernel, unit_bytes
-from ..kernels.strips import LANES, pack_strips
-from ..target.cpu.emit import emit_kernel
+from ..core.target_spec import TargetSpec
+from ..kernels.strips import LANES, pack_strips, unit_bytes
 from ..target.cpu.host import available_cores, host_target
-from .code import compile_kernels
+from .code import Code
 from .job import Job, patches, thunks
 from .layout import THUNK_ARGS, THUNK_FN, THUNK_GRID
 
@@ -20,20 +19,31 @@ Matrix = tuple[Array, str, Array]  # rows of the file u8[n, row bytes], format, 
 WORDS = 9  # argument words of a kernel
 
 
-def pack_all(matrices: Sequence[Matrix], *, threads: int | None = None) -> None:
-    """Fill the strips of every matrix."""
+def packing_code(formats: Sequence[str], target: TargetSpec) -> Code:
+    """The kernels for these formats, in their order."""
+    from ..kernels.strip_packer import pack_kernel  # a program from the cache brings its own: nothing of this is loaded then
+    from ..target.cpu.emit import emit_kernel
+    from .code import compile_kernels
+
+    return compile_kernels([pack_kernel(name) for name in formats], target, emit_kernel)
+
+
+def pack_all(matrices: Sequence[Matrix], packers: Mapping[str, int] | None = None, *, threads: int | None = None) -> None:
+    """Fill the strips of every matrix. `packers` gives the addresses of linked kernels by format, where they are there already."""
     jobs = [m for m in matrices if len(m[0]) >= LANES and m[0].size and _readable(m[0], m[1])]
     if jobs:
-        formats = sorted({name for _, name, _ in jobs})
-        code = compile_kernels([pack_kernel(name) for name in formats], host_target(), emit_kernel)
-        address = {name: code.address(symbol) for name, symbol in zip(formats, code.symbols, strict=True)}
+        code, address = None, packers or {}
+        if not packers:
+            formats = sorted({name for _, name, _ in jobs})
+            code = packing_code(formats, host_target())  # must live until the job is done
+            address = {name: code.address(symbol) for name, symbol in zip(formats, code.symbols, strict=True)}
         table, words = thunks(len(jobs)), np.zeros((len(jobs), WORDS), np.int64)
         for i, (rows, name, out) in enumerate(jobs):
             strip = out.strides[0]
             to = out.ctypes.data
             words[i] = (rows.ctypes.data, rows.strides[0] // unit_bytes(name), to, strip // 4, to, strip // 2, to, strip, out.shape[1])
             table[i, THUNK_FN], table[i, THUNK_ARGS], table[i, THUNK_GRID] = address[name], words[i].ctypes.data, len(rows) // LANES
-        Job(table, patches([]), threads=threads or load().threads or available_cores(), io_count=1, keep=words).run()
+        Job(table, patches([]), threads=threads or load().threads or available_cores(), io_count=1, keep=(words, code)).run()
     done = {id(m[2]) for m in jobs}
     for rows, name, out in matrices:
         first = len(rows) // LANES if id(out) in done else 0

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import os
 import stat
 import tempfile
@@ -18,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...core.config import Config, load
+from ...core.hashing import blake2b
 from ...core.target_spec import TargetSpec
 from .jit import DEFAULT_OPT, OptLevel, compile_many, llvm_version, pass_options
 
@@ -51,7 +51,7 @@ def default_folder() -> Path:
 @functools.cache
 def codegen_version() -> str:
     """A hash of the code generator's own source: whoever changes it cannot forget to change the keys."""
-    digest = hashlib.blake2b(digest_size=10)
+    digest = blake2b(digest_size=10)
     for name in ("target/cpu", "tile"):
         for path in sorted((Path(__file__).parents[2] / name).glob("*.py")):
             digest.update(path.read_bytes())
@@ -60,7 +60,7 @@ def codegen_version() -> str:
 
 def object_key(text: str, target: TargetSpec, opt: OptLevel = DEFAULT_OPT) -> str:
     """The name of the code for `text` (LLVM IR, or a kernel that our emitter turns into it) on `target`."""
-    return hashlib.blake2b(_salt(target, opt) + text.encode(), digest_size=20).hexdigest()
+    return blake2b(_salt(target, opt) + text.encode(), digest_size=20).hexdigest()
 
 
 @functools.lru_cache(maxsize=64)
@@ -219,4 +219,4 @@ class CodeCache:
 
 
 def _checksum(key: str, code: bytes) -> bytes:
-    return hashlib.blake2b(code, digest_size=_SUM, key=key.encode()).digest()
+    return blake2b(code, digest_size=_SUM, key=key.encode()).digest()

@@ -6,7 +6,6 @@ Code for a lower instruction set (`level`, or TILEWRIGHT_CPU) runs on the same m
 from __future__ import annotations
 
 import functools
-import hashlib
 import itertools
 import json
 import os
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from ...core.config import CpuLevel, load
 from ...core.errors import ConfigError
+from ...core.hashing import blake2b
 from ...core.target_spec import TargetSpec
 
 _V1 = {"64bit", "cmov", "cx8", "fxsr", "mmx", "sse", "sse2"}
@@ -65,7 +65,7 @@ def _cpu_key() -> str | None:
     if not any(line.startswith(("flags", "Features")) for line in told):
         return None
     text = "\0".join(["host", *os.uname()[2:], llvm_version(), *told])
-    return hashlib.blake2b(text.encode(), digest_size=20).hexdigest()
+    return blake2b(text.encode(), digest_size=20).hexdigest()
 
 
 def available_cores() -> int:

@@ -1,0 +1,192 @@
+"""Compiled programs of language models in the code cache: what passes and templates made of a graph, and its machine code, without the
+weights. A start from the cache builds no graph and loads no compiler: it reads the program and lays the weights out.
+
+The key covers all that shapes a program: sizes and features of the model, names, formats and shapes of its tensors, the contents of the
+small ones (they may be folded into constants), the machine, the source of this package. An entry is trusted as the object code beside
+it is: the folder is the user's own. Whatever is wrong with an entry, the program is compiled again.
+"""
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import os
+import struct
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..core.dtypes import dtype
+from ..core.errors import TilewrightError
+from ..core.hashing import blake2b
+from ..core.signature import Signature
+from ..core.target_spec import TargetSpec
+from ..core.validation import Level
+from ..ir.graph import Graph
+from ..ops.structure import ConstantData
+from ..runtime.code import link
+from ..runtime.executable import Executable
+from ..runtime.packing import pack_constants
+from ..runtime.program_data import (
+    interface_data,
+    packed_data,
+    program_data,
+    read_interface,
+    read_packed,
+    read_program,
+    read_signature,
+    signature_data,
+)
+from ..runtime.session import Model, Session
+from ..runtime.strip_packing import packing_code
+from ..target.cpu.cache import CodeCache
+from .config import ModelConfig
+from .weights import Weights
+
+VERSION = 1
+Data = dict[str, Any]
+
+
+def program_key(config: ModelConfig, weights: Weights, target: TargetSpec, *parts: object) -> str:
+    """`parts` name the program: context length, kind of cache, number of sequences …"""
+    digest = blake2b(digest_size=20)
+    fields = [(f.name, getattr(target, f.name)) for f in dataclasses.fields(target)]
+    plain = [(name, sorted(v) if isinstance(v, frozenset) else v) for name, v in fields]
+    digest.update("\0".join(["llm program", str(VERSION), _source(), repr(plain), repr(config), *map(repr, parts)]).encode())
+    for name, t in sorted(weights.tensors.items()):
+        digest.update(f"\0{name} {t.format.name} {t.shape}".encode())
+        if len(t.shape) < 2:
+            digest.update(np.ascontiguousarray(t.data).reshape(-1).data)
+    return digest.hexdigest()
+
+
+@functools.cache
+def _source() -> str:
+    """The state of this package's own files: sizes and times, since reading them all would take longer than the rest."""
+    root = Path(__file__).parents[1]
+    found = sorted((os.path.relpath(path, root), (s := os.stat(path)).st_size, s.st_mtime_ns) for path in _files(str(root)))
+    return blake2b(repr(found).encode(), digest_size=10).hexdigest()
+
+
+def _files(folder: str) -> list[str]:
+    paths: list[str] = []
+    with os.scandir(folder) as entries:
+        for e in entries:
+            if e.name.endswith(".py"):
+                paths.append(e.path)
+            elif e.is_dir() and e.name != "__pycache__":
+                paths += _files(e.path)
+    return paths
+
+
+def save(key: str, session: Session, weights: Weights) -> None:
+    """Store the program of a session just compiled. Matrices are named, everything else is written out."""
+    executable = session.executable
+    assert executable is not None
+    names = {id(m.data): (name, m) for name, m in weights.matrices.items()}
+    blobs: list[bytes] = []
+    constants: list[Data] = []
+    for c in executable.program.constants:
+        entry: Data = {"packed": packed_data(c.packed)}
+        if id(c.data) in names:
+            name, m = names[id(c.data)]
+            entry["matrix"] = [name, m.n, m.k, m.experts]
+        else:
+            entry.update(name=c.data.name, dtype=c.data.type.dtype.name, shape=list(c.data.type.shape), blob=len(blobs))
+            blobs.append(np.ascontiguousarray(c.data.array).tobytes())
+        constants.append(entry)
+    formats = sorted({c.packed.format for c in executable.program.constants if c.packed.form == "strips"})
+    packers = packing_code(formats, session.model.target)
+    objects = {**executable.code.objects, **packers.objects}
+    header: Data = {
+        "interface": interface_data(session.interface), "signature": signature_data(session.model.signature), "name": session.model.name,
+        "program": program_data(executable.program, executable.code.symbols), "constants": constants, "passes": session.model.passes,
+        "packers": dict(zip(formats, packers.symbols, strict=True)), "objects": list(objects),
+        "sizes": [[len(b) for b in blobs], [len(b) for b in objects.values()]],
+    }
+    text = json.dumps(header, separators=(",", ":")).encode()
+    tiles = zlib.compress(json.dumps(dict(executable.code.tiles)).encode(), 1)
+    parts = [text, tiles, *blobs, *objects.values()]
+    CodeCache().put(key, struct.pack("<QQ", len(text), len(tiles)) + b"".join(parts))
+
+
+def load(key: str, weights: Weights, target: TargetSpec, graph: Callable[[], Graph], *, level: Level,
+         threads: int | None) -> Session | None:
+    """The session of a stored program, over these weights; None when there is none. `graph` makes the graph after the passes, should
+    somebody ask for it."""
+    data = CodeCache().get(key)
+    if data is None:
+        return None
+    try:
+        return _session(memoryview(data), weights, target, graph, level, threads)
+    except (TilewrightError, KeyError, ValueError, TypeError, IndexError, struct.error):
+        return None  # written by something else: compiled again and overwritten
+
+
+def _session(data: memoryview, weights: Weights, target: TargetSpec, graph: Callable[[], Graph], level: Level,
+             threads: int | None) -> Session:
+    n_text, n_tiles = struct.unpack_from("<QQ", data)
+    header: Data = json.loads(bytes(data[16 : 16 + n_text]))
+    at = 16 + n_text
+    tiles, at = data[at : at + n_tiles], at + n_tiles
+    pieces: list[list[memoryview]] = []
+    for sizes in header["sizes"]:
+        pieces.append([])
+        for n in sizes:
+            pieces[-1].append(data[at : at + n])
+            at += n
+    if at != len(data):
+        raise ValueError("an entry that is too short or too long")
+    blobs, objects = pieces
+    interface, reader = read_interface(header["interface"])
+    signature: Signature = read_signature(header["signature"], reader)
+    constants = [_Constant(_data(e, blobs, weights), read_packed(e["packed"])) for e in header["constants"]]
+    program, symbols = read_program(header["program"], constants, reader)
+    for c in program.constants:
+        c.data = c.data.data  # type: ignore[attr-defined]
+    code = link(symbols, {name: bytes(o) for name, o in zip(header["objects"], objects, strict=True)})
+    code.tiles = _Tiles(bytes(tiles))
+    packers = {name: code.address(symbol) for name, symbol in header["packers"].items()}
+    storages = pack_constants(program.constants, packers=packers)
+    model = Model(str(header["name"]), graph, signature, target, level)
+    model.stored_interface, model.passes = interface, header["passes"]
+    return Session(model, Executable(program, interface, code, storages), threads=threads)
+
+
+@dataclasses.dataclass
+class _Constant:
+    """What `read_program` wants to know of a constant."""
+
+    data: ConstantData
+    packed: Any
+
+
+def _data(entry: Data, blobs: list[memoryview], weights: Weights) -> ConstantData:
+    if "matrix" in entry:
+        return weights.matrix(*entry["matrix"]).data
+    raw = np.frombuffer(blobs[entry["blob"]], np.uint8).copy()  # aligned
+    return ConstantData(raw.view(dtype(entry["dtype"]).np).reshape(entry["shape"]), entry["name"])
+
+
+class _Tiles(Mapping[str, str]):
+    """Tile IR by symbol, unpacked when a report asks for it."""
+
+    def __init__(self, packed: bytes) -> None:
+        self._packed = packed
+
+    @functools.cached_property
+    def _texts(self) -> dict[str, str]:
+        found: dict[str, str] = json.loads(zlib.decompress(self._packed))
+        return found
+
+    def __getitem__(self, symbol: str) -> str:
+        return self._texts[symbol]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._texts)
+
+    def __len__(self) -> int:
+        return len(self._texts)
