@@ -11,7 +11,6 @@ import numpy as np
 import torch
 import torch.nn.functional as tf
 
-from tests.control.oracle import CONTROL
 
 DTYPES = {
     "f32": torch.float32,
@@ -376,7 +375,7 @@ GENERAL: dict[str, Oracle] = {
     "dim_value": lambda a: torch.tensor(a["dim"], dtype=DTYPES[a["dtype"].name]),
 }
 
-ORACLES: dict[str, Oracle] = {**UNARY, **BINARY, **COMPARE, **ACTIVATIONS, **VIEWS, **REDUCTIONS, **COMPOSITES, **GENERAL, **CONTROL}
+ORACLES: dict[str, Oracle] = {**UNARY, **BINARY, **COMPARE, **ACTIVATIONS, **VIEWS, **REDUCTIONS, **COMPOSITES, **GENERAL}
 NO_ORACLE = {
     "input": "is given, not computed",
     "constant": "is given, not computed",
