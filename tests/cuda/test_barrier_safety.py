@@ -53,8 +53,10 @@ BAD = {
         ["loop"],
     ),
     "through memory": (
-        ("ld.param.u64 %rd1, [p0];\nmov.u32 %r1, %tid.x;\nadd.u64 %rd2, %rd1, %r1;\nld.global.u32 %r4, [%rd2];\n"
-        "setp.eq.u32 %p1, %r4, 0;\n@%p1 exit;\nbar.sync 0;\nret;"),
+        (
+            "ld.param.u64 %rd1, [p0];\nmov.u32 %r1, %tid.x;\nadd.u64 %rd2, %rd1, %r1;\nld.global.u32 %r4, [%rd2];\n"
+            "setp.eq.u32 %p1, %r4, 0;\n@%p1 exit;\nbar.sync 0;\nret;"
+        ),
         ["exit"],
     ),
     "through a shuffle": (

@@ -46,8 +46,8 @@ class TensorMap:
 class GemmKernel(Kernel):
     """A matrix product on Hopper's matrix units, C = epilogue(alpha · A · B): `params` and `body` are the epilogue in tile IR.
 
-    The body sees `acc` (an f32 tile of one warpgroup), its first row `row` and column `column`; the rest of the kernel is written by the
-    target from the sizes here. Both matrices are read through tensor maps.
+    The body sees `acc` (f32, 64 rows of one warpgroup × `slice` columns), its first row `row` and column `column`, and runs once per
+    slice; the rest of the kernel is written by the target from the sizes here. Both matrices are read through tensor maps.
     """
 
     acc: Var | None = None
@@ -56,6 +56,7 @@ class GemmKernel(Kernel):
     batch: Var | None = None
     bm: int = 128
     bn: int = 256
+    slice: int = 32  # columns of one run of the epilogue: wider ones would spill registers
     stages: int = 4
     consumers: int = 2
     transposed_a: bool = False  # A is [K, M]

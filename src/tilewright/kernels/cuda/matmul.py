@@ -27,6 +27,7 @@ from .groups import Shared
 from .kernel import GemmKernel, TensorMap
 
 BK = 64
+SLICE = 32  # columns of the epilogue at a time
 
 
 @dataclass(frozen=True)
@@ -167,7 +168,7 @@ def gemm_launch(region: Region, p: Problem, at: Places, config: Config, target: 
             TensorMap(word, o.type.dtype, (*size, at.batch), (step * 2, (strides[0] or step * size[1]) * 2), (64, boxes[i], 1), 128)
         )
     m, n = call.word("m", at.m), call.word("n", p.n)
-    acc, row, column, batch = Var(TileType((64, config.bn), f32), "acc"), Var(INDEX, "row"), Var(INDEX, "column"), Var(INDEX, "batch")
+    acc, row, column, batch = Var(TileType((64, SLICE), f32), "acc"), Var(INDEX, "row"), Var(INDEX, "column"), Var(INDEX, "batch")
     r, c, z = Ix(b, row), Ix(b, column), Ix(b, batch)
     total = Tile(b, acc)
     if p.alpha != 1.0:
@@ -176,15 +177,15 @@ def gemm_launch(region: Region, p: Problem, at: Places, config: Config, target: 
     def write(limit: tuple[Ix | int, Ix | int] | None) -> None:
         def leaf(v: Value, o: Operand) -> Tile:
             _, sm, sn = ins[v].type.strides
-            size = (1 if sm == 0 else 64, 1 if sn == 0 else config.bn)
+            size = (1 if sm == 0 else 64, 1 if sn == 0 else SLICE)
             bound = None if limit is None else tuple(x if s != 1 else None for x, s in zip(limit, size, strict=True))
             return b.load(ins[v], (z, r, c), size, limit=bound)
 
         evaluate = Evaluator(b, region, leaf, {out_value: total})
         for view, v, result in zip(outs, region.body.outputs, region.results, strict=True):
-            b.store(view, (z, r, c), narrow(b, b.broadcast(evaluate(v), (64, config.bn)), result.type.dtype), limit=limit)
+            b.store(view, (z, r, c), narrow(b, b.broadcast(evaluate(v), (64, SLICE)), result.type.dtype), limit=limit)
 
-    inside = b.binary("and", b.compare("le", r + 64, m), b.compare("le", c + config.bn, n))
+    inside = b.binary("and", b.compare("le", r + 64, m), b.compare("le", c + SLICE, n))
     with b.if_(inside):
         write(None)
     with b.if_(b.unary("not", inside)):
@@ -213,6 +214,7 @@ def gemm_launch(region: Region, p: Problem, at: Places, config: Config, target: 
         batch=batch,
         bm=config.bm,
         bn=config.bn,
+        slice=SLICE,
         stages=config.stages,
         consumers=config.bm // 64,
         transposed_a=transposed[0],

@@ -155,6 +155,18 @@ class Emitter(Control):
         type_, x = self._private(instr), self.tile(instr.operands[0])
         self.env[instr.results[0]] = Regs(type_, {(b, a): v for (a, b), v in x.values.items()})
 
+    def do_scan(self, instr: Instr) -> None:
+        """By doubling along the last axis, in the order that every target keeps."""
+        type_, x = self._private(instr), self.tile(instr.operands[0])
+        values, reach = dict(x.values), 1
+        while reach < type_.shape[-1]:
+            values = {
+                key: v if key[-1] < reach else math.combine(self.f, instr.attrs["fn"], type_.dtype, values[(*key[:-1], key[-1] - reach)], v)
+                for key, v in values.items()
+            }
+            reach *= 2
+        self.env[instr.results[0]] = Regs(type_, values)
+
     def do_extract(self, instr: Instr) -> None:
         type_, x, starts = self._private(instr), self.tile(instr.operands[0]), instr.attrs["starts"]
         self.env[instr.results[0]] = Regs(

@@ -240,8 +240,12 @@ class Gemm:
         g, e, k = self.kernel, self.e, self.k
         assert g.acc is not None and g.row is not None and g.column is not None and g.batch is not None
         assert isinstance(g.acc.type, TileType)
-        values: dict[Key, str] = {(8 * (i % 4 // 2), 8 * (i // 4) + i % 2): r for i, r in enumerate(acc)}
-        e.env[g.acc] = Regs(g.acc.type, values)
-        for var, reg in ((g.row, row), (g.column, column), (g.batch, batch)):
+        for var, reg in ((g.row, row), (g.batch, batch)):
             e.env[var] = k.value("i64", f"cvt.u64.u32 {{}}, {reg};")
-        e.block(g.body)
+        wide = k.value("i64", f"cvt.u64.u32 {{}}, {column};")
+        for first in range(0, g.bn, g.slice):
+            part = acc[first // 2 : (first + g.slice) // 2]
+            values: dict[Key, str] = {(8 * (i % 4 // 2), 8 * (i // 4) + i % 2): r for i, r in enumerate(part)}
+            e.env[g.acc] = Regs(g.acc.type, values)
+            e.env[g.column] = k.value("i64", f"add.s64 {{}}, {wide}, {first};") if first else wide
+            e.block(g.body)

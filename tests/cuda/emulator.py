@@ -1,0 +1,356 @@
+"""Runs the SIMT part of PTX in NumPy, one block at a time: the oracle for the emitter where there is no GPU.
+
+All threads of a block step together; of those that are at different places, the ones furthest behind go first, so threads meet again
+after a branch. A barrier releases when every thread that has not left waits at it. Every access is checked against the buffers given.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+
+from tilewright.target.cuda.ptx_flow import Function, Op, parse
+
+Array = Any  # arrays of every dtype
+_TYPES: dict[str, Any] = {
+    "u8": np.uint8, "s8": np.int8, "b8": np.uint8, "u16": np.uint16, "s16": np.int16, "b16": np.uint16, "u32": np.uint32, "s32": np.int32,
+    "b32": np.uint32, "u64": np.uint64, "s64": np.int64, "b64": np.uint64, "f32": np.float32, "f64": np.float64,
+}  # fmt: skip
+_CLASSES = {"%f": np.float32, "%fd": np.float64, "%r": np.uint32, "%rd": np.uint64, "%h": np.uint16, "%p": np.bool_}
+_LOCAL = 1 << 16  # bytes of thread-private memory
+_STEPS = 2_000_000
+
+
+class Fault(AssertionError):
+    """The kernel did something that a GPU would not forgive."""
+
+
+class Heap:
+    """Global memory: buffers at made-up addresses, far apart."""
+
+    def __init__(self) -> None:
+        self.buffers: list[tuple[int, Array]] = []
+
+    def add(self, array: Array) -> int:
+        address = (len(self.buffers) + 1) << 32
+        self.buffers.append((address, array.reshape(-1).view(np.uint8)))
+        return address
+
+    def find(self, address: int, nbytes: int) -> tuple[Array, int]:
+        for start, data in self.buffers:
+            if start <= address and address + nbytes <= start + len(data):
+                return data, address - start
+        raise Fault(f"access of {nbytes} bytes at {address:#x} is outside every buffer")
+
+
+def run(text: str, heap: Heap, words: list[int], grid: int, block: int) -> None:
+    """Launch the (only) kernel of a module."""
+    (function,) = parse(text)
+    shared = max([int(n) for n in re.findall(r"\.shared[^;]*?scratch\[(\d+)\]", text)] or [0])
+    local = dict(_locals(text))
+    tables = {m[1]: heap.add(_table(m[2])) for m in re.finditer(r"\.global[^;]*?(\w+)\[\d+\] = \{(.*?)\}", text)}
+    with np.errstate(all="ignore"):
+        for b in range(grid):
+            _Block(function, heap, words, b, grid, block, shared, {**local, **tables, "scratch": 0}).run()
+
+
+def _locals(text: str) -> list[tuple[str, int]]:
+    at, found = 0, []
+    for name, size in re.findall(r"\.local[^;]*?(\w+)\[(\d+)\]", text):
+        found.append((name, at))
+        at += -(-int(size) // 16) * 16
+    return found
+
+
+def _table(values: str) -> Array:
+    return np.array([int(v, 16) for v in values.split(",")], np.uint64)
+
+
+def _split(operands: str) -> list[str]:
+    """Operands at commas outside braces and brackets."""
+    out, depth, start = [], 0, 0
+    for i, c in enumerate(operands):
+        depth += (c in "{[") - (c in "}]")
+        if c == "," and depth == 0:
+            out.append(operands[start:i].strip())
+            start = i + 1
+    return [*out, operands[start:].strip()] if operands.strip() else []
+
+
+class _Block:
+    def __init__(
+        self, f: Function, heap: Heap, words: list[int], index: int, grid: int, threads: int, shared: int, symbols: dict[str, int]
+    ) -> None:
+        self.f, self.heap, self.words, self.n, self.symbols = f, heap, words, threads, symbols
+        self.regs: dict[str, Array] = {}
+        tid = np.arange(threads, dtype=np.uint32)
+        self.special = {"%tid.x": tid, "%laneid": tid % np.uint32(32), "%ctaid.x": np.full(threads, index, np.uint32),
+                        "%nctaid.x": np.full(threads, grid, np.uint32)}  # fmt: skip
+        self.shared = np.full(shared + 16, 0xA5, np.uint8)
+        self.local = np.full((threads, _LOCAL), 0xA5, np.uint8)
+        self.pc = np.zeros(threads, np.int64)
+        self.alive = np.ones(threads, bool)
+        self.waiting = np.zeros(threads, bool)
+
+    def run(self) -> None:
+        for _ in range(_STEPS):
+            ready = self.alive & ~self.waiting
+            if not ready.any():
+                if not self.alive.any():
+                    return
+                places = set(self.pc[self.alive].tolist())
+                if len(places) > 1:
+                    raise Fault(f"threads wait at different barriers: {sorted(places)}")
+                self.waiting[:] = False
+                self.pc[self.alive] += 1
+                continue
+            at = int(self.pc[ready].min())
+            if at >= self.f.end:
+                self.alive[ready & (self.pc == at)] = False
+                continue
+            self.step(self.f.ops[at], ready & (self.pc == at))
+        raise Fault("the kernel does not end")
+
+    def step(self, op: Op, here: Array) -> None:
+        active = here.copy()
+        if op.guard:
+            value = self.regs[op.guard]
+            active &= ~value if op.text.startswith("@!") else value
+        self.pc[here] += 1
+        if op.stem == "bra":
+            self.pc[active] = self.f.labels[op.operands]
+        elif op.leaves:
+            self.alive[active] = False
+        elif op.opcode == "bar.sync":
+            self.pc[active] -= 1
+            self.waiting |= active
+        elif active.any():
+            self.execute(op, _split(op.operands), active)
+
+    # --- operands -----------------------------------------------------------------------------------------------------
+    def read(self, text: str, dtype: Any) -> Array:
+        """An operand's bits as `dtype`."""
+        if text in self.special:
+            return self.special[text].astype(dtype)
+        if text.startswith("%"):
+            if text not in self.regs:
+                raise Fault(f"{text} is read before it is written")
+            raw = self.regs[text]
+            if raw.dtype == np.bool_ or raw.dtype == dtype:
+                return raw
+            size = np.dtype(dtype).itemsize
+            bits = raw.view(f"u{raw.itemsize}")
+            return bits.astype(f"u{size}").view(dtype) if size != raw.itemsize else bits.view(dtype)
+        if text.startswith(("0f", "0d")):
+            value: Any = np.uint32(int(text[2:], 16)).view(np.float32) if text[1] == "f" else np.uint64(int(text[2:], 16)).view(np.float64)
+        elif text in self.symbols:
+            value = np.uint64(self.symbols[text])
+        else:
+            number = int(text.rstrip("U"), 0)
+            return np.full(self.n, number & ((1 << (8 * np.dtype(dtype).itemsize)) - 1), f"u{np.dtype(dtype).itemsize}").view(dtype)
+        return np.full(self.n, value, dtype)
+
+    def write(self, name: str, value: Array, active: Array) -> None:
+        kind = next(_CLASSES[c] for c in sorted(_CLASSES, key=len, reverse=True) if re.fullmatch(c + r"\d+", name))
+        target = self.regs.setdefault(name, np.zeros(self.n, kind))
+        value = np.asarray(value)
+        if value.dtype != target.dtype:
+            if value.dtype == np.bool_ or target.dtype == np.bool_:
+                raise Fault(f"{name} gets a value of another class")
+            signed = value.dtype.kind == "i" and value.itemsize < target.itemsize
+            wide = value.astype(f"i{target.itemsize}") if signed else value.view(f"u{value.itemsize}").astype(f"u{target.itemsize}")
+            value = wide.view(target.dtype)
+        target[active] = value[active]
+
+    # --- instructions -------------------------------------------------------------------------------------------------
+    def execute(self, op: Op, xs: list[str], active: Array) -> None:
+        parts = op.opcode.split(".")
+        stem, kinds = parts[0], [p for p in parts if p in _TYPES or p == "pred"]
+        dtype: Any = np.bool_ if kinds[-1:] == ["pred"] else _TYPES[kinds[-1]] if kinds else np.uint32
+        if stem in ("ld", "st"):
+            self.memory(op, parts, xs, active, dtype)
+        elif stem == "mov":
+            self.move(xs, active, dtype)
+        elif stem == "shfl":
+            self.write(xs[0], self.read(xs[1], np.uint32)[np.arange(self.n) ^ int(xs[2])], active)
+        elif stem == "cvt":
+            self.convert(parts, kinds, xs, active)
+        elif stem == "setp":
+            a, b = (self.read(x, dtype) for x in xs[1:])
+            self.write(xs[0], _COMPARE[parts[1]](a, b), active)
+        elif stem == "selp":
+            self.write(xs[0], np.where(self.regs[xs[3]], self.read(xs[1], dtype), self.read(xs[2], dtype)), active)
+        elif stem == "cvta":
+            self.write(xs[0], self.read(xs[1], np.uint64), active)
+        else:
+            self.write(xs[0], _arithmetic(parts, dtype, [self.read(x, dtype) for x in xs[1:]]), active)
+
+    def move(self, xs: list[str], active: Array, dtype: Any) -> None:
+        if xs[0].startswith("{"):
+            names = xs[0].strip("{}").split(",")
+            whole = self.read(xs[1], dtype).view(f"u{np.dtype(dtype).itemsize}")
+            bits = 8 * np.dtype(dtype).itemsize // len(names)
+            for i, name in enumerate(names):
+                self.write(name.strip(), (whole >> np.uint64(i * bits)).astype(f"u{bits // 8}"), active)
+        elif xs[1].startswith("{"):
+            names = [n.strip() for n in xs[1].strip("{}").split(",")]
+            bits = 8 * np.dtype(dtype).itemsize // len(names)
+            total = np.zeros(self.n, np.uint64)
+            for i, name in enumerate(names):
+                total |= self.read(name, f"u{bits // 8}").astype(np.uint64) << np.uint64(i * bits)
+            self.write(xs[0], total.astype(f"u{np.dtype(dtype).itemsize}").view(dtype), active)
+        else:
+            self.write(xs[0], self.read(xs[1], dtype), active)
+
+    def memory(self, op: Op, parts: list[str], xs: list[str], active: Array, dtype: Any) -> None:
+        load = parts[0] == "ld"
+        regs, place = (xs[0], xs[1]) if load else (xs[1], xs[0])
+        names = [n.strip() for n in regs.strip("{}").split(",")]
+        base, _, offset = place.strip("[]").partition("+")
+        item = np.dtype(dtype).itemsize
+        if parts[1] == "param":
+            self.write(regs, np.full(self.n, self.words[int(base[1:])], np.int64), active)
+            return
+        start = self.read(base, np.uint64) if base.startswith("%") else np.full(self.n, self.symbols[base], np.uint64)
+        at = start.astype(np.int64) + int(offset or 0)
+        if (at[active] % (item * len(names))).any():
+            raise Fault(f"`{op.text}` is not aligned to {item * len(names)} bytes")
+        for i, name in enumerate(names):
+            value = np.zeros(self.n, dtype) if load else self.read(name, dtype)
+            for t in np.flatnonzero(active):
+                data, where = self.space(parts[1], int(t), int(at[t]) + i * item, item)
+                if load:
+                    value[t] = (
+                        data[where : where + item].view(dtype)[0] if where % item == 0 else data[where : where + item].copy().view(dtype)[0]
+                    )
+                else:
+                    data[where : where + item] = value[t : t + 1].view(np.uint8)
+            if load:
+                self.write(name, value, active)
+
+    def space(self, name: str, thread: int, address: int, nbytes: int) -> tuple[Array, int]:
+        if name == "global":
+            return self.heap.find(address, nbytes)
+        data = self.shared if name == "shared" else self.local[thread]
+        if not 0 <= address <= len(data) - nbytes:
+            raise Fault(f"{name} access at {address} of {len(data)} bytes")
+        return data, address
+
+    def convert(self, parts: list[str], kinds: list[str], xs: list[str], active: Array) -> None:
+        if "bf16" in parts or "bf16x2" in parts or "f16" in parts or "f16x2" in parts:
+            self.write(xs[0], _small_float(parts, [self.read(x, np.uint16 if parts[1] == "f32" else np.float32) for x in xs[1:]]), active)
+            return
+        target, source = _TYPES[kinds[0]], _TYPES[kinds[1]]
+        x = self.read(xs[1], source)
+        rounding = {"rzi": np.trunc, "rni": np.rint, "rmi": np.floor, "rpi": np.ceil}
+        for name, fn in rounding.items():
+            if name in parts:
+                x = fn(x)
+        if np.dtype(source).kind == "f" and np.dtype(target).kind in "iu":
+            info = np.iinfo(target)
+            wide = np.nan_to_num(x.astype(np.longdouble), nan=0.0)
+            x = np.clip(wide, np.longdouble(info.min), np.longdouble(info.max)).astype(target)
+        self.write(xs[0], x.astype(target), active)
+
+
+def _small_float(parts: list[str], xs: list[Array]) -> Array:
+    import ml_dtypes
+
+    kind: Any = ml_dtypes.bfloat16 if any(p.startswith("bf16") for p in parts) else np.float16
+    if parts[1] == "f32":
+        return xs[0].view(kind).astype(np.float32)
+    if parts[2].endswith("x2"):
+        high, low = (x.astype(kind).view(np.uint16).astype(np.uint32) for x in xs)
+        return (high << np.uint32(16)) | low
+    return xs[0].astype(kind).view(np.uint16)
+
+
+_COMPARE: dict[str, Any] = {
+    "eq": np.equal, "ne": lambda a, b: (a != b) & (a == a) & (b == b), "lt": np.less, "le": np.less_equal, "gt": np.greater,
+    "ge": np.greater_equal,
+    "neu": np.not_equal, "ltu": lambda a, b: ~(a >= b), "geu": lambda a, b: ~(a < b), "nan": lambda a, b: (a != a) | (b != b),
+    "num": lambda a, b: (a == a) & (b == b),
+}  # fmt: skip
+
+
+def _arithmetic(parts: list[str], dtype: Any, xs: list[Array]) -> Array:
+    stem, bits = parts[0], 8 * np.dtype(dtype).itemsize
+    is_float = np.dtype(dtype).kind == "f"
+    if stem == "fma":
+        wide: Any = np.float64 if dtype == np.float32 else np.longdouble
+        out = xs[0].astype(wide) * xs[1].astype(wide) + xs[2].astype(wide)
+        if "sat" in parts:
+            out = np.clip(np.nan_to_num(out, nan=0.0), 0.0, 1.0)
+        if "rm" in parts:  # toward minus infinity
+            near = out.astype(dtype)
+            return np.where(near > out, np.nextafter(near, dtype(-np.inf)), near).astype(dtype)
+        return out.astype(dtype)
+    if stem in ("add", "sub", "mul") and (is_float or ("wide" not in parts and "hi" not in parts)):
+        return {"add": np.add, "sub": np.subtract, "mul": np.multiply}[stem](*xs)
+    if "wide" in parts:
+        wide = np.dtype(f"{np.dtype(dtype).kind}{bits // 4}")
+        product = xs[0].astype(wide) * xs[1].astype(wide)
+        return product + xs[2].view(f"u{xs[2].itemsize}").astype(wide) if stem == "mad" else product
+    if "hi" in parts:
+        return np.array([(int(a) * int(b)) >> bits for a, b in zip(*xs, strict=True)], dtype)
+    if stem == "mad":
+        return xs[0] * xs[1] + xs[2]
+    return _OTHERS[stem](parts, dtype, bits, xs)
+
+
+def _shift(x: Array, amount: Array, bits: int, left: bool) -> Array:
+    n = amount.view(f"u{amount.itemsize}").astype(np.uint64)
+    safe = np.minimum(n, np.uint64(bits - 1)).astype(x.dtype)
+    moved = x << safe if left else x >> safe
+    return np.where(n >= bits, (x >> (bits - 1)) if x.dtype.kind == "i" and not left else np.zeros_like(x), moved).astype(x.dtype)
+
+
+def _field(parts: list[str], dtype: Any, bits: int, xs: list[Array]) -> Array:
+    x, at, n = xs[0].view(np.uint32), int(xs[1][0]), int(xs[2][0])
+    raw = (x >> np.uint32(at)) & np.uint32((1 << n) - 1)
+    return raw if parts[1] == "u32" else (raw.astype(np.int32) << (32 - n)) >> (32 - n)
+
+
+def _permute(parts: list[str], dtype: Any, bits: int, xs: list[Array]) -> Array:
+    pool = xs[0].astype(np.uint64) | (xs[1].astype(np.uint64) << np.uint64(32))
+    out = np.zeros(len(pool), np.uint64)
+    for i in range(4):
+        which = (int(xs[2][0]) >> (4 * i)) & 7
+        out |= ((pool >> np.uint64(8 * which)) & np.uint64(255)) << np.uint64(8 * i)
+    return out.astype(np.uint32)
+
+
+def _divide(parts: list[str], dtype: Any, bits: int, xs: list[Array]) -> Array:
+    if np.dtype(dtype).kind == "f":
+        return xs[0] / xs[1]
+    a, b = (x.astype(object) for x in xs)
+    sign = [(-1 if (p < 0) != (q < 0) else 1) for p, q in zip(a, b, strict=True)]
+    whole = [s * (abs(p) // abs(q)) if q else 0 for p, q, s in zip(a, b, sign, strict=True)]
+    out = whole if parts[0] == "div" else [p - q * w for p, q, w in zip(a, b, whole, strict=True)]
+    return np.array([int(v) & ((1 << bits) - 1) for v in out], f"u{bits // 8}").view(dtype)
+
+
+def _extreme(parts: list[str], dtype: Any, bits: int, xs: list[Array]) -> Array:
+    if "NaN" in parts:
+        return (np.maximum if parts[0] == "max" else np.minimum)(*xs)
+    return (np.fmax if parts[0] == "max" else np.fmin)(*xs)
+
+
+_OTHERS: dict[str, Any] = {
+    "div": _divide, "rem": _divide, "max": _extreme, "min": _extreme, "bfe": _field, "prmt": _permute,
+    "neg": lambda p, d, b, xs: -xs[0], "abs": lambda p, d, b, xs: np.abs(xs[0]),
+    "and": lambda p, d, b, xs: xs[0] & xs[1], "or": lambda p, d, b, xs: xs[0] | xs[1], "xor": lambda p, d, b, xs: xs[0] ^ xs[1],
+    "not": lambda p, d, b, xs: ~xs[0], "shl": lambda p, d, b, xs: _shift(xs[0], xs[1], b, True),
+    "shr": lambda p, d, b, xs: _shift(xs[0], xs[1], b, False), "sqrt": lambda p, d, b, xs: np.sqrt(xs[0]),
+    "rcp": lambda p, d, b, xs: (1 / xs[0].astype(np.float64)).astype(d),
+    "ex2": lambda p, d, b, xs: np.exp2(xs[0].astype(np.float64)).astype(d),
+    "copysign": lambda p, d, b, xs: np.copysign(xs[1], xs[0]),
+    "dp4a": lambda p, d, b, xs: _dot4(xs),
+}  # fmt: skip
+
+
+def _dot4(xs: list[Array]) -> Array:
+    a, b = xs[0].view(np.uint32).copy().view(np.uint8).reshape(-1, 4), xs[1].view(np.uint32).copy().view(np.int8).reshape(-1, 4)
+    return (xs[2].view(np.int32) + (a.astype(np.int32) * b.astype(np.int32)).sum(1, dtype=np.int32)).view(np.uint32)

@@ -1,0 +1,57 @@
+"""Graphs whose kernels the tests of the CUDA target assemble, analyse and pin: name -> (function of graph values, input types)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tilewright.ops as o
+from tests.cuda.launching import graph
+from tilewright.core.dims import sym
+from tilewright.core.dtypes import DType, bf16, f16, f32, i64
+from tilewright.ir.graph import Graph
+from tilewright.ops.attention import Attention
+from tilewright.ops.composites import LayerNorm, RmsNorm, Softmax
+
+Types = tuple[tuple[DType, tuple[Any, ...]], ...]
+S = sym("S", 1, 4096)
+
+
+def linear(x: Any, w: Any, b: Any, r: Any) -> Any:
+    return o.Add()(r, o.Gelu()(o.Add()(o.Matmul(transpose_b=True)(x, w), b)))
+
+
+def attention(**kw: Any) -> Callable[..., Any]:
+    return lambda q, k, v: Attention(scale=0.125, **kw)(q, k, v)
+
+
+def norm_of_sum(x: Any, r: Any, w: Any) -> tuple[Any, Any]:
+    total = o.Add()(x, r)
+    return total, RmsNorm(eps=1e-5, affine="weight")(total, w)
+
+
+CASES: dict[str, tuple[Callable[..., Any], Types]] = {
+    "add_bf16": (lambda x, y: o.Add()(x, y), ((bf16, (64, 4096)), (bf16, (4096,)))),
+    "gelu_odd": (lambda x: o.Gelu()(x), ((f32, (7, 33)),)),
+    "sin": (lambda x: o.Sin()(x), ((f32, (1000,)),)),
+    "softmax_short": (lambda x: Softmax(axis=1)(x), ((f32, (50, 60)),)),
+    "softmax_long": (lambda x: Softmax(axis=1)(x), ((bf16, (8, 8192)),)),
+    "softmax_dynamic": (lambda x: Softmax(axis=1)(x), ((f32, (8, S)),)),
+    "layer_norm": (lambda x, w, b: LayerNorm(eps=1e-5, affine="both")(x, w, b), ((f16, (8, 1000)), (f16, (1000,)), (f16, (1000,)))),
+    "rms_norm_of_sum": (norm_of_sum, ((bf16, (8, 4096)), (bf16, (8, 4096)), (bf16, (4096,)))),
+    "gather": (lambda t, i: o.Gather(axis=0)(t, i), ((bf16, (100, 256)), (i64, (9,)))),
+    "matmul_f32": (lambda a, b: o.Matmul()(a, b), ((f32, (40, 30)), (f32, (30, 50)))),
+    "matmul_bf16": (lambda a, b: o.Matmul(transpose_b=True)(a, b), ((bf16, (64, 64)), (bf16, (64, 64)))),
+    "matmul_large": (lambda a, b: o.Matmul()(a, b), ((bf16, (4096, 4096)), (bf16, (4096, 4096)))),
+    "matmul_batched": (lambda a, b: o.Matmul(transpose_a=True)(a, b), ((f16, (5, 96, 200)), (f16, (5, 96, 136)))),
+    "linear_rows_dynamic": (linear, ((bf16, (S, 256)), (bf16, (512, 256)), (bf16, (512,)), (bf16, (S, 512)))),
+    "attention": (attention(), ((bf16, (1, 4, 300, 64)), (bf16, (1, 2, 333, 64)), (bf16, (1, 2, 333, 64)))),
+    "attention_causal": (attention(causal=True), ((f16, (2, 4, S, 128)), (f16, (2, 4, S, 128)), (f16, (2, 4, S, 128)))),
+    "attention_window": (attention(causal=True, window=100), ((bf16, (1, 2, 512, 128)),) * 3),
+}
+GOLDENS = ("add_bf16", "softmax_short", "matmul_bf16")
+
+
+def case(name: str) -> Graph:
+    fn, types = CASES[name]
+    return graph(fn, *types, name=name)

@@ -1,0 +1,87 @@
+"""Runs a CUDA program without a GPU: every launch through the PTX emulator, every buffer its own poisoned array."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tests.cuda.emulator import Array, Heap
+from tests.cuda.emulator import run as emulate
+from tilewright.core.dims import evaluate
+from tilewright.core.dtypes import DType
+from tilewright.ir.graph import Graph, Value
+from tilewright.ir.interp import bind_symbols
+from tilewright.ir.types import TensorType
+from tilewright.kernels.cuda.kernel import BlockKernel
+from tilewright.kernels.launch import Buffer, ErrorWord, Launch, Pointer, Program
+from tilewright.kernels.select import select
+from tilewright.passes.pipeline import run_pipeline
+from tilewright.runtime.packing import pack_constants
+from tilewright.target.cuda.code import emit_cuda
+from tilewright.target.cuda.device import cuda_target
+
+
+def graph(fn: Callable[..., Any], *types: tuple[DType, tuple[Any, ...]], name: str = "g") -> Graph:
+    """The graph of `fn` over inputs of these types."""
+    g = Graph(name)
+    out = fn(*(g.input(TensorType(d, s), f"x{i}") for i, (d, s) in enumerate(types)))
+    g.outputs = [out] if isinstance(out, Value) else list(out)
+    return g
+
+
+def program(g: Graph, arch: str = "sm_90a") -> Program:
+    target = cuda_target(arch)
+    return select(run_pipeline(g, target), target)
+
+
+class Emulated:
+    """A program over emulated memory."""
+
+    def __init__(self, g: Graph, arch: str = "sm_90a") -> None:
+        self.graph, self.target = g, cuda_target(arch)
+        self.program = program(g, arch)
+        self.heap = Heap()
+
+    def __call__(self, *inputs: Array, env: dict[str, int] | None = None) -> list[Array]:
+        env = {**bind_symbols(self.graph, inputs), **(env or {})}
+        memory: dict[Buffer, int] = {}
+        outputs = [np.full([evaluate(d, env) for d in v.shape], 255, np.uint8).astype(v.dtype.np) for v in self.graph.outputs]
+        for raw in outputs:
+            raw.reshape(-1).view(np.uint8)[:] = 0xFF
+        for buffer, array in zip(self.program.inputs, inputs, strict=True):
+            memory[buffer] = self.heap.add(np.ascontiguousarray(array))
+        for buffer, array in zip(self.program.outputs, outputs, strict=True):
+            memory[buffer] = self.heap.add(array)
+        for const, packed in zip(self.program.constants, pack_constants(self.program.constants), strict=True):
+            memory[const.buffer] = self.heap.add(np.ascontiguousarray(packed))
+        for buffer in self.program.temps:
+            memory[buffer] = self.heap.add(np.full(evaluate(buffer.nbytes, env), 0xFF, np.uint8))
+        self.errors = np.zeros(4, np.int64)
+        error = self.heap.add(self.errors)
+        for launch in self.program.launches:
+            self._launch(launch, memory, env, error)
+        return outputs
+
+    def _launch(self, launch: Launch, memory: dict[Buffer, int], env: dict[str, int], error: int) -> None:
+        kernel = launch.kernel
+        assert isinstance(kernel, BlockKernel), f"{launch.name} is no SIMT kernel"
+        grid = evaluate(launch.grid, env)
+        words = [_word(a, memory, env, error) for a in launch.arguments] + ([grid] if kernel.programs > 1 else [])
+        emulate(emit_cuda(kernel, self.target), self.heap, words, -(-grid // kernel.programs), kernel.block)
+
+
+def _word(a: Any, memory: dict[Buffer, int], env: dict[str, int], error: int) -> int:
+    if isinstance(a, ErrorWord):
+        return error
+    if isinstance(a, Pointer):
+        return memory[a.buffer] + evaluate(a.offset, env)
+    return evaluate(a.value, env)
+
+
+def reference(g: Graph, inputs: Sequence[Array]) -> list[Array]:
+    """The graph in NumPy."""
+    from tilewright.ir.interp import run
+
+    return run(g, list(inputs))

@@ -1,0 +1,190 @@
+"""The PTX of SIMT kernels, run by the emulator, against NumPy and PyTorch: odd sizes, empty ones, every dtype, dynamic shapes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import tilewright.ops as o
+from tests.cuda.emulator import Fault, Heap, run
+from tests.cuda.launching import Emulated, graph
+from tilewright.core.dims import sym
+from tilewright.core.dtypes import DType, bf16, bool_, f16, f32, i8, i16, i32, i64, u8
+from tilewright.kernels.cuda.kernel import BlockKernel
+from tilewright.ops.composites import LayerNorm, LogSoftmax, RmsNorm, Softmax
+from tilewright.target.cuda.device import cuda_target
+from tilewright.target.cuda.emit import emit_block_kernel
+from tilewright.tile.builder import KernelBuilder
+
+
+def floats(rng: np.random.Generator, dtype: DType, *shape: int) -> Any:
+    return rng.standard_normal(shape).astype(np.float32).astype(dtype.np)
+
+
+def close(got: Any, want: Any, dtype: DType) -> None:
+    rtol = {"f32": 3e-6, "f16": 2e-3, "bf16": 1.2e-2}[dtype.name]
+    np.testing.assert_allclose(got.astype(np.float64), want, rtol=rtol, atol=rtol)
+
+
+@pytest.mark.parametrize("dtype", [f32, bf16, f16], ids=str)
+@pytest.mark.parametrize("shape", [(3, 7), (5, 64), (1, 1), (2, 300), (0, 4)], ids=str)
+def test_pointwise(dtype: DType, shape: tuple[int, ...], rng: np.random.Generator) -> None:
+    g = graph(lambda x, y: o.Gelu()(o.Add()(x, y)), (dtype, shape), (dtype, shape[1:]))
+    x, y = floats(rng, dtype, *shape), floats(rng, dtype, *shape[1:])
+    (out,) = Emulated(g)(x, y)
+    total = (x.astype(np.float32) + y.astype(np.float32)).astype(dtype.np).astype(np.float64)
+    close(out, torch.nn.functional.gelu(torch.from_numpy(total)).numpy(), dtype)
+
+
+FUNCTIONS = {"Exp": torch.exp, "Tanh": torch.tanh, "Sigmoid": torch.sigmoid, "Erf": torch.erf, "Sin": torch.sin, "Cos": torch.cos,
+             "Tan": torch.tan, "Log": torch.log, "Log1p": torch.log1p,
+             "Expm1": torch.expm1, "Sqrt": torch.sqrt, "Floor": torch.floor}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions(name: str, rng: np.random.Generator) -> None:
+    """All within a few units of the last place; infinities, zeros and NaN as IEEE wants them."""
+    edge = np.array(
+        [0.0, -0.0, np.inf, -np.inf, np.nan, 1e-40, -1e-40, 88.7, -103.0, 0.6, 0.92, 3e38, -7e9, 1234567.0, 5e6, -9e6], np.float32
+    )
+    x = np.concatenate([edge, rng.standard_normal(80).astype(np.float32), rng.standard_normal(40).astype(np.float32) * 30])
+    (out,) = Emulated(graph(lambda v: getattr(o, name)()(v), (f32, x.shape)))(x)
+    with np.errstate(all="ignore"):
+        want = FUNCTIONS[name](torch.from_numpy(x.astype(np.float64))).numpy()
+        rounded = want.astype(np.float32)
+    special = ~np.isfinite(rounded) | (rounded == 0)
+    np.testing.assert_array_equal(out[special], rounded[special])
+    fine = ~special & (np.abs(rounded) > 1.2e-38)
+    ulps = np.abs(out[fine] - want[fine]) / np.spacing(np.abs(rounded[fine]))
+    assert ulps.max() < 4.0, (name, x[fine][ulps.argmax()], ulps.max())
+
+
+@pytest.mark.parametrize("dtype", [f32, bf16], ids=str)
+@pytest.mark.parametrize("n", [1, 5, 32, 100, 257, 1024, 1500])
+def test_rows(dtype: DType, n: int, rng: np.random.Generator) -> None:
+    """Short rows share warps, longer ones have a block; odd lengths are masked."""
+    x, w, b = floats(rng, dtype, 3, n), floats(rng, dtype, n), floats(rng, dtype, n)
+    t = torch.from_numpy(x.astype(np.float64))
+    tw, tb = torch.from_numpy(w.astype(np.float64)), torch.from_numpy(b.astype(np.float64))
+    T, W = (dtype, (3, n)), (dtype, (n,))
+    (y,) = Emulated(graph(lambda v: Softmax(axis=1)(v), T))(x)
+    close(y, torch.softmax(t, -1).numpy(), dtype)
+    (y,) = Emulated(graph(lambda v, a, c: LayerNorm(eps=1e-5, affine="both")(v, a, c), T, W, W))(x, w, b)
+    if n > 1:
+        close(y, torch.nn.functional.layer_norm(t, (n,), tw, tb, 1e-5).numpy(), dtype)
+    (y,) = Emulated(graph(lambda v, a: RmsNorm(eps=1e-5, affine="weight")(v, a), T, W))(x, w)
+    close(y, torch.nn.functional.rms_norm(t, (n,), tw, 1e-5).numpy(), dtype)
+
+
+def test_rows_of_a_length_known_at_run_time(rng: np.random.Generator) -> None:
+    n = sym("N", 1, 5000)
+    e = Emulated(graph(lambda v: LogSoftmax(axis=1)(v), (f32, (2, n))))
+    for size in (1, 255, 2500):
+        x = floats(rng, f32, 2, size)
+        (y,) = e(x)
+        close(y, torch.log_softmax(torch.from_numpy(x.astype(np.float64)), -1).numpy(), f32)
+
+
+@pytest.mark.parametrize("op", ["Sum", "Mean", "Max", "Min", "Prod"])
+def test_reductions(op: str, rng: np.random.Generator) -> None:
+    x = floats(rng, f32, 4, 3, 70)
+    for axes in ((2,), (1,), (0, 2)):
+        (y,) = Emulated(graph(lambda v, a=axes: getattr(o, op)(axes=a)(v), (f32, x.shape)))(x)
+        want = getattr(np, {"Sum": "sum", "Mean": "mean", "Max": "max", "Min": "min", "Prod": "prod"}[op])(x.astype(np.float64), axis=axes)
+        close(y, want, f32)
+
+
+def test_a_nan_wins_a_maximum(rng: np.random.Generator) -> None:
+    x = floats(rng, f32, 3, 100)
+    x[1, 77] = np.nan
+    (y,) = Emulated(graph(lambda v: o.Max(axes=(1,))(v), (f32, x.shape)))(x)
+    assert np.isnan(y[1]) and not np.isnan(y[[0, 2]]).any()
+
+
+@pytest.mark.parametrize("dtype", [i8, i16, i32, i64, u8], ids=str)
+def test_integers(dtype: DType, rng: np.random.Generator) -> None:
+    low, high = np.iinfo(dtype.np).min, np.iinfo(dtype.np).max
+    x = rng.integers(low, high, 50, dtype=dtype.np, endpoint=True)
+    y = rng.integers(low, high, 50, dtype=dtype.np, endpoint=True)
+    y[:3] = 0
+    for name, fn in (("Add", np.add), ("Sub", np.subtract), ("Mul", np.multiply), ("Maximum", np.maximum), ("Minimum", np.minimum)):
+        (out,) = Emulated(graph(lambda a, b, op=name: getattr(o, op)()(a, b), (dtype, (50,)), (dtype, (50,))))(x, y)
+        with np.errstate(all="ignore"):
+            np.testing.assert_array_equal(out, fn(x, y))
+    (out,) = Emulated(graph(lambda a: o.Cast(dtype=f32)(a), (dtype, (50,))))(x)
+    np.testing.assert_array_equal(out, x.astype(np.float32))
+    (less,) = Emulated(graph(lambda a, b: o.Less()(a, b), (dtype, (50,)), (dtype, (50,))))(x, y)
+    np.testing.assert_array_equal(less, x < y)
+
+
+def test_bools_and_selection(rng: np.random.Generator) -> None:
+    c, x, y = rng.integers(0, 2, (7, 33)).astype(bool), floats(rng, f32, 7, 33), floats(rng, f32, 33)
+    g = graph(lambda a, b, d: o.Where()(o.LogicalNot()(a), b, d), (bool_, (7, 33)), (f32, (7, 33)), (f32, (33,)))
+    (out,) = Emulated(g)(c, x, y)
+    np.testing.assert_array_equal(out, np.where(~c, x, y))
+
+
+def test_transposing_copy(rng: np.random.Generator) -> None:
+    x = floats(rng, f32, 5, 17)
+    (y,) = Emulated(graph(lambda v: o.Neg()(o.Transpose(perm=(1, 0))(v)), (f32, (5, 17))))(x)
+    np.testing.assert_array_equal(y, -x.T)
+
+
+def test_gather_checks_its_indices(rng: np.random.Generator) -> None:
+    table, ids = floats(rng, f32, 11, 40), np.array([3, 0, 10, 7])
+    g = graph(lambda t, i: o.Gather(axis=0)(t, i), (f32, (11, 40)), (i64, (4,)))
+    e = Emulated(g)
+    (out,) = e(table, ids)
+    np.testing.assert_array_equal(out, table[ids])
+    assert not e.errors.any()
+    e(table, np.array([3, 11, 0, 0]))
+    assert e.errors[0] == 1 and e.errors[3] == 11
+
+
+@pytest.mark.parametrize("shape", [(3, 5, 4), (7, 33, 20)], ids=str)
+def test_a_product_without_matrix_units(shape: tuple[int, int, int], rng: np.random.Generator) -> None:
+    m, k, n = shape
+    a, b = floats(rng, f32, m, k), floats(rng, f32, k, n)
+    (out,) = Emulated(graph(lambda x, y: o.Relu()(o.Matmul()(x, y)), (f32, (m, k)), (f32, (k, n))))(a, b)
+    close(out, np.maximum(a.astype(np.float64) @ b.astype(np.float64), 0), f32)
+
+
+# --- the emulator itself can fail -------------------------------------------------------------------------------------
+def small_kernel(limit: bool) -> str:
+    b = KernelBuilder("k")
+    x, y, n = b.view("x", f32, (1,)), b.view("y", f32, (1,)), b.index("n")
+    b.store(y, (0,), b.load(x, (0,), (64,), limit=(n,) if limit else None), limit=(n,))
+    k = b.build()
+    return emit_block_kernel(BlockKernel(k.name, k.params, k.pid, k.body, threads=32, programs=1, vector=2), cuda_target())
+
+
+def test_an_access_outside_a_buffer_is_seen() -> None:
+    for limit in (True, False):
+        heap = Heap()
+        x, y = np.ones(50, np.float32), np.zeros(50, np.float32)
+        words = [heap.add(x), heap.add(y), 50]
+        if limit:
+            run(small_kernel(limit), heap, words, 1, 32)
+            np.testing.assert_array_equal(y, x)
+        else:
+            with pytest.raises(Fault, match="outside every buffer"):
+                run(small_kernel(limit), heap, words, 1, 32)
+
+
+def test_a_wrong_instruction_is_seen(rng: np.random.Generator) -> None:
+    """Swap an add for a subtraction: the result must change."""
+    heap = Heap()
+    b = KernelBuilder("k")
+    x, y = b.view("x", f32, (1,)), b.view("y", f32, (1,))
+    b.store(y, (0,), b.reduce("sum", b.load(x, (0,), (64,))))
+    k = b.build()
+    text = emit_block_kernel(BlockKernel(k.name, k.params, k.pid, k.body, threads=64, programs=1), cuda_target())
+    values, out = floats(rng, f32, 64), np.zeros(1, np.float32)
+    words = [heap.add(values), heap.add(out)]
+    run(text, heap, words, 1, 64)
+    np.testing.assert_allclose(out[0], values.astype(np.float64).sum(), rtol=1e-5, atol=1e-5)
+    run(text.replace("add.rn.f32", "sub.rn.f32", 1), heap, words, 1, 64)
+    assert abs(out[0] - values.sum()) > 1e-3

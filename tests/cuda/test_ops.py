@@ -1,0 +1,43 @@
+"""Every op of the registry on the CUDA target: its PTX, emulated, against the reference; what has no kernel is named by the error."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.cuda.launching import Emulated, program
+from tests.ops.checks import Case, assert_close, cases
+from tilewright.core.errors import CompileError
+from tilewright.ir.interp import run
+
+# Products with packed integers want constants that only `lower_quantised` makes; docs/cuda.md names them.
+NEEDS_PACKED_CONSTANTS = {"qdot", "qexperts_dot"}
+SLOW = {"sample"}  # thousands of steps of one thread
+
+
+def first_cases() -> list[Any]:
+    """The first sample of every op."""
+    seen: set[str] = set()
+    out = []
+    for p in cases():
+        (case,) = p.values
+        if case.op.name not in seen:
+            seen.add(case.op.name)
+            out.append(pytest.param(case, id=case.op.name, marks=pytest.mark.slow if case.op.name in SLOW else ()))
+    return out
+
+
+@pytest.mark.parametrize("case", first_cases())
+def test_an_op_gives_its_reference(case: Case, rng: np.random.Generator) -> None:
+    if case.op.name in NEEDS_PACKED_CONSTANTS:
+        with pytest.raises(CompileError, match=f"no kernel on this target for\n  {case.op.name} "):
+            program(case.graph())
+        return
+    arrays = case.arrays(rng)
+    with np.errstate(all="ignore"):
+        want = run(case.graph(), arrays, case.env)
+    emulated = Emulated(case.graph())
+    for got, w, v in zip(emulated(*arrays, env=case.env), want, case.graph().outputs, strict=True):
+        assert_close(got, np.asarray(w), v.dtype.name, 2.0)
