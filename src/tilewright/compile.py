@@ -18,6 +18,7 @@ from .core.target_spec import REFERENCE, TargetSpec
 from .core.validation import Level, check_level, validate
 from .ir import validate as _checks  # noqa: F401  registers the checks of graphs
 from .ir.graph import Graph
+from .runtime.ahead import Ahead
 from .runtime.session import Model, Session
 
 Progress = bool | Callable[[str], None] | None
@@ -88,13 +89,16 @@ def compile(  # noqa: A001
         if given is not None and not isinstance(given, kinds):
             raise ConfigError(f"{option}: must be {rule}, got {given!r}")
     stages = Stages("tilewright", progress)
+    ahead = Ahead.of(module) if spec.kind == "cpu" and dtype is None else None
     try:
         with paused():
             graph, signature = import_model(module, args, kwargs, dynamic, dynamic_shapes, name, stages)
             validate("import", level, graph)
-            off = disabled(passes)
-            return compile_graph(graph, signature, spec, level=level, dtype=dtype, disable=off, threads=threads, stages=stages)
+            return compile_graph(graph, signature, spec, level=level, dtype=dtype, disable=disabled(passes), threads=threads,
+                                 stages=stages, ahead=ahead)
     finally:
+        if ahead is not None:
+            ahead.close()
         stages.close()
 
 
@@ -152,8 +156,9 @@ def graph_signature(graph: Graph) -> Signature:
 
 
 def compile_graph(graph: Graph, signature: Signature, target: TargetSpec, *, level: Level = "normal", dtype: str | None = None,
-                  disable: Collection[str] = (), threads: int | None = None, stages: Stages | None = None) -> Session:
-    """Passes, then everything that depends on the target."""
+                  disable: Collection[str] = (), threads: int | None = None, stages: Stages | None = None,
+                  ahead: Ahead | None = None) -> Session:
+    """Passes, then everything that depends on the target. `ahead` is memory for the packed weights."""
     from .passes.base import Log
     from .passes.pipeline import run_pipeline
 
@@ -168,10 +173,10 @@ def compile_graph(graph: Graph, signature: Signature, target: TargetSpec, *, lev
     validate("passes", level, graph)
     model = Model(graph.name, graph, signature, target, level, stages.seconds)
     model.passes = {name: dict(hits) for name, hits in log.hits.items()}
-    return build(model, threads=threads, stages=stages)
+    return build(model, threads=threads, stages=stages, ahead=ahead)
 
 
-def build(model: Model, *, threads: int | None = None, stages: Stages | None = None) -> Session:
+def build(model: Model, *, threads: int | None = None, stages: Stages | None = None, ahead: Ahead | None = None) -> Session:
     """Templates, machine code and packed weights for a graph that has been through the passes."""
     if model.target.kind == "reference":
         return Session(model, None)
@@ -190,7 +195,7 @@ def build(model: Model, *, threads: int | None = None, stages: Stages | None = N
     with stages.stage("select"):
         program = select(model.graph, model.target)
     with ThreadPoolExecutor(1, thread_name_prefix="tilewright-pack") as side:
-        packing = side.submit(pack_constants, program.constants)  # LLVM and NumPy both work without the GIL
+        packing = side.submit(pack_constants, program.constants, ahead=ahead)  # LLVM and NumPy both work without the GIL
         with stages.stage("code"):
             code = compile_kernels([k for x in program.launches for k in x.kernels], model.target)
         with stages.stage("pack"):  # what is left of it

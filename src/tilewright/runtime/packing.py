@@ -17,6 +17,7 @@ from ..ir.types import TensorType
 from ..kernels.launch import ConstBuffer, Packed
 from ..kernels.strips import strip_shape
 from ..kernels.unstrip import unpack_strips
+from .ahead import Ahead
 from .memory import Allocation
 from .panels import panel_packer
 
@@ -77,9 +78,10 @@ def usable_in_place(array: Array, packed: Packed) -> bool:
     return packed.form == "plain" and array.flags.c_contiguous and array.ctypes.data % IN_PLACE_ALIGNMENT == 0
 
 
-def pack_constants(constants: Sequence[ConstBuffer], *, threads: int = 2, packers: Mapping[str, int] | None = None) -> list[Array]:
+def pack_constants(constants: Sequence[ConstBuffer], *, threads: int = 2, packers: Mapping[str, int] | None = None,
+                   ahead: Ahead | None = None) -> list[Array]:
     """The storage of every constant, in order. Arrays are views of one block, or the constants themselves where they fit. `packers`: see
-    `strip_packing.pack_all`."""
+    `strip_packing.pack_all`; `ahead`: memory for the block."""
     storages: list[Array | None] = [None] * len(constants)
     offsets: dict[int, int] = {}
     total = 0
@@ -91,7 +93,7 @@ def pack_constants(constants: Sequence[ConstBuffer], *, threads: int = 2, packer
         else:
             offsets[i] = total
             total += -(-packed_bytes(c.data.type, c.packed) // ALIGNMENT) * ALIGNMENT
-    block = Allocation(total).array(np.uint8, (total,))
+    block = (Allocation(total) if ahead is None else ahead.take(total)).array(np.uint8, (total,))
     tasks: list[tuple[ConstBuffer, Array, int, int]] = []
     strips: list[tuple[Array, str, Array]] = []
     for i, offset in offsets.items():
