@@ -99,7 +99,9 @@ class Tokenizer:
     @cached_property
     def _encoder(self) -> Callable[[str, bool], list[int]]:
         made = self.make_encoder(self.by_text)
-        trim()  # lists of merges and the like
+        _ = self._specials, self.stop_ids  # what else is made from the table of texts, which then goes, with lists of merges and the like
+        self.__dict__.pop("by_text", None)
+        trim()
         return made
 
     def encode(self, text: str, *, add_bos: bool = False, special: bool = False, hidden: Mapping[str, str] | None = None) -> list[int]:
