@@ -65,14 +65,18 @@ def test_bench_times_and_writes_rows(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "1 workloads" in capsys.readouterr().out
 
 
-def test_bench_ablates_every_optional_pass(tmp_path: Path) -> None:
+def test_bench_ablates_every_optional_pass(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from tilewright.passes.pipeline import optional_passes
 
     out = tmp_path / "rows.jsonl"
     assert main(["bench", "block 1x16x64", "--ablate", "--rounds", "1", "--json", str(out)]) == 0
     rows = {r["without"]: r for r in map(json.loads, out.read_text().splitlines())}
     assert set(rows) == {"", *optional_passes()}
-    assert all(r["error"] < 1e-4 for r in rows.values())
+    same = {k for k, r in rows.items() if r.get("same_program")}
+    assert {"absorb-masks", "dce"} <= same, "a block without masks or dead code"
+    assert same.isdisjoint({"", "fuse", "merge-matmuls"})
+    assert f"the same program without {', '.join(sorted(same))}" in " ".join(capsys.readouterr().out.split())
+    assert all(r["error"] < 1e-4 for k, r in rows.items() if k not in same)
     assert rows["fuse"]["launches"] > rows[""]["launches"], "without fusion there is more to launch"
 
 

@@ -161,7 +161,7 @@ def test_models_that_cannot_be_compiled() -> None:
 @pytest.mark.parametrize(("options", "message"), [
     ({"threads": 0}, r"^config: threads must be a whole number from 1 to 1024, got '0'$"),
     ({"threads": -2}, r"^config: threads must be a whole number from 1 to 1024, got '-2'$"),
-    ({"target": "tpu"}, r"^target: must be 'cpu' or 'reference', got 'tpu'$"),
+    ({"target": "tpu"}, r"^target: must be 'cpu', 'cuda', .* or 'reference', got 'tpu'$"),
     ({"dtype": "i8"}, r"^dtype: must be a float dtype, one of 'f16', 'bf16', 'f32', 'f64', got 'i8'$"),
     ({"dtype": "int8"}, r"^dtype: must be a float dtype, one of 'f16', 'bf16', 'f32', 'f64', got 'int8'$"),
     ({"dtype": torch.bfloat16}, r"^dtype: must be a float dtype, one of .*, got torch.bfloat16$"),

@@ -1,7 +1,7 @@
 """Time our workloads against other runtimes, interleaved in one run; a row counts only when all outputs agree with PyTorch.
 
 WORDS pick workloads whose name contains one of them. `--ablate` compiles each workload with one optional pass switched off at a
-time and shows what the pass is worth there.
+time and shows what the pass is worth there; passes without which the same program comes out are named and not timed.
 """
 
 from __future__ import annotations
@@ -126,9 +126,13 @@ def ablate(out: Console, name: str, module: Any, inputs: tuple[Any, ...], rounds
                 sessions[off] = tw.compile(module, inputs, passes=[off])
             except TilewrightError as e:
                 rows.append({"name": name, "without": off, "problem": f"{type(e).__name__}: {e}"[:200]})
+        programs = {off: _program(session) for off, session in sessions.items()}
+        same = [off for off in sessions if off and programs[off] == programs[""]]  # their times would only show the noise
         say("timing")
-        times = measure({off: partial(session, *inputs) for off, session in sessions.items()}, rounds=rounds, slice_s=0.05)
-        rows += [_without(name, off, session, inputs, want, times) for off, session in sessions.items()]
+        timed = {off: session for off, session in sessions.items() if off not in same}
+        times = measure({off: partial(session, *inputs) for off, session in timed.items()}, rounds=rounds, slice_s=0.05)
+        rows += [_without(name, off, session, inputs, want, times) for off, session in timed.items()]
+        rows += [{"name": name, "without": off, "same_program": True} for off in same]
     rows.sort(key=lambda r: (r["without"] != "", -r.get("slower", 0.0)))
     shown = [
         (
@@ -143,11 +147,23 @@ def ablate(out: Console, name: str, module: Any, inputs: tuple[Any, ...], rounds
         if "us" in r
     ]
     columns = ("pass", ">times the time", ">time", ">launches", ">arena KiB", ">error")
-    out.print(make_table(f"{name}, without …", columns, shown), "")
+    out.print(make_table(f"{name}, without …", columns, shown))
+    if same:
+        out.print(f"the same program without {', '.join(sorted(same))}", soft_wrap=True)
     for r in rows:
         if r.get("problem"):
             out.print(f"    [red]without {r['without']}: {r['problem']}[/]", soft_wrap=True)
+    out.print()
     return rows
+
+
+def _program(session: Session) -> list[Any]:
+    """Everything that a call of the session runs: kernels with their arguments, in order."""
+    from ..runtime.program_data import program_data
+
+    assert session.executable is not None
+    launches = program_data(session.executable.program, session.executable.code.symbols)["launches"]
+    return [(x["code"], x["args"], x["grid"]) for x in launches]
 
 
 def _without(
