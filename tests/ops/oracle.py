@@ -11,7 +11,6 @@ import numpy as np
 import torch
 import torch.nn.functional as tf
 
-
 DTYPES = {
     "f32": torch.float32,
     "f64": torch.float64,

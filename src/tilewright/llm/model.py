@@ -152,7 +152,7 @@ class LLM:
         self.adapter = adapter
 
     # --- text ---------------------------------------------------------------------------------------------------------
-    def generate(self, prompt: str | Sequence[int], *, max_tokens: int | None = None, temperature: float = 0.0, top_k: int = 0,
+    def generate(self, prompt: str | Sequence[int] | Array, *, max_tokens: int | None = None, temperature: float = 0.0, top_k: int = 0,
                  top_p: float = 1.0, min_p: float = 0.0, repetition_penalty: float = 1.0, seed: int | None = None,
                  stop: str | Iterable[str] = (), state: State | None = None) -> Stream:
         """Continue a prompt: an iterator over pieces of text. With `state`, the prompt is appended to what that state holds."""
@@ -183,7 +183,7 @@ class LLM:
             self._batches[lanes] = BatchCall(StatefulCall(self._compile_for(lanes), self._spec, lanes), self.vocab)
         return self._batches[lanes]
 
-    def prompt_ids(self, prompt: str | Sequence[int]) -> Array:
+    def prompt_ids(self, prompt: str | Sequence[int] | Array) -> Array:
         if isinstance(prompt, str):
             prompt = self.encode(prompt, add_bos=self.tokenizer.adds_bos)
             if not prompt:

@@ -50,7 +50,8 @@ class Q8Blocks(General):
 
 @register
 class Q8Attention(Attention):
-    """`Attention` over a cache in eight bits. Operands: q f32[B,H,Sq,D], codes of k and v i8[B,Hkv,Sk,D], their scales f16[B,Hkv,Sk,D/32]."""
+    """`Attention` over a cache in eight bits. Operands: q f32[B,H,Sq,D], codes of k and v i8[B,Hkv,Sk,D], their scales
+    f16[B,Hkv,Sk,D/32]."""
 
     unsupported = {"vjp": ROUNDED, "jvp": ROUNDED, "batch": LEADING}
     samples = [S(f32(1, 4, 3, 32), i8(1, 2, 5, 32), i8(1, 2, 5, 32), f16(1, 2, 5, 1), f16(1, 2, 5, 1), scale=0.2, causal=True, offset=2,
