@@ -244,6 +244,31 @@ def avg_pool(a: dict[str, Any], x: Any) -> Any:
     return fn(x, a["kernel"], a["stride"], [lo for lo, _ in a["padding"]], a.get("ceil_mode", False), a.get("count_include_pad", True))
 
 
+def max_pool_indices(a: dict[str, Any], x: Any) -> Any:
+    fn: Any = {1: tf.max_pool1d, 2: tf.max_pool2d, 3: tf.max_pool3d}[len(a["kernel"])]
+    padding = [lo for lo, _ in a["padding"]]
+    y, where = fn(x, a["kernel"], a["stride"], padding, a["dilation"], a.get("ceil_mode", False), return_indices=True)
+    return y, where.to(index_dtype(a))
+
+
+def resize(a: dict[str, Any], x: Any) -> Any:
+    n = len(a["sizes"])
+    linear = {1: "linear", 2: "bilinear", 3: "trilinear"}[n]
+    if a.get("mode", "nearest") == "nearest":
+        return tf.interpolate(x, a["sizes"], mode="nearest")
+    if a.get("scales"):
+        names: Any = {1: torch.ops.aten.upsample_linear1d, 2: torch.ops.aten.upsample_bilinear2d}
+        return names[n].vec(x, None, a.get("align_corners", False), [1 / s for s in a["scales"]])
+    return tf.interpolate(x, a["sizes"], mode=linear, align_corners=a.get("align_corners", False))
+
+
+def adaptive_pool(a: dict[str, Any], x: Any) -> Any:
+    kind = "avg" if a.get("kind", "mean") == "mean" else "max"
+    n = len(a["sizes"])
+    fn: Any = getattr(tf, f"adaptive_{kind}_pool{n}d")
+    return fn(x if x.ndim > n + 1 else x.reshape(1, *x.shape), a["sizes"]).reshape(*x.shape[:-n], *a["sizes"])
+
+
 def top_k(a: dict[str, Any], x: Any) -> Any:
     """By a stable sort: torch.topk does not promise which of two equal elements it names."""
     values, order = torch.sort(x, dim=a["axis"], descending=a.get("largest", True), stable=True)
@@ -369,6 +394,9 @@ GENERAL: dict[str, Oracle] = {
     "sort": sort,
     "arg_sort": lambda a, x: sort(a, x)[1],
     "max_pool": max_pool,
+    "max_pool_indices": max_pool_indices,
+    "resize": resize,
+    "adaptive_pool": adaptive_pool,
     "avg_pool": avg_pool,
     "iota": iota,
     "dim_value": lambda a: torch.tensor(a["dim"], dtype=DTYPES[a["dtype"].name]),

@@ -28,7 +28,7 @@ qdot quantise_rows scatter_add softmax_cross_entropy
 stop_gradient fence checkpoint q8_blocks q8_attention qexperts_dot
 """
 CATALOGUE = """
-arg_sort cum_prod sort
+adaptive_pool arg_sort cum_prod max_pool_indices resize sort
 """
 
 

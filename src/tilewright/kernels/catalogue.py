@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from .arg_reduce import ArgReduce
+from .gather_last import GatherLast
+from .pool import Pool
 from .scans import Running
 from .sorting import Sort
 from .template import Template
@@ -10,6 +12,8 @@ from .topk import TopK
 
 CATALOGUE: list[Template] = [
     ArgReduce(),
+    GatherLast(),
+    Pool(),
     Running(),
     Sort(),
     TopK(),

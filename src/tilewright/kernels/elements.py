@@ -1,4 +1,4 @@
-"""Ops that compute each output element from scattered operand elements: gathers with several indices, padding, pooling.
+"""Ops that compute each output element from scattered operand elements: gathers with several indices, padding.
 
 One program computes a block of output elements one after the other with rank-0 tiles, elementwise consumers included. Right at every
 shape and layout, and not fast: ops on a hot path get a template of their own. Indices are checked like those of a gather.
@@ -13,9 +13,8 @@ from ..core.dims import Dim, bounds, ceildiv
 from ..core.dtypes import bool_, compute_dtype
 from ..core.target_spec import TargetSpec
 from ..ir.graph import Value
-from ..ops import indexing, pooling
+from ..ops import indexing
 from ..tile.builder import Ix, Tile, View
-from ..tile.ir import identity
 from .call import Call
 from .gather import report_index
 from .launch import Launch
@@ -156,55 +155,8 @@ def _dim(k: ElementKernel, name: str, d: Dim) -> Ix | int:
     return d if isinstance(d, int) else k.call.word(name, d)
 
 
-def _taps(k: ElementKernel, at: Position, start: Tile, step: Callable[[Position, Tile], Tile]) -> Tile:
-    """Fold `step` over the kernel taps of a pooling window; positions may lie in the padding."""
-    op, b = k.op, k.b
-    lead = len(at) - len(op.kernel)
-    dilation = getattr(op, "dilation", (1,) * len(op.kernel))
-
-    def nest(axis: int, where: Position, acc: Tile) -> Tile:
-        if axis == len(op.kernel):
-            return step(where, acc)
-        with b.loop(0, op.kernel[axis], 1, [acc]) as loop:
-            here = at[lead + axis] * op.stride[axis] - op.padding[axis][0] + loop.index * dilation[axis]
-            loop.next(nest(axis + 1, [*where, here], loop.carried[0]))
-        out: Tile = loop.results[0]
-        return out
-
-    return nest(0, at[:lead], start)
-
-
-def _max_pool(k: ElementKernel, at: Position, position: Ix) -> Tile:
-    b, lead = k.b, len(at) - len(k.op.kernel)
-    lowest = identity("max", k.dtype)
-
-    def step(where: Position, acc: Tile) -> Tile:
-        ok, safe = k.inside(where, range(lead, len(at)))
-        return b.binary("max", acc, b.select(ok, k.load(safe), lowest))
-
-    return _taps(k, at, b.full((), lowest, k.dtype), step)
-
-
-def _avg_pool(k: ElementKernel, at: Position, position: Ix) -> Tile:
-    b, op, lead = k.b, k.op, len(at) - len(k.op.kernel)
-
-    def step(where: Position, acc: Tile) -> Tile:
-        ok, safe = k.inside(where, range(lead, len(at)))
-        return acc + b.select(ok, k.load(safe), 0.0)
-
-    total = _taps(k, at, b.full((), 0.0, k.dtype), step)
-    count: Ix | int = 1
-    for i, (size, s, (lo, hi)) in enumerate(zip(op.kernel, op.stride, op.padding, strict=True)):
-        low, high = (-lo, k.sizes[lead + i] + hi) if op.count_include_pad else (0, k.sizes[lead + i])
-        first = at[lead + i] * s - lo
-        count = count * (b.minimum(first + size, high) - b.maximum(first, low))
-    return total / b.from_index(count, k.dtype)
-
-
 RULES: dict[type, Callable[[ElementKernel, Position, Ix], Tile]] = {
     indexing.GatherAlongAxis: _gather_along_axis,
     indexing.Index: _index,
     indexing.Pad: _pad,
-    pooling.MaxPool: _max_pool,
-    pooling.AvgPool: _avg_pool,
 }

@@ -42,8 +42,9 @@ from .template import Template
 from .update import UpdateSlice
 
 TEMPLATES: list[Template] = [
+    *CATALOGUE,
     Matmul(), QDot(), QExpertsDot(), QuantiseRows(), Attention(), Q8Blocks(), Reduce(), Rows(), Gather(), Pointwise(), QMatmul(),
-    QGather(), QExperts(), UpdateSlice(), ScatterAdd(), Sample(), Conv(), Rope(), Concat(), *CATALOGUE, Elements(),
+    QGather(), QExperts(), UpdateSlice(), ScatterAdd(), Sample(), Conv(), Rope(), Concat(), Elements(),
 ]
 
 GATHERS = {"panels": "gather", "strips": "qgather"}  # lookups that read a table in a form made for a product

@@ -36,12 +36,14 @@ from .functions import *  # noqa: F403
 from .fused import Fused
 from .indexing import Concat, Gather, GatherAlongAxis, Index, Pad, TopK
 from .losses import SoftmaxCrossEntropy
+from .pool_indices import MaxPoolIndices
 from .pooling import AvgPool, MaxPool
 from .q8_cache import Q8Attention, Q8Blocks
 from .quant_dot import QDot, QExpertsDot, QuantiseRows
 from .quantised import QExperts, QGather, QMatmul
 from .reductions import All, ArgMax, ArgMin, LogSumExp, Max, Mean, Min, Prod, Sum, Var
 from .reductions import Any_ as Any
+from .resize import AdaptivePool, Resize
 from .rounding import Ceil, Floor, Round, Trunc
 from .sampling import Sample
 from .scatter import ScatterAdd
@@ -55,6 +57,7 @@ from .views import Expand, Flip, Reshape, Slice, Split, Transpose
 __all__ = [
     "REGISTRY",
     "Abs",
+    "AdaptivePool",
     "Add",
     "All",
     "Any",
@@ -127,6 +130,7 @@ __all__ = [
     "Matmul",
     "Max",
     "MaxPool",
+    "MaxPoolIndices",
     "Maximum",
     "Mean",
     "Min",
@@ -152,6 +156,7 @@ __all__ = [
     "Relu",
     "Remainder",
     "Reshape",
+    "Resize",
     "RmsNorm",
     "Rope",
     "Round",

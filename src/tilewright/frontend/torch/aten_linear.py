@@ -10,6 +10,7 @@ from ... import ops as O
 from ...core.dims import Dim, product
 from ...core.errors import UnsupportedError
 from ...ir.graph import Value
+from .aten_resize import adaptive
 from .registry import Context, aten
 
 
@@ -181,7 +182,7 @@ def _adaptive(n: int) -> Any:
             return c.emit(O.Mean(axes=tuple(range(rank - n, rank)), keepdims=True), x)
         kernel = [i // o for i, o in zip(sizes, wanted, strict=True) if isinstance(i, int) and isinstance(o, int) and i % o == 0]
         if len(kernel) != n:
-            return NotImplemented
+            return adaptive(c, x, n, "mean")
         return _pool(c, O.AvgPool, x, n, kernel, kernel, 0, ceil_mode=False, count_include_pad=True)
 
     return handler
@@ -193,11 +194,24 @@ for _n in (1, 2, 3):
     aten(*([f"adaptive_avg_pool{_n}d.default"] + ([f"_adaptive_avg_pool{_n}d.default"] if _n > 1 else [])))(_adaptive(_n))
 
 
-@aten("max_pool2d_with_indices.default")
-def max_pool_indices(c: Context, x: Value, *args: Any, **kwargs: Any) -> Any:
-    from .convert import Missing
+def _max_pool_indices(n: int) -> Any:
+    """Two nodes, so that the plain one is left when nobody reads the indices."""
 
-    return _max_pool(2)(c, x, *args, **kwargs), Missing("the indices of max_pool2d are not supported")
+    def handler(
+        c: Context, x: Value, kernel: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
+    ) -> Any:
+        k = _tuple(kernel, n)
+        steps = _tuple(stride, n) if stride not in (None, [], ()) else k
+        attrs: Any = {"kernel": k, "stride": steps, "padding": _both(padding, n), "dilation": _tuple(dilation, n)}
+        attrs["ceil_mode"] = bool(ceil_mode)
+        return c.emit(O.MaxPool(**attrs), x), c.emit_all(O.MaxPoolIndices(**attrs), x)[1]
+
+    return handler
+
+
+for _n in (2, 3):
+    aten(f"max_pool{_n}d_with_indices.default")(_max_pool_indices(_n))
+aten("max_pool1d_with_indices.default")(_max_pool_indices(1))
 
 
 @aten("scaled_dot_product_attention.default")

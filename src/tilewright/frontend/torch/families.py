@@ -13,6 +13,7 @@ from . import (
     aten_norm,
     aten_recurrent,
     aten_reduce,
+    aten_resize,
     aten_shape,
 )
 
@@ -27,5 +28,6 @@ FAMILIES = (
     aten_norm,
     aten_recurrent,
     aten_reduce,
+    aten_resize,
     aten_shape,
 )
