@@ -23,14 +23,11 @@ def resident() -> int:
 
 
 def growth(llm: LLM, longest: int, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Bytes grown after the first prompts. Short prompts first, with one long one among them; then all others, whose lengths lean to short ones too."""
+    """Bytes grown after the first prompts. Lengths are random and lean to short ones: often the longest come late."""
     rng = np.random.default_rng()
     sessions = [llm.session]
-    lengths = np.sort(np.exp(rng.uniform(0, np.log(longest), PROMPTS)).astype(int).clip(1, longest))
-    lengths[FIRST // 2], lengths[-1] = lengths[-1], lengths[FIRST // 2]
-    head, tail = lengths[:FIRST], rng.permutation(lengths[FIRST:])
     start = 0
-    for n, length in enumerate([*head, *tail]):
+    for n, length in enumerate(np.exp(rng.uniform(0, np.log(longest + 1), PROMPTS)).astype(int).clip(1, longest)):
         if n == FIRST:
             start = resident()
             monkeypatch.setattr(cache, "compile_many", lambda *_, **__: pytest.fail("compiled again"))
