@@ -29,6 +29,7 @@ def test_rows_are_the_file_s(name: str) -> None:
     table = graph.constant(ConstantData(raw, "table"), "table")
     graph.outputs = [o.QGather(format=name, k=k)(table, ids), o.QMatmul(format=name, n=n, k=k)(x, table)]
     session = tw.compile(graph)
+    assert session.executable is not None
     program = session.executable.program
     assert [c.packed.form for c in program.constants] == ["strips"]
     assert any("reads the strips" in launch.note for launch in program.launches)

@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 from tests.llm.quantised_model import CONFIG, model, tensors
+from tilewright.compile import compile_graph
 from tilewright.ir.text import to_text
 from tilewright.llm import loading, program_store
 from tilewright.llm.model import LLM
 from tilewright.llm.weights import Weights, plain_tensor
+from tilewright.target.cpu.cache import CodeCache
 from tilewright.target.cpu.host import host_target
 
 IDS = [3, 100, 7, 7, 42, 9]
@@ -23,7 +25,6 @@ def compiles(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     """A cache of its own; the names of graphs that were compiled."""
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path / "cache"))
     names: list[str] = []
-    compile_graph = loading.compile_graph
 
     def noting(graph: Any, *args: Any, **options: Any) -> Any:
         names.append(graph.name)
@@ -90,7 +91,7 @@ def test_what_is_part_of_the_key() -> None:
 
 def test_an_entry_that_makes_no_sense_is_compiled_again(compiles: list[str]) -> None:
     want = logits(model())
-    cache = program_store.CodeCache()
+    cache = CodeCache()
     key = program_store.program_key(CONFIG, Weights(tensors(0), CONFIG), host_target(), CONFIG.context, "f16", None)
     entry = cache.get(key)
     assert entry is not None
