@@ -8,7 +8,7 @@ from dataclasses import replace
 from ..core.target_spec import TargetSpec
 from ..ir.graph import Graph
 from ..ops.structure import Constant
-from .launch import Buffer, Launch, Pointer
+from .launch import Argument, Buffer, Launch, Pointer, Variant
 from .region import Operand, Region
 from .template import Template
 
@@ -61,11 +61,15 @@ def _with_buffers(launches: list[Launch], model: Region, region: Region) -> list
             mapping[b] = replace(b, name=b.name.replace(model.name, region.name))
         return mapping[b]
 
+    def arguments(way: Launch | Variant) -> tuple[Argument, ...]:
+        return tuple(replace(a, buffer=buffer(a.buffer)) if isinstance(a, Pointer) else a for a in way.arguments)
+
     return [
         replace(
             launch,
             name=launch.name.replace(model.name, region.name),
-            arguments=tuple(replace(a, buffer=buffer(a.buffer)) if isinstance(a, Pointer) else a for a in launch.arguments),
+            arguments=arguments(launch),
+            variants=tuple(replace(v, arguments=arguments(v)) for v in launch.variants),
             reads=tuple(map(buffer, launch.reads)),
             writes=tuple(map(buffer, launch.writes)),
             inplace=tuple((buffer(a), buffer(b)) for a, b in launch.inplace),
