@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 
-from ...core.dims import Dim, at_least, ceildiv, divisible
+from ...core.dims import Dim, at_least, ceildiv, divisible, minimum
 from ...core.dtypes import bf16, f16, f32
 from ...core.target_spec import TargetSpec
 from ...ir.graph import Value
@@ -23,7 +23,8 @@ from ..tiling import leaves_of_epilogue
 from .groups import Shared
 from .kernel import FlashKernel, TensorMap
 
-ROWS, KEYS = 128, 128
+KEYS = 128
+CONSUMERS = {64: 2, 128: 2}  # by head size; three for 64 was slower (measured)
 HEAD_SIZES = (64, 128)
 
 
@@ -49,7 +50,7 @@ class HopperAttention(Template):
         return None if suitable(region) else Reason("rows of a multiple of 16 bytes")
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        return [flash_launch(region)] if suitable(region) else Shared(Attention()).build(region, target)
+        return [flash_launch(region, target)] if suitable(region) else Shared(Attention()).build(region, target)
 
 
 def suitable(region: Region) -> bool:
@@ -68,7 +69,7 @@ def suitable(region: Region) -> bool:
     return reads and all(x.strides[-1] in (0, 1) and all(divisible(s, 2) for s in (x.offset, *x.strides[:-1])) for x in lays)
 
 
-def flash_launch(region: Region) -> Launch:
+def flash_launch(region: Region, target: TargetSpec) -> Launch:
     node = region.anchor
     assert node is not None and isinstance(node.op, AttentionOp)
     op, out_value = node.op, node.values[0]
@@ -84,7 +85,7 @@ def flash_launch(region: Region) -> Launch:
         assert o is not None
         ins[v] = call.view(f"e{i}", o.type.dtype, o.buffer, o.layout.expand(out_value.shape))
     maps = []
-    for name, o, rows in zip("qkv", places, (ROWS, KEYS, KEYS), strict=True):
+    for name, o, rows in zip("qkv", places, (64 * CONSUMERS[d], KEYS, KEYS), strict=True):
         assert o is not None
         word = len(call._arguments)
         call.view(name, o.type.dtype, o.buffer, o.layout)
@@ -103,18 +104,23 @@ def flash_launch(region: Region) -> Launch:
     evaluate = Evaluator(b, region, leaf, {out_value: Tile(b, acc)})
     for view, v, result in zip(outs, region.body.outputs, region.results, strict=True):
         b.store(view, (z, h_, r, 0), narrow(b, b.broadcast(evaluate(v), (64, d)), result.type.dtype), limit=(rows_left - r, None))
-    q_tiles = ceildiv(sq, ROWS)
+    q_tiles = ceildiv(sq, 64 * CONSUMERS[d])
     window: Dim = op.window if op.window is not None else 0
-    call._arguments += [Word(x) for x in (sq, sk, op.offset, window, heads, heads // kv_heads, q_tiles)]
+    works = q_tiles * heads * batch
+    call._arguments += [Word(x) for x in (sq, sk, op.offset, window, heads, heads // kv_heads, q_tiles, works)]
     stages = 2
     launch = call.finish(
-        q_tiles * heads * batch, flops=region_flops(region), bytes_=region_bytes(region), note=f"wgmma {ROWS}x{KEYS}, d {d}"
+        minimum(works, target.cores),
+        flops=region_flops(region),
+        bytes_=region_bytes(region),
+        note=f"wgmma {64 * CONSUMERS[d]}x{KEYS}, d {d}",
     )
     k = launch.kernel
     flags = f"{'c' if op.causal else ''}{'w' if op.window is not None else ''}"
     dtype = node.operands[0].dtype.name
     scale = hashlib.blake2b(repr(float(op.scale)).encode(), digest_size=4).hexdigest()
     launch.kernel = FlashKernel(
-        f"{k.name}_{d}_{stages}{flags}_{scale}_{dtype}", k.params, k.pid, k.body, acc=acc, row=row, head=head, batch=item, d=d, keys=KEYS,
+        f"{k.name}_{d}_{stages}{flags}_{scale}_{dtype}", k.params, k.pid, k.body, acc=acc, row=row, head=head, batch=item, d=d,
+        keys=KEYS, consumers=CONSUMERS[d],
         stages=stages, causal=op.causal, windowed=op.window is not None, scale=op.scale, dtype=dtype, maps=tuple(maps))  # fmt: skip
     return launch

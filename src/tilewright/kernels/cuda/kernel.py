@@ -65,8 +65,8 @@ class GemmKernel(Kernel):
     dtype: str = "bf16"
     alpha: float = 1.0
     group: int = 8  # tiles of rows that share columns of B in L2
-    maps: tuple[TensorMap, ...] = ()
-    sms: int = 132
+    maps: tuple[TensorMap, ...] = ()  # of A and B, then of the results that are stored through shared memory
+    stored: tuple[Var, ...] = ()  # views of those results
 
     @property
     def block(self) -> int:
@@ -87,6 +87,7 @@ class FlashKernel(Kernel):
     batch: Var | None = None
     d: int = 128
     keys: int = 128  # of a tile
+    consumers: int = 2  # warpgroups of 64 query rows
     stages: int = 2
     causal: bool = False
     windowed: bool = False
@@ -96,4 +97,8 @@ class FlashKernel(Kernel):
 
     @property
     def block(self) -> int:
-        return 384
+        return 128 * (self.consumers + 1)
+
+    @property
+    def rows(self) -> int:
+        return 64 * self.consumers

@@ -1,9 +1,10 @@
 """Attention forward on Hopper, written as PTX: online softmax in registers between two `wgmma` products.
 
-A block owns 128 query rows of one head: two warpgroups of 64 rows multiply, one thread of a third copies Q once and K and V tile by tile
-through rings of stages. While the matrix unit works on the scores of tile j and on the output of tile j-1, the threads compute the
-softmax of what is finished. Scores stay in f32 registers; probabilities are rounded to the operands' dtype for the second product.
-Keys past the end, above the diagonal or outside the window get no weight; a row that sees no key gives zeros.
+A block owns 64 query rows of one head for each warpgroup that multiplies (two, or three for small heads); one thread of another
+warpgroup copies Q once, and K and V tile by tile through rings of stages. While the matrix unit works on the scores of tile j and on
+the output of tile j-1, the threads compute the softmax of what is finished. Scores stay in f32 registers; probabilities are rounded
+to the operands' dtype for the second product. Keys past the end, above the diagonal or outside the window get no weight; a row
+that sees no key gives zeros.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from .gemm_pieces import Ring, matrix_descriptor, wait, wgmma_registers, wgmma_s
 from .layout import Fragment, Key, Regs
 from .ptx_text import KernelText, literal, module_text
 
-ROWS = 128  # query rows of a block
 LOG2E = 1.0 / math.log(2.0)
 INF = literal("float", -math.inf)
 
@@ -29,7 +29,7 @@ def emit_flash(kernel: FlashKernel, target: TargetSpec) -> str:
 
 
 def flash_shared(kernel: FlashKernel) -> int:
-    return (ROWS + 2 * kernel.stages * kernel.keys) * kernel.d * 2 + 1024
+    return (kernel.rows + 2 * kernel.stages * kernel.keys) * kernel.d * 2 + 1024
 
 
 class Flash:
@@ -37,11 +37,11 @@ class Flash:
         self.kernel = kernel
         self.k = KernelText(kernel.name, [], maps=3)
         self.e = Emitter(kernel, Fragment(), self.k)
-        self.q_bytes, self.tile_bytes = ROWS * kernel.d * 2, kernel.keys * kernel.d * 2
+        self.q_bytes, self.tile_bytes = kernel.rows * kernel.d * 2, kernel.keys * kernel.d * 2
 
     def module(self, target: TargetSpec) -> str:
         g, k, e = self.kernel, self.k, self.e
-        names = ["sq", "sk", "offset", "window", "heads", "group", "q_tiles"]
+        names = ["sq", "sk", "offset", "window", "heads", "group", "q_tiles", "works"]
         e.parameters(names)
         self.word = SimpleNamespace(**{n: k.value("i32", f"cvt.u32.u64 {{}}, {e.word(i)};") for i, n in enumerate(names)})
         k.prologue.insert(0, "  .shared .align 8 .b64 bars[32];")
@@ -73,30 +73,46 @@ class Flash:
         ready = k.label("ready")
         k.emit(f"@{v('i1', f'setp.ne.u32 {{}}, {self.tid}, 0;')} bra {ready};")
         k.emit(f"mbarrier.init.shared::cta.b64 [{self.bars}], 1;")
+        k.emit(f"mbarrier.init.shared::cta.b64 [{self.bars}+136], {g.consumers};")  # Q is read
         for s in range(g.stages):
-            for first, count in ((8, 1), (40, 2), (72, 1), (104, 2)):
+            for first, count in ((8, 1), (40, g.consumers), (72, 1), (104, g.consumers)):
                 k.emit(f"mbarrier.init.shared::cta.b64 [{self.bars}+{first + 8 * s}], {count};")
         for m in self.maps:
             k.emit(f"prefetch.tensormap [{m}];")
         k.emit("fence.proxy.async.shared::cta;")
         k.place(ready)
         k.emit("bar.sync 0;")
-        self._position()
 
-    def _position(self) -> None:
+    def _work_loop(self) -> tuple[str, str, str]:
+        """Blocks of the grid share the blocks of rows of all heads."""
+        k, v = self.k, self.k.value
+        work = k.reg("i32")
+        k.emit(f"mov.u32 {work}, %ctaid.x;")
+        top, done = k.label("work"), k.label("works_done")
+        k.place(top)
+        k.emit(f"@{v('i1', f'setp.ge.u32 {{}}, {work}, {self.word.works};')} bra {done};")
+        self._position(work)
+        return work, top, done
+
+    def _next_work(self, work: str, top: str, done: str) -> None:
+        k = self.k
+        k.emit(f"add.u32 {work}, {work}, {k.value('i32', 'mov.u32 {}, %nctaid.x;')};")
+        k.emit(f"bra {top};")
+        k.place(done)
+
+    def _position(self, block: str) -> None:
         """Rows, head and batch of this block, and its range of key tiles. Long rows of a causal head come first."""
         v, w, g = self.k.value, self.word, self.kernel
-        block = v("i32", "mov.u32 {}, %ctaid.x;")
         which = v("i32", f"div.u32 {{}}, {block}, {w.q_tiles};")
         tile = v("i32", f"rem.u32 {{}}, {block}, {w.q_tiles};")
         tile = v("i32", f"sub.u32 {{}}, {v('i32', f'sub.u32 {{}}, {w.q_tiles}, {tile};')}, 1;")
-        self.q0 = v("i32", f"mul.lo.u32 {{}}, {tile}, {ROWS};")
+        self.q0 = v("i32", f"mul.lo.u32 {{}}, {tile}, {g.rows};")
         self.head = v("i32", f"rem.u32 {{}}, {which}, {w.heads};")
         self.batch = v("i32", f"div.u32 {{}}, {which}, {w.heads};")
         self.kv_head = v("i32", f"div.u32 {{}}, {self.head}, {w.group};")
         limit = w.sk
         if g.causal:
-            last = v("i32", f"min.s32 {{}}, {v('i32', f'add.s32 {{}}, {self.q0}, {ROWS};')}, {w.sq};")
+            last = v("i32", f"min.s32 {{}}, {v('i32', f'add.s32 {{}}, {self.q0}, {g.rows};')}, {w.sq};")
             limit = v("i32", f"min.s32 {{}}, {limit}, {v('i32', f'add.s32 {{}}, {last}, {w.offset};')};")
             limit = v("i32", f"max.s32 {{}}, {limit}, 0;")
         tiles = v("i32", f"div.u32 {{}}, {v('i32', f'add.u32 {{}}, {limit}, {g.keys - 1};')}, {g.keys};")
@@ -133,12 +149,16 @@ class Flash:
 
     def _produce(self, end: str) -> None:
         k, v = self.k, self.k.value
-        k.emit("setmaxnreg.dec.sync.aligned.u32 40;")
+        k.emit(f"setmaxnreg.dec.sync.aligned.u32 {40 if self.kernel.consumers == 2 else 32};")
         k.emit(f"@{v('i1', f'setp.ne.u32 {{}}, {self.tid}, 0;')} bra {end};")
-        k.emit(f"@{v('i1', f'setp.eq.u32 {{}}, {self.count}, 0;')} bra {end};")
+        keys, values, queries = (Ring(k, n, phase=1) for n in (self.kernel.stages, self.kernel.stages, 1))
+        work, again, over = self._work_loop()
+        empty = k.label("nothing")
+        k.emit(f"@{v('i1', f'setp.eq.u32 {{}}, {self.count}, 0;')} bra {empty};")
+        queries.wait(f"{self.bars}+136")
+        queries.advance()
         k.emit(f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [{self.bars}], {self.q_bytes};")
-        self._load(0, self.base, self.q0, self.head, self.bars, ROWS)
-        keys, values = Ring(k, self.kernel.stages, phase=1), Ring(k, self.kernel.stages, phase=1)
+        self._load(0, self.base, self.q0, self.head, self.bars, self.kernel.rows)
         step, ahead = k.reg("i32"), k.reg("i32")
         k.emit(f"mov.u32 {step}, 0;")
         self._copy("k", keys, "0")
@@ -151,11 +171,13 @@ class Flash:
         self._copy("v", values, step)
         k.emit(f"mov.u32 {step}, {ahead};")
         k.emit(f"@{v('i1', f'setp.lt.u32 {{}}, {step}, {self.count};')} bra {top};")
+        k.place(empty)
+        self._next_work(work, again, over)
 
     # --- the consumers ------------------------------------------------------------------------------------------------
     def _consume(self) -> None:
         k, g, v = self.k, self.kernel, self.k.value
-        k.emit("setmaxnreg.inc.sync.aligned.u32 232;")
+        k.emit(f"setmaxnreg.inc.sync.aligned.u32 {232 if g.consumers == 2 else 160};")
         who = v("i32", f"sub.u32 {{}}, {v('i32', f'shr.u32 {{}}, {self.tid}, 7;')}, 1;")
         mine = v("i32", f"mad.lo.u32 {{}}, {who}, 8192, {self.base};")
         self.desc_q = matrix_descriptor(k, mine, 1)
@@ -168,6 +190,8 @@ class Flash:
         self.weights = [k.reg("i32") for _ in range(g.keys // 4)]
         self.top, self.total = [k.reg("float") for _ in range(2)], [k.reg("float") for _ in range(2)]
         self.fade = [k.reg("float") for _ in range(2)]
+        self.keys, self.values, queries = (Ring(k, n, phase=0) for n in (g.stages, g.stages, 1))
+        work, again, over = self._work_loop()
         for r in self.out:
             k.emit(f"mov.f32 {r}, 0f00000000;")
         for h in range(2):
@@ -177,10 +201,10 @@ class Flash:
         self._limits()
         done = k.label("no_keys")
         k.emit(f"@{v('i1', f'setp.eq.u32 {{}}, {self.count}, 0;')} bra {done};")
-        self.keys, self.values = Ring(k, g.stages, phase=0), Ring(k, g.stages, phase=0)
         self.tile = k.reg("i32")
         k.emit(f"sub.u32 {self.tile}, {self.last}, 1;")
-        wait(k, self.bars, "0")
+        queries.wait(self.bars)
+        queries.advance()
         self._scores()
         k.emit("wgmma.wait_group.sync.aligned 0;")
         self._release("k", self.keys)
@@ -205,10 +229,13 @@ class Flash:
         k.emit(f"add.u32 {step}, {step}, 1;")
         k.emit(f"bra {top};")
         k.place(out)
+        k.emit(f"@{self.lead} mbarrier.arrive.shared::cta.b64 _, [{self.bars}+136];")
         self._weighted(k.truth(True))
         k.emit("wgmma.wait_group.sync.aligned 0;")
+        self._release("v", self.values)
         k.place(done)
         self._epilogue()
+        self._next_work(work, again, over)
 
     def _limits(self) -> None:
         """First column that each of the thread's two rows does not see any more, and the first it sees, relative to its own columns."""
@@ -249,7 +276,7 @@ class Flash:
         k.emit("wgmma.fence.sync.aligned;")
         for i in range(g.d // 16):
             chunk, inside = divmod(i, 4)
-            a = k.value("i64", f"add.s64 {{}}, {self.desc_q}, {(chunk * ROWS * 128 >> 4) + 2 * inside};")
+            a = k.value("i64", f"add.s64 {{}}, {self.desc_q}, {(chunk * g.rows * 128 >> 4) + 2 * inside};")
             b = k.value("i64", f"add.s64 {{}}, {keys}, {(chunk * g.keys * 128 >> 4) + 2 * inside};")
             wgmma_shared(k, self.scores, g.dtype, a, b, k.truth(i > 0))
         k.emit("wgmma.commit_group.sync.aligned;")

@@ -13,13 +13,14 @@ from __future__ import annotations
 from ...core.target_spec import TargetSpec
 from ...kernels.cuda.kernel import GemmKernel
 from ...tile.ir import TileType
-from .emit import Emitter
 from .gemm_pieces import Ring, descriptor, wgmma
-from .layout import Fragment, Key, Regs
+from .gemm_results import Results
+from .layout import Key, Regs
 from .ptx_text import KernelText, module_text
 
 BK = 64
 PRODUCER_REGISTERS = 40
+STAGING = 64 * 128  # bytes of one slice of results on its way out
 
 
 def emit_gemm(kernel: GemmKernel, target: TargetSpec) -> str:
@@ -28,7 +29,7 @@ def emit_gemm(kernel: GemmKernel, target: TargetSpec) -> str:
 
 def dynamic_shared(kernel: GemmKernel) -> int:
     """Bytes of dynamic shared memory, with room to align the ring."""
-    return stage_bytes(kernel) * kernel.stages + 1024
+    return stage_bytes(kernel) * kernel.stages + (STAGING * 2 * kernel.consumers if kernel.stored else 0) + 1024
 
 
 def stage_bytes(kernel: GemmKernel) -> int:
@@ -38,8 +39,8 @@ def stage_bytes(kernel: GemmKernel) -> int:
 class Gemm:
     def __init__(self, kernel: GemmKernel) -> None:
         self.kernel = kernel
-        self.k = KernelText(kernel.name, [], maps=2)
-        self.e = Emitter(kernel, Fragment(), self.k)
+        self.k = KernelText(kernel.name, [], maps=len(kernel.maps))
+        self.e = Results(kernel, self.k)
         self.cluster = kernel.cluster
         self.a_bytes, self.b_bytes = kernel.bm * BK * 2, kernel.bn * BK * 2
 
@@ -75,7 +76,7 @@ class Gemm:
         self.bars = k.value("i32", "mov.u32 {}, bars;")
         self.rank = k.value("i32", "mov.u32 {}, %cluster_ctarank;") if self.cluster > 1 else "0"
         self.maps = []
-        for i in range(2):
+        for i in range(len(g.maps)):
             p = k.value("i64", f"mov.b64 {{}}, map{i};")
             self.maps.append(k.value("i64", f"cvta.param.u64 {{}}, {p};"))
         ready = k.label("ready")
@@ -193,7 +194,10 @@ class Gemm:
         acc = [k.reg("float") for _ in range(g.bn // 2)]
         ring = Ring(k, g.stages, phase=0)
         previous = k.reg("i32")
+        if g.stored:
+            self.e.place_staging(k.value("i32", f"add.u32 {{}}, {self.base}, {stage_bytes(g) * g.stages};"), who, self.tid, self.maps[2:])
         tile, top, done = self._tile_loop()
+        row, column, batch = self._position(tile)
         step = k.reg("i32")
         k.emit(f"mov.u32 {step}, 0;")
         inner = k.label("multiply")
@@ -220,18 +224,19 @@ class Gemm:
         k.emit(f"@{k.value('i1', f'setp.lt.u32 {{}}, {step}, {self.steps};')} bra {inner};")
         k.emit("wgmma.wait_group.sync.aligned 0;")
         self._release(previous, lead)
-        row, column, batch = self._position(tile)
         self._epilogue(acc, k.value("i32", f"mad.lo.u32 {{}}, {who}, 64, {row};"), column, batch)
         k.emit(f"add.u32 {tile}, {tile}, {self.hop};")
         k.emit(f"bra {top};")
         k.place(done)
+        if g.stored:
+            self.e.finish()
 
     def _release(self, stage: str, when: str) -> None:
         """Tell the producers that this warpgroup has read a stage."""
         k = self.k
         if self.cluster > 1:
             at = k.value("i32", f"mad.lo.u32 {{}}, {stage}, 8, {self.remote};")
-            k.emit(f"@{when} mbarrier.arrive.release.cluster.shared::cluster.b64 _, [{at}+64];")
+            k.emit(f"@{when} mbarrier.arrive.shared::cluster.b64 _, [{at}+64];")
             return
         at = k.value("i32", f"mad.lo.u32 {{}}, {stage}, 8, {self.bars};")
         k.emit(f"@{when} mbarrier.arrive.shared::cta.b64 _, [{at}+64];")
@@ -244,6 +249,7 @@ class Gemm:
             e.env[var] = k.value("i64", f"cvt.u64.u32 {{}}, {reg};")
         wide = k.value("i64", f"cvt.u64.u32 {{}}, {column};")
         for first in range(0, g.bn, g.slice):
+            self.e.corner = (k.value("i32", f"add.u32 {{}}, {column}, {first};") if first else column, row, batch)
             part = acc[first // 2 : (first + g.slice) // 2]
             values: dict[Key, str] = {(8 * (i % 4 // 2), 8 * (i // 4) + i % 2): r for i, r in enumerate(part)}
             e.env[g.acc] = Regs(g.acc.type, values)

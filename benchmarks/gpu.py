@@ -1,0 +1,212 @@
+"""Kernels on one NVIDIA GPU beside PyTorch (cuBLAS, cuDNN) and torch.compile (Triton), in one run.
+
+    PYTHONPATH=src python benchmarks/gpu.py [--rows matmul,attention,...] [--json FILE]
+
+Every contender is captured into a CUDA graph of several calls, so launch costs of Python are nobody's; graphs are replayed in turn and the
+median per call is shown. Inputs are fresh random numbers. Each result of ours is checked against float64 (or float32 products of the same
+operands) before it is timed; `error` is the norm of the difference over the norm of the reference.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import sys
+import traceback
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+import tilewright as tw
+import tilewright.ops as o
+from tilewright.core.dtypes import bf16
+from tilewright.ir.graph import Graph, Value
+from tilewright.ir.types import TensorType
+from tilewright.ops.attention import Attention
+from tilewright.ops.composites import LayerNorm, RmsNorm, Softmax
+
+BF16 = torch.bfloat16
+THIN = [
+    *((m, n, k) for m in (1, 16, 64, 256) for n, k in ((4096, 4096), (14336, 4096), (4096, 14336))),
+    (128, 2304, 768), (128, 768, 768), (128, 3072, 768), (128, 768, 3072),
+]  # fmt: skip
+ATTENTION = [(4, 32, 4096, 128, True), (4, 32, 4096, 128, False), (16, 16, 1024, 64, True), (1, 32, 16384, 128, True)]
+
+
+def rand(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, device="cuda", dtype=BF16)
+
+
+def session(fn: Callable[..., Any], *tensors: torch.Tensor) -> Any:
+    """Compile a graph of bf16 inputs shaped like these tensors."""
+    g = Graph("bench")
+    out = fn(*(g.input(TensorType(bf16, tuple(t.shape)), f"x{i}") for i, t in enumerate(tensors)))
+    g.outputs = [out] if isinstance(out, Value) else list(out)
+    return tw.compile(g, target="cuda")
+
+
+def captured(call: Callable[[], Any], times: int) -> Callable[[], None]:
+    """A CUDA graph of `times` calls."""
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for _ in range(2):
+            call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(times):
+            call()
+    return graph.replay
+
+
+def ours(compiled: Any, *tensors: torch.Tensor) -> tuple[Callable[[], None], Any]:
+    """A call that only launches the kernels, and the result of a first call."""
+    result = compiled(*tensors)
+    schedule = compiled.schedule({})
+    keep = (result, tensors)
+    return lambda _=keep: schedule.run_singly(torch.cuda.current_stream().cuda_stream), result
+
+
+def measure(contenders: dict[str, Callable[[], Any]], times: int, repeats: int = 15) -> dict[str, float]:
+    """Median microseconds of one call of each, taken in turn."""
+    graphs = {name: captured(call, times) for name, call in contenders.items()}
+    taken: dict[str, list[float]] = {name: [] for name in graphs}
+    for name in graphs:
+        graphs[name]()
+    for _ in range(repeats):
+        for name, replay in graphs.items():
+            start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            start.record()
+            replay()
+            stop.record()
+            torch.cuda.synchronize()
+            taken[name].append(start.elapsed_time(stop) * 1000 / times)
+    return {name: statistics.median(values) for name, values in taken.items()}
+
+
+def error(got: torch.Tensor, want: torch.Tensor) -> float:
+    return float((got.double() - want.double()).norm() / want.double().norm())
+
+
+class Table:
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+
+    def add(self, name: str, times: dict[str, float], *, flops: float = 0, nbytes: float = 0, err: float = math.nan) -> None:
+        mine = times["ours"]
+        peers = {k: v for k, v in times.items() if k != "ours"}
+        best = min(peers.values())
+        rate = f"{flops / mine / 1e6:.0f} TFLOP/s" if flops else f"{nbytes / mine / 1e3:.0f} GB/s"
+        self.rows.append({"row": name, "us": mine, "ratio": best / mine, "rate": rate, "peers": peers, "error": err})
+        others = "  ".join(f"{k} {v:.1f}" for k, v in peers.items())
+        print(f"{name:42s} {mine:9.1f} us  {rate:>14s}  x{best / mine:.3f}  error {err:.1e}   {others}", flush=True)
+
+
+def matmul(table: Table) -> None:
+    for m, n, k in [(s, s, s) for s in (512, 1024, 2048, 4096, 8192)] + THIN:
+        a, b = rand(m, k), rand(n, k)
+        out = torch.empty(m, n, device="cuda", dtype=BF16)
+        call, y = ours(session(lambda x, w: o.Matmul(transpose_b=True)(x, w), a, b), a, b)
+        times = measure({"ours": call, "cuBLAS": lambda a=a, b=b, out=out: torch.matmul(a, b.T, out=out)}, 4 if m * n * k > 1 << 36 else 20)
+        table.add(f"matmul bf16 {m}x{n}x{k}", times, flops=2.0 * m * n * k, err=error(y, a.float() @ b.float().T))
+
+
+def epilogue(table: Table) -> None:
+    def plain(x: Any, w: Any, b: Any, r: Any) -> Any:
+        return F.gelu(F.linear(x, w, b)) + r
+
+    fused = torch.compile(plain)
+    for m, n, k in ((4096, 4096, 4096), (8192, 3072, 768), (256, 14336, 4096)):
+        x, w, b, r = rand(m, k), rand(n, k), rand(n), rand(m, n)
+        s = session(lambda x, w, b, r: o.Add()(o.Gelu()(o.Add()(o.Matmul(transpose_b=True)(x, w), b)), r), x, w, b, r)
+        call, y = ours(s, x, w, b, r)
+        times = measure({"ours": call, "torch.compile": partial(fused, x, w, b, r), "eager": partial(plain, x, w, b, r)}, 8)
+        wide = [t.float() for t in (x, w, b, r)]
+        table.add(f"linear+bias+gelu+residual {m}x{n}x{k}", times, flops=2.0 * m * n * k, err=error(y, plain(*wide)))
+
+
+def attention(table: Table) -> None:
+    for b, h, s, d, causal in ATTENTION:
+        q, k, v = rand(b, h, s, d), rand(b, h, s, d), rand(b, h, s, d)
+
+        def build(q: Any, k: Any, v: Any, causal: bool = causal, d: int = d) -> Any:
+            return o.Transpose(perm=(0, 2, 1, 3))(Attention(scale=d**-0.5, causal=causal)(q, k, v))
+
+        call, y = ours(session(build, q, k, v), q, k, v)
+        sdpa = lambda q=q, k=k, v=v, causal=causal: F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+        times = measure({"ours": call, "SDPA": sdpa}, 4)
+        few = F.scaled_dot_product_attention(q[:1, :1].float(), k[:1, :1].float(), v[:1, :1].float(), is_causal=causal)
+        flops = 4.0 * b * h * s * s * d * (0.5 if causal else 1.0)
+        table.add(f"attention {b}x{h}x{s}x{d}{' causal' if causal else ''}", times, flops=flops, err=error(y.transpose(1, 2)[:1, :1], few))
+
+
+def rows(table: Table) -> None:
+    n = 8192
+    x, r, w, b = rand(n, n), rand(n, n), rand(n), rand(n)
+    out = torch.empty_like(x)
+    one = n * n * 2.0
+    cases: dict[str, tuple[Callable[..., Any], Callable[..., Any], tuple[torch.Tensor, ...], float]] = {
+        "softmax": (lambda x: Softmax(axis=1)(x), lambda x: F.softmax(x, -1), (x,), 2),
+        "layer norm": (
+            lambda x, w, b: LayerNorm(eps=1e-5, affine="both")(x, w, b),
+            lambda x, w, b: F.layer_norm(x, (n,), w, b),
+            (x, w, b),
+            2,
+        ),
+        "residual + RMS norm": (_residual_norm, lambda x, r, w: (x + r, F.rms_norm(x + r, (n,), w, 1e-5)), (x, r, w), 4),
+        "GELU (erf)": (lambda x: o.Gelu()(x), F.gelu, (x,), 2),
+        "SiLU": (lambda x: o.Silu()(x), F.silu, (x,), 2),
+    }
+    for name, (fn, plain, tensors, moved) in cases.items():
+        call, y = ours(session(fn, *tensors), *tensors)
+        fused = torch.compile(plain)
+        contenders = {
+            "ours": call,
+            "copy": lambda: out.copy_(x),
+            "eager": lambda p=plain, t=tensors: p(*t),
+            "torch.compile": lambda f=fused, t=tensors: f(*t),
+        }
+        times = measure(contenders, 8)
+        copy = times.pop("copy")
+        want = plain(*(t.float() for t in tensors))
+        err = error(y[-1], want[-1]) if isinstance(want, tuple) else error(y, want)
+        table.add(f"{name} 8192x8192", times, nbytes=moved * one, err=err)
+        share = moved * one / times["ours"] / (2 * one / copy)
+        table.rows[-1]["share_of_copy"] = share
+        print(f"{'':42s} {share:.3f} of the copy's bandwidth ({2 * one / copy / 1e3:.0f} GB/s)")
+
+
+def _residual_norm(x: Any, r: Any, w: Any) -> tuple[Any, Any]:
+    total = o.Add()(x, r)
+    return total, RmsNorm(eps=1e-5, affine="weight")(total, w)
+
+
+SECTIONS = {"matmul": matmul, "epilogue": epilogue, "attention": attention, "rows": rows}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", default=",".join(SECTIONS), help="sections to run")
+    parser.add_argument("--json", default="", help="append JSON lines to this file")
+    arguments = parser.parse_args()
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}; us per call, ratio to the best peer")
+    table, failed = Table(), 0
+    for name in arguments.rows.split(","):
+        try:
+            SECTIONS[name](table)
+        except Exception:  # one section that fails must not cost the others
+            traceback.print_exc()
+            failed = 1
+    if arguments.json:
+        with open(arguments.json, "a") as f:
+            f.writelines(json.dumps(row) + "\n" for row in table.rows)
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())

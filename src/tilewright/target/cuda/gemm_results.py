@@ -1,0 +1,72 @@
+"""Results of a matrix kernel on their way out: from accumulator fragments into swizzled shared memory, from there by the copy engine.
+
+Each warpgroup has two slices of 64 rows × 64 columns; while one is copied out, the next is written. The copy engine stops at the edges of
+the result, so nothing is masked here.
+"""
+
+from __future__ import annotations
+
+from ...kernels.cuda.kernel import GemmKernel
+from ...tile.ir import Instr, Var
+from .access import _pair
+from .emit import Emitter
+from .layout import Fragment
+from .ptx_text import KernelText
+
+SLICE_BYTES = 64 * 128
+
+
+class Results(Emitter):
+    """The epilogue's emitter: stores into results with a tensor map go through shared memory."""
+
+    def __init__(self, kernel: GemmKernel, text: KernelText) -> None:
+        super().__init__(kernel, Fragment(), text)
+        self.stored = kernel.stored
+        self.corner = ("0", "0", "0")  # column, row, batch of the slice, as 32-bit registers
+
+    def place_staging(self, base: str, who: str, tid: str, maps: list[str]) -> None:
+        """Where this warpgroup's slices lie, and where in them each lane of a warp stores."""
+        k, v = self.k, self.k.value
+        self.maps = maps
+        self.staging = v("i32", f"mad.lo.u32 {{}}, {who}, {2 * SLICE_BYTES}, {base};")
+        self.which = k.reg("i32")
+        k.emit(f"mov.u32 {self.which}, 0;")
+        self.lead = v("i1", f"setp.eq.u32 {{}}, {v('i32', f'and.b32 {{}}, {tid}, 127;')}, 0;")
+        self.barrier_id = v("i32", f"add.u32 {{}}, {who}, 1;")
+        # stmatrix: lane l gives the address of row l%8 of matrix l/8; the four are rows 0-7 and 8-15 of two neighbouring 16-byte columns
+        inside = v("i32", f"and.b32 {{}}, {tid}, 7;")
+        lower = v("i32", f"bfe.u32 {{}}, {tid}, 3, 1;")
+        warp = v("i32", f"bfe.u32 {{}}, {tid}, 5, 2;")
+        row = v("i32", f"mad.lo.u32 {{}}, {lower}, 8, {inside};")
+        row = v("i32", f"mad.lo.u32 {{}}, {warp}, 16, {row};")
+        self.slot = v("i32", f"mad.lo.u32 {{}}, {row}, 128, {self.staging};")
+        self.right = v("i32", f"bfe.u32 {{}}, {tid}, 4, 1;")
+        self.inside = inside
+
+    def do_store(self, instr: Instr) -> None:
+        target = instr.operands[0]
+        assert isinstance(target, Var)
+        if target not in self.stored:
+            super().do_store(instr)
+            return
+        k, v = self.k, self.k.value
+        tile = self.tile(instr.operands[-1])
+        k.emit(f"@{self.lead} cp.async.bulk.wait_group.read 1;")
+        k.emit(f"bar.sync {self.barrier_id}, 128;")
+        at = v("i32", f"mad.lo.u32 {{}}, {self.which}, {SLICE_BYTES}, {self.slot};")
+        for j in range(0, 8, 2):
+            regs = [_pair(self.f, tile.values[8 * h, 8 * c], tile.values[8 * h, 8 * c + 1]) for c in (j, j + 1) for h in (0, 1)]
+            chunk = v("i32", f"xor.b32 {{}}, {v('i32', f'add.u32 {{}}, {self.right}, {j};')}, {self.inside};")
+            where = v("i32", f"mad.lo.u32 {{}}, {chunk}, 16, {at};")
+            k.emit(f"stmatrix.sync.aligned.m8n8.x4.shared::cta.b16 [{where}], {{{', '.join(regs)}}};")
+        k.emit("fence.proxy.async.shared::cta;")
+        k.emit(f"bar.sync {self.barrier_id}, 128;")
+        source = v("i32", f"mad.lo.u32 {{}}, {self.which}, {SLICE_BYTES}, {self.staging};")
+        place = f"{self.maps[self.stored.index(target)]}, {{{', '.join(self.corner)}}}"
+        k.emit(f"@{self.lead} cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [{place}], [{source}];")
+        k.emit(f"@{self.lead} cp.async.bulk.commit_group;")
+        k.emit(f"xor.b32 {self.which}, {self.which}, 1;")
+
+    def finish(self) -> None:
+        """Shared memory must stay until everything is out."""
+        self.k.emit(f"@{self.lead} cp.async.bulk.wait_group 0;")

@@ -1,0 +1,183 @@
+"""On a GPU: products, attention, rows, functions and sessions against float64, odd sizes, poisoned memory. Skipped where there is none."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import tilewright as tw
+import tilewright.ops as o
+from tests.cuda.launching import graph
+from tilewright.core.dims import sym
+from tilewright.core.dtypes import DType, bf16, f16, f32, i64
+from tilewright.core.errors import ExecutionError, InputError
+from tilewright.ops.attention import Attention
+from tilewright.ops.composites import LayerNorm, RmsNorm, Softmax
+from tilewright.runtime import cuda_driver
+
+pytestmark = pytest.mark.skipif(bool(cuda_driver.available()), reason=f"no GPU: {cuda_driver.available()}")
+TORCH = {bf16: torch.bfloat16, f16: torch.float16, f32: torch.float32}
+TOLERANCE = {bf16: 6e-3, f16: 1e-3, f32: 2e-6}  # norm of the difference over the norm of the reference
+
+
+def rand(dtype: DType, *shape: int) -> torch.Tensor:
+    return torch.randn(*shape, device="cuda", dtype=torch.float32).to(TORCH[dtype])
+
+
+def poison() -> None:
+    """Memory that the next results will come from is full of NaN."""
+    blocks = [torch.full((1 << 20,), math.nan, device="cuda") for _ in range(4)]
+    del blocks
+
+
+def check(got: torch.Tensor, want: torch.Tensor, dtype: DType, times: float = 1.0) -> None:
+    torch.cuda.synchronize()
+    assert got.shape == want.shape and not torch.isnan(got).any()
+    norm = want.double().norm()
+    assert (got.double() - want.double()).norm() <= times * TOLERANCE[dtype] * norm + 1e-12
+
+
+@pytest.mark.parametrize("dtype", [bf16, f16], ids=str)
+@pytest.mark.parametrize("shape", [(1, 8, 8), (64, 64, 64), (129, 264, 72), (300, 520, 200), (1000, 136, 2056), (4096, 512, 64)], ids=str)
+def test_matmul(shape: tuple[int, int, int], dtype: DType) -> None:
+    m, n, k = shape
+    for ta in (False, True):
+        for tb in (False, True):
+            a, b = rand(dtype, *((k, m) if ta else (m, k))), rand(dtype, *((n, k) if tb else (k, n)))
+            g = graph(
+                lambda x, y, p=ta, q=tb: o.Matmul(transpose_a=p, transpose_b=q)(x, y), (dtype, tuple(a.shape)), (dtype, tuple(b.shape))
+            )
+            poison()
+            check(tw.compile(g, target="cuda")(a, b), (a.double().T if ta else a.double()) @ (b.double().T if tb else b.double()), dtype)
+
+
+def test_matmul_with_epilogue_and_dynamic_rows() -> None:
+    s = sym("S", 1, 4096)
+    types = ((bf16, (s, 256)), (bf16, (520, 256)), (bf16, (520,)), (bf16, (s, 520)))
+    g = graph(lambda x, w, b, r: o.Add()(r, o.Gelu()(o.Add()(o.Matmul(transpose_b=True, alpha=0.5)(x, w), b))), *types)
+    session = tw.compile(g, target="cuda")
+    for m in (1, 77, 128, 1000):
+        x, w, b, r = rand(bf16, m, 256), rand(bf16, 520, 256), rand(bf16, 520), rand(bf16, m, 520)
+        poison()
+        want = torch.nn.functional.gelu(0.5 * (x.double() @ w.double().T) + b.double()) + r.double()
+        check(session(x, w, b, r), want, bf16)
+
+
+def test_matmul_batched() -> None:
+    a, b = rand(f16, 5, 100, 72), rand(f16, 5, 72, 200)
+    check(
+        tw.compile(graph(lambda x, y: o.Matmul()(x, y), (f16, (5, 100, 72)), (f16, (5, 72, 200))), target="cuda")(a, b),
+        a.double() @ b.double(),
+        f16,
+    )
+
+
+def test_products_have_the_same_bits_in_every_batch() -> None:
+    """A row alone gives what it gives among others, and every run gives the same."""
+    m = sym("M", 1, 1024)
+    session = tw.compile(graph(lambda x, y: o.Matmul(transpose_b=True)(x, y), (bf16, (m, 512)), (bf16, (1024, 512))), target="cuda")
+    a, b = rand(bf16, 700, 512), rand(bf16, 1024, 512)
+    whole = session(a, b)
+    assert torch.equal(whole, session(a, b))
+    for row in (0, 63, 64, 699):
+        assert torch.equal(session(a[row : row + 1].clone(), b)[0], whole[row])
+
+
+ATTENTION = [
+    (1, 2, 128, 128, False, 2, None, 128, 0), (2, 4, 300, 128, False, 2, None, 333, 0), (2, 4, 300, 64, True, 4, None, 300, 0),
+    (1, 4, 513, 64, True, 1, None, 513, 0), (1, 2, 1000, 128, True, 2, 200, 1000, 0), (1, 2, 5, 128, True, 2, None, 700, 695),
+    (1, 2, 300, 64, True, 2, None, 200, -50), (1, 2, 700, 64, False, 2, 100, 700, 0), (1, 1, 1, 64, False, 1, None, 1, 0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [bf16, f16], ids=str)
+@pytest.mark.parametrize("case", ATTENTION, ids=str)
+def test_attention(case: tuple[Any, ...], dtype: DType) -> None:
+    b, h, sq, d, causal, hk, window, sk, offset = case
+    q, k, v = rand(dtype, b, h, sq, d), rand(dtype, b, hk, sk, d), rand(dtype, b, hk, sk, d)
+    op = Attention(scale=d**-0.5, causal=causal, window=window, offset=offset)
+    poison()
+    got = tw.compile(graph(lambda *x: op(*x), *((dtype, tuple(t.shape)) for t in (q, k, v))), target="cuda")(q, k, v)
+    kk, vv = (t.double().repeat_interleave(h // hk, 1) for t in (k, v))
+    scores = q.double() @ kk.transpose(-1, -2) * d**-0.5
+    i, j = torch.arange(sq, device="cuda")[:, None] + offset, torch.arange(sk, device="cuda")[None]
+    seen = torch.ones_like(scores, dtype=torch.bool)
+    seen &= (j <= i) if causal else True
+    seen &= (j > i - window) if window is not None else True
+    check(got, torch.softmax(scores.masked_fill(~seen, -math.inf), -1).nan_to_num(0.0) @ vv, dtype)
+
+
+@pytest.mark.parametrize("dtype", [bf16, f16, f32], ids=str)
+@pytest.mark.parametrize("n", [1, 7, 64, 100, 1000, 4096, 8192, 32768, 50000])
+def test_rows(n: int, dtype: DType) -> None:
+    x, w, b = rand(dtype, 33, n), rand(dtype, n), rand(dtype, n)
+    T, W = (dtype, (33, n)), (dtype, (n,))
+    poison()
+    check(tw.compile(graph(lambda v: Softmax(axis=1)(v), T), target="cuda")(x), torch.softmax(x.double(), -1), dtype)
+    y = tw.compile(graph(lambda v, a: RmsNorm(eps=1e-5, affine="weight")(v, a), T, W), target="cuda")(x, w)
+    check(y, torch.nn.functional.rms_norm(x.double(), (n,), w.double(), 1e-5), dtype)
+    if n > 1:
+        y = tw.compile(graph(lambda v, a, c: LayerNorm(eps=1e-5, affine="both")(v, a, c), T, W, W), target="cuda")(x, w, b)
+        check(y, torch.nn.functional.layer_norm(x.double(), (n,), w.double(), b.double(), 1e-5), dtype, 4.0)
+
+
+FUNCTIONS = {"Exp": 2, "Tanh": 2, "Sigmoid": 4, "Erf": 2, "Sin": 1, "Cos": 1, "Tan": 1, "Log": 1, "Log1p": 2, "Expm1": 2, "Sqrt": 1}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_keep_their_promise(name: str) -> None:
+    """The units of the last place that target/cuda/math.py states."""
+    x = torch.cat([torch.randn(1 << 18), torch.randn(1 << 18) * 30, torch.randn(1 << 16) * 1e6, torch.randn(1 << 16) * 1e30]).cuda()
+    got = tw.compile(graph(lambda v: getattr(o, name)()(v), (f32, tuple(x.shape))), target="cuda")(x).double().cpu()
+    want = getattr(torch, name.lower())(x.double().cpu())
+    fine = torch.isfinite(want) & (want.abs() < 3.4e38) & (want.abs() > 1.2e-38)
+    unit = torch.from_numpy(np.spacing(want[fine].abs().float().numpy())).double()
+    assert ((got[fine] - want[fine]).abs() / unit).max() <= FUNCTIONS[name]
+    assert torch.equal(torch.isnan(got), torch.isnan(want))
+
+
+class Model(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = torch.nn.Embedding(100, 256)
+        self.up, self.down = torch.nn.Linear(256, 512), torch.nn.Linear(512, 256)
+        self.norm = torch.nn.LayerNorm(256)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.table(ids)
+        return torch.softmax(self.norm(x + self.down(torch.nn.functional.gelu(self.up(x)))), -1)
+
+
+@pytest.mark.parametrize("dtype", [None, "bf16"])
+def test_a_module(dtype: str | None) -> None:
+    model, ids = Model().eval(), torch.randint(0, 100, (3, 17))
+    session = tw.compile(model, (ids,), target="cuda", dtype=dtype)
+    got = session(ids.cuda())
+    check(got.float().cpu(), model.double()(ids).float(), bf16 if dtype else f32, 4.0)
+
+
+def test_sessions() -> None:
+    """Inputs that move, other streams, errors of kernels and of callers."""
+    session: Any = tw.compile(graph(lambda t, i: o.Gather(axis=0)(t, i), (f32, (11, 40)), (i64, (4,))), target="cuda")
+    table = rand(f32, 11, 40)
+    for ids in ([1, 2, 3, 4], [10, 0, 10, 0]):
+        index = torch.tensor(ids, device="cuda")
+        assert torch.equal(session(table.clone(), index), table[index])
+    with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
+        out = session(table, torch.tensor([1, 1, 2, 2], device="cuda"))
+    torch.cuda.synchronize()
+    assert torch.equal(out, table[[1, 1, 2, 2]])
+    session(table, torch.tensor([1, 11, 2, 2], device="cuda"))
+    with pytest.raises(ExecutionError, match="index out of range, got 11"):
+        session.synchronize()
+    session.synchronize()
+    with pytest.raises(InputError, match=r"input 'x0' must be on the GPU, got f32\[11,40\] on cpu; pass x0.cuda\(\)"):
+        session(table.cpu(), torch.tensor([1, 1, 2, 2], device="cuda"))
+    with pytest.raises(InputError, match=r"input 'x1' must be i64\[4\], got i32\[4\]"):
+        session(table, torch.tensor([1, 1, 2, 2], device="cuda", dtype=torch.int32))
+    strided = torch.cat([table, table], 1)[:, :40]
+    assert torch.equal(session(strided, torch.tensor([1, 1, 2, 2], device="cuda")), table[[1, 1, 2, 2]]) and session.copies == {"x0": 1}
