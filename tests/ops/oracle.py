@@ -11,6 +11,8 @@ import numpy as np
 import torch
 import torch.nn.functional as tf
 
+from tests.ops.oracle_catalogue import CATALOGUE
+
 DTYPES = {
     "f32": torch.float32,
     "f64": torch.float64,
@@ -402,7 +404,7 @@ GENERAL: dict[str, Oracle] = {
     "dim_value": lambda a: torch.tensor(a["dim"], dtype=DTYPES[a["dtype"].name]),
 }
 
-ORACLES: dict[str, Oracle] = {**UNARY, **BINARY, **COMPARE, **ACTIVATIONS, **VIEWS, **REDUCTIONS, **COMPOSITES, **GENERAL}
+ORACLES: dict[str, Oracle] = {**UNARY, **BINARY, **COMPARE, **ACTIVATIONS, **VIEWS, **REDUCTIONS, **COMPOSITES, **GENERAL, **CATALOGUE}
 NO_ORACLE = {
     "input": "is given, not computed",
     "constant": "is given, not computed",

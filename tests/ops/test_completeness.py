@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.ops.checks import has
+from tests.ops.oracle_catalogue import CATALOGUE as MORE
 from tilewright.ops import REGISTRY, Op
 from tilewright.ops.families import Composite, Contraction, Elementwise, General, Reduction, View
 
@@ -64,4 +65,4 @@ def test_traits_follow_families() -> None:
 
 
 def test_the_contract_is_registered() -> None:
-    assert sorted(REGISTRY) == sorted([*CONTRACT.split(), *CATALOGUE.split()])
+    assert sorted(REGISTRY) == sorted([*CONTRACT.split(), *CATALOGUE.split(), *MORE])

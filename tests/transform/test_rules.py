@@ -18,7 +18,7 @@ from tilewright.transform.batch import batch_graph
 from tilewright.transform.jvp import jvp_graph
 from tilewright.transform.vjp import split_vjp, vjp_graph
 
-STRAIGHT_THROUGH = {"round", "stop_gradient"}  # their derivatives are those of the identity and of zero on purpose
+STRAIGHT_THROUGH = {"round", "stop_gradient", "fake_quantise", "fake_quantise_lsq"}  # their derivatives are estimates on purpose
 JUMPS = {"floor", "ceil", "trunc", "sign", "floor_divide", "remainder"}  # a step of a finite difference may cross one
 
 

@@ -1,13 +1,14 @@
 """Every op, by class (`ops.Matmul`), by function (`ops.matmul`), and by name (`ops.REGISTRY["matmul"]`)."""
 from __future__ import annotations
 
-from . import functions
+from . import catalogue, functions
 from .activations import Elu, Gelu, Hardsigmoid, Hardswish, LeakyRelu, Mish, Relu, Silu, Softplus
 from .attention import Attention, Rope
 from .base import REGISTRY, Op, Traits
 from .binary import Add, BitwiseAnd, BitwiseOr, BitwiseXor, Div, FloorDivide, Maximum, Minimum, Mul, Pow, Remainder, Sub, Where
 from .calls import Checkpoint, Fence, StopGradient
 from .casts import BitwiseNot, Cast, IsInf, IsNan, LogicalNot
+from .catalogue import *  # noqa: F403
 from .compare import Compare, Equal, Greater, GreaterEqual, Less, LessEqual, LogicalAnd, LogicalOr, LogicalXor, NotEqual
 from .composites import BatchNorm, GroupNorm, LayerNorm, LogSoftmax, RmsNorm, Softmax
 from .contractions import Conv, Matmul
@@ -192,3 +193,4 @@ __all__ = [
     "functions",
 ]
 __all__ += functions.__all__
+__all__ += catalogue.__all__

@@ -1,0 +1,61 @@
+"""PyTorch's meaning of the ops in `ops/catalogue.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+Oracle = Callable[..., Any]
+
+
+def limit(a: dict[str, Any]) -> int:
+    return int(2 ** (a.get("bits", 8) - 1) - 1)
+
+
+def with_scale(a: dict[str, Any], x: Any, scale: Any) -> Any:
+    """PyTorch's own fake quantiser, in f32 scales (it takes no others)."""
+    q, axis = limit(a), a.get("axis")
+    if x.numel() == 0:
+        return x
+    if x.dtype == torch.float64:  # the quantiser takes f32 only
+        s = scale if axis is None else scale.reshape([-1 if i == axis else 1 for i in range(x.ndim)])
+        return torch.clamp(torch.round(x / s), -q, q) * s
+    wide = x.float()
+    if axis is None:
+        return torch.fake_quantize_per_tensor_affine(wide, scale.float(), torch.zeros((), dtype=torch.int32), -q, q).to(x.dtype)
+    zeros = torch.zeros(scale.shape, dtype=torch.int32)
+    return torch.fake_quantize_per_channel_affine(wide, scale.float(), zeros, axis, -q, q).to(x.dtype)
+
+
+def fake_quantise(a: dict[str, Any], x: Any, *given: Any) -> Any:
+    axis, mode = a.get("axis"), a.get("mode", "batch")
+    axes = [i for i in range(x.ndim) if i != axis]
+    measured = x.abs().amax(axes) / limit(a) if x.numel() else torch.zeros(() if axis is None else (x.shape[axis],), dtype=x.dtype)
+    decay = a.get("decay", 0.99)
+    scale = measured if mode == "batch" else given[0] if mode == "fixed" else decay * given[0] + (1 - decay) * measured
+    y = with_scale(a, x, torch.where(scale == 0, torch.ones_like(scale), scale))
+    return (y, scale) if mode == "ema" else y
+
+
+def quantise(a: dict[str, Any], x: Any, scale: Any, zero: Any) -> Any:
+    kind = torch.uint8 if "dtype" in a and a["dtype"].name == "u8" else torch.int8
+    shape = [] if a.get("axis") is None else [-1 if i == a["axis"] else 1 for i in range(x.ndim)]
+    codes = torch.round(x / scale.reshape(shape)) + zero.reshape(shape)
+    return torch.clamp(codes, torch.iinfo(kind).min, torch.iinfo(kind).max).to(kind)
+
+
+def dequantise(a: dict[str, Any], codes: Any, scale: Any, zero: Any) -> Any:
+    shape = [] if a.get("axis") is None else [-1 if i == a["axis"] else 1 for i in range(codes.ndim)]
+    return (codes.to(scale.dtype) - zero.reshape(shape)) * scale.reshape(shape)
+
+
+CATALOGUE: dict[str, Oracle] = {
+    "fake_quantise": fake_quantise,
+    "fake_quantise_lsq": with_scale,
+    "quantise": quantise,
+    "dequantise": dequantise,
+    "lora_matmul": lambda a, x, w, p, q: x @ (w + a.get("scale", 1.0) * (p @ q)),
+    "grouped_matmul": lambda a, x, w, ids: torch.bmm(x[:, None], w[ids.long()])[:, 0],
+}
