@@ -1,0 +1,58 @@
+"""The op kinds a versatile compiler needs, against the registry: the table of docs/op-set.md. A kind without an op says why."""
+
+from __future__ import annotations
+
+# kind -> names of ops (all must be registered), or a reason that starts with "–" (not yet)
+KINDS: dict[str, str] = {
+    "inputs, parameters, constants": "input constant iota dim_value",
+    "activations": "gelu silu relu sigmoid tanh exp log sqrt rsqrt neg abs sin cos tan round leaky_relu elu softplus"
+                   " mish hardswish hardsigmoid",
+    "arc tangent and the other inverse and hyperbolic functions": "– not yet",
+    "casts": "cast",
+    "fp8 (e4m3, e5m2) dtypes": "– not yet: `ml_dtypes` has them, `core/dtypes.py` and the emitters do not",
+    "arithmetic": "add sub mul div maximum minimum pow remainder floor_divide square reciprocal expm1 log1p erf sign",
+    "comparisons, selection": "equal not_equal less less_equal greater greater_equal where is_nan is_inf",
+    "bitwise, logical, shifts": "bitwise_and bitwise_or bitwise_xor bitwise_not bitwise_left_shift bitwise_right_shift"
+                                " logical_and logical_or logical_xor logical_not",
+    "rounding": "floor ceil round trunc",
+    "fused regions of elementwise ops": "fused",
+    "matmul": "matmul",
+    "dot-general": "– written with reshape, transpose and matmul",
+    "solve, cholesky, triangular solve, qr, eigh, svd": "– not yet",
+    "norms": "layer_norm rms_norm group_norm batch_norm",
+    "2-D layer norm": "– written with transpose and layer_norm",
+    "attention, rope": "attention rope q8_attention",
+    "axial 2-D rope": "– not yet",
+    "views": "reshape transpose slice expand flip split",
+    "concatenation, padding": "concat pad",
+    "gathers and scatters": "gather gather_along_axis index scatter_add",
+    "scatter that overwrites": "– not yet",
+    "reductions": "sum mean max min prod any all arg_max arg_min var log_sum_exp",
+    "compensated sum": "– not yet; sums run in 64 partial sums over chunks of 16384",
+    "softmax": "softmax log_softmax",
+    "running sums and products": "cum_sum cum_prod",
+    "sorting": "sort arg_sort top_k",
+    "sampling": "sample",
+    "convolution, also transposed": "conv",
+    "pooling": "max_pool max_pool_indices avg_pool adaptive_pool",
+    "resize": "resize",
+    "losses": "softmax_cross_entropy",
+    "selective scan, gated delta net": "– not yet",
+    "grouped and low-rank products": "grouped_matmul lora_matmul",
+    "products with packed weights": "qmatmul qgather qexperts qdot quantise_rows",
+    "quantisation": "quantise dequantise",
+    "fake quantisation": "fake_quantise fake_quantise_lsq",
+    "int8 matmul and convolution with requantisation, NVFP4": "– not yet",
+    "complex numbers, FFT": "– not yet: no complex dtype",
+    "state": "update_slice",
+    "derivatives under control": "stop_gradient fence checkpoint",
+    "Gaussian splats": "– a later issue",
+}
+
+
+def kind_table() -> list[str]:
+    rows = ["| kind | ops |", "|---|---|"]
+    for kind, names in KINDS.items():
+        shown = names if names.startswith("–") else " ".join(f"`{n}`" for n in names.split())
+        rows.append(f"| {kind} | {shown} |")
+    return rows

@@ -1,0 +1,28 @@
+"""docs/op-set.md says what the registry holds."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.docs.op_set import KINDS, kind_table
+from tests.meta.source import DOCS
+from tilewright.ops import REGISTRY
+
+
+def test_the_page_is_up_to_date(request: pytest.FixtureRequest) -> None:
+    path = DOCS / "op-set.md"
+    pattern = re.compile(r"(<!-- kind table: begin -->\n).*?(<!-- kind table: end -->)", re.S)
+    text = path.read_text()
+    assert pattern.search(text), "the markers are gone"
+    wanted = pattern.sub(lambda m: m[1] + "\n".join(kind_table()) + "\n" + m[2], text)
+    if request.config.getoption("--update-goldens"):
+        path.write_text(wanted)
+        text = wanted
+    assert text == wanted, "out of date; run pytest tests/docs --update-goldens"
+
+
+def test_kinds_name_ops_that_exist() -> None:
+    named = {n for names in KINDS.values() if not names.startswith("–") for n in names.split()}
+    assert named <= set(REGISTRY), named - set(REGISTRY)
