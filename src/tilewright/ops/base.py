@@ -131,6 +131,10 @@ class Op:
         """One tangent an output, None for zero. A tangent of None is zero."""
         raise UnsupportedError(f"{self.name}: has no forward-mode derivative{self._why('jvp')}")
 
+    def push(self, inputs: Values, tangents: MaybeValues) -> tuple[Values, MaybeValues] | None:
+        """Results and their tangents in one go, for ops whose tangents would need all the work of the results again. None: `jvp`."""
+        return None
+
     def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
         """The op for `size` cases at once: a batched input has a new axis in front, every output gets one."""
         raise UnsupportedError(f"{self.name}: cannot be batched{self._why('batch')}")
