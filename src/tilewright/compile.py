@@ -94,6 +94,8 @@ def compile(  # noqa: A001
         with paused():
             graph, signature = import_model(module, args, kwargs, dynamic, dynamic_shapes, name, stages)
             validate("import", level, graph)
+            if ahead is not None:
+                ahead.begin(graph, spec)
             return compile_graph(graph, signature, spec, level=level, dtype=dtype, disable=disabled(passes), threads=threads,
                                  stages=stages, ahead=ahead)
     finally:

@@ -17,6 +17,7 @@ from ..core.dims import Dim, at_most, ceildiv, divisible, product
 from ..core.dtypes import DType, compute_dtype
 from ..core.target_spec import TargetSpec
 from ..ir.layout import Layout
+from ..ir.types import TensorType
 from ..ops.contractions import Matmul as MatmulOp
 from ..tile.builder import Ix, KernelBuilder, Tile, View
 from .call import Call
@@ -52,6 +53,11 @@ def default_config(dtype: DType, n: Dim, target: TargetSpec) -> Config:
     return Config(6, width)
 
 
+def panel_form(op: MatmulOp, result: TensorType, target: TargetSpec) -> Packed:
+    """How the constant right operand of a product is packed."""
+    return Packed("panels", default_config(result.dtype, result.shape[-1], target).width, not op.transpose_b)
+
+
 class Matmul(Template):
     key = "matmul"
 
@@ -70,8 +76,7 @@ class Matmul(Template):
             return {}
         index = next(i for i, o in enumerate(region.operands) if o.data is p.b.data)
         assert region.anchor is not None and isinstance(region.anchor.op, MatmulOp)
-        width = default_config(p.dtype, p.n, target).width
-        return {index: Packed("panels", width, not region.anchor.op.transpose_b)}
+        return {index: panel_form(region.anchor.op, region.anchor.types[0], target)}
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         p = Problem.of(region)

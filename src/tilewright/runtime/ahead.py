@@ -1,17 +1,31 @@
-"""Memory for packed weights, brought in by a thread of its own while the model is imported and the passes run.
+"""Memory for packed weights, brought in by a thread of its own while the model is imported, and filled while the passes run.
 
-The first touch of a page is slow (the system clears it; a virtual machine may have to ask its host for it) and needs no Python, so
-it is done on another core before the exact size is known. What was guessed too much is given back.
+The first touch of a page is slow (the system clears it; a virtual machine may have to ask its host for it), copying half a gigabyte
+too, and neither needs Python: both are done on another core before anybody has decided how weights are packed. What products read is
+guessed from the imported graph; a wrong guess costs nothing but the work, its memory is given back.
 """
 from __future__ import annotations
 
 import ctypes
 import sys
 import threading
-from collections.abc import Callable
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from .memory import HUGE, Allocation
+from .panels import Job, panel_job, run_all
+
+if TYPE_CHECKING:
+    from ..core.target_spec import TargetSpec
+    from ..ir.graph import Graph
+    from ..kernels.launch import Packed
+    from ..ops.structure import ConstantData
+
+Array = np.ndarray[Any, Any]
+PAGE = 4096
 
 LEAST = 16 << 20  # less is not worth a thread
 MOST = 1 << 30  # bytes touched ahead
@@ -29,12 +43,29 @@ def packed_estimate(model: Any) -> int:
     return sum({p.data_ptr(): p.nbytes for p in matrices}.values())  # a tied weight is packed once
 
 
+def guesses(graph: Graph, target: TargetSpec) -> Iterator[tuple[ConstantData, Packed]]:
+    """Constant matrices that products of this graph read, with the form that the template of products asks for. Products of one left
+    operand are left out: a pass makes one of them."""
+    from ..kernels.matmul import panel_form
+    from ..ops.contractions import Matmul
+    from ..ops.structure import Constant
+
+    products = [n for n in graph.nodes if isinstance(n.op, Matmul)]
+    left = Counter(n.operands[0] for n in products)
+    for n in products:
+        op = n.operands[1].node.op
+        if isinstance(op, Constant) and len(op.data.type.shape) == 2 and left[n.operands[0]] == 1:
+            assert isinstance(n.op, Matmul)
+            yield op.data, panel_form(n.op, n.types[0], target)
+
+
 class Ahead:
-    """A block of about the expected size, being touched. `take` ends that and gives a block that is large enough."""
+    """A block of about the expected size, being touched, then filled. `packed` and `take` end that."""
 
     def __init__(self, expected: int) -> None:
         self._stop = threading.Event()
-        self._touched = 0
+        self._touched = self._used = 0
+        self._packed: dict[tuple[ConstantData, Packed], Array] = {}
         self._block = Allocation(expected + expected // 8 + HUGE)  # address space only: panels may be padded
         self._thread = threading.Thread(target=self._touch, args=(min(expected, MOST),), name="tilewright-memory", daemon=True)
         self._thread.start()
@@ -53,10 +84,40 @@ class Ahead:
                 return  # not offered here
             self._touched += step
 
-    def take(self, nbytes: int) -> Allocation:
-        """Memory for `nbytes`: the block, without what is beyond, or another one where it is too small."""
+    def begin(self, graph: Graph, target: TargetSpec) -> None:
+        """Pack, on the same thread, what the products of an imported graph seem to read."""
+        from .packing import packed_bytes, packed_shape  # which imports this module
+
+        jobs: list[tuple[Job, Array]] = []
+        used = 0
+        for data, packed in guesses(graph, target):
+            nbytes = packed_bytes(data.type, packed)
+            job = panel_job(data.array.T if packed.transposed else data.array, packed.width)
+            if job is not None and (data, packed) not in self._packed and used + nbytes <= self._block.nbytes:
+                out = self._block.array(data.array.dtype, packed_shape(data.array.shape, packed), used)
+                jobs.append((job, out))
+                self._packed[data, packed] = out
+                used += -(-nbytes // PAGE) * PAGE
         self.close()
-        if nbytes > self._block.nbytes or nbytes < HUGE:
+        if jobs:
+            self._used = used
+            self._thread = threading.Thread(target=run_all, args=(jobs,), name="tilewright-pack", daemon=True)
+            self._thread.start()
+
+    def packed(self, data: ConstantData, packed: Packed) -> Array | None:
+        """A constant in this form, when it was guessed right."""
+        self.close()
+        return self._packed.pop((data, packed), None)
+
+    def take(self, nbytes: int) -> Allocation:
+        """Memory for `nbytes` more: the block, without what is beyond, or another one where it is in use or too small."""
+        self.close()
+        for out in self._packed.values():  # nobody asked for it: pages that are all its own go back
+            first, last = -(-out.ctypes.data // PAGE) * PAGE, (out.ctypes.data + out.nbytes) // PAGE * PAGE
+            if last > first:
+                _madvise()(first, last - first, DONTNEED)
+        self._packed.clear()
+        if self._used or nbytes > self._block.nbytes or nbytes < HUGE:
             return Allocation(nbytes)
         end = -(-nbytes // HUGE) * HUGE
         if self._touched > end:
@@ -64,7 +125,7 @@ class Ahead:
         return self._block
 
     def close(self) -> None:
-        """Touch no more."""
+        """Touch no more; wait for what is being packed."""
         self._stop.set()
         self._thread.join()
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, ref
 
 import numpy as np
@@ -17,9 +17,11 @@ from ..ir.types import TensorType
 from ..kernels.launch import ConstBuffer, Packed
 from ..kernels.strips import strip_shape
 from ..kernels.unstrip import unpack_strips
-from .ahead import Ahead
 from .memory import Allocation
 from .panels import panel_packer
+
+if TYPE_CHECKING:
+    from .ahead import Ahead
 
 Array = np.ndarray[Any, Any]
 ALIGNMENT = 64
@@ -81,7 +83,7 @@ def usable_in_place(array: Array, packed: Packed) -> bool:
 def pack_constants(constants: Sequence[ConstBuffer], *, threads: int = 2, packers: Mapping[str, int] | None = None,
                    ahead: Ahead | None = None) -> list[Array]:
     """The storage of every constant, in order. Arrays are views of one block, or the constants themselves where they fit. `packers`: see
-    `strip_packing.pack_all`; `ahead`: memory for the block."""
+    `strip_packing.pack_all`; `ahead`: memory for the block, and what is packed already."""
     storages: list[Array | None] = [None] * len(constants)
     offsets: dict[int, int] = {}
     total = 0
@@ -90,6 +92,8 @@ def pack_constants(constants: Sequence[ConstBuffer], *, threads: int = 2, packer
             storages[i] = c.data.array
         elif (held := _held.get(c.data, {}).get(c.packed)) is not None and (known := held()) is not None:
             storages[i] = known
+        elif ahead is not None and (packed_already := ahead.packed(c.data, c.packed)) is not None:
+            storages[i] = packed_already
         else:
             offsets[i] = total
             total += -(-packed_bytes(c.data.type, c.packed) // ALIGNMENT) * ALIGNMENT

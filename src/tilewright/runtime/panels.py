@@ -9,7 +9,8 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -21,12 +22,26 @@ from ..target.cpu.host import host_target
 from ..target.cpu.jit import Library
 
 Array = np.ndarray[Any, Any]
-Pack = Callable[[int, int, int, int, int, int, int], None]  # source, target, first, last panel, N, K, bytes between source lines
 ROWS = 16  # source rows in flight where N is contiguous
 
 
-def panel_packer(rows: Array, width: int) -> Callable[[Array, int, int], None] | None:
-    """A function that fills panels `first` … `last`-1 of its argument from `rows` [N, K], or None where no fast way fits."""
+@dataclass(frozen=True)
+class Job:
+    """How to pack one matrix: the address of the code, and its arguments but for target and panels."""
+
+    library: Library  # kept: the address is its
+    code: int
+    source: Array
+    n: int
+    k: int
+    line: int
+
+    def words(self, out: Array, first: int, last: int) -> tuple[int, ...]:
+        return (self.code, self.source.ctypes.data, out.ctypes.data, first, last, self.n, self.k, self.line)
+
+
+def panel_job(rows: Array, width: int) -> Job | None:
+    """How native code packs `rows` [N, K] into panels of `width`, or None where no fast way fits."""
     n, k = rows.shape
     size = rows.dtype.itemsize
     line_n, line_k = rows.strides
@@ -38,11 +53,26 @@ def panel_packer(rows: Array, width: int) -> Callable[[Array, int, int], None] |
         way, line = "blocks", line_n
     else:
         return None
-    code = _library(host_target(), size, width)
-    call: Pack = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 7)(code.address(f"tw_pack_{way}"))
+    library = _library(host_target(), size, width)
+    return Job(library, library.address(f"tw_pack_{way}"), rows, n, k, line)
+
+
+def run_all(jobs: Sequence[tuple[Job, Array]]) -> None:
+    """Pack every matrix into its array in one native call: no thread waits for the interpreter in between."""
+    if jobs:
+        table = np.array([job.words(out, 0, len(out)) for job, out in jobs], np.int64)
+        ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)(jobs[0][0].library.address("tw_pack_all"))(table.ctypes.data, len(jobs))
+
+
+def panel_packer(rows: Array, width: int) -> Callable[[Array, int, int], None] | None:
+    """A function that fills panels `first` … `last`-1 of its argument from `rows` [N, K], or None where no fast way fits."""
+    job = panel_job(rows, width)
+    if job is None:
+        return None
+    found, call = job, ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 7)(job.code)
 
     def fill(out: Array, first: int, last: int) -> None:
-        call(rows.ctypes.data, out.ctypes.data, first, last, n, k, line)
+        call(*found.words(out, first, last)[1:])
 
     return fill
 
@@ -59,8 +89,9 @@ def _library(target: TargetSpec, size: int, width: int) -> Library:
 
 @cache
 def _make_library(target: TargetSpec, size: int, width: int) -> Library:
-    (code,), _ = CodeCache().compile([_runs(target, size, width) + (_blocks(target, size, width) if width % 2 == 0 else "")], target)
-    return Library([code], ["tw_pack_runs", *(["tw_pack_blocks"] if width % 2 == 0 else [])])
+    blocks = width % 2 == 0
+    (code,), _ = CodeCache().compile([_runs(target, size, width) + (_blocks(target, size, width) if blocks else "") + _all(target)], target)
+    return Library([code], ["tw_pack_all", "tw_pack_runs", *(["tw_pack_blocks"] if blocks else [])])
 
 
 def block_side(target: TargetSpec, size: int, width: int) -> int:
@@ -73,6 +104,30 @@ def block_side(target: TargetSpec, size: int, width: int) -> int:
 
 def _header(target: TargetSpec, name: str) -> str:
     return f"define void @{name}(ptr %src, ptr %dst, i64 %first, i64 %last, i64 %n, i64 %k, i64 %line) {target.attributes} {{\nentry:"
+
+
+def _all(target: TargetSpec) -> str:
+    """Calls one of the others for every row of a table: its address, then its arguments."""
+    loads = "\n".join(f"  %p{i} = getelementptr i64, ptr %row, i64 {i}\n  %a{i} = load {'ptr' if i < 3 else 'i64'}, ptr %p{i}"
+                      for i in range(8))
+    arguments = ", ".join(f"{'ptr' if i < 3 else 'i64'} %a{i}" for i in range(1, 8))
+    return f"""
+define void @tw_pack_all(ptr %table, i64 %count) {target.attributes} {{
+entry:
+  br label %loop
+loop:
+  %i = phi i64 [ 0, %entry ], [ %i1, %loop ]
+  %at = mul i64 %i, 64
+  %row = getelementptr i8, ptr %table, i64 %at
+{loads}
+  call void %a0({arguments})
+  %i1 = add i64 %i, 1
+  %more = icmp slt i64 %i1, %count
+  br i1 %more, label %loop, label %out
+out:
+  ret void
+}}
+"""
 
 
 def _runs(target: TargetSpec, size: int, width: int) -> str:
