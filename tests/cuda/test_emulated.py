@@ -24,7 +24,7 @@ def floats(rng: np.random.Generator, dtype: DType, *shape: int) -> Any:
     return rng.standard_normal(shape).astype(np.float32).astype(dtype.np)
 
 
-def close(got: Any, want: Any, dtype: DType) -> None:
+def check_close(got: Any, want: Any, dtype: DType) -> None:
     rtol = {"f32": 3e-6, "f16": 2e-3, "bf16": 1.2e-2}[dtype.name]
     np.testing.assert_allclose(got.astype(np.float64), want, rtol=rtol, atol=rtol)
 
@@ -36,7 +36,7 @@ def test_pointwise(dtype: DType, shape: tuple[int, ...], rng: np.random.Generato
     x, y = floats(rng, dtype, *shape), floats(rng, dtype, *shape[1:])
     (out,) = Emulated(g)(x, y)
     total = (x.astype(np.float32) + y.astype(np.float32)).astype(dtype.np).astype(np.float64)
-    close(out, torch.nn.functional.gelu(torch.from_numpy(total)).numpy(), dtype)
+    check_close(out, torch.nn.functional.gelu(torch.from_numpy(total)).numpy(), dtype)
 
 
 FUNCTIONS = {"Exp": torch.exp, "Tanh": torch.tanh, "Sigmoid": torch.sigmoid, "Erf": torch.erf, "Sin": torch.sin, "Cos": torch.cos,
@@ -71,12 +71,12 @@ def test_rows(dtype: DType, n: int, rng: np.random.Generator) -> None:
     tw, tb = torch.from_numpy(w.astype(np.float64)), torch.from_numpy(b.astype(np.float64))
     T, W = (dtype, (3, n)), (dtype, (n,))
     (y,) = Emulated(graph(lambda v: Softmax(axis=1)(v), T))(x)
-    close(y, torch.softmax(t, -1).numpy(), dtype)
+    check_close(y, torch.softmax(t, -1).numpy(), dtype)
     (y,) = Emulated(graph(lambda v, a, c: LayerNorm(eps=1e-5, affine="both")(v, a, c), T, W, W))(x, w, b)
     if n > 1:
-        close(y, torch.nn.functional.layer_norm(t, (n,), tw, tb, 1e-5).numpy(), dtype)
+        check_close(y, torch.nn.functional.layer_norm(t, (n,), tw, tb, 1e-5).numpy(), dtype)
     (y,) = Emulated(graph(lambda v, a: RmsNorm(eps=1e-5, affine="weight")(v, a), T, W))(x, w)
-    close(y, torch.nn.functional.rms_norm(t, (n,), tw, 1e-5).numpy(), dtype)
+    check_close(y, torch.nn.functional.rms_norm(t, (n,), tw, 1e-5).numpy(), dtype)
 
 
 def test_rows_of_a_length_known_at_run_time(rng: np.random.Generator) -> None:
@@ -85,7 +85,7 @@ def test_rows_of_a_length_known_at_run_time(rng: np.random.Generator) -> None:
     for size in (1, 255, 2500):
         x = floats(rng, f32, 2, size)
         (y,) = e(x)
-        close(y, torch.log_softmax(torch.from_numpy(x.astype(np.float64)), -1).numpy(), f32)
+        check_close(y, torch.log_softmax(torch.from_numpy(x.astype(np.float64)), -1).numpy(), f32)
 
 
 @pytest.mark.parametrize("op", ["Sum", "Mean", "Max", "Min", "Prod"])
@@ -94,7 +94,7 @@ def test_reductions(op: str, rng: np.random.Generator) -> None:
     for axes in ((2,), (1,), (0, 2)):
         (y,) = Emulated(graph(lambda v, a=axes: getattr(o, op)(axes=a)(v), (f32, x.shape)))(x)
         want = getattr(np, {"Sum": "sum", "Mean": "mean", "Max": "max", "Min": "min", "Prod": "prod"}[op])(x.astype(np.float64), axis=axes)
-        close(y, want, f32)
+        check_close(y, want, f32)
 
 
 def test_a_nan_wins_a_maximum(rng: np.random.Generator) -> None:
@@ -149,7 +149,7 @@ def test_a_product_without_matrix_units(shape: tuple[int, int, int], rng: np.ran
     m, k, n = shape
     a, b = floats(rng, f32, m, k), floats(rng, f32, k, n)
     (out,) = Emulated(graph(lambda x, y: o.Relu()(o.Matmul()(x, y)), (f32, (m, k)), (f32, (k, n))))(a, b)
-    close(out, np.maximum(a.astype(np.float64) @ b.astype(np.float64), 0), f32)
+    check_close(out, np.maximum(a.astype(np.float64) @ b.astype(np.float64), 0), f32)
 
 
 # --- the emulator itself can fail -------------------------------------------------------------------------------------
