@@ -410,6 +410,9 @@ NO_ORACLE = {
     "constant": "is given, not computed",
     "fused": "is its body, which the decompose test runs op by op",
     "checkpoint": "is its body, which the decompose test runs op by op",
+    "custom_vjp": "is its body, which the decompose test runs op by op",
+    "custom_forward": "is its body, which the decompose test runs op by op",
+    "custom_jvp": "is its body, which the decompose test runs op by op",
 }
 
 

@@ -5,7 +5,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from ..transform import derive
+from ..transform import custom, derive
 from ..transform import vmap as batching
 from ..transform.lib import ALIASES, FUNCTIONS
 from ..transform.trace import tracing
@@ -57,6 +57,33 @@ def vjp(fn: Fn, *primals: Any) -> Any:
     result = Jit(fn)(*primals)
     pulled = Jit(lambda p, g: derive.vjp(fn, *p)[1](g))
     return result, lambda cotangents: pulled(primals, cotangents)
+
+
+class custom_vjp(custom.custom_vjp):
+    __doc__ = custom.custom_vjp.__doc__
+
+    def __call__(self, *args: Any) -> Any:
+        return super().__call__(*args) if tracing() else _compiled(self)(*args)
+
+
+class custom_jvp(custom.custom_jvp):
+    __doc__ = custom.custom_jvp.__doc__
+
+    def __call__(self, *args: Any) -> Any:
+        return super().__call__(*args) if tracing() else _compiled(self)(*args)
+
+
+def _compiled(fn: Any) -> Jit:
+    """The jitted form of a custom function, made on its first call outside a trace."""
+    if "_jit" not in vars(fn):
+        fn._jit = Jit(fn)
+    found: Jit = fn._jit
+    return found
+
+
+@functools.wraps(custom.custom_op)
+def custom_op(*args: Any, **kwargs: Any) -> Fn:
+    return staged(custom.custom_op(*args, **kwargs))
 
 
 for _name, _fn in FUNCTIONS.items():

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from ..core.dims import Dim, at_most, ceildiv, divisible, product
+from ..core.dims import Dim, at_least, at_most, ceildiv, divisible, product
 from ..core.dtypes import DType, compute_dtype
 from ..core.target_spec import TargetSpec
 from ..ir.layout import Layout
@@ -28,6 +28,7 @@ from .product import Frame, Problem, even_blocks
 from .region import Region, widen
 from .template import Reason, Template, region_bytes, region_flops
 from .tiling import for_each_tile, tile_heights, write_tile
+from .turn import turn_launch, wants_turning
 
 MAX_BLOCK = 22  # tiles of rows in one program: more rows cost L2, fewer cost another pass over B
 
@@ -80,18 +81,30 @@ class Matmul(Template):
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         p = Problem.of(region)
+        if wants_turning(p):
+            turn, p = turn_launch(p, region.name, target)
+            return [turn, *self._product(region, p, target)]
+        return self._product(region, p, target)
+
+    def _product(self, region: Region, p: Problem, target: TargetSpec) -> list[Launch]:
         config = default_config(p.dtype, p.n, target)
         if p.b.packed.form == "panels":
             config = replace(config, width=p.b.packed.width)
             panels = Layout((ceildiv(p.n, config.width), p.k, config.width), (p.k * config.width, config.width, 1))
             return [_launch(region, p, config, p.b.buffer, panels, target)]
-        if p.b_view.strides[-1] == 1:
+        if p.b_view.strides[-1] == 1 and not _collides(p):
             *lead, k, _ = p.b_view.shape
             *steps, row, _ = p.b_view.strides
             panels = Layout((*lead, ceildiv(p.n, config.width), k, config.width), (*steps, config.width, row, 1), p.b_view.offset)
             return [_launch(region, p, config, p.b.buffer, panels, target, in_place=True)]
         pack, buffer, panels = pack_launch(p, config.width, region.name)
         return [pack, _launch(region, p, config, buffer, panels, target)]
+
+
+def _collides(p: Problem) -> bool:
+    """Rows of B a whole number of pages apart fall into the same few cache sets: a copy in panels costs less than reading them in place."""
+    step = p.b_view.strides[-2]
+    return isinstance(step, int) and step * p.b.type.dtype.itemsize % 4096 == 0 and at_least(p.k, 128) and at_least(p.m, 64)
 
 
 def pack_launch(p: Problem, width: int, name: str) -> tuple[Launch, Buffer, Layout]:

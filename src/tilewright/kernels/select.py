@@ -37,7 +37,7 @@ from .rope import Rope
 from .rows import Rows
 from .sampling import Sample
 from .scatter import ScatterAdd
-from .state import computed_in_window, in_place_updates
+from .state import computed_in_window, in_place_updates, land_states
 from .template import Template
 from .update import UpdateSlice
 
@@ -264,8 +264,12 @@ class Selector:
             if place.buffer.kind == "state":  # two states exchange values
                 place = self._copy(v, place, "a state takes the value of another")
             late.append((i, v, place))
+        copies: list[tuple[Launch, Buffer, Buffer]] = []
         for i, v, place in late:
             self._copy(v, place, "the next value of a state was not computed in its memory", self.program.outputs[i])
+            if place.layout.is_contiguous and place.layout.offset == 0:
+                copies.append((self.program.launches[-1], place.buffer, self.program.outputs[i]))
+        land_states(self.program, copies)
 
 
 class Unserved(Exception):

@@ -1,10 +1,13 @@
-"""Which updates of donated inputs may happen in the input's own memory."""
+"""Which updates of donated inputs may happen in the input's own memory, and results that are written there at once."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from ..ir.graph import Graph, Node, Value
 from ..ops.q8_cache import Q8Blocks
 from ..ops.state import UpdateSlice
+from .launch import Argument, Buffer, Launch, Pointer, Program
 
 
 def in_place_updates(graph: Graph) -> set[Node]:
@@ -55,3 +58,41 @@ def _last_read(old: Value, update: Node, users: dict[Value, list[Node]], positio
         elif position[n] > position[update]:
             return False
     return True
+
+
+def land_states(program: Program, copies: list[tuple[Launch, Buffer, Buffer]]) -> None:
+    """A last copy of a result (copy launch, its source, the state) goes where the launch that computes the result may write the state
+    itself: it reads the old value element for element where it writes, or not at all, and nobody reads the old value after it."""
+    for copy, source, state in copies:
+        writers = [k for k, x in enumerate(program.launches) if source in x.writes]
+        if copy not in program.launches or len(writers) != 1 or source.kind != "temp" or source.nbytes != state.nbytes:
+            continue
+        at, launch = writers[0], program.launches[writers[0]]
+        later = [x for x in program.launches[at + 1 :] if x is not copy and state in (*x.reads, *x.writes)]
+        if later or any(state in x.writes for x in program.launches if x is not copy) or not _reads_in_place(launch, source, state):
+            continue
+        program.launches.remove(copy)
+        program.temps.remove(source)
+        program.launches[:] = [_with_buffer(x, source, state) for x in program.launches]
+
+
+def _reads_in_place(launch: Launch, source: Buffer, state: Buffer) -> bool:
+    if state not in launch.reads:
+        return True
+    views = [a for a in launch.arguments if isinstance(a, Pointer) and a.buffer is state]
+    return len(views) == 1 and (state, source) in launch.inplace
+
+
+def _with_buffer(launch: Launch, old: Buffer, new: Buffer) -> Launch:
+    if old not in launch.reads and old not in launch.writes:
+        return launch
+
+    def swap(b: Buffer) -> Buffer:
+        return new if b is old else b
+
+    def words(arguments: tuple[Argument, ...]) -> tuple[Argument, ...]:
+        return tuple(replace(a, buffer=swap(a.buffer)) if isinstance(a, Pointer) else a for a in arguments)
+
+    return replace(launch, arguments=words(launch.arguments), reads=tuple(map(swap, launch.reads)), writes=tuple(map(swap, launch.writes)),
+                   inplace=tuple((swap(a), swap(b)) for a, b in launch.inplace if swap(a) is not swap(b)),
+                   variants=tuple(replace(v, arguments=words(v.arguments)) for v in launch.variants))

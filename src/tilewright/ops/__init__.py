@@ -13,6 +13,7 @@ from .compare import Compare, Equal, Greater, GreaterEqual, Less, LessEqual, Log
 from .composites import BatchNorm, GroupNorm, LayerNorm, LogSoftmax, RmsNorm, Softmax
 from .contractions import Conv, Matmul
 from .cumulative import CumProd, CumSum
+from .custom import CustomForward, CustomJvp, CustomVjp
 from .elementwise import (
     Abs,
     Cos,
@@ -88,6 +89,9 @@ __all__ = [
     "Cos",
     "CumProd",
     "CumSum",
+    "CustomForward",
+    "CustomJvp",
+    "CustomVjp",
     "DimValue",
     "Div",
     "Elementwise",

@@ -43,7 +43,8 @@ class Matmul(Contraction):
     samples = [S(f32(3, 5), f32(5, 4)), S(f32(5, 3), f32(4, 5), transpose_a=True, transpose_b=True, alpha=0.5),
                S(f32(2, 1, 3, 4), f32(5, 4, 2)), S(f64(2, 3), f64(3, 1)), S(f32(N, 4), f32(3, 4), transpose_b=True),
                S(f32(0, 3), f32(3, 2)), S(f32(2, 0), f32(0, 3)), S(bf16(3, 9), bf16(9, 2)), S(f16(3, 4), f16(4, 2)),
-               S(i32(2, 3), i32(3, 2)), S(f32(3, 9), f16(9, 2)), S(f32(N, M, 3), f32(1, 3, 2))]
+               S(i32(2, 3), i32(3, 2)), S(f32(3, 9), f16(9, 2)), S(f32(N, M, 3), f32(1, 3, 2)),
+               S(f32(37, 41), f32(37, 33), transpose_a=True)]
     errors = [E(f32(8, 64), f32(32, 16), match=r"inner sizes differ: 64 != 32 for"),
               E(f32(8, 64), f32(16, 64), match="inner sizes differ: 64 != 16; did you mean transpose_b=True"),
               E(f32(3), f32(3, 2), match="needs operands of rank 2 or more"), E(f32(2, 3), f64(3, 2), match="operands must have one dtype"),

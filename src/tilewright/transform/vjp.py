@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..core.dims import Dim
 from ..core.errors import UnsupportedError
 from ..ir.graph import Graph, Node, Value, subgraph
+from ..ops import Slice
 from ..ops import functions as F
 from ..ops.base import MaybeValues
 from .inline import expansion, inline, prune
@@ -48,11 +50,14 @@ class Tape:
 
     def backward(self, cotangents: dict[Value, Value]) -> None:
         """Enter the cotangent of every active value, given those of the outputs."""
+        parts = Parts()
         for node, active in reversed(self.steps):
-            given = tuple(cotangents.get(v) for v in node.values)
+            given = tuple(parts.whole(v, cotangents) for v in node.values)
             if all(g is None for g in given):
                 continue
             self.graph.place = node.place
+            if parts.takes(node, given[0]):
+                continue
             try:
                 found = node.op.vjp(node.operands, node.values, given, active)
             except UnsupportedError as e:
@@ -62,6 +67,60 @@ class Tape:
                     g = F.sum_to(g, v.shape)
                     cotangents[v] = F.add(cotangents[v], g) if v in cotangents else g
         self.graph.place = ""
+        parts.finish(cotangents)
+
+
+class Parts:
+    """Cotangents of slices of a value, kept until the value's own is asked for: slices that fill it are then concatenated, where padding
+    each with zeros and adding them up would write the whole value once for each of them."""
+
+    def __init__(self) -> None:
+        self._kept: dict[Value, list[tuple[int, int, Value]]] = {}  # value -> (axis, start, cotangent)
+
+    def takes(self, node: Node, g: Value | None) -> bool:
+        """Keep the cotangent of a slice along one axis; False for any other node."""
+        op = node.op
+        if not isinstance(op, Slice) or g is None or any(s != 1 for s in op.steps):
+            return False
+        x = node.operands[0]
+        cut = [a for a, (size, d) in enumerate(zip(op.sizes, x.shape, strict=True)) if size != d]
+        if len(cut) != 1 or not all(isinstance(d, int) for d in (op.starts[cut[0]], op.sizes[cut[0]], x.shape[cut[0]])):
+            return False
+        start = op.starts[cut[0]]
+        assert isinstance(start, int)
+        self._kept.setdefault(x, []).append((cut[0], start, g))
+        return True
+
+    def whole(self, v: Value, cotangents: dict[Value, Value]) -> Value | None:
+        """The cotangent of v with all its parts."""
+        for axis in sorted({a for a, _, _ in self._kept.get(v, ())}):
+            pieces = sorted(((s, g) for a, s, g in self._kept[v] if a == axis), key=lambda p: p[0])
+            while pieces:  # overlapping parts make further rounds
+                row, end, rest = list[Value](), 0, []
+                for start, g in pieces:
+                    if start < end:
+                        rest.append((start, g))
+                        continue
+                    if start > end:
+                        row.append(_zeros_along(v, axis, start - end))
+                    row.append(g)
+                    end = start + int(g.shape[axis])
+                if end < v.shape[axis]:
+                    row.append(_zeros_along(v, axis, v.shape[axis] - end))
+                total = row[0] if len(row) == 1 else F.concat(row, axis)
+                cotangents[v] = F.add(cotangents[v], total) if v in cotangents else total
+                pieces = rest
+        self._kept.pop(v, None)
+        return cotangents.get(v)
+
+    def finish(self, cotangents: dict[Value, Value]) -> None:
+        """Parts of inputs, which no node asks for."""
+        for v in list(self._kept):
+            self.whole(v, cotangents)
+
+
+def _zeros_along(v: Value, axis: int, size: Dim) -> Value:
+    return F.full(v.node.graph, (*v.shape[:axis], size, *v.shape[axis + 1 :]), 0, v.dtype)
 
 
 def differentiable(v: Value) -> bool:
