@@ -205,10 +205,9 @@ def test_torchs_own_dynamic_shapes_and_exported_programs() -> None:
     x = torch.randn(2, 7, 24)
     shapes = {"x": {0: rows, 1: length}}
     program = torch.export.export(module, (x,), dynamic_shapes=shapes, strict=False)
-    names = {"length": tw.compile(module, (x,), dynamic_shapes=shapes), r"s\d+": tw.compile(program)}  # a program knows no names of dims
-    for name, session in names.items():
+    for session in (tw.compile(module, (x,), dynamic_shapes=shapes), tw.compile(program)):
         for b, s in [(1, 2), (3, 40)]:
             args = (torch.randn(b, s, 24),)
             assert_close(session(*args), eager(module, args))
-        with pytest.raises(tw.InputError, match=rf"with .*2 <= {name} <= 40.*, got f32\[17,7,24\]"):
+        with pytest.raises(tw.InputError, match=r"with .*2 <= length <= 40.*, got f32\[17,7,24\]"):
             session(torch.randn(17, 7, 24))
