@@ -71,8 +71,9 @@ _FUNCTIONS = (  # of arrays, as NumPy has them; defined in transform/lib
     "softplus", "split", "sqrt", "square", "squeeze", "stack", "std", "stop_gradient", "sub", "subtract", "sum", "swapaxes", "take",
     "take_along_axis", "tan", "tanh", "top_k", "transpose", "tril", "triu", "true_divide", "trunc", "var", "where", "zeros", "zeros_like",
 )
-_LAZY |= dict.fromkeys((*_TRANSFORMS, *_FUNCTIONS), "array.functions")
-__all__ += ["TraceError", "from_torch", "jit", "optim", *_TRANSFORMS, *_FUNCTIONS]
+_CONTROL = ("cond", "fori_loop", "scan", "while_loop")
+_LAZY |= dict.fromkeys((*_TRANSFORMS, *_CONTROL, *_FUNCTIONS), "array.functions")
+__all__ += ["TraceError", "from_torch", "jit", "optim", *_CONTROL, *_TRANSFORMS, *_FUNCTIONS]
 
 
 def Dim(name: str, lo: int = 1, hi: int | None = None) -> Expr:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 import torch.nn.functional as tf
 
+from tests.control.oracle import CONTROL
 from tests.ops.oracle_catalogue import CATALOGUE
 from tests.ops.oracle_quantised import q8_blocks, qdot, qexperts_dot, quantise_rows, unpacked
 
@@ -367,7 +368,8 @@ GENERAL: dict[str, Oracle] = {
     "dim_value": lambda a: torch.tensor(a["dim"], dtype=DTYPES[a["dtype"].name]),
 }
 
-ORACLES: dict[str, Oracle] = {**UNARY, **BINARY, **COMPARE, **ACTIVATIONS, **VIEWS, **REDUCTIONS, **COMPOSITES, **GENERAL, **CATALOGUE}
+ORACLES: dict[str, Oracle] = {**UNARY, **BINARY, **COMPARE, **ACTIVATIONS, **VIEWS, **REDUCTIONS, **COMPOSITES, **GENERAL, **CONTROL,
+                              **CATALOGUE}
 NO_ORACLE = {
     "input": "is given, not computed",
     "constant": "is given, not computed",

@@ -30,6 +30,7 @@ stop_gradient fence checkpoint custom_vjp custom_forward custom_jvp q8_blocks q8
 """
 CATALOGUE = """
 adaptive_pool arg_sort cum_prod max_pool_indices resize sort
+scan cond while
 """
 
 

@@ -5,7 +5,9 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from ..transform import custom, derive
+import numpy as np
+
+from ..transform import control, custom, derive
 from ..transform import vmap as batching
 from ..transform.lib import ALIASES, FUNCTIONS
 from ..transform.trace import tracing
@@ -57,6 +59,34 @@ def vjp(fn: Fn, *primals: Any) -> Any:
     result = Jit(fn)(*primals)
     pulled = Jit(lambda p, g: derive.vjp(fn, *p)[1](g))
     return result, lambda cotangents: pulled(primals, cotangents)
+
+
+@functools.wraps(control.scan)
+def scan(step: Fn, init: Any, xs: Any = None, length: int | None = None, checkpoints: int | str | None = None, *,
+         reverse: bool = False) -> Any:
+    run = functools.partial(control.scan, step, length=length, checkpoints=checkpoints, reverse=reverse)
+    return run(init, xs) if tracing() else Jit(lambda init, xs: run(init, xs))(init, xs)
+
+
+@functools.wraps(control.cond)
+def cond(predicate: Any, then: Fn, other: Fn, *operands: Any) -> Any:
+    if tracing():
+        return control.cond(predicate, then, other, *operands)
+    return Jit(lambda p, xs: control.cond(p, then, other, *xs))(np.asarray(predicate), operands)
+
+
+@functools.wraps(control.while_loop)
+def while_loop(test: Fn, body: Fn, init: Any, max_iterations: int | None = None) -> Any:
+    if tracing():
+        return control.while_loop(test, body, init, max_iterations)
+    return Jit(lambda x: control.while_loop(test, body, x, max_iterations))(init)
+
+
+@functools.wraps(control.fori_loop)
+def fori_loop(lower: Any, upper: Any, body: Fn, init: Any) -> Any:
+    if tracing():
+        return control.fori_loop(lower, upper, body, init)
+    return Jit(lambda x: control.fori_loop(lower, upper, body, x))(init)
 
 
 class custom_vjp(custom.custom_vjp):

@@ -45,7 +45,8 @@ def apply(op: Op, arrays: Sequence[Array], types: Sequence[TensorType] | None = 
     if types is None:
         inferred = op.infer(*(TensorType(dt.dtype(a.dtype), a.shape) for a in arrays))
         types = (inferred,) if isinstance(inferred, TensorType) else inferred
-    small = op.name != "fused" and any(_is_small(a.dtype) for a in arrays)
+    # a body is interpreted op by op, and rounds there
+    small = any(_is_small(a.dtype) for a in arrays) and not any(isinstance(v, Graph) for v in op.attrs().values())
     wide = [a.astype(np.float32) if _is_small(a.dtype) else a for a in arrays] if small else arrays
     with np.errstate(all="ignore"):
         out = op.ref(*wide)

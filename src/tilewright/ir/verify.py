@@ -65,9 +65,9 @@ def _check_node(graph: Graph, n: Node, seen: set[Value], where: str) -> None:
     types = (inferred,) if isinstance(inferred, TensorType) else tuple(inferred)
     if types != n.types:
         raise VerifyError(f"{where}: %{n.name} has type {_show(n.types)}, but {n.op.name} gives {_show(types)}")
-    body = n.op.attrs().get("body")
-    if n.op.name == "fused" and isinstance(body, Graph):
-        _check_region(body, f"{where}/%{n.name}")
+    for key, body in n.op.attrs().items():
+        if isinstance(body, Graph):
+            (_check_region if n.op.name == "fused" else _verify)(body, f"{where}/%{n.name}" + ("" if key == "body" else f".{key}"))
 
 
 def _check_attribute(value: Any, what: str) -> None:

@@ -11,7 +11,8 @@ from ..tile.ir import Kernel
 if TYPE_CHECKING:
     from ..ops.structure import ConstantData  # a loaded session runs without the op registry
 
-BufferKind = Literal["input", "output", "const", "temp", "state"]  # a state is an input and an output at once: it may be written
+# A state is an input and an output at once: it may be written. A window is another buffer's memory, seen from inside a loop.
+BufferKind = Literal["input", "output", "const", "temp", "state", "window"]
 Form = Literal["plain", "panels", "strips"]
 
 
@@ -26,6 +27,35 @@ class Buffer:
 
     def __repr__(self) -> str:
         return f"{self.kind}:{self.name}"
+
+
+@dataclass(eq=False, repr=False)
+class Sliding(Buffer):
+    """`base` from `offset` on, moved by `step` bytes in every iteration of the loop: one slice of a stacked value."""
+
+    base: Buffer = field(kw_only=True)
+    offset: Dim = field(kw_only=True)
+    step: Dim = field(kw_only=True)
+    loop: Loop = field(kw_only=True)
+
+
+@dataclass(eq=False, repr=False)
+class Alternating(Buffer):
+    """`even` in the loop's iterations 0, 2, 4, ..., `odd` in the others: a carried value whose next value lies elsewhere. After the loop
+    it goes by the number of iterations. Both are the same buffer where the next value is computed in place."""
+
+    even: Buffer = field(kw_only=True)
+    odd: Buffer = field(kw_only=True)
+    loop: Loop = field(kw_only=True)
+
+
+def roots(buffer: Buffer) -> tuple[Buffer, ...]:
+    """The buffers that hold the memory of a window, or the buffer itself."""
+    if isinstance(buffer, Sliding):
+        return roots(buffer.base)
+    if isinstance(buffer, Alternating):
+        return tuple(dict.fromkeys((*roots(buffer.even), *roots(buffer.odd))))
+    return (buffer,)
 
 
 @dataclass(frozen=True)
@@ -93,6 +123,56 @@ class Launch:
         return [w.kernel for w in self.ways]
 
 
+@dataclass(eq=False, repr=False)
+class Loop:
+    """Runs `body` again and again: `count` times (None: any number), and only while `predicate`, which `test` computes, is true."""
+
+    name: str
+    depth: int  # loops around this one
+    count: Dim | None
+    body: list[Item] = field(default_factory=list)
+    test: list[Item] = field(default_factory=list)
+    predicate: Pointer | None = None
+    carried: list[Buffer] = field(default_factory=list)  # temps that hold something from one iteration to the next
+
+
+@dataclass(eq=False, repr=False)
+class Branch:
+    """Runs `then` where the byte at `predicate` is not 0, else `other`."""
+
+    name: str
+    predicate: Pointer
+    then: list[Item] = field(default_factory=list)
+    other: list[Item] = field(default_factory=list)
+
+
+Item = Launch | Loop | Branch
+
+
+def parts(item: Loop | Branch) -> tuple[list[Item], list[Item]]:
+    return (item.test, item.body) if isinstance(item, Loop) else (item.then, item.other)
+
+
+def touched(item: Item) -> list[Buffer]:
+    """Every buffer that an item reads or writes, predicates included."""
+    if isinstance(item, Launch):
+        return [*item.reads, *item.writes]
+    own = [item.predicate.buffer] if item.predicate is not None else []
+    return own + [b for part in parts(item) for x in part for b in touched(x)]
+
+
+def flatten(block: list[Item]) -> list[Launch]:
+    """The launches of a block in order, those of inner blocks included."""
+    out: list[Launch] = []
+    for item in block:
+        if isinstance(item, Launch):
+            out.append(item)
+        else:
+            for part in parts(item):
+                out += flatten(part)
+    return out
+
+
 @dataclass(frozen=True)
 class Packed:
     """How a constant is re-laid out before the first run; tied users agree on one form.
@@ -118,10 +198,11 @@ class ConstBuffer:
 
 @dataclass
 class Program:
-    """Buffers and launches in execution order."""
+    """Buffers and launches in execution order. `block` says how loops and branches hold the launches; empty: a straight line."""
 
     inputs: list[Buffer] = field(default_factory=list)
     outputs: list[Buffer] = field(default_factory=list)
     constants: list[ConstBuffer] = field(default_factory=list)
     temps: list[Buffer] = field(default_factory=list)
     launches: list[Launch] = field(default_factory=list)
+    block: list[Item] = field(default_factory=list)

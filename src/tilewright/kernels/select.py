@@ -6,13 +6,14 @@ the report says so. A node without a template on this target is a compile error 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 from ..core.errors import CompileError
 from ..core.target_spec import TargetSpec
 from ..ir.graph import Graph, Node, Value
 from ..ir.layout import Layout
 from ..ops.attention import Attention as AttentionOp
+from ..ops.control import CONTROL
 from ..ops.fused import Fused
 from ..ops.state import UpdateSlice as UpdateSliceOp
 from ..ops.structure import Constant, ConstantData, Input
@@ -20,11 +21,12 @@ from .attention import Attention, result_layout
 from .attention_q8 import Q8Blocks
 from .catalogue import CATALOGUE
 from .constants import stored_bytes
+from .control import lower_control
 from .conv import Conv
 from .copies import Concat, copy_launch
 from .elements import Elements
 from .gather import Gather
-from .launch import Buffer, ConstBuffer, Launch, Packed, Program
+from .launch import Buffer, ConstBuffer, Item, Launch, Packed, Program, flatten, roots
 from .matmul import Matmul
 from .memo import Memo
 from .pointwise import Pointwise
@@ -38,7 +40,7 @@ from .rows import Rows
 from .sampling import Sample
 from .scatter import ScatterAdd
 from .state import computed_in_window, in_place_updates, land_states
-from .template import Template
+from .template import Template, Unserved
 from .update import UpdateSlice
 
 TEMPLATES: list[Template] = [
@@ -65,20 +67,23 @@ def select(graph: Graph, target: TargetSpec) -> Program:
 
 
 class Selector:
-    def __init__(self, graph: Graph, target: TargetSpec) -> None:
-        self.graph, self.target = graph, target
-        self.program = Program()
+    """Selects one graph. The body of a control-flow op has a selector of its own (`inside`), whose launches become part of the program."""
+
+    def __init__(self, graph: Graph, target: TargetSpec, around: Selector | None = None, depth: int = 0) -> None:
+        self.graph, self.target, self.depth = graph, target, depth  # loops around this graph
+        self.program: Program = Program() if around is None else around.program
+        self.block: list[Item] = []
+        self.outputs: list[Buffer] = []
         self.places: dict[Value, Operand] = {}
-        self.constants: dict[tuple[ConstantData, Packed], Operand] = {}
-        self.packing: dict[ConstantData, Packed] = {}
+        self.constants: dict[tuple[ConstantData, Packed], Operand] = {} if around is None else around.constants
+        self.packing: dict[ConstantData, Packed] = {} if around is None else around.packing
         self.direct = self._direct_outputs()
         self.in_place = in_place_updates(graph)
         self.windows = computed_in_window(graph, self.in_place)
-        self.memo = Memo(target)
+        self.memo: Memo = Memo(target) if around is None else around.memo
         self.templates = templates_of(target)
 
     def run(self) -> Program:
-        problems = []
         for i, v in enumerate(self.graph.inputs):
             buffer = Buffer(v.name, "state" if i in self.graph.donated else "input", v.type.nbytes, i)
             self.program.inputs.append(buffer)
@@ -88,6 +93,25 @@ class Selector:
             self.program.outputs.append(
                 Buffer(f"out{i}", "output", v.type.nbytes, i) if donor is None else self.program.inputs[donor]
             )
+        self.outputs = self.program.outputs
+        self._nodes()
+        program = self.program
+        program.launches = flatten(self.block)
+        program.block = self.block if any(not isinstance(x, Launch) for x in self.block) else []
+        touched = (b for x in program.launches for used in (*x.reads, *x.writes) for b in roots(used))
+        program.temps = [b for b in dict.fromkeys(touched) if b.kind == "temp"]
+        return program
+
+    def inside(self, body: Graph, inputs: Sequence[Operand], outputs: Sequence[Buffer], depth: int) -> list[Item]:
+        """The launches of a body whose inputs lie there and whose outputs shall fill these buffers."""
+        inner = Selector(body, self.target, self, depth)
+        inner.places.update(zip(body.inputs, inputs, strict=True))
+        inner.outputs = list(outputs)
+        inner._nodes()
+        return inner.block
+
+    def _nodes(self) -> None:
+        problems = []
         self._decide_packing()
         for node in self.graph.nodes:
             if isinstance(node.op, (Input, Constant)):
@@ -97,7 +121,10 @@ class Selector:
                     self._view(node)
                 continue
             try:
-                self._region(node)
+                if isinstance(node.op, CONTROL):
+                    lower_control(self, node)
+                else:
+                    self._region(node)
             except Unserved as e:
                 problems.append(str(e))
                 for v in node.values:  # go on, so that one error lists all
@@ -105,14 +132,13 @@ class Selector:
         if problems:
             raise CompileError("select: no kernel on this target for\n" + "\n".join(f"  {p}" for p in problems))
         self._outputs()
-        return self.program
 
     # --- constants ----------------------------------------------------------------------------------------------------
     def _decide_packing(self) -> None:
         """A constant matrix that a matmul reads is packed for it; a gather of the same constant reads the panels. Anyone else who needs
         the plain form gets a second copy."""
         for node in self.graph.nodes:
-            if node.op.traits.view or node.op.traits.source:
+            if node.op.traits.view or node.op.traits.source or isinstance(node.op, CONTROL):
                 continue
             region = self._make_region(node, self._probe)
             template = self._template(region)
@@ -124,7 +150,7 @@ class Selector:
 
     def _probe(self, v: Value) -> Operand:
         """Operand for matching only: type, constant data, layout if it is known."""
-        root, layout = _root(v)
+        root, layout = _root(v, self.places)
         data = root.node.op.data if isinstance(root.node.op, Constant) else None
         return Operand(v.type, Buffer(v.name, "temp", 0), layout or Layout.contiguous(v.shape), data)
 
@@ -158,19 +184,14 @@ class Selector:
     def _copy(self, v: Value, source: Operand, why: str, buffer: Buffer | None = None) -> Operand:
         """A contiguous copy of a value, as a launch of its own."""
         target = Operand(v.type, buffer or self._temp(v), Layout.contiguous(v.shape))
-        self._add(copy_launch(f"copy_{v.name}", source, target, self.target, f"copy: {why}"))
+        self.add(copy_launch(f"copy_{v.name}", source, target, self.target, f"copy: {why}"))
         return target
 
     def _temp(self, v: Value) -> Buffer:
         return Buffer(v.name, "temp", v.type.nbytes)
 
-    def _add(self, launch: Launch) -> None:
-        known = set(self.program.temps)
-        for buffer in (*launch.reads, *launch.writes):
-            if buffer.kind == "temp" and buffer not in known:
-                self.program.temps.append(buffer)
-                known.add(buffer)
-        self.program.launches.append(launch)
+    def add(self, launch: Launch) -> None:
+        self.block.append(launch)
 
     # --- regions ------------------------------------------------------------------------------------------------------
     def _make_region(self, node: Node, operand: Callable[[Value], Operand], results: list[Operand] | None = None) -> Region:
@@ -202,7 +223,7 @@ class Selector:
         results = [self._result(v, probe) for v in node.values]
         region = Region(node.name, probe.body, operands, results, node.place)
         for launch in self.memo.build(template, region):
-            self._add(launch)
+            self.add(launch)
         for v, r in zip(node.values, results, strict=True):
             self.places[v] = r
 
@@ -228,9 +249,13 @@ class Selector:
             return Operand(v.type, cache.buffer, cache.layout.slice(op.axis, op.start, v.shape[op.axis]))
         if region.anchor is not None and isinstance(region.anchor.op, AttentionOp):
             layout = result_layout(v.shape)
+        return self.fresh(v, layout)
+
+    def fresh(self, v: Value, layout: Layout) -> Operand:
+        """New memory for a value: an output's own where the output shows it whole."""
         slot = self.direct.get(v)
         if slot is not None and self._lands_whole(v, layout, self.graph.outputs[slot]):
-            return Operand(v.type, self.program.outputs[slot], layout)
+            return Operand(v.type, self.outputs[slot], layout)
         return Operand(v.type, self._temp(v), layout)
 
     # --- outputs ------------------------------------------------------------------------------------------------------
@@ -256,33 +281,33 @@ class Selector:
         late: list[tuple[int, Value, Operand]] = []
         for i, v in enumerate(self.graph.outputs):
             place = self.place(v)
-            if place.buffer is self.program.outputs[i]:
+            if place.buffer is self.outputs[i]:
                 continue
             if i not in donated:
-                self._copy(v, place, "an output must be contiguous memory of its own", self.program.outputs[i])
+                self._copy(v, place, "an output must be contiguous memory of its own", self.outputs[i])
                 continue
             if place.buffer.kind == "state":  # two states exchange values
                 place = self._copy(v, place, "a state takes the value of another")
             late.append((i, v, place))
         copies: list[tuple[Launch, Buffer, Buffer]] = []
         for i, v, place in late:
-            self._copy(v, place, "the next value of a state was not computed in its memory", self.program.outputs[i])
+            self._copy(v, place, "the next value of a state was not computed in its memory", self.outputs[i])
             if place.layout.is_contiguous and place.layout.offset == 0:
-                copies.append((self.program.launches[-1], place.buffer, self.program.outputs[i]))
-        land_states(self.program, copies)
+                last = self.block[-1]
+                assert isinstance(last, Launch)
+                copies.append((last, place.buffer, self.outputs[i]))
+        land_states(self.block, copies)
 
 
-class Unserved(Exception):
-    """A node that no template serves."""
-
-
-def _root(v: Value) -> tuple[Value, Layout | None]:
-    """The non-view value behind a chain of views, and v's layout over it when strides describe it."""
+def _root(v: Value, places: Mapping[Value, Operand] | None = None) -> tuple[Value, Layout | None]:
+    """The non-view value behind a chain of views, and v's layout over it when strides describe it. `places` knows how the inputs of a body
+    lie; everything else is contiguous."""
     chain = []
     while v.node.op.traits.view:
         chain.append(v)
         v = v.node.operands[0]
-    layout: Layout | None = Layout.contiguous(v.shape)
+    given = places.get(v) if places is not None and isinstance(v.node.op, Input) else None
+    layout: Layout | None = Layout.contiguous(v.shape) if given is None else given.layout
     for step in reversed(chain):
         layout = step.node.op.views(layout)[step.index] if layout is not None else None
     return v, layout

@@ -7,7 +7,7 @@ from dataclasses import replace
 from ..ir.graph import Graph, Node, Value
 from ..ops.q8_cache import Q8Blocks
 from ..ops.state import UpdateSlice
-from .launch import Argument, Buffer, Launch, Pointer, Program
+from .launch import Argument, Buffer, Item, Launch, Pointer, roots, touched
 
 
 def in_place_updates(graph: Graph) -> set[Node]:
@@ -60,20 +60,24 @@ def _last_read(old: Value, update: Node, users: dict[Value, list[Node]], positio
     return True
 
 
-def land_states(program: Program, copies: list[tuple[Launch, Buffer, Buffer]]) -> None:
+def land_states(block: list[Item], copies: list[tuple[Launch, Buffer, Buffer]]) -> None:
     """A last copy of a result (copy launch, its source, the state) goes where the launch that computes the result may write the state
     itself: it reads the old value element for element where it writes, or not at all, and nobody reads the old value after it."""
     for copy, source, state in copies:
-        writers = [k for k, x in enumerate(program.launches) if source in x.writes]
-        if copy not in program.launches or len(writers) != 1 or source.kind != "temp" or source.nbytes != state.nbytes:
+        writers = [k for k, x in enumerate(block) if isinstance(x, Launch) and source in x.writes]
+        if copy not in block or len(writers) != 1 or source.kind != "temp" or source.nbytes != state.nbytes:
             continue
-        at, launch = writers[0], program.launches[writers[0]]
-        later = [x for x in program.launches[at + 1 :] if x is not copy and state in (*x.reads, *x.writes)]
-        if later or any(state in x.writes for x in program.launches if x is not copy) or not _reads_in_place(launch, source, state):
+        at, launch = writers[0], block[writers[0]]
+        control = [r for x in block if not isinstance(x, Launch) for b in touched(x) for r in roots(b)]
+        if source in control or state in control:  # a loop names its buffers in other ways
             continue
-        program.launches.remove(copy)
-        program.temps.remove(source)
-        program.launches[:] = [_with_buffer(x, source, state) for x in program.launches]
+        straight = [x for x in block if isinstance(x, Launch) and x is not copy]
+        later = [x for x in block[at + 1 :] if isinstance(x, Launch) and x is not copy and state in (*x.reads, *x.writes)]
+        assert isinstance(launch, Launch)
+        if later or any(state in x.writes for x in straight) or not _reads_in_place(launch, source, state):
+            continue
+        block.remove(copy)
+        block[:] = [_with_buffer(x, source, state) if isinstance(x, Launch) else x for x in block]
 
 
 def _reads_in_place(launch: Launch, source: Buffer, state: Buffer) -> bool:

@@ -18,6 +18,10 @@ class Reason:
     text: str
 
 
+class Unserved(Exception):
+    """A node that no template serves."""
+
+
 class Template:
     """Turns a region into launches. Subclasses say in their docstring what happens at tails and zero sizes."""
 

@@ -12,6 +12,7 @@ from .catalogue import *  # noqa: F403
 from .compare import Compare, Equal, Greater, GreaterEqual, Less, LessEqual, LogicalAnd, LogicalOr, LogicalXor, NotEqual
 from .composites import BatchNorm, GroupNorm, LayerNorm, LogSoftmax, RmsNorm, Softmax
 from .contractions import Conv, Matmul
+from .control import Cond, Scan, While
 from .cumulative import CumProd, CumSum
 from .custom import CustomForward, CustomJvp, CustomVjp
 from .elementwise import (
@@ -82,6 +83,7 @@ __all__ = [
     "Compare",
     "Composite",
     "Concat",
+    "Cond",
     "Constant",
     "ConstantData",
     "Contraction",
@@ -167,6 +169,7 @@ __all__ = [
     "Round",
     "Rsqrt",
     "Sample",
+    "Scan",
     "ScatterAdd",
     "Sigmoid",
     "Sign",
@@ -194,6 +197,7 @@ __all__ = [
     "Var",
     "View",
     "Where",
+    "While",
     "functions",
 ]
 __all__ += functions.__all__

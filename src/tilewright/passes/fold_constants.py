@@ -47,6 +47,8 @@ class FoldConstants(Pass):
     def worth(self, n: Node, known: dict[Value, Any]) -> bool:
         if any(v not in known for v in n.operands) or not all(t.is_static for t in n.types) or _symbolic(n.op):
             return False
+        if isinstance(n.op, (o.Scan, o.While, o.Cond)):  # nobody knows how long it runs
+            return False
         sizes = [t.nbytes for t in n.types]
         size = sum(b for b in sizes if isinstance(b, int))
         if isinstance(n.op, (o.Reshape, o.Slice, o.Split)):

@@ -11,6 +11,7 @@ from .absorb_masks import AbsorbMasks
 from .absorb_matmul import AbsorbIntoMatmul
 from .base import Log, Pass
 from .canonicalise import Canonicalise
+from .control import SimplifyControl, map_bodies
 from .cse import Cse, Dce
 from .decompose import Decompose
 from .fold_constants import FoldConstants
@@ -24,6 +25,7 @@ from .recognise import Recognise
 DEFAULT: tuple[Pass, ...] = (
     Canonicalise(),
     Cse(),  # equal operands are one value, which patterns rely on
+    SimplifyControl(),
     AbsorbIntoMatmul(),  # before folding, which would materialise transposed weights
     FoldConstants(),
     AbsorbIntoConv(),
@@ -32,6 +34,7 @@ DEFAULT: tuple[Pass, ...] = (
     Recognise(),
     AbsorbMasks(),  # again, for attention that was spelled out
     Decompose(),  # what is left without a kernel of its own
+    SimplifyControl(),  # loops that were inside composites
     FoldConstants(),  # negated masks and the like
     Cse(),  # layers share their tables
     FoldTables(),  # only now: masks wanted to see the iotas
@@ -53,7 +56,8 @@ def optional_passes() -> list[str]:
 def run_pipeline(graph: Graph, target: Any = None, disable: Collection[str] = (), log: Log | None = None, verify: bool = False,
                  on_pass: Callable[[str, Graph], None] | None = None) -> Graph:
     """The optimised graph (the given one stays as it is). `disable` names optional passes to leave out; `verify` checks the graph
-    after each pass; `on_pass(name, graph)` is called after each. `target` is what passes may ask about the machine; none does so far."""
+    after each pass; `on_pass(name, graph)` is called after each. The bodies of loops and branches go through all passes too, last.
+    `target` is what passes may ask about the machine; none does so far."""
     known = optional_passes()
     for name in disable:
         if name not in known:
@@ -75,4 +79,8 @@ def run_pipeline(graph: Graph, target: Any = None, disable: Collection[str] = ()
             log.dumps[f"{len(log.dumps):02d}-{p.name}"] = to_text(result)
         if on_pass is not None:
             on_pass(p.name, result)
+    if map_bodies(result, lambda body: run_pipeline(body, target, disable, log)) and verify:
+        from ..ir.verify import verify as check
+
+        check(result)
     return result

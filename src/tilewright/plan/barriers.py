@@ -6,11 +6,11 @@ Barriers are placed as late as possible, which gives the fewest.
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..kernels.launch import Buffer, Launch, Pointer
+from ..kernels.launch import Alternating, Buffer, Launch, Loop, Pointer, Sliding
 
 SERIAL_NS = 2000.0  # below this estimated time on one core a launch is not worth a barrier
 FLOPS_PER_NS = 60.0  # rough speed of one core, only for that estimate
@@ -37,17 +37,34 @@ def is_serial(grid: Any, flops: Any, moved: Any) -> Any:
     return (grid <= 1) | (nanoseconds(flops, moved) < SERIAL_NS)
 
 
-def accesses(launch: Launch, offsets: dict[Buffer, int], sizes: dict[Buffer, int]) -> list[Access]:
-    """What a launch touches. Constants never change and are left out; inputs are kept, because they may alias nothing we write."""
+def accesses(launch: Launch, offsets: dict[Buffer, int], sizes: dict[Buffer, int],
+             parity: Mapping[Loop, int] | None = None) -> list[Access]:
+    """What a launch touches. Constants never change and are left out; inputs are kept, because they may alias nothing we write. `parity`
+    says in which iteration, even or odd, each loop around the launch is."""
     found: list[Access] = []
     for write, buffers in ((False, launch.reads), (True, launch.writes)):
         for b in dict.fromkeys(buffers):
-            if b.kind == "const" or sizes[b] == 0:
-                continue
-            lo, hi = _window(launch, b, sizes[b])
-            base = offsets.get(b, 0)
-            found.append(Access("arena" if b.kind == "temp" else b, base + lo, base + hi, write))
+            if b.kind == "window":
+                found += [access(r, write, offsets, sizes) for r in held(b, parity or {}) if r.kind != "const" and sizes[r]]
+            elif b.kind != "const" and sizes[b] != 0:
+                found.append(access(b, write, offsets, sizes, *_window(launch, b, sizes[b])))
     return found
+
+
+def access(b: Buffer, write: bool, offsets: dict[Buffer, int], sizes: dict[Buffer, int], lo: int = 0, hi: int | None = None) -> Access:
+    base = offsets.get(b, 0)
+    return Access("arena" if b.kind == "temp" else b, base + lo, base + (sizes[b] if hi is None else hi), write)
+
+
+def held(buffer: Buffer, parity: Mapping[Loop, int]) -> tuple[Buffer, ...]:
+    """The buffers behind a window in an iteration of this parity of each loop; both of an alternating one where that is unknown."""
+    if isinstance(buffer, Sliding):
+        return held(buffer.base, parity)
+    if isinstance(buffer, Alternating):
+        if buffer.loop in parity:
+            return held(buffer.odd if parity[buffer.loop] else buffer.even, parity)
+        return tuple(dict.fromkeys((*held(buffer.even, parity), *held(buffer.odd, parity))))
+    return (buffer,)
 
 
 def _window(launch: Launch, buffer: Buffer, size: int) -> tuple[int, int]:

@@ -5,11 +5,13 @@ launches alone: an earlier sharing decision never changes who counts as the last
 """
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ..core.dims import Dim, at_least
 from ..core.errors import VerifyError
-from ..kernels.launch import Buffer, Program
+from ..kernels.launch import Buffer, Program, roots
+from .control import Schedule, across
 
 
 @dataclass(eq=False)
@@ -20,27 +22,50 @@ class Interval:
     first: int
     last: int
     sizes: list[Dim] = field(default_factory=list)  # the storage must hold the largest of these
+    loops: list[tuple[int, int]] = field(default_factory=list)  # launches of loops through which the content must stay
 
     def __repr__(self) -> str:
         return f"{'+'.join(b.name for b in self.buffers)}[{self.first}..{self.last}]"
 
 
-def lifetimes(program: Program) -> list[Interval]:
+def lifetimes(program: Program, schedule: Schedule | None = None) -> list[Interval]:
     """One interval per temp buffer that some launch touches, in order of first write."""
     found: dict[Buffer, Interval] = {}
+    steps: dict[Buffer, list[int]] = {}
+    opening: dict[int, list[Buffer]] = {}
+    for loop, first, stop in schedule.spans if schedule is not None else ():
+        if stop > first:
+            opening.setdefault(first, []).extend(b for c in loop.carried for b in roots(c))
     for step, launch in enumerate(program.launches):
-        for b in launch.reads:
-            if b.kind != "temp":
-                continue
+        for b in opening.get(step, ()):  # in the first iteration the other buffer of a carry is not read, though it looks so
+            found.setdefault(b, Interval([b], step, step, [b.nbytes])).last = step
+        for b in _temps(launch.reads):
             if b not in found:
                 raise VerifyError(f"plan: launch {step} ({launch.name}) reads {b.name}, which no earlier launch has written")
             found[b].last = step
+            steps.setdefault(b, []).append(step)
         for b in launch.writes:
-            if b.kind in ("input", "const"):
+            if any(r.kind in ("input", "const") for r in roots(b)):
                 raise VerifyError(f"plan: launch {step} ({launch.name}) writes {b.name}, which is {b.kind}")
-            if b.kind == "temp":
-                found.setdefault(b, Interval([b], step, step, [b.nbytes])).last = step
+        for b in _temps(launch.writes):
+            found.setdefault(b, Interval([b], step, step, [b.nbytes])).last = step
+            steps.setdefault(b, []).append(step)
+    if schedule is not None:
+        for window, step in schedule.reads:
+            for b in _temps((window,)):
+                at = min(step, len(program.launches) - 1)
+                found[b].last = max(found[b].last, at)
+                steps[b].append(at)
+        for b, loops in across(program, schedule, steps).items():
+            interval = found[b]
+            interval.first = min(interval.first, *(first for first, _ in loops))
+            interval.last = max(interval.last, *(last for _, last in loops))
+            interval.loops = loops
     return list(found.values())
+
+
+def _temps(buffers: Sequence[Buffer]) -> list[Buffer]:
+    return [r for b in buffers for r in roots(b) if r.kind == "temp"]
 
 
 def share_inplace(program: Program, plain: list[Interval]) -> list[Interval]:
@@ -51,12 +76,14 @@ def share_inplace(program: Program, plain: list[Interval]) -> list[Interval]:
     """
     by_buffer = {i.buffers[0]: i for i in plain}
     merged: dict[Interval, Interval] = {}  # an interval of `plain` -> the group that it joined
-    groups = {i: Interval(list(i.buffers), i.first, i.last, list(i.sizes)) for i in plain}
+    groups = {i: Interval(list(i.buffers), i.first, i.last, list(i.sizes), list(i.loops)) for i in plain}
     taken: set[Buffer] = set()
     for step, launch in enumerate(program.launches):
         for source, target in launch.inplace:
             a, b = by_buffer.get(source), by_buffer.get(target)
             if a is None or b is None or source is target or source in taken or b in merged:
+                continue
+            if any(first <= step <= last for x in (a, b) for first, last in x.loops):  # the next iteration still wants it
                 continue
             if a.last != step or b.first != step or not at_least(source.nbytes - target.nbytes, 0):
                 continue

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 
 from ..core import dims
 from ..core.dims import Symbol
-from ..kernels.launch import Buffer, Program
-from .barriers import Access, accesses, derive_barriers
+from ..kernels.launch import Buffer, Launch, Pointer, Program
+from .barriers import Access, access, accesses, derive_barriers, held
+from .control import Barriers, Parity, Schedule
 from .lifetimes import Interval, lifetimes, share_inplace
 from .pack import Item, align, lower_bound, pack
 from .values import DimTable
@@ -33,16 +34,28 @@ class Placement:
     bound: int  # no plan with these lifetimes can be smaller
     intervals: list[Interval]
     touched: list[list[Access]] = field(default_factory=list)
+    schedule: Schedule | None = None
     barriers: dict[tuple[bool, ...], list[bool]] = field(default_factory=dict)
 
     def sync(self, serial: tuple[bool, ...]) -> list[bool]:
-        """Where barriers stand when exactly these launches are serial."""
+        """Where barriers stand when exactly these launches are serial: one flag a launch, or a row of the schedule."""
         found = self.barriers.get(serial)
         if found is None:
             if len(self.barriers) > 64:
                 self.barriers.clear()
-            found = self.barriers[serial] = derive_barriers(self.touched, serial)
+            found = self.barriers[serial] = derive_barriers(self.touched, serial) if self.schedule is None else self._rows(serial)
         return found
+
+    def _rows(self, serial: tuple[bool, ...]) -> list[bool]:
+        assert self.schedule is not None
+
+        def touch(launch: Launch, parity: Parity) -> list[Access]:
+            return accesses(launch, self.offsets, self.sizes, parity)
+
+        def read(pointer: Pointer, parity: Parity) -> list[Access]:
+            return [access(b, False, self.offsets, self.sizes) for b in held(pointer.buffer, parity) if b.kind != "const"]
+
+        return Barriers(self.schedule, touch, read, serial).run()
 
 
 def round_up(value: int, symbol: Symbol) -> int:
@@ -55,7 +68,8 @@ class Plan:
 
     def __init__(self, program: Program, symbols: Sequence[Symbol]) -> None:
         self.program, self.symbols = program, tuple(symbols)
-        self.plain = lifetimes(program)
+        self.schedule = Schedule(program) if program.block else None
+        self.plain = lifetimes(program, self.schedule)
         self.shared = share_inplace(program, self.plain)
         self.temps = [b for i in self.plain for b in i.buffers]
         self.buffers = [*program.inputs, *program.outputs, *(c.buffer for c in program.constants), *self.temps]
@@ -105,5 +119,7 @@ class Plan:
                 best = Placement(align(packing.size), offsets, sizes, packing.strategy, inplace, [], bound, intervals)
         assert best is not None
         best.vector = [best.offsets[b] for b in self.temps]
-        best.touched = [accesses(launch, best.offsets, sizes) for launch in self.program.launches]
+        best.schedule = self.schedule
+        if self.schedule is None:
+            best.touched = [accesses(launch, best.offsets, sizes) for launch in self.program.launches]
         return best

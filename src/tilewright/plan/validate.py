@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from ..core.dims import evaluate
 from ..core.validation import Finding, Severity, validator
-from ..kernels.launch import Buffer, Pointer, Program
+from ..kernels.launch import Alternating, Buffer, Item, Launch, Loop, Pointer, Program, Sliding, parts, roots
 from .plan import Placement
 
 
@@ -14,9 +14,15 @@ def arena_overlap(program: Program, placement: Placement, env: Mapping[str, int]
     """No two buffers share bytes at a step where the content of both matters."""
     found: list[Finding] = []
     alive: dict[Buffer, set[int]] = {}
+    loops, predicates, _ = _control(program.block, 0)
     for b in placement.offsets:
-        steps = [k for k, launch in enumerate(program.launches) if any(x is b for x in (*launch.reads, *launch.writes))]
+        steps = [k for k, launch in enumerate(program.launches) if any(b in roots(x) for x in (*launch.reads, *launch.writes))]
+        steps += [min(k, len(program.launches) - 1) for x, k in predicates if b in roots(x)]
         alive[b] = set(range(min(steps), max(steps) + 1))
+        for loop, inside in loops:  # inner loops first
+            elsewhere = alive[b] - inside or any(b in roots(c) for c in loop.carried)
+            if elsewhere and inside.intersection(steps):
+                alive[b] |= inside
     allowed = {(k, a, b) for k, launch in enumerate(program.launches) for a, b in launch.inplace}
     buffers = list(placement.offsets)
     for n, a in enumerate(buffers):
@@ -30,6 +36,28 @@ def arena_overlap(program: Program, placement: Placement, env: Mapping[str, int]
                     found.append(Finding(Severity.ERROR, "plan", f"buffers {a.name} and {b.name} overlap in the arena at launch {step}"))
                     break
     return found
+
+
+def _control(block: list[Item], start: int) -> tuple[list[tuple[Loop, set[int]]], list[tuple[Buffer, int]], int]:
+    """The loops of a block, inner ones first, each with the numbers of its launches; the buffers of predicates with the launch before which
+    they are read; and the number after the block."""
+    loops: list[tuple[Loop, set[int]]] = []
+    predicates: list[tuple[Buffer, int]] = []
+    at = start
+    for item in block:
+        if isinstance(item, Launch):
+            at += 1
+            continue
+        first = at
+        for k, part in enumerate(parts(item)):
+            if item.predicate is not None and k == isinstance(item, Loop):
+                predicates.append((item.predicate.buffer, at))
+            inner, more, at = _control(part, at)
+            loops += inner
+            predicates += more
+        if isinstance(item, Loop):
+            loops.append((item, set(range(first, at))))
+    return loops, predicates, at
 
 
 @validator("plan")
@@ -52,11 +80,28 @@ def pointer_bounds(program: Program, _: Placement, env: Mapping[str, int]) -> li
         for a in (a for way in launch.ways for a in way.arguments):
             if not isinstance(a, Pointer):
                 continue
-            offset, extent, size = evaluate(a.offset, env), evaluate(a.extent, env), evaluate(a.buffer.nbytes, env)
-            if offset < 0 or (size and offset + extent > size):
-                text = f"launch {step} ({launch.name}) touches bytes {offset}..{offset + extent} of {a.buffer.name}, which has {size}"
-                found.append(Finding(Severity.ERROR, "plan", text))
+            extent = evaluate(a.extent, env)
+            for root, offset in _reach(a.buffer, evaluate(a.offset, env), env):
+                size = evaluate(root.nbytes, env)
+                if offset < 0 or (size and offset + extent > size):
+                    text = f"launch {step} ({launch.name}) touches bytes {offset}..{offset + extent} of {root.name}, which has {size}"
+                    found.append(Finding(Severity.ERROR, "plan", text))
             if not any(a.buffer is b for b in (*launch.reads, *launch.writes)):
                 text = f"launch {step} ({launch.name}) has a pointer to {a.buffer.name} but declares no access"
                 found.append(Finding(Severity.ERROR, "plan", text))
     return found
+
+
+def _reach(buffer: Buffer, offset: int, env: Mapping[str, int]) -> list[tuple[Buffer, int]]:
+    """The buffers behind a pointer with its offset, in the first and in the last iteration of every loop."""
+    if isinstance(buffer, Sliding):
+        start = offset + evaluate(buffer.offset, env)
+        count = buffer.loop.count
+        last = (evaluate(count, env) if count is not None else 1) - 1
+        if last < 0:  # never runs
+            return []
+        ends = dict.fromkeys((start, start + last * evaluate(buffer.step, env)))
+        return [found for at in ends for found in _reach(buffer.base, at, env)]
+    if isinstance(buffer, Alternating):
+        return [*_reach(buffer.even, offset, env), *_reach(buffer.odd, offset, env)]
+    return [(buffer, offset)]

@@ -143,6 +143,8 @@ finish:
   %extra = phi i64 [ 0, %one ], [ %missing, %after ]
   %startp = getelementptr i8, ptr %job, i64 {L.JOB_START * 8}
   store i64 0, ptr %startp, align 8
+  %othersp = getelementptr i8, ptr %job, i64 {L.JOB_OTHERS * 8}
+  store i64 0, ptr %othersp, align 8
   br i1 %guarded, label %unwatch, label %result
 unwatch:
   call void @disarm(ptr %job)

@@ -20,7 +20,8 @@ from ..plan.plan import Placement, Plan
 from ..plan.values import DimTable
 from ..tile.ir import Kernel
 from .code import Code
-from .layout import BARRIER, ERROR_WORDS, SERIAL, THUNK_GRID, THUNK_WORDS
+from .control import Controls, Moves, block_of
+from .layout import BARRIER, ERROR_WORDS, MOVING, SERIAL, THUNK_ARGS, THUNK_FLAGS, THUNK_GRID, THUNK_MOVES, THUNK_WORDS
 from .packing import Array
 
 SCRATCH_ALIGNMENT = 256  # no two threads' scratch share a cache line, nor a pair of lines
@@ -55,6 +56,7 @@ class Instance:
     values: Array  # every dim of the program, for reports
     temp_positions: Array
     ways: Array  # which of a launch's kernels runs, as numbers over all of them
+    moves: Array  # how arguments change with the iterations of loops
     late: Late | None = None
 
     def rebase(self, arena: int) -> None:
@@ -77,7 +79,7 @@ class Late:
     in_arena: Array  # which of those addresses lie in the arena
     patches: Array  # rows of the patch table, and the numbers of their offsets
     offsets: Array
-    grids: Array  # launches, and the numbers of their grids
+    grids: Array  # thunks, and the numbers of their grids
     sizes: Array
     bound: tuple[int, ...] = ()
 
@@ -117,9 +119,14 @@ class Executable:
         starts: list[int] = []
         self.error_launches: list[int] = []
         ways = [(step, way) for step, launch in enumerate(self.launches) for way in launch.ways]
-        for step, way in ways:
+        schedule = self.plan.schedule
+        self._controls = None if schedule is None else Controls(schedule, table)
+        blocks = [block_of(self.launches[step].name, way.arguments) for step, way in ways]
+        tests = [] if self._controls is None else self._controls.predicates
+        self._moves = Moves([*blocks, *(b for _, b in tests)], table)
+        for step, block in [*zip((step for step, _ in ways), blocks, strict=True), *((-1, b) for _, b in tests)]:
             starts.append(len(source))
-            for argument in way.arguments:
+            for argument in block.words:
                 word = len(source)
                 if isinstance(argument, ErrorWord):
                     if not self.error_launches or self.error_launches[-1] != step:
@@ -136,7 +143,7 @@ class Executable:
                     elif b in slot:
                         external.append((word, slot[b]))
                     else:
-                        name = self.launches[step].name
+                        name = self.launches[step].name if step >= 0 else "a predicate"
                         raise VerifyError(f"executable: launch {step} ({name}) points to {b.name}, which the program does not list")
                 else:
                     source.append(table.add(argument.value))
@@ -162,7 +169,9 @@ class Executable:
         """Which words, patches and grids depend on symbols that the call gives; none where a choice of kernels does."""
         called = set(self.interface.called)
         late = [any(s.name in called for s in symbols(d)) for d in self._table.dims]
-        self.rebinds = bool(called) and not any(late[g[0]] for _, guards in self._guards for g in guards)
+        fixed = [g[0] for _, guards in self._guards for g in guards] + self._moves.dims
+        fixed += [] if self._controls is None else self._controls.dims
+        self.rebinds = bool(called) and not any(late[k] for k in fixed)
         if not self.rebinds:
             return
         table = DimTable(self.interface.symbols)
@@ -192,16 +201,49 @@ class Executable:
         grid = values[self._grid[ways]]
         flops, moved = values[self._flops], values[self._bytes]
         serial = self._always_serial | is_serial(grid, flops, moved)
-        thunks = np.zeros((len(self.launches), THUNK_WORDS), np.int64)
-        thunks[:, 0], thunks[:, 1], thunks[:, 2] = self._functions[ways], base + 8 * self._starts[ways], grid
-        thunks[:, 3] = SERIAL * serial + BARRIER * np.array(placement.sync(tuple(serial.tolist())), bool)
+        alone = tuple(serial.tolist())
+        rows = self.rows
+        if self._controls is None:
+            thunks = np.zeros((len(self.launches), THUNK_WORDS), np.int64)
+        else:
+            thunks = self._controls.thunks(values, alone)
+            tests = self._starts[len(self._functions) :]
+            thunks[[r for r, _ in self._controls.predicates], THUNK_ARGS] = base + 8 * tests
+            flops, moved = flops * values[self._controls.times], moved * values[self._controls.times]
+        thunks[rows, 0], thunks[rows, 1], thunks[rows, 2] = self._functions[ways], base + 8 * self._starts[ways], grid
+        thunks[rows, THUNK_FLAGS] = SERIAL * serial
+        thunks[:, THUNK_FLAGS] |= BARRIER * np.array(placement.sync(alone), bool)
+        moves = self._moved(thunks, ways, values)
         scratch = -(-int(values[self._scratch[ways]].max(initial=0)) // SCRATCH_ALIGNMENT) * SCRATCH_ALIGNMENT
         work = float(nanoseconds(flops, moved).sum())
-        alone = bool(serial.all())
-        made = Instance(dict(env), placement, arena, words, thunks, patches, scratch, alone, work, values, self._temp_words, ways)
+        made = Instance(dict(env), placement, arena, words, thunks, patches, scratch, all(alone), work, values, self._temp_words, ways,
+                        moves)
         if self.rebinds:
             made.late = self._late(made)
         return made
+
+    def _moved(self, thunks: Array, ways: Array, values: Array) -> Array:
+        """The table of moves, and its places in the thunks."""
+        moves = self._moves.table(values)
+        if not self._moves:
+            return moves
+        assert self._controls is not None
+        tests = [r for r, _ in self._controls.predicates]
+        starts = np.concatenate([self._moves.used[ways], self._moves.used[len(self._functions) :]])
+        for r, start in zip([*self._controls.rows.tolist(), *tests], starts.tolist(), strict=True):
+            if start >= 0:
+                thunks[r, THUNK_FLAGS] |= MOVING
+                thunks[r, THUNK_MOVES] = moves.ctypes.data + 8 * start
+        return moves
+
+    def start_of(self, way: int) -> int:
+        """The first argument word of a kernel, counted over all ways of all launches."""
+        return int(self._starts[way])
+
+    @property
+    def rows(self) -> Any:
+        """The thunk of each launch."""
+        return slice(None) if self._controls is None else self._controls.rows
 
     def check(self, env: Mapping[str, int]) -> None:
         """No slice and no update may leave its operand for these values."""
@@ -215,10 +257,11 @@ class Executable:
         source = self._source[words]
         grid = self._grid[made.ways]
         launches = np.flatnonzero(number[grid] >= 0)
+        rows = np.arange(len(self.launches))[launches] if self._controls is None else self._controls.rows[launches]
         base = made.words[words] - made.values[source]
         offsets = number[self._source[self._io_words[self._late_patches]]]
         in_arena = np.isin(words, self._temp_words)
-        return Late(self._late_values, words, number[source], base, in_arena, self._late_patches, offsets, launches, number[grid[launches]])
+        return Late(self._late_values, words, number[source], base, in_arena, self._late_patches, offsets, rows, number[grid[launches]])
 
     def _ways(self, values: Array) -> Array:
         """For each launch, which of its kernels runs: the first variant whose guard holds, else its own."""
@@ -241,11 +284,13 @@ class Executable:
     def costs(self, instance: Instance) -> list[dict[str, Any]]:
         """What every launch does at this shape, for reports and profiles."""
         rows = []
+        thunks = instance.thunks[self.rows]
+        times = np.ones(len(self.launches), np.int64) if self._controls is None else instance.values[self._controls.times]
         for k, launch in enumerate(self.launches):
-            flags = int(instance.thunks[k, 3])
+            flags, often = int(thunks[k, THUNK_FLAGS]), int(times[k])
             symbol = self.code.symbols[int(instance.ways[k])]
-            rows.append({"launch": k, "name": launch.name, "kernel": symbol, "grid": int(instance.thunks[k, 2]),
-                         "flops": int(instance.values[self._flops[k]]), "bytes": int(instance.values[self._bytes[k]]),
+            rows.append({"launch": k, "name": launch.name, "kernel": symbol, "grid": int(thunks[k, 2]),
+                         "flops": int(instance.values[self._flops[k]]) * often, "bytes": int(instance.values[self._bytes[k]]) * often,
                          "serial": bool(flags & SERIAL), "barrier": bool(flags & BARRIER), "note": launch.note,
                          "integer": " dot4 " in self.code.tiles.get(symbol, "")})  # sums of products of bytes
         return rows

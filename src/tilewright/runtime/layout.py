@@ -1,10 +1,22 @@
 """Byte layouts that Python and the native runtime share: thunks, patches, jobs and the pool's block. All fields are 8-byte words."""
 from __future__ import annotations
 
-# thunk: fn · args* · grid · flags · chunk · 3 reserved
+# thunk: fn (control: target) · args* · grid · flags · chunk · moves* · end · region
 THUNK_WORDS = 8
-THUNK_FN, THUNK_ARGS, THUNK_GRID, THUNK_FLAGS, THUNK_CHUNK = range(5)
-BARRIER, SERIAL = 1, 2  # flags: a barrier stands before the thunk; thread 0 runs the whole grid
+THUNK_FN, THUNK_ARGS, THUNK_GRID, THUNK_FLAGS, THUNK_CHUNK, THUNK_MOVES, THUNK_END, THUNK_REGION = range(8)
+BARRIER, SERIAL, MOVING = 1, 2, 4  # flags: a barrier stands before the thunk; thread 0 runs the whole grid; arguments change with loops
+# Control thunks have a kind in the flags, args* -> the address of their predicate, grid = the loop's count, chunk = loops around it,
+# target = the thunk to go to (next: the loop's first; test and if: where a false predicate leads; jump), end = the last of its loop or
+# branch. region: the end of the outermost loop or branch around it that thread 0 runs alone (loop, if: only when it is itself; next: only
+# where the run may stop there).
+KIND_SHIFT = 8
+KINDS = {"kernel": 0, "loop": 1, "test": 2, "next": 3, "if": 4, "jump": 5, "end": 6}
+THUNK_TARGET, THUNK_DEPTH = THUNK_FN, THUNK_CHUNK
+NO_LIMIT = 1 << 62
+
+# moves of a kernel's arguments: words · moves, then for each: word · depth of the loop · word for odd iterations or -1 · bytes a step
+MOVE_WORDS = 4
+MOVED_WORDS = 256  # argument words of a kernel inside a loop
 
 # patch: address of an argument word · index into the call's pointers · byte offset
 PATCH_WORDS = 3
@@ -12,8 +24,11 @@ PATCH_WORDS = 3
 # job
 (JOB_THUNKS, JOB_COUNT, JOB_PATCHES, JOB_PATCH_COUNT, JOB_THREADS, JOB_SCRATCH, JOB_SCRATCH_STRIDE,
  JOB_CANCEL, JOB_ERROR, JOB_PROFILE, JOB_POOL, JOB_IO, JOB_LIGHT,
- JOB_LONG, JOB_START, JOB_STOPPED) = range(16)  # watch for Ctrl-C · the first thunk to run · the thunk before which a run was cancelled
-JOB_WORDS = 16
+ JOB_LONG, JOB_START, JOB_STOPPED,  # watch for Ctrl-C · the first thunk to run · the thunk before which a run was cancelled
+ JOB_OTHERS, JOB_STOPPED_OTHERS) = range(18)  # the same two of all threads but the first
+JOB_COUNTERS = 18  # the loops' counters of a run that was cancelled
+COUNTERS = 12
+JOB_WORDS = 32
 ERROR_WORDS = 4
 INDEX_OUT_OF_RANGE, BAD_LOGITS = 1, 2  # codes in the first word of an error block
 

@@ -64,7 +64,7 @@ def measure_bound(session: Session, bound: Bound, repeat: int) -> Profile:
     outputs = [np.empty(tuple(evaluate(d, bound.env) for d in t.shape), t.dtype.np) for t in interface.outputs]
     for i, address in enumerate((*bound.addresses, *(o.ctypes.data for o in outputs))):
         workspace.io[i] = address
-    threads, count = int(job[L.JOB_THREADS]), len(executable.launches)
+    threads, count = int(job[L.JOB_THREADS]), len(instance.thunks)
     runs: list[Any] = []
     for _ in range(repeat + 1):  # the first warms up
         ticks = np.zeros((count, threads, 2), np.int64)
@@ -77,7 +77,7 @@ def measure_bound(session: Session, bound: Bound, repeat: int) -> Profile:
             session.settle(status, workspace)
         if workspace.errors[:, 0].any():
             session.fail(workspace)
-        runs.append(ticks)
+        runs.append(ticks[executable.rows])
     session.give(workspace)
     per_us = session.pool.ticks_per_us
     spans = [_spans(t) / per_us for t in runs[1:]]

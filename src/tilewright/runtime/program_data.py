@@ -18,6 +18,7 @@ from ..ir.types import TensorType
 from ..kernels.launch import Argument, Buffer, BufferKind, ConstBuffer, ErrorWord, Form, Launch, Packed, Pointer, Program, Variant, Word
 from ..kernels.strips import LANES, STRIPS
 from ..tile.ir import Kernel
+from .control_data import control_data, read_block, read_windows, windows_of
 from .executable import Interface
 
 Data = dict[str, Any]
@@ -116,10 +117,10 @@ def program_data(program: Program, symbols: Sequence[str]) -> Data:
     """`symbols` names the object code of every launch and, after it, of each of its variants."""
     groups = (program.inputs, program.outputs, [c.buffer for c in program.constants], program.temps)
     number = {b: i for i, b in enumerate(dict.fromkeys(b for g in groups for b in g))}  # a state is input and output
-    for launch in program.launches:
-        for b in (*launch.reads, *launch.writes):
-            if b not in number:
-                number[b] = len(number)
+    plain = [b for launch in program.launches for b in (*launch.reads, *launch.writes) if b.kind != "window"]
+    for b in [*plain, *windows_of(program)]:  # windows come last: they name others
+        if b not in number:
+            number[b] = len(number)
 
     def argument(a: Argument) -> list[Any]:
         if isinstance(a, Pointer):
@@ -137,8 +138,8 @@ def program_data(program: Program, symbols: Sequence[str]) -> Data:
          "serial": x.serial, "note": x.note, "variants": [{**way(v), "when": [dim_data(v.value), v.lo, v.hi]} for v in x.variants]}
         for x in program.launches
     ]
-    return {"buffers": [[b.name, b.kind, dim_data(b.nbytes), b.index] for b in number], "launches": launches,
-            "outputs": [number[b] for b in program.outputs]}
+    return {"buffers": [[b.name, b.kind, dim_data(b.nbytes), b.index] for b in number if b.kind != "window"], "launches": launches,
+            "outputs": [number[b] for b in program.outputs], "control": control_data(program, number, dim_data)}
 
 
 def read_program(data: Data, constants: Sequence[Any], reader: Reader) -> tuple[Program, list[str]]:
@@ -151,6 +152,7 @@ def read_program(data: Data, constants: Sequence[Any], reader: Reader) -> tuple[
         program = Program(given, [buffers[int(i)] for i in data["outputs"]], [], of_kind["temp"])
         stored = of_kind["const"]
         program.constants = [ConstBuffer(c, b, c.packed) for c, b in zip(constants, stored, strict=True)]
+        loops = read_windows(data["control"], buffers, reader.dim)
         kernels: dict[str, Kernel] = {}
         symbols: list[str] = []
 
@@ -168,6 +170,7 @@ def read_program(data: Data, constants: Sequence[Any], reader: Reader) -> tuple[
                 value, lo, hi = v["when"]
                 launch.variants += (Variant(reader.dim(value), int(lo), int(hi), *way(v), reader.dim(v["scratch"])),)
             program.launches.append(launch)
+        read_block(data["control"], program, buffers, loops, reader.dim)
         return program, symbols
     except (KeyError, ValueError, TypeError, IndexError) as e:
         raise FormatError("archive: the program cannot be read") from e

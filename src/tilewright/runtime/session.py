@@ -231,7 +231,7 @@ class Session:
         assert self._pool is not None
         while status & L.CANCELLED:
             job = workspace.latest()
-            job[L.JOB_START] = job[L.JOB_STOPPED]
+            job[L.JOB_START], job[L.JOB_OTHERS] = job[L.JOB_STOPPED], job[L.JOB_STOPPED_OTHERS]
             status = self._pool.run(job.ctypes.data)
         if status & L.FEW_WORKERS:
             self._pool.ensure(self.threads)

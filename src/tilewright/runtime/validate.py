@@ -13,8 +13,9 @@ def kernel_coverage(executable: Executable, instance: Instance) -> list[Finding]
     """Every launch has code, an argument block of its own and a grid that is not negative."""
     found: list[Finding] = []
     base, end = instance.words.ctypes.data, instance.words.ctypes.data + instance.words.nbytes
+    thunks = instance.thunks[executable.rows]
     for k, launch in enumerate(executable.launches):
-        thunk = instance.thunks[k]
+        thunk = thunks[k]
         if not thunk[THUNK_FN]:
             found.append(Finding(Severity.ERROR, "execute", f"launch {k} ({launch.name}) has no code"))
         if not base <= thunk[THUNK_ARGS] <= end - 8 * len(launch.arguments):
@@ -31,9 +32,9 @@ def argument_pointers(executable: Executable, instance: Instance) -> list[Findin
     stored = zip(executable.program.constants, executable.constants, strict=True)
     ranges = {c.buffer: (s.ctypes.data, s.ctypes.data + s.nbytes) for c, s in stored}
     arena = (instance.arena, instance.arena + instance.placement.size)
-    word = 0
-    for k, launch in enumerate(executable.launches):
-        for argument in (a for way in launch.ways for a in way.arguments):
+    ways = [(k, launch, way) for k, launch in enumerate(executable.launches) for way in launch.ways]
+    for number, (k, launch, way) in enumerate(ways):
+        for word, argument in enumerate(way.arguments, executable.start_of(number)):
             if isinstance(argument, Pointer) and argument.buffer.kind in ("temp", "const"):
                 lo, hi = arena if argument.buffer.kind == "temp" else ranges[argument.buffer]
                 at, extent = int(instance.words[word]), evaluate(argument.extent, instance.env)
@@ -41,5 +42,4 @@ def argument_pointers(executable: Executable, instance: Instance) -> list[Findin
                     reach = f"{at - lo}..{at - lo + extent} of {hi - lo} bytes"
                     text = f"launch {k} ({launch.name}): a pointer to {argument.buffer.name} reaches {reach}"
                     found.append(Finding(Severity.ERROR, "execute", text))
-            word += 1
     return found

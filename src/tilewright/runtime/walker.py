@@ -10,6 +10,7 @@ from ..core.errors import UnsupportedError
 from ..core.target_spec import TargetSpec
 from . import layout as L
 from .barrier import barrier_ir, field, futex_ir, job, place_ir
+from .control_ir import control_thunk_ir, move_ir
 from .dispatch import control_ir, run_ir, worker_ir
 from .interrupt import interrupt_ir
 
@@ -39,8 +40,8 @@ declare i64 @llvm.smax.i64(i64, i64)
 declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
 """
     declarations += "".join(f"declare {call.removeprefix('call ')}\n" for call in (pause.replace(" 15", ""), clock.replace(" !0", "")))
-    parts = (declarations, futex_ir(futex), barrier_ir(pause), walk_ir(clock), place_ir(setaffinity), interrupt_ir(gettid), run_ir(clock),
-             worker_ir(gettid), control_ir(pause, clock))
+    parts = (declarations, futex_ir(futex), barrier_ir(pause), move_ir(), control_thunk_ir(), walk_ir(clock), place_ir(setaffinity),
+             interrupt_ir(gettid), run_ir(clock), worker_ir(gettid), control_ir(pause, clock))
     return "\n".join(parts) + "\nattributes #0 = { nounwind }\nattributes #1 = { nounwind noinline cold }\n!0 = !{!\"cntvct_el0\"}\n"
 
 
@@ -62,7 +63,7 @@ define internal i64 @walk(ptr %pool, ptr %job, i64 %t, i64 %n, i64 %epoch0) #0 {
 entry:
 {job("thunks", L.JOB_THUNKS, "ptr")}{job("count", L.JOB_COUNT)}{job("scratch0", L.JOB_SCRATCH, "ptr")}\
 {job("stride", L.JOB_SCRATCH_STRIDE)}{job("cancel", L.JOB_CANCEL, "ptr")}{job("profile", L.JOB_PROFILE, "ptr")}\
-{job("wish", L.JOB_THREADS)}{job("first.thunk", L.JOB_START)}\
+{job("wish", L.JOB_THREADS)}{job("start0", L.JOB_START)}{job("others0", L.JOB_OTHERS)}\
   %soff = mul i64 %stride, %t
   %scratch = getelementptr i8, ptr %scratch0, i64 %soff
   %many = icmp sgt i64 %n, 1
@@ -71,16 +72,31 @@ entry:
   %nm1 = sub i64 %n, 1
   %t1 = add i64 %t, 1
   %stopp = getelementptr i8, ptr %pool, i64 {L.POOL_LINES + L.LINE_CANCELLED}
+  %counters = alloca [{L.COUNTERS} x i64], align 8
+  %state = alloca [2 x i64], align 8
+  %block = alloca [{L.MOVED_WORDS} x i64], align 8
+  %resumep = getelementptr i64, ptr %state, i64 1
+  %savedp = getelementptr i8, ptr %job, i64 {L.JOB_COUNTERS * 8}
+  store i64 0, ptr %state, align 8
+  store i64 -1, ptr %resumep, align 8
+  %first.thunk = select i1 %first, i64 %start0, i64 %others0
+  %resumed = icmp ne i64 %others0, 0
+  br i1 %resumed, label %restore, label %loop
+restore:
+  call void @llvm.memcpy.p0.p0.i64(ptr align 8 %counters, ptr align 8 %savedp, i64 {L.COUNTERS * 8}, i1 false)
+  %inside = icmp ne i64 %start0, %others0
+  %region0 = select i1 %inside, i64 %others0, i64 0
+  store i64 %region0, ptr %state, align 8
   br label %loop
 loop:
-  %i = phi i64 [ %first.thunk, %entry ], [ %i1, %next ]
-  %epoch = phi i64 [ %epoch0, %entry ], [ %epoch1, %next ]
+  %i = phi i64 [ %first.thunk, %entry ], [ %first.thunk, %restore ], [ %i1, %next ], [ %ic, %control ]
+  %epoch = phi i64 [ %epoch0, %entry ], [ %epoch0, %restore ], [ %epoch1, %next ], [ %epoch1, %control ]
   %left = icmp ult i64 %i, %count
   br i1 %left, label %body, label %done
 body:
   %toff = mul i64 %i, {L.THUNK_WORDS * 8}
   %thunk = getelementptr i8, ptr %thunks, i64 %toff
-{field("fn", "thunk", L.THUNK_FN * 8, "ptr")}{field("args", "thunk", L.THUNK_ARGS * 8, "ptr")}{field("grid", "thunk", L.THUNK_GRID * 8)}\
+{field("fn", "thunk", L.THUNK_FN * 8, "ptr")}{field("given", "thunk", L.THUNK_ARGS * 8, "ptr")}{field("grid", "thunk", L.THUNK_GRID * 8)}\
 {field("flags", "thunk", L.THUNK_FLAGS * 8)}{field("chunk", "thunk", L.THUNK_CHUNK * 8)}\
   br i1 %many, label %shared, label %alone
 alone:
@@ -107,6 +123,26 @@ report:
   br i1 %halt, label %cancelled, label %start
 start:
   %epoch1 = phi i64 [ %epoch, %alone ], [ %epoch, %shared ], [ %e, %report ]
+  %plainbits = icmp ult i64 %flags, {L.MOVING}
+  br i1 %plainbits, label %kernel, label %special
+special:
+  %movebit = and i64 %flags, {L.MOVING}
+  %moving = icmp ne i64 %movebit, 0
+  br i1 %moving, label %move, label %kinds
+move:
+{field("moves", "thunk", L.THUNK_MOVES * 8, "ptr")}\
+  call void @moved(ptr %given, ptr %moves, ptr %counters, ptr %block)
+  br label %kinds
+kinds:
+  %changed = phi ptr [ %given, %special ], [ %block, %move ]
+  %kind = lshr i64 %flags, {L.KIND_SHIFT}
+  %iskernel = icmp eq i64 %kind, 0
+  br i1 %iskernel, label %kernel, label %control
+control:
+  %ic = call i64 @goes(ptr %thunk, i64 %i, ptr %changed, ptr %counters, ptr %state, ptr %cancel, i1 %first, i1 %many)
+  br label %loop
+kernel:
+  %args = phi ptr [ %given, %start ], [ %changed, %kinds ]
   %serialbit = and i64 %flags, {L.SERIAL}
   %serial = icmp ne i64 %serialbit, 0
   %whole = xor i1 %many, true
@@ -152,9 +188,19 @@ measured:
   %slot2 = shl i64 %slot1, 4
   %slot = getelementptr i8, ptr %profile, i64 %slot2
   %slotend = getelementptr i8, ptr %slot, i64 8
+  %before = load i64, ptr %slotend, align 8
   %tick0 = {clock}
   call void %fn(ptr %args, i64 %begin, i64 %end, ptr %scratch)
   %tick1 = {clock}
+  %again = icmp ne i64 %before, 0
+  br i1 %again, label %longer, label %once
+longer:
+  ; a kernel in a loop: from its first start on, the time of all its runs
+  %took = sub i64 %tick1, %tick0
+  %total = add i64 %before, %took
+  store i64 %total, ptr %slotend, align 8
+  br label %next
+once:
   store i64 %tick0, ptr %slot, align 8
   store i64 %tick1, ptr %slotend, align 8
   br label %next
@@ -166,7 +212,16 @@ cancelled:
   br i1 %first, label %note, label %done
 note:
   %stoppedp = getelementptr i8, ptr %job, i64 {L.JOB_STOPPED * 8}
-  store i64 %i, ptr %stoppedp, align 8
+  %othersp = getelementptr i8, ptr %job, i64 {L.JOB_STOPPED_OTHERS * 8}
+  %resume = load i64, ptr %resumep, align 8
+  %left.early = icmp sge i64 %resume, 0
+  %mine.next = select i1 %left.early, i64 %resume, i64 %i
+  %region = load i64, ptr %state, align 8
+  %isalone = icmp ne i64 %region, 0
+  %others.next = select i1 %isalone, i64 %region, i64 %i
+  store i64 %mine.next, ptr %stoppedp, align 8
+  store i64 %others.next, ptr %othersp, align 8
+  call void @llvm.memcpy.p0.p0.i64(ptr align 8 %savedp, ptr align 8 %counters, i64 {L.COUNTERS * 8}, i1 false)
   br label %done
 done:
   %last = phi i64 [ %epoch, %loop ], [ %ec, %cancelled ], [ %ec, %note ]
