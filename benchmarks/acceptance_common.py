@@ -1,9 +1,14 @@
 """Shared by the parts of `acceptance.py`: one check, the models at full and at small size, child processes, comparison."""
 from __future__ import annotations
 
+import atexit
+import compileall
+import functools
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +16,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import nn
+
+SOURCE = Path(__file__).resolve().parent.parent / "src"
 
 
 @dataclass(frozen=True)
@@ -138,10 +145,19 @@ def export(module: nn.Module, args: tuple[Any, ...], dynamic_shapes: Any = None)
         return torch.export.export(module, args, dynamic_shapes=dynamic_shapes, strict=False)
 
 
-def child(code: str, *argv: str, **env: str) -> list[str]:
-    """The words that a fresh Python process prints."""
-    source = str(Path(__file__).resolve().parent.parent / "src")
-    path = os.pathsep.join([str(Path(__file__).resolve().parent), source])
+@functools.cache
+def installed() -> str:
+    """A folder with the package as pip would install it: a copy with byte code, whatever PYTHONDONTWRITEBYTECODE says."""
+    folder = tempfile.mkdtemp(prefix="tilewright-installed-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    shutil.copytree(SOURCE / "tilewright", Path(folder) / "tilewright", ignore=shutil.ignore_patterns("__pycache__"))
+    compileall.compile_dir(folder, quiet=1, workers=2)
+    return folder
+
+
+def child(code: str, *argv: str, bytecode: bool = True, **env: str) -> list[str]:
+    """The words that a fresh Python process prints. It imports the package as installed, or (`bytecode=False`) its source alone."""
+    path = os.pathsep.join([str(Path(__file__).resolve().parent), installed() if bytecode else str(SOURCE)])
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", code, *argv], capture_output=True, text=True, check=False,
                           env={**os.environ, "PYTHONPATH": path, **env})
     if done.returncode:
