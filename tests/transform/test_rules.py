@@ -45,12 +45,8 @@ def dot(xs: list[Any], ys: list[Any]) -> float:
     return float(sum(np.sum(np.where(y == 0, 0, x) * y) for x, y in zip(xs, ys, strict=True)))
 
 
-@pytest.mark.parametrize("case", wide_cases("vjp", float_only=True))
-def test_reverse_mode_is_the_slope(case: WideCase) -> None:
-    """Along a random direction, against a central difference."""
-    if case.case.op.name in STRAIGHT_THROUGH | JUMPS:
-        pytest.skip("not smooth")
-    rng = np.random.default_rng()
+def slope_error(case: WideCase, rng: np.random.Generator) -> float:
+    """How far the slope along a random direction is from central differences, relative to the sizes of the cotangents."""
     arrays = case.arrays(rng)
     floats = [np.issubdtype(a.dtype, np.floating) for a in arrays]
     cotangents = draw_cotangents(case, rng, run(case.graph(), arrays))
@@ -62,9 +58,19 @@ def test_reverse_mode_is_the_slope(case: WideCase) -> None:
         sides = [float_results(case, [a if d is None else a + s * h * d for a, d in zip(arrays, directions, strict=True)]) for s in (1, -1)]
         with np.errstate(invalid="ignore"):
             candidates.append(sum(float(np.nansum((p - m) * g)) / (2 * h) for p, m, g in zip(*sides, cotangents, strict=True)))
-    size = 1 + sum(float(np.sum(np.abs(g))) for g in grads)
-    error = min(abs(slope - c) for c in candidates)
-    assert error <= 2e-6 * size, f"{slope} against {candidates}"
+    return min(abs(slope - c) for c in candidates) / (1 + sum(float(np.sum(np.abs(g))) for g in grads))
+
+
+@pytest.mark.parametrize("case", wide_cases("vjp", float_only=True))
+def test_reverse_mode_is_the_slope(case: WideCase) -> None:
+    """Fresh points: a wrong rule is wrong at every one of them, a kink lies near one."""
+    if case.case.op.name in STRAIGHT_THROUGH | JUMPS:
+        pytest.skip("not smooth")
+    rng = np.random.default_rng()
+    errors = [slope_error(case, rng)]
+    while errors[-1] > 2e-6 and len(errors) < 3:
+        errors.append(slope_error(case, rng))
+    assert min(errors) <= 2e-6, f"{errors}"
 
 
 def torch_grads(case: WideCase, arrays: list[Any], cotangents: list[Any]) -> list[Any]:
