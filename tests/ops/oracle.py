@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import ml_dtypes
@@ -14,6 +15,7 @@ import torch.nn.functional as tf
 from tests.control.oracle import CONTROL
 from tests.ops.oracle_catalogue import CATALOGUE
 from tests.ops.oracle_quantised import q8_blocks, qdot, qexperts_dot, quantise_rows, unpacked
+from tests.ops.oracle_training import attention_backward, cross_entropy, scatter_add
 
 DTYPES = {
     "f32": torch.float32,
@@ -224,18 +226,6 @@ def gather(a: dict[str, Any], x: Any, ids: Any) -> Any:
     return flat.reshape((*x.shape[:axis], *ids.shape, *x.shape[axis + 1 :]))
 
 
-def cross_entropy(a: dict[str, Any], logits: Any, labels: Any) -> Any:
-    rows = logits.reshape(-1, logits.shape[-1])
-    loss = tf.cross_entropy(rows, labels.reshape(-1).long(), reduction="none").reshape(labels.shape)
-    return (loss, torch.logsumexp(logits, -1)) if a.get("save") else loss
-
-
-def scatter_add(a: dict[str, Any], x: Any, ids: Any, updates: Any) -> Any:
-    axis = a.get("axis", 0)
-    rows = updates.reshape((*x.shape[:axis], ids.numel(), *x.shape[axis + 1 :]))
-    return torch.index_add(x, axis, ids.reshape(-1), rows)
-
-
 def max_pool(a: dict[str, Any], x: Any) -> Any:
     fn = {1: tf.max_pool1d, 2: tf.max_pool2d}[len(a["kernel"])]
     assert all(lo == hi for lo, hi in a["padding"])
@@ -330,6 +320,11 @@ def q8_attention(a: dict[str, Any], q: Any, k: Any, v: Any, k_scale: Any, v_scal
     return attention(a, q, *wide)
 
 
+TRAINING: dict[str, Oracle] = {
+    "attention_backward": partial(attention_backward, attention),
+    "scatter_add": scatter_add,
+    "softmax_cross_entropy": cross_entropy,
+}
 GENERAL: dict[str, Oracle] = {
     "qexperts_dot": qexperts_dot,
     "q8_blocks": q8_blocks,
@@ -342,8 +337,6 @@ GENERAL: dict[str, Oracle] = {
     "qexperts": lambda a, x, w, ids: torch.einsum(
         "stk,stnk->stn", x.expand(*ids.shape, a["k"]), unpacked(a, w).to(x.dtype).reshape(a["experts"], a["n"], a["k"])[ids.long()]
     ),
-    "scatter_add": scatter_add,
-    "softmax_cross_entropy": cross_entropy,
     "stop_gradient": lambda a, x: x.detach(),
     "fence": lambda a, x, *others: x,
     "qgather": lambda a, table, ids: unpacked(a, table)[ids.long()],
@@ -368,8 +361,8 @@ GENERAL: dict[str, Oracle] = {
     "dim_value": lambda a: torch.tensor(a["dim"], dtype=DTYPES[a["dtype"].name]),
 }
 
-ORACLES: dict[str, Oracle] = {**UNARY, **BINARY, **COMPARE, **ACTIVATIONS, **VIEWS, **REDUCTIONS, **COMPOSITES, **GENERAL, **CONTROL,
-                              **CATALOGUE}
+ORACLES: dict[str, Oracle] = {**UNARY, **BINARY, **COMPARE, **ACTIVATIONS, **VIEWS, **REDUCTIONS, **COMPOSITES, **GENERAL, **TRAINING,
+                              **CONTROL, **CATALOGUE}
 NO_ORACLE = {
     "input": "is given, not computed",
     "constant": "is given, not computed",

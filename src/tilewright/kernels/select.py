@@ -18,6 +18,7 @@ from ..ops.fused import Fused
 from ..ops.state import UpdateSlice as UpdateSliceOp
 from ..ops.structure import Constant, ConstantData, Input
 from .attention import Attention, result_layout
+from .attention_backward import AttentionBackward
 from .attention_q8 import Q8Blocks
 from .catalogue import CATALOGUE
 from .constants import stored_bytes
@@ -45,8 +46,8 @@ from .update import UpdateSlice
 
 TEMPLATES: list[Template] = [
     *CATALOGUE,
-    Matmul(), QDot(), QExpertsDot(), QuantiseRows(), Attention(), Q8Blocks(), Reduce(), Rows(), Gather(), Pointwise(), QMatmul(),
-    QGather(), QExperts(), UpdateSlice(), ScatterAdd(), Sample(), Conv(), Rope(), Concat(), Elements(),
+    Matmul(), QDot(), QExpertsDot(), QuantiseRows(), Attention(), AttentionBackward(), Q8Blocks(), Reduce(), Rows(), Gather(),
+    Pointwise(), QMatmul(), QGather(), QExperts(), UpdateSlice(), ScatterAdd(), Sample(), Conv(), Rope(), Concat(), Elements(),
 ]
 
 GATHERS = {"panels": "gather", "strips": "qgather"}  # lookups that read a table in a form made for a product

@@ -4,6 +4,7 @@ from __future__ import annotations
 from . import catalogue, functions
 from .activations import Elu, Gelu, Hardsigmoid, Hardswish, LeakyRelu, Mish, Relu, Silu, Softplus
 from .attention import Attention, Rope
+from .attention_backward import AttentionBackward
 from .base import REGISTRY, Op, Traits
 from .binary import Add, BitwiseAnd, BitwiseOr, BitwiseXor, Div, FloorDivide, Maximum, Minimum, Mul, Pow, Remainder, Sub, Where
 from .calls import Checkpoint, Fence, StopGradient
@@ -68,6 +69,7 @@ __all__ = [
     "ArgMin",
     "ArgSort",
     "Attention",
+    "AttentionBackward",
     "AvgPool",
     "BatchNorm",
     "Binary",

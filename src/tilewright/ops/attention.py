@@ -142,6 +142,12 @@ class Attention(Composite):
         total = F.sum_(e, (3,), keepdims=True)
         return F.matmul(F.div(e, F.where(F.equal(total, 0.0), 1.0, total)), v)
 
+    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
+        from .attention_backward import pull_back
+
+        assert cotangents[0] is not None
+        return pull_back(self, inputs, cotangents[0], wanted)
+
     @staticmethod
     def _repeat(x: Value, times: int) -> Value:
         """Each head `times` times in a row."""

@@ -1,0 +1,35 @@
+"""PyTorch's meaning of the ops that training adds: losses, scattered sums, and backward passes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as tf
+
+
+def attention_backward(forward: Any, a: dict[str, Any], q: Any, k: Any, v: Any, *rest: Any) -> Any:
+    """PyTorch's autograd of the attention above; the scores' cotangent is that of a bias of their shape."""
+    *extras, g = rest
+    with torch.enable_grad():
+        leaves = [x.detach().clone().requires_grad_() for x in (q, k, v)]
+        score = torch.zeros(*q.shape[:3], k.shape[2], dtype=q.dtype)
+        old = extras[-1].detach() if a.get("has_bias") else 0
+        bias = (score + old).requires_grad_()
+        masks = extras[:1] if a.get("has_mask") else []
+        out = forward({**a, "has_bias": True}, *leaves, *masks, bias)
+        found = torch.autograd.grad(out, [*leaves, bias], g.detach())
+    found = tuple(torch.nan_to_num(x) for x in found)  # rows that see nothing
+    return found if a.get("with_scores") else found[:3]
+
+
+def scatter_add(a: dict[str, Any], x: Any, ids: Any, updates: Any) -> Any:
+    axis = a.get("axis", 0)
+    rows = updates.reshape((*x.shape[:axis], ids.numel(), *x.shape[axis + 1 :]))
+    return torch.index_add(x, axis, ids.reshape(-1), rows)
+
+
+def cross_entropy(a: dict[str, Any], logits: Any, labels: Any) -> Any:
+    rows = logits.reshape(-1, logits.shape[-1])
+    loss = tf.cross_entropy(rows, labels.reshape(-1).long(), reduction="none").reshape(labels.shape)
+    return (loss, torch.logsumexp(logits, -1)) if a.get("save") else loss
