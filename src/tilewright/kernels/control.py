@@ -7,6 +7,7 @@ that move with the iteration; captured values are read where they are.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from ..core.dims import Dim
@@ -14,7 +15,7 @@ from ..ir.graph import Node, Value
 from ..ir.layout import Layout
 from ..ops.control import Cond, Scan, While
 from .copies import copy_launch, fill_launch
-from .launch import Alternating, Branch, Buffer, Item, Launch, Loop, Pointer, Sliding, flatten, parts, roots
+from .launch import Alternating, Branch, Buffer, ErrorWord, Item, Launch, Loop, Pointer, Sliding, flatten, parts, roots
 from .region import Operand
 from .template import Unserved
 
@@ -127,6 +128,34 @@ def _reads(item: Item, buffer: Buffer) -> bool:
     return seen or any(_reads(x, buffer) for part in parts(item) for x in part)
 
 
+def _hoist(s: Selector, loop: Loop) -> None:
+    """Launches that do the same in every iteration (packing a captured matrix, for instance) go before the loop."""
+    while True:
+        everything = [x for part in parts(loop) for x in part]
+        written = Counter(r for x in flatten(everything) for r in dict.fromkeys(r for b in x.writes for r in roots(b)))
+        found = next((x for x in everything if isinstance(x, Launch) and _steady(x, loop, written)), None)
+        if found is None:
+            return
+        s.add(found)
+        for part in parts(loop):
+            part[:] = [x for x in part if x is not found]
+
+
+def _steady(launch: Launch, loop: Loop, written: Counter[Buffer]) -> bool:
+    """It reads nothing that the loop changes, writes only temporaries of its own, and cannot fail: the loop may run no iteration."""
+    if any(isinstance(a, ErrorWord) for way in launch.ways for a in way.arguments):
+        return False
+    if any(_moves_with(b, loop) or any(written[r] for r in roots(b)) for b in launch.reads):
+        return False
+    return all(b.kind == "temp" and written[b] == 1 and b not in loop.carried for b in launch.writes)
+
+
+def _moves_with(buffer: Buffer, loop: Loop) -> bool:
+    if isinstance(buffer, Sliding):
+        return buffer.loop is loop or _moves_with(buffer.base, loop)
+    return isinstance(buffer, Alternating) and (buffer.loop is loop or _moves_with(buffer.even, loop) or _moves_with(buffer.odd, loop))
+
+
 def _slice(o: Operand, loop: Loop, length: Dim, reverse: bool) -> Operand:
     """One slice of a stacked operand."""
     step = o.layout.strides[0] * o.type.dtype.itemsize
@@ -149,6 +178,7 @@ def _scan(s: Selector, node: Node, op: Scan) -> None:
     for c in carries:
         c.settle()
         c.start(s)
+    _hoist(s, loop)
     if length == 0:
         for v, o in zip(node.values[n:], stacked, strict=True):
             s.add(fill_launch(f"{v.name}.empty", 0, o, s.target))
@@ -173,6 +203,7 @@ def _while(s: Selector, node: Node, op: While) -> None:
     for c in carries:
         c.settle()
         c.start(s)
+    _hoist(s, loop)
     s.block.append(loop)
     for v, c in zip(node.values, carries, strict=True):
         c.finish(s, serial=True)

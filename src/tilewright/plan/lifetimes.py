@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from ..core.dims import Dim, at_least
 from ..core.errors import VerifyError
-from ..kernels.launch import Buffer, Program, roots
+from ..kernels.launch import Buffer, Launch, Pointer, Program, roots
 from .control import Schedule, across
 
 
@@ -68,6 +68,11 @@ def _temps(buffers: Sequence[Buffer]) -> list[Buffer]:
     return [r for b in buffers for r in roots(b) if r.kind == "temp"]
 
 
+def _views(launch: Launch, buffer: Buffer) -> int:
+    """How many views of a buffer a launch reads or writes: a second one (x + x.T) may read elements that the first has overwritten."""
+    return max(sum(isinstance(a, Pointer) and a.buffer is buffer for a in way.arguments) for way in launch.ways)
+
+
 def share_inplace(program: Program, plain: list[Interval]) -> list[Interval]:
     """The intervals with in-place pairs merged, decided in one pass over the launches.
 
@@ -81,7 +86,7 @@ def share_inplace(program: Program, plain: list[Interval]) -> list[Interval]:
     for step, launch in enumerate(program.launches):
         for source, target in launch.inplace:
             a, b = by_buffer.get(source), by_buffer.get(target)
-            if a is None or b is None or source is target or source in taken or b in merged:
+            if a is None or b is None or source is target or source in taken or b in merged or _views(launch, source) > 1:
                 continue
             if any(first <= step <= last for x in (a, b) for first, last in x.loops):  # the next iteration still wants it
                 continue
