@@ -33,3 +33,18 @@ def cross_entropy(a: dict[str, Any], logits: Any, labels: Any) -> Any:
     rows = logits.reshape(-1, logits.shape[-1])
     loss = tf.cross_entropy(rows, labels.reshape(-1).long(), reduction="none").reshape(labels.shape)
     return (loss, torch.logsumexp(logits, -1)) if a.get("save") else loss
+
+
+def norm_backward(a: dict[str, Any], x: Any, *rest: Any) -> Any:
+    """PyTorch's autograd of its norms."""
+    *weight, g = rest
+    affine, eps = a.get("affine", "none"), a.get("eps", 1e-5)
+    with torch.enable_grad():
+        leaves = [v.detach().clone().requires_grad_() for v in (x, *weight)]
+        if affine == "both":
+            leaves.append(torch.zeros_like(leaves[1]).requires_grad_())
+        scale, shift = (*leaves[1:], None, None)[:2]
+        width = x.shape[1:]
+        out = tf.layer_norm(leaves[0], width, scale, shift, eps) if a.get("centred", True) else tf.rms_norm(leaves[0], width, scale, eps)
+        found = torch.autograd.grad(out, leaves, g.detach())
+    return found if affine != "none" else found[0]

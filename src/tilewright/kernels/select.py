@@ -30,6 +30,7 @@ from .gather import Gather
 from .launch import Buffer, ConstBuffer, Item, Launch, Packed, Program, flatten, roots
 from .matmul import Matmul
 from .memo import Memo
+from .norm_backward import NormBackward
 from .pointwise import Pointwise
 from .qdot import QDot, QuantiseRows
 from .qdot_experts import QExpertsDot
@@ -46,8 +47,9 @@ from .update import UpdateSlice
 
 TEMPLATES: list[Template] = [
     *CATALOGUE,
-    Matmul(), QDot(), QExpertsDot(), QuantiseRows(), Attention(), AttentionBackward(), Q8Blocks(), Reduce(), Rows(), Gather(),
-    Pointwise(), QMatmul(), QGather(), QExperts(), UpdateSlice(), ScatterAdd(), Sample(), Conv(), Rope(), Concat(), Elements(),
+    Matmul(), QDot(), QExpertsDot(), QuantiseRows(), Attention(), AttentionBackward(), NormBackward(), Q8Blocks(), Reduce(),
+    Rows(), Gather(), Pointwise(), QMatmul(), QGather(), QExperts(), UpdateSlice(), ScatterAdd(), Sample(), Conv(), Rope(),
+    Concat(), Elements(),
 ]
 
 GATHERS = {"panels": "gather", "strips": "qgather"}  # lookups that read a table in a form made for a product

@@ -40,6 +40,7 @@ from .functions import *  # noqa: F403
 from .fused import Fused
 from .indexing import Concat, Gather, GatherAlongAxis, Index, Pad, TopK
 from .losses import SoftmaxCrossEntropy
+from .norm_backward import NormBackward
 from .pool_indices import MaxPoolIndices
 from .pooling import AvgPool, MaxPool
 from .q8_cache import Q8Attention, Q8Blocks
@@ -147,6 +148,7 @@ __all__ = [
     "Mish",
     "Mul",
     "Neg",
+    "NormBackward",
     "NotEqual",
     "Op",
     "Pad",

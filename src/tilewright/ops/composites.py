@@ -114,6 +114,7 @@ class LastAxesNorm(Composite):
     """A norm over the last `naxes` axes."""
 
     template = "rows"
+    centred: ClassVar[bool] = True
     allowed: ClassVar[tuple[str, ...]] = ("none", "weight", "both")
 
     def infer(self, x: TensorType, *affine: TensorType) -> TensorType:
@@ -126,7 +127,14 @@ class LastAxesNorm(Composite):
         return x
 
     def expands(self, rule: str, active: tuple[bool, ...]) -> bool:
-        return any(active[1:]) if rule == "batch" else super().expands(rule, active)
+        return any(active[1:]) if rule == "batch" else rule == "jvp"
+
+    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
+        from .norm_backward import pull_back
+
+        assert cotangents[0] is not None
+        a = self.attrs()
+        return pull_back(inputs, cotangents[0], eps=a["eps"], naxes=a["naxes"], affine=a["affine"], centred=self.centred)
 
     def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
         return (self(*inputs),)
@@ -170,6 +178,7 @@ class RmsNorm(LastAxesNorm):
     naxes: int = 1
     affine: str = "none"
     allowed = ("none", "weight")
+    centred = False
     work = 5
     samples = [S(f32(3, 5)), S(f32(3, 5), f32(5), affine="weight"), S(f64(2, 3, 4), f64(3, 4), naxes=2, affine="weight"),
                S(bf16(2, 6), bf16(6), affine="weight"), S(f32(N, 4), f32(4), affine="weight"), S(f16(2, 3))]
