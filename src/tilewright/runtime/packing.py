@@ -15,8 +15,6 @@ import numpy as np
 from ..core.errors import CompileError
 from ..ir.types import TensorType
 from ..kernels.launch import ConstBuffer, Packed
-from ..kernels.strips import strip_shape
-from ..kernels.unstrip import unpack_strips
 from .memory import Allocation
 from .panels import panel_packer
 
@@ -38,6 +36,8 @@ def packed_shape(shape: Sequence[int], packed: Packed) -> tuple[int, ...]:
     if packed.form == "plain":
         return tuple(shape)
     if packed.form == "strips":
+        from ..kernels.strips import strip_shape  # brings in the op registry, which a loaded session does without
+
         return strip_shape(packed.format, *shape)
     if len(shape) != 2 or packed.width < 1:
         raise CompileError(f"packing: panels need a matrix and a width, got shape {tuple(shape)} and width {packed.width}")
@@ -69,6 +69,8 @@ def unpack(storage: Array, type_: TensorType, packed: Packed) -> Array:
     if packed.form == "plain":
         return storage.reshape(shape)
     if packed.form == "strips":
+        from ..kernels.unstrip import unpack_strips
+
         return unpack_strips(storage, packed.format, shape[0])
     n = shape[1] if packed.transposed else shape[0]
     panels, k, width = storage.shape
