@@ -30,8 +30,19 @@ DEFAULT_OPT: OptLevel = "O2"
 _names = itertools.count()
 
 
-@functools.cache
+# A fork waits while another thread loads LLVM: the child would find the module half imported, and its import lock taken for ever.
+_loading = threading.RLock()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_loading.acquire, after_in_parent=_loading.release, after_in_child=_loading.release)
+
+
 def _llvm() -> Any:
+    with _loading:
+        return _loaded_llvm()
+
+
+@functools.cache
+def _loaded_llvm() -> Any:
     """llvmlite.binding, initialised; imported on first use because loading LLVM takes tens of milliseconds."""
     import llvmlite.binding as llvm
     from llvmlite.binding import ffi
