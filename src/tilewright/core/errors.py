@@ -48,6 +48,10 @@ class FormatError(TilewrightError):
     """A file is damaged, truncated or of another version."""
 
 
+class CheckpointError(TilewrightError):
+    """A checkpoint could not be written or read, or is of another model."""
+
+
 def require(ok: bool, rule: str, **values: Any) -> None:
     """Raise ShapeError with `rule` (its {names} filled from `values`) and the values themselves unless `ok`.
 
