@@ -73,9 +73,17 @@ _FUNCTIONS = (  # of arrays, as NumPy has them; defined in transform/lib
     "softplus", "split", "sqrt", "square", "squeeze", "stack", "std", "stop_gradient", "sub", "subtract", "sum", "swapaxes", "take",
     "take_along_axis", "tan", "tanh", "top_k", "transpose", "tril", "triu", "true_divide", "trunc", "var", "where", "zeros", "zeros_like",
 )
+_SPECIAL = (  # special functions and formulas, in transform/lib/special.py and beside the others
+    "acos", "acosh", "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctan2", "arctanh", "asin", "asinh", "atan", "atan2", "atanh",
+    "axial_rope", "celu", "copysign", "cosh", "digamma", "dot_general", "entr", "erfc", "erfcx", "erfinv", "exp2", "float_power", "frexp",
+    "gcd", "glu", "hardshrink", "hardtanh", "heaviside", "hypot", "i0", "i0e", "i1", "i1e", "layer_norm_2d", "lcm", "ldexp", "lgamma",
+    "log10", "log2", "log_ndtr", "log_sigmoid", "logaddexp", "logaddexp2", "logit", "nan_to_num", "ndtr", "ndtri", "nextafter",
+    "polygamma", "prelu", "relu6", "rope", "scatter", "selu", "signbit", "sinc", "sinh", "softshrink", "softsign", "tanhshrink",
+    "threshold", "xlog1py", "xlogy", "zeta",
+)
 _CONTROL = ("cond", "fori_loop", "scan", "while_loop")
-_LAZY |= dict.fromkeys((*_TRANSFORMS, *_CONTROL, *_FUNCTIONS), "array.functions")
-__all__ += ["TraceError", "from_torch", "jit", "optim", "training", *_CONTROL, *_TRANSFORMS, *_FUNCTIONS]
+_LAZY |= dict.fromkeys((*_TRANSFORMS, *_CONTROL, *_FUNCTIONS, *_SPECIAL), "array.functions")
+__all__ += ["TraceError", "from_torch", "jit", "optim", "training", *_CONTROL, *_TRANSFORMS, *_FUNCTIONS, *_SPECIAL]
 
 
 def Dim(name: str, lo: int = 1, hi: int | None = None) -> Expr:

@@ -1,14 +1,18 @@
-"""Adding rows at indices (the backward pass of an embedding). One program owns a strip of columns and walks all indices in order, so every
-element's sum has one order whatever the number of threads.
+"""Writing rows at indices: added (the backward pass of an embedding), overwritten, multiplied, extremes. One program owns a strip of
+columns and walks all indices in order, so every element has one order of updates whatever the number of threads.
 
 Every index is checked: one outside the axis is reported in the error block and clamped. No indices: the operand is only copied.
 """
 
 from __future__ import annotations
 
-from ..core.dims import Dim, ceildiv, product
+from contextlib import nullcontext
+
+from ..core.dims import Dim, bounds, ceildiv, product
 from ..core.target_spec import TargetSpec
+from ..ops.scatter import Scatter as ScatterOp
 from ..ops.scatter import ScatterAdd as ScatterAddOp
+from ..ops.scatter import ScatterRows
 from ..tile.builder import Ix
 from .call import Call
 from .copies import copy_launch
@@ -25,15 +29,17 @@ class ScatterAdd(Template):
     key = "scatter_add"
 
     def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        return alone(region, ScatterAddOp)
+        wrong = alone(region, ScatterAddOp)
+        return wrong if wrong is None else alone(region, ScatterOp)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        assert region.anchor is not None and isinstance(region.anchor.op, ScatterAddOp)
+        assert region.anchor is not None and isinstance(region.anchor.op, ScatterRows)
         x, ids, updates = (region.operand(v) for v in region.anchor.operands)
         assert x is not None and ids is not None and updates is not None
         result, axis = region.results[0], region.anchor.op.axis
         launches = [] if x.buffer is result.buffer else [copy_launch(f"{region.name}.copy", x, result, target)]
-        call = Call("scatter_add", region.name)
+        mode = region.anchor.op.mode if isinstance(region.anchor.op, ScatterOp) else "add"
+        call = Call("scatter_add" if mode == "add" else f"scatter_{mode}", region.name)
         b = call.b
         old = call.view("old", result.type.dtype, result.buffer, result.layout)
         new = call.view("new", result.type.dtype, result.buffer, result.layout, write=True)
@@ -60,10 +66,12 @@ class ScatterAdd(Template):
                 with b.if_(bad):
                     report_index(b, error, loop.index, wanted)
             row = b.minimum(b.maximum(wanted, 0), size - 1)
-            add = widen(b, b.load(source, (*lead, *here, *rest, *last), shape, limit=limit))
-            where = (*lead, row, *rest, *last)
-            total = widen(b, b.load(old, where, shape, limit=limit)) + add
-            b.store(new, where, narrow(b, total, result.type.dtype), limit=limit)
+            with nullcontext() if bounds(x.type.shape[axis])[0] > 0 else b.if_(b.compare("gt", size, 0)):  # an empty axis has no row
+                add = widen(b, b.load(source, (*lead, *here, *rest, *last), shape, limit=limit))
+                where = (*lead, row, *rest, *last)
+                total = add if mode == "set" else b.binary(mode, widen(b, b.load(old, where, shape, limit=limit)), add)
+                b.store(new, where, narrow(b, total, result.type.dtype), limit=limit)
         grid: Dim = product((*before, *after[:-1])) * (ceildiv(after[-1], STRIP) if after else 1)
         moved = updates.type.nbytes * 3 + ids.type.nbytes
         return [*launches, call.finish(grid, flops=updates.type.numel, bytes_=moved)]
+

@@ -51,7 +51,7 @@ from .reductions import Any_ as Any
 from .resize import AdaptivePool, Resize
 from .rounding import Ceil, Floor, Round, Trunc
 from .sampling import Sample
-from .scatter import ScatterAdd
+from .scatter import Scatter, ScatterAdd
 from .shifts import BitwiseLeftShift, BitwiseRightShift
 from .sorting import ArgSort, Sort
 from .sources import DimValue, Iota
@@ -174,6 +174,7 @@ __all__ = [
     "Rsqrt",
     "Sample",
     "Scan",
+    "Scatter",
     "ScatterAdd",
     "Sigmoid",
     "Sign",

@@ -3,5 +3,11 @@ from __future__ import annotations
 
 from .affine_quant import Dequantise, GroupedMatmul, LoraMatmul, Quantise
 from .fake_quant import FakeQuantise, FakeQuantiseLsq
+from .float_bits import Copysign, Gcd, Hypot, Lcm, Nextafter, Signbit
+from .hyperbolic import Acos, Acosh, Asin, Asinh, Atan, Atan2, Atanh, Cosh, Exp2, Log2, Log10, Sinh
+from .special_functions import I0, I1, Digamma, Erfc, Erfcx, Erfinv, I0e, I1e, Lgamma, LogNdtr, Ndtri, Polygamma, Zeta
 
 __all__ = ["Dequantise", "FakeQuantise", "FakeQuantiseLsq", "GroupedMatmul", "LoraMatmul", "Quantise"]
+__all__ += ["I0", "I1", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atan2", "Atanh", "Copysign", "Cosh", "Digamma", "Erfc", "Erfcx",
+            "Erfinv", "Exp2", "Gcd", "Hypot", "I0e", "I1e", "Lcm", "Lgamma", "Log2", "Log10", "LogNdtr", "Ndtri", "Nextafter", "Polygamma",
+            "Signbit", "Sinh", "Zeta"]

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..core import dtypes as dt
 from ..core.dtypes import DType
-from ..core.errors import TraceError
+from ..core.errors import ShapeError, TraceError
 from ..core.pytree import Spec, flatten, unflatten
 from ..ir.graph import Graph, Value
 from ..ir.types import TensorType
@@ -186,6 +186,20 @@ def apply(op: Op, *operands: Any) -> Any:
     node = trace.graph.add(op, *(trace.lift(x) for x in operands), place=user_place())
     made = tuple(trace.wrap(v) for v in node.values)
     return made[0] if len(made) == 1 else made
+
+
+def built(fn: Callable[..., Any], *operands: Any, **options: Any) -> Any:
+    """Append a formula of graph values (`ops/formulas.py`) to the innermost trace, at the user's line."""
+    trace, place = current(), user_place()
+    values = [trace.lift(x) for x in operands]
+    before = len(trace.graph.nodes)
+    try:
+        out = fn(*values, **options)
+    except ShapeError as e:
+        raise ShapeError(f"{e} ({place})") from None
+    for node in trace.graph.nodes[before:]:
+        node.place = node.place or place
+    return tuple(trace.wrap(v) for v in out) if isinstance(out, tuple) else trace.wrap(out)
 
 
 def is_array(x: Any) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from ... import ops as O
@@ -64,21 +63,6 @@ def round_decimals(c: Context, x: Value, *, decimals: int = 0) -> Value:
     scale = c.scalar(float(10.0 ** abs(decimals)), x.dtype)
     up, down = (O.Mul(), O.Div()) if decimals >= 0 else (O.Div(), O.Mul())
     return c.emit(down, c.emit(O.Round(), c.emit(up, x, scale)), scale)
-
-
-@aten("log2.default")
-def log2(c: Context, x: Value) -> Value:
-    return c.emit(O.Div(), c.emit(O.Log(), c.cast(x, c.dtype)), c.scalar(math.log(2.0), c.dtype))
-
-
-@aten("log10.default")
-def log10(c: Context, x: Value) -> Value:
-    return c.emit(O.Div(), c.emit(O.Log(), c.cast(x, c.dtype)), c.scalar(math.log(10.0), c.dtype))
-
-
-@aten("exp2.default")
-def exp2(c: Context, x: Value) -> Value:
-    return c.emit(O.Pow(), c.scalar(2.0, c.dtype), c.cast(x, c.dtype))
 
 
 @aten("frac.default")

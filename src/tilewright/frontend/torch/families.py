@@ -15,6 +15,7 @@ from . import (
     aten_reduce,
     aten_resize,
     aten_shape,
+    aten_special,
 )
 
 FAMILIES = (
@@ -30,4 +31,5 @@ FAMILIES = (
     aten_reduce,
     aten_resize,
     aten_shape,
+    aten_special,
 )

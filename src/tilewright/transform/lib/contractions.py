@@ -6,11 +6,12 @@ from typing import Any
 
 from ...core import dtypes as dt
 from ...core.errors import ShapeError
-from ...ops import Attention, Matmul, Reshape
+from ...ops import Attention, Concat, Matmul, Reshape, Rope, Split
 from ...ops import Conv as ConvOp
 from ..promote import as_tracer, meet
 from ..trace import apply, install, user_place
 from .elementwise import _operator, _reflected
+from .reductions import one_axis
 from .shapes import broadcast_to, permute_dims, reshape
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
@@ -95,6 +96,50 @@ def _product(dims: Any) -> Any:
     for d in dims:
         out = out * d
     return out
+
+
+@public
+def dot_general(a: Any, b: Any, contract: Any, batch: Any = ((), ())) -> Any:
+    """Sums of products over pairs of axes: `contract` and `batch` are (axes of a, axes of b). The result has the batch axes, then what is
+    left of a, then of b."""
+    x, y = meet(a, b)
+    pairs = []
+    for name, (p, q) in (("contract", contract), ("batch", batch)):
+        left, right = ([one_axis("dot_general", i, v.ndim) for i in axes] for axes, v in ((p, x), (q, y)))
+        if len(left) != len(right) or any(x.shape[i] != y.shape[k] for i, k in zip(left, right, strict=False)):
+            raise ShapeError(f"dot_general: {name} axes must pair up in size, got {tuple(p)} of {x.type} and {tuple(q)} of {y.type} "
+                             f"({user_place()})")
+        pairs.append((left, right))
+    (ca, cb), (ba, bb) = pairs
+    if len({*ca, *ba}) != len(ca) + len(ba) or len({*cb, *bb}) != len(cb) + len(bb):
+        raise ShapeError(f"dot_general: an axis stands twice, got contract={contract}, batch={batch} ({user_place()})")
+    rows, columns = ([i for i in range(v.ndim) if i not in used] for v, used in ((x, {*ca, *ba}), (y, {*cb, *bb})))
+    lead, inner, high, wide = ([v.shape[i] for i in axes] for v, axes in ((x, ba), (x, ca), (x, rows), (y, columns)))
+    left = reshape(permute_dims(x, [*ba, *rows, *ca]), (_product(lead), _product(high), _product(inner)))
+    right = reshape(permute_dims(y, [*bb, *cb, *columns]), (_product(lead), _product(inner), _product(wide)))
+    return reshape(matmul(left, right), (*lead, *high, *wide))
+
+
+@public
+def rope(x: Any, cos: Any, sin: Any, *, interleaved: bool = False, n_rot: int | None = None) -> Any:
+    """Pairs of the first n_rot elements of each row turned by the angles whose cosines and sines are given, [..., S, n_rot // 2]."""
+    x, cos, sin = meet(x, cos, sin)
+    return apply(Rope(interleaved=interleaved, n_rot=n_rot), x, cos, sin)
+
+
+@public
+def axial_rope(x: Any, rows: Any, columns: Any, *, interleaved: bool = False) -> Any:
+    """Two-dimensional rope of x[..., H, W, D]: the first half of D turns by the row's angle, the second by the column's. `rows` is
+    (cos, sin) of shape [H, D // 4], `columns` of [W, D // 4]."""
+    x, *angles = meet(x, *rows, *columns)
+    height, width, depth = x.shape[-3:] if x.ndim >= 3 else (0, 0, 0)
+    quarter = depth // 4
+    if x.ndim < 3 or depth % 4 or any(v.shape != (n, quarter) for v, n in zip(angles, (height, height, width, width), strict=True)):
+        raise ShapeError(f"axial_rope: needs x[...,H,W,D] with D a multiple of 4, rows of [H,D//4] and columns of [W,D//4], got {x.type}, "
+                         f"{', '.join(str(v.type) for v in angles)} ({user_place()})")
+    a, b = apply(Split(axis=x.ndim - 1, sizes=(depth // 2, depth // 2)), x)
+    turned = rope(a, *(reshape(v, (height, 1, quarter)) for v in angles[:2]), interleaved=interleaved)
+    return apply(Concat(axis=x.ndim - 1), turned, rope(b, *(reshape(v, (1, width, quarter)) for v in angles[2:]), interleaved=interleaved))
 
 
 @public

@@ -8,7 +8,7 @@ import numpy as np
 
 from ...core import dtypes as dt
 from ...core.errors import ShapeError
-from ...ops import Flip, Gather, GatherAlongAxis, Index, Reshape, ScatterAdd, Slice
+from ...ops import Flip, Gather, GatherAlongAxis, Index, Reshape, Scatter, ScatterAdd, Slice
 from ..promote import as_tracer, dtype_of
 from ..trace import Tracer, apply, install, user_place
 from .elementwise import FUNCTIONS as ELEMENTWISE
@@ -58,6 +58,15 @@ def scatter_add(x: Any, indices: Any, updates: Any, axis: int = 0) -> Any:
     x = as_tracer(x)
     at = one_axis("scatter_add", axis, x.ndim)
     return apply(ScatterAdd(axis=at), x, whole(indices, x.shape[at]), as_tracer(updates, x.value.dtype))
+
+
+@public
+def scatter(x: Any, indices: Any, updates: Any, axis: int = 0, mode: str = "set") -> Any:
+    """x with rows at `indices` overwritten by `updates` ("set": of several the last one stays), or multiplied, maximised, minimised ("mul",
+    "max", "min"), in the order of the indices."""
+    x = as_tracer(x)
+    at = one_axis("scatter", axis, x.ndim)
+    return apply(Scatter(axis=at, mode=mode), x, whole(indices, x.shape[at]), as_tracer(updates, x.value.dtype))
 
 
 @public

@@ -7,8 +7,9 @@ from typing import Any
 from ...core import dtypes as dt
 from ...core.errors import ShapeError
 from ...ops import REGISTRY, ArgMax, ArgMin, CumSum, LayerNorm, LogSoftmax, RmsNorm, Softmax, TopK
+from ...ops.formulas import compensated_sum
 from ..promote import as_float, as_tracer
-from ..trace import Tracer, apply, install, user_place
+from ..trace import Tracer, apply, built, install, user_place
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
 Axes = int | Sequence[int] | None
@@ -62,6 +63,19 @@ for _name, _prepare in {"sum": numbers, "prod": numbers, "mean": as_float, "max"
 FUNCTIONS["logsumexp"] = reduction("log_sum_exp", prepare=as_float)
 
 
+_plain_sum = FUNCTIONS["sum"]
+
+
+@public
+def sum_(x: Any, axis: Axes = None, keepdims: bool = False, compensated: bool = False) -> Any:
+    """Sum along axes; 0 over nothing. `compensated`: rounded only once or twice, as if the sum had been taken with twice the digits."""
+    if not compensated:
+        return _plain_sum(x, axis, keepdims)
+    x = numbers(x)
+    axes = axes_of("sum", axis, x.ndim)
+    return built(compensated_sum, x, axes=axes, keepdims=keepdims)
+
+
 @public
 def var(x: Any, axis: Axes = None, correction: float = 0.0, keepdims: bool = False) -> Any:
     """Variance: squared deviations summed, divided by count - correction."""
@@ -76,11 +90,11 @@ def std(x: Any, axis: Axes = None, correction: float = 0.0, keepdims: bool = Fal
 
 
 def _arg(name: str, op: Any) -> Callable[..., Any]:
-    def call(x: Any, axis: int | None = None, keepdims: bool = False) -> Any:
-        x = as_tracer(x)
+    def call(x: Any, axis: int | None = None, keepdims: bool = False, dtype: Any = "i64") -> Any:
+        x, kind = as_tracer(x), dt.dtype(dtype)
         if axis is None:
-            return apply(op(axis=0), apply(REGISTRY["reshape"](shape=(x.size,)), x))  # type: ignore[call-arg]
-        return apply(op(axis=one_axis(name, axis, x.ndim), keepdims=keepdims), x)
+            return apply(op(axis=0, dtype=kind), apply(REGISTRY["reshape"](shape=(x.size,)), x))  # type: ignore[call-arg]
+        return apply(op(axis=one_axis(name, axis, x.ndim), keepdims=keepdims, dtype=kind), x)
 
     call.__doc__, call.__name__, call.__qualname__ = op.__doc__, name, name
     return call
@@ -111,10 +125,10 @@ def log_softmax(x: Any, axis: int = -1) -> Any:
 
 
 @public
-def top_k(x: Any, k: int, axis: int = -1, largest: bool = True) -> Any:
-    """(values, i64 indices) of the k largest (or smallest) elements along an axis, in order; ties take the smaller index first."""
+def top_k(x: Any, k: int, axis: int = -1, largest: bool = True, dtype: Any = "i64") -> Any:
+    """(values, indices) of the k largest (or smallest) elements along an axis, in order; ties take the smaller index first."""
     x = as_tracer(x)
-    return apply(TopK(k=k, axis=one_axis("top_k", axis, x.ndim), largest=largest), x)
+    return apply(TopK(k=k, axis=one_axis("top_k", axis, x.ndim), largest=largest, dtype=dt.dtype(dtype)), x)
 
 
 def _affine(x: Tracer, weight: Any, bias: Any) -> tuple[str, list[Tracer]]:
@@ -130,6 +144,16 @@ def layer_norm(x: Any, weight: Any = None, bias: Any = None, *, eps: float = 1e-
     x = as_float(x)
     affine, operands = _affine(x, weight, bias)
     return apply(LayerNorm(eps=eps, naxes=naxes, affine=affine), x, *operands)
+
+
+@public
+def layer_norm_2d(x: Any, weight: Any = None, bias: Any = None, *, eps: float = 1e-6) -> Any:
+    """Layer norm over the channels of x[N, C, H, W] at every place, then * weight[C], + bias[C]."""
+    x = as_float(x)
+    if x.ndim != 4:
+        raise ShapeError(f"layer_norm_2d: needs x[N,C,H,W], got {x.type} ({user_place()})")
+    turned = apply(REGISTRY["transpose"](perm=(0, 2, 3, 1)), x)  # type: ignore[call-arg]
+    return apply(REGISTRY["transpose"](perm=(0, 3, 1, 2)), layer_norm(turned, weight, bias, eps=eps))  # type: ignore[call-arg]
 
 
 @public

@@ -1,0 +1,70 @@
+"""PyTorch's meaning of special functions, inverse and hyperbolic functions, and writes at indices."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+Oracle = Callable[..., Any]
+
+
+def plain(fn: Any) -> Oracle:
+    return lambda a, *x: fn(*x)
+
+
+def in_f32(fn: Any) -> Oracle:
+    """Some functions have no form for small floats."""
+    return lambda a, *x: fn(*(v.float() if v.dtype in (torch.bfloat16, torch.float16) else v for v in x)).to(x[0].dtype)
+
+
+def in_f64(fn: Any) -> Oracle:
+    """PyTorch's f32 kernels of these overflow too early."""
+    return lambda a, *x: fn(*(v.double() for v in x)).to(x[0].dtype)
+
+
+def zeta(a: dict[str, Any], s: Any, q: Any) -> Any:
+    """For q > 0, with the limits far out, where PyTorch's loops give NaN."""
+    nan, inf = (torch.full((), v, dtype=s.dtype) for v in (float("nan"), float("inf")))
+    out = torch.special.zeta(s, q)
+    out = torch.where((s > 1e10) & (q > 0), torch.where(q == 1, 1.0, torch.where(q < 1, inf, 0.0)), out)
+    out = torch.where((q == inf) & (s > 1), torch.zeros((), dtype=s.dtype), out)
+    return torch.where((s > 1) & (q < 0) & (q != torch.floor(q)), nan, out)
+
+
+def polygamma(a: dict[str, Any], x: Any) -> Any:
+    """Through zeta: PyTorch's trigamma has 9 digits."""
+    n = a.get("n", 1)
+    wide = x.double()
+    scale = float((-1) ** (n + 1) * math.factorial(n))
+    found = torch.where(wide == float("inf"), torch.zeros_like(wide), torch.special.zeta(torch.full_like(wide, n + 1), wide))
+    return (found * scale).to(x.dtype)
+
+
+def scatter(a: dict[str, Any], x: Any, ids: Any, updates: Any) -> Any:
+    """One update after the other, so that autograd knows who was overwritten."""
+    axis, mode = a.get("axis", 0), a.get("mode", "set")
+    combine: Any = {"set": lambda old, new: new, "mul": torch.mul, "max": torch.maximum, "min": torch.minimum}[mode]
+    rows = list(x.unbind(axis))
+    flat = updates.reshape((*x.shape[:axis], ids.numel(), *x.shape[axis + 1 :]))
+    for n, i in enumerate(ids.reshape(-1).tolist()):
+        rows[i] = combine(rows[i], flat.select(axis, n))
+    return torch.stack(rows, axis)
+
+
+NAMES = "asin acos atan asinh acosh atanh exp2 log2 log10 atan2 copysign signbit gcd lcm"
+SMALL = {"erfc": torch.erfc, "erfinv": torch.erfinv, "lgamma": torch.lgamma, "digamma": torch.digamma, "hypot": torch.hypot,
+         "nextafter": torch.nextafter}
+WIDE = {"sinh": torch.sinh, "cosh": torch.cosh, "i0": torch.i0, "i1": torch.special.i1}
+PREFIXED = "erfcx ndtri log_ndtr i0e i1e"
+SPECIAL: dict[str, Oracle] = {
+    **{name: plain(getattr(torch, name)) for name in NAMES.split()},
+    **{name: in_f32(fn) for name, fn in SMALL.items()},
+    **{name: in_f64(fn) for name, fn in WIDE.items()},
+    **{name: in_f32(getattr(torch.special, name)) for name in PREFIXED.split()},
+    "polygamma": polygamma,
+    "zeta": zeta,
+    "scatter": scatter,
+}

@@ -1,0 +1,114 @@
+"""Special functions and formulas over arrays: values and slopes against PyTorch, on fresh numbers and at special points."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as tf
+
+import tilewright as tw
+
+INF, NAN = float("inf"), float("nan")
+rng = np.random.default_rng()
+
+UNARY: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "entr": (tw.entr, torch.special.entr),
+    "sinc": (tw.sinc, torch.sinc),
+    "ndtr": (tw.ndtr, torch.special.ndtr),
+    "celu": (lambda x: tw.celu(x, 2.0), lambda x: tf.celu(x, 2.0)),
+    "selu": (tw.selu, tf.selu),
+    "hardtanh": (lambda x: tw.hardtanh(x, -0.5, 0.7), lambda x: tf.hardtanh(x, -0.5, 0.7)),
+    "relu6": (tw.relu6, tf.relu6),
+    "hardshrink": (tw.hardshrink, tf.hardshrink),
+    "softshrink": (tw.softshrink, tf.softshrink),
+    "tanhshrink": (tw.tanhshrink, tf.tanhshrink),
+    "threshold": (lambda x: tw.threshold(x, 0.1, 5.0), lambda x: tf.threshold(x, 0.1, 5.0)),
+    "log_sigmoid": (tw.log_sigmoid, tf.logsigmoid),
+    "softsign": (tw.softsign, tf.softsign),
+    "nan_to_num": (lambda x: tw.nan_to_num(x, 1.0, 2.0), lambda x: torch.nan_to_num(x, 1.0, 2.0)),
+    "glu": (lambda x: tw.glu(x, 0), lambda x: tf.glu(x, 0)),
+}
+BINARY = {
+    "xlogy": (tw.xlogy, torch.xlogy),
+    "xlog1py": (tw.xlog1py, torch.special.xlog1py),
+    "logaddexp": (tw.logaddexp, torch.logaddexp),
+    "logaddexp2": (tw.logaddexp2, torch.logaddexp2),
+    "heaviside": (tw.heaviside, torch.heaviside),
+    "atan2": (tw.atan2, torch.atan2),
+    "hypot": (tw.hypot, torch.hypot),
+    "copysign": (tw.copysign, torch.copysign),
+    "prelu": (tw.prelu, lambda x, w: torch.where(x > 0, x, x * w)),
+}
+
+
+def test_values_and_slopes() -> None:
+    """All in one program: functions of two operands take the first half and the second half of x."""
+    x, positive = rng.normal(size=16) * 3, rng.uniform(0.1, 3, 16)
+
+    def given(name: str, values: Any, logs: Any) -> tuple[Any, ...]:
+        x = logs if name in ("entr", "xlogy", "xlog1py") else values
+        return (x,) if name in UNARY else (x[:8], x[8:])
+
+    cases = {**UNARY, **BINARY}
+    got = tw.jit(lambda x, p: {n: f(*given(n, x, p)) for n, (f, _) in cases.items()})(x, positive)
+    for name, (_, theirs) in cases.items():
+        want = theirs(*given(name, torch.from_numpy(x), torch.from_numpy(positive))).numpy()
+        np.testing.assert_allclose(got[name], want, rtol=1e-12, atol=1e-14, err_msg=name)
+    del cases["heaviside"]
+    weights = {n: rng.normal(size=got[n].shape) for n in cases}
+
+    def total(name: str, pick: int, values: Any, logs: Any, weight: Any) -> Any:
+        return (cases[name][pick](*given(name, values, logs)) * weight).sum()
+
+    slope = {n: tw.grad(partial(total, n, 0), argnums=(0, 1)) for n in cases}
+    slopes = tw.jit(lambda x, p: {n: slope[n](x, p, weights[n]) for n in cases})(x, positive)
+    for name in cases:
+        leaves = [torch.from_numpy(v.copy()).requires_grad_() for v in (x, positive)]
+        total(name, 1, leaves[0], leaves[1], torch.from_numpy(weights[name])).backward()
+        for mine, leaf in zip(slopes[name], leaves, strict=True):
+            theirs = np.zeros(16) if leaf.grad is None else leaf.grad.numpy()
+            np.testing.assert_allclose(mine, theirs, rtol=1e-11, atol=1e-13, err_msg=name)
+
+
+def test_special_points() -> None:
+    points = np.array([0.0, -0.0, 1.0, -1.0, 0.5, -0.5, INF, -INF, NAN, 6.0, 30.0, -30.0], np.float32)
+    pairs = [a.ravel() for a in np.meshgrid(points, points)]
+    cases = {n: c for n, c in {**UNARY, **BINARY}.items() if n != "glu"}
+    got = tw.jit(lambda p, a, b: {n: f(p) if n in UNARY else f(a, b) for n, (f, _) in cases.items()})(points, *pairs)
+    for name, (_, theirs) in cases.items():
+        want = theirs(*map(torch.from_numpy, [points] if name in UNARY else pairs)).numpy()
+        np.testing.assert_allclose(got[name], want, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def test_frexp_takes_numbers_apart() -> None:
+    ends = [0.0, 1.0, 0.5, 2.0, 3.4e38, 1e-45, INF, NAN]
+    x = np.concatenate([rng.uniform(-1, 1, 40) * 10.0 ** rng.uniform(-40, 38, 40), ends]).astype(np.float32)
+    m, e = tw.frexp(x)
+    want = np.frexp(x)
+    np.testing.assert_array_equal(m, want[0])
+    np.testing.assert_array_equal(e[np.isfinite(x)], want[1][np.isfinite(x)])
+
+
+def test_integers_and_numbers() -> None:
+    x, y = rng.integers(-99, 99, 20), rng.integers(-99, 99, 20)
+    np.testing.assert_array_equal(tw.gcd(x, y), np.gcd(x, y))
+    np.testing.assert_array_equal(tw.lcm(x, y), np.lcm(x, y))
+    np.testing.assert_allclose(tw.asinh(x), np.arcsinh(x), rtol=1e-6)
+    assert tw.float_power(np.array([2, 3]), 2).dtype == np.float64
+    np.testing.assert_allclose(tw.polygamma(2, np.array([1.5])), torch.polygamma(2, torch.tensor([1.5], dtype=torch.float64)), rtol=1e-12)
+    np.testing.assert_allclose(tw.arctan2(x, 1.5), np.arctan2(x, np.float32(1.5)), rtol=1e-6)
+
+
+def test_errors_name_the_users_line() -> None:
+    x = np.zeros(4)
+    with pytest.raises(tw.ShapeError, match=r"glu: axis must be in -1..0, got axis=2 \(.*test_special.py"):
+        tw.jit(lambda x: tw.glu(x, 2))(x)
+    with pytest.raises(tw.ShapeError, match=r"shapes do not broadcast.*test_special.py"):
+        tw.jit(lambda x: tw.xlogy(x, x[:3]))(x)
+    with pytest.raises(tw.UnsupportedError, match="nextafter: has no derivative: it steps by units"):
+        tw.grad(lambda x: tw.nextafter(x, 2.0).sum())(x)
