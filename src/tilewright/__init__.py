@@ -83,7 +83,7 @@ _SPECIAL = (  # special functions and formulas, in transform/lib/special.py and 
 )
 _CONTROL = ("cond", "fori_loop", "scan", "while_loop")
 _LAZY |= dict.fromkeys((*_TRANSFORMS, *_CONTROL, *_FUNCTIONS, *_SPECIAL), "array.functions")
-__all__ += ["TraceError", "from_torch", "jit", "optim", "training", *_CONTROL, *_TRANSFORMS, *_FUNCTIONS, *_SPECIAL]
+__all__ += ["TraceError", "from_torch", "jit", "linalg", "optim", "training", *_CONTROL, *_TRANSFORMS, *_FUNCTIONS, *_SPECIAL]
 
 
 def Dim(name: str, lo: int = 1, hi: int | None = None) -> Expr:
@@ -92,6 +92,8 @@ def Dim(name: str, lo: int = 1, hi: int | None = None) -> Expr:
 
 
 def __getattr__(name: str) -> Any:
+    if name == "linalg":
+        return importlib.import_module(".array.linalg", __name__)
     if name in ("optim", "training"):
         return importlib.import_module(f".{name}", __name__)
     if name not in _LAZY:

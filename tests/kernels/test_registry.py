@@ -45,7 +45,7 @@ def values(sample: Sample, env: dict[str, int], rng: np.random.Generator) -> lis
             out.append(rng.integers(max(int(low), 0) if t.dtype.kind == "u" else int(low), int(high) + 1, shape).astype(t.dtype.np))
         else:
             out.append(rng.uniform(low, high, shape).astype(t.dtype.np))
-    return out
+    return sample.fitted(out)
 
 
 @pytest.mark.parametrize("name,index", CASES, ids=[f"{n}-{i}" for n, i in CASES])

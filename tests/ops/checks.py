@@ -45,7 +45,8 @@ class Case:
         return g
 
     def arrays(self, rng: np.random.Generator) -> list[Any]:
-        return [draw(rng, t, self.env, bound(self.sample.low, i), bound(self.sample.high, i)) for i, t in enumerate(self.sample.types)]
+        drawn = [draw(rng, t, self.env, bound(self.sample.low, i), bound(self.sample.high, i)) for i, t in enumerate(self.sample.types)]
+        return self.sample.fitted(drawn)
 
 
 def bound(limits: float | Sequence[float], i: int) -> float:

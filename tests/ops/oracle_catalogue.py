@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from tests.ops.oracle_linalg import LINALG
 from tests.ops.oracle_special import SPECIAL
 
 Oracle = Callable[..., Any]
@@ -60,5 +61,6 @@ CATALOGUE: dict[str, Oracle] = {
     "dequantise": dequantise,
     "lora_matmul": lambda a, x, w, p, q: x @ (w + a.get("scale", 1.0) * (p @ q)),
     "grouped_matmul": lambda a, x, w, ids: torch.bmm(x[:, None], w[ids.long()])[:, 0],
+    **LINALG,
     **SPECIAL,
 }

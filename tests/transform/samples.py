@@ -70,7 +70,7 @@ class WideCase:
             return float(limits[i]) if isinstance(limits, (tuple, list)) else float(limits)
 
         sample = self.case.sample
-        return [draw(rng, t, {}, limit(sample.low, i), limit(sample.high, i)) for i, t in enumerate(self.types())]
+        return sample.fitted([draw(rng, t, {}, limit(sample.low, i), limit(sample.high, i)) for i, t in enumerate(self.types())])
 
 
 def has_float_result(op: type[Op]) -> bool:

@@ -56,6 +56,10 @@ class Call:
         self._arguments.append(Word(value))
         return self.b.index(name)
 
+    def also_reads(self, buffer: Buffer) -> None:
+        """A buffer that is written through a view is read through it too."""
+        self._reads[buffer] = None
+
     def error(self) -> View:
         self._arguments.append(ErrorWord())
         return self.b.error()

@@ -46,6 +46,10 @@ class Sample:
     attrs: dict[str, Any]
     low: float | Sequence[float] = -2.0
     high: float | Sequence[float] = 2.0
+    fit: Callable[[list[Any]], list[Any]] | None = None  # brings the drawn operands into the op's domain
+
+    def fitted(self, arrays: list[Any]) -> list[Any]:
+        return arrays if self.fit is None else self.fit(arrays)
 
 
 @dataclass(frozen=True)
@@ -57,8 +61,9 @@ class ErrorSample:
     match: str
 
 
-def S(*types: TensorType, low: float | Sequence[float] = -2.0, high: float | Sequence[float] = 2.0, **attrs: Any) -> Sample:
-    return Sample(types, attrs, low, high)
+def S(*types: TensorType, low: float | Sequence[float] = -2.0, high: float | Sequence[float] = 2.0,
+      fit: Callable[[list[Any]], list[Any]] | None = None, **attrs: Any) -> Sample:
+    return Sample(types, attrs, low, high, fit)
 
 
 def E(*types: TensorType, match: str, **attrs: Any) -> ErrorSample:

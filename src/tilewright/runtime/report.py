@@ -49,7 +49,7 @@ def make_report(session: Session) -> Report:
     env = session.last_env() or {s.name: min(s.hi, max(s.lo, 128)) for s in session.interface.symbols}
     from .profile import measure_bound
 
-    profile = measure_bound(session, _zeros(session, env), 3)
+    profile = measure_bound(session, _zeros(session, env), 3, zeros=True)
     placement = executable.place(env)
     workspace = session.take()
     instance = workspace.instance(tuple(env[s.name] for s in session.interface.symbols))

@@ -246,7 +246,10 @@ class Session:
         step = self.executable.error_launches[k]
         code, _, position, value = (int(v) for v in blocks[k])
         launch = self.executable.launches[step]
-        what = "the largest logit is NaN or infinite" if code == L.BAD_LOGITS else f"index out of range, got {value} at position {position}"
+        what = {L.BAD_LOGITS: "the largest logit is NaN or infinite",
+                L.SINGULAR: f"the matrix is singular, got a pivot of 0 in column {value} of matrix {position}",
+                L.NOT_POSITIVE: f"the matrix is not positive definite, got row {value} of matrix {position}",
+                }.get(code, f"index out of range, got {value} at position {position}")
         raise ExecutionError(f"{launch.name}: {what} (launch {step} of {self.model.name})")
 
     # ---- everything else

@@ -1,0 +1,9 @@
+"""`tw.linalg`: linear algebra on arrays, inside traced functions and on plain arrays."""
+from __future__ import annotations
+
+from ..transform.lib.linalg import FUNCTIONS
+from .functions import staged
+
+for _name, _fn in FUNCTIONS.items():
+    globals()[_name] = staged(_fn, numbers="static")
+__all__ = sorted(FUNCTIONS)  # noqa: PLE0605 - a list of names

@@ -1,0 +1,80 @@
+"""QR by Householder reflections: one program a matrix, its columns in local memory, so that every loop runs along registers.
+
+Reflections are applied column by column, first to the columns behind, then (last first) to the columns of the identity, which gives Q.
+Signs are LAPACK's: the diagonal of R has the sign opposite to the element it replaces, and a column that is zero below the diagonal is
+left as it is. Matrices without rows or columns take no launch but for the Q of a matrix without columns.
+"""
+
+from __future__ import annotations
+
+from ..core.dims import product
+from ..core.target_spec import TargetSpec
+from ..ops.linalg_factors import Qr as QrOp
+from ..tile.builder import Ix
+from .launch import Launch
+from .matrices import Columns, Matrices, vector
+from .region import Region
+from .template import Reason, Template, alone, region_bytes, region_flops
+
+
+class Qr(Template):
+    key = "qr"
+
+    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
+        return alone(region, QrOp)
+
+    def build(self, region: Region, target: TargetSpec) -> list[Launch]:
+        a, (q_out, r_out) = region.operands[0], region.results
+        *lead, m, n = a.type.shape
+        assert isinstance(m, int) and isinstance(n, int)
+        wide = q_out.type.shape[-1]
+        assert isinstance(wide, int)
+        k = min(m, n)
+        if m == 0 or (n == 0 and wide == 0):
+            return []
+        w = Matrices("qr", region.name, tuple(lead))
+        b, dtype = w.b, a.type.dtype
+        width = vector(dtype, target)
+        av, qv, rv = w.read("a", a), w.write("q", q_out), w.write("r", r_out)
+        at = w.at(b.pid)
+        rank = len(at)
+        rows, columns, steps = w.call.word("m", m), w.call.word("n", n), w.call.word("k", k)
+        c = Columns(b, dtype, max(n, 1), m, width)
+        v = Columns(b, dtype, max(k, 1), m, width)  # the reflections' vectors, zero before their own row
+        taus = b.scratch(dtype, (max(k, 1),))
+        one, zero = b.full((), 1.0, dtype), b.full((), 0.0, dtype)
+        with b.loop(0, columns) as column:
+            c.fill(column.index, rows, lambda i, left: b.load(av, (*at, i, column.index), (width,), axes=(rank,), limit=(left,)))
+        with b.loop(0, steps) as step:
+            j = step.index
+            v.zero(j, rows)
+            c.each(j + 1, rows, lambda i: v.put(j, i, c.get(j, i)))
+            top = c.one(j, j)
+            rest = v.dot(j, v, j, j + 1, rows)
+            norm = b.unary("sqrt", b.fma(top, top, rest))
+            flat = b.cmp("eq", rest, 0.0)
+            beta = b.select(flat, top, b.select(b.cmp("lt", top, 0.0), norm, -norm))
+            tau = b.select(flat, zero, (beta - top) / b.select(flat, one, beta))
+            v.scale(j, b.select(flat, one, one / b.select(flat, one, top - beta)), j + 1, rows)
+            v.set(j, j, one)
+            b.store(taus, (j,), tau)
+            c.set(j, j, beta)
+            with b.loop(j + 1, columns) as column:
+                c.add(column.index, -(tau * v.dot(j, c, column.index, j, rows)), v, j, j, rows)
+        kept = w.call.word("kept", r_out.type.shape[-2])
+        with b.loop(0, columns) as column, b.loop(0, kept, width) as loop:
+            upper = b.cmp("le", b.iota((width,), 0) + b.from_index(loop.index), b.from_index(column.index))
+            b.store(rv, (*at, loop.index, column.index), b.select(upper, c.get(column.index, loop.index), 0.0), axes=(rank,),
+                    limit=(kept - loop.index,))
+        q = Columns(b, dtype, wide, m, width)
+        with b.loop(0, wide) as column:
+            i: Ix = column.index
+            q.zero(i, rows)
+            q.set(i, i, one)
+            count = b.minimum(i + 1, steps)  # later reflections leave this column as it is
+            with b.loop(0, count) as back:
+                j2 = count - 1 - back.index
+                q.add(i, -(b.load(taus, (j2,), ()) * v.dot(j2, q, i, j2, rows)), v, j2, j2, rows)
+            with b.loop(0, rows, width) as loop:
+                b.store(qv, (*at, loop.index, i), q.get(i, loop.index), axes=(rank,), limit=(rows - loop.index,))
+        return [w.call.finish(product(lead), flops=region_flops(region), bytes_=region_bytes(region))]

@@ -1,0 +1,147 @@
+"""Singular values by one-sided Jacobi rotations: one program a matrix, vectors in local memory so that every loop runs along registers.
+
+The shorter side's vectors (columns of a tall matrix, rows of a wide one) are rotated in pairs until all are orthogonal; their lengths are
+then the singular values, and the rotations, applied to the identity, the other side's vectors. Vectors shorter than the rounding error of
+the whole matrix are left alone and replaced by unit vectors orthogonal to all others. Sweeps over all pairs stop when one changes nothing;
+their number is bounded by `SWEEPS`. Matrices without rows or columns take no launch.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..core.dims import product
+from ..core.dtypes import i64
+from ..core.target_spec import TargetSpec
+from ..ops.linalg_spectra import Svd as SvdOp
+from ..tile.builder import Ix, KernelBuilder, Tile
+from .eigh import rank_of, sign_of
+from .launch import Launch
+from .matrices import Columns, Matrices, vector
+from .region import Region
+from .template import Reason, Template, alone, region_bytes, region_flops
+
+SWEEPS = 40
+
+
+class Svd(Template):
+    key = "svd"
+
+    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
+        return alone(region, SvdOp)
+
+    def build(self, region: Region, target: TargetSpec) -> list[Launch]:
+        a = region.operands[0]
+        *lead, m, n = a.type.shape
+        assert isinstance(m, int) and isinstance(n, int)
+        if m == 0 or n == 0:
+            return []
+        tall = m >= n
+        few, many = min(m, n), max(m, n)
+        w = Matrices("svd", region.name, tuple(lead))
+        b, dtype = w.b, a.type.dtype
+        width = vector(dtype, target)
+        av, values = w.read("a", a), w.write("s", region.results[0])
+        u, vt = (w.write(s, o) for s, o in zip("uv", region.results[1:], strict=True)) if len(region.results) > 1 else (None, None)
+        count, length = w.call.word("few", few), w.call.word("many", many)
+        at = w.at(b.pid)
+        rank = len(at)
+        x = Columns(b, dtype, few, many, width)
+        with b.loop(0, count) as row:
+            x.fill(row.index, length, lambda i, left: b.load(
+                av, (*at, i, row.index) if tall else (*at, row.index, i), (width,), axes=(rank if tall else rank + 1,), limit=(left,)))
+        y = None if u is None else Columns(b, dtype, few, few, width)
+        if y is not None:
+            with b.loop(0, count) as row:
+                y.zero(row.index, count)
+                y.set(row.index, row.index, b.full((), 1.0, dtype))
+        eps = float(np.finfo(dtype.np).eps)
+        floor = _floor(b, x, count, length, eps * max(4.0, many**0.5))
+        _orthogonalise(b, x, y, count, length, eps * max(8.0, many**0.5), floor)
+        s = Columns(b, dtype, 1, few, width)
+        with b.loop(0, count) as row:
+            norm = b.unary("sqrt", x.dot(row.index, x, row.index, 0, length))
+            s.set(0, row.index, norm)
+            if y is not None:
+                tiny = b.cmp("le", norm, floor)
+                safe = b.select(tiny, b.full((), 1.0, dtype), norm)
+                x.scale(row.index, b.select(tiny, b.full((), 0.0, dtype), b.full((), 1.0, dtype) / safe), 0, length)
+        if y is not None:
+            _complete(b, x, s, count, length, floor, many)
+        with b.loop(0, count) as row:
+            i = row.index
+            place = rank_of(b, s, i, count, descending=True)
+            b.store(values, (*at, place), s.one(0, i))
+            if y is not None and u is not None and vt is not None:
+                left, right = (x, y) if tall else (y, x)
+                long, short = (length, count) if tall else (count, length)
+                sign = sign_of(b, left, i, long)
+                with b.loop(0, long, width) as part:
+                    b.store(u, (*at, part.index, place), left.get(i, part.index) * sign, axes=(rank,), limit=(long - part.index,))
+                with b.loop(0, short, width) as part:
+                    b.store(vt, (*at, place, part.index), right.get(i, part.index) * sign, limit=(short - part.index,))
+        return [w.call.finish(product(lead), flops=region_flops(region), bytes_=region_bytes(region))]
+
+
+def _floor(b: KernelBuilder, x: Columns, count: Ix, length: Ix, factor: float) -> Tile:
+    """What counts as zero: the rounding error of the matrix's norm."""
+    with b.loop(0, count, 1, [b.full((), 0.0, x.dtype)]) as row:
+        row.next(row.carried[0] + x.dot(row.index, x, row.index, 0, length))
+    return b.unary("sqrt", row.results[0]) * factor
+
+
+def _orthogonalise(b: KernelBuilder, x: Columns, y: Columns | None, count: Ix, length: Ix, tolerance: float, floor: Tile) -> None:
+    moving = b.scratch(i64, (1,))
+    b.store(moving, (0,), b.full((), 1, i64))
+    zero = b.full((x.width,), 0.0, x.dtype)
+    least = floor * floor
+    with b.loop(0, SWEEPS), b.if_(b.cmp("ne", b.load(moving, (0,), ()), 0)):
+        b.store(moving, (0,), b.full((), 0, i64))
+        with b.loop(0, count) as first, b.loop(first.index + 1, count) as second:
+            p, q = first.index, second.index
+            with b.loop(0, length, x.width, [zero, zero, zero]) as loop:
+                u, v = x.get(p, loop.index), x.get(q, loop.index)
+                aa, bb, ab = loop.carried
+                loop.next(b.fma(u, u, aa), b.fma(v, v, bb), b.fma(u, v, ab))
+            alpha, beta, gamma = (b.reshape(b.reduce("sum", t), ()) for t in loop.results)
+            far = b.cmp("gt", b.unary("abs", gamma), b.unary("sqrt", alpha) * b.unary("sqrt", beta) * tolerance)
+            long = b.binary("and", b.cmp("gt", alpha, least), b.cmp("gt", beta, least))
+            with b.if_(b.binary("and", far, long)):
+                b.store(moving, (0,), b.full((), 1, i64))
+                zeta = (beta - alpha) / (gamma * 2.0)
+                size = b.unary("abs", zeta)
+                root = b.unary("sqrt", b.fma(zeta, zeta, b.full((), 1.0, x.dtype)))
+                t = b.full((), 1.0, x.dtype) / (size + root)
+                t = b.select(b.cmp("lt", zeta, 0.0), -t, t)
+                c = b.full((), 1.0, x.dtype) / b.unary("sqrt", b.fma(t, t, b.full((), 1.0, x.dtype)))
+                _turn(b, x, p, q, c, c * t, length)
+                if y is not None:
+                    _turn(b, y, p, q, c, c * t, count)
+
+
+def _turn(b: KernelBuilder, x: Columns, p: Ix, q: Ix, c: Tile, s: Tile, length: Ix) -> None:
+    def part(i: Ix) -> None:
+        u, v = x.get(p, i), x.get(q, i)
+        x.put(p, i, b.fma(c, u, -(s * v)))
+        x.put(q, i, b.fma(s, u, c * v))
+
+    x.each(0, length, part)
+
+
+def _complete(b: KernelBuilder, x: Columns, s: Columns, count: Ix, length: Ix, floor: Tile, many: int) -> None:
+    """Vectors that were zero: the first axis whose part outside all the others is not small, made a unit vector."""
+    missing = b.scratch(i64, (1,))
+    with b.loop(0, count) as row, b.if_(b.cmp("le", s.one(0, row.index), floor)):
+        b.store(missing, (0,), b.full((), 1, i64))
+        trial = Columns(b, x.dtype, 1, many, x.width)
+        with b.loop(0, length) as axis, b.if_(b.cmp("ne", b.load(missing, (0,), ()), 0)):
+            trial.zero(0, length)
+            trial.set(0, axis.index, b.full((), 1.0, x.dtype))
+            for _ in range(2):
+                with b.loop(0, count) as other:
+                    trial.add(0, -x.dot(other.index, trial, 0, 0, length), x, other.index, 0, length)
+            norm = trial.dot(0, trial, 0, 0, length)
+            with b.if_(b.cmp("gt", norm, 0.5 / many)):
+                b.store(missing, (0,), b.full((), 0, i64))
+                factor = b.full((), 1.0, x.dtype) / b.unary("sqrt", norm)
+                x.each(0, length, lambda i: x.put(row.index, i, trial.get(0, i) * factor))

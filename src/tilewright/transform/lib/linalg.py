@@ -1,0 +1,276 @@
+"""`tw.linalg`: NumPy's and the array API's linear algebra. Matrices are the last two axes of an array, leading axes are cases."""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ...core.errors import ShapeError
+from ...ir.graph import Value
+from ...ops import linalg_functions as L
+from ...ops import matrices as X
+from ...ops.linalg import Lu
+from ...ops.linalg_factors import Qr
+from ...ops.linalg_spectra import Eigh, Svd
+from ..promote import as_float, as_tracer, meet
+from ..trace import Tracer, apply, current, user_place
+from .contractions import matmul, outer
+from .elementwise import FUNCTIONS as ELEMENTWISE
+from .reductions import axes_of, one_axis
+from .shapes import permute_dims, reshape
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {}
+
+
+def public(fn: Callable[..., Any]) -> Callable[..., Any]:
+    FUNCTIONS[fn.__name__.rstrip("_")] = fn
+    return fn
+
+
+def on_values(fn: Callable[..., Any], *operands: Any, **attributes: Any) -> Any:
+    """Call a function of graph values on tracers; the nodes it adds have the user's line as their place."""
+    trace = current()
+    values = [trace.lift(x) for x in operands]
+    before, trace.graph.place = trace.graph.place, user_place()
+    try:
+        out = fn(*values, **attributes)
+    finally:
+        trace.graph.place = before
+    return trace.wrap(out) if isinstance(out, Value) else tuple(trace.wrap(v) for v in out)
+
+
+def _floats(*operands: Any) -> list[Tracer]:
+    return meet(*(as_float(x) for x in operands))
+
+
+def _of_one(name: str, fn: Callable[..., Any]) -> Callable[[Any], Any]:
+    def call(x: Any) -> Any:
+        return on_values(fn, as_float(x))
+
+    call.__name__ = call.__qualname__ = name
+    call.__doc__ = fn.__doc__
+    return call
+
+
+for _name, _fn in {"inv": L.inv, "det": L.det, "slogdet": L.slogdet, "matrix_exp": L.matrix_exp, "diagonal": X.diagonal}.items():
+    FUNCTIONS[_name] = _of_one(_name, _fn)
+
+
+@public
+def solve(a: Any, b: Any) -> Any:
+    """x of a @ x = b, by LU with partial pivoting. b is a vector (rank 1) or matrices; a singular matrix is an error."""
+    a, b = _floats(a, b)
+    if b.ndim == 1:
+        return reshape(on_values(L.solve, a, reshape(b, (-1, 1))), (*a.shape[:-2], b.shape[0]))
+    return on_values(L.solve, a, b)
+
+
+@public
+def solve_triangular(a: Any, b: Any, *, lower: bool = True, transpose: bool = False, unit_diagonal: bool = False,
+                     left: bool = True) -> Any:
+    """x of op(a) @ x = b (x @ op(a) = b with left=False) for a triangular a, of which the other triangle is not read."""
+    a, b = _floats(a, b)
+    if b.ndim == 1:
+        return reshape(solve_triangular(a, reshape(b, (-1, 1)), lower=lower, transpose=transpose, unit_diagonal=unit_diagonal), (-1,))
+    return on_values(X.solve_triangular if left else X.solve_from_right, a, b, upper=not lower, transpose=transpose, unit=unit_diagonal)
+
+
+@public
+def lu_factor(a: Any) -> Any:
+    """(packed L and U, i32 pivots: step j exchanged rows j and pivots[j])."""
+    lu, pivots, _ = apply(Lu(), as_float(a))
+    return lu, pivots
+
+
+@public
+def lu(a: Any) -> Any:
+    """(P, L, U) with a = P @ L @ U."""
+    x = as_float(a)
+    packed, _, order = apply(Lu(), x)
+    low, up = on_values(L.lu_unpacked, packed)
+    return on_values(L.permutation, order, dtype=x.value.dtype), low, up
+
+
+@public
+def cholesky(a: Any, *, upper: bool = False) -> Any:
+    """The lower L with L @ L.T = a (the upper U with U.T @ U = a). A matrix that is not positive definite is an error."""
+    return on_values(L.cholesky, as_float(a), upper=upper)
+
+
+@public
+def cholesky_solve(b: Any, low: Any, *, upper: bool = False) -> Any:
+    """x of (L @ L.T) @ x = b given L."""
+    b, low = _floats(b, low)
+    return on_values(L.cholesky_solve, b, low, upper=upper)
+
+
+@public
+def qr(a: Any, mode: str = "reduced") -> Any:
+    """(Q, R) with a = Q @ R: "reduced" or "complete"; "r" gives R alone."""
+    if mode not in ("reduced", "complete", "r"):
+        raise ShapeError(f"qr: mode must be reduced, complete or r, got mode={mode!r} ({user_place()})")
+    q, r = apply(Qr(complete=mode == "complete"), as_float(a))
+    return r if mode == "r" else (q, r)
+
+
+@public
+def eigh(a: Any) -> Any:
+    """(ascending eigenvalues, eigenvectors as columns) of symmetric matrices."""
+    return apply(Eigh(), as_float(a))
+
+
+@public
+def eigvalsh(a: Any) -> Any:
+    """Ascending eigenvalues of symmetric matrices."""
+    return apply(Eigh(vectors=False), as_float(a))
+
+
+@public
+def svd(a: Any, full_matrices: bool = False) -> Any:
+    """(U, descending singular values, V.T)."""
+    s, u, vt = apply(Svd(), as_float(a))
+    if full_matrices:
+        u, vt = on_values(L.complete_basis, u), on_values(lambda v: X.mt(L.complete_basis(X.mt(v))), vt)
+    return u, s, vt
+
+
+@public
+def svdvals(a: Any) -> Any:
+    """Descending singular values."""
+    return apply(Svd(vectors=False), as_float(a))
+
+
+@public
+def pinv(a: Any, rtol: float | None = None) -> Any:
+    """The pseudo-inverse; singular values up to rtol times the largest count as zero."""
+    return on_values(L.pinv, as_float(a), rtol=rtol)
+
+
+@public
+def matrix_rank(a: Any, rtol: float | None = None) -> Any:
+    """The number of singular values that are not (relatively) zero."""
+    return on_values(L.matrix_rank, as_float(a), rtol=rtol)
+
+
+@public
+def lstsq(a: Any, b: Any) -> Any:
+    """The x that makes |a @ x - b| least, for an a of full rank."""
+    a, b = _floats(a, b)
+    if b.ndim == 1:
+        return reshape(on_values(L.lstsq, a, reshape(b, (-1, 1))), (*a.shape[:-2], a.shape[-1]))
+    return on_values(L.lstsq, a, b)
+
+
+@public
+def matrix_power(a: Any, n: int) -> Any:
+    """The n-th power of square matrices; negative ones are powers of the inverse."""
+    return on_values(L.matrix_power, as_tracer(a), n=n)
+
+
+@public
+def vector_norm(x: Any, axis: Any = None, keepdims: bool = False, ord: float = 2) -> Any:  # noqa: A002 - NumPy's name
+    """(sum of |x| ** ord) ** (1 / ord) over axes (all)."""
+    x = as_float(x)
+    return on_values(L.vector_norm, x, order=float(ord), axes=axes_of("vector_norm", axis, x.ndim), keepdims=keepdims)
+
+
+@public
+def matrix_norm(x: Any, keepdims: bool = False, ord: Any = "fro") -> Any:  # noqa: A002
+    """The norm of matrices: "fro", "nuc", 1, -1, 2, -2, inf, -inf."""
+    return on_values(L.matrix_norm, as_float(x), order=ord, keepdims=keepdims)
+
+
+@public
+def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:  # noqa: A002
+    """NumPy's: a vector norm along one axis (or of all elements), a matrix norm over two."""
+    x = as_float(x)
+    if axis is None and ord is not None and x.ndim == 2:
+        axis = (-2, -1)
+    if isinstance(axis, (tuple, list)) and len(axis) == 2 and ord is not None:
+        pair = tuple(one_axis("norm", a, x.ndim) for a in axis)
+        return on_values(L.matrix_norm, x, order=ord, axes=pair, keepdims=keepdims)
+    return vector_norm(x, axis, keepdims, 2 if ord is None else ord)
+
+
+@public
+def cond(a: Any, p: Any = None) -> Any:
+    """norm(a) * norm(inverse of a); by default of the 2-norm."""
+    return on_values(L.cond, as_float(a), order=p)
+
+
+@public
+def multi_dot(arrays: Sequence[Any]) -> Any:
+    """The product of several matrices, in the order that takes the fewest operations."""
+    if len(arrays) < 2:
+        raise ShapeError(f"multi_dot: needs two arrays or more, got {len(arrays)} ({user_place()})")
+    return on_values(lambda *v: L.multi_dot(v), *meet(*arrays))
+
+
+@public
+def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
+    """Sums of products over the last axes of a and the first of b, or over pairs of axes."""
+    x, y = meet(a, b)
+    pairs = (range(x.ndim - axes, x.ndim), range(axes)) if isinstance(axes, int) else axes
+    p, q = ([one_axis("tensordot", i, v.ndim) for i in ((s,) if isinstance(s, int) else s)] for s, v in zip(pairs, (x, y), strict=True))
+    rest_x, rest_y = [i for i in range(x.ndim) if i not in p], [i for i in range(y.ndim) if i not in q]
+    if [x.shape[i] for i in p] != [y.shape[i] for i in q]:
+        raise ShapeError(f"tensordot: the sizes of paired axes differ, got {x.type} over {p} and {y.type} over {q} ({user_place()})")
+    inner = 1
+    for i in p:
+        inner = inner * x.shape[i]
+    shape = (*(x.shape[i] for i in rest_x), *(y.shape[i] for i in rest_y))
+    rows, columns = 1, 1
+    for i in rest_x:
+        rows = rows * x.shape[i]
+    for i in rest_y:
+        columns = columns * y.shape[i]
+    flat = matmul(reshape(permute_dims(x, [*rest_x, *p]), (rows, inner)), reshape(permute_dims(y, [*q, *rest_y]), (inner, columns)))
+    return reshape(flat, shape)
+
+
+@public
+def cross(a: Any, b: Any, axis: int = -1) -> Any:
+    """The vector product along an axis of size 3."""
+    x, y = meet(a, b)
+    return on_values(L.cross, x, y, axis=axis)
+
+
+@public
+def kron(a: Any, b: Any) -> Any:
+    """Blocks of b scaled by the elements of a."""
+    return on_values(L.kron, *meet(a, b))
+
+
+@public
+def vecdot(a: Any, b: Any, axis: int = -1) -> Any:
+    """The sum of products along one axis; the others broadcast."""
+    x, y = meet(a, b)
+    return ELEMENTWISE["mul"](x, y).sum(axis=axis)
+
+
+@public
+def trace(a: Any) -> Any:
+    """The sum of the main diagonal."""
+    return FUNCTIONS["diagonal"](a).sum(axis=-1)
+
+
+@public
+def vander(x: Any, n: int | None = None, increasing: bool = False) -> Any:
+    """Powers of x: column j is x ** j (from the highest down unless increasing)."""
+    x = as_tracer(x)
+    count = x.shape[-1] if n is None else n
+    from .creation import ones_like
+    from .shapes import stack
+
+    powers = [ones_like(x)]
+    for _ in range(count - 1):
+        powers.append(powers[-1] * x)
+    return stack(powers[:count] if increasing else powers[:count][::-1], axis=-1)
+
+
+@public
+def matrix_transpose(a: Any) -> Any:
+    """The last two axes exchanged."""
+    return on_values(X.mt, as_tracer(a))
+
+
+FUNCTIONS |= {"matmul": matmul, "outer": outer}
