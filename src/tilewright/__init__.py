@@ -84,6 +84,10 @@ _SPECIAL = (  # special functions and formulas, in transform/lib/special.py and 
 _CONTROL = ("cond", "fori_loop", "scan", "while_loop")
 _LAZY |= dict.fromkeys((*_TRANSFORMS, *_CONTROL, *_FUNCTIONS, *_SPECIAL), "array.functions")
 __all__ += ["TraceError", "from_torch", "jit", "linalg", "optim", "training", *_CONTROL, *_TRANSFORMS, *_FUNCTIONS, *_SPECIAL]
+_LOW_BIT = ("dequantise", "fake_quantise", "fake_quantise_lsq", "gated_delta_rule", "int_conv", "int_matmul", "pack_codes", "quantise",
+            "quantised_matmul", "requantise", "selective_scan", "unpack_codes")
+_LAZY |= dict.fromkeys(_LOW_BIT, "array.functions")
+__all__ += _LOW_BIT
 
 
 def Dim(name: str, lo: int = 1, hi: int | None = None) -> Expr:

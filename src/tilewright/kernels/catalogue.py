@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from .arg_reduce import ArgReduce
+from .copies import Pad
+from .delta_net import GatedDeltaRule
 from .eigh import Eigh
 from .gather_last import GatherLast
+from .int_dot import IntDot, PackWords
 from .lu import Factor
 from .pool import Pool
 from .qr import Qr
+from .quantised_backward import QMatmulBack
 from .scans import Running
+from .selective_scan import SelectiveScan, SelectiveScanBackward
 from .sorting import Sort
 from .svd import Svd
 from .template import Template
@@ -19,10 +24,17 @@ CATALOGUE: list[Template] = [
     ArgReduce(),
     Eigh(),
     Factor(),
+    GatedDeltaRule(),
     GatherLast(),
+    IntDot(),
+    PackWords(),
+    Pad(),
     Pool(),
+    QMatmulBack(),
     Qr(),
     Running(),
+    SelectiveScan(),
+    SelectiveScanBackward(),
     Sort(),
     Svd(),
     TopK(),

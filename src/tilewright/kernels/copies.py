@@ -1,4 +1,4 @@
-"""Launches that only move data: copies into slices of a larger buffer, fills. Concatenation is made of them."""
+"""Launches that only move data: copies into slices of a larger buffer, fills. Concatenation and padding are made of them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from ..core.target_spec import TargetSpec
 from ..ir.graph import Graph
 from ..ir.types import TensorType
 from ..ops.indexing import Concat as ConcatOp
+from ..ops.indexing import Pad as PadOp
 from ..ops.views import Expand
 from .launch import Launch
 from .pointwise import Pointwise
@@ -62,3 +63,22 @@ class Concat(Template):
             launches.append(copy_launch(f"{region.name}.{i}", o, part, target))
             start = start + size
         return launches
+
+
+class Pad(Template):
+    """The value everywhere, then one copy into the middle."""
+
+    key = "pad"
+
+    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
+        return alone(region, PadOp)
+
+    def build(self, region: Region, target: TargetSpec) -> list[Launch]:
+        assert region.anchor is not None and isinstance(region.anchor.op, PadOp)
+        x, result = region.operand(region.anchor.operands[0]), region.results[0]
+        assert x is not None
+        inner = result.layout
+        for axis, (start, size) in enumerate(zip(region.anchor.op.lo, x.type.shape, strict=True)):
+            inner = inner.slice(axis, start, size)
+        part = Operand(x.type, result.buffer, inner)
+        return [fill_launch(f"{region.name}.around", region.anchor.op.value, result, target), copy_launch(region.name, x, part, target)]

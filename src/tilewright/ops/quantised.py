@@ -14,7 +14,8 @@ from ..core import dtypes as dt
 from ..core.dims import Dim
 from ..core.errors import require
 from ..ir.types import TensorType
-from .base import E, NotSupported, S, register
+from . import functions as F
+from .base import E, MaybeValues, NotSupported, S, Values, register
 from .families import Contraction, General, N, f16, f32, i32, i64, require_kind, u8
 from .indexing import check_indices, require_ids
 from .quant import FORMATS
@@ -70,7 +71,7 @@ class QMatmul(Contraction):
     format: str
     n: int
     k: int
-    unsupported = {"vjp": INFERENCE, "jvp": INFERENCE, "batch": LEADING}
+    unsupported = {"batch": LEADING}
     samples = [S(f32(3, 32), u8(5, 34), format="Q8_0", n=5, k=32, low=(-2, 0), high=(2, 60)),
                S(f32(2, 1, 64), u8(3, 40), format="Q4_1", n=3, k=64, low=(-2, 0), high=(2, 60)),
                S(f32(N, 64), u8(4, 36), format="Q4_0", n=4, k=64, low=(-2, 0), high=(2, 60)),
@@ -88,16 +89,26 @@ class QMatmul(Contraction):
         require_matrix(w, self.format, self.k)
         require_books(self.format, books)
         require_kind((x,), "f")
-        require(x.dtype is dt.f32, "x must be f32", x=x)
+        require(x.dtype in (dt.f32, dt.f64), "x must be f32 or f64", x=x)
         require(x.ndim >= 1 and x.shape[-1] == self.k, "the last dim of x must be k", x=x, k=self.k)
         require(w.shape[0] == self.n, "the matrix must have n rows", w=w, n=self.n)
-        return TensorType(dt.f32, (*x.shape[:-1], self.n))
+        return TensorType(x.dtype, (*x.shape[:-1], self.n))
 
     def ref(self, x: Any, w: Any, *books: Any) -> Any:
-        return np.matmul(x.astype(np.float64), dequantise(self.format, w).T.astype(np.float64)).astype(np.float32)
+        return np.matmul(x.astype(np.float64), dequantise(self.format, w).T.astype(np.float64)).astype(x.dtype)
 
     def flops(self, x: TensorType, w: TensorType, *books: TensorType) -> Dim:
         return 2 * x.numel * self.n
+
+    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
+        """Of x alone: a product with the matrix as it is packed. Codes have no derivative."""
+        g = cotangents[0]
+        assert g is not None
+        return (F.one("qmatmul_back", g, *inputs[1:], format=self.format, n=self.n, k=self.k), *(None,) * (len(inputs) - 1))
+
+    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
+        t = tangents[0]
+        return (None if t is None else self(t, *inputs[1:]),)
 
 
 @register

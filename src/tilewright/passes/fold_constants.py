@@ -49,6 +49,8 @@ class FoldConstants(Pass):
             return False
         if isinstance(n.op, (o.Scan, o.While, o.Cond)):  # nobody knows how long it runs
             return False
+        if isinstance(n.op, o.PackWords):  # as large as the weights, which are then not needed any more
+            return True
         sizes = [t.nbytes for t in n.types]
         size = sum(b for b in sizes if isinstance(b, int))
         if isinstance(n.op, (o.Reshape, o.Slice, o.Split)):

@@ -1,10 +1,11 @@
-"""Training: checkpoints, a loop with a progress bar, mixed precision.
+"""Training: checkpoints, a loop with a progress bar, mixed precision, export to codes of few bits.
 
     fitted = tw.training.fit(step, state, batches, steps=1000, checkpoints=tw.training.CheckpointFolder("run"))
 """
 from __future__ import annotations
 
 from .checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from .codes import IntLinear, export_linear, pack_blocks, unpack_blocks, weight_codes, weight_scale
 from .folder import CheckpointFolder
 from .loop import Fitted, fit
 from .precision import LossScale, MixedPrecision, all_finite, cast_floats, mixed_precision
@@ -13,12 +14,18 @@ __all__ = [
     "Checkpoint",
     "CheckpointFolder",
     "Fitted",
+    "IntLinear",
     "LossScale",
     "MixedPrecision",
     "all_finite",
     "cast_floats",
+    "export_linear",
     "fit",
     "load_checkpoint",
     "mixed_precision",
+    "pack_blocks",
     "save_checkpoint",
+    "unpack_blocks",
+    "weight_codes",
+    "weight_scale",
 ]

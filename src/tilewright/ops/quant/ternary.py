@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 
 from .base import F32, U8, Array, BlockFormat, byte_bits, f16, inverse, layout, nibbles, pairs, register, round_half_away
@@ -87,6 +88,16 @@ def _nvfp4(b: U8) -> F32:
     return (d * E2M1[q]).reshape(len(b), 64)
 
 
+def _to_nvfp4(x: F32) -> U8:
+    """Scales are max|x| / 6 of 16 elements, rounded to the nearest e4m3 (at most 448); codes the nearest of the 16 numbers."""
+    groups = x.reshape(len(x), 4, 16)
+    peak = np.abs(groups).max(axis=-1)
+    d = np.minimum(peak / np.float32(6), np.float32(448)).astype(ml_dtypes.float8_e4m3fn).view(np.uint8)
+    errors = np.abs((_ue4m3_half(d)[:, :, None, None] * E2M1) - groups[..., None])
+    q = errors.argmin(axis=-1).astype(np.uint8)
+    return np.concatenate([d, (q[..., :8] | (q[..., 8:] << np.uint8(4))).reshape(len(x), 32)], axis=-1)
+
+
 def _q1_0(b: U8) -> F32:
     return np.where(byte_bits(b[:, 2:]) == 1, f16(b[:, :2]), -f16(b[:, :2])).astype(np.float32)
 
@@ -148,6 +159,7 @@ NVFP4 = register(
             ("qs", 32, "uint8", "8 bytes per 16 elements: byte 8g+j: low nibble = element 16g+j, high nibble = element 16g+8+j"),
         ),
         _nvfp4,
+        _to_nvfp4,
     )
 )
 Q1_0 = register(

@@ -1,0 +1,48 @@
+"""Recurrences with a kernel of their own: the selective scan and the gated delta rule."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ...ops import GatedDeltaRule, SelectiveScan
+from ..promote import as_tracer, meet
+from ..trace import apply
+from .creation import zeros
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {}
+
+
+def public(fn: Callable[..., Any]) -> Callable[..., Any]:
+    FUNCTIONS[fn.__name__.rstrip("_")] = fn
+    return fn
+
+
+@public
+def selective_scan(x: Any, delta: Any, a: Any, b: Any, c: Any, d: Any = None, z: Any = None, state: Any = None) -> Any:
+    """Mamba's recurrence h = exp(delta a) h + delta x b, y = (c · h + d x) silu(z) over time: (y, last state).
+
+    Shapes: x, delta, z [B,L,D] · a [D,N] · b, c [B,L,N] · d [D] · state [B,D,N]. Without d and state they are zero, without z there is no
+    gate. States are computed again for the derivative, not kept.
+    """
+    x, delta, a, b, c, *rest = meet(x, delta, a, b, c, *(v for v in (d, z, state) if v is not None))
+    given = iter(rest)
+    batch, _, channels = x.shape if x.ndim == 3 else (0, 0, 0)
+    size = a.shape[1] if a.ndim == 2 else 0
+    dtype = x.value.dtype.name
+    skip = next(given) if d is not None else zeros((channels,), dtype)
+    gate = [next(given)] if z is not None else []
+    first = next(given) if state is not None else zeros((batch, channels, size), dtype)
+    return apply(SelectiveScan(gated=z is not None), x, delta, a, b, c, skip, *gate, first)
+
+
+@public
+def gated_delta_rule(q: Any, k: Any, v: Any, g: Any, beta: Any, state: Any = None, *, scale: float | None = None) -> Any:
+    """The gated delta rule S = exp(g) S, S += k (beta (v - k · S))^T, o = scale q · S over time: (o, last state).
+
+    Shapes: q, k [B,H,L,K] · v [B,H,L,V] · g, beta [B,H,L] · state [B,H,K,V] (zeros without one). The scale is K**-0.5 unless given.
+    """
+    q, k, v, g, beta, *rest = meet(q, k, v, g, beta, *(() if state is None else (state,)))
+    if not rest and q.ndim == 4 and v.ndim == 4:
+        rest = [zeros((*q.shape[:2], q.shape[-1], v.shape[-1]), q.value.dtype.name)]
+    factor = q.shape[-1] ** -0.5 if scale is None and q.ndim else 1.0 if scale is None else scale
+    return apply(GatedDeltaRule(scale=factor), q, k, v, g, beta, *(as_tracer(s) for s in rest))

@@ -1,0 +1,170 @@
+"""Functions of low-bit numbers and of recurrences against PyTorch: values, derivatives, odd sizes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as tf
+
+import tilewright as tw
+from tests.ops.oracle_low_bit import gated_delta_rule, selective_scan
+from tilewright.core.errors import InputError, ShapeError
+
+rng = np.random.default_rng()
+
+
+def codes(*shape: int, dtype: Any = np.int8) -> Any:
+    info = np.iinfo(dtype)
+    return rng.integers(info.min, info.max + 1, shape).astype(dtype)
+
+
+@pytest.mark.parametrize("m,k,n", [(1, 3, 1), (37, 130, 67), (200, 64, 129), (3, 1030, 16)])
+@pytest.mark.parametrize("constant", [True, False])
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+def test_int_matmul_is_exact(m: int, k: int, n: int, constant: bool, dtype: Any) -> None:
+    x, w = codes(m, k, dtype=dtype), codes(n, k)
+    want = x.astype(np.int64) @ w.T.astype(np.int64)
+    got = tw.jit(lambda x: tw.int_matmul(x, w, transpose_b=True))(x) if constant else tw.int_matmul(x, np.ascontiguousarray(w.T))
+    assert got.dtype == np.int32
+    np.testing.assert_array_equal(got, want)
+
+
+def test_a_row_alone_and_views() -> None:
+    x, w = codes(2, 9, 24), codes(33, 12)
+    f = tw.jit(lambda x: tw.int_matmul(x[:, ::2, 4:16], w, transpose_b=True))
+    want = x[:, ::2, 4:16].astype(np.int64) @ w.T.astype(np.int64)
+    np.testing.assert_array_equal(f(x), want)
+    odd = tw.jit(lambda x: tw.int_matmul(x[:, :, 1::2], w, transpose_b=True))  # not words: copied first
+    np.testing.assert_array_equal(odd(x), x[:, :, 1::2].astype(np.int64) @ w.T.astype(np.int64))
+
+
+def test_a_layer_in_whole_numbers_is_one_launch() -> None:
+    x, w, m = codes(20, 64), codes(48, 64), (rng.random(48) * 1e-3).astype(np.float32)
+    f = tw.jit(lambda x: tw.maximum(tw.requantise(tw.int_matmul(x, w, transpose_b=True), m, 3, axis=1), 3))
+    sums = torch.from_numpy(x).long() @ torch.from_numpy(w).long().T
+    want = torch.clamp(torch.round(sums.float() * torch.from_numpy(m)) + 3, -128, 127).clamp(min=3).to(torch.int8)
+    np.testing.assert_array_equal(f(x), want.numpy())
+    executable = f.lower(x).executable
+    assert executable is not None and len(executable.launches) == 1
+
+
+@pytest.mark.parametrize("groups,c,o", [(1, 5, 19), (1, 16, 33), (2, 8, 6), (6, 6, 12), (2, 700, 4)])
+def test_int_conv_is_exact(groups: int, c: int, o: int) -> None:
+    x, w = codes(2, c, 9, 8, dtype=np.uint8), codes(o, c // groups, 3, 2)
+    got = tw.int_conv(x, w, stride=(2, 1), padding=((1, 2), (0, 1)), dilation=(1, 2), groups=groups, border=128)
+    padded = tf.pad(torch.from_numpy(x).double(), (0, 1, 1, 2), value=128.0)
+    want = tf.conv2d(padded, torch.from_numpy(w).double(), stride=(2, 1), dilation=(1, 2), groups=groups)
+    np.testing.assert_array_equal(got, want.numpy())
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_codes_come_back_from_bytes(bits: int) -> None:
+    q = 1 << (bits - 1)
+    x = rng.integers(-q, q, (3, 24)).astype(np.int8)
+    packed = tw.pack_codes(x, bits)
+    assert packed.shape == (3, 3 * bits) and packed.dtype == np.uint8
+    np.testing.assert_array_equal(tw.unpack_codes(packed, bits), x)
+    with pytest.raises(ShapeError, match="bits must be 2, 4 or 8, got 3"):
+        tw.unpack_codes(packed, 3)
+    if bits < 8:
+        with pytest.raises(ShapeError, match=r"needs i8 codes whose last dim is a multiple of"):
+            tw.pack_codes(x[:, :1], bits)
+
+
+@pytest.mark.parametrize("name", ["Q8_0", "Q4_0", "Q5_1", "MXFP4", "NVFP4", "F16"])
+@pytest.mark.parametrize("constant", [True, False])
+def test_products_with_packed_weights_have_a_derivative(name: str, constant: bool) -> None:
+    w, x, g = rng.normal(size=(37, 768)), rng.normal(size=(2, 11, 768)).astype(np.float32), rng.normal(size=(2, 11, 37)).astype(np.float32)
+    packed = tw.training.pack_blocks(w, name)
+    numbers = tw.training.unpack_blocks(packed, name).astype(np.float64)
+    assert np.abs(numbers - w).mean() < 0.2 and packed.nbytes < 0.6 * w.size * 4
+
+    def loss(x: Any, packed: Any) -> Any:
+        return (tw.quantised_matmul(x, packed, format=name) * g).sum()
+
+    f = tw.jit(tw.grad(lambda x: loss(x, packed))) if constant else lambda x: tw.grad(loss)(x, packed)
+    np.testing.assert_allclose(f(x), g.astype(np.float64) @ numbers, rtol=1e-4, atol=2e-4)
+    if not constant:
+        np.testing.assert_allclose(tw.quantised_matmul(x, packed, format=name), x.astype(np.float64) @ numbers.T, rtol=1e-4, atol=2e-3)
+    session = tw.jit(tw.grad(loss)).lower(x, packed)
+    assert session.executable is not None
+    assert all(b.nbytes < w.size * 4 for b in session.executable.plan.temps), "no copy of the matrix in f32"
+
+
+def test_packing_rejects_what_it_cannot_write() -> None:
+    with pytest.raises(InputError, match="holds finite numbers only"):
+        tw.training.pack_blocks(np.full((1, 64), np.inf), "NVFP4")
+    with pytest.raises(InputError, match="a row must be a multiple of 64"):
+        tw.training.pack_blocks(np.zeros((1, 32)), "NVFP4")
+
+
+def scan_operands(batch: int, length: int, d: int, n: int) -> list[Any]:
+    wide, small = (batch, length, d), (batch, length, n)
+    shapes = [wide, wide, (d, n), small, small, (d,), wide, (batch, d, n)]
+    made = [rng.normal(size=s).astype(np.float32) for s in shapes]
+    made[1], made[2] = np.log1p(np.exp(made[1] - 1)), -np.exp(made[2] * 0.5)
+    return made
+
+
+@pytest.mark.parametrize("batch,length,d,n", [(2, 70, 37, 16), (1, 1, 1, 1), (3, 33, 16, 5)])
+@pytest.mark.parametrize("gated", [True, False])
+def test_selective_scan_and_its_derivatives(batch: int, length: int, d: int, n: int, gated: bool) -> None:
+    x, delta, a, b, c, skip, z, h = scan_operands(batch, length, d, n)
+    gy, gh = rng.normal(size=x.shape).astype(np.float32), rng.normal(size=h.shape).astype(np.float32)
+    given = [x, delta, a, b, c, skip, *([z] if gated else []), h]
+
+    def loss(*v: Any) -> Any:
+        y, last = tw.selective_scan(*v[:6], v[6] if gated else None, v[-1])
+        return (y * gy).sum() + (last * gh).sum()
+
+    tensors = [torch.from_numpy(v).double().requires_grad_() for v in given]
+    y, last = selective_scan({}, *tensors)
+    grads = torch.autograd.grad([y, last], tensors, [torch.from_numpy(gy).double(), torch.from_numpy(gh).double()])
+    got = tw.selective_scan(*given[:6], given[6] if gated else None, h)
+    for ours, theirs in zip(got, (y, last), strict=True):
+        np.testing.assert_allclose(ours, theirs.detach().numpy(), rtol=2e-4, atol=2e-4)
+    for ours, want in zip(tw.grad(loss, argnums=tuple(range(len(given))))(*given), grads, strict=True):
+        scale = max(1.0, float(want.abs().max()))
+        np.testing.assert_allclose(ours / scale, want.numpy() / scale, rtol=1e-3, atol=2e-4)
+
+
+def test_a_scan_in_two_pieces_is_the_whole_one() -> None:
+    """The last state carries on: bit for bit what one scan gives."""
+    x, delta, a, b, c, skip, z, h = scan_operands(2, 50, 19, 8)
+    f = tw.jit(tw.selective_scan)
+    whole, last = f(x, delta, a, b, c, skip, z, h)
+    y1, mid = f(x[:, :20], delta[:, :20], a, b[:, :20], c[:, :20], skip, z[:, :20], h)
+    y2, end = f(x[:, 20:], delta[:, 20:], a, b[:, 20:], c[:, 20:], skip, z[:, 20:], mid)
+    assert np.concatenate([y1, y2], 1).tobytes() == whole.tobytes() and end.tobytes() == last.tobytes()
+    alone, _ = f(x[:1], delta[:1], a, b[:1], c[:1], skip, z[:1], h[:1])
+    assert alone.tobytes() == whole[:1].tobytes()
+    bare, _ = tw.selective_scan(x, delta, a, b, c)
+    zero = selective_scan({}, *(torch.from_numpy(v).double() for v in (x, delta, a, b, c, skip * 0, h * 0)))[0]
+    np.testing.assert_allclose(bare, zero.numpy(), rtol=2e-4, atol=2e-4)
+
+
+@pytest.mark.parametrize("length,k,v", [(40, 32, 24), (3, 5, 1)])
+def test_gated_delta_rule(length: int, k: int, v: int) -> None:
+    lead = (2, 3, length)
+    q, key, value = (rng.normal(size=(*lead, n)).astype(np.float32) for n in (k, k, v))
+    key /= np.linalg.norm(key, axis=-1, keepdims=True)
+    g, beta = -rng.random(lead).astype(np.float32), rng.random(lead).astype(np.float32)
+    state = rng.normal(size=(2, 3, k, v)).astype(np.float32)
+    given = [q, key, value, g, beta, state]
+    tensors = [torch.from_numpy(x).double().requires_grad_() for x in given]
+    want = gated_delta_rule({"scale": k**-0.5}, *tensors)
+    for ours, theirs in zip(tw.gated_delta_rule(*given), want, strict=True):
+        np.testing.assert_allclose(ours, theirs.detach().numpy(), rtol=1e-4, atol=1e-4)
+    go = rng.normal(size=value.shape).astype(np.float32)
+    grads = torch.autograd.grad(want[0], tensors, torch.from_numpy(go).double())
+    ours = tw.grad(lambda *x: (tw.gated_delta_rule(*x)[0] * go).sum(), argnums=tuple(range(6)))(*given)
+    for mine, theirs in zip(ours, grads, strict=True):
+        scale = max(1.0, float(theirs.abs().max()))
+        np.testing.assert_allclose(mine / scale, theirs.numpy() / scale, rtol=1e-3, atol=2e-4)
+    first, mid = tw.gated_delta_rule(*(x[:, :, : length // 2] for x in given[:5]), state)
+    second, end = tw.gated_delta_rule(*(x[:, :, length // 2 :] for x in given[:5]), mid)
+    whole, last = tw.gated_delta_rule(*given)
+    assert np.concatenate([first, second], 2).tobytes() == whole.tobytes() and end.tobytes() == last.tobytes()
