@@ -13,6 +13,10 @@ from tests.e2e.families import FAMILIES, Family, imported
 from tests.models import plain
 from tilewright.compile import compile_graph, target_spec
 from tilewright.core.dims import sym
+from tilewright.core.dtypes import f32
+from tilewright.ir.graph import Graph
+from tilewright.ir.types import TensorType
+from tilewright.ops import Matmul
 from tilewright.runtime import layout as L
 
 NAMES = [n for n in FAMILIES if FAMILIES[n].rows]
@@ -115,3 +119,25 @@ def test_other_dtypes(dtype: str) -> None:
     assert torch.equal(outs[0], outs[1])
     assert torch.equal(outs[0], outs[2])
     assert torch.equal(session(*rows(args, slice(2, 3)))[0], outs[0][2])
+
+
+@pytest.mark.parametrize("kind", ["f2", "f4", "bfloat16"])
+def test_products_with_few_and_many_rows(kind: str) -> None:
+    """One register tile of rows has a kernel of its own; small floats are widened once for many rows and in place for few."""
+    import ml_dtypes
+
+    rng = np.random.default_rng()
+    dtype = np.dtype(ml_dtypes.bfloat16 if kind == "bfloat16" else kind)
+    for n, k in ((70, 1100), (64, 300), (5, 512)):
+        w = (rng.standard_normal((n, k)) * 0.1).astype(dtype)
+        graph = Graph()
+        x = graph.input(TensorType(f32, (sym("M", 1, 512), k)), "x")
+        graph.outputs = [Matmul(transpose_b=True)(x, graph.constant(w, "w"))]
+        session = tw.compile(graph)
+        assert session.executable is not None and session.executable.launches[-1].variants
+        for m in (1, 5, 6, 7, 13, 140):
+            rows_ = rng.standard_normal((m, k)).astype(np.float32)
+            got = session(rows_)
+            np.testing.assert_allclose(got, rows_.astype(np.float64) @ w.astype(np.float64).T, rtol=0, atol=2e-5)
+            for i in {0, m // 2, m - 1}:
+                np.testing.assert_array_equal(session(rows_[i : i + 1])[0], got[i])

@@ -71,6 +71,21 @@ def test_other_weights_of_the_same_shapes_use_the_same_program(compiles: list[st
     assert same(ours, fresh) and not same(ours, before)
 
 
+@pytest.mark.parametrize("kind", ["float16", "float32"])
+def test_plain_matrices_are_named_not_stored(kind: str, compiles: list[str]) -> None:
+    """They become ordinary products, some of them joined; an entry of the cache still holds no matrix."""
+    plain = {n: plain_tensor(n, t.dequantise().astype(kind)) if len(t.shape) == 2 else t for n, t in tensors(0).items()}
+    want = logits(model(weights=Weights(dict(plain), CONFIG)))
+    assert same(logits(model(weights=Weights(dict(plain), CONFIG))), want) and compiles == ["llama"]
+    folder = CodeCache().folder
+    assert folder is not None
+    stored = [path.read_bytes() for path in folder.iterdir()]
+    vector = next(t.data for t in plain.values() if len(t.shape) == 1)
+    assert any(vector.tobytes()[:64] in data for data in stored), "what is folded into constants is stored, so the search finds something"
+    for t in plain.values():
+        assert len(t.shape) == 1 or not any(t.data.tobytes()[:64] in data for data in stored), t.name
+
+
 def test_what_is_part_of_the_key() -> None:
     base = tensors(0)
     spec = host_target()

@@ -94,3 +94,21 @@ def test_threads_that_ask_at_once_share_one_library() -> None:
         for got in pool.map(one, range(16)):
             np.testing.assert_array_equal(got, expected(rows, 16))
     assert panels._make_library.cache_info().currsize == 1
+
+
+def test_threads_share_a_batch() -> None:
+    """Every piece is packed exactly once, whoever takes it."""
+    rng = np.random.default_rng()
+    sources = [rng.standard_normal((n, k)).astype(np.float32) for n, k in ((4100, 700), (33, 5), (900, 1300), (64, 64))]
+    sources += [np.asfortranarray(s) for s in sources]
+    outs = [np.full((-(-len(s) // 64), s.shape[1], 64), FILL, np.float32) for s in sources]
+    jobs = [(panels.panel_job(s, 64), out) for s, out in zip(sources, outs, strict=True)]
+    batch = panels.Batch([(job, out) for job, out in jobs if job is not None])
+    with ThreadPoolExecutor(3) as pool:
+        for done in [pool.submit(batch.run) for _ in range(3)]:
+            done.result()
+    for s, out in zip(sources, outs, strict=True):
+        np.testing.assert_array_equal(out, expected(s, 64))
+    outs[0][:] = FILL
+    batch.run()
+    assert (outs[0] == FILL).all(), "nothing is left to take"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..tile.builder import Ix, KernelBuilder, Tile, View
-from .region import widen
+from ..tile.builder import Ix, KernelBuilder, Tile
 
 CHAIN = 64  # part of the numerics, not of the tuning: every kernel that multiplies with FMA sums like this
 
@@ -13,23 +12,19 @@ CHAIN = 64  # part of the numerics, not of the tuning: every kernel that multipl
 def accumulate_chains(
     b: KernelBuilder,
     left: Callable[[Ix | int], Tile],
-    panel_view: View,
-    at: tuple[Ix | int, ...],
+    right: Callable[[Ix | int], Tile],
     start: Ix | int,
     stop: Ix | int,
     total: Tile,
-    limit: Ix | int | None = None,
     whole_chains: bool = False,
     fetch: Callable[[Ix], None] | None = None,
     unroll: int = 4,
 ) -> Tile:
-    """total + the K range in chains of CHAIN rank-1 updates of rows×width accumulators."""
+    """total + the K range in chains of CHAIN rank-1 updates of rows×width accumulators: `left(k)` is a column, `right(k)` a row."""
     rows, width = total.shape
-    lanes_limit = None if limit is None else (None, limit)
 
     def step(i: Ix | int, acc: Tile) -> Tile:
-        right = widen(b, b.load(panel_view, (*at, i, 0), (1, width), limit=lanes_limit))
-        return b.mma(left(i), right, acc)
+        return b.mma(left(i), right(i), acc)
 
     def chain(first: Ix | int, length: Ix | int) -> Tile:
         """`length` updates from zero; no tail where the length is a known multiple of the unrolling."""

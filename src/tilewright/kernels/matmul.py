@@ -11,9 +11,9 @@ stored; K = 0 gives epilogue(0); zero-sized results run no program.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from ..core.dims import Dim, at_least, at_most, ceildiv, divisible, product
+from ..core.dims import Dim, at_least, at_most, ceildiv, divisible, maximum, product
 from ..core.dtypes import DType, compute_dtype
 from ..core.target_spec import TargetSpec
 from ..ir.layout import Layout
@@ -22,26 +22,16 @@ from ..ops.contractions import Matmul as MatmulOp
 from ..tile.builder import Ix, KernelBuilder, Tile, View
 from .call import Call
 from .chains import CHAIN, accumulate_chains
-from .launch import Buffer, Launch, Packed
+from .launch import Buffer, Launch, Packed, Variant
 from .pointwise import unravel
-from .product import Frame, Problem, even_blocks
+from .prefetch import NextBlock, Stream
+from .product import Config, Frame, Problem, even_blocks
 from .region import Region, widen
 from .template import Reason, Template, region_bytes, region_flops
 from .tiling import for_each_tile, tile_heights, write_tile
 from .turn import turn_launch, wants_turning
 
 MAX_BLOCK = 22  # tiles of rows in one program: more rows cost L2, fewer cost another pass over B
-
-
-@dataclass(frozen=True)
-class Config:
-    """Register tile (rows × width), how far K is unrolled, and the depth of a K block that stays in L2 while a block of rows passes
-    (a multiple of CHAIN, so it changes no bit)."""
-
-    rows: int
-    width: int
-    unroll: int = 4
-    depth: int = 512
 
 
 def default_config(dtype: DType, n: Dim, target: TargetSpec) -> Config:
@@ -132,13 +122,26 @@ def pack_launch(p: Problem, width: int, name: str) -> tuple[Launch, Buffer, Layo
 def _launch(
     region: Region, p: Problem, config: Config, b_buffer: Buffer, panels: Layout, target: TargetSpec, *, in_place: bool = False
 ) -> Launch:
+    """The product for any number of rows and, where that number is known at run time only, a variant for few."""
+    launch = _way(region, p, config, b_buffer, panels, target, in_place, few=False)
+    rows = Frame.of(region, p, b_buffer, panels, in_place=in_place).rows
+    if in_place or p.batched or isinstance(rows, int) or at_most(rows, config.rows) or at_least(rows, config.rows + 1):
+        return launch
+    few = _way(region, p, config, b_buffer, panels, target, in_place, few=True)
+    return replace(launch, variants=(Variant(rows, 1, config.rows, few.kernel, few.arguments, few.grid, few.scratch),))
+
+
+def _way(region: Region, p: Problem, config: Config, b_buffer: Buffer, panels: Layout, target: TargetSpec, in_place: bool, *,
+         few: bool) -> Launch:
+    """`few`: at most one register tile of rows."""
     assert region.anchor is not None
     out_value = region.anchor.values[0]
     frame = Frame.of(region, p, b_buffer, panels, in_place=in_place)
     call, m = frame.call, frame.rows
     b, a_view, b_view = call.b, frame.a, frame.b
     batch = frame.words()
-    block = row_block(m, p, config, target)
+    few = few or at_most(m, config.rows)
+    block = maximum(m, 1) if few else row_block(m, p, config, target)
     sizes_used = tile_heights(m, block, config.rows)
     nw = call.word("n", p.n) if not divisible(p.n, config.width) else None
     mw, kw = call.word("m", m), call.word("k", p.k)
@@ -151,13 +154,28 @@ def _launch(
     limit = None if nw is None else nw - panel * config.width
     wide = compute_dtype(p.dtype)
 
-    ahead = None if in_place or p.batched or at_most(m, config.rows) else _Prefetch(call, p, config, b_buffer, panels, panel, kw, block)
+    ahead: NextBlock | Stream | None = None
+    if not (in_place or p.batched):
+        ahead = (Stream(call, p, config, b_buffer, panels, panel, kw) if few
+                 else NextBlock(call, p, config, b_buffer, panels, panel, kw, block))
+
+    small = compute_dtype(p.b.type.dtype) is not p.b.type.dtype
+    wide_b = b.scratch(wide, (config.depth, config.width)) if small and not (in_place or few) else None
 
     def accumulate(left: Callable[[Ix | int], Tile], row: Ix | int, start: Ix | int, stop: Ix | int, total: Tile) -> Tile:
+        def right(i: Ix | int) -> Tile:
+            if wide_b is not None:
+                return b.load(wide_b, (i - start, 0), (1, config.width))
+            return widen(b, b.load(b_view, (*at, panel, i, 0), (1, config.width), limit=(None, limit) if in_place else None))
+
         fetch = None if ahead is None else ahead.during(row - first, start)
-        return accumulate_chains(
-            b, left, b_view, (*at, panel), start, stop, total, limit if in_place else None, divisible(p.k, CHAIN), fetch, config.unroll
-        )
+        return accumulate_chains(b, left, right, start, stop, total, divisible(p.k, CHAIN), fetch, config.unroll)
+
+    def widen_panel(start: Ix | int, stop: Ix | int) -> None:
+        """Small floats of B become f32 once for all tiles of rows, not once per tile."""
+        if wide_b is not None:
+            with b.loop(start, stop) as loop:
+                b.store(wide_b, (loop.index - start, 0), widen(b, b.load(b_view, (*at, panel, loop.index, 0), (1, config.width))))
 
     def in_memory(row: Ix | int, rows_: int) -> Callable[[Ix | int], Tile]:
         return lambda i: widen(b, b.load(a_view, (*at, row, i), (rows_, 1)))
@@ -169,7 +187,8 @@ def _launch(
     def tile(row: Ix | int, rows_: int) -> None:
         finish(row, accumulate(in_memory(row, rows_), row, 0, kw, b.full((rows_, config.width), 0.0, wide)))
 
-    if at_most(p.k, config.depth) or at_most(m, config.rows):
+    if at_most(p.k, config.depth) or few:
+        widen_panel(0, kw)
         for_each_tile(b, first, height, config.rows, sizes_used, tile)
     else:
         sums = b.scratch(wide, (block if isinstance(block, int) else MAX_BLOCK * config.rows, config.width))
@@ -182,6 +201,7 @@ def _launch(
         for_each_tile(b, first, height, config.rows, sizes_used, clear)
         with b.loop(0, kw, config.depth) as blocks:
             start, stop = blocks.index, b.minimum(blocks.index + config.depth, kw)
+            widen_panel(start, stop)
 
             def part(row: Ix | int, rows_: int) -> None:
                 left = in_memory(row, rows_)
@@ -213,34 +233,6 @@ def row_block(m: Dim, p: Problem, config: Config, target: TargetSpec) -> Dim:
     if isinstance(m, int) and isinstance(panels, int):
         fit = min(fit, max(4 * config.rows, -(-m * panels // (4 * target.cores))))
     return even_blocks(m, fit, config.rows)
-
-
-class _Prefetch:
-    """Brings the next K block of B into L2 while the tiles of this one are computed: a few cache lines per step, spread over the tiles."""
-
-    def __init__(self, call: Call, p: Problem, config: Config, buffer: Buffer, panels: Layout, panel: Ix | int, k: Ix, block: Dim) -> None:
-        self.b, self.config = call.b, config
-        self.line = 64 // p.b.type.dtype.itemsize
-        per_tile = config.depth // config.unroll  # steps in which a tile can fetch
-        lines = config.depth * config.width // self.line
-        tiles = -(-block // config.rows) if isinstance(block, int) else 4
-        self.count = max(1, min(8, -(-lines // (per_tile * tiles))))  # lines per step
-        self.parts = -(-lines // (per_tile * self.count))  # tiles that share the block
-        self.flat = call.view("next", p.b.type.dtype, buffer, Layout((product(panels.shape),), (1,), panels.offset))
-        self.origin = (panel * k + config.depth) * config.width
-
-    def during(self, row: Ix | int, start: Ix | int) -> Callable[[Ix], None]:
-        """What the tile at `row` of its block fetches while K runs from `start` on."""
-        b, c = self.b, self.config
-        step = self.count * self.line // c.unroll  # elements per k
-        part = b.minimum(row // c.rows, self.parts - 1)
-        base = self.origin + start * c.width + part * (c.depth * step) - start * step
-
-        def fetch(k: Ix) -> None:
-            for i in range(self.count):
-                b.prefetch(self.flat, (base + k * step + i * self.line,), locality=2)
-
-        return fetch
 
 
 def _copy_rows(

@@ -17,6 +17,17 @@ from .tiling import leaves_of_epilogue
 
 
 @dataclass(frozen=True)
+class Config:
+    """Register tile (rows × width), how far K is unrolled, and the depth of a K block that stays in L2 while a block of rows passes
+    (a multiple of CHAIN, so it changes no bit)."""
+
+    rows: int
+    width: int
+    unroll: int = 4
+    depth: int = 512
+
+
+@dataclass(frozen=True)
 class Problem:
     """Everything about one product: operands seen as [batch…, M, K], [batch…, K, N], [batch…, M, N]."""
 

@@ -101,7 +101,7 @@ def is_anchor(node: Node) -> bool:
 def scalar_constant(value: Value) -> float | None:
     """The number behind a one-element constant of a body, or None."""
     op = value.node.op
-    if isinstance(op, Constant) and op.data.array.size == 1:
+    if isinstance(op, Constant) and all(d == 1 for d in op.data.type.shape):
         return float(op.data.array.reshape(-1)[0])
     return None
 

@@ -26,7 +26,8 @@ from ..core.signature import Signature
 from ..core.target_spec import TargetSpec
 from ..core.validation import Level
 from ..ir.graph import Graph
-from ..ops.structure import ConstantData
+from ..ir.types import TensorType
+from ..ops.structure import ConstantData, Joined, Seen
 from ..runtime.code import link
 from ..runtime.executable import Executable
 from ..runtime.packing import pack_constants
@@ -46,7 +47,7 @@ from ..target.cpu.cache import CodeCache
 from .config import ModelConfig
 from .weights import Weights
 
-VERSION = 1
+VERSION = 2
 Data = dict[str, Any]
 
 
@@ -89,15 +90,20 @@ def save(key: str, session: Session, weights: Weights) -> None:
     names = {id(m.data): (name, m) for name, m in weights.matrices.items()}
     blobs: list[bytes] = []
     constants: list[Data] = []
+
+    def described(data: ConstantData) -> Data:
+        if id(data) in names:
+            name, m = names[id(data)]
+            return {"matrix": [name, m.n, m.k, m.experts]}
+        if isinstance(data, Seen):
+            return {"seen": described(data.of), "dtype": data.type.dtype.name, "shape": list(data.type.shape)}
+        if isinstance(data, Joined):
+            return {"joined": [described(p) for p in data.parts], "axis": data.axis}
+        blobs.append(np.ascontiguousarray(data.array).tobytes())
+        return {"name": data.name, "dtype": data.type.dtype.name, "shape": list(data.type.shape), "blob": len(blobs) - 1}
+
     for c in executable.program.constants:
-        entry: Data = {"packed": packed_data(c.packed)}
-        if id(c.data) in names:
-            name, m = names[id(c.data)]
-            entry["matrix"] = [name, m.n, m.k, m.experts]
-        else:
-            entry.update(name=c.data.name, dtype=c.data.type.dtype.name, shape=list(c.data.type.shape), blob=len(blobs))
-            blobs.append(np.ascontiguousarray(c.data.array).tobytes())
-        constants.append(entry)
+        constants.append({"packed": packed_data(c.packed), **described(c.data)})
     formats = sorted({c.packed.format for c in executable.program.constants if c.packed.form == "strips"})
     packers = packing_code(formats, session.model.target)
     objects = {**executable.code.objects, **packers.objects}
@@ -167,6 +173,10 @@ class _Constant:
 def _data(entry: Data, blobs: list[memoryview], weights: Weights) -> ConstantData:
     if "matrix" in entry:
         return weights.matrix(*entry["matrix"]).data
+    if "seen" in entry:
+        return Seen(_data(entry["seen"], blobs, weights), TensorType(dtype(entry["dtype"]), tuple(entry["shape"])))
+    if "joined" in entry:
+        return Joined([_data(e, blobs, weights) for e in entry["joined"]], entry["axis"])
     raw = np.frombuffer(blobs[entry["blob"]], np.uint8).copy()  # aligned
     return ConstantData(raw.view(dtype(entry["dtype"]).np).reshape(entry["shape"]), entry["name"])
 

@@ -5,14 +5,15 @@ import mmap
 from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
-from weakref import ref
 
 import numpy as np
 
+from ..core.dtypes import dtype
 from ..core.errors import FormatError
 from ..frontend.gguf import GGUFFile
+from ..ir.types import TensorType
 from ..ops.quant import FORMATS, PackedTensor
-from ..ops.structure import ConstantData
+from ..ops.structure import ConstantData, Derived
 from .config import ModelConfig
 
 Array = np.ndarray[Any, Any]
@@ -29,25 +30,15 @@ class Matrix:
     experts: int = 0
 
 
-class Reordered(ConstantData):
-    """Rows of q or k from interleaved pairs to halves, made when they are read: kernels keep a form of their own."""
+class Reordered(Derived):
+    """Rows of q or k from interleaved pairs to halves."""
 
     def __init__(self, rows: Array, name: str, head_dim: int) -> None:
-        self._head_dim = head_dim
-        self._made: ref[Array] | None = None
-        super().__init__(rows, name)
+        super().__init__(name, TensorType(dtype(rows.dtype), rows.shape))
+        self._rows, self._head_dim = rows, head_dim
 
-    @property
-    def array(self) -> Array:
-        made = None if self._made is None else self._made()
-        if made is None:
-            made = _halves(self._rows, self._head_dim)
-            self._made = ref(made)
-        return made
-
-    @array.setter
-    def array(self, rows: Array) -> None:
-        self._rows = rows
+    def make(self) -> Array:
+        return _halves(self._rows, self._head_dim)
 
     @property
     def place(self) -> Hashable:

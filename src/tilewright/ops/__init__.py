@@ -56,7 +56,7 @@ from .shifts import BitwiseLeftShift, BitwiseRightShift
 from .sorting import ArgSort, Sort
 from .sources import DimValue, Iota
 from .state import UpdateSlice
-from .structure import Constant, ConstantData, Input
+from .structure import Constant, ConstantData, Input, Joined, Seen
 from .views import Expand, Flip, Reshape, Slice, Split, Transpose
 
 __all__ = [
@@ -125,6 +125,7 @@ __all__ = [
     "Iota",
     "IsInf",
     "IsNan",
+    "Joined",
     "LayerNorm",
     "LeakyRelu",
     "Less",
@@ -176,6 +177,7 @@ __all__ = [
     "Scan",
     "Scatter",
     "ScatterAdd",
+    "Seen",
     "Sigmoid",
     "Sign",
     "Silu",

@@ -1,9 +1,10 @@
 """Sources of a graph: inputs and constants."""
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from functools import cached_property
 from typing import Any
+from weakref import ref
 
 import numpy as np
 
@@ -38,6 +39,61 @@ class ConstantData:
 
     def __str__(self) -> str:
         return f"@{self.name}"
+
+
+class Derived(ConstantData):
+    """A constant made of others whenever it is read: kernels keep packed forms of their own, so it need not stay in memory."""
+
+    def __init__(self, name: str, type_: TensorType) -> None:
+        self.name, self.type = name, type_
+        self._made: ref[Any] | None = None
+
+    def make(self) -> np.ndarray[Any, Any]:
+        raise NotImplementedError
+
+    @property
+    def array(self) -> np.ndarray[Any, Any]:  # type: ignore[override]
+        made = None if self._made is None else self._made()
+        if made is None:
+            made = self.make()
+            self._made = ref(made)
+        return made
+
+    @property
+    def place(self) -> Hashable:
+        return id(self)
+
+
+class Seen(Derived):
+    """The bytes of a constant as elements of another dtype."""
+
+    def __init__(self, of: ConstantData, type_: TensorType) -> None:
+        super().__init__(of.name, type_)
+        self.of = of
+
+    def make(self) -> np.ndarray[Any, Any]:
+        return self.of.array.view(self.type.dtype.np).reshape(self.type.shape)
+
+    @property
+    def place(self) -> Hashable:
+        return "seen", self.of.place, self.type
+
+
+class Joined(Derived):
+    """Constants one after the other along an axis."""
+
+    def __init__(self, parts: Sequence[ConstantData], axis: int) -> None:
+        shape = list(parts[0].type.shape)
+        shape[axis] = sum(p.type.shape[axis] for p in parts)
+        super().__init__("+".join(p.name for p in parts), TensorType(parts[0].type.dtype, tuple(shape)))
+        self.parts, self.axis = tuple(parts), axis
+
+    def make(self) -> np.ndarray[Any, Any]:
+        return np.concatenate([p.array for p in self.parts], axis=self.axis)
+
+    @property
+    def place(self) -> Hashable:
+        return "joined", tuple(p.place for p in self.parts), self.axis
 
 
 @register

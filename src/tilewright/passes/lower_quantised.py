@@ -7,6 +7,7 @@ from typing import ClassVar
 from .. import ops as o
 from ..core.dtypes import bf16, f16, f32
 from ..ir.graph import Graph, Node, Value
+from ..ir.types import TensorType
 from ..ops.quant_dot import FORMATS
 from .base import Log, Pass
 
@@ -49,7 +50,7 @@ class LowerQuantised(Pass):
             return None
         data = w.op.data
         if op.format in FLOATS:
-            numbers = o.ConstantData(data.array.view(FLOATS[op.format].np).reshape(op.n, op.k), data.name)
+            numbers = o.Seen(data, TensorType(FLOATS[op.format], (op.n, op.k)))
             out: Value = o.Matmul(transpose_b=True)(env[x], new.constant(numbers, data.name), name=n.name, place=n.place)
             return out
         if op.format not in FORMATS:

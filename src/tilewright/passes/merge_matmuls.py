@@ -5,8 +5,6 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
-
 from .. import ops as o
 from ..ir.graph import Graph, Node, Value, replace_values
 from ..ir.rewrite import sort_nodes
@@ -82,5 +80,5 @@ class MergeMatmuls(Pass):
 
     @staticmethod
     def joined(graph: Graph, parts: list[Value], axis: int) -> Value:
-        arrays = [v.op.data.array for v in parts if isinstance(v.op, o.Constant)]
-        return graph.constant(np.concatenate(arrays, axis=axis), "+".join(v.node.name for v in parts))
+        joined = o.Joined([v.op.data for v in parts if isinstance(v.op, o.Constant)], axis)
+        return graph.constant(joined, joined.name)

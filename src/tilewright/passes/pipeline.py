@@ -40,8 +40,8 @@ DEFAULT: tuple[Pass, ...] = (
     FoldTables(),  # only now: masks wanted to see the iotas
     Canonicalise(),
     Cse(),
+    LowerQuantised(),  # may make matmuls
     MergeMatmuls(),
-    LowerQuantised(),
     Fuse(),
     Dce(),
     CheckFoldOnly(),

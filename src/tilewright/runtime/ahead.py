@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .memory import HUGE, Allocation
-from .panels import Job, panel_job, run_all
+from .panels import Batch, Job, panel_job
 
 if TYPE_CHECKING:
     from ..core.target_spec import TargetSpec
@@ -65,6 +65,7 @@ class Ahead:
     def __init__(self, expected: int) -> None:
         self._stop = threading.Event()
         self._touched = self._used = 0
+        self._batch: Batch | None = None
         self._packed: dict[tuple[ConstantData, Packed], Array] = {}
         self._block = Allocation(expected + expected // 8 + HUGE)  # address space only: panels may be padded
         self._thread = threading.Thread(target=self._touch, args=(min(expected, MOST),), name="tilewright-memory", daemon=True)
@@ -101,7 +102,8 @@ class Ahead:
         self.close()
         if jobs:
             self._used = used
-            self._thread = threading.Thread(target=run_all, args=(jobs,), name="tilewright-pack", daemon=True)
+            self._batch = Batch(jobs)
+            self._thread = threading.Thread(target=self._batch.run, name="tilewright-pack", daemon=True)
             self._thread.start()
 
     def packed(self, data: ConstantData, packed: Packed) -> Array | None:
@@ -125,8 +127,10 @@ class Ahead:
         return self._block
 
     def close(self) -> None:
-        """Touch no more; wait for what is being packed."""
+        """Touch no more; help with what is being packed, and wait for the rest."""
         self._stop.set()
+        if self._batch is not None:
+            self._batch.run()
         self._thread.join()
 
 

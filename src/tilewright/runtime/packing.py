@@ -27,6 +27,8 @@ IN_PLACE_ALIGNMENT = 16  # what a plain constant needs to be used where it lies
 SPLIT_BYTES = 4 << 20  # a packing task for a thread
 NATIVE_BYTES = 1 << 20  # panels from here on are packed by native code
 
+Task = tuple[Array, Packed, Array, int, int]  # a constant, its form, its storage, and which panels of it to fill
+
 # Packed forms that some executable holds, so that another program over the same constants (a batch, an adapter) packs nothing twice.
 _held: WeakKeyDictionary[Any, dict[Packed, ref[Array]]] = WeakKeyDictionary()
 
@@ -100,7 +102,7 @@ def pack_constants(constants: Sequence[ConstBuffer], *, threads: int = 2, packer
             offsets[i] = total
             total += -(-packed_bytes(c.data.type, c.packed) // ALIGNMENT) * ALIGNMENT
     block = (Allocation(total) if ahead is None else ahead.take(total)).array(np.uint8, (total,))
-    tasks: list[tuple[ConstBuffer, Array, int, int]] = []
+    tasks: list[Task] = []
     strips: list[tuple[Array, str, Array]] = []
     for i, offset in offsets.items():
         c = constants[i]
@@ -109,12 +111,12 @@ def pack_constants(constants: Sequence[ConstBuffer], *, threads: int = 2, packer
         out = block[offset : offset + packed_bytes(c.data.type, c.packed)].view(dtype).reshape(shape)
         storages[i] = out
         if c.packed.form == "plain":
-            tasks.append((c, out, 0, 0))
+            tasks.append((array, c.packed, out, 0, 0))
         elif c.packed.form == "strips":
             strips.append((array, c.packed.format, out))
         else:
             step = max(1, SPLIT_BYTES // max(1, shape[1] * shape[2] * dtype.itemsize))
-            tasks.extend((c, out, p, min(p + step, shape[0])) for p in range(0, shape[0], step))
+            tasks.extend((array, c.packed, out, p, min(p + step, shape[0])) for p in range(0, shape[0], step))
     if strips:
         from .strip_packing import pack_all
 
@@ -131,9 +133,9 @@ def pack_constants(constants: Sequence[ConstBuffer], *, threads: int = 2, packer
     return [s for s in storages if s is not None]
 
 
-def _fill(task: tuple[ConstBuffer, Array, int, int]) -> None:
-    constant, out, first, last = task
-    if constant.packed.form == "plain":
-        np.copyto(out, constant.data.array)
+def _fill(task: Task) -> None:
+    array, packed, out, first, last = task
+    if packed.form == "plain":
+        np.copyto(out, array)
     else:
-        pack_panels(constant.data.array, constant.packed, out, first, last)
+        pack_panels(array, packed, out, first, last)

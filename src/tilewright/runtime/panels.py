@@ -23,6 +23,7 @@ from ..target.cpu.jit import Library
 
 Array = np.ndarray[Any, Any]
 ROWS = 16  # source rows in flight where N is contiguous
+PIECE = 4 << 20  # bytes that a thread takes at a time
 
 
 @dataclass(frozen=True)
@@ -57,11 +58,24 @@ def panel_job(rows: Array, width: int) -> Job | None:
     return Job(library, library.address(f"tw_pack_{way}"), rows, n, k, line)
 
 
-def run_all(jobs: Sequence[tuple[Job, Array]]) -> None:
-    """Pack every matrix into its array in one native call: no thread waits for the interpreter in between."""
-    if jobs:
-        table = np.array([job.words(out, 0, len(out)) for job, out in jobs], np.int64)
-        ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)(jobs[0][0].library.address("tw_pack_all"))(table.ctypes.data, len(jobs))
+class Batch:
+    """Many matrices to pack, cut into pieces that threads take one after the other inside one native call each: none of them waits for
+    the interpreter in between."""
+
+    def __init__(self, jobs: Sequence[tuple[Job, Array]]) -> None:
+        rows = []
+        for job, out in jobs:
+            step = max(1, PIECE // max(1, out[0].nbytes))
+            rows += [job.words(out, p, min(p + step, len(out))) for p in range(0, len(out), step)]
+        self._table = np.array(rows, np.int64)
+        self._next = np.zeros(1, np.int64)
+        self._keep = list(jobs)
+
+    def run(self) -> None:
+        """Take pieces until none is left. Those that other threads have taken may still be under way."""
+        if self._keep:
+            call = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 3)(self._keep[0][0].library.address("tw_pack_all"))
+            call(self._table.ctypes.data, len(self._table), self._next.ctypes.data)
 
 
 def panel_packer(rows: Array, width: int) -> Callable[[Array, int, int], None] | None:
@@ -107,23 +121,24 @@ def _header(target: TargetSpec, name: str) -> str:
 
 
 def _all(target: TargetSpec) -> str:
-    """Calls one of the others for every row of a table: its address, then its arguments."""
-    loads = "\n".join(f"  %p{i} = getelementptr i64, ptr %row, i64 {i}\n  %a{i} = load {'ptr' if i < 3 else 'i64'}, ptr %p{i}"
-                      for i in range(8))
-    arguments = ", ".join(f"{'ptr' if i < 3 else 'i64'} %a{i}" for i in range(1, 8))
+    """Takes rows of a table, counted by `next`, and calls one of the others for each: its address, then its arguments."""
+    kinds = ["ptr"] * 3 + ["i64"] * 5
+    loads = "\n".join(f"  %p{i} = getelementptr i64, ptr %row, i64 {i}\n  %a{i} = load {kind}, ptr %p{i}" for i, kind in enumerate(kinds))
+    arguments = ", ".join(f"{kind} %a{i}" for i, kind in enumerate(kinds) if i)
     return f"""
-define void @tw_pack_all(ptr %table, i64 %count) {target.attributes} {{
+define void @tw_pack_all(ptr %table, i64 %count, ptr %next) {target.attributes} {{
 entry:
-  br label %loop
-loop:
-  %i = phi i64 [ 0, %entry ], [ %i1, %loop ]
+  br label %take
+take:
+  %i = atomicrmw add ptr %next, i64 1 monotonic
+  %some = icmp slt i64 %i, %count
+  br i1 %some, label %one, label %out
+one:
   %at = mul i64 %i, 64
   %row = getelementptr i8, ptr %table, i64 %at
 {loads}
   call void %a0({arguments})
-  %i1 = add i64 %i, 1
-  %more = icmp slt i64 %i1, %count
-  br i1 %more, label %loop, label %out
+  br label %take
 out:
   ret void
 }}
