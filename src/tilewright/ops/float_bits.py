@@ -6,11 +6,10 @@ from typing import Any
 import numpy as np
 
 from ..core import dtypes as dt
-from ..core.errors import UnsupportedError
 from ..ir.graph import Value
 from . import functions as F
 from . import vector_math as vm
-from .base import E, NotSupported, S, Traits, Values, register
+from .base import E, S, Traits, Values, register
 from .families import Binary, Unary, bf16, boolean, f32, f64, i32, i64, u8
 
 MIXED = [E(f32(3), f64(3), match="operands must have one dtype; cast first"), E(i32(3), i32(3), match="needs float operands; cast first")]
@@ -58,7 +57,6 @@ class Nextafter(Binary):
 
     samples = [S(f32(3, 5), f32(5)), S(f64(4), f64())]
     errors = MIXED
-    unsupported = dict.fromkeys(("vjp", "jvp"), NotSupported("it steps by units of the last place"))
 
     def ref(self, x: Any, y: Any) -> Any:
         return np.nextafter(x, y)
@@ -72,8 +70,8 @@ class Nextafter(Binary):
         y_ = t.select(t.cmp("eq", x, 0.0), tiny, moved)
         return t.select(t.unary("isnan", x), x, t.select(t.unary("isnan", y), y, t.select(t.cmp("eq", x, y), y, y_)))
 
-    def scaled(self, i: int, g: Value, inputs: Values, output: Value) -> Value | None:
-        raise UnsupportedError(f"nextafter: has no derivative: {self.unsupported['vjp'].reason}")
+    def partials(self, inputs: Values, output: Value, wanted: tuple[bool, ...]) -> tuple[Value | float | None, ...]:
+        return 1.0, None
 
 
 @register

@@ -9,9 +9,18 @@ import numpy as np
 
 from ... import ops as O
 from ...core import dtypes as dt
+from ...core.dims import product
 from ...core.errors import UnsupportedError
 from ...ir.graph import Value
 from .registry import Context, aten
+
+
+def _norm(c: Context, op: Any, x: Value, *rest: Value) -> Value:
+    """The op; spelled out where eps is negative, which torch allows and the op does not."""
+    if op.eps >= 0:
+        return c.emit(op, x, *rest)
+    made: Value = op.decompose(x, *rest)
+    return made
 
 
 @aten("layer_norm.default")
@@ -26,16 +35,24 @@ def layer_norm(
 ) -> Value:
     n = len(normalized_shape)
     if weight is not None and bias is not None:
-        return c.emit(O.LayerNorm(eps=float(eps), naxes=n, affine="both"), x, weight, bias)
+        return _norm(c, O.LayerNorm(eps=float(eps), naxes=n, affine="both"), x, weight, bias)
     if weight is not None:
-        return c.emit(O.LayerNorm(eps=float(eps), naxes=n, affine="weight"), x, weight)
-    out = c.emit(O.LayerNorm(eps=float(eps), naxes=n, affine="none"), x)
+        return _norm(c, O.LayerNorm(eps=float(eps), naxes=n, affine="weight"), x, weight)
+    out = _norm(c, O.LayerNorm(eps=float(eps), naxes=n, affine="none"), x)
     return out if bias is None else c.emit(O.Add(), out, bias)
 
 
 @aten("native_layer_norm.default")
 def native_layer_norm(c: Context, x: Value, normalized_shape: Sequence[int], weight: Value | None, bias: Value | None, eps: float) -> Any:
-    return _statistics_missing(layer_norm(c, x, normalized_shape, weight, bias, eps), "native_layer_norm")
+    axes = tuple(range(len(x.shape) - len(normalized_shape), len(x.shape)))
+    return (layer_norm(c, x, normalized_shape, weight, bias, eps), *_moments(c, x, axes, eps))
+
+
+def _moments(c: Context, x: Value, axes: tuple[int, ...], eps: float, keepdims: bool = True) -> tuple[Value, Value]:
+    """Mean and 1 / sqrt(var + eps) over axes; whoever does not read them does not compute them."""
+    mean = c.emit(O.Mean(axes=axes, keepdims=keepdims), x)
+    var = c.emit(O.Var(axes=axes, keepdims=keepdims, correction=0.0), x)
+    return mean, c.emit(O.Rsqrt(), c.emit(O.Add(), var, c.scalar(float(eps), x.dtype)))
 
 
 def _statistics_missing(out: Value, what: str) -> tuple[Any, Any, Any]:
@@ -50,7 +67,7 @@ def rms_norm(c: Context, x: Value, normalized_shape: Sequence[int], weight: Valu
     if eps is None:
         eps = {dt.f16: 2.0**-10, dt.bf16: 2.0**-7, dt.f32: 2.0**-23, dt.f64: 2.0**-52}[x.dtype]  # torch.finfo(x.dtype).eps
     op = O.RmsNorm(eps=float(eps), naxes=len(normalized_shape), affine="none" if weight is None else "weight")
-    return c.emit(op, x) if weight is None else c.emit(op, x, weight)
+    return _norm(c, op, x) if weight is None else _norm(c, op, x, weight)
 
 
 @aten("_fused_rms_norm.default")
@@ -89,7 +106,7 @@ def batch_norm(
     dtypes = {v.dtype for v in stats}
     if dtypes != {x.dtype}:
         stats = [c.cast(v, x.dtype) for v in stats]
-    return c.emit(O.BatchNorm(eps=float(eps), affine="both" if extra else "none"), x, *stats)
+    return _norm(c, O.BatchNorm(eps=float(eps), affine="both" if extra else "none"), x, *stats)
 
 
 @aten("_native_batch_norm_legit_no_training.default")
@@ -110,11 +127,38 @@ def group_norm(
     cudnn_enabled: bool = True,
 ) -> Value:
     extra = _affine(c, weight, bias, x, x.shape[1])
-    return c.emit(O.GroupNorm(groups=num_groups, eps=float(eps), affine="both" if extra else "none"), x, *extra)
+    return _norm(c, O.GroupNorm(groups=num_groups, eps=float(eps), affine="both" if extra else "none"), x, *extra)
 
 
 @aten("native_group_norm.default")
 def native_group_norm(
     c: Context, x: Value, weight: Value | None, bias: Value | None, n: Any, channels: Any, hw: Any, group: int, eps: float
 ) -> Any:
-    return _statistics_missing(group_norm(c, x, group, weight, bias, eps), "native_group_norm")
+    out = group_norm(c, x, group, weight, bias, eps)
+    if product(x.shape) == 0:
+        return (out, *(c.expand(c.scalar(v, x.dtype), (n, group)) for v in (float("nan"), float("nan"))))
+    return (out, *_moments(c, c.reshape(x, (n, group, channels // group * hw)), (2,), eps, keepdims=False))
+
+
+@aten("instance_norm.default")
+def instance_norm(
+    c: Context,
+    x: Value,
+    weight: Value | None,
+    bias: Value | None,
+    mean: Value | None,
+    var: Value | None,
+    use_input_stats: bool,
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool = False,
+) -> Value:
+    """Every channel of every case by its own mean and variance: a group norm with as many groups as channels. (The running statistics,
+    which torch would update in place, are left alone.)"""
+    if not use_input_stats:
+        return batch_norm(c, x, weight, bias, mean, var, False, momentum, eps)
+    extra = _affine(c, weight, bias, x, x.shape[1])
+    channels = x.shape[1]
+    if not isinstance(channels, int):
+        raise UnsupportedError("a norm needs a static channel count")
+    return _norm(c, O.GroupNorm(groups=channels, eps=float(eps), affine="both" if extra else "none"), x, *extra)

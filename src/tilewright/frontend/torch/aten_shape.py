@@ -53,7 +53,7 @@ def permute(c: Context, x: Value, dims: Sequence[int]) -> Value:
     return c.transpose(x, [axis_of(d, len(x.shape)) for d in dims])
 
 
-@aten("transpose.int", "swapaxes.default", "swapdims.default")
+@aten("transpose.int", "transpose.default", "swapaxes.default", "swapdims.default")
 def transpose(c: Context, x: Value, dim0: int, dim1: int) -> Value:
     perm = list(range(len(x.shape)))
     if perm:

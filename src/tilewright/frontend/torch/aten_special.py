@@ -57,7 +57,10 @@ UNARY = {
     O.Erfc: "erfc special_erfc", O.Erfcx: "special_erfcx", O.Erfinv: "erfinv special_erfinv", O.Ndtri: "special_ndtri",
     O.LogNdtr: "special_log_ndtr", O.Lgamma: "lgamma special_gammaln", O.Digamma: "digamma special_digamma special_psi",
     O.I0: "i0 special_i0 special_modified_bessel_i0", O.I0e: "special_i0e", O.I1: "special_i1 special_modified_bessel_i1",
-    O.I1e: "special_i1e",
+    O.I1e: "special_i1e", O.BesselJ0: "special_bessel_j0", O.BesselJ1: "special_bessel_j1", O.BesselY0: "special_bessel_y0",
+    O.BesselY1: "special_bessel_y1", O.ModifiedBesselK0: "special_modified_bessel_k0", O.ModifiedBesselK1: "special_modified_bessel_k1",
+    O.ScaledModifiedBesselK0: "special_scaled_modified_bessel_k0", O.ScaledModifiedBesselK1: "special_scaled_modified_bessel_k1",
+    O.SphericalBesselJ0: "special_spherical_bessel_j0", O.AiryAi: "special_airy_ai",
 }  # fmt: skip
 for _op, _names in UNARY.items():
     aten(*(f"{n}.default" for n in _names.split()))(_unary(_op))
