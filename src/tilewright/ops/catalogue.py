@@ -14,16 +14,21 @@ from .bessel import (
     ScaledModifiedBesselK1,
     SphericalBesselJ0,
 )
+from .delta_net import GatedDeltaRule
 from .fake_quant import FakeQuantise, FakeQuantiseLsq
 from .float_bits import Copysign, Gcd, Hypot, Lcm, Nextafter, Signbit
 from .hyperbolic import Acos, Acosh, Asin, Asinh, Atan, Atan2, Atanh, Cosh, Exp2, Log2, Log10, Sinh
+from .int_products import IntConv, IntDot, IntMatmul, PackWords, Requantise
 from .linalg import Lu, Solve, TriangularSolve
 from .linalg_derived import Det, Pinv
 from .linalg_factors import Cholesky, Qr
 from .linalg_spectra import Eigh, Svd
+from .quantised_backward import QMatmulBack
+from .selective_scan import SelectiveScan, SelectiveScanBackward
 from .special_functions import I0, I1, Digamma, Erfc, Erfcx, Erfinv, I0e, I1e, Lgamma, LogNdtr, Ndtri, Polygamma, Zeta
 
-__all__ = ["Dequantise", "FakeQuantise", "FakeQuantiseLsq", "GroupedMatmul", "LoraMatmul", "Quantise"]
+__all__ = ["Dequantise", "FakeQuantise", "FakeQuantiseLsq", "GatedDeltaRule", "GroupedMatmul", "IntConv", "IntDot", "IntMatmul",
+           "LoraMatmul", "PackWords", "QMatmulBack", "Quantise", "Requantise", "SelectiveScan", "SelectiveScanBackward"]
 __all__ += ["Cholesky", "Det", "Eigh", "Lu", "Pinv", "Qr", "Solve", "Svd", "TriangularSolve"]
 __all__ += ["I0", "I1", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atan2", "Atanh", "Copysign", "Cosh", "Digamma", "Erfc", "Erfcx",
             "Erfinv", "Exp2", "Gcd", "Hypot", "I0e", "I1e", "Lcm", "Lgamma", "Log2", "Log10", "LogNdtr", "Ndtri", "Nextafter", "Polygamma",
