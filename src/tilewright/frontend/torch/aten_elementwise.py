@@ -70,6 +70,23 @@ def frac(c: Context, x: Value) -> Value:
     return c.emit(O.Sub(), x, c.emit(O.Trunc(), x))
 
 
+def _one_of(better: Any) -> Handler:
+    """The better of two numbers; a NaN loses. The first wins a tie, and takes the whole derivative, as in torch."""
+
+    def handler(c: Context, a: Any, b: Any) -> Value:
+        x, y = c.value(a, c.dtype), c.value(b, c.dtype)
+        first = c.emit(better(), x, y)
+        if c.dtype.is_float:
+            first = c.emit(O.LogicalOr(), first, c.emit(O.IsNan(), y))
+        return c.emit(O.Where(), first, x, y)
+
+    return handler
+
+
+aten("fmax.default")(_one_of(O.GreaterEqual))
+aten("fmin.default")(_one_of(O.LessEqual))
+
+
 @aten("positive.default")
 def positive(c: Context, x: Value) -> Value:
     return x

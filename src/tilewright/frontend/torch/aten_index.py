@@ -32,8 +32,12 @@ def index_select(c: Context, x: Value, dim: int, index: Value) -> Value:
 @aten("gather.default")
 def gather(c: Context, x: Value, dim: int, index: Value, *, sparse_grad: bool = False) -> Value:
     if not x.shape:
-        return x
-    return c.emit(O.GatherAlongAxis(axis=axis_of(dim, len(x.shape))), _narrowed(c, x, index, axis_of(dim, len(x.shape))), index)
+        return c.expand(x, c.shape)
+    if index.type.numel == 0:  # torch lets it have any rank
+        return c.expand(c.scalar(0, x.dtype), c.shape)
+    index = index if index.shape else c.reshape(index, (1,))
+    axis = axis_of(dim, len(x.shape))
+    return c.reshape(c.emit(O.GatherAlongAxis(axis=axis), _narrowed(c, x, index, axis), index), c.shape)
 
 
 def _narrowed(c: Context, x: Value, index: Value, axis: int) -> Value:

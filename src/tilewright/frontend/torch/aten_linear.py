@@ -10,6 +10,7 @@ from ... import ops as O
 from ...core.dims import Dim, product
 from ...core.errors import UnsupportedError
 from ...ir.graph import Value
+from .aten_distance import scaled_sum
 from .aten_resize import adaptive
 from .registry import Context, aten
 
@@ -46,10 +47,9 @@ def outer(c: Context, a: Value, b: Value) -> Value:
 @aten("addmm.default", "baddbmm.default", "addmv.default")
 def addmm(c: Context, bias: Value, a: Value, b: Value, *, beta: Any = 1, alpha: Any = 1) -> Value:
     right = c.reshape(b, (*b.shape, 1)) if len(b.shape) == 1 else b
-    out = c.reshape(_matmul(c, a, right, alpha), c.shape)
-    if beta == 0:
-        return out
-    return c.emit(O.Add(), out, bias if beta == 1 else c.emit(O.Mul(), bias, c.scalar(beta, bias.dtype)))
+    if not c.dtype.is_float:
+        return scaled_sum(c, bias, c.reshape(_matmul(c, a, right), c.shape), beta, alpha)
+    return scaled_sum(c, bias, c.reshape(_matmul(c, a, right, alpha), c.shape), beta, 1)
 
 
 def _tuple(v: Any, n: int) -> tuple[int, ...]:

@@ -232,11 +232,13 @@ def constant_pad(c: Context, x: Value, pads: Sequence[Any], value: Any = 0) -> V
 
 @aten("diff.default")
 def diff(c: Context, x: Value, n: int = 1, dim: int = -1, prepend: Value | None = None, append: Value | None = None) -> Value:
+    if n == 0:
+        return x
     axis = axis_of(dim, len(x.shape))
     parts = [v for v in (prepend, x, append) if v is not None]
     if len(parts) > 1:
         x = c.emit(O.Concat(axis=axis), *(c.cast(v, c.dtype) for v in parts))
-    for _ in range(n):
+    for _ in range(n if not isinstance(x.shape[axis], int) else min(n, x.shape[axis])):
         size = x.shape[axis] - 1
         x = c.emit(O.NotEqual() if x.dtype.is_bool else O.Sub(), c.slice(x, axis, 1, size), c.slice(x, axis, 0, size))
     return x

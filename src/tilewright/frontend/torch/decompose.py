@@ -55,7 +55,7 @@ def expand(node: Any) -> tuple[Any, list[Any]]:
         for i, v in zip(holes, values, strict=True):
             filled[i] = v
         args, kwargs = _pytree.tree_unflatten(filled, spec)
-        out = fn(*args, **kwargs)
+        out = fn(*map(_plain, args), **{k: _plain(v) for k, v in kwargs.items()})
         return tuple(out) if isinstance(out, (tuple, list)) else (out,)
 
     fakes = [leaves[i].meta["val"] for i in holes]
@@ -68,6 +68,11 @@ def expand(node: Any) -> tuple[Any, list[Any]]:
     if needs_functional(module):
         raise UnsupportedError("torch's decomposition writes to views in place, which is not supported")
     return module, [leaves[i] for i in holes]
+
+
+def _plain(x: Any) -> Any:
+    """FX's lists cannot be changed, and some decompositions change theirs."""
+    return [_plain(v) for v in x] if isinstance(x, list) else x
 
 
 def _trace(body: Any, fakes: list[Any], mode: Any) -> Any:

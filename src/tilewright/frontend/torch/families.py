@@ -1,37 +1,11 @@
-"""Importing this module fills the ATen table: one file a family."""
+"""Importing this module fills the ATen table: one file a family, every `aten_*.py` beside this one."""
 
 from __future__ import annotations
 
-from . import (
-    aten_activation,
-    aten_copy,
-    aten_create,
-    aten_elementwise,
-    aten_index,
-    aten_linalg,
-    aten_linear,
-    aten_logic,
-    aten_norm,
-    aten_recurrent,
-    aten_reduce,
-    aten_resize,
-    aten_shape,
-    aten_special,
-)
+import pkgutil
+from importlib import import_module
+from pathlib import Path
 
-FAMILIES = (
-    aten_activation,
-    aten_copy,
-    aten_create,
-    aten_elementwise,
-    aten_index,
-    aten_linalg,
-    aten_linear,
-    aten_logic,
-    aten_norm,
-    aten_recurrent,
-    aten_reduce,
-    aten_resize,
-    aten_shape,
-    aten_special,
-)
+_NAMES = sorted(m.name for m in pkgutil.iter_modules([str(Path(__file__).parent)]) if m.name.startswith("aten_"))
+FAMILIES = tuple(import_module(f"{__package__}.{name}") for name in _NAMES)
+import_module(f"{__package__}.aten_prims").alias_prims()  # once all others are known
