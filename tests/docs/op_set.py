@@ -12,6 +12,7 @@ KINDS: dict[str, str] = {
     "special functions": "erfc erfcx erfinv ndtri log_ndtr lgamma digamma polygamma zeta i0 i0e i1 i1e",
     "Bessel and Airy functions": "bessel_j0 bessel_j1 bessel_y0 bessel_y1 modified_bessel_k0 modified_bessel_k1 scaled_modified_bessel_k0"
                                  " scaled_modified_bessel_k1 spherical_bessel_j0 airy_ai",
+    "orthogonal polynomials": "orthogonal_polynomial",
     "signs and bits of floats, divisors": "copysign signbit nextafter hypot gcd lcm",
     "further activations and logarithms (celu, selu, glu, xlogy, logaddexp, …)": "– formulas of other ops: `ops/formulas.py`",
     "casts": "cast",

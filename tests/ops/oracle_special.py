@@ -85,6 +85,14 @@ def scatter(a: dict[str, Any], x: Any, ids: Any, updates: Any) -> Any:
     return torch.stack(rows, axis)
 
 
+def polynomial(a: dict[str, Any], x: Any, n: Any) -> Any:
+    """In f64: the op's recurrence is."""
+    kind, _, letter = a["kind"].partition("_")
+    letter = letter or {"laguerre": "l", "legendre": "p"}[kind]
+    shifted = "shifted_" if a.get("shifted") else ""
+    return getattr(torch.special, f"{shifted}{kind}_polynomial_{letter}")(x.double(), n).to(x.dtype)
+
+
 NAMES = "asin acos atan asinh acosh atanh exp2 log2 log10 atan2 copysign signbit gcd lcm"
 SMALL = {"erfc": torch.erfc, "erfinv": torch.erfinv, "lgamma": torch.lgamma, "digamma": torch.digamma, "hypot": torch.hypot,
          "nextafter": torch.nextafter}
@@ -103,6 +111,7 @@ SPECIAL: dict[str, Oracle] = {
     "bessel_j1": exact("bessel_j1", lambda x: mpmath.besselj(1, x)),
     "bessel_y0": exact("bessel_y0", lambda x: mpmath.bessely(0, x)),
     "bessel_y1": exact("bessel_y1", lambda x: mpmath.bessely(1, x)),
+    "orthogonal_polynomial": polynomial,
     "polygamma": polygamma,
     "zeta": zeta,
     "scatter": scatter,

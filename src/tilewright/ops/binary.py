@@ -133,16 +133,39 @@ class Minimum(Binary):
 
 @register
 class Pow(Binary):
-    """x ** y of floats, as C's pow."""
+    """x ** y, of floats as C's pow. Integers wrap; a negative exponent gives 0, or 1 and -1 of those bases."""
 
-    samples = binary_samples((0.1, -2), (3, 3))
-    errors = [*MIXED, E(i32(3), i32(3), match="needs float operands; cast first")]
+    kinds = "fiu"
+    samples = [*binary_samples((0.1, -2), (3, 3)), S(i32(9), i32(9), low=-3, high=5), S(i64(2, 3), i64(), low=(-9, 0), high=(9, 9)),
+               S(u8(5), u8(5), low=0, high=9)]
+    errors = [*MIXED, E(boolean(3), boolean(3), match="needs float or integer operands; cast first")]
 
     def ref(self, x: Any, y: Any) -> Any:
-        return np.power(x, y)
+        if x.dtype.kind not in "iu":
+            return np.power(x, y)
+        whole = np.power(x, np.where(y < 0, 0, y).astype(y.dtype))
+        inverse = np.where(x == 1, 1, np.where(x == -1, np.where(y % 2 == 0, 1, -1), 0)) if x.dtype.kind == "i" else 0
+        return np.where(y < 0, inverse, whole).astype(x.dtype)
 
     def lower(self, t: Any, x: Any, y: Any) -> Any:
-        return t.binary("pow", x, y)
+        return t.binary("pow", x, y) if x.dtype.is_float else self._whole(t, x, y)
+
+    @staticmethod
+    def _whole(t: Any, x: Any, y: Any) -> Any:
+        """Squares of x for the bits of y."""
+        shape = t.broadcast_shape(x.shape, y.shape)
+        one = t.broadcast(t.full((), 1, x.dtype), shape)
+        bits = 8 * x.dtype.itemsize - (x.dtype.kind == "i")
+        with t.loop(0, bits, 1, carried=(one, t.broadcast(x, shape), t.broadcast(y, shape))) as loop:
+            out, base, left = loop.carried
+            odd = t.cmp("ne", t.binary("and", left, 1), 0)
+            loop.next(t.select(odd, out * base, out), base * base, t.binary("shr", left, 1))
+        out = loop.results[0]
+        if x.dtype.kind == "u":
+            return out
+        odd = t.cmp("ne", t.binary("and", y, 1), 0)
+        inverse = t.select(t.cmp("eq", x, 1), 1, t.select(t.cmp("eq", x, -1), t.select(odd, t.full((), -1, x.dtype), 1), 0))
+        return t.select(t.cmp("lt", y, 0), inverse, out)
 
     def scaled(self, i: int, g: Value, inputs: Values, output: Value) -> Value:
         x, y = inputs

@@ -23,6 +23,7 @@ from .linalg import Lu, Solve, TriangularSolve
 from .linalg_derived import Det, Pinv
 from .linalg_factors import Cholesky, Qr
 from .linalg_spectra import Eigh, Svd
+from .polynomials import OrthogonalPolynomial
 from .quantised_backward import QMatmulBack
 from .selective_scan import SelectiveScan, SelectiveScanBackward
 from .special_functions import I0, I1, Digamma, Erfc, Erfcx, Erfinv, I0e, I1e, Lgamma, LogNdtr, Ndtri, Polygamma, Zeta
@@ -33,5 +34,6 @@ __all__ += ["Cholesky", "Det", "Eigh", "Lu", "Pinv", "Qr", "Solve", "Svd", "Tria
 __all__ += ["I0", "I1", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atan2", "Atanh", "Copysign", "Cosh", "Digamma", "Erfc", "Erfcx",
             "Erfinv", "Exp2", "Gcd", "Hypot", "I0e", "I1e", "Lcm", "Lgamma", "Log2", "Log10", "LogNdtr", "Ndtri", "Nextafter", "Polygamma",
             "Signbit", "Sinh", "Zeta"]
-__all__ += ["AiryAi", "BesselJ0", "BesselJ1", "BesselY0", "BesselY1", "ModifiedBesselK0", "ModifiedBesselK1", "ScaledModifiedBesselK0",
+__all__ += ["AiryAi", "BesselJ0", "BesselJ1", "BesselY0", "BesselY1", "ModifiedBesselK0", "ModifiedBesselK1", "OrthogonalPolynomial",
+            "ScaledModifiedBesselK0",
             "ScaledModifiedBesselK1", "SphericalBesselJ0"]

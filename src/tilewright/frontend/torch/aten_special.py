@@ -89,6 +89,26 @@ for _name, _fn in {
     aten(f"{_name}.default")(_formula(_fn))
 
 
+def _polynomial(kind: str, shifted: bool) -> Handler:
+    def handler(c: Context, x: Any, n: Any) -> Value:
+        degree = c.value(n, dt.i64) if not isinstance(n, Value) else c.cast(n, dt.i64)
+        return c.emit(O.OrthogonalPolynomial(kind=kind, shifted=shifted), c.value(x, c.dtype), degree)
+
+    return handler
+
+
+POLYNOMIALS = {
+    **{f"chebyshev_polynomial_{k}": (f"chebyshev_{k}", False) for k in "tuvw"},
+    **{f"shifted_chebyshev_polynomial_{k}": (f"chebyshev_{k}", True) for k in "tuvw"},
+    "hermite_polynomial_h": ("hermite_h", False),
+    "hermite_polynomial_he": ("hermite_he", False),
+    "laguerre_polynomial_l": ("laguerre", False),
+    "legendre_polynomial_p": ("legendre", False),
+}
+for _name, _kind in POLYNOMIALS.items():
+    aten(*(f"special_{_name}.{form}" for form in ("default", "x_scalar", "n_scalar")))(_polynomial(*_kind))
+
+
 @aten("signbit.default")
 def signbit(c: Context, x: Value) -> Value:
     return c.emit(O.Signbit(), x) if not x.dtype.is_bool else c.expand(c.scalar(False, dt.bool_), x.shape)

@@ -21,12 +21,16 @@ def decomposition(target: Any) -> Callable[..., Any] | None:
 
     if not isinstance(target, torch._ops.OpOverload):
         return None
+    composite = torch._C._dispatch_has_kernel_for_dispatch_key(_dispatch_name(target), "CompositeImplicitAutograd")
     found = torch._decomp.decomposition_table.get(target)
-    if found is not None:
+    if found is not None and not (composite and _by_number(target)):
         return found
-    if torch._C._dispatch_has_kernel_for_dispatch_key(_dispatch_name(target), "CompositeImplicitAutograd"):
-        return target.decompose
-    return None
+    return target.decompose if composite else None
+
+
+def _by_number(target: Any) -> bool:
+    """Losses name their reduction by a number, which torch's decompositions in Python do not understand; its own in C++ does."""
+    return any(a.name == "reduction" for a in target._schema.arguments)
 
 
 def _useful() -> dict[Any, Any]:
