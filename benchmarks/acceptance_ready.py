@@ -76,6 +76,14 @@ import tilewright as tw
 small = sys.argv[1] == "1"
 module, x = gpt2(small), tokens(small, 1, 64)
 program = export(module, (x,))
+if sys.argv[2] == "supplied":  # memory that this machine has just used: a virtual one may have to ask its host for any other
+    import ctypes, mmap
+    block = mmap.mmap(-1, 700 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    block.madvise(mmap.MADV_HUGEPAGE)
+    first = ctypes.c_char.from_buffer(block)
+    ctypes.memset(ctypes.addressof(first), 1, len(block))
+    del first
+    block.close()
 t = time.perf_counter()
 session = tw.compile(program)
 ready = time.perf_counter() - t
@@ -85,8 +93,8 @@ print(*(f"{k}={v:.2f}" for k, v in session.model.stages.items()))
 """
 
 
-def _gpt2(setup: Setup, cache: str, bytecode: bool = True) -> tuple[float, float, int, str]:
-    ready, first, error, compiled, *stages = child(GPT2, str(int(setup.small)), bytecode=bytecode, TILEWRIGHT_CACHE_DIR=cache)
+def _gpt2(setup: Setup, cache: str, bytecode: bool = True, memory: str = "any") -> tuple[float, float, int, str]:
+    ready, first, error, compiled, *stages = child(GPT2, str(int(setup.small)), memory, bytecode=bytecode, TILEWRIGHT_CACHE_DIR=cache)
     if not float(error) < 1e-3:
         raise RuntimeError(f"GPT-2 is wrong by {error}")
     return float(ready), float(first), int(compiled), " ".join(stages)
@@ -106,11 +114,15 @@ def gpt2_from_cache(setup: Setup) -> Iterator[Check]:
     with tempfile.TemporaryDirectory() as cache:
         _gpt2(setup, cache)
         found = [_gpt2(setup, cache) for _ in range(setup.pick(5, 1))]
+        supplied = [_gpt2(setup, cache, memory="supplied") for _ in range(setup.pick(5, 1))]
         bare = [_gpt2(setup, cache, bytecode=False)[0] for _ in range(setup.pick(3, 1))]
     ready, first, compiled, stages = sorted(found)[len(found) // 2]
     times = f"best {min(found)[0]:.2f}, worst {max(found)[0]:.2f}"
     yield Check("GPT-2 ready, from the cache", ready, 0.8, "s", detail=f"{times}; {compiled} kernels compiled; {stages}")
     yield Check("GPT-2 ready, from the cache, and first output", first, None, "s")
+    ready, first, _, stages = sorted(supplied)[len(supplied) // 2]
+    times = f"best {min(supplied)[0]:.2f}, worst {max(supplied)[0]:.2f}; first output {first:.2f}"
+    yield Check("GPT-2 ready, from the cache, memory at hand", ready, 0.8, "s", detail=f"{times}; {stages}")
     yield Check("GPT-2 ready, from the cache, without byte code", statistics.median(bare), None, "s", detail=f"best {min(bare):.2f}")
 
 
