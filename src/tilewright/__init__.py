@@ -81,9 +81,10 @@ _SPECIAL = (  # special functions and formulas, in transform/lib/special.py and 
     "polygamma", "prelu", "relu6", "rope", "scatter", "selu", "signbit", "sinc", "sinh", "softshrink", "softsign", "tanhshrink",
     "threshold", "xlog1py", "xlogy", "zeta",
 )
+_COMPLEX = ("abs_squared", "angle", "complex", "conj", "imag", "polar", "real", "view_as_complex", "view_as_real")
 _CONTROL = ("cond", "fori_loop", "scan", "while_loop")
-_LAZY |= dict.fromkeys((*_TRANSFORMS, *_CONTROL, *_FUNCTIONS, *_SPECIAL), "array.functions")
-__all__ += ["TraceError", "from_torch", "jit", "linalg", "optim", "training", *_CONTROL, *_TRANSFORMS, *_FUNCTIONS, *_SPECIAL]
+_LAZY |= dict.fromkeys((*_TRANSFORMS, *_CONTROL, *_FUNCTIONS, *_SPECIAL, *_COMPLEX), "array.functions")
+__all__ += ["TraceError", "from_torch", "jit", "linalg", "optim", "training", *_CONTROL, *_TRANSFORMS, *_FUNCTIONS, *_SPECIAL, *_COMPLEX]
 _LOW_BIT = ("dequantise", "fake_quantise", "fake_quantise_lsq", "gated_delta_rule", "int_conv", "int_matmul", "pack_codes", "quantise",
             "quantised_matmul", "requantise", "selective_scan", "unpack_codes")
 _LAZY |= dict.fromkeys(_LOW_BIT, "array.functions")

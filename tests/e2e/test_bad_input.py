@@ -58,7 +58,7 @@ X = r"session: input 'x' must be f32\[B,S,24\] with 1 <= B <= 16, 1 <= S <= 64, 
     ((2, 7, 24), np.float16, r"f16\[2,7,24\]"),
     ((2, 7, 24), np.int64, r"i64\[2,7,24\]"),
     ((2, 7, 24), np.bool_, r"bool\[2,7,24\]"),
-    ((2, 7, 24), np.complex64, r"(torch\.)?complex64\[2,7,24\]"),
+    ((2, 7, 24), np.complex64, r"c64\[2,7,24\]"),
 ])
 def test_shape_dtype_and_rank(block: tw.Session, frame: Callable[[Any], Any], shape: tuple[int, ...], dtype: Any, got: str) -> None:
     for _ in range(2):
@@ -118,7 +118,7 @@ class DataDependent(nn.Module):
 
 class Unsupported(nn.Module):
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return torch.linalg.svd(x)[1], torch.special.bessel_j0(x) + torch.special.bessel_j0(x * 2)
+        return torch.linalg.ldl_factor(x)[0], torch.geqrf(x)[0] + torch.geqrf(x * 2)[0]
 
 
 class Writes(nn.Module):
@@ -141,8 +141,8 @@ def test_models_that_cannot_be_compiled() -> None:
     with pytest.raises(UnsupportedError) as caught:
         tw.compile(Unsupported(), (x,))
     text = str(caught.value)
-    assert "svd" in text
-    assert "bessel_j0" in text
+    assert "ldl_factor" in text
+    assert "geqrf" in text
     assert "2" in text
     assert "test_bad_input.py" in text
     with pytest.raises(UnsupportedError, match=r"^torch: the model writes to .*count"):

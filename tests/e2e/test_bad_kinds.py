@@ -43,7 +43,7 @@ def quantised() -> torch.Tensor:
     (lambda: torch.nested.nested_tensor([X, X]), r"must be f32\[3,8\], got a nested tensor; pass input.to_padded_tensor\(0\)"),
     (quantised, r"must be f32\[3,8\], got a quantised tensor; pass input.dequantize\(\)"),
     (lambda: X.to("meta"), r"must be on the CPU, got f32\[3,8\] on meta"),
-    (lambda: X.to(torch.complex64), r"must be f32\[3,8\], got torch.complex64\[3,8\]"),
+    (lambda: X.to(torch.complex64), r"must be f32\[3,8\], got c64\[3,8\]"),
     (lambda: X.numpy().astype(object), r"must be f32\[3,8\], got object\[3,8\]"),
     (lambda: np.zeros((3, 8), [("a", "f4")]), r"must be f32\[3,8\], got .*\[3,8\]"),
     (lambda: [1.0], r"must be f32\[3,8\], got a list; pass a torch tensor or a NumPy array"),

@@ -43,6 +43,8 @@ def values(sample: Sample, env: dict[str, int], rng: np.random.Generator) -> lis
             out.append(rng.random(shape) < 0.5)
         elif t.dtype.is_int:
             out.append(rng.integers(max(int(low), 0) if t.dtype.kind == "u" else int(low), int(high) + 1, shape).astype(t.dtype.np))
+        elif t.dtype.kind == "c":
+            out.append((rng.uniform(low, high, shape) + 1j * rng.uniform(low, high, shape)).astype(t.dtype.np))
         else:
             out.append(rng.uniform(low, high, shape).astype(t.dtype.np))
     return sample.fitted(out)

@@ -24,7 +24,7 @@ from tilewright.tile import interp as tile_interp
 from tilewright.tile.builder import KernelBuilder
 
 ENVS = ({"N": 5, "M": 3}, {"N": 0, "M": 1}, {"N": 16, "M": 12})  # an odd size, and both ends of the ranges
-TOLERANCE = {"f64": 1e-12, "f32": 1e-5, "f16": 4e-3, "bf16": 3e-2}
+TOLERANCE = {"c128": 1e-12, "c64": 1e-5, "f64": 1e-12, "f32": 1e-5, "f16": 4e-3, "bf16": 3e-2}
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,8 @@ def draw(rng: np.random.Generator, t: TensorType, env: dict[str, int], low: floa
         return rng.random(shape) < 0.5
     if t.dtype.is_int:
         return rng.integers(max(int(low), 0) if t.dtype.kind == "u" else int(low), int(high) + 1, shape).astype(t.dtype.np)
+    if t.dtype.kind == "c":
+        return (rng.uniform(low, high, shape) + 1j * rng.uniform(low, high, shape)).astype(t.dtype.np)
     return rng.uniform(low, high, shape).astype(t.dtype.np)
 
 
@@ -92,7 +94,8 @@ def assert_close(got: Any, want: Any, dtype: str, scale: float = 1.0) -> None:
     assert got.shape == want.shape
     if dtype in TOLERANCE:
         tolerance = scale * TOLERANCE[dtype]
-        np.testing.assert_allclose(got.astype(np.float64), want.astype(np.float64), rtol=tolerance, atol=tolerance)
+        kind: Any = np.complex128 if dtype[0] == "c" else np.float64
+        np.testing.assert_allclose(got.astype(kind), want.astype(kind), rtol=tolerance, atol=tolerance)
     else:
         np.testing.assert_array_equal(got, want)
 
@@ -166,7 +169,8 @@ def check_views(case: Case, rng: np.random.Generator) -> None:
     assert len(symbolic) == len(results)
     for layout, want in zip(symbolic, results, strict=True):
         assert layout is not None, "a contiguous operand always has a view"
-        np.testing.assert_array_equal(read(x.reshape(-1), layout, case.env), want)
+        storage = np.ascontiguousarray(x).reshape(-1).view(want.dtype)  # parts of complex numbers
+        np.testing.assert_array_equal(read(storage, layout, case.env), want)
 
 
 def read(storage: Any, layout: Layout, env: dict[str, int]) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from tests.ops.oracle_complex import COMPLEX
 from tests.ops.oracle_linalg import LINALG
 from tests.ops.oracle_low_bit import LOW_BIT
 from tests.ops.oracle_special import SPECIAL
@@ -62,6 +63,7 @@ CATALOGUE: dict[str, Oracle] = {
     "dequantise": dequantise,
     "lora_matmul": lambda a, x, w, p, q: x @ (w + a.get("scale", 1.0) * (p @ q)),
     "grouped_matmul": lambda a, x, w, ids: torch.bmm(x[:, None], w[ids.long()])[:, 0],
+    **COMPLEX,
     **LINALG,
     **LOW_BIT,
     **SPECIAL,

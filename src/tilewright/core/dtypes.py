@@ -49,8 +49,9 @@ i8, i16, i32, i64 = (DType(f"i{n}", np.dtype(f"int{n}"), "i") for n in (8, 16, 3
 u8, u16, u32, u64 = (DType(f"u{n}", np.dtype(f"uint{n}"), "u") for n in (8, 16, 32, 64))
 f16, f32, f64 = (DType(f"f{n}", np.dtype(f"float{n}"), "f") for n in (16, 32, 64))
 bf16 = DType("bf16", np.dtype(ml_dtypes.bfloat16), "f")
+c64, c128 = (DType(f"c{n}", np.dtype(f"complex{n}"), "c") for n in (64, 128))
 
-ALL: tuple[DType, ...] = (bool_, i8, i16, i32, i64, u8, u16, u32, u64, f16, bf16, f32, f64)
+ALL: tuple[DType, ...] = (bool_, i8, i16, i32, i64, u8, u16, u32, u64, f16, bf16, f32, f64, c64, c128)
 _BY_NAME = {d.name: d for d in ALL}
 _BY_NP = {d.np: d for d in ALL}
 
@@ -67,6 +68,16 @@ def dtype(name: str | DType | np.dtype[Any] | type) -> DType:
     if found is None:
         raise ParseError(f"dtype: {name!r} is not one of {' '.join(_BY_NAME)}")
     return found
+
+
+def real_of(d: DType) -> DType:
+    """The dtype of the parts of a complex number; any other dtype itself."""
+    return f32 if d is c64 else f64 if d is c128 else d
+
+
+def complex_of(d: DType) -> DType:
+    """The complex dtype whose parts hold `d`: c128 for f64 and wide integers, else c64."""
+    return d if d.kind == "c" else c128 if d is f64 else c64
 
 
 def compute_dtype(d: DType) -> DType:

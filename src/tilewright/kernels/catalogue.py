@@ -5,6 +5,7 @@ from __future__ import annotations
 from .arg_reduce import ArgReduce
 from .copies import Pad
 from .delta_net import GatedDeltaRule
+from .complex import Complex
 from .eigh import Eigh
 from .gather_last import GatherLast
 from .int_dot import IntDot, PackWords
@@ -22,6 +23,7 @@ from .triangular import TriangularSolve
 
 CATALOGUE: list[Template] = [
     ArgReduce(),
+    Complex(),
     Eigh(),
     Factor(),
     GatedDeltaRule(),

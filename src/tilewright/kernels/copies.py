@@ -11,6 +11,7 @@ from ..ir.types import TensorType
 from ..ops.indexing import Concat as ConcatOp
 from ..ops.indexing import Pad as PadOp
 from ..ops.views import Expand
+from .complex import as_real
 from .launch import Launch
 from .pointwise import Pointwise
 from .region import Operand, Region
@@ -28,6 +29,7 @@ def pointwise_of(spec: TargetSpec) -> Pointwise:
 
 def copy_launch(name: str, source: Operand, target: Operand, spec: TargetSpec, note: str = "") -> Launch:
     """Copy `source` to `target` (same type, any layouts)."""
+    source, target = as_real(source), as_real(target)
     body = Graph("copy")
     body.outputs = [body.input(source.type, "x")]
     (launch,) = pointwise_of(spec).build(Region(name, body, [source], [target]), spec)

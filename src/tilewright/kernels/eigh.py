@@ -15,7 +15,7 @@ from ..core.target_spec import TargetSpec
 from ..ops.linalg_spectra import Eigh as EighOp
 from ..tile.builder import Ix, KernelBuilder, Tile, View
 from .launch import Launch
-from .matrices import Columns, Matrices, vector
+from .matrices import Columns, Matrices, nothing, vector
 from .region import Region
 from .template import Reason, Template, alone, region_bytes, region_flops
 
@@ -33,7 +33,7 @@ class Eigh(Template):
         *lead, _, n = a.type.shape
         assert isinstance(n, int)
         if n == 0:
-            return []
+            return nothing(region.name, region.results)
         w = Matrices("eigh", region.name, tuple(lead))
         b, width = w.b, vector(a.type.dtype, target)
         av, values = w.read("a", a), w.write("w", region.results[0])

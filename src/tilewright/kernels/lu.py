@@ -15,7 +15,7 @@ from ..ops.linalg_factors import Cholesky as CholeskyOp
 from ..tile.builder import Ix, Tile, View
 from .copies import copy_launch
 from .launch import Launch
-from .matrices import NOT_POSITIVE, SINGULAR, Columns, Matrices, padded, report, swap, tile_width, vector
+from .matrices import NOT_POSITIVE, SINGULAR, Columns, Matrices, nothing, padded, report, swap, tile_width, vector
 from .region import Operand, Region
 from .template import Reason, Template, alone
 
@@ -65,7 +65,7 @@ class _Blocked:
         return out
 
     def empty(self) -> list[Launch]:
-        return []
+        return nothing(self.region.name, self.region.results)
 
     def begin(self) -> list[Launch]:
         raise NotImplementedError
@@ -112,8 +112,10 @@ class _Lu(_Blocked):
     def empty(self) -> list[Launch]:
         """No columns (or rows): only the order of rows."""
         if self.m == 0:
-            return []
+            return super().empty()
         w = Matrices("lu", self.region.name, self.lead)
+        for i, o in enumerate(self.region.results[:2]):
+            w.write(f"y{i}", o)
         order = w.write("order", self.region.results[2])
         at = w.at(w.b.pid)
         with w.b.loop(0, self.m) as loop:

@@ -12,7 +12,7 @@ from ..core.target_spec import TargetSpec
 from ..ops.linalg_factors import Qr as QrOp
 from ..tile.builder import Ix
 from .launch import Launch
-from .matrices import Columns, Matrices, vector
+from .matrices import Columns, Matrices, nothing, vector
 from .region import Region
 from .template import Reason, Template, alone, region_bytes, region_flops
 
@@ -31,7 +31,7 @@ class Qr(Template):
         assert isinstance(wide, int)
         k = min(m, n)
         if m == 0 or (n == 0 and wide == 0):
-            return []
+            return nothing(region.name, region.results)
         w = Matrices("qr", region.name, tuple(lead))
         b, dtype = w.b, a.type.dtype
         width = vector(dtype, target)

@@ -269,7 +269,7 @@ class Selector:
             root, _ = _root(v)
             if i in self.graph.donated.values():  # its memory holds the old value, which may still be read
                 continue
-            if not root.node.op.traits.source and root not in found and root.type.numel == v.type.numel:
+            if not root.node.op.traits.source and root not in found and root.type.nbytes == v.type.nbytes:
                 found[root] = i
         return found
 

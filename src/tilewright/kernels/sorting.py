@@ -20,6 +20,7 @@ from ..ops.sorting import Sort as SortOp
 from ..tile.builder import Ix, KernelBuilder, Tile, View
 from .call import Call
 from .launch import Buffer, Launch
+from .matrices import nothing
 from .pointwise import unravel
 from .region import Operand, Region
 from .sort_keys import BUCKETS, digit, digits, high_half, index_of, is_wide, low_half, sort_key, word
@@ -68,7 +69,7 @@ class Job:
 
 def sort_launches(job: Job) -> list[Launch]:
     if job.length == 0:
-        return []
+        return nothing(job.name, [o for o in (job.values, job.indices) if o is not None])
     longest = bounds(job.length)[1]
     if isinstance(job.length, int) and job.length <= RANKED:
         return [_by_rank(job, job.length)]

@@ -17,7 +17,7 @@ from ..ops.linalg_spectra import Svd as SvdOp
 from ..tile.builder import Ix, KernelBuilder, Tile
 from .eigh import rank_of, sign_of
 from .launch import Launch
-from .matrices import Columns, Matrices, vector
+from .matrices import Columns, Matrices, nothing, vector
 from .region import Region
 from .template import Reason, Template, alone, region_bytes, region_flops
 
@@ -35,7 +35,7 @@ class Svd(Template):
         *lead, m, n = a.type.shape
         assert isinstance(m, int) and isinstance(n, int)
         if m == 0 or n == 0:
-            return []
+            return nothing(region.name, region.results)
         tall = m >= n
         few, many = min(m, n), max(m, n)
         w = Matrices("svd", region.name, tuple(lead))

@@ -12,7 +12,7 @@ from ..core.target_spec import TargetSpec
 from ..ops.linalg import TriangularSolve as SolveOp
 from ..tile.builder import Ix, Tile
 from .launch import Launch
-from .matrices import Matrices, tile_width
+from .matrices import Matrices, nothing, tile_width
 from .region import Region
 from .template import Reason, Template, alone, region_bytes, region_flops
 from .tiling import for_each_tile, tile_heights
@@ -31,7 +31,7 @@ class TriangularSolve(Template):
         op, (a, rhs), out = region.anchor.op, region.operands, region.results[0]
         *lead, n, columns = out.type.shape
         if n == 0 or columns == 0:
-            return []
+            return nothing(region.name, region.results)
         assert isinstance(n, int) and isinstance(columns, int)
         rank = len(lead)
         a_lay, b_lay, x_lay = a.layout.expand((*lead, n, n)), rhs.layout.expand(out.type.shape), out.layout

@@ -14,6 +14,7 @@ from .bessel import (
     ScaledModifiedBesselK1,
     SphericalBesselJ0,
 )
+from .complex import Complex, Imag, Real, ViewAsComplex, ViewAsReal
 from .delta_net import GatedDeltaRule
 from .fake_quant import FakeQuantise, FakeQuantiseLsq
 from .float_bits import Copysign, Gcd, Hypot, Lcm, Nextafter, Signbit
@@ -30,6 +31,7 @@ from .special_functions import I0, I1, Digamma, Erfc, Erfcx, Erfinv, I0e, I1e, L
 
 __all__ = ["Dequantise", "FakeQuantise", "FakeQuantiseLsq", "GatedDeltaRule", "GroupedMatmul", "IntConv", "IntDot", "IntMatmul",
            "LoraMatmul", "PackWords", "QMatmulBack", "Quantise", "Requantise", "SelectiveScan", "SelectiveScanBackward"]
+__all__ += ["Complex", "Imag", "Real", "ViewAsComplex", "ViewAsReal"]
 __all__ += ["Cholesky", "Det", "Eigh", "Lu", "Pinv", "Qr", "Solve", "Svd", "TriangularSolve"]
 __all__ += ["I0", "I1", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atan2", "Atanh", "Copysign", "Cosh", "Digamma", "Erfc", "Erfcx",
             "Erfinv", "Exp2", "Gcd", "Hypot", "I0e", "I1e", "Lcm", "Lgamma", "Log2", "Log10", "LogNdtr", "Ndtri", "Nextafter", "Polygamma",

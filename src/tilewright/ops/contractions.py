@@ -53,10 +53,10 @@ class Matmul(Contraction):
               E(i32(2, 3), i32(3, 2), alpha=0.5, match="alpha needs float operands")]
 
     def infer(self, a: TensorType, b: TensorType) -> TensorType:
-        require_kind((a, b), "fiu")
+        require_kind((a, b), "fiuc")
         stored = a.dtype is dt.f32 and b.dtype in (dt.f16, dt.bf16)  # a weight may be kept in a smaller float
         dtype = a.dtype if stored else require_one_dtype((a, b))
-        require(self.alpha == 1.0 or dtype.is_float, "alpha needs float operands", dtype=dtype, alpha=self.alpha)
+        require(self.alpha == 1.0 or dtype.kind in "fc", "alpha needs float operands", dtype=dtype, alpha=self.alpha)
         require(a.ndim >= 2 and b.ndim >= 2, "needs operands of rank 2 or more", a=a, b=b)
         m, k = a.shape[-2:][::-1] if self.transpose_a else a.shape[-2:]
         k2, n = b.shape[-2:][::-1] if self.transpose_b else b.shape[-2:]

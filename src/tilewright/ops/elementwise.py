@@ -9,7 +9,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ..core.dtypes import real_of
 from ..ir.graph import Value
+from ..ir.types import TensorType
 from . import functions as F
 from . import special
 from .base import E, register
@@ -53,6 +55,10 @@ class Abs(Unary):
     kinds = "fiu"
     samples = unary_samples(-4, 4, i32(3), u8(4))
     errors = [E(boolean(3), match="needs float or integer operands")]
+
+    def infer(self, *types: TensorType) -> TensorType:
+        out = super().infer(*types)
+        return out.with_dtype(real_of(out.dtype))
 
     def ref(self, x: Any) -> Any:
         return np.abs(x)

@@ -39,6 +39,14 @@ def bf16(*shape: Dim) -> TensorType:
     return TensorType(dt.bf16, shape)
 
 
+def c64(*shape: Dim) -> TensorType:
+    return TensorType(dt.c64, shape)
+
+
+def c128(*shape: Dim) -> TensorType:
+    return TensorType(dt.c128, shape)
+
+
 def i32(*shape: Dim) -> TensorType:
     return TensorType(dt.i32, shape)
 
@@ -59,14 +67,25 @@ def boolean(*shape: Dim) -> TensorType:
     return TensorType(dt.bool_, shape)
 
 
-KINDS = {"f": "float", "i": "integer", "u": "unsigned", "b": "bool"}
+KINDS = {"f": "float", "i": "integer", "u": "unsigned", "b": "bool", "c": "complex"}
+
+# Ops that take complex operands: on both parts alike, or by a rule of `complex_rules.py`
+COMPLEX_LINEAR = frozenset(("add", "sub", "neg", "where", "reshape", "transpose", "slice", "expand", "flip", "split", "concat", "gather",
+                            "gather_along_axis", "index", "sum", "mean", "stop_gradient", "fence", "scatter_add"))
+COMPLEX_RULED = frozenset(("mul", "div", "square", "reciprocal", "abs", "sign", "exp", "log", "sqrt", "rsqrt", "sin", "cos", "sinh", "cosh",
+                           "tan", "tanh", "sigmoid", "pow", "equal", "not_equal", "is_nan", "is_inf", "cast", "matmul", "prod", "pad"))
 
 
 def require_kind(types: Sequence[TensorType], kinds: str) -> None:
     """Every dtype is of one of `kinds` (letters of DType.kind)."""
-    wanted = " or ".join(KINDS[k] for k in kinds if k != "u" or "i" not in kinds)
+    wanted = " or ".join(KINDS[k] for k in kinds if k != "c" and (k != "u" or "i" not in kinds))
     for x in types:
         require(x.dtype.kind in kinds, "needs {wanted} operands; cast first", wanted=wanted, dtype=x.dtype)
+
+
+def kinds_of(name: str, kinds: str) -> str:
+    """The dtype kinds an op takes, complex ones included where they have a meaning."""
+    return kinds + "c" if name in COMPLEX_LINEAR or name in COMPLEX_RULED else kinds
 
 
 def require_one_dtype(types: Sequence[TensorType]) -> DType:
@@ -117,7 +136,7 @@ class Elementwise(Op):
     arity = (1, 1)
 
     def infer(self, *types: TensorType) -> TensorType:
-        require_kind(types, self.kinds)
+        require_kind(types, kinds_of(self.name, self.kinds))
         dtype = require_one_dtype(types)
         return TensorType(dt.bool_ if self.to_bool else dtype, broadcast_shapes(*(x.shape for x in types)))
 

@@ -100,12 +100,25 @@ def lstsq(a: Value, b: Value) -> Value:
     return F.matmul(q, X.solve_triangular(r, b, upper=True, transpose=True))
 
 
-def pinv(a: Value, rtol: float | None = None, atol: float = 0.0) -> Value:
+def pinv(a: Value, rtol: float | Value | None = None, atol: float | Value = 0.0) -> Value:
     """The pseudo-inverse; singular values below max(atol, rtol * the largest) count as zero."""
     m, n = X.require_matrix(a.type)
+    if isinstance(rtol, Value) or isinstance(atol, Value):
+        s = F.one("stop_gradient", Svd(vectors=False)(a))
+        limits = [F.reshape(v, (*v.shape, 1)) if isinstance(v, Value) else v for v in (rtol or 0.0, atol)]
+        limit = F.maximum(F.mul(F.max_(s, (len(s.shape) - 1,), keepdims=True), limits[0]), limits[1])
+        return _pinv_above(a, limit)
     if rtol is None:
         rtol = 0.0 if atol else max(m, n) * float(np.finfo(a.dtype.np).eps)
     return F.one("pinv", a, rtol=float(rtol), atol=float(atol))
+
+
+def _pinv_above(a: Value, limit: Value) -> Value:
+    """The pseudo-inverse with a limit that is computed."""
+    s, u, vt = Svd()(a)
+    kept = F.greater(s, limit)
+    turned = F.where(kept, F.one("reciprocal", F.where(kept, s, 1)), 0)
+    return F.matmul(vt, X.column_scaled(u, turned), transpose_a=True, transpose_b=True)
 
 
 def matrix_rank(a: Value, rtol: float | None = None, atol: float = 0.0) -> Value:
@@ -153,6 +166,8 @@ def vector_norm(x: Value, order: float = 2.0, axes: Sequence[int] | None = None,
     if order == 0:
         return F.sum_(F.cast(F.apply("not_equal", x, 0), x.dtype), over, keepdims=keepdims)
     size = F.abs_(x)
+    if not over:
+        return size
     if math.isinf(order):
         return F.one("max" if order > 0 else "min", size, axes=over, keepdims=keepdims)
     if order == 1:

@@ -24,6 +24,7 @@ from .families import (
     f32,
     f64,
     i32,
+    kinds_of,
     linear_jvp,
     reduced_shape,
     require_axes,
@@ -75,7 +76,7 @@ class AxesReduction(Reduction):
 
     def infer(self, x: TensorType) -> TensorType:
         axes: tuple[int, ...] = getattr(self, "axes")  # noqa: B009 - declared by each op, first, so that it needs no default
-        require_kind((x,), self.kinds)
+        require_kind((x,), kinds_of(self.name, self.kinds))
         require_axes(axes, x.ndim)
         if not self.empty_ok:
             require(all(x.shape[a] != 0 for a in axes), "has no value over an empty axis", axes=axes)

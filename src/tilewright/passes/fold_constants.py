@@ -47,6 +47,8 @@ class FoldConstants(Pass):
     def worth(self, n: Node, known: dict[Value, Any]) -> bool:
         if any(v not in known for v in n.operands) or not all(t.is_static for t in n.types) or _symbolic(n.op):
             return False
+        if any(t.dtype.kind == "c" for t in n.types):  # no kernel reads complex constants
+            return False
         if isinstance(n.op, (o.Scan, o.While, o.Cond)):  # nobody knows how long it runs
             return False
         if isinstance(n.op, o.PackWords):  # as large as the weights, which are then not needed any more

@@ -18,11 +18,13 @@ from .fold_constants import FoldConstants
 from .fold_index import CheckFoldOnly, FoldIndex
 from .fold_tables import FoldTables
 from .fuse import Fuse
+from .lower_complex import LowerComplex
 from .lower_quantised import LowerQuantised
 from .merge_matmuls import MergeMatmuls
 from .recognise import Recognise
 
 DEFAULT: tuple[Pass, ...] = (
+    LowerComplex(),  # no other pass knows complex numbers
     Canonicalise(),
     Cse(),  # equal operands are one value, which patterns rely on
     SimplifyControl(),

@@ -28,7 +28,8 @@ def torch_dtypes() -> dict[Any, DType]:
     import torch
 
     names = {"bool": dt.bool_, "int8": dt.i8, "int16": dt.i16, "int32": dt.i32, "int64": dt.i64, "uint8": dt.u8, "uint16": dt.u16,
-             "uint32": dt.u32, "uint64": dt.u64, "float16": dt.f16, "bfloat16": dt.bf16, "float32": dt.f32, "float64": dt.f64}
+             "uint32": dt.u32, "uint64": dt.u64, "float16": dt.f16, "bfloat16": dt.bf16, "float32": dt.f32, "float64": dt.f64,
+             "complex64": dt.c64, "complex128": dt.c128}
     return {getattr(torch, name): ours for name, ours in names.items()}
 
 
@@ -44,7 +45,7 @@ def is_tensor(value: Any) -> bool:
 
 def tensor_to_numpy(tensor: Any) -> Array:
     """A NumPy view of a CPU tensor (bf16 as ml_dtypes.bfloat16)."""
-    plain = tensor.detach()
+    plain = tensor.detach().resolve_conj()
     if torch_dtypes()[plain.dtype] is dt.bf16:
         import torch
 
@@ -166,8 +167,8 @@ def _admit_tensor(name: str, type_: TensorType, tensor: Any, bound: Bound) -> tu
         raise InputError(f"session: input {name!r} must be a dense tensor, got layout {tensor.layout}; pass {name}.to_dense()")
     _check_type(name, type_, dtype, shown, shape)
     plain = tensor.detach()
-    if not plain.is_contiguous() or plain.is_neg() or plain.data_ptr() % plain.element_size():
-        plain = plain.resolve_neg().clone(memory_format=torch.contiguous_format)
+    if not plain.is_contiguous() or plain.is_neg() or plain.is_conj() or plain.data_ptr() % plain.element_size():
+        plain = plain.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
         bound.copied.append(name)
     bound.addresses.append(plain.data_ptr())
     bound.kept.append(plain)

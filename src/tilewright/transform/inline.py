@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from ..core.errors import UnsupportedError
 from ..ir.graph import Graph, Node, Value, subgraph
 from ..ops.base import Op, Values
+from ..ops.complex_rules import expanded, has_complex
 from ..ops.families import values_of
 
 
@@ -26,9 +27,16 @@ def prune(graph: Graph) -> Graph:
 RULES = {"vjp": "reverse-mode derivative", "jvp": "forward-mode derivative", "batch": "batching rule"}
 
 
+def expands(node: Node, rule: str, active: tuple[bool, ...]) -> bool:
+    """Whether a transform goes through plainer ops instead of the op's rule: derivatives of complex numbers are those of their parts."""
+    return node.op.expands(rule, active) or (rule != "batch" and has_complex(node))
+
+
 def expansion(node: Node, rule: str) -> Graph:
     """The node's op in plainer ops, as a graph of its own; an error that names the op where it has neither them nor the rule."""
     op = node.op
+    if rule != "batch" and has_complex(node):
+        return expanded(node)
     if rule in op.unsupported or type(op).decompose is Op.decompose:
         why = f": {op.unsupported[rule].reason}" if rule in op.unsupported else ""
         where = f" ({node.place})" if node.place else ""

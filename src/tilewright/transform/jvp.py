@@ -7,7 +7,7 @@ from ..core.errors import UnsupportedError
 from ..ir.graph import Graph, Node, Value
 from ..ops import functions as F
 from ..ops.base import MaybeValues, Values
-from .inline import expansion, prune
+from .inline import expands, expansion, prune
 
 
 class Push:
@@ -27,7 +27,7 @@ class Push:
         given = tuple(self.tangents.get(v) for v in operands)
         active = tuple(t is not None for t in given)
         moving = any(active) and any(v.dtype.kind in "fc" for v in n.values)
-        if moving and n.op.expands("jvp", active):
+        if moving and expands(n, "jvp", active):
             made = expansion(n, "jvp")
             inner = dict(zip(made.inputs, operands, strict=True))
             self.run(made, inner)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..core import dtypes as dt
-from ..core.dtypes import DType
+from ..core.dtypes import DType, complex_of
 from ..core.errors import ShapeError
 from ..ops import Cast
 from .trace import Tracer, apply, current, python_type, user_place
@@ -31,7 +31,7 @@ def _pair(a: DType, b: DType) -> DType:
         return a
     if RANK[a.kind] != RANK[b.kind]:
         low, high = sorted((a, b), key=lambda d: RANK[d.kind])
-        return dt.dtype(np.result_type(low.np, high.np)) if high.kind == "c" and low.kind == "f" else high
+        return dt.c128 if high.kind == "c" and low is dt.f64 else high
     if {a, b} == {dt.f16, dt.bf16}:
         return dt.f32
     if a.kind == "f":
@@ -60,8 +60,8 @@ def common(*operands: Any) -> tuple[DType, bool]:
         return result_dtype(*(d for d, _ in kinds)), True
     out = result_dtype(*strong)
     for d, weak in kinds:
-        if weak and RANK[d.kind] > RANK[out.kind]:  # a Python float meets an integer array
-            out = d
+        if weak and RANK[d.kind] > RANK[out.kind]:  # a Python float meets an integer array, a complex number a real one
+            out = complex_of(out) if d.kind == "c" else d
     return out, False
 
 

@@ -204,13 +204,13 @@ def built(fn: Callable[..., Any], *operands: Any, **options: Any) -> Any:
 
 def is_array(x: Any) -> bool:
     """Whether a leaf is data (and not a static Python object)."""
-    return isinstance(x, (Tracer, np.ndarray, np.generic, bool, int, float)) or hasattr(x, "__array__")
+    return isinstance(x, (Tracer, np.ndarray, np.generic, bool, int, float, complex)) or hasattr(x, "__array__")
 
 
 def python_type(x: Any) -> DType | None:
     """The dtype that a Python number has of itself: a weak one, which gives way to that of an array."""
     kind = type(x)
-    return dt.bool_ if kind is bool else dt.i64 if kind is int else dt.f32 if kind is float else None
+    return dt.bool_ if kind is bool else dt.i64 if kind is int else dt.f32 if kind is float else dt.c64 if kind is complex else None
 
 
 @dataclass(frozen=True)

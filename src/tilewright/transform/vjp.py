@@ -13,7 +13,7 @@ from ..ir.graph import Graph, Node, Value, subgraph
 from ..ops import Slice
 from ..ops import functions as F
 from ..ops.base import MaybeValues
-from .inline import expansion, inline, prune
+from .inline import expands, expansion, inline, prune
 
 Active = tuple[bool, ...]
 
@@ -37,7 +37,7 @@ class Tape:
         if not any(active) or not any(v.dtype.kind in "fc" for v in n.values):
             copy = self.graph.add(n.op, *operands, name=n.name, place=n.place)
             env.update(zip(n.values, copy.values, strict=True))
-        elif n.op.expands("vjp", active):
+        elif expands(n, "vjp", active):
             made = expansion(n, "vjp")
             inner = dict(zip(made.inputs, operands, strict=True))
             self.forward(made, inner)

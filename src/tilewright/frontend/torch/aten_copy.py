@@ -41,8 +41,6 @@ def _cast(c: Context, x: Value, dtype: DType) -> Value:
     "lift_fresh.default",
     "lift_fresh_copy.default",
     "lift.default",
-    "_conj.default",
-    "conj.default",
     "resolve_conj.default",
     "resolve_neg.default",
 )

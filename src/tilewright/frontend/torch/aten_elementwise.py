@@ -13,7 +13,7 @@ def _unary(op: Any) -> Handler:
     """The operand is cast to the result's dtype first (`sqrt` of integers is a float)."""
 
     def handler(c: Context, x: Value) -> Value:
-        return c.emit(op(), c.cast(x, c.dtype))
+        return c.emit(op(), x if x.dtype.kind == "c" else c.cast(x, c.dtype))  # |z| is real
 
     return handler
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from ... import ops as O
 from ...core import dtypes as dt
+from ...core.dtypes import DType
 from ...core.errors import UnsupportedError
 from ...ir.graph import Value
 from ...ops import functions as F
@@ -197,19 +198,20 @@ def svd(c: Context, a: Value, full_matrices: bool = False, compute_uv: bool = Tr
     return u, s, vt
 
 
-def _number(x: Any, name: str) -> float | None:
-    """A Python number, or a constant tensor of one element."""
+def _number(x: Any, dtype: DType) -> float | Value | None:
+    """A Python number, where x is one or a constant tensor of one element, or a tensor."""
     if x is None or isinstance(x, (int, float)):
         return None if x is None else float(x)
-    if isinstance(x, Value) and isinstance(x.op, O.Constant) and x.op.data.array.size == 1:
+    assert isinstance(x, Value)
+    if isinstance(x.op, O.Constant) and x.op.data.array.size == 1:
         return float(x.op.data.array.reshape(-1)[0])
-    raise UnsupportedError(f"{name} must be a number that is known when compiling")
+    return F.cast(x, dtype)
 
 
 @aten("linalg_pinv.atol_rtol_tensor", "linalg_pinv.atol_rtol_float")
 def pinv(c: Context, a: Value, *, atol: Any = None, rtol: Any = None, hermitian: bool = False) -> Any:
     x = _on(c, _symmetric, a, False) if hermitian else a
-    return _on(c, L.pinv, x, _number(rtol, "rtol"), _number(atol, "atol") or 0.0)
+    return _on(c, L.pinv, x, _number(rtol, a.dtype), _number(atol, a.dtype) or 0.0)
 
 
 @aten("linalg_pinv.default")

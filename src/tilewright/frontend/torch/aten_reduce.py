@@ -8,6 +8,7 @@ from ... import ops as O
 from ...core import dtypes as dt
 from ...core.errors import UnsupportedError
 from ...ir.graph import Value
+from ...ops.linalg_functions import vector_norm as vector_norm_of
 from .aten_logic import truth
 from .registry import Context, aten, axes_of, axis_of
 
@@ -160,6 +161,16 @@ def std_mean(c: Context, x: Value, dim: Any = None, *, correction: float | None 
     return c.emit(O.Sqrt(), _var(c, x, dim, correction, keepdim)), reduce(c, O.Mean, x, dim, keepdim)
 
 
+@aten("std_mean.default")
+def std_mean_all(c: Context, x: Value, unbiased: bool = True) -> tuple[Value, Value]:
+    return std_mean(c, x, correction=float(unbiased))
+
+
+@aten("std_mean.dim")
+def std_mean_dim(c: Context, x: Value, dim: Any, unbiased: bool = True, keepdim: bool = False) -> tuple[Value, Value]:
+    return std_mean(c, x, dim, correction=float(unbiased), keepdim=keepdim)
+
+
 @aten("logsumexp.default", "special_logsumexp.default")
 def logsumexp(c: Context, x: Value, dim: Any, keepdim: bool = False) -> Value:
     return reduce(c, O.LogSumExp, c.cast(x, c.dtype), dim, keepdim)
@@ -168,11 +179,11 @@ def logsumexp(c: Context, x: Value, dim: Any, keepdim: bool = False) -> Value:
 @aten("linalg_vector_norm.default")
 def vector_norm(c: Context, x: Value, ord: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:  # noqa: A002
     x = c.cast(x, c.dtype)
-    if ord == 2:
-        return c.emit(O.Sqrt(), reduce(c, O.Sum, c.emit(O.Square(), x), dim, keepdim))
-    if ord == 1:
-        return reduce(c, O.Sum, c.emit(O.Abs(), x), dim, keepdim)
-    return reduce(c, O.Max, c.emit(O.Abs(), x), dim, keepdim) if ord == float("inf") else NotImplemented
+    axes = axes_of(dim, len(x.shape))
+    before, c.graph.place = c.graph.place, c.place
+    out = vector_norm_of(x, float(ord), axes, keepdims=keepdim)
+    c.graph.place = before
+    return out
 
 
 @aten("norm.ScalarOpt_dim")
@@ -196,8 +207,9 @@ def cumprod(c: Context, x: Value, dim: int, *, dtype: Any = None) -> Value:
 def topk(c: Context, x: Value, k: Any, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:  # noqa: A002
     if not isinstance(k, int):
         raise UnsupportedError(f"topk needs a static k, got {k}")
-    if not x.shape:
-        raise UnsupportedError("topk of a rank-0 tensor is not supported")
+    if not x.shape:  # one element: k is 0 or 1
+        found = c.emit_all(O.TopK(k=k, axis=0, largest=bool(largest)), c.reshape(x, (1,)))
+        return tuple(c.reshape(v, c.shape) for v in found)
     return c.emit_all(O.TopK(k=k, axis=axis_of(dim, len(x.shape)), largest=bool(largest)), x)
 
 

@@ -31,6 +31,8 @@ def _dtypes() -> dict[Any, DType]:
         torch.bfloat16: dt.bf16,
         torch.float32: dt.f32,
         torch.float64: dt.f64,
+        torch.complex64: dt.c64,
+        torch.complex128: dt.c128,
     }
     return dict(table)
 
@@ -66,7 +68,7 @@ def to_numpy(tensor: Any, name: str = "tensor") -> np.ndarray[Any, Any]:
         if type(plain) is not torch.nn.Parameter:
             raise UnsupportedError(f"torch: {name!r} is a {type(tensor).__name__}; only plain tensors are supported")
         plain = plain.data
-    plain = plain.resolve_neg()
+    plain = plain.resolve_conj().resolve_neg()
     dtype_of(plain.dtype)
     if plain.dtype == torch.bfloat16:
         return np.asarray(plain.view(torch.int16).numpy()).view(ml_dtypes.bfloat16)

@@ -1,0 +1,97 @@
+"""Complex numbers: their parts, conjugates, angles. A gradient with respect to z is that of its parts as one complex number (PyTorch's
+convention)."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ...core.dtypes import complex_of
+from ...ops import complex_rules as C
+from ...ops import functions as F
+from ...ops.complex import Complex, Imag, Real, ViewAsComplex, ViewAsReal, parts
+from ..promote import as_float, as_tracer, meet
+from ..trace import apply, install
+from .linalg import on_values
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {}
+
+
+def public(fn: Callable[..., Any]) -> Callable[..., Any]:
+    FUNCTIONS[fn.__name__.rstrip("_")] = fn
+    return fn
+
+
+@public
+def real(z: Any) -> Any:
+    """The real part; a real array itself."""
+    z = as_tracer(z)
+    return apply(Real(), z) if z.value.dtype.kind == "c" else z
+
+
+@public
+def imag(z: Any) -> Any:
+    """The imaginary part; zeros for a real array."""
+    z = as_tracer(z)
+    return apply(Imag(), z) if z.value.dtype.kind == "c" else on_values(F.zeros, z)
+
+
+@public
+def complex_(re: Any, im: Any) -> Any:
+    """re + i im."""
+    a, b = meet(as_float(re), as_float(im))
+    if a.shape != b.shape:
+        from .elementwise import FUNCTIONS as ELEMENTWISE
+
+        zero = ELEMENTWISE["mul"](0, ELEMENTWISE["add"](a, b))
+        a, b = ELEMENTWISE["add"](a, zero), ELEMENTWISE["add"](b, zero)
+    return apply(Complex(), a, b)
+
+
+@public
+def conj(z: Any) -> Any:
+    """The imaginary part's sign changed; a real array itself."""
+    z = as_tracer(z)
+    return on_values(C.conj, z) if z.value.dtype.kind == "c" else z
+
+
+@public
+def angle(z: Any) -> Any:
+    """The argument, in -pi..pi."""
+    return on_values(C.angle, as_float(z))
+
+
+@public
+def abs_squared(z: Any) -> Any:
+    """|z| squared, without the root."""
+    z = as_tracer(z)
+    if z.value.dtype.kind != "c":
+        return on_values(F.square, z)
+    return on_values(lambda v: F.add(*(F.square(p) for p in parts(v))), z)
+
+
+@public
+def polar(size: Any, turn: Any) -> Any:
+    """size * (cos(turn) + i sin(turn))."""
+    a, b = meet(as_float(size), as_float(turn))
+    return on_values(C.polar, a, b)
+
+
+@public
+def view_as_real(z: Any) -> Any:
+    """The parts along a new last axis."""
+    return apply(ViewAsReal(), as_tracer(z))
+
+
+@public
+def view_as_complex(x: Any) -> Any:
+    """Pairs along the last axis as complex numbers."""
+    return apply(ViewAsComplex(), as_tracer(x))
+
+
+def as_complex(x: Any) -> Any:
+    """x as it is where it is complex, else with an imaginary part of 0."""
+    x = as_float(x)
+    return as_tracer(x, complex_of(x.value.dtype))
+
+
+install(real=property(real), imag=property(imag), conj=conj, conjugate=conj)
