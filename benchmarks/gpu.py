@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
-import statistics
 import sys
 import traceback
 from collections.abc import Callable
@@ -21,90 +19,18 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from gpu_decode import decode
+from gpu_tools import BF16, Table, error, measure, ours, rand, session, timed
 
-import tilewright as tw
 import tilewright.ops as o
-from tilewright.core.dtypes import bf16
-from tilewright.ir.graph import Graph, Value
-from tilewright.ir.types import TensorType
 from tilewright.ops.attention import Attention
 from tilewright.ops.composites import LayerNorm, RmsNorm, Softmax
 
-BF16 = torch.bfloat16
 THIN = [
     *((m, n, k) for m in (1, 16, 64, 256) for n, k in ((4096, 4096), (14336, 4096), (4096, 14336))),
     (128, 2304, 768), (128, 768, 768), (128, 3072, 768), (128, 768, 3072),
 ]  # fmt: skip
 ATTENTION = [(4, 32, 4096, 128, True), (4, 32, 4096, 128, False), (16, 16, 1024, 64, True), (1, 32, 16384, 128, True)]
-
-
-def rand(*shape: int) -> torch.Tensor:
-    return torch.randn(*shape, device="cuda", dtype=BF16)
-
-
-def session(fn: Callable[..., Any], *tensors: torch.Tensor) -> Any:
-    """Compile a graph of bf16 inputs shaped like these tensors."""
-    g = Graph("bench")
-    out = fn(*(g.input(TensorType(bf16, tuple(t.shape)), f"x{i}") for i, t in enumerate(tensors)))
-    g.outputs = [out] if isinstance(out, Value) else list(out)
-    return tw.compile(g, target="cuda")
-
-
-def captured(call: Callable[[], Any], times: int) -> Callable[[], None]:
-    """A CUDA graph of `times` calls."""
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        for _ in range(2):
-            call()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(times):
-            call()
-    return graph.replay
-
-
-def ours(compiled: Any, *tensors: torch.Tensor) -> tuple[Callable[[], None], Any]:
-    """A call that only launches the kernels, and the result of a first call."""
-    result = compiled(*tensors)
-    schedule = compiled.schedule({})
-    keep = (result, tensors)
-    return lambda _=keep: schedule.run_singly(torch.cuda.current_stream().cuda_stream), result
-
-
-def measure(contenders: dict[str, Callable[[], Any]], times: int, repeats: int = 15) -> dict[str, float]:
-    """Median microseconds of one call of each, taken in turn."""
-    graphs = {name: captured(call, times) for name, call in contenders.items()}
-    taken: dict[str, list[float]] = {name: [] for name in graphs}
-    for name in graphs:
-        graphs[name]()
-    for _ in range(repeats):
-        for name, replay in graphs.items():
-            start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            start.record()
-            replay()
-            stop.record()
-            torch.cuda.synchronize()
-            taken[name].append(start.elapsed_time(stop) * 1000 / times)
-    return {name: statistics.median(values) for name, values in taken.items()}
-
-
-def error(got: torch.Tensor, want: torch.Tensor) -> float:
-    return float((got.double() - want.double()).norm() / want.double().norm())
-
-
-class Table:
-    def __init__(self) -> None:
-        self.rows: list[dict[str, Any]] = []
-
-    def add(self, name: str, times: dict[str, float], *, flops: float = 0, nbytes: float = 0, err: float = math.nan) -> None:
-        mine = times["ours"]
-        peers = {k: v for k, v in times.items() if k != "ours"}
-        best = min(peers.values())
-        rate = f"{flops / mine / 1e6:.0f} TFLOP/s" if flops else f"{nbytes / mine / 1e3:.0f} GB/s"
-        self.rows.append({"row": name, "us": mine, "ratio": best / mine, "rate": rate, "peers": peers, "error": err})
-        others = "  ".join(f"{k} {v:.1f}" for k, v in peers.items())
-        print(f"{name:42s} {mine:9.1f} us  {rate:>14s}  x{best / mine:.3f}  error {err:.1e}   {others}", flush=True)
 
 
 def matmul(table: Table) -> None:
@@ -145,6 +71,24 @@ def attention(table: Table) -> None:
         table.add(f"attention {b}x{h}x{s}x{d}{' causal' if causal else ''}", times, flops=flops, err=error(y.transpose(1, 2)[:1, :1], few))
 
 
+def attention_backward(table: Table) -> None:
+    """All of dQ, dK and dV; SDPA has its forward result and log-sums, ours computes what it needs again."""
+    for b, h, s, d, causal in ATTENTION:
+        q, k, v, g = (rand(b, h, s, d) for _ in range(4))
+        op = o.AttentionBackward(scale=d**-0.5, causal=causal)
+        call, y = ours(session(lambda *x, op=op: op(*x), q, k, v, g), q, k, v, g)
+        leaves = [t.clone().requires_grad_() for t in (q, k, v)]
+        out = F.scaled_dot_product_attention(*leaves, is_causal=causal)
+        peer = lambda out=out, leaves=leaves, g=g: torch.autograd.grad(out, leaves, g, retain_graph=True)
+        four = lambda f: lambda: [f() for _ in range(4)]  # autograd cannot be captured
+        times = timed({"ours": four(call), "SDPA": four(peer)}, 4)
+        few = [t[:1, :1].float().requires_grad_() for t in (q, k, v)]
+        want = torch.autograd.grad(F.scaled_dot_product_attention(*few, is_causal=causal), few, g[:1, :1].float())
+        err = max(error(a[:1, :1], w) for a, w in zip(y, want, strict=True))
+        flops = 10.0 * b * h * s * s * d * (0.5 if causal else 1.0)
+        table.add(f"attention backward {b}x{h}x{s}x{d}{' causal' if causal else ''}", times, flops=flops, err=err)
+
+
 def rows(table: Table) -> None:
     n = 8192
     x, r, w, b = rand(n, n), rand(n, n), rand(n), rand(n)
@@ -161,6 +105,13 @@ def rows(table: Table) -> None:
         "residual + RMS norm": (_residual_norm, lambda x, r, w: (x + r, F.rms_norm(x + r, (n,), w, 1e-5)), (x, r, w), 4),
         "GELU (erf)": (lambda x: o.Gelu()(x), F.gelu, (x,), 2),
         "SiLU": (lambda x: o.Silu()(x), F.silu, (x,), 2),
+        "rope": (lambda x, c, s: o.Rope()(x, c, s), _rope, (rand(1, 64, n, 128), rand(n, 64), rand(n, 64)), 2),
+        "cross-entropy": (
+            lambda x, t: o.SoftmaxCrossEntropy()(x, t),
+            lambda x, t: F.cross_entropy(x, t, reduction="none"),
+            (x, torch.randint(0, n, (n,), device="cuda")),
+            1,
+        ),
     }
     for name, (fn, plain, tensors, moved) in cases.items():
         call, y = ours(session(fn, *tensors), *tensors)
@@ -173,7 +124,7 @@ def rows(table: Table) -> None:
         }
         times = measure(contenders, 8)
         copy = times.pop("copy")
-        want = plain(*(t.float() for t in tensors))
+        want = plain(*(t.float() if t.is_floating_point() else t for t in tensors))
         err = error(y[-1], want[-1]) if isinstance(want, tuple) else error(y, want)
         table.add(f"{name} 8192x8192", times, nbytes=moved * one, err=err)
         share = moved * one / times["ours"] / (2 * one / copy)
@@ -186,7 +137,15 @@ def _residual_norm(x: Any, r: Any, w: Any) -> tuple[Any, Any]:
     return total, RmsNorm(eps=1e-5, affine="weight")(total, w)
 
 
-SECTIONS = {"matmul": matmul, "epilogue": epilogue, "attention": attention, "rows": rows}
+def _rope(x: Any, cos: Any, sin: Any) -> Any:
+    a, b = x.chunk(2, -1)
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
+
+
+SECTIONS = {
+    "matmul": matmul, "epilogue": epilogue, "attention": attention, "attention_backward": attention_backward, "rows": rows,
+    "decode": decode,
+}  # fmt: skip
 
 
 def main() -> int:

@@ -144,7 +144,10 @@ class _Block:
             bits = raw.view(f"u{raw.itemsize}")
             return bits.astype(f"u{size}").view(dtype) if size != raw.itemsize else bits.view(dtype)
         if text.startswith(("0f", "0d")):
-            value: Any = np.uint32(int(text[2:], 16)).view(np.float32) if text[1] == "f" else np.uint64(int(text[2:], 16)).view(np.float64)
+            whole: Any = np.full(self.n, int(text[2:], 16), np.uint32 if text[1] == "f" else np.uint64)
+            if whole.itemsize == np.dtype(dtype).itemsize:  # `mov.b32` moves the bits, whatever they mean
+                return whole.view(dtype)
+            value: Any = whole.view(np.float32 if text[1] == "f" else np.float64)[0]
         elif text in self.symbols:
             value = np.uint64(self.symbols[text])
         else:
@@ -169,7 +172,11 @@ class _Block:
         parts = op.opcode.split(".")
         stem, kinds = parts[0], [p for p in parts if p in _TYPES or p == "pred"]
         dtype: Any = np.bool_ if kinds[-1:] == ["pred"] else _TYPES[kinds[-1]] if kinds else np.uint32
-        if stem in ("ld", "st"):
+        if stem == "griddepcontrol":
+            return  # launches follow one another here
+        if stem == "mma":
+            self.matrix(op.opcode, xs, active)
+        elif stem in ("ld", "st"):
             self.memory(op, parts, xs, active, dtype)
         elif stem == "mov":
             self.move(xs, active, dtype)
@@ -186,6 +193,33 @@ class _Block:
             self.write(xs[0], self.read(xs[1], np.uint64), active)
         else:
             self.write(xs[0], _arithmetic(parts, dtype, [self.read(x, dtype) for x in xs[1:]]), active)
+
+    def matrix(self, opcode: str, xs: list[str], active: Array) -> None:
+        """`mma.sync.m16n8k16`: D = A[16,16] · B[16,8] + C in every warp, f32 sums."""
+        import ml_dtypes
+
+        if not active.reshape(-1, 32).all(1)[active.reshape(-1, 32).any(1)].all() or ".m16n8k16.row.col.f32." not in opcode:
+            raise Fault(f"`{opcode}` needs whole warps")
+        kind: Any = ml_dtypes.bfloat16 if ".bf16." in opcode else np.float16
+        names = [[n.strip() for n in x.strip("{}").split(",")] for x in xs]
+
+        def halves(name: str) -> Array:
+            return self.read(name, np.uint32).copy().view(np.uint16).reshape(-1, 32, 2).view(kind).astype(np.float32)
+
+        warps, lane = self.n // 32, np.arange(32)
+        row, column = lane // 4, lane % 4 * 2
+        a, b, c = np.zeros((warps, 16, 16)), np.zeros((warps, 16, 8)), np.zeros((warps, 16, 8))
+        for i, name in enumerate(names[1]):
+            for h in range(2):
+                a[:, row + 8 * (i % 2), column + 8 * (i // 2) + h] = halves(name)[..., h]
+        for i, name in enumerate(names[2]):
+            for h in range(2):
+                b[:, column + 8 * i + h, row] = halves(name)[..., h]
+        for i, name in enumerate(names[3]):
+            c[:, row + 8 * (i // 2), column + i % 2] = self.read(name, np.float32).reshape(-1, 32)
+        out = (a @ b + c).astype(np.float32)
+        for i, name in enumerate(names[0]):
+            self.write(name, np.ascontiguousarray(out[:, row + 8 * (i // 2), column + i % 2]).reshape(-1), active)
 
     def move(self, xs: list[str], active: Array, dtype: Any) -> None:
         if xs[0].startswith("{"):

@@ -13,7 +13,7 @@ from tilewright.core.errors import CompileError
 from tilewright.ir.interp import run
 
 # Products with packed integers want constants that only `lower_quantised` makes; docs/cuda.md names all of these.
-NO_KERNEL = {"qdot", "qexperts_dot", "scan", "cond", "while", "max_pool", "max_pool_indices"}
+NO_KERNEL = {"qdot", "qexperts_dot", "scan", "cond", "while"}
 SLOW = {"sample"}  # thousands of steps of one thread
 
 

@@ -19,6 +19,7 @@ from tilewright.target.cuda.device import CHIPS, arch_of, cuda_target
 from tilewright.target.cuda.ptxas import Usage, _usage, assemble, find_ptxas
 from tilewright.tile.ir import Kernel
 
+HOPPER = {"attention_backward": "bf16 has this kernel on sm_90a alone; elsewhere the op is decomposed when it is differentiated"}
 needs_ptxas = pytest.mark.skipif(find_ptxas() is None, reason="no ptxas here (CUDA toolkit or the package nvidia-cuda-nvcc)")
 
 
@@ -31,16 +32,18 @@ def modules(name: str, arch: str) -> dict[str, str]:
 @pytest.mark.parametrize("arch", CHIPS)
 @pytest.mark.parametrize("name", CASES)
 def test_the_assembler_takes_it(name: str, arch: str) -> None:
+    if name in HOPPER and arch != "sm_90a":
+        pytest.skip(HOPPER[name])
     for kernel, text in modules(name, arch).items():
         usage = assemble(text, arch)
-        if kernel.startswith(("gemm", "flash", "pointwise", "softmax", "layer_norm", "rms_norm")):
+        if kernel.startswith(("gemm", "gemv", "thin", "decode", "flash", "pointwise", "softmax", "layer_norm", "rms_norm")):
             assert usage.spilled == 0 and usage.stack == 0, (kernel, usage)
         assert not usage.warnings, (kernel, usage.warnings)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_barriers_are_safe(name: str) -> None:
-    for arch in ("sm_80", "sm_90a"):
+    for arch in ("sm_90a",) if name in HOPPER else ("sm_80", "sm_90a"):
         for kernel, text in modules(name, arch).items():
             assert check(text) == [], kernel
 

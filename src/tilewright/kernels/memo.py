@@ -46,7 +46,8 @@ def _places_key(region: Region) -> Hashable:
     order: dict[Buffer, int] = {}
 
     def one(o: Operand) -> Hashable:
-        return (o.type, o.layout, o.packed, o.data is not None, order.setdefault(o.buffer, len(order)))
+        kept = o.buffer.kind in ("const", "input")  # nothing in the program writes it
+        return (o.type, o.layout, o.packed, o.data is not None, kept, order.setdefault(o.buffer, len(order)))
 
     return tuple(one(o) for o in region.operands), tuple(one(o) for o in region.results)
 

@@ -33,8 +33,6 @@ class Pool(Template):
     key = "pool"
 
     def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        if target.kind == "cuda" and region.anchor is not None and isinstance(region.anchor.op, (MaxPoolOp, MaxPoolIndicesOp)):
-            return Reason("max pools have no CUDA kernel yet")
         return alone(region, MaxPoolOp, AvgPoolOp, MaxPoolIndicesOp)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:

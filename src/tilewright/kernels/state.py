@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..ir.graph import Graph, Node, Value
+from ..ops.attention import Rope
 from ..ops.q8_cache import Q8Blocks
 from ..ops.state import UpdateSlice
 from .launch import Argument, Buffer, Item, Launch, Pointer, roots, touched
@@ -38,7 +39,8 @@ def computed_in_window(graph: Graph, in_place: set[Node]) -> dict[Value, Node]:
     found: dict[Value, Node] = {}
     for n in in_place:
         old, new = n.operands
-        if isinstance(new.node.op, Q8Blocks) and users[new] == [n] and users[old] == [n] and new not in outputs:
+        written = isinstance(new.node.op, Q8Blocks) or (isinstance(new.node.op, Rope) and new.dtype is old.dtype)
+        if written and users[new] == [n] and users[old] == [n] and new not in outputs:
             found[new] = n
     return found
 

@@ -107,6 +107,17 @@ def load_function(text: str, name: str, dynamic_shared: int) -> tuple[Any, Any]:
     return module, function
 
 
+def after(graph: Any, before: Any, node: Any, *, early: bool) -> None:
+    """An edge between two kernels. `early`: the second starts when the first says so, and waits for its end by itself."""
+    cu = driver()
+    edge = cu.CUgraphEdgeData()
+    if early:
+        edge.from_port = 1  # CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC
+        edge.type = int(cu.CUgraphDependencyType.CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC)
+    name = "cuGraphAddDependencies_v2" if hasattr(cu, "cuGraphAddDependencies_v2") else "cuGraphAddDependencies"
+    call(name, graph, [before], [node], [edge], 1)
+
+
 class Memory:
     """A block of device memory, freed with the object."""
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..core.dims import evaluate
 from ..core.errors import CompileError
-from ..kernels.cuda.kernel import BlockKernel, FlashKernel, GemmKernel, TensorMap
+from ..kernels.cuda.kernel import BlockKernel, TensorMap
 from ..kernels.launch import ErrorWord, Launch, Pointer, Program, Variant
 from ..plan.plan import Plan
 from ..tile.ir import Kernel
@@ -119,7 +119,7 @@ class CudaExecutable:
             grid = -(-grid // kernel.programs)
         if grid > MOST_BLOCKS:
             raise CompileError(f"cuda: launch {launch.name} needs {grid} blocks, a grid has at most {MOST_BLOCKS}")
-        maps: tuple[TensorMap, ...] = kernel.maps if isinstance(kernel, (GemmKernel, FlashKernel)) else ()
+        maps: tuple[TensorMap, ...] = getattr(kernel, "maps", ())
         start = -(-8 * len(values) // 64) * 64
         raw = np.zeros(start + 128 * len(maps) + 64, np.uint8)
         skip = -raw.ctypes.data % 64
@@ -169,6 +169,7 @@ class Schedule:
     def __init__(self, env: dict[str, int], arena: gpu.Memory, steps: list[Step], slots: int) -> None:
         self.env, self.arena, self.steps = env, arena, steps
         self.addresses = [0] * slots
+        self.early = gpu.compute_capability() >= (9, 0)
         self._graph: Any = None
         self._exec: Any = None
 
@@ -190,12 +191,12 @@ class Schedule:
             self._build()
 
     def _build(self) -> None:
-        """A chain: every kernel after the one before."""
+        """A chain: every kernel after the one before, whose kernels say themselves when the next may take its places."""
         self._graph = gpu.call("cuGraphCreate", 0)
-        before: list[Any] = []
         for step in self.steps:
-            step.node = gpu.call("cuGraphAddKernelNode", self._graph, before, len(before), step.node_params(), what=step.launch.name)
-            before = [step.node]
+            step.node = gpu.call("cuGraphAddKernelNode", self._graph, [], 0, step.node_params(), what=step.launch.name)
+        for before, after in zip(self.steps, self.steps[1:], strict=False):
+            gpu.after(self._graph, before.node, after.node, early=self.early)
         self._exec = gpu.call("cuGraphInstantiate", self._graph, 0)
 
     def run(self, stream: int) -> None:

@@ -24,7 +24,8 @@ from .groups import Shared
 from .kernel import FlashKernel, TensorMap
 
 KEYS = 128
-CONSUMERS = {64: 2, 128: 2}  # by head size; three for 64 was slower (measured)
+PER_SM = {64: 2, 128: 1}  # blocks of a multiprocessor
+CONSUMERS = {64: 1, 128: 2}  # by head size; three for 64 was slower (measured)
 HEAD_SIZES = (64, 128)
 
 
@@ -110,7 +111,7 @@ def flash_launch(region: Region, target: TargetSpec) -> Launch:
     call._arguments += [Word(x) for x in (sq, sk, op.offset, window, heads, heads // kv_heads, q_tiles, works)]
     stages = 2
     launch = call.finish(
-        minimum(works, target.cores),
+        minimum(works, target.cores * PER_SM[d]),
         flops=region_flops(region),
         bytes_=region_bytes(region),
         note=f"wgmma {64 * CONSUMERS[d]}x{KEYS}, d {d}",
@@ -121,6 +122,6 @@ def flash_launch(region: Region, target: TargetSpec) -> Launch:
     scale = hashlib.blake2b(repr(float(op.scale)).encode(), digest_size=4).hexdigest()
     launch.kernel = FlashKernel(
         f"{k.name}_{d}_{stages}{flags}_{scale}_{dtype}", k.params, k.pid, k.body, acc=acc, row=row, head=head, batch=item, d=d,
-        keys=KEYS, consumers=CONSUMERS[d],
+        keys=KEYS, consumers=CONSUMERS[d], per_sm=PER_SM[d],
         stages=stages, causal=op.causal, windowed=op.window is not None, scale=op.scale, dtype=dtype, maps=tuple(maps))  # fmt: skip
     return launch

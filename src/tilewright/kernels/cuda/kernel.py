@@ -24,6 +24,8 @@ class BlockKernel(Kernel):
     threads: int = 1
     programs: int = 128
     vector: int = 1
+    streamed: frozenset[str] = frozenset()  # parameters that are only read, once: they stay out of L1
+    early: bool = False  # streamed parameters are in memory from the start: their first loads do not wait for the kernel before
 
     @property
     def block(self) -> int:
@@ -62,6 +64,8 @@ class GemmKernel(Kernel):
     transposed_a: bool = False  # A is [K, M]
     transposed_b: bool = True  # B is [N, K]
     cluster: int = 1  # neighbouring blocks that share B
+    splits: int = 1  # neighbouring blocks that share K: a cluster that adds its sums in order
+    rows: int = 0  # of A that are read, where fewer than bm: what stands in the others' place is multiplied and thrown away
     dtype: str = "bf16"
     alpha: float = 1.0
     group: int = 8  # tiles of rows that share columns of B in L2
@@ -71,6 +75,29 @@ class GemmKernel(Kernel):
     @property
     def block(self) -> int:
         return 128 * (self.consumers + 1)
+
+
+@dataclass(eq=False)
+class ThinKernel(Kernel):
+    """C = epilogue(A · Bᵀ) for few rows of A (see the target's `thin`): `params` and `body` are the epilogue in tile IR.
+
+    The body sees `acc` (f32, one row × `strip` columns), its `row` and first `column`; `a` and `b` are the views of the operands.
+    """
+
+    acc: Var | None = None
+    row: Var | None = None
+    column: Var | None = None
+    a: Var | None = None
+    b: Var | None = None
+    rows: int = 8  # of A, a multiple of 8
+    strip: int = 16  # rows of B in a block
+    warps: int = 8
+    unroll: int = 4
+    dtype: str = "bf16"
+
+    @property
+    def block(self) -> int:
+        return 32 * self.warps
 
 
 @dataclass(eq=False)
@@ -91,6 +118,59 @@ class FlashKernel(Kernel):
     stages: int = 2
     causal: bool = False
     windowed: bool = False
+    per_sm: int = 1  # blocks of one multiprocessor
+    scale: float = 1.0
+    dtype: str = "bf16"
+    maps: tuple[TensorMap, ...] = ()
+
+    @property
+    def block(self) -> int:
+        return 128 * (self.consumers + 1)
+
+    @property
+    def rows(self) -> int:
+        return 64 * self.consumers
+
+
+@dataclass(eq=False)
+class DecodeKernel(Kernel):
+    """Attention of one query row per head on a block (see the target's `decode`): the first `split` instructions of `body` run on
+    groups of `threads` and leave
+    `found` (running maximum, sum, both halves of the weighted values); the others see `acc`, the row itself, on one thread per column."""
+
+    split: int = 0
+    part: Var | None = None  # index of the group
+    found: tuple[Var, ...] = ()
+    acc: Var | None = None
+    d: int = 64
+    threads: int = 8
+    vector: int = 4
+    groups: int = 32
+
+    @property
+    def block(self) -> int:
+        return self.threads * self.groups
+
+
+@dataclass(eq=False)
+class FlashBackKernel(Kernel):
+    """One of the three kernels of attention's reverse pass (see the target's `flash_back`): `params` and `body` store the finished sums.
+
+    The body sees `sums` (f32, 64 rows × head size each: dQ, or dV and dK), the first `row`, `head` and `batch`; `lse` and `delta` are
+    views of one number per query row, padded to whole tiles.
+    """
+
+    mode: str = "dq"  # stats, dq, dkv
+    sums: tuple[Var, ...] = ()
+    row: Var | None = None
+    head: Var | None = None
+    batch: Var | None = None
+    lse: Var | None = None
+    delta: Var | None = None
+    d: int = 128
+    consumers: int = 2  # warpgroups of 64 rows
+    stages: int = 3
+    causal: bool = False
     scale: float = 1.0
     dtype: str = "bf16"
     maps: tuple[TensorMap, ...] = ()

@@ -6,7 +6,7 @@ Tiles past an edge read zeros and store nothing; M, N and K need not fit the til
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...core.dims import Dim, at_least, ceildiv, divisible, minimum
 from ...core.dtypes import bf16, f16, f32
@@ -27,19 +27,22 @@ from .groups import Shared
 from .kernel import GemmKernel, TensorMap
 
 BK = 64
+STAGES_BYTES = 160 << 10  # of a ring beside the sums of a split product
 SLICE = 64  # columns of the epilogue at a time: a swizzled row of shared memory
 NARROW = 32  # ... where results go to memory from registers
 
 
 @dataclass(frozen=True)
 class Config:
-    """Tile of a block, stages of the ring, blocks of a cluster, rows of tiles that share columns in L2."""
+    """Tile of a block, stages of the ring, blocks of a cluster, rows of tiles that share columns in L2, parts of K."""
 
     bm: int = 128
     bn: int = 256
     stages: int = 4
     cluster: int = 1
     group: int = 16
+    splits: int = 1
+    rows: int = 0  # of A that are read
 
 
 # (configuration, time of one tile relative to 128×256: measured on an H200)
@@ -52,17 +55,28 @@ CONFIGS: tuple[tuple[Config, float], ...] = (
 )
 
 
-def choose(m: Dim, n: Dim, batch: Dim, sms: int) -> Config:
+def choose(m: Dim, n: Dim, k: Dim, batch: Dim, sms: int) -> Config:
     """The configuration with the shortest estimated time: whole waves of tiles over the multiprocessors."""
     if not (isinstance(m, int) and isinstance(n, int) and isinstance(batch, int)):
         return Config(128, 256 if at_least(n, 256) else 128, 4, 1)
+    rows = -(-m // 8) * 8 if m < 64 else 0  # rows that the copy engine fills with zeros cost as much as any (measured)
+    if isinstance(k, int) and (parts := splits(m, n, k, batch, sms)) > 1:
+        return Config(64, 64, min(12, STAGES_BYTES // ((rows or 64) + 64) // 128), splits=parts, rows=rows)
 
     def cost(item: tuple[Config, float]) -> float:
         c, t = item
         tiles = -(-m // (c.bm * c.cluster)) * c.cluster * -(-n // c.bn) * batch
         return -(-tiles // (sms // c.cluster * c.cluster)) * t
 
-    return min(CONFIGS, key=cost)[0]
+    best = min(CONFIGS, key=cost)[0]
+    return replace(best, rows=rows) if best.bm == 64 else best
+
+
+def splits(m: int, n: int, k: int, batch: int, sms: int) -> int:
+    """Parts of K for a product of few tiles: as many as give every block a multiprocessor, each of several steps (measured)."""
+    tiles, steps = -(-m // 64) * -(-n // 64) * batch, -(-k // BK)
+    fits = (s for s in (4, 2) if tiles * s <= sms and steps >= 8 * s and (s - 1) * -(-steps // s) < steps)
+    return next(fits, 1) if m <= 256 else 1
 
 
 @dataclass(frozen=True)
@@ -97,7 +111,7 @@ class HopperMatmul(Template):
         if places is None:  # the operand's place was not known when the template was chosen
             return Shared(Matmul()).build(region, target)
         p = Problem.of(region)
-        return [gemm_launch(region, p, places, choose(places.m, p.n, places.batch, target.cores), target)]
+        return [gemm_launch(region, p, places, choose(places.m, p.n, p.k, places.batch, target.cores), target)]
 
 
 def suitable(region: Region) -> Places | None:
@@ -155,8 +169,8 @@ def gemm_launch(region: Region, p: Problem, at: Places, config: Config, target: 
     b = call.b
     out_value = region.anchor.values[0]
     shape = (at.batch, at.m, p.n)
-    through_shared = all(_stores(r, s) for r, s in zip(region.results, at.outs, strict=True))
-    width = SLICE if through_shared else NARROW
+    through_shared = config.splits == 1 and all(_stores(r, s) for r, s in zip(region.results, at.outs, strict=True))
+    width = config.bn // config.splits if config.splits > 1 else SLICE if through_shared else NARROW
     outs: list[View] = []
     store_maps = []
     for i, (out, s) in enumerate(zip(region.results, at.outs, strict=True)):
@@ -170,7 +184,8 @@ def gemm_launch(region: Region, p: Problem, at: Places, config: Config, target: 
         ins[v] = call.view(f"e{i}", o.type.dtype, o.buffer, Layout(shape, s, o.layout.offset))
     maps = []
     transposed = (at.a[2] != 1, at.b[1] == 1)
-    boxes = (64 if transposed[0] else config.bm, config.bn // config.cluster if transposed[1] else 64)
+    rows_read = 0 if transposed[0] else config.rows
+    boxes = (64 if transposed[0] else rows_read or config.bm, config.bn // config.cluster if transposed[1] else 64)
     for i, (name, o, lay, strides, (rows, columns)) in enumerate(
         (("a", p.a, p.a_view, at.a, (at.m, p.k)), ("b", p.b, p.b_view, (at.b[0], at.b[2], at.b[1]), (p.n, p.k)))
     ):
@@ -212,17 +227,17 @@ def gemm_launch(region: Region, p: Problem, at: Places, config: Config, target: 
     columns = ceildiv(p.n, config.bn)
     tiles = rows_of_clusters * columns * at.batch
     call._arguments += [Word(rows_of_clusters * config.cluster), Word(columns), Word(ceildiv(p.k, BK)), Word(tiles)]
-    grid = minimum(tiles, target.cores // config.cluster) * config.cluster
+    grid = minimum(tiles, target.cores // config.cluster) * config.cluster if config.splits == 1 else tiles * config.splits
     launch = call.finish(
         grid,
         flops=region_flops(region),
         bytes_=region_bytes(region),
-        note=f"wgmma {config.bm}x{config.bn}, {config.stages} stages, cluster {config.cluster}",
+        note=f"wgmma {config.bm}x{config.bn}, {config.stages} stages, cluster {config.cluster}, K in {config.splits}",
     )
     k = launch.kernel
     flags = f"{int(transposed[0])}{int(transposed[1])}"
     launch.kernel = GemmKernel(
-        f"{k.name}_{config.bm}x{config.bn}_{config.stages}_{config.cluster}_{flags}_{p.a.type.dtype}",
+        f"{k.name}_{config.bm}x{config.bn}_{config.stages}_{config.cluster}_{config.splits}_{rows_read}_{flags}_{p.a.type.dtype}",
         k.params,
         k.pid,
         k.body,
@@ -238,6 +253,8 @@ def gemm_launch(region: Region, p: Problem, at: Places, config: Config, target: 
         transposed_a=transposed[0],
         transposed_b=transposed[1],
         cluster=config.cluster,
+        splits=config.splits,
+        rows=rows_read,
         dtype=p.a.type.dtype.name,
         group=config.group,
         maps=(*maps, *(store_maps if through_shared else ())),

@@ -54,10 +54,10 @@ class CudaRowKernel(RowKernel):
         sizes, layouts = [], []
         for o in places:
             lay = o.layout
-            if lay.shape == self.shape:
-                lay = lay.permute(self.order)
-            elif self.reduces and o in self.region.results:
+            if self.reduces and o in self.region.results:
                 continue  # one element per row
+            if len(lay.shape) == len(self.shape):
+                lay = lay.expand(self.shape).permute(self.order)
             sizes.append(o.type.dtype.itemsize)
             layouts.append(Layout(lay.shape, lay.strides, lay.offset))
         return vector_width(sizes, self.row_shape[-1] if self.row_shape else 1, layouts)

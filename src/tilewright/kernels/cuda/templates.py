@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+from ..gather import Gather
 from ..pointwise import Pointwise
+from ..rope import Rope
 from ..rows import Rows
 from ..select import TEMPLATES
 from ..template import Template
 from .attention import HopperAttention
+from .attention_backward import HopperAttentionBackward
+from .decode_attention import DecodeAttention
+from .gather import CudaGather
+from .gemv import Gemv
 from .groups import Shared
 from .matmul import HopperMatmul
 from .pointwise import CudaPointwise
+from .rope import CudaRope
 from .rows import CudaRows
+from .thin import ThinMatmul
 
 CUDA_TEMPLATES: list[Template] = [
+    Gemv(),
+    ThinMatmul(),
     HopperMatmul(),
+    DecodeAttention(),
     HopperAttention(),
+    HopperAttentionBackward(),
     CudaRows(),
     CudaPointwise(),
-    *(Shared(t) for t in TEMPLATES if not isinstance(t, (Rows, Pointwise))),
+    CudaRope(),
+    CudaGather(),
+    *(Shared(t) for t in TEMPLATES if not isinstance(t, (Rows, Pointwise, Rope, Gather))),
 ]

@@ -26,6 +26,7 @@ class Address:
     strides: tuple[str, ...]
     dtype: DType
     space: str = "global"
+    hint: str = ""  # of loads
 
 
 def times(f: Scalars, a: str, b: str) -> str:
@@ -61,7 +62,7 @@ class Access:
                 offset = plus(self.f, offset, times(self.f, e.base(shape, axis), view.strides[axes[axis]]))
         self.origin = self._bytes(view.pointer, offset)
         self.room = {axis: self._room(axis, limit) for axis, limit in limits.items()}
-        self._rows: dict[Key, str] = {}
+        self._rows: dict[Key, tuple[str, int]] = {}
         self._checks: dict[tuple[int, int], str] = {}
 
     def _bytes(self, pointer: str, elements: str) -> str:
@@ -81,17 +82,19 @@ class Access:
         """Register and byte offset of an element."""
         lead, last = key[:-1], key[-1] if key else 0
         if lead not in self._rows:
-            p = self.origin
+            p, known = self.origin, 0
             for i, axis in zip(lead, self.axes[:-1], strict=False):
-                if i:
-                    p = self._bytes(p, times(self.f, self.view.strides[axis], str(i)))
-            self._rows[lead] = p
-        if not last:
-            return self._rows[lead], 0
-        stride = self.view.strides[self.axes[-1]]
+                stride = self.view.strides[axis]
+                if stride.startswith("%"):
+                    p = self._bytes(p, times(self.f, stride, str(i)))
+                else:
+                    known += i * int(stride) * self.item
+            self._rows[lead] = p, known
+        row, known = self._rows[lead]
+        stride = self.view.strides[self.axes[-1]] if last else "0"
         if not stride.startswith("%"):
-            return self._rows[lead], last * int(stride) * self.item
-        return self._bytes(self._rows[lead], times(self.f, stride, str(last))), 0
+            return row, known + last * int(stride) * self.item
+        return self._bytes(row, times(self.f, stride, str(last))), known
 
     def inside(self, key: Key) -> str | None:
         """A predicate that is true when the element may be touched; None: always."""
@@ -135,7 +138,7 @@ def _load_piece(a: Access, keys: Sequence[Key], other: float) -> list[str]:
     pointer, offset = a.place(keys[0])
     inside = a.inside(keys[0])
     guard = "" if inside is None else f"@{inside} "
-    ld = f"ld.{a.view.space}"
+    ld = f"ld.{a.view.space}{a.view.hint}"
     if len(keys) == 1:
         ty = elem_type(dtype)
         kind = {"bool": "u8", "i8": "s8", "u8": "u8", "i16": "s16", "u16": "u16"}.get(dtype.name, f"b{8 * dtype.itemsize}")

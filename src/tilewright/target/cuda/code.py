@@ -6,11 +6,14 @@ from collections.abc import Iterable
 
 from ...core.errors import CompileError
 from ...core.target_spec import TargetSpec
-from ...kernels.cuda.kernel import BlockKernel, FlashKernel, GemmKernel
+from ...kernels.cuda.kernel import BlockKernel, DecodeKernel, FlashBackKernel, FlashKernel, GemmKernel, ThinKernel
 from ...tile.ir import Kernel
+from .decode import emit_decode
 from .emit import emit_block_kernel
 from .flash import emit_flash, flash_shared
+from .flash_back import emit_flash_back, flash_back_shared
 from .gemm import dynamic_shared, emit_gemm
+from .thin import emit_thin
 
 
 def emit_cuda(kernel: Kernel, target: TargetSpec) -> str:
@@ -19,6 +22,12 @@ def emit_cuda(kernel: Kernel, target: TargetSpec) -> str:
         return emit_gemm(kernel, target)
     if isinstance(kernel, FlashKernel):
         return emit_flash(kernel, target)
+    if isinstance(kernel, FlashBackKernel):
+        return emit_flash_back(kernel, target)
+    if isinstance(kernel, DecodeKernel):
+        return emit_decode(kernel, target)
+    if isinstance(kernel, ThinKernel):
+        return emit_thin(kernel, target)
     if isinstance(kernel, BlockKernel):
         return emit_block_kernel(kernel, target)
     raise CompileError(f"cuda: kernel {kernel.name} has no place on the GPU: its template is not one of this target's")
@@ -29,6 +38,14 @@ def emit_all(kernels: Iterable[Kernel], target: TargetSpec) -> dict[str, tuple[s
     out: dict[str, tuple[str, int, int]] = {}
     for k in kernels:
         if k.name not in out:
-            shared = dynamic_shared(k) if isinstance(k, GemmKernel) else flash_shared(k) if isinstance(k, FlashKernel) else 0
-            out[k.name] = (emit_cuda(k, target), k.block, shared)  # type: ignore[attr-defined]
+            out[k.name] = (emit_cuda(k, target), k.block, shared_bytes(k))  # type: ignore[attr-defined]
     return out
+
+
+def shared_bytes(kernel: Kernel) -> int:
+    """Dynamic shared memory of a launch."""
+    if isinstance(kernel, GemmKernel):
+        return dynamic_shared(kernel)
+    if isinstance(kernel, FlashKernel):
+        return flash_shared(kernel)
+    return flash_back_shared(kernel) if isinstance(kernel, FlashBackKernel) else 0

@@ -16,6 +16,7 @@ from .ptx_text import KernelText
 from .scalar import Scalars
 
 _INDEX = {"add": "add.s64", "sub": "sub.s64", "mul": "mul.lo.s64", "min": "min.s64", "max": "max.s64", "and": "and.b64"}
+STREAMED = ".nc.L1::no_allocate.L2::256B"
 
 
 class Control:
@@ -36,7 +37,8 @@ class Control:
                 generic = self._parameter(p.name)
                 pointer = self.k.value("i64", f"cvta.to.global.u64 {{}}, {generic};")
                 strides = tuple(self._parameter(f"{p.name}.s") if s is None else str(s) for s in p.type.strides)
-                self.env[p] = Address(pointer, strides, p.type.dtype)
+                hint = STREAMED if p.name in getattr(self.kernel, "streamed", ()) else ""
+                self.env[p] = Address(pointer, strides, p.type.dtype, hint=hint)
             else:
                 self.env[p] = self._parameter(p.name)
         self._words = [self._parameter(name) for name in extra]

@@ -16,7 +16,7 @@ from .access import Address
 from .control import Control
 from .convert import convert, narrow_pair
 from .layout import Group, Key, Regs, elem_type
-from .ptx_text import literal, module_text
+from .ptx_text import WAIT, arch_number, literal, module_text
 from .reductions import reduce_tile
 
 
@@ -28,17 +28,19 @@ def emit_block_kernel(kernel: BlockKernel, target: TargetSpec) -> str:
 class Emitter(Control):
     """Walks a kernel once; `env` maps each tile-IR value to registers."""
 
+    pending = False  # the wait for the kernel before is still to come
+
     def module(self, target: TargetSpec) -> str:
         kernel = self.kernel
         assert isinstance(kernel, BlockKernel)
         if kernel.threads > WARP and kernel.programs != 1:
             raise CompileError(f"cuda: a program of {kernel.threads} threads takes a block of its own, got {kernel.programs} programs")
+        self.k.late = self.pending = kernel.early and arch_number(target.cpu) >= 90
         self.parameters(["grid"] if kernel.programs > 1 else [])
         self._program_index(kernel)
         self.block(kernel.body)
-        text = self.k.text([f".maxntid {kernel.block}, 1, 1"])
-        tables = math.table_text() + "\n" if math.TABLE in text else ""
-        return module_text(target.cpu, tables + text)
+        text = self.k.text([f".maxntid {kernel.block}, 1, 1"], target.cpu)
+        return module_text(target.cpu, math.tables(text) + text)
 
     def _program_index(self, kernel: BlockKernel) -> None:
         k = self.k
@@ -222,6 +224,11 @@ class Emitter(Control):
         view, at, limits, _ = self._access(instr)
         type_ = instr.results[0].type
         assert isinstance(type_, TileType)
+        if self.pending and not view.hint:  # the first load that must wait
+            if self.loops:
+                raise CompileError(f"cuda: kernel {self.kernel.name} waits for the kernel before inside a loop or branch")
+            self.k.lines.append(WAIT)
+            self.pending = False
         self.env[instr.results[0]] = access.load(self, view, at, type_, instr.attrs["axes"], limits, instr.attrs.get("other", 0) or 0)
 
     def do_store(self, instr: Instr) -> None:

@@ -22,6 +22,7 @@ from .ptx_text import KernelText, literal, module_text
 
 LOG2E = 1.0 / math.log(2.0)
 INF = literal("float", -math.inf)
+PRODUCER_REGISTERS, CONSUMER_REGISTERS = {1: 40, 2: 40, 3: 32}, {1: 208, 2: 232, 3: 160}  # by multiplying warpgroups; one: two blocks share
 
 
 def emit_flash(kernel: FlashKernel, target: TargetSpec) -> str:
@@ -53,7 +54,7 @@ class Flash:
         k.place(producer)
         self._produce(end)
         k.place(end)
-        text = k.text([f".maxntid {g.block}, 1, 1", ".minnctapersm 1"])
+        text = k.text([f".maxntid {g.block}, 1, 1", f".minnctapersm {g.per_sm}"], target.cpu)
         return module_text(target.cpu, ".extern .shared .align 1024 .b8 ring[];\n\n" + text)
 
     # --- barriers: q, then full and empty of K, full and empty of V ---------------------------------------------------
@@ -149,7 +150,7 @@ class Flash:
 
     def _produce(self, end: str) -> None:
         k, v = self.k, self.k.value
-        k.emit(f"setmaxnreg.dec.sync.aligned.u32 {40 if self.kernel.consumers == 2 else 32};")
+        k.emit(f"setmaxnreg.dec.sync.aligned.u32 {PRODUCER_REGISTERS[self.kernel.consumers]};")
         k.emit(f"@{v('i1', f'setp.ne.u32 {{}}, {self.tid}, 0;')} bra {end};")
         keys, values, queries = (Ring(k, n, phase=1) for n in (self.kernel.stages, self.kernel.stages, 1))
         work, again, over = self._work_loop()
@@ -177,7 +178,7 @@ class Flash:
     # --- the consumers ------------------------------------------------------------------------------------------------
     def _consume(self) -> None:
         k, g, v = self.k, self.kernel, self.k.value
-        k.emit(f"setmaxnreg.inc.sync.aligned.u32 {232 if g.consumers == 2 else 160};")
+        k.emit(f"setmaxnreg.inc.sync.aligned.u32 {CONSUMER_REGISTERS[g.consumers]};")
         who = v("i32", f"sub.u32 {{}}, {v('i32', f'shr.u32 {{}}, {self.tid}, 7;')}, 1;")
         mine = v("i32", f"mad.lo.u32 {{}}, {who}, 8192, {self.base};")
         self.desc_q = matrix_descriptor(k, mine, 1)

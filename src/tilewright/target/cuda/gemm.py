@@ -2,7 +2,10 @@
 
 One warpgroup produces (a single thread issues the copies), `consumers` warpgroups multiply 64 rows each; the grid is persistent and
 walks the tiles in an order that keeps rows and columns in L2. With `cluster` 2, two neighbouring blocks share the columns: each
-loads half of B and multicasts it to both. The epilogue is tile IR, run on the accumulators where they lie (`Fragment`).
+loads half of B and multicasts it to both. With `splits`, a cluster of blocks shares one tile: each multiplies a part of K, leaves its
+sums in
+shared memory, and finishes a part of the columns, adding the sums of all blocks in order. The epilogue is tile IR, run on the
+accumulators where they lie (`Fragment`).
 
 K is cut in steps of 64; tiles past an edge read zeros (TMA fills them in) and store nothing. An element is the matrix unit's own sum
 over K in steps of 16, in order, whatever M, N, the batch and the tile are.
@@ -20,6 +23,7 @@ from .ptx_text import KernelText, module_text
 
 BK = 64
 PRODUCER_REGISTERS = 40
+EMPTY = 8 * 16  # bytes from a stage's full barrier to its empty one
 STAGING = 64 * 128  # bytes of one slice of results on its way out
 
 
@@ -29,11 +33,16 @@ def emit_gemm(kernel: GemmKernel, target: TargetSpec) -> str:
 
 def dynamic_shared(kernel: GemmKernel) -> int:
     """Bytes of dynamic shared memory, with room to align the ring."""
-    return stage_bytes(kernel) * kernel.stages + (STAGING * 2 * kernel.consumers if kernel.stored else 0) + 1024
+    return stage_bytes(kernel) * kernel.stages + (STAGING * 2 * kernel.consumers if kernel.stored else 0) + sums_bytes(kernel) + 1024
 
 
 def stage_bytes(kernel: GemmKernel) -> int:
-    return (kernel.bm + kernel.bn) * BK * 2
+    return ((kernel.rows or kernel.bm) + kernel.bn) * BK * 2
+
+
+def sums_bytes(kernel: GemmKernel) -> int:
+    """Sums of one block that the others of its cluster read."""
+    return kernel.bm * kernel.bn * 4 if kernel.splits > 1 else 0
 
 
 class Gemm:
@@ -42,30 +51,41 @@ class Gemm:
         self.k = KernelText(kernel.name, [], maps=len(kernel.maps))
         self.e = Results(kernel, self.k)
         self.cluster = kernel.cluster
-        self.a_bytes, self.b_bytes = kernel.bm * BK * 2, kernel.bn * BK * 2
+        self.a_bytes, self.b_bytes = (kernel.rows or kernel.bm) * BK * 2, kernel.bn * BK * 2
 
     def module(self, target: TargetSpec) -> str:
         g, k = self.kernel, self.k
         e = self.e
         e.parameters(["tiles_m", "tiles_n", "steps", "tiles"])
         self.tiles_m, self.tiles_n, self.steps, self.tiles = (k.value("i32", f"cvt.u32.u64 {{}}, {e.word(i)};") for i in range(4))
-        k.prologue.insert(0, "  .shared .align 8 .b64 bars[16];")
+        k.prologue.insert(0, "  .shared .align 8 .b64 bars[32];")
         self._setup()
         producer, end = k.label("producer"), k.label("end")
-        k.emit(f"@{k.value('i1', f'setp.lt.u32 {{}}, {self.tid}, 128;')} bra {producer};")
+        meet = k.label("meet") if g.splits > 1 else end
+        is_producer = k.value("i1", f"setp.lt.u32 {{}}, {self.tid}, 128;")
+        k.emit(f"@{is_producer} bra {producer};")
         self._consume()
-        k.emit(f"bra {end};")
+        k.emit(f"bra {meet};")
         k.place(producer)
-        self._produce(end)
-        k.place(end)
-        if self.cluster > 1:
-            k.emit("barrier.cluster.arrive;")  # one thread of a warp comes later than the others
-            k.emit("barrier.cluster.wait;")
+        self._produce(meet)
+        k.place(meet)
+        if g.splits > 1:
+            self._meet()
+            k.emit(f"@{is_producer} bra {end};")
+            self._finish()
+            k.place(end)
+        if self.cluster > 1 or g.splits > 1:  # nobody leaves while others read its memory
+            self._meet()
         directives = [f".maxntid {g.block}, 1, 1", ".minnctapersm 1"]
-        if self.cluster > 1:
-            directives.append(f".reqnctapercluster {self.cluster}, 1, 1")
-        text = k.text(directives)
+        if self.cluster > 1 or g.splits > 1:
+            directives.append(f".reqnctapercluster {max(self.cluster, g.splits)}, 1, 1")
+        text = k.text(directives, target.cpu)
         return module_text(target.cpu, ".extern .shared .align 1024 .b8 ring[];\n\n" + text)
+
+    def _meet(self) -> None:
+        """All threads of the cluster, which come one by one."""
+        self.k.emit("barrier.cluster.arrive;")
+        self.k.emit("barrier.cluster.wait;")
 
     def _setup(self) -> None:
         k, g = self.k, self.kernel
@@ -83,7 +103,7 @@ class Gemm:
         k.emit(f"@{k.value('i1', f'setp.ne.u32 {{}}, {self.tid}, 0;')} bra {ready};")
         for s in range(g.stages):
             k.emit(f"mbarrier.init.shared::cta.b64 [{self.bars}+{8 * s}], 1;")
-            k.emit(f"mbarrier.init.shared::cta.b64 [{self.bars}+{8 * (8 + s)}], {g.consumers * self.cluster};")
+            k.emit(f"mbarrier.init.shared::cta.b64 [{self.bars}+{EMPTY + 8 * s}], {g.consumers * self.cluster};")
         for m in self.maps:
             k.emit(f"prefetch.tensormap [{m}];")
         k.emit("fence.mbarrier_init.release.cluster;" if self.cluster > 1 else "fence.proxy.async.shared::cta;")
@@ -95,7 +115,14 @@ class Gemm:
             k.emit("bar.sync 0;")
         block = k.value("i32", "mov.u32 {}, %ctaid.x;")
         blocks = k.value("i32", "mov.u32 {}, %nctaid.x;")
-        shift = self.cluster.bit_length() - 1
+        shift = max(self.cluster, g.splits).bit_length() - 1
+        self.start, self.count = "0", self.steps
+        if g.splits > 1:
+            self.part = k.value("i32", "mov.u32 {}, %cluster_ctarank;")
+            more = k.value("i32", f"add.u32 {{}}, {self.steps}, {g.splits - 1};")
+            each = k.value("i32", f"shr.u32 {{}}, {more}, {g.splits.bit_length() - 1};")
+            self.start = k.value("i32", f"mul.lo.u32 {{}}, {self.part}, {each};")
+            self.count = k.value("i32", f"min.u32 {{}}, {each}, {k.value('i32', f'sub.u32 {{}}, {self.steps}, {self.start};')};")
         self.first = k.value("i32", f"shr.u32 {{}}, {block}, {shift};") if shift else block
         self.hop = k.value("i32", f"shr.u32 {{}}, {blocks}, {shift};") if shift else blocks
 
@@ -122,6 +149,8 @@ class Gemm:
 
     def _tile_loop(self) -> tuple[str, str, str]:
         k = self.k
+        if self.kernel.splits > 1:  # a cluster has one tile
+            return self.first, "", ""
         tile = k.reg("i32")
         k.emit(f"mov.u32 {tile}, {self.first};")
         top, done = k.label("tile"), k.label("tiles_done")
@@ -129,10 +158,17 @@ class Gemm:
         k.emit(f"@{k.value('i1', f'setp.ge.u32 {{}}, {tile}, {self.tiles};')} bra {done};")
         return tile, top, done
 
+    def _next_tile(self, tile: str, top: str, done: str) -> None:
+        if self.kernel.splits == 1:
+            self.k.emit(f"add.u32 {tile}, {tile}, {self.hop};")
+            self.k.emit(f"bra {top};")
+            self.k.place(done)
+
     # --- the producer -------------------------------------------------------------------------------------------------
     def _produce(self, end: str) -> None:
         k, g = self.k, self.kernel
-        k.emit(f"setmaxnreg.dec.sync.aligned.u32 {PRODUCER_REGISTERS};")
+        if g.splits == 1:  # else registers are few, and all threads meet again
+            k.emit(f"setmaxnreg.dec.sync.aligned.u32 {PRODUCER_REGISTERS};")
         k.emit(f"@{k.value('i1', f'setp.ne.u32 {{}}, {self.tid}, 0;')} bra {end};")
         ring = Ring(k, g.stages, phase=1)
         tile, top, done = self._tile_loop()
@@ -142,9 +178,10 @@ class Gemm:
         inner = k.label("copy")
         k.place(inner)
         empty = k.value("i32", f"mad.lo.u32 {{}}, {ring.stage}, 8, {self.bars};")
-        ring.wait(f"{empty}+64")
+        ring.wait(f"{empty}+{EMPTY}")
         k.emit(f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [{empty}], {self.a_bytes + self.b_bytes};")
-        at = k.value("i32", f"shl.b32 {{}}, {step}, 6;")
+        here = k.value("i32", f"add.u32 {{}}, {step}, {self.start};") if g.splits > 1 else step
+        at = k.value("i32", f"shl.b32 {{}}, {here}, 6;")
         spot = k.value("i32", f"mad.lo.u32 {{}}, {ring.stage}, {stage_bytes(g)}, {self.base};")
         load = "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
         if g.transposed_a:
@@ -170,16 +207,15 @@ class Gemm:
                 k.emit(f"{load} [{target}+{self.a_bytes + 8192 * c}], [{self.maps[1]}, {{{col}, {at}, {batch}}}], [{empty}]{mask};")
         ring.advance()
         k.emit(f"add.u32 {step}, {step}, 1;")
-        k.emit(f"@{k.value('i1', f'setp.lt.u32 {{}}, {step}, {self.steps};')} bra {inner};")
-        k.emit(f"add.u32 {tile}, {tile}, {self.hop};")
-        k.emit(f"bra {top};")
-        k.place(done)
+        k.emit(f"@{k.value('i1', f'setp.lt.u32 {{}}, {step}, {self.count};')} bra {inner};")
+        self._next_tile(tile, top, done)
 
     # --- the consumers ------------------------------------------------------------------------------------------------
     def _consume(self) -> None:
         k, g = self.k, self.kernel
         registers = {1: 240, 2: 232, 3: 160}[g.consumers]
-        k.emit(f"setmaxnreg.inc.sync.aligned.u32 {registers};")
+        if g.splits == 1:  # else registers are few, and all threads meet again
+            k.emit(f"setmaxnreg.inc.sync.aligned.u32 {registers};")
         who = k.value("i32", f"shr.u32 {{}}, {self.tid}, 7;")
         who = k.value("i32", f"sub.u32 {{}}, {who}, 1;")
         mine = k.value("i32", f"mad.lo.u32 {{}}, {who}, 8192, {self.base};")
@@ -221,25 +257,53 @@ class Gemm:
         k.emit(f"mov.u32 {previous}, {ring.stage};")
         ring.advance()
         k.emit(f"add.u32 {step}, {step}, 1;")
-        k.emit(f"@{k.value('i1', f'setp.lt.u32 {{}}, {step}, {self.steps};')} bra {inner};")
+        k.emit(f"@{k.value('i1', f'setp.lt.u32 {{}}, {step}, {self.count};')} bra {inner};")
         k.emit("wgmma.wait_group.sync.aligned 0;")
         self._release(previous, lead)
-        self._epilogue(acc, k.value("i32", f"mad.lo.u32 {{}}, {who}, 64, {row};"), column, batch)
-        k.emit(f"add.u32 {tile}, {tile}, {self.hop};")
-        k.emit(f"bra {top};")
-        k.place(done)
+        place = (k.value("i32", f"mad.lo.u32 {{}}, {who}, 64, {row};"), column, batch)
+        if g.splits > 1:
+            self._leave(acc, who, place)
+            return
+        self._epilogue(acc, *place)
+        self._next_tile(tile, top, done)
         if g.stored:
             self.e.finish()
+
+    # --- sums of a cluster --------------------------------------------------------------------------------------------
+    def _leave(self, acc: list[str], who: str, place: tuple[str, str, str]) -> None:
+        """This block's sums into its shared memory: four registers (eight columns) of all threads side by side."""
+        k, g, v = self.k, self.kernel, self.k.value
+        lane = v("i32", f"and.b32 {{}}, {self.tid}, 127;")
+        here = v("i32", f"add.u32 {{}}, {self.base}, {stage_bytes(g) * g.stages};")
+        here = v("i32", f"mad.lo.u32 {{}}, {who}, {64 * g.bn * 4}, {here};")
+        self.sums, self.place = v("i32", f"mad.lo.u32 {{}}, {lane}, 16, {here};"), place
+        for i in range(0, len(acc), 4):
+            k.emit(f"st.shared.v4.f32 [{self.sums}+{512 * i}], {{{', '.join(acc[i : i + 4])}}};")
+
+    def _finish(self) -> None:
+        """This block's share of the columns: the sums of all blocks, in their order."""
+        k, g, v = self.k, self.kernel, self.k.value
+        width = g.bn // g.splits
+        first = v("i32", f"mad.lo.u32 {{}}, {self.part}, {width * 256}, {self.sums};")
+        total: list[str] = []
+        for s in range(g.splits):
+            there = v("i32", f"mapa.shared::cluster.u32 {{}}, {first}, {s};")
+            found = [k.reg("float") for _ in range(width // 2)]
+            for i in range(0, len(found), 4):
+                k.emit(f"ld.shared::cluster.v4.f32 {{{', '.join(found[i : i + 4])}}}, [{there}+{512 * i}];")
+            total = found if s == 0 else [v("float", f"add.rn.f32 {{}}, {a}, {b};") for a, b in zip(total, found, strict=True)]
+        row, column, batch = self.place
+        self._epilogue(total, row, v("i32", f"mad.lo.u32 {{}}, {self.part}, {width}, {column};"), batch)
 
     def _release(self, stage: str, when: str) -> None:
         """Tell the producers that this warpgroup has read a stage."""
         k = self.k
         if self.cluster > 1:
             at = k.value("i32", f"mad.lo.u32 {{}}, {stage}, 8, {self.remote};")
-            k.emit(f"@{when} mbarrier.arrive.shared::cluster.b64 _, [{at}+64];")
+            k.emit(f"@{when} mbarrier.arrive.shared::cluster.b64 _, [{at}+{EMPTY}];")
             return
         at = k.value("i32", f"mad.lo.u32 {{}}, {stage}, 8, {self.bars};")
-        k.emit(f"@{when} mbarrier.arrive.shared::cta.b64 _, [{at}+64];")
+        k.emit(f"@{when} mbarrier.arrive.shared::cta.b64 _, [{at}+{EMPTY}];")
 
     def _epilogue(self, acc: list[str], row: str, column: str, batch: str) -> None:
         g, e, k = self.kernel, self.e, self.k
@@ -248,7 +312,7 @@ class Gemm:
         for var, reg in ((g.row, row), (g.batch, batch)):
             e.env[var] = k.value("i64", f"cvt.u64.u32 {{}}, {reg};")
         wide = k.value("i64", f"cvt.u64.u32 {{}}, {column};")
-        for first in range(0, g.bn, g.slice):
+        for first in range(0, 2 * len(acc), g.slice):
             self.e.corner = (k.value("i32", f"add.u32 {{}}, {column}, {first};") if first else column, row, batch)
             part = acc[first // 2 : (first + g.slice) // 2]
             values: dict[Key, str] = {(8 * (i % 4 // 2), 8 * (i // 4) + i % 2): r for i, r in enumerate(part)}

@@ -18,6 +18,7 @@ from ..cpu.vmath_base import LOG2E, V
 from ..cpu.vmath_f32 import _ERF_FAR, _ERF_NEAR
 from ..cpu.vmath_trig import _COS_SHORT, _HALF_PI, _LIMIT, _MAGIC, _SIN_SHORT
 from .layout import elem_type
+from .math_trig64 import TABLE64, TRIG64, table64_text
 from .ptx_text import literal
 from .scalar import Scalars
 
@@ -82,6 +83,11 @@ def reciprocal(f: Scalars, x: str) -> str:
 
 
 # -- trigonometry ------------------------------------------------------------------------------------------------------
+def tables(text: str) -> str:
+    """The module-level tables that the text of a kernel names."""
+    return (table_text() if f" {TABLE};" in text else "") + (table64_text() if f" {TABLE64};" in text else "")
+
+
 def table_text() -> str:
     """The module-level table of the reduction of large arguments."""
     scale = 1 << 400
@@ -191,7 +197,6 @@ _FAST: dict[str, Callable[[Scalars, str], str]] = {
     "cos": cos,
     "tan": tan,
 }
-TRIG = ("sin", "cos", "tan")
 
 
 def unary(f: Scalars, fn: str, dtype: DType, x: str) -> str:
@@ -199,8 +204,8 @@ def unary(f: Scalars, fn: str, dtype: DType, x: str) -> str:
         x = f.k.value(elem_type(dtype), f"mov.{'f32' if dtype is f32 else 'f64'} {{}}, {x};")
     if dtype is f32 and fn in _FAST:
         return _FAST[fn](f, x)
-    if fn in TRIG:
-        raise CompileError(f"cuda: {fn} of {dtype} has no kernel; cast to f32")
+    if fn in TRIG64:
+        return TRIG64[fn](f, x)
     if dtype.is_float and fn in arithmetic.VMATH:
         return vmath.emit(fn, f, elem_type(dtype), x)
     return arithmetic.unary(f, fn, dtype, elem_type(dtype), x)

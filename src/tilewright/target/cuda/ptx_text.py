@@ -32,6 +32,9 @@ CLASSES = {
 }
 DECLARED = {"f": ".f32", "fd": ".f64", "h": ".b16", "p": ".pred", "r": ".b32", "rd": ".b64"}
 
+# The next kernel may take free places from now on (and wait in turn); after the wait, all that the kernel before wrote is in memory.
+START, WAIT = "  griddepcontrol.launch_dependents;", "  griddepcontrol.wait;"
+
 
 def literal(ty: str, value: float) -> str:
     """A constant as exact PTX text; predicates have no literals (`KernelText.truth`)."""
@@ -52,6 +55,7 @@ class KernelText:
         self.prologue: list[str] = []  # constants that every block may use
         self.lines: list[str] = []
         self.shared = 0  # bytes of static shared memory asked for so far
+        self.late = False  # the wait for the kernel before stands somewhere in the lines
         self._counts = dict.fromkeys(DECLARED, 0)
         self._labels = 0
         self._truth: dict[bool, str] = {}
@@ -95,11 +99,12 @@ class KernelText:
         words += [f"  .param .align 64 .b8 map{i}[128]" for i in range(self.maps)]
         return f".visible .entry {self.name}(\n" + ",\n".join(words) + "\n)"
 
-    def text(self, directives: Sequence[str] = ()) -> str:
+    def text(self, directives: Sequence[str] = (), arch: str = "sm_80") -> str:
         declared = [f"  .reg {ty} %{stem}<{self._counts[stem] + 1}>;" for stem, ty in DECLARED.items() if self._counts[stem]]
         if self.shared:
             declared.append(f"  .shared .align 128 .b8 scratch[{self.shared}];")
-        return "\n".join([self.entry(), *directives, "{", *declared, *self.prologue, *self.lines, "  ret;", "}"]) + "\n"
+        start = () if arch_number(arch) < 90 else (START,) if self.late else (START, WAIT)
+        return "\n".join([self.entry(), *directives, "{", *declared, *self.prologue, *start, *self.lines, "  ret;", "}"]) + "\n"
 
 
 def module_text(arch: str, *kernels: str) -> str:
@@ -109,5 +114,8 @@ def module_text(arch: str, *kernels: str) -> str:
 
 def isa_version(arch: str) -> str:
     """The oldest PTX version that knows the architecture and what we emit for it."""
-    number = int("".join(c for c in arch.removeprefix("sm_") if c.isdigit()))
-    return "8.7" if number >= 100 else "8.0"
+    return "8.7" if arch_number(arch) >= 100 else "8.0"
+
+
+def arch_number(arch: str) -> int:
+    return int("".join(c for c in arch.removeprefix("sm_") if c.isdigit()))

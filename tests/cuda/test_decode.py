@@ -1,0 +1,133 @@
+"""What a decode step is made of, in the emulator: products of few rows, attention of one row over a cache, ropes, lookups."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright.ops as o
+from tests.cuda.launching import Emulated, graph, program
+from tilewright.core.dtypes import DType, bf16, f16, f32, i64
+from tilewright.kernels.cuda import decode_attention
+from tilewright.kernels.cuda.kernel import BlockKernel, DecodeKernel, GemmKernel, ThinKernel
+
+Array = Any
+TOLERANCE = {bf16: 6e-3, f16: 1e-3, f32: 1e-6}  # norm of the difference over the norm of the reference
+
+
+def floats(rng: np.random.Generator, dtype: DType, *shape: int) -> Array:
+    return rng.standard_normal(shape).astype(np.float32).astype(dtype.np)
+
+
+def check(got: Array, want: Array, dtype: DType) -> None:
+    assert got.shape == want.shape and np.isfinite(got.astype(np.float64)).all()
+    assert np.linalg.norm(got.astype(np.float64) - want) <= TOLERANCE[dtype] * np.linalg.norm(want) + 1e-12
+
+
+def product(x: Any, w: Any, r: Any) -> Any:
+    return o.Add()(r, o.Relu()(o.Matmul(transpose_b=True, alpha=0.5)(x, w)))
+
+
+@pytest.mark.parametrize("dtype", [bf16, f16, f32], ids=str)
+@pytest.mark.parametrize("shape", [(1, 10, 256), (1, 4, 4104), (1, 6, 8), (1, 4, 2056)], ids=str)
+def test_one_row(shape: tuple[int, int, int], dtype: DType, rng: np.random.Generator) -> None:
+    m, n, k = shape
+    x, w, r = floats(rng, dtype, m, k), floats(rng, dtype, n, k), floats(rng, dtype, m, n)
+    e = Emulated(graph(product, (dtype, x.shape), (dtype, w.shape), (dtype, r.shape)))
+    assert e.program.launches[0].kernel.name.startswith("gemv")
+    (y,) = e(x, w, r)
+    check(y, np.maximum(0.5 * (x.astype(np.float64) @ w.astype(np.float64).T), 0) + r.astype(np.float64), dtype)
+
+
+@pytest.mark.parametrize("dtype", [bf16, f16], ids=str)
+@pytest.mark.parametrize("shape", [(2, 20, 64), (4, 34, 352), (33, 18, 544)], ids=str)
+def test_few_rows(shape: tuple[int, int, int], dtype: DType, rng: np.random.Generator) -> None:
+    """`mma.sync` with operands straight from memory; rows and columns past the end, K that the warps share unevenly."""
+    m, n, k = shape
+    x, w, r = floats(rng, dtype, m, k), floats(rng, dtype, n, k), floats(rng, dtype, n)
+    e = Emulated(graph(product, (dtype, x.shape), (dtype, w.shape), (dtype, r.shape)), "sm_80")
+    assert isinstance(e.program.launches[0].kernel, ThinKernel)
+    (y,) = e(x, w, r)
+    check(y, np.maximum(0.5 * (x.astype(np.float64) @ w.astype(np.float64).T), 0) + r.astype(np.float64), dtype)
+    assert np.array_equal(y, e(x, w, r)[0])
+
+
+def test_which_product_serves_how_many_rows() -> None:
+    def kind(m: int, arch: str = "sm_90a") -> type:
+        types = ((bf16, (m, 4096)), (bf16, (4096, 4096)))
+        return type(program(graph(lambda x, w: o.Matmul(transpose_b=True)(x, w), *types), arch).launches[0].kernel)
+
+    assert [kind(m) for m in (1, 2, 64)] == [BlockKernel, GemmKernel, GemmKernel]
+    assert [kind(m, "sm_80") for m in (1, 2, 64, 65)] == [BlockKernel, ThinKernel, ThinKernel, BlockKernel]
+
+
+def test_thin_products_share_k_and_read_no_row_in_vain() -> None:
+    types = ((bf16, (16, 4096)), (bf16, (4096, 4096)))
+    (launch,) = program(graph(lambda x, w: o.Matmul(transpose_b=True)(x, w), *types)).launches
+    kernel = launch.kernel
+    assert isinstance(kernel, GemmKernel) and (kernel.splits, kernel.rows, launch.grid) == (2, 16, 128)
+
+
+def attention(q: Array, k: Array, v: Array, op: o.Attention) -> Array:
+    """The reference of the op's own package is NumPy, too: this one is written apart from it."""
+    q, k, v = (x.astype(np.float64) for x in (q, k, v))
+    k, v = (np.repeat(x, q.shape[1] // x.shape[1], 1) for x in (k, v))
+    s = q @ k.swapaxes(-1, -2) * op.scale
+    s = np.tanh(s / op.softcap) * op.softcap if op.softcap is not None else s
+    j = np.arange(k.shape[2])
+    seen = (j <= op.offset if op.causal else j >= 0) & (j > op.offset - op.window if op.window is not None else j >= 0)
+    e = np.where(seen, np.exp(s - s.max()), 0.0)
+    total = e.sum(-1, keepdims=True)
+    return e / np.where(total == 0, 1, total) @ v
+
+
+CASES = [
+    ((1, 4, 2, 37, 64), {"causal": True, "offset": 36}), ((2, 2, 1, 5, 128), {}),
+    ((1, 1, 1, 150, 64), {"causal": True, "offset": 100, "window": 30}),
+    ((1, 2, 1, 9, 64), {"causal": True, "offset": -1}), ((1, 2, 1, 70, 32), {"softcap": 5.0}), ((1, 1, 1, 270, 32), {}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("short", [4096, 0], ids=["block", "parts"])
+@pytest.mark.parametrize("dtype", [bf16, f32], ids=str)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_attention_of_one_row(case: Any, dtype: DType, short: int, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decode_attention, "SHORT", short)
+    (b, h, kv, keys, d), attrs = case
+    op = o.Attention(scale=0.2, **attrs)
+    q, k, v = floats(rng, dtype, b, h, 1, d), floats(rng, dtype, b, kv, keys, d), floats(rng, dtype, b, kv, keys, d)
+    e = Emulated(graph(lambda *x: op(*x), *((dtype, x.shape) for x in (q, k, v))))
+    assert isinstance(e.program.launches[0].kernel, DecodeKernel) == bool(short)
+    check(e(q, k, v)[0], attention(q, k, v, op), dtype)
+
+
+def rotated(x: Array, cos: Array, sin: Array) -> Array:
+    a, b = np.split(x.astype(np.float64), 2, -1)
+    c, s = cos.astype(np.float64), sin.astype(np.float64)
+    return np.concatenate([a * c - b * s, b * c + a * s], -1)
+
+
+def test_the_query_is_rotated_on_the_way_in(rng: np.random.Generator) -> None:
+    q, k, v = floats(rng, bf16, 1, 4, 1, 64), floats(rng, bf16, 1, 2, 40, 64), floats(rng, bf16, 1, 2, 40, 64)
+    cos, sin = floats(rng, bf16, 1, 32), floats(rng, bf16, 1, 32)
+    op = o.Attention(scale=0.2, causal=True, offset=39)
+    e = Emulated(graph(lambda q, k, v, c, s: o.Neg()(op(o.Rope()(q, c, s), k, v)), *((bf16, x.shape) for x in (q, k, v, cos, sin))))
+    assert len(e.program.launches) == 1
+    check(e(q, k, v, cos, sin)[0], -attention(rotated(q, cos, sin), k, v, op), bf16)
+
+
+@pytest.mark.parametrize("width", [8, 64, 128])
+def test_rope(width: int, rng: np.random.Generator) -> None:
+    x, cos, sin = floats(rng, bf16, 2, 3, 5, width), floats(rng, bf16, 5, width // 2), floats(rng, bf16, 5, width // 2)
+    check(Emulated(graph(lambda *v: o.Rope()(*v), *((bf16, t.shape) for t in (x, cos, sin))))(x, cos, sin)[0], rotated(x, cos, sin), bf16)
+
+
+def test_a_lookup_of_long_rows_is_checked(rng: np.random.Generator) -> None:
+    table, ids = floats(rng, bf16, 11, 264), np.array([3, 10, 0])
+    e = Emulated(graph(lambda t, i: o.Neg()(o.Gather(axis=0)(t, i)), (bf16, table.shape), (i64, (3,))))
+    np.testing.assert_array_equal(e(table, ids)[0], -table[ids])
+    assert not e.errors.any()
+    e(table, np.array([3, 11, 0]))
+    assert (e.errors[0], e.errors[3]) == (1, 11)
