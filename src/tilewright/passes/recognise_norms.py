@@ -24,7 +24,7 @@ def trailing(axes: tuple[int, ...], ndim: int) -> int | None:
 def epsilon(c: Value) -> float | None:
     """The number in c, in its shortest spelling: 1e-06 and not 9.999999974752427e-07."""
     number = scalar(c)
-    if not isinstance(number, float):
+    if not isinstance(number, float) or number < 0:  # the norms take no negative one
         return None
     return float(str(np.float32(number))) if c.dtype.name == "f32" else number
 

@@ -89,6 +89,18 @@ def log_softmax(c: Context, x: Value, dim: int, *_: Any, **__: Any) -> Value:
     return _on_axis(c, O.LogSoftmax, x, dim)
 
 
+@aten("_safe_softmax.default")
+def safe_softmax(c: Context, x: Value, dim: int, dtype: Any = None) -> Value:
+    """softmax with zeros for rows that are -inf throughout; they are replaced before, so that no NaN comes into derivatives."""
+    x = c.cast(x, c.dtype)
+    if not x.shape:
+        return c.reshape(safe_softmax(c, c.reshape(x, (1,)), 0), ())
+    axis = axis_of(dim, len(x.shape))
+    none = c.emit(O.Equal(), c.emit(O.Max(axes=(axis,), keepdims=True), x), c.scalar(-float("inf"), x.dtype))
+    out = c.emit(O.Softmax(axis=axis), c.emit(O.Where(), none, c.scalar(0.0, x.dtype), x))
+    return c.emit(O.Where(), none, c.scalar(0.0, x.dtype), out)
+
+
 def _on_axis(c: Context, op: Any, x: Value, dim: int) -> Value:
     x = c.cast(x, c.dtype)
     if not x.shape:

@@ -19,8 +19,15 @@ def _norm(c: Context, op: Any, x: Value, *rest: Value) -> Value:
     """The op; spelled out where eps is negative, which torch allows and the op does not."""
     if op.eps >= 0:
         return c.emit(op, x, *rest)
-    made: Value = op.decompose(x, *rest)
-    return made
+    if not isinstance(op, O.GroupNorm):
+        made: Value = op.decompose(x, *rest)
+        return made
+    n, channels = x.shape[:2]
+    flat: Value = c.reshape(x, (n, op.groups, product(x.shape[1:]) // op.groups))
+    out = c.reshape(O.LayerNorm(eps=op.eps).decompose(flat), x.shape)
+    for how, v in zip((O.Mul(), O.Add()), rest, strict=False):
+        out = c.emit(how, out, c.reshape(v, (channels, *(1,) * (len(x.shape) - 2))))
+    return out
 
 
 @aten("layer_norm.default")

@@ -1,0 +1,62 @@
+"""Places of elements: those that are not 0, and where max pooling had taken them from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ... import ops as O
+from ...core import dtypes as dt
+from ...core.dims import product
+from ...ir.graph import Value
+from .aten_scatter import overwrite
+from .registry import Context, aten
+
+
+@aten("nonzero_static.default")
+def nonzero_static(c: Context, x: Value, *, size: int, fill_value: int = -1) -> Value:
+    """The places of the first `size` elements that are not 0, in order, a row each; rows beyond the last hold `fill_value`."""
+    n, rank = product(x.shape), len(x.shape)
+    if n == 0 or size == 0 or rank == 0:
+        return c.expand(c.scalar(fill_value, dt.i64), (size, rank))
+    hit = c.reshape(x if x.dtype.is_bool else c.emit(O.NotEqual(), x, c.scalar(0, x.dtype)), (n,))
+    order = c.emit(O.ArgSort(axis=0), c.cast(c.emit(O.LogicalNot(), hit), dt.i32))
+    found = c.emit(O.Sum(axes=(0,)), c.cast(hit, dt.i64))
+    taken = c.slice(order, 0, 0, min(size, n)) if isinstance(n, int) else c.slice(order, 0, 0, size)
+    if isinstance(n, int) and size > n:
+        taken = c.emit(O.Pad(lo=(0,), hi=(size - n,)), taken)
+    columns = []
+    for a in range(rank):
+        step = product(x.shape[a + 1 :])
+        part = c.emit(O.Remainder(), c.emit(O.FloorDivide(), taken, c.scalar(step, dt.i64)), c.scalar(x.shape[a], dt.i64))
+        columns.append(c.reshape(part, (size, 1)))
+    rows = columns[0] if rank == 1 else c.emit(O.Concat(axis=1), *columns)
+    number = c.emit(O.Iota(shape=(size, 1), axis=0, dtype=dt.i64))
+    return c.emit(O.Where(), c.emit(O.Less(), number, found), rows, c.scalar(fill_value, dt.i64))
+
+
+def _unpooled(c: Context, x: Value, indices: Value, size: Sequence[Any], spatial: int) -> Value:
+    """Each element at the place that its index names in its own plane, zeros elsewhere."""
+    lead, plane = x.shape[: len(x.shape) - spatial], product(x.shape[len(x.shape) - spatial :])
+    planes, out = product(lead), product(tuple(size))
+    first = c.emit(O.Mul(), c.emit(O.Iota(shape=(planes, 1), axis=0, dtype=dt.i64)), c.scalar(out, dt.i64))
+    ids = c.emit(O.Add(), c.reshape(indices, (planes, plane)), first)
+    empty = c.expand(c.scalar(0.0, x.dtype), (planes * out,))
+    rows = c.reshape(ids, (planes * plane,))
+    fixed = c.emit(O.StopGradient(), x)
+    flat = overwrite(c, empty, rows, c.reshape(fixed, (planes * plane,)))
+    # torch's derivative goes to every element, also to one whose place another took: a sum of zeros carries it.
+    finite = c.emit(O.Less(), c.emit(O.Abs(), fixed), c.scalar(float("inf"), x.dtype))
+    zeros = c.emit(O.Where(), finite, c.emit(O.Sub(), x, fixed), c.scalar(0.0, x.dtype))
+    flat = c.emit(O.ScatterAdd(axis=0), flat, rows, c.reshape(zeros, (planes * plane,)))
+    return c.reshape(flat, (*lead, *size))
+
+
+@aten("max_unpool2d.default")
+def max_unpool2d(c: Context, x: Value, indices: Value, output_size: Sequence[Any]) -> Value:
+    return _unpooled(c, x, indices, output_size, 2)
+
+
+@aten("max_unpool3d.default")
+def max_unpool3d(c: Context, x: Value, indices: Value, output_size: Sequence[Any], stride: Any, padding: Any) -> Value:
+    return _unpooled(c, x, indices, output_size, 3)
