@@ -49,9 +49,12 @@ i8, i16, i32, i64 = (DType(f"i{n}", np.dtype(f"int{n}"), "i") for n in (8, 16, 3
 u8, u16, u32, u64 = (DType(f"u{n}", np.dtype(f"uint{n}"), "u") for n in (8, 16, 32, 64))
 f16, f32, f64 = (DType(f"f{n}", np.dtype(f"float{n}"), "f") for n in (16, 32, 64))
 bf16 = DType("bf16", np.dtype(ml_dtypes.bfloat16), "f")
+f8e4m3 = DType("f8e4m3", np.dtype(ml_dtypes.float8_e4m3fn), "f")  # no infinities: what is too large becomes NaN
+f8e5m2 = DType("f8e5m2", np.dtype(ml_dtypes.float8_e5m2), "f")
 c64, c128 = (DType(f"c{n}", np.dtype(f"complex{n}"), "c") for n in (64, 128))
 
-ALL: tuple[DType, ...] = (bool_, i8, i16, i32, i64, u8, u16, u32, u64, f16, bf16, f32, f64, c64, c128)
+ALL: tuple[DType, ...] = (bool_, i8, i16, i32, i64, u8, u16, u32, u64, f8e4m3, f8e5m2, f16, bf16, f32, f64, c64, c128)
+SMALL = (f8e4m3, f8e5m2, f16, bf16)  # floats that are stored, and computed with in f32
 _BY_NAME = {d.name: d for d in ALL}
 _BY_NP = {d.np: d for d in ALL}
 
@@ -82,4 +85,4 @@ def complex_of(d: DType) -> DType:
 
 def compute_dtype(d: DType) -> DType:
     """The dtype in which arithmetic on `d` is done: small floats compute in f32."""
-    return f32 if d is f16 or d is bf16 else d
+    return f32 if d in SMALL else d

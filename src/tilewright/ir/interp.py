@@ -1,6 +1,6 @@
 """Runs any graph in NumPy: the meaning of every other way to run it.
 
-Small floats (f16, bf16) compute in f32 and are rounded after each op, as PyTorch does on CPUs.
+Small floats (of 8 and 16 bits) compute in f32 and are rounded after each op, as PyTorch does on CPUs.
 """
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def _bound(t: TensorType, env: Mapping[str, int]) -> TensorType:
 
 
 def _is_small(dtype: Any) -> bool:
-    return bool(dtype == dt.f16.np or dtype == dt.bf16.np)
+    return any(dtype == d.np for d in dt.SMALL)
 
 
 def _last_reads(graph: Graph) -> dict[int, list[Value]]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ..core.dims import Dim, Shape
-from ..core.dtypes import DType, compute_dtype
+from ..core.dtypes import SMALL, DType, compute_dtype
 from ..core.errors import CompileError
 from ..ir.graph import Graph, Node, Value
 from ..ir.layout import Layout
@@ -139,7 +139,7 @@ class Evaluator:
             number = op.data.array.reshape(-1)
             if number.size != 1:
                 raise CompileError(f"region {self.region.name}: constant {op.data.name} inside a body must have one element")
-            return b.full((), number[0].item() if value.dtype.name != "bf16" else float(number[0]), compute_dtype(value.dtype))
+            return b.full((), float(number[0]) if value.dtype in SMALL else number[0].item(), compute_dtype(value.dtype))
         if op.traits.view:  # a broadcast of something computed: shapes of tiles broadcast by themselves
             return self(value.node.operands[0])
         if not op.traits.elementwise:

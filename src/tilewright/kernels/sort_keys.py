@@ -22,7 +22,7 @@ def digits(dtype: DType) -> list[int]:
     """Shifts of the bytes that differ, within a half when the key is wide."""
     if is_wide(dtype):
         return [0, 8, 16, 24]
-    if dtype is bf16:
+    if dtype is bf16 or (dtype.is_float and dtype.itemsize == 1):
         return [16, 24]
     if dtype is f16:
         return [8, 16, 24]

@@ -92,7 +92,7 @@ class Cast(Unary):
     def ref(self, x: Any) -> Any:
         if self.dtype.is_bool:
             return np.not_equal(x, 0)
-        if self.dtype in (dt.f16, dt.bf16) and x.dtype == np.float64:
+        if self.dtype in dt.SMALL and x.dtype == np.float64:
             x = x.astype(np.float32)
         with np.errstate(invalid="ignore", over="ignore"):
             return x.astype(self.dtype.np)
@@ -100,7 +100,7 @@ class Cast(Unary):
     def lower(self, t: Any, x: Any) -> Any:
         if self.dtype.is_bool and not x.dtype.is_bool:
             return t.cmp("ne", x, 0)
-        if self.dtype in (dt.f16, dt.bf16) and x.dtype is dt.f64:
+        if self.dtype in dt.SMALL and x.dtype is dt.f64:
             x = t.cast(x, dt.f32)
         return t.cast(x, self.dtype)
 

@@ -17,7 +17,7 @@ from ..ir.graph import Graph, Node, Value
 from .constant_forms import constant_form
 from .forms import Choice, Form, Linear, Number, conjunction, normal, number, where_all
 
-EXACT = {"f64": 1 << 53, "f32": 1 << 24, "f16": 1 << 11, "bf16": 1 << 8}
+EXACT = {"f64": 1 << 53, "f32": 1 << 24, "f16": 1 << 11, "bf16": 1 << 8, "f8e4m3": 1 << 4, "f8e5m2": 1 << 3}
 Transfer = Callable[[Node, int, list[Form | None]], Form | None]
 
 

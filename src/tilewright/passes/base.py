@@ -87,7 +87,7 @@ def is_number(value: Value, *wanted: float) -> bool:
 
 
 def close(got: float, wanted: float, dtype: DType) -> bool:
-    tolerance = {"f64": 1e-6, "f32": 1e-6, "f16": 2e-3, "bf16": 1e-2}.get(dtype.name, 0.0)
+    tolerance = {"f64": 1e-6, "f32": 1e-6, "f16": 2e-3, "bf16": 1e-2, "f8e4m3": 7e-2, "f8e5m2": 0.13}.get(dtype.name, 0.0)
     return got == wanted or abs(got - wanted) <= tolerance * abs(wanted)
 
 

@@ -12,8 +12,8 @@ from .base import constant, scalar
 
 C = Such("c", lambda v: scalar(v) is not None)
 HOLDS = {"bool": 1, "u8": 8, "i8": 7, "u16": 16, "i16": 15, "u32": 32, "i32": 31, "u64": 64, "i64": 63}  # bits of a non-negative int
-DIGITS = {"f16": 11, "bf16": 8, "f32": 24, "f64": 53}
-RANGE = {"f16": 5, "bf16": 8, "f32": 8, "f64": 11}  # bits of the exponent
+DIGITS = {"f8e4m3": 4, "f8e5m2": 3, "f16": 11, "bf16": 8, "f32": 24, "f64": 53}
+RANGE = {"f8e4m3": 4, "f8e5m2": 5, "f16": 5, "bf16": 8, "f32": 8, "f64": 11}  # bits of the exponent
 
 
 def lossless(a: DType, b: DType) -> bool:

@@ -20,6 +20,7 @@ from ..core.errors import InputError
 from ..ir.types import TensorType
 
 Array = np.ndarray[Any, Any]
+FOREIGN = (dt.bf16, dt.f8e4m3, dt.f8e5m2)  # torch has them, NumPy only through ml_dtypes
 
 
 @cache
@@ -30,6 +31,7 @@ def torch_dtypes() -> dict[Any, DType]:
     names = {"bool": dt.bool_, "int8": dt.i8, "int16": dt.i16, "int32": dt.i32, "int64": dt.i64, "uint8": dt.u8, "uint16": dt.u16,
              "uint32": dt.u32, "uint64": dt.u64, "float16": dt.f16, "bfloat16": dt.bf16, "float32": dt.f32, "float64": dt.f64,
              "complex64": dt.c64, "complex128": dt.c128}
+    names |= {"float8_e4m3fn": dt.f8e4m3, "float8_e5m2": dt.f8e5m2}
     return {getattr(torch, name): ours for name, ours in names.items()}
 
 
@@ -44,12 +46,13 @@ def is_tensor(value: Any) -> bool:
 
 
 def tensor_to_numpy(tensor: Any) -> Array:
-    """A NumPy view of a CPU tensor (bf16 as ml_dtypes.bfloat16)."""
+    """A NumPy view of a CPU tensor (dtypes that NumPy lacks as those of ml_dtypes)."""
     plain = tensor.detach().resolve_conj()
-    if torch_dtypes()[plain.dtype] is dt.bf16:
+    dtype = torch_dtypes()[plain.dtype]
+    if dtype in FOREIGN:
         import torch
 
-        return np.asarray(plain.view(torch.int16).numpy()).view(dt.bf16.np)
+        return np.asarray(plain.view(torch.int16 if dtype.itemsize == 2 else torch.int8).numpy()).view(dtype.np)
     return np.asarray(plain.numpy())
 
 
@@ -57,8 +60,9 @@ def numpy_to_tensor(array: Array) -> Any:
     """A torch tensor over the array's memory."""
     import torch
 
-    if array.dtype == dt.bf16.np:
-        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    foreign = next((d for d in FOREIGN if array.dtype == d.np), None)
+    if foreign is not None:
+        return torch.from_numpy(array.view(f"i{foreign.itemsize}")).view(from_dtype()[foreign])
     return torch.from_numpy(array)
 
 

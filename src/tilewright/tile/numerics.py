@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.dtypes import DType, bf16, compute_dtype, f32, f64
+from ..core.dtypes import SMALL, DType, compute_dtype, f32, f64
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -206,7 +206,7 @@ def cast(x: Array, source: DType, target: DType) -> Array:
         high, low = wide >= float(info.max), wide <= float(info.min)
         inside = np.where(high | low, 0.0, wide).astype(target.np)
         return np.where(high, target.np.type(info.max), np.where(low, target.np.type(info.min), inside))
-    if target is bf16 or source is bf16:
+    if target in SMALL or source in SMALL:
         return x.astype(np.float32).astype(target.np)
     return x.astype(target.np)
 

@@ -32,10 +32,8 @@ def _pair(a: DType, b: DType) -> DType:
     if RANK[a.kind] != RANK[b.kind]:
         low, high = sorted((a, b), key=lambda d: RANK[d.kind])
         return dt.c128 if high.kind == "c" and low is dt.f64 else high
-    if {a, b} == {dt.f16, dt.bf16}:
-        return dt.f32
     if a.kind == "f":
-        return a if a.itemsize > b.itemsize else b
+        return dt.f32 if a.itemsize == b.itemsize else a if a.itemsize > b.itemsize else b
     found = np.promote_types(a.np, b.np)
     if found.kind == "f":
         raise ShapeError(f"promote: {a} and {b} have no common integer dtype; cast one of them ({user_place()})")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from ...core import dtypes as dt
@@ -29,6 +28,8 @@ def _dtypes() -> dict[Any, DType]:
         torch.uint64: dt.u64,
         torch.float16: dt.f16,
         torch.bfloat16: dt.bf16,
+        torch.float8_e4m3fn: dt.f8e4m3,
+        torch.float8_e5m2: dt.f8e5m2,
         torch.float32: dt.f32,
         torch.float64: dt.f64,
         torch.complex64: dt.c64,
@@ -56,7 +57,7 @@ def torch_dtype(dtype: DType) -> Any:
 
 
 def to_numpy(tensor: Any, name: str = "tensor") -> np.ndarray[Any, Any]:
-    """A NumPy view of a CPU tensor's memory, with its strides (bf16 as ml_dtypes.bfloat16)."""
+    """A NumPy view of a CPU tensor's memory, with its strides (dtypes that NumPy lacks as those of ml_dtypes)."""
     import torch
 
     if tensor.device.type != "cpu":
@@ -70,8 +71,8 @@ def to_numpy(tensor: Any, name: str = "tensor") -> np.ndarray[Any, Any]:
         plain = plain.data
     plain = plain.resolve_conj().resolve_neg()
     dtype_of(plain.dtype)
-    if plain.dtype == torch.bfloat16:
-        return np.asarray(plain.view(torch.int16).numpy()).view(ml_dtypes.bfloat16)
+    if plain.dtype in (torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2):
+        return np.asarray(plain.view(torch.int16 if plain.itemsize == 2 else torch.int8).numpy()).view(dtype_of(plain.dtype).np)
     return np.asarray(plain.numpy())
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...core.dtypes import DType, bf16, f16, f32
 from ...core.target_spec import TargetSpec
-from . import vmath
+from . import float8, vmath
 from .llvm_text import FunctionText, like, vector
 from .registers import elem_type
 
@@ -176,6 +176,10 @@ def convert(f: FunctionText, source: DType, target: DType, n: int, x: str) -> st
     """Convert a chunk of n lanes (0: a scalar)."""
     if source is target:
         return x
+    if source.name in float8.FORMATS:
+        return convert(f, f32, target, n, float8.widen(f, source.name, n, x))
+    if target.name in float8.FORMATS:
+        return float8.narrow(f, target.name, n, convert(f, source, f32, n, x))
     if source is bf16 or (source is f16 and target is not f32):
         return convert(f, f32, target, n, widen(f, source, n, x))
     if target is bf16 or (target is f16 and source is not f32):

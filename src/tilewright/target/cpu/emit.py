@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import ml_dtypes
 import numpy as np
 
+from ...core.dtypes import DType
 from ...core.errors import CompileError
 from ...core.target_spec import TargetSpec
 from ...tile.ir import UNARY, Instr, Kernel, TileType, Var, ViewType, alloc_bytes
@@ -70,7 +70,7 @@ class Emitter(Skeleton):
         type_ = instr.results[0].type
         assert isinstance(type_, TileType)
         elem = elem_type(type_.dtype)
-        value = _bf16_bits(instr.attrs["value"]) if type_.dtype.name == "bf16" else instr.attrs["value"]
+        value = _bits(instr.attrs["value"], type_.dtype) if elem.startswith("i") and type_.dtype.is_float else instr.attrs["value"]
         row = [self.f.splat(vector(n, elem), value) for n in chunk_sizes(type_.shape[-1] if type_.shape else 1, self.lanes)]
         self._tile(instr, [list(row) for _ in range(row_count(type_.shape))])
 
@@ -242,5 +242,6 @@ class Emitter(Skeleton):
         self.f.emit(f"call void @llvm.prefetch.p0({', '.join(f'{t} {a}' for t, a in args)})")
 
 
-def _bf16_bits(value: float) -> int:
-    return int(np.asarray(value, ml_dtypes.bfloat16).view(np.int16))
+def _bits(value: float, dtype: DType) -> int:
+    """The code of a number in a float dtype that lives as an integer."""
+    return int(np.asarray(value, np.float32).astype(dtype.np).view(f"i{dtype.itemsize}"))

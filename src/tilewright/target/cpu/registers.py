@@ -3,7 +3,7 @@
 The leading axes of a tile are rows; its last axis is cut into chunks of `lanes` elements (vector width / 32 bits, for every
 dtype: a chunk of f64 is two registers, which LLVM splits), the last one shorter when the size asks for it. A row of one
 element is a scalar.
-bf16 lives as i16 and bool as i1; both are converted at loads, stores and casts.
+bf16 lives as i16, floats of eight bits as i8 and bool as i1; they are converted at loads, stores and casts.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ SCALAR = {
     "f64": "double",
     "f16": "half",
     "bf16": "i16",
+    "f8e4m3": "i8",
+    "f8e5m2": "i8",
     "bool": "i1",
     "i8": "i8",
     "i16": "i16",

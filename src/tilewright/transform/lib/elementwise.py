@@ -4,6 +4,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
+
 from ...core import dtypes as dt
 from ...ops import REGISTRY, Cast, Where
 from ...ops.families import Elementwise
@@ -140,10 +142,13 @@ def elu(x: Any, alpha: float = 1.0) -> Any:
 
 
 @public
-def astype(x: Any, dtype: Any) -> Any:
-    """x in another dtype."""
+def astype(x: Any, dtype: Any, *, saturate: bool = False) -> Any:
+    """x in another dtype. With `saturate` numbers beyond a float dtype's largest become that one (infinities, too), not inf or NaN."""
     x = as_tracer(x)
     wanted = dt.dtype(dtype)
+    if saturate and wanted.is_float and x.value.dtype.is_float and x.value.dtype is not wanted:
+        top = float(ml_dtypes.finfo(wanted.np).max)  # type: ignore[no-untyped-call]
+        x = FUNCTIONS["minimum"](FUNCTIONS["maximum"](x, -top), top)
     return Tracer(x.trace, x.value) if x.value.dtype is wanted else apply(Cast(dtype=wanted), x)
 
 
