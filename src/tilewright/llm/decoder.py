@@ -23,7 +23,7 @@ from .rotary import rope_tables
 from .weights import Weights
 
 Cache = tuple[Value, ...]
-CHUNK = 512  # most new tokens of one call: bounds the memory of intermediate values
+CHUNK = 256  # most new tokens of one call: bounds the memory of intermediate values
 
 
 @dataclass

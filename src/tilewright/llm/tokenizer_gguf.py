@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, overload
 
 import numpy as np
 
 from ..core.errors import FormatError, UnsupportedError
 from ..frontend.gguf import GGUFFile, Metadata
+from ..frontend.gguf.metadata import StringArray
 from .packages import need
 from .tokenizer import SpecialIds, Tokenizer
 from .tokenizer_library import library_encoder, library_errors
@@ -22,12 +23,40 @@ Encoder = Callable[[str, bool], list[int]]
 PHI3_KEEPS_SPACE = {"<unk>", "<s>", "<|endoftext|>"}
 
 
+class Vocabulary(Sequence[str]):
+    """The texts of tokens, read from the file when they are wanted: as Python strings they would take as much memory as a few layers."""
+
+    def __init__(self, texts: StringArray) -> None:
+        self._texts = texts
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        return self._texts[index] or _empty(index % len(self))
+
+    def __iter__(self) -> Iterator[str]:
+        return (text or _empty(i) for i, text in enumerate(self._texts.tolist()))
+
+
+def _empty(index: int) -> str:
+    return f"[EMPTY_{index}]"
+
+
 def tokenizer_from_gguf(file: GGUFFile) -> Tokenizer:
     """Read the vocabulary and its rules. The encoder itself is made at the first `encode`."""
     m = file.metadata
     model = m.text(KEY + "model")
-    tokens = [t or f"[EMPTY_{i}]" for i, t in enumerate(m.strings(KEY + "tokens").tolist())]
-    if not tokens:
+    tokens = Vocabulary(m.strings(KEY + "tokens"))
+    if not len(tokens):
         raise FormatError(f"tokenizer: the vocabulary is empty ({m.source})")
     kinds = _per_token(m, "token_type", len(tokens), "iu")
     common: dict[str, Any] = {
