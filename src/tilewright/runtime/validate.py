@@ -34,6 +34,8 @@ def argument_pointers(executable: Executable, instance: Instance) -> list[Findin
     arena = (instance.arena, instance.arena + instance.placement.size)
     ways = [(k, launch, way) for k, launch in enumerate(executable.launches) for way in launch.ways]
     for number, (k, launch, way) in enumerate(ways):
+        if evaluate(way.grid, instance.env) == 0:  # nothing runs: an empty tensor, whose last element is before its first
+            continue
         for word, argument in enumerate(way.arguments, executable.start_of(number)):
             if isinstance(argument, Pointer) and argument.buffer.kind in ("temp", "const"):
                 lo, hi = arena if argument.buffer.kind == "temp" else ranges[argument.buffer]

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ... import ops as O
+from ...core import dtypes as dt
 from ...core.dims import Dim, Expr
 from ...core.errors import UnsupportedError
 from ...ir.graph import Value
@@ -46,7 +47,13 @@ def _i64() -> Any:
 def linspace(c: Context, start: Any, end: Any, steps: Any, **_: Any) -> Value:
     if not all(isinstance(v, (int, float)) for v in (start, end, steps)):
         raise UnsupportedError("linspace needs static bounds and steps")
-    return c.constant(np.linspace(start, end, steps).astype(c.dtype.np), "linspace")
+    if c.dtype.is_float:
+        return c.constant(np.linspace(start, end, steps).astype(c.dtype.np), "linspace")
+    # Whole bounds, steps from the nearer one, fractions dropped: as torch does it.
+    first, last, at = int(start), int(end), np.arange(int(steps))
+    step = (last - first) / (steps - 1) if steps > 1 else 0.0
+    values = np.where(at < steps // 2, first + step * at, last - step * (steps - at - 1)) if steps != 1 else np.full(1, float(first))
+    return c.constant(values.astype(c.dtype.np), "linspace")
 
 
 def filled(c: Context, value: Any, shape: tuple[Dim, ...]) -> Value:
@@ -99,3 +106,19 @@ def eye(c: Context, *_: Any, **__: Any) -> Value:
     if not all(isinstance(d, int) for d in shape):
         raise UnsupportedError("eye needs a static size")
     return c.constant(np.eye(int(shape[0]), int(shape[1])).astype(c.dtype.np), "eye")  # type: ignore[arg-type]
+
+
+@aten("linspace.Tensor_Tensor", "linspace.Tensor_Scalar", "linspace.Scalar_Tensor")
+def linspace_tensor(c: Context, start: Any, end: Any, steps: Any, **_: Any) -> Value:
+    """Bounds that are data; integers as above, in f64."""
+    kind = c.dtype if c.dtype.is_float else dt.f64
+    if not isinstance(steps, int):
+        raise UnsupportedError("linspace needs a static number of steps")
+    first, last = (c.value(c.value(v, c.dtype), kind) for v in (start, end))
+    if steps < 2:
+        return c.expand(c.cast(first, c.dtype), (steps,))
+    step = c.emit(O.Div(), c.emit(O.Sub(), last, first), c.scalar(float(steps - 1), kind))
+    at = np.arange(steps)
+    early, late = (c.constant(v.astype(kind.np), "steps") for v in (at, steps - 1 - at))
+    up, down = c.emit(O.Add(), first, c.emit(O.Mul(), step, early)), c.emit(O.Sub(), last, c.emit(O.Mul(), step, late))
+    return c.cast(c.emit(O.Where(), c.constant(at < steps // 2, "half"), up, down), c.dtype)
