@@ -2,6 +2,7 @@
 
 WORDS pick workloads whose name contains one of them. `--ablate` compiles each workload with one optional pass switched off at a
 time and shows what the pass is worth there; passes without which the same program comes out are named and not timed.
+`tilewright bench ops [WORDS]` times single ops at about a million elements against PyTorch, with their share of the roofline.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ def run(args: argparse.Namespace) -> int:
     from .peers import PEERS
     from .workloads import workloads
 
+    if args.words[:1] == ["ops"]:
+        return _ops(args)
     table = {name: build for name, build in workloads().items() if not args.words or any(w in name for w in args.words)}
     peers = [p for p in args.peers.split(",") if p]
     if not table:
@@ -61,6 +64,21 @@ def run(args: argparse.Namespace) -> int:
             with open(args.json, "a", encoding="utf-8") as f:
                 f.writelines(json.dumps(row) + "\n" for row in found)
     summary(out, rows)
+    return 1 if any(row.get("problem") for row in rows) else 0
+
+
+def _ops(args: argparse.Namespace) -> int:
+    from .bench_ops import run_ops
+    from .console import console
+    from .op_cases import cases
+
+    if args.list:
+        print("\n".join(cases()))
+        return 0
+    rows = run_ops(console(), args.words[1:], args.rounds)
+    if args.json:
+        with open(args.json, "a", encoding="utf-8") as f:
+            f.writelines(json.dumps(row) + "\n" for row in rows)
     return 1 if any(row.get("problem") for row in rows) else 0
 
 
@@ -203,7 +221,7 @@ def flat(result: Any) -> list[Any]:
         result = list(result.values())
     if isinstance(result, (tuple, list)):
         return [a for r in result for a in flat(r)]
-    return [np.asarray(result.detach() if hasattr(result, "detach") else result).astype(np.float64)]
+    return [result.detach().double().numpy() if hasattr(result, "detach") else np.asarray(result).astype(np.float64)]
 
 
 def distance(got: list[Any], want: list[Any]) -> float:
