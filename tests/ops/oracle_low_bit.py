@@ -111,6 +111,8 @@ LOW_BIT: dict[str, Oracle] = {
     "int_dot": int_dot,
     "int_matmul": int_matmul,
     "pack_words": pack_words,
+    "qexperts_back": lambda a, g, w, ids, *books: torch.einsum(
+        "stn,stnk->stk", g.double(), unpacked(a, w).double().reshape(a["experts"], a["n"], a["k"])[ids.long()]).to(g.dtype),
     "qmatmul_back": lambda a, g, w, *books: (g.double() @ unpacked(a, w).double()).to(g.dtype),
     "requantise": requantise,
     "selective_scan": selective_scan,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,17 @@ from tilewright.core.errors import CheckpointError, ConfigError, InputError
 rng = np.random.default_rng()
 DATA = rng.normal(size=(64, 6)).astype(np.float32)
 OPT = tw.optim.adamw(tw.optim.cosine(0.05, 30))
+
+
+@pytest.fixture(autouse=True)
+def usual_signals() -> Iterator[None]:
+    """A test runner in the background may have been started with interrupts ignored."""
+    before = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    yield
+    for s, handler in before.items():
+        signal.signal(s, handler)
 
 
 def loss_of(params: Any, x: Any) -> Any:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from .arg_reduce import ArgReduce
+from .complex import Complex
 from .copies import Pad
 from .delta_net import GatedDeltaRule
-from .complex import Complex
 from .eigh import Eigh
 from .gather_last import GatherLast
 from .int_dot import IntDot, PackWords
 from .lu import Factor
 from .pool import Pool
 from .qr import Qr
-from .quantised_backward import QMatmulBack
+from .quantised_backward import QExpertsBack, QMatmulBack
 from .scans import Running
 from .selective_scan import SelectiveScan, SelectiveScanBackward
 from .sorting import Sort
@@ -32,6 +32,7 @@ CATALOGUE: list[Template] = [
     PackWords(),
     Pad(),
     Pool(),
+    QExpertsBack(),
     QMatmulBack(),
     Qr(),
     Running(),

@@ -25,12 +25,12 @@ from .linalg_derived import Det, Pinv
 from .linalg_factors import Cholesky, Qr
 from .linalg_spectra import Eigh, Svd
 from .polynomials import OrthogonalPolynomial
-from .quantised_backward import QMatmulBack
+from .quantised_backward import QExpertsBack, QMatmulBack
 from .selective_scan import SelectiveScan, SelectiveScanBackward
 from .special_functions import I0, I1, Digamma, Erfc, Erfcx, Erfinv, I0e, I1e, Lgamma, LogNdtr, Ndtri, Polygamma, Zeta
 
 __all__ = ["Dequantise", "FakeQuantise", "FakeQuantiseLsq", "GatedDeltaRule", "GroupedMatmul", "IntConv", "IntDot", "IntMatmul",
-           "LoraMatmul", "PackWords", "QMatmulBack", "Quantise", "Requantise", "SelectiveScan", "SelectiveScanBackward"]
+           "LoraMatmul", "PackWords", "QExpertsBack", "QMatmulBack", "Quantise", "Requantise", "SelectiveScan", "SelectiveScanBackward"]
 __all__ += ["Complex", "Imag", "Real", "ViewAsComplex", "ViewAsReal"]
 __all__ += ["Cholesky", "Det", "Eigh", "Lu", "Pinv", "Qr", "Solve", "Svd", "TriangularSolve"]
 __all__ += ["I0", "I1", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atan2", "Atanh", "Copysign", "Cosh", "Digamma", "Erfc", "Erfcx",

@@ -24,7 +24,6 @@ from .quant.iq_tables import grid, signs
 BOOKS = {"IQ2_XXS": ("IQ2_XXS", True), "IQ2_XS": ("IQ2_XS", True), "IQ2_S": ("IQ2_S", False), "IQ3_XXS": ("IQ3_XXS", True),
          "IQ3_S": ("IQ3_S", False), "IQ1_S": ("IQ1_S", False), "IQ1_M": ("IQ1_S", False)}
 
-INFERENCE = NotSupported("packed weights are for inference; dequantise them to differentiate")
 CODES = NotSupported("rows of a packed table have no derivative with respect to their codes")
 LEADING = NotSupported("it takes leading axes already; reshape the operand")
 
@@ -150,7 +149,7 @@ class QExperts(Contraction):
     n: int
     k: int
     experts: int
-    unsupported = {"vjp": INFERENCE, "jvp": INFERENCE, "batch": LEADING}
+    unsupported = {"batch": LEADING}
     samples = [S(f32(3, 1, 32), u8(20, 34), i64(3, 2), format="Q8_0", n=5, k=32, experts=4, low=(-2, 0, 0), high=(2, 60, 3)),
                S(f32(N, 2, 32), u8(6, 20), i64(N, 2), format="Q4_1", n=3, k=32, experts=2, low=(-2, 0, 0), high=(2, 60, 1)),
                S(f32(2, 1, 5), u8(9, 10), i32(2, 1), format="BF16", n=3, k=5, experts=3, low=(-2, 0, 0), high=(2, 60, 2))]
@@ -164,15 +163,27 @@ class QExperts(Contraction):
         require_books(self.format, books)
         require_ids(ids)
         require(w.shape[0] == self.n * self.experts, "the stack must have {rows} rows", rows=self.n * self.experts, w=w)
-        ok = x.dtype is dt.f32 and x.ndim == 3 and ids.ndim == 2 and x.shape[0] == ids.shape[0] and x.shape[1] in (1, ids.shape[1])
+        rows = x.ndim == 3 and ids.ndim == 2 and x.shape[0] == ids.shape[0] and x.shape[1] in (1, ids.shape[1])
+        ok = rows and x.dtype in (dt.f32, dt.f64)
         require(ok and x.shape[2] == self.k, "x must be f32[S,T,{k}] or f32[S,1,{k}] for ids [S,T]", k=self.k, x=x, ids=ids)
-        return TensorType(dt.f32, (*ids.shape, self.n))
+        return TensorType(x.dtype, (*ids.shape, self.n))
 
     def ref(self, x: Any, w: Any, ids: Any, *books: Any) -> Any:
         check_indices(self.name, ids, self.experts, 0)
         stack = dequantise(self.format, w).reshape(self.experts, self.n, self.k).astype(np.float64)
         rows = np.broadcast_to(x, (*ids.shape, self.k)).astype(np.float64)
-        return np.einsum("stk,stnk->stn", rows, stack[ids]).astype(np.float32)
+        return np.einsum("stk,stnk->stn", rows, stack[ids]).astype(x.dtype)
 
     def flops(self, x: TensorType, w: TensorType, ids: TensorType, *books: TensorType) -> Dim:
         return 2 * ids.numel * self.n * self.k
+
+    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
+        """Of x alone; where all products of a token read one row, the transform sums over them."""
+        g = cotangents[0]
+        assert g is not None
+        back = F.one("qexperts_back", g, *inputs[1:], format=self.format, n=self.n, k=self.k, experts=self.experts)
+        return (back, *(None,) * (len(inputs) - 1))
+
+    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
+        t = tangents[0]
+        return (None if t is None else self(t, *inputs[1:]),)
