@@ -44,6 +44,9 @@ ROWS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "float_power": (lambda x: torch.float_power(x, 2), (torch.arange(4),)),
     "xlogy": (lambda x: torch.xlogy(x, 0.0), (torch.tensor([0.0, 1.0]),)),
     "margin_ranking_loss": (lambda x, y: F.margin_ranking_loss(x, y, torch.sign(x), 0.3, reduction="sum"), (f(5), f(5))),
+    "pad circular": (lambda x: F.pad(x, (-1, 2, 1, 0), mode="circular"), (f(2, 3, 4, 5),)),
+    "pdist": (lambda x: torch.pdist(x, 3.0), (f(5, 3),)),
+    "prelu of a number": (F.prelu, (-f().abs(), torch.tensor([0.3]))),
     "rrelu": (lambda x: F.rrelu(x, 0.1, 0.3), (f(6),)),
 }
 

@@ -31,6 +31,8 @@ def leads_to_anchor(v: Value) -> bool:
 def reshape_after_epilogue(root: Any, m: Match) -> Value | None:
     """E(reshape(y), z) becomes reshape(E(y, reshape(z))) where y comes from a contraction, so that E can be its epilogue."""
     want = root.types[0].shape
+    if any(u.shape == want and not isinstance(u.op, o.Reshape) and leads_to_anchor(u) for u in root.operands):
+        return None  # it is another contraction's epilogue already: two of them would pass the reshape back and forth
     for v in root.operands:
         if not isinstance(v.op, o.Reshape) or v.shape != want or m.readers(v) != 1:
             continue

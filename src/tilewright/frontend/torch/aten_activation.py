@@ -76,6 +76,8 @@ def glu(c: Context, x: Value, dim: int = -1) -> Value:
 def prelu(c: Context, x: Value, weight: Value) -> Value:
     if len(weight.shape) == 1 and len(x.shape) > 1 and weight.shape[0] != 1:
         weight = c.reshape(weight, (weight.shape[0], *[1] * (len(x.shape) - 2)))
+    if not x.shape:
+        weight = c.reshape(weight, ())
     return c.emit(O.Where(), c.emit(O.Greater(), x, c.scalar(0.0, x.dtype)), x, c.emit(O.Mul(), x, weight))
 
 

@@ -1,14 +1,18 @@
-"""Places of elements: those that are not 0, and where max pooling had taken them from."""
+"""Places of elements: those that are not 0, where max pooling had taken them from, pairs of rows and their distances."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from ... import ops as O
 from ...core import dtypes as dt
 from ...core.dims import product
+from ...core.errors import UnsupportedError
 from ...ir.graph import Value
+from .aten_distance import p_norm
 from .aten_scatter import overwrite
 from .registry import Context, aten
 
@@ -33,6 +37,19 @@ def nonzero_static(c: Context, x: Value, *, size: int, fill_value: int = -1) -> 
     rows = columns[0] if rank == 1 else c.emit(O.Concat(axis=1), *columns)
     number = c.emit(O.Iota(shape=(size, 1), axis=0, dtype=dt.i64))
     return c.emit(O.Where(), c.emit(O.Less(), number, found), rows, c.scalar(fill_value, dt.i64))
+
+
+@aten("pdist.default", "_pdist_forward.default")
+def pdist(c: Context, x: Value, p: float = 2.0) -> Value:
+    """Distances of all pairs of rows, the first before the second."""
+    n = x.shape[0]
+    if not isinstance(n, int):
+        raise UnsupportedError("pdist needs a number of rows that is known")
+    first, second = np.triu_indices(n, 1)
+    if len(first) == 0 or x.shape[1] == 0:
+        return c.expand(c.scalar(0.0, x.dtype), (len(first),))
+    rows = [c.emit(O.Gather(axis=0), x, c.constant(i.astype(np.int64), "rows")) for i in (first, second)]
+    return p_norm(c, c.emit(O.Sub(), *rows), float(p), 1)
 
 
 def _unpooled(c: Context, x: Value, indices: Value, size: Sequence[Any], spatial: int) -> Value:

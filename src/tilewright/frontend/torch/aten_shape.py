@@ -210,7 +210,21 @@ def roll(c: Context, x: Value, shifts: Sequence[int], dims: Sequence[int] = ()) 
 
 @aten("pad.default")
 def pad(c: Context, x: Value, pads: Sequence[Any], mode: str = "constant", value: float | None = None) -> Any:
+    if mode == "circular":
+        return _circular(c, x, pads)
     return constant_pad(c, x, pads, 0 if value is None else value) if mode == "constant" else NotImplemented
+
+
+def _circular(c: Context, x: Value, pads: Sequence[Any]) -> Value:
+    """What goes out at one end comes in at the other; negative widths cut."""
+    for i in range(len(pads) // 2):
+        axis, before, after = len(x.shape) - 1 - i, pads[2 * i], pads[2 * i + 1]
+        start, stop = max(-before, 0), x.shape[axis] - max(-after, 0)
+        x = c.slice(x, axis, start, stop - start)
+        parts = [c.slice(x, axis, x.shape[axis] - before, before)] if before > 0 else []
+        parts += [x, c.slice(x, axis, 0, after)] if after > 0 else [x]
+        x = parts[0] if len(parts) == 1 else c.emit(O.Concat(axis=axis), *parts)
+    return x
 
 
 @aten("constant_pad_nd.default")
