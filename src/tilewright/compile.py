@@ -69,7 +69,7 @@ class Stages:
 
 def compile(  # noqa: A001
     module: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None, *, dynamic: Mapping[str, Any] | None = None,
-    dynamic_shapes: Any = None, dtype: str | None = None, threads: int | None = None, target: str | TargetSpec = "cpu",
+    dynamic_shapes: Any = None, dtype: str | None = None, threads: int | None = None, target: str | TargetSpec | None = None,
     validation: str | None = None, passes: Mapping[str, bool] | Collection[str] | None = None, name: str | None = None,
     progress: Progress = None,
 ) -> Session:
@@ -77,10 +77,11 @@ def compile(  # noqa: A001
 
     `args` and `kwargs` are example inputs. `dynamic` maps parameter names to {axis: tw.Dim(...)}; `dynamic_shapes` is torch.export's
     own form. `dtype` stores weights and intermediates in another float dtype. `passes` switches optional passes off: a mapping
-    name -> bool, or the names to leave out. `target` is "cpu", "cuda", "reference" (NumPy) or a TargetSpec.
+    name -> bool, or the names to leave out. `target` is "cpu", "cuda", "reference" (NumPy) or a TargetSpec; without it, "cuda" where the
+    module or an example input is on a GPU, else "cpu".
     """
     level = check_level(load_config().validation if validation is None else validation)
-    spec = target_spec(target)
+    spec = target_spec(chosen_target(module, args, kwargs) if target is None else target)
     if threads is not None:
         load_config(threads=threads)
     for option, given, kinds, rule in (("kwargs", kwargs, Mapping, "a mapping from names to example inputs"),
@@ -102,6 +103,14 @@ def compile(  # noqa: A001
         if ahead is not None:
             ahead.close()
         stages.close()
+
+
+def chosen_target(module: Any, args: Any, kwargs: Any) -> str:
+    """Where the first parameter of a module, or an example input, lies."""
+    inputs = [*(args if isinstance(args, (tuple, list)) else ()), *(kwargs.values() if isinstance(kwargs, Mapping) else ())]
+    parameters = getattr(module, "parameters", None)
+    first = next(iter(parameters()), None) if callable(parameters) and hasattr(module, "forward") else None
+    return "cuda" if any(getattr(x, "is_cuda", False) is True for x in (first, *inputs)) else "cpu"
 
 
 def target_spec(target: str | TargetSpec) -> TargetSpec:

@@ -48,7 +48,10 @@ CASES: dict[str, tuple[Callable[..., Any], Types]] = {
     "attention": (attention(), ((bf16, (1, 4, 300, 64)), (bf16, (1, 2, 333, 64)), (bf16, (1, 2, 333, 64)))),
     "attention_causal": (attention(causal=True), ((f16, (2, 4, S, 128)), (f16, (2, 4, S, 128)), (f16, (2, 4, S, 128)))),
     "gemv": (lambda x, w: o.Silu()(o.Matmul(transpose_b=True)(x, w)), ((bf16, (1, 4096)), (bf16, (4096, 4096)))),
-    "matmul_thin": (lambda x, w, b: o.Add()(o.Matmul(transpose_b=True)(x, w), b), ((bf16, (16, 4096)), (bf16, (4096, 4096)), (bf16, (4096,)))),
+    "matmul_thin": (
+        lambda x, w, b: o.Add()(o.Matmul(transpose_b=True)(x, w), b),
+        ((bf16, (16, 4096)), (bf16, (4096, 4096)), (bf16, (4096,))),
+    ),
     "matmul_split": (lambda x, w: o.Matmul()(x, w), ((f16, (100, 4096)), (f16, (4096, 768)))),
     "attention_row": (attention(causal=True, offset=512), ((bf16, (1, 4, 1, 64)), (bf16, (1, 2, 513, 64)), (bf16, (1, 2, 513, 64)))),
     "attention_backward": (

@@ -41,8 +41,14 @@ def check(got: torch.Tensor, want: torch.Tensor, dtype: DType, times: float = 1.
     assert (got.double() - want.double()).norm() <= times * TOLERANCE[dtype] * norm + 1e-12
 
 
+SHAPES = [
+    (1, 8, 8), (1, 520, 2056), (5, 256, 2048), (33, 520, 1000), (64, 64, 64), (100, 768, 4096),
+    (129, 264, 72), (300, 520, 200), (1000, 136, 2056), (4096, 512, 64),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize("dtype", [bf16, f16], ids=str)
-@pytest.mark.parametrize("shape", [(1, 8, 8), (64, 64, 64), (129, 264, 72), (300, 520, 200), (1000, 136, 2056), (4096, 512, 64)], ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_matmul(shape: tuple[int, int, int], dtype: DType) -> None:
     m, n, k = shape
     for ta in (False, True):
@@ -90,6 +96,7 @@ def test_products_have_the_same_bits_in_every_batch() -> None:
 ATTENTION = [
     (1, 2, 128, 128, False, 2, None, 128, 0), (2, 4, 300, 128, False, 2, None, 333, 0), (2, 4, 300, 64, True, 4, None, 300, 0),
     (1, 4, 513, 64, True, 1, None, 513, 0), (1, 2, 1000, 128, True, 2, 200, 1000, 0), (1, 2, 5, 128, True, 2, None, 700, 695),
+    (1, 8, 1, 64, True, 2, None, 700, 699), (2, 4, 1, 128, False, 4, None, 5000, 0), (1, 2, 1, 64, True, 2, 30, 90, 80),
     (1, 2, 300, 64, True, 2, None, 200, -50), (1, 2, 700, 64, False, 2, 100, 700, 0), (1, 1, 1, 64, False, 1, None, 1, 0),
 ]  # fmt: skip
 
@@ -109,6 +116,34 @@ def test_attention(case: tuple[Any, ...], dtype: DType) -> None:
     seen &= (j <= i) if causal else True
     seen &= (j > i - window) if window is not None else True
     check(got, torch.softmax(scores.masked_fill(~seen, -math.inf), -1).nan_to_num(0.0) @ vv, dtype)
+
+
+BACKWARD = [
+    (1, 2, 2, 128, 128, 64, False, 0), (2, 4, 2, 300, 333, 128, True, 33), (1, 2, 1, 70, 200, 64, True, 130),
+    (1, 2, 2, 200, 100, 128, True, -30),
+    (1, 4, 4, 513, 513, 128, False, 0), (1, 4, 1, 1, 77, 64, True, 76),
+]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS")
+@pytest.mark.parametrize("dtype", [bf16, f16], ids=str)
+@pytest.mark.parametrize("case", BACKWARD, ids=str)
+def test_attention_backward(case: tuple[Any, ...], dtype: DType) -> None:
+    b, h, hk, sq, sk, d, causal, offset = case
+    q, g, k, v = rand(dtype, b, h, sq, d), rand(dtype, b, h, sq, d), rand(dtype, b, hk, sk, d), rand(dtype, b, hk, sk, d)
+    op = o.AttentionBackward(scale=d**-0.5, causal=causal, offset=offset)
+    session: Any = tw.compile(graph(lambda *x: op(*x), *((dtype, tuple(t.shape)) for t in (q, k, v, g))), target="cuda")
+    poison()
+    got = session(q, k, v, g)
+    wide = [t.double().requires_grad_() for t in (q, k, v)]
+    kk, vv = (t.repeat_interleave(h // hk, 1) for t in wide[1:])
+    i, j = torch.arange(sq, device="cuda")[:, None] + offset, torch.arange(sk, device="cuda")[None]
+    seen = (j <= i) if causal else torch.ones_like(j <= i)
+    scores = (wide[0] @ kk.transpose(-1, -2) * d**-0.5).masked_fill(~seen & seen.any(-1, keepdim=True), -math.inf)
+    want = torch.autograd.grad(torch.where(seen, torch.softmax(scores, -1), 0.0) @ vv, wide, g.double())
+    for a, w in zip(got, want, strict=True):
+        check(a, w, dtype)
+    assert all(torch.equal(a, c) for a, c in zip(got, session(q, k, v, g), strict=True))
 
 
 @pytest.mark.parametrize("dtype", [bf16, f16, f32], ids=str)
@@ -158,6 +193,14 @@ def test_a_module(dtype: str | None) -> None:
     session = tw.compile(model, (ids,), target="cuda", dtype=dtype)
     got = session(ids.cuda())
     check(got.float().cpu(), model.double()(ids).float(), bf16 if dtype else f32, 4.0)
+
+
+def test_a_module_on_the_gpu_is_compiled_for_it() -> None:
+    model, ids = Model().eval().cuda(), torch.randint(0, 100, (3, 17), device="cuda")
+    session: Any = tw.compile(model, (ids,))
+    assert session.model.target.kind == "cuda"
+    check(session(ids), model(ids), f32, 4.0)
+    assert "launches" in str(session.report())
 
 
 def test_sessions() -> None:

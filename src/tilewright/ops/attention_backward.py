@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.dims import Dim
+from ..core.dims import Dim, at_least
 from ..core.errors import require
 from ..ir.graph import Value
 from ..ir.types import TensorType
@@ -123,16 +123,19 @@ def pull_back(op: Attention, inputs: Values, g: Value, wanted: tuple[bool, ...])
     attrs: dict[str, Any] = {**op.attrs(), "with_scores": biased}
     back = AttentionBackward(**attrs)
     operands = (q, F.cast(k, q.dtype), F.cast(v, q.dtype), *extras, g)
-    made = back(*operands) if served(operands) else back.decompose(*operands)
+    made = back(*operands) if served(back, operands) else back.decompose(*operands)
     dq, dk, dv, *scores = made
     bias = F.sum_to(scores[0], extras[-1].shape) if biased else None
     more = (*((None,) if op.has_mask else ()), *((bias,) if op.has_bias else ()))
     return dq, F.cast(dk, k.dtype), F.cast(dv, v.dtype), *more
 
 
-def served(operands: Values) -> bool:
+def served(op: AttentionBackward, operands: Values) -> bool:
     q, k, v = operands[:3]
     sizes = (k.shape[2], q.shape[3], v.shape[3])
+    if q.dtype.name in ("bf16", "f16"):  # by matrix units; other targets decompose it, see passes/decompose.py
+        plain = not (op.has_mask or op.has_bias or op.with_scores) and op.softcap is None and op.window is None
+        return plain and sizes[1] in (64, 128) and sizes[1] == sizes[2] and bool(at_least(sizes[0], 1))
     if q.dtype.name not in ("f32", "f64") or not all(isinstance(d, int) for d in sizes):
         return False
     keys, depth, values = sizes

@@ -4,23 +4,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..ir.graph import Graph, Value
-from ..ops.base import Op
+from ..core.target_spec import TargetSpec
+from ..ir.graph import Graph, Node, Value
+from ..ops.attention_backward import AttentionBackward
 from .base import Log, Pass
+
+MATRIX_UNITS = "sm_90a"  # the chip with a kernel for attention's reverse pass in 16-bit floats
 
 
 @dataclass(frozen=True)
 class Decompose(Pass):
-    """Before: any graph, everything recognised. After: no composite op without a template of its own is left."""
+    """Before: any graph, everything recognised. After: no composite op without a template of its own (on the target) is left."""
 
     name: ClassVar[str] = "decompose"
     optional: ClassVar[bool] = False  # select has no kernel for what this removes
+    target: TargetSpec | None = None
 
     def run(self, graph: Graph, log: Log) -> Graph:
-        while any(self.wanted(n.op) for n in graph.nodes):
+        while any(self.wanted(n) for n in graph.nodes):
             new, env = Graph(graph.name), dict[Value, Value]()
             for n in graph.nodes:
-                if not self.wanted(n.op):
+                if not self.wanted(n):
                     graph.copy_into(new, env, [n])
                     continue
                 log.hit(n.op.name)
@@ -30,6 +34,7 @@ class Decompose(Pass):
             graph = new
         return graph
 
-    @staticmethod
-    def wanted(op: Op) -> bool:
-        return op.traits.composite and op.template is None and not op.traits.elementwise
+    def wanted(self, n: Node) -> bool:
+        if isinstance(n.op, AttentionBackward) and n.operands[0].dtype.itemsize == 2:
+            return self.target is None or self.target.cpu != MATRIX_UNITS
+        return n.op.traits.composite and n.op.template is None and not n.op.traits.elementwise

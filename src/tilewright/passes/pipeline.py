@@ -59,7 +59,7 @@ def run_pipeline(graph: Graph, target: Any = None, disable: Collection[str] = ()
                  on_pass: Callable[[str, Graph], None] | None = None) -> Graph:
     """The optimised graph (the given one stays as it is). `disable` names optional passes to leave out; `verify` checks the graph
     after each pass; `on_pass(name, graph)` is called after each. The bodies of loops and branches go through all passes too, last.
-    `target` is what passes may ask about the machine; none does so far."""
+    `target` is what passes may ask about the machine: which composites have kernels there."""
     known = optional_passes()
     for name in disable:
         if name not in known:
@@ -69,6 +69,8 @@ def run_pipeline(graph: Graph, target: Any = None, disable: Collection[str] = ()
     for p in DEFAULT:
         if p.name in disable:
             continue
+        if isinstance(p, Decompose):
+            p = Decompose(target)
         with log.entered(p.name):
             result = p.run(result, log)
         if verify:

@@ -15,6 +15,7 @@ from .arguments import Bound, _bind_symbols, _check_type, _mismatch, describe, f
 from .cuda_executable import ERROR_WORDS, CudaExecutable, Schedule
 
 if TYPE_CHECKING:
+    from .cuda_report import CudaReport
     from .session import Model
 
 ALIGNMENT = 16  # of inputs: kernels read 16 bytes at a time
@@ -138,6 +139,16 @@ class CudaSession:
         if self._last is not None:
             self._last[1].synchronize()
         self._raise_errors()
+
+    def last_env(self) -> dict[str, int] | None:
+        """The sizes of the last new shape that was called."""
+        return next(reversed(self._schedules.values())).env if self._schedules else None
+
+    def report(self) -> CudaReport:
+        """Launches, kernels, registers, barriers and why, arena."""
+        from .cuda_report import make_cuda_report
+
+        return make_cuda_report(self)
 
     def ptx(self) -> dict[str, str]:
         """The PTX text of every kernel, by name."""

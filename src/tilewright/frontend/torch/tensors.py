@@ -60,6 +60,8 @@ def to_numpy(tensor: Any, name: str = "tensor") -> np.ndarray[Any, Any]:
     """A NumPy view of a CPU tensor's memory, with its strides (dtypes that NumPy lacks as those of ml_dtypes)."""
     import torch
 
+    if tensor.device.type == "cuda":  # constants are packed on the host
+        tensor = tensor.detach().cpu()
     if tensor.device.type != "cpu":
         raise UnsupportedError(f"torch: {name!r} is on {tensor.device}; move the module to the CPU first (module.cpu())")
     if tensor.layout != torch.strided or tensor.is_quantized:

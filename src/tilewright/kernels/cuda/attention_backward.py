@@ -17,6 +17,7 @@ from ...ops.attention_backward import AttentionBackward as AttentionBackwardOp
 from ...tile.builder import Ix, Tile
 from ...tile.ir import INDEX, TileType, Var
 from ..call import Call
+from ..copies import copy_launch
 from ..launch import Buffer, Launch, Word
 from ..region import Operand, Region, narrow
 from ..template import Reason, Template, alone, region_bytes, region_flops
@@ -43,12 +44,20 @@ class HopperAttentionBackward(Template):
             return Reason("masks, biases, windows and soft caps are not fused here")
         if q.dtype not in (bf16, f16) or q.shape[-1] not in HEAD_SIZES or q.shape[-1] != v.shape[-1]:
             return Reason(f"needs bf16 or f16 and a head size of {HEAD_SIZES}, got {q.dtype} and {q.shape[-1]}")
-        places = [region.operand(x) for x in region.anchor.operands]
-        reads = all(o is not None and _rows(o) for o in places) and all(_even(r) for r in region.results)
-        return None if reads and at_least(k.shape[2], 1) else Reason("rows of a multiple of 16 bytes, and keys")
+        good = all(region.operand(x) is not None for x in region.anchor.operands) and all(_even(r) for r in region.results)
+        return None if good and at_least(k.shape[2], 1) else Reason("operands must come from memory, and there must be keys")
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        return Backward(region).launches()
+        copies: list[Launch] = []
+        operands = []
+        for i, o in enumerate(region.operands):
+            if not _rows(o):
+                buffer = Buffer(f"{region.name}.rows{i}", "temp", o.type.nbytes)
+                rows = Operand(o.type, buffer, Layout.contiguous(o.type.shape))
+                copies.append(copy_launch(buffer.name, o, rows, target, "copy: the copy engine wants rows of a multiple of 16 bytes"))
+                o = rows
+            operands.append(o)
+        return [*copies, *Backward(Region(region.name, region.body, operands, region.results, region.place)).launches()]
 
 
 def _rows(o: Operand) -> bool:

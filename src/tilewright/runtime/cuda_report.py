@@ -1,0 +1,94 @@
+"""What a program on a GPU consists of: launches with blocks and threads, kernels with their barriers and the registers that `ptxas` names,
+the arena. Needs no GPU; without a `ptxas` the registers are missing."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from ..core.dims import evaluate
+from ..core.errors import CompileError
+from ..kernels.cuda.kernel import BlockKernel
+from ..target.cuda.ptxas import assemble, find_ptxas
+from .arguments import describe
+from .cuda_executable import KernelCode
+from .report import Report
+
+if TYPE_CHECKING:
+    from .cuda_session import CudaSession
+
+BARRIERS = {
+    "bar.sync": "threads of a block share memory",
+    "barrier.cluster.wait": "blocks of a cluster share memory",
+    "mbarrier.try_wait": "a copy has landed, or a stage has been read",
+    "griddepcontrol.wait": "the kernel before has ended",
+}
+
+
+class CudaReport(Report):
+    """`data` holds everything as plain values; `str()` is a table."""
+
+    def __str__(self) -> str:
+        d = self.data
+        counts = f"{len(d['launches'])} launches, {len(d['kernels'])} kernels, arena {d['arena_bytes']} bytes"
+        lines = [f"{d['name']} on {d['target']}: {counts}"]
+        lines.append(f"{'launch':32s} {'kernel':36s} {'blocks':>8s} {'threads':>7s} {'MFLOP':>9s} {'KB':>9s}  note")
+        for x in d["launches"]:
+            figures = f"{x['blocks']:8d} {x['threads']:7d} {x['flops'] / 1e6:9.1f} {x['bytes'] / 1e3:9.1f}"
+            lines.append(f"{x['name'][:32]:32s} {x['kernel'][:36]:36s} {figures}  {x['note']}")
+        lines.append(f"{'kernel':36s} {'registers':>9s} {'spilled':>7s} {'shared':>7s}  barriers")
+        for name, k in d["kernels"].items():
+            shown = [str(k[n]) if k[n] is not None else "?" for n in ("registers", "spilled", "shared_bytes")]
+            why = ", ".join(f"{count} {op} ({BARRIERS[op]})" for op, count in k["barriers"].items()) or "none"
+            lines.append(f"{name[:36]:36s} {shown[0]:>9s} {shown[1]:>7s} {shown[2]:>7s}  {why}")
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+
+def make_cuda_report(session: CudaSession) -> CudaReport:
+    """Costs at the shape of the last call, or at a typical one."""
+    model, executable = session.model, session.executable
+    env = session.last_env() or {s.name: min(s.hi, max(s.lo, 128)) for s in session.interface.symbols}
+    launches = []
+    for x in executable.program.launches:
+        programs = x.kernel.programs if isinstance(x.kernel, BlockKernel) else 1
+        launches.append(
+            {
+                "name": x.name,
+                "kernel": x.kernel.name,
+                "blocks": -(-evaluate(x.grid, env) // programs),
+                "threads": executable.code[x.kernel.name].block,
+                "flops": evaluate(x.flops, env),
+                "bytes": evaluate(x.bytes, env),
+                "note": x.note,
+            }
+        )
+    return CudaReport(
+        {
+            "name": model.name,
+            "target": model.target.describe(),
+            "inputs": {n: describe(t) for n, t in zip(session.interface.input_names, session.interface.inputs, strict=True)},
+            "outputs": [describe(t) for t in session.interface.outputs],
+            "stages_s": {k: round(v, 4) for k, v in model.stages.items()},
+            "shape": dict(env),
+            "input_copies": dict(session.copies),
+            "launches": launches,
+            "kernels": {name: _kernel(code, model.target.cpu) for name, code in executable.code.items()},
+            "arena_bytes": executable.plan.place(env).size,
+            "constants_bytes": sum(int(c.nbytes) for c in executable.constants),
+        }
+    )
+
+
+def _kernel(code: KernelCode, arch: str) -> dict[str, Any]:
+    found: dict[str, Any] = {"registers": None, "spilled": None, "shared_bytes": None}
+    if find_ptxas() is not None:
+        try:
+            usage = assemble(code.ptx, arch)
+        except CompileError:  # an older assembler than the kernel needs says nothing about it
+            usage = None
+        if usage is not None:
+            found = {"registers": usage.registers, "spilled": usage.spilled, "shared_bytes": usage.shared + code.dynamic_shared}
+    counts = {op: len(re.findall(rf"^\s*(?:@!?%\w+ )?{re.escape(op)}\b", code.ptx, re.M)) for op in BARRIERS}
+    return {**found, "barriers": {op: n for op, n in counts.items() if n}}

@@ -1,0 +1,81 @@
+"""What a session for a GPU says about itself without one, and which target is chosen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+import tilewright as tw
+import tilewright.ops as o
+from tests.cuda.kernels import case
+from tests.cuda.launching import graph, program
+from tilewright.compile import chosen_target
+from tilewright.core.dtypes import bf16, f32
+from tilewright.kernels.cuda.kernel import FlashBackKernel
+from tilewright.passes.pipeline import run_pipeline
+from tilewright.target.cuda.device import cuda_target
+from tilewright.target.cuda.ptxas import find_ptxas
+
+
+def test_a_report_names_launches_kernels_and_barriers() -> None:
+    session: Any = tw.compile(case("softmax_long"), target="sm_90a")
+    data = session.report().data
+    (launch,) = data["launches"]
+    assert (launch["blocks"], launch["threads"]) == (8, 256) and launch["bytes"] == 2 * 8 * 8192 * 2
+    (kernel,) = data["kernels"].values()
+    assert kernel["barriers"]["bar.sync"] >= 1 and kernel["barriers"]["griddepcontrol.wait"] == 1
+    assert (kernel["registers"] is None) == (find_ptxas() is None)
+    text = str(session.report())
+    assert "the kernel before has ended" in text and "1 launches, 1 kernels" in text
+
+
+class OnGpu:
+    """Stands for a CUDA tensor where there is none."""
+
+    is_cuda = True
+
+
+def test_the_target_is_where_the_data_is() -> None:
+    x = torch.zeros(2)
+    assert chosen_target(torch.nn.Linear(2, 2), (x,), None) == "cpu"
+    assert chosen_target(lambda v: v, (x, OnGpu()), None) == "cuda"
+    assert chosen_target(lambda v: v, (), {"v": OnGpu()}) == "cuda"
+
+    class Module(torch.nn.Module):
+        def parameters(self, recurse: bool = True) -> Any:
+            return iter([OnGpu()])
+
+    assert chosen_target(Module(), (x,), None) == "cuda"
+
+
+def test_attention_is_differentiated_by_matrix_units_where_there_are_some() -> None:
+    def build(dtype: Any, d: int = 64) -> Any:
+        shape = (1, 2, 100, d)
+        op = o.AttentionBackward(scale=0.125, causal=True)
+        return graph(lambda *x: op(*x), *((dtype, shape),) * 4)
+
+    assert [type(x.kernel) for x in program(build(bf16)).launches] == [FlashBackKernel] * 3
+    for arch in ("sm_80", "sm_120"):
+        assert not any(n.op.name == "attention_backward" for n in run_pipeline(build(bf16), cuda_target(arch)).nodes)
+    assert not any(n.op.name == "attention_backward" for n in run_pipeline(build(bf16)).nodes)
+    assert any(n.op.name == "attention_backward" for n in run_pipeline(build(f32)).nodes)
+
+
+def test_strange_rows_are_copied_first() -> None:
+    T, K = (bf16, (1, 2, 64, 64)), (bf16, (1, 2, 64, 64))
+    op = o.AttentionBackward(scale=0.125)
+    turned = graph(lambda q, k, v, g: op(q, o.Transpose(perm=(0, 1, 3, 2))(k), v, g), T, K, K, T)
+    launches = program(turned).launches
+    assert len(launches) == 4 and "copy" in launches[0].note
+
+
+def test_other_targets_decompose_it(rng: np.random.Generator) -> None:
+    shape = (1, 2, 9, 64)
+    x = [rng.standard_normal(shape).astype(np.float32).astype(bf16.np) for _ in range(4)]
+    op = o.AttentionBackward(scale=0.125, causal=True)
+    session: Any = tw.compile(graph(lambda *v: op(*v), *((bf16, shape),) * 4), target="cpu")
+    for got, want in zip(session(*x), op.ref(*x), strict=True):
+        wide = want.astype(np.float64)
+        assert np.linalg.norm(np.asarray(got).astype(np.float64) - wide) <= 2e-2 * np.linalg.norm(wide)
