@@ -50,7 +50,7 @@ KINDS: dict[str, str] = {
     "fake quantisation": "fake_quantise fake_quantise_lsq",
     "int8 matmul and convolution with requantisation": "int_matmul int_conv int_dot pack_words requantise",
     "complex numbers": "complex real imag view_as_real view_as_complex",
-    "Fourier transforms": "– not yet",
+    "Fourier transforms": "dft dft_columns",
     "state": "update_slice",
     "derivatives under control": "stop_gradient fence checkpoint",
     "Gaussian splats": "– a later issue",

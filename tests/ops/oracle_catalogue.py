@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from tests.ops.oracle_complex import COMPLEX
+from tests.ops.oracle_fourier import FOURIER
 from tests.ops.oracle_linalg import LINALG
 from tests.ops.oracle_low_bit import LOW_BIT
 from tests.ops.oracle_special import SPECIAL
@@ -64,6 +65,7 @@ CATALOGUE: dict[str, Oracle] = {
     "lora_matmul": lambda a, x, w, p, q: x @ (w + a.get("scale", 1.0) * (p @ q)),
     "grouped_matmul": lambda a, x, w, ids: torch.bmm(x[:, None], w[ids.long()])[:, 0],
     **COMPLEX,
+    **FOURIER,
     **LINALG,
     **LOW_BIT,
     **SPECIAL,

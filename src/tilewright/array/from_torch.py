@@ -16,6 +16,7 @@ from ..passes.base import Log
 from ..passes.canonicalise import Canonicalise
 from ..passes.cse import Cse, Dce
 from ..passes.fold_index import FoldIndex
+from ..passes.lower_complex import LowerComplex
 from ..passes.recognise import Recognise
 from ..runtime.arguments import is_tensor, numpy_to_tensor, tensor_to_numpy
 from ..transform.inline import inline
@@ -24,7 +25,7 @@ from ..transform.trace import Leaf, current, is_array, leaf_of
 from .functions import staged
 
 # Derivatives want composites (attention, norms), so what a module spells out is recognised before.
-BEFORE = (Canonicalise(), Cse(), AbsorbIntoMatmul(), FoldIndex(), AbsorbMasks(), Recognise(), AbsorbMasks(), Dce())
+BEFORE = (LowerComplex(), Canonicalise(), Cse(), AbsorbIntoMatmul(), FoldIndex(), AbsorbMasks(), Recognise(), AbsorbMasks(), Dce())
 
 
 class Applied:

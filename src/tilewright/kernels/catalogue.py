@@ -7,6 +7,7 @@ from .complex import Complex
 from .copies import Pad
 from .delta_net import GatedDeltaRule
 from .eigh import Eigh
+from .fourier import DftColumns
 from .gather_last import GatherLast
 from .int_dot import IntDot, PackWords
 from .lu import Factor
@@ -24,6 +25,7 @@ from .triangular import TriangularSolve
 CATALOGUE: list[Template] = [
     ArgReduce(),
     Complex(),
+    DftColumns(),
     Eigh(),
     Factor(),
     GatedDeltaRule(),

@@ -74,7 +74,7 @@ def scalar(value: Value) -> float | int | bool | None:
     while isinstance(op, (o.Expand, o.Reshape)):
         value = value.node.operands[0]
         op = value.op
-    if not isinstance(op, o.Constant) or op.data.array.size != 1:
+    if not isinstance(op, o.Constant) or op.data.array.size != 1 or value.dtype.kind == "c":
         return None
     array, dtype = op.data.array.reshape(()), value.dtype
     return float(array) if dtype.is_float else bool(array) if dtype.is_bool else int(array)

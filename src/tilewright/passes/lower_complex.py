@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..ir.graph import Graph, Value
-from ..ops.complex import Complex, Imag, Real, join, parts
+from ..ops.complex import Complex, Imag, Real, ViewAsComplex, join, parts
 from ..ops.complex_rules import has_complex, lowered
 from .base import Log, Pass
 
@@ -44,4 +44,4 @@ class LowerComplex(Pass):
     @staticmethod
     def whole(v: Value) -> Value:
         """A complex result is computed by an op of its own (an input is copied by it)."""
-        return v if v.dtype.kind != "c" or isinstance(v.op, Complex) else join(*parts(v))
+        return v if v.dtype.kind != "c" or isinstance(v.op, (Complex, ViewAsComplex)) else join(*parts(v))

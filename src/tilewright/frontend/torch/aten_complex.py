@@ -50,7 +50,8 @@ def view_as_complex(c: Context, x: Value) -> Value:
     return c.emit(O.ViewAsComplex(), x)
 
 
-@aten("conj.default", "_conj.default", "conj_physical.default", "_conj_copy.default", "_conj_physical.default")
+@aten("conj.default", "_conj.default", "conj_physical.default", "_conj_copy.default", "_conj_physical.default",
+      "prims.conj_physical.default", "prims.conj.default")
 def conj(c: Context, z: Value) -> Any:
     return _placed(c, C.conj, z) if z.dtype.kind == "c" else z
 

@@ -35,7 +35,7 @@ def alias_prims() -> None:
 @aten("prims.div.default")
 def div(c: Context, a: Any, b: Any) -> Value:
     """Integers are divided towards zero."""
-    return div_mode(c, a, b, rounding_mode=None if c.dtype.is_float else "trunc")
+    return div_mode(c, a, b, rounding_mode=None if c.dtype.kind in "fc" else "trunc")
 
 
 @aten("prims.view_of.default", "prims.clone.default", "prims.device_put.default", "prims.copy_strided.default")

@@ -1,0 +1,9 @@
+"""`tw.fft`: Fourier transforms of arrays, inside traced functions and on plain arrays."""
+from __future__ import annotations
+
+from ..transform.lib.fft import FUNCTIONS
+from .functions import staged
+
+for _name, _fn in FUNCTIONS.items():
+    globals()[_name] = staged(_fn, numbers="static")
+__all__ = sorted(FUNCTIONS)

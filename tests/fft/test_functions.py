@@ -1,0 +1,101 @@
+"""`tw.fft` against NumPy in f64, gradients against PyTorch, programs from torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import tilewright as tw
+from tilewright.core.errors import ShapeError
+
+ft = tw.fft
+
+
+def real(*shape: int) -> Any:
+    return np.random.default_rng().normal(size=shape)
+
+
+def whole(*shape: int) -> Any:
+    return real(*shape) + 1j * real(*shape)
+
+
+@pytest.mark.parametrize("n", [1, 12, 67, 1024])
+def test_lengths(n: int) -> None:
+    """Powers of two, mixed radixes, a prime with its own stage, one that takes a convolution, and a transform in two rounds."""
+    z, x = whole(3, n), real(3, n)
+    np.testing.assert_allclose(ft.fft(z), np.fft.fft(z), rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(ft.rfft(x), np.fft.rfft(x), rtol=1e-10, atol=1e-10)
+    if n > 1:
+        np.testing.assert_allclose(ft.irfft(np.fft.rfft(x), n), x, rtol=1e-10, atol=1e-10)
+
+
+def test_single_precision_rows_and_columns() -> None:
+    z = whole(40, 96).astype("c8")
+    for axis in (0, 1):
+        np.testing.assert_allclose(ft.fft(z, axis=axis), np.fft.fft(z, axis=axis), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("norm", [None, "ortho", "forward"])
+@pytest.mark.parametrize("name", ["fft", "ifft", "rfft", "irfft", "hfft", "ihfft"])
+def test_forms_and_normalisations(name: str, norm: Any) -> None:
+    x = real(4, 9) if name in ("rfft", "ihfft") else whole(4, 9)
+    ours, theirs = getattr(ft, name), getattr(np.fft, name)
+    for axis, n in ((-1, None), (0, 7), (1, 12)):
+        np.testing.assert_allclose(ours(x, n, axis, norm), theirs(x, n, axis, norm), rtol=1e-10, atol=1e-11)
+
+
+@pytest.mark.parametrize("name", ["fftn", "ifftn", "rfftn", "irfftn", "fft2", "ifft2", "rfft2", "irfft2"])
+def test_several_axes(name: str) -> None:
+    x = real(3, 6, 5) if name.startswith("rfft") else whole(3, 6, 5)
+    ours, theirs = getattr(ft, name), getattr(np.fft, name)
+    np.testing.assert_allclose(ours(x), theirs(x), rtol=1e-10, atol=1e-11)
+    np.testing.assert_allclose(ours(x, (4, 8), (1, 0)), theirs(x, (4, 8), (1, 0)), rtol=1e-10, atol=1e-11)
+
+
+def test_shifts_and_frequencies() -> None:
+    x = real(5, 6)
+    np.testing.assert_array_equal(ft.fftshift(x), np.fft.fftshift(x))
+    np.testing.assert_array_equal(ft.ifftshift(x, axes=0), np.fft.ifftshift(x, axes=0))
+    np.testing.assert_allclose(ft.fftfreq(7, 0.5), np.fft.fftfreq(7, 0.5), rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["fft", "ifft", "rfft", "irfft"])
+@pytest.mark.parametrize("n", [7, 8])
+def test_gradients_are_pytorchs(name: str, n: int) -> None:
+    x = real(3, n) if name == "rfft" else whole(3, n)
+    ours, theirs = getattr(ft, name), getattr(torch.fft, name)
+    t = torch.from_numpy(x.copy()).requires_grad_()
+    y = theirs(t, n)
+    weight = real(*y.shape)
+    ((y.real**2 + y.imag if y.is_complex() else y**2) * torch.from_numpy(weight)).sum().backward()
+
+    def loss(v: Any) -> Any:
+        z = ours(v, n)
+        return tw.sum((tw.real(z) ** 2 + tw.imag(z)) * weight)
+
+    assert t.grad is not None
+    np.testing.assert_allclose(tw.grad(loss)(x), t.grad.numpy(), rtol=1e-9, atol=1e-10)
+
+
+class Spectral(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        z = torch.fft.rfft2(x, norm="ortho")
+        return torch.fft.irfft2(z * 0.5, s=x.shape[-2:], norm="ortho"), z.abs(), torch.fft.fft(x).real, torch.fft.fftshift(z)
+
+
+def test_a_torch_module() -> None:
+    x = torch.randn(2, 8, 10)
+    for got, want in zip(tw.compile(Spectral(), (x,))(x), Spectral()(x), strict=True):
+        np.testing.assert_allclose(got.numpy(), want.numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_what_is_refused() -> None:
+    with pytest.raises(ShapeError, match="rfft: needs real operands, got c128"):
+        ft.rfft(whole(4))
+    with pytest.raises(ShapeError, match="norm must be one of backward, ortho, forward, got norm='other'"):
+        ft.fft(whole(4), norm="other")
+    with pytest.raises(ShapeError, match="fft: axis must be in"):
+        ft.fft(whole(4), axis=3)
