@@ -54,7 +54,13 @@ def _rounding(op: Any) -> Handler:
     return handler
 
 
-for _name, _op in {"floor": O.Floor, "ceil": O.Ceil, "round": O.Round, "trunc": O.Trunc, "fix": O.Trunc}.items():
+def rounded(c: Context, x: Value) -> Value:
+    """Half to even; torch's derivative of rounding is zero, where that of our op is the identity's."""
+    return c.emit(O.Round(), c.emit(O.StopGradient(), x)) if x.dtype.is_float else x
+
+
+aten("round.default")(rounded)
+for _name, _op in {"floor": O.Floor, "ceil": O.Ceil, "trunc": O.Trunc, "fix": O.Trunc}.items():
     aten(f"{_name}.default")(_rounding(_op))
 
 
@@ -62,7 +68,7 @@ for _name, _op in {"floor": O.Floor, "ceil": O.Ceil, "round": O.Round, "trunc": 
 def round_decimals(c: Context, x: Value, *, decimals: int = 0) -> Value:
     scale = c.scalar(float(10.0 ** abs(decimals)), x.dtype)
     up, down = (O.Mul(), O.Div()) if decimals >= 0 else (O.Div(), O.Mul())
-    return c.emit(down, c.emit(O.Round(), c.emit(up, x, scale)), scale)
+    return c.emit(down, rounded(c, c.emit(up, x, scale)), scale)
 
 
 @aten("frac.default")
