@@ -57,3 +57,17 @@ def scaled_sum(c: Context, bias: Value, product: Value, beta: Any, alpha: Any) -
     if whole(beta) != 1:
         bias = c.emit(O.Mul(), bias, c.scalar(whole(beta), bias.dtype))
     return c.emit(O.Add(), product, bias)
+
+
+@aten("_trilinear.default")
+def trilinear(c: Context, a: Value, b: Value, w: Value, expand1: Any, expand2: Any, expand3: Any, sumdim: Any,
+              unroll_dim: int = 1) -> Value:
+    """The product of three tensors, each with axes of size 1 put in, summed over axes."""
+    parts = []
+    for x, axes in ((a, expand1), (b, expand2), (w, expand3)):
+        sizes = list(x.shape)
+        for axis in sorted(axes):
+            sizes.insert(axis, 1)
+        parts.append(c.reshape(x, sizes))
+    product = c.emit(O.Mul(), c.emit(O.Mul(), parts[0], parts[2]), parts[1])
+    return c.reshape(c.emit(O.Sum(axes=tuple(sorted(sumdim)), keepdims=False), product), c.shape)

@@ -12,6 +12,7 @@ from ...core.errors import UnsupportedError
 from ...ir.graph import Value
 from .aten_distance import scaled_sum
 from .aten_resize import adaptive
+from .aten_window import integer_conv, window_average
 from .registry import Context, aten
 
 
@@ -74,6 +75,11 @@ def _conv(
 ) -> Value:
     n = len(w.shape) - 2
     batched = x if len(x.shape) == n + 2 else c.reshape(x, (1, *x.shape))
+    if not x.dtype.is_float and x.dtype.kind != "c":
+        out = integer_conv(c, batched, w, _tuple(stride, n), padding, _tuple(dilation, n), groups, transposed, _tuple(output_padding, n))
+        if bias is not None:
+            out = c.emit(O.Add(), out, c.reshape(bias, (1, bias.shape[0], *[1] * n)))
+        return out if batched is x else c.reshape(out, out.shape[1:])
     op = O.Conv(
         stride=_tuple(stride, n),
         padding=padding,
@@ -166,8 +172,10 @@ def _avg_pool(n: int) -> Any:
         count_include_pad: bool = True,
         divisor_override: int | None = None,
     ) -> Any:
-        if divisor_override is not None:
-            raise UnsupportedError("avg_pool with divisor_override is not supported")
+        if divisor_override is not None or not x.dtype.is_float:
+            k = _tuple(kernel, n)
+            steps = _tuple(stride, n) if stride not in (None, [], ()) else k
+            return window_average(c, x, k, steps, _tuple(padding, n), bool(count_include_pad), divisor_override)
         return _pool(c, O.AvgPool, x, n, kernel, stride, padding, ceil_mode=bool(ceil_mode), count_include_pad=bool(count_include_pad))
 
     return handler

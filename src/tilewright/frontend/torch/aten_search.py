@@ -195,3 +195,24 @@ def histc(c: Context, x: Value, bins: int = 100, min: Any = 0, max: Any = 0) -> 
     numbers = c.constant(np.arange(bins, dtype=np.float64), "bins")
     hit = c.emit(O.Equal(), c.reshape(c.emit(O.Where(), inside, place, c.scalar(-1.0, dt.f64)), (n, 1)), numbers)
     return c.emit(O.Sum(axes=(0,), keepdims=False), c.cast(hit, x.dtype))
+
+
+@aten("mode.default")
+def mode(c: Context, x: Value, dim: int = -1, keepdim: bool = False) -> Any:
+    """The value that stands most often (the smallest of several), and where it stands last."""
+    if not x.shape:
+        return x, c.scalar(0, dt.i64)
+    axis = axis_of(dim, len(x.shape))
+    n, last = x.shape[axis], len(x.shape)
+    rows = c.transpose(x, [*(a for a in range(last) if a != axis), axis])
+    lead = rows.shape[:-1]
+    same = c.emit(O.Equal(), c.reshape(rows, (*lead, n, 1)), c.reshape(rows, (*lead, 1, n)))
+    counts = c.emit(O.Sum(axes=(last,), keepdims=False), c.cast(same, dt.i64))
+    often = c.emit(O.Equal(), counts, c.emit(O.Max(axes=(last - 1,), keepdims=True), counts))
+    high = float("inf") if x.dtype.is_float else (1 << (8 * x.dtype.itemsize - 1)) - 1
+    least = c.emit(O.Min(axes=(last - 1,), keepdims=True), c.emit(O.Where(), often, rows, c.scalar(high, x.dtype)))
+    place = c.emit(O.Iota(shape=(n,), axis=0, dtype=dt.i64))
+    own = c.emit(O.Where(), c.emit(O.Equal(), rows, least), place, c.scalar(-1, dt.i64))
+    index = c.emit(O.Max(axes=(last - 1,), keepdims=True), own)
+    found = c.emit(O.GatherAlongAxis(axis=last - 1), rows, index)
+    return tuple(c.reshape(v, s) for v, s in zip((found, index), c.shapes(), strict=True))
