@@ -8,7 +8,7 @@ from .copies import Pad
 from .delta_net import GatedDeltaRule
 from .eigh import Eigh
 from .fourier import DftColumns
-from .gather_last import GatherLast
+from .gather_last import GatherAlongLast, GatherLast
 from .int_dot import IntDot, PackWords
 from .lu import Factor
 from .pool import Pool
@@ -29,6 +29,7 @@ CATALOGUE: list[Template] = [
     Eigh(),
     Factor(),
     GatedDeltaRule(),
+    GatherAlongLast(),
     GatherLast(),
     IntDot(),
     PackWords(),

@@ -16,6 +16,7 @@ from .launch import Launch
 from .pointwise import Pointwise
 from .region import Operand, Region
 from .template import Reason, Template, alone
+from .turn import turning_copy
 
 
 def pointwise_of(spec: TargetSpec) -> Pointwise:
@@ -30,6 +31,9 @@ def pointwise_of(spec: TargetSpec) -> Pointwise:
 def copy_launch(name: str, source: Operand, target: Operand, spec: TargetSpec, note: str = "") -> Launch:
     """Copy `source` to `target` (same type, any layouts)."""
     source, target = as_real(source), as_real(target)
+    turned = turning_copy(name, source, target, spec, note)
+    if turned is not None:
+        return turned
     body = Graph("copy")
     body.outputs = [body.input(source.type, "x")]
     (launch,) = pointwise_of(spec).build(Region(name, body, [source], [target]), spec)

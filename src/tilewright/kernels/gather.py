@@ -118,7 +118,7 @@ def _table_layout(table: Operand) -> Layout:
     return Layout(((n + w - 1) // w, k, w), (k * w, w, 1))
 
 
-def report_index(b: KernelBuilder, error: View, position: Ix, value: Ix) -> None:
+def report_index(b: KernelBuilder, error: View, position: Ix | int, value: Ix) -> None:
     """Code, launch (filled in by the runtime from its own records), position, value. Any of several failures may win."""
     b.store(error, (2,), b.from_index(position))
     b.store(error, (3,), b.from_index(value))

@@ -1,45 +1,59 @@
-"""A gather along the innermost axis: indices run along registers, every row is read with them. Tails are masked; indices are checked."""
+"""Gathers along the innermost axis: indices run along registers, for every row the same ones or its own. Tails are masked; indices are
+checked."""
 
 from __future__ import annotations
 
-from ..core.dims import ceildiv, product
+from ..core.dims import Dim, ceildiv, product
 from ..core.target_spec import TargetSpec
+from ..ir.graph import Value
+from ..ir.layout import Layout
 from ..ops.indexing import Gather as GatherOp
-from ..tile.builder import Ix
+from ..ops.indexing import GatherAlongAxis
+from ..tile.builder import Ix, KernelBuilder, Tile, View
 from .call import Call
 from .gather import report_index
 from .launch import Launch
 from .pointwise import unravel
-from .region import Region
-from .template import Reason, Template, alone, region_bytes
+from .region import Evaluator, Operand, Region, narrow, widen
+from .template import Reason, Template, alone, region_bytes, region_flops
+from .tiling import leaves_of_epilogue
 
 ROWS = 16  # rows a program reads with one set of indices
 
 
 class GatherLast(Template):
+    """Elementwise consumers are computed on the way, where the indices are one axis."""
+
     key = "gather_last"
 
     def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        why = alone(region, GatherOp)
-        if why is not None:
-            return why
-        assert region.anchor is not None and isinstance(region.anchor.op, GatherOp)
-        x, ids = region.anchor.operands
-        last = region.anchor.op.axis == len(x.shape) - 1 and len(x.shape) > 1 and len(ids.shape) >= 1
-        return None if last else Reason("not along the last of several axes")
+        node = region.anchor
+        if node is None or not isinstance(node.op, GatherOp) or region.tail is not None:
+            return Reason("no gather")
+        x, ids = node.operands
+        if node.op.axis != len(x.shape) - 1 or len(x.shape) < 2 or not ids.shape:
+            return Reason("not along the last of several axes")
+        if any(region.operand(v) is None for v in node.operands):
+            return Reason("operands of a gather must come from memory")
+        if len(ids.shape) == 1 and all(r.type.shape == node.values[0].shape for r in region.results):
+            return None
+        return alone(region, GatherOp)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        x, ids, y = region.operands[0], region.operands[1], region.results[0]
+        assert region.anchor is not None
+        value = region.anchor.values[0]
+        x, ids = (region.operand(v) for v in region.anchor.operands)
+        assert x is not None and ids is not None
         call = Call("gather_last", region.name)
         b = call.b
         count = product(ids.type.shape)
         lead = x.type.shape[:-1]
         source = call.view("x", x.type.dtype, x.buffer, x.layout)
-        flat = ids.layout.reshape((count,))
-        out = y.layout.reshape((*lead, count))
-        assert flat is not None and out is not None
-        index = call.view("ids", ids.type.dtype, ids.buffer, flat)
-        goal = call.view("y", y.type.dtype, y.buffer, out, write=True)
+        index = call.view("ids", ids.type.dtype, ids.buffer, _reshaped(ids.layout, (count,)))
+        goals = [call.view(f"y{i}", r.type.dtype, r.buffer, _reshaped(r.layout, (*lead, count)), write=True)
+                 for i, r in enumerate(region.results)]
+        others = {v: o for v in leaves_of_epilogue(region, value) if (o := region.operand(v)) is not None}
+        ins = {v: call.view(f"e{i}", o.type.dtype, o.buffer, o.layout.expand(value.shape)) for i, (v, o) in enumerate(others.items())}
         error = call.error()
         size, n = call.word("size", x.type.shape[-1]), call.word("n", count)
         dims = [call.word(f"d{i}", d) for i, d in enumerate(lead)]
@@ -48,18 +62,71 @@ class GatherLast(Template):
         blocks = b.ceildiv(n, tile)
         first, start = b.pid % blocks * tile, b.pid // blocks * ROWS
         left = b.minimum(n - first, tile)
-        wanted = b.load(index, (first,), (tile,), limit=(left,))
-        bad = b.binary("or", b.cmp("lt", wanted, 0), b.cmp("ge", wanted, b.from_index(size, wanted.dtype)))
-        with b.if_(b.reshape(b.reduce("any", bad), ())), b.loop(0, left) as each:
-            value = b.to_index(b.load(index, (first + each.index,), ()))
-            for wrong in (b.compare("lt", value, 0), b.compare("ge", value, size)):
-                with b.if_(wrong):
-                    report_index(b, error, b.pid, value)
-        safe = b.binary("max", b.binary("min", wanted, b.from_index(size - 1, wanted.dtype)), 0)
+        safe = _checked(b, index, [], first, left, tile, size, error, first)
         with b.loop(start, b.minimum(start + ROWS, rows)) as row:
             at: list[Ix | int] = unravel(b, row.index, dims)
-            b.store(goal, (*at, first), b.gather(source, (*at, 0), len(at), safe), limit=(left,))
+
+            def leaf(v: Value, o: Operand) -> Tile:
+                view = ins[v]
+                if view.type.strides[-1] == 0:
+                    return b.load(view, (*at, 0), (1,))
+                return b.load(view, (*at, first), (tile,), limit=(left,))
+
+            evaluate = Evaluator(b, region, leaf, {value: widen(b, b.gather(source, (*at, 0), len(at), safe))})
+            for v, goal, r in zip(region.body.outputs, goals, region.results, strict=True):
+                b.store(goal, (*at, first), narrow(b, b.broadcast(evaluate(v), (tile,)), r.type.dtype), limit=(left,))
         grid = ceildiv(count, tile) * ceildiv(product(lead), ROWS)
-        return [call.finish(grid, bytes_=region_bytes(region))]
+        return [call.finish(grid, flops=region_flops(region), bytes_=region_bytes(region))]
 
 
+def _reshaped(layout: Layout, shape: tuple[Dim, ...]) -> Layout:
+    found = layout.reshape(shape)
+    assert found is not None
+    return found
+
+
+class GatherAlongLast(Template):
+    """Each row has indices of its own. One program is one row."""
+
+    key = "gather_along_last"
+
+    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
+        why = alone(region, GatherAlongAxis)
+        if why is not None:
+            return why
+        assert region.anchor is not None and isinstance(region.anchor.op, GatherAlongAxis)
+        last = region.anchor.op.axis == region.anchor.operands[0].type.ndim - 1
+        return None if last and target.kind == "cpu" else Reason("not along the last axis")
+
+    def build(self, region: Region, target: TargetSpec) -> list[Launch]:
+        assert region.anchor is not None
+        (x, ids), y = (region.operand(v) for v in region.anchor.operands), region.results[0]
+        assert x is not None and ids is not None
+        call = Call("gather_along_last", region.name)
+        b = call.b
+        source = call.view("x", x.type.dtype, x.buffer, x.layout)
+        index = call.view("ids", ids.type.dtype, ids.buffer, ids.layout)
+        goal = call.view("y", y.type.dtype, y.buffer, y.layout, write=True)
+        error = call.error()
+        *lead, count = ids.type.shape
+        size, n = call.word("size", x.type.shape[-1]), call.word("n", count)
+        at: list[Ix | int] = unravel(b, b.pid, [call.word(f"d{i}", d) for i, d in enumerate(lead)])
+        tile = target.vector_bits // 32
+        with b.loop(0, n, tile) as columns:
+            left = b.minimum(n - columns.index, tile)
+            safe = _checked(b, index, at, columns.index, left, tile, size, error, b.pid * n + columns.index)
+            b.store(goal, (*at, columns.index), b.gather(source, (*at, 0), len(at), safe), limit=(left,))
+        return [call.finish(product(lead), bytes_=region_bytes(region))]
+
+
+def _checked(b: KernelBuilder, index: View, at: list[Ix | int], first: Ix | int, left: Ix | int, tile: int, size: Ix, error: View,
+             position: Ix | int) -> Tile:
+    """A tile of indices, each inside 0 … size-1; one that is not is reported."""
+    wanted = b.load(index, (*at, first), (tile,), limit=(left,))
+    bad = b.binary("or", b.cmp("lt", wanted, 0), b.cmp("ge", wanted, b.from_index(size, wanted.dtype)))
+    with b.if_(b.reshape(b.reduce("any", bad), ())), b.loop(0, left) as each:
+        value = b.to_index(b.load(index, (*at, first + each.index), ()))
+        for wrong in (b.compare("lt", value, 0), b.compare("ge", value, size)):
+            with b.if_(wrong):
+                report_index(b, error, position + each.index, value)
+    return b.binary("max", b.binary("min", wanted, b.from_index(size - 1, wanted.dtype)), 0)

@@ -20,11 +20,12 @@ from ..ops import reductions as red
 from ..tile.builder import Ix, Tile, View
 from ..tile.ir import identity
 from .call import Call
-from .launch import Launch
+from .launch import Buffer, Launch
 from .pointwise import unravel
 from .quantise import BLOCK, HALF, CodeViews, quantise_row
 from .region import Evaluator, Operand, Region, collapse, narrow
 from .template import Reason, Template, region_bytes, region_flops
+from .turn import turning_copy
 
 REDUCTIONS: dict[type, str] = {
     red.Sum: "sum",
@@ -60,7 +61,32 @@ class Rows(Template):
         return None
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
+        assert region.anchor is not None
+        if isinstance(region.anchor.op, SOFTMAXES) and len(region.operands) == len(region.results) == 1:
+            launches = self._turned(region, target)
+            if launches is not None:
+                return launches
         return [RowKernel(region, target).launch()]
+
+    @staticmethod
+    def _turned(region: Region, target: TargetSpec) -> list[Launch] | None:
+        """Columns that lie across memory are turned into rows and back: three sweeps along memory instead of jumps."""
+        axis = reduced_axes(region)[0]
+
+        def in_rows(o: Operand, name: str) -> Operand:
+            order = (*(i for i in range(o.type.ndim) if i != axis), axis)
+            back = tuple(order.index(i) for i in range(o.type.ndim))
+            layout = Layout.contiguous(tuple(o.type.shape[i] for i in order)).permute(back)
+            return Operand(o.type, Buffer(f"{region.name}.{name}", "temp", o.type.nbytes), layout)
+
+        (x,), (y,) = region.operands, region.results
+        rows, made = in_rows(x, "turned"), in_rows(y, "rows")
+        before = turning_copy(f"{region.name}.turn", x, rows, target, "columns turned into rows")
+        after = turning_copy(f"{region.name}.back", made, y, target, "rows turned into columns")
+        if before is None or after is None:
+            return None
+        inner = Region(region.name, region.body, [rows], [made], region.place)
+        return [before, RowKernel(inner, target).launch(), after]
 
 
 class RowKernel:

@@ -1,4 +1,4 @@
-"""Turning a matrix: a copy of a left operand that is stored transposed, so that a product reads its rows without jumping.
+"""Turning a matrix: a copy between layouts that run along different axes, so that neither side is read or written by jumping.
 
 One program turns a strip of rows, a square tile of registers at a time. Edges are masked; zero sizes run no program.
 """
@@ -29,29 +29,44 @@ def wants_turning(p: Problem) -> bool:
 
 def turn_launch(p: Problem, name: str, target: TargetSpec) -> tuple[Launch, Problem]:
     """A launch that copies the left operand into rows, and the product over that copy."""
-    *lead, m, k = p.a_view.shape
-    dtype = p.a.type.dtype
-    layout = Layout.contiguous((*lead, m, k))
-    buffer = Buffer(f"{name}.turned", "temp", product(layout.shape) * dtype.itemsize)
-    call = Call("turn", f"{name}.turn")
+    layout = Layout.contiguous(p.a_view.shape)
+    turned = Operand(p.a.type.with_shape(layout.shape), Buffer(f"{name}.turned", "temp", p.a.type.nbytes), layout)
+    source = replace(p.a, type=turned.type, layout=p.a_view)
+    launch = _turn(f"{name}.turn", source, turned, target, "a transposed left operand turned into rows")
+    return launch, replace(p, a=turned, a_view=layout)
+
+
+def turning_copy(name: str, source: Operand, result: Operand, target: TargetSpec, note: str = "") -> Launch | None:
+    """A copy between layouts that run along different axes, or None where a plain copy does as well."""
+    if source.type.dtype not in (f32, f64) or target.kind != "cpu":
+        return None
+    shape = result.type.shape
+    along = [next((i for i, (d, s) in enumerate(zip(shape, o.layout.strides, strict=True)) if s == 1 and d != 1), None)
+             for o in (source, result)]
+    if None in along or along[0] == along[1] or not all(at_least(shape[i], SMALLEST) for i in along if i is not None):
+        return None
+    order = (*(i for i in range(len(shape)) if i not in along), *(i for i in along if i is not None))
+    type_ = source.type.with_shape(tuple(shape[i] for i in order))
+    columns, rows = (replace(o, type=type_, layout=o.layout.permute(order)) for o in (source, result))
+    return _turn(name, columns, rows, target, note)
+
+
+def _turn(name: str, source: Operand, result: Operand, target: TargetSpec, note: str) -> Launch:
+    """Copy [..., M, K] that is contiguous along M to one that is contiguous along K."""
+    *lead, m, k = source.layout.shape
+    dtype = source.type.dtype
+    side = target.vector_bits // (8 * dtype.itemsize)
+    call = Call("turn", name)
     b = call.b
-    source = call.view("a", dtype, p.a.buffer, p.a_view)
-    rows = call.view("rows", dtype, buffer, layout, write=True)
+    columns = call.view("a", dtype, source.buffer, source.layout)
+    rows = call.view("rows", dtype, result.buffer, result.layout, write=True)
     dims = [call.word(f"d{i}", d) for i, d in enumerate(lead)]
-    mw, kw, strips = call.word("m", m), call.word("k", k), call.word("strips", ceildiv(m, _side(p, target)))
-    side = _side(p, target)
+    mw, kw, strips = call.word("m", m), call.word("k", k), call.word("strips", ceildiv(m, side))
     at = unravel(b, b.pid // strips, dims)
     first = b.pid % strips * side
     axes = (len(lead) + 1, len(lead))  # the tile's rows run along K, its columns along M, where memory is contiguous
     with b.loop(0, kw, side) as loop:
         limit = (kw - loop.index, mw - first)
-        x = b.transpose(b.load(source, (*at, first, loop.index), (side, side), limit=limit, axes=axes))
+        x = b.transpose(b.load(columns, (*at, first, loop.index), (side, side), limit=limit, axes=axes))
         b.store(rows, (*at, first, loop.index), x, limit=limit[::-1])
-    moved = 2 * p.a.type.nbytes
-    launch = call.finish(product(lead) * ceildiv(m, side), bytes_=moved, note="a transposed left operand turned into rows")
-    turned = Operand(p.a.type.with_shape(layout.shape), buffer, layout)
-    return launch, replace(p, a=turned, a_view=layout)
-
-
-def _side(p: Problem, target: TargetSpec) -> int:
-    return target.vector_bits // (8 * p.a.type.dtype.itemsize)
+    return call.finish(product(lead) * ceildiv(m, side), bytes_=2 * source.type.nbytes, note=note)

@@ -1,0 +1,79 @@
+"""Kernels that run across memory: copies that turn a matrix, softmax of columns, gathers along the last axis. Against PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import tilewright as tw
+
+
+class Calls(torch.nn.Module):
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        super().__init__()
+        self.fn = fn
+
+    def forward(self, *args: Any) -> Any:
+        return self.fn(*args)
+
+
+def check(fn: Callable[..., Any], *args: Any) -> tw.Session:
+    session = tw.compile(Calls(fn), args)
+    torch.testing.assert_close(session(*args), fn(*args), equal_nan=True)
+    return session
+
+
+def notes(session: tw.Session) -> str:
+    assert session.executable is not None
+    return " ".join(f"{launch.name}:{launch.kernel.name}:{launch.note}" for launch in session.executable.launches)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("shape", "perm"), [
+    ((70, 45), (1, 0)), ((3, 50, 33), (0, 2, 1)), ((40, 3, 37), (2, 1, 0)), ((2, 35, 4, 41), (3, 0, 2, 1)), ((31, 64), (1, 0)),
+    ((33, 32, 1), (2, 1, 0))])
+def test_copies_between_orders_of_axes(shape: tuple[int, ...], perm: tuple[int, ...], dtype: torch.dtype) -> None:
+    x = torch.randn(shape, dtype=dtype)
+    x.view(-1)[7] = float("nan")
+    check(lambda x: x.permute(perm).contiguous(), x)
+
+
+@pytest.mark.parametrize("fn", [torch.softmax, torch.log_softmax])
+@pytest.mark.parametrize(("shape", "dim"), [((130, 70), 0), ((5, 66, 40), 1), ((64, 3, 50), 0), ((20, 64), 0)])
+def test_softmax_of_columns(fn: Callable[..., Any], shape: tuple[int, ...], dim: int) -> None:
+    x = torch.randn(shape) * 5
+    x.select(dim, 1).fill_(float("-inf"))
+    session = check(lambda x: fn(x, dim), x)
+    if min(shape[dim], shape[-1]) >= 32:
+        assert "columns turned into rows" in notes(session)
+
+
+@pytest.mark.parametrize("rows", [1, 17])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bfloat16])
+def test_gathers_along_the_last_axis(rows: int, dtype: torch.dtype) -> None:
+    x = (torch.randn(rows, 37) * 9).to(dtype)
+    ids = torch.randint(0, 37, (rows, 70))
+    check(lambda x, i: torch.gather(x, 1, i), x, ids)
+    check(lambda x, i: torch.gather(x, 1, i), x, ids[: rows // 2 + 1])
+    check(lambda x, i: x[:, i] + x[:, :1], x, ids[0])
+    check(lambda x, i: (x[:, i] * i.to(x.dtype), x[:, i]), x, ids[0])
+
+
+def test_an_index_outside_is_named_and_the_next_call_works() -> None:
+    x, ids = torch.randn(5, 37), torch.randint(0, 37, (5, 70))
+    session = check(lambda x, i: torch.gather(x, 1, i), x, ids)
+    for wrong in (37, -1):
+        bad = ids.clone()
+        bad[3, 69] = wrong
+        with pytest.raises(tw.ExecutionError, match=f"got {wrong} at position 279"):
+            session(x, bad)
+    torch.testing.assert_close(session(x, ids), torch.gather(x, 1, ids))
+
+
+@pytest.mark.parametrize("align", [False, True])
+def test_linear_resize(align: bool) -> None:
+    check(lambda x: F.interpolate(x, size=(37, 50), mode="bilinear", align_corners=align), torch.randn(2, 3, 21, 33))
