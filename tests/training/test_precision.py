@@ -26,14 +26,13 @@ def by_torch(finite: list[bool], initial: float, growth: float, backoff: float, 
 
 
 def test_the_scale_moves_as_pytorchs() -> None:
-    finite = [bool(x) for x in rng.random(60) < 0.8]
-    made = tw.training.LossScale(1024.0, growth=2.0, backoff=0.5, interval=4)
+    finite = [bool(x) for x in rng.permutation(40) >= 8]  # eight bad steps: the scale stays within our limits, 1 and 2^24
+    made = tw.training.LossScale(4096.0, growth=2.0, backoff=0.5, interval=4)
     update, state, got = tw.jit(made.updated), made.init(), []
     for ok in finite:
         state = update(state, np.bool_(ok))
         got.append(float(state["scale"]))
-    want = by_torch(finite, 1024.0, 2.0, 0.5, 4)
-    assert got == [min(max(w, 1.0), 2.0**24) for w in want] or min(want) < 1 or max(want) > 2.0**24  # beyond our limits ways part
+    assert got == by_torch(finite, 4096.0, 2.0, 0.5, 4)
 
 
 def test_what_is_not_finite_is_found() -> None:

@@ -21,9 +21,8 @@ def codes(*shape: int, dtype: Any = np.int8) -> Any:
     return rng.integers(info.min, info.max + 1, shape).astype(dtype)
 
 
-@pytest.mark.parametrize("m,k,n", [(1, 3, 1), (37, 130, 67), (200, 64, 129), (3, 1030, 16)])
-@pytest.mark.parametrize("constant", [True, False])
-@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+@pytest.mark.parametrize("m,k,n,constant,dtype", [(1, 3, 1, True, np.int8), (37, 130, 67, True, np.uint8), (37, 130, 67, False, np.int8),
+                                                  (200, 64, 129, True, np.int8), (3, 1030, 16, False, np.uint8)])
 def test_int_matmul_is_exact(m: int, k: int, n: int, constant: bool, dtype: Any) -> None:
     x, w = codes(m, k, dtype=dtype), codes(n, k)
     want = x.astype(np.int64) @ w.T.astype(np.int64)
@@ -51,7 +50,7 @@ def test_a_layer_in_whole_numbers_is_one_launch() -> None:
     assert executable is not None and len(executable.launches) == 1
 
 
-@pytest.mark.parametrize("groups,c,o", [(1, 5, 19), (1, 16, 33), (2, 8, 6), (6, 6, 12), (2, 700, 4)])
+@pytest.mark.parametrize("groups,c,o", [(1, 5, 19), (6, 6, 12), (2, 700, 4)])
 def test_int_conv_is_exact(groups: int, c: int, o: int) -> None:
     x, w = codes(2, c, 9, 8, dtype=np.uint8), codes(o, c // groups, 3, 2)
     got = tw.int_conv(x, w, stride=(2, 1), padding=((1, 2), (0, 1)), dilation=(1, 2), groups=groups, border=128)
@@ -74,8 +73,8 @@ def test_codes_come_back_from_bytes(bits: int) -> None:
             tw.pack_codes(x[:, :1], bits)
 
 
-@pytest.mark.parametrize("name", ["Q8_0", "Q4_0", "Q5_1", "MXFP4", "NVFP4", "F16"])
-@pytest.mark.parametrize("constant", [True, False])
+@pytest.mark.parametrize("name,constant", [("Q8_0", True), ("Q4_0", False), ("Q5_1", False), ("MXFP4", True), ("NVFP4", False),
+                                           ("F16", False)])
 def test_products_with_packed_weights_have_a_derivative(name: str, constant: bool) -> None:
     w, x, g = rng.normal(size=(37, 768)), rng.normal(size=(2, 11, 768)).astype(np.float32), rng.normal(size=(2, 11, 37)).astype(np.float32)
     packed = tw.training.pack_blocks(w, name)
@@ -109,8 +108,7 @@ def scan_operands(batch: int, length: int, d: int, n: int) -> list[Any]:
     return made
 
 
-@pytest.mark.parametrize("batch,length,d,n", [(2, 70, 37, 16), (1, 1, 1, 1), (3, 33, 16, 5)])
-@pytest.mark.parametrize("gated", [True, False])
+@pytest.mark.parametrize("batch,length,d,n,gated", [(2, 70, 37, 16, True), (1, 1, 1, 1, True), (3, 33, 16, 5, False)])
 def test_selective_scan_and_its_derivatives(batch: int, length: int, d: int, n: int, gated: bool) -> None:
     x, delta, a, b, c, skip, z, h = scan_operands(batch, length, d, n)
     gy, gh = rng.normal(size=x.shape).astype(np.float32), rng.normal(size=h.shape).astype(np.float32)
