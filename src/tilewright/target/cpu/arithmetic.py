@@ -84,7 +84,7 @@ def binary(f: FunctionText, fn: str, dtype: DType, ty: str, a: str, b: str) -> s
         quotient = vmath.emit("floor", f, ty, f.op("fdiv", ty, a, b))
         if fn == "floordiv":
             return quotient
-        rest = f.value(f"frem {ty} {a}, {b}")  # rem: the sign of the divisor
+        rest = _remainder(f, ty, a, b)  # rem: the sign of the divisor
         wrong = f.op(
             "and",
             like(ty, "i1"),
@@ -108,6 +108,29 @@ def _extreme(f: FunctionText, fn: str, dtype: DType, ty: str, a: str, b: str) ->
         return f.intrinsic(f"llvm.{sign}{fn}.{_m(ty)}", ty, [(ty, a), (ty, b)])
     best = f.select(ty, f.fcmp("ogt" if fn == "max" else "olt", ty, a, b), a, b)
     return f.select(ty, f.fcmp("uno", ty, a, a), a, best) if a.startswith("%") else best
+
+
+def _remainder(f: FunctionText, ty: str, a: str, b: str) -> str:
+    """C's fmod, exact. One FMA while the quotient is a whole number of the format: rounded, it is right or one too large, and what is
+    left is representable either way. The library's long division only where some lane's quotient is larger or no number."""
+    if not f.features.has_fma:
+        return f.value(f"frem {ty} {a}, {b}")
+    mask = like(ty, "i1")
+    x, y = (f.intrinsic(f"llvm.fabs.{_m(ty)}", ty, [(ty, v)]) for v in (a, b))
+    quotient = vmath.emit("trunc", f, ty, f.op("fdiv", ty, x, y))
+    slow = f.fcmp("uge", ty, quotient, f.splat(ty, 2.0**24 if "float" in ty else 2.0**53))
+    rest = f.intrinsic(f"llvm.fma.{_m(ty)}", ty, [(ty, f.op("fsub", ty, f.splat(ty, -0.0), quotient)), (ty, y), (ty, x)])
+    rest = f.select(ty, f.fcmp("olt", ty, rest, f.splat(ty, 0.0)), f.op("fadd", ty, rest, y), rest)
+    rest = f.select(ty, f.fcmp("olt", ty, x, y), x, rest)  # also for an infinite divisor
+    fast = f.intrinsic(f"llvm.copysign.{_m(ty)}", ty, [(ty, rest), (ty, a)])
+    some = slow if mask == "i1" else f.intrinsic(f"llvm.vector.reduce.or.{_m(mask)}", "i1", [(mask, slow)])
+    before, divide, after = f.block, f.fresh_label("divide"), f.fresh_label("divided")
+    f.branch(some, divide, after)
+    f.label(divide)
+    exact = f.value(f"frem {ty} {a}, {b}")
+    f.jump(after)
+    f.label(after)
+    return f.phi(ty, [(fast, before), (exact, divide)])
 
 
 def _integer_division(f: FunctionText, fn: str, dtype: DType, ty: str, a: str, b: str) -> str:
