@@ -47,6 +47,7 @@ ROWS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "pad circular": (lambda x: F.pad(x, (-1, 2, 1, 0), mode="circular"), (f(2, 3, 4, 5),)),
     "pdist": (lambda x: torch.pdist(x, 3.0), (f(5, 3),)),
     "prelu of a number": (F.prelu, (-f().abs(), torch.tensor([0.3]))),
+    "ormqr": (lambda a, t, x: torch.ormqr(a, t, x, transpose=True), (*torch.geqrf(f(5, 3)), f(5, 2))),
     "rrelu": (lambda x: F.rrelu(x, 0.1, 0.3), (f(6),)),
 }
 

@@ -173,6 +173,26 @@ def householder_product(c: Context, v: Value, tau: Value) -> Any:
     return _on(c, build)
 
 
+@aten("ormqr.default")
+def ormqr(c: Context, v: Value, tau: Value, other: Value, left: bool = True, transpose: bool = False) -> Any:
+    """Q @ other, other @ Q, or the same with Q.T, for the product Q of reflections, without making Q."""
+    def build() -> Value:
+        count, axis = tau.shape[-1], len(v.shape) - 1
+        rows = F.iota(v.node.graph, (v.shape[-2], 1), 0, dt.i32)
+        out = other
+        for k in range(count) if left == transpose else range(count - 1, -1, -1):
+            x = F.slice_(v, axis, k, 1)
+            x = F.where(F.less(rows, k), 0, F.where(F.equal(rows, k), 1, x))
+            t = F.reshape(F.slice_(tau, len(tau.shape) - 1, k, 1), (*tau.shape[:-1], 1, 1))
+            if left:
+                out = F.sub(out, F.mul(t, F.matmul(x, F.matmul(x, out, transpose_a=True))))
+            else:
+                out = F.sub(out, F.mul(t, F.matmul(F.matmul(out, x), x, transpose_b=True)))
+        return out
+
+    return _on(c, build)
+
+
 def _symmetric(a: Value, upper: bool) -> Value:
     """The symmetric matrix that one triangle says; derivatives pass as if all of a had been read, as torch's do."""
     half = X.triu(a) if upper else X.tril(a)
