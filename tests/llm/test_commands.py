@@ -1,6 +1,7 @@
 """generate, chat, bench-llm and demo as a user meets them, with a tiny random model: what they print, and every way to end early."""
 from __future__ import annotations
 
+import fcntl
 import io
 import json
 import os
@@ -122,14 +123,16 @@ def test_bench_llm(tiny: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch) 
     assert row["weight_bytes_per_second"] == pytest.approx(row["decode_tokens_per_second"] * row["weight_bytes"])
 
 
-@pytest.mark.slow  # on a loaded machine the generation can end by itself before the signal is handled
 def test_ctrl_c_stops_cleanly(tmp_path: Path) -> None:
-    """A real signal to a real process in the middle of a generation."""
+    """A real signal to a real process in the middle of a generation. The pipe is small, so that the generation waits for its reader and
+    cannot end by itself first, however loaded the machine is."""
     path = write_tiny_model(tmp_path / "long.gguf", context=1 << 15)
     command = [sys.executable, "-m", "tilewright", "generate", str(path), "the", "--context", str(1 << 15), "--top-k", "200", "--seed", "1",
                "--temperature", "0.01"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT / "src")})
     assert process.stdout is not None
+    if hasattr(fcntl, "F_SETPIPE_SZ"):
+        fcntl.fcntl(process.stdout, fcntl.F_SETPIPE_SZ, 4096)
     process.stdout.read(8)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
