@@ -111,6 +111,27 @@ def test_an_impatient_user_gets_out_at_once() -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+def test_an_interrupt_inside_a_step_leaves_no_half_step() -> None:
+    """The step is one long native call with its state donated: what is returned is what that many whole steps give."""
+    w = (rng.normal(size=(128, 128)) / 12).astype(np.float32)
+
+    @tw.jit(donate=0)
+    def long_step(state: Any, x: Any) -> Any:
+        made = tw.fori_loop(0, 300, lambda i, s: tw.tanh(s @ w), state)
+        return made, tw.mean(made)
+
+    def begin() -> Any:
+        return np.ones((128, 128), np.float32)
+
+    tw.training.fit(long_step, begin(), lambda i: None, steps=1)  # compiled
+    timer = threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGINT))
+    timer.start()
+    done = tw.training.fit(long_step, begin(), lambda i: None, steps=100_000)
+    timer.join()
+    assert done.interrupted and 1 <= done.step < 100_000
+    assert flat(done.state) == flat(tw.training.fit(long_step, begin(), lambda i: None, steps=done.step).state)
+
+
 def test_other_threads_may_train() -> None:
     found: list[Any] = []
     worker = threading.Thread(target=lambda: found.append(tw.training.fit(step, fresh(), batch, steps=3)))

@@ -76,7 +76,6 @@ class SelectiveScan(Composite):
     """y and the last state. Operands: x, delta, a, b, c, skip, [z], first state; `gated` says whether there is a z."""
 
     gated: bool = True
-    work = 40
     template = "selective_scan"
     samples = [_s(_shapes()), _s(_shapes(4, False, n=1), gated=False), _s(_shapes(7, d=19, n=4, batch=1)), _s(_shapes(3, wide=True)),
                _s(_shapes(N, d=17)), _s(_shapes(0)), _s(_shapes(5, False, d=M, batch=N), gated=False)]
@@ -113,6 +112,9 @@ class SelectiveScan(Composite):
         y = F.add(F.transpose(ys, (1, 0, 2)), F.mul(x, skip))
         return (F.mul(y, F.silu(z)) if z is not None else y), last
 
+    def flops(self, *types: TensorType) -> Dim:
+        return types[0].numel * (7 * types[2].shape[1] + 6)
+
     def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
         """States are computed again in the reverse pass, from marks every few steps."""
         gy, gh = (F.zeros(v) if g is None else g for v, g in zip(outputs, cotangents, strict=True))
@@ -146,7 +148,6 @@ class SelectiveScanBackward(Composite):
     db and dc in parts [B,L,D/16,N], dskip [B,D], [dz], dstate. What is summed over the batch or the parts is left to the reader."""
 
     gated: bool = True
-    work = 90
     template = "selective_scan_backward"
     samples = [_s([*_shapes(), f32(2, 6, 5), f32(2, 5, 3)]), _s([*_shapes(4, False, n=1), f32(2, 4, 5), f32(2, 5, 1)], gated=False),
                _s([*_shapes(70, d=19, n=4, batch=1), f32(1, 70, 19), f32(1, 19, 4)]),
@@ -189,6 +190,9 @@ class SelectiveScanBackward(Composite):
         db, dc = (v.reshape(batch, length, parts, LANES, n).sum(3) for v in (db, dc))
         out = (dx, ddelta, da, db, dc, dskip, *([dz] if z is not None else []), g)
         return tuple(v.astype(dtype) for v in out)
+
+    def flops(self, *types: TensorType) -> Dim:
+        return types[0].numel * (24 * types[2].shape[1] + 12)
 
     def decompose(self, *values: Value) -> tuple[Value, ...]:
         *given, gy, gh = values
