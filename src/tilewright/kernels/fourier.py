@@ -2,7 +2,7 @@
 
 Every element of a transform is a register of real parts and one of imaginary parts, so butterflies need no shuffles. Operands whose lanes
 lie side by side are read as words of two floats and split; those whose elements lie side by side (rows) are turned in square tiles, which
-separates the parts too. Radixes 4, 2, 3 and 5 are written out, other primes are sums over a table. Lanes past the last are masked.
+separates the parts too. Radixes 8, 4, 2, 3 and 5 are written out, other primes are sums over a table. Lanes past the last are masked.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from .region import Operand, Region
 from .template import Reason, Template, alone, region_bytes, region_flops
 
 Number = tuple[Tile, Tile]
+SMALL = (2, 3, 4, 5, 8)  # radixes that are written out
 NEAR = 32  # turns between two rounds are products of one near and one far turn
 
 
@@ -64,15 +65,25 @@ class _Kernel:
         self.grid = product(lead) * ceildiv(self.lanes, self.width)
 
     def launch(self) -> Launch:
-        now = 0
-        self._read(self.memory[now])
-        size, stride = self.n, 1
-        for r in factors(self.n):
-            self._stage(self.memory[now], self.memory[1 - now], r, size, stride)
+        now, size, stride = 0, self.n, 1
+        radixes = list(factors(self.n))
+        # The first and the last stage do their work on what is read and written, where whole tiles of them can be turned.
+        direct_in = len(radixes) > 1 and self._whole(radixes[0], self._layout(self.x, self.op.rows))
+        direct_out = len(radixes) > 1 and self.further is None and self._whole(radixes[-1], self._layout(self.out, self.op.rows_out))
+        if not direct_in:
+            self._read(self.memory[now])
+        for i, r in enumerate(radixes):
+            if i == 0 and direct_in:
+                self._read_stage(self.memory[1 - now], r)
+            elif i == len(radixes) - 1 and direct_out:
+                self._write_stage(self.memory[now], r)
+            else:
+                self._stage(self.memory[now], self.memory[1 - now], r, size, stride)
             size, stride, now = size // r, stride * r, 1 - now
         if self.further is not None:
             self._turn(self.memory[now])
-        self._write(self.memory[now])
+        if not direct_out:
+            self._write(self.memory[now])
         return self.call.finish(self.grid, flops=region_flops(self.region), bytes_=region_bytes(self.region),
                                 note="x".join(map(str, factors(self.n))))
 
@@ -104,10 +115,46 @@ class _Kernel:
         *steps, offset = (s for s in halves if s is not None)
         return Layout(lay.shape[:-1], tuple(steps), offset)
 
+    def _whole(self, r: int, lay: Layout) -> bool:
+        return r in SMALL and self._square(lay) and self.n // r % (self.width // 2) == 0
+
+    def _flat(self, o: Operand, lay: Layout, *, write: bool) -> View:
+        """[…, lanes, floats]."""
+        flat = Layout((*lay.shape[:-3], lay.shape[-2], 2 * self.n), (*lay.strides[:-3], lay.strides[-2], 1), lay.offset)
+        return self.call.view("y" if write else "x", self.dtype, o.buffer, flat, write=write)
+
+    def _read_stage(self, goal: View, r: int) -> None:
+        """The first stage on tiles as they come."""
+        b, width, half, parts = self.b, self.width, self.width // 2, self.n // r
+        view = self._flat(self.x, self._layout(self.x, self.op.rows), write=False)
+        near = b.scratch(self.dtype, (r * width, width))
+        with b.loop(0, parts, half) as block:
+            for j in range(r):
+                at = (*self.at, self.first, (block.index + parts * j) * 2)
+                b.store(near, (j * width, 0), b.transpose(b.load(view, at, (width, width), limit=(self.left, None))))
+            with b.loop(0, half) as each:
+                p = block.index + each.index
+                found = self._small([self._get(near, each.index + j * half) for j in range(r)])
+                for j, z in enumerate(found):
+                    self._put(goal, p * r + j, self._times(z, self._turn_of(self.table, p * j)) if j else z)
+
+    def _write_stage(self, source: View, r: int) -> None:
+        """The last stage, whose results go out in tiles."""
+        b, width, half, stride = self.b, self.width, self.width // 2, self.n // r
+        view = self._flat(self.out, self._layout(self.out, self.op.rows_out), write=True)
+        near = b.scratch(self.dtype, (r * width, width))
+        with b.loop(0, stride, half) as block:
+            with b.loop(0, half) as each:
+                found = self._small([self._get(source, block.index + each.index + j * stride) for j in range(r)])
+                for j, z in enumerate(found):
+                    self._put(near, each.index + j * half, z)
+            for j in range(r):
+                tile = self._scaled(b.transpose(b.load(near, (j * width, 0), (width, width))))
+                b.store(view, (*self.at, self.first, (block.index + stride * j) * 2), tile, limit=(self.left, None))
+
     def _tiles(self, o: Operand, lay: Layout, *, write: bool, move: Callable[[View, Ix | int, tuple[Ix | int, Ix | int]], None]) -> None:
         """Square tiles of lanes × floats, of which some at the end are not whole."""
-        flat = Layout((*lay.shape[:-3], lay.shape[-2], 2 * self.n), (*lay.strides[:-3], lay.strides[-2], 1), lay.offset)
-        view = self.call.view("y" if write else "x", self.dtype, o.buffer, flat, write=write)
+        view = self._flat(o, lay, write=write)
         with self.b.loop(0, 2 * self.n, self.width) as loop:
             move(view, loop.index, (self.left, 2 * self.n - loop.index))
 
@@ -174,11 +221,11 @@ class _Kernel:
         b, parts = self.b, size // r
 
         def butterflies(p: Ix | int) -> None:
-            turns = [] if parts == 1 or r > 5 else [self._turn_of(self.table, p * (j * stride)) for j in range(1, r)]
+            turns = [] if parts == 1 or r not in SMALL else [self._turn_of(self.table, p * (j * stride)) for j in range(1, r)]
 
             def one(q: Ix | int) -> None:
                 start, end = p * stride + q, p * (r * stride) + q
-                if r > 5:
+                if r not in SMALL:
                     self._prime(source, goal, r, (start, parts * stride), (end, stride), None if parts == 1 else p)
                     return
                 found = self._small([self._get(source, start + j * (parts * stride)) for j in range(r)])
@@ -201,6 +248,12 @@ class _Kernel:
         """z times -i, times i where inverse."""
         return (-z[1], z[0]) if self.op.inverse else (z[1], -z[0])
 
+    def _eighth(self, z: Number) -> Number:
+        """z turned by an eighth."""
+        root = math.sqrt(0.5)
+        a, c = (z[0] + z[1]) * root, (z[1] - z[0]) * root
+        return (-c, a) if self.op.inverse else (a, c)
+
     def _small(self, x: list[Number]) -> list[Number]:
         def add(a: Number, c: Number) -> Number:
             return a[0] + c[0], a[1] + c[1]
@@ -214,6 +267,10 @@ class _Kernel:
             even, odd = add(x[0], x[2]), add(x[1], x[3])
             low, high = sub(x[0], x[2]), self._quarter(sub(x[1], x[3]))
             return [add(even, odd), add(low, high), sub(even, odd), sub(low, high)]
+        if len(x) == 8:
+            evens, odds = self._small(x[::2]), self._small(x[1::2])
+            odds = [odds[0], self._eighth(odds[1]), self._quarter(odds[2]), self._quarter(self._eighth(odds[3]))]
+            return [*(add(a, c) for a, c in zip(evens, odds, strict=True)), *(sub(a, c) for a, c in zip(evens, odds, strict=True))]
         n, b = len(x), self.b
         pairs = [(add(x[j], x[n - j]), sub(x[j], x[n - j])) for j in range(1, (n + 1) // 2)]
         total = x[0]

@@ -23,12 +23,15 @@ SPLIT = 512  # a transform this long, with few beside it, is done as two rounds 
 
 @cache
 def factors(n: int) -> tuple[int, ...]:
-    """Radixes of a transform: fours first, then twos, threes, fives and larger primes.
+    """Radixes of a transform: eights and fours, a two where nothing else is left, threes, fives and larger primes.
 
-    >>> factors(8), factors(60), factors(7)
-    ((4, 2), (4, 3, 5), (7,))
+    >>> factors(1024), factors(60), factors(7)
+    ((8, 8, 4, 4), (4, 3, 5), (7,))
     """
-    found: list[int] = []
+    twos = (n & -n).bit_length() - 1 if n else 0
+    eights = twos // 3 - (twos % 3 == 1 and twos > 1)  # two fours are better than an eight and a two
+    found = [8] * eights
+    n >>= 3 * eights
     for p in (4, 2, 3, 5):
         while n % p == 0:
             found.append(p)

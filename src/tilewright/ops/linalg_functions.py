@@ -103,13 +103,13 @@ def lstsq(a: Value, b: Value) -> Value:
 def pinv(a: Value, rtol: float | Value | None = None, atol: float | Value = 0.0) -> Value:
     """The pseudo-inverse; singular values below max(atol, rtol * the largest) count as zero."""
     m, n = X.require_matrix(a.type)
-    if isinstance(rtol, Value) or isinstance(atol, Value):
+    if (isinstance(rtol, Value) or isinstance(atol, Value)) and 0 not in (m, n):
         s = F.one("stop_gradient", Svd(vectors=False)(a))
         limits = [F.reshape(v, (*v.shape, 1)) if isinstance(v, Value) else v for v in (rtol or 0.0, atol)]
         limit = F.maximum(F.mul(F.max_(s, (len(s.shape) - 1,), keepdims=True), limits[0]), limits[1])
         return _pinv_above(a, limit)
-    if rtol is None:
-        rtol = 0.0 if atol else max(m, n) * float(np.finfo(a.dtype.np).eps)
+    if rtol is None or isinstance(rtol, Value) or isinstance(atol, Value):
+        rtol, atol = (0.0, atol) if isinstance(atol, float) and atol else (max(m, n) * float(np.finfo(a.dtype.np).eps), 0.0)
     return F.one("pinv", a, rtol=float(rtol), atol=float(atol))
 
 
@@ -133,11 +133,13 @@ def matrix_rank(a: Value, rtol: float | None = None, atol: float = 0.0) -> Value
 
 
 def complete_basis(q: Value) -> Value:
-    """Orthonormal columns [m, k] completed to [m, m]."""
+    """Orthonormal columns [m, k] completed to [m, m]; the new ones have no derivative, they are any basis of the rest."""
     m, k = q.shape[-2:]
     if m == k:
         return q
-    whole, _ = Qr(complete=True)(q)
+    if k == 0:
+        return F.expand(X.eye(q, m), (*q.shape[:-1], m))
+    whole, _ = Qr(complete=True)(F.one("stop_gradient", q))
     return F.concat([q, X.right(whole, k)], len(q.shape) - 1)
 
 
