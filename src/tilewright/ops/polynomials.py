@@ -41,7 +41,7 @@ class OrthogonalPolynomial(Binary):
     kind: str
     shifted: bool = False
     kinds = "i"
-    samples = [*(S(f64(5), i64(5), kind=k, low=(-2, -1), high=(2, 7)) for k in KINDS),
+    samples = [*(S(f64(5), i64(5), kind=k, low=(-2, -1), high=(2, 7)) for k in ("chebyshev_u", "hermite_he", "laguerre")),
                S(f32(3, 5), i64(), kind="legendre", high=(1, 9), low=(-1, 0)),
                S(f64(4, 1), i64(3), kind="chebyshev_t", shifted=True, low=(-1, 0), high=(2, 5))]
     errors = [E(f32(3), f32(3), kind="legendre", match="needs integer operands; cast first, got dtype=f32"),

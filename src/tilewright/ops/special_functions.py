@@ -66,7 +66,7 @@ class Erfcx(Special):
 class Erfinv(Special):
     """The number whose error function is x."""
 
-    samples = few(-0.98, 0.98)
+    samples = few(-0.98, 0.98)[:2]
     formula = staticmethod(ve.erfinv)
 
     def derivative(self, x: Value, y: Value) -> Value:
@@ -103,7 +103,7 @@ class LogNdtr(Special):
 class Lgamma(Special):
     """log |gamma(x)|."""
 
-    samples = few(-2.9, 9)
+    samples = few(-2.9, 9)[:2]
     formula = staticmethod(vg.lgamma)
 
     def derivative(self, x: Value, y: Value) -> Value:
@@ -114,7 +114,7 @@ class Lgamma(Special):
 class Digamma(Special):
     """The derivative of log-gamma."""
 
-    samples = few(0.2, 9)
+    samples = few(0.2, 9)[:2]
     formula = staticmethod(vg.digamma)
 
     def derivative(self, x: Value, y: Value) -> Value:
