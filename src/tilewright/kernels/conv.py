@@ -162,22 +162,20 @@ def _convolve(region: Region, op: ConvOp, x: Operand, w: Operand, weights: Layou
 
     def tile(row: Ix | int, rows: int) -> None:
         def taps(axis: int, where: list[Ix | int], c: Ix | int, acc: Tile) -> Tile:
-            if axis < lead - 1:
+            if axis < lead:
                 with b.loop(0, int_of(kernel[axis]), 1, [acc]) as loop:
                     loop.next(taps(axis + 1, [*where, loop.index], c, loop.carried[0]))
                 found: Tile = loop.results[0]
                 return found
-            for k in range(int_of(kernel[axis])):
-                right = b.load(
-                    xv,
-                    (n, group, c, *where, k, *place, first),
-                    (1, width),
-                    axes=(2, 2 + lead + len(sizes)),
-                    limit=None if limit is None else (None, limit),
-                )
-                left = b.load(wv, (group, row, c, *where, k), (rows, 1), axes=(1, 2))
-                acc = b.mma(widen(b, left), widen(b, right), acc)
-            return acc
+            right = b.load(
+                xv,
+                (n, group, c, *where, *place, first),
+                (1, width),
+                axes=(2, 2 + lead + len(sizes)),
+                limit=None if limit is None else (None, limit),
+            )
+            left = b.load(wv, (group, row, c, *where), (rows, 1), axes=(1, 2))
+            return b.mma(widen(b, left), widen(b, right), acc)
 
         with b.loop(0, cw, 1, [b.full((rows, width), 0.0, wide)]) as loop:
             loop.next(taps(0, [], loop.index, loop.carried[0]))
