@@ -65,13 +65,18 @@ def by_max(bits: int, scales: Any) -> Any:
     return quantise
 
 
+def positive(scale: Any) -> Any:
+    """A step of the optimizer may carry a scale across zero, where nothing is left to round to."""
+    return tw.abs(scale) + 1e-4
+
+
 def learned(bits: int) -> Any:
     """LSQ: the scales of weights and activations are parameters."""
     def quantise(i: int, p: Any, w: Any, x: Any) -> Any:
         rows = 1 / math.sqrt(SIZES[i] * (2 ** (bits - 1) - 1))
         each = 1 / math.sqrt(BATCH * SIZES[i] * (2 ** (ACTIVATION_BITS - 1) - 1))
-        return (tw.fake_quantise_lsq(w, p["ws"], bits=bits, axis=0, gradient_scale=rows),
-                tw.fake_quantise_lsq(x, p["xs"], bits=ACTIVATION_BITS, gradient_scale=each))
+        return (tw.fake_quantise_lsq(w, positive(p["ws"]), bits=bits, axis=0, gradient_scale=rows),
+                tw.fake_quantise_lsq(x, positive(p["xs"]), bits=ACTIVATION_BITS, gradient_scale=each))
     return quantise
 
 
@@ -130,7 +135,7 @@ class IntNet:
 
 def export(params: Any, scales: Any, bits: int) -> IntNet:
     """Codes of the weights with learned scales where there are any, else with those of the largest element."""
-    layers = [export_linear(p["w"], p["b"], p["ws"] if "ws" in p else weight_scale(p["w"], bits), scales[i], bits=bits)
+    layers = [export_linear(p["w"], p["b"], positive(p["ws"]) if "ws" in p else weight_scale(p["w"], bits), scales[i], bits=bits)
               for i, p in enumerate(params)]
     return IntNet(layers, [float(s) for s in scales])
 
@@ -162,7 +167,7 @@ def quantised(data: Data, params: Any, bits: int, method: str, *, steps: int = 4
         rule = by_max(bits, scales)
     trained = train(params, data, rule, steps=steps, rate=1e-3, seed=seed + 1)
     if method == "lsq":
-        scales = [p["xs"] for p in trained]
+        scales = [np.asarray(positive(p["xs"])) for p in trained]
     fake = accuracy(tw.jit(lambda p, x: forward(p, x, rule))(trained, data.test_x), data.test_y)
     net = export(trained, scales, bits)
     return Result(bits, method, exact, fake, accuracy(tw.jit(net)(data.test_x), data.test_y), net.nbytes)
