@@ -76,6 +76,29 @@ class _Blocked:
     def update(self, k0: int) -> Launch | None:
         raise NotImplementedError
 
+    def take(self, c: Columns, a: View, at: list[Ix | int], first: Ix, rows: Ix, count: Ix, *, symmetric: bool) -> None:
+        """The panel's columns from the rows of a (or of its symmetric part), in tiles that are turned; zeros behind them."""
+        b, width = c.b, self.width
+        with b.loop(0, rows + width, width) as loop:
+            for c0 in range(0, self.panel, width):
+                here, left = (*at, first + loop.index, first + c0), (rows - loop.index, count - c0)
+                tile = b.transpose(b.load(a, here, (width, width), limit=left))
+                if symmetric:
+                    tile = (tile + b.load(a, (*at, first + c0, first + loop.index), (width, width), limit=left[::-1])) * 0.5
+                b.store(c.view, (c0, loop.index), tile, limit=(left[1], None))
+
+    def give(self, c: Columns, out: View, at: list[Ix | int], first: Ix, rows: Ix, count: Ix, *, lower: bool) -> None:
+        """The panel's columns back into rows; with zeros above the diagonal where `lower`."""
+        b, width = c.b, self.width
+        with b.loop(0, rows, width) as loop:
+            for c0 in range(0, self.panel, width):
+                left = (rows - loop.index, count - c0)
+                tile = b.transpose(b.load(c.view, (c0, loop.index), (width, width), limit=(left[1], None)))
+                if lower:
+                    row = b.iota((width, 1), 0) + b.from_index(loop.index)
+                    tile = b.select(b.cmp("ge", row, b.iota((1, width), 1) + b.full((), c0, i64)), tile, 0.0)
+                b.store(out, (*at, first + loop.index, first + c0), tile, limit=left)
+
     def multiply(self, w: Matrices, view: View, at: list[Ix | int], rows: tuple[Ix | int, Ix | int], factors: tuple[View, Ix | int],
                  right: View, depth: Ix | int, column: Ix | int, limit: Ix | int) -> None:
         """view[rows, column …] += factors[rows, first …] @ right, in register tiles."""
@@ -133,11 +156,8 @@ class _Lu(_Blocked):
         error = w.call.error() if self.region.anchor.op.check else None
         first, rows, count = w.call.word("first", k0), w.call.word("rows", self.m - k0), w.call.word("count", min(self.panel, self.k - k0))
         at = w.at(b.pid)
-        row_axis = len(at)
         c = Columns(b, self.dtype, self.panel, self.m, self.width)
-        with b.loop(0, count) as column:
-            c.fill(column.index, rows, lambda i, left: b.load(a, (*at, first + i, first + column.index), (self.width,), axes=(row_axis,),
-                                                              limit=(left,)))
+        self.take(c, a, at, first, rows, count, symmetric=False)
         with b.if_(b.compare("eq", first, 0)), b.loop(0, rows) as loop:
             b.store(order, (*at, loop.index), b.from_index(loop.index, i32))
         with b.loop(0, count) as step:
@@ -156,9 +176,7 @@ class _Lu(_Blocked):
             c.each(j + 1, rows, lambda i: c.put(j, i, c.get(j, i) / safe))
             with b.loop(j + 1, count) as column:
                 c.add(column.index, -c.one(column.index, j), c, j, j + 1, rows)
-        with b.loop(0, count) as column, b.loop(0, rows, self.width) as loop:
-            b.store(out, (*at, first + loop.index, first + column.index), c.get(column.index, loop.index), axes=(row_axis,),
-                    limit=(rows - loop.index,))
+        self.give(c, out, at, first, rows, count, lower=False)
         return w.call.finish(product(self.lead), flops=self.flops if k0 == 0 else 0, bytes_=self.a.type.nbytes * 2)
 
     def _largest(self, c: Columns, j: Ix, rows: Ix | int) -> Ix:
@@ -238,17 +256,9 @@ class _Cholesky(_Blocked):
         error = w.call.error() if self.region.anchor.op.check else None
         first, rows, count = w.call.word("first", k0), w.call.word("rows", self.n - k0), w.call.word("count", min(self.panel, self.n - k0))
         at = w.at(b.pid)
-        rank, width = len(at), self.width
+        width = self.width
         c = Columns(b, self.dtype, self.panel, self.n, width)
-        with b.loop(0, count) as column:
-            def part(i: Ix | int, left: Ix | int) -> Tile:
-                x = b.load(a, (*at, first + i, first + column.index), (width,), axes=(rank,), limit=(left,))
-                if source is not self.a:
-                    return x
-                y = b.load(a, (*at, first + column.index, first + i), (width,), limit=(left,))
-                return (x + y) * 0.5
-
-            c.fill(column.index, rows, part)
+        self.take(c, a, at, first, rows, count, symmetric=source is self.a)
         with b.loop(0, count) as step:
             j = step.index
             pivot = c.one(j, j)
@@ -262,10 +272,7 @@ class _Cholesky(_Blocked):
         with b.loop(b.maximum(first - self.tile, 0), first) as loop:  # what products of wider blocks left above the diagonal
             for c0 in range(0, self.panel, width):
                 b.store(out, (*at, loop.index, first + c0), b.full((width,), 0.0, self.dtype), limit=(count - c0,))
-        with b.loop(0, count) as column, b.loop(0, rows, width) as loop:
-            low = b.cmp("ge", b.iota((width,), 0) + b.from_index(loop.index), b.from_index(column.index))
-            b.store(out, (*at, first + loop.index, first + column.index), b.select(low, c.get(column.index, loop.index), 0.0), axes=(rank,),
-                    limit=(rows - loop.index,))
+        self.give(c, out, at, first, rows, count, lower=True)
         return w.call.finish(product(self.lead), flops=self.flops if k0 == 0 else 0, bytes_=self.a.type.nbytes * 2)
 
     def update(self, k0: int) -> Launch | None:
