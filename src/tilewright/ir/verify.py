@@ -84,7 +84,8 @@ def _check_attribute(value: Any, what: str) -> None:
 
 def _check_region(body: Graph, where: str) -> None:
     """A body verifies by itself, holds no region, and has at most one anchor among elementwise ops, views and sources
-    (ropes before an attention belong to it, and the rounding of its result to codes to a product or norm)."""
+    (ropes before an attention belong to it, the rounding of its result to codes to a product or norm, and a norm to the products of its
+    result)."""
     _verify(body, where)
     if any(n.op.name == "fused" for n in body.nodes):
         raise VerifyError(f"{where}: a region inside a region")
@@ -93,6 +94,9 @@ def _check_region(body: Graph, where: str) -> None:
         anchors = [n for n in anchors if n.op.name != "rope"]
     if len(anchors) == 2 and anchors[1].op.name == "quantise_rows":  # rounding the anchor's result may follow it
         anchors.pop()
+    if len(anchors) > 1 and anchors[0].op.name == "rms_norm":  # the products of one row may compute its norm themselves
+        row = anchors[0].values[0]
+        anchors = [n for n in anchors if n.op.name != "matmul" or n.operands[0] is not row]
     if len(anchors) > 1:
         raise VerifyError(f"{where}: a region has at most one anchor, got {', '.join(f'%{n.name} = {n.op.name}' for n in anchors)}")
 

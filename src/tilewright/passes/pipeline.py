@@ -22,6 +22,7 @@ from .lower_complex import LowerComplex
 from .lower_quantised import LowerQuantised
 from .merge_matmuls import MergeMatmuls
 from .recognise import Recognise
+from .row_products import RowProducts
 
 DEFAULT: tuple[Pass, ...] = (
     LowerComplex(),  # no other pass knows complex numbers
@@ -83,6 +84,9 @@ def run_pipeline(graph: Graph, target: Any = None, disable: Collection[str] = ()
             log.dumps[f"{len(log.dumps):02d}-{p.name}"] = to_text(result)
         if on_pass is not None:
             on_pass(p.name, result)
+    if target is not None and getattr(target, "kind", "") == "cuda":
+        with log.entered(RowProducts.name):
+            result = Dce().run(RowProducts().run(result, log), log)
     if map_bodies(result, lambda body: run_pipeline(body, target, disable, log)) and verify:
         from ..ir.verify import verify as check
 

@@ -30,12 +30,13 @@ from ..tiling import leaves_of_epilogue
 from .groups import Shared, on_threads
 from .kernel import DecodeKernel
 
-KEYS = 8  # of one step
+KEYS = 4  # of one step
 SHORTEST = 16  # keys of a part
 PARTS = 32  # at most
 VECTOR = 4  # elements of a thread: more threads a row, since there are few rows
 BLOCK = 128  # threads
-GROUPS = 32  # of a block that has all keys of a head
+GROUPS = 64  # of a block that has all keys of a head, at most
+MOST_THREADS = 1024  # of a block
 SHORT = 4096  # keys
 NEVER = float("-inf")
 FLOATS = (bf16, f16, f32)
@@ -173,7 +174,9 @@ class Decode:
         part = Var(INDEX, "part")
         first, last = (call.word(n, x) for n, x in zip(("first", "last"), self._seen(), strict=True))
         at = self._heads(call, b.pid)
-        found = self._walk(call, at, first + Ix(b, part) * KEYS, last, GROUPS * KEYS)
+        threads = d // 2 // self.vector
+        groups = min(GROUPS, MOST_THREADS // threads)
+        found = self._walk(call, at, first + Ix(b, part) * KEYS, last, groups * KEYS)
         split = len(b.kernel.body.body)
         acc = Var(TileType((1, d), f32), "acc")
         self._consumers(call, at, Tile(b, acc))
@@ -183,10 +186,10 @@ class Decode:
             bytes_=region_bytes(self.region),
             note=f"a block a head, {KEYS} keys a step",
         )
-        k, threads = launch.kernel, d // 2 // self.vector
+        k = launch.kernel
         launch.kernel = DecodeKernel(
-            f"{k.name}_{threads}x{self.vector}", k.params, k.pid, k.body, split=split, part=part, found=tuple(x.var for x in found),
-            acc=acc, d=d, threads=threads, vector=self.vector, groups=GROUPS)  # fmt: skip
+            f"{k.name}_{threads}x{self.vector}x{groups}", k.params, k.pid, k.body, split=split, part=part,
+            found=tuple(x.var for x in found), acc=acc, d=d, threads=threads, vector=self.vector, groups=groups)  # fmt: skip
         return launch
 
     def _consumers(self, call: Call, at: list[Ix | int], out: Tile) -> None:

@@ -31,7 +31,8 @@ from .matmul import Places, suitable
 
 MOST_ROWS = 1  # of the left operand: more go to the matrix units
 MOST_ROWS_F32 = 8  # ... which take no f32
-BLOCK = 128  # threads
+BLOCK = 256  # threads at most: two rows at a time on 256 threads were fastest in a decode step (measured)
+WARPS = 4  # programs of a warp in a block
 
 
 @dataclass(frozen=True)
@@ -42,12 +43,16 @@ class Plan:
     rows: int
     unroll: int
 
+    @property
+    def programs(self) -> int:
+        return WARPS if self.threads == WARP else 1
+
 
 def plan(m: int, n: int, k: int, vector: int, cores: int) -> Plan:
     """Enough warps to keep memory busy, eight or so pieces in flight per thread, and few rounds of the loop."""
-    rows = 2 if n % 2 == 0 and n // 2 >= 12 * cores else 1
+    threads = next(t for t in (WARP, 128, BLOCK) if t * vector >= k or t == BLOCK)
+    rows = 2 if n % 2 == 0 and n // 2 * threads >= 1536 * cores else 1
     pieces = 8 // rows
-    threads = WARP if k <= WARP * vector * pieces else BLOCK
     while pieces > 1 and threads * vector * (pieces // 2) >= k:
         pieces //= 2
     return Plan(threads, rows, pieces)
@@ -142,7 +147,7 @@ def gemv_launch(region: Region, p: Problem, at: Places, how: Plan) -> Launch:
             b.store(view, (i, column), narrow(b, b.broadcast(evaluate(v), (rows, 1)), result.type.dtype), axes=(1, 0))
     note = f"gemv, {how.threads} threads, {rows} rows"
     launch = call.finish(ceildiv(n, rows), flops=region_flops(region), bytes_=region_bytes(region), note=note)
-    placed = on_threads(launch.kernel, how.threads, BLOCK // how.threads, vector)
+    placed = on_threads(launch.kernel, how.threads, how.programs, vector)
     early = p.b.buffer.kind in ("const", "input")  # nothing in the program writes it
     name = f"{placed.name}{'_early' if early else ''}"
     launch.kernel = replace(placed, name=name, streamed=frozenset(("b",)), early=early)

@@ -17,10 +17,12 @@ from .groups import Shared
 from .matmul import HopperMatmul
 from .pointwise import CudaPointwise
 from .rope import CudaRope
+from .row_products import CudaRowProducts
 from .rows import CudaRows
 from .thin import ThinMatmul
 
 CUDA_TEMPLATES: list[Template] = [
+    CudaRowProducts(),
     Gemv(),
     ThinMatmul(),
     HopperMatmul(),
