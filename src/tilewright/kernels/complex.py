@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from ..core.dtypes import real_of
 from ..core.target_spec import TargetSpec
-from ..ir.graph import Graph
+from ..ir.graph import Graph, Value
 from ..ir.types import TensorType
 from ..ops.complex import Complex as ComplexOp
 from ..ops.complex import Imag, Real, ViewAsReal
+from ..ops.fused import Fused
 from .launch import Launch
 from .pointwise import Pointwise
-from .region import Operand, Region
+from .region import Operand, Region, is_anchor
 from .template import Reason, Template, alone
 
 
@@ -28,6 +29,21 @@ def as_real(o: Operand) -> Operand:
     layout = ViewAsReal().view(o.layout)
     assert layout is not None
     return Operand(TensorType(real_of(o.type.dtype), (*o.type.shape, 2)), o.buffer, layout, o.data, o.packed)
+
+
+def computed_in_place(graph: Graph) -> dict[Value, tuple[Value, Real | Imag]]:
+    """Parts that pointwise kernels can store in the complex array they are made for: part -> (array, which part)."""
+    users, found = graph.users(), dict[Value, tuple[Value, Real | Imag]]()
+
+    def pointwise(v: Value) -> bool:
+        body = v.node.op.body.nodes if isinstance(v.node.op, Fused) else [v.node]
+        return len(users[v]) == 1 and v not in graph.outputs and v.node.op.traits.view is False and not any(map(is_anchor, body)) and any(
+            n.op.traits.elementwise for n in body)
+
+    for n in graph.nodes:
+        if isinstance(n.op, ComplexOp) and n.operands[0] is not n.operands[1] and all(map(pointwise, n.operands)):
+            found.update(zip(n.operands, ((n.value, Real()), (n.value, Imag())), strict=True))
+    return found
 
 
 class Complex(Template):

@@ -21,6 +21,7 @@ from .attention import Attention, result_layout
 from .attention_backward import AttentionBackward
 from .attention_q8 import Q8Blocks
 from .catalogue import CATALOGUE
+from .complex import computed_in_place, part
 from .constants import stored_bytes
 from .control import lower_control
 from .conv import Conv
@@ -83,6 +84,7 @@ class Selector:
         self.direct = self._direct_outputs()
         self.in_place = in_place_updates(graph)
         self.windows = computed_in_window(graph, self.in_place)
+        self.parts = computed_in_place(graph) if any(v.dtype.kind == "c" for n in graph.nodes for v in n.values) else {}
         self.memo: Memo = Memo(target) if around is None else around.memo
         self.templates = templates_of(target)
 
@@ -215,6 +217,8 @@ class Selector:
         if isinstance(node.op, UpdateSliceOp) and node.operands[1] in self.windows:
             self.places[node.value] = Operand(node.value.type, self.places[node.operands[0]].buffer, Layout.contiguous(node.value.shape))
             return
+        if node.operands and node.operands[0] in self.parts and self.parts[node.operands[0]][0] is node.values[0]:
+            return  # both parts have been computed in its memory
         probe = self._make_region(node, self._probe)
         template = self._template(probe)
         if template is None:
@@ -245,6 +249,11 @@ class Selector:
         layout = Layout.contiguous(v.shape)
         if v.node in self.in_place:
             return Operand(v.type, self.places[v.node.operands[0]].buffer, layout)
+        if v in self.parts:
+            whole, which = self.parts[v]
+            if whole not in self.places:
+                self.places[whole] = self.fresh(whole, layout)
+            return part(self.places[whole], which)
         if v in self.windows:
             update = self.windows[v]
             op, cache = update.op, self.places[update.operands[0]]
