@@ -82,11 +82,11 @@ def integer_conv(c: Context, x: Value, w: Value, stride: Sequence[int], padding:
     image = read(c, flat(c, x, dims), table, 0)
     columns = c.reshape(image, (n, groups, channels // groups * places, windows))
     if transposed:  # [C, O/G, k] -> [G, O/G, C/G * k]
-        out_channels = int(w.shape[1]) * groups  # type: ignore[arg-type]
+        out_channels = int(w.shape[1]) * groups
         weight = c.reshape(w, (groups, channels // groups, out_channels // groups, places))
         weight = c.transpose(weight, (0, 2, 1, 3))
     else:
-        out_channels = int(w.shape[0])  # type: ignore[arg-type]
+        out_channels = int(w.shape[0])
         weight = w
     weight = c.reshape(weight, (1, groups, out_channels // groups, channels // groups * places))
     return c.reshape(c.emit(O.Matmul(), weight, columns), (n, out_channels, *outs))
