@@ -71,6 +71,12 @@ def test_compensated_sums_are_exact() -> None:
     np.testing.assert_array_equal(tw.sum(np.zeros((0, 3)), axis=0, compensated=True), np.zeros(3))
 
 
+@pytest.mark.parametrize("shape", [(1, 1, 4, 5), (1, 4, 5), (1, 1, 4, 0)])
+def test_constant_matrices_with_axes_of_one(shape: tuple[int, ...]) -> None:
+    x, w = randn(2, 3, 4), randn(*shape)
+    np.testing.assert_allclose(tw.jit(lambda x: x @ w)(x), x @ w, rtol=1e-12, atol=1e-13)
+
+
 def test_scatter_and_index_dtypes() -> None:
     x, ids, rows = randn(5, 3), np.array([4, 0, 4, 3]), randn(4, 3)
     want = x.copy()

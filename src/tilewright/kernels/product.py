@@ -62,7 +62,9 @@ class Problem:
 
     @property
     def constant_matrix(self) -> bool:
-        return self.b.data is not None and not self.batched and self.b.layout.is_contiguous and self.b.layout.offset == 0
+        data = self.b.data  # panels are made of matrices: one with leading axes of 1 is read as it lies
+        matrix = data is not None and len(data.type.shape) == 2 and not self.batched
+        return matrix and self.b.layout.is_contiguous and self.b.layout.offset == 0
 
 
 @dataclass
