@@ -5,6 +5,7 @@ of the consumers on one thread per column."""
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from ...core.target_spec import TargetSpec
 from ...kernels.cuda.kernel import DecodeKernel
@@ -14,6 +15,7 @@ from .layout import Group, Regs
 from .ptx_text import KernelText, literal, module_text
 
 NEVER, ZERO, ONE = (literal("float", x) for x in (-math.inf, 0.0, 1.0))
+AT_ONCE = 32  # groups of a round when results are put together
 LOG2E = literal("float", 1.0 / math.log(2.0))
 
 
@@ -43,25 +45,44 @@ def emit_decode(kernel: DecodeKernel, target: TargetSpec) -> str:
     end = k.label("end")
     if d < kernel.block:
         k.emit(f"@{v('i1', f'setp.ge.u32 {{}}, {tid}, {d};')} bra {end};")
-    tops, totals = [k.reg("float") for _ in range(groups)], [k.reg("float") for _ in range(groups)]
-    for i in range(groups):
-        k.emit(f"ld.shared.v2.f32 {{{tops[i]}, {totals[i]}}}, [{base}+{stats + 8 * i}];")
-    best = tops
-    while len(best) > 1:
-        best = [v("float", f"max.f32 {{}}, {best[i]}, {best[i + 1]};") for i in range(0, len(best), 2)]
-    known = v("float", f"selp.f32 {{}}, {ZERO}, {best[0]}, {v('i1', f'setp.eq.f32 {{}}, {best[0]}, {NEVER};')};")
-    column = v("i32", f"mad.lo.u32 {{}}, {tid}, 4, {base};")
-    weight_sum, value = ZERO, ZERO
-    for i in range(groups):
-        away = v("float", f"mul.rn.f32 {{}}, {v('float', f'sub.rn.f32 {{}}, {tops[i]}, {known};')}, {LOG2E};")
+    best, weight_sum, value = (k.reg("float") for _ in range(3))
+    for register, start in ((best, NEVER), (weight_sum, ZERO), (value, ZERO)):
+        k.emit(f"mov.f32 {register}, {start};")
+    line, column = k.reg("i32"), k.reg("i32")
+
+    def rounds(body: Callable[[int], None]) -> None:
+        """`body` for every group, AT_ONCE at a time: more would not fit in registers."""
+        k.emit(f"mov.u32 {line}, {base};")
+        k.emit(f"mad.lo.u32 {column}, {tid}, 4, {base};")
+        top_label, count = k.label("groups"), k.reg("i32")
+        k.emit(f"mov.u32 {count}, {groups // AT_ONCE};")
+        k.place(top_label)
+        for i in range(AT_ONCE):
+            body(i)
+        k.emit(f"add.u32 {line}, {line}, {8 * AT_ONCE};")
+        k.emit(f"add.u32 {column}, {column}, {4 * d * AT_ONCE};")
+        k.emit(f"sub.u32 {count}, {count}, 1;")
+        k.emit(f"@{v('i1', f'setp.ne.u32 {{}}, {count}, 0;')} bra {top_label};")
+
+    def largest(i: int) -> None:
+        k.emit(f"max.f32 {best}, {best}, {v('float', f'ld.shared.f32 {{}}, [{line}+{stats + 8 * i}];')};")
+
+    def weigh(i: int) -> None:
+        top_i, total_i = k.reg("float"), k.reg("float")
+        k.emit(f"ld.shared.v2.f32 {{{top_i}, {total_i}}}, [{line}+{stats + 8 * i}];")
+        away = v("float", f"mul.rn.f32 {{}}, {v('float', f'sub.rn.f32 {{}}, {top_i}, {known};')}, {LOG2E};")
         weight = v("float", f"ex2.approx.ftz.f32 {{}}, {away};")
-        weight_sum = v("float", f"fma.rn.f32 {{}}, {weight}, {totals[i]}, {weight_sum};")
+        k.emit(f"fma.rn.f32 {weight_sum}, {weight}, {total_i}, {weight_sum};")
         found = v("float", f"ld.shared.f32 {{}}, [{column}+{sums + i * d * 4}];")
-        value = v("float", f"fma.rn.f32 {{}}, {weight}, {found}, {value};")
+        k.emit(f"fma.rn.f32 {value}, {weight}, {found}, {value};")
+
+    rounds(largest)
+    known = v("float", f"selp.f32 {{}}, {ZERO}, {best}, {v('i1', f'setp.eq.f32 {{}}, {best}, {NEVER};')};")
+    rounds(weigh)
     nothing = v("i1", f"setp.eq.f32 {{}}, {weight_sum}, {ZERO};")
-    value = v("float", f"div.rn.f32 {{}}, {value}, {v('float', f'selp.f32 {{}}, {ONE}, {weight_sum}, {nothing};')};")
+    result = v("float", f"div.rn.f32 {{}}, {value}, {v('float', f'selp.f32 {{}}, {ONE}, {weight_sum}, {nothing};')};")
     after = Emitter(kernel, Group(d, 1), k)
-    after.env = {**e.env, kernel.acc: Regs(kernel.acc.type, {(0, 0): value})}
+    after.env = {**e.env, kernel.acc: Regs(kernel.acc.type, {(0, 0): result})}
     after.block(Block([], kernel.body.body[kernel.split :]))
     k.place(end)
     return module_text(target.cpu, k.text([f".maxntid {kernel.block}, 1, 1"], target.cpu))
