@@ -119,8 +119,7 @@ CASES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("short", [4096, 0], ids=["block", "parts"])
-@pytest.mark.parametrize("dtype", [bf16, f32], ids=str)
+@pytest.mark.parametrize("dtype, short", [(bf16, 4096), (f32, 4096), (f32, 0)], ids=["block-bf16", "block", "parts"])
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_attention_of_one_row(case: Any, dtype: DType, short: int, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decode_attention, "SHORT", short)
