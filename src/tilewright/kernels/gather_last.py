@@ -3,7 +3,7 @@ checked."""
 
 from __future__ import annotations
 
-from ..core.dims import Dim, ceildiv, product
+from ..core.dims import Dim, bounds, ceildiv, product
 from ..core.target_spec import TargetSpec
 from ..ir.graph import Value
 from ..ir.layout import Layout
@@ -33,6 +33,8 @@ class GatherLast(Template):
         x, ids = node.operands
         if node.op.axis != len(x.shape) - 1 or len(x.shape) < 2 or not ids.shape:
             return Reason("not along the last of several axes")
+        if bounds(x.shape[-1])[0] == 0:
+            return Reason("the table may be empty")  # nothing may be read then, not even for a clamped index
         if any(region.operand(v) is None for v in node.operands):
             return Reason("operands of a gather must come from memory")
         if len(ids.shape) == 1 and all(r.type.shape == node.values[0].shape for r in region.results):
@@ -95,7 +97,10 @@ class GatherAlongLast(Template):
         if why is not None:
             return why
         assert region.anchor is not None and isinstance(region.anchor.op, GatherAlongAxis)
-        last = region.anchor.op.axis == region.anchor.operands[0].type.ndim - 1
+        x = region.anchor.operands[0].type
+        if bounds(x.shape[-1])[0] == 0:
+            return Reason("the table may be empty")
+        last = region.anchor.op.axis == x.ndim - 1
         return None if last and target.kind == "cpu" else Reason("not along the last axis")
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
