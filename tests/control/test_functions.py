@@ -75,9 +75,9 @@ def test_what_a_step_captures_is_summed_not_stacked() -> None:
     given = arrays((5, 5), (2, 5), (6, 2, 5))
     leaves, spec = flatten((tuple(given), {}))
     graph = trace(tw.grad(rnn), spec, [leaf_of(a) for a in leaves]).graph
-    scans = [n for n in graph.nodes if isinstance(n.op, Scan)]
+    scans = [n.op for n in graph.nodes if isinstance(n.op, Scan)]
     assert len(scans) == 2
-    assert scans[1].op.reverse
+    assert scans[1].reverse
     assert not [t for n in all_nodes(graph) for t in n.types if t.shape == (6, 5, 5)]
 
 
@@ -123,7 +123,8 @@ def test_grad_inside_vmap_and_vmap_inside_grad() -> None:
 
 def test_second_order() -> None:
     w, h, x = arrays((2, 2), (1, 2), (4, 1, 2))
-    want = torch.autograd.functional.hessian(lambda w: torch_rnn(w, torch.tensor(h), torch.tensor(x)), torch.tensor(w)).numpy()
+    hessian: Any = torch.autograd.functional.hessian
+    want = hessian(lambda w: torch_rnn(w, torch.tensor(h), torch.tensor(x)), torch.tensor(w)).numpy()
     np.testing.assert_allclose(tw.hessian(lambda w: rnn(w, h, x))(w), want, rtol=1e-7, atol=1e-9)
     twice = tw.grad(lambda w: (tw.grad(lambda w: rnn(w, h, x, checkpoints=2))(w) ** 2).sum())(w)
     first = torch.tensor(torch_grads(torch_rnn, [w, h, x])[1][0])

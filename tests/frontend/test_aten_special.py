@@ -28,7 +28,7 @@ ROWS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "scatter_reduce amax": (reduced("amax", False), (f(3, 5), ids, f(4, 6))),
     "scatter_reduce mean": (reduced("mean", False), (f(3, 5), ids, f(3, 4))),
     "scatter_reduce mean of integers": (reduced("mean", True), (torch.arange(15).reshape(3, 5), ids, torch.arange(12).reshape(3, 4))),
-    "max_unpool": (lambda x: F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), 2), (f(1, 2, 4, 6),)),
+    "max_unpool": (lambda x: F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), (2, 2)), (f(1, 2, 4, 6),)),
     "nonzero_static": (lambda x: torch.nonzero_static(x > 0, size=4, fill_value=-7), (f(3, 3),)),
     "instance_norm": (lambda x: F.instance_norm(x, weight=torch.tensor([1.0, 2.0])), (f(3, 2, 5),)),
     "layer norm with statistics": (lambda x: torch.native_layer_norm(x, [4], None, None, 1e-5), (f(3, 4),)),

@@ -6,4 +6,4 @@ from .functions import staged
 
 for _name, _fn in FUNCTIONS.items():
     globals()[_name] = staged(_fn, numbers="static")
-__all__ = sorted(FUNCTIONS)  # noqa: PLE0605 - a list of names
+__all__ = sorted(FUNCTIONS)
