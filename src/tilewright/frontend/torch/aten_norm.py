@@ -160,10 +160,11 @@ def instance_norm(
     eps: float,
     cudnn_enabled: bool = False,
 ) -> Value:
-    """Every channel of every case by its own mean and variance: a group norm with as many groups as channels. (The running statistics,
-    which torch would update in place, are left alone.)"""
+    """Every channel of every case by its own mean and variance: a group norm with as many groups as channels."""
     if not use_input_stats:
         return batch_norm(c, x, weight, bias, mean, var, False, momentum, eps)
+    if mean is not None or var is not None:
+        raise UnsupportedError("instance norm in training mode updates its running statistics; call module.eval() first")
     extra = _affine(c, weight, bias, x, x.shape[1])
     channels = x.shape[1]
     if not isinstance(channels, int):
