@@ -129,7 +129,9 @@ def test_ctrl_c_stops_cleanly(tmp_path: Path) -> None:
     path = write_tiny_model(tmp_path / "long.gguf", context=1 << 15)
     command = [sys.executable, "-m", "tilewright", "generate", str(path), "the", "--context", str(1 << 15), "--top-k", "200", "--seed", "1",
                "--temperature", "0.01"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT / "src")})
+    # A suite that runs in the background hands down a SIGINT that is ignored.
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+                               preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
     assert process.stdout is not None
     if hasattr(fcntl, "F_SETPIPE_SZ"):
         fcntl.fcntl(process.stdout, fcntl.F_SETPIPE_SZ, 4096)

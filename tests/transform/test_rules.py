@@ -178,14 +178,16 @@ def test_a_wrong_rule_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_op_without_a_rule_is_named_with_its_place() -> None:
     from tilewright.core.errors import UnsupportedError
-    from tilewright.ops import QGather, QMatmul
-    from tilewright.ops.families import f32, u8
+    from tilewright.ops import QGather
+    from tilewright.ops.families import f32
+    from tilewright.ops.q8_cache import Q8Blocks
 
     g = Graph()
-    x, w = g.input(f32(3, 32), "x"), g.input(u8(5, 34), "w")
-    g.outputs = [g.add(QMatmul(format="Q8_0", n=5, k=32), x, w, place="model.py:7").value]
-    with pytest.raises(UnsupportedError, match=r"qmatmul: has no reverse-mode derivative: packed weights .*\(model.py:7\)"):
-        vjp_graph(g, [True, False])
+    codes, scales = g.add(Q8Blocks(), g.input(f32(3, 32), "x"), place="model.py:7").values
+    g.outputs = [scales]
+    with pytest.raises(UnsupportedError, match=r"q8_blocks: has no reverse-mode derivative: the cache is rounded .*\(model.py:7\)"):
+        vjp_graph(g, [True])
+    assert codes.dtype.name == "i8"
     assert QGather.unsupported["vjp"].reason
 
 

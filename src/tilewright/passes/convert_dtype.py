@@ -21,7 +21,7 @@ from ..ops.structure import ConstantData
 
 def float_dtype(name: Any) -> DType:
     """The dtype that `tw.compile(dtype=...)` names, or the error that lists the choices."""
-    known = [d for d in ALL if d.is_float]
+    known = [d for d in ALL if d.is_float and d.itemsize > 1]  # eight bits need scales: see quantisation
     found = next((d for d in known if name is d or (isinstance(name, str) and name == d.name)), None)
     if found is None:
         choices = ", ".join(repr(d.name) for d in known)

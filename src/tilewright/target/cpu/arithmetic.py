@@ -113,7 +113,7 @@ def _extreme(f: FunctionText, fn: str, dtype: DType, ty: str, a: str, b: str) ->
 def _remainder(f: FunctionText, ty: str, a: str, b: str) -> str:
     """C's fmod, exact. One FMA while the quotient is a whole number of the format: rounded, it is right or one too large, and what is
     left is representable either way. The library's long division only where some lane's quotient is larger or no number."""
-    if not f.features.has_fma:
+    if not (f.features.has_fma and f.branches):
         return f.value(f"frem {ty} {a}, {b}")
     mask = like(ty, "i1")
     x, y = (f.intrinsic(f"llvm.fabs.{_m(ty)}", ty, [(ty, v)]) for v in (a, b))

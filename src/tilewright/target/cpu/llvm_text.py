@@ -103,6 +103,8 @@ def number(elem: str, value: float) -> str:
 class FunctionText:
     """One LLVM function under construction. Parameters are (type, name) with attributes allowed in the type: ("ptr noalias", "%x")."""
 
+    branches = True  # an expression may hold blocks of its own
+
     def __init__(self, name: str, params: Sequence[tuple[str, str]], features: VectorFeatures, *,
                  returns: str = "void", attributes: str = "") -> None:
         self.name, self.features = name, features

@@ -27,6 +27,8 @@ class Features:
 class Scalars(FunctionText):
     """`FunctionText` for one lane, appending to a `KernelText`."""
 
+    branches = False
+
     def __init__(self, k: KernelText) -> None:
         super().__init__(k.name, [], Features())
         self.k = k
