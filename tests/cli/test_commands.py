@@ -220,3 +220,15 @@ def test_interrupt_and_version(capsys: pytest.CaptureFixture[str], monkeypatch: 
         main(["--version"])
     assert info.value.code == 0
     assert "tilewright" in capsys.readouterr().out
+
+
+def test_bench_ops_times_single_ops(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    assert main(["bench", "ops", "relu", "--rounds", "1", "--json", str(rows)]) == 0
+    out = capsys.readouterr().out
+    assert "leaky relu" in out and "2 ops, geometric mean" in out
+    found = [json.loads(line) for line in rows.read_text().splitlines()]
+    assert {r["name"] for r in found} == {"relu", "leaky relu"}
+    assert all(0 < r["roofline"] <= 1 and r["ratio"] > 0 and r["error"] == 0 for r in found)
+    assert main(["bench", "ops", "nothing of the kind"]) == 1
+    assert "no op contains nothing of the kind" in capsys.readouterr().err
