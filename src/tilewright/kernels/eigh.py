@@ -15,7 +15,7 @@ from ..core.target_spec import TargetSpec
 from ..ops.linalg_spectra import Eigh as EighOp
 from ..tile.builder import Ix, KernelBuilder, Tile, View
 from .launch import Launch
-from .matrices import Columns, Matrices, nothing, vector
+from .matrices import Columns, Matrices, nothing, reflection, vector
 from .region import Region
 from .template import Reason, Template, alone, region_bytes, region_flops
 
@@ -63,7 +63,7 @@ def _tridiagonal(b: KernelBuilder, a: Columns, d: Columns, e: View, z: Columns |
     v = Columns(b, dtype, n if z is not None else 1, n, width)
     p = Columns(b, dtype, 1, n, width)
     taus = b.scratch(dtype, (n,))
-    one, zero = b.full((), 1.0, dtype), b.full((), 0.0, dtype)
+    one = b.full((), 1.0, dtype)
     with b.loop(0, size - 1) as step:
         k = step.index
         own: Ix | int = k if z is not None else 0
@@ -71,13 +71,7 @@ def _tridiagonal(b: KernelBuilder, a: Columns, d: Columns, e: View, z: Columns |
         v.zero(own, size)
         v.each(first + 1, size, lambda i: v.put(own, i, a.get(k, i)))
         top = a.one(k, first)
-        rest = v.dot(own, v, own, first + 1, size)
-        norm = b.unary("sqrt", b.fma(top, top, rest))
-        flat = b.cmp("eq", rest, 0.0)
-        beta = b.select(flat, top, b.select(b.cmp("lt", top, 0.0), norm, -norm))
-        tau = b.select(flat, zero, (beta - top) / b.select(flat, one, beta))
-        v.scale(own, b.select(flat, one, one / b.select(flat, one, top - beta)), first + 1, size)
-        v.set(own, first, one)
+        beta, tau = reflection(b, v, own, top, first, size)
         b.store(taus, (k,), tau)
         b.store(e, (k,), b.cast(beta, f64))
         d.set(0, k, b.cast(a.one(k, k), f64))

@@ -123,17 +123,16 @@ def _launch(
     region: Region, p: Problem, config: Config, b_buffer: Buffer, panels: Layout, target: TargetSpec, *, in_place: bool = False
 ) -> Launch:
     """The product for any number of rows and, where that number is known at run time only, a variant for few."""
-    launch = _way(region, p, config, b_buffer, panels, target, in_place, few=False)
-    rows = Frame.of(region, p, b_buffer, panels, in_place=in_place).rows
+    launch, rows = _way(region, p, config, b_buffer, panels, target, in_place, few=False)
     if in_place or p.batched or isinstance(rows, int) or at_most(rows, config.rows) or at_least(rows, config.rows + 1):
         return launch
-    few = _way(region, p, config, b_buffer, panels, target, in_place, few=True)
+    few, _ = _way(region, p, config, b_buffer, panels, target, in_place, few=True)
     return replace(launch, variants=(Variant(rows, 1, config.rows, few.kernel, few.arguments, few.grid, few.scratch),))
 
 
 def _way(region: Region, p: Problem, config: Config, b_buffer: Buffer, panels: Layout, target: TargetSpec, in_place: bool, *,
-         few: bool) -> Launch:
-    """`few`: at most one register tile of rows."""
+         few: bool) -> tuple[Launch, Dim]:
+    """One way to run it, and the number of rows of one program's matrix. `few`: at most one register tile of rows."""
     assert region.anchor is not None
     out_value = region.anchor.values[0]
     frame = Frame.of(region, p, b_buffer, panels, in_place=in_place)
@@ -215,13 +214,14 @@ def _way(region: Region, p: Problem, config: Config, b_buffer: Buffer, panels: L
                     finish(row, total)
 
             for_each_tile(b, first, height, config.rows, sizes_used, part)
-    return call.finish(
+    launch = call.finish(
         product(frame.lead) * ceildiv(m, block) * panels.shape[-3],
         flops=region_flops(region),
         bytes_=region_bytes(region),
         inplace=frame.pairs,
         note=f"{config.rows}x{config.width} tiles",
     )
+    return launch, m
 
 
 def row_block(m: Dim, p: Problem, config: Config, target: TargetSpec) -> Dim:

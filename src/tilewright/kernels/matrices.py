@@ -131,3 +131,17 @@ def swap(b: KernelBuilder, view: View, first: list[Ix | int], second: list[Ix | 
 def temp_like(o: Operand, name: str) -> Operand:
     """Contiguous memory of a template's own, of the type of `o`."""
     return Operand(o.type, Buffer(name, "temp", o.type.nbytes), Layout.contiguous(o.type.shape))
+
+
+def reflection(b: KernelBuilder, v: Columns, own: Ix | int, top: Tile, first: Ix | int, size: Ix) -> tuple[Tile, Tile]:
+    """Householder's reflection of the vector (top, rest) onto its first axis: beta, which top becomes, and tau. Column `own` of v holds
+    the rest behind `first`, and becomes the reflection's vector, one at `first`. A rest of zeros is left as it is."""
+    one, zero = b.full((), 1.0, v.dtype), b.full((), 0.0, v.dtype)
+    rest = v.dot(own, v, own, first + 1, size)
+    norm = b.unary("sqrt", b.fma(top, top, rest))
+    flat = b.cmp("eq", rest, 0.0)
+    beta = b.select(flat, top, b.select(b.cmp("lt", top, 0.0), norm, -norm))
+    tau = b.select(flat, zero, (beta - top) / b.select(flat, one, beta))
+    v.scale(own, b.select(flat, one, one / b.select(flat, one, top - beta)), first + 1, size)
+    v.set(own, first, one)
+    return beta, tau

@@ -12,7 +12,7 @@ from ..core.target_spec import TargetSpec
 from ..ops.linalg_factors import Qr as QrOp
 from ..tile.builder import Ix
 from .launch import Launch
-from .matrices import Columns, Matrices, nothing, vector
+from .matrices import Columns, Matrices, nothing, reflection, vector
 from .region import Region
 from .template import Reason, Template, alone, region_bytes, region_flops
 
@@ -42,7 +42,7 @@ class Qr(Template):
         c = Columns(b, dtype, max(n, 1), m, width)
         v = Columns(b, dtype, max(k, 1), m, width)  # the reflections' vectors, zero before their own row
         taus = b.scratch(dtype, (max(k, 1),))
-        one, zero = b.full((), 1.0, dtype), b.full((), 0.0, dtype)
+        one = b.full((), 1.0, dtype)
         with b.loop(0, columns) as column:
             c.fill(column.index, rows, lambda i, left: b.load(av, (*at, i, column.index), (width,), axes=(rank,), limit=(left,)))
         with b.loop(0, steps) as step:
@@ -50,13 +50,7 @@ class Qr(Template):
             v.zero(j, rows)
             c.each(j + 1, rows, lambda i: v.put(j, i, c.get(j, i)))
             top = c.one(j, j)
-            rest = v.dot(j, v, j, j + 1, rows)
-            norm = b.unary("sqrt", b.fma(top, top, rest))
-            flat = b.cmp("eq", rest, 0.0)
-            beta = b.select(flat, top, b.select(b.cmp("lt", top, 0.0), norm, -norm))
-            tau = b.select(flat, zero, (beta - top) / b.select(flat, one, beta))
-            v.scale(j, b.select(flat, one, one / b.select(flat, one, top - beta)), j + 1, rows)
-            v.set(j, j, one)
+            beta, tau = reflection(b, v, j, top, j, rows)
             b.store(taus, (j,), tau)
             c.set(j, j, beta)
             with b.loop(j + 1, columns) as column:

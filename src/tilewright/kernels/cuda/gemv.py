@@ -17,14 +17,13 @@ from ...core.target_spec import TargetSpec
 from ...ir.graph import Value
 from ...ir.layout import Layout
 from ...ops.contractions import Matmul as MatmulOp
-from ...tile.builder import Ix, Tile, View
+from ...tile.builder import Ix, Tile
 from ..call import Call
 from ..launch import Launch
 from ..matmul import Matmul
 from ..product import Problem
 from ..region import Evaluator, Operand, Region, narrow, widen
 from ..template import Reason, Template, region_bytes, region_flops
-from ..tiling import leaves_of_epilogue
 from .groups import Shared, on_threads
 from .kernel import WARP
 from .matmul import Places, suitable
@@ -99,15 +98,7 @@ def gemv_launch(region: Region, p: Problem, at: Places, how: Plan) -> Launch:
     m, n, k, rows = at.m, p.n, p.k, how.rows
     call = Call("gemv", region.name)
     b = call.b
-    outs = [
-        call.view(f"c{i}", r.type.dtype, r.buffer, Layout((m, n), (s[1], s[2]), r.layout.offset), write=True)
-        for i, (r, s) in enumerate(zip(region.results, at.outs, strict=True))
-    ]
-    ins: dict[Value, View] = {}
-    for i, (v, s) in enumerate(zip(leaves_of_epilogue(region, out_value), at.leaves, strict=True)):
-        o = region.operand(v)
-        assert o is not None
-        ins[v] = call.view(f"e{i}", o.type.dtype, o.buffer, Layout((m, n), (s[1], s[2]), o.layout.offset))
+    outs, ins = at.matrices(call, region, n)
     x = call.view("a", p.a.type.dtype, p.a.buffer, Layout((m, k), (at.a[1], 1), p.a_view.offset))
     w = call.view("b", p.b.type.dtype, p.b.buffer, Layout((n, k), (at.b[2], 1), p.b_view.offset))
     vector = 16 // p.b.type.dtype.itemsize

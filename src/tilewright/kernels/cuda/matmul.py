@@ -90,6 +90,21 @@ class Places:
     outs: list[tuple[Dim, Dim, Dim]]
     leaves: list[tuple[Dim, Dim, Dim]]
 
+    def matrices(self, call: Call, region: Region, n: Dim) -> tuple[list[View], dict[Value, View]]:
+        """Views of results and of what the epilogue reads, as matrices, where there is no batch."""
+        assert region.anchor is not None
+
+        def view(name: str, o: Operand, s: tuple[Dim, Dim, Dim], write: bool) -> View:
+            return call.view(name, o.type.dtype, o.buffer, Layout((self.m, n), (s[1], s[2]), o.layout.offset), write=write)
+
+        outs = [view(f"c{i}", r, s, True) for i, (r, s) in enumerate(zip(region.results, self.outs, strict=True))]
+        ins: dict[Value, View] = {}
+        for i, (v, s) in enumerate(zip(leaves_of_epilogue(region, region.anchor.values[0]), self.leaves, strict=True)):
+            o = region.operand(v)
+            assert o is not None
+            ins[v] = view(f"e{i}", o, s, False)
+        return outs, ins
+
 
 class HopperMatmul(Template):
     key = "hopper_matmul"

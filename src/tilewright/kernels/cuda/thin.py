@@ -14,7 +14,7 @@ from ...core.target_spec import TargetSpec
 from ...ir.graph import Value
 from ...ir.layout import Layout
 from ...ops.contractions import Matmul as MatmulOp
-from ...tile.builder import Ix, Tile, View
+from ...tile.builder import Ix, Tile
 from ...tile.ir import INDEX, TileType, Var
 from ..call import Call
 from ..launch import Launch, Word
@@ -22,7 +22,6 @@ from ..matmul import Matmul
 from ..product import Problem
 from ..region import Evaluator, Operand, Region, narrow
 from ..template import Reason, Template, region_bytes, region_flops
-from ..tiling import leaves_of_epilogue
 from .groups import Shared
 from .kernel import ThinKernel
 from .matmul import Places, suitable
@@ -69,15 +68,7 @@ def thin_launch(region: Region, p: Problem, at: Places, width: int) -> Launch:
     rows = -(-m // 8) * 8
     call = Call("thin", region.name)
     b = call.b
-    outs = [
-        call.view(f"c{i}", r.type.dtype, r.buffer, Layout((m, n), (s[1], s[2]), r.layout.offset), write=True)
-        for i, (r, s) in enumerate(zip(region.results, at.outs, strict=True))
-    ]
-    ins: dict[Value, View] = {}
-    for i, (v, s) in enumerate(zip(leaves_of_epilogue(region, out_value), at.leaves, strict=True)):
-        o = region.operand(v)
-        assert o is not None
-        ins[v] = call.view(f"e{i}", o.type.dtype, o.buffer, Layout((m, n), (s[1], s[2]), o.layout.offset))
+    outs, ins = at.matrices(call, region, n)
     left = call.view("a", p.a.type.dtype, p.a.buffer, Layout((m, p.k), (at.a[1], 1), p.a_view.offset))
     right = call.view("b", p.b.type.dtype, p.b.buffer, Layout((n, p.k), (at.b[2], 1), p.b_view.offset))
     rows_left, columns_left = call.word("rows", m), call.word("columns", n)
