@@ -43,7 +43,7 @@ KINDS: dict[str, str] = {
     "pooling": "max_pool max_pool_indices avg_pool adaptive_pool",
     "resize": "resize",
     "losses": "softmax_cross_entropy",
-    "selective scan, gated delta net": "selective_scan selective_scan_backward gated_delta_rule",
+    "selective scan, gated delta net": "selective_scan selective_scan_backward gated_delta_rule gated_delta_rule_backward",
     "grouped and low-rank products": "grouped_matmul lora_matmul",
     "products with packed weights (GGUF blocks, NVFP4)": "qmatmul qmatmul_back qgather qexperts qexperts_back qdot quantise_rows",
     "quantisation": "quantise dequantise",

@@ -105,8 +105,20 @@ def gated_delta_rule(a: dict[str, Any], q: Any, k: Any, v: Any, g: Any, beta: An
     return (torch.stack(out, 2) if out else v), state
 
 
+def gated_delta_rule_backward(a: dict[str, Any], *values: Any) -> Any:
+    """PyTorch's derivative of the loop above, in f64."""
+    *given, go, gs = values
+    leaves = [v.double().clone().requires_grad_() for v in given]
+    made = gated_delta_rule(a, *leaves)
+    grads = torch.autograd.grad(made, leaves, [go.double(), gs.double()], allow_unused=True)
+    if values[0].shape[2] == 0:
+        return (*given[:5], gs)
+    return tuple((torch.zeros_like(w) if g is None else g).to(go.dtype) for g, w in zip(grads, leaves, strict=True))
+
+
 LOW_BIT: dict[str, Oracle] = {
     "gated_delta_rule": gated_delta_rule,
+    "gated_delta_rule_backward": gated_delta_rule_backward,
     "int_conv": int_conv,
     "int_dot": int_dot,
     "int_matmul": int_matmul,

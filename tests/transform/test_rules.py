@@ -19,7 +19,8 @@ from tilewright.transform.jvp import jvp_graph
 from tilewright.transform.vjp import split_vjp, vjp_graph
 
 STRAIGHT_THROUGH = {"round", "stop_gradient", "fake_quantise", "fake_quantise_lsq"}  # their derivatives are estimates on purpose
-DETACHED = {"attention_backward", "norm_backward", "selective_scan_backward"}  # their oracles are backward passes already
+# their oracles are backward passes already
+DETACHED = {"attention_backward", "norm_backward", "selective_scan_backward", "gated_delta_rule_backward"}
 JUMPS = {"floor", "ceil", "trunc", "sign", "floor_divide", "remainder"}  # a step of a finite difference may cross one
 
 

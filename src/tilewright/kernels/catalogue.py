@@ -6,6 +6,7 @@ from .arg_reduce import ArgReduce
 from .complex import Complex
 from .copies import Pad
 from .delta_net import GatedDeltaRule
+from .delta_net_backward import GatedDeltaRuleBackward
 from .eigh import Eigh
 from .fourier import DftColumns
 from .gather_last import GatherAlongLast, GatherLast
@@ -29,6 +30,7 @@ CATALOGUE: list[Template] = [
     Eigh(),
     Factor(),
     GatedDeltaRule(),
+    GatedDeltaRuleBackward(),
     GatherAlongLast(),
     GatherLast(),
     IntDot(),

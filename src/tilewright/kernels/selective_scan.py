@@ -8,6 +8,9 @@ leave every sum as it is. No steps: the first state is the last one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from ..core.dims import Dim, ceildiv
 from ..core.target_spec import TargetSpec
 from ..ir.layout import Layout
@@ -16,6 +19,7 @@ from ..ops.selective_scan import SelectiveScan as SelectiveScanOp
 from ..ops.selective_scan import SelectiveScanBackward as SelectiveScanBackwardOp
 from ..tile.builder import Ix, Tile, View
 from .call import Call
+from .delta_net import working
 from .launch import Buffer, Launch
 from .region import Operand, Region
 from .template import Reason, Template, alone, region_bytes, region_flops
@@ -32,8 +36,8 @@ class SelectiveScan(Template):
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         walk = _Walk(region, "selective_scan", region.name)
         b, y, last = walk.b, region.results[0], region.results[1]
-        out = walk.call.view("y", walk.dtype, y.buffer, y.layout, write=True)
-        end = walk.call.view("last", walk.dtype, last.buffer, last.layout, write=True)
+        out = walk.call.view("y", y.type.dtype, y.buffer, y.layout, write=True)
+        end = walk.call.view("last", last.type.dtype, last.buffer, last.layout, write=True)
         with b.loop(0, walk.length, 1, [walk.first_state()]) as loop:
             t = loop.index
             step = _Step(walk, t)
@@ -57,7 +61,7 @@ class SelectiveScanBackward(Template):
         assert isinstance(n, int)
         chunks = ceildiv(length, CHUNK)
         layout = Layout.contiguous((batch, chunks, d, n))
-        marks = Buffer(f"{region.name}.marks", "temp", batch * chunks * d * n * x.type.dtype.itemsize)
+        marks = Buffer(f"{region.name}.marks", "temp", batch * chunks * d * n * working(x.type.dtype).itemsize)
         return [_marks(region, marks, layout), _backward(region, marks, layout)]
 
 
@@ -76,10 +80,9 @@ def _marks(region: Region, marks: Buffer, layout: Layout) -> Launch:
 def _backward(region: Region, marks: Buffer, layout: Layout) -> Launch:
     walk = _Walk(region, "selective_scan_backward", region.name)
     b, call, n, dtype = walk.b, walk.call, walk.n, walk.dtype
-    gy = call.view("gy", dtype, region.operands[-2].buffer, region.operands[-2].layout)
-    gh = call.view("gh", dtype, region.operands[-1].buffer, region.operands[-1].layout)
+    gy, gh = (call.view(name, o.type.dtype, o.buffer, o.layout) for name, o in zip(("gy", "gh"), region.operands[-2:], strict=True))
     names = ["dx", "ddelta", "da", "db", "dc", "dskip", *(["dz"] if walk.z is not None else []), "dh"]
-    out = {name: call.view(name, dtype, r.buffer, r.layout, write=True) for name, r in zip(names, region.results, strict=True)}
+    out = {name: call.view(name, r.type.dtype, r.buffer, r.layout, write=True) for name, r in zip(names, region.results, strict=True)}
     saved = call.view("marks", dtype, marks, layout)
     local = b.scratch(dtype, (CHUNK, n, LANES))
     zero, none = b.full((n, LANES), 0.0, dtype), b.full((1, LANES), 0.0, dtype)
@@ -115,7 +118,7 @@ def _backward(region: Region, marks: Buffer, layout: Layout) -> Launch:
     dh, da, dskip = chunk.results
     walk.store_state(out["dh"], dh)
     walk.store_state(out["da"], da)
-    b.store(out["dskip"], (walk.batch, walk.channel), b.reshape(dskip, (LANES,)), limit=(walk.inside,))
+    walk.put(out["dskip"], (walk.batch, walk.channel), b.reshape(dskip, (LANES,)), limit=(walk.inside,))
     return walk.finish(region_flops(region), region_bytes(region))
 
 
@@ -132,7 +135,7 @@ class _Walk:
         batch, length, d = x.type.shape
         n = a.type.shape[1]
         assert isinstance(n, int)
-        self.n, self.dtype = n, x.type.dtype
+        self.n, self.dtype = n, working(x.type.dtype)
         names = ["x", "delta", "a", "b", "c", "skip", *(["z"] if gated else []), "h"]
         self.views = {name: self._view(name, o) for name, o in zip(names, operands, strict=True)}
         self.z = self.views.get("z")
@@ -144,37 +147,44 @@ class _Walk:
         self.channel = self.block * LANES
         self.inside = b.minimum(width - self.channel, LANES)
         self.grid: Dim = batch * blocks
-        self.a = b.load(self.views["a"], (self.channel, 0), (n, LANES), limit=(None, self.inside), axes=(1, 0))
-        self.skip = b.reshape(b.load(self.views["skip"], (self.channel,), (LANES,), limit=(self.inside,)), (1, LANES))
+        self.a = self.get(self.views["a"], (self.channel, 0), (n, LANES), limit=(None, self.inside), axes=(1, 0))
+        self.skip = b.reshape(self.get(self.views["skip"], (self.channel,), (LANES,), limit=(self.inside,)), (1, LANES))
 
     def _view(self, name: str, o: Operand) -> View:
         return self.call.view(name, o.type.dtype, o.buffer, o.layout)
+
+    def get(self, view: View, at: Sequence[Ix | int], shape: tuple[int, ...], **where: Any) -> Tile:
+        """Widened to the dtype of arithmetic."""
+        return self.b.cast(self.b.load(view, at, shape, **where), self.dtype)
+
+    def put(self, view: View, at: Sequence[Ix | int], x: Tile, **where: Any) -> None:
+        self.b.store(view, at, self.b.cast(x, view.type.dtype), **where)
 
     def first_state(self) -> Tile:
         return self.load_state(self.views["h"])
 
     def load_state(self, view: View, lead: tuple[Ix | int, ...] = ()) -> Tile:
         at = (self.batch, *lead, self.channel, 0)
-        return self.b.load(view, at, (self.n, LANES), limit=(None, self.inside), axes=(len(at) - 1, len(at) - 2))
+        return self.get(view, at, (self.n, LANES), limit=(None, self.inside), axes=(len(at) - 1, len(at) - 2))
 
     def store_state(self, view: View, h: Tile, lead: tuple[Ix | int, ...] = ()) -> None:
         at = (self.batch, *lead, self.channel, 0)
-        self.b.store(view, at, h, limit=(None, self.inside), axes=(len(at) - 1, len(at) - 2))
+        self.put(view, at, h, limit=(None, self.inside), axes=(len(at) - 1, len(at) - 2))
 
     def load_row(self, view: View, t: Ix | int) -> Tile:
         """One number a channel: (1, LANES)."""
-        return self.b.reshape(self.b.load(view, (self.batch, t, self.channel), (LANES,), limit=(self.inside,)), (1, LANES))
+        return self.b.reshape(self.get(view, (self.batch, t, self.channel), (LANES,), limit=(self.inside,)), (1, LANES))
 
     def store_row(self, view: View, t: Ix | int, x: Tile) -> None:
-        self.b.store(view, (self.batch, t, self.channel), self.b.reshape(x, (LANES,)), limit=(self.inside,))
+        self.put(view, (self.batch, t, self.channel), self.b.reshape(x, (LANES,)), limit=(self.inside,))
 
     def load_column(self, view: View, t: Ix | int) -> Tile:
         """One number of the state's size, for all channels: (n, 1)."""
-        return self.b.load(view, (self.batch, t, 0), (self.n, 1), axes=(2, 1))
+        return self.get(view, (self.batch, t, 0), (self.n, 1), axes=(2, 1))
 
     def store_part(self, view: View, t: Ix | int, x: Tile) -> None:
         """The sum over the channels of this program."""
-        self.b.store(view, (self.batch, t, self.block, 0), self.b.reduce("sum", x), axes=(3, 2))
+        self.put(view, (self.batch, t, self.block, 0), self.b.reduce("sum", x), axes=(3, 2))
 
     def finish(self, flops: Dim, bytes_: Dim) -> Launch:
         return self.call.finish(self.grid, flops=flops, bytes_=bytes_, note=f"states of {LANES} channels in registers")

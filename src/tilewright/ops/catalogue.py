@@ -16,6 +16,7 @@ from .bessel import (
 )
 from .complex import Complex, Imag, Real, ViewAsComplex, ViewAsReal
 from .delta_net import GatedDeltaRule
+from .delta_net_backward import GatedDeltaRuleBackward
 from .fake_quant import FakeQuantise, FakeQuantiseLsq
 from .float_bits import Copysign, Gcd, Hypot, Lcm, Nextafter, Signbit
 from .fourier import Dft, DftColumns
@@ -30,8 +31,9 @@ from .quantised_backward import QExpertsBack, QMatmulBack
 from .selective_scan import SelectiveScan, SelectiveScanBackward
 from .special_functions import I0, I1, Digamma, Erfc, Erfcx, Erfinv, I0e, I1e, Lgamma, LogNdtr, Ndtri, Polygamma, Zeta
 
-__all__ = ["Dequantise", "FakeQuantise", "FakeQuantiseLsq", "GatedDeltaRule", "GroupedMatmul", "IntConv", "IntDot", "IntMatmul",
-           "LoraMatmul", "PackWords", "QExpertsBack", "QMatmulBack", "Quantise", "Requantise", "SelectiveScan", "SelectiveScanBackward"]
+__all__ = ["Dequantise", "FakeQuantise", "FakeQuantiseLsq", "GatedDeltaRule", "GatedDeltaRuleBackward", "GroupedMatmul", "IntConv",
+           "IntDot", "IntMatmul", "LoraMatmul", "PackWords", "QExpertsBack", "QMatmulBack", "Quantise", "Requantise", "SelectiveScan",
+           "SelectiveScanBackward"]
 __all__ += ["Dft", "DftColumns"]
 __all__ += ["Complex", "Imag", "Real", "ViewAsComplex", "ViewAsReal"]
 __all__ += ["Cholesky", "Det", "Eigh", "Lu", "Pinv", "Qr", "Solve", "Svd", "TriangularSolve"]

@@ -183,6 +183,11 @@ def cast(x: Value, dtype: DType) -> Value:
     return x if x.dtype is dtype else _one("cast", x, dtype=dtype)
 
 
+def widened(x: Value) -> Value:
+    """x in f32 where its floats have fewer bits."""
+    return cast(x, dt.f32) if x.dtype.kind == "f" and x.dtype.itemsize < 4 else x
+
+
 def reshape(x: Value, shape: Sequence[Dim]) -> Value:
     return x if x.shape == tuple(shape) else _one("reshape", x, shape=tuple(shape))
 

@@ -3,6 +3,7 @@
 For every channel d with a state of n numbers:   h_t = exp(delta_t a) h_(t-1) + delta_t x_t b_t      y_t = (c_t · h_t + skip x_t) silu(z_t)
 
 Shapes: x, delta, z [B,L,D] · a [D,N] · b, c [B,L,N] · skip [D] · first state [B,D,N]  →  y [B,L,D], last state [B,D,N].
+Operands may be stored in 16 bits: states and all arithmetic are f32.
 """
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from ..ir.graph import Graph, Value
 from ..ir.types import TensorType
 from . import functions as F
 from .base import E, MaybeValues, S, Values, register, single
-from .families import Composite, M, N, bf16, f32, f64, require_one_dtype
+from .families import Composite, M, N, bf16, f16, f32, f64, i32, require_one_dtype
 
 Arrays = tuple[Any, ...]
 
@@ -26,7 +27,7 @@ def gated_types(gated: bool, *types: TensorType) -> list[TensorType]:
     count = 8 if gated else 7
     require(len(types) == count, "gated={gated} takes {count} operands", gated=gated, count=count, operands=len(types))
     dtype = require_one_dtype(types)
-    require(dtype.name in ("f32", "f64"), "needs f32 or f64 operands; cast first", dtype=dtype)
+    require(dtype.name in ("f16", "bf16", "f32", "f64"), "needs f16, bf16, f32 or f64 operands; cast first", dtype=dtype)
     x, delta, a, b, c, skip, *z, h = types
     require(x.ndim == 3 and a.ndim == 2 and a.shape[0] == x.shape[2], "needs x[B,L,D] and a[D,N]", x=x, a=a)
     (batch, length, d), n = x.shape, a.shape[1]
@@ -57,8 +58,8 @@ def states(x: Any, delta: Any, a: Any, b: Any, h: Any) -> Any:
     return np.stack(out)
 
 
-def _shapes(length: Dim = 6, gated: bool = True, *, batch: Dim = 2, d: Dim = 5, n: int = 3, wide: bool = False) -> list[TensorType]:
-    t = f64 if wide else f32
+def _shapes(length: Dim = 6, gated: bool = True, *, batch: Dim = 2, d: Dim = 5, n: int = 3, dtype: str = "f32") -> list[TensorType]:
+    t = {"f16": f16, "bf16": bf16, "f32": f32, "f64": f64}[dtype]
     gate = [t(batch, length, d)] if gated else []
     return [t(batch, length, d), t(batch, length, d), t(d, n), t(batch, length, n), t(batch, length, n), t(d), *gate, t(batch, d, n)]
 
@@ -77,12 +78,13 @@ class SelectiveScan(Composite):
 
     gated: bool = True
     template = "selective_scan"
-    samples = [_s(_shapes()), _s(_shapes(4, False, n=1), gated=False), _s(_shapes(7, d=19, n=4, batch=1)), _s(_shapes(3, wide=True)),
-               _s(_shapes(N, d=17)), _s(_shapes(0)), _s(_shapes(5, False, d=M, batch=N), gated=False)]
+    samples = [_s(_shapes()), _s(_shapes(4, False, n=1), gated=False), _s(_shapes(7, d=19, n=4, batch=1)), _s(_shapes(3, dtype="f64")),
+               _s(_shapes(N, d=17)), _s(_shapes(0)), _s(_shapes(5, False, d=M, batch=N), gated=False),
+               _s(_shapes(4, dtype="bf16")), _s(_shapes(5, d=17, dtype="f16"))]
     errors = [E(*_shapes(), gated=False, match="gated=False takes 7 operands, got operands=8"),
               E(*_shapes()[:7], f32(2, 5, 4), match=r"state must be \[2,5,3\]"),
               E(f32(2, 6, 4), *_shapes()[1:], match=r"needs x\[B,L,D\] and a\[D,N\]"),
-              E(*(t.with_dtype(bf16().dtype) for t in _shapes()), match="needs f32 or f64 operands"),
+              E(*(t.with_dtype(i32().dtype) for t in _shapes()), match="needs f16, bf16, f32 or f64 operands"),
               E(*_shapes()[:3], f32(2, 6, 4), *_shapes()[4:], match=r"b must be \[2,6,3\]")]
 
     def infer(self, *types: TensorType) -> tuple[TensorType, TensorType]:
@@ -98,7 +100,8 @@ class SelectiveScan(Composite):
         return y.astype(dtype), h[-1].astype(dtype)
 
     def decompose(self, *values: Value) -> tuple[Value, ...]:
-        x, delta, a, b, c, skip, z, h = split(self.gated, values)
+        dtype = values[0].dtype
+        x, delta, a, b, c, skip, z, h = split(self.gated, tuple(F.widened(v) for v in values))
         (batch, length, _), n = x.shape, a.shape[1]
 
         def step(_: Graph, v: Values) -> Values:
@@ -110,7 +113,7 @@ class SelectiveScan(Composite):
         body = single(step, h.type, *(v.type.with_shape(v.shape[1:]) for v in stacked), a.type)
         last, ys = F.apply("scan", h, *stacked, a, body=body, carries=1, xs=4, length=length)
         y = F.add(F.transpose(ys, (1, 0, 2)), F.mul(x, skip))
-        return (F.mul(y, F.silu(z)) if z is not None else y), last
+        return F.cast(F.mul(y, F.silu(z)) if z is not None else y, dtype), F.cast(last, dtype)
 
     def flops(self, *types: TensorType) -> Dim:
         return types[0].numel * (7 * types[2].shape[1] + 6)
@@ -151,8 +154,9 @@ class SelectiveScanBackward(Composite):
     template = "selective_scan_backward"
     samples = [_s([*_shapes(), f32(2, 6, 5), f32(2, 5, 3)]), _s([*_shapes(4, False, n=1), f32(2, 4, 5), f32(2, 5, 1)], gated=False),
                _s([*_shapes(70, d=19, n=4, batch=1), f32(1, 70, 19), f32(1, 19, 4)]),
-               _s([*_shapes(3, wide=True), f64(2, 3, 5), f64(2, 5, 3)]), _s([*_shapes(N, d=17), f32(2, N, 17), f32(2, 17, 3)]),
-               _s([*_shapes(0), f32(2, 0, 5), f32(2, 5, 3)])]
+               _s([*_shapes(3, dtype="f64"), f64(2, 3, 5), f64(2, 5, 3)]), _s([*_shapes(N, d=17), f32(2, N, 17), f32(2, 17, 3)]),
+               _s([*_shapes(0), f32(2, 0, 5), f32(2, 5, 3)]), _s([*_shapes(4, dtype="bf16"), bf16(2, 4, 5), bf16(2, 5, 3)]),
+               _s([*_shapes(4, False, d=17, dtype="f16"), f16(2, 4, 17), f16(2, 17, 3)], gated=False)]
     errors = [E(*_shapes(), f32(2, 6, 5), match="gated=True takes 8 operands"),
               E(*_shapes(), f32(2, 6, 4), f32(2, 5, 3), match="cotangents must have the types of y and the state")]
 
@@ -195,7 +199,8 @@ class SelectiveScanBackward(Composite):
         return types[0].numel * (24 * types[2].shape[1] + 12)
 
     def decompose(self, *values: Value) -> tuple[Value, ...]:
-        *given, gy, gh = values
+        dtype = values[0].dtype
+        *given, gy, gh = (F.widened(v) for v in values)
         x, delta, a, b, c, skip, z, h = split(self.gated, tuple(given))
         batch, length, d = x.shape
         n = a.shape[1]
@@ -238,7 +243,8 @@ class SelectiveScanBackward(Composite):
         g, da, dx, ddelta, db = F.apply("scan", gh, F.zeros(h), *xs, a, body=back, carries=2, xs=6, length=length, reverse=True)
         dc = F.mul(after, F.reshape(F.transpose(gy, (1, 0, 2)), (length, batch, d, 1)))
         dx = F.add(F.transpose(dx, (1, 0, 2)), F.mul(gy, skip))
-        return (dx, F.transpose(ddelta, (1, 0, 2)), da, *(_in_parts(v) for v in (db, dc)), F.sum_(F.mul(gy, x), (1,)), *dz, g)
+        made = (dx, F.transpose(ddelta, (1, 0, 2)), da, *(_in_parts(v) for v in (db, dc)), F.sum_(F.mul(gy, x), (1,)), *dz, g)
+        return tuple(F.cast(v, dtype) for v in made)
 
 
 def _in_parts(v: Value) -> Value:
