@@ -103,7 +103,7 @@ def plain(s: Sizes, w: dict[str, torch.Tensor], caches: list[torch.Tensor], ids:
         x = x + F.linear(y.transpose(1, 2).reshape(1, -1), w[f"{i}.out"])
         h = F.rms_norm(x, (s.width,), w[f"{i}.norm2"], 1e-5)
         x = x + F.linear(F.silu(F.linear(h, w[f"{i}.gate"])) * F.linear(h, w[f"{i}.up"]), w[f"{i}.down"])
-    return F.linear(F.rms_norm(x, (s.width,), w["final"], 1e-5), w["embed"])
+    return F.linear(F.rms_norm(x, (s.width,), w["final"], 1e-5), w.get("logits", w["embed"]))
 
 
 def decode(table: Table, s: Sizes = SIZES) -> Any:

@@ -84,7 +84,7 @@ class Table:
     def add(self, name: str, times: dict[str, float], *, flops: float = 0, nbytes: float = 0, err: float = math.nan) -> None:
         mine = times["ours"]
         peers = {k: v for k, v in times.items() if k != "ours"}
-        best = min(peers.values())
+        best = min(peers.values(), default=mine)
         rate = f"{flops / mine / 1e6:.0f} TFLOP/s" if flops else f"{nbytes / mine / 1e3:.0f} GB/s"
         self.rows.append({"row": name, "us": mine, "ratio": best / mine, "rate": rate, "peers": peers, "error": err})
         others = "  ".join(f"{k} {v:.1f}" for k, v in peers.items())

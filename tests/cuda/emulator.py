@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.cuda.emulator_mma import multiply
 from tilewright.target.cuda.ptx_flow import Function, Op, parse
 
 Array = Any  # arrays of every dtype
@@ -175,7 +176,9 @@ class _Block:
         if stem == "griddepcontrol":
             return  # launches follow one another here
         if stem == "mma":
-            self.matrix(op.opcode, xs, active)
+            if not active.reshape(-1, 32).all(1)[active.reshape(-1, 32).any(1)].all():
+                raise Fault(f"`{op.text}` needs whole warps")
+            multiply(self, op.opcode, xs, active)
         elif stem in ("ld", "st"):
             self.memory(op, parts, xs, active, dtype)
         elif stem == "mov":
@@ -192,34 +195,10 @@ class _Block:
         elif stem == "cvta":
             self.write(xs[0], self.read(xs[1], np.uint64), active)
         else:
-            self.write(xs[0], _arithmetic(parts, dtype, [self.read(x, dtype) for x in xs[1:]]), active)
-
-    def matrix(self, opcode: str, xs: list[str], active: Array) -> None:
-        """`mma.sync.m16n8k16`: D = A[16,16] · B[16,8] + C in every warp, f32 sums."""
-        import ml_dtypes
-
-        if not active.reshape(-1, 32).all(1)[active.reshape(-1, 32).any(1)].all() or ".m16n8k16.row.col.f32." not in opcode:
-            raise Fault(f"`{opcode}` needs whole warps")
-        kind: Any = ml_dtypes.bfloat16 if ".bf16." in opcode else np.float16
-        names = [[n.strip() for n in x.strip("{}").split(",")] for x in xs]
-
-        def halves(name: str) -> Array:
-            return self.read(name, np.uint32).copy().view(np.uint16).reshape(-1, 32, 2).view(kind).astype(np.float32)
-
-        warps, lane = self.n // 32, np.arange(32)
-        row, column = lane // 4, lane % 4 * 2
-        a, b, c = np.zeros((warps, 16, 16)), np.zeros((warps, 16, 8)), np.zeros((warps, 16, 8))
-        for i, name in enumerate(names[1]):
-            for h in range(2):
-                a[:, row + 8 * (i % 2), column + 8 * (i // 2) + h] = halves(name)[..., h]
-        for i, name in enumerate(names[2]):
-            for h in range(2):
-                b[:, column + 8 * i + h, row] = halves(name)[..., h]
-        for i, name in enumerate(names[3]):
-            c[:, row + 8 * (i // 2), column + i % 2] = self.read(name, np.float32).reshape(-1, 32)
-        out = (a @ b + c).astype(np.float32)
-        for i, name in enumerate(names[0]):
-            self.write(name, np.ascontiguousarray(out[:, row + 8 * (i // 2), column + i % 2]).reshape(-1), active)
+            kinds_ = [dtype] * (len(xs) - 1)
+            if parts[:2] == ["mad", "wide"]:
+                kinds_[2] = np.dtype(f"{np.dtype(dtype).kind}{2 * np.dtype(dtype).itemsize}")
+            self.write(xs[0], _arithmetic(parts, dtype, [self.read(x, t) for x, t in zip(xs[1:], kinds_, strict=True)]), active)
 
     def move(self, xs: list[str], active: Array, dtype: Any) -> None:
         if xs[0].startswith("{"):

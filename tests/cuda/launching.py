@@ -14,7 +14,7 @@ from tilewright.core.dtypes import DType
 from tilewright.ir.graph import Graph, Value
 from tilewright.ir.interp import bind_symbols
 from tilewright.ir.types import TensorType
-from tilewright.kernels.cuda.kernel import BlockKernel, DecodeKernel, ThinKernel
+from tilewright.kernels.cuda.kernel import BlockKernel, DecodeKernel, QDotKernel, ThinKernel
 from tilewright.kernels.launch import Buffer, ErrorWord, Launch, Pointer, Program
 from tilewright.kernels.select import select
 from tilewright.passes.pipeline import run_pipeline
@@ -65,10 +65,11 @@ class Emulated:
         return outputs
 
     def _launch(self, launch: Launch, memory: dict[Buffer, int], env: dict[str, int], error: int) -> None:
-        kernel = launch.kernel
-        assert isinstance(kernel, (BlockKernel, DecodeKernel, ThinKernel)), f"{launch.name} is no SIMT kernel"
-        grid, programs = evaluate(launch.grid, env), kernel.programs if isinstance(kernel, BlockKernel) else 1
-        words = [_word(a, memory, env, error) for a in launch.arguments] + ([grid] if programs > 1 else [])
+        way: Any = next((v for v in launch.variants if v.lo <= evaluate(v.value, env) <= v.hi), launch)
+        kernel = way.kernel
+        assert isinstance(kernel, (BlockKernel, DecodeKernel, QDotKernel, ThinKernel)), f"{launch.name} is no SIMT kernel"
+        grid, programs = evaluate(way.grid, env), kernel.programs if isinstance(kernel, BlockKernel) else 1
+        words = [_word(a, memory, env, error) for a in way.arguments] + ([grid] if programs > 1 else [])
         emulate(emit_cuda(kernel, self.target), self.heap, words, -(-grid // programs), kernel.block)
 
 

@@ -85,7 +85,7 @@ def _check_attribute(value: Any, what: str) -> None:
 def _check_region(body: Graph, where: str) -> None:
     """A body verifies by itself, holds no region, and has at most one anchor among elementwise ops, views and sources
     (ropes before an attention belong to it, the rounding of its result to codes to a product or norm, and a norm to the products of its
-    result)."""
+    result, as does the rounding of a row to products of its codes)."""
     _verify(body, where)
     if any(n.op.name == "fused" for n in body.nodes):
         raise VerifyError(f"{where}: a region inside a region")
@@ -97,6 +97,10 @@ def _check_region(body: Graph, where: str) -> None:
     if len(anchors) > 1 and anchors[0].op.name == "rms_norm":  # the products of one row may compute its norm themselves
         row = anchors[0].values[0]
         anchors = [n for n in anchors if n.op.name != "matmul" or n.operands[0] is not row]
+    rounding = next((n for n in anchors if n.op.name == "quantise_rows"), None)
+    if rounding is not None:  # products of one row may round it to codes themselves, and compute its norm
+        anchors = [n for n in anchors if n.op.name != "qdot" or n.operands[0] is not rounding.values[0]]
+        anchors = [n for n in anchors if n.op.name != "rms_norm" or rounding.operands[0] is not n.values[0]]
     if len(anchors) > 1:
         raise VerifyError(f"{where}: a region has at most one anchor, got {', '.join(f'%{n.name} = {n.op.name}' for n in anchors)}")
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 # A state is an input and an output at once: it may be written. A window is another buffer's memory, seen from inside a loop.
 BufferKind = Literal["input", "output", "const", "temp", "state", "window"]
-Form = Literal["plain", "panels", "strips"]
+Form = Literal["plain", "panels", "strips", "fragments"]
 
 
 @dataclass(eq=False)
@@ -178,7 +178,8 @@ class Packed:
     """How a constant is re-laid out before the first run; tied users agree on one form.
 
     `panels`: a matrix [N, K] (or [K, N] when `transposed`) stored as [ceil(N/width), K, width], zero-filled.
-    `strips`: a packed matrix in strips of `width` rows, see kernels/strips.py.
+    `strips`: a packed matrix in strips of `width` rows, see kernels/strips.py. `fragments`: the same for GPUs, see
+    kernels/cuda/fragments.py.
     """
 
     form: Form = "plain"

@@ -96,7 +96,7 @@ def pack_strips(raw: Array, name: str, out: Array, first: int, last: int) -> Non
     blocks = rows.reshape(len(rows), -1, fmt.bytes)
     if len(rows) % LANES:
         blocks = np.concatenate([blocks, np.zeros((-len(rows) % LANES, *blocks.shape[1:]), np.uint8)])
-    codes, parts = _split(name, blocks)
+    codes, parts = split_fields(name, blocks)
     strips, nb = last - first, blocks.shape[1]
     q = codes.reshape(strips, LANES, nb, f.groups, 8, 4)  # [.., lane, block, sub-block, group, byte]
     target = out[first:last]
@@ -118,7 +118,7 @@ def pack_strips(raw: Array, name: str, out: Array, first: int, last: int) -> Non
         target[..., at : at + fields.shape[-1]] = fields
 
 
-def _split(name: str, b: Array) -> tuple[Array, list[tuple[int, Array]]]:
+def split_fields(name: str, b: Array) -> tuple[Array, list[tuple[int, Array]]]:
     """Codes u8[rows, blocks, elements] and the other fields with their place in a strip."""
     f = STRIPS[name]
 

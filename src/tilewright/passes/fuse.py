@@ -98,6 +98,7 @@ class Fuse(Pass):
 
     name: ClassVar[str] = "fuse"
     max_ops: int = 24
+    codes: bool = True  # kernels of the target can round their results to codes
     gate_prologue: bool = False  # silu(g) * u computed while a matmul reads it: measured before it is switched on
 
     def run(self, graph: Graph, log: Log) -> Graph:
@@ -159,7 +160,7 @@ class Fuse(Pass):
     def rounded(self, anchor: Node, region: list[Node], regions: Regions) -> list[Node]:
         """With the rounding of the region's result to codes, where the kernel that makes the result can do it."""
         wide = isinstance(anchor.op, o.QDot) and anchor.op.n % BLOCK == 0
-        if not wide and not (isinstance(anchor.op, (o.RmsNorm, o.LayerNorm)) and anchor.op.naxes == 1):
+        if not self.codes or (not wide and not (isinstance(anchor.op, (o.RmsNorm, o.LayerNorm)) and anchor.op.naxes == 1)):
             return region
         inside = set(region)
         for v in regions.exits(inside):

@@ -22,6 +22,7 @@ from .lower_complex import LowerComplex
 from .lower_quantised import LowerQuantised
 from .merge_matmuls import MergeMatmuls
 from .recognise import Recognise
+from .row_codes import RowCodes
 from .row_products import RowProducts
 
 DEFAULT: tuple[Pass, ...] = (
@@ -72,6 +73,8 @@ def run_pipeline(graph: Graph, target: Any = None, disable: Collection[str] = ()
             continue
         if isinstance(p, Decompose):
             p = Decompose(target)
+        if isinstance(p, Fuse) and getattr(target, "kind", "") == "cuda":
+            p = Fuse(codes=False)
         with log.entered(p.name):
             result = p.run(result, log)
         if verify:
@@ -85,8 +88,9 @@ def run_pipeline(graph: Graph, target: Any = None, disable: Collection[str] = ()
         if on_pass is not None:
             on_pass(p.name, result)
     if target is not None and getattr(target, "kind", "") == "cuda":
-        with log.entered(RowProducts.name):
-            result = Dce().run(RowProducts().run(result, log), log)
+        for extra in (RowProducts(), RowCodes()):
+            with log.entered(extra.name):
+                result = Dce().run(extra.run(result, log), log)
     if map_bodies(result, lambda body: run_pipeline(body, target, disable, log)) and verify:
         from ..ir.verify import verify as check
 

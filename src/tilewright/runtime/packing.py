@@ -41,6 +41,10 @@ def packed_shape(shape: Sequence[int], packed: Packed) -> tuple[int, ...]:
         from ..kernels.strips import strip_shape  # brings in the op registry, which a loaded session does without
 
         return strip_shape(packed.format, *shape)
+    if packed.form == "fragments":
+        from ..kernels.cuda.fragments import fragment_shape
+
+        return fragment_shape(packed.format, *shape)
     if len(shape) != 2 or packed.width < 1:
         raise CompileError(f"packing: panels need a matrix and a width, got shape {tuple(shape)} and width {packed.width}")
     n, k = reversed(shape) if packed.transposed else shape
@@ -74,6 +78,8 @@ def unpack(storage: Array, type_: TensorType, packed: Packed) -> Array:
         from ..kernels.unstrip import unpack_strips
 
         return unpack_strips(storage, packed.format, shape[0])
+    if packed.form == "fragments":  # sessions on a GPU keep the plain form of what they save
+        raise CompileError(f"packing: a matrix in fragments is not unpacked, got {packed.format}{list(shape)}")
     n = shape[1] if packed.transposed else shape[0]
     panels, k, width = storage.shape
     rows = storage.transpose(0, 2, 1).reshape(panels * width, k)[:n]  # [N, K]
@@ -137,5 +143,9 @@ def _fill(task: Task) -> None:
     array, packed, out, first, last = task
     if packed.form == "plain":
         np.copyto(out, array)
+    elif packed.form == "fragments":
+        from ..kernels.cuda.fragments import pack_fragments
+
+        pack_fragments(array, packed.format, out, first, last)
     else:
         pack_panels(array, packed, out, first, last)

@@ -182,3 +182,33 @@ class FlashBackKernel(Kernel):
     @property
     def rows(self) -> int:
         return 64 * self.consumers
+
+
+@dataclass(eq=False)
+class QDotKernel(Kernel):
+    """Products with packed matrices (see the target's `qdot`): `params` and `body` are the epilogue in tile IR.
+
+    The body sees `accs` (f32, one row × 16 columns, one per matrix), its `row` and first `column`. The activations are either one row `x`
+    of f32 that every block rounds to codes itself (times the weights `norm` of an RMS norm, whose factor goes onto the sums), or
+    `codes`, `scales` and `sums` of `tiles` times eight rows a block.
+    """
+
+    accs: tuple[Var, ...] = ()
+    row: Var | None = None
+    column: Var | None = None
+    weights: tuple[Var, ...] = ()
+    x: Var | None = None
+    norm: Var | None = None
+    eps: float = 0.0
+    codes: Var | None = None
+    scales: Var | None = None
+    sums: Var | None = None
+    format: str = "Q4_K"
+    k: int = 256
+    per: int = 1  # strips of a block
+    tiles: int = 0
+    warps: int = 8
+
+    @property
+    def block(self) -> int:
+        return 32 * self.warps

@@ -16,6 +16,7 @@ from .gemv import Gemv
 from .groups import Shared
 from .matmul import HopperMatmul
 from .pointwise import CudaPointwise
+from .qdot import CudaQDot
 from .rope import CudaRope
 from .row_products import CudaRowProducts
 from .rows import CudaRows
@@ -24,6 +25,7 @@ from .thin import ThinMatmul
 CUDA_TEMPLATES: list[Template] = [
     CudaRowProducts(),
     Gemv(),
+    CudaQDot(),
     ThinMatmul(),
     HopperMatmul(),
     DecodeAttention(),

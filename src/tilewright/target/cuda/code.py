@@ -6,13 +6,14 @@ from collections.abc import Iterable
 
 from ...core.errors import CompileError
 from ...core.target_spec import TargetSpec
-from ...kernels.cuda.kernel import BlockKernel, DecodeKernel, FlashBackKernel, FlashKernel, GemmKernel, ThinKernel
+from ...kernels.cuda.kernel import BlockKernel, DecodeKernel, FlashBackKernel, FlashKernel, GemmKernel, QDotKernel, ThinKernel
 from ...tile.ir import Kernel
 from .decode import emit_decode
 from .emit import emit_block_kernel
 from .flash import emit_flash, flash_shared
 from .flash_back import emit_flash_back, flash_back_shared
 from .gemm import dynamic_shared, emit_gemm
+from .qdot import emit_qdot
 from .thin import emit_thin
 
 
@@ -28,6 +29,8 @@ def emit_cuda(kernel: Kernel, target: TargetSpec) -> str:
         return emit_decode(kernel, target)
     if isinstance(kernel, ThinKernel):
         return emit_thin(kernel, target)
+    if isinstance(kernel, QDotKernel):
+        return emit_qdot(kernel, target)
     if isinstance(kernel, BlockKernel):
         return emit_block_kernel(kernel, target)
     raise CompileError(f"cuda: kernel {kernel.name} has no place on the GPU: its template is not one of this target's")

@@ -1,0 +1,236 @@
+"""The activations of a product with a packed matrix: made from one row of f32 in shared memory, or read as another kernel left them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...kernels.cuda.fragments import COLUMNS, ROWS
+from .ptx_text import literal
+
+if TYPE_CHECKING:
+    from .qdot import QDot
+
+EACH = 8  # neighbours that a thread rounds
+ONES = str(0x01010101)
+
+
+class Activations:
+    """`kept` says which of the four sums of a product are used: (number, upper row?, column)."""
+
+    kept: tuple[tuple[int, int, int], ...] = ()
+
+    @property
+    def width(self) -> int:
+        return len(self.kept)
+
+    def rewind(self) -> None:
+        """Back to this warp's first unit."""
+        raise NotImplementedError
+
+    def advance(self) -> None:
+        """To this warp's next unit."""
+        raise NotImplementedError
+
+    def block(self, tile: int, block: int, sums: bool) -> tuple[str, str, list[str], list[str]]:
+        """Codes of both halves of a block of 32 columns; per column kept the scale, and the scale times the sum of the codes."""
+        raise NotImplementedError
+
+    def store(self, out: str, at: int, sums: list[list[str]]) -> None:
+        """This warp's sums into shared memory."""
+        raise NotImplementedError
+
+    def factor(self) -> str:
+        """What the finished sums are multiplied by, if anything."""
+        raise NotImplementedError
+
+
+class RowCodes(Activations):
+    """Codes of one row, made by all threads: eight neighbours each, four threads a block of 32. All columns of the product are this row."""
+
+    kept = ((0, 0, 0), (2, 1, 0))
+
+    def __init__(self, q: QDot) -> None:
+        self.q, self.k = q, q.k
+        g, k, v = q.kernel, q.k, q.k.value
+        self.codes, self.meta = k.alloc_shared(g.k), k.alloc_shared(g.k // COLUMNS * 8)
+        self.squares = k.alloc_shared(4 * g.warps) if g.norm is not None else 0
+        total = ""
+        for start in range(0, g.k, EACH * g.block):
+            total = self._round(start, total)
+        if g.norm is not None:
+            for reach in (16, 8, 4, 2, 1):
+                total = v("float", f"add.rn.f32 {{}}, {total}, {v('float', f'shfl.sync.bfly.b32 {{}}, {total}, {reach}, 31, -1;')};")
+            here = v("i32", f"mad.lo.u32 {{}}, {q.warp}, 4, {q.base};")
+            k.emit(f"@{v('i1', f'setp.eq.u32 {{}}, {q.lane}, 0;')} st.shared.f32 [{here}+{self.squares}], {total};")
+        k.emit("bar.sync 0;")
+        step = COLUMNS * q.f.blocks
+        start_ = v("i32", f"mad.lo.u32 {{}}, {q.warp}, {step}, {q.base};")
+        self.first = v("i32", f"mad.lo.u32 {{}}, {q.quad}, 8, {start_};")
+        self.first_meta = v("i32", f"mad.lo.u32 {{}}, {q.warp}, {8 * q.f.blocks}, {q.base};")
+        self.at, self.at_meta = k.reg("i32"), k.reg("i32")
+
+    def _round(self, start: int, total: str) -> str:
+        """Codes of the elements start + 8·tid …; gives the running sum of squares."""
+        g, k, v, tid = self.q.kernel, self.k, self.k.value, self.q.tid
+        first = v("i32", f"mad.lo.u32 {{}}, {tid}, {EACH}, {start};")
+        inside = None if start + EACH * g.block <= g.k else v("i1", f"setp.lt.u32 {{}}, {first}, {g.k};")
+        values = self._row(g.x, first, inside)
+        for x in values if g.norm is not None else ():
+            total = v("float", f"fma.rn.f32 {{}}, {x}, {x}, {total or literal('float', 0.0)};")
+        if g.norm is not None:
+            values = [v("float", f"mul.rn.f32 {{}}, {x}, {w};") for x, w in zip(values, self._row(g.norm, first, inside), strict=True)]
+        peak = v("float", f"abs.f32 {{}}, {values[0]};")
+        for x in values[1:]:
+            peak = v("float", f"max.f32 {{}}, {peak}, {v('float', f'abs.f32 {{}}, {x};')};")
+        for reach in (1, 2):
+            peak = v("float", f"max.f32 {{}}, {peak}, {v('float', f'shfl.sync.bfly.b32 {{}}, {peak}, {reach}, 31, -1;')};")
+        zero = v("i1", f"setp.eq.f32 {{}}, {peak}, {literal('float', 0.0)};")
+        inverse = v("float", f"div.rn.f32 {{}}, {literal('float', 127.0)}, {peak};")
+        inverse = v("float", f"selp.f32 {{}}, {literal('float', 0.0)}, {inverse}, {zero};")
+        codes = []
+        for x in values:
+            scaled = v("float", f"mul.rn.f32 {{}}, {x}, {inverse};")
+            codes.append(v("i32", f"cvt.rni.s32.f32 {{}}, {scaled};"))
+        words = []
+        for c in (codes[:4], codes[4:]):
+            low, high = (v("i32", f"prmt.b32 {{}}, {c[i]}, {c[i + 1]}, 0x0040;") for i in (0, 2))
+            words.append(v("i32", f"prmt.b32 {{}}, {low}, {high}, 0x5410;"))
+        count = v("i32", f"dp4a.u32.s32 {{}}, {ONES}, {words[0]}, 0;")
+        count = v("i32", f"dp4a.u32.s32 {{}}, {ONES}, {words[1]}, {count};")
+        for reach in (1, 2):
+            count = v("i32", f"add.s32 {{}}, {count}, {v('i32', f'shfl.sync.bfly.b32 {{}}, {count}, {reach}, 31, -1;')};")
+        scale = v("float", f"mul.rn.f32 {{}}, {peak}, {literal('float', 1 / 127)};")
+        weight = v("float", f"mul.rn.f32 {{}}, {scale}, {v('float', f'cvt.rn.f32.s32 {{}}, {count};')};")
+        # a quad's words of both halves stand side by side: word 2·quad + half of the block
+        part = v("i32", f"and.b32 {{}}, {tid}, 3;")
+        block = v("i32", f"shr.u32 {{}}, {first}, 5;")
+        place = v("i32", f"mad.lo.u32 {{}}, {block}, {COLUMNS}, {self.q.base};")
+        place = v("i32", f"mad.lo.u32 {{}}, {v('i32', f'and.b32 {{}}, {part}, 1;')}, 16, {place};")
+        place = v("i32", f"mad.lo.u32 {{}}, {v('i32', f'shr.u32 {{}}, {part}, 1;')}, 4, {place};")
+        guard = f"@{inside} " if inside is not None else ""
+        for i, word in enumerate(words):
+            k.emit(f"{guard}st.shared.b32 [{place}+{self.codes + 8 * i}], {word};")
+        leader = v("i1", f"setp.eq.u32 {{}}, {part}, 0;")
+        leader = leader if inside is None else v("i1", f"and.pred {{}}, {leader}, {inside};")
+        about = v("i32", f"mad.lo.u32 {{}}, {block}, 8, {self.q.base};")
+        k.emit(f"@{leader} st.shared.v2.f32 [{about}+{self.meta}], {{{scale}, {weight}}};")
+        return total
+
+    def _row(self, view: object, first: str, inside: str | None) -> list[str]:
+        """Eight neighbours of a row of f32; zeros past the end."""
+        k, v = self.k, self.k.value
+        address = self.q.view(view)  # type: ignore[arg-type]
+        stride = address.strides[-1]
+        regs = [k.reg("float") for _ in range(EACH)]
+        if inside is not None:
+            for r in regs:
+                k.emit(f"mov.f32 {r}, {literal('float', 0.0)};")
+        guard = f"@{inside} " if inside is not None else ""
+        wide = v("i64", f"mul.wide.u32 {{}}, {first}, 4;")
+        if stride == "1":
+            at = v("i64", f"add.s64 {{}}, {address.pointer}, {wide};")
+            for i in (0, 4):
+                k.emit(f"{guard}ld.global.v4.f32 {{{', '.join(regs[i : i + 4])}}}, [{at}+{4 * i}];")
+            return regs
+        at = v("i64", f"mad.lo.s64 {{}}, {wide}, {stride}, {address.pointer};")
+        step = v("i64", f"shl.b64 {{}}, {stride}, 2;") if stride.startswith("%") else str(4 * int(stride))
+        for r in regs:
+            k.emit(f"{guard}ld.global.f32 {r}, [{at}];")
+            at = v("i64", f"add.s64 {{}}, {at}, {step};")
+        return regs
+
+    def rewind(self) -> None:
+        self.k.emit(f"mov.u32 {self.at}, {self.first};")
+        self.k.emit(f"mov.u32 {self.at_meta}, {self.first_meta};")
+
+    def advance(self) -> None:
+        g, f = self.q.kernel, self.q.f
+        self.k.emit(f"add.u32 {self.at}, {self.at}, {g.warps * f.blocks * COLUMNS};")
+        self.k.emit(f"add.u32 {self.at_meta}, {self.at_meta}, {g.warps * f.blocks * 8};")
+
+    def block(self, tile: int, block: int, sums: bool) -> tuple[str, str, list[str], list[str]]:
+        k = self.k
+        low, high, scale, weight = k.reg("i32"), k.reg("i32"), k.reg("float"), k.reg("float")
+        k.emit(f"ld.shared.v2.b32 {{{low}, {high}}}, [{self.at}+{self.codes + block * COLUMNS}];")
+        k.emit(f"ld.shared.v2.f32 {{{scale}, {weight}}}, [{self.at_meta}+{self.meta + block * 8}];")
+        return low, high, [scale], [weight]
+
+    def store(self, out: str, at: int, sums: list[list[str]]) -> None:
+        only = self.k.value("i1", f"setp.eq.u32 {{}}, {self.q.quad}, 0;")
+        for i, r in enumerate(sums[0]):
+            self.k.emit(f"@{only} st.shared.f32 [{out}+{at + 32 * i}], {r};")
+
+    def factor(self) -> str:
+        g, v = self.q.kernel, self.k.value
+        smaller = 2.0**-self.q.f.shift
+        if g.norm is None:
+            return literal("float", smaller) if self.q.f.shift else ""
+        total = ""
+        for w in range(g.warps):
+            part = v("float", f"ld.shared.f32 {{}}, [{self.q.base}+{self.squares + 4 * w}];")
+            total = v("float", f"add.rn.f32 {{}}, {total}, {part};") if w else part
+        mean = v("float", f"fma.rn.f32 {{}}, {total}, {literal('float', 1.0 / g.k)}, {literal('float', g.eps)};")
+        return v("float", f"div.rn.f32 {{}}, {literal('float', smaller)}, {v('float', f'sqrt.rn.f32 {{}}, {mean};')};")
+
+
+class StoredCodes(Activations):
+    """Rows of codes, scales and sums as `quantise_rows` writes them; rows past the end read the last one and are not stored."""
+
+    kept = ((0, 0, 0), (1, 0, 1), (2, 1, 0), (3, 1, 1))
+
+    def __init__(self, q: QDot, first_row: str) -> None:
+        self.q, self.k = q, q.k
+        g, v = q.kernel, q.k.value
+        last = v("i32", f"sub.u32 {{}}, {v('i32', f'cvt.u32.u64 {{}}, {q.e.word(1)};')}, 1;")
+
+        def row(r: str, size: int, pointer: str) -> str:
+            at = v("i32", f"min.u32 {{}}, {v('i32', f'add.u32 {{}}, {r}, {first_row};')}, {last};")
+            return v("i64", f"mad.wide.u32 {{}}, {at}, {size}, {pointer};")
+
+        self.starts: list[str] = []
+        for t in range(g.tiles):
+            own = v("i32", f"add.u32 {{}}, {q.line}, {8 * t};")
+            self.starts.append(row(own, g.k, self._moved(q.view(g.codes).pointer, 4)))
+            for c in range(2):
+                column = v("i32", f"mad.lo.u32 {{}}, {q.quad}, 2, {8 * t + c};")
+                self.starts.append(row(column, g.k // 8, q.view(g.scales).pointer))
+                self.starts.append(row(column, g.k // 4, q.view(g.sums).pointer))
+        steps = [COLUMNS, *(4, 8) * 2] * g.tiles
+        self.steps = [s * q.f.blocks for s in steps]
+        for i, (p, s) in enumerate(zip(self.starts, self.steps, strict=True)):
+            self.starts[i] = v("i64", f"mad.wide.u32 {{}}, {q.warp}, {s}, {p};")
+        self.at = [q.k.reg("i64") for _ in self.starts]
+
+    def _moved(self, pointer: str, size: int) -> str:
+        return self.k.value("i64", f"mad.wide.u32 {{}}, {self.q.quad}, {size}, {pointer};")
+
+    def rewind(self) -> None:
+        for a, b in zip(self.at, self.starts, strict=True):
+            self.k.emit(f"mov.b64 {a}, {b};")
+
+    def advance(self) -> None:
+        for a, s in zip(self.at, self.steps, strict=True):
+            self.k.emit(f"add.s64 {a}, {a}, {s * self.q.kernel.warps};")
+
+    def block(self, tile: int, block: int, sums: bool) -> tuple[str, str, list[str], list[str]]:
+        k, v = self.k, self.k.value
+        codes, *others = self.at[5 * tile : 5 * tile + 5]
+        low, high = (v("i32", f"ld.global.b32 {{}}, [{codes}+{block * COLUMNS + 16 * h}];") for h in range(2))
+        scales = [v("float", f"ld.global.f32 {{}}, [{others[2 * c]}+{4 * block}];") for c in range(2)]
+        weights = []
+        for c in range(2 if sums else 0):
+            a, b = k.reg("i32"), k.reg("i32")
+            k.emit(f"ld.global.v2.b32 {{{a}, {b}}}, [{others[2 * c + 1]}+{8 * block}];")
+            whole = v("float", f"cvt.rn.f32.s32 {{}}, {v('i32', f'add.s32 {{}}, {a}, {b};')};")
+            weights.append(v("float", f"mul.rn.f32 {{}}, {whole}, {scales[c]};"))
+        return low, high, scales, weights
+
+    def store(self, out: str, at: int, sums: list[list[str]]) -> None:
+        g, v = self.q.kernel, self.k.value
+        here = v("i32", f"mad.lo.u32 {{}}, {self.q.quad}, {2 * g.warps * ROWS * 4}, {out};")
+        for t, own in enumerate(sums):
+            for r, (_, upper, column) in zip(own, self.kept, strict=True):
+                self.k.emit(f"st.shared.f32 [{here}+{at + (8 * t + column) * g.warps * ROWS * 4 + 32 * upper}], {r};")
+
+    def factor(self) -> str:
+        return literal("float", 2.0**-self.q.f.shift) if self.q.f.shift else ""

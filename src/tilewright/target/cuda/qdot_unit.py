@@ -1,0 +1,149 @@
+"""One unit of a packed matrix in registers: loads, codes unpacked to bytes, integer products scaled into sums."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...kernels.cuda.fragments import COLUMNS, Fragments
+from .ptx_text import KernelText, literal
+
+if TYPE_CHECKING:
+    from .qdot_codes import Activations
+
+MAGIC = 0x4B400000  # 1.5·2^23 as an integer: integers of 22 bits added to it are floats of that size and a fraction of nothing
+MAGIC_FLOAT = literal("float", 12582912.0)
+
+
+def bytes_of(pattern: int) -> str:
+    """The same byte four times, as a number."""
+    return str((pattern & 0xFF) * 0x01010101)
+
+
+class Unit:
+    """Registers of this thread's share of a unit (see `kernels/cuda/fragments.py`)."""
+
+    def __init__(self, k: KernelText, f: Fragments, lane: str, line: str) -> None:
+        self.k, self.f = k, f
+        self.wide = 16 if f.low == 8 or f.blocks > 1 else 8  # bytes of a load of codes
+        self.codes = [k.reg("i32") for _ in range(f.blocks * f.low // 2)]
+        self.planes = [[k.reg("i32") for _ in range(f.pairs)] for _ in range(f.planes)]
+        self.scales = [[k.reg("i32") for _ in range(f.row_scales // 4)] for _ in range(2)]
+        self.tops = [k.reg("i32") for _ in range(2)] if f.super_scales else []
+        v = k.value
+        self.at_codes = v("i64", f"mul.wide.u32 {{}}, {lane}, {self.wide};")
+        self.at_planes = v("i64", f"mul.wide.u32 {{}}, {lane}, {4 * f.pairs};") if f.planes else ""
+        self.at_scales = v("i64", f"mul.wide.u32 {{}}, {line}, {f.row_scales};")
+        self.at_tops = v("i64", f"mul.wide.u32 {{}}, {line}, 4;") if f.super_scales else ""
+        self.zero = [v("i32", f"mov.b32 {{}}, {MAGIC};") for _ in range(4)]
+
+    def load(self, unit: str, guard: str, hint: str) -> None:
+        f, v = self.f, self.k.value
+
+        def words(regs: list[str], base: str, at: int) -> None:
+            for i in range(0, len(regs), 4):
+                part = regs[i : i + 4]
+                width = f".v{len(part)}" if len(part) > 1 else ""
+                names = f"{{{', '.join(part)}}}" if len(part) > 1 else part[0]
+                self.k.emit(f"@{guard} ld.global{hint}{width}.b32 {names}, [{base}+{at + 4 * i}];")
+
+        here = v("i64", f"add.s64 {{}}, {unit}, {self.at_codes};")
+        per = self.wide // 4
+        for i in range(0, len(self.codes), per):
+            words(self.codes[i : i + per], here, i // per * 32 * self.wide)
+        for p, regs in enumerate(self.planes):
+            words(regs, v("i64", f"add.s64 {{}}, {unit}, {self.at_planes};"), f.plane_at + p * f.plane_bytes)
+        rows = v("i64", f"add.s64 {{}}, {unit}, {self.at_scales};")
+        for upper in range(2):
+            words(self.scales[upper], rows, f.scale_at + 8 * upper * f.row_scales)
+        if f.super_scales:
+            tops = v("i64", f"add.s64 {{}}, {unit}, {self.at_tops};")
+            for upper in range(2):
+                words([self.tops[upper]], tops, f.d_at + 32 * upper)
+
+    def multiply(self, made: Activations, sums: list[list[str]]) -> None:
+        """Add the products with all activations to the sums; `sums[tile]` as the activations keep them."""
+        tops = [self._halves(t) for t in self.tops]
+        for block in range(self.f.blocks):
+            registers = self._unpack(block)
+            scales = [self._scales(upper, block, tops) for upper in range(2)]
+            for tile, own in enumerate(sums):
+                low, high, factor, weight = made.block(tile, block, self.f.minimums)
+                if self.f.scales == 1:
+                    found = self._mma("m16n8k32", registers, [low, high])
+                    self._add(own, made, found, [s[0] for s in scales], factor)
+                else:
+                    for half, operand in enumerate((low, high)):
+                        found = self._mma("m16n8k16", registers[2 * half : 2 * half + 2], [operand])
+                        self._add(own, made, found, [s[half] for s in scales], factor)
+                if self.f.minimums:
+                    self._minimums(own, made, [s[-1] for s in scales], weight)
+
+    def _mma(self, shape: str, a: list[str], b: list[str]) -> list[str]:
+        out = [self.k.reg("i32") for _ in range(4)]
+        self.k.emit(
+            f"mma.sync.aligned.{shape}.row.col.s32.s8.s8.s32 {{{', '.join(out)}}}, {{{', '.join(a)}}}, {{{', '.join(b)}}}, "
+            f"{{{', '.join(self.zero)}}};"
+        )
+        return out
+
+    def _add(self, own: list[str], made: Activations, found: list[str], scales: list[str], factor: list[str]) -> None:
+        v = self.k.value
+        for i, (which, upper, column) in enumerate(made.kept):
+            exact = v("float", f"add.rn.f32 {{}}, {v('float', f'mov.b32 {{}}, {found[which]};')}, {literal('float', -12582912.0)};")
+            scaled = v("float", f"mul.rn.f32 {{}}, {exact}, {factor[column]};")
+            self.k.emit(f"fma.rn.f32 {own[i]}, {scaled}, {scales[upper]}, {own[i]};")
+
+    def _minimums(self, own: list[str], made: Activations, minimums: list[str], weight: list[str]) -> None:
+        for i, (_, upper, column) in enumerate(made.kept):
+            self.k.emit(f"fma.rn.f32 {own[i]}, {minimums[upper]}, {weight[column]}, {own[i]};")
+
+    def _halves(self, word: str) -> list[str]:
+        """Two f16 as f32."""
+        low, high = self.k.reg("half"), self.k.reg("half")
+        self.k.emit(f"mov.b32 {{{low}, {high}}}, {word};")
+        return [self.k.value("float", f"cvt.f32.f16 {{}}, {x};") for x in (low, high)]
+
+    def _scales(self, upper: int, block: int, tops: list[list[str]]) -> list[str]:
+        """Scale (two of them in Q6_K), and minimum, of a row's block."""
+        f, v, words = self.f, self.k.value, self.scales[upper]
+        if not f.super_scales:
+            if f.minimums:
+                return self._halves(words[block])
+            return [self._halves(words[block // 2])[block % 2]]
+        d, dmin = tops[upper]
+
+        def byte(at: int, signed: bool) -> str:
+            kind = "s32" if signed else "u32"
+            whole = v("i32", f"bfe.{kind} {{}}, {words[at // 4]}, {8 * (at % 4)}, 8;")
+            return v("float", f"cvt.rn.f32.{kind} {{}}, {whole};")
+
+        if f.scales == 2:
+            return [v("float", f"mul.rn.f32 {{}}, {byte(2 * block + i, True)}, {d};") for i in range(2)]
+        least = v("float", f"mul.rn.f32 {{}}, {byte(8 + block, False)}, {v('float', f'neg.f32 {{}}, {dmin};')};")
+        return [v("float", f"mul.rn.f32 {{}}, {byte(block, False)}, {d};"), least]
+
+    def _unpack(self, block: int) -> list[str]:
+        """Four registers of four signed bytes: rows line and line + 8 of the first half, then of the second."""
+        f, v = self.f, self.k.value
+        if f.low == 8:
+            return self.codes[4 * block : 4 * block + 4]
+        words = self.codes[2 * block : 2 * block + 2]
+        out = []
+        for half in range(2):
+            for upper in range(2):
+                value = self._moved(words[upper], f.shift - 4 * half, bytes_of(0x0F << f.shift))
+                for p, regs in enumerate(self.planes):
+                    bit = 4 + p + f.shift
+                    more = self._moved(regs[block // 2], bit - (4 * (block % 2) + upper + 2 * half), bytes_of(1 << bit))
+                    value = v("i32", f"or.b32 {{}}, {value}, {more};")
+                out.append(value)
+        return out
+
+    def _moved(self, word: str, by: int, mask: str) -> str:
+        v = self.k.value
+        if by:
+            word = v("i32", f"{'shl' if by > 0 else 'shr'}.b32 {{}}, {word}, {abs(by)};".replace("shr.b32", "shr.u32"))
+        return v("i32", f"and.b32 {{}}, {word}, {mask};")
+
+
+__all__ = ["COLUMNS", "Unit"]

@@ -1,0 +1,148 @@
+"""Products with packed matrices on a GPU, in the emulator: every format with integer codes against gguf's dequantised numbers, one row with
+its norm and codes, several rows, prompts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright.ops as o
+from tests.cuda.launching import Emulated, program
+from tilewright.core.dims import sym
+from tilewright.core.dtypes import f32
+from tilewright.ir.graph import Graph, Value
+from tilewright.ir.types import TensorType
+from tilewright.kernels.cuda.fragments import fragment_shape, pack_fragments
+from tilewright.kernels.cuda.kernel import QDotKernel
+from tilewright.ops import quant
+from tilewright.ops.quant_dot import FORMATS, QuantiseRows
+from tilewright.target.cuda.barrier_safety import check
+from tilewright.target.cuda.code import emit_cuda
+from tilewright.target.cuda.device import CHIPS, cuda_target
+from tilewright.target.cuda.ptxas import assemble, find_ptxas
+
+Array = Any
+
+
+def matrix(rng: np.random.Generator, name: str, n: int, k: int) -> tuple[Array, Array]:
+    """Random blocks with finite scales, and the numbers that gguf reads in them."""
+    import gguf
+
+    fmt = quant.by_name(name)
+    raw = rng.integers(0, 256, (n, k // fmt.elements, fmt.bytes), dtype=np.uint8)
+    for field in fmt.fields:
+        if field.dtype == "float16":
+            size = (n, k // fmt.elements, field.bytes // 2)
+            raw[..., field.offset : field.end] = rng.uniform(-0.02, 0.02, size).astype(np.float16).view(np.uint8)
+    rows = raw.reshape(n, -1)
+    return rows, gguf.quants.dequantize(rows, getattr(gguf.GGMLQuantizationType, name)).astype(np.float64)
+
+
+def rounded(x: Array) -> Array:
+    """What the codes of a row stand for."""
+    codes, scales, _ = QuantiseRows().ref(x)
+    return codes.astype(np.float64) * np.repeat(scales.astype(np.float64), 32, -1)
+
+
+def build(fn: Any, shapes: list[tuple[Any, ...]], *matrices: Array) -> Graph:
+    g = Graph("q")
+    inputs = [g.input(TensorType(f32, shape), f"x{i}") for i, shape in enumerate(shapes)]
+    out = fn(*inputs, *(g.constant(m, f"w{i}") for i, m in enumerate(matrices)))
+    g.outputs = [out] if isinstance(out, Value) else list(out)
+    return g
+
+
+def close(got: Array, want: Array, tolerance: float = 2e-6) -> None:
+    assert got.shape == want.shape
+    assert np.linalg.norm(got - want) <= tolerance * np.linalg.norm(want)
+
+
+def linear(name: str, n: int, k: int) -> Any:
+    return lambda x, r, w: o.add(o.relu(o.QMatmul(format=name, n=n, k=k)(x, w)), r)
+
+
+CASES = [*((f, 256, 20) for f in FORMATS), ("Q4_0", 96, 9), ("Q8_0", 576, 33), ("Q4_1", 64, 16), ("Q5_1", 32, 3), ("Q4_K", 2304, 18)]
+
+
+@pytest.mark.parametrize("name, k, n", CASES)
+def test_one_row(name: str, k: int, n: int, rng: np.random.Generator) -> None:
+    raw, numbers = matrix(rng, name, n, k)
+    x, r = rng.standard_normal((1, k)).astype(np.float32), rng.standard_normal((1, n)).astype(np.float32)
+    e = Emulated(build(linear(name, n, k), [(1, k), (1, n)], raw))
+    assert [type(v.kernel) for v in e.program.launches] == [QDotKernel]
+    close(e(x, r)[0], np.maximum(rounded(x) @ numbers.T, 0) + r)
+
+
+@pytest.mark.parametrize("name, k, n, m", [("Q4_K", 256, 17, 5), ("Q6_K", 512, 16, 9), ("Q8_0", 96, 20, 2), ("Q5_1", 64, 7, 70)])
+def test_several_rows(name: str, k: int, n: int, m: int, rng: np.random.Generator) -> None:
+    """Sizes that no tile divides; the same bits whether the number of rows is known or not, and for a row alone."""
+    raw, numbers = matrix(rng, name, n, k)
+    x, r = rng.standard_normal((m, k)).astype(np.float32), rng.standard_normal((m, n)).astype(np.float32)
+    known = Emulated(build(linear(name, n, k), [(m, k), (m, n)], raw))
+    assert isinstance(known.program.launches[-1].kernel, QDotKernel)
+    (y,) = known(x, r)
+    close(y, np.maximum(rounded(x) @ numbers.T, 0) + r)
+    rows = sym("S", 1, 256)
+    unknown = Emulated(build(linear(name, n, k), [(rows, k), (rows, n)], raw))
+    np.testing.assert_array_equal(unknown(x, r)[0], y)
+    np.testing.assert_array_equal(unknown(x[1:2], r[1:2])[0], y[1:2])
+
+
+@pytest.mark.parametrize("name", ["Q4_K", "Q6_K"])
+def test_a_norm_and_two_products_of_its_row_are_one_launch(name: str, rng: np.random.Generator) -> None:
+    k, n = 512, 40
+    (gate, g64), (up, u64) = matrix(rng, name, n, k), matrix(rng, name, n, k)
+    weight = rng.uniform(0.5, 2, k).astype(np.float32)
+    x, r = 3 * rng.standard_normal((1, k)).astype(np.float32), rng.standard_normal((1, n)).astype(np.float32)
+
+    def layer(x: Value, r: Value, g: Value, u: Value, w: Value) -> Value:
+        h = o.RmsNorm(eps=1e-5, affine="weight")(x, w)
+        op = o.QMatmul(format=name, n=n, k=k)
+        return o.add(r, o.mul(o.silu(op(h, g)), op(h, u)))
+
+    e = Emulated(build(layer, [(1, k), (1, n)], gate, up, weight))
+    assert [type(v.kernel) for v in e.program.launches] == [QDotKernel]
+    wide = x.astype(np.float64)
+    h = rounded(x * weight) / np.sqrt((wide * wide).mean() + 1e-5)
+    a, b = h @ g64.T, h @ u64.T
+    with np.errstate(over="ignore"):
+        want = r + a / (1 + np.exp(-a)) * b
+    close(e(x, r)[0], want, 4e-6)
+
+
+def test_codes_that_are_read_twice_are_made_in_both_products(rng: np.random.Generator) -> None:
+    (q, q64), (v, v64) = matrix(rng, "Q4_0", 32, 64), matrix(rng, "Q8_0", 16, 64)
+    x = rng.standard_normal((1, 64)).astype(np.float32)
+    e = Emulated(build(lambda x, q, v: (o.QMatmul(format="Q4_0", n=32, k=64)(x, q), o.QMatmul(format="Q8_0", n=16, k=64)(x, v)),
+                       [(1, 64)], q, v))  # fmt: skip
+    assert len(e.program.launches) == 2
+    for got, numbers in zip(e(x), (q64, v64), strict=True):
+        close(got, rounded(x) @ numbers.T)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_nothing_is_lost_when_a_matrix_is_packed(name: str, rng: np.random.Generator) -> None:
+    """Strips packed one by one are those packed together, and no format grows by more than its six-bit scales."""
+    fmt = quant.by_name(name)
+    raw, _ = matrix(rng, name, 40, 512)
+    shape = fragment_shape(name, 40, raw.shape[1])
+    whole, parts = np.full(shape, 255, np.uint8), np.full(shape, 254, np.uint8)
+    pack_fragments(raw, name, whole, 0, shape[0])
+    for i in range(shape[0]):
+        pack_fragments(raw, name, parts, i, i + 1)
+    np.testing.assert_array_equal(whole, parts)
+    assert shape[0] == 3 and shape[2] * shape[1] <= 1.03 * 16 * 512 * fmt.bytes / fmt.elements
+
+
+@pytest.mark.parametrize("name, m", [("Q4_K", 1), ("Q6_K", 30)])
+@pytest.mark.parametrize("arch", CHIPS)
+def test_kernels_are_safe_at_barriers_and_have_no_spills(name: str, m: int, arch: str, rng: np.random.Generator) -> None:
+    raw, _ = matrix(rng, name, 64, 512)
+    kernel = program(build(linear(name, 64, 512), [(m, 512), (m, 64)], raw), arch).launches[-1].kernel
+    text = emit_cuda(kernel, cuda_target(arch))
+    assert check(text) == []
+    if find_ptxas() is not None:
+        usage = assemble(text, arch)
+        assert usage.spilled == 0 and usage.stack == 0 and not usage.warnings
