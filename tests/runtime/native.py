@@ -53,6 +53,12 @@ BODIES = {
   store i64 %w, ptr %at""",
     # where: cell[i] = the scratch address of the thread that ran program i
     "where": "  %s = ptrtoint ptr %scratch to i64\n  store i64 %s, ptr %at",
+    # order: cell[i] = how many programs ran before this one; cell[n] counts them
+    "order": """  %np1 = getelementptr i64, ptr %p, i64 %n
+  %v = load i64, ptr %np1
+  store i64 %v, ptr %at
+  %w = add i64 %v, 1
+  store i64 %w, ptr %np1""",
     # fail: the error block (address in word 1) gets (7, 0, i, 0)
     "fail": """  %e = inttoptr i64 %n to ptr
   store i64 7, ptr %e
@@ -71,7 +77,7 @@ class Schedule:
     """A job over one array of cells: `steps` are (kernel, grid, flags, chunk); every kernel gets (cells, n)."""
 
     def __init__(self, steps: Sequence[tuple[str, int, int, int]], cells: int, *, n: int = 0, threads: int = 1, scratch: int = 0,
-                 light: bool = False) -> None:
+                 light: bool = False, piece: int = 0) -> None:
         self.cells: NDArray[np.int64] = np.zeros(cells, np.int64)
         self.arguments = np.zeros((len(steps), 2), np.int64)
         self.arguments[:, 1] = n
@@ -80,6 +86,7 @@ class Schedule:
         for row, (k, (kernel, grid, flags, chunk)) in zip(table, enumerate(steps), strict=True):
             row[L.THUNK_FN], row[L.THUNK_ARGS] = library().address(kernel), base + 16 * k
             row[L.THUNK_GRID], row[L.THUNK_FLAGS], row[L.THUNK_CHUNK] = grid, flags, chunk
+            row[L.THUNK_PIECE] = piece
         words = patches([(base + 16 * k, 0, 0) for k in range(len(steps))])
         self.job = Job(table, words, threads=threads, io_count=1, scratch=scratch, light=light, keep=self)
         self.job.io[0] = self.cells.ctypes.data

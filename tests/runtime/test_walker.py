@@ -22,9 +22,9 @@ THREADS = [1, 2, 3, 5]
 
 @pytest.mark.parametrize("threads", THREADS)
 @pytest.mark.parametrize("grid", [0, 1, 2, 3, 7, 64, 1001])
-@pytest.mark.parametrize("chunk", [0, 1, 4, 1000])
-def test_every_program_runs_exactly_once(threads: int, grid: int, chunk: int) -> None:
-    schedule = Schedule([("add", grid, 0, chunk)], grid + 1, threads=threads)
+@pytest.mark.parametrize(("chunk", "piece"), [(0, 0), (1, 0), (4, 0), (1000, 0), (0, 1), (1, 5), (4, 3), (1, 2000)])
+def test_every_program_runs_exactly_once(threads: int, grid: int, chunk: int, piece: int) -> None:
+    schedule = Schedule([("add", grid, 0, chunk)], grid + 1, threads=threads, piece=piece)
     for k in range(1, 4):
         assert schedule.run() == L.OK
         assert (schedule.cells[:grid] == k).all() and schedule.cells[grid] == 0
@@ -40,6 +40,17 @@ def test_parts_are_balanced_whole_chunks(threads: int) -> None:
     assert (np.diff(schedule.cells) != 0).sum() == threads - 1, "parts are contiguous"
     assert (np.flatnonzero(np.diff(schedule.cells)) + 1 & chunk - 1 == 0).all(), "cuts stand between chunks"
     assert counts.max() - counts.min() <= 2 * chunk
+
+
+def test_every_second_call_walks_from_the_end_in_pieces() -> None:
+    schedule = Schedule([("order", 10, 0, 1)], 11, n=10, piece=4)
+    orders = []
+    for _ in range(3):
+        schedule.cells[:] = 0
+        schedule.run()
+        orders.append(np.argsort(schedule.cells[:10]).tolist())
+    assert orders[0] == orders[2]
+    assert sorted(orders[:2]) == [list(range(10)), [6, 7, 8, 9, 2, 3, 4, 5, 0, 1]]
 
 
 @pytest.mark.parametrize("threads", [2, 3])

@@ -73,6 +73,7 @@ class Call:
         inplace: Sequence[tuple[Buffer, Buffer]] = (),
         note: str = "",
         serial: bool = False,
+        streams: bool = False,
     ) -> Launch:
         kernel = self.b.build()
         template, kernel.name = kernel.name, "kernel"
@@ -90,4 +91,5 @@ class Call:
             bytes_,
             serial,
             note,
+            streams,
         )

@@ -111,6 +111,7 @@ class Launch:
     bytes: Dim = 0
     serial: bool = False  # must run on one thread whatever its size
     note: str = ""  # shown in the report: an inserted copy and why, the template's choice
+    streams: bool = False  # programs share nothing and lie along memory in order: may be walked from the end (runtime/walker.py)
     variants: tuple[Variant, ...] = ()  # the first that fits the shape runs instead; chosen when the plan is instantiated
 
     @property

@@ -110,7 +110,7 @@ def _rows(region: Region, op: NormBackwardOp, x: Operand, g: Operand, weight: Op
         write(whole, n - whole)
     b.store(mean_out, (row,), mean)
     b.store(scale_out, (row,), scale)
-    return call.finish(rows, flops=region_flops(region), bytes_=region_bytes(region))
+    return call.finish(rows, flops=region_flops(region), bytes_=region_bytes(region), streams=True)
 
 
 def _columns(region: Region, op: NormBackwardOp, x: Operand, g: Operand, means: Buffer, scales: Buffer, target: TargetSpec) -> Launch:

@@ -94,7 +94,7 @@ class Pointwise(Template):
             and o.layout.offset == r.layout.offset
             and o.type.dtype.itemsize == r.type.dtype.itemsize
         ]
-        return [call.finish(grid, flops=region_flops(region), bytes_=region_bytes(region), inplace=pairs)]
+        return [call.finish(grid, flops=region_flops(region), bytes_=region_bytes(region), inplace=pairs, streams=True)]
 
 
 def _layout(region: Region, v: Value) -> Layout:

@@ -107,7 +107,7 @@ class PoolKernel:
                 self._tile(at, loop.index, None)
             with b.if_(b.compare("lt", whole, self.last)):
                 self._tile(at, whole, self.last - whole)
-        return self.call.finish(ceildiv(rows, per), flops=region_flops(self.region), bytes_=region_bytes(self.region))
+        return self.call.finish(ceildiv(rows, per), flops=region_flops(self.region), bytes_=region_bytes(self.region), streams=True)
 
     def _tile(self, at: list[Ix | int], first: Ix | int, left: Ix | int | None) -> None:
         b, limit = self.b, None if left is None else (left,)

@@ -270,7 +270,7 @@ class ReduceKernel:
             x = b.broadcast(evaluate(v), (WIDTH,) if self.columns else (1,))
             b.store(view, self.at, narrow(b, x, r.type.dtype), axes=(axis,), limit=limit)
         note = f"{'columns' if self.columns else 'rows'}{', in chunks' if self.chunked else ''}"
-        return self.call.finish(self.grid, flops=region_flops(self.region), bytes_=region_bytes(self.region), note=note)
+        return self.call.finish(self.grid, flops=region_flops(self.region), bytes_=region_bytes(self.region), note=note, streams=True)
 
     def value(self) -> Tile:
         """The result of one row, or of WIDTH columns."""

@@ -74,4 +74,4 @@ class Rope(Template):
                     limit=(left,) if left < tile else None,
                 )
         pairs = [(x.buffer, y.buffer)] if x.layout == y.layout else []
-        return [call.finish(product(lead), flops=region_flops(region), bytes_=region_bytes(region), inplace=pairs)]
+        return [call.finish(product(lead), flops=region_flops(region), bytes_=region_bytes(region), inplace=pairs, streams=True)]

@@ -285,7 +285,8 @@ class RowKernel:
             assert isinstance(op, norms.RmsNorm)
             self._rms_norm(op.eps)
         pairs = [] if len(self.results) > 1 or self.reduces else self.same
-        return self.call.finish(product(self.outer), flops=region_flops(self.region), bytes_=region_bytes(self.region), inplace=pairs)
+        return self.call.finish(product(self.outer), flops=region_flops(self.region), bytes_=region_bytes(self.region), inplace=pairs,
+                                streams=True)
 
     def _finish(self, value: Callable[[Tile, Evaluator], Tile], *, first: bool = False) -> None:
         """The last sweep: the anchor's result from its operand, then the epilogue and the stores."""

@@ -129,7 +129,7 @@ class Scan:
         if self.part == "totals":
             b.store(self.totals(write=True), (self.row, self.chunk, self.column), tail.results[0], limit=self.limit)
         note = f"{'columns' if self.columns else 'rows'}{', ' + self.part if self.part else ''}"
-        return self.call.finish(self.grid, flops=region_flops(self.region), bytes_=region_bytes(self.region), note=note)
+        return self.call.finish(self.grid, flops=region_flops(self.region), bytes_=region_bytes(self.region), note=note, streams=True)
 
     def _lanes(self) -> tuple[int, ...]:
         return (len(self.order) - 1,) if self.columns else (self.place,)

@@ -69,4 +69,4 @@ def _turn(name: str, source: Operand, result: Operand, target: TargetSpec, note:
         limit = (kw - loop.index, mw - first)
         x = b.transpose(b.load(columns, (*at, first, loop.index), (side, side), limit=limit, axes=axes))
         b.store(rows, (*at, first, loop.index), x, limit=limit[::-1])
-    return call.finish(product(lead) * ceildiv(m, side), bytes_=2 * source.type.nbytes, note=note)
+    return call.finish(product(lead) * ceildiv(m, side), bytes_=2 * source.type.nbytes, note=note, streams=True)

@@ -17,6 +17,10 @@ entry:
 {job("pool", L.JOB_POOL, "ptr")}{job("patches", L.JOB_PATCHES, "ptr")}{job("pcount", L.JOB_PATCH_COUNT)}\
 {job("io", L.JOB_IO, "ptr")}{job("light", L.JOB_LIGHT)}{job("error", L.JOB_ERROR, "ptr")}{job("wish", L.JOB_THREADS)}\
 {job("long", L.JOB_LONG)}\
+  %turnp = getelementptr i8, ptr %job, i64 {L.JOB_TURN * 8}
+  %turn = load i64, ptr %turnp, align 8
+  %turn1 = add i64 %turn, 1
+  store i64 %turn1, ptr %turnp, align 8
   br label %patch
 patch:
   %p = phi i64 [ 0, %entry ], [ %p1, %patching ]

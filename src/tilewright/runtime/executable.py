@@ -21,9 +21,10 @@ from ..plan.values import DimTable
 from ..tile.ir import Kernel
 from .code import Code
 from .control import Controls, Moves, block_of
-from .layout import BARRIER, ERROR_WORDS, MOVING, SERIAL, THUNK_ARGS, THUNK_FLAGS, THUNK_GRID, THUNK_MOVES, THUNK_WORDS
+from .layout import BARRIER, ERROR_WORDS, MOVING, SERIAL, THUNK_ARGS, THUNK_FLAGS, THUNK_GRID, THUNK_MOVES, THUNK_PIECE, THUNK_WORDS
 from .packing import Array
 
+PIECE = 128 << 10  # bytes that a thunk walked from its end touches forwards at a time: much for the prefetcher, little of L2
 SCRATCH_ALIGNMENT = 256  # no two threads' scratch share a cache line, nor a pair of lines
 
 
@@ -160,6 +161,7 @@ class Executable:
         self._scratch = np.array([table.add(way.scratch) for _, way in ways], np.int64)
         self._first = np.cumsum([0, *(1 + len(launch.variants) for launch in self.launches)])[: len(self.launches)].astype(np.int64)
         self._guards = [(k, [(table.add(v.value), v.lo, v.hi) for v in x.variants]) for k, x in enumerate(self.launches) if x.variants]
+        self._streams = np.array([launch.streams for launch in self.launches], bool)
         self._always_serial = np.array([launch.serial for launch in self.launches], bool)
         self._values = table.compile()
         self._table = table
@@ -212,6 +214,7 @@ class Executable:
             flops, moved = flops * values[self._controls.times], moved * values[self._controls.times]
         thunks[rows, 0], thunks[rows, 1], thunks[rows, 2] = self._functions[ways], base + 8 * self._starts[ways], grid
         thunks[rows, THUNK_FLAGS] = SERIAL * serial
+        thunks[rows, THUNK_PIECE] = self._streams * _pieces(grid, values[self._bytes])
         thunks[:, THUNK_FLAGS] |= BARRIER * np.array(placement.sync(alone), bool)
         moves = self._moved(thunks, ways, values)
         scratch = -(-int(values[self._scratch[ways]].max(initial=0)) // SCRATCH_ALIGNMENT) * SCRATCH_ALIGNMENT
@@ -294,6 +297,11 @@ class Executable:
                          "serial": bool(flags & SERIAL), "barrier": bool(flags & BARRIER), "note": launch.note,
                          "integer": " dot4 " in self.code.tiles.get(symbol, "")})  # sums of products of bytes
         return rows
+
+
+def _pieces(grid: Array, moved: Array) -> Array:
+    """How many programs touch PIECE bytes."""
+    return np.maximum(1, PIECE * grid // np.maximum(moved, 1))
 
 
 def _columns(pairs: Sequence[tuple[int, int]]) -> tuple[Array, Array]:

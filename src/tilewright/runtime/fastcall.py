@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from ..core.dims import Expr, Symbol, symbols
@@ -17,7 +16,7 @@ from ..ir.types import TensorType
 from ..plan.values import dim_source
 from .arguments import from_dtype
 from .executable import Interface
-from .outputs import is_recycled, recycled
+from .outputs import is_recycled, recycler
 
 
 def symbol_positions(interface: Interface) -> dict[str, tuple[int, int]] | None:
@@ -150,7 +149,7 @@ def compile_call(interface: Interface, framework: str, *, errors: int, leaf: int
             names[f"T{k}"] = names["empty"](type_.shape, dtype=names[f"E{k}"], device=names["cpu"])  # never touched
         if is_recycled(type_):
             shape = tuple(d for d in type_.shape if isinstance(d, int))
-            names[f"R{k}"] = partial(recycled, type_, shape, framework == "torch")
+            names[f"R{k}"] = recycler(type_, shape, framework == "torch")
     exec(text, names)
     found: Callable[..., Any] = names["call"]
     return found

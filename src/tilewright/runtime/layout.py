@@ -12,6 +12,7 @@ BARRIER, SERIAL, MOVING = 1, 2, 4  # flags: a barrier stands before the thunk; t
 KIND_SHIFT = 8
 KINDS = {"kernel": 0, "loop": 1, "test": 2, "next": 3, "if": 4, "jump": 5, "end": 6}
 THUNK_TARGET, THUNK_DEPTH = THUNK_FN, THUNK_CHUNK
+THUNK_PIECE = THUNK_END  # of a kernel: programs that are walked forwards where the thunk is walked from its end; 0: it never is
 NO_LIMIT = 1 << 62
 
 # moves of a kernel's arguments: words · moves, then for each: word · depth of the loop · word for odd iterations or -1 · bytes a step
@@ -25,8 +26,9 @@ PATCH_WORDS = 3
 (JOB_THUNKS, JOB_COUNT, JOB_PATCHES, JOB_PATCH_COUNT, JOB_THREADS, JOB_SCRATCH, JOB_SCRATCH_STRIDE,
  JOB_CANCEL, JOB_ERROR, JOB_PROFILE, JOB_POOL, JOB_IO, JOB_LIGHT,
  JOB_LONG, JOB_START, JOB_STOPPED,  # watch for Ctrl-C · the first thunk to run · the thunk before which a run was cancelled
- JOB_OTHERS, JOB_STOPPED_OTHERS) = range(18)  # the same two of all threads but the first
-JOB_COUNTERS = 18  # the loops' counters of a run that was cancelled
+ JOB_OTHERS, JOB_STOPPED_OTHERS,  # the same two of all threads but the first
+ JOB_TURN) = range(19)  # calls so far: which thunks are walked from their ends
+JOB_COUNTERS = 19  # the loops' counters of a run that was cancelled
 COUNTERS = 12
 JOB_WORDS = 32
 ERROR_WORDS = 4

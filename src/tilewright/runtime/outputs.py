@@ -1,14 +1,14 @@
 """The arrays a call returns: new ones, the caller's `out=`, and for large ones memory that an earlier result has given back.
 
-A large allocation comes from the system page by page and goes back when it is freed; touching fresh pages costs as much as a fast
-kernel. So the memory of a large result is kept for the next call once nobody holds the result any more. What a caller holds is the
-caller's own, always.
+A large allocation may come from the system page by page and go back when it is freed; touching fresh pages costs as much as a fast
+kernel. And where malloc keeps freed blocks it hands out the one that was freed longest ago, which the caches have forgotten. So the
+memory of a large result is kept for the next call once nobody holds the result any more, the latest first. What a caller holds is
+the caller's own, always.
 """
 from __future__ import annotations
 
 import ctypes
-import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -18,11 +18,12 @@ from ..core.errors import InputError
 from ..core.pytree import flatten
 from ..core.signature import Signature, Slot
 from ..ir.types import TensorType
-from .arguments import from_dtype, is_tensor, numpy_to_tensor, tensor_to_numpy
-from .memory import Arenas
+from .arguments import FOREIGN, from_dtype, is_tensor, numpy_to_tensor, tensor_to_numpy
+from .memory import HUGE, Allocation
 
-RECYCLED_FROM = 24 << 20  # smaller blocks are kept by malloc itself
-_store = Arenas(max_bytes=128 << 20, max_blocks=4)
+RECYCLED_FROM = HUGE  # a smaller result is in the caches wherever it lies
+KEPT_BLOCKS, KEPT_BYTES = 8, 128 << 20
+_kept: list[Allocation] = []  # the latest last; list operations only: no lock that a forked child could find taken
 
 
 def empty(type_: TensorType, shape: tuple[int, ...], torch: bool) -> Any:
@@ -34,20 +35,50 @@ def empty(type_: TensorType, shape: tuple[int, ...], torch: bool) -> Any:
     return library.empty(shape, dtype=from_dtype()[type_.dtype], device="cpu")
 
 
+def _take(nbytes: int) -> Allocation:
+    for i in range(len(_kept) - 1, -1, -1):
+        try:
+            if _kept[i].nbytes == nbytes:
+                return _kept.pop(i) if _kept[i].nbytes == nbytes else Allocation(nbytes)
+        except IndexError:  # another thread took one
+            break
+    return Allocation(nbytes)
+
+
+def _give(block: Allocation) -> None:
+    _kept.append(block)
+    while len(_kept) > KEPT_BLOCKS or sum(b.nbytes for b in list(_kept)) > KEPT_BYTES:
+        _kept.pop(0)
+
+
 @lru_cache(maxsize=64)
 def _lease_type(nbytes: int) -> Any:
-    """A buffer class of this size whose instances can be watched for their end."""
-    return type("Lease", (ctypes.c_char * nbytes,), {})
+    """A buffer class of this size: an instance gives its block back when the last view of it is gone."""
+
+    def end(lease: Any, give: Callable[[Allocation], None] = _give) -> None:
+        give(lease.block)
+
+    return type("Lease", (ctypes.c_char * nbytes,), {"__del__": end})
 
 
-def recycled(type_: TensorType, shape: tuple[int, ...], torch: bool) -> Any:
-    """An uninitialised result in memory that returns to the store when the last view of it is gone."""
+def recycler(type_: TensorType, shape: tuple[int, ...], torch: bool) -> Callable[[], Any]:
+    """Makes uninitialised results of this type in memory that is used again."""
     nbytes = int(np.prod(shape, dtype=np.int64)) * type_.dtype.itemsize
-    block = _store.take(nbytes)
-    lease = _lease_type(nbytes).from_address(block.address)
-    weakref.finalize(lease, _store.give, block).atexit = False  # holds the block until then
-    array: np.ndarray[Any, Any] = np.frombuffer(lease, type_.dtype.np).reshape(shape)
-    return numpy_to_tensor(array) if torch else array
+    at, dtype = _lease_type(nbytes).from_address, type_.dtype.np
+
+    def make() -> Any:
+        block = _take(nbytes)
+        lease = at(block.address)
+        lease.block = block
+        return np.ndarray(shape, dtype, lease)
+
+    if not torch:
+        return make
+    if type_.dtype in FOREIGN:
+        return lambda: numpy_to_tensor(make())
+    from torch import from_numpy
+
+    return lambda: from_numpy(make())
 
 
 def is_recycled(type_: TensorType) -> bool:
@@ -57,7 +88,7 @@ def is_recycled(type_: TensorType) -> bool:
 
 
 def fresh(type_: TensorType, shape: tuple[int, ...], torch: bool) -> Any:
-    return recycled(type_, shape, torch) if is_recycled(type_) else empty(type_, shape, torch)
+    return recycler(type_, shape, torch)() if is_recycled(type_) else empty(type_, shape, torch)
 
 
 def address(result: Any) -> int:

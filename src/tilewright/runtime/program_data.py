@@ -134,7 +134,8 @@ def program_data(program: Program, symbols: Sequence[str]) -> Data:
     launches = [
         {**way(x), "name": x.name, "reads": [number[b] for b in x.reads], "writes": [number[b] for b in x.writes],
          "inplace": [[number[a], number[b]] for a, b in x.inplace], "flops": dim_data(x.flops), "bytes": dim_data(x.bytes),
-         "serial": x.serial, "note": x.note, "variants": [{**way(v), "when": [dim_data(v.value), v.lo, v.hi]} for v in x.variants]}
+         "serial": x.serial, "note": x.note, "streams": x.streams,
+         "variants": [{**way(v), "when": [dim_data(v.value), v.lo, v.hi]} for v in x.variants]}
         for x in program.launches
     ]
     return {"buffers": [[b.name, b.kind, dim_data(b.nbytes), b.index] for b in number if b.kind != "window"], "launches": launches,
@@ -164,7 +165,7 @@ def read_program(data: Data, constants: Sequence[Any], reader: Reader) -> tuple[
             reads, writes = (tuple(buffers[int(i)] for i in x[key]) for key in ("reads", "writes"))
             launch = Launch(
                 str(x["name"]), *way(x), reads, writes, tuple((buffers[a], buffers[b]) for a, b in x["inplace"]), reader.dim(x["scratch"]),
-                reader.dim(x["flops"]), reader.dim(x["bytes"]), bool(x["serial"]), str(x["note"]))
+                reader.dim(x["flops"]), reader.dim(x["bytes"]), bool(x["serial"]), str(x["note"]), bool(x["streams"]))
             for v in x["variants"]:
                 value, lo, hi = v["when"]
                 launch.variants += (Variant(reader.dim(value), int(lo), int(hi), *way(v), reader.dim(v["scratch"])),)

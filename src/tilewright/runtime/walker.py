@@ -59,11 +59,33 @@ no:
   ret i1 false
 }}
 
+; Every second time a thunk that streams is walked from its end, piece by piece: it meets what the last walk left in the caches
+define internal void @part(ptr %thunk, ptr %fn, ptr %args, i64 %begin, i64 %end, ptr %scratch, i64 %way) alwaysinline #0 {{
+entry:
+{field("piece", "thunk", L.THUNK_PIECE * 8)}\
+  %odd = trunc i64 %way to i1
+  %streams = icmp ne i64 %piece, 0
+  %back = and i1 %odd, %streams
+  br i1 %back, label %pieces, label %whole
+whole:
+  call void %fn(ptr %args, i64 %begin, i64 %end, ptr %scratch)
+  ret void
+pieces:
+  %high = phi i64 [ %end, %entry ], [ %low, %pieces ]
+  %down = sub i64 %high, %piece
+  %low = call i64 @llvm.smax.i64(i64 %down, i64 %begin)
+  call void %fn(ptr %args, i64 %low, i64 %high, ptr %scratch)
+  %more = icmp sgt i64 %low, %begin
+  br i1 %more, label %pieces, label %out
+out:
+  ret void
+}}
+
 define internal i64 @walk(ptr %pool, ptr %job, i64 %t, i64 %n, i64 %epoch0) #0 {{
 entry:
 {job("thunks", L.JOB_THUNKS, "ptr")}{job("count", L.JOB_COUNT)}{job("scratch0", L.JOB_SCRATCH, "ptr")}\
 {job("stride", L.JOB_SCRATCH_STRIDE)}{job("cancel", L.JOB_CANCEL, "ptr")}{job("profile", L.JOB_PROFILE, "ptr")}\
-{job("wish", L.JOB_THREADS)}{job("start0", L.JOB_START)}{job("others0", L.JOB_OTHERS)}\
+{job("wish", L.JOB_THREADS)}{job("start0", L.JOB_START)}{job("others0", L.JOB_OTHERS)}{job("turn", L.JOB_TURN)}\
   %soff = mul i64 %stride, %t
   %scratch = getelementptr i8, ptr %scratch0, i64 %soff
   %many = icmp sgt i64 %n, 1
@@ -176,11 +198,12 @@ part:
   %begin = phi i64 [ 0, %single ], [ %b3, %cut ]
   %end = phi i64 [ %mine, %single ], [ %e4, %cut ]
   %work = icmp slt i64 %begin, %end
+  %way = add i64 %turn, %i
   br i1 %work, label %timing, label %next
 timing:
   br i1 %timed, label %measured, label %plain
 plain:
-  call void %fn(ptr %args, i64 %begin, i64 %end, ptr %scratch)
+  call void @part(ptr %thunk, ptr %fn, ptr %args, i64 %begin, i64 %end, ptr %scratch, i64 %way)
   br label %next
 measured:
   %slot0 = mul i64 %i, %wish
@@ -190,7 +213,7 @@ measured:
   %slotend = getelementptr i8, ptr %slot, i64 8
   %before = load i64, ptr %slotend, align 8
   %tick0 = {clock}
-  call void %fn(ptr %args, i64 %begin, i64 %end, ptr %scratch)
+  call void @part(ptr %thunk, ptr %fn, ptr %args, i64 %begin, i64 %end, ptr %scratch, i64 %way)
   %tick1 = {clock}
   %again = icmp ne i64 %before, 0
   br i1 %again, label %longer, label %once
