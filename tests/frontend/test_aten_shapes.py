@@ -64,6 +64,7 @@ SHAPE: dict[str, Row] = {
     "tile": (lambda x: torch.tile(x, (2,)), (f(3, 2),)),
     "repeat_interleave": (lambda x: x.repeat_interleave(3, 1), (f(2, 3),)),
     "flip": (lambda x: x.flip(0, -1), (f(2, 3, 4),)),
+    "flip of long rows": (lambda x: x.flip(-1) * 2, (f(3, 177),)),
     "roll": (lambda x: torch.roll(x, (1, -2), (0, 1)), (f(3, 5),)),
     "pad": (lambda x: F.pad(x, (1, 2, 0, 3), value=1.5), (f(2, 3),)),
     "pad negative": (lambda x: F.pad(x, (-1, 2)), (f(2, 5),)),

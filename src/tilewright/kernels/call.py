@@ -15,7 +15,7 @@ from .launch import Argument, Buffer, ErrorWord, Launch, Pointer, Word
 
 
 class Call:
-    """A launch under construction. Views bake only strides 0 and 1 into the kernel; all else is a run-time word."""
+    """A launch under construction. Views bake only strides -1, 0 and 1 into the kernel; all else is a run-time word."""
 
     def __init__(self, template: str, label: str) -> None:
         self.b = KernelBuilder(template)
@@ -38,7 +38,7 @@ class Call:
         """A view parameter over `layout` (its shape gives the extent to check, unless `sizes` does). Strides of the axes in `bake`
         go into the kernel as numbers: worth it where a template fixes them itself."""
         baked = {a % len(layout.strides) for a in bake}
-        known = tuple(s if isinstance(s, int) and (s in (0, 1) or i in baked) else None for i, s in enumerate(layout.strides))
+        known = tuple(s if isinstance(s, int) and (s in (-1, 0, 1) or i in baked) else None for i, s in enumerate(layout.strides))
         low, high = layout.offset, layout.offset
         for d, s in zip(sizes or layout.shape, layout.strides, strict=True):
             if isinstance(s, int) and s < 0:

@@ -105,6 +105,7 @@ class Gather(Template):
                 flops=region_flops(region),
                 bytes_=moved,
                 note="reads the panels of a tied weight" if width else "",
+                streams=True,
             )
         ]
 

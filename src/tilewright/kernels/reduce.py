@@ -33,6 +33,7 @@ from .template import Reason, Template, region_bytes, region_flops
 TILE = 64  # partial sums of a long row, whatever the target
 CHUNK = 256 * TILE
 WIDTH = 64  # columns of a program
+AHEAD = 32  # rows that columns ask for before they are read
 COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "any": "or", "all": "and"}
 AGAIN: dict[type, type] = {red.Mean: red.Sum}  # what the results of chunks are reduced by, where it is another op
 
@@ -301,29 +302,32 @@ class ReduceKernel:
         return b.reduce(fn, self.over_rows([b.full((self.tile,), other, self.dtype)], body)[0])
 
     def _fold_columns(self, fn: str) -> Tile:
-        """`tile` partial results of WIDTH columns in local memory; element i of a column goes to partial i mod tile, as along a row."""
+        """`tile` partial results of WIDTH columns, one after another, then a tree; element i of a column goes to partial i mod tile, as along
+        a row."""
         b, other = self.b, identity(fn, self.dtype)
         if fn not in ("sum", "prod"):  # the order does not matter: one register block is enough
             def best(place: list[Ix | int], state: Tile) -> Tile:
+                for v in self.full.values():  # a row of WIDTH columns is too short for the hardware to foresee the next
+                    for k in range(0, WIDTH, 64 // v.type.dtype.itemsize):
+                        b.prefetch(v, (*self.at[:-1], self.at[-1] + k, *place[:-1], place[-1] + AHEAD), locality=2)
                 return b.binary(COMBINE[fn], state, self.values(place, None))
 
             return self._each_place(b.full((WIDTH,), other, self.dtype), best)
         parts = b.scratch(self.dtype, (self.tile, WIDTH))
-        with b.loop(0, self.tile) as clear:
-            b.store(parts, (clear.index, 0), b.full((WIDTH,), other, self.dtype))
 
-        def nest(prefix: list[Ix | int]) -> None:
+        def nest(prefix: list[Ix | int], first: Ix, state: Tile) -> Tile:
             level = len(prefix)
             low, high = (self.low, self.high) if level == 0 else (0, self.sizes[level])
-            if level < len(self.inner) - 1:
-                with b.loop(low, high) as loop:
-                    nest([*prefix, loop.index])
-                return
-            with b.loop(low, high, self.tile) as loop, b.loop(0, b.minimum(high - loop.index, self.tile)) as one:
-                x = self.values([*prefix, loop.index + one.index], None)
-                b.store(parts, (one.index, 0), b.binary(COMBINE[fn], b.load(parts, (one.index, 0), (WIDTH,)), x))
+            last = level == len(self.inner) - 1
+            with b.loop(low + first if last else low, high, self.tile if last else 1, [state]) as loop:
+                here = [*prefix, loop.index]
+                state = loop.carried[0]
+                loop.next(b.binary(COMBINE[fn], state, self.values(here, None)) if last else nest(here, first, state))
+            found: Tile = loop.results[0]
+            return found
 
-        nest([])
+        with b.loop(0, self.tile) as one:
+            b.store(parts, (one.index, 0), nest([], one.index, b.full((WIDTH,), other, self.dtype)))
         half = self.tile // 2
         while half:
             with b.loop(0, half) as loop:

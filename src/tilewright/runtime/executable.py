@@ -301,7 +301,8 @@ class Executable:
 
 def _pieces(grid: Array, moved: Array) -> Array:
     """How many programs touch PIECE bytes."""
-    return np.maximum(1, PIECE * grid // np.maximum(moved, 1))
+    count: Array = np.maximum(1, PIECE * grid // np.maximum(moved, 1))
+    return count
 
 
 def _columns(pairs: Sequence[tuple[int, int]]) -> tuple[Array, Array]:

@@ -131,7 +131,7 @@ def load(
     limits: dict[int, str],
     other: float,
 ) -> Registers:
-    """Read a tile. Lane stride 1 reads vectors, 0 reads a scalar and spreads it, anything else gathers."""
+    """Read a tile. Lane stride 1 or -1 reads vectors, 0 reads a scalar and spreads it, anything else gathers."""
     shape = type_.shape
     pointers = row_pointers(f, view, at, shape, axes)
     masks = Masks(f, shape, lanes, limits) if limits else None
@@ -159,12 +159,22 @@ def _load_chunk(f: FunctionText, mem: str, p: str, start: int, n: int, stride: s
     if stride == "1":
         q = f.gep(mem, p, str(start)) if start else p
         return f.load(ty, q) if mask is None else f.masked_load(ty, q, mask, fill)
+    if stride == "-1":  # the vector before it, turned round; lanes outside the limit are its first ones
+        q = f.gep(mem, p, str(1 - start - n))
+        turned = mask if mask is None else _reverse(f, vector(n, "i1"), mask)
+        return _reverse(f, ty, f.load(ty, q) if turned is None else f.masked_load(ty, q, turned, fill))
     if stride == "0" and mask is None:
         return f.broadcast(ty, f.load(mem, p))
     steps = f.constant(vector(n, "i64"), range(start, start + n))
     offsets = f.op("mul", vector(n, "i64"), steps, f.broadcast(vector(n, "i64"), stride))
     q = f.value(f"getelementptr {mem}, ptr {p}, {vector(n, 'i64')} {offsets}")
     return gather_chunk(f, ty, q, mask, fill)
+
+
+def _reverse(f: FunctionText, ty: str, x: str) -> str:
+    from .llvm_text import mangle
+
+    return f.intrinsic(f"llvm.vector.reverse.{mangle(ty)}", ty, [(ty, x)])
 
 
 def gather_chunk(f: FunctionText, ty: str, pointers: str, mask: str | None, fill: str) -> str:
