@@ -302,8 +302,8 @@ class ReduceKernel:
         return b.reduce(fn, self.over_rows([b.full((self.tile,), other, self.dtype)], body)[0])
 
     def _fold_columns(self, fn: str) -> Tile:
-        """`tile` partial results of WIDTH columns, one after another, then a tree; element i of a column goes to partial i mod tile, as along
-        a row."""
+        """`tile` partial results of WIDTH columns, one after another, then a tree; element i of a column goes to partial i mod tile,
+        as along a row."""
         b, other = self.b, identity(fn, self.dtype)
         if fn not in ("sum", "prod"):  # the order does not matter: one register block is enough
             def best(place: list[Ix | int], state: Tile) -> Tile:
