@@ -144,6 +144,17 @@ def test_gather_checks_its_indices(rng: np.random.Generator) -> None:
     assert e.errors[0] == 1 and e.errors[3] == 11
 
 
+@pytest.mark.parametrize("n", [5, 300])
+def test_division_checks_its_divisors(n: int, rng: np.random.Generator) -> None:
+    x, y = rng.integers(-50, 50, (2, n)).astype(np.int32), rng.integers(1, 9, (2, n)).astype(np.int32)
+    e = Emulated(graph(lambda a, b: o.FloorDivide()(a, b), (i32, (2, n)), (i32, (2, n))))
+    np.testing.assert_array_equal(e(x, y)[0], x // y)
+    assert not e.errors.any()
+    y[1, n // 2] = 0
+    e(x, y)
+    assert e.errors.tolist() == [5, 0, n + n // 2, x[1, n // 2]]
+
+
 @pytest.mark.parametrize("shape", [(3, 5, 4), (7, 33, 20)], ids=str)
 def test_a_product_without_matrix_units(shape: tuple[int, int, int], rng: np.random.Generator) -> None:
     m, k, n = shape

@@ -7,22 +7,39 @@ from typing import Any
 
 import numpy as np
 
+from ..core.errors import ExecutionError
 from ..transform import control, custom, derive
 from ..transform import vmap as batching
 from ..transform.lib import ALIASES, FUNCTIONS
-from ..transform.trace import tracing
+from ..transform.trace import tracing, user_place
 from .jit import Jit
 
 Fn = Callable[..., Any]
 
 
-def staged(fn: Fn, *, numbers: str = "traced") -> Fn:
+def staged(fn: Fn) -> Fn:
     """fn, which works inside a trace, for plain arrays too."""
-    compiled = Jit(fn, numbers=numbers)
+    compiled = Jit(fn)
 
     @functools.wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
         return fn(*args, **kwargs) if tracing() else compiled(*args, **kwargs)
+
+    return call
+
+
+def eager(fn: Fn) -> Fn:
+    """A library function for plain arrays too. It is compiled once for all lines that call it, so errors take the line of this call."""
+    compiled = Jit(fn, numbers="static")
+
+    @functools.wraps(fn)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if tracing():
+            return fn(*args, **kwargs)
+        try:
+            return compiled(*args, **kwargs)
+        except ExecutionError as e:
+            raise ExecutionError(f"{str(e).rpartition(' (')[0]} ({user_place()})") from None
 
     return call
 
@@ -117,6 +134,6 @@ def custom_op(*args: Any, **kwargs: Any) -> Fn:
 
 
 for _name, _fn in FUNCTIONS.items():
-    globals()[_name] = staged(_fn, numbers="static")
+    globals()[_name] = eager(_fn)
 for _name, _other in ALIASES.items():
     globals()[_name] = globals()[_other]

@@ -2,8 +2,8 @@
 from __future__ import annotations
 
 from ..transform.lib.linalg import FUNCTIONS
-from .functions import staged
+from .functions import eager
 
 for _name, _fn in FUNCTIONS.items():
-    globals()[_name] = staged(_fn, numbers="static")
+    globals()[_name] = eager(_fn)
 __all__ = sorted(FUNCTIONS)

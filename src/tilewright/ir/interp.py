@@ -11,8 +11,9 @@ import numpy as np
 
 from ..core import dtypes as dt
 from ..core.dims import Dim, Expr, Symbol, evaluate, substitute
-from ..core.errors import InputError, VerifyError
-from .graph import Graph, Value
+from ..core.errors import ExecutionError, InputError, VerifyError
+from ..core.places import split
+from .graph import Graph, Node, Value
 from .types import TensorType
 
 if TYPE_CHECKING:
@@ -33,11 +34,24 @@ def run(graph: Graph, inputs: Sequence[Any], env: Mapping[str, int] | None = Non
         if n.op.name == "input":
             raise VerifyError(f"interp: %{n.name} is an input op but not among the inputs of graph {graph.name!r}")
         types = tuple(_bound(t, symbols) for t in n.types)
-        for v, a in zip(n.values, apply(n.op.bind(symbols), [values[v] for v in n.operands], types), strict=True):
+        try:
+            made = apply(n.op.bind(symbols), [values[v] for v in n.operands], types)
+        except ExecutionError as e:
+            raise _placed(e, n) from None
+        for v, a in zip(n.values, made, strict=True):
             values[v] = a
         for v in last.get(position, ()):
             del values[v]
     return [values[v] for v in graph.outputs]
+
+
+def _placed(e: ExecutionError, node: Node) -> ExecutionError:
+    """The error of a reference, in the name of what the user wrote and with the line."""
+    written, line = split(node.place)
+    text = str(e)
+    if written and text.startswith(f"{node.op.name}: "):
+        text = written + text[len(node.op.name):]
+    return ExecutionError(f"{text} ({line})" if line and not text.endswith(")") else text)
 
 
 def apply(op: Op, arrays: Sequence[Array], types: Sequence[TensorType] | None = None) -> tuple[Array, ...]:

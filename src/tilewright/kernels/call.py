@@ -8,10 +8,19 @@ from ..core.dims import Dim, Shape
 from ..core.dtypes import DType
 from ..core.hashing import blake2b
 from ..ir.layout import Layout
-from ..tile.builder import Ix, KernelBuilder, View
+from ..tile.builder import Ix, KernelBuilder, Tile, View
 from ..tile.ir import local_bytes
 from ..tile.text import to_text
 from .launch import Argument, Buffer, ErrorWord, Launch, Pointer, Word
+
+
+def report(b: KernelBuilder, error: View, code: int, position: Ix | int, value: Ix | int | Tile, site: int = 0) -> None:
+    """Fill the error block (code, site, position, value), unless it is full."""
+    with b.if_(b.cmp("eq", b.load(error, (0,), ()), 0)):
+        b.store(error, (1,), b.from_index(site))
+        b.store(error, (2,), b.from_index(position))
+        b.store(error, (3,), value if isinstance(value, Tile) else b.from_index(value))
+        b.store(error, (0,), b.from_index(code))
 
 
 class Call:

@@ -12,7 +12,7 @@ from ..ir.graph import Value
 from ..ir.layout import Layout
 from ..ops.indexing import Gather as GatherOp
 from ..tile.builder import Ix, KernelBuilder, Tile, View
-from .call import Call
+from .call import Call, report
 from .launch import Launch
 from .pointwise import unravel
 from .region import Evaluator, Operand, Region, narrow, widen
@@ -120,7 +120,5 @@ def _table_layout(table: Operand) -> Layout:
 
 
 def report_index(b: KernelBuilder, error: View, position: Ix | int, value: Ix) -> None:
-    """Code, launch (filled in by the runtime from its own records), position, value. Any of several failures may win."""
-    b.store(error, (2,), b.from_index(position))
-    b.store(error, (3,), b.from_index(value))
-    b.store(error, (0,), b.from_index(INDEX_OUT_OF_RANGE))
+    """The first of a program's failures stays; of several programs' any may win."""
+    report(b, error, INDEX_OUT_OF_RANGE, position, value)

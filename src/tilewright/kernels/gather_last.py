@@ -4,6 +4,7 @@ checked."""
 from __future__ import annotations
 
 from ..core.dims import Dim, bounds, ceildiv, product
+from ..core.dtypes import DType, i8, i16, i32, i64, u8, u16, u32
 from ..core.target_spec import TargetSpec
 from ..ir.graph import Value
 from ..ir.layout import Layout
@@ -19,6 +20,8 @@ from .template import Reason, Template, alone, region_bytes, region_flops
 from .tiling import leaves_of_epilogue
 
 ROWS = 16  # rows a program reads with one set of indices
+
+WIDE: dict[DType, DType] = {i8: i32, i16: i32, u8: i32, u16: i32, u32: i64}
 
 
 class GatherLast(Template):
@@ -128,6 +131,9 @@ def _checked(b: KernelBuilder, index: View, at: list[Ix | int], first: Ix | int,
              position: Ix | int) -> Tile:
     """A tile of indices, each inside 0 … size-1; one that is not is reported."""
     wanted = b.load(index, (*at, first), (tile,), limit=(left,))
+    wide = WIDE.get(wanted.dtype)
+    if wide is not None:  # the size of the axis need not fit the dtype of the indices
+        wanted = b.cast(wanted, wide)
     bad = b.binary("or", b.cmp("lt", wanted, 0), b.cmp("ge", wanted, b.from_index(size, wanted.dtype)))
     with b.if_(b.reshape(b.reduce("any", bad), ())), b.loop(0, left) as each:
         value = b.to_index(b.load(index, (*at, first + each.index), ()))

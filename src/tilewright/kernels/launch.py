@@ -76,7 +76,7 @@ class Word:
 
 @dataclass(frozen=True)
 class ErrorWord:
-    """An argument word: the address of the instance's error block (4 words: code, launch, position, value)."""
+    """An argument word: the address of the instance's error block (4 words: code, site, position, value)."""
 
 
 Argument = Pointer | Word | ErrorWord
@@ -93,6 +93,15 @@ class Variant:
     arguments: tuple[Argument, ...]
     grid: Dim
     scratch: Dim = 0
+
+
+@dataclass(frozen=True)
+class Site:
+    """What a fault in the error block is reported as: what the user wrote and where, and how many elements an index may name."""
+
+    op: str
+    place: str = ""
+    size: Dim | None = None
 
 
 @dataclass(eq=False)
@@ -113,6 +122,7 @@ class Launch:
     note: str = ""  # shown in the report: an inserted copy and why, the template's choice
     streams: bool = False  # programs share nothing and lie along memory in order: may be walked from the end (runtime/walker.py)
     variants: tuple[Variant, ...] = ()  # the first that fits the shape runs instead; chosen when the plan is instantiated
+    sites: tuple[Site, ...] = ()  # of a kernel that reports errors: word 1 of the block is the number of one of them
 
     @property
     def ways(self) -> list[Launch | Variant]:

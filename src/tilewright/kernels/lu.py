@@ -13,9 +13,10 @@ from ..core.target_spec import TargetSpec
 from ..ops.linalg import Lu as LuOp
 from ..ops.linalg_factors import Cholesky as CholeskyOp
 from ..tile.builder import Ix, Tile, View
+from .call import report
 from .copies import copy_launch
 from .launch import Launch
-from .matrices import NOT_POSITIVE, SINGULAR, Columns, Matrices, nothing, padded, report, swap, tile_width, vector
+from .matrices import NOT_POSITIVE, SINGULAR, Columns, Matrices, nothing, padded, swap, tile_width, vector
 from .region import Operand, Region
 from .template import Reason, Template, alone
 

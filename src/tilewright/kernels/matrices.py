@@ -59,13 +59,6 @@ class Matrices:
         return unravel(self.b, index, words) if words else []
 
 
-def report(b: KernelBuilder, error: View, code: int, position: Ix | int, value: Ix | int) -> None:
-    """Which matrix (position), and where in it."""
-    b.store(error, (2,), b.from_index(position))
-    b.store(error, (3,), b.from_index(value))
-    b.store(error, (0,), b.from_index(code))
-
-
 class Columns:
     """Vectors in local memory, `count` of `length` elements, each followed by zeros."""
 

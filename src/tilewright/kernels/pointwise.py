@@ -16,6 +16,7 @@ from ..tile.builder import Ix, KernelBuilder, Tile, View
 from .call import Call
 from .launch import Launch
 from .region import Evaluator, Operand, Region, collapse, narrow
+from .sites import Checks, checked
 from .template import Reason, Template, region_bytes, region_flops
 
 BLOCK = 4096  # elements of the innermost axis per program
@@ -54,7 +55,7 @@ class Pointwise(Template):
         leaves = leaves_of(region)
         operands = [region.operand(v) for v in leaves]
         layouts = [_layout(region, v).expand(shape) for v in leaves] + [r.layout for r in region.results]
-        sizes, strides = collapse(shape, layouts)
+        sizes, strides = collapse(shape, [*layouts, Layout.contiguous(shape)] if checked(region) else layouts)
         if not sizes:
             sizes, strides = [1], [[1] for _ in strides]
         sizes, strides = _innermost(sizes, strides, len(leaves))
@@ -75,6 +76,7 @@ class Pointwise(Template):
             for i, (v, o) in enumerate(zip(leaves, operands, strict=True))
             if o is None
         }
+        checks = Checks(call, region, strides[-1])
         lanes = target.vector_bits // 32
         inner = sizes[-1]
         tile = lanes * UNROLL if not isinstance(inner, int) or inner >= lanes * UNROLL else max(lanes, 1)
@@ -83,7 +85,7 @@ class Pointwise(Template):
         position = unravel(b, rest, dims[:-1])
         start = block * BLOCK
         stop = b.minimum(dims[-1], start + BLOCK)
-        emit_row(b, region, ins, ramps, outs, position, start, stop, tile)
+        emit_row(b, region, ins, ramps, outs, position, start, stop, tile, checks)
         grid = product(sizes[:-1]) * ceildiv(inner, BLOCK)
         pairs = [
             (o.buffer, r.buffer)
@@ -94,7 +96,7 @@ class Pointwise(Template):
             and o.layout.offset == r.layout.offset
             and o.type.dtype.itemsize == r.type.dtype.itemsize
         ]
-        return [call.finish(grid, flops=region_flops(region), bytes_=region_bytes(region), inplace=pairs, streams=True)]
+        return [call.finish(grid, flops=region_flops(region), bytes_=region_bytes(region), inplace=pairs, streams=not checks)]
 
 
 def _layout(region: Region, v: Value) -> Layout:
@@ -135,6 +137,7 @@ def emit_row(
     start: Ix | int,
     stop: Ix | int,
     tile: int,
+    checks: Checks,
 ) -> None:
     """The innermost loop: whole tiles, then one masked tail."""
 
@@ -150,7 +153,9 @@ def emit_row(
                 value = value + p * s
             return b.iota((tile,), 0) * b.from_index(steps[-1]) + b.from_index(value)
 
-        evaluate = Evaluator(b, region, leaf, ramp=ramp)
+        evaluate = Evaluator(b, region, leaf, ramp=ramp, checks=bool(checks))
+        if checks:
+            checks.emit(evaluate, (*position, i), tile, left)
         tiles = [b.broadcast(evaluate(v), (tile,)) for v in region.body.outputs]
         for view, x, r in zip(outs, tiles, region.results, strict=True):
             b.store(view, (*position, i), narrow(b, x, r.type.dtype), limit=limit)

@@ -119,8 +119,10 @@ class Evaluator:
         leaf: Leaf,
         known: dict[Value, Tile] | None = None,
         ramp: Callable[[Value], Tile] | None = None,
+        checks: bool = False,
     ) -> None:
-        self.b, self.region, self.leaf, self.ramp = b, region, leaf, ramp
+        """`checks`: the template reports what `Op.faulty` nodes find (sites.py)."""
+        self.b, self.region, self.leaf, self.ramp, self.checks = b, region, leaf, ramp, checks
         self.tiles: dict[Value, Tile] = dict(known or {})
 
     def __call__(self, value: Value) -> Tile:
@@ -144,6 +146,8 @@ class Evaluator:
             return self(value.node.operands[0])
         if not op.traits.elementwise:
             raise CompileError(f"{op.name}: cannot stand in the elementwise part of region {self.region.name}")
+        if op.faulty(value.node.operands) and not self.checks:
+            raise CompileError(f"{op.name}: the operands must be checked, which only pointwise regions do, not {self.region.name}")
         # Cast is the only elementwise op that changes between float widths; its target is a compute dtype here.
         tiles = [self(v) for v in value.node.operands]
         out: Tile = op.lower(b, *tiles)

@@ -42,6 +42,7 @@ from .rope import Rope
 from .rows import Rows
 from .sampling import Sample
 from .scatter import ScatterAdd
+from .sites import name_sites
 from .state import computed_in_window, in_place_updates, land_states
 from .template import Template, Unserved
 from .update import UpdateSlice
@@ -205,7 +206,7 @@ class Selector:
         else:
             body = Graph(node.name)
             ins = [body.input(v.type, f"x{i}") for i, v in enumerate(node.operands)]
-            body.outputs = list(body.add(node.op, *ins, name=node.name).values)
+            body.outputs = list(body.add(node.op, *ins, name=node.name, place=node.place).values)
         operands = [operand(v) for v in node.operands]
         made = results if results is not None else [self._probe(v) for v in node.values]
         return Region(node.name, body, operands, made, node.place)
@@ -229,7 +230,7 @@ class Selector:
         operands = [self._operand(v, i, template, wanted.get(i)) for i, v in enumerate(node.operands)]
         results = [self._result(v, probe) for v in node.values]
         region = Region(node.name, probe.body, operands, results, node.place)
-        for launch in self.memo.build(template, region):
+        for launch in name_sites(self.memo.build(template, region), region):
             self.add(launch)
         for v, r in zip(node.values, results, strict=True):
             self.places[v] = r

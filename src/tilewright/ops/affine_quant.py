@@ -124,6 +124,7 @@ class LoraMatmul(Composite):
 class GroupedMatmul(Composite):
     """Row i of x times matrix ids[i] of a stack: out[i] = x[i] @ w[ids[i]]."""
 
+    faults = True
     samples = [S(f32(5, 3), f32(4, 3, 6), i64(5), low=(-2, -2, 0), high=(2, 2, 3)),
                S(f64(2, 3), f64(2, 3, 1), i32(2), low=(-2, -2, 0), high=(2, 2, 1)),
                S(f32(N, 4), f32(3, 4, 5), i64(N), low=(-2, -2, 0), high=(2, 2, 2))]

@@ -15,7 +15,8 @@ from typing import Any, ClassVar, dataclass_transform
 
 from ..core.dims import Dim, Expr, substitute
 from ..core.errors import ParseError, UnsupportedError
-from ..ir.graph import Graph, Value
+from ..core.places import within
+from ..ir.graph import Graph, Node, Value
 from ..ir.layout import Layout
 from ..ir.types import TensorType
 
@@ -92,6 +93,7 @@ class Op:
     template: ClassVar[str | None] = None  # key of the kernel template that can serve it alone
     arity: ClassVar[tuple[int, int | None] | None] = None  # fewest and most operands; `register` reads it off `infer`
     unsupported: ClassVar[dict[str, NotSupported]] = {}  # rule name -> why this op has none
+    faults: ClassVar[bool] = False  # may find bad data while it runs: its nodes know what the user wrote (core/places.py)
 
     # The rules take one argument per operand; `*Any, **Any` lets subclasses name them.
     def infer(self, *types: Any, **_: Any) -> TensorType | tuple[TensorType, ...]:
@@ -115,6 +117,10 @@ class Op:
     def decompose(self, *values: Any, **_: Any) -> Value | tuple[Value, ...]:
         """The same result in plainer ops, appended to the operands' graph (composites only)."""
         raise UnsupportedError(f"{self.name}: has no decomposition")
+
+    def faulty(self, inputs: Values) -> bool:
+        """Whether an elementwise op checks these operands while it runs. Such a node stands in pointwise regions only."""
+        return False
 
     # --- derivatives and batching: appended to the operands' graph. Only float operands and results have (co)tangents. -------------
     def expands(self, rule: str, active: tuple[bool, ...]) -> bool:
@@ -209,6 +215,13 @@ def _bind_graph(graph: Graph, env: Mapping[str, Dim]) -> Graph:
         values.update(zip(n.values, copy.values, strict=True))
     new.take_ends(graph, values)
     return new
+
+
+def name_origin(made: Sequence[Node], origin: Node) -> None:
+    """The nodes that a node was taken apart into report bad data in its name."""
+    for n in made:
+        if n.op.faults:
+            n.place = within(origin.op.name, n.place or origin.place)
 
 
 REGISTRY: dict[str, type[Op]] = {}

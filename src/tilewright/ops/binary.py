@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 
 from ..core import dtypes as dt
-from ..core.errors import require
+from ..core.errors import ExecutionError, require
 from ..ir.graph import Value
 from ..ir.types import TensorType
 from . import functions as F
 from .base import E, S, Traits, Values, register
 from .families import Binary, Elementwise, N, binary_samples, boolean, broadcast_shapes, f32, f64, i32, i64, require_one_dtype, u8
+from .structure import Constant
 
 MIXED = [E(f32(3), f64(3), match="operands must have one dtype; cast first, got dtypes=f32, f64")]
 APART = [E(f32(3), f32(4), match=r"shapes do not broadcast, got shapes=\[3\] \[4\]"),
@@ -188,9 +189,31 @@ def _safe_divisor(t: Any, y: Any) -> Any:
     return t.select(bad, t.full((), 1, y.dtype), y)
 
 
+class Division(Binary):
+    """Division of numbers that may be integers: one by 0 is an ExecutionError, whoever reads the result. MIN // -1 wraps to MIN."""
+
+    faults = True
+
+    def faulty(self, inputs: Values) -> bool:
+        divisor = inputs[1]
+        if not divisor.dtype.is_int:
+            return False
+        known = divisor.op.data.array if isinstance(divisor.op, Constant) and divisor.shape == () else None
+        return known is None or int(known) == 0
+
+    def check(self, x: Any, y: Any) -> None:
+        """The reference's errors."""
+        if y.dtype.kind not in "iu" or np.all(y):
+            return
+        x, y = np.broadcast_arrays(x, y)
+        for at in np.flatnonzero(y.reshape(-1) == 0)[:1]:
+            raise ExecutionError(f"{self.name}: integers are not divided by 0, got {int(x.reshape(-1)[at])} and 0 at position {at}; "
+                                 "use where(d == 0, 1, d) for the divisor d")
+
+
 @register
-class Remainder(Binary):
-    """x - floor(x / y) * y: the sign is the divisor's. Integers modulo 0 give 0."""
+class Remainder(Division):
+    """x - floor(x / y) * y: the sign is the divisor's. Integers modulo 0 are an error."""
 
     kinds = "fiu"
     samples = [*binary_samples((-9, 0.3), (9, 4)), S(i32(9), i32(9), low=(-9, 1), high=(9, 4)),
@@ -199,6 +222,7 @@ class Remainder(Binary):
     errors = [*MIXED, E(boolean(3), boolean(3), match="needs float or integer operands")]
 
     def ref(self, x: Any, y: Any) -> Any:
+        self.check(x, y)
         with np.errstate(all="ignore"):
             return np.remainder(x, y)
 
@@ -210,8 +234,8 @@ class Remainder(Binary):
 
 
 @register
-class FloorDivide(Binary):
-    """floor(x / y). Integers divided by 0 give 0."""
+class FloorDivide(Division):
+    """floor(x / y). Integers divided by 0 are an error."""
 
     kinds = "fiu"
     samples = [*binary_samples((-9, 0.3), (9, 4)), S(i32(9), i32(9), low=(-9, 1), high=(9, 4)),
@@ -220,6 +244,7 @@ class FloorDivide(Binary):
     errors = [*MIXED, E(boolean(3), boolean(3), match="needs float or integer operands")]
 
     def ref(self, x: Any, y: Any) -> Any:
+        self.check(x, y)
         with np.errstate(all="ignore"):
             return np.floor_divide(x, y)
 

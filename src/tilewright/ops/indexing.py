@@ -65,6 +65,7 @@ def require_ids(ids: TensorType) -> None:
 class Gather(General):
     """Rows of x by index: np.take(x, ids, axis)."""
 
+    faults = True
     axis: int = 0
     samples = [S(f32(3, 4), i64(5), low=(-2, 0), high=(2, 2)), S(f32(4, 3), i32(2, 2), axis=1, low=(-2, 0), high=(2, 2)),
                S(f32(3), i64(), low=(-2, 0), high=(2, 2)), S(f32(3, 2), i64(1, N), low=(-2, 0), high=(2, 2)),
@@ -107,6 +108,7 @@ class Gather(General):
 class GatherAlongAxis(General):
     """out[i,j,...] = x[i, ids[i,j,...], ...] with the index on `axis`; other dims of ids are not longer than x's."""
 
+    faults = True
     axis: int
     samples = [S(f32(3, 4), i64(3, 2), axis=1, low=(-2, 0), high=(2, 3)), S(f32(3, 4), i64(5, 4), axis=0, low=(-2, 0), high=(2, 2)),
                S(f32(3, 4), i32(2, 1), axis=1, low=(-2, 0), high=(2, 3)), S(f32(N, 3), i64(N, 1), axis=1, low=(-2, 0), high=(2, 2))]
@@ -157,6 +159,7 @@ class GatherAlongAxis(General):
 class Index(General):
     """NumPy advanced indexing on adjacent axes: the indices broadcast together and replace those axes."""
 
+    faults = True
     axes: tuple[int, ...]
     samples = [S(f32(3, 4), i64(5), i64(5), axes=(0, 1), low=(-2, 0, 0), high=(2, 2, 3)),
                S(f32(2, 3, 4), i64(2, 1), i64(3), axes=(1, 2), low=(-2, 0, 0), high=(2, 2, 3)),

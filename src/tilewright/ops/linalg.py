@@ -108,6 +108,7 @@ class Lu(General):
     """a[order] = L @ U with partial pivoting: L (below the diagonal; its own is ones) and U in one matrix, i32 pivots (step j exchanged
     rows j and pivots[j]) and the i32 order of rows. With `check` a pivot of 0 is an error. Not differentiable where a pivot is 0."""
 
+    faults = True
     check: bool = False
     samples = [S(f32(5, 5)), S(f64(3, 3)), S(f32(2, 4, 4), check=True, fit=dominant), S(f32(7, 4)), S(f64(3, 6)), S(f32(1, 1)),
                S(f32(0, 0)), S(f32(0, 3, 3)), S(f32(3, 0)), S(f32(52, 52), fit=dominant), S(f64(50, 70))]
@@ -189,6 +190,7 @@ class Solve(Composite):
     implicit function's: the cotangent of b solves the transposed system, with the factors that the forward pass has (equal
     factorisations of one matrix are one node)."""
 
+    faults = True
     transpose: bool = False
     traits = Traits(composite=True)
     samples = [S(f32(5, 5), f32(5, 3), fit=dominant), S(f64(4, 4), f64(4, 1), fit=dominant), S(f32(2, 7, 7), f32(2, 7, 5), fit=dominant),

@@ -27,6 +27,7 @@ class Cholesky(General):
     """The lower triangular L with L @ L.T = a, for the symmetric part of a, (a + a.T) / 2, which must be positive definite: with `check`
     it is an error where it is not, otherwise L holds NaN."""
 
+    faults = True
     check: bool = True
     samples = [S(f32(5, 5), fit=positive), S(f64(3, 3), fit=positive), S(f32(2, 4, 4), fit=positive), S(f32(1, 1), low=1, high=2),
                S(f32(0, 0)), S(f32(0, 3, 3)), S(f32(70, 70), fit=positive), S(f64(2, 1, 5, 5), fit=positive, check=False)]

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ..core import dtypes as dt
 from ..core.dims import Dim
 from ..core.errors import require
 from ..ir.graph import Value
@@ -21,6 +22,7 @@ from .reductions import LogSumExp, wide
 class SoftmaxCrossEntropy(Composite):
     """-log(softmax(logits)[label]) along the last axis, for integer labels of the leading axes. With `save`, also logsumexp(logits)."""
 
+    faults = True
     save: bool = False
     work = 5
     samples = [S(f32(5, 7), i64(5), low=(-3, 0), high=(3, 6)), S(f64(2, 3, 4), i32(2, 3), low=(-3, 0), high=(3, 3)),
@@ -60,6 +62,9 @@ class SoftmaxCrossEntropy(Composite):
 
     def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
         (logits, labels), (_, total) = inputs, outputs
+        # the same labels, checked, since nobody may ask for the loss itself; wide, since the classes need not fit their dtype
+        labels = F.cast(labels, dt.i64)
+        labels = F.gather(F.iota(logits.node.graph, logits.shape[-1:], 0, labels.dtype), labels, 0)
         share = F.exp(F.sub(logits, _column(total)))
         loss, saved = cotangents
         out: Value | None = None

@@ -92,6 +92,7 @@ class QExpertsDot(Contraction):
     """Row (s, t) of rounded activations times the transpose of matrix ids[s, t] of a stack of packed matrices: f32[S, T, n]. The
     activations have shape [S, T, k], or [S, 1, k] when all T products of a token read the same row."""
 
+    faults = True
     format: str
     n: int
     k: int

@@ -114,6 +114,7 @@ class QMatmul(Contraction):
 class QGather(General):
     """Rows of a packed table by index: f32[*ids, k]."""
 
+    faults = True
     format: str
     k: int
     unsupported = {"vjp": CODES, "jvp": CODES, "batch": LEADING}
@@ -145,6 +146,7 @@ class QExperts(Contraction):
     """Row (s, t) of x times the transpose of matrix ids[s, t] of a stack of packed matrices: f32[S, T, n]. x has shape [S, T, k], or
     [S, 1, k] when all T products of a token read the same row."""
 
+    faults = True
     format: str
     n: int
     k: int

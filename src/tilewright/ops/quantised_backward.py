@@ -63,6 +63,7 @@ class QMatmulBack(Contraction):
 class QExpertsBack(Contraction):
     """Row (s, t) of g[S,T,n] times matrix ids[s, t] of a stack of packed matrices: f32[S,T,k]. The derivative of `QExperts` to x."""
 
+    faults = True
     format: str
     n: int
     k: int

@@ -29,6 +29,7 @@ BAD = [E(f32(3, 4), f32(5), f32(5, 4), match="indices must be integers, got ids=
 class ScatterRows(General):
     """x[..., n, ...], ids of any shape, updates[..., *ids.shape, ...]. Subclasses declare `axis`."""
 
+    faults = True
     kinds: ClassVar[str] = "fiu"
     axis: int
 

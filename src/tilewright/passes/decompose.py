@@ -7,6 +7,7 @@ from typing import ClassVar
 from ..core.target_spec import TargetSpec
 from ..ir.graph import Graph, Node, Value
 from ..ops.attention_backward import AttentionBackward
+from ..ops.base import name_origin
 from .base import Log, Pass
 
 MATRIX_UNITS = "sm_90a"  # the chip with a kernel for attention's reverse pass in 16-bit floats
@@ -28,7 +29,10 @@ class Decompose(Pass):
                     graph.copy_into(new, env, [n])
                     continue
                 log.hit(n.op.name)
+                before, new.place = len(new.nodes), n.place
                 made = n.op.decompose(*(env[v] for v in n.operands))
+                new.place = ""
+                name_origin(new.nodes[before:], n)
                 env.update(zip(n.values, made if isinstance(made, tuple) else (made,), strict=True))
             new.take_ends(graph, env)
             graph = new

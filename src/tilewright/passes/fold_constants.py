@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 from .. import ops as o
 from ..core.dims import Expr
+from ..core.errors import ExecutionError
 from ..ir.graph import Graph, Node, Value, replace_values
 from ..ir.interp import apply
 from ..ir.rewrite import sort_nodes
@@ -33,7 +34,11 @@ class FoldConstants(Pass):
                 continue
             if isinstance(n.op, o.Input) or not self.worth(n, known):
                 continue
-            for v, array in zip(n.values, apply(n.op, [known[v] for v in n.operands], n.types), strict=True):
+            try:
+                made = apply(n.op, [known[v] for v in n.operands], n.types)
+            except ExecutionError:  # the kernel reports it, if it ever runs
+                continue
+            for v, array in zip(n.values, made, strict=True):
                 known[v] = array
                 mapping[v] = graph.constant(array, n.name)
                 mapping[v].node.place = n.place

@@ -9,7 +9,7 @@ from ..ir.graph import Graph, Node, Value
 from ..ir.rewrite import Match, P, rule, sort_nodes
 from ..ops.quant_dot import BLOCK
 from .base import Log, Pass, apply_rules, elementwise_classes
-from .regions import CONTRACTIONS, NORMS, Regions, is_anchor, is_elementwise, is_reduction
+from .regions import CONTRACTIONS, NORMS, Regions, is_anchor, is_elementwise, is_reduction, joins_anchor
 from .view_rules import kept_tail
 
 REGISTER = 16  # lanes of the widest registers that rotate at once
@@ -148,7 +148,7 @@ class Fuse(Pass):
             if n in seen or n in inside:
                 continue
             seen.add(n)
-            if not is_elementwise(n) or not regions.free(n) or n.types[0].shape != shape:
+            if not joins_anchor(n) or not regions.free(n) or n.types[0].shape != shape:
                 continue
             region.append(n)
             inside.add(n)
@@ -179,7 +179,7 @@ class Fuse(Pass):
         while todo and len(region) < self.max_ops:
             v, first = todo.pop()
             n = v.node
-            if not is_elementwise(n) or not regions.free(n) or v.shape != x.shape or n in region:
+            if not joins_anchor(n) or not regions.free(n) or v.shape != x.shape or n in region:
                 continue
             alone = v not in regions.outputs and all(u in region for u in regions.users[v])
             trial = [*region, n]

@@ -27,6 +27,11 @@ def is_elementwise(n: Node) -> bool:
     return n.op.traits.elementwise
 
 
+def joins_anchor(n: Node) -> bool:
+    """Elementwise, and nothing that must be checked element by element: kernels of anchors compute past the end of their rows."""
+    return n.op.traits.elementwise and not n.op.faulty(n.operands)
+
+
 def is_inner_constant(v: Value) -> bool:
     """Rank-0 constants live inside the region that uses them."""
     return isinstance(v.op, o.Constant) and len(v.shape) == 0

@@ -9,10 +9,11 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from ..core.dims import evaluate
-from ..core.errors import ExecutionError, InputError
+from ..core.errors import InputError
 from ..ir.types import TensorType
 from .arguments import Bound, _bind_symbols, _check_type, _mismatch, describe, from_dtype, is_tensor, torch_dtypes
 from .cuda_executable import ERROR_WORDS, CudaExecutable, Schedule
+from .faults import fault
 
 if TYPE_CHECKING:
     from .cuda_report import CudaReport
@@ -127,12 +128,10 @@ class CudaSession:
         if found is None or not any(found.words[i] for i in range(0, found.count, ERROR_WORDS)):
             return
         k = next(i for i in range(0, found.count, ERROR_WORDS) if found.words[i]) // ERROR_WORDS
-        position, value = found.words[ERROR_WORDS * k + 2], found.words[ERROR_WORDS * k + 3]
+        block = [found.words[ERROR_WORDS * k + i] for i in range(ERROR_WORDS)]
         found.clear()
         launch = self.executable.program.launches[self.executable.error_launches[k]]
-        raise ExecutionError(
-            f"{launch.name}: index out of range, got {value} at position {position} (found by an earlier call of {self.name})"
-        )
+        raise fault(launch, block, self.last_env() or {}, self.name, "found by an earlier call")
 
     def synchronize(self) -> None:
         """Wait for the last call and raise what it found."""

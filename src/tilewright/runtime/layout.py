@@ -32,7 +32,7 @@ JOB_COUNTERS = 19  # the loops' counters of a run that was cancelled
 COUNTERS = 12
 JOB_WORDS = 32
 ERROR_WORDS = 4
-INDEX_OUT_OF_RANGE, BAD_LOGITS, SINGULAR, NOT_POSITIVE = 1, 2, 3, 4  # codes in the first word of an error block
+INDEX_OUT_OF_RANGE, BAD_LOGITS, SINGULAR, NOT_POSITIVE, DIVISION = 1, 2, 3, 4, 5  # codes in the first word of an error block
 
 # status of a run, bits
 OK, CANCELLED, FAILED, FEW_WORKERS = 0, 1, 2, 16

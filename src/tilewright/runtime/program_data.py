@@ -15,7 +15,21 @@ from ..core.errors import FormatError, ParseError
 from ..core.pytree import Spec
 from ..core.signature import Fixed, Signature, Size, Slot
 from ..ir.types import TensorType
-from ..kernels.launch import Argument, Buffer, BufferKind, ConstBuffer, ErrorWord, Form, Launch, Packed, Pointer, Program, Variant, Word
+from ..kernels.launch import (
+    Argument,
+    Buffer,
+    BufferKind,
+    ConstBuffer,
+    ErrorWord,
+    Form,
+    Launch,
+    Packed,
+    Pointer,
+    Program,
+    Site,
+    Variant,
+    Word,
+)
 from ..tile.ir import Kernel
 from .control_data import control_data, read_block, read_windows, windows_of
 from .executable import Interface
@@ -135,6 +149,7 @@ def program_data(program: Program, symbols: Sequence[str]) -> Data:
         {**way(x), "name": x.name, "reads": [number[b] for b in x.reads], "writes": [number[b] for b in x.writes],
          "inplace": [[number[a], number[b]] for a, b in x.inplace], "flops": dim_data(x.flops), "bytes": dim_data(x.bytes),
          "serial": x.serial, "note": x.note, "streams": x.streams,
+         "sites": [[s.op, s.place, None if s.size is None else dim_data(s.size)] for s in x.sites],
          "variants": [{**way(v), "when": [dim_data(v.value), v.lo, v.hi]} for v in x.variants]}
         for x in program.launches
     ]
@@ -166,6 +181,8 @@ def read_program(data: Data, constants: Sequence[Any], reader: Reader) -> tuple[
             launch = Launch(
                 str(x["name"]), *way(x), reads, writes, tuple((buffers[a], buffers[b]) for a, b in x["inplace"]), reader.dim(x["scratch"]),
                 reader.dim(x["flops"]), reader.dim(x["bytes"]), bool(x["serial"]), str(x["note"]), bool(x["streams"]))
+            sites = ((str(op), str(place), None if size is None else reader.dim(size)) for op, place, size in x.get("sites", ()))
+            launch.sites = tuple(Site(*each) for each in sites)
             for v in x["variants"]:
                 value, lo, hi = v["when"]
                 launch.variants += (Variant(reader.dim(value), int(lo), int(hi), *way(v), reader.dim(v["scratch"])),)

@@ -27,6 +27,7 @@ from . import layout as L
 from .arguments import Bound, bind, is_tensor, numpy_to_tensor, tensor_to_numpy
 from .executable import Executable, Interface
 from .fastcall import compile_call
+from .faults import fault
 from .outputs import address, check_out, copy, fresh, overlap
 from .pool import Pool, process_pool
 from .workspace import Key, Workspace
@@ -239,18 +240,12 @@ class Session:
     def fail(self, workspace: Workspace) -> None:
         """Turn the first filled error block into an exception, and clear them all for the next call."""
         assert self.executable is not None
-        blocks = workspace.errors.copy()
+        blocks, env = workspace.errors.copy(), workspace.last_env()
         workspace.errors[:] = 0
         self.give(workspace)
         k = int(np.flatnonzero(blocks[:, 0])[0])
         step = self.executable.error_launches[k]
-        code, _, position, value = (int(v) for v in blocks[k])
-        launch = self.executable.launches[step]
-        what = {L.BAD_LOGITS: "the largest logit is NaN or infinite",
-                L.SINGULAR: f"the matrix is singular, got a pivot of 0 in column {value} of matrix {position}",
-                L.NOT_POSITIVE: f"the matrix is not positive definite, got row {value} of matrix {position}",
-                }.get(code, f"index out of range, got {value} at position {position}")
-        raise ExecutionError(f"{launch.name}: {what} (launch {step} of {self.model.name})")
+        raise fault(self.executable.launches[step], blocks[k], env, self.model.name)
 
     # ---- everything else
 

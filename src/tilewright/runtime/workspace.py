@@ -99,6 +99,10 @@ class Workspace:
         self.instances[key] = (job.ctypes.data, made, job)
         return int(job.ctypes.data)
 
+    def last_env(self) -> dict[str, int]:
+        """Symbol values of the job that ran last."""
+        return dict(next(reversed(self.instances.values()))[1].env)
+
     def latest(self) -> Any:
         """The words of the job that ran last."""
         return next(reversed(self.instances.values()))[2]

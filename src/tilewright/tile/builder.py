@@ -39,7 +39,7 @@ class KernelBuilder:
         return Ix(self, var)
 
     def error(self) -> View:
-        """The error block: four i64 words (code, launch, position, value)."""
+        """The error block: four i64 words (code, site, position, value)."""
         return self.view("error", i64, (1,))
 
     @property

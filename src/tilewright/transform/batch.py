@@ -7,6 +7,7 @@ from ..core.dims import Dim
 from ..core.errors import UnsupportedError, VerifyError
 from ..ir.graph import Graph, Node, Value
 from ..ops import functions as F
+from ..ops.base import name_origin
 from .inline import expansion, prune
 
 
@@ -34,11 +35,12 @@ class Batcher:
             self.run(made, inner)
             env.update((v, inner[out]) for v, out in zip(n.values, made.outputs, strict=True))
         else:
-            self.graph.place = n.place
+            self.graph.place, before = n.place, len(self.graph.nodes)
             try:
                 found = n.op.batch(operands, flags, self.size)
             except UnsupportedError as e:
                 raise UnsupportedError(f"{e}{f' ({n.place})' if n.place else ''}") from None
+            name_origin(self.graph.nodes[before:], n)
             for v, out in zip(n.values, found, strict=True):
                 if out.shape != (self.size, *v.shape):
                     raise VerifyError(f"{n.op.name}: its batching rule gave {out.type} for {self.size} of {v.type}")

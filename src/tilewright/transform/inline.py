@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from ..core.errors import UnsupportedError
 from ..ir.graph import Graph, Node, Value, subgraph
-from ..ops.base import Op, Values
+from ..ops.base import Op, Values, name_origin
 from ..ops.complex_rules import expanded, has_complex
 from ..ops.families import values_of
 
@@ -45,4 +45,5 @@ def expansion(node: Node, rule: str) -> Graph:
     made.place = node.place
     inputs = [made.input(v.type, f"x{i}") for i, v in enumerate(node.operands)]
     made.outputs = list(values_of(op.decompose(*inputs)))
+    name_origin(made.nodes, node)
     return made

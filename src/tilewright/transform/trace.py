@@ -18,6 +18,7 @@ import numpy as np
 from ..core import dtypes as dt
 from ..core.dtypes import DType
 from ..core.errors import ShapeError, TraceError
+from ..core.places import within
 from ..core.pytree import Spec, flatten, unflatten
 from ..ir.graph import Graph, Value
 from ..ir.types import TensorType
@@ -40,6 +41,23 @@ def user_place() -> str:
     while frame is not None and frame.f_code.co_filename.startswith(PACKAGE):
         frame = frame.f_back
     return "" if frame is None else f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+
+
+def called_place(op: Op) -> str:
+    """The user's line; of an op that may find bad data while it runs also what was called there, where that has another name."""
+    place = user_place()
+    if not op.faults:
+        return place
+    frame: Any = sys._getframe(1)
+    name = ""
+    while frame is not None and frame.f_code.co_filename.startswith(PACKAGE):
+        code = frame.f_code.co_name
+        if code.rstrip("_") in frame.f_globals.get("FUNCTIONS", ()):
+            name = code.rstrip("_")
+        elif frame.f_code is getattr(Tracer, "__getitem__").__code__:  # noqa: B009  installed by lib/indexing.py
+            name = "index"
+        frame = frame.f_back
+    return within(name, place) if name and name != op.name else place
 
 
 class Trace:
@@ -183,7 +201,7 @@ def entered(trace: Trace) -> Iterator[Trace]:
 def apply(op: Op, *operands: Any) -> Any:
     """Append an op to the innermost trace: a tracer, or a tuple of them. Operands are tracers or arrays of the right dtype."""
     trace = current()
-    node = trace.graph.add(op, *(trace.lift(x) for x in operands), place=user_place())
+    node = trace.graph.add(op, *(trace.lift(x) for x in operands), place=called_place(op))
     made = tuple(trace.wrap(v) for v in node.values)
     return made[0] if len(made) == 1 else made
 
@@ -198,7 +216,7 @@ def built(fn: Callable[..., Any], *operands: Any, **options: Any) -> Any:
     except ShapeError as e:
         raise ShapeError(f"{e} ({place})") from None
     for node in trace.graph.nodes[before:]:
-        node.place = node.place or place
+        node.place = node.place or (called_place(node.op) if node.op.faults else place)
     return tuple(trace.wrap(v) for v in out) if isinstance(out, tuple) else trace.wrap(out)
 
 

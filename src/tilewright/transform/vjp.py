@@ -12,7 +12,7 @@ from ..core.errors import UnsupportedError
 from ..ir.graph import Graph, Node, Value, subgraph
 from ..ops import Slice
 from ..ops import functions as F
-from ..ops.base import MaybeValues
+from ..ops.base import MaybeValues, name_origin
 from .inline import expands, expansion, inline, prune
 
 Active = tuple[bool, ...]
@@ -58,10 +58,12 @@ class Tape:
             self.graph.place = node.place
             if parts.takes(node, given[0]):
                 continue
+            before = len(self.graph.nodes)
             try:
                 found = node.op.vjp(node.operands, node.values, given, active)
             except UnsupportedError as e:
                 raise UnsupportedError(f"{e}{f' ({node.place})' if node.place else ''}") from None
+            name_origin(self.graph.nodes[before:], node)
             for v, wanted, g in zip(node.operands, active, found, strict=True):
                 if wanted and g is not None:
                     g = F.sum_to(g, v.shape)

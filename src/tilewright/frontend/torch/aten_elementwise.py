@@ -134,18 +134,27 @@ def div_mode(c: Context, a: Any, b: Any, *, rounding_mode: str | None = None) ->
         return c.emit(O.Div(), x, y)
     if c.dtype.is_float:
         return c.emit(O.Trunc(), c.emit(O.Div(), x, y))
-    sign = c.emit(O.Mul(), c.emit(O.Sign(), x), c.emit(O.Sign(), y))
-    return c.emit(O.Mul(), sign, c.emit(O.FloorDivide(), c.emit(O.Abs(), x), c.emit(O.Abs(), y)))
+    down = c.emit(O.FloorDivide(), x, y)
+    return c.emit(O.Add(), down, c.emit(O.Cast(dtype=c.dtype), _rounded_down(c, x, y, c.emit(O.Sub(), x, c.emit(O.Mul(), down, y)))))
+
+
+def _rounded_down(c: Context, x: Value, y: Value, rest: Value) -> Value:
+    """Whether an integer quotient was rounded away from zero: there is a rest, and the signs differ."""
+    zero = c.scalar(0, c.dtype)
+    signs = c.emit(O.NotEqual(), c.emit(O.Less(), x, zero), c.emit(O.Less(), y, zero))
+    return c.emit(O.LogicalAnd(), signs, c.emit(O.NotEqual(), rest, zero))
 
 
 @aten("fmod.Tensor", "fmod.Scalar")
 def fmod(c: Context, a: Any, b: Any) -> Value:
     x, y = c.value(a, c.dtype), c.value(b, c.dtype)
+    if not c.dtype.is_float:
+        rest = c.emit(O.Remainder(), x, y)
+        return c.emit(O.Where(), _rounded_down(c, x, y, rest), c.emit(O.Sub(), rest, y), rest)
     size = c.emit(O.Abs(), x)
     rest = c.emit(O.Remainder(), size, c.emit(O.Abs(), y))
-    signed = c.emit(O.Mul(), c.emit(O.Sign(), x), rest)
     # What is smaller than y is its own rest; -0.0, whose sign a product would lose, among it.
-    return c.emit(O.Where(), c.emit(O.Equal(), rest, size), x, signed) if c.dtype.is_float else signed
+    return c.emit(O.Where(), c.emit(O.Equal(), rest, size), x, c.emit(O.Mul(), c.emit(O.Sign(), x), rest))
 
 
 def _scaled(c: Context, x: Value, alpha: Any) -> Value:

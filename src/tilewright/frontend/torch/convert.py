@@ -12,12 +12,13 @@ from typing import Any
 
 from ...core.dims import Expr
 from ...core.errors import UnsupportedError
+from ...core.places import split, within
 from ...ir.graph import Graph, Value
 from . import families  # noqa: F401
 from .constants import Constants
 from .decompose import decomposition, expand
 from .mutation import Aliases
-from .place import place_of
+from .place import module_of, place_of
 from .registry import Context, key_of, lookup
 from .symbols import Symbols
 
@@ -115,7 +116,12 @@ class Converter:
         try:
             if type(target).__name__ in ("WrapWithSetGradEnabled", "WrapWithAutocast"):
                 return self._inline(target, args, place)
-            return self._op(node, key, args, kwargs, place)
+            before = len(self.context.graph.nodes)
+            out = self._op(node, key, args, kwargs, place)
+            for made in self.context.graph.nodes[before:]:
+                if made.op.faults:  # the outermost of nested decompositions comes last and is what the model says
+                    made.place = within(key.partition(".")[0], split(made.place)[1] + module_of(node))
+            return out
         except UnsupportedError as e:
             return self._poison(f"{key}: {e}" if not str(e).startswith("torch: ") else str(e), place)
 

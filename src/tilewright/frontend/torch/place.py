@@ -16,6 +16,14 @@ def place_of(node: Any) -> str:
     return _parse(trace) if trace else ""
 
 
+def module_of(node: Any) -> str:
+    """` in layers.0.mlp`: the module whose forward the node comes from; "" for the outermost or where export recorded none."""
+    stack = node.meta.get("nn_module_stack") or {}
+    path = str(next(reversed(stack.values()))[0]) if stack else ""
+    path = re.sub(r"^L\['self'\]\.?", "", path)
+    return f" in {path}" if path else ""
+
+
 @lru_cache(maxsize=4096)
 def _parse(trace: str) -> str:
     for path, line in reversed(_FRAME.findall(trace)):

@@ -14,6 +14,7 @@ from ..call import Call
 from ..launch import Launch
 from ..pointwise import Pointwise, _innermost, _layout, leaves_of, unravel
 from ..region import Evaluator, Operand, Region, collapse, narrow
+from ..sites import Checks, checked
 from ..template import region_bytes, region_flops
 from .groups import on_threads, vector_width
 
@@ -27,11 +28,11 @@ class CudaPointwise(Pointwise):
         leaves = leaves_of(region)
         operands = [region.operand(v) for v in leaves]
         layouts = [_layout(region, v).expand(shape) for v in leaves] + [r.layout for r in region.results]
-        sizes, strides = collapse(shape, layouts)
+        sizes, strides = collapse(shape, [*layouts, Layout.contiguous(shape)] if checked(region) else layouts)
         if not sizes:
             sizes, strides = [1], [[1] for _ in strides]
         sizes, strides = _innermost(sizes, strides, len(leaves))
-        views = [Layout(tuple(sizes), tuple(s), lay.offset) for s, lay in zip(strides, layouts, strict=True)]
+        views = [Layout(tuple(sizes), tuple(s), lay.offset) for s, lay in zip(strides, layouts, strict=False)]
         in_memory = [(o.type.dtype.itemsize, views[i]) for i, o in enumerate(operands) if o is not None]
         in_memory += [(r.type.dtype.itemsize, views[len(leaves) + i]) for i, r in enumerate(region.results)]
         inner = sizes[-1]
@@ -52,6 +53,7 @@ class CudaPointwise(Pointwise):
             for i, (v, o) in enumerate(zip(leaves, operands, strict=True))
             if o is None
         }
+        checks = Checks(call, region, strides[-1])
         tiles = b.ceildiv(dims[-1], tile)
         position = unravel(b, b.pid // tiles, dims[:-1]) if len(dims) > 1 else []
         start = b.pid % tiles * tile if len(dims) > 1 else b.pid * tile
@@ -67,7 +69,9 @@ class CudaPointwise(Pointwise):
                 value = value + p * s
             return b.iota((tile,), 0) * b.from_index(steps[-1]) + b.from_index(value)
 
-        evaluate = Evaluator(b, region, leaf, ramp=ramp)
+        evaluate = Evaluator(b, region, leaf, ramp=ramp, checks=bool(checks))
+        if checks:
+            checks.emit(evaluate, (*position, start), tile, None if limit is None else limit[0])
         for v, view, r in zip(region.body.outputs, outs, region.results, strict=True):
             b.store(view, (*position, start), narrow(b, b.broadcast(evaluate(v), (tile,)), r.type.dtype), limit=limit)
         pairs = [

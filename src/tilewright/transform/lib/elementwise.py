@@ -174,4 +174,6 @@ for _sign, _name in OPERATORS.items():
     install(**{f"__{_sign}__": _operator(FUNCTIONS[_name]), f"__r{_sign}__": _operator(_reflected(FUNCTIONS[_name]))})
 for _sign, _name in {**COMPARISONS, "neg": "neg", "abs": "abs", "invert": "bitwise_not"}.items():
     install(**{f"__{_sign}__": _operator(FUNCTIONS[_name])})
+install(__divmod__=_operator(lambda x, y: (FUNCTIONS["floor_divide"](x, y), FUNCTIONS["remainder"](x, y))),
+        __rdivmod__=_operator(lambda y, x: (FUNCTIONS["floor_divide"](x, y), FUNCTIONS["remainder"](x, y))))
 install(__pos__=lambda self: self, astype=astype, clip=clip)

@@ -73,6 +73,8 @@ def scatter(x: Any, indices: Any, updates: Any, axis: int = 0, mode: str = "set"
 def one_hot(indices: Any, classes: int, dtype: Any = "f32") -> Any:
     """1 at each index of a new last axis, 0 elsewhere."""
     ids = as_tracer(indices)
+    if ids.dtype.itemsize < 4:  # the classes need not fit their dtype
+        ids = ELEMENTWISE["astype"](ids, dt.i64)
     row = as_tracer(np.arange(classes, dtype=ids.dtype))
     column = apply(Reshape(shape=(*ids.shape, 1)), ids)
     return ELEMENTWISE["astype"](ELEMENTWISE["equal"](column, row), dt.dtype(dtype))

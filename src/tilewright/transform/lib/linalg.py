@@ -12,7 +12,7 @@ from ...ops.linalg import Lu
 from ...ops.linalg_factors import Qr
 from ...ops.linalg_spectra import Eigh, Svd
 from ..promote import as_float, as_tracer, meet
-from ..trace import Tracer, apply, current, user_place
+from ..trace import Tracer, apply, called_place, current, user_place
 from .contractions import matmul, outer
 from .elementwise import FUNCTIONS as ELEMENTWISE
 from .reductions import axes_of, one_axis
@@ -31,10 +31,14 @@ def on_values(fn: Callable[..., Any], *operands: Any, **attributes: Any) -> Any:
     trace = current()
     values = [trace.lift(x) for x in operands]
     before, trace.graph.place = trace.graph.place, user_place()
+    count = len(trace.graph.nodes)
     try:
         out = fn(*values, **attributes)
     finally:
         trace.graph.place = before
+    for node in trace.graph.nodes[count:]:
+        if node.op.faults:
+            node.place = called_place(node.op)
     return trace.wrap(out) if isinstance(out, Value) else tuple(trace.wrap(v) for v in out)
 
 
@@ -47,6 +51,7 @@ def _of_one(name: str, fn: Callable[..., Any]) -> Callable[[Any], Any]:
         return on_values(fn, as_float(x))
 
     call.__name__ = call.__qualname__ = name
+    call.__code__ = call.__code__.replace(co_name=name)  # errors name what the user called
     call.__doc__ = fn.__doc__
     return call
 

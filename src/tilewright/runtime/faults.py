@@ -1,0 +1,37 @@
+"""The text of what a kernel found wrong: op, rule, values, the user's line."""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ..core.dims import evaluate
+from ..core.errors import ExecutionError
+from ..kernels.launch import Launch, Site
+from . import layout as L
+
+LABELS = frozenset(("softmax_cross_entropy", "cross_entropy_loss", "nll_loss_forward", "nll_loss", "nll_loss2d_forward", "nll_loss_nd"))
+
+
+def fault(launch: Launch, block: Sequence[int], env: Mapping[str, int], model: str, when: str = "") -> ExecutionError:
+    """The error for one error block: code, site, position, value."""
+    code, number, position, value = (int(v) for v in block)
+    site = launch.sites[number] if 0 <= number < len(launch.sites) else Site(launch.name)
+    where = ", ".join(part for part in (site.place, f"in {model}" if model else "", when) if part)
+    return ExecutionError(f"{site.op}: {_what(code, site, position, value, env)}" + (f" ({where})" if where else ""))
+
+
+def _what(code: int, site: Site, position: int, value: int, env: Mapping[str, int]) -> str:
+    if code == L.BAD_LOGITS:
+        return "the largest logit is NaN or infinite"
+    if code == L.SINGULAR:
+        return f"the matrix is singular, got a pivot of 0 in column {value} of matrix {position}"
+    if code == L.NOT_POSITIVE:
+        return f"the matrix is not positive definite, got row {value} of matrix {position}"
+    if code == L.DIVISION:
+        return f"integers are not divided by 0, got {value} and 0 at position {position}; use where(d == 0, 1, d) for the divisor d"
+    size = None if site.size is None else evaluate(site.size, env)
+    if size is None:
+        return f"index out of range, got {value} at position {position}"
+    if site.op in LABELS:
+        return f"label {value} is out of range for {size} classes, at position {position}"
+    return f"index out of range, got {value} at position {position}; must be in 0..{size - 1}" if size else \
+        f"index out of range, got {value} at position {position}; the axis is empty"
