@@ -62,8 +62,9 @@ _LAZY = {"compile": "compile", "load": "compile", "Session": "runtime.session", 
          "jit": "array.jit", "from_torch": "array.from_torch"}
 _TRANSFORMS = ("checkpoint", "custom_jvp", "custom_op", "custom_vjp", "grad", "hessian", "jacobian", "jvp", "value_and_grad", "vjp", "vmap")
 _FUNCTIONS = (  # of arrays, as NumPy has them; defined in transform/lib
-    "abs", "absolute", "add", "all", "any", "arange", "argmax", "argmin", "astype", "attention", "bitwise_and", "bitwise_invert",
-    "bitwise_not", "bitwise_or", "bitwise_xor", "broadcast_to", "ceil", "clip", "concat", "concatenate", "conv", "cos", "cumsum", "div",
+    "abs", "absolute", "add", "all", "any", "arange", "argmax", "argmin", "astype", "attention", "batch_norm", "bitwise_and",
+    "bitwise_invert", "bitwise_not", "bitwise_or", "bitwise_xor", "broadcast_to", "ceil", "clip", "concat", "concatenate", "conv", "cos",
+    "cumsum", "div",
     "divide", "dot", "einsum", "elu", "equal", "erf", "exp", "expand_dims", "expm1", "eye", "flip", "floor", "floor_divide", "full",
     "full_like", "gelu", "greater", "greater_equal", "hardsigmoid", "hardswish", "invert", "isinf", "isnan", "layer_norm", "leaky_relu",
     "less", "less_equal", "log", "log1p", "log_softmax", "logical_and", "logical_not", "logical_or", "logical_xor", "logsumexp", "matmul",

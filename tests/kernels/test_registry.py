@@ -22,7 +22,7 @@ from .harness import run_graph
 # Products of packed integers need a constant matrix (test_qdot.py); control flow runs in whole sessions (tests/control).
 SKIPPED = ("input", "constant", "qdot", "qexperts_dot", "scan", "cond", "while")
 CASES = [(name, i) for name, op in sorted(REGISTRY.items()) for i in range(len(op.samples)) if name not in SKIPPED]
-RTOL = {"f32": 2e-5, "f64": 1e-11, "bf16": 2e-2, "f16": 2e-3}
+RTOL = {"f32": 2e-5, "f64": 1e-11, "bf16": 2e-2, "f16": 2e-3, "c64": 2e-5, "c128": 1e-11}
 
 
 def build(op: Any, sample: Sample) -> Graph:
@@ -60,8 +60,9 @@ def test_native_equals_reference(name: str, index: int) -> None:
     got, error = run_graph(run_pipeline(graph), inputs)
     assert not error.any()
     for g, w, v in zip(got, want, graph.outputs, strict=True):
-        if v.dtype.is_float:
-            x, y = g.astype(np.float64), np.asarray(w).astype(np.float64)
+        if v.dtype.is_float or v.dtype.kind == "c":
+            wide = np.complex128 if v.dtype.kind == "c" else np.float64
+            x, y = g.astype(wide), np.asarray(w).astype(wide)
             np.testing.assert_allclose(
                 x, y, rtol=RTOL[v.dtype.name], atol=RTOL[v.dtype.name] * max(1.0, float(np.abs(y[np.isfinite(y)]).max(initial=0)))
             )

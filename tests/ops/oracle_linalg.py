@@ -17,7 +17,15 @@ def signs(vectors: Any) -> Any:
 
 
 def symmetric(a: Any) -> Any:
-    return (a + a.mT) / 2
+    return (a + a.mH) / 2
+
+
+def qr(a: dict[str, Any], x: Any) -> Any:
+    q, r = torch.linalg.qr(x, "complete" if a.get("complete") else "reduced")
+    if not x.is_complex():
+        return q, r
+    turn = torch.sgn(torch.diagonal(r, dim1=-2, dim2=-1))  # as the op has it: a positive diagonal
+    return q * turn[..., None, :], r * turn.conj()[..., None]
 
 
 def triangular_solve(a: dict[str, Any], x: Any, b: Any) -> Any:
@@ -61,7 +69,7 @@ LINALG: dict[str, Callable[..., Any]] = {
     "det": lambda a, x: torch.linalg.det(x),
     "pinv": lambda a, x: torch.linalg.pinv(x, atol=a.get("atol", 0.0), rtol=a.get("rtol", 1e-6)),
     "cholesky": lambda a, x: torch.linalg.cholesky(symmetric(x)),
-    "qr": lambda a, x: tuple(torch.linalg.qr(x, "complete" if a.get("complete") else "reduced")),
+    "qr": qr,
     "eigh": eigh,
     "svd": svd,
 }

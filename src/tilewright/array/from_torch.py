@@ -29,7 +29,7 @@ BEFORE = (LowerComplex(), Canonicalise(), Cse(), AbsorbIntoMatmul(), FoldIndex()
 
 
 class Applied:
-    """The module's graph for one set of argument types; its first inputs are the parameters that it uses."""
+    """The module's graph for one set of argument types; its first inputs are the parameters that it uses, then the buffers it writes."""
 
     def __init__(self, module: Any, args: tuple[Any, ...]) -> None:
         keys = {id(p): k for k, p in module.named_parameters()}
@@ -37,26 +37,41 @@ class Applied:
         found: Imported = import_torch(module, args, weights=aliases)
         self.imported, graph = found, found.graph
         self.names = list(found.weights)  # in the order of the graph's first inputs
+        self.buffers = [name for name, _ in found.buffers]
         for step in BEFORE:
             graph = step.run(graph, Log())
         self.graph: Graph = graph
 
-    def __call__(self, params: dict[str, Any], leaves: Sequence[Any]) -> Any:
+    def __call__(self, params: dict[str, Any], leaves: Sequence[Any], buffers: dict[str, Any] | None) -> Any:
         outer = current()
-        missing = [n for n in self.names if n not in params]
-        if missing:
-            raise InputError(f"from_torch: the parameters lack {missing[0]!r}; have {' '.join(list(params)[:4])} ...")
-        given = [as_tracer(params[n]) for n in self.names] + [as_tracer(x) for x in leaves]
-        for name, v, x in zip([*self.names, *(["an argument"] * len(leaves))], self.graph.inputs, given, strict=True):
+        if self.buffers and buffers is None:
+            raise InputError(f"from_torch: the module updates its buffers {' '.join(self.buffers[:3])} ...; give and take them: "
+                             "out, buffers = apply(params, ..., buffers=buffers), first buffers=apply.buffers; or call module.eval()")
+        if buffers is not None and not self.buffers:
+            raise InputError("from_torch: the module updates no buffers in its mode (train or eval); leave out buffers=")
+        state = buffers or {}
+        for kind, names, have in (("parameters", self.names, params), ("buffers", self.buffers, state)):
+            missing = [n for n in names if n not in have]
+            if missing:
+                raise InputError(f"from_torch: the {kind} lack {missing[0]!r}; have {' '.join(list(have)[:4])} ...")
+        given = [as_tracer(params[n]) for n in self.names] + [as_tracer(state[n]) for n in self.buffers] + [as_tracer(x) for x in leaves]
+        names = [*self.names, *self.buffers, *(["an argument"] * len(leaves))]
+        for name, v, x in zip(names, self.graph.inputs, given, strict=True):
             if v.type != x.type:
                 raise InputError(f"from_torch: {name} must be {v.type}, got {x.type}")
         made = inline(self.graph, outer.graph, [outer.lift(x) for x in given])
-        return self.imported.signature.unflatten([outer.wrap(v) for v in made])
+        results = [outer.wrap(v) for v in made]
+        out = self.imported.signature.unflatten(results)
+        return (out, {name: results[i] for name, i in self.imported.buffers}) if self.buffers else out
 
 
 def from_torch(module: Any, args: Sequence[Any]) -> tuple[Callable[..., Any], dict[str, Any]]:
     """`(apply, params)`: `apply(params, *args)` is what the module computes, as a function that can be traced, differentiated and batched;
-    params is a dict of NumPy arrays with the keys of `module.named_parameters()`. Buffers stay what they are."""
+    params is a dict of NumPy arrays with the keys of `module.named_parameters()`.
+
+    Buffers stay what they are, unless the module in its mode (train or eval) writes to them, as batch norm does in training. Then
+    `apply.buffers` holds those, and a call takes their values and gives the new ones: `out, buffers = apply(params, *args,
+    buffers=buffers)`."""
     import torch
 
     if not isinstance(module, torch.nn.Module):
@@ -70,17 +85,20 @@ def from_torch(module: Any, args: Sequence[Any]) -> tuple[Callable[..., Any], di
             graphs[key] = Applied(module, given)
         return graphs[key]
 
-    applied([x for x in flatten(examples)[0] if is_array(x) or is_tensor(x)], examples)
+    first = applied([x for x in flatten(examples)[0] if is_array(x) or is_tensor(x)], examples)
 
-    def apply(params: dict[str, Any], *inputs: Any) -> Any:
+    def apply(params: dict[str, Any], *inputs: Any, buffers: dict[str, Any] | None = None) -> Any:
         leaves, spec = flatten(inputs)
         arrays = [x for x in leaves if is_array(x)]
         example = unflatten(spec, [_example(x) if is_array(x) else x for x in leaves])
-        return applied(arrays, example)(params, arrays)
+        return applied(arrays, example)(params, arrays, buffers)
 
     apply.__name__ = f"apply_{type(module).__name__}"
     params = {k: np.array(tensor_to_numpy(p), order="C") for k, p in module.named_parameters()}
-    return staged(apply), params
+    made: Any = staged(apply)
+    found = dict(module.named_buffers())
+    made.buffers = {name: np.array(tensor_to_numpy(found[name]), order="C") for name in first.buffers}
+    return made, params
 
 
 def _type(x: Any) -> Leaf:

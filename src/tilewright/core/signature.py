@@ -46,6 +46,7 @@ class Signature:
     inputs: tuple[Slot | Fixed, ...]
     outputs: tuple[Slot | Fixed | Size, ...]
     input_names: tuple[str, ...]
+    updates: tuple[tuple[int, int], ...] = ()  # (graph input, graph output): the caller's array holds the output after the call
 
     @cached_property
     def n_args(self) -> int:

@@ -1,6 +1,7 @@
 """Ops beyond those that PyTorch's common models need: quantisation for training, low-rank and grouped products."""
 from __future__ import annotations
 
+from . import complex_linalg as complex_linalg  # its rules enter themselves
 from .affine_quant import Dequantise, GroupedMatmul, LoraMatmul, Quantise
 from .bessel import (
     AiryAi,

@@ -73,7 +73,8 @@ KINDS = {"f": "float", "i": "integer", "u": "unsigned", "b": "bool", "c": "compl
 COMPLEX_LINEAR = frozenset(("add", "sub", "neg", "where", "reshape", "transpose", "slice", "expand", "flip", "split", "concat", "gather",
                             "gather_along_axis", "index", "sum", "mean", "stop_gradient", "fence", "scatter_add"))
 COMPLEX_RULED = frozenset(("mul", "div", "square", "reciprocal", "abs", "sign", "exp", "log", "sqrt", "rsqrt", "sin", "cos", "sinh", "cosh",
-                           "tan", "tanh", "sigmoid", "pow", "equal", "not_equal", "is_nan", "is_inf", "cast", "matmul", "prod", "pad"))
+                           "tan", "tanh", "sigmoid", "pow", "equal", "not_equal", "is_nan", "is_inf", "cast", "matmul", "prod", "pad",
+                           "solve", "triangular_solve", "cholesky", "qr"))
 
 
 def require_kind(types: Sequence[TensorType], kinds: str) -> None:

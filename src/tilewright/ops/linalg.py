@@ -14,7 +14,7 @@ from ..ir.types import TensorType
 from . import functions as F
 from . import matrices as X
 from .base import E, MaybeValues, S, Traits, Values, register
-from .families import Composite, General, f32, f64, i32, values_of
+from .families import Composite, General, c64, c128, f32, f64, i32, values_of
 
 SQUARE = [E(f32(3, 4), match="needs square matrices"), E(f32(3), match="needs matrices"), E(i32(3, 3), match="needs f32 or f64 matrices")]
 
@@ -38,7 +38,8 @@ class TriangularSolve(General):
                S(f32(3, 3), f32(2, 3, 4), upper=True, transpose=True, fit=dominant),
                S(f64(2, 1, 5, 5), f64(3, 5, 2), unit=True, low=-0.5, high=0.5),
                S(f32(1, 1), f32(1, 1), fit=dominant), S(f32(0, 0), f32(0, 3)), S(f32(4, 4), f32(4, 0)), S(f32(0, 3, 3), f32(0, 3, 2)),
-               S(f32(37, 37), f32(37, 70), fit=dominant), S(f32(37, 37), f32(37, 19), upper=True, fit=dominant)]
+               S(f32(37, 37), f32(37, 70), fit=dominant), S(f32(37, 37), f32(37, 19), upper=True, fit=dominant),
+               S(c64(3, 3), c64(3, 2), fit=dominant), S(c128(2, 4, 4), c128(4, 1), upper=True, transpose=True, fit=dominant)]
     errors = [E(f32(3, 4), f32(3, 1), match="needs square matrices"), E(f32(3, 3), f32(4, 1), match="the right side must have 3 rows"),
               E(f32(3, 3), f64(3, 1), match="operands must have one dtype"), E(i32(3, 3), i32(3, 1), match="needs f32 or f64 matrices")]
 
@@ -195,7 +196,8 @@ class Solve(Composite):
     traits = Traits(composite=True)
     samples = [S(f32(5, 5), f32(5, 3), fit=dominant), S(f64(4, 4), f64(4, 1), fit=dominant), S(f32(2, 7, 7), f32(2, 7, 5), fit=dominant),
                S(f32(3, 3), f32(2, 3, 4), transpose=True, fit=dominant), S(f32(1, 1), f32(1, 2), fit=dominant), S(f32(0, 0), f32(0, 2)),
-               S(f64(4, 3, 3), f64(3, 2), fit=dominant), S(f32(0, 3, 3), f32(0, 3, 1)), S(f32(50, 50), f32(50, 3), fit=dominant)]
+               S(f64(4, 3, 3), f64(3, 2), fit=dominant), S(f32(0, 3, 3), f32(0, 3, 1)), S(f32(50, 50), f32(50, 3), fit=dominant),
+               S(c64(4, 4), c64(4, 3), fit=dominant), S(c128(2, 3, 3), c128(3, 1), transpose=True, fit=dominant)]
     errors = [E(f32(3, 4), f32(3, 1), match="needs square matrices"), E(f32(3, 3), f32(4, 1), match="the right side must have 3 rows")]
 
     def infer(self, a: TensorType, b: TensorType) -> TensorType:
@@ -209,10 +211,14 @@ class Solve(Composite):
             raise ExecutionError("solve: the matrix is singular") from None
 
     def flops(self, a: TensorType, b: TensorType) -> Dim:
-        n, _ = X.require_matrix(a)
+        n, _ = X.require_matrix(a, complex_=True)
         return product(a.shape[:-2]) * (2 * n**3 // 3) + 2 * X.require_system(a, b).numel * n
 
     def decompose(self, a: Value, b: Value) -> Value:
+        if a.dtype.kind == "c":
+            from .complex_linalg import system, unstacked
+
+            return unstacked(Solve().decompose(*system(self, a, b)))
         lu, _, order = a.node.graph.add(Lu(check=True), a, name="solve").values
         if not self.transpose:
             return X.solve_triangular(lu, X.solve_triangular(lu, X.permute_rows(b, order), unit=True), upper=True)

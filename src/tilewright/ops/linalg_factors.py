@@ -12,41 +12,42 @@ from ..ir.types import TensorType
 from . import functions as F
 from . import matrices as X
 from .base import E, MaybeValues, S, Values, register
-from .families import General, f32, f64, i32, values_of
+from .families import General, c64, c128, f32, f64, i32, values_of
 from .linalg import SQUARE
 
 
 def positive(arrays: list[Any]) -> list[Any]:
-    """a @ a.T with a heavier diagonal: positive definite."""
+    """a @ a.T (conjugated) with a heavier diagonal: positive definite."""
     a = arrays[0]
-    return [(a @ np.swapaxes(a, -1, -2) + 2.0 * np.eye(a.shape[-1])).astype(a.dtype)]
+    return [(a @ np.conj(np.swapaxes(a, -1, -2)) + 2.0 * np.eye(a.shape[-1])).astype(a.dtype)]
 
 
 @register
 class Cholesky(General):
     """The lower triangular L with L @ L.T = a, for the symmetric part of a, (a + a.T) / 2, which must be positive definite: with `check`
-    it is an error where it is not, otherwise L holds NaN."""
+    it is an error where it is not, otherwise L holds NaN. Of complex matrices transposes are conjugated."""
 
     faults = True
     check: bool = True
     samples = [S(f32(5, 5), fit=positive), S(f64(3, 3), fit=positive), S(f32(2, 4, 4), fit=positive), S(f32(1, 1), low=1, high=2),
-               S(f32(0, 0)), S(f32(0, 3, 3)), S(f32(70, 70), fit=positive), S(f64(2, 1, 5, 5), fit=positive, check=False)]
+               S(f32(0, 0)), S(f32(0, 3, 3)), S(f32(70, 70), fit=positive), S(f64(2, 1, 5, 5), fit=positive, check=False),
+               S(c64(4, 4), fit=positive), S(c128(2, 3, 3), fit=positive)]
     errors = SQUARE
 
     def infer(self, a: TensorType) -> TensorType:
-        X.require_matrix(a, square=True)
+        X.require_matrix(a, square=True, complex_=True)
         return a
 
     def ref(self, a: Any) -> Any:
         try:
-            return np.linalg.cholesky((a + np.swapaxes(a, -1, -2)) / 2).astype(a.dtype)
+            return np.linalg.cholesky((a + np.conj(np.swapaxes(a, -1, -2))) / 2).astype(a.dtype)
         except np.linalg.LinAlgError:
             if self.check:
                 raise ExecutionError("cholesky: the matrix is not positive definite") from None
             return np.full_like(a, np.nan)
 
     def flops(self, a: TensorType) -> Dim:
-        n, _ = X.require_matrix(a)
+        n, _ = X.require_matrix(a, complex_=True)
         return product(a.shape[:-2]) * (n**3 // 3)
 
     def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
@@ -70,16 +71,16 @@ class Cholesky(General):
 @register
 class Qr(General):
     """a = Q @ R with orthonormal columns in Q[m, k] and an upper triangular R[k, n], k = min(m, n); `complete`: Q[m, m] and R[m, n]. By
-    Householder reflections, signs as LAPACK's. The complete form of a tall matrix has no derivative (its last columns are not unique),
-    nor has a matrix whose first k columns are linearly dependent."""
+    Householder reflections, signs as LAPACK's (of complex matrices R has a positive diagonal). The complete form of a tall matrix has no
+    derivative (its last columns are not unique), nor has a matrix whose first k columns are linearly dependent."""
 
     complete: bool = False
     samples = [S(f32(5, 5)), S(f64(7, 3)), S(f32(2, 4, 6)), S(f32(1, 1)), S(f32(3, 1)), S(f32(1, 3)), S(f32(0, 3, 2)), S(f32(3, 0)),
-               S(f64(4, 4), complete=True), S(f64(3, 5), complete=True), S(f32(40, 33))]
+               S(f64(4, 4), complete=True), S(f64(3, 5), complete=True), S(f32(40, 33)), S(c64(4, 3)), S(c128(2, 3, 5))]
     errors = [E(f32(3), match="needs matrices"), E(i32(3, 3), match="needs f32 or f64 matrices")]
 
     def infer(self, a: TensorType) -> tuple[TensorType, TensorType]:
-        m, n = X.require_matrix(a)
+        m, n = X.require_matrix(a, complex_=True)
         k = m if self.complete else min(m, n)
         return a.with_shape((*a.shape[:-2], m, k)), a.with_shape((*a.shape[:-2], k, n))
 
@@ -88,10 +89,14 @@ class Qr(General):
         k = m if self.complete else min(m, n)
         mode: Any = "complete" if self.complete else "reduced"
         q, r = X.each_matrix(lambda x: np.linalg.qr(x, mode), a, (m, k), (k, n))
+        if np.iscomplexobj(r):
+            d = np.einsum("...ii->...i", r[..., : min(m, n), : min(m, n)])
+            turn = np.where(d == 0, 1, d / np.where(d == 0, 1, np.abs(d)))
+            q, r = q * turn[..., None, :], r * np.conj(turn)[..., None]
         return q, r
 
     def flops(self, a: TensorType) -> Dim:
-        m, n = X.require_matrix(a)
+        m, n = X.require_matrix(a, complex_=True)
         return product(a.shape[:-2]) * (4 * m * n * min(m, n))
 
     def _differentiable(self, a: Value) -> None:

@@ -13,6 +13,7 @@ from ..core.errors import ShapeError
 from ..ir.graph import Value
 from . import functions as F
 from . import matrices as X
+from .complex_rules import conj
 from .linalg import Solve, unit_lower
 from .linalg_derived import Det
 from .linalg_factors import Cholesky, Qr
@@ -286,4 +287,9 @@ def eigh(a: Value) -> tuple[Value, Value]:
 
 def cholesky(a: Value, *, upper: bool = False) -> Value:
     low: Value = Cholesky()(a)
-    return X.mt(low) if upper else low
+    return adjoint(low) if upper else low
+
+
+def adjoint(a: Value) -> Value:
+    """Transposed, and conjugated where complex."""
+    return X.mt(conj(a) if a.dtype.kind == "c" else a)

@@ -15,9 +15,10 @@ from .base import Values
 from .families import broadcast_shapes, show_shape
 
 
-def require_matrix(x: TensorType, *, square: bool = False) -> tuple[int, int]:
-    """x holds matrices of floats in its last two axes, of a known size, which comes back."""
-    require(x.dtype in (dt.f32, dt.f64), "needs f32 or f64 matrices; cast first", dtype=x.dtype)
+def require_matrix(x: TensorType, *, square: bool = False, complex_: bool = False) -> tuple[int, int]:
+    """x holds matrices of floats (or of complex numbers) in its last two axes, of a known size, which comes back."""
+    right = x.dtype in (dt.f32, dt.f64) or (complex_ and x.dtype.kind == "c")
+    require(right, "needs f32 or f64 matrices; cast first" if x.dtype.kind != "c" else "is not defined for complex matrices", dtype=x.dtype)
     require(x.ndim >= 2, "needs matrices (rank 2 or more)", x=x)
     m, n = x.shape[-2:]
     require(isinstance(m, int) and isinstance(n, int), "needs matrices of a known size", x=x)
@@ -28,8 +29,8 @@ def require_matrix(x: TensorType, *, square: bool = False) -> tuple[int, int]:
 
 def require_system(a: TensorType, b: TensorType) -> TensorType:
     """The type of x in a @ x = b."""
-    n, _ = require_matrix(a, square=True)
-    rows, _ = require_matrix(b)
+    n, _ = require_matrix(a, square=True, complex_=True)
+    rows, _ = require_matrix(b, complex_=True)
     require(a.dtype is b.dtype, "operands must have one dtype; cast first", dtypes=f"{a.dtype}, {b.dtype}")
     require(rows == n, "the right side must have {n} rows", n=n, b=show_shape(b.shape))
     return TensorType(a.dtype, (*broadcast_shapes(a.shape[:-2], b.shape[:-2]), *b.shape[-2:]))

@@ -69,6 +69,8 @@ class CudaSession:
             if self._last is None or self._last[0] != stream.cuda_stream:
                 self._last = (stream.cuda_stream, torch.cuda.Event())  # type: ignore[no-untyped-call]
             self._last[1].record(stream)
+        for i, k in self.model.signature.updates:
+            leaves[i].copy_(outs[k])
         return self.model.signature.unflatten(outs, bound.env)
 
     def schedule(self, env: dict[str, int]) -> Schedule:

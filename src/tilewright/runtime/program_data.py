@@ -103,7 +103,8 @@ def signature_data(s: Signature) -> Data:
         return ["fixed", r.value] if isinstance(r, Fixed) else ["size", dim_data(r.dim)]
 
     return {"params": list(s.params), "in": s.in_spec.to_data(), "out": s.out_spec.to_data(), "inputs": [role(r) for r in s.inputs],
-            "outputs": [role(r) for r in s.outputs], "names": list(s.input_names)}
+            "outputs": [role(r) for r in s.outputs], "names": list(s.input_names),
+            **({"updates": [list(u) for u in s.updates]} if s.updates else {})}
 
 
 def read_signature(data: Data, reader: Reader) -> Signature:
@@ -111,7 +112,8 @@ def read_signature(data: Data, reader: Reader) -> Signature:
         inputs = tuple(ROLES[kind](value) for kind, value in data["inputs"])
         outputs = tuple(Size(reader.dim(value)) if kind == "size" else ROLES[kind](value) for kind, value in data["outputs"])
         specs = (_known_classes(Spec.from_data(data[k])) for k in ("in", "out"))
-        return Signature(tuple(data["params"]), next(specs), next(specs), inputs, outputs, tuple(data["names"]))
+        updates = tuple((int(i), int(k)) for i, k in data.get("updates", ()))
+        return Signature(tuple(data["params"]), next(specs), next(specs), inputs, outputs, tuple(data["names"]), updates)
     except (KeyError, ValueError, TypeError, RecursionError) as e:
         raise FormatError("archive: the signature cannot be read") from e
 

@@ -107,7 +107,7 @@ class Session:
 
     def _first(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
         """The first call: run the checks before execution, then choose the generated function that fits the inputs."""
-        if self.executable is None:
+        if self.executable is None or self.model.signature.updates:
             self._call = self._slow
             return self._slow(args, kwargs, out)
         result = self._slow(args, kwargs, out)
@@ -156,6 +156,8 @@ class Session:
                 bound.addresses[i] = address(targets[k])
             self._execute(bound, targets)
             results = targets
+        for i, k in signature.updates:
+            copy(leaves[i], results[k])
         if given is None:
             return signature.unflatten(results, bound.env)
         for target, result in zip(given, results, strict=True):

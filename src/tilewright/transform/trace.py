@@ -36,9 +36,9 @@ _stack = _Stack()
 
 
 def user_place() -> str:
-    """`file.py:12`: the innermost line that is not Tilewright's own."""
+    """`file.py:12`: the innermost line that is not Tilewright's own (its generated functions are called <string>)."""
     frame: Any = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(PACKAGE):
+    while frame is not None and frame.f_code.co_filename.startswith((PACKAGE, "<string>")):
         frame = frame.f_back
     return "" if frame is None else f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
 

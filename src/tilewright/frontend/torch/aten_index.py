@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,17 +10,26 @@ import numpy as np
 
 from ... import ops as O
 from ...core import dtypes as dt
-from ...core.dims import at_least
+from ...core.dims import at_least, product
 from ...core.errors import UnsupportedError
 from ...ir.graph import Value
-from .registry import Context, aten, axis_of
+from ...ops.counting import gather_by_count
+from .registry import Context, aten, axis_of, placed
 
 SMALL = 1 << 16  # constants up to this size are looked at
 
 
 @aten("embedding.default")
-def embedding(c: Context, weight: Value, ids: Value, *_: Any) -> Value:
-    return c.emit(O.Gather(axis=0), weight, ids)
+@placed
+def embedding(c: Context, weight: Value, ids: Value, padding_idx: int = -1, scale_grad_by_freq: bool = False, _: bool = False) -> Value:
+    """The row at padding_idx is read as any other, but has no derivative."""
+    if not c.differentiable:
+        return c.emit(O.Gather(axis=0), weight, ids)
+    rows = gather_by_count(weight, ids) if scale_grad_by_freq else c.emit(O.Gather(axis=0), weight, ids)
+    if padding_idx < 0:
+        return rows
+    padding = c.reshape(c.emit(O.Equal(), ids, c.scalar(padding_idx, ids.dtype)), (*ids.shape, 1))
+    return c.emit(O.Where(), padding, c.emit(O.StopGradient(), rows), rows)
 
 
 @aten("index_select.default")
@@ -63,6 +73,24 @@ def index(c: Context, x: Value, indices: Sequence[Value | None]) -> Value:
         x = c.transpose(x, [*axes, *(a for a in range(len(x.shape)) if a not in axes)])
         axes = list(range(len(axes)))
     return c.emit(O.Index(axes=tuple(axes)), x, *picks)
+
+
+@aten("embedding_renorm.default")
+def embedding_renorm(c: Context, weight: Value, ids: Value, max_norm: float, norm_type: float) -> Value:
+    """Rows that ids name and whose norm is larger are scaled down to it."""
+    rows = weight.shape[0]
+    flat = c.reshape(ids, (product(ids.shape), 1))
+    named = c.emit(O.Any(axes=(0,)), c.emit(O.Equal(), flat, c.emit(O.Iota(shape=(1, rows), axis=1, dtype=ids.dtype))))
+    sizes = c.emit(O.Abs(), weight)
+    if math.isinf(norm_type):
+        norm = c.emit(O.Max(axes=(1,), keepdims=True), sizes)
+    else:
+        powers = c.emit(O.Sum(axes=(1,), keepdims=True), c.emit(O.Pow(), sizes, c.scalar(float(norm_type), weight.dtype)))
+        norm = c.emit(O.Pow(), powers, c.scalar(1 / norm_type, weight.dtype))
+    limit = c.scalar(float(max_norm), weight.dtype)
+    over = c.emit(O.LogicalAnd(), c.reshape(named, (rows, 1)), c.emit(O.Greater(), norm, limit))
+    scaled = c.emit(O.Mul(), weight, c.emit(O.Div(), limit, c.emit(O.Add(), norm, c.scalar(1e-7, weight.dtype))))
+    return c.emit(O.Where(), over, scaled, weight)
 
 
 @aten("take_along_dim.default")

@@ -47,14 +47,19 @@ def _columns(a: Value, b: Value, out_rank: int) -> tuple[Value, bool]:
 
 @aten("_linalg_solve_ex.default")
 def solve_ex(c: Context, a: Value, b: Value, *, left: bool = True, check_errors: bool = False) -> tuple[Value, ...]:
-    def build() -> tuple[Value, Value, Value]:
+    def build() -> tuple[Any, Any, Any]:
         side, vector = _columns(a, b, len(c.shape))
         if left:
             out: Value = Solve()(a, side)
         else:
             out = X.mt(Solve(transpose=True)(a, X.mt(side)))
+        out = F.reshape(out, out.shape[:-1]) if vector else out
+        if a.dtype.kind == "c":
+            from .convert import Missing
+
+            return out, Missing("the LU factors of complex matrices are not supported"), Missing("pivots of complex matrices")
         lu, pivots, _ = Lu()(a)
-        return (F.reshape(out, out.shape[:-1]) if vector else out), lu, F.add(pivots, 1)
+        return out, lu, F.add(pivots, 1)
 
     out, lu, pivots = _on(c, build)
     return out, lu, pivots, _zeros(c, 3)

@@ -1,4 +1,4 @@
-"""Normalisation layers, in their inference form."""
+"""Normalisation layers. Training forms of batch norm give new running statistics as results (state.py says what becomes of them)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from ...core import dtypes as dt
 from ...core.dims import product
 from ...core.errors import UnsupportedError
 from ...ir.graph import Value
+from ...ops import batch_statistics as B
+from ...ops import functions as F
 from .registry import Context, aten
 
 
@@ -107,13 +109,61 @@ def batch_norm(
     cudnn_enabled: bool = False,
 ) -> Value:
     if training or mean is None or var is None:
-        raise UnsupportedError("batch norm in training mode updates its statistics; call module.eval() first")
+        out: Value = _training(c, x, weight, bias, momentum, eps)[0]
+        return out
     extra = _affine(c, weight, bias, mean, x.shape[1])
     stats = [mean, var, *extra]
     dtypes = {v.dtype for v in stats}
     if dtypes != {x.dtype}:
         stats = [c.cast(v, x.dtype) for v in stats]
     return _norm(c, O.BatchNorm(eps=float(eps), affine="both" if extra else "none"), x, *stats)
+
+
+def _training(c: Context, x: Value, weight: Value | None, bias: Value | None, momentum: float, eps: float,
+              mean: Value | None = None, var: Value | None = None) -> tuple[Any, ...]:
+    """(out, the batch's means, its 1 / sqrt(var + eps), new mean, new variance)."""
+    if product(x.shape) == 0:
+        zero = c.expand(c.scalar(0.0, F.widened(x).dtype), x.shape[1:2])
+        return c.cast(x, x.dtype), zero, zero, mean, var
+
+    def build() -> tuple[Any, ...]:
+        own, spread = B.moments(x)
+        out = B.batch_normed(x, own, spread, tuple(_affine(c, weight, bias, own, x.shape[1])), eps)
+        inverse = F.rsqrt(F.add(spread, float(eps)))
+        if mean is None or var is None:
+            return out, own, inverse, None, None
+        return out, own, inverse, B.moved(mean, own, momentum), B.moved(var, B.unbiased(spread, x), momentum)
+
+    before, c.graph.place = c.graph.place, c.place
+    try:
+        return build()
+    finally:
+        c.graph.place = before
+
+
+@aten("_native_batch_norm_legit_functional.default")
+def native_batch_norm_functional(
+    c: Context, x: Value, weight: Value | None, bias: Value | None, mean: Value, var: Value, training: bool, momentum: float, eps: float
+) -> Any:
+    if training:
+        return _training(c, x, weight, bias, momentum, eps, mean, var)
+    empty = c.constant(np.zeros((0,), x.dtype.np))
+    return batch_norm(c, x, weight, bias, mean, var, False, momentum, eps), empty, empty, mean, var
+
+
+@aten("_batch_norm_with_update_functional.default")
+def batch_norm_with_update(
+    c: Context, x: Value, weight: Value | None, bias: Value | None, mean: Value, var: Value, momentum: float, eps: float
+) -> Any:
+    out, own, inverse, *new = _training(c, x, weight, bias, momentum, eps, mean, var)
+    return out, own, inverse, c.constant(np.zeros((0,), np.uint8)), *new
+
+
+@aten("_native_batch_norm_legit.no_stats")
+def native_batch_norm_without(
+    c: Context, x: Value, weight: Value | None, bias: Value | None, training: bool, momentum: float, eps: float
+) -> Any:
+    return _training(c, x, weight, bias, momentum, eps)[:3]
 
 
 @aten("_native_batch_norm_legit_no_training.default")
@@ -160,11 +210,10 @@ def instance_norm(
     eps: float,
     cudnn_enabled: bool = False,
 ) -> Value:
-    """Every channel of every case by its own mean and variance: a group norm with as many groups as channels."""
+    """Every channel of every case by its own mean and variance: a group norm with as many groups as channels. (state.py spells out the
+    form that writes to running statistics.)"""
     if not use_input_stats:
         return batch_norm(c, x, weight, bias, mean, var, False, momentum, eps)
-    if mean is not None or var is not None:
-        raise UnsupportedError("instance norm in training mode updates its running statistics; call module.eval() first")
     extra = _affine(c, weight, bias, x, x.shape[1])
     channels = x.shape[1]
     if not isinstance(channels, int):

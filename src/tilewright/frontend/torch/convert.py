@@ -112,7 +112,7 @@ class Converter:
             return Poison()
         if target is operator.getitem:
             picked = args[0][args[1]]
-            return self._poison(picked.what, place) if isinstance(picked, Missing) else picked
+            return self._poison(picked.what, place) if isinstance(picked, Missing) and node.users else picked
         try:
             if type(target).__name__ in ("WrapWithSetGradEnabled", "WrapWithAutocast"):
                 return self._inline(target, args, place)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,8 +16,7 @@ from ...ir.types import TensorType
 from .constants import Constants
 from .convert import Converter, Lazy, Missing, Poison
 from .export import Axis, Tensor, complete, declared, grown_sizes, linear, parameters, run_export, translate
-from .mutation import Aliases, needs_functional
-from .place import place_of
+from .state import functional, updates
 from .symbols import Symbols
 from .tensors import dtype_of
 from .tree import install, spec_of
@@ -31,6 +29,7 @@ class Imported:
     graph: Graph
     signature: Signature
     weights: tuple[str, ...] = ()  # parameters that became the graph's first inputs
+    buffers: tuple[tuple[str, int], ...] = ()  # buffers that the module writes, the graph's next inputs, each with the output it becomes
 
     @property
     def in_spec(self) -> Spec:
@@ -58,7 +57,8 @@ def import_torch(
     """Import a torch.nn.Module, a callable or an ExportedProgram.
 
     `dynamic` maps parameter names to `{axis: Dim}` (nested as the argument is); `dynamic_shapes` is torch.export's own form. `weights`
-    (name -> name of the parameter it is tied to, or its own) makes those parameters inputs instead of constants.
+    (name -> name of the parameter it is tied to, or its own) makes those parameters inputs instead of constants, and buffers that the
+    module writes too. Without it, a module that writes to its buffers is an error; one that writes to its arguments has it done.
     """
     import torch
 
@@ -132,8 +132,8 @@ def _grow(found: list[Axis], args: Any, kwargs: Any) -> tuple[Any, Any]:
 def from_program(program: Any, *, found: list[Axis] | None = None, params: tuple[str, ...] = (), name: str,
                  weights: Mapping[str, str] | None = None) -> Imported:
     """Convert an ExportedProgram. `found` lists the axes that the user declared dynamic, in the order of the arguments."""
-    program = _functional(program)
-    _check_mutations(program)
+    program = functional(program)
+    written = updates(program, buffers=weights is not None, inputs=weights is None)
     graph = Graph(name)
     symbols = Symbols(dict(program.range_constraints))
     constants = Constants(graph)
@@ -147,6 +147,7 @@ def from_program(program: Any, *, found: list[Axis] | None = None, params: tuple
     _bind(symbols, users, found or [])
     _name_sizes(symbols, users)
     given: dict[str, Value] = {}
+    buffers: dict[str, str] = {}
     for node, spec in zip(holes, program.graph_signature.input_specs, strict=True):
         if spec.kind.name == "PARAMETER" and weights is not None and spec.target in weights:
             own = weights[spec.target]
@@ -155,6 +156,10 @@ def from_program(program: Any, *, found: list[Axis] | None = None, params: tuple
                 shape = tuple(int(n) for n in tensor.shape)
                 given[own] = graph.input(TensorType(dtype_of(tensor.dtype), shape), own.replace(".", "_"))
             env[node] = given[own]
+        elif spec.kind.name == "BUFFER" and node.name in written.values():
+            tensor = _tensor(program, spec)
+            buffers[node.name] = spec.target
+            env[node] = graph.input(TensorType(dtype_of(tensor.dtype), tuple(map(int, tensor.shape))), node.name)
         elif spec.kind.name == "USER_INPUT":
             env[node] = _input(graph, symbols, node, leaves, names)
         elif spec.kind.name in ("PARAMETER", "BUFFER", "CONSTANT_TENSOR"):
@@ -162,9 +167,11 @@ def from_program(program: Any, *, found: list[Axis] | None = None, params: tuple
         else:
             raise UnsupportedError(f"torch: input {node.name!r} is a {spec.kind.name.lower()}, which is not supported")
     converter = Converter(graph, symbols, constants)
+    converter.context.differentiable = weights is not None
     results = converter.run(module, env)
     converter.problems.check()
-    outputs = _outputs(graph, results)
+    outputs = _outputs(graph, [r for i, r in enumerate(results) if i not in written])
+    new = {hole: _new_value(graph, hole, results[i]) for i, hole in written.items()}
     if not params:
         count = len(in_spec.children[0].children)
         params = tuple(names[:count]) if len(names) >= count and all(c.type == "leaf" for c in in_spec.children[0].children) else ()
@@ -175,36 +182,18 @@ def from_program(program: Any, *, found: list[Axis] | None = None, params: tuple
         inputs=tuple(leaves),
         outputs=outputs,
         input_names=tuple(names),
+        updates=tuple((names.index(k), i) for k, i in new.items() if k not in buffers),
     )
-    return Imported(graph, signature, tuple(given))
+    return Imported(graph, signature, tuple(given), tuple((name, new[hole]) for hole, name in buffers.items()))
 
 
-def _functional(program: Any) -> Any:
-    """The program itself, or its functional form when in-place writes are seen through views."""
-    if not needs_functional(program.graph_module):
-        return program
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return program.run_decompositions({})
-    except Exception as e:
-        raise CompileError(f"torch.export: the model writes to tensors in place and torch could not make that functional: {e}") from e
-
-
-def _check_mutations(program: Any) -> None:
-    """Writes to the caller's tensors or the module's buffers are not supported; say which."""
-    holes = (n for n in program.graph.nodes if n.op == "placeholder")
-    specs = dict(zip(holes, program.graph_signature.input_specs, strict=True))
-    told = []
-    for hole, node in Aliases(program.graph).written_inputs():
-        where = place_of(node)
-        told.append(f"{specs[hole].target or hole.name}" + (f" ({where})" if where else ""))
-    told += [s.target or s.arg.name for s in program.graph_signature.output_specs if s.kind.name.endswith("_MUTATION")]
-    if told:
-        raise UnsupportedError(
-            f"torch: the model writes to {', '.join(dict.fromkeys(told))} in place; state is not supported yet: "
-            "return the new value instead (batch norm: call module.eval())"
-        )
+def _new_value(graph: Graph, hole: str, value: Any) -> int:
+    """The graph output that is the new value of an input or buffer."""
+    if not isinstance(value, Value):
+        raise UnsupportedError(f"torch: the new value of {hole} depends on what is not supported")
+    if value not in graph.outputs:
+        graph.outputs.append(value)
+    return graph.outputs.index(value)
 
 
 def _bind(symbols: Symbols, users: list[tuple[Any, Any]], found: list[Axis]) -> None:

@@ -1,7 +1,7 @@
 """In-place ops in an exported graph: which names see the new value, and when that is not enough.
 
 Export keeps `y.add_(1)`. When no other view of y's memory is read afterwards, the op is simply `y = y + 1` under all names of
-that whole tensor. Otherwise the program is functionalised by torch first. A write to an input or a buffer is an error.
+that whole tensor. Otherwise the program is functionalised by torch first; so is one that writes to an input or a buffer (state.py).
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ def base_name(node: Any) -> str:
 def writes(node: Any) -> list[Any]:
     """The FX nodes that this one writes to (in-place tensor ops)."""
     schema = getattr(node.target, "_schema", None)
+    if base_name(node) in ("batch_norm", "instance_norm", "native_batch_norm") and len(node.args) > 5 and node.args[5]:
+        return [v for v in node.args[3:5] if hasattr(v, "op")]  # in training mode, though its schema does not say so
     if schema is None or not schema.is_mutable or base_name(node) == "detach_":
         return []
     found = []

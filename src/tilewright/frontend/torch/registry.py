@@ -6,8 +6,9 @@ tensors as `Value`s, sizes as dims, everything else as Python values, and return
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -39,6 +40,20 @@ def aten(*names: str) -> Callable[[H], H]:
     return enter
 
 
+def placed(fn: H) -> H:
+    """For functions that build with `ops.functions`: what they add has the node's place."""
+
+    @functools.wraps(fn)
+    def call(c: Context, *args: Any, **kwargs: Any) -> Any:
+        before, c.graph.place = c.graph.place, c.place
+        try:
+            return fn(c, *args, **kwargs)
+        finally:
+            c.graph.place = before
+
+    return cast(H, call)
+
+
 def key_of(target: Any) -> str:
     """`add.Tensor` for torch.ops.aten.add.Tensor; the full name for anything else."""
     text = str(target)
@@ -62,6 +77,7 @@ class Context:
         self.name, self.place = "", ""
         self.meta: Any = None  # torch's fake result: shape and dtype
         self.args: tuple[Any, ...] = ()  # torch's fake arguments
+        self.differentiable = False  # whether the graph is made to be differentiated: what only a derivative needs is worth a node
         self._scalars: dict[tuple[str, DType], Value] = {}
 
     # what the node returns, according to torch

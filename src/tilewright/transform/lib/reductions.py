@@ -7,6 +7,7 @@ from typing import Any
 from ...core import dtypes as dt
 from ...core.errors import ShapeError
 from ...ops import REGISTRY, ArgMax, ArgMin, CumSum, LayerNorm, LogSoftmax, RmsNorm, Softmax, TopK
+from ...ops.batch_statistics import batch_norm_training, batch_normed
 from ...ops.formulas import compensated_sum
 from ..promote import as_float, as_tracer
 from ..trace import Tracer, apply, built, install, user_place
@@ -162,6 +163,25 @@ def rms_norm(x: Any, weight: Any = None, *, eps: float = 1e-6, naxes: int = 1) -
     x = as_float(x)
     affine, operands = _affine(x, weight, None)
     return apply(RmsNorm(eps=eps, naxes=naxes, affine=affine), x, *operands)
+
+
+@public
+def batch_norm(x: Any, mean: Any, var: Any, weight: Any = None, bias: Any = None, *, training: bool = False, momentum: float = 0.1,
+               eps: float = 1e-5) -> Any:
+    """(x - mean) / sqrt(var + eps) a channel (axis 1), then * weight + bias, with these statistics.
+
+    With training, the batch's own mean and variance serve instead, and (y, new mean, new variance) come back: the given ones moved by
+    momentum towards the batch's (its variance over n - 1), as PyTorch's module does.
+    """
+    x = as_float(x)
+    if (weight is None) != (bias is None):
+        raise ShapeError(f"batch_norm: weight and bias go together, got one of them ({user_place()})")
+    wide = dt.f32 if x.value.dtype.itemsize < 4 else x.value.dtype
+    stats = [as_tracer(v, wide) for v in (mean, var)]
+    affine = [as_tracer(v, wide) for v in (weight, bias) if v is not None]
+    if training:
+        return built(batch_norm_training, x, *stats, *affine, momentum=momentum, eps=eps)
+    return built(lambda x, m, v, *rest: batch_normed(x, m, v, rest, eps), x, *stats, *affine)
 
 
 install(**{n: FUNCTIONS[n] for n in ("sum", "mean", "max", "min", "prod", "any", "all", "var", "std", "argmax", "argmin", "cumsum")})
