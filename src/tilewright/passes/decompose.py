@@ -8,6 +8,7 @@ from ..core.target_spec import TargetSpec
 from ..ir.graph import Graph, Node, Value
 from ..ops.attention_backward import AttentionBackward
 from ..ops.base import name_origin
+from ..ops.norm_backward import NormBackward
 from .base import Log, Pass
 
 MATRIX_UNITS = "sm_90a"  # the chip with a kernel for attention's reverse pass in 16-bit floats
@@ -41,4 +42,6 @@ class Decompose(Pass):
     def wanted(self, n: Node) -> bool:
         if isinstance(n.op, AttentionBackward) and n.operands[0].dtype.itemsize == 2:
             return self.target is None or self.target.cpu != MATRIX_UNITS
+        if isinstance(n.op, NormBackward) and n.operands[0].dtype.itemsize == 2:
+            return self.target is None or self.target.kind != "cuda"
         return n.op.traits.composite and n.op.template is None and not n.op.traits.elementwise

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from .. import ops as o
+from ..core.dims import bounds, product
 from ..ir.graph import Graph, Node, Value
 from ..ir.rewrite import Match, P, rule, sort_nodes
 from ..ops.quant_dot import BLOCK
@@ -63,6 +64,23 @@ def reshape_of_reshape(inner: Any, root: Any) -> Value:
     return out
 
 
+@rule(P(o.GatherAlongAxis, name="root"))
+def gather_before_cast(root: Any) -> Value | None:
+    """What is picked is widened, where widening everything would store a wider copy for a few elements."""
+    wide, ids = root.operands
+    if not isinstance(wide.op, o.Cast) or not _fewer(ids.shape, wide.shape):
+        return None
+    x = wide.node.operands[0]
+    if x.dtype.itemsize >= wide.dtype.itemsize:
+        return None
+    out: Value = wide.op(root.op(x, ids))
+    return out
+
+
+def _fewer(some: Any, all_: Any) -> bool:
+    return bool(bounds(product(some))[1] < bounds(product(all_))[0])
+
+
 def spread_casts(graph: Graph, log: Log) -> None:
     """A cast that several ops read is computed again in each of their regions: cheaper than storing the wider copy."""
     users = graph.users()
@@ -102,7 +120,7 @@ class Fuse(Pass):
     gate_prologue: bool = False  # silu(g) * u computed while a matmul reads it: measured before it is switched on
 
     def run(self, graph: Graph, log: Log) -> Graph:
-        apply_rules(graph, [reshape_after_epilogue, reshape_of_reshape], log)
+        apply_rules(graph, [reshape_after_epilogue, reshape_of_reshape, gather_before_cast], log)
         spread_casts(graph, log)
         sort_nodes(graph)  # a region needs a result that somebody reads
         regions = Regions(graph)

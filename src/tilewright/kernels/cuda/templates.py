@@ -10,16 +10,19 @@ from ..select import TEMPLATES
 from ..template import Template
 from .attention import HopperAttention
 from .attention_backward import HopperAttentionBackward
+from .columns import CudaColumns
 from .decode_attention import DecodeAttention
 from .gather import CudaGather
 from .gemv import Gemv
 from .groups import Shared
 from .matmul import HopperMatmul
+from .norm_backward import CudaNormBackward
 from .pointwise import CudaPointwise
 from .qdot import CudaQDot
 from .rope import CudaRope
 from .row_products import CudaRowProducts
 from .rows import CudaRows
+from .scatter import CudaScatterAdd
 from .thin import ThinMatmul
 
 CUDA_TEMPLATES: list[Template] = [
@@ -31,6 +34,9 @@ CUDA_TEMPLATES: list[Template] = [
     DecodeAttention(),
     HopperAttention(),
     HopperAttentionBackward(),
+    CudaNormBackward(),
+    CudaColumns(),
+    CudaScatterAdd(),
     CudaRows(),
     CudaPointwise(),
     CudaRope(),
