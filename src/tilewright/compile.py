@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from os import PathLike
 from typing import Any
 
@@ -70,18 +71,19 @@ class Stages:
 def compile(  # noqa: A001
     module: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None, *, dynamic: Mapping[str, Any] | None = None,
     dynamic_shapes: Any = None, dtype: str | None = None, threads: int | None = None, target: str | TargetSpec | None = None,
-    validation: str | None = None, passes: Mapping[str, bool] | Collection[str] | None = None, name: str | None = None,
-    progress: Progress = None,
+    precision: str | None = None, validation: str | None = None, passes: Mapping[str, bool] | Collection[str] | None = None,
+    name: str | None = None, progress: Progress = None,
 ) -> Session:
     """Compile a torch.nn.Module, a callable, an ExportedProgram or a Graph to a Session.
 
     `args` and `kwargs` are example inputs. `dynamic` maps parameter names to {axis: tw.Dim(...)}; `dynamic_shapes` is torch.export's
     own form. `dtype` stores weights and intermediates in another float dtype. `passes` switches optional passes off: a mapping
     name -> bool, or the names to leave out. `target` is "cpu", "cuda", "reference" (NumPy) or a TargetSpec; without it, "cuda" where the
-    module or an example input is on a GPU, else "cpu".
+    module or an example input is on a GPU, else "cpu". `precision` "tf32" lets products of f32 round their operands to 11 bits on a GPU,
+    which is several times faster; "exact", the default, does not.
     """
     level = check_level(load_config().validation if validation is None else validation)
-    spec = target_spec(chosen_target(module, args, kwargs) if target is None else target)
+    spec = target_spec(chosen_target(module, args, kwargs) if target is None else target, precision)
     if threads is not None:
         load_config(threads=threads)
     for option, given, kinds, rule in (("kwargs", kwargs, Mapping, "a mapping from names to example inputs"),
@@ -113,7 +115,15 @@ def chosen_target(module: Any, args: Any, kwargs: Any) -> str:
     return "cuda" if any(getattr(x, "is_cuda", False) is True for x in (first, *inputs)) else "cpu"
 
 
-def target_spec(target: str | TargetSpec) -> TargetSpec:
+def target_spec(target: str | TargetSpec, precision: str | None = None) -> TargetSpec:
+    """The spec that a name stands for; on a GPU the precision of f32 products is one of its features."""
+    spec, wanted = _target_spec(target), load_config(precision=precision).precision
+    if spec.kind == "cuda" and wanted == "tf32":
+        return replace(spec, features=spec.features | {"tf32"})
+    return spec
+
+
+def _target_spec(target: str | TargetSpec) -> TargetSpec:
     if isinstance(target, TargetSpec):
         return target
     if target == "reference":

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.cuda.emulator_mma import multiply
+from tests.cuda import emulator_mma as matrices
 from tilewright.target.cuda.ptx_flow import Function, Op, parse
 
 Array = Any  # arrays of every dtype
@@ -46,15 +46,17 @@ class Heap:
         raise Fault(f"access of {nbytes} bytes at {address:#x} is outside every buffer")
 
 
-def run(text: str, heap: Heap, words: list[int], grid: int, block: int) -> None:
-    """Launch the (only) kernel of a module."""
+def run(text: str, heap: Heap, words: list[int], grid: int, block: int, dynamic: int = 0) -> None:
+    """Launch the (only) kernel of a module. `dynamic` bytes of shared memory (`ring`) lie behind its own."""
     (function,) = parse(text)
-    shared = max([int(n) for n in re.findall(r"\.shared[^;]*?scratch\[(\d+)\]", text)] or [0])
+    static = max([int(n) for n in re.findall(r"\.shared[^;]*?scratch\[(\d+)\]", text)] or [0])
+    ring = -(-static // 128) * 128
+    shared = ring + dynamic if dynamic else static
     local = dict(_locals(text))
     tables = {m[1]: heap.add(_table(m[2])) for m in re.finditer(r"\.global[^;]*?(\w+)\[\d+\] = \{(.*?)\}", text)}
     with np.errstate(all="ignore"):
         for b in range(grid):
-            _Block(function, heap, words, b, grid, block, shared, {**local, **tables, "scratch": 0}).run()
+            _Block(function, heap, words, b, grid, block, shared, {**local, **tables, "scratch": 0, "ring": ring}).run()
 
 
 def _locals(text: str) -> list[tuple[str, int]]:
@@ -91,6 +93,8 @@ class _Block:
                         "%nctaid.x": np.full(threads, grid, np.uint32)}  # fmt: skip
         self.shared = np.full(shared + 16, 0xA5, np.uint8)
         self.local = np.full((threads, _LOCAL), 0xA5, np.uint8)
+        self.flying: list[tuple[int, Array]] = []  # copies, then groups of them, that nobody has waited for
+        self.groups: list[list[tuple[int, Array]]] = []
         self.pc = np.zeros(threads, np.int64)
         self.alive = np.ones(threads, bool)
         self.waiting = np.zeros(threads, bool)
@@ -175,10 +179,16 @@ class _Block:
         dtype: Any = np.bool_ if kinds[-1:] == ["pred"] else _TYPES[kinds[-1]] if kinds else np.uint32
         if stem == "griddepcontrol":
             return  # launches follow one another here
+        if op.opcode.startswith("cvt.rna.tf32"):
+            bits = self.read(xs[1], np.uint32).astype(np.uint64)
+            self.write(xs[0], ((bits + np.uint64(0x1000)) & np.uint64(0xFFFFE000)).astype(np.uint32), active)
+            return
         if stem == "mma":
-            if not active.reshape(-1, 32).all(1)[active.reshape(-1, 32).any(1)].all():
-                raise Fault(f"`{op.text}` needs whole warps")
-            multiply(self, op.opcode, xs, active)
+            matrices.multiply(self, op.opcode, xs, active)
+        elif stem == "ldmatrix":
+            matrices.load(self, op.opcode, xs, active)
+        elif op.opcode.startswith("cp.async"):
+            self.copy(op, xs, active)
         elif stem in ("ld", "st"):
             self.memory(op, parts, xs, active, dtype)
         elif stem == "mov":
@@ -199,6 +209,31 @@ class _Block:
             if parts[:2] == ["mad", "wide"]:
                 kinds_[2] = np.dtype(f"{np.dtype(dtype).kind}{2 * np.dtype(dtype).itemsize}")
             self.write(xs[0], _arithmetic(parts, dtype, [self.read(x, t) for x, t in zip(xs[1:], kinds_, strict=True)]), active)
+
+    def copy(self, op: Op, xs: list[str], active: Array) -> None:
+        """16 bytes from global to shared memory, zeros after the first `size`. They land where the kernel waits for them."""
+        if "commit_group" in op.opcode:
+            self.groups.append(self.flying)
+            self.flying = []
+            return
+        if "wait_group" in op.opcode:
+            while len(self.groups) > int(xs[0]):
+                for where, data in self.groups.pop(0):
+                    self.shared[where : where + 16] = data
+            return
+        to, source = (self.read(x.strip("[]").partition("+")[0], np.uint64).astype(np.int64) + int(x.strip("[]").partition("+")[2] or 0)
+                      for x in xs[:2])  # fmt: skip
+        sizes = self.read(xs[3], np.int32)
+        for t in np.flatnonzero(active):
+            n, where = int(sizes[t]), int(to[t])
+            if where % 16 or (n and source[t] % 16) or not 0 <= n <= 16 or where + 16 > len(self.shared):
+                raise Fault(f"`{op.text}` copies {n} bytes from {source[t]:#x} to {where}")
+            data = np.zeros(16, np.uint8)
+            if n:
+                found, at = self.heap.find(int(source[t]), n)
+                data[:n] = found[at : at + n]
+            self.shared[where : where + 16] = 0xA5  # who reads too early sees nonsense
+            self.flying.append((where, data))
 
     def move(self, xs: list[str], active: Array, dtype: Any) -> None:
         if xs[0].startswith("{"):
@@ -230,18 +265,34 @@ class _Block:
         at = start.astype(np.int64) + int(offset or 0)
         if (at[active] % (item * len(names))).any():
             raise Fault(f"`{op.text}` is not aligned to {item * len(names)} bytes")
+        who = np.flatnonzero(active)
+        found = self.together(parts[1], at[who], item * len(names))
         for i, name in enumerate(names):
             value = np.zeros(self.n, dtype) if load else self.read(name, dtype)
-            for t in np.flatnonzero(active):
+            if found is not None:
+                data, first = found
+                places = (at[who] - first + i * item)[:, None] + np.arange(item)
+                if load:
+                    value[who] = data[places].view(dtype)[:, 0]
+                else:  # in order: of several threads that write one place, the last one wins
+                    data[places] = np.ascontiguousarray(value[who]).view(np.uint8).reshape(-1, item)
+            for t in who if found is None else ():
                 data, where = self.space(parts[1], int(t), int(at[t]) + i * item, item)
                 if load:
-                    value[t] = (
-                        data[where : where + item].view(dtype)[0] if where % item == 0 else data[where : where + item].copy().view(dtype)[0]
-                    )
+                    value[t] = data[where : where + item].copy().view(dtype)[0]
                 else:
                     data[where : where + item] = value[t : t + 1].view(np.uint8)
             if load:
                 self.write(name, value, active)
+
+    def together(self, name: str, at: Array, nbytes: int) -> tuple[Array, int] | None:
+        """The one piece of memory that all these addresses lie in, and where it begins."""
+        low, high = int(at.min()), int(at.max()) + nbytes
+        if name == "shared" and low >= 0 and high <= len(self.shared):
+            return self.shared, 0
+        if name != "global":
+            return None
+        return next(((data, start) for start, data in self.heap.buffers if start <= low and high <= start + len(data)), None)
 
     def space(self, name: str, thread: int, address: int, nbytes: int) -> tuple[Array, int]:
         if name == "global":

@@ -8,7 +8,7 @@ from typing import Any
 import tilewright.ops as o
 from tests.cuda.launching import graph
 from tilewright.core.dims import sym
-from tilewright.core.dtypes import DType, bf16, f16, f32, i64
+from tilewright.core.dtypes import DType, bf16, f8e4m3, f8e5m2, f16, f32, f64, i8, i32, i64, u8
 from tilewright.ir.graph import Graph
 from tilewright.ops.attention import Attention
 from tilewright.ops.composites import LayerNorm, RmsNorm, Softmax
@@ -43,6 +43,19 @@ CASES: dict[str, tuple[Callable[..., Any], Types]] = {
     "matmul_f32": (lambda a, b: o.Matmul()(a, b), ((f32, (40, 30)), (f32, (30, 50)))),
     "matmul_bf16": (lambda a, b: o.Matmul(transpose_b=True)(a, b), ((bf16, (64, 64)), (bf16, (64, 64)))),
     "matmul_large": (lambda a, b: o.Matmul()(a, b), ((bf16, (4096, 4096)), (bf16, (4096, 4096)))),
+    "matmul_columns": (lambda a, b: o.Matmul()(a, b), ((bf16, (65, 64)), (bf16, (64, 72)))),
+    "matmul_fp8_small": (lambda a, b: o.Matmul(transpose_b=True, dtype=bf16)(a, b), ((f8e4m3, (64, 256)), (f8e4m3, (64, 256)))),
+    "matmul_fma": (lambda a, b: o.Matmul()(a, b), ((f32, (4096, 512)), (f32, (512, 4096)))),
+    "matmul_f64": (lambda a, b: o.Matmul(transpose_b=True)(a, b), ((f64, (2048, 64)), (f64, (2048, 64)))),
+    "matmul_odd": (lambda a, b: o.Matmul()(a, b), ((bf16, (65, 37)), (bf16, (37, 33)))),
+    "matmul_fp8": (
+        lambda a, b, s: o.Cast(dtype=bf16)(o.Mul()(o.Matmul(transpose_b=True, dtype=f32)(a, b), s)),
+        ((f8e4m3, (8192, 8192)), (f8e5m2, (8192, 8192)), (f32, ())),
+    ),
+    "matmul_int8": (
+        lambda a, b, s, z: o.Requantise(axis=1)(o.IntMatmul()(a, b), s, z),
+        ((u8, (4096, 512)), (i8, (512, 4096)), (f32, (4096,)), (i32, (4096,))),
+    ),
     "matmul_batched": (lambda a, b: o.Matmul(transpose_a=True)(a, b), ((f16, (5, 96, 200)), (f16, (5, 96, 136)))),
     "linear_rows_dynamic": (linear, ((bf16, (S, 256)), (bf16, (512, 256)), (bf16, (512,)), (bf16, (S, 512)))),
     "attention": (attention(), ((bf16, (1, 4, 300, 64)), (bf16, (1, 2, 333, 64)), (bf16, (1, 2, 333, 64)))),
@@ -60,7 +73,9 @@ CASES: dict[str, tuple[Callable[..., Any], Types]] = {
     ),
     "attention_window": (attention(causal=True, window=100), ((bf16, (1, 2, 512, 128)),) * 3),
 }
-GOLDENS = ("add_bf16", "softmax_short", "matmul_bf16")
+GOLDENS = {  # name -> chip
+    "add_bf16": "sm_90a", "softmax_short": "sm_90a", "matmul_bf16": "sm_90a", "matmul_fp8_small": "sm_90a", "matmul_columns": "sm_80",
+}  # fmt: skip
 
 
 def case(name: str) -> Graph:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,12 @@ from tilewright.core.dtypes import DType
 from tilewright.ir.graph import Graph, Value
 from tilewright.ir.interp import bind_symbols
 from tilewright.ir.types import TensorType
-from tilewright.kernels.cuda.kernel import BlockKernel, DecodeKernel, QDotKernel, ThinKernel
+from tilewright.kernels.cuda.kernel import BlockKernel, DecodeKernel, QDotKernel, RingKernel, ThinKernel, TurnKernel
 from tilewright.kernels.launch import Buffer, ErrorWord, Launch, Pointer, Program
 from tilewright.kernels.select import select
 from tilewright.passes.pipeline import run_pipeline
 from tilewright.runtime.packing import pack_constants
-from tilewright.target.cuda.code import emit_cuda
+from tilewright.target.cuda.code import emit_cuda, shared_bytes
 from tilewright.target.cuda.device import cuda_target
 
 
@@ -39,9 +40,9 @@ def program(g: Graph, arch: str = "sm_90a") -> Program:
 class Emulated:
     """A program over emulated memory."""
 
-    def __init__(self, g: Graph, arch: str = "sm_90a") -> None:
-        self.graph, self.target = g, cuda_target(arch)
-        self.program = program(g, arch)
+    def __init__(self, g: Graph, arch: str = "sm_90a", features: Sequence[str] = ()) -> None:
+        self.graph, self.target = g, replace(cuda_target(arch), features=frozenset(features))
+        self.program = select(run_pipeline(g, self.target), self.target)
         self.heap = Heap()
 
     def __call__(self, *inputs: Array, env: dict[str, int] | None = None) -> list[Array]:
@@ -67,10 +68,11 @@ class Emulated:
     def _launch(self, launch: Launch, memory: dict[Buffer, int], env: dict[str, int], error: int) -> None:
         way: Any = next((v for v in launch.variants if v.lo <= evaluate(v.value, env) <= v.hi), launch)
         kernel = way.kernel
-        assert isinstance(kernel, (BlockKernel, DecodeKernel, QDotKernel, ThinKernel)), f"{launch.name} is no SIMT kernel"
+        simt = (BlockKernel, DecodeKernel, QDotKernel, RingKernel, ThinKernel, TurnKernel)
+        assert isinstance(kernel, simt), f"{launch.name} is no SIMT kernel"
         grid, programs = evaluate(way.grid, env), kernel.programs if isinstance(kernel, BlockKernel) else 1
         words = [_word(a, memory, env, error) for a in way.arguments] + ([grid] if programs > 1 else [])
-        emulate(emit_cuda(kernel, self.target), self.heap, words, -(-grid // programs), kernel.block)
+        emulate(emit_cuda(kernel, self.target), self.heap, words, -(-grid // programs), kernel.block, shared_bytes(kernel))
 
 
 def _word(a: Any, memory: dict[Buffer, int], env: dict[str, int], error: int) -> int:

@@ -11,7 +11,7 @@ import tilewright as tw
 from tests.cuda.kernels import CASES, GOLDENS, case
 from tests.cuda.launching import program
 from tilewright.core.errors import CompileError, ConfigError, ExecutionError
-from tilewright.kernels.cuda.kernel import BlockKernel, FlashKernel, GemmKernel
+from tilewright.kernels.cuda.kernel import FlashKernel, GemmKernel, RingKernel, TurnKernel
 from tilewright.runtime import cuda_driver
 from tilewright.target.cuda.barrier_safety import check
 from tilewright.target.cuda.code import emit_all, emit_cuda
@@ -36,7 +36,7 @@ def test_the_assembler_takes_it(name: str, arch: str) -> None:
         pytest.skip(HOPPER[name])
     for kernel, text in modules(name, arch).items():
         usage = assemble(text, arch)
-        if kernel.startswith(("gemm", "gemv", "thin", "decode", "flash", "pointwise", "softmax", "layer_norm", "rms_norm")):
+        if kernel.startswith(("gemm", "gemv", "ring", "turn", "thin", "decode", "flash", "pointwise", "softmax", "layer_norm", "rms_norm")):
             assert usage.spilled == 0 and usage.stack == 0, (kernel, usage)
         assert not usage.warnings, (kernel, usage.warnings)
 
@@ -59,7 +59,7 @@ def test_a_block_reduction_has_a_barrier_and_a_planted_exit_is_found() -> None:
 
 @pytest.mark.parametrize("name", GOLDENS)
 def test_goldens(name: str, golden: Callable[[str, str], None]) -> None:
-    (text,) = modules(name, "sm_90a").values()
+    (text,) = modules(name, GOLDENS[name]).values()
     golden(f"{name}.ptx", text)
 
 
@@ -73,7 +73,8 @@ def test_the_matrix_units_are_used_where_they_are() -> None:
         assert kinds(name, "sm_80") and GemmKernel not in kinds(name, "sm_80")
     for name in ("attention", "attention_causal", "attention_window"):
         assert kinds(name)[0] is FlashKernel
-    assert kinds("matmul_f32") == [BlockKernel]
+    assert kinds("matmul_f32") == [TurnKernel, TurnKernel, RingKernel]  # rows of 30 and columns of 50 floats
+    assert kinds("matmul_fma") == [RingKernel]
 
 
 def test_a_row_is_read_once() -> None:

@@ -139,6 +139,9 @@ REDUCTIONS: dict[str, Oracle] = {
 def matmul(a: dict[str, Any], x: Any, y: Any) -> Any:
     x = x.mT if a.get("transpose_a") else x
     y = y.mT if a.get("transpose_b") else y
+    if (wide := a.get("dtype")) is not None:
+        out = torch.matmul(x.double(), y.double()) * a.get("alpha", 1.0)
+        return out.to(DTYPES[wide.name])
     out = torch.matmul(x, y.to(x.dtype))
     return out if a.get("alpha", 1.0) == 1.0 else out * a["alpha"]
 
@@ -376,6 +379,8 @@ NO_ORACLE = {
 
 
 def to_torch(a: Any) -> Any:
+    if a.dtype.itemsize == 1 and a.dtype.kind in "fV":
+        return torch.from_numpy(a.astype(np.float32))  # exact; PyTorch multiplies no eight-bit floats on a CPU
     if a.dtype == ml_dtypes.bfloat16:
         return torch.from_numpy(a.astype(np.float32)).to(torch.bfloat16)
     return torch.from_numpy(np.array(a))

@@ -18,6 +18,7 @@ from .errors import ConfigError
 
 Validation = Literal["strict", "normal", "none"]
 CpuLevel = Literal["native", "baseline", "avx2", "avx512"]
+Precision = Literal["exact", "tf32"]
 
 MAX_THREADS = 1024
 _SUFFIXES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -81,6 +82,9 @@ class Config:
     cpu: CpuLevel = _setting(
         "native", "CPU", _choice("native", "baseline", "avx2", "avx512"), "native",
         "Instruction set to generate code for; lower than the machine's own to test or to compare.")
+    precision: Precision = _setting(
+        "exact", "PRECISION", _choice("exact", "tf32"), "exact",
+        "What products of f32 may do with their operands: nothing, or round them to 11 bits (tf32) where the target has units for that.")
     validation: Validation = _setting(
         "normal", "VALIDATION", _choice("strict", "normal", "none"), "normal", "Which findings of the validators stop a compile.")
     cache_dir: str | None = _setting(

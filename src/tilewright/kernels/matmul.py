@@ -26,7 +26,7 @@ from .launch import Buffer, Launch, Packed, Variant
 from .pointwise import unravel
 from .prefetch import NextBlock, Stream
 from .product import Config, Frame, Problem, even_blocks
-from .region import Region, widen
+from .region import Region
 from .template import Reason, Template, region_bytes, region_flops
 from .tiling import for_each_tile, tile_heights, write_tile
 from .turn import turn_launch, wants_turning
@@ -158,26 +158,26 @@ def _way(region: Region, p: Problem, config: Config, b_buffer: Buffer, panels: L
         ahead = (Stream(call, p, config, b_buffer, panels, panel, kw) if few
                  else NextBlock(call, p, config, b_buffer, panels, panel, kw, block))
 
-    small = compute_dtype(p.b.type.dtype) is not p.b.type.dtype
+    small = p.b.type.dtype is not wide
     wide_b = b.scratch(wide, (config.depth, config.width)) if small and not (in_place or few) else None
 
     def accumulate(left: Callable[[Ix | int], Tile], row: Ix | int, start: Ix | int, stop: Ix | int, total: Tile) -> Tile:
         def right(i: Ix | int) -> Tile:
             if wide_b is not None:
                 return b.load(wide_b, (i - start, 0), (1, config.width))
-            return widen(b, b.load(b_view, (*at, panel, i, 0), (1, config.width), limit=(None, limit) if in_place else None))
+            return b.cast(b.load(b_view, (*at, panel, i, 0), (1, config.width), limit=(None, limit) if in_place else None), wide)
 
         fetch = None if ahead is None else ahead.during(row - first, start)
         return accumulate_chains(b, left, right, start, stop, total, divisible(p.k, CHAIN), fetch, config.unroll)
 
     def widen_panel(start: Ix | int, stop: Ix | int) -> None:
-        """Small floats of B become f32 once for all tiles of rows, not once per tile."""
+        """Small numbers of B are widened once for all tiles of rows, not once per tile."""
         if wide_b is not None:
             with b.loop(start, stop) as loop:
-                b.store(wide_b, (loop.index - start, 0), widen(b, b.load(b_view, (*at, panel, loop.index, 0), (1, config.width))))
+                b.store(wide_b, (loop.index - start, 0), b.cast(b.load(b_view, (*at, panel, loop.index, 0), (1, config.width)), wide))
 
     def in_memory(row: Ix | int, rows_: int) -> Callable[[Ix | int], Tile]:
-        return lambda i: widen(b, b.load(a_view, (*at, row, i), (rows_, 1)))
+        return lambda i: b.cast(b.load(a_view, (*at, row, i), (rows_, 1)), wide)
 
     def finish(row: Ix | int, acc: Tile) -> None:
         acc = acc * p.alpha if p.alpha != 1.0 else acc
@@ -192,7 +192,7 @@ def _way(region: Region, p: Problem, config: Config, b_buffer: Buffer, panels: L
     else:
         sums = b.scratch(wide, (block if isinstance(block, int) else MAX_BLOCK * config.rows, config.width))
 
-        stage = b.scratch(wide, (config.rows, config.depth + config.width)) if compute_dtype(p.a.type.dtype) is not p.a.type.dtype else None
+        stage = b.scratch(wide, (config.rows, config.depth + config.width)) if p.a.type.dtype is not wide else None
 
         def clear(row: Ix | int, rows_: int) -> None:
             b.store(sums, (row - first, 0), b.full((rows_, config.width), 0.0, wide))
@@ -238,10 +238,11 @@ def row_block(m: Dim, p: Problem, config: Config, target: TargetSpec) -> Dim:
 def _copy_rows(
     b: KernelBuilder, a: View, at: list[Ix | int], row: Ix | int, rows: int, start: Ix | int, stop: Ix | int, stage: View, config: Config
 ) -> None:
-    """Columns start … stop-1 of `rows` rows of A into local memory: small floats are widened once, not once per panel."""
+    """Columns start … stop-1 of `rows` rows of A into local memory: small numbers are widened once, not once per panel."""
     width = config.width
     whole = start + (stop - start) // width * width
     with b.loop(start, whole, width) as loop:
-        b.store(stage, (0, loop.index - start), widen(b, b.load(a, (*at, row, loop.index), (rows, width))))
+        b.store(stage, (0, loop.index - start), b.cast(b.load(a, (*at, row, loop.index), (rows, width)), stage.type.dtype))
     with b.if_(b.compare("lt", whole, stop)):
-        b.store(stage, (0, whole - start), widen(b, b.load(a, (*at, row, whole), (rows, width), limit=(None, stop - whole))))
+        last = b.load(a, (*at, row, whole), (rows, width), limit=(None, stop - whole))
+        b.store(stage, (0, whole - start), b.cast(last, stage.type.dtype))

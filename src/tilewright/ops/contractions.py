@@ -9,6 +9,7 @@ import numpy as np
 
 from ..core import dtypes as dt
 from ..core.dims import Dim, Shape, product
+from ..core.dtypes import DType
 from ..core.errors import UnsupportedError, require
 from ..ir.graph import Value
 from ..ir.types import TensorType
@@ -21,13 +22,17 @@ from .families import (
     bf16,
     boolean,
     broadcast_shapes,
+    f8e4m3,
+    f8e5m2,
     f16,
     f32,
     f64,
+    i8,
     i32,
     provably_negative,
     require_kind,
     require_one_dtype,
+    u8,
 )
 
 Pairs = tuple[tuple[int, int], ...]
@@ -35,27 +40,36 @@ Pairs = tuple[tuple[int, int], ...]
 
 @register
 class Matmul(Contraction):
-    """alpha * a @ b over the last two axes; leading axes broadcast. A flag says that the operand is stored transposed."""
+    """alpha * a @ b over the last two axes; leading axes broadcast. A flag says that the operand is stored transposed. Operands of eight
+    bits may have a result of another dtype: floats (of both eight-bit formats) f32, f16 or bf16, whole numbers (u8 or i8 by i8) i32."""
 
     transpose_a: bool = False
     transpose_b: bool = False
     alpha: float = 1.0
+    dtype: DType | None = None
     samples = [S(f32(3, 5), f32(5, 4)), S(f32(5, 3), f32(4, 5), transpose_a=True, transpose_b=True, alpha=0.5),
                S(f32(2, 1, 3, 4), f32(5, 4, 2)), S(f64(2, 3), f64(3, 1)), S(f32(N, 4), f32(3, 4), transpose_b=True),
                S(f32(0, 3), f32(3, 2)), S(f32(2, 0), f32(0, 3)), S(bf16(3, 9), bf16(9, 2)), S(f16(3, 4), f16(4, 2)),
                S(i32(2, 3), i32(3, 2)), S(f32(3, 9), f16(9, 2)), S(f32(N, M, 3), f32(1, 3, 2)),
-               S(f32(37, 41), f32(37, 33), transpose_a=True)]
+               S(f32(37, 41), f32(37, 33), transpose_a=True), S(f8e4m3(3, 9), f8e5m2(2, 9), transpose_b=True, dtype=dt.f32),
+               S(f8e4m3(5, 7), f8e4m3(7, 4), dtype=dt.bf16, alpha=0.5), S(u8(3, 9), i8(9, 5), dtype=dt.i32, low=(0, -128), high=(255, 127))]
     errors = [E(f32(8, 64), f32(32, 16), match=r"inner sizes differ: 64 != 32 for"),
               E(f32(8, 64), f32(16, 64), match="inner sizes differ: 64 != 16; did you mean transpose_b=True"),
               E(f32(3), f32(3, 2), match="needs operands of rank 2 or more"), E(f32(2, 3), f64(3, 2), match="operands must have one dtype"),
               E(boolean(2, 3), boolean(3, 2), match="needs float or integer operands"),
               E(f32(2, 3, 4), f32(3, 4, 5), match="shapes do not broadcast"),
-              E(i32(2, 3), i32(3, 2), alpha=0.5, match="alpha needs float operands")]
+              E(i32(2, 3), i32(3, 2), alpha=0.5, match="alpha needs float operands"),
+              E(f32(2, 3), f32(3, 2), dtype=dt.bf16, match="a result of another dtype needs operands of eight bits"),
+              E(f8e4m3(2, 3), f8e4m3(3, 2), dtype=dt.i32, match="the result of eight-bit floats must be f32, f16 or bf16"),
+              E(i8(2, 3), u8(3, 2), dtype=dt.i32, match="the result of whole numbers of eight bits")]
 
     def infer(self, a: TensorType, b: TensorType) -> TensorType:
         require_kind((a, b), "fiuc")
-        stored = a.dtype is dt.f32 and b.dtype in (dt.f16, dt.bf16)  # a weight may be kept in a smaller float
-        dtype = a.dtype if stored else require_one_dtype((a, b))
+        if self.dtype is not None and not a.dtype is b.dtype is self.dtype:
+            dtype = self._wide(a, b, self.dtype)
+        else:
+            stored = a.dtype is dt.f32 and b.dtype in (dt.f16, dt.bf16)  # a weight may be kept in a smaller float
+            dtype = a.dtype if stored else require_one_dtype((a, b))
         require(self.alpha == 1.0 or dtype.kind in "fc", "alpha needs float operands", dtype=dtype, alpha=self.alpha)
         require(a.ndim >= 2 and b.ndim >= 2, "needs operands of rank 2 or more", a=a, b=b)
         m, k = a.shape[-2:][::-1] if self.transpose_a else a.shape[-2:]
@@ -64,9 +78,25 @@ class Matmul(Contraction):
         require(k == k2, "inner sizes differ: {k} != {k2}{hint}", k=k, k2=k2, hint=hint)
         return TensorType(dtype, (*broadcast_shapes(a.shape[:-2], b.shape[:-2]), m, n))
 
+    @staticmethod
+    def _wide(a: TensorType, b: TensorType, dtype: DType) -> DType:
+        """The result's dtype where it is named."""
+        small = all(x.dtype.itemsize == 1 for x in (a, b)) and a.dtype.is_float == b.dtype.is_float
+        require(small, "a result of another dtype needs operands of eight bits", a=a, b=b, dtype=dtype)
+        if a.dtype.is_float:
+            require(dtype in (dt.f32, dt.f16, dt.bf16), "the result of eight-bit floats must be f32, f16 or bf16", dtype=dtype)
+        else:
+            require(dtype is dt.i32 and b.dtype is dt.i8, "the result of whole numbers of eight bits is i32, by a matrix of i8", a=a, b=b,
+                    dtype=dtype)
+        return dtype
+
     def ref(self, a: Any, b: Any) -> Any:
         a = np.swapaxes(a, -1, -2) if self.transpose_a else a
         b = np.swapaxes(b, -1, -2) if self.transpose_b else b
+        if self.dtype is not None:
+            wide: Any = np.float64 if self.dtype.is_float else np.int32
+            out = np.matmul(a.astype(wide), b.astype(wide))
+            return (out * self.alpha if self.alpha != 1.0 else out).astype(self.dtype.np)
         out = np.matmul(a, b.astype(a.dtype))
         return out if self.alpha == 1.0 else (out * self.alpha).astype(out.dtype)
 
@@ -82,11 +112,14 @@ class Matmul(Contraction):
         """g @ b.T, or its transpose where a is stored transposed."""
         wide = F.cast(b, g.dtype)
         if self.transpose_a:
-            return F.matmul(wide, g, transpose_a=self.transpose_b, transpose_b=True, alpha=self.alpha)
-        return F.matmul(g, wide, transpose_b=not self.transpose_b, alpha=self.alpha)
+            out = F.matmul(wide, g, transpose_a=self.transpose_b, transpose_b=True, alpha=self.alpha)
+        else:
+            out = F.matmul(g, wide, transpose_b=not self.transpose_b, alpha=self.alpha)
+        return F.cast(out, a.dtype)
 
     def _right(self, a: Value, b: Value, g: Value) -> Value:
         """a.T @ g, or its transpose. A matrix b that all leading axes of a share is one product over all rows."""
+        a = F.cast(a, g.dtype)
         if len(b.shape) == 2 and not self.transpose_a:
             a, g = (F.reshape(v, (product(v.shape[:-1]), v.shape[-1])) for v in (a, g))
         if self.transpose_b:

@@ -39,6 +39,14 @@ def bf16(*shape: Dim) -> TensorType:
     return TensorType(dt.bf16, shape)
 
 
+def f8e4m3(*shape: Dim) -> TensorType:
+    return TensorType(dt.f8e4m3, shape)
+
+
+def f8e5m2(*shape: Dim) -> TensorType:
+    return TensorType(dt.f8e5m2, shape)
+
+
 def c64(*shape: Dim) -> TensorType:
     return TensorType(dt.c64, shape)
 

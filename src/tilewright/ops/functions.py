@@ -219,8 +219,9 @@ def concat(values: Sequence[Value], axis: int) -> Value:
     return _one("concat", *values, axis=axis)
 
 
-def matmul(a: Value, b: Value, *, transpose_a: bool = False, transpose_b: bool = False, alpha: float = 1.0) -> Value:
-    return _one("matmul", a, b, transpose_a=transpose_a, transpose_b=transpose_b, alpha=alpha)
+def matmul(a: Value, b: Value, *, transpose_a: bool = False, transpose_b: bool = False, alpha: float = 1.0,
+           dtype: DType | None = None) -> Value:
+    return _one("matmul", a, b, transpose_a=transpose_a, transpose_b=transpose_b, alpha=alpha, dtype=dtype)
 
 
 def sum_(x: Value, axes: Sequence[int], *, keepdims: bool = False) -> Value:

@@ -2,12 +2,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from ..core.dtypes import i32
 from ..core.target_spec import TargetSpec
 from ..ir.graph import Graph, Node, Value
 from ..ops.attention_backward import AttentionBackward
 from ..ops.base import name_origin
+from ..ops.contractions import Matmul
+from ..ops.int_products import IntMatmul
 from ..ops.norm_backward import NormBackward
 from .base import Log, Pass
 
@@ -31,7 +34,11 @@ class Decompose(Pass):
                     continue
                 log.hit(n.op.name)
                 before, new.place = len(new.nodes), n.place
-                made = n.op.decompose(*(env[v] for v in n.operands))
+                operands = [env[v] for v in n.operands]
+                if isinstance(n.op, IntMatmul) and self.target is not None and self.target.kind == "cuda":
+                    made: Any = Matmul(transpose_b=n.op.transpose_b, dtype=i32)(*operands)  # matrix units read codes as they lie
+                else:
+                    made = n.op.decompose(*operands)
                 new.place = ""
                 name_origin(new.nodes[before:], n)
                 env.update(zip(n.values, made if isinstance(made, tuple) else (made,), strict=True))

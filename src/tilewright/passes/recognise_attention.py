@@ -33,6 +33,8 @@ def trace(v: Value, m: Match) -> Scores | None:
     while m.readers(v) == 1:
         n = v.node
         if isinstance(n.op, o.Matmul):
+            if n.op.dtype is not None:
+                return None
             return Scores(n, factor * n.op.alpha, capped, masks, biases)
         if isinstance(n.op, o.Cast):
             if not n.operands[0].dtype.is_float:
@@ -101,7 +103,7 @@ def attention(root: Any, m: Match) -> Value | None:
     rank = len(root.types[0].shape)
     if not isinstance(p.op, o.Softmax) or m.readers(p) != 1 or p.op.axis != len(p.shape) - 1:
         return None
-    if rank > 4 or root.op.transpose_a or root.op.alpha != 1.0:
+    if rank > 4 or root.op.transpose_a or root.op.alpha != 1.0 or root.op.dtype is not None:
         return None
     found = trace(p.node.operands[0], m)
     if found is None:

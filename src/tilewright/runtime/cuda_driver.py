@@ -161,8 +161,8 @@ class HostWords:
 def tensor_map(dtype: str, address: int, sizes: Sequence[int], strides: Sequence[int], box: Sequence[int], swizzle: int) -> bytes:
     """The 128 bytes of a TMA descriptor. Sizes are innermost first; strides are bytes of every axis but the innermost."""
     cu = driver()
-    kinds = {"bf16": "BFLOAT16", "f16": "FLOAT16", "f32": "FLOAT32"}
-    kind = getattr(cu.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{kinds[dtype]}")
+    kinds = {"bf16": "BFLOAT16", "f16": "FLOAT16", "f32": "FLOAT32", "tf32": "TFLOAT32", "i32": "INT32"}
+    kind = getattr(cu.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{kinds.get(dtype, 'UINT8')}")
     swizzles = {0: "NONE", 32: "32B", 64: "64B", 128: "128B"}
     found = call(
         "cuTensorMapEncodeTiled",

@@ -140,7 +140,13 @@ class CudaExecutable:
             (
                 start + 128 * i,
                 m.argument,
-                (m.dtype.name, [evaluate(d, env) for d in m.sizes], [evaluate(d, env) for d in m.strides], m.box, m.swizzle),
+                (
+                    "tf32" if m.rounded else m.dtype.name,
+                    [evaluate(d, env) for d in m.sizes],
+                    [evaluate(d, env) for d in m.strides],
+                    m.box,
+                    m.swizzle,
+                ),
             )
             for i, m in enumerate(maps)
         ]

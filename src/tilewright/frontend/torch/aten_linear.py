@@ -8,6 +8,7 @@ from typing import Any
 
 from ... import ops as O
 from ...core.dims import Dim, product
+from ...core.dtypes import f32
 from ...core.errors import UnsupportedError
 from ...ir.graph import Value
 from .aten_distance import scaled_sum
@@ -33,6 +34,30 @@ def matmul(c: Context, a: Value, b: Value) -> Value:
     left = c.reshape(a, (1, *a.shape)) if len(a.shape) == 1 else a
     right = c.reshape(b, (*b.shape, 1)) if len(b.shape) == 1 else b
     return c.reshape(_matmul(c, left, right), c.shape)
+
+
+@aten("_int_mm.default")
+def int_mm(c: Context, a: Value, b: Value) -> Value:
+    return c.emit(O.IntMatmul(), a, b)
+
+
+@aten("_scaled_mm.default")
+def scaled_mm(
+    c: Context, a: Value, b: Value, scale_a: Value, scale_b: Value, bias: Value | None = None, scale_result: Value | None = None,
+    out_dtype: Any = None, use_fast_accum: bool = False,
+) -> Any:  # fmt: skip
+    """Eight-bit floats with a scale each, or one per row of a and per column of b: sums in f32, then scales and bias, rounded once. Whether
+    sums may lose bits (`use_fast_accum`) is not ours to choose: they do not."""
+    if c.dtype.itemsize == 1 or scale_result is not None:
+        raise UnsupportedError(f"_scaled_mm: the result must be f32, f16 or bf16 without a scale of its own, got {c.dtype}")
+    if not all(product(s.shape) == 1 or s.shape in ((a.shape[0], 1), (1, b.shape[1])) for s in (scale_a, scale_b)):
+        raise UnsupportedError(f"_scaled_mm: scales must be one number, or one per row and column, got {scale_a.type} and {scale_b.type}")
+    out = c.emit(O.Matmul(dtype=f32), a, b)
+    for scale in (scale_a, scale_b):
+        out = c.emit(O.Mul(), out, c.reshape(scale, ()) if product(scale.shape) == 1 else scale)
+    if bias is not None:
+        out = c.emit(O.Add(), out, c.cast(bias, f32))
+    return c.cast(out, c.dtype)
 
 
 @aten("mv.default", "dot.default", "vdot.default", "inner.default")

@@ -42,6 +42,7 @@ class TensorMap:
     strides: tuple[Dim, ...]  # in bytes, of every axis but the innermost
     box: tuple[int, ...]
     swizzle: int  # bytes: 0, 32, 64 or 128
+    rounded: bool = False  # f32 is rounded to tf32 on the way
 
 
 @dataclass(eq=False)
@@ -65,8 +66,12 @@ class GemmKernel(Kernel):
     transposed_b: bool = True  # B is [N, K]
     cluster: int = 1  # neighbouring blocks that share B
     splits: int = 1  # neighbouring blocks that share K: a cluster that adds its sums in order
+    per_sm: int = 1  # blocks that share a multiprocessor
     rows: int = 0  # of A that are read, where fewer than bm: what stands in the others' place is multiplied and thrown away
     dtype: str = "bf16"
+    dtype_b: str = "bf16"
+    run: int = 2  # neighbours in a row that are loaded and stored at once
+    promote: int = 0  # steps of K after which the matrix unit's sums are added to others in registers; 0: at the end only
     alpha: float = 1.0
     group: int = 8  # tiles of rows that share columns of B in L2
     maps: tuple[TensorMap, ...] = ()  # of A and B, then of the results that are stored through shared memory
@@ -75,6 +80,55 @@ class GemmKernel(Kernel):
     @property
     def block(self) -> int:
         return 128 * (self.consumers + 1)
+
+
+@dataclass(eq=False)
+class RingKernel(Kernel):
+    """C = epilogue(A · B) on any chip (see the target's `ring`): `params` and `body` are the epilogue in tile IR.
+
+    The body sees `acc` (the rows of one run × bn columns), the first `row` and `column` and the `batch`; `a` and `b` are the operands
+    seen as [batch, rows, K].
+    """
+
+    acc: Var | None = None
+    row: Var | None = None
+    column: Var | None = None
+    batch: Var | None = None
+    a: Var | None = None
+    b: Var | None = None
+    core: str = "mma"  # or fma
+    bm: int = 128
+    bn: int = 128
+    tm: int = 64  # rows and columns of a warp (mma) or of a thread (fma)
+    tn: int = 32
+    stages: int = 3
+    outer_a: bool = False  # A is [K, M] in memory
+    outer_b: bool = False  # B is [K, N] in memory
+    dtype: str = "bf16"
+    dtype_b: str = "bf16"
+    per_sm: int = 1  # blocks that share a multiprocessor
+    run: int = 2  # neighbours in a row that are loaded and stored at once
+    group: int = 8  # tiles of rows that share columns of B in L2
+
+    @property
+    def block(self) -> int:
+        lanes = 32 if self.core == "mma" else 1
+        return self.bm // self.tm * (self.bn // self.tn) * lanes
+
+
+@dataclass(eq=False)
+class TurnKernel(Kernel):
+    """A copy between views [batch, rows, columns]: `source` is read along rows (or, if `straight`, along columns), `target` lies along
+    columns."""
+
+    source: Var | None = None
+    target: Var | None = None
+    item: int = 1
+    straight: bool = False  # the source is contiguous along columns, too
+
+    @property
+    def block(self) -> int:
+        return 256
 
 
 @dataclass(eq=False)

@@ -1,7 +1,8 @@
-"""Matrix products on Hopper's matrix units: f16 and bf16 operands through TMA, f32 sums, the region's elementwise consumers as epilogue.
+"""Matrix products on Hopper's matrix units: operands through TMA, the region's elementwise consumers as epilogue. f16, bf16, eight-bit
+floats and, where the target's precision is tf32, f32 operands have f32 sums; u8 and i8 by i8 have i32 sums.
 
-Serves products whose operands lie in rows (or columns) of a multiple of 16 bytes, with at most one batch axis once neighbours are merged.
-Tiles past an edge read zeros and store nothing; M, N and K need not fit the tile. K = 0 and other layouts go to the shared template.
+Serves products with at most one batch axis once neighbours are merged; operands that do not lie in rows (of 16-bit floats: or columns) of
+a multiple of 16 bytes are copied first. Tiles past an edge read zeros and store nothing; M, N and K need not fit the tile.
 """
 
 from __future__ import annotations
@@ -9,26 +10,30 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ...core.dims import Dim, at_least, ceildiv, divisible, minimum
-from ...core.dtypes import bf16, f16, f32
+from ...core.dtypes import bf16, f8e4m3, f8e5m2, f16, f32, i8, i32, u8
 from ...core.target_spec import TargetSpec
-from ...ir.graph import Value
+from ...ir.graph import Node, Value
 from ...ir.layout import Layout
 from ...ops.contractions import Matmul as MatmulOp
-from ...tile.builder import Ix, Tile, View
-from ...tile.ir import INDEX, TileType, Var
+from ...tile.builder import View
+from ...tile.ir import TileType
 from ..call import Call
-from ..launch import Launch, Word
+from ..launch import Launch, Pointer, Word
 from ..matmul import Matmul
 from ..product import Problem
-from ..region import Evaluator, Operand, Region, collapse, narrow
+from ..region import Operand, Region, collapse
 from ..template import Reason, Template, region_bytes, region_flops
 from ..tiling import leaves_of_epilogue
+from .epilogue import Sums, write_results
 from .groups import Shared
 from .kernel import GemmKernel, TensorMap
+from .turn import aligned_rows, straightened
 
-BK = 64
+BK = 128  # bytes of K in a step
 STAGES_BYTES = 160 << 10  # of a ring beside the sums of a split product
-SLICE = 64  # columns of the epilogue at a time: a swizzled row of shared memory
+SLICE = 128  # bytes of the epilogue's columns at a time: a swizzled row of shared memory
+FEW_ROWS = 16
+PROMOTE = 2  # steps of 128 eight-bit floats whose sum the matrix unit keeps by itself
 NARROW = 32  # ... where results go to memory from registers
 
 
@@ -43,22 +48,28 @@ class Config:
     group: int = 16
     splits: int = 1
     rows: int = 0  # of A that are read
+    per_sm: int = 1  # blocks that share a multiprocessor
+    promote: int = 0  # steps of K after which sums of eight-bit floats are added up in f32
 
 
 # (configuration, time of one tile relative to 128×256: measured on an H200)
 CONFIGS: tuple[tuple[Config, float], ...] = (
     (Config(128, 256, 4), 1.0),
+    (Config(128, 224, 4), 0.94),
     (Config(128, 192, 4), 0.78),
     (Config(128, 128, 6), 0.54),
     (Config(64, 128, 8), 0.42),
     (Config(64, 64, 8), 0.28),
+    (Config(64, 32, 10), 0.25),
 )
 
 
-def choose(m: Dim, n: Dim, k: Dim, batch: Dim, sms: int) -> Config:
-    """The configuration with the shortest estimated time: whole waves of tiles over the multiprocessors."""
+def choose(m: Dim, n: Dim, k: Dim, batch: Dim, sms: int, item: int = 2, widest: int = 256, turned_b: bool = True) -> Config:
+    """The configuration with the shortest estimated time: whole waves of tiles over the multiprocessors. `widest` columns leave registers
+    for other sums; columns of a matrix [K, N] come in blocks of 64."""
+    k = ceildiv(k * item, 2)  # steps of 128 bytes, whatever the elements are
     if not (isinstance(m, int) and isinstance(n, int) and isinstance(batch, int)):
-        return Config(128, 256 if at_least(n, 256) else 128, 4, 1)
+        return Config(128, min(widest, 256) if at_least(n, 256) else 128, 4, 1)
     rows = -(-m // 8) * 8 if m < 64 else 0  # rows that the copy engine fills with zeros cost as much as any (measured)
     if isinstance(k, int) and (parts := splits(m, n, k, batch, sms)) > 1:
         return Config(64, 64, min(12, STAGES_BYTES // ((rows or 64) + 64) // 128), splits=parts, rows=rows)
@@ -68,13 +79,17 @@ def choose(m: Dim, n: Dim, k: Dim, batch: Dim, sms: int) -> Config:
         tiles = -(-m // (c.bm * c.cluster)) * c.cluster * -(-n // c.bn) * batch
         return -(-tiles // (sms // c.cluster * c.cluster)) * t
 
-    best = min(CONFIGS, key=cost)[0]
+    few = -(-m // 64) * -(-n // 64) * batch
+    if m <= FEW_ROWS and turned_b and sms < few <= 3 * sms:  # blocks that share a multiprocessor hide each other's start
+        return Config(64, 64, 6, rows=rows, per_sm=3)
+    fits = [c for c in CONFIGS if c[0].bn <= widest and (turned_b or c[0].bn % 64 == 0)]
+    best = min(fits, key=cost)[0]
     return replace(best, rows=rows) if best.bm == 64 else best
 
 
 def splits(m: int, n: int, k: int, batch: int, sms: int) -> int:
     """Parts of K for a product of few tiles: as many as give every block a multiprocessor, each of several steps (measured)."""
-    tiles, steps = -(-m // 64) * -(-n // 64) * batch, -(-k // BK)
+    tiles, steps = -(-m // 64) * -(-n // 64) * batch, -(-k * 2 // BK)
     fits = (s for s in (4, 2) if tiles * s <= sms and steps >= 8 * s and (s - 1) * -(-steps // s) < steps)
     return next(fits, 1) if m <= 256 else 1
 
@@ -89,6 +104,29 @@ class Places:
     b: tuple[Dim, Dim, Dim]  # strides of batch, K, N
     outs: list[tuple[Dim, Dim, Dim]]
     leaves: list[tuple[Dim, Dim, Dim]]
+
+    def views(self, call: Call, region: Region, n: Dim) -> tuple[list[View], dict[Value, View]]:
+        """Views of results and of what the epilogue reads, as [batch, rows, columns]."""
+        assert region.anchor is not None
+        shape = (self.batch, self.m, n)
+        outs = [
+            call.view(f"c{i}", r.type.dtype, r.buffer, Layout(shape, s, r.layout.offset), write=True)
+            for i, (r, s) in enumerate(zip(region.results, self.outs, strict=True))
+        ]
+        ins: dict[Value, View] = {}
+        for i, (v, s) in enumerate(zip(leaves_of_epilogue(region, region.anchor.values[0]), self.leaves, strict=True)):
+            o = region.operand(v)
+            assert o is not None
+            ins[v] = call.view(f"e{i}", o.type.dtype, o.buffer, Layout(shape, s, o.layout.offset))
+        return outs, ins
+
+    def runs(self, region: Region, n: Dim, run: int) -> bool:
+        """Whether every row of results and of what the epilogue reads starts at a multiple of `run` elements, and N is one."""
+        assert region.anchor is not None
+        leaves = [region.operand(v) for v in leaves_of_epilogue(region, region.anchor.values[0])]
+        offsets = [r.layout.offset for r in region.results] + [o.layout.offset for o in leaves if o is not None]
+        rows = all(s[2] == 0 or (s[2] == 1 and all(divisible(x, run) for x in s[:2])) for s in (*self.outs, *self.leaves))
+        return run == 1 or (rows and divisible(n, run) and all(divisible(x, run) for x in offsets))
 
     def matrices(self, call: Call, region: Region, n: Dim) -> tuple[list[View], dict[Value, View]]:
         """Views of results and of what the epilogue reads, as matrices, where there is no batch."""
@@ -115,21 +153,48 @@ class HopperMatmul(Template):
             return Reason("no matmul")
         if target.cpu != "sm_90a":
             return Reason(f"needs sm_90a, got {target.cpu}")
-        if any(v.dtype not in (bf16, f16) for v in node.operands) or node.operands[0].dtype is not node.operands[1].dtype:
-            return Reason("needs bf16 or f16 operands")
+        if not units_take(node, target):
+            return Reason("needs bf16, f16 or eight-bit operands, or f32 and precision tf32")
         if Matmul().matches(region, target) is not None:
             return Matmul().matches(region, target)
-        return None if suitable(region) is not None else Reason("rows of a multiple of 16 bytes and one batch axis at most")
+        good = places_of(region) is not None and at_least(Problem.of(region).k, 1)
+        return None if good else Reason("one batch axis at most, and K of 1 at least")
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        places = suitable(region)
+        places = places_of(region)
         if places is None:  # the operand's place was not known when the template was chosen
             return Shared(Matmul()).build(region, target)
         p = Problem.of(region)
-        return [gemm_launch(region, p, places, choose(places.m, p.n, p.k, places.batch, target.cores), target)]
+        copies, p, places = straightened(region, p, places, either=p.a.type.dtype.itemsize == 2)
+        small = p.a.type.dtype in (f8e4m3, f8e5m2)
+        config = choose(places.m, p.n, p.k, places.batch, target.cores, p.a.type.dtype.itemsize, 192 if small else 256, places.b[1] == 1)
+        if small:
+            config = replace(config, promote=PROMOTE)
+        return [*copies, gemm_launch(region, p, places, config, target)]
+
+
+def units_take(node: Node, target: TargetSpec) -> bool:
+    """Whether the matrix units multiply such operands."""
+    a, b = (v.dtype for v in node.operands)
+    if a in (f8e4m3, f8e5m2) and b in (f8e4m3, f8e5m2):
+        return node.types[0].dtype in (f32, f16, bf16)
+    if a in (i8, u8) and b is i8:
+        return node.types[0].dtype is i32
+    return a is b and (a in (bf16, f16) or (a is f32 and target.has("tf32")))
 
 
 def suitable(region: Region) -> Places | None:
+    """The places, where all operands lie in rows or columns of whole pieces of 16 bytes and results can be stored in pairs."""
+    at, p = places_of(region), Problem.of(region)
+    if at is None:
+        return None
+    unit = 16 // p.a.type.dtype.itemsize
+    good = aligned_rows(at.a, p.a_view.offset, unit) and aligned_rows(at.b, p.b_view.offset, unit) and at_least(p.k, 1)
+    return at if good and at.runs(region, p.n, 2) else None
+
+
+def places_of(region: Region) -> Places | None:
+    """Operands, results and what the epilogue reads as matrices with one batch axis; None where there are more."""
     p = Problem.of(region)
     assert region.anchor is not None
     out_shape = region.results[0].type.shape
@@ -154,52 +219,39 @@ def suitable(region: Region) -> Places | None:
         m, batch = sizes[0] if sizes else 1, 1
         a_strides, b_strides = (0, rows[0] or p.k, a.strides[-1]), (0, p.b_view.strides[-2], p.b_view.strides[-1])
         rest = [(0, s, x.strides[-1]) for s, x in zip(rows[1:], lays, strict=True)]
-    good = _rows(a_strides, p.a_view.offset, p.k, m) and _rows(b_strides, p.b_view.offset, p.n, p.k) and at_least(p.k, 1)
-    even = all(s[2] in (0, 1) and (s[2] == 0 or all(divisible(x, 2) for x in s[:2])) for s in rest) and divisible(p.n, 2)
-    even = even and all(divisible(x.offset, 2) for x in lays)
-    return Places(m, batch, a_strides, b_strides, rest[:n_out], rest[n_out:]) if good and even else None
-
-
-def _rows(strides: tuple[Dim, Dim, Dim], offset: Dim, last: Dim, first: Dim) -> bool:
-    """One of the two axes is contiguous and the other steps by whole 16-byte pieces."""
-    batch, row, column = strides
-    if not (divisible(batch, 8) and divisible(offset, 8)):
-        return False
-    return (column == 1 and divisible(row, 8) and row != 0) or (row == 1 and divisible(column, 8) and column != 0)
+    return Places(m, batch, a_strides, b_strides, rest[:n_out], rest[n_out:])
 
 
 def _stores(r: Operand, strides: tuple[Dim, Dim, Dim]) -> bool:
-    """Whether the copy engine can write a result: rows of 16-bit floats at multiples of 16 bytes."""
+    """Whether the copy engine can write a result: rows of 16-bit or 32-bit numbers at multiples of 16 bytes."""
     return (
-        r.type.dtype in (bf16, f16)
+        r.type.dtype in (bf16, f16, f32, i32)
         and strides[2] == 1
         and strides[1] != 0
-        and all(divisible(x, 8) for x in (strides[0], strides[1], r.layout.offset))
+        and all(divisible(x, 16 // r.type.dtype.itemsize) for x in (strides[0], strides[1], r.layout.offset))
     )
 
 
 def gemm_launch(region: Region, p: Problem, at: Places, config: Config, target: TargetSpec) -> Launch:
     assert region.anchor is not None
     call = Call("gemm", region.name)
-    b = call.b
-    out_value = region.anchor.values[0]
-    shape = (at.batch, at.m, p.n)
-    through_shared = config.splits == 1 and all(_stores(r, s) for r, s in zip(region.results, at.outs, strict=True))
-    width = config.bn // config.splits if config.splits > 1 else SLICE if through_shared else NARROW
-    outs: list[View] = []
+    out_item = region.results[0].type.dtype.itemsize
+    alike = all(r.type.dtype.itemsize == out_item for r in region.results)
+    stores = alike and all(_stores(r, s) for r, s in zip(region.results, at.outs, strict=True))
+    slice_ = next(x for x in (SLICE, SLICE // 2, SLICE // 4) if config.bn % (x // out_item) == 0)
+    through_shared = config.splits == 1 and stores and (slice_ == SLICE or out_item == 2)
+    width = config.bn // config.splits if config.splits > 1 else slice_ // out_item if through_shared else NARROW
+    outs, ins = at.views(call, region, p.n)
+    pointers = [i for i, a in enumerate(call._arguments) if isinstance(a, Pointer)]
     store_maps = []
     for i, (out, s) in enumerate(zip(region.results, at.outs, strict=True)):
-        steps = (s[1] * 2, (s[0] or s[1] * at.m) * 2)
-        store_maps.append(TensorMap(len(call._arguments), out.type.dtype, (p.n, at.m, at.batch), steps, (SLICE, 64, 1), 128))
-        outs.append(call.view(f"c{i}", out.type.dtype, out.buffer, Layout(shape, s, out.layout.offset), write=True))
-    ins: dict[Value, View] = {}
-    for i, (v, s) in enumerate(zip(leaves_of_epilogue(region, out_value), at.leaves, strict=True)):
-        o = region.operand(v)
-        assert o is not None
-        ins[v] = call.view(f"e{i}", o.type.dtype, o.buffer, Layout(shape, s, o.layout.offset))
+        steps = (s[1] * out_item, (s[0] or s[1] * at.m) * out_item)
+        box = (slice_ // out_item, 64, 1)
+        store_maps.append(TensorMap(pointers[i], out.type.dtype, (p.n, at.m, at.batch), steps, box, slice_))
     maps = []
     transposed = (at.a[2] != 1, at.b[1] == 1)
     rows_read = 0 if transposed[0] else config.rows
+    item = p.a.type.dtype.itemsize
     boxes = (64 if transposed[0] else rows_read or config.bm, config.bn // config.cluster if transposed[1] else 64)
     for i, (name, o, lay, strides, (rows, columns)) in enumerate(
         (("a", p.a, p.a_view, at.a, (at.m, p.k)), ("b", p.b, p.b_view, (at.b[0], at.b[2], at.b[1]), (p.n, p.k)))
@@ -210,56 +262,43 @@ def gemm_launch(region: Region, p: Problem, at: Places, config: Config, target: 
         k_inner = strides[2] == 1
         size, step = ((columns, rows), strides[1]) if k_inner else ((rows, columns), strides[2])
         maps.append(
-            TensorMap(word, o.type.dtype, (*size, at.batch), (step * 2, (strides[0] or step * size[1]) * 2), (64, boxes[i], 1), 128)
+            TensorMap(
+                word,
+                o.type.dtype,
+                (*size, at.batch),
+                (step * item, (strides[0] or step * size[1]) * item),
+                (BK // item, boxes[i], 1),
+                128,
+                o.type.dtype is f32,
+            )
         )
     m, n = call.word("m", at.m), call.word("n", p.n)
-    acc, row, column, batch = Var(TileType((64, width), f32), "acc"), Var(INDEX, "row"), Var(INDEX, "column"), Var(INDEX, "batch")
-    r, c, z = Ix(b, row), Ix(b, column), Ix(b, batch)
-    total = Tile(b, acc)
-    if p.alpha != 1.0:
-        total = total * p.alpha
-
-    def write(limit: tuple[Ix | int, Ix | int] | None) -> None:
-        def leaf(v: Value, o: Operand) -> Tile:
-            _, sm, sn = ins[v].type.strides
-            size = (1 if sm == 0 else 64, 1 if sn == 0 else width)
-            bound = None if limit is None else tuple(x if s != 1 else None for x, s in zip(limit, size, strict=True))
-            return b.load(ins[v], (z, r, c), size, limit=bound)
-
-        evaluate = Evaluator(b, region, leaf, {out_value: total})
-        for view, v, result in zip(outs, region.body.outputs, region.results, strict=True):
-            b.store(view, (z, r, c), narrow(b, b.broadcast(evaluate(v), (64, width)), result.type.dtype), limit=limit)
-
-    if through_shared and not ins:  # the copy engine stops at the edges by itself
-        write(None)
-    else:
-        inside = b.binary("and", b.compare("le", r + 64, m), b.compare("le", c + width, n))
-        with b.if_(inside):
-            write(None)
-        with b.if_(b.unary("not", inside)):
-            write((m - r, n - c))
+    sums = Sums.of(TileType((64, width), i32 if p.dtype is i32 else f32))
+    # the copy engine stops at the edges by itself
+    write_results(call, region, p, sums, outs, ins, (m, n), edges=bool(ins) or not through_shared)
     rows_of_clusters = ceildiv(at.m, config.bm * config.cluster)
     columns = ceildiv(p.n, config.bn)
     tiles = rows_of_clusters * columns * at.batch
-    call._arguments += [Word(rows_of_clusters * config.cluster), Word(columns), Word(ceildiv(p.k, BK)), Word(tiles)]
-    grid = minimum(tiles, target.cores // config.cluster) * config.cluster if config.splits == 1 else tiles * config.splits
+    call._arguments += [Word(rows_of_clusters * config.cluster), Word(columns), Word(ceildiv(p.k * item, BK)), Word(tiles)]
+    grid = minimum(tiles, target.cores * config.per_sm // config.cluster) * config.cluster if config.splits == 1 else tiles * config.splits
     launch = call.finish(
         grid,
         flops=region_flops(region),
         bytes_=region_bytes(region),
-        note=f"wgmma {config.bm}x{config.bn}, {config.stages} stages, cluster {config.cluster}, K in {config.splits}",
+        note=f"wgmma {config.bm}x{config.bn}{' tf32' if p.a.type.dtype is f32 else ''}, {config.stages} stages, cluster {config.cluster}, "
+        f"K in {config.splits}{f', sums kept in f32 every {config.promote} steps' if config.promote else ''}",
     )
     k = launch.kernel
-    flags = f"{int(transposed[0])}{int(transposed[1])}"
+    flags = f"{int(transposed[0])}{int(transposed[1])}{'' if at.runs(region, p.n, 2) else 's'}"
     launch.kernel = GemmKernel(
-        f"{k.name}_{config.bm}x{config.bn}_{config.stages}_{config.cluster}_{config.splits}_{rows_read}_{flags}_{p.a.type.dtype}",
+        f"{k.name}_{config.bm}x{config.bn}_{config.stages}_{config.cluster}_{config.splits}_{rows_read}_{flags}_{config.promote}_{config.per_sm}_{p.a.type.dtype}_{p.b.type.dtype}",
         k.params,
         k.pid,
         k.body,
-        acc=acc,
-        row=row,
-        column=column,
-        batch=batch,
+        acc=sums.acc,
+        row=sums.row,
+        column=sums.column,
+        batch=sums.batch,
         bm=config.bm,
         bn=config.bn,
         slice=width,
@@ -271,6 +310,10 @@ def gemm_launch(region: Region, p: Problem, at: Places, config: Config, target: 
         splits=config.splits,
         rows=rows_read,
         dtype=p.a.type.dtype.name,
+        dtype_b=p.b.type.dtype.name,
+        promote=config.promote,
+        per_sm=config.per_sm,
+        run=2 if at.runs(region, p.n, 2) else 1,
         group=config.group,
         maps=(*maps, *(store_maps if through_shared else ())),
         stored=tuple(x.var for x in outs) if through_shared else (),

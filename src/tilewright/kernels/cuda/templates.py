@@ -19,6 +19,7 @@ from .matmul import HopperMatmul
 from .norm_backward import CudaNormBackward
 from .pointwise import CudaPointwise
 from .qdot import CudaQDot
+from .ring_matmul import RingMatmul
 from .rope import CudaRope
 from .row_products import CudaRowProducts
 from .rows import CudaRows
@@ -31,6 +32,7 @@ CUDA_TEMPLATES: list[Template] = [
     CudaQDot(),
     ThinMatmul(),
     HopperMatmul(),
+    RingMatmul(),
     DecodeAttention(),
     HopperAttention(),
     HopperAttentionBackward(),

@@ -6,7 +6,17 @@ from collections.abc import Iterable
 
 from ...core.errors import CompileError
 from ...core.target_spec import TargetSpec
-from ...kernels.cuda.kernel import BlockKernel, DecodeKernel, FlashBackKernel, FlashKernel, GemmKernel, QDotKernel, ThinKernel
+from ...kernels.cuda.kernel import (
+    BlockKernel,
+    DecodeKernel,
+    FlashBackKernel,
+    FlashKernel,
+    GemmKernel,
+    QDotKernel,
+    RingKernel,
+    ThinKernel,
+    TurnKernel,
+)
 from ...tile.ir import Kernel
 from .decode import emit_decode
 from .emit import emit_block_kernel
@@ -14,7 +24,9 @@ from .flash import emit_flash, flash_shared
 from .flash_back import emit_flash_back, flash_back_shared
 from .gemm import dynamic_shared, emit_gemm
 from .qdot import emit_qdot
+from .ring import emit_ring, ring_shared
 from .thin import emit_thin
+from .turn import emit_turn
 
 
 def emit_cuda(kernel: Kernel, target: TargetSpec) -> str:
@@ -31,6 +43,10 @@ def emit_cuda(kernel: Kernel, target: TargetSpec) -> str:
         return emit_thin(kernel, target)
     if isinstance(kernel, QDotKernel):
         return emit_qdot(kernel, target)
+    if isinstance(kernel, RingKernel):
+        return emit_ring(kernel, target)
+    if isinstance(kernel, TurnKernel):
+        return emit_turn(kernel, target)
     if isinstance(kernel, BlockKernel):
         return emit_block_kernel(kernel, target)
     raise CompileError(f"cuda: kernel {kernel.name} has no place on the GPU: its template is not one of this target's")
@@ -51,4 +67,6 @@ def shared_bytes(kernel: Kernel) -> int:
         return dynamic_shared(kernel)
     if isinstance(kernel, FlashKernel):
         return flash_shared(kernel)
+    if isinstance(kernel, RingKernel):
+        return ring_shared(kernel)
     return flash_back_shared(kernel) if isinstance(kernel, FlashBackKernel) else 0

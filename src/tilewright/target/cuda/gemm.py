@@ -7,24 +7,25 @@ sums in
 shared memory, and finishes a part of the columns, adding the sums of all blocks in order. The epilogue is tile IR, run on the
 accumulators where they lie (`Fragment`).
 
-K is cut in steps of 64; tiles past an edge read zeros (TMA fills them in) and store nothing. An element is the matrix unit's own sum
-over K in steps of 16, in order, whatever M, N, the batch and the tile are.
+K is cut in steps of 128 bytes (64 elements of 16 bits); tiles past an edge read zeros (TMA fills them in) and store nothing. An element is
+the matrix unit's own sum over K in steps of 32 bytes, in order, whatever M, N, the batch and the tile are. With `promote`, its sums of
+eight-bit floats, which keep fewer bits than f32, are added to f32 registers every so many steps.
 """
 
 from __future__ import annotations
 
+from ...core.dtypes import dtype
 from ...core.target_spec import TargetSpec
 from ...kernels.cuda.kernel import GemmKernel
 from ...tile.ir import TileType
 from .gemm_pieces import Ring, descriptor, wgmma
-from .gemm_results import Results
+from .gemm_results import Results, slice_bytes
 from .layout import Key, Regs
-from .ptx_text import KernelText, module_text
+from .ptx_text import KernelText, literal, module_text
 
-BK = 64
+BK = 128  # bytes of K in a step
 PRODUCER_REGISTERS = 40
 EMPTY = 8 * 16  # bytes from a stage's full barrier to its empty one
-STAGING = 64 * 128  # bytes of one slice of results on its way out
 
 
 def emit_gemm(kernel: GemmKernel, target: TargetSpec) -> str:
@@ -33,11 +34,11 @@ def emit_gemm(kernel: GemmKernel, target: TargetSpec) -> str:
 
 def dynamic_shared(kernel: GemmKernel) -> int:
     """Bytes of dynamic shared memory, with room to align the ring."""
-    return stage_bytes(kernel) * kernel.stages + (STAGING * 2 * kernel.consumers if kernel.stored else 0) + sums_bytes(kernel) + 1024
+    return stage_bytes(kernel) * kernel.stages + slice_bytes(kernel) * 2 * kernel.consumers + sums_bytes(kernel) + 1024
 
 
 def stage_bytes(kernel: GemmKernel) -> int:
-    return ((kernel.rows or kernel.bm) + kernel.bn) * BK * 2
+    return ((kernel.rows or kernel.bm) + kernel.bn) * BK
 
 
 def sums_bytes(kernel: GemmKernel) -> int:
@@ -51,7 +52,10 @@ class Gemm:
         self.k = KernelText(kernel.name, [], maps=len(kernel.maps))
         self.e = Results(kernel, self.k)
         self.cluster = kernel.cluster
-        self.a_bytes, self.b_bytes = (kernel.rows or kernel.bm) * BK * 2, kernel.bn * BK * 2
+        self.uneven = kernel.splits == 1 and kernel.per_sm == 1  # else registers are few, or all threads meet again
+        self.item = dtype(kernel.dtype).itemsize
+        self.number = "i32" if kernel.dtype in ("i8", "u8") else "float"  # of the sums
+        self.a_bytes, self.b_bytes = (kernel.rows or kernel.bm) * BK, kernel.bn * BK
 
     def module(self, target: TargetSpec) -> str:
         g, k = self.kernel, self.k
@@ -76,11 +80,12 @@ class Gemm:
             k.place(end)
         if self.cluster > 1 or g.splits > 1:  # nobody leaves while others read its memory
             self._meet()
-        directives = [f".maxntid {g.block}, 1, 1", ".minnctapersm 1"]
+        directives = [f".maxntid {g.block}, 1, 1", f".minnctapersm {g.per_sm}"]
         if self.cluster > 1 or g.splits > 1:
             directives.append(f".reqnctapercluster {max(self.cluster, g.splits)}, 1, 1")
         text = k.text(directives, target.cpu)
-        return module_text(target.cpu, ".extern .shared .align 1024 .b8 ring[];\n\n" + text)
+        mixed = self.number == "i32" and g.dtype != g.dtype_b
+        return module_text(target.cpu, ".extern .shared .align 1024 .b8 ring[];\n\n" + text, version="8.4" if mixed else "8.0")
 
     def _meet(self) -> None:
         """All threads of the cluster, which come one by one."""
@@ -167,7 +172,7 @@ class Gemm:
     # --- the producer -------------------------------------------------------------------------------------------------
     def _produce(self, end: str) -> None:
         k, g = self.k, self.kernel
-        if g.splits == 1:  # else registers are few, and all threads meet again
+        if self.uneven:
             k.emit(f"setmaxnreg.dec.sync.aligned.u32 {PRODUCER_REGISTERS};")
         k.emit(f"@{k.value('i1', f'setp.ne.u32 {{}}, {self.tid}, 0;')} bra {end};")
         ring = Ring(k, g.stages, phase=1)
@@ -181,7 +186,7 @@ class Gemm:
         ring.wait(f"{empty}+{EMPTY}")
         k.emit(f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [{empty}], {self.a_bytes + self.b_bytes};")
         here = k.value("i32", f"add.u32 {{}}, {step}, {self.start};") if g.splits > 1 else step
-        at = k.value("i32", f"shl.b32 {{}}, {here}, 6;")
+        at = k.value("i32", f"shl.b32 {{}}, {here}, {(BK // self.item).bit_length() - 1};")
         spot = k.value("i32", f"mad.lo.u32 {{}}, {ring.stage}, {stage_bytes(g)}, {self.base};")
         load = "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
         if g.transposed_a:
@@ -198,7 +203,7 @@ class Gemm:
             mask = f", {wide}"
         offset = k.value("i32", f"mul.lo.u32 {{}}, {self.rank}, {share};") if self.cluster > 1 else "0"
         first = k.value("i32", f"add.u32 {{}}, {column}, {offset};") if self.cluster > 1 else column
-        target = k.value("i32", f"mad.lo.u32 {{}}, {offset}, {BK * 2}, {spot};") if self.cluster > 1 else spot
+        target = k.value("i32", f"mad.lo.u32 {{}}, {offset}, {BK}, {spot};") if self.cluster > 1 else spot
         if g.transposed_b:
             k.emit(f"{load} [{target}+{self.a_bytes}], [{self.maps[1]}, {{{at}, {first}, {batch}}}], [{empty}]{mask};")
         else:
@@ -214,7 +219,7 @@ class Gemm:
     def _consume(self) -> None:
         k, g = self.k, self.kernel
         registers = {1: 240, 2: 232, 3: 160}[g.consumers]
-        if g.splits == 1:  # else registers are few, and all threads meet again
+        if self.uneven:
             k.emit(f"setmaxnreg.inc.sync.aligned.u32 {registers};")
         who = k.value("i32", f"shr.u32 {{}}, {self.tid}, 7;")
         who = k.value("i32", f"sub.u32 {{}}, {who}, 1;")
@@ -227,13 +232,16 @@ class Gemm:
             lead = k.value("i1", f"setp.lt.u32 {{}}, {lane}, {self.cluster};")
             who_hears = k.value("i32", f"min.u32 {{}}, {lane}, {self.cluster - 1};")
             self.remote = k.value("i32", f"mapa.shared::cluster.u32 {{}}, {self.bars}, {who_hears};")
-        acc = [k.reg("float") for _ in range(g.bn // 2)]
+        acc = [k.reg(self.number) for _ in range(g.bn // 2)]
+        total = [k.reg("float") for _ in acc] if g.promote else acc
         ring = Ring(k, g.stages, phase=0)
         previous = k.reg("i32")
         if g.stored:
             self.e.place_staging(k.value("i32", f"add.u32 {{}}, {self.base}, {stage_bytes(g) * g.stages};"), who, self.tid, self.maps[2:])
         tile, top, done = self._tile_loop()
         row, column, batch = self._position(tile)
+        for t in total if g.promote else ():
+            k.emit(f"mov.f32 {t}, {literal('float', 0.0)};")
         step = k.reg("i32")
         k.emit(f"mov.u32 {step}, 0;")
         inner = k.label("multiply")
@@ -241,15 +249,16 @@ class Gemm:
         full = k.value("i32", f"mad.lo.u32 {{}}, {ring.stage}, 8, {self.bars};")
         ring.wait(full)
         more = k.value("i1", f"setp.ne.u32 {{}}, {step}, 0;")
+        goes_on = k.value("i1", f"setp.ne.u32 {{}}, {k.value('i32', f'and.b32 {{}}, {step}, {g.promote - 1};')}, 0;") if g.promote else more
         hop = k.value("i32", f"mul.lo.u32 {{}}, {ring.stage}, {stage_bytes(g) >> 4};")
         wide = k.value("i64", f"cvt.u64.u32 {{}}, {hop};")
         da, db = (k.value("i64", f"add.s64 {{}}, {d}, {wide};") for d in (desc_a, desc_b))
         k.emit("wgmma.fence.sync.aligned;")
-        for i in range(BK // 16):
+        for i in range(BK // 32):
             step_a, step_b = (128 if t else 2 for t in (g.transposed_a, not g.transposed_b))
             a = k.value("i64", f"add.s64 {{}}, {da}, {step_a * i};") if i else da
             b = k.value("i64", f"add.s64 {{}}, {db}, {step_b * i};") if i else db
-            wgmma(k, acc, g, a, b, more if i == 0 else k.truth(True))
+            wgmma(k, acc, g, a, b, goes_on if i == 0 else k.truth(True))
         k.emit("wgmma.commit_group.sync.aligned;")
         k.emit("wgmma.wait_group.sync.aligned 1;")
         both = k.value("i1", f"and.pred {{}}, {lead}, {more};")
@@ -257,17 +266,33 @@ class Gemm:
         k.emit(f"mov.u32 {previous}, {ring.stage};")
         ring.advance()
         k.emit(f"add.u32 {step}, {step}, 1;")
-        k.emit(f"@{k.value('i1', f'setp.lt.u32 {{}}, {step}, {self.count};')} bra {inner};")
+        ahead = k.value("i1", f"setp.lt.u32 {{}}, {step}, {self.count};")
+        if g.promote:
+            self._promote(acc, total, step, ahead)
+        k.emit(f"@{ahead} bra {inner};")
         k.emit("wgmma.wait_group.sync.aligned 0;")
         self._release(previous, lead)
         place = (k.value("i32", f"mad.lo.u32 {{}}, {who}, 64, {row};"), column, batch)
         if g.splits > 1:
-            self._leave(acc, who, place)
+            self._leave(total, who, place)
             return
-        self._epilogue(acc, *place)
+        self._epilogue(total, *place)
         self._next_tile(tile, top, done)
         if g.stored:
             self.e.finish()
+
+    def _promote(self, acc: list[str], total: list[str], step: str, ahead: str) -> None:
+        """Add the matrix unit's sums to the totals every `promote` steps and after the last; the unit starts again at zero."""
+        k, g, v = self.k, self.kernel, self.k.value
+        skip = k.label("skip")
+        if g.promote > 1:
+            inside = v("i1", f"setp.ne.u32 {{}}, {v('i32', f'and.b32 {{}}, {step}, {g.promote - 1};')}, 0;")
+            k.emit(f"@{v('i1', f'and.pred {{}}, {inside}, {ahead};')} bra {skip};")
+        k.emit("wgmma.wait_group.sync.aligned 0;")
+        for a, t in zip(acc, total, strict=True):
+            k.emit(f"add.rn.f32 {t}, {t}, {a};")
+        if g.promote > 1:
+            k.place(skip)
 
     # --- sums of a cluster --------------------------------------------------------------------------------------------
     def _leave(self, acc: list[str], who: str, place: tuple[str, str, str]) -> None:
@@ -278,7 +303,7 @@ class Gemm:
         here = v("i32", f"mad.lo.u32 {{}}, {who}, {64 * g.bn * 4}, {here};")
         self.sums, self.place = v("i32", f"mad.lo.u32 {{}}, {lane}, 16, {here};"), place
         for i in range(0, len(acc), 4):
-            k.emit(f"st.shared.v4.f32 [{self.sums}+{512 * i}], {{{', '.join(acc[i : i + 4])}}};")
+            k.emit(f"st.shared.v4.b32 [{self.sums}+{512 * i}], {{{', '.join(acc[i : i + 4])}}};")
 
     def _finish(self) -> None:
         """This block's share of the columns: the sums of all blocks, in their order."""
@@ -288,10 +313,11 @@ class Gemm:
         total: list[str] = []
         for s in range(g.splits):
             there = v("i32", f"mapa.shared::cluster.u32 {{}}, {first}, {s};")
-            found = [k.reg("float") for _ in range(width // 2)]
+            found = [k.reg(self.number) for _ in range(width // 2)]
             for i in range(0, len(found), 4):
-                k.emit(f"ld.shared::cluster.v4.f32 {{{', '.join(found[i : i + 4])}}}, [{there}+{512 * i}];")
-            total = found if s == 0 else [v("float", f"add.rn.f32 {{}}, {a}, {b};") for a, b in zip(total, found, strict=True)]
+                k.emit(f"ld.shared::cluster.v4.b32 {{{', '.join(found[i : i + 4])}}}, [{there}+{512 * i}];")
+            add = "add.rn.f32" if self.number == "float" else "add.s32"
+            total = found if s == 0 else [v(self.number, f"{add} {{}}, {a}, {b};") for a, b in zip(total, found, strict=True)]
         row, column, batch = self.place
         self._epilogue(total, row, v("i32", f"mad.lo.u32 {{}}, {self.part}, {width}, {column};"), batch)
 

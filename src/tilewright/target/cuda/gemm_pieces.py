@@ -37,7 +37,7 @@ def wait(k: KernelText, barrier: str, phase: str) -> None:
 
 
 def descriptor(k: KernelText, address: str, *, transposed: bool) -> str:
-    """A tile of 64 k. `transposed`: rows along M or N, blocks of 64 columns × 64 k of 8192 bytes."""
+    """A tile of 128 bytes of k. `transposed`: rows along M or N, blocks of 64 columns × 64 k of 8192 bytes."""
     return matrix_descriptor(k, address, 8192 if transposed else 16)
 
 
@@ -48,9 +48,18 @@ def matrix_descriptor(k: KernelText, address: str, leading: int) -> str:
     return k.value("i64", f"or.b64 {{}}, {low}, {(max(leading >> 4, 1) << 16) | ((1024 >> 4) << 32) | (1 << 62)};")
 
 
+UNITS = {"f32": "tf32", "f8e4m3": "e4m3", "f8e5m2": "e5m2", "i8": "s8", "u8": "u8"}  # what the matrix unit calls these operands
+
+
 def wgmma(k: KernelText, acc: Sequence[str], g: GemmKernel, a: str, b: str, add: str) -> None:
-    """acc (+)= A[64,16] · B[16,n], both from shared memory."""
-    wgmma_shared(k, acc, g.dtype, a, b, add, f"{int(g.transposed_a)}, {int(not g.transposed_b)}")
+    """acc (+)= A[64, 32 bytes] · B[32 bytes, n], both from shared memory."""
+    if g.dtype not in UNITS:
+        wgmma_shared(k, acc, g.dtype, a, b, add, f"{int(g.transposed_a)}, {int(not g.transposed_b)}")
+        return
+    left, right = UNITS[g.dtype], UNITS[g.dtype_b]
+    whole = left in ("s8", "u8")
+    name = f"wgmma.mma_async.sync.aligned.m64n{2 * len(acc)}k{8 if left == 'tf32' else 32}.{'s32' if whole else 'f32'}.{left}.{right}"
+    k.emit(f"{name} {{{', '.join(acc)}}}, {a}, {b}, {add}{'' if whole else ', 1, 1'};")
 
 
 def wgmma_shared(k: KernelText, acc: Sequence[str], dtype: str, a: str, b: str, add: str, flags: str = "0, 0") -> None:

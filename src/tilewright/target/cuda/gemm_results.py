@@ -1,34 +1,39 @@
 """Results of a matrix kernel on their way out: from accumulator fragments into swizzled shared memory, from there by the copy engine.
 
-Each warpgroup has two slices of 64 rows × 64 columns; while one is copied out, the next is written. The copy engine stops at the edges of
-the result, so nothing is masked here.
+Each warpgroup has two slices of 64 rows × 128 bytes (or 64, or 32); while one is copied out, the next is written. The copy engine stops at
+the edges of the result, so nothing is masked here.
 """
 
 from __future__ import annotations
 
 from ...kernels.cuda.kernel import GemmKernel
-from ...tile.ir import Instr, Var
+from ...tile.ir import Instr, Var, ViewType
 from .access import _pair
 from .emit import Emitter
-from .layout import Fragment
+from .layout import Fragment, Regs
 from .ptx_text import KernelText
 
-SLICE_BYTES = 64 * 128
+
+def slice_bytes(kernel: GemmKernel) -> int:
+    """Of 64 rows of one run of the epilogue."""
+    stored = next((p.type for p in kernel.params if p in kernel.stored), None)
+    return 64 * kernel.slice * (stored.dtype.itemsize if isinstance(stored, ViewType) else 0)
 
 
 class Results(Emitter):
     """The epilogue's emitter: stores into results with a tensor map go through shared memory."""
 
     def __init__(self, kernel: GemmKernel, text: KernelText) -> None:
-        super().__init__(kernel, Fragment(), text)
+        super().__init__(kernel, Fragment(kernel.run), text)
         self.stored = kernel.stored
+        self.wide = slice_bytes(kernel) // 64  # bytes of a row of a slice
         self.corner = ("0", "0", "0")  # column, row, batch of the slice, as 32-bit registers
 
     def place_staging(self, base: str, who: str, tid: str, maps: list[str]) -> None:
         """Where this warpgroup's slices lie, and where in them each lane of a warp stores."""
         k, v = self.k, self.k.value
         self.maps = maps
-        self.staging = v("i32", f"mad.lo.u32 {{}}, {who}, {2 * SLICE_BYTES}, {base};")
+        self.staging = v("i32", f"mad.lo.u32 {{}}, {who}, {2 * 64 * self.wide}, {base};")
         self.which = k.reg("i32")
         k.emit(f"mov.u32 {self.which}, 0;")
         self.lead = v("i1", f"setp.eq.u32 {{}}, {v('i32', f'and.b32 {{}}, {tid}, 127;')}, 0;")
@@ -39,9 +44,11 @@ class Results(Emitter):
         warp = v("i32", f"bfe.u32 {{}}, {tid}, 5, 2;")
         row = v("i32", f"mad.lo.u32 {{}}, {lower}, 8, {inside};")
         row = v("i32", f"mad.lo.u32 {{}}, {warp}, 16, {row};")
-        self.slot = v("i32", f"mad.lo.u32 {{}}, {row}, 128, {self.staging};")
+        self.slot = v("i32", f"mad.lo.u32 {{}}, {row}, {self.wide}, {self.staging};")
         self.right = v("i32", f"bfe.u32 {{}}, {tid}, 4, 1;")
-        self.inside = inside
+        start, bits = {128: (0, 3), 64: (1, 2), 32: (2, 1)}[self.wide]
+        self.inside = v("i32", f"bfe.u32 {{}}, {tid}, {start}, {bits};")  # which 16-byte pieces a row exchanges
+        self.tid = tid
 
     def do_store(self, instr: Instr) -> None:
         target = instr.operands[0]
@@ -53,19 +60,46 @@ class Results(Emitter):
         tile = self.tile(instr.operands[-1])
         k.emit(f"@{self.lead} cp.async.bulk.wait_group.read 1;")
         k.emit(f"bar.sync {self.barrier_id}, 128;")
-        at = v("i32", f"mad.lo.u32 {{}}, {self.which}, {SLICE_BYTES}, {self.slot};")
-        for j in range(0, 8, 2):
-            regs = [_pair(self.f, tile.values[8 * h, 8 * c], tile.values[8 * h, 8 * c + 1]) for c in (j, j + 1) for h in (0, 1)]
-            chunk = v("i32", f"xor.b32 {{}}, {v('i32', f'add.u32 {{}}, {self.right}, {j};')}, {self.inside};")
-            where = v("i32", f"mad.lo.u32 {{}}, {chunk}, 16, {at};")
-            k.emit(f"stmatrix.sync.aligned.m8n8.x4.shared::cta.b16 [{where}], {{{', '.join(regs)}}};")
+        if tile.type.dtype.itemsize == 4:
+            self._slice_of_words(tile)
+        else:
+            self._slice_of_halves(tile)
         k.emit("fence.proxy.async.shared::cta;")
         k.emit(f"bar.sync {self.barrier_id}, 128;")
-        source = v("i32", f"mad.lo.u32 {{}}, {self.which}, {SLICE_BYTES}, {self.staging};")
+        source = v("i32", f"mad.lo.u32 {{}}, {self.which}, {64 * self.wide}, {self.staging};")
         place = f"{self.maps[self.stored.index(target)]}, {{{', '.join(self.corner)}}}"
         k.emit(f"@{self.lead} cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [{place}], [{source}];")
         k.emit(f"@{self.lead} cp.async.bulk.commit_group;")
         k.emit(f"xor.b32 {self.which}, {self.which}, 1;")
+
+    def _slice_of_halves(self, tile: Regs) -> None:
+        """16-bit elements, four matrices of 8 × 8 at a time."""
+        k, v = self.k, self.k.value
+        at = v("i32", f"mad.lo.u32 {{}}, {self.which}, {64 * self.wide}, {self.slot};")
+        for j in range(0, self.wide // 16, 2):
+            regs = [_pair(self.f, tile.values[8 * h, 8 * c], tile.values[8 * h, 8 * c + 1]) for c in (j, j + 1) for h in (0, 1)]
+            chunk = v("i32", f"xor.b32 {{}}, {v('i32', f'add.u32 {{}}, {self.right}, {j};')}, {self.inside};")
+            where = v("i32", f"mad.lo.u32 {{}}, {chunk}, 16, {at};")
+            k.emit(f"stmatrix.sync.aligned.m8n8.x4.shared::cta.b16 [{where}], {{{', '.join(regs)}}};")
+
+    def _slice_of_words(self, tile: Regs) -> None:
+        """32-bit elements, two neighbours at a time: row lane/4 (+ 8) of the warp, columns lane%4·2 + 8j."""
+        k, v = self.k, self.k.value
+        line, pair = v("i32", f"bfe.u32 {{}}, {self.tid}, 2, 3;"), v("i32", f"and.b32 {{}}, {self.tid}, 3;")
+        row = v("i32", f"mad.lo.u32 {{}}, {v('i32', f'bfe.u32 {{}}, {self.tid}, 5, 2;')}, 16, {line};")
+        at = v("i32", f"mad.lo.u32 {{}}, {self.which}, {64 * self.wide}, {self.staging};")
+        at = v("i32", f"mad.lo.u32 {{}}, {row}, 128, {at};")
+        at = v("i32", f"mad.lo.u32 {{}}, {v('i32', f'and.b32 {{}}, {pair}, 1;')}, 8, {at};")
+        right = v("i32", f"shr.u32 {{}}, {pair}, 1;")
+        for j in range(4):
+            chunk = v("i32", f"xor.b32 {{}}, {v('i32', f'add.u32 {{}}, {right}, {2 * j};')}, {line};")
+            where = v("i32", f"mad.lo.u32 {{}}, {chunk}, 16, {at};")
+            for h in (0, 8):
+                two = [self.register(tile.elem, tile.values[h, 8 * j + c]) for c in (0, 1)]
+                k.emit(f"st.shared.v2.b32 [{where}+{128 * h}], {{{', '.join(two)}}};")
+
+    def register(self, ty: str, value: str) -> str:
+        return value if value.startswith("%") else self.k.value(ty, f"mov.b32 {{}}, {value};")
 
     def finish(self) -> None:
         """Shared memory must stay until everything is out."""

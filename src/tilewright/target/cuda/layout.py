@@ -57,7 +57,8 @@ class Group:
 
 @dataclass(frozen=True)
 class Fragment:
-    """The accumulator of one warpgroup's `wgmma`: row = warp·16 + lane/4 (+ 8), column = lane%4·2 + 8·j (+ 1)."""
+    """The accumulator of one warpgroup's `wgmma`: row = warp·16 + lane/4 (+ 8), column = lane%4·2 + 8·j (+ 1). Both columns are one access,
+    unless `vector` is 1."""
 
     vector: int = 2
     threads: int = 128
@@ -70,7 +71,8 @@ class Fragment:
         lead = (0,) * (len(shape) - 2)
         for j in range(max(shape[-1] // 8, 1)):
             for h in rows:
-                yield [(*lead, h, 8 * j + v) for v in range(1 if shape[-1] == 1 else 2)]
+                for first in (0,) if shape[-1] == 1 else range(0, 2, self.vector):
+                    yield [(*lead, h, 8 * j + first + v) for v in range(1 if shape[-1] == 1 else self.vector)]
 
     def spread(self, shape: tuple[int, ...], axis: int) -> bool:
         return axis >= len(shape) - 2 and shape[axis] != 1
@@ -79,7 +81,31 @@ class Fragment:
         return False
 
 
-Layout = Group | Fragment
+@dataclass(frozen=True)
+class Spots:
+    """Every thread has the same rows and runs of columns, counted from its own first element (see `ring`)."""
+
+    rows: tuple[int, ...]
+    columns: tuple[tuple[int, ...], ...]
+    threads: int
+
+    def pieces(self, shape: tuple[int, ...]) -> Iterator[list[Key]]:
+        if len(shape) < 2:
+            yield [(0,) * len(shape)]
+            return
+        lead = (0,) * (len(shape) - 2)
+        for h in (0,) if shape[-2] == 1 else self.rows:
+            for run in ((0,),) if shape[-1] == 1 else self.columns:
+                yield [(*lead, h, c) for c in run]
+
+    def spread(self, shape: tuple[int, ...], axis: int) -> bool:
+        return axis >= len(shape) - 2 and shape[axis] != 1
+
+    def shared_by_all(self, shape: tuple[int, ...]) -> bool:
+        return False
+
+
+Layout = Group | Fragment | Spots
 
 
 @dataclass(eq=False)

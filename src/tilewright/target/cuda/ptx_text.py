@@ -107,9 +107,9 @@ class KernelText:
         return "\n".join([self.entry(), *directives, "{", *declared, *self.prologue, *start, *self.lines, "  ret;", "}"]) + "\n"
 
 
-def module_text(arch: str, *kernels: str) -> str:
-    """A PTX module for an architecture (`sm_90a`)."""
-    return f".version {isa_version(arch)}\n.target {arch}\n.address_size 64\n\n" + "\n".join(kernels)
+def module_text(arch: str, *kernels: str, version: str = "8.0") -> str:
+    """A PTX module for an architecture (`sm_90a`), in the version of the language that its instructions need."""
+    return f".version {max(version, isa_version(arch))}\n.target {arch}\n.address_size 64\n\n" + "\n".join(kernels)
 
 
 def isa_version(arch: str) -> str:

@@ -23,15 +23,16 @@ def public(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @public
-def matmul(a: Any, b: Any) -> Any:
-    """a @ b over the last two axes; leading axes broadcast, vectors lose their axis."""
-    x, y = meet(a, b)
+def matmul(a: Any, b: Any, *, dtype: Any = None) -> Any:
+    """a @ b over the last two axes; leading axes broadcast, vectors lose their axis. Operands of eight bits may have a result of another
+    `dtype`: f32, f16 or bf16 of floats, i32 of whole numbers."""
+    x, y = meet(a, b) if dtype is None else (as_tracer(a), as_tracer(b))
     if x.ndim == 0 or y.ndim == 0:
         raise ShapeError(f"matmul: needs operands of rank 1 or more, got {x.type} @ {y.type} ({user_place()})")
     row, column = x.ndim == 1, y.ndim == 1
     x = apply(Reshape(shape=(1, *x.shape)), x) if row else x
     y = apply(Reshape(shape=(*y.shape, 1)), y) if column else y
-    out = apply(Matmul(), x, y)
+    out = apply(Matmul(dtype=None if dtype is None else dt.dtype(dtype)), x, y)
     if not (row or column):
         return out
     shape = out.shape[:-2] + (() if row else out.shape[-2:-1]) + (() if column else out.shape[-1:])

@@ -1,0 +1,132 @@
+"""Matrix products on every chip (see the target's `ring`): the matrix units by `mma.sync` for 16-bit floats, eight-bit integers, f32 where
+the target's precision is tf32, and eight-bit floats where the chip has them; multiply-adds for f32 and f64.
+
+Any M, N and K and any layout: operands that do not lie in rows (or columns) of a multiple of 16 bytes are copied first, by a launch that
+the report shows; several batch axes that cannot be merged go to the shared template.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...core.dims import Dim, ceildiv
+from ...core.dtypes import DType, bf16, f8e4m3, f8e5m2, f16, f32, f64, i8, i32, u8
+from ...core.target_spec import TargetSpec
+from ...ir.graph import Node
+from ...ir.layout import Layout
+from ...ops.contractions import Matmul as MatmulOp
+from ...tile.ir import TileType
+from ..call import Call
+from ..launch import Launch, Word
+from ..matmul import Matmul
+from ..product import Problem
+from ..region import Region
+from ..template import Reason, Template, region_bytes, region_flops
+from .epilogue import Sums, write_results
+from .groups import Shared
+from .kernel import RingKernel
+from .matmul import Places, places_of
+from .turn import straightened
+
+LINE = 128  # bytes of K in a stage
+
+
+@dataclass(frozen=True)
+class RingConfig:
+    """Tile of a block, of a warp (mma) or thread (fma), and stages of the ring."""
+
+    core: str
+    bm: int
+    bn: int
+    tm: int
+    tn: int
+    stages: int
+    per_sm: int = 1  # blocks that share a multiprocessor
+
+
+def core_for(node: Node, target: TargetSpec) -> str | None:
+    """Which units multiply such operands here: "mma", "fma" or none."""
+    a, b = (v.dtype for v in node.operands)
+    out = node.types[0].dtype
+    if a in (f8e4m3, f8e5m2) and b in (f8e4m3, f8e5m2):
+        return "mma" if target.cpu == "sm_120" and out in (f32, f16, bf16) else None
+    if a in (i8, u8) and b is i8:
+        return "mma" if out is i32 else None
+    if a is not b or out is not a:
+        return None
+    if a in (bf16, f16) or (a is f32 and target.has("tf32")):
+        return "mma"
+    return "fma" if a in (f32, f64) else None
+
+
+def choose_ring(core: str, m: Dim, n: Dim, batch: Dim, target: TargetSpec, item: int) -> RingConfig:
+    """The large tile where it fills the chip, else the small one; as many stages as shared memory holds, up to four."""
+    large = not all(isinstance(d, int) for d in (m, n, batch)) or _tiles(m, n, batch, 128) >= target.cores
+    side = 128 if large else 64
+    tile = ((64, 32) if large else (32, 16)) if core == "mma" else ((8, 8) if large else (4, 4))
+    if core == "fma" and item == 8 and not large:
+        tile = (4, 4)
+    stages = min(4, (target.l1d - 1024) // (2 * side * LINE))
+    return RingConfig(core, side, side, *tile, stages)
+
+
+def _tiles(m: Dim, n: Dim, batch: Dim, side: int) -> int:
+    assert isinstance(m, int) and isinstance(n, int) and isinstance(batch, int)
+    return -(-m // side) * -(-n // side) * batch
+
+
+class RingMatmul(Template):
+    key = "ring_matmul"
+
+    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
+        node = region.anchor
+        if node is None or not isinstance(node.op, MatmulOp):
+            return Reason("no matmul")
+        if core_for(node, target) is None:
+            return Reason(f"no units multiply {node.operands[0].dtype} by {node.operands[1].dtype} on {target.cpu}")
+        if Matmul().matches(region, target) is not None:
+            return Matmul().matches(region, target)
+        return None if places_of(region) is not None else Reason("one batch axis at most")
+
+    def build(self, region: Region, target: TargetSpec) -> list[Launch]:
+        at = places_of(region)
+        if at is None:  # the operand's place was not known when the template was chosen
+            return Shared(Matmul()).build(region, target)
+        assert region.anchor is not None
+        core = core_for(region.anchor, target)
+        assert core is not None
+        p = Problem.of(region)
+        copies, p, at = straightened(region, p, at, either=core == "fma" or p.a.type.dtype.itemsize == 2)
+        config = choose_ring(core, at.m, p.n, at.batch, target, p.a.type.dtype.itemsize)
+        return [*copies, ring_launch(region, p, at, config)]
+
+
+def ring_launch(region: Region, p: Problem, at: Places, config: RingConfig) -> Launch:
+    call = Call("ring", region.name)
+    outs, ins = at.views(call, region, p.n)
+    a = call.view("a", p.a.type.dtype, p.a.buffer, Layout((at.batch, at.m, p.k), at.a, p.a_view.offset))
+    b = call.view("b", p.b.type.dtype, p.b.buffer, Layout((at.batch, p.n, p.k), (at.b[0], at.b[2], at.b[1]), p.b_view.offset))
+    m, n = call.word("m", at.m), call.word("n", p.n)
+    item = p.a.type.dtype.itemsize
+    sums: DType = i32 if p.dtype is i32 else f64 if p.dtype is f64 else f32
+    rows = config.bm - config.tm + 16 if config.core == "mma" else config.bm - 4 * config.tm + 64 // item
+    made = Sums.of(TileType((rows, config.bn), sums))
+    write_results(call, region, p, made, outs, ins, (m, n), edges=True)
+    tiles_m, tiles_n = ceildiv(at.m, config.bm), ceildiv(p.n, config.bn)
+    call._arguments += [Word(at.m), Word(p.n), Word(p.k), Word(tiles_m), Word(tiles_n)]
+    run = next(r for r in ((2, 1) if config.core == "mma" else (16 // item, 2, 1)) if at.runs(region, p.n, r))
+    unit = "multiply-adds" if config.core == "fma" else "mma.sync tf32" if p.a.type.dtype is f32 else "mma.sync"
+    launch = call.finish(
+        tiles_m * tiles_n * at.batch,
+        flops=region_flops(region),
+        bytes_=region_bytes(region),
+        note=f"{unit} {config.bm}x{config.bn}, {config.stages} stages of cp.async",
+    )
+    k, outer = launch.kernel, (at.a[2] != 1, at.b[1] != 1)
+    shape = f"{config.core}_{config.bm}x{config.bn}_{config.tm}x{config.tn}_{config.stages}_{config.per_sm}"
+    launch.kernel = RingKernel(
+        f"{k.name}_{shape}_{run}_{int(outer[0])}{int(outer[1])}_{p.a.type.dtype}_{p.b.type.dtype}",
+        k.params, k.pid, k.body, acc=made.acc, row=made.row, column=made.column, batch=made.batch, a=a.var, b=b.var, core=config.core,
+        bm=config.bm, bn=config.bn, tm=config.tm, tn=config.tn, stages=config.stages, per_sm=config.per_sm, outer_a=outer[0],
+        outer_b=outer[1], run=run, dtype=p.a.type.dtype.name, dtype_b=p.b.type.dtype.name)  # fmt: skip
+    return launch

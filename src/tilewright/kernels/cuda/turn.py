@@ -1,0 +1,70 @@
+"""Operands copied by a launch of their own, because the kernel of a product cannot read them as they lie: the matrix units read only 16-bit
+floats either way round, and rows must begin at multiples of 16 bytes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ...core.dims import Dim, ceildiv, divisible
+from ...ir.layout import Layout
+from ..call import Call
+from ..launch import Buffer, Launch, Word
+from ..product import Problem
+from ..region import Operand, Region
+from .kernel import TurnKernel
+
+if TYPE_CHECKING:
+    from .matmul import Places
+
+SIDE = 64  # of a block's square
+
+
+def turn_rows(
+    name: str, o: Operand, offset: Dim, shape: tuple[Dim, Dim, Dim], strides: tuple[Dim, Dim, Dim]
+) -> tuple[Launch, Operand, Dim]:
+    """A copy of [batch, rows, K] with K contiguous: the launch, the copy, and its rows' distance (whole pieces of 16 bytes)."""
+    batch, rows, k = shape
+    item = o.type.dtype.itemsize
+    unit = 16 // item
+    step = ceildiv(k, unit) * unit
+    buffer = Buffer(f"{name}.turned", "temp", batch * rows * step * item)
+    call = Call("turn", f"{name}.turn")
+    source = call.view("x", o.type.dtype, o.buffer, Layout(shape, strides, offset))
+    target = call.view("rows", o.type.dtype, buffer, Layout(shape, (rows * step, step, 1)), write=True)
+    call._arguments += [Word(rows), Word(k), Word(ceildiv(rows, SIDE)), Word(ceildiv(k, SIDE))]
+    grid = batch * ceildiv(rows, SIDE) * ceildiv(k, SIDE)
+    straight = strides[2] == 1
+    why = "the matrix kernel wants rows at multiples of 16 bytes" if straight else "the matrix kernel wants rows along K"
+    launch = call.finish(grid, bytes_=2 * batch * rows * k * item, note=f"copied: {why}")
+    kernel = launch.kernel
+    launch.kernel = TurnKernel(
+        f"{kernel.name}_{int(straight)}_{o.type.dtype}", kernel.params, kernel.pid, kernel.body, source=source.var, target=target.var,
+        item=item, straight=straight)  # fmt: skip
+
+    return launch, replace(o, buffer=buffer, layout=Layout(shape, (rows * step, step, 1)), data=None), step
+
+
+def aligned_rows(strides: tuple[Dim, Dim, Dim], offset: Dim, unit: int) -> bool:
+    """One of the two axes is contiguous and the other steps by whole 16-byte pieces of `unit` elements."""
+    batch, row, column = strides
+    if not (divisible(batch, unit) and divisible(offset, unit)):
+        return False
+    return (column == 1 and divisible(row, unit) and row != 0) or (row == 1 and divisible(column, unit) and column != 0)
+
+
+def straightened(region: Region, p: Problem, at: Places, *, either: bool) -> tuple[list[Launch], Problem, Places]:
+    """Operands in rows along K of whole pieces of 16 bytes (or, with `either`, in columns of them): as they lie, or copied."""
+    launches: list[Launch] = []
+    unit = 16 // p.a.type.dtype.itemsize
+    if not aligned_rows(at.a, p.a_view.offset, unit) or not (either or at.a[2] == 1):
+        batch = at.batch if at.a[0] != 0 else 1
+        launch, a, step = turn_rows(f"{region.name}.a", p.a, p.a_view.offset, (batch, at.m, p.k), at.a)
+        launches.append(launch)
+        p, at = replace(p, a=a, a_view=a.layout), replace(at, a=(step * at.m if at.a[0] != 0 else 0, step, 1))
+    if not aligned_rows(at.b, p.b_view.offset, unit) or not (either or at.b[1] == 1):
+        batch = at.batch if at.b[0] != 0 else 1
+        launch, b, step = turn_rows(f"{region.name}.b", p.b, p.b_view.offset, (batch, p.n, p.k), (at.b[0], at.b[2], at.b[1]))
+        launches.append(launch)
+        p, at = replace(p, b=b, b_view=b.layout), replace(at, b=(step * p.n if at.b[0] != 0 else 0, 1, step))
+    return launches, p, at

@@ -1,0 +1,116 @@
+"""Matrix products of every dtype on the kernels of all chips, emulated against float64; which kernel a product gets, and what it says."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+import tilewright.ops as o
+from tests.cuda.launching import Emulated, graph, program
+from tilewright.core.dtypes import DType, bf16, f8e4m3, f8e5m2, f16, f32, f64, i8, i32, u8
+from tilewright.core.errors import ConfigError
+from tilewright.kernels.cuda.kernel import BlockKernel, GemmKernel, RingKernel, TurnKernel
+from tilewright.target.cuda.code import emit_cuda
+
+TOLERANCE = {bf16: 6e-3, f16: 1e-3, f32: 2e-6, f64: 1e-14, i32: 0.0}
+TF32 = 1e-3  # two operands of 11 bits
+
+
+def rand(rng: np.random.Generator, dtype: DType, *shape: int) -> Any:
+    if dtype.is_int:
+        info = np.iinfo(dtype.np)
+        return rng.integers(info.min, info.max, shape, dtype.np, endpoint=True)
+    return rng.standard_normal(shape).astype(dtype.np)
+
+
+def error(got: Any, a: Any, b: Any, ta: bool, tb: bool) -> float:
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    want = (a.swapaxes(-1, -2) if ta else a) @ (b.swapaxes(-1, -2) if tb else b)
+    assert got.shape == want.shape
+    return float(np.linalg.norm(got.astype(np.float64) - want) / np.linalg.norm(want))
+
+
+CASES = [  # operands, result, M, N, K, transposed, chip
+    (bf16, bf16, bf16, (65, 70, 72), (False, True), "sm_80"), (f16, f16, f16, (72, 72, 40), (True, False), "sm_80"),
+    (bf16, bf16, bf16, (65, 33, 37), (False, False), "sm_120"), (f32, f32, f32, (65, 68, 36), (False, True), "sm_90a"),
+    (f32, f32, f32, (40, 30, 50), (True, False), "sm_80"), (f64, f64, f64, (11, 13, 21), (False, True), "sm_90a"),
+    (f64, f64, f64, (12, 66, 20), (True, False), "sm_80"), (i8, i8, i32, (65, 70, 160), (False, True), "sm_80"),
+    (u8, i8, i32, (30, 35, 33), (True, False), "sm_120"), (f8e4m3, f8e5m2, bf16, (65, 30, 80), (False, True), "sm_120"),
+    (f32, f32, f32, (20, 30, 0), (False, False), "sm_80"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c[0]}-{'x'.join(map(str, c[3]))}-{c[5]}")
+def test_products(case: Any, rng: np.random.Generator) -> None:
+    da, db, out, (m, n, k), (ta, tb), arch = case
+    a, b = rand(rng, da, *((k, m) if ta else (m, k))), rand(rng, db, *((n, k) if tb else (k, n)))
+    op = o.Matmul(transpose_a=ta, transpose_b=tb, dtype=out if da.itemsize == 1 else None)
+    run = Emulated(graph(lambda x, y: op(x, y), (da, a.shape), (db, b.shape)), arch)
+    assert isinstance(run.program.launches[-1].kernel, RingKernel)
+    (got,) = run(a, b)
+    if k == 0:
+        assert not got.any()
+    else:
+        assert error(got, a, b, ta, tb) <= TOLERANCE[out]
+
+
+@pytest.mark.parametrize("dtype", [bf16, f32], ids=str)
+def test_a_product_with_its_epilogue_in_a_batch(dtype: DType, rng: np.random.Generator) -> None:
+    """Bias, activation and residual in one launch; two batches share a matrix laid out either way."""
+    m, n, k = 50, 40, 24
+    x, w, b, r = (rand(rng, dtype, *s) for s in ((2, m, k), (2, k, n), (n,), (2, m, n)))
+    types = [(dtype, v.shape) for v in (x, w, b, r)]
+    run = Emulated(graph(lambda x, w, b, r: o.Add()(o.Relu()(o.Add()(o.Matmul(alpha=0.5)(x, w), b)), r), *types), "sm_80")
+    assert [type(v.kernel) for v in run.program.launches] == [RingKernel]
+    (got,) = run(x, w, b, r)
+    x, w, b, r = (v.astype(np.float64) for v in (x, w, b, r))
+    want = np.maximum(0.5 * (x @ w) + b, 0) + r
+    assert np.linalg.norm(got.astype(np.float64) - want) <= TOLERANCE[dtype] * np.linalg.norm(want)
+
+
+def test_requantised_products(rng: np.random.Generator) -> None:
+    a, b = rand(rng, u8, 33, 64), rand(rng, i8, 20, 64)
+    scale, zero = np.float32(0.001) * rng.random(20, np.float32), rng.integers(-9, 9, 20, np.int32)
+    types = ((u8, a.shape), (i8, b.shape), (f32, (20,)), (i32, (20,)))
+    build = lambda x, w, s, z: o.Requantise(axis=1)(o.IntMatmul(transpose_b=True)(x, w), s, z)
+    run = Emulated(graph(build, *types), "sm_80")
+    (got,) = run(a, b, scale, zero)
+    sums = (a.astype(np.int64) @ b.astype(np.int64).T).astype(np.float32)
+    np.testing.assert_array_equal(got, np.clip(np.rint(sums * scale) + zero, -128, 127).astype(np.int8))
+    (last,) = [x.kernel for x in program(graph(build, *types)).launches if isinstance(x.kernel, GemmKernel)]
+    assert (last.dtype, last.dtype_b) == ("u8", "i8")
+
+
+def test_tf32_is_a_choice(rng: np.random.Generator) -> None:
+    a, b = rand(rng, f32, 40, 72), rand(rng, f32, 72, 24)
+    g = graph(lambda x, y: o.Matmul()(x, y), (f32, a.shape), (f32, b.shape))
+    run = Emulated(g, "sm_80", features=("tf32",))
+    (got,) = run(a, b)
+    assert TOLERANCE[f32] < error(got, a, b, False, False) <= TF32
+    assert "tf32" in run.program.launches[-1].note
+    exact, rounded = (cast(Any, tw.compile(g, target="cuda", precision=p)) for p in (None, "tf32"))
+    assert [type(x.kernel) for x in exact.executable.program.launches] == [RingKernel]
+    assert [type(x.kernel) for x in rounded.executable.program.launches] == [TurnKernel, GemmKernel]
+    assert "f32 products in tf32" in str(rounded.report()) and "tf32" not in str(exact.report())
+    assert "copied: the matrix kernel wants rows along K" in str(rounded.report())
+    with pytest.raises(ConfigError, match="precision must be one of exact, tf32, got 'half'"):
+        tw.compile(g, target="cuda", precision="half")
+
+
+def test_no_product_runs_on_one_thread() -> None:
+    """Of the dtypes with a kernel, on every chip, whatever the sizes."""
+    for arch in ("sm_80", "sm_90a", "sm_120"):
+        for dtype, out in ((bf16, None), (f16, None), (f32, None), (f64, None), (i8, i32)):
+            for m, n, k in ((300, 65, 33), (1024, 1024, 1024), (2, 7, 5)):
+                found = program(graph(lambda x, y, d=out: o.Matmul(dtype=d)(x, y), (dtype, (m, k)), (dtype, (k, n))), arch)
+                assert not any(isinstance(x.kernel, BlockKernel) for x in found.launches), (arch, dtype, m, n, k)
+
+
+def test_sums_of_eight_bit_floats_are_promoted() -> None:
+    """The matrix unit keeps fewer bits than f32: its sums are added up in f32 registers."""
+    (launch,) = program(graph(lambda x, y: o.Matmul(transpose_b=True, dtype=bf16)(x, y), *((f8e4m3, (1024, 1024)),) * 2)).launches
+    text = emit_cuda(launch.kernel, Emulated(graph(lambda x: o.Neg()(x), (f32, (1,)))).target)
+    assert "k32.f32.e4m3.e4m3" in text and "sums kept in f32" in launch.note
