@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from tests.tile.kernels import random_arguments, random_kernel
+from tilewright.core.dtypes import f32
 from tilewright.target.cpu.emit import emit_kernel
 from tilewright.target.cpu.host import host_target
 from tilewright.target.cpu.jit import Library, compile_ir
+from tilewright.tile.builder import KernelBuilder
 from tilewright.tile.interp import run
 from tilewright.tile.ir import Kernel, ViewType, local_bytes
 from tilewright.tile.passes import DEFAULT, optimise
@@ -45,3 +47,27 @@ def test_same_bits(seed: int, level: str) -> None:
         nan = np.isnan(expected[1])
         assert np.array_equal(nan, np.isnan(got[1]))
         assert np.array_equal(np.where(nan, 0, expected[1]).view(np.int32), np.where(nan, 0, got[1]).view(np.int32))
+
+
+@pytest.mark.parametrize("level", ["native", "avx2", "baseline"])
+@pytest.mark.parametrize("stride", [2, -1])
+def test_near_strides_and_shuffles(level: str, stride: int) -> None:
+    """Every second element and elements from behind, whole and cut short at the ends of their memory, mixed in a random order."""
+    rng = np.random.default_rng()
+    for size, inside in ((3, 2), (16, 16), (40, 33)):
+        order = tuple(int(k) for k in rng.integers(0, 2 * size, 27))
+        b = KernelBuilder("near")
+        x, y, n = b.view("x", f32, (stride,)), b.view("y", f32, (1,)), b.index("n")
+        cut, whole = b.load(x, [0], (size,), limit=[n], other=7.0), b.load(x, [inside - size], (size,))
+        b.store(y, [0], b.shuffle(cut, whole, order))
+        kernel = b.build()
+        data = rng.normal(size=2 * size).astype(np.float32)
+        if stride == 2:
+            view, first = data[2 * (size - inside) :: 2], 2 * (size - inside)
+        else:
+            view, first = data[inside - 1 :: -1], inside - 1
+        expected = np.concatenate([np.where(np.arange(size) < inside, view[np.minimum(np.arange(size), inside - 1)], 7.0),
+                                   [data[first + stride * (i + inside - size)] for i in range(size)]])[list(order)].astype(np.float32)
+        got = np.zeros(27, np.float32)
+        run_native(kernel, [view, got, inside], 1, level)
+        np.testing.assert_array_equal(got, expected)

@@ -20,6 +20,9 @@ def cases() -> dict[str, Case]:
     def ints(high: int = 1000) -> Any:
         return torch.randint(-high, high, (SIDE, SIDE), dtype=torch.int32)
 
+    def numbers(*shape: int) -> Any:
+        return torch.complex(square(-3.0, 3.0, *shape), square(-3.0, 3.0, *shape))
+
     table: dict[str, Case] = {}
 
     def add(name: str, fn: Any, *inputs: Callable[[], Any]) -> None:
@@ -92,6 +95,12 @@ def cases() -> dict[str, Case]:
     add("resize nearest", lambda x: F.interpolate(x, scale_factor=2), lambda: square(-1, 1, 4, 64, 32, 32))
     add("fft rows", lambda x: torch.view_as_real(torch.fft.fft(x)), square)
     add("rfft rows", lambda x: torch.view_as_real(torch.fft.rfft(x)), square)
+    add("irfft rows", torch.fft.irfft, lambda: numbers(SIDE, SIDE // 2 + 1))
+    add("fft complex rows", lambda x: torch.view_as_real(torch.fft.fft(x)), numbers)
+    for name, fn in {"add": torch.add, "mul": torch.mul}.items():
+        add(f"complex {name}", lambda x, y, fn=fn: torch.view_as_real(fn(x, y)), numbers, numbers)
+    add("complex exp", lambda x: torch.view_as_real(torch.exp(x)), numbers)
+    add("complex abs", torch.abs, numbers)
     add("fft 2^20", lambda x: torch.view_as_real(torch.fft.fft(x)), lambda: square(-1, 1, SIDE * SIDE))
     add("solve 256", torch.linalg.solve, lambda: square(-1, 1, 16, 256, 256) + 20 * torch.eye(256), lambda: square(-1, 1, 16, 256, 4))
     add("cholesky 256", lambda x: torch.linalg.cholesky(x @ x.mT + 256 * torch.eye(256)), lambda: square(-1, 1, 16, 256, 256))

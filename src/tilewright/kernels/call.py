@@ -13,6 +13,8 @@ from ..tile.ir import local_bytes
 from ..tile.text import to_text
 from .launch import Argument, Buffer, ErrorWord, Launch, Pointer, Word
 
+NEAR = (2, -1)  # strides that whole registers and shuffles serve better than single elements
+
 
 def report(b: KernelBuilder, error: View, code: int, position: Ix | int, value: Ix | int | Tile, site: int = 0) -> None:
     """Fill the error block (code, site, position, value), unless it is full."""
@@ -24,7 +26,8 @@ def report(b: KernelBuilder, error: View, code: int, position: Ix | int, value: 
 
 
 class Call:
-    """A launch under construction. Views bake only strides -1, 0 and 1 into the kernel; all else is a run-time word."""
+    """A launch under construction. Views bake only strides -1, 0 and 1 (and 2 along the last axis) into the kernel; all else is a
+    run-time word."""
 
     def __init__(self, template: str, label: str) -> None:
         self.b = KernelBuilder(template)
@@ -47,7 +50,11 @@ class Call:
         """A view parameter over `layout` (its shape gives the extent to check, unless `sizes` does). Strides of the axes in `bake`
         go into the kernel as numbers: worth it where a template fixes them itself."""
         baked = {a % len(layout.strides) for a in bake}
-        known = tuple(s if isinstance(s, int) and (s in (-1, 0, 1) or i in baked) else None for i, s in enumerate(layout.strides))
+        last = len(layout.strides) - 1
+        known = tuple(
+            s if isinstance(s, int) and (s in (-1, 0, 1) or i in baked or (i == last and s == 2)) else None
+            for i, s in enumerate(layout.strides)
+        )
         low, high = layout.offset, layout.offset
         for d, s in zip(sizes or layout.shape, layout.strides, strict=True):
             if isinstance(s, int) and s < 0:

@@ -13,7 +13,7 @@ from ..ir.graph import Value
 from ..ir.layout import Layout
 from ..ops.structure import Constant
 from ..tile.builder import Ix, KernelBuilder, Tile, View
-from .call import Call
+from .call import NEAR, Call
 from .launch import Launch
 from .region import Evaluator, Operand, Region, collapse, narrow
 from .sites import Checks, checked
@@ -66,10 +66,8 @@ class Pointwise(Template):
             for i, (v, o) in enumerate(zip(leaves, operands, strict=True))
             if o is not None
         }
-        outs = [
-            call.view(f"y{i}", r.type.dtype, r.buffer, Layout(tuple(sizes), tuple(strides[len(leaves) + i]), r.layout.offset), write=True)
-            for i, r in enumerate(region.results)
-        ]
+        outs = [Layout(tuple(sizes), tuple(strides[len(leaves) + i]), r.layout.offset) for i, r in enumerate(region.results)]
+        stores = _stores(call, region.results, outs, pairs=target.kind == "cpu")
         dims = [call.word(f"d{i}", d) for i, d in enumerate(sizes)]
         ramps = {
             v: [call.word(f"r{i}_{k}", s) if not isinstance(s, int) else s for k, s in enumerate([layouts[i].offset, *strides[i]])]
@@ -85,7 +83,7 @@ class Pointwise(Template):
         position = unravel(b, rest, dims[:-1])
         start = block * BLOCK
         stop = b.minimum(dims[-1], start + BLOCK)
-        emit_row(b, region, ins, ramps, outs, position, start, stop, tile, checks)
+        emit_row(b, region, ins, ramps, stores, position, start, stop, tile, checks)
         grid = product(sizes[:-1]) * ceildiv(inner, BLOCK)
         pairs = [
             (o.buffer, r.buffer)
@@ -99,6 +97,33 @@ class Pointwise(Template):
         return [call.finish(grid, flops=region_flops(region), bytes_=region_bytes(region), inplace=pairs, streams=not checks)]
 
 
+Store = tuple[View, tuple[int, ...]]  # a view and the results that go into it: one, or two by turns
+
+
+def _stores(call: Call, results: list[Operand], layouts: list[Layout], *, pairs: bool) -> list[Store]:
+    """Two results that fill the even and the odd elements of one array (parts of complex numbers) are stored together."""
+    out: list[Store] = []
+    taken: set[int] = set()
+    for i, (r, lay) in enumerate(zip(results, layouts, strict=True)):
+        if i in taken:
+            continue
+        others = (k for k in range(i + 1, len(results)) if pairs and k not in taken and _next_to(r, lay, results[k], layouts[k]))
+        other = next(others, None)
+        if other is None:
+            out.append((call.view(f"y{i}", r.type.dtype, r.buffer, lay, write=True), (i,)))
+            continue
+        taken.add(other)
+        first, second = (i, other) if layouts[other].offset - lay.offset == 1 else (other, i)
+        flat = Layout((*lay.shape[:-1], 2 * lay.shape[-1]), (*lay.strides[:-1], 1), layouts[first].offset)
+        out.append((call.view(f"y{i}", r.type.dtype, r.buffer, flat, write=True), (first, second)))
+    return out
+
+
+def _next_to(r: Operand, lay: Layout, s: Operand, other: Layout) -> bool:
+    return (lay.strides[-1] == 2 and r.buffer is s.buffer and r.type.dtype is s.type.dtype and lay.strides == other.strides
+            and other.offset - lay.offset in (1, -1))
+
+
 def _layout(region: Region, v: Value) -> Layout:
     operand = region.operand(v)
     found = operand.layout if operand is not None else region.affine(v)
@@ -110,11 +135,16 @@ def _innermost(sizes: list[Dim], strides: list[list[Dim]], n_in: int) -> tuple[l
     """Put the axis along which most of the outputs (then inputs) are contiguous last."""
 
     def score(axis: int) -> tuple[int, int, int]:
-        return (sum(s[axis] == 1 for s in strides[n_in:]), sum(s[axis] in (0, 1) for s in strides[:n_in]), axis)
+        return (sum(_ease(s[axis]) for s in strides[n_in:]), sum(_ease(s[axis]) for s in strides[:n_in]), axis)
 
     best = max(range(len(sizes)), key=score)
     order = [i for i in range(len(sizes)) if i != best] + [best]
     return [sizes[i] for i in order], [[s[i] for i in order] for s in strides]
+
+
+def _ease(stride: Dim) -> int:
+    """How well registers walk with a stride."""
+    return 2 if stride == 0 or stride == 1 else 1 if isinstance(stride, int) and stride in NEAR else 0
 
 
 def unravel(b: KernelBuilder, index: Ix | int, dims: list[Ix]) -> list[Ix | int]:
@@ -132,7 +162,7 @@ def emit_row(
     region: Region,
     ins: dict[Value, View],
     ramps: dict[Value, list[Ix | int]],
-    outs: list[View],
+    stores: list[Store],
     position: list[Ix | int],
     start: Ix | int,
     stop: Ix | int,
@@ -157,8 +187,13 @@ def emit_row(
         if checks:
             checks.emit(evaluate, (*position, i), tile, left)
         tiles = [b.broadcast(evaluate(v), (tile,)) for v in region.body.outputs]
-        for view, x, r in zip(outs, tiles, region.results, strict=True):
-            b.store(view, (*position, i), narrow(b, x, r.type.dtype), limit=limit)
+        stored = [narrow(b, x, r.type.dtype) for x, r in zip(tiles, region.results, strict=True)]
+        for view, which in stores:
+            if len(which) == 1:
+                b.store(view, (*position, i), stored[which[0]], limit=limit)
+            else:
+                both = b.interleave(stored[which[0]], stored[which[1]])
+                b.store(view, (*position, i * 2), both, limit=None if left is None else (left * 2,))
 
     whole = start + (stop - start) // tile * tile
     with b.loop(start, whole, tile) as loop:

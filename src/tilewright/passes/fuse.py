@@ -232,7 +232,7 @@ class Fuse(Pass):
         while grown and len(region) < self.max_ops:
             grown = False
             near = [u for n in region for v in n.values for u in regions.users[v]]
-            near += [v.node for n in region for v in n.operands]
+            near += [v.node for n in [*region, *(u for u in near if isinstance(u.op, o.Complex))] for v in n.operands]  # both parts at once
             for n in sorted(set(near) - inside, key=regions.position.__getitem__):
                 if is_elementwise(n) and regions.free(n) and n.types[0].shape == shape and regions.place(inside | {n}) is not None:
                     region.append(n)

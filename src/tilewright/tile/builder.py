@@ -202,6 +202,19 @@ class KernelBuilder:
         """A static sub-tile."""
         return Tile(self, self._emit("extract", [x.var], [TileType(shape, x.dtype)], starts=starts)[0])
 
+    def shuffle(self, a: Tile, b: Tile, order: Sequence[int]) -> Tile:
+        """Elements of two rank-1 tiles, a's numbered before b's, in a fixed order."""
+        return Tile(self, self._emit("shuffle", [a.var, b.var], [TileType((len(order),), a.dtype)], order=tuple(order))[0])
+
+    def interleave(self, a: Tile, b: Tile) -> Tile:
+        """a0 b0 a1 b1 … of two rank-1 tiles."""
+        n = a.shape[0]
+        return self.shuffle(a, b, [i // 2 + i % 2 * n for i in range(2 * n)])
+
+    def reverse(self, x: Tile) -> Tile:
+        """A rank-1 tile from behind."""
+        return self.shuffle(x, x, range(x.shape[0] - 1, -1, -1))
+
     def mma(self, a: Tile, b: Tile, acc: Tile, **attrs: Any) -> Tile:
         """acc[m,n] + sum_k a[m,k]*b[k,n], one fused chain per element, k in order."""
         if (a.shape[0], b.shape[1]) != acc.shape or a.shape[1] != b.shape[0]:

@@ -288,6 +288,7 @@ _OPS: dict[str, Callable[[Instr, list[Any]], Any]] = {
     "reshape": lambda i, xs: xs[0].reshape(_out(i).shape),
     "transpose": lambda i, xs: np.ascontiguousarray(xs[0].T),
     "extract": _extract,
+    "shuffle": lambda i, xs: np.concatenate(xs)[list(i.attrs["order"])],
     "alloc": _alloc,
     "subview": _subview,
     "load": _load,

@@ -214,6 +214,16 @@ def _extract(i: Instr) -> list[Type]:
     return [TileType(out.shape, t.dtype)]
 
 
+def _shuffle(i: Instr) -> list[Type]:
+    operand_count(i, 2)
+    only_attrs(i, "order")
+    a, b = [tile_type(x) for x in i.operands]
+    order = i.attrs.get("order", ())
+    need(a == b and len(a.shape) == 1, f"needs two rank-1 tiles of one type, got {a} and {b}")
+    need(bool(order) and all(0 <= k < 2 * a.shape[0] for k in order), f"order must name elements of {a} twice, got {order}")
+    return [TileType((len(order),), a.dtype)]
+
+
 def _mma(i: Instr) -> list[Type]:
     operand_count(i, 3)
     a, b, c = [tile_type(x) for x in i.operands]
@@ -361,6 +371,7 @@ RULES: dict[str, Callable[[Instr], list[Type]]] = {
     "reshape": _reshape,
     "transpose": _transpose,
     "extract": _extract,
+    "shuffle": _shuffle,
     "mma": _mma,
     "alloc": _alloc,
     "subview": _subview,

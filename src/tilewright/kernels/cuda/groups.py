@@ -16,7 +16,7 @@ from ..region import Region
 from ..template import Reason, Template
 from .kernel import BlockKernel
 
-PRIVATE = frozenset(("mma", "transpose", "extract", "alloc", "reshape", "scan"))  # need a program's whole tile in one thread
+PRIVATE = frozenset(("mma", "transpose", "extract", "shuffle", "alloc", "reshape", "scan"))  # need a program's whole tile in one thread
 ONE_THREAD = 128  # programs of one thread in a block
 
 

@@ -165,6 +165,8 @@ def _load_chunk(f: FunctionText, mem: str, p: str, start: int, n: int, stride: s
         return _reverse(f, ty, f.load(ty, q) if turned is None else f.masked_load(ty, q, turned, fill))
     if stride == "0" and mask is None:
         return f.broadcast(ty, f.load(mem, p))
+    if stride == "2":
+        return _every_second(f, mem, f.gep(mem, p, str(2 * start)) if start else p, n, mask, fill)
     steps = f.constant(vector(n, "i64"), range(start, start + n))
     offsets = f.op("mul", vector(n, "i64"), steps, f.broadcast(vector(n, "i64"), stride))
     q = f.value(f"getelementptr {mem}, ptr {p}, {vector(n, 'i64')} {offsets}")
@@ -175,6 +177,19 @@ def _reverse(f: FunctionText, ty: str, x: str) -> str:
     from .llvm_text import mangle
 
     return f.intrinsic(f"llvm.vector.reverse.{mangle(ty)}", ty, [(ty, x)])
+
+
+def _every_second(f: FunctionText, mem: str, p: str, n: int, mask: str | None, fill: str) -> str:
+    """Elements 0, 2, 4 … 2n - 2 from two registers. The second begins with the first one's last element, so that nothing behind element
+    2n - 2 is touched; under a mask, nothing between the elements is."""
+    ty = vector(n, mem)
+    if mask is None:
+        low, high = f.load(ty, p), f.load(ty, f.gep(mem, p, str(n - 1)))
+        return f.shuffle(ty, low, high, [2 * i if 2 * i < n else n + 2 * i - (n - 1) for i in range(n)])
+    spread = [f.shuffle(vector(n, "i1"), mask, "zeroinitializer", [n if i % 2 else i // 2 for i in range(part * n, (part + 1) * n)])
+              for part in range(2)]
+    low, high = (f.masked_load(ty, f.gep(mem, p, str(part * n)) if part else p, spread[part], fill) for part in range(2))
+    return f.shuffle(ty, low, high, range(0, 2 * n, 2))
 
 
 def gather_chunk(f: FunctionText, ty: str, pointers: str, mask: str | None, fill: str) -> str:

@@ -13,7 +13,7 @@ from ...tile.ir import UNARY, Instr, Kernel, TileType, Var, ViewType, alloc_byte
 from . import access, arithmetic, vmath
 from .access import Address, Term
 from .llvm_text import element, vector
-from .reductions import reduce_tile, scan_tile, transpose_tile
+from .reductions import reduce_tile, scan_tile, shuffle_tile, transpose_tile
 from .registers import Registers, chunk_sizes, chunks, elem_type, read_chunk, row_count, row_map
 from .skeleton import Skeleton
 
@@ -137,6 +137,9 @@ class Emitter(Skeleton):
 
     def do_transpose(self, instr: Instr) -> None:
         self._tile(instr, transpose_tile(self.f, self.tile(instr.operands[0])))
+
+    def do_shuffle(self, instr: Instr) -> None:
+        self._tile(instr, shuffle_tile(self.f, *(self.tile(x) for x in instr.operands), instr.attrs["order"]))
 
     def do_reduce(self, instr: Instr) -> None:
         self._tile(instr, reduce_tile(self.f, instr.attrs["fn"], self.tile(instr.operands[0]), instr.attrs["axis"]))

@@ -4,6 +4,7 @@ identity to a power of two, then combine the lower half with the upper half unti
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 from ...core.dtypes import DType
 from ...core.errors import CompileError
@@ -91,6 +92,43 @@ def _horizontal(f: FunctionText, fn: str, x: Registers, row: list[str]) -> str:
 def _pad(f: FunctionText, ty: str, x: str, n: int, width: int, fill: str, wide: str) -> str:
     grown = f.shuffle(ty, x, "poison", [i if i < n else -1 for i in range(width)])
     return f.shuffle(wide, grown, fill, [i if i < n else width for i in range(width)])
+
+
+def shuffle_tile(f: FunctionText, a: Registers, b: Registers, order: Sequence[int]) -> list[list[str]]:
+    """Elements of two rows by constant index; a result register that takes from two registers is one shuffle."""
+    elem, n = elem_type(a.type.dtype), a.type.shape[0]
+    whole = vector(a.lanes, elem)
+
+    def grown(row: list[str], sizes: Sequence[int]) -> list[str]:
+        """Registers of the same width, so that any two can be mixed."""
+        out = []
+        for x, size in zip(row, sizes, strict=True):
+            if size == 0:
+                out.append(f.value(f"insertelement {whole} poison, {elem} {x}, i64 0"))
+            else:
+                out.append(x if size == a.lanes else f.shuffle(vector(size, elem), x, "poison", [*range(size), *[-1] * (a.lanes - size)]))
+        return out
+
+    sources = [*grown(a.rows[0], a.sizes), *grown(b.rows[0], b.sizes)]
+    places = [(k // n * len(a.sizes) + k % n // a.lanes, k % n % a.lanes) for k in order]
+    row, start = [], 0
+    for size in chunk_sizes(len(order), a.lanes):
+        count = max(size, 1)
+        wanted = places[start : start + count]
+        used = list(dict.fromkeys(source for source, _ in wanted))
+        first, second = sources[used[0]], sources[used[1]] if len(used) > 1 else "poison"
+        offset = {used[0]: 0, **({used[1]: a.lanes} if len(used) > 1 else {})}
+        rest = [-1] * (a.lanes - count)
+        made = f.shuffle(whole, first, second, [offset[s] + k if s in offset else -1 for s, k in wanted] + rest)
+        for s in used[2:]:
+            made = f.shuffle(whole, made, sources[s], [a.lanes + k if t == s else i for i, (t, k) in enumerate(wanted)] + rest)
+        if size == 0:
+            made = f.value(f"extractelement {whole} {made}, i64 0")
+        elif size < a.lanes:
+            made = f.shuffle(whole, made, "poison", range(size))
+        row.append(made)
+        start += count
+    return [row]
 
 
 def transpose_tile(f: FunctionText, x: Registers) -> list[list[str]]:

@@ -175,6 +175,12 @@ class Emitter(Control):
             type_, {key: x.values[tuple(s + i for s, i in zip(starts, key, strict=True))] for key in self.keys(type_.shape)}
         )
 
+    def do_shuffle(self, instr: Instr) -> None:
+        type_, a, b = self._private(instr), self.tile(instr.operands[0]), self.tile(instr.operands[1])
+        n, order = a.type.shape[0], instr.attrs["order"]
+        picked = {key: divmod(order[key[0]], n) for key in self.keys(type_.shape)}
+        self.env[instr.results[0]] = Regs(type_, {key: (a, b)[which].values[(k,)] for key, (which, k) in picked.items()})
+
     def do_mma(self, instr: Instr) -> None:
         type_ = self._private(instr)
         a, b, acc = (self.tile(x) for x in instr.operands)
