@@ -32,6 +32,18 @@ def test_lengths(n: int) -> None:
         np.testing.assert_allclose(ft.irfft(np.fft.rfft(x), n), x, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.parametrize("n", [128, 448, 512, 1792])
+def test_rows_by_one_kernel(n: int) -> None:
+    """Single precision against NumPy in double; a row alone gives the bits it has in a batch."""
+    x, z = real(5, n).astype("f4"), whole(5, n).astype("c8")
+    half = np.fft.rfft(real(5, n)).astype("c8")
+    for ours, theirs, v in ((ft.fft, np.fft.fft, z), (ft.ifft, np.fft.ifft, z), (ft.fft, np.fft.fft, x), (ft.rfft, np.fft.rfft, x),
+                            (ft.irfft, np.fft.irfft, half)):
+        got, want = np.asarray(ours(v)), theirs(v.astype("c16" if v.dtype.kind == "c" else "f8"))
+        np.testing.assert_allclose(got, want, rtol=0, atol=4e-7 * np.abs(want).max())
+        assert np.array_equal(np.asarray(ours(v[3])), got[3])
+
+
 def test_single_precision_rows_and_columns() -> None:
     z = whole(40, 96).astype("c8")
     for axis in (0, 1):

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import mpmath  # type: ignore[import-untyped]
+import numpy as np
 import torch
 
 Oracle = Callable[..., Any]
@@ -74,6 +75,15 @@ def airy_ai(a: dict[str, Any], x: Any) -> Any:
     return torch.tensor([float(v) for v in found], dtype=torch.float64).reshape(x.shape).to(x.dtype)
 
 
+def scatter_along(a: dict[str, Any], x: Any, ids: Any, updates: Any) -> Any:
+    if a.get("mode", "add") == "add":
+        return torch.scatter_add(x, a["axis"], ids.long(), updates)
+    out = x.clone()
+    for at in np.ndindex(*ids.shape):
+        out[(*at[: a["axis"]], ids[at], *at[a["axis"] + 1 :])] = updates[at]
+    return out
+
+
 def scatter(a: dict[str, Any], x: Any, ids: Any, updates: Any) -> Any:
     """One update after the other, so that autograd knows who was overwritten."""
     axis, mode = a.get("axis", 0), a.get("mode", "set")
@@ -115,4 +125,5 @@ SPECIAL: dict[str, Oracle] = {
     "polygamma": polygamma,
     "zeta": zeta,
     "scatter": scatter,
+    "scatter_along": scatter_along,
 }

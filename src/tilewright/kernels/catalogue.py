@@ -9,6 +9,7 @@ from .delta_net import GatedDeltaRule
 from .delta_net_backward import GatedDeltaRuleBackward
 from .eigh import Eigh
 from .fourier import DftColumns
+from .fourier_rows import DftRows
 from .gather_last import GatherAlongLast, GatherLast
 from .int_dot import IntDot, PackWords
 from .lu import Factor
@@ -16,6 +17,7 @@ from .pool import Pool
 from .qr import Qr
 from .quantised_backward import QExpertsBack, QMatmulBack
 from .scans import Running
+from .scatter_along import ScatterAlong
 from .selective_scan import SelectiveScan, SelectiveScanBackward
 from .sorting import Sort
 from .svd import Svd
@@ -27,6 +29,7 @@ CATALOGUE: list[Template] = [
     ArgReduce(),
     Complex(),
     DftColumns(),
+    DftRows(),
     Eigh(),
     Factor(),
     GatedDeltaRule(),
@@ -41,6 +44,7 @@ CATALOGUE: list[Template] = [
     QMatmulBack(),
     Qr(),
     Running(),
+    ScatterAlong(),
     SelectiveScan(),
     SelectiveScanBackward(),
     Sort(),

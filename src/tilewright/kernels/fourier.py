@@ -7,7 +7,6 @@ separates the parts too. Radixes 8, 4, 2, 3 and 5 are written out, other primes 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 from ..core.dims import ceildiv, product
@@ -17,6 +16,7 @@ from ..ir.layout import Layout
 from ..ops.fourier import DftColumns as DftOp
 from ..ops.fourier import factors
 from ..tile.builder import Ix, KernelBuilder, Tile, View
+from .butterflies import Butterflies, Number
 from .call import Call
 from .launch import Launch
 from .matrices import nothing, vector
@@ -24,7 +24,6 @@ from .pointwise import unravel
 from .region import Operand, Region
 from .template import Reason, Template, alone, region_bytes, region_flops
 
-Number = tuple[Tile, Tile]
 SMALL = (2, 3, 4, 5, 8)  # radixes that are written out
 NEAR = 32  # turns between two rounds are products of one near and one far turn
 
@@ -51,6 +50,7 @@ class _Kernel:
         self.n, self.dtype, self.width = n, x.type.dtype, vector(x.type.dtype, target)
         self.call = Call("dft", region.name)
         self.b: KernelBuilder = self.call.b
+        self.math = Butterflies(self.b, self.dtype, inverse=self.op.inverse)
         self.table = self.call.view("table", self.dtype, region.operands[1].buffer, region.operands[1].layout)
         more = region.operands[2] if len(region.operands) > 2 else None
         self.further = None if more is None else self.call.view("further", self.dtype, more.buffer, more.layout)
@@ -134,9 +134,9 @@ class _Kernel:
                 b.store(near, (j * width, 0), b.transpose(b.load(view, at, (width, width), limit=(self.left, None))))
             with b.loop(0, half) as each:
                 p = block.index + each.index
-                found = self._small([self._get(near, each.index + j * half) for j in range(r)])
+                found = self.math.small([self._get(near, each.index + j * half) for j in range(r)])
                 for j, z in enumerate(found):
-                    self._put(goal, p * r + j, self._times(z, self._turn_of(self.table, p * j)) if j else z)
+                    self._put(goal, p * r + j, self.math.times(z, self.math.turn_of(self.table, p * j)) if j else z)
 
     def _write_stage(self, source: View, r: int) -> None:
         """The last stage, whose results go out in tiles."""
@@ -145,7 +145,7 @@ class _Kernel:
         near = b.scratch(self.dtype, (r * width, width))
         with b.loop(0, stride, half) as block:
             with b.loop(0, half) as each:
-                found = self._small([self._get(source, block.index + each.index + j * stride) for j in range(r)])
+                found = self.math.small([self._get(source, block.index + each.index + j * stride) for j in range(r)])
                 for j, z in enumerate(found):
                     self._put(near, each.index + j * half, z)
             for j in range(r):
@@ -206,31 +206,21 @@ class _Kernel:
         return x if self.op.scale == 1.0 else x * self.op.scale
 
     # --- arithmetic ---------------------------------------------------------------------------------------------------
-    def _times(self, z: Number, w: Number) -> Number:
-        b = self.b
-        return b.fma(z[0], w[0], -(z[1] * w[1])), b.fma(z[0], w[1], z[1] * w[0])
-
-    def _turn_of(self, table: View, index: Ix | int) -> Number:
-        """exp(∓2 pi i index / n), from the table."""
-        b = self.b
-        cos, sin = b.load(table, (index, 0), ()), b.load(table, (index, 1), ())
-        return cos, -sin if self.op.inverse else sin
-
     def _stage(self, source: View, goal: View, r: int, size: int, stride: int) -> None:
         """size: what is left of the transform; stride: what is done."""
         b, parts = self.b, size // r
 
         def butterflies(p: Ix | int) -> None:
-            turns = [] if parts == 1 or r not in SMALL else [self._turn_of(self.table, p * (j * stride)) for j in range(1, r)]
+            turns = [] if parts == 1 or r not in SMALL else [self.math.turn_of(self.table, p * (j * stride)) for j in range(1, r)]
 
             def one(q: Ix | int) -> None:
                 start, end = p * stride + q, p * (r * stride) + q
                 if r not in SMALL:
                     self._prime(source, goal, r, (start, parts * stride), (end, stride), None if parts == 1 else p)
                     return
-                found = self._small([self._get(source, start + j * (parts * stride)) for j in range(r)])
+                found = self.math.small([self._get(source, start + j * (parts * stride)) for j in range(r)])
                 for j, z in enumerate(found):
-                    self._put(goal, end + j * stride, self._times(z, turns[j - 1]) if j and turns else z)
+                    self._put(goal, end + j * stride, self.math.times(z, turns[j - 1]) if j and turns else z)
 
             if stride == 1:
                 one(0)
@@ -244,50 +234,6 @@ class _Kernel:
             with b.loop(0, parts) as outer:
                 butterflies(outer.index)
 
-    def _quarter(self, z: Number) -> Number:
-        """z times -i, times i where inverse."""
-        return (-z[1], z[0]) if self.op.inverse else (z[1], -z[0])
-
-    def _eighth(self, z: Number) -> Number:
-        """z turned by an eighth."""
-        root = math.sqrt(0.5)
-        a, c = (z[0] + z[1]) * root, (z[1] - z[0]) * root
-        return (-c, a) if self.op.inverse else (a, c)
-
-    def _small(self, x: list[Number]) -> list[Number]:
-        def add(a: Number, c: Number) -> Number:
-            return a[0] + c[0], a[1] + c[1]
-
-        def sub(a: Number, c: Number) -> Number:
-            return a[0] - c[0], a[1] - c[1]
-
-        if len(x) == 2:
-            return [add(x[0], x[1]), sub(x[0], x[1])]
-        if len(x) == 4:
-            even, odd = add(x[0], x[2]), add(x[1], x[3])
-            low, high = sub(x[0], x[2]), self._quarter(sub(x[1], x[3]))
-            return [add(even, odd), add(low, high), sub(even, odd), sub(low, high)]
-        if len(x) == 8:
-            evens, odds = self._small(x[::2]), self._small(x[1::2])
-            odds = [odds[0], self._eighth(odds[1]), self._quarter(odds[2]), self._quarter(self._eighth(odds[3]))]
-            return [*(add(a, c) for a, c in zip(evens, odds, strict=True)), *(sub(a, c) for a, c in zip(evens, odds, strict=True))]
-        n, b = len(x), self.b
-        pairs = [(add(x[j], x[n - j]), sub(x[j], x[n - j])) for j in range(1, (n + 1) // 2)]
-        total = x[0]
-        for s, _ in pairs:
-            total = add(total, s)
-        out = [total] * n
-        for k in range(1, (n + 1) // 2):
-            near, side = x[0], None
-            for j, (s, d) in enumerate(pairs, 1):
-                c, w = (b.full((), fn(2 * math.pi * j * k / n), self.dtype) for fn in (math.cos, math.sin))
-                near = b.fma(s[0], c, near[0]), b.fma(s[1], c, near[1])
-                side = (d[0] * w, d[1] * w) if side is None else (b.fma(d[0], w, side[0]), b.fma(d[1], w, side[1]))
-            assert side is not None
-            turned = self._quarter(side)
-            out[k], out[n - k] = add(near, turned), sub(near, turned)
-        return out
-
     def _prime(self, source: View, goal: View, r: int, read: tuple[Ix | int, int], write: tuple[Ix | int, int], p: Ix | int | None) -> None:
         """A sum over the table for every result; `p` (unless None) says how results are turned."""
         b, step = self.b, self.n // r
@@ -295,12 +241,12 @@ class _Kernel:
         with b.loop(0, r) as k:
             with b.loop(0, r, 1, [zero, zero]) as j:
                 z = self._get(source, read[0] + j.index * read[1])
-                cos, sin = self._turn_of(self.table, j.index * k.index % r * step)
+                cos, sin = self.math.turn_of(self.table, j.index * k.index % r * step)
                 re, im = j.carried
                 j.next(b.fma(z[0], cos, b.fma(-z[1], sin, re)), b.fma(z[0], sin, b.fma(z[1], cos, im)))
             out: Number = (j.results[0], j.results[1])
             if p is not None:
-                out = self._times(out, self._turn_of(self.table, p * k.index * write[1]))
+                out = self.math.times(out, self.math.turn_of(self.table, p * k.index * write[1]))
             self._put(goal, write[0] + k.index * write[1], out)
 
     def _turn(self, m: View) -> None:
@@ -323,5 +269,5 @@ class _Kernel:
         fill(NEAR, far, NEAR)
         with b.loop(0, self.n) as loop:
             k = loop.index
-            turn = self._times(self._get(rows, k % NEAR), self._get(rows, k // NEAR + NEAR))
-            self._put(m, k, self._times(self._get(m, k), turn))
+            turn = self.math.times(self._get(rows, k % NEAR), self._get(rows, k // NEAR + NEAR))
+            self._put(m, k, self.math.times(self._get(m, k), turn))

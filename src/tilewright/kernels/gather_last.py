@@ -67,7 +67,7 @@ class GatherLast(Template):
         blocks = b.ceildiv(n, tile)
         first, start = b.pid % blocks * tile, b.pid // blocks * ROWS
         left = b.minimum(n - first, tile)
-        safe = _checked(b, index, [], first, left, tile, size, error, first)
+        safe = checked(b, index, [], first, left, tile, size, error, first)
         with b.loop(start, b.minimum(start + ROWS, rows)) as row:
             at: list[Ix | int] = unravel(b, row.index, dims)
 
@@ -122,12 +122,12 @@ class GatherAlongLast(Template):
         tile = target.vector_bits // 32
         with b.loop(0, n, tile) as columns:
             left = b.minimum(n - columns.index, tile)
-            safe = _checked(b, index, at, columns.index, left, tile, size, error, b.pid * n + columns.index)
+            safe = checked(b, index, at, columns.index, left, tile, size, error, b.pid * n + columns.index)
             b.store(goal, (*at, columns.index), b.gather(source, (*at, 0), len(at), safe), limit=(left,))
         return [call.finish(product(lead), bytes_=region_bytes(region))]
 
 
-def _checked(b: KernelBuilder, index: View, at: list[Ix | int], first: Ix | int, left: Ix | int, tile: int, size: Ix, error: View,
+def checked(b: KernelBuilder, index: View, at: list[Ix | int], first: Ix | int, left: Ix | int, tile: int, size: Ix, error: View,
              position: Ix | int) -> Tile:
     """A tile of indices, each inside 0 … size-1; one that is not is reported."""
     wanted = b.load(index, (*at, first), (tile,), limit=(left,))

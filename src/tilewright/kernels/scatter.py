@@ -22,7 +22,7 @@ from .pointwise import unravel
 from .region import Region, narrow, widen
 from .template import Reason, Template, alone
 
-STRIP = 64  # columns of a program
+STRIP, NARROW = 64, 16  # columns of a program: many, and few where there would be too few programs
 
 
 class ScatterAdd(Template):
@@ -54,13 +54,15 @@ class ScatterAdd(Template):
         places = [call.word(f"i{i}", d) for i, d in enumerate(ids.type.shape)]
         count = call.word("count", product(ids.type.shape))
         inner = call.word("n", after[-1]) if after else None
-        strips: Ix | int = 1 if inner is None else b.ceildiv(inner, STRIP)
+        few = after and bounds(product((*before, *after)))[1]
+        strip = NARROW if few and few < 2 * STRIP * target.cores else STRIP
+        strips: Ix | int = 1 if inner is None else b.ceildiv(inner, strip)
         at = unravel(b, b.pid // strips, outer)
         lead, rest = at[: len(before)], at[len(before) :]
-        start = (b.pid % strips) * STRIP
+        start = (b.pid % strips) * strip
         last: tuple[Ix | int, ...] = () if inner is None else (start,)
-        shape = () if inner is None else (STRIP,)
-        limit = None if inner is None else (b.minimum(inner - start, STRIP),)
+        shape = () if inner is None else (strip,)
+        limit = None if inner is None else (b.minimum(inner - start, strip),)
         with b.loop(0, count, 1) as loop:
             here = unravel(b, loop.index, places)
             wanted = b.to_index(b.load(index, here, ()))
@@ -73,7 +75,7 @@ class ScatterAdd(Template):
                 where = (*lead, row, *rest, *last)
                 total = add if mode == "set" else b.binary(mode, widen(b, b.load(old, where, shape, limit=limit)), add)
                 b.store(new, where, narrow(b, total, result.type.dtype), limit=limit)
-        grid: Dim = product((*before, *after[:-1])) * (ceildiv(after[-1], STRIP) if after else 1)
+        grid: Dim = product((*before, *after[:-1])) * (ceildiv(after[-1], strip) if after else 1)
         moved = updates.type.nbytes * 3 + ids.type.nbytes
         return [*launches, call.finish(grid, flops=updates.type.numel, bytes_=moved)]
 

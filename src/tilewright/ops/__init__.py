@@ -52,6 +52,7 @@ from .resize import AdaptivePool, Resize
 from .rounding import Ceil, Floor, Round, Trunc
 from .sampling import Sample
 from .scatter import Scatter, ScatterAdd
+from .scatter_along import ScatterAlong
 from .shifts import BitwiseLeftShift, BitwiseRightShift
 from .sorting import ArgSort, Sort
 from .sources import DimValue, Iota
@@ -177,6 +178,7 @@ __all__ = [
     "Scan",
     "Scatter",
     "ScatterAdd",
+    "ScatterAlong",
     "Seen",
     "Sigmoid",
     "Sign",

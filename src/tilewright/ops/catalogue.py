@@ -21,6 +21,7 @@ from .delta_net_backward import GatedDeltaRuleBackward
 from .fake_quant import FakeQuantise, FakeQuantiseLsq
 from .float_bits import Copysign, Gcd, Hypot, Lcm, Nextafter, Signbit
 from .fourier import Dft, DftColumns
+from .fourier_rows import DftRows, RealDft, RealDftBack
 from .hyperbolic import Acos, Acosh, Asin, Asinh, Atan, Atan2, Atanh, Cosh, Exp2, Log2, Log10, Sinh
 from .int_products import IntConv, IntDot, IntMatmul, PackWords, Requantise
 from .linalg import Lu, Solve, TriangularSolve
@@ -35,7 +36,7 @@ from .special_functions import I0, I1, Digamma, Erfc, Erfcx, Erfinv, I0e, I1e, L
 __all__ = ["Dequantise", "FakeQuantise", "FakeQuantiseLsq", "GatedDeltaRule", "GatedDeltaRuleBackward", "GroupedMatmul", "IntConv",
            "IntDot", "IntMatmul", "LoraMatmul", "PackWords", "QExpertsBack", "QMatmulBack", "Quantise", "Requantise", "SelectiveScan",
            "SelectiveScanBackward"]
-__all__ += ["Dft", "DftColumns"]
+__all__ += ["Dft", "DftColumns", "DftRows", "RealDft", "RealDftBack"]
 __all__ += ["Complex", "Imag", "Real", "ViewAsComplex", "ViewAsReal"]
 __all__ += ["Cholesky", "Det", "Eigh", "Lu", "Pinv", "Qr", "Solve", "Svd", "TriangularSolve"]
 __all__ += ["I0", "I1", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atan2", "Atanh", "Copysign", "Cosh", "Digamma", "Erfc", "Erfcx",

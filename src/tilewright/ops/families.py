@@ -79,7 +79,7 @@ KINDS = {"f": "float", "i": "integer", "u": "unsigned", "b": "bool", "c": "compl
 
 # Ops that take complex operands: on both parts alike, or by a rule of `complex_rules.py`
 COMPLEX_LINEAR = frozenset(("add", "sub", "neg", "where", "reshape", "transpose", "slice", "expand", "flip", "split", "concat", "gather",
-                            "gather_along_axis", "index", "sum", "mean", "stop_gradient", "fence", "scatter_add"))
+                            "gather_along_axis", "index", "sum", "mean", "stop_gradient", "fence", "scatter_add", "scatter_along"))
 COMPLEX_RULED = frozenset(("mul", "div", "square", "reciprocal", "abs", "sign", "exp", "log", "sqrt", "rsqrt", "sin", "cos", "sinh", "cosh",
                            "tan", "tanh", "sigmoid", "pow", "equal", "not_equal", "is_nan", "is_inf", "cast", "matmul", "prod", "pad",
                            "solve", "triangular_solve", "cholesky", "qr"))

@@ -15,10 +15,11 @@ from ..ir.graph import Value
 from ..ir.types import TensorType
 from . import functions as F
 from .base import E, MaybeValues, S, Traits, Values, register
+from .complex import Complex, ViewAsReal
 from .families import Composite, General, N, f16, f32, f64, show_shape, values_of
 
 LARGEST = 61  # prime factors up to this one are done directly, larger ones by a convolution of another length
-SPLIT = 512  # a transform this long, with few beside it, is done as two rounds of shorter ones
+SPLIT = 2048  # a transform longer than this one is done as two rounds of shorter ones (whatever is beside it: a row has its bits)
 
 
 @cache
@@ -166,16 +167,20 @@ class Dft(Composite):
         return x.numel * sum(2 * r for r in factors(n)) if isinstance(n, int) else 0
 
     def decompose(self, x: Value) -> Value:
+        from .fourier_rows import by_rows, lanes_of
+
         *lead, n, _ = x.shape
         if n == 1:
             return x if self.scale == 1.0 else F.mul(x, self.scale)
+        lanes = lanes_of(n, x.dtype)
+        if lanes:
+            return by_rows(x, "complex", n, lanes, inverse=self.inverse, scale=self.scale)
         if max(factors(n)) > LARGEST:
             return self._convolved(x)
         rows = product(lead)
-        if isinstance(rows, int) and (rows < 8 or n > 4 * SPLIT) and n >= 16:
-            first, second = halves(n)
-            if first > 1 and (n >= SPLIT or rows < 4):
-                return self._in_two(x, first, second)
+        first, second = halves(n)
+        if n > SPLIT and first > 1 and isinstance(rows, int):
+            return self._in_two(x, first, second)
         table = x.node.graph.constant(turns(n, x.dtype), "turns")
         out = DftColumns(self.inverse, self.scale, rows=True, rows_out=True)(F.reshape(x, (rows, n, 2)), table)
         return F.reshape(out, x.shape)
@@ -235,4 +240,10 @@ def times(x: Value, by: tuple[Value, Value]) -> Value:
     axis = len(x.shape) - 1
     re, im = F.slice_(x, axis, 0, 1), F.slice_(x, axis, 1, 1)
     a, b = by
-    return F.concat([F.sub(F.mul(re, a), F.mul(im, b)), F.add(F.mul(re, b), F.mul(im, a))], axis)
+    return paired(F.sub(F.mul(re, a), F.mul(im, b)), F.add(F.mul(re, b), F.mul(im, a)))
+
+
+def paired(re: Value, im: Value) -> Value:
+    """Pairs […, n, 2] of parts […, n, 1], which one kernel stores."""
+    out: Value = ViewAsReal()(Complex()(*(F.reshape(p, p.shape[:-1]) for p in (re, im))))
+    return out

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
 from ..core.dims import product
 from ..core.errors import ShapeError
 from ..ir.graph import Value
 from . import functions as F
-from .complex import Complex, ViewAsComplex, ViewAsReal, parts
+from .complex import ViewAsComplex, ViewAsReal, parts
 from .fourier import LARGEST, Dft, DftColumns, factors, turns
+from .fourier_rows import RealDft, RealDftBack, wide
 
 COLUMNS = 4096  # transforms longer than this along another axis than the last one turn the array first
 NORMS = ("backward", "ortho", "forward")
@@ -33,8 +32,7 @@ def pairs(z: Value) -> Value:
     if z.dtype.kind == "c":
         out: Value = ViewAsReal()(z)
         return out
-    wide = F.reshape(z, (*z.shape, 1))
-    return F.concat([wide, F.zeros(wide)], len(z.shape))
+    return wide(z)
 
 
 def joined(p: Value) -> Value:
@@ -78,68 +76,34 @@ def along(p: Value, axis: int, *, inverse: bool, scale: float = 1.0) -> Value:
 
 
 def fft_c2c(z: Value, axes: Sequence[int], scale: float, *, inverse: bool) -> Value:
-    """Complex in, complex out, over several axes; `scale` once for all."""
+    """Complex (or real) in, complex out, over several axes; `scale` once for all."""
     if not axes:
         return z if scale == 1.0 else F.mul(z, F.cast(F.full(z.node.graph, (), scale, parts(z)[0].dtype), z.dtype))
-    p = pairs(z)
-    for i, axis in enumerate(sorted(axes, reverse=True)):
-        p = along(p, axis, inverse=inverse, scale=scale if i == 0 else 1.0)
+    first, *others = sorted(axes, reverse=True)
+    if z.dtype.kind != "c" and not inverse and first == len(z.shape) - 1:
+        size_along(z, first)
+        p: Value = RealDft(scale, full=True)(z)
+    else:
+        p = along(pairs(z), first, inverse=inverse, scale=scale)
+    for axis in others:
+        p = along(p, axis, inverse=inverse)
     return joined(p)
 
 
 def half_forward(x: Value, axis: int, scale: float = 1.0) -> Value:
-    """A real array's transform, the first n // 2 + 1 results: complex. An even length is one complex transform of half that length."""
-    rank, n = len(x.shape), size_along(x, axis)
-    x = last(x, axis, rank)
-    lead = x.shape[:-1]
-    if n % 2:
-        full = Dft(False, scale)(pairs(x))
-        return back(joined(F.slice_(full, rank - 1, 0, n // 2 + 1)), axis, rank)
-    m = n // 2
-    z = Dft(False, 0.5 * scale)(F.reshape(x, (*lead, m, 2)))
-    around = F.concat([z, F.slice_(z, rank - 1, 0, 1)], rank - 1)
-    other = F.flip(around, (rank - 1,))
-    a, b, c, d = (F.reshape(F.slice_(v, rank, k, 1), (*lead, m + 1)) for v in (around, other) for k in range(2))
-    angle = -2.0 * np.pi * np.arange(m + 1) / n
-    cos, sin = (x.node.graph.constant(fn(angle).astype(x.dtype.np)) for fn in (np.cos, np.sin))
-    u, v = F.add(b, d), F.sub(c, a)  # the odd elements' transform
-    re = F.add(F.add(a, c), F.sub(F.mul(cos, u), F.mul(sin, v)))
-    im = F.add(F.sub(b, d), F.add(F.mul(cos, v), F.mul(sin, u)))
-    return back(Complex()(re, im), axis, rank)
+    """A real array's transform, the first n // 2 + 1 results: complex."""
+    rank, _ = len(x.shape), size_along(x, axis)
+    made: Value = RealDft(scale)(last(x, axis, rank))
+    return back(joined(made), axis, rank)
 
 
 def half_backward(z: Value, n: int, axis: int, scale: float = 1.0) -> Value:
     """The real array whose transform begins with z[…, n // 2 + 1]; imaginary parts that must be 0 are not read."""
-    rank, m = len(z.shape), n // 2
-    if z.shape[axis] != m + 1:
-        raise ShapeError(f"irfft: needs {m + 1} elements along the axis for a result of {n}, got {z.type}, axis={axis}")
-    re, im = (last(p, axis, rank) for p in parts(z))
-    lead = re.shape[:-1]
-    edge = np.ones(m + 1, re.dtype.np)
-    edge[0] = 0
-    if n % 2 == 0:
-        edge[m] = 0
-    im = F.mul(im, z.node.graph.constant(edge))
-    at = rank - 1
-
-    def pick(x: Value, start: int, count: int) -> Value:
-        return F.slice_(x, at, start, count)
-
-    if n % 2:
-        whole_re = F.concat([re, F.flip(pick(re, 1, m), (at,))], at)
-        whole_im = F.concat([im, F.neg(F.flip(pick(im, 1, m), (at,)))], at)
-        made = Dft(True, scale)(F.concat([F.reshape(v, (*v.shape, 1)) for v in (whole_re, whole_im)], rank))
-        return back(F.reshape(F.slice_(made, rank, 0, 1), (*lead, n)), axis, rank)
-    a, b = pick(re, 0, m), pick(im, 0, m)
-    c, d = F.flip(pick(re, 1, m), (at,)), F.flip(pick(im, 1, m), (at,))
-    angle = 2.0 * np.pi * np.arange(m) / n
-    cos, sin = (z.node.graph.constant(fn(angle).astype(re.dtype.np)) for fn in (np.cos, np.sin))
-    u, v = F.sub(a, c), F.add(b, d)
-    odd_re, odd_im = F.sub(F.mul(cos, u), F.mul(sin, v)), F.add(F.mul(cos, v), F.mul(sin, u))
-    even_re, even_im = F.add(a, c), F.sub(b, d)
-    both = [F.sub(even_re, odd_im), F.add(even_im, odd_re)]
-    made = Dft(True, scale)(F.concat([F.reshape(p, (*p.shape, 1)) for p in both], rank))
-    return back(F.reshape(made, (*lead, n)), axis, rank)
+    rank = len(z.shape)
+    if z.shape[axis] != n // 2 + 1:
+        raise ShapeError(f"irfft: needs {n // 2 + 1} elements along the axis for a result of {n}, got {z.type}, axis={axis}")
+    made: Value = RealDftBack(n, scale)(last(pairs(z), axis, rank))
+    return back(made, axis, rank)
 
 
 def resized(x: Value, axis: int, n: int) -> Value:

@@ -135,17 +135,7 @@ class GatherAlongAxis(General):
     def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
         x, ids = inputs
         assert cotangents[0] is not None
-        flat = F.scatter_add(F.full(x.node.graph, (x.type.numel,), 0, x.dtype), self._flat(x, ids), cotangents[0], 0)
-        return F.reshape(flat, x.shape), None
-
-    def _flat(self, x: Value, ids: Value) -> Value:
-        """The number of each picked element in row-major order."""
-        total = F.mul(F.cast(ids, dt.i64), F.extent(F.cast(ids, dt.i64), x.shape[self.axis + 1 :]))
-        for a in range(len(x.shape)):
-            if a != self.axis:
-                place = F.iota(ids.node.graph, tuple(n if i == a else 1 for i, n in enumerate(ids.shape)), a, dt.i64)
-                total = F.add(total, F.mul(place, F.extent(place, x.shape[a + 1 :])))
-        return total
+        return F.one("scatter_along", F.zeros(x), ids, cotangents[0], axis=self.axis), None
 
     def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
         return (None if tangents[0] is None else self(tangents[0], inputs[1]),)

@@ -1,10 +1,13 @@
-"""Fourier transforms: torch's three kernels, which all of torch.fft comes down to."""
+"""Fourier transforms: torch's functions, and the three kernels that the others come down to."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
+from ...core.dtypes import real_of
+from ...core.errors import ShapeError
 from ...ir.graph import Value
 from ...ops import fourier_functions as T
 from ...ops import functions as F
@@ -44,7 +47,7 @@ def r2c(c: Context, x: Value, dim: Sequence[int], normalization: int, onesided: 
 
     def build() -> Value:
         if not onesided:
-            return T.fft_c2c(F.cast(x, c.dtype), axes, scale, inverse=False)
+            return T.fft_c2c(x if axes else F.cast(x, c.dtype), axes, scale, inverse=False)
         half = T.half_forward(x, axes[-1], scale)
         return T.fft_c2c(half, axes[:-1], 1.0, inverse=False) if axes[:-1] else half
 
@@ -76,3 +79,82 @@ def prim_r2c(c: Context, x: Value, *, dim: Sequence[int], onesided: bool) -> Any
 @aten("prims.fft_c2r.default")
 def prim_c2r(c: Context, z: Value, *, dim: Sequence[int], last_dim_size: int) -> Any:
     return c2r(c, z, dim, 0, last_dim_size)
+
+
+# torch.fft's own functions: expanded by torch they would multiply by their scale in a pass of its own.
+def _float(c: Context, x: Value) -> Value:
+    return x if x.dtype.kind in "cf" else F.cast(x, real_of(c.dtype) if c.dtype.kind == "c" else c.dtype)
+
+
+def _places(x: Value, s: Sequence[int] | None, dim: Sequence[int] | None) -> tuple[list[int], list[int]]:
+    """Axes and the size along each; -1 keeps one."""
+    rank = len(x.shape)
+    if dim is None:
+        dim = range(rank) if s is None else range(rank - len(s), rank)
+    axes = [axis_of(d, rank) for d in dim]
+    if len(set(axes)) != len(axes) or (s is not None and len(s) != len(axes)):
+        raise ShapeError(f"fft: needs one size for each axis, and no axis twice, got s={s}, dim={tuple(dim)}")
+    return axes, [x.shape[a] if s is None or s[i] == -1 else s[i] for i, a in enumerate(axes)]
+
+
+def _complex_form(c: Context, x: Value, s: Any, dim: Any, norm: str | None, *, inverse: bool) -> Any:
+    x = _float(c, x)
+    axes, sizes = _places(x, s, dim)
+
+    def build() -> Value:
+        z = x if axes else F.cast(x, c.dtype)
+        for a, n in zip(axes, sizes, strict=True):
+            z = T.resized(z, a, n)
+        return T.fft_c2c(z, axes, T.scale_of(norm, prod(sizes), inverse=inverse), inverse=inverse)
+
+    return _placed(c, build)
+
+
+def _to_half(c: Context, x: Value, s: Any, dim: Any, norm: str | None) -> Any:
+    x = _float(c, x)
+    axes, sizes = _places(x, s, dim)
+
+    def build() -> Value:
+        v = x
+        for a, n in zip(axes, sizes, strict=True):
+            v = T.resized(v, a, n)
+        half = T.half_forward(v, axes[-1], T.scale_of(norm, prod(sizes), inverse=False))
+        return T.fft_c2c(half, axes[:-1], 1.0, inverse=False) if axes[:-1] else half
+
+    return _placed(c, build)
+
+
+def _from_half(c: Context, x: Value, s: Any, dim: Any, norm: str | None) -> Any:
+    x = _float(c, x)
+    axes, sizes = _places(x, s, dim)
+    if s is None or s[-1] == -1:
+        sizes[-1] = 2 * (sizes[-1] - 1)
+
+    def build() -> Value:
+        z = x
+        for a, n in zip(axes, [*sizes[:-1], sizes[-1] // 2 + 1], strict=True):
+            z = T.resized(z, a, n)
+        z = T.fft_c2c(z, axes[:-1], 1.0, inverse=True) if axes[:-1] else z
+        return T.half_backward(z, sizes[-1], axes[-1], T.scale_of(norm, prod(sizes), inverse=True))
+
+    return _placed(c, build)
+
+
+def _install(name: str, make: Callable[..., Any], **more: Any) -> None:
+    @aten(f"fft_{name}.default")
+    def one(c: Context, x: Value, n: int | None = None, dim: int = -1, norm: str | None = None) -> Any:
+        return make(c, x, None if n is None else (n,), (dim,), norm, **more)
+
+    @aten(f"fft_{name}2.default")
+    def two(c: Context, x: Value, s: Any = None, dim: Any = (-2, -1), norm: str | None = None) -> Any:
+        return make(c, x, s, dim, norm, **more)
+
+    @aten(f"fft_{name}n.default")
+    def many(c: Context, x: Value, s: Any = None, dim: Any = None, norm: str | None = None) -> Any:
+        return make(c, x, s, dim, norm, **more)
+
+
+_install("fft", _complex_form, inverse=False)
+_install("ifft", _complex_form, inverse=True)
+_install("rfft", _to_half)
+_install("irfft", _from_half)

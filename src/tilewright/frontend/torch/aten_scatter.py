@@ -90,14 +90,27 @@ def _scatter(c: Context, write: Any, x: Value, dim: int, index: Value, source: A
     return c.reshape(write(c, flat, _along(c, x, dim, index), _corner(c, source, index, x.dtype)), x.shape)
 
 
+def _elements(c: Context, mode: str, x: Value, dim: int, index: Value, source: Any) -> Value:
+    """Like `_scatter`, by the op that takes every row's own indices."""
+    if not x.shape or not index.shape:
+        return _scatter(c, accumulate if mode == "add" else overwrite, x, dim, index, source)
+    if index.type.numel == 0 or x.type.numel == 0:
+        return x
+    if x.dtype.is_bool and mode == "add":
+        sums = _elements(c, mode, c.cast(x, dt.i32), dim, index, c.cast(source, dt.i32))
+        return c.emit(O.NotEqual(), sums, c.scalar(0, dt.i32))
+    op = O.ScatterAlong(axis=axis_of(dim, len(x.shape)), mode=mode)
+    return c.emit(op, x, index, c.reshape(_corner(c, source, index, x.dtype), index.shape))
+
+
 @aten("scatter.src", "scatter.value")
 def scatter(c: Context, x: Value, dim: int, index: Value, source: Any) -> Value:
-    return _scatter(c, overwrite, x, dim, index, source)
+    return _elements(c, "set", x, dim, index, source)
 
 
 @aten("scatter_add.default")
 def scatter_add(c: Context, x: Value, dim: int, index: Value, source: Any) -> Value:
-    return _scatter(c, accumulate, x, dim, index, source)
+    return _elements(c, "add", x, dim, index, source)
 
 
 # --- whole rows -----------------------------------------------------------------------------------------------------------------------

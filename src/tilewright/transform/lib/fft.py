@@ -44,7 +44,7 @@ def _total(sizes: Sequence[int]) -> int:
 
 
 def _complex_form(name: str, x: Any, s: Any, axes: Any, norm: str | None, *, inverse: bool) -> Any:
-    x = as_complex(x)
+    x = as_float(x) if axes is None or len(axes) else as_complex(x)  # a transform makes real numbers complex itself
     found, sizes = _axes(name, x, s, axes)
 
     def build(z: Value) -> Value:
