@@ -3,7 +3,8 @@
 The (padded) input is seen as [N, group, C, taps…, out…] through strides alone; weights are [group, O, C, taps…]. A program owns one
 stretch of the innermost output axis at one position of the others and walks the output channels in register tiles: accumulators
 rows × width, one FMA chain per element over (C, taps) in order. Padding is one copy into a zeroed buffer first; a transposed
-convolution is one over the input spread out by its stride, with reversed taps. Output axes that merge (1×1) become one.
+convolution is one for every phase of its stride (or, of unknown sizes or with too many phases, one over the input spread out by its
+stride), with reversed taps. Output axes that merge (1×1) become one.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from ..ir.types import TensorType
 from ..ops.contractions import Conv as ConvOp
 from ..tile.builder import Ix, Tile
 from .call import Call
+from .conv_phases import Axis, axes_of, combined, padding_of
 from .copies import copy_launch, fill_launch
 from .launch import Buffer, Launch
 from .pointwise import unravel
@@ -49,6 +51,14 @@ class Conv(Template):
         assert x is not None and w is not None
         launches: list[Launch] = []
         stride, weights = op.stride, w.layout
+        axes = axes_of(op, x.type.shape[2:], w.type.shape[2:], node.values[0].shape[2:]) if op.transposed else None
+        if axes is not None:
+            padding = padding_of(axes, x.type.shape[2:])
+            if any(p for pair in padding for p in pair):
+                launches, x = _spread(region.name, x, (1,) * len(op.stride), padding, target)
+            turned = _turned(w.layout, op.groups)
+            return [*launches, *(_convolve(region, op, *_phase_of(phase, x, w, turned, padding), stride=(1,) * len(phase), target=target,
+                                           phase=phase) for phase in combined(axes))]
         if op.transposed:
             padding = _transposed_padding(op, w.type.shape[2:])
             launches, x = _spread(region.name, x, op.stride, padding, target)
@@ -56,6 +66,18 @@ class Conv(Template):
         elif any(p != 0 for pair in op.padding for p in pair):
             launches, x = _spread(region.name, x, (1,) * len(op.stride), op.padding, target)
         return [*launches, _convolve(region, op, x, w, weights, stride, target)]
+
+
+def _phase_of(
+    phase: tuple[Axis, ...], x: Operand, w: Operand, turned: Layout, padding: tuple[tuple[int, int], ...]
+) -> tuple[Operand, Operand, Layout]:
+    """The input from where a phase begins to read it, and the phase's taps of the (reversed) weights, whose shape goes with them."""
+    layout, kernel = x.layout, w.type.shape[2:]
+    for i, (p, (lo, _)) in enumerate(zip(phase, padding, strict=True)):
+        layout = layout.slice(2 + i, max(lo + p.reach, 0), layout.shape[2 + i])
+        last = p.first + (p.taps - 1) * p.hop  # the tap that comes first in reverse
+        turned = turned.slice(3 + i, kernel[i] - 1 - last if p.taps else 0, p.taps, p.hop)
+    return Operand(x.type, x.buffer, layout), w, turned
 
 
 def _transposed_padding(op: ConvOp, kernel: tuple[Dim, ...]) -> tuple[tuple[Dim, Dim], ...]:
@@ -92,14 +114,21 @@ def _spread(
     return launches, whole
 
 
-def _convolve(region: Region, op: ConvOp, x: Operand, w: Operand, weights: Layout, stride: tuple[int, ...], target: TargetSpec) -> Launch:
+def _convolve(
+    region: Region, op: ConvOp, x: Operand, w: Operand, weights: Layout, stride: tuple[int, ...], target: TargetSpec,
+    phase: tuple[Axis, ...] | None = None,
+) -> Launch:
+    """With a phase, only its results, by its taps."""
     assert region.anchor is not None
     value = region.anchor.values[0]
     batch, channels, *out = value.shape
+    dilation = op.dilation
     g = op.groups
     per_group = channels // g
     c_in = x.type.shape[1] // g
     kernel = w.type.shape[2:]
+    if phase is not None:
+        out, kernel, dilation = [p.count for p in phase], tuple(p.taps for p in phase), tuple(p.dilation for p in phase)
     xs = x.layout.strides
     window = Layout(
         (batch, g, c_in, *kernel, *out),
@@ -107,7 +136,7 @@ def _convolve(region: Region, op: ConvOp, x: Operand, w: Operand, weights: Layou
             xs[0],
             xs[1] * c_in,
             xs[1],
-            *(s * d for s, d in zip(xs[2:], op.dilation, strict=True)),
+            *(s * d for s, d in zip(xs[2:], dilation, strict=True)),
             *(s * t for s, t in zip(xs[2:], stride, strict=True)),
         ),
         x.layout.offset,
@@ -116,6 +145,8 @@ def _convolve(region: Region, op: ConvOp, x: Operand, w: Operand, weights: Layou
         weights = Layout((g, per_group, *weights.shape[1:]), (weights.strides[0] * per_group, *weights.strides), weights.offset)
 
     def grouped(lay: Layout) -> Layout:
+        for i, p in enumerate(phase or ()):
+            lay = lay.slice(2 + i, p.start, p.count, p.step)
         return Layout((batch, g, per_group, *out), (lay.strides[0], lay.strides[1] * per_group, *lay.strides[1:]), lay.offset)
 
     leaves = leaves_of_epilogue(region, value)
@@ -204,7 +235,11 @@ def _convolve(region: Region, op: ConvOp, x: Operand, w: Operand, weights: Layou
 
     for_each_tile(b, 0, oc, ROWS, tile_heights(per_group, per_group, ROWS), tile)
     grid = batch * g * product(sizes[:-1]) * ceildiv(sizes[-1], width)
-    return call.finish(grid, flops=region_flops(region), bytes_=region_bytes(region), note=f"{ROWS}x{width} tiles")
+    flops, bytes_ = region_flops(region), region_bytes(region)
+    if phase is not None:  # its share
+        flops = 2 * batch * channels * c_in * product((*out, *kernel))
+        bytes_ = bytes_ // product(op.stride)
+    return call.finish(grid, flops=flops, bytes_=bytes_, note=f"{ROWS}x{width} tiles")
 
 
 def int_of(d: Dim) -> int:
