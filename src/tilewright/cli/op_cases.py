@@ -20,6 +20,12 @@ def cases() -> dict[str, Case]:
     def ints(high: int = 1000) -> Any:
         return torch.randint(-high, high, (SIDE, SIDE), dtype=torch.int32)
 
+    def projected(found: Any) -> Any:  # vectors have no sign: the matrix that they and the values stand for
+        return (found[1] * found[0]) @ found[1].mT
+
+    def rebuilt(u: Any, s: Any, vh: Any) -> Any:
+        return (u * s) @ vh
+
     def numbers(*shape: int) -> Any:
         return torch.complex(square(-3.0, 3.0, *shape), square(-3.0, 3.0, *shape))
 
@@ -105,4 +111,10 @@ def cases() -> dict[str, Case]:
     add("solve 256", torch.linalg.solve, lambda: square(-1, 1, 16, 256, 256) + 20 * torch.eye(256), lambda: square(-1, 1, 16, 256, 4))
     add("cholesky 256", lambda x: torch.linalg.cholesky(x @ x.mT + 256 * torch.eye(256)), lambda: square(-1, 1, 16, 256, 256))
     add("inverse 64", torch.linalg.inv, lambda: square(-1, 1, 256, 64, 64) + 10 * torch.eye(64))
+    add("solve 1024", torch.linalg.solve, lambda: square(-1, 1) + 40 * torch.eye(SIDE), lambda: square(-1, 1, SIDE, 16))
+    add("inverse 512", torch.linalg.inv, lambda: square(-1, 1, 512, 512) + 30 * torch.eye(512))
+    add("qr 256", lambda x: torch.linalg.qr(x), lambda: square(-1, 1, 256, 256))
+    for n in (128, 256):
+        add(f"eigh {n}", lambda x: projected(torch.linalg.eigh(x + x.mT)), lambda n=n: square(-1, 1, n, n))
+    add("svd 128", lambda x: rebuilt(*torch.linalg.svd(x, full_matrices=False)), lambda: square(-1, 1, 128, 128))
     return table
