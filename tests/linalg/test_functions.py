@@ -145,3 +145,15 @@ def test_a_torch_module() -> None:
         want = Whitening()(x)
     for got, w in zip(tw.compile(Whitening(), (x,))(x), want, strict=True):
         np.testing.assert_allclose(got, w, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("m, n, mode", [(70, 52, "reduced"), (52, 70, "complete"), (70, 52, "complete")])
+def test_qr_by_panels(m: int, n: int, mode: str) -> None:
+    """LAPACK's signs; a matrix alone gives the bits it has in a batch."""
+    a = fresh(2, m, n)
+    q, r = la.qr(a, mode)
+    np.testing.assert_allclose(q @ r, a, atol=1e-12)
+    np.testing.assert_allclose(np.swapaxes(q, -1, -2) @ q, np.broadcast_to(np.eye(q.shape[-1]), (2, *q.shape[-1:] * 2)), atol=1e-12)
+    np.testing.assert_allclose(r, np.linalg.qr(a, mode)[1], atol=1e-11)
+    alone = la.qr(a[1], mode)
+    assert np.array_equal(alone[0], q[1]) and np.array_equal(alone[1], r[1])

@@ -1,4 +1,5 @@
-"""QR by Householder reflections: one program a matrix, its columns in local memory, so that every loop runs along registers.
+"""QR by Householder reflections. Larger matrices are taken by panels (qr_blocked.py), smaller ones by one program each, their columns in
+local memory, so that every loop runs along registers.
 
 Reflections are applied column by column, first to the columns behind, then (last first) to the columns of the identity, which gives Q.
 Signs are LAPACK's: the diagonal of R has the sign opposite to the element it replaces, and a column that is zero below the diagonal is
@@ -13,8 +14,11 @@ from ..ops.linalg_factors import Qr as QrOp
 from ..tile.builder import Ix
 from .launch import Launch
 from .matrices import Columns, Matrices, nothing, reflection, vector
+from .qr_blocked import BlockedQr
 from .region import Region
 from .template import Reason, Template, alone, region_bytes, region_flops
+
+ALONE = 48  # matrices with more rows and columns are taken by panels
 
 
 class Qr(Template):
@@ -32,6 +36,8 @@ class Qr(Template):
         k = min(m, n)
         if m == 0 or (n == 0 and wide == 0):
             return nothing(region.name, region.results)
+        if k > ALONE:
+            return BlockedQr(region, target).launches()
         w = Matrices("qr", region.name, tuple(lead))
         b, dtype = w.b, a.type.dtype
         width = vector(dtype, target)

@@ -40,7 +40,7 @@ class ScatterAlong(General):
               E(f32(3), f32(3), f32(3), axis=0, match="indices must be integers"), E(f32(3), i64(2), f64(2), axis=0, match="one dtype"),
               E(f32(3), i64(2), f32(1), axis=0, match="updates must have the shape of ids"),
               E(f32(3), i64(2), f32(2), axis=0, mode="sub", match="mode must be add or set, got mode=sub"),
-              E(boolean(3), i64(2), boolean(2), axis=0, match="got x=bool")]
+              E(boolean(3), i64(2), boolean(2), axis=0, match="needs float or integer operands")]
 
     def infer(self, x: TensorType, ids: TensorType, updates: TensorType) -> TensorType:
         require(self.mode in ("add", "set"), "mode must be add or set", mode=self.mode)
