@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 Case = Callable[[], tuple[Callable[..., Any], tuple[Any, ...]]]
@@ -115,6 +116,6 @@ def cases() -> dict[str, Case]:
     add("inverse 512", torch.linalg.inv, lambda: square(-1, 1, 512, 512) + 30 * torch.eye(512))
     add("qr 256", lambda x: torch.linalg.qr(x), lambda: square(-1, 1, 256, 256))
     for n in (128, 256):
-        add(f"eigh {n}", lambda x: projected(torch.linalg.eigh(x + x.mT)), lambda n=n: square(-1, 1, n, n))
+        add(f"eigh {n}", lambda x: projected(torch.linalg.eigh(x + x.mT)), partial(square, -1, 1, n, n))
     add("svd 128", lambda x: rebuilt(*torch.linalg.svd(x, full_matrices=False)), lambda: square(-1, 1, 128, 128))
     return table

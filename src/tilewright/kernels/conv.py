@@ -53,11 +53,11 @@ class Conv(Template):
         stride, weights = op.stride, w.layout
         axes = axes_of(op, x.type.shape[2:], w.type.shape[2:], node.values[0].shape[2:]) if op.transposed else None
         if axes is not None:
-            padding = padding_of(axes, x.type.shape[2:])
-            if any(p for pair in padding for p in pair):
-                launches, x = _spread(region.name, x, (1,) * len(op.stride), padding, target)
+            around = padding_of(axes, x.type.shape[2:])
+            if any(p for pair in around for p in pair):
+                launches, x = _spread(region.name, x, (1,) * len(op.stride), around, target)
             turned = _turned(w.layout, op.groups)
-            return [*launches, *(_convolve(region, op, *_phase_of(phase, x, w, turned, padding), stride=(1,) * len(phase), target=target,
+            return [*launches, *(_convolve(region, op, *_phase_of(phase, x, w, turned, around), stride=(1,) * len(phase), target=target,
                                            phase=phase) for phase in combined(axes))]
         if op.transposed:
             padding = _transposed_padding(op, w.type.shape[2:])

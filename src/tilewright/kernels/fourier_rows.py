@@ -191,8 +191,8 @@ class _Kernel:
         """Results k and n - k from those of the complex row: sums of even elements e and of odd ones o, e + w o and conj(e - w o)."""
         b, n, width, planes = self.b, self.n, self.width, self.planes
         assert planes is not None
-        for k in range(2):  # result n of the complex row is its result 0
-            b.store(planes, (k, n), b.load(planes, (k, 0), ()))
+        for part in range(2):  # result n of the complex row is its result 0
+            b.store(planes, (part, n), b.load(planes, (part, 0), ()))
         with b.loop(0, n // 2, width) as loop:
             k = loop.index
             behind = n - (width - 1) - k

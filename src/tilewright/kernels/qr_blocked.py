@@ -105,8 +105,8 @@ class BlockedQr:
         found: Tile = loop.results[0]
         return found
 
-    def _reflect(self, b: KernelBuilder, vs: View, ts: View, at: list[Ix | int], first: Ix, rows: Ix, block: View, sums: tuple[View, View],
-                 *, transposed: bool) -> None:
+    def _reflect(self, b: KernelBuilder, vs: View, ts: View, at: list[Ix | int], first: Ix | int, rows: Ix, block: View,
+                 sums: tuple[View, View], *, transposed: bool) -> None:
         """block[first …] -= V T Vᵀ block[first …] (or with Tᵀ), a block of columns in local memory."""
         rank, (plain, turned) = len(at), sums
 
@@ -126,8 +126,8 @@ class BlockedQr:
             b.store(plain, (loop.index, 0), self._accumulate(b, columns_of_v, block, first + loop.index, rows, loop.index, zero))
         with b.loop(0, PANEL, ROWS) as loop:
             i = loop.index
-            span = (0, i + ROWS) if transposed else (i, PANEL)  # T is a triangle
-            b.store(turned, (i, 0), -self._accumulate(b, of_t, plain, *span, i, zero))
+            start, stop = (0, i + ROWS) if transposed else (i, PANEL)  # T is a triangle
+            b.store(turned, (i, 0), -self._accumulate(b, of_t, plain, start, stop, i, zero))
 
         def add(row: Ix | int, height: int) -> None:
             old = b.load(block, (row, 0), (height, self.tile))

@@ -139,7 +139,8 @@ class Emitter(Skeleton):
         self._tile(instr, transpose_tile(self.f, self.tile(instr.operands[0])))
 
     def do_shuffle(self, instr: Instr) -> None:
-        self._tile(instr, shuffle_tile(self.f, *(self.tile(x) for x in instr.operands), instr.attrs["order"]))
+        a, b = (self.tile(x) for x in instr.operands)
+        self._tile(instr, shuffle_tile(self.f, a, b, instr.attrs["order"]))
 
     def do_reduce(self, instr: Instr) -> None:
         self._tile(instr, reduce_tile(self.f, instr.attrs["fn"], self.tile(instr.operands[0]), instr.attrs["axis"]))
