@@ -52,6 +52,19 @@ def test_jit_of_trees() -> None:
         np.testing.assert_allclose(total, z.sum(), rtol=1e-5)
 
 
+SCALARS = [1.5, 3, True, 2 + 1j, np.float32(1.5), np.float64(1.5), np.int64(3), np.bool_(True), np.complex64(1j), np.array(1.5, np.float32)]
+
+
+@pytest.mark.parametrize("scalar", SCALARS, ids=lambda s: type(s).__name__)
+def test_scalar_arguments_take_the_generated_call(scalar: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    f = tw.jit(lambda x, s: x * s)
+    x = randn(3)
+    first = f(x, scalar)
+    np.testing.assert_allclose(first, x * scalar, rtol=1e-6)
+    monkeypatch.setattr(f, "_find", lambda *_: pytest.fail("the arguments were looked up again"))
+    np.testing.assert_array_equal(f(x, scalar), first)
+
+
 def test_jit_compiles_once_per_signature() -> None:
     runs = []
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.errors import ExecutionError
+from ..core.errors import ExecutionError, InputError
 from ..transform import control, custom, derive
 from ..transform import vmap as batching
 from ..transform.lib import ALIASES, FUNCTIONS
@@ -48,8 +48,10 @@ def _transform(make: Fn) -> Fn:
     """A transform of functions whose result runs on plain arrays."""
 
     @functools.wraps(make)
-    def transform(*args: Any, **kwargs: Any) -> Any:
-        return staged(make(*args, **kwargs))
+    def transform(fn: Fn, *args: Any, **kwargs: Any) -> Any:
+        if not callable(fn):
+            raise InputError(f"{make.__name__}: needs a function, got a {type(fn).__name__} ({user_place()})")
+        return staged(make(fn, *args, **kwargs))
 
     return transform
 

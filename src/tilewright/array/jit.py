@@ -18,6 +18,7 @@ from ..core.errors import InputError
 from ..core.pytree import Spec, flatten, unflatten
 from ..ir.graph import Graph
 from ..runtime.arguments import is_tensor, tensor_to_numpy
+from ..runtime.donation import overlap_check
 from ..runtime.fastcall import compile_call
 from ..runtime.session import FREE, Session
 from ..transform import lib as _lib  # noqa: F401  gives tracers their operators
@@ -51,7 +52,8 @@ class Compiled:
         executable, free = session.executable, session._free
         assert executable is not None
         scope = {"slow": slow, "free": free, "take": free.pop, "give": free.append, "most": FREE, "grow": session.grow,
-                 "run": session.pool.run, "settle": session.settle, "fail": session.fail, **ends.names}
+                 "run": session.pool.run, "settle": session.settle, "fail": session.fail, **ends.names,
+                 "apart": overlap_check(session.interface, session.name)}
         return compile_call(session.interface, "numpy", errors=len(executable.error_launches), leaf=None, scope=scope, shell=ends.shell)
 
     def prepared(self, leaves: Sequence[Any]) -> list[Any]:
@@ -153,6 +155,12 @@ class Jit:
 
 
 def _type(x: Any) -> Leaf:
+    if is_tensor(x) and x.device.type != "cpu":
+        raise InputError(f"jit: an argument must lie in the CPU's memory, got a tensor on {x.device}; pass x.cpu()")
+    if type(x) is int and not -(2**63) <= x < 2**63:
+        raise InputError(f"jit: a Python int is an i64 array, got {x}; pass an array of a wider dtype")
+    if isinstance(x, np.ma.MaskedArray):
+        raise InputError("jit: a masked array would lose its mask; pass its data and use tw.where")
     if is_tensor(x):
         x = tensor_to_numpy(x)
     try:
@@ -183,6 +191,21 @@ def _numbers(value: Any) -> tuple[Any, ...]:
     return (value,) if isinstance(value, (int, str)) else tuple(value)
 
 
+def _check_static(fn: Fn, static: Sequence[int | str]) -> None:
+    """Every static argument is one of the function's parameters, where those are known."""
+    try:
+        parameters = inspect.signature(fn).parameters
+    except (ValueError, TypeError):
+        return
+    kinds = {p.kind for p in parameters.values()}
+    for s in static:
+        positional = isinstance(s, int)
+        if (inspect.Parameter.VAR_POSITIONAL if positional else inspect.Parameter.VAR_KEYWORD) in kinds:
+            continue
+        if not (-len(parameters) <= s < len(parameters) if isinstance(s, int) else s in parameters):
+            raise InputError(f"jit: static names arguments of {getattr(fn, '__name__', 'function')}({', '.join(parameters)}), got {s!r}")
+
+
 def jit(fn: Fn | None = None, *, donate: int | Sequence[int] = (), static: int | str | Sequence[int | str] = ()) -> Any:
     """Compile a function of arrays: `tw.jit(f)`, `@tw.jit`, `@tw.jit(donate=(0, 1))`.
 
@@ -194,4 +217,7 @@ def jit(fn: Fn | None = None, *, donate: int | Sequence[int] = (), static: int |
         return functools.partial(jit, donate=donate, static=static)
     if not callable(fn):
         raise InputError(f"jit: needs a function, got a {type(fn).__name__}")
+    if any(isinstance(a, bool) or not isinstance(a, int) for a in _numbers(donate)):
+        raise InputError(f"jit: donate names arguments by their positions, got {donate!r}")
+    _check_static(fn, _numbers(static))
     return Jit(fn, donate=_numbers(donate), static=_numbers(static))

@@ -29,9 +29,12 @@ class Ends:
         for i, leaf in enumerate(leaves):
             if isinstance(leaf, Leaf):
                 if leaf.weak:
-                    kind = {"b": bool, "i": int, "f": float}[leaf.type.dtype.kind]
+                    kind = {"b": bool, "i": int, "f": float, "c": complex}[leaf.type.dtype.kind]
                     self.names[f"D{i}_"] = leaf.type.dtype.np
-                    self.lines += [f"if type(l{i}) is not {self._bound(kind)}: {MISS}", f"x{arrays} = array(l{i}, D{i}_)"]
+                    self.lines += [f"if type(l{i}) is not {self._bound(kind)}: {MISS}", f"try: x{arrays} = array(l{i}, D{i}_)",
+                                   f"except OverflowError: {MISS}"]
+                elif leaf.type.shape == ():  # a NumPy scalar is no array, but as good as one
+                    self.lines.append(f"x{arrays} = array(l{i}) if type(l{i}) is {self._bound(leaf.type.dtype.np.type)} else l{i}")
                 else:
                     self.lines.append(f"x{arrays} = l{i}")
                 arrays += 1

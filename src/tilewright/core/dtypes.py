@@ -57,19 +57,28 @@ ALL: tuple[DType, ...] = (bool_, i8, i16, i32, i64, u8, u16, u32, u64, f8e4m3, f
 SMALL = (f8e4m3, f8e5m2, f16, bf16)  # floats that are stored, and computed with in f32
 _BY_NAME = {d.name: d for d in ALL}
 _BY_NP = {d.np: d for d in ALL}
+_BY_LONG_NAME = {d.np.name: d for d in ALL}
 
 
 def dtype(name: str | DType | np.dtype[Any] | type) -> DType:
-    """The DType for a short name (`"f32"`), a NumPy dtype or a DType.
+    """The DType for a short name (`"f32"`), NumPy's name (`"float32"`), a NumPy dtype or a DType.
 
     >>> dtype("bf16").itemsize, dtype(np.float32).name
     (2, 'f32')
     """
     if isinstance(name, DType):
         return name
-    found = _BY_NAME.get(name) if isinstance(name, str) else _BY_NP.get(np.dtype(name))
+    if isinstance(name, str):
+        found = _BY_NAME.get(name) or _BY_LONG_NAME.get(name)
+    else:
+        try:
+            found = _BY_NP.get(np.dtype(name))
+        except TypeError:
+            found = None
     if found is None:
-        raise ParseError(f"dtype: {name!r} is not one of {' '.join(_BY_NAME)}")
+        bits = isinstance(name, str) and name[:1] in ("f", "i", "u", "c") and name[1:] in ("1", "2", "4", "8", "16")
+        hint = "; the number counts bits, not bytes as NumPy's codes do" if bits else ""
+        raise ParseError(f"dtype: {name!r} is not one of {' '.join(_BY_NAME)}{hint}")
     return found
 
 

@@ -7,6 +7,7 @@ a leaf, None included. A `Spec` holds plain data only, so it can be saved and re
 from __future__ import annotations
 
 import importlib
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -80,7 +81,7 @@ def _flatten(tree: Any, leaves: list[Any]) -> Spec:
     kind = type(tree)
     if kind is tuple or kind is list:
         return Spec(kind.__name__, (), tuple(_flatten(c, leaves) for c in tree))
-    if kind is dict:
+    if kind is dict or kind is OrderedDict or kind is defaultdict:  # the last two come back as plain dicts
         return Spec("dict", tuple(tree), tuple(_flatten(c, leaves) for c in tree.values()))
     if isinstance(tree, tuple) and hasattr(kind, "_fields"):
         return Spec(class_name(kind), (), tuple(_flatten(c, leaves) for c in tree))

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from ..ops.base import Op
 
 
+LARGEST = 1 << 60  # bytes of one value: sums of sizes and offsets stay within 64 bits
+
+
 class Value:
     """Output `index` of `node`: what other nodes take as operand."""
 
@@ -92,6 +95,9 @@ class Graph:
             where = f" ({place})" if place else ""
             raise ShapeError(f"{op.name}: {e} for {given or 'no operands'}{where}") from None
         types = (inferred,) if isinstance(inferred, TensorType) else tuple(inferred)
+        for t in types:
+            if isinstance(t.nbytes, int) and t.nbytes > LARGEST:
+                raise ShapeError(f"{op.name}: a result has at most {LARGEST} bytes, got {t}" + (f" ({place})" if place else ""))
         node = Node(self, op, operands, types, self._unique(name or op.name), place)
         self.nodes.append(node)
         return node

@@ -12,7 +12,7 @@ from ..array.functions import staged
 from ..core import dtypes as dt
 from ..core.errors import InputError
 from ..core.pytree import flatten, unflatten
-from ..transform.trace import Tracer, leaf_of, tracing
+from ..transform.trace import Tracer, leaf_of, tracing, user_place
 
 tw: Any = functions  # its names are made from the registry
 Rate = float | Callable[[Any], Any]  # a number, or a schedule: step -> number
@@ -62,7 +62,11 @@ def counter() -> Any:
 
 def rate_at(rate: Rate, step: Any) -> Any:
     """The learning rate of update number `step` (from 0)."""
-    return rate(step) if callable(rate) else rate
+    if callable(rate):
+        return rate(step)
+    if not isinstance(rate, Tracer) and not (isinstance(rate, (int, float, np.number, np.ndarray)) and rate >= 0):
+        raise InputError(f"optim: the rate must be a number of at least 0 or a schedule, got {rate!r}")
+    return rate
 
 
 def power(base: float, step: Any) -> Any:
@@ -83,5 +87,15 @@ class Optimizer:
 
 
 def make(init: Callable[[Any], Any], update: Callable[[Any, Any, Any], tuple[Any, Any]], name: str) -> Optimizer:
-    update.__name__ = f"{name}_update"
-    return Optimizer(init, staged(update))
+    def checked(params: Any, grads: Any, state: Any) -> tuple[Any, Any]:
+        tree_map(lambda p, g: _same_shape(name, p, g), params, grads)
+        return update(params, grads, state)
+
+    checked.__name__ = f"{name}_update"
+    return Optimizer(init, staged(checked))
+
+
+def _same_shape(name: str, parameter: Any, gradient: Any) -> None:
+    p, g = leaf_of(parameter).type, leaf_of(gradient).type
+    if p.shape != g.shape:
+        raise InputError(f"{name}: a gradient has the shape of its parameter, got {g} for {p} ({user_place()})")

@@ -95,6 +95,8 @@ def generate(interface: Interface, framework: str, *, errors: int, leaf: int | N
     body += ["try: w = take()", "except IndexError: w = grow()", "io = w.io"]
     address = "data_ptr()" if framework == "torch" else "__array_interface__['data'][0]"
     body += [f"io[{i}] = x{i}.{address}" for i in range(n)]
+    if takes and n > 1:
+        body.append("apart(io)")
     outs = []
     for k, type_ in enumerate(interface.outputs):
         if k in takes:
@@ -124,7 +126,8 @@ def generate(interface: Interface, framework: str, *, errors: int, leaf: int | N
 
 def compile_call(interface: Interface, framework: str, *, errors: int, leaf: int | None, scope: dict[str, Any],
                  shell: Shell | None = None) -> Callable[..., Any] | None:
-    """The generated function with its names bound: `scope` brings slow, free, take, give, most, grow, run, settle, fail and finish."""
+    """The generated function with its names bound: `scope` brings slow, free, take, give, most, grow, run, settle, fail, finish,
+    and apart where inputs are donated."""
     text = generate(interface, framework, errors=errors, leaf=leaf, shell=shell)
     if text is None:
         return None

@@ -20,6 +20,9 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], None]) -> None:
     """Make or replace `path` with what `write` puts into a file. When anything fails, the old file is as it was."""
     path = path.resolve()  # a link stays a link: what it points to is replaced
     temporary = path.with_name(f".{path.name}.tmp")
+    if path.exists() and not path.is_file():
+        kind = "a folder" if path.is_dir() else "no regular file"
+        raise CheckpointError(f"checkpoint: could not write {path}: it is {kind}; what was there before is untouched")
     try:
         handle = _locked(temporary)
         try:

@@ -18,7 +18,7 @@ from ..core.pytree import Spec, flatten, unflatten
 from ..ir.graph import Graph, Value
 from ..ops import Cond, Scan, While
 from .derive import checkpoint
-from .promote import as_tracer
+from .promote import as_tracer, dtype_of
 from .trace import Leaf, Traced, Tracer, apply, current, is_array, python_type, trace, user_place
 
 Fn = Callable[..., Any]
@@ -247,6 +247,9 @@ def fori_loop(lower: Any, upper: Any, body: Fn, init: Any) -> Any:
     if isinstance(lower, (int, np.integer)) and isinstance(upper, (int, np.integer)):
         indices = np.arange(int(lower), int(upper), dtype=np.int64)
         return scan(lambda carry, i: (body(i, carry), None), init, indices)[0]
+    for bound in (lower, upper):
+        if not dtype_of(bound)[0].is_int:
+            raise ShapeError(f"fori_loop: the bounds must be integers, got {lower!r} and {upper!r} ({user_place()})")
     stop = as_tracer(upper, dt.i64)
     start = current().wrap(current().lift(as_tracer(lower, dt.i64)))
     return while_loop(lambda c: c[0] < stop, lambda c: (c[0] + 1, body(c[0], c[1])), (start, init))[1]

@@ -5,9 +5,10 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..core.errors import InputError, ShapeError
+from ..core.errors import InputError, ShapeError, require
 from ..core.pytree import Spec, flatten
 from ..ir.graph import Graph, Value
+from ..ir.types import TensorType
 from ..ops import functions as F
 from ..ops.base import REGISTRY, MaybeValues, NotSupported, Op, Traits, Values, register
 from ..ops.custom import CustomJvp, CustomVjp
@@ -238,7 +239,7 @@ def custom_op(name: str, *, ref: Fn, infer: Callable[..., Any] | None = None, ke
                             "ref": lambda self, *arrays: ref(*arrays)}
     missing = {r: NotSupported(f"custom_op {name} was defined without {r}=") for r, fn in (("vjp", vjp), ("jvp", jvp)) if fn is None}
     if kernel is not None:
-        body |= {"kinds": "fiub", "lower": lambda self, t, *tiles: kernel(t, *tiles)}
+        body |= {"kinds": "fiub", "lower": _lowering(kernel, name)}
     else:
         body |= {"decompose": _decomposition(decompose, name), "batch": Op.batch, "expands": _expands(vjp, jvp)}
         missing = {}
@@ -249,7 +250,7 @@ def custom_op(name: str, *, ref: Fn, infer: Callable[..., Any] | None = None, ke
             body[r] = getattr(Op, r)
     body["unsupported"] = missing
     if infer is not None:
-        body["infer"] = lambda self, *types: infer(*types)
+        body["infer"] = _inference(infer, name)
     elif kernel is None:
         raise InputError(f"custom_op: {name} needs infer= (the type of its result)")
     family = Elementwise if kernel is not None else _CustomComposite
@@ -269,6 +270,29 @@ class _CustomComposite(General):
     traits = Traits(composite=True)
 
 
+def _listed(types: Sequence[Any]) -> str:
+    return ", ".join(map(str, types))
+
+
+def _inference(fn: Fn, name: str) -> Any:
+    def infer(self: Op, *types: TensorType) -> Any:
+        out = fn(*types)
+        every = out if isinstance(out, tuple) else (out,)
+        require(all(isinstance(t, TensorType) for t in every), "infer must give types like its arguments", infer=out)
+        return out
+
+    return infer
+
+
+def _lowering(fn: Fn, name: str) -> Any:
+    def lower(self: Op, t: Any, *tiles: Any) -> Any:
+        out = fn(t, *tiles)
+        _need(type(out) is type(tiles[0]), name, f"kernel must give a tile, got {out!r}")
+        return out
+
+    return lower
+
+
 def _decomposition(fn: Any, name: str) -> Any:
     def decompose(self: Op, *values: Value) -> Any:
         made = Trace(name)
@@ -276,6 +300,10 @@ def _decomposition(fn: Any, name: str) -> Any:
         with entered(made):
             out = fn(*(made.wrap(v) for v in values))
             found = tuple(made.lift(as_tracer(x)) for x in (out if isinstance(out, tuple) else (out,)))
+        told = self.infer(*(v.type for v in values))
+        inferred = told if isinstance(told, tuple) else (told,)
+        got = tuple(v.type for v in found)
+        _need(got == inferred, name, f"decompose must give the types that infer gives, {_listed(inferred)}, got {_listed(got)}")
         return found[0] if len(found) == 1 else found
 
     return decompose

@@ -102,7 +102,7 @@ def _check_grad(called: Called, leaves: Sequence[int], has_aux: bool) -> None:
         raise ShapeError(f"grad: the loss must be traced, got {called.traced.statics[0]!r}, which does not depend on the arguments "
                          f"({user_place()})")
     loss = called.graph.outputs[0]
-    if loss.shape != () or not differentiable(loss):
+    if loss.shape != () or not loss.dtype.is_float:
         raise ShapeError(f"grad: the loss must be a float scalar, got {loss.type}; reduce it with .sum() or .mean() ({user_place()})")
     for i in leaves:
         if i not in called.arrays:

@@ -71,7 +71,10 @@ class Trace:
     def lift(self, x: Any, dtype: DType | None = None) -> Value:
         """A value of this graph: a tracer's (captured when it is from outside), or a constant."""
         if not isinstance(x, Tracer):
-            return self.graph.constant(np.asarray(x, None if dtype is None else dtype.np))
+            try:
+                return self.graph.constant(np.asarray(x, None if dtype is None else dtype.np))
+            except OverflowError:
+                raise ShapeError(f"trace: {x} does not fit {dtype}; cast the array to a wider dtype ({user_place()})") from None
         if x.trace is self:
             return x.value
         if x.value not in self.captured:
@@ -152,6 +155,10 @@ class Tracer:
 
     def tolist(self) -> Any:
         raise self._elements("tolist()", "return the value and call tolist on the result outside")
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        raise TraceError(f"trace: a traced {self.value.type} does not change in place; use tw.where, tw.scatter or tw.concat "
+                         f"({user_place()})")
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
         raise self._elements("a NumPy function", "use Tilewright's function of that name (tw.sum for np.sum)")

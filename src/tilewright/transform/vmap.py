@@ -47,7 +47,10 @@ def vmap(fn: Fn, in_axes: Any = 0, out_axes: Any = 0) -> Fn:
         made = called.wrap(inline(graph, outer.graph, called.operands))
         targets = _prefix(out_axes, called.traced.out_spec, "out_axes")
         targets = [t for i, t in enumerate(targets) if i not in called.traced.statics]
-        return called.traced.result([x if t in (0, None) else moveaxis(x, 0, t) for x, t in zip(made, targets, strict=True)])
+        for x, t in zip(made, targets, strict=True):
+            if t is None or not -x.ndim <= t < x.ndim:
+                raise ShapeError(f"vmap: out_axes names axis {t} of the batched result {x.type} ({user_place()})")
+        return called.traced.result([x if t == 0 else moveaxis(x, 0, t) for x, t in zip(made, targets, strict=True)])
 
     return named(run, fn, "vmap")
 
@@ -81,6 +84,10 @@ def _jacobian(fn: Fn, args: tuple[Any, ...], argnum: int, mode: str) -> Any:
 
     leaves, spec = flatten(args[argnum])
     values = [as_tracer(x) for x in leaves]
+    whole = next((v for v in values if v.value.dtype.kind not in "fc"), None)
+    if whole is not None:
+        raise ShapeError(f"jacobian: cannot differentiate with respect to {whole.type}; integers and bools have no derivative, cast to a "
+                         f"float ({user_place()})")
     called = Called(fn, args, {})
     outs, out_spec = called.graph.outputs, called.traced.out_spec
     sizes: list[Any] = [sum(v.type.numel for v in side) for side in (values, outs)]

@@ -58,6 +58,13 @@ def einsum(equation: str, *operands: Any) -> Any:
     for t, v in zip(terms, values, strict=True):
         if len(t) != v.ndim:
             raise ShapeError(f"einsum: term {t!r} names {len(t)} axes, got {v.type} ({user_place()})")
+    sizes: dict[str, Any] = {}
+    for c, d in ((c, d) for t, v in zip(terms, values, strict=True) for c, d in zip(t, v.shape, strict=True)):
+        if sizes.setdefault(c, d) != d:
+            raise ShapeError(f"einsum: {c!r} of {equation!r} names axes of one size, got {', '.join(str(v.type) for v in values)} "
+                             f"({user_place()})")
+    if len(set(result)) != len(result) or not set(result) <= sizes.keys():
+        raise ShapeError(f"einsum: the result must name axes of the operands, each once, got {equation!r} ({user_place()})")
     names = terms[0]
     out: Any = values[0]
     for i, (t, v) in enumerate(zip(terms[1:], values[1:], strict=True), 1):

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ...core import dtypes as dt
+from ...core.errors import ShapeError
 from ...ops import Expand, Iota
 from ..promote import as_tracer
 from ..trace import apply, current, user_place
@@ -26,6 +27,8 @@ def full(shape: Any, value: Any, dtype: Any = None) -> Any:
     """One value everywhere; f32, i64 or bool as the value is, unless a dtype is given."""
     x = as_tracer(value, None if dtype is None else dt.dtype(dtype))
     wanted = shape_of(shape)
+    if any(isinstance(d, int) and d < 0 for d in wanted):
+        raise ShapeError(f"full: sizes must not be negative, got shape={wanted} ({user_place()})")
     return apply(Expand(shape=wanted), x)
 
 
@@ -71,6 +74,8 @@ def full_like(x: Any, value: Any, dtype: Any = None) -> Any:
 def arange(start: int, stop: int | None = None, step: int = 1, dtype: Any = "i64") -> Any:
     """start, start + step, ... below stop."""
     first, last = (0, start) if stop is None else (start, stop)
+    if any(isinstance(n, bool) or not isinstance(n, (int, np.integer)) for n in (first, last, step)) or step == 0:
+        raise ShapeError(f"arange: needs ints and a step that is not 0, got start={first}, stop={last}, step={step} ({user_place()})")
     count = len(range(first, last, step))
     trace = current()
     op = Iota(shape=(count,), axis=0, dtype=dt.dtype(dtype), start=first, step=step)
@@ -99,5 +104,7 @@ def triu(x: Any, k: int = 0) -> Any:
 @public
 def eye(n: int, m: int | None = None, dtype: Any = "f32") -> Any:
     """Ones on the diagonal."""
+    if n < 0 or (m is not None and m < 0):
+        raise ShapeError(f"eye: sizes must not be negative, got n={n}, m={m} ({user_place()})")
     rows, columns = arange(n), arange(n if m is None else m)
     return ELEMENTWISE["astype"](ELEMENTWISE["equal"](rows.reshape(-1, 1), columns), dtype)

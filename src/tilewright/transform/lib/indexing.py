@@ -73,6 +73,9 @@ def scatter(x: Any, indices: Any, updates: Any, axis: int = 0, mode: str = "set"
 def one_hot(indices: Any, classes: int, dtype: Any = "f32") -> Any:
     """1 at each index of a new last axis, 0 elsewhere."""
     ids = as_tracer(indices)
+    if not ids.value.dtype.is_int or classes < 0:
+        raise ShapeError(f"one_hot: needs integers and a number of classes of at least 0, got {ids.type}, classes={classes} "
+                         f"({user_place()})")
     if ids.dtype.itemsize < 4:  # the classes need not fit their dtype
         ids = ELEMENTWISE["astype"](ids, dt.i64)
     row = as_tracer(np.arange(classes, dtype=ids.dtype))

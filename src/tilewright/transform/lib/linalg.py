@@ -34,6 +34,8 @@ def on_values(fn: Callable[..., Any], *operands: Any, **attributes: Any) -> Any:
     count = len(trace.graph.nodes)
     try:
         out = fn(*values, **attributes)
+    except ShapeError as e:  # one that no node's type rule raised has no place yet
+        raise ShapeError(str(e) if str(e).endswith(f"({trace.graph.place})") else f"{e} ({trace.graph.place})") from None
     finally:
         trace.graph.place = before
     for node in trace.graph.nodes[count:]:

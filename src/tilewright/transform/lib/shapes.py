@@ -4,12 +4,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ...core.dims import product
+import numpy as np
+
+from ...core.dims import Expr, product
 from ...core.errors import ShapeError
 from ...ops import Concat, Expand, Flip, Pad, Reshape, Transpose
 from ...ops import Split as SplitOp
 from ..promote import as_tracer, meet
-from ..trace import apply, install, user_place
+from ..trace import Tracer, apply, install, user_place
 from .reductions import axes_of, one_axis
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
@@ -21,7 +23,13 @@ def public(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def shape_of(given: Any) -> tuple[Any, ...]:
-    return tuple(given) if isinstance(given, (tuple, list)) else (given,)
+    """A shape from a number or a sequence: sizes are ints (symbolic ones included)."""
+    found = tuple(given) if isinstance(given, (tuple, list)) else (given,)
+    sizes = tuple(int(d) if isinstance(d, np.integer) else d for d in found)
+    bad = next((d for d in sizes if not isinstance(d, (int, Expr, Tracer)) or isinstance(d, bool)), None)
+    if bad is not None:
+        raise ShapeError(f"shape: sizes must be ints, got {bad!r} in {given!r} ({user_place()})")
+    return tuple(d.__index__() if isinstance(d, Tracer) else d for d in sizes)  # which explains itself
 
 
 @public
@@ -148,6 +156,8 @@ def pad(x: Any, widths: Any, value: float = 0.0) -> Any:
     """`widths`: one (before, after) an axis, or one pair for all."""
     x = as_tracer(x)
     pairs = [tuple(widths)] * x.ndim if widths and isinstance(widths[0], int) else [tuple(p) for p in widths]
+    if len(pairs) != x.ndim or any(len(p) != 2 for p in pairs):
+        raise ShapeError(f"pad: widths must be one (before, after) an axis of {x.type}, or one for all, got {widths} ({user_place()})")
     return apply(Pad(lo=tuple(p[0] for p in pairs), hi=tuple(p[1] for p in pairs), value=value), x)
 
 
