@@ -7,7 +7,7 @@ from __future__ import annotations
 from math import pi, sqrt
 from typing import Any
 
-from .vector_math import Tile, bits, copy_sign, floats, poly, single, wide, width
+from .vector_math import Tile, bits, const, copy_sign, floats, poly, single, wide, width
 
 K = 2.0  # of the variable (a - K) / (a + K) in which the tail is smooth
 # erfc(a) exp(a^2) (1 + 2a) in (a - K) / (a + K) for a >= 1/2
@@ -20,6 +20,10 @@ TAIL: dict[int, tuple[float, ...]] = {
          5.2235506353529705e-06, 1.4087176978689909e-06, -6.483522462724535e-07, -6.690827105924468e-07, -4.2232218864918567e-07,
          -1.0360733605039265e-09, 3.973704939707672e-07, 2.4902905018874357e-08, -1.6769496726287904e-07, 4.7080876647785146e-08),
 }
+# erfc(a) exp(a^2) (a + 3/2) in a / (a + 3/2) for f32: 2^-26
+SHORT = tuple(1.5 * c for c in (
+    1.0, -0.6925649642944336, -0.13529683649539948, 0.13606655597686768, 0.08338763564825058, 0.1284179538488388, -0.3511737883090973,
+    0.5829669237136841, -0.7094280123710632, 0.4324883818626404, -0.09873039275407791))
 # The y with 1 - erf(y)^2 = exp(-w): y / erf(y) in w - 2.5 for w <= 5, y in sqrt(w) - 3.2 for w <= 17.64, y / sqrt(w) in 1 / sqrt(w) above
 INVERSE_NEAR = (1.501409360450329, 0.24664027905463662, -0.004177392875203149, -0.001252726391773229, 0.00021834938623976644,
                 -4.9724196894547514e-06, -3.4639852676333717e-06, 4.6813134805534123e-07, 2.3335967195708108e-08, -8.931925970244222e-09)
@@ -44,13 +48,28 @@ def _scaled(t: Any, a: Tile) -> Tile:
 
 def erfc(t: Any, x: Tile) -> Tile:
     """1 - erf(x), with a relative error of a few units also where it is tiny."""
+    if single(x):
+        return _erfc_single(t, x)
     a = t.unary("abs", x)
-    z = t.binary("min", a, 11.0 if single(x) else 28.0)
+    z = t.binary("min", a, 28.0)
     high, low = _square_parts(t, z)
     far = t.unary("exp", -high) * (t.unary("exp", -low) * _scaled(t, z))
     y = t.select(t.cmp("lt", x, 0.0), 2.0 - far, far)
     near = 1.0 - t.unary("erf", x)
     return t.select(t.cmp("lt", a, 0.5), near, t.select(t.unary("isnan", x), x, y))
+
+
+def _erfc_single(t: Any, x: Tile) -> Tile:
+    """One exponential and one quotient for all x: exp(-a^2) from the rounded square, with what the rounding lost to first order."""
+    a = t.unary("abs", x)
+    z = t.select(t.cmp("gt", a, 11.0), const(t, x, 11.0), a)  # NaN stays
+    upper = floats(t, t.binary("and", bits(t, z), -(1 << 12)))
+    square = z * z
+    more = t.fma(upper - z, upper + z, square - upper * upper)
+    e = t.unary("exp", -square)
+    w = 1.0 / (z + 1.5)
+    far = t.fma(more, e, e) * (poly(t, z * w, SHORT) * w)
+    return t.select(t.cmp("lt", x, 0.0), 2.0 - far, far)
 
 
 def erfcx(t: Any, x: Tile) -> Tile:
@@ -83,17 +102,28 @@ def _polished(t: Any, y: Tile, q: Tile) -> Tile:
 
 def erfinv(t: Any, x: Tile) -> Tile:
     """The number whose error function is x; infinite at -1 and 1, NaN beyond."""
-    v = wide(t, x)
+    if single(x):
+        return _erfinv_single(t, x)
+    v = x
     a = t.unary("abs", v)
     rest = 1.0 - a
     w = -t.select(t.cmp("lt", a, 0.5), t.unary("log1p", -a * a), t.unary("log", rest * (1.0 + a)))
     y = _inverse(t, w, a)
-    if not single(x):
-        high, low = _square_parts(t, y)
-        ratio = (t.unary("erf", y) - a) * t.unary("exp", high + low) * (sqrt(pi) / 2)
-        y = t.select(t.cmp("lt", a, 0.5), y - ratio / (1.0 + y * ratio), _polished(t, y, rest))
+    high, low = _square_parts(t, y)
+    ratio = (t.unary("erf", y) - a) * t.unary("exp", high + low) * (sqrt(pi) / 2)
+    y = t.select(t.cmp("lt", a, 0.5), y - ratio / (1.0 + y * ratio), _polished(t, y, rest))
     y = t.select(t.cmp("eq", a, 1.0), float("inf"), t.select(t.cmp("gt", a, 1.0), float("nan"), y))
     return copy_sign(t, y, v)
+
+
+def _erfinv_single(t: Any, x: Tile) -> Tile:
+    """In f32: w is at most 16, and what rounding does to it hardly shows, for y / erf(y) changes slowly with w."""
+    a = t.unary("abs", x)
+    w = -t.unary("log", (1.0 - a) * (1.0 + a))
+    near = x * poly(t, w - 2.5, INVERSE_NEAR)
+    far = poly(t, t.unary("sqrt", w) - 3.2, INVERSE_MIDDLE)
+    far = t.select(t.cmp("eq", a, 1.0), const(t, x, float("inf")), far)
+    return t.select(t.cmp("ge", w, 5.0), copy_sign(t, far, x), near)  # NaN, also beyond 1, comes from the logarithm
 
 
 def ndtri(t: Any, p: Tile) -> Tile:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ...core.errors import CompileError
-from . import vmath_avx512, vmath_f32, vmath_f64, vmath_pow, vmath_round, vmath_trig
+from . import vmath_avx512, vmath_f32, vmath_f64, vmath_pow, vmath_round, vmath_trig, vmath_trig_f32
 from .llvm_text import FunctionText, element, lanes, vector
 from .vmath_base import V
 
@@ -24,10 +24,9 @@ _ANY: dict[str, Function] = {
     "rsqrt": lambda x: 1.0 / x.sqrt(),
     "reciprocal": lambda x: 1.0 / x,
     **vmath_round.FUNCTIONS,
-    **vmath_trig.FUNCTIONS,
 }
-_F32: dict[str, Function] = {**_ANY, **vmath_f32.FUNCTIONS}
-_F64: dict[str, Function] = {**_ANY, **vmath_f64.FUNCTIONS}
+_F32: dict[str, Function] = {**_ANY, **vmath_f32.FUNCTIONS, **vmath_trig_f32.FUNCTIONS}
+_F64: dict[str, Function] = {**_ANY, **vmath_f64.FUNCTIONS, **vmath_trig.FUNCTIONS}
 UNARY = tuple(sorted(_F32))
 BINARY = ("pow",)
 _GROUP = 4  # parts interleaved at a time: more would spill registers
@@ -45,7 +44,7 @@ def emit_many(fn: str, f: FunctionText, ty: str, xs: Sequence[str], ys: Sequence
     if fn not in (UNARY if ys is None else BINARY):
         raise CompileError(f"{fn}: no such function of {1 if ys is None else 2} operands; known: {', '.join(UNARY + BINARY)}")
     done: list[str] = []
-    group = 1 if fn in vmath_trig.FUNCTIONS else _GROUP
+    group = 1 if fn in vmath_trig.FUNCTIONS and element(ty) == "double" else _GROUP
     for g in range(0, len(xs), group):
         x = V(f, ty, tuple(xs[g:g + group]))
         if ys is not None:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .llvm_text import FunctionText, bits, element, like, mangle
+from .llvm_text import FunctionText, bits, element, lanes, like, mangle
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,6 +167,14 @@ class V:
     def at_least(self, limit: float) -> V:
         c = self.const(limit)
         return (c > self).choose(c, self)
+
+
+def any_lane(mask: V) -> str:
+    """An i1: whether a lane of any part is true."""
+    f, found = mask.f, mask.parts[0]
+    for part in mask.parts[1:]:
+        found = f.op("or", mask.ty, found, part)
+    return f.intrinsic(f"llvm.vector.reduce.or.{mangle(mask.ty)}", "i1", [(mask.ty, found)]) if lanes(mask.ty) else found
 
 
 def round_magic(t: V) -> float:

@@ -1,5 +1,5 @@
-"""sin, cos, tan for every magnitude. f32 computes in f64. Up to 2^20 the multiple of pi/2 is taken away in three exact steps; a vector
-with any larger lane branches to a cold function that multiplies by 2/pi in 192-bit integers, lane by lane.
+"""sin, cos, tan of f64 for every magnitude (f32: vmath_trig_f32.py). Up to 2^20 the multiple of pi/2 is taken away in three exact steps;
+a vector with any larger lane branches to a cold function that multiplies by 2/pi in 192-bit integers, lane by lane.
 
 The branch splits the basic block: after `emit`, `FunctionText.block` names the block that code now goes to.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 from .llvm_text import FunctionText, lanes, like, mangle
-from .vmath_base import V, two_prod, two_sum
+from .vmath_base import V, any_lane, two_prod, two_sum
 
 _LIMIT = 2.0**20
 _MAGIC = 1.5 * 2.0**52
@@ -33,25 +33,15 @@ def _reduce(x: V) -> tuple[V, V, V]:
     return _repair(x, k, high, low)
 
 
-def _reduce_short(x: V) -> tuple[V, V]:
-    """The same for f32 arguments (as f64), where no low part is needed."""
-    t = x.fma(2.0 / math.pi, _MAGIC)
-    n = t - _MAGIC
-    high = n.fma(-(_HALF_PI[1] + _HALF_PI[2]), n.fma(-_HALF_PI[0], x))
-    k, high, _ = _repair(x, t.ints(), high, x.const(0.0))
-    return k, high
-
-
 def _repair(x: V, k: V, high: V, low: V) -> tuple[V, V, V]:
     """Replace the lanes that are too large (or NaN) by the cold function's, if there are any."""
     f = x.f
     fine = x.abs() < _LIMIT
-    bad = f.op("xor", fine.ty, fine.parts[0], f.splat(fine.ty, 1))
-    any_bad = f.intrinsic(f"llvm.vector.reduce.or.{mangle(fine.ty)}", "i1", [(fine.ty, bad)]) if lanes(fine.ty) else bad
+    any_bad = any_lane(V(f, fine.ty, (f.op("xor", fine.ty, fine.parts[0], f.splat(fine.ty, 1)),)))
     before, cold, after = f.block, f.fresh_label("huge"), f.fresh_label("reduced")
     f.branch(any_bad, cold, after)
     f.label(cold)
-    name = _vector_function(f, x.ty)
+    name = vector_function(f, x.ty)
     out = f"{{ {k.ty}, {x.ty}, {x.ty} }}"
     packed = f.value(f"call {out} @{name}({x.ty} {x.parts[0]})")
     fresh = [V(f, v.ty, (f.value(f"extractvalue {out} {packed}, {i}"),)) for i, v in enumerate((k, high, low))]
@@ -62,7 +52,7 @@ def _repair(x: V, k: V, high: V, low: V) -> tuple[V, V, V]:
     return V(f, k.ty, (merged[0],)), V(f, x.ty, (merged[1],)), V(f, x.ty, (merged[2],))
 
 
-def _vector_function(f: FunctionText, ty: str) -> str:
+def vector_function(f: FunctionText, ty: str) -> str:
     """Declare, once a module, the cold reduction for `ty`: it unpacks the lanes for the scalar one."""
     scalar = "tw.reduce_huge.f64"
     if scalar not in f.declarations:
@@ -177,13 +167,8 @@ def _cosine(r: V, low: V) -> tuple[V, V]:
 
 def _turned(x: V, quarter: int) -> V:
     """sin(x + quarter * pi/2)"""
-    if x.is_double:
-        k, r, low = _reduce(x)
-        sine, cosine = _sine(r, low)[0], _cosine(r, low)[0]
-    else:
-        k, r = _reduce_short(x.cast("fpext", "double"))
-        z = r * r
-        sine, cosine = r * z.poly(_SIN_SHORT), z.poly(_COS_SHORT)
+    k, r, low = _reduce(x)
+    sine, cosine = _sine(r, low)[0], _cosine(r, low)[0]
     if quarter:
         k = k + quarter
     odd, flip = (k & 1).eq(1), (k & 2) << 62
@@ -191,23 +176,14 @@ def _turned(x: V, quarter: int) -> V:
 
 
 def sin(x: V) -> V:
-    if x.is_double:
-        return x.eq(0.0).choose(x, _turned(x, 0))  # the compensated sum loses the sign of zero
-    return _turned(x, 0).cast("fptrunc", "float")
+    return x.eq(0.0).choose(x, _turned(x, 0))  # the compensated sum loses the sign of zero
 
 
 def cos(x: V) -> V:
-    y = _turned(x, 1)
-    return y if x.is_double else y.cast("fptrunc", "float")
+    return _turned(x, 1)
 
 
 def tan(x: V) -> V:
-    if not x.is_double:
-        k, r = _reduce_short(x.cast("fpext", "double"))
-        z = r * r
-        s, c = r * z.poly(_SIN_SHORT), z.poly(_COS_SHORT)
-        odd = (k & 1).eq(1)
-        return (odd.choose(-c, s) / odd.choose(s, c)).cast("fptrunc", "float")
     k, r, low = _reduce(x)
     odd = (k & 1).eq(1)
     (s, sl), (c, cl) = _sine(r, low), _cosine(r, low)
