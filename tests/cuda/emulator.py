@@ -1,7 +1,8 @@
 """Runs the SIMT part of PTX in NumPy, one block at a time: the oracle for the emitter where there is no GPU.
 
 All threads of a block step together; of those that are at different places, the ones furthest behind go first, so threads meet again
-after a branch. A barrier releases when every thread that has not left waits at it. Every access is checked against the buffers given.
+after a branch. A barrier releases when every thread that has not left waits at it. Every access is checked against the buffers given, and
+accesses to shared memory against those of other threads since the last barrier.
 """
 
 from __future__ import annotations
@@ -82,6 +83,30 @@ def _split(operands: str) -> list[str]:
     return [*out, operands[start:].strip()] if operands.strip() else []
 
 
+class _Races:
+    """Who wrote and read each byte of shared memory since the last barrier: accesses of two threads, one of which writes, are a race."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.wrote, self.read = np.full(nbytes, -1, np.int32), np.full(nbytes, -1, np.int32)  # -1: nobody, -2: several threads
+
+    def barrier(self) -> None:
+        self.wrote[:] = self.read[:] = -1
+
+    def access(self, places: Array, threads: Array, write: bool, text: str) -> None:
+        """Bytes [thread, byte] that these threads touch in one instruction."""
+        who = threads[:, None].astype(np.int32)
+        others = [self.wrote[places], *([self.read[places]] if write else [])]
+        bad = np.any([(o != -1) & (o != who) for o in others], 0).any(1)
+        seen = self.wrote if write else self.read
+        before = seen[places]
+        seen[places] = who
+        several = (seen[places] != who) | ((before != -1) & (before != who))
+        seen[places[several]] = -2
+        if bad.any() or (write and several.any()):
+            t = int(np.flatnonzero(bad if bad.any() else several.any(1))[0])
+            raise Fault(f"thread {threads[t]} races with another at byte {places[t, 0]} of shared memory: `{text}`")
+
+
 class _Block:
     def __init__(
         self, f: Function, heap: Heap, words: list[int], index: int, grid: int, threads: int, shared: int, symbols: dict[str, int]
@@ -92,6 +117,7 @@ class _Block:
         self.special = {"%tid.x": tid, "%laneid": tid % np.uint32(32), "%ctaid.x": np.full(threads, index, np.uint32),
                         "%nctaid.x": np.full(threads, grid, np.uint32)}  # fmt: skip
         self.shared = np.full(shared + 16, 0xA5, np.uint8)
+        self.races = _Races(shared + 16)
         self.local = np.full((threads, _LOCAL), 0xA5, np.uint8)
         self.flying: list[tuple[int, Array]] = []  # copies, then groups of them, that nobody has waited for
         self.groups: list[list[tuple[int, Array]]] = []
@@ -109,6 +135,7 @@ class _Block:
                 if len(places) > 1:
                     raise Fault(f"threads wait at different barriers: {sorted(places)}")
                 self.waiting[:] = False
+                self.races.barrier()
                 self.pc[self.alive] += 1
                 continue
             at = int(self.pc[ready].min())
@@ -128,7 +155,7 @@ class _Block:
             self.pc[active] = self.f.labels[op.operands]
         elif op.leaves:
             self.alive[active] = False
-        elif op.opcode == "bar.sync":
+        elif op.opcode in ("bar.sync", "bar.warp.sync"):  # a warp that waits for the block is slower, not wrong
             self.pc[active] -= 1
             self.waiting |= active
         elif active.any():
@@ -189,6 +216,8 @@ class _Block:
             matrices.load(self, op.opcode, xs, active)
         elif op.opcode.startswith("cp.async"):
             self.copy(op, xs, active)
+        elif stem == "atom":
+            self.atomic(parts, xs, active, dtype)
         elif stem in ("ld", "st"):
             self.memory(op, parts, xs, active, dtype)
         elif stem == "mov":
@@ -232,6 +261,7 @@ class _Block:
             if n:
                 found, at = self.heap.find(int(source[t]), n)
                 data[:n] = found[at : at + n]
+            self.races.access(np.array([[where + i for i in range(16)]]), np.array([t]), True, op.text)
             self.shared[where : where + 16] = 0xA5  # who reads too early sees nonsense
             self.flying.append((where, data))
 
@@ -252,13 +282,29 @@ class _Block:
         else:
             self.write(xs[0], self.read(xs[1], dtype), active)
 
+    def atomic(self, parts: list[str], xs: list[str], active: Array, dtype: Any) -> None:
+        """One thread after the other."""
+        if parts[1] not in ("relaxed", "acquire", "release", "acq_rel") or parts[2] not in ("cta", "cluster", "gpu", "sys"):
+            raise Fault(f"an atomic needs an ordering and a scope, got {'.'.join(parts)}")
+        base, _, offset = xs[1].strip("[]").partition("+")
+        at, new = self.read(base, np.uint64).astype(np.int64) + int(offset or 0), self.read(xs[2], dtype)
+        item, old = np.dtype(dtype).itemsize, np.zeros(self.n, dtype)
+        combine: Any = {"add": np.add, "max": np.maximum, "min": np.minimum, "and": np.bitwise_and, "or": np.bitwise_or,
+                        "xor": np.bitwise_xor, "exch": lambda a, b: b}[parts[4]]  # fmt: skip
+        for t in np.flatnonzero(active):
+            data, where = self.space(parts[3], int(t), int(at[t]), item)
+            old[t] = data[where : where + item].view(dtype)[0]
+            data[where : where + item] = np.asarray(combine(old[t : t + 1], new[t : t + 1]), dtype).view(np.uint8)
+        self.write(xs[0], old, active)
+
     def memory(self, op: Op, parts: list[str], xs: list[str], active: Array, dtype: Any) -> None:
         load = parts[0] == "ld"
         regs, place = (xs[0], xs[1]) if load else (xs[1], xs[0])
         names = [n.strip() for n in regs.strip("{}").split(",")]
         base, _, offset = place.strip("[]").partition("+")
         item = np.dtype(dtype).itemsize
-        if parts[1] == "param":
+        space = next(p for p in parts if p in ("global", "shared", "local", "param"))
+        if space == "param":
             self.write(regs, np.full(self.n, self.words[int(base[1:])], np.int64), active)
             return
         start = self.read(base, np.uint64) if base.startswith("%") else np.full(self.n, self.symbols[base], np.uint64)
@@ -266,7 +312,9 @@ class _Block:
         if (at[active] % (item * len(names))).any():
             raise Fault(f"`{op.text}` is not aligned to {item * len(names)} bytes")
         who = np.flatnonzero(active)
-        found = self.together(parts[1], at[who], item * len(names))
+        found = self.together(space, at[who], item * len(names))
+        if space == "shared":
+            self.races.access(at[who][:, None] + np.arange(item * len(names)), who, not load, op.text)
         for i, name in enumerate(names):
             value = np.zeros(self.n, dtype) if load else self.read(name, dtype)
             if found is not None:
@@ -277,7 +325,7 @@ class _Block:
                 else:  # in order: of several threads that write one place, the last one wins
                     data[places] = np.ascontiguousarray(value[who]).view(np.uint8).reshape(-1, item)
             for t in who if found is None else ():
-                data, where = self.space(parts[1], int(t), int(at[t]) + i * item, item)
+                data, where = self.space(space, int(t), int(at[t]) + i * item, item)
                 if load:
                     value[t] = data[where : where + item].copy().view(dtype)[0]
                 else:

@@ -37,6 +37,7 @@ def load(block: _Block, opcode: str, xs: list[str], active: Array) -> None:
     at = (block.read(base, np.uint64).astype(np.int64) + int(offset or 0)).reshape(-1, 4, 8)
     if (at % 16).any() or at.min() < 0 or at.max() + 16 > len(block.shared):
         raise Fault(f"`{opcode}` reads at {at.min()} to {at.max()} of {len(block.shared)} bytes")
+    block.races.access(at.reshape(-1, 1) + np.arange(16), np.arange(block.n), False, opcode)
     lines = block.shared[at[..., None] + np.arange(16)]  # [warp, matrix, line, byte]
     for i, name in enumerate(_names(xs[0])):
         halves = np.ascontiguousarray(lines[:, i]).view(np.uint16)  # [warp, line, 8]

@@ -25,6 +25,11 @@ def attention(**kw: Any) -> Callable[..., Any]:
     return lambda q, k, v: Attention(scale=0.125, **kw)(q, k, v)
 
 
+def conv(x: Any, w: Any, b: Any, r: Any) -> Any:
+    y = o.Conv(stride=(2, 2), padding=((1, 1), (1, 1)), dilation=(1, 1))(x, w)
+    return o.Relu()(o.Add()(o.Add()(y, b), r))
+
+
 def norm_of_sum(x: Any, r: Any, w: Any) -> tuple[Any, Any]:
     total = o.Add()(x, r)
     return total, RmsNorm(eps=1e-5, affine="weight")(total, w)
@@ -71,6 +76,11 @@ CASES: dict[str, tuple[Callable[..., Any], Types]] = {
         lambda *x: o.AttentionBackward(scale=0.125, causal=True)(*x),
         ((bf16, (1, 2, 300, 128)), (bf16, (1, 1, 300, 128)), (bf16, (1, 1, 300, 128)), (bf16, (1, 2, 300, 128))),
     ),
+    "attention_bias": (
+        lambda q, k, v, b: Attention(scale=0.2, has_bias=True)(q, k, v, b),
+        ((bf16, (2, 4, 100, 32)), (bf16, (2, 4, 100, 32)), (bf16, (2, 4, 100, 32)), (bf16, (2, 1, 1, 100))),
+    ),
+    "conv": (conv, ((bf16, (2, 64, 30, 30)), (bf16, (64, 64, 3, 3)), (bf16, (64, 1, 1)), (bf16, (2, 64, 15, 15)))),
     "attention_window": (attention(causal=True, window=100), ((bf16, (1, 2, 512, 128)),) * 3),
 }
 GOLDENS = {  # name -> chip

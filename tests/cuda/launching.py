@@ -1,4 +1,5 @@
-"""Runs a CUDA program without a GPU: every launch through the PTX emulator, every buffer its own poisoned array."""
+"""Runs a CUDA program without a GPU: every launch through the PTX emulator (products on the matrix units through a model of them), every
+buffer its own poisoned array."""
 
 from __future__ import annotations
 
@@ -10,12 +11,22 @@ import numpy as np
 
 from tests.cuda.emulator import Array, Heap
 from tests.cuda.emulator import run as emulate
+from tests.cuda.matrix_units import run_product
 from tilewright.core.dims import evaluate
 from tilewright.core.dtypes import DType
 from tilewright.ir.graph import Graph, Value
 from tilewright.ir.interp import bind_symbols
 from tilewright.ir.types import TensorType
-from tilewright.kernels.cuda.kernel import BlockKernel, DecodeKernel, QDotKernel, RingKernel, ThinKernel, TurnKernel
+from tilewright.kernels.cuda.kernel import (
+    BlockKernel,
+    DecodeKernel,
+    GemmKernel,
+    MmaAttentionKernel,
+    QDotKernel,
+    RingKernel,
+    ThinKernel,
+    TurnKernel,
+)
 from tilewright.kernels.launch import Buffer, ErrorWord, Launch, Pointer, Program
 from tilewright.kernels.select import select
 from tilewright.passes.pipeline import run_pipeline
@@ -68,7 +79,10 @@ class Emulated:
     def _launch(self, launch: Launch, memory: dict[Buffer, int], env: dict[str, int], error: int) -> None:
         way: Any = next((v for v in launch.variants if v.lo <= evaluate(v.value, env) <= v.hi), launch)
         kernel = way.kernel
-        simt = (BlockKernel, DecodeKernel, QDotKernel, RingKernel, ThinKernel, TurnKernel)
+        if isinstance(kernel, GemmKernel):
+            run_product(kernel, self.heap, [_word(a, memory, env, error) for a in way.arguments], env)
+            return
+        simt = (BlockKernel, DecodeKernel, MmaAttentionKernel, QDotKernel, RingKernel, ThinKernel, TurnKernel)
         assert isinstance(kernel, simt), f"{launch.name} is no SIMT kernel"
         grid, programs = evaluate(way.grid, env), kernel.programs if isinstance(kernel, BlockKernel) else 1
         words = [_word(a, memory, env, error) for a in way.arguments] + ([grid] if programs > 1 else [])

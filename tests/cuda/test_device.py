@@ -13,7 +13,7 @@ import tilewright as tw
 import tilewright.ops as o
 from tests.cuda.launching import graph
 from tilewright.core.dims import sym
-from tilewright.core.dtypes import DType, bf16, f16, f32, i64
+from tilewright.core.dtypes import DType, bf16, bool_, f16, f32, i64
 from tilewright.core.errors import ExecutionError, InputError
 from tilewright.ops.attention import Attention
 from tilewright.ops.composites import LayerNorm, RmsNorm, Softmax
@@ -91,6 +91,69 @@ def test_products_have_the_same_bits_in_every_batch() -> None:
     assert torch.equal(whole, session(a, b))
     for row in (0, 63, 64, 699):
         assert torch.equal(session(a[row : row + 1].clone(), b)[0], whole[row])
+
+
+# batch, channels, height, width, results, taps, stride, padding, dilation
+CONVOLUTIONS = [
+    (2, 64, 14, 14, 64, (1, 1), (1, 1), (0, 0), (1, 1)), (3, 64, 14, 15, 72, (3, 3), (1, 1), (1, 1), (1, 1)),
+    (2, 128, 9, 13, 64, (3, 3), (2, 2), (1, 1), (1, 1)), (2, 64, 13, 13, 256, (1, 1), (2, 2), (0, 0), (1, 1)),
+    (2, 3, 33, 37, 64, (7, 7), (2, 2), (3, 3), (1, 1)), (1, 16, 20, 20, 130, (3, 3), (1, 1), (2, 2), (2, 2)),
+    (1, 13, 8, 8, 6, (3, 3), (1, 1), (1, 1), (1, 1)), (5, 256, 7, 7, 512, (3, 3), (1, 1), (1, 1), (1, 1)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [bf16, f16, f32], ids=str)
+@pytest.mark.parametrize("case", CONVOLUTIONS, ids=str)
+def test_convolution_with_epilogue(case: tuple[Any, ...], dtype: DType) -> None:
+    n, c, h, w, out, taps, stride, padding, dilation = case
+    x, k, b = rand(dtype, n, c, h, w), rand(dtype, out, c, *taps), rand(dtype, out, 1, 1)
+    want = torch.nn.functional.conv2d(x.double(), k.double(), None, stride, padding, dilation)
+    r = rand(dtype, *want.shape)
+    op = o.Conv(stride=stride, padding=tuple((p, p) for p in padding), dilation=dilation)
+    g = graph(lambda x, k, b, r: o.Relu()(o.Add()(o.Add()(op(x, k), b), r)), *((dtype, tuple(t.shape)) for t in (x, k, b, r)))
+    poison()
+    check(tw.compile(g, target="cuda")(x, k, b, r), torch.relu(want + b.double() + r.double()), dtype)
+
+
+MASKED: list[tuple[Any, ...]] = [
+    (8, 12, 12, 128, 128, 32, {"has_bias": True}), (2, 4, 2, 77, 200, 64, {"has_mask": True, "causal": True, "offset": 123}),
+    (1, 2, 2, 300, 300, 128, {"softcap": 5.0, "window": 50}), (2, 3, 3, 130, 65, 40, {"has_mask": True, "has_bias": True}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [bf16, f16], ids=str)
+@pytest.mark.parametrize("case", MASKED, ids=str)
+def test_attention_with_masks_and_biases(case: tuple[Any, ...], dtype: DType) -> None:
+    b, h, hk, sq, sk, d, options = case
+    op = Attention(scale=d**-0.5, **options)
+    tensors = [rand(dtype, b, h, sq, d), rand(dtype, b, hk, sk, d), rand(dtype, b, hk, sk, d)]
+    types: list[Any] = [(dtype, tuple(t.shape)) for t in tensors]
+    if op.has_mask:
+        tensors.append(torch.rand(b, 1, sq, sk, device="cuda") < 0.7)
+        types.append((bool_, (b, 1, sq, sk)))
+    if op.has_bias:
+        tensors.append(rand(dtype, b, 1, 1, sk))
+        types.append((dtype, (b, 1, 1, sk)))
+    poison()
+    got = tw.compile(graph(lambda *x: op(*x), *types), target="cuda")(*tensors)
+    want = op.ref(*(t.cpu().numpy() if t.dtype is torch.bool else t.double().cpu().numpy() for t in tensors))
+    check(got, torch.from_numpy(want).cuda(), dtype, 1.5)
+
+
+@pytest.mark.parametrize("d", [8, 32, 40, 96])
+def test_attention_of_other_head_sizes(d: int) -> None:
+    q, k, v = (rand(bf16, 2, 3, 130, d) for _ in range(3))
+    op = Attention(scale=d**-0.5, causal=True)
+    poison()
+    got = tw.compile(graph(lambda *x: op(*x), *((bf16, tuple(q.shape)),) * 3), target="cuda")(q, k, v)
+    check(got, torch.nn.functional.scaled_dot_product_attention(q.double(), k.double(), v.double(), is_causal=True), bf16)
+
+
+def test_turning_copies() -> None:
+    for dtype, shape, perm in ((bf16, (3, 70, 5, 33), (0, 2, 3, 1)), (f32, (100, 130), (1, 0)), (i64, (40, 2, 50), (2, 1, 0))):
+        x = (torch.randn(shape, device="cuda") * 100).to(TORCH.get(dtype, torch.int64))
+        poison()
+        assert torch.equal(tw.compile(graph(lambda v, p=perm: o.transpose(v, p), (dtype, shape)), target="cuda")(x), x.permute(perm))
 
 
 ATTENTION = [

@@ -20,6 +20,10 @@ from tilewright.target.cuda.ptxas import Usage, _usage, assemble, find_ptxas
 from tilewright.tile.ir import Kernel
 
 HOPPER = {"attention_backward": "bf16 has this kernel on sm_90a alone; elsewhere the op is decomposed when it is differentiated"}
+NO_SPILLS = (
+    "gemm", "gemv", "ring", "thin", "decode", "flash", "conv_gemm", "attention_mma", "turn", "pointwise", "softmax", "layer_norm",
+    "rms_norm",
+)  # fmt: skip
 needs_ptxas = pytest.mark.skipif(find_ptxas() is None, reason="no ptxas here (CUDA toolkit or the package nvidia-cuda-nvcc)")
 
 
@@ -36,7 +40,7 @@ def test_the_assembler_takes_it(name: str, arch: str) -> None:
         pytest.skip(HOPPER[name])
     for kernel, text in modules(name, arch).items():
         usage = assemble(text, arch)
-        if kernel.startswith(("gemm", "gemv", "ring", "turn", "thin", "decode", "flash", "pointwise", "softmax", "layer_norm", "rms_norm")):
+        if kernel.startswith(NO_SPILLS):
             assert usage.spilled == 0 and usage.stack == 0, (kernel, usage)
         assert not usage.warnings, (kernel, usage.warnings)
 

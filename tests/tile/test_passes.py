@@ -216,6 +216,45 @@ def test_fma_forms(build: Any, text: list[str]) -> None:
     assert not np.array_equal(out, exact) or len(text) == 2, "one rounding less shows somewhere in sixteen values"
 
 
+def test_fma_with_nan_and_infinities() -> None:
+    """What is NaN or infinite from the start stays so. Fusion shows where a product alone overflows: its sum may be finite, and an infinity
+    of the other sign wins instead of giving NaN."""
+    nan, inf = np.nan, np.inf
+    same = [(nan, 1, 1), (1, nan, 1), (1, 1, nan), (inf, 0, 1), (inf, 1, -inf), (inf, 2, inf), (-inf, 2, 1), (1, 1, inf), (0, 5, -inf)]
+    other = [(2e19, 2e19, -2e38), (1e30, 1e30, -inf)]
+    data = np.array(same + other, np.float32).T.copy()
+    b = KernelBuilder("k")
+    x, y, n = b.view("x", f32, (None, 1)), b.view("y", f32, (1,)), len(same + other)
+    with b.contracting():
+        first, second, third = (b.load(x, [i, 0], (n,)) for i in range(3))
+        b.store(y, [0], first * second + third)
+    kernel = b.build()
+    fused, plain = np.zeros(n, np.float32), np.zeros(n, np.float32)
+    with np.errstate(all="ignore"):
+        run(optimise(kernel, [FuseMultiplyAdd()]), [data, fused], 1)
+        run(kernel, [data, plain], 1)
+    np.testing.assert_array_equal(fused[: len(same)], plain[: len(same)])
+    assert np.isfinite(fused[-2]) and plain[-2] == inf
+    assert fused[-1] == -inf and np.isnan(plain[-1])
+
+
+def test_halves_unroll_by_themselves() -> None:
+    """Each half has a factor of its own."""
+    changed = optimise(literal_loop(77), [SplitLoops()])
+    for loop in (i for i in changed.walk() if i.op == "for"):
+        assert loop.attrs["split"] in ("main", "tail")
+        loop.attrs["unroll"] = 4 if loop.attrs["split"] == "main" else 1
+    done = optimise(changed, [UnrollLoops()], check=True)
+    sizes = [(loop.attrs["split"], sum(i.op == "load" for i in loop.blocks[0].body)) for loop in done.walk() if loop.op == "for"]
+    assert ("main", 4) in sizes and ("tail", 4) not in sizes, sizes
+    results = []
+    for k in (changed, done):
+        y = np.zeros(8, np.float32)
+        run(k, [np.arange(77, dtype=np.float32), y], 1)
+        results.append(y.tobytes())
+    assert results[0] == results[1]
+
+
 def test_fma_leaves_products_with_other_uses() -> None:
     b = KernelBuilder("k")
     x = b.view("x", f32, (1,))

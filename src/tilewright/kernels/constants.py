@@ -1,7 +1,7 @@
 """How large a constant is in the form the kernels read it."""
 from __future__ import annotations
 
-from ..core.dims import Dim
+from ..core.dims import Dim, ceildiv, product
 from ..ir.types import TensorType
 from .cuda.fragments import fragment_shape
 from .launch import Packed
@@ -11,6 +11,12 @@ from .strips import strip_shape
 def stored_bytes(type_: TensorType, packed: Packed) -> Dim:
     if packed.form == "plain":
         return type_.nbytes
+    if packed.form == "taps":
+        out, channels, *kernel = type_.shape
+        return product((out, *kernel)) * ceildiv(channels, packed.width) * packed.width * type_.dtype.itemsize
+    if packed.form == "folded":
+        rows = type_.shape[2] if type_.ndim == 4 else 1
+        return type_.shape[0] * ceildiv(rows, packed.width) * 64 * type_.dtype.itemsize
     n, k = type_.shape
     if packed.form in ("strips", "fragments"):
         assert isinstance(n, int) and isinstance(k, int)

@@ -9,6 +9,10 @@ stride), with reversed taps. Output axes that merge (1×1) become one.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
 from ..core.dims import Dim, ceildiv, product
 from ..core.dtypes import compute_dtype
 from ..core.target_spec import TargetSpec
@@ -27,6 +31,16 @@ from .template import Reason, Template, region_bytes, region_flops
 from .tiling import for_each_tile, leaves_of_epilogue, tile_heights
 
 ROWS = 6
+
+
+@dataclass(frozen=True)
+class Blocking:
+    """Results of one program: `width` along the innermost axis of `rows` channels, or of all of them where `rows` is 0. `unrolled`: taps of
+    the innermost axis are spelled out."""
+
+    width: int
+    rows: int = 0
+    unrolled: bool = False
 
 
 class Conv(Template):
@@ -57,15 +71,18 @@ class Conv(Template):
             if any(p for pair in around for p in pair):
                 launches, x = _spread(region.name, x, (1,) * len(op.stride), around, target)
             turned = _turned(w.layout, op.groups)
-            return [*launches, *(_convolve(region, op, *_phase_of(phase, x, w, turned, around), stride=(1,) * len(phase), target=target,
-                                           phase=phase) for phase in combined(axes))]
+            return [*launches, *(_convolve(region, op, *_phase_of(phase, x, w, turned, around), stride=(1,) * len(phase),
+                                           blocking=partial(self.blocking, target), phase=phase) for phase in combined(axes))]
         if op.transposed:
             padding = _transposed_padding(op, w.type.shape[2:])
             launches, x = _spread(region.name, x, op.stride, padding, target)
             stride, weights = (1,) * len(op.stride), _turned(w.layout, op.groups)
         elif any(p != 0 for pair in op.padding for p in pair):
             launches, x = _spread(region.name, x, (1,) * len(op.stride), op.padding, target)
-        return [*launches, _convolve(region, op, x, w, weights, stride, target)]
+        return [*launches, _convolve(region, op, x, w, weights, stride, partial(self.blocking, target))]
+
+    def blocking(self, target: TargetSpec, channels: Dim, last: Dim, itemsize: int) -> Blocking:
+        return Blocking(_width(last, target, itemsize))
 
 
 def _phase_of(
@@ -115,9 +132,9 @@ def _spread(
 
 
 def _convolve(
-    region: Region, op: ConvOp, x: Operand, w: Operand, weights: Layout, stride: tuple[int, ...], target: TargetSpec,
-    phase: tuple[Axis, ...] | None = None,
-) -> Launch:
+    region: Region, op: ConvOp, x: Operand, w: Operand, weights: Layout, stride: tuple[int, ...],
+    blocking: Callable[[Dim, Dim, int], Blocking], phase: tuple[Axis, ...] | None = None,
+) -> Launch:  # fmt: skip
     """With a phase, only its results, by its taps."""
     assert region.anchor is not None
     value = region.anchor.values[0]
@@ -180,19 +197,24 @@ def _convolve(
         )
         for i, (v, o, lay) in enumerate(zip(leaves, operands, others, strict=True))
     }
-    width = _width(sizes[-1], target, compute_dtype(value.dtype).itemsize)
+    block = blocking(per_group, sizes[-1], compute_dtype(value.dtype).itemsize)
+    width = block.width
     dims = [call.word("batch", batch), call.word("groups", g), *(call.word(f"o{i}", d) for i, d in enumerate(sizes[:-1]))]
     last, oc, cw = call.word("n", sizes[-1]), call.word("oc", per_group), call.word("c", c_in)
     stretches = b.ceildiv(last, width)
     rest, stretch = b.pid // stretches, b.pid % stretches
-    at = unravel(b, rest, dims)
-    n, group, place = at[0], at[1], at[2:]
+    at = unravel(b, rest, [*dims, b.ceildiv(oc, block.rows)] if block.rows else dims)
+    n, group, place = at[0], at[1], at[2 : len(dims)]
     first = stretch * width
     limit = None if isinstance(sizes[-1], int) and sizes[-1] % width == 0 else last - first
     wide = compute_dtype(value.dtype)
 
     def tile(row: Ix | int, rows: int) -> None:
         def taps(axis: int, where: list[Ix | int], c: Ix | int, acc: Tile) -> Tile:
+            if axis == lead - 1 and block.unrolled:
+                for t in range(int_of(kernel[axis])):
+                    acc = taps(lead, [*where, t], c, acc)
+                return acc
             if axis < lead:
                 with b.loop(0, int_of(kernel[axis]), 1, [acc]) as loop:
                     loop.next(taps(axis + 1, [*where, loop.index], c, loop.carried[0]))
@@ -233,13 +255,17 @@ def _convolve(
                 limit=None if limit is None else (None, limit),
             )
 
-    for_each_tile(b, 0, oc, ROWS, tile_heights(per_group, per_group, ROWS), tile)
     grid = batch * g * product(sizes[:-1]) * ceildiv(sizes[-1], width)
     flops, bytes_ = region_flops(region), region_bytes(region)
     if phase is not None:  # its share
         flops = 2 * batch * channels * c_in * product((*out, *kernel))
         bytes_ = bytes_ // product(op.stride)
-    return call.finish(grid, flops=flops, bytes_=bytes_, note=f"{ROWS}x{width} tiles")
+    if block.rows:  # they divide the channels
+        tile(at[-1] * block.rows, block.rows)
+        grid = grid * (per_group // block.rows)
+    else:
+        for_each_tile(b, 0, oc, ROWS, tile_heights(per_group, per_group, ROWS), tile)
+    return call.finish(grid, flops=flops, bytes_=bytes_, note=f"{block.rows or ROWS}x{width} tiles")
 
 
 def int_of(d: Dim) -> int:

@@ -31,7 +31,11 @@ def pointwise_of(spec: TargetSpec) -> Pointwise:
 def copy_launch(name: str, source: Operand, target: Operand, spec: TargetSpec, note: str = "") -> Launch:
     """Copy `source` to `target` (same type, any layouts)."""
     source, target = as_real(source), as_real(target)
-    turned = turning_copy(name, source, target, spec, note)
+    if spec.kind == "cuda":
+        from .cuda.turning import turning_copy as turning
+    else:
+        turning = turning_copy
+    turned = turning(name, source, target, spec, note)
     if turned is not None:
         return turned
     body = Graph("copy")

@@ -7,6 +7,8 @@ A region of no ops at all is a copy (also a transposing one: then loads gather).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..core.dims import Dim, ceildiv, product
 from ..core.target_spec import TargetSpec
 from ..ir.graph import Value
@@ -147,7 +149,7 @@ def _ease(stride: Dim) -> int:
     return 2 if stride == 0 or stride == 1 else 1 if isinstance(stride, int) and stride in NEAR else 0
 
 
-def unravel(b: KernelBuilder, index: Ix | int, dims: list[Ix]) -> list[Ix | int]:
+def unravel(b: KernelBuilder, index: Ix | int, dims: Sequence[Ix | int]) -> list[Ix | int]:
     """Row-major coordinates of a linear index; the first dim needs no modulo."""
     out: list[Ix | int] = []
     for i in range(len(dims) - 1, -1, -1):

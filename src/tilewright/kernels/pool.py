@@ -7,7 +7,7 @@ no programs. Flat indices count within the spatial axes of the operand, as PyTor
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from ..core.dims import Dim, ceildiv, maximum, product
 from ..core.dtypes import compute_dtype, i64
@@ -26,11 +26,10 @@ from .pointwise import unravel
 from .region import Operand, Region, narrow, widen
 from .template import Reason, Template, alone, region_bytes, region_flops
 
-LIMIT = 64  # rows of results a program computes at most
-
 
 class Pool(Template):
     key = "pool"
+    rows: ClassVar[int] = 64  # of results a program computes at most
 
     def matches(self, region: Region, target: TargetSpec) -> Reason | None:
         return alone(region, MaxPoolOp, AvgPoolOp, MaxPoolIndicesOp)
@@ -49,7 +48,7 @@ class Pool(Template):
         if any(d != 0 for d in (*lo, *hi)):
             fill = 0.0 if isinstance(op, AvgPoolOp) else identity("max", x.type.dtype)
             launches, source = padded(region.name, x, lo, hi, fill, target)
-        return [*launches, PoolKernel(region, source, dilation, target).launch()]
+        return [*launches, PoolKernel(region, source, dilation, target).launch(self.rows)]
 
 
 def padded(
@@ -94,11 +93,10 @@ class PoolKernel:
         lanes = target.vector_bits // 32
         self.tile = lanes * 2 if not isinstance(shape[-1], int) or shape[-1] > lanes else lanes
 
-    def launch(self) -> Launch:
+    def launch(self, per: int) -> Launch:
         b = self.b
         rows: Dim = product(self.shape[:-1])
         count = self.call.word("rows", rows)
-        per = LIMIT
         start = b.pid * per
         with b.loop(start, b.minimum(start + per, count)) as row:
             at = unravel(b, row.index, self.dims)

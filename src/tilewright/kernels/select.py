@@ -66,6 +66,15 @@ def templates_of(target: TargetSpec) -> list[Template]:
     return TEMPLATES
 
 
+def channels_last_of(graph: Graph, target: TargetSpec) -> dict[Value, Layout]:
+    """Values that lie channels last on a kind of target."""
+    if target.kind != "cuda":
+        return {}
+    from .cuda.channels_last import channels_last, channels_last_values
+
+    return {v: channels_last(v.shape) for v in channels_last_values(graph, target)}
+
+
 def select(graph: Graph, target: TargetSpec) -> Program:
     """Choose templates and build the launches of a graph."""
     return Selector(graph, target).run()
@@ -88,6 +97,7 @@ class Selector:
         self.parts = computed_in_place(graph) if any(v.dtype.kind == "c" for n in graph.nodes for v in n.values) else {}
         self.memo: Memo = Memo(target) if around is None else around.memo
         self.templates = templates_of(target)
+        self.channels_last = channels_last_of(graph, target)
 
     def run(self) -> Program:
         for i, v in enumerate(self.graph.inputs):
@@ -262,7 +272,7 @@ class Selector:
             return Operand(v.type, cache.buffer, cache.layout.slice(op.axis, op.start, v.shape[op.axis]))
         if region.anchor is not None and isinstance(region.anchor.op, AttentionOp):
             layout = result_layout(v.shape)
-        return self.fresh(v, layout)
+        return self.fresh(v, self.channels_last.get(v, layout))
 
     def fresh(self, v: Value, layout: Layout) -> Operand:
         """New memory for a value: an output's own where the output shows it whole."""

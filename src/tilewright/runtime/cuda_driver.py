@@ -158,21 +158,27 @@ class HostWords:
             return
 
 
-def tensor_map(dtype: str, address: int, sizes: Sequence[int], strides: Sequence[int], box: Sequence[int], swizzle: int) -> bytes:
-    """The 128 bytes of a TMA descriptor. Sizes are innermost first; strides are bytes of every axis but the innermost."""
+def tensor_map(
+    dtype: str, address: int, sizes: Sequence[int], strides: Sequence[int], box: Sequence[int], swizzle: int, windows: Any = None
+) -> bytes:
+    """The 128 bytes of a TMA descriptor. Sizes are innermost first; strides are bytes of every axis but the innermost. `windows` has the
+    corners and steps of windows of an image (`kernels/cuda/kernel.py`); the box is then (channels, windows)."""
     cu = driver()
     kinds = {"bf16": "BFLOAT16", "f16": "FLOAT16", "f32": "FLOAT32", "tf32": "TFLOAT32", "i32": "INT32"}
     kind = getattr(cu.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{kinds.get(dtype, 'UINT8')}")
     swizzles = {0: "NONE", 32: "32B", 64: "64B", 128: "128B"}
+    shape = (len(sizes), address, [cu.cuuint64_t(n) for n in sizes], [cu.cuuint64_t(n) for n in strides])
+    box_of: tuple[Any, ...]
+    if windows is None:
+        name, box_of = "cuTensorMapEncodeTiled", ([cu.cuuint32_t(n) for n in box], [cu.cuuint32_t(1)] * len(sizes))
+    else:
+        name = "cuTensorMapEncodeIm2col"
+        box_of = (list(windows.lower), list(windows.upper), box[0], box[1], [cu.cuuint32_t(n) for n in (1, *windows.steps, 1)])
     found = call(
-        "cuTensorMapEncodeTiled",
+        name,
         kind,
-        len(sizes),
-        address,
-        [cu.cuuint64_t(n) for n in sizes],
-        [cu.cuuint64_t(n) for n in strides],
-        [cu.cuuint32_t(n) for n in box],
-        [cu.cuuint32_t(1)] * len(sizes),
+        *shape,
+        *box_of,
         cu.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
         getattr(cu.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{swizzles[swizzle]}"),
         cu.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,

@@ -54,8 +54,8 @@ class Step:
     node: Any = None
 
     def write_maps(self) -> None:
-        for offset, word, (dtype, sizes, strides, box, swizzle) in self.maps:
-            found = gpu.tensor_map(dtype, int(self.words[word]), sizes, strides, box, swizzle)
+        for offset, word, (dtype, *shape) in self.maps:
+            found = gpu.tensor_map(dtype, int(self.words[word]), *shape)
             self.params[offset : offset + 128] = np.frombuffer(found, np.uint8)
 
     def node_params(self) -> Any:
@@ -146,6 +146,7 @@ class CudaExecutable:
                     [evaluate(d, env) for d in m.strides],
                     m.box,
                     m.swizzle,
+                    m.windows,
                 ),
             )
             for i, m in enumerate(maps)

@@ -19,10 +19,15 @@ if TYPE_CHECKING:
 
 BARRIERS = {
     "bar.sync": "threads of a block share memory",
+    "bar.warp.sync": "threads of a warp share memory",
     "barrier.cluster.wait": "blocks of a cluster share memory",
     "mbarrier.try_wait": "a copy has landed, or a stage has been read",
     "griddepcontrol.wait": "the kernel before has ended",
 }
+
+
+# accesses of memory that threads of a block share; the naive way puts a barrier after each
+SHARED = re.compile(r"^\s*(?:@!?%\w+ )?(?:(?:ld|st|atom)\S*\.shared|stmatrix|cp\.async\.bulk\.tensor|wgmma\.commit_group)", re.M)
 
 
 class CudaReport(Report):
@@ -40,6 +45,7 @@ class CudaReport(Report):
         for name, k in d["kernels"].items():
             shown = [str(k[n]) if k[n] is not None else "?" for n in ("registers", "spilled", "shared_bytes")]
             why = ", ".join(f"{count} {op} ({BARRIERS[op]})" for op, count in k["barriers"].items()) or "none"
+            why += f"; one after every shared access would be {k['naive_barriers']}" if k["naive_barriers"] else ""
             lines.append(f"{name[:36]:36s} {shown[0]:>9s} {shown[1]:>7s} {shown[2]:>7s}  {why}")
         return "\n".join(lines)
 
@@ -91,4 +97,4 @@ def _kernel(code: KernelCode, arch: str) -> dict[str, Any]:
         if usage is not None:
             found = {"registers": usage.registers, "spilled": usage.spilled, "shared_bytes": usage.shared + code.dynamic_shared}
     counts = {op: len(re.findall(rf"^\s*(?:@!?%\w+ )?{re.escape(op)}\b", code.ptx, re.M)) for op in BARRIERS}
-    return {**found, "barriers": {op: n for op, n in counts.items() if n}}
+    return {**found, "barriers": {op: n for op, n in counts.items() if n}, "naive_barriers": len(SHARED.findall(code.ptx))}

@@ -1,6 +1,8 @@
-"""Attention on Hopper's matrix units: f16 and bf16, head sizes 64 and 128, causal, windows, shared key heads, any lengths.
+"""Attention on Hopper's matrix units: f16 and bf16, head sizes up to 128 that are multiples of 8, causal, windows, shared key heads, any
+lengths.
 
-Masks, biases, soft caps and other head sizes go to the shared template. Tiles past an end read zeros, which the softmax masks out.
+Masks, biases, soft caps and other head sizes go to the shared template. Tiles past an end read zeros, which the softmax masks out; heads
+are computed as 64 or 128 wide, what is past their own size being zeros too.
 """
 
 from __future__ import annotations
@@ -26,7 +28,12 @@ from .kernel import FlashKernel, TensorMap
 KEYS = 128
 PER_SM = {64: 2, 128: 1}  # blocks of a multiprocessor
 CONSUMERS = {64: 1, 128: 2}  # by head size; three for 64 was slower (measured)
-HEAD_SIZES = (64, 128)
+HEAD_SIZES = (64, 128)  # of the kernels
+
+
+def padded(d: Dim) -> int:
+    """The head size of the kernel that serves this one, or 0."""
+    return next((size for size in HEAD_SIZES if isinstance(d, int) and 0 < d <= size and d % 8 == 0), 0)
 
 
 class HopperAttention(Template):
@@ -44,8 +51,8 @@ class HopperAttention(Template):
         q, k, v = node.operands[:3]
         if q.dtype not in (bf16, f16) or not q.dtype is k.dtype is v.dtype:
             return Reason("needs bf16 or f16 operands of one dtype")
-        if q.shape[-1] not in HEAD_SIZES or q.shape[-1] != v.shape[-1]:
-            return Reason(f"the head size must be one of {HEAD_SIZES}, got {q.shape[-1]} and {v.shape[-1]}")
+        if not padded(q.shape[-1]) or q.shape[-1] != v.shape[-1]:
+            return Reason(f"the head size must be a multiple of 8 up to {HEAD_SIZES[-1]}, got {q.shape[-1]} and {v.shape[-1]}")
         if Attention().matches(region, target) is not None or not at_least(k.shape[2], 1):
             return Reason("operands must come from memory, and there must be keys")
         return None if suitable(region) else Reason("rows of a multiple of 16 bytes")
@@ -75,8 +82,10 @@ def flash_launch(region: Region, target: TargetSpec) -> Launch:
     assert node is not None and isinstance(node.op, AttentionOp)
     op, out_value = node.op, node.values[0]
     places = [region.operand(v) for v in node.operands[:3]]
-    (batch, heads, sq, d), (_, kv_heads, sk, _) = node.operands[0].shape, node.operands[1].shape
-    assert isinstance(d, int) and isinstance(heads, int) and isinstance(kv_heads, int)
+    (batch, heads, sq, own), (_, kv_heads, sk, _) = node.operands[0].shape, node.operands[1].shape
+    d = padded(own)
+    assert isinstance(own, int) and isinstance(heads, int) and isinstance(kv_heads, int)
+    columns = None if own == d else own
     call = Call("flash", region.name)
     b = call.b
     outs = [call.view(f"o{i}", r.type.dtype, r.buffer, r.layout, write=True) for i, r in enumerate(region.results)]
@@ -100,11 +109,12 @@ def flash_launch(region: Region, target: TargetSpec) -> Launch:
     def leaf(v: Value, o: Operand) -> Tile:
         *_, sm, sn = ins[v].type.strides
         size = (1 if sm == 0 else 64, 1 if sn == 0 else d)
-        return b.load(ins[v], (z, h_, r, 0), size, limit=(rows_left - r, None) if size[0] != 1 else None)
+        limit = (rows_left - r if size[0] != 1 else None, columns if size[1] != 1 else None)
+        return b.load(ins[v], (z, h_, r, 0), size, limit=limit if any(x is not None for x in limit) else None)
 
     evaluate = Evaluator(b, region, leaf, {out_value: Tile(b, acc)})
     for view, v, result in zip(outs, region.body.outputs, region.results, strict=True):
-        b.store(view, (z, h_, r, 0), narrow(b, b.broadcast(evaluate(v), (64, d)), result.type.dtype), limit=(rows_left - r, None))
+        b.store(view, (z, h_, r, 0), narrow(b, b.broadcast(evaluate(v), (64, d)), result.type.dtype), limit=(rows_left - r, columns))
     q_tiles = ceildiv(sq, 64 * CONSUMERS[d])
     window: Dim = op.window if op.window is not None else 0
     works = q_tiles * heads * batch

@@ -33,8 +33,19 @@ class BlockKernel(Kernel):
 
 
 @dataclass(frozen=True)
+class Windows:
+    """How the copy engine walks an image: the first and one past the last place (relative to the image's ends) of a window's first tap, and
+    the step between windows; innermost axis first."""
+
+    lower: tuple[int, ...]
+    upper: tuple[int, ...]
+    steps: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class TensorMap:
-    """A TMA descriptor the host makes at launch: which argument word holds the pointer, and the tensor behind it, innermost first."""
+    """A TMA descriptor the host makes at launch: which argument word holds the pointer, and the tensor behind it, innermost first.
+    With `windows`, the box is (channels, windows)."""
 
     argument: int
     dtype: DType
@@ -43,6 +54,7 @@ class TensorMap:
     box: tuple[int, ...]
     swizzle: int  # bytes: 0, 32, 64 or 128
     rounded: bool = False  # f32 is rounded to tf32 on the way
+    windows: Windows | None = None
 
 
 @dataclass(eq=False)
@@ -132,6 +144,19 @@ class TurnKernel(Kernel):
 
 
 @dataclass(eq=False)
+class ConvKernel(GemmKernel):
+    """A convolution as a product: A is windows of an image [batch, height, width, channels], B the weights [O, taps, channels]; see the
+    target's `conv_gemm`. All pairs are (height, width)."""
+
+    image: tuple[int, int] = (1, 1)  # of the result
+    channels: int = 64
+    taps: tuple[int, int] = (1, 1)
+    stride: tuple[int, int] = (1, 1)
+    before: tuple[int, int] = (0, 0)  # padding
+    dilation: tuple[int, int] = (1, 1)
+
+
+@dataclass(eq=False)
 class ThinKernel(Kernel):
     """C = epilogue(A · Bᵀ) for few rows of A (see the target's `thin`): `params` and `body` are the epilogue in tile IR.
 
@@ -184,6 +209,36 @@ class FlashKernel(Kernel):
     @property
     def rows(self) -> int:
         return 64 * self.consumers
+
+
+@dataclass(eq=False)
+class MmaAttentionKernel(Kernel):
+    """Attention on `mma.sync` (see the target's `attention_mma`): `params` and `body` are the epilogue in tile IR, over 64 finished rows.
+
+    The body sees `acc` (f32, 64 rows × `d`, the head size `own` rounded up to 16), its first `row`, `head` and `batch`.
+    """
+
+    acc: Var | None = None
+    row: Var | None = None
+    head: Var | None = None
+    batch: Var | None = None
+    q: Var | None = None
+    k: Var | None = None
+    v: Var | None = None
+    mask: Var | None = None
+    bias: Var | None = None
+    own: int = 64
+    d: int = 64
+    keys: int = 64  # of a stage
+    causal: bool = False
+    windowed: bool = False
+    softcap: float = 0.0
+    scale: float = 1.0
+    dtype: str = "bf16"
+
+    @property
+    def block(self) -> int:
+        return 128
 
 
 @dataclass(eq=False)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from ..conv import Conv
 from ..gather import Gather
 from ..pointwise import Pointwise
+from ..pool import Pool
 from ..rope import Rope
 from ..rows import Rows
 from ..select import TEMPLATES
 from ..template import Template
 from .attention import HopperAttention
 from .attention_backward import HopperAttentionBackward
+from .attention_mma import MmaAttention
 from .columns import CudaColumns
+from .conv import HopperConv
+from .conv_simt import CudaConv
 from .decode_attention import DecodeAttention
 from .gather import CudaGather
 from .gemv import Gemv
@@ -18,6 +23,7 @@ from .groups import Shared
 from .matmul import HopperMatmul
 from .norm_backward import CudaNormBackward
 from .pointwise import CudaPointwise
+from .pool import CudaPool
 from .qdot import CudaQDot
 from .ring_matmul import RingMatmul
 from .rope import CudaRope
@@ -32,9 +38,12 @@ CUDA_TEMPLATES: list[Template] = [
     CudaQDot(),
     ThinMatmul(),
     HopperMatmul(),
+    HopperConv(),
+    CudaConv(),
     RingMatmul(),
     DecodeAttention(),
     HopperAttention(),
+    MmaAttention(),
     HopperAttentionBackward(),
     CudaNormBackward(),
     CudaColumns(),
@@ -42,6 +51,7 @@ CUDA_TEMPLATES: list[Template] = [
     CudaRows(),
     CudaPointwise(),
     CudaRope(),
+    CudaPool(),
     CudaGather(),
-    *(Shared(t) for t in TEMPLATES if not isinstance(t, (Rows, Pointwise, Rope, Gather))),
+    *(Shared(t) for t in TEMPLATES if not isinstance(t, (Conv, Gather, Pointwise, Pool, Rope, Rows))),
 ]

@@ -1,4 +1,4 @@
-"""Tile loads and stores on global and thread-private memory: addresses, 16-byte pieces, edge predicates."""
+"""Tile loads and stores on global, shared and thread-private memory: addresses, 16-byte pieces, edge predicates."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ class Address:
     dtype: DType
     space: str = "global"
     hint: str = ""  # of loads
+    order: str = ""  # ordering and scope of accesses that are more than weak
 
 
 def times(f: Scalars, a: str, b: str) -> str:
@@ -138,7 +139,7 @@ def _load_piece(a: Access, keys: Sequence[Key], other: float) -> list[str]:
     pointer, offset = a.place(keys[0])
     inside = a.inside(keys[0])
     guard = "" if inside is None else f"@{inside} "
-    ld = f"ld.{a.view.space}{a.view.hint}"
+    ld = f"ld{a.view.order}.{a.view.space}{a.view.hint}"
     if len(keys) == 1:
         ty = elem_type(dtype)
         kind = {"bool": "u8", "i8": "s8", "u8": "u8", "i16": "s16", "u16": "u16"}.get(dtype.name, f"b{8 * dtype.itemsize}")
@@ -219,7 +220,7 @@ def _store_piece(a: Access, keys: Sequence[Key], values: list[str], inside: str 
     f, k, dtype = a.f, a.f.k, a.view.dtype
     pointer, offset = a.place(keys[0])
     guard = "" if inside is None else f"@{inside} "
-    st = f"st.{a.view.space}"
+    st = f"st{a.view.order}.{a.view.space}"
     if dtype.is_bool:
         values = [f.select("i32", v, "1", "0") for v in values]
     if len(keys) == 1:

@@ -8,16 +8,20 @@ from ...core.errors import CompileError
 from ...core.target_spec import TargetSpec
 from ...kernels.cuda.kernel import (
     BlockKernel,
+    ConvKernel,
     DecodeKernel,
     FlashBackKernel,
     FlashKernel,
     GemmKernel,
+    MmaAttentionKernel,
     QDotKernel,
     RingKernel,
     ThinKernel,
     TurnKernel,
 )
 from ...tile.ir import Kernel
+from .attention_mma import emit_attention_mma
+from .conv_gemm import emit_conv
 from .decode import emit_decode
 from .emit import emit_block_kernel
 from .flash import emit_flash, flash_shared
@@ -31,12 +35,16 @@ from .turn import emit_turn
 
 def emit_cuda(kernel: Kernel, target: TargetSpec) -> str:
     """The PTX module of any kernel of this target."""
+    if isinstance(kernel, ConvKernel):
+        return emit_conv(kernel, target)
     if isinstance(kernel, GemmKernel):
         return emit_gemm(kernel, target)
     if isinstance(kernel, FlashKernel):
         return emit_flash(kernel, target)
     if isinstance(kernel, FlashBackKernel):
         return emit_flash_back(kernel, target)
+    if isinstance(kernel, MmaAttentionKernel):
+        return emit_attention_mma(kernel, target)
     if isinstance(kernel, DecodeKernel):
         return emit_decode(kernel, target)
     if isinstance(kernel, ThinKernel):

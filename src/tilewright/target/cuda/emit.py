@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 from ...core.dtypes import f32, i64
@@ -11,7 +12,7 @@ from ...core.target_spec import TargetSpec
 from ...kernels.cuda.kernel import WARP, BlockKernel
 from ...tile.ir import INDEX, Instr, TileType, Type, Var, ViewType, alloc_bytes
 from ..cpu import arithmetic
-from . import access, math
+from . import access, math, ordering
 from .access import Address
 from .control import Control
 from .convert import convert, narrow_pair
@@ -29,6 +30,11 @@ class Emitter(Control):
     """Walks a kernel once; `env` maps each tile-IR value to registers."""
 
     pending = False  # the wait for the kernel before is still to come
+
+    @cached_property
+    def meetings(self) -> frozenset[Instr]:
+        """Accesses before which the threads of a program meet."""
+        return ordering.planned(self.kernel)
 
     def module(self, target: TargetSpec) -> str:
         kernel = self.kernel
@@ -199,13 +205,28 @@ class Emitter(Control):
     def do_alloc(self, instr: Instr) -> None:
         type_ = instr.results[0].type
         assert isinstance(type_, ViewType)
+        strides = tuple(str(s) for s in type_.strides)
+        if type_.space == "shared" and self.layout.threads != 1:
+            self.env[instr.results[0]] = Address(self._shared(alloc_bytes(instr)), strides, type_.dtype, "shared")
+            return
         if self.layout.threads != 1:
-            raise CompileError(f"cuda: scratch memory needs programs of one thread, kernel {self.kernel.name} has {self.layout.threads}")
+            raise CompileError(f"cuda: private memory needs programs of one thread, kernel {self.kernel.name} has {self.layout.threads}")
         name = f"private{self.private}"
         self.private += 1
         self.k.prologue.append(f"  .local .align 16 .b8 {name}[{alloc_bytes(instr)}];")
         pointer = self.k.value("i64", f"mov.u64 {{}}, {name};")
-        self.env[instr.results[0]] = Address(pointer, tuple(str(s) for s in type_.strides), type_.dtype, "local")
+        self.env[instr.results[0]] = Address(pointer, strides, type_.dtype, "local")
+
+    def _shared(self, nbytes: int) -> str:
+        """Scratch of this program in shared memory."""
+        k, programs = self.k, getattr(self.kernel, "programs", 1)
+        each = -(-nbytes // 16) * 16
+        at = k.value("i64", f"add.s64 {{}}, {self.shared_base()}, {k.alloc_shared(each * programs)};")
+        if programs == 1:
+            return at
+        tid = k.value("i32", "mov.u32 {}, %tid.x;")
+        which = k.value("i32", f"shr.u32 {{}}, {tid}, {self.layout.threads.bit_length() - 1};")
+        return k.value("i64", f"mad.wide.u32 {{}}, {which}, {each}, {at};")
 
     def _view(self, instr: Instr) -> Address:
         var = instr.operands[0]
@@ -235,11 +256,21 @@ class Emitter(Control):
                 raise CompileError(f"cuda: kernel {self.kernel.name} waits for the kernel before inside a loop or branch")
             self.k.lines.append(WAIT)
             self.pending = False
-        self.env[instr.results[0]] = access.load(self, view, at, type_, instr.attrs["axes"], limits, instr.attrs.get("other", 0) or 0)
+        ordering.before(self, instr)
+        other = instr.attrs.get("other", 0) or 0
+        self.env[instr.results[0]] = access.load(self, ordering.qualified(view, instr), at, type_, instr.attrs["axes"], limits, other)
+        ordering.after(self, instr)
 
     def do_store(self, instr: Instr) -> None:
         view, at, limits, used = self._access(instr)
-        access.store(self, view, at, self.tile(instr.operands[used]), instr.attrs["axes"], limits)
+        ordering.before(self, instr)
+        access.store(self, ordering.qualified(view, instr), at, self.tile(instr.operands[used]), instr.attrs["axes"], limits)
+
+    def do_atomic(self, instr: Instr) -> None:
+        view, at, limits, used = self._access(instr)
+        ordering.before(self, instr)
+        self.env[instr.results[0]] = ordering.atomic(self, instr, view, at, limits, self.tile(instr.operands[used]))
+        ordering.after(self, instr)
 
     def do_gather(self, instr: Instr) -> None:
         view, at, _, used = self._access(instr)
@@ -256,7 +287,7 @@ class Emitter(Control):
         self.env[instr.results[0]] = Regs(type_, values)
 
     def do_join(self, instr: Instr) -> None:
-        """Global accesses of one thread stay in program order; other threads' are ordered by barriers."""
+        """Tokens became barriers and qualifiers of accesses (`ordering.py`)."""
 
     def do_prefetch(self, instr: Instr) -> None:
         """A hint for CPUs; the GPU hides latency with other warps."""

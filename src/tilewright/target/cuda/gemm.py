@@ -178,6 +178,7 @@ class Gemm:
         ring = Ring(k, g.stages, phase=1)
         tile, top, done = self._tile_loop()
         row, column, batch = self._position(tile)
+        self._first_step(row)
         step = k.reg("i32")
         k.emit(f"mov.u32 {step}, 0;")
         inner = k.label("copy")
@@ -189,12 +190,7 @@ class Gemm:
         at = k.value("i32", f"shl.b32 {{}}, {here}, {(BK // self.item).bit_length() - 1};")
         spot = k.value("i32", f"mad.lo.u32 {{}}, {ring.stage}, {stage_bytes(g)}, {self.base};")
         load = "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
-        if g.transposed_a:
-            for c in range(g.bm // 64):
-                col = k.value("i32", f"add.u32 {{}}, {row}, {64 * c};") if c else row
-                k.emit(f"{load} [{spot}+{8192 * c}], [{self.maps[0]}, {{{col}, {at}, {batch}}}], [{empty}];")
-        else:
-            k.emit(f"{load} [{spot}], [{self.maps[0]}, {{{at}, {row}, {batch}}}], [{empty}];")
+        self._load_a(load, spot, (row, at, batch), empty)
         share = g.bn // self.cluster
         mask = ""
         if self.cluster > 1:
@@ -205,20 +201,42 @@ class Gemm:
         first = k.value("i32", f"add.u32 {{}}, {column}, {offset};") if self.cluster > 1 else column
         target = k.value("i32", f"mad.lo.u32 {{}}, {offset}, {BK}, {spot};") if self.cluster > 1 else spot
         if g.transposed_b:
-            k.emit(f"{load} [{target}+{self.a_bytes}], [{self.maps[1]}, {{{at}, {first}, {batch}}}], [{empty}]{mask};")
+            k.emit(f"{load} [{target}+{self.a_bytes}], [{self.maps[1]}, {{{self._b_place(at, first, batch)}}}], [{empty}]{mask};")
         else:
             for c in range(share // 64):
                 col = k.value("i32", f"add.u32 {{}}, {first}, {64 * c};") if c else first
                 k.emit(f"{load} [{target}+{self.a_bytes + 8192 * c}], [{self.maps[1]}, {{{col}, {at}, {batch}}}], [{empty}]{mask};")
         ring.advance()
+        self._next_step()
         k.emit(f"add.u32 {step}, {step}, 1;")
         k.emit(f"@{k.value('i1', f'setp.lt.u32 {{}}, {step}, {self.count};')} bra {inner};")
         self._next_tile(tile, top, done)
 
+    def _first_step(self, row: str) -> None:
+        """Before the copies of a tile whose first row this is."""
+
+    def _next_step(self) -> None:
+        """After the copies of a step."""
+
+    def _load_a(self, load: str, spot: str, place: tuple[str, str, str], full: str) -> None:
+        """The copies of A's part of a stage; `place` is (row, k, batch)."""
+        k, g = self.k, self.kernel
+        row, at, batch = place
+        if g.transposed_a:
+            for c in range(g.bm // 64):
+                col = k.value("i32", f"add.u32 {{}}, {row}, {64 * c};") if c else row
+                k.emit(f"{load} [{spot}+{8192 * c}], [{self.maps[0]}, {{{col}, {at}, {batch}}}], [{full}];")
+        else:
+            k.emit(f"{load} [{spot}], [{self.maps[0]}, {{{at}, {row}, {batch}}}], [{full}];")
+
+    def _b_place(self, at: str, column: str, batch: str) -> str:
+        """Coordinates of a stage's part of B in its map, where its rows are along K."""
+        return f"{at}, {column}, {batch}"
+
     # --- the consumers ------------------------------------------------------------------------------------------------
     def _consume(self) -> None:
         k, g = self.k, self.kernel
-        registers = {1: 240, 2: 232, 3: 160}[g.consumers]
+        registers = {1: 240, 2: 232, 3: 152}[g.consumers]
         if self.uneven:
             k.emit(f"setmaxnreg.inc.sync.aligned.u32 {registers};")
         who = k.value("i32", f"shr.u32 {{}}, {self.tid}, 7;")

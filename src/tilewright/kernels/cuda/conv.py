@@ -1,0 +1,268 @@
+"""Convolution on Hopper's matrix units: an implicit product over windows that the copy engine gathers (`target/cuda/conv_gemm.py`).
+
+Serves f16 and bf16 convolutions over one or two spatial axes of known size, without groups, with the region's elementwise consumers as
+epilogue. Activations lie channels last (`channels_last.py`); an operand that does not is copied first, and channels are padded to whole
+16-byte pieces; images of few channels have a way of their own (`conv_first.py`). Constant weights are laid out [O, taps, channels] before
+the first run. A convolution of one tap and step one is the plain product. Tiles past an edge read zeros and store nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ...core.dims import Dim, ceildiv, divisible, minimum
+from ...core.dtypes import bf16, f16
+from ...core.target_spec import TargetSpec
+from ...ir.graph import Value
+from ...ir.layout import Layout
+from ...ir.types import TensorType
+from ...ops.contractions import Conv as ConvOp
+from ..call import Call
+from ..conv import Conv
+from ..copies import copy_launch, fill_launch
+from ..launch import Buffer, Launch, Packed, Word
+from ..region import Operand, Region, collapse
+from ..template import Reason, Template, region_bytes, region_flops
+from ..tiling import leaves_of_epilogue
+from .channels_last import channels_last
+from .conv_first import First
+from .conv_windows import Windowed
+from .kernel import ConvKernel, GemmKernel, TensorMap, Windows
+from .product_epilogue import Matrix, add_epilogue
+
+BK = 64
+PIECE = 8  # elements of 16 bytes
+TAPS = Packed("taps", PIECE)
+
+
+@dataclass(frozen=True)
+class Config:
+    bm: int = 128
+    bn: int = 128
+    stages: int = 4
+    group: int = 16
+    per_sm: int = 1
+
+
+# (configuration, time of one tile relative to 128×256)
+CONFIGS: tuple[tuple[Config, float], ...] = (
+    (Config(128, 256, 4), 1.0),
+    (Config(128, 192, 4), 0.78),
+    (Config(128, 128, 5), 0.54),
+    (Config(128, 64, 6), 0.36),
+    (Config(64, 128, 6), 0.42),
+    (Config(64, 64, 8), 0.28),
+)
+
+
+def choose(m: Dim, n: int, sms: int) -> Config:
+    """The configuration with the shortest estimated time: whole waves of tiles over the multiprocessors."""
+    if not isinstance(m, int):
+        return Config(128, 256 if n >= 256 else 128 if n >= 128 else 64, 4)
+
+    def cost(item: tuple[Config, float]) -> float:
+        c, t = item
+        return -(-(-(-m // c.bm) * -(-n // c.bn)) // sms) * t
+
+    return min(CONFIGS, key=cost)[0]
+
+
+def windows_of(region: Region) -> Windowed | None:
+    node = region.anchor
+    assert node is not None and isinstance(node.op, ConvOp)
+    return Windowed.of(node.op, node.operands[0].type, node.operands[1].type, node.values[0].type)
+
+
+def first_of(region: Region) -> First | None:
+    at = windows_of(region)
+    assert region.anchor is not None and at is not None
+    return First.of(at, region.anchor.operands[0].shape[1])
+
+
+class HopperConv(Template):
+    key = "hopper_conv"
+
+    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
+        node = region.anchor
+        if node is None or not isinstance(node.op, ConvOp):
+            return Reason("no convolution")
+        if target.cpu != "sm_90a":
+            return Reason(f"needs sm_90a, got {target.cpu}")
+        if any(v.dtype not in (bf16, f16) for v in node.operands):
+            return Reason("needs bf16 or f16 operands")
+        if node.op.transposed or node.op.groups != 1:
+            return Reason("no groups, not transposed")
+        if (other := Conv().matches(region, target)) is not None:
+            return other
+        if not divisible(node.values[0].shape[1], 2):
+            return Reason("an even number of result channels")
+        found = windows_of(region)
+        return None if found is not None and found.fits else Reason("one or two spatial axes of known size, windows of up to 128")
+
+    def packs(self, region: Region, target: TargetSpec) -> dict[int, Packed]:
+        assert region.anchor is not None
+        value = region.anchor.operands[1]
+        o = region.operand(value)
+        if o is None or o.data is None or value not in region.body.inputs:
+            return {}
+        if o.type.shape != o.data.type.shape or not o.layout.is_contiguous:
+            return {}
+        first = first_of(region)
+        return {region.body.inputs.index(value): TAPS if first is None else first.packed}
+
+    def build(self, region: Region, target: TargetSpec) -> list[Launch]:
+        node, at = region.anchor, windows_of(region)
+        assert node is not None and at is not None
+        x, w = region.operand(node.operands[0]), region.operand(node.operands[1])
+        assert x is not None and w is not None
+        before, results, leaves, after = matrices(region, node.values[0], target)
+        first = first_of(region)
+        if first is not None:
+            pixels, x = first.image(region.name, x)
+            weights, w = first.weights(region.name, w, target)
+            at = first.windows
+        else:
+            pixels, x = image_operand(region.name, x, target)
+            weights, w = weight_operand(region.name, w, target)
+        n = node.values[0].shape[1]
+        assert isinstance(n, int)
+        m = node.values[0].shape[0] * at.out[0] * at.out[1]
+        launch = conv_launch(region, at, x, w, (m, n), results, leaves, choose(m, n, target.cores), target)
+        return [*before, *pixels, *weights, launch, *after]
+
+
+def matrix_of(o: Operand, layout: Layout) -> Matrix | None:
+    """Something shaped like the result as a matrix [pixels, channels], or None where strides do not say that."""
+    shape = layout.shape
+    outer = (0, *range(2, len(shape)))
+    pixels = tuple(shape[a] for a in outer)
+    sizes, (strides,) = collapse(pixels, [Layout(pixels, tuple(layout.strides[a] for a in outer))])
+    found = Matrix(o, strides[0] if strides else shape[1], layout.strides[1], layout.offset)
+    return found if len(sizes) <= 1 and found.in_pairs else None
+
+
+def matrices(
+    region: Region, value: Value, target: TargetSpec
+) -> tuple[list[Launch], list[Matrix], dict[Value, Matrix], list[Launch]]:
+    """Results and what the epilogue reads as matrices, with copies before and after for those that lie otherwise."""
+    before: list[Launch] = []
+    after: list[Launch] = []
+
+    def elsewhere(o: Operand, name: str) -> Operand:
+        type_ = TensorType(o.type.dtype, value.shape)
+        return Operand(type_, Buffer(f"{region.name}.{name}", "temp", type_.nbytes), channels_last(value.shape))
+
+    def sure(o: Operand) -> Matrix:
+        found = matrix_of(o, o.layout)
+        assert found is not None
+        return found
+
+    results: list[Matrix] = []
+    for i, r in enumerate(region.results):
+        found = matrix_of(r, r.layout)
+        if found is None:
+            there = elsewhere(r, f"result{i}")
+            found = sure(there)
+            after.append(copy_launch(f"{region.name}.out{i}", there, r, target, "a result that does not lie channels last"))
+        results.append(found)
+    leaves: dict[Value, Matrix] = {}
+    for i, v in enumerate(leaves_of_epilogue(region, value)):
+        o = region.operand(v)
+        assert o is not None
+        lay = o.layout.expand(value.shape)
+        found = matrix_of(o, lay)
+        if found is None:
+            there = elsewhere(o, f"leaf{i}")
+            found = sure(there)
+            seen = replace(o, type=there.type, layout=lay)
+            before.append(copy_launch(f"{region.name}.in{i}", seen, there, target, "channels last for an epilogue"))
+        leaves[v] = found
+    return before, results, leaves, after
+
+
+def image_operand(name: str, x: Operand, target: TargetSpec) -> tuple[list[Launch], Operand]:
+    """x as [batch, height, width, channels] in memory that the copy engine can read, copied there where it must be."""
+    lay = x.layout
+    if lay.strides[1] == 1 and divisible(lay.offset, PIECE) and all(divisible(s, PIECE) for i, s in enumerate(lay.strides) if i != 1):
+        if divisible(x.type.shape[1], PIECE):
+            return [], _as_image(x)
+    channels = x.type.shape[1]
+    padded = ceildiv(channels, PIECE) * PIECE
+    type_ = TensorType(x.type.dtype, (x.type.shape[0], padded, *x.type.shape[2:]))
+    whole = Operand(type_, Buffer(f"{name}.image", "temp", type_.nbytes), channels_last(type_.shape))
+    part = Operand(x.type, whole.buffer, whole.layout.slice(1, 0, channels))
+    launches = [] if padded == channels else [fill_launch(f"{name}.zero", 0.0, whole, target)]
+    return [*launches, copy_launch(f"{name}.pixels", x, part, target, "channels last for a convolution")], _as_image(whole)
+
+
+def _as_image(x: Operand) -> Operand:
+    """[N, C, W] or [N, C, H, W] as [N, H, W, C]."""
+    lay = x.layout
+    if len(lay.shape) == 3:
+        (n, c, w), (sn, sc, sw) = lay.shape, lay.strides
+        lay = Layout((n, c, 1, w), (sn, sc, sn, sw), lay.offset)
+    lay = lay.permute((0, 2, 3, 1))
+    return replace(x, type=TensorType(x.type.dtype, lay.shape), layout=lay)
+
+
+def weight_operand(name: str, w: Operand, target: TargetSpec) -> tuple[list[Launch], Operand]:
+    """Weights as [O, taps, channels], channels padded to whole pieces."""
+    out, channels, *kernel = w.type.shape
+    taps: Dim = 1
+    for d in kernel:
+        taps = taps * d
+    padded = ceildiv(channels, PIECE) * PIECE
+    type_ = TensorType(w.type.dtype, (out, taps, padded))
+    if w.packed.form == "taps":
+        return [], Operand(type_, w.buffer, Layout.contiguous(type_.shape))
+    whole = Operand(type_, Buffer(f"{name}.weights", "temp", type_.nbytes), Layout.contiguous(type_.shape))
+    spread = Layout.contiguous((out, *kernel, padded)).permute((0, len(kernel) + 1, *range(1, len(kernel) + 1))).slice(1, 0, channels)
+    launches = [] if padded == channels else [fill_launch(f"{name}.zero_weights", 0.0, whole, target)]
+    copy = copy_launch(f"{name}.taps", w, Operand(w.type, whole.buffer, spread), target, "weights in the order of a convolution's taps")
+    return [*launches, copy], whole
+
+
+def conv_launch(
+    region: Region, at: Windowed, x: Operand, w: Operand, size: tuple[Dim, int], results: list[Matrix], leaves: dict[Value, Matrix],
+    config: Config, target: TargetSpec,
+) -> Launch:  # fmt: skip
+    assert region.anchor is not None
+    call = Call("conv_gemm", region.name)
+    m, n = size
+    epilogue = add_epilogue(call, region, region.anchor.values[0], size, results, leaves)
+    batch, height, width, channels = x.layout.shape
+    assert isinstance(channels, int)
+    strides = x.layout.strides
+    word = len(call._arguments)
+    call.view("a", x.type.dtype, x.buffer, x.layout)
+    flat = at.plain and strides[1] == strides[2] * width and (strides[0] == strides[1] * height or batch == 1)
+    if flat:
+        a_map = TensorMap(word, x.type.dtype, (channels, m, 1), (strides[2] * 2, strides[2] * m * 2), (BK, config.bm, 1), 128)
+    else:
+        sizes, hops = (channels, width, height, batch), (strides[2] * 2, strides[1] * 2, strides[0] * 2)
+        seen = Windows((-at.before[1], -at.before[0]), at.upper[::-1], at.stride[::-1])
+        a_map = TensorMap(word, x.type.dtype, sizes, hops, (BK, config.bm), 128, windows=seen)
+    word = len(call._arguments)
+    call.view("b", w.type.dtype, w.buffer, w.layout)
+    taps = w.layout.shape[1]
+    steps = (w.layout.strides[0] * 2, w.layout.strides[1] * 2)
+    b_map = TensorMap(word, w.type.dtype, (channels, n, taps), steps, (BK, config.bn, 1), 128)
+    rows, columns = ceildiv(m, config.bm), ceildiv(n, config.bn)
+    call._arguments += [Word(rows), Word(columns), Word(taps * ceildiv(channels, BK)), Word(rows * columns)]
+    note = f"wgmma {config.bm}x{config.bn}, {config.stages} stages, {'a product of pixels' if flat else 'windows by the copy engine'}"
+    grid = minimum(rows * columns, target.cores * config.per_sm)
+    launch = call.finish(grid, flops=region_flops(region), bytes_=region_bytes(region), note=note)
+    k = launch.kernel
+    name = f"{k.name}_{config.bm}x{config.bn}_{config.stages}_{config.per_sm}_{x.type.dtype}"
+    kind: type[GemmKernel] = GemmKernel
+    more: dict[str, Any] = {}
+    if not flat:
+        kind, name = ConvKernel, "_".join(map(str, (name, *at.out, channels, *at.taps, *at.stride, *at.before, *at.dilation)))
+        more = {"image": at.out, "channels": channels, "taps": at.taps, "stride": at.stride, "before": at.before, "dilation": at.dilation}
+    dtype = x.type.dtype.name
+    launch.kernel = kind(
+        name, k.params, k.pid, k.body, acc=epilogue.acc, row=epilogue.row, column=epilogue.column, batch=epilogue.batch, bm=config.bm,
+        bn=config.bn, slice=epilogue.width, stages=config.stages, consumers=config.bm // 64, dtype=dtype, dtype_b=dtype, group=config.group,
+        maps=(a_map, b_map, *epilogue.maps), stored=epilogue.stored, per_sm=config.per_sm, **more)  # fmt: skip
+    return launch

@@ -1,0 +1,62 @@
+"""A model of the Hopper product and convolution kernels in NumPy: what the copy engine reads through their tensor maps, the product, and
+what it writes. It knows the documented meaning of the maps, nothing of the PTX; epilogues other than a cast are not modelled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tests.cuda.emulator import Array, Fault, Heap
+from tilewright.core.dims import evaluate
+from tilewright.kernels.cuda.kernel import ConvKernel, GemmKernel, TensorMap
+
+
+def tensor(heap: Heap, m: TensorMap, words: Sequence[int], env: dict[str, int]) -> tuple[Array, Array]:
+    """The buffer behind a map, and the index of every element of the tensor in it, outermost axis first."""
+    sizes = [evaluate(d, env) for d in m.sizes]
+    steps = [m.dtype.itemsize, *(evaluate(d, env) for d in m.strides)]
+    address = words[m.argument]
+    if address % 16 or any(s % 16 for s in steps[1:]):
+        raise Fault(f"a tensor map needs 16-byte steps, got address {address:#x} and steps {steps[1:]}")
+    if m.box[0] * m.dtype.itemsize > m.swizzle:
+        raise Fault(f"a box of {m.box[0]} elements is wider than the swizzle of {m.swizzle} bytes")
+    index: Any = 0
+    for axis, (size, step) in enumerate(zip(sizes, steps, strict=True)):
+        index = index + (np.arange(size) * (step // m.dtype.itemsize)).reshape(-1, *(1,) * axis)
+    data, at = heap.find(address, (int(index.max()) + 1) * m.dtype.itemsize)
+    return data[at : at + (int(index.max()) + 1) * m.dtype.itemsize].view(m.dtype.np), index
+
+
+def windows(image: Array, m: TensorMap, kernel: ConvKernel) -> Array:
+    """[taps, pixels, channels]: for every tap, what the engine gathers over all images; places outside are zeros."""
+    assert m.windows is not None
+    count = [
+        -(-(size + up - low) // step)
+        for size, up, low, step in zip(image.shape[2:0:-1], m.windows.upper, m.windows.lower, m.windows.steps, strict=True)
+    ]
+    assert tuple(reversed(count)) == kernel.image, (count, kernel.image)
+    taps = []
+    for r in range(kernel.taps[0]):
+        for s in range(kernel.taps[1]):
+            y = np.arange(count[1]) * m.windows.steps[1] + m.windows.lower[1] + r * kernel.dilation[0]
+            x = np.arange(count[0]) * m.windows.steps[0] + m.windows.lower[0] + s * kernel.dilation[1]
+            inside = ((y >= 0) & (y < image.shape[1]))[:, None] & ((x >= 0) & (x < image.shape[2]))[None]
+            found = image[:, y.clip(0, image.shape[1] - 1)][:, :, x.clip(0, image.shape[2] - 1)]
+            taps.append(np.where(inside[None, :, :, None], found, 0).reshape(-1, image.shape[3]))
+    return np.stack(taps)
+
+
+def run_product(kernel: GemmKernel, heap: Heap, words: Sequence[int], env: dict[str, int]) -> None:
+    if any(i.op == "load" for i in kernel.walk()) or kernel.transposed_a or not kernel.transposed_b or len(kernel.maps) != 3:
+        raise NotImplementedError(f"{kernel.name}: the model knows rows along K and no epilogue")
+    left, right, result = kernel.maps
+    a, b = ((data.astype(np.float64))[index] for data, index in (tensor(heap, m, words, env) for m in (left, right)))
+    if isinstance(kernel, ConvKernel):
+        total = np.einsum("tmc,tnc->mn", windows(a, left, kernel), b)[None]
+    else:
+        total = np.einsum("bmk,bnk->bmn", a, b)
+    data, index = tensor(heap, result, words, env)
+    assert index.shape == total.shape, (index.shape, total.shape)
+    data[index] = total.astype(result.dtype.np)

@@ -1,0 +1,112 @@
+"""Convolution and pooling on the CUDA target without a GPU: windows, packed pixels and weights through the emulator and the model of the
+matrix units, against PyTorch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+import tilewright.ops as o
+from tests.cuda.launching import Emulated, graph
+from tests.ops.checks import Case, assert_close, cases
+from tilewright.core.dtypes import DType, bf16, f16, f32
+from tilewright.ir.interp import run
+from tilewright.kernels.cuda.kernel import ConvKernel, GemmKernel
+from tilewright.kernels.launch import Packed
+from tilewright.runtime.packing import pack_constants, unpack
+
+# batch, channels, height, width, results, taps, stride, padding, dilation
+WINDOWS = [
+    (2, 16, 5, 6, 8, (1, 1), (1, 1), (0, 0), (1, 1)), (2, 8, 6, 5, 24, (3, 3), (1, 1), (1, 1), (1, 1)),
+    (1, 72, 5, 7, 8, (3, 2), (2, 1), (1, 0), (1, 1)), (1, 13, 7, 7, 8, (2, 3), (1, 2), (0, 2), (2, 1)),
+    (2, 3, 13, 15, 8, (7, 7), (2, 2), (3, 3), (1, 1)), (1, 5, 9, 6, 16, (2, 3), (3, 1), (0, 1), (1, 1)),
+    (1, 3, 6, 6, 8, (3, 3), (1, 1), (1, 1), (1, 1)), (1, 16, 6, 6, 8, (1, 1), (2, 2), (0, 0), (1, 1)),
+]  # fmt: skip
+
+
+def numbers(rng: np.random.Generator, dtype: DType, *shape: int) -> Any:
+    return rng.standard_normal(shape).astype(np.float32).astype(dtype.np)
+
+
+def wide(x: Any) -> torch.Tensor:
+    return torch.from_numpy(x.astype(np.float64))
+
+
+@pytest.mark.parametrize("constant", [False, True], ids=["weights given", "weights constant"])
+@pytest.mark.parametrize("case", WINDOWS, ids=str)
+def test_windows_on_the_matrix_units(case: tuple[Any, ...], constant: bool, rng: np.random.Generator) -> None:
+    n, c, h, w, out, taps, stride, padding, dilation = case
+    dtype = bf16 if constant else f16
+    x, k = numbers(rng, dtype, n, c, h, w), numbers(rng, dtype, out, c, *taps)
+    op = o.Conv(stride=stride, padding=tuple((p, p) for p in padding), dilation=dilation)
+    if constant:
+        g = graph(lambda v: op(v, v.node.graph.constant(k, "w")), (dtype, x.shape))
+    else:
+        g = graph(lambda v, u: op(v, u), (dtype, x.shape), (dtype, k.shape))
+    emulated = Emulated(g)
+    assert sum(isinstance(launch.kernel, GemmKernel) for launch in emulated.program.launches) == 1
+    (got,) = emulated(x) if constant else emulated(x, k)
+    want = F.conv2d(wide(x), wide(k), None, stride, padding, dilation).numpy()
+    np.testing.assert_allclose(got.astype(np.float64), want, rtol=1e-2, atol=1e-2 * np.abs(want).max())
+
+
+def test_one_tap_is_a_plain_product_and_constant_weights_cost_no_launch() -> None:
+    k = np.ones((8, 16, 1, 1), bf16.np)
+    op = o.Conv(stride=(1, 1), padding=((0, 0),) * 2, dilation=(1, 1))
+    g = graph(lambda v: op(v, v.node.graph.constant(k, "w")), (bf16, (2, 16, 4, 4)))
+    launches = Emulated(g).program.launches
+    assert [type(x.kernel) is GemmKernel for x in launches] == [False, True, False]  # channels last, the product, and back
+    assert not any(isinstance(x.kernel, ConvKernel) for x in launches)
+
+
+def conv_cases() -> list[Any]:
+    return [p for p in cases() if p.values[0].op is o.Conv and p.values[0].env.get("M", 3) == 3]
+
+
+@pytest.mark.parametrize("case", conv_cases())
+def test_every_convolution_without_matrix_units(case: Case, rng: np.random.Generator) -> None:
+    arrays = case.arrays(rng)
+    got = Emulated(case.graph(), "sm_80")(*arrays, env=case.env)
+    assert_close(got[0], np.asarray(run(case.graph(), arrays, case.env)[0]), case.graph().outputs[0].dtype.name, 2.0)
+
+
+@pytest.mark.parametrize("form", [Packed("taps", 8), Packed("folded", 1), Packed("folded", 2)], ids=str)
+def test_packed_weights_read_back(form: Packed, rng: np.random.Generator) -> None:
+    from tilewright.ir.graph import Graph
+    from tilewright.kernels.constants import stored_bytes
+    from tilewright.kernels.launch import Buffer, ConstBuffer
+
+    array = numbers(rng, f32, 4, 3, 5, 7)
+    data = Graph("g").constant(array, "w").op.data  # type: ignore[attr-defined]
+    (storage,) = pack_constants([ConstBuffer(data, Buffer("w", "const", 0, 0), form)])
+    assert storage.nbytes == stored_bytes(data.type, form)
+    np.testing.assert_array_equal(unpack(storage, data.type, form), array)
+
+
+@pytest.mark.parametrize("channels", [8, 40])
+def test_pools_of_values_that_lie_channels_last(channels: int, rng: np.random.Generator) -> None:
+    """After a convolution on the matrix units: no copy, no padding."""
+    x, k = numbers(rng, bf16, 2, 8, 5, 6), numbers(rng, bf16, channels, 8, 1, 1)
+
+    def pools(v: Any) -> tuple[Any, ...]:
+        y = o.Conv(stride=(1, 1), padding=((0, 0),) * 2, dilation=(1, 1))(v, v.node.graph.constant(k, "w"))
+        pads = ((1, 1), (0, 0))
+        return (
+            o.MaxPool(kernel=(3, 2), stride=(2, 1), padding=pads, dilation=(1, 2))(y),
+            o.AvgPool(kernel=(3, 2), stride=(1, 2), padding=pads)(y),
+            o.AvgPool(kernel=(3, 2), stride=(1, 2), padding=pads, count_include_pad=False)(y),
+        )
+
+    got = Emulated(graph(pools, (bf16, x.shape)))(x)
+    y = torch.from_numpy(F.conv2d(wide(x), wide(k)).numpy().astype(np.float32).astype(bf16.np).astype(np.float64))
+    want = (
+        F.max_pool2d(y, (3, 2), (2, 1), (1, 0), (1, 2)),
+        F.avg_pool2d(y, (3, 2), (1, 2), (1, 0)),
+        F.avg_pool2d(y, (3, 2), (1, 2), (1, 0), count_include_pad=False),
+    )
+    for a, b in zip(got, want, strict=True):
+        np.testing.assert_allclose(a.astype(np.float64), b.numpy(), rtol=1.2e-2, atol=1.2e-2)
