@@ -9,7 +9,7 @@ from fractions import Fraction
 from math import comb, factorial, log, pi
 from typing import Any
 
-from .vector_math import Tile, const, poly, wide
+from .vector_math import Tile, const, poly, single, wide
 
 
 def bernoulli(count: int) -> list[Fraction]:
@@ -23,7 +23,9 @@ def bernoulli(count: int) -> list[Fraction]:
 B = bernoulli(27)
 STIRLING = tuple(float(B[2 * k] / (2 * k * (2 * k - 1))) for k in range(1, 9))  # of log-gamma, in 1/x^2 after a factor 1/x
 PSI = tuple(float(B[2 * k] / (2 * k)) for k in range(1, 9))  # of digamma, in 1/x^2 after a factor 1/x^2
-UP = 10  # steps of the recurrences
+UP, UP_SINGLE = 10, 8  # steps of the recurrences
+# sin(pi x) / x in x^2 for |x| <= 1/2: 2^-35
+SIN_PI = (3.141592653522933, -5.167712762023639, 2.550163237051868, -0.5992512899185278, 0.082046278437761, -0.00702181605168013)
 
 
 def sin_pi(t: Any, x: Tile) -> Tile:
@@ -31,9 +33,37 @@ def sin_pi(t: Any, x: Tile) -> Tile:
     return t.unary("sin", (x - t.unary("round", x)) * pi)
 
 
+def _stirling(t: Any, up: Tile, z: Tile) -> Tile:
+    """log-gamma of a large number, z its reciprocal."""
+    return (up - 0.5) * (t.unary("log", up) - 1.0) + ((0.5 * log(2 * pi) - 0.5) + z * poly(t, z * z, STIRLING))
+
+
+def _lgamma_single(t: Any, x: Tile) -> Tile:
+    """The same for f32, in f64: one quotient gives the reciprocal and the argument of one logarithm for both the recurrence and the
+    reflection."""
+    v = wide(t, x)
+    minus = t.cmp("lt", v, 0.5)
+    a = t.select(minus, 1.0 - v, v)
+    low = t.cmp("lt", a, float(UP_SINGLE))
+    product = a
+    for k in range(1, UP_SINGLE):
+        product = product * (a + float(k))
+    up = t.select(low, a + float(UP_SINGLE), a)
+    r = v - t.unary("round", v)
+    sine = t.select(minus, t.unary("abs", r * poly(t, r * r, SIN_PI)), 1.0)
+    inverse = 1.0 / (up * sine)
+    above = _stirling(t, up, inverse * sine)
+    rest = t.unary("log", t.select(low, product, 1.0) * (inverse * up))
+    y = t.select(minus, (log(pi) - above) + rest, above - rest)
+    pole = t.binary("or", t.cmp("eq", sine, 0.0), t.unary("isinf", v))
+    return t.select(pole, float("inf"), y)
+
+
 def lgamma(t: Any, x: Tile) -> Tile:
     """log |gamma(x)|."""
-    v = wide(t, x)
+    if single(x):
+        return _lgamma_single(t, x)
+    v = x
     minus = t.cmp("lt", v, 0.5)
     a = t.select(minus, 1.0 - v, v)
     low = t.cmp("lt", a, float(UP))
@@ -41,9 +71,7 @@ def lgamma(t: Any, x: Tile) -> Tile:
     for k in range(1, UP):
         product = product * (a + float(k))
     up = t.select(low, a + float(UP), a)
-    z = 1.0 / up
-    series = z * poly(t, z * z, STIRLING)
-    above = (up - 0.5) * (t.unary("log", up) - 1.0) + ((0.5 * log(2 * pi) - 0.5) + series)
+    above = _stirling(t, up, 1.0 / up)
     y = above - t.select(low, t.unary("log", t.select(low, product, 1.0)), 0.0)
     y = t.select(t.cmp("eq", a, float("inf")), a, y)
     whole = t.binary("and", t.cmp("eq", v, t.unary("floor", v)), t.cmp("le", v, 0.0))
