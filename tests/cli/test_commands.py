@@ -222,6 +222,13 @@ def test_interrupt_and_version(capsys: pytest.CaptureFixture[str], monkeypatch: 
     assert "tilewright" in capsys.readouterr().out
 
 
+def test_reasons_in_the_table_of_ops_name_cases() -> None:
+    from tilewright.cli.op_cases import WHY, cases, why
+
+    assert set(WHY) <= set(cases())
+    assert why("tan", "L3") == WHY["tan"] != why("relu", "L3") != why("relu", "flops")
+
+
 def test_bench_ops_times_single_ops(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     rows = tmp_path / "rows.jsonl"
     assert main(["bench", "ops", "relu", "--rounds", "1", "--json", str(rows)]) == 0

@@ -17,9 +17,9 @@ CLOSE = 1e-4  # of the largest value, against PyTorch
 
 
 def run_ops(out: Console, words: list[str], rounds: int) -> list[dict[str, Any]]:
-    """One row a case whose name contains one of the words; the slowest against PyTorch are shown again at the end."""
+    """One row a case whose name contains one of the words; those behind PyTorch are shown again at the end, each with the reason."""
     from ..core.errors import ConfigError
-    from .op_cases import cases
+    from .op_cases import cases, why
 
     table = {name: case for name, case in cases().items() if not words or any(w in name for w in words)}
     if not table:
@@ -30,8 +30,10 @@ def run_ops(out: Console, words: list[str], rounds: int) -> list[dict[str, Any]]
     if timed:
         mean = statistics.geometric_mean([r["ratio"] for r in timed])
         behind = sorted((r for r in timed if r["ratio"] < 1), key=lambda r: r["ratio"])
-        names = ", ".join(f"{r['name']} {r['ratio']:.2f}" for r in behind)
-        out.print(f"{len(timed)} ops, geometric mean {mean:.2f}, {len(behind)} below 1: {names}", soft_wrap=True)
+        out.print(f"{len(timed)} ops, geometric mean {mean:.2f}, {len(behind)} below 1{':' if behind else ''}")
+        for r in behind:
+            r["why"] = why(r["name"], r["bound"])
+            out.print(f"  {r['name']} {r['ratio']:.2f}: {r['why']}", soft_wrap=True)
     return rows
 
 
