@@ -25,7 +25,9 @@ VMATH = frozenset(
         "sin",
         "cos",
         "tan",
+        "sqrt",
         "rsqrt",
+        "reciprocal",
         "floor",
         "ceil",
         "round",
@@ -59,10 +61,6 @@ def unary(f: FunctionText, fn: str, dtype: DType, ty: str, x: str) -> str:
             return f.fneg(ty, x)
         case "abs":
             return f.intrinsic(f"llvm.fabs.{_m(ty)}", ty, [(ty, x)])
-        case "sqrt":
-            return f.intrinsic(f"llvm.sqrt.{_m(ty)}", ty, [(ty, x)])
-        case "reciprocal":
-            return f.op("fdiv", ty, f.splat(ty, 1.0), x)
         case "isnan":
             return f.fcmp("uno", ty, x, x)
         case "isinf":

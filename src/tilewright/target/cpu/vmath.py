@@ -5,15 +5,15 @@
 >>> f.ret("<16 x float>", emit("log1p", f, "<16 x float>", emit("exp", f, "<16 x float>", "%x")))
 
 The bits of a result depend on the value and on the CPU's features, never on the lane count or on the neighbours in the vector. No
-fast-math, no library calls. More lanes than a register holds are good: independent chains are interleaved. sin, cos and tan end in
-another basic block than they began in (`FunctionText.block`).
+fast-math, no library calls. More lanes than a register holds are good: independent chains are interleaved. sin, cos, tan
+and the roots end in another basic block than they began in (`FunctionText.block`).
 """
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
 from ...core.errors import CompileError
-from . import vmath_avx512, vmath_f32, vmath_f64, vmath_pow, vmath_round, vmath_trig, vmath_trig_f32
+from . import vmath_avx512, vmath_f32, vmath_f64, vmath_pow, vmath_roots, vmath_round, vmath_trig, vmath_trig_f32
 from .llvm_text import FunctionText, element, lanes, vector
 from .vmath_base import V
 
@@ -27,6 +27,8 @@ _ANY: dict[str, Function] = {
 }
 _F32: dict[str, Function] = {**_ANY, **vmath_f32.FUNCTIONS, **vmath_trig_f32.FUNCTIONS}
 _F64: dict[str, Function] = {**_ANY, **vmath_f64.FUNCTIONS, **vmath_trig.FUNCTIONS}
+_AVX512 = {**vmath_avx512.FUNCTIONS, **vmath_roots.FUNCTIONS}
+_EXACT = ("reciprocal", "sqrt")  # the same bits in either form: fewer lanes than a register holds take the plain instruction
 UNARY = tuple(sorted(_F32))
 BINARY = ("pow",)
 _GROUP = 4  # parts interleaved at a time: more would spill registers
@@ -49,8 +51,8 @@ def emit_many(fn: str, f: FunctionText, ty: str, xs: Sequence[str], ys: Sequence
         x = V(f, ty, tuple(xs[g:g + group]))
         if ys is not None:
             done += vmath_pow.power(x, V(f, ty, tuple(ys[g:g + group]))).parts
-        elif element(ty) == "float" and f.features.has_avx512 and fn in vmath_avx512.FUNCTIONS:
-            function = vmath_avx512.FUNCTIONS[fn]
+        elif element(ty) == "float" and f.features.has_avx512 and _by_16_lanes(fn, ty):
+            function = _AVX512[fn]
             width = vmath_avx512.LANES
             done += function(x).parts if lanes(ty) == width else [_in_parts(function, f, ty, p, width) for p in x.parts]
         else:
@@ -58,12 +60,16 @@ def emit_many(fn: str, f: FunctionText, ty: str, xs: Sequence[str], ys: Sequence
     return done
 
 
+def _by_16_lanes(fn: str, ty: str) -> bool:
+    return fn in _AVX512 and (fn not in _EXACT or lanes(ty) == vmath_avx512.LANES)
+
+
 def _in_parts(fn: Function, f: FunctionText, ty: str, x: str, width: int) -> str:
     """Apply fn to x in parts of exactly `width` lanes; the last part is filled up with lanes nobody reads."""
     n, elem = lanes(ty), element(ty)
     part = vector(width, elem)
     if n == 0:
-        x = f.value(f"insertelement {part} zeroinitializer, {elem} {x}, i64 0")
+        x = f.broadcast(part, x)  # no lane asks for a branch that x does not ask for
         return f.value(f"extractelement {part} {fn(V(f, part, (x,))).parts[0]}, i64 0")
     pieces = [f.shuffle(ty, x, "poison", [i if i < n else 0 for i in range(b, b + width)]) for b in range(0, n, width)]
     done: list[str] = []
