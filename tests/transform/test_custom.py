@@ -139,3 +139,27 @@ def test_wrong_ops_are_named(registry: None) -> None:
     plain = tw.custom_op("plain", ref=np.abs, kernel=lambda t, x: t.unary("abs", x))
     with pytest.raises(UnsupportedError, match="plain: has no reverse-mode derivative: custom_op plain was defined without vjp="):
         tw.grad(lambda v: plain(v).sum())(randn(3))
+
+
+@pytest.mark.parametrize("kind", ["vjp", "jvp"])
+def test_rules_that_call_their_own_function_in_second_derivatives(kind: str) -> None:
+    """What a forward rule saves depends on the operands; a rule inside a rule counts, too: the plain derivative of sign is 0."""
+    def softplus(x: Any) -> Any:
+        return tw.log(1 + tw.exp(x))
+
+    x = np.linspace(-3, 3, 5)
+    if kind == "vjp":
+        f = tw.custom_vjp(softplus)
+        f.defvjp(lambda x: (f(x), x), lambda x, g: (g * (1 - tw.exp(-f(x))),))
+        through = tw.custom_vjp(tw.sign)
+        through.defvjp(lambda x: (through(x), None), lambda _, g: (g * 2,))
+    else:
+        f = tw.custom_jvp(softplus)
+        f.defjvp(lambda p, t: (f(p[0]), t[0] * (1 - tw.exp(-f(p[0])))))
+        through = tw.custom_jvp(tw.sign)
+        through.defjvp(lambda p, t: (through(p[0]), t[0] * 2))
+    share = 1 / (1 + np.exp(-x))
+    np.testing.assert_allclose(tw.grad(lambda x: f(x).sum())(x), share, rtol=1e-12)
+    second = tw.grad(lambda x: tw.grad(lambda x: f(x).sum())(x).sum())
+    np.testing.assert_allclose(second(x), share * (1 - share), rtol=1e-10)
+    np.testing.assert_array_equal(tw.grad(lambda x: through(x).sum())(x), np.full(5, 2.0))

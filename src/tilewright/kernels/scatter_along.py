@@ -14,7 +14,7 @@ from ..tile.builder import Ix
 from .call import Call
 from .copies import copy_launch
 from .gather import report_index
-from .gather_last import checked
+from .gather_last import WIDE, checked
 from .launch import Launch
 from .pointwise import unravel
 from .region import Region, narrow, widen
@@ -42,7 +42,7 @@ class ScatterAlong(Template):
             return launches or [copy_launch(f"{region.name}.copy", x, result, target)]
         call = Call(f"scatter_along_{op.mode}", region.name)
         b, dtype = call.b, result.type.dtype
-        old = call.view("old", dtype, result.buffer, result.layout)
+        old = call.view("old", dtype, result.buffer, result.layout, write=here)  # what it reads it has written itself, then
         new = call.view("new", dtype, result.buffer, result.layout, write=True)
         index = call.view("ids", ids.type.dtype, ids.buffer, ids.layout)
         source = call.view("updates", dtype, updates.buffer, updates.layout)
@@ -64,7 +64,7 @@ class ScatterAlong(Template):
 
         def along_row() -> None:
             """Indices are checked a register at a time."""
-            near, whole = b.scratch(ids.type.dtype, (tile,)), count // tile * tile
+            near, whole = b.scratch(WIDE.get(ids.type.dtype, ids.type.dtype), (tile,)), count // tile * tile
             with b.loop(0, whole, tile) as block:
                 b.store(near, (0,), checked(b, index, lead, block.index, tile, tile, size, error, b.pid * count + block.index))
                 for i in range(tile):

@@ -8,7 +8,7 @@ from ..core.dims import Dim
 from ..core.dtypes import i64
 from ..core.places import split
 from ..ir.graph import Node
-from ..ops import indexing, quant_dot, quantised, quantised_backward, scatter
+from ..ops import indexing, quant_dot, quantised, quantised_backward, scatter, scatter_along
 from ..tile.builder import Ix
 from .call import Call, report
 from .launch import ErrorWord, Launch, Site
@@ -16,7 +16,7 @@ from .region import Evaluator, Region
 
 DIVISION = 5  # code in the error block
 LEAST = -(1 << 63)
-ALONG = (indexing.Gather, indexing.GatherAlongAxis, scatter.ScatterRows)
+ALONG = (indexing.Gather, indexing.GatherAlongAxis, scatter.ScatterRows, scatter_along.ScatterAlong)
 EXPERTS = (quantised.QExperts, quantised_backward.QExpertsBack, quant_dot.QExpertsDot)
 
 

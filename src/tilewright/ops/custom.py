@@ -109,8 +109,14 @@ class CustomForward(Called):
     def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
         count = self.results
         given = [F.zeros(v) if g is None else g for v, g in zip(outputs[:count], cotangents[:count], strict=True) if v.dtype.is_float]
-        found = iter(transforms().inline(self.backward, inputs[0].node.graph, [*outputs[count:], *given]))
-        return tuple(next(found) if v.dtype.is_float else None for v in inputs)
+        graph = inputs[0].node.graph
+        found = iter(transforms().inline(self.backward, graph, [*outputs[count:], *given]))
+        out = tuple(next(found) if v.dtype.is_float else None for v in inputs)
+        if all(g is None for g in cotangents[count:]):
+            return out
+        # What is saved depends on the operands as `forward` says: a derivative of the backward pass asks for it.
+        more = transforms().pull_back(self.body, graph, inputs, (None,) * count + cotangents[count:], [v.dtype.is_float for v in inputs])
+        return tuple(a if b is None else b if a is None else F.add(a, b) for a, b in zip(out, more, strict=True))
 
     def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
         many = CustomForward(_all_batched(self.body, size), _all_batched(self.backward, size), self.results)

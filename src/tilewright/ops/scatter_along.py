@@ -23,6 +23,7 @@ class ScatterAlong(General):
     """x with out[i, ids[i,j,k], k] += updates[i,j,k] for every j in order (with `axis` in the middle), or = with mode "set", of which the
     last one stays. Other dims of ids are not longer than x's."""
 
+    faults = True
     axis: int
     mode: str = "add"
     samples = [S(f32(3, 4), i64(3, 5), f32(3, 5), axis=1, low=(-2, 0, -2), high=(2, 3, 2)),

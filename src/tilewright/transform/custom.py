@@ -18,6 +18,7 @@ from .promote import as_tracer
 from .trace import Leaf, Trace, Traced, apply, entered, trace, user_place
 
 Fn = Callable[..., Any]
+DEPTH = 2  # rules inside rules: a rule may call its own function, whose rule counts once more there (in second derivatives), then no more
 
 
 def _name(fn: Any) -> str:
@@ -48,6 +49,7 @@ class custom_vjp:
         functools.update_wrapper(self, fn)
         self.fn = fn
         self.rules: tuple[Fn, Fn] | None = None
+        self.depth = 0
 
     def defvjp(self, forward: Fn, backward: Fn) -> custom_vjp:
         self.rules = (forward, backward)
@@ -55,11 +57,18 @@ class custom_vjp:
 
     def __call__(self, *args: Any) -> Any:
         if self.rules is None:
-            raise InputError(f"custom_vjp: {_name(self.fn)} has no rules yet; call {_name(self.fn)}.defvjp(forward, backward)")
+            raise InputError(f"custom_vjp: {_name(self.fn)} has no rules yet; call {_name(self.fn)}.defvjp(forward, backward) "
+                             f"({user_place()})")
+        if self.depth >= DEPTH:
+            return self.fn(*args)
         called = Called(self.fn, args, {})
         _no_captures("custom_vjp", self.fn, called.traced)
-        forward, saved_spec = self._forward(called)
-        backward = self._backward(called, forward, saved_spec)
+        self.depth += 1
+        try:
+            forward, saved_spec = self._forward(called)
+            backward = self._backward(called, forward, saved_spec)
+        finally:
+            self.depth -= 1
         made = apply(CustomVjp(body=called.graph, forward=forward, backward=backward), *called.wrap(called.operands))
         return called.traced.result(made if isinstance(made, tuple) else [made])
 
@@ -147,6 +156,7 @@ class custom_jvp:
         functools.update_wrapper(self, fn)
         self.fn = fn
         self.rule: Fn | None = None
+        self.depth = 0
 
     def defjvp(self, rule: Fn) -> custom_jvp:
         self.rule = rule
@@ -154,10 +164,17 @@ class custom_jvp:
 
     def __call__(self, *args: Any) -> Any:
         if self.rule is None:
-            raise InputError(f"custom_jvp: {_name(self.fn)} has no rule yet; call {_name(self.fn)}.defjvp(rule)")
+            raise InputError(f"custom_jvp: {_name(self.fn)} has no rule yet; call {_name(self.fn)}.defjvp(rule) ({user_place()})")
+        if self.depth >= DEPTH:
+            return self.fn(*args)
         called = Called(self.fn, args, {})
         _no_captures("custom_jvp", self.fn, called.traced)
-        made = apply(CustomJvp(body=called.graph, tangent=self._tangent(called)), *called.wrap(called.operands))
+        self.depth += 1
+        try:
+            tangent = self._tangent(called)
+        finally:
+            self.depth -= 1
+        made = apply(CustomJvp(body=called.graph, tangent=tangent), *called.wrap(called.operands))
         return called.traced.result(made if isinstance(made, tuple) else [made])
 
     def _tangent(self, called: Called) -> Graph:
