@@ -89,8 +89,9 @@ __all__ += ["TraceError", "fft", "from_torch", "jit", "linalg", "optim", "traini
 __all__ += [*_CONTROL, *_TRANSFORMS, *_FUNCTIONS, *_SPECIAL, *_COMPLEX]
 _LOW_BIT = ("dequantise", "fake_quantise", "fake_quantise_lsq", "gated_delta_rule", "int_conv", "int_matmul", "pack_codes", "quantise",
             "quantised_matmul", "requantise", "selective_scan", "unpack_codes")
-_LAZY |= dict.fromkeys(_LOW_BIT, "array.functions")
-__all__ += _LOW_BIT
+_COUNTING = ("bincount", "embedding_bag", "histogram")
+_LAZY |= dict.fromkeys((*_LOW_BIT, *_COUNTING), "array.functions")
+__all__ += (*_LOW_BIT, *_COUNTING)
 
 
 def Dim(name: str, lo: int = 1, hi: int | None = None) -> Expr:

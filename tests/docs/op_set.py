@@ -25,7 +25,7 @@ KINDS: dict[str, str] = {
     "fused regions of elementwise ops": "fused",
     "matmul": "matmul",
     "dot-general": "– `tw.dot_general`: reshape, transpose and matmul",
-    "linear algebra": "solve lu triangular_solve cholesky qr eigh svd det pinv",
+    "linear algebra": "solve lu triangular_solve cholesky qr geqrf eig eigh svd det pinv",
     "norms": "layer_norm rms_norm group_norm batch_norm",
     "2-D layer norm": "– `tw.layer_norm_2d`: transpose and layer_norm",
     "attention, rope": "attention rope q8_attention",

@@ -29,6 +29,7 @@ BUNDLE = 12
 ANY_OF_EQUALS = {"kthvalue": ("k", "dim", "keepdim"), "mode": ("dim", "keepdim"), "topk": ("k", "dim", "largest", "sorted")}
 # Factors that are unique up to signs: what OpInfo makes of them to compare derivatives is compared.
 UP_TO_SIGN = ("linalg.svd", "svd", "linalg.eigh")
+IN_ANY_ORDER = ("linalg.eig", "linalg.eigvals")  # eigenvalues come in no order that torch promises: they are compared in order
 MOST_REASONS = 3  # failing samples that are looked at one by one; the op has failed with the first
 
 
@@ -95,7 +96,7 @@ class Calls(torch.nn.Module):
 
 def forward(op: Any, calls: Sequence[Call]) -> list[str | None]:
     """Per sample what is wrong with our results, or None."""
-    fns = [_processed(op, call) if op.name in UP_TO_SIGN else op.op for call in calls]
+    fns = [_processed(op, call) if op.name in (*UP_TO_SIGN, *IN_ANY_ORDER) else op.op for call in calls]
     expected = [call(fn, call.copies()) for fn, call in zip(fns, calls, strict=True)]
     module = Calls(fns, calls)
     tensors = [t.detach() for call in calls for t in call.copies()]
@@ -143,9 +144,19 @@ def _processed(op: Any, call: Call) -> Callable[..., Any]:
     """The op as OpInfo differentiates it: what it does to inputs and outputs to make the derivative unique is part of it."""
 
     def fn(*args: Any, **kwargs: Any) -> Any:
-        return call.sample.output_process_fn_grad(op.gradcheck_wrapper(op.op, *args, **kwargs))
+        out = op.gradcheck_wrapper(op.op, *args, **kwargs)
+        return call.sample.output_process_fn_grad(_ordered(out) if op.name in IN_ANY_ORDER else out)
 
     return fn
+
+
+def _ordered(out: Any) -> Any:
+    """Eigenvalues (and vectors) by real part, then by imaginary part."""
+    values = out if isinstance(out, torch.Tensor) else out[0]
+    order = torch.argsort(values.imag, stable=True)
+    order = torch.take_along_dim(order, torch.argsort(torch.take_along_dim(values.real, order, -1), stable=True), -1)
+    turned = torch.take_along_dim(values, order, -1)
+    return turned if values is out else (turned, torch.take_along_dim(out[1], order[..., None, :], -1))
 
 
 def _torch_gradients(fn: Any, call: Call, seeds: dict[int, torch.Tensor] | None, dtype: torch.dtype | None = None) -> tuple[Any, Any]:

@@ -54,6 +54,21 @@ def eigh(a: dict[str, Any], x: Any) -> Any:
     return w, v * signs(v)
 
 
+def eig(a: dict[str, Any], x: Any) -> Any:
+    """In the op's order, with its lengths and phases."""
+    w, v = torch.linalg.eig(x.double())
+    order = torch.argsort(w.detach().imag, stable=True)
+    order = torch.take_along_dim(order, torch.argsort(torch.take_along_dim(w.detach().real, order, -1), stable=True), -1)
+    w, v = torch.take_along_dim(w, order, -1), torch.take_along_dim(v, order[..., None, :], -1)
+    made = [w.real, w.imag]
+    if a.get("vectors", True):
+        if v.numel():
+            top = torch.take_along_dim(v, (v.detach().abs() * 1e9).round().argmax(-2, keepdim=True), -2)
+            v = v * (top.abs() / top) / torch.linalg.vector_norm(v, dim=-2, keepdim=True)
+        made += [v.real, v.imag]
+    return tuple(m.to(x.dtype) for m in made)
+
+
 def svd(a: dict[str, Any], x: Any) -> Any:
     if not a.get("vectors", True):
         return torch.linalg.svdvals(x)
@@ -70,6 +85,8 @@ LINALG: dict[str, Callable[..., Any]] = {
     "pinv": lambda a, x: torch.linalg.pinv(x, atol=a.get("atol", 0.0), rtol=a.get("rtol", 1e-6)),
     "cholesky": lambda a, x: torch.linalg.cholesky(symmetric(x)),
     "qr": qr,
+    "eig": eig,
+    "geqrf": lambda a, x: tuple(torch.geqrf(x)),
     "eigh": eigh,
     "svd": svd,
 }

@@ -7,6 +7,7 @@ from .complex import Complex
 from .copies import Pad
 from .delta_net import GatedDeltaRule
 from .delta_net_backward import GatedDeltaRuleBackward
+from .eig import Eig
 from .eigh import Eigh
 from .fourier import DftColumns
 from .fourier_rows import DftRows
@@ -14,7 +15,7 @@ from .gather_last import GatherAlongLast, GatherLast
 from .int_dot import IntDot, PackWords
 from .lu import Factor
 from .pool import Pool
-from .qr import Qr
+from .qr import Geqrf, Qr
 from .quantised_backward import QExpertsBack, QMatmulBack
 from .scans import Running
 from .scatter_along import ScatterAlong
@@ -30,12 +31,14 @@ CATALOGUE: list[Template] = [
     Complex(),
     DftColumns(),
     DftRows(),
+    Eig(),
     Eigh(),
     Factor(),
     GatedDeltaRule(),
     GatedDeltaRuleBackward(),
     GatherAlongLast(),
     GatherLast(),
+    Geqrf(),
     IntDot(),
     PackWords(),
     Pad(),

@@ -18,6 +18,7 @@ from .bessel import (
 from .complex import Complex, Imag, Real, ViewAsComplex, ViewAsReal
 from .delta_net import GatedDeltaRule
 from .delta_net_backward import GatedDeltaRuleBackward
+from .eigenvalues import Eig
 from .fake_quant import FakeQuantise, FakeQuantiseLsq
 from .float_bits import Copysign, Gcd, Hypot, Lcm, Nextafter, Signbit
 from .fourier import Dft, DftColumns
@@ -27,6 +28,7 @@ from .int_products import IntConv, IntDot, IntMatmul, PackWords, Requantise
 from .linalg import Lu, Solve, TriangularSolve
 from .linalg_derived import Det, Pinv
 from .linalg_factors import Cholesky, Qr
+from .linalg_reflections import Geqrf
 from .linalg_spectra import Eigh, Svd
 from .polynomials import OrthogonalPolynomial
 from .quantised_backward import QExpertsBack, QMatmulBack
@@ -38,7 +40,7 @@ __all__ = ["Dequantise", "FakeQuantise", "FakeQuantiseLsq", "GatedDeltaRule", "G
            "SelectiveScanBackward"]
 __all__ += ["Dft", "DftColumns", "DftRows", "RealDft", "RealDftBack"]
 __all__ += ["Complex", "Imag", "Real", "ViewAsComplex", "ViewAsReal"]
-__all__ += ["Cholesky", "Det", "Eigh", "Lu", "Pinv", "Qr", "Solve", "Svd", "TriangularSolve"]
+__all__ += ["Cholesky", "Det", "Eig", "Eigh", "Geqrf", "Lu", "Pinv", "Qr", "Solve", "Svd", "TriangularSolve"]
 __all__ += ["I0", "I1", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atan2", "Atanh", "Copysign", "Cosh", "Digamma", "Erfc", "Erfcx",
             "Erfinv", "Exp2", "Gcd", "Hypot", "I0e", "I1e", "Lcm", "Lgamma", "Log2", "Log10", "LogNdtr", "Ndtri", "Nextafter", "Polygamma",
             "Signbit", "Sinh", "Zeta"]

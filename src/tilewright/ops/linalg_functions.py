@@ -13,7 +13,9 @@ from ..core.errors import ShapeError
 from ..ir.graph import Value
 from . import functions as F
 from . import matrices as X
+from .complex import join
 from .complex_rules import conj
+from .eigenvalues import Eig
 from .linalg import Solve, unit_lower
 from .linalg_derived import Det
 from .linalg_factors import Cholesky, Qr
@@ -278,6 +280,17 @@ def kron(a: Value, b: Value) -> Value:
     a, b = (F.reshape(v, (*(1,) * (rank - len(v.shape)), *v.shape)) for v in (a, b))
     wide = F.mul(F.reshape(a, tuple(d for n in a.shape for d in (n, 1))), F.reshape(b, tuple(d for n in b.shape for d in (1, n))))
     return F.reshape(wide, tuple(x * y for x, y in zip(a.shape, b.shape, strict=True)))
+
+
+def eig(a: Value) -> tuple[Value, Value]:
+    """(eigenvalues, eigenvectors as columns), complex."""
+    wr, wi, vr, vi = Eig()(a)
+    return join(wr, wi), join(vr, vi)
+
+
+def eigvals(a: Value) -> Value:
+    """Eigenvalues, complex."""
+    return join(*Eig(vectors=False)(a))
 
 
 def eigh(a: Value) -> tuple[Value, Value]:

@@ -65,15 +65,24 @@ def histogramdd_with(c: Context, x: Value, bins: Sequence[Value], *, weight: Val
     return N.histogram(_rows(x), list(bins), weight, density=density)
 
 
-@aten("_embedding_bag.default", "_embedding_bag_forward_only.default")
+@aten("embedding_bag.default", "embedding_bag.padding_idx")
 @placed
 def embedding_bag(c: Context, table: Value, ids: Value, offsets: Value, scale_grad_by_freq: bool = False, mode: int = 0,
-                  sparse: bool = False, weights: Value | None = None, include_last_offset: bool = False, padding_idx: int = -1) -> Any:
-    how = ("sum", "mean", "max")[mode]
-    padding = None if padding_idx < 0 else padding_idx
-    by_count = scale_grad_by_freq and c.differentiable
-    out = N.embedding_bag(table, ids, offsets, weights, mode=how, padding=padding, last=include_last_offset, by_count=by_count)
+                  sparse: bool = False, weights: Value | None = None, include_last_offset: bool = False,
+                  padding_idx: int | None = None) -> Any:
     from .convert import Missing
 
+    padding, by_count = None if padding_idx is None else padding_idx % table.shape[0], scale_grad_by_freq and c.differentiable
+    out = N.embedding_bag(table, ids, offsets, weights, mode=("sum", "mean", "max")[mode], padding=padding, last=include_last_offset,
+                          by_count=by_count)
     missing = Missing("bag numbers and sizes of embedding_bag")
     return out, missing, missing, missing
+
+
+@aten("_embedding_bag.default", "_embedding_bag_forward_only.default")
+def inner_embedding_bag(c: Context, table: Value, ids: Value, offsets: Value, scale_grad_by_freq: bool = False, mode: int = 0,
+                        sparse: bool = False, weights: Value | None = None, include_last_offset: bool = False,
+                        padding_idx: int = -1) -> Any:
+    """As above; here no padding is -1."""
+    padding = None if padding_idx < 0 else padding_idx
+    return embedding_bag(c, table, ids, offsets, scale_grad_by_freq, mode, sparse, weights, include_last_offset, padding)

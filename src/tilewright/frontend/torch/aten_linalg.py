@@ -15,9 +15,11 @@ from ...core.errors import UnsupportedError
 from ...ir.graph import Value
 from ...ops import functions as F
 from ...ops import linalg_functions as L
+from ...ops import linalg_reflections as R
 from ...ops import matrices as X
 from ...ops.linalg import Lu, Solve
 from ...ops.linalg_factors import Qr
+from ...ops.linalg_reflections import Geqrf
 from ...ops.linalg_spectra import Eigh, Svd
 from .registry import Context, aten, axis_of
 
@@ -159,43 +161,19 @@ def qr(c: Context, a: Value, mode: str = "reduced") -> tuple[Value, ...]:
     return (_zeros(c, 0) if mode == "r" else q), r
 
 
+@aten("geqrf.default")
+def geqrf(c: Context, a: Value) -> tuple[Value, ...]:
+    return c.emit_all(Geqrf(), a)
+
+
 @aten("linalg_householder_product.default", "orgqr.default")
 def householder_product(c: Context, v: Value, tau: Value) -> Any:
-    """Reflections I - tau v v.T, applied last first to columns of the identity."""
-    def build() -> Value:
-        m, n = v.shape[-2:]
-        count = tau.shape[-1]
-        out = F.expand(F.cast(X.on_diagonal(v.node.graph, m, n), v.dtype), v.shape)
-        axis = len(v.shape) - 1
-        rows = F.iota(v.node.graph, (m, 1), 0, dt.i32)
-        for k in range(count - 1, -1, -1):
-            x = F.slice_(v, axis, k, 1)
-            x = F.where(F.less(rows, k), 0, F.where(F.equal(rows, k), 1, x))
-            t = F.reshape(F.slice_(tau, len(tau.shape) - 1, k, 1), (*tau.shape[:-1], 1, 1))
-            out = F.sub(out, F.mul(t, F.mul(x, F.matmul(x, out, transpose_a=True))))
-        return out
-
-    return _on(c, build)
+    return _on(c, R.householder_product, v, tau)
 
 
 @aten("ormqr.default")
 def ormqr(c: Context, v: Value, tau: Value, other: Value, left: bool = True, transpose: bool = False) -> Any:
-    """Q @ other, other @ Q, or the same with Q.T, for the product Q of reflections, without making Q."""
-    def build() -> Value:
-        count, axis = tau.shape[-1], len(v.shape) - 1
-        rows = F.iota(v.node.graph, (v.shape[-2], 1), 0, dt.i32)
-        out = other
-        for k in range(count) if left == transpose else range(count - 1, -1, -1):
-            x = F.slice_(v, axis, k, 1)
-            x = F.where(F.less(rows, k), 0, F.where(F.equal(rows, k), 1, x))
-            t = F.reshape(F.slice_(tau, len(tau.shape) - 1, k, 1), (*tau.shape[:-1], 1, 1))
-            if left:
-                out = F.sub(out, F.mul(t, F.matmul(x, F.matmul(x, out, transpose_a=True))))
-            else:
-                out = F.sub(out, F.mul(t, F.matmul(F.matmul(out, x), x, transpose_b=True)))
-        return out
-
-    return _on(c, build)
+    return _on(c, R.reflected, v, tau, other, left=left, transpose=transpose)
 
 
 def _symmetric(a: Value, upper: bool) -> Value:
@@ -211,6 +189,16 @@ def eigh(c: Context, a: Value, UPLO: str = "L", compute_v: bool = True) -> tuple
     if not compute_v:
         return c.emit(Eigh(vectors=False), x), _zeros(c, 1)
     return c.emit_all(Eigh(), x)
+
+
+@aten("linalg_eig.default")
+def eig(c: Context, a: Value) -> tuple[Value, ...]:
+    return _on(c, L.eig, a)  # type: ignore[no-any-return]
+
+
+@aten("linalg_eigvals.default", "_linalg_eigvals.default")
+def eigvals(c: Context, a: Value) -> Any:
+    return _on(c, L.eigvals, a)
 
 
 @aten("_linalg_svd.default")

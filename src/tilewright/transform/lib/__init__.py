@@ -4,8 +4,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from . import complex, contractions, creation, elementwise, indexing, losses, quantised, recurrent, reductions, shapes, special  # noqa: A004
+from . import (
+    complex,  # noqa: A004
+    contractions,
+    counting,
+    creation,
+    elementwise,
+    indexing,
+    losses,
+    quantised,
+    recurrent,
+    reductions,
+    shapes,
+    special,
+)
 
 ALIASES = {**elementwise.ALIASES, **special.ALIASES}  # NumPy's names for functions that have another one here
-MODULES = (elementwise, reductions, shapes, indexing, contractions, creation, losses, special, complex, quantised, recurrent)
+MODULES = (elementwise, reductions, shapes, indexing, contractions, creation, losses, special, complex, quantised, recurrent, counting)
 FUNCTIONS: dict[str, Callable[..., Any]] = {name: fn for m in MODULES for name, fn in m.FUNCTIONS.items()}

@@ -7,9 +7,11 @@ from typing import Any
 from ...core.errors import ShapeError
 from ...ir.graph import Value
 from ...ops import linalg_functions as L
+from ...ops import linalg_reflections as R
 from ...ops import matrices as X
 from ...ops.linalg import Lu
 from ...ops.linalg_factors import Qr
+from ...ops.linalg_reflections import Geqrf
 from ...ops.linalg_spectra import Eigh, Svd
 from ..promote import as_float, as_tracer, meet
 from ..trace import Tracer, apply, called_place, current, user_place
@@ -58,7 +60,8 @@ def _of_one(name: str, fn: Callable[..., Any]) -> Callable[[Any], Any]:
     return call
 
 
-for _name, _fn in {"inv": L.inv, "det": L.det, "slogdet": L.slogdet, "matrix_exp": L.matrix_exp, "diagonal": X.diagonal}.items():
+for _name, _fn in {"inv": L.inv, "det": L.det, "slogdet": L.slogdet, "matrix_exp": L.matrix_exp, "diagonal": X.diagonal,
+                   "eig": L.eig, "eigvals": L.eigvals}.items():
     FUNCTIONS[_name] = _of_one(_name, _fn)
 
 
@@ -117,6 +120,24 @@ def qr(a: Any, mode: str = "reduced") -> Any:
         raise ShapeError(f"qr: mode must be reduced, complete or r, got mode={mode!r} ({user_place()})")
     q, r = apply(Qr(complete=mode == "complete"), as_float(a))
     return r if mode == "r" else (q, r)
+
+
+@public
+def geqrf(a: Any) -> Any:
+    """(packed, tau): R above the diagonal, the vectors of the reflections below it, as LAPACK has them."""
+    return apply(Geqrf(), as_float(a))
+
+
+@public
+def householder_product(packed: Any, tau: Any) -> Any:
+    """The first columns of the Q that packed reflections stand for."""
+    return on_values(R.householder_product, *_floats(packed, tau))
+
+
+@public
+def ormqr(packed: Any, tau: Any, other: Any, *, left: bool = True, transpose: bool = False) -> Any:
+    """Q @ other (other @ Q; with Q.T) for the Q that packed reflections stand for, without making it."""
+    return on_values(R.reflected, *_floats(packed, tau, other), left=left, transpose=transpose)
 
 
 @public
