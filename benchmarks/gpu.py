@@ -21,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from gpu_decode import decode
 from gpu_models import models
+from gpu_products import products
 from gpu_tools import BF16, Table, error, measure, ours, rand, session, timed
 
 import tilewright.ops as o
@@ -145,7 +146,7 @@ def _rope(x: Any, cos: Any, sin: Any) -> Any:
 
 SECTIONS = {
     "matmul": matmul, "epilogue": epilogue, "attention": attention, "attention_backward": attention_backward, "rows": rows,
-    "decode": decode, "models": models,
+    "products": products, "decode": decode, "models": models,
 }  # fmt: skip
 
 

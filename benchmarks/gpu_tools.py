@@ -10,24 +10,26 @@ from typing import Any
 import torch
 
 import tilewright as tw
-from tilewright.core.dtypes import DType, bf16, f16, f32, i64
+from tilewright.core.dtypes import DType, bf16, f8e4m3, f16, f32, f64, i8, i64
 from tilewright.ir.graph import Graph, Value
 from tilewright.ir.types import TensorType
 
 BF16 = torch.bfloat16
-DTYPES: dict[torch.dtype, DType] = {BF16: bf16, torch.float16: f16, torch.float32: f32, torch.int64: i64}
+DTYPES: dict[torch.dtype, DType] = {
+    BF16: bf16, torch.float16: f16, torch.float32: f32, torch.float64: f64, torch.int64: i64, torch.int8: i8, torch.float8_e4m3fn: f8e4m3,
+}  # fmt: skip
 
 
 def rand(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, device="cuda", dtype=BF16)
 
 
-def session(fn: Callable[..., Any], *tensors: torch.Tensor) -> Any:
+def session(fn: Callable[..., Any], *tensors: torch.Tensor, target: str = "cuda", precision: str | None = None) -> Any:
     """Compile a graph of inputs shaped like these tensors."""
     g = Graph("bench")
     out = fn(*(g.input(TensorType(DTYPES[t.dtype], tuple(t.shape)), f"x{i}") for i, t in enumerate(tensors)))
     g.outputs = [out] if isinstance(out, Value) else list(out)
-    return tw.compile(g, target="cuda")
+    return tw.compile(g, target=target, precision=precision)
 
 
 def captured(call: Callable[[], Any], times: int) -> Callable[[], None]:

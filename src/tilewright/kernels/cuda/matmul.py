@@ -223,9 +223,9 @@ def places_of(region: Region) -> Places | None:
 
 
 def _stores(r: Operand, strides: tuple[Dim, Dim, Dim]) -> bool:
-    """Whether the copy engine can write a result: rows of 16-bit or 32-bit numbers at multiples of 16 bytes."""
+    """Whether the copy engine can write a result: rows of numbers of up to 32 bits at multiples of 16 bytes."""
     return (
-        r.type.dtype in (bf16, f16, f32, i32)
+        r.type.dtype in (bf16, f16, f32, i32, i8, u8)
         and strides[2] == 1
         and strides[1] != 0
         and all(divisible(x, 16 // r.type.dtype.itemsize) for x in (strides[0], strides[1], r.layout.offset))
@@ -238,8 +238,9 @@ def gemm_launch(region: Region, p: Problem, at: Places, config: Config, target: 
     out_item = region.results[0].type.dtype.itemsize
     alike = all(r.type.dtype.itemsize == out_item for r in region.results)
     stores = alike and all(_stores(r, s) for r, s in zip(region.results, at.outs, strict=True))
-    slice_ = next(x for x in (SLICE, SLICE // 2, SLICE // 4) if config.bn % (x // out_item) == 0)
-    through_shared = config.splits == 1 and stores and (slice_ == SLICE or out_item == 2)
+    widths = (SLICE, SLICE // 2, SLICE // 4) if out_item > 1 else (SLICE // 2, SLICE // 4)  # 128 columns would be too many registers
+    slice_ = next(x for x in widths if config.bn % (x // out_item) == 0)
+    through_shared = config.splits == 1 and stores and (slice_ == SLICE or out_item < 4)
     width = config.bn // config.splits if config.splits > 1 else slice_ // out_item if through_shared else NARROW
     outs, ins = at.views(call, region, p.n)
     pointers = [i for i, a in enumerate(call._arguments) if isinstance(a, Pointer)]

@@ -44,6 +44,21 @@ class RingConfig:
     per_sm: int = 1  # blocks that share a multiprocessor
 
 
+CONFIGS = {
+    "mma": (
+        RingConfig("mma", 128, 128, 64, 64, 3, 2),
+        RingConfig("mma", 128, 256, 64, 64, 3),
+        RingConfig("mma", 128, 128, 64, 32, 3),
+        RingConfig("mma", 64, 64, 32, 16, 4),
+    ),
+    "fma": (
+        RingConfig("fma", 128, 256, 8, 16, 3),
+        RingConfig("fma", 128, 128, 8, 8, 3),
+        RingConfig("fma", 64, 64, 4, 4, 4),
+    ),
+}
+
+
 def core_for(node: Node, target: TargetSpec) -> str | None:
     """Which units multiply such operands here: "mma", "fma" or none."""
     a, b = (v.dtype for v in node.operands)
@@ -59,20 +74,19 @@ def core_for(node: Node, target: TargetSpec) -> str | None:
     return "fma" if a in (f32, f64) else None
 
 
-def choose_ring(core: str, m: Dim, n: Dim, batch: Dim, target: TargetSpec, item: int) -> RingConfig:
-    """The large tile where it fills the chip, else the small one; as many stages as shared memory holds, up to four."""
-    large = not all(isinstance(d, int) for d in (m, n, batch)) or _tiles(m, n, batch, 128) >= target.cores
-    side = 128 if large else 64
-    tile = ((64, 32) if large else (32, 16)) if core == "mma" else ((8, 8) if large else (4, 4))
-    if core == "fma" and item == 8 and not large:
-        tile = (4, 4)
-    stages = min(4, (target.l1d - 1024) // (2 * side * LINE))
-    return RingConfig(core, side, side, *tile, stages)
-
-
-def _tiles(m: Dim, n: Dim, batch: Dim, side: int) -> int:
-    assert isinstance(m, int) and isinstance(n, int) and isinstance(batch, int)
-    return -(-m // side) * -(-n // side) * batch
+def choose_ring(core: str, at: Places, n: Dim, target: TargetSpec, item: int) -> RingConfig:
+    """The largest tile of which there are enough for the chip (measured on an H200), and as many stages as shared memory holds."""
+    for config in CONFIGS[core]:
+        bytes_ = config.stages * config.per_sm * (config.bm + config.bn) * LINE
+        wide = config.core == "fma" and config.bn == 256
+        if bytes_ > target.l1d - 1024 * config.per_sm or (wide and (item == 8 or at.a[2] != 1 or at.b[1] != 1)):
+            continue
+        if not (isinstance(at.m, int) and isinstance(n, int) and isinstance(at.batch, int)):
+            if config.bn == 128:
+                return config
+        elif -(-at.m // config.bm) * -(-n // config.bn) * at.batch >= target.cores * config.per_sm:
+            return config
+    return config
 
 
 class RingMatmul(Template):
@@ -97,7 +111,7 @@ class RingMatmul(Template):
         assert core is not None
         p = Problem.of(region)
         copies, p, at = straightened(region, p, at, either=core == "fma" or p.a.type.dtype.itemsize == 2)
-        config = choose_ring(core, at.m, p.n, at.batch, target, p.a.type.dtype.itemsize)
+        config = choose_ring(core, at, p.n, target, p.a.type.dtype.itemsize)
         return [*copies, ring_launch(region, p, at, config)]
 
 

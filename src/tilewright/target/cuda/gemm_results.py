@@ -13,6 +13,8 @@ from .emit import Emitter
 from .layout import Fragment, Regs
 from .ptx_text import KernelText
 
+EXCHANGED = {128: (0, 3), 64: (1, 2), 32: (2, 1)}  # bytes of a row -> the bits of its number that its 16-byte pieces are moved by
+
 
 def slice_bytes(kernel: GemmKernel) -> int:
     """Of 64 rows of one run of the epilogue."""
@@ -46,7 +48,7 @@ class Results(Emitter):
         row = v("i32", f"mad.lo.u32 {{}}, {warp}, 16, {row};")
         self.slot = v("i32", f"mad.lo.u32 {{}}, {row}, {self.wide}, {self.staging};")
         self.right = v("i32", f"bfe.u32 {{}}, {tid}, 4, 1;")
-        start, bits = {128: (0, 3), 64: (1, 2), 32: (2, 1)}[self.wide]
+        start, bits = EXCHANGED[self.wide]
         self.inside = v("i32", f"bfe.u32 {{}}, {tid}, {start}, {bits};")  # which 16-byte pieces a row exchanges
         self.tid = tid
 
@@ -60,10 +62,7 @@ class Results(Emitter):
         tile = self.tile(instr.operands[-1])
         k.emit(f"@{self.lead} cp.async.bulk.wait_group.read 1;")
         k.emit(f"bar.sync {self.barrier_id}, 128;")
-        if tile.type.dtype.itemsize == 4:
-            self._slice_of_words(tile)
-        else:
-            self._slice_of_halves(tile)
+        {1: self._slice_of_bytes, 2: self._slice_of_halves, 4: self._slice_of_words}[tile.type.dtype.itemsize](tile)
         k.emit("fence.proxy.async.shared::cta;")
         k.emit(f"bar.sync {self.barrier_id}, 128;")
         source = v("i32", f"mad.lo.u32 {{}}, {self.which}, {64 * self.wide}, {self.staging};")
@@ -97,6 +96,25 @@ class Results(Emitter):
             for h in (0, 8):
                 two = [self.register(tile.elem, tile.values[h, 8 * j + c]) for c in (0, 1)]
                 k.emit(f"st.shared.v2.b32 [{where}+{128 * h}], {{{', '.join(two)}}};")
+
+    def _slice_of_bytes(self, tile: Regs) -> None:
+        """Eight-bit elements, two neighbours at a time, where the words of `_slice_of_words` would be."""
+        k, v = self.k, self.k.value
+        line, pair = v("i32", f"bfe.u32 {{}}, {self.tid}, 2, 3;"), v("i32", f"and.b32 {{}}, {self.tid}, 3;")
+        row = v("i32", f"mad.lo.u32 {{}}, {v('i32', f'bfe.u32 {{}}, {self.tid}, 5, 2;')}, 16, {line};")
+        at = v("i32", f"mad.lo.u32 {{}}, {self.which}, {64 * self.wide}, {self.staging};")
+        at = v("i32", f"mad.lo.u32 {{}}, {row}, {self.wide}, {at};")
+        at = v("i32", f"mad.lo.u32 {{}}, {pair}, 2, {at};")
+        start, bits = EXCHANGED[self.wide]
+        moved = v("i32", f"bfe.u32 {{}}, {line}, {start}, {bits};")
+        for j in range(self.wide // 8):
+            chunk = v("i32", f"xor.b32 {{}}, {moved}, {j // 2};")
+            where = v("i32", f"mad.lo.u32 {{}}, {chunk}, 16, {at};")
+            for h in (0, 8):
+                low, high = (self.register("i32", tile.values[h, 8 * j + c]) for c in (0, 1))
+                both = v("i32", f"prmt.b32 {{}}, {low}, {high}, 0x0040;")
+                two = v("half", f"cvt.u16.u32 {{}}, {both};")
+                k.emit(f"st.shared.b16 [{where}+{self.wide * h + 8 * (j % 2)}], {two};")
 
     def register(self, ty: str, value: str) -> str:
         return value if value.startswith("%") else self.k.value(ty, f"mov.b32 {{}}, {value};")
