@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from tests.cuda import emulator_mma as matrices
+from tests.cuda.emulator_copies import copy
 from tilewright.target.cuda.ptx_flow import Function, Op, parse
 
 Array = Any  # arrays of every dtype
@@ -215,7 +216,7 @@ class _Block:
         elif stem == "ldmatrix":
             matrices.load(self, op.opcode, xs, active)
         elif op.opcode.startswith("cp.async"):
-            self.copy(op, xs, active)
+            copy(self, op, xs, active)
         elif stem == "atom":
             self.atomic(parts, xs, active, dtype)
         elif stem in ("ld", "st"):
@@ -238,32 +239,6 @@ class _Block:
             if parts[:2] == ["mad", "wide"]:
                 kinds_[2] = np.dtype(f"{np.dtype(dtype).kind}{2 * np.dtype(dtype).itemsize}")
             self.write(xs[0], _arithmetic(parts, dtype, [self.read(x, t) for x, t in zip(xs[1:], kinds_, strict=True)]), active)
-
-    def copy(self, op: Op, xs: list[str], active: Array) -> None:
-        """16 bytes from global to shared memory, zeros after the first `size`. They land where the kernel waits for them."""
-        if "commit_group" in op.opcode:
-            self.groups.append(self.flying)
-            self.flying = []
-            return
-        if "wait_group" in op.opcode:
-            while len(self.groups) > int(xs[0]):
-                for where, data in self.groups.pop(0):
-                    self.shared[where : where + 16] = data
-            return
-        to, source = (self.read(x.strip("[]").partition("+")[0], np.uint64).astype(np.int64) + int(x.strip("[]").partition("+")[2] or 0)
-                      for x in xs[:2])  # fmt: skip
-        sizes = self.read(xs[3], np.int32)
-        for t in np.flatnonzero(active):
-            n, where = int(sizes[t]), int(to[t])
-            if where % 16 or (n and source[t] % 16) or not 0 <= n <= 16 or where + 16 > len(self.shared):
-                raise Fault(f"`{op.text}` copies {n} bytes from {source[t]:#x} to {where}")
-            data = np.zeros(16, np.uint8)
-            if n:
-                found, at = self.heap.find(int(source[t]), n)
-                data[:n] = found[at : at + n]
-            self.races.access(np.array([[where + i for i in range(16)]]), np.array([t]), True, op.text)
-            self.shared[where : where + 16] = 0xA5  # who reads too early sees nonsense
-            self.flying.append((where, data))
 
     def move(self, xs: list[str], active: Array, dtype: Any) -> None:
         if xs[0].startswith("{"):

@@ -109,6 +109,15 @@ def test_no_product_runs_on_one_thread() -> None:
                 assert not any(isinstance(x.kernel, BlockKernel) for x in found.launches), (arch, dtype, m, n, k)
 
 
+def test_eight_bit_operands_are_not_widened_first() -> None:
+    def kernel(small: DType, wide: DType) -> Any:
+        build = lambda x, y: o.Matmul()(o.Cast(dtype=wide)(x), o.Transpose(perm=(1, 0))(o.Cast(dtype=wide)(y)))
+        return program(graph(build, (small, (64, 64)), (small, (128, 64)))).launches[-1].kernel
+
+    assert kernel(f8e5m2, bf16).dtype == "f8e5m2" and kernel(i8, i32).dtype == "i8"
+    assert kernel(f8e4m3, f32).dtype == "f32"  # whose sums keep all bits
+
+
 def test_sums_of_eight_bit_floats_are_promoted() -> None:
     """The matrix unit keeps fewer bits than f32: its sums are added up in f32 registers."""
     (launch,) = program(graph(lambda x, y: o.Matmul(transpose_b=True, dtype=bf16)(x, y), *((f8e4m3, (1024, 1024)),) * 2)).launches

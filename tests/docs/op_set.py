@@ -16,7 +16,7 @@ KINDS: dict[str, str] = {
     "signs and bits of floats, divisors": "copysign signbit nextafter hypot gcd lcm",
     "further activations and logarithms (celu, selu, glu, xlogy, logaddexp, …)": "– formulas of other ops: `ops/formulas.py`",
     "casts": "cast",
-    "fp8 (e4m3, e5m2) dtypes": "cast",
+    "fp8 (e4m3, e5m2) dtypes": "cast matmul",
     "arithmetic": "add sub mul div maximum minimum pow remainder floor_divide square reciprocal expm1 log1p erf sign",
     "comparisons, selection": "equal not_equal less less_equal greater greater_equal where is_nan is_inf",
     "bitwise, logical, shifts": "bitwise_and bitwise_or bitwise_xor bitwise_not bitwise_left_shift bitwise_right_shift"

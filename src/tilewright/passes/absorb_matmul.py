@@ -1,4 +1,5 @@
-"""Transposes and scalar factors on either side of a matmul become its flags and its alpha, before folding could materialise them."""
+"""Transposes, scalar factors and widening casts on either side of a matmul become its flags, its alpha and its dtype, before folding could
+materialise them."""
 from __future__ import annotations
 
 import dataclasses
@@ -7,10 +8,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from .. import ops as o
+from ..core import dtypes as dt
 from ..ir.graph import Graph, Node, Value
 from ..ir.rewrite import P, Such, X, Y, rule
 from .base import Log, Pass, apply_rules, scalar, swaps_last_two
 
+EIGHT = (dt.f8e4m3, dt.f8e5m2)
 C = Such("c", lambda v: scalar(v) is not None)
 
 
@@ -67,14 +70,26 @@ def scaled_right(x: Value, y: Value, inner: Any, root: Any) -> Value | None:
     return out
 
 
-RULES = [transposed_left, transposed_right, scaled_result, scaled_left, scaled_right]
+@rule(P(o.Matmul, P(o.Cast, X), P(o.Cast, Y), name="root"))
+def widened_operands(x: Value, y: Value, root: Any) -> Value | None:
+    """Eight-bit numbers that are widened only to be multiplied are multiplied as they are: the products are exact either way. An f32 result
+    keeps its operands, because matrix units add eight-bit floats with fewer bits than f32."""
+    floats = x.dtype in EIGHT and y.dtype in EIGHT and root.types[0].dtype in (dt.f16, dt.bf16)
+    codes = x.dtype in (dt.i8, dt.u8) and y.dtype is dt.i8 and root.types[0].dtype is dt.i32
+    if not (floats or codes) or root.op.dtype is not None:
+        return None
+    out: Value = dataclasses.replace(root.op, dtype=root.types[0].dtype)(x, y)
+    return out
+
+
+RULES = [widened_operands, transposed_left, transposed_right, scaled_result, scaled_left, scaled_right]
 
 
 @dataclass(frozen=True)
 class AbsorbIntoMatmul(Pass):
     """Before: canonical graph.
     After: no matmul operand is a swap of the last two axes or a scalar multiple, and no matmul's only reader scales it: these are
-    `transpose_a`, `transpose_b` and `alpha`."""
+    `transpose_a`, `transpose_b` and `alpha`. Eight-bit operands are not widened first: the result has its own `dtype`."""
 
     name: ClassVar[str] = "absorb-into-matmul"
 
