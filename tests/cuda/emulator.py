@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from tests.cuda import emulator_mma as matrices
+from tests.cuda.emulator_arithmetic import COMPARE, arithmetic, small_float
 from tests.cuda.emulator_copies import copy
 from tilewright.target.cuda.ptx_flow import Function, Op, parse
 
@@ -229,7 +230,7 @@ class _Block:
             self.convert(parts, kinds, xs, active)
         elif stem == "setp":
             a, b = (self.read(x, dtype) for x in xs[1:])
-            self.write(xs[0], _COMPARE[parts[1]](a, b), active)
+            self.write(xs[0], COMPARE[parts[1]](a, b), active)
         elif stem == "selp":
             self.write(xs[0], np.where(self.regs[xs[3]], self.read(xs[1], dtype), self.read(xs[2], dtype)), active)
         elif stem == "cvta":
@@ -238,7 +239,7 @@ class _Block:
             kinds_ = [dtype] * (len(xs) - 1)
             if parts[:2] == ["mad", "wide"]:
                 kinds_[2] = np.dtype(f"{np.dtype(dtype).kind}{2 * np.dtype(dtype).itemsize}")
-            self.write(xs[0], _arithmetic(parts, dtype, [self.read(x, t) for x, t in zip(xs[1:], kinds_, strict=True)]), active)
+            self.write(xs[0], arithmetic(parts, dtype, [self.read(x, t) for x, t in zip(xs[1:], kinds_, strict=True)]), active)
 
     def move(self, xs: list[str], active: Array, dtype: Any) -> None:
         if xs[0].startswith("{"):
@@ -327,7 +328,7 @@ class _Block:
 
     def convert(self, parts: list[str], kinds: list[str], xs: list[str], active: Array) -> None:
         if "bf16" in parts or "bf16x2" in parts or "f16" in parts or "f16x2" in parts:
-            self.write(xs[0], _small_float(parts, [self.read(x, np.uint16 if parts[1] == "f32" else np.float32) for x in xs[1:]]), active)
+            self.write(xs[0], small_float(parts, [self.read(x, np.uint16 if parts[1] == "f32" else np.float32) for x in xs[1:]]), active)
             return
         target, source = _TYPES[kinds[0]], _TYPES[kinds[1]]
         x = self.read(xs[1], source)
@@ -340,104 +341,3 @@ class _Block:
             wide = np.nan_to_num(x.astype(np.longdouble), nan=0.0)
             x = np.clip(wide, np.longdouble(info.min), np.longdouble(info.max)).astype(target)
         self.write(xs[0], x.astype(target), active)
-
-
-def _small_float(parts: list[str], xs: list[Array]) -> Array:
-    import ml_dtypes
-
-    kind: Any = ml_dtypes.bfloat16 if any(p.startswith("bf16") for p in parts) else np.float16
-    if parts[1] == "f32":
-        return xs[0].view(kind).astype(np.float32)
-    if parts[2].endswith("x2"):
-        high, low = (x.astype(kind).view(np.uint16).astype(np.uint32) for x in xs)
-        return (high << np.uint32(16)) | low
-    return xs[0].astype(kind).view(np.uint16)
-
-
-_COMPARE: dict[str, Any] = {
-    "eq": np.equal, "ne": lambda a, b: (a != b) & (a == a) & (b == b), "lt": np.less, "le": np.less_equal, "gt": np.greater,
-    "ge": np.greater_equal,
-    "neu": np.not_equal, "ltu": lambda a, b: ~(a >= b), "geu": lambda a, b: ~(a < b), "nan": lambda a, b: (a != a) | (b != b),
-    "num": lambda a, b: (a == a) & (b == b),
-}  # fmt: skip
-
-
-def _arithmetic(parts: list[str], dtype: Any, xs: list[Array]) -> Array:
-    stem, bits = parts[0], 8 * np.dtype(dtype).itemsize
-    is_float = np.dtype(dtype).kind == "f"
-    if stem == "fma":
-        wide: Any = np.float64 if dtype == np.float32 else np.longdouble
-        out = xs[0].astype(wide) * xs[1].astype(wide) + xs[2].astype(wide)
-        if "sat" in parts:
-            out = np.clip(np.nan_to_num(out, nan=0.0), 0.0, 1.0)
-        if "rm" in parts:  # toward minus infinity
-            near = out.astype(dtype)
-            return np.where(near > out, np.nextafter(near, dtype(-np.inf)), near).astype(dtype)
-        return out.astype(dtype)
-    if stem in ("add", "sub", "mul") and (is_float or ("wide" not in parts and "hi" not in parts)):
-        return {"add": np.add, "sub": np.subtract, "mul": np.multiply}[stem](*xs)
-    if "wide" in parts:
-        wide = np.dtype(f"{np.dtype(dtype).kind}{bits // 4}")
-        product = xs[0].astype(wide) * xs[1].astype(wide)
-        return product + xs[2].view(f"u{xs[2].itemsize}").astype(wide) if stem == "mad" else product
-    if "hi" in parts:
-        return np.array([(int(a) * int(b)) >> bits for a, b in zip(*xs, strict=True)], dtype)
-    if stem == "mad":
-        return xs[0] * xs[1] + xs[2]
-    return _OTHERS[stem](parts, dtype, bits, xs)
-
-
-def _shift(x: Array, amount: Array, bits: int, left: bool) -> Array:
-    n = amount.view(f"u{amount.itemsize}").astype(np.uint64)
-    safe = np.minimum(n, np.uint64(bits - 1)).astype(x.dtype)
-    moved = x << safe if left else x >> safe
-    return np.where(n >= bits, (x >> (bits - 1)) if x.dtype.kind == "i" and not left else np.zeros_like(x), moved).astype(x.dtype)
-
-
-def _field(parts: list[str], dtype: Any, bits: int, xs: list[Array]) -> Array:
-    x, at, n = xs[0].view(np.uint32), int(xs[1][0]), int(xs[2][0])
-    raw = (x >> np.uint32(at)) & np.uint32((1 << n) - 1)
-    return raw if parts[1] == "u32" else (raw.astype(np.int32) << (32 - n)) >> (32 - n)
-
-
-def _permute(parts: list[str], dtype: Any, bits: int, xs: list[Array]) -> Array:
-    pool = xs[0].astype(np.uint64) | (xs[1].astype(np.uint64) << np.uint64(32))
-    out = np.zeros(len(pool), np.uint64)
-    for i in range(4):
-        which = (int(xs[2][0]) >> (4 * i)) & 7
-        out |= ((pool >> np.uint64(8 * which)) & np.uint64(255)) << np.uint64(8 * i)
-    return out.astype(np.uint32)
-
-
-def _divide(parts: list[str], dtype: Any, bits: int, xs: list[Array]) -> Array:
-    if np.dtype(dtype).kind == "f":
-        return xs[0] / xs[1]
-    a, b = (x.astype(object) for x in xs)
-    sign = [(-1 if (p < 0) != (q < 0) else 1) for p, q in zip(a, b, strict=True)]
-    whole = [s * (abs(p) // abs(q)) if q else 0 for p, q, s in zip(a, b, sign, strict=True)]
-    out = whole if parts[0] == "div" else [p - q * w for p, q, w in zip(a, b, whole, strict=True)]
-    return np.array([int(v) & ((1 << bits) - 1) for v in out], f"u{bits // 8}").view(dtype)
-
-
-def _extreme(parts: list[str], dtype: Any, bits: int, xs: list[Array]) -> Array:
-    if "NaN" in parts:
-        return (np.maximum if parts[0] == "max" else np.minimum)(*xs)
-    return (np.fmax if parts[0] == "max" else np.fmin)(*xs)
-
-
-_OTHERS: dict[str, Any] = {
-    "div": _divide, "rem": _divide, "max": _extreme, "min": _extreme, "bfe": _field, "prmt": _permute,
-    "neg": lambda p, d, b, xs: -xs[0], "abs": lambda p, d, b, xs: np.abs(xs[0]),
-    "and": lambda p, d, b, xs: xs[0] & xs[1], "or": lambda p, d, b, xs: xs[0] | xs[1], "xor": lambda p, d, b, xs: xs[0] ^ xs[1],
-    "not": lambda p, d, b, xs: ~xs[0], "shl": lambda p, d, b, xs: _shift(xs[0], xs[1], b, True),
-    "shr": lambda p, d, b, xs: _shift(xs[0], xs[1], b, False), "sqrt": lambda p, d, b, xs: np.sqrt(xs[0]),
-    "rcp": lambda p, d, b, xs: (1 / xs[0].astype(np.float64)).astype(d),
-    "ex2": lambda p, d, b, xs: np.exp2(xs[0].astype(np.float64)).astype(d),
-    "copysign": lambda p, d, b, xs: np.copysign(xs[1], xs[0]),
-    "dp4a": lambda p, d, b, xs: _dot4(xs),
-}  # fmt: skip
-
-
-def _dot4(xs: list[Array]) -> Array:
-    a, b = xs[0].view(np.uint32).copy().view(np.uint8).reshape(-1, 4), xs[1].view(np.uint32).copy().view(np.int8).reshape(-1, 4)
-    return (xs[2].view(np.int32) + (a.astype(np.int32) * b.astype(np.int32)).sum(1, dtype=np.int32)).view(np.uint32)
