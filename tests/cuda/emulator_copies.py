@@ -25,7 +25,9 @@ def copy(block: Any, op: Op, xs: list[str], active: Array) -> None:
     to, source = (block.read(x.strip("[]").partition("+")[0], np.uint64).astype(np.int64) + int(x.strip("[]").partition("+")[2] or 0)
                   for x in xs[:2])  # fmt: skip
     sizes = block.read(xs[3], np.int32)
-    for t in np.flatnonzero(active):
+    who = np.flatnonzero(active)
+    block.races.access(to[who][:, None] + np.arange(16), who, True, op.text)
+    for t in who:
         n, where = int(sizes[t]), int(to[t])
         if where % 16 or (n and source[t] % 16) or not 0 <= n <= 16 or where + 16 > len(block.shared):
             raise AssertionError(f"`{op.text}` copies {n} bytes from {source[t]:#x} to {where}")
@@ -33,6 +35,5 @@ def copy(block: Any, op: Op, xs: list[str], active: Array) -> None:
         if n:
             found, at = block.heap.find(int(source[t]), n)
             data[:n] = found[at : at + n]
-        block.races.access(np.array([[where + i for i in range(16)]]), np.array([t]), True, op.text)
         block.shared[where : where + 16] = 0xA5  # who reads too early sees nonsense
         block.flying.append((where, data))
