@@ -89,9 +89,11 @@ __all__ += ["TraceError", "fft", "from_torch", "jit", "linalg", "optim", "traini
 __all__ += [*_CONTROL, *_TRANSFORMS, *_FUNCTIONS, *_SPECIAL, *_COMPLEX]
 _LOW_BIT = ("dequantise", "fake_quantise", "fake_quantise_lsq", "gated_delta_rule", "int_conv", "int_matmul", "pack_codes", "quantise",
             "quantised_matmul", "requantise", "selective_scan", "unpack_codes")
+_WINDOWS = ("adaptive_pool", "argsort", "bitwise_left_shift", "bitwise_right_shift", "conv_transpose", "cumprod", "group_norm",
+            "grouped_matmul", "isfinite", "lora_matmul", "max_pool", "mean_pool", "resize", "sort")
 _COUNTING = ("bincount", "embedding_bag", "histogram")
-_LAZY |= dict.fromkeys((*_LOW_BIT, *_COUNTING), "array.functions")
-__all__ += (*_LOW_BIT, *_COUNTING)
+_LAZY |= dict.fromkeys((*_LOW_BIT, *_COUNTING, *_WINDOWS), "array.functions")
+__all__ += (*_LOW_BIT, *_COUNTING, *_WINDOWS)
 
 
 def Dim(name: str, lo: int = 1, hi: int | None = None) -> Expr:

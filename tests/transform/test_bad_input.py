@@ -12,6 +12,7 @@ import torch
 
 import tilewright as tw
 from tilewright.core.errors import CheckpointError, InputError, ParseError, ShapeError, TilewrightError, TraceError
+from tilewright.ops import REGISTRY
 from tilewright.training.atomic import write_atomically
 
 HERE = Path(__file__).name
@@ -162,7 +163,10 @@ def test_donated_memory_is_nobody_elses(count: int) -> None:
     assert np.shares_memory(x, base) and np.shares_memory(y, base)
 
 
-def test_a_custom_op_that_contradicts_itself() -> None:
+def test_a_custom_op_that_contradicts_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("shorter", "infer", "kernel"):
+        monkeypatch.setitem(REGISTRY, f"bad_input_{name}", REGISTRY["add"])  # and gone afterwards
+        del REGISTRY[f"bad_input_{name}"]
     shorter = tw.custom_op("bad_input_shorter", infer=lambda x: x, ref=lambda x: x[:1], decompose=lambda x: x[:1])
     with pytest.raises(ShapeError, match=r"decompose must give the types that infer gives, f32\[3,4\], got f32\[1,4\]"):
         shorter(A)

@@ -62,10 +62,9 @@ class Gather(Template):
         at = unravel(b, b.pid, outer)
         at_before, at_ids, at_after = at[:axis], at[axis : axis + n_ids], at[axis + n_ids :]
         wanted = b.to_index(b.load(index, at_ids, ()))
-        with b.if_(b.compare("lt", wanted, 0)):
-            report_index(b, error, b.pid, wanted)
-        with b.if_(b.compare("ge", wanted, size)):
-            report_index(b, error, b.pid, wanted)
+        for bad in (b.compare("lt", wanted, 0), b.compare("ge", wanted, size)):
+            with b.if_(bad):
+                report_index(b, error, _flat(outer[axis : axis + n_ids], at_ids), wanted)
         safe = b.minimum(b.maximum(wanted, 0), size - 1)
         tile = target.vector_bits // 32 * (4 if inner is not None else 1)
 
@@ -117,6 +116,14 @@ def _table_layout(table: Operand) -> Layout:
     n, k = reversed(table.type.shape) if table.packed.transposed else table.type.shape
     w = table.packed.width
     return Layout(((n + w - 1) // w, k, w), (k * w, w, 1))
+
+
+def _flat(dims: list[Ix], at: list[Ix | int]) -> Ix | int:
+    """Row-major number of a position."""
+    out: Ix | int = 0
+    for d, i in zip(dims, at, strict=True):
+        out = i if isinstance(out, int) else out * d + i
+    return out
 
 
 def report_index(b: KernelBuilder, error: View, position: Ix | int, value: Ix) -> None:

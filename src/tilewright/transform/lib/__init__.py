@@ -12,13 +12,16 @@ from . import (
     elementwise,
     indexing,
     losses,
+    ordering,
     quantised,
     recurrent,
     reductions,
     shapes,
     special,
+    windows,
 )
 
 ALIASES = {**elementwise.ALIASES, **special.ALIASES}  # NumPy's names for functions that have another one here
-MODULES = (elementwise, reductions, shapes, indexing, contractions, creation, losses, special, complex, quantised, recurrent, counting)
+MODULES = (elementwise, reductions, shapes, indexing, contractions, creation, losses, special, complex, quantised, recurrent, counting,
+           ordering, windows)
 FUNCTIONS: dict[str, Callable[..., Any]] = {name: fn for m in MODULES for name, fn in m.FUNCTIONS.items()}

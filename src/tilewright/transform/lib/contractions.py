@@ -6,7 +6,7 @@ from typing import Any
 
 from ...core import dtypes as dt
 from ...core.errors import ShapeError
-from ...ops import Attention, Concat, Matmul, Reshape, Rope, Split
+from ...ops import Attention, Concat, GroupedMatmul, LoraMatmul, Matmul, Reshape, Rope, Split
 from ...ops import Conv as ConvOp
 from ..promote import as_tracer, meet
 from ..trace import apply, install, user_place
@@ -174,6 +174,19 @@ def conv(x: Any, w: Any, *, stride: Any = 1, padding: Any = 0, dilation: Any = 1
 
     pairs = tuple(p if isinstance(p, tuple) else (p, p) for p in each(padding))
     return apply(ConvOp(stride=each(stride), padding=pairs, dilation=each(dilation), groups=groups), x, w)
+
+
+@public
+def lora_matmul(x: Any, w: Any, a: Any, b: Any, *, scale: float = 1.0) -> Any:
+    """x @ w + scale * ((x @ a) @ b): a product with a correction of low rank."""
+    return apply(LoraMatmul(scale=scale), *meet(x, w, a, b))
+
+
+@public
+def grouped_matmul(x: Any, w: Any, ids: Any) -> Any:
+    """Row i of x[M,K] times matrix ids[i] of w[G,K,N]. An index out of range is an ExecutionError."""
+    x, w = meet(x, w)
+    return apply(GroupedMatmul(), x, w, as_tracer(ids))
 
 
 @public

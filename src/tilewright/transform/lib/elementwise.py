@@ -25,10 +25,12 @@ UNARY = ("neg", "abs", "sign", "exp", "log", "log1p", "expm1", "sqrt", "rsqrt", 
          "silu", "floor", "ceil", "round", "trunc", "reciprocal", "square", "logical_not", "bitwise_not", "softplus", "mish", "hardswish",
          "hardsigmoid", "stop_gradient")
 BINARY = ("add", "sub", "mul", "maximum", "minimum", "remainder", "floor_divide", "equal", "not_equal", "less", "less_equal", "greater",
-          "greater_equal", "logical_and", "logical_or", "logical_xor", "bitwise_and", "bitwise_or", "bitwise_xor")
+          "greater_equal", "logical_and", "logical_or", "logical_xor", "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_left_shift",
+          "bitwise_right_shift")
 RENAMED = {"is_nan": "isnan", "is_inf": "isinf"}
 ALIASES = {"negative": "neg", "subtract": "sub", "multiply": "mul", "absolute": "abs", "divide": "div", "true_divide": "div",
-           "power": "pow", "mod": "remainder", "bitwise_invert": "bitwise_not", "invert": "bitwise_not", "concatenate": "concat"}
+           "power": "pow", "mod": "remainder", "bitwise_invert": "bitwise_not", "invert": "bitwise_not", "concatenate": "concat",
+           "left_shift": "bitwise_left_shift", "right_shift": "bitwise_right_shift"}
 
 
 def unary(name: str) -> Callable[[Any], Any]:
@@ -143,6 +145,12 @@ def elu(x: Any, alpha: float = 1.0) -> Any:
 
 
 @public
+def isfinite(x: Any) -> Any:
+    """Neither infinite nor NaN."""
+    return FUNCTIONS["less"](FUNCTIONS["abs"](as_float(x)), float("inf"))
+
+
+@public
 def astype(x: Any, dtype: Any, *, saturate: bool = False) -> Any:
     """x in another dtype. With `saturate` numbers beyond a float dtype's largest become that one (infinities, too), not inf or NaN."""
     x = as_tracer(x)
@@ -171,7 +179,8 @@ def _operator(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 OPERATORS = {"add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "floordiv": "floor_divide", "mod": "remainder", "pow": "pow",
-             "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor"}
+             "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor", "lshift": "bitwise_left_shift",
+             "rshift": "bitwise_right_shift"}
 COMPARISONS = {"eq": "equal", "ne": "not_equal", "lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal"}
 for _sign, _name in OPERATORS.items():
     install(**{f"__{_sign}__": _operator(FUNCTIONS[_name]), f"__r{_sign}__": _operator(_reflected(FUNCTIONS[_name]))})

@@ -6,7 +6,7 @@ from typing import Any
 
 from ...core import dtypes as dt
 from ...core.errors import ShapeError
-from ...ops import REGISTRY, ArgMax, ArgMin, CumSum, LayerNorm, LogSoftmax, RmsNorm, Softmax, TopK
+from ...ops import REGISTRY, ArgMax, ArgMin, GroupNorm, LayerNorm, LogSoftmax, RmsNorm, Softmax, TopK
 from ...ops.batch_statistics import batch_norm_training, batch_normed
 from ...ops.formulas import compensated_sum
 from ..promote import as_float, as_tracer
@@ -105,13 +105,6 @@ FUNCTIONS["argmax"], FUNCTIONS["argmin"] = _arg("argmax", ArgMax), _arg("argmin"
 
 
 @public
-def cumsum(x: Any, axis: int = 0) -> Any:
-    """Running sum along one axis."""
-    x = numbers(x)
-    return apply(CumSum(axis=one_axis("cumsum", axis, x.ndim)), x)
-
-
-@public
 def softmax(x: Any, axis: int = -1) -> Any:
     """exp(x - max) / sum along one axis."""
     x = as_float(x)
@@ -166,6 +159,14 @@ def rms_norm(x: Any, weight: Any = None, *, eps: float = 1e-6, naxes: int = 1) -
 
 
 @public
+def group_norm(x: Any, groups: int, weight: Any = None, bias: Any = None, *, eps: float = 1e-5) -> Any:
+    """Layer norm over each of `groups` groups of channels of x[N,C,*s], then * weight[C], + bias[C]."""
+    x = as_float(x)
+    affine, operands = _affine(x, weight, bias)
+    return apply(GroupNorm(groups=groups, eps=eps, affine=affine), x, *operands)
+
+
+@public
 def batch_norm(x: Any, mean: Any, var: Any, weight: Any = None, bias: Any = None, *, training: bool = False, momentum: float = 0.1,
                eps: float = 1e-5) -> Any:
     """(x - mean) / sqrt(var + eps) a channel (axis 1), then * weight + bias, with these statistics.
@@ -184,4 +185,4 @@ def batch_norm(x: Any, mean: Any, var: Any, weight: Any = None, bias: Any = None
     return built(lambda x, m, v, *rest: batch_normed(x, m, v, rest, eps), x, *stats, *affine)
 
 
-install(**{n: FUNCTIONS[n] for n in ("sum", "mean", "max", "min", "prod", "any", "all", "var", "std", "argmax", "argmin", "cumsum")})
+install(**{n: FUNCTIONS[n] for n in ("sum", "mean", "max", "min", "prod", "any", "all", "var", "std", "argmax", "argmin")})

@@ -1,0 +1,81 @@
+"""Functions of the spatial axes x[N, C, *sizes]: transposed convolution, pooling, resizing. Attributes are PyTorch's."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ...core.errors import ShapeError
+from ...ops import AdaptivePool, AvgPool, MaxPool, MaxPoolIndices, Resize
+from ...ops import Conv as ConvOp
+from ..promote import as_float, as_tracer, meet
+from ..trace import Tracer, apply, user_place
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {}
+
+
+def public(fn: Callable[..., Any]) -> Callable[..., Any]:
+    FUNCTIONS[fn.__name__.rstrip("_")] = fn
+    return fn
+
+
+def each(value: Any, n: int) -> tuple[Any, ...]:
+    """One value an axis."""
+    return tuple(value) if isinstance(value, (tuple, list)) else (value,) * n
+
+
+def pairs(padding: Any, n: int) -> tuple[tuple[int, int], ...]:
+    """(before, after) of each axis."""
+    return tuple(tuple(p) if isinstance(p, (tuple, list)) else (p, p) for p in each(padding, n))
+
+
+def _spatial(name: str, x: Tracer) -> int:
+    if x.ndim < 3:
+        raise ShapeError(f"{name}: needs x[N,C,*sizes], got {x.type} ({user_place()})")
+    return x.ndim - 2
+
+
+@public
+def conv_transpose(x: Any, w: Any, *, stride: Any = 1, padding: Any = 0, output_padding: Any = 0, dilation: Any = 1,
+                   groups: int = 1) -> Any:
+    """The transpose of a convolution: x[N,C,*s] with w[C,O/groups,*k]; `output_padding` adds to the end of each axis of the result."""
+    x, w = meet(x, w)
+    n = _spatial("conv_transpose", x)
+    return apply(ConvOp(stride=each(stride, n), padding=pairs(padding, n), dilation=each(dilation, n), groups=groups, transposed=True,
+                        output_padding=each(output_padding, n)), x, w)
+
+
+@public
+def max_pool(x: Any, kernel: Any, *, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False,
+             indices: bool = False) -> Any:
+    """The largest element of each window (stride: the kernel's size unless given). With `indices` also its flat place in the spatial
+    axes."""
+    x = as_tracer(x)
+    n = _spatial("max_pool", x)
+    kernel = each(kernel, n)
+    op = MaxPoolIndices if indices else MaxPool
+    return apply(op(kernel=kernel, stride=kernel if stride is None else each(stride, n), padding=pairs(padding, n),
+                    dilation=each(dilation, n), ceil_mode=ceil_mode), x)
+
+
+@public
+def mean_pool(x: Any, kernel: Any, *, stride: Any = None, padding: Any = 0, ceil_mode: bool = False, count_padding: bool = True) -> Any:
+    """The mean of each window; with `count_padding` the zeros of the padding count."""
+    x = as_float(x)
+    n = _spatial("mean_pool", x)
+    kernel = each(kernel, n)
+    return apply(AvgPool(kernel=kernel, stride=kernel if stride is None else each(stride, n), padding=pairs(padding, n),
+                         ceil_mode=ceil_mode, count_include_pad=count_padding), x)
+
+
+@public
+def adaptive_pool(x: Any, sizes: Any, *, kind: str = "mean") -> Any:
+    """Means (or, with kind="max", maxima) of windows that give the last axes these sizes."""
+    x = as_float(x)
+    return apply(AdaptivePool(sizes=each(sizes, _spatial("adaptive_pool", x)), kind=kind), x)
+
+
+@public
+def resize(x: Any, sizes: Any, *, mode: str = "nearest", align_corners: bool = False) -> Any:
+    """The last axes at other sizes: the nearest element, or linear between neighbours (bilinear for two axes), in PyTorch's coordinates."""
+    x = as_float(x)
+    return apply(Resize(sizes=each(sizes, _spatial("resize", x)), mode=mode, align_corners=align_corners), x)
