@@ -14,8 +14,8 @@ import torch
 from gpu_tools import measure, ours, rand, session, timed
 
 import tilewright.ops as o
-from tilewright.core.dtypes import f32
-from tilewright.kernels.cuda import gemv, matmul, pointwise
+from tilewright.core.dtypes import f32, i32, i64
+from tilewright.kernels.cuda import gemv, matmul, pointwise, turning
 from tilewright.kernels.cuda.kernel import BlockKernel
 from tilewright.runtime import cuda_driver as gpu
 from tilewright.target.cuda.device import cuda_target
@@ -102,6 +102,83 @@ def arithmetic() -> None:
     print(f"24    fma against mul, the same number: {times['fma'] / times['mul']:.3f} of the time")
 
 
+def kernel_time(b: KernelBuilder, blocks: int, words: list[Any], *, vector: int = 1, repeats: int = 15) -> float:
+    """Median microseconds of a kernel of blocks of 256 threads."""
+    k = b.build()
+    text = emit_block_kernel(BlockKernel(k.name, k.params, k.pid, k.body, threads=256, programs=1, vector=vector), cuda_target())
+    module, function = gpu.load_function(text, k.name, 0)
+    values = (ctypes.c_int64 * len(words))(*(w.data_ptr() if isinstance(w, torch.Tensor) else w for w in words))
+    places = (ctypes.c_void_p * len(words))(*(ctypes.addressof(values) + 8 * i for i in range(len(words))))
+
+    def run(keep: Any = (module, values)) -> None:
+        stream = torch.cuda.current_stream().cuda_stream
+        gpu.call("cuLaunchKernel", function, blocks, 1, 1, 256, 1, 1, 0, stream, ctypes.addressof(places), 0)
+
+    return timed({"kernel": run}, 1, repeats)["kernel"]
+
+
+def addresses() -> None:
+    """10, 36: shifts against products; a view with strides that come at run time against a plain pointer."""
+    times = {}
+    out = torch.zeros(132 * 8 * 256, device="cuda", dtype=torch.int64)
+    for name in ("shift", "product"):
+        b = KernelBuilder(name)
+        y, n, w = b.view("y", i64, (1,)), b.index("n"), b.index("w")
+        with b.loop(0, n, 1, [w + i for i in range(4)]) as loop:
+            loop.next(*((b.index_op("shl", c, 3) if name == "shift" else c * w) + loop.index for c in loop.carried))
+        total = loop.results[0] + loop.results[1] + loop.results[2] + loop.results[3]
+        b.store(y, (b.pid * 256,), b.broadcast(b.reshape(b.from_index(total), (1,)), (256,)))
+        times[name] = kernel_time(b, 132 * 8, [out, 4000, 8])
+    print(f"10    an index by shift against by product, in a loop of nothing else: {times['product'] / times['shift']:.2f} x as fast")
+    x, r = torch.randn(8192, 8192, device="cuda"), torch.empty(8192, 8192, device="cuda")
+    for name in ("view", "pointer"):
+        b = KernelBuilder(name)
+        strides: tuple[int | None, ...] = (None, 1) if name == "view" else (1,)
+        source, target = b.view("x", f32, strides), b.view("y", f32, strides)
+        at = (b.pid // 4, b.pid % 4 * 2048) if name == "view" else (b.pid * 2048,)
+        b.store(target, at, -b.load(source, at, (2048,)))
+        times[name] = kernel_time(b, 8192 * 4, [x, 8192, r, 8192] if name == "view" else [x, r], vector=4)
+    print(f"36    a copy of 8192 x 8192 through strided views takes {times['view'] / times['pointer']:.4f} of the time through pointers")
+
+
+def orders() -> None:
+    """69: stores of different orders, and atomics."""
+    times = {}
+    out = torch.zeros(132 * 8 * 256 * 4, device="cuda", dtype=torch.int32)
+    for order in ("weak", "relaxed", "release"):
+        b = KernelBuilder(order)
+        y, n = b.view("y", i32, (1,)), b.index("n")
+        how = {} if order == "weak" else {"order": order, "scope": "device"}
+        with b.loop(0, n) as loop:
+            b.store(y, (b.pid * 256,), b.full((256,), 1, i32) + b.from_index(loop.index, i32), **how)
+        times[order] = kernel_time(b, 132 * 8, [out, 200])
+    print("69    stores to global memory, time against relaxed: "
+          + ", ".join(f"{k} {t / times['relaxed']:.2f}" for k, t in times.items()))  # fmt: skip
+
+
+def gates() -> None:
+    """The gates on FMA fusion and on the memory hierarchy."""
+    x, w = (torch.randn(132 * 1024 * 256, device="cuda") for _ in range(2))
+    y = torch.zeros(132 * 8 * 256, device="cuda")
+    times = {}
+    for name in ("fused", "apart"):
+        b = KernelBuilder(name)
+        p, q, out, n = b.view("p", f32, (1,)), b.view("q", f32, (1,)), b.view("out", f32, (1,)), b.index("n")
+        with b.loop(0, n, 1, [b.full((256,), 0.0)]) as loop:
+            at = (b.pid * 256 * 128 + loop.index * 256,)
+            a, c, s = b.load(p, at, (256,)), b.load(q, at, (256,)), loop.carried[0]
+            loop.next(b.fma(a, c, s) if name == "fused" else s + a * c)
+        b.store(out, (b.pid * 256,), loop.results[0])
+        times[name] = kernel_time(b, 132 * 8, [x, w, y, 128])
+    print(f"gate  dot products of 32,768 from memory, fused: {times['apart'] / times['fused']:.3f} x as fast (wants 1.10)")
+    m = torch.randn(1024, 1024, device="cuda")
+    calls = {"turned": ours(session(lambda v: o.transpose(v, (1, 0)), m), m)[0]}
+    calls["jumping"] = replaced(turning, "SMALLEST", 1 << 40, lambda: ours(session(lambda v: o.transpose(v, (1, 0)), m), m)[0])
+    found = measure(calls, 20)
+    ratio = found["jumping"] / found["turned"]
+    print(f"gate  a million floats turned, through shared memory against jumping: {ratio:.2f} x as fast (wants 1.20)")
+
+
 def launching() -> None:
     """Not a hypothesis: microseconds of Python in one call of a session."""
     x = torch.randn(1024, device="cuda")
@@ -121,5 +198,5 @@ def launching() -> None:
 
 if __name__ == "__main__":
     gpu.enter()
-    for section in (tiles, accesses, unrolling, arithmetic, launching):
+    for section in (addresses, orders, gates, tiles, accesses, unrolling, arithmetic, launching):
         section()

@@ -99,6 +99,7 @@ def test_pools_of_values_that_lie_channels_last(channels: int, rng: np.random.Ge
             o.MaxPool(kernel=(3, 2), stride=(2, 1), padding=pads, dilation=(1, 2))(y),
             o.AvgPool(kernel=(3, 2), stride=(1, 2), padding=pads)(y),
             o.AvgPool(kernel=(3, 2), stride=(1, 2), padding=pads, count_include_pad=False)(y),
+            o.Mean(axes=(2, 3))(y),
         )
 
     got = Emulated(graph(pools, (bf16, x.shape)))(x)
@@ -107,6 +108,7 @@ def test_pools_of_values_that_lie_channels_last(channels: int, rng: np.random.Ge
         F.max_pool2d(y, (3, 2), (2, 1), (1, 0), (1, 2)),
         F.avg_pool2d(y, (3, 2), (1, 2), (1, 0)),
         F.avg_pool2d(y, (3, 2), (1, 2), (1, 0), count_include_pad=False),
+        y.mean((2, 3)),
     )
     for a, b in zip(got, want, strict=True):
         np.testing.assert_allclose(a.astype(np.float64), b.numpy(), rtol=1.2e-2, atol=1.2e-2)

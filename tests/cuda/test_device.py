@@ -73,6 +73,14 @@ def test_matmul_with_epilogue_and_dynamic_rows() -> None:
         check(session(x, w, b, r), want, bf16)
 
 
+def test_one_column() -> None:
+    for dtype in (bf16, f16, f32):
+        a, b = rand(dtype, 130, 200), rand(dtype, 1, 200)
+        poison()
+        got = tw.compile(graph(lambda x, y: o.Matmul(transpose_b=True)(x, y), (dtype, (130, 200)), (dtype, (1, 200))), target="cuda")(a, b)
+        check(got, a.double() @ b.double().T, dtype)
+
+
 def test_matmul_batched() -> None:
     a, b = rand(f16, 5, 100, 72), rand(f16, 5, 72, 200)
     check(

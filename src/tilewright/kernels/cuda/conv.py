@@ -230,7 +230,7 @@ def conv_launch(
     assert region.anchor is not None
     call = Call("conv_gemm", region.name)
     m, n = size
-    epilogue = add_epilogue(call, region, region.anchor.values[0], size, results, leaves)
+    epilogue = add_epilogue(call, region, region.anchor.values[0], size, results, leaves, config.bm)
     batch, height, width, channels = x.layout.shape
     assert isinstance(channels, int)
     strides = x.layout.strides
@@ -264,5 +264,5 @@ def conv_launch(
     launch.kernel = kind(
         name, k.params, k.pid, k.body, acc=epilogue.acc, row=epilogue.row, column=epilogue.column, batch=epilogue.batch, bm=config.bm,
         bn=config.bn, slice=epilogue.width, stages=config.stages, consumers=config.bm // 64, dtype=dtype, dtype_b=dtype, group=config.group,
-        maps=(a_map, b_map, *epilogue.maps), stored=epilogue.stored, per_sm=config.per_sm, **more)  # fmt: skip
+        maps=(a_map, b_map, *epilogue.maps), stored=epilogue.stored, added=epilogue.added, per_sm=config.per_sm, **more)  # fmt: skip
     return launch

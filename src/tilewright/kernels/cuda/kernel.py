@@ -88,6 +88,7 @@ class GemmKernel(Kernel):
     group: int = 8  # tiles of rows that share columns of B in L2
     maps: tuple[TensorMap, ...] = ()  # of A and B, then of the results that are stored through shared memory
     stored: tuple[Var, ...] = ()  # views of those results
+    added: Var | None = None  # a matrix of 16-bit floats that the epilogue reads: it comes through the ring, by the last map
 
     @property
     def block(self) -> int:

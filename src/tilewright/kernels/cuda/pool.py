@@ -3,24 +3,30 @@ tap outside reads what never wins (or adds nothing). Others take the shared kern
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
 from ...core.dims import ceildiv, product
 from ...core.dtypes import compute_dtype
 from ...core.target_spec import TargetSpec
+from ...ir.layout import Layout
 from ...ops.pooling import AvgPool as AvgPoolOp
 from ...ops.pooling import MaxPool as MaxPoolOp
+from ...ops.reductions import Mean
 from ...tile.builder import Ix, KernelBuilder
 from ...tile.ir import identity
+from ...tile.passes import UnrollLoops, optimise
 from ..call import Call
 from ..launch import Launch
 from ..pointwise import unravel
 from ..pool import Pool
-from ..region import Region, narrow, widen
-from ..template import region_bytes, region_flops
+from ..region import Region, collapse, narrow, widen
+from ..template import Reason, Template, alone, region_bytes, region_flops
 from .groups import on_threads, shared_launch, vector_width
+from .kernel import WARP
 from .pointwise import BLOCK, group
+from .rows import CudaRows
 
 TAPS = 64  # unrolled at most
 
@@ -64,13 +70,22 @@ def channels_last_pool(region: Region) -> Launch:
     fill = 0.0 if mean else identity("max", x.type.dtype)
     dilation = getattr(op, "dilation", (1,) * n)
     first = [p * s - lo for p, s, (lo, _) in zip(at[1:], op.stride, op.padding, strict=True)]
+    whole = isinstance(channels, int) and channels % tile == 0
     total = b.full((tile,), fill, dtype)
-    for taps in _every(op.kernel):
-        place = [f + t * d for f, t, d in zip(first, taps, dilation, strict=True)]
+    # a tap outside: the nearest inside, which is another of the window's (so it changes no maximum), or nothing
+    near = not mean and all(d == 1 for d in dilation)
+    places: list[list[tuple[Ix | int, Ix | int]]] = []
+    for f, k, d, size in zip(first, op.kernel, dilation, sizes, strict=True):
+        taps = [f + t * d for t in range(k)]
+        places.append([(b.minimum(b.maximum(p, 0), size - 1), 1) if near else (p, _flag(b, p + 1) * _flag(b, size - p)) for p in taps])
+    for taps_ in itertools.product(*places):
         inside: Ix | int = left
-        for p, size in zip(place, sizes, strict=True):
-            inside = inside * _flag(b, p + 1) * _flag(b, size - p)
-        value = widen(b, b.load(xv, (at[0], *place, start), (tile,), limit=(inside,), other=fill))
+        for _, flag in taps_:
+            inside = inside * flag
+        limit = None if near and whole else (inside,)
+        place = (at[0], *(p for p, _ in taps_), start)
+        loaded = b.load(xv, place, (tile,)) if limit is None else b.load(xv, place, (tile,), limit=limit, other=fill)
+        value = widen(b, loaded)
         total = total + value if mean else b.binary("max", total, value)
     if mean:
         count: Ix | int = 1
@@ -78,7 +93,7 @@ def channels_last_pool(region: Region) -> Launch:
             low, high = (-lo, size + hi) if op.count_include_pad else (0, size)
             count = count * (b.minimum(f + k, high) - b.maximum(f, low))
         total = total / b.cast(b.from_index(count), dtype)
-    b.store(yv, (*at, start), narrow(b, total, y.type.dtype), limit=(left,))
+    b.store(yv, (*at, start), narrow(b, total, y.type.dtype), limit=None if whole else (left,))
     launch = call.finish(product(result.shape[:-1]) * ceildiv(channels, tile), flops=region_flops(region), bytes_=region_bytes(region))
     launch.kernel = on_threads(launch.kernel, threads, BLOCK // threads if threads <= 32 else 1, vector)
     return launch
@@ -89,8 +104,47 @@ def _flag(b: KernelBuilder, x: Ix | int) -> Ix | int:
     return b.minimum(b.maximum(x, 0), 1)
 
 
-def _every(kernel: tuple[int, ...]) -> list[tuple[int, ...]]:
-    found: list[tuple[int, ...]] = [()]
-    for k in kernel:
-        found = [(*f, t) for f in found for t in range(k)]
-    return found
+
+class CudaSpatialMean(Template):
+    """The mean over all spatial axes of a value that lies channels last: a warp takes a stretch of channels and walks the pixels."""
+
+    key = "spatial_mean"
+
+    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
+        reason = alone(region, Mean)
+        if reason is not None:
+            return reason
+        assert region.anchor is not None and isinstance(region.anchor.op, Mean)
+        x = region.operands[0].type
+        spatial = tuple(range(2, x.ndim))
+        if not spatial or tuple(sorted(region.anchor.op.axes)) != spatial or not all(isinstance(d, int) and d > 0 for d in x.shape[2:]):
+            return Reason("not over all spatial axes of known size")
+        return None
+
+    def build(self, region: Region, target: TargetSpec) -> list[Launch]:
+        x, y = region.operands[0], region.results[0]
+        sizes, (steps,) = collapse(x.type.shape[2:], [Layout(x.type.shape[2:], x.layout.strides[2:])])
+        if x.layout.strides[1] != 1 or len(sizes) > 1:  # it lies otherwise: a row of pixels
+            return CudaRows().build(region, target)
+        batch, channels = x.type.shape[:2]
+        pixels = sizes[0] if sizes else 1
+        source = Layout((batch, pixels, channels), (x.layout.strides[0], steps[0] if steps else channels, 1), x.layout.offset)
+        result = Layout((batch, channels), y.layout.strides[:2], y.layout.offset)
+        vector = vector_width([x.type.dtype.itemsize], channels, [source, result])
+        tile = WARP * vector
+        call = Call("spatial_mean", region.name)
+        b = call.b
+        xv, yv = call.view("x", x.type.dtype, x.buffer, source), call.view("y", y.type.dtype, y.buffer, result, write=True)
+        every, count = call.word("channels", channels), call.word("pixels", pixels)
+        stretches = b.ceildiv(every, tile)
+        item, start = b.pid // stretches, b.pid % stretches * tile
+        limit = None if isinstance(channels, int) and channels % tile == 0 else (every - start,)
+        dtype = compute_dtype(x.type.dtype)
+        with b.loop(0, count, 1, [b.full((tile,), 0.0, dtype)], unroll=8) as loop:
+            loop.next(loop.carried[0] + widen(b, b.load(xv, (item, loop.index, start), (tile,), limit=limit)))
+        mean = loop.results[0] / b.cast(b.from_index(count), dtype)
+        b.store(yv, (item, start), narrow(b, mean, y.type.dtype), limit=limit)
+        launch = call.finish(batch * ceildiv(channels, tile), flops=region_flops(region), bytes_=region_bytes(region))
+        launch.kernel = optimise(launch.kernel, (UnrollLoops(),))
+        launch.kernel = on_threads(launch.kernel, WARP, 2, vector)
+        return [launch]

@@ -56,12 +56,14 @@ class Epilogue:
     width: int
     maps: tuple[TensorMap, ...]
     stored: tuple[Var, ...]
+    added: Var | None
 
 
 def add_epilogue(
-    call: Call, region: Region, value: Value, size: tuple[Dim, Dim], results: list[Matrix], leaves: dict[Value, Matrix]
+    call: Call, region: Region, value: Value, size: tuple[Dim, Dim], results: list[Matrix], leaves: dict[Value, Matrix], bm: int
 ) -> Epilogue:
-    """Views, maps and the body of the epilogue over `value`, a matrix of `size`."""
+    """Views, maps and the body of the epilogue over `value`, a matrix of `size`, for blocks of `bm` rows. The first whole matrix that it
+    reads comes through the ring of the operands."""
     b = call.b
     m, n = size
     through_shared = all(r.by_copy_engine for r in results)
@@ -71,7 +73,12 @@ def add_epilogue(
     for i, x in enumerate(results):
         maps.append(TensorMap(len(call._arguments), x.operand.type.dtype, (n, m, 1), (x.row * 2, x.row * m * 2), (SLICE, 64, 1), 128))
         outs.append(_view(call, f"c{i}", x, size, write=True))
-    ins = {v: _view(call, f"e{i}", leaf, size) for i, (v, leaf) in enumerate(leaves.items())}
+    first = next((v for v, x in leaves.items() if x.by_copy_engine), None) if through_shared else None
+    ins = {}
+    for i, (v, x) in enumerate(leaves.items()):
+        if v is first:
+            maps.append(TensorMap(len(call._arguments), x.operand.type.dtype, (n, m, 1), (x.row * 2, x.row * m * 2), (SLICE, bm, 1), 128))
+        ins[v] = _view(call, f"e{i}", x, size)
     rows, columns = call.word("m", m), call.word("n", n)
     acc, row, column, batch = Var(TileType((64, width), f32), "acc"), Var(INDEX, "row"), Var(INDEX, "column"), Var(INDEX, "batch")
     r, c = Ix(b, row), Ix(b, column)
@@ -88,17 +95,18 @@ def add_epilogue(
         for view, v, result in zip(outs, region.body.outputs, results, strict=True):
             b.store(view, (r, c), narrow(b, b.broadcast(evaluate(v), (64, width)), result.operand.type.dtype), limit=limit)
 
-    if through_shared and not ins:  # the copy engine stops at the edges by itself
-        write(None)
+    others = [x for v, x in leaves.items() if v is not first]
+    if through_shared and (not others or (all(x.row == 0 for x in others) and divisible(n, width))):
+        write(None)  # the copy engine stops at the edges by itself
     else:
         inside = b.binary("and", b.compare("le", r + 64, rows), b.compare("le", c + width, columns))
         with b.if_(inside):
             write(None)
         with b.if_(b.unary("not", inside)):
             write((rows - r, columns - c))
-    return Epilogue(
-        acc, row, column, batch, width, tuple(maps) if through_shared else (), tuple(x.var for x in outs) if through_shared else ()
-    )
+    stored = tuple(x.var for x in outs) if through_shared else ()
+    added = None if first is None else ins[first].var
+    return Epilogue(acc, row, column, batch, width, tuple(maps) if through_shared else (), stored, added)
 
 
 def _view(call: Call, name: str, x: Matrix, size: tuple[Dim, Dim], *, write: bool = False) -> View:

@@ -23,7 +23,7 @@ from .groups import Shared
 from .matmul import HopperMatmul
 from .norm_backward import CudaNormBackward
 from .pointwise import CudaPointwise
-from .pool import CudaPool
+from .pool import CudaPool, CudaSpatialMean
 from .qdot import CudaQDot
 from .ring_matmul import RingMatmul
 from .rope import CudaRope
@@ -48,6 +48,7 @@ CUDA_TEMPLATES: list[Template] = [
     CudaNormBackward(),
     CudaColumns(),
     CudaScatterAdd(),
+    CudaSpatialMean(),
     CudaRows(),
     CudaPointwise(),
     CudaRope(),

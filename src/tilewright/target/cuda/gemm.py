@@ -210,7 +210,23 @@ class Gemm:
         self._next_step()
         k.emit(f"add.u32 {step}, {step}, 1;")
         k.emit(f"@{k.value('i1', f'setp.lt.u32 {{}}, {step}, {self.count};')} bra {inner};")
+        if g.added is not None:
+            self._fetch_added(ring, (row, column, batch))
         self._next_tile(tile, top, done)
+
+    def _fetch_added(self, ring: Ring, place: tuple[str, str, str]) -> None:
+        """What the epilogue adds takes stages of the ring too, one for every slice of columns, in place of A."""
+        k, g, v = self.k, self.kernel, self.k.value
+        row, column, batch = place
+        for first in range(0, g.bn, g.slice):
+            full = v("i32", f"mad.lo.u32 {{}}, {ring.stage}, 8, {self.bars};")
+            ring.wait(f"{full}+{EMPTY}")
+            k.emit(f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [{full}], {g.bm * BK};")
+            spot = v("i32", f"mad.lo.u32 {{}}, {ring.stage}, {stage_bytes(g)}, {self.base};")
+            at = v("i32", f"add.u32 {{}}, {column}, {first};") if first else column
+            load = "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
+            k.emit(f"{load} [{spot}], [{self.maps[-1]}, {{{at}, {row}, {batch}}}], [{full}];")
+            ring.advance()
 
     def _first_step(self, row: str) -> None:
         """Before the copies of a tile whose first row this is."""
@@ -294,7 +310,7 @@ class Gemm:
         if g.splits > 1:
             self._leave(total, who, place)
             return
-        self._epilogue(total, *place)
+        self._epilogue(total, *place, ring=ring, lead=lead)
         self._next_tile(tile, top, done)
         if g.stored:
             self.e.finish()
@@ -349,7 +365,7 @@ class Gemm:
         at = k.value("i32", f"mad.lo.u32 {{}}, {stage}, 8, {self.bars};")
         k.emit(f"@{when} mbarrier.arrive.shared::cta.b64 _, [{at}+{EMPTY}];")
 
-    def _epilogue(self, acc: list[str], row: str, column: str, batch: str) -> None:
+    def _epilogue(self, acc: list[str], row: str, column: str, batch: str, ring: Ring | None = None, lead: str = "") -> None:
         g, e, k = self.kernel, self.e, self.k
         assert g.acc is not None and g.row is not None and g.column is not None and g.batch is not None
         assert isinstance(g.acc.type, TileType)
@@ -362,4 +378,12 @@ class Gemm:
             values: dict[Key, str] = {(8 * (i % 4 // 2), 8 * (i // 4) + i % 2): r for i, r in enumerate(part)}
             e.env[g.acc] = Regs(g.acc.type, values)
             e.env[g.column] = k.value("i64", f"add.s64 {{}}, {wide}, {first};") if first else wide
-            e.block(g.body)
+            if g.added is None:
+                e.block(g.body)
+                continue
+            assert ring is not None
+            ring.wait(k.value("i32", f"mad.lo.u32 {{}}, {ring.stage}, 8, {self.bars};"))
+            e.place_added(k.value("i32", f"mad.lo.u32 {{}}, {ring.stage}, {stage_bytes(g)}, {self.base};"))
+            e.block(g.body)  # its stores have a barrier after the loads
+            self._release(ring.stage, lead)
+            ring.advance()

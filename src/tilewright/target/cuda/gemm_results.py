@@ -1,16 +1,16 @@
 """Results of a matrix kernel on their way out: from accumulator fragments into swizzled shared memory, from there by the copy engine.
 
 Each warpgroup has two slices of 64 rows × 128 bytes (or 64, or 32); while one is copied out, the next is written. The copy engine stops at
-the edges of the result, so nothing is masked here.
+the edges of the result, so nothing is masked here. A matrix that the epilogue adds comes the other way, through the ring of the operands.
 """
 
 from __future__ import annotations
 
 from ...kernels.cuda.kernel import GemmKernel
-from ...tile.ir import Instr, Var, ViewType
+from ...tile.ir import Instr, TileType, Var, ViewType
 from .access import _pair
 from .emit import Emitter
-from .layout import Fragment, Regs
+from .layout import Fragment, Key, Regs
 from .ptx_text import KernelText
 
 EXCHANGED = {128: (0, 3), 64: (1, 2), 32: (2, 1)}  # bytes of a row -> the bits of its number that its 16-byte pieces are moved by
@@ -27,7 +27,7 @@ class Results(Emitter):
 
     def __init__(self, kernel: GemmKernel, text: KernelText) -> None:
         super().__init__(kernel, Fragment(kernel.run), text)
-        self.stored = kernel.stored
+        self.stored, self.added = kernel.stored, kernel.added
         self.wide = slice_bytes(kernel) // 64  # bytes of a row of a slice
         self.corner = ("0", "0", "0")  # column, row, batch of the slice, as 32-bit registers
 
@@ -50,7 +50,34 @@ class Results(Emitter):
         self.right = v("i32", f"bfe.u32 {{}}, {tid}, 4, 1;")
         start, bits = EXCHANGED[self.wide]
         self.inside = v("i32", f"bfe.u32 {{}}, {tid}, {start}, {bits};")  # which 16-byte pieces a row exchanges
-        self.tid = tid
+        self.tid, self.who = tid, who
+
+    def place_added(self, stage: str) -> None:
+        """Where this thread's part of a slice lies that came through the ring: row lane/4 of its warp, columns lane%4·2."""
+        v = self.k.value
+        self.line = v("i32", f"bfe.u32 {{}}, {self.tid}, 2, 3;")
+        row = v("i32", f"mad.lo.u32 {{}}, {v('i32', f'bfe.u32 {{}}, {self.tid}, 5, 2;')}, 16, {self.line};")
+        row = v("i32", f"mad.lo.u32 {{}}, {self.who}, 64, {row};")
+        at = v("i32", f"mad.lo.u32 {{}}, {row}, 128, {stage};")
+        self.added_at = v("i32", f"mad.lo.u32 {{}}, {v('i32', f'and.b32 {{}}, {self.tid}, 3;')}, 4, {at};")
+
+    def do_load(self, instr: Instr) -> None:
+        if self.added is None or instr.operands[0] is not self.added:
+            super().do_load(instr)
+            return
+        k, v = self.k, self.k.value
+        type_ = instr.results[0].type
+        assert isinstance(type_, TileType) and type_.shape == (64, 64)
+        values: dict[Key, str] = {}
+        for j in range(8):
+            chunk = v("i32", f"xor.b32 {{}}, {self.line}, {j};") if j else self.line
+            where = v("i32", f"mad.lo.u32 {{}}, {chunk}, 16, {self.added_at};")
+            for h in (0, 8):
+                word = v("i32", f"ld.shared.b32 {{}}, [{where}+{128 * h}];")
+                low, high = k.reg("half"), k.reg("half")
+                k.emit(f"mov.b32 {{{low}, {high}}}, {word};")
+                values[h, 8 * j], values[h, 8 * j + 1] = low, high
+        self.env[instr.results[0]] = Regs(type_, values)
 
     def do_store(self, instr: Instr) -> None:
         target = instr.operands[0]
