@@ -275,8 +275,17 @@ def gemm_launch(region: Region, p: Problem, at: Places, config: Config, target: 
         )
     m, n = call.word("m", at.m), call.word("n", p.n)
     sums = Sums.of(TileType((64, width), i32 if p.dtype is i32 else f32))
-    # the copy engine stops at the edges by itself
-    write_results(call, region, p, sums, outs, ins, (m, n), edges=bool(ins) or not through_shared)
+    # a matrix that is added comes through the ring; the copy engine stops at the edges by itself
+    by_ring = through_shared and width == 64 and out_item == 2 and config.cluster == 1 and not rows_read
+    added = next((i for i, (v, s) in enumerate(zip(ins, at.leaves, strict=True)) if by_ring and _added(region, v, s, at)), None)
+    if added is not None:
+        s, leaf = at.leaves[added], list(ins)[added]
+        steps = (s[1] * 2, (s[0] or s[1] * at.m) * 2)
+        place = pointers[len(outs) + added]
+        store_maps.append(TensorMap(place, leaf.dtype, (p.n, at.m, at.batch), steps, (64, config.bm, 1), 128))
+    loose = [s for i, s in enumerate(at.leaves) if i != added]
+    edges = not through_shared or not (all(s[0] == s[1] == 0 for s in loose) and (not loose or divisible(p.n, width)))
+    write_results(call, region, p, sums, outs, ins, (m, n), edges=edges)
     rows_of_clusters = ceildiv(at.m, config.bm * config.cluster)
     columns = ceildiv(p.n, config.bn)
     tiles = rows_of_clusters * columns * at.batch
@@ -318,5 +327,14 @@ def gemm_launch(region: Region, p: Problem, at: Places, config: Config, target: 
         group=config.group,
         maps=(*maps, *(store_maps if through_shared else ())),
         stored=tuple(x.var for x in outs) if through_shared else (),
+        added=None if added is None else list(ins.values())[added].var,
     )
     return launch
+
+
+def _added(region: Region, value: Value, strides: tuple[Dim, Dim, Dim], at: Places) -> bool:
+    """Whether the copy engine can read what an epilogue adds: a whole matrix of 16-bit floats in rows at multiples of 16 bytes."""
+    o = region.operand(value)
+    if o is None or (strides[0] == 0 and at.batch != 1):
+        return False
+    return o.type.dtype in (bf16, f16) and _stores(o, strides)
