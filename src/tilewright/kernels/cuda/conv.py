@@ -254,7 +254,7 @@ def conv_launch(
     grid = minimum(rows * columns, target.cores * config.per_sm)
     launch = call.finish(grid, flops=region_flops(region), bytes_=region_bytes(region), note=note)
     k = launch.kernel
-    name = f"{k.name}_{config.bm}x{config.bn}_{config.stages}_{config.per_sm}_{x.type.dtype}"
+    name = f"{k.name}_{config.bm}x{config.bn}_{config.stages}_{config.per_sm}{'' if epilogue.added is None else 'r'}_{x.type.dtype}"
     kind: type[GemmKernel] = GemmKernel
     more: dict[str, Any] = {}
     if not flat:

@@ -299,7 +299,7 @@ def gemm_launch(region: Region, p: Problem, at: Places, config: Config, target: 
         f"K in {config.splits}{f', sums kept in f32 every {config.promote} steps' if config.promote else ''}",
     )
     k = launch.kernel
-    flags = f"{int(transposed[0])}{int(transposed[1])}{'' if at.runs(region, p.n, 2) else 's'}"
+    flags = f"{int(transposed[0])}{int(transposed[1])}{'' if at.runs(region, p.n, 2) else 's'}{'' if added is None else 'r'}"
     launch.kernel = GemmKernel(
         f"{k.name}_{config.bm}x{config.bn}_{config.stages}_{config.cluster}_{config.splits}_{rows_read}_{flags}_{config.promote}_{config.per_sm}_{p.a.type.dtype}_{p.b.type.dtype}",
         k.params,
