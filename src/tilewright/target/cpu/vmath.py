@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ...core.errors import CompileError
-from . import vmath_avx512, vmath_f32, vmath_f64, vmath_pow, vmath_roots, vmath_round, vmath_trig, vmath_trig_f32
+from . import vmath_avx512, vmath_circle, vmath_f32, vmath_f64, vmath_pow, vmath_roots, vmath_round, vmath_trig, vmath_trig_f32
 from .llvm_text import FunctionText, element, lanes, vector
 from .vmath_base import V
 
@@ -27,7 +27,7 @@ _ANY: dict[str, Function] = {
 }
 _F32: dict[str, Function] = {**_ANY, **vmath_f32.FUNCTIONS, **vmath_trig_f32.FUNCTIONS}
 _F64: dict[str, Function] = {**_ANY, **vmath_f64.FUNCTIONS, **vmath_trig.FUNCTIONS}
-_AVX512 = {**vmath_avx512.FUNCTIONS, **vmath_roots.FUNCTIONS}
+_AVX512 = {**vmath_avx512.FUNCTIONS, **vmath_circle.FUNCTIONS, **vmath_roots.FUNCTIONS}
 _EXACT = ("reciprocal", "sqrt")  # the same bits in either form: fewer lanes than a register holds take the plain instruction
 UNARY = tuple(sorted(_F32))
 BINARY = ("pow",)
