@@ -172,3 +172,18 @@ def test_the_reference_target_says_the_same() -> None:
     model.target = target_spec("reference")
     with pytest.raises(ExecutionError, match=rf"softmax_cross_entropy: .*9 is out of range for .* \({HERE}:\d+\)"):
         Session(model, None)(X, np.array([0, 1, 9]))
+
+
+class Hot(torch.nn.Module):
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.one_hot(ids, 4)
+
+
+def test_torch_one_hot_knows_its_classes() -> None:
+    session = tw.compile(Hot(), (torch.tensor([0, 1]),))
+    torch.testing.assert_close(session(torch.tensor([3, 0])), Hot()(torch.tensor([3, 0])))
+    for bad in (4, -1):
+        with pytest.raises(RuntimeError, match="Class values must be"):
+            Hot()(torch.tensor([0, bad]))
+        with pytest.raises(ExecutionError, match=rf"^one_hot: index out of range, got {bad} at position 1; must be in 0..3 \({HERE}:"):
+            session(torch.tensor([0, bad]))

@@ -65,6 +65,21 @@ def test_scalar_arguments_take_the_generated_call(scalar: Any, monkeypatch: pyte
     np.testing.assert_array_equal(f(x, scalar), first)
 
 
+def test_strided_arguments_take_the_generated_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    f, g = tw.jit(lambda x: x * 2), tw.jit(lambda x: x * 2, donate=0)
+    x = randn(4, 6)
+    odd = np.frombuffer(bytes(1) + x.tobytes(), np.uint8)[1:].view(np.float32).reshape(4, 6)  # not aligned
+    for h in (f, g):
+        h(x.copy())
+    monkeypatch.setattr(f, "_find", lambda *_: pytest.fail("the arguments were looked up again"))
+    for view in (x.copy(), odd, np.asfortranarray(x), np.repeat(x, 2, 1)[:, ::2], x[::-1, ::-1].copy()[::-1, ::-1]):
+        before = view.copy()
+        for h in (f, g):
+            np.testing.assert_array_equal(h(view), x * 2)
+            if h is f or not view.flags.c_contiguous:
+                np.testing.assert_array_equal(view, before)
+
+
 def test_jit_compiles_once_per_signature() -> None:
     runs = []
 

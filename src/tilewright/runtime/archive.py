@@ -118,6 +118,8 @@ def _write(path: str, header: Data, blobs: list[tuple[int, Any]], code: bytes, k
         raise FormatError(f"archive: the signature holds a value that cannot be saved ({e})") from None
     mac = hmac.digest(key, text + code, "sha256") if key is not None else bytes(32)
     start = -(-(HEAD + len(text)) // PAGE) * PAGE
+    if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
+        raise FormatError(f"archive: {path} is no regular file; it would be replaced by one")
     temporary = f"{path}.{os.getpid()}.{secrets.token_hex(4)}.new"
     try:
         with open(temporary, "xb") as file:

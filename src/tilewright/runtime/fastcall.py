@@ -6,8 +6,10 @@ names never reach the source, so the text holds only numbers and our own identif
 """
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from ..core.dims import Expr, Symbol, symbols
@@ -29,6 +31,19 @@ def symbol_positions(interface: Interface) -> dict[str, tuple[int, int]] | None:
                 if len(mono) == 1 and isinstance(mono[0], Symbol):
                     found.setdefault(mono[0].name, (i, axis))
     return found if all(s.name in found for s in interface.symbols) else None
+
+
+@cache
+def array_address() -> str:
+    """The expression of a plain array's address. NumPy's own attribute makes a dict, which takes longer than all else in a call together;
+    the pointer is the first field of its C struct, behind Python's header (checked here, should a build differ)."""
+    import numpy as np
+
+    plain, head = "{}.__array_interface__['data'][0]", object.__basicsize__
+    for a in (np.empty(3), np.zeros((2, 5), np.int8)[1:], np.empty(0, np.float32)):
+        if ctypes.c_int64.from_address(id(a) + head).value != a.__array_interface__["data"][0]:
+            return plain
+    return f"at(id({{}}) + {head}).value"
 
 
 def _checks(interface: Interface, where: dict[str, tuple[int, int]]) -> list[str]:
@@ -88,13 +103,14 @@ def generate(interface: Interface, framework: str, *, errors: int, leaf: int | N
         else:
             body.append(f"if type(x{i}) is not ndarray or x{i}.dtype != D{i}: return slow(args, kwargs, out)")
             body.append(f"g{i} = x{i}.flags")
-            body.append(f"if not g{i}.c_contiguous or not g{i}.aligned: return slow(args, kwargs, out)")
+            instead = f"x{i} = tight(x{i})" if shell is not None and i not in takes.values() else "return slow(args, kwargs, out)"
+            body.append(f"if not g{i}.c_contiguous or not g{i}.aligned: {instead}")
             if i in takes.values():
                 body.append(f"if not g{i}.writeable: return slow(args, kwargs, out)")
     body += _checks(interface, where)
     body += ["try: w = take()", "except IndexError: w = grow()", "io = w.io"]
-    address = "data_ptr()" if framework == "torch" else "__array_interface__['data'][0]"
-    body += [f"io[{i}] = x{i}.{address}" for i in range(n)]
+    address = "{}.data_ptr()" if framework == "torch" else array_address()
+    body += [f"io[{i}] = {address.format(f'x{i}')}" for i in range(n)]
     if takes and n > 1:
         body.append("apart(io)")
     outs = []
@@ -108,7 +124,7 @@ def generate(interface: Interface, framework: str, *, errors: int, leaf: int | N
             body.append(f"y{k} = like(T{k})")  # the fastest way to a new tensor
         else:
             body.append(f"y{k} = empty({_shape(type_, names)}, dtype=E{k}{', device=cpu' if framework == 'torch' else ''})")
-        body.append(f"io[{n + k}] = y{k}.{address}")
+        body.append(f"io[{n + k}] = {address.format(f'y{k}')}")
         outs.append(f"y{k}")
     key = "(" + "".join(f"{names[s.name]}, " for s in interface.symbols) + ")"
     body.append(f"status = run({f'w.job({key})' if interface.symbols else 'w.fixed'})")
@@ -142,7 +158,8 @@ def compile_call(interface: Interface, framework: str, *, errors: int, leaf: int
     else:
         import numpy as np
 
-        names |= {"ndarray": np.ndarray, "empty": np.empty}
+        names |= {"ndarray": np.ndarray, "empty": np.empty, "at": ctypes.c_int64.from_address}
+        names["tight"] = lambda x: np.array(x, order="C")
         wanted = lambda d: d.np
     for i, type_ in enumerate(interface.inputs):
         names[f"D{i}"], names[f"H{i}"] = wanted(type_.dtype), type_.shape

@@ -9,12 +9,22 @@ import numpy as np
 
 from ... import ops as O
 from ...core import dtypes as dt
-from ...core.dims import product
+from ...core.dims import maximum, product
 from ...core.errors import UnsupportedError
 from ...ir.graph import Value
 from .aten_distance import p_norm
 from .aten_scatter import overwrite
 from .registry import Context, aten
+
+
+@aten("one_hot.default")
+def one_hot(c: Context, ids: Value, classes: int = -1) -> Any:
+    """Ids are looked up among the classes first, which is what finds those out of range."""
+    if classes < 1:
+        return NotImplemented
+    row = c.emit(O.Iota(shape=(classes,), axis=0, dtype=dt.i64))
+    known = c.emit(O.Gather(axis=0), row, ids)
+    return c.cast(c.emit(O.Equal(), c.reshape(known, (*ids.shape, 1)), row), dt.i64)
 
 
 @aten("nonzero_static.default")
@@ -31,8 +41,8 @@ def nonzero_static(c: Context, x: Value, *, size: int, fill_value: int = -1) -> 
         taken = c.emit(O.Pad(lo=(0,), hi=(size - n,)), taken)
     columns = []
     for a in range(rank):
-        step = product(x.shape[a + 1 :])
-        part = c.emit(O.Remainder(), c.emit(O.FloorDivide(), taken, c.scalar(step, dt.i64)), c.scalar(x.shape[a], dt.i64))
+        step, width = (maximum(d, 1) for d in (product(x.shape[a + 1 :]), x.shape[a]))  # nothing is found where a symbolic size is 0
+        part = c.emit(O.Remainder(), c.emit(O.FloorDivide(), taken, c.scalar(step, dt.i64)), c.scalar(width, dt.i64))
         columns.append(c.reshape(part, (size, 1)))
     rows = columns[0] if rank == 1 else c.emit(O.Concat(axis=1), *columns)
     number = c.emit(O.Iota(shape=(size, 1), axis=0, dtype=dt.i64))
