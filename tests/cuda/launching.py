@@ -65,6 +65,8 @@ class Emulated:
         for buffer, array in zip(self.program.inputs, inputs, strict=True):
             memory[buffer] = self.heap.add(np.ascontiguousarray(array))
         for buffer, array in zip(self.program.outputs, outputs, strict=True):
+            if buffer in self.program.inputs:  # a state: its memory holds the old value
+                array[...] = inputs[self.program.inputs.index(buffer)]
             memory[buffer] = self.heap.add(array)
         for const, packed in zip(self.program.constants, pack_constants(self.program.constants), strict=True):
             memory[const.buffer] = self.heap.add(np.ascontiguousarray(packed))

@@ -170,3 +170,42 @@ def test_such_a_region_passes_the_verifier() -> None:
 
     session: Any = tw.compile(graph(layer, (bf16, (1, 64)), (bf16, (64,)), (bf16, (32, 64))), target="sm_90a", validation="strict")
     assert [x["note"] for x in session.report().data["launches"]] == ["norm and 1 products, 32 threads, 1 rows"]
+
+
+@pytest.mark.parametrize("dtype, cache, short", [(bf16, bf16, 4096), (f32, f16, 4096), (f32, f32, 0)], ids=["bf16", "f32-f16", "parts"])
+@pytest.mark.parametrize("window", [None, 7])
+def test_attention_appends_to_its_caches(
+    dtype: DType, cache: DType, short: int, window: int | None, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One launch: the key is rotated, both rows are written in place, and the row sees itself."""
+    monkeypatch.setattr(decode_attention, "SHORT", short)
+    at, d, heads = 21, 64, (4, 2)
+    new = floats(rng, dtype, 1, (heads[0] + 2 * heads[1]) * d)
+    cos, sin = floats(rng, dtype, 1, d // 2), floats(rng, dtype, 1, d // 2)
+    k, v = (floats(rng, cache, 1, heads[1], 40, d) for _ in range(2))
+    op = o.Attention(scale=0.2, causal=True, offset=at, window=window)
+
+    def layer(new: Any, cos: Any, sin: Any, k: Any, v: Any) -> Any:
+        q_row, k_row, v_row = o.split(new, 1, (heads[0] * d, heads[1] * d, heads[1] * d))
+        q_row, k_row, v_row = (
+            o.transpose(o.reshape(x, (1, 1, n, d)), (0, 2, 1, 3))
+            for x, n in ((q_row, heads[0]), (k_row, heads[1]), (v_row, heads[1]))
+        )
+        update = o.UpdateSlice(axis=2, start=at)
+        k, v = update(k, o.Rope()(k_row, cos, sin)), update(v, v_row)
+        y = op(o.Rope()(q_row, cos, sin), o.slice_(k, 2, 0, at + 1), o.slice_(v, 2, 0, at + 1))
+        return o.Neg()(y), k, v
+
+    g = graph(layer, *((t, x.shape) for x, t in ((new, dtype), (cos, dtype), (sin, dtype), (k, cache), (v, cache))))
+    g.donated = {3: 1, 4: 2}
+    e = Emulated(g)
+    assert [x.kernel.name.split("_")[0] for x in e.program.launches] == (["decode"] if short else ["decode", "decode"])
+    q_row, k_row, v_row = (x.reshape(1, -1, 1, d) for x in np.split(new, [heads[0] * d, (heads[0] + heads[1]) * d], 1))
+    turned = rotated(k_row, cos, sin)
+    want_k, want_v = k.astype(np.float64), v.astype(np.float64)
+    want_k[:, :, at : at + 1], want_v[:, :, at : at + 1] = turned, v_row.astype(np.float64)
+    y, k, v = e(new, cos, sin, k, v)
+    check(k, want_k, cache)
+    np.testing.assert_array_equal(np.delete(v, at, 2), np.delete(want_v, at, 2).astype(v.dtype))
+    check(v, want_v, cache)
+    check(y, -attention(rotated(q_row, cos, sin), k[:, :, : at + 1], v[:, :, : at + 1], op), dtype)

@@ -43,7 +43,7 @@ from .rows import Rows
 from .sampling import Sample
 from .scatter import ScatterAdd
 from .sites import name_sites
-from .state import computed_in_window, in_place_updates, land_states
+from .state import computed_in_window, in_place_updates, land_states, updated
 from .template import Template, Unserved
 from .update import UpdateSlice
 
@@ -258,8 +258,8 @@ class Selector:
 
     def _result(self, v: Value, region: Region) -> Operand:
         layout = Layout.contiguous(v.shape)
-        if v.node in self.in_place:
-            return Operand(v.type, self.places[v.node.operands[0]].buffer, layout)
+        if v.node in self.in_place and (old := updated(v)) is not None:
+            return Operand(v.type, self.places[old].buffer, layout)
         if v in self.parts:
             whole, which = self.parts[v]
             if whole not in self.places:

@@ -6,9 +6,22 @@ from dataclasses import replace
 
 from ..ir.graph import Graph, Node, Value
 from ..ops.attention import Rope
+from ..ops.fused import Fused
 from ..ops.q8_cache import Q8Blocks
 from ..ops.state import UpdateSlice
 from .launch import Argument, Buffer, Item, Launch, Pointer, roots, touched
+
+
+def updated(v: Value) -> Value | None:
+    """The value that an update, alone or as a result of a region, makes `v` of."""
+    if isinstance(v.node.op, UpdateSlice):
+        return v.node.operands[0]
+    if isinstance(v.node.op, Fused):
+        made = v.node.op.body.outputs[v.index].node
+        inputs = v.node.op.body.inputs
+        if isinstance(made.op, UpdateSlice) and made.operands[0] in inputs:
+            return v.node.operands[inputs.index(made.operands[0])]
+    return None
 
 
 def in_place_updates(graph: Graph) -> set[Node]:
@@ -20,13 +33,15 @@ def in_place_updates(graph: Graph) -> set[Node]:
     for i, k in graph.donated.items():
         chain: list[Node] = []
         v = graph.outputs[k]
-        while isinstance(v.node.op, UpdateSlice):
+        before: list[Value] = []
+        while (old := updated(v)) is not None:
             chain.append(v.node)
-            v = v.node.operands[0]
+            before.append(old)
+            v = old
         if v is not graph.inputs[i]:
             continue
         shown = {graph.outputs[j] for j in range(len(graph.outputs)) if j != k}
-        safe = [n for n in chain if _last_read(n.operands[0], n, users, position, outputs, shown)]
+        safe = [n for n, old in zip(chain, before, strict=True) if _last_read(old, n, users, position, outputs, shown)]
         if len(safe) == len(chain):  # one copy in the chain moves all that follows out of the state's memory
             found.update(chain)
     return found
@@ -38,6 +53,8 @@ def computed_in_window(graph: Graph, in_place: set[Node]) -> dict[Value, Node]:
     outputs = set(graph.outputs)
     found: dict[Value, Node] = {}
     for n in in_place:
+        if isinstance(n.op, Fused):  # writes its window itself
+            continue
         old, new = n.operands
         written = isinstance(new.node.op, Q8Blocks) or (isinstance(new.node.op, Rope) and new.dtype is old.dtype)
         if written and users[new] == [n] and users[old] == [n] and new not in outputs:
@@ -55,7 +72,8 @@ def _last_read(old: Value, update: Node, users: dict[Value, list[Node]], positio
             if not all(_last_read(v, update, users, position, outputs, shown) for v in n.values):
                 return False
         elif n is update:
-            if n.operands[0] is not old or n.operands[1] is old:  # the old value, or a view of it, is what is written
+            # the old value, or a view of it, is what is written
+            if not isinstance(n.op, Fused) and (n.operands[0] is not old or n.operands[1] is old):
                 return False
         elif position[n] > position[update]:
             return False

@@ -3,7 +3,7 @@ elementwise consumers of its op."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ..core.dims import Dim
 from ..ir.graph import Value
@@ -11,8 +11,8 @@ from ..tile.builder import Ix, KernelBuilder, Tile, View
 from .region import Evaluator, Operand, Region, narrow
 
 
-def leaves_of_epilogue(region: Region, product_value: Value) -> list[Value]:
-    """Leaves that the outputs read beside the product itself."""
+def leaves_of_epilogue(region: Region, product_value: Value, outputs: Sequence[Value] | None = None) -> list[Value]:
+    """Leaves that the outputs (all of them, if none are named) read beside the product itself."""
     used: dict[Value, None] = {}
 
     def visit(v: Value) -> None:
@@ -24,7 +24,7 @@ def leaves_of_epilogue(region: Region, product_value: Value) -> list[Value]:
         for o in v.node.operands:
             visit(o)
 
-    for out in region.body.outputs:
+    for out in region.body.outputs if outputs is None else outputs:
         visit(out)
     return list(used)
 

@@ -10,6 +10,7 @@ from .absorb_conv import AbsorbIntoConv
 from .absorb_masks import AbsorbMasks
 from .absorb_matmul import AbsorbIntoMatmul
 from .base import Log, Pass
+from .cache_attention import CacheAttention
 from .canonicalise import Canonicalise
 from .control import SimplifyControl, map_bodies
 from .cse import Cse, Dce
@@ -88,7 +89,7 @@ def run_pipeline(graph: Graph, target: Any = None, disable: Collection[str] = ()
         if on_pass is not None:
             on_pass(p.name, result)
     if target is not None and getattr(target, "kind", "") == "cuda":
-        for extra in (RowProducts(), RowCodes()):
+        for extra in (RowProducts(), RowCodes(), CacheAttention()):
             with log.entered(extra.name):
                 result = Dce().run(extra.run(result, log), log)
     if map_bodies(result, lambda body: run_pipeline(body, target, disable, log)) and verify:

@@ -11,13 +11,18 @@ that sees none gives zeros. Bits depend on the number of keys alone, not on batc
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from ...core.dims import Dim, at_most, ceildiv, divisible, maximum, minimum
-from ...core.dtypes import DType, bf16, f16, f32
+from ...core.dtypes import bf16, f16, f32
 from ...core.target_spec import TargetSpec
-from ...ir.graph import Value
+from ...ir.graph import Node, Value
 from ...ir.layout import Layout
 from ...ops.attention import Attention as AttentionOp
 from ...ops.attention import Rope as RopeOp
+from ...ops.state import UpdateSlice
+from ...ops.views import Slice
 from ...tile.builder import Ix, KernelBuilder, Tile, View
 from ...tile.ir import INDEX, TileType, Var
 from ..attention import Attention
@@ -35,8 +40,7 @@ SHORTEST = 16  # keys of a part
 PARTS = 32  # at most
 VECTOR = 4  # elements of a thread: more threads a row, since there are few rows
 BLOCK = 128  # threads
-GROUPS = 32  # of a block that has all keys of a head, at most
-MOST_THREADS = 1024  # of a block
+THREADS = 512  # of a block that has all keys of a head
 SHORT = 4096  # keys
 NEVER = float("-inf")
 FLOATS = (bf16, f16, f32)
@@ -51,7 +55,7 @@ class DecodeAttention(Template):
             return Reason("no attention")
         if node.op.has_mask or node.op.has_bias:
             return Reason("masks and biases are not fused here")
-        if Attention().matches(region, target) is not None:
+        if not appended(region) and Attention().matches(region, target) is not None:
             return Attention().matches(region, target)
         return None if fitting(region) is not None else Reason("one query row per head, rows of a multiple of 16 bytes")
 
@@ -61,8 +65,40 @@ class DecodeAttention(Template):
         return Decode(region).launches()
 
 
-def vector_of(*dtypes: DType) -> int:
-    return min(VECTOR, 16 // min(d.itemsize for d in dtypes))
+@dataclass(frozen=True)
+class Appended:
+    """A cache that the region appends a row to: where it lies up to that row, the row (before its rope), and the update."""
+
+    cache: Operand
+    row: Operand
+    value: Value  # the row after its rope
+    update: Node
+
+
+def appended(region: Region) -> list[Appended]:
+    """The caches of keys and values where the region appends to them (see `passes/cache_attention.py`), else nothing."""
+    assert region.anchor is not None
+    found = []
+    for v in region.anchor.operands[1:3]:
+        update = v.node.operands[0].node if isinstance(v.node.op, Slice) else None
+        if update is None or not isinstance(update.op, UpdateSlice):
+            return []
+        old, new = update.operands
+        cache, row = region.operand(old), region.operand(new.node.operands[0] if isinstance(new.node.op, RopeOp) else new)
+        assert cache is not None and row is not None
+        layout = v.node.op.views(cache.layout)[0]
+        assert layout is not None
+        found.append(Appended(Operand(v.type, cache.buffer, layout), row, new, update))
+    return found
+
+
+def vector_of(places: Sequence[Operand]) -> int:
+    """Elements of a thread: as many as 16 bytes and all rows' places allow."""
+    vector = min(VECTOR, 16 // min(o.type.dtype.itemsize for o in places))
+    steps = [s for o in places for s in (o.layout.offset, *o.layout.strides[:-1])]
+    while vector > 1 and not all(divisible(s, vector) for s in steps):
+        vector //= 2
+    return vector
 
 
 def fitting(region: Region) -> tuple[Operand, Operand, Operand] | None:
@@ -75,16 +111,17 @@ def fitting(region: Region) -> tuple[Operand, Operand, Operand] | None:
         if rope.interleaved or rope.n_rot not in (None, q_value.shape[-1]):
             return None
         q_value = q_value.node.operands[0]
-    places = [region.operand(v) for v in (q_value, k_value, v_value)]
-    q, k, v = places
+    caches = appended(region)
+    q = region.operand(q_value)
+    k, v = (c.cache for c in caches) if caches else (region.operand(x) for x in (k_value, v_value))
     if q is None or k is None or v is None or any(o.type.dtype not in FLOATS for o in (q, k, v)):
         return None
-    d, vector = q.type.shape[-1], vector_of(q.type.dtype, k.type.dtype, v.type.dtype)
+    rows = [q, k, v, *(c.row for c in caches)]
+    d, vector = q.type.shape[-1], vector_of(rows)
     if q.type.shape[2] != 1 or not isinstance(d, int) or v.type.shape[-1] != d or d > 256 or d % (2 * vector):
         return None
     threads = d // 2 // vector
-    steps = [(o.layout.offset, *o.layout.strides[:-1]) for o in (q, k, v)]
-    even = all(o.layout.strides[-1] == 1 for o in (q, k, v)) and all(divisible(s, vector) for row in steps for s in row)
+    even = all(o.layout.strides[-1] == 1 for o in rows)
     return (q, k, v) if even and threads & (threads - 1) == 0 and threads <= 32 and d & (d - 1) == 0 else None
 
 
@@ -97,7 +134,8 @@ class Decode:
         self.batch, self.heads, _, d = self.q.type.shape
         assert isinstance(d, int)
         self.d, self.keys = d, self.k.type.shape[2]
-        self.vector = vector_of(*(o.type.dtype for o in places))
+        self.caches = appended(region)
+        self.vector = vector_of([*places, *(c.row for c in self.caches)])
         self.span = maximum(SHORTEST, ceildiv(ceildiv(self.keys, PARTS), KEYS) * KEYS)
         self.parts = ceildiv(self.keys, self.span)
         name, rows = region.name, self.batch * self.heads * PARTS
@@ -112,32 +150,63 @@ class Decode:
     # --- parts of the keys --------------------------------------------------------------------------------------------
     def _query(self, call: Call, b: KernelBuilder, at: list[Ix | int]) -> tuple[Tile, Tile]:
         """Both halves of the query, rotated where the region says so, times the scale."""
-        half = self.d // 2
-        view = call.view("q", self.q.type.dtype, self.q.buffer, self.q.layout)
+        first, second = self._row(call, "q", self.q, self.node.operands[0], at)
+        return first * self.op.scale, second * self.op.scale
+
+    def _row(self, call: Call, name: str, place: Operand, value: Value, at: list[Ix | int]) -> tuple[Tile, Tile]:
+        """Both halves of a row of one head in f32, rotated where `value` is the result of a rope."""
+        b, half = call.b, self.d // 2
+        view = call.view(name, place.type.dtype, place.buffer, place.layout)
         first, second = (widen(b, b.load(view, (*at, 0, c), (1, half))) for c in (0, half))
-        value = self.node.operands[0]
         if isinstance(value.node.op, RopeOp):
             shape = (*value.shape[:-1], half)
             tables = []
             for n, x in zip(("cos", "sin"), value.node.operands[1:], strict=True):
                 o = self.region.operand(x)
                 assert o is not None
-                table = call.view(n, o.type.dtype, o.buffer, o.layout.expand(shape))
+                table = call.view(f"{name}{n}", o.type.dtype, o.buffer, o.layout.expand(shape))
                 tables.append(widen(b, b.load(table, (*at, 0, 0), (1, half))))
             cos, sin = tables
             first, second = first * cos - second * sin, second * cos + first * sin
-        return first * self.op.scale, second * self.op.scale
+        return first, second
 
-    def _walk(self, call: Call, at: list[Ix | int], start: Ix | int, end: Ix | int, step: int) -> list[Tile]:
+    def _append(self, call: Call, at: list[Ix | int], group: Ix, part: Ix | int, query: tuple[Tile, Tile]) -> list[Tile]:
+        """What a walk starts with: in the first part the row that this call appends. The first head of a group writes it to the caches."""
+        b, half = call.b, self.d // 2
+        bi, hi = at
+        kv = hi // group
+        rows = []
+        for name, c, r in zip("kv", self.caches, self.region.results[1:], strict=True):
+            dtype = c.cache.type.dtype
+            halves = [narrow(b, x, dtype) for x in self._row(call, f"{name}_new", c.row, c.value, [bi, kv])]
+            op = c.update.op
+            assert isinstance(op, UpdateSlice) and r.buffer is c.cache.buffer
+            window = call.view(f"{name}_window", dtype, r.buffer, r.layout.slice(op.axis, op.start, 1), write=True)
+            with b.if_(b.binary("and", b.compare("eq", part, 0), b.compare("eq", hi % group, 0))):
+                for i, x in enumerate(halves):
+                    b.store(window, (bi, kv, 0, i * half), x)
+            rows.append([widen(b, x) for x in halves])
+        (k1, k2), (v1, v2) = rows
+        s = self._capped(b, b.reduce("sum", b.fma(query[1], k2, query[0] * k1), 1))
+        mine = b.compare("eq", part, 0)
+        return [b.select(mine, x, y) for x, y in ((s, NEVER), (b.full((1, 1), 1.0), 0.0), (v1, 0.0), (v2, 0.0))]
+
+    def _capped(self, b: KernelBuilder, s: Tile) -> Tile:
+        return s if self.op.softcap is None else b.unary("tanh", s * (1.0 / self.op.softcap)) * self.op.softcap
+
+    def _walk(self, call: Call, at: list[Ix | int], start: Ix | int, end: Ix | int, step: int, part: Ix | int) -> list[Tile]:
         """Running maximum, sum and both halves of the weighted values over keys start, start + step, … in runs of KEYS."""
-        b, op, half = call.b, self.op, self.d // 2
+        b, half = call.b, self.d // 2
         k = call.view("k", self.k.type.dtype, self.k.buffer, self.k.layout, bake=(-2,))
         v = call.view("v", self.v.type.dtype, self.v.buffer, self.v.layout, bake=(-2,))
         group = call.word("group", self.heads // self.k.type.shape[1])
         bi, hi = at
         kv = hi // group
         q1, q2 = self._query(call, b, at)
-        empty = [b.full((1, 1), NEVER), b.full((1, 1), 0.0), b.full((1, half), 0.0), b.full((1, half), 0.0)]
+        if self.caches:
+            empty = self._append(call, at, group, part, (q1, q2))
+        else:
+            empty = [b.full((1, 1), NEVER), b.full((1, 1), 0.0), b.full((1, half), 0.0), b.full((1, half), 0.0)]
         with b.loop(start, end, step, empty) as loop:
             key, (top, total, o1, o2) = loop.index, loop.carried
             left = end - key
@@ -146,9 +215,7 @@ class Decode:
                 return b.load(view, (bi, kv, key, column), (KEYS, half), limit=(left, None))
 
             k1, k2, v1, v2 = rows(k, 0), rows(k, half), rows(v, 0), rows(v, half)
-            s = b.reduce("sum", b.fma(q2, widen(b, k2), q1 * widen(b, k1)), 1)
-            if op.softcap is not None:
-                s = b.unary("tanh", s * (1.0 / op.softcap)) * op.softcap
+            s = self._capped(b, b.reduce("sum", b.fma(q2, widen(b, k2), q1 * widen(b, k1)), 1))
             s = b.select(b.cmp("lt", b.iota((KEYS, 1), 0), b.from_index(left)), s, NEVER)
             best = b.binary("max", top, b.reduce("max", s, 0))
             safe = b.select(b.cmp("eq", best, NEVER), 0.0, best)
@@ -160,6 +227,8 @@ class Decode:
 
     def _seen(self) -> tuple[Dim, Dim]:
         """The keys that the row sees: from, to."""
+        if self.caches:  # all that were there before; the row that is new is known
+            return 0 if self.op.window is None else maximum(0, self.keys - self.op.window), self.keys - 1
         last: Dim = self.keys if not self.op.causal else minimum(self.keys, self.op.offset + 1)
         first: Dim = 0 if self.op.window is None else maximum(0, self.op.offset - self.op.window + 1)
         return first, maximum(0, last)
@@ -175,8 +244,8 @@ class Decode:
         first, last = (call.word(n, x) for n, x in zip(("first", "last"), self._seen(), strict=True))
         at = self._heads(call, b.pid)
         threads = d // 2 // self.vector
-        groups = min(GROUPS, MOST_THREADS // threads)
-        found = self._walk(call, at, first + Ix(b, part) * KEYS, last, groups * KEYS)
+        groups = THREADS // threads
+        found = self._walk(call, at, first + Ix(b, part) * KEYS, last, groups * KEYS, Ix(b, part))
         split = len(b.kernel.body.body)
         acc = Var(TileType((1, d), f32), "acc")
         self._consumers(call, at, Tile(b, acc))
@@ -195,9 +264,10 @@ class Decode:
     def _consumers(self, call: Call, at: list[Ix | int], out: Tile) -> None:
         """Everything after the attention, over one row."""
         b, region, out_value = call.b, self.region, self.node.values[0]
-        outs = [call.view(f"o{i}", r.type.dtype, r.buffer, r.layout, write=True) for i, r in enumerate(region.results)]
+        shown = len(region.results) - len(self.caches)
+        outs = [call.view(f"o{i}", r.type.dtype, r.buffer, r.layout, write=True) for i, r in enumerate(region.results[:shown])]
         ins: dict[Value, View] = {}
-        for i, x in enumerate(leaves_of_epilogue(region, out_value)):
+        for i, x in enumerate(leaves_of_epilogue(region, out_value, region.body.outputs[:shown])):
             o = region.operand(x)
             assert o is not None
             ins[x] = call.view(f"e{i}", o.type.dtype, o.buffer, o.layout.expand(out_value.shape))
@@ -206,7 +276,7 @@ class Decode:
             return b.load(ins[x], (*at, 0, 0), (1, 1 if ins[x].type.strides[-1] == 0 else self.d))
 
         evaluate = Evaluator(b, region, leaf, {out_value: out})
-        for view, x, r in zip(outs, region.body.outputs, region.results, strict=True):
+        for view, x, r in zip(outs, region.body.outputs, region.results, strict=False):
             b.store(view, (*at, 0, 0), narrow(b, b.broadcast(evaluate(x), (1, self.d)), r.type.dtype))
 
     # --- parts all over the chip --------------------------------------------------------------------------------------
@@ -219,7 +289,7 @@ class Decode:
         first, last = (call.word(n, x) for n, x in zip(("first", "last"), self._seen(), strict=True))
         part = b.pid % parts
         at = self._heads(call, b.pid // parts)
-        found = self._walk(call, at, b.maximum(part * span, first), b.minimum((part + 1) * span, last), KEYS)
+        found = self._walk(call, at, b.maximum(part * span, first), b.minimum((part + 1) * span, last), KEYS, part)
         for view, column, x in ((sums, 0, found[2]), (sums, half, found[3]), (stats, 0, found[0]), (stats, 1, found[1])):
             b.store(view, (*at, part, column), x)
         launch = call.finish(

@@ -261,6 +261,11 @@ class DecodeKernel(Kernel):
     def block(self) -> int:
         return self.threads * self.groups
 
+    @property
+    def warp_parts(self) -> int:
+        """Groups of a warp: their results meet in registers."""
+        return max(1, WARP // self.threads)
+
 
 @dataclass(eq=False)
 class FlashBackKernel(Kernel):

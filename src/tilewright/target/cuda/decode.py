@@ -19,6 +19,26 @@ AT_ONCE = 32  # groups of a round when results are put together
 LOG2E = literal("float", 1.0 / math.log(2.0))
 
 
+def _weight(k: KernelText, top: str, best: str) -> str:
+    """exp(top - best)."""
+    away = k.value("float", f"sub.rn.f32 {{}}, {top}, {best};")
+    return k.value("float", f"ex2.approx.ftz.f32 {{}}, {k.value('float', f'mul.rn.f32 {{}}, {away}, {LOG2E};')};")
+
+
+def _within_warp(k: KernelText, state: list[str], threads: int, parts: int) -> list[str]:
+    """Maximum, sum and weighted values of the groups of a warp put together; what its first group then holds is used."""
+    v, reach = k.value, threads
+    while reach < threads * parts:
+        other = [v("float", f"shfl.sync.bfly.b32 {{}}, {x}, {reach}, 31, -1;") for x in state]
+        best = v("float", f"max.f32 {{}}, {state[0]}, {other[0]};")
+        known = v("float", f"selp.f32 {{}}, {ZERO}, {best}, {v('i1', f'setp.eq.f32 {{}}, {best}, {NEVER};')};")
+        mine, theirs = (_weight(k, x, known) for x in (state[0], other[0]))
+        scaled = [v("float", f"mul.rn.f32 {{}}, {x}, {mine};") for x in state[1:]]
+        state = [best, *(v("float", f"fma.rn.f32 {{}}, {x}, {theirs}, {y};") for x, y in zip(other[1:], scaled, strict=True))]
+        reach *= 2
+    return state
+
+
 def emit_decode(kernel: DecodeKernel, target: TargetSpec) -> str:
     k = KernelText(kernel.name, [])
     v, d, groups = k.value, kernel.d, kernel.groups
@@ -30,17 +50,23 @@ def emit_decode(kernel: DecodeKernel, target: TargetSpec) -> str:
     e.env[kernel.pid] = v("i64", f"cvt.u64.u32 {{}}, {v('i32', 'mov.u32 {}, %ctaid.x;')};")
     e.env[kernel.part] = v("i64", f"cvt.u64.u32 {{}}, {part};")
     e.block(Block(kernel.body.params, kernel.body.body[: kernel.split]))
+    top, total, *halves = (e.tile(x) for x in kernel.found)
+    state = [next(iter(x.values.values())) for x in (top, total)] + [h.values[key] for h in halves for key in sorted(h.values)]
+    state = _within_warp(k, state, kernel.threads, kernel.warp_parts)
+    groups //= kernel.warp_parts
     sums, stats = k.alloc_shared(groups * d * 4), k.alloc_shared(groups * 8)
     base = v("i32", "mov.u32 {}, scratch;")
-    lane = v("i32", f"and.b32 {{}}, {tid}, {kernel.threads - 1};")
+    lane = v("i32", f"and.b32 {{}}, {tid}, {kernel.threads * kernel.warp_parts - 1};")
+    if kernel.warp_parts > 1:
+        part = v("i32", f"shr.u32 {{}}, {part}, {kernel.warp_parts.bit_length() - 1};")
     mine = v("i32", f"mad.lo.u32 {{}}, {part}, {d * 4}, {v('i32', f'mad.lo.u32 {{}}, {lane}, {kernel.vector * 4}, {base};')};")
-    top, total, *halves = (e.tile(x) for x in kernel.found)
-    for i, half in enumerate(halves):
-        regs = ", ".join(half.values[key] for key in sorted(half.values))
-        k.emit(f"st.shared.v{kernel.vector}.f32 [{mine}+{sums + i * d // 2 * 4}], {{{regs}}};")
-    pair = ", ".join(next(iter(x.values.values())) for x in (top, total))
+    first = v("i1", f"setp.lt.u32 {{}}, {lane}, {kernel.threads};")
+    width = f".v{kernel.vector}" if kernel.vector > 1 else ""
+    for i in range(2):
+        regs = ", ".join(state[2 + i * kernel.vector : 2 + (i + 1) * kernel.vector])
+        k.emit(f"@{first} st.shared{width}.f32 [{mine}+{sums + i * d // 2 * 4}], {f'{{{regs}}}' if width else regs};")
     here = v("i32", f"mad.lo.u32 {{}}, {part}, 8, {base};")
-    k.emit(f"@{v('i1', f'setp.eq.u32 {{}}, {lane}, 0;')} st.shared.v2.f32 [{here}+{stats}], {{{pair}}};")
+    k.emit(f"@{v('i1', f'setp.eq.u32 {{}}, {lane}, 0;')} st.shared.v2.f32 [{here}+{stats}], {{{state[0]}, {state[1]}}};")
     k.emit("bar.sync 0;")
     end = k.label("end")
     if d < kernel.block:
@@ -55,12 +81,13 @@ def emit_decode(kernel: DecodeKernel, target: TargetSpec) -> str:
         k.emit(f"mov.u32 {line}, {base};")
         k.emit(f"mad.lo.u32 {column}, {tid}, 4, {base};")
         top_label, count = k.label("groups"), k.reg("i32")
-        k.emit(f"mov.u32 {count}, {groups // AT_ONCE};")
+        at_once = min(AT_ONCE, groups)
+        k.emit(f"mov.u32 {count}, {groups // at_once};")
         k.place(top_label)
-        for i in range(AT_ONCE):
+        for i in range(at_once):
             body(i)
-        k.emit(f"add.u32 {line}, {line}, {8 * AT_ONCE};")
-        k.emit(f"add.u32 {column}, {column}, {4 * d * AT_ONCE};")
+        k.emit(f"add.u32 {line}, {line}, {8 * at_once};")
+        k.emit(f"add.u32 {column}, {column}, {4 * d * at_once};")
         k.emit(f"sub.u32 {count}, {count}, 1;")
         k.emit(f"@{v('i1', f'setp.ne.u32 {{}}, {count}, 0;')} bra {top_label};")
 
@@ -70,8 +97,7 @@ def emit_decode(kernel: DecodeKernel, target: TargetSpec) -> str:
     def weigh(i: int) -> None:
         top_i, total_i = k.reg("float"), k.reg("float")
         k.emit(f"ld.shared.v2.f32 {{{top_i}, {total_i}}}, [{line}+{stats + 8 * i}];")
-        away = v("float", f"mul.rn.f32 {{}}, {v('float', f'sub.rn.f32 {{}}, {top_i}, {known};')}, {LOG2E};")
-        weight = v("float", f"ex2.approx.ftz.f32 {{}}, {away};")
+        weight = _weight(k, top_i, known)
         k.emit(f"fma.rn.f32 {weight_sum}, {weight}, {total_i}, {weight_sum};")
         found = v("float", f"ld.shared.f32 {{}}, [{column}+{sums + i * d * 4}];")
         k.emit(f"fma.rn.f32 {value}, {weight}, {found}, {value};")
