@@ -1,4 +1,5 @@
 """Write a model's graph after each pass, its kernels as tile IR, LLVM IR and assembly, and one page that shows it all.
+With `--target cuda`: a report, and every kernel as tile IR and PTX with registers, shared memory, occupancy and its barriers and why.
 
 MODEL is a saved session (`model.tw`), or `module:factory`: a function without arguments that returns (PyTorch module, example
 inputs), perhaps with a dict of keywords of tw.compile as third, or returns a graph, or a session.
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="a saved session (model.tw) or module:factory")
+    parser.add_argument("--target", help="cpu, cuda, or a GPU architecture like sm_90a (default: what the factory says, else cpu)")
     parser.add_argument("-o", "--output", metavar="DIR", help="folder to write (default: NAME-inspect)")
 
 
@@ -34,7 +36,14 @@ def run(args: argparse.Namespace) -> int:
     from .inspection import inspect_session
 
     with progress(f"inspecting {args.model}") as say:
-        session, imported, off = open_model(args.model, say)
+        session, imported, off = open_model(args.model, say, args.target)
+        if session.model.target.kind == "cuda":
+            from .inspect_cuda import inspect_cuda
+
+            folder = Path(args.output or f"{_file_name(session.name)}-inspect")
+            count = inspect_cuda(session, folder)  # type: ignore[arg-type]
+            print(f"{folder / 'report.txt'} and {count - 1} files beside it")
+            return 0
         data = inspect_session(session, imported, off, progress=say)
         folder = Path(args.output or f"{_file_name(session.name)}-inspect")
         count = write(data, folder)
@@ -42,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def open_model(text: str, say: Callable[[str], None]) -> tuple[Session, Graph | None, tuple[str, ...]]:
+def open_model(text: str, say: Callable[[str], None], wanted: str | None = None) -> tuple[Session, Graph | None, tuple[str, ...]]:
     """The session that MODEL names, the graph it was compiled from where that is known, and the passes that were off."""
     from ..compile import Stages, compile_graph, disabled, import_model, load, target_spec
     from ..runtime.session import Session
@@ -65,7 +74,7 @@ def open_model(text: str, say: Callable[[str], None]) -> tuple[Session, Graph | 
     graph, signature = import_model(
         parts[0], parts[1], options.get("kwargs"), options.get("dynamic"), options.get("dynamic_shapes"), options.get("name"), stages
     )
-    target = target_spec(options.get("target", "cpu"))
+    target = target_spec(wanted or options.get("target", "cpu"))
     session = compile_graph(
         graph, signature, target, dtype=options.get("dtype"), disable=off, threads=options.get("threads"), stages=stages
     )

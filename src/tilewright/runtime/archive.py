@@ -6,7 +6,8 @@
 Constants are stored once, packed, and mapped into memory. The header holds the program for the CPU that wrote it and the graph for any
 other. The authentication code covers header and object code, under a key that only this user can read (`user_key.py`); with another key,
 or another CPU, the graph is compiled again and weights are unpacked from their stored form: the session's notes and the log
-`tilewright` say so and why. Every size is checked against the file before use.
+`tilewright` say so and why. Of a session on a GPU the file holds the graph; its kernels are in the cache on disk.
+Every size is checked against the file before use.
 """
 from __future__ import annotations
 
@@ -54,6 +55,7 @@ from .user_key import user_key
 if TYPE_CHECKING:
     from ..ir.graph import Graph
     from ..ops.structure import ConstantData
+    from .cuda_session import CudaSession
 
 MAGIC = b"TILEWRT\x01"
 HEAD = 64
@@ -64,11 +66,12 @@ Rebuild = Callable[..., Session]
 LOG = logging.getLogger("tilewright")
 
 
-def save(session: Session, path: str | PathLike[str]) -> None:
+def save(session: Session | CudaSession, path: str | PathLike[str]) -> None:
     """Write `session` to `path`, through a temporary file that is renamed when it is complete."""
     from ..ir.text import constants_of, to_text
 
-    model, executable = session.model, session.executable
+    model = session.model
+    executable = session.executable if isinstance(session.executable, Executable) else None  # a GPU's code is in its cache on disk
     stored: list[tuple[ConstantData, Packed, Array]] = []
     if executable is not None:
         stored = [(c.data, c.packed, a) for c, a in zip(executable.program.constants, executable.constants, strict=True)]
@@ -233,6 +236,13 @@ def load(path: str | PathLike[str], *, rebuild: Rebuild, threads: int | None = N
             from ..core.target_spec import REFERENCE
 
             model.target = REFERENCE
+        elif file.header["target"]["kind"] == "cuda":
+            from .cuda_build import cuda_target_of
+            from .cuda_driver import available
+
+            arch = str(file.header["target"]["cpu"])
+            here = cuda_target_of("cuda")
+            model.target = here if available() == "" else cuda_target_of(arch)
         else:
             model.notes.append(f"{file.path}: compiled again from the stored graph: {reason}")
             LOG.warning(model.notes[-1])

@@ -6,6 +6,7 @@ from typing import Any
 
 from ..core.target_spec import TargetSpec
 from ..kernels.select import select
+from ..target.cpu.host import available_cores
 from ..target.cuda.code import emit_all
 from ..target.cuda.device import DEFAULT, arch_of, cuda_target
 from . import cuda_driver as gpu
@@ -31,7 +32,7 @@ def build_cuda(model: Model, stages: Any) -> CudaSession:
         made = emit_all((k for x in program.launches for k in x.kernels), model.target)
         code = {name: KernelCode(name, ptx, block, shared) for name, (ptx, block, shared) in made.items()}
     with stages.stage("pack"):
-        constants = pack_constants(program.constants)
+        constants = pack_constants(program.constants, threads=min(8, available_cores()))
     with stages.stage("plan"):
         executable = CudaExecutable(program, model.interface, code, constants)
     return CudaSession(model, executable)

@@ -10,10 +10,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from ..core.errors import CompileError, ExecutionError
-
-_SMEM_LIMIT = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-LOG_BYTES = 16 << 10
+from ..core.errors import ExecutionError
 
 
 @cache
@@ -80,31 +77,6 @@ def available() -> str:
     except ExecutionError as error:
         return str(error)
     return ""
-
-
-def load_module(text: str, name: str) -> Any:
-    """The driver assembles PTX; its log is in the error."""
-    cu = driver()
-    log = bytes(LOG_BYTES)  # the bindings write into the object
-    option = cu.CUjit_option
-    data = text.encode() + b"\0"
-    status, module = cu.cuModuleLoadDataEx(
-        data, 2, [option.CU_JIT_ERROR_LOG_BUFFER, option.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES], [log, LOG_BYTES]
-    )
-    if status != cu.CUresult.CUDA_SUCCESS:
-        raise CompileError(
-            f"cuda: the driver does not accept kernel {name} ({status.name}): {log.rstrip(bytes(1)).decode(errors='replace').strip()}"
-        )
-    return module
-
-
-def load_function(text: str, name: str, dynamic_shared: int) -> tuple[Any, Any]:
-    """(module, function); the module must be kept."""
-    module = load_module(text, name)
-    function = call("cuModuleGetFunction", module, name.encode(), what=name)
-    if dynamic_shared > 48 << 10:
-        call("cuFuncSetAttribute", function, driver().CUfunction_attribute(_SMEM_LIMIT), dynamic_shared, what=name)
-    return module, function
 
 
 def after(graph: Any, before: Any, node: Any, *, early: bool) -> None:

@@ -18,8 +18,11 @@ from ..core.errors import CompileError
 from ..kernels.cuda.kernel import BlockKernel, TensorMap
 from ..kernels.launch import ErrorWord, Launch, Pointer, Program, Variant
 from ..plan.plan import Plan
+from ..target.cpu.cache import CodeCache
 from ..tile.ir import Kernel
 from . import cuda_driver as gpu
+from . import cuda_launch
+from .cuda_modules import load_function
 from .executable import Interface
 
 ERROR_WORDS = 4
@@ -52,11 +55,32 @@ class Step:
     moving: list[tuple[int, int, int]] = field(default_factory=list)  # (word, number of the input or output, byte offset)
     maps: list[tuple[int, int, tuple[Any, ...]]] = field(default_factory=list)  # (byte offset, word, arguments of the map)
     node: Any = None
+    launched: Any = None  # what an update of the graph's node takes
+    alone: Any = None  # what a launch without a graph takes
 
     def write_maps(self) -> None:
         for offset, word, (dtype, *shape) in self.maps:
             found = gpu.tensor_map(dtype, int(self.words[word]), *shape)
             self.params[offset : offset + 128] = np.frombuffer(found, np.uint8)
+
+    def start(self, stream: int) -> None:
+        """Launch the kernel by itself."""
+        if self.alone is None:
+            handle, at = int(self.function), ctypes.addressof(self.pointers)
+            self.alone = (cuda_launch.library().cuLaunchKernel, (handle, self.grid, 1, 1, self.block, 1, 1, self.shared), at)
+        launch, words, at = self.alone
+        if status := launch(*words, stream, at, None):
+            cuda_launch.check(status, "cuLaunchKernel", self.launch.name)
+
+    def update(self, graph: int) -> None:
+        """Give the node of an instantiated graph the parameters as they are now."""
+        if self.launched is None:
+            grid, block = (ctypes.c_uint * 3)(self.grid, 1, 1), (ctypes.c_uint * 3)(self.block, 1, 1)
+            node = cuda_launch.KernelNode(int(self.function), grid, block, self.shared, ctypes.addressof(self.pointers), None, None, None)
+            self.launched = (node, ctypes.addressof(node), int(self.node))
+        _, at, node_handle = self.launched
+        status = cuda_launch.library().cuGraphExecKernelNodeSetParams_v2(graph, node_handle, at)
+        cuda_launch.check(status, "cuGraphExecKernelNodeSetParams", self.launch.name)
 
     def node_params(self) -> Any:
         p = gpu.driver().CUDA_KERNEL_NODE_PARAMS()
@@ -78,6 +102,8 @@ class CudaExecutable:
         self._functions: dict[str, tuple[Any, Any]] = {}
         self._weights: list[gpu.Memory] = []
         self.errors: gpu.HostWords | None = None
+        self.assembled = 0  # kernels that were not in the cache on disk
+        self.notes: list[str] = []
 
     def load(self) -> None:
         """Modules and constants onto the device."""
@@ -85,12 +111,20 @@ class CudaExecutable:
             return
         gpu.enter()
 
-        def one(c: KernelCode) -> tuple[str, tuple[Any, Any]]:
+        cache = CodeCache()
+
+        def one(c: KernelCode) -> tuple[str, tuple[Any, Any], bool]:
             gpu.enter()
-            return c.name, gpu.load_function(c.ptx, c.name, c.dynamic_shared)
+            module, function, cached = load_function(c.ptx, c.name, c.dynamic_shared, cache)
+            return c.name, (module, function), cached
 
         with ThreadPoolExecutor(JIT_THREADS) as pool:
-            self._functions = dict(pool.map(one, self.code.values()))
+            found = list(pool.map(one, self.code.values()))
+        self._functions = {name: pair for name, pair, _ in found}
+        self.assembled = sum(not cached for _, _, cached in found)
+        if self.assembled:
+            cache.trim()
+        self.notes += cache.notes
         for array in self.constants:
             flat = np.ascontiguousarray(array)
             block = gpu.Memory(flat.nbytes)
@@ -179,10 +213,12 @@ class Schedule:
         self.early = gpu.compute_capability() >= (9, 0)
         self._graph: Any = None
         self._exec: Any = None
+        self._handle = 0  # of the instantiated graph
+        self.single = steps[0] if len(steps) == 1 else None  # one kernel needs no graph
 
     def bind(self, addresses: Sequence[int]) -> None:
         """Rewrite what follows the inputs and outputs that are elsewhere now."""
-        if addresses == self.addresses and (self._exec is not None or not self.steps):
+        if addresses == self.addresses and (self._exec is not None or len(self.steps) < 2):
             return
         changed = {i for i, (a, b) in enumerate(zip(addresses, self.addresses, strict=True)) if a != b}
         self.addresses = list(addresses)
@@ -193,8 +229,8 @@ class Schedule:
             if touched:
                 step.write_maps()
                 if self._exec is not None:
-                    gpu.call("cuGraphExecKernelNodeSetParams", self._exec, step.node, step.node_params(), what=step.launch.name)
-        if self._exec is None and self.steps:
+                    step.update(self._handle)
+        if self._exec is None and len(self.steps) > 1:
             self._build()
 
     def _build(self) -> None:
@@ -205,29 +241,20 @@ class Schedule:
         for before, after in zip(self.steps, self.steps[1:], strict=False):
             gpu.after(self._graph, before.node, after.node, early=self.early)
         self._exec = gpu.call("cuGraphInstantiate", self._graph, 0)
+        self._handle = int(self._exec)
 
     def run(self, stream: int) -> None:
-        if self.steps:
-            gpu.call("cuGraphLaunch", self._exec, stream)
+        if self.single is not None:
+            self.single.start(stream)
+        elif self.steps:
+            cuda_launch.check(cuda_launch.library().cuGraphLaunch(self._handle, stream), "cuGraphLaunch", self.steps[0].launch.name)
 
-    def run_singly(self, stream: int) -> None:
-        """Kernel by kernel, for profiles and for finding the one that fails."""
+    def run_singly(self, stream: int, *, wait: bool = False) -> None:
+        """Kernel by kernel. `wait` for the end of each, so that an error names the kernel that made it."""
         for s in self.steps:
-            gpu.call(
-                "cuLaunchKernel",
-                s.function,
-                s.grid,
-                1,
-                1,
-                s.block,
-                1,
-                1,
-                s.shared,
-                stream,
-                ctypes.addressof(s.pointers),
-                0,
-                what=s.launch.name,
-            )
+            s.start(stream)
+            if wait:
+                cuda_launch.check(cuda_launch.library().cuStreamSynchronize(stream), "cuStreamSynchronize", f"after {s.launch.name}")
 
     def __del__(self) -> None:
         try:

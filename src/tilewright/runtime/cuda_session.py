@@ -6,6 +6,8 @@ Calls only start work; errors that kernels find (an index out of range) are rais
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
+from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from ..core.dims import evaluate
@@ -13,9 +15,11 @@ from ..core.errors import InputError
 from ..ir.types import TensorType
 from .arguments import Bound, _bind_symbols, _check_type, _mismatch, describe, from_dtype, is_tensor, torch_dtypes
 from .cuda_executable import ERROR_WORDS, CudaExecutable, Schedule
+from .cuda_fastcall import MISSED, fast_call
 from .faults import fault
 
 if TYPE_CHECKING:
+    from .cuda_profile import CudaProfile
     from .cuda_report import CudaReport
     from .session import Model
 
@@ -32,7 +36,8 @@ class CudaSession:
         self.copies: dict[str, int] = {}  # input name -> calls that had to copy it
         self._schedules: dict[tuple[int, ...], Schedule] = {}
         self._lock = threading.Lock()
-        self._last: tuple[int, Any] | None = None  # stream and event of the last run: another stream waits for it
+        self._stream: int | None = None  # of the last run: another one waits for it
+        self._fast: Any = None  # the short way of a call, made by the first one
         self._closed = False
 
     @property
@@ -40,6 +45,23 @@ class CudaSession:
         return self.model.name
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Donated inputs are copied to the results that take their place: the caller's stay as they are (`in_place` writes them)."""
+        if self._fast is not None and not kwargs:
+            result = self._fast(args)
+            if result is not MISSED:
+                return result
+        return self._call(args, kwargs, {}, keep=True)
+
+    def in_place(self, *args: Any, **symbols: int) -> Any:
+        """A call that writes donated inputs in place: they are the results that take their memory. `symbols` have the values that no
+        input's shape shows."""
+        return self._call(args, {}, symbols, keep=False)
+
+    def run_with(self, env: Mapping[str, int], *args: Any, **kwargs: Any) -> Any:
+        """A call that gives the values of symbols no input's shape shows."""
+        return self._call(args, kwargs, env, keep=True)
+
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any], env: Mapping[str, int], *, keep: bool) -> Any:
         if self._closed:
             raise InputError(f"session: {self.name} is closed")
         leaves = self.model.signature.flatten(args, kwargs)
@@ -48,30 +70,45 @@ class CudaSession:
         gpu.enter()
         import torch
 
-        bound = self._bind(leaves)
+        bound = self._bind(leaves, env)
         self._raise_errors()
         device = bound.kept[0].device if bound.kept else torch.device("cuda")
+        takes = {k: i for i, k in self.interface.donated}
         outs = [
-            torch.empty([evaluate(d, bound.env) for d in t.shape], dtype=from_dtype()[t.dtype], device=device)
-            for t in self.interface.outputs
+            bound.kept[takes[k]]
+            if k in takes and not keep
+            else torch.empty([evaluate(d, bound.env) for d in t.shape], dtype=from_dtype()[t.dtype], device=device)
+            for k, t in enumerate(self.interface.outputs)
         ]
-        for i, k in self.interface.donated:
+        for k, i in takes.items() if keep else ():
             outs[k].copy_(bound.kept[i])
             bound.addresses[i] = outs[k].data_ptr()
-        addresses = [*bound.addresses, *(o.data_ptr() for o in outs)]
-        stream = torch.cuda.current_stream(device)
-        with self._lock:
-            schedule = self.schedule(bound.env)
-            schedule.bind(addresses)
-            if self._last is not None and self._last[0] != stream.cuda_stream:
-                stream.wait_event(self._last[1])
-            schedule.run(stream.cuda_stream)
-            if self._last is None or self._last[0] != stream.cuda_stream:
-                self._last = (stream.cuda_stream, torch.cuda.Event())  # type: ignore[no-untyped-call]
-            self._last[1].record(stream)
+        self._run(bound.env, [*bound.addresses, *(o.data_ptr() for o in outs)], torch.cuda.current_stream(device).cuda_stream)
         for i, k in self.model.signature.updates:
             leaves[i].copy_(outs[k])
+        if self._fast is None and keep:
+            self._fast = fast_call(self, device)
         return self.model.signature.unflatten(outs, bound.env)
+
+    def _run(self, env: dict[str, int], addresses: list[int], stream: int) -> None:
+        with self._lock:
+            schedule = self.schedule(env)
+            schedule.bind(addresses)
+            if self._stream is not None and self._stream != stream:
+                self._follow(stream)
+            self._stream = stream
+            if self.model.validation == "strict":
+                schedule.run_singly(stream, wait=True)
+            else:
+                schedule.run(stream)
+
+    def _follow(self, stream: int) -> None:
+        """Another stream than last time: it waits for the last one's work, which uses the same memory."""
+        import torch
+
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.ExternalStream(self._stream))  # type: ignore[no-untyped-call]
+        torch.cuda.ExternalStream(stream).wait_event(event)  # type: ignore[no-untyped-call]
 
     def schedule(self, env: dict[str, int]) -> Schedule:
         key = tuple(env[s.name] for s in self.interface.symbols)
@@ -83,9 +120,9 @@ class CudaSession:
         return found
 
     # ---- inputs
-    def _bind(self, leaves: list[Any]) -> Bound:
-        bound = Bound()
-        origin: dict[str, str] = {}
+    def _bind(self, leaves: list[Any], env: Mapping[str, int]) -> Bound:
+        bound = Bound(env=dict(env))
+        origin: dict[str, str] = dict.fromkeys(bound.env, "the call")
         shapes = []
         for name, type_, value in zip(self.interface.input_names, self.interface.inputs, leaves, strict=True):
             shapes.append(self._admit(name, type_, value, bound))
@@ -94,6 +131,11 @@ class CudaSession:
             for want, got in zip(type_.shape, shape, strict=True):
                 if evaluate(want, bound.env) != got:
                     raise InputError(_mismatch(name, type_, f"{type_.dtype}[{','.join(map(str, shape))}]", bound.env, origin))
+        for s in self.interface.symbols:
+            if s.name not in bound.env:
+                raise InputError(f"session: no input shows the value of {s.name}; give it with run_with({{{s.name!r}: ...}}, ...)")
+            if not s.lo <= bound.env[s.name] <= s.hi:
+                raise InputError(f"session: {s.name} must be in {s.lo}..{s.hi}, got {bound.env[s.name]}")
         for name in bound.copied:
             self.copies[name] = self.copies.get(name, 0) + 1
         return bound
@@ -137,8 +179,12 @@ class CudaSession:
 
     def synchronize(self) -> None:
         """Wait for the last call and raise what it found."""
-        if self._last is not None:
-            self._last[1].synchronize()
+        if self._stream is not None:
+            from . import cuda_launch
+
+            names = ", ".join(dict.fromkeys(x.kernel.name for x in self.executable.program.launches))
+            what = f"{self.name}: one of {names}; compile with validation='strict' to see which"
+            cuda_launch.check(cuda_launch.library().cuStreamSynchronize(self._stream), "cuStreamSynchronize", what)
         self._raise_errors()
 
     def last_env(self) -> dict[str, int] | None:
@@ -151,12 +197,25 @@ class CudaSession:
 
         return make_cuda_report(self)
 
+    def profile(self, *args: Any, repeat: int = 20, **kwargs: Any) -> CudaProfile:
+        """The time of every launch and of the whole, at the shape of these inputs."""
+        from .cuda_profile import measure
+
+        self(*args, **kwargs)
+        return measure(self, repeat)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the compiled graph and its constants; `tw.load` reads them, on this GPU or another."""
+        from .archive import save
+
+        save(self, path)
+
     def ptx(self) -> dict[str, str]:
         """The PTX text of every kernel, by name."""
         return {c.name: c.ptx for c in self.executable.code.values()}
 
     def close(self) -> None:
-        self._closed = True
+        self._closed, self._fast = True, None
         self._schedules.clear()
 
     def __enter__(self) -> CudaSession:

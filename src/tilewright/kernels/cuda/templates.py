@@ -22,6 +22,7 @@ from .gemv import Gemv
 from .groups import Shared
 from .matmul import HopperMatmul
 from .norm_backward import CudaNormBackward
+from .packed_rows import CudaQGather, CudaQuantiseRows
 from .pointwise import CudaPointwise
 from .pool import CudaPool, CudaSpatialMean
 from .qdot import CudaQDot
@@ -36,6 +37,8 @@ CUDA_TEMPLATES: list[Template] = [
     CudaRowProducts(),
     Gemv(),
     CudaQDot(),
+    CudaQuantiseRows(),
+    CudaQGather(),
     ThinMatmul(),
     HopperMatmul(),
     HopperConv(),

@@ -1,0 +1,68 @@
+"""`tilewright inspect --target cuda`, saved sessions and profiles of them, without a GPU."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tilewright as tw
+from tests.cuda.kernels import case
+from tilewright.cli.inspect_cuda import barriers, inspect_cuda
+from tilewright.cli.main import main
+from tilewright.core.errors import ExecutionError
+from tilewright.runtime import cuda_driver
+from tilewright.runtime.cuda_session import CudaSession
+from tilewright.target.cuda.ptxas import find_ptxas
+
+
+def session(name: str) -> CudaSession:
+    found: Any = tw.compile(case(name), target="sm_90a")
+    return found
+
+
+def test_everything_about_a_program_is_written(tmp_path: Path) -> None:
+    s = session("softmax_long")
+    (kernel,) = s.executable.code
+    count = inspect_cuda(s, tmp_path)
+    assert count == len([p for p in tmp_path.rglob("*") if p.is_file()])
+    assert ".visible .entry" in (tmp_path / f"kernels/{kernel}.ptx").read_text()
+    assert "reduce" in (tmp_path / f"kernels/{kernel}.tile").read_text()
+    data = json.loads((tmp_path / "report.json").read_text())["kernels"][kernel]
+    assert [w["op"] for w in data["waits"]].count("bar.sync") == data["barriers"]["bar.sync"] > 0
+    text = (tmp_path / "report.txt").read_text()
+    assert "has written shared memory, line" in text and "what it wrote is read from here on" in text
+    if find_ptxas() is None:
+        assert "registers, spills and occupancy are unknown" in text and data["occupancy"] is None
+    else:
+        assert data["registers"] > 0 and 0 < data["occupancy"] <= 1
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "factory_of_a_graph.py").write_text("from tests.cuda.kernels import case\ndef one():\n    return case('gelu_odd')\n")
+    monkeypatch.chdir(tmp_path)
+    assert main(["inspect", "factory_of_a_graph:one", "--target", "sm_80", "-o", "out"]) == 0
+    assert "out/report.txt and 5 files beside it" in capsys.readouterr().out.replace("\\", "/")
+    assert "sm_80" in (tmp_path / "out/report.txt").read_text()
+
+
+def test_a_barrier_says_what_stands_on_both_sides() -> None:
+    text = "st.shared.f32 [%r1], %f1;\nbar.sync 0;\nld.shared.f32 %f2, [%r1];\nbar.sync 0;\nret;"
+    assert [(w["line"], w["why"]) for w in barriers(text)] == [
+        (2, "line 1 has written shared memory, line 3 reads it"),
+        (4, "shared memory has been read, it may be written again, other threads use it next"),
+    ]
+
+
+def test_a_session_is_saved_and_loaded(tmp_path: Path) -> None:
+    s = session("rms_norm_of_sum")
+    s.save(tmp_path / "m.tw")
+    again: Any = tw.load(tmp_path / "m.tw")
+    assert isinstance(again, CudaSession) and again.model.target.kind == "cuda"
+    assert again.interface == s.interface
+    if cuda_driver.available():
+        assert again.ptx() == s.ptx()
+        with pytest.raises(ExecutionError, match=r"^cuda: "):
+            again.synchronize() if again._stream is not None else again.executable.load()
