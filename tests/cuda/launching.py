@@ -57,7 +57,7 @@ class Emulated:
         self.heap = Heap()
 
     def __call__(self, *inputs: Array, env: dict[str, int] | None = None) -> list[Array]:
-        env = {**bind_symbols(self.graph, inputs), **(env or {})}
+        env = bind_symbols(self.graph, inputs, env)
         memory: dict[Buffer, int] = {}
         outputs = [np.full([evaluate(d, env) for d in v.shape], 255, np.uint8).astype(v.dtype.np) for v in self.graph.outputs]
         for raw in outputs:
@@ -88,6 +88,8 @@ class Emulated:
         assert isinstance(kernel, simt), f"{launch.name} is no SIMT kernel"
         grid, programs = evaluate(way.grid, env), kernel.programs if isinstance(kernel, BlockKernel) else 1
         words = [_word(a, memory, env, error) for a in way.arguments] + ([grid] if programs > 1 else [])
+        late = getattr(kernel, "indirect", ())
+        words = [self.heap.add(np.array([w])) if i in late else w for i, w in enumerate(words)]
         emulate(emit_cuda(kernel, self.target), self.heap, words, -(-grid // programs), kernel.block, shared_bytes(kernel))
 
 

@@ -9,9 +9,11 @@ import pytest
 
 import tilewright.ops as o
 from tests.cuda.launching import Emulated, graph, program
+from tilewright.core.dims import sym
 from tilewright.core.dtypes import DType, bf16, f16, f32, i64
 from tilewright.kernels.cuda import decode_attention
 from tilewright.kernels.cuda.kernel import BlockKernel, DecodeKernel, GemmKernel, RingKernel, ThinKernel
+from tilewright.runtime.cuda_late import make_late
 
 Array = Any
 TOLERANCE = {bf16: 6e-3, f16: 1e-3, f32: 5e-6}  # norm of the difference over the norm of the reference
@@ -209,3 +211,35 @@ def test_attention_appends_to_its_caches(
     np.testing.assert_array_equal(np.delete(v, at, 2), np.delete(want_v, at, 2).astype(v.dtype))
     check(v, want_v, cache)
     check(y, -attention(rotated(q_row, cos, sin), k[:, :, : at + 1], v[:, :, : at + 1], op), dtype)
+
+
+def test_a_position_is_a_word_in_memory(rng: np.random.Generator) -> None:
+    """The position is a symbol of the call: the same kernels serve every value, and no grid follows it."""
+    p, d = sym("P", 0, 31), 64
+    op = o.Attention(scale=0.2, causal=True, offset=p)
+
+    def layer(q: Any, new: Any, k: Any, v: Any) -> Any:
+        update = o.UpdateSlice(axis=2, start=p)
+        k, v = update(k, new), update(v, new)
+        return op(q, o.slice_(k, 2, 0, p + 1), o.slice_(v, 2, 0, p + 1)), k, v
+
+    g = graph(layer, (f32, (1, 2, 1, d)), (f32, (1, 2, 1, d)), (f32, (1, 2, 32, d)), (f32, (1, 2, 32, d)))
+    g.donated, g.call_symbols = {2: 1, 3: 2}, tuple(p.symbols)
+    e = Emulated(g)
+    assert make_late(e.program, {"P"})
+    (kernel,) = (x.kernel for x in e.program.launches)
+    assert isinstance(kernel, DecodeKernel) and kernel.indirect and "_late" in kernel.name
+    q, new, k, v = (floats(rng, f32, 1, 2, n, d) for n in (1, 1, 32, 32))
+    for at in (0, 1, 30, 31):
+        y, k2, v2 = e(q, new, k, v, env={"P": at})
+        assert np.array_equal(k2[:, :, at], new[:, :, 0]) and np.array_equal(np.delete(v2, at, 2), np.delete(v, at, 2))
+        check(y, attention(q, k2[:, :, : at + 1], v2[:, :, : at + 1], o.Attention(scale=0.2, causal=True, offset=at)), f32)
+
+
+def test_a_grid_that_follows_the_position_needs_a_graph_per_value() -> None:
+    p = sym("P", 1, 31)
+    g = graph(lambda x: o.Neg()(o.slice_(x, 0, 0, p)), (f32, (32, 8)))
+    g.call_symbols = tuple(p.symbols)
+    found = program(g)
+    names = [x.kernel.name for x in found.launches]
+    assert not make_late(found, {"P"}) and [x.kernel.name for x in found.launches] == names

@@ -20,6 +20,7 @@ from tilewright.target.cuda.ptxas import find_ptxas
 
 def session(name: str) -> CudaSession:
     found: Any = tw.compile(case(name), target="sm_90a")
+    assert isinstance(found, CudaSession)
     return found
 
 

@@ -11,6 +11,7 @@ from ..target.cuda.code import emit_all
 from ..target.cuda.device import DEFAULT, arch_of, cuda_target
 from . import cuda_driver as gpu
 from .cuda_executable import CudaExecutable, KernelCode
+from .cuda_late import make_late
 from .cuda_session import CudaSession
 from .packing import pack_constants
 from .session import Model
@@ -28,11 +29,12 @@ def cuda_target_of(name: str) -> TargetSpec:
 def build_cuda(model: Model, stages: Any) -> CudaSession:
     with stages.stage("select"):
         program = select(model.graph, model.target)
+        late = make_late(program, set(model.interface.called))
     with stages.stage("code"):
         made = emit_all((k for x in program.launches for k in x.kernels), model.target)
         code = {name: KernelCode(name, ptx, block, shared) for name, (ptx, block, shared) in made.items()}
     with stages.stage("pack"):
         constants = pack_constants(program.constants, threads=min(8, available_cores()))
     with stages.stage("plan"):
-        executable = CudaExecutable(program, model.interface, code, constants)
+        executable = CudaExecutable(program, model.interface, code, constants, late=late)
     return CudaSession(model, executable)

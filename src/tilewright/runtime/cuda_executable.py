@@ -15,13 +15,14 @@ import numpy as np
 
 from ..core.dims import evaluate
 from ..core.errors import CompileError
-from ..kernels.cuda.kernel import BlockKernel, TensorMap
+from ..kernels.cuda.kernel import BlockKernel, SimtKernel, TensorMap
 from ..kernels.launch import ErrorWord, Launch, Pointer, Program, Variant
 from ..plan.plan import Plan
 from ..target.cpu.cache import CodeCache
 from ..tile.ir import Kernel
 from . import cuda_driver as gpu
 from . import cuda_launch
+from .cuda_late import LateWords
 from .cuda_modules import load_function
 from .executable import Interface
 
@@ -94,9 +95,11 @@ class CudaExecutable:
     """Immutable but for the schedules it keeps; loaded onto the device on first use."""
 
     def __init__(
-        self, program: Program, interface: Interface, code: Mapping[str, KernelCode], constants: Sequence[np.ndarray[Any, Any]]
-    ) -> None:
+        self, program: Program, interface: Interface, code: Mapping[str, KernelCode], constants: Sequence[np.ndarray[Any, Any]],
+        *, late: bool = True,
+    ) -> None:  # fmt: skip
         self.program, self.interface, self.code, self.constants = program, interface, code, list(constants)
+        self.rebinds = late  # one schedule serves all values of the call's symbols
         self.plan = Plan(program, interface.symbols)
         self.error_launches = [i for i, x in enumerate(program.launches) if any(isinstance(a, ErrorWord) for a in x.arguments)]
         self._functions: dict[str, tuple[Any, Any]] = {}
@@ -136,17 +139,25 @@ class CudaExecutable:
         self.load()
         placement = self.plan.place(env)
         arena = gpu.Memory(placement.size)
-        steps = [s for k, x in enumerate(self.program.launches) for s in self._step(k, x, env, arena.address, placement.offsets)]
-        return Schedule(dict(env), arena, steps, len(self.program.inputs) + len(self.program.outputs))
+        late = LateWords(sum(len(getattr(k, "indirect", ())) for x in self.program.launches for k in x.kernels))
+        steps = [s for k, x in enumerate(self.program.launches) for s in self._step(k, x, env, arena.address, placement.offsets, late)]
+        return Schedule(dict(env), arena, steps, len(self.program.inputs) + len(self.program.outputs), late)
 
-    def _step(self, number: int, launch: Launch, env: Mapping[str, int], arena: int, offsets: Mapping[Any, int]) -> list[Step]:
+    def _step(
+        self, number: int, launch: Launch, env: Mapping[str, int], arena: int, offsets: Mapping[Any, int], late: LateWords
+    ) -> list[Step]:
         way: Launch | Variant = next((v for v in launch.variants if v.lo <= evaluate(v.value, env) <= v.hi), launch)
         grid = evaluate(way.grid, env)
         if grid == 0:
             return []
         kernel = way.kernel
         code = self.code[kernel.name]
-        values = [self._word(a, number, env, arena, offsets) for a in way.arguments]
+        slots = {b: i for i, b in enumerate([*self.program.inputs, *self.program.outputs])}
+        indirect = kernel.indirect if isinstance(kernel, SimtKernel) else frozenset()
+        values = [
+            self._late(a, arena, offsets, slots, late) if i in indirect else self._word(a, number, env, arena, offsets)
+            for i, a in enumerate(way.arguments)
+        ]
         if isinstance(kernel, BlockKernel):
             if kernel.programs > 1:
                 values.append(grid)
@@ -164,11 +175,10 @@ class CudaExecutable:
         step = Step(
             launch, self._functions[kernel.name][1], grid, code.block, code.dynamic_shared, params, (ctypes.c_void_p * len(at))(*at), words
         )
-        slots = {b: i for i, b in enumerate([*self.program.inputs, *self.program.outputs])}
         step.moving = [
             (i, slots[a.buffer], evaluate(a.offset, env))
             for i, a in enumerate(way.arguments)
-            if isinstance(a, Pointer) and a.buffer in slots
+            if isinstance(a, Pointer) and a.buffer in slots and i not in indirect
         ]
         step.maps = [
             (
@@ -200,6 +210,14 @@ class CudaExecutable:
             return arena + offsets[a.buffer] + offset
         return offset + (self._weights[a.buffer.index].address if a.buffer.kind == "const" else 0)
 
+    def _late(self, a: Any, arena: int, offsets: Mapping[Any, int], slots: Mapping[Any, int], late: LateWords) -> int:
+        """The address of a word that follows the call's symbols."""
+        if not isinstance(a, Pointer):
+            return late.add(0, -1, a.value)
+        if a.buffer in slots:
+            return late.add(0, slots[a.buffer], a.offset)
+        return late.add(self._weights[a.buffer.index].address if a.buffer.kind == "const" else arena + offsets[a.buffer], -1, a.offset)
+
     def kernels(self) -> list[Kernel]:
         return [k for x in self.program.launches for k in x.kernels]
 
@@ -207,8 +225,8 @@ class CudaExecutable:
 class Schedule:
     """The kernels of one shape over one arena, as a graph. `bind` points it at inputs and outputs, `run` starts it on a stream."""
 
-    def __init__(self, env: dict[str, int], arena: gpu.Memory, steps: list[Step], slots: int) -> None:
-        self.env, self.arena, self.steps = env, arena, steps
+    def __init__(self, env: dict[str, int], arena: gpu.Memory, steps: list[Step], slots: int, late: LateWords | None = None) -> None:
+        self.env, self.arena, self.steps, self.late = env, arena, steps, late
         self.addresses = [0] * slots
         self.early = gpu.compute_capability() >= (9, 0)
         self._graph: Any = None

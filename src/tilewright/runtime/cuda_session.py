@@ -97,6 +97,8 @@ class CudaSession:
             if self._stream is not None and self._stream != stream:
                 self._follow(stream)
             self._stream = stream
+            if schedule.late is not None:
+                schedule.late.write(env, addresses, stream)
             if self.model.validation == "strict":
                 schedule.run_singly(stream, wait=True)
             else:
@@ -111,7 +113,8 @@ class CudaSession:
         torch.cuda.ExternalStream(stream).wait_event(event)  # type: ignore[no-untyped-call]
 
     def schedule(self, env: dict[str, int]) -> Schedule:
-        key = tuple(env[s.name] for s in self.interface.symbols)
+        called = self.interface.called if self.executable.rebinds else ()
+        key = tuple(env[s.name] for s in self.interface.symbols if s.name not in called)
         found = self._schedules.get(key)
         if found is None:
             if len(self._schedules) >= KEPT:
@@ -136,6 +139,10 @@ class CudaSession:
                 raise InputError(f"session: no input shows the value of {s.name}; give it with run_with({{{s.name!r}: ...}}, ...)")
             if not s.lo <= bound.env[s.name] <= s.hi:
                 raise InputError(f"session: {s.name} must be in {s.lo}..{s.hi}, got {bound.env[s.name]}")
+        for room, what in self.interface.windows:
+            if evaluate(room, bound.env) < 0:
+                shown = ", ".join(f"{k} = {v}" for k, v in bound.env.items())
+                raise InputError(f"session: {what} would leave its operand: {room} must not be negative, got {shown}")
         for name in bound.copied:
             self.copies[name] = self.copies.get(name, 0) + 1
         return bound

@@ -12,7 +12,14 @@ WARP = 32
 
 
 @dataclass(eq=False)
-class BlockKernel(Kernel):
+class SimtKernel(Kernel):
+    """A kernel without tensor maps: its argument words may lie in memory."""
+
+    indirect: frozenset[int] = frozenset()  # arguments whose word is the address of the value
+
+
+@dataclass(eq=False)
+class BlockKernel(SimtKernel):
     """A tile kernel whose programs run on groups of threads.
 
     The last axis of a tile is dealt out in pieces of `vector` neighbours, piece i to thread i mod `threads`; other axes, and tiles whose
@@ -158,7 +165,7 @@ class ConvKernel(GemmKernel):
 
 
 @dataclass(eq=False)
-class ThinKernel(Kernel):
+class ThinKernel(SimtKernel):
     """C = epilogue(A · Bᵀ) for few rows of A (see the target's `thin`): `params` and `body` are the epilogue in tile IR.
 
     The body sees `acc` (f32, one row × `strip` columns), its `row` and first `column`; `a` and `b` are the views of the operands.
@@ -243,7 +250,7 @@ class MmaAttentionKernel(Kernel):
 
 
 @dataclass(eq=False)
-class DecodeKernel(Kernel):
+class DecodeKernel(SimtKernel):
     """Attention of one query row per head on a block (see the target's `decode`): the first `split` instructions of `body` run on
     groups of `threads` and leave
     `found` (running maximum, sum, both halves of the weighted values); the others see `acc`, the row itself, on one thread per column."""
@@ -300,7 +307,7 @@ class FlashBackKernel(Kernel):
 
 
 @dataclass(eq=False)
-class QDotKernel(Kernel):
+class QDotKernel(SimtKernel):
     """Products with packed matrices (see the target's `qdot`): `params` and `body` are the epilogue in tile IR.
 
     The body sees `accs` (f32, one row × 16 columns, one per matrix), its `row` and first `column`. The activations are either one row `x`

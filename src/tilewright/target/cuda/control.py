@@ -48,7 +48,11 @@ class Control:
 
     def _parameter(self, name: str) -> str:
         self.k.params.append(name)
-        return self.k.value("i64", f"ld.param.u64 {{}}, [p{len(self.k.params) - 1}];")
+        number = len(self.k.params) - 1
+        word = self.k.value("i64", f"ld.param.u64 {{}}, [p{number}];")
+        if number in getattr(self.kernel, "indirect", ()):
+            word = self.k.value("i64", f"ld.global.u64 {{}}, [{word}];")
+        return word
 
     def _once(self, name: str, ty: str, *lines: str) -> str:
         """A value computed at the kernel's start, on first use."""
