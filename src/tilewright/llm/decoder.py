@@ -36,6 +36,8 @@ class Decoder:
     cache: str = "f16"  # f16, f32, bf16 or q8_0
     adapt: Callable[[Decoder, str, Value, Value], Value] | None = None
     chunk: int = CHUNK
+    sampled: bool = True  # the graph chooses the next token
+    rows: int | None = None  # new tokens of a call, where it is for one number of them
     graph: Graph = field(init=False)
     past: Expr = field(init=False)
     new: Dim = field(init=False)
@@ -43,14 +45,12 @@ class Decoder:
 
     def build(self) -> Graph:
         """Inputs: ids, then those of `Sample` beside the logits, then one key and one value cache a layer. Outputs: logits f32[vocab], the
-        chosen token, the caches."""
+        chosen token, the caches. Without `sampled`: neither what `Sample` reads nor the token."""
         c = self.config
         self.graph = Graph(c.architecture)
-        self.past, self.new = sym("P", 0, max(self.capacity - 1, 1)), sym("S", 1, min(self.chunk, self.capacity))
+        self.past, self.new = sym("P", 0, max(self.capacity - 1, 1)), self.rows or sym("S", 1, min(self.chunk, self.capacity))
         ids = self.graph.input(TensorType(dt.i64, (self.new,)), "ids")
-        seen = self.graph.input(TensorType(dt.u8, (c.vocab,)), "seen")
-        settings = self.graph.input(TensorType(dt.f32, (len(SETTINGS),)), "settings")
-        numbers = self.graph.input(TensorType(dt.i64, (len(NUMBERS),)), "numbers")
+        beside = self.choice() if self.sampled else []
         first = len(self.graph.inputs)
         caches = [(self.new_cache(f"k{i}"), self.new_cache(f"v{i}")) for i in range(c.layers)]
         x = self.embed(ids)
@@ -59,10 +59,16 @@ class Decoder:
             x, k, v = self.layer(i, x, k, v)
             after += [*k, *v]
         logits = self.logits(x)
-        self.graph.outputs = [logits, o.Sample()(logits, seen, settings, numbers, name="sample"), *after]
-        self.graph.donated = {first + i: 2 + i for i in range(len(after))}
+        found = [logits, o.Sample()(logits, *beside, name="sample")] if self.sampled else [logits]
+        self.graph.outputs = [*found, *after]
+        self.graph.donated = {first + i: len(found) + i for i in range(len(after))}
         self.graph.call_symbols = tuple(self.past.symbols)
         return self.graph
+
+    def choice(self) -> list[Value]:
+        """What `Sample` reads beside the logits."""
+        types = {"seen": (dt.u8, self.config.vocab), "settings": (dt.f32, len(SETTINGS)), "numbers": (dt.i64, len(NUMBERS))}
+        return [self.graph.input(TensorType(d, (n,)), name) for name, (d, n) in types.items()]
 
     # --- caches -------------------------------------------------------------------------------------------------------
     def new_cache(self, name: str) -> Cache:

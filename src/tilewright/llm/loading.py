@@ -16,7 +16,7 @@ from ..runtime.session import Session
 from ..target.cpu.jit import forget_llvm
 from .config import ModelConfig, from_gguf
 from .lora import LoraInputs
-from .model import LLM, check_cache, check_context
+from .model import AXIS, LLM, check_cache, check_context
 from .program_store import load as load_program
 from .program_store import program_key
 from .program_store import save as save_program
@@ -25,7 +25,7 @@ from .tokenizer_gguf import tokenizer_from_gguf
 from .weights import Weights
 
 
-def load(path: Path, *, context_length: int | None, threads: int | None, cache_dtype: str, progress: Any) -> LLM:
+def load(path: Path, *, context_length: int | None, threads: int | None, cache_dtype: str, progress: Any, target: str = "cpu") -> LLM:
     """See `load_llm`."""
     if not path.exists():
         raise InputError(f"load_llm: {str(path)!r} does not exist")
@@ -34,7 +34,7 @@ def load(path: Path, *, context_length: int | None, threads: int | None, cache_d
         with stages.stage("open"):
             config, weights, tokenizer = open_model(path)
         return assemble(config, weights, tokenizer, context_length=context_length, threads=threads, cache_dtype=cache_dtype, name=path.stem,
-                        stages=stages)
+                        stages=stages, target=target)
     finally:
         stages.close()
 
@@ -100,6 +100,11 @@ def assemble(config: ModelConfig, weights: Weights, tokenizer: Tokenizer, *, con
         return compile_graph(built, graph_signature(built), spec, level=level, threads=threads, stages=stages)
 
     size = sum(t.nbytes for t in weights.tensors.values())
+    if spec.kind == "cuda":
+        from .cuda import cuda_programs
+
+        call: Any = cuda_programs(config, weights, capacity, cache, spec, level, stages, AXIS)
+        return LLM(config, tokenizer, call.session, context_length=capacity, name=name, weight_bytes=size, call=call)
     first = program(None, stages)
     weights.forget_pages()  # most were read once, to be laid out for the kernels
     gc.collect()

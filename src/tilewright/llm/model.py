@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,6 +23,9 @@ from .lora import Adapter, LoraInputs, load_adapter
 from .settings import Sampler, Sampling, stop_texts
 from .tokenizer import Tokenizer
 
+if TYPE_CHECKING:
+    from .cuda import CudaCall
+
 Array = np.ndarray[Any, Any]
 CACHES = ("f16", "f32", "bf16", "q8_0")
 LANES = (2, 4, 8)  # sequences of one batch call
@@ -30,13 +33,14 @@ AXIS = 2  # of the caches, along which they fill up
 
 
 def load_llm(path: str | os.PathLike[str], *, context_length: int | None = None, threads: int | None = None, cache_dtype: str = "f16",
-             progress: Any = None) -> LLM:
+             target: str = "cpu", progress: Any = None) -> LLM:
     """A language model from a GGUF file, or from a folder with config.json and safetensors.
 
-    `context_length` bounds prompt and answer together (default: the model's own, at most 4096); `cache_dtype` is f16, f32, bf16 or q8_0."""
+    `context_length` bounds prompt and answer together (default: the model's own, at most 4096); `cache_dtype` is f16, f32, bf16 or q8_0;
+    `target` is "cpu" or "cuda"."""
     from .loading import load
 
-    return load(Path(path), context_length=context_length, threads=threads, cache_dtype=cache_dtype, progress=progress)
+    return load(Path(path), context_length=context_length, threads=threads, cache_dtype=cache_dtype, target=target, progress=progress)
 
 
 def check_context(wanted: int | None, own: int) -> int:
@@ -59,18 +63,20 @@ class LLM:
     """A compiled language model. Safe to use from several threads, with a state of one's own each."""
 
     def __init__(self, config: ModelConfig, tokenizer: Tokenizer, session: Session, *, context_length: int, name: str = "",
-                 weight_bytes: int = 0, compile_for: Callable[[LoraInputs | int], Session] | None = None) -> None:
+                 weight_bytes: int = 0, compile_for: Callable[[LoraInputs | int], Session] | None = None,
+                 call: CudaCall | None = None) -> None:
         self.config, self.tokenizer, self.session = config, tokenizer, session
         self.context_length, self.name, self.weight_bytes = context_length, name or config.architecture, weight_bytes
         self.vocab = config.vocab
         self._spec = StateSpec(session, AXIS)
-        self._call = StatefulCall(session, self._spec)
+        self._device = call
+        self._call: Any = StatefulCall(session, self._spec) if call is None else call
         self._chunk = min(CHUNK, context_length)
         self._greedy = Sampler(Sampling(), self.vocab)
         self._compile_for = compile_for
         self._batches: dict[int, BatchCall] = {}
         self._adapted: list[tuple[LoraInputs, StatefulCall]] = []
-        self._using: tuple[StatefulCall, dict[str, int], list[Array]] = (self._call, {}, [])
+        self._using: tuple[Any, dict[str, int], list[Array]] = (self._call, {}, [])
         self.adapter: Adapter | None = None
 
     def __repr__(self) -> str:
@@ -87,7 +93,7 @@ class LLM:
     # --- states -------------------------------------------------------------------------------------------------------
     def start(self) -> State:
         """An empty context of one's own. `state.copy()` and `state.truncate(n)` reuse a prefix."""
-        return State(self._spec)
+        return State(self._spec) if self._device is None else self._device.start()  # type: ignore[return-value]
 
     def feed(self, state: State, ids: Sequence[int] | Array) -> Array:
         """Append tokens to a state; the logits after the last one, f32[vocab]. The state is unchanged when this fails."""
