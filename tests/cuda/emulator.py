@@ -157,7 +157,9 @@ class _Block:
             self.pc[active] = self.f.labels[op.operands]
         elif op.leaves:
             self.alive[active] = False
-        elif op.opcode in ("bar.sync", "bar.warp.sync"):  # a warp that waits for the block is slower, not wrong
+        elif op.opcode == "bar.warp.sync":
+            pass  # all threads step together
+        elif op.opcode == "bar.sync":
             self.pc[active] -= 1
             self.waiting |= active
         elif active.any():

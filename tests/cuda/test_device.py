@@ -15,6 +15,8 @@ from tests.cuda.launching import graph
 from tilewright.core.dims import sym
 from tilewright.core.dtypes import DType, bf16, bool_, f16, f32, i64
 from tilewright.core.errors import ExecutionError, InputError
+from tilewright.ir.graph import Graph
+from tilewright.ir.types import TensorType
 from tilewright.ops.attention import Attention
 from tilewright.ops.composites import LayerNorm, RmsNorm, Softmax
 from tilewright.runtime import cuda_driver
@@ -295,3 +297,56 @@ def test_sessions() -> None:
         session(table, torch.tensor([1, 1, 2, 2], device="cuda", dtype=torch.int32))
     strided = torch.cat([table, table], 1)[:, :40]
     assert torch.equal(session(strided, torch.tensor([1, 1, 2, 2], device="cuda")), table[[1, 1, 2, 2]]) and session.copies == {"x0": 1}
+
+
+@pytest.mark.parametrize("name", ["Q4_K", "Q6_K", "Q8_0", "Q4_1"])
+def test_products_with_packed_matrices(name: str) -> None:
+    """Every number of rows, known or not, against the numbers of the format; activations are rounded to eight bits."""
+    from tilewright.ops import quant
+
+    n, k, rows = 520, 1536, sym("S", 1, 512)
+    fmt, rng = quant.by_name(name), np.random.default_rng(5)
+    raw = rng.integers(0, 256, (n, k // fmt.elements, fmt.bytes), dtype=np.uint8)
+    for field in fmt.fields:
+        if field.dtype == "float16":
+            raw[..., field.offset : field.end] = rng.uniform(0.01, 0.02, (n, k // fmt.elements, 1)).astype(np.float16).view(np.uint8)
+    raw = raw.reshape(n, -1)
+    numbers = torch.from_numpy(fmt.dequantise(raw)).cuda().double()
+
+    def build(m: Any) -> Any:
+        g = Graph("q")
+        x = g.input(TensorType(f32, (m, k)), "x")
+        g.outputs = [o.QMatmul(format=name, n=n, k=k)(x, g.constant(raw, "w"))]
+        return tw.compile(g, target="cuda")
+
+    session, one = build(rows), build(1)
+    for m in (1, 7, 16, 100, 512):
+        x = rand(f32, m, k)
+        codes, scales, _ = (torch.from_numpy(a) for a in o.QuantiseRows().ref(x.cpu().numpy()))
+        want = (codes.double() * scales.double().repeat_interleave(32, -1)).cuda() @ numbers.T
+        for s in (session, one) if m == 1 else (session,):
+            poison()
+            check(s(x), want, f32, 4.0)
+
+
+def test_a_language_model_gives_the_tokens_of_the_cpu(tmp_path: Any) -> None:
+    from tilewright.llm.tiny import write_tiny_model
+
+    path = write_tiny_model(tmp_path / "tiny.gguf", width=256, layers=3, context=128)
+    here, there = tw.load_llm(path), tw.load_llm(path, target="cuda")
+    a, b = here.start(), there.start()
+    ids = list(range(1, 40))
+    x, y = here.feed(a, ids), there.feed(b, ids)
+    assert np.linalg.norm(x - y) <= 1e-3 * np.linalg.norm(x)
+    assert [*here.generate("the cat", max_tokens=40)] == [*there.generate("the cat", max_tokens=40)]
+
+
+def test_a_saved_session_runs_and_is_profiled(tmp_path: Any) -> None:
+    x, y = rand(bf16, 64, 64), rand(bf16, 64, 64)
+    types = ((bf16, (64, 64)), (bf16, (64, 64)))
+    session: Any = tw.compile(graph(lambda a, b: Softmax(axis=1)(o.Matmul(transpose_b=True)(a, b)), *types), target="cuda")
+    session.save(tmp_path / "m.tw")
+    again: Any = tw.load(tmp_path / "m.tw")
+    assert torch.equal(again(x, y), session(x, y)) and again.executable.assembled == 0
+    profile = session.profile(x, y, repeat=3)
+    assert len(profile.rows) == 2 and profile.total_us > 0 and "launches" in str(profile)

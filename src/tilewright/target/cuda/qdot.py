@@ -53,7 +53,10 @@ class QDot:
             first_row = v("i32", f"mul.lo.u32 {{}}, {at}, {self.rows};")
         self.first = v("i32", f"mul.lo.u32 {{}}, {block}, {g.per};")
         self.count = v("i32", f"min.u32 {{}}, {v('i32', f'sub.u32 {{}}, {strips}, {self.first};')}, {g.per};")
-        self.sums_at = k.alloc_shared(len(g.weights) * g.per * self.rows * g.warps * ROWS * 4)
+        room = len(g.weights) * g.per * self.rows * g.warps * ROWS * 4
+        if g.tiles:  # the sums take the place of the codes when those have been used
+            room = max(room, g.warps * g.tiles * StoredCodes.tile_bytes(self.f.blocks))
+        self.sums_at = k.alloc_shared(room)
         own = v("i32", f"sub.u32 {{}}, {self.f.units + g.warps - 1}, {self.warp};")  # units of this warp in a strip
         self.own = v("i32", f"shr.u32 {{}}, {own}, {g.warps.bit_length() - 1};")
         self.idle = v("i1", f"setp.eq.u32 {{}}, {self.own}, 0;")
@@ -103,6 +106,7 @@ class QDot:
         k.emit(f"mov.u32 {units}, {self.own};")
         k.emit(f"@{self.idle} bra {end};")
         k.place(inner)
+        made.bring()
         unit.multiply(made, sums)
         k.emit(f"sub.u32 {units}, {units}, 1;")
         k.emit(f"add.s64 {p}, {p}, {g.warps * size};")
@@ -121,11 +125,13 @@ class QDot:
         unit.load(p, more, STREAMED)
         k.emit(f"@{v('i1', f'setp.ne.u32 {{}}, {units}, 0;')} bra {inner};")
         k.place(end)
+        if g.tiles:
+            k.emit("bar.sync 0;")
         made.store(out, self.sums_at + number * g.per * self.rows * g.warps * ROWS * 4, sums)
         if g.per > 1:
             k.emit(f"add.u32 {out}, {out}, {g.warps * ROWS * 4};")
-        k.emit(f"sub.u32 {left}, {left}, 1;")
-        k.emit(f"@{v('i1', f'setp.ne.u32 {{}}, {left}, 0;')} bra {strip};")
+            k.emit(f"sub.u32 {left}, {left}, 1;")
+            k.emit(f"@{v('i1', f'setp.ne.u32 {{}}, {left}, 0;')} bra {strip};")
 
     def _finish(self, made: Activations, first_row: str | None) -> None:
         """Sums of the warps in order, then the epilogue: 16 threads a strip (one row), or a row (one strip)."""

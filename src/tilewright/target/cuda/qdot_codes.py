@@ -31,6 +31,9 @@ class Activations:
         """To this warp's next unit."""
         raise NotImplementedError
 
+    def bring(self) -> None:
+        """Make the activations of this warp's unit ready."""
+
     def block(self, tile: int, block: int, sums: bool) -> tuple[str, str, list[str], list[str]]:
         """Codes of both halves of a block of 32 columns; per column kept the scale, and the scale times the sum of the codes."""
         raise NotImplementedError
@@ -174,55 +177,83 @@ class RowCodes(Activations):
 
 
 class StoredCodes(Activations):
-    """Rows of codes, scales and sums as `quantise_rows` writes them; rows past the end read the last one and are not stored."""
+    """Rows of codes, scales and sums as `quantise_rows` writes them. A warp brings those of its next unit into shared memory of its own;
+    rows past the end read the last one and are not stored."""
 
     kept = ((0, 0, 0), (1, 0, 1), (2, 1, 0), (3, 1, 1))
 
     def __init__(self, q: QDot, first_row: str) -> None:
         self.q, self.k = q, q.k
-        g, v = q.kernel, q.k.value
+        g, k, v, blocks = q.kernel, q.k, q.k.value, q.f.blocks
+        self.pitch = blocks * COLUMNS + COLUMNS  # of a row's codes: four rows fall on different banks
+        self.tile_codes, self.tile_meta = 8 * self.pitch, 8 * blocks * 8
+        own = g.tiles * self.tile_bytes(blocks)
+        self.mine = v("i32", f"mad.lo.u32 {{}}, {q.warp}, {own}, {v('i32', f'add.u32 {{}}, {q.base}, {q.sums_at};')};")
+        self.codes = v("i32", f"mad.lo.u32 {{}}, {q.line}, {self.pitch}, {v('i32', f'mad.lo.u32 {{}}, {q.quad}, 8, {self.mine};')};")
+        self.meta = v("i32", f"mad.lo.u32 {{}}, {q.quad}, {2 * blocks * 8}, {self.mine};")
         last = v("i32", f"sub.u32 {{}}, {v('i32', f'cvt.u32.u64 {{}}, {q.e.word(1)};')}, 1;")
-
-        def row(r: str, size: int, pointer: str) -> str:
-            at = v("i32", f"min.u32 {{}}, {v('i32', f'add.u32 {{}}, {r}, {first_row};')}, {last};")
-            return v("i64", f"mad.wide.u32 {{}}, {at}, {size}, {pointer};")
-
-        self.starts: list[str] = []
+        # one lane's share of a row: line = row, quad = which quarter of the unit's half blocks and blocks
+        self.rows = []
         for t in range(g.tiles):
-            own = v("i32", f"add.u32 {{}}, {q.line}, {8 * t};")
-            self.starts.append(row(own, g.k, self._moved(q.view(g.codes).pointer, 4)))
-            for c in range(2):
-                column = v("i32", f"mad.lo.u32 {{}}, {q.quad}, 2, {8 * t + c};")
-                self.starts.append(row(column, g.k // 8, q.view(g.scales).pointer))
-                self.starts.append(row(column, g.k // 4, q.view(g.sums).pointer))
-        steps = [COLUMNS, *(4, 8) * 2] * g.tiles
-        self.steps = [s * q.f.blocks for s in steps]
-        for i, (p, s) in enumerate(zip(self.starts, self.steps, strict=True)):
-            self.starts[i] = v("i64", f"mad.wide.u32 {{}}, {q.warp}, {s}, {p};")
-        self.at = [q.k.reg("i64") for _ in self.starts]
+            row = v("i32", f"add.u32 {{}}, {v('i32', f'add.u32 {{}}, {q.line}, {8 * t};')}, {first_row};")
+            row = v("i32", f"min.u32 {{}}, {row}, {last};")
+            starts = [v("i64", f"mad.wide.u32 {{}}, {row}, {size}, {q.view(x).pointer};")
+                      for x, size in ((g.codes, g.k), (g.scales, g.k // 8), (g.sums, g.k // 4))]  # fmt: skip
+            self.rows.append(starts)
+        self.unit = k.reg("i32")  # number of this warp's unit
 
-    def _moved(self, pointer: str, size: int) -> str:
-        return self.k.value("i64", f"mad.wide.u32 {{}}, {self.q.quad}, {size}, {pointer};")
+    @staticmethod
+    def tile_bytes(blocks: int) -> int:
+        """Shared memory of a warp for eight rows."""
+        return 8 * (blocks * COLUMNS + COLUMNS) + 8 * blocks * 8
 
     def rewind(self) -> None:
-        for a, b in zip(self.at, self.starts, strict=True):
-            self.k.emit(f"mov.b64 {a}, {b};")
+        self.k.emit(f"mov.u32 {self.unit}, {self.q.warp};")
 
     def advance(self) -> None:
-        for a, s in zip(self.at, self.steps, strict=True):
-            self.k.emit(f"add.s64 {a}, {a}, {s * self.q.kernel.warps};")
+        self.k.emit(f"add.u32 {self.unit}, {self.unit}, {self.q.kernel.warps};")
+
+    def bring(self) -> None:
+        """The codes, scales and scaled sums of this warp's unit into its shared memory."""
+        k, v, q, blocks = self.k, self.k.value, self.q, self.q.f.blocks
+        k.emit("bar.warp.sync -1;")
+        for t, (codes, scales, sums) in enumerate(self.rows):
+            here = v("i64", f"mad.wide.u32 {{}}, {self.unit}, {blocks * COLUMNS}, {codes};")
+            here = v("i64", f"mad.wide.u32 {{}}, {q.quad}, 16, {here};")
+            place = v("i32", f"mad.lo.u32 {{}}, {q.line}, {self.pitch}, {v('i32', f'add.u32 {{}}, {self.mine}, {t * self.tile_codes};')};")
+            place = v("i32", f"mad.lo.u32 {{}}, {v('i32', f'shr.u32 {{}}, {q.quad}, 1;')}, {COLUMNS}, {place};")
+            place = v("i32", f"mad.lo.u32 {{}}, {v('i32', f'and.b32 {{}}, {q.quad}, 1;')}, 4, {place};")
+            for i in range(0, 2 * blocks, 4):  # half blocks i + quad
+                inside = None if i + 4 <= 2 * blocks else v("i1", f"setp.lt.u32 {{}}, {q.quad}, {2 * blocks - i};")
+                guard = "" if inside is None else f"@{inside} "
+                words = [k.reg("i32") for _ in range(4)]
+                k.emit(f"{guard}ld.global.v4.b32 {{{', '.join(words)}}}, [{here}+{16 * i}];")
+                for n, word in enumerate(words):
+                    k.emit(f"{guard}st.shared.b32 [{place}+{COLUMNS * i // 2 + 8 * n}], {word};")
+            for i in range(0, blocks, 4):  # blocks i + quad
+                inside = None if i + 4 <= blocks else v("i1", f"setp.lt.u32 {{}}, {q.quad}, {blocks - i};")
+                guard = "" if inside is None else f"@{inside} "
+                block = v("i32", f"add.u32 {{}}, {v('i32', f'mad.lo.u32 {{}}, {self.unit}, {blocks}, {i};')}, {q.quad};")
+                scale, a, b = k.reg("float"), k.reg("i32"), k.reg("i32")
+                k.emit(f"{guard}ld.global.f32 {scale}, [{v('i64', f'mad.wide.u32 {{}}, {block}, 4, {scales};')}];")
+                k.emit(f"{guard}ld.global.v2.b32 {{{a}, {b}}}, [{v('i64', f'mad.wide.u32 {{}}, {block}, 8, {sums};')}];")
+                whole = v("float", f"cvt.rn.f32.s32 {{}}, {v('i32', f'add.s32 {{}}, {a}, {b};')};")
+                about = self.q.kernel.tiles * self.tile_codes + t * self.tile_meta + 8 * i
+                at = v("i32", f"mad.lo.u32 {{}}, {q.quad}, 8, {v('i32', f'mad.lo.u32 {{}}, {q.line}, {blocks * 8}, {self.mine};')};")
+                k.emit(f"{guard}st.shared.v2.f32 [{at}+{about}], {{{scale}, {v('float', f'mul.rn.f32 {{}}, {whole}, {scale};')}}};")
+        k.emit("bar.warp.sync -1;")
 
     def block(self, tile: int, block: int, sums: bool) -> tuple[str, str, list[str], list[str]]:
-        k, v = self.k, self.k.value
-        codes, *others = self.at[5 * tile : 5 * tile + 5]
-        low, high = (v("i32", f"ld.global.b32 {{}}, [{codes}+{block * COLUMNS + 16 * h}];") for h in range(2))
-        scales = [v("float", f"ld.global.f32 {{}}, [{others[2 * c]}+{4 * block}];") for c in range(2)]
-        weights = []
-        for c in range(2 if sums else 0):
-            a, b = k.reg("i32"), k.reg("i32")
-            k.emit(f"ld.global.v2.b32 {{{a}, {b}}}, [{others[2 * c + 1]}+{8 * block}];")
-            whole = v("float", f"cvt.rn.f32.s32 {{}}, {v('i32', f'add.s32 {{}}, {a}, {b};')};")
-            weights.append(v("float", f"mul.rn.f32 {{}}, {whole}, {scales[c]};"))
+        k = self.k
+        low, high = k.reg("i32"), k.reg("i32")
+        k.emit(f"ld.shared.v2.b32 {{{low}, {high}}}, [{self.codes}+{tile * self.tile_codes + block * COLUMNS}];")
+        scales, weights = [], []
+        for c in range(2):
+            scale, weight = k.reg("float"), k.reg("float")
+            at = self.q.kernel.tiles * self.tile_codes + tile * self.tile_meta + (c * self.q.f.blocks + block) * 8
+            k.emit(f"ld.shared.v2.f32 {{{scale}, {weight}}}, [{self.meta}+{at}];")
+            scales.append(scale)
+            weights.append(weight)
         return low, high, scales, weights
 
     def store(self, out: str, at: int, sums: list[list[str]]) -> None:
