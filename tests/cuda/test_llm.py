@@ -1,0 +1,59 @@
+"""A language model for a GPU, in the emulator: both programs on the same caches give the logits of the CPU's program."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tests.cuda.launching import Emulated
+from tilewright.core.errors import UnsupportedError
+from tilewright.kernels.cuda.kernel import DecodeKernel
+from tilewright.llm.cuda import CudaCall, sampler_of
+from tilewright.llm.decoder import Decoder
+from tilewright.llm.loading import assemble, open_model
+from tilewright.llm.tiny import write_tiny_model
+from tilewright.runtime.cuda_late import make_late
+
+Array = Any
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_model(tmp_path_factory.mktemp("tiny") / "tiny.gguf", format="Q4_0", layers=1, context=32)
+
+
+@pytest.mark.slow
+def test_a_prompt_and_a_token_give_the_logits_of_the_cpu(path: Path) -> None:
+    config, weights, _ = open_model(path)
+    llm = tw.load_llm(path, cache_dtype="f32")
+    many, one = (Emulated(Decoder(config, weights, 32, "f32", sampled=False, rows=n).build()) for n in (None, 1))
+    assert make_late(many.program, {"P"}) and make_late(one.program, {"P"})
+    assert sum(isinstance(x.kernel, DecodeKernel) for x in one.program.launches) == config.layers
+    caches: list[Array] = [np.zeros([int(d) for d in v.shape], np.float32) for v in many.graph.inputs[1:]]
+    state, ids = llm.start(), [3, 200, 17, 64]
+    logits, *caches = many(np.array(ids[:3]), *caches, env={"P": 0})
+    want = llm.feed(state, ids[:3])
+    assert np.linalg.norm(logits - want) <= 1e-4 * np.linalg.norm(want)
+    logits, *caches = one(np.array(ids[3:]), *caches, env={"P": 3})
+    want = llm.feed(state, ids[3:])
+    assert np.linalg.norm(logits - want) <= 1e-4 * np.linalg.norm(want)
+
+
+def test_the_token_is_chosen_by_the_cpus_kernel(path: Path, rng: np.random.Generator) -> None:
+    """A call with a stand-in for the GPU: the largest logit wins where nothing is random."""
+    llm = tw.load_llm(path)
+    logits = rng.standard_normal(llm.vocab).astype(np.float32)
+    sampler = llm._greedy
+    assert int(sampler_of(llm.vocab)(logits, sampler.seen, sampler.settings, sampler.numbers)) == int(logits.argmax())
+
+
+def test_both_programs_compile_and_what_has_no_kernels_is_said(path: Path) -> None:
+    config, weights, tokenizer = open_model(path)
+    llm = assemble(config, weights, tokenizer, target="sm_90a")
+    assert isinstance(llm._call, CudaCall) and llm._call.session.executable.rebinds and llm._call.many.executable.rebinds
+    with pytest.raises(UnsupportedError, match="a q8_0 cache has no kernels on a GPU"):
+        assemble(config, weights, tokenizer, target="sm_90a", cache_dtype="q8_0")
