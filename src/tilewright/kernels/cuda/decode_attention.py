@@ -202,28 +202,33 @@ class Decode:
         group = call.word("group", self.heads // self.k.type.shape[1])
         bi, hi = at
         kv = hi // group
-        q1, q2 = self._query(call, b, at)
-        if self.caches:
-            empty = self._append(call, at, group, part, (q1, q2))
-        else:
-            empty = [b.full((1, 1), NEVER), b.full((1, 1), 0.0), b.full((1, half), 0.0), b.full((1, half), 0.0)]
-        with b.loop(start, end, step, empty) as loop:
-            key, (top, total, o1, o2) = loop.index, loop.carried
+
+        def rows(key: Ix | int) -> list[Tile]:
             left = end - key
+            return [b.load(x, (bi, kv, key, c), (KEYS, half), limit=(left, None)) for x in (k, v) for c in (0, half)]
 
-            def rows(view: View, column: int) -> Tile:
-                return b.load(view, (bi, kv, key, column), (KEYS, half), limit=(left, None))
-
-            k1, k2, v1, v2 = rows(k, 0), rows(k, half), rows(v, 0), rows(v, half)
+        def add(key: Ix | int, found: list[Tile], state: list[Tile]) -> list[Tile]:
+            (k1, k2, v1, v2), (top, total, o1, o2) = found, state
             s = self._capped(b, b.reduce("sum", b.fma(q2, widen(b, k2), q1 * widen(b, k1)), 1))
-            s = b.select(b.cmp("lt", b.iota((KEYS, 1), 0), b.from_index(left)), s, NEVER)
+            s = b.select(b.cmp("lt", b.iota((KEYS, 1), 0), b.from_index(end - key)), s, NEVER)
             best = b.binary("max", top, b.reduce("max", s, 0))
             safe = b.select(b.cmp("eq", best, NEVER), 0.0, best)
             weight, fade = b.unary("exp", s - safe), b.unary("exp", top - safe)
             o1, o2 = (o * fade + b.reduce("sum", weight * widen(b, x), 0) for o, x in ((o1, v1), (o2, v2)))
-            loop.next(best, total * fade + b.reduce("sum", weight, 0), o1, o2)
-        found: list[Tile] = loop.results
-        return found
+            return [best, total * fade + b.reduce("sum", weight, 0), o1, o2]
+
+        # rows that an earlier call appended are in memory already: the first ones are asked for before the wait for the kernel before
+        ahead = rows(start) if self.caches else None
+        q1, q2 = self._query(call, b, at)
+        if ahead is None:
+            state = [b.full((1, 1), NEVER), b.full((1, 1), 0.0), b.full((1, half), 0.0), b.full((1, half), 0.0)]
+        else:
+            state = add(start, ahead, self._append(call, at, group, part, (q1, q2)))
+            start = start + step
+        with b.loop(start, end, step, state) as loop:
+            loop.next(*add(loop.index, rows(loop.index), loop.carried))
+        results: list[Tile] = loop.results
+        return results
 
     def _seen(self) -> tuple[Dim, Dim]:
         """The keys that the row sees: from, to."""
@@ -257,8 +262,9 @@ class Decode:
         )
         k = launch.kernel
         launch.kernel = DecodeKernel(
-            f"{k.name}_{threads}x{self.vector}x{groups}", k.params, k.pid, k.body, split=split, part=part,
-            found=tuple(x.var for x in found), acc=acc, d=d, threads=threads, vector=self.vector, groups=groups)  # fmt: skip
+            f"{k.name}_{threads}x{self.vector}x{groups}{'_early' if self.caches else ''}", k.params, k.pid, k.body, split=split, part=part,
+            found=tuple(x.var for x in found), acc=acc, d=d, threads=threads, vector=self.vector, groups=groups,
+            streamed=frozenset(("k", "v")) if self.caches else frozenset(), early=bool(self.caches))  # fmt: skip
         return launch
 
     def _consumers(self, call: Call, at: list[Ix | int], out: Tile) -> None:

@@ -263,6 +263,8 @@ class DecodeKernel(SimtKernel):
     threads: int = 8
     vector: int = 4
     groups: int = 32
+    streamed: frozenset[str] = frozenset()  # as in `BlockKernel`
+    early: bool = False
 
     @property
     def block(self) -> int:
@@ -321,6 +323,7 @@ class QDotKernel(SimtKernel):
     weights: tuple[Var, ...] = ()
     x: Var | None = None
     norm: Var | None = None
+    norm_early: bool = False  # nothing in the program writes the norm's weights
     eps: float = 0.0
     codes: Var | None = None
     scales: Var | None = None

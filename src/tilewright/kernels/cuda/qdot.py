@@ -27,6 +27,7 @@ from .fragments import ROWS, Fragments
 from .kernel import QDotKernel
 
 LONGEST = 16384  # columns of a row that a block rounds by itself: its codes are in shared memory
+FIXED = ("const", "input")  # kinds of buffers that nothing in the program writes
 MOST_STRIPS = 16  # of a block
 TILES = (1, 2)  # of eight rows, in a block: their codes are in shared memory
 MANY_UNITS = 32  # of a row, from which on more warps share it
@@ -154,12 +155,13 @@ class _Product:
         eps = norm.op.eps if norm is not None and isinstance(norm.op, RmsNorm) else 0.0
         name = f"{k.name}_{op.k}x{self.per}x{self.tiles}x{len(accs)}"
         if norm is not None:
-            name += f"_{np.float32(eps).view(np.uint32):x}"
+            name += f"_{np.float32(eps).view(np.uint32):x}{'_early' if self.place(norm.operands[1]).buffer.kind in FIXED else ''}"
         warps = 16 if self.f.units >= MANY_UNITS and not self.tiles else 8
         launch.kernel = QDotKernel(
             name, k.params, k.pid, k.body, accs=accs, row=row, column=column, weights=weights, format=op.format, k=op.k, per=self.per,
             tiles=self.tiles, warps=warps, eps=eps, x=given.get("x"), norm=given.get("norm"), codes=given.get("codes"),
-            scales=given.get("scales"), sums=given.get("sums"))  # fmt: skip
+            scales=given.get("scales"), sums=given.get("sums"),
+            norm_early=norm is not None and self.place(norm.operands[1]).buffer.kind in FIXED)  # fmt: skip
         return launch
 
     def _rows_left(self, call: Call, r: Ix) -> Ix | int | None:

@@ -85,12 +85,13 @@ def launch_of(region: Region, target: TargetSpec) -> Launch:
     def add(start: Ix | int, pieces: int, sums: list[Tile], left: int | None) -> list[Tile]:
         limits = [None if left is None or left >= (u + 1) * step else (None, left - u * step) for u in range(pieces)]
         big = [[b.load(m, (column, start + u * step), (rows, step), limit=limits[u]) for m in right] for u in range(pieces)]
-        small = [[b.load(m, (0, start + u * step), (1, step), limit=limits[u]) for m in (x, w)] for u in range(pieces)]
+        scales = [b.load(w, (0, start + u * step), (1, step), limit=limits[u]) for u in range(pieces)]  # before the row, for which it waits
+        rows_ = [b.load(x, (0, start + u * step), (1, step), limit=limits[u]) for u in range(pieces)]
         *totals, squares = sums
         for u in range(pieces):
-            value = widen(b, small[u][0])
+            value = widen(b, rows_[u])
             squares = b.fma(value, value, squares)
-            scaled = value * widen(b, small[u][1])
+            scaled = value * widen(b, scales[u])
             totals = [b.fma(scaled, widen(b, m), t) for m, t in zip(big[u], totals, strict=True)]
         return [*totals, squares]
 
@@ -121,8 +122,9 @@ def launch_of(region: Region, target: TargetSpec) -> Launch:
     note = f"norm and {len(products)} products, {how.threads} threads, {rows} rows"
     launch = call.finish(n // rows, flops=region_flops(region), bytes_=region_bytes(region), note=note)
     placed = on_threads(launch.kernel, how.threads, how.programs, vector)
-    early = all(o.buffer.kind in ("const", "input") for o in matrices)  # nothing in the program writes them
-    names = frozenset(f"b{i}" for i in range(len(right)))
+    fixed = ("const", "input")  # nothing in the program writes them
+    early = all(o.buffer.kind in fixed for o in matrices)
+    names = frozenset(f"b{i}" for i in range(len(right))) | ({"w"} if place(norm.operands[1]).buffer.kind in fixed else set())
     launch.kernel = replace(placed, name=f"{placed.name}{'_early' if early else ''}", streamed=names, early=early)
     return launch
 

@@ -12,7 +12,7 @@ from ...kernels.cuda.kernel import DecodeKernel
 from ...tile.ir import Block, TileType
 from .emit import Emitter
 from .layout import Group, Regs
-from .ptx_text import KernelText, literal, module_text
+from .ptx_text import KernelText, arch_number, literal, module_text
 
 NEVER, ZERO, ONE = (literal("float", x) for x in (-math.inf, 0.0, 1.0))
 AT_ONCE = 32  # groups of a round when results are put together
@@ -43,6 +43,7 @@ def emit_decode(kernel: DecodeKernel, target: TargetSpec) -> str:
     k = KernelText(kernel.name, [])
     v, d, groups = k.value, kernel.d, kernel.groups
     e = Emitter(kernel, Group(kernel.threads, kernel.vector), k)
+    k.late = e.pending = kernel.early and arch_number(target.cpu) >= 90
     e.parameters()
     assert kernel.part is not None and kernel.acc is not None and isinstance(kernel.acc.type, TileType)
     tid = v("i32", "mov.u32 {}, %tid.x;")

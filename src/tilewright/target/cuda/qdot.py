@@ -18,7 +18,7 @@ from .control import STREAMED
 from .emit import Emitter
 from .layout import Group, Regs
 from .ptx_text import WAIT, KernelText, arch_number, literal, module_text
-from .qdot_codes import Activations, RowCodes, StoredCodes
+from .qdot_codes import Activations, RowCodes, StoredCodes, row_of, starts_of
 from .qdot_unit import Unit
 
 ZERO = literal("float", 0.0)
@@ -64,8 +64,13 @@ class QDot:
         pointers = [self._start(w) for w in g.weights]
         busy = v("i1", f"setp.ne.u32 {{}}, {self.own}, 0;")
         unit.load(pointers[0], busy, STREAMED)
+        self.starts = starts_of(self) if g.x is not None else []
+        early = g.norm_early and g.norm is not None
+        self.norms = [row_of(self, g.norm, *at) for at in self.starts] if early else []
         if k.late:
             k.lines.append(WAIT)
+        if g.norm is not None and not early:
+            self.norms = [row_of(self, g.norm, *at) for at in self.starts]
         made: Activations = RowCodes(self) if g.x is not None else StoredCodes(self, first_row or "0")
         for i, p in enumerate(pointers):
             self._matrix(i, p, unit, made, pointers[i + 1] if i + 1 < len(pointers) else None)

@@ -8,6 +8,7 @@ from ...kernels.cuda.fragments import COLUMNS, ROWS
 from .ptx_text import literal
 
 if TYPE_CHECKING:
+    from ...tile.ir import Var
     from .qdot import QDot
 
 EACH = 8  # neighbours that a thread rounds
@@ -47,6 +48,38 @@ class Activations:
         raise NotImplementedError
 
 
+def starts_of(q: QDot) -> list[tuple[str, str | None]]:
+    """This thread's first elements of the row, eight neighbours each, and whether they are inside."""
+    g, v, found = q.kernel, q.k.value, list[tuple[str, str | None]]()
+    for start in range(0, g.k, EACH * g.block):
+        first = v("i32", f"mad.lo.u32 {{}}, {q.tid}, {EACH}, {start};")
+        found.append((first, None if start + EACH * g.block <= g.k else v("i1", f"setp.lt.u32 {{}}, {first}, {g.k};")))
+    return found
+
+
+def row_of(q: QDot, view: Var | None, first: str, inside: str | None) -> list[str]:
+    """Eight neighbours of a row of f32; zeros past the end."""
+    k, v, address = q.k, q.k.value, q.view(view)
+    stride = address.strides[-1]
+    regs = [k.reg("float") for _ in range(EACH)]
+    if inside is not None:
+        for r in regs:
+            k.emit(f"mov.f32 {r}, {literal('float', 0.0)};")
+    guard = f"@{inside} " if inside is not None else ""
+    wide = v("i64", f"mul.wide.u32 {{}}, {first}, 4;")
+    if stride == "1":
+        at = v("i64", f"add.s64 {{}}, {address.pointer}, {wide};")
+        for i in (0, 4):
+            k.emit(f"{guard}ld.global.v4.f32 {{{', '.join(regs[i : i + 4])}}}, [{at}+{4 * i}];")
+        return regs
+    at = v("i64", f"mad.lo.s64 {{}}, {wide}, {stride}, {address.pointer};")
+    step = v("i64", f"shl.b64 {{}}, {stride}, 2;") if stride.startswith("%") else str(4 * int(stride))
+    for r in regs:
+        k.emit(f"{guard}ld.global.f32 {r}, [{at}];")
+        at = v("i64", f"add.s64 {{}}, {at}, {step};")
+    return regs
+
+
 class RowCodes(Activations):
     """Codes of one row, made by all threads: eight neighbours each, four threads a block of 32. All columns of the product are this row."""
 
@@ -58,8 +91,9 @@ class RowCodes(Activations):
         self.codes, self.meta = k.alloc_shared(g.k), k.alloc_shared(g.k // COLUMNS * 8)
         self.squares = k.alloc_shared(4 * g.warps) if g.norm is not None else 0
         total = ""
-        for start in range(0, g.k, EACH * g.block):
-            total = self._round(start, total)
+        rows = [(first, inside, self._row(g.x, first, inside)) for first, inside in q.starts]
+        for i, (first, inside, values) in enumerate(rows):
+            total = self._round(first, inside, values, q.norms[i] if q.norms else [], total)
         if g.norm is not None:
             for reach in (16, 8, 4, 2, 1):
                 total = v("float", f"add.rn.f32 {{}}, {total}, {v('float', f'shfl.sync.bfly.b32 {{}}, {total}, {reach}, 31, -1;')};")
@@ -72,16 +106,13 @@ class RowCodes(Activations):
         self.first_meta = v("i32", f"mad.lo.u32 {{}}, {q.warp}, {8 * q.f.blocks}, {q.base};")
         self.at, self.at_meta = k.reg("i32"), k.reg("i32")
 
-    def _round(self, start: int, total: str) -> str:
-        """Codes of the elements start + 8·tid …; gives the running sum of squares."""
-        g, k, v, tid = self.q.kernel, self.k, self.k.value, self.q.tid
-        first = v("i32", f"mad.lo.u32 {{}}, {tid}, {EACH}, {start};")
-        inside = None if start + EACH * g.block <= g.k else v("i1", f"setp.lt.u32 {{}}, {first}, {g.k};")
-        values = self._row(g.x, first, inside)
-        for x in values if g.norm is not None else ():
-            total = v("float", f"fma.rn.f32 {{}}, {x}, {x}, {total or literal('float', 0.0)};")
-        if g.norm is not None:
-            values = [v("float", f"mul.rn.f32 {{}}, {x}, {w};") for x, w in zip(values, self._row(g.norm, first, inside), strict=True)]
+    def _round(self, first: str, inside: str | None, values: list[str], norm: list[str], total: str) -> str:
+        """Codes of eight elements; gives the running sum of squares."""
+        k, v, tid = self.k, self.k.value, self.q.tid
+        if norm:
+            for x in values:
+                total = v("float", f"fma.rn.f32 {{}}, {x}, {x}, {total or literal('float', 0.0)};")
+            values = [v("float", f"mul.rn.f32 {{}}, {x}, {w};") for x, w in zip(values, norm, strict=True)]
         peak = v("float", f"abs.f32 {{}}, {values[0]};")
         for x in values[1:]:
             peak = v("float", f"max.f32 {{}}, {peak}, {v('float', f'abs.f32 {{}}, {x};')};")
@@ -119,28 +150,8 @@ class RowCodes(Activations):
         k.emit(f"@{leader} st.shared.v2.f32 [{about}+{self.meta}], {{{scale}, {weight}}};")
         return total
 
-    def _row(self, view: object, first: str, inside: str | None) -> list[str]:
-        """Eight neighbours of a row of f32; zeros past the end."""
-        k, v = self.k, self.k.value
-        address = self.q.view(view)  # type: ignore[arg-type]
-        stride = address.strides[-1]
-        regs = [k.reg("float") for _ in range(EACH)]
-        if inside is not None:
-            for r in regs:
-                k.emit(f"mov.f32 {r}, {literal('float', 0.0)};")
-        guard = f"@{inside} " if inside is not None else ""
-        wide = v("i64", f"mul.wide.u32 {{}}, {first}, 4;")
-        if stride == "1":
-            at = v("i64", f"add.s64 {{}}, {address.pointer}, {wide};")
-            for i in (0, 4):
-                k.emit(f"{guard}ld.global.v4.f32 {{{', '.join(regs[i : i + 4])}}}, [{at}+{4 * i}];")
-            return regs
-        at = v("i64", f"mad.lo.s64 {{}}, {wide}, {stride}, {address.pointer};")
-        step = v("i64", f"shl.b64 {{}}, {stride}, 2;") if stride.startswith("%") else str(4 * int(stride))
-        for r in regs:
-            k.emit(f"{guard}ld.global.f32 {r}, [{at}];")
-            at = v("i64", f"add.s64 {{}}, {at}, {step};")
-        return regs
+    def _row(self, view: Var | None, first: str, inside: str | None) -> list[str]:
+        return row_of(self.q, view, first, inside)
 
     def rewind(self) -> None:
         self.k.emit(f"mov.u32 {self.at}, {self.first};")
