@@ -20,6 +20,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from gpu_decode import decode
+from gpu_decode_packed import decode_packed
 from gpu_models import models
 from gpu_products import products
 from gpu_tools import BF16, Table, error, measure, ours, rand, session, timed
@@ -146,7 +147,7 @@ def _rope(x: Any, cos: Any, sin: Any) -> Any:
 
 SECTIONS = {
     "matmul": matmul, "epilogue": epilogue, "attention": attention, "attention_backward": attention_backward, "rows": rows,
-    "products": products, "decode": decode, "models": models,
+    "products": products, "decode": decode, "decode_packed": decode_packed, "models": models,
 }  # fmt: skip
 
 
