@@ -22,6 +22,7 @@ from .fuse import Fuse
 from .lower_complex import LowerComplex
 from .lower_quantised import LowerQuantised
 from .merge_matmuls import MergeMatmuls
+from .merge_packed import MergePacked
 from .recognise import Recognise
 from .row_codes import RowCodes
 from .row_products import RowProducts
@@ -78,6 +79,9 @@ def run_pipeline(graph: Graph, target: Any = None, disable: Collection[str] = ()
             p = Fuse(codes=False)
         with log.entered(p.name):
             result = p.run(result, log)
+        if isinstance(p, LowerQuantised) and getattr(target, "kind", "") == "cuda":
+            with log.entered(MergePacked.name):
+                result = MergePacked().run(result, log)
         if verify:
             from ..ir.verify import verify as check
 
