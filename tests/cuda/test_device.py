@@ -329,24 +329,27 @@ def test_products_with_packed_matrices(name: str) -> None:
             check(s(x), want, f32, 4.0)
 
 
-def test_a_language_model_gives_the_tokens_of_the_cpu(tmp_path: Any) -> None:
+@pytest.mark.parametrize("name, tolerance", [("F32", 1e-4), ("Q8_0", 6e-2)])
+def test_a_language_model_gives_the_tokens_of_the_cpu(name: str, tolerance: float, tmp_path: Any) -> None:
+    """Packed matrices round activations to eight bits: one code that falls on the other side moves the logits of a random model."""
     from tilewright.llm.tiny import write_tiny_model
 
-    path = write_tiny_model(tmp_path / "tiny.gguf", width=256, layers=3, context=128)
+    path = write_tiny_model(tmp_path / "tiny.gguf", format=name, width=128, layers=2, context=128)
     here, there = tw.load_llm(path), tw.load_llm(path, target="cuda")
     a, b = here.start(), there.start()
     ids = list(range(1, 40))
     x, y = here.feed(a, ids), there.feed(b, ids)
-    assert np.linalg.norm(x - y) <= 1e-3 * np.linalg.norm(x)
-    assert [*here.generate("the cat", max_tokens=40)] == [*there.generate("the cat", max_tokens=40)]
+    assert np.linalg.norm(x - y) <= tolerance * np.linalg.norm(x)
+    assert name != "F32" or [*here.generate("the cat", max_tokens=40)] == [*there.generate("the cat", max_tokens=40)]
 
 
 def test_a_saved_session_runs_and_is_profiled(tmp_path: Any) -> None:
     x, y = rand(bf16, 64, 64), rand(bf16, 64, 64)
     types = ((bf16, (64, 64)), (bf16, (64, 64)))
     session: Any = tw.compile(graph(lambda a, b: Softmax(axis=1)(o.Matmul(transpose_b=True)(a, b)), *types), target="cuda")
+    first = session(x, y)
     session.save(tmp_path / "m.tw")
     again: Any = tw.load(tmp_path / "m.tw")
-    assert torch.equal(again(x, y), session(x, y)) and again.executable.assembled == 0
+    assert torch.equal(again(x, y), first) and again.executable.assembled == 0
     profile = session.profile(x, y, repeat=3)
     assert len(profile.rows) == 2 and profile.total_us > 0 and "launches" in str(profile)

@@ -35,7 +35,7 @@ from ..tiling import leaves_of_epilogue
 from .groups import Shared, on_threads
 from .kernel import DecodeKernel
 
-KEYS = 4  # of one step
+KEYS = 8  # of one step
 SHORTEST = 16  # keys of a part
 PARTS = 32  # at most
 VECTOR = 4  # elements of a thread: more threads a row, since there are few rows
@@ -176,17 +176,18 @@ class Decode:
         bi, hi = at
         kv = hi // group
         rows = []
-        for name, c, r in zip("kv", self.caches, self.region.results[1:], strict=True):
-            dtype = c.cache.type.dtype
-            halves = [narrow(b, x, dtype) for x in self._row(call, f"{name}_new", c.row, c.value, [bi, kv])]
-            op = c.update.op
-            assert isinstance(op, UpdateSlice) and r.buffer is c.cache.buffer
-            window = call.view(f"{name}_window", dtype, r.buffer, r.layout.slice(op.axis, op.start, 1), write=True)
-            with b.if_(b.binary("and", b.compare("eq", part, 0), b.compare("eq", hi % group, 0))):
-                for i, x in enumerate(halves):
+        for name, c in zip("kv", self.caches, strict=True):  # all loads come before the stores: those might be to the same places
+            halves = self._row(call, f"{name}_new", c.row, c.value, [bi, kv])
+            rows.append([narrow(b, x, c.cache.type.dtype) for x in halves])
+        with b.if_(b.binary("and", b.compare("eq", part, 0), b.compare("eq", hi % group, 0))):
+            for name, c, r, halves_ in zip("kv", self.caches, self.region.results[1:], rows, strict=True):
+                op = c.update.op
+                assert isinstance(op, UpdateSlice) and r.buffer is c.cache.buffer
+                place = r.layout.slice(op.axis, op.start, 1)
+                window = call.view(f"{name}_window", c.cache.type.dtype, r.buffer, place, write=True)
+                for i, x in enumerate(halves_):
                     b.store(window, (bi, kv, 0, i * half), x)
-            rows.append([widen(b, x) for x in halves])
-        (k1, k2), (v1, v2) = rows
+        (k1, k2), (v1, v2) = ([widen(b, x) for x in row] for row in rows)
         s = self._capped(b, b.reduce("sum", b.fma(query[1], k2, query[0] * k1), 1))
         mine = b.compare("eq", part, 0)
         return [b.select(mine, x, y) for x, y in ((s, NEVER), (b.full((1, 1), 1.0), 0.0), (v1, 0.0), (v2, 0.0))]

@@ -33,6 +33,7 @@ class BlockKernel(SimtKernel):
     vector: int = 1
     streamed: frozenset[str] = frozenset()  # parameters that are only read, once: they stay out of L1
     early: bool = False  # streamed parameters are in memory from the start: their first loads do not wait for the kernel before
+    ready: frozenset[str] = frozenset()  # parameters of which the same is true and that are read more than once
 
     @property
     def block(self) -> int:

@@ -124,8 +124,9 @@ def launch_of(region: Region, target: TargetSpec) -> Launch:
     placed = on_threads(launch.kernel, how.threads, how.programs, vector)
     fixed = ("const", "input")  # nothing in the program writes them
     early = all(o.buffer.kind in fixed for o in matrices)
-    names = frozenset(f"b{i}" for i in range(len(right))) | ({"w"} if place(norm.operands[1]).buffer.kind in fixed else set())
-    launch.kernel = replace(placed, name=f"{placed.name}{'_early' if early else ''}", streamed=names, early=early)
+    names = frozenset(f"b{i}" for i in range(len(right)))
+    ready = frozenset(("w",)) if place(norm.operands[1]).buffer.kind in fixed else frozenset()
+    launch.kernel = replace(placed, name=f"{placed.name}{'_early' if early else ''}", streamed=names, early=early, ready=ready)
     return launch
 
 

@@ -28,6 +28,7 @@ class Address:
     space: str = "global"
     hint: str = ""  # of loads
     order: str = ""  # ordering and scope of accesses that are more than weak
+    early: bool = False  # in memory from the start: loads need not wait for the kernel before
 
 
 def times(f: Scalars, a: str, b: str) -> str:

@@ -251,7 +251,7 @@ class Emitter(Control):
         view, at, limits, _ = self._access(instr)
         type_ = instr.results[0].type
         assert isinstance(type_, TileType)
-        if self.pending and not view.hint:  # the first load that must wait
+        if self.pending and not view.early:  # the first load that must wait
             if self.loops:
                 raise CompileError(f"cuda: kernel {self.kernel.name} waits for the kernel before inside a loop or branch")
             self.k.lines.append(WAIT)

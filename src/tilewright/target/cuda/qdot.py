@@ -76,7 +76,10 @@ class QDot:
             self._matrix(i, p, unit, made, pointers[i + 1] if i + 1 < len(pointers) else None)
         k.emit("bar.sync 0;")
         self._finish(made, first_row)
-        return module_text(target.cpu, k.text([f".maxntid {g.block}, 1, 1"], target.cpu))
+        directives = [f".maxntid {g.block}, 1, 1"]
+        if not g.tiles and g.block == 256:  # all blocks of a decode step's products are there at once
+            directives.append(".minnctapersm 4")
+        return module_text(target.cpu, k.text(directives, target.cpu))
 
     def view(self, var: Var | None) -> Address:
         assert var is not None
