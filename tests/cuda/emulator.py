@@ -158,7 +158,7 @@ class _Block:
         elif op.leaves:
             self.alive[active] = False
         elif op.opcode == "bar.warp.sync":
-            pass  # all threads step together
+            self.races.barrier()  # all threads step together; of other warps' accesses we know less from here on
         elif op.opcode == "bar.sync":
             self.pc[active] -= 1
             self.waiting |= active
