@@ -21,9 +21,10 @@ from .call import Call
 from .launch import Launch
 from .matrices import nothing
 from .pointwise import unravel
-from .region import Region
+from .region import Operand, Region
 from .template import Reason, Template, alone, region_bytes, region_flops
 
+LINE = 64  # bytes
 Get = Callable[[Ix | int], Number]
 Put = Callable[[Ix | int, Number], None]
 
@@ -58,6 +59,7 @@ class _Kernel:
         words = [self.call.word(f"d{i}", d) for i, d in enumerate(lead)]
         self.at: list[Ix | int] = unravel(self.b, self.b.pid, words) if words else []
         self.grid = product(lead)
+        self.next: list[Ix | int] = unravel(self.b, self.b.pid + 1, words) if words else []
         self.x = self._pairs("x", x.layout, real=self.kind in ("real", "full"), write=False)
         out = region.results[0].layout
         self.y = self._pairs("y", out, real=self.kind == "back", write=True)
@@ -81,17 +83,28 @@ class _Kernel:
         radixes = list(reversed(factors(self.m)))
         if self.kind == "back":
             self._tangle()
+        if self.kind != "complex":  # whose rows are written in whole lines, for which nothing need be fetched
+            self._ahead(self.y, self.at, self.region.results[0], real=self.kind == "back")
         now, size, stride = 0, self.m, 1
         get: Get = self._from_planes if self.kind == "back" else self._from_row
         for r in radixes:
             self._stage(get, self._into(now, across=size == r), r, size, stride)
             get = self._from(now)
+            if size == self.m and self.kind != "complex":
+                self._ahead(self.x, self.next, self.region.operands[0], real=self.kind in ("real", "full"))
             size, stride, now = size // r, stride * r, 1 - now
         self._across(self.memory[1 - now])
         if self.kind in ("real", "full"):
             self._untangle()
         note = "x".join(map(str, (*radixes, self.width)))
         return self.call.finish(self.grid, flops=region_flops(self.region), bytes_=region_bytes(self.region), note=note)
+
+    def _ahead(self, view: View, at: list[Ix | int], o: Operand, *, real: bool) -> None:
+        """Asks for the lines of a row that is needed later: of the result, and of the next program's operand."""
+        count = o.type.shape[-1] // 2 if real else o.type.shape[-2]
+        assert isinstance(count, int)
+        with self.b.loop(0, count, LINE // (2 * self.dtype.itemsize)) as loop:
+            self.b.prefetch(view, (*at, loop.index, 0), locality=2 if self.kind == "back" else 3)
 
     # --- memory -------------------------------------------------------------------------------------------------------
     def _from_row(self, j: Ix | int) -> Number:
