@@ -7,6 +7,8 @@ needs) and does nothing once all have converged. Matrices of no rows take no lau
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from ..core.dims import product
@@ -15,11 +17,13 @@ from ..core.target_spec import TargetSpec
 from ..ops.linalg_spectra import Eigh as EighOp
 from ..tile.builder import Ix, KernelBuilder, Tile, View
 from .launch import Launch
-from .matrices import Columns, Matrices, nothing, reflection, vector
+from .matrices import Columns, Matrices, nothing, padded, reflection, vector
 from .region import Region
 from .template import Reason, Template, alone, region_bytes, region_flops
 
 STEPS = 40
+TINY = 1e-150  # added where it is lost unless the sum were 0: a rotation then is none (cosine 1, sine 0) and needs no case of its own
+BLOCK = 4  # rows that are changed together
 
 
 class Eigh(Template):
@@ -49,7 +53,7 @@ class Eigh(Template):
 
             rows.fill(row.index, size, part)
         d = Columns(b, f64, 1, n, vector(f64, target))
-        e = b.scratch(f64, (n + 1,))
+        e = b.scratch(f64, (padded(n + 1, vector(f64, target)),))
         z = None if vectors is None else Columns(b, a.type.dtype, n, n, width)
         _tridiagonal(b, rows, d, e, z, size, n)
         _ql(b, d, e, z, size, n, float(np.finfo(a.type.dtype.np).eps))
@@ -57,44 +61,88 @@ class Eigh(Template):
         return [w.call.finish(product(lead), flops=region_flops(region), bytes_=region_bytes(region))]
 
 
+def _by_blocks(b: KernelBuilder, start: Ix | int, stop: Ix, body: Callable[[Ix, int], None]) -> None:
+    """body(row, height) for rows in blocks of BLOCK, the last ones one by one."""
+    whole = start + (stop - start) // BLOCK * BLOCK
+    with b.loop(start, whole, BLOCK) as loop:
+        body(loop.index, BLOCK)
+    with b.loop(whole, stop) as loop:
+        body(loop.index, 1)
+
+
 def _tridiagonal(b: KernelBuilder, a: Columns, d: Columns, e: View, z: Columns | None, size: Ix, n: int) -> None:
-    """a becomes tridiagonal (d and e); z the product of the reflections, transposed."""
+    """a becomes tridiagonal (d and e); z the product of the reflections, transposed.
+
+    Step k's reflection I - tau v vᵀ changes a by -(v pᵀ + p vᵀ). The rows behind take that change in step k + 1, in the one pass that also
+    multiplies them with that step's vector, some rows at a time. Passes begin at whole registers: vectors are zero before their first."""
     dtype, width = a.dtype, a.width
-    v = Columns(b, dtype, n if z is not None else 1, n, width)
-    p = Columns(b, dtype, 1, n, width)
+    keep = z is not None
+    v = Columns(b, dtype, n + 1 if keep else 2, n, width)  # vector k + 1 is step k's; number 0 is zero
+    p = Columns(b, dtype, 2, n, width)
     taus = b.scratch(dtype, (n,))
     one = b.full((), 1.0, dtype)
+    v.zero(0, size)
+    p.zero(0, size)
+
+    def column(of: Columns, which: Ix | int, row: Ix | int, height: int) -> Tile:
+        return b.load(of.view, (which, row), (height, 1), axes=(1, 0))
+
+    def changed(row: Ix | int, i: Ix | int, height: int, old: Ix | int, other: Ix | int) -> Tile:
+        """Rows from `row` on, elements from i on, after the step before."""
+        mine, theirs = -column(v, old, row, height), -column(p, other, row, height)
+        x = b.load(a.view, (row, i), (height, width))
+        right, left = b.load(p.view, (other, i), (1, width)), b.load(v.view, (old, i), (1, width))
+        return b.fma(mine, right, b.fma(theirs, left, x))
+
     with b.loop(0, size - 1) as step:
         k = step.index
-        own: Ix | int = k if z is not None else 0
-        first = k + 1
-        v.zero(own, size)
-        v.each(first + 1, size, lambda i: v.put(own, i, a.get(k, i)))
-        top = a.one(k, first)
-        beta, tau = reflection(b, v, own, top, first, size)
+        first, p_old, p_new = k + 1, k % 2, (k + 1) % 2
+        old, new = (k, k + 1) if keep else (p_old, p_new)
+        start = first // width * width
+        v.zero(new, size)
+        p.zero(p_new, size)
+        a.each(k // width * width, size, lambda i: b.store(a.view, (k, i), changed(k, i, 1, old, p_old)))
+        v.each(first + 1, size, lambda i: v.put(new, i, a.get(k, i)))
+        beta, tau = reflection(b, v, new, a.one(k, first), first, size)
         b.store(taus, (k,), tau)
         b.store(e, (k,), b.cast(beta, f64))
         d.set(0, k, b.cast(a.one(k, k), f64))
-        p.zero(0, size)
-        with b.loop(first, size) as row:
-            p.set(0, row.index, tau * a.dot(row.index, v, own, first, size))
-        half = b.full((), -0.5, dtype) * tau * p.dot(0, v, own, first, size)
-        p.add(0, half, v, own, first, size)
-        with b.loop(first, size) as row:
-            mine, other = -v.one(own, row.index), -p.one(0, row.index)
-            a.each(first, size, lambda i: a.put(row.index, i, b.fma(mine, p.get(0, i), b.fma(other, v.get(own, i), a.get(row.index, i)))))
-    d.set(0, size - 1, b.cast(a.one(size - 1, size - 1), f64))
-    b.store(e, (size - 1,), b.full((), 0.0, f64))
+
+        def rows(row: Ix, height: int) -> None:
+            with b.loop(start, size, width, [b.full((height, width), 0.0, dtype)]) as loop:
+                x = changed(row, loop.index, height, old, p_old)
+                b.store(a.view, (row, loop.index), x)
+                loop.next(b.fma(x, b.load(v.view, (new, loop.index), (1, width)), loop.carried[0]))
+            b.store(p.view, (p_new, row), b.reduce("sum", loop.results[0]) * tau, axes=(1, 0))
+
+        _by_blocks(b, first, size, rows)
+        half = b.full((), -0.5, dtype) * tau * p.dot(p_new, v, new, start, size)
+        p.add(p_new, half, v, new, start, size)
+    last = size - 1
+    corner = changed(last, last, 1, last if keep else last % 2, last % 2)
+    b.store(a.view, (last, last), corner)
+    d.set(0, last, b.cast(a.one(last, last), f64))
+    b.store(e, (last,), b.full((), 0.0, f64))
     if z is None:
         return
     with b.loop(0, size) as row:
         z.zero(row.index, size)
         z.set(row.index, row.index, one)
     with b.loop(0, size - 1) as back:
-        last = size - 2 - back.index
-        tau = b.load(taus, (last,), ())
-        with b.loop(last + 1, size) as row:
-            z.add(row.index, -(tau * v.dot(last, z, row.index, last + 1, size)), v, last, last + 1, size)
+        k2 = size - 2 - back.index
+        tau2, start2 = b.load(taus, (k2,), ()), (k2 + 1) // width * width
+
+        def reflect(row: Ix, height: int) -> None:
+            assert z is not None
+            with b.loop(start2, size, width, [b.full((height, width), 0.0, dtype)]) as loop:
+                x = b.load(z.view, (row, loop.index), (height, width))
+                loop.next(b.fma(x, b.load(v.view, (k2 + 1, loop.index), (1, width)), loop.carried[0]))
+            factor = b.reduce("sum", loop.results[0]) * -tau2
+            with b.loop(start2, size, width) as loop:
+                x = b.load(z.view, (row, loop.index), (height, width))
+                b.store(z.view, (row, loop.index), b.fma(factor, b.load(v.view, (k2 + 1, loop.index), (1, width)), x))
+
+        _by_blocks(b, k2 + 1, size, reflect)
 
 
 def _ql(b: KernelBuilder, d: Columns, e: View, z: Columns | None, size: Ix, n: int, eps: float) -> None:
@@ -110,35 +158,34 @@ def _ql(b: KernelBuilder, d: Columns, e: View, z: Columns | None, size: Ix, n: i
     with b.loop(0, n * STEPS):
         low = b.to_index(b.load(place, (0,), ()))
         with b.if_(b.compare("lt", low, size)):
-            with b.loop(low, size - 1, 1, [b.from_index(size - 1)]) as loop:
-                m = loop.index
-                scale = b.unary("abs", d.one(0, m)) + b.unary("abs", d.one(0, m + 1))
-                small = b.cmp("le", b.unary("abs", at(e, m)), scale * eps)
-                loop.next(b.select(small, b.binary("min", loop.carried[0], b.from_index(m)), loop.carried[0]))
-            end = b.to_index(loop.results[0])
+            width = d.width
+            with b.loop(low, size - 1, width, [b.broadcast(b.from_index(size - 1), (width,))]) as loop:
+                places = b.iota((width,), 0) + b.from_index(loop.index)
+                scale = b.unary("abs", d.get(0, loop.index)) + b.unary("abs", d.get(0, loop.index + 1))
+                small = b.cmp("le", b.unary("abs", b.load(e, (loop.index,), (width,))), scale * eps)
+                loop.next(b.select(small, b.binary("min", loop.carried[0], places), loop.carried[0]))
+            end = b.to_index(b.reduce("min", loop.results[0]))
             with b.if_(b.compare("le", end, low)):
                 b.store(place, (0,), b.from_index(low + 1))
             with b.if_(b.compare("gt", end, low)):
                 x = (d.one(0, low + 1) - d.one(0, low)) / (at(e, low) * 2.0)
                 r = b.unary("sqrt", b.fma(x, x, number(1.0)))
                 shift = x + b.select(b.cmp("lt", x, 0.0), -r, r)
-                start = d.one(0, end) - d.one(0, low) + at(e, low) / shift
+                start = d.one(0, end) - d.one(0, low) + at(e, low) / shift + TINY
                 with b.loop(0, end - low, 1, [start, number(1.0), number(1.0), number(0.0)]) as sweep:
                     g, s, c, p = sweep.carried
                     i = end - 1 - sweep.index
                     f, h = s * at(e, i), c * at(e, i)
                     r = b.unary("sqrt", b.fma(f, f, g * g))
                     b.store(e, (i + 1,), r)
-                    none = b.cmp("eq", r, 0.0)
-                    safe = b.select(none, number(1.0), r)
-                    s, c = b.select(none, number(0.0), f / safe), b.select(none, number(1.0), g / safe)
+                    s, c = f / r, g / r
                     g = d.one(0, i + 1) - p
-                    r = (d.one(0, i) - g) * s + c * h * 2.0
+                    r = b.fma(d.one(0, i) - g, s, c * (h * 2.0))
                     p = s * r
                     d.set(0, i + 1, g + p)
                     if z is not None:
                         _rotate(b, z, i, s, c, size)
-                    sweep.next(c * r - h, s, c, p)
+                    sweep.next(b.fma(c, r, number(TINY) - h), s, c, p)
                 g, _, _, p = sweep.results
                 d.set(0, low, d.one(0, low) - p)
                 b.store(e, (low,), g)
