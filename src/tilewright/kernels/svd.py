@@ -22,6 +22,7 @@ from .region import Region
 from .template import Reason, Template, alone, region_bytes, region_flops
 
 SWEEPS = 40
+GROUP = 16  # pairs whose angles are computed together
 
 
 class Svd(Template):
@@ -41,6 +42,7 @@ class Svd(Template):
         w = Matrices("svd", region.name, tuple(lead))
         b, dtype = w.b, a.type.dtype
         width = vector(dtype, target)
+        width *= 2 if few >= 2 * width else 1  # several registers at a time, where vectors are that long
         av, values = w.read("a", a), w.write("s", region.results[0])
         u, vt = (w.write(s, o) for s, o in zip("uv", region.results[1:], strict=True)) if len(region.results) > 1 else (None, None)
         count, length = w.call.word("few", few), w.call.word("many", many)
@@ -57,7 +59,7 @@ class Svd(Template):
                 y.set(row.index, row.index, b.full((), 1.0, dtype))
         eps = float(np.finfo(dtype.np).eps)
         floor = _floor(b, x, count, length, eps * max(4.0, many**0.5))
-        _orthogonalise(b, x, y, count, length, eps * max(8.0, many**0.5), floor)
+        _orthogonalise(b, x, y, count, length, eps * max(8.0, many**0.5), floor, few)
         s = Columns(b, dtype, 1, few, width)
         with b.loop(0, count) as row:
             norm = b.unary("sqrt", x.dot(row.index, x, row.index, 0, length))
@@ -90,40 +92,65 @@ def _floor(b: KernelBuilder, x: Columns, count: Ix, length: Ix, factor: float) -
     return b.unary("sqrt", row.results[0]) * factor
 
 
-def _orthogonalise(b: KernelBuilder, x: Columns, y: Columns | None, count: Ix, length: Ix, tolerance: float, floor: Tile) -> None:
-    moving = b.scratch(i64, (1,))
+def _orthogonalise(b: KernelBuilder, x: Columns, y: Columns | None, count: Ix, length: Ix, tolerance: float, floor: Tile, few: int) -> None:
+    """Sweeps over all pairs p < q, as row by row, but taken along p + q = const, where no two pairs share a vector: the angles of GROUP
+    of them are computed side by side. Every sweep numbers the vectors by their length, longest first, which takes fewer sweeps. Squared
+    norms are kept along with the vectors, and computed again for every sweep."""
+    dtype = x.dtype
+    moving, order, norms = b.scratch(i64, (1,)), b.scratch(i64, (few,)), Columns(b, dtype, 1, few, x.width)
     b.store(moving, (0,), b.full((), 1, i64))
-    zero = b.full((x.width,), 0.0, x.dtype)
-    least = floor * floor
+    angles = b.scratch(dtype, (4, GROUP))
+    least, one = floor * floor, b.full((), 1.0, dtype)
     with b.loop(0, SWEEPS), b.if_(b.cmp("ne", b.load(moving, (0,), ()), 0)):
         b.store(moving, (0,), b.full((), 0, i64))
-        with b.loop(0, count) as first, b.loop(first.index + 1, count) as second:
-            p, q = first.index, second.index
-            with b.loop(0, length, x.width, [zero, zero, zero]) as loop:
-                u, v = x.get(p, loop.index), x.get(q, loop.index)
-                aa, bb, ab = loop.carried
-                loop.next(b.fma(u, u, aa), b.fma(v, v, bb), b.fma(u, v, ab))
-            alpha, beta, gamma = (b.reshape(b.reduce("sum", t), ()) for t in loop.results)
-            far = b.cmp("gt", b.unary("abs", gamma), b.unary("sqrt", alpha) * b.unary("sqrt", beta) * tolerance)
-            long = b.binary("and", b.cmp("gt", alpha, least), b.cmp("gt", beta, least))
-            with b.if_(b.binary("and", far, long)):
-                b.store(moving, (0,), b.full((), 1, i64))
-                zeta = (beta - alpha) / (gamma * 2.0)
-                size = b.unary("abs", zeta)
-                root = b.unary("sqrt", b.fma(zeta, zeta, b.full((), 1.0, x.dtype)))
-                t = b.full((), 1.0, x.dtype) / (size + root)
-                t = b.select(b.cmp("lt", zeta, 0.0), -t, t)
-                c = b.full((), 1.0, x.dtype) / b.unary("sqrt", b.fma(t, t, b.full((), 1.0, x.dtype)))
-                _turn(b, x, p, q, c, c * t, length)
-                if y is not None:
-                    _turn(b, y, p, q, c, c * t, count)
+        with b.loop(0, count) as row:
+            b.store(order, (row.index,), b.from_index(row.index))  # so stays what has no length (NaN)
+            norms.set(0, row.index, x.dot(row.index, x, row.index, 0, length))
+        with b.loop(0, count) as row:
+            b.store(order, (rank_of(b, norms, row.index, count, descending=True),), b.from_index(row.index))
+        with b.loop(1, count * 2 - 2) as line:
+            stop = (line.index + 1) // 2
+            with b.loop(b.maximum(line.index - count + 1, 0), stop, GROUP) as group:
+                here = b.minimum(stop - group.index, GROUP)
+
+                def pair(k: Ix, first: Ix, total: Ix) -> tuple[Ix, Ix]:
+                    p, q = (b.to_index(b.load(order, (i,), ())) for i in (first + k, total - first - k))
+                    return p, q
+
+                with b.loop(0, here) as each:
+                    p, q = pair(each.index, group.index, line.index)
+                    for row, value in enumerate((norms.one(0, p), norms.one(0, q), x.dot(p, x, q, 0, length))):
+                        b.store(angles, (row, each.index), value)
+                alpha, beta, gamma = (b.load(angles, (row, 0), (GROUP,)) for row in range(3))
+                far = b.cmp("gt", b.unary("abs", gamma), b.unary("sqrt", alpha) * b.unary("sqrt", beta) * tolerance)
+                long = b.binary("and", b.cmp("gt", alpha, least), b.cmp("gt", beta, least))
+                far = b.binary("and", b.binary("and", far, long), b.cmp("lt", b.iota((GROUP,), 0), b.from_index(here)))
+                with b.if_(b.reshape(b.reduce("any", far), ())):
+                    b.store(moving, (0,), b.full((), 1, i64))
+                    zeta = (beta - alpha) / (gamma * 2.0)
+                    t = one / (b.unary("abs", zeta) + b.unary("sqrt", b.fma(zeta, zeta, one)))
+                    t = b.select(far, b.select(b.cmp("lt", zeta, 0.0), -t, t), 0.0)
+                    secant = b.unary("sqrt", b.fma(t, t, one))
+                    less = -(t * t) / b.fma(secant, secant, secant)  # cosine - 1
+                    for row, found in enumerate((t / secant, less, b.fma(-t, gamma, alpha), b.fma(t, gamma, beta))):
+                        b.store(angles, (row, 0), found)
+                    with b.loop(0, here) as each:
+                        sine, less = (b.load(angles, (row, each.index), ()) for row in range(2))
+                        with b.if_(b.cmp("ne", sine, 0.0)):
+                            p, q = pair(each.index, group.index, line.index)
+                            norms.set(0, p, b.load(angles, (2, each.index), ()))
+                            norms.set(0, q, b.load(angles, (3, each.index), ()))
+                            _turn(b, x, p, q, sine, less, length)
+                            if y is not None:
+                                _turn(b, y, p, q, sine, less, count)
 
 
-def _turn(b: KernelBuilder, x: Columns, p: Ix, q: Ix, c: Tile, s: Tile, length: Ix) -> None:
+def _turn(b: KernelBuilder, x: Columns, p: Ix, q: Ix, sine: Tile, less: Tile, length: Ix) -> None:
+    """Rotates a pair of vectors by adding what changes, so that rounding errors are as small as the angle."""
     def part(i: Ix) -> None:
         u, v = x.get(p, i), x.get(q, i)
-        x.put(p, i, b.fma(c, u, -(s * v)))
-        x.put(q, i, b.fma(s, u, c * v))
+        x.put(p, i, b.fma(less, u, b.fma(-sine, v, u)))
+        x.put(q, i, b.fma(less, v, b.fma(sine, u, v)))
 
     x.each(0, length, part)
 
