@@ -11,7 +11,7 @@ from .eig import Eig
 from .eigh import Eigh
 from .fourier import DftColumns
 from .fourier_rows import DftRows
-from .gather_last import GatherAlongLast, GatherLast
+from .gather_last import GatherAlongLast, GatherAlongRows, GatherLast
 from .int_dot import IntDot, PackWords
 from .lu import Factor
 from .pool import Pool
@@ -37,6 +37,7 @@ CATALOGUE: list[Template] = [
     GatedDeltaRule(),
     GatedDeltaRuleBackward(),
     GatherAlongLast(),
+    GatherAlongRows(),
     GatherLast(),
     Geqrf(),
     IntDot(),

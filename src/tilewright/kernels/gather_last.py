@@ -127,6 +127,46 @@ class GatherAlongLast(Template):
         return [call.finish(product(lead), bytes_=region_bytes(region))]
 
 
+class GatherAlongRows(Template):
+    """Whole rows by one index each, for every matrix its own ones. One program is one row."""
+
+    key = "gather_along_rows"
+
+    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
+        why = alone(region, GatherAlongAxis)
+        if why is not None:
+            return why
+        assert region.anchor is not None and isinstance(region.anchor.op, GatherAlongAxis)
+        x, ids = region.anchor.operands[0].type, region.operand(region.anchor.operands[1])
+        if bounds(x.shape[region.anchor.op.axis])[0] == 0:
+            return Reason("the table may be empty")
+        rows = region.anchor.op.axis == x.ndim - 2 and ids is not None and ids.layout.strides[-1] == 0
+        return None if rows and target.kind == "cpu" else Reason("not whole rows")
+
+    def build(self, region: Region, target: TargetSpec) -> list[Launch]:
+        assert region.anchor is not None
+        (x, ids), y = (region.operand(v) for v in region.anchor.operands), region.results[0]
+        assert x is not None and ids is not None
+        call = Call("gather_along_rows", region.name)
+        b = call.b
+        source = call.view("x", x.type.dtype, x.buffer, x.layout)
+        index = call.view("ids", ids.type.dtype, ids.buffer, ids.layout)
+        goal = call.view("y", y.type.dtype, y.buffer, y.layout, write=True)
+        error = call.error()
+        *lead, width = ids.type.shape
+        size, n = call.word("size", x.type.shape[-2]), call.word("n", width)
+        *at, row = unravel(b, b.pid, [call.word(f"d{i}", d) for i, d in enumerate(lead)])
+        wanted = b.to_index(b.load(index, (*at, row, 0), ()))
+        for bad in (b.compare("lt", wanted, 0), b.compare("ge", wanted, size)):
+            with b.if_(bad):
+                report_index(b, error, b.pid, wanted)
+        tile, found = target.vector_bits // 32, b.minimum(b.maximum(wanted, 0), size - 1)
+        with b.loop(0, n, tile) as columns:
+            left = (b.minimum(n - columns.index, tile),)
+            b.store(goal, (*at, row, columns.index), b.load(source, (*at, found, columns.index), (tile,), limit=left), limit=left)
+        return [call.finish(product(lead), bytes_=region_bytes(region))]
+
+
 def checked(b: KernelBuilder, index: View, at: list[Ix | int], first: Ix | int, left: Ix | int, tile: int, size: Ix, error: View,
              position: Ix | int) -> Tile:
     """A tile of indices, each inside 0 … size-1; one that is not is reported."""

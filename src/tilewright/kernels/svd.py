@@ -119,9 +119,9 @@ def _orthogonalise(b: KernelBuilder, x: Columns, y: Columns | None, count: Ix, l
 
                 with b.loop(0, here) as each:
                     p, q = pair(each.index, group.index, line.index)
-                    for row, value in enumerate((norms.one(0, p), norms.one(0, q), x.dot(p, x, q, 0, length))):
-                        b.store(angles, (row, each.index), value)
-                alpha, beta, gamma = (b.load(angles, (row, 0), (GROUP,)) for row in range(3))
+                    for place, value in enumerate((norms.one(0, p), norms.one(0, q), x.dot(p, x, q, 0, length))):
+                        b.store(angles, (place, each.index), value)
+                alpha, beta, gamma = (b.load(angles, (place, 0), (GROUP,)) for place in range(3))
                 far = b.cmp("gt", b.unary("abs", gamma), b.unary("sqrt", alpha) * b.unary("sqrt", beta) * tolerance)
                 long = b.binary("and", b.cmp("gt", alpha, least), b.cmp("gt", beta, least))
                 far = b.binary("and", b.binary("and", far, long), b.cmp("lt", b.iota((GROUP,), 0), b.from_index(here)))
@@ -132,10 +132,10 @@ def _orthogonalise(b: KernelBuilder, x: Columns, y: Columns | None, count: Ix, l
                     t = b.select(far, b.select(b.cmp("lt", zeta, 0.0), -t, t), 0.0)
                     secant = b.unary("sqrt", b.fma(t, t, one))
                     less = -(t * t) / b.fma(secant, secant, secant)  # cosine - 1
-                    for row, found in enumerate((t / secant, less, b.fma(-t, gamma, alpha), b.fma(t, gamma, beta))):
-                        b.store(angles, (row, 0), found)
+                    for place, found in enumerate((t / secant, less, b.fma(-t, gamma, alpha), b.fma(t, gamma, beta))):
+                        b.store(angles, (place, 0), found)
                     with b.loop(0, here) as each:
-                        sine, less = (b.load(angles, (row, each.index), ()) for row in range(2))
+                        sine, less = (b.load(angles, (place, each.index), ()) for place in range(2))
                         with b.if_(b.cmp("ne", sine, 0.0)):
                             p, q = pair(each.index, group.index, line.index)
                             norms.set(0, p, b.load(angles, (2, each.index), ()))
