@@ -8,13 +8,16 @@ their number is bounded by `SWEEPS`. Matrices without rows or columns take no la
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import numpy as np
 
 from ..core.dims import product
 from ..core.dtypes import i64
 from ..core.target_spec import TargetSpec
 from ..ops.linalg_spectra import Svd as SvdOp
-from ..tile.builder import Ix, KernelBuilder, Tile
+from ..tile.builder import Ix, KernelBuilder, Tile, View
 from .eigh import rank_of, sign_of
 from .launch import Launch
 from .matrices import Columns, Matrices, nothing, vector
@@ -22,7 +25,7 @@ from .region import Region
 from .template import Reason, Template, alone, region_bytes, region_flops
 
 SWEEPS = 40
-GROUP = 16  # pairs whose angles are computed together
+GROUP = 16  # vectors of a block
 
 
 class Svd(Template):
@@ -93,14 +96,13 @@ def _floor(b: KernelBuilder, x: Columns, count: Ix, length: Ix, factor: float) -
 
 
 def _orthogonalise(b: KernelBuilder, x: Columns, y: Columns | None, count: Ix, length: Ix, tolerance: float, floor: Tile, few: int) -> None:
-    """Sweeps over all pairs p < q, as row by row, but taken along p + q = const, where no two pairs share a vector: the angles of GROUP
-    of them are computed side by side. Every sweep numbers the vectors by their length, longest first, which takes fewer sweeps. Squared
-    norms are kept along with the vectors, and computed again for every sweep."""
-    dtype = x.dtype
-    moving, order, norms = b.scratch(i64, (1,)), b.scratch(i64, (few,)), Columns(b, dtype, 1, few, x.width)
+    """Sweeps over all pairs, block of vectors by block of vectors, so that those in work stay near. No two pairs of a step share a vector:
+    their angles are computed side by side. Every sweep numbers the vectors by their length, longest first, which takes fewer sweeps.
+    Squared norms are kept along with the vectors, and computed again for every sweep."""
+    side = min(GROUP, few + few % 2)
+    moving, order, norms = b.scratch(i64, (1,)), b.scratch(i64, (few,)), Columns(b, x.dtype, 1, few, x.width)
+    step = _Step(b, x, y, norms, order, moving, count, length, tolerance, floor * floor, side)
     b.store(moving, (0,), b.full((), 1, i64))
-    angles = b.scratch(dtype, (4, GROUP))
-    least, one = floor * floor, b.full((), 1.0, dtype)
     with b.loop(0, SWEEPS), b.if_(b.cmp("ne", b.load(moving, (0,), ()), 0)):
         b.store(moving, (0,), b.full((), 0, i64))
         with b.loop(0, count) as row:
@@ -108,41 +110,75 @@ def _orthogonalise(b: KernelBuilder, x: Columns, y: Columns | None, count: Ix, l
             norms.set(0, row.index, x.dot(row.index, x, row.index, 0, length))
         with b.loop(0, count) as row:
             b.store(order, (rank_of(b, norms, row.index, count, descending=True),), b.from_index(row.index))
-        with b.loop(1, count * 2 - 2) as line:
-            stop = (line.index + 1) // 2
-            with b.loop(b.maximum(line.index - count + 1, 0), stop, GROUP) as group:
-                here = b.minimum(stop - group.index, GROUP)
+        blocks = b.ceildiv(count, side)
+        with b.loop(0, blocks) as own:
+            base = own.index * side
+            with b.loop(0, side - 1) as turn:  # a round of a tournament: the last one stays, the others go round
+                def within(k: Ix, r: Ix = turn.index, base: Ix | int = base) -> tuple[Ix | int, Ix | int]:
+                    first, second = (r + k) % (side - 1), (r + (side - 1) - k) % (side - 1)
+                    return base + first, base + (second + (1 - b.minimum(k, 1)) * ((side - 1) - second))
 
-                def pair(k: Ix, first: Ix, total: Ix) -> tuple[Ix, Ix]:
-                    p, q = (b.to_index(b.load(order, (i,), ())) for i in (first + k, total - first - k))
-                    return p, q
+                step.run(side // 2, within)
+            with b.loop(own.index + 1, blocks) as other, b.loop(0, side) as shift:
+                def between(k: Ix, r: Ix = shift.index, base: Ix | int = base, far: Ix = other.index) -> tuple[Ix | int, Ix | int]:
+                    return base + k, far * side + (k + r) % side
 
-                with b.loop(0, here) as each:
-                    p, q = pair(each.index, group.index, line.index)
-                    for place, value in enumerate((norms.one(0, p), norms.one(0, q), x.dot(p, x, q, 0, length))):
-                        b.store(angles, (place, each.index), value)
-                alpha, beta, gamma = (b.load(angles, (place, 0), (GROUP,)) for place in range(3))
-                far = b.cmp("gt", b.unary("abs", gamma), b.unary("sqrt", alpha) * b.unary("sqrt", beta) * tolerance)
-                long = b.binary("and", b.cmp("gt", alpha, least), b.cmp("gt", beta, least))
-                far = b.binary("and", b.binary("and", far, long), b.cmp("lt", b.iota((GROUP,), 0), b.from_index(here)))
-                with b.if_(b.reshape(b.reduce("any", far), ())):
-                    b.store(moving, (0,), b.full((), 1, i64))
-                    zeta = (beta - alpha) / (gamma * 2.0)
-                    t = one / (b.unary("abs", zeta) + b.unary("sqrt", b.fma(zeta, zeta, one)))
-                    t = b.select(far, b.select(b.cmp("lt", zeta, 0.0), -t, t), 0.0)
-                    secant = b.unary("sqrt", b.fma(t, t, one))
-                    less = -(t * t) / b.fma(secant, secant, secant)  # cosine - 1
-                    for place, found in enumerate((t / secant, less, b.fma(-t, gamma, alpha), b.fma(t, gamma, beta))):
-                        b.store(angles, (place, 0), found)
-                    with b.loop(0, here) as each:
-                        sine, less = (b.load(angles, (place, each.index), ()) for place in range(2))
-                        with b.if_(b.cmp("ne", sine, 0.0)):
-                            p, q = pair(each.index, group.index, line.index)
-                            norms.set(0, p, b.load(angles, (2, each.index), ()))
-                            norms.set(0, q, b.load(angles, (3, each.index), ()))
-                            _turn(b, x, p, q, sine, less, length)
-                            if y is not None:
-                                _turn(b, y, p, q, sine, less, count)
+                step.run(side, between)
+
+
+@dataclass
+class _Step:
+    """Rotations of pairs that share no vector."""
+
+    b: KernelBuilder
+    x: Columns
+    y: Columns | None
+    norms: Columns
+    order: View
+    moving: View
+    count: Ix
+    length: Ix
+    tolerance: float
+    least: Tile
+    side: int
+
+    def __post_init__(self) -> None:
+        self.angles = self.b.scratch(self.x.dtype, (4, self.side))
+
+    def run(self, pairs: int, pair: Callable[[Ix], tuple[Ix | int, Ix | int]]) -> None:
+        b, x, angles, norms = self.b, self.x, self.angles, self.norms
+        one = b.full((), 1.0, x.dtype)
+
+        def vectors(k: Ix) -> tuple[Ix, Ix]:
+            i, j = pair(k)
+            return b.to_index(b.load(self.order, (i,), ())), b.to_index(b.load(self.order, (j,), ()))
+
+        b.store(angles, (0, 0), b.full((self.side,), 0.0, x.dtype))  # a pair that does not exist has no length
+        with b.loop(0, pairs) as each, b.if_(b.compare("lt", b.maximum(*pair(each.index)), self.count)):
+            p, q = vectors(each.index)
+            for place, value in enumerate((norms.one(0, p), norms.one(0, q), x.dot(p, x, q, 0, self.length))):
+                b.store(angles, (place, each.index), value)
+        alpha, beta, gamma = (b.load(angles, (place, 0), (self.side,)) for place in range(3))
+        far = b.cmp("gt", b.unary("abs", gamma), b.unary("sqrt", alpha) * b.unary("sqrt", beta) * self.tolerance)
+        far = b.binary("and", far, b.binary("and", b.cmp("gt", alpha, self.least), b.cmp("gt", beta, self.least)))
+        with b.if_(b.reshape(b.reduce("any", far), ())):
+            b.store(self.moving, (0,), b.full((), 1, i64))
+            zeta = (beta - alpha) / (gamma * 2.0)
+            t = one / (b.unary("abs", zeta) + b.unary("sqrt", b.fma(zeta, zeta, one)))
+            t = b.select(far, b.select(b.cmp("lt", zeta, 0.0), -t, t), 0.0)
+            secant = b.unary("sqrt", b.fma(t, t, one))
+            less = -(t * t) / b.fma(secant, secant, secant)  # cosine - 1
+            for place, found in enumerate((t / secant, less, b.fma(-t, gamma, alpha), b.fma(t, gamma, beta))):
+                b.store(angles, (place, 0), found)
+            with b.loop(0, pairs) as each:
+                sine, less = (b.load(angles, (place, each.index), ()) for place in range(2))
+                with b.if_(b.cmp("ne", sine, 0.0)):
+                    p, q = vectors(each.index)
+                    norms.set(0, p, b.load(angles, (2, each.index), ()))
+                    norms.set(0, q, b.load(angles, (3, each.index), ()))
+                    _turn(b, x, p, q, sine, less, self.length)
+                    if self.y is not None:
+                        _turn(b, self.y, p, q, sine, less, self.count)
 
 
 def _turn(b: KernelBuilder, x: Columns, p: Ix, q: Ix, sine: Tile, less: Tile, length: Ix) -> None:
