@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tilewright.core.dims import sym
-from tilewright.core.dtypes import bf16, bool_, f16, f32, i64
+from tilewright.core.dtypes import bf16, bool_, f16, f32, i64, real_of
 from tilewright.ir.graph import Graph, Value
 from tilewright.ir.interp import run
 from tilewright.ir.types import TensorType
@@ -40,9 +40,10 @@ S = sym("S", 1, 64)
 
 def agree(graph: Graph, got: list[Any], want: list[Any]) -> None:
     for g, w, v in zip(got, want, graph.outputs, strict=True):
-        if v.dtype.is_float:
-            x, y = g.astype(np.float64), np.asarray(w).astype(np.float64)
-            limit = RTOL[v.dtype.name]
+        if v.dtype.is_float or v.dtype.kind == "c":
+            wide = np.complex128 if v.dtype.kind == "c" else np.float64
+            x, y = g.astype(wide), np.asarray(w).astype(wide)
+            limit = RTOL[real_of(v.dtype).name]
             np.testing.assert_allclose(x, y, rtol=limit, atol=limit * max(1.0, float(np.abs(y[np.isfinite(y)]).max(initial=0))))
         else:
             np.testing.assert_array_equal(g, w)
