@@ -101,12 +101,14 @@ class Qr(General):
 
     def _differentiable(self, a: Value) -> None:
         m, n = a.shape[-2:]
-        if self.complete and m > n:
+        if self.complete and m > n > 0:
             raise UnsupportedError(f"qr: the complete form of a tall matrix has no derivative, got {a.type}; use the reduced form")
 
     def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
         (a,), (q, r), (gq, gr) = inputs, outputs, cotangents
         self._differentiable(a)
+        if 0 in a.shape[-2:]:
+            return (F.zeros(a),)
         k = q.shape[-1]
         head = X.left(r, k)
         wide = r.shape[-1] > k
@@ -132,6 +134,8 @@ class Qr(General):
         (a,), (q, r), t = inputs, outputs, tangents[0]
         assert t is not None
         self._differentiable(a)
+        if 0 in a.shape[-2:]:
+            return F.zeros(q), F.zeros(r)
         k = q.shape[-1]
         head = X.left(r, k)
         moved = X.solve_from_right(head, X.left(t, k), upper=True)

@@ -21,11 +21,25 @@ def decomposition(target: Any) -> Callable[..., Any] | None:
 
     if not isinstance(target, torch._ops.OpOverload):
         return None
+    if target.namespace == "torch_nn" and key_of(target).startswith("torch_nn._linear_cross_entropy_batch_chunked"):
+        return _chunked_cross_entropy
     composite = torch._C._dispatch_has_kernel_for_dispatch_key(_dispatch_name(target), "CompositeImplicitAutograd")
     found = torch._decomp.decomposition_table.get(target)
     if found is not None and not (composite and _by_number(target)):
         return found
     return target.decompose if composite else None
+
+
+def _chunked_cross_entropy(x: Any, weight: Any, target: Any, bias: Any, classes: Any, *rest: Any) -> Any:
+    """A linear layer and its cross entropy, which torch takes by chunks of the batch to save memory. (Its further outputs are gradients
+    that only its own backward pass reads.)"""
+    import torch
+
+    whole = isinstance(rest[0], str)
+    reduction, ignored, smoothing = rest[:3] if whole else ("none", rest[0], 0.0)
+    logits = torch.nn.functional.linear(x, weight, bias)
+    loss = torch.nn.functional.cross_entropy(logits, target, classes, reduction=reduction, ignore_index=ignored, label_smoothing=smoothing)
+    return (loss, loss, loss, loss) if whole else loss
 
 
 def _by_number(target: Any) -> bool:

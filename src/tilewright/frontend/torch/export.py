@@ -12,6 +12,7 @@ from typing import Any
 
 from ...core.dims import UNBOUNDED, Expr, Symbol, symbols
 from ...core.errors import CompileError, ConfigError
+from . import replace
 
 
 def parameters(module: Any) -> tuple[str, ...]:
@@ -65,7 +66,7 @@ def run_export(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], dy
 
     module = as_module(target)
     try:
-        with warnings.catch_warnings(), torch.no_grad():
+        with warnings.catch_warnings(), torch.no_grad(), replace.mode():
             warnings.simplefilter("ignore")
             return torch.export.export(module, args, dict(kwargs), dynamic_shapes=dynamic_shapes, strict=False)
     except Exception as e:  # torch.export raises many classes of its own; all mean the same to the user

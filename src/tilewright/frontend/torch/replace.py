@@ -1,0 +1,72 @@
+"""Functions of torch that torch.export cannot trace (they look at data for a warning, or have no meta kernel), in ones that it can.
+
+They are exchanged while a module is exported; a call that needs something else goes to torch, which says what it cannot do.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def mode() -> Any:
+    """A context in which the functions below take the place of torch's."""
+    import torch
+
+    table = {torch.corrcoef: _corrcoef, torch.Tensor.corrcoef: _corrcoef, torch.linalg.lstsq: _lstsq, torch.stft: _stft,
+             torch.Tensor.stft: _stft}
+
+    class Exchanged(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return table.get(func, func)(*args, **(kwargs or {}))
+
+    return Exchanged()
+
+
+def _corrcoef(x: Any) -> Any:
+    """torch.corrcoef, whose covariance warns when there are too few numbers."""
+    import torch
+
+    if x.ndim > 2:
+        return torch.corrcoef(x)
+    rows = x.reshape(1, -1) if x.ndim < 2 else x
+    n = rows.shape[1]
+    away = rows - (rows.sum(1) / n)[:, None]
+    c = (away @ away.mH / max(n - 1, 0)).squeeze()
+    if c.ndim == 0:
+        return c / c
+    d = torch.sqrt(torch.diagonal(c).real)
+    c = c / d[:, None] / d
+    return c.clamp(-1, 1) if not c.is_complex() else torch.complex(c.real.clamp(-1, 1), c.imag.clamp(-1, 1))
+
+
+def _lstsq(a: Any, b: Any, rcond: Any = None, *, driver: str | None = None) -> Any:
+    """torch.linalg.lstsq of matrices of full rank, by QR whatever the driver."""
+    import torch
+
+    vector = b.ndim == 1 or (b.ndim == a.ndim - 1 and b.shape == a.shape[:-1])
+    m, n = a.shape[-2:]
+    if not isinstance(m, int) or not isinstance(n, int) or a.ndim < 2 or driver not in (None, "gels", "gelsy", "gelsd", "gelss"):
+        return torch.linalg.lstsq(a, b, rcond, driver=driver)
+    side = b[..., None] if vector else b
+    if m >= n:
+        q, r = torch.linalg.qr(a)
+        x = torch.linalg.solve_triangular(r, q.mH @ side, upper=True)
+    else:
+        q, r = torch.linalg.qr(a.mH)
+        x = q @ torch.linalg.solve_triangular(r.mH, side, upper=False)
+    none = a.new_zeros(0)
+    rest = (a @ x - side).abs().square().sum(-2) if m > n and driver != "gelsy" else none
+    known = driver in (None, "gelsy", "gelsd", "gelss")
+    rank = torch.full(a.shape[:-2], min(m, n), dtype=torch.int64) if known else torch.zeros(0, dtype=torch.int64)
+    spectrum = torch.linalg.svdvals(a) if driver in ("gelsd", "gelss") else none.real if none.is_complex() else none
+    kinds: Any = torch.return_types
+    return kinds.linalg_lstsq((x[..., 0] if vector else x, rest, rank, spectrum))
+
+
+def _stft(x: Any, *args: Any, **kwargs: Any) -> Any:
+    """torch.stft with pairs of reals for complex numbers, whose decomposition writes in place."""
+    import torch
+
+    if kwargs.get("return_complex") is not False:
+        return torch.stft(x, *args, **kwargs)
+    return torch.view_as_real(torch.stft(x, *args, **{**kwargs, "return_complex": True}))
