@@ -1,15 +1,15 @@
 """The short way into a session on a GPU: contiguous torch tensors of exactly the compiled types, results of known shapes.
 
-Everything else is handed back (`MISSED`) to the complete way, which copies, explains and binds symbols.
+Everything else is handed back (`MISSED`) to the complete way, which copies, explains and binds the symbols of shapes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
-from ..core.dims import Dim
+from ..core.dims import Dim, evaluate
 from ..core.signature import Slot
 from . import cuda_driver as gpu
 from .arguments import from_dtype
@@ -18,35 +18,45 @@ if TYPE_CHECKING:
     from .cuda_session import CudaSession
 
 MISSED = object()
+NOTHING: Mapping[str, int] = {}
 
 
 def _sizes(shape: Sequence[Dim]) -> tuple[int, ...]:
     return tuple(d for d in shape if isinstance(d, int))
 
 
-def fast_call(session: CudaSession, device: Any) -> Callable[[tuple[Any, ...]], Any]:
-    """`call(args)`, or a function that always misses where arguments are nested, shapes vary or inputs are donated."""
+def fast_call(session: CudaSession, device: Any) -> Callable[..., Any]:
+    """`call(args, env, keep)`, or a function that always misses where arguments are nested or shapes vary. `keep`: donated inputs are to
+    stay as they are, which means a copy, which is not done here."""
     import torch
 
     interface, signature = session.interface, session.model.signature
-    plain = signature.simple and not interface.symbols and not interface.donated and not signature.updates
-    plain = plain and session.model.validation != "strict"
-    if not plain or device.type != "cuda" or any(not isinstance(x, Slot) for x in signature.outputs):
-        return lambda args: MISSED
-    index = device.index
-    kinds = (torch.Tensor, torch.nn.Parameter)
+    called = {s.name: (s.lo, s.hi) for s in interface.symbols if s.name in interface.called}
+    static = all(t.is_static for t in (*interface.inputs, *interface.outputs)) and len(called) == len(interface.symbols)
+    plain = signature.simple and static and not signature.updates and session.model.validation != "strict"
+    plain = plain and (not called or session.executable.rebinds) and all(isinstance(x, Slot) for x in signature.outputs)
+    if not plain or device.type != "cuda" or device.index is None:
+        return lambda args, env=NOTHING, keep=True: MISSED
+    index, kinds = device.index, (torch.Tensor, torch.nn.Parameter)
     wanted = [(from_dtype()[t.dtype], torch.Size(_sizes(t.shape))) for t in interface.inputs]
-    made = [(_sizes(t.shape), from_dtype()[t.dtype]) for t in interface.outputs]
-    schedule = session.schedule({})
-    count, empty, lock, run = len(wanted), torch.empty, session._lock, schedule.run
+    takes = {k: i for i, k in interface.donated}
+    made = [(takes.get(k), _sizes(t.shape), from_dtype()[t.dtype]) for k, t in enumerate(interface.outputs)]
+    schedule = session.schedule({name: low for name, (low, _) in called.items()})
+    count, empty, lock, run, late = len(wanted), torch.empty, session._lock, schedule.run, schedule.late if called else None
     stream_of: Any = torch._C._cuda_getCurrentRawStream
     checked = bool(session.executable.error_launches)
     first = signature.outputs[0] if signature.out_spec.type == "leaf" else None
     only = first.index if isinstance(first, Slot) else None
     threads = {get_ident()}  # that have the context
 
-    def call(args: tuple[Any, ...]) -> Any:
-        if len(args) != count:
+    def call(args: tuple[Any, ...], env: Mapping[str, int] = NOTHING, keep: bool = True) -> Any:
+        if len(args) != count or (keep and takes) or len(env) != len(called):
+            return MISSED
+        for name, value in env.items():
+            low, high = called.get(name, (1, 0))
+            if not low <= value <= high:
+                return MISSED
+        if env and any(evaluate(room, env) < 0 for room, _ in interface.windows):
             return MISSED
         if get_ident() not in threads:
             gpu.enter()
@@ -61,7 +71,7 @@ def fast_call(session: CudaSession, device: Any) -> Callable[[tuple[Any, ...]], 
             addresses.append(at)
         if checked:
             session._raise_errors()
-        outs = [empty(shape, dtype=dtype, device=device) for shape, dtype in made]
+        outs = [args[i] if i is not None else empty(shape, dtype=dtype, device=device) for i, shape, dtype in made]
         for y in outs:
             addresses.append(y.data_ptr())
         stream = stream_of(index)
@@ -72,6 +82,8 @@ def fast_call(session: CudaSession, device: Any) -> Callable[[tuple[Any, ...]], 
                 session._stream = stream
             if addresses != schedule.addresses:
                 schedule.bind(addresses)
+            if late is not None:
+                late.write(env, addresses, stream)
             run(stream)
         return outs[only] if only is not None else signature.unflatten(outs)
 

@@ -63,6 +63,7 @@ class LateWords:
         self.memory = gpu.Memory(8 * count)
         self._dims: dict[Dim, int] = {}
         self._entries: list[tuple[int, int, int]] = []  # fixed address, number of the input or output (or -1), dim
+        self._columns: Any = None  # the entries as arrays
         self._state: Any = None
         self._values = np.zeros(0, np.int64)
 
@@ -77,7 +78,9 @@ class LateWords:
         state = (tuple(env.values()), tuple(addresses))
         if state == self._state or not self._entries:
             return
-        base, slot, dim = np.array(self._entries, np.int64).T
+        if self._columns is None:  # all words have been added when the first call is made
+            self._columns = np.array(self._entries, np.int64).T.copy()
+        base, slot, dim = self._columns
         moving = np.array([*addresses, 0], np.int64)  # -1 is nothing
         self._values = base + moving[slot] + np.array([evaluate(d, env) for d in self._dims], np.int64)[dim]
         status = cuda_launch.library().cuMemcpyHtoDAsync_v2(self.memory.address, self._values.ctypes.data, self._values.nbytes, stream)

@@ -55,6 +55,10 @@ class CudaSession:
     def in_place(self, *args: Any, **symbols: int) -> Any:
         """A call that writes donated inputs in place: they are the results that take their memory. `symbols` have the values that no
         input's shape shows."""
+        if self._fast is not None:
+            result = self._fast(args, symbols, False)
+            if result is not MISSED:
+                return result
         return self._call(args, {}, symbols, keep=False)
 
     def run_with(self, env: Mapping[str, int], *args: Any, **kwargs: Any) -> Any:
@@ -86,7 +90,7 @@ class CudaSession:
         self._run(bound.env, [*bound.addresses, *(o.data_ptr() for o in outs)], torch.cuda.current_stream(device).cuda_stream)
         for i, k in self.model.signature.updates:
             leaves[i].copy_(outs[k])
-        if self._fast is None and keep:
+        if self._fast is None:
             self._fast = fast_call(self, device)
         return self.model.signature.unflatten(outs, bound.env)
 
