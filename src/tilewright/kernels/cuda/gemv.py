@@ -31,6 +31,7 @@ from .matmul import Places, suitable
 MOST_ROWS = 1  # of the left operand: more go to the matrix units
 MOST_ROWS_F32 = 8  # ... which take no f32
 BLOCK = 256  # threads at most: two rows at a time on 256 threads were fastest in a decode step (measured)
+LONG = 1 << 16  # rows of a matrix from which on four at a time are faster (a vocabulary: 124 us against 141)
 WARPS = 4  # programs of a warp in a block
 
 
@@ -51,6 +52,8 @@ def plan(m: int, n: int, k: int, vector: int, cores: int) -> Plan:
     """Enough warps to keep memory busy, eight or so pieces in flight per thread, and few rounds of the loop."""
     threads = next(t for t in (WARP, 128, BLOCK) if t * vector >= k or t == BLOCK)
     rows = 2 if n % 2 == 0 and n // 2 * threads >= 1536 * cores else 1
+    if m == 1 and n >= LONG and n % 4 == 0:
+        rows = 4
     pieces = 8 // rows
     while pieces > 1 and threads * vector * (pieces // 2) >= k:
         pieces //= 2

@@ -136,4 +136,4 @@ def arrange(n: int, k: int, vector: int, products: int, cores: int) -> Plan:
     unroll = max(1, how.unroll // products)
     while unroll > 1 and how.threads * vector * (unroll // 2) >= k:
         unroll //= 2
-    return Plan(how.threads, how.rows, unroll)
+    return Plan(how.threads, min(how.rows, 4 // products), unroll)
