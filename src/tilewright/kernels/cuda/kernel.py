@@ -96,6 +96,7 @@ class GemmKernel(Kernel):
     group: int = 8  # tiles of rows that share columns of B in L2
     maps: tuple[TensorMap, ...] = ()  # of A and B, then of the results that are stored through shared memory
     stored: tuple[Var, ...] = ()  # views of those results
+    kept: int = 0  # steps of K whose part of B all stay in shared memory: one tile of columns, not too deep
     added: Var | None = None  # a matrix of 16-bit floats that the epilogue reads: it comes through the ring, by the last map
 
     @property

@@ -50,6 +50,10 @@ class ConvGemm(Gemm):
         at = f"{{{self.channel}, {self.pixel}}}"
         self.k.emit(f"{windows} [{spot}], [{self.maps[0]}, {at}], [{full}], {{{self.right}, {self.down}}};")
 
+    def _kept_place(self, step: int) -> str:
+        per_tap = -(-self.windows.channels // BK)
+        return f"{step % per_tap * BK}, 0, {step // per_tap}"
+
     def _b_place(self, at: str, column: str, batch: str) -> str:
         return f"{self.channel}, {column}, {self.tap}"
 

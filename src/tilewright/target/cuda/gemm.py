@@ -18,7 +18,7 @@ from ...core.dtypes import dtype
 from ...core.target_spec import TargetSpec
 from ...kernels.cuda.kernel import GemmKernel
 from ...tile.ir import TileType
-from .gemm_pieces import Ring, descriptor, wgmma
+from .gemm_pieces import Ring, descriptor, wait, wgmma
 from .gemm_results import Results, slice_bytes
 from .layout import Key, Regs
 from .ptx_text import KernelText, literal, module_text
@@ -26,6 +26,7 @@ from .ptx_text import KernelText, literal, module_text
 BK = 128  # bytes of K in a step
 PRODUCER_REGISTERS = 40
 EMPTY = 8 * 16  # bytes from a stage's full barrier to its empty one
+KEPT = 8 * 31  # the barrier of what is kept
 
 
 def emit_gemm(kernel: GemmKernel, target: TargetSpec) -> str:
@@ -34,11 +35,21 @@ def emit_gemm(kernel: GemmKernel, target: TargetSpec) -> str:
 
 def dynamic_shared(kernel: GemmKernel) -> int:
     """Bytes of dynamic shared memory, with room to align the ring."""
-    return stage_bytes(kernel) * kernel.stages + slice_bytes(kernel) * 2 * kernel.consumers + sums_bytes(kernel) + 1024
+    return stage_bytes(kernel) * kernel.stages + _behind(kernel) + sums_bytes(kernel) + kept_bytes(kernel) + 1024
 
 
 def stage_bytes(kernel: GemmKernel) -> int:
-    return ((kernel.rows or kernel.bm) + kernel.bn) * BK
+    return ((kernel.rows or kernel.bm) + (0 if kernel.kept else kernel.bn)) * BK
+
+
+def kept_bytes(kernel: GemmKernel) -> int:
+    """B, where it is read once."""
+    return kernel.kept * kernel.bn * BK
+
+
+def _behind(kernel: GemmKernel) -> int:
+    """Slices of results, behind the ring."""
+    return slice_bytes(kernel) * 2 * kernel.consumers
 
 
 def sums_bytes(kernel: GemmKernel) -> int:
@@ -109,6 +120,8 @@ class Gemm:
         for s in range(g.stages):
             k.emit(f"mbarrier.init.shared::cta.b64 [{self.bars}+{8 * s}], 1;")
             k.emit(f"mbarrier.init.shared::cta.b64 [{self.bars}+{EMPTY + 8 * s}], {g.consumers * self.cluster};")
+        if g.kept:
+            k.emit(f"mbarrier.init.shared::cta.b64 [{self.bars}+{KEPT}], 1;")
         for m in self.maps:
             k.emit(f"prefetch.tensormap [{m}];")
         k.emit("fence.mbarrier_init.release.cluster;" if self.cluster > 1 else "fence.proxy.async.shared::cta;")
@@ -176,6 +189,12 @@ class Gemm:
             k.emit(f"setmaxnreg.dec.sync.aligned.u32 {PRODUCER_REGISTERS};")
         k.emit(f"@{k.value('i1', f'setp.ne.u32 {{}}, {self.tid}, 0;')} bra {end};")
         ring = Ring(k, g.stages, phase=1)
+        load = "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
+        if g.kept:
+            full = f"{self.bars}+{KEPT}"
+            k.emit(f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [{full}], {kept_bytes(g)};")
+            for i in range(g.kept):
+                k.emit(f"{load} [{self._kept()}+{self.b_bytes * i}], [{self.maps[1]}, {{{self._kept_place(i)}}}], [{full}];")
         tile, top, done = self._tile_loop()
         row, column, batch = self._position(tile)
         self._first_step(row)
@@ -185,12 +204,33 @@ class Gemm:
         k.place(inner)
         empty = k.value("i32", f"mad.lo.u32 {{}}, {ring.stage}, 8, {self.bars};")
         ring.wait(f"{empty}+{EMPTY}")
-        k.emit(f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [{empty}], {self.a_bytes + self.b_bytes};")
+        k.emit(f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [{empty}], {self.a_bytes + (0 if g.kept else self.b_bytes)};")
         here = k.value("i32", f"add.u32 {{}}, {step}, {self.start};") if g.splits > 1 else step
         at = k.value("i32", f"shl.b32 {{}}, {here}, {(BK // self.item).bit_length() - 1};")
         spot = k.value("i32", f"mad.lo.u32 {{}}, {ring.stage}, {stage_bytes(g)}, {self.base};")
-        load = "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
         self._load_a(load, spot, (row, at, batch), empty)
+        if not g.kept:
+            self._load_b(load, spot, (column, at, batch), empty)
+        ring.advance()
+        self._next_step()
+        k.emit(f"add.u32 {step}, {step}, 1;")
+        k.emit(f"@{k.value('i1', f'setp.lt.u32 {{}}, {step}, {self.count};')} bra {inner};")
+        if g.added is not None:
+            self._fetch_added(ring, (row, column, batch))
+        self._next_tile(tile, top, done)
+
+    def _kept(self) -> str:
+        g = self.kernel
+        return self.k.value("i32", f"add.u32 {{}}, {self.base}, {stage_bytes(g) * g.stages + _behind(g)};")
+
+    def _kept_place(self, step: int) -> str:
+        """Coordinates of a step's part of B."""
+        return f"{step * (BK // self.item)}, 0, 0"
+
+    def _load_b(self, load: str, spot: str, place: tuple[str, str, str], empty: str) -> None:
+        """The copies of B's part of a stage; `place` is (column, k, batch)."""
+        k, g = self.k, self.kernel
+        column, at, batch = place
         share = g.bn // self.cluster
         mask = ""
         if self.cluster > 1:
@@ -206,13 +246,6 @@ class Gemm:
             for c in range(share // 64):
                 col = k.value("i32", f"add.u32 {{}}, {first}, {64 * c};") if c else first
                 k.emit(f"{load} [{target}+{self.a_bytes + 8192 * c}], [{self.maps[1]}, {{{col}, {at}, {batch}}}], [{empty}]{mask};")
-        ring.advance()
-        self._next_step()
-        k.emit(f"add.u32 {step}, {step}, 1;")
-        k.emit(f"@{k.value('i1', f'setp.lt.u32 {{}}, {step}, {self.count};')} bra {inner};")
-        if g.added is not None:
-            self._fetch_added(ring, (row, column, batch))
-        self._next_tile(tile, top, done)
 
     def _fetch_added(self, ring: Ring, place: tuple[str, str, str]) -> None:
         """What the epilogue adds takes stages of the ring too, one for every slice of columns, in place of A."""
@@ -259,7 +292,8 @@ class Gemm:
         who = k.value("i32", f"sub.u32 {{}}, {who}, 1;")
         mine = k.value("i32", f"mad.lo.u32 {{}}, {who}, 8192, {self.base};")
         desc_a = descriptor(k, mine, transposed=g.transposed_a)
-        desc_b = descriptor(k, k.value("i32", f"add.u32 {{}}, {self.base}, {self.a_bytes};"), transposed=not g.transposed_b)
+        right = self._kept() if g.kept else k.value("i32", f"add.u32 {{}}, {self.base}, {self.a_bytes};")
+        desc_b = descriptor(k, right, transposed=not g.transposed_b)
         lead = k.value("i1", f"setp.eq.u32 {{}}, {k.value('i32', f'and.b32 {{}}, {self.tid}, 127;')}, 0;")
         if self.cluster > 1:  # thread r of the warpgroup tells block r of the cluster
             lane = k.value("i32", f"and.b32 {{}}, {self.tid}, 127;")
@@ -272,6 +306,8 @@ class Gemm:
         previous = k.reg("i32")
         if g.stored:
             self.e.place_staging(k.value("i32", f"add.u32 {{}}, {self.base}, {stage_bytes(g) * g.stages};"), who, self.tid, self.maps[2:])
+        if g.kept:
+            wait(k, f"{self.bars}+{KEPT}", "0")
         tile, top, done = self._tile_loop()
         row, column, batch = self._position(tile)
         for t in total if g.promote else ():
@@ -286,7 +322,8 @@ class Gemm:
         goes_on = k.value("i1", f"setp.ne.u32 {{}}, {k.value('i32', f'and.b32 {{}}, {step}, {g.promote - 1};')}, 0;") if g.promote else more
         hop = k.value("i32", f"mul.lo.u32 {{}}, {ring.stage}, {stage_bytes(g) >> 4};")
         wide = k.value("i64", f"cvt.u64.u32 {{}}, {hop};")
-        da, db = (k.value("i64", f"add.s64 {{}}, {d}, {wide};") for d in (desc_a, desc_b))
+        across = k.value("i64", f"mul.wide.u32 {{}}, {step}, {self.b_bytes >> 4};") if g.kept else wide
+        da, db = (k.value("i64", f"add.s64 {{}}, {d}, {x};") for d, x in ((desc_a, wide), (desc_b, across)))
         k.emit("wgmma.fence.sync.aligned;")
         for i in range(BK // 32):
             step_a, step_b = (128 if t else 2 for t in (g.transposed_a, not g.transposed_b))
