@@ -36,7 +36,6 @@ PIECE = 8  # elements of 16 bytes
 TAPS = Packed("taps", PIECE)
 SHARED = 224 << 10  # bytes of shared memory for a block
 KEPT_BYTES = 80 << 10  # of weights that stay there
-KEEPS = True
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,6 @@ class Config:
     stages: int = 4
     group: int = 16
     per_sm: int = 1
-    cluster: int = 1
 
 
 # (configuration, time of one tile relative to 128×256: measured on an H200 over the shapes of ResNet-50)
@@ -230,7 +228,7 @@ def weight_operand(name: str, w: Operand, target: TargetSpec) -> tuple[list[Laun
 
 def kept_steps(depth: Dim, n: int, config: Config) -> tuple[int, int]:
     """Steps of weights that stay in shared memory, and stages of the ring: all or none, and what room there is for windows."""
-    if not isinstance(depth, int) or n > config.bn or config.cluster > 1 or config.per_sm > 1 or not KEEPS:
+    if not isinstance(depth, int) or n > config.bn or config.per_sm > 1:
         return 0, config.stages
     room = SHARED - depth * config.bn * BK * 2 - config.bm * 256
     stages = min(12, room // (config.bm * BK * 2))
@@ -261,17 +259,17 @@ def conv_launch(
     call.view("b", w.type.dtype, w.buffer, w.layout)
     taps = w.layout.shape[1]
     steps = (w.layout.strides[0] * 2, w.layout.strides[1] * 2)
-    b_map = TensorMap(word, w.type.dtype, (channels, n, taps), steps, (BK, config.bn // config.cluster, 1), 128)
-    rows, columns = ceildiv(m, config.bm * config.cluster), ceildiv(n, config.bn)
+    b_map = TensorMap(word, w.type.dtype, (channels, n, taps), steps, (BK, config.bn, 1), 128)
+    rows, columns = ceildiv(m, config.bm), ceildiv(n, config.bn)
     depth = taps * ceildiv(channels, BK)
-    call._arguments += [Word(rows * config.cluster), Word(columns), Word(depth), Word(rows * columns)]
+    call._arguments += [Word(rows), Word(columns), Word(depth), Word(rows * columns)]
     kept, stages = kept_steps(depth, n, config)
     way = "a product of pixels" if flat else "windows by the copy engine"
     note = f"wgmma {config.bm}x{config.bn}, {stages} stages, {way}{', weights kept' if kept else ''}"
-    grid = minimum(rows * columns, target.cores * config.per_sm // config.cluster) * config.cluster
+    grid = minimum(rows * columns, target.cores * config.per_sm)
     launch = call.finish(grid, flops=region_flops(region), bytes_=region_bytes(region), note=note)
     k = launch.kernel
-    flags = f"{config.cluster}_{kept}_{config.per_sm}{'' if epilogue.added is None else 'r'}"
+    flags = f"{kept}_{config.per_sm}{'' if epilogue.added is None else 'r'}"
     name = f"{k.name}_{config.bm}x{config.bn}_{stages}_{flags}_{x.type.dtype}"
     kind: type[GemmKernel] = GemmKernel
     more: dict[str, Any] = {}
@@ -283,5 +281,5 @@ def conv_launch(
         name, k.params, k.pid, k.body, acc=epilogue.acc, row=epilogue.row, column=epilogue.column, batch=epilogue.batch, bm=config.bm,
         bn=config.bn, slice=epilogue.width, stages=stages, consumers=config.bm // 64, dtype=dtype, dtype_b=dtype, group=config.group,
         maps=(a_map, b_map, *epilogue.maps), stored=epilogue.stored, added=epilogue.added, per_sm=config.per_sm,
-        cluster=config.cluster, kept=kept, **more)  # fmt: skip
+        kept=kept, **more)  # fmt: skip
     return launch
