@@ -10,8 +10,8 @@ Case = Callable[[], tuple[Callable[..., Any], tuple[Any, ...]]]
 SIDE = 1024
 # Why PyTorch is ahead where it is: shown beside the rows that come out below 1.
 WHY = {
-    "sin": "computed in f64, half a unit of error; PyTorch's f32 polynomial has one",
-    "cos": "computed in f64, half a unit of error; PyTorch's f32 polynomial has one",
+    "sin": "half a unit of error, carried through every step; PyTorch's f32 polynomial has one",
+    "cos": "half a unit of error, carried through every step; PyTorch's f32 polynomial has one",
     "tan": "computed in f64, half a unit of error; PyTorch's f32 polynomial has one",
     "erfc": "one exponential and one quotient, as many cycles as PyTorch's library",
     "matmul 1024": "the right operand comes at run time and is packed in each call",
