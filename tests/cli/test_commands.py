@@ -226,7 +226,8 @@ def test_reasons_in_the_table_of_ops_name_cases() -> None:
     from tilewright.cli.op_cases import WHY, cases, why
 
     assert set(WHY) <= set(cases())
-    assert why("tan", "L3") == WHY["tan"] != why("relu", "L3") != why("relu", "flops")
+    assert why("tan", "L3", 0.5) == WHY["tan"]
+    assert why("relu", "L3", 0.934) == "reaches 93% of what L3 would allow"
 
 
 def test_bench_ops_times_single_ops(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

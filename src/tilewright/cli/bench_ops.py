@@ -32,7 +32,7 @@ def run_ops(out: Console, words: list[str], rounds: int) -> list[dict[str, Any]]
         behind = sorted((r for r in timed if r["ratio"] < 1), key=lambda r: r["ratio"])
         out.print(f"{len(timed)} ops, geometric mean {mean:.2f}, {len(behind)} below 1{':' if behind else ''}")
         for r in behind:
-            r["why"] = why(r["name"], r["bound"])
+            r["why"] = why(r["name"], r["bound"], r["roofline"])
             out.print(f"  {r['name']} {r['ratio']:.2f}: {r['why']}", soft_wrap=True)
     return rows
 
