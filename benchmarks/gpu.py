@@ -24,6 +24,7 @@ from gpu_decode_packed import decode_packed
 from gpu_models import models
 from gpu_products import products
 from gpu_tools import BF16, Table, error, measure, ours, rand, session, timed
+from gpu_train import train
 
 import tilewright.ops as o
 from tilewright.ops.attention import Attention
@@ -75,11 +76,12 @@ def attention(table: Table) -> None:
 
 
 def attention_backward(table: Table) -> None:
-    """All of dQ, dK and dV; SDPA has its forward result and log-sums, ours computes what it needs again."""
+    """All of dQ, dK and dV; both have the forward result and its log-sums."""
     for b, h, s, d, causal in ATTENTION:
         q, k, v, g = (rand(b, h, s, d) for _ in range(4))
-        op = o.AttentionBackward(scale=d**-0.5, causal=causal)
-        call, y = ours(session(lambda *x, op=op: op(*x), q, k, v, g), q, k, v, g)
+        forward, op = o.AttentionSaved(scale=d**-0.5, causal=causal), o.AttentionBackward(scale=d**-0.5, causal=causal, saved=True)
+        given = (q, k, v, *session(lambda *x, op=forward: op(*x), q, k, v)(q, k, v), g)
+        call, y = ours(session(lambda *x, op=op: op(*x), *given), *given)
         leaves = [t.clone().requires_grad_() for t in (q, k, v)]
         out = F.scaled_dot_product_attention(*leaves, is_causal=causal)
         peer = lambda out=out, leaves=leaves, g=g: torch.autograd.grad(out, leaves, g, retain_graph=True)
@@ -147,7 +149,7 @@ def _rope(x: Any, cos: Any, sin: Any) -> Any:
 
 SECTIONS = {
     "matmul": matmul, "epilogue": epilogue, "attention": attention, "attention_backward": attention_backward, "rows": rows,
-    "products": products, "decode": decode, "decode_packed": decode_packed, "models": models,
+    "products": products, "decode": decode, "decode_packed": decode_packed, "models": models, "train": train,
 }  # fmt: skip
 
 

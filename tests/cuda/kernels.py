@@ -8,7 +8,7 @@ from typing import Any
 import tilewright.ops as o
 from tests.cuda.launching import graph
 from tilewright.core.dims import sym
-from tilewright.core.dtypes import DType, bf16, f8e4m3, f8e5m2, f16, f32, f64, i8, i32, i64, u8
+from tilewright.core.dtypes import DType, bf16, bool_, f8e4m3, f8e5m2, f16, f32, f64, i8, i32, i64, u8
 from tilewright.ir.graph import Graph
 from tilewright.ops.attention import Attention
 from tilewright.ops.composites import LayerNorm, RmsNorm, Softmax
@@ -22,7 +22,12 @@ def linear(x: Any, w: Any, b: Any, r: Any) -> Any:
 
 
 def attention(**kw: Any) -> Callable[..., Any]:
-    return lambda q, k, v: Attention(scale=0.125, **kw)(q, k, v)
+    return lambda *x: Attention(scale=0.125, **kw)(*x)
+
+
+def forward_and_backward(q: Any, k: Any, v: Any, g: Any) -> Any:
+    attrs: dict[str, Any] = {"scale": 0.125, "causal": True, "window": 100}
+    return Attention(**attrs)(q, k, v), *o.AttentionBackward(**attrs)(q, k, v, g)
 
 
 def conv(x: Any, w: Any, b: Any, r: Any) -> Any:
@@ -81,6 +86,11 @@ CASES: dict[str, tuple[Callable[..., Any], Types]] = {
         ((bf16, (2, 4, 100, 32)), (bf16, (2, 4, 100, 32)), (bf16, (2, 4, 100, 32)), (bf16, (2, 1, 1, 100))),
     ),
     "conv": (conv, ((bf16, (2, 64, 30, 30)), (bf16, (64, 64, 3, 3)), (bf16, (64, 1, 1)), (bf16, (2, 64, 15, 15)))),
+    "attention_training": (forward_and_backward, ((f16, (1, 2, 300, 64)),) * 4),
+    "attention_extras": (
+        attention(causal=True, softcap=5.0, has_mask=True, has_bias=True),
+        ((f16, (1, 2, 300, 128)),) * 3 + ((bool_, (300, 300)), (f16, (1, 2, 300, 300))),
+    ),
     "attention_window": (attention(causal=True, window=100), ((bf16, (1, 2, 512, 128)),) * 3),
 }
 GOLDENS = {  # name -> chip

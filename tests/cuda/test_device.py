@@ -191,10 +191,42 @@ def test_attention(case: tuple[Any, ...], dtype: DType) -> None:
     check(got, torch.softmax(scores.masked_fill(~seen, -math.inf), -1).nan_to_num(0.0) @ vv, dtype)
 
 
+EXTRAS: list[dict[str, Any]] = [
+    {"softcap": 3.0}, {"bias": (2, 1, 1)}, {"bias": (2, 2, 300, 333), "causal": True, "offset": 33}, {"mask": (300, 333)},
+    {"mask": (2, 1, 1, 333), "bias": (333,), "softcap": 20.0, "window": 70}, {"mask": (2, 2, 300, 1), "causal": True, "softcap": 8.0},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [bf16, f16], ids=str)
+@pytest.mark.parametrize("d", [64, 128])
+@pytest.mark.parametrize("case", EXTRAS, ids=str)
+def test_attention_with_masks_biases_and_soft_caps(case: dict[str, Any], d: int, dtype: DType) -> None:
+    q, k, v = rand(dtype, 2, 2, 300, d), rand(dtype, 2, 1, 333, d), rand(dtype, 2, 1, 333, d)
+    mask = torch.rand(case["mask"], device="cuda") < 0.5 if "mask" in case else None
+    bias = rand(dtype, *case["bias"]) if "bias" in case else None
+    attrs = {n: x for n, x in case.items() if n in ("softcap", "causal", "offset", "window")}
+    op = Attention(scale=d**-0.5, has_mask=mask is not None, has_bias=bias is not None, **attrs)
+    given = [t for t in (q, k, v, mask, bias) if t is not None]
+    kinds = [bool_ if t.dtype is torch.bool else dtype for t in given]
+    session: Any = tw.compile(graph(lambda *x: op(*x), *((n, tuple(t.shape)) for n, t in zip(kinds, given, strict=True))), target="cuda")
+    assert any("wgmma" in str(x) for x in session.report().data["launches"])
+    poison()
+    s = q.double() @ k.double().repeat_interleave(2, 1).transpose(-1, -2) * d**-0.5
+    s = s if op.softcap is None else op.softcap * torch.tanh(s / op.softcap)
+    s = s if bias is None else s + bias.double()
+    i, j = torch.arange(300, device="cuda")[:, None] + case.get("offset", 0), torch.arange(333, device="cuda")[None]
+    seen = (j <= i) if op.causal else torch.ones_like(j <= i)
+    seen = seen if op.window is None else seen & (j > i - op.window)
+    seen = seen if mask is None else seen & mask
+    want = torch.softmax(s.masked_fill(~seen, -math.inf), -1).nan_to_num(0.0) @ v.double().repeat_interleave(2, 1)
+    check(session(*given), want, dtype)
+
+
 BACKWARD = [
-    (1, 2, 2, 128, 128, 64, False, 0), (2, 4, 2, 300, 333, 128, True, 33), (1, 2, 1, 70, 200, 64, True, 130),
-    (1, 2, 2, 200, 100, 128, True, -30),
-    (1, 4, 4, 513, 513, 128, False, 0), (1, 4, 1, 1, 77, 64, True, 76),
+    (1, 2, 2, 128, 128, 64, False, 0, None), (2, 4, 2, 300, 333, 128, True, 33, None), (1, 2, 1, 70, 200, 64, True, 130, None),
+    (1, 2, 2, 200, 100, 128, True, -30, None), (1, 2, 2, 300, 100, 64, True, -160, None),
+    (1, 4, 4, 513, 513, 128, False, 0, None), (1, 4, 1, 1, 77, 64, True, 76, None), (3, 8, 8, 1000, 1000, 128, True, 0, None),
+    (1, 4, 2, 700, 700, 64, True, 0, 100), (1, 2, 2, 600, 600, 128, True, 0, 300), (1, 2, 2, 500, 250, 128, False, 0, 60),
 ]  # fmt: skip
 
 
@@ -202,21 +234,29 @@ BACKWARD = [
 @pytest.mark.parametrize("dtype", [bf16, f16], ids=str)
 @pytest.mark.parametrize("case", BACKWARD, ids=str)
 def test_attention_backward(case: tuple[Any, ...], dtype: DType) -> None:
-    b, h, hk, sq, sk, d, causal, offset = case
+    """Alone, and behind its forward pass, which then saves the log-sums."""
+    b, h, hk, sq, sk, d, causal, offset, window = case
     q, g, k, v = rand(dtype, b, h, sq, d), rand(dtype, b, h, sq, d), rand(dtype, b, hk, sk, d), rand(dtype, b, hk, sk, d)
-    op = o.AttentionBackward(scale=d**-0.5, causal=causal, offset=offset)
-    session: Any = tw.compile(graph(lambda *x: op(*x), *((dtype, tuple(t.shape)) for t in (q, k, v, g))), target="cuda")
-    poison()
-    got = session(q, k, v, g)
+    attrs: dict[str, Any] = {"scale": d**-0.5, "causal": causal, "offset": offset, "window": window}
+    op, forward = o.AttentionBackward(**attrs), Attention(**attrs)
     wide = [t.double().requires_grad_() for t in (q, k, v)]
     kk, vv = (t.repeat_interleave(h // hk, 1) for t in wide[1:])
     i, j = torch.arange(sq, device="cuda")[:, None] + offset, torch.arange(sk, device="cuda")[None]
     seen = (j <= i) if causal else torch.ones_like(j <= i)
+    seen = seen if window is None else seen & (j > i - window)
     scores = (wide[0] @ kk.transpose(-1, -2) * d**-0.5).masked_fill(~seen & seen.any(-1, keepdim=True), -math.inf)
-    want = torch.autograd.grad(torch.where(seen, torch.softmax(scores, -1), 0.0) @ vv, wide, g.double())
-    for a, w in zip(got, want, strict=True):
-        check(a, w, dtype)
-    assert all(torch.equal(a, c) for a, c in zip(got, session(q, k, v, g), strict=True))
+    out = torch.where(seen, torch.softmax(scores, -1), 0.0) @ vv
+    want = [out.detach(), *torch.autograd.grad(out, wide, g.double())]
+    types = tuple((dtype, tuple(t.shape)) for t in (q, k, v, g))
+    both = graph(lambda *x: (forward(*x[:3]), *op(*x)), *types)
+    for made in ([] if window is not None else [graph(lambda *x: op(*x), *types)]) + [both]:
+        session: Any = tw.compile(made, target="cuda")
+        poison()
+        got = session(q, k, v, g)
+        for a, w in zip(got, want[-len(got) :], strict=True):
+            check(a, w, dtype)
+        for _ in range(3):
+            assert all(torch.equal(a, c) for a, c in zip(got, session(q, k, v, g), strict=True))
 
 
 @pytest.mark.parametrize("dtype", [bf16, f16, f32], ids=str)

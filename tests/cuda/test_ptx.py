@@ -19,7 +19,7 @@ from tilewright.target.cuda.device import CHIPS, arch_of, cuda_target
 from tilewright.target.cuda.ptxas import Usage, _usage, assemble, find_ptxas
 from tilewright.tile.ir import Kernel
 
-HOPPER = {"attention_backward": "bf16 has this kernel on sm_90a alone; elsewhere the op is decomposed when it is differentiated"}
+HOPPER = dict.fromkeys(("attention_backward", "attention_training"), "16 bits have this kernel on sm_90a alone")
 NO_SPILLS = (
     "gemm", "gemv", "ring", "thin", "decode", "flash", "conv_gemm", "attention_mma", "turn", "pointwise", "softmax", "layer_norm",
     "rms_norm",

@@ -13,7 +13,8 @@ from tests.cuda.kernels import case
 from tests.cuda.launching import graph, program
 from tilewright.compile import chosen_target
 from tilewright.core.dtypes import bf16, f32
-from tilewright.kernels.cuda.kernel import FlashBackKernel
+from tilewright.kernels.cuda.attention_kernels import FlashGradKernel, FlashStatsKernel
+from tilewright.kernels.cuda.kernel import BlockKernel, FlashKernel
 from tilewright.passes.pipeline import run_pipeline
 from tilewright.target.cuda.device import cuda_target
 from tilewright.target.cuda.ptxas import find_ptxas
@@ -56,11 +57,29 @@ def test_attention_is_differentiated_by_matrix_units_where_there_are_some() -> N
         op = o.AttentionBackward(scale=0.125, causal=True)
         return graph(lambda *x: op(*x), *((dtype, shape),) * 4)
 
-    assert [type(x.kernel) for x in program(build(bf16)).launches] == [FlashBackKernel] * 3
+    assert [type(x.kernel) for x in program(build(bf16)).launches] == [FlashStatsKernel, BlockKernel, FlashGradKernel, FlashGradKernel]
     for arch in ("sm_80", "sm_120"):
         assert not any(n.op.name == "attention_backward" for n in run_pipeline(build(bf16), cuda_target(arch)).nodes)
     assert not any(n.op.name == "attention_backward" for n in run_pipeline(build(bf16)).nodes)
     assert any(n.op.name == "attention_backward" for n in run_pipeline(build(f32)).nodes)
+
+
+def test_behind_its_forward_pass_it_reads_saved_log_sums_and_writes_the_joined_cotangent() -> None:
+    """q, k and v are parts of one projection: neither they nor their cotangents are copied."""
+    for window in (None, 30):
+        attrs: dict[str, Any] = {"scale": 0.125, "causal": True, "window": window}
+
+        def rows(v: Any) -> Any:
+            return o.reshape(o.transpose(v, (0, 2, 1, 3)), (200, 128))
+
+        def step(x: Any, g: Any, attrs: Any = attrs) -> Any:
+            q, k, v = (o.transpose(o.reshape(y, (2, 100, 2, 64)), (0, 2, 1, 3)) for y in o.split(x, 1, (128,) * 3))
+            out = o.Attention(**attrs)(q, k, v)
+            back = o.AttentionBackward(**attrs)(q, k, v, o.transpose(o.reshape(g, (2, 100, 2, 64)), (0, 2, 1, 3)))
+            return rows(out), o.Concat(axis=1)(*(rows(y) for y in back))
+
+        launches = program(graph(step, (bf16, (200, 384)), (bf16, (200, 128)))).launches
+        assert [type(x.kernel) for x in launches] == [FlashKernel, BlockKernel, FlashGradKernel, FlashGradKernel]
 
 
 def test_strange_rows_are_copied_first() -> None:
@@ -68,7 +87,7 @@ def test_strange_rows_are_copied_first() -> None:
     op = o.AttentionBackward(scale=0.125)
     turned = graph(lambda q, k, v, g: op(q, o.Transpose(perm=(0, 1, 3, 2))(k), v, g), T, K, K, T)
     launches = program(turned).launches
-    assert len(launches) == 4 and "copy" in launches[0].note
+    assert len(launches) == 5 and "copy" in launches[0].note
 
 
 def test_other_targets_decompose_it(rng: np.random.Generator) -> None:

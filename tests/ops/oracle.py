@@ -15,7 +15,7 @@ import torch.nn.functional as tf
 from tests.control.oracle import CONTROL
 from tests.ops.oracle_catalogue import CATALOGUE
 from tests.ops.oracle_quantised import q8_blocks, qdot, qexperts_dot, quantise_rows, unpacked
-from tests.ops.oracle_training import attention_backward, cross_entropy, norm_backward, scatter_add
+from tests.ops.oracle_training import attention_backward, attention_saved, cross_entropy, norm_backward, scatter_add
 
 DTYPES = {
     "f32": torch.float32,
@@ -325,6 +325,7 @@ def q8_attention(a: dict[str, Any], q: Any, k: Any, v: Any, k_scale: Any, v_scal
 
 TRAINING: dict[str, Oracle] = {
     "attention_backward": partial(attention_backward, attention),
+    "attention_saved": partial(attention_saved, attention),
     "norm_backward": norm_backward,
     "scatter_add": scatter_add,
     "softmax_cross_entropy": cross_entropy,

@@ -10,7 +10,7 @@ import torch.nn.functional as tf
 
 def attention_backward(forward: Any, a: dict[str, Any], q: Any, k: Any, v: Any, *rest: Any) -> Any:
     """PyTorch's autograd of the attention above; the scores' cotangent is that of a bias of their shape."""
-    *extras, g = rest
+    *extras, g = (*rest[:-3], rest[-1]) if a.get("saved") else rest
     with torch.enable_grad():
         leaves = [x.detach().clone().requires_grad_() for x in (q, k, v)]
         score = torch.zeros(*q.shape[:3], k.shape[2], dtype=q.dtype)
@@ -21,6 +21,15 @@ def attention_backward(forward: Any, a: dict[str, Any], q: Any, k: Any, v: Any, 
         found = torch.autograd.grad(out, [*leaves, bias], g.detach())
     found = tuple(torch.nan_to_num(x) for x in found)  # rows that see nothing
     return found if a.get("with_scores") else found[:3]
+
+
+def attention_saved(forward: Any, a: dict[str, Any], q: Any, k: Any, v: Any) -> Any:
+    """The attention above, and PyTorch's logsumexp of its scores."""
+    s = torch.einsum("bhqd,bhkd->bhqk", q.double(), k.double().repeat_interleave(q.shape[1] // k.shape[1], 1)) * a["scale"]
+    i, j = torch.arange(q.shape[2])[:, None] + a.get("offset", 0), torch.arange(k.shape[2])[None, :]
+    seen = (j <= i) if a.get("causal") else (j > -1) & (i == i)
+    seen = seen if a.get("window") is None else seen & (j > i - a["window"])
+    return forward(a, q, k, v), torch.logsumexp(s.masked_fill(~seen, -torch.inf), -1).to(torch.promote_types(q.dtype, torch.float32))
 
 
 def scatter_add(a: dict[str, Any], x: Any, ids: Any, updates: Any) -> Any:

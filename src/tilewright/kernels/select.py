@@ -13,15 +13,19 @@ from ..core.target_spec import TargetSpec
 from ..ir.graph import Graph, Node, Value
 from ..ir.layout import Layout
 from ..ops.attention import Attention as AttentionOp
+from ..ops.attention_backward import AttentionBackward as AttentionBackwardOp
+from ..ops.attention_saved import AttentionSaved as AttentionSavedOp
 from ..ops.control import CONTROL
 from ..ops.fused import Fused
 from ..ops.state import UpdateSlice as UpdateSliceOp
 from ..ops.structure import Constant, ConstantData, Input
+from ..ops.views import Transpose
 from .attention import Attention, result_layout
 from .attention_backward import AttentionBackward
 from .attention_q8 import Q8Blocks
 from .catalogue import CATALOGUE
 from .complex import computed_in_place, part
+from .concat_parts import computed_in_concat, layout_in
 from .constants import stored_bytes
 from .control import lower_control
 from .conv import Conv
@@ -54,6 +58,7 @@ TEMPLATES: list[Template] = [
     Concat(), Elements(),
 ]
 
+BY_HEADS = (AttentionOp, AttentionSavedOp)  # their results lie as the projection behind them reads them
 GATHERS = {"panels": "gather", "strips": "qgather"}  # lookups that read a table in a form made for a product
 
 
@@ -91,6 +96,9 @@ class Selector:
         self.places: dict[Value, Operand] = {}
         self.constants: dict[tuple[ConstantData, Packed], Operand] = {} if around is None else around.constants
         self.packing: dict[ConstantData, Packed] = {} if around is None else around.packing
+        self.users = graph.users()
+        self.joined = computed_in_concat(graph, target)
+        self.joins = {part.node for part in self.joined.values()}
         self.direct = self._direct_outputs()
         self.in_place = in_place_updates(graph)
         self.windows = computed_in_window(graph, self.in_place)
@@ -230,6 +238,8 @@ class Selector:
             return
         if node.operands and node.operands[0] in self.parts and self.parts[node.operands[0]][0] is node.values[0]:
             return  # both parts have been computed in its memory
+        if node in self.joins and node.value in self.places:
+            return  # its operands have been computed in its memory
         probe = self._make_region(node, self._probe)
         template = self._template(probe)
         if template is None:
@@ -270,9 +280,22 @@ class Selector:
             op, cache = update.op, self.places[update.operands[0]]
             assert isinstance(op, UpdateSliceOp)
             return Operand(v.type, cache.buffer, cache.layout.slice(op.axis, op.start, v.shape[op.axis]))
-        if region.anchor is not None and isinstance(region.anchor.op, AttentionOp):
+        if region.anchor is not None and isinstance(region.anchor.op, BY_HEADS) and len(v.shape) == 4:
+            layout = result_layout(v.shape)
+        if v in self.joined:
+            whole = self.joined[v].node.value
+            if whole not in self.places:
+                self.places[whole] = self.fresh(whole, Layout.contiguous(whole.shape))
+            return Operand(v.type, self.places[whole].buffer, layout_in(self.joined[v], v))
+        if region.anchor is not None and isinstance(region.anchor.op, AttentionBackwardOp) and self._turned(v):
             layout = result_layout(v.shape)
         return self.fresh(v, self.channels_last.get(v, layout))
+
+    def _turned(self, v: Value) -> bool:
+        """Everybody reads it as [B, S, H, D]."""
+        readers = self.users[v]
+        turned = all(isinstance(n.op, Transpose) and n.op.perm == (0, 2, 1, 3) for n in readers)
+        return bool(readers) and turned and v not in self.graph.outputs
 
     def fresh(self, v: Value, layout: Layout) -> Operand:
         """New memory for a value: an output's own where the output shows it whole."""

@@ -5,6 +5,7 @@ from . import catalogue, functions
 from .activations import Elu, Gelu, Hardsigmoid, Hardswish, LeakyRelu, Mish, Relu, Silu, Softplus
 from .attention import Attention, Rope
 from .attention_backward import AttentionBackward
+from .attention_saved import AttentionSaved
 from .base import REGISTRY, Op, Traits
 from .binary import Add, BitwiseAnd, BitwiseOr, BitwiseXor, Div, FloorDivide, Maximum, Minimum, Mul, Pow, Remainder, Sub, Where
 from .calls import Checkpoint, Fence, StopGradient
@@ -72,6 +73,7 @@ __all__ = [
     "ArgSort",
     "Attention",
     "AttentionBackward",
+    "AttentionSaved",
     "AvgPool",
     "BatchNorm",
     "Binary",

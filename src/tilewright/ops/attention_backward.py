@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from ..core.dims import Dim, at_least
+from ..core.dtypes import compute_dtype
 from ..core.errors import require
 from ..ir.graph import Value
 from ..ir.types import TensorType
@@ -21,7 +22,8 @@ WIDEST = 256  # head size
 @register
 class AttentionBackward(Composite):
     """Cotangents of q, k and v given that of the result, the last operand; with `with_scores` also that of the scores [B,H,Sq,Sk], which a
-    bias sums to its shape. Attributes are those of the attention."""
+    bias sums to its shape. Attributes are those of the attention. `saved`: the result and its log-sums stand before the cotangent, for
+    kernels that need not find them again."""
 
     scale: float
     causal: bool = False
@@ -31,6 +33,7 @@ class AttentionBackward(Composite):
     has_mask: bool = False
     has_bias: bool = False
     with_scores: bool = False
+    saved: bool = False  # the result and the log-sums (`AttentionSaved`) stand before the cotangent
     template = "attention_backward"
     samples = [S(f32(2, 3, 4, 5), f32(2, 3, 6, 5), f32(2, 3, 6, 7), f32(2, 3, 4, 7), scale=0.4),
                S(f32(1, 4, 29, 8), f32(1, 2, 29, 8), f32(1, 2, 29, 8), f32(1, 4, 29, 8), scale=0.35, causal=True),
@@ -40,7 +43,8 @@ class AttentionBackward(Composite):
                S(f64(1, 2, 3, 4), f64(1, 2, 5, 4), f64(1, 2, 5, 4), boolean(5), f64(1, 2, 3, 5), f64(1, 2, 3, 4), scale=0.5, has_mask=True,
                  has_bias=True, with_scores=True),
                S(f32(1, 2, 26, 70), f32(1, 2, 67, 70), f32(1, 2, 67, 33), f32(1, 2, 26, 33), scale=0.1, causal=True, offset=41),
-               S(f32(1, 1, 3, 4), f32(1, 1, 3, 4), f32(1, 1, 3, 4), f32(1, 1, 3, 4), scale=0.5, causal=True, offset=-1)]
+               S(f32(1, 1, 3, 4), f32(1, 1, 3, 4), f32(1, 1, 3, 4), f32(1, 1, 3, 4), scale=0.5, causal=True, offset=-1),
+               S(f32(1, 2, 3, 4), f32(1, 1, 7, 4), f32(1, 1, 7, 4), f32(1, 2, 3, 4), f32(1, 2, 3), f32(1, 2, 3, 4), scale=0.5, saved=True)]
     errors = [E(f32(2, 3, 4, 5), f32(2, 3, 6, 5), f32(2, 3, 6, 7), f32(2, 3, 4, 5), scale=0.4,
                 match=r"the cotangent must be f32\[2,3,4,7\]"),
               E(f32(2, 3, 4, 5), scale=0.4, match="takes at least 3 operands")]
@@ -48,19 +52,27 @@ class AttentionBackward(Composite):
     @property
     def forward(self) -> Attention:
         attrs = self.attrs()
-        del attrs["with_scores"]
+        del attrs["with_scores"], attrs["saved"]
         return Attention(**attrs)
 
+    def _found(self, rest: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Mask, bias and cotangent, without what was saved."""
+        return (*rest[:-3], rest[-1]) if self.saved else rest
+
     def infer(self, q: TensorType, k: TensorType, v: TensorType, *rest: TensorType) -> Any:
-        require(len(rest) >= 1, "needs the cotangent of the result as its last operand")
+        require(len(rest) >= 1 + 2 * self.saved, "needs the cotangent of the result as its last operand")
+        saved, rest = rest[-3:-1], self._found(rest)
         want = self.forward.infer(q, k, v, *rest[:-1])
+        if self.saved:
+            sums = TensorType(compute_dtype(q.dtype), q.shape[:3])
+            require(saved == (want, sums), "the saved result and log-sums must be {want} and {sums}", want=want, sums=sums, got=saved[0])
         require(rest[-1] == want, "the cotangent must be {want}", want=want, got=rest[-1])
         require(k.dtype is q.dtype, "k and v must have q's dtype", q=q.dtype, k=k.dtype)
         scores = q.with_shape((*q.shape[:3], k.shape[2]))
         return (q, k, v, scores) if self.with_scores else (q, k, v)
 
     def ref(self, q: Any, k: Any, v: Any, *rest: Any) -> Any:
-        *extras, g = rest
+        *extras, g = self._found(rest)
         mask, bias = self.forward._extras(tuple(extras))
         heads, kv = q.shape[1], k.shape[1]
         q_, k_, v_, g_ = (x.astype(np.float64) for x in (q, np.repeat(k, heads // kv, 1), np.repeat(v, heads // kv, 1), g))
@@ -84,7 +96,7 @@ class AttentionBackward(Composite):
         return tuple(x.astype(q.dtype) for x in (out if self.with_scores else out[:3]))
 
     def decompose(self, q: Value, k: Value, v: Value, *rest: Value) -> Any:
-        *extras, g = rest
+        *extras, g = self._found(rest)
         mask, bias = self.forward._extras(tuple(extras))
         (batch, heads, rows, _), kv, columns = q.shape, k.shape[1], k.shape[2]
         if columns == 0:
@@ -134,7 +146,7 @@ def served(op: AttentionBackward, operands: Values) -> bool:
     q, k, v = operands[:3]
     sizes = (k.shape[2], q.shape[3], v.shape[3])
     if q.dtype.name in ("bf16", "f16"):  # by matrix units; other targets decompose it, see passes/decompose.py
-        plain = not (op.has_mask or op.has_bias or op.with_scores) and op.softcap is None and op.window is None
+        plain = not (op.has_mask or op.has_bias or op.with_scores) and op.softcap is None
         return plain and sizes[1] in (64, 128) and sizes[1] == sizes[2] and bool(at_least(sizes[0], 1))
     if q.dtype.name not in ("f32", "f64") or not all(isinstance(d, int) for d in sizes):
         return False

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..core import dtypes as dt
-from ..core.dims import Dim
+from ..core.dims import Dim, bounds
 from ..core.errors import require
 from ..ir.graph import Value
 from ..ir.types import TensorType
@@ -77,7 +77,9 @@ class SoftmaxCrossEntropy(Composite):
 
     @staticmethod
     def _hit(logits: Value, labels: Value) -> Value:
-        """Whether an element is its row's label."""
+        """Whether an element is its row's label: compared in 32 bits where they hold every class."""
+        if bounds(logits.shape[-1])[1] < 1 << 31:
+            labels = F.cast(labels, dt.i32)
         classes = F.iota(logits.node.graph, logits.shape[-1:], 0, labels.dtype)
         return F.equal(_column(labels), classes)
 

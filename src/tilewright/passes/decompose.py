@@ -8,13 +8,13 @@ from ..core.dtypes import i32
 from ..core.target_spec import TargetSpec
 from ..ir.graph import Graph, Node, Value
 from ..ops.attention_backward import AttentionBackward
+from ..ops.attention_saved import AttentionSaved
 from ..ops.base import name_origin
 from ..ops.contractions import Matmul
 from ..ops.int_products import IntMatmul
 from ..ops.norm_backward import NormBackward
 from .base import Log, Pass
-
-MATRIX_UNITS = "sm_90a"  # the chip with a kernel for attention's reverse pass in 16-bit floats
+from .save_log_sums import has_kernel
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,8 @@ class Decompose(Pass):
         return graph
 
     def wanted(self, n: Node) -> bool:
-        if isinstance(n.op, AttentionBackward) and n.operands[0].dtype.itemsize == 2:
-            return self.target is None or self.target.cpu != MATRIX_UNITS
+        if isinstance(n.op, AttentionSaved) or (isinstance(n.op, AttentionBackward) and (n.op.saved or n.operands[0].dtype.itemsize == 2)):
+            return not has_kernel(n, self.target)
         if isinstance(n.op, NormBackward) and n.operands[0].dtype.itemsize == 2:
             return self.target is None or self.target.kind != "cuda"
         return n.op.traits.composite and n.op.template is None and not n.op.traits.elementwise

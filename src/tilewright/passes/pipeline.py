@@ -26,6 +26,7 @@ from .merge_packed import MergePacked
 from .recognise import Recognise
 from .row_codes import RowCodes
 from .row_products import RowProducts
+from .save_log_sums import SaveLogSums
 
 DEFAULT: tuple[Pass, ...] = (
     LowerComplex(),  # no other pass knows complex numbers
@@ -75,6 +76,9 @@ def run_pipeline(graph: Graph, target: Any = None, disable: Collection[str] = ()
             continue
         if isinstance(p, Decompose):
             p = Decompose(target)
+            if target is not None and getattr(target, "kind", "") == "cuda":
+                with log.entered(SaveLogSums.name):
+                    result = SaveLogSums(target).run(result, log)
         if isinstance(p, Fuse) and getattr(target, "kind", "") == "cuda":
             p = Fuse(codes=False)
         with log.entered(p.name):

@@ -1,8 +1,8 @@
-"""Attention on Hopper's matrix units: f16 and bf16, head sizes up to 128 that are multiples of 8, causal, windows, shared key heads, any
-lengths.
+"""Attention on Hopper's matrix units: f16 and bf16, head sizes up to 128 that are multiples of 8, causal, windows, masks, biases, soft
+caps, shared key heads, any lengths.
 
-Masks, biases, soft caps and other head sizes go to the shared template. Tiles past an end read zeros, which the softmax masks out; heads
-are computed as 64 or 128 wide, what is past their own size being zeros too.
+Other head sizes go to other templates. Tiles past an end read zeros, which the softmax masks out; heads are computed as 64 or 128 wide,
+what is past their own size being zeros too.
 """
 
 from __future__ import annotations
@@ -13,14 +13,17 @@ from ...core.dims import Dim, at_least, ceildiv, divisible, minimum
 from ...core.dtypes import bf16, f16, f32
 from ...core.target_spec import TargetSpec
 from ...ir.graph import Value
+from ...ir.layout import Layout
 from ...ops.attention import Attention as AttentionOp
+from ...ops.attention_saved import AttentionSaved as AttentionSavedOp
 from ...tile.builder import Ix, Tile, View
 from ...tile.ir import INDEX, TileType, Var
 from ..attention import Attention
 from ..call import Call
-from ..launch import Launch, Word
+from ..copies import copy_launch
+from ..launch import Buffer, Launch, Word
 from ..region import Evaluator, Operand, Region, narrow
-from ..template import Reason, Template, region_bytes, region_flops
+from ..template import Reason, Template, alone, region_bytes, region_flops
 from ..tiling import leaves_of_epilogue
 from .groups import Shared
 from .kernel import FlashKernel, TensorMap
@@ -29,6 +32,7 @@ KEYS = 128
 PER_SM = {64: 2, 128: 1}  # blocks of a multiprocessor
 CONSUMERS = {64: 1, 128: 2}  # by head size; three for 64 was slower (measured)
 HEAD_SIZES = (64, 128)  # of the kernels
+KEPT = 12 << 20  # bytes of keys and values that blocks work on at a time: a part of L2 (24 and 64 MB were slower, measured)
 
 
 def padded(d: Dim) -> int:
@@ -41,13 +45,14 @@ class HopperAttention(Template):
 
     def matches(self, region: Region, target: TargetSpec) -> Reason | None:
         node = region.anchor
-        if node is None or type(node.op) is not AttentionOp:
+        if node is None or type(node.op) not in (AttentionOp, AttentionSavedOp):
             return Reason("no attention")
         if target.cpu != "sm_90a":
             return Reason(f"needs sm_90a, got {target.cpu}")
+        if isinstance(node.op, AttentionSavedOp):  # made only where this kernel serves it
+            return alone(region, AttentionSavedOp)
         op = node.op
-        if op.has_mask or op.has_bias or op.softcap is not None:
-            return Reason("masks, biases and soft caps are not fused here")
+        assert isinstance(op, AttentionOp)
         q, k, v = node.operands[:3]
         if q.dtype not in (bf16, f16) or not q.dtype is k.dtype is v.dtype:
             return Reason("needs bf16 or f16 operands of one dtype")
@@ -58,7 +63,29 @@ class HopperAttention(Template):
         return None if suitable(region) else Reason("rows of a multiple of 16 bytes")
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
+        assert region.anchor is not None
+        if isinstance(region.anchor.op, AttentionSavedOp):
+            copies, rows = as_rows(region, target)
+            return [*copies, flash_launch(rows, target)]
         return [flash_launch(region, target)] if suitable(region) else Shared(Attention()).build(region, target)
+
+
+def as_rows(region: Region, target: TargetSpec) -> tuple[list[Launch], Region]:
+    """The region over operands that the copy engine can read, and the copies that make them so."""
+    copies: list[Launch] = []
+    operands = []
+    for i, o in enumerate(region.operands):
+        if len(o.type.shape) == 4 and not is_rows(o.layout):
+            buffer = Buffer(f"{region.name}.rows{i}", "temp", o.type.nbytes)
+            rows = Operand(o.type, buffer, Layout.contiguous(o.type.shape))
+            copies.append(copy_launch(buffer.name, o, rows, target, "copy: the copy engine wants rows of a multiple of 16 bytes"))
+            o = rows
+        operands.append(o)
+    return copies, Region(region.name, region.body, operands, region.results, region.place)
+
+
+def is_rows(lay: Layout) -> bool:
+    return lay.strides[-1] == 1 and divisible(lay.offset, 8) and all(divisible(s, 8) and s != 0 for s in lay.strides[:-1])
 
 
 def suitable(region: Region) -> bool:
@@ -66,21 +93,23 @@ def suitable(region: Region) -> bool:
     places = [region.operand(v) for v in region.anchor.operands[:3]]
     if any(o is None for o in places):
         return False
-    reads = all(
-        o.layout.strides[-1] == 1 and divisible(o.layout.offset, 8) and all(divisible(s, 8) and s != 0 for s in o.layout.strides[:-1])
-        for o in places
-        if o is not None
-    )
+    reads = all(is_rows(o.layout) for o in places if o is not None)
     out = region.results[0].type.shape
     others = [region.operand(v) for v in leaves_of_epilogue(region, region.anchor.values[0])]
     lays = [r.layout for r in region.results] + [o.layout.expand(out) for o in others if o is not None]
     return reads and all(x.strides[-1] in (0, 1) and all(divisible(s, 2) for s in (x.offset, *x.strides[:-1])) for x in lays)
 
 
+def _chunk(sk: Dim, d: int, group: int) -> int:
+    """Heads whose keys and values stay in L2 together."""
+    return max(1, KEPT * group // (4 * d * sk)) if isinstance(sk, int) else group
+
+
 def flash_launch(region: Region, target: TargetSpec) -> Launch:
     node = region.anchor
-    assert node is not None and isinstance(node.op, AttentionOp)
+    assert node is not None and isinstance(node.op, (AttentionOp, AttentionSavedOp))
     op, out_value = node.op, node.values[0]
+    saved = isinstance(op, AttentionSavedOp)
     places = [region.operand(v) for v in node.operands[:3]]
     (batch, heads, sq, own), (_, kv_heads, sk, _) = node.operands[0].shape, node.operands[1].shape
     d = padded(own)
@@ -88,7 +117,9 @@ def flash_launch(region: Region, target: TargetSpec) -> Launch:
     columns = None if own == d else own
     call = Call("flash", region.name)
     b = call.b
-    outs = [call.view(f"o{i}", r.type.dtype, r.buffer, r.layout, write=True) for i, r in enumerate(region.results)]
+    results = list(zip(region.body.outputs, region.results, strict=True))[: 1 if saved else None]
+    outs = [call.view(f"o{i}", r.type.dtype, r.buffer, r.layout, write=True) for i, (_, r) in enumerate(results)]
+    sums = call.view("sums", f32, region.results[1].buffer, region.results[1].layout, write=True) if saved else None
     ins: dict[Value, View] = {}
     for i, v in enumerate(leaves_of_epilogue(region, out_value)):
         o = region.operand(v)
@@ -102,6 +133,10 @@ def flash_launch(region: Region, target: TargetSpec) -> Launch:
         n, h, s, depth = o.type.shape
         steps = tuple(x * 2 for x in reversed(o.layout.strides[:-1]))
         maps.append(TensorMap(word, o.type.dtype, (depth, s, h, n), steps, (64, rows, 1, 1), 128))
+    views = {}
+    for name, value in zip(("mask", "bias"), op._extras(node.operands[3:]) if isinstance(op, AttentionOp) else (), strict=False):
+        if value is not None and (o := region.operand(value)) is not None:
+            views[name] = call.view(name, o.type.dtype, o.buffer, o.layout.expand((batch, heads, sq, sk))).var
     rows_left = call.word("rows", sq)
     acc, row, head, item = Var(TileType((64, d), f32), "acc"), Var(INDEX, "row"), Var(INDEX, "head"), Var(INDEX, "batch")
     r, h_, z = Ix(b, row), Ix(b, head), Ix(b, item)
@@ -113,12 +148,15 @@ def flash_launch(region: Region, target: TargetSpec) -> Launch:
         return b.load(ins[v], (z, h_, r, 0), size, limit=limit if any(x is not None for x in limit) else None)
 
     evaluate = Evaluator(b, region, leaf, {out_value: Tile(b, acc)})
-    for view, v, result in zip(outs, region.body.outputs, region.results, strict=True):
+    for view, (v, result) in zip(outs, results, strict=True):
         b.store(view, (z, h_, r, 0), narrow(b, b.broadcast(evaluate(v), (64, d)), result.type.dtype), limit=(rows_left - r, columns))
     q_tiles = ceildiv(sq, 64 * CONSUMERS[d])
     window: Dim = op.window if op.window is not None else 0
     works = q_tiles * heads * batch
-    call._arguments += [Word(x) for x in (sq, sk, op.offset, window, heads, heads // kv_heads, q_tiles, works)]
+    lines = heads * batch
+    chunk = _chunk(sk, d, heads // kv_heads) if op.causal else 1
+    words = (sq, sk, op.offset, window, heads, heads // kv_heads, q_tiles, works, minimum(chunk, lines), lines)
+    call._arguments += [Word(x) for x in words]
     stages = 2
     launch = call.finish(
         minimum(works, target.cores * PER_SM[d]),
@@ -127,11 +165,14 @@ def flash_launch(region: Region, target: TargetSpec) -> Launch:
         note=f"wgmma {64 * CONSUMERS[d]}x{KEYS}, d {d}",
     )
     k = launch.kernel
-    flags = f"{'c' if op.causal else ''}{'w' if op.window is not None else ''}"
+    cap = op.softcap if isinstance(op, AttentionOp) else None
+    said = (cap is not None, "mask" in views, "bias" in views, op.causal, op.window is not None, saved)
+    flags = "".join(c for c, there in zip("tmbcws", said, strict=True) if there)
     dtype = node.operands[0].dtype.name
-    scale = hashlib.blake2b(repr(float(op.scale)).encode(), digest_size=4).hexdigest()
+    scale = hashlib.blake2b(repr((float(op.scale), cap)).encode(), digest_size=4).hexdigest()
     launch.kernel = FlashKernel(
-        f"{k.name}_{d}_{stages}{flags}_{scale}_{dtype}", k.params, k.pid, k.body, acc=acc, row=row, head=head, batch=item, d=d,
-        keys=KEYS, consumers=CONSUMERS[d], per_sm=PER_SM[d],
-        stages=stages, causal=op.causal, windowed=op.window is not None, scale=op.scale, dtype=dtype, maps=tuple(maps))  # fmt: skip
+        f"{k.name}_{d}_{stages}{flags}_{scale}_{dtype}", k.params, k.pid, k.body, acc=acc, row=row, head=head, batch=item,
+        log_sums=None if sums is None else sums.var, d=d, keys=KEYS, consumers=CONSUMERS[d], per_sm=PER_SM[d], softcap=cap,
+        mask=views.get("mask"), bias=views.get("bias"), stages=stages, causal=op.causal, windowed=op.window is not None, scale=op.scale,
+        dtype=dtype, maps=tuple(maps))  # fmt: skip
     return launch

@@ -27,7 +27,8 @@ CHUNKS = 128  # of the rows, at most
 IN_FLIGHT = 16  # rows
 FEWEST = 64  # rows that are worth it
 
-Terms = Callable[[Ix | int, Ix | int, Ix | int | None], list[Tile]]  # (row, first column, columns that are left) -> one tile a sum
+# (row, first column, columns that are left, what to do when all rows in flight are loaded) -> one tile a sum
+Terms = Callable[[Ix | int, Ix | int, Ix | int | None, list[Callable[[], None]]], list[Tile]]
 
 
 class Columns:
@@ -54,12 +55,19 @@ class Columns:
         left = None if divisible(self.width, self.strip) else n - column
         whole = low + (high - low) // IN_FLIGHT * IN_FLIGHT
         with b.loop(low, whole, IN_FLIGHT, [b.full((self.strip,), 0.0, f32)] * self.count) as loop:
-            found = [terms(loop.index + u, column, left) for u in range(IN_FLIGHT)]
+            later: list[Callable[[], None]] = []  # no load passes a store
+            found = [terms(loop.index + u, column, left, later) for u in range(IN_FLIGHT)]
+            for store in later:
+                store()
             while len(found) > 1:
                 found = [[x + y for x, y in zip(found[i], found[i + 1], strict=True)] for i in range(0, len(found), 2)]
             loop.next(*(a + t for a, t in zip(loop.carried, found[0], strict=True)))
         with b.loop(whole, high, 1, loop.results) as tail:
-            tail.next(*(a + t for a, t in zip(tail.carried, terms(tail.index, column, left), strict=True)))
+            later = []
+            found = [terms(tail.index, column, left, later)]
+            for store in later:
+                store()
+            tail.next(*(a + t for a, t in zip(tail.carried, found[0], strict=True)))
         for i, t in enumerate(tail.results):
             b.store(out, (chunk, i, column), t, limit=None if left is None else (left,))
         launch = call.finish(self.chunks * ceildiv(self.width, self.strip), flops=flops, bytes_=nbytes, note=note)
@@ -130,7 +138,7 @@ class CudaColumns(Template):
         views = {v: _view(call, f"x{i}", o, lay) for i, (v, o, lay) in enumerate(zip(full, places, wide, strict=False))}
         stored = [_view(call, f"z{i}", r, lay, write=True) for i, ((_, r), lay) in enumerate(zip(before, wide[len(full) :], strict=True))]
 
-        def terms(row: Ix | int, column: Ix | int, left: Ix | int | None) -> list[Tile]:
+        def terms(row: Ix | int, column: Ix | int, left: Ix | int | None, later: list[Callable[[], None]]) -> list[Tile]:
             limit = None if left is None else (left,)
 
             def leaf(v: Value, o: Operand) -> Tile:
@@ -139,7 +147,8 @@ class CudaColumns(Template):
 
             evaluate = Evaluator(b, region, leaf)
             for (v, r), view in zip(before, stored, strict=True):
-                b.store(view, (row, column), narrow(b, b.broadcast(evaluate(v), (sums.strip,)), r.type.dtype), limit=limit)
+                x = narrow(b, b.broadcast(evaluate(v), (sums.strip,)), r.type.dtype)
+                later.append(lambda view=view, x=x: b.store(view, (row, column), x, limit=limit))  # type: ignore[misc]
             return [b.broadcast(evaluate(node.operands[0]), (sums.strip,))]
 
         first = sums.first(call, terms, region_flops(region), region_bytes(region), "columns, in chunks")

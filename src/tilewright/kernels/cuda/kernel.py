@@ -201,6 +201,10 @@ class FlashKernel(Kernel):
     row: Var | None = None
     head: Var | None = None
     batch: Var | None = None
+    softcap: float | None = None
+    mask: Var | None = None  # views [batch, head, row, key]
+    bias: Var | None = None
+    log_sums: Var | None = None  # a view [batch, head, row] for log Σ exp of the rows, or nothing
     d: int = 128
     keys: int = 128  # of a tile
     consumers: int = 2  # warpgroups of 64 query rows
@@ -276,38 +280,6 @@ class DecodeKernel(SimtKernel):
     def warp_parts(self) -> int:
         """Groups of a warp: their results meet in registers."""
         return max(1, WARP // self.threads)
-
-
-@dataclass(eq=False)
-class FlashBackKernel(Kernel):
-    """One of the three kernels of attention's reverse pass (see the target's `flash_back`): `params` and `body` store the finished sums.
-
-    The body sees `sums` (f32, 64 rows × head size each: dQ, or dV and dK), the first `row`, `head` and `batch`; `lse` and `delta` are
-    views of one number per query row, padded to whole tiles.
-    """
-
-    mode: str = "dq"  # stats, dq, dkv
-    sums: tuple[Var, ...] = ()
-    row: Var | None = None
-    head: Var | None = None
-    batch: Var | None = None
-    lse: Var | None = None
-    delta: Var | None = None
-    d: int = 128
-    consumers: int = 2  # warpgroups of 64 rows
-    stages: int = 3
-    causal: bool = False
-    scale: float = 1.0
-    dtype: str = "bf16"
-    maps: tuple[TensorMap, ...] = ()
-
-    @property
-    def block(self) -> int:
-        return 128 * (self.consumers + 1)
-
-    @property
-    def rows(self) -> int:
-        return 64 * self.consumers
 
 
 @dataclass(eq=False)

@@ -3,6 +3,8 @@ the weight and the bias, down the columns."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ...core.dtypes import f32
 from ...core.target_spec import TargetSpec
 from ...ir.layout import Layout
@@ -108,7 +110,7 @@ class _Norm:
         line = Layout.contiguous((self.rows,))
         means, scales = (call.view(name, f32, o, line) for name, o in (("mean", self.means), ("scale", self.scales)))
 
-        def terms(row: Ix | int, column: Ix | int, left: Ix | int | None) -> list[Tile]:
+        def terms(row: Ix | int, column: Ix | int, left: Ix | int | None, later: list[Callable[[], None]]) -> list[Tile]:
             limit = None if left is None else (left,)
             y, c = (b.cast(b.load(v, (row, column), (sums.strip,), limit=limit), f32) for v in (x, g))
             if self.op.centred:

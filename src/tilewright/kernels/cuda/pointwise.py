@@ -61,6 +61,8 @@ class CudaPointwise(Pointwise):
         limit = None if whole else (dims[-1] - start,)
 
         def leaf(v: Value, o: Operand) -> Tile:
+            if ins[v].type.strides[-1] == 0:  # one number for the whole row
+                return b.load(ins[v], (*position, 0), (1,))
             return b.load(ins[v], (*position, start), (tile,), limit=limit)
 
         def ramp(v: Value) -> Tile:

@@ -23,7 +23,7 @@ from ..template import Reason, Template, alone
 from .groups import on_threads, shared_launch, vector_width
 
 MOST = 1 << 16  # indices: looking for equal ones takes their square
-STEP = 16  # indices that a thread compares at a time
+STEP = 128  # indices that a warp compares at a time, four a thread
 NOBODY = (1 << 31) - 1
 
 
@@ -107,7 +107,7 @@ class _Adds:
         lone = b.cmp("eq", b.reduce("sum", earlier), b.full((1,), 0, i32))
         b.store(many, (b.pid,), b.select(lone, b.reduce("sum", later) + b.full((1,), 1, i32), b.full((1,), 0, i32)))
         launch = call.finish(self.count, note="equal indices")
-        launch.kernel = on_threads(launch.kernel, 1, 128)
+        launch.kernel = on_threads(launch.kernel, 32, 8, 4)
         return launch
 
     def _added(self) -> Launch:

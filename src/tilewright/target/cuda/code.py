@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 from ...core.errors import CompileError
 from ...core.target_spec import TargetSpec
+from ...kernels.cuda.attention_kernels import FlashGradKernel, FlashStatsKernel
 from ...kernels.cuda.kernel import (
     BlockKernel,
     ConvKernel,
     DecodeKernel,
-    FlashBackKernel,
     FlashKernel,
     GemmKernel,
     MmaAttentionKernel,
@@ -25,7 +25,8 @@ from .conv_gemm import emit_conv
 from .decode import emit_decode
 from .emit import emit_block_kernel
 from .flash import emit_flash, flash_shared
-from .flash_back import emit_flash_back, flash_back_shared
+from .flash_grad import emit_flash_grad, flash_grad_shared
+from .flash_stats import emit_flash_stats, flash_stats_shared
 from .gemm import dynamic_shared, emit_gemm
 from .qdot import emit_qdot
 from .ring import emit_ring, ring_shared
@@ -41,8 +42,10 @@ def emit_cuda(kernel: Kernel, target: TargetSpec) -> str:
         return emit_gemm(kernel, target)
     if isinstance(kernel, FlashKernel):
         return emit_flash(kernel, target)
-    if isinstance(kernel, FlashBackKernel):
-        return emit_flash_back(kernel, target)
+    if isinstance(kernel, FlashStatsKernel):
+        return emit_flash_stats(kernel, target)
+    if isinstance(kernel, FlashGradKernel):
+        return emit_flash_grad(kernel, target)
     if isinstance(kernel, MmaAttentionKernel):
         return emit_attention_mma(kernel, target)
     if isinstance(kernel, DecodeKernel):
@@ -77,4 +80,6 @@ def shared_bytes(kernel: Kernel) -> int:
         return flash_shared(kernel)
     if isinstance(kernel, RingKernel):
         return ring_shared(kernel)
-    return flash_back_shared(kernel) if isinstance(kernel, FlashBackKernel) else 0
+    if isinstance(kernel, FlashGradKernel):
+        return flash_grad_shared(kernel)
+    return flash_stats_shared(kernel) if isinstance(kernel, FlashStatsKernel) else 0

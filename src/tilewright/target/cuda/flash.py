@@ -9,20 +9,19 @@ that sees no key gives zeros.
 
 from __future__ import annotations
 
-import math
 from types import SimpleNamespace
 
 from ...core.target_spec import TargetSpec
 from ...kernels.cuda.kernel import FlashKernel
 from ...tile.ir import TileType
 from .emit import Emitter
+from .flash_scores import INF, FlashScores
 from .gemm_pieces import Ring, matrix_descriptor, wait, wgmma_registers, wgmma_shared
 from .layout import Fragment, Key, Regs
-from .ptx_text import KernelText, literal, module_text
+from .ptx_text import KernelText, module_text
 
-LOG2E = 1.0 / math.log(2.0)
-INF = literal("float", -math.inf)
-PRODUCER_REGISTERS, CONSUMER_REGISTERS = {1: 40, 2: 40, 3: 32}, {1: 208, 2: 232, 3: 160}  # by multiplying warpgroups; one: two blocks share
+# by multiplying warpgroups and blocks of a multiprocessor
+PRODUCER_REGISTERS, CONSUMER_REGISTERS = {(1, 2): 40, (2, 1): 40}, {(1, 2): 208, (2, 1): 232}
 
 
 def emit_flash(kernel: FlashKernel, target: TargetSpec) -> str:
@@ -33,7 +32,7 @@ def flash_shared(kernel: FlashKernel) -> int:
     return (kernel.rows + 2 * kernel.stages * kernel.keys) * kernel.d * 2 + 1024
 
 
-class Flash:
+class Flash(FlashScores):
     def __init__(self, kernel: FlashKernel) -> None:
         self.kernel = kernel
         self.k = KernelText(kernel.name, [], maps=3)
@@ -42,7 +41,7 @@ class Flash:
 
     def module(self, target: TargetSpec) -> str:
         g, k, e = self.kernel, self.k, self.e
-        names = ["sq", "sk", "offset", "window", "heads", "group", "q_tiles", "works"]
+        names = ["sq", "sk", "offset", "window", "heads", "group", "q_tiles", "works", "chunk", "lines"]
         e.parameters(names)
         self.word = SimpleNamespace(**{n: k.value("i32", f"cvt.u32.u64 {{}}, {e.word(i)};") for i, n in enumerate(names)})
         k.prologue.insert(0, "  .shared .align 8 .b64 bars[32];")
@@ -102,10 +101,15 @@ class Flash:
         k.place(done)
 
     def _position(self, block: str) -> None:
-        """Rows, head and batch of this block, and its range of key tiles. Long rows of a causal head come first."""
+        """Rows, head and batch of this block, and its range of key tiles. Of `chunk` heads, whose keys stay in L2, the long rows come
+        first: blocks that take every n-th piece of work then get about the same lengths."""
         v, w, g = self.k.value, self.word, self.kernel
-        which = v("i32", f"div.u32 {{}}, {block}, {w.q_tiles};")
-        tile = v("i32", f"rem.u32 {{}}, {block}, {w.q_tiles};")
+        some = v("i32", f"mul.lo.u32 {{}}, {w.chunk}, {w.q_tiles};")
+        start = v("i32", f"mul.lo.u32 {{}}, {v('i32', f'div.u32 {{}}, {block}, {some};')}, {w.chunk};")
+        rest = v("i32", f"rem.u32 {{}}, {block}, {some};")
+        size = v("i32", f"min.u32 {{}}, {w.chunk}, {v('i32', f'sub.u32 {{}}, {w.lines}, {start};')};")
+        tile = v("i32", f"div.u32 {{}}, {rest}, {size};")
+        which = v("i32", f"add.u32 {{}}, {start}, {v('i32', f'rem.u32 {{}}, {rest}, {size};')};")
         tile = v("i32", f"sub.u32 {{}}, {v('i32', f'sub.u32 {{}}, {w.q_tiles}, {tile};')}, 1;")
         self.q0 = v("i32", f"mul.lo.u32 {{}}, {tile}, {g.rows};")
         self.head = v("i32", f"rem.u32 {{}}, {which}, {w.heads};")
@@ -150,7 +154,7 @@ class Flash:
 
     def _produce(self, end: str) -> None:
         k, v = self.k, self.k.value
-        k.emit(f"setmaxnreg.dec.sync.aligned.u32 {PRODUCER_REGISTERS[self.kernel.consumers]};")
+        k.emit(f"setmaxnreg.dec.sync.aligned.u32 {PRODUCER_REGISTERS[self.kernel.consumers, self.kernel.per_sm]};")
         k.emit(f"@{v('i1', f'setp.ne.u32 {{}}, {self.tid}, 0;')} bra {end};")
         keys, values, queries = (Ring(k, n, phase=1) for n in (self.kernel.stages, self.kernel.stages, 1))
         work, again, over = self._work_loop()
@@ -178,7 +182,7 @@ class Flash:
     # --- the consumers ------------------------------------------------------------------------------------------------
     def _consume(self) -> None:
         k, g, v = self.k, self.kernel, self.k.value
-        k.emit(f"setmaxnreg.inc.sync.aligned.u32 {CONSUMER_REGISTERS[g.consumers]};")
+        k.emit(f"setmaxnreg.inc.sync.aligned.u32 {CONSUMER_REGISTERS[g.consumers, g.per_sm]};")
         who = v("i32", f"sub.u32 {{}}, {v('i32', f'shr.u32 {{}}, {self.tid}, 7;')}, 1;")
         mine = v("i32", f"mad.lo.u32 {{}}, {who}, 8192, {self.base};")
         self.desc_q = matrix_descriptor(k, mine, 1)
@@ -200,6 +204,7 @@ class Flash:
             k.emit(f"mov.f32 {self.total[h]}, 0f00000000;")
         self.row0 = v("i32", f"mad.lo.u32 {{}}, {who}, 64, {self.q0};")
         self._limits()
+        self._extras()
         done = k.label("no_keys")
         k.emit(f"@{v('i1', f'setp.eq.u32 {{}}, {self.count}, 0;')} bra {done};")
         self.tile = k.reg("i32")
@@ -238,33 +243,6 @@ class Flash:
         self._epilogue()
         self._next_work(work, again, over)
 
-    def _limits(self) -> None:
-        """First column that each of the thread's two rows does not see any more, and the first it sees, relative to its own columns."""
-        _k, g, v, w = self.k, self.kernel, self.k.value, self.word
-        lane = v("i32", f"bfe.u32 {{}}, {self.tid}, 2, 3;")
-        warp = v("i32", f"bfe.u32 {{}}, {self.tid}, 5, 2;")
-        row = v("i32", f"add.u32 {{}}, {v('i32', f'mad.lo.u32 {{}}, {warp}, 16, {lane};')}, {self.row0};")
-        column = v("i32", f"shl.b32 {{}}, {v('i32', f'and.b32 {{}}, {self.tid}, 3;')}, 1;")
-        self.high, self.low = [], []
-        for h in range(2):
-            mine = v("i32", f"add.u32 {{}}, {row}, {8 * h};")
-            seen = v("i32", f"add.s32 {{}}, {mine}, {w.offset};")
-            high = w.sk
-            if g.causal:
-                high = v("i32", f"min.s32 {{}}, {high}, {v('i32', f'add.s32 {{}}, {seen}, 1;')};")
-            self.high.append(v("i32", f"sub.s32 {{}}, {high}, {column};"))
-            if g.windowed:
-                low = v("i32", f"sub.s32 {{}}, {v('i32', f'add.s32 {{}}, {seen}, 1;')}, {w.window};")
-                self.low.append(v("i32", f"sub.s32 {{}}, {low}, {column};"))
-        # tiles that end before this column need no mask; with a window, tiles that start from that column on
-        self.plain = w.sk
-        if g.causal:
-            first = v("i32", f"add.s32 {{}}, {self.row0}, {w.offset};")
-            self.plain = v("i32", f"min.s32 {{}}, {self.plain}, {v('i32', f'add.s32 {{}}, {first}, 1;')};")
-        if g.windowed:
-            past = v("i32", f"add.s32 {{}}, {v('i32', f'add.s32 {{}}, {self.row0}, {w.offset};')}, 64;")
-            self.from_here = v("i32", f"sub.s32 {{}}, {past}, {w.window};")
-
     def _stage(self, base: str, ring: Ring) -> str:
         hop = self.k.value("i32", f"mul.lo.u32 {{}}, {ring.stage}, {self.tile_bytes >> 4};")
         return self.k.value("i64", f"add.s64 {{}}, {base}, {self.k.value('i64', f'cvt.u64.u32 {{}}, {hop};')};")
@@ -297,54 +275,6 @@ class Flash:
         self.k.emit(f"@{self.lead} mbarrier.arrive.shared::cta.b64 _, [{self._bar(f'{name}_empty', ring.stage)}];")
         ring.advance()
 
-    def _softmax(self) -> None:
-        """Mask, running maximum and sum; scores become probabilities; `fade` is the factor for what was summed before."""
-        k, g, v = self.k, self.kernel, self.k.value
-        start = v("i32", f"mul.lo.u32 {{}}, {self.tile}, {g.keys};")
-        skip = k.label("unmasked")
-        clear = v("i1", f"setp.le.s32 {{}}, {v('i32', f'add.s32 {{}}, {start}, {g.keys};')}, {self.plain};")
-        if g.windowed:
-            clear = v("i1", f"and.pred {{}}, {clear}, {v('i1', f'setp.ge.s32 {{}}, {start}, {self.from_here};')};")
-        k.emit(f"@{clear} bra {skip};")
-        for h in range(2):
-            room = v("i32", f"sub.s32 {{}}, {self.high[h]}, {start};")
-            floor = v("i32", f"sub.s32 {{}}, {self.low[h]}, {start};") if g.windowed else ""
-            for i in range(h * 2, len(self.scores), 4):
-                for c in range(2):
-                    r, column = self.scores[i + c], 2 * i - 4 * h + c
-                    k.emit(f"@{v('i1', f'setp.le.s32 {{}}, {room}, {column};')} mov.f32 {r}, {INF};")
-                    if g.windowed:
-                        k.emit(f"@{v('i1', f'setp.gt.s32 {{}}, {floor}, {column};')} mov.f32 {r}, {INF};")
-        k.place(skip)
-        scale = literal("float", g.scale * LOG2E)
-        for h in range(2):
-            mine = [self.scores[i + c] for i in range(h * 2, len(self.scores), 4) for c in range(2)]
-            best = list(mine)
-            while len(best) > 1:
-                best = [v("float", f"max.f32 {{}}, {best[i]}, {best[i + 1]};") for i in range(0, len(best), 2)]
-            top = best[0]
-            for reach in (1, 2):
-                top = v("float", f"max.f32 {{}}, {top}, {v('float', f'shfl.sync.bfly.b32 {{}}, {top}, {reach}, 31, -1;')};")
-            top = v("float", f"max.f32 {{}}, {top}, {self.top[h]};")
-            known = v("float", f"selp.f32 {{}}, 0f00000000, {top}, {v('i1', f'setp.eq.f32 {{}}, {top}, {INF};')};")
-            base = v("float", f"mul.rn.f32 {{}}, {known}, {literal('float', -g.scale * LOG2E)};")
-            old = v("float", f"fma.rn.f32 {{}}, {self.top[h]}, {scale}, {base};")
-            k.emit(f"ex2.approx.ftz.f32 {self.fade[h]}, {old};")
-            k.emit(f"mov.f32 {self.top[h]}, {top};")
-            for r in mine:
-                k.emit(f"fma.rn.f32 {r}, {r}, {scale}, {base};")
-                k.emit(f"ex2.approx.ftz.f32 {r}, {r};")
-            parts = list(mine)
-            while len(parts) > 1:
-                parts = [v("float", f"add.rn.f32 {{}}, {parts[i]}, {parts[i + 1]};") for i in range(0, len(parts), 2)]
-            k.emit(f"fma.rn.f32 {self.total[h]}, {self.total[h]}, {self.fade[h]}, {parts[0]};")
-
-    def _pack(self) -> None:
-        """Probabilities as the left operand of the second product."""
-        for i, w in enumerate(self.weights):
-            low, high = self.scores[2 * i], self.scores[2 * i + 1]
-            self.k.emit(f"cvt.rn.{self.kernel.dtype}x2.f32 {w}, {high}, {low};")
-
     def _epilogue(self) -> None:
         g, k, e, v = self.kernel, self.k, self.e, self.k.value
         for h in range(2):
@@ -352,6 +282,8 @@ class Flash:
             for reach in (1, 2):
                 total = v("float", f"add.rn.f32 {{}}, {total}, {v('float', f'shfl.sync.bfly.b32 {{}}, {total}, {reach}, 31, -1;')};")
             nothing = v("i1", f"setp.eq.f32 {{}}, {total}, 0f00000000;")
+            if g.log_sums is not None:
+                self._store_log_sum(h, total, nothing)
             inverse = v("float", f"rcp.rn.f32 {{}}, {total};")
             inverse = v("float", f"selp.f32 {{}}, 0f00000000, {inverse}, {nothing};")
             for i in range(h * 2, len(self.out), 4):

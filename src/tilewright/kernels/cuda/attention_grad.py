@@ -1,0 +1,151 @@
+"""The launches of attention's reverse pass in five products: counters cleared, then dK and dV with dQ added in turns, then dQ's rows."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+
+from ...core.dims import Dim, ceildiv, minimum
+from ...core.dtypes import f32, i32
+from ...core.target_spec import TargetSpec
+from ...ir.layout import Layout
+from ...ir.types import TensorType
+from ...ops.attention_backward import AttentionBackward as AttentionBackwardOp
+from ...tile.builder import Ix, Tile, View
+from ...tile.ir import INDEX, TileType, Var
+from ..call import Call
+from ..copies import fill_launch
+from ..launch import Buffer, Launch, Word
+from ..region import Operand, narrow
+from .attention import is_rows
+from .attention_kernels import FlashGradKernel
+from .groups import on_threads
+from .kernel import TensorMap
+
+KEYS = 128
+QUERIES = {64: 128, 128: 64}  # of a tile, by head size
+STAGES = {64: 2, 128: 3}
+LOG2E, NEVER = 1.0 / math.log(2.0), float('-inf')
+TILE_BYTES = 64 * 128 * 4  # of dQ in f32
+
+
+class Sweep:
+    """q, k, v and the result's cotangent as rows, and one log-sum and δ for every query row, padded."""
+
+    def __init__(self, name: str, op: AttentionBackwardOp, operands: list[Operand], stats: list[Buffer], padded: Dim, cores: int) -> None:
+        self.name, self.op, self.stats, self.padded, self.cores = name, op, stats, padded, cores
+        self.q, self.k, self.v, self.g = operands
+        (self.batch, heads, self.sq, d), (_, kv, self.sk, _) = self.q.type.shape, self.k.type.shape
+        assert isinstance(heads, int) and isinstance(kv, int) and isinstance(d, int)
+        self.heads, self.kv_heads, self.d = heads, kv, d
+        self.queries = QUERIES[d]
+        self.q_tiles, self.k_tiles = ceildiv(self.sq, self.queries), ceildiv(self.sk, KEYS)
+        self.tiles: Dim = self.batch * heads * self.q_tiles
+        self.sums = Buffer(f"{name}.dq_sums", "temp", self.tiles * TILE_BYTES)
+        self.turns = Buffer(f"{name}.turns", "temp", (self.tiles + 1) * 4)
+
+    def launches(self, results: list[Operand], flops: Dim, nbytes: Dim) -> list[Launch]:
+        dq, dk, dv = results
+        return [self._grad(dk, dv, flops, nbytes), self._finish(dq)]
+
+    def clear(self, target: TargetSpec) -> Launch:
+        """The counters start at zero."""
+        counters = Operand(TensorType(i32, (self.tiles + 1,)), self.turns, Layout.contiguous((self.tiles + 1,)))
+        return fill_launch(f"{self.name}.clear", 0, counters, target)
+
+    def rows(self, result: Operand, sums: Operand) -> Launch:
+        """From what the forward pass saved: δ = Σ result · cotangent and log2 Σ exp of every row, padded with rows that weigh nothing.
+        Also clears the counters."""
+        call, d = Call("flash_rows", f"{self.name}.rows"), self.d
+        b = call.b
+        out, g = (call.view(n, o.type.dtype, o.buffer, o.layout) for n, o in (("o", result), ("g", self.g)))
+        given = call.view("sums", f32, sums.buffer, sums.layout)
+        lay = Layout.contiguous((self.batch * self.heads, self.padded))
+        lse, delta = (call.view(n, f32, x, lay, write=True) for n, x in zip(("lse", "delta"), self.stats, strict=True))
+        turns = call.view("turns", i32, self.turns, Layout.contiguous((self.tiles + 1,)), write=True)
+        sizes = (("h", self.heads), ("p", self.padded), ("s", self.sq), ("t", self.tiles + 1))
+        heads, padded, sq, count = (call.word(n, x) for n, x in sizes)
+        line, row = b.pid // padded, b.pid % padded
+        item, head = line // heads, line % heads
+        here = b.minimum(b.maximum(sq - row, 0), 1)  # 0 past the end
+        x, y = (b.cast(b.load(view, (item, head, row, 0), (d,), limit=(here * d,)), f32) for view in (out, g))
+        moment = b.reshape(b.reduce("sum", x * y), (1,))
+        log = b.load(given, (item, head, row), (1,), limit=(here,)) * LOG2E
+        none = b.cmp("eq", log, NEVER)
+        past = b.cmp("eq", b.broadcast(b.reshape(b.from_index(here), (1,)), (1,)), 0)
+        b.store(lse, (line, row), b.select(past, -NEVER, b.select(none, -NEVER, log)))
+        b.store(delta, (line, row), moment)
+        b.store(turns, (b.pid,), b.full((1,), 0, i32), limit=(b.minimum(b.maximum(count - b.pid, 0), 1),))
+        launch = call.finish(self.batch * self.heads * self.padded, bytes_=2 * result.type.nbytes, note="δ and log-sums of rows")
+        launch.kernel = on_threads(launch.kernel, d // 8, 256 // (d // 8), 8)
+        return launch
+
+    def _turns(self, call: Call, write: bool) -> View:
+        return call.view("turns", i32, self.turns, Layout.contiguous((self.tiles,)), write=write)
+
+    def _words(self) -> list[Word]:
+        window: Dim = self.op.window if self.op.window is not None else 0
+        lines, group = self.kv_heads * self.batch, self.heads // self.kv_heads
+        # without a diagonal all blocks of a head begin at the same queries: heads side by side keep them apart
+        chunk = ceildiv(self.cores, self.k_tiles) if not self.op.causal and isinstance(self.k_tiles, int) else 1
+        words = (self.sq, self.sk, self.op.offset, window, self.heads, group, self.q_tiles, self.k_tiles, self.padded)
+        return [Word(x) for x in (*words, minimum(chunk, lines), lines)]
+
+    def _grad(self, dk: Operand, dv: Operand, flops: Dim, nbytes: Dim) -> Launch:
+        call, d = Call("flash_grad", f"{self.name}.grad"), self.d
+        b = call.b
+        maps = []
+        for i, (o, rows) in enumerate(((self.k, KEYS), (self.v, KEYS), (self.q, self.queries), (self.g, self.queries))):
+            word = len(call._arguments)
+            call.view(f"m{i}", o.type.dtype, o.buffer, o.layout)
+            n, h, s, depth = o.type.shape
+            steps = tuple(x * 2 for x in reversed(o.layout.strides[:-1]))
+            maps.append(TensorMap(word, o.type.dtype, (depth, s, h, n), steps, (64, rows, 1, 1), 128))
+        lay = Layout.contiguous((self.batch, self.heads, self.padded))
+        lse, delta = (call.view(n, f32, x, lay) for n, x in zip(("lse", "delta"), self.stats, strict=True))
+        acc = call.view("acc", f32, self.sums, Layout.contiguous((self.tiles, 2, 4096)), write=True)
+        turns = self._turns(call, write=True)
+        ticket = call.view("ticket", i32, self.turns, Layout((1,), (1,), self.tiles), write=True)
+        call.also_reads(self.turns)
+        rows_left = call.word("rows", self.sk)
+        sums = tuple(Var(TileType((64, d), f32), f"sum{i}") for i in range(2))
+        row, head, item = Var(INDEX, "row"), Var(INDEX, "head"), Var(INDEX, "batch")
+        r, h_, z = Ix(b, row), Ix(b, head), Ix(b, item)
+        for i, (out, total) in enumerate(zip((dv, dk), sums, strict=True)):
+            view = call.view(f"d{i}", out.type.dtype, out.buffer, out.layout, write=True)
+            b.store(view, (z, h_, r, 0), narrow(b, Tile(b, total), out.type.dtype), limit=(rows_left - r, None))
+        call._arguments += self._words()
+        launch = call.finish(
+            self.k_tiles * self.kv_heads * self.batch, flops=flops, bytes_=nbytes, note=f"wgmma {KEYS}x{self.queries}, d {d}, five products"
+        )
+        self._kernel(launch, "grad", sums=sums, row=row, head=head, batch=item, lse=lse.var, delta=delta.var, acc=acc.var,
+                     turns=turns.var, ticket=ticket.var, maps=tuple(maps))  # fmt: skip
+        return launch
+
+    def _finish(self, dq: Operand) -> Launch:
+        call = Call("flash_finish", f"{self.name}.dq")
+        b = call.b
+        acc = call.view("acc", f32, self.sums, Layout.contiguous((self.tiles, 2, 4096)))
+        turns = self._turns(call, write=False)
+        rows_left = call.word("rows", self.sq)
+        total = Var(TileType((64, 64), f32), "sum")
+        row, column, head, item = (Var(INDEX, n) for n in ("row", "column", "head", "batch"))
+        r, c, h_, z = (Ix(b, x) for x in (row, column, head, item))
+        view = call.view("dq", dq.type.dtype, dq.buffer, dq.layout, write=True)
+        wide = is_rows(dq.layout)
+        if not wide:
+            b.store(view, (z, h_, r, c), narrow(b, Tile(b, total), dq.type.dtype), limit=(rows_left - r, None))
+        call._arguments += self._words()
+        launch = call.finish(self.tiles * 2, note="dQ as rows")
+        self._kernel(launch, "finish", sums=() if wide else (total,), row=row, column=column, head=head, batch=item, acc=acc.var,
+                     turns=turns.var, out=view.var if wide else None)  # fmt: skip
+        return launch
+
+    def _kernel(self, launch: Launch, mode: str, **more: object) -> None:
+        k, op = launch.kernel, self.op
+        scale = hashlib.blake2b(repr(float(op.scale)).encode(), digest_size=4).hexdigest()
+        dtype = self.q.type.dtype.name
+        flags = f"{'c' if op.causal else ''}{'w' if op.window is not None else ''}{'o' if more.get('out') is not None else ''}"
+        launch.kernel = FlashGradKernel(
+            f"{k.name}_{self.d}{flags}_{scale}_{dtype}", k.params, k.pid, k.body, mode=mode, d=self.d, queries=self.queries,
+            stages=STAGES[self.d], causal=op.causal, windowed=op.window is not None, scale=op.scale, dtype=dtype, **more)  # type: ignore[arg-type]  # fmt: skip
