@@ -75,7 +75,7 @@ class LateWords:
     def write(self, env: Mapping[str, int], addresses: Sequence[int], stream: int) -> None:
         """Rewrite the words where the values or the addresses are others than last time. The copy is ordered by the stream; its source is
         read before the call comes back, since it is ordinary memory."""
-        state = (tuple(env.values()), tuple(addresses))
+        state = (tuple(sorted(env.items())), tuple(addresses))
         if state == self._state or not self._entries:
             return
         if self._columns is None:  # all words have been added when the first call is made
