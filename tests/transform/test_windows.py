@@ -42,7 +42,7 @@ CASES: dict[str, tuple[Any, Any, tuple[tuple[int, ...], ...]]] = {
 def test_against_torch(name: str) -> None:
     ours, theirs, shapes = CASES[name]
     arrays = [randn(*s) for s in shapes]
-    tensors = [torch.from_numpy(a).requires_grad_() for a in arrays]
+    tensors = [torch.from_numpy(a.astype(np.float64)).requires_grad_() for a in arrays]
     want = theirs(*tensors)
     weight = randn(*want.shape)
     (want * torch.from_numpy(weight)).sum().backward()
