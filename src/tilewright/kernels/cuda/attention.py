@@ -32,7 +32,7 @@ KEYS = 128
 PER_SM = {64: 2, 128: 1}  # blocks of a multiprocessor
 CONSUMERS = {64: 1, 128: 2}  # by head size; three for 64 was slower (measured)
 HEAD_SIZES = (64, 128)  # of the kernels
-KEPT = 12 << 20  # bytes of keys and values that blocks work on at a time: a part of L2 (24 and 64 MB were slower, measured)
+KEPT = {64: 6 << 20, 128: 24 << 20}  # bytes of keys and values that blocks work on at a time, by head size (measured)
 
 
 def padded(d: Dim) -> int:
@@ -102,7 +102,7 @@ def suitable(region: Region) -> bool:
 
 def _chunk(sk: Dim, d: int, group: int) -> int:
     """Heads whose keys and values stay in L2 together."""
-    return max(1, KEPT * group // (4 * d * sk)) if isinstance(sk, int) else group
+    return max(1, KEPT[d] * group // (4 * d * sk)) if isinstance(sk, int) else group
 
 
 def flash_launch(region: Region, target: TargetSpec) -> Launch:
