@@ -64,7 +64,7 @@ def test_one_tap_is_a_plain_product_and_constant_weights_cost_no_launch() -> Non
 
 
 def conv_cases() -> list[Any]:
-    return [p for p in cases() if p.values[0].op is o.Conv and p.values[0].env.get("M", 3) == 3]
+    return [p for p in cases() if p.values[0].op is o.Conv and p.values[0].env.get("M", 3) == 3 and p.values[0].env.get("N", 5) == 5]
 
 
 @pytest.mark.parametrize("case", conv_cases())
