@@ -39,7 +39,7 @@ CASES = [  # operands, result, M, N, K, transposed, chip
     (f32, f32, f32, (40, 30, 50), (True, False), "sm_80"), (f64, f64, f64, (11, 13, 21), (False, True), "sm_90a"),
     (f64, f64, f64, (12, 66, 20), (True, False), "sm_80"), (i8, i8, i32, (65, 70, 160), (False, True), "sm_80"),
     (u8, i8, i32, (30, 35, 33), (True, False), "sm_120"), (f8e4m3, f8e5m2, bf16, (65, 30, 80), (False, True), "sm_120"),
-    (f32, f32, f32, (20, 30, 0), (False, False), "sm_80"),
+    (f8e4m3, f8e5m2, f32, (33, 30, 80), (False, False), "sm_80"), (f32, f32, f32, (20, 30, 0), (False, False), "sm_80"),
 ]  # fmt: skip
 
 
@@ -69,6 +69,39 @@ def test_a_product_with_its_epilogue_in_a_batch(dtype: DType, rng: np.random.Gen
     x, w, b, r = (v.astype(np.float64) for v in (x, w, b, r))
     want = np.maximum(0.5 * (x @ w) + b, 0) + r
     assert np.linalg.norm(got.astype(np.float64) - want) <= TOLERANCE[dtype] * np.linalg.norm(want)
+
+
+def heads(x: Any, perm: tuple[int, ...] = (0, 2, 1, 3)) -> Any:
+    return o.Transpose(perm=perm)(x)
+
+
+BATCHES: dict[str, tuple[Any, Any, tuple[tuple[int, ...], ...], int]] = {  # graph, NumPy, shapes, launches
+    "heads of both sides": (
+        lambda q, k: o.Matmul(transpose_b=True)(heads(q), heads(k)),
+        lambda q, k: q.swapaxes(1, 2) @ k.transpose(0, 2, 3, 1), ((2, 9, 3, 8), (2, 11, 3, 8)), 3),
+    "a bias for all heads": (
+        lambda q, k, b: o.Add()(o.Matmul(transpose_b=True)(q, k), b),
+        lambda q, k, b: q @ k.swapaxes(2, 3) + b, ((2, 3, 9, 8), (2, 3, 11, 8), (2, 1, 9, 11)), 1),
+    "one left side": (lambda a, b: o.Matmul()(a, b), lambda a, b: a @ b, ((9, 8), (3, 8, 16)), 1),
+    "rows that do not follow one another": (
+        lambda x, w: o.Matmul()(o.Transpose(perm=(1, 0, 2))(x), w), lambda x, w: x.swapaxes(0, 1) @ w, ((5, 7, 8), (8, 16)), 2),
+    "a residual for all batches": (
+        lambda x, w, r: o.Add()(o.Matmul()(x, w), r), lambda x, w, r: x @ w + r, ((3, 7, 8), (8, 16), (7, 16)), 1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BATCHES)
+def test_batches(name: str, rng: np.random.Generator) -> None:
+    """Batch axes that no single stride describes: operands are copied, results and epilogue are reached by two indices."""
+    build, plain, shapes, launches = BATCHES[name]
+    for dtype, arch in ((f16, "sm_80"), (f32, "sm_90a")):
+        arrays = [rand(rng, dtype, *s) for s in shapes]
+        run = Emulated(graph(build, *((dtype, s) for s in shapes)), arch)
+        assert len(run.program.launches) == launches and isinstance(run.program.launches[-1].kernel, RingKernel)
+        (got,) = run(*arrays)
+        want = plain(*(x.astype(np.float64) for x in arrays))
+        assert got.shape == want.shape and np.linalg.norm(got - want) <= TOLERANCE[dtype] * np.linalg.norm(want)
+    assert isinstance(program(graph(build, *((f16, s) for s in shapes))).launches[-1].kernel, GemmKernel)
 
 
 def test_requantised_products(rng: np.random.Generator) -> None:
@@ -103,7 +136,7 @@ def test_tf32_is_a_choice(rng: np.random.Generator) -> None:
 def test_no_product_runs_on_one_thread() -> None:
     """Of the dtypes with a kernel, on every chip, whatever the sizes."""
     for arch in ("sm_80", "sm_90a", "sm_120"):
-        for dtype, out in ((bf16, None), (f16, None), (f32, None), (f64, None), (i8, i32)):
+        for dtype, out in ((bf16, None), (f16, None), (f32, None), (f64, None), (i8, i32), (f8e4m3, f32)):
             for m, n, k in ((300, 65, 33), (1024, 1024, 1024), (2, 7, 5)):
                 found = program(graph(lambda x, y, d=out: o.Matmul(dtype=d)(x, y), (dtype, (m, k)), (dtype, (k, n))), arch)
                 assert not any(isinstance(x.kernel, BlockKernel) for x in found.launches), (arch, dtype, m, n, k)

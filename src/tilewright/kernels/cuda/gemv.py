@@ -26,7 +26,7 @@ from ..region import Evaluator, Operand, Region, narrow, widen
 from ..template import Reason, Template, region_bytes, region_flops
 from .groups import Shared, on_threads
 from .kernel import WARP
-from .matmul import Places, suitable
+from .places import Places, suitable
 
 MOST_ROWS = 1  # of the left operand: more go to the matrix units
 MOST_ROWS_F32 = 8  # ... which take no f32

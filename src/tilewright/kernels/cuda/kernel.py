@@ -91,6 +91,7 @@ class GemmKernel(Kernel):
     dtype: str = "bf16"
     dtype_b: str = "bf16"
     run: int = 2  # neighbours in a row that are loaded and stored at once
+    alone: tuple[bool, ...] = (False, False)  # A, B: one matrix for the whole batch
     promote: int = 0  # steps of K after which the matrix unit's sums are added to others in registers; 0: at the end only
     alpha: float = 1.0
     group: int = 8  # tiles of rows that share columns of B in L2
@@ -140,13 +141,14 @@ class RingKernel(Kernel):
 
 @dataclass(eq=False)
 class TurnKernel(Kernel):
-    """A copy between views [batch, rows, columns]: `source` is read along rows (or, if `straight`, along columns), `target` lies along
-    columns."""
+    """A copy between views [outer, batch, rows, columns]: `source` is read along rows (or, if `straight`, along columns), `target` lies
+    along columns."""
 
     source: Var | None = None
     target: Var | None = None
     item: int = 1
     straight: bool = False  # the source is contiguous along columns, too
+    widened: str = ""  # the format of eight-bit floats that become f16 on the way
 
     @property
     def block(self) -> int:

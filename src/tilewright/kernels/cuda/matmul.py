@@ -1,7 +1,7 @@
 """Matrix products on Hopper's matrix units: operands through TMA, the region's elementwise consumers as epilogue. f16, bf16, eight-bit
 floats and, where the target's precision is tf32, f32 operands have f32 sums; u8 and i8 by i8 have i32 sums.
 
-Serves products with at most one batch axis once neighbours are merged; operands that do not lie in rows (of 16-bit floats: or columns) of
+Serves products with at most two batch axes once neighbours are merged; operands that do not lie in rows (of 16-bit floats: or columns) of
 a multiple of 16 bytes are copied first. Tiles past an edge read zeros and store nothing; M, N and K need not fit the tile.
 """
 
@@ -15,19 +15,18 @@ from ...core.target_spec import TargetSpec
 from ...ir.graph import Node, Value
 from ...ir.layout import Layout
 from ...ops.contractions import Matmul as MatmulOp
-from ...tile.builder import View
 from ...tile.ir import TileType
 from ..call import Call
 from ..launch import Launch, Pointer, Word
 from ..matmul import Matmul
 from ..product import Problem
-from ..region import Operand, Region, collapse
+from ..region import Operand, Region
 from ..template import Reason, Template, region_bytes, region_flops
-from ..tiling import leaves_of_epilogue
 from .epilogue import Sums, write_results
 from .groups import Shared
 from .kernel import GemmKernel, TensorMap
-from .turn import aligned_rows, straightened
+from .places import Places, places_of
+from .turn import straightened
 
 BK = 128  # bytes of K in a step
 STAGES_BYTES = 160 << 10  # of a ring beside the sums of a split product
@@ -94,56 +93,6 @@ def splits(m: int, n: int, k: int, batch: int, sms: int) -> int:
     return next(fits, 1) if m <= 256 else 1
 
 
-@dataclass(frozen=True)
-class Places:
-    """Everything seen as [batch, rows, columns]."""
-
-    m: Dim
-    batch: Dim
-    a: tuple[Dim, Dim, Dim]  # strides of batch, M, K
-    b: tuple[Dim, Dim, Dim]  # strides of batch, K, N
-    outs: list[tuple[Dim, Dim, Dim]]
-    leaves: list[tuple[Dim, Dim, Dim]]
-
-    def views(self, call: Call, region: Region, n: Dim) -> tuple[list[View], dict[Value, View]]:
-        """Views of results and of what the epilogue reads, as [batch, rows, columns]."""
-        assert region.anchor is not None
-        shape = (self.batch, self.m, n)
-        outs = [
-            call.view(f"c{i}", r.type.dtype, r.buffer, Layout(shape, s, r.layout.offset), write=True)
-            for i, (r, s) in enumerate(zip(region.results, self.outs, strict=True))
-        ]
-        ins: dict[Value, View] = {}
-        for i, (v, s) in enumerate(zip(leaves_of_epilogue(region, region.anchor.values[0]), self.leaves, strict=True)):
-            o = region.operand(v)
-            assert o is not None
-            ins[v] = call.view(f"e{i}", o.type.dtype, o.buffer, Layout(shape, s, o.layout.offset))
-        return outs, ins
-
-    def runs(self, region: Region, n: Dim, run: int) -> bool:
-        """Whether every row of results and of what the epilogue reads starts at a multiple of `run` elements, and N is one."""
-        assert region.anchor is not None
-        leaves = [region.operand(v) for v in leaves_of_epilogue(region, region.anchor.values[0])]
-        offsets = [r.layout.offset for r in region.results] + [o.layout.offset for o in leaves if o is not None]
-        rows = all(s[2] == 0 or (s[2] == 1 and all(divisible(x, run) for x in s[:2])) for s in (*self.outs, *self.leaves))
-        return run == 1 or (rows and divisible(n, run) and all(divisible(x, run) for x in offsets))
-
-    def matrices(self, call: Call, region: Region, n: Dim) -> tuple[list[View], dict[Value, View]]:
-        """Views of results and of what the epilogue reads, as matrices, where there is no batch."""
-        assert region.anchor is not None
-
-        def view(name: str, o: Operand, s: tuple[Dim, Dim, Dim], write: bool) -> View:
-            return call.view(name, o.type.dtype, o.buffer, Layout((self.m, n), (s[1], s[2]), o.layout.offset), write=write)
-
-        outs = [view(f"c{i}", r, s, True) for i, (r, s) in enumerate(zip(region.results, self.outs, strict=True))]
-        ins: dict[Value, View] = {}
-        for i, (v, s) in enumerate(zip(leaves_of_epilogue(region, region.anchor.values[0]), self.leaves, strict=True)):
-            o = region.operand(v)
-            assert o is not None
-            ins[v] = view(f"e{i}", o, s, False)
-        return outs, ins
-
-
 class HopperMatmul(Template):
     key = "hopper_matmul"
 
@@ -158,7 +107,7 @@ class HopperMatmul(Template):
         if Matmul().matches(region, target) is not None:
             return Matmul().matches(region, target)
         good = places_of(region) is not None and at_least(Problem.of(region).k, 1)
-        return None if good else Reason("one batch axis at most, and K of 1 at least")
+        return None if good else Reason("two batch axes at most, and K of 1 at least")
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         places = places_of(region)
@@ -183,49 +132,11 @@ def units_take(node: Node, target: TargetSpec) -> bool:
     return a is b and (a in (bf16, f16) or (a is f32 and target.has("tf32")))
 
 
-def suitable(region: Region) -> Places | None:
-    """The places, where all operands lie in rows or columns of whole pieces of 16 bytes and results can be stored in pairs."""
-    at, p = places_of(region), Problem.of(region)
-    if at is None:
-        return None
-    unit = 16 // p.a.type.dtype.itemsize
-    good = aligned_rows(at.a, p.a_view.offset, unit) and aligned_rows(at.b, p.b_view.offset, unit) and at_least(p.k, 1)
-    return at if good and at.runs(region, p.n, 2) else None
-
-
-def places_of(region: Region) -> Places | None:
-    """Operands, results and what the epilogue reads as matrices with one batch axis; None where there are more."""
-    p = Problem.of(region)
-    assert region.anchor is not None
-    out_shape = region.results[0].type.shape
-    leaves = [region.operand(v) for v in leaves_of_epilogue(region, region.anchor.values[0])]
-    lays = [r.layout for r in region.results] + [o.layout.expand(out_shape) for o in leaves if o is not None]
-    a = p.a_view.expand((*out_shape[:-2], p.m, p.k))
-    n_out = len(region.results)
-    if p.batched:
-        b = p.b_view.expand((*out_shape[:-2], p.k, p.n))
-        sizes, strides = collapse(out_shape[:-2], [Layout(out_shape[:-2], x.strides[:-2]) for x in (a, b, *lays)])
-        if len(sizes) > 1:
-            return None
-        lead = [s[0] if s else 0 for s in strides]
-        m, batch = p.m, sizes[0] if sizes else 1
-        a_strides, b_strides = (lead[0], a.strides[-2], a.strides[-1]), (lead[1], b.strides[-2], b.strides[-1])
-        rest = [(s, x.strides[-2], x.strides[-1]) for s, x in zip(lead[2:], lays, strict=True)]
-    else:
-        sizes, strides = collapse(out_shape[:-1], [Layout(out_shape[:-1], x.strides[:-1]) for x in (a, *lays)])
-        if len(sizes) > 1:
-            return None
-        rows = [s[0] if s else 0 for s in strides]
-        m, batch = sizes[0] if sizes else 1, 1
-        a_strides, b_strides = (0, rows[0] or p.k, a.strides[-1]), (0, p.b_view.strides[-2], p.b_view.strides[-1])
-        rest = [(0, s, x.strides[-1]) for s, x in zip(rows[1:], lays, strict=True)]
-    return Places(m, batch, a_strides, b_strides, rest[:n_out], rest[n_out:])
-
-
-def _stores(r: Operand, strides: tuple[Dim, Dim, Dim]) -> bool:
+def _stores(r: Operand, strides: tuple[Dim, ...] | None) -> bool:
     """Whether the copy engine can write a result: rows of numbers of up to 32 bits at multiples of 16 bytes."""
     return (
         r.type.dtype in (bf16, f16, f32, i32, i8, u8)
+        and strides is not None
         and strides[2] == 1
         and strides[1] != 0
         and all(divisible(x, 16 // r.type.dtype.itemsize) for x in (strides[0], strides[1], r.layout.offset))
@@ -237,7 +148,8 @@ def gemm_launch(region: Region, p: Problem, at: Places, config: Config, target: 
     call = Call("gemm", region.name)
     out_item = region.results[0].type.dtype.itemsize
     alike = all(r.type.dtype.itemsize == out_item for r in region.results)
-    stores = alike and all(_stores(r, s) for r, s in zip(region.results, at.outs, strict=True))
+    flat = [at.flat(s) for s in at.outs]
+    stores = alike and all(_stores(r, s) for r, s in zip(region.results, flat, strict=True))
     widths = (SLICE, SLICE // 2, SLICE // 4) if out_item > 1 else (SLICE // 2, SLICE // 4)  # 128 columns would be too many registers
     slice_ = next(x for x in widths if config.bn % (x // out_item) == 0)
     through_shared = config.splits == 1 and stores and (slice_ == SLICE or out_item < 4)
@@ -245,12 +157,15 @@ def gemm_launch(region: Region, p: Problem, at: Places, config: Config, target: 
     outs, ins = at.views(call, region, p.n)
     pointers = [i for i, a in enumerate(call._arguments) if isinstance(a, Pointer)]
     store_maps = []
-    for i, (out, s) in enumerate(zip(region.results, at.outs, strict=True)):
+    for i, (out, s) in enumerate(zip(region.results, flat, strict=True)):
+        if s is None:
+            continue
         steps = (s[1] * out_item, (s[0] or s[1] * at.m) * out_item)
         box = (slice_ // out_item, 64, 1)
         store_maps.append(TensorMap(pointers[i], out.type.dtype, (p.n, at.m, at.batch), steps, box, slice_))
     maps = []
     transposed = (at.a[2] != 1, at.b[1] == 1)
+    alone = tuple(s == 0 and at.batch != 1 for s in (at.a[0], at.b[0]))  # one matrix for the whole batch
     rows_read = 0 if transposed[0] else config.rows
     item = p.a.type.dtype.itemsize
     boxes = (64 if transposed[0] else rows_read or config.bm, config.bn // config.cluster if transposed[1] else 64)
@@ -266,7 +181,7 @@ def gemm_launch(region: Region, p: Problem, at: Places, config: Config, target: 
             TensorMap(
                 word,
                 o.type.dtype,
-                (*size, at.batch),
+                (*size, 1 if alone[i] else at.batch),
                 (step * item, (strides[0] or step * size[1]) * item),
                 (BK // item, boxes[i], 1),
                 128,
@@ -277,15 +192,18 @@ def gemm_launch(region: Region, p: Problem, at: Places, config: Config, target: 
     sums = Sums.of(TileType((64, width), i32 if p.dtype is i32 else f32))
     # a matrix that is added comes through the ring; the copy engine stops at the edges by itself
     by_ring = through_shared and width == 64 and out_item == 2 and config.cluster == 1 and not rows_read
-    added = next((i for i, (v, s) in enumerate(zip(ins, at.leaves, strict=True)) if by_ring and _added(region, v, s, at)), None)
-    if added is not None:
-        s, leaf = at.leaves[added], list(ins)[added]
+    leaves = [at.flat(s) for s in at.leaves]
+    added = next(
+        (i for i, (v, s) in enumerate(zip(ins, leaves, strict=True)) if by_ring and s is not None and _added(region, v, s, at)), None
+    )
+    if added is not None and (s := leaves[added]) is not None:
+        leaf = list(ins)[added]
         steps = (s[1] * 2, (s[0] or s[1] * at.m) * 2)
         place = pointers[len(outs) + added]
         store_maps.append(TensorMap(place, leaf.dtype, (p.n, at.m, at.batch), steps, (64, config.bm, 1), 128))
     loose = [s for i, s in enumerate(at.leaves) if i != added]
-    edges = not through_shared or not (all(s[0] == s[1] == 0 for s in loose) and (not loose or divisible(p.n, width)))
-    write_results(call, region, p, sums, outs, ins, (m, n), edges=edges)
+    edges = not through_shared or not (all(x == 0 for s in loose for x in s[:-1]) and (not loose or divisible(p.n, width)))
+    write_results(call, region, p, sums, outs, ins, (m, n), at.lead, edges=edges)
     rows_of_clusters = ceildiv(at.m, config.bm * config.cluster)
     columns = ceildiv(p.n, config.bn)
     tiles = rows_of_clusters * columns * at.batch
@@ -300,8 +218,10 @@ def gemm_launch(region: Region, p: Problem, at: Places, config: Config, target: 
     )
     k = launch.kernel
     flags = f"{int(transposed[0])}{int(transposed[1])}{'' if at.runs(region, p.n, 2) else 's'}{'' if added is None else 'r'}"
+    flags += "".join(name for name, one in zip("ab", alone, strict=True) if one)
     launch.kernel = GemmKernel(
-        f"{k.name}_{config.bm}x{config.bn}_{config.stages}_{config.cluster}_{config.splits}_{rows_read}_{flags}_{config.promote}_{config.per_sm}_{p.a.type.dtype}_{p.b.type.dtype}",
+        f"{k.name}_{config.bm}x{config.bn}_{config.stages}_{config.cluster}_{config.splits}_{rows_read}_{flags}_{config.promote}"
+        f"_{config.per_sm}_{p.a.type.dtype}_{p.b.type.dtype}",
         k.params,
         k.pid,
         k.body,
@@ -324,6 +244,7 @@ def gemm_launch(region: Region, p: Problem, at: Places, config: Config, target: 
         promote=config.promote,
         per_sm=config.per_sm,
         run=2 if at.runs(region, p.n, 2) else 1,
+        alone=alone,
         group=config.group,
         maps=(*maps, *(store_maps if through_shared else ())),
         stored=tuple(x.var for x in outs) if through_shared else (),
@@ -332,7 +253,7 @@ def gemm_launch(region: Region, p: Problem, at: Places, config: Config, target: 
     return launch
 
 
-def _added(region: Region, value: Value, strides: tuple[Dim, Dim, Dim], at: Places) -> bool:
+def _added(region: Region, value: Value, strides: tuple[Dim, ...], at: Places) -> bool:
     """Whether the copy engine can read what an epilogue adds: a whole matrix of 16-bit floats in rows at multiples of 16 bytes."""
     o = region.operand(value)
     if o is None or (strides[0] == 0 and at.batch != 1):

@@ -1,8 +1,8 @@
 """Matrix products on every chip (see the target's `ring`): the matrix units by `mma.sync` for 16-bit floats, eight-bit integers, f32 where
-the target's precision is tf32, and eight-bit floats where the chip has them; multiply-adds for f32 and f64.
+the target's precision is tf32, and eight-bit floats (on sm_80 as f16, which a copy makes first); multiply-adds for f32 and f64.
 
 Any M, N and K and any layout: operands that do not lie in rows (or columns) of a multiple of 16 bytes are copied first, by a launch that
-the report shows; several batch axes that cannot be merged go to the shared template.
+the report shows; more than two batch axes that cannot be merged go to the shared template.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ..template import Reason, Template, region_bytes, region_flops
 from .epilogue import Sums, write_results
 from .groups import Shared
 from .kernel import RingKernel
-from .matmul import Places, places_of
+from .places import Places, places_of
 from .turn import straightened
 
 LINE = 128  # bytes of K in a stage
@@ -64,7 +64,7 @@ def core_for(node: Node, target: TargetSpec) -> str | None:
     a, b = (v.dtype for v in node.operands)
     out = node.types[0].dtype
     if a in (f8e4m3, f8e5m2) and b in (f8e4m3, f8e5m2):
-        return "mma" if target.cpu == "sm_120" and out in (f32, f16, bf16) else None
+        return "mma" if out in (f32, f16, bf16) else None
     if a in (i8, u8) and b is i8:
         return "mma" if out is i32 else None
     if a is not b or out is not a:
@@ -100,7 +100,7 @@ class RingMatmul(Template):
             return Reason(f"no units multiply {node.operands[0].dtype} by {node.operands[1].dtype} on {target.cpu}")
         if Matmul().matches(region, target) is not None:
             return Matmul().matches(region, target)
-        return None if places_of(region) is not None else Reason("one batch axis at most")
+        return None if places_of(region) is not None else Reason("two batch axes at most")
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         at = places_of(region)
@@ -110,7 +110,8 @@ class RingMatmul(Template):
         core = core_for(region.anchor, target)
         assert core is not None
         p = Problem.of(region)
-        copies, p, at = straightened(region, p, at, either=core == "fma" or p.a.type.dtype.itemsize == 2)
+        widen = p.a.type.dtype in (f8e4m3, f8e5m2) and target.cpu == "sm_80"
+        copies, p, at = straightened(region, p, at, either=core == "fma" or p.a.type.dtype.itemsize == 2, widen=widen)
         config = choose_ring(core, at, p.n, target, p.a.type.dtype.itemsize)
         return [*copies, ring_launch(region, p, at, config)]
 
@@ -125,7 +126,7 @@ def ring_launch(region: Region, p: Problem, at: Places, config: RingConfig) -> L
     sums: DType = i32 if p.dtype is i32 else f64 if p.dtype is f64 else f32
     rows = config.bm - config.tm + 16 if config.core == "mma" else config.bm - 4 * config.tm + 64 // item
     made = Sums.of(TileType((rows, config.bn), sums))
-    write_results(call, region, p, made, outs, ins, (m, n), edges=True)
+    write_results(call, region, p, made, outs, ins, (m, n), at.lead, edges=True)
     tiles_m, tiles_n = ceildiv(at.m, config.bm), ceildiv(p.n, config.bn)
     call._arguments += [Word(at.m), Word(p.n), Word(p.k), Word(tiles_m), Word(tiles_n)]
     run = next(r for r in ((2, 1) if config.core == "mma" else (16 // item, 2, 1)) if at.runs(region, p.n, r))

@@ -24,7 +24,7 @@ from ..region import Evaluator, Operand, Region, narrow
 from ..template import Reason, Template, region_bytes, region_flops
 from .groups import Shared
 from .kernel import ThinKernel
-from .matmul import Places, suitable
+from .places import Places, suitable
 
 MOST_ROWS = 64
 HOPPER_ROWS = 1  # more rows are faster through the copy engine there (measured)

@@ -208,9 +208,11 @@ class Gemm:
         here = k.value("i32", f"add.u32 {{}}, {step}, {self.start};") if g.splits > 1 else step
         at = k.value("i32", f"shl.b32 {{}}, {here}, {(BK // self.item).bit_length() - 1};")
         spot = k.value("i32", f"mad.lo.u32 {{}}, {ring.stage}, {stage_bytes(g)}, {self.base};")
-        self._load_a(load, spot, (row, at, batch), empty)
+        none = k.value("i32", "mov.u32 {}, 0;") if any(g.alone) else ""
+        batch_a, batch_b = (none if one else batch for one in g.alone)
+        self._load_a(load, spot, (row, at, batch_a), empty)
         if not g.kept:
-            self._load_b(load, spot, (column, at, batch), empty)
+            self._load_b(load, spot, (column, at, batch_b), empty)
         ring.advance()
         self._next_step()
         k.emit(f"add.u32 {step}, {step}, 1;")

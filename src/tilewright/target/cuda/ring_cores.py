@@ -11,7 +11,6 @@ from .layout import Key, Spots
 from .ptx_text import KernelText, literal
 
 LINE = 128
-SNAKE = True
 UNITS = {"f32": "tf32", "f8e4m3": "e4m3", "f8e5m2": "e5m2", "i8": "s8", "u8": "u8"}
 
 
@@ -136,8 +135,8 @@ class FmaCore(Core):
                 ahead = [self._load(w, p + 1, here[w]) for w in (0, 1)]
             for x in range(self.per):
                 for i, line in enumerate(self.sums):
-                    for j in range(len(line)) if i % 2 == 0 or not SNAKE else reversed(range(len(line))):
-                        k.emit(f"fma.rn.f{8 * self.item} {line[j]}, {a[i][x]}, {b[j][x]}, {line[j]};")
+                    for j, s in enumerate(line):
+                        k.emit(f"fma.rn.f{8 * self.item} {s}, {a[i][x]}, {b[j][x]}, {s};")
 
     def corner(self) -> tuple[str, str]:
         return self._wide(self.row), self._wide(self.column)
