@@ -27,7 +27,8 @@ from .emit import emit_block_kernel
 from .flash import emit_flash, flash_shared
 from .flash_grad import emit_flash_grad, flash_grad_shared
 from .flash_stats import emit_flash_stats, flash_stats_shared
-from .gemm import dynamic_shared, emit_gemm
+from .gemm import emit_gemm
+from .gemm_sizes import dynamic_shared
 from .qdot import emit_qdot
 from .ring import emit_ring, ring_shared
 from .thin import emit_thin

@@ -18,12 +18,12 @@ from ...core.dtypes import dtype
 from ...core.target_spec import TargetSpec
 from ...kernels.cuda.kernel import GemmKernel
 from ...tile.ir import TileType
-from .gemm_pieces import Ring, descriptor, wait, wgmma
-from .gemm_results import Results, slice_bytes
+from .gemm_pieces import Ring, descriptor, promote, wait, wgmma
+from .gemm_results import Results
+from .gemm_sizes import BK, kept_bytes, results_bytes, stage_bytes
 from .layout import Key, Regs
 from .ptx_text import KernelText, literal, module_text
 
-BK = 128  # bytes of K in a step
 PRODUCER_REGISTERS = 40
 EMPTY = 8 * 16  # bytes from a stage's full barrier to its empty one
 KEPT = 8 * 31  # the barrier of what is kept
@@ -31,30 +31,6 @@ KEPT = 8 * 31  # the barrier of what is kept
 
 def emit_gemm(kernel: GemmKernel, target: TargetSpec) -> str:
     return Gemm(kernel).module(target)
-
-
-def dynamic_shared(kernel: GemmKernel) -> int:
-    """Bytes of dynamic shared memory, with room to align the ring."""
-    return stage_bytes(kernel) * kernel.stages + _behind(kernel) + sums_bytes(kernel) + kept_bytes(kernel) + 1024
-
-
-def stage_bytes(kernel: GemmKernel) -> int:
-    return ((kernel.rows or kernel.bm) + (0 if kernel.kept else kernel.bn)) * BK
-
-
-def kept_bytes(kernel: GemmKernel) -> int:
-    """B, where it is read once."""
-    return kernel.kept * kernel.bn * BK
-
-
-def _behind(kernel: GemmKernel) -> int:
-    """Slices of results, behind the ring."""
-    return slice_bytes(kernel) * 2 * kernel.consumers
-
-
-def sums_bytes(kernel: GemmKernel) -> int:
-    """Sums of one block that the others of its cluster read."""
-    return kernel.bm * kernel.bn * 4 if kernel.splits > 1 else 0
 
 
 class Gemm:
@@ -223,7 +199,7 @@ class Gemm:
 
     def _kept(self) -> str:
         g = self.kernel
-        return self.k.value("i32", f"add.u32 {{}}, {self.base}, {stage_bytes(g) * g.stages + _behind(g)};")
+        return self.k.value("i32", f"add.u32 {{}}, {self.base}, {stage_bytes(g) * g.stages + results_bytes(g)};")
 
     def _kept_place(self, step: int) -> str:
         """Coordinates of a step's part of B."""
@@ -341,7 +317,7 @@ class Gemm:
         k.emit(f"add.u32 {step}, {step}, 1;")
         ahead = k.value("i1", f"setp.lt.u32 {{}}, {step}, {self.count};")
         if g.promote:
-            self._promote(acc, total, step, ahead)
+            promote(k, g, acc, total, (step, ahead))
         k.emit(f"@{ahead} bra {inner};")
         k.emit("wgmma.wait_group.sync.aligned 0;")
         self._release(previous, lead)
@@ -353,19 +329,6 @@ class Gemm:
         self._next_tile(tile, top, done)
         if g.stored:
             self.e.finish()
-
-    def _promote(self, acc: list[str], total: list[str], step: str, ahead: str) -> None:
-        """Add the matrix unit's sums to the totals every `promote` steps and after the last; the unit starts again at zero."""
-        k, g, v = self.k, self.kernel, self.k.value
-        skip = k.label("skip")
-        if g.promote > 1:
-            inside = v("i1", f"setp.ne.u32 {{}}, {v('i32', f'and.b32 {{}}, {step}, {g.promote - 1};')}, 0;")
-            k.emit(f"@{v('i1', f'and.pred {{}}, {inside}, {ahead};')} bra {skip};")
-        k.emit("wgmma.wait_group.sync.aligned 0;")
-        for a, t in zip(acc, total, strict=True):
-            k.emit(f"add.rn.f32 {t}, {t}, {a};")
-        if g.promote > 1:
-            k.place(skip)
 
     # --- sums of a cluster --------------------------------------------------------------------------------------------
     def _leave(self, acc: list[str], who: str, place: tuple[str, str, str]) -> None:

@@ -73,3 +73,18 @@ def wgmma_registers(k: KernelText, acc: Sequence[str], dtype: str, a: Sequence[s
 
 def _name(acc: Sequence[str], dtype: str) -> str:
     return f"wgmma.mma_async.sync.aligned.m64n{2 * len(acc)}k16.f32.{dtype}.{dtype}"
+
+
+def promote(k: KernelText, g: GemmKernel, acc: Sequence[str], total: Sequence[str], at: tuple[str, str]) -> None:
+    """Add the matrix unit's sums to the totals every `promote` steps and after the last; the unit starts again at zero. `at` is the number
+    of steps done and whether there are more."""
+    step, ahead = at
+    skip = k.label("skip")
+    if g.promote > 1:
+        inside = k.value("i1", f"setp.ne.u32 {{}}, {k.value('i32', f'and.b32 {{}}, {step}, {g.promote - 1};')}, 0;")
+        k.emit(f"@{k.value('i1', f'and.pred {{}}, {inside}, {ahead};')} bra {skip};")
+    k.emit("wgmma.wait_group.sync.aligned 0;")
+    for a, t in zip(acc, total, strict=True):
+        k.emit(f"add.rn.f32 {t}, {t}, {a};")
+    if g.promote > 1:
+        k.place(skip)
