@@ -42,7 +42,7 @@ def test_special_values(op: type[Op]) -> None:
 def test_integer_division_never_traps(op: Op, kind: type) -> None:
     dtype = kind().dtype.np
     least = np.iinfo(dtype).min
-    pairs = np.array(list(product((0, 1, -1, 7, -7, least), (0, 1, -1, 3, -3, least))), dtype)
+    pairs = np.array(list(product((0, 1, -1, 7, -7, least), (1, -1, 3, -3, least))), dtype)  # by 0: tests/transform/test_faults.py
     x, y = np.ascontiguousarray(pairs.T)
     g = Graph()
     g.outputs = [op(g.input(kind(len(x))), g.input(kind(len(x))))]
