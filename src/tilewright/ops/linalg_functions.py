@@ -143,7 +143,7 @@ def complete_basis(q: Value) -> Value:
     if k == 0:
         return F.expand(X.eye(q, m), (*q.shape[:-1], m))
     whole, _ = Qr(complete=True)(F.one("stop_gradient", q))
-    return F.concat([q, X.right(whole, k)], len(q.shape) - 1)
+    return F.concat([q, F.one("stop_gradient", X.right(whole, k))], len(q.shape) - 1)
 
 
 def matrix_power(a: Value, n: int) -> Value:
