@@ -16,13 +16,15 @@ from ..compile import compile_graph, graph_signature, target_spec
 from ..core import dtypes as dt
 from ..core.errors import InputError
 from ..core.pytree import Spec, flatten, unflatten
-from ..ir.graph import Graph
+from ..core.target_spec import TargetSpec
 from ..runtime.arguments import is_tensor, tensor_to_numpy
 from ..runtime.donation import overlap_check
 from ..runtime.fastcall import compile_call
 from ..runtime.session import FREE, Session
 from ..transform import lib as _lib  # noqa: F401  gives tracers their operators
 from ..transform.trace import Leaf, Traced, leaf_of, python_type, trace, tracing
+from .donate import pair_donated
+from .gpu import CompiledOnGpu, gpu_leaf, is_on_gpu
 from .shell import Ends
 
 Fn = Callable[..., Any]
@@ -71,25 +73,15 @@ class Compiled:
         return out
 
 
-def pair_donated(graph: Graph, inputs: Sequence[int]) -> dict[int, int]:
-    """Each donated input with the first output of its type that no earlier one took: of several, the n-th with the n-th."""
-    free = list(range(len(graph.outputs)))
-    found: dict[int, int] = {}
-    for i in inputs:
-        k = next((k for k in free if graph.outputs[k].type == graph.inputs[i].type), None)
-        if k is not None:
-            found[i] = k
-            free.remove(k)
-    return found
-
-
 class Jit:
     """A compiled function. `lower(*args)` gives the session of one signature (its `report()` and `profile()`), `clear()` forgets all."""
 
-    def __init__(self, fn: Fn, *, donate: Sequence[int] = (), static: Sequence[int | str] = (), numbers: str = "traced") -> None:
+    def __init__(self, fn: Fn, *, donate: Sequence[int] = (), static: Sequence[int | str] = (), numbers: str = "traced",
+                 target: str | TargetSpec | None = None) -> None:
+        """`target` None: the GPU where an argument lies there, else the CPU."""
         functools.update_wrapper(self, fn)
-        self.fn, self.donate, self.static, self.numbers = fn, tuple(donate), tuple(static), numbers
-        self._cache: dict[Any, Compiled] = {}
+        self.fn, self.donate, self.static, self.numbers, self.target = fn, tuple(donate), tuple(static), numbers, target
+        self._cache: dict[Any, Compiled | CompiledOnGpu] = {}
         self._fast: Any = self._dispatch
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -104,25 +96,32 @@ class Jit:
         if out == PREPARED:
             raise InputError(f"jit: {self.fn.__name__} was called with arguments that changed while it ran")
         compiled, leaves = self._find(args, kwargs)
+        if isinstance(compiled, CompiledOnGpu):
+            return compiled(leaves)
         given, named = unflatten(compiled.spec, compiled.prepared(leaves))
         if compiled.call is None:
             raise InputError(f"jit: arguments and results must be nested tuples, lists, dicts and named tuples, got {compiled.spec}")
         self._fast = compiled.call
         return compiled.call(given, named, PREPARED)
 
-    def _find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Compiled, list[Any]]:
+    def _find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Compiled | CompiledOnGpu, list[Any]]:
         leaves, spec = flatten((args, kwargs))
         fixed = self._static_leaves(spec)
-        types = [x if i in fixed or not self._is_array(x) else _type(x) for i, x in enumerate(leaves)]
+        target = self.target if self.target is not None else "cuda" if any(map(is_on_gpu, leaves)) else "cpu"
+        types = [x if i in fixed or not self._is_array(x) else _type(x, target) for i, x in enumerate(leaves)]
         try:
-            key = (spec, *((type(x), x) for x in types))
+            key = (target, spec, *((type(x), x) for x in types))
             found = self._cache.get(key)
         except TypeError:
             bad = next(x for x in types if not isinstance(x, Leaf) and type(x).__hash__ is None)
             raise InputError(f"jit: an argument that is no array must be hashable, got a {type(bad).__name__}") from None
         if found is None:
             donated = [i for a in self.donate for i in _leaves_of(spec, a, self.fn)]
-            found = self._cache[key] = Compiled(self.fn, spec, types, donated, self._dispatch)
+            if target == "cpu":
+                found = Compiled(self.fn, spec, types, donated, self._dispatch)
+            else:
+                found = CompiledOnGpu(self.fn, spec, types, donated, target_spec(target))
+            self._cache[key] = found
         return found, leaves
 
     def _is_array(self, x: Any) -> bool:
@@ -154,7 +153,9 @@ class Jit:
         return f"<jit {getattr(self.fn, '__name__', self.fn)}: {len(self._cache)} signatures>"
 
 
-def _type(x: Any) -> Leaf:
+def _type(x: Any, target: str | TargetSpec) -> Leaf:
+    if target != "cpu" and is_on_gpu(x):
+        return gpu_leaf(x)
     if is_tensor(x) and x.device.type != "cpu":
         raise InputError(f"jit: an argument must lie in the CPU's memory, got a tensor on {x.device}; pass x.cpu()")
     if type(x) is int and not -(2**63) <= x < 2**63:
@@ -206,18 +207,22 @@ def _check_static(fn: Fn, static: Sequence[int | str]) -> None:
             raise InputError(f"jit: static names arguments of {getattr(fn, '__name__', 'function')}({', '.join(parameters)}), got {s!r}")
 
 
-def jit(fn: Fn | None = None, *, donate: int | Sequence[int] = (), static: int | str | Sequence[int | str] = ()) -> Any:
-    """Compile a function of arrays: `tw.jit(f)`, `@tw.jit`, `@tw.jit(donate=(0, 1))`.
+def jit(fn: Fn | None = None, *, donate: int | Sequence[int] = (), static: int | str | Sequence[int | str] = (),
+        target: str | TargetSpec | None = None) -> Any:
+    """Compile a function of arrays: `tw.jit(f)`, `@tw.jit`, `@tw.jit(donate=(0, 1))`, `tw.jit(f, target="cuda")`.
 
     Arguments and results are NumPy arrays, numbers and nested containers of them. The arrays of `donate`d arguments are overwritten:
     results of the same types come back in their memory. `static` arguments (positions or names) are fixed at compile time; other
-    values than before compile again.
+    values than before compile again. `target` is "cpu", "cuda" or an architecture like "sm_90a"; without it, "cuda" where an argument is
+    a CUDA tensor. On a GPU results are CUDA tensors, and NumPy arrays and numbers among the arguments are copied there.
     """
     if fn is None:
-        return functools.partial(jit, donate=donate, static=static)
+        return functools.partial(jit, donate=donate, static=static, target=target)
     if not callable(fn):
         raise InputError(f"jit: needs a function, got a {type(fn).__name__}")
     if any(isinstance(a, bool) or not isinstance(a, int) for a in _numbers(donate)):
         raise InputError(f"jit: donate names arguments by their positions, got {donate!r}")
     _check_static(fn, _numbers(static))
-    return Jit(fn, donate=_numbers(donate), static=_numbers(static))
+    if target is not None and target != "cpu" and target_spec(target).kind != "cuda":
+        raise InputError(f"jit: target is 'cpu', 'cuda' or an architecture like 'sm_90a', got {target!r}; references run with tw.compile")
+    return Jit(fn, donate=_numbers(donate), static=_numbers(static), target=target)

@@ -1,0 +1,89 @@
+"""`tw.jit` and the transforms for a GPU: compiled anywhere, run where there is one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import tilewright as tw
+from tilewright.core.errors import ExecutionError, InputError
+from tilewright.runtime import cuda_driver
+
+WHY = cuda_driver.available()
+on_gpu = pytest.mark.skipif(bool(WHY), reason=f"no GPU: {WHY}")
+without = pytest.mark.skipif(not WHY, reason="there is a GPU")
+X, W = np.random.default_rng().standard_normal((2, 33, 33)).astype(np.float32)
+
+
+def loss(x: Any, w: Any) -> Any:
+    return tw.tanh(x @ w).sum()
+
+
+@without
+def test_compiles_and_says_what_running_needs() -> None:
+    f = tw.jit(tw.grad(loss, argnums=1), target="sm_90a")
+    assert "sm_90a" in str(f.lower(X, W).report())
+    with pytest.raises(ExecutionError, match="cuda: "):
+        f(X, W)
+
+
+def test_other_targets_are_errors() -> None:
+    with pytest.raises(InputError, match="jit: target is 'cpu', 'cuda' or an architecture like 'sm_90a', got 'reference'"):
+        tw.jit(loss, target="reference")
+
+
+@on_gpu
+@pytest.mark.parametrize("how", [lambda f: tw.jit(f), lambda f: tw.jit(f, target="cuda"), lambda f: f], ids=["found", "named", "eager"])
+def test_derivatives(how: Any) -> None:
+    x, w = (torch.tensor(a, device="cuda", requires_grad=True) for a in (X, W))
+    value, (dx, dw) = how(tw.value_and_grad(loss, argnums=(0, 1)))(x, w)
+    want = torch.tanh(x.double() @ w.double()).sum()
+    want.backward()  # type: ignore[no-untyped-call]
+    assert value.device.type == dx.device.type == "cuda"
+    for got, wanted in ((value, want), (dx, x.grad), (dw, w.grad)):
+        assert wanted is not None
+        torch.testing.assert_close(got.double(), wanted.double(), rtol=2e-4, atol=2e-4)
+
+
+@on_gpu
+def test_arrays_and_numbers_are_copied_and_counted() -> None:
+    f = tw.jit(lambda x, w, k: {"y": [x * k + w, "as it was"]})
+    x = torch.tensor(X, device="cuda")
+    for k in (2.0, 3.0):
+        got = f(x, W, k)["y"]
+        np.testing.assert_allclose(got[0].cpu().numpy(), X * np.float32(k) + W, rtol=1e-6, atol=1e-6)
+        assert got[1] == "as it was"
+    assert sorted(f.lower(x, W, 2.0).copies.values()) == [2, 2]
+    with pytest.raises(InputError, match="must be on the GPU"):
+        f(x, torch.tensor(W), 1.0)
+    with pytest.raises(InputError, match="CPU's memory"):
+        tw.jit(loss, target="cpu")(x, x)
+
+
+@on_gpu
+def test_a_step_writes_donated_tensors() -> None:
+    opt = tw.optim.adamw(1e-2)
+
+    def step(params: Any, state: Any, x: Any) -> Any:
+        value, grads = tw.value_and_grad(lambda p: (loss(x, p["w"]) + p["b"].sum()) ** 2)(params)
+        return *opt.update(params, grads, state), value
+
+    host = {"w": W.copy(), "b": np.zeros(3, np.float32)}
+    host_state = opt.init(host)
+    params = {k: torch.tensor(v, device="cuda") for k, v in host.items()}
+    state = opt.init(params)
+    on_device, on_host = tw.jit(step, donate=(0, 1)), tw.jit(step)
+    places = {k: v.data_ptr() for k, v in params.items()}
+    for _ in range(3):
+        params, state, value = on_device(params, state, torch.tensor(X, device="cuda"))
+        host, host_state, wanted = on_host(host, host_state, X)
+        np.testing.assert_allclose(value.cpu().numpy(), wanted, rtol=1e-3)
+    assert {k: v.data_ptr() for k, v in params.items()} == places
+    for k in params:
+        np.testing.assert_allclose(params[k].cpu().numpy(), host[k], rtol=1e-3, atol=1e-4)
+    both = {"w": params["w"], "b": params["b"]}
+    with pytest.raises(InputError, match="is donated, and array"):
+        tw.jit(lambda p, q: p["w"] * q, donate=0)(both, params["w"])
