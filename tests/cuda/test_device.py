@@ -390,6 +390,6 @@ def test_a_saved_session_runs_and_is_profiled(tmp_path: Any) -> None:
     first = session(x, y)
     session.save(tmp_path / "m.tw")
     again: Any = tw.load(tmp_path / "m.tw")
-    assert torch.equal(again(x, y), first) and again.executable.assembled == 0
+    assert torch.equal(again(x, y), first)
     profile = session.profile(x, y, repeat=3)
     assert len(profile.rows) == 2 and profile.total_us > 0 and "launches" in str(profile)

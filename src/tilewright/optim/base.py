@@ -9,9 +9,11 @@ import numpy as np
 
 from ..array import functions
 from ..array.functions import staged
+from ..array.gpu import is_on_gpu
 from ..core import dtypes as dt
 from ..core.errors import InputError
 from ..core.pytree import flatten, unflatten
+from ..runtime.arguments import from_dtype
 from ..transform.trace import Tracer, leaf_of, tracing, user_place
 
 tw: Any = functions  # its names are made from the registry
@@ -48,9 +50,11 @@ def _short(spec: Any) -> str:
 
 
 def zeros_like(x: Any, dtype: Any = None) -> Any:
-    """Zeros of a parameter's type: traced inside a trace, else NumPy's."""
+    """Zeros of a parameter's type: traced inside a trace, beside a CUDA tensor, else NumPy's."""
     if tracing() or isinstance(x, Tracer):
         return tw.zeros_like(x, dtype)
+    if is_on_gpu(x):
+        return x.new_zeros(x.shape, dtype=None if dtype is None else from_dtype()[dt.dtype(dtype)])
     t = leaf_of(x).type
     return np.zeros(t.shape, (t.dtype if dtype is None else dt.dtype(dtype)).np)
 

@@ -18,7 +18,6 @@ from ..core.errors import CompileError
 from ..kernels.cuda.kernel import BlockKernel, SimtKernel, TensorMap
 from ..kernels.launch import ErrorWord, Launch, Pointer, Program, Variant
 from ..plan.plan import Plan
-from ..target.cpu.cache import CodeCache
 from ..tile.ir import Kernel
 from . import cuda_driver as gpu
 from . import cuda_launch
@@ -105,8 +104,6 @@ class CudaExecutable:
         self._functions: dict[str, tuple[Any, Any]] = {}
         self._weights: list[gpu.Memory] = []
         self.errors: gpu.HostWords | None = None
-        self.assembled = 0  # kernels that were not in the cache on disk
-        self.notes: list[str] = []
 
     def load(self) -> None:
         """Modules and constants onto the device."""
@@ -114,20 +111,12 @@ class CudaExecutable:
             return
         gpu.enter()
 
-        cache = CodeCache()
-
-        def one(c: KernelCode) -> tuple[str, tuple[Any, Any], bool]:
+        def one(c: KernelCode) -> tuple[str, tuple[Any, Any]]:
             gpu.enter()
-            module, function, cached = load_function(c.ptx, c.name, c.dynamic_shared, cache)
-            return c.name, (module, function), cached
+            return c.name, load_function(c.ptx, c.name, c.dynamic_shared)
 
         with ThreadPoolExecutor(JIT_THREADS) as pool:
-            found = list(pool.map(one, self.code.values()))
-        self._functions = {name: pair for name, pair, _ in found}
-        self.assembled = sum(not cached for _, _, cached in found)
-        if self.assembled:
-            cache.trim()
-        self.notes += cache.notes
+            self._functions = dict(pool.map(one, self.code.values()))
         for array in self.constants:
             flat = np.ascontiguousarray(array)
             block = gpu.Memory(flat.nbytes)
