@@ -38,8 +38,13 @@ def product(name: str, w: Any, k: int, rows: Any) -> Graph:
     return single(body, TensorType(f32, (2, rows, k)))
 
 
-@pytest.mark.parametrize("name", FORMATS)
-@pytest.mark.parametrize("level", ["native", "avx512", "avx2", "baseline"])
+BASELINE = ("Q4_0", "Q6_K")  # without vector instructions for bytes a format compiles for seconds: the others are slow tests
+KERNELS = [(level, name) for level in ("native", "avx512", "avx2", "baseline") for name in FORMATS]
+
+
+@pytest.mark.parametrize("level, name", [
+    pytest.param(level, name, marks=pytest.mark.slow if level == "baseline" and name not in BASELINE else ()) for level, name in KERNELS
+])
 def test_every_format(name: str, level: str) -> None:
     rng = np.random.default_rng()
     n, k = 37, 512 if name.endswith("K") else 96

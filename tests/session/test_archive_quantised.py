@@ -31,7 +31,7 @@ def model(name: str, rng: np.random.Generator) -> tuple[Graph, int]:
     return single(body, TensorType(f32, (sym("M", 1, 64), k))), k
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", [n if n in ("Q4_K", "Q8_0") else pytest.param(n, marks=pytest.mark.slow) for n in FORMATS])
 def test_save_and_load(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng()
     graph, k = model(name, rng)
