@@ -79,6 +79,21 @@ def test_rows(dtype: DType, n: int, rng: np.random.Generator) -> None:
     check_close(y, torch.nn.functional.rms_norm(t, (n,), tw, 1e-5).numpy(), dtype)
 
 
+@pytest.mark.parametrize("dtype", [bf16, f16], ids=str)
+@pytest.mark.parametrize("op", ["Gelu", "Silu"])
+def test_activations_of_16_bits_are_rounded_once(op: str, dtype: DType, rng: np.random.Generator) -> None:
+    """Their shorter arithmetic adds little to half a unit of the last place, as far down as the numbers reach; special values as usual."""
+    edge = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1e4, -1e4], np.float32)
+    x = np.concatenate([edge, rng.uniform(-6, 6, 300), rng.standard_normal(100) * 1e-3]).astype(np.float32).astype(dtype.np)
+    (out,) = Emulated(graph(lambda v: getattr(o, op)()(v), (dtype, x.shape)))(x)
+    want = getattr(torch.nn.functional, op.lower())(torch.from_numpy(x.astype(np.float64))).numpy()
+    got = out.astype(np.float64)
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(got[:7], want[:7].astype(dtype.np).astype(np.float64))
+    bits, least = {"bf16": (8, 0.0), "f16": (11, 2.0**-25)}[dtype.name]
+    np.testing.assert_allclose(got[7:], want[7:], rtol=2.0**-bits * 1.001 + 5e-5, atol=least * 1.001)
+
+
 def test_rows_of_a_length_known_at_run_time(rng: np.random.Generator) -> None:
     n = sym("N", 1, 5000)
     e = Emulated(graph(lambda v: LogSoftmax(axis=1)(v), (f32, (2, n))))

@@ -15,6 +15,7 @@ from ..core.errors import CompileError
 from ..ir.graph import Graph, Node, Value
 from ..ir.layout import Layout
 from ..ir.types import TensorType
+from ..ops.base import Op
 from ..ops.quant_dot import QuantiseRows
 from ..ops.sources import DimValue, Iota
 from ..ops.structure import Constant, ConstantData
@@ -150,8 +151,12 @@ class Evaluator:
             raise CompileError(f"{op.name}: the operands must be checked, which only pointwise regions do, not {self.region.name}")
         # Cast is the only elementwise op that changes between float widths; its target is a compute dtype here.
         tiles = [self(v) for v in value.node.operands]
-        out: Tile = op.lower(b, *tiles)
-        return b.cast(out, compute_dtype(value.dtype))
+        return b.cast(self.lower(op, tiles), compute_dtype(value.dtype))
+
+    def lower(self, op: Op, tiles: list[Tile]) -> Tile:
+        """An elementwise op on tiles."""
+        out: Tile = op.lower(self.b, *tiles)
+        return out
 
 
 def widen(b: KernelBuilder, x: Tile) -> Tile:

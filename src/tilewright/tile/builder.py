@@ -127,9 +127,9 @@ class KernelBuilder:
             out.append(max(x, y))
         return tuple(out)
 
-    def unary(self, fn: str, x: Tile) -> Tile:
+    def unary(self, fn: str, x: Tile, *, short: bool = False) -> Tile:
         dtype = bool_ if fn in ("isnan", "isinf") else x.dtype
-        return Tile(self, self._emit(fn, [x.var], [TileType(x.shape, dtype)])[0])
+        return Tile(self, self._emit(fn, [x.var], [TileType(x.shape, dtype)], short=short or None)[0])
 
     def binary(self, fn: str, a: Tile | float, b: Tile | float) -> Tile:
         like = a if isinstance(a, Tile) else b

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ..core.dtypes import bool_, i32
+from ..core.dtypes import bool_, f32, i32
 from .checks import broken, indices, need, only_attrs, operand_count, tile_type
-from .ir import BINARY, COMPARE, INDEX, INDEX_BINARY, ORDERINGS, REDUCE, SCAN, SCOPES, UNARY, Instr, TileType, Type, Var, ViewType
+from .ir import BINARY, COMPARE, INDEX, INDEX_BINARY, ORDERINGS, REDUCE, SCAN, SCOPES, SHORT, UNARY, Instr, TileType, Type, Var, ViewType
 
 BOOL = TileType((), bool_)
 _FLOAT_UNARY = frozenset(UNARY) - {"neg", "abs", "sign", "not", "floor", "ceil", "round", "trunc"}
@@ -93,6 +93,8 @@ def _iota(i: Instr) -> list[Type]:
 def _unary(i: Instr) -> list[Type]:
     operand_count(i, 1)
     t = tile_type(i.operands[0])
+    if i.attrs:
+        only_attrs(i, *(("short",) if i.op in SHORT and t.dtype is f32 else ()))
     if i.op in _FLOAT_UNARY:
         need(t.dtype.is_float, f"needs a float tile, got {t}")
     elif i.op == "not":

@@ -74,7 +74,8 @@ class Emitter(Control):
         self.env[out] = Regs(out.type, {key: emit(dtype, *(x.pick(key) for x in xs)) for key in self.keys(out.type.shape)})
 
     def do_unary(self, instr: Instr) -> None:
-        self.elementwise(instr, lambda dt, x: math.unary(self.f, instr.op, dt, x))
+        fn = math.short if instr.attrs.get("short") else math.unary
+        self.elementwise(instr, lambda dt, x: fn(self.f, instr.op, dt, x))
 
     def do_binary(self, instr: Instr) -> None:
         self.elementwise(instr, lambda dt, a, b: math.binary(self.f, instr.op, dt, a, b))

@@ -211,6 +211,16 @@ def unary(f: Scalars, fn: str, dtype: DType, x: str) -> str:
     return arithmetic.unary(f, fn, dtype, elem_type(dtype), x)
 
 
+def short(f: Scalars, fn: str, dtype: DType, x: str) -> str:
+    """A few instructions: exp2 errs by 2 units as ever, sigmoid by 2^-17 where it is smallest; below 2^-126 both are 0."""
+    assert dtype is f32, dtype
+    if fn == "exp2":
+        return f.k.value("float", f"ex2.approx.ftz.f32 {{}}, {x};")
+    assert fn == "sigmoid", fn
+    e = f.k.value("float", f"ex2.approx.ftz.f32 {{}}, {f.op('fmul', 'float', x, literal('float', -LOG2E))};")
+    return f.k.value("float", f"rcp.approx.ftz.f32 {{}}, {f.op('fadd', 'float', e, literal('float', 1.0))};")
+
+
 def binary(f: Scalars, fn: str, dtype: DType, a: str, b: str) -> str:
     ty = elem_type(dtype)
     if dtype is f32 and fn in ("max", "min"):  # a NaN on either side wins
