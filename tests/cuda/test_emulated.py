@@ -94,6 +94,31 @@ def test_activations_of_16_bits_are_rounded_once(op: str, dtype: DType, rng: np.
     np.testing.assert_allclose(got[7:], want[7:], rtol=2.0**-bits * 1.001 + 5e-5, atol=least * 1.001)
 
 
+@pytest.mark.parametrize("dtype", [f32, bf16], ids=str)
+@pytest.mark.parametrize("n", [1, 7, 100, 257, 1500])
+def test_cross_entropy_reads_a_row_once(dtype: DType, n: int, rng: np.random.Generator) -> None:
+    x, t = (3 * rng.standard_normal((2, 3, n))).astype(np.float32).astype(dtype.np), rng.integers(0, n, (2, 3))
+    e = Emulated(graph(lambda v, i: o.SoftmaxCrossEntropy(save=True)(v, i), (dtype, x.shape), (i64, t.shape)))
+    assert len(e.program.launches) == 1
+    loss, total = e(x, t)
+    wide = torch.from_numpy(x.astype(np.float64))
+    want = torch.nn.functional.cross_entropy(wide.reshape(-1, n), torch.from_numpy(t).reshape(-1), reduction="none").reshape(2, 3)
+    check_close(loss, want.numpy(), dtype)
+    check_close(total, torch.logsumexp(wide, -1).numpy(), dtype)
+    assert not e.errors.any()
+    t[1, 2] = -1
+    e(x, t)
+    assert e.errors.tolist() == [1, 0, 5, -1]
+
+
+def test_cross_entropy_of_infinite_logits(rng: np.random.Generator) -> None:
+    x = floats(rng, f32, 4, 33)
+    x[0, 3], x[1], x[2, 5], x[3, 7] = np.inf, -np.inf, np.nan, -np.inf
+    t = np.array([4, 1, 2, 7])
+    (loss,) = Emulated(graph(lambda v, i: o.SoftmaxCrossEntropy()(v, i), (f32, x.shape), (i64, t.shape)))(x, t)
+    np.testing.assert_array_equal(loss, np.array([np.inf, np.nan, np.nan, np.inf], np.float32))
+
+
 def test_rows_of_a_length_known_at_run_time(rng: np.random.Generator) -> None:
     n = sym("N", 1, 5000)
     e = Emulated(graph(lambda v: LogSoftmax(axis=1)(v), (f32, (2, n))))

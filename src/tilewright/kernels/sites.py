@@ -8,7 +8,7 @@ from ..core.dims import Dim
 from ..core.dtypes import i64
 from ..core.places import split
 from ..ir.graph import Node
-from ..ops import indexing, quant_dot, quantised, quantised_backward, scatter, scatter_along
+from ..ops import indexing, losses, quant_dot, quantised, quantised_backward, scatter, scatter_along
 from ..tile.builder import Ix
 from .call import Call, report
 from .launch import ErrorWord, Launch, Site
@@ -79,6 +79,8 @@ def _size(node: Node) -> Dim | None:
     if isinstance(op, EXPERTS):
         return op.experts
     axis = op.axis if isinstance(op, ALONG) else 0 if isinstance(op, quantised.QGather) else None
+    if isinstance(op, losses.SoftmaxCrossEntropy):
+        axis = -1
     if isinstance(op, indexing.Index) and len(op.axes) == 1:
         axis = op.axes[0]
     return None if axis is None else node.operands[0].type.shape[axis]

@@ -12,9 +12,12 @@ from ..ops.attention_saved import AttentionSaved
 from ..ops.base import name_origin
 from ..ops.contractions import Matmul
 from ..ops.int_products import IntMatmul
+from ..ops.losses import SoftmaxCrossEntropy
 from ..ops.norm_backward import NormBackward
 from .base import Log, Pass
 from .save_log_sums import has_kernel
+
+MOST_CLASSES = 1 << 15  # of a row that fits in a block's registers
 
 
 @dataclass(frozen=True)
@@ -51,4 +54,12 @@ class Decompose(Pass):
             return not has_kernel(n, self.target)
         if isinstance(n.op, NormBackward) and n.operands[0].dtype.itemsize == 2:
             return self.target is None or self.target.kind != "cuda"
+        if isinstance(n.op, SoftmaxCrossEntropy) and self.target is not None and self.target.kind == "cuda":
+            return not row_fits(n.operands[0])
         return n.op.traits.composite and n.op.template is None and not n.op.traits.elementwise
+
+
+def row_fits(logits: Value) -> bool:
+    """Whether one kernel of a GPU reads these rows once. It takes no elementwise producers with it, as the plainer ops' kernels do."""
+    classes = logits.shape[-1]
+    return isinstance(classes, int) and classes <= MOST_CLASSES and logits.dtype.itemsize <= 4 and not logits.op.traits.elementwise

@@ -16,6 +16,7 @@ from .attention_mma import MmaAttention
 from .columns import CudaColumns
 from .conv import HopperConv
 from .conv_simt import CudaConv
+from .cross_entropy import CudaCrossEntropy
 from .decode_attention import DecodeAttention
 from .gather import CudaGather
 from .gemv import Gemv
@@ -52,6 +53,7 @@ CUDA_TEMPLATES: list[Template] = [
     CudaColumns(),
     CudaScatterAdd(),
     CudaSpatialMean(),
+    CudaCrossEntropy(),
     CudaRows(),
     CudaPointwise(),
     CudaRope(),
