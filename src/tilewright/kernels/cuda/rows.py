@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from ...core.target_spec import TargetSpec
 from ...ir.layout import Layout
+from ...ops.composites import RmsNorm
 from ...tile.builder import Ix, Tile
 from ..launch import Launch
 from ..region import Evaluator, Region
@@ -19,6 +20,7 @@ from .groups import on_threads, vector_width
 MOST_THREADS = 1024
 PER_THREAD = 32  # elements of a resident row in one thread's registers
 WANTED = 32  # ... where there are enough threads: fewer threads a row, more rows in flight (measured)
+SEVERAL = 8  # ... of the sum of several rows and its RMS norm
 SWEEP_THREADS = 256
 BLOCK = 256  # threads of a block of short rows
 
@@ -43,10 +45,17 @@ class CudaRowKernel(RowKernel):
             self.threads = SWEEP_THREADS
             return self.threads * self.vector * max(1, 8 // self.vector)
         self.resident = True
-        while self.threads < MOST_THREADS and self.threads * max(self.vector, WANTED if self.threads >= 32 else self.vector) < n:
+        wanted = SEVERAL if self._several() else WANTED
+        while self.threads < MOST_THREADS and self.threads * max(self.vector, wanted if self.threads >= 32 else self.vector) < n:
             self.threads *= 2
         step = self.threads * self.vector
         return -(-max(n, 1) // step) * step
+
+    def _several(self) -> bool:
+        """One statistic, so one meeting of the threads, of several rows: more threads are faster (measured)."""
+        full = self.node.operands[0].type.numel
+        added = [v for v in self.region.body.inputs if v not in self.node.operands[1:] and v.type.numel == full]
+        return isinstance(self.node.op, RmsNorm) and len(added) > 1
 
     def _vector(self) -> int:
         """What alignment allows along the row, judged from every operand and result that is not the same all along it."""
