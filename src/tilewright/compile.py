@@ -19,6 +19,7 @@ from .core.target_spec import REFERENCE, TargetSpec
 from .core.validation import Level, check_level, validate
 from .ir import validate as _checks  # noqa: F401  registers the checks of graphs
 from .ir.graph import Graph
+from .ir.windows import needs
 from .runtime.ahead import Ahead
 from .runtime.session import Model, Session
 
@@ -190,9 +191,10 @@ def compile_graph(graph: Graph, signature: Signature, target: TargetSpec, *, lev
             from .passes.convert_dtype import convert_dtype, float_dtype
 
             graph = convert_dtype(graph, float_dtype(dtype))
+        asked = needs(graph)  # before passes take ops apart whose parts have rules of their own
         graph = run_pipeline(graph, target, disable, log, verify=level == "strict")
     validate("passes", level, graph)
-    model = Model(graph.name, graph, signature, target, level, stages.seconds)
+    model = Model(graph.name, graph, signature, target, level, stages.seconds, needs=asked)
     model.passes = {name: dict(hits) for name, hits in log.hits.items()}
     return build(model, threads=threads, stages=stages, ahead=ahead)
 

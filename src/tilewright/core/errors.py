@@ -1,6 +1,7 @@
 """The errors users see. One class per kind of mistake; every message reads `op: rule, got values; what to do (place)`."""
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 
@@ -59,8 +60,12 @@ def require(ok: bool, rule: str, **values: Any) -> None:
     Traceback (most recent call last):
     tilewright.core.errors.ShapeError: perm must be a permutation of (0, 1), got perm=(0, 0)
     """
-    if ok:
-        return
+    if not ok:
+        raise ShapeError(complaint(rule, values))
+
+
+def complaint(rule: str, values: Mapping[str, Any]) -> str:
+    """The text of a broken rule."""
     used = {name for name in values if "{" + name + "}" in rule}
     shown = ", ".join(f"{name}={value}" for name, value in values.items() if name not in used)
-    raise ShapeError(rule.format(**values) + (f", got {shown}" if shown else ""))
+    return rule.format(**values) + (f", got {shown}" if shown else "")

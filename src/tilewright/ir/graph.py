@@ -91,9 +91,7 @@ class Graph:
         try:
             inferred = op.infer(*(v.type for v in operands))
         except ShapeError as e:
-            given = ", ".join(f"{v.name}: {v.type}" for v in operands)
-            where = f" ({place})" if place else ""
-            raise ShapeError(f"{op.name}: {e} for {given or 'no operands'}{where}") from None
+            raise ShapeError(complaint(op, operands, str(e)) + (f" ({place})" if place else "")) from None
         types = (inferred,) if isinstance(inferred, TensorType) else tuple(inferred)
         for t in types:
             if isinstance(t.nbytes, int) and t.nbytes > LARGEST:
@@ -164,6 +162,12 @@ class Graph:
         """Become a function like `source`: its inputs, outputs, donations and symbols, with values looked up in env."""
         self.inputs, self.outputs = [env[v] for v in source.inputs], [env[v] for v in source.outputs]
         self.donated, self.call_symbols = dict(source.donated), source.call_symbols
+
+
+def complaint(op: Op, operands: Sequence[Value], rule: str) -> str:
+    """The text of a broken type rule; the place comes after it."""
+    given = ", ".join(f"{v.name}: {v.type}" for v in operands)
+    return f"{op.name}: {rule} for {given or 'no operands'}"
 
 
 def replace_values(graph: Graph, mapping: Mapping[Value, Value]) -> None:

@@ -1,9 +1,23 @@
-"""What must hold of the symbols so that no slice or update leaves its operand: dims that must not be negative."""
+"""What must hold of the symbols: dims that must not be negative, so that no type rule is broken and no slice leaves its operand."""
 from __future__ import annotations
 
 from ..core.dims import Dim, at_least
-from .graph import Graph
+from ..core.needs import Need, collected
+from .graph import Graph, complaint
 from .text import all_nodes
+
+
+def needs(graph: Graph) -> tuple[Need, ...]:
+    """What the type rules of a graph, as its user wrote it, ask of the symbols."""
+    found: dict[Dim, Need] = {}
+    for n in all_nodes(graph):
+        if all(t.is_static for t in (*n.types, *(v.type for v in n.operands))):
+            continue
+        with collected() as asked:
+            n.op.infer(*(v.type for v in n.operands))
+        for room, rule in asked:
+            found.setdefault(room, (room, complaint(n.op, n.operands, rule), n.place))
+    return tuple(found.values())
 
 
 def windows(graph: Graph) -> list[tuple[Dim, str]]:

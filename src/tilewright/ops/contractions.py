@@ -11,6 +11,7 @@ from ..core import dtypes as dt
 from ..core.dims import Dim, Shape, product
 from ..core.dtypes import DType
 from ..core.errors import UnsupportedError, require
+from ..core.needs import require_room
 from ..ir.graph import Value
 from ..ir.types import TensorType
 from . import functions as F
@@ -29,7 +30,6 @@ from .families import (
     f64,
     i8,
     i32,
-    provably_negative,
     require_kind,
     require_one_dtype,
     u8,
@@ -203,11 +203,12 @@ class Conv(Contraction):
         extra = self.output_padding or (0,) * len(sizes)
         for d, k, s, (lo, hi), dil, more in zip(sizes, kernel, self.stride, self.padding, self.dilation, extra, strict=True):
             if self.transposed:
-                out.append((d - 1) * s - lo - hi + dil * (k - 1) + more + 1)
+                size = (d - 1) * s - lo - hi + dil * (k - 1) + more + 1
+                require_room(size, "the padding is larger than the result", size=d, kernel=k, padding=(lo, hi), dilation=dil)
+                out.append(size)
                 continue
             room = d + lo + hi - dil * (k - 1) - 1
-            require(not provably_negative(room), "the kernel does not fit the padded input", size=d, kernel=k, padding=(lo, hi),
-                    dilation=dil)
+            require_room(room, "the kernel does not fit the padded input", size=d, kernel=k, padding=(lo, hi), dilation=dil)
             out.append(room // s + 1)
         return tuple(out)
 

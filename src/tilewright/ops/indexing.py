@@ -9,6 +9,7 @@ from ..core import dtypes as dt
 from ..core.dims import Dim, product
 from ..core.dtypes import DType
 from ..core.errors import ExecutionError, require
+from ..core.needs import require_room
 from ..ir.graph import Value
 from ..ir.types import TensorType
 from . import functions as F
@@ -25,7 +26,6 @@ from .families import (
     f64,
     i32,
     i64,
-    provably_negative,
     require_axes,
     require_axis,
     require_kind,
@@ -121,7 +121,7 @@ class GatherAlongAxis(General):
         require_ids(ids)
         require(x.ndim == ids.ndim, "x and ids must have one rank", x=x, ids=ids)
         for a, (d, n) in enumerate(zip(x.shape, ids.shape, strict=True)):
-            require(a == self.axis or not provably_negative(d - n), "ids must not be longer than x on axis {a}", a=a, x=d, ids=n)
+            require_room(0 if a == self.axis else d - n, "ids must not be longer than x on axis {a}", a=a, x=d, ids=n)
         return x.with_shape(ids.shape)
 
     def ref(self, x: Any, ids: Any) -> Any:
@@ -269,8 +269,8 @@ class Pad(General):
 
     def infer(self, x: TensorType) -> TensorType:
         require(len(self.lo) == len(self.hi) == x.ndim, "needs one lo and hi an axis", lo=self.lo, hi=self.hi)
-        require(not any(provably_negative(d) for d in (*self.lo, *self.hi)), "lo and hi must not be negative; use slice", lo=self.lo,
-                hi=self.hi)
+        for d in (*self.lo, *self.hi):
+            require_room(d, "lo and hi must not be negative; use slice", lo=self.lo, hi=self.hi)
         return x.with_shape(tuple(a + d + b for a, d, b in zip(self.lo, x.shape, self.hi, strict=True)))
 
     def ref(self, x: Any) -> Any:
@@ -318,7 +318,8 @@ class TopK(General):
         require_axis(self.axis, x.ndim)
         require_index_dtype(self.dtype)
         size = x.shape[self.axis]
-        require(self.k >= 0 and not provably_negative(size - self.k), "k must be in 0..{size}", size=size, k=self.k)
+        require(self.k >= 0, "k must be in 0..{size}", size=size, k=self.k)
+        require_room(size - self.k, "k must be in 0..{size}", size=size, k=self.k)
         out = x.with_shape((*x.shape[: self.axis], self.k, *x.shape[self.axis + 1 :]))
         return out, out.with_dtype(self.dtype)
 

@@ -14,6 +14,7 @@ from ..core import dtypes as dt
 from ..core.dims import Dim, Shape, ceildiv, product
 from ..core.dtypes import DType
 from ..core.errors import UnsupportedError, require
+from ..core.needs import require_room
 from ..ir.graph import Value
 from ..ir.types import TensorType
 from . import functions as F
@@ -30,7 +31,6 @@ from .families import (
     i8,
     i32,
     i64,
-    provably_negative,
     require_axis,
     require_kind,
     show_shape,
@@ -101,7 +101,7 @@ class IntDot(Contraction):
         out = list(x[: len(x) - 1 - rank])
         for d, k, s, dil in zip(x[len(x) - 1 - rank : -1], self.kernel, self.stride, self.dilation, strict=True):
             room = d - dil * (k - 1) - 1
-            require(not provably_negative(room), "the windows do not fit", size=d, kernel=k, dilation=dil)
+            require_room(room, "the windows do not fit", size=d, kernel=k, dilation=dil)
             out.append(room // s + 1)
         return tuple(out)
 

@@ -9,6 +9,7 @@ from ..core import dtypes as dt
 from ..core.dims import Dim, product
 from ..core.dtypes import DType
 from ..core.errors import require
+from ..core.needs import require_room
 from ..ir.types import TensorType
 from . import functions as F
 from .base import REGISTRY, E, MaybeValues, S, Values, register
@@ -44,7 +45,8 @@ class MaxPoolIndices(General):
         require_kind((x,), "fiu")
         require(self.dtype.is_int, "indices must be of an integer dtype", dtype=self.dtype)
         out = x.with_shape(pooled(x.shape, self.kernel, self.stride, self.padding, self.dilation, self.ceil_mode))
-        require(all(d != 0 for d in x.shape[-len(self.kernel) :]), "has no value over an empty axis", x=x)
+        for d in x.shape[-len(self.kernel) :]:
+            require_room(d - 1, "has no value over an empty axis", x=x)
         return out, out.with_dtype(self.dtype)
 
     def ref(self, x: Any) -> Any:

@@ -8,12 +8,13 @@ import numpy as np
 
 from ..core.dims import Dim, Shape, ceildiv, maximum, minimum, product
 from ..core.errors import UnsupportedError, require
+from ..core.needs import require_room
 from ..ir.graph import Value
 from ..ir.types import TensorType
 from . import functions as F
 from .base import E, MaybeValues, S, Values, register
 from .contractions import Conv
-from .families import General, M, bf16, f32, f64, i32, linear_jvp, provably_negative, require_kind
+from .families import General, M, bf16, f32, f64, i32, linear_jvp, require_kind
 from .views import Slice
 
 Pairs = tuple[tuple[int, int], ...]
@@ -35,7 +36,7 @@ def pooled(sizes: Shape, kernel: Ints, stride: Ints, padding: Pairs, dilation: I
     out: list[Dim] = []
     for d, k, s, (lo, hi), dil in zip(sizes[-n:], kernel, stride, padding, dilation, strict=True):
         room = d + lo + hi - dil * (k - 1) - 1
-        require(not provably_negative(room), "the kernel does not fit the padded input", size=d, kernel=k, padding=(lo, hi))
+        require_room(room, "the kernel does not fit the padded input", size=d, kernel=k, padding=(lo, hi))
         out.append(minimum((room + s - 1) // s + 1, ceildiv(d + lo, s)) if ceil_mode else room // s + 1)
     return (*sizes[:-n], *out)
 

@@ -10,6 +10,7 @@ from ..core import dtypes as dt
 from ..core.dims import Dim, product
 from ..core.dtypes import DType
 from ..core.errors import require
+from ..core.needs import require_room
 from ..ir.graph import Value
 from ..ir.types import TensorType
 from . import functions as F
@@ -79,7 +80,8 @@ class AxesReduction(Reduction):
         require_kind((x,), kinds_of(self.name, self.kinds))
         require_axes(axes, x.ndim)
         if not self.empty_ok:
-            require(all(x.shape[a] != 0 for a in axes), "has no value over an empty axis", axes=axes)
+            for a in axes:
+                require_room(x.shape[a] - 1, "has no value over an empty axis", axes=axes)
         return x.with_shape(reduced_shape(x.shape, axes, getattr(self, "keepdims")))  # noqa: B009
 
 
@@ -241,7 +243,7 @@ class ArgReduction(Reduction):
         axis: int = getattr(self, "axis")  # noqa: B009
         require_kind((x,), "fiu")
         require_axis(axis, x.ndim)
-        require(x.shape[axis] != 0, "has no value over an empty axis", axis=axis)
+        require_room(x.shape[axis] - 1, "has no value over an empty axis", axis=axis)
         dtype: DType = getattr(self, "dtype")  # noqa: B009
         require(dtype.is_int, "indices must be of an integer dtype", dtype=dtype)
         return TensorType(dtype, reduced_shape(x.shape, (axis,), getattr(self, "keepdims")))  # noqa: B009

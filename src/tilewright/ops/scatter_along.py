@@ -10,11 +10,12 @@ import numpy as np
 from ..core import dtypes as dt
 from ..core.dims import Dim
 from ..core.errors import require
+from ..core.needs import require_room
 from ..ir.graph import Value
 from ..ir.types import TensorType
 from . import functions as F
 from .base import E, MaybeValues, S, Values, register
-from .families import General, N, bf16, boolean, f32, f64, i32, i64, provably_negative, require_axis, require_kind, require_one_dtype
+from .families import General, N, bf16, boolean, f32, f64, i32, i64, require_axis, require_kind, require_one_dtype
 from .indexing import GatherAlongAxis, check_indices, require_ids
 
 
@@ -52,7 +53,7 @@ class ScatterAlong(General):
         require(x.ndim == ids.ndim, "x and ids must have one rank", x=x, ids=ids)
         require(updates.shape == ids.shape, "updates must have the shape of ids", updates=updates, ids=ids)
         for a, (d, n) in enumerate(zip(x.shape, ids.shape, strict=True)):
-            require(a == self.axis or not provably_negative(d - n), "ids must not be longer than x on axis {a}", a=a, x=d, ids=n)
+            require_room(0 if a == self.axis else d - n, "ids must not be longer than x on axis {a}", a=a, x=d, ids=n)
         return x
 
     def ref(self, x: Any, ids: Any, updates: Any) -> Any:

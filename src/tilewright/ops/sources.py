@@ -9,9 +9,10 @@ from ..core import dtypes as dt
 from ..core.dims import Dim, Shape
 from ..core.dtypes import DType
 from ..core.errors import UnsupportedError, require
+from ..core.needs import require_room
 from ..ir.types import TensorType
 from .base import E, Op, S, Traits, register
-from .families import M, N, provably_negative, require_axis, show_shape
+from .families import M, N, require_axis, show_shape
 
 
 def require_known(op: str, *dims: Dim) -> None:
@@ -38,7 +39,8 @@ class Iota(Op):
               E(shape=(-3,), axis=0, dtype=dt.i64, match="dims must not be negative")]
 
     def infer(self) -> TensorType:
-        require(not any(provably_negative(d) for d in self.shape), "dims must not be negative", shape=show_shape(self.shape))
+        for d in self.shape:
+            require_room(d, "dims must not be negative", shape=show_shape(self.shape))
         require_axis(self.axis, len(self.shape))
         require(not self.dtype.is_bool, "needs a number dtype", dtype=self.dtype)
         return TensorType(self.dtype, tuple(self.shape))

@@ -7,6 +7,7 @@ import numpy as np
 
 from ..core.dims import Dim, Shape, at_least, product
 from ..core.errors import require
+from ..core.needs import require_room
 from ..ir.graph import Value
 from ..ir.layout import Layout
 from ..ir.types import TensorType
@@ -213,7 +214,8 @@ class Split(View):
     def infer(self, x: TensorType) -> tuple[TensorType, ...]:
         require_axis(self.axis, x.ndim)
         require(len(self.sizes) > 0, "needs at least one size")
-        require(not any(provably_negative(d) for d in self.sizes), "sizes must not be negative", sizes=self.sizes)
+        for d in self.sizes:
+            require_room(d, "sizes must not be negative", sizes=self.sizes)
         require(sum(self.sizes, 0) == x.shape[self.axis], "sizes must add up to {dim}", dim=x.shape[self.axis], sizes=self.sizes)
         return tuple(x.with_shape((*x.shape[: self.axis], n, *x.shape[self.axis + 1 :])) for n in self.sizes)
 

@@ -47,6 +47,7 @@ def fast_call(session: CudaSession, device: Any) -> Callable[..., Any]:
     checked = bool(session.executable.error_launches)
     first = signature.outputs[0] if signature.out_spec.type == "leaf" else None
     only = first.index if isinstance(first, Slot) else None
+    rooms = [need[0] for need in interface.needs] + [window[0] for window in interface.windows]
     threads = {get_ident()}  # that have the context
 
     def call(args: tuple[Any, ...], env: Mapping[str, int] = NOTHING, keep: bool = True) -> Any:
@@ -56,7 +57,7 @@ def fast_call(session: CudaSession, device: Any) -> Callable[..., Any]:
             low, high = called.get(name, (1, 0))
             if not low <= value <= high:
                 return MISSED
-        if env and any(evaluate(room, env) < 0 for room, _ in interface.windows):
+        if env and any(evaluate(room, env) < 0 for room in rooms):
             return MISSED
         if get_ident() not in threads:
             gpu.enter()

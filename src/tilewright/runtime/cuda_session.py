@@ -143,10 +143,7 @@ class CudaSession:
                 raise InputError(f"session: no input shows the value of {s.name}; give it with run_with({{{s.name!r}: ...}}, ...)")
             if not s.lo <= bound.env[s.name] <= s.hi:
                 raise InputError(f"session: {s.name} must be in {s.lo}..{s.hi}, got {bound.env[s.name]}")
-        for room, what in self.interface.windows:
-            if evaluate(room, bound.env) < 0:
-                shown = ", ".join(f"{k} = {v}" for k, v in bound.env.items())
-                raise InputError(f"session: {what} would leave its operand: {room} must not be negative, got {shown}")
+        self.interface.check(bound.env)
         for name in bound.copied:
             self.copies[name] = self.copies.get(name, 0) + 1
         return bound

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from ..core.dims import Dim, Symbol, evaluate, symbols
-from ..core.errors import InputError, VerifyError
+from ..core.errors import InputError, ShapeError, VerifyError
+from ..core.needs import Need
 from ..ir.types import TensorType
 from ..kernels.launch import ErrorWord, Launch, Pointer, Program
 from ..plan.barriers import is_serial, nanoseconds
@@ -39,6 +40,16 @@ class Interface:
     donated: tuple[tuple[int, int], ...] = ()  # (input, output that is its next value and takes its memory)
     called: tuple[str, ...] = ()  # symbols whose values the call gives
     windows: tuple[tuple[Dim, str], ...] = ()  # dims that must not be negative, and the op that would leave its operand otherwise
+    needs: tuple[Need, ...] = ()  # what type rules ask of the symbols
+
+    def check(self, env: Mapping[str, int]) -> None:
+        """No type rule may be broken, and no slice or update leave its operand, for these values of the symbols."""
+        for room, text, place in self.needs:
+            if evaluate(room, env) < 0:
+                raise ShapeError(f"{text} with {_shown(env)}" + (f" ({place})" if place else ""))
+        for room, what in self.windows:
+            if evaluate(room, env) < 0:
+                raise InputError(f"session: {what} would leave its operand: {room} must not be negative, got {_shown(env)}")
 
 
 @dataclass(eq=False)
@@ -249,11 +260,7 @@ class Executable:
         return slice(None) if self._controls is None else self._controls.rows
 
     def check(self, env: Mapping[str, int]) -> None:
-        """No slice and no update may leave its operand for these values."""
-        for room, what in self.interface.windows:
-            if evaluate(room, env) < 0:
-                shown = ", ".join(f"{k} = {v}" for k, v in env.items())
-                raise InputError(f"session: {what} would leave its operand: {room} must not be negative, got {shown}")
+        self.interface.check(env)
 
     def _late(self, made: Instance) -> Late:
         number, words = self._late_number, self._late_words
@@ -297,6 +304,10 @@ class Executable:
                          "serial": bool(flags & SERIAL), "barrier": bool(flags & BARRIER), "note": launch.note,
                          "integer": " dot4 " in self.code.tiles.get(symbol, "")})  # sums of products of bytes
         return rows
+
+
+def _shown(env: Mapping[str, int]) -> str:
+    return ", ".join(f"{k} = {v}" for k, v in env.items())
 
 
 def _pieces(grid: Array, moved: Array) -> Array:

@@ -75,7 +75,8 @@ def type_data(t: TensorType) -> list[Any]:
 def interface_data(i: Interface) -> Data:
     return {"names": list(i.input_names), "inputs": [type_data(t) for t in i.inputs], "outputs": [type_data(t) for t in i.outputs],
             "symbols": [[s.name, s.lo, s.hi] for s in i.symbols], "donated": [list(pair) for pair in i.donated],
-            "called": list(i.called), "windows": [[dim_data(d), what] for d, what in i.windows]}
+            "called": list(i.called), "windows": [[dim_data(d), what] for d, what in i.windows],
+            "needs": [[dim_data(d), text, place] for d, text, place in i.needs]}
 
 
 def read_interface(data: Data) -> tuple[Interface, Reader]:
@@ -90,10 +91,11 @@ def read_interface(data: Data) -> tuple[Interface, Reader]:
         if any(inputs[i] != outputs[k] or min(i, k) < 0 for i, k in donated):
             raise ValueError
         kept = tuple((reader.dim(d), str(what)) for d, what in data["windows"])
+        needs = tuple((reader.dim(d), str(text), str(place)) for d, text, place in data["needs"])
     except (ValueError, TypeError, KeyError, IndexError) as e:
         raise FormatError("archive: the donated inputs cannot be read") from e
     names, called = (tuple(map(str, data[k])) for k in ("names", "called"))
-    return Interface(names, tuple(inputs), tuple(outputs), symbols, donated, called, kept), reader
+    return Interface(names, tuple(inputs), tuple(outputs), symbols, donated, called, kept, needs), reader
 
 
 def signature_data(s: Signature) -> Data:

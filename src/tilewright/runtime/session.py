@@ -17,6 +17,7 @@ import numpy as np
 from ..core.config import load
 from ..core.dims import evaluate
 from ..core.errors import ExecutionError, InputError, UnsupportedError
+from ..core.needs import Need
 from ..core.signature import Signature, Slot
 from ..core.target_spec import TargetSpec
 from ..core.validation import Level, validate
@@ -52,6 +53,7 @@ class Model:
     notes: list[str] = field(default_factory=list)
     passes: dict[str, dict[str, int]] = field(default_factory=dict)  # pass -> named rule -> times applied
     framework: str = "torch"  # of the outputs where no input says it
+    needs: tuple[Need, ...] = ()  # what the type rules of the model, as it was written, ask of the symbols
     stored_interface: Interface | None = None
 
     @property
@@ -68,7 +70,7 @@ class Model:
         inputs, outputs = (tuple(v.type for v in values) for values in (self.graph.inputs, self.graph.outputs))
         donated = tuple(sorted(self.graph.donated.items()))
         symbols, called = tuple(self.graph.symbols()), tuple(s.name for s in self.graph.call_symbols)
-        return Interface(self.signature.input_names, inputs, outputs, symbols, donated, called, tuple(windows(self.graph)))
+        return Interface(self.signature.input_names, inputs, outputs, symbols, donated, called, tuple(windows(self.graph)), self.needs)
 
 
 class Session:
@@ -194,6 +196,7 @@ class Session:
     def _interpret(self, bound: Bound, torch: bool) -> list[Any]:
         from ..ir.interp import run
 
+        self.interface.check(bound.env)
         arrays = [tensor_to_numpy(v) if is_tensor(v) else v for v in bound.kept]
         try:
             results = run(self.model.graph, arrays, bound.env)
