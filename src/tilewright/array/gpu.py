@@ -1,4 +1,5 @@
-"""A jitted function on a GPU: torch CUDA tensors in and out; NumPy arrays and numbers among the arguments are copied there at each call."""
+"""A jitted function on a GPU: torch CUDA tensors in and out, or arrays of other libraries in and our own out; NumPy arrays and numbers
+among the arguments are copied there at each call."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -7,26 +8,54 @@ from typing import Any
 import numpy as np
 
 from ..compile import compile_graph, graph_signature
+from ..core import dtypes as dt
 from ..core.errors import InputError
 from ..core.pytree import Spec
 from ..core.target_spec import TargetSpec
 from ..ir.types import TensorType
-from ..runtime.arguments import from_dtype, is_tensor, torch_dtypes
+from ..runtime.arguments import is_tensor, torch_dtypes
+from ..runtime.cuda_array import CUDA, DeviceArray
+from ..runtime.cuda_memory import look
 from ..runtime.donation import overlap_check
 from ..transform.trace import Leaf, Traced, trace
 from .donate import pair_donated
 
 
 def is_on_gpu(x: Any) -> bool:
-    return is_tensor(x) and x.device.type == "cuda"
+    """A CUDA tensor, an array of ours on the GPU, or one of another library."""
+    if is_tensor(x):
+        return bool(x.device.type == "cuda")
+    if isinstance(x, (np.ndarray, np.generic, int, float, complex, str)):
+        return False
+    if isinstance(x, DeviceArray) or hasattr(x, "__cuda_array_interface__"):
+        return True
+    return hasattr(x, "__dlpack_device__") and int(x.__dlpack_device__()[0]) == CUDA
 
 
 def gpu_leaf(x: Any) -> Leaf:
-    """The type of a CUDA tensor."""
+    """The type of an array on the GPU."""
+    if isinstance(x, DeviceArray):
+        return Leaf(TensorType(x.dtype, x.shape))
+    if not is_tensor(x):
+        seen = look(x, 0)
+        assert seen is not None  # `is_on_gpu`
+        if seen[0].dtype is None:
+            raise InputError(f"jit: an array must have one of the dtypes {' '.join(d.name for d in dt.ALL)}, got {seen[0].shown}")
+        return Leaf(TensorType(seen[0].dtype, seen[0].shape))
     dtype = torch_dtypes().get(x.dtype)
     if dtype is None:
         raise InputError(f"jit: a tensor must have one of the dtypes {' '.join(str(d) for d in torch_dtypes())}, got {x.dtype}")
     return Leaf(TensorType(dtype, tuple(int(n) for n in x.shape)))
+
+
+def _place(x: Any, k: int) -> int:
+    """Where array k lies. What will be copied shares no memory with anything: it gets a place where no GPU has memory."""
+    if is_tensor(x):
+        return int(x.data_ptr())
+    if isinstance(x, DeviceArray):
+        return x.address
+    seen = None if isinstance(x, np.ndarray) else look(x, 0)
+    return (k + 1) << 50 if seen is None else seen[0].address
 
 
 class CompiledOnGpu:
@@ -49,18 +78,10 @@ class CompiledOnGpu:
         if self._apart is None:
             found = self.session(*given)
         else:
-            self._apart([x.data_ptr() for x in given])
+            self._apart(np.array([_place(x, k) for k, x in enumerate(given)], np.int64))
             found = self.session.in_place(*given)
         return self.traced.result([found] if len(self.traced.graph.outputs) == 1 else found)
 
     def _sent(self, x: Any, k: int) -> Any:
-        """Argument k as a tensor the session takes; what is no tensor is copied to the GPU, and the report counts it."""
-        if is_tensor(x):
-            return x
-        import torch
-
-        dtype = self.types[k].dtype
-        name = self.session.interface.input_names[k]
-        self.session.copies[name] = self.session.copies.get(name, 0) + 1
-        bits = np.array(x, dtype=dtype.np, order="C").reshape(-1).view(np.uint8)
-        return torch.from_numpy(bits).cuda().view(from_dtype()[dtype]).reshape([int(n) for n in np.shape(x)])
+        """Argument k as an array the session takes: numbers and arrays of the host, which it copies, in the dtype of the trace."""
+        return x if is_tensor(x) or is_on_gpu(x) else np.array(x, dtype=self.types[k].dtype.np, order="C")

@@ -96,6 +96,7 @@ class Memory:
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
         self.address = int(call("cuMemAlloc", max(nbytes, 256), what=f"{nbytes} bytes"))
+        self._free = driver().cuMemFree
 
     def upload(self, address: int, nbytes: int, offset: int = 0) -> None:
         if nbytes:
@@ -103,7 +104,7 @@ class Memory:
 
     def __del__(self) -> None:
         try:
-            driver().cuMemFree(self.address)
+            self._free(self.address)
         except Exception:  # the interpreter may be going down
             return
 
@@ -117,6 +118,7 @@ class HostWords:
         self.host = int(call("cuMemHostAlloc", 8 * self.count, flags))
         self.device = int(call("cuMemHostGetDevicePointer", self.host, 0))
         self.words = (ctypes.c_int64 * self.count).from_address(self.host)
+        self._free = driver().cuMemFreeHost
         self.clear()
 
     def clear(self) -> None:
@@ -125,7 +127,7 @@ class HostWords:
 
     def __del__(self) -> None:
         try:
-            driver().cuMemFreeHost(self.host)
+            self._free(self.host)
         except Exception:  # the interpreter may be going down
             return
 

@@ -218,6 +218,7 @@ class Schedule:
         self.env, self.arena, self.steps, self.late = env, arena, steps, late
         self.addresses = [0] * slots
         self.early = gpu.compute_capability() >= (9, 0)
+        self._driver = gpu.driver()
         self._graph: Any = None
         self._exec: Any = None
         self._handle = 0  # of the instantiated graph
@@ -265,9 +266,8 @@ class Schedule:
 
     def __del__(self) -> None:
         try:
-            cu = gpu.driver()
             if self._exec is not None:
-                cu.cuGraphExecDestroy(self._exec)
-                cu.cuGraphDestroy(self._graph)
+                self._driver.cuGraphExecDestroy(self._exec)
+                self._driver.cuGraphDestroy(self._graph)
         except Exception:  # the interpreter may be going down
             return

@@ -1,4 +1,5 @@
-"""A compiled model on a GPU: torch CUDA tensors (or anything with DLPack) in, torch CUDA tensors out, on torch's current stream.
+"""A compiled model on a GPU: torch CUDA tensors in, torch CUDA tensors out, on torch's current stream. Where no input is one, anything with
+DLPack or the CUDA array interface, and NumPy arrays (which are copied), and `DeviceArray`s out, on the session's stream.
 
 Calls only start work; errors that kernels find (an index out of range) are raised by a later call, or by `synchronize`.
 """
@@ -12,18 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.dims import evaluate
 from ..core.errors import InputError
-from ..ir.types import TensorType
-from .arguments import Bound, _bind_symbols, _check_type, _mismatch, describe, from_dtype, is_tensor, torch_dtypes
+from .arguments import Bound, _bind_symbols, _mismatch
 from .cuda_executable import ERROR_WORDS, CudaExecutable, Schedule
 from .cuda_fastcall import MISSED, fast_call
 from .faults import fault
 
 if TYPE_CHECKING:
+    from .cuda_memory import OwnMemory, TorchMemory
     from .cuda_profile import CudaProfile
     from .cuda_report import CudaReport
     from .session import Model
 
-ALIGNMENT = 16  # of inputs: kernels read 16 bytes at a time
 KEPT = 16  # schedules of different shapes
 
 
@@ -36,6 +36,7 @@ class CudaSession:
         self.copies: dict[str, int] = {}  # input name -> calls that had to copy it
         self._schedules: dict[tuple[int, ...], Schedule] = {}
         self._lock = threading.Lock()
+        self.stream = 0  # of calls without torch's tensors: the default one
         self._stream: int | None = None  # of the last run: another one waits for it
         self._fast: Any = None  # the short way of a call, made by the first one
         self._closed = False
@@ -70,28 +71,26 @@ class CudaSession:
             raise InputError(f"session: {self.name} is closed")
         leaves = self.model.signature.flatten(args, kwargs)
         from . import cuda_driver as gpu
+        from .cuda_memory import TorchMemory, memory_of
 
         gpu.enter()
-        import torch
-
-        bound = self._bind(leaves, env)
+        memory = memory_of(leaves, self.stream)
+        stream = memory.stream()
+        bound = self._bind(leaves, env, memory, stream)
         self._raise_errors()
-        device = bound.kept[0].device if bound.kept else torch.device("cuda")
         takes = {k: i for i, k in self.interface.donated}
         outs = [
-            bound.kept[takes[k]]
-            if k in takes and not keep
-            else torch.empty([evaluate(d, bound.env) for d in t.shape], dtype=from_dtype()[t.dtype], device=device)
+            bound.kept[takes[k]] if k in takes and not keep else memory.empty([evaluate(d, bound.env) for d in t.shape], t, stream)
             for k, t in enumerate(self.interface.outputs)
         ]
         for k, i in takes.items() if keep else ():
-            outs[k].copy_(bound.kept[i])
-            bound.addresses[i] = outs[k].data_ptr()
-        self._run(bound.env, [*bound.addresses, *(o.data_ptr() for o in outs)], torch.cuda.current_stream(device).cuda_stream)
+            memory.copy(outs[k], bound.kept[i], stream)
+            bound.addresses[i] = memory.address(outs[k])
+        self._run(bound.env, [*bound.addresses, *(memory.address(x) for x in outs)], stream)
         for i, k in self.model.signature.updates:
-            leaves[i].copy_(outs[k])
-        if self._fast is None:
-            self._fast = fast_call(self, device)
+            memory.copy(leaves[i], outs[k], stream)
+        if self._fast is None and isinstance(memory, TorchMemory):
+            self._fast = fast_call(self, memory.device)
         return self.model.signature.unflatten(outs, bound.env)
 
     def _run(self, env: dict[str, int], addresses: list[int], stream: int) -> None:
@@ -110,11 +109,10 @@ class CudaSession:
 
     def _follow(self, stream: int) -> None:
         """Another stream than last time: it waits for the last one's work, which uses the same memory."""
-        import torch
+        from . import cuda_launch
 
-        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        event.record(torch.cuda.ExternalStream(self._stream))  # type: ignore[no-untyped-call]
-        torch.cuda.ExternalStream(stream).wait_event(event)  # type: ignore[no-untyped-call]
+        if self._stream is not None:
+            cuda_launch.follow(stream, self._stream)
 
     def schedule(self, env: dict[str, int]) -> Schedule:
         called = self.interface.called if self.executable.rebinds else ()
@@ -127,12 +125,12 @@ class CudaSession:
         return found
 
     # ---- inputs
-    def _bind(self, leaves: list[Any], env: Mapping[str, int]) -> Bound:
+    def _bind(self, leaves: list[Any], env: Mapping[str, int], memory: TorchMemory | OwnMemory, stream: int) -> Bound:
         bound = Bound(env=dict(env))
         origin: dict[str, str] = dict.fromkeys(bound.env, "the call")
         shapes = []
         for name, type_, value in zip(self.interface.input_names, self.interface.inputs, leaves, strict=True):
-            shapes.append(self._admit(name, type_, value, bound))
+            shapes.append(memory.admit(name, type_, value, bound, stream))
             _bind_symbols(name, type_, shapes[-1], bound.env, origin)
         for name, type_, shape in zip(self.interface.input_names, self.interface.inputs, shapes, strict=True):
             for want, got in zip(type_.shape, shape, strict=True):
@@ -147,32 +145,6 @@ class CudaSession:
         for name in bound.copied:
             self.copies[name] = self.copies.get(name, 0) + 1
         return bound
-
-    def _admit(self, name: str, type_: TensorType, value: Any, bound: Bound) -> tuple[int, ...]:
-        if not is_tensor(value) and hasattr(value, "__dlpack__"):
-            import torch
-
-            value = torch.from_dlpack(value)  # type: ignore[attr-defined]
-        if not is_tensor(value):
-            raise InputError(
-                f"session: input {name!r} must be {describe(type_)} on the GPU, got a {type(value).__name__}; pass a CUDA tensor"
-            )
-        shape = tuple(int(n) for n in value.shape)
-        dtype = torch_dtypes().get(value.dtype)
-        shown = str(dtype) if dtype is not None else str(value.dtype)
-        if value.device.type != "cuda":
-            raise InputError(
-                f"session: input {name!r} must be on the GPU, got {shown}[{','.join(map(str, shape))}] on {value.device}; "
-                f"pass {name}.cuda()"
-            )
-        _check_type(name, type_, dtype, shown, shape)
-        plain = value.detach()
-        if not plain.is_contiguous() or plain.data_ptr() % ALIGNMENT:
-            plain = plain.clone().contiguous()
-            bound.copied.append(name)
-        bound.addresses.append(plain.data_ptr())
-        bound.kept.append(plain)
-        return shape
 
     # ---- errors and end
     def _raise_errors(self) -> None:

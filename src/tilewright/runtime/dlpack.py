@@ -1,0 +1,92 @@
+"""DLPack capsules through ctypes: made from an address, and read without being consumed (the capsule keeps the memory)."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from ..core import dtypes as dt
+from ..core.dtypes import DType
+
+NAME = b"dltensor"
+CODES = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
+SPECIAL = {dt.bf16: 4, dt.f8e4m3: 10, dt.f8e5m2: 12}  # kDLBfloat, kDLFloat8_e4m3fn, kDLFloat8_e5m2
+BY_CODE = {(SPECIAL.get(d, CODES[d.kind]), 8 * d.itemsize): d for d in dt.ALL}
+
+
+class Tensor(ctypes.Structure):
+    """DLTensor."""
+
+    _fields_ = [
+        ("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32), ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16), ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)), ("byte_offset", ctypes.c_uint64),
+    ]  # fmt: skip
+
+
+class Managed(ctypes.Structure):
+    """DLManagedTensor."""
+
+    _fields_ = [("tensor", Tensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p)]
+
+
+class Seen(NamedTuple):
+    """What a capsule holds; strides are of elements."""
+
+    address: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...] | None
+    dtype: DType | None
+    device: tuple[int, int]
+    shown: str
+
+
+_api = ctypes.pythonapi
+_new = _api.PyCapsule_New
+_new.restype, _new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+_pointer = _api.PyCapsule_GetPointer
+_pointer.restype, _pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+_raw_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_IsValid", _api))
+_raw_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_GetPointer", _api))
+_alive: dict[int, Any] = {}  # address of a managed tensor -> what it needs
+
+
+def _delete(managed: int) -> None:
+    _alive.pop(managed, None)
+
+
+def _destroy(capsule: int) -> None:
+    """A capsule nobody took: its name is still the first one."""
+    if _raw_valid(capsule, NAME):
+        _alive.pop(_raw_pointer(capsule, NAME), None)
+
+
+_deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(_delete)
+_destructor = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(_destroy)
+
+
+def export(address: int, shape: Sequence[int], dtype: DType, device: tuple[int, int], owner: Any) -> Any:
+    """A capsule of contiguous memory that `owner` keeps."""
+    sizes = (ctypes.c_int64 * max(len(shape), 1))(*shape)
+    steps, step = (ctypes.c_int64 * max(len(shape), 1))(), 1
+    for i in reversed(range(len(shape))):
+        steps[i], step = step, step * shape[i]
+    m = Managed()
+    m.tensor.data, m.tensor.ndim, m.tensor.shape, m.tensor.strides = address, len(shape), sizes, steps
+    m.tensor.device_type, m.tensor.device_id = device
+    m.tensor.code, m.tensor.bits, m.tensor.lanes = SPECIAL.get(dtype, CODES[dtype.kind]), 8 * dtype.itemsize, 1
+    m.deleter = ctypes.cast(_deleter, ctypes.c_void_p)
+    at = ctypes.addressof(m)
+    _alive[at] = (m, sizes, steps, owner)
+    return _new(at, NAME, ctypes.cast(_destructor, ctypes.c_void_p))
+
+
+def look(capsule: Any) -> Seen:
+    """What a capsule holds. It is not taken: whoever keeps the capsule keeps the memory."""
+    t = Managed.from_address(_pointer(capsule, NAME)).tensor
+    shape = tuple(t.shape[i] for i in range(t.ndim))
+    strides = tuple(t.strides[i] for i in range(t.ndim)) if t.strides else None
+    dtype = BY_CODE.get((t.code, t.bits)) if t.lanes == 1 else None
+    shown = str(dtype) if dtype is not None else f"DLPack type {t.code} of {t.bits} bits"
+    return Seen((t.data or 0) + t.byte_offset, shape, strides, dtype, (t.device_type, t.device_id), shown)

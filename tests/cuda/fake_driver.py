@@ -1,0 +1,306 @@
+"""A stand-in for the CUDA driver, so that whole sessions run without a GPU: device memory is NumPy's, launches go through the emulator.
+
+It knows the functions that the runtime calls, by both ways (`cuda.bindings.driver` and the library through ctypes, whose argument types it
+checks). Parameters are read when a launch is made or a node of a graph is set, as the driver does; a graph runs its nodes along its edges.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import IntEnum
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.cuda.emulator import Array, Fault, Heap
+from tests.cuda.emulator import run as emulate
+from tilewright.runtime import cuda_array, cuda_driver, cuda_launch
+
+_PARAM = re.compile(r"\.param\s+(?:\.align\s+\d+\s+)?\.(\w+)\s+\w+(\[\d+\])?")
+_NAME = re.compile(r"\.entry\s+(\w+)\s*\((.*?)\)", re.S)
+
+
+class CUresult(IntEnum):
+    CUDA_SUCCESS = 0
+    CUDA_ERROR_INVALID_VALUE = 1
+    CUDA_ERROR_INVALID_PTX = 218
+
+
+class _Handle(int):
+    """What the driver gives out; `what` is the thing itself."""
+
+    what: Any = None
+
+
+class _Memory(Heap):
+    """Blocks of host memory at their own addresses, full of 0xFF when new; an access outside them, or after they were freed, is a fault."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: dict[int, Array] = {}
+
+    def add(self, array: Array) -> int:
+        flat = array.reshape(-1).view(np.uint8)
+        self.buffers.append((flat.ctypes.data, flat))
+        return int(flat.ctypes.data)
+
+    def allocate(self, nbytes: int) -> int:
+        raw = np.full(nbytes + 255, 0xFF, np.uint8)
+        skip = -raw.ctypes.data % 256
+        at = self.add(raw[skip : skip + nbytes])
+        self.kept[at] = raw
+        return at
+
+    def free(self, address: int) -> None:
+        if address not in self.kept:
+            raise Fault(f"{address:#x} is freed, and is no memory")
+        del self.kept[address]
+        self.buffers = [b for b in self.buffers if b[0] != address]
+
+    def view(self, address: int, nbytes: int) -> Array:
+        data, at = self.find(address, nbytes)
+        return data[at : at + nbytes]
+
+
+class _Kernel:
+    """A function of a module, and with arguments a launch of it."""
+
+    def __init__(self, text: str, name: str) -> None:
+        self.text, self.name = text, name
+        found = next((m for m in _NAME.finditer(text) if m[1] == name), None)
+        if found is None:
+            raise Fault(f"there is no kernel {name}")
+        self.params = _PARAM.findall(found[2])
+
+    def words(self, pointers: int) -> list[int]:
+        if any(kind != "u64" for kind, _ in self.params):
+            raise Fault(f"{self.name}: the emulator knows words as parameters, no tensor maps; let the fake be an older chip")
+        places = (ctypes.c_void_p * len(self.params)).from_address(pointers)
+        return [ctypes.c_int64.from_address(at or 0).value for at in places]
+
+
+class FakeDriver:
+    """`cuda.bindings.driver`. `launches` names the kernels that ran, in order; `calls` counts every function of the library."""
+
+    def __init__(self, capability: tuple[int, int] = (8, 0), *, run: bool = True) -> None:
+        self.capability, self.run, self.memory = capability, run, _Memory()
+        self.launches: list[str] = []
+        self.calls: dict[str, int] = {}
+        self.waits: list[tuple[int, int]] = []  # (stream, the one it waits for)
+        self._kept: list[Any] = []  # the driver's handles are numbers: something must hold what they stand for
+        self.library = SimpleNamespace(**{name: self._checked(name) for name in cuda_launch.PROTOTYPES})
+        self.CUresult = CUresult
+        for name in ("CUDA_KERNEL_NODE_PARAMS", "CUgraphEdgeData"):
+            setattr(self, name, SimpleNamespace)
+        self.CUmemPoolProps = lambda: SimpleNamespace(location=SimpleNamespace())
+
+    def __getattr__(self, name: str) -> Any:
+        """Enumerations are their members' names; wrapped numbers are numbers."""
+        if name.startswith("cuuint"):
+            return int
+        if name.startswith("CU") and not name.startswith("CU_"):
+            return _Enum(name)
+        raise AttributeError(f"the fake driver has no {name}")
+
+    def _checked(self, name: str) -> Any:
+        types, body = cuda_launch.PROTOTYPES[name], getattr(self, "_" + name)
+
+        def call(*args: Any) -> int:
+            assert len(args) == len(types), f"{name} takes {len(types)} arguments, got {len(args)}"
+            for a, t in zip(args, types, strict=True):
+                t.from_param(a)  # what ctypes would refuse is refused here
+            self.calls[name] = self.calls.get(name, 0) + 1
+            return int(body(*(getattr(a, "value", a) for a in args)) or 0)
+
+        return call
+
+    def _handle(self, what: Any) -> _Handle:
+        self._kept.append(what)
+        found = _Handle(len(self._kept))
+        found.what = what
+        return found
+
+    def _of(self, handle: int) -> Any:
+        return self._kept[int(handle) - 1]
+
+    # --- through cuda.bindings: (status, results...)
+    def cuInit(self, flags: int) -> tuple[Any, ...]:
+        return (CUresult.CUDA_SUCCESS,)
+
+    def cuDeviceGet(self, number: int) -> tuple[Any, ...]:
+        return CUresult.CUDA_SUCCESS, number
+
+    def cuDeviceGetAttribute(self, attribute: str, device: int) -> tuple[Any, ...]:
+        values = {"MAJOR": self.capability[0], "MINOR": self.capability[1], "COUNT": 4}
+        return CUresult.CUDA_SUCCESS, values[attribute.rpartition("_")[2]]
+
+    def cuDevicePrimaryCtxRetain(self, device: int) -> tuple[Any, ...]:
+        return CUresult.CUDA_SUCCESS, self._handle("context")
+
+    def cuCtxSetCurrent(self, context: Any) -> tuple[Any, ...]:
+        return (CUresult.CUDA_SUCCESS,)
+
+    def cuMemAlloc(self, nbytes: int) -> tuple[Any, ...]:
+        return CUresult.CUDA_SUCCESS, self.memory.allocate(nbytes)
+
+    def cuMemFree(self, address: int) -> tuple[Any, ...]:
+        self.memory.free(address)
+        return (CUresult.CUDA_SUCCESS,)
+
+    def cuMemHostAlloc(self, nbytes: int, flags: int) -> tuple[Any, ...]:
+        return self.cuMemAlloc(nbytes)
+
+    def cuMemHostGetDevicePointer(self, address: int, flags: int) -> tuple[Any, ...]:
+        return CUresult.CUDA_SUCCESS, address
+
+    cuMemFreeHost = cuMemFree
+
+    def cuMemcpyHtoD(self, target: int, source: int, nbytes: int) -> tuple[Any, ...]:
+        return (CUresult(self._cuMemcpyHtoDAsync_v2(target, source, nbytes, 0)),)
+
+    def cuMemPoolCreate(self, props: Any) -> tuple[Any, ...]:
+        return CUresult.CUDA_SUCCESS, self._handle(props)
+
+    def cuMemPoolSetAttribute(self, pool: Any, attribute: Any, value: Any) -> tuple[Any, ...]:
+        return (CUresult.CUDA_SUCCESS,)
+
+    def cuModuleLoadDataEx(self, data: bytes, count: int, options: Any, values: Any) -> tuple[Any, ...]:
+        text = data.rstrip(b"\0").decode()
+        return (CUresult.CUDA_SUCCESS, self._handle(text)) if ".entry" in text else (CUresult.CUDA_ERROR_INVALID_PTX, None)
+
+    def cuModuleGetFunction(self, module: _Handle, name: bytes) -> tuple[Any, ...]:
+        return CUresult.CUDA_SUCCESS, self._handle(_Kernel(module.what, name.decode()))
+
+    def cuFuncSetAttribute(self, function: Any, attribute: Any, value: int) -> tuple[Any, ...]:
+        return (CUresult.CUDA_SUCCESS,)
+
+    def cuGraphCreate(self, flags: int) -> tuple[Any, ...]:
+        return CUresult.CUDA_SUCCESS, self._handle(_Graph())
+
+    def cuGraphAddKernelNode(self, graph: _Handle, after: list[Any], count: int, p: Any) -> tuple[Any, ...]:
+        node = self._handle(_Node(self._launch_of(p.func, p.gridDimX, p.blockDimX, p.sharedMemBytes, p.kernelParams)))
+        graph.what.nodes.append(node)
+        graph.what.before[node] = list(after)
+        return CUresult.CUDA_SUCCESS, node
+
+    def cuGraphAddDependencies(self, graph: _Handle, before: list[Any], after: list[Any], edges: Any, count: int) -> tuple[Any, ...]:
+        for b, a in zip(before, after, strict=True):
+            graph.what.before[a].append(b)
+        return (CUresult.CUDA_SUCCESS,)
+
+    def cuGraphInstantiate(self, graph: _Handle, flags: int) -> tuple[Any, ...]:
+        return CUresult.CUDA_SUCCESS, self._handle(graph.what)
+
+    def cuGraphDestroy(self, graph: Any) -> tuple[Any, ...]:
+        return (CUresult.CUDA_SUCCESS,)
+
+    cuGraphExecDestroy = cuGraphDestroy
+
+    # --- through ctypes: the status
+    def _launch_of(self, function: int, grid: int, block: int, shared: int, pointers: int) -> tuple[Any, ...]:
+        kernel = self._of(function)
+        return kernel, kernel.words(pointers) if self.run else [], grid, block, shared
+
+    def _start(self, kernel: _Kernel, words: list[int], grid: int, block: int, shared: int) -> None:
+        if self.run:
+            self.launches.append(kernel.name)
+            emulate(kernel.text, self.memory, words, grid, block, shared)
+
+    def _cuLaunchKernel(self, f: int, gx: int, gy: int, gz: int, bx: int, *rest: Any) -> None:
+        by, bz, shared, _, at, extra = rest
+        assert (gy, gz, by, bz, extra) == (1, 1, 1, 1, None)
+        self._start(*self._launch_of(f, gx, bx, shared, at))
+
+    def _cuGraphLaunch(self, graph: int, stream: int) -> None:
+        for node in self._of(graph).order() if self.run else ():
+            self._start(*node.what.launch)
+
+    def _cuGraphExecKernelNodeSetParams_v2(self, graph: int, node: int, params: int) -> None:
+        p = cuda_launch.KernelNode.from_address(params)
+        assert node in self._of(graph).nodes
+        self._of(node).launch = self._launch_of(p.func, p.grid[0], p.block[0], p.shared, p.params)
+
+    def _cuMemcpyHtoDAsync_v2(self, target: int, source: int, nbytes: int, stream: int) -> int:
+        if source:
+            self.memory.view(target, nbytes)[:] = (ctypes.c_uint8 * nbytes).from_address(source)
+        return 0 if source else CUresult.CUDA_ERROR_INVALID_VALUE
+
+    def _cuMemcpyDtoHAsync_v2(self, target: int, source: int, nbytes: int, stream: int) -> None:
+        ctypes.memmove(target, self.memory.view(source, nbytes).ctypes.data, nbytes)
+
+    def _cuMemcpyDtoDAsync_v2(self, target: int, source: int, nbytes: int, stream: int) -> None:
+        self.memory.view(target, nbytes)[:] = self.memory.view(source, nbytes)
+
+    def _cuMemAllocFromPoolAsync(self, found: Any, nbytes: int, pool: int, stream: int) -> None:
+        assert nbytes > 0
+        found._obj.value = self.memory.allocate(nbytes)
+
+    def _cuMemFreeAsync(self, address: int, stream: int) -> None:
+        self.memory.free(address)
+
+    def _cuStreamSynchronize(self, stream: int) -> None:
+        return None
+
+    def _cuEventCreate(self, found: Any, flags: int) -> None:
+        found._obj.value = self._handle(SimpleNamespace(stream=None))
+
+    def _cuEventRecord(self, event: int, stream: int) -> None:
+        self._of(event).stream = stream
+
+    def _cuStreamWaitEvent(self, stream: int, event: int, flags: int) -> None:
+        self.waits.append((stream, self._of(event).stream))
+
+    def _cuEventDestroy_v2(self, event: int) -> None:
+        assert self._of(event).stream is not None
+
+
+class _Enum:
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, member: str) -> Any:
+        return 1 if self._name == "CUgraphDependencyType" else member
+
+    def __call__(self, value: Any) -> Any:
+        return value
+
+
+class _Node:
+    def __init__(self, launch: tuple[Any, ...]) -> None:
+        self.launch = launch
+
+
+class _Graph:
+    def __init__(self) -> None:
+        self.nodes: list[_Handle] = []
+        self.before: dict[_Handle, list[_Handle]] = {}
+
+    def order(self) -> Iterator[_Handle]:
+        """Nodes after the ones they wait for; of those that wait for nothing more, the last one first, so that a missing edge shows."""
+        done: set[int] = set()
+        while len(done) < len(self.nodes):
+            ready = [n for n in self.nodes if n not in done and all(b in done for b in self.before[n])]
+            done.add(ready[-1])
+            yield ready[-1]
+
+
+@contextmanager
+def fake_gpu(capability: tuple[int, int] = (8, 0), *, run: bool = True) -> Iterator[FakeDriver]:
+    """Inside, the runtime finds this GPU. sm_80 has every kernel in the emulator; `run=False` takes launches and does nothing."""
+    fake = FakeDriver(capability, run=run)
+    cached = (cuda_driver.context, cuda_driver.compute_capability, cuda_driver.multiprocessors, cuda_array._pool)
+    with pytest.MonkeyPatch.context() as patch:
+        for f in cached:
+            f.cache_clear()
+        patch.setattr(cuda_driver, "driver", lambda: fake)
+        patch.setattr(cuda_launch, "library", lambda: fake.library)
+        try:
+            yield fake
+        finally:
+            for f in cached:
+                f.cache_clear()

@@ -1,0 +1,171 @@
+"""Whole sessions on a stand-in for the driver: what a call copies, allocates, launches and gives back. No GPU, no PyTorch at run time."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import tilewright as tw
+import tilewright.ops as o
+from tests.cuda.fake_driver import FakeDriver, fake_gpu
+from tests.cuda.launching import graph
+from tilewright.core import dtypes as dt
+from tilewright.core.dims import sym
+from tilewright.core.dtypes import bf16, f32, i64
+from tilewright.core.errors import ExecutionError, InputError
+from tilewright.ir.graph import Graph
+from tilewright.ir.types import TensorType
+from tilewright.ops.composites import Softmax
+from tilewright.runtime import dlpack
+from tilewright.runtime.arguments import from_dtype
+from tilewright.runtime.cuda_array import DeviceArray
+
+
+@pytest.fixture
+def gpu() -> Iterator[FakeDriver]:
+    with fake_gpu() as fake:
+        yield fake
+
+
+def test_a_module_runs_as_one_graph(gpu: FakeDriver, rng: np.random.Generator) -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(24, 40), torch.nn.GELU(), torch.nn.Linear(40, 8), torch.nn.Softmax(-1))
+    x = rng.standard_normal((5, 24)).astype(np.float32)
+    session: Any = tw.compile(net, (torch.from_numpy(x),), target="cuda")
+    for _ in range(2):
+        y = session(x)
+        np.testing.assert_allclose(y.numpy(), net(torch.from_numpy(x)).detach().numpy(), rtol=1e-4, atol=1e-6)
+        x = x[::-1].copy()
+    assert gpu.calls["cuGraphLaunch"] == 2 and "cuLaunchKernel" not in gpu.calls
+    assert session.report().data["input_copies"] == {session.interface.input_names[0]: 2}
+
+
+def test_a_jitted_function_and_its_donated_arrays(gpu: FakeDriver, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)  # whoever imports it now fails
+    x, w = rng.standard_normal((2, 6, 6)).astype(np.float32)
+    value, slope = tw.jit(tw.value_and_grad(lambda x, w: tw.tanh(x @ w).sum(), argnums=1), target="cuda")(x, w)
+    product = np.tanh(x.astype(np.float64) @ w)
+    np.testing.assert_allclose(value.numpy(), product.sum(), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(slope.numpy(), x.T @ (1 - product**2), rtol=1e-4, atol=1e-4)
+    step = tw.jit(lambda p, g: p - 0.5 * g, target="cuda", donate=0)
+    first = step(x, w)  # the host's array is copied, and stays as it is
+    second = step(first, w)
+    assert second.address == first.address
+    np.testing.assert_allclose(second.numpy(), x - w, rtol=1e-6, atol=1e-6)
+    with pytest.raises(InputError, match="array 0 of the arguments is donated, and array 1 shares its memory"):
+        step(second, second)
+
+
+def test_shapes_and_symbols_of_a_call(gpu: FakeDriver, rng: np.random.Generator) -> None:
+    s, p = sym("S", 1, 64), sym("P", 0, 9)
+    session: Any = tw.compile(graph(lambda x: Softmax(axis=1)(x), (f32, (3, s))), target="cuda")
+    for n in (5, 7, 5):
+        x = rng.standard_normal((3, n)).astype(np.float32)
+        e = np.exp(x - x.max(1, keepdims=True))
+        np.testing.assert_allclose(session(x).numpy(), e / e.sum(1, keepdims=True), rtol=1e-5)
+    with pytest.raises(InputError, match=r"must be f32\[3,S\] with 1 <= S <= 64, got f32\[4,5\]"):
+        session(np.zeros((4, 5), np.float32))
+    g = Graph("append")
+    cache, row = g.input(TensorType(f32, (10, 4)), "cache"), g.input(TensorType(f32, (1, 4)), "row")
+    g.outputs = [o.UpdateSlice(axis=0, start=p)(cache, row)]
+    g.donated, g.call_symbols = {0: 0}, tuple(p.symbols)
+    appending: Any = tw.compile(g, target="cuda")
+    state = appending.run_with({"P": 0}, np.zeros((10, 4), np.float32), np.ones((1, 4), np.float32))
+    for at in (3, 9):
+        place = state.address
+        state = appending.in_place(state, np.full((1, 4), at, np.float32), P=at)
+        assert state.address == place
+    np.testing.assert_array_equal(state.numpy()[:, 0], [1, 0, 0, 3, 0, 0, 0, 0, 0, 9])
+
+
+def test_errors_of_kernels(gpu: FakeDriver) -> None:
+    session: Any = tw.compile(graph(lambda t, i: o.Gather(axis=0)(t, i), (f32, (5, 4)), (i64, (3,))), target="cuda")
+    table, good = np.arange(20, dtype=np.float32).reshape(5, 4), np.array([4, 0, 2])
+    np.testing.assert_array_equal(session(table, good).numpy(), table[good])
+    session(table, np.array([0, 7, 1]))
+    with pytest.raises(ExecutionError, match="got 7 at position 1"):
+        session.synchronize()
+    np.testing.assert_array_equal(session(table, good).numpy(), table[good])
+
+
+class Foreign:
+    """Another library's array: one protocol, and memory of the fake's."""
+
+    def __init__(self, array: DeviceArray, *, stream: int = 1, strides: tuple[int, ...] | None = None) -> None:
+        self.array, told = array, array.__cuda_array_interface__
+        self.__cuda_array_interface__ = {**told, "stream": stream, "strides": strides}
+
+
+def test_arrays_of_other_libraries(gpu: FakeDriver, rng: np.random.Generator) -> None:
+    session: Any = tw.compile(graph(lambda x, y: o.Sub()(x, y), (bf16, (3, 5)), (bf16, (3, 5))), target="cuda")
+    x, y = rng.standard_normal((2, 3, 5)).astype(bf16.np)
+    want = (x.astype(np.float32) - y.astype(np.float32)).astype(bf16.np)
+    a, b = session(x, np.zeros_like(x)), session(y, np.zeros_like(y))
+    np.testing.assert_array_equal(a.numpy(), x)
+    before = dict(session.copies)
+    pairs = [(a, b), (Foreign(a), b), (a, OnlyDlpack(b)), (Foreign(a, stream=77), OnlyDlpack(b))]
+    for one, other in pairs:
+        np.testing.assert_array_equal(session(one, other).numpy(), want)
+    assert session.copies == before and gpu.waits == [(1, 77)]
+    session.stream = 5
+    assert session(a, b).stream == 5 and (5, 0) in gpu.waits
+    with pytest.raises(InputError, match="must be contiguous, got u16"):
+        session(a, Foreign(b, strides=(2, 6)))
+    with pytest.raises(InputError, match=r"must be on the GPU, got bf16\[3,5\] on cpu"):
+        session(a, torch.zeros(3, 5, dtype=torch.bfloat16))
+    with pytest.raises(InputError, match="got a list"):
+        session(a, [1.0])
+
+
+class OnlyDlpack:
+    def __init__(self, array: DeviceArray) -> None:
+        self.array = array
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.array.__dlpack_device__()
+
+    def __dlpack__(self, *, stream: int | None = None) -> Any:
+        return self.array.__dlpack__(stream=stream)
+
+
+def test_memory_goes_back(gpu: FakeDriver) -> None:
+    session: Any = tw.compile(graph(lambda x: o.Exp()(x), (f32, (4, 4))), target="cuda")
+    y = session(np.zeros((4, 4), np.float32))
+    capsule = y.__dlpack__()
+    held = len(gpu.memory.kept)
+    del y
+    assert len(gpu.memory.kept) == held  # the capsule keeps it
+    del capsule
+    assert len(gpu.memory.kept) == held - 1
+    with pytest.raises(TypeError, match="numpy"):
+        np.asarray(session(np.zeros((4, 4), np.float32)))
+    session.close()
+    del session
+    gc.collect()
+    assert not gpu.memory.kept
+
+
+@pytest.mark.parametrize("dtype", [d for d in dt.ALL if d.kind != "c"], ids=str)
+def test_capsules_against_numpy_and_torch(dtype: dt.DType, rng: np.random.Generator) -> None:
+    """The same capsule with the CPU as its device: PyTorch reads what we write, and we read what PyTorch writes."""
+    data = rng.integers(0, 2, (3, 2, 5)).astype(dtype.np)
+    theirs = from_dtype()[dtype]
+
+    class Ours:
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return 1, 0
+
+        def __dlpack__(self, **_: Any) -> Any:
+            return dlpack.export(data.ctypes.data, data.shape, dtype, (1, 0), data)
+
+    tensor = torch.from_dlpack(Ours())  # type: ignore[attr-defined]
+    assert tensor.dtype == theirs and tensor.tolist() == data.astype(np.float64).tolist()
+    seen = dlpack.look(tensor.transpose(0, 2).__dlpack__())
+    assert (seen.address, seen.shape, seen.strides, seen.dtype) == (data.ctypes.data, (5, 2, 3), (1, 5, 10), dtype)
+    del tensor
+    assert not any(x[3] is data for x in dlpack._alive.values())
