@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from ..core.dtypes import DType
 from ..tile.builder import Ix, KernelBuilder, Tile, View
@@ -89,3 +90,21 @@ class Butterflies:
             turned = self.quarter(side)
             out[k], out[n - k] = add(near, turned), sub(near, turned)
         return out
+
+    def stage(self, parts: int, stride: int, at: Callable[[Ix | int], Callable[[Ix | int], None]]) -> None:
+        """`at(p)(q)` for every part p and every q below the stride; loops of one round are written out. `at(p)` makes what its q share."""
+        b = self.b
+
+        def part(p: Ix | int) -> None:
+            one = at(p)
+            if stride == 1:
+                one(0)
+            else:
+                with b.loop(0, stride) as inner:
+                    one(inner.index)
+
+        if parts == 1:
+            part(0)
+        else:
+            with b.loop(0, parts) as outer:
+                part(outer.index)

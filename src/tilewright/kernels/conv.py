@@ -22,7 +22,7 @@ from ..ir.types import TensorType
 from ..ops.contractions import Conv as ConvOp
 from ..tile.builder import Ix, Tile
 from .call import Call
-from .conv_phases import Axis, axes_of, combined, padding_of
+from .conv_phases import MOST, Axis, axes_of, combined, padding_of
 from .copies import copy_launch, fill_launch
 from .launch import Buffer, Launch
 from .pointwise import unravel
@@ -30,6 +30,7 @@ from .region import Evaluator, Operand, Region, collapse, narrow, widen
 from .template import Reason, Template, region_bytes, region_flops
 from .tiling import for_each_tile, leaves_of_epilogue, tile_heights
 
+SPREAD = f"input spread out by the stride: its sizes are not known, or there are more than {MOST} phases"
 ROWS = 6
 
 
@@ -75,7 +76,7 @@ class Conv(Template):
                                            blocking=partial(self.blocking, target), phase=phase) for phase in combined(axes))]
         if op.transposed:
             padding = _transposed_padding(op, w.type.shape[2:])
-            launches, x = _spread(region.name, x, op.stride, padding, target)
+            launches, x = _spread(region.name, x, op.stride, padding, target, SPREAD)
             stride, weights = (1,) * len(op.stride), _turned(w.layout, op.groups)
         elif any(p != 0 for pair in op.padding for p in pair):
             launches, x = _spread(region.name, x, (1,) * len(op.stride), op.padding, target)
@@ -112,8 +113,9 @@ def _turned(w: Layout, groups: int) -> Layout:
 
 
 def _spread(
-    name: str, x: Operand, step: tuple[int, ...], padding: tuple[tuple[Dim, Dim], ...], target: TargetSpec
-) -> tuple[list[Launch], Operand]:
+    name: str, x: Operand, step: tuple[int, ...], padding: tuple[tuple[Dim, Dim], ...], target: TargetSpec,
+    note: str = "padding of a convolution",
+) -> tuple[list[Launch], Operand]:  # fmt: skip
     """x in a zeroed buffer with `step` between elements and zeros around; negative padding crops."""
     sizes = [(d - 1) * s + 1 + lo + hi for d, s, (lo, hi) in zip(x.type.shape[2:], step, padding, strict=True)]
     type_ = TensorType(x.type.dtype, (*x.type.shape[:2], *sizes))
@@ -126,7 +128,7 @@ def _spread(
     part = TensorType(x.type.dtype, source.shape)
     launches = [
         fill_launch(f"{name}.zero", 0.0, whole, target),
-        copy_launch(f"{name}.pad", Operand(part, x.buffer, source), Operand(part, whole.buffer, inner), target, "padding of a convolution"),
+        copy_launch(f"{name}.pad", Operand(part, x.buffer, source), Operand(part, whole.buffer, inner), target, note),
     ]
     return launches, whole
 

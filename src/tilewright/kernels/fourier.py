@@ -208,9 +208,9 @@ class _Kernel:
     # --- arithmetic ---------------------------------------------------------------------------------------------------
     def _stage(self, source: View, goal: View, r: int, size: int, stride: int) -> None:
         """size: what is left of the transform; stride: what is done."""
-        b, parts = self.b, size // r
+        parts = size // r
 
-        def butterflies(p: Ix | int) -> None:
+        def butterflies(p: Ix | int) -> Callable[[Ix | int], None]:
             turns = [] if parts == 1 or r not in SMALL else [self.math.turn_of(self.table, p * (j * stride)) for j in range(1, r)]
 
             def one(q: Ix | int) -> None:
@@ -222,17 +222,9 @@ class _Kernel:
                 for j, z in enumerate(found):
                     self._put(goal, end + j * stride, self.math.times(z, turns[j - 1]) if j and turns else z)
 
-            if stride == 1:
-                one(0)
-            else:
-                with b.loop(0, stride) as inner:
-                    one(inner.index)
+            return one
 
-        if parts == 1:
-            butterflies(0)
-        else:
-            with b.loop(0, parts) as outer:
-                butterflies(outer.index)
+        self.math.stage(parts, stride, butterflies)
 
     def _prime(self, source: View, goal: View, r: int, read: tuple[Ix | int, int], write: tuple[Ix | int, int], p: Ix | int | None) -> None:
         """A sum over the table for every result; `p` (unless None) says how results are turned."""

@@ -158,9 +158,9 @@ class _Kernel:
     # --- transforms ---------------------------------------------------------------------------------------------------
     def _stage(self, get: Get, put: Put, r: int, size: int, stride: int) -> None:
         """size: what is left of the transform; stride: what is done."""
-        b, parts = self.b, size // r
+        parts = size // r
 
-        def butterflies(p: Ix | int) -> None:
+        def butterflies(p: Ix | int) -> Callable[[Ix | int], None]:
             turns = [] if parts == 1 else [self.math.turn_of(self.stages, p * (j * stride)) for j in range(1, r)]
 
             def one(q: Ix | int) -> None:
@@ -169,17 +169,9 @@ class _Kernel:
                 for j, z in enumerate(found):
                     put(end + j * stride, self.math.times(z, turns[j - 1]) if j and turns else z)
 
-            if stride == 1:
-                one(0)
-            else:
-                with b.loop(0, stride) as inner:
-                    one(inner.index)
+            return one
 
-        if parts == 1:
-            butterflies(0)
-        else:
-            with b.loop(0, parts) as outer:
-                butterflies(outer.index)
+        self.math.stage(parts, stride, butterflies)
 
     def _across(self, source: View) -> None:
         b, width = self.b, self.width

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from .. import ops as o
-from ..ir.graph import Graph, Node, Value
+from ..ir.graph import Graph, Node
 from .base import Log, Pass
 from .regions import is_anchor
+from .row_products import RowRegion, with_regions
 
 LONGEST = 16384  # what kernels/cuda/qdot.py keeps in shared memory
 
@@ -63,49 +64,15 @@ class RowCodes(Pass):
                 if alike(n, other) and other not in partner and n not in partner.values():
                     partner[n] = other
                     break
-        taken = set(partner.values())
-        new, env = Graph(graph.name), dict[Value, Value]()
-        for n in graph.nodes:
-            if n in taken:
-                continue
-            if n not in found:
-                graph.copy_into(new, env, [n])
-                continue
-            self.region(new, env, found[n], [partner[n], n] if n in partner else [n])
-            log.hit("products_with_codes", 2 if n in partner else 1)
-        new.take_ends(graph, env)
-        return new
+        return with_regions(graph, found, partner, self.region, lambda products: log.hit("products_with_codes", products))
 
     @staticmethod
-    def region(new: Graph, env: dict[Value, Value], made: Node, members: list[Node]) -> None:
-        last = members[-1]
-        body, inner = Graph(last.name), dict[Value, Value]()
-        operands: list[Value] = []
-
-        def inside(v: Value) -> Value:
-            if v not in inner:
-                inner[v] = body.input(v.type, v.node.name)
-                operands.append(v)
-            return inner[v]
-
-        x = made.operands[0]
-        norm = x.node
+    def region(r: RowRegion, made: Node) -> None:
+        norm = made.operands[0].node
         if isinstance(norm.op, o.RmsNorm) and norm.op.naxes == 1 and norm.op.affine == "weight":
             if all(v.dtype.name == "f32" for v in norm.operands):
-                inner[x] = body.add(norm.op, *(inside(v) for v in norm.operands), name=norm.name, place=norm.place).values[0]
-        codes = body.add(made.op, inside(x), name=made.name, place=made.place)
-        inner.update(zip(made.values, codes.values, strict=True))
-        for n in members:
-            given = [inside(v) for v in n.operands]
-            if isinstance(n.op, o.Fused):
-                local = dict(zip(n.op.body.inputs, given, strict=True))
-                n.op.body.copy_into(body, local)
-                inner[n.values[0]] = local[n.op.body.outputs[0]]
-            else:
-                inner[n.values[0]] = body.add(n.op, *given, name=n.name, place=n.place).values[0]
-        body.outputs = [inner[last.values[0]]]
-        region = new.add(o.Fused(body=body), *(env[v] for v in operands), name=f"{last.name}_row", place=last.place)
-        env[last.values[0]] = region.values[0]
+                r.take(norm)
+        r.take(made)
 
 
 def alike(a: Node, b: Node) -> bool:

@@ -2,13 +2,16 @@
 region."""
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from .. import ops as o
 from ..ir.graph import Graph, Node, Value
 from .base import Log, Pass
 from .regions import is_anchor
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -46,8 +49,7 @@ def product_of(n: Node) -> Product | None:
 @dataclass(frozen=True)
 class RowProducts(Pass):
     """Before: regions are made; the target is a GPU. After: a product of one row that an RMS norm makes computes the norm itself, and
-    takes with it
-    another product of that row that only its own epilogue reads."""
+    takes with it another product of that row that only its own epilogue reads."""
 
     name: ClassVar[str] = "row-products"
 
@@ -63,18 +65,7 @@ class RowProducts(Pass):
                 if v.node not in partner and n not in partner.values():
                     partner[n] = v.node
                     break
-        taken = set(partner.values())
-        new, env = Graph(graph.name), dict[Value, Value]()
-        for n in graph.nodes:
-            if n in taken:
-                continue
-            if n not in found:
-                graph.copy_into(new, env, [n])
-                continue
-            self.region(new, env, found[n], [partner[n], n] if n in partner else [n])
-            log.hit("products_with_norm", 2 if n in partner else 1)
-        new.take_ends(graph, env)
-        return new
+        return with_regions(graph, found, partner, self.region, lambda products: log.hit("products_with_norm", products))
 
     @staticmethod
     def normed(p: Product) -> bool:
@@ -84,26 +75,52 @@ class RowProducts(Pass):
         return all(v.dtype is p.left.dtype for v in norm.operands)
 
     @staticmethod
-    def region(new: Graph, env: dict[Value, Value], p: Product, members: list[Node]) -> None:
-        body, inner = Graph(p.node.name), dict[Value, Value]()
-        operands: list[Value] = []
+    def region(r: RowRegion, p: Product) -> None:
+        r.take(p.left.node)
 
-        def inside(v: Value) -> Value:
-            if v not in inner:
-                inner[v] = body.input(v.type, v.node.name)
-                operands.append(v)
-            return inner[v]
 
-        norm = p.left.node
-        inner[p.left] = body.add(norm.op, *(inside(v) for v in norm.operands), name=norm.name, place=norm.place).values[0]
-        for n in members:
-            given = [inside(v) for v in n.operands]
-            if isinstance(n.op, o.Fused):
-                local = dict(zip(n.op.body.inputs, given, strict=True))
-                n.op.body.copy_into(body, local)
-                inner[n.values[0]] = local[n.op.body.outputs[0]]
-            else:
-                inner[n.values[0]] = body.add(n.op, *given, name=n.name, place=n.place).values[0]
-        body.outputs = [inner[p.node.values[0]]]
-        made = new.add(o.Fused(body=body), *(env[v] for v in operands), name=f"{p.node.name}_row", place=p.node.place)
-        env[p.node.values[0]] = made.values[0]
+class RowRegion:
+    """The body of a region in the making: what makes the row, then the products that read it."""
+
+    def __init__(self, name: str) -> None:
+        self.body, self.inner, self.operands = Graph(name), dict[Value, Value](), list[Value]()
+
+    def inside(self, v: Value) -> Value:
+        if v not in self.inner:
+            self.inner[v] = self.body.input(v.type, v.node.name)
+            self.operands.append(v)
+        return self.inner[v]
+
+    def take(self, n: Node) -> None:
+        """A node, or what is inside a region."""
+        given = [self.inside(v) for v in n.operands]
+        if isinstance(n.op, o.Fused):
+            local = dict(zip(n.op.body.inputs, given, strict=True))
+            n.op.body.copy_into(self.body, local)
+            made = [local[v] for v in n.op.body.outputs]
+        else:
+            made = list(self.body.add(n.op, *given, name=n.name, place=n.place).values)
+        self.inner.update(zip(n.values, made, strict=True))
+
+
+def with_regions(graph: Graph, found: Mapping[Node, T], partner: Mapping[Node, Node], begin: Callable[[RowRegion, T], None],
+                 hit: Callable[[int], None]) -> Graph:
+    """The graph with a region for every node of `found`, which takes its partner along; `begin` puts in what makes the row."""
+    taken = set(partner.values())
+    new, env = Graph(graph.name), dict[Value, Value]()
+    for n in graph.nodes:
+        if n in taken:
+            continue
+        if n not in found:
+            graph.copy_into(new, env, [n])
+            continue
+        region, members = RowRegion(n.name), [partner[n], n] if n in partner else [n]
+        begin(region, found[n])
+        for m in members:
+            region.take(m)
+        region.body.outputs = [region.inner[n.values[0]]]
+        made = new.add(o.Fused(body=region.body), *(env[v] for v in region.operands), name=f"{n.name}_row", place=n.place)
+        env[n.values[0]] = made.values[0]
+        hit(len(members))
+    new.take_ends(graph, env)
+    return new
