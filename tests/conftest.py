@@ -1,4 +1,5 @@
-"""Fixtures for the whole suite: a private code cache and key, and golden files with one flag to update them."""
+"""Fixtures for the whole suite: a private code cache and key, random inputs with one seed a run, and golden files with one flag to update
+them."""
 
 from __future__ import annotations
 
@@ -6,10 +7,30 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+from tests import fresh
+
+settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])  # a busy machine is no failure
+settings.load_profile("suite")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-goldens", action="store_true", help="write the golden files instead of comparing with them")
+
+
+def pytest_collectstart(collector: pytest.Collector) -> None:
+    fresh.start(collector.nodeid)  # some modules draw while they are imported
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    fresh.start(item.nodeid)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if terminalreporter.stats.get("failed") or terminalreporter.stats.get("error"):
+        terminalreporter.write_line(f"the same random inputs again: {fresh.VARIABLE}={fresh.SEED}")
 
 
 @pytest.fixture(scope="session", autouse=True)

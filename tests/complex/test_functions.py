@@ -10,11 +10,12 @@ import pytest
 import torch
 
 import tilewright as tw
+from tests.fresh import fresh_rng
 from tilewright.core.errors import ShapeError
 
 
 def fresh(*shape: int, dtype: str = "c16") -> Any:
-    rng = np.random.default_rng()
+    rng = fresh_rng()
     return (rng.normal(size=shape) + 1j * rng.normal(size=shape)).astype(dtype)
 
 

@@ -9,11 +9,12 @@ import pytest
 import torch
 
 import tilewright as tw
+from tests.fresh import fresh_rng
 from tilewright.ops import Scan
 
 
 def arrays(*shapes: tuple[int, ...], dtype: Any = np.float64) -> list[Any]:
-    rng = np.random.default_rng()
+    rng = fresh_rng()
     return [rng.uniform(-1, 1, s).astype(dtype) for s in shapes]
 
 
@@ -166,7 +167,7 @@ def newton(x: Any, limit: int | None) -> Any:
 
 
 def test_a_while_loop_and_its_derivatives() -> None:
-    x = np.float64(np.random.default_rng().uniform(1.5, 30))
+    x = np.float64(fresh_rng().uniform(1.5, 30))
     root, steps = tw.jit(lambda x: newton(x, None))(x)
     np.testing.assert_allclose(root, np.sqrt(x), rtol=1e-12)
     assert 2 < steps < 12
@@ -200,7 +201,7 @@ def test_plain_arrays_and_small_floats() -> None:
     last, sums = tw.scan(lambda c, x: (c + x, c), 0.0, np.arange(5, dtype=np.float32))
     assert last == 10
     np.testing.assert_array_equal(sums, [0, 0, 1, 3, 6])
-    x = np.random.default_rng().uniform(-1, 1, (6, 3)).astype(ml_dtypes.bfloat16)
+    x = fresh_rng().uniform(-1, 1, (6, 3)).astype(ml_dtypes.bfloat16)
     last, _ = tw.scan(lambda c, x: (c * x, None), x[0], x)
     want = torch.tensor(x[0].astype(np.float32)).bfloat16()
     for row in x:

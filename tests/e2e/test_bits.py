@@ -10,6 +10,7 @@ import torch
 
 import tilewright as tw
 from tests.e2e.families import FAMILIES, Family, imported
+from tests.fresh import fresh_rng
 from tests.models import plain
 from tilewright.compile import compile_graph, target_spec
 from tilewright.core.dims import sym
@@ -126,7 +127,7 @@ def test_products_with_few_and_many_rows(kind: str) -> None:
     """One register tile of rows has a kernel of its own; small floats are widened once for many rows and in place for few."""
     import ml_dtypes
 
-    rng = np.random.default_rng()
+    rng = fresh_rng()
     dtype = np.dtype(ml_dtypes.bfloat16 if kind == "bfloat16" else kind)
     for n, k in ((70, 1100), (64, 300), (5, 512)):
         w = (rng.standard_normal((n, k)) * 0.1).astype(dtype)

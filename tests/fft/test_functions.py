@@ -9,13 +9,14 @@ import pytest
 import torch
 
 import tilewright as tw
+from tests.fresh import fresh_rng
 from tilewright.core.errors import ShapeError
 
 ft = tw.fft
 
 
 def real(*shape: int) -> Any:
-    return np.random.default_rng().normal(size=shape)
+    return fresh_rng().normal(size=shape)
 
 
 def whole(*shape: int) -> Any:

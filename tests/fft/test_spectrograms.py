@@ -9,9 +9,10 @@ import pytest
 import torch
 
 import tilewright as tw
+from tests.fresh import fresh_rng
 from tilewright.core.errors import ShapeError
 
-rng = np.random.default_rng()
+rng = fresh_rng()
 
 
 @pytest.mark.parametrize("n,hop,width,center,normalized", [(16, 4, 16, True, False), (15, 5, 9, True, True), (8, 8, 8, False, False)])

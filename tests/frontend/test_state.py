@@ -9,9 +9,10 @@ import pytest
 import torch
 
 import tilewright as tw
+from tests.fresh import fresh_rng
 from tilewright.core.errors import InputError, ShapeError, UnsupportedError
 
-rng = np.random.default_rng()
+rng = fresh_rng()
 torch_batch_norm: Any = torch.nn.functional.batch_norm
 
 

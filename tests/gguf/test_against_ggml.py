@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.fresh import fresh_rng
 from tilewright.ops import quant
 
 llama_cpp = pytest.importorskip("llama_cpp", reason="llama-cpp-python is the oracle; it is not installed")
@@ -39,7 +40,7 @@ def traits(fmt: quant.BlockFormat) -> Any:
 @pytest.mark.parametrize("name", ["Q1_0", "Q2_0", "Q4_0", "Q8_0", "Q6_K", "IQ4_NL", "TQ2_0", "MXFP4"])
 def test_dequantise(name: str) -> None:
     fmt = quant.by_name(name)
-    raw = np.random.default_rng().integers(0, 256, (50, fmt.bytes), dtype=np.uint8)
+    raw = fresh_rng().integers(0, 256, (50, fmt.bytes), dtype=np.uint8)
     want = np.empty((50, fmt.elements), np.float32)
     traits(fmt).to_float(raw.ctypes.data, want.ctypes.data, want.size)
     np.testing.assert_array_equal(fmt.dequantise(raw), want)
@@ -49,7 +50,7 @@ def test_q8_k_both_ways() -> None:
     """ggml exports the two functions but keeps no `to_float` for this type, which stands in no file."""
     library = ctypes.CDLL(str(next((Path(llama_cpp.__file__).parent / "lib").glob("libggml-base.so*"))))
     fmt = quant.by_name("Q8_K")
-    x = np.random.default_rng().standard_normal((20, 512)).astype(np.float32)
+    x = fresh_rng().standard_normal((20, 512)).astype(np.float32)
     want = np.empty((20, 2 * fmt.bytes), np.uint8)
     library.quantize_row_q8_K_ref(ctypes.c_void_p(x.ctypes.data), ctypes.c_void_p(want.ctypes.data), ctypes.c_int64(x.size))
     packed = fmt.quantise(x)

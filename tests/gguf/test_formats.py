@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.fresh import fresh_rng
 from tilewright.core.errors import InputError
 from tilewright.ops import quant
 from tilewright.ops.quant import BlockFormat
@@ -43,7 +44,7 @@ def test_the_list_is_complete_and_sized_as_gguf_says() -> None:
 
 @pytest.mark.parametrize("fmt", FOREIGN, ids=str)
 def test_dequantise_is_gguf_bit_for_bit(fmt: BlockFormat) -> None:
-    rng = np.random.default_rng()
+    rng = fresh_rng()
     raw = blocks(fmt, 300, rng).reshape(100, 3 * fmt.bytes)
     with np.errstate(all="ignore"):
         want = gguf.quants.dequantize(raw, gguf.GGMLQuantizationType(fmt.type_id))
@@ -53,7 +54,7 @@ def test_dequantise_is_gguf_bit_for_bit(fmt: BlockFormat) -> None:
 @pytest.mark.parametrize("fmt", WRITABLE, ids=str)
 @pytest.mark.parametrize("kind", ["normal", "zero", "one sign", "large", "tiny", "ties"])
 def test_quantise_is_gguf_bit_for_bit(fmt: BlockFormat, kind: str) -> None:
-    rng = np.random.default_rng()
+    rng = fresh_rng()
     x = rng.standard_normal((24, 3 * fmt.elements * (256 if fmt.elements == 1 else 1))).astype(np.float32)
     x = {
         "normal": x, "zero": x * 0, "one sign": np.abs(x), "large": x * 3e4, "tiny": x * np.float32(1e-9), "ties": np.round(x * 2) / 2,
@@ -67,7 +68,7 @@ def test_quantise_is_gguf_bit_for_bit(fmt: BlockFormat, kind: str) -> None:
 @pytest.mark.parametrize("size", [1e-3, 1.0, 300.0])
 def test_nvfp4_takes_the_nearest_numbers(size: float) -> None:
     """Read back by the gguf package: scales are the nearest e4m3 of PyTorch, and no other code is closer."""
-    x = (np.random.default_rng().standard_normal((7, 128)) * size).astype(np.float32)
+    x = (fresh_rng().standard_normal((7, 128)) * size).astype(np.float32)
     packed = quant.by_name("NVFP4").quantise(x)
     got = gguf.quants.dequantize(packed, gguf.GGMLQuantizationType.NVFP4).reshape(-1, 16)
     rows = x.reshape(-1, 16)
@@ -85,7 +86,7 @@ def test_bfloat16_keeps_infinities_and_quiets_nan() -> None:
 
 
 def test_q8_k_from_its_definition() -> None:
-    rng = np.random.default_rng()
+    rng = fresh_rng()
     fmt = quant.by_name("Q8_K")
     raw = b""
     want = []
@@ -97,7 +98,7 @@ def test_q8_k_from_its_definition() -> None:
 
 
 def test_q8_k_quantise_by_hand() -> None:
-    rng = np.random.default_rng()
+    rng = fresh_rng()
     fmt = quant.by_name("Q8_K")
     x = rng.standard_normal((7, 512)).astype(np.float32)
     x[0] = 0
@@ -112,7 +113,7 @@ def test_q8_k_quantise_by_hand() -> None:
 
 @pytest.mark.parametrize(("name", "per_byte", "low"), [("Q1_0", 8, None), ("Q2_0", 4, -1)])
 def test_one_and_two_bits_from_their_definition(name: str, per_byte: int, low: int | None) -> None:
-    rng = np.random.default_rng()
+    rng = fresh_rng()
     fmt = quant.by_name(name)
     raw = blocks(fmt, 9, rng)
     raw[:, :2] = rng.standard_normal((9, 1)).astype(np.float16).view(np.uint8)
@@ -146,7 +147,7 @@ def test_shapes_and_errors(fmt: BlockFormat) -> None:
 
 
 def test_a_strided_view_is_read_right() -> None:
-    rng = np.random.default_rng()
+    rng = fresh_rng()
     fmt = quant.by_name("Q5_K")
     raw = blocks(fmt, 8, rng)
     raw[:, :4] = 0

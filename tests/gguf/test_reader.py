@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.fresh import fresh_rng
 from tests.gguf.files import ARRAY, BOOL, F32, STRING, U32, build, key, sample, smollm, string, tensor
 from tilewright.core.errors import FormatError
 from tilewright.frontend.gguf import GGUFFile, open_gguf
@@ -63,7 +64,7 @@ def test_each_format_against_the_gguf_package(fmt: quant.BlockFormat, tmp_path: 
     gguf = pytest.importorskip("gguf", reason="writes the files (pip install tilewright[dev])")
     if fmt.name in ("Q2_0",):
         pytest.skip("the gguf package has no type id for Q2_0")
-    rng = np.random.default_rng()
+    rng = fresh_rng()
     shape = (3, 2, 5 * fmt.elements)
     raw = rng.integers(0, 256, (3, 2, 5 * fmt.bytes), dtype=np.uint8)
     writer = gguf.GGUFWriter(tmp_path / "m.gguf", "llama")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.fresh import fresh_rng
 from tests.ir.graphs import small, symbolic
 from tests.ops.checks import Case, cases
 from tilewright.core.errors import ParseError, ShapeError, VerifyError
@@ -55,7 +56,7 @@ def test_golden() -> None:
 
 
 def test_a_parsed_graph_computes_the_same() -> None:
-    rng = np.random.default_rng()
+    rng = fresh_rng()
     x, y = rng.normal(size=(2, 7)).astype(np.float32), rng.normal(size=(5, 3)).astype(np.float32)
     for a, b in zip(run(symbolic(), [x, y]), run(parse(GOLDEN), [x, y]), strict=True):
         np.testing.assert_array_equal(a, b)

@@ -4,6 +4,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.fresh import fresh_rng
 from tilewright.core.dtypes import i32
 from tilewright.target.cpu.host import host_target
 from tilewright.tile.builder import KernelBuilder
@@ -24,7 +25,7 @@ def kernel() -> Kernel:
 
 @pytest.mark.parametrize("level", ["baseline", "avx2", "avx512", "native", "interpreter"])
 def test_dot4(level: str) -> None:
-    rng = np.random.default_rng()
+    rng = fresh_rng()
     x, y, z = (rng.integers(-(2**31), 2**31, 49).astype(np.int32) for _ in range(3))
     x[:4], y[:4] = -1, np.array([0x7F7F7F7F, -0x7F7F7F80, 0, 1])  # all bytes 255; extremes that saturate 16-bit sums
     a, c = x.view(np.uint8).reshape(-1, 4).astype(np.int64), y.view(np.int8).reshape(-1, 4).astype(np.int64)

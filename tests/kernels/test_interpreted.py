@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.fresh import fresh_rng
 from tilewright.core.dims import sym
 from tilewright.core.dtypes import bf16, bool_, f16, f32, i64, real_of
 from tilewright.ir.graph import Graph, Value
@@ -50,7 +51,7 @@ def agree(graph: Graph, got: list[Any], want: list[Any]) -> None:
 
 
 def check(graph: Graph, level: str = "avx512", **env: int) -> None:
-    rng = np.random.default_rng()
+    rng = fresh_rng()
     inputs = [draw(rng, v.type, env) for v in graph.inputs]
     got, error = interpret_graph(graph, inputs, level)
     assert not error.any()
@@ -75,7 +76,7 @@ def test_samples(name: str, index: int) -> None:
 @pytest.mark.parametrize("level", ["avx512", "baseline"])
 @pytest.mark.parametrize(("m", "n", "k"), [(1, 1, 1), (7, 65, 70), (3, 5, 0), (0, 4, 4), (14, 33, 130)])
 def test_matmul_with_prologue_and_epilogue(level: str, m: int, n: int, k: int) -> None:
-    w = np.random.default_rng().standard_normal((n, k)).astype("f4")
+    w = fresh_rng().standard_normal((n, k)).astype("f4")
 
     def body(g: Graph, v: tuple[Value, ...]) -> Value:
         return F.add(F.gelu(F.add(Matmul(transpose_b=True)(v[0], g.constant(w, "w")), v[1])), v[2])
@@ -93,7 +94,7 @@ def test_matmul_for_any_number_of_rows(rows: int) -> None:
 
 @pytest.mark.parametrize("dtype", [bf16, f16])
 def test_matmul_of_small_floats(dtype: Any) -> None:
-    w = np.random.default_rng().standard_normal((19, 37)).astype(dtype.np)
+    w = fresh_rng().standard_normal((19, 37)).astype(dtype.np)
     check(single(lambda g, v: Matmul()(v[0], g.constant(w, "w")), t(dtype, 3, 19)))
 
 
@@ -143,7 +144,7 @@ def test_views_copies_and_several_outputs() -> None:
 
 
 def test_a_tied_weight_is_gathered_from_panels() -> None:
-    w = np.random.default_rng().standard_normal((70, 24)).astype("f4")
+    w = fresh_rng().standard_normal((70, 24)).astype("f4")
 
     def body(g: Graph, v: tuple[Value, ...]) -> Value:
         c = g.constant(w, "wte")
@@ -154,7 +155,7 @@ def test_a_tied_weight_is_gathered_from_panels() -> None:
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_integer_products(name: str) -> None:
-    rng = np.random.default_rng()
+    rng = fresh_rng()
     k = 256 if name.endswith("K") else 64
     graph = product(name, packed(name, 19, k, rng), k, 2)
     x = rng.standard_normal((2, 2, k)).astype("f4")
@@ -187,7 +188,7 @@ def test_every_template_is_reached(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, index in SAMPLES:
         if not issubclass(REGISTRY[name], Elementwise):
             select(run_pipeline(build(REGISTRY[name], REGISTRY[name].samples[index])), target("avx512"))
-    select(product("Q4_0", packed("Q4_0", 19, 64, np.random.default_rng()), 64, 2), target("avx512"))
+    select(product("Q4_0", packed("Q4_0", 19, 64, fresh_rng()), 64, 2), target("avx512"))
     assert {type(x).__name__ for x in TEMPLATES} - used <= ELSEWHERE
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.fresh import fresh_rng
 from tilewright.core.dims import sym
 from tilewright.core.dtypes import f32, i64
 from tilewright.ir.graph import Graph, Value
@@ -46,7 +47,7 @@ KERNELS = [(level, name) for level in ("native", "avx512", "avx2", "baseline") f
     pytest.param(level, name, marks=pytest.mark.slow if level == "baseline" and name not in BASELINE else ()) for level, name in KERNELS
 ])
 def test_every_format(name: str, level: str) -> None:
-    rng = np.random.default_rng()
+    rng = fresh_rng()
     n, k = 37, 512 if name.endswith("K") else 96
     w = packed(name, n, k, rng)
     x = rng.standard_normal((2, 7, k)).astype("f4")
@@ -59,7 +60,7 @@ def test_every_format(name: str, level: str) -> None:
 
 
 def test_quantise_rows_is_exact() -> None:
-    x = np.random.default_rng().standard_normal((3, 64)).astype("f4")
+    x = fresh_rng().standard_normal((3, 64)).astype("f4")
     x[1, :32] = 0
     g = single(lambda g, v: QuantiseRows()(v[0]), TensorType(f32, (3, 64)))
     for got, want in zip(run_graph(g, [x])[0], run(g, [x]), strict=True):
@@ -70,7 +71,7 @@ def test_quantise_rows_is_exact() -> None:
 @pytest.mark.parametrize("shared", [True, False])
 def test_chosen_matrices_of_a_stack(name: str, shared: bool) -> None:
     """Each row times the matrix it chose: the bits of a product with that matrix alone."""
-    rng = np.random.default_rng()
+    rng = fresh_rng()
     experts, n, k, tokens, used = 3, 48, 512 if name.endswith("K") else 96, 5, 2
     w = packed(name, experts * n, k, rng)
     x = rng.standard_normal((tokens, 1 if shared else used, k)).astype("f4")

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.fresh import fresh_rng
 from tilewright import ops as O
 from tilewright.core.dims import sym
 from tilewright.core.dtypes import dtype
@@ -26,7 +27,7 @@ KINDS: dict[str, type[O.Op]] = {"sum": O.Sum, "mean": O.Mean, "max": O.Max, "min
 
 
 def draw(kind: str, shape: tuple[int, ...]) -> Any:
-    rng = np.random.default_rng()
+    rng = fresh_rng()
     if kind == "prod":
         return rng.uniform(0.99, 1.01, shape).astype("f4")
     return rng.standard_normal(shape).astype("f4")
@@ -61,7 +62,7 @@ def test_neighbours_are_fused(shape: tuple[int, ...], axes: tuple[int, ...]) -> 
 @pytest.mark.parametrize("n", [3, 16384, 16385, 50000])
 def test_a_column_is_summed_like_a_row(n: int) -> None:
     """Bit for bit, alone or among others, for a static and a symbolic length."""
-    x = np.random.default_rng().standard_normal((n, 3)).astype("f4")
+    x = fresh_rng().standard_normal((n, 3)).astype("f4")
 
     def total(array: Any, axis: int, *, symbolic: bool = False) -> Any:
         g = Graph("sum")
@@ -87,7 +88,7 @@ def test_the_error_of_a_long_sum_stays_small() -> None:
 @pytest.mark.parametrize("op", [O.ArgMax, O.ArgMin])
 @pytest.mark.parametrize("shape,axis", [((3, 1000), 1), ((200, 70), 0), ((4, 50, 7), 1), ((70000,), 0), ((5, 3), 1)])
 def test_extremes(op: Any, shape: tuple[int, ...], axis: int) -> None:
-    rng = np.random.default_rng()
+    rng = fresh_rng()
     for special in (False, True):
         x = rng.integers(-40, 40, shape).astype("f4")  # ties
         if special:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.fresh import fresh_rng
 from tests.kernels.harness import run_graph
 from tests.kernels.test_qdot import packed
 from tilewright.core.dims import sym
@@ -35,7 +36,7 @@ def names(graph: Graph) -> list[str]:
 @pytest.mark.parametrize("kind", ["rms", "layer"])
 @pytest.mark.parametrize("also", [False, True])
 def test_a_norm(kind: str, also: bool, level: str) -> None:
-    rng, k = np.random.default_rng(), 96 if also else 160
+    rng, k = fresh_rng(), 96 if also else 160
 
     def body(g: Graph, v: tuple[Value, ...]) -> tuple[Value, ...]:
         x = F.add(v[0], v[1])
@@ -56,7 +57,7 @@ def test_a_norm(kind: str, also: bool, level: str) -> None:
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("also", [False, True])
 def test_a_product(also: bool, level: str) -> None:
-    rng, n, k = np.random.default_rng(), 96, 64
+    rng, n, k = fresh_rng(), 96, 64
     w = packed("Q4_1", n, k, rng)
 
     def body(g: Graph, v: tuple[Value, ...]) -> tuple[Value, ...]:
@@ -77,7 +78,7 @@ def test_a_product(also: bool, level: str) -> None:
 
 
 def test_a_product_of_odd_width_is_rounded_afterwards() -> None:
-    rng = np.random.default_rng()
+    rng = fresh_rng()
     w = packed("Q8_0", 40, 32, rng)
     graph = single(lambda g, v: QDot(format="Q8_0", n=40, k=32)(*QuantiseRows()(v[0]), g.constant(w, "w")), TensorType(f32, (3, 32)))
     assert len(names(Fuse().run(graph, Log()))) == 2

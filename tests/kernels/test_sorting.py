@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.fresh import fresh_rng
 from tilewright.core.dtypes import dtype
 from tilewright.ir.graph import Graph
 from tilewright.ir.types import TensorType
@@ -20,7 +21,7 @@ CASES += [("u1", 65), ("?", 65)]
 
 
 def numbers(kind: str, shape: tuple[int, ...]) -> Any:
-    rng = np.random.default_rng()
+    rng = fresh_rng()
     if np.dtype(kind).kind == "f":
         x = (rng.standard_normal(shape) * 9).round(1).astype(kind)  # many ties
         x.flat[:: max(x.size // 7, 1)] = np.nan
@@ -42,7 +43,7 @@ def run(op: Op, x: Any, parts: int = 1) -> list[Any]:
 @pytest.mark.parametrize("kind,length", CASES)
 def test_sort(kind: str, length: int) -> None:
     x = numbers(kind, (2, length))
-    descending = bool(np.random.default_rng().integers(2))
+    descending = bool(fresh_rng().integers(2))
     values, order = run(Sort(axis=1, descending=descending), x, parts=3)
     want = torch.sort(torch.from_numpy(x), dim=1, descending=descending, stable=True)
     np.testing.assert_array_equal(order, want.indices.numpy())

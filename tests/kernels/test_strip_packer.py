@@ -4,6 +4,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.fresh import fresh_rng
 from tilewright.kernels.strips import LANES, STRIPS, pack_strips, strip_shape
 from tilewright.ops import quant
 from tilewright.runtime.strip_packing import pack_all
@@ -11,7 +12,7 @@ from tilewright.runtime.strip_packing import pack_all
 
 @pytest.mark.parametrize("name", sorted(STRIPS))
 def test_same_bytes(name: str) -> None:
-    rng = np.random.default_rng()
+    rng = fresh_rng()
     block = quant.by_name(name).bytes
     matrices, wanted = [], []
     for n in (1, 15, 16, 17, int(rng.integers(18, 200))):
@@ -28,7 +29,7 @@ def test_same_bytes(name: str) -> None:
 
 def test_mixed_formats_odd_addresses_and_nothing() -> None:
     """Rows at an odd address, rows apart from one another, and an empty matrix, beside ordinary ones."""
-    rng = np.random.default_rng()
+    rng = fresh_rng()
     pool = rng.integers(0, 256, 1 << 16).astype(np.uint8)
     matrices, wanted = [], []
     for name, start, gap, n in (("Q4_1", 1, 0, 33), ("Q8_0", 0, 6, 40), ("Q4_0", 2, 3, 32), ("Q6_K", 0, 0, 0), ("Q5_K", 0, 0, LANES)):

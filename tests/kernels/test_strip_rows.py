@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tests.fresh import fresh_rng
 from tests.llm.test_formats import rows_of
 from tilewright import ops as o
 from tilewright.core import dtypes as dt
@@ -19,7 +20,7 @@ from tilewright.ops.structure import ConstantData
 
 @pytest.mark.parametrize("name", sorted(STRIPS))
 def test_rows_are_the_file_s(name: str) -> None:
-    rng = np.random.default_rng()
+    rng = fresh_rng()
     n, k = int(rng.integers(17, 80)), FORMATS[name].elements * int(rng.integers(1, 4))
     raw = rows_of(name, n, k, rng)
     graph = Graph("tied")

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 import tilewright as tw
+from tests.fresh import fresh_rng
 from tilewright.core.errors import ExecutionError, ShapeError
 
-rng = np.random.default_rng()
+rng = fresh_rng()
 
 
 def draw(*shape: int) -> Any:

@@ -10,13 +10,14 @@ import pytest
 import torch
 
 import tilewright as tw
+from tests.fresh import fresh_rng
 from tilewright.core.errors import ExecutionError, ShapeError
 
 la = tw.linalg
 
 
 def fresh(*shape: int, dtype: str = "f8", shift: float = 0.0) -> Any:
-    x = np.random.default_rng().normal(size=shape)
+    x = fresh_rng().normal(size=shape)
     return (x + shift * np.eye(shape[-2], shape[-1])).astype(dtype) if shift else x.astype(dtype)
 
 

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 import tilewright as tw
+from tests.fresh import fresh_rng
 from tilewright.core.errors import ExecutionError, ShapeError
 
-rng = np.random.default_rng()
+rng = fresh_rng()
 their_ormqr: Any = torch.ormqr
 SPECIAL = {"identity": np.eye(3), "zero": np.zeros((3, 3)), "turn": np.array([[0.0, 1], [-1, 0]]), "jordan": np.array([[2.0, 1], [0, 2]]),
            "cycle": np.roll(np.eye(7), 1, 0), "large": 1e200 * np.array([[1.0, 2], [3, 4]]),

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tests.fresh import fresh_rng
 from tests.llm.quantised_model import model
 from tilewright.llm.model import LLM
 from tilewright.target.cpu import cache
@@ -24,7 +25,7 @@ def resident() -> int:
 
 def growth(llm: LLM, longest: int, monkeypatch: pytest.MonkeyPatch) -> int:
     """Bytes grown after the first prompts. Lengths are random and lean to short ones: often the longest come late."""
-    rng = np.random.default_rng()
+    rng = fresh_rng()
     sessions = [llm.session]
     start = 0
     for n, length in enumerate(np.exp(rng.uniform(0, np.log(longest + 1), PROMPTS)).astype(int).clip(1, longest)):

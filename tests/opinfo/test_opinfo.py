@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 
+from tests.fresh import fresh_random
 from tests.opinfo import calls, results, score
 from tests.opinfo.excluded import EXCLUDED
 from tilewright.frontend.torch import registry
@@ -44,7 +44,7 @@ def test_every_entry_has_a_score(ops: dict[str, Any]) -> None:
 def test_part_of_the_passing_ops_passes(ops: dict[str, Any]) -> None:
     """Other ops in every run; the samples of an op are always the same."""
     passing = [k for k, r in results.load().items() if k not in EXCLUDED and results.passes(r, results.FORWARD)]
-    draw = random.Random()
+    draw = fresh_random()
     wrong = []
     for name in draw.sample(passing, OPS_A_RUN):
         op = ops[name]
@@ -58,7 +58,7 @@ def test_part_of_the_passing_ops_passes(ops: dict[str, Any]) -> None:
 
 def test_part_of_the_gradients_passes(ops: dict[str, Any]) -> None:
     passing = [k for k, r in results.load().items() if k not in EXCLUDED and results.passes(r, ("grad",))]
-    draw = random.Random()
+    draw = fresh_random()
     wrong = []
     for name in draw.sample(passing, OPS_A_RUN // 2):
         samples = [c for c in calls.samples_of(ops[name], torch.float32, True) if any(t.requires_grad for t in c.tensors)]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
+from tests.fresh import fresh_rng
 from tests.ops.checks import Case, cases, check_error, check_infer, error_cases
 from tilewright.core.errors import ShapeError
 from tilewright.ir.graph import Graph
@@ -15,7 +15,7 @@ from tilewright.ops.families import f32
 
 @pytest.mark.parametrize("case", cases())
 def test_infer_agrees_with_the_reference(case: Case) -> None:
-    check_infer(case, np.random.default_rng())
+    check_infer(case, fresh_rng())
 
 
 @pytest.mark.parametrize(("op", "error"), error_cases())

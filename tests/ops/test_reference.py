@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.fresh import fresh_rng
 from tests.ops.checks import Case, assert_close, cases
 from tests.ops.oracle import NO_ORACLE, ORACLES, from_torch, to_torch
 from tilewright.core.errors import ExecutionError
@@ -39,7 +40,7 @@ def check_reference(case: Case, rng: np.random.Generator) -> None:
 
 @pytest.mark.parametrize("case", cases(only=lambda op: op.name not in NO_ORACLE))
 def test_reference_is_pytorch(case: Case) -> None:
-    check_reference(case, np.random.default_rng())
+    check_reference(case, fresh_rng())
 
 
 def test_every_op_has_an_oracle() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.fresh import fresh_rng
 from tests.ops.checks import Case, check_decompose, check_error, check_infer, check_lower, check_views
 from tests.ops.oracle import ORACLES
 from tests.ops.test_reference import check_reference
@@ -19,7 +20,7 @@ from tilewright.ops import Exp, Op, Reshape, Silu, Softmax, Sum, Transpose
 from tilewright.ops.base import E, S
 from tilewright.ops.families import f32
 
-RNG = np.random.default_rng()
+RNG = fresh_rng()
 
 
 @dataclass(frozen=True, repr=False)

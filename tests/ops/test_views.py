@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.fresh import fresh_rng
 from tests.ops.checks import Case, cases, check_views, read
 from tilewright.core.dims import sym
 from tilewright.ir.layout import Layout
@@ -16,7 +17,7 @@ from tilewright.ops.families import View
 
 @pytest.mark.parametrize("case", cases(only=lambda op: issubclass(op, View)))
 def test_layout_reads_what_the_reference_gives(case: Case) -> None:
-    check_views(case, np.random.default_rng())
+    check_views(case, fresh_rng())
 
 
 CHAINS: list[list[Any]] = [
@@ -29,7 +30,7 @@ CHAINS: list[list[Any]] = [
 
 @pytest.mark.parametrize("chain", CHAINS, ids=range(len(CHAINS)))
 def test_views_of_views(chain: list[Op]) -> None:
-    x = np.random.default_rng().normal(size=(2, 3, 5))
+    x = fresh_rng().normal(size=(2, 3, 5))
     layout, want = Layout.contiguous(x.shape), x
     for op in chain:
         (after,) = op.views(layout)

@@ -6,6 +6,7 @@ import weakref
 
 import numpy as np
 
+from tests.fresh import fresh_rng
 from tilewright.core.dtypes import u8
 from tilewright.kernels.launch import Buffer, ConstBuffer, Packed
 from tilewright.kernels.strips import LANES, pack_strips, strip_shape
@@ -18,7 +19,7 @@ def _constants(data: list[ConstantData]) -> list[ConstBuffer]:
 
 
 def test_shared_while_held() -> None:
-    data = [ConstantData(np.random.default_rng().integers(0, 256, (n, 60)).astype(u8.np), f"w{n}") for n in (16, 37)]
+    data = [ConstantData(fresh_rng().integers(0, 256, (n, 60)).astype(u8.np), f"w{n}") for n in (16, 37)]
     first = pack_constants(_constants(data))
     again = pack_constants(_constants(data[::-1]))
     assert [a is b for a, b in zip(first, again[::-1], strict=True)] == [True, True]

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.fresh import fresh_rng
 from tilewright.runtime import panels
 from tilewright.runtime.panels import block_side, panel_packer
 from tilewright.target.cpu.host import host_target
@@ -50,7 +51,7 @@ def test_panels_by_definition(n: int, k: int, width: int, kind: str, source: str
 @pytest.mark.parametrize("kind", ["f2", "f4", "f8"])
 def test_lower_instruction_sets(monkeypatch: pytest.MonkeyPatch, level: str, kind: str) -> None:
     monkeypatch.setenv("TILEWRIGHT_CPU", level)
-    rng = np.random.default_rng()
+    rng = fresh_rng()
     for rows in (rng.integers(-999, 999, (101, 53)).astype(kind), np.asfortranarray(rng.integers(-999, 999, (101, 53)).astype(kind))):
         fill = panel_packer(rows, 32)
         assert fill is not None
@@ -80,7 +81,7 @@ def test_block_side_divides_the_width() -> None:
 
 def test_threads_that_ask_at_once_share_one_library() -> None:
     panels._make_library.cache_clear()
-    rows = np.random.default_rng().standard_normal((64, 32)).astype(np.float32)
+    rows = fresh_rng().standard_normal((64, 32)).astype(np.float32)
 
     def one(_: int) -> np.ndarray:
         fill = panel_packer(rows, 16)
@@ -98,7 +99,7 @@ def test_threads_that_ask_at_once_share_one_library() -> None:
 
 def test_threads_share_a_batch() -> None:
     """Every piece is packed exactly once, whoever takes it."""
-    rng = np.random.default_rng()
+    rng = fresh_rng()
     sources = [rng.standard_normal((n, k)).astype(np.float32) for n, k in ((4100, 700), (33, 5), (900, 1300), (64, 64))]
     sources += [np.asfortranarray(s) for s in sources]
     outs = [np.full((-(-len(s) // 64), s.shape[1], 64), FILL, np.float32) for s in sources]

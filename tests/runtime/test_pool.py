@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.fresh import fresh_rng
 from tests.runtime.native import Schedule, ping_pong, ping_pong_expected
 from tilewright.core.config import MAX_THREADS
 from tilewright.core.errors import ConfigError
@@ -33,7 +34,7 @@ def check(schedule: Schedule, rounds: int, rng: np.random.Generator) -> None:
 
 def test_thousands_of_small_runs() -> None:
     schedule = ping_pong(2, 16, 2)
-    rng = np.random.default_rng()
+    rng = fresh_rng()
     for _ in range(5000):
         check(schedule, 2, rng)
 
@@ -41,7 +42,7 @@ def test_thousands_of_small_runs() -> None:
 @pytest.mark.parametrize("light", [False, True])
 def test_runs_after_the_workers_fell_asleep(light: bool) -> None:
     schedule = ping_pong(3, 16, 2, light=light)
-    rng = np.random.default_rng()
+    rng = fresh_rng()
     for k in range(60):
         time.sleep(0.001 * (k % 4))
         check(schedule, 3, rng)
@@ -50,7 +51,7 @@ def test_runs_after_the_workers_fell_asleep(light: bool) -> None:
 
 def test_jobs_of_different_sizes_share_the_workers() -> None:
     schedules = [ping_pong(2, 16, threads) for threads in (1, 4, 2, 3, 2)]
-    rng = np.random.default_rng()
+    rng = fresh_rng()
     for _ in range(60):
         for schedule in schedules:
             check(schedule, 2, rng)
@@ -83,7 +84,7 @@ def test_eight_callers_at_once(threads: int) -> None:
 def test_more_threads_than_cores_neither_spin_nor_hang() -> None:
     threads = available_cores() * 2 + 1
     schedule = ping_pong(5, 64, threads)
-    rng = np.random.default_rng()
+    rng = fresh_rng()
     for _ in range(30):
         check(schedule, 5, rng)
 
@@ -109,7 +110,7 @@ def test_a_stopped_pool_runs_alone_and_starts_again() -> None:
     assert schedule.job._run(schedule.job.address) == L.FEW_WORKERS
     assert schedule.run() == L.OK, "run() starts the missing workers"
     assert pool.workers == 1
-    check(schedule, 2, np.random.default_rng())
+    check(schedule, 2, fresh_rng())
 
 
 def test_the_system_may_refuse_threads(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,11 +129,11 @@ def test_the_system_may_refuse_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_forked_child_gets_its_own_workers() -> None:
     schedule = ping_pong(3, 16, 2)
-    rng = np.random.default_rng()
+    rng = fresh_rng()
     stop = threading.Event()
 
     def background() -> None:
-        mine, own = ping_pong(3, 16, 2), np.random.default_rng()
+        mine, own = ping_pong(3, 16, 2), fresh_rng()
         while not stop.is_set():
             check(mine, 3, own)
 

@@ -9,6 +9,7 @@ import time
 import numpy as np
 import pytest
 
+from tests.fresh import fresh_rng
 from tests.runtime.native import Schedule, ping_pong, ping_pong_expected
 from tilewright.core.errors import UnsupportedError
 from tilewright.core.target_spec import REFERENCE
@@ -64,7 +65,7 @@ def test_a_serial_thunk_runs_on_the_first_thread(threads: int) -> None:
 def test_barriers_order_what_threads_exchange(threads: int) -> None:
     rounds, n = 20, 37
     schedule = ping_pong(rounds, n, threads)
-    rng = np.random.default_rng()
+    rng = fresh_rng()
     for _ in range(300 if threads <= 2 else 40):
         schedule.cells[:] = rng.integers(0, 1 << 20, 2 * n)
         expected = ping_pong_expected(schedule.cells[:n], rounds)

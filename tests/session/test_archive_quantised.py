@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tests.fresh import fresh_rng
 from tests.kernels.test_qdot import packed
 from tilewright.core.dims import sym
 from tilewright.core.dtypes import f32
@@ -33,7 +34,7 @@ def model(name: str, rng: np.random.Generator) -> tuple[Graph, int]:
 
 @pytest.mark.parametrize("name", [n if n in ("Q4_K", "Q8_0") else pytest.param(n, marks=pytest.mark.slow) for n in FORMATS])
 def test_save_and_load(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = np.random.default_rng()
+    rng = fresh_rng()
     graph, k = model(name, rng)
     session = tw.compile(graph)
     x = rng.standard_normal((5, k)).astype("f4")

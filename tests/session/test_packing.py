@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.fresh import fresh_rng
 from tilewright.core.errors import CompileError
 from tilewright.kernels.launch import Buffer, ConstBuffer, Packed
 from tilewright.kernels.strips import LANES, STRIPS
@@ -61,7 +62,7 @@ def test_panels_need_a_matrix() -> None:
 @pytest.mark.parametrize("name", sorted(STRIPS))
 def test_strips_give_the_file_back(name: str) -> None:
     """Any bytes, a last strip that is not full, one block and several."""
-    rng = np.random.default_rng()
+    rng = fresh_rng()
     fmt = quant.by_name(name)
     for n, blocks in ((1, 1), (16, 2), (37, 3), (0, 1)):
         raw = rng.integers(0, 256, (n, blocks * fmt.bytes)).astype(np.uint8)

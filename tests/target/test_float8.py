@@ -10,13 +10,14 @@ import pytest
 import torch
 
 import tilewright as tw
+from tests.fresh import fresh_rng
 from tests.kernels.harness import KERNEL, address, target
 from tilewright.core.dtypes import DType, f8e4m3, f8e5m2, f32
 from tilewright.tile.builder import KernelBuilder
 
 KINDS = [f8e4m3, f8e5m2]
 THEIRS = {f8e4m3: torch.float8_e4m3fn, f8e5m2: torch.float8_e5m2}
-rng = np.random.default_rng()
+rng = fresh_rng()
 
 
 def interesting(dtype: DType) -> Any:

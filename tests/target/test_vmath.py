@@ -12,6 +12,7 @@ import mpmath  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 
+from tests.fresh import fresh_rng
 from tilewright.core.errors import CompileError, ConfigError
 from tilewright.core.target_spec import TargetSpec
 from tilewright.target.cpu import jit, vmath, vmath_f32, vmath_tables
@@ -138,7 +139,7 @@ def ulp_error(got: Array, want: Array) -> Array:
 
 def sweep(fn: str, elem: str, count: int) -> list[Array]:
     """Random arguments of every magnitude, dense where the function does something; the seed is fresh."""
-    rng = np.random.default_rng()
+    rng = fresh_rng()
     info = np.finfo(ELEMENTS[elem])
     single = elem == "float"
     edge = {"exp": (-105, 90) if single else (-750, 712), "exp2": (-152, 130) if single else (-1078, 1028),
@@ -234,7 +235,7 @@ def test_special_powers(elem: str, level: str) -> None:
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("elem", ELEMENTS)
 def test_bits_do_not_depend_on_the_lane_count(elem: str, level: str, width: int) -> None:
-    rng = np.random.default_rng()
+    rng = fresh_rng()
     x = np.concatenate([rng.standard_normal(200) * 4, np.exp(rng.uniform(-60, 60, 41))]).astype(ELEMENTS[elem])
     y = rng.permutation(x)
     fns = vmath.UNARY + vmath.BINARY if width in (0, 3) else ("exp", "tanh", "erf", "sigmoid", "sin", "log")
@@ -247,7 +248,7 @@ def test_bits_do_not_depend_on_the_lane_count(elem: str, level: str, width: int)
 
 @pytest.mark.parametrize("fn", ["sin", "cos", "tan"])
 def test_a_huge_neighbour_changes_no_bits(fn: str) -> None:
-    x = np.random.default_rng().uniform(-100, 100, 64).astype(np.float32)
+    x = fresh_rng().uniform(-100, 100, 64).astype(np.float32)
     mixed = x.copy()
     mixed[::5] = [3e38, np.inf, np.nan, -1e30, 1e7, 2e6, 1e20, -np.inf, 1e15, 4e9, -5e12, 8e33, 1e38]
     keep = np.arange(64) % 5 != 0
@@ -292,7 +293,7 @@ def test_several_values_at_once_have_the_same_bits(elem: str, level: str) -> Non
     spec = target(level)
     ty = f"<{spec.lanes(ELEMENTS[elem]().itemsize)} x {elem}>"
     count, width = 5, lanes(ty)
-    x = np.random.default_rng().standard_normal(count * width).astype(ELEMENTS[elem])
+    x = fresh_rng().standard_normal(count * width).astype(ELEMENTS[elem])
     for fn in ("exp", "erf", "tan", "pow"):
         f = FunctionText("many", [("ptr", "%x"), ("ptr", "%out")], spec, attributes=spec.attributes)
         xs = [f.load(ty, f.gep(ty, "%x", str(k))) for k in range(count)]

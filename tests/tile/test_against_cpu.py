@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.fresh import fresh_rng
 from tests.tile.kernels import random_arguments, random_kernel
 from tilewright.core.dtypes import f32
 from tilewright.target.cpu.emit import emit_kernel
@@ -53,7 +54,7 @@ def test_same_bits(seed: int, level: str) -> None:
 @pytest.mark.parametrize("stride", [2, -1])
 def test_near_strides_and_shuffles(level: str, stride: int) -> None:
     """Every second element and elements from behind, whole and cut short at the ends of their memory, mixed in a random order."""
-    rng = np.random.default_rng()
+    rng = fresh_rng()
     for size, inside in ((3, 2), (16, 16), (40, 33)):
         order = tuple(int(k) for k in rng.integers(0, 2 * size, 27))
         b = KernelBuilder("near")

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.fresh import fresh_rng
 from tests.tile.kernels import layer_norm, masked_copy, matmul, random_arguments, random_kernel, softmax
 from tilewright.core.dtypes import ALL, bf16, bool_, dtype, f16, f32, f64, i8, i32, i64, u8
 from tilewright.core.errors import ExecutionError, InputError
@@ -16,7 +17,7 @@ from tilewright.tile.builder import KernelBuilder
 from tilewright.tile.interp import Buffer, run
 from tilewright.tile.ir import Kernel
 
-rng = np.random.default_rng()
+rng = fresh_rng()
 
 
 def normal(*shape: int) -> np.ndarray:

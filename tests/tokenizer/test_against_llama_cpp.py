@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.fresh import fresh_random
 from tests.gguf.files import smollm
 from tests.tokenizer.vocabularies import byte_pair_file, score_file, unigram_file, varied
 from tilewright.frontend.gguf import open_gguf
@@ -63,7 +63,7 @@ def test_smollm_on_english(smol: tuple[Tokenizer, Any]) -> None:
 
 
 def test_smollm_on_odd_text(smol: tuple[Tokenizer, Any]) -> None:
-    rng = random.Random()
+    rng = fresh_random()
     for _ in range(60):
         assert_agreement(*smol, varied(rng))
     assert_agreement(*smol, "<|im_start|>user\n<|im_end|><|im_end|>\n <|endoftext|>x<repo_name>")
@@ -95,7 +95,7 @@ PRE = ["default", "gpt-2", "smollm", "llama-bpe", "qwen2", "qwen35", "falcon", "
 @pytest.mark.parametrize("pre", PRE)
 def test_pre_tokenizers(pre: str, tmp_path: Path) -> None:
     ours, llama = both(byte_pair_file(tmp_path / "m.gguf", pre))
-    rng = random.Random()
+    rng = fresh_random()
     for _ in range(40):
         text = varied(rng)
         if rng.random() < 0.5:
@@ -107,7 +107,7 @@ def test_pre_tokenizers(pre: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("space", [True, False])
 @pytest.mark.parametrize("across", [True, False])
 def test_merging_by_score(space: bool, across: bool, tmp_path: Path) -> None:
-    rng = random.Random()
+    rng = fresh_random()
     ours, llama = both(score_file(tmp_path / "m.gguf", rng, space=space, across=across))
     assert (ours.bos, ours.eos, ours.adds_space) == (1, 2, space)
     for _ in range(60):
@@ -123,7 +123,7 @@ def test_merging_by_score(space: bool, across: bool, tmp_path: Path) -> None:
 @pytest.mark.parametrize("space", [True, False])
 @pytest.mark.parametrize("tidy", [True, False])
 def test_unigram(space: bool, tidy: bool, tmp_path: Path) -> None:
-    rng = random.Random()
+    rng = fresh_random()
     ours, llama = both(unigram_file(tmp_path / "m.gguf", rng, space=space, tidy=tidy))
     for _ in range(60):
         assert_agreement(ours, llama, varied(rng))

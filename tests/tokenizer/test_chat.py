@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.fresh import fresh_random
 from tests.gguf.files import smollm
 from tests.tokenizer.vocabularies import byte_pair_file
 from tilewright.core.errors import FormatError, InputError
@@ -121,7 +121,7 @@ def test_bad_messages() -> None:
 
 
 def test_mutated_templates_give_our_errors() -> None:
-    rng = random.Random()
+    rng = fresh_random()
     failed = 0
     for _ in range(300):
         text = list(rng.choice([CHATML, LLAMA2, TOOLS]))

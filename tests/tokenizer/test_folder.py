@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import random
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.fresh import fresh_random, fresh_rng
 from tests.tokenizer.vocabularies import TEXT, varied
 from tilewright.core.errors import FormatError, UnsupportedError
 from tilewright.frontend.safetensors import HFFolder, open_folder, open_safetensors
@@ -30,7 +30,7 @@ def folder(path: Path, tensors: dict[str, Any] | None = None, **files: Any) -> P
 def test_tensors_are_views(tmp_path: Path) -> None:
     import ml_dtypes
 
-    rng = np.random.default_rng()
+    rng = fresh_rng()
     x = rng.standard_normal((3, 5)).astype(np.float32)
     tensors: dict[str, Any] = {"a": x, "h": x.astype(np.float16), "b": x.astype(ml_dtypes.bfloat16), "e": x[:0]}
     tensors["s"] = np.array(7, np.float32)
@@ -88,7 +88,7 @@ def test_bad_folders(tmp_path: Path) -> None:
 def test_damaged_safetensors(tmp_path: Path) -> None:
     whole = (folder(tmp_path) / "model.safetensors").read_bytes()
     path = tmp_path / "x.safetensors"
-    rng = random.Random()
+    rng = fresh_random()
     for cut in range(len(whole)):
         path.write_bytes(whole[:cut])
         with pytest.raises(FormatError, match=r"safetensors: "):
@@ -146,7 +146,7 @@ def test_against_the_library(kind: str, tmp_path: Path) -> None:
     assert ours.vocabulary_size == theirs.get_vocab_size()
     assert (ours.bos, ours.eos, ours.eot) == tuple(theirs.token_to_id(t) for t in ("<s>", "<|end|>", "<|end|>"))
     assert ours.stop_ids == {ours.eos, 1, 2} and ours.chat_template == "T"
-    rng = random.Random()
+    rng = fresh_random()
     for _ in range(40):
         text = varied(rng).replace("▁", " ")
         text = rng.choice([text, text + "<|end|>" + text, text + "[user]" + text, text + "<|end|>[user]"])
@@ -184,7 +184,7 @@ def test_a_template_of_its_own_file_comes_first(tmp_path: Path) -> None:
 
 def test_mutated_tokenizers(tmp_path: Path) -> None:
     f = open_folder(folder(tmp_path))
-    whole, rng, refused = library("bytes").to_str(), random.Random(), 0
+    whole, rng, refused = library("bytes").to_str(), fresh_random(), 0
     for _ in range(150):
         text = list(whole)
         for _ in range(rng.randrange(1, 4)):

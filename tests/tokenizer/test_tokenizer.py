@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.fresh import fresh_random
 from tests.tokenizer.vocabularies import alphabet, byte_pair_file, score_file, train_pairs, varied, write
 from tilewright.core.errors import FormatError, InputError, UnsupportedError
 from tilewright.frontend.gguf import open_gguf
@@ -37,7 +38,7 @@ def test_the_alphabet() -> None:
 @pytest.mark.parametrize("kind", ["pairs", "scored"])
 def test_round_trip_and_streaming(kind: str, request: pytest.FixtureRequest) -> None:
     t: Tokenizer = request.getfixturevalue(kind)
-    rng = random.Random()
+    rng = fresh_random()
     for _ in range(50):
         text = varied(rng).replace("▁", " ").replace("[user]", "")
         ids = t.encode(text)
@@ -122,7 +123,7 @@ def test_phi3_swallows_the_space_behind_special_tokens(tmp_path: Path) -> None:
 @pytest.mark.parametrize("pre", sorted(PRE_TOKENIZERS))
 def test_every_pre_tokenizer_keeps_the_text(pre: str, tmp_path: Path) -> None:
     t = tokenizer_from_gguf(open_gguf(byte_pair_file(tmp_path / "m.gguf", pre)))
-    text = varied(random.Random())
+    text = varied(fresh_random())
     assert t.decode(t.encode(text)) == text
 
 

@@ -17,10 +17,11 @@ import pytest
 import torch
 
 import tilewright as tw
+from tests.fresh import fresh_rng
 from tests.meta.source import ROOT
 from tilewright.core.errors import CheckpointError, ConfigError, FormatError
 
-rng = np.random.default_rng()
+rng = fresh_rng()
 Pair = namedtuple("Pair", "left right")
 DTYPES = ["?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn,
           ml_dtypes.float8_e5m2]

@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tests.fresh import fresh_rng
 from tilewright.core.errors import CheckpointError, ConfigError, InputError
 
-rng = np.random.default_rng()
+rng = fresh_rng()
 DATA = rng.normal(size=(64, 6)).astype(np.float32)
 OPT = tw.optim.adamw(tw.optim.cosine(0.05, 30))
 

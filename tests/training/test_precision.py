@@ -10,10 +10,11 @@ import pytest
 import torch
 
 import tilewright as tw
+from tests.fresh import fresh_rng
 from tilewright.core.errors import ConfigError
 from tilewright.core.pytree import flatten
 
-rng = np.random.default_rng()
+rng = fresh_rng()
 
 
 def by_torch(finite: list[bool], initial: float, growth: float, backoff: float, interval: int) -> list[float]:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tests.fresh import fresh_rng
 from tests.meta.source import ROOT
 from tilewright.core.errors import InputError
 
@@ -48,7 +49,7 @@ def test_all_bits_and_methods(example: Any, seed: int) -> None:
 
 def test_an_exported_layer_is_the_fake_quantised_one() -> None:
     """Weights, inputs and sums are the same whole numbers: what is left is the rounding of f32 and of the bias."""
-    rng = np.random.default_rng()
+    rng = fresh_rng()
     w, bias, x = (rng.normal(size=s).astype(np.float32) for s in ((17, 30), (17,), (9, 30)))
     step = np.float32(np.abs(x).max() / 127)
     for bits in (8, 4, 2):

@@ -13,9 +13,10 @@ import torch.nn as nn
 import torch.nn.functional as tf
 
 import tilewright as tw
+from tests.fresh import fresh_rng
 from tilewright.core.errors import InputError
 
-rng = np.random.default_rng()
+rng = fresh_rng()
 
 
 def tree() -> dict[str, Any]:

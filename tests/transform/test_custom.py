@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tests.fresh import fresh_rng
 from tilewright.core.errors import InputError, ShapeError, UnsupportedError
 from tilewright.ops import REGISTRY
 
-rng = np.random.default_rng()
+rng = fresh_rng()
 
 
 def randn(*shape: int) -> Any:

@@ -11,11 +11,12 @@ import pytest
 import torch
 
 import tilewright as tw
+from tests.fresh import fresh_rng
 from tilewright.compile import target_spec
 from tilewright.core.errors import ExecutionError
 from tilewright.runtime.session import Session
 
-rng = np.random.default_rng()
+rng = fresh_rng()
 HERE = Path(__file__).name
 X = np.ones((3, 4), np.float32)
 

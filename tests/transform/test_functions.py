@@ -10,9 +10,10 @@ import pytest
 import torch
 
 import tilewright as tw
+from tests.fresh import fresh_rng
 from tilewright.core.errors import ExecutionError, InputError, ShapeError, TraceError
 
-rng = np.random.default_rng()
+rng = fresh_rng()
 
 
 Pair = namedtuple("Pair", "a b")

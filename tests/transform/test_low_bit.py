@@ -11,10 +11,11 @@ import torch
 import torch.nn.functional as tf
 
 import tilewright as tw
+from tests.fresh import fresh_rng
 from tests.ops.oracle_low_bit import gated_delta_rule, selective_scan
 from tilewright.core.errors import InputError, ShapeError
 
-rng = np.random.default_rng()
+rng = fresh_rng()
 
 
 def codes(*shape: int, dtype: Any = np.int8) -> Any:

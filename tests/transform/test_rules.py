@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.fresh import fresh_rng
 from tests.ops.oracle import NO_ORACLE, ORACLES
 from tests.transform.samples import WideCase, has_float_result, has_rule, wide_cases
 from tilewright.ir.graph import Graph
@@ -68,7 +69,7 @@ def test_reverse_mode_is_the_slope(case: WideCase) -> None:
     """Fresh points: a wrong rule is wrong at every one of them, a kink lies near one."""
     if case.case.op.name in STRAIGHT_THROUGH | JUMPS:
         pytest.skip("not smooth")
-    rng = np.random.default_rng()
+    rng = fresh_rng()
     errors = [slope_error(case, rng)]
     while errors[-1] > 2e-6 and len(errors) < 3:
         errors.append(slope_error(case, rng))
@@ -90,7 +91,7 @@ def torch_grads(case: WideCase, arrays: list[Any], cotangents: list[Any]) -> lis
 def test_reverse_mode_is_pytorchs(case: WideCase) -> None:
     if case.case.op.name in STRAIGHT_THROUGH | DETACHED or case.case.op.name in NO_ORACLE:
         pytest.skip("PyTorch has no such op, or another derivative")
-    rng = np.random.default_rng()
+    rng = fresh_rng()
     arrays = case.arrays(rng)
     cotangents = draw_cotangents(case, rng, run(case.graph(), arrays))
     try:
@@ -104,7 +105,7 @@ def test_reverse_mode_is_pytorchs(case: WideCase) -> None:
 
 @pytest.mark.parametrize("case", wide_cases("jvp", float_only=True))
 def test_forward_mode_agrees_with_reverse_mode(case: WideCase) -> None:
-    rng = np.random.default_rng()
+    rng = fresh_rng()
     arrays = case.arrays(rng)
     g = case.graph()
     active = [v.dtype.is_float for v in g.inputs]
@@ -130,7 +131,7 @@ def test_batching_is_a_stack_of_slices(case: WideCase) -> None:
 
 
 def check_batching(case: WideCase, batched: tuple[bool, ...]) -> None:
-    rng = np.random.default_rng()
+    rng = fresh_rng()
     g, size = case.graph(), 3
     cases = [case.arrays(rng) for _ in range(size)]
     rows = [[c[i] if b else cases[0][i] for i, b in enumerate(batched)] for c in cases]
@@ -145,7 +146,7 @@ def check_batching(case: WideCase, batched: tuple[bool, ...]) -> None:
 @pytest.mark.parametrize("case", wide_cases("vjp", float_only=True))
 def test_splitting_gives_the_same_cotangents(case: WideCase) -> None:
     """Forward and backward pass as two graphs, which is how loops store what they need."""
-    rng = np.random.default_rng()
+    rng = fresh_rng()
     arrays = case.arrays(rng)
     g = case.graph()
     wanted = [v.dtype.is_float for v in g.inputs]

@@ -12,9 +12,10 @@ import torch
 import torch.nn.functional as tf
 
 import tilewright as tw
+from tests.fresh import fresh_rng
 
 INF, NAN = float("inf"), float("nan")
-rng = np.random.default_rng()
+rng = fresh_rng()
 
 UNARY: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "entr": (tw.entr, torch.special.entr),

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 import tilewright as tw
+from tests.fresh import fresh_rng
 
-rng = np.random.default_rng()
+rng = fresh_rng()
 F = torch.nn.functional
 
 
