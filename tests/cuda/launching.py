@@ -27,7 +27,7 @@ from tilewright.kernels.cuda.kernel import (
     ThinKernel,
     TurnKernel,
 )
-from tilewright.kernels.launch import Buffer, ErrorWord, Launch, Pointer, Program
+from tilewright.kernels.launch import Alternating, Branch, Buffer, ErrorWord, Launch, Loop, Pointer, Program, Sliding
 from tilewright.kernels.select import select
 from tilewright.passes.pipeline import run_pipeline
 from tilewright.runtime.packing import pack_constants
@@ -55,6 +55,7 @@ class Emulated:
         self.graph, self.target = g, replace(cuda_target(arch), features=frozenset(features))
         self.program = select(run_pipeline(g, self.target), self.target)
         self.heap = Heap()
+        self.texts: dict[str, str] = {}  # PTX by kernel
 
     def __call__(self, *inputs: Array, env: dict[str, int] | None = None) -> list[Array]:
         env = bind_symbols(self.graph, inputs, env)
@@ -74,9 +75,31 @@ class Emulated:
             memory[buffer] = self.heap.add(np.full(evaluate(buffer.nbytes, env), 0xFF, np.uint8))
         self.errors = np.zeros(4, np.int64)
         error = self.heap.add(self.errors)
-        for launch in self.program.launches:
-            self._launch(launch, memory, env, error)
+        self.launched = 0
+        self._block(self.program.block or self.program.launches, memory, env, error, {})
         return outputs
+
+    def _block(self, block: Sequence[Any], memory: dict[Buffer, int], env: dict[str, int], error: int, turns: dict[Loop, int]) -> None:
+        """Loops and branches as they read; `turns` has the step of every loop."""
+        for item in block:
+            if isinstance(item, Launch):
+                self._launch(item, {**memory, **seen(item, memory, env, turns)}, env, error)
+                self.launched += 1
+                continue
+            if isinstance(item, Branch):
+                self._block(item.then if self._true(item.predicate, memory, env, turns) else item.other, memory, env, error, turns)
+                continue
+            limit, turns[item] = None if item.count is None else evaluate(item.count, env), 0
+            while limit is None or turns[item] < limit:
+                self._block(item.test, memory, env, error, turns)
+                if item.predicate is not None and not self._true(item.predicate, memory, env, turns):
+                    break
+                self._block(item.body, memory, env, error, turns)
+                turns[item] += 1
+
+    def _true(self, p: Pointer, memory: dict[Buffer, int], env: dict[str, int], turns: dict[Loop, int]) -> bool:
+        block, offset = self.heap.find(address(p.buffer, memory, env, turns) + evaluate(p.offset, env), 1)
+        return bool(block[offset])
 
     def _launch(self, launch: Launch, memory: dict[Buffer, int], env: dict[str, int], error: int) -> None:
         way: Any = next((v for v in launch.variants if v.lo <= evaluate(v.value, env) <= v.hi), launch)
@@ -90,7 +113,25 @@ class Emulated:
         words = [_word(a, memory, env, error) for a in way.arguments] + ([grid] if programs > 1 else [])
         late = getattr(kernel, "indirect", ())
         words = [self.heap.add(np.array([w])) if i in late else w for i, w in enumerate(words)]
-        emulate(emit_cuda(kernel, self.target), self.heap, words, -(-grid // programs), kernel.block, shared_bytes(kernel))
+        if kernel.name not in self.texts:
+            self.texts[kernel.name] = emit_cuda(kernel, self.target)
+        emulate(self.texts[kernel.name], self.heap, words, -(-grid // programs), kernel.block, shared_bytes(kernel))
+
+
+def address(buffer: Buffer, memory: dict[Buffer, int], env: dict[str, int], turns: dict[Loop, int]) -> int:
+    """Of a buffer, or of a window in a step of its loop."""
+    if isinstance(buffer, Sliding):
+        moved = evaluate(buffer.offset, env) + evaluate(buffer.step, env) * turns[buffer.loop]
+        return address(buffer.base, memory, env, turns) + moved
+    if isinstance(buffer, Alternating):
+        return address(buffer.odd if turns[buffer.loop] % 2 else buffer.even, memory, env, turns)
+    return memory[buffer]
+
+
+def seen(launch: Launch, memory: dict[Buffer, int], env: dict[str, int], turns: dict[Loop, int]) -> dict[Buffer, int]:
+    """Where the windows of a launch lie."""
+    pointers = [a for way in launch.ways for a in way.arguments if isinstance(a, Pointer) and a.buffer.kind == "window"]
+    return {a.buffer: address(a.buffer, memory, env, turns) for a in pointers}
 
 
 def _word(a: Any, memory: dict[Buffer, int], env: dict[str, int], error: int) -> int:

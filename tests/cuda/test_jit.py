@@ -88,3 +88,42 @@ def test_a_step_writes_donated_tensors() -> None:
     both = {"w": params["w"], "b": params["b"]}
     with pytest.raises(InputError, match="is donated, and array"):
         tw.jit(lambda p, q: p["w"] * q, donate=0)(both, params["w"])
+
+
+def recurrent(w: Any, h: Any, x: Any, **options: Any) -> Any:
+    """A scan, a loop that the data ends, and a branch, whose way is the same for every x near this one."""
+    last, ys = tw.scan(lambda h, x: ((new := tw.tanh(h @ w + x)), new * h), h, x, **options)
+    far = tw.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, tw.tanh(c[1] @ w)), (0, last), max_iterations=5)[1]
+    return tw.cond(x.sum() > 0, lambda a: (a * a).sum(), lambda a: tw.exp(a).sum(), far) + ys.sum()
+
+
+@on_gpu
+@pytest.mark.parametrize("options", [{}, {"reverse": True}, {"checkpoints": "sqrt"}], ids=str)
+@pytest.mark.parametrize("length", [1, 33, 1500], ids=["one", "recorded", "walked"])
+def test_loops_and_branches(length: int, options: dict[str, Any]) -> None:
+    rng = np.random.default_rng()
+    host = [(rng.uniform(-1, 1, s) / n).astype(np.float32) for s, n in (((33, 33), 6), ((2, 33), 1), ((length, 2, 33), 1))]
+    step = tw.value_and_grad(lambda w, h, x: recurrent(w, h, x, **options), argnums=(0, 1, 2))
+    for sign in (1, -1):
+        given = [host[0], host[1], sign * abs(host[2])]
+        want, wanted = step(*(a.astype(np.float64) for a in given))
+        got, grads = tw.jit(step)(*(torch.tensor(a, device="cuda") for a in given))
+        assert got.device.type == "cuda"
+        np.testing.assert_allclose(got.cpu().numpy(), want, rtol=1e-3, atol=1e-3)
+        for a, b in zip(grads, wanted, strict=True):
+            np.testing.assert_allclose(a.cpu().numpy(), b, rtol=1e-2, atol=1e-2 * max(1.0, abs(b).max()))
+
+
+@on_gpu
+def test_loops_whose_memory_moves() -> None:
+    f = tw.jit(lambda h, x: tw.scan(lambda h, x: (h * 0.5 + x, h), h, x), target="cuda")
+    kept = []  # so that every call's tensors are elsewhere
+    for _ in range(3):
+        x = torch.randn(9, 33, device="cuda")
+        last, ys = f(x[0].clone(), x)
+        kept.append((x, last, ys))
+        h = x[0].double()
+        for i in range(9):
+            torch.testing.assert_close(ys[i].double(), h, rtol=1e-5, atol=1e-5)
+            h = h * 0.5 + x[i].double()
+        torch.testing.assert_close(last.double(), h, rtol=1e-5, atol=1e-5)

@@ -13,7 +13,7 @@ from tilewright.core.errors import CompileError
 from tilewright.ir.interp import run
 
 # Products with packed integers want constants that only `lower_quantised` makes; docs/cuda.md names all of these.
-NO_KERNEL = {"qdot", "qexperts_dot", "scan", "cond", "while"}
+NO_KERNEL = {"qdot", "qexperts_dot"}
 NEEDS_UNITS = {"int_matmul"}  # `wgmma` is not emulated: the kernel of the other chips
 SLOW = {"sample"}  # thousands of steps of one thread
 

@@ -28,8 +28,6 @@ MAX_DEPTH = 12  # loops inside loops that the native walker can count
 def lower_control(s: Selector, node: Node) -> None:
     """Append a control-flow node to the selector's block and enter the places of its results."""
     where = f" ({node.place})" if node.place else ""
-    if s.target.kind != "cpu":
-        raise Unserved(f"{node.op.name} %{node.name}{where}: loops and branches run on the CPU only")
     if s.depth >= MAX_DEPTH and not isinstance(node.op, Cond):
         raise Unserved(f"{node.op.name} %{node.name}{where}: loops nest at most {MAX_DEPTH} deep")
     if isinstance(node.op, Scan):

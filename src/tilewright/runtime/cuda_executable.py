@@ -6,17 +6,17 @@ The argument words of every kernel are made once per shape; a call rewrites only
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..core.dims import evaluate
 from ..core.errors import CompileError
 from ..kernels.cuda.kernel import BlockKernel, SimtKernel, TensorMap
-from ..kernels.launch import ErrorWord, Launch, Pointer, Program, Variant
+from ..kernels.launch import Argument, ErrorWord, Launch, Pointer, Program, Variant
 from ..plan.plan import Plan
 from ..tile.ir import Kernel
 from . import cuda_driver as gpu
@@ -24,6 +24,9 @@ from . import cuda_launch
 from .cuda_late import LateWords
 from .cuda_modules import load_function
 from .executable import Interface
+
+if TYPE_CHECKING:
+    from .cuda_walk import Flow
 
 ERROR_WORDS = 4
 MOST_BLOCKS = (1 << 31) - 1
@@ -52,6 +55,7 @@ class Step:
     params: np.ndarray[Any, Any]  # bytes: words, then tensor maps
     pointers: Any  # void*[] into params
     words: np.ndarray[Any, Any]
+    arguments: tuple[Argument, ...] = ()  # of which the words were made
     moving: list[tuple[int, int, int]] = field(default_factory=list)  # (word, number of the input or output, byte offset)
     maps: list[tuple[int, int, tuple[Any, ...]]] = field(default_factory=list)  # (byte offset, word, arguments of the map)
     node: Any = None
@@ -100,6 +104,7 @@ class CudaExecutable:
         self.program, self.interface, self.code, self.constants = program, interface, code, list(constants)
         self.rebinds = late  # one schedule serves all values of the call's symbols
         self.plan = Plan(program, interface.symbols)
+        self.slots = {b: i for i, b in enumerate([*program.inputs, *program.outputs])}
         self.error_launches = [i for i, x in enumerate(program.launches) if any(isinstance(a, ErrorWord) for a in x.arguments)]
         self._functions: dict[str, tuple[Any, Any]] = {}
         self._weights: list[gpu.Memory] = []
@@ -124,28 +129,34 @@ class CudaExecutable:
             self._weights.append(block)
         self.errors = gpu.HostWords(ERROR_WORDS * len(self.error_launches))
 
-    def instantiate(self, env: Mapping[str, int]) -> Schedule:
+    def instantiate(self, env: Mapping[str, int]) -> Schedule | Flow:
         self.load()
         placement = self.plan.place(env)
         arena = gpu.Memory(placement.size)
+        if self.program.block:
+            from .cuda_walk import make_flow
+
+            return make_flow(self, env, arena, placement.offsets)
         late = LateWords(sum(len(getattr(k, "indirect", ())) for x in self.program.launches for k in x.kernels))
-        steps = [s for k, x in enumerate(self.program.launches) for s in self._step(k, x, env, arena.address, placement.offsets, late)]
+        steps = [s for k, x in enumerate(self.program.launches) for s in self.steps(k, x, env, arena.address, placement.offsets, late)]
         return Schedule(dict(env), arena, steps, len(self.program.inputs) + len(self.program.outputs), late)
 
-    def _step(
-        self, number: int, launch: Launch, env: Mapping[str, int], arena: int, offsets: Mapping[Any, int], late: LateWords
-    ) -> list[Step]:
+    def steps(
+        self, number: int, launch: Launch, env: Mapping[str, int], arena: int, offsets: Mapping[Any, int], late: LateWords | None = None,
+        settle: Callable[[Argument], Argument] = lambda a: a,
+    ) -> list[Step]:  # fmt: skip
+        """Launch `number` as a step, or nothing where there is nothing to do. `settle` takes the windows of loops out of an argument."""
         way: Launch | Variant = next((v for v in launch.variants if v.lo <= evaluate(v.value, env) <= v.hi), launch)
         grid = evaluate(way.grid, env)
         if grid == 0:
             return []
         kernel = way.kernel
         code = self.code[kernel.name]
-        slots = {b: i for i, b in enumerate([*self.program.inputs, *self.program.outputs])}
-        indirect = kernel.indirect if isinstance(kernel, SimtKernel) else frozenset()
+        slots, arguments = self.slots, tuple(settle(a) for a in way.arguments)
+        indirect = kernel.indirect if isinstance(kernel, SimtKernel) and late is not None else frozenset()
         values = [
-            self._late(a, arena, offsets, slots, late) if i in indirect else self._word(a, number, env, arena, offsets)
-            for i, a in enumerate(way.arguments)
+            self._late(a, arena, offsets, slots, late) if late is not None and i in indirect else self.word(a, number, env, arena, offsets)
+            for i, a in enumerate(arguments)
         ]
         if isinstance(kernel, BlockKernel):
             if kernel.programs > 1:
@@ -161,12 +172,11 @@ class CudaExecutable:
         words = params[: 8 * len(values)].view(np.int64)
         words[:] = values
         at = [params.ctypes.data + 8 * i for i in range(len(values))] + [params.ctypes.data + start + 128 * i for i in range(len(maps))]
-        step = Step(
-            launch, self._functions[kernel.name][1], grid, code.block, code.dynamic_shared, params, (ctypes.c_void_p * len(at))(*at), words
-        )
+        pointers = (ctypes.c_void_p * len(at))(*at)
+        step = Step(launch, self._functions[kernel.name][1], grid, code.block, code.dynamic_shared, params, pointers, words, arguments)
         step.moving = [
             (i, slots[a.buffer], evaluate(a.offset, env))
-            for i, a in enumerate(way.arguments)
+            for i, a in enumerate(arguments)
             if isinstance(a, Pointer) and a.buffer in slots and i not in indirect
         ]
         step.maps = [
@@ -188,7 +198,8 @@ class CudaExecutable:
             step.write_maps()
         return [step]
 
-    def _word(self, a: Any, number: int, env: Mapping[str, int], arena: int, offsets: Mapping[Any, int]) -> int:
+    def word(self, a: Any, number: int, env: Mapping[str, int], arena: int, offsets: Mapping[Any, int]) -> int:
+        """An argument's word; of inputs and outputs only the offset."""
         if isinstance(a, ErrorWord):
             assert self.errors is not None
             return self.errors.device + 8 * ERROR_WORDS * self.error_launches.index(number)

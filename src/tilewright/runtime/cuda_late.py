@@ -33,7 +33,9 @@ def late_arguments(arguments: Sequence[Argument], called: set[str]) -> frozenset
 
 def make_late(program: Program, called: set[str]) -> bool:
     """Let the kernels of a program read such arguments from memory. False, and nothing is changed, where a grid, a choice of kernels or a
-    tensor map follows the symbols: those need a graph per value."""
+    tensor map follows the symbols, or the program has loops: those need a graph per value."""
+    if program.block:
+        return False
     ways: list[tuple[Launch | Variant, frozenset[int]]] = []
     for launch in program.launches:
         for way in launch.ways:

@@ -14,13 +14,15 @@ from .cuda_executable import Schedule, Step
 
 if TYPE_CHECKING:
     from .cuda_session import CudaSession
+    from .cuda_walk import Flow
 
 COPIES = 8  # launches of a chain, at least
 
 
 @dataclass(eq=False)
 class CudaProfile:
-    """`rows`: one dict per launch (name, kernel, microseconds, flops, bytes); launches overlap, so the total is less than their sum."""
+    """`rows`: one dict per launch (name, kernel, microseconds, flops, bytes); launches overlap, so the total is less than their sum. A
+    launch in a loop has one row, with the time of one step."""
 
     name: str
     env: dict[str, int]
@@ -51,7 +53,7 @@ def measure(session: CudaSession, repeat: int) -> CudaProfile:
     rows = [
         {"name": s.launch.name, "kernel": s.launch.kernel.name, "us": times[_kind(s)], "flops": evaluate(s.launch.flops, env),
          "bytes": evaluate(s.launch.bytes, env)}
-        for s in whole.steps
+        for s in {s.launch: s for s in whole.steps}.values()  # one of every step of a loop
     ]  # fmt: skip
     return CudaProfile(session.name, dict(env), rows, _timed(whole.run, repeat))
 
@@ -60,7 +62,7 @@ def _kind(step: Step) -> tuple[str, int, int]:
     return step.launch.kernel.name, step.grid, step.shared
 
 
-def _chain(whole: Schedule, steps: list[Step], repeat: int) -> float:
+def _chain(whole: Schedule | Flow, steps: list[Step], repeat: int) -> float:
     times = -(-COPIES // len(steps))
     copies = [dataclasses.replace(s, node=None, launched=None, alone=None) for _ in range(times) for s in steps]
     graph = Schedule(whole.env, whole.arena, copies, len(whole.addresses))

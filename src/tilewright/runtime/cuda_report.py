@@ -12,6 +12,7 @@ from ..kernels.cuda.kernel import BlockKernel
 from ..target.cuda.ptxas import assemble, find_ptxas
 from .arguments import describe
 from .cuda_executable import KernelCode
+from .cuda_flow import describe_control, enclosing
 from .report import Report
 
 if TYPE_CHECKING:
@@ -37,10 +38,14 @@ class CudaReport(Report):
         d = self.data
         counts = f"{len(d['launches'])} launches, {len(d['kernels'])} kernels, arena {d['arena_bytes']} bytes"
         lines = [f"{d['name']} on {d['target']}: {counts}"]
+        for c in d["control"]:
+            steps = "" if c["steps"] is None else f"{c['steps']} steps, " if c["kind"] == "scan" else f"at most {c['steps']} steps, "
+            lines.append(f"{'  ' * c['depth']}{c['kind']} {c['name']}: {steps}{len(c['launches'])} launches inside; {c['how']}")
         lines.append(f"{'launch':32s} {'kernel':36s} {'blocks':>8s} {'threads':>7s} {'MFLOP':>9s} {'KB':>9s}  note")
         for x in d["launches"]:
             figures = f"{x['blocks']:8d} {x['threads']:7d} {x['flops'] / 1e6:9.1f} {x['bytes'] / 1e3:9.1f}"
-            lines.append(f"{x['name'][:32]:32s} {x['kernel'][:36]:36s} {figures}  {x['note']}")
+            note = "; ".join(part for part in (f"in {x['inside']}" if x["inside"] else "", x["note"]) if part)
+            lines.append(f"{x['name'][:32]:32s} {x['kernel'][:36]:36s} {figures}  {note}")
         lines.append(f"{'kernel':36s} {'registers':>9s} {'spilled':>7s} {'shared':>7s}  barriers")
         for name, k in d["kernels"].items():
             shown = [str(k[n]) if k[n] is not None else "?" for n in ("registers", "spilled", "shared_bytes")]
@@ -57,6 +62,7 @@ def make_cuda_report(session: CudaSession) -> CudaReport:
     model, executable = session.model, session.executable
     env = session.last_env() or {s.name: min(s.hi, max(s.lo, 128)) for s in session.interface.symbols}
     launches = []
+    around = enclosing(executable.program.block)
     for x in executable.program.launches:
         programs = x.kernel.programs if isinstance(x.kernel, BlockKernel) else 1
         launches.append(
@@ -67,6 +73,7 @@ def make_cuda_report(session: CudaSession) -> CudaReport:
                 "threads": executable.code[x.kernel.name].block,
                 "flops": evaluate(x.flops, env),
                 "bytes": evaluate(x.bytes, env),
+                "inside": around.get(x, ""),
                 "note": x.note,
             }
         )
@@ -79,6 +86,7 @@ def make_cuda_report(session: CudaSession) -> CudaReport:
             "stages_s": {k: round(v, 4) for k, v in model.stages.items()},
             "shape": dict(env),
             "input_copies": dict(session.copies),
+            "control": describe_control(executable.program.block, env),
             "launches": launches,
             "kernels": {name: _kernel(code, model.target.cpu) for name, code in executable.code.items()},
             "arena_bytes": executable.plan.place(env).size,

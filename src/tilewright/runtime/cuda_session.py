@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .cuda_memory import OwnMemory, TorchMemory
     from .cuda_profile import CudaProfile
     from .cuda_report import CudaReport
+    from .cuda_walk import Flow
     from .session import Model
 
 KEPT = 16  # schedules of different shapes
@@ -34,7 +35,7 @@ class CudaSession:
         self.model, self.executable = model, executable
         self.interface = model.interface
         self.copies: dict[str, int] = {}  # input name -> calls that had to copy it
-        self._schedules: dict[tuple[int, ...], Schedule] = {}
+        self._schedules: dict[tuple[int, ...], Schedule | Flow] = {}
         self._lock = threading.Lock()
         self.stream = 0  # of calls without torch's tensors: the default one
         self._stream: int | None = None  # of the last run: another one waits for it
@@ -114,7 +115,7 @@ class CudaSession:
         if self._stream is not None:
             cuda_launch.follow(stream, self._stream)
 
-    def schedule(self, env: dict[str, int]) -> Schedule:
+    def schedule(self, env: dict[str, int]) -> Schedule | Flow:
         called = self.interface.called if self.executable.rebinds else ()
         key = tuple(env[s.name] for s in self.interface.symbols if s.name not in called)
         found = self._schedules.get(key)

@@ -1,0 +1,118 @@
+"""Loops and branches on the CUDA target: their kernels, emulated, against the reference, and the host's part in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tests.control.programs import Maker
+from tests.cuda.fake_driver import FakeDriver, fake_gpu
+from tests.cuda.launching import Emulated
+from tests.ops.checks import Case, assert_close, cases
+from tilewright.ir.interp import run
+from tilewright.runtime import cuda_flow
+
+
+@pytest.fixture
+def gpu() -> Iterator[FakeDriver]:
+    with fake_gpu() as fake:
+        yield fake
+
+
+def control_cases() -> list[Any]:
+    """The samples of the ops; those with products take long to emulate."""
+    found = [p for p in cases() if p.values[0].op.name in ("scan", "cond", "while")]
+    long = [len(p.values[0].arrays(np.random.default_rng())[-1].shape) == 2 and p.values[0].op.name == "scan" for p in found]
+    return [pytest.param(*p.values, id=p.id, marks=pytest.mark.slow if slow else ()) for p, slow in zip(found, long, strict=True)]
+
+
+@pytest.mark.parametrize("case", control_cases())
+def test_an_op_gives_its_reference(case: Case, rng: np.random.Generator) -> None:
+    arrays = case.arrays(rng)
+    want = run(case.graph(), arrays, case.env)
+    for got, w, v in zip(Emulated(case.graph())(*arrays, env=case.env), want, case.graph().outputs, strict=True):
+        assert_close(got, np.asarray(w), v.dtype.name, 2.0)
+
+
+@pytest.mark.parametrize("most", [2048, 4, 0], ids=["recorded", "some recorded", "walked"])
+@pytest.mark.parametrize("seed", [3, pytest.param(slice(4, 60), marks=pytest.mark.slow)], ids=str)
+def test_nested_programs(seed: Any, most: int, gpu: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twice, with the memory elsewhere the second time."""
+    monkeypatch.setattr(cuda_flow, "RECORDED", most)
+    for one in range(60)[seed] if isinstance(seed, slice) else [seed]:
+        graph, draw = Maker(one, 3).program(), np.random.default_rng(one)
+        session: Any = tw.compile(Maker(one, 3).program(), target="cuda")
+        held = []
+        for _ in range(2):
+            arrays = [draw.uniform(-1, 1, (3, 3)).astype(np.float32) for _ in graph.inputs]
+            found = session(*arrays)
+            held.append(found)
+            for got, want in zip(found if isinstance(found, tuple) else (found,), run(graph, arrays), strict=True):
+                np.testing.assert_allclose(got.numpy(), want, rtol=1e-3, atol=1e-4)
+
+
+def steps(w: Any, h: Any, x: Any) -> Any:
+    last, ys = tw.scan(lambda h, x: ((new := tw.tanh(h * w + x)), new * h), h, x)
+    return last, ys
+
+
+def draw(rng: np.random.Generator, *shapes: tuple[int, ...]) -> list[Any]:
+    return [rng.uniform(-1, 1, s).astype(np.float32) for s in shapes]
+
+
+@pytest.mark.parametrize(("most", "calls"), [(2048, (1, 0)), (3, (0, 6))], ids=["recorded", "walked"])
+def test_a_scan_and_what_the_host_does(
+    most: int, calls: tuple[int, int], gpu: FakeDriver, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
+) -> None:
+    monkeypatch.setattr(cuda_flow, "RECORDED", most)
+    arrays = draw(rng, (2, 3), (2, 3), (5, 2, 3))
+    f = tw.jit(steps, target="cuda")
+    for got, want in zip(f(*arrays), steps(*(a.astype(np.float64) for a in arrays)), strict=True):
+        np.testing.assert_allclose(got.numpy(), want, rtol=1e-5, atol=1e-6)
+    assert (gpu.calls.get("cuGraphLaunch", 0), gpu.calls.get("cuLaunchKernel", 0)) == calls and len(gpu.launches) == 6
+    (row,) = cuda_flow.describe_control(f.lower(*arrays).executable.program.block, {})
+    assert (row["kind"], row["steps"], row["launches"], row["synchronises"]) == ("scan", 5, ["pointwise"], False)
+    assert ("recorded in the graph" if most > 3 else "the host launches every step") in row["how"]
+
+
+def test_predicates_are_read_and_the_report_says_so(gpu: FakeDriver) -> None:
+    def fn(x: Any) -> Any:
+        y = tw.while_loop(lambda c: c.max() < 4.0, lambda c: c * 2, x)
+        return tw.cond(y.sum() > 0, lambda a: a + 1, lambda a: a * x, y)
+
+    f = tw.jit(fn, target="cuda")
+    for x, reads in ((np.array([0.3, -1, 1], np.float32), 4), (np.array([5, -9, 1], np.float32), 2)):
+        got, before = f(x), gpu.calls["cuMemcpyDtoHAsync_v2"]
+        np.testing.assert_array_equal(got.numpy(), fn(x))
+        assert before == reads
+        gpu.calls.clear()
+    report = f.lower(x).report()
+    assert [(r["kind"], r["synchronises"]) for r in report.data["control"]] == [("while", True), ("cond", True)]
+    assert str(report).count("waits for it") == 2
+    assert {x["inside"] for x in report.data["launches"]} >= {r["name"] for r in report.data["control"]}
+
+
+@pytest.mark.parametrize("options", [{}, {"checkpoints": 2, "reverse": True}], ids=str)
+def test_derivatives(options: dict[str, Any], gpu: FakeDriver, rng: np.random.Generator) -> None:
+    def loss(w: Any, h: Any, x: Any) -> Any:
+        last, ys = tw.scan(lambda h, x: ((new := tw.sin(h * w + x)), new * h), h, x, **options)
+        turned = tw.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, c[1] * w), (0, last), max_iterations=5)[1]
+        return (turned * turned).sum() + ys.sum()
+
+    arrays = draw(rng, (3,), (3,), (5, 3))
+    gradient = tw.grad(loss, argnums=(0, 1, 2))
+    got = tw.jit(gradient, target="cuda")(*arrays)
+    for a, b in zip(got, gradient(*(a.astype(np.float64) for a in arrays)), strict=True):
+        np.testing.assert_allclose(a.numpy(), b, rtol=2e-4, atol=1e-5)
+
+
+def test_strict_sessions_wait_after_every_kernel(gpu: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_flow, "RECORDED", 1)
+    graph = Maker(3, 3).program()
+    session: Any = tw.compile(graph, target="cuda", validation="strict")
+    found = session(*(np.zeros((3, 3), np.float32) for _ in graph.inputs))
+    assert found is not None and gpu.calls["cuStreamSynchronize"] >= len(gpu.launches)
