@@ -2,18 +2,19 @@
 
 The (padded) input is seen as [N, group, C, taps…, out…] through strides alone; weights are [group, O, C, taps…]. A program owns one
 stretch of the innermost output axis at one position of the others and walks the output channels in register tiles: accumulators
-rows × width, one FMA chain per element over (C, taps) in order. Padding is one copy into a zeroed buffer first; a transposed
-convolution is one for every phase of its stride (or, of unknown sizes or with too many phases, one over the input spread out by its
-stride), with reversed taps. Output axes that merge (1×1) become one.
+rows × width, one FMA chain per element over (C, taps) in order. With enough work a program copies what it reads of the input, padding
+included, into local memory first (`conv_slab`; its chains are over (taps, C)). Otherwise padding is one copy into a zeroed buffer. A
+transposed convolution is one for every phase of its stride (or, of unknown sizes or with too many phases, one over the input spread out
+by its stride), with reversed taps. Output axes that merge (1×1) become one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from ..core.dims import Dim, ceildiv, product
+from ..core.dims import Dim, Shape, ceildiv, product
 from ..core.dtypes import compute_dtype
 from ..core.target_spec import TargetSpec
 from ..ir.graph import Value
@@ -23,6 +24,7 @@ from ..ops.contractions import Conv as ConvOp
 from ..tile.builder import Ix, Tile
 from .call import Call
 from .conv_phases import MOST, Axis, axes_of, combined, padding_of
+from .conv_slab import Line, Slab, pitch_of, wants_slab
 from .copies import copy_launch, fill_launch
 from .launch import Buffer, Launch
 from .pointwise import unravel
@@ -78,9 +80,18 @@ class Conv(Template):
             padding = _transposed_padding(op, w.type.shape[2:])
             launches, x = _spread(region.name, x, op.stride, padding, target, SPREAD)
             stride, weights = (1,) * len(op.stride), _turned(w.layout, op.groups)
+        elif self._copies(op, x, w, node.values[0].shape, target):
+            return [_convolve(region, op, x, w, weights, stride, partial(self.blocking, target), slab_of=target)]
         elif any(p != 0 for pair in op.padding for p in pair):
             launches, x = _spread(region.name, x, (1,) * len(op.stride), op.padding, target)
         return [*launches, _convolve(region, op, x, w, weights, stride, partial(self.blocking, target))]
+
+    def _copies(self, op: ConvOp, x: Operand, w: Operand, result: Shape, target: TargetSpec) -> bool:
+        """Whether programs copy what they read of the input."""
+        channels, results, taps = w.type.shape[1], result[1] // op.groups, w.type.shape[2:]
+        last = result[-1] if any(t != 1 for t in taps) else product(result[2:])
+        width = self.blocking(target, results, last, compute_dtype(x.type.dtype).itemsize).width
+        return wants_slab(op, x.type.dtype, taps, channels, results, width, target)
 
     def blocking(self, target: TargetSpec, channels: Dim, last: Dim, itemsize: int) -> Blocking:
         return Blocking(_width(last, target, itemsize))
@@ -135,9 +146,9 @@ def _spread(
 
 def _convolve(
     region: Region, op: ConvOp, x: Operand, w: Operand, weights: Layout, stride: tuple[int, ...],
-    blocking: Callable[[Dim, Dim, int], Blocking], phase: tuple[Axis, ...] | None = None,
+    blocking: Callable[[Dim, Dim, int], Blocking], phase: tuple[Axis, ...] | None = None, slab_of: TargetSpec | None = None,
 ) -> Launch:  # fmt: skip
-    """With a phase, only its results, by its taps."""
+    """With a phase, only its results, by its taps. `slab_of`: programs copy what they read, and x is not padded yet."""
     assert region.anchor is not None
     value = region.anchor.values[0]
     batch, channels, *out = value.shape
@@ -174,15 +185,20 @@ def _convolve(
     results = [grouped(r.layout) for r in region.results]
     n_out = len(out)
     tails = [Layout(tuple(out), lay.strides[-n_out:]) for lay in (window, *results, *others)]
-    sizes, strides = collapse(tuple(out), tails)
+    padded = slab_of is not None and (any(k != 1 for k in kernel) or any(p != 0 for pair in op.padding for p in pair))
+    sizes, strides = (list(out), [list(lay.strides) for lay in tails]) if padded else collapse(tuple(out), tails)
     if not sizes:
         sizes, strides = [1], [[1] for _ in tails]
     call = Call("conv", region.name)
     b = call.b
     lead = len(kernel)
-    xv = call.view(
-        "x", x.type.dtype, x.buffer, Layout((*window.shape[:-n_out], *sizes), (*window.strides[:-n_out], *strides[0]), window.offset)
-    )
+    if slab_of is None:
+        read = Layout((*window.shape[:-n_out], *sizes), (*window.strides[:-n_out], *strides[0]), window.offset)
+    elif padded:
+        read = Layout((*window.shape[:3], *x.layout.shape[2:]), (*window.strides[:3], *xs[2:]), x.layout.offset)
+    else:  # taps of one element each
+        read = Layout((*window.shape[:3], *sizes), (*window.strides[:3], *strides[0]), window.offset)
+    xv = call.view("x", x.type.dtype, x.buffer, read)
     wv = call.view("w", w.type.dtype, w.buffer, weights)
     outs = [
         call.view(
@@ -210,8 +226,21 @@ def _convolve(
     first = stretch * width
     limit = None if isinstance(sizes[-1], int) and sizes[-1] % width == 0 else last - first
     wide = compute_dtype(value.dtype)
+    slab: Slab | None = None
+    if slab_of is not None:
+        spans = [call.word(f"i{i}", size) for i, size in enumerate(read.shape[3:])]
+        lines = [Line(size, 1, 0, 1, 1) for size in spans]
+        if padded:
+            before = (int_of(lo) for lo, _ in op.padding)
+            lines = [Line(*how) for how in zip(spans, stride, before, dilation, map(int_of, kernel), strict=True)]
+        lanes = slab_of.lanes(wide.itemsize)
+        slab = Slab(b, xv, wide, lines, int_of(c_in), pitch_of(op, [line.taps for line in lines], width, lanes), lanes)
+        slab.fill(n, group, place, first)
 
     def tile(row: Ix | int, rows: int) -> None:
+        def weight(c: Ix | int, where: Sequence[Ix | int]) -> Tile:
+            return widen(b, b.load(wv, (group, row, c, *where, *[0] * (lead - len(where))), (rows, 1), axes=(1, 2)))
+
         def taps(axis: int, where: list[Ix | int], c: Ix | int, acc: Tile) -> Tile:
             if axis == lead - 1 and block.unrolled:
                 for t in range(int_of(kernel[axis])):
@@ -229,12 +258,15 @@ def _convolve(
                 axes=(2, 2 + lead + len(sizes)),
                 limit=None if limit is None else (None, limit),
             )
-            left = b.load(wv, (group, row, c, *where), (rows, 1), axes=(1, 2))
-            return b.mma(widen(b, left), widen(b, right), acc)
+            return b.mma(weight(c, where), widen(b, right), acc)
 
-        with b.loop(0, cw, 1, [b.full((rows, width), 0.0, wide)]) as loop:
-            loop.next(taps(0, [], loop.index, loop.carried[0]))
-        acc: Tile = loop.results[0]
+        acc = b.full((rows, width), 0.0, wide)
+        if slab is not None:
+            acc = slab.sum(weight, acc)
+        else:
+            with b.loop(0, cw, 1, [acc]) as loop:
+                loop.next(taps(0, [], loop.index, loop.carried[0]))
+            acc = loop.results[0]
 
         def leaf(v: Value, o: Operand) -> Tile:
             view = ins[v]

@@ -1,0 +1,105 @@
+"""Convolutions whose programs copy what they read, against PyTorch in f64: borders, wide padding, groups, dilation, steps, any size."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as tf
+
+from tests.fresh import fresh_rng
+from tilewright.core.dims import sym
+from tilewright.core.dtypes import f16, f32, f64
+from tilewright.ir.graph import Graph
+from tilewright.kernels.select import select
+from tilewright.ops import functions as F
+from tilewright.ops.base import single
+from tilewright.ops.contractions import Conv
+
+from .harness import run_graph, target
+from .interpreted import interpret_graph
+from .test_templates import LEVELS, fused, t
+
+W = sym("W", 1, 4096)
+
+# x, w, stride, padding, dilation, groups
+CASES: dict[str, tuple[Any, ...]] = {
+    "3x3": ((2, 5, 4, 67), (33, 5, 3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1), 1),
+    "5 taps": ((1, 7, 130), (14, 7, 5), (1,), ((2, 2),), (1,), 1),
+    "1x1": ((2, 6, 5, 9), (40, 6, 1, 1), (1, 1), ((0, 0), (0, 0)), (1, 1), 1),
+    "1x1 in a frame": ((1, 3, 4, 5), (32, 3, 1, 1), (1, 1), ((1, 0), (2, 1)), (1, 1), 1),
+    "steps and dilation": ((1, 4, 11, 40), (16, 4, 3, 2), (2, 1), ((0, 2), (3, 1)), (2, 3), 1),
+    "padding wider than the input": ((1, 2, 3), (20, 2, 2), (1,), ((90, 75),), (1,), 1),
+    "groups": ((2, 6, 4, 20), (36, 3, 2, 3), (1, 1), ((1, 0), (0, 2)), (1, 1), 2),
+    "three axes": ((1, 3, 4, 5, 18), (12, 3, 2, 3, 3), (1, 2, 1), ((1, 1), (0, 1), (1, 1)), (1, 1, 2), 1),
+    "cropped": ((1, 4, 9, 50), (18, 4, 2, 2), (1, 1), ((-1, 0), (-2, -3)), (1, 1), 1),
+    "no results": ((0, 4, 9), (16, 4, 3), (1,), ((1, 1),), (1,), 1),
+}
+
+
+def conv(name: str, dtype: Any = f32, size: Any = None) -> Graph:
+    x, w, stride, padding, dilation, groups = CASES[name]
+    op = Conv(stride=stride, padding=padding, dilation=dilation, groups=groups)
+    shape = x if size is None else (*x[:-1], size)
+    return fused(lambda v: F.relu(F.add(op(v[0], v[1]), v[2])), t(dtype, *shape), t(dtype, *w), t(dtype, w[0], *[1] * (len(w) - 2)))
+
+
+def inputs(name: str, dtype: Any = f32) -> list[Any]:
+    x, w, *_ = CASES[name]
+    return [fresh_rng().standard_normal(s).astype(dtype.np) for s in (x, w, (w[0], *[1] * (len(w) - 2)))]
+
+
+def wanted(name: str, values: list[Any]) -> Any:
+    _, _, stride, padding, dilation, groups = CASES[name]
+    x, w, bias = (torch.from_numpy(v.astype("f8")) for v in values)
+    fn: Any = {1: tf.conv1d, 2: tf.conv2d, 3: tf.conv3d}[len(stride)]
+    around = tf.pad(x, [p for pair in reversed(padding) for p in pair])
+    return tf.relu(fn(around, w, None, stride, 0, dilation, groups) + bias).numpy()
+
+
+def close(got: Any, want: Any, limit: float) -> None:
+    np.testing.assert_allclose(got.astype("f8"), want, rtol=limit, atol=limit * max(1.0, float(np.abs(want).max(initial=0))))
+
+
+OLDER = [(name, level) for name in ("groups", "cropped") for level in LEVELS[1:]]
+
+
+@pytest.mark.parametrize(("name", "level"), [*((name, "avx512") for name in CASES), *OLDER])
+def test_values(name: str, level: str) -> None:
+    graph, values = conv(name), inputs(name)
+    program = select(graph, target(level))
+    assert [launch.name.partition(".")[2] for launch in program.launches] == [""], "no padded copy"
+    (got,), _ = run_graph(graph, values, level, program=program)
+    (again,), _ = run_graph(graph, values, level, parts=3)
+    assert got.tobytes() == again.tobytes(), "the split of the grid changed the result"
+    close(got, wanted(name, values), 2e-5)
+
+
+@pytest.mark.parametrize("name", ["three axes", "steps and dilation", "padding wider than the input", "cropped"])
+def test_no_access_leaves_its_memory(name: str) -> None:
+    values = inputs(name)
+    (got,), error = interpret_graph(conv(name), values)
+    assert not error.any()
+    close(got, wanted(name, values), 2e-5)
+
+
+@pytest.mark.parametrize("dtype,limit", [(f64, 1e-12), (f16, 4e-3)], ids=["f64", "f16"])
+def test_dtypes(dtype: Any, limit: float) -> None:
+    values = inputs("3x3", dtype)
+    (got,), _ = run_graph(conv("3x3", dtype), values)
+    close(got, wanted("3x3", values), limit)
+
+
+@pytest.mark.parametrize("name", ["5 taps", "3x3"])
+def test_a_size_known_at_run_time_and_one_image_of_several_give_the_same_bits(name: str) -> None:
+    values = inputs(name)
+    (whole,), _ = run_graph(conv(name), values)
+    (same,), _ = run_graph(conv(name, size=W), values)
+    assert same.tobytes() == whole.tobytes()
+    x, w, stride, padding, dilation, _ = CASES[name]
+    op = Conv(stride=stride, padding=padding, dilation=dilation)
+    plain = single(lambda g, v: F.relu(F.add(op(v[0], v[1]), v[2])), t(f32, 1, *x[1:]), t(f32, *w), t(f32, *values[2].shape))
+    (one,), _ = run_graph(plain, [values[0][-1:], *values[1:]])
+    assert one.tobytes() == whole[-1:].tobytes()
