@@ -29,7 +29,20 @@ COMPARE: dict[str, Any] = {
 }  # fmt: skip
 
 
+def pairs(parts: list[str], xs: list[Array]) -> Array:
+    """Arithmetic on two 16-bit floats a register: the exact result (f64 holds it), rounded once."""
+    import ml_dtypes
+
+    kind: Any = ml_dtypes.bfloat16 if "bf16x2" in parts else np.float16
+    a, b, *c = (np.ascontiguousarray(x, np.uint32).view(kind).astype(np.float64) for x in xs)
+    with np.errstate(all="ignore"):
+        exact = {"add": lambda: a + b, "mul": lambda: a * b, "fma": lambda: a * b + c[0]}[parts[0]]()
+        return exact.astype(kind).view(np.uint32)
+
+
 def arithmetic(parts: list[str], dtype: Any, xs: list[Array]) -> Array:
+    if "f16x2" in parts or "bf16x2" in parts:
+        return pairs(parts, xs)
     stem, bits = parts[0], 8 * np.dtype(dtype).itemsize
     is_float = np.dtype(dtype).kind == "f"
     if stem == "fma":
@@ -69,10 +82,11 @@ def _field(parts: list[str], dtype: Any, bits: int, xs: list[Array]) -> Array:
 
 def _permute(parts: list[str], dtype: Any, bits: int, xs: list[Array]) -> Array:
     pool = xs[0].astype(np.uint64) | (xs[1].astype(np.uint64) << np.uint64(32))
-    out = np.zeros(len(pool), np.uint64)
+    out, select = np.zeros(len(pool), np.uint64), xs[2].astype(np.uint64)
     for i in range(4):
-        which = (int(xs[2][0]) >> (4 * i)) & 7
-        out |= ((pool >> np.uint64(8 * which)) & np.uint64(255)) << np.uint64(8 * i)
+        nibble = select >> np.uint64(4 * i)
+        assert not (nibble & np.uint64(8)).any(), "the sign of a byte is not repeated here"
+        out |= ((pool >> (np.uint64(8) * (nibble & np.uint64(7)))) & np.uint64(255)) << np.uint64(8 * i)
     return out.astype(np.uint32)
 
 

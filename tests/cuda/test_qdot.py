@@ -1,5 +1,5 @@
-"""Products with packed matrices on a GPU, in the emulator: every format with integer codes against gguf's dequantised numbers, one row with
-its norm and codes, several rows, prompts."""
+"""Products with packed matrices on a GPU, in the emulator: every format that the matrix units take against gguf's dequantised numbers
+(eight-bit floats: PyTorch's), one row with its norm and codes, several rows, prompts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tilewright.ir.types import TensorType
 from tilewright.kernels.cuda.fragments import fragment_shape, pack_fragments
 from tilewright.kernels.cuda.kernel import QDotKernel
 from tilewright.ops import quant
-from tilewright.ops.quant_dot import FORMATS, QuantiseRows
+from tilewright.ops.quant_dot import GPU_FORMATS, QuantiseRows
 from tilewright.target.cuda.barrier_safety import check
 from tilewright.target.cuda.code import emit_cuda
 from tilewright.target.cuda.device import CHIPS, cuda_target
@@ -29,6 +29,7 @@ Array = Any
 def matrix(rng: np.random.Generator, name: str, n: int, k: int) -> tuple[Array, Array]:
     """Random blocks with finite scales, and the numbers that gguf reads in them."""
     import gguf
+    import torch
 
     fmt = quant.by_name(name)
     raw = rng.integers(0, 256, (n, k // fmt.elements, fmt.bytes), dtype=np.uint8)
@@ -36,6 +37,15 @@ def matrix(rng: np.random.Generator, name: str, n: int, k: int) -> tuple[Array, 
         if field.dtype == "float16":
             size = (n, k // fmt.elements, field.bytes // 2)
             raw[..., field.offset : field.end] = rng.uniform(-0.02, 0.02, size).astype(np.float16).view(np.uint8)
+    if name == "MXFP4":
+        raw[..., 0] = rng.integers(118, 130, raw.shape[:2])
+    if name.startswith("F8"):
+        scales = rng.uniform(-0.02, 0.02, (n, k // 128, 1)).astype(np.float32)
+        codes, kind = raw[..., 4:], torch.float8_e4m3fn if name == "F8_E4M3" else torch.float8_e5m2
+        codes[...] = np.where((codes & 127) >= (127 if name == "F8_E4M3" else 124), codes & 0xBF, codes)  # finite
+        raw[..., :4] = scales.view(np.uint8)
+        wide = torch.from_numpy(codes.copy()).view(kind).to(torch.float64).numpy()
+        return raw.reshape(n, -1), (wide * scales).reshape(n, k)
     rows = raw.reshape(n, -1)
     return rows, gguf.quants.dequantize(rows, getattr(gguf.GGMLQuantizationType, name)).astype(np.float64)
 
@@ -63,7 +73,8 @@ def linear(name: str, n: int, k: int) -> Any:
     return lambda x, r, w: o.add(o.relu(o.QMatmul(format=name, n=n, k=k)(x, w)), r)
 
 
-CASES = [*((f, 256, 20) for f in FORMATS), ("Q4_0", 96, 9), ("Q8_0", 576, 33), ("Q4_1", 64, 16), ("Q5_1", 32, 3), ("Q4_K", 2304, 18)]
+CASES = [*((f, 256, 20) for f in GPU_FORMATS), ("MXFP4", 96, 5), ("NVFP4", 192, 17), ("F8_E4M3", 384, 9),
+         ("Q4_0", 96, 9), ("Q8_0", 576, 33), ("Q4_1", 64, 16), ("Q5_1", 32, 3), ("Q4_K", 2304, 18)]  # fmt: skip
 
 
 @pytest.mark.parametrize("name, k, n", CASES)
@@ -75,7 +86,8 @@ def test_one_row(name: str, k: int, n: int, rng: np.random.Generator) -> None:
     close(e(x, r)[0], np.maximum(rounded(x) @ numbers.T, 0) + r)
 
 
-@pytest.mark.parametrize("name, k, n, m", [("Q4_K", 256, 17, 5), ("Q6_K", 256, 16, 9), ("Q8_0", 96, 20, 2), ("Q5_1", 64, 7, 20)])
+@pytest.mark.parametrize("name, k, n, m", [("Q4_K", 256, 17, 5), ("Q6_K", 256, 16, 9), ("Q8_0", 96, 20, 2), ("Q5_1", 64, 7, 20),
+                                           ("NVFP4", 64, 18, 4), ("F8_E5M2", 128, 3, 10)])  # fmt: skip
 def test_several_rows(name: str, k: int, n: int, m: int, rng: np.random.Generator) -> None:
     """Sizes that no tile divides; the same bits whether the number of rows is known or not, and for a row alone."""
     raw, numbers = matrix(rng, name, n, k)
@@ -136,9 +148,9 @@ def test_codes_that_are_read_twice_are_made_in_both_products(rng: np.random.Gene
         close(got, rounded(x) @ numbers.T)
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", GPU_FORMATS)
 def test_nothing_is_lost_when_a_matrix_is_packed(name: str, rng: np.random.Generator) -> None:
-    """Strips packed one by one are those packed together, and no format grows by more than its six-bit scales."""
+    """Strips packed one by one are those packed together, and no format grows by more than its six-bit scales (MXFP4: eight-bit ones)."""
     fmt = quant.by_name(name)
     raw, _ = matrix(rng, name, 40, 512)
     shape = fragment_shape(name, 40, raw.shape[1])
@@ -147,10 +159,13 @@ def test_nothing_is_lost_when_a_matrix_is_packed(name: str, rng: np.random.Gener
     for i in range(shape[0]):
         pack_fragments(raw, name, parts, i, i + 1)
     np.testing.assert_array_equal(whole, parts)
-    assert shape[0] == 3 and shape[2] * shape[1] <= 1.03 * 16 * 512 * fmt.bytes / fmt.elements
+    assert shape[0] == 3 and shape[2] * shape[1] <= (1.06 if name == "MXFP4" else 1.03) * 16 * 512 * fmt.bytes / fmt.elements
 
 
-@pytest.mark.parametrize("name, m", [("Q4_K", 1), ("Q6_K", 30)])
+@pytest.mark.parametrize(
+    "name, m",
+    [("Q4_K", 1), ("Q6_K", 30), ("F8_E4M3", 1), *(pytest.param(f, m, marks=pytest.mark.slow) for f in GPU_FORMATS[8:] for m in (1, 2, 16))],
+)
 @pytest.mark.parametrize("arch", CHIPS)
 def test_kernels_are_safe_at_barriers_and_have_no_spills(name: str, m: int, arch: str, rng: np.random.Generator) -> None:
     raw, _ = matrix(rng, name, 64, 512)
@@ -160,3 +175,19 @@ def test_kernels_are_safe_at_barriers_and_have_no_spills(name: str, m: int, arch
     if find_ptxas() is not None:
         usage = assemble(text, arch)
         assert usage.spilled == 0 and usage.stack == 0 and not usage.warnings
+
+
+@pytest.mark.parametrize("name", ["Q4_0", "F8_E4M3", "F8_E5M2"])
+def test_a_scale_or_a_code_that_is_no_number_spoils_its_row_alone(name: str, rng: np.random.Generator) -> None:
+    raw, numbers = matrix(rng, name, 9, 256)
+    fmt = quant.by_name(name)
+    raw[3, : fmt.offset("qs")] = np.full(1, np.nan, np.float16 if name == "Q4_0" else np.float32).view(np.uint8)
+    bad = [3]
+    if name != "Q4_0":
+        raw[7, fmt.bytes + 4 + 77] = 0xFF
+        bad.append(7)
+    x, r = rng.standard_normal((1, 256)).astype(np.float32), np.zeros((1, 9), np.float32)
+    (y,) = Emulated(build(lambda x, r, w: o.add(o.QMatmul(format=name, n=9, k=256)(x, w), r), [(1, 256), (1, 9)], raw))(x, r)
+    assert np.flatnonzero(np.isnan(y[0])).tolist() == bad
+    good = [i for i in range(9) if i not in bad]
+    close(y[:, good], rounded(x) @ numbers[good].T)

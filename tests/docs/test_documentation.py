@@ -86,11 +86,13 @@ def format_table() -> list[str]:
     """Every packed format, and what multiplies it."""
     from tilewright.ops.quant import FORMATS
     from tilewright.ops.quant_dot import FORMATS as INTEGERS
+    from tilewright.ops.quant_dot import GPU_FORMATS
     from tilewright.passes.lower_quantised import FLOATS
 
     rows = ["| format | bits a weight | block | product |", "|---|---|---|---|"]
     for name, f in FORMATS.items():
         kernel = "matmul on the file's numbers" if name in FLOATS else "rows unpacked into a tile"
+        kernel += ", on a GPU int8 activations" if name in GPU_FORMATS else ""
         kernel = "int8 activations" if name in INTEGERS else kernel
         rows.append(f"| `{name}` | {8 * f.bytes / f.elements:g} | {f.elements} | {kernel} |")
     return rows

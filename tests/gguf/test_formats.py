@@ -1,4 +1,5 @@
-"""Every block format: equal, bit for bit, to the gguf package's code (and Q8_K, Q1_0, Q2_0 to their definition in words)."""
+"""Every block format: equal, bit for bit, to the gguf package's code (and Q8_K, Q1_0, Q2_0 to their definition in words, blocks of
+eight-bit floats to PyTorch's casts)."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from tilewright.ops.quant import BlockFormat
 
 gguf = pytest.importorskip("gguf", reason="the gguf package is the oracle (pip install tilewright[dev])")
 
-NOT_IN_GGUF = {"Q8_K", "Q1_0", "Q2_0", "I8", "I16", "I32", "I64", "F64"}
+NOT_IN_GGUF = {"Q8_K", "Q1_0", "Q2_0", "I8", "I16", "I32", "I64", "F64", "F8_E4M3", "F8_E5M2"}
 FOREIGN = [f for n, f in quant.FORMATS.items() if n not in NOT_IN_GGUF]
 WRITABLE = [f for f in FOREIGN if f.encode and f.name != "NVFP4"]  # the gguf package only reads NVFP4
 
@@ -131,6 +132,23 @@ def test_plain_numbers(dtype: str) -> None:
     fmt = quant.by_name(dtype)
     values = np.arange(-5, 6).astype(fmt.dtype)
     assert np.array_equal(fmt.dequantise(values.view(np.uint8)), values.astype(np.float32))
+
+
+@pytest.mark.parametrize("name, kind, most", [("F8_E4M3", torch.float8_e4m3fn, 448.0), ("F8_E5M2", torch.float8_e5m2, 57344.0)])
+def test_blocks_of_eight_bit_floats_are_those_of_pytorch(name: str, kind: torch.dtype, most: float) -> None:
+    """All 256 codes, NaN and infinity too; numbers are written as PyTorch rounds them."""
+    rng, fmt = fresh_rng(), quant.by_name(name)
+    raw = blocks(fmt, 8, rng)
+    raw[:2, 4:] = np.arange(256, dtype=np.uint8).reshape(2, 128)
+    scales = rng.uniform(-3, 3, (8, 1)).astype(np.float32)
+    raw[:, :4] = scales.view(np.uint8)
+    assert_same_bits(fmt.dequantise(raw), torch.from_numpy(raw[:, 4:].copy()).view(kind).to(torch.float32).numpy() * scales)
+    x = rng.standard_normal((8, 128)).astype(np.float32)
+    packed = fmt.quantise(x)
+    d = np.abs(x).max(1, keepdims=True) / np.float32(most)
+    np.testing.assert_array_equal(packed[:, :4], d.view(np.uint8))
+    want = torch.from_numpy(np.clip(x * (np.float32(1) / d), -most, most)).to(kind).view(torch.uint8).numpy()
+    np.testing.assert_array_equal(packed[:, 4:], want)
 
 
 @pytest.mark.parametrize("fmt", list(quant.FORMATS.values()), ids=str)

@@ -35,13 +35,16 @@ def rows_of(name: str, n: int, k: int, rng: Any) -> Any:
             blocks[..., part.offset : part.end] = scale.view(np.uint8)
     if name == "MXFP4":
         blocks[..., 0] = rng.integers(118, 130, blocks.shape[:2])  # the exponent
+    if name.startswith("F8"):
+        codes = blocks[..., 4:]
+        codes[...] = np.where((codes & 127) >= 124, codes & 0xBF, codes)  # finite
     if name == "IQ1_M":
         blocks[..., 55] = blocks[..., 55] & 15 | 0x20  # the upper bits of the scale, which stands in four nibbles
     return blocks.reshape(n, -1)
 
 
 def numbers(name: str, rows: Any) -> Any:
-    if name in ("F32", "Q8_K"):  # the package has no dequantiser for these
+    if name in ("F32", "Q8_K", "F8_E4M3", "F8_E5M2"):  # the package has no dequantiser for these
         return FORMATS[name].dequantise(rows)
     return gguf.quants.dequantize(rows, gguf.GGMLQuantizationType[name]).astype(np.float32)
 

@@ -56,6 +56,8 @@ class QDot(Template):
         node = region.anchor
         if node is None or not isinstance(node.op, QDotOp):
             return Reason("no product with a packed matrix")
+        if node.op.format not in STRIPS:
+            return Reason(f"{node.op.format} has no strips; a product that is not rounded serves it")
         operands = [region.operand(v) for v in node.operands]
         if any(o is None for o in operands):
             return Reason("operands must come from memory")

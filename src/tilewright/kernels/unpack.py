@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from ..core.dtypes import DType, bf16, f16, f32, i8, i32, u8
+from ..core.dtypes import DType, bf16, f8e4m3, f8e5m2, f16, f32, i8, i32, u8
 from ..ir.layout import Layout
 from ..ops.quant import FORMATS
 from ..tile.builder import Ix, Tile, View
@@ -184,9 +184,18 @@ def _q8_k(m: Matrix, row: Ix | int, at: Ix | int) -> Parts:
         yield 64 * g, d * m.number(m.raw(row, at + 4 + 64 * g, 64, i8))
 
 
+def _f8(dtype: DType) -> Callable[[Matrix, Ix | int, Ix | int], Parts]:
+    def decode(m: Matrix, row: Ix | int, at: Ix | int) -> Parts:
+        d = m.b.load(m.view(f32), (row, at // 4), (1,))
+        for g in range(0, 128, 32):
+            yield g, d * m.number(m.b.load(m.view(dtype), (row, at + 4 + g), (32,)))
+
+    return decode
+
+
 DECODERS: dict[str, Callable[[Matrix, Ix | int, Ix | int], Parts]] = {
     "Q8_0": _q8_0, "Q4_0": _q4_0, "Q4_1": _q4_1, "Q5_0": _q5_0, "Q5_1": _q5_1, "Q2_K": _q2_k,
-    "Q3_K": _q3_k, "Q4_K": _q4_k, "Q5_K": _q5_k, "Q6_K": _q6_k, "Q8_K": _q8_k,
+    "Q3_K": _q3_k, "Q4_K": _q4_k, "Q5_K": _q5_k, "Q6_K": _q6_k, "Q8_K": _q8_k, "F8_E4M3": _f8(f8e4m3), "F8_E5M2": _f8(f8e5m2),
 }
 
 

@@ -19,7 +19,8 @@ from .indexing import check_indices, require_ids
 
 BLOCK = 32  # activations that share a scale
 HALF = 16  # activations that share a sum: the smallest group of weights with a scale of its own
-FORMATS = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
+FORMATS = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")  # with a kernel on every target
+GPU_FORMATS = (*FORMATS, "MXFP4", "NVFP4", "F8_E4M3", "F8_E5M2")
 
 
 ROUNDED = NotSupported("activations are rounded to codes, which have no derivative; differentiate the product with dequantised weights")
@@ -70,7 +71,7 @@ class QDot(Contraction):
               E(i8(3, 64), f32(3, 2), i32(3, 4), u8(5, 60), format="Q8_0", n=5, k=64, match="the matrix must be")]
 
     def infer(self, codes: TensorType, scales: TensorType, sums: TensorType, w: TensorType) -> TensorType:
-        require(self.format in FORMATS, "format must be one of {known}", known=" ".join(FORMATS), format=self.format)
+        require(self.format in GPU_FORMATS, "format must be one of {known}", known=" ".join(GPU_FORMATS), format=self.format)
         lead = codes.shape[:-1]
         shapes = (codes.shape[-1:], scales.shape, sums.shape)
         ok = codes.dtype is dt.i8 and shapes == ((self.k,), (*lead, self.k // BLOCK), (*lead, self.k // HALF))

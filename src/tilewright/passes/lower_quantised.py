@@ -8,7 +8,7 @@ from .. import ops as o
 from ..core.dtypes import bf16, f16, f32
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import TensorType
-from ..ops.quant_dot import FORMATS
+from ..ops.quant_dot import FORMATS, GPU_FORMATS
 from .base import Log, Pass
 
 LANES = 16  # rows of a strip: a matrix of the stack must begin with one
@@ -22,6 +22,7 @@ class LowerQuantised(Pass):
     numbers."""
 
     name: ClassVar[str] = "lower-quantised"
+    gpu: bool = False  # whose integer products know more formats
 
     def run(self, graph: Graph, log: Log) -> Graph:
         if not any(isinstance(n.op, (o.QMatmul, o.QExperts)) for n in graph.nodes):
@@ -42,8 +43,7 @@ class LowerQuantised(Pass):
         new.take_ends(graph, env)
         return new
 
-    @staticmethod
-    def lowered(n: Node, new: Graph, env: dict[Value, Value], codes: dict[Value, tuple[Value, ...]]) -> Value | None:
+    def lowered(self, n: Node, new: Graph, env: dict[Value, Value], codes: dict[Value, tuple[Value, ...]]) -> Value | None:
         op, x, w = n.op, n.operands[0], n.operands[1]
         assert isinstance(op, o.QMatmul)
         if not isinstance(w.op, o.Constant) or len(x.shape) < 2:
@@ -53,7 +53,7 @@ class LowerQuantised(Pass):
             numbers = o.Seen(data, TensorType(FLOATS[op.format], (op.n, op.k)))
             out: Value = o.Matmul(transpose_b=True)(env[x], new.constant(numbers, data.name), name=n.name, place=n.place)
             return out
-        if op.format not in FORMATS:
+        if op.format not in (GPU_FORMATS if self.gpu else FORMATS):
             return None
         if x not in codes:
             codes[x] = o.QuantiseRows()(env[x], name=f"{n.name}_codes", place=n.place)

@@ -81,6 +81,8 @@ def run_pipeline(graph: Graph, target: Any = None, disable: Collection[str] = ()
                     result = SaveLogSums(target).run(result, log)
         if isinstance(p, Fuse) and getattr(target, "kind", "") == "cuda":
             p = Fuse(codes=False)
+        if isinstance(p, LowerQuantised) and getattr(target, "kind", "") == "cuda":
+            p = LowerQuantised(gpu=True)
         with log.entered(p.name):
             result = p.run(result, log)
         if isinstance(p, LowerQuantised) and getattr(target, "kind", "") == "cuda":

@@ -17,11 +17,13 @@ import numpy as np
 
 from ...ops import quant
 from ..strips import STRIPS, split_fields
+from .small_floats import SMALL, is_small, scale_bytes, small_words, split_small
 
 ROWS = 16
 COLUMNS = 32
 LANES = 32
 Array = np.ndarray[Any, Any]
+FORMS = {**STRIPS, **SMALL}
 
 
 @dataclass(frozen=True)
@@ -34,34 +36,36 @@ class Fragments:
     @property
     def low(self) -> int:
         """Bits of a code in words: 4 or 8."""
-        return STRIPS[self.name].low
+        return FORMS[self.name].low
 
     @property
     def planes(self) -> int:
-        return STRIPS[self.name].planes
+        return FORMS[self.name].planes
 
     @property
     def super_scales(self) -> bool:
-        return STRIPS[self.name].super_scales
+        return FORMS[self.name].super_scales
 
     @property
     def minimums(self) -> bool:
-        return STRIPS[self.name].minimums
+        return FORMS[self.name].minimums
 
     @property
     def scales(self) -> int:
         """Per block of 32: 1, or 2 in Q6_K."""
-        return STRIPS[self.name].scales
+        return FORMS[self.name].scales
 
     @property
     def shift(self) -> int:
-        """Codes with a sign stand in the top bits of their bytes: numbers are 2**shift too large."""
-        return 8 - self.low - self.planes if STRIPS[self.name].bias else 0
+        """Codes with a sign stand in the top bits of their bytes: numbers are 2**shift too large (e4m3: too small)."""
+        if self.name == "F8_E4M3":
+            return -8
+        return 8 - self.low - self.planes if FORMS[self.name].bias else 0
 
     @property
     def sign(self) -> int:
         """What makes two's complement of a stored code."""
-        return -STRIPS[self.name].bias
+        return -FORMS[self.name].bias
 
     @property
     def blocks(self) -> int:
@@ -91,6 +95,8 @@ class Fragments:
     @property
     def row_scales(self) -> int:
         """Bytes of scales (and minimums) of a row."""
+        if is_small(self.name):
+            return scale_bytes(self.name, self.blocks)
         return 16 if self.super_scales else max(4, self.blocks * (4 if self.minimums else 2))
 
     @property
@@ -120,6 +126,9 @@ def pack_fragments(raw: Array, name: str, out: Array, first: int, last: int) -> 
     blocks = rows.reshape(len(rows), -1, fmt.bytes)
     if len(rows) % ROWS:
         blocks = np.concatenate([blocks, np.zeros((-len(rows) % ROWS, *blocks.shape[1:]), np.uint8)])
+    if is_small(name):
+        _pack_small(f, blocks, out[first:last])
+        return
     codes, parts = split_fields(name, blocks)
     strips, units, per = last - first, f.units, min(2, f.blocks)
     target = out[first:last]
@@ -159,3 +168,12 @@ def _fields(f: Fragments, parts: list[Array]) -> list[tuple[int, Array]]:
         return [(f.scale_at, np.concatenate([scales, minimums], -1)), (f.d_at, np.concatenate([d, dmin], -1))]
     scales, d = flat
     return [(f.scale_at, scales), (f.d_at, np.concatenate([d, np.zeros_like(d)], -1))]
+
+
+def _pack_small(f: Fragments, blocks: Array, target: Array) -> None:
+    strips, units, per = len(target), f.units, min(2, f.blocks)
+    codes, scales = split_small(f.name, blocks, f.blocks)
+    q = codes.reshape(strips, 2, 8, units, f.pairs, per, 2, 4, 4)
+    words = q.transpose(0, 3, 4, 5, 2, 7, 6, 1, 8) if f.low == 8 else small_words(q)
+    target[..., : f.plane_at] = words.reshape(strips, units, f.plane_at)
+    target[..., f.scale_at : f.bytes] = scales.reshape(strips, ROWS, units, -1).transpose(0, 2, 1, 3).reshape(strips, units, -1)

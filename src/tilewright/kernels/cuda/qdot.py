@@ -25,6 +25,7 @@ from ..region import Evaluator, Operand, Region, collapse, narrow
 from ..template import Reason, Template, region_bytes, region_flops
 from .fragments import ROWS, Fragments
 from .kernel import QDotKernel
+from .small_floats import blocks_at_once
 
 LONGEST = 16384  # columns of a row that a block rounds by itself: its codes are in shared memory
 FIXED = ("const", "input")  # kinds of buffers that nothing in the program writes
@@ -96,9 +97,9 @@ def row_strides(region: Region) -> list[Dim] | None:
     return [s[0] if s else 0 for s in strides] if len(sizes) <= 1 else None
 
 
-def strips_of_a_block(strips: int, products: int, cores: int) -> int:
+def strips_of_a_block(strips: int, products: int, cores: int, at_once: int) -> int:
     """All blocks are there at once, four or so on a multiprocessor, each with as few strips as that allows."""
-    return min(MOST_STRIPS // products, max(1, -(-strips // (4 * cores))))
+    return min(MOST_STRIPS // products, max(1, -(-strips // (at_once * cores))))
 
 
 class _Product:
@@ -110,7 +111,7 @@ class _Product:
         self.op, self.value = op, self.products[-1].values[0]
         self.f = Fragments(op.format, op.k)
         self.strips = -(-op.n // ROWS)
-        self.per = 1 if tiles else strips_of_a_block(self.strips, len(self.products), target.cores)
+        self.per = 1 if tiles else strips_of_a_block(self.strips, len(self.products), target.cores, blocks_at_once(op.format))
         self.rows: Dim = product(self.value.shape[:-1])
 
     def place(self, v: Value) -> Operand:
@@ -146,9 +147,10 @@ class _Product:
         grid = groups * ceildiv(self.rows, 8 * self.tiles) if self.tiles else groups
         what = f"{8 * self.tiles} rows" if self.tiles else f"one row, {self.per} strips"
         made = "norm, codes and " if "norm" in given else "codes and " if not self.tiles else ""
+        unit = "f16" if op.format.startswith("F8") else "s8"
         many = f"{len(accs)} products" if len(accs) > 1 else "product"
         launch = call.finish(
-            grid, flops=region_flops(region), bytes_=region_bytes(region), note=f"{made}{many}, {op.format} by mma.s8, {what}"
+            grid, flops=region_flops(region), bytes_=region_bytes(region), note=f"{made}{many}, {op.format} by mma.{unit}, {what}"
         )
         k = launch.kernel
         norm = self._norm()

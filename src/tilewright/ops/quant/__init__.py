@@ -1,4 +1,5 @@
-"""Packed weight formats (GGUF's block formats): records with the layout of a block, dequantisers and quantisers in NumPy.
+"""Packed weight formats (GGUF's block formats, and blocks of eight-bit floats): records with the layout of a block, dequantisers and
+quantisers in NumPy.
 
     fmt = quant.by_name("Q4_K")          # or quant.BY_ID[12]
     fmt.elements, fmt.bytes, fmt.offset("scales")
@@ -7,8 +8,8 @@
 
 from __future__ import annotations
 
-from . import iq, kquants, legacy, plain, ternary
+from . import fp8, iq, kquants, legacy, plain, ternary
 from .base import BY_ID, FORMATS, BlockFormat, Field, by_name
 from .tensor import PackedTensor
 
-__all__ = ["BY_ID", "FORMATS", "BlockFormat", "Field", "PackedTensor", "by_name", "iq", "kquants", "legacy", "plain", "ternary"]
+__all__ = ["BY_ID", "FORMATS", "BlockFormat", "Field", "PackedTensor", "by_name", "fp8", "iq", "kquants", "legacy", "plain", "ternary"]

@@ -12,6 +12,7 @@ from __future__ import annotations
 from ...core.target_spec import TargetSpec
 from ...kernels.cuda.fragments import COLUMNS, ROWS, Fragments
 from ...kernels.cuda.kernel import QDotKernel
+from ...kernels.cuda.small_floats import blocks_at_once
 from ...tile.ir import TileType, Var
 from .access import Address
 from .control import STREAMED
@@ -19,6 +20,7 @@ from .emit import Emitter
 from .layout import Group, Regs
 from .ptx_text import WAIT, KernelText, arch_number, literal, module_text
 from .qdot_codes import Activations, RowCodes, StoredCodes, row_of, starts_of
+from .qdot_small import unit_of
 from .qdot_unit import Unit
 
 ZERO = literal("float", 0.0)
@@ -60,7 +62,7 @@ class QDot:
         own = v("i32", f"sub.u32 {{}}, {self.f.units + g.warps - 1}, {self.warp};")  # units of this warp in a strip
         self.own = v("i32", f"shr.u32 {{}}, {own}, {g.warps.bit_length() - 1};")
         self.idle = v("i1", f"setp.eq.u32 {{}}, {self.own}, 0;")
-        unit = Unit(k, self.f, self.lane, self.line)
+        unit = unit_of(k, self.f, self.lane, self.line)
         pointers = [self._start(w) for w in g.weights]
         busy = v("i1", f"setp.ne.u32 {{}}, {self.own}, 0;")
         unit.load(pointers[0], busy, STREAMED)
@@ -78,7 +80,7 @@ class QDot:
         self._finish(made, first_row)
         directives = [f".maxntid {g.block}, 1, 1"]
         if not g.tiles and g.block == 256:  # all blocks of a decode step's products are there at once
-            directives.append(".minnctapersm 4")
+            directives.append(f".minnctapersm {blocks_at_once(g.format)}")
         return module_text(target.cpu, k.text(directives, target.cpu))
 
     def view(self, var: Var | None) -> Address:
