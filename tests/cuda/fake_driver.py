@@ -43,6 +43,7 @@ class _Memory(Heap):
     def __init__(self) -> None:
         super().__init__()
         self.kept: dict[int, Array] = {}
+        self.tensors: list[Any] = []  # what tests have added
 
     def add(self, array: Array) -> int:
         flat = array.reshape(-1).view(np.uint8)
@@ -92,6 +93,8 @@ class FakeDriver:
         self.launches: list[str] = []
         self.calls: dict[str, int] = {}
         self.waits: list[tuple[int, int]] = []  # (stream, the one it waits for)
+        self.entered = 0  # times a thread got the context
+        self.streams: list[int] = []  # of each launch
         self._kept: list[Any] = []  # the driver's handles are numbers: something must hold what they stand for
         self.library = SimpleNamespace(**{name: self._checked(name) for name in cuda_launch.PROTOTYPES})
         self.CUresult = CUresult
@@ -143,6 +146,7 @@ class FakeDriver:
         return CUresult.CUDA_SUCCESS, self._handle("context")
 
     def cuCtxSetCurrent(self, context: Any) -> tuple[Any, ...]:
+        self.entered += 1
         return (CUresult.CUDA_SUCCESS,)
 
     def cuMemAlloc(self, nbytes: int) -> tuple[Any, ...]:
@@ -211,12 +215,14 @@ class FakeDriver:
             self.launches.append(kernel.name)
             emulate(kernel.text, self.memory, words, grid, block, shared)
 
-    def _cuLaunchKernel(self, f: int, gx: int, gy: int, gz: int, bx: int, *rest: Any) -> None:
-        by, bz, shared, _, at, extra = rest
-        assert (gy, gz, by, bz, extra) == (1, 1, 1, 1, None)
-        self._start(*self._launch_of(f, gx, bx, shared, at))
+    def _cuLaunchKernelEx(self, config: int, function: int, params: int, extra: Any) -> None:
+        c = cuda_launch.LaunchConfig.from_address(config)
+        assert (c.grid[1:], c.block[1:], c.count, extra) == ([1, 1], [1, 1], 0, None)
+        self.streams.append(c.stream or 0)
+        self._start(*self._launch_of(function, c.grid[0], c.block[0], c.shared, params))
 
     def _cuGraphLaunch(self, graph: int, stream: int) -> None:
+        self.streams.append(stream)
         for node in self._of(graph).order() if self.run else ():
             self._start(*node.what.launch)
 

@@ -73,7 +73,7 @@ def test_a_scan_and_what_the_host_does(
     f = tw.jit(steps, target="cuda")
     for got, want in zip(f(*arrays), steps(*(a.astype(np.float64) for a in arrays)), strict=True):
         np.testing.assert_allclose(got.numpy(), want, rtol=1e-5, atol=1e-6)
-    assert (gpu.calls.get("cuGraphLaunch", 0), gpu.calls.get("cuLaunchKernel", 0)) == calls and len(gpu.launches) == 6
+    assert (gpu.calls.get("cuGraphLaunch", 0), gpu.calls.get("cuLaunchKernelEx", 0)) == calls and len(gpu.launches) == 6
     (row,) = cuda_flow.describe_control(f.lower(*arrays).executable.program.block, {})
     assert (row["kind"], row["steps"], row["launches"], row["synchronises"]) == ("scan", 5, ["pointwise"], False)
     assert ("recorded in the graph" if most > 3 else "the host launches every step") in row["how"]

@@ -8,9 +8,14 @@ import numpy as np
 import pytest
 import torch
 
+import tilewright as tw
+import tilewright.ops as o
 from tests.session.handmade import chain, chain_program, embedding, kernel, make_session
+from tilewright.core import dtypes as dt
 from tilewright.core.dims import sym
 from tilewright.core.errors import ExecutionError, InputError
+from tilewright.ir.graph import Graph
+from tilewright.ir.types import TensorType
 from tilewright.kernels.launch import Variant, Word
 from tilewright.runtime.outputs import RECYCLED_FROM, address
 from tilewright.runtime.workspace import KEPT
@@ -88,6 +93,15 @@ def test_a_tensor_with_the_negative_bit() -> None:
     session = chain("double", 1)
     session(torch.ones(1))
     assert torch.equal(session(negative), -2 * z.imag)
+
+
+def test_a_tensor_that_is_conjugated_when_it_is_read() -> None:
+    g = Graph("double")
+    x = g.input(TensorType(dt.c64, (3,)), "x")
+    g.outputs = [o.Add()(x, x)]
+    session, z = tw.compile(g, target="cpu"), torch.randn(3, dtype=torch.complex64)
+    session(z)
+    assert z.conj().is_conj() and torch.equal(session(z.conj()), 2 * z.conj().resolve_conj())
 
 
 def test_out_reuses_memory() -> None:

@@ -59,10 +59,14 @@ class DeviceArray:
 
     __slots__ = ("__weakref__", "_owner", "address", "dtype", "shape", "stream")
 
-    def __init__(self, shape: Sequence[int], dtype: DType, *, stream: int = 0, owner: Any = None, address: int | None = None) -> None:
-        self.shape, self.dtype, self.stream = tuple(shape), dtype, stream
-        self._owner = Block(self.nbytes, stream) if owner is None else owner
-        self.address: int = self._owner.address if address is None else address
+    def __init__(self, shape: tuple[int, ...], dtype: DType, owner: Any, stream: int = 0, address: int | None = None) -> None:
+        """Over memory that `owner` keeps: a block of the pool, or what another library has."""
+        self.shape, self.dtype, self.stream, self._owner = shape, dtype, stream, owner
+        self.address: int = owner.address if address is None else address
+
+    @classmethod
+    def empty(cls, shape: Sequence[int], dtype: DType, stream: int = 0) -> DeviceArray:
+        return cls(tuple(shape), dtype, Block(prod(shape) * dtype.itemsize, stream), stream)
 
     @property
     def size(self) -> int:
@@ -128,7 +132,7 @@ class DeviceArray:
 def upload(array: np.ndarray[Any, Any], dtype: DType, stream: int) -> DeviceArray:
     """A copy of an array of the host. The source is read before this comes back, since it is ordinary memory."""
     plain = np.ascontiguousarray(array).reshape(array.shape)
-    new = DeviceArray(plain.shape, dtype, stream=stream)
+    new = DeviceArray.empty(plain.shape, dtype, stream)
     if plain.nbytes:
         status = cuda_launch.library().cuMemcpyHtoDAsync_v2(new.address, plain.ctypes.data, plain.nbytes, stream)
         cuda_launch.check(status, "cuMemcpyHtoDAsync", f"{plain.nbytes} bytes")

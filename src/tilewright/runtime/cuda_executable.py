@@ -60,7 +60,9 @@ class Step:
     maps: list[tuple[int, int, tuple[Any, ...]]] = field(default_factory=list)  # (byte offset, word, arguments of the map)
     node: Any = None
     launched: Any = None  # what an update of the graph's node takes
-    alone: Any = None  # what a launch without a graph takes
+    config: Any = None  # what a launch without a graph takes, on the stream `on`
+    on: int | None = None
+    alone: tuple[Any, ...] = ()  # that launch: the driver's function, and its arguments
 
     def write_maps(self) -> None:
         for offset, word, (dtype, *shape) in self.maps:
@@ -69,12 +71,23 @@ class Step:
 
     def start(self, stream: int) -> None:
         """Launch the kernel by itself."""
-        if self.alone is None:
-            handle, at = int(self.function), ctypes.addressof(self.pointers)
-            self.alone = (cuda_launch.library().cuLaunchKernel, (handle, self.grid, 1, 1, self.block, 1, 1, self.shared), at)
-        launch, words, at = self.alone
-        if status := launch(*words, stream, at, None):
-            cuda_launch.check(status, "cuLaunchKernel", self.launch.name)
+        if stream != self.on:
+            self.move(stream)
+        launch, *args = self.alone
+        if status := launch(*args):
+            self.fail(status)
+
+    def move(self, stream: int) -> None:
+        """Later launches by itself go to this stream."""
+        if self.config is None:
+            grid, block = (ctypes.c_uint * 3)(self.grid, 1, 1), (ctypes.c_uint * 3)(self.block, 1, 1)
+            self.config = cuda_launch.LaunchConfig(grid, block, self.shared, stream, None, 0)
+            at = ctypes.addressof(self.config), int(self.function), ctypes.addressof(self.pointers), None
+            self.alone = (cuda_launch.library().cuLaunchKernelEx, *at)
+        self.config.stream, self.on = stream, stream
+
+    def fail(self, status: int) -> None:
+        cuda_launch.check(status, "cuLaunchKernelEx", self.launch.name)
 
     def update(self, graph: int) -> None:
         """Give the node of an instantiated graph the parameters as they are now."""
@@ -228,6 +241,10 @@ class Schedule:
     def __init__(self, env: dict[str, int], arena: gpu.Memory, steps: list[Step], slots: int, late: LateWords | None = None) -> None:
         self.env, self.arena, self.steps, self.late = env, arena, steps, late
         self.addresses = [0] * slots
+        self._users: list[dict[int, list[tuple[int, int]]]] = [{} for _ in range(slots)]  # slot -> step -> (word, byte offset)
+        for k, step in enumerate(steps):
+            for w, slot, offset in step.moving:
+                self._users[slot].setdefault(k, []).append((w, offset))
         self.early = gpu.compute_capability() >= (9, 0)
         self._driver = gpu.driver()
         self._graph: Any = None
@@ -239,16 +256,20 @@ class Schedule:
         """Rewrite what follows the inputs and outputs that are elsewhere now."""
         if addresses == self.addresses and (self._exec is not None or len(self.steps) < 2):
             return
-        changed = {i for i, (a, b) in enumerate(zip(addresses, self.addresses, strict=True)) if a != b}
+        touched: dict[int, None] = {}
+        for a, b, users in zip(addresses, self.addresses, self._users, strict=True):
+            if a != b:
+                for k, places in users.items():
+                    words = self.steps[k].words
+                    for w, offset in places:
+                        words[w] = a + offset
+                touched.update(dict.fromkeys(users))
         self.addresses = list(addresses)
-        for step in self.steps:
-            touched = [(w, slot, offset) for w, slot, offset in step.moving if slot in changed]
-            for w, slot, offset in touched:
-                step.words[w] = addresses[slot] + offset
-            if touched:
-                step.write_maps()
-                if self._exec is not None:
-                    step.update(self._handle)
+        for k in touched:
+            step = self.steps[k]
+            step.write_maps()
+            if self._exec is not None:
+                step.update(self._handle)
         if self._exec is None and len(self.steps) > 1:
             self._build()
 

@@ -1,91 +1,216 @@
-"""The short way into a session on a GPU: contiguous torch tensors of exactly the compiled types, results of known shapes.
+"""The short way into a session on a GPU: one generated function that checks, allocates, writes the addresses and launches.
 
-Everything else is handed back (`MISSED`) to the complete way, which copies, explains and binds the symbols of shapes.
+It takes contiguous arrays of exactly the compiled types that lie on the GPU already. Everything else is handed back (`MISSED`) to the
+complete way, which copies, explains and binds. A call costs what its checks and the memory of its results cost. Names never reach the
+text: it holds numbers and our own identifiers.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from threading import get_ident
+from math import prod
 from typing import TYPE_CHECKING, Any
 
-from ..core.dims import Dim, evaluate
+from ..core.dims import Dim
 from ..core.signature import Slot
+from ..ir.types import TensorType
+from ..plan.values import dim_source
 from . import cuda_driver as gpu
 from .arguments import from_dtype
+from .cuda_array import Block, DeviceArray
+from .fastcall import symbol_positions
 
 if TYPE_CHECKING:
     from .cuda_session import CudaSession
 
 MISSED = object()
 NOTHING: Mapping[str, int] = {}
+FEW = 8  # words that are looked at one by one
+MISS = "return MISSED"
 
 
 def _sizes(shape: Sequence[Dim]) -> tuple[int, ...]:
     return tuple(d for d in shape if isinstance(d, int))
 
 
-def fast_call(session: CudaSession, device: Any) -> Callable[..., Any]:
-    """`call(args, env, keep)`, or a function that always misses where arguments are nested or shapes vary. `keep`: donated inputs are to
-    stay as they are, which means a copy, which is not done here."""
+def _strides(shape: Sequence[int]) -> tuple[int, ...]:
+    return tuple(prod(max(n, 1) for n in shape[i + 1 :]) for i in range(len(shape)))
+
+
+class TorchPlace:
+    """PyTorch's tensors: its allocator, its current stream."""
+
+    stream = "stream_of(index)"
+    address = "{}.data_ptr()"
+
+    def __init__(self, device: Any, index: int, stream_of: Any) -> None:
+        import torch
+
+        self.scope: dict[str, Any] = {
+            "Tensor": torch.Tensor, "Parameter": torch.nn.Parameter, "device": device, "index": index, "stream_of": stream_of,
+            "strided": torch.empty_strided, "empty": torch.empty,
+        }  # fmt: skip
+
+    def dtype(self, type_: TensorType) -> Any:
+        return from_dtype()[type_.dtype]
+
+    def refuse(self, x: str, type_: TensorType) -> str:
+        lazy = f"{x}.is_neg()" + (f" or {x}.is_conj()" if type_.dtype.kind == "c" else "")  # signs that are not in the memory
+        kind = f"(type({x}) is not Tensor and type({x}) is not Parameter)"
+        return f"{kind} or {x}.dtype is not D{x} or {x}.get_device() != index or not {x}.is_contiguous() or {lazy}"
+
+    def make(self, y: str, type_: TensorType, shape: str) -> str:
+        if type_.is_static:
+            self.scope[f"S{y}"] = _strides(_sizes(type_.shape))
+            return f"strided(H{y}, S{y}, dtype=D{y}, device=device)"  # the fastest way to a new tensor
+        return f"empty({shape}, dtype=D{y}, device=device)"
+
+
+class OwnPlace:
+    """Our own arrays: the pool, the session's stream."""
+
+    stream = "session.stream"
+    address = "{}.address"
+
+    def __init__(self) -> None:
+        self.scope: dict[str, Any] = {"DeviceArray": DeviceArray, "Block": Block}
+
+    def dtype(self, type_: TensorType) -> Any:
+        return type_.dtype
+
+    def refuse(self, x: str, type_: TensorType) -> str:
+        return f"type({x}) is not DeviceArray or {x}.dtype is not D{x} or {x}.stream != session.stream"
+
+    def make(self, y: str, type_: TensorType, shape: str) -> str:
+        if type_.is_static:
+            nbytes = prod(_sizes(type_.shape)) * type_.dtype.itemsize
+            return f"DeviceArray(H{y}, D{y}, Block({nbytes}, session.stream), session.stream)"
+        return f"DeviceArray.empty({shape}, D{y}, session.stream)"
+
+
+def torch_place(device: Any) -> TorchPlace | None:
     import torch
 
+    return TorchPlace(device, device.index, torch._C._cuda_getCurrentRawStream) if device.index is not None else None
+
+
+def fast_call(session: CudaSession, place: TorchPlace | OwnPlace | None) -> Callable[..., Any]:
+    """`call(args, env, keep)`, or a function that always misses where arguments are nested or symbols hidden. `keep`: donated inputs are to
+    stay as they are, which means a copy, which is not done here."""
     interface, signature = session.interface, session.model.signature
-    called = {s.name: (s.lo, s.hi) for s in interface.symbols if s.name in interface.called}
-    static = all(t.is_static for t in (*interface.inputs, *interface.outputs)) and len(called) == len(interface.symbols)
-    plain = signature.simple and static and not signature.updates and session.model.validation != "strict"
+    called = [s for s in interface.symbols if s.name in interface.called]
+    where = symbol_positions(interface, {s.name for s in called})
+    plain = signature.simple and not signature.updates and session.model.validation != "strict" and where is not None
     plain = plain and (not called or session.executable.rebinds) and all(isinstance(x, Slot) for x in signature.outputs)
-    if not plain or device.type != "cuda" or device.index is None:
+    if place is None or where is None or not plain:
         return lambda args, env=NOTHING, keep=True: MISSED
-    index, kinds = device.index, (torch.Tensor, torch.nn.Parameter)
-    wanted = [(from_dtype()[t.dtype], torch.Size(_sizes(t.shape))) for t in interface.inputs]
+    text, scope = _generate(session, place, where)
+    exec(text, scope)
+    found: Callable[..., Any] = scope["call"]
+    return found
+
+
+def _generate(session: CudaSession, place: TorchPlace | OwnPlace, where: dict[str, tuple[int, int]]) -> tuple[str, dict[str, Any]]:
+    interface, signature = session.interface, session.model.signature
+    called = [s for s in interface.symbols if s.name in interface.called]
     takes = {k: i for i, k in interface.donated}
-    made = [(takes.get(k), _sizes(t.shape), from_dtype()[t.dtype]) for k, t in enumerate(interface.outputs)]
-    schedule = session.schedule({name: low for name, (low, _) in called.items()})
-    count, empty, lock, run, late = len(wanted), torch.empty, session._lock, schedule.run, schedule.late if called else None
-    stream_of: Any = torch._C._cuda_getCurrentRawStream
-    checked = bool(session.executable.error_launches)
-    first = signature.outputs[0] if signature.out_spec.type == "leaf" else None
-    only = first.index if isinstance(first, Slot) else None
-    rooms = [need[0] for need in interface.needs] + [window[0] for window in interface.windows]
-    threads = {get_ident()}  # that have the context
+    names = {s.name: f"s{k}" for k, s in enumerate(interface.symbols)}
+    n = len(interface.inputs)
+    here = threading.local()  # a thread that has the context has `here.known`
+    here.known = True
 
-    def call(args: tuple[Any, ...], env: Mapping[str, int] = NOTHING, keep: bool = True) -> Any:
-        if len(args) != count or (keep and takes) or len(env) != len(called):
-            return MISSED
-        for name, value in env.items():
-            low, high = called.get(name, (1, 0))
-            if not low <= value <= high:
-                return MISSED
-        if env and any(evaluate(room, env) < 0 for room in rooms):
-            return MISSED
-        if get_ident() not in threads:
-            gpu.enter()
-            threads.add(get_ident())
-        addresses = []
-        for x, (dtype, shape) in zip(args, wanted, strict=True):
-            if type(x) not in kinds or x.dtype is not dtype or x.shape != shape or x.get_device() != index or not x.is_contiguous():
-                return MISSED
-            at = x.data_ptr()
-            if at & 15:
-                return MISSED
-            addresses.append(at)
-        if checked:
-            session._raise_errors()
-        outs = [args[i] if i is not None else empty(shape, dtype=dtype, device=device) for i, shape, dtype in made]
-        for y in outs:
-            addresses.append(y.data_ptr())
-        stream = stream_of(index)
-        with lock:
-            if session._stream != stream:
-                if session._stream is not None:
-                    session._follow(stream)
-                session._stream = stream
-            if addresses != schedule.addresses:
-                schedule.bind(addresses)
-            if late is not None:
-                late.write(env, addresses, stream)
-            run(stream)
-        return outs[only] if only is not None else signature.unflatten(outs)
+    def join() -> None:
+        gpu.enter()
+        here.known = True
 
-    return call
+    scope: dict[str, Any] = {
+        **place.scope, "MISSED": MISSED, "NOTHING": NOTHING, "session": session, "lock": session._lock, "here": here, "join": join,
+        "follow": session._follow, "raise_errors": session._raise_errors, "unflatten": signature.unflatten, "schedules": session._schedules,
+    }  # fmt: skip
+    for i, t in enumerate(interface.inputs):
+        scope[f"Dx{i}"], scope[f"Hx{i}"] = place.dtype(t), t.shape
+    for k, t in enumerate(interface.outputs):
+        scope[f"Dy{k}"], scope[f"Hy{k}"] = place.dtype(t), t.shape
+    body = [f"if len(args) != {n}{' or keep' if takes else ''} or len(env) != {len(called)}: {MISS}"]
+    if n:
+        body.append(f"{''.join(f'x{i}, ' for i in range(n))}= args")
+    scope |= {f"N{short}": name for name, short in names.items()}
+    for s in called:
+        body.append(f"{names[s.name]} = env.get(N{names[s.name]}, {s.lo - 1})")
+        body.append(f"if not {s.lo} <= {names[s.name]} <= {s.hi}: {MISS}")
+    body += [f"if {place.refuse(f'x{i}', t)}: {MISS}" for i, t in enumerate(interface.inputs)]
+    body += _shapes(session, where, names)
+    body += [f"if {dim_source(room, names)} < 0: {MISS}" for room, _ in interface.windows]
+    body += [f"a{i} = {place.address.format(f'x{i}')}" for i in range(n)]
+    if n:
+        body.append(f"if ({' | '.join(f'a{i}' for i in range(n))}) & 15: {MISS}")
+    body += ["try: here.known", "except AttributeError: join()"]
+    body += _errors(session, scope)
+    for k, t in enumerate(interface.outputs):
+        shape = "(" + "".join(dim_source(d, names) + ", " for d in t.shape) + ")"
+        body.append(f"y{k} = x{takes[k]}" if k in takes else f"y{k} = {place.make(f'y{k}', t, shape)}")
+        body.append(f"b{k} = a{takes[k]}" if k in takes else f"b{k} = {place.address.format(f'y{k}')}")
+    scope |= place.scope  # with what the results added
+    body += [f"stream = {place.stream}", "with lock:"]
+    body += [f"    {line}" for line in _launch(session, scope, names, called)]
+    only = signature.outputs[0] if signature.out_spec.type == "leaf" else None
+    every = ", ".join(f"y{k}" for k in range(len(interface.outputs)))
+    body.append(f"return y{only.index}" if isinstance(only, Slot) else f"return unflatten([{every}])")
+    return "def call(args, env=NOTHING, keep=True):\n" + "".join(f"    {line}\n" for line in body), scope
+
+
+def _shapes(session: CudaSession, where: dict[str, tuple[int, int]], names: dict[str, str]) -> list[str]:
+    """Lines that refuse every shape but the compiled ones, and set one variable per symbol that a shape shows."""
+    lines, later = [], []
+    for i, t in enumerate(session.interface.inputs):
+        if t.is_static:
+            lines.append(f"if x{i}.shape != Hx{i}: {MISS}")
+            continue
+        lines += [f"h{i} = x{i}.shape", f"if len(h{i}) != {t.ndim}: {MISS}"]
+        for axis, d in enumerate(t.shape):
+            symbol = next((s for s in session.interface.symbols if where.get(s.name) == (i, axis)), None)
+            if symbol is not None:
+                lines.append(f"{names[symbol.name]} = h{i}[{axis}]")
+                lines.append(f"if not {symbol.lo} <= {names[symbol.name]} <= {symbol.hi}: {MISS}")
+            else:
+                later.append(f"if h{i}[{axis}] != {dim_source(d, names)}: {MISS}")
+    return lines + later
+
+
+def _errors(session: CudaSession, scope: dict[str, Any]) -> list[str]:
+    """A line that raises what kernels of earlier calls found."""
+    found = session.executable.errors
+    count = len(session.executable.error_launches)
+    if found is None or not count:
+        return []
+    if count > FEW:
+        return ["raise_errors()"]
+    scope["E"] = found.words
+    each = found.count // count
+    return [f"if {' or '.join(f'E[{each * i}]' for i in range(count))}: raise_errors()"]
+
+
+def _launch(session: CudaSession, scope: dict[str, Any], names: dict[str, str], called: Sequence[Any]) -> list[str]:
+    """Under the session's lock: the schedule gets the addresses and starts."""
+    interface = session.interface
+    lines = ["if session._stream != stream:", "    follow(stream)", "    session._stream = stream"]
+    addresses = [f"a{i}" for i in range(len(interface.inputs))] + [f"b{k}" for k in range(len(interface.outputs))]
+    free = [s for s in interface.symbols if s not in called]
+    if free:
+        key = "".join(f"{names[s.name]}, " for s in free)
+        lines += [f"schedule = schedules.get(({key}))", f"if schedule is None: {MISS}"]  # the complete way makes it
+    else:
+        schedule = scope["schedule"] = session.schedule({s.name: s.lo for s in called})
+        step = schedule.single
+        if step is not None and not step.maps and not called:  # one kernel: its words are written in place
+            step.move(session._stream or 0)
+            scope |= {"step": step, "words": memoryview(step.words.data), "launch": step.alone[0]}
+            lines += [f"words[{w}] = {addresses[slot]}{f' + {offset}' if offset else ''}" for w, slot, offset in step.moving]
+            lines += [f"schedule.addresses = [{', '.join(addresses)}]", "if stream != step.on: step.move(stream)"]
+            return [*lines, f"status = launch({', '.join(map(str, step.alone[1:]))})", "if status: step.fail(status)"]
+    lines += [f"addresses = [{', '.join(addresses)}]", "if addresses != schedule.addresses: schedule.bind(addresses)"]
+    if called:
+        sizes = ", ".join(f"N{short}: {short}" for short in names.values())
+        lines.append(f"if schedule.late is not None: schedule.late.write({{{sizes}}}, addresses, stream)")
+    return [*lines, "schedule.run(stream)"]

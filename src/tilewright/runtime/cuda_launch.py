@@ -15,7 +15,7 @@ POINTER, UINT, ADDRESS, SIZE = ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint64, 
 
 # Every function that is called this way, with the types of its arguments.
 PROTOTYPES: Mapping[str, Sequence[Any]] = {
-    "cuLaunchKernel": [POINTER, *[UINT] * 7, POINTER, POINTER, POINTER],
+    "cuLaunchKernelEx": [POINTER, POINTER, POINTER, POINTER],  # cuLaunchKernel takes eleven, and each costs time in Python
     "cuGraphLaunch": [POINTER, POINTER],
     "cuGraphExecKernelNodeSetParams_v2": [POINTER, POINTER, POINTER],
     "cuMemcpyHtoDAsync_v2": [ADDRESS, POINTER, SIZE, POINTER],
@@ -30,6 +30,12 @@ PROTOTYPES: Mapping[str, Sequence[Any]] = {
     "cuEventDestroy_v2": [POINTER],
 }
 NO_TIMES = 2  # CU_EVENT_DISABLE_TIMING
+
+
+class LaunchConfig(ctypes.Structure):
+    """CUlaunchConfig."""
+
+    _fields_ = [("grid", UINT * 3), ("block", UINT * 3), ("shared", UINT), ("stream", POINTER), ("attributes", POINTER), ("count", UINT)]
 
 
 class KernelNode(ctypes.Structure):

@@ -14,6 +14,7 @@ from ..ir.types import TensorType
 from . import cuda_launch, dlpack
 from .arguments import Bound, _check_type, describe, from_dtype, is_tensor, torch_dtypes
 from .cuda_array import CUDA, LEGACY, DeviceArray, copy, upload
+from .cuda_fastcall import OwnPlace, TorchPlace, torch_place
 
 ALIGNMENT = 16  # of inputs: kernels read 16 bytes at a time
 
@@ -40,10 +41,15 @@ def _numpy_dtype(array: Any) -> dt.DType | None:
 class TorchMemory:
     """Tensors in, tensors out."""
 
+    kind = "torch"
+
     def __init__(self, device: Any) -> None:
         import torch
 
         self.torch, self.device = torch, device
+
+    def place(self) -> TorchPlace | None:
+        return torch_place(self.device)
 
     def stream(self) -> int:
         return int(self.torch.cuda.current_stream(self.device).cuda_stream)
@@ -71,8 +77,8 @@ class TorchMemory:
             raise _elsewhere(name, shown, shape, value.device)
         _check_type(name, type_, dtype, shown, shape)
         plain = value.detach()
-        if not plain.is_contiguous() or plain.data_ptr() % ALIGNMENT:
-            plain = plain.clone().contiguous()
+        if not plain.is_contiguous() or plain.data_ptr() % ALIGNMENT or plain.is_neg() or plain.is_conj():
+            plain = plain.resolve_conj().resolve_neg().clone().contiguous()
             bound.copied.append(name)
         bound.addresses.append(plain.data_ptr())
         bound.kept.append(plain)
@@ -90,14 +96,19 @@ class TorchMemory:
 class OwnMemory:
     """Arrays of any library in, our own out, on a stream of the user's."""
 
+    kind = "own"
+
     def __init__(self, stream: int) -> None:
         self._stream = stream
+
+    def place(self) -> OwnPlace:
+        return OwnPlace()
 
     def stream(self) -> int:
         return self._stream
 
     def empty(self, shape: Sequence[int], type_: TensorType, stream: int) -> DeviceArray:
-        return DeviceArray(shape, type_.dtype, stream=stream)
+        return DeviceArray.empty(shape, type_.dtype, stream)
 
     def address(self, x: Any) -> int:
         return int(x.address)
@@ -143,9 +154,9 @@ class OwnMemory:
         if not _contiguous(seen):
             shown = _shown(seen.shown, seen.shape)
             raise InputError(f"session: input {name!r} must be contiguous, got {shown} with strides {seen.strides}; pass a copy")
-        array = DeviceArray(seen.shape, type_.dtype, stream=stream, owner=keep, address=seen.address)
+        array = DeviceArray(seen.shape, type_.dtype, keep, stream, seen.address)
         if seen.address % ALIGNMENT:
-            array = DeviceArray(seen.shape, type_.dtype, stream=stream)
+            array = DeviceArray.empty(seen.shape, type_.dtype, stream)
             copy(array.address, seen.address, array.nbytes, stream)
             bound.copied.append(name)
         return array

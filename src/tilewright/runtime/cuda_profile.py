@@ -64,7 +64,7 @@ def _kind(step: Step) -> tuple[str, int, int]:
 
 def _chain(whole: Schedule | Flow, steps: list[Step], repeat: int) -> float:
     times = -(-COPIES // len(steps))
-    copies = [dataclasses.replace(s, node=None, launched=None, alone=None) for _ in range(times) for s in steps]
+    copies = [dataclasses.replace(s, node=None, launched=None, config=None, on=None, alone=()) for _ in range(times) for s in steps]
     graph = Schedule(whole.env, whole.arena, copies, len(whole.addresses))
     graph.bind(list(whole.addresses))
     return _timed(graph.run, repeat) / len(copies)

@@ -39,7 +39,8 @@ class CudaSession:
         self._lock = threading.Lock()
         self.stream = 0  # of calls without torch's tensors: the default one
         self._stream: int | None = None  # of the last run: another one waits for it
-        self._fast: Any = None  # the short way of a call, made by the first one
+        self._ways: dict[str, Any] = {}  # short ways of a call, by whose arrays they take
+        self._fast: Any = None  # the one that fits the last call
         self._closed = False
 
     @property
@@ -72,7 +73,7 @@ class CudaSession:
             raise InputError(f"session: {self.name} is closed")
         leaves = self.model.signature.flatten(args, kwargs)
         from . import cuda_driver as gpu
-        from .cuda_memory import TorchMemory, memory_of
+        from .cuda_memory import memory_of
 
         gpu.enter()
         memory = memory_of(leaves, self.stream)
@@ -90,8 +91,9 @@ class CudaSession:
         self._run(bound.env, [*bound.addresses, *(memory.address(x) for x in outs)], stream)
         for i, k in self.model.signature.updates:
             memory.copy(leaves[i], outs[k], stream)
-        if self._fast is None and isinstance(memory, TorchMemory):
-            self._fast = fast_call(self, memory.device)
+        if memory.kind not in self._ways:
+            self._ways[memory.kind] = fast_call(self, memory.place())
+        self._fast = self._ways[memory.kind]
         return self.model.signature.unflatten(outs, bound.env)
 
     def _run(self, env: dict[str, int], addresses: list[int], stream: int) -> None:
@@ -197,6 +199,7 @@ class CudaSession:
 
     def close(self) -> None:
         self._closed, self._fast = True, None
+        self._ways.clear()
         self._schedules.clear()
 
     def __enter__(self) -> CudaSession:

@@ -7,7 +7,7 @@ names never reach the source, so the text holds only numbers and our own identif
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -21,16 +21,16 @@ from .executable import Interface
 from .outputs import is_recycled, recycler
 
 
-def symbol_positions(interface: Interface) -> dict[str, tuple[int, int]] | None:
-    """symbol -> (input, axis) that is exactly this symbol; None when some symbol appears only inside expressions."""
+def symbol_positions(interface: Interface, given: Collection[str] = ()) -> dict[str, tuple[int, int]] | None:
+    """symbol -> (input, axis) that is exactly this symbol; None when a symbol that is not `given` appears only inside expressions."""
     found: dict[str, tuple[int, int]] = {}
     for i, type_ in enumerate(interface.inputs):
         for axis, d in enumerate(type_.shape):
             if isinstance(d, Expr) and len(d.terms) == 1 and d.terms[0][1] == 1:
                 mono = d.terms[0][0]
-                if len(mono) == 1 and isinstance(mono[0], Symbol):
+                if len(mono) == 1 and isinstance(mono[0], Symbol) and mono[0].name not in given:
                     found.setdefault(mono[0].name, (i, axis))
-    return found if all(s.name in found for s in interface.symbols) else None
+    return found if all(s.name in found or s.name in given for s in interface.symbols) else None
 
 
 @cache
@@ -99,7 +99,8 @@ def generate(interface: Interface, framework: str, *, errors: int, leaf: int | N
     for i in range(n):
         if framework == "torch":
             body.append(f"if type(x{i}) not in classes or x{i}.dtype is not D{i} or not x{i}.is_cpu: return slow(args, kwargs, out)")
-            body.append(f"if not x{i}.is_contiguous() or x{i}.is_neg(): return slow(args, kwargs, out)")
+            conj = f" or x{i}.is_conj()" if interface.inputs[i].dtype.kind == "c" else ""  # signs that are not in the memory
+            body.append(f"if not x{i}.is_contiguous() or x{i}.is_neg(){conj}: return slow(args, kwargs, out)")
         else:
             body.append(f"if type(x{i}) is not ndarray or x{i}.dtype != D{i}: return slow(args, kwargs, out)")
             body.append(f"g{i} = x{i}.flags")
