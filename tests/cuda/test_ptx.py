@@ -13,10 +13,12 @@ from tests.cuda.launching import program
 from tilewright.core.errors import CompileError, ConfigError, ExecutionError
 from tilewright.kernels.cuda.kernel import FlashKernel, GemmKernel, RingKernel, TurnKernel
 from tilewright.runtime import cuda_driver
+from tilewright.target.cuda import async_safety
 from tilewright.target.cuda.barrier_safety import check
 from tilewright.target.cuda.code import emit_all, emit_cuda
 from tilewright.target.cuda.device import CHIPS, arch_of, cuda_target
 from tilewright.target.cuda.ptxas import Usage, _usage, assemble, find_ptxas
+from tilewright.target.cuda.token_launch import small_launch
 from tilewright.tile.ir import Kernel
 
 HOPPER = dict.fromkeys(("attention_backward", "attention_training"), "16 bits have this kernel on sm_90a alone")
@@ -28,8 +30,12 @@ needs_ptxas = pytest.mark.skipif(find_ptxas() is None, reason="no ptxas here (CU
 
 
 def modules(name: str, arch: str) -> dict[str, str]:
-    found = emit_all((k for x in program(case(name), arch).launches for k in x.kernels), cuda_target(arch))
+    found = emit_all(kernels(name, arch), cuda_target(arch))
     return {kernel: text for kernel, (text, _, _) in found.items()}
+
+
+def kernels(name: str, arch: str) -> list[Kernel]:
+    return [k for x in program(case(name), arch).launches for k in x.kernels]
 
 
 @needs_ptxas
@@ -46,10 +52,18 @@ def test_the_assembler_takes_it(name: str, arch: str) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_barriers_are_safe(name: str) -> None:
+def test_barriers_are_safe_and_asynchronous_work_is_ordered(name: str) -> None:
+    """No thread misses a barrier; every access of a stage, a result or a register of the matrix unit is behind its wait, and no read of
+    shared memory goes unobserved."""
     for arch in ("sm_90a",) if name in HOPPER else ("sm_80", "sm_90a"):
-        for kernel, text in modules(name, arch).items():
-            assert check(text) == [], kernel
+        for kernel in {k.name: k for k in kernels(name, arch)}.values():
+            text = emit_cuda(kernel, cuda_target(arch))
+            assert check(text) == [], kernel.name
+            launch = small_launch(kernel, text)
+            assert (launch is not None) == async_safety.orders(text), kernel.name
+            if launch is not None:
+                found = async_safety.check(text, launch)
+                assert found.findings == () and found.met and all(found.met.values()), kernel.name
 
 
 def test_a_block_reduction_has_a_barrier_and_a_planted_exit_is_found() -> None:

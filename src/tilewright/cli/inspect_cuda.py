@@ -11,8 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import InputError
+from ..runtime.cuda_report import BARRIERS
+from ..target.cuda.async_safety import waits
 from ..target.cuda.device import occupancy
 from ..target.cuda.ptxas import find_ptxas
+from ..target.cuda.token_launch import small_launch
+from ..target.cuda.token_state import Launch
 from ..tile.text import to_text as kernel_text
 
 if TYPE_CHECKING:
@@ -38,7 +42,8 @@ def inspect_cuda(session: CudaSession, folder: Path) -> int:
     tiles = {k.name: k for k in session.executable.kernels()}
     for name, code in session.executable.code.items():
         figures = report.data["kernels"][name]
-        found = barriers(code.ptx)
+        launch = small_launch(tiles[name], code.ptx)
+        found = barriers(code.ptx) if launch is None else asynchronous(code.ptx, launch)
         room = occupancy(session.model.target.cpu, code.block, figures["registers"], figures["shared_bytes"])
         kernels[name] = {**figures, **room, "waits": found}
         files[f"kernels/{name}.tile"] = kernel_text(tiles[name])
@@ -55,6 +60,16 @@ def inspect_cuda(session: CudaSession, folder: Path) -> int:
         except OSError as e:
             raise InputError(f"inspect: cannot write {path}: {e.strerror}") from None
     return len(files)
+
+
+def asynchronous(ptx: str, launch: Launch) -> list[dict[str, Any]]:
+    """Every wait and fence of a kernel with copies or products under way: its line, and the accesses that it orders (`async_safety`)."""
+    lines = ptx.splitlines()
+    return [{"line": w.line, "op": short(w.op), "why": w.why(lines), "needed": bool(w.without)} for w in waits(ptx, launch)]
+
+
+def short(opcode: str) -> str:
+    return next((x for x in BARRIERS if opcode.startswith(x)), opcode)
 
 
 def barriers(ptx: str) -> list[dict[str, Any]]:

@@ -23,12 +23,20 @@ BARRIERS = {
     "bar.warp.sync": "threads of a warp share memory",
     "barrier.cluster.wait": "blocks of a cluster share memory",
     "mbarrier.try_wait": "a copy has landed, or a stage has been read",
+    "wgmma.wait_group": "products have ended",
+    "cp.async.wait_group": "copies have landed",
+    "cp.async.bulk.wait_group": "results have been read, or have left",
+    "fence.proxy.async": "the copy engine or the matrix unit sees what threads stored",
     "griddepcontrol.wait": "the kernel before has ended",
 }
 
 
-# accesses of memory that threads of a block share; the naive way puts a barrier after each
-SHARED = re.compile(r"^\s*(?:@!?%\w+ )?(?:(?:ld|st|atom)\S*\.shared|stmatrix|cp\.async\.bulk\.tensor|wgmma\.commit_group)", re.M)
+# accesses of memory that threads of a block share; the naive way puts a barrier or a wait after each
+SHARED = re.compile(
+    r"^\s*(?:@!?%\w+ )?(?:(?:ld|st|atom)\S*\.shared|stmatrix|cp\.async\.c[ag]|wgmma\.mma_async"
+    r"|cp\.(?:reduce\.)?async\.bulk\.(?!commit|wait|prefetch))",
+    re.M,
+)
 
 
 class CudaReport(Report):

@@ -18,6 +18,7 @@ from .emit import Emitter
 from .layout import Fragment, Key, Regs
 from .ptx_text import KernelText, literal, module_text
 
+WORDS = ("sq", "sk", "offset", "window", "heads", "group", "q_tiles")
 LOG2E = 1.4426950408889634
 NEVER = "0fFF800000"
 ZERO = "0f00000000"
@@ -28,20 +29,24 @@ def emit_attention_mma(kernel: MmaAttentionKernel, target: TargetSpec) -> str:
     return MmaAttention(kernel).module(target)
 
 
+def pitch(kernel: MmaAttentionKernel) -> int:
+    """Bytes between rows in shared memory."""
+    return kernel.d * 2 + 16
+
+
 class MmaAttention:
     def __init__(self, kernel: MmaAttentionKernel) -> None:
         self.kernel = kernel
         self.k = KernelText(kernel.name, [])
         self.e = Emitter(kernel, Fragment(), self.k)
-        self.pitch = kernel.d * 2 + 16
+        self.pitch = pitch(kernel)
         self.side = kernel.keys * self.pitch  # bytes of keys or values of a stage
         self.name = f"mma.sync.aligned.m16n8k16.row.col.f32.{kernel.dtype}.{kernel.dtype}.f32"
 
     def module(self, target: TargetSpec) -> str:
         k, v, e = self.k, self.k.value, self.e
-        names = ["sq", "sk", "offset", "window", "heads", "group", "q_tiles"]
-        e.parameters(names)
-        self.w = w = SimpleNamespace(**{n: v("i32", f"cvt.u32.u64 {{}}, {e.word(i)};") for i, n in enumerate(names)})
+        e.parameters(WORDS)
+        self.w = w = SimpleNamespace(**{n: v("i32", f"cvt.u32.u64 {{}}, {e.word(i)};") for i, n in enumerate(WORDS)})
         self.tid = v("i32", "mov.u32 {}, %tid.x;")
         lane = v("i32", f"and.b32 {{}}, {self.tid}, 31;")
         warp = v("i32", f"shr.u32 {{}}, {self.tid}, 5;")

@@ -20,6 +20,7 @@ from .gemm_pieces import Ring, matrix_descriptor, wait, wgmma_registers, wgmma_s
 from .layout import Fragment, Key, Regs
 from .ptx_text import KernelText, module_text
 
+WORDS = ("sq", "sk", "offset", "window", "heads", "group", "q_tiles", "works", "chunk", "lines")
 # by multiplying warpgroups and blocks of a multiprocessor
 PRODUCER_REGISTERS, CONSUMER_REGISTERS = {(1, 2): 40, (2, 1): 40}, {(1, 2): 208, (2, 1): 232}
 
@@ -41,9 +42,8 @@ class Flash(FlashScores):
 
     def module(self, target: TargetSpec) -> str:
         g, k, e = self.kernel, self.k, self.e
-        names = ["sq", "sk", "offset", "window", "heads", "group", "q_tiles", "works", "chunk", "lines"]
-        e.parameters(names)
-        self.word = SimpleNamespace(**{n: k.value("i32", f"cvt.u32.u64 {{}}, {e.word(i)};") for i, n in enumerate(names)})
+        e.parameters(WORDS)
+        self.word = SimpleNamespace(**{n: k.value("i32", f"cvt.u32.u64 {{}}, {e.word(i)};") for i, n in enumerate(WORDS)})
         k.prologue.insert(0, "  .shared .align 8 .b64 bars[32];")
         self._setup()
         producer, end = k.label("producer"), k.label("end")

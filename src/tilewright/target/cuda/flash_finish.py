@@ -12,6 +12,7 @@ from .flash_stats import ZERO
 from .layout import Fragment, Key, Regs
 from .ptx_text import KernelText, literal, module_text
 
+WORDS = ("sq", "sk", "offset", "window", "heads", "group", "q_tiles", "k_tiles", "padded", "chunk", "lines")
 PART = 64 * 64 * 4  # bytes of dQ of one warpgroup
 
 
@@ -22,9 +23,8 @@ class Common:
         self.kernel = kernel
         self.k = KernelText(kernel.name, [], maps=maps)
         self.e = Emitter(kernel, Fragment(), self.k)
-        names = ["sq", "sk", "offset", "window", "heads", "group", "q_tiles", "k_tiles", "padded", "chunk", "lines"]
-        self.e.parameters(names)
-        words = {n: self.k.value("i32", f"cvt.u32.u64 {{}}, {self.e.word(i)};") for i, n in enumerate(names)}
+        self.e.parameters(WORDS)
+        words = {n: self.k.value("i32", f"cvt.u32.u64 {{}}, {self.e.word(i)};") for i, n in enumerate(WORDS)}
         self.word = SimpleNamespace(**words)
         self.tid = self.k.value("i32", "mov.u32 {}, %tid.x;")
 

@@ -20,6 +20,7 @@ from .gemm_pieces import Ring, matrix_descriptor, wait, wgmma_shared
 from .layout import Fragment
 from .ptx_text import KernelText, literal, module_text
 
+WORDS = ("sq", "sk", "offset", "heads", "group", "tiles", "padded")
 LOG2E = 1.0 / math.log(2.0)
 NEVER, INF, ZERO = literal("float", -math.inf), literal("float", math.inf), literal("float", 0.0)
 TILE = 64  # rows of a streamed tile
@@ -47,9 +48,8 @@ class FlashStats:
 
     def module(self, target: TargetSpec) -> str:
         g, k, e, v = self.kernel, self.k, self.e, self.k.value
-        names = ["sq", "sk", "offset", "heads", "group", "tiles", "padded"]
-        e.parameters(names)
-        self.word = SimpleNamespace(**{n: v("i32", f"cvt.u32.u64 {{}}, {e.word(i)};") for i, n in enumerate(names)})
+        e.parameters(WORDS)
+        self.word = SimpleNamespace(**{n: v("i32", f"cvt.u32.u64 {{}}, {e.word(i)};") for i, n in enumerate(WORDS)})
         k.prologue.insert(0, "  .shared .align 8 .b64 bars[24];")
         self._setup()
         self._position()

@@ -24,6 +24,7 @@ from .gemm_sizes import BK, kept_bytes, results_bytes, stage_bytes
 from .layout import Key, Regs
 from .ptx_text import KernelText, literal, module_text
 
+WORDS = ("tiles_m", "tiles_n", "steps", "tiles")
 PRODUCER_REGISTERS = 40
 EMPTY = 8 * 16  # bytes from a stage's full barrier to its empty one
 KEPT = 8 * 31  # the barrier of what is kept
@@ -47,7 +48,7 @@ class Gemm:
     def module(self, target: TargetSpec) -> str:
         g, k = self.kernel, self.k
         e = self.e
-        e.parameters(["tiles_m", "tiles_n", "steps", "tiles"])
+        e.parameters(WORDS)
         self.tiles_m, self.tiles_n, self.steps, self.tiles = (k.value("i32", f"cvt.u32.u64 {{}}, {e.word(i)};") for i in range(4))
         k.prologue.insert(0, "  .shared .align 8 .b64 bars[32];")
         self._setup()

@@ -19,6 +19,7 @@ from .layout import Regs, Spots
 from .ptx_text import KernelText, module_text
 from .ring_cores import Core, FmaCore, MmaCore, Side
 
+WORDS = ("m", "n", "k", "tiles_m", "tiles_n")
 LINE = 128  # bytes of K in a stage
 
 
@@ -49,7 +50,7 @@ class Ring:
 
     def module(self, target: TargetSpec) -> str:
         g, k, e, v = self.kernel, self.k, self.e, self.k.value
-        e.parameters(["m", "n", "k", "tiles_m", "tiles_n"])
+        e.parameters(WORDS)
         m, n, depth, tiles_m, tiles_n = (v("i32", f"cvt.u32.u64 {{}}, {e.word(i)};") for i in range(5))
         self.tid = v("i32", "mov.u32 {}, %tid.x;")
         row, column, batch = self._position(tiles_m, tiles_n)
