@@ -345,3 +345,25 @@ def test_optimise_reports_and_verifies() -> None:
     verify(out)
     assert [name for name, _ in seen] == [p.name for p in DEFAULT]
     assert dict(seen)["split"] >= 2
+
+
+def test_a_copy_shares_nothing_that_a_pass_may_change() -> None:
+    """At any depth: a pass that pops an attribute of a loop's body in the copy must not reach the kernel that others still use."""
+    for kernel in (matmul(), softmax(), random_kernel(3, 16)):
+        before = to_text(kernel)
+        copy = copy_kernel(kernel)
+        assert to_text(copy) == before
+        inner = [i for loop in copy.walk() for b in loop.blocks for i in b.body if i.attrs]
+        assert inner, "the kernel has loops with attributes in their bodies"
+        for i in copy.walk():
+            i.attrs.clear()
+            i.operands.clear()
+            i.results.clear()
+            i.blocks.clear()
+        assert to_text(kernel) == before
+
+
+def test_the_halves_of_a_split_loop_share_no_attributes() -> None:
+    out = optimise(matmul(), [SplitLoops()])
+    seen = [id(i.attrs) for i in out.walk()]
+    assert len(set(seen)) == len(seen) > len(list(matmul().walk()))

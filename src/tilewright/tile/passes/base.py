@@ -30,15 +30,13 @@ class TilePass:
 
 
 def copy_kernel(kernel: Kernel) -> Kernel:
-    """A kernel that passes may change; values are shared with the original."""
+    """A kernel that passes may change, its instructions' attributes and lists too; only values are shared with the original."""
     return Kernel(kernel.name, list(kernel.params), kernel.pid, _copy_block(kernel.body))
 
 
 def _copy_block(block: Block) -> Block:
     body = [
-        Instr(
-            i.op, list(i.operands), i.attrs, i.results, [_copy_block(b) for b in i.blocks] if i.blocks else i.blocks, i.tokens, i.tokens_out
-        )
+        Instr(i.op, list(i.operands), dict(i.attrs), list(i.results), [_copy_block(b) for b in i.blocks], i.tokens, i.tokens_out)
         for i in block.body
     ]
     return Block(list(block.params), body, list(block.yields), block.token_params, block.token_yields)
@@ -174,7 +172,7 @@ class Cloner:
             if known_condition is not None:
                 self.inline_if(i, taken=known_condition, out=out)
                 return
-        attrs = i.attrs
+        attrs = dict(i.attrs)
         if "limits" in attrs and self.full:
             operands, attrs = self.drop_limits(i, operands)
         new = Instr(i.op, operands, attrs, tokens=tuple([self.token(t) for t in i.tokens]) if i.tokens else ())
@@ -196,7 +194,7 @@ class Cloner:
         limits: tuple[int, ...] = i.attrs["limits"]
         kept = [axis for axis in limits if (i, axis) not in self.full]
         if len(kept) == len(limits):
-            return operands, i.attrs
+            return operands, dict(i.attrs)
         first = limit_start(i)
         values = [operands[first + n] for n, axis in enumerate(limits) if axis in kept]
         attrs = {k: v for k, v in i.attrs.items() if k != "limits" and (k != "other" or kept)}
