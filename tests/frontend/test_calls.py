@@ -195,3 +195,23 @@ def test_class_that_is_gone_becomes_a_dict_or_tuple() -> None:
     gone = pytree.Spec("no_such_module:Thing", ("a", "b"), (pytree.LEAF, pytree.LEAF))
     assert pytree.unflatten(gone, [1, 2]) == {"a": 1, "b": 2}
     assert pytree.unflatten(pytree.Spec("no_such_module:Thing", (), (pytree.LEAF,)), [1]) == (1,)
+
+
+class Distinct(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.randn(3, 3))
+
+    def forward(self, q: T, k: T, more: dict[str, Any]) -> T:
+        return q @ self.w - 2 * k + more["a"] * 3 + more["b"][0] / 2
+
+
+@pytest.mark.parametrize("same", ["each other", "a parameter"])
+def test_one_tensor_as_several_examples(same: str) -> None:
+    """Compiled as f(x, x, x), called as f(q, k, v): the examples say what types the inputs have, not that they are one."""
+    module = Distinct().eval()
+    x = torch.randn(3, 3) if same == "each other" else module.w
+    found = import_torch(module, (x, x, {"a": x, "b": [x]}))
+    q, k, a, b = (torch.randn(3, 3) for _ in range(4))
+    args = (q, k, {"a": a, "b": [b]})
+    assert_close(call(found, args), module(*args).detach())

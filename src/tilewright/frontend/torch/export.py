@@ -65,12 +65,34 @@ def run_export(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], dy
     import torch
 
     module = as_module(target)
+    args, kwargs = _distinct(module, (args, dict(kwargs)))
     try:
         with warnings.catch_warnings(), torch.no_grad(), replace.mode():
             warnings.simplefilter("ignore")
-            return torch.export.export(module, args, dict(kwargs), dynamic_shapes=dynamic_shapes, strict=False)
+            return torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
     except Exception as e:  # torch.export raises many classes of its own; all mean the same to the user
         raise CompileError(explain(e)) from e
+
+
+def _distinct(module: Any, inputs: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
+    """The example inputs with no tensor twice, and none of the module's own: export takes one tensor for one input, also where a later
+    call gives two (compiled as attention(x, x, x), called as attention(q, k, v))."""
+    import torch
+    from torch.utils import _pytree as pytree
+
+    seen = {id(t) for t in (*module.parameters(), *module.buffers())}
+
+    def own(x: Any) -> Any:
+        if not isinstance(x, torch.Tensor):
+            return x
+        if id(x) in seen:
+            x = x.detach().clone()
+        seen.add(id(x))
+        kept.append(x)
+        return x
+
+    kept: list[Any] = []  # an id is a tensor's only while it lives
+    return pytree.tree_map(own, inputs)
 
 
 _NOISE = (
