@@ -188,3 +188,20 @@ def test_torch_one_hot_knows_its_classes() -> None:
             Hot()(torch.tensor([0, bad]))
         with pytest.raises(ExecutionError, match=rf"^one_hot: index out of range, got {bad} at position 1; must be in 0..3 \({HERE}:"):
             session(torch.tensor([0, bad]))
+
+
+def test_a_negative_index_of_a_module_is_shown_as_it_was_given() -> None:
+    """PyTorch counts negative indices from the end; one that is out of range even so is not shown with the size added to it."""
+    def module(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, d: torch.Tensor, e: torch.Tensor) -> Any:
+        return x[a], x[b, b], torch.take_along_dim(x, c[:, None], 0), torch.index_put(x, (d,), x[:3]), torch.take(x, e)
+
+    x, good = torch.randn(10, 4), torch.tensor([3, -4, 2])
+    session = tw.compile(module, (x, *[good] * 5))  # one tensor as several examples is no promise that they stay one
+    for got, want in zip(session(x, *[good] * 5), module(x, *[good] * 5), strict=True):
+        torch.testing.assert_close(got, want)
+    for k, (name, size) in enumerate([("index", 10), ("index", 4), ("take_along_dim", 10), ("index_put", 10), ("take", 40)]):
+        for bad in (-size - 1, -1000, size):
+            ids = [good.clone() for _ in range(5)]
+            ids[k][1] = bad
+            with pytest.raises(ExecutionError, match=rf"^{name}: index out of range, got {bad} at position \d+"):
+                session(x, *ids)

@@ -104,11 +104,13 @@ def take_along_dim(c: Context, x: Value, indices: Value, dim: int | None = None)
 
 
 def nonnegative(c: Context, ids: Value, size: Any) -> Value:
-    """ids with negative ones counted from the end, as torch's indexing does; nothing is added when they provably are not."""
+    """ids with negative ones counted from the end, as torch's indexing does; nothing is added when they provably are not. Those that are
+    out of range either way stay, so that the error shows what the user gave."""
     if is_nonnegative(ids):
         return ids
-    below = c.emit(O.Less(), ids, c.scalar(0, ids.dtype))
-    return c.emit(O.Where(), below, c.emit(O.Add(), ids, c.scalar(size, ids.dtype)), ids)
+    zero, wrapped = c.scalar(0, ids.dtype), c.emit(O.Add(), ids, c.scalar(size, ids.dtype))
+    wraps = c.emit(O.LogicalAnd(), c.emit(O.Less(), ids, zero), c.emit(O.GreaterEqual(), wrapped, zero))
+    return c.emit(O.Where(), wraps, wrapped, ids)
 
 
 def is_nonnegative(v: Value) -> bool:
