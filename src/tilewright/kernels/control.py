@@ -15,7 +15,7 @@ from ..ir.graph import Node, Value
 from ..ir.layout import Layout
 from ..ops.control import Cond, Scan, While
 from .copies import copy_launch, fill_launch
-from .launch import Alternating, Branch, Buffer, ErrorWord, Item, Launch, Loop, Pointer, Sliding, flatten, parts, roots
+from .launch import Alternating, Branch, Buffer, Item, Launch, Loop, Pointer, Sliding, flatten, parts, roots
 from .region import Operand
 from .template import Unserved
 
@@ -141,7 +141,7 @@ def _hoist(s: Selector, loop: Loop) -> None:
 
 def _steady(launch: Launch, loop: Loop, written: Counter[Buffer]) -> bool:
     """It reads nothing that the loop changes, writes only temporaries of its own, and cannot fail: the loop may run no iteration."""
-    if any(isinstance(a, ErrorWord) for way in launch.ways for a in way.arguments):
+    if launch.fails:
         return False
     if any(_moves_with(b, loop) or any(written[r] for r in roots(b)) for b in launch.reads):
         return False

@@ -130,6 +130,11 @@ class Launch:
         return [self, *self.variants]
 
     @property
+    def fails(self) -> bool:
+        """It may find bad data and fill an error block."""
+        return any(isinstance(a, ErrorWord) for way in self.ways for a in way.arguments)
+
+    @property
     def kernels(self) -> list[Kernel]:
         return [w.kernel for w in self.ways]
 

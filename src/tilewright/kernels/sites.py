@@ -11,7 +11,7 @@ from ..ir.graph import Node
 from ..ops import indexing, losses, quant_dot, quantised, quantised_backward, scatter, scatter_along
 from ..tile.builder import Ix
 from .call import Call, report
-from .launch import ErrorWord, Launch, Site
+from .launch import Launch, Site
 from .region import Evaluator, Region
 
 DIVISION = 5  # code in the error block
@@ -24,7 +24,7 @@ def name_sites(launches: list[Launch], region: Region) -> list[Launch]:
     """The launches of a region, those that report errors with their sites."""
     found: tuple[Site, ...] | None = None
     for launch in launches:
-        if any(isinstance(a, ErrorWord) for way in launch.ways for a in way.arguments):
+        if launch.fails:
             if found is None:
                 nodes = checked(region) or [n for n in (region.anchor,) if n is not None]
                 found = tuple(_site(n, region) for n in nodes)

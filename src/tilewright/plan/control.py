@@ -43,6 +43,18 @@ class Schedule:
         self.spans: list[tuple[Loop, int, int]] = []  # inner loops first: the launches from .. up to (not including) .. of each
         self.reads: list[tuple[Buffer, int]] = []  # buffers of predicates, and the launch before which they are read
         self._block(program.block, 1)
+        self.checks = self._checks()
+
+    def _checks(self) -> set[int]:
+        """Rows where a loop ends after an error: its exit may hang on what a kernel, having failed, did not compute. At its head where one
+        before it may fail, at every iteration's end where one in it may."""
+        fails = [x.fails for x in self.program.launches]
+        found: set[int] = set()
+        for loop, first, stop in self.spans:
+            head, last = self.heads[loop], self.ends[loop] - 1  # `next` stands before `end`
+            found |= {head} if any(fails[:first]) else set()
+            found |= {last} if any(fails[first:stop]) else set()
+        return found
 
     def _block(self, block: Sequence[Item], times: Dim) -> None:
         for item in block:
@@ -178,6 +190,9 @@ class Barriers:
         return pending
 
     def _loop(self, loop: Loop, pending: Pending, parity: dict[Loop, int]) -> Pending:
+        head, last = self.schedule.heads[loop], self.schedule.ends[loop] - 1
+        if head in self.schedule.checks:  # all threads decide alike: they meet
+            self.flags[head], pending = True, {}
         exits = [pending]
         test = next((i for i in range(self.schedule.heads[loop], self.schedule.ends[loop])
                      if self.schedule.rows[i].kind == "test" and self.schedule.rows[i].item is loop), -1)
@@ -191,6 +206,8 @@ class Barriers:
                     pending = self._meet(test, self.space(loop.predicate, inner), False, pending)
                     exits.append(pending)
                 pending = self._block(loop.body, pending, inner)
+                if last in self.schedule.checks:
+                    self.flags[last], pending = True, {}
                 exits.append(pending)
         return _merged(exits)
 

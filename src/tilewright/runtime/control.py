@@ -100,7 +100,7 @@ class Controls:
             item = row.item
             if item is None:
                 continue
-            words[r, L.THUNK_FLAGS] = L.KINDS[row.kind] << L.KIND_SHIFT
+            words[r, L.THUNK_FLAGS] = L.KINDS[row.kind] << L.KIND_SHIFT | (L.CHECKS if r in schedule.checks else 0)
             words[r, L.THUNK_TARGET], words[r, L.THUNK_END] = row.target, row.end
             if isinstance(item, Loop):
                 words[r, L.THUNK_DEPTH], words[r, L.THUNK_GRID] = item.depth, L.NO_LIMIT

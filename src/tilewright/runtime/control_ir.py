@@ -6,7 +6,7 @@ argument block with the moves applied, so nothing shared is written between iter
 from __future__ import annotations
 
 from . import layout as L
-from .barrier import field
+from .barrier import field, job
 
 
 def move_ir() -> str:
@@ -55,12 +55,39 @@ out:
 """
 
 
+def failed_ir() -> str:
+    """failed(job): whether a kernel has filled its error block."""
+    return f"""
+define internal i1 @failed(ptr %job) #0 {{
+entry:
+{job("blocks", L.JOB_FAULTS, "ptr")}{job("count", L.JOB_FAULT_COUNT)}\
+  br label %loop
+loop:
+  %k = phi i64 [ 0, %entry ], [ %k1, %look ]
+  %more = icmp ult i64 %k, %count
+  br i1 %more, label %look, label %no
+look:
+  %off = mul i64 %k, {L.ERROR_WORDS * 8}
+  %block = getelementptr i8, ptr %blocks, i64 %off
+  %code = load atomic i64, ptr %block monotonic, align 8
+  %k1 = add i64 %k, 1
+  %bad = icmp ne i64 %code, 0
+  br i1 %bad, label %yes, label %loop
+yes:
+  ret i1 true
+no:
+  ret i1 false
+}}
+"""
+
+
 def control_thunk_ir() -> str:
-    """goes(job, thunk, i, args, counters, state, first, many) -> the thunk to run after control thunk i.
+    """goes(thunk, i, args, counters, state, cancel, first, many, failed) -> the thunk to run after control thunk i. `failed`: a loop that
+    looks for errors ends, for its exit may hang on what the failed kernel did not compute.
 
     state: [the end of the outermost loop or branch that thread 0 is alone in, or 0; the thunk to resume at, or -1]."""
     return f"""
-define internal i64 @goes(ptr %thunk, i64 %i, ptr %args, ptr %counters, ptr %state, ptr %cancel, i1 %first, i1 %many) #0 {{
+define internal i64 @goes(ptr %thunk, i64 %i, ptr %args, ptr %counters, ptr %state, ptr %cancel, i1 %first, i1 %many, i1 %failed) #0 {{
 entry:
 {field("flags", "thunk", L.THUNK_FLAGS * 8)}{field("count", "thunk", L.THUNK_GRID * 8)}{field("depth", "thunk", L.THUNK_DEPTH * 8)}\
 {field("target", "thunk", L.THUNK_TARGET * 8)}{field("end", "thunk", L.THUNK_END * 8)}{field("region", "thunk", L.THUNK_REGION * 8)}\
@@ -93,7 +120,9 @@ around:
 enter:
   call void @alone(ptr %state, i64 %region)
   %some = icmp sgt i64 %count, 0
-  %body = select i1 %some, i64 %after, i64 %end
+  %sound = xor i1 %failed, true
+  %runs = and i1 %some, %sound
+  %body = select i1 %runs, i64 %after, i64 %end
   ret i64 %body
 if:
   br i1 %skip, label %around, label %decide
@@ -110,7 +139,9 @@ next:
   %i0 = load i64, ptr %counter, align 8
   %i1 = add i64 %i0, 1
   store i64 %i1, ptr %counter, align 8
-  %again = icmp slt i64 %i1, %count
+  %left.over = icmp slt i64 %i1, %count
+  %fine = xor i1 %failed, true
+  %again = and i1 %left.over, %fine
   %there = select i1 %again, i64 %target, i64 %after
   %canstop = icmp ne i64 %region, 0
   %polls = and i1 %canstop, %many

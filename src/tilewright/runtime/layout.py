@@ -5,6 +5,7 @@ from __future__ import annotations
 THUNK_WORDS = 8
 THUNK_FN, THUNK_ARGS, THUNK_GRID, THUNK_FLAGS, THUNK_CHUNK, THUNK_MOVES, THUNK_END, THUNK_REGION = range(8)
 BARRIER, SERIAL, MOVING = 1, 2, 4  # flags: a barrier stands before the thunk; thread 0 runs the whole grid; arguments change with loops
+CHECKS = 8  # flag of loop and next: go to the end once a kernel has reported an error. What threads run together has a barrier there
 # Control thunks have a kind in the flags, args* -> the address of their predicate, grid = the loop's count, chunk = loops around it,
 # target = the thunk to go to (next: the loop's first; test and if: where a false predicate leads; jump), end = the last of its loop or
 # branch. region: the end of the outermost loop or branch around it that thread 0 runs alone (loop, if: only when it is itself; next: only
@@ -30,7 +31,8 @@ PATCH_WORDS = 3
  JOB_TURN) = range(19)  # calls so far: which thunks are walked from their ends
 JOB_COUNTERS = 19  # the loops' counters of a run that was cancelled
 COUNTERS = 12
-JOB_WORDS = 32
+JOB_FAULTS, JOB_FAULT_COUNT = 31, 32  # the error blocks of all launches
+JOB_WORDS = 40
 ERROR_WORDS = 4
 INDEX_OUT_OF_RANGE, BAD_LOGITS, SINGULAR, NOT_POSITIVE, DIVISION = 1, 2, 3, 4, 5  # codes in the first word of an error block
 
@@ -58,5 +60,6 @@ LINE = 128
 LINE_EPOCH = 0  # i64: barriers this thread has reached
 LINE_SLEEPERS = 8  # i32: threads asleep on the epoch
 LINE_CANCELLED = 16  # i64, thread 0's line only: the barrier at which the job was cancelled
+LINE_FAILED = 32  # i64, thread 0's line only: the barrier at which it saw an error
 LINE_CPU = 24  # i32: the core this worker began its last job on, plus 1
 LINE_TID = 28  # i32: this worker's thread id

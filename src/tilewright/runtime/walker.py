@@ -10,7 +10,7 @@ from ..core.errors import UnsupportedError
 from ..core.target_spec import TargetSpec
 from . import layout as L
 from .barrier import barrier_ir, field, futex_ir, job, place_ir
-from .control_ir import control_thunk_ir, move_ir
+from .control_ir import control_thunk_ir, failed_ir, move_ir
 from .dispatch import control_ir, run_ir, worker_ir
 from .interrupt import interrupt_ir
 
@@ -40,7 +40,7 @@ declare i64 @llvm.smax.i64(i64, i64)
 declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
 """
     declarations += "".join(f"declare {call.removeprefix('call ')}\n" for call in (pause.replace(" 15", ""), clock.replace(" !0", "")))
-    parts = (declarations, futex_ir(futex), barrier_ir(pause), move_ir(), control_thunk_ir(), walk_ir(clock), place_ir(setaffinity),
+    parts = (declarations, futex_ir(futex), barrier_ir(pause), move_ir(), failed_ir(), control_thunk_ir(), walk_ir(clock), place_ir(setaffinity),
              interrupt_ir(gettid), run_ir(clock), worker_ir(gettid), control_ir(pause, clock))
     return "\n".join(parts) + "\nattributes #0 = { nounwind }\nattributes #1 = { nounwind noinline cold }\n!0 = !{!\"cntvct_el0\"}\n"
 
@@ -94,6 +94,7 @@ entry:
   %nm1 = sub i64 %n, 1
   %t1 = add i64 %t, 1
   %stopp = getelementptr i8, ptr %pool, i64 {L.POOL_LINES + L.LINE_CANCELLED}
+  %failp = getelementptr i8, ptr %pool, i64 {L.POOL_LINES + L.LINE_FAILED}
   %counters = alloca [{L.COUNTERS} x i64], align 8
   %state = alloca [2 x i64], align 8
   %block = alloca [{L.MOVED_WORDS} x i64], align 8
@@ -130,7 +131,19 @@ shared:
   br i1 %sync, label %meet, label %start
 meet:
   %e = add i64 %epoch, 1
-  br i1 %first, label %decide, label %report
+  br i1 %first, label %lead, label %report
+lead:
+  %checkbit = and i64 %flags, {L.CHECKS}
+  %checks = icmp ne i64 %checkbit, 0
+  br i1 %checks, label %gather, label %decide
+gather:
+  ; the others have arrived and wait for this thread: what they have reported is there, and nobody reports more
+  call void @await_all(ptr %pool, i64 %t, i64 %n, i64 %e)
+  %bad = call i1 @failed(ptr %job)
+  br i1 %bad, label %blame, label %decide
+blame:
+  store atomic i64 %e, ptr %failp monotonic, align 8
+  br label %decide
 decide:
   %want = call i1 @wanted_stop(ptr %cancel)
   br i1 %want, label %mark, label %report
@@ -159,9 +172,26 @@ kinds:
   %changed = phi ptr [ %given, %special ], [ %block, %move ]
   %kind = lshr i64 %flags, {L.KIND_SHIFT}
   %iskernel = icmp eq i64 %kind, 0
-  br i1 %iskernel, label %kernel, label %control
+  br i1 %iskernel, label %kernel, label %checking
+checking:
+  %lookbit = and i64 %flags, {L.CHECKS}
+  %looks = icmp ne i64 %lookbit, 0
+  br i1 %looks, label %together, label %control
+together:
+  %metbit = and i64 %flags, {L.BARRIER}
+  %has.met = icmp ne i64 %metbit, 0
+  %met = and i1 %has.met, %many
+  br i1 %met, label %agreed, label %own
+agreed:
+  %blamed = load atomic i64, ptr %failp monotonic, align 8
+  %same = icmp eq i64 %blamed, %epoch1
+  br label %control
+own:
+  %seen = call i1 @failed(ptr %job)
+  br label %control
 control:
-  %ic = call i64 @goes(ptr %thunk, i64 %i, ptr %changed, ptr %counters, ptr %state, ptr %cancel, i1 %first, i1 %many)
+  %failed = phi i1 [ false, %checking ], [ %same, %agreed ], [ %seen, %own ]
+  %ic = call i64 @goes(ptr %thunk, i64 %i, ptr %changed, ptr %counters, ptr %state, ptr %cancel, i1 %first, i1 %many, i1 %failed)
   br label %loop
 kernel:
   %args = phi ptr [ %given, %start ], [ %changed, %kinds ]
