@@ -40,8 +40,8 @@ declare i64 @llvm.smax.i64(i64, i64)
 declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
 """
     declarations += "".join(f"declare {call.removeprefix('call ')}\n" for call in (pause.replace(" 15", ""), clock.replace(" !0", "")))
-    parts = (declarations, futex_ir(futex), barrier_ir(pause), move_ir(), failed_ir(), control_thunk_ir(), walk_ir(clock), place_ir(setaffinity),
-             interrupt_ir(gettid), run_ir(clock), worker_ir(gettid), control_ir(pause, clock))
+    parts = (declarations, futex_ir(futex), barrier_ir(pause), move_ir(), failed_ir(), control_thunk_ir(), walk_ir(clock),
+             place_ir(setaffinity), interrupt_ir(gettid), run_ir(clock), worker_ir(gettid), control_ir(pause, clock))
     return "\n".join(parts) + "\nattributes #0 = { nounwind }\nattributes #1 = { nounwind noinline cold }\n!0 = !{!\"cntvct_el0\"}\n"
 
 
