@@ -203,7 +203,8 @@ class Distinct(nn.Module):
         self.w = nn.Parameter(torch.randn(3, 3))
 
     def forward(self, q: T, k: T, more: dict[str, Any]) -> T:
-        return q @ self.w - 2 * k + more["a"] * 3 + more["b"][0] / 2
+        out: T = q @ self.w - 2 * k + more["a"] * 3 + more["b"][0] / 2
+        return out
 
 
 @pytest.mark.parametrize("same", ["each other", "a parameter"])
