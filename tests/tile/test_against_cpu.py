@@ -10,7 +10,8 @@ import pytest
 
 from tests.fresh import fresh_rng
 from tests.tile.kernels import random_arguments, random_kernel
-from tilewright.core.dtypes import f32
+from tilewright.core.dtypes import DType, f32, i32, i64, u8, u32
+from tilewright.core.errors import CompileError
 from tilewright.target.cpu.emit import emit_kernel
 from tilewright.target.cpu.host import host_target
 from tilewright.target.cpu.jit import Library, compile_ir
@@ -72,3 +73,27 @@ def test_near_strides_and_shuffles(level: str, stride: int) -> None:
         got = np.zeros(27, np.float32)
         run_native(kernel, [view, got, inside], 1, level)
         np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("dtype", [i32, i64, u8, u32], ids=str)
+def test_atomics(dtype: DType) -> None:
+    """Programs combine a number of their own into one place; each finds what those before it left."""
+    rng = fresh_rng()
+    for fn in ("add", "max", "min", "and", "or", "xor", "exchange"):
+        b = KernelBuilder(fn)
+        x, y, old = b.view("x", dtype, (1,)), b.view("y", dtype, (1,)), b.view("old", dtype, (1,))
+        b.store(old, [b.pid], b.atomic(fn, y, [1], b.load(x, [b.pid], ())))
+        kernel, values = b.build(), rng.integers(0, 200, 9).astype(dtype.np)
+        expected, got = ([values, np.array([1, 100, 2], dtype.np), np.zeros(9, dtype.np)] for _ in range(2))
+        run(kernel, expected, 9)
+        run_native(kernel, got, 9, "native")
+        for a, c in zip(expected, got, strict=True):
+            np.testing.assert_array_equal(a, c)
+
+
+def test_atomics_that_are_no_instruction_are_refused() -> None:
+    for shape, dtype in (((), f32), ((4,), i32)):
+        b = KernelBuilder("atomic")
+        b.atomic("add", b.view("y", dtype, (1,)), [0], b.full(shape, 1, dtype))
+        with pytest.raises(CompileError, match="atomics are of single integers, got add of"):
+            emit_kernel(b.build(), host_target())

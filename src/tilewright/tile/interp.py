@@ -240,7 +240,8 @@ def _atomic(i: Instr, xs: list[Any]) -> Array:
     tile, data, fn, dtype = xs[-1], xs[0].data, i.attrs["fn"], _out(i).dtype
     flat, inside = _places(i, xs, tile.shape)
     old: Array = np.zeros(tile.shape, dtype.np)
-    before, new = old[inside], tile[inside]
+    everything: Any = (*inside, ...)  # the dots: a view, also of a single number
+    before, new = old[everything], tile[everything]
     for at in np.ndindex(flat.shape):
         before[at] = data[flat[at]]
         data[flat[at]] = new[at] if fn == "exchange" else numerics.binary(fn, np.asarray(before[at]), np.asarray(new[at]), dtype)

@@ -235,6 +235,19 @@ class Emitter(Skeleton):
             rows[r].append(access._from_memory(f, view.dtype, n, x))
         self._tile(instr, rows)
 
+    def do_atomic(self, instr: Instr) -> None:
+        """Integers, one element at a time. Threads meet at barriers, which order everything else: no ordering is needed here."""
+        view, at, limits, used = self._access(instr)
+        x, fn = self.tile(instr.operands[used]), instr.attrs["fn"]
+        if x.type.shape or limits or not view.dtype.is_int:
+            raise CompileError(f"cpu: atomics are of single integers, got {fn} of {x.type}")
+        name = {"max": "max", "min": "min", "exchange": "xchg"}.get(fn, fn)
+        if view.dtype.kind == "u" and fn in ("max", "min"):
+            name = f"u{name}"
+        pointer = access.row_pointers(self.f, view, at, (), ())[0]
+        old = self.f.value(f"atomicrmw {name} ptr {pointer}, {x.elem} {x.rows[0][0]} monotonic, align {view.dtype.itemsize}")
+        self._tile(instr, [[old]])
+
     def do_join(self, instr: Instr) -> None:
         """Tokens order memory; within one program the CPU keeps program order, so nothing is emitted."""
 
