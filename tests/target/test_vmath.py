@@ -26,21 +26,24 @@ VALIDATION = Path(np.__file__).parent / "_core" / "tests" / "data"
 VALIDATED = ("exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "tan", "tanh")
 EXACT = ("sqrt", "reciprocal", "floor", "ceil", "round", "trunc")
 
-# The largest error in ULP that sweeps of millions of values met, rounded up: fn -> (f32 baseline, avx2, avx512), (f64 …).
+# The largest error in ULP, fn -> (f32 baseline, avx2, avx512), (f64 …). Random values find what a smaller sweep missed, so each limit is
+# what much denser ones met plus a margin. f32: all numbers of the exponents where the function bends, one in 64 of the others, plus 0.04.
+# f64: some ten million values, most of them where the error is largest and around the worst, plus 0.09. By reasoning: rsqrt rounds twice,
+# 0.5 + 1 at most; what f32 computes in f64 (tan, pow, sin and cos but for AVX-512) ends at 0.5 and little more.
 LIMITS: dict[str, tuple[tuple[float, float, float], tuple[float, float, float]]] = {
-    "exp": ((1.2, 0.95, 1.0), (0.85, 0.85, 0.85)),
-    "exp2": ((1.25, 1.0, 1.0), (0.9, 0.9, 0.9)),
-    "expm1": ((1.3, 1.3, 1.3), (1.1, 1.1, 1.1)),
-    "log": ((1.05, 0.95, 1.0), (0.8, 0.8, 0.8)),
-    "log2": ((2.2, 1.7, 1.8), (0.8, 0.8, 0.8)),
-    "log1p": ((1.7, 1.6, 1.6), (0.8, 0.8, 0.8)),
-    "tanh": ((2.1, 2.1, 1.65), (2.0, 2.0, 2.0)),
-    "erf": ((1.3, 1.15, 2.2), (1.05, 1.05, 1.05)),
-    "sigmoid": ((2.45, 2.35, 2.25), (2.4, 2.4, 2.4)),
-    "sin": ((0.51, 0.51, 0.53), (0.8, 0.8, 0.8)),
-    "cos": ((0.51, 0.51, 0.53), (0.8, 0.8, 0.8)),
-    "tan": ((0.51, 0.51, 0.51), (1.1, 1.0, 1.0)),
-    "rsqrt": ((1.5, 1.5, 1.5), (1.5, 1.5, 1.5)),
+    "exp": ((1.25, 0.95, 1.05), (0.95, 0.95, 0.95)),
+    "exp2": ((1.3, 1.0, 1.05), (1.0, 1.0, 1.0)),
+    "expm1": ((1.3, 1.3, 1.3), (1.3, 1.2, 1.2)),
+    "log": ((1.05, 0.95, 1.05), (0.95, 0.95, 0.95)),
+    "log2": ((2.25, 1.7, 1.8), (0.97, 0.97, 0.97)),
+    "log1p": ((1.8, 1.7, 1.7), (0.97, 0.97, 0.97)),
+    "tanh": ((2.05, 2.05, 1.65), (2.1, 2.1, 2.1)),
+    "erf": ((1.35, 1.15, 2.2), (1.1, 1.1, 1.1)),
+    "sigmoid": ((2.45, 2.45, 2.25), (2.55, 2.55, 2.55)),
+    "sin": ((0.51, 0.51, 0.55), (0.9, 0.9, 0.9)),
+    "cos": ((0.51, 0.51, 0.55), (0.9, 0.9, 0.9)),
+    "tan": ((0.51, 0.51, 0.51), (1.15, 1.1, 1.1)),
+    "rsqrt": ((1.501, 1.501, 1.501), (1.501, 1.501, 1.501)),
     "pow": ((0.51, 0.51, 0.51), (1.05, 1.05, 1.05)),
     **dict.fromkeys(EXACT, ((0.5, 0.5, 0.5), (0.501, 0.501, 0.501))),  # the oracle itself rounds twice
 }
@@ -160,7 +163,7 @@ def sweep(fn: str, elem: str, count: int) -> list[Array]:
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("elem", ELEMENTS)
 @pytest.mark.parametrize("fn", LIMITS)
-def test_error_stays_below_the_measured_limit(fn: str, elem: str, level: str) -> None:
+def test_error_stays_below_the_limit(fn: str, elem: str, level: str) -> None:
     args = sweep(fn, elem, 300 if fn == "erf" else 6000)
     got = compiled(elem, level)(fn, *args)
     error = ulp_error(got, oracle(fn, *args))
