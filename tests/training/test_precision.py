@@ -52,7 +52,8 @@ def net(d: int = 16) -> Any:
 
 
 def loss_of(p: Any, x: Any, y: Any) -> Any:
-    logits = tw.relu(x @ p["w"] + p["b"]) @ p["v"]
+    """Smooth: with relu, a sum near 0 that 16 bits round to the other side sends the training another way."""
+    logits = tw.tanh(x @ p["w"] + p["b"]) @ p["v"]
     return tw.softmax_cross_entropy(tw.astype(logits, "f32"), y).mean()
 
 
@@ -77,7 +78,7 @@ def test_training_in_16_bits_follows_training_in_32(dtype: str) -> None:
         losses.append((float(loss), float(want)))
     got, wanted = np.array(losses).T
     assert got[-1] < 0.6 * got[0]
-    np.testing.assert_allclose(got, wanted, atol=0.05 if dtype == "bf16" else 0.01)
+    np.testing.assert_allclose(got, wanted, atol=0.015 if dtype == "bf16" else 0.002)  # ten times the largest gap of 700 trainings
     assert all(v.dtype == np.float32 for v in flatten((state["params"], state["optimizer"].get("m", [])))[0])
 
 
