@@ -49,7 +49,7 @@ def test_gradients_of_a_scan(steps: int, options: dict[str, Any]) -> None:
     given = arrays((3, 3), (2, 3), (steps, 2, 3))
     want, grads = torch_grads(lambda w, h, x: torch_rnn(w, h, x, reverse=options.get("reverse", False)), given)
     value, got = tw.value_and_grad(lambda w, h, x: rnn(w, h, x, **options), argnums=(0, 1, 2))(*given)
-    np.testing.assert_allclose(value, want, rtol=1e-9)
+    np.testing.assert_allclose(value, want, rtol=1e-9, atol=1e-9)
     for a, b in zip(got, grads, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-10)
 
@@ -107,7 +107,7 @@ def test_nested_scans_and_a_cond_in_a_scan() -> None:
     given = arrays((4,), (3, 5, 4))
     want, grads = torch_grads(theirs, given)
     value, got = tw.value_and_grad(ours, argnums=(0, 1))(*given)
-    np.testing.assert_allclose(value, want, rtol=1e-9)
+    np.testing.assert_allclose(value, want, rtol=1e-9, atol=1e-9)
     for a, b in zip(got, grads, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-10)
 

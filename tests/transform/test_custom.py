@@ -75,7 +75,7 @@ def test_a_forward_rule_serves_both_modes() -> None:
     x, y, tx, ty = (randn(4) for _ in range(4))
     value, moved = tw.jvp(f, (x, y), (tx, ty))
     np.testing.assert_allclose(value, x * y, rtol=1e-12)
-    np.testing.assert_allclose(moved, 2 * tx * y + ty * x, rtol=1e-12)
+    np.testing.assert_allclose(moved, 2 * tx * y + ty * x, rtol=1e-12, atol=1e-12)
     gx, gy = tw.grad(lambda a, b: f(a, b).sum(), argnums=(0, 1))(x, y)
     np.testing.assert_allclose(gx, 2 * y, rtol=1e-12)
     np.testing.assert_allclose(gy, x, rtol=1e-12)

@@ -47,10 +47,10 @@ def test_jit_of_trees() -> None:
     x, y, z = randn(3, 4), randn(2), randn(5)
     for scale in (2.0, 3):
         first, (total,) = f({"x": x, "y": (y, z)}, scale, shift=np.float32(0.5))
-        np.testing.assert_allclose(first["out"], x * scale + 0.5, rtol=1e-6)
+        np.testing.assert_allclose(first["out"], x * scale + 0.5, rtol=1e-6, atol=1e-6)
         np.testing.assert_array_equal(first["same"], y)
         assert first["none"] is None
-        np.testing.assert_allclose(total, z.sum(), rtol=1e-5)
+        np.testing.assert_allclose(total, z.sum(), rtol=1e-5, atol=1e-5)
 
 
 SCALARS = [1.5, 3, True, 2 + 1j, np.float32(1.5), np.float64(1.5), np.int64(3), np.bool_(True), np.complex64(1j), np.array(1.5, np.float32)]
@@ -121,7 +121,7 @@ def test_donated_arrays_are_overwritten() -> None:
     new = step(p, g)
     for k in p:
         assert new[k] is p[k]
-        np.testing.assert_allclose(p[k], want[k], rtol=1e-6)
+        np.testing.assert_allclose(p[k], want[k], rtol=1e-6, atol=1e-6)
     frozen = {k: v.copy() for k, v in p.items()}
     for v in frozen.values():
         v.setflags(write=False)
@@ -137,7 +137,7 @@ def test_donated_arrays_that_are_read_later_are_copied() -> None:
     a, b = randn(33), randn(33)
     x, y = a.copy(), b.copy()
     first, second, total = f(a, b)
-    np.testing.assert_allclose(first, y + 1, rtol=1e-6)
+    np.testing.assert_allclose(first, y + 1, rtol=1e-6, atol=1e-6)
     np.testing.assert_allclose(second, x * 2, rtol=1e-6)
     np.testing.assert_allclose(total, x.sum(), rtol=1e-4, atol=1e-5)
 
@@ -148,9 +148,9 @@ def test_grad_of_a_tree_is_pytorchs() -> None:
     t = torch_of(w)
     out = torch_loss(t, torch.from_numpy(x))
     out.backward()
-    np.testing.assert_allclose(value, out.item(), rtol=1e-12)
+    np.testing.assert_allclose(value, out.item(), rtol=1e-12, atol=1e-12)
     for k in w:
-        np.testing.assert_allclose(grads[k], t[k].grad.numpy(), rtol=1e-10)
+        np.testing.assert_allclose(grads[k], t[k].grad.numpy(), rtol=1e-10, atol=1e-10)
     by_x = tw.grad(loss, argnums=1)(w, x)
     both = tw.grad(loss, argnums=(0, 1))(w, x)
     np.testing.assert_array_equal(both[1], by_x)
@@ -171,7 +171,7 @@ def test_closures_are_captured() -> None:
         inner = tw.grad(lambda v: (v * v * y).sum())(x)  # y is traced outside
         return (inner * x).sum()
 
-    np.testing.assert_allclose(tw.jit(outer)(x, y), (2 * x * y * x).sum(), rtol=1e-12)
+    np.testing.assert_allclose(tw.jit(outer)(x, y), (2 * x * y * x).sum(), rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(tw.grad(outer, argnums=1)(x, y), 2 * x * x, rtol=1e-12)
 
 
@@ -194,15 +194,15 @@ def test_composition(order: str) -> None:
     elif order == "vmap of grad":
         rows = randn(4, 3, dtype=np.float64)
         want = torch.func.vmap(torch.func.grad(g))(torch.from_numpy(rows)).numpy()
-        np.testing.assert_allclose(tw.vmap(tw.grad(f))(rows), want, rtol=1e-10)
-        np.testing.assert_allclose(tw.vmap(tw.grad(f), in_axes=1, out_axes=1)(rows.T), want.T, rtol=1e-10)
+        np.testing.assert_allclose(tw.vmap(tw.grad(f))(rows), want, rtol=1e-10, atol=1e-10)
+        np.testing.assert_allclose(tw.vmap(tw.grad(f), in_axes=1, out_axes=1)(rows.T), want.T, rtol=1e-10, atol=1e-10)
     elif order == "grad of vmap":
         rows = randn(4, 3, dtype=np.float64)
         got = tw.grad(lambda r: tw.vmap(f)(r).sum())(rows)
-        np.testing.assert_allclose(got, torch.func.vmap(torch.func.grad(g))(torch.from_numpy(rows)).numpy(), rtol=1e-10)
+        np.testing.assert_allclose(got, torch.func.vmap(torch.func.grad(g))(torch.from_numpy(rows)).numpy(), rtol=1e-10, atol=1e-10)
     else:
         got = tw.grad(tw.jit(lambda v: tw.jit(f)(v) * 2))(x)
-        np.testing.assert_allclose(got, 2 * torch.func.grad(g)(t).numpy(), rtol=1e-10)
+        np.testing.assert_allclose(got, 2 * torch.func.grad(g)(t).numpy(), rtol=1e-10, atol=1e-10)
 
 
 def test_vjp_and_jvp_of_several_results() -> None:
@@ -211,11 +211,11 @@ def test_vjp_and_jvp_of_several_results() -> None:
     out, pull = tw.vjp(f, a, b)
     gp, gq = randn(2, 4, dtype=np.float64), randn(2, 3, dtype=np.float64)
     da, db = pull({"p": gp, "q": gq})
-    np.testing.assert_allclose(da, gp @ b.T + gq * np.exp(a), rtol=1e-12)
-    np.testing.assert_allclose(db, a.T @ gp, rtol=1e-12)
+    np.testing.assert_allclose(da, gp @ b.T + gq * np.exp(a), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(db, a.T @ gp, rtol=1e-12, atol=1e-12)
     result, moved = tw.jvp(f, (a, b), (gq, b))
-    np.testing.assert_allclose(result["p"], out["p"], rtol=1e-12)
-    np.testing.assert_allclose(moved["p"], gq @ b + a @ b, rtol=1e-12)
+    np.testing.assert_allclose(result["p"], out["p"], rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(moved["p"], gq @ b + a @ b, rtol=1e-12, atol=1e-12)
 
 
 def test_vmap_axes_and_shared_arguments() -> None:
@@ -236,7 +236,7 @@ def test_checkpoint_has_the_same_gradient_and_computes_again() -> None:
     x, w = randn(6, 6, dtype=np.float64), randn(6, 6, dtype=np.float64)
     plain = lambda w: block(block(x, w), w).sum()
     saved = lambda w: tw.checkpoint(block)(tw.checkpoint(block)(x, w), w).sum()
-    np.testing.assert_allclose(tw.grad(saved)(w), tw.grad(plain)(w), rtol=1e-10)
+    np.testing.assert_allclose(tw.grad(saved)(w), tw.grad(plain)(w), rtol=1e-10, atol=1e-10)
     text = to_text(tw.jit(tw.grad(saved)).lower(w).model.graph)
     assert text.count("matmul") > to_text(tw.jit(tw.grad(plain)).lower(w).model.graph).count("matmul")
 
@@ -253,7 +253,7 @@ def test_indexing_is_numpys() -> None:
                        (slice(None), ids), (ids, np.array([[1], [2]])), (..., slice(0, 0))]
     for key in keys:
         np.testing.assert_array_equal(tw.jit(lambda v, key=key: v[key])(x), x[key])
-    np.testing.assert_allclose(tw.grad(lambda v: (v[ids] * v[1:4]).sum())(x), _index_grad(x, ids), rtol=1e-5)
+    np.testing.assert_allclose(tw.grad(lambda v: (v[ids] * v[1:4]).sum())(x), _index_grad(x, ids), rtol=1e-5, atol=1e-5)
 
 
 def _index_grad(x: Any, ids: Any) -> Any:
