@@ -242,6 +242,9 @@ class FakeDriver:
     def _cuMemcpyDtoDAsync_v2(self, target: int, source: int, nbytes: int, stream: int) -> None:
         self.memory.view(target, nbytes)[:] = self.memory.view(source, nbytes)
 
+    def _cuMemsetD8Async(self, target: int, value: int, nbytes: int, stream: int) -> None:
+        self.memory.view(target, nbytes)[:] = value
+
     def _cuMemAllocFromPoolAsync(self, found: Any, nbytes: int, pool: int, stream: int) -> None:
         assert nbytes > 0
         found._obj.value = self.memory.allocate(nbytes)
@@ -260,6 +263,12 @@ class FakeDriver:
 
     def _cuStreamWaitEvent(self, stream: int, event: int, flags: int) -> None:
         self.waits.append((stream, self._of(event).stream))
+
+    def _cuEventSynchronize(self, event: int) -> None:
+        assert self._of(event).stream is not None
+
+    def _cuEventElapsedTime(self, found: Any, start: int, stop: int) -> None:
+        found._obj.value = 0.25  # milliseconds
 
     def _cuEventDestroy_v2(self, event: int) -> None:
         assert self._of(event).stream is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tests.cuda.fake_driver import fake_gpu
 from tests.cuda.launching import Emulated
 from tilewright.core.errors import UnsupportedError
 from tilewright.kernels.cuda.kernel import DecodeKernel
@@ -41,6 +43,21 @@ def test_a_prompt_and_a_token_give_the_logits_of_the_cpu(path: Path) -> None:
     logits, *caches = one(np.array(ids[3:]), *caches, env={"P": 3})
     want = llm.feed(state, ids[3:])
     assert np.linalg.norm(logits - want) <= 1e-4 * np.linalg.norm(want)
+
+
+@pytest.mark.slow
+def test_a_whole_model_on_the_stand_in_for_the_driver(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`tw.load_llm(target="cuda")` without PyTorch: the tokens of the CPU's program, and states that go their own ways."""
+    want = "".join(tw.load_llm(path, cache_dtype="f32").generate("ab", max_tokens=4))
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with fake_gpu():
+        llm = tw.load_llm(path, cache_dtype="f32", target="cuda")
+        assert "".join(llm.generate("ab", max_tokens=4)) == want
+        state = llm.start()
+        llm.feed(state, [3, 200])
+        copy = state.copy()
+        first, second = llm.feed(state, [17]), llm.feed(copy, [17])
+        np.testing.assert_array_equal(first, second)
 
 
 def test_the_token_is_chosen_by_the_cpus_kernel(path: Path, rng: np.random.Generator) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -112,8 +113,10 @@ def test_arrays_of_other_libraries(gpu: FakeDriver, rng: np.random.Generator) ->
     for one, other in pairs:
         np.testing.assert_array_equal(session(one, other).numpy(), want)
     assert session.copies == before and gpu.waits == [(1, 77)]
-    session.stream = 5
-    assert session(a, b).stream == 5 and (5, 0) in gpu.waits
+    assert session.on(SimpleNamespace(__cuda_stream__=lambda: (0, 5)))(a, b).stream == 5
+    assert gpu.waits[-4:] == [(5, 0), (5, 0), (5, 0), (0, 5)]  # both inputs and the last run; their memory waits for the end
+    with pytest.raises(ExecutionError, match="a stream is a number or has __cuda_stream__, got a str"):
+        session.on("5")
     with pytest.raises(InputError, match="must be contiguous, got u16"):
         session(a, Foreign(b, strides=(2, 6)))
     with pytest.raises(InputError, match=r"must be on the GPU, got bf16\[3,5\] on cpu"):
@@ -131,6 +134,16 @@ class OnlyDlpack:
 
     def __dlpack__(self, *, stream: int | None = None) -> Any:
         return self.array.__dlpack__(stream=stream)
+
+
+def test_a_profile(rng: np.random.Generator) -> None:
+    with fake_gpu(run=False) as gpu:
+        session: Any = tw.compile(graph(lambda x: (Softmax(axis=1)(x), o.Exp()(x)), (f32, (4, 4))), target="cuda")
+        profile = session.profile(np.zeros((4, 4), np.float32), repeat=2)
+        assert profile.total_us == 250 and len(profile.rows) == len(session.report().data["launches"]) == 2
+        kept = len(gpu.memory.kept)
+        session.profile(session(np.zeros((4, 4), np.float32))[0], repeat=1)
+        assert len(gpu.memory.kept) == kept  # what the measured call needed has gone
 
 
 def test_memory_goes_back(gpu: FakeDriver) -> None:

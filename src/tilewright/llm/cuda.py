@@ -19,6 +19,8 @@ from ..core.validation import Level
 from ..ir.graph import Graph
 from ..ir.types import TensorType
 from ..ops.sampling import NUMBERS, SETTINGS
+from ..runtime import cuda_driver
+from ..runtime.cuda_array import upload
 from ..runtime.cuda_session import CudaSession
 from ..runtime.cuda_state import CudaState
 from .decoder import Decoder
@@ -36,18 +38,15 @@ class CudaCall:
         return CudaState(self.session, self.axis)
 
     def __call__(self, states: Sequence[CudaState], env: Mapping[str, int], inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        import torch
-
         ids, seen, settings, numbers = inputs
         logits, token = outputs
         (state,) = states
-        given = torch.from_numpy(np.array(ids)).cuda()
-        if len(ids) == 1:
-            found = self.session.in_place(given, *state.arrays, P=env["P"])
-        else:
-            found = self.many.in_place(given, *state.arrays, P=env["P"])
-        self.session.synchronize()
-        logits[...] = found[0].cpu().numpy()
+        session = self.session if len(ids) == 1 else self.many
+        cuda_driver.enter()
+        given = upload(np.asarray(ids), session.interface.inputs[0].dtype, session.stream)
+        found = session.in_place(given, *state.arrays, P=env["P"])
+        session.synchronize()
+        logits[...] = found[0].numpy()
         token[...] = self.sample(logits, seen, settings, numbers)
 
 

@@ -68,6 +68,21 @@ class DeviceArray:
     def empty(cls, shape: Sequence[int], dtype: DType, stream: int = 0) -> DeviceArray:
         return cls(tuple(shape), dtype, Block(prod(shape) * dtype.itemsize, stream), stream)
 
+    @classmethod
+    def zeros(cls, shape: Sequence[int], dtype: DType, stream: int = 0) -> DeviceArray:
+        gpu.enter()
+        new = cls.empty(shape, dtype, stream)
+        if new.nbytes:
+            cuda_launch.check(cuda_launch.library().cuMemsetD8Async(new.address, 0, new.nbytes, stream), "cuMemsetD8Async", repr(new))
+        return new
+
+    def copy(self) -> DeviceArray:
+        """The same values in memory of their own."""
+        gpu.enter()
+        new = DeviceArray.empty(self.shape, self.dtype, self.stream)
+        copy(new.address, self.address, self.nbytes, self.stream)
+        return new
+
     @property
     def size(self) -> int:
         return prod(self.shape)

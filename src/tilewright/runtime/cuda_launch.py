@@ -21,15 +21,18 @@ PROTOTYPES: Mapping[str, Sequence[Any]] = {
     "cuMemcpyHtoDAsync_v2": [ADDRESS, POINTER, SIZE, POINTER],
     "cuMemcpyDtoHAsync_v2": [POINTER, ADDRESS, SIZE, POINTER],
     "cuMemcpyDtoDAsync_v2": [ADDRESS, ADDRESS, SIZE, POINTER],
+    "cuMemsetD8Async": [ADDRESS, ctypes.c_ubyte, SIZE, POINTER],
     "cuMemAllocFromPoolAsync": [ctypes.POINTER(ADDRESS), SIZE, POINTER, POINTER],
     "cuMemFreeAsync": [ADDRESS, POINTER],
     "cuStreamSynchronize": [POINTER],
     "cuStreamWaitEvent": [POINTER, POINTER, UINT],
     "cuEventCreate": [ctypes.POINTER(POINTER), UINT],
     "cuEventRecord": [POINTER, POINTER],
+    "cuEventSynchronize": [POINTER],
+    "cuEventElapsedTime": [ctypes.POINTER(ctypes.c_float), POINTER, POINTER],
     "cuEventDestroy_v2": [POINTER],
 }
-NO_TIMES = 2  # CU_EVENT_DISABLE_TIMING
+TIMES, NO_TIMES = 0, 2  # CU_EVENT_DISABLE_TIMING
 
 
 class LaunchConfig(ctypes.Structure):
@@ -64,14 +67,33 @@ def check(status: int, call: str, what: str) -> None:
         raise ExecutionError(f"cuda: {call} failed with {name} ({what})")
 
 
+class Event:
+    """A mark in a stream."""
+
+    def __init__(self, flags: int = NO_TIMES) -> None:
+        self._library, self.handle = library(), POINTER()
+        check(self._library.cuEventCreate(ctypes.byref(self.handle), flags), "cuEventCreate", "a mark in a stream")
+
+    def record(self, stream: int) -> None:
+        check(self._library.cuEventRecord(self.handle, stream), "cuEventRecord", "a mark in a stream")
+
+    def __del__(self) -> None:
+        if self.handle:
+            self._library.cuEventDestroy_v2(self.handle)
+
+
 def follow(stream: int, other: int) -> None:
     """What is started on `stream` from now on waits for what was started on `other`."""
     if stream == other:
         return
-    lib, event = library(), POINTER()
-    check(lib.cuEventCreate(ctypes.byref(event), NO_TIMES), "cuEventCreate", "one stream follows another")
-    try:
-        check(lib.cuEventRecord(event, other), "cuEventRecord", "one stream follows another")
-        check(lib.cuStreamWaitEvent(stream, event, 0), "cuStreamWaitEvent", "one stream follows another")
-    finally:
-        lib.cuEventDestroy_v2(event)  # the wait that was asked for holds on
+    event = Event()
+    event.record(other)
+    check(library().cuStreamWaitEvent(stream, event.handle, 0), "cuStreamWaitEvent", "one stream follows another")
+
+
+def elapsed_us(start: Event, stop: Event) -> float:
+    """Microseconds between two marks, once the second has been reached."""
+    taken = ctypes.c_float()
+    check(library().cuEventSynchronize(stop.handle), "cuEventSynchronize", "a measured run")
+    check(library().cuEventElapsedTime(ctypes.byref(taken), start.handle, stop.handle), "cuEventElapsedTime", "a measured run")
+    return taken.value * 1e3

@@ -60,6 +60,9 @@ class TorchMemory:
     def address(self, x: Any) -> int:
         return int(x.data_ptr())
 
+    def used(self, arrays: Sequence[Any], stream: int) -> None:
+        """PyTorch's memory follows PyTorch's rules: whoever changes streams says so (`record_stream`)."""
+
     def copy(self, target: Any, source: Any, stream: int) -> None:
         target.copy_(source)
 
@@ -112,6 +115,11 @@ class OwnMemory:
 
     def address(self, x: Any) -> int:
         return int(x.address)
+
+    def used(self, arrays: Sequence[DeviceArray], stream: int) -> None:
+        """Memory goes back in the order of the stream it came from: that one waits for this use of it."""
+        for other in {x.stream for x in arrays} - {stream}:
+            cuda_launch.follow(other, stream)
 
     def copy(self, target: Any, source: DeviceArray, stream: int) -> None:
         """Into an array of ours, of another library, or of the host."""

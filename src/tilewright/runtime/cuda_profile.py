@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.dims import evaluate
 from ..core.errors import InputError
+from . import cuda_launch
 from .cuda_executable import Schedule, Step
 
 if TYPE_CHECKING:
@@ -49,39 +50,36 @@ def measure(session: CudaSession, repeat: int) -> CudaProfile:
     alike: dict[tuple[str, int, int], list[Step]] = {}
     for step in whole.steps:
         alike.setdefault(_kind(step), []).append(step)
-    times = {kind: _chain(whole, steps, repeat) for kind, steps in alike.items()}
+    stream = session.last_stream
+    times = {kind: _chain(whole, steps, repeat, stream) for kind, steps in alike.items()}
     rows = [
         {"name": s.launch.name, "kernel": s.launch.kernel.name, "us": times[_kind(s)], "flops": evaluate(s.launch.flops, env),
          "bytes": evaluate(s.launch.bytes, env)}
         for s in {s.launch: s for s in whole.steps}.values()  # one of every step of a loop
     ]  # fmt: skip
-    return CudaProfile(session.name, dict(env), rows, _timed(whole.run, repeat))
+    return CudaProfile(session.name, dict(env), rows, _timed(whole.run, repeat, stream))
 
 
 def _kind(step: Step) -> tuple[str, int, int]:
     return step.launch.kernel.name, step.grid, step.shared
 
 
-def _chain(whole: Schedule | Flow, steps: list[Step], repeat: int) -> float:
+def _chain(whole: Schedule | Flow, steps: list[Step], repeat: int, stream: int) -> float:
     times = -(-COPIES // len(steps))
     copies = [dataclasses.replace(s, node=None, launched=None, config=None, on=None, alone=()) for _ in range(times) for s in steps]
     graph = Schedule(whole.env, whole.arena, copies, len(whole.addresses))
     graph.bind(list(whole.addresses))
-    return _timed(graph.run, repeat) / len(copies)
+    return _timed(graph.run, repeat, stream) / len(copies)
 
 
-def _timed(run: Callable[[int], None], repeat: int) -> float:
+def _timed(run: Callable[[int], None], repeat: int, stream: int) -> float:
     """Median microseconds of a run."""
-    import torch
-
     taken = []
     for i in range(repeat + 1):
-        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-        stream = torch.cuda.current_stream()
+        start, stop = (cuda_launch.Event(cuda_launch.TIMES) for _ in range(2))
         start.record(stream)
-        run(stream.cuda_stream)
+        run(stream)
         stop.record(stream)
-        stop.synchronize()
         if i:  # the first warms up
-            taken.append(start.elapsed_time(stop) * 1e3)
+            taken.append(cuda_launch.elapsed_us(start, stop))
     return float(statistics.median(taken))

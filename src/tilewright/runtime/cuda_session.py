@@ -38,10 +38,17 @@ class CudaSession:
         self._schedules: dict[tuple[int, ...], Schedule | Flow] = {}
         self._lock = threading.Lock()
         self.stream = 0  # of calls without torch's tensors: the default one
+        self._owner: Any = None  # keeps that stream
         self._stream: int | None = None  # of the last run: another one waits for it
         self._ways: dict[str, Any] = {}  # short ways of a call, by whose arrays they take
         self._fast: Any = None  # the one that fits the last call
+        self._held: list[Any] | None = None  # what a profile needs of its call
         self._closed = False
+
+    @property
+    def last_stream(self) -> int:
+        """The stream of the last run."""
+        return self.stream if self._stream is None else self._stream
 
     @property
     def name(self) -> str:
@@ -54,6 +61,13 @@ class CudaSession:
             if result is not MISSED:
                 return result
         return self._call(args, kwargs, {}, keep=True)
+
+    def on(self, stream: Any) -> CudaSession:
+        """Calls without torch's tensors go to this stream from now on: a number, or what has `__cuda_stream__` (a stream of cuda.core)."""
+        from .cuda_array import stream_handle
+
+        self.stream, self._owner = stream_handle(stream), stream
+        return self
 
     def in_place(self, *args: Any, **symbols: int) -> Any:
         """A call that writes donated inputs in place: they are the results that take their memory. `symbols` have the values that no
@@ -89,6 +103,9 @@ class CudaSession:
             memory.copy(outs[k], bound.kept[i], stream)
             bound.addresses[i] = memory.address(outs[k])
         self._run(bound.env, [*bound.addresses, *(memory.address(x) for x in outs)], stream)
+        memory.used(bound.kept, stream)
+        if self._held is not None:
+            self._held += [*bound.kept, *outs]
         for i, k in self.model.signature.updates:
             memory.copy(leaves[i], outs[k], stream)
         if memory.kind not in self._ways:
@@ -184,8 +201,12 @@ class CudaSession:
         """The time of every launch and of the whole, at the shape of these inputs."""
         from .cuda_profile import measure
 
-        self(*args, **kwargs)
-        return measure(self, repeat)
+        self._held = []  # the runs that are measured use the memory of this call
+        try:
+            self._call(args, kwargs, {}, keep=True)
+            return measure(self, repeat)
+        finally:
+            self._held = None
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the compiled graph and its constants; `tw.load` reads them, on this GPU or another."""

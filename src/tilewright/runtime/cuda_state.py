@@ -1,40 +1,32 @@
-"""State across calls on a GPU: tensors for a session's donated inputs, which calls write in place. See `runtime/state.py`."""
+"""State across calls on a GPU: arrays for a session's donated inputs, which calls write in place. See `runtime/state.py`."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from ..core.errors import InputError
-from .arguments import from_dtype
+from .cuda_array import DeviceArray
 from .cuda_session import CudaSession
 
 
 class CudaState:
     """The memory of one caller. `length` elements along `axis` are filled."""
 
-    def __init__(self, session: CudaSession, axis: int) -> None:
-        import torch
-
+    def __init__(self, session: CudaSession, axis: int, arrays: list[DeviceArray] | None = None) -> None:
         self.session, self.axis, self.length = session, axis, 0
         interface = session.interface
         types = [interface.inputs[i] for i, _ in interface.donated]
-        self.arrays: list[Any] = [
-            torch.zeros([d for d in t.shape if isinstance(d, int)], dtype=from_dtype()[t.dtype], device="cuda") for t in types
-        ]
+        self.arrays = arrays or [DeviceArray.zeros([d for d in t.shape if isinstance(d, int)], t.dtype, session.stream) for t in types]
 
     @property
     def nbytes(self) -> int:
-        return sum(int(x.nbytes) for x in self.arrays)
+        return sum(x.nbytes for x in self.arrays)
 
     @property
     def capacity(self) -> int:
-        return min((int(x.shape[self.axis]) for x in self.arrays), default=0)
+        return min((x.shape[self.axis] for x in self.arrays), default=0)
 
     def copy(self) -> CudaState:
         """An independent state with the same filled part."""
-        new = CudaState(self.session, self.axis)
-        for mine, other in zip(self.arrays, new.arrays, strict=True):
-            other.narrow(self.axis, 0, self.length).copy_(mine.narrow(self.axis, 0, self.length))
+        new = CudaState(self.session, self.axis, [x.copy() for x in self.arrays])
         new.length = self.length
         return new
 
