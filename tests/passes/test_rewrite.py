@@ -47,9 +47,9 @@ def test_about_linear() -> None:
         best = 9.0
         for _ in range(3):
             g = chain(n)
-            start = time.perf_counter()
+            start = time.process_time()  # not the clock: a busy machine is no failure
             rewrite(g, [double_negation])
-            best = min(best, time.perf_counter() - start)
+            best = min(best, time.process_time() - start)
         return best
 
     assert seconds(4000) < 25 * seconds(500)  # eight times the nodes

@@ -130,10 +130,11 @@ def test_the_system_may_refuse_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_forked_child_gets_its_own_workers() -> None:
     schedule = ping_pong(3, 16, 2)
     rng = fresh_rng()
+    own = np.random.default_rng(int(rng.integers(2**32)))  # a generator has a lock, which a child must not inherit locked
     stop = threading.Event()
 
     def background() -> None:
-        mine, own = ping_pong(3, 16, 2), fresh_rng()
+        mine = ping_pong(3, 16, 2)
         while not stop.is_set():
             check(mine, 3, own)
 

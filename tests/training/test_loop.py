@@ -126,8 +126,12 @@ def test_an_interrupt_inside_a_step_leaves_no_half_step() -> None:
 
     tw.training.fit(long_step, begin(), lambda i: None, steps=1)  # compiled
     timer = threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGINT))
-    timer.start()
-    done = tw.training.fit(long_step, begin(), lambda i: None, steps=100_000)
+
+    def first(n: int, loss: float, state: Any) -> None:
+        if n == 1:  # not before: until `fit` listens, the signal would end the suite
+            timer.start()
+
+    done = tw.training.fit(long_step, begin(), lambda i: None, steps=100_000, on_step=first)
     timer.join()
     assert done.interrupted and 1 <= done.step < 100_000
     assert flat(done.state) == flat(tw.training.fit(long_step, begin(), lambda i: None, steps=done.step).state)
