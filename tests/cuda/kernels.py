@@ -10,7 +10,10 @@ from tests.cuda.launching import graph
 from tilewright.core.dims import sym
 from tilewright.core.dtypes import DType, bf16, bool_, f8e4m3, f8e5m2, f16, f32, f64, i8, i32, i64, u8
 from tilewright.ir.graph import Graph
+from tilewright.ir.types import TensorType
+from tilewright.ops import functions as F
 from tilewright.ops.attention import Attention
+from tilewright.ops.base import single
 from tilewright.ops.composites import LayerNorm, RmsNorm, Softmax
 
 Types = tuple[tuple[DType, tuple[Any, ...]], ...]
@@ -38,6 +41,23 @@ def conv(x: Any, w: Any, b: Any, r: Any) -> Any:
 def norm_of_sum(x: Any, r: Any, w: Any) -> tuple[Any, Any]:
     total = o.Add()(x, r)
     return total, RmsNorm(eps=1e-5, affine="weight")(total, w)
+
+
+def loops(h: Any, x: Any) -> Any:
+    """A scan over rows with a branch and a loop inside, all of them small."""
+    def halve(g: Graph, v: Any) -> Any:
+        return F.mul(v[0], 0.5)
+
+    def step(g: Graph, v: Any) -> Any:
+        new = F.tanh(F.add(v[0], v[1]))
+        row, flag = TensorType(f32, (300,)), F.greater(F.sum_(new, (0,)), 0.0)
+        (new,) = g.add(o.Cond(then=single(halve, row), other=single(lambda g, v: F.neg(v[0]), row)), flag, new).values
+        test = single(lambda g, v: F.greater(F.max_(v[0], (0,)), 0.25), row)
+        (new,) = g.add(o.While(test=test, body=single(halve, row), carries=1, max_iterations=9), new).values
+        return new, F.sum_(new, (0,))
+
+    body = single(step, TensorType(f32, (300,)), TensorType(f32, (300,)))
+    return h.node.graph.add(o.Scan(body=body, carries=1, xs=1, length=5), h, x).values
 
 
 CASES: dict[str, tuple[Callable[..., Any], Types]] = {
@@ -91,6 +111,7 @@ CASES: dict[str, tuple[Callable[..., Any], Types]] = {
         attention(causal=True, softcap=5.0, has_mask=True, has_bias=True),
         ((f16, (1, 2, 300, 128)),) * 3 + ((bool_, (300, 300)), (f16, (1, 2, 300, 300))),
     ),
+    "loops": (loops, ((f32, (300,)), (f32, (5, 300)))),
     "attention_window": (attention(causal=True, window=100), ((bf16, (1, 2, 512, 128)),) * 3),
 }
 GOLDENS = {  # name -> chip

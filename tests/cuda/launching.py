@@ -27,6 +27,7 @@ from tilewright.kernels.cuda.kernel import (
     ThinKernel,
     TurnKernel,
 )
+from tilewright.kernels.cuda.whole import WholeKernel
 from tilewright.kernels.launch import Alternating, Branch, Buffer, ErrorWord, Launch, Loop, Pointer, Program, Sliding
 from tilewright.kernels.select import select
 from tilewright.passes.pipeline import run_pipeline
@@ -107,7 +108,7 @@ class Emulated:
         if isinstance(kernel, GemmKernel):
             run_product(kernel, self.heap, [_word(a, memory, env, error) for a in way.arguments], env)
             return
-        simt = (BlockKernel, DecodeKernel, MmaAttentionKernel, QDotKernel, RingKernel, ThinKernel, TurnKernel)
+        simt = (BlockKernel, DecodeKernel, MmaAttentionKernel, QDotKernel, RingKernel, ThinKernel, TurnKernel, WholeKernel)
         assert isinstance(kernel, simt), f"{launch.name} is no SIMT kernel"
         grid, programs = evaluate(way.grid, env), kernel.programs if isinstance(kernel, BlockKernel) else 1
         words = [_word(a, memory, env, error) for a in way.arguments] + ([grid] if programs > 1 else [])

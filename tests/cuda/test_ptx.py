@@ -24,7 +24,7 @@ from tilewright.tile.ir import Kernel
 HOPPER = dict.fromkeys(("attention_backward", "attention_training"), "16 bits have this kernel on sm_90a alone")
 NO_SPILLS = (
     "gemm", "gemv", "ring", "thin", "decode", "flash", "conv_gemm", "attention_mma", "turn", "pointwise", "softmax", "layer_norm",
-    "rms_norm",
+    "rms_norm", "whole",
 )  # fmt: skip
 needs_ptxas = pytest.mark.skipif(find_ptxas() is None, reason="no ptxas here (CUDA toolkit or the package nvidia-cuda-nvcc)")
 

@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import InputError
+from ..kernels.cuda.whole import WholeKernel, shown
+from ..kernels.launch import flatten
 from ..runtime.cuda_report import BARRIERS
 from ..target.cuda.async_safety import waits
 from ..target.cuda.device import occupancy
 from ..target.cuda.ptxas import find_ptxas
 from ..target.cuda.token_launch import small_launch
 from ..target.cuda.token_state import Launch
+from ..tile.ir import Kernel
 from ..tile.text import to_text as kernel_text
 
 if TYPE_CHECKING:
@@ -46,7 +49,7 @@ def inspect_cuda(session: CudaSession, folder: Path) -> int:
         found = barriers(code.ptx) if launch is None else asynchronous(code.ptx, launch)
         room = occupancy(session.model.target.cpu, code.block, figures["registers"], figures["shared_bytes"])
         kernels[name] = {**figures, **room, "waits": found}
-        files[f"kernels/{name}.tile"] = kernel_text(tiles[name])
+        files[f"kernels/{name}.tile"] = _tile_text(tiles[name])
         files[f"kernels/{name}.ptx"] = code.ptx
         files[f"kernels/{name}.txt"] = describe(name, code.block, kernels[name])
     files["report.json"] = json.dumps({**report.data, "kernels": kernels}, indent=1)
@@ -70,6 +73,14 @@ def asynchronous(ptx: str, launch: Launch) -> list[dict[str, Any]]:
 
 def short(opcode: str) -> str:
     return next((x for x in BARRIERS if opcode.startswith(x)), opcode)
+
+
+def _tile_text(kernel: Kernel) -> str:
+    """A kernel that loops over others shows how, and then those."""
+    if not isinstance(kernel, WholeKernel):
+        return kernel_text(kernel)
+    inner = {x.kernel.name: x.kernel for x in flatten(list(kernel.items))}
+    return "\n".join([f"one block of {kernel.block} threads:", *shown(kernel.items, 1), "", *map(kernel_text, inner.values())])
 
 
 def barriers(ptx: str) -> list[dict[str, Any]]:

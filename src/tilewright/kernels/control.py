@@ -15,7 +15,7 @@ from ..ir.graph import Node, Value
 from ..ir.layout import Layout
 from ..ops.control import Cond, Scan, While
 from .copies import copy_launch, fill_launch
-from .launch import Alternating, Branch, Buffer, Item, Launch, Loop, Pointer, Sliding, flatten, parts, roots
+from .launch import CARRIED, Alternating, Branch, Buffer, Item, Launch, Loop, Pointer, Sliding, flatten, parts, roots
 from .region import Operand
 from .template import Unserved
 
@@ -77,7 +77,7 @@ class Carry:
         """The first value, before the loop."""
         if self.source.buffer is not self.first:
             target = Operand(self.result.type, self.first, Layout.contiguous(self.result.type.shape))
-            s.add(copy_launch(f"{self.now.name}.first", self.source, target, s.target, "copy: a loop overwrites its carries"))
+            s.add(copy_launch(f"{self.now.name}.first", self.source, target, s.target, CARRIED))
 
     def finish(self, s: Selector, *, serial: bool) -> None:
         """The last value, after a loop whose count is not known here: it lies in one buffer or the other. Of a loop that one thread ran

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 # A state is an input and an output at once: it may be written. A window is another buffer's memory, seen from inside a loop.
 BufferKind = Literal["input", "output", "const", "temp", "state", "window"]
+CARRIED = "copy: a loop overwrites its carries"  # the note of a launch that fills a loop's first carry
 Form = Literal["plain", "panels", "strips", "fragments", "taps", "folded"]
 
 

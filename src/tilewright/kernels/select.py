@@ -119,6 +119,10 @@ class Selector:
             )
         self.outputs = self.program.outputs
         self._nodes()
+        if self.target.kind == "cuda" and any(not isinstance(x, Launch) for x in self.block):
+            from .cuda.whole import small_loops
+
+            self.block = small_loops(self.block)
         program = self.program
         program.launches = flatten(self.block)
         program.block = self.block if any(not isinstance(x, Launch) for x in self.block) else []

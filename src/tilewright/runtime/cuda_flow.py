@@ -2,7 +2,7 @@
 
 A loop of a known number of steps is written out, step by step, into the graph around it as long as that stays small. Longer ones are a
 loop on the host over launches whose arguments move. The predicate of a `while` or a `cond` is read back from the device: the host waits
-for it, and the report says so.
+for it, and the report says so. (Small ones were one kernel before anybody got here: `kernels/cuda/whole.py`.)
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..core.dims import Dim, evaluate
+from ..kernels.cuda.whole import WholeKernel
 from ..kernels.launch import Alternating, Argument, Branch, Item, Launch, Loop, Pointer, Sliding, flatten, parts
 
 RECORDED = 2048  # kernels of a written-out loop; a node takes some microseconds to make and to give new addresses
@@ -157,25 +158,26 @@ def follows(launches: Sequence[tuple[Launch, Turns]]) -> tuple[list[Loop], list[
     return list(odd), list(slid)
 
 
-def describe_control(block: Sequence[Item], env: Mapping[str, int], depth: int = 0) -> list[dict[str, Any]]:
-    """Every loop and branch, outer ones first: what it is, how many steps it takes, how it runs."""
+def describe_control(block: Sequence[Item], env: Mapping[str, int], depth: int = 0, *, inside: bool = False) -> list[dict[str, Any]]:
+    """Every loop and branch, outer ones first: what it is, how many steps it takes, how it runs. `inside`: of one kernel."""
     rows: list[dict[str, Any]] = []
     for item in block:
         if isinstance(item, Launch):
+            if isinstance(item.kernel, WholeKernel):
+                rows += describe_control(item.kernel.items, env, depth, inside=True)
             continue
         count = None if isinstance(item, Branch) or item.count is None else evaluate(item.count, env)
-        row = {"name": item.name, "depth": depth, "steps": count, "launches": [x.name for part in parts(item) for x in flatten(part)]}
-        if isinstance(item, Branch):
-            row |= {"kind": "cond", "synchronises": True, "how": "the host reads the predicate and waits for it"}
-        elif item.predicate is not None:
-            row |= {"kind": "while", "synchronises": True, "how": "the host reads the predicate before every step and waits for it"}
-        elif recorded(item, env) is not None:
-            row |= {"kind": "scan", "synchronises": False, "how": "every step is recorded in the graph around it"}
-        else:
-            row |= {"kind": "scan", "synchronises": False, "how": "the host launches every step"}
-        rows.append(row)
+        kind = "cond" if isinstance(item, Branch) else "scan" if item.predicate is None else "while"
+        how = "one block of threads goes through it in one kernel"
+        if kind != "scan" and not inside:
+            how = f"the host reads the predicate{' before every step' if kind == 'while' else ''} and waits for it"
+        elif not inside:
+            how = "every step is recorded in the graph around it" if recorded(item, env) is not None else "the host launches every step"
+        launches = [x.name for part in parts(item) for x in flatten(part)]
+        rows.append({"name": item.name, "kind": kind, "depth": depth, "steps": count, "launches": launches,
+                     "synchronises": kind != "scan" and not inside, "how": how})  # fmt: skip
         for part in parts(item):
-            rows += describe_control(part, env, depth + 1)
+            rows += describe_control(part, env, depth + 1, inside=inside)
     return rows
 
 

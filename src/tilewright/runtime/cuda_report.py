@@ -94,7 +94,7 @@ def make_cuda_report(session: CudaSession) -> CudaReport:
             "stages_s": {k: round(v, 4) for k, v in model.stages.items()},
             "shape": dict(env),
             "input_copies": dict(session.copies),
-            "control": describe_control(executable.program.block, env),
+            "control": describe_control(executable.program.block or executable.program.launches, env),
             "launches": launches,
             "kernels": {name: _kernel(code, model.target.cpu) for name, code in executable.code.items()},
             "arena_bytes": executable.plan.place(env).size,

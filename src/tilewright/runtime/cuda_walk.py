@@ -12,7 +12,7 @@ from ..core.dims import evaluate
 from ..kernels.launch import Buffer, Loop, Pointer
 from . import cuda_driver as gpu
 from . import cuda_launch
-from .cuda_executable import CudaExecutable, Schedule, Step
+from .cuda_executable import ERROR_WORDS, CudaExecutable, Schedule, Step
 from .cuda_flow import Moved, Part, Repeat, Straight, Turns, Until, follows, parts_of, settled
 from .cuda_late import LateWords
 
@@ -115,13 +115,18 @@ class Flow:
                 live[part.loop] = 0
                 while part.limit is None or live[part.loop] < part.limit:
                     self._run(part.test, live, stream, wait)
-                    if not self._true(part.predicate, part.turns, live, stream, part.loop.name):
+                    if not self._true(part.predicate, part.turns, live, stream, part.loop.name) or self._failed():
                         break
                     self._run(part.body, live, stream, wait)
                     live[part.loop] += 1
             else:
                 going = self._true(part.branch.predicate, part.turns, live, stream, part.branch.name)
                 self._run(part.then if going else part.other, live, stream, wait)
+
+    def _failed(self) -> bool:
+        """A kernel has found bad data: a loop ends, for its predicate may hang on what was not computed."""
+        errors = self.executable.errors
+        return errors is not None and any(errors.words[i] for i in range(0, errors.count, ERROR_WORDS))
 
     def _straight(self, part: Straight, live: Turns, stream: int, wait: bool) -> None:
         if part not in self._followed:

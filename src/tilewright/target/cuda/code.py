@@ -19,6 +19,7 @@ from ...kernels.cuda.kernel import (
     ThinKernel,
     TurnKernel,
 )
+from ...kernels.cuda.whole import WholeKernel
 from ...tile.ir import Kernel
 from .attention_mma import emit_attention_mma
 from .conv_gemm import emit_conv
@@ -33,6 +34,7 @@ from .qdot import emit_qdot
 from .ring import emit_ring, ring_shared
 from .thin import emit_thin
 from .turn import emit_turn
+from .whole import emit_whole
 
 
 def emit_cuda(kernel: Kernel, target: TargetSpec) -> str:
@@ -61,6 +63,8 @@ def emit_cuda(kernel: Kernel, target: TargetSpec) -> str:
         return emit_turn(kernel, target)
     if isinstance(kernel, BlockKernel):
         return emit_block_kernel(kernel, target)
+    if isinstance(kernel, WholeKernel):
+        return emit_whole(kernel, target)
     raise CompileError(f"cuda: kernel {kernel.name} has no place on the GPU: its template is not one of this target's")
 
 
