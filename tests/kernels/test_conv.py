@@ -89,6 +89,7 @@ def test_no_access_leaves_its_memory(name: str) -> None:
 def test_dtypes(dtype: Any, limit: float) -> None:
     values = inputs("3x3", dtype)
     (got,), _ = run_graph(conv("3x3", dtype), values)
+    assert got.dtype == dtype.np
     close(got, wanted("3x3", values), limit)
 
 
