@@ -10,7 +10,9 @@ import torch
 
 import tilewright as tw
 from tests.fresh import fresh_rng
-from tilewright.ops import Scan
+from tilewright.core.errors import ExecutionError
+from tilewright.ops import REGISTRY, Scan
+from tilewright.ops.control_branches import TAME
 
 
 def arrays(*shapes: tuple[int, ...], dtype: Any = np.float64) -> list[Any]:
@@ -235,3 +237,42 @@ def test_a_long_loop_is_not_unrolled() -> None:
         h = torch.tanh(h * 0.9 + x)
     (want,) = torch.autograd.grad(h.sum(), t)
     np.testing.assert_allclose(loss(c, xs), want.numpy(), rtol=1e-3, atol=1e-6)
+
+
+SQRT = (lambda x: tw.cond(x > 0, lambda x: tw.sqrt(x), lambda x: x * 3, x))
+LOG = (lambda x: tw.cond(x > 0, lambda x: tw.cond(x > 5, lambda x: tw.log(x - 5), lambda x: 1 / x, x), lambda x: x, x))
+
+
+def fractions(x: Any) -> Any:
+    """x / 3 / 2 / ... as often as x says; one step more would divide by 0."""
+    step = (lambda c: (c[0] / (3.0 - c[1]), c[1] + 1, c[2]))
+    return tw.while_loop(lambda c: c[1] < c[2], step, (x, 0.0 * x, x), max_iterations=5)[0]
+
+
+@pytest.mark.parametrize("fn", [SQRT, LOG, fractions])
+@pytest.mark.parametrize("given", [[0.0, 3, -1, 2, 7][:4], [-1.0, -2, 0], [3.0, 1, 2], []])
+def test_cases_that_go_another_way_bring_no_nan_into_a_gradient(fn: Any, given: list[float]) -> None:
+    """Each case alone is the oracle: of what it does not run nothing reaches it, in either order of grad and vmap."""
+    x = np.array(given, np.float64)
+    x = x + 4 * (x > 2) if fn is LOG else x
+    want = [tw.value_and_grad(fn)(v) for v in x]
+    np.testing.assert_allclose(tw.vmap(fn)(x), [v for v, _ in want], rtol=1e-12)
+    np.testing.assert_allclose(tw.grad(lambda x: tw.vmap(fn)(x).sum())(x), [g for _, g in want], rtol=1e-12)
+    np.testing.assert_allclose(tw.vmap(tw.grad(fn))(x), [g for _, g in want], rtol=1e-12)
+
+
+@pytest.mark.parametrize("given", [[0, 1, 3, 2], [0, 0], [2, 2], []])
+def test_cases_that_have_finished_divide_by_nothing(given: list[int]) -> None:
+    """What a case does not run raises no error there; an error of a case that does is still one."""
+    n = np.array(given, np.int64)
+    choose = tw.vmap(lambda n, d: tw.cond(n > 0, lambda n, d: 6 // (n - d), lambda n, d: n, n, d), in_axes=(0, None))
+    down = tw.vmap(lambda n: tw.while_loop(lambda c: c[0] > 0, lambda c: (c[0] - 1, c[1] + 12 // c[0] + 12 // n), (n, 0 * n))[1])
+    np.testing.assert_array_equal(choose(n, 0), [6 // k if k > 0 else k for k in given])
+    np.testing.assert_array_equal(down(n), [sum(12 // i + 12 // k for i in range(1, k + 1)) for k in given])
+    if 2 in given:
+        with pytest.raises(ExecutionError, match="floor_divide: integers are not divided by 0, got 6 and 0"):
+            choose(n, 2)
+
+
+def test_ops_that_are_called_tame_exist() -> None:
+    assert TAME <= REGISTRY.keys()

@@ -92,8 +92,41 @@ def cond_batch(op: Cond, inputs: Values, batched: tuple[bool, ...], size: Dim) -
     graphs = [transforms().batch_graph(g, flags, size, every)[0] for g in (op.then, op.other)]
     if not batched[0]:
         return add_node(graph, dataclasses.replace(op, then=graphs[0], other=graphs[1]), inputs)
-    a, b = (transforms().inline(g, graph, inputs[1:]) for g in graphs)  # some cases go one way and some the other: both are computed
+    # some cases go one way and some the other: both are computed
+    a, b = (_side(op, g, graph, p, inputs[1:], flags, size) for g, p in zip(graphs, (inputs[0], F.logical_not(inputs[0])), strict=True))
     return tuple(_choose(inputs[0], x, y) for x, y in zip(a, b, strict=True))
+
+
+def _side(op: Cond, body: Graph, graph: Graph, taken: Value, operands: Values, flags: Sequence[bool], size: Dim) -> Values:
+    """One batched branch. The cases that do not take it must not divide by zero in it, nor bring NaN into derivatives: they get the
+    operands of one that does, and where none does nothing runs."""
+    if is_tame(body) or not isinstance(size, int) or size == 0:
+        return transforms().inline(body, graph, operands)
+    idle = Graph("idle")
+    for v in body.inputs:
+        idle.input(v.type, v.name)
+    idle.outputs = [F.full(idle, v.shape, 0, v.dtype) for v in body.outputs]
+    some = REGISTRY["any"](axes=(0,), keepdims=False)(taken)  # type: ignore[call-arg]
+    return add_node(graph, dataclasses.replace(op, then=body, other=idle), [some, *_sound(taken, operands, flags)])
+
+
+TAME = frozenset((
+    "add", "sub", "mul", "neg", "abs", "sign", "maximum", "minimum", "where", "cast", "equal", "not_equal", "less", "less_equal",
+    "greater", "greater_equal", "logical_and", "logical_or", "logical_not", "logical_xor", "sum", "any", "all", "relu", "tanh", "sigmoid",
+    "sin", "cos", "square", "matmul", "iota", "constant", "input",
+))
+
+
+def is_tame(body: Graph) -> bool:
+    """Nothing in it can fail, or has a derivative that is not a number, for any finite operands."""
+    return all(n.op.traits.view or n.op.name in TAME for n in body.nodes)
+
+
+def _sound(active: Value, values: Sequence[Value], flags: Sequence[bool]) -> list[Value]:
+    """Batched values with those of the first active case in place of the inactive ones'."""
+    first = REGISTRY["arg_max"](axis=0)(F.cast(active, dt.i32))  # type: ignore[call-arg]
+    return [_choose(active, v, REGISTRY["gather"](axis=0)(v, first)) if f else v  # type: ignore[call-arg]
+            for v, f in zip(values, flags, strict=True)]
 
 
 def _choose(predicate: Value, x: Value, y: Value) -> Value:
@@ -156,6 +189,16 @@ def while_jvp(op: While, inputs: Values, tangents: MaybeValues) -> tuple[Values,
     return out[:n], tuple(found.get(k) for k in range(n))
 
 
+def _masked(body: Graph, each: Graph, flags: Sequence[bool], size: Dim) -> Graph:
+    """A batched step that changes only the cases that go on; the others run on the values of one that does (see `_side`)."""
+    made = Graph(body.name)
+    ins = [made.input(v.type, v.name) for v in body.inputs]
+    (going,) = copied(each, made, ins)
+    given = ins if is_tame(body) or not isinstance(size, int) or size == 0 else _sound(going, ins, flags)
+    made.outputs = [_choose(going, new, old) for new, old in zip(copied(body, made, given), ins, strict=False)]
+    return made
+
+
 def while_batch(op: While, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
     n, graph = op.carries, inputs[0].node.graph
     flags = list(batched)
@@ -171,9 +214,7 @@ def while_batch(op: While, inputs: Values, batched: tuple[bool, ...], size: Dim)
         each, _ = transforms().batch_graph(op.test, flags, size, [True])
         test, env = each.clone()
         test.outputs = [REGISTRY["any"](axes=(0,), keepdims=False)(env[each.outputs[0]])]  # type: ignore[call-arg]
-        body, env = body.clone()
-        (going,) = copied(each, body, body.inputs)
-        body.outputs = [_choose(going, new, old) for new, old in zip(body.outputs, body.inputs, strict=False)]
+        body = _masked(body, each, flags, size)
     operands = [F.broadcast_batch(v, batched[i], size) if i < n and flags[i] else v for i, v in enumerate(inputs)]
     made = add_node(graph, dataclasses.replace(op, test=test, body=body), operands)
     return tuple(F.broadcast_batch(v, f, size) for v, f in zip(made, flags, strict=False))
