@@ -15,6 +15,7 @@ import torch.nn.functional as tf
 import tilewright as tw
 from tests.fresh import fresh_rng
 from tilewright.core.errors import InputError
+from tilewright.core.pytree import flatten
 
 rng = fresh_rng()
 
@@ -209,3 +210,16 @@ def test_bad_calls() -> None:
         tw.optim.sgd(0.1, nesterov=True)
     with pytest.raises(InputError, match="trees must have one structure"):
         tw.optim.sgd(0.1).update({"a": np.zeros(2, np.float32)}, {"b": np.zeros(2, np.float32)}, {"step": np.int32(0)})
+
+
+@pytest.mark.parametrize("make", [lambda rate: tw.optim.sgd(rate, momentum=0.9), tw.optim.adamw, tw.optim.lion, tw.optim.lamb,
+                                  tw.optim.adafactor])
+def test_an_update_keeps_every_dtype(make: Callable[[Any], Any]) -> None:
+    """Gradients in f64, or a schedule that gives f64: parameters and state stay what they are, so the next step is the same program."""
+    params = {"w": tree()["w"], "h": rng.normal(size=4).astype(np.float16)}
+    grads = {k: rng.normal(size=v.shape) for k, v in params.items()}
+    opt = make(lambda step: np.float64(1e-3))
+    state = opt.init(params)
+    new, after = opt.update(params, grads, state)
+    for a, b in zip(flatten((new, after))[0], flatten((params, state))[0], strict=True):
+        assert a.dtype == np.asarray(b).dtype

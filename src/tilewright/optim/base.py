@@ -14,7 +14,7 @@ from ..core import dtypes as dt
 from ..core.errors import InputError
 from ..core.pytree import flatten, unflatten
 from ..runtime.arguments import from_dtype
-from ..transform.trace import Tracer, leaf_of, tracing, user_place
+from ..transform.trace import Tracer, is_array, leaf_of, tracing, user_place
 
 tw: Any = functions  # its names are made from the registry
 Rate = float | Callable[[Any], Any]  # a number, or a schedule: step -> number
@@ -92,14 +92,39 @@ class Optimizer:
 
 def make(init: Callable[[Any], Any], update: Callable[[Any, Any, Any], tuple[Any, Any]], name: str) -> Optimizer:
     def checked(params: Any, grads: Any, state: Any) -> tuple[Any, Any]:
-        tree_map(lambda p, g: _same_shape(name, p, g), params, grads)
-        return update(params, grads, state)
+        tree_map(lambda p, g: _check_gradient(name, p, g), params, grads)
+        _check_state(name, init(params), state)
+        new, after = update(params, grads, state)
+        return tree_map(_like, new, params), tree_map(_like, after, state)
 
     checked.__name__ = f"{name}_update"
     return Optimizer(init, staged(checked))
 
 
-def _same_shape(name: str, parameter: Any, gradient: Any) -> None:
+def _like(new: Any, old: Any) -> Any:
+    """An updated array in the dtype it had: a wider gradient or rate must not change what a jitted step takes next time."""
+    dtype = leaf_of(old).type.dtype
+    return new if leaf_of(new).type.dtype == dtype else tw.astype(new, dtype)
+
+
+def _check_state(name: str, wanted: Any, state: Any) -> None:
+    (want, spec), (have, theirs) = flatten(wanted), flatten(state)
+    if theirs != spec:
+        raise InputError(f"{name}: the state must be one that {name}'s init gave for these parameters, {_short(spec)}, "
+                         f"got {_short(theirs)} ({user_place()})")
+    for a, b in zip(want, have, strict=True):
+        if not is_array(b) or leaf_of(a).type.shape != leaf_of(b).type.shape:
+            got = leaf_of(b).type if is_array(b) else f"a {type(b).__name__}"
+            raise InputError(f"{name}: the state must be one of these parameters, got {got} for {leaf_of(a).type} ({user_place()})")
+
+
+def _check_gradient(name: str, parameter: Any, gradient: Any) -> None:
+    for what, x in (("parameter", parameter), ("gradient", gradient)):
+        if not is_array(x):
+            raise InputError(f"{name}: a {what} is an array, got a {type(x).__name__} ({user_place()})")
+        if leaf_of(x).type.dtype.kind not in "fc":
+            raise InputError(f"{name}: a {what} must be of a float dtype, got {leaf_of(x).type}; keep integers out of the parameters "
+                             f"({user_place()})")
     p, g = leaf_of(parameter).type, leaf_of(gradient).type
     if p.shape != g.shape:
         raise InputError(f"{name}: a gradient has the shape of its parameter, got {g} for {p} ({user_place()})")
