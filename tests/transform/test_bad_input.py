@@ -19,6 +19,7 @@ HERE = Path(__file__).name
 A = np.ones((3, 4), np.float32)
 I3 = np.arange(3)
 Z = np.zeros((0, 3), np.float32)
+ADAM = tw.optim.adam(1e-3)
 
 
 def change(x: Any) -> Any:
@@ -77,7 +78,17 @@ AT_A_LINE: list[tuple[Any, type[TilewrightError], str]] = [
     (lambda: tw.vmap(lambda x: x, out_axes=7)(A), ShapeError, "vmap: out_axes names axis 7 of the batched result f32[3,4]"),
     (lambda: tw.vmap(lambda x: x, out_axes=None)(A), ShapeError, "vmap: out_axes names axis None of the batched result"),
     (lambda: tw.grad(3), InputError, "grad: needs a function, got a int"),
+    (lambda: tw.grad(lambda x: x.sum(), argnums="x")(A), ShapeError, "grad: argnums must be an int or several, got 'x'"),
+    (lambda: tw.grad(lambda x: x.sum(), argnums=0.0)(A), ShapeError, "grad: argnums must be an int or several, got 0.0"),
+    (lambda: tw.grad(lambda x: x.sum(), argnums=())(A), ShapeError, "grad: argnums must be an int or several, got ()"),
+    # optimizers
+    (lambda: ADAM.update({"w": I3}, {"w": I3}, ADAM.init({"w": I3})), InputError, "adam: a parameter must be of a float dtype, got i64[3]"),
+    (lambda: ADAM.update({"w": A}, {"w": I3}, ADAM.init({"w": A})), InputError, "adam: a gradient must be of a float dtype, got i64[3]"),
+    (lambda: ADAM.update({"w": A}, {"w": None}, ADAM.init({"w": A})), InputError, "adam: a gradient is an array, got a NoneType"),
+    (lambda: ADAM.update({"w": A}, {"w": A}, tw.optim.sgd(0.1).init({"w": A})), InputError, "adam: the state must be one that adam's init"),
+    (lambda: ADAM.update({"w": A}, {"w": A}, ADAM.init({"w": A[0]})), InputError, "adam: the state must be one of these parameters, got"),
     # control flow
+    (lambda: tw.scan(lambda c, x: (c, c), A, length=2.5), ShapeError, "scan: length must be an int, got 2.5"),
     (lambda: tw.scan(lambda c, x: (c.astype("f64"), x), np.float32(0), A), ShapeError, "scan: a carried value keeps its type, but carry 0"),
     (lambda: tw.scan(lambda c, x: c, np.float32(0), A), ShapeError, "scan: the step must return (carry, y), got *"),
     (lambda: tw.scan(lambda c, x: (c, x), 0.0, (A, A.T)), ShapeError, "scan: xs and length must give one number of steps, got 3, 4"),

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..core import dtypes as dt
+from ..core.dims import Expr
 from ..core.dtypes import DType
 from ..core.errors import ShapeError
 from ..core.pytree import Spec, flatten, unflatten
@@ -97,7 +98,9 @@ def _slices(xs: Any, length: int | None) -> tuple[list[Tracer], Any]:
     for x in found:
         if not x.shape:
             raise ShapeError(f"scan: xs must have an axis of steps in front, got {x.type} ({user_place()})")
-    sizes = {x.shape[0] for x in found} | ({int(length)} if length is not None else set())
+    if length is not None and (isinstance(length, bool) or not isinstance(length, (int, np.integer, Expr))):
+        raise ShapeError(f"scan: length must be an int, got {length!r} ({user_place()})")
+    sizes = {x.shape[0] for x in found} | ({int(length) if isinstance(length, np.integer) else length} if length is not None else set())
     if len(sizes) != 1:
         got = ", ".join(sorted(map(str, sizes))) or "neither xs nor length"
         raise ShapeError(f"scan: xs and length must give one number of steps, got {got} ({user_place()})")

@@ -59,7 +59,9 @@ class Called:
 
 
 def checked_argnums(what: str, argnums: Argnums, count: int) -> tuple[int, ...]:
-    chosen = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    chosen = (argnums,) if isinstance(argnums, int) else tuple(argnums) if isinstance(argnums, (tuple, list)) else ()
+    if not chosen or not all(isinstance(a, int) and not isinstance(a, bool) for a in chosen):
+        raise ShapeError(f"{what}: argnums must be an int or several, got {argnums!r} ({user_place()})")
     for a in chosen:
         if not -count <= a < count:
             raise ShapeError(f"{what}: argnums must name one of {count} positional arguments, got {a} ({user_place()})")

@@ -192,7 +192,8 @@ def tracing() -> bool:
 def current() -> Trace:
     """The innermost trace."""
     if not _stack.traces:
-        raise TraceError(f"trace: there is no traced function here ({user_place()})")
+        raise TraceError(f"trace: there is no traced function here; a traced value that was kept after its function had returned has no "
+                         f"elements, return it instead ({user_place()})")
     return _stack.traces[-1]
 
 
