@@ -16,7 +16,7 @@ from tests.cuda.fake_driver import FakeDriver, fake_gpu
 from tests.cuda.launching import graph
 from tilewright.core.dims import sym
 from tilewright.core.dtypes import f32
-from tilewright.core.errors import ExecutionError
+from tilewright.core.errors import ExecutionError, InputError
 from tilewright.ir.graph import Graph
 from tilewright.ops.composites import Softmax
 from tilewright.runtime.cuda_fastcall import MISSED, TorchPlace, fast_call
@@ -136,3 +136,35 @@ def test_errors_and_threads(gpu: FakeDriver, rng: np.random.Generator) -> None:
     with pytest.raises(ExecutionError, match="got 9 at position 2"):
         c.fast((table, good))
     torch.testing.assert_close(c.fast((table, good)), table[good])
+
+
+def test_a_jitted_function_takes_it(gpu: FakeDriver, rng: np.random.Generator) -> None:
+    f = tw.jit(lambda p, n: {"y": [p["w"] * 2 - p["b"], n], "w": p["w"]}, target="cuda", static=1)
+    host = {k: rng.standard_normal((2, 3)).astype(np.float32) for k in "wb"}
+    first = f(host, "name")
+    w, b = f(host, "name")["w"], first["y"][0]
+    for one, other in ((w, b), (b, w), (w, w)):
+        found = f({"b": other, "w": one}, "name")
+        np.testing.assert_array_equal(found["y"][0].numpy(), 2 * one.numpy() - other.numpy())
+        assert found["y"][1] == "name" and list(found) == ["y", "w"]
+    copies = gpu.calls["cuMemcpyHtoDAsync_v2"]
+    short = f._fast
+    assert short != f._dispatch and f({"w": w, "b": b}, "name") and f._fast is short and gpu.calls["cuMemcpyHtoDAsync_v2"] == copies
+    assert f({"w": w, "b": b}, "other")["y"][1] == "other"  # compiled anew
+    np.testing.assert_array_equal(f(host, "name")["w"].numpy(), host["w"])  # arrays of the host still come the long way
+
+
+def test_donated_arrays_of_a_jitted_function_lie_apart(gpu: FakeDriver, rng: np.random.Generator) -> None:
+    step = tw.jit(lambda p, g: (p - g, p * g), target="cuda", donate=0)
+    x, y = rng.standard_normal((2, 4, 4)).astype(np.float32)
+    p, g = step(x, y)
+    want_p, want_g = x - y, x * y
+    for _ in range(3):
+        kept = g
+        p, g = step(p, g)
+        want_p, want_g = want_p - want_g, want_p * want_g
+        np.testing.assert_allclose(p.numpy(), want_p, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(g.numpy(), want_g, rtol=1e-5, atol=1e-6)
+        assert kept.address != g.address and step._fast != step._dispatch
+    with pytest.raises(InputError, match="array 0 of the arguments is donated, and array 1 shares its memory"):
+        step(p, p)

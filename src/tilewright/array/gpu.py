@@ -15,10 +15,12 @@ from ..core.target_spec import TargetSpec
 from ..ir.types import TensorType
 from ..runtime.arguments import is_tensor, torch_dtypes
 from ..runtime.cuda_array import CUDA, DeviceArray
+from ..runtime.cuda_fastcall import MISSED, NOTHING, never
 from ..runtime.cuda_memory import look
 from ..runtime.donation import overlap_check
 from ..transform.trace import Leaf, Traced, trace
 from .donate import pair_donated
+from .shell import Ends
 
 
 def is_on_gpu(x: Any) -> bool:
@@ -67,20 +69,42 @@ class CompiledOnGpu:
         self.arrays = [i for i, x in enumerate(leaves) if isinstance(x, Leaf)]
         self.types = [graph.inputs[k].type for k in range(len(self.arrays))]
         graph.donated = pair_donated(graph, [self.arrays.index(i) for i in donated if i in self.arrays])
-        self.session: Any = compile_graph(graph, graph_signature(graph), target)
-        self._apart = overlap_check(self.session.interface, self.session.name) if graph.donated else None
+        session: Any = compile_graph(graph, graph_signature(graph), target)
+        self.session = session
+        if graph.donated:
+            check = overlap_check(session.interface, session.name)
+            session.apart = lambda addresses: check(np.array(addresses, np.int64))
+        plain = not any(isinstance(x, Leaf) and x.weak for x in leaves)  # numbers are copied, which is no short way
+        self._ends = Ends(spec, leaves, self.traced.out_spec, self.traced.n_leaves, self.traced.statics) if plain else None
+        self._short: tuple[Any, Any] = (None, None)  # (the session's short way, ours around it)
 
     def __call__(self, leaves: Sequence[Any]) -> Any:
         from ..runtime import cuda_driver
 
         cuda_driver.enter()
         given = [self._sent(leaves[i], k) for k, i in enumerate(self.arrays)]
-        if self._apart is None:
+        if self.session.apart is None:
             found = self.session(*given)
         else:
-            self._apart(np.array([_place(x, k) for k, x in enumerate(given)], np.int64))
+            self.session.apart([_place(x, k) for k, x in enumerate(given)])
             found = self.session.in_place(*given)
         return self.traced.result([found] if len(self.traced.graph.outputs) == 1 else found)
+
+    def short(self, slow: Callable[..., Any]) -> Callable[..., Any] | None:
+        """The short way of the last call, with generated text that takes arguments apart and puts the result together, if there is one."""
+        go = self.session._fast
+        if go is None or go is never or self._ends is None or self._ends.shell is None:
+            return None
+        if self._short[0] is not go:
+            shell, n = self._ends.shell, len(self.traced.graph.outputs)
+            lines = [*shell.prologue, f"found = go(({''.join(f'x{i}, ' for i in range(len(self.arrays)))}), NOTHING, keep)"]
+            results = "".join(f"y{k}, " for k in range(n)) if n > 1 else "y0 "
+            lines += ["if found is MISSED: return slow(args, kwargs, out)", f"{results}= found"]
+            scope = {**self._ends.names, "go": go, "slow": slow, "MISSED": MISSED, "NOTHING": NOTHING, "keep": self.session.apart is None}
+            exec("def call(args, kwargs, out):\n" + "".join(f"    {line}\n" for line in [*lines, f"return {shell.result}"]), scope)
+            self._short = (go, scope["call"])
+        found: Callable[..., Any] = self._short[1]
+        return found
 
     def _sent(self, x: Any, k: int) -> Any:
         """Argument k as an array the session takes: numbers and arrays of the host, which it copies, in the dtype of the trace."""

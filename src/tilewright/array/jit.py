@@ -97,7 +97,9 @@ class Jit:
             raise InputError(f"jit: {self.fn.__name__} was called with arguments that changed while it ran")
         compiled, leaves = self._find(args, kwargs)
         if isinstance(compiled, CompiledOnGpu):
-            return compiled(leaves)
+            result = compiled(leaves)
+            self._fast = compiled.short(self._dispatch) or self._dispatch
+            return result
         given, named = unflatten(compiled.spec, compiled.prepared(leaves))
         if compiled.call is None:
             raise InputError(f"jit: arguments and results must be nested tuples, lists, dicts and named tuples, got {compiled.spec}")

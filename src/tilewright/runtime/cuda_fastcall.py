@@ -95,8 +95,13 @@ def torch_place(device: Any) -> TorchPlace | None:
     return TorchPlace(device, device.index, torch._C._cuda_getCurrentRawStream) if device.index is not None else None
 
 
+def never(args: tuple[Any, ...], env: Mapping[str, int] = NOTHING, keep: bool = True) -> Any:
+    """The short way where there is none."""
+    return MISSED
+
+
 def fast_call(session: CudaSession, place: TorchPlace | OwnPlace | None) -> Callable[..., Any]:
-    """`call(args, env, keep)`, or a function that always misses where arguments are nested or symbols hidden. `keep`: donated inputs are to
+    """`call(args, env, keep)`, or `never` where arguments are nested or symbols hidden. `keep`: donated inputs are to
     stay as they are, which means a copy, which is not done here."""
     interface, signature = session.interface, session.model.signature
     called = [s for s in interface.symbols if s.name in interface.called]
@@ -104,7 +109,7 @@ def fast_call(session: CudaSession, place: TorchPlace | OwnPlace | None) -> Call
     plain = signature.simple and not signature.updates and session.model.validation != "strict" and where is not None
     plain = plain and (not called or session.executable.rebinds) and all(isinstance(x, Slot) for x in signature.outputs)
     if place is None or where is None or not plain:
-        return lambda args, env=NOTHING, keep=True: MISSED
+        return never
     text, scope = _generate(session, place, where)
     exec(text, scope)
     found: Callable[..., Any] = scope["call"]
@@ -196,6 +201,8 @@ def _launch(session: CudaSession, scope: dict[str, Any], names: dict[str, str], 
     interface = session.interface
     lines = ["if session._stream != stream:", "    follow(stream)", "    session._stream = stream"]
     addresses = [f"a{i}" for i in range(len(interface.inputs))] + [f"b{k}" for k in range(len(interface.outputs))]
+    scope["apart"] = session.apart
+    moved = "if addresses != schedule.addresses: " + ("apart(addresses); " if session.apart is not None else "")
     free = [s for s in interface.symbols if s not in called]
     if free:
         key = "".join(f"{names[s.name]}, " for s in free)
@@ -207,9 +214,11 @@ def _launch(session: CudaSession, scope: dict[str, Any], names: dict[str, str], 
             step.move(session._stream or 0)
             scope |= {"step": step, "words": memoryview(step.words.data), "launch": step.alone[0]}
             lines += [f"words[{w}] = {addresses[slot]}{f' + {offset}' if offset else ''}" for w, slot, offset in step.moving]
+            if session.apart is not None:
+                lines.insert(3, f"apart([{', '.join(addresses)}])")
             lines += [f"schedule.addresses = [{', '.join(addresses)}]", "if stream != step.on: step.move(stream)"]
             return [*lines, f"status = launch({', '.join(map(str, step.alone[1:]))})", "if status: step.fail(status)"]
-    lines += [f"addresses = [{', '.join(addresses)}]", "if addresses != schedule.addresses: schedule.bind(addresses)"]
+    lines += [f"addresses = [{', '.join(addresses)}]", f"{moved}schedule.bind(addresses)"]
     if called:
         sizes = ", ".join(f"N{short}: {short}" for short in names.values())
         lines.append(f"if schedule.late is not None: schedule.late.write({{{sizes}}}, addresses, stream)")

@@ -42,6 +42,7 @@ class CudaSession:
         self._stream: int | None = None  # of the last run: another one waits for it
         self._ways: dict[str, Any] = {}  # short ways of a call, by whose arrays they take
         self._fast: Any = None  # the one that fits the last call
+        self.apart: Any = None  # a check of the addresses of a call that writes donated inputs in place, where the owner wants one
         self._held: list[Any] | None = None  # what a profile needs of its call
         self._closed = False
 
