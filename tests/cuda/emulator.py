@@ -134,11 +134,10 @@ class _Block:
                 if not self.alive.any():
                     return
                 places = set(self.pc[self.alive].tolist())
-                if len(places) > 1:
-                    raise Fault(f"threads wait at different barriers: {sorted(places)}")
-                self.waiting[:] = False
+                met = self.alive if len(places) == 1 else self._part(places)
+                self.waiting[met] = False
                 self.races.barrier()
-                self.pc[self.alive] += 1
+                self.pc[met] += 1
                 continue
             at = int(self.pc[ready].min())
             if at >= self.f.end:
@@ -146,6 +145,15 @@ class _Block:
                 continue
             self.step(self.f.ops[at], ready & (self.pc == at))
         raise Fault("the kernel does not end")
+
+    def _part(self, places: set[int]) -> Array:
+        """The threads of a barrier with a count of its own, all of whom are there."""
+        for at in places:
+            _, *count = _split(self.f.ops[at].operands)
+            here = self.alive & (self.pc == at)
+            if count and here.sum() == int(count[0]):
+                return here
+        raise Fault(f"threads wait at different barriers: {sorted(places)}")
 
     def step(self, op: Op, here: Array) -> None:
         active = here.copy()

@@ -12,12 +12,20 @@ import tilewright as tw
 from tests.control.programs import Maker
 from tests.cuda.fake_driver import FakeDriver, fake_gpu
 from tests.cuda.kernels import case
-from tests.cuda.launching import Emulated
+from tests.cuda.launching import Emulated, graph
 from tests.ops.checks import Case, assert_close, cases
+from tilewright.core.dtypes import f32
 from tilewright.core.errors import ExecutionError
 from tilewright.ir.interp import run
+from tilewright.ir.types import TensorType
 from tilewright.kernels.cuda import whole
+from tilewright.kernels.launch import flatten
+from tilewright.ops import Scan
+from tilewright.ops import functions as F
+from tilewright.ops.base import single
 from tilewright.runtime import cuda_flow
+from tilewright.target.cuda.barrier_safety import check
+from tilewright.target.cuda.code import emit_cuda
 
 
 @pytest.fixture
@@ -54,6 +62,36 @@ def test_a_scan_with_a_branch_and_a_loop_inside_is_one_launch() -> None:
         np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize("shapes", [((3, 3), (1, 3), (4, 1, 3)), ((40, 40), (2, 40), (3, 2, 40))], ids=str)
+def test_a_recurrent_network_and_its_derivative_are_a_kernel_each(shapes: Any, gpu: FakeDriver, rng: np.random.Generator) -> None:
+    def loss(w: Any, h: Any, x: Any) -> Any:
+        last, ys = tw.scan(lambda h, x: ((new := tw.tanh(h @ w + x)), new * h), h, x)
+        return (last * last).sum() + ys.sum()
+
+    arrays, step = draw(rng, *shapes), tw.value_and_grad(loss, argnums=(0, 1, 2))
+    f = tw.jit(step, target="cuda")
+    value, grads = f(*arrays)
+    want, wanted = step(*(a.astype(np.float64) for a in arrays))
+    np.testing.assert_allclose(value.numpy(), want, rtol=1e-4, atol=1e-4)
+    for a, b in zip(grads, wanted, strict=True):
+        np.testing.assert_allclose(a.numpy(), b, rtol=1e-3, atol=1e-3)
+    assert [type(x.kernel) is whole.WholeKernel for x in f.lower(*arrays).executable.program.launches].count(True) == 2
+
+
+def test_programs_of_several_sizes_in_one_block(rng: np.random.Generator) -> None:
+    """Rows on 128 threads between kernels on 256."""
+    body = single(lambda g, v: (F.add(F.mul(v[0], 0.5), v[1]), F.sum_(v[0], (0,)), F.max_(v[1], (0,))),
+                  *[TensorType(f32, (2100,))] * 2)  # fmt: skip
+    arrays = draw(rng, (2100,), (3, 2100))
+    made = graph(lambda h, x: h.node.graph.add(Scan(body=body, carries=1, xs=1, length=3), h, x).values, (f32, (2100,)), (f32, (3, 2100)))
+    emulated = Emulated(made)
+    (launch,) = emulated.program.launches
+    sizes = {x.kernel.threads for x in flatten(list(launch.kernel.items))}  # type: ignore[attr-defined]
+    assert len({n for n in sizes if n > 32}) > 1 and check(emit_cuda(launch.kernel, emulated.target)) == []
+    for got, want in zip(emulated(*arrays), run(made, arrays), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-3)
+
+
 @pytest.mark.parametrize(("small", "most"), [(True, 2048), (False, 2048), (False, 4), (False, 0)],
                          ids=["one kernel", "recorded", "some recorded", "walked"])  # fmt: skip
 @pytest.mark.parametrize("seed", [3, pytest.param(slice(4, 60), marks=pytest.mark.slow)], ids=str)
@@ -62,14 +100,14 @@ def test_nested_programs(seed: Any, small: bool, most: int, gpu: FakeDriver, mon
     monkeypatch.setattr(cuda_flow, "RECORDED", most)
     monkeypatch.setattr(whole, "BYTES", whole.BYTES if small else -1)
     for one in range(60)[seed] if isinstance(seed, slice) else [seed]:
-        graph, drawn = Maker(one, 3).program(), np.random.default_rng(one)
+        made, drawn = Maker(one, 3).program(), np.random.default_rng(one)
         session: Any = tw.compile(Maker(one, 3).program(), target="cuda")
         held = []
         for _ in range(2):
-            arrays = [drawn.uniform(-1, 1, (3, 3)).astype(np.float32) for _ in graph.inputs]
+            arrays = [drawn.uniform(-1, 1, (3, 3)).astype(np.float32) for _ in made.inputs]
             found = session(*arrays)
             held.append(found)
-            for got, want in zip(found if isinstance(found, tuple) else (found,), run(graph, arrays), strict=True):
+            for got, want in zip(found if isinstance(found, tuple) else (found,), run(made, arrays), strict=True):
                 np.testing.assert_allclose(got.numpy(), want, rtol=1e-3, atol=1e-4)
 
 

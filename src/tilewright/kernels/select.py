@@ -62,12 +62,12 @@ BY_HEADS = (AttentionOp, AttentionSavedOp)  # their results lie as the projectio
 GATHERS = {"panels": "gather", "strips": "qgather"}  # lookups that read a table in a form made for a product
 
 
-def templates_of(target: TargetSpec) -> list[Template]:
-    """The templates of a kind of target, best first."""
+def templates_of(target: TargetSpec, *, inside: bool = False) -> list[Template]:
+    """The templates of a kind of target, best first. `inside`: of a loop or a branch."""
     if target.kind == "cuda":
-        from .cuda.templates import CUDA_TEMPLATES
+        from .cuda.templates import CUDA_TEMPLATES, INSIDE
 
-        return CUDA_TEMPLATES
+        return INSIDE if inside else CUDA_TEMPLATES
     return TEMPLATES
 
 
@@ -104,7 +104,7 @@ class Selector:
         self.windows = computed_in_window(graph, self.in_place)
         self.parts = computed_in_place(graph) if any(v.dtype.kind == "c" for n in graph.nodes for v in n.values) else {}
         self.memo: Memo = Memo(target) if around is None else around.memo
-        self.templates = templates_of(target)
+        self.templates = templates_of(target, inside=around is not None)
         self.channels_last = channels_last_of(graph, target)
 
     def run(self) -> Program:

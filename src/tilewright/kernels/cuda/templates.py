@@ -32,6 +32,7 @@ from .rope import CudaRope
 from .row_products import CudaRowProducts
 from .rows import CudaRows
 from .scatter import CudaScatterAdd
+from .small_matmul import SmallMatmul
 from .thin import ThinMatmul
 
 CUDA_TEMPLATES: list[Template] = [
@@ -61,3 +62,4 @@ CUDA_TEMPLATES: list[Template] = [
     CudaGather(),
     *(Shared(t) for t in TEMPLATES if not isinstance(t, (Conv, Gather, Pointwise, Pool, Rope, Rows))),
 ]
+INSIDE: list[Template] = [SmallMatmul(), *CUDA_TEMPLATES]  # of loops and branches, which are one kernel where all of it is small

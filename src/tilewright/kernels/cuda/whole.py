@@ -31,7 +31,7 @@ from ..launch import (
 )
 from .kernel import WARP, BlockKernel
 
-BYTES, FLOPS = 32 << 10, 64 << 10  # of one launch
+BYTES, FLOPS = 96 << 10, 128 << 10  # of one launch
 WAITED = 4  # times as much where a predicate would be read by the host
 THREADS = 512  # of the block, at most
 WORDS = 400  # of arguments: 4 KB are what a kernel may have
@@ -195,8 +195,7 @@ def _fits(items: Sequence[Item]) -> bool:
     if not launches:
         return False
     kernels = [x.kernel for x in launches]
-    wide = {k.threads for k in kernels if isinstance(k, BlockKernel) and k.threads > WARP}
-    if any(type(k) is not BlockKernel for k in kernels) or len(wide) > 1 or any(n > THREADS for n in wide):
+    if any(type(k) is not BlockKernel or k.threads > THREADS for k in kernels):
         return False
     if len({x.sites for x in launches if x.fails}) > 1:
         return False
@@ -211,13 +210,11 @@ def _fits(items: Sequence[Item]) -> bool:
 
 
 def _threads(launches: Sequence[Launch]) -> int:
-    """Of the block: as many as a kernel's programs take, or as the most programs of parts of a warp keep busy."""
+    """Of the block: as many as a program takes, or as the most programs of a warp or less keep busy."""
     busy = WARP
     for x in launches:
         assert isinstance(x.kernel, BlockKernel) and isinstance(x.grid, int)
-        if x.kernel.threads > WARP:
-            return x.kernel.threads
-        busy = max(busy, x.kernel.threads * x.grid)
+        busy = max(busy, x.kernel.threads * (x.grid if x.kernel.threads <= WARP else 1))
     return min(THREADS, -(-busy // WARP) * WARP)
 
 

@@ -24,13 +24,17 @@ def emit_whole(kernel: WholeKernel, target: TargetSpec) -> str:
 class _Inlined(Emitter):
     """A kernel's program in the text of another; its argument words are in registers."""
 
-    def __init__(self, kernel: BlockKernel, text: KernelText, words: Sequence[str]) -> None:
+    def __init__(self, kernel: BlockKernel, text: KernelText, words: Sequence[str], block: int) -> None:
         super().__init__(kernel, Group(kernel.threads, kernel.vector), text)
+        self.part = block > kernel.threads  # the block's first threads run it, the others wait
         self._given: Iterator[str] = iter(words)
         self.loops = 1  # every step reuses its registers and shared memory
 
     def _parameter(self, name: str) -> str:
         return next(self._given)
+
+    def barrier(self) -> None:
+        self.k.emit(f"bar.sync 1, {self.layout.threads};" if self.part else "bar.sync 0;")
 
 
 class _Walk:
@@ -62,20 +66,22 @@ class _Walk:
         return k.value("i64", f"selp.b64 {{}}, {even}, {odd}, {k.value('i1', f'setp.eq.u64 {{}}, {last}, 0;')};")
 
     def _call(self, c: Call) -> None:
-        """Programs one after another where each takes the whole block, else as many at a time as there are groups."""
+        """Programs one after another where each takes several warps, else as many at a time as there are groups."""
         k, threads = self.k, c.kernel.threads
-        programs = max(1, self.kernel.block // threads)
+        programs = self.kernel.block // threads if threads <= WARP else 1
         kernel = replace(c.kernel, programs=programs, streamed=frozenset(), ready=frozenset(), early=False)
-        e = _Inlined(kernel, k, [self.place(w) for w in c.words])
+        e = _Inlined(kernel, k, [self.place(w) for w in c.words], self.kernel.block)
         e.private = self.private
         e.parameters()
         grid, pid = self.word(c.grid), k.reg("i64")
+        tid = k.value("i32", "mov.u32 {}, %tid.x;")
+        top, done = k.label("programs"), k.label("programs_done")
         if threads > WARP:
             k.emit(f"mov.b64 {pid}, 0;")
+            if e.part:
+                k.emit(f"@{k.value('i1', f'setp.ge.u32 {{}}, {tid}, {threads};')} bra {done};")
         else:
-            tid = k.value("i32", "mov.u32 {}, %tid.x;")
             k.emit(f"cvt.u64.u32 {pid}, {k.value('i32', f'shr.u32 {{}}, {tid}, {threads.bit_length() - 1};')};")
-        top, done = k.label("programs"), k.label("programs_done")
         k.place(top)
         k.emit(f"@{k.value('i1', f'setp.ge.u64 {{}}, {pid}, {grid};')} {e.branch} {done};")
         e.env[kernel.pid] = pid
