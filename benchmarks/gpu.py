@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from gpu_decode import decode
 from gpu_decode_packed import decode_packed
 from gpu_models import models
+from gpu_packed import packed
 from gpu_products import products
 from gpu_tools import BF16, Table, error, measure, ours, rand, session, timed
 from gpu_train import train
@@ -149,7 +150,7 @@ def _rope(x: Any, cos: Any, sin: Any) -> Any:
 
 SECTIONS = {
     "matmul": matmul, "epilogue": epilogue, "attention": attention, "attention_backward": attention_backward, "rows": rows,
-    "products": products, "decode": decode, "decode_packed": decode_packed, "models": models, "train": train,
+    "products": products, "decode": decode, "decode_packed": decode_packed, "packed": packed, "models": models, "train": train,
 }  # fmt: skip
 
 

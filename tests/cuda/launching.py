@@ -23,6 +23,7 @@ from tilewright.kernels.cuda.kernel import (
     GemmKernel,
     MmaAttentionKernel,
     QDotKernel,
+    QGemmKernel,
     RingKernel,
     ThinKernel,
     TurnKernel,
@@ -108,7 +109,7 @@ class Emulated:
         if isinstance(kernel, GemmKernel):
             run_product(kernel, self.heap, [_word(a, memory, env, error) for a in way.arguments], env)
             return
-        simt = (BlockKernel, DecodeKernel, MmaAttentionKernel, QDotKernel, RingKernel, ThinKernel, TurnKernel, WholeKernel)
+        simt = (BlockKernel, DecodeKernel, MmaAttentionKernel, QDotKernel, QGemmKernel, RingKernel, ThinKernel, TurnKernel, WholeKernel)
         assert isinstance(kernel, simt), f"{launch.name} is no SIMT kernel"
         grid, programs = evaluate(way.grid, env), kernel.programs if isinstance(kernel, BlockKernel) else 1
         words = [_word(a, memory, env, error) for a in way.arguments] + ([grid] if programs > 1 else [])

@@ -15,8 +15,6 @@ from tests.cuda.launching import graph
 from tilewright.core.dims import sym
 from tilewright.core.dtypes import DType, bf16, bool_, f16, f32, i64
 from tilewright.core.errors import ExecutionError, InputError
-from tilewright.ir.graph import Graph
-from tilewright.ir.types import TensorType
 from tilewright.ops.attention import Attention
 from tilewright.ops.composites import LayerNorm, RmsNorm, Softmax
 from tilewright.runtime import cuda_driver
@@ -337,36 +335,6 @@ def test_sessions() -> None:
         session(table, torch.tensor([1, 1, 2, 2], device="cuda", dtype=torch.int32))
     strided = torch.cat([table, table], 1)[:, :40]
     assert torch.equal(session(strided, torch.tensor([1, 1, 2, 2], device="cuda")), table[[1, 1, 2, 2]]) and session.copies == {"x0": 1}
-
-
-@pytest.mark.parametrize("name", ["Q4_K", "Q6_K", "Q8_0", "Q4_1"])
-def test_products_with_packed_matrices(name: str) -> None:
-    """Every number of rows, known or not, against the numbers of the format; activations are rounded to eight bits."""
-    from tilewright.ops import quant
-
-    n, k, rows = 520, 1536, sym("S", 1, 512)
-    fmt, rng = quant.by_name(name), np.random.default_rng(5)
-    raw = rng.integers(0, 256, (n, k // fmt.elements, fmt.bytes), dtype=np.uint8)
-    for field in fmt.fields:
-        if field.dtype == "float16":
-            raw[..., field.offset : field.end] = rng.uniform(0.01, 0.02, (n, k // fmt.elements, 1)).astype(np.float16).view(np.uint8)
-    raw = raw.reshape(n, -1)
-    numbers = torch.from_numpy(fmt.dequantise(raw)).cuda().double()
-
-    def build(m: Any) -> Any:
-        g = Graph("q")
-        x = g.input(TensorType(f32, (m, k)), "x")
-        g.outputs = [o.QMatmul(format=name, n=n, k=k)(x, g.constant(raw, "w"))]
-        return tw.compile(g, target="cuda")
-
-    session, one = build(rows), build(1)
-    for m in (1, 7, 16, 100, 512):
-        x = rand(f32, m, k)
-        codes, scales, _ = (torch.from_numpy(a) for a in o.QuantiseRows().ref(x.cpu().numpy()))
-        want = (codes.double() * scales.double().repeat_interleave(32, -1)).cuda() @ numbers.T
-        for s in (session, one) if m == 1 else (session,):
-            poison()
-            check(s(x), want, f32, 4.0)
 
 
 @pytest.mark.parametrize("name, tolerance", [("F32", 1e-4), ("Q8_0", 6e-2)])

@@ -45,7 +45,7 @@ KINDS: dict[str, str] = {
     "losses": "softmax_cross_entropy",
     "selective scan, gated delta net": "selective_scan selective_scan_backward gated_delta_rule gated_delta_rule_backward",
     "grouped and low-rank products": "grouped_matmul lora_matmul",
-    "products with packed weights (GGUF blocks, NVFP4)": "qmatmul qmatmul_back qgather qexperts qexperts_back qdot quantise_rows",
+    "products with packed weights (GGUF, NVFP4, fp8)": "qmatmul qmatmul_back qgather qexperts qexperts_back qdot qproduct quantise_rows",
     "quantisation": "quantise dequantise",
     "fake quantisation": "fake_quantise fake_quantise_lsq",
     "int8 matmul and convolution with requantisation": "int_matmul int_conv int_dot pack_words requantise",

@@ -336,6 +336,7 @@ GENERAL: dict[str, Oracle] = {
     "q8_attention": q8_attention,
     "quantise_rows": quantise_rows,
     "qdot": qdot,
+    "qproduct": lambda a, x, w: (x.double() @ unpacked(a, w).double().T).float(),
     "sample": sample,
     "update_slice": update_slice,
     "qmatmul": lambda a, x, w: x @ unpacked(a, w).to(x.dtype).T,

@@ -46,6 +46,7 @@ from .pool_indices import MaxPoolIndices
 from .pooling import AvgPool, MaxPool
 from .q8_cache import Q8Attention, Q8Blocks
 from .quant_dot import QDot, QExpertsDot, QuantiseRows
+from .quant_product import QProduct
 from .quantised import QExperts, QGather, QMatmul
 from .reductions import All, ArgMax, ArgMin, LogSumExp, Max, Mean, Min, Prod, Sum, Var
 from .reductions import Any_ as Any
@@ -165,6 +166,7 @@ __all__ = [
     "QExpertsDot",
     "QGather",
     "QMatmul",
+    "QProduct",
     "QuantiseRows",
     "Reciprocal",
     "Reduction",

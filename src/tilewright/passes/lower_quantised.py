@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from .. import ops as o
+from ..core.dims import bounds, product
 from ..core.dtypes import bf16, f16, f32
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import TensorType
@@ -12,6 +13,7 @@ from ..ops.quant_dot import FORMATS, GPU_FORMATS
 from .base import Log, Pass
 
 LANES = 16  # rows of a strip: a matrix of the stack must begin with one
+FEW = 16  # rows up to which a GPU rounds activations to codes: beyond, bf16 is faster
 FLOATS = {"F32": f32, "F16": f16, "BF16": bf16}
 
 
@@ -19,7 +21,7 @@ FLOATS = {"F32": f32, "F16": f16, "BF16": bf16}
 class LowerQuantised(Pass):
     """Before: any graph. After: a `q_matmul` by a constant in a format with an integer kernel is a `q_dot` of activations that are
     quantised once for all their readers, and a `q_experts` a `q_experts_dot`; one in F32, F16 or BF16 is a `matmul` that reads the file's
-    numbers."""
+    numbers. On a GPU one of more than 16 rows, or of a number not known to be smaller, is a `q_product` of activations in bf16."""
 
     name: ClassVar[str] = "lower-quantised"
     gpu: bool = False  # whose integer products know more formats
@@ -55,6 +57,11 @@ class LowerQuantised(Pass):
             return out
         if op.format not in (GPU_FORMATS if self.gpu else FORMATS):
             return None
+        if self.gpu and bounds(product(x.shape[:-1]))[1] > FEW:
+            if x not in codes:
+                codes[x] = (o.Cast(dtype=bf16)(env[x], name=f"{n.name}_bf16", place=n.place),)
+            out = o.QProduct(format=op.format, n=op.n, k=op.k)(*codes[x], env[w], name=n.name, place=n.place)
+            return out
         if x not in codes:
             codes[x] = o.QuantiseRows()(env[x], name=f"{n.name}_codes", place=n.place)
         out = o.QDot(format=op.format, n=op.n, k=op.k)(*codes[x], env[w], name=n.name, place=n.place)

@@ -285,6 +285,34 @@ class DecodeKernel(SimtKernel):
 
 
 @dataclass(eq=False)
+class QGemmKernel(SimtKernel):
+    """Products of many rows with a packed matrix (see the target's `qgemm`): `params` and `body` are the epilogue in tile IR, over the
+    block's `rows` × 16 `strips` sums `acc`; `x` is bf16[rows, k]."""
+
+    acc: Var | None = None
+    row: Var | None = None
+    column: Var | None = None
+    weights: Var | None = None
+    x: Var | None = None
+    format: str = "Q4_K"
+    k: int = 256
+    strips: int = 8  # of a block
+    rows: int = 128
+    tall: int = 2  # strips of a warp
+    wide: int = 8  # times eight rows of a warp
+    warps: int = 8
+
+    @property
+    def down(self) -> int:
+        """Warps along the strips."""
+        return self.strips // self.tall
+
+    @property
+    def block(self) -> int:
+        return 32 * self.warps
+
+
+@dataclass(eq=False)
 class QDotKernel(SimtKernel):
     """Products with packed matrices (see the target's `qdot`): `params` and `body` are the epilogue in tile IR.
 

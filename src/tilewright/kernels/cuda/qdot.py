@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...core.dims import Dim, ceildiv, divisible, product
+from ...core.dims import Dim, Shape, ceildiv, divisible, product
 from ...core.dtypes import f32, i8, i32, u8
 from ...core.target_spec import TargetSpec
 from ...ir.graph import Node, Value
@@ -17,6 +17,7 @@ from ...ir.layout import Layout
 from ...ops.composites import RmsNorm
 from ...ops.quant_dot import BLOCK, HALF, QuantiseRows
 from ...ops.quant_dot import QDot as QDotOp
+from ...ops.quant_product import QProduct
 from ...tile.builder import Ix, Tile, View
 from ...tile.ir import INDEX, TileType, Var
 from ..call import Call
@@ -45,7 +46,7 @@ class CudaQDot(Template):
             return Reason("codes of the result are made by the next product")
         if any((w := region.operand(n.operands[3])) is None or w.data is None for n in products):
             return Reason("the packed matrix must be a constant")
-        if row_strides(region) is None:
+        if row_strides(region, products[-1].types[0].shape) is None:
             return Reason("rows must lie along one axis")
         made = products[0].operands[0].node
         if isinstance(made.op, QuantiseRows):
@@ -84,17 +85,31 @@ def products_of(region: Region) -> list[Node]:
 
 def leaves_of(region: Region) -> dict[Value, Operand]:
     """What the epilogue reads from memory."""
-    own = [n for n in region.body.nodes if isinstance(n.op, (QDotOp, QuantiseRows, RmsNorm))]
+    own = [n for n in region.body.nodes if isinstance(n.op, (QDotOp, QProduct, QuantiseRows, RmsNorm))]
     read = {v for n in region.body.nodes if n not in own for v in n.operands}
     return {v: o for v, o in region.leaves.items() if v in read}
 
 
-def row_strides(region: Region) -> list[Dim] | None:
-    """The step between rows of the results and of what the epilogue reads, if rows lie along one axis."""
-    shape = products_of(region)[-1].types[0].shape
+def row_strides(region: Region, shape: Shape) -> list[Dim] | None:
+    """The step between rows of the results and of what the epilogue reads, if rows lie along one axis; `shape` is the product's."""
     layouts = [o.layout.expand(shape) for o in (*region.results, *leaves_of(region).values())]
     sizes, strides = collapse(shape[:-1], [Layout(shape[:-1], lay.strides[:-1]) for lay in layouts])
     return [s[0] if s else 0 for s in strides] if len(sizes) <= 1 else None
+
+
+def matrices(call: Call, region: Region, shape: Shape) -> tuple[list[View], dict[Value, View]]:
+    """Results and what the epilogue of a product of this shape reads, as matrices [rows, n]."""
+    leaves = leaves_of(region)
+    found = row_strides(region, shape)
+    assert found is not None
+    layouts = [
+        Layout((product(shape[:-1]), shape[-1]), (s, o.layout.expand(shape).strides[-1]), o.layout.offset)
+        for o, s in zip([*region.results, *leaves.values()], found, strict=True)
+    ]
+    results = zip(region.results, layouts, strict=False)
+    outs = [call.view(f"c{i}", o.type.dtype, o.buffer, lay, write=True) for i, (o, lay) in enumerate(results)]
+    others = zip(leaves.items(), layouts[len(outs) :], strict=True)
+    return outs, {v: call.view(f"e{i}", o.type.dtype, o.buffer, lay) for i, ((v, o), lay) in enumerate(others)}
 
 
 def strips_of_a_block(strips: int, products: int, cores: int, at_once: int) -> int:
@@ -177,18 +192,7 @@ class _Product:
 
     def _matrices(self, call: Call) -> tuple[list[View], dict[Value, View]]:
         """Results and what the epilogue reads, as matrices [rows, n]."""
-        region, leaves = self.region, leaves_of(self.region)
-        places = [*region.results, *leaves.values()]
-        found = row_strides(region)
-        assert found is not None
-        layouts = [
-            Layout((self.rows, self.op.n), (s, o.layout.expand(self.value.shape).strides[-1]), o.layout.offset)
-            for o, s in zip(places, found, strict=True)
-        ]
-        results = zip(region.results, layouts, strict=False)
-        outs = [call.view(f"c{i}", o.type.dtype, o.buffer, lay, write=True) for i, (o, lay) in enumerate(results)]
-        others = zip(leaves.items(), layouts[len(outs) :], strict=True)
-        return outs, {v: call.view(f"e{i}", o.type.dtype, o.buffer, lay) for i, ((v, o), lay) in enumerate(others)}
+        return matrices(call, self.region, self.value.shape)
 
     def _weight(self, call: Call, i: int, n: Node) -> Var:
         o = self.place(n.operands[3])

@@ -27,6 +27,7 @@ from .packed_rows import CudaQGather, CudaQuantiseRows
 from .pointwise import CudaPointwise
 from .pool import CudaPool, CudaSpatialMean
 from .qdot import CudaQDot
+from .qgemm import CudaQGemm
 from .ring_matmul import RingMatmul
 from .rope import CudaRope
 from .row_products import CudaRowProducts
@@ -39,6 +40,7 @@ CUDA_TEMPLATES: list[Template] = [
     CudaRowProducts(),
     Gemv(),
     CudaQDot(),
+    CudaQGemm(),
     CudaQuantiseRows(),
     CudaQGather(),
     ThinMatmul(),

@@ -15,6 +15,7 @@ from ...kernels.cuda.kernel import (
     GemmKernel,
     MmaAttentionKernel,
     QDotKernel,
+    QGemmKernel,
     RingKernel,
     ThinKernel,
     TurnKernel,
@@ -31,6 +32,7 @@ from .flash_stats import emit_flash_stats, flash_stats_shared
 from .gemm import emit_gemm
 from .gemm_sizes import dynamic_shared
 from .qdot import emit_qdot
+from .qgemm import emit_qgemm, qgemm_shared
 from .ring import emit_ring, ring_shared
 from .thin import emit_thin
 from .turn import emit_turn
@@ -57,6 +59,8 @@ def emit_cuda(kernel: Kernel, target: TargetSpec) -> str:
         return emit_thin(kernel, target)
     if isinstance(kernel, QDotKernel):
         return emit_qdot(kernel, target)
+    if isinstance(kernel, QGemmKernel):
+        return emit_qgemm(kernel, target)
     if isinstance(kernel, RingKernel):
         return emit_ring(kernel, target)
     if isinstance(kernel, TurnKernel):
@@ -85,6 +89,8 @@ def shared_bytes(kernel: Kernel) -> int:
         return flash_shared(kernel)
     if isinstance(kernel, RingKernel):
         return ring_shared(kernel)
+    if isinstance(kernel, QGemmKernel):
+        return qgemm_shared(kernel)
     if isinstance(kernel, FlashGradKernel):
         return flash_grad_shared(kernel)
     return flash_stats_shared(kernel) if isinstance(kernel, FlashStatsKernel) else 0

@@ -1,0 +1,217 @@
+"""Products of many rows with packed matrices as PTX: codes become bf16 in registers, in the layout that `mma.sync` takes.
+
+A block has `strips` strips of 16 rows of the matrix and `rows` rows of activations (bf16). Both come by `cp.async`: the matrix in units
+(`kernels/cuda/fragments.py`), the activations 64 columns at a time into a ring of `STAGES`. A warp has `tall` strips and `wide` times
+eight rows. The matrix unit may have the columns of 16 in any order that both operands share: a lane's four neighbouring codes meet eight
+neighbouring bytes of a row. An element is one sum over K in order, whatever the tile is: all tiles give the same bits.
+"""
+
+from __future__ import annotations
+
+from ...core.target_spec import TargetSpec
+from ...kernels.cuda.fragments import COLUMNS, ROWS, Fragments
+from ...kernels.cuda.kernel import QGemmKernel
+from ...tile.ir import TileType, Var
+from .access import Address
+from .layout import Regs, Spots
+from .ptx_text import KernelText, literal, module_text
+from .qgemm_numbers import numbers_of
+from .ring import Epilogue
+
+STAGES = 3
+PAD = 32  # bytes between rows of activations: four rows fall on different banks
+NAME = "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32"
+
+
+def emit_qgemm(kernel: QGemmKernel, target: TargetSpec) -> str:
+    return QGemm(kernel).module(target)
+
+
+def step_blocks(f: Fragments) -> int:
+    """Blocks of 32 columns in a stage of activations."""
+    return min(2, f.blocks)
+
+
+def unit_stages(f: Fragments) -> int:
+    """Units of the matrix that are kept: the next one is asked for when a unit begins."""
+    return 2 if f.blocks > 2 else STAGES
+
+
+def qgemm_shared(kernel: QGemmKernel) -> int:
+    f = Fragments(kernel.format, kernel.k)
+    return unit_stages(f) * kernel.strips * f.bytes + STAGES * kernel.rows * (2 * COLUMNS * step_blocks(f) + PAD)
+
+
+class QGemm:
+    def __init__(self, kernel: QGemmKernel) -> None:
+        g = self.kernel = kernel
+        self.f = Fragments(g.format, g.k)
+        self.k = KernelText(g.name, [])
+        rows = tuple(8 * i + c for i in range(g.wide) for c in range(2))
+        columns = tuple((16 * s + 8 * u,) for s in range(g.tall) for u in range(2))
+        self.e = Epilogue(g, Spots(rows, columns, g.block), self.k)
+        self.per = step_blocks(self.f)
+        self.pitch = 2 * COLUMNS * self.per + PAD
+        self.unit_bytes, self.stage_bytes = g.strips * self.f.bytes, g.rows * self.pitch
+        self.units = unit_stages(self.f)
+
+    def module(self, target: TargetSpec) -> str:
+        g, k, e, v = self.kernel, self.k, self.e, self.k.value
+        e.parameters(["strips", "rows", "groups"])
+        strips, rows, groups = (v("i32", f"cvt.u32.u64 {{}}, {e.word(i)};") for i in range(3))
+        self.tid = v("i32", "mov.u32 {}, %tid.x;")
+        self.warp, self.lane = v("i32", f"shr.u32 {{}}, {self.tid}, 5;"), v("i32", f"and.b32 {{}}, {self.tid}, 31;")
+        self.line, self.quad = v("i32", f"shr.u32 {{}}, {self.lane}, 2;"), v("i32", f"and.b32 {{}}, {self.lane}, 3;")
+        block = v("i32", "mov.u32 {}, %ctaid.x;")  # blocks of the same strips follow one another
+        first_row = v("i32", f"mul.lo.u32 {{}}, {v('i32', f'rem.u32 {{}}, {block}, {groups};')}, {g.rows};")
+        first_strip = v("i32", f"mul.lo.u32 {{}}, {v('i32', f'div.u32 {{}}, {block}, {groups};')}, {g.strips};")
+        self.base = v("i32", "mov.u32 {}, ring;")
+        self.stages_at = v("i32", f"add.u32 {{}}, {self.base}, {self.units * self.unit_bytes};")
+        self._matrix_copies(first_strip, strips)
+        self._row_copies(first_row, rows)
+        down = v("i32", f"rem.u32 {{}}, {self.warp}, {g.down};")
+        right = v("i32", f"div.u32 {{}}, {self.warp}, {g.down};")
+        self.numbers = numbers_of(k, self.f, self.lane, self.line)
+        self.mine = v("i32", f"mad.lo.u32 {{}}, {down}, {g.tall * self.f.bytes}, {self.base};")
+        row = v("i32", f"mad.lo.u32 {{}}, {right}, {8 * g.wide}, {self.line};")
+        self.reads = v("i32", f"mad.lo.u32 {{}}, {row}, {self.pitch}, {v('i32', f'mad.lo.u32 {{}}, {self.quad}, 8, {self.stages_at};')};")
+        self.sums = [[[k.reg("float") for _ in range(4)] for _ in range(g.wide)] for _ in range(g.tall)]
+        for r in (r for line in self.sums for four in line for r in four):
+            k.emit(f"mov.f32 {r}, {literal('float', 0.0)};")
+        self._loop()
+        self._finish(first_row, first_strip, down, right)
+        text = k.text([f".maxntid {g.block}, 1, 1"], target.cpu)
+        return module_text(target.cpu, ".extern .shared .align 128 .b8 ring[];\n\n" + text)
+
+    def _view(self, var: Var | None) -> Address:
+        assert var is not None
+        found = self.e.env[var]
+        assert isinstance(found, Address)
+        return found
+
+    # --- copies -------------------------------------------------------------------------------------------------------
+    def _matrix_copies(self, first: str, strips: str) -> None:
+        """Some warps copy one strip's unit each, 16 bytes a lane at a time."""
+        k, g, v = self.k, self.kernel, self.k.value
+        which = v("i32", f"rem.u32 {{}}, {self.warp}, {g.strips};")
+        turn = v("i32", f"div.u32 {{}}, {self.warp}, {g.strips};")
+        self.piece = v("i32", f"mad.lo.u32 {{}}, {turn}, 32, {self.lane};")
+        strip = v("i32", f"add.u32 {{}}, {first}, {which};")
+        inside = v("i1", f"setp.lt.u32 {{}}, {strip}, {strips};")
+        self.strip_size = v("i32", f"selp.b32 {{}}, 16, 0, {inside};")
+        strip = v("i64", f"cvt.u64.u32 {{}}, {v('i32', f'selp.b32 {{}}, {strip}, 0, {inside};')};")
+        start = v("i64", f"mad.lo.s64 {{}}, {strip}, {self.f.units * self.f.bytes}, {self._view(g.weights).pointer};")
+        self.source = k.reg("i64")
+        k.emit(f"mad.wide.u32 {self.source}, {self.piece}, 16, {start};")
+        place = v("i32", f"mad.lo.u32 {{}}, {which}, {self.f.bytes}, {self.base};")
+        self.place = v("i32", f"mad.lo.u32 {{}}, {self.piece}, 16, {place};")
+
+    def _copy_unit(self, slot: str, guard: str | None) -> None:
+        k, g, v = self.k, self.kernel, self.k.value
+        pieces, hop = self.f.bytes // 16, 32 * (g.warps // g.strips)
+        to = v("i32", f"add.u32 {{}}, {self.place}, {slot};")
+        for i in range(0, pieces, hop):
+            size = self.strip_size
+            when = guard
+            if i + hop > pieces:
+                when = v("i1", f"setp.lt.u32 {{}}, {self.piece}, {pieces - i};")
+                when = when if guard is None else v("i1", f"and.pred {{}}, {when}, {guard};")
+            k.emit(f"{f'@{when} ' if when else ''}cp.async.cg.shared.global [{to}+{16 * i}], [{self.source}+{16 * i}], 16, {size};")
+        k.emit(f"add.s64 {self.source}, {self.source}, {self.f.bytes};")
+
+    def _row_copies(self, first: str, rows: str) -> None:
+        k, g, v = self.k, self.kernel, self.k.value
+        across = 2 * COLUMNS * self.per // 16
+        piece = v("i32", f"and.b32 {{}}, {self.tid}, {across - 1};")
+        self.own_row = v("i32", f"shr.u32 {{}}, {self.tid}, {across.bit_length() - 1};")
+        self.row_hop = g.block // across
+        self.rows_left = v("i32", f"sub.s32 {{}}, {v('i32', f'sub.s32 {{}}, {rows}, {first};')}, {self.own_row};")
+        row = v("i64", f"cvt.u64.u32 {{}}, {v('i32', f'add.u32 {{}}, {first}, {self.own_row};')};")
+        start = v("i64", f"mad.lo.s64 {{}}, {row}, {2 * g.k}, {self._view(g.x).pointer};")
+        self.row_source = k.reg("i64")
+        k.emit(f"mad.wide.u32 {self.row_source}, {piece}, 16, {start};")
+        to = v("i32", f"mad.lo.u32 {{}}, {self.own_row}, {self.pitch}, {self.stages_at};")
+        self.row_place = v("i32", f"mad.lo.u32 {{}}, {piece}, 16, {to};")
+
+    def _copy_rows(self, slot: str, guard: str | None) -> None:
+        k, g, v = self.k, self.kernel, self.k.value
+        to = v("i32", f"add.u32 {{}}, {self.row_place}, {slot};")
+        for i in range(0, g.rows, self.row_hop):
+            size = v("i32", f"selp.b32 {{}}, 16, 0, {v('i1', f'setp.gt.s32 {{}}, {self.rows_left}, {i};')};")
+            when = guard
+            if i + self.row_hop > g.rows:
+                when = v("i1", f"setp.lt.u32 {{}}, {self.own_row}, {g.rows - i};")
+                when = when if guard is None else v("i1", f"and.pred {{}}, {when}, {guard};")
+            near = v("i64", f"add.s64 {{}}, {self.row_source}, {i * 2 * g.k};") if i else self.row_source
+            k.emit(f"{f'@{when} ' if when else ''}cp.async.cg.shared.global [{to}+{i * self.pitch}], [{near}], 16, {size};")
+        k.emit(f"add.s64 {self.row_source}, {self.row_source}, {2 * COLUMNS * self.per};")
+
+    # --- the loop over K ----------------------------------------------------------------------------------------------
+    def _loop(self) -> None:
+        """Step s: wait for its stage, ask for stage s + STAGES - 1 in the place of the one before, multiply."""
+        k, v, f = self.k, self.k.value, self.f
+        steps, ahead = f.blocks // self.per, self.units - 1  # of a unit; units that are on their way when the loop begins
+        total = f.units * steps
+        for i in range(STAGES - 1):
+            if i < min(ahead, f.units):
+                self._copy_unit(str(i * self.unit_bytes), None)
+            if i < total:
+                self._copy_rows(str(i * self.stage_bytes), None)
+            k.emit("cp.async.commit_group;")
+        read, write, unit_read, unit_write, unit, step = (k.reg("i32") for _ in range(6))
+        firsts = (0, (STAGES - 1) * self.stage_bytes, 0, ahead * self.unit_bytes, 0, STAGES - 1)
+        for reg, value in zip((read, write, unit_read, unit_write, unit, step), firsts, strict=True):
+            k.emit(f"mov.u32 {reg}, {value};")
+        top = k.label("unit")
+        k.place(top)
+        for j in range(steps):
+            k.emit(f"cp.async.wait_group {STAGES - 2};")
+            k.emit("bar.sync 0;")
+            more = v("i1", f"setp.lt.u32 {{}}, {step}, {total};")
+            if j == 0:
+                next_unit = v("i32", f"add.u32 {{}}, {unit}, {ahead};")
+                self._copy_unit(unit_write, v("i1", f"setp.lt.u32 {{}}, {next_unit}, {f.units};"))
+            self._copy_rows(write, more)
+            k.emit("cp.async.commit_group;")
+            self._multiply(j, v("i32", f"add.u32 {{}}, {self.mine}, {unit_read};"), v("i32", f"add.u32 {{}}, {self.reads}, {read};"))
+            k.emit(f"add.u32 {step}, {step}, 1;")
+            for reg in (read, write):
+                self._turn(reg, self.stage_bytes, STAGES)
+        for reg in (unit_read, unit_write):
+            self._turn(reg, self.unit_bytes, self.units)
+        k.emit(f"add.u32 {unit}, {unit}, 1;")
+        k.emit(f"@{v('i1', f'setp.lt.u32 {{}}, {unit}, {f.units};')} bra {top};")
+        k.emit("cp.async.wait_group 0;")
+
+    def _turn(self, reg: str, size: int, count: int) -> None:
+        self.k.emit(f"add.u32 {reg}, {reg}, {size};")
+        self.k.emit(f"@{self.k.value('i1', f'setp.eq.u32 {{}}, {reg}, {size * count};')} mov.u32 {reg}, 0;")
+
+    def _multiply(self, step: int, unit: str, rows: str) -> None:
+        k, g = self.k, self.kernel
+        for tall in range(g.tall):
+            self.numbers.load(tall, unit, tall * self.f.bytes, step * self.per, self.per)
+        for b in range(self.per):
+            for half in range(2):
+                a = [self.numbers.registers(tall, step * self.per + b, half) for tall in range(g.tall)]
+                for i in range(g.wide):
+                    two = [k.reg("i32") for _ in range(2)]
+                    k.emit(f"ld.shared.v2.b32 {{{', '.join(two)}}}, [{rows}+{8 * i * self.pitch + 2 * (COLUMNS * b + 16 * half)}];")
+                    for tall in range(g.tall):
+                        c = ", ".join(self.sums[tall][i])
+                        k.emit(f"{NAME} {{{c}}}, {{{', '.join(a[tall])}}}, {{{', '.join(two)}}}, {{{c}}};")
+
+    def _finish(self, first_row: str, first_strip: str, down: str, right: str) -> None:
+        g, e, v = self.kernel, self.e, self.k.value
+        assert g.acc is not None and g.row is not None and g.column is not None and isinstance(g.acc.type, TileType)
+        row = v("i32", f"mad.lo.u32 {{}}, {right}, {8 * g.wide}, {v('i32', f'shl.b32 {{}}, {self.quad}, 1;')};")
+        column = v("i32", f"mad.lo.u32 {{}}, {down}, {ROWS * g.tall}, {self.line};")
+        e.corner = (v("i64", f"cvt.u64.u32 {{}}, {row};"), v("i64", f"cvt.u64.u32 {{}}, {column};"))
+        e.env[g.row] = v("i64", f"cvt.u64.u32 {{}}, {first_row};")
+        e.env[g.column] = v("i64", f"mul.wide.u32 {{}}, {first_strip}, {ROWS};")
+        # number n of a fragment: row of the matrix line (+ 8 from the second on), activations 2·quad and 2·quad + 1
+        e.env[g.acc] = Regs(g.acc.type, {
+            (8 * i + n % 2, 16 * s + 8 * (n // 2)): r
+            for s, line in enumerate(self.sums) for i, four in enumerate(line) for n, r in enumerate(four)
+        })  # fmt: skip
+        e.block(g.body)

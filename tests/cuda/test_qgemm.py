@@ -1,0 +1,116 @@
+"""Products of many rows with packed matrices on a GPU, in the emulator: codes become bf16 in registers; against gguf's dequantised numbers
+(eight-bit floats: PyTorch's) in float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tilewright.ops as o
+from tests.cuda.launching import Emulated, program
+from tests.cuda.test_qdot import build, linear, matrix
+from tilewright.core.dims import sym
+from tilewright.kernels.cuda import qgemm
+from tilewright.kernels.cuda.fragments import Fragments
+from tilewright.kernels.cuda.kernel import QGemmKernel
+from tilewright.ops import quant
+from tilewright.ops.quant_dot import GPU_FORMATS
+from tilewright.target.cuda.barrier_safety import check
+from tilewright.target.cuda.code import emit_cuda, shared_bytes
+from tilewright.target.cuda.device import CHIPS, cuda_target
+from tilewright.target.cuda.ptxas import assemble, find_ptxas
+
+Array = Any
+# Rounding a number to 8 bits moves it by 2**-9 at most, sqrt(1/3) of that in the mean. A weight is rounded, its scale and what is added to
+# it are: three such errors that are independent, 2**-9 together; a norm of hundreds of them does not stray far (0.8 to 1.5 were met).
+TOLERANCE = 2.5 * 2**-9
+
+
+def product(name: str, n: int, k: int) -> Any:
+    return lambda x, r, w: o.add(o.QMatmul(format=name, n=n, k=k)(x, w), r)
+
+
+def given(rng: np.random.Generator, m: int, n: int, k: int) -> tuple[Array, Array]:
+    """Activations that bf16 holds."""
+    x = rng.standard_normal((m, k)).astype(ml_dtypes.bfloat16).astype(np.float32)
+    return x, rng.standard_normal((m, n)).astype(np.float32)
+
+
+def near(y: Array, want: Array) -> bool:
+    return bool(np.linalg.norm(y - want) <= TOLERANCE * np.linalg.norm(want))
+
+
+CASES = [
+    *((f, 256, 20, 17) for f in GPU_FORMATS), ("Q4_K", 768, 40, 33), ("Q8_0", 96, 5, 20), ("Q4_0", 64, 33, 18), ("Q5_1", 32, 17, 19),
+    ("NVFP4", 192, 9, 21), ("F8_E4M3", 384, 3, 17),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name, k, n, m", CASES)
+def test_many_rows(name: str, k: int, n: int, m: int, rng: np.random.Generator) -> None:
+    raw, numbers = matrix(rng, name, n, k)
+    x, r = given(rng, m, n, k)
+    e = Emulated(build(product(name, n, k), [(m, k), (m, n)], raw))
+    assert isinstance(e.program.launches[-1].kernel, QGemmKernel)
+    assert near(e(x, r)[0] - r, x.astype(np.float64) @ numbers.T)
+
+
+@pytest.mark.parametrize("shape", qgemm.SHAPES, ids=str)
+def test_every_tile_gives_the_same_exact_numbers(shape: tuple[int, int], rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scales that are powers of two and small whole numbers as activations leave nothing to round."""
+    n, k, m = 16 * shape[0] + 5, 64, shape[1] + 3
+    raw, _ = matrix(rng, "Q8_0", n, k)
+    raw.reshape(n, -1, 34)[..., :2] = np.full((1,), 2.0**-4, np.float16).view(np.uint8)
+    x, r = rng.integers(-8, 9, (m, k)).astype(np.float32), rng.integers(-8, 9, (m, n)).astype(np.float32)
+    monkeypatch.setattr(qgemm, "chosen", lambda *_: shape)
+    e = Emulated(build(linear("Q8_0", n, k), [(m, k), (m, n)], raw))
+    np.testing.assert_array_equal(e(x, r)[0], np.maximum(x @ quant.by_name("Q8_0").dequantise(raw).T, 0) + r)
+
+
+def test_a_row_alone_has_the_bits_it_has_among_many(rng: np.random.Generator) -> None:
+    """A program for any number of rows takes its tile at every call."""
+    n, k, rows = 20, 64, sym("S", 0, 300)
+    raw, _ = matrix(rng, "Q4_1", n, k)
+    x, r = given(rng, 67, n, k)
+    e = Emulated(build(product("Q4_1", n, k), [(rows, k), (rows, n)], raw))
+    assert len(e.program.launches[-1].variants) == 3
+    (whole,) = e(x, r)
+    for some in (slice(3, 4), slice(5, 25), slice(30, 67)):
+        np.testing.assert_array_equal(e(x[some], r[some])[0], whole[some])
+    assert e(x[:0], r[:0])[0].shape == (0, n)
+
+
+def test_a_scale_that_is_no_number_spoils_its_column_alone(rng: np.random.Generator) -> None:
+    for name in ("Q4_K", "F8_E4M3"):
+        raw, numbers = matrix(rng, name, 9, 256)
+        raw[4, :2] = np.full(1, np.nan, np.float16).view(np.uint8)
+        if name == "F8_E4M3":
+            raw[4, :4] = 0
+            raw[4, 4 + 99] = 0x7F  # a code
+        x, r = given(rng, 18, 9, 256)
+        (y,) = Emulated(build(product(name, 9, 256), [(18, 256), (18, 9)], raw))(x, r)
+        good = np.arange(9) != 4
+        assert np.isnan(y[:, 4]).all()
+        assert near((y - r)[:, good], x.astype(np.float64) @ numbers[good].T)
+
+
+@pytest.mark.parametrize("name, arch", [("Q4_K", "sm_80"), ("Q6_K", "sm_90a"), ("F8_E4M3", "sm_120"),
+                                        *(pytest.param(f, a, marks=pytest.mark.slow) for f in GPU_FORMATS for a in CHIPS)])  # fmt: skip
+def test_kernels_are_safe_at_barriers_and_have_no_spills(
+    name: str, arch: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    raw, _ = matrix(rng, name, 64, 2048)
+    target = cuda_target(arch)
+    fits = [s for s in qgemm.SHAPES if qgemm.shared_bytes(Fragments(name, 2048), *s) <= target.l1d - 1024]
+    for shape in fits if request.node.get_closest_marker("slow") else fits[-1:]:
+        monkeypatch.setattr(qgemm, "chosen", lambda *_, shape=shape: shape)
+        kernel = program(build(linear(name, 64, 2048), [(600, 2048), (600, 64)], raw), arch).launches[-1].kernel
+        assert shared_bytes(kernel) == qgemm.shared_bytes(Fragments(name, 2048), *shape)
+        text = emit_cuda(kernel, target)
+        assert check(text) == []
+        if find_ptxas() is not None:
+            usage = assemble(text, arch)
+            assert usage.spilled == 0 and usage.stack == 0 and not usage.warnings
