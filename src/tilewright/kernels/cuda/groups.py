@@ -21,9 +21,10 @@ ONE_THREAD = 128  # programs of one thread in a block
 
 
 def on_threads(kernel: Kernel, threads: int, programs: int, vector: int = 1) -> BlockKernel:
-    """The kernel, tidied, with its place on the GPU."""
+    """The kernel, tidied, with its place on the GPU, which is in its name: the same tile IR may be placed in two ways."""
     k = optimise(kernel, (ReuseValues(), RemoveDead()))
-    return BlockKernel(k.name, k.params, k.pid, k.body, threads=threads, programs=programs, vector=vector)
+    name = f"{k.name}_{threads}x{programs}" + (f"_v{vector}" if vector > 1 else "")
+    return BlockKernel(name, k.params, k.pid, k.body, threads=threads, programs=programs, vector=vector)
 
 
 def group_size(kernel: Kernel) -> int:

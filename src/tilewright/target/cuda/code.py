@@ -75,7 +75,11 @@ def emit_cuda(kernel: Kernel, target: TargetSpec) -> str:
 def emit_all(kernels: Iterable[Kernel], target: TargetSpec) -> dict[str, tuple[str, int, int]]:
     """name -> (PTX, threads of a block, dynamic shared memory)."""
     out: dict[str, tuple[str, int, int]] = {}
+    placed: dict[str, tuple[int, int]] = {}
     for k in kernels:
+        place = (k.block, getattr(k, "vector", 0))  # type: ignore[attr-defined]
+        if placed.setdefault(k.name, place) != place:
+            raise CompileError(f"cuda: two kernels {k.name} are placed differently; a kernel's name must tell them apart")
         if k.name not in out:
             out[k.name] = (emit_cuda(k, target), k.block, shared_bytes(k))  # type: ignore[attr-defined]
     return out
