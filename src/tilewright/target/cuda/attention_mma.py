@@ -15,6 +15,7 @@ from ...kernels.cuda.kernel import MmaAttentionKernel
 from ...tile.ir import TileType, Var
 from .access import Address
 from .emit import Emitter
+from .groups import PIECES, Groups
 from .layout import Fragment, Key, Regs
 from .ptx_text import KernelText, literal, module_text
 
@@ -39,6 +40,7 @@ class MmaAttention:
         self.kernel = kernel
         self.k = KernelText(kernel.name, [])
         self.e = Emitter(kernel, Fragment(), self.k)
+        self.copies = Groups(self.k, *PIECES)
         self.pitch = pitch(kernel)
         self.side = kernel.keys * self.pitch  # bytes of keys or values of a stage
         self.name = f"mma.sync.aligned.m16n8k16.row.col.f32.{kernel.dtype}.{kernel.dtype}.f32"
@@ -162,7 +164,7 @@ class MmaAttention:
             real = None if g.own == g.d else v("i1", f"setp.lt.u32 {{}}, {column}, {g.own // 8};")
             self.pieces.append((row, offset, target, mine, real))
 
-    def _fetch(self, tile: str, stage: str, when: str) -> None:
+    def _fetch(self, tile: str, stage: str, when: str) -> int:
         """Start the copies of a tile; rows past the end become zeros."""
         k, g, v = self.k, self.kernel, self.k.value
         last = v("i32", f"sub.u32 {{}}, {self.w.sk}, 1;")
@@ -179,7 +181,7 @@ class MmaAttention:
                 if real is not None:  # a piece past the head must not be touched at all
                     source = v("i64", f"selp.b64 {{}}, {source}, {base}, {inside};")
                 k.emit(f"@{guard} cp.async.cg.shared.global [{here}+{side * self.side}], [{source}], 16, {size};")
-        k.emit("cp.async.commit_group;")
+        return self.copies.commit()
 
     # --- the sweep over keys ------------------------------------------------------------------------------------------
     def _sweep(self) -> None:
@@ -193,15 +195,17 @@ class MmaAttention:
         stage = k.reg("i32")
         k.emit(f"mov.u32 {stage}, 0;")
         some = v("i1", f"setp.lt.s32 {{}}, {self.tile}, {self.stop};")
-        self._fetch(self.tile, stage, some)
+        first = self._fetch(self.tile, stage, some)
         again, done = k.label("keys"), k.label("keys_done")
         k.emit(f"@!{some} bra.uni {done};")
         k.place(again)
         following = v("i32", f"add.u32 {{}}, {self.tile}, 1;")
         other = v("i32", f"xor.b32 {{}}, {stage}, 1;")
         more = v("i1", f"setp.lt.s32 {{}}, {following}, {self.stop};")
+        start = self.copies.under_way
         self._fetch(following, other, more)
-        k.emit("cp.async.wait_group 1;")
+        self.copies.wait(first)  # a round later it is the one just fetched
+        self.copies.again(start)
         k.emit("bar.sync 0;")
         here = v("i32", f"mul.lo.u32 {{}}, {stage}, {2 * self.side};")
         scores = self._scores(v("i32", f"add.u32 {{}}, {here}, {self.key_lane};"))

@@ -16,9 +16,11 @@ from ...kernels.cuda.kernel import FlashKernel
 from ...tile.ir import TileType
 from .emit import Emitter
 from .flash_scores import INF, FlashScores
-from .gemm_pieces import Ring, matrix_descriptor, wait, wgmma_registers, wgmma_shared
+from .gemm_pieces import matrix_descriptor, wgmma_registers, wgmma_shared
+from .groups import PRODUCTS, Groups
 from .layout import Fragment, Key, Regs
 from .ptx_text import KernelText, module_text
+from .stages import RING, Filler, Reader, Ring, Stages
 
 WORDS = ("sq", "sk", "offset", "window", "heads", "group", "q_tiles", "works", "chunk", "lines")
 # by multiplying warpgroups and blocks of a multiprocessor
@@ -54,14 +56,9 @@ class Flash(FlashScores):
         self._produce(end)
         k.place(end)
         text = k.text([f".maxntid {g.block}, 1, 1", f".minnctapersm {g.per_sm}"], target.cpu)
-        return module_text(target.cpu, ".extern .shared .align 1024 .b8 ring[];\n\n" + text)
+        return module_text(target.cpu, RING + text)
 
-    # --- barriers: q, then full and empty of K, full and empty of V ---------------------------------------------------
-    def _bar(self, what: str, stage: str) -> str:
-        first = {"k_full": 8, "k_empty": 8 + 8 * 4, "v_full": 8 + 8 * 8, "v_empty": 8 + 8 * 12}[what]
-        at = self.k.value("i32", f"mad.lo.u32 {{}}, {stage}, 8, {self.bars};")
-        return f"{at}+{first}"
-
+    # --- barriers: q, then full and empty of K, full and empty of V, then that Q is read -----------------------------
     def _setup(self) -> None:
         k, g, v = self.k, self.kernel, self.k.value
         self.tid = v("i32", "mov.u32 {}, %tid.x;")
@@ -70,13 +67,14 @@ class Flash(FlashScores):
         self.base = v("i32", f"and.b32 {{}}, {base}, -1024;")
         self.bars = v("i32", "mov.u32 {}, bars;")
         self.maps = [v("i64", f"cvta.param.u64 {{}}, {v('i64', f'mov.b64 {{}}, map{i};')};") for i in range(3)]
+        self.of_keys, self.of_values = (Stages(k, self.bars, g.stages, *at, g.consumers) for at in ((8, 40), (72, 104)))
         ready = k.label("ready")
         k.emit(f"@{v('i1', f'setp.ne.u32 {{}}, {self.tid}, 0;')} bra {ready};")
         k.emit(f"mbarrier.init.shared::cta.b64 [{self.bars}], 1;")
         k.emit(f"mbarrier.init.shared::cta.b64 [{self.bars}+136], {g.consumers};")  # Q is read
         for s in range(g.stages):
-            for first, count in ((8, 1), (40, g.consumers), (72, 1), (104, g.consumers)):
-                k.emit(f"mbarrier.init.shared::cta.b64 [{self.bars}+{first + 8 * s}], {count};")
+            for stages in (self.of_keys, self.of_values):
+                stages.init(s)
         for m in self.maps:
             k.emit(f"prefetch.tensormap [{m}];")
         k.emit("fence.proxy.async.shared::cta;")
@@ -138,12 +136,10 @@ class Flash(FlashScores):
                 f"[{target}+{c * rows * 128}], [{self.maps[which]}, {{{64 * c}, {row}, {head}, {self.batch}}}], [{barrier}];"
             )
 
-    def _copy(self, name: str, ring: Ring, step: str) -> None:
+    def _copy(self, name: str, ring: Filler, step: str) -> None:
         k, g = self.k, self.kernel
         which = 1 if name == "k" else 2
-        wait(k, self._bar(f"{name}_empty", ring.stage), ring.phase)
-        full = self._bar(f"{name}_full", ring.stage)
-        k.emit(f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [{full}], {self.tile_bytes};")
+        full = ring.fill(self.tile_bytes)
         tile = k.value("i32", f"sub.u32 {{}}, {self.last}, {step};")
         row = k.value("i32", f"mul.lo.u32 {{}}, {k.value('i32', f'sub.u32 {{}}, {tile}, 1;')}, {g.keys};")
         start = self.q_bytes + (0 if name == "k" else g.stages * self.tile_bytes)
@@ -156,7 +152,7 @@ class Flash(FlashScores):
         k, v = self.k, self.k.value
         k.emit(f"setmaxnreg.dec.sync.aligned.u32 {PRODUCER_REGISTERS[self.kernel.consumers, self.kernel.per_sm]};")
         k.emit(f"@{v('i1', f'setp.ne.u32 {{}}, {self.tid}, 0;')} bra {end};")
-        keys, values, queries = (Ring(k, n, phase=1) for n in (self.kernel.stages, self.kernel.stages, 1))
+        keys, values, queries = Filler(k, self.of_keys), Filler(k, self.of_values), Ring(k, 1, phase=1)
         work, again, over = self._work_loop()
         empty = k.label("nothing")
         k.emit(f"@{v('i1', f'setp.eq.u32 {{}}, {self.count}, 0;')} bra {empty};")
@@ -195,7 +191,8 @@ class Flash(FlashScores):
         self.weights = [k.reg("i32") for _ in range(g.keys // 4)]
         self.top, self.total = [k.reg("float") for _ in range(2)], [k.reg("float") for _ in range(2)]
         self.fade = [k.reg("float") for _ in range(2)]
-        self.keys, self.values, queries = (Ring(k, n, phase=0) for n in (g.stages, g.stages, 1))
+        self.products = Groups(k, *PRODUCTS)
+        self.keys, self.values, queries = Reader(k, self.of_keys), Reader(k, self.of_values), Ring(k, 1, phase=0)
         work, again, over = self._work_loop()
         for r in self.out:
             k.emit(f"mov.f32 {r}, 0f00000000;")
@@ -211,9 +208,7 @@ class Flash(FlashScores):
         k.emit(f"sub.u32 {self.tile}, {self.last}, 1;")
         queries.wait(self.bars)
         queries.advance()
-        self._scores()
-        k.emit("wgmma.wait_group.sync.aligned 0;")
-        self._release("k", self.keys)
+        self.products.wait(self._scores())
         self._softmax()
         self._pack()
         step = k.reg("i32")
@@ -222,13 +217,12 @@ class Flash(FlashScores):
         k.place(top)
         k.emit(f"@{v('i1', f'setp.ge.u32 {{}}, {step}, {self.count};')} bra {out};")
         k.emit(f"sub.u32 {self.tile}, {self.tile}, 1;")
-        self._scores()
-        self._weighted(k.truth(True))
-        k.emit("wgmma.wait_group.sync.aligned 1;")
-        self._release("k", self.keys)
+        start = self.products.under_way
+        scores, sums = self._scores(), self._weighted(k.truth(True))
+        self.products.wait(scores)
         self._softmax()
-        k.emit("wgmma.wait_group.sync.aligned 0;")
-        self._release("v", self.values)
+        self.products.wait(sums)
+        self.products.again(start)
         for i, r in enumerate(self.out):
             k.emit(f"mul.rn.f32 {r}, {r}, {self.fade[i % 4 // 2]};")
         self._pack()
@@ -236,9 +230,7 @@ class Flash(FlashScores):
         k.emit(f"bra {top};")
         k.place(out)
         k.emit(f"@{self.lead} mbarrier.arrive.shared::cta.b64 _, [{self.bars}+136];")
-        self._weighted(k.truth(True))
-        k.emit("wgmma.wait_group.sync.aligned 0;")
-        self._release("v", self.values)
+        self.products.wait(self._weighted(k.truth(True)))
         k.place(done)
         self._epilogue()
         self._next_work(work, again, over)
@@ -247,10 +239,10 @@ class Flash(FlashScores):
         hop = self.k.value("i32", f"mul.lo.u32 {{}}, {ring.stage}, {self.tile_bytes >> 4};")
         return self.k.value("i64", f"add.s64 {{}}, {base}, {self.k.value('i64', f'cvt.u64.u32 {{}}, {hop};')};")
 
-    def _scores(self) -> None:
-        """Start Q · Kᵀ of the tile in the ring."""
+    def _scores(self) -> int:
+        """Start Q · Kᵀ of the tile in the ring, which is free when they are there."""
         k, g = self.k, self.kernel
-        wait(k, self._bar("k_full", self.keys.stage), self.keys.phase)
+        self.keys.ready()
         keys = self._stage(self.desc_k, self.keys)
         k.emit("wgmma.fence.sync.aligned;")
         for i in range(g.d // 16):
@@ -258,21 +250,21 @@ class Flash(FlashScores):
             a = k.value("i64", f"add.s64 {{}}, {self.desc_q}, {(chunk * g.rows * 128 >> 4) + 2 * inside};")
             b = k.value("i64", f"add.s64 {{}}, {keys}, {(chunk * g.keys * 128 >> 4) + 2 * inside};")
             wgmma_shared(k, self.scores, g.dtype, a, b, k.truth(i > 0))
-        k.emit("wgmma.commit_group.sync.aligned;")
+        return self.products.commit(lambda: self._release(self.keys))
 
-    def _weighted(self, add: str) -> None:
-        """Start O += P · V of the tile in the ring."""
+    def _weighted(self, add: str) -> int:
+        """Start O += P · V of the tile in the ring, which is free when they are there."""
         k, g = self.k, self.kernel
-        wait(k, self._bar("v_full", self.values.stage), self.values.phase)
+        self.values.ready()
         values = self._stage(self.desc_v, self.values)
         k.emit("wgmma.fence.sync.aligned;")
         for i in range(g.keys // 16):
             b = k.value("i64", f"add.s64 {{}}, {values}, {128 * i};")
             wgmma_registers(k, self.out, g.dtype, self.weights[4 * i : 4 * i + 4], b, add)
-        k.emit("wgmma.commit_group.sync.aligned;")
+        return self.products.commit(lambda: self._release(self.values))
 
-    def _release(self, name: str, ring: Ring) -> None:
-        self.k.emit(f"@{self.lead} mbarrier.arrive.shared::cta.b64 _, [{self._bar(f'{name}_empty', ring.stage)}];")
+    def _release(self, ring: Reader) -> None:
+        ring.of.hand_back(ring.stage, self.lead)
         ring.advance()
 
     def _epilogue(self) -> None:

@@ -19,8 +19,10 @@ from ...kernels.cuda.attention_kernels import FlashGradKernel
 from .flash_finish import PART, Finish
 from .flash_grad_scores import Scores
 from .flash_stats import ZERO
-from .gemm_pieces import Ring, matrix_descriptor, wait, wgmma_registers, wgmma_shared
+from .gemm_pieces import matrix_descriptor, wgmma_registers, wgmma_shared
+from .groups import COPIES, PRODUCTS, Groups
 from .ptx_text import literal, module_text
+from .stages import RING, Filler, Reader, Stages, wait
 
 KEYS = 128  # of a block, 64 for each of two warpgroups
 PRODUCER_REGISTERS, CONSUMER_REGISTERS = 24, 240
@@ -78,20 +80,20 @@ class FlashGrad(Scores):
         self._add(end)
         k.place(end)
         text = k.text([f".maxntid {self.kernel.block}, 1, 1", ".minnctapersm 1"], target.cpu)
-        return module_text(target.cpu, ".extern .shared .align 1024 .b8 ring[];\n\n" + text)
+        return module_text(target.cpu, RING + text)
 
     # bars: 0 own rows are there, 8 the block's number, 16.. stages are full, 64.. stages are empty
     def _setup(self) -> None:
         k, g, v = self.k, self.kernel, self.k.value
-        self.base = v("i32", "mov.u32 {}, ring;")  # at a multiple of 1024, as declared
+        self.base = v("i32", "mov.u32 {}, ring;")  # at a multiple of 1024, as declared (`stages`)
         self.bars = v("i32", "mov.u32 {}, bars;")
         self.maps = [v("i64", f"cvta.param.u64 {{}}, {v('i64', f'mov.b64 {{}}, map{i};')};") for i in range(4)]
+        self.stages = Stages(k, self.bars, g.stages, 16, 64, 256)  # every thread reads statistics, so every thread hands back
         ready = k.label("ready")
         k.emit(f"@{v('i1', f'setp.ne.u32 {{}}, {self.tid}, 0;')} bra {ready};")
         k.emit(f"mbarrier.init.shared::cta.b64 [{self.bars}], 1;")
         for s in range(g.stages):
-            k.emit(f"mbarrier.init.shared::cta.b64 [{self.bars}+{16 + 8 * s}], 1;")
-            k.emit(f"mbarrier.init.shared::cta.b64 [{self.bars}+{64 + 8 * s}], 256;")
+            self.stages.init(s)
         for m in self.maps:
             k.emit(f"prefetch.tensormap [{m}];")
         k.emit("fence.proxy.async.shared::cta;")
@@ -136,9 +138,6 @@ class FlashGrad(Scores):
     def _line(self, head: str) -> str:
         return self.k.value("i32", f"mad.lo.u32 {{}}, {self.batch}, {self.word.heads}, {head};")
 
-    def _bar(self, first: int, stage: str) -> str:
-        return f"{self.k.value('i32', f'mad.lo.u32 {{}}, {stage}, 8, {self.bars};')}+{first}"
-
     def _loop(self, step: str) -> str:
         self.k.emit(f"mov.u32 {step}, 0;")
         top = self.k.label("step")
@@ -162,11 +161,9 @@ class FlashGrad(Scores):
         k.emit(f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [{self.bars}], {2 * at.own};")
         for i in range(2):
             self._load(i, v("i32", f"add.u32 {{}}, {self.base}, {i * at.own};"), self.row0, self.head, self.bars, KEYS)
-        ring, step = Ring(k, g.stages, phase=1), k.reg("i32")
+        ring, step = Filler(k, self.stages), k.reg("i32")
         top = self._loop(step)
-        wait(k, self._bar(64, ring.stage), ring.phase)
-        full = self._bar(16, ring.stage)
-        k.emit(f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [{full}], {2 * at.tile + 8 * g.queries};")
+        full = ring.fill(2 * at.tile + 8 * g.queries)
         spot = v("i32", f"mad.lo.u32 {{}}, {ring.stage}, {2 * at.tile}, {self.base};")
         tile, head = self._streamed(step)
         row = v("i32", f"shl.b32 {{}}, {tile}, {self.shift};")
@@ -222,8 +219,9 @@ class FlashGrad(Scores):
         none = v("i1", f"setp.eq.u32 {{}}, {turn}, 0;")
         k.emit(f"@{none} cp.async.bulk.global.shared::cta.bulk_group [{target}], [{source}], {2 * PART};")
         k.emit(f"@!{none} cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [{target}], [{source}], {2 * PART};")
-        k.emit("cp.async.bulk.commit_group;")
-        k.emit("cp.async.bulk.wait_group.read 0;")
+        copies = Groups(k, *COPIES)
+        added = copies.commit()
+        copies.wait(added, read=True)
         k.place(gone)
         k.emit("bar.warp.sync -1;")
         over, done = v("i32", f"add.u32 {{}}, {step}, 1;"), k.label("last")
@@ -232,7 +230,7 @@ class FlashGrad(Scores):
         k.place(done)
         told = k.label("told")
         k.emit(f"@!{lead} bra {told};")
-        k.emit("cp.async.bulk.wait_group 0;")
+        copies.wait(added)
         k.emit("fence.proxy.async;")
         k.emit("fence.acq_rel.gpu;")
         k.emit(f"red.release.gpu.global.add.u32 [{counter}], 1;")
@@ -287,28 +285,33 @@ class FlashGrad(Scores):
         done = k.label("nothing")
         k.emit(f"@{v('i1', f'setp.eq.u32 {{}}, {self.count}, 0;')} bra {done};")
         wait(k, self.bars, "0")
-        ring, step, previous, adder = Ring(k, g.stages, phase=0), k.reg("i32"), k.reg("i32"), k.reg("i32")
+        ring, step, previous, adder = Reader(k, self.stages), k.reg("i32"), k.reg("i32"), k.reg("i32")
         k.emit(f"mov.u32 {previous}, 0;")
         k.emit(f"mov.u32 {adder}, {FULL};")
         top = self._loop(step)
-        wait(k, self._bar(16, ring.stage), ring.phase)
+        products = Groups(k, *PRODUCTS)
+        if not self.tight:  # dK of the round before, and with it the last read of its stage, ends while the next scores are under way
+            products.carried(lambda: self.stages.hand_back(previous, more))
+        start = products.under_way
+        ring.ready()
         spot = v("i32", f"mad.lo.u32 {{}}, {ring.stage}, {2 * at.tile}, {self.base};")
         q_at, do_at = (v("i32", f"add.u32 {{}}, {spot}, {at.stage0 + i * at.tile};") for i in range(2))
         stats = v("i32", f"mad.lo.u32 {{}}, {ring.stage}, {8 * g.queries}, {self.base};")
         stats = v("i32", f"mad.lo.u32 {{}}, {self.quad}, 4, {v('i32', f'add.u32 {{}}, {stats}, {at.stats};')};")
         more = v("i1", f"setp.ne.u32 {{}}, {step}, 0;")
         k.emit("wgmma.fence.sync.aligned;")
-        for target, a, b in ((s, own[0], q_at), (dp, own[1], do_at)):
-            self._scores(target, a, matrix_descriptor(k, b, 1))
-        k.emit("wgmma.wait_group.sync.aligned 1;")
-        if not self.tight:
-            k.emit(f"@{more} mbarrier.arrive.shared::cta.b64 _, [{self._bar(64, previous)}];")
+        self._scores(s, own[0], matrix_descriptor(k, q_at, 1))
+        scores = products.commit()
+        self._scores(dp, own[1], matrix_descriptor(k, do_at, 1))
+        cotangents = products.commit()
+        products.wait(scores)
         tile, _head = self._streamed(step)
         self._mask(s, v("i32", f"shl.b32 {{}}, {tile}, {self.shift};"))
         self._weights(s, stats)
         self._pack(p, s)
         self._sum(dv, p, do_at)
-        k.emit("wgmma.wait_group.sync.aligned 1;")  # dP is there
+        products.commit()
+        products.wait(cotangents)
         self._cotangents(p, dp, stats)
         self._pack(ds, dp)
         odd = v("i32", f"and.b32 {{}}, {step}, 1;")
@@ -325,9 +328,10 @@ class FlashGrad(Scores):
         for i in range(KEYS // 16):
             a, b = (v("i64", f"add.s64 {{}}, {x}, {128 * i};") for x in (left, keys))
             wgmma_shared(k, dq, g.dtype, a, b, k.truth(i > 0), "1, 1")
-        k.emit("wgmma.commit_group.sync.aligned;")
+        dq_there = products.commit()
         self._sum(dk, ds, q_at)
-        k.emit("wgmma.wait_group.sync.aligned 1;")  # dQ is there
+        dk_there = products.commit((lambda: self.stages.hand_back(ring.stage)) if self.tight else None)
+        products.wait(dq_there)
         free = k.label("free")
         k.emit(f"@!{more} bra {free};")
         k.emit(f"bar.sync {EMPTY}, 288;")
@@ -339,12 +343,12 @@ class FlashGrad(Scores):
         k.emit(f"add.u32 {adder}, {adder}, 1;")
         k.emit(f"@{v('i1', f'setp.eq.u32 {{}}, {adder}, {FULL + ADDERS};')} mov.u32 {adder}, {FULL};")
         if self.tight:
-            k.emit("wgmma.wait_group.sync.aligned 0;")
-            k.emit(f"mbarrier.arrive.shared::cta.b64 _, [{self._bar(64, ring.stage)}];")
+            products.wait(dk_there)
         k.emit(f"mov.u32 {previous}, {ring.stage};")
         ring.advance()
         self._again(step, top)
-        k.emit("wgmma.wait_group.sync.aligned 0;")
+        products.again(start)
+        products.drain()
         k.place(done)
         for r in dk:
             k.emit(f"mul.rn.f32 {r}, {r}, {literal('float', g.scale)};")
@@ -358,7 +362,6 @@ class FlashGrad(Scores):
             x = v("i64", f"add.s64 {{}}, {a}, {(chunk * KEYS * 128 >> 4) + 2 * inside};")
             y = v("i64", f"add.s64 {{}}, {b}, {(chunk * g.queries * 128 >> 4) + 2 * inside};")
             wgmma_shared(k, target, g.dtype, x, y, k.truth(i > 0))
-        k.emit("wgmma.commit_group.sync.aligned;")
 
     def _sum(self, total: list[str], left: list[str], at: str) -> None:
         """total += left · a streamed tile."""
@@ -368,4 +371,3 @@ class FlashGrad(Scores):
         for i in range(g.queries // 16):
             b = v("i64", f"add.s64 {{}}, {right}, {128 * i};") if i else right
             wgmma_registers(k, total, g.dtype, left[4 * i : 4 * i + 4], b, k.truth(True))
-        k.emit("wgmma.commit_group.sync.aligned;")

@@ -16,9 +16,11 @@ from ...core.target_spec import TargetSpec
 from ...kernels.cuda.attention_kernels import FlashStatsKernel
 from ...tile.ir import Var
 from .emit import Emitter
-from .gemm_pieces import Ring, matrix_descriptor, wait, wgmma_shared
+from .gemm_pieces import matrix_descriptor, wgmma_shared
+from .groups import PRODUCTS, Groups
 from .layout import Fragment
 from .ptx_text import KernelText, literal, module_text
+from .stages import RING, Filler, Reader, Stages, wait
 
 WORDS = ("sq", "sk", "offset", "heads", "group", "tiles", "padded")
 LOG2E = 1.0 / math.log(2.0)
@@ -61,7 +63,7 @@ class FlashStats:
         self._produce(end)
         k.place(end)
         text = k.text([f".maxntid {g.block}, 1, 1", ".minnctapersm 1"], target.cpu)
-        return module_text(target.cpu, ".extern .shared .align 1024 .b8 ring[];\n\n" + text)
+        return module_text(target.cpu, RING + text)
 
     def _setup(self) -> None:
         k, g, v = self.k, self.kernel, self.k.value
@@ -71,12 +73,12 @@ class FlashStats:
         self.first_stage = v("i32", f"add.u32 {{}}, {self.base}, {2 * self.own_bytes};")
         self.bars = v("i32", "mov.u32 {}, bars;")
         self.maps = [v("i64", f"cvta.param.u64 {{}}, {v('i64', f'mov.b64 {{}}, map{i};')};") for i in range(4)]
+        self.stages = Stages(k, self.bars, g.stages, 8, 72, g.consumers)
         ready = k.label("ready")
         k.emit(f"@{v('i1', f'setp.ne.u32 {{}}, {self.tid}, 0;')} bra {ready};")
         k.emit(f"mbarrier.init.shared::cta.b64 [{self.bars}], 1;")
         for s in range(g.stages):
-            k.emit(f"mbarrier.init.shared::cta.b64 [{self.bars}+{8 + 8 * s}], 1;")
-            k.emit(f"mbarrier.init.shared::cta.b64 [{self.bars}+{72 + 8 * s}], {g.consumers};")
+            self.stages.init(s)
         for m in self.maps:
             k.emit(f"prefetch.tensormap [{m}];")
         k.emit("fence.proxy.async.shared::cta;")
@@ -99,9 +101,6 @@ class FlashStats:
             limit = v("i32", f"max.s32 {{}}, {limit}, 0;")
         self.count = v("i32", f"shr.u32 {{}}, {v('i32', f'add.u32 {{}}, {limit}, {TILE - 1};')}, 6;")
 
-    def _bar(self, first: int, stage: str) -> str:
-        return f"{self.k.value('i32', f'mad.lo.u32 {{}}, {stage}, 8, {self.bars};')}+{first}"
-
     # --- the producer -------------------------------------------------------------------------------------------------
     def _load(self, which: int, target: str, row: str, head: str, barrier: str, rows: int) -> None:
         for c in range(self.kernel.d // 64):
@@ -119,13 +118,11 @@ class FlashStats:
         for i in range(2):
             at = v("i32", f"add.u32 {{}}, {self.base}, {i * self.own_bytes};")
             self._load(i, at, self.row0, self.head, self.bars, g.rows)
-        ring, step = Ring(k, g.stages, phase=1), k.reg("i32")
+        ring, step = Filler(k, self.stages), k.reg("i32")
         k.emit(f"mov.u32 {step}, 0;")
         top = k.label("copy")
         k.place(top)
-        wait(k, self._bar(72, ring.stage), ring.phase)
-        full = self._bar(8, ring.stage)
-        k.emit(f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [{full}], {2 * self.tile_bytes};")
+        full = ring.fill(2 * self.tile_bytes)
         spot = v("i32", f"mad.lo.u32 {{}}, {ring.stage}, {stage_bytes(g)}, {self.first_stage};")
         row = v("i32", f"shl.b32 {{}}, {step}, 6;")
         for i in range(2):
@@ -156,21 +153,23 @@ class FlashStats:
         done = k.label("nothing")
         k.emit(f"@{v('i1', f'setp.eq.u32 {{}}, {self.count}, 0;')} bra {done};")
         wait(k, self.bars, "0")
-        ring, step = Ring(k, g.stages, phase=0), k.reg("i32")
+        ring, step = Reader(k, self.stages), k.reg("i32")
         k.emit(f"mov.u32 {step}, 0;")
         top = k.label("tile")
         k.place(top)
-        wait(k, self._bar(8, ring.stage), ring.phase)
+        ring.ready()
         spot = v("i32", f"mad.lo.u32 {{}}, {ring.stage}, {stage_bytes(g)}, {self.first_stage};")
         second = v("i32", f"add.u32 {{}}, {spot}, {self.tile_bytes};")
         k.emit("wgmma.fence.sync.aligned;")
-        for target, a, at in ((s, own[0], spot), (dp, own[1], second)):
-            self._product(target, a, matrix_descriptor(k, at, 1))
-        k.emit("wgmma.wait_group.sync.aligned 1;")
+        products = Groups(k, *PRODUCTS)
+        self._product(s, own[0], matrix_descriptor(k, spot, 1))
+        scores = products.commit()
+        self._product(dp, own[1], matrix_descriptor(k, second, 1))
+        both = products.commit(lambda: self.stages.hand_back(ring.stage, lead))
+        products.wait(scores)
         self._mask(s, v("i32", f"shl.b32 {{}}, {step}, 6;"))
         self._maxima(s)
-        k.emit("wgmma.wait_group.sync.aligned 0;")
-        k.emit(f"@{lead} mbarrier.arrive.shared::cta.b64 _, [{self._bar(72, ring.stage)}];")
+        products.wait(both)
         self._moments(s, dp)
         ring.advance()
         k.emit(f"add.u32 {step}, {step}, 1;")
@@ -186,7 +185,6 @@ class FlashStats:
             x = v("i64", f"add.s64 {{}}, {a}, {(chunk * g.rows * 128 >> 4) + 2 * inside};")
             y = v("i64", f"add.s64 {{}}, {b}, {(chunk * TILE * 128 >> 4) + 2 * inside};")
             wgmma_shared(k, target, g.dtype, x, y, k.truth(i > 0))
-        k.emit("wgmma.commit_group.sync.aligned;")
 
     def _mask(self, s: list[str], first: str) -> None:
         """−inf where a query does not see a key. Tiles that need no mask skip it."""

@@ -18,11 +18,13 @@ from ...core.dtypes import dtype
 from ...core.target_spec import TargetSpec
 from ...kernels.cuda.kernel import GemmKernel
 from ...tile.ir import TileType
-from .gemm_pieces import Ring, descriptor, promote, wait, wgmma
+from .gemm_pieces import descriptor, promote, wgmma
 from .gemm_results import Results
 from .gemm_sizes import BK, kept_bytes, results_bytes, stage_bytes
+from .groups import PRODUCTS, Groups
 from .layout import Key, Regs
 from .ptx_text import KernelText, literal, module_text
+from .stages import RING, Filler, Reader, Stages, wait
 
 WORDS = ("tiles_m", "tiles_n", "steps", "tiles")
 PRODUCER_REGISTERS = 40
@@ -73,7 +75,7 @@ class Gemm:
             directives.append(f".reqnctapercluster {max(self.cluster, g.splits)}, 1, 1")
         text = k.text(directives, target.cpu)
         mixed = self.number == "i32" and g.dtype != g.dtype_b
-        return module_text(target.cpu, ".extern .shared .align 1024 .b8 ring[];\n\n" + text, version="8.4" if mixed else "8.0")
+        return module_text(target.cpu, RING + text, version="8.4" if mixed else "8.0")
 
     def _meet(self) -> None:
         """All threads of the cluster, which come one by one."""
@@ -87,6 +89,7 @@ class Gemm:
         base = k.value("i32", f"add.u32 {{}}, {base}, 1023;")
         self.base = k.value("i32", f"and.b32 {{}}, {base}, -1024;")
         self.bars = k.value("i32", "mov.u32 {}, bars;")
+        self.stages = Stages(k, self.bars, g.stages, 0, EMPTY, g.consumers * self.cluster)
         self.rank = k.value("i32", "mov.u32 {}, %cluster_ctarank;") if self.cluster > 1 else "0"
         self.maps = []
         for i in range(len(g.maps)):
@@ -95,8 +98,7 @@ class Gemm:
         ready = k.label("ready")
         k.emit(f"@{k.value('i1', f'setp.ne.u32 {{}}, {self.tid}, 0;')} bra {ready};")
         for s in range(g.stages):
-            k.emit(f"mbarrier.init.shared::cta.b64 [{self.bars}+{8 * s}], 1;")
-            k.emit(f"mbarrier.init.shared::cta.b64 [{self.bars}+{EMPTY + 8 * s}], {g.consumers * self.cluster};")
+            self.stages.init(s)
         if g.kept:
             k.emit(f"mbarrier.init.shared::cta.b64 [{self.bars}+{KEPT}], 1;")
         for m in self.maps:
@@ -165,7 +167,7 @@ class Gemm:
         if self.uneven:
             k.emit(f"setmaxnreg.dec.sync.aligned.u32 {PRODUCER_REGISTERS};")
         k.emit(f"@{k.value('i1', f'setp.ne.u32 {{}}, {self.tid}, 0;')} bra {end};")
-        ring = Ring(k, g.stages, phase=1)
+        ring = Filler(k, self.stages)
         load = "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
         if g.kept:
             full = f"{self.bars}+{KEPT}"
@@ -179,17 +181,15 @@ class Gemm:
         k.emit(f"mov.u32 {step}, 0;")
         inner = k.label("copy")
         k.place(inner)
-        empty = k.value("i32", f"mad.lo.u32 {{}}, {ring.stage}, 8, {self.bars};")
-        ring.wait(f"{empty}+{EMPTY}")
-        k.emit(f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [{empty}], {self.a_bytes + (0 if g.kept else self.b_bytes)};")
+        full = ring.fill(self.a_bytes + (0 if g.kept else self.b_bytes))
         here = k.value("i32", f"add.u32 {{}}, {step}, {self.start};") if g.splits > 1 else step
         at = k.value("i32", f"shl.b32 {{}}, {here}, {(BK // self.item).bit_length() - 1};")
         spot = k.value("i32", f"mad.lo.u32 {{}}, {ring.stage}, {stage_bytes(g)}, {self.base};")
         none = k.value("i32", "mov.u32 {}, 0;") if any(g.alone) else ""
         batch_a, batch_b = (none if one else batch for one in g.alone)
-        self._load_a(load, spot, (row, at, batch_a), empty)
+        self._load_a(load, spot, (row, at, batch_a), full)
         if not g.kept:
-            self._load_b(load, spot, (column, at, batch_b), empty)
+            self._load_b(load, spot, (column, at, batch_b), full)
         ring.advance()
         self._next_step()
         k.emit(f"add.u32 {step}, {step}, 1;")
@@ -206,7 +206,7 @@ class Gemm:
         """Coordinates of a step's part of B."""
         return f"{step * (BK // self.item)}, 0, 0"
 
-    def _load_b(self, load: str, spot: str, place: tuple[str, str, str], empty: str) -> None:
+    def _load_b(self, load: str, spot: str, place: tuple[str, str, str], full: str) -> None:
         """The copies of B's part of a stage; `place` is (column, k, batch)."""
         k, g = self.k, self.kernel
         column, at, batch = place
@@ -220,20 +220,18 @@ class Gemm:
         first = k.value("i32", f"add.u32 {{}}, {column}, {offset};") if self.cluster > 1 else column
         target = k.value("i32", f"mad.lo.u32 {{}}, {offset}, {BK}, {spot};") if self.cluster > 1 else spot
         if g.transposed_b:
-            k.emit(f"{load} [{target}+{self.a_bytes}], [{self.maps[1]}, {{{self._b_place(at, first, batch)}}}], [{empty}]{mask};")
+            k.emit(f"{load} [{target}+{self.a_bytes}], [{self.maps[1]}, {{{self._b_place(at, first, batch)}}}], [{full}]{mask};")
         else:
             for c in range(share // 64):
                 col = k.value("i32", f"add.u32 {{}}, {first}, {64 * c};") if c else first
-                k.emit(f"{load} [{target}+{self.a_bytes + 8192 * c}], [{self.maps[1]}, {{{col}, {at}, {batch}}}], [{empty}]{mask};")
+                k.emit(f"{load} [{target}+{self.a_bytes + 8192 * c}], [{self.maps[1]}, {{{col}, {at}, {batch}}}], [{full}]{mask};")
 
-    def _fetch_added(self, ring: Ring, place: tuple[str, str, str]) -> None:
+    def _fetch_added(self, ring: Filler, place: tuple[str, str, str]) -> None:
         """What the epilogue adds takes stages of the ring too, one for every slice of columns, in place of A."""
         k, g, v = self.k, self.kernel, self.k.value
         row, column, batch = place
         for first in range(0, g.bn, g.slice):
-            full = v("i32", f"mad.lo.u32 {{}}, {ring.stage}, 8, {self.bars};")
-            ring.wait(f"{full}+{EMPTY}")
-            k.emit(f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [{full}], {g.bm * BK};")
+            full = ring.fill(g.bm * BK)
             spot = v("i32", f"mad.lo.u32 {{}}, {ring.stage}, {stage_bytes(g)}, {self.base};")
             at = v("i32", f"add.u32 {{}}, {column}, {first};") if first else column
             load = "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
@@ -278,10 +276,10 @@ class Gemm:
             lane = k.value("i32", f"and.b32 {{}}, {self.tid}, 127;")
             lead = k.value("i1", f"setp.lt.u32 {{}}, {lane}, {self.cluster};")
             who_hears = k.value("i32", f"min.u32 {{}}, {lane}, {self.cluster - 1};")
-            self.remote = k.value("i32", f"mapa.shared::cluster.u32 {{}}, {self.bars}, {who_hears};")
+            self.stages.remote = k.value("i32", f"mapa.shared::cluster.u32 {{}}, {self.bars}, {who_hears};")
         acc = [k.reg(self.number) for _ in range(g.bn // 2)]
         total = [k.reg("float") for _ in acc] if g.promote else acc
-        ring = Ring(k, g.stages, phase=0)
+        ring = Reader(k, self.stages)
         previous = k.reg("i32")
         if g.stored:
             self.e.place_staging(k.value("i32", f"add.u32 {{}}, {self.base}, {stage_bytes(g) * g.stages};"), who, self.tid, self.maps[2:])
@@ -295,8 +293,10 @@ class Gemm:
         k.emit(f"mov.u32 {step}, 0;")
         inner = k.label("multiply")
         k.place(inner)
-        full = k.value("i32", f"mad.lo.u32 {{}}, {ring.stage}, 8, {self.bars};")
-        ring.wait(full)
+        products = Groups(k, *PRODUCTS)
+        before = products.carried(lambda: self.stages.hand_back(previous, k.value("i1", f"and.pred {{}}, {lead}, {more};")))
+        start = products.under_way
+        ring.ready()
         more = k.value("i1", f"setp.ne.u32 {{}}, {step}, 0;")
         goes_on = k.value("i1", f"setp.ne.u32 {{}}, {k.value('i32', f'and.b32 {{}}, {step}, {g.promote - 1};')}, 0;") if g.promote else more
         hop = k.value("i32", f"mul.lo.u32 {{}}, {ring.stage}, {stage_bytes(g) >> 4};")
@@ -309,19 +309,17 @@ class Gemm:
             a = k.value("i64", f"add.s64 {{}}, {da}, {step_a * i};") if i else da
             b = k.value("i64", f"add.s64 {{}}, {db}, {step_b * i};") if i else db
             wgmma(k, acc, g, a, b, goes_on if i == 0 else k.truth(True))
-        k.emit("wgmma.commit_group.sync.aligned;")
-        k.emit("wgmma.wait_group.sync.aligned 1;")
-        both = k.value("i1", f"and.pred {{}}, {lead}, {more};")
-        self._release(previous, both)
+        sums = products.commit(lambda: self.stages.hand_back(previous, lead))
+        products.wait(before)
         k.emit(f"mov.u32 {previous}, {ring.stage};")
         ring.advance()
         k.emit(f"add.u32 {step}, {step}, 1;")
         ahead = k.value("i1", f"setp.lt.u32 {{}}, {step}, {self.count};")
         if g.promote:
-            promote(k, g, acc, total, (step, ahead))
+            promote(k, g, acc, total, (step, ahead), lambda: products.wait(sums, sometimes=True))
+        products.again(start)
         k.emit(f"@{ahead} bra {inner};")
-        k.emit("wgmma.wait_group.sync.aligned 0;")
-        self._release(previous, lead)
+        products.wait(sums)
         place = (k.value("i32", f"mad.lo.u32 {{}}, {who}, 64, {row};"), column, batch)
         if g.splits > 1:
             self._leave(total, who, place)
@@ -358,17 +356,7 @@ class Gemm:
         row, column, batch = self.place
         self._epilogue(total, row, v("i32", f"mad.lo.u32 {{}}, {self.part}, {width}, {column};"), batch)
 
-    def _release(self, stage: str, when: str) -> None:
-        """Tell the producers that this warpgroup has read a stage."""
-        k = self.k
-        if self.cluster > 1:
-            at = k.value("i32", f"mad.lo.u32 {{}}, {stage}, 8, {self.remote};")
-            k.emit(f"@{when} mbarrier.arrive.shared::cluster.b64 _, [{at}+{EMPTY}];")
-            return
-        at = k.value("i32", f"mad.lo.u32 {{}}, {stage}, 8, {self.bars};")
-        k.emit(f"@{when} mbarrier.arrive.shared::cta.b64 _, [{at}+{EMPTY}];")
-
-    def _epilogue(self, acc: list[str], row: str, column: str, batch: str, ring: Ring | None = None, lead: str = "") -> None:
+    def _epilogue(self, acc: list[str], row: str, column: str, batch: str, ring: Reader | None = None, lead: str = "") -> None:
         g, e, k = self.kernel, self.e, self.k
         assert g.acc is not None and g.row is not None and g.column is not None and g.batch is not None
         assert isinstance(g.acc.type, TileType)
@@ -385,8 +373,8 @@ class Gemm:
                 e.block(g.body)
                 continue
             assert ring is not None
-            ring.wait(k.value("i32", f"mad.lo.u32 {{}}, {ring.stage}, 8, {self.bars};"))
+            ring.ready()
             e.place_added(k.value("i32", f"mad.lo.u32 {{}}, {ring.stage}, {stage_bytes(g)}, {self.base};"))
             e.block(g.body)  # its stores have a barrier after the loads
-            self._release(ring.stage, lead)
+            self.stages.hand_back(ring.stage, lead)
             ring.advance()

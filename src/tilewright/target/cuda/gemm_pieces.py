@@ -1,39 +1,11 @@
-"""Pieces of the Hopper matrix kernels: the ring of stages, matrix descriptors, the `wgmma` instruction."""
+"""Pieces of the Hopper matrix kernels: matrix descriptors, the `wgmma` instruction."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ...kernels.cuda.kernel import GemmKernel
 from .ptx_text import KernelText
-
-
-class Ring:
-    """Stage and phase of a ring of shared-memory stages, in registers."""
-
-    def __init__(self, k: KernelText, stages: int, *, phase: int) -> None:
-        self.k, self.stages = k, stages
-        self.stage, self.phase = k.reg("i32"), k.reg("i32")
-        k.emit(f"mov.u32 {self.stage}, 0;")
-        k.emit(f"mov.u32 {self.phase}, {phase};")
-
-    def wait(self, barrier: str) -> None:
-        """Until the barrier's phase `phase` has completed."""
-        wait(self.k, barrier, self.phase)
-
-    def advance(self) -> None:
-        k = self.k
-        k.emit(f"add.u32 {self.stage}, {self.stage}, 1;")
-        wrapped = k.value("i1", f"setp.eq.u32 {{}}, {self.stage}, {self.stages};")
-        k.emit(f"@{wrapped} mov.u32 {self.stage}, 0;")
-        k.emit(f"@{wrapped} xor.b32 {self.phase}, {self.phase}, 1;")
-
-
-def wait(k: KernelText, barrier: str, phase: str) -> None:
-    again = k.label("wait")
-    k.place(again)
-    done = k.value("i1", f"mbarrier.try_wait.parity.shared::cta.b64 {{}}, [{barrier}], {phase};")
-    k.emit(f"@!{done} bra {again};")
 
 
 def descriptor(k: KernelText, address: str, *, transposed: bool) -> str:
@@ -75,15 +47,15 @@ def _name(acc: Sequence[str], dtype: str) -> str:
     return f"wgmma.mma_async.sync.aligned.m64n{2 * len(acc)}k16.f32.{dtype}.{dtype}"
 
 
-def promote(k: KernelText, g: GemmKernel, acc: Sequence[str], total: Sequence[str], at: tuple[str, str]) -> None:
+def promote(k: KernelText, g: GemmKernel, acc: Sequence[str], total: Sequence[str], at: tuple[str, str], ended: Callable[[], None]) -> None:
     """Add the matrix unit's sums to the totals every `promote` steps and after the last; the unit starts again at zero. `at` is the number
-    of steps done and whether there are more."""
+    of steps done and whether there are more; `ended` waits for the sums."""
     step, ahead = at
     skip = k.label("skip")
     if g.promote > 1:
         inside = k.value("i1", f"setp.ne.u32 {{}}, {k.value('i32', f'and.b32 {{}}, {step}, {g.promote - 1};')}, 0;")
         k.emit(f"@{k.value('i1', f'and.pred {{}}, {inside}, {ahead};')} bra {skip};")
-    k.emit("wgmma.wait_group.sync.aligned 0;")
+    ended()
     for a, t in zip(acc, total, strict=True):
         k.emit(f"add.rn.f32 {t}, {t}, {a};")
     if g.promote > 1:

@@ -10,9 +10,11 @@ from ...kernels.cuda.kernel import GemmKernel
 from ...tile.ir import Instr, TileType, Var, ViewType
 from .access import _pair
 from .emit import Emitter
+from .groups import COPIES, Groups
 from .layout import Fragment, Key, Regs
 from .ptx_text import KernelText
 
+SLICES = 2  # of every warpgroup: one is written while another is copied out
 EXCHANGED = {128: (0, 3), 64: (1, 2), 32: (2, 1)}  # bytes of a row -> the bits of its number that its 16-byte pieces are moved by
 
 
@@ -35,10 +37,11 @@ class Results(Emitter):
         """Where this warpgroup's slices lie, and where in them each lane of a warp stores."""
         k, v = self.k, self.k.value
         self.maps = maps
-        self.staging = v("i32", f"mad.lo.u32 {{}}, {who}, {2 * 64 * self.wide}, {base};")
+        self.staging = v("i32", f"mad.lo.u32 {{}}, {who}, {SLICES * 64 * self.wide}, {base};")
         self.which = k.reg("i32")
         k.emit(f"mov.u32 {self.which}, 0;")
         self.lead = v("i1", f"setp.eq.u32 {{}}, {v('i32', f'and.b32 {{}}, {tid}, 127;')}, 0;")
+        self.copies = Groups(k, *COPIES, guard=self.lead)
         self.barrier_id = v("i32", f"add.u32 {{}}, {who}, 1;")
         # stmatrix: lane l gives the address of row l%8 of matrix l/8; the four are rows 0-7 and 8-15 of two neighbouring 16-byte columns
         inside = v("i32", f"and.b32 {{}}, {tid}, 7;")
@@ -87,7 +90,7 @@ class Results(Emitter):
             return
         k, v = self.k, self.k.value
         tile = self.tile(instr.operands[-1])
-        k.emit(f"@{self.lead} cp.async.bulk.wait_group.read 1;")
+        self.copies.room(SLICES)
         k.emit(f"bar.sync {self.barrier_id}, 128;")
         {1: self._slice_of_bytes, 2: self._slice_of_halves, 4: self._slice_of_words}[tile.type.dtype.itemsize](tile)
         k.emit("fence.proxy.async.shared::cta;")
@@ -95,7 +98,7 @@ class Results(Emitter):
         source = v("i32", f"mad.lo.u32 {{}}, {self.which}, {64 * self.wide}, {self.staging};")
         place = f"{self.maps[self.stored.index(target)]}, {{{', '.join(self.corner)}}}"
         k.emit(f"@{self.lead} cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [{place}], [{source}];")
-        k.emit(f"@{self.lead} cp.async.bulk.commit_group;")
+        self.copies.commit()
         k.emit(f"xor.b32 {self.which}, {self.which}, 1;")
 
     def _slice_of_halves(self, tile: Regs) -> None:
@@ -148,4 +151,4 @@ class Results(Emitter):
 
     def finish(self) -> None:
         """Shared memory must stay until everything is out."""
-        self.k.emit(f"@{self.lead} cp.async.bulk.wait_group 0;")
+        self.copies.drain()

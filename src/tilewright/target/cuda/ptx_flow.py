@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 
 from ...core.errors import ParseError
 
@@ -28,7 +29,7 @@ class Op:
     guard: str = ""  # register of the predicate, without its sign
     next: list[int] = field(default_factory=list)
 
-    @property
+    @cached_property
     def stem(self) -> str:
         return self.opcode.split(".")[0]
 
@@ -67,6 +68,7 @@ class Function:
         return len(self.ops)
 
 
+@lru_cache(maxsize=4)  # several analyses read one text
 def parse(text: str) -> list[Function]:
     """Every function with a body, in order."""
     clean = _COMMENT.sub(lambda m: re.sub(r"[^\n]", " ", m[0]), text)

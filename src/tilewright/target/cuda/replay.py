@@ -98,6 +98,7 @@ def _wanted(op: Op) -> list[str]:
 class _Compiler:
     def __init__(self, f: Function) -> None:
         self.f = f
+        self.events = {op for op in f.ops if is_event(op)}
         self.sets: dict[str, list[Op]] = {}
         for op in f.ops:
             for r in self._writes(op):
@@ -107,19 +108,20 @@ class _Compiler:
         self.matrix: dict[str, int] = {}
 
     def _writes(self, op: Op) -> list[str]:
-        if op.opcode.startswith(("mbarrier", "ldmatrix", "ld.", "atom")) or not is_event(op):
-            return [] if "arrive" in op.opcode or "init" in op.opcode else op.writes()
-        return []
+        if op not in self.events:
+            return op.writes()
+        reads = op.opcode.startswith(("mbarrier.try", "mbarrier.test", "ldmatrix", "ld.", "atom"))
+        return op.writes() if reads else []
 
     def _slice(self) -> None:
         """Number every register that events and branches depend on."""
         todo: list[str] = []
         for op in self.f.ops:
-            if is_event(op):
+            if op in self.events:
                 wanted = _wanted(op)
                 todo += [r for x in (wanted[:1] if op.stem == "st" else wanted) for r in _REGISTER.findall(x)]
-            if is_event(op) or op.stem in ("bra", "ret", "exit"):
-                todo += [op.guard] if op.guard else []
+            if op.guard and (op in self.events or op.stem == "bra" or op.leaves):
+                todo.append(op.guard)
         while todo:
             r = todo.pop()
             if r in self.numbers:
@@ -128,12 +130,12 @@ class _Compiler:
             for op in self.sets.get(r, ()):
                 if op.guard:
                     todo.append(op.guard)
-                if not is_event(op):
+                if op not in self.events:
                     todo += _REGISTER.findall(op.operands)
                 elif op.opcode.startswith("ld.shared") and not self.passed:
                     self.passed = True
                     for s in self.f.ops:
-                        if s.stem == "st" and is_event(s):
+                        if s.stem == "st" and s in self.events:
                             todo += [x for w in _wanted(s)[1:] for x in _REGISTER.findall(w)]
 
     def value(self, text: str) -> str:
@@ -215,7 +217,7 @@ class _Compiler:
                         self.matrix.setdefault(r, 1 << len(self.matrix))
         starts = {0, *(i for i in f.labels.values())}
         for i, op in enumerate(f.ops):
-            if is_event(op) or op.stem == "bra" or op.leaves:
+            if op in self.events or op.stem == "bra" or op.leaves:
                 starts.add(i + 1)
         order = sorted(x for x in starts if x < f.end)
         number = {at: n for n, at in enumerate(order)}
@@ -225,7 +227,7 @@ class _Compiler:
             end = order[n + 1] if n + 1 < len(order) else f.end
             body = [f"def s{n}(R, T):"]
             last = f.ops[end - 1]
-            special = is_event(last) or last.stem == "bra" or last.leaves
+            special = last in self.events or last.stem == "bra" or last.leaves
             for op in f.ops[at : end - 1 if special else end]:
                 written = self._writes(op)
                 if any(r in self.numbers for r in written):

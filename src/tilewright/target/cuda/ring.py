@@ -15,6 +15,7 @@ from ...kernels.cuda.kernel import RingKernel
 from ...tile.ir import TileType
 from .access import Address
 from .emit import Emitter
+from .groups import PIECES, Groups
 from .layout import Regs, Spots
 from .ptx_text import KernelText, module_text
 from .ring_cores import Core, FmaCore, MmaCore, Side
@@ -140,27 +141,30 @@ class Ring:
     def _loop(self, sides: list[Side], steps: str) -> None:
         k, v, g = self.k, self.k.value, self.kernel
         stage, whole = (g.bm + g.bn) * LINE, ring_shared(g)
+        copies, ahead = Groups(k, *PIECES), []
         for s in range(g.stages - 1):
             for side in sides:
                 self._copy(side, str(s * stage))
-            k.emit("cp.async.commit_group;")
+            ahead.append(copies.commit())
         read, write, step = k.reg("i32"), k.reg("i32"), k.reg("i32")
         for reg, value in ((read, 0), (write, (g.stages - 1) * stage), (step, 0)):
             k.emit(f"mov.u32 {reg}, {value};")
         top = k.label("stage")
         k.place(top)
-        k.emit(f"cp.async.wait_group {g.stages - 2};")
+        start = copies.under_way
+        copies.wait(ahead[0])  # a round later it is the next one
         k.emit("bar.sync 0;")
         for side in sides:
             self._copy(side, write)
-        k.emit("cp.async.commit_group;")
+        copies.commit()
+        copies.again(start)
         self.core.multiply(read)
         for reg in (read, write):
             k.emit(f"add.u32 {reg}, {reg}, {stage};")
             k.emit(f"@{v('i1', f'setp.eq.u32 {{}}, {reg}, {whole};')} mov.u32 {reg}, 0;")
         k.emit(f"add.u32 {step}, {step}, 1;")
         k.emit(f"@{v('i1', f'setp.lt.u32 {{}}, {step}, {steps};')} bra {top};")
-        k.emit("cp.async.wait_group 0;")
+        copies.drain()
 
     def _finish(self, row: str, column: str, batch: str) -> None:
         g, e, v = self.kernel, self.e, self.k.value
