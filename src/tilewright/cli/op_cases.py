@@ -16,7 +16,6 @@ WHY = {
     "erfc": "bound by arithmetic: an exponential, a quotient and a polynomial of degree 10",
     "matmul 1024": "the product runs at 85 to 100 % of PyTorch's rate, and packing the right operand takes another 3 % of a call",
     "svd 128": "rotations of pairs of vectors until all are orthogonal; PyTorch's library reduces to two diagonals first",
-    "eigh 256": "rotations one by one, each waiting for the one before; PyTorch's library divides and conquers",
 }
 
 

@@ -62,9 +62,10 @@ class Matrices:
 class Columns:
     """Vectors in local memory, `count` of `length` elements, each followed by zeros."""
 
-    def __init__(self, b: KernelBuilder, dtype: DType, count: int, length: int, width: int) -> None:
+    def __init__(self, b: KernelBuilder, dtype: DType, count: int, length: int, width: int, view: View | None = None) -> None:
+        """`view`: memory of that form that outlives the program."""
         self.b, self.dtype, self.width = b, dtype, width
-        self.view = b.scratch(dtype, (count, padded(length, width)))
+        self.view = b.scratch(dtype, (count, padded(length, width))) if view is None else view
 
     def get(self, c: Ix | int, i: Ix | int) -> Tile:
         """Elements i … i + width - 1 of vector c."""
@@ -126,13 +127,14 @@ def temp_like(o: Operand, name: str) -> Operand:
     return Operand(o.type, Buffer(name, "temp", o.type.nbytes), Layout.contiguous(o.type.shape))
 
 
-def reflection(b: KernelBuilder, v: Columns, own: Ix | int, top: Tile, first: Ix | int, size: Ix) -> tuple[Tile, Tile]:
+def reflection(b: KernelBuilder, v: Columns, own: Ix | int, top: Tile, first: Ix | int, size: Ix, floor: float = 0.0) -> tuple[Tile, Tile]:
     """Householder's reflection of the vector (top, rest) onto its first axis: beta, which top becomes, and tau. Column `own` of v holds
-    the rest behind `first`, and becomes the reflection's vector, one at `first`. A rest of zeros is left as it is."""
+    the rest behind `first`, and becomes the reflection's vector, one at `first`. A rest of zeros, or whose squares add up to no more than
+    `floor`, is left as it is."""
     one, zero = b.full((), 1.0, v.dtype), b.full((), 0.0, v.dtype)
     rest = v.dot(own, v, own, first + 1, size)
     norm = b.unary("sqrt", b.fma(top, top, rest))
-    flat = b.cmp("eq", rest, 0.0)
+    flat = b.cmp("le", rest, floor)
     beta = b.select(flat, top, b.select(b.cmp("lt", top, 0.0), norm, -norm))
     tau = b.select(flat, zero, (beta - top) / b.select(flat, one, beta))
     v.scale(own, b.select(flat, one, one / b.select(flat, one, top - beta)), first + 1, size)

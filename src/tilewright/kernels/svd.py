@@ -18,10 +18,10 @@ from ..core.dtypes import i64
 from ..core.target_spec import TargetSpec
 from ..ops.linalg_spectra import Svd as SvdOp
 from ..tile.builder import Ix, KernelBuilder, Tile, View
-from .eigh import rank_of, sign_of
 from .launch import Launch
 from .matrices import Columns, Matrices, nothing, vector
 from .region import Region
+from .spectra import rank_of, sign_of
 from .template import Reason, Template, alone, region_bytes, region_flops
 
 SWEEPS = 40
