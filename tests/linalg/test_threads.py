@@ -14,7 +14,9 @@ from tilewright.compile import compile_graph, graph_signature, target_spec
 from tilewright.core.dtypes import dtype as dtype_of
 from tilewright.ir.graph import Graph
 from tilewright.ir.types import TensorType
+from tilewright.kernels import eigh_vectors
 from tilewright.ops.linalg import Lu
+from tilewright.ops.linalg_spectra import Eigh
 
 
 def sessions(op: Any, *shapes: tuple[int, ...], dtype: str) -> list[tw.Session]:
@@ -53,3 +55,38 @@ def test_lu(m: int, n: int, dtype: str) -> None:
         for j, p in enumerate(pivots[i]):
             rows[[j, p]] = rows[[p, j]]
         assert np.array_equal(rows, order[i])
+
+
+def check_vectors(a: Any, w: Any, v: Any) -> None:
+    """Values as NumPy finds them in f64, orthonormal vectors, and that they belong together, all within a few rounding errors a row."""
+    n, wide = a.shape[-1], a.astype("f8")
+    limit = 2 * n * float(np.finfo(a.dtype).eps)
+    want = np.linalg.eigvalsh(wide)
+    size, vectors = max(np.abs(want).max(), 1e-300), v.astype("f8")
+    assert np.abs(w - want).max() <= limit * size
+    assert np.abs(np.swapaxes(vectors, -1, -2) @ vectors - np.eye(n)).max() <= limit
+    assert np.abs(wide @ vectors - vectors * w[..., None, :]).max() <= limit * size
+
+
+@pytest.mark.parametrize("room", [(1.25, 16), (0.25, 0)])
+def test_eigenvectors(room: tuple[float, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where most rotations find no room in the record and are applied by another kernel."""
+    monkeypatch.setattr(eigh_vectors, "ROOM", room)
+    x = fresh_rng().standard_normal((2, 70, 70)).astype("f4")
+    a = x + np.swapaxes(x, 1, 2)
+    w, v = same(Eigh(), a)
+    check_vectors(a, w, v)
+    assert np.array_equal(w, sessions(Eigh(vectors=False), a.shape, dtype="f4")[0](a))
+
+
+@pytest.mark.parametrize(("n", "dtype"), [(30, "f4"), (60, "f4"), (60, "f8")])
+def test_eigenvectors_of_special_matrices(n: int, dtype: str) -> None:
+    """Low rank, zeros, one value only, tiny and huge elements; NaN comes back."""
+    session = sessions(Eigh(), (n, n), dtype=dtype)[0]
+    low = fresh_rng().standard_normal((n, 3))
+    far = 1e30 if dtype == "f4" else 1e200
+    for a in (np.ones((n, n)), low @ low.T, low @ low.T / far, low @ low.T * far / n, np.zeros((n, n)), np.eye(n)):
+        check_vectors(a.astype(dtype), *session(a.astype(dtype)))
+    bad = np.ones((n, n), dtype)
+    bad[3, 5] = np.nan
+    assert np.isnan(session(bad)[0]).all()

@@ -8,12 +8,15 @@ from .matrices import Columns
 
 
 def rank_of(b: KernelBuilder, d: Columns, i: Ix | int, size: Ix, *, descending: bool = False) -> Ix:
-    """The place of number i in order; equal ones keep theirs."""
+    """The place of number i in order; equal ones keep theirs, and NaN comes last."""
     own = d.one(0, i)
+    none = b.unary("isnan", own)
     with b.loop(0, size, d.width, [b.full((d.width,), 0, i64)]) as loop:
         x, places = d.get(0, loop.index), b.iota((d.width,), 0) + b.from_index(loop.index)
-        before = b.binary("or", b.cmp("gt" if descending else "lt", x, own),
-                          b.binary("and", b.cmp("eq", x, own), b.cmp("lt", places, b.from_index(i))))
+        bad = b.unary("isnan", x)
+        same = b.binary("or", b.cmp("eq", x, own), b.binary("and", bad, none))
+        before = b.binary("or", b.cmp("gt" if descending else "lt", x, own), b.binary("and", none, b.unary("not", bad)))
+        before = b.binary("or", before, b.binary("and", same, b.cmp("lt", places, b.from_index(i))))
         inside = b.binary("and", before, b.cmp("lt", places, b.from_index(size)))
         loop.next(loop.carried[0] + b.cast(inside, i64))
     return b.to_index(b.reduce("sum", loop.results[0]))
