@@ -29,7 +29,7 @@ class Net(torch.nn.Module):
 
     def forward(self, x: Any) -> Any:
         self.calls += 1
-        return self.own(torch.relu(self.norm(self.conv(x)))) + self.offset, self.calls
+        return self.own(torch.tanh(self.norm(self.conv(x)))) + self.offset, self.calls  # smooth: f32 sums may lie on either side of a kink
 
 
 def test_a_module_in_training_gives_its_new_buffers() -> None:
