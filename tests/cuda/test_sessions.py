@@ -20,6 +20,7 @@ from tilewright.core import dtypes as dt
 from tilewright.core.dims import sym
 from tilewright.core.dtypes import bf16, f32, i64
 from tilewright.core.errors import ExecutionError, InputError
+from tilewright.core.pytree import flatten
 from tilewright.ir.graph import Graph
 from tilewright.ir.types import TensorType
 from tilewright.ops.composites import Softmax
@@ -121,6 +122,8 @@ def test_arrays_of_other_libraries(gpu: FakeDriver, rng: np.random.Generator) ->
         session(a, Foreign(b, strides=(2, 6)))
     with pytest.raises(InputError, match=r"must be on the GPU, got bf16\[3,5\] on cpu"):
         session(a, torch.zeros(3, 5, dtype=torch.bfloat16))
+    with pytest.raises(InputError, match="must be on the first GPU, where sessions run, got one on GPU 1"):
+        session(a, OnSecond(b))
     with pytest.raises(InputError, match="got a list"):
         session(a, [1.0])
 
@@ -134,6 +137,32 @@ class OnlyDlpack:
 
     def __dlpack__(self, *, stream: int | None = None) -> Any:
         return self.array.__dlpack__(stream=stream)
+
+
+class OnSecond(OnlyDlpack):
+    def __dlpack__(self, *, stream: int | None = None) -> Any:
+        return dlpack.export(self.array.address, self.array.shape, self.array.dtype, (2, 1), self.array)
+
+
+def test_training_keeps_its_state_on_the_gpu(gpu: FakeDriver, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    opt = tw.optim.sgd(0.1, momentum=0.9)
+
+    def step(params: Any, state: Any, x: Any) -> Any:
+        value, grads = tw.value_and_grad(lambda p: ((x * p["w"]).sum() - 1) ** 2)(params)
+        return *opt.update(params, grads, state), value
+
+    x, w = rng.standard_normal((2, 4)).astype(np.float32)
+    device, host = tw.jit(step, target="cuda", donate=(0, 1)), tw.jit(step, target="cpu")
+    params = {"w": tw.jit(lambda w: w * 1, target="cuda")(w)}
+    state, host_params = opt.init(params), {"w": w}
+    host_state = opt.init(host_params)
+    assert any(isinstance(s, DeviceArray) for s in flatten(state)[0])
+    for _ in range(3):
+        params, state, value = device(params, state, x)
+        host_params, host_state, wanted = host(host_params, host_state, x)
+        np.testing.assert_allclose(value.numpy(), wanted, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(params["w"].numpy(), host_params["w"], rtol=1e-3, atol=1e-3)
 
 
 def test_a_profile(rng: np.random.Generator) -> None:

@@ -9,11 +9,12 @@ import numpy as np
 
 from ..array import functions
 from ..array.functions import staged
-from ..array.gpu import is_on_gpu
+from ..array.gpu import gpu_leaf, is_on_gpu
 from ..core import dtypes as dt
 from ..core.errors import InputError
 from ..core.pytree import flatten, unflatten
-from ..runtime.arguments import from_dtype
+from ..runtime.arguments import from_dtype, is_tensor
+from ..runtime.cuda_array import DeviceArray
 from ..transform.trace import Tracer, is_array, leaf_of, tracing, user_place
 
 tw: Any = functions  # its names are made from the registry
@@ -50,9 +51,12 @@ def _short(spec: Any) -> str:
 
 
 def zeros_like(x: Any, dtype: Any = None) -> Any:
-    """Zeros of a parameter's type: traced inside a trace, beside a CUDA tensor, else NumPy's."""
+    """Zeros of a parameter's type: traced inside a trace, on the GPU where it lies there, else NumPy's."""
     if tracing() or isinstance(x, Tracer):
         return tw.zeros_like(x, dtype)
+    if is_on_gpu(x) and not is_tensor(x):
+        t = gpu_leaf(x).type
+        return DeviceArray.zeros([d for d in t.shape if isinstance(d, int)], t.dtype if dtype is None else dt.dtype(dtype))
     if is_on_gpu(x):
         return x.new_zeros(x.shape, dtype=None if dtype is None else from_dtype()[dt.dtype(dtype)])
     t = leaf_of(x).type

@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from ..core.dims import Dim, evaluate, symbols
+from ..core.dims import Dim, symbols
 from ..kernels.cuda.kernel import SimtKernel
 from ..kernels.launch import Argument, Launch, Pointer, Program, Variant, Word
+from ..plan.values import DimTable
 from . import cuda_driver as gpu
 from . import cuda_launch
 
@@ -66,8 +67,10 @@ class LateWords:
         self._dims: dict[Dim, int] = {}
         self._entries: list[tuple[int, int, int]] = []  # fixed address, number of the input or output (or -1), dim
         self._columns: Any = None  # the entries as arrays
-        self._state: Any = None
-        self._values = np.zeros(0, np.int64)
+        self._sizes: Any = None  # env -> the values of all dims
+        self._addresses: list[int] = []
+        self._found: list[int] = []
+        self._fixed = self._values = np.zeros(0, np.int64)  # what the addresses give, and with the dims
 
     def add(self, base: int, slot: int, dim: Dim) -> int:
         """The address of a new word."""
@@ -77,14 +80,22 @@ class LateWords:
     def write(self, env: Mapping[str, int], addresses: Sequence[int], stream: int) -> None:
         """Rewrite the words where the values or the addresses are others than last time. The copy is ordered by the stream; its source is
         read before the call comes back, since it is ordinary memory."""
-        state = (tuple(sorted(env.items())), tuple(addresses))
-        if state == self._state or not self._entries:
+        if not self._entries:
             return
         if self._columns is None:  # all words have been added when the first call is made
             self._columns = np.array(self._entries, np.int64).T.copy()
+            table = DimTable(sorted({s for d in self._dims for s in symbols(d)}, key=lambda s: s.name))
+            for d in self._dims:
+                table.add(d)
+            self._sizes = table.compile()
         base, slot, dim = self._columns
-        moving = np.array([*addresses, 0], np.int64)  # -1 is nothing
-        self._values = base + moving[slot] + np.array([evaluate(d, env) for d in self._dims], np.int64)[dim]
+        found = self._sizes(env)
+        if addresses != self._addresses:
+            self._fixed = base + np.array([*addresses, 0], np.int64)[slot]  # -1 is nothing
+        elif found == self._found:
+            return
+        self._addresses, self._found = [], []  # until the copy is under way
+        self._values = self._fixed + np.array(found, np.int64)[dim]
         status = cuda_launch.library().cuMemcpyHtoDAsync_v2(self.memory.address, self._values.ctypes.data, self._values.nbytes, stream)
         cuda_launch.check(status, "cuMemcpyHtoDAsync", "words that follow the call's symbols")
-        self._state = state
+        self._addresses, self._found = list(addresses), found

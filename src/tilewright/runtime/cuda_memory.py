@@ -27,6 +27,10 @@ def _elsewhere(name: str, shown: str, shape: Sequence[int], device: Any) -> Inpu
     return InputError(f"session: input {name!r} must be on the GPU, got {_shown(shown, shape)} on {device}; pass {name}.cuda()")
 
 
+def _other_gpu(name: str, device: Any) -> InputError:
+    return InputError(f"session: input {name!r} must be on the first GPU, where sessions run, got one on {device}")
+
+
 def _strange(name: str, type_: TensorType, value: Any) -> InputError:
     return InputError(
         f"session: input {name!r} must be {describe(type_)} on the GPU, got a {type(value).__name__}; "
@@ -71,6 +75,8 @@ class TorchMemory:
             value = self._sent(name, type_, np.asarray(value), bound)
         elif not is_tensor(value) and hasattr(value, "__dlpack__"):
             value = self.torch.from_dlpack(value)  # type: ignore[attr-defined]
+        elif not is_tensor(value) and hasattr(value, "__cuda_array_interface__"):
+            value = self.torch.as_tensor(value, device=self.device)
         if not is_tensor(value):
             raise _strange(name, type_, value)
         shape = tuple(int(n) for n in value.shape)
@@ -78,6 +84,8 @@ class TorchMemory:
         shown = str(dtype) if dtype is not None else str(value.dtype)
         if value.device.type != "cuda":
             raise _elsewhere(name, shown, shape, value.device)
+        if value.device.index not in (None, 0):
+            raise _other_gpu(name, value.device)
         _check_type(name, type_, dtype, shown, shape)
         plain = value.detach()
         if not plain.is_contiguous() or plain.data_ptr() % ALIGNMENT or plain.is_neg() or plain.is_conj():
@@ -155,6 +163,8 @@ class OwnMemory:
         seen, keep = found
         if seen.device[0] != CUDA:
             raise _elsewhere(name, seen.shown, seen.shape, f"device {seen.device[0]} of DLPack")
+        if seen.device[1] != 0:
+            raise _other_gpu(name, f"GPU {seen.device[1]}")
         # the CUDA array interface has no code for bf16 and fp8: their bits come as integers without a sign
         bits = seen.dtype is not None and not hasattr(value, "__dlpack__") and seen.dtype.kind == "u" and type_.dtype in dt.SMALL
         dtype = type_.dtype if bits and seen.dtype is not None and seen.dtype.itemsize == type_.dtype.itemsize else seen.dtype

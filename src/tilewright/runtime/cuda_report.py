@@ -60,6 +60,9 @@ class CudaReport(Report):
             why = ", ".join(f"{count} {op} ({BARRIERS[op]})" for op, count in k["barriers"].items()) or "none"
             why += f"; one after every shared access would be {k['naive_barriers']}" if k["naive_barriers"] else ""
             lines.append(f"{name[:36]:36s} {shown[0]:>9s} {shown[1]:>7s} {shown[2]:>7s}  {why}")
+        for name, count in d["input_copies"].items():
+            calls = f"{count} call{'s' if count > 1 else ''}"
+            lines.append(f"input {name!r} was copied in {calls}: it lay on the host, or was not contiguous and aligned")
         return "\n".join(lines)
 
     __repr__ = __str__
