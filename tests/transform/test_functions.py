@@ -377,3 +377,26 @@ def test_labels_and_indices_out_of_range_are_errors() -> None:
         tw.jit(lambda x, i: x[i])(randn(3, 4), np.array([5]))
     with pytest.raises(ExecutionError, match="index out of range"):
         tw.jit(lambda x, i: tw.scatter_add(x, i, x))(randn(3, 4), np.array([0, 1, 7]))
+
+
+@pytest.mark.parametrize("dtype", [np.bool_, np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint32, np.uint64],
+                         ids=lambda d: np.dtype(d).name)
+def test_sums_and_powers_of_integers_are_numpys(dtype: Any) -> None:
+    """Sums and products of small integers are i64 or u64 (200 + 100 is no 44), powers stay integers and wrap."""
+    info = np.iinfo(dtype) if dtype is not np.bool_ else None
+    x = np.array([1, 0, 1] if info is None else [info.max, info.max, 3, info.min + 1, info.max // 2], dtype)
+    for name in ("sum", "prod", "cumsum", "cumprod"):
+        got, want = getattr(tw, name)(x, axis=0), getattr(np, name)(x, axis=0)
+        assert got.dtype == want.dtype, name
+        np.testing.assert_array_equal(got, want)
+    if info is not None:
+        e = np.array([5, 2, 9, 7, 0], dtype)
+        for got, want in ((tw.power(x, e), np.power(x, e)), (tw.jit(lambda x: x**7)(x), x**7), (tw.jit(lambda x: x**3)(x), x**3)):
+            assert got.dtype == want.dtype
+            np.testing.assert_array_equal(got, want)
+        if info.min < 0:
+            ends = np.array([info.min, info.min, 6], dtype)
+            np.testing.assert_array_equal(tw.gcd(ends, np.array([1, 6, info.min], dtype)), [1, 2, 2])
+    else:
+        with pytest.raises(ShapeError, match="neg: a bool has no negative"):
+            tw.jit(lambda x: -x)(x)

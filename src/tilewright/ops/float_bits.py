@@ -119,7 +119,8 @@ class Divisor(Binary):
             done = t.cmp("eq", q, 0)
             rest = t.binary("rem", p, t.select(done, t.full((), 1, q.dtype), q))
             loop.next(t.select(done, p, q), t.select(done, q, rest))
-        return loop.results[0]
+        out = loop.results[0]
+        return out if out.dtype.kind == "u" else t.select(t.cmp("lt", out, 0), 0 - out, out)  # the least integer has no absolute value
 
 
 @register

@@ -39,6 +39,8 @@ def unary(name: str) -> Callable[[Any], Any]:
 
     def call(x: Any) -> Any:
         kind = dtype_of(x)[0].kind
+        if kind == "b" and name == "neg":
+            raise ShapeError(f"neg: a bool has no negative; use ~x, or cast it first ({user_place()})")
         if kind not in kinds:
             x = as_float(x) if "f" in kinds else as_tracer(x, dt.bool_) if kinds == "b" else x
         x = as_tracer(x)
@@ -91,7 +93,7 @@ def div(x: Any, y: Any) -> Any:
 
 @public
 def pow_(x: Any, y: Any) -> Any:
-    """x ** y; small whole Python exponents become products, so integers stay integers."""
+    """x ** y; integers stay integers (a negative Python exponent of theirs gives f32). Small whole Python exponents become products."""
     if type(y) is int and 0 <= y <= 4:
         x = as_tracer(x)
         if y == 0:
@@ -104,7 +106,8 @@ def pow_(x: Any, y: Any) -> Any:
         return FUNCTIONS["square"](x) if y == 2 else out
     if type(y) is float and y in (0.5, -0.5, -1.0):
         return FUNCTIONS[{0.5: "sqrt", -0.5: "rsqrt", -1.0: "reciprocal"}[y]](x)
-    a, b = _floats(x, y)
+    whole = common(x, y)[0].is_int and not (type(y) is int and y < 0)
+    a, b = meet(x, y) if whole else _floats(x, y)
     out = apply(REGISTRY["pow"](), a, b)
     out.weak = a.weak and b.weak
     return out

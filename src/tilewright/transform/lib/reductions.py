@@ -49,9 +49,10 @@ def reduction(name: str, *, prepare: Callable[[Any], Tracer] = as_tracer) -> Cal
 
 
 def numbers(x: Any) -> Tracer:
-    """Bools are summed as i64."""
+    """What is summed or multiplied up: bools and small integers as i64 or u64, as the array API standard says, or 200 + 100 would be 44."""
     x = as_tracer(x)
-    return as_tracer(x, dt.i64) if x.value.dtype.is_bool else x
+    kind = x.value.dtype.kind
+    return as_tracer(x, dt.u64 if kind == "u" else dt.i64) if kind in "biu" and x.value.dtype.itemsize < 8 else x
 
 
 def truths(x: Any) -> Tracer:
