@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,13 +15,14 @@ from tests.cuda.fake_driver import FakeDriver, fake_gpu
 from tests.cuda.kernels import case
 from tests.cuda.launching import Emulated, graph
 from tests.ops.checks import Case, assert_close, cases
-from tilewright.core.dtypes import f32
+from tilewright.cli.inspect_cuda import inspect_cuda
+from tilewright.core.dtypes import bf16, bool_, f16, f32, f64
 from tilewright.core.errors import ExecutionError
 from tilewright.ir.interp import run
 from tilewright.ir.types import TensorType
 from tilewright.kernels.cuda import whole
 from tilewright.kernels.launch import flatten
-from tilewright.ops import Scan
+from tilewright.ops import Cond, Matmul, Scan
 from tilewright.ops import functions as F
 from tilewright.ops.base import single
 from tilewright.runtime import cuda_flow
@@ -32,6 +34,9 @@ from tilewright.target.cuda.code import emit_cuda
 def gpu() -> Iterator[FakeDriver]:
     with fake_gpu() as fake:
         yield fake
+
+
+SUMS = Scan(body=single(lambda g, v: F.add(v[0], v[1]), *[TensorType(f32, (6,))] * 2), carries=1, xs=1, length=4)
 
 
 def draw(rng: np.random.Generator, *shapes: tuple[int, ...]) -> list[Any]:
@@ -62,7 +67,10 @@ def test_a_scan_with_a_branch_and_a_loop_inside_is_one_launch() -> None:
         np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("shapes", [((3, 3), (1, 3), (4, 1, 3)), ((40, 40), (2, 40), (3, 2, 40))], ids=str)
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize("shapes", [((40, 40), (2, 40), (3, 2, 40)), pytest.param(((3, 3), (1, 3), (4, 1, 3)), marks=SLOW)], ids=str)
 def test_a_recurrent_network_and_its_derivative_are_a_kernel_each(shapes: Any, gpu: FakeDriver, rng: np.random.Generator) -> None:
     def loss(w: Any, h: Any, x: Any) -> Any:
         last, ys = tw.scan(lambda h, x: ((new := tw.tanh(h @ w + x)), new * h), h, x)
@@ -76,6 +84,35 @@ def test_a_recurrent_network_and_its_derivative_are_a_kernel_each(shapes: Any, g
     for a, b in zip(grads, wanted, strict=True):
         np.testing.assert_allclose(a.numpy(), b, rtol=1e-3, atol=1e-3)
     assert [type(x.kernel) is whole.WholeKernel for x in f.lower(*arrays).executable.program.launches].count(True) == 2
+
+
+PRODUCTS: list[tuple[Any, ...]] = [
+    (f32, (5, 7), (7, 33), {}),
+    (bf16, (9, 5), (9, 70), {"transpose_a": True}),
+    (f64, (2, 3, 17), (2, 40, 17), {"transpose_b": True}),
+    (f16, (2, 3, 16), (16, 32), {"alpha": 0.5}),
+    (f32, (3, 0), (0, 4), {}),
+]
+
+
+@pytest.mark.parametrize(("dtype", "left", "right", "options"), PRODUCTS, ids=str)
+def test_products_in_a_branch(dtype: Any, left: Any, right: Any, options: dict[str, Any], rng: np.random.Generator) -> None:
+    def product(g: Any, v: Any) -> Any:
+        return F.add(Matmul(**options)(v[0], v[1]), v[2])
+
+    a, b = (TensorType(dtype, s) for s in (left, right))
+    n = Matmul(**options).infer(a, b).shape[-1]
+    assert isinstance(n, int)
+    bias = TensorType(dtype, (n,))
+    op = Cond(then=single(product, a, b, bias), other=single(lambda g, v: F.neg(product(g, v)), a, b, bias))
+    made = graph(lambda p, *x: p.node.graph.add(op, p, *x).values, (bool_, ()), *((t.dtype, t.shape) for t in (a, b, bias)))
+    emulated = Emulated(made)
+    (launch,) = emulated.program.launches
+    assert any("small_matmul" in x.kernel.name for x in flatten(list(launch.kernel.items)))  # type: ignore[attr-defined]
+    arrays = [x.astype(dtype.np) for x in draw(rng, left, right, (n,))]
+    for flag in (True, False):
+        (got,), (want,) = emulated(np.array(flag), *arrays), run(made, [np.array(flag), *arrays])
+        assert_close(got, np.asarray(want), dtype.name, 4.0)
 
 
 def test_programs_of_several_sizes_in_one_block(rng: np.random.Generator) -> None:
@@ -158,7 +195,7 @@ def test_predicates_and_what_the_report_says(small: bool, gpu: FakeDriver, monke
     assert small or {x["inside"] for x in report.data["launches"]} >= {r["name"] for r in report.data["control"]}
 
 
-@pytest.mark.parametrize("options", [{}, {"checkpoints": 2, "reverse": True}], ids=str)
+@pytest.mark.parametrize("options", [pytest.param({}, marks=SLOW), {"checkpoints": 2, "reverse": True}], ids=str)
 def test_derivatives(options: dict[str, Any], gpu: FakeDriver, rng: np.random.Generator) -> None:
     def loss(w: Any, h: Any, x: Any) -> Any:
         last, ys = tw.scan(lambda h, x: ((new := tw.sin(h * w + x)), new * h), h, x, **options)
@@ -189,3 +226,29 @@ def test_bad_data_ends_a_loop(gpu: FakeDriver) -> None:
     f(table, np.array([1, 7]))
     with pytest.raises(ExecutionError, match="got 7"):
         f.lower(table, np.array([1, 7])).synchronize()
+
+
+@pytest.mark.parametrize("small", [True, False], ids=["one kernel", "walked"])
+def test_donated_carries_saved_sessions_and_what_inspect_shows(
+    small: bool, gpu: FakeDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
+) -> None:
+    monkeypatch.setattr(whole, "BYTES", whole.BYTES if small else -1)
+    monkeypatch.setattr(cuda_flow, "RECORDED", 2)
+    h, x = draw(rng, (6,), (4, 6))
+    step = tw.jit(lambda h, x: tw.scan(lambda h, x: (h * 0.5 + x, h), h, x), target="cuda", donate=0)
+    first, _ = step(h, x)
+    wanted = ((((h * 0.5 + x[0]) * 0.5 + x[1]) * 0.5) + x[2]) * 0.5 + x[3]
+    np.testing.assert_allclose(first.numpy(), wanted, rtol=1e-5, atol=1e-6)
+    place = first.address
+    again, ys = step(first, x)
+    assert again.address == place
+    np.testing.assert_allclose(ys.numpy()[0], wanted, rtol=1e-5, atol=1e-6)
+    session: Any = tw.compile(graph(lambda h, x: h.node.graph.add(SUMS, h, x).values, (f32, (6,)), (f32, (4, 6))), target="cuda")
+    session.save(tmp_path / "loop.tw")
+    got, want = tw.load(tmp_path / "loop.tw")(h, x), session(h, x)
+    np.testing.assert_array_equal(got.numpy(), want.numpy())
+    inspect_cuda(session, tmp_path / "shown")
+    said = (tmp_path / "shown" / "report.txt").read_text()
+    assert "scan" in said and ("goes through it in one kernel" if small else "the host launches every step") in said
+    tiles = "".join(p.read_text() for p in (tmp_path / "shown" / "kernels").glob("*.tile"))
+    assert ("4 times (scan):" in tiles) is small

@@ -34,7 +34,7 @@ from .kernel import WARP, BlockKernel
 BYTES, FLOPS = 96 << 10, 128 << 10  # of one launch
 WAITED = 4  # times as much where a predicate would be read by the host
 THREADS = 512  # of the block, at most
-WORDS = 400  # of arguments: 4 KB are what a kernel may have
+WORDS = 512  # of arguments: 4 KB are what a kernel may have
 
 
 @dataclass(frozen=True)
@@ -206,7 +206,9 @@ def _fits(items: Sequence[Item]) -> bool:
             return False
         if any(i.op == "atomic" or i.attrs.get("order") not in (None, "weak") for i in x.kernel.walk()):  # programs that wait for others
             return False
-    return sum(len(x.arguments) + 3 for x in launches) <= WORDS
+    maker = _Maker()
+    maker.pieces(items)
+    return len(maker.arguments) <= WORDS
 
 
 def _threads(launches: Sequence[Launch]) -> int:
