@@ -75,6 +75,16 @@ def test_whatever_is_left_out_is_found(name: str) -> None:
     assert len(numbers) >= 5 and Counter(".".join(x.split(".")[:2]) for x in spare) == SPARE[name]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [n for n in SPARE if n != "linear_rows_dynamic"])
+def test_no_wait_for_groups_is_stronger_than_needed(name: str) -> None:
+    """One more group under way, at any place: found, but where the wait could be left out altogether."""
+    text, launch = kernel(name)
+    places = list(re.finditer(r"(?<=wait_group)(?:\.sync\.aligned|\.read)? (\d+);", text))
+    weaker = [text[: m.start(1)] + str(int(m[1]) + 1) + text[m.end(1) :] for m in places]
+    assert weaker and [bool(check(x, launch).findings) for x in weaker].count(False) == SPARE[name].get("wgmma.wait_group", 0)
+
+
 def test_of_the_fences_between_blocks_one_is_needed() -> None:
     text, launch = kernel("attention_backward flash_grad")
     (function,) = parse(text)

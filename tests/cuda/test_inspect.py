@@ -41,6 +41,15 @@ def test_everything_about_a_program_is_written(tmp_path: Path) -> None:
         assert data["registers"] > 0 and 0 < data["occupancy"] <= 1
 
 
+def test_waits_of_asynchronous_work_say_what_they_order(tmp_path: Path) -> None:
+    inspect_cuda(session("matmul_bf16"), tmp_path)
+    (kernel,) = json.loads((tmp_path / "report.json").read_text())["kernels"].values()
+    assert kernel["unordered"] == [] and all(w["needed"] for w in kernel["waits"])
+    assert {w["op"] for w in kernel["waits"]} >= {"mbarrier.try_wait", "wgmma.wait_group", "cp.async.bulk.wait_group", "fence.proxy.async"}
+    text = (tmp_path / "report.txt").read_text()
+    assert "(wgmma.mma_async.sync) comes after line" in text and "every asynchronous access is ordered by these" in text
+
+
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "factory_of_a_graph.py").write_text("from tests.cuda.kernels import case\ndef one():\n    return case('gelu_odd')\n")
     monkeypatch.chdir(tmp_path)

@@ -14,7 +14,7 @@ from ..core.errors import InputError
 from ..kernels.cuda.whole import WholeKernel, shown
 from ..kernels.launch import flatten
 from ..runtime.cuda_report import BARRIERS
-from ..target.cuda.async_safety import waits
+from ..target.cuda.async_safety import check, waits
 from ..target.cuda.device import occupancy
 from ..target.cuda.ptxas import find_ptxas
 from ..target.cuda.token_launch import small_launch
@@ -49,6 +49,8 @@ def inspect_cuda(session: CudaSession, folder: Path) -> int:
         found = barriers(code.ptx) if launch is None else asynchronous(code.ptx, launch)
         room = occupancy(session.model.target.cpu, code.block, figures["registers"], figures["shared_bytes"])
         kernels[name] = {**figures, **room, "waits": found}
+        if launch is not None:
+            kernels[name]["unordered"] = [str(f) for f in check(code.ptx, launch).findings]
         files[f"kernels/{name}.tile"] = _tile_text(tiles[name])
         files[f"kernels/{name}.ptx"] = code.ptx
         files[f"kernels/{name}.txt"] = describe(name, code.block, kernels[name])
@@ -112,4 +114,6 @@ def describe(name: str, threads: int, k: dict[str, Any]) -> str:
     share = "unknown" if k["occupancy"] is None else f"{k['occupancy']:.0%}"
     lines.append(f"  blocks on a multiprocessor: {shown('blocks')} (bound by {k['bound']}), occupancy {share}")
     lines += [f"  line {w['line']}: {w['op']}: {w['why']}" for w in k["waits"]] or ["  no barriers"]
+    if "unordered" in k:
+        lines += [f"  NOT ORDERED: {x}" for x in k["unordered"]] or ["  every asynchronous access is ordered by these"]
     return "\n".join(lines)

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from ...core.errors import CompileError
 from .ptx_flow import parse
 from .replay import Replay, compile_function
 from .token_graph import Agent, Finding
@@ -45,7 +46,8 @@ class Checked:
 @lru_cache(maxsize=8)
 def _replay(text: str) -> Replay:
     functions = parse(text)
-    assert len(functions) == 1, "one kernel at a time"
+    if len(functions) != 1:
+        raise CompileError(f"tokens: one kernel at a time, got a text with {len(functions)}; cut it into kernels first")
     return compile_function(functions[0])
 
 
