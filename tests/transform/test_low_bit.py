@@ -76,7 +76,7 @@ def test_codes_come_back_from_bytes(bits: int) -> None:
 
 
 @pytest.mark.parametrize("name,constant", [("Q8_0", True), ("Q4_0", False), ("Q5_1", False), ("MXFP4", True), ("NVFP4", False),
-                                           ("F16", False)])
+                                           ("F16", False), ("F8_E4M3", False)])
 def test_products_with_packed_weights_have_a_derivative(name: str, constant: bool) -> None:
     w, x, g = rng.normal(size=(37, 768)), rng.normal(size=(2, 11, 768)).astype(np.float32), rng.normal(size=(2, 11, 37)).astype(np.float32)
     packed = tw.training.pack_blocks(w, name)
@@ -95,7 +95,45 @@ def test_products_with_packed_weights_have_a_derivative(name: str, constant: boo
     assert all(b.nbytes < w.size * 4 for b in session.executable.plan.temps), "no copy of the matrix in f32"
 
 
+@pytest.mark.parametrize("kind", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_eight_bit_floats_of_other_tools_are_packed_as_they_are(kind: torch.dtype) -> None:
+    """Scales per row, per 128 columns and per square, as PyTorch dequantises them, bit for bit; and their product."""
+    n, k = 150, 384
+    w = torch.from_numpy(rng.normal(size=(n, k))).to(kind)
+    small = ml_dtypes.float8_e4m3fn if kind is torch.float8_e4m3fn else ml_dtypes.float8_e5m2
+    codes = w.view(torch.uint8).numpy().view(small)
+    for shape, rows, columns in (((n,), 1, k), ((n, 3), 1, 128), ((2, 3), 128, 128), ((), n, k)):
+        scale = rng.uniform(1e-4, 1e-2, shape).astype(np.float32)
+        per = np.atleast_2d(scale.T).T if scale.ndim < 2 else scale
+        want = w.float().numpy() * np.repeat(np.repeat(per, rows, 0)[:n], columns, 1)
+        packed, name = tw.training.pack_scaled(codes, scale)
+        np.testing.assert_array_equal(tw.training.unpack_blocks(packed, name), want)
+    x = rng.normal(size=(3, k)).astype(np.float32)
+    np.testing.assert_allclose(tw.quantised_matmul(x, packed, format=name), x.astype(np.float64) @ want.T, rtol=1e-4, atol=1e-4)
+
+
+def test_four_bit_codes_of_other_tools_are_packed_as_they_are() -> None:
+    q, zero = rng.integers(0, 16, (5, 256)).astype(np.int8), rng.integers(0, 16, (5, 2))
+    scale = rng.uniform(1e-3, 1e-2, (5, 2)).astype(np.float16)
+    wide = np.repeat(scale.astype(np.float32), 128, 1)
+    packed, name = tw.training.pack_scaled(q - np.int8(8), scale)
+    assert name == "Q4_0"
+    np.testing.assert_array_equal(tw.training.unpack_blocks(packed, name), (q - np.float32(8)) * wide)
+    packed, name = tw.training.pack_scaled(q, scale, zero)
+    assert name == "Q4_1"
+    np.testing.assert_allclose(tw.training.unpack_blocks(packed, name), (q - np.repeat(zero, 128, 1)) * wide, atol=15 * 1e-2 * 2**-11)
+
+
 def test_packing_rejects_what_it_cannot_write() -> None:
+    for codes, scale, zero, message in (
+        (np.zeros((4, 64), np.float32), 1, None, r"needs codes \[n, k\] of float8_e4m3fn, float8_e5m2 or i8"),
+        (np.zeros((4, 64), ml_dtypes.float8_e5m2), 1, None, "F8_E5M2 needs a multiple of 128 columns, got 64"),
+        (np.full((4, 64), 8, np.int8), 1, None, r"codes of Q4_0 are -8 \.\.\. 7, got 8 \.\.\. 8"),
+        (np.zeros((4, 64), np.int8), np.ones((4, 4)), None, r"scale must be one number, .* got \[4, 4\] for codes 4x64"),
+        (np.zeros((4, 64), np.int8), 1e5, 3, "a scale does not fit in f16"),
+    ):
+        with pytest.raises(InputError, match=message):
+            tw.training.pack_scaled(codes, scale, zero)
     with pytest.raises(InputError, match="holds finite numbers only"):
         tw.training.pack_blocks(np.full((1, 64), np.inf), "NVFP4")
     with pytest.raises(InputError, match="a row must be a multiple of 64"):

@@ -9,6 +9,7 @@ from .codes import IntLinear, export_linear, pack_blocks, unpack_blocks, weight_
 from .folder import CheckpointFolder
 from .loop import Fitted, fit
 from .precision import LossScale, MixedPrecision, all_finite, cast_floats, mixed_precision
+from .scaled_blocks import pack_scaled
 
 __all__ = [
     "Checkpoint",
@@ -24,6 +25,7 @@ __all__ = [
     "load_checkpoint",
     "mixed_precision",
     "pack_blocks",
+    "pack_scaled",
     "save_checkpoint",
     "unpack_blocks",
     "weight_codes",
