@@ -31,6 +31,28 @@ out:
   ret void
 }}
 """
+# The first program ends when all others have (or after a very long time).
+MEET = """
+define internal i64 @meet(ptr %counter, i64 %i, i64 %n) {
+entry:
+  %first = icmp eq i64 %i, 0
+  br i1 %first, label %spin, label %count
+count:
+  %old = atomicrmw add ptr %counter, i64 1 seq_cst
+  ret i64 0
+spin:
+  %k = phi i64 [ 0, %entry ], [ %k1, %spin ]
+  %k1 = add i64 %k, 1
+  %v = load atomic i64, ptr %counter seq_cst, align 8
+  %v1 = add i64 %v, 1
+  %there = icmp sge i64 %v1, %n
+  %late = icmp sgt i64 %k, 4294967296
+  %done = or i1 %there, %late
+  br i1 %done, label %out, label %spin
+out:
+  ret i64 %v
+}
+"""
 # add: cell[i] += 1. mirror: cell[n + i] = cell[n - 1 - i] * 3 + 1, which other threads wrote. fold: the way back.
 BODIES = {
     "add": "  %v = load i64, ptr %at\n  %w = add i64 %v, 1\n  store i64 %w, ptr %at",
@@ -53,6 +75,10 @@ BODIES = {
   store i64 %w, ptr %at""",
     # where: cell[i] = the scratch address of the thread that ran program i
     "where": "  %s = ptrtoint ptr %scratch to i64\n  store i64 %s, ptr %at",
+    # uneven: the first of n programs waits for all others, which cell[n] counts; cell[0] = how many there were in the end
+    "uneven": """  %np1 = getelementptr i64, ptr %p, i64 %n
+  %v = call i64 @meet(ptr %np1, i64 %i, i64 %n)
+  store i64 %v, ptr %at""",
     # order: cell[i] = how many programs ran before this one; cell[n] counts them
     "order": """  %np1 = getelementptr i64, ptr %p, i64 %n
   %v = load i64, ptr %np1
@@ -69,7 +95,7 @@ BODIES = {
 
 @functools.cache
 def library() -> Library:
-    text = "\n".join(LOOP.format(name=name, body=body) for name, body in BODIES.items())
+    text = MEET + "\n".join(LOOP.format(name=name, body=body) for name, body in BODIES.items())
     return Library([compile_ir(text, host_target())], list(BODIES))
 
 
@@ -77,7 +103,7 @@ class Schedule:
     """A job over one array of cells: `steps` are (kernel, grid, flags, chunk); every kernel gets (cells, n)."""
 
     def __init__(self, steps: Sequence[tuple[str, int, int, int]], cells: int, *, n: int = 0, threads: int = 1, scratch: int = 0,
-                 light: bool = False, piece: int = 0) -> None:
+                 light: bool = False, piece: int = 0, share: int = 0) -> None:
         self.cells: NDArray[np.int64] = np.zeros(cells, np.int64)
         self.arguments = np.zeros((len(steps), 2), np.int64)
         self.arguments[:, 1] = n
@@ -86,7 +112,7 @@ class Schedule:
         for row, (k, (kernel, grid, flags, chunk)) in zip(table, enumerate(steps), strict=True):
             row[L.THUNK_FN], row[L.THUNK_ARGS] = library().address(kernel), base + 16 * k
             row[L.THUNK_GRID], row[L.THUNK_FLAGS], row[L.THUNK_CHUNK] = grid, flags, chunk
-            row[L.THUNK_PIECE] = piece
+            row[L.THUNK_PIECE], row[L.THUNK_SHARE] = piece, share
         words = patches([(base + 16 * k, 0, 0) for k in range(len(steps))])
         self.job = Job(table, words, threads=threads, io_count=1, scratch=scratch, light=light, keep=self)
         self.job.io[0] = self.cells.ctypes.data
@@ -95,10 +121,10 @@ class Schedule:
         return self.job.run()
 
 
-def ping_pong(rounds: int, n: int, threads: int, *, light: bool = False, chunk: int = 1) -> Schedule:
+def ping_pong(rounds: int, n: int, threads: int, *, light: bool = False, chunk: int = 1, share: int = 0) -> Schedule:
     """mirror and fold in turn: each step reads what another thread wrote in the step before, so a missing barrier shows."""
     steps = [("mirror" if k % 2 == 0 else "fold", n, L.BARRIER if k else 0, chunk) for k in range(2 * rounds)]
-    return Schedule(steps, 2 * n, n=n, threads=threads, light=light)
+    return Schedule(steps, 2 * n, n=n, threads=threads, light=light, share=share)
 
 
 def ping_pong_expected(start: NDArray[np.int64], rounds: int) -> NDArray[np.int64]:

@@ -22,9 +22,10 @@ THREADS = [1, 2, 3, 5]
 
 @pytest.mark.parametrize("threads", THREADS)
 @pytest.mark.parametrize("grid", [0, 1, 2, 3, 7, 64, 1001])
-@pytest.mark.parametrize(("chunk", "piece"), [(0, 0), (1, 0), (4, 0), (1000, 0), (0, 1), (1, 5), (4, 3), (1, 2000)])
-def test_every_program_runs_exactly_once(threads: int, grid: int, chunk: int, piece: int) -> None:
-    schedule = Schedule([("add", grid, 0, chunk)], grid + 1, threads=threads, piece=piece)
+@pytest.mark.parametrize(("chunk", "piece", "share"), [
+    (0, 0, 0), (1, 0, 0), (4, 0, 0), (1000, 0, 0), (0, 1, 0), (1, 5, 0), (4, 3, 0), (1, 2000, 0), (0, 0, 1), (0, 0, 5), (0, 0, 2000)])
+def test_every_program_runs_exactly_once(threads: int, grid: int, chunk: int, piece: int, share: int) -> None:
+    schedule = Schedule([("add", grid, 0, chunk)], grid + 1, threads=threads, piece=piece, share=share)
     for k in range(1, 4):
         assert schedule.run() == L.OK
         assert (schedule.cells[:grid] == k).all() and schedule.cells[grid] == 0
@@ -53,6 +54,13 @@ def test_every_second_call_walks_from_the_end_in_pieces() -> None:
     assert sorted(orders[:2]) == [list(range(10)), [6, 7, 8, 9, 2, 3, 4, 5, 0, 1]]
 
 
+def test_a_thread_that_is_done_takes_over_what_another_has_left() -> None:
+    grid = 40
+    schedule = Schedule([("uneven", grid, 0, 0)], grid + 1, n=grid, threads=2, share=1)
+    schedule.run()
+    assert schedule.cells[0] == grid - 1, "the first program waits for all others: the other thread must run them"
+
+
 @pytest.mark.parametrize("threads", [2, 3])
 def test_a_serial_thunk_runs_on_the_first_thread(threads: int) -> None:
     schedule = Schedule([("where", 40, L.SERIAL, 1)], 40, threads=threads, scratch=100)
@@ -61,9 +69,10 @@ def test_a_serial_thunk_runs_on_the_first_thread(threads: int) -> None:
 
 
 @pytest.mark.parametrize("threads", THREADS)
-def test_barriers_order_what_threads_exchange(threads: int) -> None:
+@pytest.mark.parametrize("share", [0, 2])
+def test_barriers_order_what_threads_exchange(threads: int, share: int) -> None:
     rounds, n = 20, 37
-    schedule = ping_pong(rounds, n, threads)
+    schedule = ping_pong(rounds, n, threads, share=share)
     rng = fresh_rng()
     for _ in range(300 if threads <= 2 else 40):
         schedule.cells[:] = rng.integers(0, 1 << 20, 2 * n)

@@ -90,6 +90,7 @@ class Call:
         note: str = "",
         serial: bool = False,
         streams: bool = False,
+        shared: bool = False,
     ) -> Launch:
         kernel = self.b.build()
         template, kernel.name = kernel.name, "kernel"
@@ -108,4 +109,5 @@ class Call:
             serial,
             note,
             streams,
+            shared,
         )

@@ -122,6 +122,7 @@ class Launch:
     serial: bool = False  # must run on one thread whatever its size
     note: str = ""  # shown in the report: an inserted copy and why, the template's choice
     streams: bool = False  # programs share nothing and lie along memory in order: may be walked from the end (runtime/walker.py)
+    shared: bool = False  # programs are long: a thread that is done takes over some of another's (runtime/walker.py)
     variants: tuple[Variant, ...] = ()  # the first that fits the shape runs instead; chosen when the plan is instantiated
     sites: tuple[Site, ...] = ()  # of a kernel that reports errors: word 1 of the block is the number of one of them
 

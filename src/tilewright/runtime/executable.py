@@ -22,10 +22,24 @@ from ..plan.values import DimTable
 from ..tile.ir import Kernel
 from .code import Code
 from .control import Controls, Moves, block_of
-from .layout import BARRIER, ERROR_WORDS, MOVING, SERIAL, THUNK_ARGS, THUNK_FLAGS, THUNK_GRID, THUNK_MOVES, THUNK_PIECE, THUNK_WORDS
+from .layout import (
+    BARRIER,
+    ERROR_WORDS,
+    MOVING,
+    SERIAL,
+    THUNK_ARGS,
+    THUNK_FLAGS,
+    THUNK_GRID,
+    THUNK_MOVES,
+    THUNK_PIECE,
+    THUNK_SHARE,
+    THUNK_WORDS,
+    WORK_BITS,
+)
 from .packing import Array
 
 PIECE = 128 << 10  # bytes that a thunk walked from its end touches forwards at a time: much for the prefetcher, little of L2
+SHARES = 128  # pieces of a launch that threads take from one another
 SCRATCH_ALIGNMENT = 256  # no two threads' scratch share a cache line, nor a pair of lines
 
 
@@ -173,6 +187,7 @@ class Executable:
         self._first = np.cumsum([0, *(1 + len(launch.variants) for launch in self.launches)])[: len(self.launches)].astype(np.int64)
         self._guards = [(k, [(table.add(v.value), v.lo, v.hi) for v in x.variants]) for k, x in enumerate(self.launches) if x.variants]
         self._streams = np.array([launch.streams for launch in self.launches], bool)
+        self._shared = np.array([launch.shared for launch in self.launches], bool)
         self._always_serial = np.array([launch.serial for launch in self.launches], bool)
         self._values = table.compile()
         self._table = table
@@ -226,6 +241,7 @@ class Executable:
         thunks[rows, 0], thunks[rows, 1], thunks[rows, 2] = self._functions[ways], base + 8 * self._starts[ways], grid
         thunks[rows, THUNK_FLAGS] = SERIAL * serial
         thunks[rows, THUNK_PIECE] = self._streams * _pieces(grid, values[self._bytes])
+        thunks[rows, THUNK_SHARE] = (self._shared & ~serial & (grid < 1 << WORK_BITS)) * np.maximum(1, grid // SHARES)
         thunks[:, THUNK_FLAGS] |= BARRIER * np.array(placement.sync(alone), bool)
         moves = self._moved(thunks, ways, values)
         scratch = -(-int(values[self._scratch[ways]].max(initial=0)) // SCRATCH_ALIGNMENT) * SCRATCH_ALIGNMENT

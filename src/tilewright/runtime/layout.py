@@ -14,6 +14,7 @@ KIND_SHIFT = 8
 KINDS = {"kernel": 0, "loop": 1, "test": 2, "next": 3, "if": 4, "jump": 5, "end": 6}
 THUNK_TARGET, THUNK_DEPTH = THUNK_FN, THUNK_CHUNK
 THUNK_PIECE = THUNK_END  # of a kernel: programs that are walked forwards where the thunk is walked from its end; 0: it never is
+THUNK_SHARE = THUNK_REGION  # of a kernel: programs a thread takes at once, of its own or another's part; 0: its own part is all it runs
 NO_LIMIT = 1 << 62
 
 # moves of a kernel's arguments: words · moves, then for each: word · depth of the loop · word for odd iterations or -1 · bytes a step
@@ -63,3 +64,5 @@ LINE_CANCELLED = 16  # i64, thread 0's line only: the barrier at which the job w
 LINE_FAILED = 32  # i64, thread 0's line only: the barrier at which it saw an error
 LINE_CPU = 24  # i32: the core this worker began its last job on, plus 1
 LINE_TID = 28  # i32: this worker's thread id
+LINE_WORK = 64  # i64: the number of the barrier before a shared kernel, plus 1, << WORK_BITS | the next program of this thread's part
+WORK_BITS = 20  # programs of a shared kernel; the other bits count barriers for some months

@@ -152,7 +152,7 @@ def program_data(program: Program, symbols: Sequence[str]) -> Data:
     launches = [
         {**way(x), "name": x.name, "reads": [number[b] for b in x.reads], "writes": [number[b] for b in x.writes],
          "inplace": [[number[a], number[b]] for a, b in x.inplace], "flops": dim_data(x.flops), "bytes": dim_data(x.bytes),
-         "serial": x.serial, "note": x.note, "streams": x.streams,
+         "serial": x.serial, "note": x.note, "streams": x.streams, "shared": x.shared,
          "sites": [[s.op, s.place, None if s.size is None else dim_data(s.size)] for s in x.sites],
          "variants": [{**way(v), "when": [dim_data(v.value), v.lo, v.hi]} for v in x.variants]}
         for x in program.launches
@@ -184,7 +184,7 @@ def read_program(data: Data, constants: Sequence[Any], reader: Reader) -> tuple[
             reads, writes = (tuple(buffers[int(i)] for i in x[key]) for key in ("reads", "writes"))
             launch = Launch(
                 str(x["name"]), *way(x), reads, writes, tuple((buffers[a], buffers[b]) for a, b in x["inplace"]), reader.dim(x["scratch"]),
-                reader.dim(x["flops"]), reader.dim(x["bytes"]), bool(x["serial"]), str(x["note"]), bool(x["streams"]))
+                reader.dim(x["flops"]), reader.dim(x["bytes"]), bool(x["serial"]), str(x["note"]), bool(x["streams"]), bool(x["shared"]))
             sites = ((str(op), str(place), None if size is None else reader.dim(size)) for op, place, size in x.get("sites", ()))
             launch.sites = tuple(Site(*each) for each in sites)
             for v in x["variants"]:

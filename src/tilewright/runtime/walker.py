@@ -1,8 +1,9 @@
 """The native runtime as LLVM IR text: `runtime_ir` is the whole module, `walk_ir` the walk through a schedule.
 
 Every thread of a job walks the same thunks; each runs its part of a kernel's grid, cut in units of the thunk's chunk. The parts depend
-on the grid and the number of threads only, and no kernel's result depends on its part, so any number of threads gives the same bits.
-A job of one thread meets no atomic instruction.
+on the grid and the number of threads only; of a kernel that is shared, a thread that is done takes over programs of the others' parts.
+No kernel's result depends on who runs which of its programs, so any number of threads gives the same bits. A job of one thread meets no
+atomic instruction.
 """
 from __future__ import annotations
 
@@ -60,8 +61,17 @@ no:
 }}
 
 ; Every second time a thunk that streams is walked from its end, piece by piece: it meets what the last walk left in the caches
-define internal void @part(ptr %thunk, ptr %fn, ptr %args, i64 %begin, i64 %end, ptr %scratch, i64 %way) alwaysinline #0 {{
+define internal void @part(ptr %pool, ptr %thunk, ptr %fn, ptr %args, i64 %begin, i64 %end, ptr %scratch, i64 %way, i1 %may, i64 %t, i64 %n,
+                           i64 %grid, i64 %e) alwaysinline #0 {{
 entry:
+{field("share", "thunk", L.THUNK_SHARE * 8)}\
+  %long = icmp ne i64 %share, 0
+  %give = and i1 %long, %may
+  br i1 %give, label %together, label %fixed
+together:
+  call void @share(ptr %pool, ptr %fn, ptr %args, ptr %scratch, i64 %t, i64 %n, i64 %grid, i64 %e, i64 %share)
+  ret void
+fixed:
 {field("piece", "thunk", L.THUNK_PIECE * 8)}\
   %odd = trunc i64 %way to i1
   %streams = icmp ne i64 %piece, 0
@@ -71,13 +81,66 @@ whole:
   call void %fn(ptr %args, i64 %begin, i64 %end, ptr %scratch)
   ret void
 pieces:
-  %high = phi i64 [ %end, %entry ], [ %low, %pieces ]
+  %high = phi i64 [ %end, %fixed ], [ %low, %pieces ]
   %down = sub i64 %high, %piece
   %low = call i64 @llvm.smax.i64(i64 %down, i64 %begin)
   call void %fn(ptr %args, i64 %low, i64 %high, ptr %scratch)
   %more = icmp sgt i64 %low, %begin
   br i1 %more, label %pieces, label %out
 out:
+  ret void
+}}
+
+; Pieces of the own part, then of the others': taken from the word in the owner's line, which counts the part up. A number of an earlier
+; barrier in it means that nobody has begun (all threads have left what came before this one's barrier), a later one that its owner is done.
+define internal void @share(ptr %pool, ptr %fn, ptr %args, ptr %scratch, i64 %t, i64 %n, i64 %grid, i64 %e, i64 %piece) noinline #0 {{
+entry:
+  %lines = getelementptr i8, ptr %pool, i64 {L.POOL_LINES + L.LINE_WORK}
+  %number = add i64 %e, 1
+  %mark = shl i64 %number, {L.WORK_BITS}
+  %nm1 = sub i64 %n, 1
+  br label %whose
+whose:
+  %v = phi i64 [ %t, %entry ], [ %v2, %empty ]
+  %k = phi i64 [ 1, %entry ], [ %k1, %empty ]
+  %v1 = add i64 %v, 1
+  %b0 = mul i64 %grid, %v
+  %b1 = add i64 %b0, %nm1
+  %begin = udiv i64 %b1, %n
+  %e0 = mul i64 %grid, %v1
+  %e1 = add i64 %e0, %nm1
+  %end = udiv i64 %e1, %n
+  %off = mul i64 %v, {L.LINE}
+  %word = getelementptr i8, ptr %lines, i64 %off
+  br label %look
+look:
+  %w = load atomic i64, ptr %word acquire, align 8
+  %its = and i64 %w, {-1 << L.WORK_BITS}
+  %age = sub i64 %its, %mark
+  %gone = icmp sgt i64 %age, 0
+  %fresh = icmp slt i64 %age, 0
+  %next = and i64 %w, {(1 << L.WORK_BITS) - 1}
+  %at = select i1 %fresh, i64 %begin, i64 %next
+  %out.of = icmp uge i64 %at, %end
+  %none = or i1 %gone, %out.of
+  br i1 %none, label %empty, label %take
+take:
+  %far = add i64 %at, %piece
+  %stop = call i64 @llvm.umin.i64(i64 %far, i64 %end)
+  %rest = or i64 %mark, %stop
+  %got = cmpxchg ptr %word, i64 %w, i64 %rest acq_rel monotonic, align 8
+  %mine = extractvalue {{ i64, i1 }} %got, 1
+  br i1 %mine, label %run, label %look
+run:
+  call void %fn(ptr %args, i64 %at, i64 %stop, ptr %scratch)
+  br label %look
+empty:
+  %k1 = add i64 %k, 1
+  %over = icmp eq i64 %v1, %n
+  %v2 = select i1 %over, i64 0, i64 %v1
+  %more = icmp sle i64 %k1, %n
+  br i1 %more, label %whose, label %done
+done:
   ret void
 }}
 
@@ -229,11 +292,19 @@ part:
   %end = phi i64 [ %mine, %single ], [ %e4, %cut ]
   %work = icmp slt i64 %begin, %end
   %way = add i64 %turn, %i
+  ; the number of a barrier names one kernel: the first after it (or of the job)
+  %afterbit = and i64 %flags, {L.BARRIER}
+  %after = icmp ne i64 %afterbit, 0
+  %very = icmp eq i64 %i, 0
+  %named = or i1 %after, %very
+  %apart = xor i1 %one, true
+  %may = and i1 %named, %apart
   br i1 %work, label %timing, label %next
 timing:
   br i1 %timed, label %measured, label %plain
 plain:
-  call void @part(ptr %thunk, ptr %fn, ptr %args, i64 %begin, i64 %end, ptr %scratch, i64 %way)
+  call void @part(ptr %pool, ptr %thunk, ptr %fn, ptr %args, i64 %begin, i64 %end, ptr %scratch, i64 %way, i1 %may, i64 %t, i64 %n,
+                  i64 %grid, i64 %epoch1)
   br label %next
 measured:
   %slot0 = mul i64 %i, %wish
@@ -243,7 +314,8 @@ measured:
   %slotend = getelementptr i8, ptr %slot, i64 8
   %before = load i64, ptr %slotend, align 8
   %tick0 = {clock}
-  call void @part(ptr %thunk, ptr %fn, ptr %args, i64 %begin, i64 %end, ptr %scratch, i64 %way)
+  call void @part(ptr %pool, ptr %thunk, ptr %fn, ptr %args, i64 %begin, i64 %end, ptr %scratch, i64 %way, i1 %may, i64 %t, i64 %n,
+                  i64 %grid, i64 %epoch1)
   %tick1 = {clock}
   %again = icmp ne i64 %before, 0
   br i1 %again, label %longer, label %once
