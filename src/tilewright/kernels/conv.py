@@ -24,7 +24,7 @@ from ..ops.contractions import Conv as ConvOp
 from ..tile.builder import Ix, Tile
 from .call import Call
 from .conv_phases import MOST, Axis, axes_of, combined, padding_of
-from .conv_slab import Line, Slab, pitch_of, wants_slab
+from .conv_slab import Line, Slab, wants_slab
 from .copies import copy_launch, fill_launch
 from .launch import Buffer, Launch
 from .pointwise import unravel
@@ -233,9 +233,8 @@ def _convolve(
         if padded:
             before = (int_of(lo) for lo, _ in op.padding)
             lines = [Line(*how) for how in zip(spans, stride, before, dilation, map(int_of, kernel), strict=True)]
-        lanes = slab_of.lanes(wide.itemsize)
-        slab = Slab(b, xv, wide, lines, int_of(c_in), pitch_of(op, [line.taps for line in lines], width, lanes), lanes)
-        slab.fill(n, group, place, first)
+        slab = Slab(b, xv, wide, lines, int_of(c_in), width, slab_of.lanes(wide.itemsize))
+        slab.fill(n, group, place, first, last)
 
     def tile(row: Ix | int, rows: int) -> None:
         def weight(c: Ix | int, where: Sequence[Ix | int]) -> Tile:
@@ -262,6 +261,7 @@ def _convolve(
 
         acc = b.full((rows, width), 0.0, wide)
         if slab is not None:
+            slab.ahead(row // ROWS, -(-int_of(c_in) * ROWS // int_of(per_group)))
             acc = slab.sum(weight, acc)
         else:
             with b.loop(0, cw, 1, [acc]) as loop:
@@ -299,7 +299,7 @@ def _convolve(
         grid = grid * (per_group // block.rows)
     else:
         for_each_tile(b, 0, oc, ROWS, tile_heights(per_group, per_group, ROWS), tile)
-    return call.finish(grid, flops=flops, bytes_=bytes_, note=f"{block.rows or ROWS}x{width} tiles")
+    return call.finish(grid, flops=flops, bytes_=bytes_, note=f"{block.rows or ROWS}x{width} tiles", shared=True)
 
 
 def int_of(d: Dim) -> int:

@@ -34,8 +34,9 @@ class Line:
     taps: int
 
 
-def pitch_of(op: ConvOp, kernel: Sequence[int], width: int, lanes: int) -> int:
-    return -(-(width + (kernel[-1] - 1) * op.dilation[-1]) // lanes) * lanes
+def pitch_of(taps: int, dilation: int, width: int, lanes: int) -> int:
+    """Columns that `width` results read, in whole registers."""
+    return -(-(width + (taps - 1) * dilation) // lanes) * lanes
 
 
 def wants_slab(op: ConvOp, x: DType, kernel: Sequence[Dim], channels: Dim, results: Dim, width: int, target: TargetSpec) -> bool:
@@ -46,25 +47,27 @@ def wants_slab(op: ConvOp, x: DType, kernel: Sequence[Dim], channels: Dim, resul
     if len(taps) < len(kernel) or not all(isinstance(lo, int) for lo, _ in op.padding) or 0 in (*taps, channels):
         return False
     wide = compute_dtype(x)
-    size = prod(taps[:-1]) * channels * pitch_of(op, taps, width, target.lanes(wide.itemsize)) * wide.itemsize
+    size = prod(taps[:-1]) * channels * pitch_of(taps[-1], op.dilation[-1], width, target.lanes(wide.itemsize)) * wide.itemsize
     return size <= MOST_BYTES and results * taps[-1] >= LEAST_WORK
 
 
 class Slab:
     """Filled once a program, then read by every tile of result channels."""
 
-    def __init__(self, b: KernelBuilder, source: View, wide: DType, lines: Sequence[Line], channels: int, pitch: int, lanes: int) -> None:
-        self.b, self.source, self.lines, self.channels, self.pitch, self.lanes = b, source, lines, channels, pitch, lanes
+    def __init__(self, b: KernelBuilder, source: View, wide: DType, lines: Sequence[Line], channels: int, width: int, lanes: int) -> None:
+        self.b, self.source, self.lines, self.channels, self.width = b, source, lines, channels, width
+        self.pitch = pitch = pitch_of(lines[-1].taps, lines[-1].dilation, width, lanes)
         self.outer = [line.taps for line in lines[:-1]]
-        self.memory = b.scratch(wide, (prod(self.outer), channels, pitch))
+        self.margin = min(-(-max(lines[-1].before, 0) // lanes) * lanes, pitch)
+        self.memory = b.scratch(wide, (prod(self.outer) * channels * pitch + self.margin,))
+        self._next: Callable[[Ix | int], None] | None = None
 
-    def fill(self, batch: Ix | int, group: Ix | int, place: Sequence[Ix | int], first: Ix | int) -> None:
-        """For the results from `first` on of the line at `place`."""
+    def fill(self, batch: Ix | int, group: Ix | int, place: Sequence[Ix | int], first: Ix | int, size: Ix) -> None:
+        """For the results from `first` on of the line at `place`, which has `size` of them."""
         b, line = self.b, self.lines[-1]
         start = first - line.before
         begin = b.maximum(start, 0) if line.before > 0 else start
-        shift = begin - start  # columns before the input
-        margin = min(-(-max(line.before, 0) // self.lanes) * self.lanes, self.pitch)
+        shift = b.minimum(begin - start, self.margin)  # columns before the input
 
         def rows(axis: int, taps: list[Ix | int], at: list[Ix | int], inside: Ix | int) -> None:
             if axis < len(self.outer):
@@ -74,29 +77,55 @@ class Slab:
                     here = b.maximum(0, b.minimum(1, b.minimum(row + 1, outer.size - row)))
                     rows(axis + 1, [*taps, loop.index], [*at, row], inside * here)
                 return
-            with b.loop(0, self.channels) as loop:
-                to = (self._outer_tap(taps), loop.index)
-                if margin:
-                    b.store(self.memory, (*to, 0), b.full((1, margin), 0.0, self.memory.type.dtype))
-                x = b.load(self.source, (batch, group, loop.index, *at, begin), (1, self.pitch), axes=(2, 2 + len(self.lines)),
-                           limit=(None, inside * (line.size - begin)))
-                b.store(self.memory, (*to, shift), widen(b, x), limit=(None, self.pitch - shift) if margin else None)
+            with b.loop(0, self.channels) as loop:  # upwards: what a shifted row writes past its end, the next one overwrites
+                to = self._row(taps, loop.index)
+                if self.margin:
+                    b.store(self.memory, (to,), b.full((self.margin,), 0.0, self.memory.type.dtype))
+                x = b.load(self.source, (batch, group, loop.index, *at, begin), (self.pitch,), limit=(inside * (line.size - begin),))
+                b.store(self.memory, (to + shift,), widen(b, x))
 
         rows(0, [], [], 1)
+        self._next = self._ahead(batch, group, place, first, size)
 
-    def _outer_tap(self, taps: Sequence[Ix | int]) -> Ix | int:
+    def _row(self, taps: Sequence[Ix | int], channel: Ix | int) -> Ix | int:
+        """Where the columns of a channel begin for the taps of the outer axes."""
         found: Ix | int = 0
         for t, n in zip(taps, self.outer, strict=True):
             found = found * n + t
-        return found
+        return (found * self.channels + channel) * self.pitch
+
+    def _ahead(self, batch: Ix | int, group: Ix | int, place: Sequence[Ix | int], first: Ix | int, size: Ix) -> Callable[[Ix | int], None]:
+        """Asks for what the next program reads of a channel and this one does not: more of the last row, or of the row after it."""
+        b, line = self.b, self.lines[-1]
+        more = b.minimum(1, b.maximum(0, size - first - self.width))  # stretches of this line are left
+        at: list[Ix | int] = []
+        for i, (outer, p) in enumerate(zip(self.lines[:-1], place, strict=True)):
+            row = p * outer.step - outer.before + (outer.taps - 1) * outer.dilation
+            row = row + (1 - more) * outer.step if i == len(self.outer) - 1 else row
+            at.append(b.maximum(0, b.minimum(row, outer.size - 1)))
+        column = b.maximum(0, (first + self.width) * more - line.before)
+        step = 64 // self.source.type.dtype.itemsize
+
+        def ask(channel: Ix | int) -> None:
+            for i in range(0, self.pitch, step):
+                b.prefetch(self.source, (batch, group, channel, *at, column + i), locality=2)
+
+        return ask
+
+    def ahead(self, tile: Ix | int, share: int) -> None:
+        """Ask for a share of the channels."""
+        b = self.b
+        assert self._next is not None
+        with b.loop(b.minimum(tile * share, self.channels), b.minimum(tile * share + share, self.channels)) as loop:
+            self._next(loop.index)
 
     def sum(self, weight: Callable[[Ix | int, Sequence[Ix | int]], Tile], acc: Tile) -> Tile:
         """acc plus all products, one chain an element, channels inside taps. `weight(channel, taps)` is a column."""
         b, width = self.b, acc.shape[1]
 
         def step(taps: Sequence[Ix | int], c: Ix | int, total: Tile) -> Tile:
-            right = b.load(self.memory, (self._outer_tap(taps[:-1]), c, taps[-1] * self.lines[-1].dilation), (1, width))
-            return b.mma(weight(c, taps), right, total)
+            at = self._row(taps[:-1], c) + taps[-1] * self.lines[-1].dilation
+            return b.mma(weight(c, taps), b.reshape(b.load(self.memory, (at,), (width,)), (1, width)), total)
 
         def walk(axis: int, taps: list[Ix | int], total: Tile) -> Tile:
             if axis < len(self.lines):
