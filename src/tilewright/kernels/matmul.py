@@ -31,6 +31,7 @@ from .template import Reason, Template, region_bytes, region_flops
 from .tiling import for_each_tile, tile_heights, write_tile
 from .turn import turn_launch, wants_turning
 
+LEAST_ROWS = 64  # of a program that pay for a copy of its panel of B
 MAX_BLOCK = 22  # tiles of rows in one program: more rows cost L2, fewer cost another pass over B
 
 
@@ -140,7 +141,8 @@ def _way(region: Region, p: Problem, config: Config, b_buffer: Buffer, panels: L
     b, a_view, b_view = call.b, frame.a, frame.b
     batch = frame.words()
     few = few or at_most(m, config.rows)
-    block = maximum(m, 1) if few else row_block(m, p, config, target)
+    most = (2 * MAX_BLOCK if in_place else MAX_BLOCK) * config.rows  # a copied panel is worth more rows
+    block = maximum(m, 1) if few else row_block(m, frame.lead, p, config, target, most)
     sizes_used = tile_heights(m, block, config.rows)
     nw = call.word("n", p.n) if not divisible(p.n, config.width) else None
     mw, kw = call.word("m", m), call.word("k", p.k)
@@ -158,23 +160,24 @@ def _way(region: Region, p: Problem, config: Config, b_buffer: Buffer, panels: L
         ahead = (Stream(call, p, config, b_buffer, panels, panel, kw) if few
                  else NextBlock(call, p, config, b_buffer, panels, panel, kw, block))
 
-    small = p.b.type.dtype is not wide
-    wide_b = b.scratch(wide, (config.depth, config.width)) if small and not (in_place or few) else None
+    copies = p.b.type.dtype is not wide or (in_place and at_least(block, LEAST_ROWS) and at_least(p.k, CHAIN))
+    own_b = b.scratch(wide, (config.depth, config.width)) if copies and not few else None
+
+    def from_memory(i: Ix | int) -> Tile:
+        return b.cast(b.load(b_view, (*at, panel, i, 0), (1, config.width), limit=(None, limit) if in_place else None), wide)
 
     def accumulate(left: Callable[[Ix | int], Tile], row: Ix | int, start: Ix | int, stop: Ix | int, total: Tile) -> Tile:
         def right(i: Ix | int) -> Tile:
-            if wide_b is not None:
-                return b.load(wide_b, (i - start, 0), (1, config.width))
-            return b.cast(b.load(b_view, (*at, panel, i, 0), (1, config.width), limit=(None, limit) if in_place else None), wide)
+            return b.load(own_b, (i - start, 0), (1, config.width)) if own_b is not None else from_memory(i)
 
         fetch = None if ahead is None else ahead.during(row - first, start)
         return accumulate_chains(b, left, right, start, stop, total, divisible(p.k, CHAIN), fetch, config.unroll)
 
-    def widen_panel(start: Ix | int, stop: Ix | int) -> None:
-        """Small numbers of B are widened once for all tiles of rows, not once per tile."""
-        if wide_b is not None:
+    def copy_panel(start: Ix | int, stop: Ix | int) -> None:
+        """Small numbers of B are widened once for all tiles of rows, and rows of B that lie apart are brought together."""
+        if own_b is not None:
             with b.loop(start, stop) as loop:
-                b.store(wide_b, (loop.index - start, 0), b.cast(b.load(b_view, (*at, panel, loop.index, 0), (1, config.width)), wide))
+                b.store(own_b, (loop.index - start, 0), from_memory(loop.index))
 
     def in_memory(row: Ix | int, rows_: int) -> Callable[[Ix | int], Tile]:
         return lambda i: b.cast(b.load(a_view, (*at, row, i), (rows_, 1)), wide)
@@ -187,10 +190,10 @@ def _way(region: Region, p: Problem, config: Config, b_buffer: Buffer, panels: L
         finish(row, accumulate(in_memory(row, rows_), row, 0, kw, b.full((rows_, config.width), 0.0, wide)))
 
     if at_most(p.k, config.depth) or few:
-        widen_panel(0, kw)
+        copy_panel(0, kw)
         for_each_tile(b, first, height, config.rows, sizes_used, tile)
     else:
-        sums = b.scratch(wide, (block if isinstance(block, int) else MAX_BLOCK * config.rows, config.width))
+        sums = b.scratch(wide, (block if isinstance(block, int) else most, config.width))
 
         stage = b.scratch(wide, (config.rows, config.depth + config.width)) if p.a.type.dtype is not wide else None
 
@@ -200,7 +203,7 @@ def _way(region: Region, p: Problem, config: Config, b_buffer: Buffer, panels: L
         for_each_tile(b, first, height, config.rows, sizes_used, clear)
         with b.loop(0, kw, config.depth) as blocks:
             start, stop = blocks.index, b.minimum(blocks.index + config.depth, kw)
-            widen_panel(start, stop)
+            copy_panel(start, stop)
 
             def part(row: Ix | int, rows_: int) -> None:
                 left = in_memory(row, rows_)
@@ -220,19 +223,20 @@ def _way(region: Region, p: Problem, config: Config, b_buffer: Buffer, panels: L
         bytes_=region_bytes(region),
         inplace=frame.pairs,
         note=f"{config.rows}x{config.width} tiles",
+        shared=True,
     )
     return launch, m
 
 
-def row_block(m: Dim, p: Problem, config: Config, target: TargetSpec) -> Dim:
+def row_block(m: Dim, lead: list[Dim], p: Problem, config: Config, target: TargetSpec, most: int) -> Dim:
     """Rows of one program: A's block stays in half of L2, blocks are of nearly equal height, several programs per core where M allows."""
     depth = p.k if isinstance(p.k, int) else 4096
     fit = max(config.rows, target.l2 // 2 // max(depth * p.dtype.itemsize, 1))
-    fit = min(fit, MAX_BLOCK * config.rows)
-    panels = ceildiv(p.n, config.width)
-    if isinstance(m, int) and isinstance(panels, int):
-        fit = min(fit, max(4 * config.rows, -(-m * panels // (4 * target.cores))))
-    return even_blocks(m, fit, config.rows)
+    fit = min(fit, most)
+    programs = m * ceildiv(p.n, config.width) * product(lead)
+    if isinstance(programs, int):
+        fit = min(fit, max(4 * config.rows, -(-programs // (4 * target.cores))))
+    return even_blocks(m, fit)
 
 
 def _copy_rows(

@@ -138,7 +138,6 @@ class Frame:
         return [self.call.word(f"d{i}", d) for i, d in enumerate(self.lead)]
 
 
-def even_blocks(m: Dim, most: int, unit: int) -> Dim:
-    """Rows of one program when M is cut into the fewest blocks of at most `most` rows: nearly equal, multiples of `unit`."""
-    blocks = maximum(1, ceildiv(m, most))
-    return maximum(1, minimum(m, ceildiv(ceildiv(m, blocks), unit) * unit))
+def even_blocks(m: Dim, most: int) -> Dim:
+    """Rows of one program when M is cut into the fewest blocks of at most `most` rows: nearly equal, so that threads end together."""
+    return maximum(1, minimum(m, ceildiv(m, maximum(1, ceildiv(m, most)))))
