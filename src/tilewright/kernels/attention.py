@@ -193,7 +193,8 @@ class AttentionKernel:
                 for_each_tile(b, 0, self.height, c.rows, heights, lambda row, rows: self._tile(key, row, rows))
             for_each_tile(b, 0, self.height, c.rows, heights, self._write)
         grid = product([self.batch, self.heads]) * self.blocks
-        return self.call.finish(grid, flops=region_flops(self.region), bytes_=region_bytes(self.region), note=f"{c.rows}x{c.keys} tiles")
+        return self.call.finish(grid, flops=region_flops(self.region), bytes_=region_bytes(self.region), note=f"{c.rows}x{c.keys} tiles",
+                                shared=True)
 
     # --- which keys ---------------------------------------------------------------------------------------------------
     def _visible_keys(self) -> tuple[Ix | int, Ix | int]:

@@ -34,9 +34,10 @@ class Line:
     taps: int
 
 
-def pitch_of(taps: int, dilation: int, width: int, lanes: int) -> int:
-    """Columns that `width` results read, in whole registers."""
-    return -(-(width + (taps - 1) * dilation) // lanes) * lanes
+def columns_of(taps: int, dilation: int, before: int, width: int, lanes: int) -> tuple[int, int]:
+    """Columns that `width` results read, in whole registers, and room for padding that no register holds."""
+    columns = -(-(width + (taps - 1) * dilation) // lanes) * lanes
+    return columns, min(-(-before // lanes) * lanes, columns) if before > min(lanes, width) else 0
 
 
 def wants_slab(op: ConvOp, x: DType, kernel: Sequence[Dim], channels: Dim, results: Dim, width: int, target: TargetSpec) -> bool:
@@ -47,7 +48,10 @@ def wants_slab(op: ConvOp, x: DType, kernel: Sequence[Dim], channels: Dim, resul
     if len(taps) < len(kernel) or not all(isinstance(lo, int) for lo, _ in op.padding) or 0 in (*taps, channels):
         return False
     wide = compute_dtype(x)
-    size = prod(taps[:-1]) * channels * pitch_of(taps[-1], op.dilation[-1], width, target.lanes(wide.itemsize)) * wide.itemsize
+    before = op.padding[-1][0]
+    assert isinstance(before, int)
+    pitch = sum(columns_of(taps[-1], op.dilation[-1], before, width, target.lanes(wide.itemsize)))
+    size = prod(taps[:-1]) * channels * pitch * wide.itemsize
     return size <= MOST_BYTES and results * taps[-1] >= LEAST_WORK
 
 
@@ -56,10 +60,10 @@ class Slab:
 
     def __init__(self, b: KernelBuilder, source: View, wide: DType, lines: Sequence[Line], channels: int, width: int, lanes: int) -> None:
         self.b, self.source, self.lines, self.channels, self.width = b, source, lines, channels, width
-        self.pitch = pitch = pitch_of(lines[-1].taps, lines[-1].dilation, width, lanes)
         self.outer = [line.taps for line in lines[:-1]]
-        self.margin = min(-(-max(lines[-1].before, 0) // lanes) * lanes, pitch)
-        self.memory = b.scratch(wide, (prod(self.outer) * channels * pitch + self.margin,))
+        self.columns, self.margin = columns_of(lines[-1].taps, lines[-1].dilation, lines[-1].before, width, lanes)
+        self.pitch = self.columns + self.margin
+        self.memory = b.scratch(wide, (prod(self.outer) * channels * self.pitch,))
         self._next: Callable[[Ix | int], None] | None = None
 
     def fill(self, batch: Ix | int, group: Ix | int, place: Sequence[Ix | int], first: Ix | int, size: Ix) -> None:
@@ -69,22 +73,28 @@ class Slab:
         begin = b.maximum(start, 0) if line.before > 0 else start
         shift = b.minimum(begin - start, self.margin)  # columns before the input
 
-        def rows(axis: int, taps: list[Ix | int], at: list[Ix | int], inside: Ix | int) -> None:
+        def rows(axis: int, channel: Ix, taps: list[Ix | int], at: list[Ix | int], inside: Ix | int) -> None:
             if axis < len(self.outer):
                 outer = self.lines[axis]
                 with b.loop(0, outer.taps) as loop:
                     row = place[axis] * outer.step - outer.before + loop.index * outer.dilation
                     here = b.maximum(0, b.minimum(1, b.minimum(row + 1, outer.size - row)))
-                    rows(axis + 1, [*taps, loop.index], [*at, row], inside * here)
+                    rows(axis + 1, channel, [*taps, loop.index], [*at, row], inside * here)
                 return
-            with b.loop(0, self.channels) as loop:  # upwards: what a shifted row writes past its end, the next one overwrites
-                to = self._row(taps, loop.index)
-                if self.margin:
-                    b.store(self.memory, (to,), b.full((self.margin,), 0.0, self.memory.type.dtype))
-                x = b.load(self.source, (batch, group, loop.index, *at, begin), (self.pitch,), limit=(inside * (line.size - begin),))
-                b.store(self.memory, (to + shift,), widen(b, x))
+            to = self._row(taps, channel)
+            x = widen(b, b.load(self.source, (batch, group, channel, *at, begin), (self.columns,), limit=(inside * (line.size - begin),)))
+            if self.margin:
+                b.store(self.memory, (to,), b.full((self.margin,), 0.0, x.dtype))
+                b.store(self.memory, (to + shift,), x)
+            elif line.before > 0:
+                order = range(self.columns - line.before, 2 * self.columns - line.before)
+                moved = b.shuffle(b.full((self.columns,), 0.0, x.dtype), x, order)
+                b.store(self.memory, (to,), b.select(b.compare("lt", start, 0), moved, x))
+            else:
+                b.store(self.memory, (to,), x)
 
-        rows(0, [], [], 1)
+        with b.loop(0, self.channels) as loop:
+            rows(0, loop.index, [], [], 1)
         self._next = self._ahead(batch, group, place, first, size)
 
     def _row(self, taps: Sequence[Ix | int], channel: Ix | int) -> Ix | int:

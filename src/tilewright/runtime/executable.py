@@ -39,7 +39,8 @@ from .layout import (
 from .packing import Array
 
 PIECE = 128 << 10  # bytes that a thunk walked from its end touches forwards at a time: much for the prefetcher, little of L2
-SHARES = 128  # pieces of a launch that threads take from one another
+SHARES = 128  # pieces of a launch, at most, that threads take from one another, each of some
+SHARE_NS = 5000  # nanoseconds, beside which taking it costs nothing
 SCRATCH_ALIGNMENT = 256  # no two threads' scratch share a cache line, nor a pair of lines
 
 
@@ -241,7 +242,8 @@ class Executable:
         thunks[rows, 0], thunks[rows, 1], thunks[rows, 2] = self._functions[ways], base + 8 * self._starts[ways], grid
         thunks[rows, THUNK_FLAGS] = SERIAL * serial
         thunks[rows, THUNK_PIECE] = self._streams * _pieces(grid, values[self._bytes])
-        thunks[rows, THUNK_SHARE] = (self._shared & ~serial & (grid < 1 << WORK_BITS)) * np.maximum(1, grid // SHARES)
+        shares = np.clip(nanoseconds(values[self._flops], values[self._bytes]) // SHARE_NS, 1, SHARES).astype(np.int64)
+        thunks[rows, THUNK_SHARE] = (self._shared & ~serial & (grid < 1 << WORK_BITS)) * np.maximum(1, -(-grid // shares))
         thunks[:, THUNK_FLAGS] |= BARRIER * np.array(placement.sync(alone), bool)
         moves = self._moved(thunks, ways, values)
         scratch = -(-int(values[self._scratch[ways]].max(initial=0)) // SCRATCH_ALIGNMENT) * SCRATCH_ALIGNMENT
