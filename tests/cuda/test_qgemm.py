@@ -18,10 +18,12 @@ from tilewright.kernels.cuda.fragments import Fragments
 from tilewright.kernels.cuda.kernel import QGemmKernel
 from tilewright.ops import quant
 from tilewright.ops.quant_dot import GPU_FORMATS
+from tilewright.target.cuda import async_safety
 from tilewright.target.cuda.barrier_safety import check
 from tilewright.target.cuda.code import emit_cuda, shared_bytes
 from tilewright.target.cuda.device import CHIPS, cuda_target
 from tilewright.target.cuda.ptxas import assemble, find_ptxas
+from tilewright.target.cuda.token_launch import small_launch
 
 Array = Any
 # Rounding a number to 8 bits moves it by 2**-9 at most, sqrt(1/3) of that in the mean. A weight is rounded, its scale and what is added to
@@ -111,6 +113,10 @@ def test_kernels_are_safe_at_barriers_and_have_no_spills(
         assert shared_bytes(kernel) == qgemm.shared_bytes(Fragments(name, 2048), *shape)
         text = emit_cuda(kernel, target)
         assert check(text) == []
+        launch = small_launch(kernel, text)
+        assert launch is not None
+        found = async_safety.check(text, launch)
+        assert found.findings == () and found.met and all(found.met.values())
         if find_ptxas() is not None:
             usage = assemble(text, arch)
             assert usage.spilled == 0 and usage.stack == 0 and not usage.warnings

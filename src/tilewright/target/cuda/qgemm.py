@@ -13,11 +13,13 @@ from ...kernels.cuda.fragments import COLUMNS, ROWS, Fragments
 from ...kernels.cuda.kernel import QGemmKernel
 from ...tile.ir import TileType, Var
 from .access import Address
+from .groups import PIECES, Groups
 from .layout import Regs, Spots
 from .ptx_text import KernelText, literal, module_text
 from .qgemm_numbers import numbers_of
 from .ring import Epilogue
 
+WORDS = ("strips", "rows", "groups")
 STAGES = 3
 PAD = 32  # bytes between rows of activations: four rows fall on different banks
 NAME = "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32"
@@ -42,6 +44,13 @@ def qgemm_shared(kernel: QGemmKernel) -> int:
     return unit_stages(f) * kernel.strips * f.bytes + STAGES * kernel.rows * (2 * COLUMNS * step_blocks(f) + PAD)
 
 
+def places(kernel: QGemmKernel) -> tuple[tuple[int, int], ...]:
+    """First byte and bytes of a stage of both rings: of units, and of activations."""
+    f = Fragments(kernel.format, kernel.k)
+    unit = kernel.strips * f.bytes
+    return (0, unit), (unit_stages(f) * unit, kernel.rows * (2 * COLUMNS * step_blocks(f) + PAD))
+
+
 class QGemm:
     def __init__(self, kernel: QGemmKernel) -> None:
         g = self.kernel = kernel
@@ -57,7 +66,7 @@ class QGemm:
 
     def module(self, target: TargetSpec) -> str:
         g, k, e, v = self.kernel, self.k, self.e, self.k.value
-        e.parameters(["strips", "rows", "groups"])
+        e.parameters(WORDS)
         strips, rows, groups = (v("i32", f"cvt.u32.u64 {{}}, {e.word(i)};") for i in range(3))
         self.tid = v("i32", "mov.u32 {}, %tid.x;")
         self.warp, self.lane = v("i32", f"shr.u32 {{}}, {self.tid}, 5;"), v("i32", f"and.b32 {{}}, {self.tid}, 31;")
@@ -152,27 +161,29 @@ class QGemm:
         k, v, f = self.k, self.k.value, self.f
         steps, ahead = f.blocks // self.per, self.units - 1  # of a unit; units that are on their way when the loop begins
         total = f.units * steps
+        copies, flying = Groups(k, *PIECES), []
         for i in range(STAGES - 1):
             if i < min(ahead, f.units):
                 self._copy_unit(str(i * self.unit_bytes), None)
             if i < total:
                 self._copy_rows(str(i * self.stage_bytes), None)
-            k.emit("cp.async.commit_group;")
+            flying.append(copies.commit())
         read, write, unit_read, unit_write, unit, step = (k.reg("i32") for _ in range(6))
         firsts = (0, (STAGES - 1) * self.stage_bytes, 0, ahead * self.unit_bytes, 0, STAGES - 1)
         for reg, value in zip((read, write, unit_read, unit_write, unit, step), firsts, strict=True):
             k.emit(f"mov.u32 {reg}, {value};")
         top = k.label("unit")
         k.place(top)
+        start = copies.under_way
         for j in range(steps):
-            k.emit(f"cp.async.wait_group {STAGES - 2};")
+            copies.wait(flying.pop(0))
             k.emit("bar.sync 0;")
             more = v("i1", f"setp.lt.u32 {{}}, {step}, {total};")
             if j == 0:
                 next_unit = v("i32", f"add.u32 {{}}, {unit}, {ahead};")
                 self._copy_unit(unit_write, v("i1", f"setp.lt.u32 {{}}, {next_unit}, {f.units};"))
             self._copy_rows(write, more)
-            k.emit("cp.async.commit_group;")
+            flying.append(copies.commit())
             self._multiply(j, v("i32", f"add.u32 {{}}, {self.mine}, {unit_read};"), v("i32", f"add.u32 {{}}, {self.reads}, {read};"))
             k.emit(f"add.u32 {step}, {step}, 1;")
             for reg in (read, write):
@@ -181,7 +192,8 @@ class QGemm:
             self._turn(reg, self.unit_bytes, self.units)
         k.emit(f"add.u32 {unit}, {unit}, 1;")
         k.emit(f"@{v('i1', f'setp.lt.u32 {{}}, {unit}, {f.units};')} bra {top};")
-        k.emit("cp.async.wait_group 0;")
+        copies.again(start)
+        copies.drain()
 
     def _turn(self, reg: str, size: int, count: int) -> None:
         self.k.emit(f"add.u32 {reg}, {reg}, {size};")

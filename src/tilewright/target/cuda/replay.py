@@ -167,7 +167,9 @@ class _Compiler:
         def s(x: str) -> str:
             return f"(({x} & {mask} ^ {1 << bits - 1}) - {1 << bits - 1})" if signed else f"({x} & {mask})"
 
-        if op.opcode.startswith("ld.param"):
+        if op.opcode == "ld.global.u64" and all(s.opcode.startswith("ld.param") for s in self.sets.get(brackets(op)[0], ())):
+            text = self.value(brackets(op)[0])  # an argument that lies in memory: its word is the value
+        elif op.opcode.startswith("ld.param"):
             text = f"T.words[{int(brackets(op)[0][1:])}]"
         elif stem in ("mov", "cvta", "mapa"):
             text = f"{ins[0]} & {mask}" if stem != "mapa" else f"({ins[0]} & 0xFFFFFF) | ({ins[1]} + 1) << 24"

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 from ...core.dtypes import dtype
 from ...kernels.cuda.attention_kernels import FlashGradKernel, FlashStatsKernel
-from ...kernels.cuda.kernel import FlashKernel, GemmKernel, MmaAttentionKernel, RingKernel, TensorMap
+from ...kernels.cuda.kernel import FlashKernel, GemmKernel, MmaAttentionKernel, QGemmKernel, RingKernel, TensorMap
 from ...tile.ir import Kernel
-from . import attention_mma, flash, flash_finish, flash_grad, flash_stats, gemm, ring
+from . import attention_mma, flash, flash_finish, flash_grad, flash_stats, gemm, qgemm, ring
 from .token_state import Launch
 
 _WARPGROUP = ((0, 1), (1, 1), (127, 126))  # threads that are followed, and how many each stands for
@@ -32,11 +32,14 @@ def small_launch(kernel: Kernel, text: str) -> Launch | None:
     if isinstance(kernel, RingKernel):
         deep = (kernel.stages + 3) * ring.LINE // dtype(kernel.dtype).itemsize  # every pair of stages meets
         words = _words(text, ring.WORDS, m=kernel.bm, n=kernel.bn, k=deep)
-        return Launch(words, _same(kernel.block), cell=(kernel.bm + kernel.bn) * ring.LINE)
+        return Launch(words, _same(kernel.block), cells=((0, (kernel.bm + kernel.bn) * ring.LINE),))
     if isinstance(kernel, MmaAttentionKernel):
         keys = 6 * kernel.keys
         words = _words(text, attention_mma.WORDS, sq=64, sk=keys, offset=keys - 64, window=keys)
-        return Launch(words, _same(kernel.block), cell=2 * kernel.keys * attention_mma.pitch(kernel))
+        return Launch(words, _same(kernel.block), cells=((0, 2 * kernel.keys * attention_mma.pitch(kernel)),))
+    if isinstance(kernel, QGemmKernel):
+        words = _words(text, qgemm.WORDS, strips=kernel.strips, rows=kernel.rows)
+        return Launch(words, _same(kernel.block), cells=qgemm.places(kernel))
     return None
 
 

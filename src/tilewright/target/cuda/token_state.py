@@ -22,7 +22,8 @@ class Launch:
     cluster: int = 1
     grid: int = 1
     rows: int = 64  # of the left operand of a product that matter
-    cell: int = 0  # bytes of a stage that all threads fill and read together, piece by piece: every access stands for all of it
+    # rings that all threads fill and read together, piece by piece: first byte, bytes of a stage. An access stands for its whole stage
+    cells: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(eq=False)
@@ -62,7 +63,7 @@ class State:
 
     def __init__(self, replay: Replay, agents: Sequence[Agent], launch: Launch, dropped: frozenset[int], explain: bool) -> None:
         self.replay, self.agents, self.launch, self.dropped = replay, list(agents), launch, dropped
-        self.graph = TokenGraph(explain, together=bool(launch.cell))
+        self.graph = TokenGraph(explain, together=bool(launch.cells))
         self.barriers: dict[tuple[int, int], MBarrier] = {}
         self.meetings: dict[Any, Meeting] = {}
         self.groups: dict[tuple[int, int], list[Group]] = {}
@@ -82,12 +83,14 @@ class State:
         return (a.block if not rank else a.block - a.rank + rank - 1), address & 0xFFFFFF
 
     def _piece(self, a: Agent, address: int, size: int) -> tuple[int, int, int]:
-        """(block, first byte, bytes) of a plain access; where threads share cells, the number of the cell."""
+        """(block, first byte, bytes) of a plain access; where threads share rings, ring and stage as one number."""
         space, lo = self._place(a, address)
-        if not self.launch.cell:
+        cells = self.launch.cells
+        if not cells:
             return space, lo, size
-        base = a.symbols.get("ring", a.symbols.get("scratch", 0))
-        return space, (lo - base) // self.launch.cell, 1
+        lo -= a.symbols.get("ring", a.symbols.get("scratch", 0))
+        ring = max((i for i, (first, _) in enumerate(cells) if first <= lo), default=0)
+        return space, 100 * ring + (lo - cells[ring][0]) // cells[ring][1], 1
 
     def _barrier(self, a: Agent, op: Op, address: int, *, apart: bool = False) -> MBarrier | None:
         place = self._place(a, address)
