@@ -11,6 +11,7 @@ import torch
 import tilewright as tw
 from tests.fresh import fresh_rng
 from tilewright.core.errors import ExecutionError, InputError
+from tilewright.kernels.cuda import whole
 from tilewright.runtime import cuda_driver
 
 WHY = cuda_driver.available()
@@ -99,9 +100,11 @@ def recurrent(w: Any, h: Any, x: Any, **options: Any) -> Any:
 
 @on_gpu
 @pytest.mark.parametrize("options", [{}, {"reverse": True}, {"checkpoints": "sqrt"}], ids=str)
-@pytest.mark.parametrize("length", [1, 33, 1500], ids=["one", "recorded", "walked"])
-def test_loops_and_branches(length: int, options: dict[str, Any]) -> None:
-    rng = np.random.default_rng()
+@pytest.mark.parametrize(("length", "small"), [(33, True), (1500, True), (1, False), (33, False), (1500, False)],
+                         ids=["one kernel", "one long kernel", "one step", "recorded", "walked"])  # fmt: skip
+def test_loops_and_branches(length: int, small: bool, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(whole, "BYTES", whole.BYTES if small else -1)
+    rng = fresh_rng()
     host = [(rng.uniform(-1, 1, s) / n).astype(np.float32) for s, n in (((33, 33), 6), ((2, 33), 1), ((length, 2, 33), 1))]
     step = tw.value_and_grad(lambda w, h, x: recurrent(w, h, x, **options), argnums=(0, 1, 2))
     for sign in (1, -1):
