@@ -22,6 +22,7 @@ from .harness import run_graph
 CASES: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
     ((300, 7), (0,)), ((300, 130), (0,)), ((5, 33, 70), (1,)), ((3, 40, 5, 66), (0, 2)), ((40000,), (0,)), ((2, 40000), (1,)),
     ((20000, 3), (0,)), ((70, 300, 9), (0, 1)), ((3, 70, 300), (0, 2)), ((1, 5), (0,)), ((20000, 2, 3), (0, 2)),
+    ((17000, 2, 3), (0,)), ((3, 17000, 1, 5), (1,)), ((2, 130, 130, 3), (1, 2)), ((17000, 3, 1, 2), (0,)),
 ]  # fmt: skip
 KINDS: dict[str, type[O.Op]] = {"sum": O.Sum, "mean": O.Mean, "max": O.Max, "min": O.Min, "prod": O.Prod}
 
@@ -40,8 +41,11 @@ def test_reductions(shape: tuple[int, ...], axes: tuple[int, ...]) -> None:
         g = Graph(kind)
         v = g.input(TensorType(dtype("f32"), shape), "x")
         g.outputs = [op(axes=axes)(v), op(axes=axes, keepdims=True)(v)]  # type: ignore[call-arg]
-        for got, want in zip(run_graph(g, [x], parts=2)[0], run(g, [x]), strict=True):
-            np.testing.assert_allclose(got, want, rtol=2e-6, atol=2e-6 * np.sqrt(x.size))
+        exact = x.astype(np.float64)  # NumPy adds along an outer axis in one chain: in f32 its error is larger than ours
+        wanted = [getattr(np, kind)(exact, axis=axes, keepdims=keepdims) for keepdims in (False, True)]
+        many = np.sqrt(x.size)  # roundings add up at random: the limits are eight and sixty times what was met; of a product it is a share
+        for got, want in zip(run_graph(g, [x], parts=2)[0], wanted, strict=True):
+            np.testing.assert_allclose(got, want, rtol=2e-6 * (many if kind == "prod" else 1), atol=0 if kind == "prod" else 1e-5 * many)
 
 
 @pytest.mark.parametrize("shape,axes", [((300, 70), (0,)), ((20000, 3), (0,)), ((2, 40000), (1,)), ((40, 9), (1,))])

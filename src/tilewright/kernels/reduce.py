@@ -358,8 +358,13 @@ def _over_chunks(region: Region, kernel: ReduceKernel) -> Region:
     axes, shape = kernel.axes, node.operands[0].shape
     first = axes[0]
     cut = tuple(kernel.chunks if a == first else 1 if a in axes else d for a, d in enumerate(shape))
-    # in memory: [outer kept…, chunk, last kept] for columns, [kept…, chunk] for rows
-    order = [*kernel.kept[:-1], first, kernel.kept[-1]] if kernel.columns else [*kernel.kept, first]
+    # in memory: [outer kept…, chunk, the kept axes that were merged into the last] for columns, [kept…, chunk] for rows
+    split = len(kernel.kept)
+    merged: Dim = 1
+    while kernel.columns and merged != kernel.outer[-1]:
+        split -= 1
+        merged = shape[kernel.kept[split]] * merged
+    order = [*kernel.kept[:split], first, *kernel.kept[split:]]
     packed = Layout.contiguous(tuple(cut[a] for a in order))
     strides = tuple(packed.strides[order.index(a)] if a in order else 0 for a in range(len(shape)))
     parts = Operand(TensorType(kernel.dtype, cut), kernel.temp, Layout(cut, strides))
