@@ -83,3 +83,14 @@ def test_embedding_bags(mode: str) -> None:
     got: Any = tw.grad(lambda t: (tw.embedding_bag(t, ids, offsets, mode=mode) * weight).sum())(table)
     assert tensors[1].grad is not None
     np.testing.assert_allclose(got, tensors[1].grad.numpy(), atol=1e-12)
+
+
+def test_nan_in_a_matrix_is_nan_everywhere_and_nothing_else() -> None:
+    """Numbers that compare with nothing still have one place each in the order of eigenvalues: no place stays what memory held before."""
+    a = np.eye(6) + 0.1
+    a[2, 3] = a[3, 2] = np.nan
+    for found in (tw.linalg.eigh(a), tw.linalg.eig(a), (tw.linalg.eigvalsh(a), tw.linalg.eigvals(a))):
+        for values in found:
+            assert np.isnan(values).all()
+    s = tw.linalg.svd(a)[1]
+    assert np.isnan(s).any() and not (s == 0).any()

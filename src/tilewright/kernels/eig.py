@@ -16,6 +16,7 @@ from ..tile.builder import Ix, KernelBuilder, Tile
 from .launch import Launch
 from .matrices import Columns, Matrices, nothing, reflection, vector
 from .region import Region
+from .spectra import in_order
 from .template import Reason, Template, alone, region_bytes, region_flops
 
 STEPS, UNUSUAL, EPS = 60, 11, 2.0**-52
@@ -275,9 +276,10 @@ class _Work:
         re, im = b.load(self.mean, (i,), ()), b.load(self.other, (i,), ())
         with b.loop(0, self.size, 1, [b.full((), 0, i64)]) as loop:
             x, y = b.load(self.mean, (loop.index,), ()), b.load(self.other, (loop.index,), ())
-            early = b.binary("and", b.cmp("eq", y, im), b.cmp("lt", b.from_index(loop.index), b.from_index(i)))
-            same = b.binary("and", b.cmp("eq", x, re), b.binary("or", b.cmp("lt", y, im), early))
-            loop.next(loop.carried[0] + b.cast(b.binary("or", b.cmp("lt", x, re), same), i64))
+            (first, same), (below, level) = in_order(b, x, re), in_order(b, y, im)
+            early = b.binary("and", level, b.cmp("lt", b.from_index(loop.index), b.from_index(i)))
+            same = b.binary("and", same, b.binary("or", below, early))
+            loop.next(loop.carried[0] + b.cast(b.binary("or", first, same), i64))
         return b.to_index(loop.results[0])
 
     def column(self, i: Ix) -> None:

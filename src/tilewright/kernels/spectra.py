@@ -7,6 +7,13 @@ from ..tile.builder import Ix, KernelBuilder, Tile
 from .matrices import Columns
 
 
+def in_order(b: KernelBuilder, x: Tile, y: Tile) -> tuple[Tile, Tile]:
+    """(x comes before y, they are equal) in an order of all numbers, NaN last: else some places would be taken twice, others never."""
+    nan, other = b.unary("isnan", x), b.unary("isnan", y)
+    before = b.binary("or", b.cmp("lt", x, y), b.binary("and", other, b.unary("not", nan)))
+    return before, b.binary("or", b.cmp("eq", x, y), b.binary("and", nan, other))
+
+
 def rank_of(b: KernelBuilder, d: Columns, i: Ix | int, size: Ix, *, descending: bool = False) -> Ix:
     """The place of number i in order; equal ones keep theirs, and NaN comes last."""
     own = d.one(0, i)
