@@ -270,3 +270,14 @@ def test_a_model_without_inputs_and_one_with_nested_inputs() -> None:
     outs = [torch.empty(7), torch.empty(7)]
     assert session((a, {"b": b}), bias=c, out=outs) is outs
     assert torch.equal(outs[1], a * c)
+
+
+def test_an_array_that_the_model_writes_to_must_be_writable() -> None:
+    session = tw.compile(lambda x: x.add_(1) * 2, (torch.zeros(3),))
+    x = np.zeros(3, np.float32)
+    np.testing.assert_array_equal(session(x), np.full(3, 2.0))
+    np.testing.assert_array_equal(x, np.ones(3))
+    x.setflags(write=False)
+    with pytest.raises(InputError, match="session: the model writes to input 'x', and the array is read-only; pass a copy"):
+        session(x)
+    np.testing.assert_array_equal(x, np.ones(3))

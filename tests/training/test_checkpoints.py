@@ -143,7 +143,8 @@ def test_what_cannot_be_saved(tmp_path: Path) -> None:
     path = tmp_path / "a"
     tw.training.save_checkpoint(path, {"x": 1})
     for bad, message in [({"x": np.zeros(2, "c16")}, "'x' has dtype complex128"), ({"x": object()}, "leaf 'x' must be an array"),
-                         ({"x": np.array(["a"])}, "has dtype <U1")]:
+                         ({"x": np.array(["a"])}, "has dtype <U1"),
+                         ({"__metadata__": np.zeros(2)}, "'__metadata__' is the name of a safetensors file's own entry")]:
         with pytest.raises(CheckpointError, match=message):
             tw.training.save_checkpoint(path, bad)
     with pytest.raises(CheckpointError, match="metadata and the keys of dicts must be JSON values"):

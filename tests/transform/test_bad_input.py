@@ -81,6 +81,14 @@ AT_A_LINE: list[tuple[Any, type[TilewrightError], str]] = [
     (lambda: tw.grad(lambda x: x.sum(), argnums="x")(A), ShapeError, "grad: argnums must be an int or several, got 'x'"),
     (lambda: tw.grad(lambda x: x.sum(), argnums=0.0)(A), ShapeError, "grad: argnums must be an int or several, got 0.0"),
     (lambda: tw.grad(lambda x: x.sum(), argnums=())(A), ShapeError, "grad: argnums must be an int or several, got ()"),
+    # losses and matrices
+    (lambda: tw.softmax_cross_entropy(A[:, :3], I3 * 1.0), ShapeError, "softmax_cross_entropy: float labels are probabilities and have"),
+    (lambda: tw.jit(lambda x: tw.softmax_cross_entropy(x, np.array([0, -1, 2])))(A), ShapeError,
+     "softmax_cross_entropy: label -1 is out of range for 4 classes"),
+    (lambda: tw.mse(A[:, :1], A[:, 0]), ShapeError, "mse: both arrays must have one shape, got f32[3,1] and f32[3]"),
+    (lambda: tw.linalg.inv(A), ShapeError, "inv: needs square matrices, got x=f32[3,4]"),
+    (lambda: tw.linalg.slogdet(A), ShapeError, "slogdet: needs square matrices, got x=f32[3,4]"),
+    (lambda: tw.linalg.matrix_power(A, 2.5), ShapeError, "matrix_power: the exponent must be an int, got 2.5"),
     # optimizers
     (lambda: ADAM.update({"w": I3}, {"w": I3}, ADAM.init({"w": I3})), InputError, "adam: a parameter must be of a float dtype, got i64[3]"),
     (lambda: ADAM.update({"w": A}, {"w": I3}, ADAM.init({"w": A})), InputError, "adam: a gradient must be of a float dtype, got i64[3]"),

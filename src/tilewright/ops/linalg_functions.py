@@ -32,6 +32,7 @@ def solve(a: Value, b: Value) -> Value:
 
 def inv(a: Value) -> Value:
     """The inverse; a singular matrix is an error."""
+    X.require_matrix(a.type, square=True)
     out: Value = Solve()(a, F.expand(X.eye(a, a.shape[-1]), a.shape))
     return out
 

@@ -143,6 +143,10 @@ class Session:
         """A call whose arguments are the graph's inputs already."""
         signature = self.model.signature
         bound = bind(self.interface.input_names, self.interface.inputs, leaves, env, self.interface.symbols)
+        for i, _ in signature.updates:
+            if isinstance(leaves[i], np.ndarray) and not leaves[i].flags.writeable:
+                name = self.interface.input_names[i]
+                raise InputError(f"session: the model writes to input {name!r}, and the array is read-only; pass a copy")
         for name in bound.copied:
             self.copies[name] = self.copies.get(name, 0) + 1
         torch = self._wants_torch(leaves)

@@ -42,6 +42,8 @@ def write_tensors(path: Path, tensors: Mapping[str, Array], metadata: Mapping[st
     offset = 0
     for name, array in sorted(tensors.items(), key=lambda item: -item[1].dtype.itemsize):  # wide ones first: all are aligned
         kind = dtype_name(array)
+        if name in header:
+            raise CheckpointError(f"checkpoint: {name!r} is the name of a safetensors file's own entry; give the array another one")
         if kind is None:
             raise CheckpointError(f"checkpoint: {name!r} has dtype {array.dtype}; a safetensors file can hold {' '.join(DTYPES)}")
         header[name] = {"dtype": kind, "shape": list(array.shape), "data_offsets": [offset, offset + array.nbytes]}

@@ -1,8 +1,11 @@
 """`tw.linalg`: NumPy's and the array API's linear algebra. Matrices are the last two axes of an array, leading axes are cases."""
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
+
+import numpy as np
 
 from ...core.errors import ShapeError
 from ...ir.graph import Value
@@ -37,7 +40,8 @@ def on_values(fn: Callable[..., Any], *operands: Any, **attributes: Any) -> Any:
     try:
         out = fn(*values, **attributes)
     except ShapeError as e:  # one that no node's type rule raised has no place yet
-        raise ShapeError(str(e) if str(e).endswith(f"({trace.graph.place})") else f"{e} ({trace.graph.place})") from None
+        text = str(e) if re.match(r"\w+: ", str(e)) else f"{fn.__name__}: {e}"  # a rule of a function that is no op knows no name
+        raise ShapeError(text if text.endswith(f"({trace.graph.place})") else f"{text} ({trace.graph.place})") from None
     finally:
         trace.graph.place = before
     for node in trace.graph.nodes[count:]:
@@ -191,6 +195,8 @@ def lstsq(a: Any, b: Any) -> Any:
 @public
 def matrix_power(a: Any, n: int) -> Any:
     """The n-th power of square matrices; negative ones are powers of the inverse."""
+    if isinstance(n, bool) or not isinstance(n, (int, np.integer)):
+        raise ShapeError(f"matrix_power: the exponent must be an int, got {n!r} ({user_place()})")
     return on_values(L.matrix_power, as_tracer(a), n=n)
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from ...core.errors import ShapeError
 from ...ops import SoftmaxCrossEntropy
-from ..promote import as_float, dtype_of
-from ..trace import apply, user_place
-from .indexing import whole
+from ..promote import as_float, as_tracer, dtype_of
+from ..trace import Tracer, apply, user_place
 from .reductions import log_softmax
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
@@ -23,15 +24,28 @@ def public(fn: Callable[..., Any]) -> Callable[..., Any]:
 def softmax_cross_entropy(logits: Any, labels: Any) -> Any:
     """-log(softmax(logits)[label]) along the last axis, one loss a row. Labels are integers, or probabilities of the logits' shape."""
     x = as_float(logits)
-    if dtype_of(labels)[0].is_float:
-        return -(log_softmax(x, -1) * labels).sum(axis=-1)
     if x.ndim == 0:
         raise ShapeError(f"softmax_cross_entropy: needs logits of rank 1 or more, got {x.type} ({user_place()})")
-    return apply(SoftmaxCrossEntropy(), x, whole(labels, x.shape[-1]))
+    if dtype_of(labels)[0].is_float:
+        shares = as_tracer(labels)
+        if shares.shape != x.shape:
+            raise ShapeError(f"softmax_cross_entropy: float labels are probabilities and have the logits' shape, got {shares.type} for "
+                             f"{x.type}; cast class numbers to integers ({user_place()})")
+        return -(log_softmax(x, -1) * shares).sum(axis=-1)
+    if not isinstance(labels, Tracer):
+        known = np.asarray(labels)
+        bad = known[(known < 0) | (known >= x.shape[-1])] if isinstance(x.shape[-1], int) else known[:0]
+        if bad.size:
+            raise ShapeError(f"softmax_cross_entropy: label {int(bad.flat[0])} is out of range for {x.shape[-1]} classes ({user_place()})")
+    return apply(SoftmaxCrossEntropy(), x, as_tracer(labels))
 
 
 @public
 def mse(x: Any, y: Any) -> Any:
-    """Mean of squared differences."""
-    d = as_float(x) - y
+    """Mean of squared differences of two arrays of one shape, or of an array and a number."""
+    x, y = as_float(x), as_tracer(y)
+    if x.ndim and y.ndim and x.shape != y.shape:
+        raise ShapeError(f"mse: both arrays must have one shape, got {x.type} and {y.type}; reshape or broadcast one of them "
+                         f"({user_place()})")
+    d = x - y
     return (d * d).mean()
