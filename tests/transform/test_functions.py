@@ -400,3 +400,15 @@ def test_sums_and_powers_of_integers_are_numpys(dtype: Any) -> None:
     else:
         with pytest.raises(ShapeError, match="neg: a bool has no negative"):
             tw.jit(lambda x: -x)(x)
+
+
+def test_the_deviation_of_equal_numbers_has_a_derivative() -> None:
+    """0, as in PyTorch: a constant feature must not turn a whole gradient into NaN."""
+    x = np.stack([np.full(5, 3.0), np.arange(5.0) ** 2, np.zeros(5)])
+    t = torch.tensor(x, requires_grad=True)
+    (t.std(1, correction=0) * torch.tensor([1.0, 2.0, 3.0])).sum().backward()
+    got = tw.grad(lambda x: (tw.std(x, axis=1) * np.array([1.0, 2.0, 3.0])).sum())(x)
+    assert t.grad is not None and np.isfinite(got).all()
+    np.testing.assert_allclose(got, t.grad.numpy(), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(tw.std(x, axis=1), x.std(1), rtol=1e-12)
+    assert np.isnan(tw.std(np.array([1.0, np.nan])))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..core import dtypes as dt
-from ..core.errors import ShapeError
+from ..core.errors import ShapeError, require
 from ..ir.graph import Value
 from . import functions as F
 from . import matrices as X
@@ -32,7 +32,7 @@ def solve(a: Value, b: Value) -> Value:
 
 def inv(a: Value) -> Value:
     """The inverse; a singular matrix is an error."""
-    X.require_matrix(a.type, square=True)
+    require(len(a.shape) >= 2 and a.shape[-1] == a.shape[-2], "needs square matrices", x=a.type)
     out: Value = Solve()(a, F.expand(X.eye(a, a.shape[-1]), a.shape))
     return out
 

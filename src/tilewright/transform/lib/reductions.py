@@ -6,7 +6,9 @@ from typing import Any
 
 from ...core import dtypes as dt
 from ...core.errors import ShapeError
+from ...ir.graph import Value
 from ...ops import REGISTRY, ArgMax, ArgMin, GroupNorm, LayerNorm, LogSoftmax, RmsNorm, Softmax, TopK
+from ...ops import functions as F
 from ...ops.batch_statistics import batch_norm_training, batch_normed
 from ...ops.formulas import compensated_sum
 from ..promote import as_float, as_tracer
@@ -87,8 +89,12 @@ def var(x: Any, axis: Axes = None, correction: float = 0.0, keepdims: bool = Fal
 
 @public
 def std(x: Any, axis: Axes = None, correction: float = 0.0, keepdims: bool = False) -> Any:
-    """Standard deviation: the square root of the variance."""
-    return apply(REGISTRY["sqrt"](), var(x, axis, correction, keepdims))
+    """Standard deviation: the square root of the variance. Where all elements are equal its derivative is 0, as PyTorch has it, not NaN."""
+    def root(v: Value) -> Value:
+        none = F.equal(v, 0)
+        return F.where(none, 0, F.sqrt(F.where(none, 1, v)))
+
+    return built(root, var(x, axis, correction, keepdims))
 
 
 def _arg(name: str, op: Any) -> Callable[..., Any]:
