@@ -58,6 +58,13 @@ AT_A_LINE: list[tuple[Any, type[TilewrightError], str]] = [
     (lambda: tw.jit(lambda x: x.max(axis=0))(Z), ShapeError, "max: has no value over an empty axis"),
     (lambda: tw.jit(lambda x, i: x[i])(A, np.array([np.nan])), ShapeError, "gather: indices must be integers, got ids=f64[1]"),
     (lambda: tw.jit(lambda x, i: x[i])(A, A > 0), ShapeError, "index: a mask would give a shape that depends on its elements"),
+    (lambda: tw.jit(lambda x: x[..., ...])(A), ShapeError, "index: an index has at most one ellipsis, got 2"),
+    (lambda: tw.jit(lambda x: x[::0])(A), ShapeError, "index: a slice has whole numbers and a step that is not 0, got slice(None"),
+    (lambda: tw.jit(lambda x: x[0.0:2])(A), ShapeError, "index: a slice has whole numbers"),
+    (lambda: tw.jit(lambda x: x[0, :, I3])(np.zeros((2, 3, 4))), ShapeError, "index: ints and integer arrays must index neighbouring axes"),
+    (lambda: tw.jit(lambda x: x[0, None, I3])(np.zeros((2, 3, 4))), ShapeError, "index: ints and integer arrays must index neighbouring"),
+    (lambda: tw.argmax(A, (0, 1)), ShapeError, "argmax: takes one axis, an int, got axis=(0, 1)"),
+    (lambda: tw.jit(lambda x: x.sum(axis=1.0))(A), ShapeError, "sum: takes one axis, an int, got axis=1.0"),
     # values and dtypes
     (lambda: tw.jit(lambda x: x + 300)(np.int8(1)), ShapeError, "trace: 300 does not fit i8"),
     (lambda: tw.jit(lambda x: x + 2**70)(np.int64(1)), ShapeError, "does not fit i64"),

@@ -90,6 +90,8 @@ def get(x: Tracer, key: Any) -> Any:
     if used > x.ndim:
         raise ShapeError(f"index: too many indices for {x.type}, got {used} ({user_place()})")
     dots = [i for i, k in enumerate(keys) if k is Ellipsis]
+    if len(dots) > 1:
+        raise ShapeError(f"index: an index has at most one ellipsis, got {len(dots)} ({user_place()})")
     full = [slice(None)] * (x.ndim - used)
     at = dots[0] if dots else len(keys)
     keys = [*keys[:at], *full, *(k for k in keys[at:] if k is not Ellipsis)]
@@ -129,13 +131,20 @@ def get(x: Tracer, key: Any) -> Any:
         out = apply(Reshape(shape=tuple(shape)), out)
     if not arrays:
         return out
+    picks = [p for p, k in enumerate(keys) if k is not None and not isinstance(k, slice)]
+    if picks[-1] - picks[0] + 1 != len(picks) and arrays[0][0] != 0:
+        raise ShapeError(f"index: ints and integer arrays must index neighbouring axes (NumPy and PyTorch put the result's axes in other "
+                         f"orders else); index in two steps ({user_place()})")
     axes = tuple(a for a, _ in arrays)
     return apply(Gather(axis=axes[0]), out, arrays[0][1]) if len(axes) == 1 else apply(Index(axes=axes), out, *(i for _, i in arrays))
 
 
 def _span(k: slice, n: int) -> tuple[int, int, int, bool]:
     """(start, size, step, flipped) of a slice: a negative step is a positive one whose result is flipped."""
-    places = range(*k.indices(n))
+    try:
+        places = range(*k.indices(n))
+    except (TypeError, ValueError):
+        raise ShapeError(f"index: a slice has whole numbers and a step that is not 0, got {k} of {n} elements ({user_place()})") from None
     if len(places) == 0:
         return 0, 0, 1, False
     if places.step < 0:

@@ -4,6 +4,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from ...core import dtypes as dt
 from ...core.errors import ShapeError
 from ...ir.graph import Value
@@ -25,6 +27,8 @@ def public(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 def one_axis(name: str, axis: int, ndim: int) -> int:
     """An axis counted from the front."""
+    if not isinstance(axis, (int, np.integer)) or isinstance(axis, bool):
+        raise ShapeError(f"{name}: takes one axis, an int, got axis={axis!r} ({user_place()})")
     if not -ndim <= axis < ndim:
         raise ShapeError(f"{name}: axis must be in {-ndim}..{ndim - 1}, got axis={axis} ({user_place()})")
     return axis % ndim
@@ -33,7 +37,7 @@ def one_axis(name: str, axis: int, ndim: int) -> int:
 def axes_of(name: str, axis: Axes, ndim: int) -> tuple[int, ...]:
     if axis is None:
         return tuple(range(ndim))
-    axes = [one_axis(name, a, ndim) for a in ((axis,) if isinstance(axis, int) else axis)]
+    axes = [one_axis(name, a, ndim) for a in (axis if isinstance(axis, (tuple, list)) else (axis,))]
     if len(set(axes)) != len(axes):
         raise ShapeError(f"{name}: an axis stands twice, got axis={axis} ({user_place()})")
     return tuple(sorted(axes))
