@@ -14,9 +14,9 @@ from tilewright.compile import compile_graph, graph_signature, target_spec
 from tilewright.core.dtypes import dtype as dtype_of
 from tilewright.ir.graph import Graph
 from tilewright.ir.types import TensorType
-from tilewright.kernels import eigh_vectors
+from tilewright.kernels import eigh_vectors, svd_blocks
 from tilewright.ops.linalg import Lu
-from tilewright.ops.linalg_spectra import Eigh
+from tilewright.ops.linalg_spectra import Eigh, Svd
 
 
 def sessions(op: Any, *shapes: tuple[int, ...], dtype: str) -> list[tw.Session]:
@@ -90,3 +90,36 @@ def test_eigenvectors_of_special_matrices(n: int, dtype: str) -> None:
     bad = np.ones((n, n), dtype)
     bad[3, 5] = np.nan
     assert np.isnan(session(bad)[0]).all()
+
+
+def check_singular(a: Any, s: Any, u: Any, vt: Any) -> None:
+    wide, left, right = a.astype("f8"), u.astype("f8"), vt.astype("f8")
+    limit = 2 * max(a.shape[-2:]) * float(np.finfo(a.dtype).eps)
+    want = np.linalg.svd(wide, compute_uv=False)
+    size, one = max(want.max(), 1e-300), np.eye(want.shape[-1])
+    assert np.abs(s - want).max() <= limit * size
+    assert np.abs(np.swapaxes(left, -1, -2) @ left - one).max() <= limit
+    assert np.abs(right @ np.swapaxes(right, -1, -2) - one).max() <= limit
+    assert np.abs((left * s[..., None, :]) @ right - wide).max() <= limit * size
+
+
+@pytest.mark.parametrize(("m", "n", "dtype", "sweeps"), [(100, 90, "f4", 10), (60, 75, "f8", 2)])
+def test_singular_vectors(m: int, n: int, dtype: str, sweeps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several groups in a block, the last not full, or one; also where the sweeps on all threads are not enough."""
+    monkeypatch.setattr(svd_blocks, "PARALLEL", sweeps)
+    a = fresh_rng().standard_normal((2, m, n)).astype(dtype)
+    s, u, vt = same(Svd(), a)
+    check_singular(a, s, u, vt)
+    assert np.array_equal(s, sessions(Svd(vectors=False), a.shape, dtype=dtype)[0](a))
+
+
+@pytest.mark.parametrize(("n", "dtype"), [(20, "f4"), (60, "f4"), (60, "f8")])
+def test_singular_vectors_of_special_matrices(n: int, dtype: str) -> None:
+    session = sessions(Svd(), (n, n), dtype=dtype)[0]
+    low = fresh_rng().standard_normal((n, 3)) @ fresh_rng().standard_normal((3, n))
+    far = 1e30 if dtype == "f4" else 1e200
+    for a in (np.ones((n, n)), low, low / far, low * far / n, np.zeros((n, n)), np.eye(n)):
+        check_singular(a.astype(dtype), *session(a.astype(dtype)))
+    bad = np.ones((n, n), dtype)
+    bad[3, 5] = np.nan
+    assert np.isnan(session(bad)[0]).any()

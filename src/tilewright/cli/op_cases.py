@@ -15,7 +15,6 @@ WHY = {
     "tan": "bound by arithmetic in f64, with a quotient: 0.51 units of error, PyTorch 0.54",
     "erfc": "bound by arithmetic: an exponential, a quotient and a polynomial of degree 10",
     "matmul 1024": "the product runs at 85 to 100 % of PyTorch's rate, and packing the right operand takes another 3 % of a call",
-    "svd 128": "rotations of pairs of vectors until all are orthogonal; PyTorch's library reduces to two diagonals first",
 }
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..core.dtypes import f32, f64, i32, i64
+from ..core.dtypes import f64
 from ..tile.builder import Ix, KernelBuilder, Tile, View
 from .matrices import Columns, reflection
+from .spectra import power_of
 
 BLOCK = 4  # rows that are changed together
 FLOOR = {"f32": 1e-30, "f64": 1e-290}  # squares so small have no precision; beside elements of size 1 they do not count
@@ -33,13 +34,9 @@ def symmetric(b: KernelBuilder, a: View, at: list[Ix | int], rows: Columns, size
             rows.put(row.index, loop.index, x)
             loop.next(b.binary("max", loop.carried[0], b.unary("abs", x)))
         row.next(*loop.results)
-    bits, mask = (i32, 0x7F800000) if dtype is f32 else (i64, 0x7FF0000000000000)
-    most = b.bitcast(b.reshape(b.reduce("max", row.results[0]), ()), bits)
-    power = b.bitcast(b.binary("and", most, b.full((), mask, bits)), dtype)
-    one = b.full((), 1.0, dtype)
-    power = b.select(b.binary("and", b.cmp("gt", power, 0.0), b.cmp("lt", power, float("inf"))), power, one)
+    power = power_of(b, b.reshape(b.reduce("max", row.results[0]), ()))
     with b.loop(0, size) as row:
-        rows.scale(row.index, one / power, 0, size)
+        rows.scale(row.index, b.full((), 1.0, dtype) / power, 0, size)
     return b.cast(power, f64)
 
 

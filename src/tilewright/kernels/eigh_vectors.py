@@ -21,7 +21,7 @@ from .eigh_tridiagonal import symmetric, tridiagonal
 from .launch import Buffer, Launch
 from .matrices import Columns, Matrices, padded, vector
 from .region import Operand, Region
-from .spectra import rank_of, sign_of
+from .spectra import columns_launch, matrix_of, rank_of, sign_of
 from .template import region_bytes, region_flops
 
 ROOM = (1.25, 16)  # rotations a matrix of n rows may record: n * (1.25 n + 16); most take 0.9 n²
@@ -56,14 +56,12 @@ class Vectors:
         return Operand(type_, Buffer(f"{self.region.name}.{name}", "temp", type_.nbytes), Layout.contiguous(type_.shape))
 
     def launches(self) -> list[Launch]:
-        return [self._values(), self._slices(), self._rest(), self._places(), self._columns()]
+        name, out = f"{self.region.name}.columns", self.region.results[1]
+        columns = columns_launch(name, self.lead, self.z, self.order, self.signs, out, self.width)
+        return [self._values(), self._slices(), self._rest(), self._places(), columns]
 
     def _call(self, template: str, suffix: str = "") -> Matrices:
         return Matrices(template, self.region.name + suffix, self.lead)
-
-    def _of(self, view: View, at: list[Ix | int], rank: int = 2) -> View:
-        """One matrix's part of a view."""
-        return view.b.subview(view, [*at, *([0] * rank)], range(len(at), len(at) + rank))
 
     def _values(self) -> Launch:
         w, n = self._call("eigh"), self.n
@@ -76,12 +74,12 @@ class Vectors:
         rows = Columns(b, self.dtype, n, n, self.width)
         power = symmetric(b, a, at, rows, size)
         d, e = Columns(b, f64, 1, n, self.wide), b.scratch(f64, (padded(n + 1, self.wide),))
-        kept, factors = Columns(b, self.dtype, n, n, self.width, self._of(v, at)), self._of(taus, at, 1)
+        kept, factors = Columns(b, self.dtype, n, n, self.width, matrix_of(v, at)), matrix_of(taus, at, 1)
         tridiagonal(b, rows, d, e, kept, factors, size, n, keep=True)
         for i in range(GROUP - 1):  # reflections that are none fill the last group
             kept.zero(size + i, size)
             b.store(factors, (size + (i - 1),), b.full((), 0.0, self.dtype))
-        record = Record(self._of(sweeps, at), self._of(rotations, at), self._of(state, at, 1), most_sweeps, most)
+        record = Record(matrix_of(sweeps, at), matrix_of(rotations, at), matrix_of(state, at, 1), most_sweeps, most)
         ql(b, d, e, size, n, self.eps, record=record)
         with b.loop(0, size + 1, self.wide) as loop:
             b.store(tri, (*at, 0, loop.index), d.get(0, loop.index))
@@ -104,11 +102,11 @@ class Vectors:
             hit = b.cmp("eq", own, b.from_index(row.index))
             one, none = b.full((self.slice,), 1.0, self.dtype), b.full((self.slice,), 0.0, self.dtype)
             b.store(part, (row.index, 0), b.select(hit, one, none))
-        vectors = Columns(b, self.dtype, n, n, self.width, self._of(v, at))
-        factors = self._of(taus, at, 1)
+        vectors = Columns(b, self.dtype, n, n, self.width, matrix_of(v, at))
+        factors = matrix_of(taus, at, 1)
         with b.loop(0, size - 1, GROUP) as step:
             self._reflect(b, part, vectors, factors, step.index, size)
-        table, turns = self._of(sweeps, at), self._of(rotations, at)
+        table, turns = matrix_of(sweeps, at), matrix_of(rotations, at)
         with b.loop(0, b.to_index(b.load(state, (*at, 1), ()))) as sweep:
             low, end, first = (b.to_index(b.load(table, (sweep.index, i), ())) for i in range(3))
             with b.loop(0, end - low, 1, [b.load(part, (end, 0), (self.slice,))]) as loop:
@@ -160,7 +158,7 @@ class Vectors:
             with b.loop(0, size + 1, self.wide) as loop:
                 d.put(0, loop.index, b.load(tri, (*at, 0, loop.index), (self.wide,)))
                 b.store(e, (loop.index,), b.load(tri, (*at, 1, loop.index), (self.wide,)))
-            rows = Columns(b, self.dtype, n, n, self.width, self._of(z, at))
+            rows = Columns(b, self.dtype, n, n, self.width, matrix_of(z, at))
             ql(b, d, e, size, n, self.eps, rotate=rotate_rows(b, rows, size), begin=begin)
             with b.loop(0, size, self.wide) as loop:
                 b.store(tri, (*at, 0, loop.index), d.get(0, loop.index))
@@ -175,29 +173,9 @@ class Vectors:
         size = w.call.word("n", n)
         i = b.pid % size
         at = w.at(b.pid // size)
-        d = Columns(b, f64, 2, n, self.wide, self._of(tri, at))
+        d = Columns(b, f64, 2, n, self.wide, matrix_of(tri, at))
         place = rank_of(b, d, i, size)
         b.store(values, (*at, place), b.cast(d.one(0, i) * d.one(1, size), self.dtype))
         b.store(order, (*at, place), b.from_index(i))
-        b.store(signs, (*at, place), sign_of(b, Columns(b, self.dtype, n, n, self.width, self._of(z, at)), i, size))
+        b.store(signs, (*at, place), sign_of(b, Columns(b, self.dtype, n, n, self.width, matrix_of(z, at)), i, size))
         return w.call.finish(product(self.lead) * n, bytes_=self.z.type.nbytes + n * self.tri.type.nbytes)
-
-    def _columns(self) -> Launch:
-        """Square tiles of vectors, gathered in their order, become tiles of columns: one program per so many components."""
-        w, n, side = self._call("eigh_columns", ".columns"), self.n, self.width
-        b = w.b
-        z, order, signs = w.read("z", self.z), w.read("order", self.order), w.read("signs", self.signs)
-        out = w.write("v", self.region.results[1])
-        size, blocks = w.call.word("n", n), w.call.word("blocks", -(-n // side))
-        start = b.pid % blocks * side
-        at = w.at(b.pid // blocks)
-        tile = b.scratch(self.dtype, (side, side))
-        with b.loop(0, size, side) as loop:
-            with b.loop(0, b.minimum(side, size - loop.index)) as row:
-                place = loop.index + row.index
-                source = b.to_index(b.load(order, (*at, place), ()))
-                x = b.load(z, (*at, source, start), (side,)) * b.load(signs, (*at, place), ())
-                b.store(tile, (row.index, 0), x)
-            turned = b.transpose(b.load(tile, (0, 0), (side, side)))
-            b.store(out, (*at, start, loop.index), turned, limit=(size - start, size - loop.index))
-        return w.call.finish(product(self.lead) * -(-n // side), bytes_=2 * self.z.type.nbytes)
