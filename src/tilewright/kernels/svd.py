@@ -24,7 +24,7 @@ from .svd_blocks import Blocks
 from .svd_rotations import GROUP, Step, finish, floor_of, orthogonalise, take
 from .template import Reason, Template, alone, region_bytes, region_flops
 
-SMALL = 48  # vectors of a matrix that is one program
+SMALL = 64  # vectors of a matrix that is one program
 
 
 class Svd(Template):

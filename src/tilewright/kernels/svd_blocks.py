@@ -136,9 +136,10 @@ class Blocks:
                         body(b.to_index(b.load(numbers, (loop.index,), ())))
 
             def near(i: Ix) -> None:
+                """Asks for a vector that another thread may have changed."""
                 own.set(0, i, norms.one(parity, i))
-                for c, size_ in ((x, length), *([] if y is None else [(y, count)])):
-                    with b.loop(0, size_, 64 // self.dtype.itemsize) as line:
+                for c, end in ((x, length), *([] if y is None else [(y, count)])):
+                    with b.loop(0, end, 64 // self.dtype.itemsize) as line:
                         b.prefetch(c.view, (i, line.index), 2)
 
             each(near)
@@ -153,8 +154,9 @@ class Blocks:
             each(lambda i: norms.set(parity, i, own.one(0, i)))
             with b.if_(b.cmp("ne", b.load(moved, (0,), ()), 0)):
                 b.store(moving, (*at, number + 1), b.full((), 1, i64))
-        flops = region_flops(self.region) // (self.blocks - 1)
-        return w.call.finish(product(self.lead) * (blocks // 2), flops=flops, bytes_=self.x.type.nbytes)
+        bytes_ = 2 * (self.x.type.nbytes + (0 if self.y is None else self.y.type.nbytes))
+        flops = region_flops(self.region) // (PARALLEL * (blocks - 1))
+        return w.call.finish(product(self.lead) * (blocks // 2), flops=flops, bytes_=bytes_)
 
     def _rest(self) -> Launch:
         w = self._call("svd_rest", ".rest")

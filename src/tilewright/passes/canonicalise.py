@@ -4,6 +4,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from .. import ops as o
 from ..ir.graph import Graph
 from . import scalar_rules, view_rules
 from .base import Log, Pass, apply_rules
@@ -13,10 +14,24 @@ from .base import Log, Pass, apply_rules
 class Canonicalise(Pass):
     """Before: any valid graph.
     After: no view, cast or arithmetic op that changes nothing; no two neighbouring views of one kind; scalar constants have rank 0
-    and stand on the right; leading axes are regrouped before a linear layer, not around each of its parts."""
+    and stand on the right; leading axes are regrouped before a linear layer, not around each of its parts;
+    eigenvalues and singular values come without vectors that nobody reads."""
 
     name: ClassVar[str] = "canonicalise"
 
     def run(self, graph: Graph, log: Log) -> Graph:
         apply_rules(graph, [*scalar_rules.RULES, *view_rules.RULES], log)
+        _values_alone(graph, log)
         return graph
+
+
+def _values_alone(graph: Graph, log: Log) -> None:
+    """The same values without vectors: in place, since nobody sees the outputs that go."""
+    found = [n for n in graph.nodes if isinstance(n.op, (o.Eigh, o.Svd)) and n.op.vectors]
+    if not found:
+        return
+    read = {v for n in graph.nodes for v in n.operands} | set(graph.outputs)
+    for n in found:
+        if not read.intersection(n.values[1:]):
+            n.op, n.types, n.values = type(n.op)(vectors=False), n.types[:1], n.values[:1]  # type: ignore[call-arg]
+            log.hit("values_alone")
