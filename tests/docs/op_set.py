@@ -28,7 +28,7 @@ KINDS: dict[str, str] = {
     "linear algebra": "solve lu triangular_solve cholesky qr geqrf eig eigh svd det pinv",
     "norms": "layer_norm rms_norm group_norm batch_norm",
     "2-D layer norm": "– `tw.layer_norm_2d`: transpose and layer_norm",
-    "attention, rope": "attention rope q8_attention",
+    "attention, rope": "attention paged_attention rope q8_attention",
     "axial 2-D rope": "– `tw.axial_rope`: a rope of each half",
     "views": "reshape transpose slice expand flip split",
     "concatenation, padding": "concat pad",

@@ -27,6 +27,7 @@ prod any all arg_max arg_min var log_sum_exp cum_sum matmul conv softmax log_sof
 attention rope gather gather_along_axis index concat pad top_k max_pool avg_pool input constant iota dim_value fused update_slice
 qmatmul qgather qexperts sample qdot quantise_rows scatter_add softmax_cross_entropy stop_gradient fence checkpoint
 attention_backward attention_saved norm_backward custom_vjp custom_forward custom_jvp q8_blocks q8_attention qexperts_dot qproduct
+paged_attention
 """
 CATALOGUE = """
 adaptive_pool arg_sort cum_prod max_pool_indices resize sort

@@ -42,6 +42,7 @@ from .fused import Fused
 from .indexing import Concat, Gather, GatherAlongAxis, Index, Pad, TopK
 from .losses import SoftmaxCrossEntropy
 from .norm_backward import NormBackward
+from .paged_attention import PagedAttention
 from .pool_indices import MaxPoolIndices
 from .pooling import AvgPool, MaxPool
 from .q8_cache import Q8Attention, Q8Blocks
@@ -157,6 +158,7 @@ __all__ = [
     "NotEqual",
     "Op",
     "Pad",
+    "PagedAttention",
     "Pow",
     "Prod",
     "Q8Attention",

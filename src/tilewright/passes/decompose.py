@@ -14,6 +14,7 @@ from ..ops.contractions import Matmul
 from ..ops.int_products import IntMatmul
 from ..ops.losses import SoftmaxCrossEntropy
 from ..ops.norm_backward import NormBackward
+from ..ops.paged_attention import PagedAttention
 from .base import Log, Pass
 from .save_log_sums import has_kernel
 
@@ -54,6 +55,8 @@ class Decompose(Pass):
             return not has_kernel(n, self.target)
         if isinstance(n.op, NormBackward) and n.operands[0].dtype.itemsize == 2:
             return self.target is None or self.target.kind != "cuda"
+        if isinstance(n.op, PagedAttention) and self.target is not None and self.target.kind == "cuda":
+            return not pages_fit(n)
         if isinstance(n.op, SoftmaxCrossEntropy) and self.target is not None and self.target.kind == "cuda":
             return not row_fits(n.operands[0])
         return n.op.traits.composite and n.op.template is None and not n.op.traits.elementwise
@@ -63,3 +66,10 @@ def row_fits(logits: Value) -> bool:
     """Whether one kernel of a GPU reads these rows once. It takes no elementwise producers with it, as the plainer ops' kernels do."""
     classes = logits.shape[-1]
     return isinstance(classes, int) and classes <= MOST_CLASSES and logits.dtype.itemsize <= 4 and not logits.op.traits.elementwise
+
+
+def pages_fit(n: Node) -> bool:
+    """Whether a GPU's decode kernel (`kernels/cuda/paged_attention.py`) reads pages of this shape: runs of eight keys lie in one page."""
+    (_, _, page, d), kinds = n.operands[1].shape, {v.dtype.name for v in n.operands[:3]}
+    known = isinstance(page, int) and isinstance(d, int) and page % 8 == 0 and 8 <= d <= 256 and d & (d - 1) == 0
+    return known and kinds <= {"f32", "f16", "bf16"}

@@ -206,7 +206,8 @@ class Decode:
 
         def rows(key: Ix | int) -> list[Tile]:
             left = end - key
-            return [b.load(x, (bi, kv, key, c), (KEYS, half), limit=(left, None)) for x in (k, v) for c in (0, half)]
+            block, place = self._place(call, bi, key)
+            return [b.load(x, (block, kv, place, c), (KEYS, half), limit=(left, None)) for x in (k, v) for c in (0, half)]
 
         def add(key: Ix | int, found: list[Tile], state: list[Tile]) -> list[Tile]:
             (k1, k2, v1, v2), (top, total, o1, o2) = found, state
@@ -231,6 +232,14 @@ class Decode:
         results: list[Tile] = loop.results
         return results
 
+    def _place(self, call: Call, sequence: Ix | int, key: Ix | int) -> tuple[Ix | int, Ix | int]:
+        """Where a run of keys of a sequence begins: the first and the third index of a cache."""
+        return sequence, key
+
+    def _last(self, call: Call, sequence: Ix | int, last: Ix | int) -> Ix | int:
+        """One past the last key that a sequence sees; `last` is that of all."""
+        return last
+
     def _seen(self) -> tuple[Dim, Dim]:
         """The keys that the row sees: from, to."""
         if self.caches:  # all that were there before; the row that is new is known
@@ -251,7 +260,7 @@ class Decode:
         at = self._heads(call, b.pid)
         threads = d // 2 // self.vector
         groups = THREADS // threads
-        found = self._walk(call, at, first + Ix(b, part) * KEYS, last, groups * KEYS, Ix(b, part))
+        found = self._walk(call, at, first + Ix(b, part) * KEYS, self._last(call, at[0], last), groups * KEYS, Ix(b, part))
         split = len(b.kernel.body.body)
         acc = Var(TileType((1, d), f32), "acc")
         self._consumers(call, at, Tile(b, acc))
@@ -296,7 +305,7 @@ class Decode:
         first, last = (call.word(n, x) for n, x in zip(("first", "last"), self._seen(), strict=True))
         part = b.pid % parts
         at = self._heads(call, b.pid // parts)
-        found = self._walk(call, at, b.maximum(part * span, first), b.minimum((part + 1) * span, last), KEYS, part)
+        found = self._walk(call, at, b.maximum(part * span, first), b.minimum((part + 1) * span, self._last(call, at[0], last)), KEYS, part)
         for view, column, x in ((sums, 0, found[2]), (sums, half, found[3]), (stats, 0, found[0]), (stats, 1, found[1])):
             b.store(view, (*at, part, column), x)
         launch = call.finish(

@@ -24,6 +24,7 @@ from .groups import Shared
 from .matmul import HopperMatmul
 from .norm_backward import CudaNormBackward
 from .packed_rows import CudaQGather, CudaQuantiseRows
+from .paged_attention import PagedDecodeAttention
 from .pointwise import CudaPointwise
 from .pool import CudaPool, CudaSpatialMean
 from .qdot import CudaQDot
@@ -49,6 +50,7 @@ CUDA_TEMPLATES: list[Template] = [
     CudaConv(),
     RingMatmul(),
     DecodeAttention(),
+    PagedDecodeAttention(),
     HopperAttention(),
     MmaAttention(),
     HopperAttentionBackward(),
