@@ -412,3 +412,15 @@ def test_the_deviation_of_equal_numbers_has_a_derivative() -> None:
     np.testing.assert_allclose(got, t.grad.numpy(), rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(tw.std(x, axis=1), x.std(1), rtol=1e-12)
     assert np.isnan(tw.std(np.array([1.0, np.nan])))
+
+
+def test_an_array_that_a_function_closes_over_is_taken_as_it_was() -> None:
+    """All uses of it agree, packed for a product or read where it is, after it has been changed too; trace again to see the change."""
+    w, x = np.ones((64, 64), np.float32), np.ones((2, 64), np.float32)
+    f = tw.jit(lambda x: (x @ w, x + w[0], w * x.sum()))
+    before = f(x)
+    w[:] = 7
+    for a, b in zip(before, f(x), strict=True):
+        np.testing.assert_array_equal(a, b)
+    f.clear()
+    np.testing.assert_array_equal(f(x)[1], np.full((2, 64), 8.0))

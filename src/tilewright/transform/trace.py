@@ -72,7 +72,8 @@ class Trace:
         """A value of this graph: a tracer's (captured when it is from outside), or a constant."""
         if not isinstance(x, Tracer):
             try:
-                return self.graph.constant(np.asarray(x, None if dtype is None else dtype.np))
+                # a copy: a program must not see the half of a later change, where some of its constants are packed and some are not
+                return self.graph.constant(np.array(x, None if dtype is None else dtype.np))
             except OverflowError:
                 raise ShapeError(f"trace: {x} does not fit {dtype}; cast the array to a wider dtype ({user_place()})") from None
         if x.trace is self:
