@@ -13,6 +13,7 @@ from tilewright.core.dtypes import bf16, bool_, f16, f32, f64, i32, i64
 from tilewright.ir.graph import Graph, Value
 from tilewright.ir.interp import run
 from tilewright.ir.types import TensorType
+from tilewright.kernels.select import select
 from tilewright.ops import functions as F
 from tilewright.ops.attention import Attention, Rope
 from tilewright.ops.base import single
@@ -21,7 +22,7 @@ from tilewright.ops.contractions import Matmul
 from tilewright.ops.fused import Fused
 from tilewright.ops.indexing import Gather
 
-from .harness import run_graph
+from .harness import run_graph, target
 
 LEVELS = ("avx512", "avx2", "baseline")
 RTOL = {f32: 2e-5, f64: 1e-12, bf16: 2e-2, f16: 2e-3}
@@ -90,6 +91,11 @@ def test_batched_matmul(flags: tuple[bool, bool]) -> None:
     a = (2, 3, 5, 9) if not flags[0] else (2, 3, 9, 5)
     b = (3, 9, 70) if not flags[1] else (3, 70, 9)
     check(single(lambda g, v: Matmul(transpose_a=flags[0], transpose_b=flags[1], alpha=0.5)(v[0], v[1]), t(f32, *a), t(f32, *b)))
+
+
+@pytest.mark.parametrize("dtype", [bf16, f16])
+def test_many_rows_by_small_numbers_in_place(dtype: Any) -> None:
+    check(single(lambda g, v: Matmul()(v[0], v[1]), t(dtype, 8, 300, 5), t(dtype, 8, 5, 37)))
 
 
 def test_matmul_epilogue_and_symbolic_rows() -> None:
@@ -257,10 +263,6 @@ def test_gather_reports_a_bad_index() -> None:
 def test_this_suite_can_fail() -> None:
     good = single(lambda g, v: F.add(v[0], v[1]), t(f32, 4), t(f32, 4))
     broken = single(lambda g, v: F.sub(v[0], v[1]), t(f32, 4), t(f32, 4))
-    from tilewright.kernels.select import select
-
-    from .harness import target
-
     x, y = np.arange(4, dtype="f4"), np.ones(4, "f4")
     out, _ = run_graph(good, [x, y], program=select(broken, target("avx512")))
     with pytest.raises(AssertionError):

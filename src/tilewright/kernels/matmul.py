@@ -31,7 +31,7 @@ from .template import Reason, Template, region_bytes, region_flops
 from .tiling import for_each_tile, tile_heights, write_tile
 from .turn import turn_launch, wants_turning
 
-LEAST_ROWS = 64  # of a program that pay for a copy of its panel of B
+LEAST_ROWS = 64  # of a program that pay for a widened copy of a panel of B that is read in place
 MAX_BLOCK = 22  # tiles of rows in one program: more rows cost L2, fewer cost another pass over B
 
 
@@ -141,7 +141,7 @@ def _way(region: Region, p: Problem, config: Config, b_buffer: Buffer, panels: L
     b, a_view, b_view = call.b, frame.a, frame.b
     batch = frame.words()
     few = few or at_most(m, config.rows)
-    most = (2 * MAX_BLOCK if in_place else MAX_BLOCK) * config.rows  # a copied panel is worth more rows
+    most = (2 * MAX_BLOCK if in_place else MAX_BLOCK) * config.rows  # rows of B that lie apart are worth more rows of A
     block = maximum(m, 1) if few else row_block(m, frame.lead, p, config, target, most)
     sizes_used = tile_heights(m, block, config.rows)
     nw = call.word("n", p.n) if not divisible(p.n, config.width) else None
@@ -160,7 +160,7 @@ def _way(region: Region, p: Problem, config: Config, b_buffer: Buffer, panels: L
         ahead = (Stream(call, p, config, b_buffer, panels, panel, kw) if few
                  else NextBlock(call, p, config, b_buffer, panels, panel, kw, block))
 
-    copies = p.b.type.dtype is not wide or (in_place and at_least(block, LEAST_ROWS) and at_least(p.k, CHAIN))
+    copies = p.b.type.dtype is not wide and (not in_place or at_least(block, LEAST_ROWS))
     own_b = b.scratch(wide, (config.depth, config.width)) if copies and not few else None
 
     def from_memory(i: Ix | int) -> Tile:
@@ -174,7 +174,7 @@ def _way(region: Region, p: Problem, config: Config, b_buffer: Buffer, panels: L
         return accumulate_chains(b, left, right, start, stop, total, divisible(p.k, CHAIN), fetch, config.unroll)
 
     def copy_panel(start: Ix | int, stop: Ix | int) -> None:
-        """Small numbers of B are widened once for all tiles of rows, and rows of B that lie apart are brought together."""
+        """Small numbers of B are widened once for all tiles of rows, not once per tile."""
         if own_b is not None:
             with b.loop(start, stop) as loop:
                 b.store(own_b, (loop.index - start, 0), from_memory(loop.index))
