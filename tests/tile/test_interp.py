@@ -67,7 +67,8 @@ def test_softmax(rows: int, n: int) -> None:
     x, y = 4 * normal(rows, n), np.full((rows, n), np.nan, np.float32)
     run(softmax(), [x, y, n], rows)
     e = np.exp(x.astype(np.float64) - x.max(axis=1, keepdims=True, initial=-np.inf))
-    np.testing.assert_allclose(y, e / e.sum(axis=1, keepdims=True), rtol=1e-6, atol=1e-12)
+    # x - max is rounded: half a unit below 32 is 1e-6 of the result; exp, sum and quotient add as much again at most
+    np.testing.assert_allclose(y, e / e.sum(axis=1, keepdims=True), rtol=4e-6, atol=1e-12)
 
 
 @pytest.mark.parametrize("rows, n", [(1, 1), (3, 8), (2, 13), (5, 100)])
