@@ -21,12 +21,13 @@ def unpacked(a: dict[str, Any], rows: Any) -> Any:
 
 
 def quantise_rows(a: dict[str, Any], x: Any) -> Any:
-    """Symmetric int8 in blocks of 32. Multiplied by 127/peak as the definition says: dividing by the scale rounds ties another way."""
+    """Symmetric int8 in blocks of 32. Multiplied by 127/peak as the definition says: dividing by the scale rounds ties another way, and so
+    does PyTorch's number / tensor, which multiplies by a reciprocal."""
     lead, k = x.shape[:-1], x.shape[-1]
     blocks = x.float().reshape(x.numel() // 32, 32)
     peak = blocks.abs().amax(-1)
     scale = peak / 127
-    codes = torch.round(blocks * torch.where(peak == 0, torch.zeros_like(peak), 127 / peak)[:, None])
+    codes = torch.round(blocks * torch.where(peak == 0, torch.zeros_like(peak), torch.full_like(peak, 127) / peak)[:, None])
     sums = codes.reshape(x.numel() // 16, 16).sum(-1)
     return codes.to(torch.int8).reshape(x.shape), scale.reshape(*lead, k // 32), sums.to(torch.int32).reshape(*lead, k // 16)
 
