@@ -68,6 +68,20 @@ def check_vectors(a: Any, w: Any, v: Any) -> None:
     assert np.abs(wide @ vectors - vectors * w[..., None, :]).max() <= limit * size
 
 
+def test_factors_of_no_matrix_beside_others() -> None:
+    """The memory that its counters would lie in holds what the first program left there: numbers below zero."""
+
+    @tw.jit
+    def both(x: Any, none: Any) -> Any:
+        return tw.linalg.solve(-(x @ x), x), tw.linalg.solve(none, none)
+
+    x = (np.eye(130) + np.ones((130, 130))).astype(np.float32)
+    for _ in range(3):
+        full, empty = both(x, np.zeros((0, 100, 100), np.float32))
+        assert empty.shape == (0, 100, 100)
+        np.testing.assert_allclose(full, -np.linalg.inv(x.astype(np.float64)), atol=1e-4)
+
+
 @pytest.mark.parametrize("room", [(1.25, 16), (0.25, 0)])
 def test_eigenvectors(room: tuple[float, int], monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where most rotations find no room in the record and are applied by another kernel."""

@@ -9,7 +9,7 @@ The order of all sums depends on the sizes alone.
 
 from __future__ import annotations
 
-from ..core.dims import product
+from ..core.dims import minimum, product
 from ..core.dtypes import i32, i64
 from ..core.target_spec import TargetSpec
 from ..ir.layout import Layout
@@ -142,7 +142,8 @@ class _Lu(Blocked):
 
         tickets.draw(b, counters, number, total, item)
         size = product(self.lead) * (self.m - behind) * (self.n - behind)
-        return w.call.finish(tickets.GRID, flops=2 * count * size, bytes_=2 * size * self.dtype.itemsize)
+        programs = minimum(product(self.lead), 1) * tickets.GRID  # without a matrix nobody has cleared the counters
+        return w.call.finish(programs, flops=2 * count * size, bytes_=2 * size * self.dtype.itemsize)
 
     def _update(self, w: Matrices, lu: View, near: View, at: list[Ix | int], here: Ix, first: Ix, depth: Ix, rows: Ix, start: Ix | int,
                 limit: Ix | int, upper: View) -> None:

@@ -112,7 +112,7 @@ class Lu(General):
     faults = True
     check: bool = False
     samples = [S(f32(5, 5)), S(f64(3, 3)), S(f32(2, 4, 4), check=True, fit=dominant), S(f32(7, 4)), S(f64(3, 6)), S(f32(1, 1)),
-               S(f32(0, 0)), S(f32(0, 3, 3)), S(f32(3, 0)), S(f32(52, 52), fit=dominant), S(f64(50, 70))]
+               S(f32(0, 0)), S(f32(0, 3, 3)), S(f32(0, 3, 5)), S(f32(3, 0)), S(f32(52, 52), fit=dominant), S(f64(50, 70))]
     errors = [E(f32(3), match="needs matrices"), E(i32(3, 3), match="needs f32 or f64 matrices")]
 
     def infer(self, a: TensorType) -> tuple[TensorType, TensorType, TensorType]:

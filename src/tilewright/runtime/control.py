@@ -104,7 +104,7 @@ class Controls:
             words[r, L.THUNK_TARGET], words[r, L.THUNK_END] = row.target, row.end
             if isinstance(item, Loop):
                 words[r, L.THUNK_DEPTH], words[r, L.THUNK_GRID] = item.depth, L.NO_LIMIT
-                if item.count is not None and row.kind in ("loop", "next"):
+                if item.count is not None and row.kind in ("loop", "next", "end"):
                     counts.append((r, table.add(item.count)))
             if row.kind in ("test", "if"):
                 assert item.predicate is not None

@@ -91,8 +91,8 @@ out:
   ret void
 }}
 
-; Pieces of the own part, then of the others': taken from the word in the owner's line, which counts the part up. A number of an earlier
-; barrier in it means that nobody has begun (all threads have left what came before this one's barrier), a later one that its owner is done.
+; Pieces of the own part, then of the others': taken from the word in the owner's line, which counts the part up. The number of another
+; barrier in it means that nobody has begun: no thread passes the next barrier before all have left this kernel.
 define internal void @share(ptr %pool, ptr %fn, ptr %args, ptr %scratch, i64 %t, i64 %n, i64 %grid, i64 %e, i64 %piece) noinline #0 {{
 entry:
   %lines = getelementptr i8, ptr %pool, i64 {L.POOL_LINES + L.LINE_WORK}
@@ -116,13 +116,10 @@ whose:
 look:
   %w = load atomic i64, ptr %word acquire, align 8
   %its = and i64 %w, {-1 << L.WORK_BITS}
-  %age = sub i64 %its, %mark
-  %gone = icmp sgt i64 %age, 0
-  %fresh = icmp slt i64 %age, 0
+  %fresh = icmp ne i64 %its, %mark
   %next = and i64 %w, {(1 << L.WORK_BITS) - 1}
   %at = select i1 %fresh, i64 %begin, i64 %next
-  %out.of = icmp uge i64 %at, %end
-  %none = or i1 %gone, %out.of
+  %none = icmp uge i64 %at, %end
   br i1 %none, label %empty, label %take
 take:
   %far = add i64 %at, %piece
