@@ -120,6 +120,17 @@ def test_donated_tensors_and_a_position(gpu: FakeDriver, rng: np.random.Generato
         assert c.fast((cache, row), env, keep) is MISSED
 
 
+def test_rules_for_a_symbol_of_the_call(gpu: FakeDriver, rng: np.random.Generator) -> None:
+    """The maximum over an empty axis is the complete way's to refuse."""
+    p = sym("P", 0, 9)
+    g = graph(lambda x: o.Max(axes=(0,))(o.Slice(starts=(0, 0), sizes=(p, 4), steps=(1, 1))(x)), (f32, (10, 4)))
+    g.call_symbols = tuple(p.symbols)
+    c = Calls(gpu, g, zeros(10, 4), env={"P": 3})
+    x = c.new(rng, 10, 4)
+    torch.testing.assert_close(c.fast((x,), {"P": 5}), x[:5].amax(0), rtol=0, atol=0)
+    assert c.session.last_env() == {"P": 5} and c.fast((x,), {"P": 0}) is MISSED
+
+
 def test_errors_and_threads(gpu: FakeDriver, rng: np.random.Generator) -> None:
     from tilewright.core.dtypes import i64
 

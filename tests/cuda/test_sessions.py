@@ -24,7 +24,7 @@ from tilewright.core.pytree import flatten
 from tilewright.ir.graph import Graph
 from tilewright.ir.types import TensorType
 from tilewright.ops.composites import Softmax
-from tilewright.runtime import dlpack
+from tilewright.runtime import cuda_session, dlpack
 from tilewright.runtime.arguments import from_dtype
 from tilewright.runtime.cuda_array import DeviceArray
 
@@ -83,6 +83,14 @@ def test_shapes_and_symbols_of_a_call(gpu: FakeDriver, rng: np.random.Generator)
         state = appending.in_place(state, np.full((1, 4), at, np.float32), P=at)
         assert state.address == place
     np.testing.assert_array_equal(state.numpy()[:, 0], [1, 0, 0, 3, 0, 0, 0, 0, 0, 9])
+
+
+def test_the_short_way_is_made_while_no_other_thread_runs(gpu: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    session: Any = tw.compile(graph(lambda x: o.Neg()(x), (f32, (3,))), target="cuda")
+    held = []
+    monkeypatch.setattr(cuda_session, "fast_call", lambda s, place: held.append(s._lock.locked()))
+    session(np.zeros(3, np.float32))
+    assert held == [True]
 
 
 def test_errors_of_kernels(gpu: FakeDriver) -> None:
@@ -173,6 +181,13 @@ def test_a_profile(rng: np.random.Generator) -> None:
         kept = len(gpu.memory.kept)
         session.profile(session(np.zeros((4, 4), np.float32))[0], repeat=1)
         assert len(gpu.memory.kept) == kept  # what the measured call needed has gone
+        varying: Any = tw.compile(graph(lambda x: Softmax(axis=1)(x), (f32, (3, sym("S", 1, 64)))), target="cuda")
+        small, large = (np.zeros((3, n), np.float32) for n in (4, 8))
+        varying(small), varying(large)
+        assert varying.profile(small, repeat=1).env == {"S": 4}  # its own shape, not the newest
+        here = varying(large)
+        varying.profile(small, repeat=1), varying(here)  # the short way
+        assert varying.last_env() == {"S": 8}
 
 
 def test_memory_goes_back(gpu: FakeDriver) -> None:

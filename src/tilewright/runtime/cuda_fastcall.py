@@ -146,7 +146,8 @@ def _generate(session: CudaSession, place: TorchPlace | OwnPlace, where: dict[st
         body.append(f"if not {s.lo} <= {names[s.name]} <= {s.hi}: {MISS}")
     body += [f"if {place.refuse(f'x{i}', t)}: {MISS}" for i, t in enumerate(interface.inputs)]
     body += _shapes(session, where, names)
-    body += [f"if {dim_source(room, names)} < 0: {MISS}" for room, _ in interface.windows]
+    rooms = [room for room, _, _ in interface.needs] + [room for room, _ in interface.windows]
+    body += [f"if {dim_source(room, names)} < 0: {MISS}" for room in rooms]
     body += [f"a{i} = {place.address.format(f'x{i}')}" for i in range(n)]
     if n:
         body.append(f"if ({' | '.join(f'a{i}' for i in range(n))}) & 15: {MISS}")
@@ -221,5 +222,7 @@ def _launch(session: CudaSession, scope: dict[str, Any], names: dict[str, str], 
     lines += [f"addresses = [{', '.join(addresses)}]", f"{moved}schedule.bind(addresses)"]
     if called:
         sizes = ", ".join(f"N{short}: {short}" for short in names.values())
-        lines.append(f"if schedule.late is not None: schedule.late.write({{{sizes}}}, addresses, stream)")
+        lines += [f"session._env = {{{sizes}}}", "if schedule.late is not None: schedule.late.write(session._env, addresses, stream)"]
+    elif free:
+        lines.append("session._env = schedule.env")
     return [*lines, "schedule.run(stream)"]

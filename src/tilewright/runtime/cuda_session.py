@@ -43,6 +43,7 @@ class CudaSession:
         self._ways: dict[str, Any] = {}  # short ways of a call, by whose arrays they take
         self._fast: Any = None  # the one that fits the last call
         self.apart: Any = None  # a check of the addresses of a call that writes donated inputs in place, where the owner wants one
+        self._env: dict[str, int] | None = None  # sizes of the last call
         self._held: list[Any] | None = None  # what a profile needs of its call
         self._closed = False
 
@@ -110,13 +111,14 @@ class CudaSession:
         for i, k in self.model.signature.updates:
             memory.copy(leaves[i], outs[k], stream)
         if memory.kind not in self._ways:
-            self._ways[memory.kind] = fast_call(self, memory.place())
+            with self._lock:  # it may make a schedule, and moves one to the last stream
+                self._ways[memory.kind] = fast_call(self, memory.place())
         self._fast = self._ways[memory.kind]
         return self.model.signature.unflatten(outs, bound.env)
 
     def _run(self, env: dict[str, int], addresses: list[int], stream: int) -> None:
         with self._lock:
-            schedule = self.schedule(env)
+            schedule, self._env = self.schedule(env), env
             schedule.bind(addresses)
             if self._stream is not None and self._stream != stream:
                 self._follow(stream)
@@ -189,8 +191,8 @@ class CudaSession:
         self._raise_errors()
 
     def last_env(self) -> dict[str, int] | None:
-        """The sizes of the last new shape that was called."""
-        return next(reversed(self._schedules.values())).env if self._schedules else None
+        """The sizes of the last call."""
+        return self._env
 
     def report(self) -> CudaReport:
         """Launches, kernels, registers, barriers and why, arena."""
