@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import re
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import IntEnum
@@ -28,6 +29,7 @@ _NAME = re.compile(r"\.entry\s+(\w+)\s*\((.*?)\)", re.S)
 class CUresult(IntEnum):
     CUDA_SUCCESS = 0
     CUDA_ERROR_INVALID_VALUE = 1
+    CUDA_ERROR_INVALID_CONTEXT = 201
     CUDA_ERROR_INVALID_PTX = 218
 
 
@@ -94,6 +96,8 @@ class FakeDriver:
         self.calls: dict[str, int] = {}
         self.waits: list[tuple[int, int]] = []  # (stream, the one it waits for)
         self.entered = 0  # times a thread got the context
+        self._here = threading.local()  # `inside`: this thread has it
+        self.pinned: set[int] = set()  # addresses on the host that the driver knows
         self.streams: list[int] = []  # of each launch
         self._kept: list[Any] = []  # the driver's handles are numbers: something must hold what they stand for
         self.library = SimpleNamespace(**{name: self._checked(name) for name in cuda_launch.PROTOTYPES})
@@ -147,6 +151,7 @@ class FakeDriver:
 
     def cuCtxSetCurrent(self, context: Any) -> tuple[Any, ...]:
         self.entered += 1
+        self._here.inside = True
         return (CUresult.CUDA_SUCCESS,)
 
     def cuMemAlloc(self, nbytes: int) -> tuple[Any, ...]:
@@ -222,7 +227,7 @@ class FakeDriver:
         self._start(*self._launch_of(function, c.grid[0], c.block[0], c.shared, params))
 
     def _cuGraphLaunch(self, graph: int, stream: int) -> None:
-        self.streams.append(stream)
+        self.streams.append(int(stream))
         for node in self._of(graph).order() if self.run else ():
             self._start(*node.what.launch)
 
@@ -249,20 +254,29 @@ class FakeDriver:
         assert nbytes > 0
         found._obj.value = self.memory.allocate(nbytes)
 
-    def _cuMemFreeAsync(self, address: int, stream: int) -> None:
+    def _cuMemFreeAsync(self, address: int, stream: int) -> int:
+        if not hasattr(self._here, "inside"):
+            return CUresult.CUDA_ERROR_INVALID_CONTEXT
         self.memory.free(address)
+        return 0
+
+    def _cuPointerGetAttribute(self, found: Any, attribute: int, address: int) -> int:
+        return 0 if address in self.pinned else CUresult.CUDA_ERROR_INVALID_VALUE
 
     def _cuStreamSynchronize(self, stream: int) -> None:
         return None
 
-    def _cuEventCreate(self, found: Any, flags: int) -> None:
+    def _cuEventCreate(self, found: Any, flags: int) -> int:
+        if not hasattr(self._here, "inside"):
+            return CUresult.CUDA_ERROR_INVALID_CONTEXT
         found._obj.value = self._handle(SimpleNamespace(stream=None))
+        return 0
 
     def _cuEventRecord(self, event: int, stream: int) -> None:
-        self._of(event).stream = stream
+        self._of(event).stream = int(stream)
 
     def _cuStreamWaitEvent(self, stream: int, event: int, flags: int) -> None:
-        self.waits.append((stream, self._of(event).stream))
+        self.waits.append((int(stream), self._of(event).stream))
 
     def _cuEventSynchronize(self, event: int) -> None:
         assert self._of(event).stream is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from math import prod
 from typing import Any
 
@@ -17,8 +17,10 @@ from . import cuda_driver as gpu
 from . import cuda_launch, dlpack
 
 LEGACY = 1  # the default stream, as the protocols (and the driver) call it
+PER_THREAD = 2  # every thread's own default stream
 CUDA = 2  # DLPack's number for the kind of device
 KEEP_ALL = (1 << 64) - 1
+MEMORY_TYPE = 2  # CU_POINTER_ATTRIBUTE_MEMORY_TYPE
 
 
 @cache
@@ -49,8 +51,12 @@ class Block:
         self.address, self.stream, self._free = int(found.value), stream, lib.cuMemFreeAsync
 
     def __del__(self) -> None:
-        if hasattr(self, "_free"):
-            self._free(self.address, self.stream)
+        if hasattr(self, "_free") and self._free(self.address, self.stream):
+            try:
+                gpu.enter()  # the thread that drops the last reference may never have had the context
+                self._free(self.address, self.stream)
+            except Exception:  # the interpreter may be going down
+                return
 
 
 class DeviceArray:
@@ -126,14 +132,17 @@ class DeviceArray:
         return CUDA, 0
 
     def __dlpack__(self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None) -> Any:
-        """A capsule over this memory. The consumer's `stream` waits for ours."""
+        """A capsule over this memory. The consumer's `stream` waits for ours; when the consumer gives the memory back, ours waits for
+        that one, which must still be there then (PyTorch's always are)."""
         if copy or (dl_device is not None and tuple(dl_device) != self.__dlpack_device__()):
             raise BufferError(f"{self!r} is given as it is, on the GPU it lies on; copies are made with numpy()")
-        if stream != -1:
+        mine, theirs = self.stream or LEGACY, LEGACY if stream is None else int(stream)
+        back = None
+        if stream != -1 and theirs != mine:
             gpu.enter()
-            mine, theirs = self.stream or LEGACY, LEGACY if stream is None else int(stream)
             cuda_launch.follow(theirs, mine)
-        return dlpack.export(self.address if self.size else 0, self.shape, self.dtype, self.__dlpack_device__(), self)
+            back = partial(_given_back, mine, theirs)
+        return dlpack.export(self.address if self.size else 0, self.shape, self.dtype, self.__dlpack_device__(), self, back)
 
     def __len__(self) -> int:
         if not self.shape:
@@ -144,13 +153,26 @@ class DeviceArray:
         return f"<DeviceArray {self.dtype}[{','.join(map(str, self.shape))}] at {self.address:#x}>"
 
 
+def _given_back(mine: int, theirs: int) -> None:
+    """Memory that another library had goes back in our stream's order: after what that library has started on its stream."""
+    try:
+        gpu.enter()  # any thread may drop it
+        cuda_launch.follow(mine, theirs)
+    except ExecutionError:  # nobody is there to hear it: the process is ending, or an earlier kernel has failed
+        return
+
+
 def upload(array: np.ndarray[Any, Any], dtype: DType, stream: int) -> DeviceArray:
-    """A copy of an array of the host. The source is read before this comes back, since it is ordinary memory."""
+    """A copy of an array of the host. The source has been read when this comes back: the driver does so with ordinary memory; with memory
+    that it knows (pinned, managed) it goes on by itself, and is waited for."""
     plain = np.ascontiguousarray(array).reshape(array.shape)
     new = DeviceArray.empty(plain.shape, dtype, stream)
     if plain.nbytes:
-        status = cuda_launch.library().cuMemcpyHtoDAsync_v2(new.address, plain.ctypes.data, plain.nbytes, stream)
+        lib, kind = cuda_launch.library(), ctypes.c_uint()
+        status = lib.cuMemcpyHtoDAsync_v2(new.address, plain.ctypes.data, plain.nbytes, stream)
         cuda_launch.check(status, "cuMemcpyHtoDAsync", f"{plain.nbytes} bytes")
+        if not lib.cuPointerGetAttribute(ctypes.byref(kind), MEMORY_TYPE, plain.ctypes.data):  # of ordinary memory it has none
+            cuda_launch.check(lib.cuStreamSynchronize(stream), "cuStreamSynchronize", f"{plain.nbytes} bytes")
     return new
 
 
@@ -161,11 +183,25 @@ def copy(target: int, source: int, nbytes: int, stream: int) -> None:
         cuda_launch.check(status, "cuMemcpyDtoDAsync", f"{nbytes} bytes")
 
 
+class Stream(int):
+    """A stream's number that keeps the object it is of: every array and session that holds the number holds the stream."""
+
+    owner: Any = None
+
+
 def stream_handle(stream: Any) -> int:
     """A stream as the driver knows it: a number, or an object of a library that says its own (`__cuda_stream__`)."""
     if isinstance(stream, int):
-        return stream
+        return _one_stream(stream)
     told = getattr(stream, "__cuda_stream__", None)
     if told is None:
         raise ExecutionError(f"cuda: a stream is a number or has __cuda_stream__, got a {type(stream).__name__}")
-    return int((told() if callable(told) else told)[1])
+    found = Stream(_one_stream(int((told() if callable(told) else told)[1])))
+    found.owner = stream
+    return found
+
+
+def _one_stream(number: int) -> int:
+    if number == PER_THREAD:
+        raise ExecutionError("cuda: stream 2 is another one in every thread, sessions need to know which; pass a stream that was created")
+    return number

@@ -24,6 +24,7 @@ PROTOTYPES: Mapping[str, Sequence[Any]] = {
     "cuMemsetD8Async": [ADDRESS, ctypes.c_ubyte, SIZE, POINTER],
     "cuMemAllocFromPoolAsync": [ctypes.POINTER(ADDRESS), SIZE, POINTER, POINTER],
     "cuMemFreeAsync": [ADDRESS, POINTER],
+    "cuPointerGetAttribute": [ctypes.POINTER(UINT), ctypes.c_int, ADDRESS],
     "cuStreamSynchronize": [POINTER],
     "cuStreamWaitEvent": [POINTER, POINTER, UINT],
     "cuEventCreate": [ctypes.POINTER(POINTER), UINT],

@@ -11,6 +11,7 @@ import numpy as np
 from ..core import dtypes as dt
 from ..core.errors import InputError
 from ..ir.types import TensorType
+from . import cuda_driver as gpu
 from . import cuda_launch, dlpack
 from .arguments import Bound, _check_type, describe, from_dtype, is_tensor, torch_dtypes
 from .cuda_array import CUDA, LEGACY, DeviceArray, copy, upload
@@ -42,6 +43,12 @@ def _numpy_dtype(array: Any) -> dt.DType | None:
     return {d.np: d for d in dt.ALL}.get(array.dtype.newbyteorder("="))
 
 
+def _give_back(arrays: Sequence[Any], stream: int) -> None:
+    """Memory of ours goes back in the order of the stream it came from, and is read in that order: that one waits for this use of it."""
+    for other in {x.stream for x in arrays if isinstance(x, DeviceArray)} - {stream}:
+        cuda_launch.follow(other, stream)
+
+
 class TorchMemory:
     """Tensors in, tensors out."""
 
@@ -65,18 +72,33 @@ class TorchMemory:
         return int(x.data_ptr())
 
     def used(self, arrays: Sequence[Any], stream: int) -> None:
-        """PyTorch's memory follows PyTorch's rules: whoever changes streams says so (`record_stream`)."""
+        """PyTorch's memory follows PyTorch's rules: whoever changes streams says so (`record_stream`). Arrays of ours follow ours."""
+        _give_back(arrays, stream)
 
     def copy(self, target: Any, source: Any, stream: int) -> None:
-        target.copy_(source)
+        """Into a tensor, an array of ours or of another library, or of the host."""
+        if isinstance(target, np.ndarray):
+            bits = source.detach().cpu().reshape(-1).view(self.torch.uint8).numpy()  # NumPy has no bf16 that PyTorch knows
+            np.copyto(target, bits.view(target.dtype.newbyteorder("=")).reshape(target.shape))
+        else:
+            (target if is_tensor(target) else self._taken(target, stream)).copy_(source)
+
+    def _taken(self, value: Any, stream: int) -> Any:
+        """Another library's array as a tensor over the same memory, in the order of `stream`; what has no protocol, as it is."""
+        if hasattr(value, "__dlpack__"):
+            return self.torch.from_dlpack(value)  # type: ignore[attr-defined]
+        told = getattr(value, "__cuda_array_interface__", None)
+        if told is None:
+            return value
+        if told.get("stream"):  # PyTorch does not look at it
+            cuda_launch.follow(stream or LEGACY, int(told["stream"]))
+        return self.torch.as_tensor(value, device=self.device)
 
     def admit(self, name: str, type_: TensorType, value: Any, bound: Bound, stream: int) -> tuple[int, ...]:
         if isinstance(value, (np.ndarray, np.generic)):
             value = self._sent(name, type_, np.asarray(value), bound)
-        elif not is_tensor(value) and hasattr(value, "__dlpack__"):
-            value = self.torch.from_dlpack(value)  # type: ignore[attr-defined]
-        elif not is_tensor(value) and hasattr(value, "__cuda_array_interface__"):
-            value = self.torch.as_tensor(value, device=self.device)
+        elif not is_tensor(value):
+            value = self._taken(value, stream)
         if not is_tensor(value):
             raise _strange(name, type_, value)
         shape = tuple(int(n) for n in value.shape)
@@ -124,10 +146,8 @@ class OwnMemory:
     def address(self, x: Any) -> int:
         return int(x.address)
 
-    def used(self, arrays: Sequence[DeviceArray], stream: int) -> None:
-        """Memory goes back in the order of the stream it came from: that one waits for this use of it."""
-        for other in {x.stream for x in arrays} - {stream}:
-            cuda_launch.follow(other, stream)
+    def used(self, arrays: Sequence[Any], stream: int) -> None:
+        _give_back(arrays, stream)
 
     def copy(self, target: Any, source: DeviceArray, stream: int) -> None:
         """Into an array of ours, of another library, or of the host."""
@@ -204,6 +224,7 @@ def look(value: Any, stream: int) -> tuple[dlpack.Seen, Any] | None:
     strides = told.get("strides")
     steps = None if strides is None else tuple(s // plain.itemsize if s % plain.itemsize == 0 else -1 for s in strides)
     if told.get("stream"):
+        gpu.enter()  # a jitted function looks at its arguments before a session has entered
         cuda_launch.follow(stream or LEGACY, int(told["stream"]))
     dtype = {d.np: d for d in dt.ALL}.get(plain)
     shown = str(dtype) if dtype is not None else str(plain)

@@ -38,7 +38,6 @@ class CudaSession:
         self._schedules: dict[tuple[int, ...], Schedule | Flow] = {}
         self._lock = threading.Lock()
         self.stream = 0  # of calls without torch's tensors: the default one
-        self._owner: Any = None  # keeps that stream
         self._stream: int | None = None  # of the last run: another one waits for it
         self._ways: dict[str, Any] = {}  # short ways of a call, by whose arrays they take
         self._fast: Any = None  # the one that fits the last call
@@ -65,10 +64,19 @@ class CudaSession:
         return self._call(args, kwargs, {}, keep=True)
 
     def on(self, stream: Any) -> CudaSession:
-        """Calls without torch's tensors go to this stream from now on: a number, or what has `__cuda_stream__` (a stream of cuda.core)."""
+        """Calls without torch's tensors go to this stream from now on: a number, or what has `__cuda_stream__` (a stream of cuda.core).
+        An object is kept as long as the session or a result needs the stream; whoever gives a number keeps the stream."""
+        from . import cuda_driver as gpu
         from .cuda_array import stream_handle
 
-        self.stream, self._owner = stream_handle(stream), stream
+        new = stream_handle(stream)
+        with self._lock:
+            if self._stream is not None:
+                if self._stream != new:  # now: the old stream may end with its last user
+                    gpu.enter()
+                    self._follow(new)
+                self._stream = new
+            self.stream = new
         return self
 
     def in_place(self, *args: Any, **symbols: int) -> Any:
@@ -105,11 +113,11 @@ class CudaSession:
             memory.copy(outs[k], bound.kept[i], stream)
             bound.addresses[i] = memory.address(outs[k])
         self._run(bound.env, [*bound.addresses, *(memory.address(x) for x in outs)], stream)
-        memory.used(bound.kept, stream)
         if self._held is not None:
             self._held += [*bound.kept, *outs]
         for i, k in self.model.signature.updates:
             memory.copy(leaves[i], outs[k], stream)
+        memory.used([*bound.kept, *leaves], stream)  # after the last use of them
         if memory.kind not in self._ways:
             with self._lock:  # it may make a schedule, and moves one to the last stream
                 self._ways[memory.kind] = fast_call(self, memory.place())

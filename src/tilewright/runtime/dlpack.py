@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from ..core import dtypes as dt
@@ -49,25 +49,30 @@ _pointer = _api.PyCapsule_GetPointer
 _pointer.restype, _pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
 _raw_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_IsValid", _api))
 _raw_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_GetPointer", _api))
-_alive: dict[int, Any] = {}  # address of a managed tensor -> what it needs
+_alive: dict[int, tuple[Any, ...]] = {}  # address of a managed tensor -> what it needs, and what to call at its end
 
 
 def _delete(managed: int) -> None:
-    _alive.pop(managed, None)
+    *_, owner, back = _alive.pop(managed, (None, None))
+    if back is not None:
+        back()
+    del owner  # not before
 
 
 def _destroy(capsule: int) -> None:
     """A capsule nobody took: its name is still the first one."""
     if _raw_valid(capsule, NAME):
-        _alive.pop(_raw_pointer(capsule, NAME), None)
+        _delete(_raw_pointer(capsule, NAME))
 
 
 _deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(_delete)
 _destructor = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(_destroy)
 
 
-def export(address: int, shape: Sequence[int], dtype: DType, device: tuple[int, int], owner: Any) -> Any:
-    """A capsule of contiguous memory that `owner` keeps."""
+def export(
+    address: int, shape: Sequence[int], dtype: DType, device: tuple[int, int], owner: Any, back: Callable[[], None] | None = None
+) -> Any:
+    """A capsule of contiguous memory that `owner` keeps. `back` is called when the consumer needs it no more, before the owner goes."""
     sizes = (ctypes.c_int64 * max(len(shape), 1))(*shape)
     steps, step = (ctypes.c_int64 * max(len(shape), 1))(), 1
     for i in reversed(range(len(shape))):
@@ -78,7 +83,7 @@ def export(address: int, shape: Sequence[int], dtype: DType, device: tuple[int, 
     m.tensor.code, m.tensor.bits, m.tensor.lanes = SPECIAL.get(dtype, CODES[dtype.kind]), 8 * dtype.itemsize, 1
     m.deleter = ctypes.cast(_deleter, ctypes.c_void_p)
     at = ctypes.addressof(m)
-    _alive[at] = (m, sizes, steps, owner)
+    _alive[at] = (m, sizes, steps, owner, back)
     return _new(at, NAME, ctypes.cast(_destructor, ctypes.c_void_p))
 
 
