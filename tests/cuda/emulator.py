@@ -53,6 +53,8 @@ def run(text: str, heap: Heap, words: list[int], grid: int, block: int, dynamic:
     """Launch the (only) kernel of a module. `dynamic` bytes of shared memory (`ring`) lie behind its own."""
     (function,) = parse(text)
     static = max([int(n) for n in re.findall(r"\.shared[^;]*?scratch\[(\d+)\]", text)] or [0])
+    if static > 48 << 10:
+        raise Fault(f"{static} bytes of static shared memory; a module with more than {48 << 10} does not load")
     ring = -(-static // 128) * 128
     shared = ring + dynamic if dynamic else static
     local = dict(_locals(text))

@@ -129,6 +129,29 @@ def test_programs_of_several_sizes_in_one_block(rng: np.random.Generator) -> Non
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-3)
 
 
+def test_shared_memory_of_one_block(gpu: FakeDriver, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two turning copies: as many of their programs at a time as shared memory has room for, which both use; none where one has no room."""
+
+    def turn(h: Any) -> Any:
+        return tw.softmax(tw.transpose(h * 0.5).reshape((16, 256))).reshape(64, 64)
+
+    def turned(h: Any, x: Any) -> Any:
+        return tw.scan(lambda h, x: (turn(turn(h)) + x, None), h, x)[0]
+
+    arrays = draw(rng, (64, 64), (1, 64, 64))
+    f = tw.jit(turned, target="cuda")
+    np.testing.assert_allclose(f(*arrays).numpy(), turned(*(a.astype(np.float64) for a in arrays)), rtol=1e-4, atol=1e-5)
+    (launch,) = f.lower(*arrays).executable.program.launches
+    copy = 32 * 33 * 4
+    kernels: list[Any] = [x.kernel for x in flatten(list(launch.kernel.items))]
+    assert [whole.scratch_bytes(k) for k in kernels].count(copy) == 2
+    (text,) = f.lower(*arrays).ptx().values()
+    assert f"scratch[{whole.SHARED // copy * copy}]" in text and check(text) == []
+    monkeypatch.setattr(whole, "SHARED", copy - 1 + whole.REDUCED)
+    apart = tw.jit(lambda *a: turned(*a), target="cuda").lower(*arrays)
+    assert not any(isinstance(x.kernel, whole.WholeKernel) for x in apart.executable.program.launches)
+
+
 @pytest.mark.parametrize(("small", "most"), [(True, 2048), (False, 2048), (False, 4), (False, 0)],
                          ids=["one kernel", "recorded", "some recorded", "walked"])  # fmt: skip
 @pytest.mark.parametrize("seed", [3, pytest.param(slice(4, 60), marks=pytest.mark.slow)], ids=str)

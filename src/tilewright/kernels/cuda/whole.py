@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ...core.dims import Dim
-from ...tile.ir import Kernel
+from ...tile.ir import Kernel, ViewType, alloc_bytes
 from ..launch import (
     CARRIED,
     Alternating,
@@ -35,6 +35,8 @@ BYTES, FLOPS = 96 << 10, 128 << 10  # of one launch
 WAITED = 4  # times as much where a predicate would be read by the host
 THREADS = 512  # of the block, at most
 WORDS = 512  # of arguments: 4 KB are what a kernel may have
+SHARED = 48 << 10  # bytes of shared memory that a kernel may declare
+REDUCED = 4 << 10  # of them, for sums over the warps of a program
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,22 @@ class Choose:
 
 
 Piece = Call | Repeat | Choose
+
+
+def scratch_bytes(kernel: BlockKernel) -> int:
+    """Shared memory of one program."""
+    if kernel.threads == 1:
+        return 0
+    made = [(i, i.results[0].type) for i in kernel.walk() if i.op == "alloc"]
+    return sum(alloc_bytes(i) for i, type_ in made if isinstance(type_, ViewType) and type_.space == "shared")
+
+
+def together(kernel: BlockKernel, block: int) -> int:
+    """Programs that a block of threads runs at a time: those of several warps one by one, others as threads and shared memory allow."""
+    if kernel.threads > WARP:
+        return 1
+    each = scratch_bytes(kernel)
+    return min(block // kernel.threads, SHARED // each) if each else block // kernel.threads
 
 
 @dataclass(eq=False)
@@ -196,6 +214,8 @@ def _fits(items: Sequence[Item]) -> bool:
         return False
     kernels = [x.kernel for x in launches]
     if any(type(k) is not BlockKernel or k.threads > THREADS for k in kernels):
+        return False
+    if any(isinstance(k, BlockKernel) and scratch_bytes(k) > SHARED - REDUCED for k in kernels):
         return False
     if len({x.sites for x in launches if x.fails}) > 1:
         return False

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from ...core.errors import CompileError
 from ...core.target_spec import TargetSpec
 from ...kernels.cuda.kernel import WARP, BlockKernel
-from ...kernels.cuda.whole import Call, Choose, Fixed, Piece, Place, Repeat, Slid, WholeKernel
+from ...kernels.cuda.whole import SHARED, Call, Choose, Fixed, Piece, Place, Repeat, Slid, WholeKernel, together
 from . import math
 from .emit import Emitter
 from .layout import Group
@@ -16,7 +17,11 @@ from .ptx_text import KernelText, module_text
 
 def emit_whole(kernel: WholeKernel, target: TargetSpec) -> str:
     k = KernelText(kernel.name, [f"w{i}" for i in range(kernel.words)])
-    _Walk(kernel, k).pieces(kernel.pieces)
+    walk = _Walk(kernel, k)
+    walk.pieces(kernel.pieces)
+    k.shared = walk.shared
+    if k.shared > SHARED:
+        raise CompileError(f"cuda: kernel {kernel.name} declares {k.shared} bytes of shared memory, a kernel has at most {SHARED}")
     text = k.text([f".maxntid {kernel.block}, 1, 1"], target.cpu)
     return module_text(target.cpu, math.tables(text) + text)
 
@@ -42,6 +47,7 @@ class _Walk:
         self.kernel, self.k = kernel, k
         self.turns: dict[int, str] = {}  # the step of every loop, also of those that have ended
         self.private = 0
+        self.shared = 0  # bytes of the call that needs most
 
     def pieces(self, pieces: Sequence[Piece]) -> None:
         for p in pieces:
@@ -68,11 +74,12 @@ class _Walk:
     def _call(self, c: Call) -> None:
         """Programs one after another where each takes several warps, else as many at a time as there are groups."""
         k, threads = self.k, c.kernel.threads
-        programs = self.kernel.block // threads if threads <= WARP else 1
+        programs = together(c.kernel, self.kernel.block)
         kernel = replace(c.kernel, programs=programs, streamed=frozenset(), ready=frozenset(), early=False)
         e = _Inlined(kernel, k, [self.place(w) for w in c.words], self.kernel.block)
         e.private = self.private
         e.parameters()
+        k.shared = 0  # all threads have met since the call before: its shared memory is free
         grid, pid = self.word(c.grid), k.reg("i64")
         tid = k.value("i32", "mov.u32 {}, %tid.x;")
         top, done = k.label("programs"), k.label("programs_done")
@@ -82,6 +89,8 @@ class _Walk:
                 k.emit(f"@{k.value('i1', f'setp.ge.u32 {{}}, {tid}, {threads};')} bra {done};")
         else:
             k.emit(f"cvt.u64.u32 {pid}, {k.value('i32', f'shr.u32 {{}}, {tid}, {threads.bit_length() - 1};')};")
+            if programs < self.kernel.block // threads:  # groups that have no shared memory begin behind the last program
+                k.emit(f"@{k.value('i1', f'setp.ge.u64 {{}}, {pid}, {programs};')} mov.b64 {pid}, {grid};")
         k.place(top)
         k.emit(f"@{k.value('i1', f'setp.ge.u64 {{}}, {pid}, {grid};')} {e.branch} {done};")
         e.env[kernel.pid] = pid
@@ -89,7 +98,7 @@ class _Walk:
         k.emit(f"add.s64 {pid}, {pid}, {programs};")
         k.emit(f"{e.branch} {top};")
         k.place(done)
-        self.private = e.private
+        self.private, self.shared = e.private, max(self.shared, k.shared)
         if threads <= WARP:
             k.emit("bar.warp.sync -1;")  # groups of a warp end at different times
         self._meet()
