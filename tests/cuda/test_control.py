@@ -16,13 +16,14 @@ from tests.cuda.kernels import case
 from tests.cuda.launching import Emulated, graph
 from tests.ops.checks import Case, assert_close, cases
 from tilewright.cli.inspect_cuda import inspect_cuda
+from tilewright.core.dims import sym
 from tilewright.core.dtypes import bf16, bool_, f16, f32, f64
 from tilewright.core.errors import ExecutionError
 from tilewright.ir.interp import run
 from tilewright.ir.types import TensorType
 from tilewright.kernels.cuda import whole
 from tilewright.kernels.launch import flatten
-from tilewright.ops import Cond, Matmul, Scan
+from tilewright.ops import Concat, Cond, Matmul, Scan, Slice
 from tilewright.ops import functions as F
 from tilewright.ops.base import single
 from tilewright.runtime import cuda_flow
@@ -174,6 +175,44 @@ def test_nested_programs(seed: Any, small: bool, most: int, gpu: FakeDriver, mon
 def steps(w: Any, h: Any, x: Any) -> Any:
     last, ys = tw.scan(lambda h, x: ((new := tw.tanh(h * w + x)), new * h), h, x)
     return last, ys
+
+
+SLICES: dict[str, tuple[Any, ...]] = {
+    "a view": ((8,), (3, 10), lambda h, x: tw.scan(lambda h, x: (h * 0.5 + x, h), h, x[:, :8])),
+    "rows of a view": ((4, 3), (3, 5, 3), lambda h, x: tw.scan(lambda h, x: (h * 0.5 + x, h), h, x[:, :4])),
+    "another axis": ((2, 3), (2, 4, 3), lambda h, x: tw.scan(lambda h, x: (h * 0.5 + x, h), h, tw.transpose(x, (1, 0, 2)))),
+    "parts, backwards": ((8,), (3, 10), lambda h, x: tw.scan(
+        lambda h, x: (h * 0.5 + x[:8], tw.concatenate([h, x[:2]])), h, x, reverse=True)),
+    "whole": ((2, 3), (3, 2, 3), lambda h, x: tw.scan(lambda h, x: (h * 0.5 + x, tw.softmax(x)), h, x)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("which", SLICES)
+def test_slices_that_are_no_16_bytes_apart(which: str, gpu: FakeDriver, rng: np.random.Generator) -> None:
+    """No access is wider than its address allows (the emulator would refuse it); slices that are seen whole stay where they are."""
+    carry, stack, fn = SLICES[which]
+    arrays = draw(rng, carry, stack)
+    f = tw.jit(fn, target="cuda")
+    for got, want in zip(f(*arrays), fn(*(a.astype(np.float64) for a in arrays)), strict=True):
+        np.testing.assert_allclose(got.numpy(), want, rtol=1e-5, atol=1e-5)
+    notes = [x.note for x in f.lower(*arrays).executable.program.launches]
+    assert any("multiples of 16 bytes" in n for n in notes) is (which != "whole")
+
+
+def test_parts_of_slices_and_a_count_that_varies(rng: np.random.Generator) -> None:
+    """Where the last carries lie is known inside the kernel of the loop alone."""
+
+    def body(_: Any, v: Any) -> Any:
+        return F.add(v[0], Slice(starts=(0,), sizes=(8,), steps=(1,))(v[1])), Concat(axis=0)(v[0], v[1])
+
+    n = sym("N", 0, 9)
+    op = Scan(body=single(body, TensorType(f32, (8,)), TensorType(f32, (10,))), carries=1, xs=1, length=n)
+    made = graph(lambda h, x: h.node.graph.add(op, h, x).values, (f32, (8,)), (f32, (n, 10)))
+    emulated = Emulated(made)
+    for count in (0, 3):
+        arrays = draw(rng, (8,), (count, 10))
+        for got, want in zip(emulated(*arrays), run(made, arrays), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 
 
 HOW = {  # bytes of a small launch, kernels of a recorded loop; graphs and single launches of a call

@@ -17,6 +17,7 @@ from ..ops.control import Cond, Scan, While
 from .copies import copy_launch, fill_launch
 from .launch import CARRIED, Alternating, Branch, Buffer, Item, Launch, Loop, Pointer, Sliding, flatten, parts, roots
 from .region import Operand
+from .slices import even_steps, padded
 from .template import Unserved
 
 if TYPE_CHECKING:
@@ -162,15 +163,27 @@ def _slice(o: Operand, loop: Loop, length: Dim, reverse: bool) -> Operand:
     return Operand(o.type.with_shape(o.type.shape[1:]), window, Layout(o.layout.shape[1:], o.layout.strides[1:], o.layout.offset))
 
 
+def _stack(s: Selector, v: Value, op: Scan) -> Operand:
+    """Where the slices of a stacked operand lie: in place, or in a copy where wide accesses would find them unaligned."""
+    o = s.place(v)
+    if s.target.kind != "cuda" or op.length == 0 or even_steps(o, op.body):
+        return o
+    copied = padded(o, f"{v.name}.steps")
+    s.add(copy_launch(f"{v.name}.steps", o, copied, s.target, "copy: steps of the loop lie at multiples of 16 bytes"))
+    return copied
+
+
 def _scan(s: Selector, node: Node, op: Scan) -> None:
     n, m, length = op.carries, op.xs, op.length
     loop = Loop(node.name, s.depth, length)
     stacked = [s.fresh(v, Layout.contiguous(v.shape)) for v in node.values[n:]]
     carries = [Carry(s, node, k, loop) for k in range(n)]
     inputs = [c.operand for c in carries]
-    inputs += [_slice(s.place(v), loop, length, op.reverse) for v in node.operands[n : n + m]]
+    inputs += [_slice(_stack(s, v, op), loop, length, op.reverse) for v in node.operands[n : n + m]]
     inputs += [s.place(v) for v in node.operands[n + m :]]
-    outputs = [c.next for c in carries] + [_slice(o, loop, length, op.reverse).buffer for o in stacked]
+    uneven = s.target.kind == "cuda" and length != 0
+    written = [padded(o, f"{o.buffer.name}.steps") if uneven and not even_steps(o, op.body) else o for o in stacked]
+    outputs = [c.next for c in carries] + [_slice(o, loop, length, op.reverse).buffer for o in written]
     if length != 0:
         loop.body = s.inside(op.body, inputs, outputs, s.depth + 1)
     for c in carries:
@@ -185,6 +198,9 @@ def _scan(s: Selector, node: Node, op: Scan) -> None:
     if not isinstance(length, int):
         for c in carries:
             c.finish(s, serial=False)
+    for w, o in zip(written, stacked, strict=True):
+        if w is not o:
+            s.add(copy_launch(f"{o.buffer.name}.whole", w, o, s.target, "copy: steps of the loop lie at multiples of 16 bytes"))
     for v, o in zip(node.values, [*(c.result for c in carries), *stacked], strict=True):
         s.places[v] = o
 
