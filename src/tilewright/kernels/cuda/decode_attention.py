@@ -136,12 +136,16 @@ class Decode:
         self.d, self.keys = d, self.k.type.shape[2]
         self.caches = appended(region)
         self.vector = vector_of([*places, *(c.row for c in self.caches)])
+        self._divide()
+
+    def _divide(self) -> None:
+        """How many keys a part has, and where the parts' results lie."""
         self.span = maximum(SHORTEST, ceildiv(ceildiv(self.keys, PARTS), KEYS) * KEYS)
         self.parts = ceildiv(self.keys, self.span)
-        name, rows = region.name, self.batch * self.heads * PARTS
-        self.sums = Buffer(f"{name}.sums", "temp", rows * d * 4)
+        name, rows = self.region.name, self.batch * self.heads * PARTS
+        self.sums = Buffer(f"{name}.sums", "temp", rows * self.d * 4)
         self.stats = Buffer(f"{name}.stats", "temp", rows * 2 * 4)
-        self.sums_at = Layout.contiguous((self.batch, self.heads, PARTS, d))
+        self.sums_at = Layout.contiguous((self.batch, self.heads, PARTS, self.d))
         self.stats_at = Layout.contiguous((self.batch, self.heads, PARTS, 2))
 
     def launches(self) -> list[Launch]:

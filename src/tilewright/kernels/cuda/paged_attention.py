@@ -6,17 +6,16 @@ key. Entries of the table that are needed and name no page are errors that a lat
 
 from __future__ import annotations
 
-from ...core.dims import Dim, ceildiv, maximum
+from ...core.dims import Dim
 from ...core.target_spec import TargetSpec
-from ...ir.layout import Layout
 from ...ops.paged_attention import PagedAttention
 from ...tile.builder import Ix
 from ..call import Call
 from ..gather import report_index
-from ..launch import Buffer, Launch
+from ..launch import Launch
 from ..region import Region
 from ..template import Reason, Template
-from .decode_attention import KEYS, PARTS, SHORTEST, Decode, vector_of
+from .decode_attention import Decode, vector_of
 
 
 class PagedDecodeAttention(Template):
@@ -52,13 +51,7 @@ class PagedDecode(Decode):
         assert isinstance(d, int) and isinstance(page, int)
         self.d, self.page, self.keys, self.caches = d, page, table.type.shape[1] * page, []
         self.vector = vector_of([q, k, v])
-        self.span = maximum(SHORTEST, ceildiv(ceildiv(self.keys, PARTS), KEYS) * KEYS)
-        self.parts = ceildiv(self.keys, self.span)
-        name, rows = region.name, self.batch * self.heads * PARTS
-        self.sums = Buffer(f"{name}.sums", "temp", rows * d * 4)
-        self.stats = Buffer(f"{name}.stats", "temp", rows * 2 * 4)
-        self.sums_at = Layout.contiguous((self.batch, self.heads, PARTS, d))
-        self.stats_at = Layout.contiguous((self.batch, self.heads, PARTS, 2))
+        self._divide()
 
     def _seen(self) -> tuple[Dim, Dim]:
         return 0, self.keys
