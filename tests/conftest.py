@@ -3,20 +3,22 @@ them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, core, settings
 
 from tests import fresh
 
 settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])  # a busy machine is no failure
 settings.load_profile("suite")
+core.global_force_seed = fresh.SEED  # type: ignore[assignment]  # as --hypothesis-seed does: one seed repeats the whole run
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-goldens", action="store_true", help="write the golden files instead of comparing with them")
+    parser.addoption("--rounds", type=int, default=1, help="run each test this many times, with other random inputs each time")
 
 
 def pytest_collectstart(collector: pytest.Collector) -> None:
@@ -26,6 +28,18 @@ def pytest_collectstart(collector: pytest.Collector) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     fresh.start(item.nodeid)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    yield
+    for i in range(1, item.config.getoption("--rounds")):
+        fresh.start(f"{item.nodeid} {i}")
+        try:
+            item.runtest()
+        except Exception as e:
+            e.add_note(f"in round {i + 1}: --rounds {i + 1}")
+            raise
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

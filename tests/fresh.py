@@ -1,7 +1,8 @@
 """Random inputs that are new in every run and can be drawn again.
 
-One seed a run, from the environment or the system. Before each module is collected and before each test the generators start anew from
-that seed and the name of the module or test, so that a test draws the same numbers alone, among others and on any worker process.
+One seed a run, from the environment or the system; `.ci/run` makes it from the files under test, so that a commit passes or fails for
+good. Before each module is collected and before each test the generators start anew from that seed and the name of the module or test,
+so that a test draws the same numbers alone, among others and on any worker process.
 """
 
 from __future__ import annotations

@@ -62,16 +62,17 @@ class NormBackward(Composite):
         return tuple(a.astype(x.dtype) for a in out) if len(out) > 1 else dx.astype(x.dtype)
 
     def decompose(self, x: Value, *rest: Value) -> Any:
-        *weight, g = rest
+        dtype = x.dtype
+        x, *weight, g = (F.widened(v) for v in (x, *rest))  # terms cancel in the sums over rows: 16 bits would keep none of the rest
         d = F.sub(x, F.mean(x, (1,), keepdims=True)) if self.centred else x
         inverse = F.rsqrt(F.add(F.mean(F.square(d), (1,), keepdims=True), self.eps))
         hat, gw = F.mul(d, inverse), F.mul(g, weight[0]) if weight else g
         inner = F.sub(gw, F.mean(gw, (1,), keepdims=True)) if self.centred else gw
-        dx = F.mul(inverse, F.sub(inner, F.mul(hat, F.mean(F.mul(gw, hat), (1,), keepdims=True))))
+        dx = F.cast(F.mul(inverse, F.sub(inner, F.mul(hat, F.mean(F.mul(gw, hat), (1,), keepdims=True)))), dtype)
         if self.affine == "none":
             return dx
-        dw = F.sum_(F.mul(g, hat), (0,))
-        return (dx, dw) if self.affine == "weight" else (dx, dw, F.sum_(g, (0,)))
+        dw = F.cast(F.sum_(F.mul(g, hat), (0,)), dtype)
+        return (dx, dw) if self.affine == "weight" else (dx, dw, F.cast(F.sum_(g, (0,)), dtype))
 
 
 def pull_back(inputs: Values, g: Value, *, eps: float, naxes: int, affine: str, centred: bool) -> MaybeValues:
