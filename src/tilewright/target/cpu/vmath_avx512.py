@@ -1,14 +1,13 @@
-"""f32 functions for AVX-512, 16 lanes at a time: exp, exp2, log, log2, sigmoid, tanh, erf, tan. Tables of 16 or 32 entries live in
+"""f32 functions for AVX-512, 16 lanes at a time: exp, exp2, log, log2, sigmoid, tanh, erf. Tables of 16 or 32 entries live in
 registers.
 
-No division, and no branches but for huge arguments of tan; NaN, infinities, signed zeros and subnormals need no extra instruction except
+No division and no branches; NaN, infinities, signed zeros and subnormals need no extra instruction except
 where a comment says so.
 """
 from __future__ import annotations
 
 from . import vmath_tables as tables
 from .vmath_base import LOG2E, V
-from .vmath_trig_f32 import repaired, tangent
 
 LANES = 16
 _F = "<16 x float>"
@@ -127,20 +126,4 @@ def log2(x: V) -> V:
     return f.fma(f.poly(_LOG2), _lookup16(index, _LOG2S)) + e
 
 
-def _quotient(a: V, b: V) -> V:
-    """a / b in f64 to 2^-40: one step of third order from the 14-bit reciprocal."""
-    y = b.call("llvm.x86.avx512.rcp14.pd.512", ("<8 x double>", "zeroinitializer"), ("i8", "-1"))
-    e = (-b).fma(y, 1.0)
-    return a * y.fma(e.fma(e, e), y)
-
-
-def tan(x: V) -> V:
-    """In halves of eight f64 lanes, which the reciprocal takes."""
-    f, low, high = x.f, list(range(8)), list(range(8, 16))
-    halves = V(f, "<8 x float>", tuple(f.shuffle(_F, p, "poison", half) for p in x.parts for half in (low, high)))
-    done = tangent(halves.cast("fpext", "double"), _quotient).cast("fptrunc", "float").parts
-    whole = tuple(f.shuffle("<8 x float>", a, b, low + high) for a, b in zip(done[::2], done[1::2], strict=True))
-    return repaired("tan", x, V(f, _F, whole))
-
-
-FUNCTIONS = {f.__name__: f for f in (exp, exp2, log, log2, sigmoid, tanh, erf, tan)}
+FUNCTIONS = {f.__name__: f for f in (exp, exp2, log, log2, sigmoid, tanh, erf)}

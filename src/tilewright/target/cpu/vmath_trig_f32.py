@@ -6,7 +6,6 @@ two short polynomials. All parts of a value share one test for lanes of 2^20 and
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 from .llvm_text import FunctionText, mangle
 from .vmath_base import V, any_lane
@@ -18,7 +17,6 @@ _SIN = (0.9999999999787177, -0.16666666608528985, 0.008333330709889427, -0.00019
 # tan(x) / x = above / below in x^2 for |x| <= pi/4: 2^-35
 _ABOVE = (1.000000000022203, -0.1113616931918174, 0.0010751721345090839)
 _BELOW = (1.0, -0.4446950248563811, 0.015973493744022276)
-Quotient = Callable[[V, V], V]
 
 
 def _wide(x: V) -> V:
@@ -38,7 +36,7 @@ def sin(x: V) -> V:
     t = d.fma(1.0 / math.pi, _MAGIC)
     n = t - _MAGIC
     y = _sine(n.fma(-_PI[1], n.fma(-_PI[0], d)))
-    return repaired("sin", x, _narrow((y.ints() ^ (t.ints() << 63)).floats()))
+    return _repaired("sin", x, _narrow((y.ints() ^ (t.ints() << 63)).floats()))
 
 
 def cos(x: V) -> V:
@@ -47,39 +45,35 @@ def cos(x: V) -> V:
     t = d.fma(1.0 / math.pi, -0.5) + _MAGIC
     n = (t - _MAGIC) + 0.5
     y = _sine(n.fma(-_PI[1], n.fma(-_PI[0], d)), tuple(-c for c in _SIN))
-    return repaired("cos", x, _narrow((y.ints() ^ (t.ints() << 63)).floats()))
+    return _repaired("cos", x, _narrow((y.ints() ^ (t.ints() << 63)).floats()))
 
 
-def _turned(odd: V, r: V, divide: Quotient) -> V:
+def _turned(odd: V, r: V) -> V:
     """tan(r), or -1 / tan(r) where odd."""
     z = r * r
     s, c = r * z.poly(_ABOVE), z.poly(_BELOW)
-    return divide(odd.choose(-c, s), odd.choose(s, c))
-
-
-def tangent(d: V, divide: Quotient) -> V:
-    """tan of f32 values (as f64) that are not huge."""
-    t = d.fma(2.0 / math.pi, _MAGIC)
-    n = t - _MAGIC
-    r = n.fma(-_PI[1] / 2, n.fma(-_PI[0] / 2, d))
-    return _turned((t.ints() & 1).eq(1), r, divide)
+    return odd.choose(-c, s) / odd.choose(s, c)
 
 
 def tan(x: V) -> V:
-    return repaired("tan", x, _narrow(tangent(_wide(x), V.__truediv__)))
+    d = _wide(x)
+    t = d.fma(2.0 / math.pi, _MAGIC)
+    n = t - _MAGIC
+    r = n.fma(-_PI[1] / 2, n.fma(-_PI[0] / 2, d))
+    return _repaired("tan", x, _narrow(_turned((t.ints() & 1).eq(1), r)))
 
 
 def _of_reduced(fn: str, k: V, r: V) -> V:
     """The function of k pi/2 + r."""
     if fn == "tan":
-        return _turned((k & 1).eq(1), r, V.__truediv__)
+        return _turned((k & 1).eq(1), r)
     if fn == "cos":
         k = k + 1
     y = (k & 1).eq(1).choose((r * r).poly(_COS_SHORT), _sine(r))
     return (y.ints() ^ ((k & 2) << 62)).floats()
 
 
-def repaired(fn: str, x: V, y: V) -> V:
+def _repaired(fn: str, x: V, y: V) -> V:
     """y with the lanes replaced where x is huge or not finite, if there are any."""
     f = x.f
     bad = V(f, (x < 0.0).ty, tuple(f.fcmp("uge", x.ty, p, f.splat(x.ty, _LIMIT)) for p in x.abs().parts))
