@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 import tilewright.ops as o
+from tests.cuda.fake_driver import fake_gpu
 from tests.cuda.launching import Emulated, graph, program
+from tilewright.compile import compile_graph, graph_signature, target_spec
 from tilewright.core.dims import sym
 from tilewright.core.dtypes import DType, bf16, f16, f32, i64
 from tilewright.kernels.cuda import decode_attention
-from tilewright.kernels.cuda.kernel import BlockKernel, DecodeKernel, GemmKernel, RingKernel, ThinKernel
+from tilewright.kernels.cuda.kernel import BlockKernel, DecodeKernel, GemmKernel, MmaAttentionKernel, RingKernel, ThinKernel
 from tilewright.runtime.cuda_late import make_late
 
 Array = Any
@@ -247,3 +249,26 @@ def test_a_grid_that_follows_the_position_needs_a_graph_per_value() -> None:
     found = program(g)
     names = [x.kernel.name for x in found.launches]
     assert not make_late(found, {"P"}) and [x.kernel.name for x in found.launches] == names
+
+
+def test_matrix_units_learn_a_position_by_new_parameters(rng: np.random.Generator) -> None:
+    """Attention of several rows takes its numbers as parameters: one graph serves every position, with the node's parameters rewritten."""
+    p, rows, d = sym("P", 0, 28), 3, 16
+    op = o.Attention(scale=0.25, causal=True, offset=p)
+
+    def layer(q: Any, k: Any, v: Any) -> Any:
+        seen = [o.slice_(x, 2, 0, p + rows) for x in (k, v)]
+        return o.Neg()(op(o.Neg()(q), *seen))
+
+    g = graph(layer, (f16, (1, 2, rows, d)), (f16, (1, 1, 31, d)), (f16, (1, 1, 31, d)))
+    g.call_symbols = tuple(p.symbols)
+    q, k, v = (floats(rng, f16, 1, h, n, d) for h, n in ((2, rows), (1, 31), (1, 31)))
+    with fake_gpu() as gpu:
+        session: Any = compile_graph(g, graph_signature(g), target_spec("cuda"))
+        assert any(isinstance(x.kernel, MmaAttentionKernel) for x in session.executable.program.launches)
+        for at in (0, 5, 28, 5):
+            y = session.run_with({"P": at}, q, k, v).numpy()
+            exact = [x.astype(np.float64) for x in (-q, k[:, :, : at + rows], v[:, :, : at + rows])]
+            want = -o.Attention(scale=0.25, causal=True, offset=at).ref(*exact)
+            assert np.linalg.norm(y - want) <= 3e-3 * np.linalg.norm(want)
+        assert len(session._schedules) == 1 and gpu.calls["cuGraphExecKernelNodeSetParams_v2"] >= 3

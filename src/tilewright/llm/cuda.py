@@ -69,7 +69,7 @@ def cuda_programs(
 
     def compiled(rows: int | None) -> CudaSession:
         with stages.stage("graph"):
-            built = Decoder(config, weights, capacity, cache, sampled=False, rows=rows).build()
+            built = Decoder(config, weights, capacity, cache, sampled=False, rows=rows, narrow=True).build()
         session: Any = compile_graph(built, graph_signature(built), spec, level=level, stages=stages)
         assert isinstance(session, CudaSession)
         return session

@@ -38,6 +38,7 @@ class Decoder:
     chunk: int = CHUNK
     sampled: bool = True  # the graph chooses the next token
     rows: int | None = None  # new tokens of a call, where it is for one number of them
+    narrow: bool = False  # several queries at once are rounded to the cache's dtype, where matrix units want one dtype
     graph: Graph = field(init=False)
     past: Expr = field(init=False)
     new: Dim = field(init=False)
@@ -139,8 +140,11 @@ class Decoder:
         k_cache, v_cache = self.append(k_cache, k, f"k{i}"), self.append(v_cache, v, f"v{i}")
         kind = o.Q8Attention if self.cache == "q8_0" else o.Attention
         op = kind(scale=c.attention_scale, causal=True, offset=start, window=c.layer_window(i), softcap=c.attention_softcap)
+        narrow = self.narrow and q.shape[2] != 1 and self.cache in ("f16", "bf16") and c.head_dim % 8 == 0 and c.head_dim <= 128
+        if narrow:
+            q = o.cast(q, dtype(self.cache))
         y: Value = op(q, *self.read(k_cache, v_cache), name=f"attention{i}")
-        return y, k_cache, v_cache
+        return o.cast(y, dt.f32) if narrow else y, k_cache, v_cache
 
     def qkv(self, name: str, h: Value, *, only_last: bool) -> tuple[Value, Value, Value]:
         """[1, heads, rows, head size] each; q for the last row alone where nothing else is needed."""

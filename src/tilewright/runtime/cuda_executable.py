@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..core.dims import evaluate
+from ..core.dims import Dim, evaluate
 from ..core.errors import CompileError
 from ..kernels.cuda.kernel import BlockKernel, SimtKernel, TensorMap
-from ..kernels.launch import Argument, ErrorWord, Launch, Pointer, Program, Variant
+from ..kernels.launch import Argument, ErrorWord, Launch, Pointer, Program, Variant, Word
 from ..plan.plan import Plan
 from ..tile.ir import Kernel
 from . import cuda_driver as gpu
 from . import cuda_launch
-from .cuda_late import LateWords
+from .cuda_late import LateWords, follows
 from .cuda_modules import load_function
 from .executable import Interface
 
@@ -58,6 +58,9 @@ class Step:
     arguments: tuple[Argument, ...] = ()  # of which the words were made
     moving: list[tuple[int, int, int]] = field(default_factory=list)  # (word, number of the input or output, byte offset)
     maps: list[tuple[int, int, tuple[Any, ...]]] = field(default_factory=list)  # (byte offset, word, arguments of the map)
+    following: list[tuple[int, int, int, Dim]] = field(default_factory=list)  # (word, address, input or output or -1, dim): see `follow`
+    map_dims: tuple[TensorMap, ...] = ()  # the maps as dims, where they follow the call's symbols
+    seen: tuple[Any, ...] = ()  # what `follow` last wrote
     node: Any = None
     launched: Any = None  # what an update of the graph's node takes
     config: Any = None  # what a launch without a graph takes, on the stream `on`
@@ -68,6 +71,20 @@ class Step:
         for offset, word, (dtype, *shape) in self.maps:
             found = gpu.tensor_map(dtype, int(self.words[word]), *shape)
             self.params[offset : offset + 128] = np.frombuffer(found, np.uint8)
+
+    def follow(self, env: Mapping[str, int], addresses: Sequence[int]) -> bool:
+        """Words and maps for other values of the call's symbols; whether anything changed."""
+        values = [base + evaluate(d, env) + (addresses[slot] if slot >= 0 else 0) for _, base, slot, d in self.following]
+        shapes = [map_shape(m, env) for m in self.map_dims]
+        if (values, shapes) == self.seen:
+            return False
+        for (w, *_), value in zip(self.following, values, strict=True):
+            self.words[w] = value
+        if shapes:
+            self.maps = [(offset, word, shape) for (offset, word, _), shape in zip(self.maps, shapes, strict=True)]
+        self.write_maps()
+        self.seen = values, shapes
+        return True
 
     def start(self, stream: int) -> None:
         """Launch the kernel by itself."""
@@ -105,6 +122,12 @@ class Step:
         p.blockDimX, p.blockDimY, p.blockDimZ, p.sharedMemBytes = self.block, 1, 1, self.shared
         p.kernelParams = ctypes.addressof(self.pointers)
         return p
+
+
+def map_shape(m: TensorMap, env: Mapping[str, int]) -> tuple[Any, ...]:
+    """What `cuda_driver.tensor_map` takes beside the address: the dtype, then the rest."""
+    sizes, strides = ([evaluate(d, env) for d in dims] for dims in (m.sizes, m.strides))
+    return "tf32" if m.rounded else m.dtype.name, sizes, strides, m.box, m.swizzle, m.windows
 
 
 class CudaExecutable:
@@ -192,24 +215,25 @@ class CudaExecutable:
             for i, a in enumerate(arguments)
             if isinstance(a, Pointer) and a.buffer in slots and i not in indirect
         ]
-        step.maps = [
-            (
-                start + 128 * i,
-                m.argument,
-                (
-                    "tf32" if m.rounded else m.dtype.name,
-                    [evaluate(d, env) for d in m.sizes],
-                    [evaluate(d, env) for d in m.strides],
-                    m.box,
-                    m.swizzle,
-                    m.windows,
-                ),
-            )
-            for i, m in enumerate(maps)
-        ]
+        step.maps = [(start + 128 * i, m.argument, map_shape(m, env)) for i, m in enumerate(maps)]
+        if late is not None and self.rebinds and not isinstance(kernel, SimtKernel):
+            self._let_follow(step, maps, env)
         if not any(m.argument == w for m in maps for w, _, _ in step.moving):
             step.write_maps()
         return [step]
+
+    def _let_follow(self, step: Step, maps: tuple[TensorMap, ...], env: Mapping[str, int]) -> None:
+        """Mark what the host rewrites in a step whose kernel reads nothing late from memory."""
+        called = set(self.interface.called)
+        for i, a in enumerate(step.arguments):
+            d: Dim = a.offset if isinstance(a, Pointer) else a.value if isinstance(a, Word) else 0
+            if follows(d, called):
+                base = int(step.words[i]) - evaluate(d, env)  # of inputs and outputs only the offset is there
+                step.following.append((i, base, self.slots.get(a.buffer, -1) if isinstance(a, Pointer) else -1, d))
+        late = {w for w, *_ in step.following}
+        step.moving = [m for m in step.moving if m[0] not in late]
+        if any(follows(d, called) for m in maps for d in (*m.sizes, *m.strides)):
+            step.map_dims = maps
 
     def word(self, a: Any, number: int, env: Mapping[str, int], arena: int, offsets: Mapping[Any, int]) -> int:
         """An argument's word; of inputs and outputs only the offset."""
@@ -245,6 +269,7 @@ class Schedule:
         for k, step in enumerate(steps):
             for w, slot, offset in step.moving:
                 self._users[slot].setdefault(k, []).append((w, offset))
+        self._following = [s for s in steps if s.following or s.map_dims]
         self.early = gpu.compute_capability() >= (9, 0)
         self._driver = gpu.driver()
         self._graph: Any = None
@@ -272,6 +297,14 @@ class Schedule:
                 step.update(self._handle)
         if self._exec is None and len(self.steps) > 1:
             self._build()
+
+    def follow(self, env: Mapping[str, int], addresses: Sequence[int], stream: int) -> None:
+        """Values of the call's symbols, after `bind`: words in memory, and the parameters of the kernels that have none there."""
+        if self.late is not None:
+            self.late.write(env, addresses, stream)
+        for step in self._following:
+            if step.follow(env, addresses) and self._exec is not None:
+                step.update(self._handle)
 
     def _build(self) -> None:
         """A chain: every kernel after the one before, whose kernels say themselves when the next may take its places."""

@@ -222,7 +222,7 @@ def _launch(session: CudaSession, scope: dict[str, Any], names: dict[str, str], 
     lines += [f"addresses = [{', '.join(addresses)}]", f"{moved}schedule.bind(addresses)"]
     if called:
         sizes = ", ".join(f"N{short}: {short}" for short in names.values())
-        lines += [f"session._env = {{{sizes}}}", "if schedule.late is not None: schedule.late.write(session._env, addresses, stream)"]
+        lines += [f"session._env = {{{sizes}}}", "schedule.follow(session._env, addresses, stream)"]
     elif free:
         lines.append("session._env = schedule.env")
     return [*lines, "schedule.run(stream)"]

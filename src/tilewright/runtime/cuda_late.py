@@ -1,6 +1,8 @@
 """Argument words that follow the symbols of a call (a decoder's position): they lie in device memory, and a call rewrites them there.
 
 One CUDA graph then serves every value. A kernel's parameter is the address of its word; values are an address or nothing, plus a dim.
+Kernels that take their numbers as parameters alone (those of the matrix units, with their tensor maps) have them rewritten in the graph's
+node instead (`Schedule.follow`): a few microseconds for each such kernel at a call with another value.
 """
 
 from __future__ import annotations
@@ -33,8 +35,8 @@ def late_arguments(arguments: Sequence[Argument], called: set[str]) -> frozenset
 
 
 def make_late(program: Program, called: set[str]) -> bool:
-    """Let the kernels of a program read such arguments from memory. False, and nothing is changed, where a grid, a choice of kernels or a
-    tensor map follows the symbols, or the program has loops: those need a graph per value."""
+    """Let the kernels of a program read such arguments from memory, where they can. False, and nothing is changed, where a grid, a choice
+    of kernels or the size of a temporary value follows the symbols, or the program has loops: those need a graph per value."""
     if program.block:
         return False
     ways: list[tuple[Launch | Variant, frozenset[int]]] = []
@@ -42,16 +44,13 @@ def make_late(program: Program, called: set[str]) -> bool:
         for way in launch.ways:
             found = late_arguments(way.arguments, called)
             fixed = [way.grid, *(v.value for v in launch.variants)]
-            if any(follows(d, called) for d in fixed) or (found and not isinstance(way.kernel, SimtKernel)):
-                return False
-            if any(follows(d, called) for m in getattr(way.kernel, "maps", ()) for d in (*m.sizes, *m.strides)):
+            if any(follows(d, called) for d in fixed):
                 return False
             ways.append((way, found))
     if any(follows(b.nbytes, called) for b in program.temps):
         return False
     for way, found in ways:
-        if found:
-            assert isinstance(way.kernel, SimtKernel)
+        if found and isinstance(way.kernel, SimtKernel):
             kernel = copy.copy(way.kernel)
             kernel.name += "_late" + "_".join(str(i) for i in sorted(found))
             kernel.indirect = found

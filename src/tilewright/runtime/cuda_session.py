@@ -131,8 +131,7 @@ class CudaSession:
             if self._stream is not None and self._stream != stream:
                 self._follow(stream)
             self._stream = stream
-            if schedule.late is not None:
-                schedule.late.write(env, addresses, stream)
+            schedule.follow(env, addresses, stream)
             if self.model.validation == "strict":
                 schedule.run_singly(stream, wait=True)
             else:

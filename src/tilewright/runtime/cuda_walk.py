@@ -14,7 +14,6 @@ from . import cuda_driver as gpu
 from . import cuda_launch
 from .cuda_executable import ERROR_WORDS, CudaExecutable, Schedule, Step
 from .cuda_flow import Moved, Part, Repeat, Straight, Turns, Until, follows, parts_of, settled
-from .cuda_late import LateWords
 
 
 def make_flow(executable: CudaExecutable, env: Mapping[str, int], arena: gpu.Memory, offsets: Mapping[Buffer, int]) -> Schedule | Flow:
@@ -59,7 +58,6 @@ class Walked:
 class Flow:
     """What a `Schedule` is for a program whose way the host decides. `bind` and `run` are the same."""
 
-    late: LateWords | None = None
     single = None
 
     def __init__(
@@ -93,6 +91,9 @@ class Flow:
 
     def bind(self, addresses: Sequence[int]) -> None:
         self.addresses = list(addresses)  # every part takes them when it runs
+
+    def follow(self, env: Mapping[str, int], addresses: Sequence[int], stream: int) -> None:
+        """Nothing: a walk belongs to one value of the call's symbols."""
 
     def run(self, stream: int) -> None:
         self._run(self.parts, {}, stream, False)
