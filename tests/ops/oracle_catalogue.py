@@ -36,13 +36,15 @@ def with_scale(a: dict[str, Any], x: Any, scale: Any) -> Any:
 
 
 def fake_quantise(a: dict[str, Any], x: Any, *given: Any) -> Any:
-    axis, mode = a.get("axis"), a.get("mode", "batch")
+    axis, mode, dtype = a.get("axis"), a.get("mode", "batch"), x.dtype
+    if dtype == torch.bfloat16:  # a scale of 16 bits would give other codes
+        x, given = x.float(), tuple(s.float() for s in given)
     axes = [i for i in range(x.ndim) if i != axis]
     measured = x.abs().amax(axes) / limit(a) if x.numel() else torch.zeros(() if axis is None else (x.shape[axis],), dtype=x.dtype)
     decay = a.get("decay", 0.99)
     scale = measured if mode == "batch" else given[0] if mode == "fixed" else decay * given[0] + (1 - decay) * measured
     y = with_scale(a, x, torch.where(scale == 0, torch.ones_like(scale), scale))
-    return (y, scale) if mode == "ema" else y
+    return (y.to(dtype), scale.to(dtype)) if mode == "ema" else y.to(dtype)
 
 
 def quantise(a: dict[str, Any], x: Any, scale: Any, zero: Any) -> Any:

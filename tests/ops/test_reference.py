@@ -20,8 +20,7 @@ from tilewright.ops.families import Elementwise, f32, f64, i64
 SPECIAL = np.array(
     [np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 2.5, -2.5, 0.5, 1.5, 1e30, -1e30, 1e-40, 88.8, -88.8, 104.0, -104.0], np.float32
 )
-LOOSE = {"log_sum_exp": 2.0, "dft": 4.0, "dft_rows": 4.0, "norm_backward": 4.0}  # five times the largest error of 400 draws and more
-ROUNDS = ("fake_quantise", "fake_quantise_lsq")
+LOOSE = {"log_sum_exp": 2.0, "dft": 4.0, "dft_rows": 4.0}  # five times the largest error of 400 draws and more
 
 
 def check_reference(case: Case, rng: np.random.Generator) -> None:
@@ -41,14 +40,7 @@ def check_reference(case: Case, rng: np.random.Generator) -> None:
 
 @pytest.mark.parametrize("case", cases(only=lambda op: op.name not in NO_ORACLE))
 def test_reference_is_pytorch(case: Case) -> None:
-    rng = fresh_rng()
-    for _ in range(2 if case.op.name in ROUNDS else 0):
-        try:
-            check_reference(case, rng)
-        except AssertionError:  # a quotient near a half, which f32 and f64 round apart, lies in one draw of thousands, not in three
-            continue
-        return
-    check_reference(case, rng)
+    check_reference(case, fresh_rng())
 
 
 def test_every_op_has_an_oracle() -> None:

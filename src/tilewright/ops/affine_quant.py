@@ -13,7 +13,7 @@ from ..ir.graph import Value
 from ..ir.types import TensorType
 from . import functions as F
 from .base import E, NotSupported, S, register
-from .fake_quant import along, along_array
+from .fake_quant import along, along_array, off_halves
 from .families import Composite, N, f32, f64, i8, i32, i64, require_axis, require_kind, require_one_dtype, show_shape, u8
 from .indexing import check_indices, require_ids
 from .reductions import wide
@@ -38,9 +38,9 @@ class Quantise(Composite):
     work = 4
     unsupported = {"vjp": NotSupported("its result is an integer; train with fake_quantise"),
                    "jvp": NotSupported("its result is an integer; train with fake_quantise")}
-    samples = [S(f32(3, 5), f32(), i32(), low=(-9, 0.01, -9), high=(9, 0.2, 9)),
-               S(f32(4, 6), f32(6), i32(6), axis=1, dtype=dt.u8, low=(-3, 0.01, 90), high=(9, 0.2, 140)),
-               S(f64(N, 3), f64(3), i32(3), axis=1, low=(-9, 0.01, -9), high=(9, 0.2, 9))]
+    samples = [S(f32(3, 5), f32(), i32(), low=(-9, 0.01, -9), high=(9, 0.2, 9), fit=off_halves()),
+               S(f32(4, 6), f32(6), i32(6), axis=1, dtype=dt.u8, low=(-3, 0.01, 90), high=(9, 0.2, 140), fit=off_halves(axis=1)),
+               S(f64(N, 3), f64(3), i32(3), axis=1, low=(-9, 0.01, -9), high=(9, 0.2, 9), fit=off_halves(axis=1))]
     errors = [E(f32(3), f32(3), i32(3), match="the scale must have shape"), E(f32(3), f32(), i64(), match="zero points must be i32"),
               E(f32(3), f32(), i32(), dtype=dt.f32, match="codes must be of an integer dtype")]
 

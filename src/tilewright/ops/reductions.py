@@ -42,6 +42,14 @@ def wide(x: Any) -> Any:
     return x.astype(np.float64) if x.dtype == np.float32 else x
 
 
+def uneven(arrays: list[Any]) -> list[Any]:
+    """For samples of norms: rows that are nearly constant, of which a norm keeps the rounding only, are spread about their mean."""
+    x = arrays[0].astype(np.float64)
+    d = x - np.mean(x, -1, keepdims=True)
+    more = np.maximum(0.5 / np.maximum(np.std(x, -1, keepdims=True), 1e-3) - 1, 0)
+    return [(x + more * d).astype(arrays[0].dtype), *arrays[1:]]
+
+
 def axis_samples(*more: TensorType) -> list[Sample]:
     types = (f32(3, 5), f64(4, 2), bf16(3, 7), f16(2, 5), *more)
     return [*(S(x, axes=(1,)) for x in types), S(f32(2, 3, 4), axes=(0, 2), keepdims=True), S(f32(3), axes=(0,)), S(f32(2, 3), axes=()),
