@@ -8,6 +8,7 @@ accesses to shared memory against those of other threads since the last barrier.
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -76,6 +77,13 @@ def _table(values: str) -> Array:
     return np.array([int(v, 16) for v in values.split(",")], np.uint64)
 
 
+@cache
+def _class(name: str) -> Any:
+    """The dtype of a register, by its name."""
+    return next(_CLASSES[c] for c in sorted(_CLASSES, key=len, reverse=True) if re.fullmatch(c + r"\d+", name))
+
+
+@cache
 def _split(operands: str) -> list[str]:
     """Operands at commas outside braces and brackets."""
     out, depth, start = [], 0, 0
@@ -202,8 +210,9 @@ class _Block:
         return np.full(self.n, value, dtype)
 
     def write(self, name: str, value: Array, active: Array) -> None:
-        kind = next(_CLASSES[c] for c in sorted(_CLASSES, key=len, reverse=True) if re.fullmatch(c + r"\d+", name))
-        target = self.regs.setdefault(name, np.zeros(self.n, kind))
+        if name not in self.regs:
+            self.regs[name] = np.zeros(self.n, _class(name))
+        target = self.regs[name]
         value = np.asarray(value)
         if value.dtype != target.dtype:
             if value.dtype == np.bool_ or target.dtype == np.bool_:

@@ -114,6 +114,7 @@ _OTHERS: dict[str, Any] = {
     "shr": lambda p, d, b, xs: _shift(xs[0], xs[1], b, False), "sqrt": lambda p, d, b, xs: np.sqrt(xs[0]),
     "rcp": lambda p, d, b, xs: (1 / xs[0].astype(np.float64)).astype(d),
     "ex2": lambda p, d, b, xs: np.exp2(xs[0].astype(np.float64)).astype(d),
+    "lg2": lambda p, d, b, xs: np.log2(xs[0].astype(np.float64)).astype(d),
     "copysign": lambda p, d, b, xs: np.copysign(xs[1], xs[0]),
     "dp4a": lambda p, d, b, xs: _dot4(xs),
 }  # fmt: skip

@@ -33,6 +33,11 @@ def forward_and_backward(q: Any, k: Any, v: Any, g: Any) -> Any:
     return Attention(**attrs)(q, k, v), *o.AttentionBackward(**attrs)(q, k, v, g)
 
 
+def backward_of_everything(*x: Any) -> Any:
+    """With a soft cap, a mask and a bias that wants its cotangent; nobody asks for the result."""
+    return o.AttentionBackward(scale=0.125, causal=True, softcap=5.0, has_mask=True, has_bias=True, with_scores=True)(*x)
+
+
 def conv(x: Any, w: Any, b: Any, r: Any) -> Any:
     y = o.Conv(stride=(2, 2), padding=((1, 1), (1, 1)), dilation=(1, 1))(x, w)
     return o.Relu()(o.Add()(o.Add()(y, b), r))
@@ -107,6 +112,10 @@ CASES: dict[str, tuple[Callable[..., Any], Types]] = {
     ),
     "conv": (conv, ((bf16, (2, 64, 30, 30)), (bf16, (64, 64, 3, 3)), (bf16, (64, 1, 1)), (bf16, (2, 64, 15, 15)))),
     "attention_training": (forward_and_backward, ((f16, (1, 2, 300, 64)),) * 4),
+    "attention_backward_extras": (
+        backward_of_everything,
+        ((bf16, (1, 2, 300, 40)), *((bf16, (1, 1, 300, 40)),) * 2, (bool_, (300,)), (bf16, (2, 300, 300)), (bf16, (1, 2, 300, 40))),
+    ),
     "attention_extras": (
         attention(causal=True, softcap=5.0, has_mask=True, has_bias=True),
         ((f16, (1, 2, 300, 128)),) * 3 + ((bool_, (300, 300)), (f16, (1, 2, 300, 300))),

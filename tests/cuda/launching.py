@@ -1,5 +1,5 @@
-"""Runs a CUDA program without a GPU: every launch through the PTX emulator (products on the matrix units through a model of them), every
-buffer its own poisoned array."""
+"""Runs a CUDA program without a GPU: every launch through the PTX emulator (products by `wgmma` through a model of them), every buffer its
+own poisoned array."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.cuda import emulator_hopper
 from tests.cuda.emulator import Array, Heap
 from tests.cuda.emulator import run as emulate
 from tests.cuda.matrix_units import run_product
@@ -17,9 +18,11 @@ from tilewright.core.dtypes import DType
 from tilewright.ir.graph import Graph, Value
 from tilewright.ir.interp import bind_symbols
 from tilewright.ir.types import TensorType
+from tilewright.kernels.cuda.attention_kernels import FlashGradKernel, FlashStatsKernel
 from tilewright.kernels.cuda.kernel import (
     BlockKernel,
     DecodeKernel,
+    FlashKernel,
     GemmKernel,
     MmaAttentionKernel,
     QDotKernel,
@@ -35,6 +38,11 @@ from tilewright.passes.pipeline import run_pipeline
 from tilewright.runtime.packing import pack_constants
 from tilewright.target.cuda.code import emit_cuda, shared_bytes
 from tilewright.target.cuda.device import cuda_target
+
+SIMT = (
+    BlockKernel, DecodeKernel, FlashGradKernel, MmaAttentionKernel, QDotKernel, QGemmKernel, RingKernel, ThinKernel, TurnKernel,
+    WholeKernel,
+)  # fmt: skip
 
 
 def graph(fn: Callable[..., Any], *types: tuple[DType, tuple[Any, ...]], name: str = "g") -> Graph:
@@ -109,14 +117,18 @@ class Emulated:
         if isinstance(kernel, GemmKernel):
             run_product(kernel, self.heap, [_word(a, memory, env, error) for a in way.arguments], env)
             return
-        simt = (BlockKernel, DecodeKernel, MmaAttentionKernel, QDotKernel, QGemmKernel, RingKernel, ThinKernel, TurnKernel, WholeKernel)
-        assert isinstance(kernel, simt), f"{launch.name} is no SIMT kernel"
+        if kernel.name not in self.texts:
+            self.texts[kernel.name] = emit_cuda(kernel, self.target)
+        if isinstance(kernel, (FlashKernel, FlashStatsKernel)) or (isinstance(kernel, FlashGradKernel) and kernel.mode == "grad"):
+            words = [_word(a, memory, env, error) for a in way.arguments]
+            text = self.texts[kernel.name]
+            emulator_hopper.run(text, self.heap, words, evaluate(way.grid, env), kernel.block, shared_bytes(kernel), kernel.maps, env)
+            return
+        assert isinstance(kernel, SIMT), f"{launch.name} is no SIMT kernel"
         grid, programs = evaluate(way.grid, env), kernel.programs if isinstance(kernel, BlockKernel) else 1
         words = [_word(a, memory, env, error) for a in way.arguments] + ([grid] if programs > 1 else [])
         late = getattr(kernel, "indirect", ())
         words = [self.heap.add(np.array([w])) if i in late else w for i, w in enumerate(words)]
-        if kernel.name not in self.texts:
-            self.texts[kernel.name] = emit_cuda(kernel, self.target)
         emulate(self.texts[kernel.name], self.heap, words, -(-grid // programs), kernel.block, shared_bytes(kernel))
 
 

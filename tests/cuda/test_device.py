@@ -11,6 +11,7 @@ import torch
 
 import tilewright as tw
 import tilewright.ops as o
+from tests.cuda import attention_cases
 from tests.cuda.launching import graph
 from tilewright.core.dims import sym
 from tilewright.core.dtypes import DType, bf16, bool_, f16, f32, i64
@@ -255,6 +256,22 @@ def test_attention_backward(case: tuple[Any, ...], dtype: DType) -> None:
             check(a, w, dtype)
         for _ in range(3):
             assert all(torch.equal(a, c) for a, c in zip(got, session(q, k, v, g), strict=True))
+
+
+@pytest.mark.parametrize("case", [*attention_cases.BACKWARD, *attention_cases.LARGE], ids=str)
+def test_attention_backward_with_everything(case: attention_cases.Case) -> None:
+    """Masks, biases and their cotangents, soft caps, head sizes: what the emulator runs, and larger ones."""
+    dtype = bf16 if case.sq % 2 else f16
+    x = [rand(dtype, *s) for s in case.shapes]
+    if case.mask is not None:
+        x[3] = torch.rand(case.mask, device="cuda") < 0.7
+    session: Any = tw.compile(case.graph(dtype), target="cuda")
+    poison()
+    got = session(*x)
+    for a, w in zip(got, case.reference(x), strict=True):
+        check(a, w, dtype, 1.5)
+    for _ in range(3):
+        assert all(torch.equal(a, c) for a, c in zip(got, session(*x), strict=True))
 
 
 @pytest.mark.parametrize("dtype", [bf16, f16, f32], ids=str)

@@ -21,7 +21,9 @@ from tilewright.target.cuda.ptxas import Usage, _usage, assemble, find_ptxas
 from tilewright.target.cuda.token_launch import small_launch
 from tilewright.tile.ir import Kernel
 
-HOPPER = dict.fromkeys(("attention_backward", "attention_training"), "16 bits have this kernel on sm_90a alone")
+HOPPER = dict.fromkeys(
+    ("attention_backward", "attention_backward_extras", "attention_training"), "16 bits have this kernel on sm_90a alone"
+)
 NO_SPILLS = (
     "gemm", "gemv", "ring", "thin", "decode", "flash", "conv_gemm", "attention_mma", "turn", "pointwise", "softmax", "layer_norm",
     "rms_norm", "whole",

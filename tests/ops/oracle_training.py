@@ -23,13 +23,16 @@ def attention_backward(forward: Any, a: dict[str, Any], q: Any, k: Any, v: Any, 
     return found if a.get("with_scores") else found[:3]
 
 
-def attention_saved(forward: Any, a: dict[str, Any], q: Any, k: Any, v: Any) -> Any:
+def attention_saved(forward: Any, a: dict[str, Any], q: Any, k: Any, v: Any, *rest: Any) -> Any:
     """The attention above, and PyTorch's logsumexp of its scores."""
     s = torch.einsum("bhqd,bhkd->bhqk", q.double(), k.double().repeat_interleave(q.shape[1] // k.shape[1], 1)) * a["scale"]
+    s = s if a.get("softcap") is None else torch.tanh(s / a["softcap"]) * a["softcap"]
+    s = s + rest[-1] if a.get("has_bias") else s
     i, j = torch.arange(q.shape[2])[:, None] + a.get("offset", 0), torch.arange(k.shape[2])[None, :]
     seen = (j <= i) if a.get("causal") else (j > -1) & (i == i)
     seen = seen if a.get("window") is None else seen & (j > i - a["window"])
-    return forward(a, q, k, v), torch.logsumexp(s.masked_fill(~seen, -torch.inf), -1).to(torch.promote_types(q.dtype, torch.float32))
+    seen = seen & rest[0] if a.get("has_mask") else seen
+    return forward(a, q, k, v, *rest), torch.logsumexp(s.masked_fill(~seen, -torch.inf), -1).to(torch.promote_types(q.dtype, torch.float32))
 
 
 def scatter_add(a: dict[str, Any], x: Any, ids: Any, updates: Any) -> Any:

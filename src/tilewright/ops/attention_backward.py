@@ -142,12 +142,18 @@ def pull_back(op: Attention, inputs: Values, g: Value, wanted: tuple[bool, ...])
     return dq, F.cast(dk, k.dtype), F.cast(dv, v.dtype), *more
 
 
+def heads_fit(q: Value, k: Value, v: Value) -> bool:
+    """Whether matrix units serve these in 16 bits: head sizes that are multiples of 8 up to 128, and keys."""
+    d = q.shape[3]
+    known = isinstance(d, int) and 0 < d <= 128 and d % 8 == 0 and d == v.shape[3]
+    return known and q.dtype.itemsize == 2 and q.dtype is k.dtype is v.dtype and bool(at_least(k.shape[2], 1))
+
+
 def served(op: AttentionBackward, operands: Values) -> bool:
     q, k, v = operands[:3]
     sizes = (k.shape[2], q.shape[3], v.shape[3])
     if q.dtype.name in ("bf16", "f16"):  # by matrix units; other targets decompose it, see passes/decompose.py
-        plain = not (op.has_mask or op.has_bias or op.with_scores) and op.softcap is None
-        return plain and sizes[1] in (64, 128) and sizes[1] == sizes[2] and bool(at_least(sizes[0], 1))
+        return heads_fit(q, k, v)
     if q.dtype.name not in ("f32", "f64") or not all(isinstance(d, int) for d in sizes):
         return False
     keys, depth, values = sizes

@@ -3,36 +3,38 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from ..core.dims import at_least
 from ..ir.graph import Graph, Node, Value
 from ..ops.attention import Attention
-from ..ops.attention_backward import AttentionBackward
+from ..ops.attention_backward import AttentionBackward, heads_fit
 from ..ops.attention_saved import AttentionSaved
 from .base import Log, Pass
 
 MATRIX_UNITS = "sm_90a"  # the chip with kernels for this in 16-bit floats
-HEAD_SIZES = (64, 128)
+SWEPT = (64, 128)  # head sizes of the sweep that finds log-sums which nobody saved
 
 
 def has_kernel(n: Node, target: Any) -> bool:
-    """Whether the target has a kernel for this node as it is: a window's log-sums must have been saved."""
-    return fits(n, target) and not (isinstance(n.op, AttentionBackward) and n.op.window is not None and not n.op.saved)
+    """Whether the target has a kernel for this node as it is: of most, the log-sums must have been saved."""
+    return fits(n, target) and not (isinstance(n.op, AttentionBackward) and not n.op.saved and not swept(n))
 
 
 def fits(n: Node, target: Any) -> bool:
     """Whether the target's matrix units serve this attention with its log-sums, or its reverse pass given them."""
-    if target is None or target.cpu != MATRIX_UNITS:
-        return False
-    q, k, v = n.operands[:3]
-    plain = not (getattr(n.op, "has_mask", False) or getattr(n.op, "has_bias", False) or getattr(n.op, "with_scores", False))
-    plain = plain and getattr(n.op, "softcap", None) is None
-    sizes = q.shape[-1] in HEAD_SIZES and q.shape[-1] == v.shape[-1] and at_least(k.shape[2], 1)
-    return plain and q.dtype.itemsize == 2 and q.dtype is k.dtype is v.dtype and bool(sizes)
+    return target is not None and target.cpu == MATRIX_UNITS and heads_fit(*n.operands[:3])
+
+
+def swept(n: Node) -> bool:
+    """Whether the reverse pass finds the log-sums by itself."""
+    op = n.op
+    assert isinstance(op, AttentionBackward)
+    plain = not (op.has_mask or op.has_bias or op.with_scores) and op.softcap is None and op.window is None
+    return plain and n.operands[0].shape[-1] in SWEPT
 
 
 class SaveLogSums(Pass):
     """Before: a graph with everything recognised. After: an `attention` whose reverse pass stands behind it is an
-    `attention_saved`, and the reverse pass reads its result and log-sums. Only where the target has kernels for both."""
+    `attention_saved`, and the reverse pass reads its result and log-sums; a reverse pass that needs them and has no attention before it
+    gets one. Only where the target has kernels for both."""
 
     name: ClassVar[str] = "save-log-sums"
     optional: ClassVar[bool] = False  # runs for one target only
@@ -42,26 +44,29 @@ class SaveLogSums(Pass):
 
     def run(self, graph: Graph, log: Log) -> Graph:
         found: dict[tuple[Any, ...], Node] = {}
-        pairs: dict[Node, Node] = {}  # reverse pass -> attention
+        pairs: dict[Node, Node | None] = {}  # reverse pass -> attention, or none but one is needed
         for n in graph.nodes:
             if type(n.op) is Attention and fits(n, self.target):
                 found.setdefault((n.operands, _key(n.op)), n)
             elif isinstance(n.op, AttentionBackward) and not n.op.saved and fits(n, self.target):
-                forward = found.get((n.operands[:3], _key(n.op.forward)))
-                if forward is not None:
+                forward = found.get((n.operands[:-1], _key(n.op.forward)))
+                if forward is not None or not swept(n):
                     pairs[n] = forward
         if not pairs:
             return graph
-        new, env, sums = Graph(graph.name), dict[Value, Value](), dict[Node, Value]()
+        new, env, sums = Graph(graph.name), dict[Value, Value](), dict[Node, tuple[Value, ...]]()
+        forwards = set(pairs.values())
         for n in graph.nodes:
-            if n in pairs.values():
-                made = new.add(AttentionSaved(**_attrs(n.op)), *(env[v] for v in n.operands), name=n.name, place=n.place)
-                env[n.value], sums[n] = made.values
+            if n in forwards:
+                assert isinstance(n.op, Attention)
+                sums[n] = _saved(new, n.op, [env[v] for v in n.operands], n)
+                env[n.value] = sums[n][0]
             elif n in pairs:
-                forward = pairs[n]
+                assert isinstance(n.op, AttentionBackward)
+                before, operands = pairs[n], [env[v] for v in n.operands]
+                saved = sums[before] if before is not None else _saved(new, n.op.forward, operands[:-1], n)
                 op = AttentionBackward(**{**n.op.attrs(), "saved": True})
-                operands = (*n.operands[:3], forward.value)
-                made = new.add(op, *(env[v] for v in operands), sums[forward], env[n.operands[-1]], name=n.name, place=n.place)
+                made = new.add(op, *operands[:-1], *saved, operands[-1], name=n.name, place=n.place)
                 env.update(zip(n.values, made.values, strict=True))
                 log.hit("attention")
             else:
@@ -70,9 +75,9 @@ class SaveLogSums(Pass):
         return new
 
 
-def _attrs(op: Any) -> dict[str, Any]:
-    return {name: getattr(op, name) for name in ("scale", "causal", "offset", "window")}
+def _saved(new: Graph, op: Attention, operands: list[Value], n: Node) -> tuple[Value, ...]:
+    return tuple(new.add(AttentionSaved(**op.attrs()), *operands, name=n.name, place=n.place).values)
 
 
 def _key(op: Attention) -> tuple[Any, ...]:
-    return tuple(_attrs(op).values())
+    return tuple(op.attrs().values())

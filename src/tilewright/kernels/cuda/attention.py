@@ -74,8 +74,12 @@ def as_rows(region: Region, target: TargetSpec) -> tuple[list[Launch], Region]:
     """The region over operands that the copy engine can read, and the copies that make them so."""
     copies: list[Launch] = []
     operands = []
+    assert region.anchor is not None
+    op, inputs = region.anchor.op, region.anchor.operands
+    beside = 3 + getattr(op, "has_mask", False) + getattr(op, "has_bias", False)
+    free = [region.operand(v) for v in inputs[3:beside]]  # a mask and a bias are read by threads
     for i, o in enumerate(region.operands):
-        if len(o.type.shape) == 4 and not is_rows(o.layout):
+        if len(o.type.shape) == 4 and not is_rows(o.layout) and not any(o is x for x in free):
             buffer = Buffer(f"{region.name}.rows{i}", "temp", o.type.nbytes)
             rows = Operand(o.type, buffer, Layout.contiguous(o.type.shape))
             copies.append(copy_launch(buffer.name, o, rows, target, "copy: the copy engine wants rows of a multiple of 16 bytes"))
@@ -108,8 +112,8 @@ def _chunk(sk: Dim, d: int, group: int) -> int:
 def flash_launch(region: Region, target: TargetSpec) -> Launch:
     node = region.anchor
     assert node is not None and isinstance(node.op, (AttentionOp, AttentionSavedOp))
-    op, out_value = node.op, node.values[0]
-    saved = isinstance(op, AttentionSavedOp)
+    saved = isinstance(node.op, AttentionSavedOp)
+    op, out_value = node.op.plain if isinstance(node.op, AttentionSavedOp) else node.op, node.values[0]
     places = [region.operand(v) for v in node.operands[:3]]
     (batch, heads, sq, own), (_, kv_heads, sk, _) = node.operands[0].shape, node.operands[1].shape
     d = padded(own)
@@ -134,7 +138,7 @@ def flash_launch(region: Region, target: TargetSpec) -> Launch:
         steps = tuple(x * 2 for x in reversed(o.layout.strides[:-1]))
         maps.append(TensorMap(word, o.type.dtype, (depth, s, h, n), steps, (64, rows, 1, 1), 128))
     views = {}
-    for name, value in zip(("mask", "bias"), op._extras(node.operands[3:]) if isinstance(op, AttentionOp) else (), strict=False):
+    for name, value in zip(("mask", "bias"), op._extras(node.operands[3:]), strict=True):
         if value is not None and (o := region.operand(value)) is not None:
             views[name] = call.view(name, o.type.dtype, o.buffer, o.layout.expand((batch, heads, sq, sk))).var
     rows_left = call.word("rows", sq)
@@ -165,7 +169,7 @@ def flash_launch(region: Region, target: TargetSpec) -> Launch:
         note=f"wgmma {64 * CONSUMERS[d]}x{KEYS}, d {d}",
     )
     k = launch.kernel
-    cap = op.softcap if isinstance(op, AttentionOp) else None
+    cap = op.softcap
     said = (cap is not None, "mask" in views, "bias" in views, op.causal, op.window is not None, saved)
     flags = "".join(c for c, there in zip("tmbcws", said, strict=True) if there)
     dtype = node.operands[0].dtype.name

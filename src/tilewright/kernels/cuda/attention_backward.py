@@ -1,8 +1,8 @@
-"""The reverse pass of attention on Hopper's matrix units: f16 and bf16, head sizes 64 and 128, causal, windows, shared key heads, any
-lengths.
+"""The reverse pass of attention on Hopper's matrix units: f16 and bf16, head sizes up to 128 that are multiples of 8, causal, windows,
+masks, biases, soft caps, shared key heads, any lengths.
 
-Log-sums and δ of every query row come from what the forward pass saved, or from a sweep of their own; then one sweep gives dQ, dK and
-dV (`attention_grad.py`). Masks, biases, soft caps and the scores' cotangent are not served.
+Log-sums and δ of every query row come from what the forward pass saved, or, of plain attention with head sizes 64 and 128, from a sweep of
+their own; then one sweep gives dQ, dK, dV and, for a bias, the scores' cotangent (`attention_grad.py`).
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from ...core.target_spec import TargetSpec
 from ...ir.layout import Layout
 from ...ops.attention_backward import AttentionBackward as AttentionBackwardOp
 from ..call import Call
+from ..copies import fill_launch
 from ..launch import Buffer, Launch, Word
 from ..region import Operand, Region
 from ..template import Reason, Template, alone, region_bytes, region_flops
-from .attention import as_rows
+from .attention import as_rows, padded
 from .attention_grad import Sweep
 from .attention_kernels import FlashStatsKernel
 from .kernel import TensorMap
 
 CONSUMERS = 2
 OWN, STREAMED = 64 * CONSUMERS, 64  # rows of a block's own matrices, of a streamed tile
-HEAD_SIZES = (64, 128)
 STAGES = {64: 4, 128: 3}
 
 
@@ -40,13 +40,12 @@ class HopperAttentionBackward(Template):
             return Reason(f"needs sm_90a, got {target.cpu}")
         assert region.anchor is not None and isinstance(region.anchor.op, AttentionBackwardOp)
         op, (q, k, v, *_) = region.anchor.op, region.anchor.operands
-        if op.has_mask or op.has_bias or op.with_scores or op.softcap is not None:
-            return Reason("masks, biases and soft caps are not fused here")
-        if op.window is not None and not op.saved:
-            return Reason("a window needs the saved log-sums")
-        if q.dtype not in (bf16, f16) or q.shape[-1] not in HEAD_SIZES or q.shape[-1] != v.shape[-1]:
-            return Reason(f"needs bf16 or f16 and a head size of {HEAD_SIZES}, got {q.dtype} and {q.shape[-1]}")
-        good = all(region.operand(x) is not None for x in region.anchor.operands) and all(_even(r) for r in region.results)
+        plain = not (op.has_mask or op.has_bias or op.with_scores) and op.softcap is None and op.window is None
+        if not op.saved and not (plain and q.shape[-1] in STAGES):
+            return Reason("masks, biases, soft caps, windows and head sizes other than 64 and 128 need the saved log-sums")
+        if q.dtype not in (bf16, f16) or not padded(q.shape[-1]) or q.shape[-1] != v.shape[-1]:
+            return Reason(f"needs bf16 or f16 and a head size that is a multiple of 8 up to 128, got {q.dtype} and {q.shape[-1]}")
+        good = all(region.operand(x) is not None for x in region.anchor.operands) and all(_even(r) for r in region.results[:3])
         return None if good and at_least(k.shape[2], 1) else Reason("operands must come from memory, and there must be keys")
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
@@ -65,7 +64,9 @@ class Backward:
         self.region, self.op = region, node.op
         operands = [o for x in node.operands if (o := region.operand(x)) is not None]
         self.q, self.k, self.v, self.g = (*operands[:3], operands[-1])
-        self.saved = operands[3:5] if node.op.saved else []
+        self.saved = operands[-3:-1] if node.op.saved else []
+        extras = node.op.forward._extras(tuple(operands[3 : 3 + node.op.has_mask + node.op.has_bias]))
+        self.extras = {name: o for name, o in zip(("mask", "bias"), extras, strict=True) if o is not None}
         (self.batch, heads, self.sq, d), (_, kv, self.sk, _) = self.q.type.shape, self.k.type.shape
         assert isinstance(heads, int) and isinstance(kv, int) and isinstance(d, int)
         self.heads, self.kv_heads, self.d = heads, kv, d
@@ -74,10 +75,12 @@ class Backward:
         self.stats = [Buffer(f"{region.name}.{n}", "temp", size) for n in ("log_sums", "delta")]
 
     def launches(self, target: TargetSpec) -> list[Launch]:
-        dq, dk, dv = self.region.results
-        sweep = Sweep(self.region.name, self.op, [self.q, self.k, self.v, self.g], self.stats, self.padded, target.cores)
+        results, op = list(self.region.results), self.op
+        sweep = Sweep(self.region.name, op, [self.q, self.k, self.v, self.g], self.extras, self.stats, self.padded, target.cores)
         before = [sweep.rows(*self.saved)] if self.saved else [self._statistics(), sweep.clear(target)]
-        return [*before, *sweep.launches([dq, dk, dv], region_flops(self.region), region_bytes(self.region))]
+        if op.with_scores and (op.causal or op.window is not None):  # tiles that nobody sees are not computed
+            before.append(fill_launch(f"{self.region.name}.unseen", 0, results[3], target))
+        return [*before, *sweep.launches(results, region_flops(self.region), region_bytes(self.region))]
 
     def _statistics(self) -> Launch:
         """Log-sums and δ, where nothing was saved."""

@@ -18,6 +18,7 @@ from ..copies import fill_launch
 from ..launch import Buffer, Launch, Word
 from ..region import Operand, narrow
 from .attention import is_rows
+from .attention import padded as width_of
 from .attention_kernels import FlashGradKernel
 from .groups import on_threads
 from .kernel import TensorMap
@@ -32,21 +33,24 @@ TILE_BYTES = 64 * 128 * 4  # of dQ in f32
 class Sweep:
     """q, k, v and the result's cotangent as rows, and one log-sum and δ for every query row, padded."""
 
-    def __init__(self, name: str, op: AttentionBackwardOp, operands: list[Operand], stats: list[Buffer], padded: Dim, cores: int) -> None:
-        self.name, self.op, self.stats, self.padded, self.cores = name, op, stats, padded, cores
+    def __init__(
+        self, name: str, op: AttentionBackwardOp, operands: list[Operand], extras: dict[str, Operand], stats: list[Buffer], padded: Dim,
+        cores: int,
+    ) -> None:  # fmt: skip
+        self.name, self.op, self.extras, self.stats, self.padded, self.cores = name, op, extras, stats, padded, cores
         self.q, self.k, self.v, self.g = operands
-        (self.batch, heads, self.sq, d), (_, kv, self.sk, _) = self.q.type.shape, self.k.type.shape
-        assert isinstance(heads, int) and isinstance(kv, int) and isinstance(d, int)
-        self.heads, self.kv_heads, self.d = heads, kv, d
-        self.queries = QUERIES[d]
+        (self.batch, heads, self.sq, own), (_, kv, self.sk, _) = self.q.type.shape, self.k.type.shape
+        assert isinstance(heads, int) and isinstance(kv, int) and isinstance(own, int)
+        self.heads, self.kv_heads, self.own, self.d = heads, kv, own, width_of(own)
+        self.queries = QUERIES[self.d]
         self.q_tiles, self.k_tiles = ceildiv(self.sq, self.queries), ceildiv(self.sk, KEYS)
         self.tiles: Dim = self.batch * heads * self.q_tiles
         self.sums = Buffer(f"{name}.dq_sums", "temp", self.tiles * TILE_BYTES)
         self.turns = Buffer(f"{name}.turns", "temp", (self.tiles + 1) * 4)
 
     def launches(self, results: list[Operand], flops: Dim, nbytes: Dim) -> list[Launch]:
-        dq, dk, dv = results
-        return [self._grad(dk, dv, flops, nbytes), self._finish(dq)]
+        dq, dk, dv, *scores = results
+        return [self._grad(dk, dv, scores, flops, nbytes), self._finish(dq)]
 
     def clear(self, target: TargetSpec) -> Launch:
         """The counters start at zero."""
@@ -68,7 +72,7 @@ class Sweep:
         line, row = b.pid // padded, b.pid % padded
         item, head = line // heads, line % heads
         here = b.minimum(b.maximum(sq - row, 0), 1)  # 0 past the end
-        x, y = (b.cast(b.load(view, (item, head, row, 0), (d,), limit=(here * d,)), f32) for view in (out, g))
+        x, y = (b.cast(b.load(view, (item, head, row, 0), (d,), limit=(here * self.own,)), f32) for view in (out, g))
         moment = b.reshape(b.reduce("sum", x * y), (1,))
         log = b.load(given, (item, head, row), (1,), limit=(here,)) * LOG2E
         none = b.cmp("eq", log, NEVER)
@@ -91,7 +95,7 @@ class Sweep:
         words = (self.sq, self.sk, self.op.offset, window, self.heads, group, self.q_tiles, self.k_tiles, self.padded)
         return [Word(x) for x in (*words, minimum(chunk, lines), lines)]
 
-    def _grad(self, dk: Operand, dv: Operand, flops: Dim, nbytes: Dim) -> Launch:
+    def _grad(self, dk: Operand, dv: Operand, scores: list[Operand], flops: Dim, nbytes: Dim) -> Launch:
         call, d = Call("flash_grad", f"{self.name}.grad"), self.d
         b = call.b
         maps = []
@@ -107,19 +111,25 @@ class Sweep:
         turns = self._turns(call, write=True)
         ticket = call.view("ticket", i32, self.turns, Layout((1,), (1,), self.tiles), write=True)
         call.also_reads(self.turns)
+        pairs = (self.batch, self.heads, self.sq, self.sk)
+        beside = {n: call.view(n, o.type.dtype, o.buffer, o.layout.expand(pairs)).var for n, o in self.extras.items()}
+        for o in scores:
+            beside["scores"] = call.view("scores", o.type.dtype, o.buffer, o.layout, write=True).var
+            call.also_reads(o.buffer)  # where nobody sees anything it stays as it was
         rows_left = call.word("rows", self.sk)
         sums = tuple(Var(TileType((64, d), f32), f"sum{i}") for i in range(2))
         row, head, item = Var(INDEX, "row"), Var(INDEX, "head"), Var(INDEX, "batch")
         r, h_, z = Ix(b, row), Ix(b, head), Ix(b, item)
+        columns = None if self.own == d else self.own
         for i, (out, total) in enumerate(zip((dv, dk), sums, strict=True)):
             view = call.view(f"d{i}", out.type.dtype, out.buffer, out.layout, write=True)
-            b.store(view, (z, h_, r, 0), narrow(b, Tile(b, total), out.type.dtype), limit=(rows_left - r, None))
+            b.store(view, (z, h_, r, 0), narrow(b, Tile(b, total), out.type.dtype), limit=(rows_left - r, columns))
         call._arguments += self._words()
         launch = call.finish(
             self.k_tiles * self.kv_heads * self.batch, flops=flops, bytes_=nbytes, note=f"wgmma {KEYS}x{self.queries}, d {d}, five products"
         )
         self._kernel(launch, "grad", sums=sums, row=row, head=head, batch=item, lse=lse.var, delta=delta.var, acc=acc.var,
-                     turns=turns.var, ticket=ticket.var, maps=tuple(maps))  # fmt: skip
+                     turns=turns.var, ticket=ticket.var, maps=tuple(maps), **beside)  # fmt: skip
         return launch
 
     def _finish(self, dq: Operand) -> Launch:
@@ -134,7 +144,8 @@ class Sweep:
         view = call.view("dq", dq.type.dtype, dq.buffer, dq.layout, write=True)
         wide = is_rows(dq.layout)
         if not wide:
-            b.store(view, (z, h_, r, c), narrow(b, Tile(b, total), dq.type.dtype), limit=(rows_left - r, None))
+            columns = None if self.own == self.d else self.own - c
+            b.store(view, (z, h_, r, c), narrow(b, Tile(b, total), dq.type.dtype), limit=(rows_left - r, columns))
         call._arguments += self._words()
         launch = call.finish(self.tiles * 2, note="dQ as rows")
         self._kernel(launch, "finish", sums=() if wide else (total,), row=row, column=column, head=head, batch=item, acc=acc.var,
@@ -143,9 +154,14 @@ class Sweep:
 
     def _kernel(self, launch: Launch, mode: str, **more: object) -> None:
         k, op = launch.kernel, self.op
-        scale = hashlib.blake2b(repr(float(op.scale)).encode(), digest_size=4).hexdigest()
+        numbers: object = float(op.scale) if op.softcap is None else (float(op.scale), op.softcap)
+        scale = hashlib.blake2b(repr(numbers).encode(), digest_size=4).hexdigest()
         dtype = self.q.type.dtype.name
-        flags = f"{'c' if op.causal else ''}{'w' if op.window is not None else ''}{'o' if more.get('out') is not None else ''}"
+        said = {"c": op.causal, "w": op.window is not None, "o": more.get("out"), "t": op.softcap, "m": more.get("mask"),
+                "b": more.get("bias"), "d": more.get("scores")}  # fmt: skip
+        flags = "".join(flag for flag, there in said.items() if there)
+        size = f"{self.d}" if self.own == self.d else f"{self.own}of{self.d}"
         launch.kernel = FlashGradKernel(
-            f"{k.name}_{self.d}{flags}_{scale}_{dtype}", k.params, k.pid, k.body, mode=mode, d=self.d, queries=self.queries,
-            stages=STAGES[self.d], causal=op.causal, windowed=op.window is not None, scale=op.scale, dtype=dtype, **more)  # type: ignore[arg-type]  # fmt: skip
+            f"{k.name}_{size}{flags}_{scale}_{dtype}", k.params, k.pid, k.body, mode=mode, own=self.own, d=self.d, queries=self.queries,
+            stages=STAGES[self.d], causal=op.causal, windowed=op.window is not None, softcap=op.softcap, scale=op.scale, dtype=dtype,
+            **more)  # type: ignore[arg-type]  # fmt: skip

@@ -38,7 +38,8 @@ class FlashGradKernel(Kernel):
 
     `grad` has `sums` (dV and dK, f32, 64 rows × head size), adds dQ to `acc` in turns that `turns` counts, and takes numbers from
     `ticket`; `finish` has one of 64 × 64, its first `row` and `column`, or writes to `out` itself, 16 bytes at a time. `lse` and `delta`
-    are views of one number per query row, padded to whole tiles.
+    are views of one number per query row, padded to whole tiles. `mask` and `bias` are views [batch, head, query, key], as is `scores`,
+    which gets the scores' cotangent.
     """
 
     mode: str = "grad"  # grad, finish
@@ -53,6 +54,11 @@ class FlashGradKernel(Kernel):
     turns: Var | None = None
     ticket: Var | None = None
     out: Var | None = None
+    mask: Var | None = None
+    bias: Var | None = None
+    scores: Var | None = None
+    softcap: float | None = None
+    own: int = 128  # the head size that is in memory; `d` is computed
     d: int = 128
     queries: int = 64  # of a tile
     stages: int = 3

@@ -40,7 +40,8 @@ class Checked:
     findings: tuple[Finding, ...]
     accesses: int
     needs: dict[int, tuple[tuple[int, int], ...]] = field(default_factory=dict)  # line of a wait -> (earlier, later) accesses it orders
-    met: dict[int, bool] = field(default_factory=dict)  # line that reads shared memory -> another thread, or a copy, had written there
+    # line that reads shared memory -> another thread, a copy, or the reader itself had written there
+    met: dict[int, bool] = field(default_factory=dict)
 
 
 @lru_cache(maxsize=8)

@@ -107,4 +107,6 @@ class Finish(Common):
                 place = v("i64", f"mad.lo.s64 {{}}, {v('i64', f'cvt.u64.u32 {{}}, {mine};')}, {strides[2]}, {base};")
                 place = v("i64", f"add.s64 {{}}, {address.pointer}, {v('i64', f'shl.b64 {{}}, {place}, 1;')};")
                 left = v("i1", f"setp.lt.u32 {{}}, {mine}, {w.sq};")
+                if g.own != g.d:  # columns past the head's own are nowhere
+                    left = v("i1", f"and.pred {{}}, {left}, {v('i1', f'setp.lt.u32 {{}}, {column}, {g.own};')};")
                 k.emit(f"@{left} st.global.v4.b32 [{place}], {{{', '.join(packed)}}};")

@@ -17,7 +17,7 @@ from __future__ import annotations
 from ...core.target_spec import TargetSpec
 from ...kernels.cuda.attention_kernels import FlashGradKernel
 from .flash_finish import PART, Finish
-from .flash_grad_scores import Scores
+from .flash_grad_extras import Extras
 from .flash_stats import ZERO
 from .gemm_pieces import matrix_descriptor, wgmma_registers, wgmma_shared
 from .groups import COPIES, PRODUCTS, Groups
@@ -52,7 +52,7 @@ class Places:
         self.end = self.stats + g.stages * g.queries * 8
 
 
-class FlashGrad(Scores):
+class FlashGrad(Extras):
     def __init__(self, kernel: FlashGradKernel) -> None:
         super().__init__(kernel, 4)
         self.at = Places(kernel)
@@ -263,6 +263,10 @@ class FlashGrad(Scores):
             self.chunks.append(v("i32", f"shl.b32 {{}}, {chunk}, 4;"))
         spot = v("i32", f"mad.lo.u32 {{}}, {self.who}, {PART}, {v('i32', f'mad.lo.u32 {{}}, {me}, 16, {self.base};')};")
         self.dq_spot = v("i32", f"add.u32 {{}}, {spot}, {at.dq};")
+        if self.kernel.softcap is not None:
+            mine = v("i32", f"mad.lo.u32 {{}}, {self.who}, {64 * 128}, {v('i32', f'mad.lo.u32 {{}}, {warp}, {16 * 128}, {self.base};')};")
+            self.ds_warp = v("i32", f"add.u32 {{}}, {v('i32', f'mad.lo.u32 {{}}, {lane}, 16, {mine};')}, {at.ds};")
+            self.ds_bytes, self.ds_half = at.ds_bytes, KEYS * 128
 
     def _consume(self) -> None:
         k, g, v, at = self.k, self.kernel, self.k.value, self.at
@@ -305,14 +309,21 @@ class FlashGrad(Scores):
         self._scores(dp, own[1], matrix_descriptor(k, do_at, 1))
         cotangents = products.commit()
         products.wait(scores)
-        tile, _head = self._streamed(step)
-        self._mask(s, v("i32", f"shl.b32 {{}}, {tile}, {self.shift};"))
+        tile, head = self._streamed(step)
+        first = v("i32", f"shl.b32 {{}}, {tile}, {self.shift};")
+        if self.changed:
+            self._change(s, step, first, head)
+        self._mask(s, first)
         self._weights(s, stats)
         self._pack(p, s)
         self._sum(dv, p, do_at)
         products.commit()
         products.wait(cotangents)
         self._cotangents(p, dp, stats)
+        if g.scores is not None:
+            self._store_scores(dp, first, head)
+        if g.softcap is not None:
+            self._bend(dp)
         self._pack(ds, dp)
         odd = v("i32", f"and.b32 {{}}, {step}, 1;")
         row = v("i32", f"mad.lo.u32 {{}}, {odd}, {at.ds_bytes}, {self.ds_row};")

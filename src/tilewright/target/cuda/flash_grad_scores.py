@@ -13,6 +13,13 @@ class Scores(Common):
     my_row0: str
     row: str
     quad: str
+    batch: str
+
+    @property
+    def changed(self) -> bool:
+        """Scores are more than a multiple of the products: they are brought to powers of two before their log-sum is taken away."""
+        g = self.kernel
+        return g.softcap is not None or g.bias is not None or g.mask is not None
 
     def _columns(self, h: int) -> list[tuple[int, int]]:
         """(register, query relative to the thread's first) of row h of a thread."""
@@ -58,6 +65,10 @@ class Scores(Common):
         k, v, scale = self.k, self.k.value, literal("float", self.kernel.scale * LOG2E)
         held: dict[int, tuple[str, str]] = {}
         for i, r in enumerate(s):
+            if self.changed:
+                k.emit(f"sub.rn.f32 {r}, {r}, {self._stat(stats, 0, i, held)};")
+                k.emit(f"ex2.approx.ftz.f32 {r}, {r};")
+                continue
             k.emit(f"fma.rn.f32 {r}, {r}, {scale}, {v('float', f'neg.f32 {{}}, {self._stat(stats, 0, i, held)};')};")
             k.emit(f"ex2.approx.ftz.f32 {r}, {r};")
 

@@ -93,7 +93,7 @@ class TokenGraph:
         self.together = together  # threads write different pieces of what is kept as one: only reading and writing must be ordered
         self.fences: list[tuple[Op, int]] = []  # what each proxy fence brought
         self.needs: dict[int, dict[tuple[int, int], None]] = {}  # line of a wait or fence -> pairs of lines that it orders
-        self.met: dict[int, bool] = {}  # line that reads shared memory -> another agent or a copy had written there
+        self.met: dict[int, bool] = {}  # line that reads shared memory -> another agent, a copy or, all of it, the reader had written it
         self.accesses = 0
 
     def token(self) -> int:
@@ -134,7 +134,7 @@ class TokenGraph:
                 elif self.explain:
                     self._credit(a, op, x, apart)
                 if not write:
-                    self.met[op.line] = self.met[op.line] or x.apart or x.who != a.name
+                    self.met[op.line] = self.met[op.line] or x.apart or x.who != a.name or (x.lo <= lo and hi <= x.hi)
                 elif lo <= x.lo and x.hi <= hi:  # whoever comes later is ordered by this write
                     for p in range(x.lo >> SHIFT, (x.hi - 1 >> SHIFT) + 1):
                         del self.live[space, x.write, p][key]

@@ -1,0 +1,53 @@
+"""The reverse pass of attention by matrix units, emulated, against PyTorch in f64: masks, biases and their cotangents, soft caps, windows,
+key heads, head sizes, odd lengths."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.cuda.attention_cases import BACKWARD, Case
+from tests.cuda.launching import Emulated
+from tilewright.core.dtypes import DType, bf16, f16
+from tilewright.kernels.cuda.attention_kernels import FlashGradKernel
+from tilewright.kernels.cuda.kernel import FlashKernel, GemmKernel, RingKernel
+
+TOLERANCE = {bf16: 8e-3, f16: 1.2e-3}  # three times the largest error of random inputs
+QUICK = (0,)
+CASES = [c if i in QUICK else pytest.param(c, marks=pytest.mark.slow) for i, c in enumerate(BACKWARD)]
+
+
+def inputs(case: Case, dtype: DType, rng: np.random.Generator) -> list[Any]:
+    """A mask that hides a third, and random numbers."""
+    arrays: list[Any] = [rng.standard_normal(s).astype(np.float32).astype(dtype.np) for s in case.shapes]
+    if case.mask is not None:
+        arrays[3] = rng.random(case.mask) < 0.7
+    return arrays
+
+
+def check(case: Case, dtype: DType, arch: str, rng: np.random.Generator) -> Emulated:
+    arrays = inputs(case, dtype, rng)
+    emulated = Emulated(case.graph(dtype), arch)
+    got = emulated(*arrays)
+    want = case.reference([torch.from_numpy(a if a.dtype == bool else a.astype(np.float64)) for a in arrays])
+    for x, y in zip(got, want, strict=True):
+        wide = y.numpy()
+        assert x.shape == wide.shape
+        assert np.linalg.norm(x.astype(np.float64) - wide) <= TOLERANCE[dtype] * np.linalg.norm(wide)
+    return emulated
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_on_hopper(case: Case, rng: np.random.Generator) -> None:
+    made = check(case, bf16 if case.sq % 2 else f16, "sm_90a", rng)
+    units = [k for k in (type(x.kernel) for x in made.program.launches) if k in (FlashKernel, FlashGradKernel, GemmKernel, RingKernel)]
+    assert units == [FlashKernel, FlashGradKernel, FlashGradKernel]
+
+
+def test_the_launches_say_what_becomes_of_a_bias() -> None:
+    """Tiles that nobody sees are cleared, the scores' cotangent is stored, and its sum over broadcast axes is a launch of its own."""
+    names = [x.name.partition(".")[2] for x in Emulated(BACKWARD[0].graph(f16)).program.launches]
+    assert {"unseen", "grad", "dq"} <= set(names) and len(names) == 7, names
