@@ -76,8 +76,11 @@ def test_layer_norm(rows: int, n: int) -> None:
     x, g, y = 3 + normal(rows, n), normal(n), np.full((rows, n), np.nan, np.float32)
     run(layer_norm(), [x, g, y, n], rows)
     wide = x.astype(np.float64)
-    expected = (wide - wide.mean(1, keepdims=True)) / np.sqrt(wide.var(1, keepdims=True) + 1e-5) * g
-    np.testing.assert_allclose(y, expected, rtol=2e-5, atol=2e-6)
+    deviation = np.sqrt(wide.var(1, keepdims=True) + 1e-5)
+    expected = (wide - wide.mean(1, keepdims=True)) / deviation * g
+    # the mean of n numbers in lanes of 16 is rounded a dozen times at most, 6e-8 of the largest number each: what is left of x - mean
+    limit = 1e-6 * np.abs(wide).max(1, keepdims=True) / deviation * np.abs(g)
+    assert (np.abs(y - expected) <= 2e-5 * np.abs(expected) + limit).all()
 
 
 @pytest.mark.parametrize("n", [0, 1, 15, 16, 17, 47])

@@ -41,7 +41,7 @@ class Attention(Composite):
                S(f32(2, 2, 3, 4), f32(2, 2, 5, 4), f32(2, 2, 5, 4), boolean(2, 1, 3, 5), scale=0.5, has_mask=True),
                S(f64(1, 2, 3, 4), f64(1, 2, 5, 4), f64(1, 2, 5, 4), boolean(5), f64(1, 2, 3, 5), scale=0.5, has_mask=True, has_bias=True),
                S(f32(1, 2, M, 4), f32(1, 2, M, 4), f32(1, 2, M, 4), scale=0.5, causal=True),
-               S(bf16(1, 2, 3, 4), bf16(1, 2, 3, 4), bf16(1, 2, 3, 4), scale=0.5),
+               S(bf16(1, 2, 3, 4), bf16(1, 2, 3, 4), bf16(1, 2, 3, 4), scale=0.5, low=-1, high=1),
                S(f32(1, 2, M, 4), f32(1, 2, M + N, 4), f32(1, 2, M + N, 4), scale=0.5, causal=True, offset=N),
                S(f32(1, 2, 3, 4), f32(1, 2, 3, 4), f32(1, 2, 3, 4), f32(3), scale=0.5, has_bias=True, causal=True, offset=-1),
                S(f32(1, 1, 2, 3), f32(1, 1, 0, 3), f32(1, 1, 0, 3), scale=0.5),
