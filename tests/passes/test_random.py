@@ -94,20 +94,27 @@ def graphs(draw: st.DrawFn) -> Graph:
     return g
 
 
+LIMIT = 2e-3
 SETTINGS = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
 
-def scaled(g: Graph) -> bool:
-    """Squares of squares leave the range in which f32 rounding can be compared."""
-    inputs = arrays_for(g, 1, S=3)
-    return all(np.isfinite(a).all() and np.abs(a).max(initial=0) < 1e4 for a in run(g, inputs))
+def tame(g: Graph, n: int) -> bool:
+    """Squares of squares leave the range in which f32 rounding can be compared, and norms of differences that cancel make results of
+    rounding: inputs that are moved by a few units of the last place must move the results by a fraction of the limit."""
+    inputs, rng = arrays_for(g, 1, S=n), np.random.default_rng(1)
+    moved = [a * (1 + 3e-7 * rng.choice([-1, 1], a.shape)).astype(a.dtype) if a.dtype.kind == "f" else a for a in inputs]
+    for a, b in zip(run(g, inputs), run(g, moved), strict=True):
+        size = np.abs(a).max(initial=0)
+        if not (size < 1e4 and np.abs(a - b).max(initial=0) <= 0.1 * LIMIT * max(1.0, size)):
+            return False
+    return True
 
 
 @SETTINGS
 @given(graphs(), st.sampled_from(["", *optional_passes()]), st.integers(1, 5))
 def test_pipeline_keeps_meaning(g: Graph, disabled: str, n: int) -> None:
-    assume(scaled(g))
-    result = optimised(g, [disabled] if disabled else [], seed=1, tolerance=2e-3, S=n)
+    assume(tame(g, n))
+    result = optimised(g, [disabled] if disabled else [], seed=1, tolerance=LIMIT, S=n)
     assert [v.type for v in result.outputs] == [v.type for v in g.outputs]
 
 
