@@ -82,6 +82,10 @@ def compile(  # noqa: A001
     name -> bool, or the names to leave out. `target` is "cpu", "cuda", "reference" (NumPy) or a TargetSpec; without it, "cuda" where the
     module or an example input is on a GPU, else "cpu". `precision` "tf32" lets products of f32 round their operands to 11 bits on a GPU,
     which is several times faster; "exact", the default, does not.
+
+    A session keeps the weights of its compile: later changes of the module are not seen. Small weights and those that kernels pack are
+    copies. Large ones that kernels read as they are (tables of embeddings) are shared with the module; a call after torch wrote to one of
+    these raises an InputError instead of mixing old and new.
     """
     level = check_level(load_config().validation if validation is None else validation)
     spec = target_spec(chosen_target(module, args, kwargs) if target is None else target, precision)

@@ -39,6 +39,11 @@ def constants_of(graph: Graph) -> dict[str, Any]:
     return {name: data for data, name in _Printer(graph).names.items()}
 
 
+def constant_data(graph: Graph) -> set[Any]:
+    """The data of all constants of a graph and of the graphs in it."""
+    return {n.op.attrs()["data"] for n in all_nodes(graph) if n.op.name == "constant"}
+
+
 def all_nodes(graph: Graph) -> Iterator[Node]:
     """The nodes of a graph and of the graphs in their attributes, outer first."""
     for n in graph.nodes:

@@ -7,7 +7,7 @@ names never reach the source, so the text holds only numbers and our own identif
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -19,6 +19,7 @@ from ..plan.values import dim_source
 from .arguments import from_dtype
 from .executable import Interface
 from .outputs import is_recycled, recycler
+from .owners import Watched
 
 
 def symbol_positions(interface: Interface, given: Collection[str] = ()) -> dict[str, tuple[int, int]] | None:
@@ -82,7 +83,8 @@ class Shell:
     result: str
 
 
-def generate(interface: Interface, framework: str, *, errors: int, leaf: int | None, shell: Shell | None = None) -> str | None:
+def generate(interface: Interface, framework: str, *, errors: int, leaf: int | None, shell: Shell | None = None,
+             watched: Sequence[Watched] = ()) -> str | None:
     """The text of `call(args, kwargs, out)`, or None when symbols cannot be read off the shapes. `leaf`: the result is this output."""
     where = symbol_positions(interface)
     if where is None or (interface.donated and shell is None):
@@ -96,6 +98,7 @@ def generate(interface: Interface, framework: str, *, errors: int, leaf: int | N
         body = [f"if out is not None or kwargs or len(args) != {n}: return slow(args, kwargs, out)"]
         if n:
             body.append(f"{', '.join(f'x{i}' for i in range(n))}, = args")
+    body += [f"if W{j}._version != {count}: stale()" for j, (_, _, count) in enumerate(watched)]
     for i in range(n):
         if framework == "torch":
             body.append(f"if type(x{i}) not in classes or x{i}.dtype is not D{i} or not x{i}.is_cpu: return slow(args, kwargs, out)")
@@ -142,13 +145,13 @@ def generate(interface: Interface, framework: str, *, errors: int, leaf: int | N
 
 
 def compile_call(interface: Interface, framework: str, *, errors: int, leaf: int | None, scope: dict[str, Any],
-                 shell: Shell | None = None) -> Callable[..., Any] | None:
+                 shell: Shell | None = None, watched: Sequence[Watched] = ()) -> Callable[..., Any] | None:
     """The generated function with its names bound: `scope` brings slow, free, take, give, most, grow, run, settle, fail, finish,
-    and apart where inputs are donated."""
-    text = generate(interface, framework, errors=errors, leaf=leaf, shell=shell)
+    apart where inputs are donated, and stale where constants are `watched`."""
+    text = generate(interface, framework, errors=errors, leaf=leaf, shell=shell, watched=watched)
     if text is None:
         return None
-    names: dict[str, Any] = dict(scope)
+    names: dict[str, Any] = dict(scope) | {f"W{j}": tensor for j, (_, tensor, _) in enumerate(watched)}
     wanted: Callable[[DType], Any]
     if framework == "torch":
         import torch

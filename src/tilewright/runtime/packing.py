@@ -1,6 +1,6 @@
 """Constants in the form the kernels read them: packed once, into one aligned block, on a few threads.
 
-A constant that is plain, contiguous and aligned is used where it lies (a weight stays shared with the module that owns it).
+A constant that is plain, contiguous and aligned is used where it lies, a large weight of a module too (see owners.py).
 `panels` form: a matrix [N, K] becomes [ceil(N/width), K, width], zero-filled, so that a kernel reads `width` outputs of one k at once.
 `taps` and `folded` forms: weights of a convolution, see tap_packing.py.
 """
@@ -17,6 +17,7 @@ from ..core.errors import CompileError
 from ..ir.types import TensorType
 from ..kernels.launch import ConstBuffer, Packed
 from .memory import Allocation
+from .owners import may_stay
 from .panels import panel_packer
 from .tap_packing import pack_taps, tap_shape, unpack_taps
 
@@ -93,7 +94,7 @@ def unpack(storage: Array, type_: TensorType, packed: Packed) -> Array:
 
 
 def usable_in_place(array: Array, packed: Packed) -> bool:
-    return packed.form == "plain" and array.flags.c_contiguous and array.ctypes.data % IN_PLACE_ALIGNMENT == 0
+    return packed.form == "plain" and array.flags.c_contiguous and array.ctypes.data % IN_PLACE_ALIGNMENT == 0 and may_stay(array)
 
 
 def pack_constants(constants: Sequence[ConstBuffer], *, threads: int = 2, packers: Mapping[str, int] | None = None,

@@ -30,6 +30,7 @@ from .executable import Executable, Interface
 from .fastcall import compile_call
 from .faults import fault
 from .outputs import address, check_out, copy, fresh, overlap
+from .owners import Watched, check, watched
 from .pool import Pool, process_pool
 from .workspace import Key, Workspace
 
@@ -85,6 +86,7 @@ class Session:
         self._checked = False
         self._pool: Pool | None = None
         self._call: Any = self._first
+        self.shared = _shared(model, executable)
         self.threads = 1
         if executable is not None:
             self._pool = process_pool()
@@ -133,14 +135,17 @@ class Session:
         free = self._free
         slow = self._slow if signature.simple else lambda leaves, _, out: self._leaves(leaves, out)
         scope = {"slow": slow, "free": free, "take": free.pop, "give": free.append, "most": FREE, "grow": self.grow, "run": pool.run,
-                 "settle": self.settle, "fail": self.fail, "finish": signature.unflatten}
-        return compile_call(self.interface, framework, errors=len(executable.error_launches), leaf=leaf, scope=scope)
+                 "settle": self.settle, "fail": self.fail, "finish": signature.unflatten,
+                 "stale": self._check_weights}
+        return compile_call(self.interface, framework, errors=len(executable.error_launches), leaf=leaf, scope=scope,
+                            watched=self.shared)
 
     def _slow(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
         return self._leaves(self.model.signature.flatten(args, kwargs), out)
 
     def _leaves(self, leaves: list[Any], out: Any, env: Mapping[str, int] | None = None) -> Any:
         """A call whose arguments are the graph's inputs already."""
+        self._check_weights()
         signature = self.model.signature
         bound = bind(self.interface.input_names, self.interface.inputs, leaves, env, self.interface.symbols)
         for i, _ in signature.updates:
@@ -208,6 +213,11 @@ class Session:
             raise ExecutionError(f"session: {e}") from None
         fresh = [np.array(r, dtype=t.dtype.np, order="C") for r, t in zip(results, self.interface.outputs, strict=True)]
         return [numpy_to_tensor(a) for a in fresh] if torch else fresh
+
+    def _check_weights(self) -> None:
+        """Raise when a weight that is shared with the module is no longer what it was at the compile."""
+        if self.shared:
+            check(self.model.name, self.shared)
 
     # ---- workspaces
 
@@ -279,6 +289,7 @@ class Session:
     def save(self, path: str | PathLike[str]) -> None:
         """Write the model, its packed weights and its machine code to one file; `tw.load` reads it."""
         self._open()
+        self._check_weights()
         from .archive import save
 
         save(self, path)
@@ -309,3 +320,12 @@ class Session:
         outs = ", ".join(map(str, self.interface.outputs))
         return f"<Session {self.model.name}({shown}) -> {outs} on {self.model.target.kind}{', closed' if self._closed else ''}>"
 
+
+def _shared(model: Model, executable: Executable | None) -> tuple[Watched, ...]:
+    """Constants in torch's memory: those that kernels read there, and those of the graph that no kernel holds in a form of its own."""
+    from ..ir.text import constant_data
+
+    program = [] if executable is None else list(zip(executable.program.constants, executable.constants, strict=True))
+    held = {c.data for c, _ in program}
+    graph = constant_data(model.source) if isinstance(model.source, Graph) else ()  # a loaded one is nobody else's
+    return watched([*((c.data.name, a) for c, a in program), *((d.name, d.array) for d in graph if d not in held)])

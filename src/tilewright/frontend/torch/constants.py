@@ -1,4 +1,6 @@
-"""Parameters, buffers and lifted tensors as constants: memory shared with torch, a tied weight once."""
+"""Parameters, buffers and lifted tensors as constants: large ones in torch's memory, a tied weight once.
+
+A small one is copied, so that no later change of the module is seen (see `runtime/owners.py` for the large ones)."""
 
 from __future__ import annotations
 
@@ -7,6 +9,8 @@ from typing import Any
 from ...ir.graph import Graph, Value
 from ...ops.structure import ConstantData
 from .tensors import storage_key, to_numpy
+
+SHARED_BYTES = 256 << 10
 
 
 class Constants:
@@ -20,6 +24,7 @@ class Constants:
         key = storage_key(tensor, name)
         found = self._made.get(key)
         if found is None:
-            data = ConstantData(to_numpy(tensor, name), name)
+            array = to_numpy(tensor, name)
+            data = ConstantData(array if array.nbytes >= SHARED_BYTES else array.copy(order="K"), name)
             found = self._made[key] = self._graph.constant(data, name=name.replace(".", "_"))  # `.` separates a node from its output index
         return found
