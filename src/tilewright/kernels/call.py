@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..core.dims import Dim, Shape
-from ..core.dtypes import DType
+from ..core.dtypes import DType, i64
 from ..core.hashing import blake2b
 from ..ir.layout import Layout
 from ..tile.builder import Ix, KernelBuilder, Tile, View
 from ..tile.ir import local_bytes
 from ..tile.text import to_text
-from .launch import Argument, Buffer, ErrorWord, Launch, Pointer, Word
+from .launch import CLAIMED, Argument, Buffer, ErrorWord, Launch, Pointer, Word
 
 NEAR = (2, -1)  # strides that whole registers and shuffles serve better than single elements
 
 
 def report(b: KernelBuilder, error: View, code: int, position: Ix | int, value: Ix | int | Tile, site: int = 0) -> None:
-    """Fill the error block (code, site, position, value), unless it is full."""
-    with b.if_(b.cmp("eq", b.load(error, (0,), ()), 0)):
+    """Fill the error block (code, site, position, value), unless another report has it. The program that sets the bit CLAIMED first
+    writes all of it, so that a block never mixes what two threads found."""
+    with b.if_(b.cmp("eq", b.atomic("or", error, (0,), b.full((), CLAIMED, i64)), 0)):
         b.store(error, (1,), b.from_index(site))
         b.store(error, (2,), b.from_index(position))
         b.store(error, (3,), value if isinstance(value, Tile) else b.from_index(value))

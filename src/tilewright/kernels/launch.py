@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 # A state is an input and an output at once: it may be written. A window is another buffer's memory, seen from inside a loop.
 BufferKind = Literal["input", "output", "const", "temp", "state", "window"]
 CARRIED = "copy: a loop overwrites its carries"  # the note of a launch that fills a loop's first carry
+CLAIMED = 1 << 62  # of an error block's first word: somebody fills it
 Form = Literal["plain", "panels", "strips", "fragments", "taps", "folded"]
 
 
@@ -77,7 +78,8 @@ class Word:
 
 @dataclass(frozen=True)
 class ErrorWord:
-    """An argument word: the address of the instance's error block (4 words: code, site, position, value)."""
+    """An argument word: the address of the instance's error block (4 words: code, site, position, value). The code may have the bit
+    CLAIMED beside it."""
 
 
 Argument = Pointer | Word | ErrorWord

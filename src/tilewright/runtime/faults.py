@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from ..core.dims import evaluate
 from ..core.errors import ExecutionError
-from ..kernels.launch import Launch, Site
+from ..kernels.launch import CLAIMED, Launch, Site
 from . import layout as L
 
 LABELS = frozenset(("softmax_cross_entropy", "cross_entropy_loss", "nll_loss_forward", "nll_loss", "nll_loss2d_forward", "nll_loss_nd"))
@@ -14,6 +14,7 @@ LABELS = frozenset(("softmax_cross_entropy", "cross_entropy_loss", "nll_loss_for
 def fault(launch: Launch, block: Sequence[int], env: Mapping[str, int], model: str, when: str = "") -> ExecutionError:
     """The error for one error block: code, site, position, value."""
     code, number, position, value = (int(v) for v in block)
+    code &= ~CLAIMED
     site = launch.sites[number] if 0 <= number < len(launch.sites) else Site(launch.name)
     where = ", ".join(part for part in (site.place, f"in {model}" if model else "", when) if part)
     return ExecutionError(f"{site.op}: {_what(code, site, position, value, env)}" + (f" ({where})" if where else ""))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ...core.dims import Dim
 from ...core.dtypes import DType
-from ...tile.ir import Kernel, Var
+from ...tile.ir import Block, Kernel, Var
 
 WARP = 32
 
@@ -16,6 +16,22 @@ class SimtKernel(Kernel):
     """A kernel without tensor maps: its argument words may lie in memory."""
 
     indirect: frozenset[int] = frozenset()  # arguments whose word is the address of the value
+
+    def __post_init__(self) -> None:
+        _unclaim(self.body)
+
+
+def _unclaim(block: Block) -> None:
+    """On a GPU the threads of a program report together, and the one old value of an atomic is not for all of them: they look at the error
+    block's first word instead of claiming it (see `kernels/call.py`). Two programs that fail at once may both write there."""
+    unused = set()
+    for i in block.body:
+        for inner in i.blocks:
+            _unclaim(inner)
+        if i.op == "atomic" and isinstance(i.operands[0], Var) and i.operands[0].name == "error":
+            unused.add(i.operands[-1])
+            i.op, i.operands, i.attrs = "load", i.operands[:-1], {k: v for k, v in i.attrs.items() if k in ("axes", "limits")}
+    block.body[:] = [i for i in block.body if not (i.results and i.results[0] in unused)]
 
 
 @dataclass(eq=False)
