@@ -50,6 +50,7 @@ BINARY = {
 def test_values_and_slopes() -> None:
     """All in one program: functions of two operands take the first half and the second half of x."""
     x, positive = rng.normal(size=16) * 3, rng.uniform(0.1, 3, 16)
+    x += np.copysign(0.05, x)  # PyTorch's slope of sinc loses digits near 0
 
     def given(name: str, values: Any, logs: Any) -> tuple[Any, ...]:
         x = logs if name in ("entr", "xlogy", "xlog1py") else values
@@ -84,6 +85,13 @@ def test_special_points() -> None:
     for name, (_, theirs) in cases.items():
         want = theirs(*map(torch.from_numpy, [points] if name in UNARY else pairs)).numpy()
         np.testing.assert_allclose(got[name], want, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_slope_of_sinc_near_zero_keeps_its_digits(dtype: Any) -> None:
+    x = (rng.normal(size=8) * 10.0 ** rng.uniform(-9, -4, 8)).astype(dtype)
+    np.testing.assert_allclose(tw.grad(lambda x: tw.sinc(x).sum())(x), -(np.pi**2) / 3 * x, rtol=1e-6)
+    np.testing.assert_allclose(tw.hessian(lambda x: tw.sinc(x).sum())(x[:2]), -(np.pi**2) / 3 * np.eye(2), rtol=1e-6)
 
 
 def test_frexp_takes_numbers_apart() -> None:

@@ -5,7 +5,7 @@ them. Operands have one float dtype unless a comment says otherwise; derivatives
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import pi, sqrt
+from math import factorial, pi, sqrt
 from typing import Any
 
 import numpy as np
@@ -61,11 +61,20 @@ def heaviside(x: Value, middle: Value) -> Value:
     return F.where(F.equal(x, 0), middle, F.cast(F.greater(x, 0), x.dtype))
 
 
+SINC = [(-1) ** k / factorial(2 * k + 1) for k in range(10)]  # in powers of the squared angle; the next term is 2e-20 at an angle of 1
+
+
 def sinc(x: Value) -> Value:
-    """sin(pi x) / (pi x), 1 at 0."""
-    zero = F.equal(x, 0)
-    angle = F.mul(F.where(zero, 1, x), pi)
-    return F.where(zero, 1, F.div(one("sin", angle), angle))
+    """sin(pi x) / (pi x), 1 at 0; near 0 by its series, since the derivative of the quotient cancels there."""
+    angle = F.mul(x, pi)
+    near = F.less(F.abs_(angle), 1)
+    square = F.square(F.where(near, angle, 0))
+    series = F.mul(square, SINC[-1])
+    for c in SINC[-2:0:-1]:
+        series = F.mul(F.add(series, c), square)
+    series = F.add(series, SINC[0])
+    far = F.where(near, 1, angle)
+    return F.where(near, series, F.div(one("sin", far), far))
 
 
 def logit(x: Value, eps: float | None = None) -> Value:
