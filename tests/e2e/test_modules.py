@@ -61,9 +61,18 @@ class Gated(nn.Module):
         super().__init__()
         self.a, self.b, self.norm = nn.Linear(d, 2 * d), nn.Linear(d, 9, bias=False), nn.RMSNorm(d)
 
-    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+    def trunk(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         h = self.norm(F.glu(self.a(x)) + x)
-        logits = self.b(h)
+        return h, self.b(h)
+
+    def undecided(self, x: torch.Tensor) -> bool:
+        """Whether a sign, a comparison or the place of the largest logit hangs on the last bits."""
+        h, logits = self.trunk(x)
+        first, second = logits.topk(2).values.unbind(-1)
+        return bool(torch.cat([h.flatten(), (first - 0.5).flatten(), (first - second).flatten()]).abs().min() < 1e-5)
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        h, logits = self.trunk(x)
         top, where = logits.max(-1)
         return {"p": logits.log_softmax(-1), "top": top, "where": where, "energy": logits.logsumexp(-1), "h": h.square().mean(-1).sqrt(),
                 "sure": top > 0.5, "clipped": h.clamp(-0.5, 0.5), "count": (h > 0).sum(-1)}
@@ -155,14 +164,21 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], Make, dict[str, Any] | None]] 
 }
 
 
+def drawn(name: str, module: Any, b: int, s: int) -> tuple[Any, ...]:
+    """Inputs on which integer and boolean results are the same for any order of sums."""
+    args = MODULES[name][1](b, s)
+    while isinstance(module, Gated) and module.undecided(*args):
+        args = MODULES[name][1](b, s)
+    return args
+
+
 @pytest.mark.parametrize("target", ["cpu", "reference"])
 @pytest.mark.parametrize("name", MODULES)
 def test_static(name: str, target: str) -> None:
-    build, make, _ = MODULES[name]
-    module = randomised(build())
-    args = make(3, 10)
+    module = randomised(MODULES[name][0]())
+    args = drawn(name, module, 3, 10)
     session = tw.compile(module, args, target=target, validation="strict")
-    for given in (args, make(3, 10)):
+    for given in (args, drawn(name, module, 3, 10)):
         assert_right(module, given, session(*given))
 
 
@@ -172,7 +188,7 @@ def test_dynamic(name: str) -> None:
     module = randomised(build())
     session = tw.compile(module, make(2, 7), dynamic=dynamic)
     for b, s in [(1, 2), (3, 19), (16, 40), (2, 7)]:
-        args = make(b, s)
+        args = drawn(name, module, b, s)
         assert_right(module, args, session(*args))
 
 
@@ -193,9 +209,8 @@ def test_dtypes(name: str, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("off", optional_passes())
 @pytest.mark.parametrize("name", MODULES)
 def test_each_pass_off(name: str, off: str) -> None:
-    build, make, _ = MODULES[name]
-    module = randomised(build())
-    args = make(3, 10)
+    module = randomised(MODULES[name][0]())
+    args = drawn(name, module, 3, 10)
     assert_right(module, args, tw.compile(module, args, passes=[off])(*args))
 
 
