@@ -29,6 +29,11 @@ def registry() -> Iterator[None]:
         del REGISTRY[name]
 
 
+def new_op(name: str, **rules: Any) -> Any:
+    REGISTRY.pop(name, None)  # of an earlier round (--rounds)
+    return tw.custom_op(name, **rules)
+
+
 def clipped_sine() -> Any:
     """A reverse rule that is visibly not the true derivative: the cotangent is clipped, as in gradient clipping."""
 
@@ -83,8 +88,8 @@ def test_a_forward_rule_serves_both_modes() -> None:
 
 
 def test_an_elementwise_op(registry: None) -> None:
-    cubed = tw.custom_op("cubed", ref=lambda x: x * x * x, kernel=lambda t, x: x * x * x, vjp=lambda i, y, g: (g * 3 * i[0] * i[0],),
-                         jvp=lambda i, y, t: t[0] * 3 * i[0] * i[0])
+    cubed = new_op("cubed", ref=lambda x: x * x * x, kernel=lambda t, x: x * x * x, vjp=lambda i, y, g: (g * 3 * i[0] * i[0],),
+                   jvp=lambda i, y, t: t[0] * 3 * i[0] * i[0])
     x = randn(5, 3).astype(np.float32)
     np.testing.assert_allclose(cubed(x), x**3, rtol=1e-5)
     np.testing.assert_allclose(tw.grad(lambda v: (cubed(v) * 2).sum())(x), 6 * x * x, rtol=1e-5)
@@ -93,8 +98,8 @@ def test_an_elementwise_op(registry: None) -> None:
 
 
 def test_an_op_said_in_others(registry: None) -> None:
-    norm = tw.custom_op("row_norm", ref=lambda x: np.sqrt((x * x).sum(-1)), infer=lambda x: x.with_shape(x.shape[:-1]),
-                        decompose=lambda x: tw.sqrt((x * x).sum(axis=-1)))
+    norm = new_op("row_norm", ref=lambda x: np.sqrt((x * x).sum(-1)), infer=lambda x: x.with_shape(x.shape[:-1]),
+                  decompose=lambda x: tw.sqrt((x * x).sum(axis=-1)))
     x = randn(4, 6)
     np.testing.assert_allclose(norm(x), np.linalg.norm(x, axis=-1), rtol=1e-12)
     np.testing.assert_allclose(tw.grad(lambda v: norm(v).sum())(x), x / np.linalg.norm(x, axis=-1, keepdims=True), rtol=1e-10)
@@ -137,7 +142,7 @@ def test_wrong_ops_are_named(registry: None) -> None:
         tw.custom_op("lonely", ref=np.abs)
     with pytest.raises(InputError, match="shapeless needs infer="):
         tw.custom_op("shapeless", ref=np.abs, decompose=tw.abs)
-    plain = tw.custom_op("plain", ref=np.abs, kernel=lambda t, x: t.unary("abs", x))
+    plain = new_op("plain", ref=np.abs, kernel=lambda t, x: t.unary("abs", x))
     with pytest.raises(UnsupportedError, match="plain: has no reverse-mode derivative: custom_op plain was defined without vjp="):
         tw.grad(lambda v: plain(v).sum())(randn(3))
 
