@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -143,12 +144,14 @@ def test_cancelling_a_long_run_from_another_thread(threads: int) -> None:
 def test_profiling_records_each_thread_of_each_thunk(threads: int) -> None:
     schedule = ping_pong(2, 64, threads)
     schedule.run()
+    begin = time.perf_counter()
     status, ticks = schedule.job.run_profiled()
+    wall = (time.perf_counter() - begin) * 1e6
     assert status == L.OK and ticks.shape == (4, threads, 2)
     assert (ticks[:, :, 0] > 0).all() and (ticks[:, :, 1] >= ticks[:, :, 0]).all()
     assert (ticks[1:, :, 0].min(axis=1) >= ticks[:-1, :, 1].max(axis=1)).all(), "a barrier lies between two thunks"
     elapsed = (ticks.max() - ticks.min()) / schedule.job.pool.ticks_per_us
-    assert 0 < elapsed < 1e6
+    assert 0 < elapsed < 1.5 * wall, "microseconds, as long as another clock says at most"
 
 
 def test_profiling_a_run_without_workers_keeps_the_shape() -> None:

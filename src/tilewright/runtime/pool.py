@@ -65,15 +65,17 @@ class Pool:
         atexit.register(self.close)
 
     def _calibrate(self) -> None:
-        """How many pauses and clock ticks a microsecond has; the best of a few short runs, because others share the machine."""
-        count, pauses, ticks = 2000, 0.0, 0.0
+        """How many pauses and clock ticks a microsecond has: the most pauses and the middle of the ticks of a few short runs, because
+        others share the machine and may have it between the readings of two clocks."""
+        count, pauses, ticks = 2000, 0.0, list[float]()
         for _ in range(5):
             tick0, time0 = self._native["tw_ticks"](), time.perf_counter_ns()
             self._native["tw_spin"](count)
             tick1, time1 = self._native["tw_ticks"](), time.perf_counter_ns()
             elapsed = max(time1 - time0, 1) / 1000
-            pauses, ticks = max(pauses, count / elapsed), (tick1 - tick0) / elapsed
-        self._pauses_per_us, self.ticks_per_us = pauses, ticks
+            pauses = max(pauses, count / elapsed)
+            ticks.append((tick1 - tick0) / elapsed)
+        self._pauses_per_us, self.ticks_per_us = pauses, sorted(ticks)[len(ticks) // 2]
 
     def _configure(self) -> None:
         config = load()
