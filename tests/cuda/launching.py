@@ -31,6 +31,7 @@ from tilewright.kernels.cuda.kernel import (
     ThinKernel,
     TurnKernel,
 )
+from tilewright.kernels.cuda.sample import SampleKernel
 from tilewright.kernels.cuda.whole import WholeKernel
 from tilewright.kernels.launch import Alternating, Branch, Buffer, ErrorWord, Launch, Loop, Pointer, Program, Sliding
 from tilewright.kernels.select import select
@@ -40,8 +41,8 @@ from tilewright.target.cuda.code import emit_cuda, shared_bytes
 from tilewright.target.cuda.device import cuda_target
 
 SIMT = (
-    BlockKernel, DecodeKernel, FlashGradKernel, MmaAttentionKernel, QDotKernel, QGemmKernel, RingKernel, ThinKernel, TurnKernel,
-    WholeKernel,
+    BlockKernel, DecodeKernel, FlashGradKernel, MmaAttentionKernel, QDotKernel, QGemmKernel, RingKernel, SampleKernel, ThinKernel,
+    TurnKernel, WholeKernel,
 )  # fmt: skip
 
 

@@ -10,13 +10,15 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+import tilewright.ops as o
 from tests.cuda.fake_driver import fake_gpu
 from tests.cuda.launching import Emulated, program
 from tilewright.core.errors import UnsupportedError
 from tilewright.kernels.cuda.kernel import BlockKernel, DecodeKernel, FlashKernel, MmaAttentionKernel
-from tilewright.llm.cuda import CudaCall, sampler_of
+from tilewright.llm.cuda import CudaCall
 from tilewright.llm.decoder import Decoder
 from tilewright.llm.loading import assemble, open_model
+from tilewright.llm.settings import Sampler
 from tilewright.llm.tiny import write_tiny_model
 from tilewright.runtime.cuda_late import make_late
 
@@ -78,6 +80,29 @@ def test_prompts_meet_the_matrix_units_at_every_position(tmp_path: Path) -> None
         assert gpu.calls["cuGraphExecKernelNodeSetParams_v2"] >= 2 and len(many._schedules) == 2
 
 
+@pytest.mark.slow
+def test_a_token_is_chosen_on_the_gpu_and_stays_there(path: Path) -> None:
+    """With every setting on: the reference's choice from the same logits. Without any: nothing but the position goes to the GPU."""
+    with fake_gpu() as gpu:
+        llm = tw.load_llm(path, cache_dtype="f32", target="cuda")
+        stream = llm.generate("ab", max_tokens=3, temperature=0.9, top_k=60, top_p=0.95, min_p=0.01, repetition_penalty=1.4, seed=5)
+        list(stream)
+        state, sampler = llm.start(), Sampler(stream.sampler.sampling, llm.vocab)
+        fed: list[int] = list(stream.prompt)
+        for token in stream.ids:
+            sampler.note(fed)
+            logits = llm.feed(state, fed)
+            sampler.numbers[2] = state.length
+            assert token == int(o.Sample().ref(logits, sampler.seen, sampler.settings, sampler.numbers))
+            fed = [token]
+        greedy = llm.generate("ab", max_tokens=3)
+        greedy.step(), greedy.step()
+        before = dict(gpu.calls)
+        greedy.step()
+        copies = [gpu.calls[n] - before[n] for n in ("cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2")]
+        assert copies == [1, 1] and "choice" in (said := str(llm.report())) and "on the host:" in said
+
+
 def test_attention_of_prompts_is_on_the_matrix_units(tmp_path: Path) -> None:
     """On each chip its own kernel, over the cache's dtype; an f32 cache and wide heads keep the exact kernel, which is slow."""
     config, weights, _ = open_model(write_tiny_model(tmp_path / "tiny.gguf", layers=2, context=32))
@@ -86,14 +111,6 @@ def test_attention_of_prompts_is_on_the_matrix_units(tmp_path: Path) -> None:
             decoder = Decoder(config, weights, 32, cache, sampled=False, narrow=True)
             found = next(x for x in program(decoder.build(), arch).launches if x.name.startswith("attention0"))
             assert type(found.kernel) is wanted, (arch, cache)
-
-
-def test_the_token_is_chosen_by_the_cpus_kernel(path: Path, rng: np.random.Generator) -> None:
-    """A call with a stand-in for the GPU: the largest logit wins where nothing is random."""
-    llm = tw.load_llm(path)
-    logits = rng.standard_normal(llm.vocab).astype(np.float32)
-    sampler = llm._greedy
-    assert int(sampler_of(llm.vocab)(logits, sampler.seen, sampler.settings, sampler.numbers)) == int(logits.argmax())
 
 
 def test_both_programs_compile_and_what_has_no_kernels_is_said(path: Path) -> None:

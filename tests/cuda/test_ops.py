@@ -15,7 +15,6 @@ from tilewright.ir.interp import run
 # Products with packed integers want constants that only `lower_quantised` makes; docs/cuda.md names all of these.
 NO_KERNEL = {"qdot", "qexperts_dot"}
 NEEDS_UNITS = {"int_matmul"}  # `wgmma` is not emulated: the kernel of the other chips
-SLOW = {"sample"}  # thousands of steps of one thread
 
 
 def first_cases() -> list[Any]:
@@ -26,7 +25,7 @@ def first_cases() -> list[Any]:
         (case,) = p.values
         if case.op.name not in seen:
             seen.add(case.op.name)
-            out.append(pytest.param(case, id=case.op.name, marks=pytest.mark.slow if case.op.name in SLOW else ()))
+            out.append(pytest.param(case, id=case.op.name))
     return out
 
 

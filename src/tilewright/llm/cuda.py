@@ -1,6 +1,7 @@
-"""A language model on a GPU: one program for a single new token, one for prompts of any length, the next token chosen on the host.
+"""A language model on a GPU: one program for a single new token, one for prompts of any length, one that chooses the next token.
 
-Both programs work on the same caches in place. Choosing runs the CPU's own kernel on the logits: the same logits give the same token.
+The first two work on the same caches in place. A chosen token stays on the GPU, where the next step reads it; its number alone is copied
+back. What the choice reads (settings, random counter, tokens of the text) is copied there when it is another than last time.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from .. import ops as o
-from ..compile import Stages, compile_graph, graph_signature, target_spec
+from ..compile import Stages, compile_graph, graph_signature
 from ..core import dtypes as dt
+from ..core.dtypes import DType
 from ..core.errors import UnsupportedError
 from ..core.target_spec import TargetSpec
 from ..core.validation import Level
@@ -20,58 +22,127 @@ from ..ir.graph import Graph
 from ..ir.types import TensorType
 from ..ops.sampling import NUMBERS, SETTINGS
 from ..runtime import cuda_driver
-from ..runtime.cuda_array import upload
+from ..runtime.cuda_array import DeviceArray, upload
 from ..runtime.cuda_session import CudaSession
 from ..runtime.cuda_state import CudaState
 from .decoder import Decoder
 
 Array = np.ndarray[Any, Any]
+KEPT = 16  # settings of choices that stay on the GPU
 
 
 class CudaCall:
-    """What `StatefulCall` is on the CPU: (states, env, inputs, outputs), arrays in and out."""
+    """What `StatefulCall` is on the CPU: (states, env, inputs, outputs), arrays in and out. An output that is None is not wanted."""
 
-    def __init__(self, one: CudaSession, many: CudaSession, sample: Any, axis: int) -> None:
-        self.session, self.many, self.sample, self.axis = one, many, sample, axis
+    def __init__(self, one: CudaSession, many: CudaSession, choose: CudaSession, axis: int) -> None:
+        self.session, self.many, self.choose, self.axis = one, many, choose, axis
+        self._there: dict[bytes, DeviceArray] = {}  # what `_kept` keeps
 
     def start(self) -> CudaState:
         return CudaState(self.session, self.axis)
 
-    def __call__(self, states: Sequence[CudaState], env: Mapping[str, int], inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+    def __call__(
+        self, states: Sequence[CudaState], env: Mapping[str, int], inputs: Sequence[Array], outputs: Sequence[Array | None]
+    ) -> None:
         ids, seen, settings, numbers = inputs
         logits, token = outputs
         (state,) = states
         session = self.session if len(ids) == 1 else self.many
         cuda_driver.enter()
-        given = upload(np.asarray(ids), session.interface.inputs[0].dtype, session.stream)
-        found = session.in_place(given, *state.arrays, P=env["P"])
+        found = session.in_place(self._ids(state, ids), *state.arrays, P=env["P"])[0]
+        state.chosen = None
+        if token is not None:
+            chosen = self.choose(found, *self._choice(seen, settings, numbers))
+            token[...] = chosen.numpy()[0]
+            state.chosen = int(token), chosen
+        if logits is not None:
+            logits[...] = found.numpy()
         session.synchronize()
-        logits[...] = found[0].numpy()
-        token[...] = self.sample(logits, seen, settings, numbers)
+        self.choose.synchronize()
+
+    def _ids(self, state: CudaState, ids: Array) -> DeviceArray:
+        """The tokens on the GPU: the one that was chosen there, where it is that one."""
+        if state.chosen is not None and len(ids) == 1 and int(ids[0]) == state.chosen[0]:
+            return state.chosen[1]
+        return upload(ids, dt.i64, self.session.stream)
+
+    def _choice(self, seen: Array, settings: Array, numbers: Array) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
+        """What a choice reads beside the logits. Without a penalty it matters to nobody which tokens were seen, without a temperature
+        neither what the random numbers come from: zeros stay there for both."""
+        temperature, _, _, penalty = settings
+        seen_there = self._kept(b"seen", seen, dt.u8, zeros=True) if penalty == 1 else upload(seen, dt.u8, self.session.stream)
+        if temperature > 0:
+            numbers_there = upload(numbers, dt.i64, self.session.stream)
+        else:
+            numbers_there = self._kept(b"numbers", numbers, dt.i64, zeros=True)
+        return seen_there, self._kept(settings.tobytes(), settings, dt.f32), numbers_there
+
+    def _kept(self, key: bytes, array: Array, dtype: DType, *, zeros: bool = False) -> DeviceArray:
+        """A small array, or zeros in its place, that stays on the GPU."""
+        found = self._there.get(key)
+        if found is None:
+            if len(self._there) >= KEPT:
+                self._there.clear()
+            found = self._there[key] = upload(np.zeros_like(array) if zeros else array, dtype, self.session.stream)
+        return found
+
+    def report(self) -> LlmReport:
+        return LlmReport({"one token": self.session.report(), "prompts": self.many.report(), "choice": self.choose.report(), "host": HOST})
+
+    def close(self) -> None:
+        for session in (self.session, self.many, self.choose):
+            session.close()
+        self._there.clear()
 
 
-def sampler_of(vocab: int) -> Any:
-    """The choice of a token as a program for the CPU."""
-    g = Graph("sample")
+HOST = (
+    "text and tokens: encoding, decoding, where a generation ends",
+    "once for each kind of settings: 16 bytes of them to the GPU",
+    "at every step: the chosen token's number (8 bytes) from the GPU",
+    "with a temperature: 24 bytes to the GPU at every step (top_k, seed, counter of the random numbers, which are drawn there)",
+    "with a repetition penalty: a byte for every token of the vocabulary to the GPU at every step",
+    "feed(): the tokens to the GPU, the logits from it",
+)
+
+
+class LlmReport:
+    """The reports of the programs by what they do, and what is left to the host."""
+
+    def __init__(self, data: dict[str, Any]) -> None:
+        self.data = data
+
+    def __str__(self) -> str:
+        parts = [f"{name}:\n{report}" for name, report in self.data.items() if name != "host"]
+        return "\n\n".join([*parts, "on the host:\n" + "\n".join(f"  {line}" for line in self.data["host"])])
+
+    __repr__ = __str__
+
+
+def choosing_graph(vocab: int) -> Graph:
+    """The choice of a token as a program: i64[1], as the next step takes it."""
+    g = Graph("choice")
     logits = g.input(TensorType(dt.f32, (vocab,)), "logits")
     seen, settings = g.input(TensorType(dt.u8, (vocab,)), "seen"), g.input(TensorType(dt.f32, (len(SETTINGS),)), "settings")
     numbers = g.input(TensorType(dt.i64, (len(NUMBERS),)), "numbers")
-    g.outputs = [o.Sample()(logits, seen, settings, numbers, name="sample")]
-    return compile_graph(g, graph_signature(g), target_spec("cpu"))
+    g.outputs = [o.reshape(o.Sample()(logits, seen, settings, numbers, name="sample"), (1,))]
+    return g
 
 
 def cuda_programs(
     config: Any, weights: Any, capacity: int, cache: str, spec: TargetSpec, level: Level, stages: Stages, axis: int
 ) -> CudaCall:
-    """Compile both programs from the same weights."""
+    """Compile the programs from the same weights."""
     if cache == "q8_0":
         raise UnsupportedError("load_llm: a q8_0 cache has no kernels on a GPU; use cache_dtype='f16'")
 
-    def compiled(rows: int | None) -> CudaSession:
-        with stages.stage("graph"):
-            built = Decoder(config, weights, capacity, cache, sampled=False, rows=rows, narrow=True).build()
-        session: Any = compile_graph(built, graph_signature(built), spec, level=level, stages=stages)
+    def compiled(graph: Graph) -> CudaSession:
+        session: Any = compile_graph(graph, graph_signature(graph), spec, level=level, stages=stages)
         assert isinstance(session, CudaSession)
         return session
 
-    return CudaCall(compiled(1), compiled(None), sampler_of(config.vocab), axis)
+    def program(rows: int | None) -> CudaSession:
+        with stages.stage("graph"):
+            built = Decoder(config, weights, capacity, cache, sampled=False, rows=rows, narrow=True).build()
+        return compiled(built)
+
+    return CudaCall(program(1), program(None), compiled(choosing_graph(config.vocab)), axis)

@@ -42,7 +42,7 @@ class Stream(Iterator[str]):
         self.sampler = Sampler(sampling, llm.vocab)
         self.sampler.note(prompt.tolist())
         self._text, self._filter = llm.tokenizer.stream(), StopFilter(stops)
-        self._logits = np.empty(llm.vocab, np.float32)
+        self._logits = llm.logits_room()
         self._one = np.empty(1, np.int64)
         self.ends = llm.stop_ids()
 

@@ -116,7 +116,11 @@ class LLM:
             raise InputError(f"feed: token ids must be in 0..{self.vocab - 1}, got {int(array[bad[0]])} at position {int(bad[0])}")
         return np.ascontiguousarray(array, np.int64)
 
-    def advance(self, state: State, ids: Array, sampler: Sampler, logits: Array) -> int:
+    def logits_room(self) -> Array | None:
+        """Where `advance` may leave logits that nobody asked for: a GPU keeps them."""
+        return np.empty(self.vocab, np.float32) if self._device is None else None
+
+    def advance(self, state: State, ids: Array, sampler: Sampler, logits: Array | None) -> int:
         """Feed checked tokens, at most a chunk at a time, and choose the next one."""
         before = state.length
         if before + len(ids) > self.context_length:
@@ -129,7 +133,9 @@ class LLM:
                 part = ids[first : first + self._chunk]
                 sampler.numbers[2] = state.length + len(part)
                 env = {"P": state.length, "S": len(part), **more}
-                call((state,), env, (part, sampler.seen, sampler.settings, sampler.numbers, *adapted), (logits, token))
+                inputs = (part, sampler.seen, sampler.settings, sampler.numbers, *adapted)
+                between = self._device is not None and first + len(part) < len(ids)  # of no use to anybody: a GPU does not choose there
+                call((state,), env, inputs, (None, None) if between else (logits, token))
                 state.length += len(part)
         except BaseException:
             state.length = before
@@ -199,9 +205,13 @@ class LLM:
     def stop_ids(self) -> frozenset[int]:
         return self.tokenizer.stop_ids
 
+    def report(self) -> Any:
+        """Launches, memory and kernels of the program; on a GPU of its three programs, and what is left to the host."""
+        return self.session.report() if self._device is None else self._device.report()
+
     def close(self) -> None:
         """Give the program's memory back; states stay their owners'."""
-        self.session.close()
+        (self.session if self._device is None else self._device).close()
         for call in [c for _, c in self._adapted] + [b.call for b in self._batches.values()]:
             call.session.close()
 

@@ -12,6 +12,7 @@ class CudaState:
 
     def __init__(self, session: CudaSession, axis: int, arrays: list[DeviceArray] | None = None) -> None:
         self.session, self.axis, self.length = session, axis, 0
+        self.chosen: tuple[int, DeviceArray] | None = None  # the token that the last call chose: its number, and where it lies on the GPU
         interface = session.interface
         types = [interface.inputs[i] for i, _ in interface.donated]
         self.arrays = arrays or [DeviceArray.zeros([d for d in t.shape if isinstance(d, int)], t.dtype, session.stream) for t in types]

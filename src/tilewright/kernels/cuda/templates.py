@@ -33,6 +33,7 @@ from .ring_matmul import RingMatmul
 from .rope import CudaRope
 from .row_products import CudaRowProducts
 from .rows import CudaRows
+from .sample import CudaSample
 from .scatter import CudaScatterAdd
 from .small_matmul import SmallMatmul
 from .thin import ThinMatmul
@@ -64,6 +65,7 @@ CUDA_TEMPLATES: list[Template] = [
     CudaRope(),
     CudaPool(),
     CudaGather(),
+    CudaSample(),
     *(Shared(t) for t in TEMPLATES if not isinstance(t, (Conv, Gather, Pointwise, Pool, Rope, Rows))),
 ]
 INSIDE: list[Template] = [SmallMatmul(), *CUDA_TEMPLATES]  # of loops and branches, which are one kernel where all of it is small

@@ -20,6 +20,7 @@ from ...kernels.cuda.kernel import (
     ThinKernel,
     TurnKernel,
 )
+from ...kernels.cuda.sample import SampleKernel
 from ...kernels.cuda.whole import WholeKernel
 from ...tile.ir import Kernel
 from .attention_mma import emit_attention_mma
@@ -34,6 +35,7 @@ from .gemm_sizes import dynamic_shared
 from .qdot import emit_qdot
 from .qgemm import emit_qgemm, qgemm_shared
 from .ring import emit_ring, ring_shared
+from .sample import emit_sample
 from .thin import emit_thin
 from .turn import emit_turn
 from .whole import emit_whole
@@ -63,6 +65,8 @@ def emit_cuda(kernel: Kernel, target: TargetSpec) -> str:
         return emit_qgemm(kernel, target)
     if isinstance(kernel, RingKernel):
         return emit_ring(kernel, target)
+    if isinstance(kernel, SampleKernel):
+        return emit_sample(kernel, target)
     if isinstance(kernel, TurnKernel):
         return emit_turn(kernel, target)
     if isinstance(kernel, BlockKernel):
