@@ -18,7 +18,7 @@ from tilewright.core.dtypes import DType
 from tilewright.ir.graph import Graph, Value
 from tilewright.ir.interp import bind_symbols
 from tilewright.ir.types import TensorType
-from tilewright.kernels.cuda.attention_kernels import FlashGradKernel, FlashStatsKernel
+from tilewright.kernels.cuda.attention_kernels import FlashGradKernel, FlashStatsKernel, MmaGradKernel
 from tilewright.kernels.cuda.kernel import (
     BlockKernel,
     DecodeKernel,
@@ -41,8 +41,8 @@ from tilewright.target.cuda.code import emit_cuda, shared_bytes
 from tilewright.target.cuda.device import cuda_target
 
 SIMT = (
-    BlockKernel, DecodeKernel, FlashGradKernel, MmaAttentionKernel, QDotKernel, QGemmKernel, RingKernel, SampleKernel, ThinKernel,
-    TurnKernel, WholeKernel,
+    BlockKernel, DecodeKernel, FlashGradKernel, MmaAttentionKernel, MmaGradKernel, QDotKernel, QGemmKernel, RingKernel, SampleKernel,
+    ThinKernel, TurnKernel, WholeKernel,
 )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ import torch
 from tests.cuda.attention_cases import BACKWARD, Case
 from tests.cuda.launching import Emulated
 from tilewright.core.dtypes import DType, bf16, f16
-from tilewright.kernels.cuda.attention_kernels import FlashGradKernel
+from tilewright.kernels.cuda.attention_kernels import FlashGradKernel, MmaGradKernel
 from tilewright.kernels.cuda.kernel import FlashKernel, GemmKernel, RingKernel
 
 TOLERANCE = {bf16: 8e-3, f16: 1.2e-3}  # three times the largest error of random inputs
@@ -45,6 +45,14 @@ def test_on_hopper(case: Case, rng: np.random.Generator) -> None:
     made = check(case, bf16 if case.sq % 2 else f16, "sm_90a", rng)
     units = [k for k in (type(x.kernel) for x in made.program.launches) if k in (FlashKernel, FlashGradKernel, GemmKernel, RingKernel)]
     assert units == [FlashKernel, FlashGradKernel, FlashGradKernel]
+
+
+@pytest.mark.parametrize("case", [pytest.param(c, marks=pytest.mark.slow) if i != 6 else c for i, c in enumerate(BACKWARD)], ids=str)
+def test_on_other_chips(case: Case, rng: np.random.Generator) -> None:
+    arch = "sm_80" if case.d % 16 else "sm_120"
+    made = check(case, f16 if case.sq % 2 else bf16, arch, rng)
+    units = [x.kernel.mode for x in made.program.launches if isinstance(x.kernel, MmaGradKernel)]
+    assert units == ["keys", "queries"] and not any(isinstance(x.kernel, RingKernel) for x in made.program.launches)
 
 
 def test_the_launches_say_what_becomes_of_a_bias() -> None:

@@ -258,14 +258,15 @@ def test_attention_backward(case: tuple[Any, ...], dtype: DType) -> None:
             assert all(torch.equal(a, c) for a, c in zip(got, session(q, k, v, g), strict=True))
 
 
+@pytest.mark.parametrize("target", ["cuda", "sm_80"])
 @pytest.mark.parametrize("case", [*attention_cases.BACKWARD, *attention_cases.LARGE], ids=str)
-def test_attention_backward_with_everything(case: attention_cases.Case) -> None:
+def test_attention_backward_with_everything(case: attention_cases.Case, target: str) -> None:
     """Masks, biases and their cotangents, soft caps, head sizes: what the emulator runs, and larger ones."""
     dtype = bf16 if case.sq % 2 else f16
     x = [rand(dtype, *s) for s in case.shapes]
     if case.mask is not None:
         x[3] = torch.rand(case.mask, device="cuda") < 0.7
-    session: Any = tw.compile(case.graph(dtype), target="cuda")
+    session: Any = tw.compile(case.graph(dtype), target=target)
     poison()
     got = session(*x)
     for a, w in zip(got, case.reference(x), strict=True):

@@ -13,8 +13,8 @@ from tests.cuda.kernels import case
 from tests.cuda.launching import graph, program
 from tilewright.compile import chosen_target
 from tilewright.core.dtypes import bf16, f32
-from tilewright.kernels.cuda.attention_kernels import FlashGradKernel, FlashStatsKernel
-from tilewright.kernels.cuda.kernel import BlockKernel, FlashKernel
+from tilewright.kernels.cuda.attention_kernels import FlashGradKernel, FlashStatsKernel, MmaGradKernel
+from tilewright.kernels.cuda.kernel import BlockKernel, FlashKernel, MmaAttentionKernel
 from tilewright.passes.pipeline import run_pipeline
 from tilewright.target.cuda.device import cuda_target
 from tilewright.target.cuda.ptxas import find_ptxas
@@ -59,7 +59,9 @@ def test_attention_is_differentiated_by_matrix_units_where_there_are_some() -> N
 
     assert [type(x.kernel) for x in program(build(bf16)).launches] == [FlashStatsKernel, BlockKernel, FlashGradKernel, FlashGradKernel]
     for arch in ("sm_80", "sm_120"):
-        assert not any(n.op.name == "attention_backward" for n in run_pipeline(build(bf16), cuda_target(arch)).nodes)
+        kinds = [type(x.kernel) for x in program(build(bf16), arch).launches]
+        assert kinds == [MmaAttentionKernel, BlockKernel, MmaGradKernel, MmaGradKernel]
+        assert not any(n.op.name == "attention_backward" for n in run_pipeline(build(bf16, 60), cuda_target(arch)).nodes)
     assert not any(n.op.name == "attention_backward" for n in run_pipeline(build(bf16)).nodes)
     assert any(n.op.name == "attention_backward" for n in run_pipeline(build(f32)).nodes)
 

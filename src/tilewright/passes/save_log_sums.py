@@ -9,26 +9,25 @@ from ..ops.attention_backward import AttentionBackward, heads_fit
 from ..ops.attention_saved import AttentionSaved
 from .base import Log, Pass
 
-MATRIX_UNITS = "sm_90a"  # the chip with kernels for this in 16-bit floats
-SWEPT = (64, 128)  # head sizes of the sweep that finds log-sums which nobody saved
+SWEPT = ("sm_90a", (64, 128))  # chip and head sizes of the sweep that finds log-sums which nobody saved
 
 
 def has_kernel(n: Node, target: Any) -> bool:
     """Whether the target has a kernel for this node as it is: of most, the log-sums must have been saved."""
-    return fits(n, target) and not (isinstance(n.op, AttentionBackward) and not n.op.saved and not swept(n))
+    return fits(n, target) and not (isinstance(n.op, AttentionBackward) and not n.op.saved and not swept(n, target))
 
 
 def fits(n: Node, target: Any) -> bool:
     """Whether the target's matrix units serve this attention with its log-sums, or its reverse pass given them."""
-    return target is not None and target.cpu == MATRIX_UNITS and heads_fit(*n.operands[:3])
+    return target is not None and target.kind == "cuda" and heads_fit(*n.operands[:3])
 
 
-def swept(n: Node) -> bool:
+def swept(n: Node, target: Any) -> bool:
     """Whether the reverse pass finds the log-sums by itself."""
-    op = n.op
+    op, (chip, sizes) = n.op, SWEPT
     assert isinstance(op, AttentionBackward)
     plain = not (op.has_mask or op.has_bias or op.with_scores) and op.softcap is None and op.window is None
-    return plain and n.operands[0].shape[-1] in SWEPT
+    return plain and target.cpu == chip and n.operands[0].shape[-1] in sizes
 
 
 class SaveLogSums(Pass):
@@ -50,7 +49,7 @@ class SaveLogSums(Pass):
                 found.setdefault((n.operands, _key(n.op)), n)
             elif isinstance(n.op, AttentionBackward) and not n.op.saved and fits(n, self.target):
                 forward = found.get((n.operands[:-1], _key(n.op.forward)))
-                if forward is not None or not swept(n):
+                if forward is not None or not swept(n, self.target):
                     pairs[n] = forward
         if not pairs:
             return graph

@@ -45,7 +45,7 @@ class HopperAttentionBackward(Template):
             return Reason("masks, biases, soft caps, windows and head sizes other than 64 and 128 need the saved log-sums")
         if q.dtype not in (bf16, f16) or not padded(q.shape[-1]) or q.shape[-1] != v.shape[-1]:
             return Reason(f"needs bf16 or f16 and a head size that is a multiple of 8 up to 128, got {q.dtype} and {q.shape[-1]}")
-        good = all(region.operand(x) is not None for x in region.anchor.operands) and all(_even(r) for r in region.results[:3])
+        good = all(region.operand(x) is not None for x in region.anchor.operands) and all(even(r) for r in region.results[:3])
         return None if good and at_least(k.shape[2], 1) else Reason("operands must come from memory, and there must be keys")
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
@@ -53,7 +53,7 @@ class HopperAttentionBackward(Template):
         return [*copies, *Backward(rows).launches(target)]
 
 
-def _even(o: Operand) -> bool:
+def even(o: Operand) -> bool:
     return o.layout.strides[-1] == 1 and all(divisible(s, 2) for s in (o.layout.offset, *o.layout.strides[:-1]))
 
 

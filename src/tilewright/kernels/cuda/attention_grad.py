@@ -58,31 +58,8 @@ class Sweep:
         return fill_launch(f"{self.name}.clear", 0, counters, target)
 
     def rows(self, result: Operand, sums: Operand) -> Launch:
-        """From what the forward pass saved: δ = Σ result · cotangent and log2 Σ exp of every row, padded with rows that weigh nothing.
-        Also clears the counters."""
-        call, d = Call("flash_rows", f"{self.name}.rows"), self.d
-        b = call.b
-        out, g = (call.view(n, o.type.dtype, o.buffer, o.layout) for n, o in (("o", result), ("g", self.g)))
-        given = call.view("sums", f32, sums.buffer, sums.layout)
-        lay = Layout.contiguous((self.batch * self.heads, self.padded))
-        lse, delta = (call.view(n, f32, x, lay, write=True) for n, x in zip(("lse", "delta"), self.stats, strict=True))
-        turns = call.view("turns", i32, self.turns, Layout.contiguous((self.tiles + 1,)), write=True)
-        sizes = (("h", self.heads), ("p", self.padded), ("s", self.sq), ("t", self.tiles + 1))
-        heads, padded, sq, count = (call.word(n, x) for n, x in sizes)
-        line, row = b.pid // padded, b.pid % padded
-        item, head = line // heads, line % heads
-        here = b.minimum(b.maximum(sq - row, 0), 1)  # 0 past the end
-        x, y = (b.cast(b.load(view, (item, head, row, 0), (d,), limit=(here * self.own,)), f32) for view in (out, g))
-        moment = b.reshape(b.reduce("sum", x * y), (1,))
-        log = b.load(given, (item, head, row), (1,), limit=(here,)) * LOG2E
-        none = b.cmp("eq", log, NEVER)
-        past = b.cmp("eq", b.broadcast(b.reshape(b.from_index(here), (1,)), (1,)), 0)
-        b.store(lse, (line, row), b.select(past, -NEVER, b.select(none, -NEVER, log)))
-        b.store(delta, (line, row), moment)
-        b.store(turns, (b.pid,), b.full((1,), 0, i32), limit=(b.minimum(b.maximum(count - b.pid, 0), 1),))
-        launch = call.finish(self.batch * self.heads * self.padded, bytes_=2 * result.type.nbytes, note="δ and log-sums of rows")
-        launch.kernel = on_threads(launch.kernel, d // 8, 256 // (d // 8), 8)
-        return launch
+        """δ and log-sums of rows; also clears the counters."""
+        return row_statistics(self.name, self.g, result, sums, self.stats, self.padded, self.d, (self.turns, self.tiles + 1))
 
     def _turns(self, call: Call, write: bool) -> View:
         return call.view("turns", i32, self.turns, Layout.contiguous((self.tiles,)), write=write)
@@ -165,3 +142,37 @@ class Sweep:
             f"{k.name}_{size}{flags}_{scale}_{dtype}", k.params, k.pid, k.body, mode=mode, own=self.own, d=self.d, queries=self.queries,
             stages=STAGES[self.d], causal=op.causal, windowed=op.window is not None, softcap=op.softcap, scale=op.scale, dtype=dtype,
             **more)  # type: ignore[arg-type]  # fmt: skip
+
+
+def row_statistics(
+    name: str, cotangent: Operand, result: Operand, sums: Operand, stats: list[Buffer], padded_rows: Dim, d: int,
+    counters: tuple[Buffer, Dim] | None = None,
+) -> Launch:  # fmt: skip
+    """From what the forward pass saved: δ = Σ result · cotangent and log2 Σ exp of every row, padded with rows that weigh nothing. `d`: the
+    threads' share of a row, a power of two not below its size. Also clears counters."""
+    batch, n_heads, rows, own = result.type.shape
+    assert isinstance(own, int)
+    call = Call("flash_rows", f"{name}.rows")
+    b = call.b
+    out, g = (call.view(n, o.type.dtype, o.buffer, o.layout) for n, o in (("o", result), ("g", cotangent)))
+    given = call.view("sums", f32, sums.buffer, sums.layout)
+    lay = Layout.contiguous((batch * n_heads, padded_rows))
+    lse, delta = (call.view(n, f32, x, lay, write=True) for n, x in zip(("lse", "delta"), stats, strict=True))
+    turns = call.view("turns", i32, counters[0], Layout.contiguous((counters[1],)), write=True) if counters is not None else None
+    heads, padded, sq = (call.word(n, x) for n, x in (("h", n_heads), ("p", padded_rows), ("s", rows)))
+    count = call.word("t", counters[1]) if counters is not None else 0
+    line, row = b.pid // padded, b.pid % padded
+    item, head = line // heads, line % heads
+    here = b.minimum(b.maximum(sq - row, 0), 1)  # 0 past the end
+    x, y = (b.cast(b.load(view, (item, head, row, 0), (d,), limit=(here * own,)), f32) for view in (out, g))
+    moment = b.reshape(b.reduce("sum", x * y), (1,))
+    log = b.load(given, (item, head, row), (1,), limit=(here,)) * LOG2E
+    none = b.cmp("eq", log, NEVER)
+    past = b.cmp("eq", b.broadcast(b.reshape(b.from_index(here), (1,)), (1,)), 0)
+    b.store(lse, (line, row), b.select(past, -NEVER, b.select(none, -NEVER, log)))
+    b.store(delta, (line, row), moment)
+    if turns is not None:
+        b.store(turns, (b.pid,), b.full((1,), 0, i32), limit=(b.minimum(b.maximum(count - b.pid, 0), 1),))
+    launch = call.finish(batch * n_heads * padded_rows, bytes_=2 * result.type.nbytes, note="δ and log-sums of rows")
+    launch.kernel = on_threads(launch.kernel, d // 8, 256 // (d // 8), 8)
+    return launch

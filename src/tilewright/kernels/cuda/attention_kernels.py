@@ -71,3 +71,39 @@ class FlashGradKernel(Kernel):
     @property
     def block(self) -> int:
         return 384 if self.mode == "grad" else 128
+
+
+@dataclass(eq=False)
+class MmaGradKernel(Kernel):
+    """A half of attention's reverse pass on `mma.sync` (see the target's `attention_mma_grad`): `params` and `body` store finished sums.
+
+    `keys`: blocks own 64 keys, `sums` are dV and dK; `queries`: blocks own 64 queries, `sums` is dQ, and the scores' cotangent goes to
+    `scores`. All are f32, 64 rows × `d`, the head size `own` rounded up to 16. `lse` and `delta` are as above.
+    """
+
+    mode: str = "keys"  # keys, queries
+    sums: tuple[Var, ...] = ()
+    row: Var | None = None
+    head: Var | None = None
+    batch: Var | None = None
+    q: Var | None = None
+    k: Var | None = None
+    v: Var | None = None
+    g: Var | None = None
+    lse: Var | None = None
+    delta: Var | None = None
+    mask: Var | None = None
+    bias: Var | None = None
+    scores: Var | None = None
+    own: int = 64
+    d: int = 64
+    tile: int = 64  # rows of a stage
+    causal: bool = False
+    windowed: bool = False
+    softcap: float | None = None
+    scale: float = 1.0
+    dtype: str = "bf16"
+
+    @property
+    def block(self) -> int:
+        return 128

@@ -10,15 +10,16 @@ from ...core.dtypes import bf16, f16, f32
 from ...core.target_spec import TargetSpec
 from ...ir.graph import Value
 from ...ops.attention import Attention as AttentionOp
+from ...ops.attention_saved import AttentionSaved as AttentionSavedOp
 from ...tile.builder import Ix, Tile, View
 from ...tile.ir import INDEX, TileType, Var
 from ..attention import Attention
 from ..call import Call
 from ..launch import Launch, Word
 from ..region import Evaluator, Operand, Region, narrow
-from ..template import Reason, Template, region_bytes, region_flops
+from ..template import Reason, Template, alone, region_bytes, region_flops
 from ..tiling import leaves_of_epilogue
-from .attention import suitable
+from .attention import as_rows, suitable
 from .groups import Shared
 from .kernel import MmaAttentionKernel
 
@@ -30,8 +31,10 @@ class MmaAttention(Template):
 
     def matches(self, region: Region, target: TargetSpec) -> Reason | None:
         node = region.anchor
-        if node is None or type(node.op) is not AttentionOp:
+        if node is None or type(node.op) not in (AttentionOp, AttentionSavedOp):
             return Reason("no attention")
+        if isinstance(node.op, AttentionSavedOp):  # made only where this kernel, or a better one, serves it
+            return alone(region, AttentionSavedOp)
         q, k, v = node.operands[:3]
         if q.dtype not in (bf16, f16) or not q.dtype is k.dtype is v.dtype:
             return Reason("needs bf16 or f16 operands of one dtype")
@@ -45,13 +48,18 @@ class MmaAttention(Template):
         return None if suitable(region) else Reason("rows of a multiple of 16 bytes")
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
+        assert region.anchor is not None
+        if isinstance(region.anchor.op, AttentionSavedOp):
+            copies, rows = as_rows(region, target)
+            return [*copies, attention_launch(rows)]
         return [attention_launch(region)] if suitable(region) else Shared(Attention()).build(region, target)
 
 
 def attention_launch(region: Region) -> Launch:
     node = region.anchor
-    assert node is not None and isinstance(node.op, AttentionOp)
-    op, out_value = node.op, node.values[0]
+    assert node is not None and isinstance(node.op, (AttentionOp, AttentionSavedOp))
+    saved = isinstance(node.op, AttentionSavedOp)
+    op, out_value = node.op.plain if isinstance(node.op, AttentionSavedOp) else node.op, node.values[0]
     (batch, heads, sq, own), (_, kv_heads, sk, _) = node.operands[0].shape, node.operands[1].shape
     assert isinstance(own, int) and isinstance(heads, int) and isinstance(kv_heads, int)
     d = -(-own // 16) * 16
@@ -63,7 +71,9 @@ def attention_launch(region: Region) -> Launch:
         assert o is not None
         return call.view(name, o.type.dtype, o.buffer, o.layout if shape is None else o.layout.expand(shape))
 
-    outs = [call.view(f"o{i}", r.type.dtype, r.buffer, r.layout, write=True) for i, r in enumerate(region.results)]
+    results = list(zip(region.body.outputs, region.results, strict=True))[: 1 if saved else None]
+    outs = [call.view(f"o{i}", r.type.dtype, r.buffer, r.layout, write=True) for i, (_, r) in enumerate(results)]
+    sums = call.view("sums", f32, region.results[1].buffer, region.results[1].layout, write=True) if saved else None
     ins = {v: view(f"e{i}", v, out_value.shape) for i, v in enumerate(leaves_of_epilogue(region, out_value))}
     q, k, v = (view(name, x) for name, x in zip("qkv", node.operands[:3], strict=True))
     scores = (batch, heads, sq, sk)
@@ -81,7 +91,7 @@ def attention_launch(region: Region) -> Launch:
         return b.load(ins[value], (z, h, r, 0), size, limit=limit if any(x is not None for x in limit) else None)
 
     evaluate = Evaluator(b, region, leaf, {out_value: Tile(b, acc)})
-    for out, value, result in zip(outs, region.body.outputs, region.results, strict=True):
+    for out, (value, result) in zip(outs, results, strict=True):
         b.store(out, (z, h, r, 0), narrow(b, b.broadcast(evaluate(value), (ROWS, d)), result.type.dtype), limit=(rows_left - r, columns))
     q_tiles = ceildiv(sq, ROWS)
     window: Dim = op.window if op.window is not None else 0
@@ -91,9 +101,11 @@ def attention_launch(region: Region) -> Launch:
     launch = call.finish(q_tiles * heads * batch, flops=region_flops(region), bytes_=region_bytes(region), note=note)
     kernel, dtype = launch.kernel, node.operands[0].dtype.name
     numbers = hashlib.blake2b(repr((float(op.scale), op.softcap)).encode(), digest_size=4).hexdigest()
-    flags = "".join(f for f, on in (("c", op.causal), ("w", op.window is not None), ("m", op.has_mask), ("b", op.has_bias)) if on)
+    said = (("c", op.causal), ("w", op.window is not None), ("m", op.has_mask), ("b", op.has_bias), ("s", saved))
+    flags = "".join(f for f, on in said if on)
     launch.kernel = MmaAttentionKernel(
         f"{kernel.name}_{own}{flags}_{numbers}_{dtype}", kernel.params, kernel.pid, kernel.body, acc=acc, row=row, head=head, batch=item,
-        q=q.var, k=k.var, v=v.var, mask=None if mask is None else mask.var, bias=None if bias is None else bias.var, own=own, d=d,
-        keys=keys, causal=op.causal, windowed=op.window is not None, softcap=op.softcap or 0.0, scale=op.scale, dtype=dtype)  # fmt: skip
+        q=q.var, k=k.var, v=v.var, mask=None if mask is None else mask.var, bias=None if bias is None else bias.var,
+        log_sums=None if sums is None else sums.var, own=own, d=d, keys=keys, causal=op.causal, windowed=op.window is not None,
+        softcap=op.softcap or 0.0, scale=op.scale, dtype=dtype)  # fmt: skip
     return launch

@@ -259,6 +259,7 @@ class MmaAttentionKernel(Kernel):
     v: Var | None = None
     mask: Var | None = None
     bias: Var | None = None
+    log_sums: Var | None = None  # one number per query row, for the reverse pass
     own: int = 64
     d: int = 64
     keys: int = 64  # of a stage

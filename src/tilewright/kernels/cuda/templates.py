@@ -13,6 +13,7 @@ from ..template import Template
 from .attention import HopperAttention
 from .attention_backward import HopperAttentionBackward
 from .attention_mma import MmaAttention
+from .attention_mma_backward import MmaAttentionBackward
 from .columns import CudaColumns
 from .conv import HopperConv
 from .conv_simt import CudaConv
@@ -55,6 +56,7 @@ CUDA_TEMPLATES: list[Template] = [
     HopperAttention(),
     MmaAttention(),
     HopperAttentionBackward(),
+    MmaAttentionBackward(),
     CudaNormBackward(),
     CudaColumns(),
     CudaScatterAdd(),

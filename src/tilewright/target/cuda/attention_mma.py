@@ -342,6 +342,18 @@ class MmaAttention:
                 self._mma(self.out[n // 2 : n // 2 + 4], a, b[:2])
                 self._mma(self.out[n // 2 + 4 : n // 2 + 8], a, b[2:])
 
+    def _store_log_sum(self, h: int, total: str, nothing: str) -> None:
+        """log Σ exp of one of the thread's rows: one thread of four stores it."""
+        k, v, view = self.k, self.k.value, self._view(self.kernel.log_sums)
+        log = v("float", f"add.rn.f32 {{}}, {self.top[h]}, {v('float', f'lg2.approx.f32 {{}}, {total};')};")
+        log = v("float", f"mul.rn.f32 {{}}, {log}, {literal('float', 1 / LOG2E)};")
+        log = v("float", f"selp.f32 {{}}, {NEVER}, {log}, {nothing};")
+        at = self._bytes(view, (self.batch, self.head), 4)
+        at = v("i64", f"mad.lo.s64 {{}}, {self._wide(self.rows[h])}, {self._step(view.strides[2], 4)}, {at};")
+        here = v("i1", f"setp.lt.s32 {{}}, {self.rows[h]}, {self.w.sq};")
+        here = v("i1", f"and.pred {{}}, {here}, {v('i1', f'setp.eq.u32 {{}}, {self.quad}, 0;')};")
+        k.emit(f"@{here} st.global.f32 [{at}], {log};")
+
     def _finish(self) -> None:
         k, g, e, v = self.k, self.kernel, self.e, self.k.value
         for h in (0, 1):
@@ -349,6 +361,8 @@ class MmaAttention:
             for reach in (1, 2):
                 total = v("float", f"add.rn.f32 {{}}, {total}, {v('float', f'shfl.sync.bfly.b32 {{}}, {total}, {reach}, 31, -1;')};")
             nothing = v("i1", f"setp.eq.f32 {{}}, {total}, {ZERO};")
+            if g.log_sums is not None:
+                self._store_log_sum(h, total, nothing)
             inverse = v("float", f"selp.f32 {{}}, {ZERO}, {v('float', f'rcp.rn.f32 {{}}, {total};')}, {nothing};")
             for i in range(0, len(self.out), 4):
                 for r in self.out[i + 2 * h : i + 2 * h + 2]:

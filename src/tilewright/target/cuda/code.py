@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from ...core.errors import CompileError
 from ...core.target_spec import TargetSpec
-from ...kernels.cuda.attention_kernels import FlashGradKernel, FlashStatsKernel
+from ...kernels.cuda.attention_kernels import FlashGradKernel, FlashStatsKernel, MmaGradKernel
 from ...kernels.cuda.kernel import (
     BlockKernel,
     ConvKernel,
@@ -24,6 +24,7 @@ from ...kernels.cuda.sample import SampleKernel
 from ...kernels.cuda.whole import WholeKernel
 from ...tile.ir import Kernel
 from .attention_mma import emit_attention_mma
+from .attention_mma_grad import emit_mma_grad, mma_grad_shared
 from .conv_gemm import emit_conv
 from .decode import emit_decode
 from .emit import emit_block_kernel
@@ -55,6 +56,8 @@ def emit_cuda(kernel: Kernel, target: TargetSpec) -> str:
         return emit_flash_grad(kernel, target)
     if isinstance(kernel, MmaAttentionKernel):
         return emit_attention_mma(kernel, target)
+    if isinstance(kernel, MmaGradKernel):
+        return emit_mma_grad(kernel, target)
     if isinstance(kernel, DecodeKernel):
         return emit_decode(kernel, target)
     if isinstance(kernel, ThinKernel):
@@ -101,4 +104,6 @@ def shared_bytes(kernel: Kernel) -> int:
         return qgemm_shared(kernel)
     if isinstance(kernel, FlashGradKernel):
         return flash_grad_shared(kernel)
+    if isinstance(kernel, MmaGradKernel):
+        return mma_grad_shared(kernel)
     return flash_stats_shared(kernel) if isinstance(kernel, FlashStatsKernel) else 0

@@ -7,10 +7,10 @@ import re
 from collections.abc import Sequence
 
 from ...core.dtypes import dtype
-from ...kernels.cuda.attention_kernels import FlashGradKernel, FlashStatsKernel
+from ...kernels.cuda.attention_kernels import FlashGradKernel, FlashStatsKernel, MmaGradKernel
 from ...kernels.cuda.kernel import FlashKernel, GemmKernel, MmaAttentionKernel, QGemmKernel, RingKernel, TensorMap
 from ...tile.ir import Kernel
-from . import attention_mma, flash, flash_finish, flash_grad, flash_stats, gemm, qgemm, ring
+from . import attention_mma, attention_mma_grad, flash, flash_finish, flash_grad, flash_stats, gemm, qgemm, ring
 from .token_state import Launch
 
 _WARPGROUP = ((0, 1), (1, 1), (127, 126))  # threads that are followed, and how many each stands for
@@ -37,6 +37,11 @@ def small_launch(kernel: Kernel, text: str) -> Launch | None:
         keys = 6 * kernel.keys
         words = _words(text, attention_mma.WORDS, sq=64, sk=keys, offset=keys - 64, window=keys)
         return Launch(words, _same(kernel.block), cells=((0, 2 * kernel.keys * attention_mma.pitch(kernel)),))
+    if isinstance(kernel, MmaGradKernel):
+        rows = 6 * kernel.tile
+        words = _words(text, attention_mma_grad.WORDS, sq=rows, sk=rows, offset=0, window=rows, padded=rows)
+        own = 2 * attention_mma_grad.OWN * attention_mma_grad.pitch(kernel)
+        return Launch(words, _same(kernel.block), cells=((0, own), (own, 2 * kernel.tile * attention_mma_grad.pitch(kernel))))
     if isinstance(kernel, QGemmKernel):
         words = _words(text, qgemm.WORDS, strips=kernel.strips, rows=kernel.rows)
         return Launch(words, _same(kernel.block), cells=qgemm.places(kernel))
