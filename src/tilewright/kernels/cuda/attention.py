@@ -25,14 +25,12 @@ from ..launch import Buffer, Launch, Word
 from ..region import Evaluator, Operand, Region, narrow
 from ..template import Reason, Template, alone, region_bytes, region_flops
 from ..tiling import leaves_of_epilogue
+from .flash_plan import MEASURED
 from .groups import Shared
 from .kernel import FlashKernel, TensorMap
 
-KEYS = 128
-PER_SM = {64: 2, 128: 1}  # blocks of a multiprocessor
-CONSUMERS = {64: 1, 128: 2}  # by head size; three for 64 was slower (measured)
-HEAD_SIZES = (64, 128)  # of the kernels
-KEPT = {64: 6 << 20, 128: 24 << 20}  # bytes of keys and values that blocks work on at a time, by head size (measured)
+PLANS = dict(MEASURED)
+HEAD_SIZES = tuple(PLANS)  # of the kernels
 
 
 def padded(d: Dim) -> int:
@@ -104,9 +102,9 @@ def suitable(region: Region) -> bool:
     return reads and all(x.strides[-1] in (0, 1) and all(divisible(s, 2) for s in (x.offset, *x.strides[:-1])) for x in lays)
 
 
-def _chunk(sk: Dim, d: int, group: int) -> int:
+def _chunk(sk: Dim, d: int, group: int, kept: int) -> int:
     """Heads whose keys and values stay in L2 together."""
-    return max(1, KEPT[d] * group // (4 * d * sk)) if isinstance(sk, int) else group
+    return max(1, kept * group // (4 * d * sk)) if isinstance(sk, int) else group
 
 
 def flash_launch(region: Region, target: TargetSpec) -> Launch:
@@ -117,6 +115,8 @@ def flash_launch(region: Region, target: TargetSpec) -> Launch:
     places = [region.operand(v) for v in node.operands[:3]]
     (batch, heads, sq, own), (_, kv_heads, sk, _) = node.operands[0].shape, node.operands[1].shape
     d = padded(own)
+    plan = PLANS[d] if op.scale > 0 else MEASURED[d]  # some plans take the largest product for the largest score
+    rows = 64 * plan.consumers
     assert isinstance(own, int) and isinstance(heads, int) and isinstance(kv_heads, int)
     columns = None if own == d else own
     call = Call("flash", region.name)
@@ -130,13 +130,13 @@ def flash_launch(region: Region, target: TargetSpec) -> Launch:
         assert o is not None
         ins[v] = call.view(f"e{i}", o.type.dtype, o.buffer, o.layout.expand(out_value.shape))
     maps = []
-    for name, o, rows in zip("qkv", places, (64 * CONSUMERS[d], KEYS, KEYS), strict=True):
+    for name, o, size in zip("qkv", places, (rows, plan.keys, plan.keys), strict=True):
         assert o is not None
         word = len(call._arguments)
         call.view(name, o.type.dtype, o.buffer, o.layout)
         n, h, s, depth = o.type.shape
         steps = tuple(x * 2 for x in reversed(o.layout.strides[:-1]))
-        maps.append(TensorMap(word, o.type.dtype, (depth, s, h, n), steps, (64, rows, 1, 1), 128))
+        maps.append(TensorMap(word, o.type.dtype, (depth, s, h, n), steps, (64, size, 1, 1), 128))
     views = {}
     for name, value in zip(("mask", "bias"), op._extras(node.operands[3:]), strict=True):
         if value is not None and (o := region.operand(value)) is not None:
@@ -154,19 +154,18 @@ def flash_launch(region: Region, target: TargetSpec) -> Launch:
     evaluate = Evaluator(b, region, leaf, {out_value: Tile(b, acc)})
     for view, (v, result) in zip(outs, results, strict=True):
         b.store(view, (z, h_, r, 0), narrow(b, b.broadcast(evaluate(v), (64, d)), result.type.dtype), limit=(rows_left - r, columns))
-    q_tiles = ceildiv(sq, 64 * CONSUMERS[d])
+    q_tiles = ceildiv(sq, rows)
     window: Dim = op.window if op.window is not None else 0
     works = q_tiles * heads * batch
     lines = heads * batch
-    chunk = _chunk(sk, d, heads // kv_heads) if op.causal else 1
+    chunk = _chunk(sk, d, heads // kv_heads, plan.kept) if op.causal else 1
     words = (sq, sk, op.offset, window, heads, heads // kv_heads, q_tiles, works, minimum(chunk, lines), lines)
     call._arguments += [Word(x) for x in words]
-    stages = 2
     launch = call.finish(
-        minimum(works, target.cores * PER_SM[d]),
+        minimum(works, target.cores * plan.per_sm),
         flops=region_flops(region),
         bytes_=region_bytes(region),
-        note=f"wgmma {64 * CONSUMERS[d]}x{KEYS}, d {d}",
+        note=f"wgmma {rows}x{plan.keys}, d {d}",
     )
     k = launch.kernel
     cap = op.softcap
@@ -175,8 +174,7 @@ def flash_launch(region: Region, target: TargetSpec) -> Launch:
     dtype = node.operands[0].dtype.name
     scale = hashlib.blake2b(repr((float(op.scale), cap)).encode(), digest_size=4).hexdigest()
     launch.kernel = FlashKernel(
-        f"{k.name}_{d}_{stages}{flags}_{scale}_{dtype}", k.params, k.pid, k.body, acc=acc, row=row, head=head, batch=item,
-        log_sums=None if sums is None else sums.var, d=d, keys=KEYS, consumers=CONSUMERS[d], per_sm=PER_SM[d], softcap=cap,
-        mask=views.get("mask"), bias=views.get("bias"), stages=stages, causal=op.causal, windowed=op.window is not None, scale=op.scale,
-        dtype=dtype, maps=tuple(maps))  # fmt: skip
+        f"{k.name}_{d}_{plan.stages}{flags}_{scale}_{dtype}{plan.key(MEASURED[d])}", k.params, k.pid, k.body, acc=acc, row=row, head=head,
+        batch=item, log_sums=None if sums is None else sums.var, d=d, softcap=cap, mask=views.get("mask"), bias=views.get("bias"),
+        causal=op.causal, windowed=op.window is not None, scale=op.scale, dtype=dtype, maps=tuple(maps), plan=plan)  # fmt: skip
     return launch

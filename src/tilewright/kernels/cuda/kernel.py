@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from ...core.dims import Dim
 from ...core.dtypes import DType
 from ...tile.ir import Block, Kernel, Var
+from .flash_plan import FlashPlan
 
 WARP = 32
 
@@ -224,23 +225,24 @@ class FlashKernel(Kernel):
     bias: Var | None = None
     log_sums: Var | None = None  # a view [batch, head, row] for log Σ exp of the rows, or nothing
     d: int = 128
-    keys: int = 128  # of a tile
-    consumers: int = 2  # warpgroups of 64 query rows
-    stages: int = 2
     causal: bool = False
     windowed: bool = False
-    per_sm: int = 1  # blocks of one multiprocessor
     scale: float = 1.0
     dtype: str = "bf16"
     maps: tuple[TensorMap, ...] = ()
+    plan: FlashPlan = FlashPlan()
 
     @property
     def block(self) -> int:
-        return 128 * (self.consumers + 1)
+        return 128 * (self.plan.consumers + 1)
 
     @property
     def rows(self) -> int:
-        return 64 * self.consumers
+        return 64 * self.plan.consumers
+
+    @property
+    def keys(self) -> int:
+        return self.plan.keys
 
 
 @dataclass(eq=False)

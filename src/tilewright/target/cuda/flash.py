@@ -15,8 +15,10 @@ from ...core.target_spec import TargetSpec
 from ...kernels.cuda.kernel import FlashKernel
 from ...tile.ir import TileType
 from .emit import Emitter
-from .flash_scores import INF, FlashScores
-from .gemm_pieces import matrix_descriptor, wgmma_registers, wgmma_shared
+from .flash_eager import POSITIVE_INF
+from .flash_scores import INF
+from .flash_sweeps import FlashSweeps
+from .gemm_pieces import matrix_descriptor
 from .groups import PRODUCTS, Groups
 from .layout import Fragment, Key, Regs
 from .ptx_text import KernelText, module_text
@@ -24,7 +26,8 @@ from .stages import RING, Filler, Reader, Ring, Stages
 
 WORDS = ("sq", "sk", "offset", "window", "heads", "group", "q_tiles", "works", "chunk", "lines")
 # by multiplying warpgroups and blocks of a multiprocessor
-PRODUCER_REGISTERS, CONSUMER_REGISTERS = {(1, 2): 40, (2, 1): 40}, {(1, 2): 208, (2, 1): 232}
+PRODUCER_REGISTERS = {(1, 2): 40, (2, 1): 40, (1, 3): 24, (3, 1): 32}
+CONSUMER_REGISTERS = {(1, 2): 208, (2, 1): 232, (1, 3): 136, (3, 1): 160}
 
 
 def emit_flash(kernel: FlashKernel, target: TargetSpec) -> str:
@@ -32,15 +35,16 @@ def emit_flash(kernel: FlashKernel, target: TargetSpec) -> str:
 
 
 def flash_shared(kernel: FlashKernel) -> int:
-    return (kernel.rows + 2 * kernel.stages * kernel.keys) * kernel.d * 2 + 1024
+    return (kernel.plan.queries * kernel.rows + 2 * kernel.plan.stages * kernel.keys) * kernel.d * 2 + 1024
 
 
-class Flash(FlashScores):
+class Flash(FlashSweeps):
     def __init__(self, kernel: FlashKernel) -> None:
         self.kernel = kernel
         self.k = KernelText(kernel.name, [], maps=3)
         self.e = Emitter(kernel, Fragment(), self.k)
         self.q_bytes, self.tile_bytes = kernel.rows * kernel.d * 2, kernel.keys * kernel.d * 2
+        self.k_start = kernel.plan.queries * self.q_bytes  # of the ring of keys
 
     def module(self, target: TargetSpec) -> str:
         g, k, e = self.kernel, self.k, self.e
@@ -55,7 +59,7 @@ class Flash(FlashScores):
         k.place(producer)
         self._produce(end)
         k.place(end)
-        text = k.text([f".maxntid {g.block}, 1, 1", f".minnctapersm {g.per_sm}"], target.cpu)
+        text = k.text([f".maxntid {g.block}, 1, 1", f".minnctapersm {g.plan.per_sm}"], target.cpu)
         return module_text(target.cpu, RING + text)
 
     # --- barriers: q, then full and empty of K, full and empty of V, then that Q is read -----------------------------
@@ -67,12 +71,17 @@ class Flash(FlashScores):
         self.base = v("i32", f"and.b32 {{}}, {base}, -1024;")
         self.bars = v("i32", "mov.u32 {}, bars;")
         self.maps = [v("i64", f"cvta.param.u64 {{}}, {v('i64', f'mov.b64 {{}}, map{i};')};") for i in range(3)]
-        self.of_keys, self.of_values = (Stages(k, self.bars, g.stages, *at, g.consumers) for at in ((8, 40), (72, 104)))
+        self.of_keys, self.of_values = (Stages(k, self.bars, g.plan.stages, *at, g.plan.consumers) for at in ((8, 40), (72, 104)))
+        self.of_queries = Stages(k, self.bars, g.plan.queries, 144, 176, g.plan.consumers)  # where Q has several buffers
         ready = k.label("ready")
         k.emit(f"@{v('i1', f'setp.ne.u32 {{}}, {self.tid}, 0;')} bra {ready};")
-        k.emit(f"mbarrier.init.shared::cta.b64 [{self.bars}], 1;")
-        k.emit(f"mbarrier.init.shared::cta.b64 [{self.bars}+136], {g.consumers};")  # Q is read
-        for s in range(g.stages):
+        if g.plan.queries == 1:
+            k.emit(f"mbarrier.init.shared::cta.b64 [{self.bars}], 1;")
+            k.emit(f"mbarrier.init.shared::cta.b64 [{self.bars}+136], {g.plan.consumers};")  # Q is read
+        else:
+            for s in range(g.plan.queries):
+                self.of_queries.init(s)
+        for s in range(g.plan.stages):
             for stages in (self.of_keys, self.of_values):
                 stages.init(s)
         for m in self.maps:
@@ -118,6 +127,7 @@ class Flash(FlashScores):
             last = v("i32", f"min.s32 {{}}, {v('i32', f'add.s32 {{}}, {self.q0}, {g.rows};')}, {w.sq};")
             limit = v("i32", f"min.s32 {{}}, {limit}, {v('i32', f'add.s32 {{}}, {last}, {w.offset};')};")
             limit = v("i32", f"max.s32 {{}}, {limit}, 0;")
+        self.limit = limit
         tiles = v("i32", f"div.u32 {{}}, {v('i32', f'add.u32 {{}}, {limit}, {g.keys - 1};')}, {g.keys};")
         self.first = "0"
         if g.windowed:
@@ -142,7 +152,7 @@ class Flash(FlashScores):
         full = ring.fill(self.tile_bytes)
         tile = k.value("i32", f"sub.u32 {{}}, {self.last}, {step};")
         row = k.value("i32", f"mul.lo.u32 {{}}, {k.value('i32', f'sub.u32 {{}}, {tile}, 1;')}, {g.keys};")
-        start = self.q_bytes + (0 if name == "k" else g.stages * self.tile_bytes)
+        start = self.k_start + (0 if name == "k" else g.plan.stages * self.tile_bytes)
         spot = k.value("i32", f"mad.lo.u32 {{}}, {ring.stage}, {self.tile_bytes}, {self.base};")
         spot = k.value("i32", f"add.u32 {{}}, {spot}, {start};")
         self._load(which, spot, row, self.kv_head, full, g.keys)
@@ -150,16 +160,23 @@ class Flash(FlashScores):
 
     def _produce(self, end: str) -> None:
         k, v = self.k, self.k.value
-        k.emit(f"setmaxnreg.dec.sync.aligned.u32 {PRODUCER_REGISTERS[self.kernel.consumers, self.kernel.per_sm]};")
+        k.emit(f"setmaxnreg.dec.sync.aligned.u32 {PRODUCER_REGISTERS[self.kernel.plan.consumers, self.kernel.plan.per_sm]};")
         k.emit(f"@{v('i1', f'setp.ne.u32 {{}}, {self.tid}, 0;')} bra {end};")
-        keys, values, queries = Filler(k, self.of_keys), Filler(k, self.of_values), Ring(k, 1, phase=1)
+        keys, values = Filler(k, self.of_keys), Filler(k, self.of_values)
+        queries = Ring(k, 1, phase=1) if self.kernel.plan.queries == 1 else Filler(k, self.of_queries)
         work, again, over = self._work_loop()
         empty = k.label("nothing")
         k.emit(f"@{v('i1', f'setp.eq.u32 {{}}, {self.count}, 0;')} bra {empty};")
-        queries.wait(f"{self.bars}+136")
-        queries.advance()
-        k.emit(f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [{self.bars}], {self.q_bytes};")
-        self._load(0, self.base, self.q0, self.head, self.bars, self.kernel.rows)
+        if isinstance(queries, Filler):
+            full = queries.fill(self.q_bytes)
+            spot = v("i32", f"mad.lo.u32 {{}}, {queries.stage}, {self.q_bytes}, {self.base};")
+            self._load(0, spot, self.q0, self.head, full, self.kernel.rows)
+            queries.advance()
+        else:
+            queries.wait(f"{self.bars}+136")
+            queries.advance()
+            k.emit(f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [{self.bars}], {self.q_bytes};")
+            self._load(0, self.base, self.q0, self.head, self.bars, self.kernel.rows)
         step, ahead = k.reg("i32"), k.reg("i32")
         k.emit(f"mov.u32 {step}, 0;")
         self._copy("k", keys, "0")
@@ -178,12 +195,12 @@ class Flash(FlashScores):
     # --- the consumers ------------------------------------------------------------------------------------------------
     def _consume(self) -> None:
         k, g, v = self.k, self.kernel, self.k.value
-        k.emit(f"setmaxnreg.inc.sync.aligned.u32 {CONSUMER_REGISTERS[g.consumers, g.per_sm]};")
+        k.emit(f"setmaxnreg.inc.sync.aligned.u32 {CONSUMER_REGISTERS[g.plan.consumers, g.plan.per_sm]};")
         who = v("i32", f"sub.u32 {{}}, {v('i32', f'shr.u32 {{}}, {self.tid}, 7;')}, 1;")
         mine = v("i32", f"mad.lo.u32 {{}}, {who}, 8192, {self.base};")
-        self.desc_q = matrix_descriptor(k, mine, 1)
-        self.desc_k = matrix_descriptor(k, v("i32", f"add.u32 {{}}, {self.base}, {self.q_bytes};"), 1)
-        at_v = v("i32", f"add.u32 {{}}, {self.base}, {self.q_bytes + g.stages * self.tile_bytes};")
+        self.desc_q = self.queries_at = matrix_descriptor(k, mine, 1)
+        self.desc_k = matrix_descriptor(k, v("i32", f"add.u32 {{}}, {self.base}, {self.k_start};"), 1)
+        at_v = v("i32", f"add.u32 {{}}, {self.base}, {self.k_start + g.plan.stages * self.tile_bytes};")
         self.desc_v = matrix_descriptor(k, at_v, g.keys * 128)
         self.lead = v("i1", f"setp.eq.u32 {{}}, {v('i32', f'and.b32 {{}}, {self.tid}, 127;')}, 0;")
         self.scores = [k.reg("float") for _ in range(g.keys // 2)]
@@ -191,13 +208,15 @@ class Flash(FlashScores):
         self.weights = [k.reg("i32") for _ in range(g.keys // 4)]
         self.top, self.total = [k.reg("float") for _ in range(2)], [k.reg("float") for _ in range(2)]
         self.fade = [k.reg("float") for _ in range(2)]
+        self.grew, self.shift = [], self.top  # one of `top` and `shift` is used
         self.products = Groups(k, *PRODUCTS)
-        self.keys, self.values, queries = Reader(k, self.of_keys), Reader(k, self.of_values), Ring(k, 1, phase=0)
+        self.keys, self.values = Reader(k, self.of_keys), Reader(k, self.of_values)
+        self.queries = Ring(k, 1, phase=0) if g.plan.queries == 1 else Reader(k, self.of_queries)
         work, again, over = self._work_loop()
         for r in self.out:
             k.emit(f"mov.f32 {r}, 0f00000000;")
         for h in range(2):
-            k.emit(f"mov.f32 {self.top[h]}, {INF};")
+            k.emit(f"mov.f32 {self.top[h]}, {POSITIVE_INF if g.plan.eager else INF};")
             k.emit(f"mov.f32 {self.total[h]}, 0f00000000;")
         self.row0 = v("i32", f"mad.lo.u32 {{}}, {who}, 64, {self.q0};")
         self._limits()
@@ -206,66 +225,17 @@ class Flash(FlashScores):
         k.emit(f"@{v('i1', f'setp.eq.u32 {{}}, {self.count}, 0;')} bra {done};")
         self.tile = k.reg("i32")
         k.emit(f"sub.u32 {self.tile}, {self.last}, 1;")
-        queries.wait(self.bars)
-        queries.advance()
-        self.products.wait(self._scores())
-        self._softmax()
-        self._pack()
-        step = k.reg("i32")
-        k.emit(f"mov.u32 {step}, 1;")
-        top, out = k.label("keys"), k.label("last_keys")
-        k.place(top)
-        k.emit(f"@{v('i1', f'setp.ge.u32 {{}}, {step}, {self.count};')} bra {out};")
-        k.emit(f"sub.u32 {self.tile}, {self.tile}, 1;")
-        start = self.products.under_way
-        scores, sums = self._scores(), self._weighted(k.truth(True))
-        self.products.wait(scores)
-        self._softmax()
-        self.products.wait(sums)
-        self.products.again(start)
-        for i, r in enumerate(self.out):
-            k.emit(f"mul.rn.f32 {r}, {r}, {self.fade[i % 4 // 2]};")
-        self._pack()
-        k.emit(f"add.u32 {step}, {step}, 1;")
-        k.emit(f"bra {top};")
-        k.place(out)
-        k.emit(f"@{self.lead} mbarrier.arrive.shared::cta.b64 _, [{self.bars}+136];")
-        self.products.wait(self._weighted(k.truth(True)))
+        if isinstance(self.queries, Reader):
+            self.queries.ready()
+            hop = v("i32", f"mul.lo.u32 {{}}, {self.queries.stage}, {self.q_bytes >> 4};")
+            self.desc_q = v("i64", f"add.s64 {{}}, {self.queries_at}, {v('i64', f'cvt.u64.u32 {{}}, {hop};')};")
+        else:
+            self.queries.wait(self.bars)
+            self.queries.advance()
+        self._tiles()
         k.place(done)
         self._epilogue()
         self._next_work(work, again, over)
-
-    def _stage(self, base: str, ring: Ring) -> str:
-        hop = self.k.value("i32", f"mul.lo.u32 {{}}, {ring.stage}, {self.tile_bytes >> 4};")
-        return self.k.value("i64", f"add.s64 {{}}, {base}, {self.k.value('i64', f'cvt.u64.u32 {{}}, {hop};')};")
-
-    def _scores(self) -> int:
-        """Start Q · Kᵀ of the tile in the ring, which is free when they are there."""
-        k, g = self.k, self.kernel
-        self.keys.ready()
-        keys = self._stage(self.desc_k, self.keys)
-        k.emit("wgmma.fence.sync.aligned;")
-        for i in range(g.d // 16):
-            chunk, inside = divmod(i, 4)
-            a = k.value("i64", f"add.s64 {{}}, {self.desc_q}, {(chunk * g.rows * 128 >> 4) + 2 * inside};")
-            b = k.value("i64", f"add.s64 {{}}, {keys}, {(chunk * g.keys * 128 >> 4) + 2 * inside};")
-            wgmma_shared(k, self.scores, g.dtype, a, b, k.truth(i > 0))
-        return self.products.commit(lambda: self._release(self.keys))
-
-    def _weighted(self, add: str) -> int:
-        """Start O += P · V of the tile in the ring, which is free when they are there."""
-        k, g = self.k, self.kernel
-        self.values.ready()
-        values = self._stage(self.desc_v, self.values)
-        k.emit("wgmma.fence.sync.aligned;")
-        for i in range(g.keys // 16):
-            b = k.value("i64", f"add.s64 {{}}, {values}, {128 * i};")
-            wgmma_registers(k, self.out, g.dtype, self.weights[4 * i : 4 * i + 4], b, add)
-        return self.products.commit(lambda: self._release(self.values))
-
-    def _release(self, ring: Reader) -> None:
-        ring.of.hand_back(ring.stage, self.lead)
-        ring.advance()
 
     def _epilogue(self) -> None:
         g, k, e, v = self.kernel, self.k, self.e, self.k.value

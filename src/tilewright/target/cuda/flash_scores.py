@@ -30,6 +30,8 @@ class FlashScores:
     top: list[str]
     total: list[str]
     fade: list[str]
+    grew: list[str]  # with a lazy maximum: whether a row's grew
+    shift: list[str]  # with eager exponentials: minus the exponent of two that a row's weights are relative to; inf where nothing was seen
 
     @property
     def changed(self) -> bool:
@@ -66,7 +68,7 @@ class FlashScores:
         self.bias_rows = self._rows_of(g.bias) if g.bias is not None else []
         self.mask_rows = self._rows_of(g.mask) if g.mask is not None else []
 
-    def _change(self, start: str) -> None:
+    def _change(self, start: str, keys: int) -> None:
         """Soft cap, bias and mask: scores become exponents of two, or −inf."""
         k, g, v, w = self.k, self.kernel, self.k.value, self.word
         room = v("i32", f"sub.s32 {{}}, {w.sk}, {start};")
@@ -80,7 +82,7 @@ class FlashScores:
                     address = self.e.env[view]
                     hop = v("i64", f"mul.lo.s64 {{}}, {wide}, {address.strides[3]};")
                     at[name] = v("i64", f"mad.lo.s64 {{}}, {hop}, {address.dtype.itemsize}, {rows[h]};")
-            for i in range(h * 2, len(self.scores), 4):
+            for i in range(h * 2, keys // 2, 4):
                 for c in range(2):
                     r, column = self.scores[i + c], 2 * i - 4 * h + c
                     if g.softcap is not None:  # cap · tanh(x / cap) = cap − 2·cap / (exp(2x / cap) + 1)
@@ -147,41 +149,49 @@ class FlashScores:
             past = v("i32", f"add.s32 {{}}, {v('i32', f'add.s32 {{}}, {self.row0}, {w.offset};')}, 64;")
             self.from_here = v("i32", f"sub.s32 {{}}, {past}, {w.window};")
 
-    def _softmax(self) -> None:
-        """Mask, running maximum and sum; scores become probabilities; `fade` is the factor for what was summed before."""
+    def _masked(self, keys: int) -> None:
+        """Soft cap, bias and masks on the first keys of the tile: scores that are not seen become −inf."""
         k, g, v = self.k, self.kernel, self.k.value
         start = v("i32", f"mul.lo.u32 {{}}, {self.tile}, {g.keys};")
         if self.changed:
-            self._change(start)
-        skip = k.label("unmasked")
-        clear = v("i1", f"setp.le.s32 {{}}, {v('i32', f'add.s32 {{}}, {start}, {g.keys};')}, {self.plain};")
-        if g.windowed:
-            clear = v("i1", f"and.pred {{}}, {clear}, {v('i1', f'setp.ge.s32 {{}}, {start}, {self.from_here};')};")
-        k.emit(f"@{clear} bra {skip};")
-        for h in range(2):
-            room = v("i32", f"sub.s32 {{}}, {self.high[h]}, {start};")
-            floor = v("i32", f"sub.s32 {{}}, {self.low[h]}, {start};") if g.windowed else ""
-            for i in range(h * 2, len(self.scores), 4):
-                for c in range(2):
-                    r, column = self.scores[i + c], 2 * i - 4 * h + c
-                    k.emit(f"@{v('i1', f'setp.le.s32 {{}}, {room}, {column};')} mov.f32 {r}, {INF};")
-                    if g.windowed:
-                        k.emit(f"@{v('i1', f'setp.gt.s32 {{}}, {floor}, {column};')} mov.f32 {r}, {INF};")
-        k.place(skip)
+            self._change(start, keys)
+        part = min(keys, g.keys // 2) if g.plan.halves else keys
+        for first in range(0, keys, part):
+            skip = k.label("unmasked")
+            clear = v("i1", f"setp.le.s32 {{}}, {v('i32', f'add.s32 {{}}, {start}, {first + part};')}, {self.plain};")
+            if g.windowed:
+                here = v("i32", f"add.s32 {{}}, {start}, {first};") if first else start
+                clear = v("i1", f"and.pred {{}}, {clear}, {v('i1', f'setp.ge.s32 {{}}, {here}, {self.from_here};')};")
+            k.emit(f"@{clear} bra {skip};")
+            for h in range(2):
+                room = v("i32", f"sub.s32 {{}}, {self.high[h]}, {start};")
+                floor = v("i32", f"sub.s32 {{}}, {self.low[h]}, {start};") if g.windowed else ""
+                for i in range(first // 2 + h * 2, (first + part) // 2, 4):
+                    for c in range(2):
+                        r, column = self.scores[i + c], 2 * i - 4 * h + c
+                        k.emit(f"@{v('i1', f'setp.le.s32 {{}}, {room}, {column};')} mov.f32 {r}, {INF};")
+                        if g.windowed:
+                            k.emit(f"@{v('i1', f'setp.gt.s32 {{}}, {floor}, {column};')} mov.f32 {r}, {INF};")
+            k.place(skip)
+
+    def _softmax(self, keys: int) -> None:
+        """Mask, running maximum and sum of the tile's first keys; scores become probabilities; `fade` is the factor for what was summed
+        before."""
+        k, g, v = self.k, self.kernel, self.k.value
+        self._masked(keys)
         scale = literal("float", self.factor)
         for h in range(2):
-            mine = [self.scores[i + c] for i in range(h * 2, len(self.scores), 4) for c in range(2)]
-            best = list(mine)
-            while len(best) > 1:
-                best = [v("float", f"max.f32 {{}}, {best[i]}, {best[i + 1]};") for i in range(0, len(best), 2)]
-            top = best[0]
-            for reach in (1, 2):
-                top = v("float", f"max.f32 {{}}, {top}, {v('float', f'shfl.sync.bfly.b32 {{}}, {top}, {reach}, 31, -1;')};")
+            mine = [self.scores[i + c] for i in range(h * 2, keys // 2, 4) for c in range(2)]
+            top = self._largest(mine)
             top = v("float", f"max.f32 {{}}, {top}, {self.top[h]};")
+            if g.plan.lazy is not None:
+                top = self._unless_grown(h, top, g.plan.lazy)
             known = v("float", f"selp.f32 {{}}, 0f00000000, {top}, {v('i1', f'setp.eq.f32 {{}}, {top}, {INF};')};")
             base = v("float", f"mul.rn.f32 {{}}, {known}, {literal('float', -self.factor)};")
             old = v("float", f"fma.rn.f32 {{}}, {self.top[h]}, {scale}, {base};")
             k.emit(f"ex2.approx.ftz.f32 {self.fade[h]}, {old};")
+            if g.plan.lazy is not None:  # exactly 1, whatever the other rows of the warp do
+                k.emit(f"selp.f32 {self.fade[h]}, {self.fade[h]}, 0f3F800000, {self.grew[h]};")
             k.emit(f"mov.f32 {self.top[h]}, {top};")
             for r in mine:
                 k.emit(f"fma.rn.f32 {r}, {r}, {scale}, {base};")
@@ -190,6 +200,23 @@ class FlashScores:
             while len(parts) > 1:
                 parts = [v("float", f"add.rn.f32 {{}}, {parts[i]}, {parts[i + 1]};") for i in range(0, len(parts), 2)]
             k.emit(f"fma.rn.f32 {self.total[h]}, {self.total[h]}, {self.fade[h]}, {parts[0]};")
+
+    def _largest(self, mine: list[str]) -> str:
+        """The maximum of a row, of which four threads have parts."""
+        v, best = self.k.value, list(mine)
+        while len(best) > 1:
+            best = [v("float", f"max.f32 {{}}, {best[i]}, {best[i + 1]};") for i in range(0, len(best), 2)]
+        top = best[0]
+        for reach in (1, 2):
+            top = v("float", f"max.f32 {{}}, {top}, {v('float', f'shfl.sync.bfly.b32 {{}}, {top}, {reach}, 31, -1;')};")
+        return top
+
+    def _unless_grown(self, h: int, top: str, limit: float) -> str:
+        """The row's new maximum, or the old one where it grew by no more than so many powers of two: weights are then a little above 1."""
+        v = self.k.value
+        grew = v("float", f"sub.rn.f32 {{}}, {top}, {self.top[h]};")
+        self.grew[h : h + 1] = [v("i1", f"setp.gt.f32 {{}}, {grew}, {literal('float', limit / self.factor)};")]
+        return v("float", f"selp.f32 {{}}, {top}, {self.top[h]}, {self.grew[h]};")
 
     def _pack(self) -> None:
         """Probabilities as the left operand of the second product."""
@@ -201,7 +228,10 @@ class FlashScores:
         """log Σ exp of one of the thread's rows: one thread of four stores it."""
         k, g, v, w = self.k, self.kernel, self.k.value, self.word
         log = v("float", f"lg2.approx.f32 {{}}, {total};")
-        sums = v("float", f"fma.rn.f32 {{}}, {self.top[h]}, {literal('float', self.factor)}, {log};")
+        if g.plan.eager:
+            sums = v("float", f"sub.rn.f32 {{}}, {log}, {self.shift[h]};")
+        else:
+            sums = v("float", f"fma.rn.f32 {{}}, {self.top[h]}, {literal('float', self.factor)}, {log};")
         sums = v("float", f"mul.rn.f32 {{}}, {sums}, {literal('float', math.log(2.0))};")
         sums = v("float", f"selp.f32 {{}}, {INF}, {sums}, {nothing};")
         lane, warp = v("i32", f"bfe.u32 {{}}, {self.tid}, 2, 3;"), v("i32", f"bfe.u32 {{}}, {self.tid}, 5, 2;")

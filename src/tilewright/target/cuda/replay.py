@@ -2,7 +2,8 @@
 or orders anything is handed out as events. `token_graph` runs a few threads of a block side by side this way.
 
 Only what addresses, predicates and counts of events depend on is computed (a backward slice), so a kernel of thousands of instructions
-becomes some hundred lines of Python, compiled once. An integer instruction that is not known here is an error, not a guess.
+becomes some hundred lines of Python, compiled once. A warp's vote on its data falls now one way, now the other. An integer instruction
+that is not known here is an error, not a guess.
 """
 
 from __future__ import annotations
@@ -130,7 +131,7 @@ class _Compiler:
             for op in self.sets.get(r, ()):
                 if op.guard:
                     todo.append(op.guard)
-                if op not in self.events:
+                if op not in self.events and op.stem != "vote":
                     todo += _REGISTER.findall(op.operands)
                 elif op.opcode.startswith("ld.shared") and not self.passed:
                     self.passed = True
@@ -159,6 +160,8 @@ class _Compiler:
         parts = op.opcode.split(".")
         stem, kind = parts[0], parts[-1]
         xs = [x.strip() for x in op.operands.split(",")]
+        if stem == "vote":  # of data that are not computed: now one way, now the other
+            return f"R[{self.numbers[xs[0]]}] = T.vote()"
         bits = 1 if kind == "pred" else int(re.findall(r"\d*$", kind)[0] or 0)
         signed = kind.startswith("s")
         mask = (1 << bits) - 1

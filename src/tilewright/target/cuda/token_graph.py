@@ -76,6 +76,12 @@ class Agent:
     polled: Any = None
     steps: int = 0
     learned: list[tuple[Op, int]] = field(default_factory=list)  # what each wait brought
+    votes: int = 0
+
+    def vote(self) -> bool:
+        """A warp's vote on data: both ways are gone, and warps differ in when."""
+        self.votes += 1
+        return (2 * self.votes + (self.tid >> 5)) % 5 > 1
 
     @property
     def leads(self) -> bool:

@@ -78,10 +78,12 @@ def _gemm(g: GemmKernel, text: str) -> Launch:
 
 
 def _flash(g: FlashKernel, text: str) -> Launch:
-    """Two pieces of work for one block."""
-    keys = (2 * g.stages + 2) * g.keys
-    words = _words(text, flash.WORDS, sq=2 * g.rows, sk=keys, offset=keys - 2 * g.rows, window=keys, q_tiles=2, works=2)
-    return Launch(words, _specialised(g.consumers), _boxes(g.maps))
+    """Pieces of work for one block: two, or more than twice as many as there are buffers of Q."""
+    works = 2 if g.plan.queries == 1 else 2 * g.plan.queries + 1
+    keys = (2 * g.plan.stages + 2) * g.keys
+    rows = works * g.rows
+    words = _words(text, flash.WORDS, sq=rows, sk=keys, offset=keys - rows, window=keys, q_tiles=works, works=works)
+    return Launch(words, _specialised(g.plan.consumers), _boxes(g.maps))
 
 
 def _grad(g: FlashGradKernel, text: str) -> Launch:
