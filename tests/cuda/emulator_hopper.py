@@ -1,4 +1,4 @@
-"""Runs kernels of Hopper's asynchronous units in NumPy: copies through tensor maps, `wgmma`, mbarriers and named barriers.
+"""Runs kernels of Hopper's asynchronous units in NumPy: copies through tensor maps, `wgmma`, mbarriers, named barriers, votes.
 
 Copies and products happen where they are started, in the order of their meaning: that waits are strong enough is the work of
 `async_safety`, what is computed is checked here. A thread that waits for an mbarrier stands still until one changes; blocks run one after
@@ -131,6 +131,10 @@ class _Async(_Block):
         elif op.opcode.startswith(("cp.async.bulk", "cp.reduce")):
             for t in np.flatnonzero(active):
                 self.bulk(op, xs, int(t))
+        elif stem == "vote":
+            _whole_warps(op.opcode, active)
+            votes = self.read(xs[1], np.bool_).reshape(-1, 32)
+            self.write(xs[0], np.repeat(votes.all(1) if ".all" in op.opcode else votes.any(1), 32), active)
         elif stem == "stmatrix":
             self.store_matrices(op, xs, active)
         elif stem == "red" or (stem == "atom" and "acq_rel" not in op.opcode and ".relaxed" not in op.opcode):

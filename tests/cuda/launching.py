@@ -62,8 +62,9 @@ def program(g: Graph, arch: str = "sm_90a") -> Program:
 class Emulated:
     """A program over emulated memory."""
 
-    def __init__(self, g: Graph, arch: str = "sm_90a", features: Sequence[str] = ()) -> None:
-        self.graph, self.target = g, replace(cuda_target(arch), features=frozenset(features))
+    def __init__(self, g: Graph, arch: str = "sm_90a", features: Sequence[str] = (), cores: int = 0) -> None:
+        target = cuda_target(arch)
+        self.graph, self.target = g, replace(target, features=frozenset(features), cores=cores or target.cores)
         self.program = select(run_pipeline(g, self.target), self.target)
         self.heap = Heap()
         self.texts: dict[str, str] = {}  # PTX by kernel
