@@ -130,6 +130,19 @@ def test_rejected_export() -> None:
         import_torch(fn, (torch.randn(3),))
 
 
+def test_a_model_that_does_not_run(capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> None:
+    """torch's complaint, the line of the model, and nothing else."""
+
+    def fn(x: T) -> T:
+        return x @ torch.ones(5, 4)
+
+    line = fn.__code__.co_firstlineno + 1
+    message = rf"must have same reduction dim, but got \[2, 3\] X \[5, 4\]; the model does not run .*\(test_import\.py:{line}\)$"
+    with pytest.raises(CompileError, match=message):
+        import_torch(fn, (torch.randn(2, 3),))
+    assert "Traceback" not in capfd.readouterr().err + caplog.text
+
+
 def test_result_of_an_unknown_class() -> None:
     class Thing:
         def __init__(self, x: T) -> None:

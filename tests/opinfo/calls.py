@@ -19,6 +19,7 @@ from torch.utils import _pytree
 from tests.opinfo.compare import Tolerance, describe, difference, reason, tolerance_of
 from tilewright.array.from_torch import BEFORE
 from tilewright.compile import compile_graph, graph_signature, target_spec
+from tilewright.core.errors import TilewrightError
 from tilewright.core.signature import Slot
 from tilewright.frontend.torch.importer import import_torch
 from tilewright.passes.base import Log
@@ -282,31 +283,52 @@ def _bundles(calls: Sequence[Call], size: int) -> Iterator[list[Call]]:
         yield part
 
 
-def _raises(op: Any, call: Call) -> bool:
+def _raised(op: Any, call: Call) -> Exception | None:
+    """What torch says to a call."""
     try:
         call(op.op, call.copies())
-    except Exception:
-        return True
-    return False
+    except Exception as e:
+        return e
+    return None
+
+
+COMPLAINTS = (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError)  # what torch raises for wrong arguments
+
+
+def wrong_kind(error: Exception, theirs: Exception) -> str | None:
+    """Why an error is no answer to a wrong call, or None: it must be one of ours, raised on purpose. Where we pass on what torch said while
+    it exported the call, that must be a complaint as torch's own is, or the same class, and not something that export cannot do."""
+    if not isinstance(error, TilewrightError):
+        return f"{type(error).__name__} from inside: {error}"
+    cause = error.__cause__
+    if cause is None or type(cause) in COMPLAINTS or type(cause) is type(theirs):
+        return None
+    if type(cause) is AssertionError and str(cause):  # some of torch's rules are assertions with a text
+        return None
+    return f"{type(cause).__name__} while exporting, {type(theirs).__name__} expected: {error}"
 
 
 def errors(op: Any) -> Score:
-    """The op's error samples: importing, compiling or running each must raise. Left out are samples that torch itself accepts (some are
-    meant for its references) and those about memory to write to (`out=`), which a compiled program does not take."""
+    """The op's error samples: importing, compiling or running each must raise an error of the right kind. Left out are samples that torch
+    itself accepts (some are meant for its references) and those about memory to write to (`out=`), which a compiled program does not
+    take."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         _seeded(op.full_name, 0)
         found = [Call(e.sample_input) for e in op.error_inputs("cpu")] if op.error_inputs_func is not None else []
-        found = [c for c in found if "out" not in c.sample.kwargs and _raises(op, c)]
-        score = Score(len(found), 0, [])
-        for call in found:
+        pairs = [(c, e) for c in found if "out" not in c.sample.kwargs and (e := _raised(op, c)) is not None]
+        score = Score(len(pairs), 0, [])
+        for call, theirs in pairs:
             try:
                 tensors = tuple(t.detach() for t in call.copies())
                 imported = import_torch(Calls([op.op], [call]), tensors, name="calls")
                 compile_graph(imported.graph, imported.signature, target_spec("cpu"))(*tensors)
-            except Exception:
-                continue
-            score.failed += 1
-            score.reasons.append(f"an error expected; {describe(call.sample)}")
+            except Exception as e:
+                told = wrong_kind(e, theirs)
+            else:
+                told = "an error expected"
+            if told is not None:
+                score.failed += 1
+                score.reasons.append(f"{told[:300]}; {describe(call.sample)}")
     score.reasons = score.reasons[:MOST_REASONS]
     return score

@@ -36,13 +36,15 @@ def database() -> dict[str, Any]:
     return {op.full_name: op for op in op_db}
 
 
-def score(op: Any, seed: int = 0) -> results.Record:
+def score(op: Any, seed: int = 0, errors_only: bool = False) -> results.Record:
     """All kinds of samples of one op."""
     import torch
 
     from tests.opinfo import calls
 
     found: results.Record = {}
+    if errors_only:
+        return {"error": vars(calls.errors(op))}
     for kind, dtype in (("f32", torch.float32), ("i64", torch.int64)):
         if op.supports_dtype(dtype, "cpu"):
             found[kind] = vars(calls.run(calls.forward, op, calls.samples_of(op, dtype, False, seed), seed))
@@ -64,10 +66,10 @@ def work() -> None:
     ops = database()
     print(MARK + json.dumps(sorted(ops)), file=out, flush=True)
     for line in sys.stdin:
-        name = line.strip()
+        name, *options = line.split()
         begin = time.process_time()
         try:
-            found = score(ops[name])
+            found = score(ops[name], errors_only="errors" in options)
         except Exception as e:
             from tests.opinfo.compare import reason
 
@@ -98,11 +100,11 @@ class Worker:
         line = process.stdout.readline()
         return json.loads(line.removeprefix(MARK)) if line.startswith(MARK) else None
 
-    def score(self, name: str, limit: float) -> results.Record:
+    def score(self, name: str, limit: float, errors_only: bool = False) -> results.Record:
         if self._process is None:
             self.start()
         assert self._process is not None and self._process.stdin is not None
-        self._process.stdin.write(name + "\n")
+        self._process.stdin.write(f"{name} errors\n" if errors_only else f"{name}\n")
         self._process.stdin.flush()
         try:
             found = self._answer(limit)
@@ -151,6 +153,7 @@ def main() -> None:
     parser.add_argument("--without", help="patterns of names to leave out")
     parser.add_argument("--missing", action="store_true", help="only ops without a score")
     parser.add_argument("--failing", action="store_true", help="only ops that fail")
+    parser.add_argument("--errors", action="store_true", help="only the error samples; other scores stay")
     parser.add_argument("--limit", type=float, default=300, help="seconds an op may take")
     parser.add_argument("--budget", type=float, default=1e9, help="seconds after which no further op is begun")
     parser.add_argument("--print", action="store_true", help="print the scores, store nothing")
@@ -168,10 +171,11 @@ def main() -> None:
             if time.monotonic() - begin > options.budget:
                 print(f"{len(names) - i} left")
                 break
-            record = {} if name in EXCLUDED else worker.score(name, options.limit)
+            record = {} if name in EXCLUDED else worker.score(name, options.limit, options.errors)
             _tell(name, record, options.print)
             if not options.print:
-                results.update({name: {k: v for k, v in record.items() if k != "seconds"}})
+                kept = results.load().get(name, {}) if options.errors else {}
+                results.update({name: kept | {k: v for k, v in record.items() if k != "seconds"}})
         worker.stop()
     if not options.print:
         results.PAGE.write_text(results.page(results.load()))

@@ -11,6 +11,7 @@ import torch
 from tests.fresh import fresh_random
 from tests.opinfo import calls, results, score
 from tests.opinfo.excluded import EXCLUDED
+from tilewright.core.errors import CompileError
 from tilewright.frontend.torch import registry
 
 OPS_A_RUN = 20
@@ -74,6 +75,22 @@ def test_a_wrong_op_is_noticed(ops: dict[str, Any], monkeypatch: pytest.MonkeyPa
     samples = calls.samples_of(op, torch.float32, True)[:3]
     assert calls.run(calls.forward, op, samples).failed == len(samples)
     assert calls.run(calls.gradient, op, samples).failed == len(samples)
+
+
+def test_errors_must_be_of_the_right_kind(ops: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    op = ops["diag"]
+    assert calls.errors(op).passed
+    for accident in (KeyError("shape"), AttributeError("'NoneType' object has no attribute 'shape'"), AssertionError()):
+
+        def fail(*_: Any, accident: Exception = accident, **options: Any) -> Any:
+            raise accident
+
+        monkeypatch.setattr(calls, "import_torch", fail)
+        found = calls.errors(op)
+        assert found.failed == found.samples > 0
+        assert found.reasons[0].startswith(f"{type(accident).__name__} from inside")
+    monkeypatch.setattr(calls, "import_torch", lambda *_, **__: (_ for _ in ()).throw(CompileError("x")))
+    assert calls.errors(op).passed
 
 
 def test_a_missing_op_is_named(ops: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import logging
+import os
 import re
+import traceback
 import types
 import warnings
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,11 +71,22 @@ def run_export(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], dy
     module = as_module(target)
     args, kwargs = _distinct(module, (args, dict(kwargs)))
     try:
-        with warnings.catch_warnings(), torch.no_grad(), replace.mode():
+        with warnings.catch_warnings(), torch.no_grad(), replace.mode(), _quiet():
             warnings.simplefilter("ignore")
             return torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
     except Exception as e:  # torch.export raises many classes of its own; all mean the same to the user
         raise CompileError(explain(e)) from e
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """torch logs the whole way to an error that we pass on in one line."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    before, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = before
 
 
 def _distinct(module: Any, inputs: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
@@ -109,6 +124,17 @@ _NOISE = (
 _OWN_NAMES = re.compile(r"L\['(\w+)'\]((?:\[[^\]]*\])*)\.size\(\)\[(\d+)\]")  # torch's L['x'].size()[0] is the user's x.shape[0]
 
 
+# What torch raises for a wrong call; what export cannot do has classes of its own
+COMPLAINTS = (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError, AssertionError, AttributeError)
+
+
+def _frames(error: Exception) -> list[tuple[str, int]]:
+    """The lines of the model that an error passed, outermost first."""
+    ours = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
+    return [(f.filename, f.lineno or 0) for f in traceback.extract_tb(error.__traceback__)
+            if "/torch/" not in f.filename and not f.filename.startswith((ours, "<"))]
+
+
 def explain(error: Exception) -> str:
     """One readable message: the first useful lines of torch's text, the place, and what to do."""
     text = _OWN_NAMES.sub(r"\1\2.shape[\3]", str(error))
@@ -118,6 +144,8 @@ def explain(error: Exception) -> str:
     if head.startswith("Constraints violated") and len(useful) > 1:
         head = f"{head} {useful[1]}"
     advice = "rewrite that part of the model so that torch.export accepts it (torch.export.draft_export lists every problem)"
+    if type(error) in COMPLAINTS:
+        advice = "the model does not run on these example inputs"
     fixes = re.search(r"Suggested fixes:\n((?:  .*\n?)+)", text)
     if fixes:
         asked = "; ".join(line.strip() for line in fixes[1].strip().splitlines())
@@ -132,7 +160,7 @@ def explain(error: Exception) -> str:
     elif "data-dependent" in text or "data dependent" in text:
         advice = "control flow and sizes may not depend on tensor values; use torch.where, or move that part out of the model"
     frames = re.findall(r'File "([^"]+)", line (\d+)', text)
-    own = [f for f in frames if "/torch/" not in f[0]]
+    own = [f for f in frames if "/torch/" not in f[0]] or _frames(error)
     place = f" ({own[-1][0].rsplit('/', 1)[-1]}:{own[-1][1]})" if own else ""
     return f"torch.export: {head.rstrip('.! ')}; {advice}{place}"
 
