@@ -5,6 +5,10 @@ more than `CHUNK` elements is cut in chunks, reduced by a program each, and thei
 use all threads and their error hardly grows with the length. The order of a sum is that of rows.py in every form: element i of a chunk
 goes to partial sum i mod tile, then a halving tree; it depends on the reduced length alone.
 
+The columns of one large matrix are *spread*: a program makes one partial result of some columns, and a second launch walks the tree.
+Threads that took columns each would go down them in jumps of a row, which fall into few sets of a core's cache: nothing of the matrix
+stayed there from one call to the next, while programs that take rows share them evenly and meet half of it again.
+
 Tails are masked. A result of no elements is a grid of no programs.
 """
 
@@ -13,19 +17,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..core.dims import Dim, bounds, ceildiv, product
+from ..core.dims import Dim, at_least, bounds, ceildiv, product
 from ..core.dtypes import compute_dtype
 from ..core.target_spec import TargetSpec
-from ..ir.graph import Graph, Node, Value
+from ..ir.graph import Node, Value
 from ..ir.layout import Layout
-from ..ir.types import TensorType
 from ..ops import reductions as red
-from ..ops.casts import Cast
 from ..tile.builder import Ix, Tile, View
 from ..tile.ir import identity
 from .call import Call
 from .launch import Buffer, Launch
 from .pointwise import unravel
+from .reduce_parts import over_parts
 from .region import Evaluator, Operand, Region, collapse, narrow
 from .rows import REDUCTIONS, Rows
 from .template import Reason, Template, region_bytes, region_flops
@@ -34,8 +37,9 @@ TILE = 64  # partial sums of a long row, whatever the target
 CHUNK = 256 * TILE
 WIDTH = 64  # columns of a program
 AHEAD = 32  # rows that columns ask for before they are read
+SPREAD = 1 << 20  # bytes of a matrix whose columns are spread
+SPREAD_ROWS = 16  # times the partial results it has at least: they take a sixteenth of its memory at most
 COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "any": "or", "all": "and"}
-AGAIN: dict[type, type] = {red.Mean: red.Sum}  # what the results of chunks are reduced by, where it is another op
 
 
 class Reduce(Template):
@@ -52,11 +56,11 @@ class Reduce(Template):
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         node = region.anchor
         assert node is not None
-        if not _is_long(node):
-            return [ReduceKernel(region, target).launch()]
-        kernel = ReduceKernel(region, target, chunked=True)
+        kernel = ReduceKernel(region, target, chunked=_is_long(node), may_spread=target.kind == "cpu")
         launches = [kernel.launch()]
-        rest = _over_chunks(region, kernel)
+        if not kernel.chunked and not kernel.spread:
+            return launches
+        rest = over_parts(region, kernel)
         again: Template = Reduce() if Reduce().matches(rest, target) is None else Rows()
         return [*launches, *again.build(rest, target)]
 
@@ -109,7 +113,7 @@ class ReduceKernel:
     """One kernel under construction. Views are [kept axes merged…, reduced axes merged…]; the last kept axis (columns) or the last
     reduced one (rows) runs along registers."""
 
-    def __init__(self, region: Region, target: TargetSpec, *, chunked: bool = False) -> None:
+    def __init__(self, region: Region, target: TargetSpec, *, chunked: bool = False, may_spread: bool = False) -> None:
         assert region.anchor is not None
         self.region, self.node = region, region.anchor
         self.op: Any = self.node.op
@@ -127,14 +131,21 @@ class ReduceKernel:
         length = reduced_length(self.node)
         lanes = target.vector_bits // 32
         self.tile = TILE if chunked else lanes * 4 if not isinstance(length, int) or length >= lanes * 4 else lanes
-        self.chunked = chunked
+        self.chunked, self.spread = chunked, may_spread and not chunked and self._spreads(length)
         self._bind()
+
+    def _spreads(self, length: Dim) -> bool:
+        """One matrix, large, of many rows: its leading axes are reduced."""
+        size = product(self.shape)
+        if not self.columns or self.axes != tuple(range(len(self.axes))) or not isinstance(size, int):
+            return False
+        return size * self.dtype.itemsize >= SPREAD and at_least(length, SPREAD_ROWS * self.tile)
 
     def _bind(self) -> None:
         region, call, b = self.region, self.call, self.b
         outputs = list(zip(region.body.outputs, region.results, strict=True))
         self.before = [(v, r) for v, r in outputs if not region.depends_on_anchor(v)]
-        self.after = [] if self.chunked else [(v, r) for v, r in outputs if region.depends_on_anchor(v)]
+        self.after = [] if self.chunked or self.spread else [(v, r) for v, r in outputs if region.depends_on_anchor(v)]
         full = _leaves(region, [self.node.operands[0], *(v for v, _ in self.before)], None)
         late = _leaves(region, [v for v, _ in self.after], self.node)
         wide = [self._wide(self._operand(v)) for v in full] + [self._wide(r) for _, r in self.before]
@@ -163,7 +174,14 @@ class ReduceKernel:
         self.grid = product(outer)
         if self.columns:
             self.grid = product(outer[:-1]) * ceildiv(outer[-1], WIDTH)
-        if self.chunked:
+        if self.spread:
+            self.chunks: Dim = self.tile
+            count = b.ceildiv(dims[-1], WIDTH)
+            for d in dims[:-1]:
+                count = count * d
+            self.chunk = where // count
+            where = where % count
+        elif self.chunked:
             rest = product(inner[1:])
             per = CHUNK if len(inner) == 1 else max(1, CHUNK // max(rest, 1)) if isinstance(rest, int) else 1
             self.chunks = ceildiv(inner[0], per)
@@ -172,6 +190,7 @@ class ReduceKernel:
             where = where // count
             self.low = self.chunk * per
             self.high = b.minimum(self.low + per, self.sizes[0])
+        if self.chunked or self.spread:
             self.grid = self.grid * self.chunks
             self.temp = Buffer(f"{self.region.name}.parts", "temp", product(outer) * self.chunks * self.dtype.itemsize)
         self.limit: Ix | int | None = None
@@ -251,7 +270,7 @@ class ReduceKernel:
         b = self.b
         value = self.value()
         limit = None if self.limit is None else (self.limit,)
-        if self.chunked:
+        if self.chunked or self.spread:
             last: Dim = self.outer[-1] if self.columns else 1
             rows = product(self.outer[:-1]) if self.columns else product(self.outer)
             layout = Layout((rows, self.chunks, last), (self.chunks * last, last, 1))
@@ -270,14 +289,14 @@ class ReduceKernel:
         for (v, r), view in zip(self.after, self.outs, strict=True):
             x = b.broadcast(evaluate(v), (WIDTH,) if self.columns else (1,))
             b.store(view, self.at, narrow(b, x, r.type.dtype), axes=(axis,), limit=limit)
-        note = f"{'columns' if self.columns else 'rows'}{', in chunks' if self.chunked else ''}"
+        note = f"{'columns' if self.columns else 'rows'}{', in chunks' if self.chunked else ', spread' if self.spread else ''}"
         return self.call.finish(self.grid, flops=region_flops(self.region), bytes_=region_bytes(self.region), note=note, streams=True)
 
     def value(self) -> Tile:
         """The result of one row, or of WIDTH columns."""
         fn = REDUCTIONS[type(self.op)]
         value = self._fold_columns(fn) if self.columns else self._fold_row(fn)
-        if not isinstance(self.op, red.Mean):
+        if not isinstance(self.op, red.Mean) or self.spread:
             return value
         count: Ix | int = 1
         for n in self.sizes:
@@ -305,17 +324,8 @@ class ReduceKernel:
         """`tile` partial results of WIDTH columns, one after another, then a tree; element i of a column goes to partial i mod tile,
         as along a row."""
         b, other = self.b, identity(fn, self.dtype)
-        if fn not in ("sum", "prod"):  # the order does not matter: one register block is enough
-            def best(place: list[Ix | int], state: Tile) -> Tile:
-                for v in self.full.values():  # a row of WIDTH columns is too short for the hardware to foresee the next
-                    for k in range(0, WIDTH, 64 // v.type.dtype.itemsize):
-                        b.prefetch(v, (*self.at[:-1], self.at[-1] + k, *place[:-1], place[-1] + AHEAD), locality=2)
-                return b.binary(COMBINE[fn], state, self.values(place, None))
 
-            return self._each_place(b.full((WIDTH,), other, self.dtype), best)
-        parts = b.scratch(self.dtype, (self.tile, WIDTH))
-
-        def nest(prefix: list[Ix | int], first: Ix, state: Tile) -> Tile:
+        def nest(prefix: list[Ix | int], first: Ix | int, state: Tile) -> Tile:
             level = len(prefix)
             low, high = (self.low, self.high) if level == 0 else (0, self.sizes[level])
             last = level == len(self.inner) - 1
@@ -326,6 +336,17 @@ class ReduceKernel:
             found: Tile = loop.results[0]
             return found
 
+        if self.spread:
+            return nest([], self.chunk, b.full((WIDTH,), other, self.dtype))
+        if fn not in ("sum", "prod"):  # the order does not matter: one register block is enough
+            def best(place: list[Ix | int], state: Tile) -> Tile:
+                for v in self.full.values():  # a row of WIDTH columns is too short for the hardware to foresee the next
+                    for k in range(0, WIDTH, 64 // v.type.dtype.itemsize):
+                        b.prefetch(v, (*self.at[:-1], self.at[-1] + k, *place[:-1], place[-1] + AHEAD), locality=2)
+                return b.binary(COMBINE[fn], state, self.values(place, None))
+
+            return self._each_place(b.full((WIDTH,), other, self.dtype), best)
+        parts = b.scratch(self.dtype, (self.tile, WIDTH))
         with b.loop(0, self.tile) as one:
             b.store(parts, (one.index, 0), nest([], one.index, b.full((WIDTH,), other, self.dtype)))
         half = self.tile // 2
@@ -350,42 +371,3 @@ class ReduceKernel:
             return found
 
         return nest([], start)
-
-
-def _over_chunks(region: Region, kernel: ReduceKernel) -> Region:
-    """The reduction of the chunks' results, with everything that follows the anchor."""
-    node = kernel.node
-    axes, shape = kernel.axes, node.operands[0].shape
-    first = axes[0]
-    cut = tuple(kernel.chunks if a == first else 1 if a in axes else d for a, d in enumerate(shape))
-    # in memory: [outer kept…, chunk, the kept axes that were merged into the last] for columns, [kept…, chunk] for rows
-    split = len(kernel.kept)
-    merged: Dim = 1
-    while kernel.columns and merged != kernel.outer[-1]:
-        split -= 1
-        merged = shape[kernel.kept[split]] * merged
-    order = [*kernel.kept[:split], first, *kernel.kept[split:]]
-    packed = Layout.contiguous(tuple(cut[a] for a in order))
-    strides = tuple(packed.strides[order.index(a)] if a in order else 0 for a in range(len(shape)))
-    parts = Operand(TensorType(kernel.dtype, cut), kernel.temp, Layout(cut, strides))
-    body = Graph(region.body.name)
-    env: dict[Value, Value] = {}
-    operands: list[Operand] = []
-    for v, o in zip(region.body.inputs, region.operands, strict=True):
-        env[v] = body.input(v.type, v.name)
-        operands.append(o)
-    op: Any = node.op
-    made = AGAIN.get(type(op), type(op))(axes=axes, keepdims=op.keepdims)(body.input(parts.type, "parts"))
-    env[node.values[0]] = made if made.dtype is node.values[0].dtype else Cast(dtype=node.values[0].dtype)(made)
-    wanted = [v for v in region.body.outputs if region.depends_on_anchor(v)]
-
-    def copy(v: Value) -> Value:
-        if v not in env:
-            n = v.node
-            made = body.add(n.op, *(copy(x) for x in n.operands), name=n.name, place=n.place)
-            env.update(zip(n.values, made.values, strict=True))
-        return env[v]
-
-    body.outputs = [copy(v) for v in wanted]
-    results = [r for v, r in zip(region.body.outputs, region.results, strict=True) if v in wanted]
-    return Region(region.name, body, [*operands, parts], results, region.place)
