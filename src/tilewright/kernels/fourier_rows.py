@@ -97,7 +97,7 @@ class _Kernel:
         if self.kind in ("real", "full"):
             self._untangle()
         note = "x".join(map(str, (*radixes, self.width)))
-        return self.call.finish(self.grid, flops=region_flops(self.region), bytes_=region_bytes(self.region), note=note)
+        return self.call.finish(self.grid, flops=region_flops(self.region), bytes_=region_bytes(self.region), note=note, streams=True)
 
     def _ahead(self, view: View, at: list[Ix | int], o: Operand, *, real: bool) -> None:
         """Asks for the lines of a row that is needed later: of the result, and of the next program's operand."""
