@@ -46,10 +46,37 @@ def load(block: _Block, opcode: str, xs: list[str], active: Array) -> None:
         block.write(name, halves.reshape(-1, 64).view(np.uint32).reshape(-1), active)
 
 
+def doubles(block: _Block, opcode: str, xs: list[str], active: Array) -> None:
+    """`mma.sync` of f64, 8 or 16 rows: one element a lane of every 8 rows × 4 of K, eight rows before four of K."""
+    shape = opcode.split(".")[3]
+    rows, deep = (16 if shape.startswith("m16") else 8), int(shape.partition("k")[2])
+    warps, lane = block.n // 32, np.arange(32)
+    row, column = lane // 4, lane % 4
+    d, a_names, b_names, c_names = (_names(x) for x in xs)
+    assert (len(a_names), len(b_names), len(c_names)) == (rows * deep // 32, deep // 4, rows // 4), opcode
+
+    def read(name: str) -> Array:
+        return block.read(name, np.float64).reshape(-1, 32)
+
+    a, b, c = np.zeros((warps, rows, deep)), np.zeros((warps, deep, 8)), np.zeros((warps, rows, 8))
+    for i, name in enumerate(a_names):
+        a[:, row + 8 * (i % (rows // 8)), column + 4 * (i // (rows // 8))] = read(name)
+    for i, name in enumerate(b_names):
+        b[:, column + 4 * i, row] = read(name)
+    for i, name in enumerate(c_names):
+        c[:, row + 8 * (i // 2), 2 * column + i % 2] = read(name)
+    out = a @ b + c
+    for i, name in enumerate(d):
+        block.write(name, np.ascontiguousarray(out[:, row + 8 * (i // 2), 2 * column + i % 2]).reshape(-1), active)
+
+
 def multiply(block: _Block, opcode: str, xs: list[str], active: Array) -> None:
     """`mma.sync.m16n8k…`: D = A[16, 32 bytes (or 16)] · B[as many, 8] + C in every warp, f32 or i32 sums."""
     _whole_warps(opcode, active)
     parts = opcode.split(".")
+    if parts[-1] == "f64":
+        doubles(block, opcode, xs, active)
+        return
     kinds = [KINDS[p] for p in parts if p in KINDS]
     assert parts[3].startswith("m16n8k") and len(kinds) == 2
     whole = "s32" in parts

@@ -27,6 +27,7 @@ SHAPES = [(64, 64, 64), (1, 520, 2056), (129, 263, 81), (300, 528, 208), (1000, 
 KINDS = [  # operands, result, target, precision
     (f8e4m3, f8e4m3, bf16, "cuda", None), (f8e4m3, f8e5m2, f32, "cuda", None), (f8e5m2, f8e4m3, f16, "cuda", None),
     (f32, f32, f32, "cuda", None), (f32, f32, f32, "cuda", "tf32"), (f32, f32, f32, "sm_80", "tf32"), (f64, f64, f64, "cuda", None),
+    (f64, f64, f64, "sm_80", None),
     (i8, i8, i32, "cuda", None), (u8, i8, i32, "cuda", None), (i8, i8, i32, "sm_80", None), (bf16, bf16, bf16, "sm_80", None),
     (f16, f16, f16, "sm_80", None), (f8e4m3, f8e5m2, bf16, "sm_80", None), (bf16, bf16, bf16, "cuda", None),
 ]  # fmt: skip

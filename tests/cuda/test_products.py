@@ -37,7 +37,9 @@ CASES = [  # operands, result, M, N, K, transposed, chip
     (bf16, bf16, bf16, (65, 70, 72), (False, True), "sm_80"), (f16, f16, f16, (72, 72, 40), (True, False), "sm_80"),
     (bf16, bf16, bf16, (65, 33, 37), (False, False), "sm_120"), (f32, f32, f32, (65, 68, 36), (False, True), "sm_90a"),
     (f32, f32, f32, (40, 30, 50), (True, False), "sm_80"), (f64, f64, f64, (11, 13, 21), (False, True), "sm_90a"),
-    (f64, f64, f64, (12, 66, 20), (True, False), "sm_80"), (i8, i8, i32, (65, 70, 160), (False, True), "sm_80"),
+    (f64, f64, f64, (12, 66, 20), (True, False), "sm_80"), (f64, f64, f64, (70, 90, 38), (False, False), "sm_90a"),
+    (f64, f64, f64, (66, 70, 35), (True, True), "sm_80"), (f64, f64, f64, (12, 14, 20), (False, True), "sm_120"),
+    (i8, i8, i32, (65, 70, 160), (False, True), "sm_80"),
     (u8, i8, i32, (30, 35, 33), (True, False), "sm_120"), (f8e4m3, f8e5m2, bf16, (65, 30, 80), (False, True), "sm_120"),
     (f8e4m3, f8e5m2, f32, (33, 30, 80), (False, False), "sm_80"), (f32, f32, f32, (20, 30, 0), (False, False), "sm_80"),
 ]  # fmt: skip
@@ -131,6 +133,15 @@ def test_tf32_is_a_choice(rng: np.random.Generator) -> None:
     assert "copied: the matrix kernel wants rows along K" in str(rounded.report())
     with pytest.raises(ConfigError, match="precision must be one of exact, tf32, got 'half'"):
         tw.compile(g, target="cuda", precision="half")
+
+
+def test_doubles_are_multiplied_by_matrix_units_where_there_are_some() -> None:
+    for arch, core in (("sm_80", "mma8"), ("sm_90a", "mma16"), ("sm_120", "fma")):
+        for ta, tb in ((False, False), (True, True)):  # rows or columns of 16 bytes: nothing is copied
+            g = graph(lambda x, y, t=(ta, tb): o.Matmul(transpose_a=t[0], transpose_b=t[1])(x, y), *((f64, (512, 512)),) * 2)
+            (launch,) = program(g, arch).launches
+            assert isinstance(launch.kernel, RingKernel) and launch.kernel.core == core
+            assert ("mma.sync f64" in launch.note) == (core != "fma")
 
 
 def test_no_product_runs_on_one_thread() -> None:

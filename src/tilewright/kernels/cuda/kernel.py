@@ -136,7 +136,7 @@ class RingKernel(Kernel):
     batch: Var | None = None
     a: Var | None = None
     b: Var | None = None
-    core: str = "mma"  # or fma
+    core: str = "mma"  # or fma, or mma8 and mma16: f64
     bm: int = 128
     bn: int = 128
     tm: int = 64  # rows and columns of a warp (mma) or of a thread (fma)
@@ -152,7 +152,7 @@ class RingKernel(Kernel):
 
     @property
     def block(self) -> int:
-        lanes = 32 if self.core == "mma" else 1
+        lanes = 1 if self.core == "fma" else 32
         return self.bm // self.tm * (self.bn // self.tn) * lanes
 
 

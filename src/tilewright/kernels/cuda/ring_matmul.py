@@ -1,5 +1,6 @@
 """Matrix products on every chip (see the target's `ring`): the matrix units by `mma.sync` for 16-bit floats, eight-bit integers, f32 where
-the target's precision is tf32, and eight-bit floats (on sm_80 as f16, which a copy makes first); multiply-adds for f32 and f64.
+the target's precision is tf32, eight-bit floats (on sm_80 as f16, which a copy makes first), and f64 on sm_80 and sm_90a; multiply-adds for
+f32, and for f64 on other chips.
 
 Any M, N and K and any layout: operands that do not lie in rows (or columns) of a multiple of 16 bytes are copied first, by a launch that
 the report shows; more than two batch axes that cannot be merged go to the shared template.
@@ -56,11 +57,16 @@ CONFIGS = {
         RingConfig("fma", 128, 128, 8, 8, 3),
         RingConfig("fma", 64, 64, 4, 4, 4),
     ),
+    "mma8": (RingConfig("mma8", 128, 128, 64, 32, 4), RingConfig("mma8", 64, 64, 32, 16, 4)),
+    "mma16": (RingConfig("mma16", 128, 128, 64, 32, 4), RingConfig("mma16", 64, 64, 32, 16, 4)),
 }
 
 
+DOUBLES = {"sm_80": "mma8", "sm_90a": "mma16"}  # chips with matrix units of f64, and the shape of their products
+
+
 def core_for(node: Node, target: TargetSpec) -> str | None:
-    """Which units multiply such operands here: "mma", "fma" or none."""
+    """Which units multiply such operands here: "mma", "fma", those of f64 ("mma8", "mma16") or none."""
     a, b = (v.dtype for v in node.operands)
     out = node.types[0].dtype
     if a in (f8e4m3, f8e5m2) and b in (f8e4m3, f8e5m2):
@@ -71,7 +77,7 @@ def core_for(node: Node, target: TargetSpec) -> str | None:
         return None
     if a in (bf16, f16) or (a is f32 and target.has("tf32")):
         return "mma"
-    return "fma" if a in (f32, f64) else None
+    return DOUBLES.get(target.cpu, "fma") if a is f64 else "fma" if a is f32 else None
 
 
 def choose_ring(core: str, at: Places, n: Dim, target: TargetSpec, item: int) -> RingConfig:
@@ -111,7 +117,7 @@ class RingMatmul(Template):
         assert core is not None
         p = Problem.of(region)
         widen = p.a.type.dtype in (f8e4m3, f8e5m2) and target.cpu == "sm_80"
-        copies, p, at = straightened(region, p, at, either=core == "fma" or p.a.type.dtype.itemsize == 2, widen=widen)
+        copies, p, at = straightened(region, p, at, either=core != "mma" or p.a.type.dtype.itemsize == 2, widen=widen)
         config = choose_ring(core, at, p.n, target, p.a.type.dtype.itemsize)
         return [*copies, ring_launch(region, p, at, config)]
 
@@ -124,13 +130,14 @@ def ring_launch(region: Region, p: Problem, at: Places, config: RingConfig) -> L
     m, n = call.word("m", at.m), call.word("n", p.n)
     item = p.a.type.dtype.itemsize
     sums: DType = i32 if p.dtype is i32 else f64 if p.dtype is f64 else f32
-    rows = config.bm - config.tm + 16 if config.core == "mma" else config.bm - 4 * config.tm + 64 // item
+    rows = config.bm - 4 * config.tm + 64 // item if config.core == "fma" else config.bm - config.tm + 16
     made = Sums.of(TileType((rows, config.bn), sums))
     write_results(call, region, p, made, outs, ins, (m, n), at.lead, edges=True)
     tiles_m, tiles_n = ceildiv(at.m, config.bm), ceildiv(p.n, config.bn)
     call._arguments += [Word(at.m), Word(p.n), Word(p.k), Word(tiles_m), Word(tiles_n)]
-    run = next(r for r in ((2, 1) if config.core == "mma" else (16 // item, 2, 1)) if at.runs(region, p.n, r))
-    unit = "multiply-adds" if config.core == "fma" else "mma.sync tf32" if p.a.type.dtype is f32 else "mma.sync"
+    run = next(r for r in ((16 // item, 2, 1) if config.core == "fma" else (2, 1)) if at.runs(region, p.n, r))
+    names = {f32: "mma.sync tf32", f64: "mma.sync f64"}
+    unit = "multiply-adds" if config.core == "fma" else names.get(p.a.type.dtype, "mma.sync")
     launch = call.finish(
         tiles_m * tiles_n * at.batch,
         flops=region_flops(region),

@@ -1,5 +1,5 @@
-"""The matrix product of every chip from sm_80 on, written as PTX: `cp.async` into a ring of shared-memory stages, then one of two cores:
-`mma.sync` fed by `ldmatrix`, or plain multiply-adds in f32 and f64 (`ring_cores`).
+"""The matrix product of every chip from sm_80 on, written as PTX: `cp.async` into a ring of shared-memory stages, then one of three cores:
+`mma.sync` fed by `ldmatrix`, plain multiply-adds in f32 and f64 (`ring_cores`), or `mma.sync` in f64 (`ring_doubles`).
 
 A block computes bm × bn; a stage holds 128 bytes of K of both operands. An operand whose rows lie along K is kept as rows of 128 bytes,
 whose 16-byte pieces change places so that the readers of neighbouring rows meet different banks; one whose rows lie the other way is kept
@@ -19,6 +19,7 @@ from .groups import PIECES, Groups
 from .layout import Regs, Spots
 from .ptx_text import KernelText, module_text
 from .ring_cores import Core, FmaCore, MmaCore, Side
+from .ring_doubles import DoubleCore
 
 WORDS = ("m", "n", "k", "tiles_m", "tiles_n")
 LINE = 128  # bytes of K in a stage
@@ -45,7 +46,7 @@ class Ring:
     def __init__(self, kernel: RingKernel) -> None:
         self.kernel = kernel
         self.k = KernelText(kernel.name, [])
-        self.core: Core = (FmaCore if kernel.core == "fma" else MmaCore)(self.k, kernel)
+        self.core: Core = {"fma": FmaCore, "mma": MmaCore}.get(kernel.core, DoubleCore)(self.k, kernel)
         self.e = Epilogue(kernel, self.core.spots, self.k)
         self.item = dtype(kernel.dtype).itemsize
 
