@@ -18,6 +18,7 @@ from tilewright.kernels.cuda.kernel import BlockKernel, DecodeKernel, FlashKerne
 from tilewright.llm.cuda import CudaCall
 from tilewright.llm.decoder import Decoder
 from tilewright.llm.loading import assemble, open_model
+from tilewright.llm.lora import Adapter
 from tilewright.llm.settings import Sampler
 from tilewright.llm.tiny import write_tiny_model
 from tilewright.runtime.cuda_late import make_late
@@ -119,3 +120,6 @@ def test_both_programs_compile_and_what_has_no_kernels_is_said(path: Path) -> No
     assert isinstance(llm._call, CudaCall) and llm._call.session.executable.rebinds and llm._call.many.executable.rebinds
     with pytest.raises(UnsupportedError, match="a q8_0 cache has no kernels on a GPU"):
         assemble(config, weights, tokenizer, target="sm_90a", cache_dtype="q8_0")
+    with pytest.raises(UnsupportedError, match="adapters have no programs on a GPU"):
+        llm.use_adapter(Adapter("some", 1, {}))
+    assert llm._batch(4) is None  # sequences take turns

@@ -102,6 +102,7 @@ HOST = (
     "with a temperature: 24 bytes to the GPU at every step (top_k, seed, counter of the random numbers, which are drawn there)",
     "with a repetition penalty: a byte for every token of the vocabulary to the GPU at every step",
     "feed(): the tokens to the GPU, the logits from it",
+    "generate_batch(): sequences take turns, a step each; adapters and q8_0 caches are errors that name them",
 )
 
 

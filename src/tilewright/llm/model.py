@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..core.errors import ConfigError, InputError
+from ..core.errors import ConfigError, InputError, UnsupportedError
 from ..ops.q8_cache import BLOCK as Q8_BLOCK
 from ..runtime.session import Session
 from ..runtime.state import State, StatefulCall, StateSpec
@@ -150,6 +150,8 @@ class LLM:
     def use_adapter(self, adapter: Adapter | None) -> None:
         """Apply an adapter from the next call on, or none. A program is compiled when no earlier one serves the kinds of matrices it
         changes; other adapters of those kinds then switch without compiling. States keep what they hold."""
+        if adapter is not None and self._device is not None:
+            raise UnsupportedError("use_adapter: adapters have no programs on a GPU; load the model with target='cpu'")
         if adapter is None:
             self._using = (self._call, {}, [])
         else:
@@ -183,7 +185,7 @@ class LLM:
 
     def generate_batch(self, prompts: Sequence[str | Sequence[int]], **options: Any) -> list[str]:
         """Continue several prompts side by side; the same texts as one by one. A program for several sequences is compiled on first use
-        (not while an adapter is in use: then they take turns)."""
+        (not while an adapter is in use, nor on a GPU: then they take turns)."""
         return generate_together([self.generate(p, **options) for p in prompts], self._batch)
 
     def _batch(self, count: int) -> BatchCall | None:
