@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.fresh import fresh_rng
 from tilewright.core.dims import sym
 from tilewright.core.dtypes import bf16, bool_, f16, f32, f64, i32, i64
 from tilewright.ir.graph import Graph, Value
@@ -161,6 +162,18 @@ def test_reductions(fn: str, axes: tuple[int, ...], keepdims: bool) -> None:
 def test_attention(level: str, sq: int, sk: int, d: int, dv: int, causal: bool) -> None:
     op = Attention(scale=d**-0.5, causal=causal, offset=max(sk - sq, 0))
     check(single(lambda g, v: op(*v), t(f32, 2, 4, sq, d), t(f32, 2, 2, sk, d), t(f32, 2, 2, sk, dv)), level)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_of_many_heads_takes_more_rows_a_program_and_the_same_bits(causal: bool) -> None:
+    many, alone = (
+        single(lambda g, v: Attention(scale=0.2, causal=causal)(*v), *[t(f32, 1, heads, 110, 24)] * 3)
+        for heads in (8 * target("avx512").cores, 1)
+    )
+    check(many)
+    inputs = [draw(fresh_rng(), v.type, {}) for v in many.inputs]
+    whole = run_graph(many, inputs)[0][0][:, 5:6]
+    assert whole.tobytes() == run_graph(alone, [x[:, 5:6] for x in inputs])[0][0].tobytes()
 
 
 @pytest.mark.parametrize("window", [None, 5])

@@ -79,7 +79,7 @@ class AttentionKernel:
         self._bind(q, k, v)
 
     def _configure(self, target: TargetSpec) -> Config:
-        return default_config(self.sk, self.dv, target, self.dtype.itemsize)
+        return default_config(self.sq, self.sk, self.dv, self.batch * self.heads, target, self.dtype.itemsize)
 
     def _unrotated(self, v: Value) -> Value:
         """What stands before a rope that is part of the region."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..core.dims import Dim
+from ..core.dims import Dim, bounds
 from ..core.target_spec import TargetSpec
 from ..ops.attention import Rope as RopeOp
 
@@ -19,7 +19,12 @@ class Config:
     width: int
 
 
-def default_config(sk: Dim, dv: int, target: TargetSpec, itemsize: int) -> Config:
+BLOCK = 48  # the fewest rows of a program, and what more are a multiple of
+STATE = 64 << 10  # bytes of the sums that a program of more rows keeps
+
+
+def default_config(sq: Dim, sk: Dim, dv: int, matrices: Dim, target: TargetSpec, itemsize: int) -> Config:
+    """`matrices`: how many pairs of queries and keys there are."""
     lanes = target.vector_bits // 32
     wide = lanes * max(1, (4 if target.registers >= 32 else 2) * 4 // itemsize)
     keys = wide
@@ -28,7 +33,17 @@ def default_config(sk: Dim, dv: int, target: TargetSpec, itemsize: int) -> Confi
     width = wide
     while width > lanes and dv <= width // 2:
         width //= 2
-    return Config(6, keys, 48, width)
+    return Config(6, keys, _block(sq, matrices, dv * itemsize, target), width)
+
+
+def _block(sq: Dim, matrices: Dim, row: int, target: TargetSpec) -> int:
+    """Rows of a program. Each transposes the keys for itself, so few programs of many rows do least, but every core gets eight."""
+    if not isinstance(sq, int):
+        return BLOCK
+    most = max(1, min(STATE // max(row, 1), sq + BLOCK - 1) // BLOCK)
+    fewest = bounds(matrices)[0]
+    fitting = (n * BLOCK for n in range(most, 0, -1) if fewest * -(-sq // (n * BLOCK)) >= 8 * target.cores)
+    return next(fitting, BLOCK)
 
 
 def can_rotate(op: RopeOp, depth: Dim, lanes: int) -> bool:
