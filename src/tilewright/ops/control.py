@@ -77,8 +77,10 @@ class Scan(General):
     xs: int
     length: Dim
     reverse: bool = False
-    samples = [S(f32(2, 3), f32(4, 2, 3), f32(3, 3), **_rnn()), S(f32(2, 3), f32(4, 2, 3), f32(3, 3), reverse=True, **_rnn()),
-               S(f32(2, 3), f32(0, 2, 3), f32(3, 3), **_rnn(0)), S(f32(2, 3), f32(N, 2, 3), f32(3, 3), **_rnn(N)),
+    samples = [S(f32(2, 3), f32(4, 2, 3), f32(3, 3), low=(-2, -2, -1), high=(2, 2, 1), **_rnn()),
+               S(f32(2, 3), f32(4, 2, 3), f32(3, 3), low=(-2, -2, -1), high=(2, 2, 1), reverse=True, **_rnn()),
+               S(f32(2, 3), f32(0, 2, 3), f32(3, 3), **_rnn(0)),
+               S(f32(2, 3), f32(N, 2, 3), f32(3, 3), low=(-2, -2, -0.3), high=(2, 2, 0.3), **_rnn(N)),  # many steps add up no rounding
                S(f32(3), f32(3), i64(), length=5, carries=3, xs=0,  # carries that exchange places, and an integer
                  body=single(lambda g, v: (v[1], F.add(v[0], v[1]), F.add(v[2], 1), v[0], F.cast(v[2], v[0].dtype)),
                              f32(3), f32(3), i64()), low=(-1, -1, 0), high=(1, 1, 3)),
