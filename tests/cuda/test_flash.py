@@ -13,6 +13,7 @@ from tests.cuda.kernels import case
 from tests.cuda.launching import Emulated, graph, program
 from tilewright.core.dtypes import DType, bf16, bool_, f16
 from tilewright.kernels.cuda import attention
+from tilewright.kernels.cuda.flash_order import heads_together, lengths
 from tilewright.kernels.cuda.flash_plan import MEASURED, VARIANTS, FlashPlan
 from tilewright.ops.attention import Attention
 from tilewright.target.cuda import async_safety
@@ -156,9 +157,20 @@ def test_the_assembler_takes_it_without_spills(monkeypatch: pytest.MonkeyPatch, 
         assert usage.spilled == 0 and usage.stack == 0 and not usage.warnings, usage
 
 
+def test_the_order_of_work_is_balanced() -> None:
+    """Measured shapes keep the groups that were measured; others are never worse than the largest group, and mostly better."""
+    for (lines, n, d), size in {(256, 1024, 64): 24, (128, 4096, 128): 12, (32, 16384, 128): 3}.items():
+        plan = MEASURED[d]
+        tiles = lengths(n, n, 64 * plan.consumers, plan.keys, 0, None)
+        assert heads_together(tiles, lines, plan.kept // (4 * d * n), 132, plan.per_sm) == size
+    assert lengths(130, 200, 64, 128, 70, None) == [2, 2, 2] and lengths(130, 300, 64, 128, 170, 100) == [1 + 1, 2, 2]
+    assert heads_together([1, 2], 10, 4, 132, 1) == 4  # fewer pieces than blocks
+    assert heads_together([1, 2, 3, 4], 128, 48, 132, 1) < 48
+
+
 def test_kernels_of_different_plans_have_different_names() -> None:
     for d, found in VARIANTS.items():
-        plans = {replace(MEASURED[d], **{**changed, "kept": 0}) for changed in found.values()}
-        keys = {plan.key(MEASURED[d]) for plan in plans}
-        assert len(keys) == len(plans) and "" not in keys
+        kinds = {replace(MEASURED[d], **{**changed, "kept": 0}) for changed in found.values()}
+        keys = {plan.key(MEASURED[d]) for plan in kinds}
+        assert len(keys) == len(kinds) and "" not in keys
     assert FlashPlan().key(FlashPlan()) == "" and FlashPlan(lazy=0.5, eager=True).key(FlashPlan()) == "_lazy0.5_eager"

@@ -25,6 +25,7 @@ from ..launch import Buffer, Launch, Word
 from ..region import Evaluator, Operand, Region, narrow
 from ..template import Reason, Template, alone, region_bytes, region_flops
 from ..tiling import leaves_of_epilogue
+from .flash_order import heads_together, lengths
 from .flash_plan import MEASURED
 from .groups import Shared
 from .kernel import FlashKernel, TensorMap
@@ -102,11 +103,6 @@ def suitable(region: Region) -> bool:
     return reads and all(x.strides[-1] in (0, 1) and all(divisible(s, 2) for s in (x.offset, *x.strides[:-1])) for x in lays)
 
 
-def _chunk(sk: Dim, d: int, group: int, kept: int) -> int:
-    """Heads whose keys and values stay in L2 together."""
-    return max(1, kept * group // (4 * d * sk)) if isinstance(sk, int) else group
-
-
 def flash_launch(region: Region, target: TargetSpec) -> Launch:
     node = region.anchor
     assert node is not None and isinstance(node.op, (AttentionOp, AttentionSavedOp))
@@ -158,7 +154,13 @@ def flash_launch(region: Region, target: TargetSpec) -> Launch:
     window: Dim = op.window if op.window is not None else 0
     works = q_tiles * heads * batch
     lines = heads * batch
-    chunk = _chunk(sk, d, heads // kv_heads, plan.kept) if op.causal else 1
+    chunk = 1
+    if op.causal:
+        fit = max(1, plan.kept * (heads // kv_heads) // (4 * d * sk)) if isinstance(sk, int) else heads // kv_heads
+        chunk = fit
+        if isinstance(lines, int) and isinstance(sq, int) and isinstance(sk, int) and isinstance(op.offset, int):
+            tiles = lengths(sq, sk, rows, plan.keys, op.offset, op.window)
+            chunk = heads_together(tiles, lines, fit, target.cores, plan.per_sm)
     words = (sq, sk, op.offset, window, heads, heads // kv_heads, q_tiles, works, minimum(chunk, lines), lines)
     call._arguments += [Word(x) for x in words]
     launch = call.finish(

@@ -24,6 +24,8 @@ class FlashPlan:
     queries: int = 1  # buffers of Q: with two the next piece of work is loaded while this one ends
     halves: bool = False  # of the first tile only the half that is seen gets a softmax, and masks are put on by halves
 
+    turns: bool = False  # two warpgroups of a block start their products in turn: one computes while the other's products run
+
     def key(self, usual: FlashPlan) -> str:
         """For the kernel's name: where it differs from the usual one."""
         found = [(f.name, getattr(self, f.name)) for f in fields(self) if getattr(self, f.name) != getattr(usual, f.name)]
@@ -35,7 +37,7 @@ MEASURED = {  # by head size; three consumers for 64 were slower
     128: FlashPlan(),
 }
 
-_SMALL: dict[str, Any] = {"keys": 64, "per_sm": 3, "stages": 3, "queries": 2}
+_SMALL: dict[str, Any] = {"keys": 64, "per_sm": 3, "stages": 3, "queries": 2, "kept": 24 << 20}
 VARIANTS: dict[int, dict[str, dict[str, Any]]] = {  # what is worth measuring beside it
     64: {
         "lazy 0": {"lazy": 0.0},
@@ -50,6 +52,10 @@ VARIANTS: dict[int, dict[str, dict[str, Any]]] = {  # what is worth measuring be
         "eager, two Q, halves, poly 3": {"eager": True, "queries": 2, "halves": True, "poly": 3},
         "eager, two Q, halves, 12 MB": {"eager": True, "queries": 2, "halves": True, "kept": 12 << 20},
         "eager, two Q, halves, 128 rows": {"eager": True, "queries": 2, "halves": True, "consumers": 2, "per_sm": 1},
+        "eager, two Q, halves, 128 rows, turns": {"eager": True, "queries": 2, "halves": True, "consumers": 2, "per_sm": 1, "turns": True},
+        "eager, two Q, halves, poly 4, 128 rows, turns": {
+            "eager": True, "queries": 2, "halves": True, "poly": 4, "consumers": 2, "per_sm": 1, "turns": True,
+        },
         "64 keys, three blocks, lazy 8": {**_SMALL, "lazy": 8.0},
         "64 keys, three blocks, eager": {**_SMALL, "eager": True},
         "64 keys, three blocks, eager, poly 4": {**_SMALL, "eager": True, "poly": 4},
@@ -63,5 +69,7 @@ VARIANTS: dict[int, dict[str, dict[str, Any]]] = {  # what is worth measuring be
         "eager, two Q": {"eager": True, "queries": 2},
         "eager, two Q, halves": {"eager": True, "queries": 2, "halves": True},
         "eager, two Q, halves, poly 4": {"eager": True, "queries": 2, "halves": True, "poly": 4},
+        "lazy 8, two Q, turns": {"lazy": 8.0, "queries": 2, "turns": True},
+        "eager, two Q, turns": {"eager": True, "queries": 2, "turns": True},
     },
-}
+}  # fmt: skip

@@ -197,6 +197,8 @@ class Flash(FlashSweeps):
         k, g, v = self.k, self.kernel, self.k.value
         k.emit(f"setmaxnreg.inc.sync.aligned.u32 {CONSUMER_REGISTERS[g.plan.consumers, g.plan.per_sm]};")
         who = v("i32", f"sub.u32 {{}}, {v('i32', f'shr.u32 {{}}, {self.tid}, 7;')}, 1;")
+        if g.plan.turns:
+            self._begin_turns(who)
         mine = v("i32", f"mad.lo.u32 {{}}, {who}, 8192, {self.base};")
         self.desc_q = self.queries_at = matrix_descriptor(k, mine, 1)
         self.desc_k = matrix_descriptor(k, v("i32", f"add.u32 {{}}, {self.base}, {self.k_start};"), 1)

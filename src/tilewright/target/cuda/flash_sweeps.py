@@ -29,24 +29,47 @@ class FlashSweeps(FlashEager):
     keys: Reader
     values: Reader
     queries: Ring
+    turn: str  # barriers: of this warpgroup's turn, and of the other's
+    other_turn: str
+
+    def _begin_turns(self, who: str) -> None:
+        """The first turn is the first warpgroup's: the second has given it."""
+        k, v = self.k, self.k.value
+        self.turn, self.other_turn = v("i32", f"add.u32 {{}}, {who}, 1;"), v("i32", f"sub.u32 {{}}, 2, {who};")
+        k.emit(f"@{v('i1', f'setp.eq.u32 {{}}, {who}, 1;')} bar.arrive {self.other_turn}, 256;")
+
+    def _my_turn(self) -> None:
+        if self.kernel.plan.turns:
+            self.k.emit(f"bar.sync {self.turn}, 256;")
+
+    def _your_turn(self) -> None:
+        if self.kernel.plan.turns:
+            self.k.emit(f"bar.arrive {self.other_turn}, 256;")
 
     def _tiles(self) -> None:
         """All tiles of keys of a piece of work."""
-        self.products.wait(self._scores())
+        self._my_turn()
+        scores = self._scores()
+        self._your_turn()
+        self.products.wait(scores)
         self._first_tile()
         step = self.k.reg("i32")
         self.k.emit(f"mov.u32 {step}, 1;")
         (self._eager_sweep if self.kernel.plan.eager else self._sweep)(step)
 
     def _first_tile(self) -> None:
-        """Weights of the first tile of keys; with `halves`, of its first half where the other is not seen."""
+        """Weights of the first tile of keys; with `halves`, of its first half where this warpgroup's rows do not see the other."""
         k, g, v = self.k, self.kernel, self.k.value
         if not g.plan.halves:
             self._first_keys(g.keys)
             return
         whole, on = k.label("whole_tile"), k.label("first_tile")
         half = v("i32", f"mad.lo.u32 {{}}, {self.tile}, {g.keys}, {g.keys // 2};")
-        k.emit(f"@{v('i1', f'setp.lt.s32 {{}}, {half}, {self.limit};')} bra {whole};")
+        limit = self.limit
+        if g.causal and g.plan.consumers > 1:
+            last = v("i32", f"add.s32 {{}}, {v('i32', f'add.s32 {{}}, {self.row0}, {self.word.offset};')}, 64;")
+            limit = v("i32", f"min.s32 {{}}, {limit}, {last};")
+        k.emit(f"@{v('i1', f'setp.lt.s32 {{}}, {half}, {limit};')} bra {whole};")
         self._first_keys(g.keys // 2)
         k.emit(f"bra {on};")
         k.place(whole)
@@ -95,7 +118,9 @@ class FlashSweeps(FlashEager):
         k.emit(f"@{v('i1', f'setp.ge.u32 {{}}, {step}, {self.count};')} bra {out};")
         k.emit(f"sub.u32 {self.tile}, {self.tile}, 1;")
         start = self.products.under_way
+        self._my_turn()
         scores, sums = self._scores(), self._weighted(self.weights)
+        self._your_turn()
         self.products.wait(scores)
         self._softmax(g.keys)
         self._before(sums)
@@ -119,7 +144,9 @@ class FlashSweeps(FlashEager):
             k.emit(f"@{v('i1', f'setp.ge.u32 {{}}, {step}, {self.count};')} bra {outs[turn]};")
             k.emit(f"sub.u32 {self.tile}, {self.tile}, 1;")
             start, kept = self.products.under_way, k.label("kept")
+            self._my_turn()
             scores, sums = self._scores(), self._weighted(old)
+            self._your_turn()
             self.products.wait(scores)
             found, small = self._eager_weights(new)
             k.emit(f"@{small} bra {kept};")
