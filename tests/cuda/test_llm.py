@@ -88,6 +88,9 @@ def test_a_token_is_chosen_on_the_gpu_and_stays_there(path: Path) -> None:
         llm = tw.load_llm(path, cache_dtype="f32", target="cuda")
         stream = llm.generate("ab", max_tokens=3, temperature=0.9, top_k=60, top_p=0.95, min_p=0.01, repetition_penalty=1.4, seed=5)
         list(stream)
+        one, many = (s.executable for s in (llm._call.session, llm._call.many))
+        packed = [x.address for x, c in zip(one._weights, one.program.constants, strict=True) if c.packed.form == "fragments"]
+        assert len({*packed} & {x.address for x in many._weights}) >= len(packed) - 1 > 3  # once there, but for the last q, k and v
         state, sampler = llm.start(), Sampler(stream.sampler.sampling, llm.vocab)
         fed: list[int] = list(stream.prompt)
         for token in stream.ids:

@@ -126,9 +126,13 @@ def split_fields(name: str, b: Array) -> tuple[Array, list[tuple[int, Array]]]:
         return b[..., lo:hi][:, :, None, :]
 
     def nibbles(x: Array, run: int) -> Array:
-        """Runs of `run` bytes: low nibbles, then high nibbles."""
-        y = x.reshape(*x.shape[:-1], -1, 1, run)
-        return np.concatenate([y & np.uint8(15), y >> np.uint8(4)], axis=-2).reshape(*x.shape[:-1], -1)
+        """Runs of `run` bytes: low nibbles, then high nibbles. Eight bytes at a time."""
+        y = np.ascontiguousarray(x).view(np.uint64).reshape(*x.shape[:-1], -1, run // 8)
+        out = np.empty((*y.shape[:-1], 2, run // 8), np.uint64)
+        low = np.uint64(0x0F0F0F0F0F0F0F0F)
+        np.bitwise_and(y, low, out=out[..., 0, :])
+        np.bitwise_and(y >> np.uint64(4), low, out=out[..., 1, :])
+        return out.view(np.uint8).reshape(*x.shape[:-1], -1)
 
     def fifth(x: Array) -> Array:
         return np.unpackbits(x, axis=-1, bitorder="little") << np.uint8(4)

@@ -158,11 +158,10 @@ class CudaExecutable:
 
         with ThreadPoolExecutor(JIT_THREADS) as pool:
             self._functions = dict(pool.map(one, self.code.values()))
-        for array in self.constants:
-            flat = np.ascontiguousarray(array)
-            block = gpu.Memory(flat.nbytes)
-            block.upload(flat.ctypes.data, flat.nbytes)
-            self._weights.append(block)
+        for const, array in zip(self.program.constants, self.constants, strict=True):
+            # a packed form is ours, and a file's numbers do not change; others' arrays may, and are as they were when the session loaded
+            lasting = const.packed.form != "plain" or not array.flags.writeable
+            self._weights.append(gpu.shared_copy(array) if lasting else gpu.copy_of(array))
         self.errors = gpu.HostWords(ERROR_WORDS * len(self.error_launches))
 
     def instantiate(self, env: Mapping[str, int]) -> Schedule | Flow:

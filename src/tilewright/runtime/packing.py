@@ -28,6 +28,7 @@ Array = np.ndarray[Any, Any]
 ALIGNMENT = 64
 IN_PLACE_ALIGNMENT = 16  # what a plain constant needs to be used where it lies
 SPLIT_BYTES = 4 << 20  # a packing task for a thread
+NEAR_BYTES = 1 << 20  # the same where NumPy makes arrays on the way, which then stay in cache and in memory that was used before
 NATIVE_BYTES = 1 << 20  # panels from here on are packed by native code
 
 Task = tuple[Array, Packed, Array, int, int]  # a constant, its form, its storage, and which panels of it to fill
@@ -128,7 +129,8 @@ def pack_constants(constants: Sequence[ConstBuffer], *, threads: int = 2, packer
         elif c.packed.form == "strips":
             strips.append((array, c.packed.format, out))
         else:
-            step = max(1, SPLIT_BYTES // max(1, shape[1] * shape[2] * dtype.itemsize))
+            piece = NEAR_BYTES if c.packed.form == "fragments" else SPLIT_BYTES
+            step = max(1, piece // max(1, shape[1] * shape[2] * dtype.itemsize))
             tasks.extend((array, c.packed, out, p, min(p + step, shape[0])) for p in range(0, shape[0], step))
     if strips:
         from .strip_packing import pack_all

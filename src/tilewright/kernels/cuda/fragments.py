@@ -132,27 +132,33 @@ def pack_fragments(raw: Array, name: str, out: Array, first: int, last: int) -> 
     codes, parts = split_fields(name, blocks)
     strips, units, per = last - first, f.units, min(2, f.blocks)
     target = out[first:last]
-    # row = 8·upper + line; block = per·pair + side; column = 16·half + 4·quad + byte
-    q = (codes ^ np.uint8(f.sign)).reshape(strips, 2, 8, units, f.pairs, per, 2, 4, 4)
+    # Four codes at a time: row = 8·upper + line; block = per·pair + side; column = 16·half + 4·quad + byte
+    q = np.ascontiguousarray(codes).view(np.uint32).reshape(strips, 2, 8, units, f.pairs, per, 2, 4)
+    q = q ^ np.uint32(f.sign * 0x01010101) if f.sign else q
     if f.low == 8:
-        words = q.transpose(0, 3, 4, 5, 2, 7, 6, 1, 8)
+        words = q.transpose(0, 3, 4, 5, 2, 7, 6, 1)
     else:
-        nibbles = q & np.uint8(15)
-        words = (nibbles[..., 0, :, :] | (nibbles[..., 1, :, :] << np.uint8(4))).transpose(0, 3, 4, 2, 6, 5, 1, 7)
-    target[..., : f.plane_at] = words.reshape(strips, units, f.plane_at)
+        nibbles = q & np.uint32(0x0F0F0F0F)
+        words = (nibbles[..., 0, :] | (nibbles[..., 1, :] << np.uint32(4))).transpose(0, 3, 4, 2, 6, 5, 1)
+    _put(target, 0, words)
     for p in range(f.planes):
-        bits = (q >> np.uint8(4 + p)) & np.uint8(1)
-        plane = np.zeros((strips, 8, units, f.pairs, 4, 4), np.uint8)
+        bits = (q >> np.uint32(4 + p)) & np.uint32(0x01010101)
+        plane = np.zeros((strips, 8, units, f.pairs, 4), np.uint32)
         for upper in range(2):
             for side in range(per):
                 for half in range(2):
-                    plane |= bits[:, upper, :, :, :, side, half] << np.uint8(4 * side + upper + 2 * half)
-        at = f.plane_at + p * f.plane_bytes
-        target[..., at : at + f.plane_bytes] = plane.transpose(0, 2, 1, 4, 3, 5).reshape(strips, units, -1)
+                    plane |= bits[:, upper, :, :, :, side, half] << np.uint32(4 * side + upper + 2 * half)
+        _put(target, f.plane_at + p * f.plane_bytes, plane.transpose(0, 2, 1, 4, 3))
     for at, part in _fields(f, [p for _, p in parts]):
         # [rows, units, bytes of a row]
         fields = part.reshape(strips, ROWS, units, -1).transpose(0, 2, 1, 3).reshape(strips, units, -1)
         target[..., at : at + fields.shape[-1]] = fields
+
+
+def _put(target: Array, at: int, words: Array) -> None:
+    """Words of all units to their place in each: one pass, element by element of four bytes."""
+    shape = words.shape[2:]
+    target.view(np.uint32)[..., at // 4 : at // 4 + int(np.prod(shape))].reshape(words.shape)[...] = words
 
 
 def _fields(f: Fragments, parts: list[Array]) -> list[tuple[int, Array]]:
