@@ -15,7 +15,7 @@ from tests.cuda.launching import Emulated, graph
 from tests.ops.checks import Case, assert_close, cases
 from tilewright.core.dtypes import DType, bf16, f16, f32
 from tilewright.ir.interp import run
-from tilewright.kernels.cuda.kernel import ConvKernel, GemmKernel
+from tilewright.kernels.cuda.kernel import ConvKernel, ConvRingKernel, GemmKernel
 from tilewright.kernels.launch import Packed
 from tilewright.runtime.packing import pack_constants, unpack
 
@@ -25,6 +25,16 @@ WINDOWS = [
     (1, 72, 5, 7, 8, (3, 2), (2, 1), (1, 0), (1, 1)), (1, 13, 7, 7, 8, (2, 3), (1, 2), (0, 2), (2, 1)),
     (2, 3, 13, 15, 8, (7, 7), (2, 2), (3, 3), (1, 1)), (1, 5, 9, 6, 16, (2, 3), (3, 1), (0, 1), (1, 1)),
     (1, 3, 6, 6, 8, (3, 3), (1, 1), (1, 1), (1, 1)), (1, 16, 6, 6, 8, (1, 1), (2, 2), (0, 0), (1, 1)),
+]  # fmt: skip
+
+
+# chip, batch, channels, sizes, results, taps, stride, padding, dilation, groups
+GATHERED: list[tuple[Any, ...]] = [
+    ("sm_80", 2, 8, (6, 5), 24, (3, 3), (1, 1), (1, 1), (1, 1), 1), ("sm_90a", 1, 32, (5, 7), 32, (3, 2), (2, 1), (1, 0), (1, 1), 2),
+    ("sm_120", 1, 13, (4, 5, 6), 8, (2, 3, 2), (1, 2, 1), (0, 1, 1), (2, 1, 1), 1),
+    ("sm_80", 2, 36, (9,), 24, (3,), (2,), (1,), (1,), 3), ("sm_90a", 1, 24, (3, 4, 3), 70, (1, 2, 3), (1, 1, 2), (1, 0, 1), (1, 1, 1), 1),
+    ("sm_120", 2, 72, (9, 9), 130, (1, 1), (1, 1), (0, 0), (1, 1), 1), ("sm_80", 1, 3, (15, 14), 8, (7, 7), (2, 2), (3, 3), (1, 1), 1),
+    ("sm_90a", 1, 8, (3, 150), 8, (1, 2), (1, 1), (0, 0), (1, 130), 1),
 ]  # fmt: skip
 
 
@@ -61,6 +71,46 @@ def test_one_tap_is_a_plain_product_and_constant_weights_cost_no_launch() -> Non
     launches = Emulated(g).program.launches
     assert [type(x.kernel) is GemmKernel for x in launches] == [False, True, False]  # channels last, the product, and back
     assert not any(isinstance(x.kernel, ConvKernel) for x in launches)
+
+
+@pytest.mark.parametrize("case", [c if i < 4 else pytest.param(c, marks=pytest.mark.slow) for i, c in enumerate(GATHERED)], ids=str)
+def test_windows_gathered_by_threads(case: tuple[Any, ...], rng: np.random.Generator) -> None:
+    """On chips without a copy engine, and where it cannot gather: groups, three axes, long reaches; bias and activation in the epilogue."""
+    arch, n, c, sizes, out, taps, stride, padding, dilation, groups = case
+    constant, dtype = bool(c % 3), (bf16, f16)[len(sizes) % 2]
+    x, k, b = numbers(rng, dtype, n, c, *sizes), numbers(rng, dtype, out, c // groups, *taps), numbers(rng, dtype, out, *(1,) * len(sizes))
+    op = o.Conv(stride=stride, padding=tuple((p, p) for p in padding), dilation=dilation, groups=groups)
+    types = [(dtype, x.shape), (dtype, b.shape), (dtype, k.shape)]
+    if constant:
+        g = graph(lambda v, u: o.Relu()(o.Add()(op(v, v.node.graph.constant(k, "w")), u)), *types[:2])
+    else:
+        g = graph(lambda v, u, w: o.Relu()(o.Add()(op(v, w), u)), *types)
+    emulated = Emulated(g, arch)
+    assert sum(isinstance(launch.kernel, ConvRingKernel) for launch in emulated.program.launches) == 1
+    (got,) = emulated(x, b) if constant else emulated(x, b, k)
+    convolve: Any = (F.conv1d, F.conv2d, F.conv3d)[len(sizes) - 1]
+    want = torch.relu(convolve(wide(x), wide(k), None, stride, padding, dilation, groups) + wide(b)).numpy()
+    assert np.linalg.norm(got.astype(np.float64) - want) <= (6e-3 if dtype is bf16 else 1e-3) * np.linalg.norm(want)
+
+
+def test_a_chain_of_convolutions_is_not_copied_between() -> None:
+    """Values lie channels last from one to the next, on every chip, and constant weights cost no launch."""
+    k = np.ones((16, 8, 3, 3), bf16.np)
+
+    def chain(v: Any) -> Any:
+        op = o.Conv(stride=(1, 1), padding=((1, 1),) * 2, dilation=(1, 1), groups=2)
+        return op(o.Relu()(op(v, v.node.graph.constant(k, "a"))), v.node.graph.constant(k, "b"))
+
+    for arch in ("sm_80", "sm_90a", "sm_120"):
+        kinds = [isinstance(x.kernel, ConvRingKernel) for x in Emulated(graph(chain, (bf16, (2, 16, 6, 6))), arch).program.launches]
+        assert kinds == [False, True, True, False]  # channels last, both convolutions, and back
+
+
+def test_narrow_groups_are_left_to_multiply_adds() -> None:
+    """A group of one channel would leave the matrix units idle."""
+    op = o.Conv(stride=(1, 1), padding=((1, 1),) * 2, dilation=(1, 1), groups=16)
+    g = graph(lambda v, w: op(v, w), (bf16, (1, 16, 6, 6)), (bf16, (16, 1, 3, 3)))
+    assert not any(isinstance(x.kernel, ConvRingKernel) for x in Emulated(g, "sm_80").program.launches)
 
 
 def conv_cases() -> list[Any]:

@@ -17,6 +17,7 @@ from ...ops.indexing import Concat
 from ...ops.pooling import AvgPool, MaxPool
 from ..region import is_anchor
 
+LEAST = 8  # channels of a group: fewer leave the matrix units idle
 FOLLOWS = (MaxPool, AvgPool, Concat)
 
 
@@ -28,8 +29,6 @@ def channels_last(shape: Shape) -> Layout:
 
 def channels_last_values(graph: Graph, target: TargetSpec) -> set[Value]:
     found: set[Value] = set()
-    if target.cpu != "sm_90a":
-        return found
     for node in graph.nodes:
         anchors = [n for n in node.op.body.nodes if is_anchor(n)] if isinstance(node.op, Fused) else [node]
         if any(wants(n) for n in anchors):
@@ -41,7 +40,18 @@ def channels_last_values(graph: Graph, target: TargetSpec) -> set[Value]:
 
 def wants(node: Node) -> bool:
     op = node.op
-    return isinstance(op, Conv) and not op.transposed and op.groups == 1 and node.operands[0].dtype in (bf16, f16)
+    if not isinstance(op, Conv) or op.transposed or node.operands[0].dtype not in (bf16, f16):
+        return False
+    return op.groups == 1 or in_groups(node)
+
+
+def in_groups(node: Node) -> bool:
+    """Whether the matrix units serve a convolution's groups: eight channels and more (or all of them), results in pairs."""
+    op, (channels, results) = node.op, (node.operands[0].shape[1], node.values[0].shape[1])
+    assert isinstance(op, Conv)
+    if not isinstance(channels, int) or not isinstance(results, int) or results // op.groups % 2:
+        return False
+    return op.groups == 1 or (channels // op.groups >= LEAST and results // op.groups >= LEAST)
 
 
 def same_rank(a: tuple[Dim, ...], b: tuple[Dim, ...]) -> bool:

@@ -9,7 +9,6 @@ from ...ir.graph import Value
 from ...tile.builder import Ix, Tile, View
 from ...tile.ir import INDEX, TileType, Var
 from ..call import Call
-from ..product import Problem
 from ..region import Evaluator, Operand, Region, narrow
 
 
@@ -28,7 +27,7 @@ class Sums:
 
 
 def write_results(
-    call: Call, region: Region, p: Problem, sums: Sums, outs: list[View], ins: dict[Value, View], limits: tuple[Ix, Ix],
+    call: Call, region: Region, alpha: float, sums: Sums, outs: list[View], ins: dict[Value, View], limits: tuple[Ix, Ix],
     lead: tuple[Dim, ...], *, edges: bool,
 ) -> None:  # fmt: skip
     """Evaluate the region over the sums and store its results. `limits` are M and N, `lead` the axes of the batch; without `edges` nothing
@@ -43,8 +42,8 @@ def write_results(
         inner = call.word("inner", lead[1])
         z = (batch // inner, batch % inner)
     total = Tile(b, sums.acc)
-    if p.alpha != 1.0:
-        total = total * p.alpha
+    if alpha != 1.0:
+        total = total * alpha
 
     def write(limit: tuple[Ix | int, Ix | int] | None) -> None:
         def leaf(v: Value, o: Operand) -> Tile:

@@ -157,6 +157,20 @@ class RingKernel(Kernel):
 
 
 @dataclass(eq=False)
+class ConvRingKernel(RingKernel):
+    """A convolution as such a product (see the target's `conv_ring`): `a` is the image [batch, depth, height, width, channels], rows are
+    the result's pixels, `b` the weights [group, O, taps · channels], and a group is a batch. Triples are (depth, height, width)."""
+
+    image: tuple[int, int, int] = (1, 1, 1)
+    out: tuple[int, int, int] = (1, 1, 1)
+    taps: tuple[int, int, int] = (1, 1, 1)
+    stride: tuple[int, int, int] = (1, 1, 1)
+    before: tuple[int, int, int] = (0, 0, 0)  # padding
+    dilation: tuple[int, int, int] = (1, 1, 1)
+    channels: int = 8  # of a group, and so of a tap
+
+
+@dataclass(eq=False)
 class TurnKernel(Kernel):
     """A copy between views [outer, batch, rows, columns]: `source` is read along rows (or, if `straight`, along columns), `target` lies
     along columns."""

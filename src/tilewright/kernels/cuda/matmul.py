@@ -203,7 +203,7 @@ def gemm_launch(region: Region, p: Problem, at: Places, config: Config, target: 
         store_maps.append(TensorMap(place, leaf.dtype, (p.n, at.m, at.batch), steps, (64, config.bm, 1), 128))
     loose = [s for i, s in enumerate(at.leaves) if i != added]
     edges = not through_shared or not (all(x == 0 for s in loose for x in s[:-1]) and (not loose or divisible(p.n, width)))
-    write_results(call, region, p, sums, outs, ins, (m, n), at.lead, edges=edges)
+    write_results(call, region, p.alpha, sums, outs, ins, (m, n), at.lead, edges=edges)
     rows_of_clusters = ceildiv(at.m, config.bm * config.cluster)
     columns = ceildiv(p.n, config.bn)
     tiles = rows_of_clusters * columns * at.batch

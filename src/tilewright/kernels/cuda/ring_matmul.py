@@ -132,7 +132,7 @@ def ring_launch(region: Region, p: Problem, at: Places, config: RingConfig) -> L
     sums: DType = i32 if p.dtype is i32 else f64 if p.dtype is f64 else f32
     rows = config.bm - 4 * config.tm + 64 // item if config.core == "fma" else config.bm - config.tm + 16
     made = Sums.of(TileType((rows, config.bn), sums))
-    write_results(call, region, p, made, outs, ins, (m, n), at.lead, edges=True)
+    write_results(call, region, p.alpha, made, outs, ins, (m, n), at.lead, edges=True)
     tiles_m, tiles_n = ceildiv(at.m, config.bm), ceildiv(p.n, config.bn)
     call._arguments += [Word(at.m), Word(p.n), Word(p.k), Word(tiles_m), Word(tiles_n)]
     run = next(r for r in ((16 // item, 2, 1) if config.core == "fma" else (2, 1)) if at.runs(region, p.n, r))

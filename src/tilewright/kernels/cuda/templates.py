@@ -16,6 +16,7 @@ from .attention_mma import MmaAttention
 from .attention_mma_backward import MmaAttentionBackward
 from .columns import CudaColumns
 from .conv import HopperConv
+from .conv_mma import MmaConv
 from .conv_simt import CudaConv
 from .cross_entropy import CudaCrossEntropy
 from .decode_attention import DecodeAttention
@@ -49,6 +50,7 @@ CUDA_TEMPLATES: list[Template] = [
     ThinMatmul(),
     HopperMatmul(),
     HopperConv(),
+    MmaConv(),
     CudaConv(),
     RingMatmul(),
     DecodeAttention(),

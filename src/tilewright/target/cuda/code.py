@@ -10,6 +10,7 @@ from ...kernels.cuda.attention_kernels import FlashGradKernel, FlashStatsKernel,
 from ...kernels.cuda.kernel import (
     BlockKernel,
     ConvKernel,
+    ConvRingKernel,
     DecodeKernel,
     FlashKernel,
     GemmKernel,
@@ -26,6 +27,7 @@ from ...tile.ir import Kernel
 from .attention_mma import emit_attention_mma
 from .attention_mma_grad import emit_mma_grad, mma_grad_shared
 from .conv_gemm import emit_conv
+from .conv_ring import emit_conv_ring
 from .decode import emit_decode
 from .emit import emit_block_kernel
 from .flash import emit_flash, flash_shared
@@ -66,6 +68,8 @@ def emit_cuda(kernel: Kernel, target: TargetSpec) -> str:
         return emit_qdot(kernel, target)
     if isinstance(kernel, QGemmKernel):
         return emit_qgemm(kernel, target)
+    if isinstance(kernel, ConvRingKernel):
+        return emit_conv_ring(kernel, target)
     if isinstance(kernel, RingKernel):
         return emit_ring(kernel, target)
     if isinstance(kernel, SampleKernel):

@@ -1,0 +1,41 @@
+"""On a GPU: convolutions whose windows threads gather, against float64, poisoned memory. Skipped where there is none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import tilewright as tw
+import tilewright.ops as o
+from tests.cuda.launching import graph
+from tests.cuda.test_conv import GATHERED
+from tests.cuda.test_device import check, poison, rand
+from tilewright.core.dtypes import DType, bf16, f16
+from tilewright.runtime import cuda_driver
+
+pytestmark = pytest.mark.skipif(bool(cuda_driver.available()), reason=f"no GPU: {cuda_driver.available()}")
+LARGE: list[tuple[Any, ...]] = [
+    ("sm_80", 8, 64, (56, 56), 256, (3, 3), (1, 1), (1, 1), (1, 1), 1),
+    ("sm_90a", 4, 256, (28, 28), 512, (3, 3), (2, 2), (1, 1), (1, 1), 4),
+    ("sm_90a", 2, 32, (17, 30, 31), 130, (3, 3, 3), (1, 1, 1), (1, 1, 1), (1, 1, 1), 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [bf16, f16], ids=str)
+@pytest.mark.parametrize("case", [*GATHERED, *LARGE], ids=str)
+def test_windows_gathered_by_threads(case: tuple[Any, ...], dtype: DType) -> None:
+    arch, n, c, sizes, out, taps, stride, padding, dilation, groups = case
+    x, k, b = rand(dtype, n, c, *sizes), rand(dtype, out, c // groups, *taps), rand(dtype, out, *(1,) * len(sizes))
+    convolve: Any = (F.conv1d, F.conv2d, F.conv3d)[len(sizes) - 1]
+    want = convolve(x.double(), k.double(), None, stride, padding, dilation, groups)
+    r = rand(dtype, *want.shape)
+    op = o.Conv(stride=stride, padding=tuple((p, p) for p in padding), dilation=dilation, groups=groups)
+    g = graph(lambda x, k, b, r: o.Relu()(o.Add()(o.Add()(op(x, k), b), r)), *((dtype, tuple(t.shape)) for t in (x, k, b, r)))
+    session: Any = tw.compile(g, target="cuda" if arch == "sm_90a" else "sm_80")
+    poison()
+    got = session(x, k, b, r)
+    check(got, torch.relu(want + b.double() + r.double()), dtype)
+    assert torch.equal(got, session(x, k, b, r))
