@@ -15,6 +15,7 @@ from tilewright.core.dims import sym
 from tilewright.core.dtypes import DType, bf16, f16, f32, i64
 from tilewright.kernels.cuda import decode_attention
 from tilewright.kernels.cuda.kernel import BlockKernel, DecodeKernel, GemmKernel, MmaAttentionKernel, RingKernel, ThinKernel
+from tilewright.runtime import cuda_driver
 from tilewright.runtime.cuda_late import make_late
 
 Array = Any
@@ -251,9 +252,9 @@ def test_a_grid_that_follows_the_position_needs_a_graph_per_value() -> None:
     assert not make_late(found, {"P"}) and [x.kernel.name for x in found.launches] == names
 
 
-def test_matrix_units_learn_a_position_by_new_parameters(rng: np.random.Generator) -> None:
-    """Attention of several rows takes its numbers as parameters: one graph serves every position, with the node's parameters rewritten."""
-    p, rows, d = sym("P", 0, 28), 3, 16
+def prompt_attention(rows: int, d: int) -> Any:
+    """Attention of some rows that begin at position P over a cache of 31."""
+    p = sym("P", 0, 28)
     op = o.Attention(scale=0.25, causal=True, offset=p)
 
     def layer(q: Any, k: Any, v: Any) -> Any:
@@ -262,6 +263,34 @@ def test_matrix_units_learn_a_position_by_new_parameters(rng: np.random.Generato
 
     g = graph(layer, (f16, (1, 2, rows, d)), (f16, (1, 1, 31, d)), (f16, (1, 1, 31, d)))
     g.call_symbols = tuple(p.symbols)
+    return g
+
+
+def test_tensor_maps_follow_a_position(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On Hopper keys and values come through maps, whose length is the position's: they are made anew, in one graph."""
+    made: list[int] = []
+
+    def tensor_map(dtype: str, address: int, sizes: list[int], *rest: Any) -> bytes:
+        made.append(sizes[1])
+        return bytes(128)
+
+    monkeypatch.setattr(cuda_driver, "tensor_map", tensor_map)
+    q, k, v = (floats(rng, f16, 1, h, n, 16) for h, n in ((2, 3), (1, 31), (1, 31)))
+    with fake_gpu((9, 0), run=False) as gpu:
+        g = prompt_attention(3, 16)
+        session: Any = compile_graph(g, graph_signature(g), target_spec("cuda"))
+        for at in (0, 5, 5, 28):
+            made.clear()
+            session.run_with({"P": at}, q, k, v)
+            assert made[-3:] in ([3, at + 3, at + 3], [])
+        assert made[-3:] == [3, 31, 31] and len(session._schedules) == 1
+        assert gpu.calls["cuGraphExecKernelNodeSetParams_v2"] >= 3
+
+
+def test_matrix_units_learn_a_position_by_new_parameters(rng: np.random.Generator) -> None:
+    """Attention of several rows takes its numbers as parameters: one graph serves every position, with the node's parameters rewritten."""
+    rows, d = 3, 16
+    g = prompt_attention(rows, d)
     q, k, v = (floats(rng, f16, 1, h, n, d) for h, n in ((2, rows), (1, 31), (1, 31)))
     with fake_gpu() as gpu:
         session: Any = compile_graph(g, graph_signature(g), target_spec("cuda"))

@@ -107,6 +107,23 @@ def test_a_token_is_chosen_on_the_gpu_and_stays_there(path: Path) -> None:
         assert copies == [1, 1] and "choice" in (said := str(llm.report())) and "on the host:" in said
 
 
+@pytest.mark.slow
+def test_prompts_on_hopper_give_the_logits_of_the_cpu(tmp_path: Path) -> None:
+    """The same with `wgmma` and tensor maps, emulated: pieces of a prompt at several positions of an f16 cache."""
+    path = write_tiny_model(tmp_path / "tiny.gguf", format="Q4_0", layers=2, context=32)
+    config, weights, _ = open_model(path)
+    cpu = tw.load_llm(path)
+    many = Emulated(Decoder(config, weights, 32, "f16", sampled=False, narrow=True).build())
+    assert any(isinstance(x.kernel, FlashKernel) for x in many.program.launches)
+    caches: list[Array] = [np.zeros([int(d) for d in v.shape], np.float16) for v in many.graph.inputs[1:]]
+    state, at = cpu.start(), 0
+    for piece in ([3, 200, 17], [64, 5], [99, 7, 7, 250, 30]):
+        logits, *caches = many(np.array(piece), *caches, env={"P": at})
+        want = cpu.feed(state, piece)
+        assert np.linalg.norm(logits - want) <= FAR * np.linalg.norm(want)
+        at += len(piece)
+
+
 def test_attention_of_prompts_is_on_the_matrix_units(tmp_path: Path) -> None:
     """On each chip its own kernel, over the cache's dtype; an f32 cache and wide heads keep the exact kernel, which is slow."""
     config, weights, _ = open_model(write_tiny_model(tmp_path / "tiny.gguf", layers=2, context=32))
