@@ -44,10 +44,11 @@ class Case:
         q, k = (self.b, self.h, self.sq, self.d), (self.b, self.hk, self.sk, self.d)
         return [q, k, k, *(s for s in (self.mask, self.bias) if s is not None), q]
 
-    def graph(self, dtype: DType) -> Graph:
-        types = [(dtype, s) for s in self.shapes]
+    def graph(self, dtype: DType, names: dict[int, Any] | None = None) -> Graph:
+        """`names`: symbols that stand for sizes."""
+        types: list[tuple[DType, tuple[Any, ...]]] = [(dtype, tuple((names or {}).get(d, d) for d in s)) for s in self.shapes]
         if self.mask is not None:
-            types[3] = (bool_, self.mask)
+            types[3] = (bool_, types[3][1])
 
         def build(*x: Any) -> Any:
             wanted = (True,) * 3 + (False,) * (self.mask is not None) + (not self.fixed,) * (self.bias is not None)

@@ -26,10 +26,10 @@ HEAD = ".version 8.0\n.target sm_90a\n.address_size 64\n.visible .entry k(.param
 
 @cache
 def kernel(name: str) -> tuple[str, Launch]:
-    """PTX and launch of a case: `case`, `case on chip`, `case which` for one of several, `case as cluster`."""
+    """PTX and launch of a case: `case`, `case on chip`, `case which` for one of several, `case on chip which`, `case as cluster`."""
     case_, _, how = name.partition(" ")
-    arch = how[3:] if how.startswith("on ") else "sm_90a"
-    stem = how if how[:3] not in ("on ", "as ") else ""
+    arch = how.split(" ")[1] if how.startswith("on ") else "sm_90a"
+    stem = how if how[:3] not in ("on ", "as ") else " ".join(how.split(" ")[2:])
     for one in (k for x in program(case(case_), arch).launches for k in x.kernels if k.name.startswith(stem)):
         if how == "as cluster":
             assert isinstance(one, GemmKernel)
@@ -61,6 +61,9 @@ SPARE: dict[str, dict[str, int]] = {
     "matmul_columns on sm_80": {},
     "matmul_f32 on sm_80": {},
     "attention on sm_80": {},
+    "attention_training on sm_80 mma_grad": {},
+    "matmul_f64 on sm_80": {},
+    "conv on sm_80": {},
 }
 QUICK = ("matmul_bf16", "matmul_columns on sm_80", "attention on sm_80")
 

@@ -11,8 +11,9 @@ import torch
 
 from tests.cuda.attention_cases import BACKWARD, Case
 from tests.cuda.launching import Emulated
+from tilewright.core.dims import sym
 from tilewright.core.dtypes import DType, bf16, f16
-from tilewright.kernels.cuda.attention_kernels import FlashGradKernel, MmaGradKernel
+from tilewright.kernels.cuda.attention_kernels import FlashGradKernel, FlashStatsKernel, MmaGradKernel
 from tilewright.kernels.cuda.kernel import FlashKernel, GemmKernel, RingKernel
 
 TOLERANCE = {bf16: 8e-3, f16: 1.2e-3}  # three times the largest error of random inputs
@@ -28,9 +29,9 @@ def inputs(case: Case, dtype: DType, rng: np.random.Generator) -> list[Any]:
     return arrays
 
 
-def check(case: Case, dtype: DType, arch: str, rng: np.random.Generator) -> Emulated:
+def check(case: Case, dtype: DType, arch: str, rng: np.random.Generator, names: dict[int, Any] | None = None) -> Emulated:
     arrays = inputs(case, dtype, rng)
-    emulated = Emulated(case.graph(dtype), arch)
+    emulated = Emulated(case.graph(dtype, names), arch)
     got = emulated(*arrays)
     want = case.reference([torch.from_numpy(a if a.dtype == bool else a.astype(np.float64)) for a in arrays])
     for x, y in zip(got, want, strict=True):
@@ -53,6 +54,22 @@ def test_on_other_chips(case: Case, rng: np.random.Generator) -> None:
     made = check(case, f16 if case.sq % 2 else bf16, arch, rng)
     units = [x.kernel.mode for x in made.program.launches if isinstance(x.kernel, MmaGradKernel)]
     assert units == ["keys", "queries"] and not any(isinstance(x.kernel, RingKernel) for x in made.program.launches)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ["sm_90a", "sm_80"])
+def test_lengths_that_are_known_when_it_runs(arch: str, rng: np.random.Generator) -> None:
+    case = Case(2, 2, 1, 37, 90, 24, (2, 1, 1, 90), (37, 90), {"softcap": 3.0, "causal": True, "offset": 53}, forward=True)
+    made = check(case, f16, arch, rng, {37: sym("S", 1, 400), 90: sym("T", 1, 400)})
+    assert any(isinstance(x.kernel, (FlashGradKernel, MmaGradKernel)) for x in made.program.launches)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [Case(1, 2, 1, 70, 150, 64, options={"causal": True, "offset": 80}), Case(1, 1, 1, 130, 65, 128)], ids=str)
+def test_a_sweep_finds_log_sums_that_nobody_saved(case: Case, rng: np.random.Generator) -> None:
+    """The kernels as they were measured on a GPU."""
+    made = check(case, bf16, "sm_90a", rng)
+    assert isinstance(made.program.launches[0].kernel, FlashStatsKernel)
 
 
 def test_the_launches_say_what_becomes_of_a_bias() -> None:
