@@ -122,10 +122,15 @@ def chosen_target(module: Any, args: Any, kwargs: Any) -> str:
 
 def target_spec(target: str | TargetSpec, precision: str | None = None) -> TargetSpec:
     """The spec that a name stands for; on a GPU the precision of f32 products is one of its features."""
-    spec, wanted = _target_spec(target), load_config(precision=precision).precision
-    if spec.kind == "cuda" and wanted == "tf32":
-        return replace(spec, features=spec.features | {"tf32"})
-    return spec
+    spec, config = _target_spec(target), load_config(precision=precision)
+    if spec.kind != "cuda":
+        return spec
+    features = {"tf32"} if config.precision == "tf32" else set()
+    if config.join not in (None, "off"):
+        from .kernels.cuda.joined import Joining
+
+        features.add(Joining.parse("" if config.join == "on" else str(config.join)).text)
+    return replace(spec, features=spec.features | features) if features else spec
 
 
 def _target_spec(target: str | TargetSpec) -> TargetSpec:

@@ -1,13 +1,15 @@
-"""Runs the SIMT part of PTX in NumPy, one block at a time: the oracle for the emitter where there is no GPU.
+"""Runs the SIMT part of PTX in NumPy: the oracle for the emitter where there is no GPU.
 
 All threads of a block step together; of those that are at different places, the ones furthest behind go first, so threads meet again
-after a branch. A barrier releases when every thread that has not left waits at it. Every access is checked against the buffers given, and
-accesses to shared memory against those of other threads since the last barrier.
+after a branch. A barrier releases when every thread that has not left (or as many as it names) waits at it. Every access is checked against
+the buffers given, and accesses to shared memory against those of other threads since the last barrier. Blocks follow one another, unless
+they wait for one another: a block that reads the same word by acquire again lets the others go on first.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -26,6 +28,10 @@ _TYPES: dict[str, Any] = {
 _CLASSES = {"%f": np.float32, "%fd": np.float64, "%r": np.uint32, "%rd": np.uint64, "%h": np.uint16, "%p": np.bool_}
 _LOCAL = 1 << 16  # bytes of thread-private memory
 _STEPS = 2_000_000
+_ROUNDS = 50  # of all blocks in which nothing was written: they wait for something that does not come
+
+
+_ENDED: Any = object()
 
 
 class Fault(AssertionError):
@@ -37,6 +43,7 @@ class Heap:
 
     def __init__(self) -> None:
         self.buffers: list[tuple[int, Array]] = []
+        self.written = 0  # how often
 
     def add(self, array: Array) -> int:
         address = (len(self.buffers) + 1) << 32
@@ -61,8 +68,19 @@ def run(text: str, heap: Heap, words: list[int], grid: int, block: int, dynamic:
     local = dict(_locals(text))
     tables = {m[1]: heap.add(_table(m[2])) for m in re.finditer(r"\.global[^;]*?(\w+)\[\d+\] = \{(.*?)\}", text)}
     with np.errstate(all="ignore"):
-        for b in range(grid):
-            _Block(function, heap, words, b, grid, block, shared, {**local, **tables, "scratch": 0, "ring": ring}).run()
+        together(heap, [_Block(function, heap, words, b, grid, block, shared, {**local, **tables, "scratch": 0, "ring": ring}).steps()
+                        for b in range(grid)])  # fmt: skip
+
+
+def together(heap: Heap, blocks: list[Iterator[None]]) -> None:
+    """Blocks until they end; of those that wait for others, one after the other and then the other way round."""
+    idle = 0
+    while blocks:
+        before = heap.written
+        blocks = [b for b in blocks if next(b, _ENDED) is not _ENDED][::-1]
+        idle = idle + 1 if heap.written == before else 0
+        if blocks and idle > _ROUNDS:
+            raise Fault(f"{len(blocks)} blocks wait for one another")
 
 
 def _locals(text: str) -> list[tuple[str, int]]:
@@ -131,20 +149,20 @@ class _Block:
         self.shared = np.full(shared + 16, 0xA5, np.uint8)
         self.races = _Races(shared + 16)
         self.local = np.full((threads, _LOCAL), 0xA5, np.uint8)
-        self.flying: list[tuple[int, Array]] = []  # copies, then groups of them, that nobody has waited for
-        self.groups: list[list[tuple[int, Array]]] = []
+        self.flying: list[tuple[Array, Array, Array, Array]] = []  # copies (threads, their groups, where, bytes) that have not landed
+        self.groups = np.zeros(threads, np.int64)  # that each thread has closed
         self.pc = np.zeros(threads, np.int64)
         self.alive = np.ones(threads, bool)
         self.waiting = np.zeros(threads, bool)
+        self.polled = -1  # the acquire that was the last access
 
-    def run(self) -> None:
+    def steps(self) -> Iterator[None]:
         for _ in range(_STEPS):
             ready = self.alive & ~self.waiting
             if not ready.any():
                 if not self.alive.any():
                     return
-                places = set(self.pc[self.alive].tolist())
-                met = self.alive if len(places) == 1 else self._part(places)
+                met = self._met()
                 self.waiting[met] = False
                 self.races.barrier()
                 self.pc[met] += 1
@@ -153,16 +171,29 @@ class _Block:
             if at >= self.f.end:
                 self.alive[ready & (self.pc == at)] = False
                 continue
-            self.step(self.f.ops[at], ready & (self.pc == at))
+            op = self.f.ops[at]
+            self.step(op, ready & (self.pc == at))
+            if op.opcode.startswith("ld.acquire"):
+                if self.polled == at:
+                    yield
+                self.polled = at
+            elif op.stem in ("ld", "st", "red", "bar"):
+                self.polled = -1
         raise Fault("the kernel does not end")
 
-    def _part(self, places: set[int]) -> Array:
-        """The threads of a barrier with a count of its own, all of whom are there."""
+    def _met(self) -> Array:
+        """The threads of a barrier, all of whom are there: all that are left, or as many as it says under one number."""
+        places = set(self.pc[self.alive].tolist())
         for at in places:
-            _, *count = _split(self.f.ops[at].operands)
+            number, *count = _split(self.f.ops[at].operands)
             here = self.alive & (self.pc == at)
-            if count and here.sum() == int(count[0]):
+            if not count and len(places) == 1:
                 return here
+            numbers = self.read(number, np.uint32)
+            for n in np.unique(numbers[here]) if count else ():
+                part = here & (numbers == n)
+                if part.sum() == int(count[0]):
+                    return part
         raise Fault(f"threads wait at different barriers: {sorted(places)}")
 
     def step(self, op: Op, here: Array) -> None:
@@ -239,8 +270,8 @@ class _Block:
             matrices.load(self, op.opcode, xs, active)
         elif op.opcode.startswith("cp.async"):
             copy(self, op, xs, active)
-        elif stem == "atom":
-            self.atomic(parts, xs, active, dtype)
+        elif stem in ("atom", "red"):
+            self.atomic(parts, xs if stem == "atom" else ["", *xs], active, dtype)
         elif stem in ("ld", "st"):
             self.memory(op, parts, xs, active, dtype)
         elif stem == "mov":
@@ -292,7 +323,9 @@ class _Block:
             data, where = self.space(parts[3], int(t), int(at[t]), item)
             old[t] = data[where : where + item].view(dtype)[0]
             data[where : where + item] = np.asarray(combine(old[t : t + 1], new[t : t + 1]), dtype).view(np.uint8)
-        self.write(xs[0], old, active)
+        self.heap.written += 1
+        if xs[0]:
+            self.write(xs[0], old, active)
 
     def memory(self, op: Op, parts: list[str], xs: list[str], active: Array, dtype: Any) -> None:
         load = parts[0] == "ld"
@@ -309,6 +342,7 @@ class _Block:
         if (at[active] % (item * len(names))).any():
             raise Fault(f"`{op.text}` is not aligned to {item * len(names)} bytes")
         who = np.flatnonzero(active)
+        self.heap.written += space == "global" and not load
         found = self.together(space, at[who], item * len(names))
         if space == "shared":
             self.races.access(at[who][:, None] + np.arange(item * len(names)), who, not load, op.text)

@@ -102,7 +102,7 @@ class FakeDriver:
         self._kept: list[Any] = []  # the driver's handles are numbers: something must hold what they stand for
         self.library = SimpleNamespace(**{name: self._checked(name) for name in cuda_launch.PROTOTYPES})
         self.CUresult = CUresult
-        for name in ("CUDA_KERNEL_NODE_PARAMS", "CUgraphEdgeData"):
+        for name in ("CUDA_KERNEL_NODE_PARAMS", "CUgraphEdgeData", "CUkernelNodeAttrValue"):
             setattr(self, name, SimpleNamespace)
         self.CUmemPoolProps = lambda: SimpleNamespace(location=SimpleNamespace())
 
@@ -197,6 +197,15 @@ class FakeDriver:
         graph.what.before[node] = list(after)
         return CUresult.CUDA_SUCCESS, node
 
+    def cuGraphKernelNodeSetAttribute(self, node: _Handle, attribute: str, value: Any) -> tuple[Any, ...]:
+        assert attribute == "CU_LAUNCH_ATTRIBUTE_COOPERATIVE" and value.cooperative == 1
+        node.what.together = True
+        return (CUresult.CUDA_SUCCESS,)
+
+    def _meets(self, function: int) -> bool:
+        """Whether the blocks of a kernel wait for one another."""
+        return bool(self._of(function).name.startswith("joined_"))
+
     def cuGraphAddDependencies(self, graph: _Handle, before: list[Any], after: list[Any], edges: Any, count: int) -> tuple[Any, ...]:
         for b, a in zip(before, after, strict=True):
             graph.what.before[a].append(b)
@@ -222,13 +231,16 @@ class FakeDriver:
 
     def _cuLaunchKernelEx(self, config: int, function: int, params: int, extra: Any) -> None:
         c = cuda_launch.LaunchConfig.from_address(config)
-        assert (c.grid[1:], c.block[1:], c.count, extra) == ([1, 1], [1, 1], 0, None)
+        assert (c.grid[1:], c.block[1:], extra) == ([1, 1], [1, 1], None)
+        found = [(a.id, a.value) for a in (cuda_launch.LaunchAttribute * c.count).from_address(c.attributes or 0)] if c.count else []
+        assert found == ([(2, 1)] if self._meets(function) else [])
         self.streams.append(c.stream or 0)
         self._start(*self._launch_of(function, c.grid[0], c.block[0], c.shared, params))
 
     def _cuGraphLaunch(self, graph: int, stream: int) -> None:
         self.streams.append(int(stream))
         for node in self._of(graph).order() if self.run else ():
+            assert node.what.together == node.what.launch[0].name.startswith("joined_")
             self._start(*node.what.launch)
 
     def _cuGraphExecKernelNodeSetParams_v2(self, graph: int, node: int, params: int) -> None:
@@ -301,7 +313,7 @@ class _Enum:
 
 class _Node:
     def __init__(self, launch: tuple[Any, ...]) -> None:
-        self.launch = launch
+        self.launch, self.together = launch, False
 
 
 class _Graph:

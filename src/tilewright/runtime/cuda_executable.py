@@ -15,6 +15,7 @@ import numpy as np
 
 from ..core.dims import Dim, evaluate
 from ..core.errors import CompileError
+from ..kernels.cuda.joined import JoinedKernel
 from ..kernels.cuda.kernel import BlockKernel, SimtKernel, TensorMap
 from ..kernels.launch import Argument, ErrorWord, Launch, Pointer, Program, Variant, Word
 from ..plan.plan import Plan
@@ -66,6 +67,7 @@ class Step:
     config: Any = None  # what a launch without a graph takes, on the stream `on`
     on: int | None = None
     alone: tuple[Any, ...] = ()  # that launch: the driver's function, and its arguments
+    together: bool = False  # its blocks wait for one another: all start at once or none
 
     def write_maps(self) -> None:
         for offset, word, (dtype, *shape) in self.maps:
@@ -98,7 +100,8 @@ class Step:
         """Later launches by itself go to this stream."""
         if self.config is None:
             grid, block = (ctypes.c_uint * 3)(self.grid, 1, 1), (ctypes.c_uint * 3)(self.block, 1, 1)
-            self.config = cuda_launch.LaunchConfig(grid, block, self.shared, stream, None, 0)
+            attribute = ctypes.addressof(cuda_launch.TOGETHER) if self.together else None
+            self.config = cuda_launch.LaunchConfig(grid, block, self.shared, stream, attribute, int(self.together))
             at = ctypes.addressof(self.config), int(self.function), ctypes.addressof(self.pointers), None
             self.alone = (cuda_launch.library().cuLaunchKernelEx, *at)
         self.config.stream, self.on = stream, stream
@@ -172,7 +175,8 @@ class CudaExecutable:
             from .cuda_walk import make_flow
 
             return make_flow(self, env, arena, placement.offsets)
-        late = LateWords(sum(len(getattr(k, "indirect", ())) for x in self.program.launches for k in x.kernels))
+        tables = sum(len(x.arguments) for x in self.program.launches if getattr(x.kernel, "table", False))
+        late = LateWords(tables + sum(len(getattr(k, "indirect", ())) for x in self.program.launches for k in x.kernels))
         steps = [s for k, x in enumerate(self.program.launches) for s in self.steps(k, x, env, arena.address, placement.offsets, late)]
         return Schedule(dict(env), arena, steps, len(self.program.inputs) + len(self.program.outputs), late)
 
@@ -189,10 +193,18 @@ class CudaExecutable:
         code = self.code[kernel.name]
         slots, arguments = self.slots, tuple(settle(a) for a in way.arguments)
         indirect = kernel.indirect if isinstance(kernel, SimtKernel) and late is not None else frozenset()
+        table = isinstance(kernel, JoinedKernel)
+        if table:
+            indirect = frozenset(range(len(arguments)))
         values = [
-            self._late(a, arena, offsets, slots, late) if late is not None and i in indirect else self.word(a, number, env, arena, offsets)
+            self._late(a, number, arena, offsets, slots, late) if late is not None and i in indirect
+            else self.word(a, number, env, arena, offsets)
             for i, a in enumerate(arguments)
-        ]
+        ]  # fmt: skip
+        if isinstance(kernel, JoinedKernel):
+            assert late is not None, "launches are joined in straight programs only"
+            self._whole_chip(kernel)
+            values = [values[0], late.room(kernel.sync_bytes)]
         if isinstance(kernel, BlockKernel):
             if kernel.programs > 1:
                 values.append(grid)
@@ -209,6 +221,7 @@ class CudaExecutable:
         at = [params.ctypes.data + 8 * i for i in range(len(values))] + [params.ctypes.data + start + 128 * i for i in range(len(maps))]
         pointers = (ctypes.c_void_p * len(at))(*at)
         step = Step(launch, self._functions[kernel.name][1], grid, code.block, code.dynamic_shared, params, pointers, words, arguments)
+        step.together = table
         step.moving = [
             (i, slots[a.buffer], evaluate(a.offset, env))
             for i, a in enumerate(arguments)
@@ -246,8 +259,17 @@ class CudaExecutable:
             return arena + offsets[a.buffer] + offset
         return offset + (self._weights[a.buffer.index].address if a.buffer.kind == "const" else 0)
 
-    def _late(self, a: Any, arena: int, offsets: Mapping[Any, int], slots: Mapping[Any, int], late: LateWords) -> int:
+    def _whole_chip(self, kernel: JoinedKernel) -> None:
+        """Blocks that wait for one another must all be there."""
+        if (here := gpu.multiprocessors() * kernel.how.blocks) < kernel.grid:
+            raise CompileError(
+                f"cuda: kernel {kernel.name} was made for {kernel.grid} blocks at once, this GPU has room for {here}; compile on it"
+            )
+
+    def _late(self, a: Any, number: int, arena: int, offsets: Mapping[Any, int], slots: Mapping[Any, int], late: LateWords) -> int:
         """The address of a word that follows the call's symbols."""
+        if isinstance(a, ErrorWord):
+            return late.add(self.word(a, number, {}, arena, offsets), -1, 0)
         if not isinstance(a, Pointer):
             return late.add(0, -1, a.value)
         if a.buffer in slots:
@@ -310,8 +332,10 @@ class Schedule:
         self._graph = gpu.call("cuGraphCreate", 0)
         for step in self.steps:
             step.node = gpu.call("cuGraphAddKernelNode", self._graph, [], 0, step.node_params(), what=step.launch.name)
+            if step.together:
+                gpu.start_together(step.node)
         for before, after in zip(self.steps, self.steps[1:], strict=False):
-            gpu.after(self._graph, before.node, after.node, early=self.early)
+            gpu.after(self._graph, before.node, after.node, early=self.early and not (before.together or after.together))
         self._exec = gpu.call("cuGraphInstantiate", self._graph, 0)
         self._handle = int(self._exec)
 

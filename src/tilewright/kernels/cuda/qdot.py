@@ -25,6 +25,7 @@ from ..launch import Launch, Packed, Variant, Word
 from ..region import Evaluator, Operand, Region, collapse, narrow
 from ..template import Reason, Template, region_bytes, region_flops
 from .fragments import ROWS, Fragments
+from .joined import joining_of
 from .kernel import QDotKernel
 from .small_floats import blocks_at_once
 
@@ -126,8 +127,14 @@ class _Product:
         self.op, self.value = op, self.products[-1].values[0]
         self.f = Fragments(op.format, op.k)
         self.strips = -(-op.n // ROWS)
-        self.per = 1 if tiles else strips_of_a_block(self.strips, len(self.products), target.cores, blocks_at_once(op.format))
+        how = joining_of(target)
+        at_once = blocks_at_once(op.format) if how is None else max(1, how.blocks * how.threads // (32 * self.warps))
+        self.per = 1 if tiles else strips_of_a_block(self.strips, len(self.products), target.cores, at_once)
         self.rows: Dim = product(self.value.shape[:-1])
+
+    @property
+    def warps(self) -> int:
+        return 16 if self.f.units >= MANY_UNITS and not self.tiles else 8
 
     def place(self, v: Value) -> Operand:
         found = self.region.operand(v)
@@ -173,10 +180,9 @@ class _Product:
         name = f"{k.name}_{op.k}x{self.per}x{self.tiles}x{len(accs)}"
         if norm is not None:
             name += f"_{np.float32(eps).view(np.uint32):x}{'_early' if self.place(norm.operands[1]).buffer.kind in FIXED else ''}"
-        warps = 16 if self.f.units >= MANY_UNITS and not self.tiles else 8
         launch.kernel = QDotKernel(
             name, k.params, k.pid, k.body, accs=accs, row=row, column=column, weights=weights, format=op.format, k=op.k, per=self.per,
-            tiles=self.tiles, warps=warps, eps=eps, x=given.get("x"), norm=given.get("norm"), codes=given.get("codes"),
+            tiles=self.tiles, warps=self.warps, eps=eps, x=given.get("x"), norm=given.get("norm"), codes=given.get("codes"),
             scales=given.get("scales"), sums=given.get("sums"),
             norm_early=norm is not None and self.place(norm.operands[1]).buffer.kind in FIXED)  # fmt: skip
         return launch

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from ...core.errors import CompileError
 from ...core.target_spec import TargetSpec
 from ...kernels.cuda.attention_kernels import FlashGradKernel, FlashStatsKernel, MmaGradKernel
+from ...kernels.cuda.joined import JoinedKernel
 from ...kernels.cuda.kernel import (
     BlockKernel,
     ConvKernel,
@@ -35,6 +36,7 @@ from .flash_grad import emit_flash_grad, flash_grad_shared
 from .flash_stats import emit_flash_stats, flash_stats_shared
 from .gemm import emit_gemm
 from .gemm_sizes import dynamic_shared
+from .joined import emit_joined, joined_shared
 from .qdot import emit_qdot
 from .qgemm import emit_qgemm, qgemm_shared
 from .ring import emit_ring, ring_shared
@@ -80,6 +82,8 @@ def emit_cuda(kernel: Kernel, target: TargetSpec) -> str:
         return emit_block_kernel(kernel, target)
     if isinstance(kernel, WholeKernel):
         return emit_whole(kernel, target)
+    if isinstance(kernel, JoinedKernel):
+        return emit_joined(kernel, target)
     raise CompileError(f"cuda: kernel {kernel.name} has no place on the GPU: its template is not one of this target's")
 
 
@@ -110,4 +114,6 @@ def shared_bytes(kernel: Kernel) -> int:
         return flash_grad_shared(kernel)
     if isinstance(kernel, MmaGradKernel):
         return mma_grad_shared(kernel)
+    if isinstance(kernel, JoinedKernel):
+        return joined_shared(kernel)
     return flash_stats_shared(kernel) if isinstance(kernel, FlashStatsKernel) else 0

@@ -28,6 +28,7 @@ class Control:
         self.loops = 0  # loops around the current instruction
         self.private = 0  # thread-private arrays so far
         self._known: dict[str, str] = {}
+        self.opening = self.k.prologue  # where values that are computed once stand
 
     # --- parameters and positions -------------------------------------------------------------------------------------
     def parameters(self, extra: Sequence[str] = ()) -> None:
@@ -60,7 +61,7 @@ class Control:
         if name not in self._known:
             for i, line in enumerate(lines):
                 reg = self.k.reg(ty if i == len(lines) - 1 else "i32")
-                self.k.prologue.append("  " + line.replace("{}", reg, 1).replace("$", self._known.get("_", "")))
+                self.opening.append("  " + line.replace("{}", reg, 1).replace("$", self._known.get("_", "")))
                 self._known["_"] = reg
             self._known[name] = self._known["_"]
         return self._known[name]

@@ -13,6 +13,7 @@ from ...tile.ir import Block, TileType
 from .emit import Emitter
 from .layout import Group, Regs
 from .ptx_text import KernelText, arch_number, literal, module_text
+from .where import Where
 
 NEVER, ZERO, ONE = (literal("float", x) for x in (-math.inf, 0.0, 1.0))
 AT_ONCE = 32  # groups of a round when results are put together
@@ -41,14 +42,21 @@ def _within_warp(k: KernelText, state: list[str], threads: int, parts: int) -> l
 
 def emit_decode(kernel: DecodeKernel, target: TargetSpec) -> str:
     k = KernelText(kernel.name, [])
-    v, d, groups = k.value, kernel.d, kernel.groups
     e = Emitter(kernel, Group(kernel.threads, kernel.vector), k)
     k.late = e.pending = kernel.early and arch_number(target.cpu) >= 90
     e.parameters()
+    decode_program(kernel, e, Where(k))
+    return module_text(target.cpu, k.text([f".maxntid {kernel.block}, 1, 1"], target.cpu))
+
+
+def decode_program(kernel: DecodeKernel, e: Emitter, where: Where) -> None:
+    """One head; `e` has the parameters."""
+    k = e.k
+    v, d, groups = k.value, kernel.d, kernel.groups
     assert kernel.part is not None and kernel.acc is not None and isinstance(kernel.acc.type, TileType)
-    tid = v("i32", "mov.u32 {}, %tid.x;")
+    tid = where.thread()
     part = v("i32", f"shr.u32 {{}}, {tid}, {kernel.threads.bit_length() - 1};")
-    e.env[kernel.pid] = v("i64", f"cvt.u64.u32 {{}}, {v('i32', 'mov.u32 {}, %ctaid.x;')};")
+    e.env[kernel.pid] = v("i64", f"cvt.u64.u32 {{}}, {where.program()};")
     e.env[kernel.part] = v("i64", f"cvt.u64.u32 {{}}, {part};")
     e.block(Block(kernel.body.params, kernel.body.body[: kernel.split]))
     top, total, *halves = (e.tile(x) for x in kernel.found)
@@ -56,7 +64,7 @@ def emit_decode(kernel: DecodeKernel, target: TargetSpec) -> str:
     state = _within_warp(k, state, kernel.threads, kernel.warp_parts)
     groups //= kernel.warp_parts
     sums, stats = k.alloc_shared(groups * d * 4), k.alloc_shared(groups * 8)
-    base = v("i32", "mov.u32 {}, scratch;")
+    base = where.base()
     lane = v("i32", f"and.b32 {{}}, {tid}, {kernel.threads * kernel.warp_parts - 1};")
     if kernel.warp_parts > 1:
         part = v("i32", f"shr.u32 {{}}, {part}, {kernel.warp_parts.bit_length() - 1};")
@@ -68,7 +76,7 @@ def emit_decode(kernel: DecodeKernel, target: TargetSpec) -> str:
         k.emit(f"@{first} st.shared{width}.f32 [{mine}+{sums + i * d // 2 * 4}], {f'{{{regs}}}' if width else regs};")
     here = v("i32", f"mad.lo.u32 {{}}, {part}, 8, {base};")
     k.emit(f"@{v('i1', f'setp.eq.u32 {{}}, {lane}, 0;')} st.shared.v2.f32 [{here}+{stats}], {{{state[0]}, {state[1]}}};")
-    k.emit("bar.sync 0;")
+    where.meet()
     end = k.label("end")
     if d < kernel.block:
         k.emit(f"@{v('i1', f'setp.ge.u32 {{}}, {tid}, {d};')} bra {end};")
@@ -112,4 +120,3 @@ def emit_decode(kernel: DecodeKernel, target: TargetSpec) -> str:
     after.env = {**e.env, kernel.acc: Regs(kernel.acc.type, {(0, 0): result})}
     after.block(Block([], kernel.body.body[kernel.split :]))
     k.place(end)
-    return module_text(target.cpu, k.text([f".maxntid {kernel.block}, 1, 1"], target.cpu))

@@ -30,6 +30,7 @@ class Emitter(Control):
     """Walks a kernel once; `env` maps each tile-IR value to registers."""
 
     pending = False  # the wait for the kernel before is still to come
+    around = 0  # loops in which that wait may stand
 
     @cached_property
     def meetings(self) -> frozenset[Instr]:
@@ -253,14 +254,18 @@ class Emitter(Control):
         type_ = instr.results[0].type
         assert isinstance(type_, TileType)
         if self.pending and not view.early:  # the first load that must wait
-            if self.loops:
+            if self.loops > self.around:
                 raise CompileError(f"cuda: kernel {self.kernel.name} waits for the kernel before inside a loop or branch")
-            self.k.lines.append(WAIT)
+            self.wait()
             self.pending = False
         ordering.before(self, instr)
         other = instr.attrs.get("other", 0) or 0
         self.env[instr.results[0]] = access.load(self, ordering.qualified(view, instr), at, type_, instr.attrs["axes"], limits, other)
         ordering.after(self, instr)
+
+    def wait(self) -> None:
+        """All that the kernel before wrote is in memory from here on."""
+        self.k.lines.append(WAIT)
 
     def do_store(self, instr: Instr) -> None:
         view, at, limits, used = self._access(instr)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ...kernels.cuda.fragments import COLUMNS, Fragments
@@ -12,6 +13,11 @@ if TYPE_CHECKING:
 
 MAGIC = 0x4B400000  # 1.5·2^23 as an integer: integers of 22 bits added to it are floats of that size and a fraction of nothing
 MAGIC_FLOAT = literal("float", 12582912.0)
+
+
+def vector(part: list[str]) -> str:
+    """The end of a load or store of these registers."""
+    return f".v{len(part)}.b32 {{{', '.join(part)}}}" if len(part) > 1 else f".b32 {part[0]}"
 
 
 def bytes_of(pattern: int) -> str:
@@ -36,15 +42,24 @@ class Unit:
         self.at_tops = v("i64", f"mul.wide.u32 {{}}, {line}, 4;") if f.super_scales else ""
         self.zero = [v("i32", f"mov.b32 {{}}, {MAGIC};") for _ in range(4)]
 
+    def clear(self) -> None:
+        """Nothing of an earlier unit is wanted any more."""
+        for r in (*self.codes, *(r for part in (*self.planes, *self.scales) for r in part), *self.tops):
+            self.k.emit(f"mov.b32 {r}, 0;")
+
     def load(self, unit: str, guard: str, hint: str) -> None:
+        def one(part: list[str], base: str, at: int) -> None:
+            self.k.emit(f"@{guard} ld.global{hint}{vector(part)}, [{base}+{at}];")
+
+        self.each(unit, one)
+
+    def each(self, unit: str, one: Callable[[list[str], str, int], None]) -> None:
+        """`one(registers, address, offset)` for every access that brings a unit at this address."""
         f, v = self.f, self.k.value
 
         def words(regs: list[str], base: str, at: int) -> None:
             for i in range(0, len(regs), 4):
-                part = regs[i : i + 4]
-                width = f".v{len(part)}" if len(part) > 1 else ""
-                names = f"{{{', '.join(part)}}}" if len(part) > 1 else part[0]
-                self.k.emit(f"@{guard} ld.global{hint}{width}.b32 {names}, [{base}+{at + 4 * i}];")
+                one(regs[i : i + 4], base, at + 4 * i)
 
         here = v("i64", f"add.s64 {{}}, {unit}, {self.at_codes};")
         per = self.wide // 4

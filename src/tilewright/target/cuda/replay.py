@@ -19,6 +19,7 @@ from .token_sizes import width
 
 _BRACKET = re.compile(r"\[([^\[\]]*)\]")
 _REGISTER = re.compile(r"%[a-z]+\d+")
+_PASSED = re.compile(r"shared\.([ub](?:32|64))$")  # accesses of shared memory by which threads tell each other a number
 _SPECIAL = {"%tid.x": "T.tid", "%ctaid.x": "T.ctaid", "%nctaid.x": "T.nctaid", "%cluster_ctarank": "T.rank", "%laneid": "(T.tid & 31)"}
 _COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 _BINARY = {"add": "+", "sub": "-", "mul": "*", "and": "&", "or": "|", "xor": "^", "shl": "<<", "div": "//", "rem": "%"}
@@ -92,8 +93,13 @@ def _wanted(op: Op) -> list[str]:
     if op.stem in ("bar", "barrier") and "cluster" not in name and ".warp" not in name:
         return [x for x in op.operands.split(",") if x.strip()]
     if op.stem in ("ld", "st", "atom", "red", "ldmatrix", "stmatrix", "mbarrier") or name.startswith("cp.async.c"):
-        return brackets(op)[:1] + ([op.operands.rsplit(",", 1)[1]] if op.stem == "st" and re.search(r"shared\.[ub]32$", name) else [])
+        return brackets(op)[:1] + ([op.operands.rsplit(",", 1)[1]] if op.stem == "st" and (_PASSED.search(name) or _told(op)) else [])
     return []
+
+
+def _told(op: Op) -> bool:
+    """A store of a number by which blocks tell each other something."""
+    return op.opcode.startswith("st.release") and ".shared" not in op.opcode
 
 
 class _Compiler:
@@ -105,7 +111,7 @@ class _Compiler:
             for r in self._writes(op):
                 self.sets.setdefault(r, []).append(op)
         self.numbers: dict[str, int] = {}
-        self.passed = False  # a value goes through shared memory: plain stores are needed
+        self.passed: set[str] = set()  # values of these types go through shared memory: plain stores of them are needed
         self.matrix: dict[str, int] = {}
 
     def _writes(self, op: Op) -> list[str]:
@@ -120,7 +126,7 @@ class _Compiler:
         for op in self.f.ops:
             if op in self.events:
                 wanted = _wanted(op)
-                todo += [r for x in (wanted[:1] if op.stem == "st" else wanted) for r in _REGISTER.findall(x)]
+                todo += [r for x in (wanted[:1] if op.stem == "st" and not _told(op) else wanted) for r in _REGISTER.findall(x)]
             if op.guard and (op in self.events or op.stem == "bra" or op.leaves):
                 todo.append(op.guard)
         while todo:
@@ -133,11 +139,15 @@ class _Compiler:
                     todo.append(op.guard)
                 if op not in self.events and op.stem != "vote":
                     todo += _REGISTER.findall(op.operands)
-                elif op.opcode.startswith("ld.shared") and not self.passed:
-                    self.passed = True
+                elif op.stem == "ld" and (kind := _PASSED.search(op.opcode)) is not None and kind[1] not in self.passed:
+                    self.passed.add(kind[1])
                     for s in self.f.ops:
-                        if s.stem == "st" and s in self.events:
+                        if s.stem == "st" and s in self.events and self._passes(s):
                             todo += [x for w in _wanted(s)[1:] for x in _REGISTER.findall(w)]
+
+    def _passes(self, op: Op) -> bool:
+        kind = _PASSED.search(op.opcode)
+        return _told(op) or (kind is not None and kind[1] in self.passed)
 
     def value(self, text: str) -> str:
         """A Python expression of an operand: a register, a number, a special register, `register+number`, or a symbol."""
@@ -174,6 +184,8 @@ class _Compiler:
             text = self.value(brackets(op)[0])  # an argument that lies in memory: its word is the value
         elif op.opcode.startswith("ld.param"):
             text = f"T.words[{int(brackets(op)[0][1:])}]"
+        elif op.opcode.startswith(("ld.global", "ld.relaxed")):
+            text = f"T.known({self.value(brackets(op)[0])}, {op.line}) & {mask}"
         elif stem in ("mov", "cvta", "mapa"):
             text = f"{ins[0]} & {mask}" if stem != "mapa" else f"({ins[0]} & 0xFFFFFF) | ({ins[1]} + 1) << 24"
         elif stem == "cvt":
@@ -246,7 +258,7 @@ class _Compiler:
                 body.append(f"  return (-1 if {guard} else {number[end]}), None" if guard else "  return -1, None")
             elif special:
                 wanted = _wanted(last)
-                if last.stem == "st" and not self.passed:
+                if last.stem == "st" and not self._passes(last):
                     wanted = wanted[:1]
                 args = f"({', '.join(self.value(x) for x in wanted)}{',' if wanted else ''})"
                 body.append(f"  return {number[end]}, {args + ' if ' + guard + ' else None' if guard else args}")

@@ -90,6 +90,8 @@ class Barriers(State):
             self.graph.learn(a, op, *self.places.get(args[0], (0, 0)))
         if op.stem in ("atom", "red"):
             self.memory[key] = old + int(op.operands.rsplit(",", 1)[1])
+        elif op.stem == "st" and len(args) > 1:
+            self.memory[key] = args[1]
         if segment.result >= 0:
             a.registers[segment.result] = old
         return True

@@ -72,10 +72,10 @@ class Copies(State):
         return True
 
     def piece(self, a: Agent, segment: Segment, args: tuple[int, ...]) -> bool:
-        """16 bytes by `cp.async`."""
+        """16 bytes (or 4, or 8) by `cp.async`."""
         op = segment.op
         self._late(a, op)
-        space, lo, size = self._piece(a, args[0], 16)
+        space, lo, size = self._piece(a, args[0], int(op.operands.rsplit("]", 1)[1].split(",")[1]))
         a.open_pieces |= self.graph.access(a, op, space, lo, size, write=True, pending=True)
         return True
 
