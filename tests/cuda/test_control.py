@@ -148,8 +148,9 @@ def test_shared_memory_of_one_block(gpu: FakeDriver, rng: np.random.Generator, m
     assert [whole.scratch_bytes(k) for k in kernels].count(copy) == 2
     (text,) = f.lower(*arrays).ptx().values()
     assert f"scratch[{whole.SHARED // copy * copy}]" in text and check(text) == []
-    monkeypatch.setattr(whole, "SHARED", copy - 1 + whole.REDUCED)
-    apart = tw.jit(lambda *a: turned(*a), target="cuda").lower(*arrays)
+    with monkeypatch.context() as less:
+        less.setattr(whole, "SHARED", copy - 1 + whole.REDUCED)
+        apart = tw.jit(lambda *a: turned(*a), target="cuda").lower(*arrays)
     assert not any(isinstance(x.kernel, whole.WholeKernel) for x in apart.executable.program.launches)
 
 
@@ -228,6 +229,7 @@ def test_a_scan_and_what_the_host_does(how: str, gpu: FakeDriver, monkeypatch: p
     monkeypatch.setattr(whole, "BYTES", small)
     monkeypatch.setattr(cuda_flow, "RECORDED", most)
     arrays = draw(rng, (2, 3), (2, 3), (5, 2, 3))
+    gpu.calls.clear()
     f = tw.jit(steps, target="cuda")
     for got, want in zip(f(*arrays), steps(*(a.astype(np.float64) for a in arrays)), strict=True):
         np.testing.assert_allclose(got.numpy(), want, rtol=1e-5, atol=1e-6)

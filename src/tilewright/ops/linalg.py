@@ -20,9 +20,9 @@ SQUARE = [E(f32(3, 4), match="needs square matrices"), E(f32(3), match="needs ma
 
 
 def dominant(arrays: list[Any]) -> list[Any]:
-    """Square matrices with a heavy diagonal: far from singular."""
+    """Matrices with a heavy diagonal: far from singular."""
     a = arrays[0]
-    return [(a + 3.0 * a.shape[-1] ** 0.5 * np.eye(a.shape[-1])).astype(a.dtype), *arrays[1:]]
+    return [(a + 3.0 * a.shape[-1] ** 0.5 * np.eye(*a.shape[-2:])).astype(a.dtype), *arrays[1:]]
 
 
 def turned(arrays: list[Any]) -> list[Any]:
