@@ -108,6 +108,20 @@ def test_a_token_is_chosen_on_the_gpu_and_stays_there(path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_sequences_side_by_side_are_those_one_by_one(path: Path) -> None:
+    """Three prompts on four lanes, one of which ends sooner, one drawn with a penalty and a temperature."""
+    with fake_gpu() as gpu:
+        llm = tw.load_llm(path, cache_dtype="f32", target="cuda")
+        drawn: dict[str, Any] = {"temperature": 0.8, "top_k": 30, "repetition_penalty": 1.2, "seed": 4}
+        for options in ({}, drawn):
+            prompts = ["ab", "c", "the"]
+            want = ["".join(llm.generate(p, max_tokens=3, **options)) for p in prompts]
+            gpu.launches.clear()
+            assert llm.generate_batch(prompts, max_tokens=3, **options) == want
+            assert sum(name.startswith("sample_block") for name in gpu.launches) == 3 + 2 * 4
+
+
+@pytest.mark.slow
 def test_prompts_on_hopper_give_the_logits_of_the_cpu(tmp_path: Path) -> None:
     """The same with `wgmma` and tensor maps, emulated: pieces of a prompt at several positions of an f16 cache."""
     path = write_tiny_model(tmp_path / "tiny.gguf", format="Q4_0", layers=2, context=32)
@@ -142,4 +156,4 @@ def test_both_programs_compile_and_what_has_no_kernels_is_said(path: Path) -> No
         assemble(config, weights, tokenizer, target="sm_90a", cache_dtype="q8_0")
     with pytest.raises(UnsupportedError, match="adapters have no programs on a GPU"):
         llm.use_adapter(Adapter("some", 1, {}))
-    assert llm._batch(4) is None  # sequences take turns
+    assert llm._call.lanes(2).session.executable.rebinds  # one graph for all positions of both sequences

@@ -17,7 +17,7 @@ from ..core.dims import Expr, sym
 from ..ir.graph import Graph, Value
 from ..ir.types import TensorType
 from ..ops.sampling import NUMBERS, SETTINGS
-from ..runtime.state import State, StatefulCall
+from ..runtime.state import State
 from .decoder import Cache, Decoder
 from .settings import Sampler, Sampling
 
@@ -89,9 +89,10 @@ def row(x: Value, index: int) -> Value:
 class BatchCall:
     """A compiled batch program and the arrays that its calls fill. Lanes without a sequence work on a state of their own."""
 
-    def __init__(self, call: StatefulCall, vocab: int) -> None:
+    def __init__(self, call: Any, vocab: int, idle: Any = None) -> None:
+        """`call` is a `StatefulCall`, or on a GPU what does its work; `idle` a state for lanes without a sequence."""
         self.call, self.lanes = call, call.lanes
-        self._idle = State(call.spec)
+        self._idle = State(call.spec) if idle is None else idle
         self._sampler = Sampler(Sampling(seed=0), vocab)
         self._ids = np.zeros(self.lanes, np.int64)
         self._seen = np.zeros((self.lanes, vocab), np.uint8)

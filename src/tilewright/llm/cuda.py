@@ -1,4 +1,5 @@
-"""A language model on a GPU: one program for a single new token, one for prompts of any length, one that chooses the next token.
+"""A language model on a GPU: one program for a single new token, one for prompts of any length, one that chooses the next token, and
+one for each number of sequences side by side that was asked for.
 
 The first two work on the same caches in place. A chosen token stays on the GPU, where the next step reads it; its number alone is copied
 back. What the choice reads (settings, random counter, tokens of the text) is copied there when it is another than last time.
@@ -6,7 +7,7 @@ back. What the choice reads (settings, random counter, tokens of the text) is co
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,18 +26,70 @@ from ..runtime import cuda_driver
 from ..runtime.cuda_array import DeviceArray, upload
 from ..runtime.cuda_session import CudaSession
 from ..runtime.cuda_state import CudaState
+from .batch import BatchDecoder
 from .decoder import Decoder
 
 Array = np.ndarray[Any, Any]
 KEPT = 16  # settings of choices that stay on the GPU
 
 
+class Kept:
+    """Small arrays of the host that stay on the GPU."""
+
+    def __init__(self, stream: int) -> None:
+        self.stream = stream
+        self.arrays: dict[bytes, DeviceArray] = {}
+
+    def choice(self, seen: Array, settings: Array, numbers: Array) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
+        """What a choice (or one of every row) reads beside the logits. Without a penalty it matters to nobody which tokens were seen,
+        without a temperature neither what the random numbers come from: zeros stay there for both."""
+        penal = bool(((settings[..., 3] != 1) & (settings[..., 3] > 0)).any())
+        hot = bool((settings[..., 0] > 0).any())
+        seen_there = upload(seen, dt.u8, self.stream) if penal else self.kept(b"seen", seen, dt.u8, zeros=True)
+        numbers_there = upload(numbers, dt.i64, self.stream) if hot else self.kept(b"numbers", numbers, dt.i64, zeros=True)
+        return seen_there, self.kept(settings.tobytes(), settings, dt.f32), numbers_there
+
+    def kept(self, key: bytes, array: Array, dtype: DType, *, zeros: bool = False) -> DeviceArray:
+        """An array, or zeros in its place."""
+        found = self.arrays.get(key)
+        if found is None:
+            if len(self.arrays) >= KEPT:
+                self.arrays.clear()
+            found = self.arrays[key] = upload(np.zeros_like(array) if zeros else array, dtype, self.stream)
+        return found
+
+
+class CudaLanes:
+    """One token for each of several sequences (`BatchDecoder`): what `StatefulCall` with lanes is on the CPU. Logits stay on the GPU."""
+
+    def __init__(self, session: CudaSession, lanes: int) -> None:
+        self.session, self.lanes, self._there = session, lanes, Kept(session.stream)
+
+    def __call__(
+        self, states: Sequence[CudaState], env: Mapping[str, int], inputs: Sequence[Array], outputs: Sequence[Array | None]
+    ) -> None:
+        ids, seen, settings, numbers = inputs
+        cuda_driver.enter()
+        caches = [x for state in states for x in state.arrays]
+        choice = self._there.choice(seen, settings, numbers)
+        found = self.session.in_place(upload(ids, dt.i64, self.session.stream), *choice, *caches, **env)[1]
+        tokens = outputs[1]
+        assert tokens is not None
+        tokens[...] = found.numpy()
+        for state in states:
+            state.chosen = None
+        self.session.synchronize()
+
+
 class CudaCall:
     """What `StatefulCall` is on the CPU: (states, env, inputs, outputs), arrays in and out. An output that is None is not wanted."""
 
-    def __init__(self, one: CudaSession, many: CudaSession, choose: CudaSession, axis: int) -> None:
-        self.session, self.many, self.choose, self.axis = one, many, choose, axis
-        self._there: dict[bytes, DeviceArray] = {}  # what `_kept` keeps
+    def __init__(
+        self, one: CudaSession, many: CudaSession, choose: CudaSession, axis: int, side_by_side: Callable[[int], CudaSession]
+    ) -> None:
+        self.session, self.many, self.choose, self.axis, self._side_by_side = one, many, choose, axis, side_by_side
+        self._lanes: dict[int, CudaLanes] = {}
+        self._there = Kept(one.stream)
 
     def start(self) -> CudaState:
         return CudaState(self.session, self.axis)
@@ -52,7 +105,7 @@ class CudaCall:
         found = session.in_place(self._ids(state, ids), *state.arrays, P=env["P"])[0]
         state.chosen = None
         if token is not None:
-            chosen = self.choose(found, *self._choice(seen, settings, numbers))
+            chosen = self.choose(found, *self._there.choice(seen, settings, numbers))
             token[...] = chosen.numpy()[0]
             state.chosen = int(token), chosen
         if logits is not None:
@@ -66,33 +119,21 @@ class CudaCall:
             return state.chosen[1]
         return upload(ids, dt.i64, self.session.stream)
 
-    def _choice(self, seen: Array, settings: Array, numbers: Array) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
-        """What a choice reads beside the logits. Without a penalty it matters to nobody which tokens were seen, without a temperature
-        neither what the random numbers come from: zeros stay there for both."""
-        temperature, _, _, penalty = settings
-        seen_there = self._kept(b"seen", seen, dt.u8, zeros=True) if penalty == 1 else upload(seen, dt.u8, self.session.stream)
-        if temperature > 0:
-            numbers_there = upload(numbers, dt.i64, self.session.stream)
-        else:
-            numbers_there = self._kept(b"numbers", numbers, dt.i64, zeros=True)
-        return seen_there, self._kept(settings.tobytes(), settings, dt.f32), numbers_there
-
-    def _kept(self, key: bytes, array: Array, dtype: DType, *, zeros: bool = False) -> DeviceArray:
-        """A small array, or zeros in its place, that stays on the GPU."""
-        found = self._there.get(key)
-        if found is None:
-            if len(self._there) >= KEPT:
-                self._there.clear()
-            found = self._there[key] = upload(np.zeros_like(array) if zeros else array, dtype, self.session.stream)
-        return found
+    def lanes(self, count: int) -> CudaLanes:
+        """A program for this many sequences side by side, compiled when it is first asked for."""
+        if count not in self._lanes:
+            self._lanes[count] = CudaLanes(self._side_by_side(count), count)
+        return self._lanes[count]
 
     def report(self) -> LlmReport:
-        return LlmReport({"one token": self.session.report(), "prompts": self.many.report(), "choice": self.choose.report(), "host": HOST})
+        programs = {"one token": self.session, "prompts": self.many, "choice": self.choose}
+        programs |= {f"{n} sequences": lanes.session for n, lanes in self._lanes.items()}
+        return LlmReport({**{name: session.report() for name, session in programs.items()}, "host": HOST})
 
     def close(self) -> None:
-        for session in (self.session, self.many, self.choose):
+        for session in (self.session, self.many, self.choose, *(x.session for x in self._lanes.values())):
             session.close()
-        self._there.clear()
+        self._there.arrays.clear()
 
 
 HOST = (
@@ -102,7 +143,7 @@ HOST = (
     "with a temperature: 24 bytes to the GPU at every step (top_k, seed, counter of the random numbers, which are drawn there)",
     "with a repetition penalty: a byte for every token of the vocabulary to the GPU at every step",
     "feed(): the tokens to the GPU, the logits from it",
-    "generate_batch(): sequences take turns, a step each; adapters and q8_0 caches are errors that name them",
+    "generate_batch(): prompts one by one; then for each sequence 8 bytes to the GPU and 8 from it at every step",
 )
 
 
@@ -146,4 +187,10 @@ def cuda_programs(
             built = Decoder(config, weights, capacity, cache, sampled=False, rows=rows, narrow=True).build()
         return compiled(built)
 
-    return CudaCall(program(1), program(None), compiled(choosing_graph(config.vocab)), axis)
+    def side_by_side(lanes: int) -> CudaSession:
+        graph = BatchDecoder(config, weights, capacity, cache, lanes=lanes).build()
+        session: Any = compile_graph(graph, graph_signature(graph), spec, level=level)
+        assert isinstance(session, CudaSession)
+        return session
+
+    return CudaCall(program(1), program(None), compiled(choosing_graph(config.vocab)), axis, side_by_side)

@@ -185,15 +185,17 @@ class LLM:
 
     def generate_batch(self, prompts: Sequence[str | Sequence[int]], **options: Any) -> list[str]:
         """Continue several prompts side by side; the same texts as one by one. A program for several sequences is compiled on first use
-        (not while an adapter is in use, nor on a GPU: then they take turns)."""
+        (not while an adapter is in use: then they take turns)."""
         return generate_together([self.generate(p, **options) for p in prompts], self._batch)
 
     def _batch(self, count: int) -> BatchCall | None:
         """A program for `count` sequences at once, or for as many as there is one for."""
-        if count < 2 or self._compile_for is None or self.adapter is not None:
+        if count < 2 or (self._compile_for is None and self._device is None) or self.adapter is not None:
             return None
         lanes = min(n for n in LANES if n >= min(count, LANES[-1]))
-        if lanes not in self._batches:
+        if lanes not in self._batches and self._device is not None:
+            self._batches[lanes] = BatchCall(self._device.lanes(lanes), self.vocab, self._device.start())
+        elif lanes not in self._batches and self._compile_for is not None:
             self._batches[lanes] = BatchCall(StatefulCall(self._compile_for(lanes), self._spec, lanes), self.vocab)
         return self._batches[lanes]
 
