@@ -22,7 +22,7 @@ from tilewright.target.cuda.ptx_flow import Op, parse
 
 _RING = 1024  # where the stages begin; barriers lie before
 _MAPS = 1 << 60  # made-up addresses of tensor maps
-_QUIET = ("setmaxnreg", "prefetch", "fence", "griddepcontrol")
+_QUIET = ("nanosleep", "setmaxnreg", "prefetch", "fence", "griddepcontrol")
 
 
 def run(
@@ -120,6 +120,10 @@ class _Async(_Block):
 
     def execute(self, op: Op, xs: list[str], active: Array) -> None:
         stem = op.stem
+        if stem == "wgmma":
+            groups = active.reshape(-1, 128)
+            if not groups.all(1)[groups.any(1)].all():
+                raise Fault(f"`{op.opcode}` needs whole warpgroups")
         if stem in _QUIET or op.opcode.startswith(("wgmma.fence", "wgmma.commit", "wgmma.wait")) or "bulk.commit" in op.opcode:
             return
         if "bulk.wait_group" in op.opcode:
@@ -240,8 +244,6 @@ class _Async(_Block):
 
     def product(self, op: Op, xs: list[str], active: Array) -> None:
         groups = active.reshape(-1, 128)
-        if not groups.all(1)[groups.any(1)].all():
-            raise Fault(f"`{op.opcode}` needs whole warpgroups")
         parts = op.opcode.split(".")
         kind, n = KINDS[parts[-1]], int(parts[4].partition("n")[2].partition("k")[0])
         assert parts[4].endswith("k16") and parts[-1] in ("bf16", "f16"), op.opcode

@@ -16,6 +16,7 @@ class FlashPlan:
     keys: int = 128  # of a tile
     stages: int = 2  # tiles of keys, and of values, on their way
     kept: int = 24 << 20  # bytes of keys and values that blocks work on at a time
+    hold: bool = False  # the wait for the sums of the tile before stays behind the softmax (with `lazy` and `eager` it does anyway)
     # a row's maximum is raised, and what was summed before rescaled, only when it grew by more than so many powers of two
     lazy: float | None = None
     # exponentials relative to the maximum of the tiles before; where their sum shows that it grew too much a tile is done again
@@ -40,7 +41,8 @@ MEASURED = {  # by head size; three consumers for 64 were slower
 _SMALL: dict[str, Any] = {"keys": 64, "per_sm": 3, "stages": 3, "queries": 2, "kept": 24 << 20}
 VARIANTS: dict[int, dict[str, dict[str, Any]]] = {  # what is worth measuring beside it
     64: {
-        "lazy 0": {"lazy": 0.0},
+        "hold": {"hold": True},
+        "hold, two Q": {"hold": True, "queries": 2},
         "lazy 8": {"lazy": 8.0},
         "lazy 8, two Q": {"lazy": 8.0, "queries": 2},
         "lazy 8, two Q, halves": {"lazy": 8.0, "queries": 2, "halves": True},
@@ -62,7 +64,8 @@ VARIANTS: dict[int, dict[str, dict[str, Any]]] = {  # what is worth measuring be
         "192 rows, lazy 8, two Q": {"consumers": 3, "per_sm": 1, "lazy": 8.0, "queries": 2},
     },
     128: {
-        "lazy 0": {"lazy": 0.0},
+        "hold": {"hold": True},
+        "hold, two Q": {"hold": True, "queries": 2},
         "lazy 8": {"lazy": 8.0},
         "lazy 8, two Q": {"lazy": 8.0, "queries": 2},
         "eager": {"eager": True},

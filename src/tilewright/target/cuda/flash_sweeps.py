@@ -2,7 +2,7 @@
 
 Plainly: the scores of a tile and the sums of the tile before are started together, and the softmax follows. What the assembler makes of
 that waits for the sums, too, before the softmax (it moves the wait up to the one before it), so that a warpgroup's matrix unit rests while
-its threads compute; a branch that depends on the softmax keeps the wait behind it (`lazy`, `eager`).
+its threads compute; a branch that depends on the softmax keeps the wait behind it (`hold`, `lazy`, `eager`).
 """
 
 from __future__ import annotations
@@ -95,20 +95,31 @@ class FlashSweeps(FlashEager):
         for i, r in enumerate(self.out):
             self.k.emit(f"mul.rn.f32 {r}, {r}, {self.fade[i % 4 // 2]};")
 
+    def _hold(self) -> None:
+        """A branch that is never taken, on what the softmax gives: the assembler would move the wait that follows before the softmax. (It
+        must not stand in a branch itself: all warps of a warpgroup execute it together.)"""
+        k, v = self.k, self.k.value
+        on = k.label("softmax_done")
+        both = v("float", f"add.rn.f32 {{}}, {self.total[0]}, {self.total[1]};")
+        never = v("i1", f"vote.sync.any.pred {{}}, {v('i1', f'setp.lt.f32 {{}}, {both}, 0f00000000;')}, -1;")
+        k.emit(f"@!{never} bra {on};")
+        k.emit("nanosleep.u32 1;")
+        k.place(on)
+
     def _before(self, sums: int) -> None:
         """Wait for the sums before this tile, and rescale them."""
-        k, v = self.k, self.k.value
-        if self.kernel.plan.lazy is None:
-            self.products.wait(sums)
+        k, g, v = self.k, self.kernel, self.k.value
+        if g.plan.hold or g.plan.lazy is not None:
+            self._hold()
+        self.products.wait(sums)
+        if g.plan.lazy is None:
             self._rescale()
             return
         kept = k.label("kept")
         grew = v("i1", f"or.pred {{}}, {self.grew[0]}, {self.grew[1]};")
         k.emit(f"@!{v('i1', f'vote.sync.any.pred {{}}, {grew}, -1;')} bra {kept};")
-        self.products.wait(sums, sometimes=True)
         self._rescale()
         k.place(kept)
-        self.products.wait(sums)
 
     def _sweep(self, step: str) -> None:
         """The other tiles, then the sums of the last."""
@@ -143,20 +154,21 @@ class FlashSweeps(FlashEager):
             old, new = sets[turn], sets[1 - turn]
             k.emit(f"@{v('i1', f'setp.ge.u32 {{}}, {step}, {self.count};')} bra {outs[turn]};")
             k.emit(f"sub.u32 {self.tile}, {self.tile}, 1;")
-            start, kept = self.products.under_way, k.label("kept")
+            start, right, kept = self.products.under_way, k.label("weights_done"), k.label("kept")
             self._my_turn()
             scores, sums = self._scores(), self._weighted(old)
             self._your_turn()
             self.products.wait(scores)
             found, small = self._eager_weights(new)
-            k.emit(f"@{small} bra {kept};")
+            k.emit(f"@{small} bra {right};")
             self._again(new, found)
-            self.products.wait(sums, sometimes=True)
-            self._rescale()
             for h in range(2):
                 k.emit(f"mul.rn.f32 {self.total[h]}, {self.total[h]}, {self.fade[h]};")
-            k.place(kept)
+            k.place(right)
             self.products.wait(sums)
+            k.emit(f"@{small} bra {kept};")
+            self._rescale()
+            k.place(kept)
             for h in range(2):
                 k.emit(f"add.rn.f32 {self.total[h]}, {self.total[h]}, {found[h]};")
             self.products.again(start)
