@@ -25,6 +25,7 @@ class FlashPlan:
     queries: int = 1  # buffers of Q: with two the next piece of work is loaded while this one ends
     halves: bool = False  # of the first tile only the half that is seen gets a softmax, and masks are put on by halves
 
+    early: bool = False  # with `eager`: where the next piece of work is, is found out during the first softmax of this one
     turns: bool = False  # two warpgroups of a block start their products in turn: one computes while the other's products run
 
     def key(self, usual: FlashPlan) -> str:
@@ -49,6 +50,7 @@ VARIANTS: dict[int, dict[str, dict[str, Any]]] = {  # what is worth measuring be
         "eager": {"eager": True},
         "eager, two Q": {"eager": True, "queries": 2},
         "eager, two Q, halves": {"eager": True, "queries": 2, "halves": True},
+        "eager, two Q, halves, early": {"eager": True, "queries": 2, "halves": True, "early": True},
         "eager, two Q, halves, poly 6": {"eager": True, "queries": 2, "halves": True, "poly": 6},
         "eager, two Q, halves, poly 4": {"eager": True, "queries": 2, "halves": True, "poly": 4},
         "eager, two Q, halves, poly 3": {"eager": True, "queries": 2, "halves": True, "poly": 3},

@@ -24,6 +24,7 @@ from .layout import Fragment, Key, Regs
 from .ptx_text import KernelText, module_text
 from .stages import RING, Filler, Reader, Ring, Stages
 
+POSITION = ("q0", "head", "batch", "limit", "last", "count")  # of a piece of work, for those who multiply
 WORDS = ("sq", "sk", "offset", "window", "heads", "group", "q_tiles", "works", "chunk", "lines")
 # by multiplying warpgroups and blocks of a multiprocessor
 PRODUCER_REGISTERS = {(1, 2): 40, (2, 1): 40, (1, 3): 24, (3, 1): 32}
@@ -90,19 +91,38 @@ class Flash(FlashSweeps):
         k.place(ready)
         k.emit("bar.sync 0;")
 
-    def _work_loop(self) -> tuple[str, str, str]:
-        """Blocks of the grid share the blocks of rows of all heads."""
+    def _work_loop(self, early: bool = False) -> tuple[str, str, str]:
+        """Blocks of the grid share the blocks of rows of all heads. `early`: where a piece is was found out during the one before."""
         k, v = self.k, self.k.value
-        work = k.reg("i32")
+        work = self.work = k.reg("i32")
         k.emit(f"mov.u32 {work}, %ctaid.x;")
+        if early:
+            self.held, self.ahead = ({name: k.reg("i32") for name in POSITION} for _ in range(2))
+            self._position(work)
+            for name in POSITION:
+                k.emit(f"mov.u32 {self.held[name]}, {getattr(self, name)};")
         top, done = k.label("work"), k.label("works_done")
         k.place(top)
         k.emit(f"@{v('i1', f'setp.ge.u32 {{}}, {work}, {self.word.works};')} bra {done};")
-        self._position(work)
+        if early:
+            self.__dict__.update(self.held)
+        else:
+            self._position(work)
         return work, top, done
 
-    def _next_work(self, work: str, top: str, done: str) -> None:
+    def _look_ahead(self) -> None:
+        """Where the next piece of work is (past the last: where the last is)."""
+        k, v = self.k, self.k.value
+        after = v("i32", f"add.u32 {{}}, {self.work}, {v('i32', 'mov.u32 {}, %nctaid.x;')};")
+        self._position(v("i32", f"min.u32 {{}}, {after}, {v('i32', f'sub.u32 {{}}, {self.word.works}, 1;')};"))
+        for name in POSITION:
+            k.emit(f"mov.u32 {self.ahead[name]}, {getattr(self, name)};")
+        self.__dict__.update(self.held)
+
+    def _next_work(self, work: str, top: str, done: str, early: bool = False) -> None:
         k = self.k
+        for name in POSITION if early else ():
+            k.emit(f"mov.u32 {self.held[name]}, {self.ahead[name]};")
         k.emit(f"add.u32 {work}, {work}, {k.value('i32', 'mov.u32 {}, %nctaid.x;')};")
         k.emit(f"bra {top};")
         k.place(done)
@@ -214,7 +234,8 @@ class Flash(FlashSweeps):
         self.products = Groups(k, *PRODUCTS)
         self.keys, self.values = Reader(k, self.of_keys), Reader(k, self.of_values)
         self.queries = Ring(k, 1, phase=0) if g.plan.queries == 1 else Reader(k, self.of_queries)
-        work, again, over = self._work_loop()
+        self.meanwhile = self._look_ahead if g.plan.early else None  # its divisions take long: there other instructions stand between
+        work, again, over = self._work_loop(g.plan.early)
         for r in self.out:
             k.emit(f"mov.f32 {r}, 0f00000000;")
         for h in range(2):
@@ -235,9 +256,16 @@ class Flash(FlashSweeps):
             self.queries.wait(self.bars)
             self.queries.advance()
         self._tiles()
-        k.place(done)
+        if g.plan.early:
+            some = k.label("some_keys")
+            k.emit(f"bra {some};")
+            k.place(done)
+            self._look_ahead()
+            k.place(some)
+        else:
+            k.place(done)
         self._epilogue()
-        self._next_work(work, again, over)
+        self._next_work(work, again, over, g.plan.early)
 
     def _epilogue(self) -> None:
         g, k, e, v = self.kernel, self.k, self.e, self.k.value

@@ -13,7 +13,7 @@ the rest. At −127 (and so below, at −inf too) the result is exactly 0. Relat
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from .flash_scores import INF, FlashScores
 from .ptx_text import literal
@@ -29,6 +29,8 @@ COEFFICIENTS = {  # of x, x², … in 2^x = 1 + …, the least relative error in
 
 class FlashEager(FlashScores):
     """Weights go to registers of their own: scores stay until the sum is known to be small."""
+
+    meanwhile: Callable[[], None] | None = None  # other work for the first softmax
 
     def _power(self, x: str, whole: bool) -> str:
         """2^x by a polynomial; `whole`: NaN stays NaN (without, it becomes the largest number there is)."""
@@ -88,6 +90,8 @@ class FlashEager(FlashScores):
     def _first_weights(self, keys: int, weights: Sequence[str]) -> None:
         """Of the first tile, whose maximum is looked for."""
         self._masked(keys)
+        if self.meanwhile is not None:
+            self.meanwhile()
         base = [self._raise(h, keys) for h in range(2)]
         for h, total in enumerate(self._powers(keys, base, weights, whole=True)):
             self.k.emit(f"mov.f32 {self.total[h]}, {total};")
