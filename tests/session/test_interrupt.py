@@ -71,6 +71,7 @@ def test_the_call_stops_between_kernels(default: None, kind: str, threads: int) 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_handler_that_raises_nothing_changes_no_result(noted: list[int], threads: int) -> None:
     """Also in place, where running a kernel twice would show."""
+    noted.clear()
     session = chain("double signal double double signal reverse late double", N, threads=threads, inplace=True)
     for n in range(1, 4):
         np.testing.assert_array_equal(session(X), X[::-1] * 16)
@@ -106,6 +107,7 @@ def test_other_threads_finish_their_calls(handler: Any, noted: list[int]) -> Non
 
 def test_short_calls_do_not_touch_the_handler(noted: list[int]) -> None:
     """They finish, and Python's handler runs after them."""
+    noted.clear()
     session = chain("double signal double", N, flops=10, threads=1)
     assert session.executable is not None
     workspace = session.take()
