@@ -215,11 +215,12 @@ def test_import_is_light() -> None:
 def test_the_report_is_a_table_on_a_terminal(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
     report = tw.compile(net, (torch.randn(2, 20),)).report()
     plain = str(report)
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     assert "\x1b[" not in plain
     for columns, shown in (("80", False), ("160", True)):
-        monkeypatch.setenv("COLUMNS", columns)
-        rich = str(report)
+        with monkeypatch.context() as m:
+            m.setattr(sys.stdout, "isatty", lambda: True)
+            m.setenv("COLUMNS", columns)
+            rich = str(report)
         assert "\x1b[" in rich
         assert "roofline" in rich
         assert ("Mflop" in rich) == shown
