@@ -52,7 +52,7 @@ CASES = [
         Sizes(), "", "sm_90a", ("", "depth=0", "barrier=flags,rows=1,depth=4", "threads=1024", "blocks=2,depth=2"), marks=pytest.mark.slow
     ),
     pytest.param(K_FORMAT, "Q4_K", "sm_90a", ("", "barrier=flags,depth=2", "depth=0"), marks=pytest.mark.slow),
-    pytest.param(Sizes(width=512, heads=8, head=64, inner=512), "Q6_K", "sm_120", ("",), marks=pytest.mark.slow),
+    pytest.param(Sizes(layers=1, width=256, heads=4, head=64, inner=256), "Q6_K", "sm_120", ("",), marks=pytest.mark.slow),
 ]  # fmt: skip
 
 
@@ -66,7 +66,8 @@ def test_a_step_in_one_kernel_has_the_bits_of_its_launches(
     assert apart.launched >= 2 + 5 * sizes.layers and np.isfinite(want[0].astype(np.float32)).all()
     for setting in settings:
         e, kernel = joined(m.graph, setting, arch)
-        assert (kernel.depth > 0) == (Joining.parse(setting).depth > 0) == any(kernel.cells)
+        ahead = Joining.parse(setting).depth > 0 and not (packed and arch == "sm_120")  # which has no room for two units of a block
+        assert (kernel.depth > 0) == ahead == any(kernel.cells)
         assert len(kernel.kinds) <= 8 and len(kernel.members) == apart.launched
         assert same(e(*m.arrays), want)
         assert packed or barrier_safety.check(e.texts[kernel.name]) == []  # the text of packed products is long: see below
