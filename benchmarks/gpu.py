@@ -26,6 +26,7 @@ from gpu_packed import packed
 from gpu_products import products
 from gpu_tools import BF16, Table, error, measure, ours, rand, session, timed
 from gpu_train import train
+from gpu_variants import variants
 
 import tilewright.ops as o
 from tilewright.ops.attention import Attention
@@ -151,6 +152,7 @@ def _rope(x: Any, cos: Any, sin: Any) -> Any:
 SECTIONS = {
     "matmul": matmul, "epilogue": epilogue, "attention": attention, "attention_backward": attention_backward, "rows": rows,
     "products": products, "decode": decode, "decode_packed": decode_packed, "packed": packed, "models": models, "train": train,
+    "variants": variants,
 }  # fmt: skip
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+import tilewright as tw
 from tests.cuda.attention_cases import BACKWARD, Case
 from tests.cuda.launching import Emulated
 from tilewright.core.dims import sym
@@ -70,6 +71,16 @@ def test_a_sweep_finds_log_sums_that_nobody_saved(case: Case, rng: np.random.Gen
     """The kernels as they were measured on a GPU."""
     made = check(case, bf16, "sm_90a", rng)
     assert isinstance(made.program.launches[0].kernel, FlashStatsKernel)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_memory_is_planned(arch: str) -> None:
+    """With and without tiles that nobody sees, whose zeros come from a launch before."""
+    for options in ({}, {"causal": True}, {"window": 9}):
+        case = Case(1, 2, 1, 20, 30, 16, None, (20, 30), options)
+        session: Any = tw.compile(case.graph(f16), target=arch)
+        names = [x.name.partition(".")[2] for x in session.executable.program.launches]
+        assert ("unseen" in names) == bool(options)
 
 
 def test_the_launches_say_what_becomes_of_a_bias() -> None:

@@ -20,7 +20,7 @@ from ..launch import Buffer, Launch, Word
 from ..region import Operand, Region
 from ..template import Reason, Template, alone, region_bytes, region_flops
 from .attention import as_rows, padded
-from .attention_grad import Sweep
+from .attention_grad import Sweep, partial
 from .attention_kernels import FlashStatsKernel
 from .kernel import TensorMap
 
@@ -78,7 +78,7 @@ class Backward:
         results, op = list(self.region.results), self.op
         sweep = Sweep(self.region.name, op, [self.q, self.k, self.v, self.g], self.extras, self.stats, self.padded, target.cores)
         before = [sweep.rows(*self.saved)] if self.saved else [self._statistics(), sweep.clear(target)]
-        if op.with_scores and (op.causal or op.window is not None):  # tiles that nobody sees are not computed
+        if op.with_scores and partial(op):
             before.append(fill_launch(f"{self.region.name}.unseen", 0, results[3], target))
         return [*before, *sweep.launches(results, region_flops(self.region), region_bytes(self.region))]
 

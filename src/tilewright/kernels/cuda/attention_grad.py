@@ -92,7 +92,8 @@ class Sweep:
         beside = {n: call.view(n, o.type.dtype, o.buffer, o.layout.expand(pairs)).var for n, o in self.extras.items()}
         for o in scores:
             beside["scores"] = call.view("scores", o.type.dtype, o.buffer, o.layout, write=True).var
-            call.also_reads(o.buffer)  # where nobody sees anything it stays as it was
+            if partial(self.op):
+                call.also_reads(o.buffer)  # where nobody sees anything it stays as it was
         rows_left = call.word("rows", self.sk)
         sums = tuple(Var(TileType((64, d), f32), f"sum{i}") for i in range(2))
         row, head, item = Var(INDEX, "row"), Var(INDEX, "head"), Var(INDEX, "batch")
@@ -142,6 +143,11 @@ class Sweep:
             f"{k.name}_{size}{flags}_{scale}_{dtype}", k.params, k.pid, k.body, mode=mode, own=self.own, d=self.d, queries=self.queries,
             stages=STAGES[self.d], causal=op.causal, windowed=op.window is not None, softcap=op.softcap, scale=op.scale, dtype=dtype,
             **more)  # type: ignore[arg-type]  # fmt: skip
+
+
+def partial(op: AttentionBackwardOp) -> bool:
+    """Whether there may be tiles of scores that nobody sees: they are not computed."""
+    return op.causal or op.window is not None
 
 
 def row_statistics(

@@ -20,7 +20,7 @@ from ..region import Operand, Region, narrow
 from ..template import Reason, Template, alone, region_bytes, region_flops
 from .attention import as_rows, padded
 from .attention_backward import even
-from .attention_grad import row_statistics
+from .attention_grad import partial, row_statistics
 from .attention_kernels import MmaGradKernel
 
 OWN = 64  # rows of a block
@@ -70,7 +70,7 @@ class Backward:
         share = 1 << max(self.own - 1, 7).bit_length()
         result, sums = self.saved
         found = [row_statistics(name, self.places["g"], result, sums, self.stats, self.padded, share)]
-        if op.with_scores and (op.causal or op.window is not None):  # tiles that nobody sees are not computed
+        if op.with_scores and partial(op):
             found.append(fill_launch(f"{name}.unseen", 0, scores[0], target))
         return [*found, self._half("keys", [dv, dk], []), self._half("queries", [dq], scores)]
 
@@ -85,7 +85,8 @@ class Backward:
         views |= {n: call.view(n, o.type.dtype, o.buffer, o.layout.expand(pairs)).var for n, o in self.extras.items()}
         for o in scores:
             views["scores"] = call.view("scores", o.type.dtype, o.buffer, o.layout, write=True).var
-            call.also_reads(o.buffer)  # where nobody sees anything it stays as it was
+            if partial(op):
+                call.also_reads(o.buffer)  # where nobody sees anything it stays as it was
         rows = self.sk if of_keys else self.sq
         rows_left = call.word("rows", rows)
         sums = tuple(Var(TileType((OWN, d), f32), f"sum{i}") for i in range(len(results)))
