@@ -122,6 +122,27 @@ def test_sequences_side_by_side_are_those_one_by_one(path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_an_adapter_changes_the_logits_as_on_the_cpu(path: Path, rng: np.random.Generator) -> None:
+    width = open_model(path)[0].width
+    a, b, c = (rng.standard_normal(shape).astype(np.float32) * 0.3 for shape in ((width, 3), (3, width), (2 * width, 3)))
+    adapter = Adapter("some", 3, {"blk.0.attn_q": (a, b), "blk.0.ffn_down": (c, b)})
+    cpu = tw.load_llm(path, cache_dtype="f32")
+    with fake_gpu():
+        llm = tw.load_llm(path, cache_dtype="f32", target="cuda")
+        plain = llm.feed(llm.start(), [3, 200])
+        found = []
+        for model in (llm, cpu):
+            model.use_adapter(adapter)
+            state = model.start()
+            found.append([model.feed(state, piece) for piece in ([3, 200], [17])])
+        for got, want in zip(*found, strict=True):
+            assert np.linalg.norm(got - want) <= FAR * np.linalg.norm(want)
+        assert np.linalg.norm(found[0][0] - plain) > 3 * FAR * np.linalg.norm(plain)
+        llm.use_adapter(None)
+        np.testing.assert_array_equal(llm.feed(llm.start(), [3, 200]), plain)
+
+
+@pytest.mark.slow
 def test_prompts_on_hopper_give_the_logits_of_the_cpu(tmp_path: Path) -> None:
     """The same with `wgmma` and tensor maps, emulated: pieces of a prompt at several positions of an f16 cache."""
     path = write_tiny_model(tmp_path / "tiny.gguf", format="Q4_0", layers=2, context=32)
@@ -154,6 +175,4 @@ def test_both_programs_compile_and_what_has_no_kernels_is_said(path: Path) -> No
     assert isinstance(llm._call, CudaCall) and llm._call.session.executable.rebinds and llm._call.many.executable.rebinds
     with pytest.raises(UnsupportedError, match="a q8_0 cache has no kernels on a GPU"):
         assemble(config, weights, tokenizer, target="sm_90a", cache_dtype="q8_0")
-    with pytest.raises(UnsupportedError, match="adapters have no programs on a GPU"):
-        llm.use_adapter(Adapter("some", 1, {}))
     assert llm._call.lanes(2).session.executable.rebinds  # one graph for all positions of both sequences

@@ -8,6 +8,7 @@ back. What the choice reads (settings, random counter, tokens of the text) is co
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from ..runtime.cuda_session import CudaSession
 from ..runtime.cuda_state import CudaState
 from .batch import BatchDecoder
 from .decoder import Decoder
+from .lora import LoraInputs
 
 Array = np.ndarray[Any, Any]
 KEPT = 16  # settings of choices that stay on the GPU
@@ -81,14 +83,21 @@ class CudaLanes:
         self.session.synchronize()
 
 
+@dataclass(frozen=True)
+class Others:
+    """How programs are compiled that not everybody needs: for several sequences, and for an adapter (one token, prompts)."""
+
+    lanes: Callable[[int], CudaSession]
+    adapted: Callable[[LoraInputs], tuple[CudaSession, CudaSession]]
+
+
 class CudaCall:
     """What `StatefulCall` is on the CPU: (states, env, inputs, outputs), arrays in and out. An output that is None is not wanted."""
 
-    def __init__(
-        self, one: CudaSession, many: CudaSession, choose: CudaSession, axis: int, side_by_side: Callable[[int], CudaSession]
-    ) -> None:
-        self.session, self.many, self.choose, self.axis, self._side_by_side = one, many, choose, axis, side_by_side
+    def __init__(self, one: CudaSession, many: CudaSession, choose: CudaSession, axis: int, others: Others) -> None:
+        self.session, self.many, self.choose, self.axis, self._others = one, many, choose, axis, others
         self._lanes: dict[int, CudaLanes] = {}
+        self._adapted: list[CudaCall] = []
         self._there = Kept(one.stream)
 
     def start(self) -> CudaState:
@@ -97,12 +106,12 @@ class CudaCall:
     def __call__(
         self, states: Sequence[CudaState], env: Mapping[str, int], inputs: Sequence[Array], outputs: Sequence[Array | None]
     ) -> None:
-        ids, seen, settings, numbers = inputs
+        ids, seen, settings, numbers, *adapter = inputs
         logits, token = outputs
         (state,) = states
         session = self.session if len(ids) == 1 else self.many
         cuda_driver.enter()
-        found = session.in_place(self._ids(state, ids), *state.arrays, P=env["P"])[0]
+        found = session.in_place(self._ids(state, ids), *state.arrays, *adapter, P=env["P"])[0]
         state.chosen = None
         if token is not None:
             chosen = self.choose(found, *self._there.choice(seen, settings, numbers))
@@ -122,8 +131,19 @@ class CudaCall:
     def lanes(self, count: int) -> CudaLanes:
         """A program for this many sequences side by side, compiled when it is first asked for."""
         if count not in self._lanes:
-            self._lanes[count] = CudaLanes(self._side_by_side(count), count)
+            self._lanes[count] = CudaLanes(self._others.lanes(count), count)
         return self._lanes[count]
+
+    def adapted(self, inputs: LoraInputs) -> CudaCall:
+        """Programs with an adapter's matrices as inputs, for one token and for prompts; their arrays come last, as `arrays` makes them."""
+        new = CudaCall(*self._others.adapted(inputs), self.choose, self.axis, self._others)
+        self._adapted.append(new)
+        return new
+
+    def arrays(self, arrays: Sequence[Array]) -> list[DeviceArray]:
+        """An adapter's matrices on the GPU."""
+        cuda_driver.enter()
+        return [upload(x, dt.f32, self.session.stream) for x in arrays]
 
     def report(self) -> LlmReport:
         programs = {"one token": self.session, "prompts": self.many, "choice": self.choose}
@@ -133,6 +153,8 @@ class CudaCall:
     def close(self) -> None:
         for session in (self.session, self.many, self.choose, *(x.session for x in self._lanes.values())):
             session.close()
+        for call in self._adapted:
+            call.close()
         self._there.arrays.clear()
 
 
@@ -142,6 +164,7 @@ HOST = (
     "at every step: the chosen token's number (8 bytes) from the GPU",
     "with a temperature: 24 bytes to the GPU at every step (top_k, seed, counter of the random numbers, which are drawn there)",
     "with a repetition penalty: a byte for every token of the vocabulary to the GPU at every step",
+    "use_adapter(): the adapter's matrices to the GPU",
     "feed(): the tokens to the GPU, the logits from it",
     "generate_batch(): prompts one by one; then for each sequence 8 bytes to the GPU and 8 from it at every step",
 )
@@ -177,20 +200,25 @@ def cuda_programs(
     if cache == "q8_0":
         raise UnsupportedError("load_llm: a q8_0 cache has no kernels on a GPU; use cache_dtype='f16'")
 
-    def compiled(graph: Graph) -> CudaSession:
+    def compiled(graph: Graph, stages: Stages | None = stages) -> CudaSession:
         session: Any = compile_graph(graph, graph_signature(graph), spec, level=level, stages=stages)
         assert isinstance(session, CudaSession)
         return session
 
+    def graph(rows: int | None, adapt: LoraInputs | None = None) -> Graph:
+        return Decoder(config, weights, capacity, cache, adapt, sampled=False, rows=rows, narrow=True).build()
+
     def program(rows: int | None) -> CudaSession:
         with stages.stage("graph"):
-            built = Decoder(config, weights, capacity, cache, sampled=False, rows=rows, narrow=True).build()
+            built = graph(rows)
         return compiled(built)
 
-    def side_by_side(lanes: int) -> CudaSession:
-        graph = BatchDecoder(config, weights, capacity, cache, lanes=lanes).build()
-        session: Any = compile_graph(graph, graph_signature(graph), spec, level=level)
-        assert isinstance(session, CudaSession)
-        return session
+    def lanes(count: int) -> CudaSession:
+        return compiled(BatchDecoder(config, weights, capacity, cache, lanes=count).build(), None)
 
-    return CudaCall(program(1), program(None), compiled(choosing_graph(config.vocab)), axis, side_by_side)
+    def adapted(inputs: LoraInputs) -> tuple[CudaSession, CudaSession]:
+        same = LoraInputs(inputs.kinds)  # of which the matrices come in the same order
+        return compiled(graph(1, inputs), None), compiled(graph(None, same), None)
+
+    choose = compiled(choosing_graph(config.vocab))
+    return CudaCall(program(1), program(None), choose, axis, Others(lanes, adapted))

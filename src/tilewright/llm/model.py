@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..core.errors import ConfigError, InputError, UnsupportedError
+from ..core.errors import ConfigError, InputError
 from ..ops.q8_cache import BLOCK as Q8_BLOCK
 from ..runtime.session import Session
 from ..runtime.state import State, StatefulCall, StateSpec
@@ -75,8 +75,8 @@ class LLM:
         self._greedy = Sampler(Sampling(), self.vocab)
         self._compile_for = compile_for
         self._batches: dict[int, BatchCall] = {}
-        self._adapted: list[tuple[LoraInputs, StatefulCall]] = []
-        self._using: tuple[Any, dict[str, int], list[Array]] = (self._call, {}, [])
+        self._adapted: list[tuple[LoraInputs, Any]] = []
+        self._using: tuple[Any, dict[str, int], list[Any]] = (self._call, {}, [])
         self.adapter: Adapter | None = None
 
     def __repr__(self) -> str:
@@ -150,19 +150,22 @@ class LLM:
     def use_adapter(self, adapter: Adapter | None) -> None:
         """Apply an adapter from the next call on, or none. A program is compiled when no earlier one serves the kinds of matrices it
         changes; other adapters of those kinds then switch without compiling. States keep what they hold."""
-        if adapter is not None and self._device is not None:
-            raise UnsupportedError("use_adapter: adapters have no programs on a GPU; load the model with target='cpu'")
         if adapter is None:
             self._using = (self._call, {}, [])
         else:
             found = next(((i, c) for i, c in self._adapted if adapter.kinds <= i.kinds), None)
             if found is None:
-                if self._compile_for is None:
-                    raise InputError("use_adapter: this model was assembled without its weights at hand")
                 inputs = LoraInputs(adapter.kinds)
-                found = inputs, StatefulCall(self._compile_for(inputs), self._spec)
+                if self._device is not None:
+                    found = inputs, self._device.adapted(inputs)
+                elif self._compile_for is not None:
+                    found = inputs, StatefulCall(self._compile_for(inputs), self._spec)
+                else:
+                    raise InputError("use_adapter: this model was assembled without its weights at hand")
                 self._adapted.append(found)
-            self._using = (found[1], {"R": adapter.rank}, found[0].arrays(adapter))
+            arrays: list[Any] = found[0].arrays(adapter)
+            arrays = arrays if self._device is None else self._device.arrays(arrays)
+            self._using = (found[1], {"R": adapter.rank}, arrays)
         self.adapter = adapter
 
     # --- text ---------------------------------------------------------------------------------------------------------
@@ -211,7 +214,7 @@ class LLM:
 
     def report(self) -> Any:
         """Launches, memory and kernels of the program; on a GPU of its three programs, and what is left to the host."""
-        return self.session.report() if self._device is None else self._device.report()
+        return self.session.report() if self._device is None else self._using[0].report()
 
     def close(self) -> None:
         """Give the program's memory back; states stay their owners'."""
