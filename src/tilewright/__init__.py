@@ -77,7 +77,8 @@ _FUNCTIONS = (  # of arrays, as NumPy has them; defined in transform/lib
 _SPECIAL = (  # special functions and formulas, in transform/lib/special.py and beside the others
     "acos", "acosh", "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctan2", "arctanh", "asin", "asinh", "atan", "atan2", "atanh",
     "axial_rope", "celu", "copysign", "cosh", "digamma", "dot_general", "entr", "erfc", "erfcx", "erfinv", "exp2", "float_power", "frexp",
-    "gcd", "glu", "hardshrink", "hardtanh", "heaviside", "hypot", "i0", "i0e", "i1", "i1e", "layer_norm_2d", "lcm", "ldexp", "lgamma",
+    "gammainc", "gammaincc", "gcd", "glu", "hardshrink", "hardtanh", "heaviside", "hypot", "i0", "i0e", "i1", "i1e", "igamma", "igammac",
+    "layer_norm_2d", "lcm", "ldexp", "lgamma",
     "log10", "log2", "log_ndtr", "log_sigmoid", "logaddexp", "logaddexp2", "logit", "nan_to_num", "ndtr", "ndtri", "nextafter",
     "polygamma", "prelu", "relu6", "rope", "scatter", "selu", "signbit", "sinc", "sinh", "softshrink", "softsign", "tanhshrink",
     "threshold", "xlog1py", "xlogy", "zeta",

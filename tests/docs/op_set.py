@@ -9,7 +9,7 @@ KINDS: dict[str, str] = {
                    " mish hardswish hardsigmoid",
     "inverse and hyperbolic functions": "asin acos atan atan2 sinh cosh asinh acosh atanh",
     "powers and logarithms of base 2 and 10": "exp2 log2 log10",
-    "special functions": "erfc erfcx erfinv ndtri log_ndtr lgamma digamma polygamma zeta i0 i0e i1 i1e",
+    "special functions": "erfc erfcx erfinv ndtri log_ndtr lgamma digamma polygamma zeta igamma igammac i0 i0e i1 i1e",
     "Bessel and Airy functions": "bessel_j0 bessel_j1 bessel_y0 bessel_y1 modified_bessel_k0 modified_bessel_k1 scaled_modified_bessel_k0"
                                  " scaled_modified_bessel_k1 spherical_bessel_j0 airy_ai",
     "orthogonal polynomials": "orthogonal_polynomial",

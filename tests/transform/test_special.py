@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -13,6 +14,7 @@ import torch.nn.functional as tf
 
 import tilewright as tw
 from tests.fresh import fresh_rng
+from tests.ops.oracle_special import gamma_parts
 
 INF, NAN = float("inf"), float("nan")
 rng = fresh_rng()
@@ -111,6 +113,33 @@ def test_integers_and_numbers() -> None:
     assert tw.float_power(np.array([2, 3]), 2).dtype == np.float64
     np.testing.assert_allclose(tw.polygamma(2, np.array([1.5])), torch.polygamma(2, torch.tensor([1.5], dtype=torch.float64)), rtol=1e-12)
     np.testing.assert_allclose(tw.arctan2(x, 1.5), np.arctan2(x, np.float32(1.5)), rtol=1e-6)
+
+
+@pytest.mark.parametrize("fn", ["igamma", "igammac"])
+def test_incomplete_gamma(fn: str) -> None:
+    """In every part of the plane: series, fraction, expansion, and the lines where they meet. PyTorch itself is 1e-9 off in f64."""
+    a = np.concatenate([rng.uniform(0.01, 2, 5), rng.uniform(2, 49, 5), rng.uniform(49, 51, 6), rng.uniform(51, 400, 5), [1e5, 3e7, 49.99]])
+    x = a * rng.permutation(np.concatenate([rng.uniform(0.05, 3, 9), rng.uniform(0.69, 0.71, 4), rng.uniform(1.29, 1.31, 4),
+                                            rng.uniform(0.9, 1.1, 7)]))
+    x[-3:] = a[-3:] * [1.001, 0.9999, 1.0]
+    part = ["igamma", "igammac"].index(fn)
+    normal = [0.5 * math.erfc((2 * part - 1) * (v - s) / math.sqrt(2 * s)) for s, v in zip(a, x, strict=True)]
+    want = np.array([gamma_parts(s, v)[part] if s < 1e4 else n for s, v, n in zip(a, x, normal, strict=True)])
+    jitted = tw.jit(getattr(tw, fn))
+    got = jitted(a, x)
+    # relative to terms of some hundreds in an exponent, and absolute where 1 - P is all there is
+    np.testing.assert_allclose(got[a < 1e4], want[a < 1e4], rtol=5e-12, atol=5e-14)
+    np.testing.assert_allclose(got, want, atol=1e-3)  # the normal distribution, which is what is left of large ones
+    low = jitted(a.astype(np.float32), x.astype(np.float32))
+    np.testing.assert_allclose(low[a < 100], getattr(torch, fn)(*(torch.tensor(v.astype(np.float32)).double() for v in (a, x)))[a < 100],
+                               rtol=1e-6, atol=1e-7)
+    slope = torch.tensor(x, requires_grad=True)
+    getattr(torch, fn)(torch.tensor(a), slope).sum().backward()
+    assert slope.grad is not None
+    mine = tw.grad(lambda x: getattr(tw, fn)(a, x).sum())(x)
+    np.testing.assert_allclose(mine[a < 1e4], slope.grad[a < 1e4], rtol=1e-9, atol=1e-14)
+    with pytest.raises(tw.UnsupportedError, match=f"{fn}: the derivative with respect to its first operand has no .*test_special"):
+        tw.grad(lambda a: getattr(tw, fn)(a, x).sum())(a)
 
 
 def test_errors_name_the_users_line() -> None:

@@ -24,6 +24,7 @@ from .float_bits import Copysign, Gcd, Hypot, Lcm, Nextafter, Signbit
 from .fourier import Dft, DftColumns
 from .fourier_rows import DftRows, RealDft, RealDftBack
 from .hyperbolic import Acos, Acosh, Asin, Asinh, Atan, Atan2, Atanh, Cosh, Exp2, Log2, Log10, Sinh
+from .incomplete_gamma import Igamma, Igammac
 from .int_products import IntConv, IntDot, IntMatmul, PackWords, Requantise
 from .linalg import Lu, Solve, TriangularSolve
 from .linalg_derived import Det, Pinv
@@ -42,8 +43,8 @@ __all__ += ["Dft", "DftColumns", "DftRows", "RealDft", "RealDftBack"]
 __all__ += ["Complex", "Imag", "Real", "ViewAsComplex", "ViewAsReal"]
 __all__ += ["Cholesky", "Det", "Eig", "Eigh", "Geqrf", "Lu", "Pinv", "Qr", "Solve", "Svd", "TriangularSolve"]
 __all__ += ["I0", "I1", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atan2", "Atanh", "Copysign", "Cosh", "Digamma", "Erfc", "Erfcx",
-            "Erfinv", "Exp2", "Gcd", "Hypot", "I0e", "I1e", "Lcm", "Lgamma", "Log2", "Log10", "LogNdtr", "Ndtri", "Nextafter", "Polygamma",
-            "Signbit", "Sinh", "Zeta"]
+            "Erfinv", "Exp2", "Gcd", "Hypot", "I0e", "I1e", "Igamma", "Igammac", "Lcm", "Lgamma", "Log2", "Log10", "LogNdtr", "Ndtri",
+            "Nextafter", "Polygamma", "Signbit", "Sinh", "Zeta"]
 __all__ += ["AiryAi", "BesselJ0", "BesselJ1", "BesselY0", "BesselY1", "ModifiedBesselK0", "ModifiedBesselK1", "OrthogonalPolynomial",
             "ScaledModifiedBesselK0",
             "ScaledModifiedBesselK1", "SphericalBesselJ0"]

@@ -6,7 +6,7 @@ both sides are computed and one is selected, so a lane's bits do not depend on i
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import log, pi
 from typing import Any
 
@@ -99,6 +99,18 @@ def poly(t: Any, x: Tile, coefficients: Sequence[float]) -> Tile:
     for c in reversed(coefficients[:-1]):
         acc = t.fma(acc, x, const(t, x, c))
     return acc
+
+
+def repeat(t: Any, count: int, step: Callable[..., Sequence[Tile]], *carried: Tile) -> Sequence[Tile]:
+    """Tiles after `count` steps: a loop in a kernel, so that a long recurrence is short code."""
+    if isinstance(t, Arrays):
+        for _ in range(count):
+            carried = tuple(step(*carried))
+        return carried
+    with t.loop(0, count, carried=carried, nonempty=True) as loop:
+        loop.next(*step(*loop.carried))
+    found: list[Tile] = loop.results
+    return found
 
 
 def bits(t: Any, x: Tile) -> Tile:

@@ -23,10 +23,10 @@ def public(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 UNARY = ("asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "exp2", "log2", "log10", "erfc", "erfcx", "erfinv", "ndtri",
          "log_ndtr", "lgamma", "digamma", "i0", "i0e", "i1", "i1e", "signbit")
-BINARY = ("atan2", "copysign", "nextafter", "hypot", "zeta")
+BINARY = ("atan2", "copysign", "nextafter", "hypot", "zeta", "igamma", "igammac")
 INTEGER = ("gcd", "lcm")
 ALIASES = {"arcsin": "asin", "arccos": "acos", "arctan": "atan", "arcsinh": "asinh", "arccosh": "acosh", "arctanh": "atanh",
-           "arctan2": "atan2"}
+           "arctan2": "atan2", "gammainc": "igamma", "gammaincc": "igammac"}
 
 
 def _float_binary(name: str) -> Callable[[Any, Any], Any]:
