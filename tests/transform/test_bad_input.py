@@ -66,6 +66,13 @@ AT_A_LINE: list[tuple[Any, type[TilewrightError], str]] = [
     (lambda: tw.argmax(A, (0, 1)), ShapeError, "argmax: takes one axis, an int, got axis=(0, 1)"),
     (lambda: tw.jit(lambda x: x.sum(axis=1.0))(A), ShapeError, "sum: takes one axis, an int, got axis=1.0"),
     # values and dtypes
+    (lambda: tw.sin([[1, 2], [3]]), InputError, "sin: an operand must be an array or a number, or lists of numbers that make one, got [[1"),
+    (lambda: tw.jit(lambda x: tw.maximum(x, "abc"))(A), InputError, "maximum: an operand must be an array or a number"),
+    (lambda: tw.jit(lambda x: tw.concatenate([x, None]))(A), InputError, "concat: an operand must be an array or a number"),
+    (lambda: tw.jit(lambda x: x.astype("f13"))(A), ParseError, "astype: dtype: 'f13' is not one of"),
+    (lambda: tw.zeros(2, dtype="quark"), ParseError, "zeros: dtype: 'quark' is not one of"),
+    (lambda: tw.jit(lambda x: tw.take(x, [0, 5], axis=0))(A), ShapeError, "take: index out of range, got 5 at position 1; must be in -3."),
+    (lambda: tw.jit(lambda x: x[[0, -9]])(A), ShapeError, "index: index out of range, got -9 at position 1; must be in -3..2"),
     (lambda: tw.jit(lambda x: x + 300)(np.int8(1)), ShapeError, "trace: 300 does not fit i8"),
     (lambda: tw.jit(lambda x: x + 2**70)(np.int64(1)), ShapeError, "does not fit i64"),
     (lambda: tw.jit(lambda x: x.astype("f32"))(A * 1j), ShapeError, "astype: a c64 array is not cast to f32; use tw.real"),
@@ -91,7 +98,7 @@ AT_A_LINE: list[tuple[Any, type[TilewrightError], str]] = [
     # losses and matrices
     (lambda: tw.softmax_cross_entropy(A[:, :3], I3 * 1.0), ShapeError, "softmax_cross_entropy: float labels are probabilities and have"),
     (lambda: tw.jit(lambda x: tw.softmax_cross_entropy(x, np.array([0, -1, 2])))(A), ShapeError,
-     "softmax_cross_entropy: label -1 is out of range for 4 classes"),
+     "softmax_cross_entropy: label -1 is out of range for 4 classes, at position 1"),
     (lambda: tw.mse(A[:, :1], A[:, 0]), ShapeError, "mse: both arrays must have one shape, got f32[3,1] and f32[3]"),
     (lambda: tw.linalg.inv(A), ShapeError, "inv: needs square matrices, got x=f32[3,4]"),
     (lambda: tw.linalg.slogdet(A), ShapeError, "slogdet: needs square matrices, got x=f32[3,4]"),

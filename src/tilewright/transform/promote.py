@@ -10,7 +10,7 @@ from ..core import dtypes as dt
 from ..core.dtypes import DType, complex_of
 from ..core.errors import ShapeError
 from ..ops import Cast
-from .trace import Tracer, apply, current, python_type, user_place
+from .trace import Tracer, apply, as_array, current, python_type, user_place
 
 RANK = {"b": 0, "u": 1, "i": 1, "f": 2, "c": 3}
 
@@ -47,7 +47,7 @@ def dtype_of(x: Any) -> tuple[DType, bool]:
     own = python_type(x)
     if own is not None:
         return own, True
-    return dt.dtype(np.asarray(x).dtype), False
+    return dt.dtype(as_array(x).dtype), False
 
 
 def common(*operands: Any) -> tuple[DType, bool]:

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..core import dtypes as dt
 from ..core.dtypes import DType
-from ..core.errors import ShapeError, TraceError
+from ..core.errors import InputError, ParseError, ShapeError, TraceError
 from ..core.places import within
 from ..core.pytree import Spec, flatten, unflatten
 from ..ir.graph import Graph, Value
@@ -48,16 +48,44 @@ def called_place(op: Op) -> str:
     place = user_place()
     if not op.faults:
         return place
+    name = called_name("")
+    return within(name, place) if name and name != op.name else place
+
+
+def called_name(otherwise: str = "trace") -> str:
+    """The function of ours that the user called."""
     frame: Any = sys._getframe(1)
-    name = ""
+    name = otherwise
     while frame is not None and frame.f_code.co_filename.startswith(PACKAGE):
         code = frame.f_code.co_name
         if code.rstrip("_") in frame.f_globals.get("FUNCTIONS", ()):
             name = code.rstrip("_")
+        elif code == "call" and hasattr(op := frame.f_locals.get("op"), "traits"):  # made from a table, one for each op
+            name = op.name
         elif frame.f_code is getattr(Tracer, "__getitem__").__code__:  # noqa: B009  installed by lib/indexing.py
             name = "index"
         frame = frame.f_back
-    return within(name, place) if name and name != op.name else place
+    return name
+
+
+def as_array(x: Any) -> np.ndarray[Any, Any]:
+    """What a user gave for an array: an array, a number, or lists of numbers."""
+    try:
+        a = x if isinstance(x, np.ndarray) else np.asarray(x)
+        dt.dtype(a.dtype.newbyteorder("="))
+    except (ValueError, ParseError):
+        shown = repr(x) if len(repr(x)) < 60 else f"a {type(x).__name__}"
+        raise InputError(f"{called_name()}: an operand must be an array or a number, or lists of numbers that make one, got {shown} "
+                         f"({user_place()})") from None
+    return a
+
+
+def dtype_given(name: Any) -> DType:
+    """The dtype that a user asks for."""
+    try:
+        return dt.dtype(name)
+    except ParseError as e:
+        raise ParseError(f"{called_name()}: {e} ({user_place()})") from None
 
 
 class Trace:
@@ -73,7 +101,7 @@ class Trace:
         if not isinstance(x, Tracer):
             try:
                 # a copy: a program must not see the half of a later change, where some of its constants are packed and some are not
-                return self.graph.constant(np.array(x, None if dtype is None else dtype.np))
+                return self.graph.constant(np.array(x if python_type(x) else as_array(x), None if dtype is None else dtype.np))
             except OverflowError:
                 raise ShapeError(f"trace: {x} does not fit {dtype}; cast the array to a wider dtype ({user_place()})") from None
         if x.trace is self:
@@ -254,7 +282,7 @@ def leaf_of(x: Any) -> Leaf:
     own = python_type(x)
     if own is not None:
         return Leaf(TensorType(own, ()), True)
-    a = x if isinstance(x, np.ndarray) else np.asarray(x)
+    a = as_array(x)
     return Leaf(TensorType(dt.dtype(a.dtype.newbyteorder("=")), tuple(int(n) for n in a.shape)))
 
 

@@ -9,7 +9,7 @@ from ...core.errors import ShapeError
 from ...ops import Attention, Concat, GroupedMatmul, LoraMatmul, Matmul, Reshape, Rope, Split
 from ...ops import Conv as ConvOp
 from ..promote import as_tracer, meet
-from ..trace import apply, install, user_place
+from ..trace import apply, dtype_given, install, user_place
 from .elementwise import _operator, _reflected
 from .reductions import one_axis
 from .shapes import broadcast_to, permute_dims, reshape
@@ -32,7 +32,7 @@ def matmul(a: Any, b: Any, *, dtype: Any = None) -> Any:
     row, column = x.ndim == 1, y.ndim == 1
     x = apply(Reshape(shape=(1, *x.shape)), x) if row else x
     y = apply(Reshape(shape=(*y.shape, 1)), y) if column else y
-    out = apply(Matmul(dtype=None if dtype is None else dt.dtype(dtype)), x, y)
+    out = apply(Matmul(dtype=None if dtype is None else dtype_given(dtype)), x, y)
     if not (row or column):
         return out
     shape = out.shape[:-2] + (() if row else out.shape[-2:-1]) + (() if column else out.shape[-1:])

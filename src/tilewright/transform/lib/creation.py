@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from ...core import dtypes as dt
 from ...core.errors import ShapeError
 from ...ops import Expand, Iota
 from ..promote import as_tracer
-from ..trace import apply, current, user_place
+from ..trace import apply, current, dtype_given, user_place
 from .elementwise import FUNCTIONS as ELEMENTWISE
 from .shapes import shape_of
 
@@ -25,7 +24,7 @@ def public(fn: Callable[..., Any]) -> Callable[..., Any]:
 @public
 def full(shape: Any, value: Any, dtype: Any = None) -> Any:
     """One value everywhere; f32, i64 or bool as the value is, unless a dtype is given."""
-    x = as_tracer(value, None if dtype is None else dt.dtype(dtype))
+    x = as_tracer(value, None if dtype is None else dtype_given(dtype))
     wanted = shape_of(shape)
     if any(isinstance(d, int) and d < 0 for d in wanted):
         raise ShapeError(f"full: sizes must not be negative, got shape={wanted} ({user_place()})")
@@ -78,7 +77,7 @@ def arange(start: int, stop: int | None = None, step: int = 1, dtype: Any = "i64
         raise ShapeError(f"arange: needs ints and a step that is not 0, got start={first}, stop={last}, step={step} ({user_place()})")
     count = len(range(first, last, step))
     trace = current()
-    op = Iota(shape=(count,), axis=0, dtype=dt.dtype(dtype), start=first, step=step)
+    op = Iota(shape=(count,), axis=0, dtype=dtype_given(dtype), start=first, step=step)
     return trace.wrap(trace.graph.add(op, place=user_place()).value)
 
 

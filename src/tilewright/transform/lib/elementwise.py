@@ -11,7 +11,7 @@ from ...core.errors import ShapeError
 from ...ops import REGISTRY, Cast, Where
 from ...ops.families import Elementwise
 from ..promote import as_float, as_tracer, common, dtype_of, meet
-from ..trace import Tracer, apply, install, user_place
+from ..trace import Tracer, apply, dtype_given, install, user_place
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
 
@@ -157,7 +157,7 @@ def isfinite(x: Any) -> Any:
 def astype(x: Any, dtype: Any, *, saturate: bool = False) -> Any:
     """x in another dtype. With `saturate` numbers beyond a float dtype's largest become that one (infinities, too), not inf or NaN."""
     x = as_tracer(x)
-    wanted = dt.dtype(dtype)
+    wanted = dtype_given(dtype)
     if x.value.dtype.kind == "c" and wanted.kind != "c":
         raise ShapeError(f"astype: a {x.value.dtype} array is not cast to {wanted}; use tw.real, tw.imag or tw.abs ({user_place()})")
     if saturate and wanted.is_float and x.value.dtype.is_float and x.value.dtype is not wanted:

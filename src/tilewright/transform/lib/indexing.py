@@ -10,7 +10,7 @@ from ...core import dtypes as dt
 from ...core.errors import ShapeError
 from ...ops import Flip, Gather, GatherAlongAxis, Index, Reshape, Scatter, ScatterAdd, Slice
 from ..promote import as_tracer, dtype_of
-from ..trace import Tracer, apply, install, user_place
+from ..trace import Tracer, apply, called_name, dtype_given, install, user_place
 from .elementwise import FUNCTIONS as ELEMENTWISE
 from .reductions import one_axis
 
@@ -27,9 +27,10 @@ def whole(ids: Any, size: Any) -> Tracer:
     if not isinstance(ids, Tracer) and isinstance(size, int):
         known = np.asarray(ids)
         if known.dtype.kind in "iu":
-            bad = known[(known < -size) | (known >= size)]
+            bad = np.flatnonzero((known < -size) | (known >= size))
             if bad.size:
-                raise ShapeError(f"index: {int(bad.flat[0])} is out of range for {size} elements ({user_place()})")
+                raise ShapeError(f"{called_name()}: index out of range, got {int(known.flat[bad[0]])} at position {bad[0]}; must be in "
+                                 f"{-size}..{size - 1} ({user_place()})")
             return as_tracer(np.where(known < 0, known + size, known).astype(np.int64))
     return as_tracer(ids)
 
@@ -80,7 +81,7 @@ def one_hot(indices: Any, classes: int, dtype: Any = "f32") -> Any:
         ids = ELEMENTWISE["astype"](ids, dt.i64)
     row = as_tracer(np.arange(classes, dtype=ids.dtype))
     column = apply(Reshape(shape=(*ids.shape, 1)), ids)
-    return ELEMENTWISE["astype"](ELEMENTWISE["equal"](column, row), dt.dtype(dtype))
+    return ELEMENTWISE["astype"](ELEMENTWISE["equal"](column, row), dtype_given(dtype))
 
 
 def get(x: Tracer, key: Any) -> Any:

@@ -34,9 +34,10 @@ def softmax_cross_entropy(logits: Any, labels: Any) -> Any:
         return -(log_softmax(x, -1) * shares).sum(axis=-1)
     if not isinstance(labels, Tracer):
         known = np.asarray(labels)
-        bad = known[(known < 0) | (known >= x.shape[-1])] if isinstance(x.shape[-1], int) else known[:0]
-        if bad.size:
-            raise ShapeError(f"softmax_cross_entropy: label {int(bad.flat[0])} is out of range for {x.shape[-1]} classes ({user_place()})")
+        bad = np.flatnonzero((known < 0) | (known >= x.shape[-1])).tolist() if isinstance(x.shape[-1], int) else []
+        if bad:
+            raise ShapeError(f"softmax_cross_entropy: label {int(known.flat[bad[0]])} is out of range for {x.shape[-1]} classes, at "
+                             f"position {bad[0]} ({user_place()})")
     return apply(SoftmaxCrossEntropy(), x, as_tracer(labels))
 
 

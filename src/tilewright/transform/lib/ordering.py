@@ -4,10 +4,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ...core import dtypes as dt
 from ...ops import ArgSort, CumProd, CumSum, Sort
 from ..promote import as_tracer
-from ..trace import apply, install
+from ..trace import apply, dtype_given, install
 from .reductions import numbers, one_axis
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
@@ -29,7 +28,7 @@ def sort(x: Any, axis: int = -1, *, descending: bool = False) -> Any:
 def argsort(x: Any, axis: int = -1, *, descending: bool = False, dtype: Any = "i64") -> Any:
     """The indices that put an axis in order, equal elements in the order they had."""
     x = as_tracer(x)
-    return apply(ArgSort(axis=one_axis("argsort", axis, x.ndim), descending=descending, dtype=dt.dtype(dtype)), x)
+    return apply(ArgSort(axis=one_axis("argsort", axis, x.ndim), descending=descending, dtype=dtype_given(dtype)), x)
 
 
 @public

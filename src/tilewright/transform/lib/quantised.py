@@ -18,7 +18,7 @@ from ...ops import (
 )
 from ...ops.quant import by_name
 from ..promote import as_float, as_tracer
-from ..trace import apply, user_place
+from ..trace import apply, dtype_given, user_place
 from .creation import full
 from .shapes import reshape, stack
 
@@ -45,7 +45,7 @@ def quantise(x: Any, scale: Any, zero: Any = 0, *, axis: int | None = None, dtyp
     `axis`."""
     x = as_float(x)
     scale = as_tracer(scale, x.value.dtype)
-    return apply(Quantise(axis=_axis(axis, x.ndim), dtype=dt.dtype(dtype)), x, scale, _zeros(zero, scale))
+    return apply(Quantise(axis=_axis(axis, x.ndim), dtype=dtype_given(dtype)), x, scale, _zeros(zero, scale))
 
 
 @public
@@ -99,7 +99,7 @@ def requantise(acc: Any, multiplier: Any, zero: Any = 0, *, axis: int | None = N
     """round(acc * multiplier) + zero, halves to even, clamped: from the i32 sums of a product to the codes of the next one. The multiplier
     is the scale of x times that of w over that of the result; one, or one per index of `axis`."""
     acc, multiplier = as_tracer(acc), as_tracer(multiplier, dt.f32)
-    return apply(Requantise(axis=_axis(axis, acc.ndim), dtype=dt.dtype(dtype)), acc, multiplier, _zeros(zero, multiplier))
+    return apply(Requantise(axis=_axis(axis, acc.ndim), dtype=dtype_given(dtype)), acc, multiplier, _zeros(zero, multiplier))
 
 
 def _per_byte(bits: int, what: str) -> int:

@@ -14,7 +14,7 @@ from ...ops import functions as F
 from ...ops.batch_statistics import batch_norm_training, batch_normed
 from ...ops.formulas import compensated_sum
 from ..promote import as_float, as_tracer
-from ..trace import Tracer, apply, built, install, user_place
+from ..trace import Tracer, apply, built, dtype_given, install, user_place
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
 Axes = int | Sequence[int] | None
@@ -103,7 +103,7 @@ def std(x: Any, axis: Axes = None, correction: float = 0.0, keepdims: bool = Fal
 
 def _arg(name: str, op: Any) -> Callable[..., Any]:
     def call(x: Any, axis: int | None = None, keepdims: bool = False, dtype: Any = "i64") -> Any:
-        x, kind = as_tracer(x), dt.dtype(dtype)
+        x, kind = as_tracer(x), dtype_given(dtype)
         if axis is None:
             return apply(op(axis=0, dtype=kind), apply(REGISTRY["reshape"](shape=(x.size,)), x))  # type: ignore[call-arg]
         return apply(op(axis=one_axis(name, axis, x.ndim), keepdims=keepdims, dtype=kind), x)
@@ -133,7 +133,7 @@ def log_softmax(x: Any, axis: int = -1) -> Any:
 def top_k(x: Any, k: int, axis: int = -1, largest: bool = True, dtype: Any = "i64") -> Any:
     """(values, indices) of the k largest (or smallest) elements along an axis, in order; ties take the smaller index first."""
     x = as_tracer(x)
-    return apply(TopK(k=k, axis=one_axis("top_k", axis, x.ndim), largest=largest, dtype=dt.dtype(dtype)), x)
+    return apply(TopK(k=k, axis=one_axis("top_k", axis, x.ndim), largest=largest, dtype=dtype_given(dtype)), x)
 
 
 def _affine(x: Tracer, weight: Any, bias: Any) -> tuple[str, list[Tracer]]:
