@@ -10,7 +10,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import tilewright as tw
 import tilewright.ops as o
+from tests.cuda.fake_driver import fake_gpu
 from tests.cuda.launching import Emulated, graph
 from tests.ops.checks import Case, assert_close, cases
 from tilewright.core.dtypes import DType, bf16, f16, f32
@@ -104,6 +106,20 @@ def test_a_chain_of_convolutions_is_not_copied_between() -> None:
     for arch in ("sm_80", "sm_90a", "sm_120"):
         kinds = [isinstance(x.kernel, ConvRingKernel) for x in Emulated(graph(chain, (bf16, (2, 16, 6, 6))), arch).program.launches]
         assert kinds == [False, True, True, False]  # channels last, both convolutions, and back
+
+
+@pytest.mark.slow
+def test_a_session_of_gathered_convolutions(rng: np.random.Generator) -> None:
+    """On the stand-in for the driver: a block of a network with groups, in planned memory."""
+    layers = (torch.nn.Conv2d(3, 16, 3, 2, 1), torch.nn.ReLU(), torch.nn.Conv2d(16, 16, 3, 1, 1, groups=2), torch.nn.MaxPool2d(2))
+    net = torch.nn.Sequential(*layers).to(torch.bfloat16)
+    x = torch.from_numpy(rng.standard_normal((2, 3, 9, 9)).astype(np.float32)).to(torch.bfloat16)
+    with fake_gpu():
+        session: Any = tw.compile(net, (x,), target="cuda")
+        kinds = [isinstance(launch.kernel, ConvRingKernel) for launch in session.executable.program.launches]
+        got = session(x.float().numpy().astype(bf16.np)).numpy().astype(np.float64)
+    want = net.double()(x.double()).detach().numpy()
+    assert sum(kinds) == 2 and np.linalg.norm(got - want) <= 1e-2 * np.linalg.norm(want)
 
 
 def test_narrow_groups_are_left_to_multiply_adds() -> None:
