@@ -3,7 +3,7 @@ them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -30,16 +30,39 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     fresh.start(item.nodeid)
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """With --rounds a test that takes fixtures becomes that many tests, so that each round has new ones; others go around in the call."""
+    count = metafunc.config.getoption("--rounds")
+    given = {name.strip() for m in metafunc.definition.iter_markers("parametrize") for name in _names(m.args[0])}
+    if count > 1 and set(metafunc.fixturenames) - given - {"private_cache", "request"}:
+        metafunc.fixturenames.append("round_number")
+        metafunc.parametrize("round_number", range(1, count + 1), indirect=True, ids=lambda i: f"round{i}")
+
+
+def _names(argument: str | Sequence[str]) -> Sequence[str]:
+    return argument.split(",") if isinstance(argument, str) else argument
+
+
+@pytest.fixture
+def round_number(request: pytest.FixtureRequest) -> int:
+    return int(request.param)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     yield
+    if "round_number" in getattr(item, "fixturenames", ()):
+        return
     for i in range(1, item.config.getoption("--rounds")):
         fresh.start(f"{item.nodeid} {i}")
+        core.global_force_seed = fresh.SEED + i  # type: ignore[assignment]
         try:
             item.runtest()
         except Exception as e:
             e.add_note(f"in round {i + 1}: --rounds {i + 1}")
             raise
+        finally:
+            core.global_force_seed = fresh.SEED  # type: ignore[assignment]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
