@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from tilewright.core.errors import CompileError, ConfigError
 from tilewright.ir.graph import Graph
 from tilewright.kernels.cuda.fragments import FORMS, Fragments
 from tilewright.kernels.cuda.joined import JoinedKernel, Joining, cells_of, unit_parts
+from tilewright.llm.tiny import write_tiny_model
 from tilewright.target.cuda import barrier_safety
 from tilewright.target.cuda.async_safety import check
 from tilewright.target.cuda.code import emit_cuda
@@ -234,3 +236,15 @@ def test_copies_ahead_and_meetings_are_proved_from_the_text(setting: str, rng: n
     assert "race" in {f.kind for f in check(weaker, launch).findings}
     lonely = re.sub(r"@%p\d+ (red|st)\.release[^;]*;", "", text)
     assert {f.kind for f in check(lonely, launch).findings} == {"stuck"}
+
+
+@pytest.mark.slow
+def test_a_language_model_takes_its_steps_in_one_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A position that every call gives anew is in the table, too."""
+    path = write_tiny_model(tmp_path / "tiny.gguf", format="Q4_0", layers=1, context=32)
+    want = "".join(tw.load_llm(path, cache_dtype="f32").generate("ab", max_tokens=3))
+    monkeypatch.setenv("TILEWRIGHT_JOIN", "on")
+    with fake_gpu() as gpu:
+        assert "".join(tw.load_llm(path, cache_dtype="f32", target="cuda").generate("ab", max_tokens=3)) == want
+        names = [n.partition("_")[0] for n in gpu.launches]
+        assert names.count("joined") >= 2 and "decode" not in names
