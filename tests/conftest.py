@@ -3,6 +3,7 @@ them."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -34,7 +35,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """With --rounds a test that takes fixtures becomes that many tests, so that each round has new ones; others go around in the call."""
     count = metafunc.config.getoption("--rounds")
     given = {name.strip() for m in metafunc.definition.iter_markers("parametrize") for name in _names(m.args[0])}
-    if count > 1 and set(metafunc.fixturenames) - given - {"private_cache", "request"}:
+    if count > 1 and set(inspect.signature(metafunc.function).parameters) - given:
         metafunc.fixturenames.append("round_number")
         metafunc.parametrize("round_number", range(1, count + 1), indirect=True, ids=lambda i: f"round{i}")
 
