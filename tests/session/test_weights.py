@@ -69,7 +69,7 @@ def test_small_weights_are_those_of_the_compile(change: str, target: str, tmp_pa
 def test_a_shared_table_is_not_mixed_in(change: str, called: int, tmp_path: Path) -> None:
     net, ids = Net(ROWS).eval(), torch.tensor([ROWS - 1, 0, 3])
     session = tw.compile(net, (ids,))
-    assert [name for name, _, _ in session.shared] == ["table.weight"]  # and nothing else, so that calls stay cheap
+    assert [name for name, *_ in session.shared] == ["table.weight"]  # and nothing else, so that calls stay cheap
     for _ in range(called):
         session(ids)
     CHANGES[change](net)
@@ -78,6 +78,20 @@ def test_a_shared_table_is_not_mixed_in(change: str, called: int, tmp_path: Path
         with pytest.raises(tw.InputError, match=message):
             use(ids)
     assert not list(tmp_path.iterdir())
+    with torch.no_grad():
+        torch.testing.assert_close(tw.compile(net, (ids,))(ids), net(ids), rtol=1e-4, atol=1e-4)
+
+
+def test_a_shared_table_that_torch_moves_is_not_read_where_it_was() -> None:
+    """`share_memory` frees the memory of a tensor that it puts elsewhere."""
+    net, ids = Net(ROWS).eval(), torch.tensor([ROWS - 1, 0, 3])
+    called, fresh = tw.compile(net, (ids,)), tw.compile(net, (ids,))
+    for _ in range(2):
+        called(ids)
+    net.share_memory()
+    for session in (called, fresh):
+        with pytest.raises(tw.InputError, match=r"'table\.weight' of Net was moved to other memory since; compile the module again"):
+            session(ids)
     with torch.no_grad():
         torch.testing.assert_close(tw.compile(net, (ids,))(ids), net(ids), rtol=1e-4, atol=1e-4)
 

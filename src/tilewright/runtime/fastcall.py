@@ -98,7 +98,7 @@ def generate(interface: Interface, framework: str, *, errors: int, leaf: int | N
         body = [f"if out is not None or kwargs or len(args) != {n}: return slow(args, kwargs, out)"]
         if n:
             body.append(f"{', '.join(f'x{i}' for i in range(n))}, = args")
-    body += [f"if W{j}._version != {count}: stale()" for j, (_, _, count) in enumerate(watched)]
+    body += [f"if W{j}._version != {count} or P{j}() != {place}: stale()" for j, (_, _, count, place) in enumerate(watched)]
     for i in range(n):
         if framework == "torch":
             body.append(f"if type(x{i}) not in classes or x{i}.dtype is not D{i} or not x{i}.is_cpu: return slow(args, kwargs, out)")
@@ -151,7 +151,9 @@ def compile_call(interface: Interface, framework: str, *, errors: int, leaf: int
     text = generate(interface, framework, errors=errors, leaf=leaf, shell=shell, watched=watched)
     if text is None:
         return None
-    names: dict[str, Any] = dict(scope) | {f"W{j}": tensor for j, (_, tensor, _) in enumerate(watched)}
+    names: dict[str, Any] = dict(scope)
+    for j, (_, tensor, _, _) in enumerate(watched):
+        names |= {f"W{j}": tensor, f"P{j}": tensor.data_ptr}
     wanted: Callable[[DType], Any]
     if framework == "torch":
         import torch

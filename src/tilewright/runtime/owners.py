@@ -4,7 +4,8 @@ Most constants of a program are copies: packed, joined, cast. One that kernels r
 follow a later change of the module while the others do not. So the import copies small ones (biases, norms: see
 `frontend/torch/constants.py`). Large ones that no kernel wants in another form (tables of embeddings) are used where they lie: torch
 counts the writes to a tensor, and a call compares that count with the one of the compile. torch forgets to count the steps of its fused
-optimizers; that is made good here. Writes past torch (NumPy, `.data`) are not counted.
+optimizers; that is made good here. Writes past torch (NumPy, `.data`) are not counted. `share_memory`, and sending a tensor to another
+process, give its memory back and go on in new memory: a call compares the address too.
 """
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ import numpy as np
 from ..core.errors import InputError
 
 Array = np.ndarray[Any, Any]
-Watched = tuple[str, Any, int]  # a constant's name, the tensor whose memory it is, and its count of changes at the compile
+Watched = tuple[str, Any, int, int]  # a constant's name, the tensor whose memory it is, its count of changes and its address at the compile
 
 
 def owner(array: Array) -> Any:
@@ -48,7 +49,7 @@ def watched(constants: Iterable[tuple[str, Array]]) -> tuple[Watched, ...]:
         tensor = owner(array)
         count = None if tensor is None else changes(tensor)
         if count is not None:
-            found[id(tensor)] = name, tensor, count
+            found[id(tensor)] = name, tensor, count, tensor.data_ptr()
     if found:
         _count_fused_steps()
     return tuple(found.values())
@@ -69,8 +70,9 @@ def _count_fused_steps() -> None:
 
 
 def check(model: str, constants: Iterable[Watched]) -> None:
-    """Raise when one of them has been written to since."""
-    for name, tensor, count in constants:
-        if tensor._version != count:
-            raise InputError(f"session: a session keeps the weights of its compile, and {name!r} of {model} was written to since; "
+    """Raise when one of them has been written to or moved since."""
+    for name, tensor, count, place in constants:
+        if tensor._version != count or tensor.data_ptr() != place:
+            what = "written to" if tensor.data_ptr() == place else "moved to other memory"
+            raise InputError(f"session: a session keeps the weights of its compile, and {name!r} of {model} was {what} since; "
                              "compile the module again, or compile copy.deepcopy(module) and go on changing the original")
