@@ -143,6 +143,17 @@ def test_a_model_that_does_not_run(capfd: pytest.CaptureFixture[str], caplog: py
     assert "Traceback" not in capfd.readouterr().err + caplog.text
 
 
+def test_a_model_that_runs_but_cannot_be_traced() -> None:
+    """torch raises the same class as for a wrong call; nobody is told that the model does not run."""
+
+    def fn(x: T) -> T:
+        return torch.from_numpy(x.numpy() * 2)
+
+    fn(torch.randn(3))
+    with pytest.raises(CompileError, match=rf"numpy\(\) is not supported .*; rewrite that part .*:{fn.__code__.co_firstlineno + 1}\)$"):
+        import_torch(fn, (torch.randn(3),))
+
+
 def test_result_of_an_unknown_class() -> None:
     class Thing:
         def __init__(self, x: T) -> None:

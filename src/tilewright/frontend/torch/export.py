@@ -126,6 +126,8 @@ _OWN_NAMES = re.compile(r"L\['(\w+)'\]((?:\[[^\]]*\])*)\.size\(\)\[(\d+)\]")  # 
 
 # What torch raises for a wrong call; what export cannot do has classes of its own
 COMPLAINTS = (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError, AssertionError, AttributeError)
+# but for these, which say that a tensor has no data while it is traced (x.numpy(), ops without a fake kernel)
+_TRACED = re.compile(r"tensor subclass|fake impl|fake tensor|meta kernel|data pointer|torch\.compile|tracing", re.IGNORECASE)
 
 
 def _frames(error: Exception) -> list[tuple[str, int]]:
@@ -144,7 +146,7 @@ def explain(error: Exception) -> str:
     if head.startswith("Constraints violated") and len(useful) > 1:
         head = f"{head} {useful[1]}"
     advice = "rewrite that part of the model so that torch.export accepts it (torch.export.draft_export lists every problem)"
-    if type(error) in COMPLAINTS:
+    if type(error) in COMPLAINTS and not _TRACED.search(text):
         advice = "the model does not run on these example inputs"
     fixes = re.search(r"Suggested fixes:\n((?:  .*\n?)+)", text)
     if fixes:
