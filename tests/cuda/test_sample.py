@@ -75,13 +75,14 @@ def test_against_the_reference(vocab: int, rng: np.random.Generator) -> None:
         assert not kernel.errors.any()
 
 
-@pytest.mark.parametrize("top_k", [3, 0, 9000])
-def test_long_rows_go_on_as_a_list_or_as_they_are(top_k: int, rng: np.random.Generator) -> None:
-    """Beyond the list's room, top-p leaves 9,000 of 10,000 tokens, too many for a list; top-k of 3 leaves a list of few."""
+@pytest.mark.parametrize("top_k, top_p, flat", [(3, 1.0, False), (0, 0.95, False), (9000, 1.0, False), (50, 0.9, True)])
+def test_long_rows_go_on_as_a_list_or_as_they_are(top_k: int, top_p: float, flat: bool, rng: np.random.Generator) -> None:
+    """Beyond the list's room, top-p leaves 9,000 of 10,000 tokens, too many for a list; top-k of 3 leaves a list of few. Where all tokens
+    are nearly as likely, top-k finds too many in its range for a list, and top-p then lists no more than top-k has left."""
     vocab = 10_000
     assert LISTED < 9000
-    logits = (rng.permutation(vocab) / vocab).astype(np.float32)  # no two are close
-    top_p = 0.95 if top_k == 0 else 1.0
+    order = rng.permutation(vocab)
+    logits = (np.maximum(-5e-4 * order, -0.06) if flat else order / vocab).astype(np.float32)  # no two at a threshold are close
     settings, numbers = np.array([1, top_p, 0, 1], np.float32), np.array([top_k, 77, 12], np.int64)
     (token,) = sampler(vocab)(logits, np.zeros(vocab, np.uint8), settings, numbers)
     assert may_be(int(token), logits, np.zeros(vocab, np.uint8), settings, numbers)

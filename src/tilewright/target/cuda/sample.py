@@ -136,7 +136,7 @@ class SampleEmitter(SampleText):
         digit = v("i32", f"sub.u32 {{}}, {THREADS - 1}, {place};")
         k.emit(f"mad.lo.u32 {found}, {found}, {THREADS}, {digit};")
         k.emit(f"sub.u64 {goal}, {goal}, {before};")
-        self._shorten(found, shift, upto, by_mass)
+        self._shorten(low, found, shift, upto, by_mass)
         k.emit(f"sub.u32 {shift}, {shift}, {DIGITS};")
         self.go(again, v("i1", f"setp.ge.s32 {{}}, {shift}, 0;"))
         k.emit(f"mov.u32 {result}, {found};")
@@ -152,11 +152,12 @@ class SampleEmitter(SampleText):
         goal = v("i64", f"cvt.rpi.u64.f64 {{}}, {exact};")
         return v("i64", f"min.u64 {{}}, {v('i64', f'max.u64 {{}}, {goal}, 1;')}, {total};")
 
-    def _shorten(self, found: str, shift: str, upto: str, by_mass: bool) -> None:
-        """After the first round: tokens from the range on go on as a list, where it is known to hold them."""
+    def _shorten(self, low: str, found: str, shift: str, upto: str, by_mass: bool) -> None:
+        """After the first round: tokens from the range on, and from `low` on (only those were counted), go on as a list, where it is known
+        to hold them."""
         k, v = self.k, self.v
         over = k.label("whole")
-        least = v("i32", f"shl.b32 {{}}, {found}, {2 * DIGITS};")
+        least = v("i32", f"max.u32 {{}}, {v('i32', f'shl.b32 {{}}, {found}, {2 * DIGITS};')}, {low};")
         unit = self.mass(v("float", f"mov.b32 {{}}, {least};")) if by_mass else "1"
         most = v("i64", f"mul.lo.u64 {{}}, {LISTED}, {unit};")
         fits = self.both(
