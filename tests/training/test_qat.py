@@ -6,6 +6,7 @@ import importlib.util
 import sys
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -68,3 +69,11 @@ def test_bad_exports() -> None:
         tw.training.weight_codes(w, np.zeros(3), 4)
     with pytest.raises(InputError, match="codes of 2, 4 or 8 bits can be packed, got 3"):
         tw.training.export_linear(w, np.zeros(3), np.ones(3), 1.0, bits=3)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16, np.float16])
+def test_a_scale_of_the_largest_element_clips_nothing(dtype: Any) -> None:
+    """The largest quotient of one row in ten rounds to more than its limit; its element must learn as others do."""
+    x, g = (fresh_rng().standard_normal((200, 3)).astype(np.float32) for _ in range(2))
+    got = tw.grad(lambda v: (tw.astype(tw.fake_quantise(v, axis=0, estimator="clipped"), "f32") * g).sum())(x.astype(dtype))
+    np.testing.assert_array_equal(np.asarray(got), g.astype(dtype))

@@ -145,8 +145,8 @@ class FakeQuantise(Composite):
         return (out, F.cast(scale, dtype)) if self.mode == "ema" else out
 
     def _slope(self, inputs: Values, outputs: Values) -> Value | None:
-        if self.estimator == "identity":
-            return None
+        if self.estimator == "identity" or (self.estimator == "clipped" and self.mode == "batch"):
+            return None  # a scale of max|x| clips nothing, though the largest quotient may round to more than its limit
         x = inputs[0]
         scale = outputs[1] if self.mode == "ema" else self._scale(inputs)
         z = F.div(x, along(without_zero(scale), self.axis, len(x.shape)))
