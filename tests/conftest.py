@@ -52,7 +52,7 @@ def round_number(request: pytest.FixtureRequest) -> int:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     yield
-    if "round_number" in getattr(item, "fixturenames", ()):
+    if "round_number" in getattr(getattr(item, "callspec", None), "params", ()):
         return
     for i in range(1, item.config.getoption("--rounds")):
         fresh.start(f"{item.nodeid} {i}")
