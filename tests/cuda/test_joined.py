@@ -20,7 +20,9 @@ from tilewright.core.dtypes import bf16, f32
 from tilewright.core.errors import CompileError, ConfigError
 from tilewright.ir.graph import Graph
 from tilewright.kernels.cuda.fragments import FORMS, Fragments
-from tilewright.kernels.cuda.joined import JoinedKernel, Joining, cells_of, unit_parts
+from tilewright.kernels.cuda.joined import JoinedKernel, Joining, cells_of, joinable, unit_parts
+from tilewright.kernels.cuda.kernel import BlockKernel
+from tilewright.kernels.launch import Launch
 from tilewright.llm.tiny import write_tiny_model
 from tilewright.target.cuda import barrier_safety
 from tilewright.target.cuda.async_safety import check
@@ -114,6 +116,26 @@ def test_what_is_left_out_shows(settings: str, change: tuple[str, str], what: st
             e(*arrays)
     else:
         assert not same(e(*arrays), want)
+
+
+def test_what_a_stage_before_has_written_is_no_constant(rng: np.random.Generator) -> None:
+    """A product with a matrix that the same kernel computes loads it like anything else: `.nc` is for what nobody writes meanwhile."""
+
+    def f(x: Any, a: Any, b: Any) -> Any:
+        return o.Matmul(transpose_b=True)(o.Matmul(transpose_b=True)(x, a), o.relu(b))
+
+    arrays = [rng.standard_normal(s).astype(np.float32) for s in ((1, 264), (264, 264), (8, 264))]
+    g = graph(f, *((f32, a.shape) for a in arrays))
+    e, kernel = joined(g, "threads=256")
+    assert same(e(*arrays), Emulated(g, cores=4)(*arrays))
+    assert [getattr(k, "early", False) for k in kernel.kinds] == [c > 0 for c in kernel.cells] == [True, False, False]
+    assert "ld.global.nc.L1" not in e.texts[kernel.name]  # the first matrix comes by copies ahead of time
+
+
+def test_programs_side_by_side_have_a_barrier_each() -> None:
+    """A block has sixteen, one of them for all threads: sixteen programs of 64 threads are too many."""
+    launch = Launch("k", BlockKernel("k", threads=64), (), 1, (), ())
+    assert [joinable(launch, Joining(threads=n)) for n in (512, 1024)] == [True, False]
 
 
 @pytest.mark.slow

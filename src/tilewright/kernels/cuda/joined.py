@@ -24,6 +24,7 @@ CELL = 16  # bytes that a thread has of one access
 SCRATCH = 30 << 10  # shared memory that is left for what the programs themselves need
 SMALL = 1 << 20  # bytes of a launch that reads no matrix
 END = (1 << 32) - 1  # programs of the record behind the last one: nobody is done with it
+BARRIERS = 16  # of a block; the first is all threads
 HEAD = 2  # words of a stage before its arguments: kind, programs
 STOCK_HEAD = 3  # of a stage in the list of those that ask ahead: kind, programs, log2 of a program's threads
 
@@ -161,6 +162,8 @@ def joinable(launch: Launch, how: Joining) -> bool:
         return False
     if (isinstance(k, QDotKernel) and k.x is None) or threads_of(k) > how.threads:
         return False
+    if WARP < threads_of(k) and BARRIERS <= how.threads // threads_of(k):
+        return False  # programs side by side meet at barriers of their own
     if isinstance(k, BlockKernel) and not k.early and not (isinstance(launch.bytes, int) and launch.bytes <= SMALL):
         return False  # not a step of one row
     return not any(i.op == "atomic" or i.attrs.get("order") not in (None, "weak") for i in k.walk())

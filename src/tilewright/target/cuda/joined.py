@@ -18,6 +18,7 @@ from ...kernels.cuda.joined import HEAD, SCRATCH, JoinedKernel, threads_of
 from ...kernels.cuda.kernel import WARP, BlockKernel, DecodeKernel, QDotKernel
 from ...tile.ir import Instr, Kernel, TileType
 from . import math
+from .access import Address
 from .decode import decode_program
 from .emit import Emitter
 from .joined_barrier import MEETINGS
@@ -234,6 +235,8 @@ class _Text:
             e = _Inside(self, kernel, Group(ROWS, 1), words, where)
         e.private = self.private
         e.parameters(["strips", "rows"] if isinstance(kernel, QDotKernel) else [])
+        if not getattr(kernel, "early", False):  # a stage before may have written them: no loads that take them for constants (.nc)
+            e.env.update({p: replace(a, hint="") for p, a in e.env.items() if isinstance(a, Address) and a.hint})
         if where.part and where.threads > WARP and isinstance(kernel, BlockKernel):
             e.base_at = self.k.value("i64", f"cvt.u64.u32 {{}}, {where.base()};")
         return e
