@@ -24,6 +24,7 @@ from tilewright.kernels.cuda.joined import JoinedKernel, Joining, cells_of, join
 from tilewright.kernels.cuda.kernel import BlockKernel
 from tilewright.kernels.launch import Launch
 from tilewright.llm.tiny import write_tiny_model
+from tilewright.runtime.cuda_array import upload
 from tilewright.target.cuda import barrier_safety
 from tilewright.target.cuda.async_safety import check
 from tilewright.target.cuda.code import emit_cuda
@@ -154,7 +155,7 @@ def test_programs_that_differ_in_size_and_number(rng: np.random.Generator) -> No
 
 
 def test_sessions_launch_it_with_all_its_blocks(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Alone and in a graph; inputs that move change the table, not the launch."""
+    """Alone and in a graph; inputs that move change the table, not the launch, also where a later call takes the short way."""
     arrays, others = chain_inputs(rng), chain_inputs(rng)
 
     def more(x: Any, w: Any, first: Any, second: Any) -> Any:  # two rows: a kernel that is not joined
@@ -169,10 +170,11 @@ def test_sessions_launch_it_with_all_its_blocks(rng: np.random.Generator, monkey
             with fake_gpu() as gpu:
                 session: Any = tw.compile(graph(fn, *((bf16, a.shape) for a in arrays)), target="cuda")
                 results = [session(*a) for a in (arrays, others)]
+                results.append(session(*(upload(x, bf16, 0) for x in arrays)))  # by now it knows a short way for arrays on the GPU
                 found.append([[np.asarray(y.numpy()) for y in (r if isinstance(r, (list, tuple)) else [r])] for r in results])
                 names = [n.partition("_")[0] for n in gpu.launches]
                 assert any("in one kernel" in x.note for x in session.executable.program.launches) == (setting != "off")
-        assert names.count("joined") == 2 and (len(names) == 2) == alone
+        assert names.count("joined") == 3 and (len(names) == 3) == alone
         assert all(same(a, b) for a, b in zip(*found, strict=True))
 
 

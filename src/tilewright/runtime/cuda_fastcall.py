@@ -205,13 +205,14 @@ def _launch(session: CudaSession, scope: dict[str, Any], names: dict[str, str], 
     scope["apart"] = session.apart
     moved = "if addresses != schedule.addresses: " + ("apart(addresses); " if session.apart is not None else "")
     free = [s for s in interface.symbols if s not in called]
+    tables = any(getattr(x.kernel, "table", False) for x in session.executable.program.launches)  # addresses that kernels read from memory
     if free:
         key = "".join(f"{names[s.name]}, " for s in free)
         lines += [f"schedule = schedules.get(({key}))", f"if schedule is None: {MISS}"]  # the complete way makes it
     else:
         schedule = scope["schedule"] = session.schedule({s.name: s.lo for s in called})
         step = schedule.single
-        if step is not None and not step.maps and not called:  # one kernel: its words are written in place
+        if step is not None and not step.maps and not called and not tables:  # one kernel: its words are written in place
             step.move(session._stream or 0)
             scope |= {"step": step, "words": memoryview(step.words.data), "launch": step.alone[0]}
             lines += [f"words[{w}] = {addresses[slot]}{f' + {offset}' if offset else ''}" for w, slot, offset in step.moving]
@@ -225,4 +226,6 @@ def _launch(session: CudaSession, scope: dict[str, Any], names: dict[str, str], 
         lines += [f"session._env = {{{sizes}}}", "schedule.follow(session._env, addresses, stream)"]
     elif free:
         lines.append("session._env = schedule.env")
+    if tables and not called:
+        lines.append("schedule.follow(schedule.env, addresses, stream)")
     return [*lines, "schedule.run(stream)"]
