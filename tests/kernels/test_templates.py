@@ -164,10 +164,11 @@ def test_attention(level: str, sq: int, sk: int, d: int, dv: int, causal: bool) 
     check(single(lambda g, v: op(*v), t(f32, 2, 4, sq, d), t(f32, 2, 2, sk, d), t(f32, 2, 2, sk, dv)), level)
 
 
-@pytest.mark.parametrize("causal", [False, True])
-def test_attention_of_many_heads_takes_more_rows_a_program_and_the_same_bits(causal: bool) -> None:
+@pytest.mark.parametrize("causal,window,offset", [(False, None, 0), (True, None, 0), (True, 5, 0), (True, 46, -3), (False, 30, 7)])
+def test_attention_of_many_heads_takes_more_rows_a_program_and_the_same_bits(causal: bool, window: int | None, offset: int) -> None:
+    op = Attention(scale=0.2, causal=causal, window=window, offset=offset)
     many, alone = (
-        single(lambda g, v: Attention(scale=0.2, causal=causal)(*v), *[t(f32, 1, heads, 110, 24)] * 3)
+        single(lambda g, v: op(*v), *[t(f32, 1, heads, 110, 24)] * 3)
         for heads in (8 * target("avx512").cores, 1)
     )
     check(many)

@@ -9,6 +9,8 @@ wider than the sequence adds exact zeros. Causal and windowed rows skip tiles th
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 from ..core.dims import Dim, ceildiv, product
 from ..core.dtypes import compute_dtype
 from ..core.target_spec import TargetSpec
@@ -344,10 +346,14 @@ class AttentionKernel:
                 part = self._values(key, rows, b.full((rows, c.width), 0.0, self.dtype), column)
                 b.store(self.acc, (row, column), b.fma(b.load(self.acc, (row, column), (rows, c.width)), scale, part))
 
+        seen: list[Tile] = []  # whether any row sees any key of the tile
         if self.op.causal and self.offset is not None:
-            with b.if_(b.compare("le", key, self.first + row + (rows - 1) + self.offset)):
-                fold()
-        else:
+            seen.append(b.compare("le", key, self.first + row + (rows - 1) + self.offset))
+        if self.op.window is not None and self.offset is not None:
+            seen.append(b.compare("le", self.first + row + self.offset, key + (c.keys + self.op.window - 2)))
+        with ExitStack() as stack:
+            for condition in seen:
+                stack.enter_context(b.if_(condition))
             fold()
 
     def _write(self, row: Ix | int, rows: int) -> None:
