@@ -22,6 +22,7 @@ from tests.cuda.emulator import Array, Fault, Heap
 from tests.cuda.emulator import run as emulate
 from tilewright.runtime import cuda_array, cuda_driver, cuda_launch
 
+_SHARED = re.compile(r"\.shared [^;]*scratch\[(\d+)\];")
 _PARAM = re.compile(r"\.param\s+(?:\.align\s+\d+\s+)?\.(\w+)\s+\w+(\[\d+\])?")
 _NAME = re.compile(r"\.entry\s+(\w+)\s*\((.*?)\)", re.S)
 
@@ -79,6 +80,8 @@ class _Kernel:
         if found is None:
             raise Fault(f"there is no kernel {name}")
         self.params = _PARAM.findall(found[2])
+        self.declared = sum(map(int, _SHARED.findall(text)))
+        self.allowed = (48 << 10) - self.declared  # dynamic shared memory, until the host asks for more
 
     def words(self, pointers: int) -> list[int]:
         if any(kind != "u64" for kind, _ in self.params):
@@ -186,6 +189,7 @@ class FakeDriver:
         return CUresult.CUDA_SUCCESS, self._handle(_Kernel(module.what, name.decode()))
 
     def cuFuncSetAttribute(self, function: Any, attribute: Any, value: int) -> tuple[Any, ...]:
+        function.what.allowed = value
         return (CUresult.CUDA_SUCCESS,)
 
     def cuGraphCreate(self, flags: int) -> tuple[Any, ...]:
@@ -222,6 +226,7 @@ class FakeDriver:
     # --- through ctypes: the status
     def _launch_of(self, function: int, grid: int, block: int, shared: int, pointers: int) -> tuple[Any, ...]:
         kernel = self._of(function)
+        assert shared <= kernel.allowed, f"{kernel.name} wants {shared} bytes of dynamic shared memory, it may have {kernel.allowed}"
         return kernel, kernel.words(pointers) if self.run else [], grid, block, shared
 
     def _start(self, kernel: _Kernel, words: list[int], grid: int, block: int, shared: int) -> None:

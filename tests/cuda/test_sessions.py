@@ -27,6 +27,7 @@ from tilewright.ops.composites import Softmax
 from tilewright.runtime import cuda_session, dlpack
 from tilewright.runtime.arguments import from_dtype
 from tilewright.runtime.cuda_array import DeviceArray
+from tilewright.runtime.cuda_modules import load_function
 
 
 @pytest.fixture
@@ -226,3 +227,12 @@ def test_capsules_against_numpy_and_torch(dtype: dt.DType, rng: np.random.Genera
     assert (seen.address, seen.shape, seen.strides, seen.dtype) == (data.ctypes.data, (5, 2, 3), (1, 5, 10), dtype)
     del tensor
     assert not any(x[3] is data for x in dlpack._alive.values())
+
+
+@pytest.mark.parametrize("declared", [0, 16 << 10])
+def test_dynamic_shared_memory_is_asked_for(declared: int) -> None:
+    """A kernel that declares shared memory itself has less than 48 KB beside it unless the host asks."""
+    text = f".entry k()\n{{\n  .shared .align 128 .b8 scratch[{declared}];\n  ret;\n}}\n"
+    with fake_gpu():
+        function = load_function(text, "k", 40 << 10)[1]
+        assert (function.what.declared, function.what.allowed) == (declared, 40 << 10)

@@ -25,6 +25,6 @@ def load_function(text: str, name: str, dynamic_shared: int) -> tuple[Any, Any]:
         said = log.rstrip(bytes(1)).decode(errors="replace").strip()
         raise CompileError(f"cuda: the driver does not accept kernel {name} ({status.name}): {said}")
     function = gpu.call("cuModuleGetFunction", module, name.encode(), what=name)
-    if dynamic_shared > 48 << 10:
+    if dynamic_shared:  # without, 48 KB less what the kernel itself declares would be the most
         gpu.call("cuFuncSetAttribute", function, cu.CUfunction_attribute(_SMEM_LIMIT), dynamic_shared, what=name)
     return module, function
