@@ -252,13 +252,13 @@ def test_a_grid_that_follows_the_position_needs_a_graph_per_value() -> None:
     assert not make_late(found, {"P"}) and [x.kernel.name for x in found.launches] == names
 
 
-def prompt_attention(rows: int, d: int) -> Any:
-    """Attention of some rows that begin at position P over a cache of 31."""
+def prompt_attention(rows: int, d: int, *, own: bool = False) -> Any:
+    """Attention of some rows that begin at position P over a cache of 31, or over their `own` part of it."""
     p = sym("P", 0, 28)
     op = o.Attention(scale=0.25, causal=True, offset=p)
 
     def layer(q: Any, k: Any, v: Any) -> Any:
-        seen = [o.slice_(x, 2, 0, p + rows) for x in (k, v)]
+        seen = [o.slice_(x, 2, p, rows) if own else o.slice_(x, 2, 0, p + rows) for x in (k, v)]
         return o.Neg()(op(o.Neg()(q), *seen))
 
     g = graph(layer, (f16, (1, 2, rows, d)), (f16, (1, 1, 31, d)), (f16, (1, 1, 31, d)))
@@ -266,24 +266,26 @@ def prompt_attention(rows: int, d: int) -> Any:
     return g
 
 
-def test_tensor_maps_follow_a_position(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On Hopper keys and values come through maps, whose length is the position's: they are made anew, in one graph."""
+@pytest.mark.parametrize("own", [False, True])
+def test_tensor_maps_follow_a_position(own: bool, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On Hopper keys and values come through maps, whose length or place is the position's: they are made anew, in one graph."""
     made: list[int] = []
 
     def tensor_map(dtype: str, address: int, sizes: list[int], *rest: Any) -> bytes:
         made.append(sizes[1])
+        assert address >= 1 << 16  # memory, never an offset alone
         return bytes(128)
 
     monkeypatch.setattr(cuda_driver, "tensor_map", tensor_map)
     q, k, v = (floats(rng, f16, 1, h, n, 16) for h, n in ((2, 3), (1, 31), (1, 31)))
     with fake_gpu((9, 0), run=False) as gpu:
-        g = prompt_attention(3, 16)
+        g = prompt_attention(3, 16, own=own)
         session: Any = compile_graph(g, graph_signature(g), target_spec("cuda"))
         for at in (0, 5, 5, 28):
             made.clear()
             session.run_with({"P": at}, q, k, v)
-            assert made[-3:] in ([3, at + 3, at + 3], [])
-        assert made[-3:] == [3, 31, 31] and len(session._schedules) == 1
+            assert made[-3:] in ([3, 3, 3] if own else [3, at + 3, at + 3], [])
+        assert made[-3:] == ([3, 3, 3] if own else [3, 31, 31]) and len(session._schedules) == 1
         assert gpu.calls["cuGraphExecKernelNodeSetParams_v2"] >= 3
 
 

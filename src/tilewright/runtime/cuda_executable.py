@@ -70,6 +70,8 @@ class Step:
     together: bool = False  # its blocks wait for one another: all start at once or none
 
     def write_maps(self) -> None:
+        if not self.seen and any(slot >= 0 for _, _, slot, _ in self.following):
+            return  # their addresses come with the first call's `follow`
         for offset, word, (dtype, *shape) in self.maps:
             found = gpu.tensor_map(dtype, int(self.words[word]), *shape)
             self.params[offset : offset + 128] = np.frombuffer(found, np.uint8)
@@ -84,8 +86,8 @@ class Step:
             self.words[w] = value
         if shapes:
             self.maps = [(offset, word, shape) for (offset, word, _), shape in zip(self.maps, shapes, strict=True)]
-        self.write_maps()
         self.seen = values, shapes
+        self.write_maps()
         return True
 
     def start(self, stream: int) -> None:
