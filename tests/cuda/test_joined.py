@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from tilewright.core.dtypes import bf16, f32
 from tilewright.core.errors import CompileError, ConfigError
 from tilewright.ir.graph import Graph
 from tilewright.kernels.cuda.fragments import FORMS, Fragments
-from tilewright.kernels.cuda.joined import JoinedKernel, Joining, cells_of, joinable, unit_parts
+from tilewright.kernels.cuda.joined import BESIDE, JoinedKernel, Joining, cells_of, joinable, joining_of, unit_parts
 from tilewright.kernels.cuda.kernel import BlockKernel
 from tilewright.kernels.launch import Launch
 from tilewright.llm.tiny import write_tiny_model
@@ -28,7 +29,7 @@ from tilewright.runtime.cuda_array import upload
 from tilewright.target.cuda import barrier_safety
 from tilewright.target.cuda.async_safety import check
 from tilewright.target.cuda.code import emit_cuda
-from tilewright.target.cuda.device import cuda_target
+from tilewright.target.cuda.device import MULTIPROCESSOR, RESERVED, cuda_target
 from tilewright.target.cuda.ptx_flow import parse
 from tilewright.target.cuda.ptxas import assemble, find_ptxas
 from tilewright.target.cuda.token_launch import small_launch
@@ -190,6 +191,18 @@ def test_settings_that_make_no_sense(setting: str, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("TILEWRIGHT_JOIN", setting)
     with pytest.raises(ConfigError, match="join: "):
         tw.compile(graph(lambda x: o.Neg()(x), (f32, (4,))), target="sm_80")
+
+
+def test_blocks_that_a_chip_has_no_room_for() -> None:
+    """All blocks must be there at once: threads of a multiprocessor, and its shared memory with what goes beside the pieces."""
+    spec = replace(cuda_target("sm_120"), features=frozenset([Joining.parse("blocks=4,threads=512").text]))
+    with pytest.raises(ConfigError, match="a multiprocessor of sm_120 has 1536 threads, got 4 blocks of 512"):
+        joining_of(spec)
+    assert joining_of(replace(spec, cpu="sm_90a", features=spec.features)) is not None
+    for arch, (_, _, _, memory) in MULTIPROCESSOR.items():
+        for blocks in (1, 2, 3):
+            spec = cuda_target(arch)
+            assert blocks * (spec.l1d // blocks - BESIDE + RESERVED + 16 * 128) <= memory  # sixteen warps with a dozen words each
 
 
 class _Zeros:

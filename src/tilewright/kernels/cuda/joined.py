@@ -22,6 +22,8 @@ from .kernel import WARP, BlockKernel, DecodeKernel, QDotKernel, SimtKernel
 FEATURE = "joined"
 CELL = 16  # bytes that a thread has of one access
 SCRATCH = 30 << 10  # shared memory that is left for what the programs themselves need
+BESIDE = 4 << 10  # and for what the warps remember of their lists, and the system takes of every block
+THREADS = {"sm_120": 1536}  # of a multiprocessor where they are not 2048
 SMALL = 1 << 20  # bytes of a launch that reads no matrix
 END = (1 << 32) - 1  # programs of the record behind the last one: nobody is done with it
 BARRIERS = 16  # of a block; the first is all threads
@@ -70,7 +72,12 @@ class Joining:
 def joining_of(target: TargetSpec) -> Joining | None:
     """How the target wants launches joined, if at all."""
     found = next((f for f in target.features if f.startswith(f"{FEATURE}:")), None)
-    return None if found is None or target.kind != "cuda" else Joining.parse(found.partition(":")[2])
+    if found is None or target.kind != "cuda":
+        return None
+    how = Joining.parse(found.partition(":")[2])
+    if how.blocks * how.threads > (most := THREADS.get(target.cpu, 2048)):
+        raise ConfigError(f"join: a multiprocessor of {target.cpu} has {most} threads, got {how.blocks} blocks of {how.threads}")
+    return how
 
 
 @dataclass(eq=False)
@@ -256,7 +263,7 @@ def _room(kinds: Sequence[Kernel], how: Joining, target: TargetSpec) -> tuple[li
     """How many cells each kind asks ahead, and how many pieces are on their way: kinds with the largest pieces go without where not even
     two of theirs fit."""
     cells = [cells_of(k) if how.depth else 0 for k in kinds]
-    room = target.l1d // how.blocks - SCRATCH
+    room = target.l1d // how.blocks - SCRATCH - BESIDE
     while any(cells):
         fits = room // (max(cells) * CELL * how.threads)
         if fits >= 2:
