@@ -81,7 +81,8 @@ class AttentionKernel:
         self._bind(q, k, v)
 
     def _configure(self, target: TargetSpec) -> Config:
-        return default_config(self.sq, self.sk, self.dv, self.batch * self.heads, target, self.dtype.itemsize)
+        rotated = self.depth if isinstance(self.node.operands[0].node.op, RopeOp) else 0
+        return default_config(self.sq, self.sk, self.dv, self.batch * self.heads, target, self.dtype.itemsize, rotated)
 
     def _unrotated(self, v: Value) -> Value:
         """What stands before a rope that is part of the region."""

@@ -20,11 +20,11 @@ class Config:
 
 
 BLOCK = 48  # the fewest rows of a program, and what more are a multiple of
-STATE = 64 << 10  # bytes of the sums that a program of more rows keeps
+STATE = 64 << 10  # bytes of the sums, and of rotated queries, that a program of more rows keeps
 
 
-def default_config(sq: Dim, sk: Dim, dv: int, matrices: Dim, target: TargetSpec, itemsize: int) -> Config:
-    """`matrices`: how many pairs of queries and keys there are."""
+def default_config(sq: Dim, sk: Dim, dv: int, matrices: Dim, target: TargetSpec, itemsize: int, rotated: int = 0) -> Config:
+    """`matrices`: how many pairs of queries and keys there are; `rotated`: columns of queries that a program rotates for itself."""
     lanes = target.vector_bits // 32
     wide = lanes * max(1, (4 if target.registers >= 32 else 2) * 4 // itemsize)
     keys = wide
@@ -33,7 +33,7 @@ def default_config(sq: Dim, sk: Dim, dv: int, matrices: Dim, target: TargetSpec,
     width = wide
     while width > lanes and dv <= width // 2:
         width //= 2
-    return Config(6, keys, _block(sq, matrices, dv * itemsize, target), width)
+    return Config(6, keys, _block(sq, matrices, max(-(-dv // width) * width, rotated) * itemsize, target), width)
 
 
 def _block(sq: Dim, matrices: Dim, row: int, target: TargetSpec) -> int:
