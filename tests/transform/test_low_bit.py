@@ -211,3 +211,17 @@ def test_gated_delta_rule(length: int, k: int, v: int, dtype: str) -> None:
     second, end = tw.gated_delta_rule(*(x[:, :, length // 2 :] for x in given[:5]), mid)
     whole, last = tw.gated_delta_rule(*given)
     assert np.concatenate([first, second], 2).tobytes() == whole.tobytes() and end.tobytes() == last.tobytes()
+
+
+def test_halves_round_to_even() -> None:
+    """Quotients that are exact halves (steps that are powers of two), as PyTorch's own quantisers round them."""
+    for step in (0.25, 2.0):
+        x = (np.arange(-140, 140, dtype=np.float32) + np.float32(0.5)) * np.float32(step)
+        found = tw.jit(lambda v, step=step: tw.quantise(v, step))(x)
+        want = torch.fake_quantize_per_tensor_affine(torch.tensor(x), step, 0, -128, 127).numpy() / step
+        np.testing.assert_array_equal(np.asarray(found), want.astype(np.int8))
+        for bits in (2, 4, 8):
+            most = 2 ** (bits - 1) - 1
+            rounded = tw.jit(lambda v, step=step, bits=bits: tw.fake_quantise(v, np.float32(step), bits=bits, mode="fixed"))(x)
+            expected = torch.fake_quantize_per_tensor_affine(torch.tensor(x), step, 0, -most, most).numpy()
+            np.testing.assert_array_equal(np.asarray(rounded), expected)
