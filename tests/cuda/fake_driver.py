@@ -95,6 +95,7 @@ class FakeDriver:
 
     def __init__(self, capability: tuple[int, int] = (8, 0), *, run: bool = True) -> None:
         self.capability, self.run, self.memory = capability, run, _Memory()
+        self.shared = (99 if capability[1] in (6, 9) or capability[0] == 12 else 163 if capability[0] == 8 else 227) << 10
         self.launches: list[str] = []
         self.calls: dict[str, int] = {}
         self.waits: list[tuple[int, int]] = []  # (stream, the one it waits for)
@@ -146,7 +147,7 @@ class FakeDriver:
         return CUresult.CUDA_SUCCESS, number
 
     def cuDeviceGetAttribute(self, attribute: str, device: int) -> tuple[Any, ...]:
-        values = {"MAJOR": self.capability[0], "MINOR": self.capability[1], "COUNT": 4}
+        values = {"MAJOR": self.capability[0], "MINOR": self.capability[1], "COUNT": 4, "OPTIN": self.shared}
         return CUresult.CUDA_SUCCESS, values[attribute.rpartition("_")[2]]
 
     def cuDevicePrimaryCtxRetain(self, device: int) -> tuple[Any, ...]:
@@ -189,6 +190,8 @@ class FakeDriver:
         return CUresult.CUDA_SUCCESS, self._handle(_Kernel(module.what, name.decode()))
 
     def cuFuncSetAttribute(self, function: Any, attribute: Any, value: int) -> tuple[Any, ...]:
+        if function.what.declared + value > self.shared:
+            return (CUresult.CUDA_ERROR_INVALID_VALUE,)
         function.what.allowed = value
         return (CUresult.CUDA_SUCCESS,)
 
@@ -339,7 +342,7 @@ class _Graph:
 def fake_gpu(capability: tuple[int, int] = (8, 0), *, run: bool = True) -> Iterator[FakeDriver]:
     """Inside, the runtime finds this GPU. sm_80 has every kernel in the emulator; `run=False` takes launches and does nothing."""
     fake = FakeDriver(capability, run=run)
-    cached = (cuda_driver.context, cuda_driver.compute_capability, cuda_driver.multiprocessors, cuda_array._pool)
+    cached = (cuda_driver.context, cuda_driver.compute_capability, cuda_driver.multiprocessors, cuda_driver.shared_memory, cuda_array._pool)
     with pytest.MonkeyPatch.context() as patch:
         for f in cached:
             f.cache_clear()

@@ -73,6 +73,13 @@ def multiprocessors(device: int = 0) -> int:
     )
 
 
+@cache
+def shared_memory(device: int = 0) -> int:
+    """Bytes that a block can have when it asks for them."""
+    most = driver().CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
+    return int(call("cuDeviceGetAttribute", most, call("cuDeviceGet", device)))
+
+
 def available() -> str:
     """Empty when a GPU can be used, else why not."""
     try:

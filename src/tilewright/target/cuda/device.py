@@ -20,16 +20,17 @@ DEFAULT = "sm_90a"
 LANES_BITS = 128  # shared templates cut their tiles for vectors of this width
 
 
-def cuda_target(arch: str = DEFAULT, multiprocessors: int | None = None) -> TargetSpec:
-    """The spec of an architecture.
+def cuda_target(arch: str = DEFAULT, multiprocessors: int | None = None, shared: int | None = None) -> TargetSpec:
+    """The spec of an architecture, or of a part of it with as many multiprocessors and as much shared memory a block as given.
 
     >>> cuda_target("sm_90a").describe()
     'cuda sm_90a, 132 multiprocessors, 227K shared memory, L2 50M'
     """
     if arch not in CHIPS:
         raise ConfigError(f"target: CUDA architecture must be one of {' '.join(CHIPS)}, got {arch!r}")
-    sms, shared, l2 = CHIPS[arch]
-    return TargetSpec("cuda", "nvptx64-nvidia-cuda", arch, frozenset(), frozenset(), LANES_BITS, 64, shared, l2, 0, multiprocessors or sms)
+    sms, most, l2 = CHIPS[arch]
+    memory = min(shared or most, most)  # chips of capability 8.6 and 8.9 have 99 KB where 8.0 has 163
+    return TargetSpec("cuda", "nvptx64-nvidia-cuda", arch, frozenset(), frozenset(), LANES_BITS, 64, memory, l2, 0, multiprocessors or sms)
 
 
 def arch_of(capability: tuple[int, int]) -> str:
