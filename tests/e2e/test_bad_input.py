@@ -118,7 +118,8 @@ class DataDependent(nn.Module):
 
 class Unsupported(nn.Module):
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return torch.linalg.ldl_factor(x)[0], torch.igamma(x, x) + torch.igamma(x * 2, x)
+        factors, pivots = torch.linalg.ldl_factor(x)
+        return torch.linalg.ldl_solve(factors, pivots, x), torch.linalg.ldl_solve(factors, pivots, x * 2)
 
 
 class Writes(nn.Module):
@@ -142,8 +143,7 @@ def test_models_that_cannot_be_compiled() -> None:
         tw.compile(Unsupported(), (x,))
     text = str(caught.value)
     assert "ldl_factor" in text
-    assert "igamma" in text
-    assert "2" in text
+    assert "ldl_solve.default x2" in text
     assert "test_bad_input.py" in text
     with pytest.raises(UnsupportedError, match=r"^torch: the model writes to .*count"):
         tw.compile(Writes(), (x,))
