@@ -35,7 +35,7 @@ IGNORED = (  # checks that torch inserts; they compute nothing
 
 
 class Poison:
-    """Stands for a result that could not be made; whatever reads it is skipped, not reported."""
+    """Stands for a result that could not be made; what reads it is skipped, and reported only where nothing could import it either."""
 
 
 class Problems:
@@ -109,7 +109,8 @@ class Converter:
         args = tuple(self._resolve(a, env) for a in node.args)
         kwargs = {k: self._resolve(a, env) for k, a in node.kwargs.items()}
         if _poisoned((args, kwargs)):
-            return Poison()
+            hopeless = isinstance(target, torch._ops.OpOverload) and lookup(key) is None and decomposition(target) is None
+            return self._poison(str(target), place) if hopeless else Poison()
         if target is operator.getitem:
             picked = args[0][args[1]]
             return self._poison(picked.what, place) if isinstance(picked, Missing) and node.users else picked
