@@ -39,21 +39,28 @@ class HopperAttentionBackward(Template):
         if target.cpu != "sm_90a":
             return Reason(f"needs sm_90a, got {target.cpu}")
         assert region.anchor is not None and isinstance(region.anchor.op, AttentionBackwardOp)
-        op, (q, k, v, *_) = region.anchor.op, region.anchor.operands
+        op, q = region.anchor.op, region.anchor.operands[0]
         plain = not (op.has_mask or op.has_bias or op.with_scores) and op.softcap is None and op.window is None
         if not op.saved and not (plain and q.shape[-1] in STAGES):
             return Reason("masks, biases, soft caps, windows and head sizes other than 64 and 128 need the saved log-sums")
-        if q.dtype not in (bf16, f16) or not padded(q.shape[-1]) or q.shape[-1] != v.shape[-1]:
-            return Reason(f"needs bf16 or f16 and a head size that is a multiple of 8 up to 128, got {q.dtype} and {q.shape[-1]}")
-        good = all(region.operand(x) is not None for x in region.anchor.operands) and all(even(r) for r in region.results[:3])
-        return None if good and at_least(k.shape[2], 1) else Reason("operands must come from memory, and there must be keys")
+        return matrix_units(region)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         copies, rows = as_rows(region, target)
         return [*copies, *Backward(rows).launches(target)]
 
 
-def even(o: Operand) -> bool:
+def matrix_units(region: Region) -> Reason | None:
+    """Why a reverse pass is none for the matrix units of any chip, or None."""
+    assert region.anchor is not None
+    q, k, v, *_ = region.anchor.operands
+    if q.dtype not in (bf16, f16) or not padded(q.shape[-1]) or q.shape[-1] != v.shape[-1]:
+        return Reason(f"needs bf16 or f16 and a head size that is a multiple of 8 up to 128, got {q.dtype} and {q.shape[-1]}")
+    good = all(region.operand(x) is not None for x in region.anchor.operands) and all(_even(r) for r in region.results[:3])
+    return None if good and at_least(k.shape[2], 1) else Reason("operands must come from memory, and there must be keys")
+
+
+def _even(o: Operand) -> bool:
     return o.layout.strides[-1] == 1 and all(divisible(s, 2) for s in (o.layout.offset, *o.layout.strides[:-1]))
 
 

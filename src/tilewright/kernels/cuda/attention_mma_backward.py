@@ -6,8 +6,8 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from ...core.dims import Dim, at_least, ceildiv
-from ...core.dtypes import bf16, f16, f32
+from ...core.dims import Dim, ceildiv
+from ...core.dtypes import f32
 from ...core.target_spec import TargetSpec
 from ...ir.layout import Layout
 from ...ops.attention_backward import AttentionBackward as AttentionBackwardOp
@@ -18,8 +18,8 @@ from ..copies import fill_launch
 from ..launch import Buffer, Launch, Word
 from ..region import Operand, Region, narrow
 from ..template import Reason, Template, alone, region_bytes, region_flops
-from .attention import as_rows, padded
-from .attention_backward import even
+from .attention import as_rows
+from .attention_backward import matrix_units
 from .attention_grad import partial, row_statistics
 from .attention_kernels import MmaGradKernel
 
@@ -34,13 +34,7 @@ class MmaAttentionBackward(Template):
         if why is not None:
             return why
         assert region.anchor is not None and isinstance(region.anchor.op, AttentionBackwardOp)
-        op, (q, k, v, *_) = region.anchor.op, region.anchor.operands
-        if not op.saved:
-            return Reason("needs the saved log-sums")
-        if q.dtype not in (bf16, f16) or not padded(q.shape[-1]) or q.shape[-1] != v.shape[-1]:
-            return Reason(f"needs bf16 or f16 and a head size that is a multiple of 8 up to 128, got {q.dtype} and {q.shape[-1]}")
-        good = all(region.operand(x) is not None for x in region.anchor.operands) and all(even(r) for r in region.results[:3])
-        return None if good and at_least(k.shape[2], 1) else Reason("operands must come from memory, and there must be keys")
+        return matrix_units(region) if region.anchor.op.saved else Reason("needs the saved log-sums")
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         copies, rows = as_rows(region, target)

@@ -83,6 +83,17 @@ def first_of(region: Region) -> First | None:
     return First.of(at, region.anchor.operands[0].shape[1])
 
 
+def packed_weights(region: Region, packed: Packed) -> dict[int, Packed]:
+    """Constant weights, whole and as they are stored, laid out so before the first run; others are laid out by a launch."""
+    assert region.anchor is not None
+    value = region.anchor.operands[1]
+    o = region.operand(value)
+    if o is None or o.data is None or value not in region.body.inputs:
+        return {}
+    whole = o.type.shape == o.data.type.shape and o.layout.is_contiguous
+    return {region.body.inputs.index(value): packed} if whole else {}
+
+
 class HopperConv(Template):
     key = "hopper_conv"
 
@@ -104,15 +115,8 @@ class HopperConv(Template):
         return None if found is not None and found.fits else Reason("one or two spatial axes of known size, windows of up to 128")
 
     def packs(self, region: Region, target: TargetSpec) -> dict[int, Packed]:
-        assert region.anchor is not None
-        value = region.anchor.operands[1]
-        o = region.operand(value)
-        if o is None or o.data is None or value not in region.body.inputs:
-            return {}
-        if o.type.shape != o.data.type.shape or not o.layout.is_contiguous:
-            return {}
         first = first_of(region)
-        return {region.body.inputs.index(value): TAPS if first is None else first.packed}
+        return packed_weights(region, TAPS if first is None else first.packed)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         node, at = region.anchor, windows_of(region)

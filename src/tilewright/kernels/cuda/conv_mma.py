@@ -26,7 +26,7 @@ from ..launch import Buffer, Launch, Packed, Word
 from ..region import Operand, Region
 from ..template import Reason, Template, region_bytes, region_flops
 from .channels_last import channels_last, in_groups
-from .conv import PIECE, TAPS, matrices, weight_operand
+from .conv import PIECE, TAPS, matrices, packed_weights, weight_operand
 from .epilogue import Sums, write_results
 from .kernel import ConvRingKernel
 from .product_epilogue import Matrix
@@ -61,14 +61,7 @@ class MmaConv(Template):
         return None if in_groups(node) else Reason("groups of at least eight channels, and an even number of results in each")
 
     def packs(self, region: Region, target: TargetSpec) -> dict[int, Packed]:
-        assert region.anchor is not None
-        value = region.anchor.operands[1]
-        o = region.operand(value)
-        if o is None or o.data is None or value not in region.body.inputs:
-            return {}
-        if o.type.shape != o.data.type.shape or not o.layout.is_contiguous:
-            return {}
-        return {region.body.inputs.index(value): TAPS}
+        return packed_weights(region, TAPS)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         node = region.anchor

@@ -13,10 +13,10 @@ from types import SimpleNamespace
 from ...core.target_spec import TargetSpec
 from ...kernels.cuda.kernel import MmaAttentionKernel
 from ...tile.ir import TileType, Var
-from .access import Address
 from .emit import Emitter
 from .groups import PIECES, Groups
 from .layout import Fragment, Key, Regs
+from .mma_fragments import MmaFragments
 from .ptx_text import KernelText, literal, module_text
 
 WORDS = ("sq", "sk", "offset", "window", "heads", "group", "q_tiles")
@@ -35,7 +35,9 @@ def pitch(kernel: MmaAttentionKernel) -> int:
     return kernel.d * 2 + 16
 
 
-class MmaAttention:
+class MmaAttention(MmaFragments):
+    kernel: MmaAttentionKernel
+
     def __init__(self, kernel: MmaAttentionKernel) -> None:
         self.kernel = kernel
         self.k = KernelText(kernel.name, [])
@@ -79,25 +81,6 @@ class MmaAttention:
         at = v("i32", f"mad.lo.u32 {{}}, {row}, {self.pitch}, {self.base};")
         return v("i32", f"mad.lo.u32 {{}}, {columns}, 16, {at};")
 
-    def _view(self, var: Var | None) -> Address:
-        assert var is not None
-        found = self.e.env[var]
-        assert isinstance(found, Address)
-        return found
-
-    def _wide(self, x: str) -> str:
-        return self.k.value("i64", f"cvt.u64.u32 {{}}, {x};")
-
-    def _bytes(self, view: Address, at: tuple[str, str], item: int) -> str:
-        """The address of a head's first element."""
-        v = self.k.value
-        pointer = view.pointer
-        for x, stride in zip(at, view.strides, strict=False):
-            if stride != "0":
-                step = v("i64", f"mul.lo.s64 {{}}, {self._wide(x)}, {stride};")
-                pointer = v("i64", f"mad.lo.s64 {{}}, {step}, {item}, {pointer};")
-        return pointer
-
     def _step(self, stride: str, item: int) -> str:
         return self.k.value("i64", f"mul.lo.s64 {{}}, {stride}, {item};") if stride.startswith("%") else str(int(stride) * item)
 
@@ -105,7 +88,7 @@ class MmaAttention:
         """Fragments of this warp's rows; rows past the end read the last one, columns past the head are zeros."""
         k, g, v = self.k, self.kernel, self.k.value
         view = self._view(g.q)
-        base, step = self._bytes(view, (self.batch, self.head), 2), self._step(view.strides[2], 2)
+        base, step = self._head(view, self.head, 2), self._step(view.strides[2], 2)
         last = v("i32", f"sub.u32 {{}}, {self.w.sq}, 1;")
         inside = self._wide(v("i32", f"shl.b32 {{}}, {self.quad}, 2;"))
         at = []
@@ -152,7 +135,7 @@ class MmaAttention:
         self.sources = []
         for view in (self._view(g.k), self._view(g.v)):
             head = v("i32", f"div.u32 {{}}, {self.head}, {self.w.group};")
-            self.sources.append((self._bytes(view, (self.batch, head), 2), self._step(view.strides[2], 2)))
+            self.sources.append((self._head(view, head, 2), self._step(view.strides[2], 2)))
         self.pieces = []
         for i in range(0, count, THREADS):
             piece = v("i32", f"add.u32 {{}}, {self.tid}, {i};") if i else self.tid
@@ -210,21 +193,12 @@ class MmaAttention:
         here = v("i32", f"mul.lo.u32 {{}}, {stage}, {2 * self.side};")
         scores = self._scores(v("i32", f"add.u32 {{}}, {here}, {self.key_lane};"))
         self._softmax(scores)
-        self._weigh(scores, v("i32", f"add.u32 {{}}, {here}, {self.value_lane};"))
+        self._add_product(self.out, scores, v("i32", f"add.u32 {{}}, {here}, {self.value_lane};"), self.side)
         k.emit("bar.sync 0;")
         k.emit(f"mov.u32 {stage}, {other};")
         k.emit(f"mov.u32 {self.tile}, {following};")
         k.emit(f"@{more} bra.uni {again};")
         k.place(done)
-
-    def _matrices(self, at: str, trans: str) -> list[str]:
-        regs = [self.k.reg("i32") for _ in range(4)]
-        self.k.emit(f"ldmatrix.sync.aligned.m8n8.x4{trans}.shared.b16 {{{', '.join(regs)}}}, [{at}];")
-        return regs
-
-    def _mma(self, acc: list[str], a: list[str], b: list[str]) -> None:
-        c = ", ".join(acc)
-        self.k.emit(f"{self.name} {{{c}}}, {{{', '.join(a)}}}, {{{', '.join(b)}}}, {{{c}}};")
 
     def _scores(self, keys: str) -> list[list[str]]:
         """Q · Kᵀ: for every eight keys, this thread's two of two rows."""
@@ -234,7 +208,7 @@ class MmaAttention:
             k.emit(f"mov.f32 {r}, {ZERO};")
         for n in range(0, g.keys, 16):
             for c, a in enumerate(self.q):
-                b = self._matrices(f"{keys}+{n * self.pitch + 32 * c}", "")
+                b = self._matrices(f"{keys}+{n * self.pitch + 32 * c}")
                 self._mma(scores[n // 8], a, b[:2])
                 self._mma(scores[n // 8 + 1], a, b[2:])
         return scores
@@ -265,7 +239,7 @@ class MmaAttention:
             return None
         v, view = self.k.value, self._view(var)
         item = view.dtype.itemsize
-        base = self._bytes(view, (self.batch, self.head), item)
+        base = self._head(view, self.head, item)
         across = self._step(view.strides[3], item)
         base = v("i64", f"mad.lo.s64 {{}}, {self._wide(column)}, {across}, {base};") if across != "0" else base
         if view.strides[2] == "0":
@@ -327,28 +301,13 @@ class MmaAttention:
             for r in self.out[i + 2 * h : i + 2 * h + 2]:
                 k.emit(f"mul.rn.f32 {r}, {r}, {less};")
 
-    def _weigh(self, weights: list[list[str]], values: str) -> None:
-        """The weights times V."""
-        k, g = self.k, self.kernel
-
-        def pair(low: str, high: str) -> str:
-            return k.value("i32", f"cvt.rn.{g.dtype}x2.f32 {{}}, {high}, {low};")
-
-        for c in range(0, g.keys, 16):
-            upper, lower = weights[c // 8], weights[c // 8 + 1]
-            a = [pair(*upper[:2]), pair(*upper[2:]), pair(*lower[:2]), pair(*lower[2:])]
-            for n in range(0, g.d, 16):
-                b = self._matrices(f"{values}+{self.side + c * self.pitch + 2 * n}", ".trans")
-                self._mma(self.out[n // 2 : n // 2 + 4], a, b[:2])
-                self._mma(self.out[n // 2 + 4 : n // 2 + 8], a, b[2:])
-
     def _store_log_sum(self, h: int, total: str, nothing: str) -> None:
         """log Σ exp of one of the thread's rows: one thread of four stores it."""
         k, v, view = self.k, self.k.value, self._view(self.kernel.log_sums)
         log = v("float", f"add.rn.f32 {{}}, {self.top[h]}, {v('float', f'lg2.approx.f32 {{}}, {total};')};")
         log = v("float", f"mul.rn.f32 {{}}, {log}, {literal('float', 1 / LOG2E)};")
         log = v("float", f"selp.f32 {{}}, {NEVER}, {log}, {nothing};")
-        at = self._bytes(view, (self.batch, self.head), 4)
+        at = self._head(view, self.head, 4)
         at = v("i64", f"mad.lo.s64 {{}}, {self._wide(self.rows[h])}, {self._step(view.strides[2], 4)}, {at};")
         here = v("i1", f"setp.lt.s32 {{}}, {self.rows[h]}, {self.w.sq};")
         here = v("i1", f"and.pred {{}}, {here}, {v('i1', f'setp.eq.u32 {{}}, {self.quad}, 0;')};")

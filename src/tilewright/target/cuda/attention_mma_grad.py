@@ -187,22 +187,13 @@ class MmaGrad(GradScores):
         s, dp = self._product(0, wide), self._product(1, wide)
         slopes = self._weights(s, first, head)
         if self.of_keys:
-            self._sum(self.sums[0], s, tall, 1)
+            self._add_product(self.sums[0], s, tall, self.stage0 + self.side)
         self._cotangents(s, dp, first, head)
         if g.scores is not None:
             self._store_scores(dp)
         for r, slope in zip((r for four in dp for r in four), slopes, strict=False):
             self.k.emit(f"mul.rn.f32 {r}, {r}, {slope};")
-        self._sum(self.sums[-1], dp, tall, 0)
-
-    def _matrices(self, at: str, trans: str = "") -> list[str]:
-        regs = [self.k.reg("i32") for _ in range(4)]
-        self.k.emit(f"ldmatrix.sync.aligned.m8n8.x4{trans}.shared.b16 {{{', '.join(regs)}}}, [{at}];")
-        return regs
-
-    def _mma(self, acc: list[str], a: list[str], b: list[str]) -> None:
-        c = ", ".join(acc)
-        self.k.emit(f"{self.name} {{{c}}}, {{{', '.join(a)}}}, {{{', '.join(b)}}}, {{{c}}};")
+        self._add_product(self.sums[-1], dp, tall, self.stage0)
 
     def _product(self, which: int, tile: str) -> list[list[str]]:
         """Own rows of a matrix · the tile's ᵀ: for every eight rows of the tile, this thread's two of two own rows."""
@@ -217,21 +208,6 @@ class MmaGrad(GradScores):
                 self._mma(out[n // 8], a, b[:2])
                 self._mma(out[n // 8 + 1], a, b[2:])
         return out
-
-    def _sum(self, total: list[str], left: list[list[str]], tile: str, which: int) -> None:
-        """total += left · a matrix of the tile."""
-        k, g = self.k, self.kernel
-
-        def pair(low: str, high: str) -> str:
-            return k.value("i32", f"cvt.rn.{g.dtype}x2.f32 {{}}, {high}, {low};")
-
-        for c in range(0, g.tile, 16):
-            upper, lower = left[c // 8], left[c // 8 + 1]
-            a = [pair(*upper[:2]), pair(*upper[2:]), pair(*lower[:2]), pair(*lower[2:])]
-            for n in range(0, g.d, 16):
-                b = self._matrices(f"{tile}+{self.stage0 + which * self.side + c * self.pitch + 2 * n}", ".trans")
-                self._mma(total[n // 2 : n // 2 + 4], a, b[:2])
-                self._mma(total[n // 2 + 4 : n // 2 + 8], a, b[2:])
 
     def _finish(self) -> None:
         """Run the body over finished registers."""

@@ -8,48 +8,26 @@ from types import SimpleNamespace
 
 from ...kernels.cuda.attention_kernels import MmaGradKernel
 from ...tile.ir import Var
-from .access import Address
-from .emit import Emitter
-from .ptx_text import KernelText, literal
+from .mma_fragments import MmaFragments
+from .ptx_text import literal
 
 LOG2E = 1.0 / math.log(2.0)
 NEVER, ZERO, ONE, FOUR = (literal("float", x) for x in (-math.inf, 0.0, 1.0, 4.0))
 OWN = 64  # rows of a block
 
 
-class GradScores:
+class GradScores(MmaFragments):
     """The part of `attention_mma_grad` between its products. A thread has two own rows, eight apart, and two of every eight columns."""
 
     kernel: MmaGradKernel
-    k: KernelText
-    e: Emitter
     w: SimpleNamespace
     of_keys: bool  # own rows are keys, columns are queries
     rows: list[str]
     quad: str
     head: str
-    batch: str
     first: str
     own_end: str
     end: str
-
-    def _view(self, var: Var | None) -> Address:
-        assert var is not None
-        found = self.e.env[var]
-        assert isinstance(found, Address)
-        return found
-
-    def _wide(self, x: str) -> str:
-        return self.k.value("i64", f"cvt.u64.u32 {{}}, {x};")
-
-    def _head(self, view: Address, head: str, item: int) -> str:
-        """The address of a head's first element."""
-        v, pointer = self.k.value, view.pointer
-        for x, stride in ((self.batch, view.strides[0]), (head, view.strides[1])):
-            if stride != "0":
-                step = v("i64", f"mul.lo.s64 {{}}, {self._wide(x)}, {stride};")
-                pointer = v("i64", f"mad.lo.s64 {{}}, {step}, {item}, {pointer};")
-        return pointer
 
     def _line(self, head: str) -> str:
         return self.k.value("i32", f"mad.lo.u32 {{}}, {self.batch}, {self.w.heads}, {head};")
