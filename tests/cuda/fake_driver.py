@@ -103,6 +103,7 @@ class FakeDriver:
         self._here = threading.local()  # `inside`: this thread has it
         self.pinned: set[int] = set()  # addresses on the host that the driver knows
         self.streams: list[int] = []  # of each launch
+        self._arriving: list[tuple[int, bytes]] = []  # copies on the default stream that are on their way
         self._kept: list[Any] = []  # the driver's handles are numbers: something must hold what they stand for
         self.library = SimpleNamespace(**{name: self._checked(name) for name in cuda_launch.PROTOTYPES})
         self.CUresult = CUresult
@@ -174,7 +175,19 @@ class FakeDriver:
     cuMemFreeHost = cuMemFree
 
     def cuMemcpyHtoD(self, target: int, source: int, nbytes: int) -> tuple[Any, ...]:
-        return (CUresult(self._cuMemcpyHtoDAsync_v2(target, source, nbytes, 0)),)
+        """It comes back when the bytes are in memory of the driver; they arrive in the order of the default stream."""
+        self._arriving.append((target, bytes((ctypes.c_uint8 * nbytes).from_address(source))))
+        return (CUresult.CUDA_SUCCESS,)
+
+    def cuStreamSynchronize(self, stream: int) -> tuple[Any, ...]:
+        self._reach(stream)
+        return (CUresult.CUDA_SUCCESS,)
+
+    def _reach(self, stream: int) -> None:
+        """Work of the default stream waits for the copies there; the other streams (PyTorch's are like that) for nothing."""
+        for target, data in self._arriving if stream in (0, cuda_array.LEGACY) else ():
+            self.memory.view(target, len(data))[:] = np.frombuffer(data, np.uint8)
+        self._arriving = [] if stream in (0, cuda_array.LEGACY) else self._arriving
 
     def cuMemPoolCreate(self, props: Any) -> tuple[Any, ...]:
         return CUresult.CUDA_SUCCESS, self._handle(props)
@@ -243,10 +256,12 @@ class FakeDriver:
         found = [(a.id, a.value) for a in (cuda_launch.LaunchAttribute * c.count).from_address(c.attributes or 0)] if c.count else []
         assert found == ([(2, 1)] if self._meets(function) else [])
         self.streams.append(c.stream or 0)
+        self._reach(c.stream or 0)
         self._start(*self._launch_of(function, c.grid[0], c.block[0], c.shared, params))
 
     def _cuGraphLaunch(self, graph: int, stream: int) -> None:
         self.streams.append(int(stream))
+        self._reach(int(stream))
         for node in self._of(graph).order() if self.run else ():
             assert node.what.together == node.what.launch[0].name.startswith("joined_")
             self._start(*node.what.launch)
@@ -284,7 +299,7 @@ class FakeDriver:
         return 0 if address in self.pinned else CUresult.CUDA_ERROR_INVALID_VALUE
 
     def _cuStreamSynchronize(self, stream: int) -> None:
-        return None
+        self._reach(stream)
 
     def _cuEventCreate(self, found: Any, flags: int) -> int:
         if not hasattr(self._here, "inside"):

@@ -196,3 +196,14 @@ def test_pytorch_waits_for_the_stream_an_array_names(gpu: FakeDriver, monkeypatc
     memory, y = TorchMemory(torch.device("cpu")), upload(X, f32, 0)
     monkeypatch.setattr(torch, "as_tensor", lambda value, device: list(gpu.waits))
     assert memory._taken(Told(y, 8), 7) == [(7, 8)]  # before it is taken
+
+
+def test_weights_have_arrived_when_the_first_call_is_on_another_stream(gpu: FakeDriver, rng: np.random.Generator) -> None:
+    """The driver's copy from the host comes back early, and streams like PyTorch's do not wait for the default one."""
+    layer = torch.nn.Linear(4, 3)
+    session: Any = tw.compile(layer, (torch.zeros(2, 4),), target="cuda")
+    x = rng.standard_normal((2, 4)).astype(np.float32)
+    with torch.no_grad():
+        want = layer(torch.from_numpy(x)).numpy()
+    np.testing.assert_allclose(session.on(5)(x).numpy(), want, rtol=1e-5, atol=1e-5)
+    assert set(gpu.streams) == {5}

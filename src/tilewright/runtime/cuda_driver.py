@@ -118,8 +118,11 @@ class Memory:
         self._free = driver().cuMemFree
 
     def upload(self, address: int, nbytes: int, offset: int = 0) -> None:
+        """Bytes of the host, there when this comes back: the driver's copy may still be on its way from memory of its own then, and
+        streams that do not wait for the default one (PyTorch's do not) would read what was there before."""
         if nbytes:
             call("cuMemcpyHtoD", self.address + offset, address, nbytes)
+            call("cuStreamSynchronize", 0)
 
     def __del__(self) -> None:
         try:
