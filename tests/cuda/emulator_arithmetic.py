@@ -46,8 +46,8 @@ def arithmetic(parts: list[str], dtype: Any, xs: list[Array]) -> Array:
     stem, bits = parts[0], 8 * np.dtype(dtype).itemsize
     is_float = np.dtype(dtype).kind == "f"
     if stem == "fma":
-        wide: Any = np.float64 if dtype == np.float32 else np.longdouble
-        out = xs[0].astype(wide) * xs[1].astype(wide) + xs[2].astype(wide)
+        wide: Any = np.float64
+        out = xs[0].astype(wide) * xs[1].astype(wide) + xs[2].astype(wide) if dtype == np.float32 else _fused(*xs)
         if "sat" in parts:
             out = np.clip(np.nan_to_num(out, nan=0.0), 0.0, 1.0)
         if "rm" in parts:  # toward minus infinity
@@ -90,9 +90,26 @@ def _permute(parts: list[str], dtype: Any, bits: int, xs: list[Array]) -> Array:
     return out.astype(np.uint32)
 
 
+def _fused(a: Array, b: Array, c: Array) -> Array:
+    """a * b + c of f64 before its rounding: the product in two parts, so that what cancels leaves the rest exact."""
+    x, y, z = (v.astype(np.longdouble) for v in (a, b, c))
+    high = (x * y).astype(np.float64).astype(np.longdouble)
+    (p, r), (q, s) = ((w := (v.view(np.uint64) & ~np.uint64((1 << 27) - 1)).view(np.float64).astype(np.longdouble), v - w) for v in (a, b))
+    low = ((p * q - high) + (p * s + r * q)) + r * s
+    plain = np.isfinite(x * y) & np.isfinite(high)
+    return np.where(plain, (high + z) + np.where(plain, low, 0), x * y + z)
+
+
 def _divide(parts: list[str], dtype: Any, bits: int, xs: list[Array]) -> Array:
     if np.dtype(dtype).kind == "f":
-        return xs[0] / xs[1]
+        near = xs[0] / xs[1]
+        if "rz" not in parts:
+            return near
+        assert dtype == np.float64
+        whole = np.isfinite(xs[0]) & np.isfinite(xs[1]) & (xs[1] != 0)
+        left = _fused(np.where(whole & np.isfinite(near), -near, 0), xs[1], xs[0])
+        far = whole & ((np.sign(left) * np.sign(xs[0]) < 0) | np.isinf(near))
+        return np.where(far, np.nextafter(near, 0.0), near)
     a, b = (x.astype(object) for x in xs)
     sign = [(-1 if (p < 0) != (q < 0) else 1) for p, q in zip(a, b, strict=True)]
     whole = [s * (abs(p) // abs(q)) if q else 0 for p, q, s in zip(a, b, sign, strict=True)]

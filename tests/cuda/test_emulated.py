@@ -12,7 +12,7 @@ import tilewright.ops as o
 from tests.cuda.emulator import Fault, Heap, run
 from tests.cuda.launching import Emulated, graph
 from tilewright.core.dims import sym
-from tilewright.core.dtypes import DType, bf16, bool_, f16, f32, i8, i16, i32, i64, u8
+from tilewright.core.dtypes import DType, bf16, bool_, f16, f32, f64, i8, i16, i32, i64, u8
 from tilewright.kernels.cuda.kernel import BlockKernel
 from tilewright.ops.composites import LayerNorm, LogSoftmax, RmsNorm, Softmax
 from tilewright.ops.reductions import uneven
@@ -241,3 +241,18 @@ def test_a_wrong_instruction_is_seen(rng: np.random.Generator) -> None:
     np.testing.assert_allclose(out[0], values.astype(np.float64).sum(), rtol=1e-5)
     run(text.replace("add.rn.f32", "sub.rn.f32", 1), heap, words, 1, 64)
     assert abs(out[0] - values.sum()) > 1e-3
+
+
+@pytest.mark.parametrize("dtype", [f32, f64], ids=str)
+def test_remainders_are_exact(dtype: DType, rng: np.random.Generator) -> None:
+    """Quotients of any size, subnormal divisors, zeros, infinities."""
+    least, most = np.finfo(dtype.np).minexp - np.finfo(dtype.np).nmant, np.finfo(dtype.np).maxexp
+    x, y = (np.ldexp(rng.uniform(-0.99, 0.99, 3000), rng.integers(least, most + 1, 3000)).astype(dtype.np) for _ in range(2))
+    with np.errstate(all="ignore"):
+        y[::3] = np.ldexp(x[::3], rng.integers(-60, 4, 1000)) * rng.uniform(0.5, 1, 1000).astype(dtype.np)  # quotients up to 2^60
+    x[:7], y[:7] = (0.0, -0.0, 3.0, np.inf, np.nan, 5.5, -5.5), (2.0, 2.0, np.inf, 2.0, 2.0, 0.0, np.finfo(dtype.np).smallest_subnormal)
+    x[7], y[7] = np.finfo(dtype.np).max, np.finfo(dtype.np).smallest_subnormal
+    got, floor = Emulated(graph(lambda a, b: (o.Remainder()(a, b), o.FloorDivide()(a, b)), (dtype, (3000,)), (dtype, (3000,))))(x, y)
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(got, np.remainder(x, y))
+        np.testing.assert_array_equal(floor, np.floor_divide(x, y))

@@ -12,7 +12,6 @@ import math
 from collections.abc import Callable
 
 from ...core.dtypes import DType, f32
-from ...core.errors import CompileError
 from ..cpu import arithmetic, vmath
 from ..cpu.vmath_base import LOG2E, V
 from ..cpu.vmath_f32 import _ERF_FAR, _ERF_NEAR
@@ -225,8 +224,6 @@ def binary(f: Scalars, fn: str, dtype: DType, a: str, b: str) -> str:
     ty = elem_type(dtype)
     if dtype is f32 and fn in ("max", "min"):  # a NaN on either side wins
         return f.k.value("float", f"{fn}.NaN.f32 {{}}, {a}, {b};")
-    if fn == "rem" and dtype.is_float and dtype is not f32:
-        raise CompileError(f"cuda: rem of {dtype} has no kernel; cast to f32")
     if not a.startswith("%") and dtype.is_float and fn in ("max", "min"):
         a = f.k.value(ty, f"mov.f64 {{}}, {a};")
     return arithmetic.binary(f, fn, dtype, ty, a, b)

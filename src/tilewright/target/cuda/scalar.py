@@ -35,9 +35,9 @@ class Scalars(FunctionText):
 
     # -- plumbing -----------------------------------------------------------------------------------------------------
     def value(self, rhs: str) -> str:
-        if rhs.startswith("frem float "):
-            a, b = rhs.removeprefix("frem float ").split(", ")
-            return self._remainder(a, b)
+        if rhs.startswith(("frem float ", "frem double ")):
+            _, ty, a, b = rhs.replace(",", "").split(" ")
+            return self._remainder(ty, a, b)
         raise CompileError(f"cuda: no PTX for `{rhs}`")
 
     def splat(self, ty: str, constant: float) -> str:
@@ -189,34 +189,29 @@ class Scalars(FunctionText):
             a = self.k.value(ty, f"mov.{_PTX[ty]} {{}}, {a};")
         return self.k.value("i1", f"setp.{_ORDERED[predicate]}.{_PTX[ty]} {{}}, {a}, {b};")
 
-    def _remainder(self, a: str, b: str) -> str:
-        """fmod of floats, exact: the quotient goes away 24 bits at a time, each product exact in f64."""
+    def _remainder(self, ty: str, a: str, b: str) -> str:
+        """fmod, exact: the truncated quotient (its first 53 bits) times the divisor is at most the rest, and what is left of it has
+        no more bits than the divisor. So that the quotient is a number, a rest far larger is first taken by multiples of the divisor."""
         k, v = self.k, self.k.value
-        x = v("double", f"cvt.f64.f32 {{}}, {a};")
-        rest, y = v("double", f"abs.f64 {{}}, {x};"), v("double", f"cvt.f64.f32 {{}}, {b};")
-        y = v("double", f"abs.f64 {{}}, {y};")
-        top, done = k.label("mod"), k.label("mod_done")
-        k.place(top)
-        p = v("i1", f"setp.ltu.f64 {{}}, {rest}, {y};")  # NaN leaves as well
-        k.emit(f"@{p} bra {done};")
-        q = v("double", f"div.rz.f64 {{}}, {rest}, {y};")
-        k.emit(f"@{v('i1', f'setp.geu.f64 {{}}, {q}, 0d7FF0000000000000;')} bra {done};")
-        bits = v("i64", f"mov.b64 {{}}, {q};")
-        bits = v("i64", f"and.b64 {{}}, {bits}, {-(1 << 29)};")
-        q = v("double", f"mov.b64 {{}}, {bits};")
-        q = v("double", f"cvt.rzi.f64.f64 {{}}, {q};")
-        minus = v("double", f"neg.f64 {{}}, {q};")
-        k.emit(f"fma.rn.f64 {rest}, {minus}, {y}, {rest};")
-        k.emit(f"bra {top};")
-        k.place(done)
-        out = v("float", f"cvt.rn.f32.f64 {{}}, {rest};")
-        out = v("float", f"copysign.f32 {{}}, {a}, {out};")
+        x, y = (v("double", f"cvt.f64.f32 {{}}, {w};") if ty == "float" else w for w in (a, b))
+        size, y = v("double", f"abs.f64 {{}}, {x};"), v("double", f"abs.f64 {{}}, {y};")
+        rest = v("double", f"abs.f64 {{}}, {x};")
+        larger = [] if ty == "float" else [v("double", f"mul.rn.f64 {{}}, {y}, {literal('double', 2.0**700)};")]
+        larger += [v("double", f"mul.rn.f64 {{}}, {w}, {literal('double', 2.0**700)};") for w in larger]
+        for divisor in (*reversed(larger), y):
+            top, done = k.label("mod"), k.label("mod_done")
+            k.place(top)
+            k.emit(f"@{v('i1', f'setp.ltu.f64 {{}}, {rest}, {divisor};')} bra {done};")  # NaN leaves as well
+            q = v("double", f"div.rz.f64 {{}}, {rest}, {divisor};")
+            k.emit(f"@{v('i1', f'setp.geu.f64 {{}}, {q}, 0d7FF0000000000000;')} bra {done};")
+            minus = v("double", f"neg.f64 {{}}, {v('double', f'cvt.rzi.f64.f64 {{}}, {q};')};")
+            k.emit(f"fma.rn.f64 {rest}, {minus}, {divisor}, {rest};")
+            k.emit(f"bra {top};")
+            k.place(done)
+        out = v("float", f"cvt.rn.f32.f64 {{}}, {rest};") if ty == "float" else rest
+        out = v(ty, f"copysign.{_PTX[ty]} {{}}, {a}, {out};")
         # x / 0, inf / y and NaN have no remainder; x / inf is x
-        bad = self.op(
-            "or",
-            "i1",
-            self.fcmp("oeq", "double", y, literal("double", 0)),
-            self.fcmp("oeq", "double", v("double", f"abs.f64 {{}}, {x};"), literal("double", float("inf"))),
-        )
-        bad = self.op("or", "i1", bad, self.op("or", "i1", self.fcmp("uno", "float", a, a), self.fcmp("uno", "float", b, b)))
-        return self.select("float", bad, literal("float", float("nan")), out)
+        bad = self.fcmp("oeq", "double", y, literal("double", 0))
+        bad = self.op("or", "i1", bad, self.fcmp("oeq", "double", size, literal("double", float("inf"))))
+        bad = self.op("or", "i1", bad, self.op("or", "i1", self.fcmp("uno", ty, a, a), self.fcmp("uno", ty, b, b)))
+        return self.select(ty, bad, literal(ty, float("nan")), out)
