@@ -169,6 +169,15 @@ def test_attention_of_prompts_is_on_the_matrix_units(tmp_path: Path) -> None:
             assert type(found.kernel) is wanted, (arch, cache)
 
 
+def test_a_model_in_f32_is_computed_in_f32(tmp_path: Path) -> None:
+    """Queries of a prompt are not rounded to the dtype of the cache, which matrix units would want."""
+    for name, wanted in (("F32", BlockKernel), ("Q8_0", FlashKernel)):
+        config, weights, tokenizer = open_model(write_tiny_model(tmp_path / f"{name}.gguf", format=name, layers=2, context=32))
+        llm: Any = assemble(config, weights, tokenizer, target="sm_90a")
+        found = next(x for x in llm._call.many.executable.program.launches if x.name.startswith("attention0"))
+        assert type(found.kernel) is wanted, name
+
+
 def test_both_programs_compile_and_what_has_no_kernels_is_said(path: Path) -> None:
     config, weights, tokenizer = open_model(path)
     llm = assemble(config, weights, tokenizer, target="sm_90a")

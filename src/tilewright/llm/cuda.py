@@ -205,8 +205,10 @@ def cuda_programs(
         assert isinstance(session, CudaSession)
         return session
 
+    narrow = not weights.is_f32  # a model in f32 is computed in f32: its queries are not rounded to the cache's dtype
+
     def graph(rows: int | None, adapt: LoraInputs | None = None) -> Graph:
-        return Decoder(config, weights, capacity, cache, adapt, sampled=False, rows=rows, narrow=True).build()
+        return Decoder(config, weights, capacity, cache, adapt, sampled=False, rows=rows, narrow=narrow).build()
 
     def program(rows: int | None) -> CudaSession:
         with stages.stage("graph"):

@@ -59,6 +59,11 @@ class Weights:
     def __contains__(self, name: str) -> bool:
         return name in self.tensors
 
+    @property
+    def is_f32(self) -> bool:
+        """Nothing of the model is rounded to fewer bits."""
+        return all(t.format.name == "F32" for t in self.tensors.values())
+
     def tensor(self, name: str) -> PackedTensor:
         found = self.tensors.get(name)
         if found is None:
