@@ -1,11 +1,16 @@
-"""Measurements behind docs/hypotheses.md that need a GPU. One line each: number, what is compared, ratio.
+"""Measurements behind docs/hypotheses.md that need a GPU. One line each: number, what is compared, ratio. Those that read the chip's
+counters are in gpu_counters.py.
 
-    PYTHONPATH=src python benchmarks/gpu_hypotheses.py
+    PYTHONPATH=src python benchmarks/gpu_hypotheses.py [sections…]
 """
 
 from __future__ import annotations
 
 import ctypes
+import math
+import re
+import statistics
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +23,8 @@ from tilewright.core.dtypes import f32, i32, i64
 from tilewright.kernels.cuda import gemv, matmul, pointwise, turning
 from tilewright.kernels.cuda.kernel import BlockKernel
 from tilewright.runtime import cuda_driver as gpu
+from tilewright.runtime import cuda_executable
+from tilewright.runtime.cuda_modules import load_function
 from tilewright.target.cuda.device import cuda_target
 from tilewright.target.cuda.emit import emit_block_kernel
 from tilewright.tile.builder import KernelBuilder
@@ -37,18 +44,49 @@ def replaced(module: Any, name: str, value: Any, build: Callable[[], Any]) -> An
         setattr(module, name, before)
 
 
+def launcher(text: str, name: str, blocks: int, words: list[Any], threads: int = 256) -> Callable[[], None]:
+    """A call that launches a kernel's text over tensors and numbers."""
+    module, function = load_function(text, name, 0)
+    values = (ctypes.c_int64 * len(words))(*(w.data_ptr() if isinstance(w, torch.Tensor) else w for w in words))
+    places = (ctypes.c_void_p * len(words))(*(ctypes.addressof(values) + 8 * i for i in range(len(words))))
+
+    def run(keep: Any = (module, values, words)) -> None:
+        stream = torch.cuda.current_stream().cuda_stream
+        gpu.call("cuLaunchKernel", function, blocks, 1, 1, threads, 1, 1, 0, stream, ctypes.addressof(places), 0)
+
+    return run
+
+
+def emitted(b: KernelBuilder, vector: int = 1) -> tuple[str, str]:
+    """Text and name of a kernel of blocks of 256 threads."""
+    k = b.build()
+    return emit_block_kernel(BlockKernel(k.name, k.params, k.pid, k.body, threads=256, programs=1, vector=vector), cuda_target()), k.name
+
+
+def kernel_time(b: KernelBuilder, blocks: int, words: list[Any], *, vector: int = 1, repeats: int = 15) -> float:
+    """Median microseconds of it."""
+    return timed({"kernel": launcher(*emitted(b, vector), blocks, words)}, 1, repeats)["kernel"]
+
+
 def tiles() -> None:
-    """1, 3, 15: products with tiles of other shapes."""
-    a, b = rand(4096, 4096), rand(6144, 4096)
+    """1, 3, 7, 15: products with tiles of other shapes."""
     configs = {"128x256": (128, 256, 4), "128x192": (128, 192, 4), "128x128": (128, 128, 6), "64x256": (64, 256, 5), "64x64": (64, 64, 8)}
-    calls = {}
-    for name, c in configs.items():
-        config = matmul.Config(*c)
-        calls[name] = replaced(matmul, "choose", lambda *_, config=config: config, lambda: ours(session(product, a, b), a, b))[0]
-    times = measure(calls, 4)
-    print(f"1 15  power-of-two 128x256 against 128x192: {times['128x192'] / times['128x256']:.3f} x as fast")
-    print(f"3     128x128 against 64x256, as many elements: {times['64x256'] / times['128x128']:.3f} x as fast")
-    print(f"7     a product with 64x64 tiles takes {times['64x64'] / times['128x256']:.2f} of the time with 128x256")
+    gains = []
+    for m, n, k in ((4096, 6144, 4096), (4096, 3072, 4096), (8192, 12288, 2048), (2048, 6144, 8192)):  # both tiles divide all of them
+        a, b = rand(m, k), rand(n, k)
+        chosen = configs if not gains else {x: configs[x] for x in ("128x256", "128x192")}
+        calls = {}
+        for name, c in chosen.items():
+            config = matmul.Config(*c)
+            built = replaced(matmul, "choose", lambda *_, config=config: config, lambda a=a, b=b: ours(session(product, a, b), a, b))
+            calls[name] = built[0]
+        times = measure(calls, 4)
+        gains.append(times["128x192"] / times["128x256"])
+        print(f"1 15  product {m}x{n}x{k}, power-of-two tile 128x256 against 128x192: {gains[-1]:.3f} x as fast")
+        if len(chosen) > 2:
+            print(f"3     128x128 against 64x256, as many elements: {times['64x256'] / times['128x128']:.3f} x as fast")
+            print(f"7     a product with 64x64 tiles takes {times['64x64'] / times['128x256']:.2f} of the time with 128x256")
+    print(f"1 15  geometric mean of the {len(gains)}: {math.exp(statistics.fmean(map(math.log, gains))):.3f}")
 
 
 def accesses() -> None:
@@ -88,33 +126,8 @@ def arithmetic() -> None:
         for v in loop.results[1:]:
             total = total + v
         b.store(y, (b.pid * 256,), total)
-        k = b.build()
-        text = emit_block_kernel(BlockKernel(k.name, k.params, k.pid, k.body, threads=256, programs=1), cuda_target())
-        module, function = gpu.load_function(text, name, 0)
-        out = torch.empty(132 * 8 * 256, device="cuda")
-        words = (ctypes.c_int64 * 2)(out.data_ptr(), 2000)
-        places = (ctypes.c_void_p * 2)(*(ctypes.addressof(words) + 8 * i for i in range(2)))
-
-        def run(f: Any = function, p: Any = places, keep: Any = (module, words)) -> None:
-            gpu.call("cuLaunchKernel", f, 132 * 8, 1, 1, 256, 1, 1, 0, torch.cuda.current_stream().cuda_stream, ctypes.addressof(p), 0)
-
-        times |= timed({name: run}, 1)
+        times[name] = kernel_time(b, 132 * 8, [torch.empty(132 * 8 * 256, device="cuda"), 2000])
     print(f"24    fma against mul, the same number: {times['fma'] / times['mul']:.3f} of the time")
-
-
-def kernel_time(b: KernelBuilder, blocks: int, words: list[Any], *, vector: int = 1, repeats: int = 15) -> float:
-    """Median microseconds of a kernel of blocks of 256 threads."""
-    k = b.build()
-    text = emit_block_kernel(BlockKernel(k.name, k.params, k.pid, k.body, threads=256, programs=1, vector=vector), cuda_target())
-    module, function = gpu.load_function(text, k.name, 0)
-    values = (ctypes.c_int64 * len(words))(*(w.data_ptr() if isinstance(w, torch.Tensor) else w for w in words))
-    places = (ctypes.c_void_p * len(words))(*(ctypes.addressof(values) + 8 * i for i in range(len(words))))
-
-    def run(keep: Any = (module, values)) -> None:
-        stream = torch.cuda.current_stream().cuda_stream
-        gpu.call("cuLaunchKernel", function, blocks, 1, 1, 256, 1, 1, 0, stream, ctypes.addressof(places), 0)
-
-    return timed({"kernel": run}, 1, repeats)["kernel"]
 
 
 def addresses() -> None:
@@ -156,21 +169,88 @@ def orders() -> None:
           + ", ".join(f"{k} {t / times['relaxed']:.2f}" for k, t in times.items()))  # fmt: skip
 
 
+def messages(ways: tuple[str, str], n: int, pieces: int) -> KernelBuilder:
+    """Even programs write data, then a flag; odd ones read the data (now it is in their cache), the flag, the data. Counts old data behind
+    a flag that is set (and new data that became old), and how often the flag was set after the data was old."""
+    b = KernelBuilder("messages_" + ways[0])
+    data, flag, counts, size = b.view("data", i32, (1,)), b.view("flag", i32, (1,)), b.view("counts", i32, (1,)), b.index("size")
+    one, zero = b.full((n,), 1, i32), b.full((n,), 0, i32)
+    start = b.pid // 2 * (n * pieces)
+    with b.if_(b.compare("eq", b.pid % 2, 0)), b.loop(0, size) as loop:
+        at = start + loop.index * n
+        b.store(data, (at,), one)
+        written = b.token()
+        b.store(flag, (at,), one, after=[written], order=ways[0], scope="device")
+    with b.if_(b.compare("eq", b.pid % 2, 1)):
+        with b.loop(0, size, 1, [zero, zero]) as loop:
+            at = start + loop.index * n
+            before = b.load(data, (at,), (n,))
+            seen = b.load(flag, (at,), (n,), order=ways[1], scope="device")
+            read = b.token()
+            value = b.load(data, (at,), (n,), after=[read])
+            wrong, passed = loop.carried
+            loop.next(wrong + (seen + before) * (one - value), passed + seen * (one - before))
+        for i, count in enumerate(loop.results):
+            b.store(counts, (b.pid // 2 * (2 * n) + i * n,), count)
+    return b
+
+
+def passing() -> None:
+    """68: messages between blocks. Released and acquired, old data behind a flag that is set is forbidden; relaxed it is allowed."""
+    n, pieces, pairs, rounds = 256, 512, 66, 200
+    for ways, rule in ((("release", "acquire"), "forbidden"), (("relaxed", "relaxed"), "allowed")):
+        memory = [torch.zeros(pairs * n * pieces, device="cuda", dtype=torch.int32) for _ in range(2)]
+        counts = torch.zeros(pairs, 2, n, device="cuda", dtype=torch.int32)
+        run = launcher(*emitted(messages(ways, n, pieces)), 2 * pairs, [*memory, counts, pieces])
+        wrong = passed = 0
+        for _ in range(rounds):
+            for t in memory:
+                t.zero_()
+            run()
+            w, p = counts.sum((0, 2)).tolist()
+            wrong, passed = wrong + w, passed + p
+        print(f"68    {ways[0]} and {ways[1]}: {wrong} old values behind a flag ({rule}); in {passed} of "
+              f"{rounds * pairs * n * pieces / 1e6:.0f} million messages the flag came after the old value was read")  # fmt: skip
+
+
+def unfused(text: str) -> str:
+    """Every fused multiply-add of a kernel's text as a product and a sum."""
+    two = r"{ .reg .f32 %apart; mul.rn.f32 %apart, \2, \3; add.rn.f32 \1, %apart, \4; }"
+    made = re.sub(r"fma\.rn\.f32 (\S+), (\S+), (\S+), (\S+);", two, text)
+    assert made != text and "fma.rn.f32" not in made, "nothing to take apart"
+    return made
+
+
+def f32_product(a: torch.Tensor, b: torch.Tensor) -> Callable[[], Any]:
+    return ours(session(lambda x, y: o.Matmul()(x, y), a, b), a, b)[0]
+
+
+def dot(fused: bool, pieces: int) -> KernelBuilder:
+    """Sums of products of `pieces` times 1,024 elements a program, taken again and again."""
+    b = KernelBuilder("fused" if fused else "apart")
+    p, q, out, n, again = b.view("p", f32, (1,)), b.view("q", f32, (1,)), b.view("out", f32, (1,)), b.index("n"), b.index("again")
+    with b.loop(0, again, 1, [b.full((1024,), 0.0)]) as outer:
+        with b.loop(0, n, 1, outer.carried) as loop:
+            at = (b.pid * (1024 * pieces) + loop.index * 1024,)
+            x, w, s = b.load(p, at, (1024,)), b.load(q, at, (1024,)), loop.carried[0]
+            loop.next(b.fma(x, w, s) if fused else s + x * w)
+        outer.next(loop.results[0])
+    b.store(out, (b.pid * 1024,), outer.results[0])
+    return b
+
+
 def gates() -> None:
     """The gates on FMA fusion and on the memory hierarchy."""
     x, w = (torch.randn(132 * 1024 * 256, device="cuda") for _ in range(2))
-    y = torch.zeros(132 * 8 * 256, device="cuda")
-    times = {}
-    for name in ("fused", "apart"):
-        b = KernelBuilder(name)
-        p, q, out, n = b.view("p", f32, (1,)), b.view("q", f32, (1,)), b.view("out", f32, (1,)), b.index("n")
-        with b.loop(0, n, 1, [b.full((256,), 0.0)]) as loop:
-            at = (b.pid * 256 * 128 + loop.index * 256,)
-            a, c, s = b.load(p, at, (256,)), b.load(q, at, (256,)), loop.carried[0]
-            loop.next(b.fma(a, c, s) if name == "fused" else s + a * c)
-        b.store(out, (b.pid * 256,), loop.results[0])
-        times[name] = kernel_time(b, 132 * 8, [x, w, y, 128])
-    print(f"gate  dot products of 32,768 from memory, fused: {times['apart'] / times['fused']:.3f} x as fast (wants 1.10)")
+    y = torch.zeros(132 * 8 * 1024, device="cuda")
+    ways = {"dot products of 32,768 from memory": (132 * 8, 32, 1), "a dot product of 98,304, again and again from L1": (12, 8, 2000)}
+    for what, (blocks, pieces, again) in ways.items():
+        times = {f: kernel_time(dot(f, pieces), blocks, [x, w, y, pieces, again], vector=4) for f in (False, True)}
+        print(f"gate  {what}, fused: {times[False] / times[True]:.3f} x as fast (wants 1.10)")
+    a, c = (torch.randn(2048, 2048, device="cuda") for _ in range(2))
+    apart = replaced(cuda_executable, "load_function", lambda t, *x: load_function(unfused(t), *x), lambda: f32_product(a, c))
+    found = measure({"fused": f32_product(a, c), "apart": apart}, 4)
+    print(f"gate  4 million dot products of 2,048 (a product in f32), fused: {found['apart'] / found['fused']:.3f} x as fast (wants 1.10)")
     m = torch.randn(1024, 1024, device="cuda")
     calls = {"turned": ours(session(lambda v: o.transpose(v, (1, 0)), m), m)[0]}
     calls["jumping"] = replaced(turning, "SMALLEST", 1 << 40, lambda: ours(session(lambda v: o.transpose(v, (1, 0)), m), m)[0])
@@ -196,7 +276,10 @@ def launching() -> None:
         torch.cuda.synchronize()
 
 
+SECTIONS = (addresses, orders, passing, gates, tiles, accesses, unrolling, arithmetic, launching)
+
 if __name__ == "__main__":
     gpu.enter()
-    for section in (addresses, orders, gates, tiles, accesses, unrolling, arithmetic, launching):
-        section()
+    for section in SECTIONS:
+        if len(sys.argv) < 2 or section.__name__ in sys.argv[1:]:
+            section()

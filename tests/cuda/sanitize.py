@@ -1,0 +1,212 @@
+"""The device tests under NVIDIA's compute-sanitizer, in several processes, each test by whoever is free next.
+
+    PYTHONPATH=src:. python tests/cuda/sanitize.py --tools memcheck,racecheck --processes 12 --limit 600 [--keep PART] [--every N]
+
+Tools: memcheck (accesses outside of memory), racecheck (hazards in shared memory), synccheck (wrong uses of barriers), initcheck (reads
+of memory that nobody wrote). `--limit` is seconds for one tool; what is then still running is ended and counted. `--keep` takes test
+ids that contain one of its parts (comma), `--every N` each N-th of those; `--logs` is a folder for everything that was said.
+
+PyTorch gets every tensor in an allocation of its own, so that the first element behind it is outside. Only our kernels are checked:
+those of PyTorch and its libraries, which make the references, are left out by name (but for initcheck, which must see who writes).
+Beside the tests each tool must find a fault planted in one of our kernels, in a session like any other; else it is blind. Exit status
+1: something was found, or a tool is blind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+FILES = [*sorted(str(p.relative_to(ROOT)) for p in (ROOT / "tests/cuda").glob("test_device*.py")), "tests/cuda/test_jit.py"]
+FOREIGN = r"^(_Z|cutlass|nvjet|sm[0-9]+_|ampere_|volta_|turing_|hopper_|maxwell_|cublas|cudnn|triton_)"
+# test -> why it is not run under a tool
+UNFIT: dict[str, dict[str, str]] = {"memcheck": {}, "racecheck": {}, "synccheck": {}, "initcheck": {}}
+CLAIMS, CHOSEN, MARK = "TILEWRIGHT_SANITIZE_CLAIMS", "TILEWRIGHT_SANITIZE_CHOSEN", "@@sanitize"
+
+
+# ── inside of a process under the tool: a plugin of pytest ──
+
+
+def _say(*words: str) -> None:
+    os.write(1, f"\n{MARK} {' '.join(words)}\n".encode())  # past pytest, in order with what the tool writes
+
+
+def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
+    keep, every, tool = os.environ[CHOSEN].split("|")
+    chosen = [x for x in items if not keep or any(part in x.nodeid for part in keep.split(","))][:: int(every)]
+    items[:] = [x for x in chosen if x.nodeid.partition("::")[2].partition("[")[0] not in UNFIT[tool]]
+    _say("chosen", str(len(items)), str(len(chosen) - len(items)))
+
+
+def pytest_runtest_protocol(item: Any) -> bool | None:
+    """A test belongs to the process that first makes its file."""
+    try:
+        os.close(os.open(Path(os.environ[CLAIMS]) / hashlib.sha256(item.nodeid.encode()).hexdigest(), os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return True  # somebody else's: done
+    _say("start", item.nodeid)
+    return None
+
+
+def pytest_runtest_logreport(report: Any) -> None:
+    if report.when == "call" or report.outcome != "passed":
+        _say("end", report.outcome, report.nodeid)
+
+
+# ── a fault in one of our kernels ──
+
+
+def planted(tool: str) -> None:
+    import torch
+
+    import tilewright as tw
+    import tilewright.ops as o
+    from tests.cuda.launching import graph
+    from tilewright.core.dtypes import f32
+    from tilewright.ops.composites import Softmax
+    from tilewright.runtime import cuda_executable, cuda_modules
+
+    count = 0
+
+    def torn(match: re.Match[str]) -> str:
+        nonlocal count
+        count += 1
+        return (f"{{ .reg .pred %odd; .reg .b32 %lane; mov.u32 %lane, %tid.x; and.b32 %lane, %lane, 1; setp.eq.u32 %odd, %lane, 1;\n"
+                f"@%odd bra TORN{count}; bar.sync 0; bra.uni JOINED{count};\nTORN{count}: bar.sync 0;\nJOINED{count}: }}")  # fmt: skip
+
+    def worse(text: str, name: str, shared: int) -> tuple[Any, Any]:
+        made = {
+            "memcheck": lambda: re.sub(r"(st\.global\S* \[%\w+)(\+\d+)?\]", r"\1+134217728]", text),
+            "racecheck": lambda: re.sub(r"bar\.sync 0;", "", text),
+            "synccheck": lambda: re.sub(r"bar\.sync 0;", torn, text),
+            "initcheck": lambda: text,
+        }[tool]()
+        assert (made == text) == (tool == "initcheck"), "nothing was planted"
+        return cuda_modules.load_function(made, name, shared)
+
+    vars(cuda_executable)["load_function"] = worse
+    x = torch.empty(3, 8192, device="cuda") if tool == "initcheck" else torch.randn(3, 8192, device="cuda")
+    tw.compile(graph(lambda v: (o.Neg() if tool == "initcheck" else Softmax(axis=1))(v), (f32, (3, 8192))), target="cuda")(x)
+    torch.cuda.synchronize()
+
+
+# ── outside ──
+
+
+def command(tool: str, port: int) -> list[str]:
+    found = [shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer", "--tool", tool, "--port", str(port)]
+    found += ["--destroy-on-device-error", "kernel", "--print-limit", "30", "--show-backtrace", "device", "--launch-timeout", "120"]
+    if tool != "initcheck":
+        found += ["--kernel-name-exclude", f"regex={FOREIGN}"]
+    return [*found, sys.executable]
+
+
+def started(words: list[str], log: Path, env: dict[str, str]) -> subprocess.Popen[bytes]:
+    with log.open("wb") as out:
+        return subprocess.Popen(words, stdout=out, stderr=subprocess.STDOUT, env=env, cwd=ROOT, start_new_session=True)
+
+
+def ended(running: list[subprocess.Popen[bytes]], until: float) -> None:
+    for p in running:
+        try:
+            p.wait(max(0.1, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            os.killpg(p.pid, signal.SIGKILL)
+            p.wait()
+
+
+def reports(log: str) -> Iterator[tuple[str, str, str]]:
+    """(test, headline, whole text) of what the tool says in a log."""
+    test, lines = "no test", log.splitlines()
+    for i, line in enumerate(lines):
+        if line.startswith(f"{MARK} start "):
+            test = line.split(" ", 2)[2]
+        head = re.match(r"={9} ([^\s=].*)", line)
+        if head and not re.match(r"COMPUTE-SANITIZER|.* SUMMARY:|Target application|Version|Copyright", head[1]):
+            body = [line]
+            for more in lines[i + 1 : i + 12]:
+                if not re.match(r"={9} {2,}\S", more):
+                    break
+                body.append(more)
+            yield test, re.sub(r"0x[0-9a-f]+|[0-9]+", "#", head[1]), "\n".join(body)
+
+
+def run(tool: str, args: argparse.Namespace, logs: Path) -> bool:
+    """Whether nothing was found."""
+    paths = os.pathsep.join([str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")])
+    env = dict(os.environ, PYTORCH_NO_CUDA_MEMORY_CACHING="1", PYTHONUNBUFFERED="1", PYTHONPATH=paths)
+    env[CHOSEN] = f"{args.keep}|{args.every}|{tool}"
+    start = time.monotonic()
+    until = start + args.limit
+    with tempfile.TemporaryDirectory() as claims:
+        env[CLAIMS] = claims
+        tests = ["-m", "pytest", "-s", "-q", "-p", "no:cacheprovider", "-p", "tests.cuda.sanitize", "--tb=short", *FILES]
+        files = [logs / f"{tool}.{i}.log" for i in range(args.processes)]
+        base = 49152 + 1000 * (list(UNFIT).index(tool))
+        running = [started(command(tool, base + 20 + 20 * i) + tests, f, env) for i, f in enumerate(files)]
+        plant = logs / f"{tool}.planted.log"
+        running.append(started([*command(tool, base), "tests/cuda/sanitize.py", "--planted", tool], plant, env))
+        ended(running, until)
+    texts = [f.read_text(errors="replace") for f in files]
+    said = [line.split(" ")[1:] for t in texts for line in t.splitlines() if line.startswith(MARK)]
+    chosen, unfit = max(((int(w[1]), int(w[2])) for w in said if w[0] == "chosen"), default=(0, 0))
+    began = {" ".join(w[1:]) for w in said if w[0] == "start"}
+    outcome = {" ".join(w[2:]): w[1] for w in said if w[0] == "end"}
+    late = sorted(began - set(outcome))
+    found = [r for t in texts for r in reports(t)]
+    seen = sorted({h for _, h, _ in reports(plant.read_text(errors="replace"))})
+    counts = Counter(outcome.values())
+    print(f"{tool}: {chosen} tests chosen, {counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped, "
+          f"{unfit} unfit, {len(late)} ran out of time, {chosen - len(began)} not reached; "
+          f"{len(found)} reports; {time.monotonic() - start:.0f} s")  # fmt: skip
+    print(f"  the planted fault: {'; '.join(seen) if seen else 'NOT SEEN'}")
+    for why in UNFIT[tool].items():
+        print("  unfit: " + ": ".join(why))
+    for test in late:
+        print(f"  out of time: {test}")
+    for test in sorted(t for t, o in outcome.items() if o == "failed"):
+        print(f"  failed: {test}")
+    for head, n in Counter(h for _, h, _ in found).most_common(20):
+        print(f"  {n} x {head}")
+        of = [(t, text) for t, h, text in found if h == head]
+        for test, k in Counter(t for t, _ in of).most_common(8):
+            print(f"      {k} in {test}")
+        print("\n".join("      " + line for line in of[0][1].splitlines()))
+    return not found and bool(seen)
+
+
+def main() -> int:
+    p = argparse.ArgumentParser(description="The device tests under compute-sanitizer.")
+    p.add_argument("--tools", default="memcheck,racecheck")
+    p.add_argument("--processes", type=int, default=12)
+    p.add_argument("--limit", type=float, default=600.0)
+    p.add_argument("--keep", default="")
+    p.add_argument("--every", type=int, default=1)
+    p.add_argument("--logs", default="")
+    p.add_argument("--planted", choices=list(UNFIT))
+    args = p.parse_args()
+    if args.planted:
+        planted(args.planted)
+        return 0
+    logs = Path(args.logs or tempfile.mkdtemp(prefix="sanitize."))
+    logs.mkdir(parents=True, exist_ok=True)
+    clean = [run(tool, args, logs) for tool in args.tools.split(",")]
+    print(f"logs: {logs}")
+    return 0 if all(clean) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
