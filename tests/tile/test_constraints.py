@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import re
+from dataclasses import replace
+
 import pytest
 
 from tests.tile.kernels import matmul, softmax
@@ -25,6 +29,7 @@ def test_register_tiles_that_fit(rows: int, cols: int, limits: TileLimits) -> No
     [
         (8, 64, AVX512, r"at most 32 vector registers, got about 37; tile<8x64xf32> takes 32, 6 of its 8 rows fit"),
         (6, 32, AVX2, r"at most 16 vector registers, got about 29; tile<6x32xf32> takes 24, 2 of its 6 rows fit"),
+        (24, 128, AVX2, r"got about 401; tile<24x128xf32> takes 384, rows of 56 elements fit"),
     ],
 )
 def test_register_tiles_that_spill(rows: int, cols: int, limits: TileLimits, message: str) -> None:
@@ -62,6 +67,37 @@ def test_gpu_registers_and_shared_memory() -> None:
     b.scratch(f32, (64, 1024), "shared")
     with pytest.raises(CompileError, match=r"at most 232448 bytes of shared memory, got 262144"):
         check(b.build(), TileLimits("gpu"))
+
+
+def followed(shape: tuple[int, int, int], limits: TileLimits, message: str) -> tuple[tuple[int, int, int], TileLimits]:
+    """The product's tile, or the block, changed to what a message says fits."""
+    rows, cols, depth = shape
+    if found := re.search(r"([1-9]\d*) of its \d+ rows fit", message):
+        return (int(found[1]), cols, depth), limits
+    if found := re.search(r"rows of (\d+) elements fit", message) or re.search(r"; \d+ or (\d+) fits$", message):
+        return (rows, int(found[1]), depth), limits
+    if found := re.search(r"(\d+) threads fit", message):
+        return shape, replace(limits, threads=int(found[1]))
+    found = re.search(r"(\d+) or \d+ fits instead of (\d+)", message)
+    assert found, message
+    low, odd = map(int, found.groups())
+    return (low if rows == odd else rows, low if cols == odd else cols, depth), limits
+
+
+@pytest.mark.parametrize("limits", [AVX512, AVX2, TileLimits("gpu")], ids=["avx512", "avx2", "gpu"])
+def test_whoever_does_what_the_messages_say_gets_a_kernel(limits: TileLimits) -> None:
+    """Of every tile that is refused: after three messages at most nothing is left to say."""
+    refused = 0
+    for rows, cols in itertools.product((1, 3, 6, 8, 24, 100, 256), (8, 24, 64, 100, 256, 512)):
+        shape, now = (rows, cols, 1 if limits.kind == "cpu" else 16), limits
+        left = findings(matmul(*shape), now)
+        refused += bool(left)
+        for _ in range(3):
+            if left:
+                shape, now = followed(shape, now, left[0].message)
+                left = findings(matmul(*shape), now)
+        assert not left, (rows, cols, [f.message for f in left])
+    assert refused > 20
 
 
 def test_limits_of_a_target() -> None:

@@ -135,8 +135,13 @@ def _cpu(kernel: Kernel, limits: TileLimits) -> list[Finding]:
         big = max(held, key=lambda v: weight[v])
         shape = _type(big).shape
         rows = _type(big).numel // max(shape[-1], 1) if shape else 1
-        room = limits.vector_registers - (need - weight[big])
-        fits = f"{room * rows // weight[big]} of its {rows} rows fit" if room > 0 else "even without it the rest does not fit"
+        rest = need - weight[big]
+        if fit := (limits.vector_registers - rest) * rows // weight[big] if rest < limits.vector_registers else 0:
+            fits = f"{fit} of its {rows} rows fit"
+        else:  # what else is live is as wide as it: narrower rows leave room for both
+            row = weight[big] // rows
+            lanes = row * limits.vector_registers // (rest + row) * (limits.vector_bytes // _type(big).dtype.itemsize)
+            fits = f"rows of {lanes} elements fit" if lanes else "even rows of one vector do not fit"
         out.append(
             Finding(
                 "warning",
