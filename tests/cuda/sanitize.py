@@ -34,7 +34,8 @@ FILES = [*sorted(str(p.relative_to(ROOT)) for p in (ROOT / "tests/cuda").glob("t
 FOREIGN = r"^(_Z|cutlass|nvjet|sm[0-9]+_|ampere_|volta_|turing_|hopper_|maxwell_|cublas|cudnn|triton_)"
 # test -> why it is not run under a tool
 UNFIT: dict[str, dict[str, str]] = {"memcheck": {}, "racecheck": {}, "synccheck": {}, "initcheck": {}}
-CLAIMS, CHOSEN, MARK = "TILEWRIGHT_SANITIZE_CLAIMS", "TILEWRIGHT_SANITIZE_CHOSEN", "@@sanitize"
+CLAIMS, CHOSEN, UNTIL = "TILEWRIGHT_SANITIZE_CLAIMS", "TILEWRIGHT_SANITIZE_CHOSEN", "TILEWRIGHT_SANITIZE_UNTIL"
+MARK = "@@sanitize"
 
 
 # ── inside of a process under the tool: a plugin of pytest ──
@@ -52,7 +53,10 @@ def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
 
 
 def pytest_runtest_protocol(item: Any) -> bool | None:
-    """A test belongs to the process that first makes its file."""
+    """A test belongs to the process that first makes its file. Shortly before the end none is begun: a process that is killed loses what
+    the tool has not yet written."""
+    if time.time() > float(os.environ[UNTIL]):
+        return True
     try:
         os.close(os.open(Path(os.environ[CLAIMS]) / hashlib.sha256(item.nodeid.encode()).hexdigest(), os.O_CREAT | os.O_EXCL))
     except FileExistsError:
@@ -121,11 +125,12 @@ def started(words: list[str], log: Path, env: dict[str, str]) -> subprocess.Pope
 
 def ended(running: list[subprocess.Popen[bytes]], until: float) -> None:
     for p in running:
-        try:
-            p.wait(max(0.1, until - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            os.killpg(p.pid, signal.SIGKILL)
-            p.wait()
+        for number, seconds in ((signal.SIGINT, 0.0), (signal.SIGKILL, 4.0)):
+            try:
+                p.wait(max(0.1, until + seconds - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                os.killpg(p.pid, number)
+        p.wait()
 
 
 def reports(log: str) -> Iterator[tuple[str, str, str]]:
@@ -148,7 +153,7 @@ def run(tool: str, args: argparse.Namespace, logs: Path) -> bool:
     """Whether nothing was found."""
     paths = os.pathsep.join([str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")])
     env = dict(os.environ, PYTORCH_NO_CUDA_MEMORY_CACHING="1", PYTHONUNBUFFERED="1", PYTHONPATH=paths)
-    env[CHOSEN] = f"{args.keep}|{args.every}|{tool}"
+    env[CHOSEN], env[UNTIL] = f"{args.keep}|{args.every}|{tool}", str(time.time() + 0.9 * args.limit)
     start = time.monotonic()
     until = start + args.limit
     with tempfile.TemporaryDirectory() as claims:
