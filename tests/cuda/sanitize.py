@@ -124,12 +124,13 @@ def started(words: list[str], log: Path, env: dict[str, str]) -> subprocess.Pope
 
 
 def ended(running: list[subprocess.Popen[bytes]], until: float) -> None:
-    for p in running:
-        for number, seconds in ((signal.SIGINT, 0.0), (signal.SIGKILL, 4.0)):
+    for number, seconds in ((signal.SIGINT, 0.0), (signal.SIGKILL, 4.0)):
+        for p in running:
             try:
-                p.wait(max(0.1, until + seconds - time.monotonic()))
+                p.wait(max(0.01, until + seconds - time.monotonic()))
             except subprocess.TimeoutExpired:
                 os.killpg(p.pid, number)
+    for p in running:
         p.wait()
 
 
