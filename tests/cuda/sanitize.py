@@ -45,10 +45,15 @@ def _say(*words: str) -> None:
     os.write(1, f"\n{MARK} {' '.join(words)}\n".encode())  # past pytest, in order with what the tool writes
 
 
+def _digest(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()
+
+
 def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
     keep, every, tool = os.environ[CHOSEN].split("|")
     chosen = [x for x in items if not keep or any(part in x.nodeid for part in keep.split(","))][:: int(every)]
-    items[:] = [x for x in chosen if x.nodeid.partition("::")[2].partition("[")[0] not in UNFIT[tool]]
+    fit = [x for x in chosen if x.nodeid.partition("::")[2].partition("[")[0] not in UNFIT[tool]]
+    items[:] = sorted(fit, key=lambda x: _digest(x.nodeid))  # mixed: what time does not allow is no kind of test of its own
     _say("chosen", str(len(items)), str(len(chosen) - len(items)))
 
 
@@ -58,7 +63,7 @@ def pytest_runtest_protocol(item: Any) -> bool | None:
     if time.time() > float(os.environ[UNTIL]):
         return True
     try:
-        os.close(os.open(Path(os.environ[CLAIMS]) / hashlib.sha256(item.nodeid.encode()).hexdigest(), os.O_CREAT | os.O_EXCL))
+        os.close(os.open(Path(os.environ[CLAIMS]) / _digest(item.nodeid), os.O_CREAT | os.O_EXCL))
     except FileExistsError:
         return True  # somebody else's: done
     _say("start", item.nodeid)
