@@ -104,7 +104,7 @@ def cases() -> dict[str, Callable[[], None]]:
         name = "walked_tiles" if tiled else "walked_columns"
         found[name] = launcher(*emitted(walked(tiled)), SIZE // (8 if tiled else 1), [x, y, SIZE])
     for yes in (False, True):
-        found["loop_split" if yes else "loop_whole"] = launcher(*split(yes), 132, [x, y, 8_000, 16_000], 128)
+        found["loop_split" if yes else "loop_whole"] = launcher(*split(yes), 132, [x, y, 8_000, 16_000, 132 * 128], 128)
     return found
 
 
