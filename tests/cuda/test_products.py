@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any, cast
 
 import numpy as np
@@ -12,7 +13,9 @@ import tilewright.ops as o
 from tests.cuda.launching import Emulated, graph, program
 from tilewright.core.dtypes import DType, bf16, f8e4m3, f8e5m2, f16, f32, f64, i8, i32, u8
 from tilewright.core.errors import ConfigError
-from tilewright.kernels.cuda.kernel import BlockKernel, GemmKernel, RingKernel, TurnKernel
+from tilewright.kernels.cuda.kernel import BlockKernel, GemmKernel, RingKernel, TensorMap, TurnKernel
+from tilewright.ops.attention import Attention
+from tilewright.ops.attention_backward import AttentionBackward
 from tilewright.target.cuda.code import emit_cuda
 
 TOLERANCE = {bf16: 6e-3, f16: 1e-3, f32: 2e-6, f64: 1e-14, i32: 0.0}
@@ -167,3 +170,46 @@ def test_sums_of_eight_bit_floats_are_promoted() -> None:
     (launch,) = program(graph(lambda x, y: o.Matmul(transpose_b=True, dtype=bf16)(x, y), *((f8e4m3, (1024, 1024)),) * 2)).launches
     text = emit_cuda(launch.kernel, Emulated(graph(lambda x: o.Neg()(x), (f32, (1,)))).target)
     assert "k32.f32.e4m3.e4m3" in text and "sums kept in f32" in launch.note
+
+
+@pytest.mark.parametrize("dtype, arch", [(f32, "sm_90a"), (f16, "sm_80"), (f64, "sm_90a")], ids=str)
+def test_operands_that_are_expanded_or_flipped(dtype: DType, arch: str, rng: np.random.Generator) -> None:
+    """Rows with a stride of 0 are one row, not rows one after another; with a negative one they lie before it."""
+    m, n, k = 9, 24, 16
+    left = {(1, k): o.Expand(shape=(m, k)), (m, 1): o.Expand(shape=(m, k)), (): o.Expand(shape=(m, k)), (m, k): o.Flip(axes=(0,))}
+    right = {(1, n): o.Expand(shape=(k, n)), (k, 1): o.Expand(shape=(k, n)), (k, n): o.Flip(axes=(0,))}
+    for (sa, fa), (sb, fb) in product(left.items(), right.items()):
+        a, b = rand(rng, dtype, *sa), rand(rng, dtype, *sb)
+        a = np.asarray(a, dtype.np)
+        (got,) = Emulated(graph(lambda x, y, f=fa, g=fb: o.Matmul()(f(x), g(y)), (dtype, sa), (dtype, sb)), arch)(a, b)
+        x, y = (f.ref(v.astype(np.float64)) for f, v in ((fa, a), (fb, b)))
+        assert np.linalg.norm(got - x @ y) <= TOLERANCE[dtype] * np.linalg.norm(abs(x) @ abs(y))
+
+
+def flipped(x: Any, axis: int) -> Any:
+    return o.Flip(axes=(axis,))(x)
+
+
+ROWS, IMAGE = (bf16, (2, 2, 72, 64)), (bf16, (2, 64, 12, 16))
+FLIPPED: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "a product": (lambda x, y: o.Matmul()(flipped(x, 0), y), ((bf16, (128, 64)), (bf16, (64, 128)))),
+    "a batch": (lambda x, y: o.Matmul()(x, flipped(y, 0)), ((bf16, (3, 128, 64)), (bf16, (3, 64, 128)))),
+    "a residual": (
+        lambda x, y, r: o.Add()(o.Matmul()(x, y), flipped(r, 0)),
+        ((bf16, (128, 64)), (bf16, (64, 128)), (bf16, (128, 128))),
+    ),
+    "attention": (lambda q, k, v: Attention(scale=0.125)(q, flipped(k, 2), flipped(v, 1)), (ROWS,) * 3),
+    "its reverse pass": (lambda q, k, v, g: AttentionBackward(scale=0.125)(flipped(q, 2), flipped(k, 1), v, flipped(g, 0)), (ROWS,) * 4),
+    "a convolution": (
+        lambda x, w, r: o.Add()(o.Conv((1, 1), ((0, 0), (0, 0)), (1, 1))(flipped(o.Relu()(x), 3), w), flipped(r, 2)),
+        (IMAGE, (bf16, (64, 64, 1, 1)), IMAGE),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FLIPPED)
+def test_no_tensor_map_steps_back(name: str) -> None:
+    build, types = FLIPPED[name]
+    maps = [t for x in program(graph(build, *types)).launches for v in vars(x.kernel).values() if isinstance(v, tuple) for t in v]
+    strides = [s for t in maps if isinstance(t, TensorMap) for s in t.strides]
+    assert all(s > 0 for s in strides) and (strides or name == "attention")  # that one takes another kernel

@@ -28,7 +28,7 @@ from ..tiling import leaves_of_epilogue
 from .flash_order import heads_together, lengths
 from .flash_plan import MEASURED
 from .groups import Shared
-from .kernel import FlashKernel, TensorMap
+from .kernel import FlashKernel, TensorMap, forward
 
 PLANS = dict(MEASURED)
 HEAD_SIZES = tuple(PLANS)  # of the kernels
@@ -88,7 +88,8 @@ def as_rows(region: Region, target: TargetSpec) -> tuple[list[Launch], Region]:
 
 
 def is_rows(lay: Layout) -> bool:
-    return lay.strides[-1] == 1 and divisible(lay.offset, 8) and all(divisible(s, 8) and s != 0 for s in lay.strides[:-1])
+    whole = lay.strides[-1] == 1 and divisible(lay.offset, 8) and all(divisible(s, 8) and s != 0 for s in lay.strides[:-1])
+    return whole and forward(*lay.strides)
 
 
 def suitable(region: Region) -> bool:

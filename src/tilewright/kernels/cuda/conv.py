@@ -28,7 +28,7 @@ from ..tiling import leaves_of_epilogue
 from .channels_last import channels_last
 from .conv_first import First
 from .conv_windows import Windowed
-from .kernel import ConvKernel, GemmKernel, TensorMap, Windows
+from .kernel import ConvKernel, GemmKernel, TensorMap, Windows, forward
 from .product_epilogue import Matrix, add_epilogue
 
 BK = 64
@@ -191,9 +191,9 @@ def matrices(
 def image_operand(name: str, x: Operand, target: TargetSpec) -> tuple[list[Launch], Operand]:
     """x as [batch, height, width, channels] in memory that the copy engine can read, copied there where it must be."""
     lay = x.layout
-    if lay.strides[1] == 1 and divisible(lay.offset, PIECE) and all(divisible(s, PIECE) for i, s in enumerate(lay.strides) if i != 1):
-        if divisible(x.type.shape[1], PIECE):
-            return [], _as_image(x)
+    even = divisible(lay.offset, PIECE) and all(divisible(s, PIECE) for i, s in enumerate(lay.strides) if i != 1)
+    if lay.strides[1] == 1 and even and 0 not in lay.strides and forward(*lay.strides) and divisible(x.type.shape[1], PIECE):
+        return [], _as_image(x)
     channels = x.type.shape[1]
     padded = ceildiv(channels, PIECE) * PIECE
     type_ = TensorType(x.type.dtype, (x.type.shape[0], padded, *x.type.shape[2:]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...core.dims import Dim
+from ...core.dims import Dim, bounds
 from ...core.dtypes import DType
 from ...tile.ir import Block, Kernel, Var
 from .flash_plan import FlashPlan
@@ -81,6 +81,11 @@ class TensorMap:
     swizzle: int  # bytes: 0, 32, 64 or 128
     rounded: bool = False  # f32 is rounded to tf32 on the way
     windows: Windows | None = None
+
+
+def forward(*strides: Dim) -> bool:
+    """No axis steps back, as those of flipped values do: a tensor map has no word for it."""
+    return all(bounds(s)[0] >= 0 for s in strides)
 
 
 @dataclass(eq=False)

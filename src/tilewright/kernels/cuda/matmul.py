@@ -24,7 +24,7 @@ from ..region import Operand, Region
 from ..template import Reason, Template, region_bytes, region_flops
 from .epilogue import Sums, write_results
 from .groups import Shared
-from .kernel import GemmKernel, TensorMap
+from .kernel import GemmKernel, TensorMap, forward
 from .places import Places, places_of
 from .turn import straightened
 
@@ -139,6 +139,7 @@ def _stores(r: Operand, strides: tuple[Dim, ...] | None) -> bool:
         and strides is not None
         and strides[2] == 1
         and strides[1] != 0
+        and forward(*strides)
         and all(divisible(x, 16 // r.type.dtype.itemsize) for x in (strides[0], strides[1], r.layout.offset))
     )
 

@@ -159,7 +159,8 @@ def _shared(p: Problem, out_shape: Shape, a: Layout, lays: Sequence[Layout], n_o
         elif len(lead) == 2:
             left = (strides[0][1], strides[0][-1])
     b = (0, p.b_view.strides[-2], p.b_view.strides[-1])
-    at = (left[0], left[1] or p.k, a.strides[-1])
+    row = p.k if m == 1 and left[1] == 0 else left[1]  # one row lies anywhere; several with a stride of 0 are the same row, to be copied
+    at = (left[0], row, a.strides[-1])
     return Places(m, product(lead), at, b, rest[:n_out], rest[n_out:], lead, copy)
 
 

@@ -16,7 +16,7 @@ from ...tile.builder import Ix, Tile, View
 from ...tile.ir import INDEX, TileType, Var
 from ..call import Call
 from ..region import Evaluator, Operand, Region, narrow
-from .kernel import TensorMap
+from .kernel import TensorMap, forward
 
 SLICE = 64  # columns at a time: a swizzled row of shared memory
 NARROW = 32  # ... where results go to memory from registers
@@ -35,7 +35,7 @@ class Matrix:
     def by_copy_engine(self) -> bool:
         """Rows of 16-bit floats at multiples of 16 bytes."""
         even = divisible(self.row, 8) and divisible(self.offset, 8)
-        return self.operand.type.dtype in (bf16, f16) and self.column == 1 and self.row != 0 and even
+        return self.operand.type.dtype in (bf16, f16) and self.column == 1 and self.row != 0 and even and forward(self.row)
 
     @property
     def in_pairs(self) -> bool:

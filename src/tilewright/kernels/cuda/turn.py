@@ -13,7 +13,7 @@ from ..call import Call
 from ..launch import Buffer, Launch, Word
 from ..product import Problem
 from ..region import Operand, Region
-from .kernel import TurnKernel
+from .kernel import TurnKernel, forward
 
 if TYPE_CHECKING:
     from .places import Places
@@ -53,9 +53,9 @@ def turn_rows(
 
 
 def aligned_rows(strides: tuple[Dim, Dim, Dim], offset: Dim, unit: int) -> bool:
-    """One of the two axes is contiguous and the other steps by whole 16-byte pieces of `unit` elements."""
+    """One of the two axes is contiguous and the other steps forward by whole 16-byte pieces of `unit` elements."""
     batch, row, column = strides
-    if not (divisible(batch, unit) and divisible(offset, unit)):
+    if not (divisible(batch, unit) and divisible(offset, unit)) or not forward(*strides):
         return False
     return (column == 1 and divisible(row, unit) and row != 0) or (row == 1 and divisible(column, unit) and column != 0)
 
