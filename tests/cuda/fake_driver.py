@@ -99,6 +99,7 @@ class FakeDriver:
         self.launches: list[str] = []
         self.calls: dict[str, int] = {}
         self.waits: list[tuple[int, int]] = []  # (stream, the one it waits for)
+        self.captured: int | None = None  # the stream that somebody captures
         self.entered = 0  # times a thread got the context
         self._here = threading.local()  # `inside`: this thread has it
         self.pinned: set[int] = set()  # addresses on the host that the driver knows
@@ -309,6 +310,9 @@ class FakeDriver:
 
     def _cuEventRecord(self, event: int, stream: int) -> None:
         self._of(event).stream = int(stream)
+
+    def _cuStreamIsCapturing(self, stream: int, found: Any) -> None:
+        found._obj.value = int(stream == self.captured)
 
     def _cuStreamWaitEvent(self, stream: int, event: int, flags: int) -> None:
         self.waits.append((int(stream), self._of(event).stream))

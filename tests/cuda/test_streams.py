@@ -207,3 +207,16 @@ def test_weights_have_arrived_when_the_first_call_is_on_another_stream(gpu: Fake
         want = layer(torch.from_numpy(x)).numpy()
     np.testing.assert_allclose(session.on(5)(x).numpy(), want, rtol=1e-5, atol=1e-5)
     assert set(gpu.streams) == {5}
+
+
+def test_a_captured_stream_is_refused(gpu: FakeDriver) -> None:
+    """Before a kernel is started or another stream waited for; the session goes on elsewhere."""
+    session: Any = tw.compile(graph(lambda x: o.Neg()(x), (f32, (2, 4))), target="cuda")
+    for _ in range(2):  # by the first call, and by another stream than the last one's
+        gpu.captured = 7
+        launches, waits = len(gpu.launches), list(gpu.waits)
+        with pytest.raises(ExecutionError, match="session: g: the stream is being captured"):
+            session.on(7)(X)
+        assert (len(gpu.launches), gpu.waits) == (launches, waits)
+        gpu.captured = None
+        np.testing.assert_array_equal(session.on(0)(X).numpy(), -X)

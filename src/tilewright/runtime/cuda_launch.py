@@ -26,6 +26,7 @@ PROTOTYPES: Mapping[str, Sequence[Any]] = {
     "cuMemFreeAsync": [ADDRESS, POINTER],
     "cuPointerGetAttribute": [ctypes.POINTER(UINT), ctypes.c_int, ADDRESS],
     "cuStreamSynchronize": [POINTER],
+    "cuStreamIsCapturing": [POINTER, ctypes.POINTER(ctypes.c_int)],
     "cuStreamWaitEvent": [POINTER, POINTER, UINT],
     "cuEventCreate": [ctypes.POINTER(POINTER), UINT],
     "cuEventRecord": [POINTER, POINTER],
@@ -99,6 +100,13 @@ def follow(stream: int, other: int) -> None:
     event = Event()
     event.record(other)
     check(library().cuStreamWaitEvent(stream, event.handle, 0), "cuStreamWaitEvent", "one stream follows another")
+
+
+def captures(stream: int) -> bool:
+    """Whether what is started on `stream` is recorded into a graph instead."""
+    state = ctypes.c_int()
+    check(library().cuStreamIsCapturing(stream, ctypes.byref(state)), "cuStreamIsCapturing", "a new stream")
+    return state.value != 0
 
 
 def elapsed_us(start: Event, stop: Event) -> float:

@@ -12,7 +12,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from ..core.dims import evaluate
-from ..core.errors import InputError
+from ..core.errors import ExecutionError, InputError
 from .arguments import Bound, _bind_symbols, _mismatch
 from .cuda_executable import ERROR_WORDS, CudaExecutable, Schedule
 from .cuda_fastcall import MISSED, fast_call
@@ -126,11 +126,11 @@ class CudaSession:
 
     def _run(self, env: dict[str, int], addresses: list[int], stream: int) -> None:
         with self._lock:
-            schedule, self._env = self.schedule(env), env
-            schedule.bind(addresses)
-            if self._stream is not None and self._stream != stream:
+            if self._stream != stream:
                 self._follow(stream)
             self._stream = stream
+            schedule, self._env = self.schedule(env), env
+            schedule.bind(addresses)
             schedule.follow(env, addresses, stream)
             if self.model.validation == "strict":
                 schedule.run_singly(stream, wait=True)
@@ -141,6 +141,8 @@ class CudaSession:
         """Another stream than last time: it waits for the last one's work, which uses the same memory."""
         from . import cuda_launch
 
+        if cuda_launch.captures(stream):
+            raise ExecutionError(f"session: {self.name}: the stream is being captured, and a call is a CUDA graph of its own; call outside")
         if self._stream is not None:
             cuda_launch.follow(stream, self._stream)
 
