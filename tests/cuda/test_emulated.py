@@ -13,6 +13,7 @@ from tests.cuda.emulator import Fault, Heap, run
 from tests.cuda.launching import Emulated, graph
 from tilewright.core.dims import sym
 from tilewright.core.dtypes import DType, bf16, bool_, f16, f32, f64, i8, i16, i32, i64, u8
+from tilewright.ir.interp import run as run_graph
 from tilewright.kernels.cuda.kernel import BlockKernel
 from tilewright.ops.composites import LayerNorm, LogSoftmax, RmsNorm, Softmax
 from tilewright.ops.reductions import uneven
@@ -256,3 +257,13 @@ def test_remainders_are_exact(dtype: DType, rng: np.random.Generator) -> None:
     with np.errstate(all="ignore"):
         np.testing.assert_array_equal(got, np.remainder(x, y))
         np.testing.assert_array_equal(floor, np.floor_divide(x, y))
+
+
+@pytest.mark.parametrize("name", ["Igamma", "Igammac", "Gcd", "Lcm", "Pow", "Zeta"])
+def test_loops_inside_functions_of_one_number_and_many(name: str, rng: np.random.Generator) -> None:
+    """What a loop carries has the shape of all operands, not of the first."""
+    op, kind = getattr(o, name), i64 if name in ("Gcd", "Lcm") else f32
+    x, y = rng.integers(2, 9, 1).astype(kind.np), rng.integers(1, 9, (5, 7)).astype(kind.np)
+    for a, b in ((x, y), (y, x)):
+        g = graph(lambda p, q: op()(p, q), (kind, a.shape), (kind, b.shape))
+        np.testing.assert_allclose(Emulated(g)(a, b)[0], run_graph(g, [a, b])[0], rtol=1e-5)

@@ -14,7 +14,7 @@ from typing import Any
 
 from .vector_erf import erfc
 from .vector_gamma import STIRLING, B, lgamma
-from .vector_math import Tile, const, poly, repeat, wide
+from .vector_math import Tile, alike, const, poly, repeat, wide
 
 LARGE = 50.0  # `a` from which on the expansion serves the middle
 MIDDLE = 0.3  # |x - a| / a of the middle
@@ -64,7 +64,7 @@ def _excess(t: Any, mu: Tile) -> Tile:
 
 def incomplete(t: Any, a: Tile, x: Tile) -> tuple[Tile, Tile]:
     """(P, Q). a = 0 is the limit 1 and 0; NaN where one is negative, or both are 0 or infinite."""
-    a, x = wide(t, a), wide(t, x)
+    a, x = alike(t, wide(t, a), wide(t, x))
     one = const(t, a, 1.0)
     mu = (x - a) / a
     excess = _excess(t, mu)

@@ -101,6 +101,14 @@ def poly(t: Any, x: Tile, coefficients: Sequence[float]) -> Tile:
     return acc
 
 
+def alike(t: Any, a: Tile, b: Tile) -> tuple[Tile, Tile]:
+    """Both in their common shape: what a loop carries keeps its shape."""
+    if isinstance(t, Arrays) or a.shape == b.shape:
+        return a, b
+    shape = t.broadcast_shape(a.shape, b.shape)
+    return t.broadcast(a, shape), t.broadcast(b, shape)
+
+
 def repeat(t: Any, count: int, step: Callable[..., Sequence[Tile]], *carried: Tile) -> Sequence[Tile]:
     """Tiles after `count` steps: a loop in a kernel, so that a long recurrence is short code."""
     if isinstance(t, Arrays):
