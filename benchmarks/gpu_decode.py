@@ -35,30 +35,34 @@ class Sizes:
 SIZES = Sizes()
 
 
-def weights(s: Sizes) -> dict[str, torch.Tensor]:
-    def matrix(n: int, k: int) -> torch.Tensor:
-        return torch.randn(n, k, device="cuda", dtype=BF16) * k**-0.5
-
-    w: dict[str, torch.Tensor] = {"embed": torch.randn(s.vocab, s.width, device="cuda", dtype=BF16), "final": ones(s.width)}
+def shapes(s: Sizes) -> dict[str, tuple[int, ...]]:
+    found: dict[str, tuple[int, ...]] = {"embed": (s.vocab, s.width), "final": (s.width,)}
     for i in range(s.layers):
-        w |= {
-            f"{i}.norm1": ones(s.width), f"{i}.norm2": ones(s.width),
-            f"{i}.qkv": matrix((s.heads + 2 * s.kv_heads) * s.head, s.width), f"{i}.out": matrix(s.width, s.heads * s.head),
-            f"{i}.gate": matrix(s.inner, s.width), f"{i}.up": matrix(s.inner, s.width), f"{i}.down": matrix(s.width, s.inner),
+        found |= {
+            f"{i}.norm1": (s.width,), f"{i}.norm2": (s.width,), f"{i}.qkv": ((s.heads + 2 * s.kv_heads) * s.head, s.width),
+            f"{i}.out": (s.width, s.heads * s.head), f"{i}.gate": (s.inner, s.width), f"{i}.up": (s.inner, s.width),
+            f"{i}.down": (s.width, s.inner),
         }  # fmt: skip
-    return w
+    return found
+
+
+def weights(s: Sizes) -> dict[str, torch.Tensor]:
+    def matrix(name: str, n: int, k: int) -> torch.Tensor:
+        return torch.randn(n, k, device="cuda", dtype=BF16) * (1.0 if name == "embed" else k**-0.5)
+
+    return {name: ones(*shape) if len(shape) == 1 else matrix(name, *shape) for name, shape in shapes(s).items()}
 
 
 def ones(n: int) -> torch.Tensor:
     return 1 + 0.1 * torch.randn(n, device="cuda").to(BF16)
 
 
-def build(s: Sizes, names: list[str], shapes: list[tuple[int, ...]]) -> Graph:
+def build(s: Sizes) -> Graph:
     """Inputs: token, cos, sin, weights, key and value caches. Outputs: logits, caches (donated)."""
     g = Graph("decode")
     ids = g.input(TensorType(i64, (1,)), "ids")
     cos, sin = (g.input(TensorType(bf16, (1, s.head // 2)), n) for n in ("cos", "sin"))
-    w = {n: g.input(TensorType(bf16, shape), n) for n, shape in zip(names, shapes, strict=True)}
+    w = {n: g.input(TensorType(bf16, shape), n) for n, shape in shapes(s).items()}
     first = len(g.inputs)
     cache = TensorType(bf16, (1, s.kv_heads, s.capacity, s.head))
     caches = [g.input(cache, f"{kind}{i}") for i in range(s.layers) for kind in "kv"]
@@ -111,7 +115,7 @@ def decode(table: Table, s: Sizes = SIZES) -> Any:
     caches = [torch.randn(1, s.kv_heads, s.capacity, s.head, device="cuda", dtype=BF16) for _ in range(2 * s.layers)]
     angle = s.position * 500000.0 ** (-torch.arange(s.head // 2, device="cuda") / (s.head // 2))
     cos, sin, ids = angle.cos()[None].to(BF16), angle.sin()[None].to(BF16), torch.tensor([17], device="cuda")
-    compiled: Any = tw.compile(build(s, list(w), [tuple(t.shape) for t in w.values()]), target="cuda")
+    compiled: Any = tw.compile(build(s), target="cuda")
     result = compiled(ids, cos, sin, *w.values(), *caches)
     schedule = compiled.schedule({})
     want = plain(s, {n: t.float() for n, t in w.items()}, [c.float() for c in caches], ids, cos, sin)

@@ -52,7 +52,7 @@ def child(arguments: argparse.Namespace) -> int:
         inputs = (ids, cos, sin, *caches)
     else:
         w = weights(s)
-        make = lambda: build(s, list(w), [tuple(t.shape) for t in w.values()])
+        make = lambda: build(s)
         inputs = (ids, cos.bfloat16(), sin.bfloat16(), *w.values(), *caches)
     kept = Path(arguments.child) / "first.pt"
     for setting in arguments.settings:

@@ -90,9 +90,10 @@ def gguf_bytes(keys: list[tuple[str, int, Any]], tensors: dict[str, tuple[tuple[
         return text(name) + struct.pack("<IIQ", ARRAY, inner, len(value)) + b"".join(plain(inner, v) for v in value)
 
     head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(keys)) + b"".join(entry(*k) for k in keys)
-    data = b""
+    data: list[bytes] = []
+    at = 0
     for name, (shape, kind, values) in tensors.items():
-        head += text(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *reversed(shape), kind, len(data))
-        data += values.tobytes()
-        data += bytes(-len(data) % ALIGNMENT)
-    return head + bytes(-len(head) % ALIGNMENT) + data
+        head += text(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *reversed(shape), kind, at)
+        data += [values.tobytes(), bytes(-values.nbytes % ALIGNMENT)]
+        at += values.nbytes + len(data[-1])
+    return b"".join([head, bytes(-len(head) % ALIGNMENT), *data])

@@ -10,10 +10,10 @@ from ..target.cpu.host import available_cores
 from ..target.cuda.code import emit_all
 from ..target.cuda.device import DEFAULT, arch_of, cuda_target
 from . import cuda_driver as gpu
+from .cuda_constants import host_constants
 from .cuda_executable import CudaExecutable, KernelCode
 from .cuda_late import make_late
 from .cuda_session import CudaSession
-from .packing import pack_constants
 from .session import Model
 
 
@@ -34,7 +34,7 @@ def build_cuda(model: Model, stages: Any) -> CudaSession:
         made = emit_all((k for x in program.launches for k in x.kernels), model.target)
         code = {name: KernelCode(name, ptx, block, shared) for name, (ptx, block, shared) in made.items()}
     with stages.stage("pack"):
-        constants = pack_constants(program.constants, threads=min(8, available_cores()))
+        constants = host_constants(program.constants, threads=min(8, available_cores()))
     with stages.stage("plan"):
         executable = CudaExecutable(program, model.interface, code, constants, late=late)
     return CudaSession(model, executable)

@@ -22,6 +22,7 @@ from ..plan.plan import Plan
 from ..tile.ir import Kernel
 from . import cuda_driver as gpu
 from . import cuda_launch
+from .cuda_constants import device_constants
 from .cuda_late import LateWords, follows
 from .cuda_modules import load_function
 from .executable import Interface
@@ -139,7 +140,7 @@ class CudaExecutable:
     """Immutable but for the schedules it keeps; loaded onto the device on first use."""
 
     def __init__(
-        self, program: Program, interface: Interface, code: Mapping[str, KernelCode], constants: Sequence[np.ndarray[Any, Any]],
+        self, program: Program, interface: Interface, code: Mapping[str, KernelCode], constants: Sequence[np.ndarray[Any, Any] | None],
         *, late: bool = True,
     ) -> None:  # fmt: skip
         self.program, self.interface, self.code, self.constants = program, interface, code, list(constants)
@@ -163,10 +164,7 @@ class CudaExecutable:
 
         with ThreadPoolExecutor(JIT_THREADS) as pool:
             self._functions = dict(pool.map(one, self.code.values()))
-        for const, array in zip(self.program.constants, self.constants, strict=True):
-            # a packed form is ours, and a file's numbers do not change; others' arrays may, and are as they were when the session loaded
-            lasting = const.packed.form != "plain" or not array.flags.writeable
-            self._weights.append(gpu.shared_copy(array) if lasting else gpu.copy_of(array))
+        self._weights = device_constants(self.program.constants, self.constants)
         self.errors = gpu.HostWords(ERROR_WORDS * len(self.error_launches))
 
     def instantiate(self, env: Mapping[str, int]) -> Schedule | Flow:

@@ -78,6 +78,15 @@ def check(status: int, call: str, what: str) -> None:
         raise ExecutionError(f"cuda: {call} failed with {name} ({what})")
 
 
+def launch(function: Any, grid: int, block: int, words: Sequence[int], what: str, stream: int = 0) -> None:
+    """One kernel that takes words, by itself; the driver reads them before this returns."""
+    values = (ctypes.c_int64 * len(words))(*words)
+    pointers = (POINTER * len(words))(*(ctypes.addressof(values) + 8 * i for i in range(len(words))))
+    config = LaunchConfig((UINT * 3)(grid, 1, 1), (UINT * 3)(block, 1, 1), 0, stream, None, 0)
+    status = library().cuLaunchKernelEx(ctypes.addressof(config), int(function), ctypes.addressof(pointers), None)
+    check(status, "cuLaunchKernelEx", what)
+
+
 class Event:
     """A mark in a stream."""
 

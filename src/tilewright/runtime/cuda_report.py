@@ -13,6 +13,7 @@ from ..target.cuda.ptxas import assemble, find_ptxas
 from .arguments import describe
 from .cuda_executable import KernelCode
 from .cuda_flow import describe_control, enclosing
+from .packing import packed_bytes
 from .report import Report
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def make_cuda_report(session: CudaSession) -> CudaReport:
             "launches": launches,
             "kernels": {name: _kernel(code, model.target.cpu) for name, code in executable.code.items()},
             "arena_bytes": executable.plan.place(env).size,
-            "constants_bytes": sum(int(c.nbytes) for c in executable.constants),
+            "constants_bytes": sum(packed_bytes(c.data.type, c.packed) for c in executable.program.constants),
         }
     )
 

@@ -1,0 +1,123 @@
+"""Constants in device memory: copies of the host's arrays, and packed matrices, which are laid out there from the bytes of their file
+(`kernels/cuda/bit_moves.py`): nothing is kept of it on the host or on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from threading import Lock
+from typing import Any
+from weakref import WeakKeyDictionary, ref
+
+import numpy as np
+
+from ..kernels.cuda.bit_moves import THREADS, Moves, movable, move_kernel, moves
+from ..kernels.cuda.fragments import ROWS
+from ..kernels.launch import ConstBuffer
+from ..ops.structure import ConstantData, Joined
+from ..target.cuda.code import emit_cuda
+from ..target.cuda.device import arch_of, cuda_target
+from . import cuda_driver as gpu
+from . import cuda_launch
+from .cuda_modules import load_function
+from .packing import pack_constants, packed_bytes
+
+Array = np.ndarray[Any, Any]
+# Matrices that some program holds, so that another one of the same model uploads nothing twice: by format; and whose driver made them
+_held: WeakKeyDictionary[ConstantData, dict[str, tuple[ref[gpu.Memory], Any]]] = WeakKeyDictionary()
+_holding = Lock()
+
+
+def laid_out_there(c: ConstBuffer) -> bool:
+    return c.packed.form == "fragments" and movable(c.packed.format)
+
+
+def host_constants(constants: Sequence[ConstBuffer], threads: int) -> list[Array | None]:
+    """What kernels read of each, or None where the GPU makes it."""
+    packed = iter(pack_constants([c for c in constants if not laid_out_there(c)], threads=threads))
+    return [None if laid_out_there(c) else next(packed) for c in constants]
+
+
+def device_constants(constants: Sequence[ConstBuffer], arrays: Sequence[Array | None]) -> list[gpu.Memory]:
+    """All of them on the device."""
+    found: list[gpu.Memory] = []
+    with _holding:
+        mover: _Mover | None = None
+        for c, array in zip(constants, arrays, strict=True):
+            if array is not None:
+                # a packed form is ours, and a file's numbers do not change; others' arrays may, and are as they were when the session loaded
+                lasting = c.packed.form != "plain" or not array.flags.writeable
+                found.append(gpu.shared_copy(array) if lasting else gpu.copy_of(array))
+                continue
+            forms = _held.setdefault(c.data, {})
+            held, by = forms.get(c.packed.format, (None, None))
+            memory = held() if held is not None and by is gpu.driver() else None
+            if memory is None:
+                mover = mover or _Mover([c for c in constants if laid_out_there(c)])
+                memory = mover.made(c)
+                forms[c.packed.format] = ref(memory), gpu.driver()
+            found.append(memory)
+        if mover is not None:
+            mover.finish()
+    return found
+
+
+class _Mover:
+    """The kernel with its tables, and memory for the file's bytes of one matrix after another. All goes through the default stream, in whose
+    order copies wait for the kernel before them."""
+
+    def __init__(self, constants: Sequence[ConstBuffer]) -> None:
+        kernel = move_kernel()
+        text = emit_cuda(kernel, cuda_target(arch_of(gpu.compute_capability())))
+        self._module, self._function = load_function(text, kernel.name, 0)
+        self._raw = gpu.Memory(max(-(-_rows(c) // ROWS) * ROWS * _row_bytes(c) for c in constants))
+        self._tables: dict[tuple[str, int], gpu.Memory] = {}
+
+    def made(self, c: ConstBuffer) -> gpu.Memory:
+        name, n, row_bytes = c.packed.format, _rows(c), _row_bytes(c)
+        memory = gpu.Memory(packed_bytes(c.data.type, c.packed))
+        if memory.nbytes == 0:
+            return memory
+        at = 0
+        for part in _parts(c.data):
+            flat = np.ascontiguousarray(part)
+            self._raw.upload(flat.ctypes.data, flat.nbytes, at)
+            at += flat.nbytes
+        strips = -(-n // ROWS)
+        if missing := strips * ROWS * row_bytes - at:
+            status = cuda_launch.library().cuMemsetD8Async(self._raw.address + at, 0, missing, 0)
+            cuda_launch.check(status, "cuMemsetD8Async", c.data.name)
+        m = moves(name, row_bytes)
+        chunks = -(-m.words // THREADS)
+        places = self._raw.address, self._table(name, row_bytes, m), memory.address
+        words = (*places, m.words, chunks, m.units, m.source, ROWS * row_bytes)
+        cuda_launch.launch(self._function, strips * m.units * chunks, THREADS, words, f"laying out {c.data.name}")
+        return memory
+
+    def _table(self, name: str, row_bytes: int, m: Moves) -> int:
+        key = name, row_bytes
+        if key not in self._tables:
+            self._tables[key] = gpu.copy_of(m.table)
+        return self._tables[key].address
+
+    def finish(self) -> None:
+        """Streams that do not wait for the default one may read the matrices from now on."""
+        cuda_launch.check(cuda_launch.library().cuStreamSynchronize(0), "cuStreamSynchronize", "laying packed matrices out")
+
+
+def _rows(c: ConstBuffer) -> int:
+    n = c.data.type.shape[0]
+    assert isinstance(n, int)
+    return n
+
+
+def _row_bytes(c: ConstBuffer) -> int:
+    n = c.data.type.shape[1]
+    assert isinstance(n, int)
+    return n
+
+
+def _parts(data: ConstantData) -> list[Array]:
+    """Arrays whose rows follow one another; matrices that were joined are uploaded one by one."""
+    if isinstance(data, Joined) and data.axis == 0:
+        return [a for p in data.parts for a in _parts(p)]
+    return [data.array]
