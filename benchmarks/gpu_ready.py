@@ -86,9 +86,11 @@ def write_model(path: Path) -> None:
         ("general.architecture", STRING, "llama"), ("general.name", STRING, "random 1B"), ("llama.block_count", U32, LAYERS),
         ("llama.embedding_length", U32, WIDTH), ("llama.feed_forward_length", U32, INNER), ("llama.context_length", U32, 8192),
         ("llama.attention.head_count", U32, HEADS), ("llama.attention.head_count_kv", U32, KV_HEADS),
-        ("llama.attention.layer_norm_rms_epsilon", F32, 1e-5), ("llama.rope.dimension_count", U32, HEAD), ("llama.rope.freq_base", F32, 5e5),
+        ("llama.attention.layer_norm_rms_epsilon", F32, 1e-5), ("llama.rope.dimension_count", U32, HEAD),
+        ("llama.rope.freq_base", F32, 5e5),
         ("tokenizer.ggml.model", STRING, "gpt2"), ("tokenizer.ggml.pre", STRING, "gpt-2"), ("tokenizer.ggml.tokens", ARRAY, tokens),
-        ("tokenizer.ggml.token_type", ARRAY, [1] * (len(tokens) - 1) + [3]), ("tokenizer.ggml.merges", ARRAY, [f"{a} {b}" for a, b in pairs]),
+        ("tokenizer.ggml.token_type", ARRAY, [1] * (len(tokens) - 1) + [3]),
+        ("tokenizer.ggml.merges", ARRAY, [f"{a} {b}" for a, b in pairs]),
         ("tokenizer.ggml.eos_token_id", U32, len(tokens) - 1),
     ]
     norm = lambda: ((WIDTH,), 0, np.ones(WIDTH, np.float32))
@@ -108,7 +110,8 @@ def write_model(path: Path) -> None:
 def child(code: str, model: Path, target: str, folder: Path, name: str) -> dict[str, Any]:
     """One fresh process with caches of its own; byte code is kept apart, as an installed package has its own."""
     env = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
-    env |= {"TILEWRIGHT_CACHE_DIR": f"{folder}/{name}", "CUDA_CACHE_PATH": f"{folder}/{name}.driver", "PYTHONPYCACHEPREFIX": f"{folder}/pyc"}
+    env |= {"TILEWRIGHT_CACHE_DIR": f"{folder}/{name}", "CUDA_CACHE_PATH": f"{folder}/{name}.driver"}
+    env["PYTHONPYCACHEPREFIX"] = f"{folder}/pyc"
     env["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), env.get("PYTHONPATH", "")])
     start = time.monotonic()
     done = subprocess.run([sys.executable, "-c", code, str(model), target], env=env, check=True, stdout=subprocess.PIPE, text=True)
@@ -135,8 +138,8 @@ def main() -> None:
                 parts = ", ".join(f"{part} {seconds:.2f}" for part, seconds in found["parts"].items())
                 verdict = "PASS" if found["compile"] < LIMITS[kind] else "FAIL"
                 first = f"; then the first {'token' if code is LLM else 'step'} {found['first']:.2f} s" if "first" in found else ""
-                print(f"{what}, {kind}: compiled in {found['compile']:.2f} s {verdict} ({parts}){first}; the process {found['process']:.2f} s "
-                      f"{found.get('tokens', '')}", flush=True)
+                print(f"{what}, {kind}: compiled in {found['compile']:.2f} s {verdict} ({parts}){first}; "
+                      f"the process {found['process']:.2f} s {found.get('tokens', '')}", flush=True)
 
 
 if __name__ == "__main__":

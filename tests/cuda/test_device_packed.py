@@ -18,8 +18,14 @@ from tilewright.core.dims import sym
 from tilewright.core.dtypes import f32
 from tilewright.ir.graph import Graph
 from tilewright.ir.types import TensorType
+from tilewright.kernels.cuda.fragments import ROWS
+from tilewright.kernels.launch import Buffer, ConstBuffer, Packed
+from tilewright.kernels.strips import STRIPS
 from tilewright.ops.quant_dot import GPU_FORMATS
-from tilewright.runtime import cuda_driver
+from tilewright.ops.structure import ConstantData
+from tilewright.runtime import cuda_driver, cuda_launch
+from tilewright.runtime.cuda_constants import device_constants, host_constants
+from tilewright.runtime.packing import pack_constants
 
 pytestmark = pytest.mark.skipif(bool(cuda_driver.available()), reason=f"no GPU: {cuda_driver.available()}")
 
@@ -49,3 +55,16 @@ def test_products_with_packed_matrices(name: str, rng: np.random.Generator) -> N
         y = unknown(given).cpu().numpy()
         want = given.bfloat16().double().cpu().numpy() @ numbers.T
         assert np.linalg.norm(y - want) <= TOLERANCE * np.linalg.norm(want), m
+
+
+@pytest.mark.parametrize("name", sorted(STRIPS))
+def test_matrices_are_laid_out_on_the_gpu_as_on_the_host(name: str, rng: np.random.Generator) -> None:
+    data = ConstantData(matrix(rng, name, 1003, 2048)[0], "w")
+    c = ConstBuffer(data, Buffer("w", "const", 0, 0), Packed("fragments", ROWS, False, name))
+    (want,) = pack_constants([c])
+    poison()
+    (made,) = device_constants([c], host_constants([c], 1))
+    got = np.empty(made.nbytes, np.uint8)
+    assert cuda_launch.library().cuMemcpyDtoHAsync_v2(got.ctypes.data, made.address, made.nbytes, 0) == 0
+    cuda_launch.check(cuda_launch.library().cuStreamSynchronize(0), "cuStreamSynchronize", name)
+    np.testing.assert_array_equal(got, want.reshape(-1).view(np.uint8))

@@ -44,7 +44,7 @@ def device_constants(constants: Sequence[ConstBuffer], arrays: Sequence[Array | 
         mover: _Mover | None = None
         for c, array in zip(constants, arrays, strict=True):
             if array is not None:
-                # a packed form is ours, and a file's numbers do not change; others' arrays may, and are as they were when the session loaded
+                # a packed form is ours, a file's numbers do not change; others' arrays may, and are as they were when the session loaded
                 lasting = c.packed.form != "plain" or not array.flags.writeable
                 found.append(gpu.shared_copy(array) if lasting else gpu.copy_of(array))
                 continue
@@ -62,8 +62,8 @@ def device_constants(constants: Sequence[ConstBuffer], arrays: Sequence[Array | 
 
 
 class _Mover:
-    """The kernel with its tables, and memory for the file's bytes of one matrix after another. All goes through the default stream, in whose
-    order copies wait for the kernel before them."""
+    """The kernel with its tables, and memory for the file's bytes of one matrix after another. All goes through the default stream, in
+    whose order copies wait for the kernel before them."""
 
     def __init__(self, constants: Sequence[ConstBuffer]) -> None:
         kernel = move_kernel()

@@ -1,4 +1,4 @@
-"""Packed matrices laid out on the GPU itself: the file's bytes are uploaded as they are, and one kernel moves bits to where products want them.
+"""Packed matrices laid out on the GPU: the file's bytes are uploaded as they are, and one kernel moves bits to where products want them.
 
 The forms of `fragments.py` (but for the small floats, whose scales are computed) are the file's bits in another order, some of them turned
 over and some always the same. Which bit goes where is found by packing numbers whose bits say where they come from, so that
@@ -28,8 +28,8 @@ MASK, FLIP = BITS, BITS + 1  # rows of a table behind the places of the bits
 
 @dataclass(frozen=True)
 class Moves:
-    """Where the bits of a unit come from: i32[34, words], for each bit of a word its place (8 · byte + bit) from the unit's first byte in the
-    file on; then which bits there are, and which are turned over."""
+    """Where the bits of a unit come from: i32[34, words], for each bit of a word its place (8 · byte + bit) from the unit's first byte in
+    the file on; then which bits there are, and which are turned over."""
 
     table: Array
     units: int  # of a strip
