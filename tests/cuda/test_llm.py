@@ -13,15 +13,19 @@ import tilewright as tw
 import tilewright.ops as o
 from tests.cuda.fake_driver import fake_gpu
 from tests.cuda.launching import Emulated, program
+from tilewright.compile import compile_graph
 from tilewright.core.errors import UnsupportedError
+from tilewright.ir.text import to_text
 from tilewright.kernels.cuda.kernel import BlockKernel, DecodeKernel, FlashKernel, MmaAttentionKernel
 from tilewright.llm.cuda import CudaCall
+from tilewright.llm.cuda_store import kernel_data
 from tilewright.llm.decoder import Decoder
 from tilewright.llm.loading import assemble, open_model
 from tilewright.llm.lora import Adapter
 from tilewright.llm.settings import Sampler
 from tilewright.llm.tiny import write_tiny_model
 from tilewright.runtime.cuda_late import make_late
+from tilewright.target.cpu.cache import CodeCache
 
 Array = Any
 FAR = 0.05  # of the logits: a prompt's activations are bf16 beside packed matrices here and int8 on the CPU (0.01 to 0.02 at this size)
@@ -57,6 +61,8 @@ def test_a_whole_model_on_the_stand_in_for_the_driver(path: Path, monkeypatch: p
     with fake_gpu():
         llm = tw.load_llm(path, cache_dtype="f32", target="cuda")
         assert "".join(llm.generate("ab", max_tokens=4)) == want
+        again = tw.load_llm(path, cache_dtype="f32", target="cuda")  # from the code cache
+        assert "".join(again.generate("ab", max_tokens=4)) == want
         state = llm.start()
         llm.feed(state, [3, 200])
         copy = state.copy()
@@ -73,7 +79,7 @@ def test_prompts_meet_the_matrix_units_at_every_position(tmp_path: Path) -> None
     with fake_gpu() as gpu:
         llm = tw.load_llm(path, target="cuda")
         many = llm._call.many
-        assert [type(x.kernel) for x in many.executable.program.launches].count(MmaAttentionKernel) == 1
+        assert sum("mma.sync" in x.note and x.name.startswith("attention") for x in many.executable.program.launches) == 1
         ours, theirs = llm.start(), cpu.start()
         for piece in ([3, 200, 17], [64, 5, 99], [7, 7, 250], [30, 40]):
             logits, want = llm.feed(ours, piece), cpu.feed(theirs, piece)
@@ -171,11 +177,44 @@ def test_attention_of_prompts_is_on_the_matrix_units(tmp_path: Path) -> None:
 
 def test_a_model_in_f32_is_computed_in_f32(tmp_path: Path) -> None:
     """Queries of a prompt are not rounded to the dtype of the cache, which matrix units would want."""
-    for name, wanted in (("F32", BlockKernel), ("Q8_0", FlashKernel)):
+    for name, wanted in (("F32", "attention_"), ("Q8_0", "flash_")):
         config, weights, tokenizer = open_model(write_tiny_model(tmp_path / f"{name}.gguf", format=name, layers=2, context=32))
         llm: Any = assemble(config, weights, tokenizer, target="sm_90a")
         found = next(x for x in llm._call.many.executable.program.launches if x.name.startswith("attention0"))
-        assert type(found.kernel) is wanted, name
+        assert found.kernel.name.startswith(wanted), name
+
+
+def test_a_second_start_compiles_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs are read from the code cache, tensor maps included; an entry that cannot be read is compiled again."""
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path / "cache"))
+    names: list[str] = []
+
+    def noting(graph: Any, *args: Any, **options: Any) -> Any:
+        names.append(graph.name)
+        return compile_graph(graph, *args, **options)
+
+    monkeypatch.setattr("tilewright.llm.cuda.compile_graph", noting)
+    config, weights, tokenizer = open_model(write_tiny_model(tmp_path / "tiny.gguf", layers=2, context=32))
+    first, second = (assemble(config, weights, tokenizer, target="sm_90a")._call for _ in range(2))
+    assert names == ["llama", "llama", "choice"]
+    for a, b in zip(programs(first), programs(second), strict=True):
+        assert a.code == b.code and a.rebinds == b.rebinds
+        kept, read = ([(c.packed, c.data.array.tobytes()) for c in e.program.constants] for e in (a, b))
+        assert kept == read
+        for x, y in zip(a.program.launches, b.program.launches, strict=True):
+            assert (x.name, x.grid, x.note, x.flops) == (y.name, y.grid, y.note, y.flops)
+            assert [kernel_data(w.kernel) for w in x.ways] == [kernel_data(w.kernel) for w in y.ways]
+    assert any(getattr(x.kernel, "maps", ()) for x in second.many.executable.program.launches)
+    assert str(second.report()).splitlines()[2:] == str(first.report()).splitlines()[2:]
+    assert to_text(second.session.model.graph) == to_text(first.session.model.graph)
+    for entry in CodeCache().entries():
+        CodeCache().put(entry.key, b"nonsense")
+    assemble(config, weights, tokenizer, target="sm_90a")
+    assert len(names) == 6
+
+
+def programs(call: CudaCall) -> list[Any]:
+    return [s.executable for s in (call.session, call.many, call.choose)]
 
 
 def test_both_programs_compile_and_what_has_no_kernels_is_said(path: Path) -> None:

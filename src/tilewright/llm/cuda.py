@@ -28,8 +28,11 @@ from ..runtime.cuda_array import DeviceArray, upload
 from ..runtime.cuda_session import CudaSession
 from ..runtime.cuda_state import CudaState
 from .batch import BatchDecoder
+from .cuda_store import load as load_program
+from .cuda_store import save as save_program
 from .decoder import Decoder
 from .lora import LoraInputs
+from .program_store import optimised, program_key
 
 Array = np.ndarray[Any, Any]
 KEPT = 16  # settings of choices that stay on the GPU
@@ -200,27 +203,35 @@ def cuda_programs(
     if cache == "q8_0":
         raise UnsupportedError("load_llm: a q8_0 cache has no kernels on a GPU; use cache_dtype='f16'")
 
-    def compiled(graph: Graph, stages: Stages | None = stages) -> CudaSession:
+    def compiled(graph: Graph, stages: Stages | None = None) -> CudaSession:
         session: Any = compile_graph(graph, graph_signature(graph), spec, level=level, stages=stages)
         assert isinstance(session, CudaSession)
         return session
 
     narrow = not weights.is_f32  # a model in f32 is computed in f32: its queries are not rounded to the cache's dtype
 
+    def program(what: str, build: Callable[[], Graph], stages: Stages) -> CudaSession:
+        """From the code cache, or compiled now and stored there."""
+        key = program_key(config, weights, spec, capacity, cache, what)
+        with stages.stage("program"):
+            found = load_program(key, weights, spec, lambda: optimised(build(), spec), level, stages)
+        if found is None:
+            with stages.stage("graph"):
+                built = build()
+            found = compiled(built, stages)
+            save_program(key, found, weights)
+        return found
+
     def graph(rows: int | None, adapt: LoraInputs | None = None) -> Graph:
         return Decoder(config, weights, capacity, cache, adapt, sampled=False, rows=rows, narrow=narrow).build()
 
-    def program(rows: int | None) -> CudaSession:
-        with stages.stage("graph"):
-            built = graph(rows)
-        return compiled(built)
-
     def lanes(count: int) -> CudaSession:
-        return compiled(BatchDecoder(config, weights, capacity, cache, lanes=count).build(), None)
+        several = BatchDecoder(config, weights, capacity, cache, lanes=count).build
+        return program(f"{count} sequences", several, Stages(f"{count} sequences", False))
 
     def adapted(inputs: LoraInputs) -> tuple[CudaSession, CudaSession]:
         same = LoraInputs(inputs.kinds)  # of which the matrices come in the same order
-        return compiled(graph(1, inputs), None), compiled(graph(None, same), None)
+        return compiled(graph(1, inputs)), compiled(graph(None, same))
 
-    choose = compiled(choosing_graph(config.vocab))
-    return CudaCall(program(1), program(None), choose, axis, Others(lanes, adapted))
+    one, many = program("one token", lambda: graph(1), stages), program("prompts", lambda: graph(None), stages)
+    return CudaCall(one, many, program("choice", lambda: choosing_graph(config.vocab), stages), axis, Others(lanes, adapted))

@@ -8,7 +8,6 @@ from typing import Any
 from ..compile import Stages, compile_graph, graph_signature, target_spec
 from ..core.config import load as load_config
 from ..core.errors import InputError
-from ..core.target_spec import TargetSpec
 from ..core.validation import check_level
 from ..ir.graph import Graph
 from ..runtime.memory import trim
@@ -18,7 +17,7 @@ from .config import ModelConfig, from_gguf
 from .lora import LoraInputs
 from .model import AXIS, LLM, check_cache, check_context
 from .program_store import load as load_program
-from .program_store import program_key
+from .program_store import optimised, program_key
 from .program_store import save as save_program
 from .tokenizer import Tokenizer
 from .tokenizer_gguf import tokenizer_from_gguf
@@ -111,11 +110,3 @@ def assemble(config: ModelConfig, weights: Weights, tokenizer: Tokenizer, *, con
     trim()
     return LLM(config, tokenizer, first, context_length=capacity, name=name, weight_bytes=size,
                compile_for=lambda wanted: program(wanted, Stages(name, False)))
-
-
-def optimised(graph: Graph, target: TargetSpec) -> Graph:
-    """The graph after the passes."""
-    from ..passes.base import Log
-    from ..passes.pipeline import run_pipeline
-
-    return run_pipeline(graph, target, (), Log())

@@ -27,11 +27,13 @@ from ..core.target_spec import TargetSpec
 from ..core.validation import Level
 from ..ir.graph import Graph
 from ..ir.types import TensorType
+from ..kernels.launch import Program
 from ..ops.structure import ConstantData, Joined, Seen
 from ..runtime.code import link
 from ..runtime.executable import Executable
 from ..runtime.packing import pack_constants
 from ..runtime.program_data import (
+    Reader,
     interface_data,
     packed_data,
     program_data,
@@ -44,10 +46,11 @@ from ..runtime.program_data import (
 from ..runtime.session import Model, Session
 from ..runtime.strip_packing import packing_code
 from ..target.cpu.cache import CodeCache
+from ..tile.ir import Kernel
 from .config import ModelConfig
 from .weights import Weights
 
-VERSION = 2
+VERSION = 3
 Data = dict[str, Any]
 
 
@@ -87,9 +90,23 @@ def save(key: str, session: Session, weights: Weights) -> None:
     """Store the program of a session just compiled. Matrices are named, everything else is written out."""
     executable = session.executable
     assert executable is not None
+    constants, blobs = constants_data(executable.program, weights)
+    formats = sorted({c.packed.format for c in executable.program.constants if c.packed.form == "strips"})
+    packers = packing_code(formats, session.model.target)
+    objects = {**executable.code.objects, **packers.objects}
+    header: Data = {
+        "interface": interface_data(session.interface), "signature": signature_data(session.model.signature), "name": session.model.name,
+        "program": program_data(executable.program, executable.code.symbols), "constants": constants, "passes": session.model.passes,
+        "packers": dict(zip(formats, packers.symbols, strict=True)), "objects": list(objects),
+    }
+    tiles = zlib.compress(json.dumps(dict(executable.code.tiles)).encode(), 1)
+    CodeCache().put(key, entry_bytes(header, [[tiles], blobs, list(objects.values())]))
+
+
+def constants_data(program: Program, weights: Weights) -> tuple[list[Data], list[bytes]]:
+    """Constants with their forms, and the contents of those that are no matrices of the file."""
     names = {id(m.data): (name, m) for name, m in weights.matrices.items()}
     blobs: list[bytes] = []
-    constants: list[Data] = []
 
     def described(data: ConstantData) -> Data:
         if id(data) in names:
@@ -102,21 +119,28 @@ def save(key: str, session: Session, weights: Weights) -> None:
         blobs.append(np.ascontiguousarray(data.array).tobytes())
         return {"name": data.name, "dtype": data.type.dtype.name, "shape": list(data.type.shape), "blob": len(blobs) - 1}
 
-    for c in executable.program.constants:
-        constants.append({"packed": packed_data(c.packed), **described(c.data)})
-    formats = sorted({c.packed.format for c in executable.program.constants if c.packed.form == "strips"})
-    packers = packing_code(formats, session.model.target)
-    objects = {**executable.code.objects, **packers.objects}
-    header: Data = {
-        "interface": interface_data(session.interface), "signature": signature_data(session.model.signature), "name": session.model.name,
-        "program": program_data(executable.program, executable.code.symbols), "constants": constants, "passes": session.model.passes,
-        "packers": dict(zip(formats, packers.symbols, strict=True)), "objects": list(objects),
-        "sizes": [[len(b) for b in blobs], [len(b) for b in objects.values()]],
-    }
-    text = json.dumps(header, separators=(",", ":")).encode()
-    tiles = zlib.compress(json.dumps(dict(executable.code.tiles)).encode(), 1)
-    parts = [text, tiles, *blobs, *objects.values()]
-    CodeCache().put(key, struct.pack("<QQ", len(text), len(tiles)) + b"".join(parts))
+    return [{"packed": packed_data(c.packed), **described(c.data)} for c in program.constants], blobs
+
+
+def entry_bytes(header: Data, groups: list[list[bytes]]) -> bytes:
+    """An entry: plain data, and groups of pieces of bytes."""
+    text = json.dumps({**header, "sizes": [[len(b) for b in g] for g in groups]}, separators=(",", ":")).encode()
+    return struct.pack("<Q", len(text)) + b"".join([text, *(b for g in groups for b in g)])
+
+
+def read_entry(data: memoryview) -> tuple[Data, list[list[memoryview]]]:
+    (n_text,) = struct.unpack_from("<Q", data)
+    at = 8 + n_text
+    header: Data = json.loads(bytes(data[8:at]))
+    pieces: list[list[memoryview]] = []
+    for sizes in header["sizes"]:
+        pieces.append([])
+        for n in sizes:
+            pieces[-1].append(data[at : at + n])
+            at += n
+    if at != len(data):
+        raise ValueError("an entry that is too short or too long")
+    return header, pieces
 
 
 def load(key: str, weights: Weights, target: TargetSpec, graph: Callable[[], Graph], *, level: Level,
@@ -134,25 +158,10 @@ def load(key: str, weights: Weights, target: TargetSpec, graph: Callable[[], Gra
 
 def _session(data: memoryview, weights: Weights, target: TargetSpec, graph: Callable[[], Graph], level: Level,
              threads: int | None) -> Session:
-    n_text, n_tiles = struct.unpack_from("<QQ", data)
-    header: Data = json.loads(bytes(data[16 : 16 + n_text]))
-    at = 16 + n_text
-    tiles, at = data[at : at + n_tiles], at + n_tiles
-    pieces: list[list[memoryview]] = []
-    for sizes in header["sizes"]:
-        pieces.append([])
-        for n in sizes:
-            pieces[-1].append(data[at : at + n])
-            at += n
-    if at != len(data):
-        raise ValueError("an entry that is too short or too long")
-    blobs, objects = pieces
+    header, ((tiles,), blobs, objects) = read_entry(data)
     interface, reader = read_interface(header["interface"])
     signature: Signature = read_signature(header["signature"], reader)
-    constants = [_Constant(_data(e, blobs, weights), read_packed(e["packed"])) for e in header["constants"]]
-    program, symbols = read_program(header["program"], constants, reader)
-    for c in program.constants:
-        c.data = c.data.data  # type: ignore[attr-defined]
+    program, symbols = stored_program(header, blobs, weights, reader)
     code = link(symbols, {name: bytes(o) for name, o in zip(header["objects"], objects, strict=True)})
     code.tiles = _Tiles(bytes(tiles))
     packers = {name: code.address(symbol) for name, symbol in header["packers"].items()}
@@ -160,6 +169,16 @@ def _session(data: memoryview, weights: Weights, target: TargetSpec, graph: Call
     model = Model(str(header["name"]), graph, signature, target, level)
     model.stored_interface, model.passes = interface, header["passes"]
     return Session(model, Executable(program, interface, code, storages), threads=threads)
+
+
+def stored_program(header: Data, blobs: list[memoryview], weights: Weights, reader: Reader,
+                   kernels: Mapping[str, Kernel] | None = None) -> tuple[Program, list[str]]:
+    """The program over these weights, and the symbols of its kernels."""
+    constants = [_Constant(_data(e, blobs, weights), read_packed(e["packed"])) for e in header["constants"]]
+    program, symbols = read_program(header["program"], constants, reader, kernels)
+    for c in program.constants:
+        c.data = c.data.data  # type: ignore[attr-defined]
+    return program, symbols
 
 
 @dataclasses.dataclass
@@ -179,6 +198,14 @@ def _data(entry: Data, blobs: list[memoryview], weights: Weights) -> ConstantDat
         return Joined([_data(e, blobs, weights) for e in entry["joined"]], entry["axis"])
     raw = np.frombuffer(blobs[entry["blob"]], np.uint8).copy()  # aligned
     return ConstantData(raw.view(dtype(entry["dtype"]).np).reshape(entry["shape"]), entry["name"])
+
+
+def optimised(graph: Graph, target: TargetSpec) -> Graph:
+    """The graph after the passes."""
+    from ..passes.base import Log
+    from ..passes.pipeline import run_pipeline
+
+    return run_pipeline(graph, target, (), Log())
 
 
 class _Tiles(Mapping[str, str]):

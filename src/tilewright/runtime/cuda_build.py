@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..core.target_spec import TargetSpec
-from ..kernels.select import select
+from ..kernels.launch import Program
 from ..target.cpu.host import available_cores
-from ..target.cuda.code import emit_all
 from ..target.cuda.device import DEFAULT, arch_of, cuda_target
 from . import cuda_driver as gpu
 from .cuda_constants import host_constants
@@ -27,12 +26,20 @@ def cuda_target_of(name: str) -> TargetSpec:
 
 
 def build_cuda(model: Model, stages: Any) -> CudaSession:
+    from ..kernels.select import select  # a program from the cache does without templates and emitters
+    from ..target.cuda.code import emit_all
+
     with stages.stage("select"):
         program = select(model.graph, model.target)
         late = make_late(program, set(model.interface.called))
     with stages.stage("code"):
         made = emit_all((k for x in program.launches for k in x.kernels), model.target)
         code = {name: KernelCode(name, ptx, block, shared) for name, (ptx, block, shared) in made.items()}
+    return session_of(model, program, code, late=late, stages=stages)
+
+
+def session_of(model: Model, program: Program, code: dict[str, KernelCode], *, late: bool, stages: Any) -> CudaSession:
+    """What is left to do for a program whose kernels are there."""
     with stages.stage("pack"):
         constants = host_constants(program.constants, threads=min(8, available_cores()))
     with stages.stage("plan"):

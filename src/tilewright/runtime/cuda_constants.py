@@ -6,29 +6,34 @@ from __future__ import annotations
 from collections.abc import Sequence
 from threading import Lock
 from typing import Any
-from weakref import WeakKeyDictionary, ref
+from weakref import WeakValueDictionary
 
 import numpy as np
 
-from ..kernels.cuda.bit_moves import THREADS, Moves, movable, move_kernel, moves
-from ..kernels.cuda.fragments import ROWS
 from ..kernels.launch import ConstBuffer
 from ..ops.structure import ConstantData, Joined
-from ..target.cuda.code import emit_cuda
-from ..target.cuda.device import arch_of, cuda_target
 from . import cuda_driver as gpu
 from . import cuda_launch
 from .cuda_modules import load_function
 from .packing import pack_constants, packed_bytes
 
 Array = np.ndarray[Any, Any]
-# Matrices that some program holds, so that another one of the same model uploads nothing twice: by format; and whose driver made them
-_held: WeakKeyDictionary[ConstantData, dict[str, tuple[ref[gpu.Memory], Any]]] = WeakKeyDictionary()
+_held: WeakValueDictionary[Any, Matrix] = WeakValueDictionary()  # what programs hold: another one of the same model uploads nothing twice
 _holding = Lock()
 
 
+class Matrix(gpu.Memory):
+    """A matrix as products read it. It keeps what it was made of, whose place in memory names it."""
+
+    def __init__(self, nbytes: int, data: ConstantData) -> None:
+        super().__init__(nbytes)
+        self.data, self.driver = data, gpu.driver()
+
+
 def laid_out_there(c: ConstBuffer) -> bool:
-    return c.packed.form == "fragments" and movable(c.packed.format)
+    from ..kernels.strips import STRIPS  # with the op registry: only programs with packed matrices pay for it
+
+    return c.packed.form == "fragments" and c.packed.format in STRIPS
 
 
 def host_constants(constants: Sequence[ConstBuffer], threads: int) -> list[Array | None]:
@@ -48,14 +53,12 @@ def device_constants(constants: Sequence[ConstBuffer], arrays: Sequence[Array | 
                 lasting = c.packed.form != "plain" or not array.flags.writeable
                 found.append(gpu.shared_copy(array) if lasting else gpu.copy_of(array))
                 continue
-            forms = _held.setdefault(c.data, {})
-            held, by = forms.get(c.packed.format, (None, None))
-            memory = held() if held is not None and by is gpu.driver() else None
-            if memory is None:
+            key = c.data.place, c.data.type, c.packed.format
+            matrix = _held.get(key)
+            if matrix is None or matrix.driver is not gpu.driver():
                 mover = mover or _Mover([c for c in constants if laid_out_there(c)])
-                memory = mover.made(c)
-                forms[c.packed.format] = ref(memory), gpu.driver()
-            found.append(memory)
+                matrix = _held[key] = mover.made(c)
+            found.append(matrix)
         if mover is not None:
             mover.finish()
     return found
@@ -66,15 +69,21 @@ class _Mover:
     whose order copies wait for the kernel before them."""
 
     def __init__(self, constants: Sequence[ConstBuffer]) -> None:
+        from ..kernels.cuda.bit_moves import move_kernel  # a start without a GPU, or with the model's matrices there, does without
+        from ..target.cuda.device import arch_of, cuda_target
+        from ..target.cuda.emit import emit_block_kernel
+
         kernel = move_kernel()
-        text = emit_cuda(kernel, cuda_target(arch_of(gpu.compute_capability())))
+        text = emit_block_kernel(kernel, cuda_target(arch_of(gpu.compute_capability())))
         self._module, self._function = load_function(text, kernel.name, 0)
-        self._raw = gpu.Memory(max(-(-_rows(c) // ROWS) * ROWS * _row_bytes(c) for c in constants))
+        self._raw = gpu.Memory(max(_strips(c) * c.packed.width * _row_bytes(c) for c in constants))
         self._tables: dict[tuple[str, int], gpu.Memory] = {}
 
-    def made(self, c: ConstBuffer) -> gpu.Memory:
-        name, n, row_bytes = c.packed.format, _rows(c), _row_bytes(c)
-        memory = gpu.Memory(packed_bytes(c.data.type, c.packed))
+    def made(self, c: ConstBuffer) -> Matrix:
+        from ..kernels.cuda.bit_moves import THREADS, moves
+
+        name, strips, rows, row_bytes = c.packed.format, _strips(c), c.packed.width, _row_bytes(c)
+        memory = Matrix(packed_bytes(c.data.type, c.packed), c.data)
         if memory.nbytes == 0:
             return memory
         at = 0
@@ -82,32 +91,27 @@ class _Mover:
             flat = np.ascontiguousarray(part)
             self._raw.upload(flat.ctypes.data, flat.nbytes, at)
             at += flat.nbytes
-        strips = -(-n // ROWS)
-        if missing := strips * ROWS * row_bytes - at:
+        if missing := strips * rows * row_bytes - at:
             status = cuda_launch.library().cuMemsetD8Async(self._raw.address + at, 0, missing, 0)
             cuda_launch.check(status, "cuMemsetD8Async", c.data.name)
         m = moves(name, row_bytes)
         chunks = -(-m.words // THREADS)
-        places = self._raw.address, self._table(name, row_bytes, m), memory.address
-        words = (*places, m.words, chunks, m.units, m.source, ROWS * row_bytes)
+        if (name, row_bytes) not in self._tables:
+            self._tables[name, row_bytes] = gpu.copy_of(m.table)
+        places = self._raw.address, self._tables[name, row_bytes].address, memory.address
+        words = (*places, m.words, chunks, m.units, m.source, rows * row_bytes)
         cuda_launch.launch(self._function, strips * m.units * chunks, THREADS, words, f"laying out {c.data.name}")
         return memory
-
-    def _table(self, name: str, row_bytes: int, m: Moves) -> int:
-        key = name, row_bytes
-        if key not in self._tables:
-            self._tables[key] = gpu.copy_of(m.table)
-        return self._tables[key].address
 
     def finish(self) -> None:
         """Streams that do not wait for the default one may read the matrices from now on."""
         cuda_launch.check(cuda_launch.library().cuStreamSynchronize(0), "cuStreamSynchronize", "laying packed matrices out")
 
 
-def _rows(c: ConstBuffer) -> int:
+def _strips(c: ConstBuffer) -> int:
     n = c.data.type.shape[0]
     assert isinstance(n, int)
-    return n
+    return -(-n // c.packed.width)
 
 
 def _row_bytes(c: ConstBuffer) -> int:

@@ -6,7 +6,7 @@ symbol of their object code; their tile IR is not stored.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, get_args
 
 from ..core.dims import Dim, Expr, Symbol, parse_dim, sym
@@ -161,9 +161,11 @@ def program_data(program: Program, symbols: Sequence[str]) -> Data:
             "outputs": [number[b] for b in program.outputs], "control": control_data(program, number, dim_data)}
 
 
-def read_program(data: Data, constants: Sequence[Any], reader: Reader) -> tuple[Program, list[str]]:
+def read_program(
+    data: Data, constants: Sequence[Any], reader: Reader, known: Mapping[str, Kernel] | None = None
+) -> tuple[Program, list[str]]:
     """The program and its code symbols, in the order of `program_data`. `constants` are like ConstantData, without the array but
-    with their form `packed`."""
+    with their form `packed`; `known` has kernels of which more than the symbol matters."""
     try:
         buffers = [Buffer(str(n), _kind(k), reader.dim(size), int(index)) for n, k, size, index in data["buffers"]]
         of_kind: dict[BufferKind, list[Buffer]] = {k: [b for b in buffers if b.kind == k] for k in get_args(BufferKind)}
@@ -172,7 +174,7 @@ def read_program(data: Data, constants: Sequence[Any], reader: Reader) -> tuple[
         stored = of_kind["const"]
         program.constants = [ConstBuffer(c, b, c.packed) for c, b in zip(constants, stored, strict=True)]
         loops = read_windows(data["control"], buffers, reader.dim)
-        kernels: dict[str, Kernel] = {}
+        kernels: dict[str, Kernel] = dict(known or {})
         symbols: list[str] = []
 
         def way(x: Data) -> tuple[Kernel, tuple[Argument, ...], Dim]:

@@ -15,7 +15,6 @@ import numpy as np
 
 from ...core.dtypes import i32, u8
 from ...tile.builder import KernelBuilder
-from ..strips import STRIPS
 from .fragments import ROWS, fragments, pack_fragments
 from .groups import on_threads
 from .kernel import BlockKernel
@@ -38,10 +37,6 @@ class Moves:
     @property
     def words(self) -> int:
         return int(self.table.shape[1])
-
-
-def movable(name: str) -> bool:
-    return name in STRIPS
 
 
 @cache
