@@ -12,7 +12,7 @@ from tests.cuda.fake_driver import fake_gpu
 from tests.cuda.launching import Emulated, graph, program
 from tilewright.compile import compile_graph, graph_signature, target_spec
 from tilewright.core.dims import sym
-from tilewright.core.dtypes import DType, bf16, f16, f32, i64
+from tilewright.core.dtypes import DType, bf16, f16, f32, i8, i64
 from tilewright.kernels.cuda import decode_attention
 from tilewright.kernels.cuda.kernel import BlockKernel, DecodeKernel, GemmKernel, MmaAttentionKernel, RingKernel, ThinKernel
 from tilewright.runtime import cuda_driver
@@ -138,6 +138,28 @@ def test_attention_of_one_row(case: Any, dtype: DType, short: int, rng: np.rando
     e = Emulated(graph(lambda *x: op(*x), *((dtype, x.shape) for x in (q, k, v))))
     assert isinstance(e.program.launches[0].kernel, DecodeKernel) == bool(short)
     check(e(q, k, v)[0], attention(q, k, v, op), dtype)
+
+
+@pytest.mark.parametrize("short", [4096, 0])
+@pytest.mark.parametrize("case", [(32, 5, None), (64, 23, 7), (128, 40, None), (256, 9, None)], ids=str)
+def test_attention_of_one_row_over_a_cache_in_eight_bits(
+    case: tuple[int, int, int | None], short: int, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Codes become numbers in registers; a half of a row has a part of a block, one or several. The cache goes on behind the keys seen."""
+    monkeypatch.setattr(decode_attention, "SHORT", short)
+    d, keys, window = case
+    op = o.Q8Attention(scale=0.2, causal=True, offset=keys - 1, window=window)
+    q = floats(rng, f32, 1, 4, 1, d)
+    codes = [rng.integers(-127, 128, (1, 2, keys + 3, d)).astype(np.int8) for _ in range(2)]
+    scales = [rng.uniform(0.001, 0.02, (1, 2, keys + 3, d // 32)).astype(np.float16) for _ in range(2)]
+    given = [*codes, *scales]
+    types = [(f32, q.shape), *((t, x.shape) for x, t in zip(given, (i8, i8, f16, f16), strict=True))]
+    e = Emulated(graph(lambda q, *x: op(q, *(o.slice_(part, 2, 0, keys) for part in x)), *types))
+    assert isinstance(e.program.launches[0].kernel, DecodeKernel) == bool(short)
+    for x in given:
+        x[:, :, keys:] = np.nan if x.dtype == np.float16 else 127
+    k, v = (c.astype(np.float32) * np.repeat(s.astype(np.float32), 32, -1) for c, s in zip(codes, scales, strict=True))
+    check(e(q, *given)[0], attention(q, k[:, :, :keys], v[:, :, :keys], op), f32)
 
 
 def rotated(x: Array, cos: Array, sin: Array) -> Array:

@@ -14,7 +14,6 @@ import tilewright.ops as o
 from tests.cuda.fake_driver import fake_gpu
 from tests.cuda.launching import Emulated, program
 from tilewright.compile import compile_graph
-from tilewright.core.errors import UnsupportedError
 from tilewright.ir.text import to_text
 from tilewright.kernels.cuda.kernel import BlockKernel, DecodeKernel, FlashKernel, MmaAttentionKernel
 from tilewright.llm.cuda import CudaCall
@@ -71,17 +70,18 @@ def test_a_whole_model_on_the_stand_in_for_the_driver(path: Path, monkeypatch: p
 
 
 @pytest.mark.slow
-def test_prompts_meet_the_matrix_units_at_every_position(tmp_path: Path) -> None:
+@pytest.mark.parametrize("cache", ["f16", "q8_0"])
+def test_prompts_meet_the_matrix_units_at_every_position(cache: str, tmp_path: Path) -> None:
     """Two layers, of which the first attends for every row of a prompt. Pieces of one length go through one graph, whose kernels on the
     matrix units learn the position by new parameters."""
     path = write_tiny_model(tmp_path / "tiny.gguf", format="Q4_0", layers=2, context=32)
-    cpu = tw.load_llm(path)
+    cpu = tw.load_llm(path, cache_dtype=cache)
     with fake_gpu() as gpu:
-        llm = tw.load_llm(path, target="cuda")
+        llm = tw.load_llm(path, target="cuda", cache_dtype=cache)
         many = llm._call.many
         assert sum("mma.sync" in x.note and x.name.startswith("attention") for x in many.executable.program.launches) == 1
         ours, theirs = llm.start(), cpu.start()
-        for piece in ([3, 200, 17], [64, 5, 99], [7, 7, 250], [30, 40]):
+        for piece in ([3, 200, 17], [64, 5, 99], [7, 7, 250], [30, 40], [9]):
             logits, want = llm.feed(ours, piece), cpu.feed(theirs, piece)
             assert np.linalg.norm(logits - want) <= FAR * np.linalg.norm(want)
         assert gpu.calls["cuGraphExecKernelNodeSetParams_v2"] >= 2 and len(many._schedules) == 2
@@ -217,10 +217,11 @@ def programs(call: CudaCall) -> list[Any]:
     return [s.executable for s in (call.session, call.many, call.choose)]
 
 
-def test_both_programs_compile_and_what_has_no_kernels_is_said(path: Path) -> None:
+def test_the_programs_compile_for_every_cache(path: Path) -> None:
     config, weights, tokenizer = open_model(path)
     llm = assemble(config, weights, tokenizer, target="sm_90a")
     assert isinstance(llm._call, CudaCall) and llm._call.session.executable.rebinds and llm._call.many.executable.rebinds
-    with pytest.raises(UnsupportedError, match="a q8_0 cache has no kernels on a GPU"):
-        assemble(config, weights, tokenizer, target="sm_90a", cache_dtype="q8_0")
+    eight = assemble(config, weights, tokenizer, target="sm_90a", cache_dtype="q8_0")._call
+    assert eight.session.executable.rebinds and eight.many.executable.rebinds
+    assert sum(x.kernel.name.startswith("decode_") for x in eight.session.executable.program.launches) == config.layers
     assert llm._call.lanes(2).session.executable.rebinds  # one graph for all positions of both sequences

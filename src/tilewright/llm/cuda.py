@@ -17,7 +17,6 @@ from .. import ops as o
 from ..compile import Stages, compile_graph, graph_signature
 from ..core import dtypes as dt
 from ..core.dtypes import DType
-from ..core.errors import UnsupportedError
 from ..core.target_spec import TargetSpec
 from ..core.validation import Level
 from ..ir.graph import Graph
@@ -200,9 +199,6 @@ def cuda_programs(
     config: Any, weights: Any, capacity: int, cache: str, spec: TargetSpec, level: Level, stages: Stages, axis: int
 ) -> CudaCall:
     """Compile the programs from the same weights."""
-    if cache == "q8_0":
-        raise UnsupportedError("load_llm: a q8_0 cache has no kernels on a GPU; use cache_dtype='f16'")
-
     def compiled(graph: Graph, stages: Stages | None = None) -> CudaSession:
         session: Any = compile_graph(graph, graph_signature(graph), spec, level=level, stages=stages)
         assert isinstance(session, CudaSession)

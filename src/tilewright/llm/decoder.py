@@ -138,13 +138,24 @@ class Decoder:
         if rope is not None:
             q, k = self.rotate(q, rope, start), self.rotate(k, rope, self.past)
         k_cache, v_cache = self.append(k_cache, k, f"k{i}"), self.append(v_cache, v, f"v{i}")
-        kind = o.Q8Attention if self.cache == "q8_0" else o.Attention
+        narrow = self.narrow and q.shape[2] != 1 and self.cache != "f32" and c.head_dim % 8 == 0 and c.head_dim <= 128
+        kind = o.Q8Attention if self.cache == "q8_0" and not narrow else o.Attention
         op = kind(scale=c.attention_scale, causal=True, offset=start, window=c.layer_window(i), softcap=c.attention_softcap)
-        narrow = self.narrow and q.shape[2] != 1 and self.cache in ("f16", "bf16") and c.head_dim % 8 == 0 and c.head_dim <= 128
+        seen = (k_cache, v_cache)
         if narrow:
-            q = o.cast(q, dtype(self.cache))
-        y: Value = op(q, *self.read(k_cache, v_cache), name=f"attention{i}")
+            seen = self.unpacked(k_cache), self.unpacked(v_cache)
+            q = o.cast(q, seen[0][0].dtype)
+        y: Value = op(q, *self.read(*seen), name=f"attention{i}")
         return o.cast(y, dt.f32) if narrow else y, k_cache, v_cache
+
+    def unpacked(self, cache: Cache) -> Cache:
+        """A cache as floats. Codes become f16, all that there is room for: memory whose size follows the position would need a graph of
+        its own for every position."""
+        if len(cache) == 1:
+            return cache
+        codes, scales = cache
+        blocks = o.reshape(codes, (*codes.shape[:3], self.config.head_dim // Q8_BLOCK, Q8_BLOCK))
+        return (o.reshape(o.mul(o.cast(blocks, dt.f16), o.reshape(scales, (*scales.shape, 1))), codes.shape),)
 
     def qkv(self, name: str, h: Value, *, only_last: bool) -> tuple[Value, Value, Value]:
         """[1, heads, rows, head size] each; q for the last row alone where nothing else is needed."""

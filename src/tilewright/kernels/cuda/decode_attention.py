@@ -15,12 +15,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...core.dims import Dim, at_most, ceildiv, divisible, maximum, minimum
-from ...core.dtypes import bf16, f16, f32
+from ...core.dtypes import bf16, f16, f32, i8
 from ...core.target_spec import TargetSpec
 from ...ir.graph import Node, Value
 from ...ir.layout import Layout
 from ...ops.attention import Attention as AttentionOp
 from ...ops.attention import Rope as RopeOp
+from ...ops.q8_cache import BLOCK as Q8_BLOCK
+from ...ops.q8_cache import Q8Attention as Q8AttentionOp
 from ...ops.state import UpdateSlice
 from ...ops.views import Slice
 from ...tile.builder import Ix, KernelBuilder, Tile, View
@@ -51,7 +53,7 @@ class DecodeAttention(Template):
 
     def matches(self, region: Region, target: TargetSpec) -> Reason | None:
         node = region.anchor
-        if node is None or type(node.op) is not AttentionOp:
+        if node is None or type(node.op) not in (AttentionOp, Q8AttentionOp):
             return Reason("no attention")
         if node.op.has_mask or node.op.has_bias:
             return Reason("masks and biases are not fused here")
@@ -114,7 +116,8 @@ def fitting(region: Region) -> tuple[Operand, Operand, Operand] | None:
     caches = appended(region)
     q = region.operand(q_value)
     k, v = (c.cache for c in caches) if caches else (region.operand(x) for x in (k_value, v_value))
-    if q is None or k is None or v is None or any(o.type.dtype not in FLOATS for o in (q, k, v)):
+    kinds = (i8,) if isinstance(node.op, Q8AttentionOp) else FLOATS
+    if q is None or k is None or v is None or q.type.dtype not in FLOATS or any(o.type.dtype not in kinds for o in (k, v)):
         return None
     rows = [q, k, v, *(c.row for c in caches)]
     d, vector = q.type.shape[-1], vector_of(rows)
@@ -135,6 +138,8 @@ class Decode:
         assert isinstance(d, int)
         self.d, self.keys = d, self.k.type.shape[2]
         self.caches = appended(region)
+        codes = node.operands[3:] if isinstance(node.op, Q8AttentionOp) else ()
+        self.scales = [o for x in codes if (o := region.operand(x)) is not None]  # of a cache in eight bits
         self.vector = vector_of([*places, *(c.row for c in self.caches)])
         self._divide()
 
@@ -208,10 +213,18 @@ class Decode:
         bi, hi = at
         kv = hi // group
 
+        scales = [
+            call.view(n, o.type.dtype, o.buffer, o.layout) for n, o in zip(("k_scale", "v_scale"), self.scales, strict=False)
+        ]  # fmt: skip
+
         def rows(key: Ix | int) -> list[Tile]:
             left = end - key
             block, place = self._place(call, bi, key)
-            return [b.load(x, (block, kv, place, c), (KEYS, half), limit=(left, None)) for x in (k, v) for c in (0, half)]
+            found = [b.load(x, (block, kv, place, c), (KEYS, half), limit=(left, None)) for x in (k, v) for c in (0, half)]
+            if not scales:
+                return found
+            factors = [self._scale(b, x, (block, kv, place), c, left) for x in scales for c in (0, half)]
+            return [b.cast(codes, f32) * factor for codes, factor in zip(found, factors, strict=True)]
 
         def add(key: Ix | int, found: list[Tile], state: list[Tile]) -> list[Tile]:
             (k1, k2, v1, v2), (top, total, o1, o2) = found, state
@@ -235,6 +248,16 @@ class Decode:
             loop.next(*add(loop.index, rows(loop.index), loop.carried))
         results: list[Tile] = loop.results
         return results
+
+    def _scale(self, b: KernelBuilder, scales: View, at: tuple[Ix | int, ...], column: int, left: Ix | int) -> Tile:
+        """The factors of half a row of codes, from this column on: one for every 32 of them."""
+        half, first = self.d // 2, column // Q8_BLOCK
+        count = max(1, half // Q8_BLOCK)
+        each = [b.cast(b.load(scales, (*at, first + i), (KEYS, 1), limit=(left, None)), f32) for i in range(count)]
+        found = each[-1]
+        for i in reversed(range(count - 1)):
+            found = b.select(b.cmp("lt", b.iota((1, half), 1), (i + 1) * Q8_BLOCK), each[i], found)
+        return found
 
     def _place(self, call: Call, sequence: Ix | int, key: Ix | int) -> tuple[Ix | int, Ix | int]:
         """Where a run of keys of a sequence begins: the first and the third index of a cache."""

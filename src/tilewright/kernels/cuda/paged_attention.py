@@ -50,6 +50,7 @@ class PagedDecode(Decode):
         page = k.type.shape[2]
         assert isinstance(d, int) and isinstance(page, int)
         self.d, self.page, self.keys, self.caches = d, page, table.type.shape[1] * page, []
+        self.scales = []
         self.vector = vector_of([q, k, v])
         self._divide()
 
