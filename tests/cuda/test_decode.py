@@ -152,7 +152,7 @@ def test_attention_of_one_row_over_a_cache_in_eight_bits(
     q = floats(rng, f32, 1, 4, 1, d)
     codes = [rng.integers(-127, 128, (1, 2, keys + 3, d)).astype(np.int8) for _ in range(2)]
     scales = [rng.uniform(0.001, 0.02, (1, 2, keys + 3, d // 32)).astype(np.float16) for _ in range(2)]
-    given = [*codes, *scales]
+    given: list[Array] = [*codes, *scales]
     types = [(f32, q.shape), *((t, x.shape) for x, t in zip(given, (i8, i8, f16, f16), strict=True))]
     e = Emulated(graph(lambda q, *x: op(q, *(o.slice_(part, 2, 0, keys) for part in x)), *types))
     assert isinstance(e.program.launches[0].kernel, DecodeKernel) == bool(short)

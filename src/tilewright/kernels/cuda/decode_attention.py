@@ -53,7 +53,7 @@ class DecodeAttention(Template):
 
     def matches(self, region: Region, target: TargetSpec) -> Reason | None:
         node = region.anchor
-        if node is None or type(node.op) not in (AttentionOp, Q8AttentionOp):
+        if node is None or not isinstance(node.op, AttentionOp) or type(node.op) not in (AttentionOp, Q8AttentionOp):
             return Reason("no attention")
         if node.op.has_mask or node.op.has_bias:
             return Reason("masks and biases are not fused here")
