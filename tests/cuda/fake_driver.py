@@ -104,6 +104,7 @@ class FakeDriver:
         self._here = threading.local()  # `inside`: this thread has it
         self.pinned: set[int] = set()  # addresses on the host that the driver knows
         self.streams: list[int] = []  # of each launch
+        self.native = 0  # calls by machine code
         self._arriving: list[tuple[int, bytes]] = []  # copies on the default stream that are on their way
         self._kept: list[Any] = []  # the driver's handles are numbers: something must hold what they stand for
         self.library = SimpleNamespace(**{name: self._checked(name) for name in cuda_launch.PROTOTYPES})
@@ -131,6 +132,20 @@ class FakeDriver:
             return int(body(*(getattr(a, "value", a) for a in args)) or 0)
 
         return call
+
+    def address_of(self, name: str) -> int:
+        """A function of the library for machine code. What it raises is a failure there; Python then makes the call again, and sees it."""
+
+        def call(*args: Any) -> int:
+            self.native += 1
+            try:
+                return int(getattr(self.library, name)(*args))
+            except Exception:
+                return CUresult.CUDA_ERROR_INVALID_VALUE
+
+        found = ctypes.CFUNCTYPE(ctypes.c_int, *cuda_launch.PROTOTYPES[name])(call)
+        self._kept.append(found)
+        return ctypes.cast(found, ctypes.c_void_p).value or 0
 
     def _handle(self, what: Any) -> _Handle:
         self._kept.append(what)
@@ -251,7 +266,9 @@ class FakeDriver:
             self.launches.append(kernel.name)
             emulate(kernel.text, self.memory, words, grid, block, shared)
 
-    def _cuLaunchKernelEx(self, config: int, function: int, params: int, extra: Any) -> None:
+    def _cuLaunchKernelEx(self, config: int, function: int, params: int, extra: Any) -> int:
+        if not hasattr(self._here, "inside"):
+            return CUresult.CUDA_ERROR_INVALID_CONTEXT
         c = cuda_launch.LaunchConfig.from_address(config)
         assert (c.grid[1:], c.block[1:], extra) == ([1, 1], [1, 1], None)
         found = [(a.id, a.value) for a in (cuda_launch.LaunchAttribute * c.count).from_address(c.attributes or 0)] if c.count else []
@@ -259,6 +276,7 @@ class FakeDriver:
         self.streams.append(c.stream or 0)
         self._reach(c.stream or 0)
         self._start(*self._launch_of(function, c.grid[0], c.block[0], c.shared, params))
+        return 0
 
     def _cuGraphLaunch(self, graph: int, stream: int) -> None:
         self.streams.append(int(stream))
@@ -367,6 +385,7 @@ def fake_gpu(capability: tuple[int, int] = (8, 0), *, run: bool = True) -> Itera
             f.cache_clear()
         patch.setattr(cuda_driver, "driver", lambda: fake)
         patch.setattr(cuda_launch, "library", lambda: fake.library)
+        patch.setattr(cuda_launch, "address_of", fake.address_of)
         try:
             yield fake
         finally:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import ctypes
 import sys
+import threading
+from types import BuiltinFunctionType
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,8 @@ import tilewright.ops as o
 from tests.cuda.fake_driver import CUresult, FakeDriver
 from tests.cuda.launching import graph
 from tilewright.core.dims import sym
-from tilewright.core.dtypes import bf16, f32
+from tilewright.core.dtypes import bf16, f32, i64
+from tilewright.core.errors import ExecutionError, InputError
 from tilewright.ops.composites import Softmax
 from tilewright.runtime import cuda_driver, cuda_launch
 from tilewright.runtime.cuda_array import DeviceArray
@@ -76,6 +79,54 @@ def test_pytorch_shares_our_memory(rng: np.random.Generator) -> None:
             back = session(session(back))
     other.synchronize()
     assert torch.equal(back, -theirs)
+
+
+@on_gpu
+def test_calls_by_machine_code(rng: np.random.Generator) -> None:
+    """Tensors that move, streams in turn, threads with a stream each, what is refused, and errors that kernels find."""
+    torch = pytest.importorskip("torch")
+    n = 1 << 18
+    session: Any = tw.compile(graph(lambda x, y: (o.Sub()(x, y), o.Exp()(o.Sub()(x, y))), (f32, (n,)), (f32, (n,))), target="cuda")
+    y = torch.randn(n, device="cuda")
+    session(y, y)
+    assert type(session._fast) is BuiltinFunctionType
+
+    def many(stream: Any, found: list[bool]) -> None:
+        with torch.cuda.stream(stream):
+            results = []
+            for k in range(40):
+                if k % 10 == 3:
+                    torch.cuda._sleep(1_000_000)  # what the call must wait for comes late
+                x = y * k
+                results.append((session(x, torch.nn.Parameter(y)), x - y))
+            stream.synchronize()
+            found += [torch.equal(got[0], want) and torch.allclose(got[1], want.exp()) for got, want in results]
+
+    found: list[bool] = []
+    for stream in (torch.cuda.current_stream(), torch.cuda.Stream(), torch.cuda.current_stream(), torch.cuda.Stream()):
+        many(stream, found)
+        torch.cuda.synchronize()
+    threads = [threading.Thread(target=many, args=(torch.cuda.Stream(), found)) for _ in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert len(found) == 320 and all(found)
+    for bad, message in ((y.double(), "must be f32"), (y[:5], "must be f32"), (y.cpu(), "must be on the GPU"), ([1], "got a list")):
+        with pytest.raises(InputError, match=message):
+            session(y, bad)
+    apart = torch.randn(2 * n, device="cuda")[::2]
+    assert torch.equal(session(apart, y)[0], apart - y) and session.copies == {"x0": 1}
+
+    rows: Any = tw.compile(graph(lambda t, i: o.Gather(axis=0)(t, i), (f32, (5, 4)), (i64, (3,))), target="cuda")
+    table, good, bad = torch.randn(5, 4, device="cuda"), torch.tensor([4, 0, 2], device="cuda"), torch.tensor([0, 1, 9], device="cuda")
+    for _ in range(3):
+        assert torch.equal(rows(table, good), table[good])
+    rows(table, bad)
+    torch.cuda.synchronize()
+    with pytest.raises(ExecutionError, match="got 9 at position 2"):
+        rows(table, good)
+    assert torch.equal(rows(table, good), table[good])
 
 
 @on_gpu

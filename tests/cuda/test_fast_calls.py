@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
+import sys
 import threading
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,15 +23,19 @@ from tilewright.core.dtypes import f32
 from tilewright.core.errors import ExecutionError, InputError
 from tilewright.ir.graph import Graph
 from tilewright.ops.composites import Softmax
+from tilewright.runtime import cuda_native
 from tilewright.runtime.cuda_fastcall import MISSED, TorchPlace, fast_call
 
 S = sym("S", 1, 64)
 
 
-@pytest.fixture
-def gpu() -> Iterator[FakeDriver]:
+@pytest.fixture(params=[False, True], ids=["Python", "machine code"])
+def gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
+    if not request.param:
+        monkeypatch.setattr(cuda_native, "exchange", lambda: None)
     with fake_gpu() as fake:
         yield fake
+        assert request.param or not fake.native
 
 
 class Calls:
@@ -38,12 +46,28 @@ class Calls:
         session: Any = tw.compile(g, target="cuda")
         self.session = session
         self.session.run_with(env or {}, *first)  # loads the modules
-        place = TorchPlace(torch.device("cpu"), -1, lambda index: self.stream)
-        place.scope |= {"strided": self._strided, "empty": lambda shape, dtype, device: self.put(torch.empty(shape, dtype=dtype))}
+        place: Any = TorchPlace(torch.device("cpu"), -1, lambda index: self.stream)
+        place.alloc = self.make
+        place.scope["empty"] = lambda shape, dtype, device: self.put(torch.empty(shape, dtype=dtype))
+        if (functions := cuda_native.exchange()) is not None:
+            self._current = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.POINTER(ctypes.c_void_p))(self._tell)
+            address = ctypes.cast(self._current, ctypes.c_void_p).value
+            place.exchange = lambda: (functions[0], address)
         self.fast: Any = fast_call(self.session, place)
+        self.made: list[Any] = []  # what `make` gives next, if anything
 
-    def _strided(self, shape: Any, strides: Any, dtype: Any, device: Any) -> torch.Tensor:
-        new = torch.empty_strided(shape, strides, dtype=dtype, device=device)
+    def _tell(self, kind: int, device: int, found: Any) -> int:
+        assert (kind, device) == (1, 0)  # DLPack's CPU
+        found[0] = self.stream
+        return 0
+
+    def make(self, shape: Any, strides: Any, dtype: Any) -> torch.Tensor:
+        if self.made and (given := self.made.pop(0)) is not None:
+            if isinstance(given, Exception):
+                raise given
+            assert isinstance(given, torch.Tensor)
+            return given
+        new = torch.empty_strided(shape, strides, dtype=dtype)
         assert new.is_contiguous()
         return self.put(new)
 
@@ -66,7 +90,7 @@ def test_one_kernel_and_tensors_that_move(gpu: FakeDriver, rng: np.random.Genera
     results = [(c.fast((a, b)), a - b) for a, b in ((x, y), (x, z), (z, x), (torch.nn.Parameter(y), y), (x, y))]
     for got, want in results:  # every result has its own memory
         torch.testing.assert_close(got, want, rtol=0, atol=0)
-    assert gpu.calls["cuLaunchKernelEx"] == 6 and "cuGraphLaunch" not in gpu.calls
+    assert gpu.calls["cuLaunchKernelEx"] == 6 and gpu.native in (0, 5) and "cuGraphLaunch" not in gpu.calls
     np.testing.assert_array_equal(c.session(x.numpy(), zeros(3, 7)).numpy(), x.numpy())  # the complete way still knows its addresses
     c.stream = 9
     torch.testing.assert_close(c.fast((z, y)), z - y, rtol=0, atol=0)
@@ -83,6 +107,59 @@ def test_what_is_handed_back(gpu: FakeDriver, rng: np.random.Generator) -> None:
         assert c.fast((x, bad)) is MISSED and c.fast((bad, x)) is MISSED
     assert c.fast((x,)) is MISSED and c.fast((x, x), {"S": 3}) is MISSED and len(gpu.launches) == count
     assert c.fast((x, x)) is not MISSED
+
+
+def test_shapes_with_odd_axes(gpu: FakeDriver, rng: np.random.Generator) -> None:
+    """Axes of one element may have any stride; nothing is read of an empty tensor."""
+    c = Calls(gpu, graph(lambda x, y: (o.Neg()(x), o.Abs()(y)), (f32, (3, 1, 5)), (f32, (0, 4))), zeros(3, 1, 5), zeros(0, 4))
+    x, empty = c.new(rng, 3, 1, 5), c.put(torch.zeros(0, 4))
+    for a in (x, x.as_strided((3, 1, 5), (5, 77, 1))):
+        for b in (empty, empty.as_strided((0, 4), (9, 7))):
+            got = c.fast((a, b))
+            assert type(got) is tuple and torch.equal(got[0], -x) and got[1].shape == (0, 4)
+    assert gpu.native in (0, 4)
+    for bad in (x.as_strided((3, 1, 5), (5, 77, 0)), x.as_strided((3, 1, 5), (1, 77, 3))):
+        assert c.fast((bad, empty)) is MISSED
+
+
+def test_results_that_cannot_be_made(gpu: FakeDriver, rng: np.random.Generator) -> None:
+    c = Calls(gpu, graph(lambda x: (y := o.Neg()(x), o.Abs()(y)), (f32, (4, 4))), zeros(4, 4))
+    x = c.new(rng, 4, 4)
+    first = c.put(torch.zeros(4, 4))
+    gc.collect()
+    count, holders = len(gpu.launches), (sys.getrefcount(x), sys.getrefcount(first), sys.getrefcount(MISSED))
+    c.made = [first, MemoryError("no room")]
+    with pytest.raises(MemoryError, match="no room"):
+        c.fast((x,))
+    assert len(gpu.launches) == count
+    c.made = [first, torch.empty(4, 4, device="meta")] if cuda_native.exchange() else []  # the current device is another one
+    for _ in range(10):
+        assert [torch.equal(*pair) for pair in zip(c.fast((x,)), (-x, abs(x)), strict=True)] == [True, True]
+        assert c.fast((x.T,)) is MISSED
+    assert not c.made and gpu.native in (0, 9)
+    gc.collect()
+    assert (sys.getrefcount(x), sys.getrefcount(first), sys.getrefcount(MISSED)) == holders
+
+
+def test_a_launch_that_fails(gpu: FakeDriver, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    c = Calls(gpu, graph(lambda x: o.Neg()(x), (f32, (4, 4))), zeros(4, 4))
+    x = c.new(rng, 4, 4)
+    before = gpu._cuLaunchKernelEx
+    monkeypatch.setattr(gpu, "_launch_of", lambda *_: (_ for _ in ()).throw(ValueError("as the driver does")))
+    with pytest.raises(ValueError, match="as the driver does"):
+        c.fast((x,))
+    monkeypatch.undo()
+    assert gpu._cuLaunchKernelEx == before and torch.equal(c.fast((x,)), -x)
+
+
+def test_a_session_ends(gpu: FakeDriver, rng: np.random.Generator) -> None:
+    c = Calls(gpu, graph(lambda x: o.Neg()(x), (f32, (4, 4))), zeros(4, 4))
+    x = c.new(rng, 4, 4)
+    assert torch.equal(c.fast((x,)), -x)
+    gone = weakref.ref(c.session)
+    del c
+    gc.collect()
+    assert gone() is None
 
 
 def test_graphs_and_shapes_that_vary(gpu: FakeDriver, rng: np.random.Generator) -> None:
@@ -138,11 +215,12 @@ def test_errors_and_threads(gpu: FakeDriver, rng: np.random.Generator) -> None:
     table, good, bad = c.new(rng, 5, 4), c.put(torch.tensor([4, 0, 2])), c.put(torch.tensor([0, 1, 9]))
     found: list[Any] = []
     count = gpu.entered
-    threads = [threading.Thread(target=lambda: found.append(c.fast((table, good)))) for _ in range(3)]
+    threads = [threading.Thread(target=lambda: found.extend(c.fast((table, good)) for _ in range(3))) for _ in range(3)]
     for t in threads:
         t.start()
+    for t in threads:
         t.join()
-    assert gpu.entered == count + 3 and all(torch.equal(f, table[good]) for f in found)  # each thread got the context
+    assert gpu.entered == count + 3 and len(found) == 9 and all(torch.equal(f, table[good]) for f in found)  # each got the context
     c.fast((table, bad))
     with pytest.raises(ExecutionError, match="got 9 at position 2"):
         c.fast((table, good))

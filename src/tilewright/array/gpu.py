@@ -97,10 +97,11 @@ class CompiledOnGpu:
             return None
         if self._short[0] is not go:
             shell, n = self._ends.shell, len(self.traced.graph.outputs)
-            lines = [*shell.prologue, f"found = go(({''.join(f'x{i}, ' for i in range(len(self.arrays)))}), NOTHING, keep)"]
+            how = "" if self.session.apart is None else ", NOTHING, False"
+            lines = [*shell.prologue, f"found = go(({''.join(f'x{i}, ' for i in range(len(self.arrays)))}){how})"]
             results = "".join(f"y{k}, " for k in range(n)) if n > 1 else "y0 "
             lines += ["if found is MISSED: return slow(args, kwargs, out)", f"{results}= found"]
-            scope = {**self._ends.names, "go": go, "slow": slow, "MISSED": MISSED, "NOTHING": NOTHING, "keep": self.session.apart is None}
+            scope = {**self._ends.names, "go": go, "slow": slow, "MISSED": MISSED, "NOTHING": NOTHING}
             exec("def call(args, kwargs, out):\n" + "".join(f"    {line}\n" for line in [*lines, f"return {shell.result}"]), scope)
             self._short = (go, scope["call"])
         found: Callable[..., Any] = self._short[1]

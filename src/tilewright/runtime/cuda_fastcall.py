@@ -46,25 +46,41 @@ class TorchPlace:
 
     def __init__(self, device: Any, index: int, stream_of: Any) -> None:
         import torch
+        from torch._C._dynamo.guards import _empty_strided_cuda  # type: ignore[attr-defined]
 
+        self.device, self.empty = device, torch.empty
+        self.alloc: Any = _empty_strided_cuda  # the fastest way to a new tensor; it takes the current GPU
         self.scope: dict[str, Any] = {
             "Tensor": torch.Tensor, "Parameter": torch.nn.Parameter, "device": device, "index": index, "stream_of": stream_of,
-            "strided": torch.empty_strided, "empty": torch.empty,
+            "empty": torch.empty,
         }  # fmt: skip
+
+    def exchange(self) -> tuple[int, int] | None:
+        """What machine code asks about tensors and streams."""
+        from .cuda_native import exchange
+
+        return exchange()
 
     def dtype(self, type_: TensorType) -> Any:
         return from_dtype()[type_.dtype]
+
+    def like(self, type_: TensorType) -> tuple[tuple[int, ...], tuple[int, ...], Any]:
+        """The arguments of `alloc`."""
+        return (sizes := _sizes(type_.shape)), _strides(sizes), self.dtype(type_)
+
+    def new(self, shape: Sequence[int], dtype: Any) -> Any:
+        return self.empty(shape, dtype=dtype, device=self.device)
 
     def refuse(self, x: str, type_: TensorType) -> str:
         lazy = f"{x}.is_neg()" + (f" or {x}.is_conj()" if type_.dtype.kind == "c" else "")  # signs that are not in the memory
         kind = f"(type({x}) is not Tensor and type({x}) is not Parameter)"
         return f"{kind} or {x}.dtype is not D{x} or {x}.get_device() != index or not {x}.is_contiguous() or {lazy}"
 
-    def make(self, y: str, type_: TensorType, shape: str) -> str:
-        if type_.is_static:
-            self.scope[f"S{y}"] = _strides(_sizes(type_.shape))
-            return f"strided(H{y}, S{y}, dtype=D{y}, device=device)"  # the fastest way to a new tensor
-        return f"empty({shape}, dtype=D{y}, device=device)"
+    def make(self, y: str, type_: TensorType, shape: str) -> list[str]:
+        if not type_.is_static:
+            return [f"{y} = empty({shape}, dtype=D{y}, device=device)"]
+        self.scope |= {"alloc": self.alloc, f"S{y}": self.like(type_)[1]}
+        return [f"{y} = alloc(H{y}, S{y}, D{y})", f"if {y}.get_device() != index: {MISS}"]
 
 
 class OwnPlace:
@@ -82,11 +98,11 @@ class OwnPlace:
     def refuse(self, x: str, type_: TensorType) -> str:
         return f"type({x}) is not DeviceArray or {x}.dtype is not D{x} or {x}.stream != session.stream"
 
-    def make(self, y: str, type_: TensorType, shape: str) -> str:
+    def make(self, y: str, type_: TensorType, shape: str) -> list[str]:
         if type_.is_static:
             nbytes = prod(_sizes(type_.shape)) * type_.dtype.itemsize
-            return f"DeviceArray(H{y}, D{y}, Block({nbytes}, session.stream), session.stream)"
-        return f"DeviceArray.empty({shape}, D{y}, session.stream)"
+            return [f"{y} = DeviceArray(H{y}, D{y}, Block({nbytes}, session.stream), session.stream)"]
+        return [f"{y} = DeviceArray.empty({shape}, D{y}, session.stream)"]
 
 
 def torch_place(device: Any) -> TorchPlace | None:
@@ -113,7 +129,11 @@ def fast_call(session: CudaSession, place: TorchPlace | OwnPlace | None) -> Call
     text, scope = _generate(session, place, where)
     exec(text, scope)
     found: Callable[..., Any] = scope["call"]
-    return found
+    if isinstance(place, OwnPlace):
+        return found
+    from .cuda_native import native_call
+
+    return native_call(session, place, found) or found
 
 
 def _generate(session: CudaSession, place: TorchPlace | OwnPlace, where: dict[str, tuple[int, int]]) -> tuple[str, dict[str, Any]]:
@@ -155,7 +175,7 @@ def _generate(session: CudaSession, place: TorchPlace | OwnPlace, where: dict[st
     body += _errors(session, scope)
     for k, t in enumerate(interface.outputs):
         shape = "(" + "".join(dim_source(d, names) + ", " for d in t.shape) + ")"
-        body.append(f"y{k} = x{takes[k]}" if k in takes else f"y{k} = {place.make(f'y{k}', t, shape)}")
+        body += [f"y{k} = x{takes[k]}"] if k in takes else place.make(f"y{k}", t, shape)
         body.append(f"b{k} = a{takes[k]}" if k in takes else f"b{k} = {place.address.format(f'y{k}')}")
     scope |= place.scope  # with what the results added
     body += [f"stream = {place.stream}", "with lock:"]
@@ -200,7 +220,7 @@ def _errors(session: CudaSession, scope: dict[str, Any]) -> list[str]:
 def _launch(session: CudaSession, scope: dict[str, Any], names: dict[str, str], called: Sequence[Any]) -> list[str]:
     """Under the session's lock: the schedule gets the addresses and starts."""
     interface = session.interface
-    lines = ["if session._stream != stream:", "    follow(stream)", "    session._stream = stream"]
+    lines = ["if session._stream != stream:", "    follow(stream)"]
     addresses = [f"a{i}" for i in range(len(interface.inputs))] + [f"b{k}" for k in range(len(interface.outputs))]
     scope["apart"] = session.apart
     moved = "if addresses != schedule.addresses: " + ("apart(addresses); " if session.apart is not None else "")

@@ -71,6 +71,11 @@ def library() -> Any:
     return lib
 
 
+def address_of(name: str) -> int:
+    """Where a function of the library begins."""
+    return ctypes.cast(getattr(library(), name), POINTER).value or 0
+
+
 def check(status: int, call: str, what: str) -> None:
     """Raise what the driver found; the first error of a kernel that ran before may show up here."""
     if status:

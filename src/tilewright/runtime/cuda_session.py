@@ -39,6 +39,7 @@ class CudaSession:
         self._lock = threading.Lock()
         self.stream = 0  # of calls without torch's tensors: the default one
         self._stream: int | None = None  # of the last run: another one waits for it
+        self.seen_stream: Any = None  # the same where machine code reads it
         self._ways: dict[str, Any] = {}  # short ways of a call, by whose arrays they take
         self._fast: Any = None  # the one that fits the last call
         self.apart: Any = None  # a check of the addresses of a call that writes donated inputs in place, where the owner wants one
@@ -128,7 +129,6 @@ class CudaSession:
         with self._lock:
             if self._stream != stream:
                 self._follow(stream)
-            self._stream = stream
             schedule, self._env = self.schedule(env), env
             schedule.bind(addresses)
             schedule.follow(env, addresses, stream)
@@ -138,13 +138,16 @@ class CudaSession:
                 schedule.run(stream)
 
     def _follow(self, stream: int) -> None:
-        """Another stream than last time: it waits for the last one's work, which uses the same memory."""
+        """The stream of the next run. Another one than last time waits for the last one's work, which uses the same memory."""
         from . import cuda_launch
 
         if cuda_launch.captures(stream):
             raise ExecutionError(f"session: {self.name}: the stream is being captured, and a call is a CUDA graph of its own; call outside")
         if self._stream is not None:
             cuda_launch.follow(stream, self._stream)
+        self._stream = stream
+        if self.seen_stream is not None:
+            self.seen_stream[0] = stream
 
     def schedule(self, env: dict[str, int]) -> Schedule | Flow:
         called = self.interface.called if self.executable.rebinds else ()

@@ -1,0 +1,132 @@
+"""The shortest way into a session on a GPU: the short way (`cuda_fastcall.py`) of one kernel and PyTorch's tensors, as machine code.
+
+It looks at the tensors through the functions that DLPack has for this (`__dlpack_c_exchange_api__`), makes the results, writes the
+kernel's words on its own stack and launches. Whatever it does not know (another stream than last time, an error that a kernel has found,
+any type or shape but the compiled ones, a launch that fails) it hands to the short way in Python, with nothing done. LLVM makes it once;
+from then on it comes from the cache of machine code.
+
+Calls of several threads share nothing that is written: kernels that use memory of the session's own are left to the short way.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..core.signature import Slot
+from ..ir.types import TensorType
+from ..kernels.launch import Pointer
+from . import cuda_launch
+from .cuda_native_ir import DEVICE, DLTENSOR, FIELDS, IMPORTS, KIND, MOST_ARRAYS, MOST_WORDS, native_ir
+
+if TYPE_CHECKING:
+    from .cuda_executable import Step
+    from .cuda_fastcall import TorchPlace
+    from .cuda_session import CudaSession
+
+LOOK, CURRENT_STREAM = 40, 48  # bytes of DLPackExchangeAPI
+FASTCALL = 0x80  # METH_FASTCALL
+
+
+class _Method(ctypes.Structure):
+    """PyMethodDef."""
+
+    _fields_ = [("name", ctypes.c_char_p), ("code", ctypes.c_void_p), ("flags", ctypes.c_int), ("doc", ctypes.c_char_p)]
+
+
+@cache
+def _code() -> tuple[Any, _Method] | None:
+    """The loaded machine code and its PyMethodDef; None on a CPython whose objects are laid out otherwise."""
+    probe, payload, type_at = b"layout", bytes.__basicsize__ - 1, object.__basicsize__ - 8
+    if ctypes.string_at(id(probe) + payload, 6) != probe or ctypes.c_void_p.from_address(id(probe) + type_at).value != id(bytes):
+        return None
+    from ..target.cpu.cache import CodeCache
+    from ..target.cpu.host import host_target
+    from ..target.cpu.jit import Library
+
+    (code,), _ = CodeCache().compile([native_ir(payload, type_at)], host_target())
+    imports = {name: ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value or 0 for name in IMPORTS}
+    library = Library([code], ["tw_gpu_call"], imports)
+    return library, _Method(b"call", library.address("tw_gpu_call"), FASTCALL, None)
+
+
+@cache
+def exchange() -> tuple[int, int] | None:
+    """PyTorch's functions that look at a tensor and tell the current stream, where it has them."""
+    import torch
+
+    capsule = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
+    if capsule is None:
+        return None
+    get = ctypes.pythonapi.PyCapsule_GetPointer
+    get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    table: int = get(capsule, b"dlpack_exchange_api")
+    look, stream = (ctypes.c_void_p.from_address(table + at).value for at in (LOOK, CURRENT_STREAM))
+    return (look, stream) if ctypes.c_uint32.from_address(table).value == 1 and look and stream else None
+
+
+def _seen(look: int, tensor: Any) -> tuple[int, int]:
+    """The words of a DLTensor that tell the device, and the rank with the dtype."""
+    seen = (ctypes.c_char * DLTENSOR)()
+    ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p)(look)(tensor, ctypes.addressof(seen))
+    return ctypes.c_int64.from_buffer(seen, DEVICE).value, ctypes.c_int64.from_buffer(seen, KIND).value
+
+
+def _record(type_: TensorType, place: TorchPlace, look: int) -> list[int]:
+    """What an input must be: rank and dtype, then size and stride of every axis; a stride below 0 may be any."""
+    sizes, strides, dtype = place.like(type_)
+    kind = _seen(look, place.new([1] * len(sizes), dtype))[1]
+    axes = [(n, s if n != 1 and 0 not in sizes else -1) for n, s in zip(sizes, strides, strict=True)]
+    return [kind, len(sizes), *(v for axis in axes for v in axis)]
+
+
+def _one_kernel(session: CudaSession) -> Step | None:
+    """The only kernel of a program over fixed shapes that needs nothing but its inputs, outputs and weights."""
+    interface = session.interface
+    arrays = [*interface.inputs, *interface.outputs]
+    if interface.symbols or interface.donated or len(arrays) > MOST_ARRAYS or any(t.dtype.kind == "c" for t in arrays):
+        return None  # complex tensors may have signs that are not in the memory
+    step = session.schedule({}).single
+    if step is None or step.maps or step.together or len(step.words) > MOST_WORDS:
+        return None
+    own = any(isinstance(a, Pointer) and a.buffer.kind == "temp" for a in step.arguments)
+    return None if own else step
+
+
+def native_call(session: CudaSession, place: TorchPlace, short: Callable[..., Any]) -> Callable[..., Any] | None:
+    """`call(args)` in front of the short way, where there can be one."""
+    step, functions, code = _one_kernel(session), place.exchange(), _code()
+    if step is None or functions is None or code is None:
+        return None
+    import torch
+
+    interface, signature, executable = session.interface, session.model.signature, session.executable
+    look, stream_of = functions
+    stream = session.last_stream
+    step.move(stream)
+    records = np.array([v for t in interface.inputs for v in _record(t, place, look)], np.int64)
+    likes = [place.like(t) for t in interface.outputs]
+    outputs, words, moving = np.array([id(x) for x in likes], np.int64), step.words.copy(), np.array(step.moving, np.int64).reshape(-1)
+    device, errors, is_neg = _seen(look, place.new([1], torch.float32))[0], executable.errors, torch.Tensor.is_neg
+    only = signature.outputs[0] if signature.out_spec.type == "leaf" and len(likes) == 1 else None
+    finish = None if isinstance(only, Slot) else lambda made: signature.unflatten(list(made))
+    values = {
+        "launch": cuda_launch.address_of("cuLaunchKernelEx"), "config": ctypes.addressof(step.config), "function": int(step.function),
+        "look": look, "stream_of": stream_of, "tensor": id(torch.Tensor), "parameter": id(torch.nn.Parameter), "is_neg": id(is_neg),
+        "false": id(False), "short": id(short), "error_blocks": 0 if errors is None else errors.host, "inputs": records.ctypes.data,
+        "outputs": outputs.ctypes.data, "alloc": id(place.alloc), "finish": 0 if finish is None else id(finish),
+        "template": words.ctypes.data, "moving": moving.ctypes.data, "kind_of_device": device & 0xFFFFFFFF, "device": device,
+        "errors": len(executable.error_launches), "stream": stream, "ins": len(interface.inputs), "outs": len(likes), "words": len(words),
+        "moves": len(step.moving),
+    }  # fmt: skip
+    plan = np.array([values[f] for f in FIELDS], np.int64)
+    session.seen_stream = memoryview(plan.data)[FIELDS.index("stream") :]
+    held: Sequence[Any] = (plan, records, outputs, likes, words, moving, step, short, finish, place.alloc, is_neg, code)
+    new = ctypes.pythonapi.PyCFunction_NewEx
+    new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.py_object, ctypes.py_object]
+    made: Callable[..., Any] = new(ctypes.addressof(code[1]), int(plan.ctypes.data).to_bytes(8, "little"), held)
+    return made
