@@ -7,6 +7,7 @@ checks). Parameters are read when a launch is made or a node of a graph is set, 
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import re
 import threading
 from collections.abc import Iterator
@@ -277,6 +278,16 @@ class FakeDriver:
         self._reach(c.stream or 0)
         self._start(*self._launch_of(function, c.grid[0], c.block[0], c.shared, params))
         return 0
+
+    def cuTensorMapEncodeTiled(self, kind: Any, rank: int, address: int, *rest: Any) -> tuple[Any, ...]:
+        """128 bytes: the address, then something of the rest."""
+        data = np.frombuffer(np.int64(address).tobytes() + hashlib.sha512(repr((kind, rank, rest)).encode()).digest() + bytes(56), np.uint8)
+        self._kept.append(data)
+        return CUresult.CUDA_SUCCESS, SimpleNamespace(getPtr=lambda: data.ctypes.data)
+
+    def _cuTensorMapReplaceAddress(self, place: int, address: int) -> None:
+        assert place % 64 == 0 and address % 16 == 0
+        ctypes.c_int64.from_address(place).value = address
 
     def _cuGraphLaunch(self, graph: int, stream: int) -> None:
         self.streams.append(int(stream))

@@ -118,6 +118,13 @@ def test_calls_by_machine_code(rng: np.random.Generator) -> None:
     apart = torch.randn(2 * n, device="cuda")[::2]
     assert torch.equal(session(apart, y)[0], apart - y) and session.copies == {"x0": 1}
 
+    layers = torch.nn.Linear(256, 384), torch.nn.Sequential(torch.nn.Linear(256, 384), torch.nn.ReLU(), torch.nn.Linear(384, 256))
+    for net in (layer.cuda().to(torch.bfloat16) for layer in layers):  # one kernel, and a graph: tensor maps follow inputs and results
+        compiled: Any = tw.compile(net, (torch.zeros(256, 256, device="cuda", dtype=torch.bfloat16),))
+        inputs = [torch.randn(256, 256, device="cuda", dtype=torch.bfloat16) for _ in range(20)]
+        for x, got in [(x, compiled(x)) for x in inputs]:
+            torch.testing.assert_close(got, net(x), rtol=2e-2, atol=2e-2)
+
     rows: Any = tw.compile(graph(lambda t, i: o.Gather(axis=0)(t, i), (f32, (5, 4)), (i64, (3,))), target="cuda")
     table, good, bad = torch.randn(5, 4, device="cuda"), torch.tensor([4, 0, 2], device="cuda"), torch.tensor([0, 1, 9], device="cuda")
     for _ in range(3):

@@ -162,6 +162,39 @@ def test_a_session_ends(gpu: FakeDriver, rng: np.random.Generator) -> None:
     assert gone() is None
 
 
+@pytest.mark.parametrize("native", [False, True])
+@pytest.mark.parametrize("layers", [1, 3])
+def test_tensor_maps_follow_their_tensors(layers: int, native: bool, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products on the matrix units read through maps of inputs and results, in one launch and in a graph; weights keep theirs."""
+    if not native:
+        monkeypatch.setattr(cuda_native, "exchange", lambda: None)
+    seen: dict[int, list[int]] = {}  # of the last launch with every block of parameters, the addresses of its maps
+
+    def look(gpu: FakeDriver, function: int, grid: int, block: int, shared: int, pointers: int) -> tuple[Any, ...]:
+        kernel = gpu._of(function)
+        places = (ctypes.c_void_p * len(kernel.params)).from_address(pointers)
+        found = [at or 0 for at, (_, size) in zip(places, kernel.params, strict=True) if size]
+        assert found and not any(at % 64 for at in found)
+        seen[pointers] = [ctypes.c_int64.from_address(at).value for at in found]
+        return kernel, [], grid, block, shared
+
+    monkeypatch.setattr(FakeDriver, "_launch_of", look)
+    net = torch.nn.Sequential(*(torch.nn.Linear(256, 256) for _ in range(layers))).to(torch.float16)
+    with fake_gpu((9, 0), run=False) as gpu:
+        first = torch.zeros(256, 256, dtype=torch.float16)
+        c = Calls(gpu, tw.compile(net, (first,), target="cuda").model.graph, first.numpy())
+        count = len(c.session.executable.program.launches)
+        weights = {w.address for w in c.session.executable._weights}
+        for _ in range(3):
+            x = torch.zeros(256, 256, dtype=torch.float16)
+            y = c.fast((x,))
+            used = {a for addresses in seen.values() for a in addresses}
+            assert count == layers and {x.data_ptr(), y.data_ptr()} <= used and len(used & weights) == layers
+            drawn = {d[1] for step in c.session.schedule({}).steps for d in step.drawn.values()}
+            assert (native and layers == 1) or drawn == used
+        assert gpu.native == (9 if native and layers == 1 else 0)
+
+
 def test_graphs_and_shapes_that_vary(gpu: FakeDriver, rng: np.random.Generator) -> None:
     def two(x: Any, y: Any) -> Any:
         return Softmax(axis=1)(x), o.Neg()(Softmax(axis=0)(y))

@@ -17,6 +17,7 @@ POINTER, UINT, ADDRESS, SIZE = ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint64, 
 PROTOTYPES: Mapping[str, Sequence[Any]] = {
     "cuLaunchKernelEx": [POINTER, POINTER, POINTER, POINTER],  # cuLaunchKernel takes eleven, and each costs time in Python
     "cuGraphLaunch": [POINTER, POINTER],
+    "cuTensorMapReplaceAddress": [POINTER, POINTER],
     "cuGraphExecKernelNodeSetParams_v2": [POINTER, POINTER, POINTER],
     "cuMemcpyHtoDAsync_v2": [ADDRESS, POINTER, SIZE, POINTER],
     "cuMemcpyDtoHAsync_v2": [POINTER, ADDRESS, SIZE, POINTER],

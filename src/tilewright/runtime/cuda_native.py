@@ -11,7 +11,7 @@ Calls of several threads share nothing that is written: kernels that use memory 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from ..core.signature import Slot
 from ..ir.types import TensorType
 from ..kernels.launch import Pointer
 from . import cuda_launch
-from .cuda_native_ir import DEVICE, DLTENSOR, FIELDS, IMPORTS, KIND, MOST_ARRAYS, MOST_WORDS, native_ir
+from .cuda_native_ir import DEVICE, DLTENSOR, FIELDS, IMPORTS, KIND, MOST_ARRAYS, MOST_BYTES, MOST_PLACES, native_ir
 
 if TYPE_CHECKING:
     from .cuda_executable import Step
@@ -91,7 +91,7 @@ def _one_kernel(session: CudaSession) -> Step | None:
     if interface.symbols or interface.donated or len(arrays) > MOST_ARRAYS or any(t.dtype.kind == "c" for t in arrays):
         return None  # complex tensors may have signs that are not in the memory
     step = session.schedule({}).single
-    if step is None or step.maps or step.together or len(step.words) > MOST_WORDS:
+    if step is None or step.together or len(step.params) > MOST_BYTES or len(step.pointers) > MOST_PLACES:
         return None
     own = any(isinstance(a, Pointer) and a.buffer.kind == "temp" for a in step.arguments)
     return None if own else step
@@ -110,7 +110,11 @@ def native_call(session: CudaSession, place: TorchPlace, short: Callable[..., An
     step.move(stream)
     records = np.array([v for t in interface.inputs for v in _record(t, place, look)], np.int64)
     likes = [place.like(t) for t in interface.outputs]
-    outputs, words, moving = np.array([id(x) for x in likes], np.int64), step.words.copy(), np.array(step.moving, np.int64).reshape(-1)
+    outputs, template = np.array([id(x) for x in likes], np.int64), step.params.copy()
+    offsets = np.array([at - step.base for at in step.pointers], np.int64)
+    moved = {word for word, _, _ in step.moving}
+    maps = [(offset, word) for offset, word, _ in step.maps if word in moved]
+    moving, mapping = np.array(step.moving, np.int64).reshape(-1), np.array(maps, np.int64).reshape(-1)
     device, errors, is_neg = _seen(look, place.new([1], torch.float32))[0], executable.errors, torch.Tensor.is_neg
     only = signature.outputs[0] if signature.out_spec.type == "leaf" and len(likes) == 1 else None
     finish = None if isinstance(only, Slot) else lambda made: signature.unflatten(list(made))
@@ -119,13 +123,14 @@ def native_call(session: CudaSession, place: TorchPlace, short: Callable[..., An
         "look": look, "stream_of": stream_of, "tensor": id(torch.Tensor), "parameter": id(torch.nn.Parameter), "is_neg": id(is_neg),
         "false": id(False), "short": id(short), "error_blocks": 0 if errors is None else errors.host, "inputs": records.ctypes.data,
         "outputs": outputs.ctypes.data, "alloc": id(place.alloc), "finish": 0 if finish is None else id(finish),
-        "template": words.ctypes.data, "moving": moving.ctypes.data, "kind_of_device": device & 0xFFFFFFFF, "device": device,
-        "errors": len(executable.error_launches), "stream": stream, "ins": len(interface.inputs), "outs": len(likes), "words": len(words),
-        "moves": len(step.moving),
+        "template": template.ctypes.data, "offsets": offsets.ctypes.data, "moving": moving.ctypes.data, "mapping": mapping.ctypes.data,
+        "replace": cuda_launch.address_of("cuTensorMapReplaceAddress"), "kind_of_device": device & 0xFFFFFFFF, "device": device,
+        "errors": len(executable.error_launches), "stream": stream, "ins": len(interface.inputs), "outs": len(likes),
+        "nbytes": len(template), "parameters": len(offsets), "moves": len(step.moving), "maps": len(maps),
     }  # fmt: skip
     plan = np.array([values[f] for f in FIELDS], np.int64)
     session.seen_stream = memoryview(plan.data)[FIELDS.index("stream") :]
-    held: Sequence[Any] = (plan, records, outputs, likes, words, moving, step, short, finish, place.alloc, is_neg, code)
+    held = (plan, records, outputs, likes, template, offsets, moving, mapping, step, short, finish, place.alloc, is_neg, code)
     new = ctypes.pythonapi.PyCFunction_NewEx
     new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.py_object, ctypes.py_object]
     made: Callable[..., Any] = new(ctypes.addressof(code[1]), int(plan.ctypes.data).to_bytes(8, "little"), held)

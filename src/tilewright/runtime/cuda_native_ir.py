@@ -10,16 +10,16 @@ import ctypes
 
 from .cuda_launch import LaunchConfig
 
-MOST_ARRAYS, MOST_WORDS = 32, 64
+MOST_ARRAYS, MOST_PLACES, MOST_BYTES = 32, 64, 2048
 ERROR_BYTES = 32  # of a kernel's error block
 DATA, DEVICE, KIND, SHAPE, STRIDES, OFFSET, DLTENSOR = 0, 8, 16, 24, 32, 40, 48  # bytes of a DLTensor; `KIND` has the rank and the dtype
 
 # The words of a plan, in this order.
 POINTERS = (
     "launch", "config", "function", "look", "stream_of", "tensor", "parameter", "is_neg", "false", "short", "error_blocks", "inputs",
-    "outputs", "alloc", "finish", "template", "moving",
+    "outputs", "alloc", "finish", "template", "offsets", "moving", "replace", "mapping",
 )  # fmt: skip
-NUMBERS = ("kind_of_device", "device", "errors", "stream", "ins", "outs", "words", "moves")
+NUMBERS = ("kind_of_device", "device", "errors", "stream", "ins", "outs", "nbytes", "parameters", "moves", "maps")
 FIELDS = (*POINTERS, *NUMBERS)
 IMPORTS = (
     "PyTuple_Size", "PyTuple_GetItem", "PyTuple_New", "PyTuple_SetItem", "PyObject_Vectorcall", "PyObject_Call", "Py_DecRef",
@@ -62,8 +62,8 @@ entry:
   %one = alloca ptr, align 8
   %addresses = alloca [{MOST_ARRAYS} x i64], align 8
   %made = alloca [{MOST_ARRAYS} x ptr], align 8
-  %block = alloca [{MOST_WORDS} x i64], align 8
-  %places = alloca [{MOST_WORDS} x ptr], align 8
+  %block = alloca [{MOST_BYTES} x i8], align 64
+  %places = alloca [{MOST_PLACES} x ptr], align 8
   %how = alloca [{ctypes.sizeof(LaunchConfig)} x i8], align 8
 {_of("plan", "self", payload)}{fields}\
   %alone = icmp eq i64 %given, 1
@@ -191,18 +191,19 @@ output.kept:
   br label %output
 
 fill:
-  %nbytes = shl i64 %words, 3
-  call void @llvm.memcpy.p0.p0.i64(ptr align 8 %block, ptr align 8 %template, i64 %nbytes, i1 false)
+  call void @llvm.memcpy.p0.p0.i64(ptr align 64 %block, ptr align 8 %template, i64 %nbytes, i1 false)
   call void @llvm.memcpy.p0.p0.i64(ptr align 8 %how, ptr align 8 %config, i64 {ctypes.sizeof(LaunchConfig)}, i1 false)
   %how.stream = getelementptr i8, ptr %how, i64 {LaunchConfig.stream.offset}
   store i64 %now, ptr %how.stream, align 8
   br label %place
 place:
   %w = phi i64 [ 0, %fill ], [ %w1, %placing ]
-  %w.more = icmp ult i64 %w, %words
+  %w.more = icmp ult i64 %w, %parameters
   br i1 %w.more, label %placing, label %move
 placing:
-  %w.word = getelementptr i64, ptr %block, i64 %w
+  %w.from = getelementptr i64, ptr %offsets, i64 %w
+  %w.offset = load i64, ptr %w.from, align 8
+  %w.word = getelementptr i8, ptr %block, i64 %w.offset
   %w.place = getelementptr ptr, ptr %places, i64 %w
   store ptr %w.word, ptr %w.place, align 8
   %w1 = add i64 %w, 1
@@ -210,7 +211,7 @@ placing:
 move:
   %m = phi i64 [ 0, %place ], [ %m1, %moved ]
   %m.more = icmp ult i64 %m, %moves
-  br i1 %m.more, label %moved, label %go
+  br i1 %m.more, label %moved, label %map
 moved:
   %m.at = getelementptr [3 x i64], ptr %moving, i64 %m
 {_of("m.word", "m.at", 0, "i64")}{_of("m.slot", "m.at", 8, "i64")}{_of("m.offset", "m.at", 16, "i64")}\
@@ -221,6 +222,20 @@ moved:
   store i64 %m.value, ptr %m.to, align 8
   %m1 = add i64 %m, 1
   br label %move
+map:
+  %t = phi i64 [ 0, %move ], [ %t1, %mapped ]
+  %t.more = icmp ult i64 %t, %maps
+  br i1 %t.more, label %mapped, label %go
+mapped:
+  %t.at = getelementptr [2 x i64], ptr %mapping, i64 %t
+{_of("t.offset", "t.at", 0, "i64")}{_of("t.word", "t.at", 8, "i64")}\
+  %t.map = getelementptr i8, ptr %block, i64 %t.offset
+  %t.from = getelementptr i64, ptr %block, i64 %t.word
+  %t.address = load ptr, ptr %t.from, align 8
+  %t.status = call i32 %replace(ptr %t.map, ptr %t.address)
+  %t1 = add i64 %t, 1
+  %t.fine = icmp eq i32 %t.status, 0
+  br i1 %t.fine, label %map, label %undo
 
 go:
   %thread = call ptr @PyEval_SaveThread()
@@ -255,7 +270,7 @@ finishing:
   ret ptr %finished
 
 undo:
-  %undone = phi i64 [ %k1, %output.look ], [ %outs, %go ]
+  %undone = phi i64 [ %k1, %output.look ], [ %outs, %mapped ], [ %outs, %go ]
   call void @drop(ptr %made, i64 %undone)
   br label %clear
 failed:
