@@ -289,12 +289,15 @@ class FakeDriver:
         assert place % 64 == 0 and address % 16 == 0
         ctypes.c_int64.from_address(place).value = address
 
-    def _cuGraphLaunch(self, graph: int, stream: int) -> None:
-        self.streams.append(int(stream))
-        self._reach(int(stream))
+    def _cuGraphLaunch(self, graph: int, stream: int) -> int:
+        if not hasattr(self._here, "inside"):
+            return CUresult.CUDA_ERROR_INVALID_CONTEXT
+        self.streams.append(int(stream or 0))
+        self._reach(int(stream or 0))
         for node in self._of(graph).order() if self.run else ():
             assert node.what.together == node.what.launch[0].name.startswith("joined_")
             self._start(*node.what.launch)
+        return 0
 
     def _cuGraphExecKernelNodeSetParams_v2(self, graph: int, node: int, params: int) -> None:
         p = cuda_launch.KernelNode.from_address(params)

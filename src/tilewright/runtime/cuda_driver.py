@@ -109,6 +109,31 @@ def start_together(node: Any) -> None:
     call("cuGraphKernelNodeSetAttribute", node, cu.CUkernelNodeAttrID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE, value)
 
 
+class Graph:
+    """Kernels that are launched together; destroyed with the object."""
+
+    def __init__(self) -> None:
+        self.graph, self._driver = call("cuGraphCreate", 0), driver()
+        self._exec: Any = None
+
+    def add(self, params: Any, name: str) -> Any:
+        """A kernel that waits for no other yet."""
+        return call("cuGraphAddKernelNode", self.graph, [], 0, params, what=name)
+
+    def instantiate(self) -> int:
+        """What is launched."""
+        self._exec = call("cuGraphInstantiate", self.graph, 0)
+        return int(self._exec)
+
+    def __del__(self) -> None:
+        try:
+            if self._exec is not None:
+                self._driver.cuGraphExecDestroy(self._exec)
+            self._driver.cuGraphDestroy(self.graph)
+        except Exception:  # the interpreter may be going down
+            return
+
+
 class Memory:
     """A block of device memory, freed with the object."""
 

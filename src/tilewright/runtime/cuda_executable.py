@@ -122,12 +122,15 @@ class Step:
     def update(self, graph: int) -> None:
         """Give the node of an instantiated graph the parameters as they are now."""
         if self.launched is None:
-            grid, block = (ctypes.c_uint * 3)(self.grid, 1, 1), (ctypes.c_uint * 3)(self.block, 1, 1)
-            node = cuda_launch.KernelNode(int(self.function), grid, block, self.shared, ctypes.addressof(self.pointers), None, None, None)
+            node = self.node_struct()
             self.launched = (node, ctypes.addressof(node), int(self.node))
         _, at, node_handle = self.launched
         status = cuda_launch.library().cuGraphExecKernelNodeSetParams_v2(graph, node_handle, at)
         cuda_launch.check(status, "cuGraphExecKernelNodeSetParams", self.launch.name)
+
+    def node_struct(self) -> cuda_launch.KernelNode:
+        grid, block = (ctypes.c_uint * 3)(self.grid, 1, 1), (ctypes.c_uint * 3)(self.block, 1, 1)
+        return cuda_launch.KernelNode(int(self.function), grid, block, self.shared, ctypes.addressof(self.pointers), None, None, None)
 
     def node_params(self) -> Any:
         p = gpu.driver().CUDA_KERNEL_NODE_PARAMS()
@@ -300,15 +303,13 @@ class Schedule:
                 self._users[slot].setdefault(k, []).append((w, offset))
         self._following = [s for s in steps if s.following or s.map_dims]
         self.early = gpu.compute_capability() >= (9, 0)
-        self._driver = gpu.driver()
-        self._graph: Any = None
-        self._exec: Any = None
+        self._graph: gpu.Graph | None = None
         self._handle = 0  # of the instantiated graph
         self.single = steps[0] if len(steps) == 1 else None  # one kernel needs no graph
 
     def bind(self, addresses: Sequence[int]) -> None:
         """Rewrite what follows the inputs and outputs that are elsewhere now."""
-        if addresses == self.addresses and (self._exec is not None or len(self.steps) < 2):
+        if addresses == self.addresses and (self._handle or len(self.steps) < 2):
             return
         touched: dict[int, None] = {}
         for a, b, users in zip(addresses, self.addresses, self._users, strict=True):
@@ -322,9 +323,9 @@ class Schedule:
         for k in touched:
             step = self.steps[k]
             step.write_maps()
-            if self._exec is not None:
+            if self._handle:
                 step.update(self._handle)
-        if self._exec is None and len(self.steps) > 1:
+        if not self._handle and len(self.steps) > 1:
             self._build()
 
     def follow(self, env: Mapping[str, int], addresses: Sequence[int], stream: int) -> None:
@@ -332,20 +333,19 @@ class Schedule:
         if self.late is not None:
             self.late.write(env, addresses, stream)
         for step in self._following:
-            if step.follow(env, addresses) and self._exec is not None:
+            if step.follow(env, addresses) and self._handle:
                 step.update(self._handle)
 
     def _build(self) -> None:
         """A chain: every kernel after the one before, whose kernels say themselves when the next may take its places."""
-        self._graph = gpu.call("cuGraphCreate", 0)
+        self._graph = gpu.Graph()
         for step in self.steps:
-            step.node = gpu.call("cuGraphAddKernelNode", self._graph, [], 0, step.node_params(), what=step.launch.name)
+            step.node = self._graph.add(step.node_params(), step.launch.name)
             if step.together:
                 gpu.start_together(step.node)
         for before, after in zip(self.steps, self.steps[1:], strict=False):
-            gpu.after(self._graph, before.node, after.node, early=self.early and not (before.together or after.together))
-        self._exec = gpu.call("cuGraphInstantiate", self._graph, 0)
-        self._handle = int(self._exec)
+            gpu.after(self._graph.graph, before.node, after.node, early=self.early and not (before.together or after.together))
+        self._handle = self._graph.instantiate()
 
     def run(self, stream: int) -> None:
         if self.single is not None:
@@ -359,11 +359,3 @@ class Schedule:
             s.start(stream)
             if wait:
                 cuda_launch.check(cuda_launch.library().cuStreamSynchronize(stream), "cuStreamSynchronize", f"after {s.launch.name}")
-
-    def __del__(self) -> None:
-        try:
-            if self._exec is not None:
-                self._driver.cuGraphExecDestroy(self._exec)
-                self._driver.cuGraphDestroy(self._graph)
-        except Exception:  # the interpreter may be going down
-            return

@@ -20,6 +20,7 @@ import numpy as np
 from ..core.signature import Slot
 from ..ir.types import TensorType
 from ..kernels.launch import Pointer
+from . import cuda_driver as gpu
 from . import cuda_launch
 from .cuda_native_ir import DEVICE, DLTENSOR, FIELDS, IMPORTS, KIND, MOST_ARRAYS, MOST_BYTES, MOST_PLACES, native_ir
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 LOOK, CURRENT_STREAM = 40, 48  # bytes of DLPackExchangeAPI
 FASTCALL = 0x80  # METH_FASTCALL
+REPLAYS = 2
 
 
 class _Method(ctypes.Structure):
@@ -128,9 +130,18 @@ def native_call(session: CudaSession, place: TorchPlace, short: Callable[..., An
         "errors": len(executable.error_launches), "stream": stream, "ins": len(interface.inputs), "outs": len(likes),
         "nbytes": len(template), "parameters": len(offsets), "moves": len(step.moving), "maps": len(maps),
     }  # fmt: skip
+    graphs = [gpu.Graph() for _ in range(REPLAYS)]
+    nodes = [int(g.add(step.node_params(), step.launch.name)) for g in graphs]
+    arrays = len(interface.inputs) + len(likes)
+    replays = np.array([[g.instantiate(), n, *[-1] * arrays] for g, n in zip(graphs, nodes, strict=True)], np.int64).reshape(-1)
+    node = step.node_struct()
+    values |= {
+        "set_params": cuda_launch.address_of("cuGraphExecKernelNodeSetParams_v2"), "launch_graph": cuda_launch.address_of("cuGraphLaunch"),
+        "node": ctypes.addressof(node), "replays": replays.ctypes.data, "graphs": len(graphs), "next": 0, "busy": 0,
+    }  # fmt: skip
     plan = np.array([values[f] for f in FIELDS], np.int64)
     session.seen_stream = memoryview(plan.data)[FIELDS.index("stream") :]
-    held = (plan, records, outputs, likes, template, offsets, moving, mapping, step, short, finish, place.alloc, is_neg, code)
+    held = (plan, records, outputs, likes, template, offsets, moving, mapping, step, short, finish, place.alloc, is_neg, code, graphs, replays, node)
     new = ctypes.pythonapi.PyCFunction_NewEx
     new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.py_object, ctypes.py_object]
     made: Callable[..., Any] = new(ctypes.addressof(code[1]), int(plan.ctypes.data).to_bytes(8, "little"), held)
