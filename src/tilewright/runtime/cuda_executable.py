@@ -61,7 +61,7 @@ class Step:
     arguments: tuple[Argument, ...] = ()  # of which the words were made
     moving: list[tuple[int, int, int]] = field(default_factory=list)  # (word, number of the input or output, byte offset)
     maps: list[tuple[int, int, tuple[Any, ...]]] = field(default_factory=list)  # (byte offset, word, arguments of the map)
-    drawn: dict[int, tuple[Any, int]] = field(default_factory=dict)  # byte offset of a map -> of which arguments and address it was made
+    drawn: dict[int, tuple[Any, ...]] = field(default_factory=dict)  # byte offset of a map -> the arguments it was made of
     following: list[tuple[int, int, int, Dim]] = field(default_factory=list)  # (word, address, input or output or -1, dim): see `follow`
     map_dims: tuple[TensorMap, ...] = ()  # the maps as dims, where they follow the call's symbols
     seen: tuple[Any, ...] = ()  # what `follow` last wrote
@@ -76,13 +76,13 @@ class Step:
         if not self.seen and any(slot >= 0 for _, _, slot, _ in self.following):
             return  # their addresses come with the first call's `follow`
         for offset, word, shape in self.maps:
-            address, (seen, at) = int(self.words[word]), self.drawn.get(offset, (None, 0))
-            if seen != shape:
+            address = int(self.words[word])
+            if self.drawn.get(offset) != shape:
                 self.params[offset : offset + 128] = np.frombuffer(gpu.tensor_map(shape[0], address, *shape[1:]), np.uint8)
-            elif at != address:  # the rest of it stays, which takes a tenth of the time
+                self.drawn[offset] = shape
+            else:  # the rest of it stays, which takes a tenth of the time
                 status = cuda_launch.library().cuTensorMapReplaceAddress(self.base + offset, address)
                 cuda_launch.check(status, "cuTensorMapReplaceAddress", self.launch.name)
-            self.drawn[offset] = shape, address
 
     def follow(self, env: Mapping[str, int], addresses: Sequence[int]) -> bool:
         """Words and maps for other values of the call's symbols; whether anything changed."""
@@ -119,18 +119,19 @@ class Step:
     def fail(self, status: int) -> None:
         cuda_launch.check(status, "cuLaunchKernelEx", self.launch.name)
 
+    def node_update(self) -> tuple[int, int]:
+        """The node of the graph, and where its parameters are described."""
+        if self.launched is None:
+            grid, block = (ctypes.c_uint * 3)(self.grid, 1, 1), (ctypes.c_uint * 3)(self.block, 1, 1)
+            at = ctypes.addressof(self.pointers)
+            self.launched = cuda_launch.KernelNode(int(self.function), grid, block, self.shared, at, None, None, None)
+        return int(self.node), ctypes.addressof(self.launched)
+
     def update(self, graph: int) -> None:
         """Give the node of an instantiated graph the parameters as they are now."""
-        if self.launched is None:
-            node = self.node_struct()
-            self.launched = (node, ctypes.addressof(node), int(self.node))
-        _, at, node_handle = self.launched
+        node_handle, at = self.node_update()
         status = cuda_launch.library().cuGraphExecKernelNodeSetParams_v2(graph, node_handle, at)
         cuda_launch.check(status, "cuGraphExecKernelNodeSetParams", self.launch.name)
-
-    def node_struct(self) -> cuda_launch.KernelNode:
-        grid, block = (ctypes.c_uint * 3)(self.grid, 1, 1), (ctypes.c_uint * 3)(self.block, 1, 1)
-        return cuda_launch.KernelNode(int(self.function), grid, block, self.shared, ctypes.addressof(self.pointers), None, None, None)
 
     def node_params(self) -> Any:
         p = gpu.driver().CUDA_KERNEL_NODE_PARAMS()
@@ -292,11 +293,12 @@ class CudaExecutable:
 
 
 class Schedule:
-    """The kernels of one shape over one arena, as a graph. `bind` points it at inputs and outputs, `run` starts it on a stream."""
+    """The kernels of one shape over one arena, as a graph, which takes less time to launch than a kernel. `bind` points it at inputs and
+    outputs, `run` starts it on a stream."""
 
     def __init__(self, env: dict[str, int], arena: gpu.Memory, steps: list[Step], slots: int, late: LateWords | None = None) -> None:
         self.env, self.arena, self.steps, self.late = env, arena, steps, late
-        self.addresses = [0] * slots
+        self.bound = np.full(slots, -1, np.int64)  # the addresses; machine code has this memory
         self._users: list[dict[int, list[tuple[int, int]]]] = [{} for _ in range(slots)]  # slot -> step -> (word, byte offset)
         for k, step in enumerate(steps):
             for w, slot, offset in step.moving:
@@ -304,37 +306,52 @@ class Schedule:
         self._following = [s for s in steps if s.following or s.map_dims]
         self.early = gpu.compute_capability() >= (9, 0)
         self._graph: gpu.Graph | None = None
-        self._handle = 0  # of the instantiated graph
-        self.single = steps[0] if len(steps) == 1 else None  # one kernel needs no graph
+        self.handle = 0  # of the instantiated graph
+        self._launch = cuda_launch.library().cuGraphLaunch
+
+    @property
+    def addresses(self) -> list[int]:
+        """Of inputs and outputs, as they are bound."""
+        found: list[int] = self.bound.tolist()
+        return found
 
     def bind(self, addresses: Sequence[int]) -> None:
         """Rewrite what follows the inputs and outputs that are elsewhere now."""
-        if addresses == self.addresses and (self._handle or len(self.steps) < 2):
+        before = self.addresses
+        if addresses == before and (self.handle or not self.steps):
             return
+        self.bound[:] = -1  # until all of it is done
         touched: dict[int, None] = {}
-        for a, b, users in zip(addresses, self.addresses, self._users, strict=True):
+        for a, b, users in zip(addresses, before, self._users, strict=True):
             if a != b:
                 for k, places in users.items():
                     words = self.steps[k].words
                     for w, offset in places:
                         words[w] = a + offset
                 touched.update(dict.fromkeys(users))
-        self.addresses = list(addresses)
         for k in touched:
             step = self.steps[k]
             step.write_maps()
-            if self._handle:
-                step.update(self._handle)
-        if not self._handle and len(self.steps) > 1:
+            if self.handle:
+                step.update(self.handle)
+        if not self.handle and self.steps:
             self._build()
+        self.bound[:] = addresses
+
+    def following_inputs(self) -> tuple[list[tuple[int, int, int]], list[tuple[int, int]], list[tuple[int, int]]]:
+        """What `bind` does, as addresses on the host: (word, slot, byte offset), (tensor map, its word), (node, its parameters)."""
+        moving = [(s.base + 8 * w, slot, offset) for s in self.steps for w, slot, offset in s.moving]
+        words = {word for word, _, _ in moving}
+        maps = [(s.base + offset, s.base + 8 * w) for s in self.steps for offset, w, _ in s.maps if s.base + 8 * w in words]
+        return moving, maps, [s.node_update() for s in self.steps if s.moving]
 
     def follow(self, env: Mapping[str, int], addresses: Sequence[int], stream: int) -> None:
         """Values of the call's symbols, after `bind`: words in memory, and the parameters of the kernels that have none there."""
         if self.late is not None:
             self.late.write(env, addresses, stream)
         for step in self._following:
-            if step.follow(env, addresses) and self._handle:
-                step.update(self._handle)
+            if step.follow(env, addresses) and self.handle:
+                step.update(self.handle)
 
     def _build(self) -> None:
         """A chain: every kernel after the one before, whose kernels say themselves when the next may take its places."""
@@ -345,13 +362,11 @@ class Schedule:
                 gpu.start_together(step.node)
         for before, after in zip(self.steps, self.steps[1:], strict=False):
             gpu.after(self._graph.graph, before.node, after.node, early=self.early and not (before.together or after.together))
-        self._handle = self._graph.instantiate()
+        self.handle = self._graph.instantiate()
 
     def run(self, stream: int) -> None:
-        if self.single is not None:
-            self.single.start(stream)
-        elif self.steps:
-            cuda_launch.check(cuda_launch.library().cuGraphLaunch(self._handle, stream), "cuGraphLaunch", self.steps[0].launch.name)
+        if self.steps and (status := self._launch(self.handle, stream)):
+            cuda_launch.check(status, "cuGraphLaunch", self.steps[0].launch.name)
 
     def run_singly(self, stream: int, *, wait: bool = False) -> None:
         """Kernel by kernel. `wait` for the end of each, so that an error names the kernel that made it."""

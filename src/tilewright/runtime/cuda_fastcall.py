@@ -223,24 +223,17 @@ def _launch(session: CudaSession, scope: dict[str, Any], names: dict[str, str], 
     lines = ["if session._stream != stream:", "    follow(stream)"]
     addresses = [f"a{i}" for i in range(len(interface.inputs))] + [f"b{k}" for k in range(len(interface.outputs))]
     scope["apart"] = session.apart
-    moved = "if addresses != schedule.addresses: " + ("apart(addresses); " if session.apart is not None else "")
     free = [s for s in interface.symbols if s not in called]
     tables = any(getattr(x.kernel, "table", False) for x in session.executable.program.launches)  # addresses that kernels read from memory
     if free:
         key = "".join(f"{names[s.name]}, " for s in free)
         lines += [f"schedule = schedules.get(({key}))", f"if schedule is None: {MISS}"]  # the complete way makes it
     else:
-        schedule = scope["schedule"] = session.schedule({s.name: s.lo for s in called})
-        step = schedule.single
-        if step is not None and not step.maps and not called and not tables:  # one kernel: its words are written in place
-            step.move(session._stream or 0)
-            scope |= {"step": step, "words": memoryview(step.words.data), "launch": step.alone[0]}
-            lines += [f"words[{w}] = {addresses[slot]}{f' + {offset}' if offset else ''}" for w, slot, offset in step.moving]
-            if session.apart is not None:
-                lines.insert(3, f"apart([{', '.join(addresses)}])")
-            lines += [f"schedule.addresses = [{', '.join(addresses)}]", "if stream != step.on: step.move(stream)"]
-            return [*lines, f"status = launch({', '.join(map(str, step.alone[1:]))})", "if status: step.fail(status)"]
-    lines += [f"addresses = [{', '.join(addresses)}]", f"{moved}schedule.bind(addresses)"]
+        scope["schedule"] = session.schedule({s.name: s.lo for s in called})
+    lines.append(f"addresses = [{', '.join(addresses)}]")
+    if session.apart is not None:
+        lines.append("if addresses != schedule.addresses: apart(addresses)")
+    lines.append("schedule.bind(addresses)")
     if called:
         sizes = ", ".join(f"N{short}: {short}" for short in names.values())
         lines += [f"session._env = {{{sizes}}}", "schedule.follow(session._env, addresses, stream)"]

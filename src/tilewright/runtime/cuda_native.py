@@ -1,11 +1,9 @@
-"""The shortest way into a session on a GPU: the short way (`cuda_fastcall.py`) of one kernel and PyTorch's tensors, as machine code.
+"""The shortest way into a session on a GPU: the short way (`cuda_fastcall.py`) over fixed shapes and PyTorch's tensors, as machine code.
 
-It looks at the tensors through the functions that DLPack has for this (`__dlpack_c_exchange_api__`), makes the results, writes the
-kernel's words on its own stack and launches. Whatever it does not know (another stream than last time, an error that a kernel has found,
-any type or shape but the compiled ones, a launch that fails) it hands to the short way in Python, with nothing done. LLVM makes it once;
-from then on it comes from the cache of machine code.
-
-Calls of several threads share nothing that is written: kernels that use memory of the session's own are left to the short way.
+It looks at the tensors through the functions that DLPack has for this (`__dlpack_c_exchange_api__`), makes the results, points the graph at
+them where they are elsewhere than last time, and launches it. Whatever it does not know (another stream than last time, another thread
+that holds the session, an error that a kernel has found, any type or shape but the compiled ones, a launch that fails) it hands to the
+short way in Python. LLVM makes it once; from then on it comes from the cache of machine code.
 """
 
 from __future__ import annotations
@@ -19,19 +17,16 @@ import numpy as np
 
 from ..core.signature import Slot
 from ..ir.types import TensorType
-from ..kernels.launch import Pointer
-from . import cuda_driver as gpu
 from . import cuda_launch
-from .cuda_native_ir import DEVICE, DLTENSOR, FIELDS, IMPORTS, KIND, MOST_ARRAYS, MOST_BYTES, MOST_PLACES, native_ir
+from .cuda_native_ir import DEVICE, DLTENSOR, FIELDS, IMPORTS, KIND, MOST_ARRAYS, native_ir
 
 if TYPE_CHECKING:
-    from .cuda_executable import Step
+    from .cuda_executable import Schedule
     from .cuda_fastcall import TorchPlace
     from .cuda_session import CudaSession
 
 LOOK, CURRENT_STREAM = 40, 48  # bytes of DLPackExchangeAPI
 FASTCALL = 0x80  # METH_FASTCALL
-REPLAYS = 2
 
 
 class _Method(ctypes.Structure):
@@ -86,63 +81,51 @@ def _record(type_: TensorType, place: TorchPlace, look: int) -> list[int]:
     return [kind, len(sizes), *(v for axis in axes for v in axis)]
 
 
-def _one_kernel(session: CudaSession) -> Step | None:
-    """The only kernel of a program over fixed shapes that needs nothing but its inputs, outputs and weights."""
+def _schedule(session: CudaSession) -> Schedule | None:
+    """The kernels of a program over fixed shapes that the host only launches."""
+    from .cuda_executable import Schedule
+
     interface = session.interface
     arrays = [*interface.inputs, *interface.outputs]
     if interface.symbols or interface.donated or len(arrays) > MOST_ARRAYS or any(t.dtype.kind == "c" for t in arrays):
         return None  # complex tensors may have signs that are not in the memory
-    step = session.schedule({}).single
-    if step is None or step.together or len(step.params) > MOST_BYTES or len(step.pointers) > MOST_PLACES:
-        return None
-    own = any(isinstance(a, Pointer) and a.buffer.kind == "temp" for a in step.arguments)
-    return None if own else step
+    found = session.schedule({})
+    return found if isinstance(found, Schedule) and found.handle and not any(s.together for s in found.steps) else None
 
 
 def native_call(session: CudaSession, place: TorchPlace, short: Callable[..., Any]) -> Callable[..., Any] | None:
     """`call(args)` in front of the short way, where there can be one."""
-    step, functions, code = _one_kernel(session), place.exchange(), _code()
-    if step is None or functions is None or code is None:
+    schedule, functions, code = _schedule(session), place.exchange(), _code()
+    if schedule is None or functions is None or code is None:
         return None
     import torch
 
     interface, signature, executable = session.interface, session.model.signature, session.executable
     look, stream_of = functions
-    stream = session.last_stream
-    step.move(stream)
+    device, errors, is_neg = _seen(look, place.new([1], torch.float32))[0], executable.errors, torch.Tensor.is_neg
     records = np.array([v for t in interface.inputs for v in _record(t, place, look)], np.int64)
     likes = [place.like(t) for t in interface.outputs]
-    outputs, template = np.array([id(x) for x in likes], np.int64), step.params.copy()
-    offsets = np.array([at - step.base for at in step.pointers], np.int64)
-    moved = {word for word, _, _ in step.moving}
-    maps = [(offset, word) for offset, word, _ in step.maps if word in moved]
-    moving, mapping = np.array(step.moving, np.int64).reshape(-1), np.array(maps, np.int64).reshape(-1)
-    device, errors, is_neg = _seen(look, place.new([1], torch.float32))[0], executable.errors, torch.Tensor.is_neg
+    outputs = np.array([id(x) for x in likes], np.int64)
+    moving, mapping, updates = (np.array(x, np.int64).reshape(-1) for x in schedule.following_inputs())
     only = signature.outputs[0] if signature.out_spec.type == "leaf" and len(likes) == 1 else None
     finish = None if isinstance(only, Slot) else lambda made: signature.unflatten(list(made))
-    values = {
-        "launch": cuda_launch.address_of("cuLaunchKernelEx"), "config": ctypes.addressof(step.config), "function": int(step.function),
-        "look": look, "stream_of": stream_of, "tensor": id(torch.Tensor), "parameter": id(torch.nn.Parameter), "is_neg": id(is_neg),
-        "false": id(False), "short": id(short), "error_blocks": 0 if errors is None else errors.host, "inputs": records.ctypes.data,
-        "outputs": outputs.ctypes.data, "alloc": id(place.alloc), "finish": 0 if finish is None else id(finish),
-        "template": template.ctypes.data, "offsets": offsets.ctypes.data, "moving": moving.ctypes.data, "mapping": mapping.ctypes.data,
-        "replace": cuda_launch.address_of("cuTensorMapReplaceAddress"), "kind_of_device": device & 0xFFFFFFFF, "device": device,
-        "errors": len(executable.error_launches), "stream": stream, "ins": len(interface.inputs), "outs": len(likes),
-        "nbytes": len(template), "parameters": len(offsets), "moves": len(step.moving), "maps": len(maps),
+    objects = {
+        "tensor": torch.Tensor, "parameter": torch.nn.Parameter, "is_neg": is_neg, "false": False, "short": short, "alloc": place.alloc,
+        "acquire": session._lock.acquire, "release": session._lock.release, "finish": finish,
     }  # fmt: skip
-    graphs = [gpu.Graph() for _ in range(REPLAYS)]
-    nodes = [int(g.add(step.node_params(), step.launch.name)) for g in graphs]
-    arrays = len(interface.inputs) + len(likes)
-    replays = np.array([[g.instantiate(), n, *[-1] * arrays] for g, n in zip(graphs, nodes, strict=True)], np.int64).reshape(-1)
-    node = step.node_struct()
-    values |= {
-        "set_params": cuda_launch.address_of("cuGraphExecKernelNodeSetParams_v2"), "launch_graph": cuda_launch.address_of("cuGraphLaunch"),
-        "node": ctypes.addressof(node), "replays": replays.ctypes.data, "graphs": len(graphs), "next": 0, "busy": 0,
+    arrays = {"inputs": records, "outputs": outputs, "bound": schedule.bound, "moving": moving, "mapping": mapping, "updates": updates}
+    values = {
+        **{name: 0 if x is None else id(x) for name, x in objects.items()}, **{name: x.ctypes.data for name, x in arrays.items()},
+        "launch": cuda_launch.address_of("cuGraphLaunch"), "set_params": cuda_launch.address_of("cuGraphExecKernelNodeSetParams_v2"),
+        "replace": cuda_launch.address_of("cuTensorMapReplaceAddress"), "graph": schedule.handle, "look": look, "stream_of": stream_of,
+        "error_blocks": 0 if errors is None else errors.host, "kind_of_device": device & 0xFFFFFFFF, "device": device,
+        "errors": len(executable.error_launches), "stream": session.last_stream, "ins": len(interface.inputs), "outs": len(likes),
+        "moves": len(moving) // 3, "maps": len(mapping) // 2, "nodes": len(updates) // 2,
     }  # fmt: skip
     plan = np.array([values[f] for f in FIELDS], np.int64)
     session.seen_stream = memoryview(plan.data)[FIELDS.index("stream") :]
-    held = (plan, records, outputs, likes, template, offsets, moving, mapping, step, short, finish, place.alloc, is_neg, code, graphs, replays, node)
     new = ctypes.pythonapi.PyCFunction_NewEx
     new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.py_object, ctypes.py_object]
+    held = (plan, objects, arrays, likes, schedule, code)
     made: Callable[..., Any] = new(ctypes.addressof(code[1]), int(plan.ctypes.data).to_bytes(8, "little"), held)
     return made

@@ -6,21 +6,16 @@ the driver. Results that were made go back where the call is given up.
 
 from __future__ import annotations
 
-import ctypes
-
-from .cuda_launch import KernelNode, LaunchConfig
-
-MOST_ARRAYS, MOST_PLACES, MOST_BYTES = 32, 64, 2048
+MOST_ARRAYS = 64
 ERROR_BYTES = 32  # of a kernel's error block
 DATA, DEVICE, KIND, SHAPE, STRIDES, OFFSET, DLTENSOR = 0, 8, 16, 24, 32, 40, 48  # bytes of a DLTensor; `KIND` has the rank and the dtype
 
 # The words of a plan, in this order.
 POINTERS = (
-    "launch", "config", "function", "look", "stream_of", "tensor", "parameter", "is_neg", "false", "short", "error_blocks", "inputs",
-    "outputs", "alloc", "finish", "template", "offsets", "moving", "replace", "mapping",
-    "set_params", "launch_graph", "node", "replays",
+    "launch", "set_params", "replace", "graph", "look", "stream_of", "tensor", "parameter", "is_neg", "false", "short", "error_blocks",
+    "inputs", "outputs", "alloc", "finish", "acquire", "release", "bound", "moving", "mapping", "updates",
 )  # fmt: skip
-NUMBERS = ("kind_of_device", "device", "errors", "stream", "ins", "outs", "nbytes", "parameters", "moves", "maps", "graphs", "next", "busy")
+NUMBERS = ("kind_of_device", "device", "errors", "stream", "ins", "outs", "moves", "maps", "nodes")
 FIELDS = (*POINTERS, *NUMBERS)
 IMPORTS = (
     "PyTuple_Size", "PyTuple_GetItem", "PyTuple_New", "PyTuple_SetItem", "PyObject_Vectorcall", "PyObject_Call", "Py_DecRef",
@@ -64,9 +59,6 @@ entry:
   %one = alloca ptr, align 8
   %addresses = alloca [{MOST_ARRAYS} x i64], align 8
   %made = alloca [{MOST_ARRAYS} x ptr], align 8
-  %block = alloca [{MOST_BYTES} x i8], align 64
-  %places = alloca [{MOST_PLACES} x ptr], align 8
-  %how = alloca [{ctypes.sizeof(LaunchConfig)} x i8], align 8
 {_of("plan", "self", payload)}{fields}\
   %alone = icmp eq i64 %given, 1
   br i1 %alone, label %open, label %miss
@@ -193,132 +185,89 @@ output.kept:
   br label %output
 
 ready:
+  store ptr %false, ptr %one, align 8
+  %got = call ptr @PyObject_Vectorcall(ptr %acquire, ptr %one, i64 1, ptr null)
+  %got.null = icmp eq ptr %got, null
+  br i1 %got.null, label %undo, label %waited
+waited:
+  call void @Py_DecRef(ptr %got)
+  %taken.already = icmp eq ptr %got, %false
+  br i1 %taken.already, label %undo, label %held
+held:
+  %last = load i64, ptr %stream.at, align 8
+  %still = icmp eq i64 %now, %last
   %arrays = add i64 %ins, %outs
-  %replay.words = add i64 %arrays, 2
-  %plain.launch = icmp eq i64 %graphs, 0
-  br i1 %plain.launch, label %fill, label %turn
-turn:
-  %busy.now = load i64, ptr %busy.at, align 8
-  %idle = icmp eq i64 %busy.now, 0
-  br i1 %idle, label %enter, label %undo
-enter:
-  store i64 1, ptr %busy.at, align 8
-  br label %replay
-replay:
-  %g = phi i64 [ 0, %enter ], [ %g1, %replay.next ]
-  %g.more = icmp ult i64 %g, %graphs
-  br i1 %g.more, label %replay.look, label %fill
-replay.look:
-  %g.off = mul i64 %g, %replay.words
-  %g.at = getelementptr i64, ptr %replays, i64 %g.off
-  br label %replay.array
-replay.array:
-  %r = phi i64 [ 0, %replay.look ], [ %r1, %replay.same ]
+  br i1 %still, label %compare, label %unlock
+compare:
+  %r = phi i64 [ 0, %held ], [ %r1, %comparing ]
   %r.more = icmp ult i64 %r, %arrays
-  br i1 %r.more, label %replay.compare, label %replay.go
-replay.compare:
-  %r.off = add i64 %r, 2
-  %r.at = getelementptr i64, ptr %g.at, i64 %r.off
+  br i1 %r.more, label %comparing, label %go
+comparing:
+  %r.at = getelementptr i64, ptr %bound, i64 %r
   %r.was = load i64, ptr %r.at, align 8
   %r.from = getelementptr i64, ptr %addresses, i64 %r
   %r.is = load i64, ptr %r.from, align 8
-  %r.eq = icmp eq i64 %r.was, %r.is
-  br i1 %r.eq, label %replay.same, label %replay.next
-replay.same:
   %r1 = add i64 %r, 1
-  br label %replay.array
-replay.next:
-  %g1 = add i64 %g, 1
-  br label %replay
+  %r.same = icmp eq i64 %r.was, %r.is
+  br i1 %r.same, label %compare, label %bind
 
-fill:
-  call void @llvm.memcpy.p0.p0.i64(ptr align 64 %block, ptr align 8 %template, i64 %nbytes, i1 false)
-  call void @llvm.memcpy.p0.p0.i64(ptr align 8 %how, ptr align 8 %config, i64 {ctypes.sizeof(LaunchConfig)}, i1 false)
-  %how.stream = getelementptr i8, ptr %how, i64 {LaunchConfig.stream.offset}
-  store i64 %now, ptr %how.stream, align 8
-  br label %place
-place:
-  %w = phi i64 [ 0, %fill ], [ %w1, %placing ]
-  %w.more = icmp ult i64 %w, %parameters
-  br i1 %w.more, label %placing, label %move
-placing:
-  %w.from = getelementptr i64, ptr %offsets, i64 %w
-  %w.offset = load i64, ptr %w.from, align 8
-  %w.word = getelementptr i8, ptr %block, i64 %w.offset
-  %w.place = getelementptr ptr, ptr %places, i64 %w
-  store ptr %w.word, ptr %w.place, align 8
-  %w1 = add i64 %w, 1
-  br label %place
+bind:
+  %nbytes = shl i64 %arrays, 3
+  call void @llvm.memset.p0.i64(ptr align 8 %bound, i8 255, i64 %nbytes, i1 false)
+  br label %move
 move:
-  %m = phi i64 [ 0, %place ], [ %m1, %moved ]
+  %m = phi i64 [ 0, %bind ], [ %m1, %moved ]
   %m.more = icmp ult i64 %m, %moves
   br i1 %m.more, label %moved, label %map
 moved:
   %m.at = getelementptr [3 x i64], ptr %moving, i64 %m
-{_of("m.word", "m.at", 0, "i64")}{_of("m.slot", "m.at", 8, "i64")}{_of("m.offset", "m.at", 16, "i64")}\
+{_of("m.word", "m.at", 0)}{_of("m.slot", "m.at", 8, "i64")}{_of("m.offset", "m.at", 16, "i64")}\
   %m.from = getelementptr i64, ptr %addresses, i64 %m.slot
   %m.base = load i64, ptr %m.from, align 8
   %m.value = add i64 %m.base, %m.offset
-  %m.to = getelementptr i64, ptr %block, i64 %m.word
-  store i64 %m.value, ptr %m.to, align 8
+  store i64 %m.value, ptr %m.word, align 8
   %m1 = add i64 %m, 1
   br label %move
 map:
   %t = phi i64 [ 0, %move ], [ %t1, %mapped ]
   %t.more = icmp ult i64 %t, %maps
-  br i1 %t.more, label %mapped, label %go
+  br i1 %t.more, label %mapped, label %node
 mapped:
   %t.at = getelementptr [2 x i64], ptr %mapping, i64 %t
-{_of("t.offset", "t.at", 0, "i64")}{_of("t.word", "t.at", 8, "i64")}\
-  %t.map = getelementptr i8, ptr %block, i64 %t.offset
-  %t.from = getelementptr i64, ptr %block, i64 %t.word
-  %t.address = load ptr, ptr %t.from, align 8
+{_of("t.map", "t.at", 0)}{_of("t.word", "t.at", 8)}\
+  %t.address = load ptr, ptr %t.word, align 8
   %t.status = call i32 %replace(ptr %t.map, ptr %t.address)
   %t1 = add i64 %t, 1
   %t.fine = icmp eq i32 %t.status, 0
-  br i1 %t.fine, label %map, label %stop
+  br i1 %t.fine, label %map, label %unlock
+node:
+  %n = phi i64 [ 0, %map ], [ %n1, %updated ]
+  %n.more = icmp ult i64 %n, %nodes
+  br i1 %n.more, label %updated, label %settled
+updated:
+  %n.at = getelementptr [2 x i64], ptr %updates, i64 %n
+{_of("n.node", "n.at", 0)}{_of("n.params", "n.at", 8)}\
+  %n.status = call i32 %set_params(ptr %graph, ptr %n.node, ptr %n.params)
+  %n1 = add i64 %n, 1
+  %n.fine = icmp eq i32 %n.status, 0
+  br i1 %n.fine, label %node, label %unlock
+settled:
+  call void @llvm.memcpy.p0.p0.i64(ptr align 8 %bound, ptr align 8 %addresses, i64 %nbytes, i1 false)
+  br label %go
 
 go:
-  br i1 %plain.launch, label %direct, label %rebind
-rebind:
-  %n.now = load i64, ptr %next.at, align 8
-  %n.next = add i64 %n.now, 1
-  %n.wraps = icmp uge i64 %n.next, %graphs
-  %n.new = select i1 %n.wraps, i64 0, i64 %n.next
-  store i64 %n.new, ptr %next.at, align 8
-  %n.off = mul i64 %n.now, %replay.words
-  %n.at = getelementptr i64, ptr %replays, i64 %n.off
-{_of("n.exec", "n.at", 0)}{_of("n.node", "n.at", 8)}\
-  %n.places = getelementptr i8, ptr %node, i64 {KernelNode.params.offset}
-  store ptr %places, ptr %n.places, align 8
-  %n.bound = getelementptr i64, ptr %n.at, i64 2
-  %n.bytes = shl i64 %arrays, 3
-  call void @llvm.memcpy.p0.p0.i64(ptr align 8 %n.bound, ptr align 8 %addresses, i64 %n.bytes, i1 false)
-  %n.status = call i32 %set_params(ptr %n.exec, ptr %n.node, ptr %node)
-  %n.fine = icmp eq i32 %n.status, 0
-  br i1 %n.fine, label %replay.go, label %forget
-forget:
-  call void @llvm.memset.p0.i64(ptr align 8 %n.bound, i8 255, i64 %n.bytes, i1 false)
-  br label %stop
-replay.go:
-  %record.at = phi ptr [ %g.at, %replay.array ], [ %n.at, %rebind ]
-{_of("exec", "record.at", 0)}\
-  %current.stream = inttoptr i64 %now to ptr
-  %g.thread = call ptr @PyEval_SaveThread()
-  %g.status = call i32 %launch_graph(ptr %exec, ptr %current.stream)
-  call void @PyEval_RestoreThread(ptr %g.thread)
-  store i64 0, ptr %busy.at, align 8
-  %g.started = icmp eq i32 %g.status, 0
-  br i1 %g.started, label %give, label %undo
-stop:
-  store i64 0, ptr %busy.at, align 8
-  br label %undo
-direct:
+  %target = inttoptr i64 %now to ptr
   %thread = call ptr @PyEval_SaveThread()
-  %status = call i32 %launch(ptr %how, ptr %function, ptr %places, ptr null)
+  %status = call i32 %launch(ptr %graph, ptr %target)
   call void @PyEval_RestoreThread(ptr %thread)
   %started = icmp eq i32 %status, 0
-  br i1 %started, label %give, label %undo
+  br label %unlock
+unlock:
+  %done = phi i1 [ false, %held ], [ false, %mapped ], [ false, %updated ], [ %started, %go ]
+  %released = call ptr @PyObject_Vectorcall(ptr %release, ptr null, i64 0, ptr null)
+  call void @Py_DecRef(ptr %released)
+  br i1 %done, label %give, label %undo
+
 give:
   %single = icmp eq ptr %finish, null
   br i1 %single, label %give.one, label %give.all
@@ -346,7 +295,7 @@ finishing:
   ret ptr %finished
 
 undo:
-  %undone = phi i64 [ %k1, %output.look ], [ %outs, %turn ], [ %outs, %stop ], [ %outs, %replay.go ], [ %outs, %direct ]
+  %undone = phi i64 [ %k1, %output.look ], [ %outs, %ready ], [ %outs, %waited ], [ %outs, %unlock ]
   call void @drop(ptr %made, i64 %undone)
   br label %clear
 failed:

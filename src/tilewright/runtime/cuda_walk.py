@@ -58,8 +58,6 @@ class Walked:
 class Flow:
     """What a `Schedule` is for a program whose way the host decides. `bind` and `run` are the same."""
 
-    single = None
-
     def __init__(
         self, executable: CudaExecutable, env: Mapping[str, int], arena: gpu.Memory, offsets: Mapping[Buffer, int], parts: list[Part]
     ) -> None:
