@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from gpu_tools import measure, ours, rand, session, timed
 
+import tilewright as tw
 import tilewright.ops as o
 from tilewright.core.dtypes import f32, i32, i64
 from tilewright.kernels.cuda import gemv, matmul, pointwise, turning
@@ -263,20 +264,31 @@ def gates() -> None:
 
 
 def launching() -> None:
-    """Not a hypothesis: microseconds of Python in one call of a session."""
-    x = torch.randn(1024, device="cuda")
-    s = session(lambda v: o.Neg()(v), x)
-    schedule = s.schedule({}) if s(x) is not None else None
+    """Not a hypothesis: microseconds of the host in one call, in bursts that fit into the driver's queue, taken in turn."""
+    x, y = torch.randn(1024, device="cuda"), torch.randn(1024, device="cuda")
+    one, two, jitted = session(lambda v: o.Neg()(v), x), session(lambda v, w: o.Add()(v, w), x, y), tw.jit(lambda v: -v, target="cuda")
     stream = torch.cuda.current_stream().cuda_stream
-    for name, call in (("session(x)", lambda: s(x)), ("graph launch alone", lambda: schedule.run(stream))):
-        for _ in range(50):
-            call()
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        for _ in range(1000):
-            call()
-        print(f"      {name}: {(time.perf_counter() - start) * 1000:.1f} us of Python a call")
-        torch.cuda.synchronize()
+    kept = one(x), jitted(x), two(x, y)
+    schedule = one.schedule({})
+    calls: dict[str, Callable[[], Any]] = {
+        "session(x)": lambda: one(x),
+        "session(x, y)": lambda: two(x, y),
+        "jitted(x)": lambda: jitted(x),
+        "the launch alone": lambda: schedule.run(stream),
+        "torch.neg(x)": lambda: torch.neg(x),
+        "torch.add(x, y)": lambda: torch.add(x, y),
+    }
+    taken: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(25):
+        for name, call in calls.items():
+            start = time.perf_counter()
+            for _ in range(200):
+                call()
+            taken[name].append((time.perf_counter() - start) / 200 * 1e6)
+            torch.cuda.synchronize()
+    for name, times in taken.items():
+        print(f"      {name}: {statistics.median(times):.1f} us of the host a call, at best {min(times):.1f}")
+    del kept
 
 
 SECTIONS = (addresses, orders, passing, gates, tiles, accesses, unrolling, arithmetic, launching)
