@@ -86,6 +86,16 @@ def test_shapes_and_symbols_of_a_call(gpu: FakeDriver, rng: np.random.Generator)
     np.testing.assert_array_equal(state.numpy()[:, 0], [1, 0, 0, 3, 0, 0, 0, 0, 0, 9])
 
 
+def test_sizes_that_no_input_shows_alone(gpu: FakeDriver) -> None:
+    """A dim of two unknown symbols says neither: the call gives one, or the error names what is missing."""
+    m, n = sym("M", 0, 9), sym("N", 0, 9)
+    session: Any = tw.compile(graph(lambda x: o.Neg()(x), (f32, (m + n,))), target="cuda")
+    x = np.arange(5, dtype=np.float32)
+    with pytest.raises(InputError, match="no input shows the value of M; give it with run_with"):
+        session(x)
+    np.testing.assert_array_equal(session.run_with({"M": 2, "N": 3}, x).numpy(), -x)
+
+
 def test_the_short_way_is_made_while_no_other_thread_runs(gpu: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     session: Any = tw.compile(graph(lambda x: o.Neg()(x), (f32, (3,))), target="cuda")
     held = []

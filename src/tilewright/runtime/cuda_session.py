@@ -167,13 +167,14 @@ class CudaSession:
         for name, type_, value in zip(self.interface.input_names, self.interface.inputs, leaves, strict=True):
             shapes.append(memory.admit(name, type_, value, bound, stream))
             _bind_symbols(name, type_, shapes[-1], bound.env, origin)
+        for s in self.interface.symbols:
+            if s.name not in bound.env:
+                raise InputError(f"session: no input shows the value of {s.name}; give it with run_with({{{s.name!r}: ...}}, ...)")
         for name, type_, shape in zip(self.interface.input_names, self.interface.inputs, shapes, strict=True):
             for want, got in zip(type_.shape, shape, strict=True):
                 if evaluate(want, bound.env) != got:
                     raise InputError(_mismatch(name, type_, f"{type_.dtype}[{','.join(map(str, shape))}]", bound.env, origin))
         for s in self.interface.symbols:
-            if s.name not in bound.env:
-                raise InputError(f"session: no input shows the value of {s.name}; give it with run_with({{{s.name!r}: ...}}, ...)")
             if not s.lo <= bound.env[s.name] <= s.hi:
                 raise InputError(f"session: {s.name} must be in {s.lo}..{s.hi}, got {bound.env[s.name]}")
         self.interface.check(bound.env)
