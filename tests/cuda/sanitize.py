@@ -6,7 +6,8 @@ Tools: memcheck (accesses outside of memory), racecheck (hazards in shared memor
 of memory that nobody wrote). `--limit` is seconds for one tool; what is then still running is ended and counted. `--keep` takes test
 ids that contain one of its parts (comma), `--every N` each N-th of those; `--logs` is a folder for everything that was said.
 
-PyTorch gets every tensor in an allocation of its own, so that the first element behind it is outside. Only our kernels are checked:
+Every tensor of PyTorch and every temporary of ours is an allocation of its own, so that the first byte behind it is outside (but for
+racecheck and synccheck, which do not look there: our sessions have their arena). Only our kernels are checked:
 those of PyTorch and its libraries, which make the references, are left out by name (but for initcheck, which must see who writes).
 Beside the tests each tool must find a fault planted in one of our kernels, in a session like any other; else it is blind. Exit status
 0: every test ran and passed, no tool is blind, none found anything.
@@ -25,9 +26,12 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = [*sorted(str(p.relative_to(ROOT)) for p in (ROOT / "tests/cuda").glob("test_device*.py")), "tests/cuda/test_jit.py"]
@@ -81,6 +85,41 @@ def pytest_runtestloop(session: Any) -> bool:
 def pytest_runtest_logreport(report: Any) -> None:
     if report.when == "call" or report.outcome != "passed":
         _say("end", report.outcome, report.nodeid)
+
+
+def pytest_configure(config: Any) -> None:
+    if os.environ[CHOSEN].endswith(("memcheck", "initcheck")):
+        temporaries_apart()
+
+
+def temporaries_apart() -> None:
+    """Sessions get an allocation for every temporary buffer where they have one arena: what lies behind a buffer is outside then."""
+    from tilewright.runtime import cuda_driver as gpu
+    from tilewright.runtime.cuda_executable import CudaExecutable
+
+    whole = CudaExecutable.instantiate
+
+    def instantiate(self: CudaExecutable, env: Mapping[str, int]) -> Any:
+        self.load()
+        place, memory = self.plan.place, gpu.Memory
+        blocks: list[Any] = []
+        arenas: list[Any] = []
+
+        def placed(env: Mapping[str, int]) -> Any:
+            found = place(env)
+            blocks.extend(memory(found.sizes[b]) for b in found.offsets)
+            return replace(found, offsets=dict(zip(found.offsets, (m.address for m in blocks), strict=True)))
+
+        def arena(nbytes: int) -> Any:
+            if arenas:  # the first that is asked for is the arena
+                return memory(nbytes)
+            arenas.append(SimpleNamespace(address=0, nbytes=nbytes, blocks=blocks))
+            return arenas[0]
+
+        with mock.patch.object(self.plan, "place", placed), mock.patch.object(gpu, "Memory", arena):
+            return whole(self, env)
+
+    mock.patch.object(CudaExecutable, "instantiate", instantiate).start()
 
 
 # ── a fault in one of our kernels ──
