@@ -171,41 +171,42 @@ def orders() -> None:
 
 
 def messages(ways: tuple[str, str], n: int, pieces: int) -> KernelBuilder:
-    """Even programs write data, then a flag; odd ones read the data (now it is in their cache), the flag, the data, again and again. Counts
-    old data behind a flag that is set (and new data that became old), and how often the flag was set after the data was old."""
+    """Pairs of programs poll data (then it is in their cache), a flag, the data again; in the middle of that the even one writes the data,
+    then the flag. Counts old data behind a flag that is set (or behind new data), and how often a flag was set after the data was old."""
     b = KernelBuilder("messages_" + ways[0])
     data, flag, counts, size = b.view("data", i32, (1,)), b.view("flag", i32, (1,)), b.view("counts", i32, (1,)), b.index("size")
-    again = b.index("again")
-    one, zero = b.full((n,), 1, i32), b.full((n,), 0, i32)
-    start = b.pid // 2 * (n * pieces)
-    with b.if_(b.compare("eq", b.pid % 2, 0)), b.loop(0, size) as loop:
-        at = start + loop.index * n
-        b.store(data, (at,), one)
-        written = b.token()
-        b.store(flag, (at,), one, after=[written], order=ways[0], scope="device")
-    with b.if_(b.compare("eq", b.pid % 2, 1)):
-        with b.loop(0, again, 1, [zero, zero]) as outer:
-            with b.loop(0, size, 1, outer.carried) as loop:
-                at = start + loop.index * n
-                before = b.load(data, (at,), (n,))
-                seen = b.load(flag, (at,), (n,), order=ways[1], scope="device")
+    one, zero, times = b.full((n,), 1, i32), b.full((n,), 0, i32), b.index("times")
+    with b.loop(0, size, 1, [zero, zero]) as loop:
+        at = (b.pid // 2 * (n * pieces) + loop.index * n,)
+
+        def polled(found: Any) -> Any:
+            with b.loop(0, times, 1, found) as poll:
+                before = b.load(data, at, (n,))
+                seen = b.load(flag, at, (n,), order=ways[1], scope="device")
                 read = b.token()
-                value = b.load(data, (at,), (n,), after=[read])
-                wrong, passed = loop.carried
-                loop.next(wrong + (seen + before) * (one - value), passed + seen * (one - before))
-            outer.next(*loop.results)
-        for i, count in enumerate(outer.results):
-            b.store(counts, (b.pid // 2 * (2 * n) + i * n,), count)
+                value = b.load(data, at, (n,), after=[read])
+                wrong, passed = poll.carried
+                poll.next(wrong + (seen + before) * (one - value), passed + seen * (one - before))
+            return poll.results
+
+        found = polled(loop.carried)
+        with b.if_(b.compare("eq", b.pid % 2, 0)):
+            b.store(data, at, one)
+            written = b.token()
+            b.store(flag, at, one, after=[written], order=ways[0], scope="device")
+        loop.next(*polled(found))
+    for i, count in enumerate(loop.results):
+        b.store(counts, (b.pid * (2 * n) + i * n,), count)
     return b
 
 
 def passing() -> None:
     """68: messages between blocks. Released and acquired, old data behind a flag that is set is forbidden; relaxed it is allowed."""
-    n, pieces, pairs, rounds, again = 256, 64, 66, 100, 40
+    n, pieces, pairs, rounds, polls = 256, 64, 66, 100, 8
     for ways, rule in ((("release", "acquire"), "forbidden"), (("relaxed", "relaxed"), "allowed")):
         memory = [torch.zeros(pairs * n * pieces, device="cuda", dtype=torch.int32) for _ in range(2)]
-        counts = torch.zeros(pairs, 2, n, device="cuda", dtype=torch.int32)
-        run = launcher(*emitted(messages(ways, n, pieces)), 2 * pairs, [*memory, counts, pieces, again])
+        counts = torch.zeros(2 * pairs, 2, n, device="cuda", dtype=torch.int32)
+        run = launcher(*emitted(messages(ways, n, pieces)), 2 * pairs, [*memory, counts, pieces, polls])
         wrong = passed = 0
         for _ in range(rounds):
             for t in memory:

@@ -1,10 +1,10 @@
 """The device tests under NVIDIA's compute-sanitizer, in several processes, each test by whoever is free next.
 
-    PYTHONPATH=src:. python tests/cuda/sanitize.py --tools memcheck,racecheck --processes 12 --limit 600 [--keep PART] [--every N]
+    PYTHONPATH=src:. python tests/cuda/sanitize.py --tools memcheck,racecheck --processes 12 --limit 600 [--keep PART…] [--logs FOLDER]
 
 Tools: memcheck (accesses outside of memory), racecheck (hazards in shared memory), synccheck (wrong uses of barriers), initcheck (reads
 of memory that nobody wrote). `--limit` is seconds for one tool; what is then still running is ended and counted. `--keep` takes test
-ids that contain one of its parts (comma), `--every N` each N-th of those; `--logs` is a folder for everything that was said.
+ids that contain one of the parts. A run that finds logs of an earlier one in its folder goes on: what passed there is not run again.
 
 Every tensor of PyTorch and every temporary of ours is an allocation of its own, so that the first byte behind it is outside (but for
 racecheck and synccheck, which do not look there: our sessions have their arena). Only our kernels are checked:
@@ -26,7 +26,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -57,8 +57,8 @@ def _digest(name: str) -> str:
 
 
 def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
-    keep, every, tool = os.environ[CHOSEN].split("|")
-    chosen = [x for x in items if not keep or any(part in x.nodeid for part in keep.split(","))][:: int(every)]
+    tool, *parts = os.environ[CHOSEN].splitlines()
+    chosen = [x for x in items if not parts or any(part in x.nodeid for part in parts)]
     fit = [x for x in chosen if x.nodeid.partition("::")[2].partition("[")[0] not in UNFIT[tool]]
     items[:] = sorted(fit, key=lambda x: _digest(x.nodeid))  # mixed: what time does not allow is no kind of test of its own
     _say("chosen", str(len(items)), str(len(chosen) - len(items)))
@@ -88,7 +88,7 @@ def pytest_runtest_logreport(report: Any) -> None:
 
 
 def pytest_configure(config: Any) -> None:
-    if os.environ[CHOSEN].endswith(("memcheck", "initcheck")):
+    if os.environ[CHOSEN].startswith(("memcheck", "initcheck")):
         temporaries_apart()
 
 
@@ -198,27 +198,39 @@ def reports(log: str) -> Iterator[tuple[str, str, str]]:
             yield test, re.sub(r"0x[0-9a-f]+|[0-9]+", "#", head[1]), "\n".join(body)
 
 
+def said(texts: Iterable[str]) -> list[list[str]]:
+    """The words of the plugin's lines."""
+    return [line.split(" ")[1:] for t in texts for line in t.splitlines() if line.startswith(MARK)]
+
+
+def outcomes(texts: Iterable[str]) -> dict[str, str]:
+    return {" ".join(w[2:]): w[1] for w in said(texts) if w[0] == "end"}
+
+
 def run(tool: str, args: argparse.Namespace, logs: Path) -> bool:
     """Whether all ran and nothing was found."""
     paths = os.pathsep.join([str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")])
     env = dict(os.environ, PYTORCH_NO_CUDA_MEMORY_CACHING="1", PYTHONUNBUFFERED="1", PYTHONPATH=paths)
-    env[CHOSEN], env[UNTIL] = f"{args.keep}|{args.every}|{tool}", str(time.time() + 0.9 * args.limit)
+    env[CHOSEN], env[UNTIL] = "\n".join([tool, *args.keep]), str(time.time() + 0.9 * args.limit)
     start = time.monotonic()
     until = start + args.limit
+    earlier = sorted(logs.glob(f"{tool}.*.tests.log"))
     with tempfile.TemporaryDirectory() as claims:
         env[CLAIMS] = claims
+        for test, result in outcomes([f.read_text(errors="replace") for f in earlier]).items():
+            if result in ("passed", "skipped"):
+                (Path(claims) / _digest(test)).touch()
         tests = ["-m", "pytest", "-s", "-q", "-p", "no:cacheprovider", "-p", "tests.cuda.sanitize", "--tb=short", *FILES]
-        files = [logs / f"{tool}.{i}.log" for i in range(args.processes)]
+        files = [logs / f"{tool}.{len(earlier) + i:03}.tests.log" for i in range(args.processes)]
         base = 49152 + 1000 * (list(UNFIT).index(tool))
         running = [started(command(tool, base + 20 + 20 * i) + tests, f, env) for i, f in enumerate(files)]
         plant = logs / f"{tool}.planted.log"
         running.append(started([*command(tool, base), "tests/cuda/sanitize.py", "--planted", tool], plant, env))
         ended(running, until)
-    texts = [f.read_text(errors="replace") for f in files]
-    said = [line.split(" ")[1:] for t in texts for line in t.splitlines() if line.startswith(MARK)]
-    chosen, unfit = max(((int(w[1]), int(w[2])) for w in said if w[0] == "chosen"), default=(0, 0))
-    began = {" ".join(w[1:]) for w in said if w[0] == "start"}
-    outcome = {" ".join(w[2:]): w[1] for w in said if w[0] == "end"}
+    texts = [f.read_text(errors="replace") for f in [*earlier, *files]]
+    chosen, unfit = max(((int(w[1]), int(w[2])) for w in said(texts) if w[0] == "chosen"), default=(0, 0))
+    began = {" ".join(w[1:]) for w in said(texts) if w[0] == "start"}
+    outcome = outcomes(texts)
     late = sorted(began - set(outcome))
     found = [r for t in texts for r in reports(t)]
     seen = sorted({h for _, h, _ in reports(plant.read_text(errors="replace"))})
@@ -247,8 +259,7 @@ def main() -> int:
     p.add_argument("--tools", default="memcheck,racecheck")
     p.add_argument("--processes", type=int, default=12)
     p.add_argument("--limit", type=float, default=600.0)
-    p.add_argument("--keep", default="")
-    p.add_argument("--every", type=int, default=1)
+    p.add_argument("--keep", nargs="*", default=[])
     p.add_argument("--logs", default="")
     p.add_argument("--planted", choices=list(UNFIT))
     args = p.parse_args()
