@@ -141,15 +141,29 @@ def test_results_that_cannot_be_made(gpu: FakeDriver, rng: np.random.Generator) 
     assert (sys.getrefcount(x), sys.getrefcount(first), sys.getrefcount(MISSED)) == holders
 
 
-def test_a_launch_that_fails(gpu: FakeDriver, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_graph_that_cannot_be_pointed_elsewhere(gpu: FakeDriver, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     c = Calls(gpu, graph(lambda x: o.Neg()(x), (f32, (4, 4))), zeros(4, 4))
-    x = c.new(rng, 4, 4)
-    before = gpu._cuLaunchKernelEx
+    x, y = c.new(rng, 4, 4), c.put(torch.zeros(4, 4))
+    assert torch.equal(c.fast((x,)), -x)
+    c.made = [y] * 3
     monkeypatch.setattr(gpu, "_launch_of", lambda *_: (_ for _ in ()).throw(ValueError("as the driver does")))
     with pytest.raises(ValueError, match="as the driver does"):
         c.fast((x,))
     monkeypatch.undo()
-    assert gpu._cuLaunchKernelEx == before and torch.equal(c.fast((x,)), -x)
+    c.made = [y]
+    assert c.fast((x,)) is y and torch.equal(y, -x)  # the words were there already, the graph was not
+
+
+def test_only_what_moved_is_told_to_the_graph(gpu: FakeDriver, rng: np.random.Generator) -> None:
+    made = graph(lambda x, y: (Softmax(axis=1)(x), Softmax(axis=0)(y)), (f32, (3, 16)), (f32, (16, 5)))
+    c = Calls(gpu, made, zeros(3, 16), zeros(16, 5))
+    x, y, new = c.new(rng, 3, 16), c.new(rng, 16, 5), c.new(rng, 3, 16)
+    results = [c.put(torch.empty_like(x)), c.put(torch.empty_like(y))]
+    for a, nodes in ((x, 2), (x, 0), (new, 1), (new, 0), (x, 1)):
+        c.made, count = list(results), gpu.calls.get("cuGraphExecKernelNodeSetParams_v2", 0)
+        for got, want in zip(c.fast((a, y)), (torch.softmax(a, 1), torch.softmax(y, 0)), strict=True):
+            torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-6)
+        assert gpu.calls.get("cuGraphExecKernelNodeSetParams_v2", 0) - count == nodes and len(c.session.executable.program.launches) == 2
 
 
 def test_a_session_ends(gpu: FakeDriver, rng: np.random.Generator) -> None:

@@ -57,6 +57,7 @@ class Step:
     params: np.ndarray[Any, Any]  # bytes: words, then tensor maps
     pointers: Any  # void*[] into params
     words: np.ndarray[Any, Any]
+    cells: memoryview  # the same words, which take single numbers faster
     base: int  # the address of `params`
     arguments: tuple[Argument, ...] = ()  # of which the words were made
     moving: list[tuple[int, int, int]] = field(default_factory=list)  # (word, number of the input or output, byte offset)
@@ -76,7 +77,7 @@ class Step:
         if not self.seen and any(slot >= 0 for _, _, slot, _ in self.following):
             return  # their addresses come with the first call's `follow`
         for offset, word, shape in self.maps:
-            address = int(self.words[word])
+            address = self.cells[word]
             if self.drawn.get(offset) != shape:
                 self.params[offset : offset + 128] = np.frombuffer(gpu.tensor_map(shape[0], address, *shape[1:]), np.uint8)
                 self.drawn[offset] = shape
@@ -124,14 +125,15 @@ class Step:
         if self.launched is None:
             grid, block = (ctypes.c_uint * 3)(self.grid, 1, 1), (ctypes.c_uint * 3)(self.block, 1, 1)
             at = ctypes.addressof(self.pointers)
-            self.launched = cuda_launch.KernelNode(int(self.function), grid, block, self.shared, at, None, None, None)
-        return int(self.node), ctypes.addressof(self.launched)
+            params = cuda_launch.KernelNode(int(self.function), grid, block, self.shared, at, None, None, None)
+            self.launched = (int(self.node), ctypes.addressof(params)), params
+        found: tuple[int, int] = self.launched[0]
+        return found
 
     def update(self, graph: int) -> None:
         """Give the node of an instantiated graph the parameters as they are now."""
-        node_handle, at = self.node_update()
-        status = cuda_launch.library().cuGraphExecKernelNodeSetParams_v2(graph, node_handle, at)
-        cuda_launch.check(status, "cuGraphExecKernelNodeSetParams", self.launch.name)
+        if status := cuda_launch.library().cuGraphExecKernelNodeSetParams_v2(graph, *self.node_update()):
+            cuda_launch.check(status, "cuGraphExecKernelNodeSetParams", self.launch.name)
 
     def node_params(self) -> Any:
         p = gpu.driver().CUDA_KERNEL_NODE_PARAMS()
@@ -232,7 +234,7 @@ class CudaExecutable:
         at = [params.ctypes.data + 8 * i for i in range(len(values))] + [params.ctypes.data + start + 128 * i for i in range(len(maps))]
         pointers = (ctypes.c_void_p * len(at))(*at)
         function, base = self._functions[kernel.name][1], int(params.ctypes.data)
-        step = Step(launch, function, grid, code.block, code.dynamic_shared, params, pointers, words, base, arguments)
+        step = Step(launch, function, grid, code.block, code.dynamic_shared, params, pointers, words, words.data, base, arguments)
         step.together = table
         step.moving = [
             (i, slots[a.buffer], evaluate(a.offset, env))
@@ -298,7 +300,7 @@ class Schedule:
 
     def __init__(self, env: dict[str, int], arena: gpu.Memory, steps: list[Step], slots: int, late: LateWords | None = None) -> None:
         self.env, self.arena, self.steps, self.late = env, arena, steps, late
-        self.bound = np.full(slots, -1, np.int64)  # the addresses; machine code has this memory
+        self.bound = (ctypes.c_int64 * slots)(*[-1] * slots)  # the addresses; machine code has this memory
         self._users: list[dict[int, list[tuple[int, int]]]] = [{} for _ in range(slots)]  # slot -> step -> (word, byte offset)
         for k, step in enumerate(steps):
             for w, slot, offset in step.moving:
@@ -312,38 +314,40 @@ class Schedule:
     @property
     def addresses(self) -> list[int]:
         """Of inputs and outputs, as they are bound."""
-        found: list[int] = self.bound.tolist()
-        return found
+        return self.bound[:]
 
     def bind(self, addresses: Sequence[int]) -> None:
         """Rewrite what follows the inputs and outputs that are elsewhere now."""
-        before = self.addresses
+        before = self.bound[:]
         if addresses == before and (self.handle or not self.steps):
             return
-        self.bound[:] = -1  # until all of it is done
+        self.bound[:] = [-1] * len(before)  # until all of it is done
         touched: dict[int, None] = {}
         for a, b, users in zip(addresses, before, self._users, strict=True):
             if a != b:
                 for k, places in users.items():
-                    words = self.steps[k].words
+                    cells = self.steps[k].cells
                     for w, offset in places:
-                        words[w] = a + offset
+                        cells[w] = a + offset
                 touched.update(dict.fromkeys(users))
         for k in touched:
             step = self.steps[k]
-            step.write_maps()
+            if step.maps:
+                step.write_maps()
             if self.handle:
                 step.update(self.handle)
         if not self.handle and self.steps:
             self._build()
-        self.bound[:] = addresses
+        self.bound[:] = [*addresses]
 
-    def following_inputs(self) -> tuple[list[tuple[int, int, int]], list[tuple[int, int]], list[tuple[int, int]]]:
-        """What `bind` does, as addresses on the host: (word, slot, byte offset), (tensor map, its word), (node, its parameters)."""
-        moving = [(s.base + 8 * w, slot, offset) for s in self.steps for w, slot, offset in s.moving]
-        words = {word for word, _, _ in moving}
-        maps = [(s.base + offset, s.base + 8 * w) for s in self.steps for offset, w, _ in s.maps if s.base + 8 * w in words]
-        return moving, maps, [s.node_update() for s in self.steps if s.moving]
+    def following_inputs(self) -> tuple[list[tuple[int, int, int, int]], list[tuple[int, int, int]], list[tuple[int, int]]]:
+        """What `bind` does, as addresses on the host: (word, slot, byte offset, number of the node), (tensor map, its word, number of the
+        node), (node, its parameters)."""
+        steps = [s for s in self.steps if s.moving]
+        moving = [(s.base + 8 * w, slot, offset, k) for k, s in enumerate(steps) for w, slot, offset in s.moving]
+        words = {word for word, *_ in moving}
+        maps = [(s.base + at, s.base + 8 * w, k) for k, s in enumerate(steps) for at, w, _ in s.maps if s.base + 8 * w in words]
+        return moving, maps, [s.node_update() for s in steps]
 
     def follow(self, env: Mapping[str, int], addresses: Sequence[int], stream: int) -> None:
         """Values of the call's symbols, after `bind`: words in memory, and the parameters of the kernels that have none there."""

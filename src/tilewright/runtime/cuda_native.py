@@ -18,7 +18,7 @@ import numpy as np
 from ..core.signature import Slot
 from ..ir.types import TensorType
 from . import cuda_launch
-from .cuda_native_ir import DEVICE, DLTENSOR, FIELDS, IMPORTS, KIND, MOST_ARRAYS, native_ir
+from .cuda_native_ir import DEVICE, DLTENSOR, FIELDS, IMPORTS, KIND, MOST_ARRAYS, MOST_NODES, native_ir
 
 if TYPE_CHECKING:
     from .cuda_executable import Schedule
@@ -90,7 +90,9 @@ def _schedule(session: CudaSession) -> Schedule | None:
     if interface.symbols or interface.donated or len(arrays) > MOST_ARRAYS or any(t.dtype.kind == "c" for t in arrays):
         return None  # complex tensors may have signs that are not in the memory
     found = session.schedule({})
-    return found if isinstance(found, Schedule) and found.handle and not any(s.together for s in found.steps) else None
+    if not isinstance(found, Schedule) or not found.handle or len(found.steps) > MOST_NODES or any(s.together for s in found.steps):
+        return None
+    return found
 
 
 def native_call(session: CudaSession, place: TorchPlace, short: Callable[..., Any]) -> Callable[..., Any] | None:
@@ -113,14 +115,15 @@ def native_call(session: CudaSession, place: TorchPlace, short: Callable[..., An
         "tensor": torch.Tensor, "parameter": torch.nn.Parameter, "is_neg": is_neg, "false": False, "short": short, "alloc": place.alloc,
         "acquire": session._lock.acquire, "release": session._lock.release, "finish": finish,
     }  # fmt: skip
-    arrays = {"inputs": records, "outputs": outputs, "bound": schedule.bound, "moving": moving, "mapping": mapping, "updates": updates}
+    arrays = {"inputs": records, "outputs": outputs, "moving": moving, "mapping": mapping, "updates": updates}
     values = {
         **{name: 0 if x is None else id(x) for name, x in objects.items()}, **{name: x.ctypes.data for name, x in arrays.items()},
         "launch": cuda_launch.address_of("cuGraphLaunch"), "set_params": cuda_launch.address_of("cuGraphExecKernelNodeSetParams_v2"),
         "replace": cuda_launch.address_of("cuTensorMapReplaceAddress"), "graph": schedule.handle, "look": look, "stream_of": stream_of,
+        "bound": ctypes.addressof(schedule.bound),
         "error_blocks": 0 if errors is None else errors.host, "kind_of_device": device & 0xFFFFFFFF, "device": device,
         "errors": len(executable.error_launches), "stream": session.last_stream, "ins": len(interface.inputs), "outs": len(likes),
-        "moves": len(moving) // 3, "maps": len(mapping) // 2, "nodes": len(updates) // 2,
+        "moves": len(moving) // 4, "maps": len(mapping) // 3, "nodes": len(updates) // 2,
     }  # fmt: skip
     plan = np.array([values[f] for f in FIELDS], np.int64)
     session.seen_stream = memoryview(plan.data)[FIELDS.index("stream") :]

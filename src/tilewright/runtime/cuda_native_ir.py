@@ -6,7 +6,7 @@ the driver. Results that were made go back where the call is given up.
 
 from __future__ import annotations
 
-MOST_ARRAYS = 64
+MOST_ARRAYS, MOST_NODES = 256, 1024
 ERROR_BYTES = 32  # of a kernel's error block
 DATA, DEVICE, KIND, SHAPE, STRIDES, OFFSET, DLTENSOR = 0, 8, 16, 24, 32, 40, 48  # bytes of a DLTensor; `KIND` has the rank and the dtype
 
@@ -59,6 +59,7 @@ entry:
   %one = alloca ptr, align 8
   %addresses = alloca [{MOST_ARRAYS} x i64], align 8
   %made = alloca [{MOST_ARRAYS} x ptr], align 8
+  %dirty = alloca [{MOST_NODES} x i8], align 8
 {_of("plan", "self", payload)}{fields}\
   %alone = icmp eq i64 %given, 1
   br i1 %alone, label %open, label %miss
@@ -213,42 +214,62 @@ comparing:
 
 bind:
   %nbytes = shl i64 %arrays, 3
+  %first = load i64, ptr %bound, align 8
+  %lost = icmp eq i64 %first, -1
+  %all.dirty = zext i1 %lost to i8
+  call void @llvm.memset.p0.i64(ptr %dirty, i8 %all.dirty, i64 %nodes, i1 false)
   call void @llvm.memset.p0.i64(ptr align 8 %bound, i8 255, i64 %nbytes, i1 false)
   br label %move
 move:
-  %m = phi i64 [ 0, %bind ], [ %m1, %moved ]
+  %m = phi i64 [ 0, %bind ], [ %m1, %moved ], [ %m1, %changed ]
   %m.more = icmp ult i64 %m, %moves
   br i1 %m.more, label %moved, label %map
 moved:
-  %m.at = getelementptr [3 x i64], ptr %moving, i64 %m
-{_of("m.word", "m.at", 0)}{_of("m.slot", "m.at", 8, "i64")}{_of("m.offset", "m.at", 16, "i64")}\
+  %m.at = getelementptr [4 x i64], ptr %moving, i64 %m
+{_of("m.word", "m.at", 0)}{_of("m.slot", "m.at", 8, "i64")}{_of("m.offset", "m.at", 16, "i64")}{_of("m.node", "m.at", 24, "i64")}\
   %m.from = getelementptr i64, ptr %addresses, i64 %m.slot
   %m.base = load i64, ptr %m.from, align 8
   %m.value = add i64 %m.base, %m.offset
-  store i64 %m.value, ptr %m.word, align 8
+  %m.was = load i64, ptr %m.word, align 8
   %m1 = add i64 %m, 1
+  %m.same = icmp eq i64 %m.was, %m.value
+  br i1 %m.same, label %move, label %changed
+changed:
+  store i64 %m.value, ptr %m.word, align 8
+  %m.mark = getelementptr i8, ptr %dirty, i64 %m.node
+  store i8 1, ptr %m.mark, align 1
   br label %move
 map:
-  %t = phi i64 [ 0, %move ], [ %t1, %mapped ]
+  %t = phi i64 [ 0, %move ], [ %t1, %mapped ], [ %t1, %drawn ]
   %t.more = icmp ult i64 %t, %maps
   br i1 %t.more, label %mapped, label %node
 mapped:
-  %t.at = getelementptr [2 x i64], ptr %mapping, i64 %t
-{_of("t.map", "t.at", 0)}{_of("t.word", "t.at", 8)}\
+  %t.at = getelementptr [3 x i64], ptr %mapping, i64 %t
+{_of("t.map", "t.at", 0)}{_of("t.word", "t.at", 8)}{_of("t.node", "t.at", 16, "i64")}\
+  %t.mark = getelementptr i8, ptr %dirty, i64 %t.node
+  %t.dirty = load i8, ptr %t.mark, align 1
+  %t1 = add i64 %t, 1
+  %t.still = icmp eq i8 %t.dirty, 0
+  br i1 %t.still, label %map, label %drawn
+drawn:
   %t.address = load ptr, ptr %t.word, align 8
   %t.status = call i32 %replace(ptr %t.map, ptr %t.address)
-  %t1 = add i64 %t, 1
   %t.fine = icmp eq i32 %t.status, 0
   br i1 %t.fine, label %map, label %unlock
 node:
-  %n = phi i64 [ 0, %map ], [ %n1, %updated ]
+  %n = phi i64 [ 0, %map ], [ %n1, %noded ], [ %n1, %updated ]
   %n.more = icmp ult i64 %n, %nodes
-  br i1 %n.more, label %updated, label %settled
-updated:
+  br i1 %n.more, label %noded, label %settled
+noded:
+  %n.mark = getelementptr i8, ptr %dirty, i64 %n
+  %n.dirty = load i8, ptr %n.mark, align 1
   %n.at = getelementptr [2 x i64], ptr %updates, i64 %n
+  %n1 = add i64 %n, 1
+  %n.still = icmp eq i8 %n.dirty, 0
+  br i1 %n.still, label %node, label %updated
+updated:
 {_of("n.node", "n.at", 0)}{_of("n.params", "n.at", 8)}\
   %n.status = call i32 %set_params(ptr %graph, ptr %n.node, ptr %n.params)
-  %n1 = add i64 %n, 1
   %n.fine = icmp eq i32 %n.status, 0
   br i1 %n.fine, label %node, label %unlock
 settled:
@@ -263,7 +284,7 @@ go:
   %started = icmp eq i32 %status, 0
   br label %unlock
 unlock:
-  %done = phi i1 [ false, %held ], [ false, %mapped ], [ false, %updated ], [ %started, %go ]
+  %done = phi i1 [ false, %held ], [ false, %drawn ], [ false, %updated ], [ %started, %go ]
   %released = call ptr @PyObject_Vectorcall(ptr %release, ptr null, i64 0, ptr null)
   call void @Py_DecRef(ptr %released)
   br i1 %done, label %give, label %undo
