@@ -10,13 +10,14 @@ from typing import Any
 import torch
 
 import tilewright as tw
-from tilewright.core.dtypes import DType, bf16, f8e4m3, f16, f32, f64, i8, i64
+from tilewright.core.dtypes import DType, bf16, bool_, f8e4m3, f16, f32, f64, i8, i64
 from tilewright.ir.graph import Graph, Value
 from tilewright.ir.types import TensorType
 
 BF16 = torch.bfloat16
 DTYPES: dict[torch.dtype, DType] = {
     BF16: bf16, torch.float16: f16, torch.float32: f32, torch.float64: f64, torch.int64: i64, torch.int8: i8, torch.float8_e4m3fn: f8e4m3,
+    torch.bool: bool_,
 }  # fmt: skip
 
 

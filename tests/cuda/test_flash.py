@@ -1,9 +1,7 @@
-"""Attention forward on Hopper, run in the emulator with its copies and products: the plan that is used and those that are for measuring
-give the same function."""
+"""Attention forward on Hopper, run in the emulator with its copies and products."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,32 +10,18 @@ import pytest
 from tests.cuda.kernels import case
 from tests.cuda.launching import Emulated, graph, program
 from tilewright.core.dtypes import DType, bf16, bool_, f16
-from tilewright.kernels.cuda import attention
 from tilewright.kernels.cuda.flash_order import heads_together, lengths
-from tilewright.kernels.cuda.flash_plan import MEASURED, VARIANTS, FlashPlan
+from tilewright.kernels.cuda.flash_plan import PLANS
 from tilewright.ops.attention import Attention
 from tilewright.target.cuda import async_safety
 from tilewright.target.cuda.barrier_safety import check
 from tilewright.target.cuda.code import emit_cuda
 from tilewright.target.cuda.device import cuda_target
-from tilewright.target.cuda.flash_eager import COEFFICIENTS
 from tilewright.target.cuda.ptxas import assemble, find_ptxas
 from tilewright.target.cuda.token_launch import small_launch
 
 Array = Any
-ALL = [(d, name) for d, found in VARIANTS.items() for name in ("", *found)]
-QUICK = [(64, ""), (64, "eager, two Q, halves, poly 4")]
-BEST = (64, "eager, two Q, halves, poly 4")
-
-
-def plans(chosen: list[tuple[int, str]]) -> Any:
-    return pytest.mark.parametrize("which", [w if w in chosen else pytest.param(w, marks=pytest.mark.slow) for w in ALL], ids=str)
-
-
-def planned(monkeypatch: pytest.MonkeyPatch, which: tuple[int, str]) -> int:
-    d, name = which
-    monkeypatch.setitem(attention.PLANS, d, replace(MEASURED[d], **VARIANTS[d].get(name, {})))
-    return d
+heads = pytest.mark.parametrize("d", [64, 128])
 
 
 def emulated(*arrays: Array, dtype: DType, **how: Any) -> Array:
@@ -63,39 +47,34 @@ def near(got: Array, want: Array, dtype: DType) -> bool:
     return bool(np.linalg.norm(got - want) <= (2**-8 if dtype is bf16 else 2**-11) * np.linalg.norm(want))
 
 
-@plans(QUICK)
-def test_causal_rows_of_shared_heads(monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator, which: tuple[int, str]) -> None:
+@heads
+def test_causal_rows_of_shared_heads(rng: np.random.Generator, d: int) -> None:
     """Lengths that are no multiples of a tile; one multiprocessor, whose blocks have several pieces of work each."""
-    d = planned(monkeypatch, which)
     q, k, v = normal(rng, bf16, 1, 2, 140, d), normal(rng, bf16, 1, 1, 140, d), normal(rng, bf16, 1, 1, 140, d)
     assert near(emulated(q, k, v, dtype=bf16, causal=True), reference(q, k, v, np.tri(140, dtype=bool)), bf16)
 
 
 @pytest.mark.slow
-@plans([])
-def test_many_pieces_of_many_tiles(monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator, which: tuple[int, str]) -> None:
-    d = planned(monkeypatch, which)
+@heads
+def test_many_pieces_of_many_tiles(rng: np.random.Generator, d: int) -> None:
     q, k, v = normal(rng, bf16, 2, 2, 411, d), normal(rng, bf16, 2, 1, 555, d), normal(rng, bf16, 2, 1, 555, d)
     seen = np.tri(411, 555, 144, dtype=bool) & ~np.tri(411, 555, 144 - 300, dtype=bool)
     assert near(emulated(q, k, v, dtype=bf16, causal=True, offset=144, window=300), reference(q, k, v, seen), bf16)
 
 
-@plans([BEST, (64, "lazy 8")])
-def test_scores_that_grow_from_tile_to_tile(monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator, which: tuple[int, str]) -> None:
+@heads
+def test_scores_that_grow_from_tile_to_tile(rng: np.random.Generator, d: int) -> None:
     """Tiles come from the last to the first: the largest scores, some of them far beyond what 16 bits hold as powers of two, come last."""
-    d = planned(monkeypatch, which)
-    q, k, v = normal(rng, f16, 1, 1, 50, d), normal(rng, f16, 1, 1, 333, d), normal(rng, f16, 1, 1, 333, d)
-    q[..., :25, :] *= np.float16(0.02)  # rows that never grow, in the same warps
-    k = (k * np.linspace(30, 1, 333)[:, None]).astype(np.float16)
-    assert near(emulated(q, k, v, dtype=f16), reference(q, k, v, np.ones((50, 333), bool)), f16)
+    for dtype in (f16, bf16):
+        q, k, v = normal(rng, dtype, 1, 1, 50, d), normal(rng, dtype, 1, 1, 333, d), normal(rng, dtype, 1, 1, 333, d)
+        q[..., :25, :] *= dtype.np.type(0.02)  # rows that never grow, in the same warps
+        k = (k * np.linspace(30, 1, 333)[:, None]).astype(dtype.np)
+        assert near(emulated(q, k, v, dtype=dtype), reference(q, k, v, np.ones((50, 333), bool)), dtype)
 
 
-@plans([BEST])
-def test_rows_that_see_nothing_for_a_while_or_at_all(
-    monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator, which: tuple[int, str]
-) -> None:
+@heads
+def test_rows_that_see_nothing_for_a_while_or_at_all(rng: np.random.Generator, d: int) -> None:
     """Masked rows are zeros; others see nothing but very negative scores, or nothing in their first tiles."""
-    d = planned(monkeypatch, which)
     q, k, v = normal(rng, bf16, 1, 1, 40, d), normal(rng, bf16, 1, 1, 260, d), normal(rng, bf16, 1, 1, 260, d)
     k[..., :130, 0] = bf16.np.type(-3000.0)  # beyond the smallest power of two that f32 holds, relative to no maximum
     q[..., 0] = bf16.np.type(1.0)
@@ -105,15 +84,14 @@ def test_rows_that_see_nothing_for_a_while_or_at_all(
     assert near(emulated(q, k, v, seen, dtype=bf16, has_mask=True), reference(q, k, v, seen), bf16)
 
 
-@plans([BEST])
-def test_a_row_does_not_depend_on_the_others(monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator, which: tuple[int, str]) -> None:
+@heads
+def test_a_row_does_not_depend_on_the_others(rng: np.random.Generator, d: int) -> None:
     """The same bits whether rows of its warp are done again or not; and a NaN reaches the rows that see it, no others."""
-    d = planned(monkeypatch, which)
     q, k, v = normal(rng, bf16, 1, 1, 32, d), normal(rng, bf16, 1, 1, 200, d), normal(rng, bf16, 1, 1, 200, d)
     plain = emulated(q, k, v, dtype=bf16)
     q[..., 1::2, :] *= bf16.np.type(300.0)
     assert (emulated(q, k, v, dtype=bf16)[..., ::2, :] == plain[..., ::2, :]).all()
-    for key in (7, 30, 199):  # of several columns, one of which may be a polynomial's
+    for key in (7, 30, 199):
         bad = k.copy()
         bad[..., key, 5] = np.nan
         out = emulated(q, bad, v, dtype=bf16, causal=True, offset=168)
@@ -121,22 +99,10 @@ def test_a_row_does_not_depend_on_the_others(monkeypatch: pytest.MonkeyPatch, rn
         assert np.isnan(out[..., rows, :]).all() and not np.isnan(out[..., ~rows, :]).any()
 
 
-def test_the_polynomials_are_as_near_as_they_say() -> None:
-    """Floats from 2^-30 to 1/2 of both signs, more of the large ones."""
-    bits = np.concatenate([np.arange(0x3E800000, 0x3F000001, 41), np.arange(0x30000000, 0x3E800000, 1013)]).astype(np.uint32)
-    for dtype, limit in (("bf16", 1.02e-4), ("f16", 3e-6)):
-        for x in (bits.view(np.float32), -bits.view(np.float32)):
-            value: Array = np.float32(COEFFICIENTS[dtype][-1])
-            for c in (*reversed(COEFFICIENTS[dtype][:-1]), 1.0):
-                value = (np.float64(value) * x + np.float64(np.float32(c))).astype(np.float32)  # one rounding, or very nearly
-            assert np.abs(value / np.exp2(x.astype(np.float64)) - 1).max() < limit
-
-
-@plans([BEST])
-def test_waits_and_barriers(monkeypatch: pytest.MonkeyPatch, which: tuple[int, str]) -> None:
-    d = planned(monkeypatch, which)
+@heads
+def test_waits_and_barriers(d: int) -> None:
     cases = ("attention_causal", "attention_window", "attention_extras") if d == 128 else ("attention_training", "attention")
-    for source in cases[:1] if which == BEST else cases:
+    for source in cases:
         kernel = program(case(source)).launches[0].kernel
         text = emit_cuda(kernel, cuda_target())
         assert check(text) == []
@@ -147,30 +113,23 @@ def test_waits_and_barriers(monkeypatch: pytest.MonkeyPatch, which: tuple[int, s
 
 
 @pytest.mark.skipif(find_ptxas() is None, reason="no ptxas here (CUDA toolkit or the package nvidia-cuda-nvcc)")
-@plans([BEST])
-def test_the_assembler_takes_it_without_spills(monkeypatch: pytest.MonkeyPatch, which: tuple[int, str]) -> None:
-    d = planned(monkeypatch, which)
-    for causal in (True,) if which == BEST else (False, True):
-        shape = (bf16, (4, 16, 1024, d))
-        launched = program(graph(lambda *x, c=causal: Attention(scale=0.125, causal=c)(*x), shape, shape, shape)).launches[0]
+@heads
+def test_the_assembler_takes_it_without_spills(d: int) -> None:
+    """Neither plain nor with everything that it can have."""
+    shape, square = (bf16, (4, 16, 1024, d)), (4, 16, 1024, 1024)
+    everything = {"causal": True, "has_mask": True, "has_bias": True, "softcap": 30.0}
+    for how, extras in (({}, []), ({"causal": True}, []), (everything, [(bool_, square), (bf16, square)])):
+        launched = program(graph(lambda *x, how=how: Attention(scale=0.125, **how)(*x), shape, shape, shape, *extras)).launches[0]
         usage = assemble(emit_cuda(launched.kernel, cuda_target()), "sm_90a")
         assert usage.spilled == 0 and usage.stack == 0 and not usage.warnings, usage
 
 
 def test_the_order_of_work_is_balanced() -> None:
     """Measured shapes keep the groups that were measured; others are never worse than the largest group, and mostly better."""
-    for (lines, n, d), size in {(256, 1024, 64): 24, (128, 4096, 128): 12, (32, 16384, 128): 3}.items():
-        plan = MEASURED[d]
+    for (lines, n, d), size in {(256, 1024, 64): 88, (128, 4096, 128): 12, (32, 16384, 128): 3}.items():
+        plan = PLANS[d]
         tiles = lengths(n, n, 64 * plan.consumers, plan.keys, 0, None)
         assert heads_together(tiles, lines, plan.kept // (4 * d * n), 132, plan.per_sm) == size
     assert lengths(130, 200, 64, 128, 70, None) == [2, 2, 2] and lengths(130, 300, 64, 128, 170, 100) == [1 + 1, 2, 2]
     assert heads_together([1, 2], 10, 4, 132, 1) == 4  # fewer pieces than blocks
     assert heads_together([1, 2, 3, 4], 128, 48, 132, 1) < 48
-
-
-def test_kernels_of_different_plans_have_different_names() -> None:
-    for d, found in VARIANTS.items():
-        kinds = {replace(MEASURED[d], **{**changed, "kept": 0}) for changed in found.values()}
-        keys = {plan.key(MEASURED[d]) for plan in kinds}
-        assert len(keys) == len(kinds) and "" not in keys
-    assert FlashPlan().key(FlashPlan()) == "" and FlashPlan(lazy=0.5, eager=True).key(FlashPlan()) == "_lazy0.5_eager"

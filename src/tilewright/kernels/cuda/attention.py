@@ -26,11 +26,10 @@ from ..region import Evaluator, Operand, Region, narrow
 from ..template import Reason, Template, alone, region_bytes, region_flops
 from ..tiling import leaves_of_epilogue
 from .flash_order import heads_together, lengths
-from .flash_plan import MEASURED
+from .flash_plan import PLANS
 from .groups import Shared
 from .kernel import FlashKernel, TensorMap, forward
 
-PLANS = dict(MEASURED)
 HEAD_SIZES = tuple(PLANS)  # of the kernels
 
 
@@ -112,7 +111,7 @@ def flash_launch(region: Region, target: TargetSpec) -> Launch:
     places = [region.operand(v) for v in node.operands[:3]]
     (batch, heads, sq, own), (_, kv_heads, sk, _) = node.operands[0].shape, node.operands[1].shape
     d = padded(own)
-    plan = PLANS[d] if op.scale > 0 else MEASURED[d]  # some plans take the largest product for the largest score
+    plan = PLANS[d]
     rows = 64 * plan.consumers
     assert isinstance(own, int) and isinstance(heads, int) and isinstance(kv_heads, int)
     columns = None if own == d else own
@@ -177,7 +176,7 @@ def flash_launch(region: Region, target: TargetSpec) -> Launch:
     dtype = node.operands[0].dtype.name
     scale = hashlib.blake2b(repr((float(op.scale), cap)).encode(), digest_size=4).hexdigest()
     launch.kernel = FlashKernel(
-        f"{k.name}_{d}_{plan.stages}{flags}_{scale}_{dtype}{plan.key(MEASURED[d])}", k.params, k.pid, k.body, acc=acc, row=row, head=head,
+        f"{k.name}_{d}_{plan.stages}{flags}_{scale}_{dtype}", k.params, k.pid, k.body, acc=acc, row=row, head=head,
         batch=item, log_sums=None if sums is None else sums.var, d=d, softcap=cap, mask=views.get("mask"), bias=views.get("bias"),
         causal=op.causal, windowed=op.window is not None, scale=op.scale, dtype=dtype, maps=tuple(maps), plan=plan)  # fmt: skip
     return launch

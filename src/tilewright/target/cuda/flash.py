@@ -1,10 +1,9 @@
 """Attention forward on Hopper, written as PTX: online softmax in registers between two `wgmma` products.
 
-A block owns 64 query rows of one head for each warpgroup that multiplies (two, or three for small heads); one thread of another
-warpgroup copies Q once, and K and V tile by tile through rings of stages. While the matrix unit works on the scores of tile j and on
-the output of tile j-1, the threads compute the softmax of what is finished. Scores stay in f32 registers; probabilities are rounded
-to the operands' dtype for the second product. Keys past the end, above the diagonal or outside the window get no weight; a row
-that sees no key gives zeros.
+A block owns 64 query rows of one head for each warpgroup that multiplies; one thread of another warpgroup copies Q (the next one while this
+one is still read), and K and V tile by tile through rings of stages. While the matrix unit works on the output of tile j-1, the threads
+compute the softmax of the scores of tile j. Scores stay in f32 registers; probabilities are rounded to the operands' dtype for the second
+product. Keys past the end, above the diagonal or outside the window get no weight; a row that sees no key gives zeros.
 """
 
 from __future__ import annotations
@@ -15,20 +14,19 @@ from ...core.target_spec import TargetSpec
 from ...kernels.cuda.kernel import FlashKernel
 from ...tile.ir import TileType
 from .emit import Emitter
-from .flash_eager import POSITIVE_INF
-from .flash_scores import INF
 from .flash_sweeps import FlashSweeps
+from .flash_weights import UNSEEN
 from .gemm_pieces import matrix_descriptor
 from .groups import PRODUCTS, Groups
 from .layout import Fragment, Key, Regs
 from .ptx_text import KernelText, module_text
-from .stages import RING, Filler, Reader, Ring, Stages
+from .stages import RING, Filler, Reader, Stages
 
-POSITION = ("q0", "head", "batch", "limit", "last", "count")  # of a piece of work, for those who multiply
 WORDS = ("sq", "sk", "offset", "window", "heads", "group", "q_tiles", "works", "chunk", "lines")
-# by multiplying warpgroups and blocks of a multiprocessor
-PRODUCER_REGISTERS = {(1, 2): 40, (2, 1): 40, (1, 3): 24, (3, 1): 32}
-CONSUMER_REGISTERS = {(1, 2): 208, (2, 1): 232, (1, 3): 136, (3, 1): 160}
+QUERIES = 2  # buffers of Q
+
+PRODUCER_REGISTERS = 24
+CONSUMER_REGISTERS = {1: 240, 3: 136}  # by blocks of a multiprocessor
 
 
 def emit_flash(kernel: FlashKernel, target: TargetSpec) -> str:
@@ -36,7 +34,7 @@ def emit_flash(kernel: FlashKernel, target: TargetSpec) -> str:
 
 
 def flash_shared(kernel: FlashKernel) -> int:
-    return (kernel.plan.queries * kernel.rows + 2 * kernel.plan.stages * kernel.keys) * kernel.d * 2 + 1024
+    return (QUERIES * kernel.rows + 2 * kernel.plan.stages * kernel.keys) * kernel.d * 2 + 1024
 
 
 class Flash(FlashSweeps):
@@ -45,13 +43,13 @@ class Flash(FlashSweeps):
         self.k = KernelText(kernel.name, [], maps=3)
         self.e = Emitter(kernel, Fragment(), self.k)
         self.q_bytes, self.tile_bytes = kernel.rows * kernel.d * 2, kernel.keys * kernel.d * 2
-        self.k_start = kernel.plan.queries * self.q_bytes  # of the ring of keys
+        self.k_start = QUERIES * self.q_bytes  # of the ring of keys
 
     def module(self, target: TargetSpec) -> str:
         g, k, e = self.kernel, self.k, self.e
         e.parameters(WORDS)
         self.word = SimpleNamespace(**{n: k.value("i32", f"cvt.u32.u64 {{}}, {e.word(i)};") for i, n in enumerate(WORDS)})
-        k.prologue.insert(0, "  .shared .align 8 .b64 bars[32];")
+        k.prologue.insert(0, "  .shared .align 8 .b64 bars[22];")
         self._setup()
         producer, end = k.label("producer"), k.label("end")
         k.emit(f"@{k.value('i1', f'setp.lt.u32 {{}}, {self.tid}, 128;')} bra {producer};")
@@ -63,66 +61,41 @@ class Flash(FlashSweeps):
         text = k.text([f".maxntid {g.block}, 1, 1", f".minnctapersm {g.plan.per_sm}"], target.cpu)
         return module_text(target.cpu, RING + text)
 
-    # --- barriers: q, then full and empty of K, full and empty of V, then that Q is read -----------------------------
+    # --- barriers: full and empty of K, of V and of Q -------------------------------------------------------------------
     def _setup(self) -> None:
         k, g, v = self.k, self.kernel, self.k.value
         self.tid = v("i32", "mov.u32 {}, %tid.x;")
         base = v("i32", "mov.u32 {}, ring;")
         base = v("i32", f"add.u32 {{}}, {base}, 1023;")
-        self.base = v("i32", f"and.b32 {{}}, {base}, -1024;")
+        self.shared = v("i32", f"and.b32 {{}}, {base}, -1024;")
         self.bars = v("i32", "mov.u32 {}, bars;")
         self.maps = [v("i64", f"cvta.param.u64 {{}}, {v('i64', f'mov.b64 {{}}, map{i};')};") for i in range(3)]
-        self.of_keys, self.of_values = (Stages(k, self.bars, g.plan.stages, *at, g.plan.consumers) for at in ((8, 40), (72, 104)))
-        self.of_queries = Stages(k, self.bars, g.plan.queries, 144, 176, g.plan.consumers)  # where Q has several buffers
+        self.of_keys, self.of_values = (Stages(k, self.bars, g.plan.stages, *at, g.plan.consumers) for at in ((0, 32), (64, 96)))
+        self.of_queries = Stages(k, self.bars, QUERIES, 128, 160, g.plan.consumers)
         ready = k.label("ready")
         k.emit(f"@{v('i1', f'setp.ne.u32 {{}}, {self.tid}, 0;')} bra {ready};")
-        if g.plan.queries == 1:
-            k.emit(f"mbarrier.init.shared::cta.b64 [{self.bars}], 1;")
-            k.emit(f"mbarrier.init.shared::cta.b64 [{self.bars}+136], {g.plan.consumers};")  # Q is read
-        else:
-            for s in range(g.plan.queries):
-                self.of_queries.init(s)
-        for s in range(g.plan.stages):
-            for stages in (self.of_keys, self.of_values):
-                stages.init(s)
+        for stages in (self.of_keys, self.of_values, self.of_queries):
+            for i in range(stages.count):
+                stages.init(i)
         for m in self.maps:
             k.emit(f"prefetch.tensormap [{m}];")
         k.emit("fence.proxy.async.shared::cta;")
         k.place(ready)
         k.emit("bar.sync 0;")
 
-    def _work_loop(self, early: bool = False) -> tuple[str, str, str]:
-        """Blocks of the grid share the blocks of rows of all heads. `early`: where a piece is was found out during the one before."""
+    def _work_loop(self) -> tuple[str, str, str]:
+        """Blocks of the grid share the blocks of rows of all heads."""
         k, v = self.k, self.k.value
-        work = self.work = k.reg("i32")
+        work = k.reg("i32")
         k.emit(f"mov.u32 {work}, %ctaid.x;")
-        if early:
-            self.held, self.ahead = ({name: k.reg("i32") for name in POSITION} for _ in range(2))
-            self._position(work)
-            for name in POSITION:
-                k.emit(f"mov.u32 {self.held[name]}, {getattr(self, name)};")
         top, done = k.label("work"), k.label("works_done")
         k.place(top)
         k.emit(f"@{v('i1', f'setp.ge.u32 {{}}, {work}, {self.word.works};')} bra {done};")
-        if early:
-            self.__dict__.update(self.held)
-        else:
-            self._position(work)
+        self._position(work)
         return work, top, done
 
-    def _look_ahead(self) -> None:
-        """Where the next piece of work is (past the last: where the last is)."""
-        k, v = self.k, self.k.value
-        after = v("i32", f"add.u32 {{}}, {self.work}, {v('i32', 'mov.u32 {}, %nctaid.x;')};")
-        self._position(v("i32", f"min.u32 {{}}, {after}, {v('i32', f'sub.u32 {{}}, {self.word.works}, 1;')};"))
-        for name in POSITION:
-            k.emit(f"mov.u32 {self.ahead[name]}, {getattr(self, name)};")
-        self.__dict__.update(self.held)
-
-    def _next_work(self, work: str, top: str, done: str, early: bool = False) -> None:
+    def _next_work(self, work: str, top: str, done: str) -> None:
         k = self.k
-        for name in POSITION if early else ():
-            k.emit(f"mov.u32 {self.held[name]}, {self.ahead[name]};")
         k.emit(f"add.u32 {work}, {work}, {k.value('i32', 'mov.u32 {}, %nctaid.x;')};")
         k.emit(f"bra {top};")
         k.place(done)
@@ -147,7 +120,6 @@ class Flash(FlashSweeps):
             last = v("i32", f"min.s32 {{}}, {v('i32', f'add.s32 {{}}, {self.q0}, {g.rows};')}, {w.sq};")
             limit = v("i32", f"min.s32 {{}}, {limit}, {v('i32', f'add.s32 {{}}, {last}, {w.offset};')};")
             limit = v("i32", f"max.s32 {{}}, {limit}, 0;")
-        self.limit = limit
         tiles = v("i32", f"div.u32 {{}}, {v('i32', f'add.u32 {{}}, {limit}, {g.keys - 1};')}, {g.keys};")
         self.first = "0"
         if g.windowed:
@@ -173,30 +145,23 @@ class Flash(FlashSweeps):
         tile = k.value("i32", f"sub.u32 {{}}, {self.last}, {step};")
         row = k.value("i32", f"mul.lo.u32 {{}}, {k.value('i32', f'sub.u32 {{}}, {tile}, 1;')}, {g.keys};")
         start = self.k_start + (0 if name == "k" else g.plan.stages * self.tile_bytes)
-        spot = k.value("i32", f"mad.lo.u32 {{}}, {ring.stage}, {self.tile_bytes}, {self.base};")
+        spot = k.value("i32", f"mad.lo.u32 {{}}, {ring.stage}, {self.tile_bytes}, {self.shared};")
         spot = k.value("i32", f"add.u32 {{}}, {spot}, {start};")
         self._load(which, spot, row, self.kv_head, full, g.keys)
         ring.advance()
 
     def _produce(self, end: str) -> None:
         k, v = self.k, self.k.value
-        k.emit(f"setmaxnreg.dec.sync.aligned.u32 {PRODUCER_REGISTERS[self.kernel.plan.consumers, self.kernel.plan.per_sm]};")
+        k.emit(f"setmaxnreg.dec.sync.aligned.u32 {PRODUCER_REGISTERS};")
         k.emit(f"@{v('i1', f'setp.ne.u32 {{}}, {self.tid}, 0;')} bra {end};")
-        keys, values = Filler(k, self.of_keys), Filler(k, self.of_values)
-        queries = Ring(k, 1, phase=1) if self.kernel.plan.queries == 1 else Filler(k, self.of_queries)
+        keys, values, queries = (Filler(k, x) for x in (self.of_keys, self.of_values, self.of_queries))
         work, again, over = self._work_loop()
         empty = k.label("nothing")
         k.emit(f"@{v('i1', f'setp.eq.u32 {{}}, {self.count}, 0;')} bra {empty};")
-        if isinstance(queries, Filler):
-            full = queries.fill(self.q_bytes)
-            spot = v("i32", f"mad.lo.u32 {{}}, {queries.stage}, {self.q_bytes}, {self.base};")
-            self._load(0, spot, self.q0, self.head, full, self.kernel.rows)
-            queries.advance()
-        else:
-            queries.wait(f"{self.bars}+136")
-            queries.advance()
-            k.emit(f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [{self.bars}], {self.q_bytes};")
-            self._load(0, self.base, self.q0, self.head, self.bars, self.kernel.rows)
+        full = queries.fill(self.q_bytes)
+        spot = v("i32", f"mad.lo.u32 {{}}, {queries.stage}, {self.q_bytes}, {self.shared};")
+        self._load(0, spot, self.q0, self.head, full, self.kernel.rows)
+        queries.advance()
         step, ahead = k.reg("i32"), k.reg("i32")
         k.emit(f"mov.u32 {step}, 0;")
         self._copy("k", keys, "0")
@@ -215,64 +180,43 @@ class Flash(FlashSweeps):
     # --- the consumers ------------------------------------------------------------------------------------------------
     def _consume(self) -> None:
         k, g, v = self.k, self.kernel, self.k.value
-        k.emit(f"setmaxnreg.inc.sync.aligned.u32 {CONSUMER_REGISTERS[g.plan.consumers, g.plan.per_sm]};")
+        k.emit(f"setmaxnreg.inc.sync.aligned.u32 {CONSUMER_REGISTERS[g.plan.per_sm]};")
         who = v("i32", f"sub.u32 {{}}, {v('i32', f'shr.u32 {{}}, {self.tid}, 7;')}, 1;")
-        if g.plan.turns:
-            self._begin_turns(who)
-        mine = v("i32", f"mad.lo.u32 {{}}, {who}, 8192, {self.base};")
-        self.desc_q = self.queries_at = matrix_descriptor(k, mine, 1)
-        self.desc_k = matrix_descriptor(k, v("i32", f"add.u32 {{}}, {self.base}, {self.k_start};"), 1)
-        at_v = v("i32", f"add.u32 {{}}, {self.base}, {self.k_start + g.plan.stages * self.tile_bytes};")
+        mine = v("i32", f"mad.lo.u32 {{}}, {who}, 8192, {self.shared};")
+        desc_q = matrix_descriptor(k, mine, 1)
+        self.desc_k = matrix_descriptor(k, v("i32", f"add.u32 {{}}, {self.shared}, {self.k_start};"), 1)
+        at_v = v("i32", f"add.u32 {{}}, {self.shared}, {self.k_start + g.plan.stages * self.tile_bytes};")
         self.desc_v = matrix_descriptor(k, at_v, g.keys * 128)
         self.lead = v("i1", f"setp.eq.u32 {{}}, {v('i32', f'and.b32 {{}}, {self.tid}, 127;')}, 0;")
         self.scores = [k.reg("float") for _ in range(g.keys // 2)]
         self.out = [k.reg("float") for _ in range(g.d // 2)]
-        self.weights = [k.reg("i32") for _ in range(g.keys // 4)]
-        self.top, self.total = [k.reg("float") for _ in range(2)], [k.reg("float") for _ in range(2)]
-        self.fade = [k.reg("float") for _ in range(2)]
-        self.grew, self.shift = [], self.top  # one of `top` and `shift` is used
+        self.base, self.total, self.fade = ([k.reg("float") for _ in range(2)] for _ in range(3))
         self.products = Groups(k, *PRODUCTS)
-        self.keys, self.values = Reader(k, self.of_keys), Reader(k, self.of_values)
-        self.queries = Ring(k, 1, phase=0) if g.plan.queries == 1 else Reader(k, self.of_queries)
-        self.meanwhile = self._look_ahead if g.plan.early else None  # its divisions take long: there other instructions stand between
-        work, again, over = self._work_loop(g.plan.early)
+        self.keys, self.values, self.queries = (Reader(k, x) for x in (self.of_keys, self.of_values, self.of_queries))
+        work, again, over = self._work_loop()
         for r in self.out:
             k.emit(f"mov.f32 {r}, 0f00000000;")
         for h in range(2):
-            k.emit(f"mov.f32 {self.top[h]}, {POSITIVE_INF if g.plan.eager else INF};")
+            k.emit(f"mov.f32 {self.base[h]}, {UNSEEN};")
             k.emit(f"mov.f32 {self.total[h]}, 0f00000000;")
         self.row0 = v("i32", f"mad.lo.u32 {{}}, {who}, 64, {self.q0};")
         self._limits()
-        self._extras()
         done = k.label("no_keys")
         k.emit(f"@{v('i1', f'setp.eq.u32 {{}}, {self.count}, 0;')} bra {done};")
         self.tile = k.reg("i32")
         k.emit(f"sub.u32 {self.tile}, {self.last}, 1;")
-        if isinstance(self.queries, Reader):
-            self.queries.ready()
-            hop = v("i32", f"mul.lo.u32 {{}}, {self.queries.stage}, {self.q_bytes >> 4};")
-            self.desc_q = v("i64", f"add.s64 {{}}, {self.queries_at}, {v('i64', f'cvt.u64.u32 {{}}, {hop};')};")
-        else:
-            self.queries.wait(self.bars)
-            self.queries.advance()
+        self.queries.ready()
+        hop = v("i32", f"mul.lo.u32 {{}}, {self.queries.stage}, {self.q_bytes >> 4};")
+        self.desc_q = v("i64", f"add.s64 {{}}, {desc_q}, {v('i64', f'cvt.u64.u32 {{}}, {hop};')};")
         self._tiles()
-        if g.plan.early:
-            some = k.label("some_keys")
-            k.emit(f"bra {some};")
-            k.place(done)
-            self._look_ahead()
-            k.place(some)
-        else:
-            k.place(done)
+        k.place(done)
         self._epilogue()
-        self._next_work(work, again, over, g.plan.early)
+        self._next_work(work, again, over)
 
     def _epilogue(self) -> None:
         g, k, e, v = self.kernel, self.k, self.e, self.k.value
         for h in range(2):
-            total = self.total[h]
-            for reach in (1, 2):
-                total = v("float", f"add.rn.f32 {{}}, {total}, {v('float', f'shfl.sync.bfly.b32 {{}}, {total}, {reach}, 31, -1;')};")
+            total = self._of_row("add.rn.f32", self.total[h])
             nothing = v("i1", f"setp.eq.f32 {{}}, {total}, 0f00000000;")
             if g.log_sums is not None:
                 self._store_log_sum(h, total, nothing)

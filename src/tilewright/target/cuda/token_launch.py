@@ -107,8 +107,8 @@ def _gemm(g: GemmKernel, text: str) -> Launch:
 
 
 def _flash(g: FlashKernel, text: str) -> Launch:
-    """Pieces of work for one block: two, or more than twice as many as there are buffers of Q."""
-    works = 2 if g.plan.queries == 1 else 2 * g.plan.queries + 1
+    """Pieces of work for one block: more than twice as many as there are buffers of Q."""
+    works = 2 * flash.QUERIES + 1
     keys = (2 * g.plan.stages + 2) * g.keys
     rows = works * g.rows
     words = _words(text, flash.WORDS, sq=rows, sk=keys, offset=keys - rows, window=keys, q_tiles=works, works=works)
