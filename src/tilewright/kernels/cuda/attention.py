@@ -133,10 +133,13 @@ def flash_launch(region: Region, target: TargetSpec) -> Launch:
         n, h, s, depth = o.type.shape
         steps = tuple(x * 2 for x in reversed(o.layout.strides[:-1]))
         maps.append(TensorMap(word, o.type.dtype, (depth, s, h, n), steps, (64, size, 1, 1), 128))
-    views = {}
+    views, together = {}, 2 if divisible(sk, 2) else 1
     for name, value in zip(("mask", "bias"), op._extras(node.operands[3:]), strict=True):
         if value is not None and (o := region.operand(value)) is not None:
-            views[name] = call.view(name, o.type.dtype, o.buffer, o.layout.expand((batch, heads, sq, sk))).var
+            lay = o.layout.expand((batch, heads, sq, sk))
+            views[name] = call.view(name, o.type.dtype, o.buffer, lay).var
+            if lay.strides[-1] != 1 or not all(divisible(x, 2) for x in (lay.offset, *lay.strides[:-1])):
+                together = 1
     rows_left = call.word("rows", sq)
     acc, row, head, item = Var(TileType((64, d), f32), "acc"), Var(INDEX, "row"), Var(INDEX, "head"), Var(INDEX, "batch")
     r, h_, z = Ix(b, row), Ix(b, head), Ix(b, item)
@@ -171,12 +174,13 @@ def flash_launch(region: Region, target: TargetSpec) -> Launch:
     )
     k = launch.kernel
     cap = op.softcap
-    said = (cap is not None, "mask" in views, "bias" in views, op.causal, op.window is not None, saved)
-    flags = "".join(c for c, there in zip("tmbcws", said, strict=True) if there)
+    said = (cap is not None, "mask" in views, "bias" in views, bool(views) and together > 1, op.causal, op.window is not None, saved)
+    flags = "".join(c for c, there in zip("tmbpcws", said, strict=True) if there)
     dtype = node.operands[0].dtype.name
     scale = hashlib.blake2b(repr((float(op.scale), cap)).encode(), digest_size=4).hexdigest()
     launch.kernel = FlashKernel(
         f"{k.name}_{d}_{plan.stages}{flags}_{scale}_{dtype}", k.params, k.pid, k.body, acc=acc, row=row, head=head,
         batch=item, log_sums=None if sums is None else sums.var, d=d, softcap=cap, mask=views.get("mask"), bias=views.get("bias"),
-        causal=op.causal, windowed=op.window is not None, scale=op.scale, dtype=dtype, maps=tuple(maps), plan=plan)  # fmt: skip
+        together=together, causal=op.causal, windowed=op.window is not None, scale=op.scale, dtype=dtype, maps=tuple(maps),
+        plan=plan)  # fmt: skip
     return launch

@@ -243,6 +243,7 @@ class FlashKernel(Kernel):
     softcap: float | None = None
     mask: Var | None = None  # views [batch, head, row, key]
     bias: Var | None = None
+    together: int = 1  # keys whose mask and bias are read by one load
     log_sums: Var | None = None  # a view [batch, head, row] for log Σ exp of the rows, or nothing
     d: int = 128
     causal: bool = False

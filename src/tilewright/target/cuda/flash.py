@@ -191,6 +191,7 @@ class Flash(FlashSweeps):
         self.scores = [k.reg("float") for _ in range(g.keys // 2)]
         self.out = [k.reg("float") for _ in range(g.d // 2)]
         self.base, self.total, self.fade = ([k.reg("float") for _ in range(2)] for _ in range(3))
+        self.careful = k.reg("i1")
         self.products = Groups(k, *PRODUCTS)
         self.keys, self.values, self.queries = (Reader(k, x) for x in (self.of_keys, self.of_values, self.of_queries))
         work, again, over = self._work_loop()
@@ -201,6 +202,7 @@ class Flash(FlashSweeps):
             k.emit(f"mov.f32 {self.total[h]}, 0f00000000;")
         self.row0 = v("i32", f"mad.lo.u32 {{}}, {who}, 64, {self.q0};")
         self._limits()
+        self._extras()
         done = k.label("no_keys")
         k.emit(f"@{v('i1', f'setp.eq.u32 {{}}, {self.count}, 0;')} bra {done};")
         self.tile = k.reg("i32")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from types import SimpleNamespace
+from typing import Any
 
 from ...kernels.cuda.kernel import FlashKernel
 from .emit import Emitter
@@ -38,52 +39,65 @@ class FlashScores:
         """What turns a score into an exponent of two."""
         return 1.0 if self.changed else self.kernel.scale * LOG2E
 
-    def _rows_of(self, view: object) -> list[str]:
-        """Addresses of the thread's rows in a view [batch, head, row, key] at its first column."""
-        v = self.k.value
-        address = self.e.env[view]  # type: ignore[index]
-        (row, column), at = self._place(), "0"
-        for place, stride in zip((self.batch, self.head, column), (*address.strides[:2], address.strides[3]), strict=True):
-            at = v("i64", f"mad.lo.s64 {{}}, {v('i64', f'cvt.u64.u32 {{}}, {place};')}, {stride}, {at};")
-        found = []
-        for h in range(2):
-            mine = v("i32", f"add.u32 {{}}, {row}, {8 * h};")
-            mine = v("i32", f"min.u32 {{}}, {mine}, {v('i32', f'sub.u32 {{}}, {self.word.sq}, 1;')};")  # rows past the end are not stored
-            here = v("i64", f"mad.lo.s64 {{}}, {v('i64', f'cvt.u64.u32 {{}}, {mine};')}, {address.strides[2]}, {at};")
-            found.append(v("i64", f"mad.lo.s64 {{}}, {here}, {address.dtype.itemsize}, {address.pointer};"))
-        return found
+    def _extras(self) -> None:
+        """For each piece of work: where the thread's first row of mask and bias is at its first column, and how many rows on its second."""
+        g, v = self.kernel, self.k.value
+        self.beside: dict[str, tuple[Any, str]] = {}
+        if g.bias is None and g.mask is None:
+            return
+        row, column = self._place()
+        last = v("i32", f"sub.u32 {{}}, {self.word.sq}, 1;")
+        rows = [v("i32", f"min.u32 {{}}, {x}, {last};") for x in (row, v("i32", f"add.u32 {{}}, {row}, 8;"))]  # others are not stored
+        self.apart = v("i32", f"sub.u32 {{}}, {rows[1]}, {rows[0]};")
+        for name, view in (("bias", g.bias), ("mask", g.mask)):
+            if view is not None:
+                address, at = self.e.env[view], "0"
+                for place, stride in zip((self.batch, self.head, rows[0], column), address.strides, strict=True):
+                    at = v("i64", f"mad.lo.s64 {{}}, {v('i64', f'cvt.u64.u32 {{}}, {place};')}, {stride}, {at};")
+                self.beside[name] = address, v("i64", f"mad.lo.s64 {{}}, {at}, {address.dtype.itemsize}, {address.pointer};")
 
     def _change(self, start: str) -> None:
         """Soft cap, bias and mask: scores become exponents of two, or −inf."""
         k, g, v, w = self.k, self.kernel, self.k.value, self.word
-        views = [(name, view, self._rows_of(view)) for name, view in (("bias", g.bias), ("mask", g.mask)) if view is not None]
-        room = v("i32", f"sub.s32 {{}}, {v('i32', f'sub.s32 {{}}, {w.sk}, {start};')}, {self._place()[1]};") if views else ""
-        wide = v("i64", f"cvt.s64.s32 {{}}, {start};") if views else ""
-        for h in range(2):
-            at: dict[str, str] = {}
-            for name, view, rows in views:
-                address = self.e.env[view]
+        room, at = "", {}
+        if self.beside:
+            room = v("i32", f"sub.s32 {{}}, {v('i32', f'sub.s32 {{}}, {w.sk}, {start};')}, {self._place()[1]};")
+            wide = v("i64", f"cvt.s64.s32 {{}}, {start};")
+            for name, (address, first) in self.beside.items():
                 hop = v("i64", f"mul.lo.s64 {{}}, {wide}, {address.strides[3]};")
-                at[name] = v("i64", f"mad.lo.s64 {{}}, {hop}, {address.dtype.itemsize}, {rows[h]};")
-            for r, column in self._columns(h):
-                if g.softcap is not None:  # cap · tanh(x / cap) = cap − 2·cap / (exp(2x / cap) + 1)
-                    power = v("float", f"mul.rn.f32 {{}}, {r}, {literal('float', 2 * LOG2E * g.scale / g.softcap)};")
-                    power = v("float", f"ex2.approx.ftz.f32 {{}}, {power};")
-                    power = v("float", f"rcp.approx.ftz.f32 {{}}, {v('float', f'add.rn.f32 {{}}, {power}, 0f3F800000;')};")
-                    cap = g.softcap * LOG2E
-                    k.emit(f"fma.rn.f32 {r}, {power}, {literal('float', -2 * cap)}, {literal('float', cap)};")
-                else:
-                    k.emit(f"mul.rn.f32 {r}, {r}, {literal('float', g.scale * LOG2E)};")
-                inside = v("i1", f"setp.gt.s32 {{}}, {room}, {column};") if at else ""
-                if "bias" in at:
-                    x = self._bias_at(at["bias"], column, inside)
-                    k.emit(f"fma.rn.f32 {r}, {x}, {literal('float', LOG2E)}, {r};")
-                if "mask" in at:
-                    assert g.mask is not None
-                    seen = k.reg("i32")
-                    k.emit(f"mov.b32 {seen}, 1;")
-                    k.emit(f"@{inside} ld.global.u8 {seen}, [{self._moved(at['mask'], g.mask, column)}];")
-                    k.emit(f"@{v('i1', f'setp.eq.u32 {{}}, {seen}, 0;')} mov.f32 {r}, {INF};")
+                at[name] = v("i64", f"mad.lo.s64 {{}}, {hop}, {address.dtype.itemsize}, {first};")
+        for h in range(2):
+            for name, (address, _) in self.beside.items() if h else ():
+                hop = v("i64", f"mul.lo.s64 {{}}, {v('i64', f'cvt.u64.u32 {{}}, {self.apart};')}, {address.strides[2]};")
+                at[name] = v("i64", f"mad.lo.s64 {{}}, {hop}, {address.dtype.itemsize}, {at[name]};")
+            columns = self._columns(h)
+            for pair in (columns[i : i + 2] for i in range(0, len(columns), 2)):
+                for r, _ in pair:
+                    self._scaled(r)
+                for first in range(0, 2, g.together):
+                    some = pair[first : first + g.together]
+                    inside = v("i1", f"setp.gt.s32 {{}}, {room}, {some[0][1]};") if at else ""
+                    if "bias" in at:
+                        for (r, _), x in zip(some, self._biases(at["bias"], some[0][1], inside), strict=True):
+                            k.emit(f"fma.rn.f32 {r}, {x}, {literal('float', LOG2E)}, {r};")
+                    if "mask" in at:
+                        seen = k.reg("i32")
+                        k.emit(f"mov.b32 {seen}, -1;")
+                        k.emit(f"@{inside} ld.global.u{8 * g.together} {seen}, [{self._moved(at['mask'], g.mask, some[0][1])}];")
+                        for i, (r, _) in enumerate(some):
+                            one = v("i32", f"and.b32 {{}}, {seen}, {0xFF << 8 * i};") if g.together > 1 else seen
+                            k.emit(f"@{v('i1', f'setp.eq.u32 {{}}, {one}, 0;')} mov.f32 {r}, {INF};")
+
+    def _scaled(self, r: str) -> None:
+        k, g, v = self.k, self.kernel, self.k.value
+        if g.softcap is None:
+            k.emit(f"mul.rn.f32 {r}, {r}, {literal('float', g.scale * LOG2E)};")
+            return
+        power = v("float", f"mul.rn.f32 {{}}, {r}, {literal('float', 2 * LOG2E * g.scale / g.softcap)};")
+        power = v("float", f"ex2.approx.ftz.f32 {{}}, {power};")  # cap · tanh(x / cap) = cap − 2·cap / (exp(2x / cap) + 1)
+        power = v("float", f"rcp.approx.ftz.f32 {{}}, {v('float', f'add.rn.f32 {{}}, {power}, 0f3F800000;')};")
+        cap = g.softcap * LOG2E
+        k.emit(f"fma.rn.f32 {r}, {power}, {literal('float', -2 * cap)}, {literal('float', cap)};")
 
     def _moved(self, at: str, view: object, column: int) -> str:
         """The address of a column relative to the thread's first."""
@@ -93,15 +107,26 @@ class FlashScores:
             return f"{at}+{column * size * int(stride)}"
         return self.k.value("i64", f"mad.lo.s64 {{}}, {stride}, {column * size}, {at};")
 
-    def _bias_at(self, at: str, column: int, inside: str) -> str:
-        k, v, half = self.k, self.k.value, self.k.reg("half")
-        k.emit(f"mov.b16 {half}, 0;")
-        k.emit(f"@{inside} ld.global.b16 {half}, [{self._moved(at, self.kernel.bias, column)}];")
-        if self.kernel.dtype == "f16":
-            return v("float", f"cvt.f32.f16 {{}}, {half};")
+    def _biases(self, at: str, column: int, inside: str) -> list[str]:
+        """One bias, or two next to each other."""
+        k, v, g = self.k, self.k.value, self.kernel
+        halves, where = [k.reg("half") for _ in range(g.together)], self._moved(at, g.bias, column)
+        if g.together == 1:
+            k.emit(f"mov.b16 {halves[0]}, 0;")
+            k.emit(f"@{inside} ld.global.b16 {halves[0]}, [{where}];")
+        else:
+            word = k.reg("i32")
+            k.emit(f"mov.b32 {word}, 0;")
+            k.emit(f"@{inside} ld.global.b32 {word}, [{where}];")
+            if g.dtype == "bf16":
+                upper = v("i32", f"and.b32 {{}}, {word}, -65536;")
+                return [v("float", f"mov.b32 {{}}, {x};") for x in (v("i32", f"shl.b32 {{}}, {word}, 16;"), upper)]
+            k.emit(f"mov.b32 {{{halves[0]}, {halves[1]}}}, {word};")
+        if g.dtype == "f16":
+            return [v("float", f"cvt.f32.f16 {{}}, {x};") for x in halves]
         bits = k.reg("i32")
-        k.emit(f"mov.b32 {bits}, {{0, {half}}};")
-        return v("float", f"mov.b32 {{}}, {bits};")
+        k.emit(f"mov.b32 {bits}, {{0, {halves[0]}}};")
+        return [v("float", f"mov.b32 {{}}, {bits};")]
 
     def _limits(self) -> None:
         """Tiles that end before column `plain` need no mask; with a window, if they start from column `from_here` on."""

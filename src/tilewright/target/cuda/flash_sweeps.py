@@ -34,6 +34,7 @@ class FlashSweeps(FlashWeights):
         sets = [[k.reg("i32") for _ in range(self.kernel.keys // 4)] for _ in range(2)]
         self.products.wait(self._scores())
         self._first_weights(sets[0])
+        k.emit(f"mov.pred {self.careful}, {k.truth(False)};")
         step = k.reg("i32")
         k.emit(f"mov.u32 {step}, 1;")
         top, outs, end = k.label("keys"), [k.label("last_keys") for _ in sets], k.label("keys_done")
@@ -42,15 +43,12 @@ class FlashSweeps(FlashWeights):
             old, new = sets[turn], sets[1 - turn]
             k.emit(f"@{v('i1', f'setp.ge.u32 {{}}, {step}, {self.count};')} bra {outs[turn]};")
             k.emit(f"sub.u32 {self.tile}, {self.tile}, 1;")
-            start, right, kept = self.products.under_way, k.label("weights_done"), k.label("kept")
+            start, kept = self.products.under_way, k.label("kept")
             scores, sums = self._scores(), self._weighted(old)
             self.products.wait(scores)
-            found, small = self._next_weights(new)
-            k.emit(f"@{small} bra {right};")
-            self._again(new, found)
-            k.place(right)
+            found, grew = self._next_weights(new)
             self.products.wait(sums)
-            k.emit(f"@{small} bra {kept};")
+            k.emit(f"@!{grew} bra {kept};")
             for i, r in enumerate(self.out):
                 k.emit(f"mul.rn.f32 {r}, {r}, {self.fade[i % 4 // 2]};")
             k.place(kept)

@@ -1,10 +1,10 @@
 """Attention's softmax without the maximum in its way: exponentials relative to what the tiles before have shown.
 
 A tile's weights are 2^(score − level), where the level is the largest score of an earlier tile. They may be above 1: nothing is lost as
-long as they stay far from overflow, which their sum, wanted anyway, tells. Only where the sum of a thread's part of a row passes `LIMIT` is
-the row's maximum looked for, its level raised, its weights computed again, and what was summed before rescaled. The level is then put above
-the maximum by `ROOM`, so that scores that grow from tile to tile raise it seldom. Whether a row is done again depends on that row alone:
-its bits do not depend on the others of its warp.
+long as they stay far from overflow, which their sum, wanted anyway, tells. Where the sum of a thread's part of a row passes 2^`LIMIT`, the
+warp becomes careful: in this tile, whose weights are computed again, and in the others of this piece of work it looks for the rows' maxima
+first. A level that a maximum passes by more than `LIMIT` is raised to `ROOM` above it, and what was summed before is rescaled. Whether a
+level is raised depends on that row alone: its bits do not depend on the others of its warp.
 """
 
 from __future__ import annotations
@@ -26,10 +26,7 @@ class FlashWeights(FlashScores):
     base: list[str]  # −level of the thread's rows
     total: list[str]  # their sums
     fade: list[str]  # what was summed before is multiplied by this
-
-    @property
-    def limit(self) -> str:
-        return literal("float", 2.0 ** LIMIT[self.kernel.dtype])
+    careful: str  # whether this warp looks for maxima first
 
     def _powers(self, weights: Sequence[str]) -> list[str]:
         """The tile's weights, in pairs; gives the sums of the thread's parts of its rows."""
@@ -72,30 +69,38 @@ class FlashWeights(FlashScores):
             k.emit(f"mov.f32 {self.total[h]}, {total};")
 
     def _next_weights(self, weights: Sequence[str]) -> tuple[list[str], str]:
-        """Of a later tile: the sums of the thread's parts of its rows, and whether those of the whole warp are small."""
+        """Of a later tile: the sums of the thread's parts of its rows, and whether what was summed before must be multiplied by `fade`."""
         k, v = self.k, self.k.value
         self._masked()
-        found = [k.reg("float") for _ in range(2)]
-        for r, x in zip(found, self._powers(weights), strict=True):
-            k.emit(f"mov.f32 {r}, {x};")
-        small = [v("i1", f"setp.le.f32 {{}}, {x}, {self.limit};") for x in found]
-        both = v("i1", f"and.pred {{}}, {small[0]}, {small[1]};")
-        return found, v("i1", f"vote.sync.all.pred {{}}, {both}, -1;")
+        grew, again, quick, done = k.reg("i1"), k.label("again"), k.label("quick"), k.label("weights_done")
+        k.emit(f"mov.pred {grew}, {k.truth(False)};")
+        k.place(again)
+        k.emit(f"@!{self.careful} bra {quick};")
+        raised = [self._raise(h) for h in range(2)]
+        k.emit(f"vote.sync.any.pred {grew}, {v('i1', f'or.pred {{}}, {raised[0]}, {raised[1]};')}, -1;")
+        k.place(quick)
+        found = self._powers(weights)
+        small = [v("i1", f"setp.le.f32 {{}}, {x}, {literal('float', 2.0 ** LIMIT[self.kernel.dtype])};") for x in found]
+        fine = v("i1", f"vote.sync.all.pred {{}}, {v('i1', f'and.pred {{}}, {small[0]}, {small[1]};')}, -1;")
+        k.emit(f"@{v('i1', f'or.pred {{}}, {fine}, {self.careful};')} bra {done};")
+        k.emit(f"mov.pred {self.careful}, {k.truth(True)};")
+        k.emit(f"bra {again};")
+        k.place(done)
+        return found, grew
 
-    def _again(self, weights: Sequence[str], sums: list[str]) -> None:
-        """Raise the levels of rows whose sums are not small, and compute the tile's weights again. `fade` is 1 for the other rows."""
-        k, v = self.k, self.k.value
-        scale, room = literal("float", -self.factor), literal("float", -float(ROOM[self.kernel.dtype]))
-        for h in range(2):
-            small = v("i1", f"setp.le.f32 {{}}, {self._of_row('max.NaN.f32', sums[h])}, {self.limit};")
-            base = v("float", f"fma.rn.f32 {{}}, {self._largest(h)}, {scale}, {room};")
-            base = v("float", f"min.f32 {{}}, {base}, {self.base[h]};")
-            base = v("float", f"selp.f32 {{}}, {self.base[h]}, {base}, {small};")
-            k.emit(f"ex2.approx.ftz.f32 {self.fade[h]}, {v('float', f'sub.rn.f32 {{}}, {base}, {self.base[h]};')};")
-            k.emit(f"mov.f32 {self.base[h]}, {base};")
-            k.emit(f"mul.rn.f32 {self.total[h]}, {self.total[h]}, {self.fade[h]};")
-        for r, x in zip(sums, self._powers(weights), strict=True):
-            k.emit(f"mov.f32 {r}, {x};")
+    def _raise(self, h: int) -> str:
+        """Raise a row's level if its maximum is far above; gives whether it was. (Weights of such a maximum make the warp careful anyway,
+        whatever `ex2` rounds.)"""
+        k, v, dtype = self.k, self.k.value, self.kernel.dtype
+        largest = self._largest(h)
+        above = v("float", f"fma.rn.f32 {{}}, {largest}, {literal('float', self.factor)}, {self.base[h]};")
+        raised = v("i1", f"setp.gt.f32 {{}}, {above}, {literal('float', LIMIT[dtype] + 0.0625)};")
+        base = v("float", f"fma.rn.f32 {{}}, {largest}, {literal('float', -self.factor)}, {literal('float', -float(ROOM[dtype]))};")
+        base = v("float", f"selp.f32 {{}}, {base}, {self.base[h]}, {raised};")
+        k.emit(f"ex2.approx.ftz.f32 {self.fade[h]}, {v('float', f'sub.rn.f32 {{}}, {base}, {self.base[h]};')};")
+        k.emit(f"mov.f32 {self.base[h]}, {base};")
+        k.emit(f"mul.rn.f32 {self.total[h]}, {self.total[h]}, {self.fade[h]};")
+        return raised
 
     def _store_log_sum(self, h: int, total: str, nothing: str) -> None:
         """log Σ exp of one of the thread's rows: one thread of four stores it."""
