@@ -16,7 +16,7 @@ from .stages import Reader, Ring
 
 class FlashSweeps(FlashWeights):
     lead: str
-    count: str
+    first: str
     desc_q: str
     desc_k: str
     desc_v: str
@@ -35,13 +35,11 @@ class FlashSweeps(FlashWeights):
         self.products.wait(self._scores())
         self._first_weights(sets[0])
         k.emit(f"mov.pred {self.careful}, {k.truth(False)};")
-        step = k.reg("i32")
-        k.emit(f"mov.u32 {step}, 1;")
         top, outs, end = k.label("keys"), [k.label("last_keys") for _ in sets], k.label("keys_done")
         k.place(top)
         for turn in range(2):
             old, new = sets[turn], sets[1 - turn]
-            k.emit(f"@{v('i1', f'setp.ge.u32 {{}}, {step}, {self.count};')} bra {outs[turn]};")
+            k.emit(f"@{v('i1', f'setp.eq.u32 {{}}, {self.tile}, {self.first};')} bra {outs[turn]};")
             k.emit(f"sub.u32 {self.tile}, {self.tile}, 1;")
             start, kept = self.products.under_way, k.label("kept")
             scores, sums = self._scores(), self._weighted(old)
@@ -55,7 +53,6 @@ class FlashSweeps(FlashWeights):
             for h in range(2):
                 k.emit(f"add.rn.f32 {self.total[h]}, {self.total[h]}, {found[h]};")
             self.products.again(start)
-            k.emit(f"add.u32 {step}, {step}, 1;")
         k.emit(f"bra {top};")
         for turn in range(2):
             k.place(outs[turn])
