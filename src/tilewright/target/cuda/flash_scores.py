@@ -74,8 +74,7 @@ class FlashScores:
             for pair in (columns[i : i + 2] for i in range(0, len(columns), 2)):
                 for r, _ in pair:
                     self._scaled(r)
-                for first in range(0, 2, g.together):
-                    some = pair[first : first + g.together]
+                for some in (pair[i : i + g.together] for i in range(0, 2, g.together)):
                     inside = v("i1", f"setp.gt.s32 {{}}, {room}, {some[0][1]};") if at else ""
                     if "bias" in at:
                         for (r, _), x in zip(some, self._biases(at["bias"], some[0][1], inside), strict=True):
