@@ -73,6 +73,7 @@ class _Mover:
         from ..target.cuda.device import arch_of, cuda_target
         from ..target.cuda.emit import emit_block_kernel
 
+        gpu.enter()  # launches go to the context of this thread
         kernel = move_kernel()
         text = emit_block_kernel(kernel, cuda_target(arch_of(gpu.compute_capability())))
         self._module, self._function = load_function(text, kernel.name, 0)
