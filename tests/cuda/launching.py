@@ -123,10 +123,11 @@ class Emulated:
             return
         if kernel.name not in self.texts:
             self.texts[kernel.name] = emit_cuda(kernel, self.target)
-        if isinstance(kernel, (FlashKernel, FlashStatsKernel)) or (isinstance(kernel, FlashGradKernel) and kernel.mode == "grad"):
-            words = [_word(a, memory, env, error) for a in way.arguments]
+        hopper = isinstance(kernel, (FlashKernel, FlashStatsKernel)) or (isinstance(kernel, FlashGradKernel) and kernel.mode == "grad")
+        if hopper or (isinstance(kernel, QGemmKernel) and kernel.wgmma):
+            words, maps = [_word(a, memory, env, error) for a in way.arguments], getattr(kernel, "maps", ())
             text = self.texts[kernel.name]
-            emulator_hopper.run(text, self.heap, words, evaluate(way.grid, env), kernel.block, shared_bytes(kernel), kernel.maps, env)
+            emulator_hopper.run(text, self.heap, words, evaluate(way.grid, env), kernel.block, shared_bytes(kernel), maps, env)
             return
         assert isinstance(kernel, SIMT), f"{launch.name} is no SIMT kernel"
         grid, programs = evaluate(way.grid, env), kernel.programs if isinstance(kernel, BlockKernel) else 1

@@ -62,10 +62,13 @@ def test_many_rows(name: str, k: int, n: int, m: int, rng: np.random.Generator) 
     assert near(e(x, r)[0] - r, x.astype(np.float64) @ numbers.T)
 
 
-@pytest.mark.parametrize("shape", [s if s in ((8, 128), (4, 64)) else pytest.param(s, marks=SLOW) for s in qgemm.SHAPES], ids=str)
-def test_every_tile_gives_the_same_exact_numbers(shape: tuple[int, int], rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+FEW = ((8, 128), (4, 64), (4, 64, True), (8, 256, True))
+
+
+@pytest.mark.parametrize("shape", [s if s in FEW else pytest.param(s, marks=SLOW) for s in qgemm.COST], ids=str)
+def test_every_tile_gives_the_same_exact_numbers(shape: qgemm.Shape, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     """Scales that are powers of two and small whole numbers as activations leave nothing to round."""
-    n, k, m = 16 * shape[0] + 5, 64, shape[1] + 3
+    n, k, m = 16 * shape[0] + 5, 512 if len(shape) == 3 else 64, shape[1] + 3
     raw, _ = matrix(rng, "Q8_0", n, k)
     raw.reshape(n, -1, 34)[..., :2] = np.full((1,), 2.0**-4, np.float16).view(np.uint8)
     x, r = rng.integers(-8, 9, (m, k)).astype(np.float32), rng.integers(-8, 9, (m, n)).astype(np.float32)
@@ -108,7 +111,8 @@ def test_kernels_are_safe_at_barriers_and_have_no_spills(
 ) -> None:
     raw, _ = matrix(rng, name, 64, 2048)
     target = cuda_target(arch)
-    fits = [s for s in qgemm.SHAPES if qgemm.shared_bytes(Fragments(name, 2048), *s) <= target.l1d - 1024]
+    fits = [s for s in qgemm.COST if len(s) == 2 or arch == "sm_90a"]
+    fits = [s for s in fits if qgemm.shared_bytes(Fragments(name, 2048), *s) <= target.l1d - 1024]
     for shape in fits if request.node.get_closest_marker("slow") else fits[-1:]:
         monkeypatch.setattr(qgemm, "chosen", lambda *_, shape=shape: shape)
         kernel = program(build(linear(name, 64, 2048), [(600, 2048), (600, 64)], raw), arch).launches[-1].kernel

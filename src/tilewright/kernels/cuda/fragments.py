@@ -1,11 +1,12 @@
 """Packed matrices as the matrix units of a GPU take them: strips of 16 rows, each thread's codes of `mma.m16n8k32` side by side.
 
 A strip holds units of one or more blocks of 32 columns one after the other. Lane 4·line + quad of a warp has, of a block, the rows line
-and line + 8 and the columns 4·quad … + 3 of both halves: four registers of four codes (row line, row line + 8, and again for the second
-half). Codes of four bits: two words, first half in the low nibbles; two blocks are 16 bytes of a lane. Further bits are planes of one
-word per lane and two blocks: bit 8j + r belongs to byte j of register r. Codes with a sign are stored as two's complement, which the
-kernel shifts to the top of a byte. Scales follow: 16 bytes a row and then d and dmin of the K formats, d (and the minimum) of every
-block else. Only six-bit scales grow, to bytes.
+and line + 8 and of both halves the columns 2·quad, 2·quad + 1 and both eight further on: four registers of four codes (row line, row
+line + 8, and again for the second half). As bf16 they are what `mma.m16n8k16` and `wgmma` want. Codes of four bits: two words, first half
+in the low nibbles; two blocks are 16 bytes of a lane. Further bits are planes of one word per lane and two blocks: bit 8j + r belongs to
+byte j of register r. Codes with a sign are stored as two's complement, which the kernel shifts to the top of a byte. Scales follow, those
+of two blocks side by side: 16 bytes a row (two scales, two minimums, and so on) and then d and dmin of the K formats, d (and the minimum)
+of every block else. Only six-bit scales grow, to bytes.
 """
 
 from __future__ import annotations
@@ -130,10 +131,11 @@ def pack_fragments(raw: Array, name: str, out: Array, first: int, last: int) -> 
         _pack_small(f, blocks, out[first:last])
         return
     codes, parts = split_fields(name, blocks)
+    codes = in_order(codes)
     strips, units, per = last - first, f.units, min(2, f.blocks)
     target = out[first:last]
-    # Four codes at a time: row = 8·upper + line; block = per·pair + side; column = 16·half + 4·quad + byte
-    q = np.ascontiguousarray(codes).view(np.uint32).reshape(strips, 2, 8, units, f.pairs, per, 2, 4)
+    # Four codes at a time: row = 8·upper + line; block = per·pair + side; place of a column = 16·half + 4·quad + byte
+    q = codes.view(np.uint32).reshape(strips, 2, 8, units, f.pairs, per, 2, 4)
     q = q ^ np.uint32(f.sign * 0x01010101) if f.sign else q
     if f.low == 8:
         words = q.transpose(0, 3, 4, 5, 2, 7, 6, 1)
@@ -155,6 +157,12 @@ def pack_fragments(raw: Array, name: str, out: Array, first: int, last: int) -> 
         target[..., at : at + fields.shape[-1]] = fields
 
 
+def in_order(codes: Array) -> Array:
+    """Codes u8[..., columns] with those of a lane side by side: of 16 columns 0, 1, 8, 9, then 2, 3, 10, 11 and so on."""
+    pairs = np.ascontiguousarray(codes).view(np.uint16).reshape(-1, 2, 4)
+    return np.ascontiguousarray(pairs.transpose(0, 2, 1)).view(np.uint8).reshape(codes.shape)
+
+
 def _put(target: Array, at: int, words: Array) -> None:
     """Words of all units to their place in each: one pass, element by element of four bytes."""
     shape = words.shape[2:]
@@ -171,7 +179,8 @@ def _fields(f: Fragments, parts: list[Array]) -> list[tuple[int, Array]]:
     flat = [p.reshape(rows, f.units, -1) for p in parts]
     if f.minimums:
         scales, minimums, d, dmin = flat
-        return [(f.scale_at, np.concatenate([scales, minimums], -1)), (f.d_at, np.concatenate([d, dmin], -1))]
+        both = np.stack([x.reshape(rows, f.units, f.pairs, 2) for x in (scales, minimums)], 3)
+        return [(f.scale_at, both.reshape(rows, f.units, -1)), (f.d_at, np.concatenate([d, dmin], -1))]
     scales, d = flat
     return [(f.scale_at, scales), (f.d_at, np.concatenate([d, np.zeros_like(d)], -1))]
 
@@ -179,7 +188,7 @@ def _fields(f: Fragments, parts: list[Array]) -> list[tuple[int, Array]]:
 def _pack_small(f: Fragments, blocks: Array, target: Array) -> None:
     strips, units, per = len(target), f.units, min(2, f.blocks)
     codes, scales = split_small(f.name, blocks, f.blocks)
-    q = codes.reshape(strips, 2, 8, units, f.pairs, per, 2, 4, 4)
+    q = in_order(codes).reshape(strips, 2, 8, units, f.pairs, per, 2, 4, 4)
     words = q.transpose(0, 3, 4, 5, 2, 7, 6, 1, 8) if f.low == 8 else small_words(q)
     target[..., : f.plane_at] = words.reshape(strips, units, f.plane_at)
     target[..., f.scale_at : f.bytes] = scales.reshape(strips, ROWS, units, -1).transpose(0, 2, 1, 3).reshape(strips, units, -1)

@@ -340,6 +340,7 @@ class QGemmKernel(SimtKernel):
     rows: int = 128
     tall: int = 2  # strips of a warp
     wide: int = 8  # times eight rows of a warp
+    wgmma: bool = False  # on Hopper's matrix units: strips of a warp are one, its rows all
     warps: int = 8
 
     @property

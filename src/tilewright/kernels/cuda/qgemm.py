@@ -1,10 +1,12 @@
 """Products of many rows with packed matrices (see the target's `qgemm`): every format of `fragments.py`, any number of rows and columns.
 
-Tiles of 16, 32, 64 and 128 rows; a program whose number of rows is not known takes its tile at every call, with the same bits. Blocks have
-eight strips of the matrix, or four where that leaves multiprocessors without work.
+Tiles of 16 to 256 rows; a program whose number of rows is not known takes its tile at every call, with the same bits (on an H200 those of
+`mma.sync` and `wgmma` are the same, too). Blocks have eight strips of the matrix, or four where that leaves multiprocessors without work.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from ...core.dims import Dim, ceildiv, product
 from ...core.dtypes import bf16, f32, u8
@@ -23,20 +25,29 @@ from .fragments import COLUMNS, ROWS, Fragments
 from .kernel import QGemmKernel
 from .qdot import matrices, row_strides
 
+Shape = tuple[int, int] | tuple[int, int, bool]
 # (strips of a block, rows) -> strips of a warp, and eights of rows
 SHAPES = {
     (8, 16): (1, 2), (8, 32): (1, 4), (8, 64): (2, 4), (8, 128): (2, 8),
     (4, 16): (1, 1), (4, 32): (1, 2), (4, 64): (2, 2), (4, 128): (2, 4),
 }  # fmt: skip
-STAGES, PAD = 3, 32  # of the target's `qgemm`
-UNPACK = 26  # instructions of a warp for 16 × 16 codes and their scales
-PRODUCT = 6  # instructions that pass while the matrix unit multiplies 16 × 16 by 8
-MANY = 512  # rows of a prompt, where nothing is known
+HOPPER = ((4, 64, True), (4, 128, True), (8, 256, True))  # the same by `wgmma`: a warp for every strip, with all rows
+# Nanoseconds of 64 columns of K, measured on an H200 in Q4_K: of a block alone, and for every block of a multiprocessor
+COST: dict[Shape, tuple[int, int]] = {
+    (8, 16): (330, 220), (8, 32): (375, 300), (8, 64): (580, 560), (8, 128): (950, 900),
+    (4, 16): (300, 190), (4, 32): (310, 220), (4, 64): (470, 430), (4, 128): (630, 600),
+    (4, 64, True): (300, 190), (4, 128, True): (340, 290), (8, 256, True): (700, 800),
+}  # fmt: skip
+PIECE = 32  # rows that the epilogue has in hand at a time, beside the sums of `wgmma`
+STAGES, HOPPER_STAGES, PAD = 3, 4, 16  # of the target's `qgemm`
+MANY = 256  # rows of a prompt's part, where nothing is known
 
 
-def shared_bytes(f: Fragments, strips: int, rows: int) -> int:
+def shared_bytes(f: Fragments, strips: int, rows: int, wgmma: bool = False) -> int:
     """What a block takes of shared memory; the target counts the same."""
     units = 2 if f.blocks > 2 else STAGES
+    if wgmma:
+        return units * strips * f.bytes + HOPPER_STAGES * rows * 4 * COLUMNS
     return units * strips * f.bytes + STAGES * rows * (2 * COLUMNS * min(2, f.blocks) + PAD)
 
 
@@ -67,31 +78,36 @@ class CudaQGemm(Template):
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         assert region.anchor is not None and isinstance(region.anchor.op, QProduct)
         op = region.anchor.op
-        f = Fragments(op.format, op.k)
-        fits = [s for s in SHAPES if shared_bytes(f, *s) <= target.l1d - 1024]
+        fits = shapes(Fragments(op.format, op.k), target)
         rows = product(region.anchor.types[0].shape[:-1])
         if isinstance(rows, int):
             return [_launch(region, *chosen(fits, rows, op.n, target.cores))]
-        sizes = sorted({t for _, t in fits})
-        ways = [_launch(region, *chosen([s for s in fits if s[1] == t], t if t < sizes[-1] else MANY, op.n, target.cores)) for t in sizes]
-        whole = ways[-1]
-        whole.variants = tuple(Variant(rows, 0, t, w.kernel, w.arguments, w.grid) for w, t in zip(ways[:-1], sizes, strict=False))
+        sizes = sorted({s[1] for s in fits})
+        wanted = [chosen(fits, size, op.n, target.cores) for size in (*sizes[:-1], MANY)]
+        ways = [(_launch(region, *shape), size) for shape, size in zip(wanted, sizes, strict=True)]
+        whole, _ = ways[-1]
+        whole.variants = tuple(Variant(rows, 0, size, w.kernel, w.arguments, w.grid) for w, size in ways[:-1])
         return [whole]
 
 
-def chosen(shapes: list[tuple[int, int]], rows: int, n: int, cores: int) -> tuple[int, int]:
-    """The (strips, rows) of a block that keep the busiest multiprocessor shortest, by a count of instructions for 16 columns of K."""
+def shapes(f: Fragments, target: TargetSpec) -> list[Shape]:
+    """What a block may have. Hopper's matrix units want units of 256 columns, whose registers two steps do not share."""
+    hopper = target.cpu == "sm_90a" and f.blocks == 8
+    return [s for s in (HOPPER if hopper else SHAPES) if shared_bytes(f, *s) <= target.l1d - 1024]
 
-    def time(shape: tuple[int, int]) -> int:
-        (strips, tile), (tall, wide) = shape, SHAPES[shape]
-        blocks = -(-n // (ROWS * strips)) * -(-rows // tile)
-        rounds = -(-blocks // cores)
-        return rounds * max(tall * (UNPACK + wide) + wide, PRODUCT * tall * wide)
+
+def chosen(shapes: Sequence[Shape], rows: int, n: int, cores: int) -> Shape:
+    """The shape of a block that keeps the busiest multiprocessor shortest."""
+
+    def time(shape: Shape) -> int:
+        alone, more = COST[shape]
+        blocks = -(-n // (ROWS * shape[0])) * -(-rows // shape[1])
+        return max(alone, more * -(-blocks // cores))
 
     return min(shapes, key=time)
 
 
-def _launch(region: Region, per: int, tile: int) -> Launch:
+def _launch(region: Region, per: int, tile: int, wgmma: bool = False) -> Launch:
     node = region.anchor
     assert node is not None and isinstance(node.op, QProduct)
     op, value = node.op, node.values[0]
@@ -100,26 +116,30 @@ def _launch(region: Region, per: int, tile: int) -> Launch:
     call = Call(f"qgemm_{op.format.lower()}", region.name)
     b = call.b
     width = ROWS * per
-    acc, row, column = Var(TileType((tile, width), f32), "acc"), Var(INDEX, "row"), Var(INDEX, "column")
+    piece = PIECE if wgmma else tile
+    acc, row, column = Var(TileType((piece, width), f32), "acc"), Var(INDEX, "row"), Var(INDEX, "column")
     r, c = Ix(b, row), Ix(b, column)
     outs, ins = matrices(call, region, value.shape)
     m = call.word("rows", rows)
 
     def write(limit: tuple[Ix | int, Ix | int] | None) -> None:
         def leaf(v: Value, o: Operand) -> Tile:
-            size = tuple(1 if s == 0 else n for s, n in zip(ins[v].type.strides, (tile, width), strict=True))
+            size = tuple(1 if s == 0 else n for s, n in zip(ins[v].type.strides, (piece, width), strict=True))
             bound = None if limit is None else tuple(x if s != 1 else None for x, s in zip(limit, size, strict=True))
             return b.load(ins[v], (r, c), size, limit=bound)
 
         evaluate = Evaluator(b, region, leaf, {value: Tile(b, acc)})
         for view, v, result in zip(outs, region.body.outputs, region.results, strict=True):
-            b.store(view, (r, c), narrow(b, b.broadcast(evaluate(v), (tile, width)), result.type.dtype), limit=limit)
+            b.store(view, (r, c), narrow(b, b.broadcast(evaluate(v), (piece, width)), result.type.dtype), limit=limit)
 
-    inside = b.binary("and", b.compare("le", r + tile, m), b.compare("le", c + width, op.n))
-    with b.if_(inside):
-        write(None)
-    with b.if_(b.unary("not", inside)):
+    if wgmma:  # the assembler would keep the addresses of both ways in registers, beside all sums
         write((m - r, op.n - c))
+    else:
+        inside = b.binary("and", b.compare("le", r + tile, m), b.compare("le", c + width, op.n))
+        with b.if_(inside):
+            write(None)
+        with b.if_(b.unary("not", inside)):
+            write((m - r, op.n - c))
     x, w = (region.operand(v) for v in node.operands)
     assert x is not None and w is not None and x.layout.is_contiguous
     xs = call.view("x", bf16, x.buffer, Layout((rows, op.k), (op.k, 1), x.layout.offset))
@@ -128,9 +148,10 @@ def _launch(region: Region, per: int, tile: int) -> Launch:
     call._arguments += [Word(strips), Word(rows), Word(groups)]
     launch = call.finish(
         groups * -(-strips // per), flops=region_flops(region), bytes_=region_bytes(region),
-        note=f"product, {op.format} by mma.bf16, tiles of {tile} rows and {width} columns")  # fmt: skip
-    k, (tall, wide) = launch.kernel, SHAPES[per, tile]
+        note=f"product, {op.format} by {'wgmma' if wgmma else 'mma'}.bf16, tiles of {tile} rows and {width} columns")  # fmt: skip
+    k, (tall, wide) = launch.kernel, (1, tile // 8) if wgmma else SHAPES[per, tile]
     launch.kernel = QGemmKernel(
-        f"{k.name}_{op.k}_{per}x{tile}", k.params, k.pid, k.body, acc=acc, row=row, column=column, weights=matrix.var, x=xs.var,
-        format=op.format, k=op.k, strips=per, rows=tile, tall=tall, wide=wide)  # fmt: skip
+        f"{k.name}_{op.k}_{per}x{tile}{'_w' if wgmma else ''}", k.params, k.pid, k.body, acc=acc, row=row, column=column,
+        weights=matrix.var, x=xs.var,
+        format=op.format, k=op.k, strips=per, rows=tile, tall=tall, wide=wide, wgmma=wgmma, warps=per if wgmma else 8)  # fmt: skip
     return launch

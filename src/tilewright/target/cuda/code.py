@@ -39,6 +39,7 @@ from .gemm_sizes import dynamic_shared
 from .joined import emit_joined, joined_shared
 from .qdot import emit_qdot
 from .qgemm import emit_qgemm, qgemm_shared
+from .qgemm_hopper import emit_hopper_qgemm
 from .ring import emit_ring, ring_shared
 from .sample import emit_sample
 from .thin import emit_thin
@@ -69,7 +70,7 @@ def emit_cuda(kernel: Kernel, target: TargetSpec) -> str:
     if isinstance(kernel, QDotKernel):
         return emit_qdot(kernel, target)
     if isinstance(kernel, QGemmKernel):
-        return emit_qgemm(kernel, target)
+        return emit_hopper_qgemm(kernel, target) if kernel.wgmma else emit_qgemm(kernel, target)
     if isinstance(kernel, ConvRingKernel):
         return emit_conv_ring(kernel, target)
     if isinstance(kernel, RingKernel):

@@ -38,9 +38,9 @@ def wgmma_shared(k: KernelText, acc: Sequence[str], dtype: str, a: str, b: str, 
     k.emit(f"{_name(acc, dtype)} {{{', '.join(acc)}}}, {a}, {b}, {add}, 1, 1, {flags};")
 
 
-def wgmma_registers(k: KernelText, acc: Sequence[str], dtype: str, a: Sequence[str], b: str, add: str) -> None:
-    """acc (+)= A[64,16] from registers · B[16,n] whose rows are along N."""
-    k.emit(f"{_name(acc, dtype)} {{{', '.join(acc)}}}, {{{', '.join(a)}}}, {b}, {add}, 1, 1, 1;")
+def wgmma_registers(k: KernelText, acc: Sequence[str], dtype: str, a: Sequence[str], b: str, add: str, along_n: bool = True) -> None:
+    """acc (+)= A[64,16] from registers · B[16,n] whose rows are along N, or along K."""
+    k.emit(f"{_name(acc, dtype)} {{{', '.join(acc)}}}, {{{', '.join(a)}}}, {b}, {add}, 1, 1, {int(along_n)};")
 
 
 def _name(acc: Sequence[str], dtype: str) -> str:

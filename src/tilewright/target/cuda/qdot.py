@@ -1,7 +1,8 @@
 """Products with packed matrices as PTX: codes go from memory into fragments of the integer matrix units (`kernels/cuda/fragments.py`).
 
 A block owns some strips of 16 rows of the matrix; its warps share K in units, unit w, w + warps, … each. Per block of 32 columns one
-`mma.m16n8k32` (two of k16 where 16 columns have a scale of their own) gives exact integer sums, which are scaled into f32. The warps'
+`mma.m16n8k32` (two of k16 where 16 columns have a scale of their own) gives exact integer sums, which are scaled into f32; of one row a
+unit's blocks are columns of one product (`Unit.multiply_row`). The warps'
 sums are added in order through shared memory, and the epilogue (tile IR) runs on 16 threads per row. The codes of one row of activations
 are made in every block: that is cheaper than a launch of its own. The first unit of the matrix is on its way before the kernel waits for
 the one before.
@@ -51,6 +52,8 @@ class QDot:
         self.where = Where(self.k) if where is None else where
         self.stock = stock  # where units of the matrix are when they are wanted; None: this kernel loads them itself
         self.rows = max(1, 8 * kernel.tiles)
+        # of one row, whole units: eight blocks of 32 columns are the eight columns of a product
+        self.spread = kernel.x is not None and stock is None and self.f.blocks == 8 and not self.f.name.startswith("F8")
 
     def module(self, target: TargetSpec) -> str:
         g, k = self.kernel, self.k
@@ -86,7 +89,7 @@ class QDot:
         own = v("i32", f"sub.u32 {{}}, {self.f.units + g.warps - 1}, {self.warp};")  # units of this warp in a strip
         self.own = v("i32", f"shr.u32 {{}}, {own}, {g.warps.bit_length() - 1};")
         self.idle = v("i1", f"setp.eq.u32 {{}}, {self.own}, 0;")
-        unit = unit_of(k, self.f, self.lane, self.line)
+        unit = unit_of(k, self.f, self.lane, self.line, self.spread)
         pointers = [self._start(w) for w in g.weights]
         if self.stock is None:
             busy = v("i1", f"setp.ne.u32 {{}}, {self.own}, 0;")
@@ -143,7 +146,11 @@ class QDot:
         made.bring()
         if self.stock is not None:
             self.stock.take(unit)
-        unit.multiply(made, sums)
+        if self.spread:
+            assert isinstance(made, RowCodes)
+            unit.multiply_row(made, sums[0])
+        else:
+            unit.multiply(made, sums)
         k.emit(f"sub.u32 {units}, {units}, 1;")
         if self.stock is not None:
             self.stock.refill()

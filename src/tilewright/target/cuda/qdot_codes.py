@@ -104,6 +104,9 @@ class RowCodes(Activations):
         start_ = v("i32", f"mad.lo.u32 {{}}, {q.warp}, {step}, {q.base};")
         self.first = v("i32", f"mad.lo.u32 {{}}, {q.quad}, 8, {start_};")
         self.first_meta = v("i32", f"mad.lo.u32 {{}}, {q.warp}, {8 * q.f.blocks}, {q.base};")
+        if q.spread:
+            self.first = v("i32", f"mad.lo.u32 {{}}, {q.line}, {COLUMNS}, {self.first};")
+            self.first_meta = v("i32", f"mad.lo.u32 {{}}, {q.quad}, 16, {self.first_meta};")
         self.at, self.at_meta = k.reg("i32"), k.reg("i32")
 
     def _round(self, first: str, inside: str | None, values: list[str], norm: list[str], total: str) -> str:
@@ -125,25 +128,22 @@ class RowCodes(Activations):
         for x in values:
             scaled = v("float", f"mul.rn.f32 {{}}, {x}, {inverse};")
             codes.append(v("i32", f"cvt.rni.s32.f32 {{}}, {scaled};"))
-        words = []
-        for c in (codes[:4], codes[4:]):
-            low, high = (v("i32", f"prmt.b32 {{}}, {c[i]}, {c[i + 1]}, 0x0040;") for i in (0, 2))
-            words.append(v("i32", f"prmt.b32 {{}}, {low}, {high}, 0x5410;"))
+        pairs = [v("i32", f"prmt.b32 {{}}, {codes[i]}, {codes[i + 1]}, 0x0040;") for i in range(0, EACH, 2)]
+        words = [v("i32", f"prmt.b32 {{}}, {pairs[i]}, {pairs[i + 1]}, 0x5410;") for i in (0, 2)]
         count = v("i32", f"dp4a.u32.s32 {{}}, {ONES}, {words[0]}, 0;")
         count = v("i32", f"dp4a.u32.s32 {{}}, {ONES}, {words[1]}, {count};")
         for reach in (1, 2):
             count = v("i32", f"add.s32 {{}}, {count}, {v('i32', f'shfl.sync.bfly.b32 {{}}, {count}, {reach}, 31, -1;')};")
         scale = v("float", f"mul.rn.f32 {{}}, {peak}, {literal('float', 1 / 127)};")
         weight = v("float", f"mul.rn.f32 {{}}, {scale}, {v('float', f'cvt.rn.f32.s32 {{}}, {count};')};")
-        # a quad's words of both halves stand side by side: word 2·quad + half of the block
+        # a quad's words of both halves stand side by side: word 2·quad + half of the block; this thread has one pair of four of them
         part = v("i32", f"and.b32 {{}}, {tid}, 3;")
         block = v("i32", f"shr.u32 {{}}, {first}, 5;")
         place = v("i32", f"mad.lo.u32 {{}}, {block}, {COLUMNS}, {self.q.base};")
-        place = v("i32", f"mad.lo.u32 {{}}, {v('i32', f'and.b32 {{}}, {part}, 1;')}, 16, {place};")
-        place = v("i32", f"mad.lo.u32 {{}}, {v('i32', f'shr.u32 {{}}, {part}, 1;')}, 4, {place};")
+        place = v("i32", f"mad.lo.u32 {{}}, {part}, 2, {place};")
         guard = f"@{inside} " if inside is not None else ""
-        for i, word in enumerate(words):
-            k.emit(f"{guard}st.shared.b32 [{place}+{self.codes + 8 * i}], {word};")
+        for i, pair in enumerate(pairs):
+            k.emit(f"{guard}st.shared.u16 [{place}+{self.codes + 8 * i}], {pair};")
         leader = v("i1", f"setp.eq.u32 {{}}, {part}, 0;")
         leader = leader if inside is None else v("i1", f"and.pred {{}}, {leader}, {inside};")
         about = v("i32", f"mad.lo.u32 {{}}, {block}, 8, {self.q.base};")
@@ -169,7 +169,20 @@ class RowCodes(Activations):
         k.emit(f"ld.shared.v2.f32 {{{scale}, {weight}}}, [{self.at_meta}+{self.meta + block * 8}];")
         return low, high, [scale], [weight]
 
+    def own_block(self) -> tuple[list[str], list[str]]:
+        """Codes of the unit's block `line`, both halves; of the blocks 2·quad and 2·quad + 1 the scale, and the scale times the sum."""
+        k = self.k
+        codes, about = [k.reg("i32") for _ in range(2)], [k.reg("float") for _ in range(4)]
+        k.emit(f"ld.shared.v2.b32 {{{', '.join(codes)}}}, [{self.at}+{self.codes}];")
+        k.emit(f"ld.shared.v4.f32 {{{', '.join(about)}}}, [{self.at_meta}+{self.meta}];")
+        return codes, about
+
     def store(self, out: str, at: int, sums: list[list[str]]) -> None:
+        v = self.k.value
+        if self.q.spread:
+            for reach in (1, 2):
+                others = [v("float", f"shfl.sync.bfly.b32 {{}}, {r}, {reach}, 31, -1;") for r in sums[0]]
+                sums = [[v("float", f"add.rn.f32 {{}}, {r}, {x};") for r, x in zip(sums[0], others, strict=True)]]
         only = self.k.value("i1", f"setp.eq.u32 {{}}, {self.q.quad}, 0;")
         for i, r in enumerate(sums[0]):
             self.k.emit(f"@{only} st.shared.f32 [{out}+{at + 32 * i}], {r};")
@@ -239,8 +252,9 @@ class StoredCodes(Activations):
                 guard = "" if inside is None else f"@{inside} "
                 words = [k.reg("i32") for _ in range(4)]
                 k.emit(f"{guard}ld.global.v4.b32 {{{', '.join(words)}}}, [{here}+{16 * i}];")
-                for n, word in enumerate(words):
-                    k.emit(f"{guard}st.shared.b32 [{place}+{COLUMNS * i // 2 + 8 * n}], {word};")
+                for n in range(4):  # as the matrix has them: `fragments.in_order`
+                    pairs = f"{words[n // 2]}, {words[2 + n // 2]}, {'0x7632' if n % 2 else '0x5410'}"
+                    k.emit(f"{guard}st.shared.b32 [{place}+{COLUMNS * i // 2 + 8 * n}], {v('i32', f'prmt.b32 {{}}, {pairs};')};")
             for i in range(0, blocks, 4):  # blocks i + quad
                 inside = None if i + 4 <= blocks else v("i1", f"setp.lt.u32 {{}}, {q.quad}, {blocks - i};")
                 guard = "" if inside is None else f"@{inside} "

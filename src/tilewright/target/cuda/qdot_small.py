@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from .qdot_codes import Activations
 
 
-def unit_of(k: KernelText, f: Fragments, lane: str, line: str) -> Unit:
+def unit_of(k: KernelText, f: Fragments, lane: str, line: str, spread: bool = False) -> Unit:
     if not is_small(f.name):
-        return Unit(k, f, lane, line)
-    return (Bytes if f.low == 8 else Nibbles)(k, f, lane, line)
+        return Unit(k, f, lane, line, spread)
+    return Bytes(k, f, lane, line) if f.low == 8 else Nibbles(k, f, lane, line, spread)
 
 
 def word(numbers: tuple[int, ...]) -> str:

@@ -9,7 +9,7 @@ from ...kernels.cuda.fragments import COLUMNS, Fragments
 from .ptx_text import KernelText, literal
 
 if TYPE_CHECKING:
-    from .qdot_codes import Activations
+    from .qdot_codes import Activations, RowCodes
 
 MAGIC = 0x4B400000  # 1.5·2^23 as an integer: integers of 22 bits added to it are floats of that size and a fraction of nothing
 MAGIC_FLOAT = literal("float", 12582912.0)
@@ -26,19 +26,23 @@ def bytes_of(pattern: int) -> str:
 
 
 class Unit:
-    """Registers of this thread's share of a unit (see `kernels/cuda/fragments.py`)."""
+    """Registers of this thread's share of a unit (see `kernels/cuda/fragments.py`). `spread`: of the scales, only those of the blocks
+    2·quad and 2·quad + 1 (see `multiply_row`)."""
 
-    def __init__(self, k: KernelText, f: Fragments, lane: str, line: str) -> None:
-        self.k, self.f = k, f
+    def __init__(self, k: KernelText, f: Fragments, lane: str, line: str, spread: bool = False) -> None:
+        self.k, self.f, self.line, self.spread = k, f, line, spread
         self.wide = 16 if f.low == 8 or f.blocks > 1 else 8  # bytes of a load of codes
         self.codes = [k.reg("i32") for _ in range(f.blocks * f.low // 2)]
         self.planes = [[k.reg("i32") for _ in range(f.pairs)] for _ in range(f.planes)]
-        self.scales = [[k.reg("i32") for _ in range(f.row_scales // 4)] for _ in range(2)]
+        self.scales = [[k.reg("i32") for _ in range(f.row_scales // (4 * 4 if spread else 4))] for _ in range(2)]
         self.tops = [k.reg("i32") for _ in range(2)] if f.super_scales else []
         v = k.value
         self.at_codes = v("i64", f"mul.wide.u32 {{}}, {lane}, {self.wide};")
         self.at_planes = v("i64", f"mul.wide.u32 {{}}, {lane}, {4 * f.pairs};") if f.planes else ""
         self.at_scales = v("i64", f"mul.wide.u32 {{}}, {line}, {f.row_scales};")
+        if spread:
+            quad = v("i32", f"and.b32 {{}}, {lane}, 3;")
+            self.at_scales = v("i64", f"mad.wide.u32 {{}}, {quad}, {f.row_scales // 4}, {self.at_scales};")
         self.at_tops = v("i64", f"mul.wide.u32 {{}}, {line}, 4;") if f.super_scales else ""
         self.zero = [v("i32", f"mov.b32 {{}}, {MAGIC};") for _ in range(4)]
 
@@ -84,20 +88,47 @@ class Unit:
             for tile, own in enumerate(sums):
                 low, high, factor, weight = made.block(tile, block, self.f.minimums)
                 if self.f.scales == 1:
-                    found = self._mma("m16n8k32", registers, [low, high])
+                    found = self._mma("m16n8k32", registers, [low, high], self.zero)
                     self._add(own, made, found, [s[0] for s in scales], factor)
                 else:
                     for half, operand in enumerate((low, high)):
-                        found = self._mma("m16n8k16", registers[2 * half : 2 * half + 2], [operand])
+                        found = self._mma("m16n8k16", registers[2 * half : 2 * half + 2], [operand], self.zero)
                         self._add(own, made, found, [s[half] for s in scales], factor)
                 if self.f.minimums:
                     self._minimums(own, made, [s[-1] for s in scales], weight)
 
-    def _mma(self, shape: str, a: list[str], b: list[str]) -> list[str]:
+    def multiply_row(self, made: RowCodes, own: list[str]) -> None:
+        """Add the products with one row to the sums of rows line and line + 8. Column b of the second operand is the row's block b of 32
+        where the first one is the matrix's block b, and nothing elsewhere: after eight products a lane has the sums of two blocks apart,
+        and scales them alone."""
+        k, v, f = self.k, self.k.value, self.f
+        codes, about = made.own_block()
+        found = [self.zero] * f.scales
+        for block in range(f.blocks):
+            registers = self._unpack(block)
+            here = v("i1", f"setp.eq.u32 {{}}, {self.line}, {block};")
+            halves = [v("i32", f"selp.b32 {{}}, {x}, 0, {here};") for x in codes]
+            if f.scales == 1:
+                found[0] = self._mma("m16n8k32", registers, halves, found[0])
+            else:
+                found = [self._mma("m16n8k16", registers[2 * i : 2 * i + 2], halves[i : i + 1], found[i]) for i in range(2)]
+        tops = [self._halves(t) for t in self.tops]
+        for upper in range(2):
+            for column in range(2):
+                scales = self._scales(upper, column, tops)
+                factor, weight = about[2 * column : 2 * column + 2]
+                for part, scale in zip(found, scales, strict=False):
+                    whole = v("float", f"mov.b32 {{}}, {part[2 * upper + column]};")
+                    exact = v("float", f"add.rn.f32 {{}}, {whole}, {literal('float', -12582912.0)};")
+                    k.emit(f"fma.rn.f32 {own[upper]}, {v('float', f'mul.rn.f32 {{}}, {exact}, {factor};')}, {scale}, {own[upper]};")
+                if f.minimums:
+                    k.emit(f"fma.rn.f32 {own[upper]}, {scales[-1]}, {weight}, {own[upper]};")
+
+    def _mma(self, shape: str, a: list[str], b: list[str], c: list[str]) -> list[str]:
         out = [self.k.reg("i32") for _ in range(4)]
         self.k.emit(
             f"mma.sync.aligned.{shape}.row.col.s32.s8.s8.s32 {{{', '.join(out)}}}, {{{', '.join(a)}}}, {{{', '.join(b)}}}, "
-            f"{{{', '.join(self.zero)}}};"
+            f"{{{', '.join(c)}}};"
         )
         return out
 
@@ -134,8 +165,9 @@ class Unit:
 
         if f.scales == 2:
             return [v("float", f"mul.rn.f32 {{}}, {byte(2 * block + i, True)}, {d};") for i in range(2)]
-        least = v("float", f"mul.rn.f32 {{}}, {byte(8 + block, False)}, {v('float', f'neg.f32 {{}}, {dmin};')};")
-        return [v("float", f"mul.rn.f32 {{}}, {byte(block, False)}, {d};"), least]
+        at = block + block // 2 * 2
+        least = v("float", f"mul.rn.f32 {{}}, {byte(at + 2, False)}, {v('float', f'neg.f32 {{}}, {dmin};')};")
+        return [v("float", f"mul.rn.f32 {{}}, {byte(at, False)}, {d};"), least]
 
     def _unpack(self, block: int) -> list[str]:
         """Four registers of four signed bytes: rows line and line + 8 of the first half, then of the second."""

@@ -2,8 +2,7 @@
 
 A block has `strips` strips of 16 rows of the matrix and `rows` rows of activations (bf16). Both come by `cp.async`: the matrix in units
 (`kernels/cuda/fragments.py`), the activations 64 columns at a time into a ring of `STAGES`. A warp has `tall` strips and `wide` times
-eight rows. The matrix unit may have the columns of 16 in any order that both operands share: a lane's four neighbouring codes meet eight
-neighbouring bytes of a row. An element is one sum over K in order, whatever the tile is: all tiles give the same bits.
+eight rows. An element is one sum over K in order, whatever the tile is: all tiles give the same bits.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from .qgemm_numbers import numbers_of
 from .ring import Epilogue
 
 WORDS = ("strips", "rows", "groups")
-STAGES = 3
-PAD = 32  # bytes between rows of activations: four rows fall on different banks
+STAGES, HOPPER_STAGES = 3, 4
+PAD = 16  # bytes between rows of activations: eight rows fall on different banks
 NAME = "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32"
 
 
@@ -39,29 +38,38 @@ def unit_stages(f: Fragments) -> int:
     return 2 if f.blocks > 2 else STAGES
 
 
+def pitch_of(kernel: QGemmKernel) -> int:
+    """Bytes of a row of activations in a stage."""
+    return 2 * COLUMNS * step_blocks(Fragments(kernel.format, kernel.k)) + (0 if kernel.wgmma else PAD)
+
+
 def qgemm_shared(kernel: QGemmKernel) -> int:
-    f = Fragments(kernel.format, kernel.k)
-    return unit_stages(f) * kernel.strips * f.bytes + STAGES * kernel.rows * (2 * COLUMNS * step_blocks(f) + PAD)
+    (_, unit), (_, stage) = places(kernel)
+    return unit_stages(Fragments(kernel.format, kernel.k)) * unit + (HOPPER_STAGES if kernel.wgmma else STAGES) * stage
 
 
 def places(kernel: QGemmKernel) -> tuple[tuple[int, int], ...]:
-    """First byte and bytes of a stage of both rings: of units, and of activations."""
+    """First byte and bytes of a stage of both rings: of units, and of activations, which come first where they are swizzled."""
     f = Fragments(kernel.format, kernel.k)
-    unit = kernel.strips * f.bytes
-    return (0, unit), (unit_stages(f) * unit, kernel.rows * (2 * COLUMNS * step_blocks(f) + PAD))
+    unit, stage = kernel.strips * f.bytes, kernel.rows * pitch_of(kernel)
+    return ((HOPPER_STAGES * stage, unit), (0, stage)) if kernel.wgmma else ((0, unit), (unit_stages(f) * unit, stage))
 
 
 class QGemm:
+    ring = ".extern .shared .align 128 .b8 ring[];\n\n"
+
     def __init__(self, kernel: QGemmKernel) -> None:
         g = self.kernel = kernel
         self.f = Fragments(g.format, g.k)
         self.k = KernelText(g.name, [])
-        rows = tuple(8 * i + c for i in range(g.wide) for c in range(2))
+        assert g.acc is not None and isinstance(g.acc.type, TileType)
+        self.eights = min(g.wide, g.acc.type.shape[0] // 8)  # times eight rows of a warp that the epilogue has in hand at a time
+        rows = tuple(8 * i + c for i in range(self.eights) for c in range(2))
         columns = tuple((16 * s + 8 * u,) for s in range(g.tall) for u in range(2))
         self.e = Epilogue(g, Spots(rows, columns, g.block), self.k)
         self.per = step_blocks(self.f)
-        self.pitch = 2 * COLUMNS * self.per + PAD
-        self.unit_bytes, self.stage_bytes = g.strips * self.f.bytes, g.rows * self.pitch
+        self.pitch = pitch_of(g)
+        (self.units_from, self.unit_bytes), (self.stages_from, self.stage_bytes) = places(g)
         self.units = unit_stages(self.f)
 
     def module(self, target: TargetSpec) -> str:
@@ -74,23 +82,29 @@ class QGemm:
         block = v("i32", "mov.u32 {}, %ctaid.x;")  # blocks of the same strips follow one another
         first_row = v("i32", f"mul.lo.u32 {{}}, {v('i32', f'rem.u32 {{}}, {block}, {groups};')}, {g.rows};")
         first_strip = v("i32", f"mul.lo.u32 {{}}, {v('i32', f'div.u32 {{}}, {block}, {groups};')}, {g.strips};")
-        self.base = v("i32", "mov.u32 {}, ring;")
-        self.stages_at = v("i32", f"add.u32 {{}}, {self.base}, {self.units * self.unit_bytes};")
+        ring = v("i32", "mov.u32 {}, ring;")
+        self.base, self.stages_at = (v("i32", f"add.u32 {{}}, {ring}, {at};") if at else ring for at in (self.units_from, self.stages_from))
         self._matrix_copies(first_strip, strips)
         self._row_copies(first_row, rows)
         down = v("i32", f"rem.u32 {{}}, {self.warp}, {g.down};")
         right = v("i32", f"div.u32 {{}}, {self.warp}, {g.down};")
         self.numbers = numbers_of(k, self.f, self.lane, self.line)
         self.mine = v("i32", f"mad.lo.u32 {{}}, {down}, {g.tall * self.f.bytes}, {self.base};")
-        row = v("i32", f"mad.lo.u32 {{}}, {right}, {8 * g.wide}, {self.line};")
-        self.reads = v("i32", f"mad.lo.u32 {{}}, {row}, {self.pitch}, {v('i32', f'mad.lo.u32 {{}}, {self.quad}, 8, {self.stages_at};')};")
+        # ldmatrix: lane l gives the address of row l%8 of columns 8·(l/8)
+        row = v("i32", f"mad.lo.u32 {{}}, {right}, {8 * g.wide}, {v('i32', f'and.b32 {{}}, {self.lane}, 7;')};")
+        eight = v("i32", f"bfe.u32 {{}}, {self.lane}, 3, 1;")
+        self.reads = v("i32", f"mad.lo.u32 {{}}, {row}, {self.pitch}, {v('i32', f'mad.lo.u32 {{}}, {eight}, 16, {self.stages_at};')};")
         self.sums = [[[k.reg("float") for _ in range(4)] for _ in range(g.wide)] for _ in range(g.tall)]
         for r in (r for line in self.sums for four in line for r in four):
             k.emit(f"mov.f32 {r}, {literal('float', 0.0)};")
         self._loop()
         self._finish(first_row, first_strip, down, right)
         text = k.text([f".maxntid {g.block}, 1, 1"], target.cpu)
-        return module_text(target.cpu, ".extern .shared .align 128 .b8 ring[];\n\n" + text)
+        return module_text(target.cpu, self.ring + text)
+
+    def _place(self, piece: str) -> str:
+        """Where a piece of a row goes."""
+        return piece
 
     def _view(self, var: Var | None) -> Address:
         assert var is not None
@@ -140,7 +154,7 @@ class QGemm:
         self.row_source = k.reg("i64")
         k.emit(f"mad.wide.u32 {self.row_source}, {piece}, 16, {start};")
         to = v("i32", f"mad.lo.u32 {{}}, {self.own_row}, {self.pitch}, {self.stages_at};")
-        self.row_place = v("i32", f"mad.lo.u32 {{}}, {piece}, 16, {to};")
+        self.row_place = v("i32", f"mad.lo.u32 {{}}, {self._place(piece)}, 16, {to};")
 
     def _copy_rows(self, slot: str, guard: str | None) -> None:
         k, g, v = self.k, self.kernel, self.k.value
@@ -208,7 +222,8 @@ class QGemm:
                 a = [self.numbers.registers(tall, step * self.per + b, half) for tall in range(g.tall)]
                 for i in range(g.wide):
                     two = [k.reg("i32") for _ in range(2)]
-                    k.emit(f"ld.shared.v2.b32 {{{', '.join(two)}}}, [{rows}+{8 * i * self.pitch + 2 * (COLUMNS * b + 16 * half)}];")
+                    at = 8 * i * self.pitch + 2 * (COLUMNS * b + 16 * half)
+                    k.emit(f"ldmatrix.sync.aligned.m8n8.x2.shared.b16 {{{', '.join(two)}}}, [{rows}+{at}];")
                     for tall in range(g.tall):
                         c = ", ".join(self.sums[tall][i])
                         k.emit(f"{NAME} {{{c}}}, {{{', '.join(a[tall])}}}, {{{', '.join(two)}}}, {{{c}}};")
@@ -219,11 +234,13 @@ class QGemm:
         row = v("i32", f"mad.lo.u32 {{}}, {right}, {8 * g.wide}, {v('i32', f'shl.b32 {{}}, {self.quad}, 1;')};")
         column = v("i32", f"mad.lo.u32 {{}}, {down}, {ROWS * g.tall}, {self.line};")
         e.corner = (v("i64", f"cvt.u64.u32 {{}}, {row};"), v("i64", f"cvt.u64.u32 {{}}, {column};"))
-        e.env[g.row] = v("i64", f"cvt.u64.u32 {{}}, {first_row};")
         e.env[g.column] = v("i64", f"mul.wide.u32 {{}}, {first_strip}, {ROWS};")
-        # number n of a fragment: row of the matrix line (+ 8 from the second on), activations 2·quad and 2·quad + 1
-        e.env[g.acc] = Regs(g.acc.type, {
-            (8 * i + n % 2, 16 * s + 8 * (n // 2)): r
-            for s, line in enumerate(self.sums) for i, four in enumerate(line) for n, r in enumerate(four)
-        })  # fmt: skip
-        e.block(g.body)
+        for start in range(0, g.wide, self.eights):
+            at = v("i32", f"add.u32 {{}}, {first_row}, {8 * start};") if start else first_row
+            e.env[g.row] = v("i64", f"cvt.u64.u32 {{}}, {at};")
+            # number n of a fragment: row of the matrix line (+ 8 from the second on), activations 2·quad and 2·quad + 1
+            e.env[g.acc] = Regs(g.acc.type, {
+                (8 * i + n % 2, 16 * s + 8 * (n // 2)): r
+                for s, line in enumerate(self.sums) for i, four in enumerate(line[start : start + self.eights]) for n, r in enumerate(four)
+            })  # fmt: skip
+            e.block(g.body)

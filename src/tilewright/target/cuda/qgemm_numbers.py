@@ -75,9 +75,7 @@ class Numbers:
         f = self.f
         if f.name.startswith("F8"):
             return [block // PER_SCALE]
-        if f.super_scales and f.minimums:
-            return [block // 4, 2 + block // 4]
-        return [block // 2] if f.scales == 2 or not f.minimums else [block]
+        return [block] if f.minimums and not f.super_scales else [block // 2]
 
     def scales(self, strip: int, block: int) -> list[list[str]]:
         """[upper][half]: scale and what is added, as pairs of bf16, for both halves."""

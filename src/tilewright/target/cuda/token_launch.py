@@ -47,7 +47,7 @@ def small_launch(kernel: Kernel, text: str) -> Launch | None:
         return Launch(words, _same(kernel.block), cells=((0, own), (own, 2 * kernel.tile * attention_mma_grad.pitch(kernel))))
     if isinstance(kernel, QGemmKernel):
         words = _words(text, qgemm.WORDS, strips=kernel.strips, rows=kernel.rows)
-        return Launch(words, _same(kernel.block), cells=qgemm.places(kernel))
+        return Launch(words, _same(kernel.block), cells=tuple(sorted(qgemm.places(kernel))))
     return _joined(kernel) if isinstance(kernel, JoinedKernel) and kernel.depth and kernel.grid <= FEW else None
 
 

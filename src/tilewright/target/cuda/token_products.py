@@ -42,7 +42,7 @@ class Products(State):
             if lo < 0:
                 g.find("use", op, f"a swizzled matrix begins at {-lo}, which is no multiple of 1024 bytes")
                 continue
-            a.products |= g.access(a, op, a.block, lo, size, write=False, apart=True, pending=True)
+            a.products |= g.access(a, op, *self._piece(a, lo, size), write=False, apart=True, pending=True)
         masks = self.masks.get(op.line)
         if masks is None:
             bits = self.replay.matrix
