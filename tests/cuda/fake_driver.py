@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,13 +18,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.cuda.emulator import Array, Fault, Heap
 from tests.cuda.emulator import run as emulate
+from tests.cuda.fake_parts import Enum, Graph, Handle, Kernel, Memory, Node
 from tilewright.runtime import cuda_array, cuda_driver, cuda_launch
-
-_SHARED = re.compile(r"\.shared [^;]*scratch\[(\d+)\];")
-_PARAM = re.compile(r"\.param\s+(?:\.align\s+\d+\s+)?\.(\w+)\s+\w+(\[\d+\])?")
-_NAME = re.compile(r"\.entry\s+(\w+)\s*\((.*?)\)", re.S)
 
 
 class CUresult(IntEnum):
@@ -35,67 +30,11 @@ class CUresult(IntEnum):
     CUDA_ERROR_INVALID_PTX = 218
 
 
-class _Handle(int):
-    """What the driver gives out; `what` is the thing itself."""
-
-    what: Any = None
-
-
-class _Memory(Heap):
-    """Blocks of host memory at their own addresses, full of 0xFF when new; an access outside them, or after they were freed, is a fault."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.kept: dict[int, Array] = {}
-        self.tensors: list[Any] = []  # what tests have added
-
-    def add(self, array: Array) -> int:
-        flat = array.reshape(-1).view(np.uint8)
-        self.buffers.append((flat.ctypes.data, flat))
-        return int(flat.ctypes.data)
-
-    def allocate(self, nbytes: int) -> int:
-        raw = np.full(nbytes + 255, 0xFF, np.uint8)
-        skip = -raw.ctypes.data % 256
-        at = self.add(raw[skip : skip + nbytes])
-        self.kept[at] = raw
-        return at
-
-    def free(self, address: int) -> None:
-        if address not in self.kept:
-            raise Fault(f"{address:#x} is freed, and is no memory")
-        del self.kept[address]
-        self.buffers = [b for b in self.buffers if b[0] != address]
-
-    def view(self, address: int, nbytes: int) -> Array:
-        data, at = self.find(address, nbytes)
-        return data[at : at + nbytes]
-
-
-class _Kernel:
-    """A function of a module, and with arguments a launch of it."""
-
-    def __init__(self, text: str, name: str) -> None:
-        self.text, self.name = text, name
-        found = next((m for m in _NAME.finditer(text) if m[1] == name), None)
-        if found is None:
-            raise Fault(f"there is no kernel {name}")
-        self.params = _PARAM.findall(found[2])
-        self.declared = sum(map(int, _SHARED.findall(text)))
-        self.allowed = (48 << 10) - self.declared  # dynamic shared memory, until the host asks for more
-
-    def words(self, pointers: int) -> list[int]:
-        if any(kind != "u64" for kind, _ in self.params):
-            raise Fault(f"{self.name}: the emulator knows words as parameters, no tensor maps; let the fake be an older chip")
-        places = (ctypes.c_void_p * len(self.params)).from_address(pointers)
-        return [ctypes.c_int64.from_address(at or 0).value for at in places]
-
-
 class FakeDriver:
     """`cuda.bindings.driver`. `launches` names the kernels that ran, in order; `calls` counts every function of the library."""
 
     def __init__(self, capability: tuple[int, int] = (8, 0), *, run: bool = True) -> None:
-        self.capability, self.run, self.memory = capability, run, _Memory()
+        self.capability, self.run, self.memory = capability, run, Memory()
         self.shared = (99 if capability[1] in (6, 9) or capability[0] == 12 else 163 if capability[0] == 8 else 227) << 10
         self.launches: list[str] = []
         self.calls: dict[str, int] = {}
@@ -119,7 +58,7 @@ class FakeDriver:
         if name.startswith("cuuint"):
             return int
         if name.startswith("CU") and not name.startswith("CU_"):
-            return _Enum(name)
+            return Enum(name)
         raise AttributeError(f"the fake driver has no {name}")
 
     def _checked(self, name: str) -> Any:
@@ -148,9 +87,9 @@ class FakeDriver:
         self._kept.append(found)
         return ctypes.cast(found, ctypes.c_void_p).value or 0
 
-    def _handle(self, what: Any) -> _Handle:
+    def _handle(self, what: Any) -> Handle:
         self._kept.append(what)
-        found = _Handle(len(self._kept))
+        found = Handle(len(self._kept))
         found.what = what
         return found
 
@@ -216,8 +155,8 @@ class FakeDriver:
         text = data.rstrip(b"\0").decode()
         return (CUresult.CUDA_SUCCESS, self._handle(text)) if ".entry" in text else (CUresult.CUDA_ERROR_INVALID_PTX, None)
 
-    def cuModuleGetFunction(self, module: _Handle, name: bytes) -> tuple[Any, ...]:
-        return CUresult.CUDA_SUCCESS, self._handle(_Kernel(module.what, name.decode()))
+    def cuModuleGetFunction(self, module: Handle, name: bytes) -> tuple[Any, ...]:
+        return CUresult.CUDA_SUCCESS, self._handle(Kernel(module.what, name.decode()))
 
     def cuFuncSetAttribute(self, function: Any, attribute: Any, value: int) -> tuple[Any, ...]:
         if function.what.declared + value > self.shared:
@@ -226,15 +165,15 @@ class FakeDriver:
         return (CUresult.CUDA_SUCCESS,)
 
     def cuGraphCreate(self, flags: int) -> tuple[Any, ...]:
-        return CUresult.CUDA_SUCCESS, self._handle(_Graph())
+        return CUresult.CUDA_SUCCESS, self._handle(Graph())
 
-    def cuGraphAddKernelNode(self, graph: _Handle, after: list[Any], count: int, p: Any) -> tuple[Any, ...]:
-        node = self._handle(_Node(self._launch_of(p.func, p.gridDimX, p.blockDimX, p.sharedMemBytes, p.kernelParams)))
+    def cuGraphAddKernelNode(self, graph: Handle, after: list[Any], count: int, p: Any) -> tuple[Any, ...]:
+        node = self._handle(Node(self._launch_of(p.func, p.gridDimX, p.blockDimX, p.sharedMemBytes, p.kernelParams)))
         graph.what.nodes.append(node)
         graph.what.before[node] = list(after)
         return CUresult.CUDA_SUCCESS, node
 
-    def cuGraphKernelNodeSetAttribute(self, node: _Handle, attribute: str, value: Any) -> tuple[Any, ...]:
+    def cuGraphKernelNodeSetAttribute(self, node: Handle, attribute: str, value: Any) -> tuple[Any, ...]:
         assert attribute == "CU_LAUNCH_ATTRIBUTE_COOPERATIVE" and value.cooperative == 1
         node.what.together = True
         return (CUresult.CUDA_SUCCESS,)
@@ -243,12 +182,12 @@ class FakeDriver:
         """Whether the blocks of a kernel wait for one another."""
         return bool(self._of(function).name.startswith("joined_"))
 
-    def cuGraphAddDependencies(self, graph: _Handle, before: list[Any], after: list[Any], edges: Any, count: int) -> tuple[Any, ...]:
+    def cuGraphAddDependencies(self, graph: Handle, before: list[Any], after: list[Any], edges: Any, count: int) -> tuple[Any, ...]:
         for b, a in zip(before, after, strict=True):
             graph.what.before[a].append(b)
         return (CUresult.CUDA_SUCCESS,)
 
-    def cuGraphInstantiate(self, graph: _Handle, flags: int) -> tuple[Any, ...]:
+    def cuGraphInstantiate(self, graph: Handle, flags: int) -> tuple[Any, ...]:
         return CUresult.CUDA_SUCCESS, self._handle(graph.what)
 
     def cuGraphDestroy(self, graph: Any) -> tuple[Any, ...]:
@@ -262,7 +201,7 @@ class FakeDriver:
         assert shared <= kernel.allowed, f"{kernel.name} wants {shared} bytes of dynamic shared memory, it may have {kernel.allowed}"
         return kernel, kernel.words(pointers) if self.run else [], grid, block, shared
 
-    def _start(self, kernel: _Kernel, words: list[int], grid: int, block: int, shared: int) -> None:
+    def _start(self, kernel: Kernel, words: list[int], grid: int, block: int, shared: int) -> None:
         if self.run:
             self.launches.append(kernel.name)
             emulate(kernel.text, self.memory, words, grid, block, shared)
@@ -357,36 +296,6 @@ class FakeDriver:
 
     def _cuEventDestroy_v2(self, event: int) -> None:
         assert self._of(event).stream is not None
-
-
-class _Enum:
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __getattr__(self, member: str) -> Any:
-        return 1 if self._name == "CUgraphDependencyType" else member
-
-    def __call__(self, value: Any) -> Any:
-        return value
-
-
-class _Node:
-    def __init__(self, launch: tuple[Any, ...]) -> None:
-        self.launch, self.together = launch, False
-
-
-class _Graph:
-    def __init__(self) -> None:
-        self.nodes: list[_Handle] = []
-        self.before: dict[_Handle, list[_Handle]] = {}
-
-    def order(self) -> Iterator[_Handle]:
-        """Nodes after the ones they wait for; of those that wait for nothing more, the last one first, so that a missing edge shows."""
-        done: set[int] = set()
-        while len(done) < len(self.nodes):
-            ready = [n for n in self.nodes if n not in done and all(b in done for b in self.before[n])]
-            done.add(ready[-1])
-            yield ready[-1]
 
 
 @contextmanager

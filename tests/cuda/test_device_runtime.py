@@ -91,27 +91,27 @@ def test_calls_by_machine_code(rng: np.random.Generator) -> None:
     session(y, y)
     assert type(session._fast) is BuiltinFunctionType
 
-    def many(stream: Any, found: list[bool]) -> None:
+    def many(stream: Any, results: list[Any]) -> None:
         with torch.cuda.stream(stream):
-            results = []
             for k in range(40):
                 if k % 10 == 3:
                     torch.cuda._sleep(1_000_000)  # what the call must wait for comes late
                 x = y * k
                 results.append((session(x, torch.nn.Parameter(y)), x - y))
             stream.synchronize()
-            found += [torch.equal(got[0], want) and torch.allclose(got[1], want.exp()) for got, want in results]
 
-    found: list[bool] = []
+    results: list[Any] = []
     for stream in (torch.cuda.current_stream(), torch.cuda.Stream(), torch.cuda.current_stream(), torch.cuda.Stream()):
-        many(stream, found)
+        many(stream, results)
         torch.cuda.synchronize()
-    threads = [threading.Thread(target=many, args=(torch.cuda.Stream(), found)) for _ in range(4)]
+    threads = [threading.Thread(target=many, args=(torch.cuda.Stream(), results)) for _ in range(4)]
     for t in threads:
         t.start()
     for t in threads:
         t.join()
-    assert len(found) == 320 and all(found)
+    assert len(results) == 320
+    for got, want in results:
+        assert torch.equal(got[0], want) and torch.allclose(got[1], want.exp())
     for bad, message in ((y.double(), "must be f32"), (y[:5], "must be f32"), (y.cpu(), "must be on the GPU"), ([1], "got a list")):
         with pytest.raises(InputError, match=message):
             session(y, bad)

@@ -199,8 +199,9 @@ def test_tensor_maps_follow_their_tensors(layers: int, native: bool, rng: np.ran
         c = Calls(gpu, tw.compile(net, (first,), target="cuda").model.graph, first.numpy())
         assert len(c.session.executable.program.launches) == layers
         weights = {w.address for w in c.session.executable._weights}
+        kept = []  # every tensor lies elsewhere
         for k in range(4):
-            x = torch.zeros(256, 256, dtype=torch.float16)
+            kept.append(x := torch.zeros(256, 256, dtype=torch.float16))
             y = c.fast((x,)) if k != 2 else c.session(x.numpy())  # the complete way between, with memory of its own
             used = {a for addresses in seen.values() for a in addresses}
             ends = {c.session.schedule({}).addresses[0], y.address} if k == 2 else {x.data_ptr(), y.data_ptr()}
