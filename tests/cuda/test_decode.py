@@ -242,6 +242,43 @@ def test_attention_appends_to_its_caches(
     check(y, -attention(rotated(q_row, cos, sin), k[:, :, : at + 1], v[:, :, : at + 1], op), dtype)
 
 
+@pytest.mark.parametrize("d, short, window", [(32, 4096, None), (64, 4096, 7), (128, 4096, None), (64, 0, None), (256, 4096, None)])
+def test_attention_appends_codes_and_scales(
+    d: int, short: int, window: int | None, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One launch rotates the key, rounds both rows to codes and appends those; the row sees itself as it was rounded."""
+    monkeypatch.setattr(decode_attention, "SHORT", short)
+    at, heads = 21, (4, 2)
+    q, k_new, v_new = (floats(rng, f32, 1, n, 1, d) for n in (heads[0], heads[1], heads[1]))
+    v_new[:, :, :, :32] = 0  # a block without a peak
+    cos, sin = floats(rng, f32, 1, d // 2), floats(rng, f32, 1, d // 2)
+    codes = [rng.integers(-127, 128, (1, heads[1], 40, d)).astype(np.int8) for _ in range(2)]
+    scales = [rng.uniform(0.001, 0.02, (1, heads[1], 40, d // 32)).astype(np.float16) for _ in range(2)]
+    op = o.Q8Attention(scale=0.2, causal=True, offset=at, window=window)
+
+    def layer(q: Any, k: Any, v: Any, cos: Any, sin: Any, *caches: Any) -> Any:
+        k_codes, v_codes = o.Q8Blocks()(o.Rope()(k, cos, sin)), o.Q8Blocks()(v)
+        new = [k_codes[0], v_codes[0], k_codes[1], v_codes[1]]
+        after = [o.UpdateSlice(axis=2, start=at)(old, x) for old, x in zip(caches, new, strict=True)]
+        return (o.Neg()(op(o.Rope()(q, cos, sin), *(o.slice_(x, 2, 0, at + 1) for x in after))), *after)
+
+    given: list[Array] = [q, k_new, v_new, cos, sin, *codes, *scales]
+    g = graph(layer, *((t, x.shape) for x, t in zip(given, (*[f32] * 5, i8, i8, f16, f16), strict=True)))
+    g.donated = {5 + i: 1 + i for i in range(4)}
+    e = Emulated(g)
+    assert [x.kernel.name.split("_")[0] for x in e.program.launches] == (["decode"] if short else ["decode", "decode"])
+    y, *after = e(*given)
+    turned = rotated(k_new, cos, sin).astype(np.float32)
+    for i, row in enumerate((turned, v_new)):
+        want, size = o.Q8Blocks().ref(row)
+        assert np.abs(after[i][:, :, at].astype(int) - want[:, :, 0]).max() <= 1  # rounding of the rope may move a tie
+        np.testing.assert_allclose(after[2 + i][:, :, at], size[:, :, 0], rtol=2e-3, atol=1e-6)
+    for x, before in zip(after, given[5:], strict=True):
+        np.testing.assert_array_equal(np.delete(x, at, 2), np.delete(before, at, 2))
+    k, v = (c.astype(np.float32) * np.repeat(s.astype(np.float32), 32, -1) for c, s in zip(after[:2], after[2:], strict=True))
+    check(y, -attention(rotated(q, cos, sin), k[:, :, : at + 1], v[:, :, : at + 1], op), f32)
+
+
 def test_a_position_is_a_word_in_memory(rng: np.random.Generator) -> None:
     """The position is a symbol of the call: the same kernels serve every value, and no grid follows it."""
     p, d = sym("P", 0, 31), 64

@@ -84,14 +84,14 @@ def _check_attribute(value: Any, what: str) -> None:
 
 def _check_region(body: Graph, where: str) -> None:
     """A body verifies by itself, holds no region, and has at most one anchor among elementwise ops, views and sources
-    (ropes before an attention and updates of its caches belong to it, the rounding of its result to codes to a product or norm, and a norm
-    to the products of its result, as does the rounding of a row to products of its codes)."""
+    (ropes before an attention, updates of its caches and the codes for them belong to it, the rounding of its result to codes to a product
+    or norm, and a norm to the products of its result, as does the rounding of a row to products of its codes)."""
     _verify(body, where)
     if any(n.op.name == "fused" for n in body.nodes):
         raise VerifyError(f"{where}: a region inside a region")
     anchors = [n for n in body.nodes if not (n.op.traits.elementwise or n.op.traits.view or n.op.traits.source)]
     if any(n.op.name in ("attention", "q8_attention") for n in anchors):  # it may rotate queries and keys, and append to its caches
-        anchors = [n for n in anchors if n.op.name not in ("rope", "update_slice")]
+        anchors = [n for n in anchors if n.op.name not in ("rope", "update_slice", "q8_blocks")]
     if len(anchors) == 2 and anchors[1].op.name == "quantise_rows":  # rounding the anchor's result may follow it
         anchors.pop()
     if len(anchors) > 1 and anchors[0].op.name == "rms_norm":  # the products of one row may compute its norm themselves

@@ -1,7 +1,7 @@
 """On a GPU, attention of one query row appends the row's key and value to their caches itself: no launches for a rope and two copies."""
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from .. import ops as o
@@ -11,24 +11,27 @@ from .base import Log, Pass
 
 @dataclass(frozen=True)
 class Append:
-    """slice(update_slice(cache, new)): everything up to the new row. `rope` makes the row, where nothing else reads it."""
+    """slice(update_slice(cache, new)): everything up to the new row. `rope` makes the row, where nothing else reads it; `blocks` makes its
+    codes and scales, each for an update of its own."""
 
     seen: Node
     update: Node
     rope: Node | None
+    blocks: Node | None
 
     @property
-    def nodes(self) -> set[Node]:
-        return {self.seen, self.update, *((self.rope,) if self.rope is not None else ())}
+    def nodes(self) -> list[Node]:
+        return [x for x in (self.rope, self.blocks, self.update, self.seen) if x is not None]
 
 
 def attention_of(n: Node) -> Node | None:
     """The attention that is the node, or that is in its region with nothing but ropes and elementwise consumers."""
-    if type(n.op) is o.Attention:
+    kinds = (o.Attention, o.Q8Attention)
+    if type(n.op) in kinds:
         return n
     if not isinstance(n.op, o.Fused) or len(n.values) != 1:
         return None
-    return next((x for x in n.op.body.nodes if type(x.op) is o.Attention), None)
+    return next((x for x in n.op.body.nodes if type(x.op) in kinds), None)
 
 
 @dataclass(frozen=True)
@@ -41,45 +44,49 @@ class CacheAttention(Pass):
 
     def run(self, graph: Graph, log: Log) -> Graph:
         users = graph.users()
-        found: dict[Node, tuple[Append, Append]] = {}
+        found: dict[Node, list[Append]] = {}
         for n in graph.nodes:
-            if (pair := self.pair(graph, n, users)) is not None:
-                found[n] = pair
+            if (appends := self.appends(graph, n, users)) is not None:
+                found[n] = appends
         if not found:
             return graph
-        gone = {x for pair in found.values() for a in pair for x in a.nodes}
+        gone = {x for appends in found.values() for a in appends for x in a.nodes}
         new, env = Graph(graph.name), dict[Value, Value]()
         for n in graph.nodes:
             if n in found:
                 self.region(new, env, n, found[n])
-                log.hit("caches", 2)
+                log.hit("caches", len(found[n]))
             elif n not in gone:
                 graph.copy_into(new, env, [n])
         new.take_ends(graph, env)
         return new
 
-    def pair(self, graph: Graph, n: Node, users: dict[Value, list[Node]]) -> tuple[Append, Append] | None:
+    def appends(self, graph: Graph, n: Node, users: dict[Value, list[Node]]) -> list[Append] | None:
+        """Of keys and values; of a cache in eight bits their codes, then their scales."""
         attention = attention_of(n)
         if attention is None or not isinstance(attention.op, o.Attention) or attention.op.has_mask or attention.op.has_bias:
             return None
-        q, k, v = attention.operands[:3]
+        q, *parts = attention.operands
         d = q.shape[-1]
-        if q.shape[2] != 1 or not isinstance(d, int) or d & (d - 1) or not 16 <= d <= 256 or v.shape[-1] != d:
+        if q.shape[2] != 1 or not isinstance(d, int) or d & (d - 1) or not 16 <= d <= 256 or parts[1].shape[-1] != d:
             return None
         if attention is not n:
             assert isinstance(n.op, o.Fused)
             outer = dict(zip(n.op.body.inputs, n.operands, strict=True))
-            if k not in outer or v not in outer:
+            if any(x not in outer for x in parts):
                 return None
-            k, v = outer[k], outer[v]
-        keys, values = self.append(graph, k, n, users), self.append(graph, v, n, users)
-        if keys is None or values is None or k is v:
+            parts = [outer[x] for x in parts]
+        found = [a for x in parts if (a := self.append(graph, x, n, users)) is not None]
+        if len(found) < len(parts) or len({*parts}) < len(parts):
             return None
-        a, b = keys.update.op, values.update.op
-        assert isinstance(a, o.UpdateSlice) and isinstance(b, o.UpdateSlice)
-        if a.start != b.start or (attention.op.causal and attention.op.offset != a.start):
+        starts = [a.update.op.start for a in found if isinstance(a.update.op, o.UpdateSlice)]
+        if any(s != starts[0] for s in starts) or (attention.op.causal and attention.op.offset != starts[0]):
             return None
-        return keys, Append(values.seen, values.update, None)  # values are not rotated
+        makers = [a.blocks for a in found]
+        eight = isinstance(attention.op, o.Q8Attention)
+        if (None in makers or makers[:2] != makers[2:] or makers[0] is makers[1]) if eight else any(m is not None for m in makers):
+            return None
+        return [replace(a, rope=None) if i % 2 else a for i, a in enumerate(found)]  # values are not rotated
 
     @staticmethod
     def append(graph: Graph, v: Value, reader: Node, users: dict[Value, list[Node]]) -> Append | None:
@@ -97,12 +104,18 @@ class CacheAttention(Pass):
             return None
         if graph.outputs[graph.donated[donor]] is not update.value or graph.outputs.count(update.value) != 1:
             return None
+        blocks, reads = None, update
+        if isinstance(new.node.op, o.Q8Blocks):
+            blocks = reads = new.node
+            if any(len(users[x]) != 1 or x in graph.outputs for x in blocks.values):
+                return None
+            new = blocks.operands[0]
         rope = new.node
         whole = isinstance(rope.op, o.Rope) and not rope.op.interleaved and rope.op.n_rot in (None, new.shape[-1])
-        return Append(seen, update, rope if whole and users[new] == [update] and new not in graph.outputs else None)
+        return Append(seen, update, rope if whole and users[new] == [reads] and new not in graph.outputs else None, blocks)
 
     @staticmethod
-    def region(new: Graph, env: dict[Value, Value], n: Node, pair: tuple[Append, Append]) -> None:
+    def region(new: Graph, env: dict[Value, Value], n: Node, appends: list[Append]) -> None:
         body, inner = Graph(n.name), dict[Value, Value]()
         operands: list[Value] = []
 
@@ -112,11 +125,9 @@ class CacheAttention(Pass):
                 operands.append(v)
             return inner[v]
 
-        for a in pair:
-            for x in (a.rope, a.update, a.seen):
-                if x is not None:
-                    made = body.add(x.op, *(inside(v) for v in x.operands), name=x.name, place=x.place)
-                    inner.update(zip(x.values, made.values, strict=True))
+        for x in dict.fromkeys(x for a in appends for x in a.nodes):
+            made = body.add(x.op, *(inside(v) for v in x.operands), name=x.name, place=x.place)
+            inner.update(zip(x.values, made.values, strict=True))
         given = [inside(v) for v in n.operands]
         if isinstance(n.op, o.Fused):
             local = dict(zip(n.op.body.inputs, given, strict=True))
@@ -124,6 +135,6 @@ class CacheAttention(Pass):
             result = local[n.op.body.outputs[0]]
         else:
             result = body.add(n.op, *given, name=n.name, place=n.place).values[0]
-        body.outputs = [result, *(inner[a.update.value] for a in pair)]
+        body.outputs = [result, *(inner[a.update.value] for a in appends)]
         region = new.add(o.Fused(body=body), *(env[v] for v in operands), name=f"{n.name}_cached", place=n.place)
-        env.update(zip((n.values[0], *(a.update.value for a in pair)), region.values, strict=True))
+        env.update(zip((n.values[0], *(a.update.value for a in appends)), region.values, strict=True))

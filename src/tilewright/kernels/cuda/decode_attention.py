@@ -23,6 +23,7 @@ from ...ops.attention import Attention as AttentionOp
 from ...ops.attention import Rope as RopeOp
 from ...ops.q8_cache import BLOCK as Q8_BLOCK
 from ...ops.q8_cache import Q8Attention as Q8AttentionOp
+from ...ops.q8_cache import Q8Blocks as Q8BlocksOp
 from ...ops.state import UpdateSlice
 from ...ops.views import Slice
 from ...tile.builder import Ix, KernelBuilder, Tile, View
@@ -34,6 +35,7 @@ from ..pointwise import unravel
 from ..region import Evaluator, Operand, Region, narrow, widen
 from ..template import Reason, Template, region_bytes, region_flops
 from ..tiling import leaves_of_epilogue
+from .decode_codes import row_codes, spread
 from .groups import Shared, on_threads
 from .kernel import DecodeKernel
 
@@ -69,23 +71,31 @@ class DecodeAttention(Template):
 
 @dataclass(frozen=True)
 class Appended:
-    """A cache that the region appends a row to: where it lies up to that row, the row (before its rope), and the update."""
+    """A cache that the region appends a row to: where it lies up to that row, the row (before its rope), and the update. Caches of scales
+    follow those of codes."""
 
     cache: Operand
     row: Operand
     value: Value  # the row after its rope
     update: Node
 
+    def window(self, result: Operand) -> Layout:
+        """Where the row goes in a result."""
+        op = self.update.op
+        assert isinstance(op, UpdateSlice) and result.buffer is self.cache.buffer
+        return result.layout.slice(op.axis, op.start, 1)
+
 
 def appended(region: Region) -> list[Appended]:
     """The caches of keys and values where the region appends to them (see `passes/cache_attention.py`), else nothing."""
     assert region.anchor is not None
     found = []
-    for v in region.anchor.operands[1:3]:
+    for v in region.anchor.operands[1:]:
         update = v.node.operands[0].node if isinstance(v.node.op, Slice) else None
         if update is None or not isinstance(update.op, UpdateSlice):
             return []
         old, new = update.operands
+        new = new.node.operands[0] if isinstance(new.node.op, Q8BlocksOp) else new
         cache, row = region.operand(old), region.operand(new.node.operands[0] if isinstance(new.node.op, RopeOp) else new)
         assert cache is not None and row is not None
         layout = v.node.op.views(cache.layout)[0]
@@ -115,7 +125,7 @@ def fitting(region: Region) -> tuple[Operand, Operand, Operand] | None:
         q_value = q_value.node.operands[0]
     caches = appended(region)
     q = region.operand(q_value)
-    k, v = (c.cache for c in caches) if caches else (region.operand(x) for x in (k_value, v_value))
+    k, v = (c.cache for c in caches[:2]) if caches else (region.operand(x) for x in (k_value, v_value))
     kinds = (i8,) if isinstance(node.op, Q8AttentionOp) else FLOATS
     if q is None or k is None or v is None or q.type.dtype not in FLOATS or any(o.type.dtype not in kinds for o in (k, v)):
         return None
@@ -139,7 +149,7 @@ class Decode:
         self.d, self.keys = d, self.k.type.shape[2]
         self.caches = appended(region)
         codes = node.operands[3:] if isinstance(node.op, Q8AttentionOp) else ()
-        self.scales = [o for x in codes if (o := region.operand(x)) is not None]  # of a cache in eight bits
+        self.scales = [c.cache for c in self.caches[2:]] or [o for x in codes if (o := region.operand(x)) is not None]  # of a q8_0 cache
         self.vector = vector_of([*places, *(c.row for c in self.caches)])
         self._divide()
 
@@ -184,18 +194,27 @@ class Decode:
         b, half = call.b, self.d // 2
         bi, hi = at
         kv = hi // group
-        rows = []
-        for name, c in zip("kv", self.caches, strict=True):  # all loads come before the stores: those might be to the same places
+        rows, factors = [], []
+        for name, c in zip("kv", self.caches, strict=False):  # all loads come before the stores: those might be to the same places
             halves = self._row(call, f"{name}_new", c.row, c.value, [bi, kv])
-            rows.append([narrow(b, x, c.cache.type.dtype) for x in halves])
+            if self.scales:
+                codes, scales = row_codes(b, half, halves)
+                rows.append(codes)
+                factors.append(scales)
+            else:
+                rows.append([narrow(b, x, c.cache.type.dtype) for x in halves])
         with b.if_(b.binary("and", b.compare("eq", part, 0), b.compare("eq", hi % group, 0))):
-            for name, c, r, halves_ in zip("kv", self.caches, self.region.results[1:], rows, strict=True):
-                op = c.update.op
-                assert isinstance(op, UpdateSlice) and r.buffer is c.cache.buffer
-                place = r.layout.slice(op.axis, op.start, 1)
-                window = call.view(f"{name}_window", c.cache.type.dtype, r.buffer, place, write=True)
+            for name, c, r, halves_ in zip("kv", self.caches, self.region.results[1:], rows, strict=False):
+                window = call.view(f"{name}_window", c.cache.type.dtype, r.buffer, c.window(r), write=True)
                 for i, x in enumerate(halves_):
                     b.store(window, (bi, kv, 0, i * half), x)
+            for name, c, r, scales in zip("kv", self.caches[2:], self.region.results[3:], factors, strict=False):
+                window = call.view(f"{name}_scale_window", c.cache.type.dtype, r.buffer, c.window(r), write=True)
+                for i, x in enumerate(scales):
+                    b.store(window, (bi, kv, 0, i), x)
+        if self.scales:
+            numbers = [spread(b, half, [b.cast(x, f32) for x in scales]) for scales in factors]
+            rows = [[b.cast(x, f32) * f for x, f in zip(row, own, strict=True)] for row, own in zip(rows, numbers, strict=True)]
         (k1, k2), (v1, v2) = ([widen(b, x) for x in row] for row in rows)
         s = self._capped(b, b.reduce("sum", b.fma(query[1], k2, query[0] * k1), 1))
         mine = b.compare("eq", part, 0)
@@ -223,7 +242,8 @@ class Decode:
             found = [b.load(x, (block, kv, place, c), (KEYS, half), limit=(left, None)) for x in (k, v) for c in (0, half)]
             if not scales:
                 return found
-            factors = [self._scale(b, x, (block, kv, place), c, left) for x in scales for c in (0, half)]
+            each = [[b.load(x, (block, kv, place, i), (KEYS, 1), limit=(left, None)) for i in range(self.d // Q8_BLOCK)] for x in scales]
+            factors = [f for x in each for f in spread(b, half, [b.cast(y, f32) for y in x])]
             return [b.cast(codes, f32) * factor for codes, factor in zip(found, factors, strict=True)]
 
         def add(key: Ix | int, found: list[Tile], state: list[Tile]) -> list[Tile]:
@@ -248,16 +268,6 @@ class Decode:
             loop.next(*add(loop.index, rows(loop.index), loop.carried))
         results: list[Tile] = loop.results
         return results
-
-    def _scale(self, b: KernelBuilder, scales: View, at: tuple[Ix | int, ...], column: int, left: Ix | int) -> Tile:
-        """The factors of half a row of codes, from this column on: one for every 32 of them."""
-        half, first = self.d // 2, column // Q8_BLOCK
-        count = max(1, half // Q8_BLOCK)
-        each = [b.cast(b.load(scales, (*at, first + i), (KEYS, 1), limit=(left, None)), f32) for i in range(count)]
-        found = each[-1]
-        for i in reversed(range(count - 1)):
-            found = b.select(b.cmp("lt", b.iota((1, half), 1), (i + 1) * Q8_BLOCK), each[i], found)
-        return found
 
     def _place(self, call: Call, sequence: Ix | int, key: Ix | int) -> tuple[Ix | int, Ix | int]:
         """Where a run of keys of a sequence begins: the first and the third index of a cache."""
@@ -301,7 +311,7 @@ class Decode:
         launch.kernel = DecodeKernel(
             f"{k.name}_{threads}x{self.vector}x{groups}{'_early' if self.caches else ''}", k.params, k.pid, k.body, split=split, part=part,
             found=tuple(x.var for x in found), acc=acc, d=d, threads=threads, vector=self.vector, groups=groups,
-            streamed=frozenset(("k", "v")) if self.caches else frozenset(), early=bool(self.caches))  # fmt: skip
+            streamed=frozenset(("k", "v", "k_scale", "v_scale")) if self.caches else frozenset(), early=bool(self.caches))  # fmt: skip
         return launch
 
     def _consumers(self, call: Call, at: list[Ix | int], out: Tile) -> None:
