@@ -163,6 +163,10 @@ class Decode:
         self.sums_at = Layout.contiguous((self.batch, self.heads, PARTS, self.d))
         self.stats_at = Layout.contiguous((self.batch, self.heads, PARTS, 2))
 
+    @property
+    def early(self) -> bool:
+        return bool(self.caches) and not self.scales
+
     def launches(self) -> list[Launch]:
         return [self._whole()] if at_most(self.keys, SHORT) else [self._parts(), self._together()]
 
@@ -240,30 +244,37 @@ class Decode:
             left = end - key
             block, place = self._place(call, bi, key)
             found = [b.load(x, (block, kv, place, c), (KEYS, half), limit=(left, None)) for x in (k, v) for c in (0, half)]
+            blocks = range(self.d // Q8_BLOCK)
+            return found + [b.load(x, (block, kv, place, i), (KEYS, 1), limit=(left, None)) for x in scales for i in blocks]
+
+        def number(found: list[Tile], i: int) -> Tile:
+            """Half a row of keys or values as f32, late: codes that wait take fewer registers."""
             if not scales:
-                return found
-            each = [[b.load(x, (block, kv, place, i), (KEYS, 1), limit=(left, None)) for i in range(self.d // Q8_BLOCK)] for x in scales]
-            factors = [f for x in each for f in spread(b, half, [b.cast(y, f32) for y in x])]
-            return [b.cast(codes, f32) * factor for codes, factor in zip(found, factors, strict=True)]
+                return widen(b, found[i])
+            count = self.d // Q8_BLOCK
+            own = found[4 : 4 + count] if i < 2 else found[4 + count :]
+            return b.cast(found[i], f32) * spread(b, half, [b.cast(x, f32) for x in own])[i % 2]
 
         def add(key: Ix | int, found: list[Tile], state: list[Tile]) -> list[Tile]:
-            (k1, k2, v1, v2), (top, total, o1, o2) = found, state
-            s = self._capped(b, b.reduce("sum", b.fma(q2, widen(b, k2), q1 * widen(b, k1)), 1))
+            top, total, o1, o2 = state
+            s = self._capped(b, b.reduce("sum", b.fma(q2, number(found, 1), q1 * number(found, 0)), 1))
             s = b.select(b.cmp("lt", b.iota((KEYS, 1), 0), b.from_index(end - key)), s, NEVER)
             best = b.binary("max", top, b.reduce("max", s, 0))
             safe = b.select(b.cmp("eq", best, NEVER), 0.0, best)
             weight, fade = b.unary("exp", s - safe), b.unary("exp", top - safe)
-            o1, o2 = (o * fade + b.reduce("sum", weight * widen(b, x), 0) for o, x in ((o1, v1), (o2, v2)))
+            o1, o2 = (o * fade + b.reduce("sum", weight * number(found, i), 0) for o, i in ((o1, 2), (o2, 3)))
             return [best, total * fade + b.reduce("sum", weight, 0), o1, o2]
 
         # rows that an earlier call appended are in memory already: the first ones are asked for before the wait for the kernel before
-        ahead = rows(start) if self.caches else None
+        # (but for codes, each of which would take a register)
+        ahead = rows(start) if self.early else None
         q1, q2 = self._query(call, b, at)
-        if ahead is None:
-            state = [b.full((1, 1), NEVER), b.full((1, 1), 0.0), b.full((1, half), 0.0), b.full((1, half), 0.0)]
+        if self.caches:
+            state = self._append(call, at, group, part, (q1, q2))
         else:
-            state = add(start, ahead, self._append(call, at, group, part, (q1, q2)))
-            start = start + step
+            state = [b.full((1, 1), NEVER), b.full((1, 1), 0.0), b.full((1, half), 0.0), b.full((1, half), 0.0)]
+        if ahead is not None:
+            state, start = add(start, ahead, state), start + step
         with b.loop(start, end, step, state) as loop:
             loop.next(*add(loop.index, rows(loop.index), loop.carried))
         results: list[Tile] = loop.results
@@ -309,9 +320,9 @@ class Decode:
         )
         k = launch.kernel
         launch.kernel = DecodeKernel(
-            f"{k.name}_{threads}x{self.vector}x{groups}{'_early' if self.caches else ''}", k.params, k.pid, k.body, split=split, part=part,
+            f"{k.name}_{threads}x{self.vector}x{groups}{'_early' if self.early else ''}", k.params, k.pid, k.body, split=split, part=part,
             found=tuple(x.var for x in found), acc=acc, d=d, threads=threads, vector=self.vector, groups=groups,
-            streamed=frozenset(("k", "v", "k_scale", "v_scale")) if self.caches else frozenset(), early=bool(self.caches))  # fmt: skip
+            streamed=frozenset(("k", "v")) if self.early else frozenset(), early=self.early)  # fmt: skip
         return launch
 
     def _consumers(self, call: Call, at: list[Ix | int], out: Tile) -> None:
