@@ -139,6 +139,8 @@ def fitting(region: Region) -> tuple[Operand, Operand, Operand] | None:
 
 
 class Decode:
+    at_once = KEYS  # of one step
+
     def __init__(self, region: Region) -> None:
         node, places = region.anchor, fitting(region)
         assert node is not None and isinstance(node.op, AttentionOp) and places is not None
@@ -150,6 +152,8 @@ class Decode:
         self.caches = appended(region)
         codes = node.operands[3:] if isinstance(node.op, Q8AttentionOp) else ()
         self.scales = [c.cache for c in self.caches[2:]] or [o for x in codes if (o := region.operand(x)) is not None]  # of a q8_0 cache
+        if self.scales and d > 64:  # a thread holds the scales of all blocks of a half
+            self.at_once = KEYS * 64 // d
         self.vector = vector_of([*places, *(c.row for c in self.caches)])
         self._divide()
 
@@ -228,7 +232,7 @@ class Decode:
         return s if self.op.softcap is None else b.unary("tanh", s * (1.0 / self.op.softcap)) * self.op.softcap
 
     def _walk(self, call: Call, at: list[Ix | int], start: Ix | int, end: Ix | int, step: int, part: Ix | int) -> list[Tile]:
-        """Running maximum, sum and both halves of the weighted values over keys start, start + step, … in runs of KEYS."""
+        """Running maximum, sum and both halves of the weighted values over keys start, start + step, … in runs of `at_once`."""
         b, half = call.b, self.d // 2
         k = call.view("k", self.k.type.dtype, self.k.buffer, self.k.layout, bake=(-2,))
         v = call.view("v", self.v.type.dtype, self.v.buffer, self.v.layout, bake=(-2,))
@@ -243,9 +247,9 @@ class Decode:
         def rows(key: Ix | int) -> list[Tile]:
             left = end - key
             block, place = self._place(call, bi, key)
-            found = [b.load(x, (block, kv, place, c), (KEYS, half), limit=(left, None)) for x in (k, v) for c in (0, half)]
+            found = [b.load(x, (block, kv, place, c), (self.at_once, half), limit=(left, None)) for x in (k, v) for c in (0, half)]
             blocks = range(self.d // Q8_BLOCK)
-            return found + [b.load(x, (block, kv, place, i), (KEYS, 1), limit=(left, None)) for x in scales for i in blocks]
+            return found + [b.load(x, (block, kv, place, i), (self.at_once, 1), limit=(left, None)) for x in scales for i in blocks]
 
         def number(found: list[Tile], i: int) -> Tile:
             """Half a row of keys or values as f32, late: codes that wait take fewer registers."""
@@ -258,7 +262,7 @@ class Decode:
         def add(key: Ix | int, found: list[Tile], state: list[Tile]) -> list[Tile]:
             top, total, o1, o2 = state
             s = self._capped(b, b.reduce("sum", b.fma(q2, number(found, 1), q1 * number(found, 0)), 1))
-            s = b.select(b.cmp("lt", b.iota((KEYS, 1), 0), b.from_index(end - key)), s, NEVER)
+            s = b.select(b.cmp("lt", b.iota((self.at_once, 1), 0), b.from_index(end - key)), s, NEVER)
             best = b.binary("max", top, b.reduce("max", s, 0))
             safe = b.select(b.cmp("eq", best, NEVER), 0.0, best)
             weight, fade = b.unary("exp", s - safe), b.unary("exp", top - safe)
@@ -308,7 +312,7 @@ class Decode:
         at = self._heads(call, b.pid)
         threads = d // 2 // self.vector
         groups = THREADS // threads
-        found = self._walk(call, at, first + Ix(b, part) * KEYS, self._last(call, at[0], last), groups * KEYS, Ix(b, part))
+        found = self._walk(call, at, first + Ix(b, part) * self.at_once, self._last(call, at[0], last), groups * self.at_once, Ix(b, part))
         split = len(b.kernel.body.body)
         acc = Var(TileType((1, d), f32), "acc")
         self._consumers(call, at, Tile(b, acc))
@@ -316,7 +320,7 @@ class Decode:
             self.batch * self.heads,
             flops=region_flops(self.region),
             bytes_=region_bytes(self.region),
-            note=f"a block a head, {KEYS} keys a step",
+            note=f"a block a head, {self.at_once} keys a step",
         )
         k = launch.kernel
         launch.kernel = DecodeKernel(
@@ -353,14 +357,15 @@ class Decode:
         first, last = (call.word(n, x) for n, x in zip(("first", "last"), self._seen(), strict=True))
         part = b.pid % parts
         at = self._heads(call, b.pid // parts)
-        found = self._walk(call, at, b.maximum(part * span, first), b.minimum((part + 1) * span, self._last(call, at[0], last)), KEYS, part)
+        end = b.minimum((part + 1) * span, self._last(call, at[0], last))
+        found = self._walk(call, at, b.maximum(part * span, first), end, self.at_once, part)
         for view, column, x in ((sums, 0, found[2]), (sums, half, found[3]), (stats, 0, found[0]), (stats, 1, found[1])):
             b.store(view, (*at, part, column), x)
         launch = call.finish(
             self.batch * self.heads * self.parts,
             flops=region_flops(self.region),
             bytes_=region_bytes(self.region),
-            note=f"{KEYS} keys a step",
+            note=f"{self.at_once} keys a step",
         )
         threads = half // self.vector
         launch.kernel = on_threads(launch.kernel, threads, BLOCK // threads, self.vector)
