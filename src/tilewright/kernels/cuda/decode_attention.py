@@ -357,8 +357,8 @@ class Decode:
         first, last = (call.word(n, x) for n, x in zip(("first", "last"), self._seen(), strict=True))
         part = b.pid % parts
         at = self._heads(call, b.pid // parts)
-        end = b.minimum((part + 1) * span, self._last(call, at[0], last))
-        found = self._walk(call, at, b.maximum(part * span, first), end, self.at_once, part)
+        start, end = b.maximum(part * span, first), b.minimum((part + 1) * span, self._last(call, at[0], last))
+        found = self._walk(call, at, start, end, self.at_once, part)
         for view, column, x in ((sums, 0, found[2]), (sums, half, found[3]), (stats, 0, found[0]), (stats, 1, found[1])):
             b.store(view, (*at, part, column), x)
         launch = call.finish(
