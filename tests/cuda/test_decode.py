@@ -343,9 +343,9 @@ def test_tensor_maps_follow_a_position(own: bool, rng: np.random.Generator, monk
         for at in (0, 5, 5, 28):
             made.clear()
             session.run_with({"P": at}, q, k, v)
-            assert made[-3:] in ([3, 3, 3] if own else [3, at + 3, at + 3], [])
-        assert made[-3:] == ([3, 3, 3] if own else [3, 31, 31]) and len(session._schedules) == 1
-        assert gpu.calls["cuGraphExecKernelNodeSetParams_v2"] >= 3
+            assert made[-2:] in ([3, 3] if own else [at + 3, at + 3], [])
+        assert made[-2:] == ([] if own else [31, 31]) and len(session._schedules) == 1
+        assert gpu.calls["cuGraphExecKernelNodeSetParams_v2"] >= 3 and gpu.calls["cuTensorMapReplaceAddress"] >= (6 if own else 3)
 
 
 def test_matrix_units_learn_a_position_by_new_parameters(rng: np.random.Generator) -> None:
