@@ -15,8 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from tests.cuda import emulator_clusters as clusters
 from tests.cuda import emulator_mma as matrices
 from tests.cuda.emulator_arithmetic import COMPARE, arithmetic, small_float
+from tests.cuda.emulator_clusters import Fault as Fault
 from tests.cuda.emulator_copies import copy
 from tilewright.target.cuda.ptx_flow import Function, Op, parse
 
@@ -30,12 +32,7 @@ _LOCAL = 1 << 16  # bytes of thread-private memory
 _STEPS = 2_000_000
 _ROUNDS = 50  # of all blocks in which nothing was written: they wait for something that does not come
 
-
 _ENDED: Any = object()
-
-
-class Fault(AssertionError):
-    """The kernel did something that a GPU would not forgive."""
 
 
 class Heap:
@@ -67,9 +64,11 @@ def run(text: str, heap: Heap, words: list[int], grid: int, block: int, dynamic:
     shared = ring + dynamic if dynamic else static
     local = dict(_locals(text))
     tables = {m[1]: heap.add(_table(m[2])) for m in re.finditer(r"\.global[^;]*?(\w+)\[\d+\] = \{(.*?)\}", text)}
+    symbols = {**local, **tables, "scratch": 0, "ring": ring}
+    blocks = [_Block(function, heap, words, b, grid, block, shared, symbols) for b in range(grid)]
+    clusters.gather(blocks, int((re.findall(r"\.reqnctapercluster (\d+)", text) or [1])[0]))
     with np.errstate(all="ignore"):
-        together(heap, [_Block(function, heap, words, b, grid, block, shared, {**local, **tables, "scratch": 0, "ring": ring}).steps()
-                        for b in range(grid)])  # fmt: skip
+        together(heap, [b.steps() for b in blocks])
 
 
 def together(heap: Heap, blocks: list[Iterator[None]]) -> None:
@@ -138,6 +137,8 @@ class _Races:
 
 
 class _Block:
+    member: clusters.Member
+
     def __init__(
         self, f: Function, heap: Heap, words: list[int], index: int, grid: int, threads: int, shared: int, symbols: dict[str, int]
     ) -> None:
@@ -173,7 +174,10 @@ class _Block:
                 continue
             op = self.f.ops[at]
             self.step(op, ready & (self.pc == at))
-            if op.opcode.startswith("ld.acquire"):
+            if self.member.held:
+                self.member.held = False
+                yield
+            elif op.opcode.startswith("ld.acquire"):
                 if self.polled == at:
                     yield
                 self.polled = at
@@ -258,7 +262,7 @@ class _Block:
         parts = op.opcode.split(".")
         stem, kinds = parts[0], [p for p in parts if p in _TYPES or p == "pred"]
         dtype: Any = np.bool_ if kinds[-1:] == ["pred"] else _TYPES[kinds[-1]] if kinds else np.uint32
-        if stem == "griddepcontrol":
+        if stem == "griddepcontrol" or clusters.execute(self, op, xs, active):
             return  # launches follow one another here
         if op.opcode.startswith("cvt.rna.tf32"):
             bits = self.read(xs[1], np.uint32).astype(np.uint64)

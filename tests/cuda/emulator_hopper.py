@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from tests.cuda.emulator import _STEPS, Array, Fault, Heap, _Block, _locals, _Races, _split
+from tests.cuda import emulator_clusters as clusters
+from tests.cuda.emulator import _STEPS, Array, Heap, _Block, _locals, _Races, _split
+from tests.cuda.emulator_clusters import Barrier, Fault
 from tests.cuda.emulator_mma import KINDS, _names, _whole_warps
 from tests.cuda.matrix_units import tensor
 from tilewright.kernels.cuda.kernel import TensorMap
@@ -43,24 +44,6 @@ def swizzled(at: Array) -> Array:
     return at ^ ((at >> 7 & 7) << 4)
 
 
-@dataclass
-class _Barrier:
-    """An mbarrier: arrivals of a phase, how many are missing, bytes that are to come, phases completed."""
-
-    count: int
-    missing: int
-    bytes: int = 0
-    phase: int = 0
-
-    def change(self, arrivals: int, nbytes: int) -> None:
-        self.missing -= arrivals
-        self.bytes += nbytes
-        if self.missing < 0:
-            raise Fault("an mbarrier has more arrivals than it was made for")
-        if self.missing == 0 and self.bytes == 0:
-            self.phase, self.missing = self.phase + 1, self.count
-
-
 class _Unwatched(_Races):
     """Who comes after whom is not followed here."""
 
@@ -72,8 +55,9 @@ class _Async(_Block):
     def __init__(self, *args: Any) -> None:
         *rest, self.tensors = args
         super().__init__(*rest)
+        clusters.gather([self], 1)
         self.races = _Unwatched(0)
-        self.mbarriers: dict[int, _Barrier] = {}
+        self.mbarriers: dict[int, Barrier] = {}
         self.arrived: dict[int, int] = {}  # threads at a named barrier
         self.sleeping = np.full(self.n, -1, np.int64)  # at which named barrier
         self.stalled = np.zeros(self.n, bool)
@@ -161,7 +145,7 @@ class _Async(_Block):
         threads = np.flatnonzero(active)
         if ".init" in op.opcode:
             for t in threads:
-                self.mbarriers[int(self.at(xs[0])[t])] = _Barrier(int(xs[1]), int(xs[1]))
+                self.mbarriers[int(self.at(xs[0])[t])] = Barrier(int(xs[1]), int(xs[1]))
         elif ".try_wait" in op.opcode:
             at, parity = self.at(xs[1]), self.read(xs[2], np.uint32)
             done = np.zeros(self.n, bool)

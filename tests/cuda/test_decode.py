@@ -15,8 +15,10 @@ from tilewright.core.dims import sym
 from tilewright.core.dtypes import DType, bf16, f16, f32, i8, i64
 from tilewright.kernels.cuda import decode_attention
 from tilewright.kernels.cuda.kernel import BlockKernel, DecodeKernel, GemmKernel, MmaAttentionKernel, RingKernel, ThinKernel
+from tilewright.ops.composites import RmsNorm
 from tilewright.runtime import cuda_driver
 from tilewright.runtime.cuda_late import make_late
+from tilewright.target.cuda.code import emit_cuda
 
 Array = Any
 TOLERANCE = {bf16: 6e-3, f16: 1e-3, f32: 5e-6}  # norm of the difference over the norm of the reference
@@ -277,6 +279,40 @@ def test_attention_appends_codes_and_scales(
         np.testing.assert_array_equal(np.delete(x, at, 2), np.delete(before, at, 2))
     k, v = (c.astype(np.float32) * np.repeat(s.astype(np.float32), 32, -1) for c, s in zip(after[:2], after[2:], strict=True))
     check(y, -attention(rotated(q, cos, sin), k[:, :, : at + 1], v[:, :, : at + 1], op), f32)
+@pytest.mark.parametrize("blocks", [1, 2])
+def test_blocks_of_a_head_leave_the_bits(blocks: int, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four blocks share the keys of a head where the chip has room; fewer of them give the same bits."""
+    q, k, v = floats(rng, bf16, 1, 2, 1, 64), floats(rng, bf16, 1, 2, 530, 64), floats(rng, bf16, 1, 2, 530, 64)
+    g = graph(lambda *x: o.Attention(scale=0.125, causal=True, offset=529)(*x), *((bf16, x.shape) for x in (q, k, v)))
+    e = Emulated(g)
+    assert [(x.kernel.cluster, x.grid) for x in e.program.launches if isinstance(x.kernel, DecodeKernel)] == [(4, 8)]
+    (want,) = e(q, k, v)
+    monkeypatch.setattr(decode_attention, "CLUSTER", blocks)
+    (got,) = Emulated(g)(q, k, v)
+    np.testing.assert_array_equal(got, want)
+
+
+def test_how_many_blocks_a_head_has() -> None:
+    """As many as the chip has multiprocessors for, and with a thread for every column; one where launches are joined."""
+    def blocks(heads: int, d: int, cores: int = 132, **kw: Any) -> int:
+        g = graph(lambda *x: o.Attention(scale=0.125)(*x), (bf16, (1, heads, 1, d)), *[(bf16, (1, heads, 40, d))] * 2)
+        (launch,) = Emulated(g, cores=cores, **kw).program.launches
+        assert isinstance(launch.kernel, DecodeKernel) and launch.grid == heads * launch.kernel.cluster
+        return launch.kernel.cluster
+
+    assert [blocks(h, 64) for h in (33, 34, 66, 67)] == [4, 2, 2, 1]
+    assert [blocks(8, 256), blocks(8, 64, 16), blocks(8, 64, arch="sm_80"), blocks(8, 64, features=["joined:depth=0"])] == [2, 2, 1, 1]
+
+
+def test_loads_that_are_early_stay_early() -> None:
+    """The assembler moves loads of constants (`.nc`) behind the wait for the kernel before: those that stand before it are plain ones."""
+    shapes = ((1, 2048), (2048,), (64, 2048))
+    layer = lambda x, w, m: o.Matmul(transpose_b=True)(RmsNorm(eps=1e-5, affine="weight")(x, w), m)
+    g = graph(layer, *((bf16, s) for s in shapes))
+    e = Emulated(g)
+    (launch,) = e.program.launches
+    before, after = emit_cuda(launch.kernel, e.target).split("griddepcontrol.wait")
+    assert before.count("ld.global.L1::no_allocate") == 1 and ".nc" not in before and "ld.global" in after
 
 
 def test_a_position_is_a_word_in_memory(rng: np.random.Generator) -> None:

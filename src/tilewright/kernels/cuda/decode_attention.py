@@ -1,12 +1,10 @@
 """Attention of one query row per head over a cache: the keys are cut into parts, and the parts' results are put together in order.
 
-Groups of threads own parts of one head's keys. A thread holds pieces of both halves of a row, so that a rope of the query is
-elementwise; groups walk their keys
-`KEYS` at a time with a running maximum and sum. Up to `SHORT` keys, a block per head has all groups and puts their results together in
-shared memory; for more, a
-first launch spreads the parts over the chip and a second one weighs them. Then the elementwise consumers run. A part that sees no key
-weighs nothing; a row
-that sees none gives zeros. Bits depend on the number of keys alone, not on batch or heads.
+Groups of threads own parts of one head's keys. A thread holds pieces of both halves of a row, so that a rope of the query is elementwise;
+groups walk their keys `KEYS` at a time with a running maximum and sum. Up to `SHORT` keys, a block per head (or a cluster of blocks, whose
+first one collects) has all groups and puts their results together in shared memory; for more, a first launch spreads the parts over the
+chip and a second one weighs them. Then the elementwise consumers run. A part that sees no key weighs nothing; a row that sees none gives
+zeros. Bits depend on the number of keys alone, not on batch or heads.
 """
 
 from __future__ import annotations
@@ -37,6 +35,7 @@ from ..template import Reason, Template, region_bytes, region_flops
 from ..tiling import leaves_of_epilogue
 from .decode_codes import row_codes, spread
 from .groups import Shared, on_threads
+from .joined import joining_of
 from .kernel import DecodeKernel
 
 KEYS = 8  # of one step
@@ -46,6 +45,7 @@ VECTOR = 4  # elements of a thread: more threads a row, since there are few rows
 BLOCK = 128  # threads
 THREADS = 512  # of a block that has all keys of a head
 SHORT = 4096  # keys
+CLUSTER = 4  # blocks of a head at most, where the chip has one for each
 NEVER = float("-inf")
 FLOATS = (bf16, f16, f32)
 
@@ -66,7 +66,7 @@ class DecodeAttention(Template):
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         if fitting(region) is None:  # the operand's place was not known when the template was chosen
             return Shared(Attention()).build(region, target)
-        return Decode(region).launches()
+        return Decode(region, target).launches()
 
 
 @dataclass(frozen=True)
@@ -141,10 +141,10 @@ def fitting(region: Region) -> tuple[Operand, Operand, Operand] | None:
 class Decode:
     at_once = KEYS  # of one step
 
-    def __init__(self, region: Region) -> None:
+    def __init__(self, region: Region, target: TargetSpec) -> None:
         node, places = region.anchor, fitting(region)
         assert node is not None and isinstance(node.op, AttentionOp) and places is not None
-        self.region, self.node, self.op = region, node, node.op
+        self.region, self.node, self.op, self.target = region, node, node.op, target
         self.q, self.k, self.v = places
         self.batch, self.heads, _, d = self.q.type.shape
         assert isinstance(d, int)
@@ -175,51 +175,51 @@ class Decode:
         return [self._whole()] if at_most(self.keys, SHORT) else [self._parts(), self._together()]
 
     # --- parts of the keys --------------------------------------------------------------------------------------------
-    def _query(self, call: Call, b: KernelBuilder, at: list[Ix | int]) -> tuple[Tile, Tile]:
-        """Both halves of the query, rotated where the region says so, times the scale."""
-        first, second = self._row(call, "q", self.q, self.node.operands[0], at)
-        return first * self.op.scale, second * self.op.scale
-
-    def _row(self, call: Call, name: str, place: Operand, value: Value, at: list[Ix | int]) -> tuple[Tile, Tile]:
-        """Both halves of a row of one head in f32, rotated where `value` is the result of a rope."""
+    def _loaded(self, call: Call, name: str, place: Operand, value: Value, at: list[Ix | int]) -> list[Tile]:
+        """Both halves of a row of one head, and of the tables of its rope where `value` is the result of one: loads only."""
         b, half = call.b, self.d // 2
         view = call.view(name, place.type.dtype, place.buffer, place.layout)
-        first, second = (widen(b, b.load(view, (*at, 0, c), (1, half))) for c in (0, half))
+        found = [b.load(view, (*at, 0, c), (1, half)) for c in (0, half)]
         if isinstance(value.node.op, RopeOp):
             shape = (*value.shape[:-1], half)
-            tables = []
             for n, x in zip(("cos", "sin"), value.node.operands[1:], strict=True):
                 o = self.region.operand(x)
                 assert o is not None
                 table = call.view(f"{name}{n}", o.type.dtype, o.buffer, o.layout.expand(shape))
-                tables.append(widen(b, b.load(table, (*at, 0, 0), (1, half))))
-            cos, sin = tables
-            first, second = first * cos - second * sin, second * cos + first * sin
-        return first, second
+                found.append(b.load(table, (*at, 0, 0), (1, half)))
+        return found
 
-    def _append(self, call: Call, at: list[Ix | int], group: Ix, part: Ix | int, query: tuple[Tile, Tile]) -> list[Tile]:
+    def _rotated(self, b: KernelBuilder, loaded: list[Tile]) -> tuple[Tile, Tile]:
+        """Both halves in f32 after the rope, if there is one."""
+        first, second, *tables = (widen(b, x) for x in loaded)
+        if not tables:
+            return first, second
+        cos, sin = tables
+        return first * cos - second * sin, second * cos + first * sin
+
+    def _append(
+        self, call: Call, at: list[Ix | int], loaded: list[list[Tile]], writes: Tile, part: Ix | int, query: list[Tile]
+    ) -> list[Tile]:
         """What a walk starts with: in the first part the row that this call appends. The first head of a group writes it to the caches."""
         b, half = call.b, self.d // 2
-        bi, hi = at
-        kv = hi // group
         rows, factors = [], []
-        for name, c in zip("kv", self.caches, strict=False):  # all loads come before the stores: those might be to the same places
-            halves = self._row(call, f"{name}_new", c.row, c.value, [bi, kv])
+        for c, found in zip(self.caches, loaded, strict=False):
+            halves = self._rotated(b, found)
             if self.scales:
                 codes, scales = row_codes(b, half, halves)
                 rows.append(codes)
                 factors.append(scales)
             else:
                 rows.append([narrow(b, x, c.cache.type.dtype) for x in halves])
-        with b.if_(b.binary("and", b.compare("eq", part, 0), b.compare("eq", hi % group, 0))):
+        with b.if_(writes):
             for name, c, r, halves_ in zip("kv", self.caches, self.region.results[1:], rows, strict=False):
                 window = call.view(f"{name}_window", c.cache.type.dtype, r.buffer, c.window(r), write=True)
                 for i, x in enumerate(halves_):
-                    b.store(window, (bi, kv, 0, i * half), x)
+                    b.store(window, (*at, 0, i * half), x)
             for name, c, r, scales in zip("kv", self.caches[2:], self.region.results[3:], factors, strict=False):
                 window = call.view(f"{name}_scale_window", c.cache.type.dtype, r.buffer, c.window(r), write=True)
                 for i, x in enumerate(scales):
-                    b.store(window, (bi, kv, 0, i), x)
+                    b.store(window, (*at, 0, i), x)
         if self.scales:
             numbers = [spread(b, half, [b.cast(x, f32) for x in scales]) for scales in factors]
             rows = [[b.cast(x, f32) * f for x, f in zip(row, own, strict=True)] for row, own in zip(rows, numbers, strict=True)]
@@ -272,9 +272,13 @@ class Decode:
         # rows that an earlier call appended are in memory already: the first ones are asked for before the wait for the kernel before
         # (but for codes, each of which would take a register)
         ahead = rows(start) if self.early else None
-        q1, q2 = self._query(call, b, at)
-        if self.caches:
-            state = self._append(call, at, group, part, (q1, q2))
+        # what the kernel before wrote comes in one trip to memory: nothing but loads up to the first use (and before stores to the caches)
+        writes = b.binary("and", b.compare("eq", part, 0), b.compare("eq", hi - kv * group, 0)) if self.caches else None
+        query = self._loaded(call, "q", self.q, self.node.operands[0], at)
+        new = [self._loaded(call, f"{n}_new", c.row, c.value, [bi, kv]) for n, c in zip("kv", self.caches, strict=False)]
+        q1, q2 = (x * self.op.scale for x in self._rotated(b, query))
+        if writes is not None:
+            state = self._append(call, [bi, kv], new, writes, part, [q1, q2])
         else:
             state = [b.full((1, 1), NEVER), b.full((1, 1), 0.0), b.full((1, half), 0.0), b.full((1, half), 0.0)]
         if ahead is not None:
@@ -316,18 +320,29 @@ class Decode:
         split = len(b.kernel.body.body)
         acc = Var(TileType((1, d), f32), "acc")
         self._consumers(call, at, Tile(b, acc))
+        cluster = self._cluster(threads * groups)
         launch = call.finish(
-            self.batch * self.heads,
+            self.batch * self.heads * cluster,
             flops=region_flops(self.region),
             bytes_=region_bytes(self.region),
-            note=f"a block a head, {self.at_once} keys a step",
+            note=f"{'a block' if cluster == 1 else f'{cluster} blocks'} a head, {self.at_once} keys a step",
         )
         k = launch.kernel
+        name = f"{k.name}_{threads}x{self.vector}x{groups}{f'x{cluster}' if cluster > 1 else ''}{'_early' if self.early else ''}"
         launch.kernel = DecodeKernel(
-            f"{k.name}_{threads}x{self.vector}x{groups}{'_early' if self.early else ''}", k.params, k.pid, k.body, split=split, part=part,
+            name, k.params, k.pid, k.body, split=split, part=part, cluster=cluster,
             found=tuple(x.var for x in found), acc=acc, d=d, threads=threads, vector=self.vector, groups=groups,
             streamed=frozenset(("k", "v")) if self.early else frozenset(), early=self.early)  # fmt: skip
         return launch
+
+    def _cluster(self, threads: int) -> int:
+        """Blocks of a head: instructions bound one that has all keys, and small blocks find room while the kernel before still runs."""
+        programs, cluster = self.batch * self.heads, CLUSTER
+        if self.target.cpu != "sm_90a" or joining_of(self.target) is not None or not isinstance(programs, int):
+            return 1
+        while cluster > 1 and (programs * cluster > self.target.cores or threads // cluster < self.d):
+            cluster //= 2
+        return cluster
 
     def _consumers(self, call: Call, at: list[Ix | int], out: Tile) -> None:
         """Everything after the attention, over one row."""

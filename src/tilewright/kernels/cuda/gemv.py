@@ -125,11 +125,17 @@ def gemv_launch(region: Region, p: Problem, at: Places, how: Plan) -> Launch:
     step = how.threads * vector
     column = b.pid * rows
 
+    leaves: dict[tuple[Value, int], Tile] = {}  # what the epilogue reads in each row
+
     def add(start: Ix | int, pieces: int, sums: list[Tile], left: int | None) -> list[Tile]:
         """Pieces of K from `start` on; all loads come first."""
         limits = [None if left is None or left >= (u + 1) * step else (None, left - u * step) for u in range(pieces)]
         right = [b.load(w, (column, start + u * step), (rows, step), limit=limits[u]) for u in range(pieces)]
         left_ = [[b.load(x, (i, start + u * step), (1, step), limit=limits[u]) for i in range(m)] for u in range(pieces)]
+        if not leaves:  # one trip to memory with the first pieces of the row, not another one behind the sums
+            for v, view in ins.items():
+                size = (1 if view.type.strides[1] == 0 else rows, 1)
+                leaves.update({(v, i): b.load(view, (i, column), size, axes=(1, 0)) for i in range(m)})
         for u in range(pieces):
             wide = widen(b, right[u])
             sums = [b.fma(widen(b, left_[u][i]), wide, s) for i, s in enumerate(sums)]
@@ -151,7 +157,7 @@ def gemv_launch(region: Region, p: Problem, at: Places, how: Plan) -> Launch:
         total = total * p.alpha if p.alpha != 1.0 else total
 
         def leaf(v: Value, o: Operand, i: int = i) -> Tile:
-            return b.load(ins[v], (i, column), (1 if ins[v].type.strides[1] == 0 else rows, 1), axes=(1, 0))
+            return leaves[v, i]
 
         evaluate = Evaluator(b, region, leaf, {out_value: total})
         for view, v, result in zip(outs, region.body.outputs, region.results, strict=True):

@@ -299,8 +299,8 @@ class MmaAttentionKernel(Kernel):
 
 @dataclass(eq=False)
 class DecodeKernel(SimtKernel):
-    """Attention of one query row per head on a block (see the target's `decode`): the first `split` instructions of `body` run on
-    groups of `threads` and leave
+    """Attention of one query row per head on a block or a `cluster` (see the target's `decode`): the first `split` instructions of `body`
+    run on groups of `threads` and leave
     `found` (running maximum, sum, both halves of the weighted values); the others see `acc`, the row itself, on one thread per column."""
 
     split: int = 0
@@ -311,12 +311,13 @@ class DecodeKernel(SimtKernel):
     threads: int = 8
     vector: int = 4
     groups: int = 32
+    cluster: int = 1  # blocks of a head, which share its groups
     streamed: frozenset[str] = frozenset()  # as in `BlockKernel`
     early: bool = False
 
     @property
     def block(self) -> int:
-        return self.threads * self.groups
+        return self.threads * self.groups // self.cluster
 
     @property
     def warp_parts(self) -> int:

@@ -36,14 +36,14 @@ class PagedDecodeAttention(Template):
         return None if even and 1 <= threads <= 32 else Reason("rows must lie along the head, at multiples of what a thread reads")
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        return PagedDecode(region).launches()
+        return PagedDecode(region, target).launches()
 
 
 class PagedDecode(Decode):
-    def __init__(self, region: Region) -> None:
+    def __init__(self, region: Region, target: TargetSpec) -> None:
         node = region.anchor
         assert node is not None and isinstance(node.op, PagedAttention)
-        self.region, self.node, self.op = region, node, node.op  # type: ignore[assignment]
+        self.region, self.node, self.op, self.target = region, node, node.op, target  # type: ignore[assignment]
         q, k, v, table, lengths = (o for x in node.operands if (o := region.operand(x)) is not None)
         self.q, self.k, self.v, self.table, self.lengths = q, k, v, table, lengths
         self.batch, self.heads, _, d = q.type.shape

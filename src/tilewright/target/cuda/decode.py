@@ -1,6 +1,6 @@
-"""Attention of one query row per head, a block per head, as PTX: the tile IR of the groups, their results put together through shared
-memory in order, the tile IR
-of the consumers on one thread per column."""
+"""Attention of one query row per head, a block or a cluster of blocks per head, as PTX: the tile IR of the groups, their results put
+together in order through shared memory (of the first block, whose mbarrier counts what the others store there), the tile IR of the
+consumers on one thread per column."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ def emit_decode(kernel: DecodeKernel, target: TargetSpec) -> str:
     k.late = e.pending = kernel.early and arch_number(target.cpu) >= 90
     e.parameters()
     decode_program(kernel, e, Where(k))
-    return module_text(target.cpu, k.text([f".maxntid {kernel.block}, 1, 1"], target.cpu))
+    directives = [f".maxntid {kernel.block}, 1, 1"] + [f".reqnctapercluster {kernel.cluster}, 1, 1"] * (kernel.cluster > 1)
+    return module_text(target.cpu, k.text(directives, target.cpu), version="8.1" if kernel.cluster > 1 else "8.0")
 
 
 def decode_program(kernel: DecodeKernel, e: Emitter, where: Where) -> None:
@@ -56,7 +57,18 @@ def decode_program(kernel: DecodeKernel, e: Emitter, where: Where) -> None:
     assert kernel.part is not None and kernel.acc is not None and isinstance(kernel.acc.type, TileType)
     tid = where.thread()
     part = v("i32", f"shr.u32 {{}}, {tid}, {kernel.threads.bit_length() - 1};")
-    e.env[kernel.pid] = v("i64", f"cvt.u64.u32 {{}}, {where.program()};")
+    program, rank, bar = where.program(), "", ""
+    if kernel.cluster > 1:  # blocks of a head have runs of its groups
+        bar = v("i32", f"add.u32 {{}}, {where.base()}, {k.alloc_shared(8)};")
+        rank = v("i32", "mov.u32 {}, %cluster_ctarank;")
+        lead = v("i1", f"setp.eq.u32 {{}}, {v('i32', f'or.b32 {{}}, {tid}, {rank};')}, 0;")
+        k.emit(f"@{lead} mbarrier.init.shared::cta.b64 [{bar}], 1;")
+        k.emit(f"@{lead} mbarrier.arrive.expect_tx.shared::cta.b64 _, [{bar}], {groups // kernel.warp_parts * (d * 4 + 8)};")
+        k.emit("fence.mbarrier_init.release.cluster;")
+        k.emit("barrier.cluster.arrive.relaxed.aligned;")
+        part = v("i32", f"mad.lo.u32 {{}}, {rank}, {groups // kernel.cluster}, {part};")
+        program = v("i32", f"shr.u32 {{}}, {program}, {kernel.cluster.bit_length() - 1};")
+    e.env[kernel.pid] = v("i64", f"cvt.u64.u32 {{}}, {program};")
     e.env[kernel.part] = v("i64", f"cvt.u64.u32 {{}}, {part};")
     e.block(Block(kernel.body.params, kernel.body.body[: kernel.split]))
     top, total, *halves = (e.tile(x) for x in kernel.found)
@@ -68,18 +80,32 @@ def decode_program(kernel: DecodeKernel, e: Emitter, where: Where) -> None:
     lane = v("i32", f"and.b32 {{}}, {tid}, {kernel.threads * kernel.warp_parts - 1};")
     if kernel.warp_parts > 1:
         part = v("i32", f"shr.u32 {{}}, {part}, {kernel.warp_parts.bit_length() - 1};")
-    mine = v("i32", f"mad.lo.u32 {{}}, {part}, {d * 4}, {v('i32', f'mad.lo.u32 {{}}, {lane}, {kernel.vector * 4}, {base};')};")
+    if kernel.cluster > 1:
+        k.emit("barrier.cluster.wait.aligned;")  # the first block's barrier is ready
+        there, bar_there = (v("i32", f"mapa.shared::cluster.u32 {{}}, {x}, 0;") for x in (base, bar))
+        store, signal = "st.async.shared::cluster.mbarrier::complete_tx::bytes", f", [{bar_there}]"
+    else:
+        there, store, signal = base, "st.shared", ""
+    mine = v("i32", f"mad.lo.u32 {{}}, {part}, {d * 4}, {v('i32', f'mad.lo.u32 {{}}, {lane}, {kernel.vector * 4}, {there};')};")
     first = v("i1", f"setp.lt.u32 {{}}, {lane}, {kernel.threads};")
-    width = f".v{kernel.vector}" if kernel.vector > 1 else ""
-    for i in range(2):
-        regs = ", ".join(state[2 + i * kernel.vector : 2 + (i + 1) * kernel.vector])
-        k.emit(f"@{first} st.shared{width}.f32 [{mine}+{sums + i * d // 2 * 4}], {f'{{{regs}}}' if width else regs};")
-    here = v("i32", f"mad.lo.u32 {{}}, {part}, 8, {base};")
-    k.emit(f"@{v('i1', f'setp.eq.u32 {{}}, {lane}, 0;')} st.shared.v2.f32 [{here}+{stats}], {{{state[0]}, {state[1]}}};")
-    where.meet()
+    wide = min(kernel.vector, 4)
+    for i in range(0, 2 * kernel.vector, wide):
+        at = sums + i // kernel.vector * d // 2 * 4 + i % kernel.vector * 4
+        regs = f"{{{', '.join(state[2 + i : 2 + i + wide])}}}" if wide > 1 else state[2 + i]
+        k.emit(f"@{first} {store}{f'.v{wide}' if wide > 1 else ''}.f32 [{mine}+{at}], {regs}{signal};")
+    here = v("i32", f"mad.lo.u32 {{}}, {part}, 8, {there};")
+    k.emit(f"@{v('i1', f'setp.eq.u32 {{}}, {lane}, 0;')} {store}.v2.f32 [{here}+{stats}], {{{state[0]}, {state[1]}}}{signal};")
     end = k.label("end")
+    if kernel.cluster > 1:
+        k.emit(f"@{v('i1', f'setp.ne.u32 {{}}, {rank}, 0;')} bra.uni {end};")
+    else:
+        where.meet()
     if d < kernel.block:
         k.emit(f"@{v('i1', f'setp.ge.u32 {{}}, {tid}, {d};')} bra {end};")
+    if kernel.cluster > 1:
+        again = k.label("arriving")
+        k.place(again)
+        k.emit(f"@!{v('i1', f'mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 {{}}, [{bar}], 0;')} bra {again};")
     best, weight_sum, value = (k.reg("float") for _ in range(3))
     for register, start in ((best, NEVER), (weight_sum, ZERO), (value, ZERO)):
         k.emit(f"mov.f32 {register}, {start};")

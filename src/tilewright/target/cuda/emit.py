@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -258,6 +259,8 @@ class Emitter(Control):
                 raise CompileError(f"cuda: kernel {self.kernel.name} waits for the kernel before inside a loop or branch")
             self.wait()
             self.pending = False
+        if self.pending:  # the assembler would move a load of constants behind the wait
+            view = replace(view, hint=view.hint.removeprefix(".nc"))
         ordering.before(self, instr)
         other = instr.attrs.get("other", 0) or 0
         self.env[instr.results[0]] = access.load(self, ordering.qualified(view, instr), at, type_, instr.attrs["axes"], limits, other)

@@ -90,6 +90,8 @@ def _wanted(op: Op) -> list[str]:
     if name.startswith(("cp.async.bulk.shared", "cp.async.bulk.global", "cp.reduce")):
         places = brackets(op)
         return [*places[:2], re.findall(r"\],\s*([%\w]+)", op.operands)[0], *places[2:]]
+    if name.startswith("st.async"):  # [target], registers, [barrier]
+        return brackets(op)
     if op.stem in ("bar", "barrier") and "cluster" not in name and ".warp" not in name:
         return [x for x in op.operands.split(",") if x.strip()]
     if op.stem in ("ld", "st", "atom", "red", "ldmatrix", "stmatrix", "mbarrier") or name.startswith("cp.async.c"):
@@ -98,8 +100,8 @@ def _wanted(op: Op) -> list[str]:
 
 
 def _told(op: Op) -> bool:
-    """A store of a number by which blocks tell each other something."""
-    return op.opcode.startswith("st.release") and ".shared" not in op.opcode
+    """A store of a number by which blocks tell each other something, or one that tells a barrier."""
+    return op.opcode.startswith("st.async") or (op.opcode.startswith("st.release") and ".shared" not in op.opcode)
 
 
 class _Compiler:

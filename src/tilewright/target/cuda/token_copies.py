@@ -71,6 +71,22 @@ class Copies(State):
             a.copies.pop(0)
         return True
 
+    def tell(self, a: Agent, segment: Segment, args: tuple[int, ...]) -> bool:
+        """`st.async`: registers into shared memory of a block of the cluster, whose barrier counts the bytes."""
+        op, g = segment.op, self.graph
+        space, lo = self._place(a, args[0])
+        b = self._barrier(a, op, args[1], apart=True)
+        token = g.access(a, op, space, lo, segment.width, write=True, pending=True)
+        if space != a.block:
+            self.foreign.setdefault(space, []).append((token, op))
+        if b is not None:
+            self._known(a, op, b, len(b.done) - 1, "stores")
+            b.bytes -= segment.width * a.weight
+            b.reach |= token | (a.reach & ~g.plain)
+            b.seen |= token | (a.seen & ~g.plain)
+            self._turn(b, op)
+        return True
+
     def piece(self, a: Agent, segment: Segment, args: tuple[int, ...]) -> bool:
         """16 bytes (or 4, or 8) by `cp.async`."""
         op = segment.op

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from ...core.dtypes import dtype
 from ...kernels.cuda.attention_kernels import FlashGradKernel, FlashStatsKernel, MmaGradKernel
 from ...kernels.cuda.joined import END, JoinedKernel, stock_words, threads_of
-from ...kernels.cuda.kernel import FlashKernel, GemmKernel, MmaAttentionKernel, QGemmKernel, RingKernel, TensorMap
-from ...tile.ir import Kernel
+from ...kernels.cuda.kernel import DecodeKernel, FlashKernel, GemmKernel, MmaAttentionKernel, QGemmKernel, RingKernel, TensorMap
+from ...tile.ir import Kernel, ViewType
 from . import attention_mma, attention_mma_grad, flash, flash_finish, flash_grad, flash_stats, gemm, qgemm, ring
 from .token_state import Launch
 
@@ -48,7 +48,20 @@ def small_launch(kernel: Kernel, text: str) -> Launch | None:
     if isinstance(kernel, QGemmKernel):
         words = _words(text, qgemm.WORDS, strips=kernel.strips, rows=kernel.rows)
         return Launch(words, _same(kernel.block), cells=tuple(sorted(qgemm.places(kernel))))
+    if isinstance(kernel, DecodeKernel) and kernel.cluster > 1:
+        return _decode(kernel)
     return _joined(kernel) if isinstance(kernel, JoinedKernel) and kernel.depth and kernel.grid <= FEW else None
+
+
+def _decode(g: DecodeKernel) -> Launch:
+    """One head with more keys than its blocks take at once, all threads of all blocks."""
+    words: list[int] = []
+    for p in g.params:
+        if isinstance(p.type, ViewType):
+            words += [FAR + (len(words) << 34), *(1 for s in p.type.strides if s is None)]
+        else:
+            words.append({"first": 0, "last": 10 * g.groups}.get(p.name, 1))
+    return Launch(tuple(words), tuple((t, 1) for t in range(g.block)), blocks=g.cluster, cluster=g.cluster, grid=g.cluster)
 
 
 def _joined(g: JoinedKernel) -> Launch:

@@ -125,5 +125,5 @@ _HANDLERS = (
     ("mbarrier.init", "init"), ("mbarrier.arrive", "arrive"), ("mbarrier.try_wait", "wait"), ("mbarrier.test_wait", "wait"),
     ("cp.async.bulk.commit", "send_commit"), ("cp.async.bulk.wait", "send_wait"), ("cp.reduce", "send"), ("cp.async.bulk.", "send"),
     ("cp.async.commit", "piece_commit"), ("cp.async.wait", "piece_wait"), ("cp.async.c", "piece"), ("ldmatrix", "load"),
-    ("stmatrix", "store"), ("fence", "fence"), ("bar", "meet"), ("griddepcontrol", "begin"),
+    ("stmatrix", "store"), ("st.async", "tell"), ("fence", "fence"), ("bar", "meet"), ("griddepcontrol", "begin"),
 )  # fmt: skip
