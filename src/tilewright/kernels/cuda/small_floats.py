@@ -66,8 +66,9 @@ def small_words(q: Array) -> Array:
 
 
 def blocks_at_once(name: str) -> int:
-    """Blocks of one row's product on a multiprocessor: widening eight-bit floats takes more registers (two have 70 KB on their way)."""
-    return 2 if name.startswith("F8") else 4
+    """Blocks of one row's product on a multiprocessor: widening eight-bit floats takes more registers (two have 70 KB on their way), and
+    codes of eight bits are more of them (four blocks would spill)."""
+    return 2 if name.startswith("F8") else 3 if name == "Q8_0" else 4
 
 
 def is_small(name: str) -> bool:
