@@ -18,6 +18,7 @@ import tilewright as tw
 import tilewright.ops as o
 from tests.cuda.fake_driver import FakeDriver, fake_gpu
 from tests.cuda.launching import graph
+from tilewright.core import dtypes as dt
 from tilewright.core.dims import sym
 from tilewright.core.dtypes import f32
 from tilewright.core.errors import ExecutionError, InputError
@@ -167,6 +168,25 @@ def test_only_what_moved_is_told_to_the_graph(gpu: FakeDriver, rng: np.random.Ge
             torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-6)
         assert nodes in (None, gpu.calls.get("cuGraphExecKernelNodeSetParams_v2", 0) - count)
     assert len(c.session.executable.program.launches) == 2
+
+
+@pytest.mark.parametrize("dtype", ["bool_", "u8", "i16", "u32", "f16", "f64"])
+def test_other_dtypes(dtype: str, gpu: FakeDriver, rng: np.random.Generator) -> None:
+    d = getattr(dt, dtype)
+    c = Calls(gpu, graph(lambda x: o.Flip(axes=(0,))(x), (d, (5, 3))), np.zeros((5, 3), d.np))
+    x = c.put(torch.from_numpy(rng.integers(0, 2, (5, 3)).astype(d.np)))
+    assert torch.equal(c.fast((x,)), torch.from_numpy(x.numpy()[::-1].copy())) and c.fast((x.to(torch.int8),)) is MISSED
+    assert (gpu.native > 0) == (cuda_native.exchange() is not None)
+
+
+def test_a_dtype_that_pytorch_cannot_describe(gpu: FakeDriver, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(look: int, tensor: Any) -> Any:
+        raise RuntimeError("no such dtype in DLPack")
+
+    monkeypatch.setattr(cuda_native, "_seen", refuse)
+    c = Calls(gpu, graph(lambda x: o.Neg()(x), (f32, (4, 4))), zeros(4, 4))
+    x = c.new(rng, 4, 4)
+    assert torch.equal(c.fast((x,)), -x) and not gpu.native
 
 
 def test_a_session_ends(gpu: FakeDriver, rng: np.random.Generator) -> None:

@@ -104,8 +104,11 @@ def native_call(session: CudaSession, place: TorchPlace, short: Callable[..., An
 
     interface, signature, executable = session.interface, session.model.signature, session.executable
     look, stream_of = functions
+    try:
+        records = np.array([v for t in interface.inputs for v in _record(t, place, look)], np.int64)
+    except (RuntimeError, BufferError):  # a dtype that this PyTorch's DLPack has no name for
+        return None
     device, errors, is_neg = _seen(look, place.new([1], torch.float32))[0], executable.errors, torch.Tensor.is_neg
-    records = np.array([v for t in interface.inputs for v in _record(t, place, look)], np.int64)
     likes = [place.like(t) for t in interface.outputs]
     outputs = np.array([id(x) for x in likes], np.int64)
     moving, mapping, updates = (np.array(x, np.int64).reshape(-1) for x in schedule.following_inputs())
@@ -120,8 +123,8 @@ def native_call(session: CudaSession, place: TorchPlace, short: Callable[..., An
         **{name: 0 if x is None else id(x) for name, x in objects.items()}, **{name: x.ctypes.data for name, x in arrays.items()},
         "launch": cuda_launch.address_of("cuGraphLaunch"), "set_params": cuda_launch.address_of("cuGraphExecKernelNodeSetParams_v2"),
         "replace": cuda_launch.address_of("cuTensorMapReplaceAddress"), "graph": schedule.handle, "look": look, "stream_of": stream_of,
-        "bound": ctypes.addressof(schedule.bound),
-        "error_blocks": 0 if errors is None else errors.host, "kind_of_device": device & 0xFFFFFFFF, "device": device,
+        "error_blocks": 0 if errors is None else errors.host, "bound": ctypes.addressof(schedule.bound),
+        "kind_of_device": device & 0xFFFFFFFF, "device": device,
         "errors": len(executable.error_launches), "stream": session.last_stream, "ins": len(interface.inputs), "outs": len(likes),
         "moves": len(moving) // 4, "maps": len(mapping) // 3, "nodes": len(updates) // 2,
     }  # fmt: skip
