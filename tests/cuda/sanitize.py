@@ -158,11 +158,13 @@ def planted(tool: str) -> None:
 # ── outside ──
 
 
-def command(tool: str, port: int) -> list[str]:
+def command(tool: str, port: int, processes: int) -> list[str]:
     found = [shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer", "--tool", tool, "--port", str(port)]
     found += ["--destroy-on-device-error", "kernel", "--print-limit", "0", "--show-backtrace", "device", "--launch-timeout", "120"]
     if tool != "initcheck":
         found += ["--kernel-name-exclude", f"regex={FOREIGN}"]
+    if tool == "racecheck":
+        found += ["--racecheck-num-workers", str(max(1, (os.cpu_count() or 1) // processes))]
     return [*found, sys.executable]
 
 
@@ -223,9 +225,9 @@ def run(tool: str, args: argparse.Namespace, logs: Path) -> bool:
         tests = ["-m", "pytest", "-s", "-q", "-p", "no:cacheprovider", "-p", "tests.cuda.sanitize", "--tb=short", *FILES]
         files = [logs / f"{tool}.{len(earlier) + i:03}.tests.log" for i in range(args.processes)]
         base = 49152 + 1000 * (list(UNFIT).index(tool))
-        running = [started(command(tool, base + 20 + 20 * i) + tests, f, env) for i, f in enumerate(files)]
+        running = [started(command(tool, base + 20 + 20 * i, args.processes) + tests, f, env) for i, f in enumerate(files)]
         plant = logs / f"{tool}.planted.log"
-        running.append(started([*command(tool, base), "tests/cuda/sanitize.py", "--planted", tool], plant, env))
+        running.append(started([*command(tool, base, args.processes), "tests/cuda/sanitize.py", "--planted", tool], plant, env))
         ended(running, until)
     texts = [f.read_text(errors="replace") for f in [*earlier, *files]]
     chosen, unfit = max(((int(w[1]), int(w[2])) for w in said(texts) if w[0] == "chosen"), default=(0, 0))
