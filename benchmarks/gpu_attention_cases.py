@@ -83,7 +83,7 @@ def run(case: Case) -> dict[str, Any]:
             seen = (j <= i) if case.causal else torch.ones_like(j <= i)
             seen = seen if case.window is None else seen & (j > i - case.window)
             seen = seen if mask is None else seen & mask.expand(b, 1, s, s)[at, 0, rows]
-            found.append(error(y[at, rows, at], scores.masked_fill(~seen, float("-inf")).softmax(-1) @ v[at, at].double()))
+            found.append(error(y[at, rows, at], scores.masked_fill(~seen, float("-inf")).softmax(-1).nan_to_num(0.0) @ v[at, at].double()))
         return max(found)
 
     errors, contenders = [wrong()], {"ours": call}
