@@ -4,12 +4,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
+
 from ..core.dtypes import i32
 from ..core.target_spec import TargetSpec
 from ..ir.graph import Graph, Node, Value
+from ..ops import functions as F
+from ..ops.attention import Attention
 from ..ops.attention_backward import AttentionBackward
 from ..ops.attention_saved import AttentionSaved
 from ..ops.base import name_origin
+from ..ops.composites import Softmax
 from ..ops.contractions import Matmul
 from ..ops.int_products import IntMatmul
 from ..ops.losses import SoftmaxCrossEntropy
@@ -19,6 +24,7 @@ from .base import Log, Pass
 from .save_log_sums import has_kernel
 
 MOST_CLASSES = 1 << 15  # of a row that fits in a block's registers
+MOST_SCORES = 1 << 31  # of an attention that are written to memory
 
 
 @dataclass(frozen=True)
@@ -41,6 +47,8 @@ class Decompose(Pass):
                 operands = [env[v] for v in n.operands]
                 if isinstance(n.op, IntMatmul) and self.target is not None and self.target.kind == "cuda":
                     made: Any = Matmul(transpose_b=n.op.transpose_b, dtype=i32)(*operands)  # matrix units read codes as they lie
+                elif isinstance(n.op, Attention):
+                    made = in_products(n.op, *operands)
                 else:
                     made = n.op.decompose(*operands)
                 new.place = ""
@@ -53,6 +61,8 @@ class Decompose(Pass):
     def wanted(self, n: Node) -> bool:
         if isinstance(n.op, AttentionSaved) or (isinstance(n.op, AttentionBackward) and (n.op.saved or n.operands[0].dtype.itemsize == 2)):
             return not has_kernel(n, self.target)
+        if type(n.op) in (Attention, AttentionBackward) and self.target is not None and self.target.kind == "cuda":
+            return slow(n)
         if isinstance(n.op, NormBackward) and n.operands[0].dtype.itemsize == 2:
             return self.target is None or self.target.kind != "cuda"
         if isinstance(n.op, PagedAttention) and self.target is not None and self.target.kind == "cuda":
@@ -60,6 +70,33 @@ class Decompose(Pass):
         if isinstance(n.op, SoftmaxCrossEntropy) and self.target is not None and self.target.kind == "cuda":
             return not row_fits(n.operands[0])
         return n.op.traits.composite and n.op.template is None and not n.op.traits.elementwise
+
+
+def slow(n: Node) -> bool:
+    """Whether a GPU has only the shared kernel for this attention, where a thread computes whole rows: products on all threads and a
+    softmax in between are faster by far, as long as there is room for the scores. (Over a cache, whose offset is a symbol, they would be
+    other kernels at every call.)"""
+    (batch, heads, rows, _), keys = n.operands[0].shape, n.operands[1].shape[2]
+    assert isinstance(n.op, (Attention, AttentionBackward))
+    pairs = batch * heads * rows * keys
+    known = isinstance(n.op.offset, int) and not (isinstance(pairs, int) and pairs > MOST_SCORES)
+    return n.operands[0].dtype.itemsize >= 4 and rows != 1 and known
+
+
+def in_products(op: Attention, q: Value, k: Value, v: Value, *rest: Value) -> Value:
+    """Attention whose rows all see something: two products and a softmax. Heads that share keys are rows of one product."""
+    offset = op.offset
+    if rest or op.window is not None or (op.causal and not (isinstance(offset, int) and offset >= 0)):
+        return op.decompose(q, k, v, *rest)
+    (batch, heads, rows, depth), (_, shared, keys, _) = q.shape, k.shape
+    k, v = F.cast(k, q.dtype), F.cast(v, q.dtype)
+    stacked = (batch, shared, heads // shared * rows)
+    s = F.reshape(F.matmul(F.reshape(q, (*stacked, depth)), k, transpose_b=True, alpha=op.scale), (batch, heads, rows, keys))
+    if op.softcap is not None:
+        s = F.mul(F.tanh(F.div(s, op.softcap)), op.softcap)
+    seen = op._position_mask(q.node.graph, rows, keys)
+    p = Softmax(axis=3)(s if seen is None else F.where(seen, s, -np.inf))
+    return F.reshape(F.matmul(F.reshape(p, (*stacked, keys)), v), (batch, heads, rows, v.shape[3]))
 
 
 def row_fits(logits: Value) -> bool:
