@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,11 @@ import torch
 
 import tilewright.ops as o
 from tests.cuda.emulator import Fault, Heap, run
-from tests.cuda.launching import Emulated, graph
+from tests.cuda.launching import Emulated, graph, program
 from tilewright.core.dims import sym
 from tilewright.core.dtypes import DType, bf16, bool_, f16, f32, f64, i8, i16, i32, i64, u8
 from tilewright.ir.interp import run as run_graph
+from tilewright.kernels.cuda import groups
 from tilewright.kernels.cuda.kernel import BlockKernel
 from tilewright.ops.composites import LayerNorm, LogSoftmax, RmsNorm, Softmax
 from tilewright.ops.reductions import uneven
@@ -267,3 +269,15 @@ def test_loops_inside_functions_of_one_number_and_many(name: str, rng: np.random
     for a, b in ((x, y), (y, x)):
         g = graph(lambda p, q: op()(p, q), (kind, a.shape), (kind, b.shape))
         np.testing.assert_allclose(Emulated(g)(a, b)[0], run_graph(g, [a, b])[0], rtol=1e-5)
+
+
+def test_much_memory_of_a_thread_lies_in_a_buffer(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Local memory is set aside for all threads of the chip, and there are 512 KB of it at most."""
+    large = program(graph(lambda x: o.Eigh()(x), (f32, (600, 600))))
+    texts = [emit_block_kernel(x.kernel, cuda_target()) for x in large.launches if isinstance(x.kernel, BlockKernel)]
+    assert texts and all(sum(map(int, re.findall(r"\.local .*\[(\d+)\]", t))) <= groups.OWN_BYTES for t in texts)
+    monkeypatch.setattr(groups, "OWN_BYTES", 0)
+    x = rng.standard_normal((3, 5, 5)) + 4 * np.eye(5)
+    run_small = Emulated(graph(lambda x: o.Solve()(x, x), (f64, x.shape)))
+    assert any(getattr(v.kernel, "workspace", None) for v in run_small.program.launches)
+    np.testing.assert_allclose(run_small(x)[0], np.broadcast_to(np.eye(5), x.shape), atol=1e-12)

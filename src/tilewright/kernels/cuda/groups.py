@@ -6,18 +6,21 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ...core.dims import Dim, divisible
+from ...core.dtypes import u8
 from ...core.target_spec import TargetSpec
 from ...ir.layout import Layout
-from ...tile.ir import Kernel, TileType
+from ...tile.ir import Kernel, TileType, Var, ViewType, alloc_bytes
 from ...tile.passes import ReuseValues, optimise
 from ...tile.passes.dce import RemoveDead
-from ..launch import Launch, Packed
+from ..launch import Buffer, Launch, Packed, Pointer
 from ..region import Region
 from ..template import Reason, Template
 from .kernel import BlockKernel
 
 PRIVATE = frozenset(("mma", "transpose", "extract", "shuffle", "alloc", "reshape", "scan"))  # need a program's whole tile in one thread
 ONE_THREAD = 128  # programs of one thread in a block
+OWN_BYTES = 16 << 10  # of a thread's own memory: the driver sets it aside for every thread that the chip could run, 4 GB with so many
+WORKSPACE = 8 << 30  # bytes of memory for all programs of a launch
 
 
 def on_threads(kernel: Kernel, threads: int, programs: int, vector: int = 1) -> BlockKernel:
@@ -63,6 +66,18 @@ def shared_launch(launch: Launch) -> Launch:
         return launch
     launch.kernel = place(launch.kernel)
     launch.variants = tuple(replace(v, kernel=place(v.kernel)) for v in launch.variants)
+    return with_workspace(launch, launch.kernel)
+
+
+def with_workspace(launch: Launch, kernel: BlockKernel) -> Launch:
+    """What programs of one thread allocate, if it is much, lies in a buffer of the launch: a matrix, say, that is factored in place."""
+    each = sum(alloc_bytes(i) for i in kernel.walk() if i.op == "alloc") if kernel.threads == 1 else 0
+    total = launch.grid * each
+    if each <= OWN_BYTES or launch.variants or (isinstance(total, int) and total > WORKSPACE):
+        return launch
+    buffer, space = Buffer(f"{launch.name}.workspace", "temp", total), Var(ViewType(u8, (1,)), "workspace")
+    launch.kernel = replace(kernel, name=f"{kernel.name}_w", params=[*kernel.params, space], workspace=space)
+    launch.arguments, launch.writes = (*launch.arguments, Pointer(buffer, 0, total)), (*launch.writes, buffer)
     return launch
 
 

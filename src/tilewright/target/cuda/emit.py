@@ -214,11 +214,24 @@ class Emitter(Control):
             return
         if self.layout.threads != 1:
             raise CompileError(f"cuda: private memory needs programs of one thread, kernel {self.kernel.name} has {self.layout.threads}")
+        space = getattr(self.kernel, "workspace", None)
+        if space is not None:
+            self.env[instr.results[0]] = Address(self._own_part(instr, space), strides, type_.dtype)
+            return
         name = f"private{self.private}"
         self.private += 1
         self.k.prologue.append(f"  .local .align 16 .b8 {name}[{alloc_bytes(instr)}];")
         pointer = self.k.value("i64", f"mov.u64 {{}}, {name};")
         self.env[instr.results[0]] = Address(pointer, strides, type_.dtype, "local")
+
+    def _own_part(self, instr: Instr, space: Var) -> str:
+        """Where this program's `alloc` lies in the workspace of all programs."""
+        allocs = [i for i in self.kernel.walk() if i.op == "alloc"]
+        each, before = sum(map(alloc_bytes, allocs)), sum(alloc_bytes(i) for i in allocs[: allocs.index(instr)])
+        whole = self.env[space]
+        assert isinstance(whole, Address)
+        start = self.k.value("i64", f"add.s64 {{}}, {whole.pointer}, {before};")
+        return self.k.value("i64", f"mad.lo.s64 {{}}, {self.env[self.kernel.pid]}, {each}, {start};")
 
     def _shared(self, nbytes: int) -> str:
         """Scratch of this program in shared memory."""
