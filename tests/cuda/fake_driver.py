@@ -26,6 +26,7 @@ from tilewright.runtime import cuda_array, cuda_driver, cuda_launch
 class CUresult(IntEnum):
     CUDA_SUCCESS = 0
     CUDA_ERROR_INVALID_VALUE = 1
+    CUDA_ERROR_OUT_OF_MEMORY = 2
     CUDA_ERROR_INVALID_CONTEXT = 201
     CUDA_ERROR_INVALID_PTX = 218
 

@@ -14,7 +14,7 @@ import torch
 
 import tilewright as tw
 import tilewright.ops as o
-from tests.cuda.fake_driver import FakeDriver, fake_gpu
+from tests.cuda.fake_driver import CUresult, FakeDriver, fake_gpu
 from tests.cuda.launching import graph
 from tilewright.core import dtypes as dt
 from tilewright.core.dims import sym
@@ -24,7 +24,7 @@ from tilewright.core.pytree import flatten
 from tilewright.ir.graph import Graph
 from tilewright.ir.types import TensorType
 from tilewright.ops.composites import Softmax
-from tilewright.runtime import cuda_session, dlpack
+from tilewright.runtime import cuda_driver, cuda_session, dlpack
 from tilewright.runtime.arguments import from_dtype
 from tilewright.runtime.cuda_array import DeviceArray
 from tilewright.runtime.cuda_modules import load_function
@@ -246,3 +246,19 @@ def test_dynamic_shared_memory_is_asked_for(declared: int) -> None:
     with fake_gpu():
         function = load_function(text, "k", 40 << 10)[1]
         assert (function.what.declared, function.what.allowed) == (declared, 40 << 10)
+
+
+def test_memory_that_pytorch_keeps_is_asked_for(gpu: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    full, freed = [True], []
+
+    def alloc(nbytes: int) -> Any:
+        return (CUresult.CUDA_ERROR_OUT_OF_MEMORY, 0) if full[0] else plain(nbytes)
+
+    plain = gpu.cuMemAlloc
+    monkeypatch.setattr(gpu, "cuMemAlloc", alloc, raising=False)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: freed.append(full[0]))
+    with pytest.raises(ExecutionError, match=r"cuMemAlloc failed with CUDA_ERROR_OUT_OF_MEMORY \(5000 bytes\)"):
+        cuda_driver.Memory(5000)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: full.__setitem__(0, False))
+    assert cuda_driver.Memory(5000).address and freed == [True]

@@ -6,6 +6,7 @@ Imported only when a session first runs on a GPU, or when somebody asks whether 
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Sequence
 from functools import cache
 from threading import Lock
@@ -139,7 +140,14 @@ class Memory:
 
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
-        self.address = int(call("cuMemAlloc", max(nbytes, 256), what=f"{nbytes} bytes"))
+        try:
+            self.address = int(call("cuMemAlloc", max(nbytes, 256), what=f"{nbytes} bytes"))
+        except ExecutionError as e:
+            torch = sys.modules.get("torch")
+            if "OUT_OF_MEMORY" not in str(e) or torch is None or not torch.cuda.is_initialized():
+                raise
+            torch.cuda.empty_cache()  # PyTorch keeps what its tensors leave
+            self.address = int(call("cuMemAlloc", max(nbytes, 256), what=f"{nbytes} bytes"))
         self._free = driver().cuMemFree
 
     def upload(self, address: int, nbytes: int, offset: int = 0) -> None:
