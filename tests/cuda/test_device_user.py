@@ -260,7 +260,7 @@ def test_division_by_zero_is_found() -> None:
 
 
 def test_out_of_memory_says_so_and_leaves_the_session_whole() -> None:
-    n = tw.Dim("N", 1, 1 << 20)
+    n = tw.Dim("N", 4, 1 << 20)
 
     class Outer(torch.nn.Module):
         def __init__(self, keep: bool) -> None:
