@@ -17,7 +17,7 @@ from tilewright.runtime import cuda_driver
 pytestmark = pytest.mark.skipif(bool(cuda_driver.available()), reason=f"no GPU: {cuda_driver.available()}")
 
 
-def close(got: Any, want: Any, limit: float = 1e-5) -> None:
+def check_close(got: Any, want: Any, limit: float = 1e-5) -> None:
     """`got` is a CUDA tensor of the right shape, NaN where `want` is, else within `limit` of the largest element."""
     assert isinstance(got, torch.Tensor) and got.is_cuda and got.shape == want.shape
     a, b = got.detach().cpu(), want.detach().cpu()
@@ -41,7 +41,7 @@ def test_streams_and_no_copies() -> None:
     module, x = mlp(), torch.randn(7, 65, device="cuda")
     session: Any = tw.compile(module, (x,))
     want = module.double()(x.double())
-    close(session(x), want)
+    check_close(session(x), want)
     side: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     for stream in (side, torch.cuda.current_stream(), side):
         late, kept = torch.zeros_like(x), torch.empty(7, 33, device="cuda")
@@ -51,15 +51,15 @@ def test_streams_and_no_copies() -> None:
             late.copy_(x)
             kept.copy_(session(late))
         stream.synchronize()
-        close(kept, want)
+        check_close(kept, want)
     assert not session.copies
     with torch.inference_mode():
-        close(session(x * 1), want)
-    close(session(x.clone().requires_grad_()), want)  # no gradient comes back through a session
+        check_close(session(x * 1), want)
+    check_close(session(x.clone().requires_grad_()), want)  # no gradient comes back through a session
     wide = torch.randn(7, 66, device="cuda")
     odd = wide.reshape(-1)[1 : 1 + 7 * 65].view(7, 65)  # four bytes off
-    close(session(odd), module(odd.double()))
-    close(session(wide[:, :65]), module(wide[:, :65].double()))
+    check_close(session(odd), module(odd.double()))
+    check_close(session(wide[:, :65]), module(wide[:, :65].double()))
     assert sum(session.copies.values()) == 2
 
 
@@ -85,7 +85,7 @@ def test_two_threads() -> None:
         t.join()
     assert len(found) == 400
     for i, r in found:
-        close(r, wanted[i])
+        check_close(r, wanted[i])
 
 
 def test_a_stream_that_is_being_captured_is_refused() -> None:
@@ -119,7 +119,7 @@ def test_sizes_that_change() -> None:
             want = module(x.double(), w.double())
             for got, right in zip(session(x, w), want, strict=True):
                 assert got.dtype == (dtype if right.dtype == torch.float64 else right.dtype)
-                close(got, right, limit)
+                check_close(got, right, limit)
 
 
 def spd(x: Any) -> Any:
@@ -172,9 +172,9 @@ def test_functions(name: str) -> None:
     f = FUNCTIONS[name]
     want = torch.from_numpy(np.asarray(tw.jit(f)(x.double().numpy())))
     for given, limit in ((x.cuda(), 3e-5), (x.double().cuda(), 1e-11)):
-        close(tw.jit(f, target="cuda")(given), want, limit)
+        check_close(tw.jit(f, target="cuda")(given), want, limit)
         if name in ("vmap", "grad", "gradients of rows"):  # transforms compile by themselves
-            close(f(given), want, limit)
+            check_close(f(given), want, limit)
 
 
 def test_nan_goes_where_it_goes_in_pytorch() -> None:
@@ -190,7 +190,7 @@ def test_nan_goes_where_it_goes_in_pytorch() -> None:
             return several(x)
 
     for got, want in zip(tw.compile(Several(), (x,), target="cuda")(x), several(x.cpu().double()), strict=True):
-        close(got, want, 1e-5)
+        check_close(got, want, 1e-5)
 
 
 def test_training_a_module() -> None:
@@ -217,9 +217,9 @@ def test_training_a_module() -> None:
         torch_opt.zero_grad()
         right.backward()  # type: ignore[no-untyped-call]
         torch_opt.step()
-        close(value, right.detach(), 1e-3)
+        check_close(value, right.detach(), 1e-3)
     for k in names:
-        close(ours[k], theirs[k].detach(), 5e-3)
+        check_close(ours[k], theirs[k].detach(), 5e-3)
 
 
 def until_found(f: Any, *args: Any) -> None:
@@ -246,10 +246,10 @@ def test_mistakes() -> None:
         session("seven")
     taking: Any = tw.jit(lambda t, i: tw.take(t, i, axis=0), target="cuda")
     table = torch.randn(5, 3, device="cuda")
-    close(taking(table, torch.tensor([4, 0], device="cuda")), table[[4, 0]])
+    check_close(taking(table, torch.tensor([4, 0], device="cuda")), table[[4, 0]])
     with pytest.raises(ExecutionError, match="out of range, got 5"):
         until_found(taking, table, torch.tensor([4, 5], device="cuda"))
-    close(taking(table, torch.tensor([1, 0], device="cuda")), table[[1, 0]])
+    check_close(taking(table, torch.tensor([1, 0], device="cuda")), table[[1, 0]])
 
 
 def test_division_by_zero_is_found() -> None:
@@ -274,10 +274,10 @@ def test_out_of_memory_says_so_and_leaves_the_session_whole() -> None:
     small, large = torch.randn(40, device="cuda"), torch.randn(400_000, device="cuda")
     for keep in (True, False):
         session: Any = tw.compile(Outer(keep), (small,), dynamic={"x": {0: n}})
-        close(session(small), Outer(keep)(small.double()))
+        check_close(session(small), Outer(keep)(small.double()))
         with pytest.raises((ExecutionError, torch.OutOfMemoryError), match=r"(?i)memory"):
             session(large)
-        close(session(small), Outer(keep)(small.double()))
+        check_close(session(small), Outer(keep)(small.double()))
     assert torch.equal(torch.ones(3, device="cuda") + 1, torch.full((3,), 2.0, device="cuda"))
 
 
@@ -289,7 +289,7 @@ def test_eight_bits() -> None:
             def forward(self, x: torch.Tensor, kind: torch.dtype = kind) -> torch.Tensor:
                 return x.to(kind).to(torch.float32) * 2
 
-        close(tw.compile(Through(), (x,), target="cuda")(x), Through()(x), 1e-7)
+        check_close(tw.compile(Through(), (x,), target="cuda")(x), Through()(x), 1e-7)
 
     class Integers(torch.nn.Module):
         def forward(self, a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -300,7 +300,7 @@ def test_eight_bits() -> None:
         a, b = (torch.randint(low, 100, (33, 37), device="cuda").to(dtype) for _ in range(2))
         session: Any = tw.compile(Integers(), (a, b), target="cuda")
         for got, want in zip(session(a, b), Integers()(a.cpu(), b.cpu()), strict=True):
-            close(got, want, 1e-6)
+            check_close(got, want, 1e-6)
 
 
 def test_save_load_profile_and_report(tmp_path: Any) -> None:

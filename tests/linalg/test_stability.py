@@ -63,7 +63,7 @@ def every(dtype: str) -> tuple[list[str], Any]:
     return list(found), np.stack(list(found.values()))
 
 
-def below(error: Any, bound: Any, names: list[str]) -> None:
+def check_below(error: Any, bound: Any, names: list[str]) -> None:
     """Each matrix's errors are inside the bound (of its elements, or of its norm)."""
     tiny = np.finfo("f4").tiny  # what underflow may add
     for name, e, b in zip(names, np.abs(error), bound, strict=True):
@@ -77,12 +77,12 @@ def test_sums_and_products(dtype: str) -> None:
     n = 1000
     x, y = (rng.standard_normal((3, n)) * 10.0 ** rng.uniform(-3, 3, (3, n))).astype(dtype), rng.standard_normal((3, n)).astype(dtype)
     x[0] = np.where(np.arange(n) % 2, -x[0, ::-1], x[0])
-    below(wide(tw.jit(lambda a: tw.sum(a, axis=1))(x)) - wide(x).sum(1), gamma(n, dtype) * np.abs(wide(x)).sum(1), ["sum"] * 3)
+    check_below(wide(tw.jit(lambda a: tw.sum(a, axis=1))(x)) - wide(x).sum(1), gamma(n, dtype) * np.abs(wide(x)).sum(1), ["sum"] * 3)
     got = tw.jit(lambda a, b: tw.sum(a * b, axis=1))(x, y)
-    below(wide(got) - (wide(x) * wide(y)).sum(1), gamma(n, dtype) * np.abs(wide(x) * wide(y)).sum(1), ["dot"] * 3)
+    check_below(wide(got) - (wide(x) * wide(y)).sum(1), gamma(n, dtype) * np.abs(wide(x) * wide(y)).sum(1), ["dot"] * 3)
     names, a = every(dtype)
     got = tw.jit(lambda v, w: v @ w)(a, a[::-1].copy())
-    below(wide(got) - wide(a) @ wide(a[::-1]), gamma(N, dtype) * (np.abs(wide(a)) @ np.abs(wide(a[::-1]))), names)
+    check_below(wide(got) - wide(a) @ wide(a[::-1]), gamma(N, dtype) * (np.abs(wide(a)) @ np.abs(wide(a[::-1]))), names)
 
 
 @DTYPES
@@ -91,12 +91,12 @@ def test_elimination(dtype: str) -> None:
     names, a = every(dtype)
     p, low, up = (wide(x) for x in la.lu(a))
     size = np.abs(low) @ np.abs(up)
-    below(p.swapaxes(1, 2) @ wide(a) - low @ up, gamma(N, dtype) * size, names)
+    check_below(p.swapaxes(1, 2) @ wide(a) - low @ up, gamma(N, dtype) * size, names)
     assert np.max(np.abs(low)) <= 1  # the largest pivot was taken
     fit = [k for k, name in enumerate(names) if np.all(np.abs(np.diagonal(up[k])) > 0)]
     b = (a @ np.ones((N, 1))).astype(dtype)
     x = wide(la.solve(a[fit], b[fit]))
-    below(wide(b[fit]) - wide(a[fit]) @ x, gamma(3 * N, dtype) * (p @ size)[fit] @ np.abs(x), [names[k] for k in fit])
+    check_below(wide(b[fit]) - wide(a[fit]) @ x, gamma(3 * N, dtype) * (p @ size)[fit] @ np.abs(x), [names[k] for k in fit])
 
 
 @DTYPES
@@ -106,7 +106,7 @@ def test_triangular_systems(dtype: str) -> None:
     t = np.tril(a) + 2 * np.eye(N, dtype=dtype) * (np.abs(np.tril(a).diagonal(0, 1, 2)) < 1e-3)[:, :, None]
     b = fresh_rng().standard_normal((len(names), N, 2)).astype(dtype)
     x = wide(la.solve_triangular(t, b, lower=True))
-    below(wide(t) @ x - wide(b), gamma(N, dtype) * np.abs(wide(t)) @ np.abs(x), names)
+    check_below(wide(t) @ x - wide(b), gamma(N, dtype) * np.abs(wide(t)) @ np.abs(x), names)
 
 
 @DTYPES
@@ -116,7 +116,7 @@ def test_cholesky(dtype: str) -> None:
     names = ["lehmer", "minij", "pei"] + (["moler"] if dtype == "f8" else [])
     a = np.stack([found[n] for n in names])
     low = wide(la.cholesky(a))
-    below(wide(a) - low @ low.swapaxes(1, 2), gamma(N + 1, dtype) * np.abs(low) @ np.abs(low.swapaxes(1, 2)), names)
+    check_below(wide(a) - low @ low.swapaxes(1, 2), gamma(N + 1, dtype) * np.abs(low) @ np.abs(low.swapaxes(1, 2)), names)
 
 
 @DTYPES
@@ -128,9 +128,9 @@ def test_orthogonal_factors(dtype: str) -> None:
     near = gamma(6 * N * N, dtype)
 
     def whole(product: Any, of: Any, *bases: Any) -> None:
-        below(np.linalg.norm(product - wide(of), axis=(1, 2)), near * norms, names)
+        check_below(np.linalg.norm(product - wide(of), axis=(1, 2)), near * norms, names)
         for q in bases:
-            below(np.linalg.norm(q.swapaxes(1, 2) @ q - np.eye(N), axis=(1, 2)), near * np.ones(len(names)), names)
+            check_below(np.linalg.norm(q.swapaxes(1, 2) @ q - np.eye(N), axis=(1, 2)), near * np.ones(len(names)), names)
 
     q, r = (wide(x) for x in la.qr(a))
     whole(q @ r, a, q)
