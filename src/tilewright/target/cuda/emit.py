@@ -15,7 +15,7 @@ from ...tile.ir import INDEX, Instr, TileType, Type, Var, ViewType, alloc_bytes
 from ..cpu import arithmetic
 from . import access, math, ordering
 from .access import Address
-from .control import Control
+from .control import EARLY, Control
 from .convert import convert, narrow_pair
 from .layout import Group, Key, Regs, elem_type
 from .ptx_text import WAIT, arch_number, literal, module_text
@@ -272,8 +272,8 @@ class Emitter(Control):
                 raise CompileError(f"cuda: kernel {self.kernel.name} waits for the kernel before inside a loop or branch")
             self.wait()
             self.pending = False
-        if self.pending:  # the assembler would move a load of constants behind the wait
-            view = replace(view, hint=view.hint.removeprefix(".nc"))
+        if self.pending and view.hint:
+            view = replace(view, hint=EARLY)
         ordering.before(self, instr)
         other = instr.attrs.get("other", 0) or 0
         self.env[instr.results[0]] = access.load(self, ordering.qualified(view, instr), at, type_, instr.attrs["axes"], limits, other)
