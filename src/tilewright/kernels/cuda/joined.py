@@ -119,7 +119,7 @@ def threads_of(kernel: Kernel) -> int:
     return kernel.block
 
 
-def unit_parts(f: Fragments) -> list[int]:
+def unit_parts(f: Fragments, spread: bool) -> list[int]:
     """Words of every access that brings a thread's share of a unit, in the order of the target's `Unit`."""
     wide = 4 if f.low == 8 or f.blocks > 1 else 2
 
@@ -127,13 +127,13 @@ def unit_parts(f: Fragments) -> list[int]:
         return [min(most, words - i) for i in range(0, words, most)]
 
     codes = cut(f.blocks * f.low // 2, wide)
-    return codes + cut(f.pairs) * f.planes + cut(f.row_scales // 4) * 2 + [1, 1] * f.super_scales
+    return codes + cut(f.pairs) * f.planes + cut(f.row_scales // (16 if spread else 4)) * 2 + [1, 1] * f.super_scales
 
 
 def cells_of(kernel: Kernel) -> int:
     """Accesses of a piece of the matrices: a program's rows, or of a packed matrix one unit; 0 where it must load them itself."""
     if isinstance(kernel, QDotKernel):
-        parts = unit_parts(Fragments(kernel.format, kernel.k))
+        parts = unit_parts(Fragments(kernel.format, kernel.k), kernel.spread)
         return len(parts) if kernel.x is not None and 3 not in parts else 0
     if not isinstance(kernel, BlockKernel) or not kernel.early or kernel.threads <= WARP:
         return 0

@@ -382,5 +382,10 @@ class QDotKernel(SimtKernel):
     warps: int = 8
 
     @property
+    def spread(self) -> bool:
+        """Of one row, where units are whole: their eight blocks of 32 columns are the eight columns of a product."""
+        return self.x is not None and self.k % 256 == 0 and not self.format.startswith("F8")
+
+    @property
     def block(self) -> int:
         return 32 * self.warps

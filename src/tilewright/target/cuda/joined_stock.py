@@ -207,7 +207,7 @@ class Stock:
         wide = v("i64", f"cvt.u64.u32 {{}}, {number};")
         at = v("i64", f"mad.lo.s64 {{}}, {wide}, {f.bytes}, {base};")
         cells = iter(range(max(self.kernel.cells)))
-        made = unit_of(k, f, lane, v("i32", f"shr.u32 {{}}, {lane}, 2;"))
+        made = unit_of(k, f, lane, v("i32", f"shr.u32 {{}}, {lane}, 2;"), g.spread)
         made.each(at, lambda part, place, offset: self.copy(next(cells), place, offset, 4 * len(part), ""))
         k.emit(f"add.u32 {self.sub}, {self.sub}, 1;")
         total = v("i32", f"mul.lo.u32 {{}}, {v('i32', f'mul.lo.u32 {{}}, {own}, {count};')}, {len(g.weights)};")

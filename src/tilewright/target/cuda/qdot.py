@@ -52,8 +52,7 @@ class QDot:
         self.where = Where(self.k) if where is None else where
         self.stock = stock  # where units of the matrix are when they are wanted; None: this kernel loads them itself
         self.rows = max(1, 8 * kernel.tiles)
-        # of one row, whole units: eight blocks of 32 columns are the eight columns of a product
-        self.spread = kernel.x is not None and stock is None and self.f.blocks == 8 and not self.f.name.startswith("F8")
+        self.spread = kernel.spread
 
     def module(self, target: TargetSpec) -> str:
         g, k = self.kernel, self.k
