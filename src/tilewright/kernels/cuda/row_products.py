@@ -106,12 +106,12 @@ def launch_of(region: Region, target: TargetSpec) -> Launch:
         sums = loop.results
     if k > whole:
         sums = add(whole, -(-(k - whole) // step), sums, k - whole)
-    mean = b.reduce("sum", sums[-1], 1) * (1.0 / k) + norm.op.eps
-    factor = 1.0 / b.unary("sqrt", mean)
+    *totals, squares = [b.reduce("sum", x, 1) for x in sums]  # one after another: the threads meet once
+    factor = 1.0 / b.unary("sqrt", squares * (1.0 / k) + norm.op.eps)
     known: dict[Value, Tile] = {}
-    for node, total in zip(products, sums, strict=False):
+    for node, total in zip(products, totals, strict=True):
         assert isinstance(node.op, Matmul)
-        known[node.values[0]] = b.reduce("sum", total, 1) * factor * node.op.alpha
+        known[node.values[0]] = total * factor * node.op.alpha
 
     def leaf(v: Value, o: Operand) -> Tile:
         return b.load(ins[v], (0, column), (1 if ins[v].type.strides[1] == 0 else rows, 1), axes=(1, 0))

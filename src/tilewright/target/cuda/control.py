@@ -31,6 +31,8 @@ class Control:
         self.loops = 0  # loops around the current instruction
         self.private = 0  # thread-private arrays so far
         self._known: dict[str, str] = {}
+        self.rest: Sequence[Instr] = ()  # the instructions behind the current one
+        self.reduced: set[Instr] = set()  # reductions that were done with one before
         self.opening = self.k.prologue  # where values that are computed once stand
 
     # --- parameters and positions -------------------------------------------------------------------------------------
@@ -120,7 +122,8 @@ class Control:
 
     # --- structure ----------------------------------------------------------------------------------------------------
     def block(self, block: Block) -> None:
-        for instr in block.body:
+        for n, instr in enumerate(block.body):
+            self.rest = block.body[n + 1 :]
             handler: Callable[[Instr], None] | None = getattr(self, "do_" + instr.op.replace(".", "_"), None)
             if instr.op in UNARY:
                 handler = self.do_unary

@@ -18,8 +18,8 @@ from .access import Address
 from .control import EARLY, Control
 from .convert import convert, narrow_pair
 from .layout import Group, Key, Regs, elem_type
-from .ptx_text import WAIT, arch_number, literal, module_text
-from .reductions import reduce_tile
+from .ptx_text import START, WAIT, arch_number, literal, module_text
+from .reductions import reduce_tiles
 
 
 def emit_block_kernel(kernel: BlockKernel, target: TargetSpec) -> str:
@@ -143,7 +143,26 @@ class Emitter(Control):
         self.env[instr.results[0]] = Regs(type_, values)
 
     def do_reduce(self, instr: Instr) -> None:
-        self.env[instr.results[0]] = reduce_tile(self, instr.attrs["fn"], self.tile(instr.operands[0]), instr.attrs["axis"])
+        if instr in self.reduced:
+            return
+        together = [instr, *self._beside(instr)]
+        found = reduce_tiles(self, instr.attrs["fn"], [self.tile(i.operands[0]) for i in together], instr.attrs["axis"])
+        self.env.update(zip((i.results[0] for i in together), found, strict=True))
+        self.reduced.update(together)
+
+    def _beside(self, instr: Instr) -> list[Instr]:
+        """The reductions that follow at once and are of the same kind, where the threads of a block would meet for each."""
+        x = self.tile(instr.operands[0]).type
+        if self.layout.threads <= WARP or not self.layout.spread(x.shape, instr.attrs["axis"]):
+            return []
+        found: list[Instr] = []
+        for i in self.rest:
+            known = i.op == "reduce" and i.attrs == instr.attrs and i.operands[0] in self.env
+            y = self.tile(i.operands[0]).type if known else None
+            if y is None or y.dtype is not x.dtype or len(y.shape) != len(x.shape) or not self.layout.spread(y.shape, i.attrs["axis"]):
+                break
+            found.append(i)
+        return found
 
     def _private(self, instr: Instr) -> TileType:
         """Ops that move elements between positions work where one thread holds the whole tile."""
@@ -281,7 +300,7 @@ class Emitter(Control):
 
     def wait(self) -> None:
         """All that the kernel before wrote is in memory from here on."""
-        self.k.lines.append(WAIT)
+        self.k.lines += [WAIT, START] if self.k.patient else [WAIT]
 
     def do_store(self, instr: Instr) -> None:
         view, at, limits, used = self._access(instr)

@@ -18,7 +18,7 @@ from ...kernels.cuda.kernel import QDotKernel
 from ...kernels.cuda.small_floats import blocks_at_once
 from ...tile.ir import TileType, Var
 from .access import Address
-from .control import STREAMED
+from .control import EARLY
 from .emit import Emitter
 from .layout import Group, Regs
 from .ptx_text import arch_number, literal, module_text
@@ -28,6 +28,7 @@ from .qdot_unit import Unit
 from .where import Where
 
 ZERO = literal("float", 0.0)
+STREAMED = f".nc{EARLY}"  # branches around its loads keep them before the wait
 
 
 def emit_qdot(kernel: QDotKernel, target: TargetSpec) -> str:

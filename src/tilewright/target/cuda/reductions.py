@@ -17,15 +17,23 @@ if TYPE_CHECKING:
 
 
 def reduce_tile(e: Emitter, fn: str, x: Regs, axis: int) -> Regs:
-    shape = x.type.shape
-    out_type = TileType(tuple(1 if i == axis else d for i, d in enumerate(shape)), x.type.dtype)
-    groups: dict[Key, list[str]] = {}
-    for key, value in x.values.items():
-        groups.setdefault(tuple(0 if i == axis else k for i, k in enumerate(key)), []).append(value)
-    found = {key: _halve(e, fn, x.type.dtype, parts) for key, parts in groups.items()}
-    if e.layout.spread(shape, axis):
-        found = dict(zip(found, _across(e, fn, x.type.dtype, list(found.values())), strict=True))
-    return Regs(out_type, found)
+    return reduce_tiles(e, fn, [x], axis)[0]
+
+
+def reduce_tiles(e: Emitter, fn: str, tiles: list[Regs], axis: int) -> list[Regs]:
+    """Tiles of one dtype that are reduced along the same axis: a block's threads meet once for all of them."""
+    dtype = tiles[0].type.dtype
+    found = []
+    for x in tiles:
+        groups: dict[Key, list[str]] = {}
+        for key, value in x.values.items():
+            groups.setdefault(tuple(0 if i == axis else k for i, k in enumerate(key)), []).append(value)
+        found.append({key: _halve(e, fn, dtype, parts) for key, parts in groups.items()})
+    if e.layout.spread(tiles[0].type.shape, axis):
+        sums = iter(_across(e, fn, dtype, [v for part in found for v in part.values()]))
+        found = [dict(zip(part, sums, strict=False)) for part in found]
+    types = [TileType(tuple(1 if i == axis else d for i, d in enumerate(x.type.shape)), dtype) for x in tiles]
+    return [Regs(t, values) for t, values in zip(types, found, strict=True)]
 
 
 def _halve(e: Emitter, fn: str, dtype: DType, parts: list[str]) -> str:
