@@ -126,10 +126,6 @@ def target_spec(target: str | TargetSpec, precision: str | None = None) -> Targe
     if spec.kind != "cuda":
         return spec
     features = {"tf32"} if config.precision == "tf32" else set()
-    if config.join not in (None, "off"):
-        from .kernels.cuda.joined import Joining
-
-        features.add(Joining.parse("" if config.join == "on" else str(config.join)).text)
     return replace(spec, features=spec.features | features) if features else spec
 
 

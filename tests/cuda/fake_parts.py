@@ -85,7 +85,7 @@ class Enum:
 
 class Node:
     def __init__(self, launch: tuple[Any, ...]) -> None:
-        self.launch, self.together = launch, False
+        self.launch = launch
 
 
 class Graph:

@@ -19,7 +19,6 @@ from tilewright.ir.graph import Graph, Value
 from tilewright.ir.interp import bind_symbols
 from tilewright.ir.types import TensorType
 from tilewright.kernels.cuda.attention_kernels import FlashGradKernel, FlashStatsKernel, MmaGradKernel
-from tilewright.kernels.cuda.joined import JoinedKernel
 from tilewright.kernels.cuda.kernel import (
     BlockKernel,
     DecodeKernel,
@@ -42,7 +41,7 @@ from tilewright.target.cuda.code import emit_cuda, shared_bytes
 from tilewright.target.cuda.device import cuda_target
 
 SIMT = (
-    BlockKernel, DecodeKernel, FlashGradKernel, JoinedKernel, MmaAttentionKernel, MmaGradKernel, QDotKernel, QGemmKernel, RingKernel,
+    BlockKernel, DecodeKernel, FlashGradKernel, MmaAttentionKernel, MmaGradKernel, QDotKernel, QGemmKernel, RingKernel,
     SampleKernel, ThinKernel, TurnKernel, WholeKernel,
 )  # fmt: skip
 
@@ -69,7 +68,6 @@ class Emulated:
         self.program = select(run_pipeline(g, self.target), self.target)
         self.heap = Heap()
         self.texts: dict[str, str] = {}  # PTX by kernel
-        self.synced: dict[str, int] = {}  # where the blocks of a joined kernel meet
 
     def __call__(self, *inputs: Array, env: dict[str, int] | None = None) -> list[Array]:
         env = bind_symbols(self.graph, inputs, env)
@@ -134,9 +132,6 @@ class Emulated:
         words = [_word(a, memory, env, error) for a in way.arguments] + ([grid] if programs > 1 else [])
         late = getattr(kernel, "indirect", ())
         words = [self.heap.add(np.array([w])) if i in late else w for i, w in enumerate(words)]
-        if isinstance(kernel, JoinedKernel):
-            self.synced.setdefault(kernel.name, self.heap.add(np.zeros(kernel.sync_bytes, np.uint8)))
-            words = [self.heap.add(np.array(words)), self.synced[kernel.name]]
         emulate(self.texts[kernel.name], self.heap, words, -(-grid // programs), kernel.block, shared_bytes(kernel))
 
 

@@ -295,7 +295,7 @@ def test_blocks_of_a_head_leave_the_bits(blocks: int, rng: np.random.Generator, 
 
 
 def test_how_many_blocks_a_head_has() -> None:
-    """As many as the chip has multiprocessors for, and with a thread for every column; one where launches are joined."""
+    """As many as the chip has multiprocessors for, and with a thread for every column."""
     def blocks(heads: int, d: int, cores: int = 132, **kw: Any) -> int:
         g = graph(lambda *x: o.Attention(scale=0.125)(*x), (bf16, (1, heads, 1, d)), *[(bf16, (1, heads, 40, d))] * 2)
         (launch,) = Emulated(g, cores=cores, **kw).program.launches
@@ -303,7 +303,7 @@ def test_how_many_blocks_a_head_has() -> None:
         return launch.kernel.cluster
 
     assert [blocks(h, 64) for h in (33, 34, 66, 67)] == [4, 2, 2, 1]
-    assert [blocks(8, 256), blocks(8, 64, 16), blocks(8, 64, arch="sm_80"), blocks(8, 64, features=["joined:depth=0"])] == [2, 2, 1, 1]
+    assert [blocks(8, 256), blocks(8, 64, 16), blocks(8, 64, arch="sm_80")] == [2, 2, 1]
 
 
 def test_loads_that_are_early_stay_early() -> None:

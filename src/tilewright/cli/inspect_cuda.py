@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import InputError
-from ..kernels.cuda.joined import JoinedKernel
 from ..kernels.cuda.whole import WholeKernel, shown
 from ..kernels.launch import flatten
 from ..runtime.cuda_report import BARRIERS
@@ -80,10 +79,6 @@ def short(opcode: str) -> str:
 
 def _tile_text(kernel: Kernel) -> str:
     """A kernel that loops over others shows how, and then those."""
-    if isinstance(kernel, JoinedKernel):
-        lines = [f"{kernel.grid} blocks of {kernel.block} threads, which meet after each:"]
-        lines += [f"  {x.name}: {x.grid} programs of {x.kernel.name}" for x in kernel.members]
-        return "\n".join([*lines, "", *map(kernel_text, kernel.kinds)])
     if not isinstance(kernel, WholeKernel):
         return kernel_text(kernel)
     inner = {x.kernel.name: x.kernel for x in flatten(list(kernel.items))}

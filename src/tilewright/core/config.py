@@ -9,7 +9,6 @@ variable and says what would be valid. `table()` gives the rows of the table in 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
@@ -69,16 +68,6 @@ def _file() -> tuple[str, Callable[[str], str]]:
     return "a file", _folder()[1]
 
 
-def _join() -> tuple[str, Callable[[str], str]]:
-    def parse(text: str) -> str:
-        text = text.strip().lower()
-        if text not in ("on", "off") and not all(re.fullmatch(r"[a-z]+=\w+", part) for part in text.split(",")):
-            raise ValueError(text)
-        return text
-
-    return "on, off, or settings name=value with commas between", parse
-
-
 def _setting(default: Any, name: str, kind: tuple[str, Callable[[str], Any]], shown: str, text: str) -> Any:
     meta = {"name": "TILEWRIGHT_" + name, "valid": kind[0], "parse": kind[1], "shown": shown, "help": text}
     return field(default=default, metadata=meta)
@@ -96,10 +85,6 @@ class Config:
     precision: Precision = _setting(
         "exact", "PRECISION", _choice("exact", "tf32"), "exact",
         "What products of f32 may do with their operands: nothing, or round them to 11 bits (tf32) where the target has units for that.")
-    join: str | None = _setting(
-        None, "JOIN", _join(), "off",
-        "On a GPU, run consecutive launches of a decode step as one kernel whose blocks meet between two: on, or settings like "
-        "depth=3,barrier=flags (docs/cuda.md). Not yet run on a device.")
     validation: Validation = _setting(
         "normal", "VALIDATION", _choice("strict", "normal", "none"), "normal", "Which findings of the validators stop a compile.")
     cache_dir: str | None = _setting(

@@ -126,10 +126,6 @@ class Selector:
         program = self.program
         program.launches = flatten(self.block)
         program.block = self.block if any(not isinstance(x, Launch) for x in self.block) else []
-        if self.target.kind == "cuda" and not program.block:
-            from .cuda.joined import join
-
-            program.launches = join(program.launches, self.target)
         touched = (b for x in program.launches for used in (*x.reads, *x.writes) for b in roots(used))
         program.temps = [b for b in dict.fromkeys(touched) if b.kind == "temp"]
         return program

@@ -102,14 +102,6 @@ def after(graph: Any, before: Any, node: Any, *, early: bool) -> None:
     call(name, graph, [before], [node], [edge], 1)
 
 
-def start_together(node: Any) -> None:
-    """All blocks of a graph's kernel start at once, or none does: they wait for one another."""
-    cu = driver()
-    value = cu.CUkernelNodeAttrValue()
-    value.cooperative = 1
-    call("cuGraphKernelNodeSetAttribute", node, cu.CUkernelNodeAttrID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE, value)
-
-
 class Graph:
     """Kernels that are launched together; destroyed with the object."""
 

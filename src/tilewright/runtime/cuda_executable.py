@@ -15,7 +15,6 @@ import numpy as np
 
 from ..core.dims import Dim, evaluate
 from ..core.errors import CompileError
-from ..kernels.cuda.joined import JoinedKernel
 from ..kernels.cuda.kernel import BlockKernel, SimtKernel, TensorMap
 from ..kernels.launch import Argument, ErrorWord, Launch, Pointer, Program, Variant, Word
 from ..plan.plan import Plan
@@ -71,7 +70,6 @@ class Step:
     config: Any = None  # what a launch without a graph takes, on the stream `on`
     on: int | None = None
     alone: tuple[Any, ...] = ()  # that launch: the driver's function, and its arguments
-    together: bool = False  # its blocks wait for one another: all start at once or none
 
     def write_maps(self) -> None:
         if not self.seen and any(slot >= 0 for _, _, slot, _ in self.following):
@@ -111,8 +109,7 @@ class Step:
         """Later launches by itself go to this stream."""
         if self.config is None:
             grid, block = (ctypes.c_uint * 3)(self.grid, 1, 1), (ctypes.c_uint * 3)(self.block, 1, 1)
-            attribute = ctypes.addressof(cuda_launch.TOGETHER) if self.together else None
-            self.config = cuda_launch.LaunchConfig(grid, block, self.shared, stream, attribute, int(self.together))
+            self.config = cuda_launch.LaunchConfig(grid, block, self.shared, stream, None, 0)
             at = ctypes.addressof(self.config), int(self.function), ctypes.addressof(self.pointers), None
             self.alone = (cuda_launch.library().cuLaunchKernelEx, *at)
         self.config.stream, self.on = stream, stream
@@ -206,18 +203,11 @@ class CudaExecutable:
         code = self.code[kernel.name]
         slots, arguments = self.slots, tuple(settle(a) for a in way.arguments)
         indirect = kernel.indirect if isinstance(kernel, SimtKernel) and late is not None else frozenset()
-        table = isinstance(kernel, JoinedKernel)
-        if table:
-            indirect = frozenset(range(len(arguments)))
         values = [
             self._late(a, number, arena, offsets, slots, late) if late is not None and i in indirect
             else self.word(a, number, env, arena, offsets)
             for i, a in enumerate(arguments)
         ]  # fmt: skip
-        if isinstance(kernel, JoinedKernel):
-            assert late is not None, "launches are joined in straight programs only"
-            self._whole_chip(kernel)
-            values = [values[0], late.room(kernel.sync_bytes)]
         if isinstance(kernel, BlockKernel):
             if kernel.programs > 1:
                 values.append(grid)
@@ -235,7 +225,6 @@ class CudaExecutable:
         pointers = (ctypes.c_void_p * len(at))(*at)
         function, base = self._functions[kernel.name][1], int(params.ctypes.data)
         step = Step(launch, function, grid, code.block, code.dynamic_shared, params, pointers, words, words.data, base, arguments)
-        step.together = table
         step.moving = [
             (i, slots[a.buffer], evaluate(a.offset, env))
             for i, a in enumerate(arguments)
@@ -272,13 +261,6 @@ class CudaExecutable:
         if a.buffer.kind == "temp":
             return arena + offsets[a.buffer] + offset
         return offset + (self._weights[a.buffer.index].address if a.buffer.kind == "const" else 0)
-
-    def _whole_chip(self, kernel: JoinedKernel) -> None:
-        """Blocks that wait for one another must all be there."""
-        if (here := gpu.multiprocessors() * kernel.how.blocks) < kernel.grid:
-            raise CompileError(
-                f"cuda: kernel {kernel.name} was made for {kernel.grid} blocks at once, this GPU has room for {here}; compile on it"
-            )
 
     def _late(self, a: Any, number: int, arena: int, offsets: Mapping[Any, int], slots: Mapping[Any, int], late: LateWords) -> int:
         """The address of a word that follows the call's symbols."""
@@ -362,10 +344,8 @@ class Schedule:
         self._graph = gpu.Graph()
         for step in self.steps:
             step.node = self._graph.add(step.node_params(), step.launch.name)
-            if step.together:
-                gpu.start_together(step.node)
         for before, after in zip(self.steps, self.steps[1:], strict=False):
-            gpu.after(self._graph.graph, before.node, after.node, early=self.early and not (before.together or after.together))
+            gpu.after(self._graph.graph, before.node, after.node, early=self.early)
         self.handle = self._graph.instantiate()
 
     def run(self, stream: int) -> None:

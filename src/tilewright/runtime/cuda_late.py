@@ -65,7 +65,6 @@ class LateWords:
 
     def __init__(self, count: int) -> None:
         self.memory = gpu.Memory(8 * count)
-        self._rooms: list[gpu.Memory] = []
         self._dims: dict[Dim, int] = {}
         self._entries: list[tuple[int, int, int]] = []  # fixed address, number of the input or output (or -1), dim
         self._columns: Any = None  # the entries as arrays
@@ -78,13 +77,6 @@ class LateWords:
         """The address of a new word."""
         self._entries.append((base, slot, self._dims.setdefault(dim, len(self._dims))))
         return self.memory.address + 8 * (len(self._entries) - 1)
-
-    def room(self, nbytes: int) -> int:
-        """The address of memory that is zero now and that nobody else uses."""
-        block, zeros = gpu.Memory(nbytes), np.zeros(nbytes, np.uint8)
-        block.upload(zeros.ctypes.data, nbytes)
-        self._rooms.append(block)
-        return block.address
 
     def write(self, env: Mapping[str, int], addresses: Sequence[int], stream: int) -> None:
         """Rewrite the words where the values or the addresses are others than last time. The copy is ordered by the stream; its source is

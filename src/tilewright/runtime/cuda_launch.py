@@ -44,15 +44,6 @@ class LaunchConfig(ctypes.Structure):
     _fields_ = [("grid", UINT * 3), ("block", UINT * 3), ("shared", UINT), ("stream", POINTER), ("attributes", POINTER), ("count", UINT)]
 
 
-class LaunchAttribute(ctypes.Structure):
-    """CUlaunchAttribute: a kind, and a value of up to 64 bytes."""
-
-    _fields_ = [("id", UINT), ("pad", ctypes.c_char * 4), ("value", ctypes.c_int), ("rest", ctypes.c_char * 60)]
-
-
-TOGETHER = LaunchAttribute(2, b"", 1, b"")  # CU_LAUNCH_ATTRIBUTE_COOPERATIVE: all blocks start at once, or none does
-
-
 class KernelNode(ctypes.Structure):
     """CUDA_KERNEL_NODE_PARAMS of version 2."""
 

@@ -90,7 +90,7 @@ def _schedule(session: CudaSession) -> Schedule | None:
     if interface.symbols or interface.donated or len(arrays) > MOST_ARRAYS or any(t.dtype.kind == "c" for t in arrays):
         return None  # complex tensors may have signs that are not in the memory
     found = session.schedule({})
-    if not isinstance(found, Schedule) or not found.handle or len(found.steps) > MOST_NODES or any(s.together for s in found.steps):
+    if not isinstance(found, Schedule) or not found.handle or len(found.steps) > MOST_NODES:
         return None
     return found
 

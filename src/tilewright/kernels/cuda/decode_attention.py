@@ -35,7 +35,6 @@ from ..template import Reason, Template, region_bytes, region_flops
 from ..tiling import leaves_of_epilogue
 from .decode_codes import row_codes, spread
 from .groups import Shared, on_threads
-from .joined import joining_of
 from .kernel import DecodeKernel
 
 KEYS = 8  # of one step
@@ -338,7 +337,7 @@ class Decode:
     def _cluster(self, threads: int) -> int:
         """Blocks of a head: instructions bound one that has all keys, and small blocks find room while the kernel before still runs."""
         programs, cluster = self.batch * self.heads, CLUSTER
-        if self.target.cpu != "sm_90a" or joining_of(self.target) is not None or not isinstance(programs, int):
+        if self.target.cpu != "sm_90a" or not isinstance(programs, int):
             return 1
         while cluster > 1 and (programs * cluster > self.target.cores or threads // cluster < self.d):
             cluster //= 2

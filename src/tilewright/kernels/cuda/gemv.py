@@ -25,7 +25,6 @@ from ..product import Problem
 from ..region import Evaluator, Operand, Region, narrow, widen
 from ..template import Reason, Template, region_bytes, region_flops
 from .groups import Shared, on_threads
-from .joined import joining_of
 from .kernel import WARP
 from .places import Places, suitable
 
@@ -61,21 +60,6 @@ def plan(m: int, n: int, k: int, vector: int, cores: int) -> Plan:
     return Plan(threads, rows, pieces)
 
 
-def joined_plan(n: int, k: int, vector: int, products: int, target: TargetSpec) -> Plan | None:
-    """Where launches are joined (`joined.py`): all of K at once, about 128 bytes of a thread in one piece, whole rows, and a program for
-    every group of threads. The sums have the same order."""
-    how = joining_of(target)
-    if how is None:
-        return None
-    threads = next(t for t in (WARP, 128, BLOCK) if t * vector >= k or t == BLOCK)
-    across = -(-k // (threads * vector))
-    rows = min(how.rows, max(1, 8 // (across * products)))
-    groups = target.cores * how.blocks * max(1, how.threads // threads)
-    while rows > 1 and (n % rows or n // rows < groups):
-        rows //= 2
-    return Plan(threads, rows, max(1, k // (threads * vector)))
-
-
 class Gemv(Template):
     key = "gemv"
 
@@ -98,8 +82,7 @@ class Gemv(Template):
         p = Problem.of(region)
         assert isinstance(places.m, int) and isinstance(p.n, int) and isinstance(p.k, int)
         vector = 16 // p.b.type.dtype.itemsize
-        how = joined_plan(p.n, p.k, vector, 1, target) if places.m == 1 else None
-        return [gemv_launch(region, p, places, how or plan(places.m, p.n, p.k, vector, target.cores))]
+        return [gemv_launch(region, p, places, plan(places.m, p.n, p.k, vector, target.cores))]
 
 
 def fitting(region: Region) -> Places | None:

@@ -17,7 +17,6 @@ class SimtKernel(Kernel):
     """A kernel without tensor maps: its argument words may lie in memory."""
 
     indirect: frozenset[int] = frozenset()  # arguments whose word is the address of the value
-    table: bool = False  # all of them lie in memory one after another: the parameters are their place and that of a meeting of all blocks
 
     def __post_init__(self) -> None:
         _unclaim(self.body)

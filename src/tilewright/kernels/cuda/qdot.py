@@ -25,7 +25,6 @@ from ..launch import Launch, Packed, Variant, Word
 from ..region import Evaluator, Operand, Region, collapse, narrow
 from ..template import Reason, Template, region_bytes, region_flops
 from .fragments import ROWS, Fragments
-from .joined import joining_of
 from .kernel import QDotKernel
 from .small_floats import blocks_at_once
 
@@ -127,8 +126,7 @@ class _Product:
         self.op, self.value = op, self.products[-1].values[0]
         self.f = Fragments(op.format, op.k)
         self.strips = -(-op.n // ROWS)
-        how = joining_of(target)
-        at_once = blocks_at_once(op.format) if how is None else max(1, how.blocks * how.threads // (32 * self.warps))
+        at_once = blocks_at_once(op.format)
         self.per = 1 if tiles else strips_of_a_block(self.strips, len(self.products), target.cores, at_once)
         self.rows: Dim = product(self.value.shape[:-1])
 

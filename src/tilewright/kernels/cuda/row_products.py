@@ -21,7 +21,7 @@ from ..call import Call
 from ..launch import Launch
 from ..region import Evaluator, Operand, Region, narrow, widen
 from ..template import Reason, Template, region_bytes, region_flops
-from .gemv import Plan, joined_plan, plan
+from .gemv import Plan, plan
 from .groups import on_threads
 
 
@@ -78,7 +78,7 @@ def launch_of(region: Region, target: TargetSpec) -> Launch:
     layouts = [Layout((n, k), (o.layout.strides[-2], 1), o.layout.offset) for o in matrices]
     right = [call.view(f"b{i}", o.type.dtype, o.buffer, lay) for i, (o, lay) in enumerate(zip(matrices, layouts, strict=True))]
     vector = 16 // x.type.dtype.itemsize
-    how = joined_plan(n, k, vector, len(products), target) or arrange(n, k, vector, len(products), target.cores)
+    how = arrange(n, k, vector, len(products), target.cores)
     step, rows = how.threads * vector, how.rows
     column = b.pid * rows
 

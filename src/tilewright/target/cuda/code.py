@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from ...core.errors import CompileError
 from ...core.target_spec import TargetSpec
 from ...kernels.cuda.attention_kernels import FlashGradKernel, FlashStatsKernel, MmaGradKernel
-from ...kernels.cuda.joined import JoinedKernel
 from ...kernels.cuda.kernel import (
     BlockKernel,
     ConvKernel,
@@ -36,7 +35,6 @@ from .flash_grad import emit_flash_grad, flash_grad_shared
 from .flash_stats import emit_flash_stats, flash_stats_shared
 from .gemm import emit_gemm
 from .gemm_sizes import dynamic_shared
-from .joined import emit_joined, joined_shared
 from .qdot import emit_qdot
 from .qgemm import emit_qgemm, qgemm_shared
 from .qgemm_hopper import emit_hopper_qgemm
@@ -83,8 +81,6 @@ def emit_cuda(kernel: Kernel, target: TargetSpec) -> str:
         return emit_block_kernel(kernel, target)
     if isinstance(kernel, WholeKernel):
         return emit_whole(kernel, target)
-    if isinstance(kernel, JoinedKernel):
-        return emit_joined(kernel, target)
     raise CompileError(f"cuda: kernel {kernel.name} has no place on the GPU: its template is not one of this target's")
 
 
@@ -115,6 +111,4 @@ def shared_bytes(kernel: Kernel) -> int:
         return flash_grad_shared(kernel)
     if isinstance(kernel, MmaGradKernel):
         return mma_grad_shared(kernel)
-    if isinstance(kernel, JoinedKernel):
-        return joined_shared(kernel)
     return flash_stats_shared(kernel) if isinstance(kernel, FlashStatsKernel) else 0

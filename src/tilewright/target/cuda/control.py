@@ -33,7 +33,6 @@ class Control:
         self._known: dict[str, str] = {}
         self.rest: Sequence[Instr] = ()  # the instructions behind the current one
         self.reduced: set[Instr] = set()  # reductions that were done with one before
-        self.opening = self.k.prologue  # where values that are computed once stand
 
     # --- parameters and positions -------------------------------------------------------------------------------------
     def parameters(self, extra: Sequence[str] = ()) -> None:
@@ -66,7 +65,7 @@ class Control:
         if name not in self._known:
             for i, line in enumerate(lines):
                 reg = self.k.reg(ty if i == len(lines) - 1 else "i32")
-                self.opening.append("  " + line.replace("{}", reg, 1).replace("$", self._known.get("_", "")))
+                self.k.prologue.append("  " + line.replace("{}", reg, 1).replace("$", self._known.get("_", "")))
                 self._known["_"] = reg
             self._known[name] = self._known["_"]
         return self._known[name]

@@ -13,7 +13,6 @@ from ...tile.ir import Block, TileType
 from .emit import Emitter
 from .layout import Group, Regs
 from .ptx_text import KernelText, arch_number, literal, module_text
-from .where import Where
 
 NEVER, ZERO, ONE = (literal("float", x) for x in (-math.inf, 0.0, 1.0))
 AT_ONCE = 32  # groups of a round when results are put together
@@ -45,21 +44,21 @@ def emit_decode(kernel: DecodeKernel, target: TargetSpec) -> str:
     e = Emitter(kernel, Group(kernel.threads, kernel.vector), k)
     k.late = e.pending = k.patient = kernel.early and arch_number(target.cpu) >= 90  # matrices would be in the way of its few loads
     e.parameters()
-    decode_program(kernel, e, Where(k))
+    decode_program(kernel, e)
     directives = [f".maxntid {kernel.block}, 1, 1"] + [f".reqnctapercluster {kernel.cluster}, 1, 1"] * (kernel.cluster > 1)
     return module_text(target.cpu, k.text(directives, target.cpu), version="8.1" if kernel.cluster > 1 else "8.0")
 
 
-def decode_program(kernel: DecodeKernel, e: Emitter, where: Where) -> None:
+def decode_program(kernel: DecodeKernel, e: Emitter) -> None:
     """One head; `e` has the parameters."""
     k = e.k
     v, d, groups = k.value, kernel.d, kernel.groups
     assert kernel.part is not None and kernel.acc is not None and isinstance(kernel.acc.type, TileType)
-    tid = where.thread()
+    tid = v("i32", "mov.u32 {}, %tid.x;")
     part = v("i32", f"shr.u32 {{}}, {tid}, {kernel.threads.bit_length() - 1};")
-    program, rank, bar = where.program(), "", ""
+    program, rank, bar = v("i32", "mov.u32 {}, %ctaid.x;"), "", ""
     if kernel.cluster > 1:  # blocks of a head have runs of its groups
-        bar = v("i32", f"add.u32 {{}}, {where.base()}, {k.alloc_shared(8)};")
+        bar = v("i32", f"add.u32 {{}}, {v('i32', 'mov.u32 {}, scratch;')}, {k.alloc_shared(8)};")
         rank = v("i32", "mov.u32 {}, %cluster_ctarank;")
         lead = v("i1", f"setp.eq.u32 {{}}, {v('i32', f'or.b32 {{}}, {tid}, {rank};')}, 0;")
         k.emit(f"@{lead} mbarrier.init.shared::cta.b64 [{bar}], 1;")
@@ -76,7 +75,7 @@ def decode_program(kernel: DecodeKernel, e: Emitter, where: Where) -> None:
     state = _within_warp(k, state, kernel.threads, kernel.warp_parts)
     groups //= kernel.warp_parts
     sums, stats = k.alloc_shared(groups * d * 4), k.alloc_shared(groups * 8)
-    base = where.base()
+    base = v("i32", "mov.u32 {}, scratch;")
     lane = v("i32", f"and.b32 {{}}, {tid}, {kernel.threads * kernel.warp_parts - 1};")
     if kernel.warp_parts > 1:
         part = v("i32", f"shr.u32 {{}}, {part}, {kernel.warp_parts.bit_length() - 1};")
@@ -99,7 +98,7 @@ def decode_program(kernel: DecodeKernel, e: Emitter, where: Where) -> None:
     if kernel.cluster > 1:
         k.emit(f"@{v('i1', f'setp.ne.u32 {{}}, {rank}, 0;')} bra.uni {end};")
     else:
-        where.meet()
+        k.emit("bar.sync 0;")
     if d < kernel.block:
         k.emit(f"@{v('i1', f'setp.ge.u32 {{}}, {tid}, {d};')} bra {end};")
     if kernel.cluster > 1:

@@ -31,7 +31,6 @@ class Emitter(Control):
     """Walks a kernel once; `env` maps each tile-IR value to registers."""
 
     pending = False  # the wait for the kernel before is still to come
-    around = 0  # loops in which that wait may stand
 
     @cached_property
     def meetings(self) -> frozenset[Instr]:
@@ -287,7 +286,7 @@ class Emitter(Control):
         type_ = instr.results[0].type
         assert isinstance(type_, TileType)
         if self.pending and not view.early:  # the first load that must wait
-            if self.loops > self.around:
+            if self.loops:
                 raise CompileError(f"cuda: kernel {self.kernel.name} waits for the kernel before inside a loop or branch")
             self.wait()
             self.pending = False

@@ -10,8 +10,6 @@ the one before.
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from ...core.target_spec import TargetSpec
 from ...kernels.cuda.fragments import COLUMNS, ROWS, Fragments
 from ...kernels.cuda.kernel import QDotKernel
@@ -25,7 +23,6 @@ from .ptx_text import arch_number, literal, module_text
 from .qdot_codes import Activations, RowCodes, StoredCodes, row_of, starts_of
 from .qdot_small import unit_of
 from .qdot_unit import Unit
-from .where import Where
 
 ZERO = literal("float", 0.0)
 STREAMED = f".nc{EARLY}"  # branches around its loads keep them before the wait
@@ -35,23 +32,11 @@ def emit_qdot(kernel: QDotKernel, target: TargetSpec) -> str:
     return QDot(kernel).module(target)
 
 
-class Stock(Protocol):
-    """Units of the matrix that were asked for before; a thread takes them in the order in which it multiplies."""
-
-    def take(self, unit: Unit) -> None:
-        """The next one into the unit's registers."""
-
-    def refill(self) -> None:
-        """Its place is free: ask for another."""
-
-
 class QDot:
-    def __init__(self, kernel: QDotKernel, e: Emitter | None = None, where: Where | None = None, stock: Stock | None = None) -> None:
+    def __init__(self, kernel: QDotKernel) -> None:
         self.kernel, self.f = kernel, Fragments(kernel.format, kernel.k)
-        self.e = Emitter(kernel, Group(ROWS, 1)) if e is None else e
+        self.e = Emitter(kernel, Group(ROWS, 1))
         self.k = self.e.k
-        self.where = Where(self.k) if where is None else where
-        self.stock = stock  # where units of the matrix are when they are wanted; None: this kernel loads them itself
         self.rows = max(1, 8 * kernel.tiles)
         self.spread = kernel.spread
 
@@ -68,12 +53,12 @@ class QDot:
     def program(self) -> None:
         """One block's strips; the emitter has the parameters."""
         g, k, e, v = self.kernel, self.k, self.e, self.k.value
-        self.tid = self.where.thread()
+        self.tid = v("i32", "mov.u32 {}, %tid.x;")
         self.warp, self.lane = v("i32", f"shr.u32 {{}}, {self.tid}, 5;"), v("i32", f"and.b32 {{}}, {self.tid}, 31;")
         self.line, self.quad = v("i32", f"shr.u32 {{}}, {self.lane}, 2;"), v("i32", f"and.b32 {{}}, {self.lane}, 3;")
-        self.base = self.where.base()
+        self.base = v("i32", "mov.u32 {}, scratch;")
         strips = v("i32", f"cvt.u32.u64 {{}}, {e.word(0)};")
-        block = self.where.program()
+        block = v("i32", "mov.u32 {}, %ctaid.x;")
         groups = v("i32", f"div.u32 {{}}, {v('i32', f'add.u32 {{}}, {strips}, {g.per - 1};')}, {g.per};") if g.per > 1 else strips
         first_row = None
         if g.tiles:
@@ -91,11 +76,7 @@ class QDot:
         self.idle = v("i1", f"setp.eq.u32 {{}}, {self.own}, 0;")
         unit = unit_of(k, self.f, self.lane, self.line, self.spread)
         pointers = [self._start(w) for w in g.weights]
-        if self.stock is None:
-            busy = v("i1", f"setp.ne.u32 {{}}, {self.own}, 0;")
-            if self.where.again:
-                unit.clear()
-            unit.load(pointers[0], busy, STREAMED)
+        unit.load(pointers[0], v("i1", f"setp.ne.u32 {{}}, {self.own}, 0;"), STREAMED)
         self.starts = starts_of(self) if g.x is not None else []
         early = g.norm_early and g.norm is not None
         self.norms = [row_of(self, g.norm, *at) for at in self.starts] if early else []
@@ -107,7 +88,7 @@ class QDot:
         made: Activations = RowCodes(self) if g.x is not None else StoredCodes(self, first_row or "0")
         for i, p in enumerate(pointers):
             self._matrix(i, p, unit, made, pointers[i + 1] if i + 1 < len(pointers) else None)
-        self.where.meet()
+        k.emit("bar.sync 0;")
         self._finish(made, first_row)
 
     def view(self, var: Var | None) -> Address:
@@ -144,20 +125,12 @@ class QDot:
         k.emit(f"@{self.idle} bra {end};")
         k.place(inner)
         made.bring()
-        if self.stock is not None:
-            self.stock.take(unit)
         if self.spread:
             assert isinstance(made, RowCodes)
             unit.multiply_row(made, sums[0])
         else:
             unit.multiply(made, sums)
         k.emit(f"sub.u32 {units}, {units}, 1;")
-        if self.stock is not None:
-            self.stock.refill()
-            made.advance()
-            k.emit(f"@{v('i1', f'setp.ne.u32 {{}}, {units}, 0;')} bra {inner};")
-            self._strip_end(number, strip, end, out, left, made, sums)
-            return
         k.emit(f"add.s64 {p}, {p}, {g.warps * size};")
         last = v("i1", f"setp.eq.u32 {{}}, {units}, 0;")
         if g.per > 1 or then is not None:

@@ -99,7 +99,7 @@ class RowCodes(Activations):
                 total = v("float", f"add.rn.f32 {{}}, {total}, {v('float', f'shfl.sync.bfly.b32 {{}}, {total}, {reach}, 31, -1;')};")
             here = v("i32", f"mad.lo.u32 {{}}, {q.warp}, 4, {q.base};")
             k.emit(f"@{v('i1', f'setp.eq.u32 {{}}, {q.lane}, 0;')} st.shared.f32 [{here}+{self.squares}], {total};")
-        q.where.meet()
+        k.emit("bar.sync 0;")
         step = COLUMNS * q.f.blocks
         start_ = v("i32", f"mad.lo.u32 {{}}, {q.warp}, {step}, {q.base};")
         self.first = v("i32", f"mad.lo.u32 {{}}, {q.quad}, 8, {start_};")

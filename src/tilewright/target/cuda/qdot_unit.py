@@ -46,11 +46,6 @@ class Unit:
         self.at_tops = v("i64", f"mul.wide.u32 {{}}, {line}, 4;") if f.super_scales else ""
         self.zero = [v("i32", f"mov.b32 {{}}, {MAGIC};") for _ in range(4)]
 
-    def clear(self) -> None:
-        """Nothing of an earlier unit is wanted any more."""
-        for r in (*self.codes, *(r for part in (*self.planes, *self.scales) for r in part), *self.tops):
-            self.k.emit(f"mov.b32 {r}, 0;")
-
     def load(self, unit: str, guard: str, hint: str) -> None:
         def one(part: list[str], base: str, at: int) -> None:
             self.k.emit(f"@{guard} ld.global{hint}{vector(part)}, [{base}+{at}];")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 from collections.abc import Sequence
 
 from ...core.dtypes import dtype
 from ...kernels.cuda.attention_kernels import FlashGradKernel, FlashStatsKernel, MmaGradKernel
-from ...kernels.cuda.joined import END, JoinedKernel, stock_words, threads_of
 from ...kernels.cuda.kernel import DecodeKernel, FlashKernel, GemmKernel, MmaAttentionKernel, QGemmKernel, RingKernel, TensorMap
 from ...tile.ir import Kernel, ViewType
 from . import attention_mma, attention_mma_grad, flash, flash_finish, flash_grad, flash_stats, gemm, qgemm, ring
@@ -17,7 +15,6 @@ from .token_state import Launch
 
 _WARPGROUP = ((0, 1), (1, 1), (127, 126))  # threads that are followed, and how many each stands for
 FAR = 1 << 40  # pointers: far from one another
-FEW = 4  # blocks that all are followed
 
 
 def small_launch(kernel: Kernel, text: str) -> Launch | None:
@@ -50,7 +47,7 @@ def small_launch(kernel: Kernel, text: str) -> Launch | None:
         return Launch(words, _same(kernel.block), cells=tuple(sorted(qgemm.places(kernel))))
     if isinstance(kernel, DecodeKernel) and kernel.cluster > 1:
         return _decode(kernel)
-    return _joined(kernel) if isinstance(kernel, JoinedKernel) and kernel.depth and kernel.grid <= FEW else None
+    return None
 
 
 def _decode(g: DecodeKernel) -> Launch:
@@ -62,32 +59,6 @@ def _decode(g: DecodeKernel) -> Launch:
         else:
             words.append({"first": 0, "last": 10 * g.groups}.get(p.name, 1))
     return Launch(tuple(words), tuple((t, 1) for t in range(g.block)), blocks=g.cluster, cluster=g.cluster, grid=g.cluster)
-
-
-def _joined(g: JoinedKernel) -> Launch:
-    """Every kind of stage twice, with two programs for most threads: lists go on over programs and stages. Blocks that meet are all there,
-    so only small chips are shown."""
-    table, sync = FAR, FAR + (1 << 36)
-    pointers = itertools.count(FAR + (1 << 37), 1 << 34)
-    words, asked = [0], list[int]()
-    for kind in [*range(len(g.kinds))] * 2:
-        kernel, fixed = g.kinds[kind], g.fixed[kind]
-        programs = 2 * g.grid * (g.block // threads_of(kernel)) - 1
-        given = [next(pointers) if f is None else f for f in fixed]
-        words += _record([kind, programs, *(x for x, f in zip(given, fixed, strict=True) if f is None)], g.record)
-        if g.cells[kind]:
-            shift = threads_of(kernel).bit_length() - 1
-            asked += _record([kind, programs, shift, *(given[i] for i in stock_words(kernel) if fixed[i] is None)], g.stock)
-    words += _record([len(g.kinds)], g.record)
-    words[0] = 8 * len(words)
-    words += asked + _record([len(g.kinds), END], g.stock)
-    memory = [(table + 8 * i, w) for i, w in enumerate(words)] + [(sync + 4 * i, 0) for i in range(g.grid)]
-    threads = tuple((32 * w + lane, weight) for w in range(g.block // 32) for lane, weight in ((0, 1), (1, 31)))
-    return Launch((table, sync), threads, blocks=g.grid, grid=g.grid, table=tuple(memory))
-
-
-def _record(words: Sequence[int], size: int) -> list[int]:
-    return [*words, *[0] * (size - len(words))]
 
 
 def _words(text: str, names: Sequence[str], **values: int) -> tuple[int, ...]:
