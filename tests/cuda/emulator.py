@@ -20,6 +20,7 @@ from tests.cuda import emulator_mma as matrices
 from tests.cuda.emulator_arithmetic import COMPARE, arithmetic, small_float
 from tests.cuda.emulator_clusters import Fault as Fault
 from tests.cuda.emulator_copies import copy
+from tests.cuda.emulator_races import Races
 from tilewright.target.cuda.ptx_flow import Function, Op, parse
 
 Array = Any  # arrays of every dtype
@@ -112,30 +113,6 @@ def _split(operands: str) -> list[str]:
     return [*out, operands[start:].strip()] if operands.strip() else []
 
 
-class _Races:
-    """Who wrote and read each byte of shared memory since the last barrier: accesses of two threads, one of which writes, are a race."""
-
-    def __init__(self, nbytes: int) -> None:
-        self.wrote, self.read = np.full(nbytes, -1, np.int32), np.full(nbytes, -1, np.int32)  # -1: nobody, -2: several threads
-
-    def barrier(self) -> None:
-        self.wrote[:] = self.read[:] = -1
-
-    def access(self, places: Array, threads: Array, write: bool, text: str) -> None:
-        """Bytes [thread, byte] that these threads touch in one instruction."""
-        who = threads[:, None].astype(np.int32)
-        others = [self.wrote[places], *([self.read[places]] if write else [])]
-        bad = np.any([(o != -1) & (o != who) for o in others], 0).any(1)
-        seen = self.wrote if write else self.read
-        before = seen[places]
-        seen[places] = who
-        several = (seen[places] != who) | ((before != -1) & (before != who))
-        seen[places[several]] = -2
-        if bad.any() or (write and several.any()):
-            t = int(np.flatnonzero(bad if bad.any() else several.any(1))[0])
-            raise Fault(f"thread {threads[t]} races with another at byte {places[t, 0]} of shared memory: `{text}`")
-
-
 class _Block:
     member: clusters.Member
 
@@ -148,7 +125,7 @@ class _Block:
         self.special = {"%tid.x": tid, "%laneid": tid % np.uint32(32), "%ctaid.x": np.full(threads, index, np.uint32),
                         "%nctaid.x": np.full(threads, grid, np.uint32)}  # fmt: skip
         self.shared = np.full(shared + 16, 0xA5, np.uint8)
-        self.races = _Races(shared + 16)
+        self.races = Races(shared + 16)
         self.local = np.full((threads, _LOCAL), 0xA5, np.uint8)
         self.flying: list[tuple[Array, Array, Array, Array]] = []  # copies (threads, their groups, where, bytes) that have not landed
         self.groups = np.zeros(threads, np.int64)  # that each thread has closed

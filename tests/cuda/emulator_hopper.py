@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from tests.cuda import emulator_clusters as clusters
-from tests.cuda.emulator import _STEPS, Array, Heap, _Block, _locals, _Races, _split
+from tests.cuda.emulator import _STEPS, Array, Heap, _Block, _locals, _split
 from tests.cuda.emulator_clusters import Barrier, Fault
 from tests.cuda.emulator_mma import KINDS, _names, _whole_warps
+from tests.cuda.emulator_races import Races
 from tests.cuda.matrix_units import tensor
 from tilewright.kernels.cuda.kernel import TensorMap
 from tilewright.target.cuda.ptx_flow import Op, parse
@@ -44,7 +45,7 @@ def swizzled(at: Array) -> Array:
     return at ^ ((at >> 7 & 7) << 4)
 
 
-class _Unwatched(_Races):
+class _Unwatched(Races):
     """Who comes after whom is not followed here."""
 
     def access(self, places: Array, threads: Array, write: bool, text: str) -> None:
