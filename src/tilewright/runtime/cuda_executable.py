@@ -9,6 +9,7 @@ import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,6 +44,11 @@ class KernelCode:
     block: int
     dynamic_shared: int = 0
 
+    @cached_property
+    def waits(self) -> bool:
+        """Whether it waits by itself for what the kernel before wrote. Code for older chips does not, on whatever chip it runs."""
+        return "griddepcontrol.wait" in self.ptx
+
 
 @dataclass(eq=False)
 class Step:
@@ -59,6 +65,7 @@ class Step:
     cells: memoryview  # the same words, which take single numbers faster
     base: int  # the address of `params`
     arguments: tuple[Argument, ...] = ()  # of which the words were made
+    waits: bool = False  # by itself for the kernel before: it may start while that one ends
     moving: list[tuple[int, int, int]] = field(default_factory=list)  # (word, number of the input or output, byte offset)
     maps: list[tuple[int, int, tuple[Any, ...]]] = field(default_factory=list)  # (byte offset, word, arguments of the map)
     drawn: dict[int, tuple[Any, ...]] = field(default_factory=dict)  # byte offset of a map -> the arguments it was made of
@@ -163,7 +170,7 @@ class CudaExecutable:
         self.errors: gpu.HostWords | None = None
 
     def load(self) -> None:
-        """Modules and constants onto the device."""
+        """Modules and constants onto the device: all of it or, where memory is short, nothing, so that a later call can try again."""
         if self._functions or self.errors is not None:
             return
         gpu.enter()
@@ -173,9 +180,10 @@ class CudaExecutable:
             return c.name, load_function(c.ptx, c.name, c.dynamic_shared)
 
         with ThreadPoolExecutor(JIT_THREADS) as pool:
-            self._functions = dict(pool.map(one, self.code.values()))
-        self._weights = device_constants(self.program.constants, self.constants)
-        self.errors = gpu.HostWords(ERROR_WORDS * len(self.error_launches))
+            functions = dict(pool.map(one, self.code.values()))
+        weights = device_constants(self.program.constants, self.constants)
+        errors = gpu.HostWords(ERROR_WORDS * len(self.error_launches))
+        self._functions, self._weights, self.errors = functions, weights, errors
 
     def instantiate(self, env: Mapping[str, int]) -> Schedule | Flow:
         self.load()
@@ -225,6 +233,7 @@ class CudaExecutable:
         pointers = (ctypes.c_void_p * len(at))(*at)
         function, base = self._functions[kernel.name][1], int(params.ctypes.data)
         step = Step(launch, function, grid, code.block, code.dynamic_shared, params, pointers, words, words.data, base, arguments)
+        step.waits = code.waits
         step.moving = [
             (i, slots[a.buffer], evaluate(a.offset, env))
             for i, a in enumerate(arguments)
@@ -336,8 +345,12 @@ class Schedule:
         if self.late is not None:
             self.late.write(env, addresses, stream)
         for step in self._following:
-            if step.follow(env, addresses) and self.handle:
-                step.update(self.handle)
+            try:
+                if step.follow(env, addresses) and self.handle:
+                    step.update(self.handle)
+            except BaseException:
+                step.seen = ()  # the graph may not know of it: the next call writes it again
+                raise
 
     def _build(self) -> None:
         """A chain: every kernel after the one before, whose kernels say themselves when the next may take its places."""
@@ -345,7 +358,7 @@ class Schedule:
         for step in self.steps:
             step.node = self._graph.add(step.node_params(), step.launch.name)
         for before, after in zip(self.steps, self.steps[1:], strict=False):
-            gpu.after(self._graph.graph, before.node, after.node, early=self.early)
+            gpu.after(self._graph.graph, before.node, after.node, early=self.early and after.waits)
         self.handle = self._graph.instantiate()
 
     def run(self, stream: int) -> None:
