@@ -273,7 +273,7 @@ class FakeDriver:
         self._of(event).stream = int(stream)
 
     def _cuStreamIsCapturing(self, stream: int, found: Any) -> None:
-        found._obj.value = int(stream == self.captured)
+        (found._obj if hasattr(found, "_obj") else found.contents).value = int(stream == self.captured)
 
     def _cuStreamWaitEvent(self, stream: int, event: int, flags: int) -> None:
         self.waits.append((int(stream), self._of(event).stream))

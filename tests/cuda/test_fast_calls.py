@@ -99,6 +99,26 @@ def test_one_kernel_and_tensors_that_move(gpu: FakeDriver, rng: np.random.Genera
     assert gpu.streams[-2:] == [0, 9] and gpu.waits == [(9, 0)]
 
 
+def test_a_stream_that_is_captured_after_a_call_on_it(gpu: FakeDriver, rng: np.random.Generator) -> None:
+    """Whoever captures has often called on the same stream before, to warm up."""
+    c = Calls(gpu, graph(lambda x: o.Neg()(x), (f32, (4, 4))), zeros(4, 4))
+    x, c.stream = c.new(rng, 4, 4), 7
+    for _ in range(2):
+        for _ in range(2):
+            assert torch.equal(c.fast((x,)), -x)
+        gpu.captured, count = 7, len(gpu.launches)
+        with pytest.raises(ExecutionError, match="session: g: the stream is being captured"):
+            c.fast((x,))
+        assert len(gpu.launches) == count
+        gpu.captured = None
+    y = c.session.on(8)(x.numpy())
+    gpu.captured = 8
+    for given in (y, x.numpy()):  # the short way, and the complete one
+        with pytest.raises(ExecutionError, match="session: g: the stream is being captured"):
+            c.session(given)
+    assert len(gpu.launches) == count + 1
+
+
 def test_what_is_handed_back(gpu: FakeDriver, rng: np.random.Generator) -> None:
     c = Calls(gpu, graph(lambda x, y: o.Sub()(x, y), (f32, (4, 4)), (f32, (4, 4))), zeros(4, 4), zeros(4, 4))
     x = c.new(rng, 4, 4)

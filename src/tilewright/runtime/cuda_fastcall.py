@@ -220,7 +220,7 @@ def _errors(session: CudaSession, scope: dict[str, Any]) -> list[str]:
 def _launch(session: CudaSession, scope: dict[str, Any], names: dict[str, str], called: Sequence[Any]) -> list[str]:
     """Under the session's lock: the schedule gets the addresses and starts."""
     interface = session.interface
-    lines = ["if session._stream != stream:", "    follow(stream)"]
+    lines = ["if stream or session._stream != stream:", "    follow(stream)"]  # another one than the default may be captured
     addresses = [f"a{i}" for i in range(len(interface.inputs))] + [f"b{k}" for k in range(len(interface.outputs))]
     scope["apart"] = session.apart
     free = [s for s in interface.symbols if s not in called]

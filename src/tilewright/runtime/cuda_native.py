@@ -1,9 +1,9 @@
 """The shortest way into a session on a GPU: the short way (`cuda_fastcall.py`) over fixed shapes and PyTorch's tensors, as machine code.
 
 It looks at the tensors through the functions that DLPack has for this (`__dlpack_c_exchange_api__`), makes the results, points the graph at
-them where they are elsewhere than last time, and launches it. Whatever it does not know (another stream than last time, another thread
-that holds the session, an error that a kernel has found, any type or shape but the compiled ones, a launch that fails) it hands to the
-short way in Python. LLVM makes it once; from then on it comes from the cache of machine code.
+them where they are elsewhere than last time, and launches it. Whatever it does not know (another stream than last time, one that is being
+captured, another thread that holds the session, an error that a kernel has found, any type or shape but the compiled ones, a launch that
+fails) it hands to the short way in Python. LLVM makes it once; from then on it comes from the cache of machine code.
 """
 
 from __future__ import annotations
@@ -122,7 +122,8 @@ def native_call(session: CudaSession, place: TorchPlace, short: Callable[..., An
     values = {
         **{name: 0 if x is None else id(x) for name, x in objects.items()}, **{name: x.ctypes.data for name, x in arrays.items()},
         "launch": cuda_launch.address_of("cuGraphLaunch"), "set_params": cuda_launch.address_of("cuGraphExecKernelNodeSetParams_v2"),
-        "replace": cuda_launch.address_of("cuTensorMapReplaceAddress"), "graph": schedule.handle, "look": look, "stream_of": stream_of,
+        "replace": cuda_launch.address_of("cuTensorMapReplaceAddress"), "capturing": cuda_launch.address_of("cuStreamIsCapturing"),
+        "graph": schedule.handle, "look": look, "stream_of": stream_of,
         "error_blocks": 0 if errors is None else errors.host, "bound": ctypes.addressof(schedule.bound),
         "kind_of_device": device & 0xFFFFFFFF, "device": device,
         "errors": len(executable.error_launches), "stream": session.last_stream, "ins": len(interface.inputs), "outs": len(likes),

@@ -14,6 +14,7 @@ DATA, DEVICE, KIND, SHAPE, STRIDES, OFFSET, DLTENSOR = 0, 8, 16, 24, 32, 40, 48 
 POINTERS = (
     "launch", "set_params", "replace", "graph", "look", "stream_of", "tensor", "parameter", "is_neg", "false", "short", "error_blocks",
     "inputs", "outputs", "alloc", "finish", "acquire", "release", "bound", "moving", "mapping", "updates",
+    "capturing",
 )  # fmt: skip
 NUMBERS = ("kind_of_device", "device", "errors", "stream", "ins", "outs", "moves", "maps", "nodes")
 FIELDS = (*POINTERS, *NUMBERS)
@@ -56,6 +57,7 @@ define ptr @tw_gpu_call(ptr %self, ptr %args, i64 %given) {{
 entry:
   %seen = alloca [{DLTENSOR} x i8], align 8
   %current = alloca i64, align 8
+  %state = alloca i32, align 4
   %one = alloca ptr, align 8
   %addresses = alloca [{MOST_ARRAYS} x i64], align 8
   %made = alloca [{MOST_ARRAYS} x ptr], align 8
@@ -155,10 +157,21 @@ streams:
 stream.same:
   %now = load i64, ptr %current, align 8
   %same.stream = icmp eq i64 %now, %stream
-  br i1 %same.stream, label %output, label %miss
+  br i1 %same.stream, label %uncaptured, label %miss
+uncaptured:
+  %default = icmp eq i64 %now, 0
+  br i1 %default, label %output, label %capture
+capture:
+  %now.at = inttoptr i64 %now to ptr
+  store i32 0, ptr %state, align 4
+  %capture.failed = call i32 %capturing(ptr %now.at, ptr %state)
+  %captured = load i32, ptr %state, align 4
+  %capture.any = or i32 %capture.failed, %captured
+  %capture.none = icmp eq i32 %capture.any, 0
+  br i1 %capture.none, label %output, label %miss
 
 output:
-  %k = phi i64 [ 0, %stream.same ], [ %k1, %output.kept ]
+  %k = phi i64 [ 0, %uncaptured ], [ 0, %capture ], [ %k1, %output.kept ]
   %k.more = icmp ult i64 %k, %outs
   br i1 %k.more, label %make, label %ready
 make:

@@ -127,7 +127,7 @@ class CudaSession:
 
     def _run(self, env: dict[str, int], addresses: list[int], stream: int) -> None:
         with self._lock:
-            if self._stream != stream:
+            if stream or self._stream != stream:
                 self._follow(stream)
             schedule, self._env = self.schedule(env), env
             schedule.bind(addresses)
@@ -138,7 +138,8 @@ class CudaSession:
                 schedule.run(stream)
 
     def _follow(self, stream: int) -> None:
-        """The stream of the next run. Another one than last time waits for the last one's work, which uses the same memory."""
+        """The stream of the next run. Another one than last time waits for the last one's work, which uses the same memory. The same one
+        may be captured by now, but for the default one, which cannot be."""
         from . import cuda_launch
 
         if cuda_launch.captures(stream):
