@@ -120,6 +120,8 @@ class FakeDriver:
         return CUresult.CUDA_SUCCESS, self.memory.allocate(nbytes)
 
     def cuMemFree(self, address: int) -> tuple[Any, ...]:
+        if not hasattr(self._here, "inside"):
+            return (CUresult.CUDA_ERROR_INVALID_CONTEXT,)
         self.memory.free(address)
         return (CUresult.CUDA_SUCCESS,)
 
@@ -260,8 +262,11 @@ class FakeDriver:
     def _cuPointerGetAttribute(self, found: Any, attribute: int, address: int) -> int:
         return 0 if address in self.pinned else CUresult.CUDA_ERROR_INVALID_VALUE
 
-    def _cuStreamSynchronize(self, stream: int) -> None:
+    def _cuStreamSynchronize(self, stream: int) -> int:
+        if not hasattr(self._here, "inside"):
+            return CUresult.CUDA_ERROR_INVALID_CONTEXT
         self._reach(stream)
+        return 0
 
     def _cuEventCreate(self, found: Any, flags: int) -> int:
         if not hasattr(self._here, "inside"):

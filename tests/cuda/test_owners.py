@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import threading
+from collections.abc import Callable
+from time import sleep
 from typing import Any
 
 import numpy as np
@@ -13,11 +17,32 @@ from tests.cuda.fake_driver import CUresult, fake_gpu
 from tests.cuda.launching import graph
 from tilewright.core.dims import sym
 from tilewright.core.dtypes import f32
-from tilewright.core.errors import ExecutionError
+from tilewright.core.errors import ExecutionError, InputError
 from tilewright.ops.composites import Softmax
-from tilewright.runtime import cuda_driver, cuda_executable
+from tilewright.runtime import cuda_driver, cuda_executable, cuda_session
+from tilewright.runtime.cuda_fastcall import fast_call
 
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
+
+
+def negative() -> Any:
+    return tw.compile(graph(lambda x: o.Neg()(x), (f32, (2, 4))), target="cuda")
+
+
+def elsewhere(work: Callable[[], Any]) -> Any:
+    """The result of `work` in a thread that has never had the context."""
+    found: list[Any] = []
+
+    def run() -> None:
+        try:
+            found.append(work())
+        except Exception as e:
+            found.append(e)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    return found[0]
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
@@ -43,6 +68,54 @@ def test_memory_that_is_short_at_the_first_call() -> None:
             session(X)
         patch.undo()
         np.testing.assert_array_equal(session(X).numpy(), 2 * X - 1)
+
+
+def test_threads_without_the_context_wait_and_free() -> None:
+    with fake_gpu() as gpu:
+        held = len(gpu.memory.kept)
+        sessions = [negative()]
+        sessions[0](X)
+        assert elsewhere(sessions[0].synchronize) is None
+        gc.collect()
+        assert len(gpu.memory.kept) > held
+
+        def drop() -> None:
+            sessions.clear()
+            gc.collect()
+
+        assert elsewhere(drop) is None and len(gpu.memory.kept) == held
+
+
+def test_first_calls_of_two_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They end with one short way: the machine code of another would not hear of new streams."""
+    with fake_gpu() as gpu:
+        meet, made, run = threading.Barrier(2), list[Any](), cuda_session.CudaSession._run
+
+        def make(*args: Any) -> Any:
+            sleep(0.1)  # the other one comes by
+            made.append(fast_call(*args))
+            return made[-1]
+
+        monkeypatch.setattr(cuda_session.CudaSession, "_run", lambda *args: (run(*args), meet.wait())[0])
+        monkeypatch.setattr(cuda_session, "fast_call", make)
+        session = negative()
+        threads = [threading.Thread(target=session, args=(X,)) for _ in range(2)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        assert len(made) == 1 and session._fast is made[0] and gpu.launches
+
+
+def test_a_session_that_is_closed_during_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    with fake_gpu():
+        session, run = negative(), cuda_session.CudaSession._run
+        monkeypatch.setattr(cuda_session.CudaSession, "_run", lambda self, *args: (run(self, *args), self.close())[0])
+        y = session(X)
+        np.testing.assert_array_equal(y.numpy(), -X)
+        monkeypatch.undo()
+        with pytest.raises(InputError, match="g is closed"):
+            session(y)
 
 
 def test_a_node_that_did_not_hear_of_a_position() -> None:

@@ -127,6 +127,13 @@ class Graph:
             return
 
 
+def _freed(free: Any, address: int) -> None:
+    """The thread that drops the last reference, or collects a cycle, may never have had the context."""
+    if free(address)[0]:
+        enter()
+        free(address)
+
+
 class Memory:
     """A block of device memory, freed with the object."""
 
@@ -151,7 +158,7 @@ class Memory:
 
     def __del__(self) -> None:
         try:
-            self._free(self.address)
+            _freed(self._free, self.address)
         except Exception:  # the interpreter may be going down
             return
 
@@ -198,7 +205,7 @@ class HostWords:
 
     def __del__(self) -> None:
         try:
-            self._free(self.host)
+            _freed(self._free, self.host)
         except Exception:  # the interpreter may be going down
             return
 

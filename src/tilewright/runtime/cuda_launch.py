@@ -36,6 +36,7 @@ PROTOTYPES: Mapping[str, Sequence[Any]] = {
     "cuEventDestroy_v2": [POINTER],
 }
 TIMES, NO_TIMES = 0, 2  # CU_EVENT_DISABLE_TIMING
+NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
 
 
 class LaunchConfig(ctypes.Structure):

@@ -58,8 +58,9 @@ class CudaSession:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Donated inputs are copied to the results that take their place: the caller's stay as they are (`in_place` writes them)."""
-        if self._fast is not None and not kwargs:
-            result = self._fast(args)
+        fast = self._fast  # once: another thread may close the session
+        if fast is not None and not kwargs:
+            result = fast(args)
             if result is not MISSED:
                 return result
         return self._call(args, kwargs, {}, keep=True)
@@ -83,8 +84,9 @@ class CudaSession:
     def in_place(self, *args: Any, **symbols: int) -> Any:
         """A call that writes donated inputs in place: they are the results that take their memory. `symbols` have the values that no
         input's shape shows."""
-        if self._fast is not None:
-            result = self._fast(args, symbols, False)
+        fast = self._fast
+        if fast is not None:
+            result = fast(args, symbols, False)
             if result is not MISSED:
                 return result
         return self._call(args, {}, symbols, keep=False)
@@ -119,10 +121,11 @@ class CudaSession:
         for i, k in self.model.signature.updates:
             memory.copy(leaves[i], outs[k], stream)
         memory.used([*bound.kept, *leaves], stream)  # after the last use of them
-        if memory.kind not in self._ways:
-            with self._lock:  # it may make a schedule, and moves one to the last stream
-                self._ways[memory.kind] = fast_call(self, memory.place())
-        self._fast = self._ways[memory.kind]
+        with self._lock:  # a new way may make a schedule, and there is one of a kind: `seen_stream` is the last one's
+            if not self._closed:
+                if memory.kind not in self._ways:
+                    self._ways[memory.kind] = fast_call(self, memory.place())
+                self._fast = self._ways[memory.kind]
         return self.model.signature.unflatten(outs, bound.env)
 
     def _run(self, env: dict[str, int], addresses: list[int], stream: int) -> None:
@@ -197,11 +200,18 @@ class CudaSession:
     def synchronize(self) -> None:
         """Wait for the last call and raise what it found."""
         if self._stream is not None:
+            from . import cuda_driver as gpu
             from . import cuda_launch
 
-            names = ", ".join(dict.fromkeys(x.kernel.name for x in self.executable.program.launches))
-            what = f"{self.name}: one of {names}; compile with validation='strict' to see which"
-            cuda_launch.check(cuda_launch.library().cuStreamSynchronize(self._stream), "cuStreamSynchronize", what)
+            wait = cuda_launch.library().cuStreamSynchronize
+            status = wait(self._stream)
+            if status == cuda_launch.NO_CONTEXT:  # a thread that has made no call
+                gpu.enter()
+                status = wait(self._stream)
+            if status:
+                names = ", ".join(dict.fromkeys(x.kernel.name for x in self.executable.program.launches))
+                what = f"{self.name}: one of {names}; compile with validation='strict' to see which"
+                cuda_launch.check(status, "cuStreamSynchronize", what)
         self._raise_errors()
 
     def last_env(self) -> dict[str, int] | None:
@@ -236,9 +246,10 @@ class CudaSession:
         return {c.name: c.ptx for c in self.executable.code.values()}
 
     def close(self) -> None:
-        self._closed, self._fast = True, None
-        self._ways.clear()
-        self._schedules.clear()
+        with self._lock:
+            self._closed, self._fast = True, None
+            self._ways.clear()
+            self._schedules.clear()
 
     def __enter__(self) -> CudaSession:
         return self
