@@ -43,11 +43,11 @@ class Calls:
     """A session whose short way takes tensors of the fake's memory; `stream` is PyTorch's current one."""
 
     def __init__(self, gpu: FakeDriver, g: Graph, *first: np.ndarray[Any, Any], env: dict[str, int] | None = None) -> None:
-        self.gpu, self.stream = gpu, 0
+        self.gpu, self.stream, self.device = gpu, 0, -1
         session: Any = tw.compile(g, target="cuda")
         self.session = session
         self.session.run_with(env or {}, *first)  # loads the modules
-        place: Any = TorchPlace(torch.device("cpu"), -1, lambda index: self.stream)
+        place: Any = TorchPlace(torch.device("cpu"), -1, lambda index: self.stream, lambda: self.device)
         place.alloc = self.make
         place.scope["empty"] = lambda shape, dtype, device: self.put(torch.empty(shape, dtype=dtype))
         if (functions := cuda_native.exchange()) is not None:
@@ -285,6 +285,8 @@ def test_donated_tensors_and_a_position(gpu: FakeDriver, rng: np.random.Generato
         torch.testing.assert_close(cache, want, rtol=0, atol=0)
     for env, keep in (({"P": 10}, False), ({}, False), ({"Q": 1}, False), ({"P": 1}, True)):
         assert c.fast((cache, row), env, keep) is MISSED
+    c.device = 1  # the thread has turned to another GPU, whose default stream is another one
+    assert c.fast((cache, row), {"P": 1}, False) is MISSED
 
 
 def test_rules_for_a_symbol_of_the_call(gpu: FakeDriver, rng: np.random.Generator) -> None:

@@ -44,7 +44,7 @@ class TorchPlace:
     stream = "stream_of(index)"
     address = "{}.data_ptr()"
 
-    def __init__(self, device: Any, index: int, stream_of: Any) -> None:
+    def __init__(self, device: Any, index: int, stream_of: Any, current: Any) -> None:
         import torch
         from torch._C._dynamo.guards import _empty_strided_cuda  # type: ignore[attr-defined]
 
@@ -52,7 +52,7 @@ class TorchPlace:
         self.alloc: Any = _empty_strided_cuda  # the fastest way to a new tensor; it takes the current GPU
         self.scope: dict[str, Any] = {
             "Tensor": torch.Tensor, "Parameter": torch.nn.Parameter, "device": device, "index": index, "stream_of": stream_of,
-            "empty": torch.empty,
+            "empty": torch.empty, "current": current,
         }  # fmt: skip
 
     def exchange(self) -> tuple[int, int] | None:
@@ -108,7 +108,9 @@ class OwnPlace:
 def torch_place(device: Any) -> TorchPlace | None:
     import torch
 
-    return TorchPlace(device, device.index, torch._C._cuda_getCurrentRawStream) if device.index is not None else None
+    if device.index is None:
+        return None
+    return TorchPlace(device, device.index, torch._C._cuda_getCurrentRawStream, torch._C._cuda_getDevice)
 
 
 def never(args: tuple[Any, ...], env: Mapping[str, int] = NOTHING, keep: bool = True) -> Any:
@@ -172,6 +174,8 @@ def _generate(session: CudaSession, place: TorchPlace | OwnPlace, where: dict[st
     if n:
         body.append(f"if ({' | '.join(f'a{i}' for i in range(n))}) & 15: {MISS}")
     body += ["try: here.known", "except AttributeError: join()"]
+    if isinstance(place, TorchPlace) and not any(t.is_static for k, t in enumerate(interface.outputs) if k not in takes):
+        body.append(f"if current() != index: {MISS}")  # the thread has turned to another GPU, which new tensors of fixed shapes show
     body += _errors(session, scope)
     for k, t in enumerate(interface.outputs):
         shape = "(" + "".join(dim_source(d, names) + ", " for d in t.shape) + ")"
