@@ -6,6 +6,7 @@ import gc
 import threading
 from collections.abc import Callable
 from time import sleep
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -141,3 +142,14 @@ def test_a_node_that_did_not_hear_of_a_position() -> None:
         for position in (3, 3, 4):
             schedule.follow({"P": position}, [], 0)
         assert told == [3, 3, 4] and gpu.memory.kept
+
+
+def test_an_error_that_another_thread_raises_first() -> None:
+    with fake_gpu():
+        session = negative()
+        session(X)
+        seen = iter((1, 0, 0, 0, 0, 0, 0, 0))  # there at the first look, gone at the next
+        words = type("Words", (), {"__getitem__": lambda self, i: next(seen)})()
+        session.executable.errors = SimpleNamespace(count=4, words=words, clear=lambda: None)
+        session.synchronize()
+        assert next(seen) == 0

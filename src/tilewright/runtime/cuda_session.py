@@ -191,10 +191,13 @@ class CudaSession:
         found = self.executable.errors
         if found is None or not any(found.words[i] for i in range(0, found.count, ERROR_WORDS)):
             return
-        k = next(i for i in range(0, found.count, ERROR_WORDS) if found.words[i]) // ERROR_WORDS
-        block = [found.words[ERROR_WORDS * k + i] for i in range(ERROR_WORDS)]
-        found.clear()
-        launch = self.executable.program.launches[self.executable.error_launches[k]]
+        with self._lock:
+            first = next((i for i in range(0, found.count, ERROR_WORDS) if found.words[i]), None)
+            if first is None:
+                return  # another thread has raised it
+            block = [found.words[first + i] for i in range(ERROR_WORDS)]
+            found.clear()
+        launch = self.executable.program.launches[self.executable.error_launches[first // ERROR_WORDS]]
         raise fault(launch, block, self.last_env() or {}, self.name, "found by an earlier call")
 
     def synchronize(self) -> None:
