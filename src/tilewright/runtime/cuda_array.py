@@ -21,6 +21,7 @@ PER_THREAD = 2  # every thread's own default stream
 CUDA = 2  # DLPack's number for the kind of device
 KEEP_ALL = (1 << 64) - 1
 MEMORY_TYPE = 2  # CU_POINTER_ATTRIBUTE_MEMORY_TYPE
+OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 
 
 @cache
@@ -47,6 +48,8 @@ class Block:
     def __init__(self, nbytes: int, stream: int) -> None:
         lib, found = cuda_launch.library(), ctypes.c_uint64()
         status = lib.cuMemAllocFromPoolAsync(ctypes.byref(found), max(nbytes, 1), _pool(), stream)
+        if status == OUT_OF_MEMORY and gpu.pytorch_gives_back():
+            status = lib.cuMemAllocFromPoolAsync(ctypes.byref(found), max(nbytes, 1), _pool(), stream)
         cuda_launch.check(status, "cuMemAllocFromPoolAsync", f"{nbytes} bytes")
         self.address, self.stream, self._free = int(found.value), stream, lib.cuMemFreeAsync
 

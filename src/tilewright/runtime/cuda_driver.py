@@ -134,6 +134,15 @@ def _freed(free: Any, address: int) -> None:
         free(address)
 
 
+def pytorch_gives_back() -> bool:
+    """Whether PyTorch runs here and was asked for what it keeps of its tensors' memory."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return False
+    torch.cuda.empty_cache()
+    return True
+
+
 class Memory:
     """A block of device memory, freed with the object."""
 
@@ -142,10 +151,8 @@ class Memory:
         try:
             self.address = int(call("cuMemAlloc", max(nbytes, 256), what=f"{nbytes} bytes"))
         except ExecutionError as e:
-            torch = sys.modules.get("torch")
-            if "OUT_OF_MEMORY" not in str(e) or torch is None or not torch.cuda.is_initialized():
+            if "OUT_OF_MEMORY" not in str(e) or not pytorch_gives_back():
                 raise
-            torch.cuda.empty_cache()  # PyTorch keeps what its tensors leave
             self.address = int(call("cuMemAlloc", max(nbytes, 256), what=f"{nbytes} bytes"))
         self._free = driver().cuMemFree
 
