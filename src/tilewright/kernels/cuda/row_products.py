@@ -126,7 +126,8 @@ def launch_of(region: Region, target: TargetSpec) -> Launch:
     early = all(o.buffer.kind in fixed for o in matrices)
     names = frozenset(f"b{i}" for i in range(len(right)))
     ready = frozenset(("w",)) if place(norm.operands[1]).buffer.kind in fixed else frozenset()
-    launch.kernel = replace(placed, name=f"{placed.name}{'_early' if early else ''}", streamed=names, early=early, ready=ready)
+    name = f"{placed.name}{('_early' if ready else '_early_but_w') if early else ''}"
+    launch.kernel = replace(placed, name=name, streamed=names, early=early, ready=ready)
     return launch
 
 

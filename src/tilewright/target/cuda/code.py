@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from ...core.errors import CompileError
 from ...core.target_spec import TargetSpec
@@ -87,9 +88,10 @@ def emit_cuda(kernel: Kernel, target: TargetSpec) -> str:
 def emit_all(kernels: Iterable[Kernel], target: TargetSpec) -> dict[str, tuple[str, int, int]]:
     """name -> (PTX, threads of a block, dynamic shared memory)."""
     out: dict[str, tuple[str, int, int]] = {}
-    placed: dict[str, tuple[int, int]] = {}
+    placed: dict[str, tuple[Any, ...]] = {}
     for k in kernels:
-        place = (k.block, getattr(k, "vector", 0))  # type: ignore[attr-defined]
+        early = getattr(k, "early", False)
+        place = (k.block, getattr(k, "vector", 0), early, early and getattr(k, "ready", None))  # type: ignore[attr-defined]
         if placed.setdefault(k.name, place) != place:
             raise CompileError(f"cuda: two kernels {k.name} are placed differently; a kernel's name must tell them apart")
         if k.name not in out:
