@@ -16,7 +16,8 @@ from tilewright.core.errors import ConfigError
 from tilewright.kernels.cuda.kernel import BlockKernel, GemmKernel, RingKernel, TensorMap, TurnKernel
 from tilewright.ops.attention import Attention
 from tilewright.ops.attention_backward import AttentionBackward
-from tilewright.target.cuda.code import emit_cuda
+from tilewright.target.cuda.code import emit_all, emit_cuda
+from tilewright.target.cuda.device import cuda_target
 
 TOLERANCE = {bf16: 6e-3, f16: 1e-3, f32: 2e-6, f64: 1e-14, i32: 0.0}
 TF32 = 1e-3  # two operands of 11 bits
@@ -213,3 +214,14 @@ def test_no_tensor_map_steps_back(name: str) -> None:
     maps = [t for x in program(graph(build, *types)).launches for v in vars(x.kernel).values() if isinstance(v, tuple) for t in v]
     strides = [s for t in maps if isinstance(t, TensorMap) for s in t.strides]
     assert all(isinstance(s, int) and s > 0 for s in strides) and (strides or name == "attention")  # that one takes another kernel
+
+
+def test_products_whose_results_the_copy_engine_cannot_write_have_a_kernel_of_their_own() -> None:
+    """Rows of 66 numbers of 16 bits begin inside 16 bytes: threads write them. All else is the same, the epilogue too."""
+    linear = o.Matmul(transpose_b=True)
+    shapes = ((300, 64), (64, 64), (66, 64), (300, 64), (300, 66))
+    p = program(graph(lambda x, a, b, c, d: (o.add(linear(x, a), c), o.add(linear(x, b), d)), *((bf16, s) for s in shapes)))
+    kernels = [x.kernel for x in p.launches if isinstance(x.kernel, GemmKernel)]
+    assert [len(k.stored) for k in kernels] == [1, 0]
+    texts = emit_all(kernels, cuda_target("sm_90a"))
+    assert [texts[k.name][0].count(".param .align 64") for k in kernels] == [3, 2]  # tensor maps

@@ -220,6 +220,7 @@ def gemm_launch(region: Region, p: Problem, at: Places, config: Config, target: 
     k = launch.kernel
     flags = f"{int(transposed[0])}{int(transposed[1])}{'' if at.runs(region, p.n, 2) else 's'}{'' if added is None else 'r'}"
     flags += "".join(name for name, one in zip("ab", alone, strict=True) if one)
+    flags += "" if through_shared or config.splits > 1 else "d"  # results go to memory by threads
     launch.kernel = GemmKernel(
         f"{k.name}_{config.bm}x{config.bn}_{config.stages}_{config.cluster}_{config.splits}_{rows_read}_{flags}_{config.promote}"
         f"_{config.per_sm}_{p.a.type.dtype}_{p.b.type.dtype}",

@@ -90,8 +90,8 @@ def emit_all(kernels: Iterable[Kernel], target: TargetSpec) -> dict[str, tuple[s
     out: dict[str, tuple[str, int, int]] = {}
     placed: dict[str, tuple[Any, ...]] = {}
     for k in kernels:
-        early = getattr(k, "early", False)
-        place = (k.block, getattr(k, "vector", 0), early, early and getattr(k, "ready", None))  # type: ignore[attr-defined]
+        early, maps = getattr(k, "early", False), len(getattr(k, "maps", ()))
+        place = (k.block, getattr(k, "vector", 0), maps, early, early and getattr(k, "ready", None))  # type: ignore[attr-defined]
         if placed.setdefault(k.name, place) != place:
             raise CompileError(f"cuda: two kernels {k.name} are placed differently; a kernel's name must tell them apart")
         if k.name not in out:
