@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from gpu_tools import BF16, captured, error, ours, rand, session, timed
 
 import tilewright.ops as o
+from tilewright.runtime import cuda_driver as gpu
 
 
 @dataclass(frozen=True)
@@ -113,9 +114,11 @@ def main() -> int:
     parser.add_argument("--only", default="", help="cases with this in their name")
     parser.add_argument("--json", default="", help="append JSON lines to this file")
     arguments, failed = parser.parse_args(), 0
-    for case in CASES:
-        if arguments.only not in str(case):
-            continue
+    chosen = [case for case in CASES if arguments.only in str(case)]
+    if not chosen:
+        parser.error(f"no case has {arguments.only!r} in its name; they are {', '.join(map(str, CASES))}")
+    gpu.enter()  # or says what is missing
+    for case in chosen:
         row = run(case)
         mine = row["times"]["ours"]
         said = "  ".join(f"{n} {t:.1f}" + (f" (x{t / mine:.3f})" if n == "SDPA" else "") for n, t in row["times"].items())

@@ -295,7 +295,9 @@ def launching() -> None:
 SECTIONS = (addresses, orders, passing, gates, tiles, accesses, unrolling, arithmetic, launching)
 
 if __name__ == "__main__":
+    named = {section.__name__: section for section in SECTIONS}
+    if unknown := set(sys.argv[1:]) - set(named):
+        sys.exit(f"no section {', '.join(sorted(unknown))}; there are {', '.join(named)}")
     gpu.enter()
-    for section in SECTIONS:
-        if len(sys.argv) < 2 or section.__name__ in sys.argv[1:]:
-            section()
+    for name in sys.argv[1:] or named:
+        named[name]()

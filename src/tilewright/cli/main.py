@@ -42,7 +42,7 @@ def _module(command: str) -> ModuleType:
 
 def parser() -> argparse.ArgumentParser:
     """The whole command line as one argparse parser. Each command's module adds its own arguments."""
-    top = argparse.ArgumentParser(prog="tilewright", description="A tensor compiler and runtime for the CPU.")
+    top = argparse.ArgumentParser(prog="tilewright", description="A tensor compiler and runtime for CPUs and NVIDIA GPUs.")
     top.add_argument("--version", action="version", version=f"tilewright {_version()}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, line in COMMANDS.items():
