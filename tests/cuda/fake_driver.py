@@ -50,7 +50,7 @@ class FakeDriver:
         self._kept: list[Any] = []  # the driver's handles are numbers: something must hold what they stand for
         self.library = SimpleNamespace(**{name: self._checked(name) for name in cuda_launch.PROTOTYPES})
         self.CUresult = CUresult
-        for name in ("CUDA_KERNEL_NODE_PARAMS", "CUgraphEdgeData", "CUkernelNodeAttrValue"):
+        for name in ("CUDA_KERNEL_NODE_PARAMS", "CUgraphEdgeData"):
             setattr(self, name, SimpleNamespace)
         self.CUmemPoolProps = lambda: SimpleNamespace(location=SimpleNamespace())
 

@@ -193,8 +193,7 @@ class CudaExecutable:
             from .cuda_walk import make_flow
 
             return make_flow(self, env, arena, placement.offsets)
-        tables = sum(len(x.arguments) for x in self.program.launches if getattr(x.kernel, "table", False))
-        late = LateWords(tables + sum(len(getattr(k, "indirect", ())) for x in self.program.launches for k in x.kernels))
+        late = LateWords(sum(len(getattr(k, "indirect", ())) for x in self.program.launches for k in x.kernels))
         steps = [s for k, x in enumerate(self.program.launches) for s in self.steps(k, x, env, arena.address, placement.offsets, late)]
         return Schedule(dict(env), arena, steps, len(self.program.inputs) + len(self.program.outputs), late)
 

@@ -39,13 +39,11 @@ def make_late(program: Program, called: set[str]) -> bool:
     of kernels or the size of a temporary value follows the symbols, or the program has loops: those need a graph per value."""
     if program.block:
         return False
-    tables = [x for x in program.launches if getattr(x.kernel, "table", False)]  # theirs are in memory anyway
     ways: list[tuple[Launch | Variant, frozenset[int]]] = []
     for launch in program.launches:
         for way in launch.ways:
             found = late_arguments(way.arguments, called)
             fixed = [way.grid, *(v.value for v in launch.variants)]
-            found = frozenset() if launch in tables else found
             if any(follows(d, called) for d in fixed):
                 return False
             ways.append((way, found))

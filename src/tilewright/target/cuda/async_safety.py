@@ -75,14 +75,13 @@ def check(text: str, launch: Launch, without: Sequence[int] = (), explain: bool 
     replay = _replay(text)
     maps = len(re.findall(r"\.b8 map\d+\[128\]", text))
     places = symbols(text, maps)
-    agents, table = [], dict(launch.table)
+    agents = []
     for block in range(launch.blocks):
         for tid, weight in launch.threads:
             name = f"thread {tid}" + (f" of block {block}" if launch.blocks > 1 else "")
             registers = [0] * replay.registers
             rank = block % launch.cluster
-            words = list(launch.words)
-            agents.append(Agent(name, tid, block, weight, registers, words, places, launch.grid, block, rank, table=table))
+            agents.append(Agent(name, tid, block, weight, registers, list(launch.words), places, launch.grid, block, rank))
     machine = Machine(replay, agents, launch, frozenset(without), explain)
     graph = machine.run()
     found = tuple(sorted(graph.findings.values(), key=lambda f: f.line))

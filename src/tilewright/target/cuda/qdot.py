@@ -11,7 +11,7 @@ the one before.
 from __future__ import annotations
 
 from ...core.target_spec import TargetSpec
-from ...kernels.cuda.fragments import COLUMNS, ROWS, Fragments
+from ...kernels.cuda.fragments import ROWS, Fragments
 from ...kernels.cuda.kernel import QDotKernel
 from ...kernels.cuda.small_floats import blocks_at_once
 from ...tile.ir import TileType, Var
@@ -193,6 +193,3 @@ class QDot:
             e.env[g.row] = v("i64", f"cvt.u64.u32 {{}}, {row};") if row != "0" else "0"
             e.block(g.body)
             k.place(done)
-
-
-__all__ = ["COLUMNS", "QDot", "emit_qdot"]

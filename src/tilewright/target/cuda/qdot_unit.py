@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from .qdot_codes import Activations, RowCodes
 
 MAGIC = 0x4B400000  # 1.5·2^23 as an integer: integers of 22 bits added to it are floats of that size and a fraction of nothing
-MAGIC_FLOAT = literal("float", 12582912.0)
 
 
 def vector(part: list[str]) -> str:

@@ -186,8 +186,6 @@ class _Compiler:
             text = self.value(brackets(op)[0])  # an argument that lies in memory: its word is the value
         elif op.opcode.startswith("ld.param"):
             text = f"T.words[{int(brackets(op)[0][1:])}]"
-        elif op.opcode.startswith(("ld.global", "ld.relaxed")):
-            text = f"T.known({self.value(brackets(op)[0])}, {op.line}) & {mask}"
         elif stem in ("mov", "cvta", "mapa"):
             text = f"{ins[0]} & {mask}" if stem != "mapa" else f"({ins[0]} & 0xFFFFFF) | ({ins[1]} + 1) << 24"
         elif stem == "cvt":

@@ -9,20 +9,14 @@ matrix unit touches it; such tokens are in `seen`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...core.errors import CompileError
 from .ptx_flow import Op
 
 MEMORY = "memory"  # the space that all blocks share
 SHIFT = 11  # accesses are kept by pieces of 2048 bytes
 _NONE: dict[Any, Access] = {}
-
-
-class Unknown(CompileError):
-    """A thread reads memory of which nothing is known, and goes on by what it finds."""
 
 
 @dataclass(frozen=True)
@@ -83,18 +77,11 @@ class Agent:
     steps: int = 0
     learned: list[tuple[Op, int]] = field(default_factory=list)  # what each wait brought
     votes: int = 0
-    table: Mapping[int, int] = field(default_factory=dict)  # words of memory that the launch gives
 
     def vote(self) -> bool:
         """A warp's vote on data: both ways are gone, and warps differ in when."""
         self.votes += 1
         return (2 * self.votes + (self.tid >> 5)) % 5 > 1
-
-    def known(self, address: int, line: int) -> int:
-        """A word of memory that decides an address or a branch."""
-        if address not in self.table:
-            raise Unknown(f"tokens: line {line} reads memory that decides an address or a branch, and what lies there is not known")
-        return self.table[address]
 
     @property
     def leads(self) -> bool:

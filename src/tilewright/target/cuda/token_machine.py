@@ -13,7 +13,7 @@ from .ptx_flow import Op
 from .replay import Segment
 from .token_barriers import Barriers
 from .token_copies import Copies
-from .token_graph import Agent, TokenGraph, Unknown
+from .token_graph import Agent, TokenGraph
 from .token_products import Products
 
 LIMIT = 400_000  # steps of one thread
@@ -41,15 +41,7 @@ class Machine(Products, Copies, Barriers):
             if a.waiting is None:
                 at = a.pc
                 segment = segments[at]
-                try:
-                    after, args = segment.step(a.registers, a)
-                except Unknown as lost:
-                    if not self.dropped:
-                        raise
-                    self.graph.find("use", segment.op, f"{a.name} goes astray: {lost}")
-                    self.alive.discard(a.name)
-                    a.pc = -1
-                    return True
+                after, args = segment.step(a.registers, a)
                 if matrix and segment.touched:
                     self._touch(a, segment)
                 a.steps += 1

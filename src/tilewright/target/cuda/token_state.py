@@ -24,7 +24,6 @@ class Launch:
     rows: int = 64  # of the left operand of a product that matter
     # rings that all threads fill and read together, piece by piece: first byte, bytes of a stage. An access stands for its whole stage
     cells: tuple[tuple[int, int], ...] = ()
-    table: tuple[tuple[int, int], ...] = ()  # words of memory by address
 
 
 @dataclass(eq=False)
