@@ -39,7 +39,8 @@ COST: dict[Shape, tuple[int, int]] = {
     (4, 64, True): (300, 190), (4, 128, True): (340, 290), (8, 256, True): (700, 800),
 }  # fmt: skip
 PIECE = 32  # rows that the epilogue has in hand at a time, beside the sums of `wgmma`
-STAGES, HOPPER_STAGES, PAD = 3, 4, 16  # of the target's `qgemm`
+STAGES, HOPPER_STAGES = 3, 4  # of activations, by `mma.sync` and by `wgmma`
+PAD = 16  # bytes between rows of activations: eight rows fall on different banks
 MANY = 256  # rows of a prompt's part, where nothing is known
 
 

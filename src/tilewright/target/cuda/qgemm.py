@@ -10,6 +10,7 @@ from __future__ import annotations
 from ...core.target_spec import TargetSpec
 from ...kernels.cuda.fragments import COLUMNS, ROWS, Fragments
 from ...kernels.cuda.kernel import QGemmKernel
+from ...kernels.cuda.qgemm import HOPPER_STAGES, PAD, STAGES
 from ...tile.ir import TileType, Var
 from .access import Address
 from .groups import PIECES, Groups
@@ -19,8 +20,6 @@ from .qgemm_numbers import numbers_of
 from .ring import Epilogue
 
 WORDS = ("strips", "rows", "groups")
-STAGES, HOPPER_STAGES = 3, 4
-PAD = 16  # bytes between rows of activations: eight rows fall on different banks
 NAME = "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32"
 
 
@@ -57,6 +56,8 @@ def places(kernel: QGemmKernel) -> tuple[tuple[int, int], ...]:
 
 class QGemm:
     ring = ".extern .shared .align 128 .b8 ring[];\n\n"
+    stages, asked = STAGES, STAGES - 1  # of activations: in the ring, and on their way ahead of the one that is read
+    shown: tuple[str, ...] = ("bar.sync 0;",)  # what makes a stage that has arrived readable for all
 
     def __init__(self, kernel: QGemmKernel) -> None:
         g = self.kernel = kernel
@@ -171,19 +172,20 @@ class QGemm:
 
     # --- the loop over K ----------------------------------------------------------------------------------------------
     def _loop(self) -> None:
-        """Step s: wait for its stage, ask for stage s + STAGES - 1 in the place of the one before, multiply."""
+        """Step s: wait for its stage, ask for stage s + `asked` in the place of the last that nobody reads any more, multiply."""
         k, v, f = self.k, self.k.value, self.f
         steps, ahead = f.blocks // self.per, self.units - 1  # of a unit; units that are on their way when the loop begins
         total = f.units * steps
         copies, flying = Groups(k, *PIECES), []
-        for i in range(STAGES - 1):
+        for i in range(self.asked):
             if i < min(ahead, f.units):
                 self._copy_unit(str(i * self.unit_bytes), None)
             if i < total:
                 self._copy_rows(str(i * self.stage_bytes), None)
             flying.append(copies.commit())
+        self._begin()
         read, write, unit_read, unit_write, unit, step = (k.reg("i32") for _ in range(6))
-        firsts = (0, (STAGES - 1) * self.stage_bytes, 0, ahead * self.unit_bytes, 0, STAGES - 1)
+        firsts = (0, self.asked * self.stage_bytes, 0, ahead * self.unit_bytes, 0, self.asked)
         for reg, value in zip((read, write, unit_read, unit_write, unit, step), firsts, strict=True):
             k.emit(f"mov.u32 {reg}, {value};")
         top = k.label("unit")
@@ -191,23 +193,31 @@ class QGemm:
         start = copies.under_way
         for j in range(steps):
             copies.wait(flying.pop(0))
-            k.emit("bar.sync 0;")
+            for line in self.shown:
+                k.emit(line)
             more = v("i1", f"setp.lt.u32 {{}}, {step}, {total};")
             if j == 0:
                 next_unit = v("i32", f"add.u32 {{}}, {unit}, {ahead};")
                 self._copy_unit(unit_write, v("i1", f"setp.lt.u32 {{}}, {next_unit}, {f.units};"))
             self._copy_rows(write, more)
             flying.append(copies.commit())
-            self._multiply(j, v("i32", f"add.u32 {{}}, {self.mine}, {unit_read};"), v("i32", f"add.u32 {{}}, {self.reads}, {read};"))
+            self._multiply(j, v("i32", f"add.u32 {{}}, {self.mine}, {unit_read};"), read)
             k.emit(f"add.u32 {step}, {step}, 1;")
             for reg in (read, write):
-                self._turn(reg, self.stage_bytes, STAGES)
+                self._turn(reg, self.stage_bytes, self.stages)
         for reg in (unit_read, unit_write):
             self._turn(reg, self.unit_bytes, self.units)
         k.emit(f"add.u32 {unit}, {unit}, 1;")
         k.emit(f"@{v('i1', f'setp.lt.u32 {{}}, {unit}, {f.units};')} bra {top};")
         copies.again(start)
         copies.drain()
+        self._end()
+
+    def _begin(self) -> None:
+        """Before the loop, while the first stages are on their way."""
+
+    def _end(self) -> None:
+        """Behind the loop."""
 
     def _turn(self, reg: str, size: int, count: int) -> None:
         self.k.emit(f"add.u32 {reg}, {reg}, {size};")
@@ -215,6 +225,7 @@ class QGemm:
 
     def _multiply(self, step: int, unit: str, rows: str) -> None:
         k, g = self.k, self.kernel
+        rows = k.value("i32", f"add.u32 {{}}, {self.reads}, {rows};")
         for tall in range(g.tall):
             self.numbers.load(tall, unit, tall * self.f.bytes, step * self.per, self.per)
         for b in range(self.per):
