@@ -80,6 +80,68 @@ BAD["two ways back to the loop's start"] = (
     ["exit", "loop"],
 )
 
+WARPS = "mov.u32 %r1, %tid.x;\nsetp.lt.u32 %p1, %r1, 128;\n"  # %p1 differs between warps, not within one
+
+BAD |= {
+    "part of a warp misses its warps' barrier": (THREAD + "@%p1 bra E;\nbar.sync 1, 128;\nE:\nret;", ["exit"]),
+    "one lane of its warps leaves": (
+        WARPS + "@!%p1 bra E;\nand.b32 %r3, %r1, 31;\nsetp.eq.u32 %p3, %r3, 0;\n@%p3 exit;\nbar.sync 1, 128;\nE:\nret;",
+        ["exit"],
+    ),
+    "a shuffled loop around a counted barrier": (
+        WARPS + "shfl.sync.bfly.b32 %r4, %r1, 1, 31, -1;\nsetp.lt.u32 %p3, %r4, 9;\n@%p3 exit;\nbarrier.sync.aligned 1, 64;\nret;",
+        ["exit"],
+    ),
+    "a register without a %": (
+        ".reg .pred q;\n.reg .u32 me;\nmov.u32 me, %tid.x;\nsetp.lt.u32 q, me, 7;\n@!q bra E;\nbar.sync 0;\nE:\nret;",
+        ["exit"],
+    ),
+    "labels and registers of braces": (  # the first pair's are one block's, the second pair's a thread's
+        BLOCK + "{\n.reg .pred p;\nmov.pred p, %p2;\n@p bra OUT;\nadd.u32 %r3, %r2, 1;\nOUT:\n}\n" + THREAD
+        + "{\n.reg .pred p;\nmov.pred p, %p1;\n@p bra OUT;\nbar.sync 0;\nOUT:\n}\nst.global.u32 [%r2], %r2;\nret;",
+        ["branch"],
+    ),
+    "tabs": ("mov.u32\t%r1, %tid.x;\nsetp.lt.u32\t%p1, %r1, 7;\n@%p1\tbra\tE;\nbar.sync\t0;\nE:\n\tret;", ["exit"]),
+    "a table of branches": (
+        THREAD + "and.b32 %r3, %r1, 1;\nTS: .branchtargets A, B;\nbrx.idx %r3, TS;\nA:\nbar.sync 0;\nB:\nst.global.u32 [%r1], %r1;\nret;",
+        ["branch"],
+    ),
+    "through a thread's own memory": (
+        (
+            ".local .b32 slot;\nmov.u32 %r1, %tid.x;\nst.local.u32 [slot], %r1;\nld.local.u32 %r3, [slot];\nsetp.lt.u32 %p3, %r3, 7;\n"
+            "@%p3 exit;\nbar.sync 0;\nret;"
+        ),
+        ["exit"],
+    ),
+    "through a thread's own memory by another address": (
+        (
+            ".local .b32 slot;\nmov.u32 %r1, %tid.x;\nmov.u64 %rd1, slot;\ncvta.local.u64 %rd2, %rd1;\nst.u32 [%rd2], %r1;\n"
+            "ld.u32 %r3, [%rd2];\nsetp.lt.u32 %p3, %r3, 7;\n@%p3 exit;\nbar.sync 0;\nret;"
+        ),
+        ["exit"],
+    ),
+    "a flag that other blocks write": (
+        (
+            "ld.param.u64 %rd1, [p0];\nL:\nld.acquire.gpu.global.u32 %r4, [%rd1];\nsetp.eq.u32 %p1, %r4, 0;\n@%p1 bra E;\nbar.sync 0;\n"
+            "bra L;\nE:\nst.global.u32 [%rd1], %r4;\nret;"
+        ),
+        ["loop"],
+    ),
+    "a block of the cluster leaves": (
+        "mov.u32 %r1, %cluster_ctarank;\nsetp.eq.u32 %p1, %r1, 0;\n@%p1 exit;\nbarrier.cluster.arrive;\nbarrier.cluster.wait;\nret;",
+        ["exit"],
+    ),
+    "an arrival at the cluster is missed": (
+        THREAD + "@%p1 bra ON;\nbarrier.cluster.arrive;\nON:\nbarrier.cluster.wait;\nst.global.u32 [%r1], %r1;\nret;",
+        ["branch"],
+    ),
+    "a reduction with its new name": (THREAD + "@%p1 exit;\nbarrier.cta.red.popc.aligned.u32 %r4, 0, %p1;\nret;", ["exit"]),
+    "one thread leaves a loop in a branch": (
+        BLOCK + THREAD + "@%p2 bra O;\nI:\nbar.sync 0;\n@%p1 bra E;\n@%p2 bra I;\nO:\nbar.sync 1;\nE:\nst.global.u32 [%r2], %r2;\nret;",
+        ["loop"],
+    ),
+}
+
 GOOD = {
     "exit after the barrier": THREAD + "bar.sync 0;\n@%p1 exit;\nst.global.u32 [%r1], %r1;\nret;",
     "exit after the loop": BLOCK + THREAD + "L:\nbar.sync 0;\n@%p2 bra L;\n@%p1 exit;\nst.global.u32 [%r1], %r1;\nret;",
@@ -92,7 +154,21 @@ GOOD = {
     "a thread's loop without a barrier": THREAD + "L:\nsub.u32 %r1, %r1, 1;\nsetp.gt.u32 %p3, %r1, 0;\n@%p3 bra L;\nbar.sync 0;\nret;",
     "predicated work": THREAD + "@%p1 st.shared.u32 [%r1], %r1;\nbar.sync 0;\n@%p1 ld.shared.u32 %r3, [%r1];\nret;",
     "said to be uniform": THREAD + "@%p1 bra.uni E;\nbar.sync 0;\nE:\nret;",
-    "a barrier of its own warps": THREAD + "@%p1 bra E;\nbar.sync 1, 128;\nE:\nret;",
+    "a barrier of its own warps": WARPS + "@%p1 bra E;\nbar.sync 1, 128;\nE:\nret;",
+    "numbers of warps": "mov.u32 %r1, %tid.x;\nshr.u32 %r3, %r1, 5;\nshfl.sync.idx.b32 %r4, %r3, 0, 31, -1;\nsetp.gt.u32 %p1, %r4, 3;\n"
+    "@%p1 bra E;\nL:\nbar.sync 1, 128;\nadd.u32 %r4, %r4, 1;\nsetp.lt.u32 %p3, %r4, 9;\n@%p3 bra L;\nE:\nret;",
+    "waiting in braces, twice": 2
+    * (
+        "{\n.reg .pred done;\nWAIT:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%r1], 0;\n@done bra DONE;\nbra WAIT;\nDONE:\n}\n"
+        "bar.sync 0;\n"
+    )
+    + "ret;",
+    "a table that blocks choose from": BLOCK + "TS: .branchtargets A, B;\nbrx.idx %r2, TS;\nA:\nbar.sync 0;\nB:\nret;",
+    "a trap ends the launch": THREAD + "@%p1 bra BAD;\nbar.sync 0;\nret;\nBAD:\ntrap;",
+    "a block's number in a thread's own memory": ".local .b32 slot;\nmov.u32 %r1, %ctaid.x;\nst.local.u32 [slot], %r1;\n"
+    "ld.local.u32 %r3, [slot];\nsetp.lt.u32 %p3, %r3, 7;\n@%p3 exit;\nbar.sync 0;\nret;",
+    "an mbarrier's address": THREAD + "ld.param.u32 %r4, [p0];\nmbarrier.init.shared::cta.b64 [%r4], 1;\nld.shared.u32 %r5, [%r4];\n"
+    "setp.eq.u32 %p3, %r5, 0;\n@%p3 exit;\nbar.sync 0;\nret;",
     "a warp barrier": THREAD + "@%p1 bra E;\nbar.warp.sync -1;\nE:\nret;",
     "waiting on an mbarrier": "W:\nmbarrier.try_wait.parity.shared::cta.b64 %p1, [%r1], 0;\n@!%p1 bra W;\nbar.sync 0;\nret;",
     "arriving is not waiting": THREAD + "@%p1 bra E;\nbar.arrive 1, 64;\nE:\nret;",
@@ -119,7 +195,7 @@ def test_no_false_alarm(name: str) -> None:
 def test_a_planted_exit_is_found(name: str) -> None:
     """An exit of some threads at the very start spoils every kernel that has a block-wide barrier afterwards."""
     body = GOOD[name]
-    barriers = any(word in body for word in ("bar.sync 0", "bar.red")) and name != "dead code"
+    barriers = any(word in body for word in ("bar.sync", "bar.red")) and name != "dead code"
     assert bool(kinds("mov.u32 %r8, %tid.x;\nsetp.eq.u32 %p8, %r8, 3;\n@%p8 exit;\n" + body)) == barriers
 
 
@@ -134,6 +210,52 @@ def test_functions_are_judged_one_by_one() -> None:
     )
     assert [f.name for f in parse(text)] == ["k", "second"]
     assert [f.function for f in check(text)] == ["k"]
+
+
+CALLED = """.func (.param .b32 out) meet(.param .b32 n)
+{
+.reg .pred %p<3>;
+.reg .b32 %r<4>;
+ld.param.b32 %r1, [n];
+setp.eq.u32 %p1, %r1, 0;
+@%p1 bra SKIP;
+bar.sync 0;
+SKIP:
+st.param.b32 [out], %r1;
+ret;
+}
+.func leave()
+{
+.reg .pred %p<3>;
+.reg .b32 %r<4>;
+mov.u32 %r1, %tid.x;
+setp.eq.u32 %p1, %r1, 0;
+@%p1 exit;
+ret;
+}
+"""
+CALL = "{\n.param .b32 a;\n.param .b32 b;\nst.param.b32 [a], %s;\ncall (b), meet, (a);\nld.param.b32 %%r4, [b];\n}\n"
+
+
+@pytest.mark.parametrize(("body", "want"), [
+    (BLOCK + CALL % "%r2" + "setp.eq.u32 %p3, %r4, 0;\n@%p3 exit;\nbar.sync 0;\nret;", []),  # the block's number in and out
+    (THREAD + CALL % "%r1" + "ret;", ["meet"]),  # its barrier is missed by threads whose number is 0
+    (THREAD + "mov.u32 %r2, 5;\n@%p1 bra E;\n" + CALL % "%r2" + "E:\nret;", ["k"]),  # a call in a branch
+    (THREAD + CALL % "%r1" + "setp.eq.u32 %p3, %r4, 0;\n@%p3 exit;\nbar.sync 0;\nret;", ["meet", "k"]),
+    ("call leave;\nbar.sync 0;\nret;", ["k"]), ("bar.sync 0;\ncall leave;\nret;", []),
+    (THREAD + "ld.param.u64 %rd1, [p0];\n@%p1 bra E;\nP: .callprototype _ ();\ncall %rd1, P;\nE:\nret;", ["k"]),  # it may be any function
+])  # fmt: skip
+def test_calls(body: str, want: list[str]) -> None:
+    """A function that nobody calls by name is judged for all that it could be given."""
+    found = [f.function for f in check(HEAD.replace(".visible", CALLED + ".visible") + body + "\n}\n")]
+    assert found == (want if "meet" in body else ["meet", *want])
+
+
+def test_a_count_of_the_whole_block() -> None:
+    body = WARPS + "@%p1 exit;\nbar.sync 0, 256;\nret;\n}\n"
+    assert check(HEAD + body) == []
+    (finding,) = check(HEAD.replace("(.param .u64 p0)", "(.param .u64 p0) .reqntid 64, 4") + body)
+    assert finding.kind == "exit"
 
 
 def test_comments_scopes_and_vectors_are_read() -> None:

@@ -1,12 +1,16 @@
 """Barrier safety of PTX text: can a thread leave, or go another way, before a barrier that others of its block still wait at?
 
 A branch is harmless when all threads of a block take it together: its predicate comes from block-wide values only (parameters, block
-numbers, constants, loads at such addresses), or the author says so with `.uni`. For every other branch, and every exit under a predicate,
-the instructions that only a part of the threads may be executing are those between it and the point where the ways meet again (its
-immediate post-dominator). A block-wide barrier in there is a finding: a loop whose trip count differs between threads
-around a barrier, a barrier under an `if`, an early exit. Exits and branches after the last barrier are not.
+numbers, constants, loads at such addresses; `divergence.py`), or the author says so with `.uni`. For every other branch, and every exit
+under a predicate, the instructions that only a part of the threads may be executing are those between it and the point where the ways meet
+again (its immediate post-dominator). A block-wide barrier in there is a finding: a loop whose trip count differs between threads around a
+barrier, a barrier under an `if`, an early exit. Exits and branches after the last barrier are not, and neither is `trap`, which ends the
+whole launch.
 
-Barriers with a thread count of their own (`bar.sync 1, 128`), `.warp` barriers and mbarriers are not block-wide and are left alone.
+A barrier of a cluster is missed by what differs between its blocks too (their ranks). One with a thread count (`bar.sync 1, 128`) is
+passed by whole warps: a finding is what parts threads of one warp around it and, where the count is that of the block (`.reqntid`), all
+that parts the block. A call of a function that waits at a barrier is a barrier, of one that exits an exit; a function's parameters differ
+where some call gives it values that differ. `.warp` barriers and mbarriers are left alone.
 
 >>> from .ptx_text import KernelText
 >>> k = KernelText("early", [])
@@ -17,30 +21,11 @@ early: line 7: `@%p1 exit` lets threads leave before `bar.sync 0` (line 8)
 
 from __future__ import annotations
 
-import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from .divergence import divergent, own
 from .ptx_flow import Function, Op, parse
-
-_THREAD = re.compile(r"%(?:tid|laneid|warpid|lanemask\w*|clock\w*|globaltimer\w*|smid|elect)\b")
-_DIFFERENT = (
-    "shfl",
-    "vote",
-    "redux",
-    "activemask",
-    "match",
-    "elect",
-    "atom",
-    "mbarrier",
-    "ldmatrix",
-    "wmma",
-    "mma",
-    "wgmma",
-    "call",
-    "tex",
-    "suld",
-)
-_BLOCK_VALUE = ("bar", "barrier")  # bar.red gives every thread the same value
 
 
 @dataclass(frozen=True)
@@ -66,96 +51,164 @@ class Finding:
 
 def check(text: str) -> list[Finding]:
     """Every finding in a PTX module, in the order of its lines."""
-    return [x for f in parse(text) for x in check_function(f)]
+    functions = parse(text)
+    module = _Module(functions)
+    return [x for f in functions for x in module.findings(f)]
 
 
-def check_function(f: Function) -> list[Finding]:
-    if not any(_is_barrier(op) for op in f.ops):
-        return []
-    reached = _reachable(f, [0])
-    after = _post_dominators(f)
-    differs = _divergent_registers(f, after, reached)
-    found = []
-    for i, op in enumerate(f.ops):
-        if i not in reached:
-            continue
-        if _is_barrier(op) and op.guard in differs:
-            found.append(Finding(f.name, op.line, op.text, "barrier", op.line, op.text.split(None, 1)[1]))
-        if not _splits(op, differs):
-            continue
-        region = _region(f, i, after[i])
-        inside = sorted(j for j in region if j < f.end and _is_barrier(f.ops[j]) and j in reached)
-        if inside:
-            first = f.ops[next((j for j in inside if j > i), inside[0])]
-            found.append(Finding(f.name, op.line, op.text, _kind(f, i, region), first.line, first.text))
-    return found
+class _Module:
+    """What the functions of a module do to one another's barriers, and which of their parameters differ."""
+
+    def __init__(self, functions: list[Function]) -> None:
+        self.named = {f.name: f for f in functions}
+        calls = {f.name: [op for op in f.ops if op.stem == "call"] for f in functions}
+        self.waits = self._spread(calls, lambda f: any(_barrier(op, f) for op in f.ops))
+        self.quits = self._spread(calls, lambda f: not f.entry and any(op.stem == "exit" for op in f.ops))
+        self.alike = set(self.named) - self._spread(calls, lambda f: any(own(op, "block") for op in f.ops))
+        called = {op.callee for ops in calls.values() for op in ops}
+        self.given = {f.name: frozenset[str]() if f.entry or f.name in called else frozenset(f.takes) for f in functions}
+        self.flows = {f.name: _Flow(f, self) for f in functions}
+        known = [(f, op) for f in functions for op in calls[f.name] if op.callee in self.named]
+        while any(self._pass_on(f, op) for f, op in known):
+            pass
+
+    def _spread(self, calls: dict[str, list[Op]], has: Callable[[Function], bool]) -> set[str]:
+        """Functions that have something, or call one that has; an unknown address may be any of them."""
+        found = {n for n, f in self.named.items() if has(f)}
+        while more := {n for n, ops in calls.items() if n not in found and any(op.callee in found for op in ops)}:
+            found |= more
+        return found
+
+    def _pass_on(self, f: Function, op: Op) -> bool:
+        callee = self.named[op.callee]
+        differs = self.flows[f.name].differs("block")
+        values = op.operands[op.operands.index(op.callee) + len(op.callee) :]
+        arguments = [x.strip() for x in values.strip(" ,()").split(",")]
+        new = self.given[callee.name] | {p for p, x in zip(callee.takes, arguments, strict=False) if x in differs}
+        changed = new != self.given[callee.name]
+        self.given[callee.name] = new
+        return changed
+
+    def findings(self, f: Function) -> list[Finding]:
+        found: dict[int, Finding] = {}
+        flow = self.flows[f.name]
+        for among in ("block", "cluster", "warp"):
+            barriers = [i for i in sorted(flow.reached) if i < f.end and self.barrier(f.ops[i], f) == among]
+            for x in flow.findings(barriers, among) if barriers else ():
+                found.setdefault(x.line, x)
+        return [found[line] for line in sorted(found)]
+
+    def barrier(self, op: Op, f: Function) -> str:
+        if op.stem == "call":
+            known = op.callee in self.named
+            return "block" if op.callee in self.waits or (not known and op.callee.startswith("%") and self.waits - {f.name}) else ""
+        return _barrier(op, f)
+
+    def same(self, op: Op) -> bool:
+        return op.callee in self.alike
 
 
-def _kind(f: Function, i: int, region: set[int]) -> str:
-    op = f.ops[i]
-    if op.leaves or any(_only_leaves(f, s) for s in op.next):
-        return "exit"
-    return "loop" if i in region else "branch"
+class _Flow:
+    """The ways through one function."""
 
+    def __init__(self, f: Function, module: _Module) -> None:
+        self.f, self.module = f, module
+        self.ways = [self._ways(op) for op in f.ops]
+        self.reached = self._reachable([0])
+        self.after = _post_dominators(f.end, self.ways)
 
-def _only_leaves(f: Function, at: int) -> bool:
-    """Whether control goes straight to an exit from here, with no work on the way."""
-    seen: set[int] = set()
-    while at < f.end and at not in seen:
-        seen.add(at)
-        op = f.ops[at]
-        if op.leaves and not op.guard:
-            return True
-        if op.stem != "bra" or op.guard:
+    def _ways(self, op: Op) -> list[int]:
+        if op.stem == "trap":
+            return [x for x in op.next if x != self.f.end]
+        return [self.f.end, *op.next] if op.stem == "call" and op.callee in self.module.quits else op.next
+
+    def splits(self, op: Op, differs: set[str]) -> bool:
+        """Whether threads may part here."""
+        if op.stem == "call":
+            return op.callee in self.module.quits
+        if op.uniform or op.stem == "trap":
             return False
-        at = op.next[0]
-    return at == f.end
+        if op.stem == "brx":
+            return any(r in differs for r in op.reads())
+        return bool(op.guard) and op.guard in differs and (op.stem == "bra" or op.leaves)
+
+    def differs(self, among: str) -> set[str]:
+        return divergent(self.f, self.reached, self.region, self.splits, among, self.module.given[self.f.name], self.module.same)
+
+    def region(self, i: int) -> set[int]:
+        """Instructions that some threads may execute while others have gone the other way."""
+        return self._reachable(self.ways[i], self.after[i])
+
+    def _reachable(self, starts: list[int], stop: int | None = None) -> set[int]:
+        seen: set[int] = set()
+        todo = [s for s in starts if s != stop]
+        while todo:
+            i = todo.pop()
+            if i in seen:
+                continue
+            seen.add(i)
+            if i < self.f.end:
+                todo.extend(s for s in self.ways[i] if s != stop)
+        return seen
+
+    def findings(self, barriers: list[int], among: str) -> list[Finding]:
+        f, found = self.f, []
+        differs = self.differs(among)
+        for i in sorted(self.reached - {f.end}):
+            op = f.ops[i]
+            if i in barriers and op.guard in differs:
+                found.append(Finding(f.name, op.line, op.text, "barrier", op.line, op.text.split(None, 1)[1]))
+            if not self.splits(op, differs):
+                continue
+            region = self.region(i)
+            inside = [j for j in barriers if j in region]
+            if inside:
+                first = f.ops[next((j for j in inside if j > i), inside[0])]
+                found.append(Finding(f.name, op.line, op.text, self._kind(i, region), first.line, first.text))
+        return found
+
+    def _kind(self, i: int, region: set[int]) -> str:
+        op = self.f.ops[i]
+        if op.leaves or op.stem == "call" or any(self._only_leaves(s) for s in self.ways[i]):
+            return "exit"
+        return "loop" if i in region else "branch"
+
+    def _only_leaves(self, at: int) -> bool:
+        """Whether control goes straight to an exit from here, with no work on the way."""
+        seen: set[int] = set()
+        while at < self.f.end and at not in seen:
+            seen.add(at)
+            op = self.f.ops[at]
+            if op.leaves and not op.guard:
+                return op.stem != "trap"
+            if op.stem != "bra" or op.guard:
+                return False
+            at = op.next[0]
+        return at == self.f.end
 
 
-def _is_barrier(op: Op) -> bool:
-    """A barrier of all threads of the block (or cluster)."""
-    if op.stem not in ("bar", "barrier") or ".warp" in op.opcode or ".arrive" in op.opcode:
-        return False
+def _barrier(op: Op, f: Function) -> str:
+    """Whose barrier an instruction is: of all threads of the "block", of a "cluster"'s, of whole warps ("warp"), or of nobody ("")."""
+    if op.stem not in ("bar", "barrier") or ".warp" in op.opcode:
+        return ""
     if op.opcode.startswith("barrier.cluster"):
-        return True
-    operands = [x for x in op.operands.split(",") if x.strip()]
+        return "cluster"
+    if ".arrive" in op.opcode:
+        return ""
+    operands = [x.strip() for x in op.operands.split(",") if x.strip()]
     reduction = ".red" in op.opcode
-    return len(operands) == (3 if reduction else 1) or (not operands and not reduction)
+    if len(operands) == (3 if reduction else 1) or (not operands and not reduction):
+        return "block"
+    if operands[2 if reduction else 1] == str(f.threads):
+        return "block"
+    return "warp" if op.stem == "bar" or ".aligned" in op.opcode else ""
 
 
-def _splits(op: Op, differs: set[str]) -> bool:
-    """Whether threads of a block may part here."""
-    if op.uniform:
-        return False
-    if op.stem == "brx":
-        return any(r in differs for r in op.reads())
-    return bool(op.guard) and op.guard in differs and (op.stem == "bra" or op.leaves)
-
-
-def _reachable(f: Function, starts: list[int], stop: int | None = None) -> set[int]:
-    seen: set[int] = set()
-    todo = [s for s in starts if s != stop]
-    while todo:
-        i = todo.pop()
-        if i in seen:
-            continue
-        seen.add(i)
-        if i < f.end:
-            todo.extend(s for s in f.ops[i].next if s != stop)
-    return seen
-
-
-def _region(f: Function, i: int, meet: int) -> set[int]:
-    """Instructions that some threads may execute while others have gone the other way."""
-    return _reachable(f, f.ops[i].next, meet)
-
-
-def _post_dominators(f: Function) -> list[int]:
+def _post_dominators(end: int, ways: list[list[int]]) -> list[int]:
     """The immediate post-dominator of every instruction; the end where no other exists (also for endless loops)."""
-    end = f.end
     before: list[list[int]] = [[] for _ in range(end + 1)]
-    for i, op in enumerate(f.ops):
-        for s in op.next:
+    for i, to in enumerate(ways):
+        for s in to:
             before[s].append(i)
     order: list[int] = []  # reverse post-order of the reversed graph, from the end
     seen = {end}
@@ -186,47 +239,11 @@ def _post_dominators(f: Function) -> list[int]:
     while changed:
         changed = False
         for n in order[1:]:
-            ways = [s for s in f.ops[n].next if s in found]
-            new = ways[0]
-            for s in ways[1:]:
+            to = [s for s in ways[n] if s in found]
+            new = to[0]
+            for s in to[1:]:
                 new = meet(new, s)
             if found.get(n) != new:
                 found[n] = new
                 changed = True
     return [found.get(i, end) for i in range(end)]
-
-
-def _divergent_registers(f: Function, after: list[int], reached: set[int]) -> set[str]:
-    """Registers that may differ between threads of a block: from thread numbers, from what such registers decide or address, and those
-    set where only a part of the threads runs and read where they have met again."""
-    differs: set[str] = set()
-    parted: set[int] = set()  # branches already accounted for
-    changed = True
-    while changed:
-        changed = False
-        for i, op in enumerate(f.ops):
-            if i not in reached:
-                continue
-            written = op.writes()
-            if written and not set(written) <= differs and _differs(op, differs):
-                differs.update(written)
-                changed = True
-            if i not in parted and _splits(op, differs):
-                parted.add(i)
-                region = _region(f, i, after[i])
-                inside = {r for j in region if j < f.end for r in f.ops[j].writes()}
-                outside = {r for j in reached - region if j < f.end for r in f.ops[j].reads()}
-                if i in region and after[i] not in op.next:  # back to the loop's start on two ways: what it carries differs too
-                    outside |= {r for j in region if j < f.end for r in f.ops[j].reads()}
-                new = (inside & outside) - differs
-                differs |= new
-                changed = True
-    return differs
-
-
-def _differs(op: Op, differs: set[str]) -> bool:
-    if op.stem in _BLOCK_VALUE:
-        return False
-    if op.stem in _DIFFERENT or _THREAD.search(op.operands):
-        return True
-    return any(r in differs for r in op.reads())

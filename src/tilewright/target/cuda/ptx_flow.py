@@ -10,12 +10,15 @@ from functools import cached_property, lru_cache
 from ...core.errors import ParseError
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
-_ENTRY = re.compile(r"\.(?:entry|func)\b")
+_ENTRY = re.compile(r"\.(entry|func)\b")
 _LABEL = re.compile(r"([A-Za-z_$%][\w$]*)\s*:(?!:)")
-_GUARD = re.compile(r"@(!?)\s*(%[\w$]+)\s+")
+_GUARD = re.compile(r"@(!?)\s*(%?[\w$]+)\s+")
 _REGISTER = re.compile(r"%[A-Za-z_][\w$]*(?:\.[xyzw])?")
 _NAME = re.compile(r"(?:\.(?:entry|func)\b)\s*(?:\([^)]*\)\s*)?([A-Za-z_$%][\w$]*)")
+_WORD = re.compile(r"(?<![\w$.%])%?[A-Za-z_$][\w$]*")
+_DECLARED = re.compile(r"(%?[A-Za-z_$][\w$]*)\s*(?:<\s*(\d+)\s*>)?\s*(?:\[\s*\d*\s*\])?\s*(?=,|$)")
 _LEAVES = ("exit", "ret", "trap")
+_SETS_NONE = ("st", "bra", "bar", "barrier", "exit", "ret", "red", "prefetch", "membar", "fence", "brx", "call", "cp", "wgmma", "nanosleep")
 
 
 @dataclass(eq=False)
@@ -42,10 +45,22 @@ class Op:
     def leaves(self) -> bool:
         return self.stem in _LEAVES
 
+    @property
+    def callee(self) -> str:
+        """The function, or the register with its address, that a `call` goes to."""
+        body = self.operands[self.operands.index(")") + 1 :].lstrip(" ,") if self.operands.startswith("(") else self.operands
+        return body.split(",")[0].strip()
+
     def writes(self) -> list[str]:
         """Registers that the instruction sets. Stores, branches and barriers set none."""
-        if self.stem in ("st", "bra", "bar", "barrier", "exit", "ret", "red", "prefetch", "membar", "fence", "brx", "call", "cp", "wgmma"):
-            return _REGISTER.findall(self.operands.split(",")[0]) if self.opcode.startswith(("bar.red", "barrier.red")) else []
+        if self.stem in ("bar", "barrier"):
+            return _REGISTER.findall(self.operands.split(",")[0]) if ".red" in self.opcode else []
+        if self.stem == "call":
+            return _REGISTER.findall(self.operands.split(")")[0]) if self.operands.startswith("(") else []
+        if self.opcode.startswith("st.param"):
+            return _REGISTER.findall(self.operands.split("]")[0])
+        if self.stem in _SETS_NONE or self.operands.startswith("["):
+            return []
         first = self.operands.split("}")[0] if self.operands.startswith("{") else self.operands.split(",")[0]
         return _REGISTER.findall(first)
 
@@ -62,6 +77,9 @@ class Function:
     name: str
     ops: list[Op]
     labels: dict[str, int]
+    entry: bool = True  # a kernel: its parameters are the same for all threads
+    threads: int = 0  # of a block, where the kernel says `.reqntid`
+    takes: tuple[str, ...] = ()  # a function's parameters, as registers
 
     @property
     def end(self) -> int:
@@ -78,7 +96,7 @@ def parse(text: str) -> list[Function]:
         opening = _body(clean, start.end())
         if opening is None or name is None:
             continue  # a declaration
-        found.append(_function(name[1], clean, opening))
+        found.append(_Reader(name[1], clean, start.start(), opening).function(entry=start[1] == "entry"))
     return found
 
 
@@ -95,60 +113,133 @@ def _body(text: str, at: int) -> int | None:
     return None
 
 
-def _function(name: str, text: str, at: int) -> Function:
-    ops: list[Op] = []
-    labels: dict[str, int] = {}
-    for kind, value, line in _statements(text, at):
-        if kind == "label":
-            labels[value] = len(ops)
-        else:
-            guard = _GUARD.match(value)
-            body = value[guard.end() :] if guard else value
-            opcode, _, operands = body.partition(" ")
-            ops.append(Op(line, " ".join(value.split()), opcode, operands.strip(), guard[2] if guard else ""))
-    function = Function(name, ops, labels)
-    for i, op in enumerate(ops):
-        op.next = _successors(function, i, op)
-    return function
+class _Scope:
+    """What is declared between two braces: labels, and registers and parameters under the names that they have here alone."""
+
+    def __init__(self, number: int, outer: _Scope | None) -> None:
+        self.number, self.outer = number, outer
+        self.names: dict[str, str] = {}
+        self.labels: dict[str, int] = {}
+        self.tables: dict[str, list[str]] = {}
+
+    def around(self) -> Iterator[_Scope]:
+        scope: _Scope | None = self
+        while scope is not None:
+            yield scope
+            scope = scope.outer
+
+    def declare(self, names: str) -> None:
+        """Registers with a % of the outermost scope keep their names."""
+        for m in _DECLARED.finditer(names):
+            for name in [m[1]] if m[2] is None else [f"{m[1]}{i}" for i in range(int(m[2]) if self.number or m[1][0] != "%" else 0)]:
+                if self.number or name[0] != "%":
+                    self.names[name] = f"%_{name.lstrip('%')}_{self.number}"
+
+    def read(self, text: str) -> str:
+        """A statement with the names that its registers have in the whole function."""
+        scopes = [s for s in self.around() if s.names]
+        return _WORD.sub(lambda m: next((s.names[m[0]] for s in scopes if m[0] in s.names), m[0]), text) if scopes else text
 
 
-def _statements(text: str, at: int) -> Iterator[tuple[str, str, int]]:
-    """("label" or "op", text, line) of a body, nested scopes flattened."""
-    depth, n = 1, len(text)
-    line, counted = 1, 0
-    while at < n:
-        line, counted = line + text.count("\n", counted, at), at
-        c = text[at]
-        if c.isspace() or c == ";":
-            at += 1
-        elif c in "{}":
-            depth += 1 if c == "{" else -1
-            at += 1
-            if depth == 0:
-                return
-        elif (m := _LABEL.match(text, at)) is not None:
-            yield "label", m[1], line
-            at = m.end()
-        elif text.startswith((".loc", ".file"), at):
-            stop = text.find("\n", at)
-            at = n if stop < 0 else stop
-        else:
-            stop = text.find(";", at)
-            if stop < 0:
-                raise ParseError(f"ptx: statement without an end (line {line})")
-            if c != ".":
-                yield "op", text[at:stop], line
-            at = stop + 1
+class _Reader:
+    """One function's text -> its instructions."""
 
+    def __init__(self, name: str, text: str, at: int, opening: int) -> None:
+        self.name, self.text, self.opening = name, text, opening
+        self.header = text[at : opening - 1]
+        self.scopes = [_Scope(0, None)]
 
-def _successors(f: Function, i: int, op: Op) -> list[int]:
-    if op.stem == "bra":
-        target = op.operands.strip()
-        if target not in f.labels:
-            raise ParseError(f"ptx: branch to unknown label {target!r} (line {op.line})")
-        return [f.labels[target], i + 1] if op.guard else [f.labels[target]]
-    if op.stem == "brx":  # the table may name any label
-        return sorted(set(f.labels.values()))
-    if op.leaves:
-        return [f.end, i + 1] if op.guard else [f.end]
-    return [i + 1]
+    def function(self, *, entry: bool) -> Function:
+        top = scope = self.scopes[0]
+        ops: list[Op] = []
+        where: list[_Scope] = []
+        takes: list[str] = []
+        for names in [] if entry else re.findall(r"\(([^)]*)\)", self.header):  # what it gives, then what it takes
+            takes = []
+            for part in filter(str.strip, names.split(",")):
+                name = part.split()[-1]
+                top.declare(name)
+                takes.append(top.names.get(name.split("[")[0], name))
+        for kind, value, line in self._statements():
+            if kind == "open":
+                scope = _Scope(len(self.scopes), scope)
+                self.scopes.append(scope)
+            elif kind == "close":
+                scope = scope.outer or scope
+            elif kind == "label":
+                scope.labels[value] = len(ops)
+            elif kind == "declared":
+                scope.declare(value)
+            elif kind == "table":
+                label = next((n for n, i in reversed(scope.labels.items()) if i == len(ops)), "")
+                scope.tables[label] = [x.strip() for x in value.split(",")]
+            else:
+                guard = _GUARD.match(value)
+                opcode, *rest = (value[guard.end() :] if guard else value).split(None, 1)
+                operands = scope.read(rest[0]).strip() if rest else ""
+                ops.append(Op(line, " ".join(value.split()), opcode, operands, scope.read(guard[2]) if guard else ""))
+                where.append(scope)
+        labels = {(s.number, n): n if all(n not in o.labels for o in self.scopes[: s.number]) else f"{n}${s.number}"
+                 for s in self.scopes for n in s.labels}  # fmt: skip
+        places = {labels[s.number, n]: i for s in self.scopes for n, i in s.labels.items()}
+        function = Function(self.name, ops, places, entry, 0, tuple(takes))
+        if (size := re.search(r"\.reqntid\s+(\d+)\s*(?:,\s*(\d+))?\s*(?:,\s*(\d+))?", self.header)) is not None:
+            function.threads = int(size[1]) * int(size[2] or 1) * int(size[3] or 1)
+        for i, (op, here) in enumerate(zip(ops, where, strict=True)):
+            op.next = self._successors(function, i, op, here, labels)
+        return function
+
+    def _statements(self) -> Iterator[tuple[str, str, int]]:
+        """("label", "op", "declared", "table", "open" or "close", text, line) of the body."""
+        text, at = self.text, self.opening
+        depth, n = 1, len(text)
+        line, counted = 1, 0
+        while at < n:
+            line, counted = line + text.count("\n", counted, at), at
+            c = text[at]
+            if c.isspace() or c == ";":
+                at += 1
+            elif c in "{}":
+                depth += 1 if c == "{" else -1
+                at += 1
+                if depth == 0:
+                    return
+                yield "open" if c == "{" else "close", "", line
+            elif (m := _LABEL.match(text, at)) is not None:
+                yield "label", m[1], line
+                at = m.end()
+            elif text.startswith((".loc", ".file"), at):
+                stop = text.find("\n", at)
+                at = n if stop < 0 else stop
+            else:
+                stop = text.find(";", at)
+                if stop < 0:
+                    raise ParseError(f"ptx: statement without an end (line {line})")
+                body = text[at:stop]
+                if c != ".":
+                    yield "op", body, line
+                elif (m := re.match(r"\.(?:reg|param)((?:\s*\.\w+(?:\s+\d+)?)+)\s", body)) is not None:
+                    yield "declared", body[m.end() :], line
+                elif body.startswith(".branchtargets"):
+                    yield "table", body[len(".branchtargets") :], line
+                at = stop + 1
+
+    def _successors(self, f: Function, i: int, op: Op, scope: _Scope, names: dict[tuple[int, str], str]) -> list[int]:
+        if op.stem == "bra":
+            op.operands = self._label(op.operands, op, scope, names)
+            return [f.labels[op.operands], i + 1] if op.guard else [f.labels[op.operands]]
+        if op.stem == "brx":
+            table = op.operands.split(",")[-1].strip()
+            found = next((s.tables[table] for s in scope.around() if table in s.tables), None)
+            ways = sorted({f.labels[self._label(x, op, scope, names)] for x in found} if found else set(f.labels.values()))
+            return [*ways, i + 1] if op.guard else ways
+        if op.leaves:
+            return [f.end, i + 1] if op.guard else [f.end]
+        return [i + 1]
+
+    def _label(self, name: str, op: Op, scope: _Scope, names: dict[tuple[int, str], str]) -> str:
+        """The label that a branch means: that of the innermost braces around it."""
+        for s in (*scope.around(), *self.scopes):
+            if name in s.labels:
+                return names[s.number, name]
+        raise ParseError(f"ptx: branch to unknown label {name!r} (line {op.line})")
