@@ -13,6 +13,7 @@ from tests.cuda.kernels import case
 from tilewright.cli.inspect_cuda import barriers, inspect_cuda
 from tilewright.cli.main import main
 from tilewright.core.errors import ExecutionError
+from tilewright.llm.tiny import write_tiny_model
 from tilewright.runtime import cuda_driver
 from tilewright.runtime.cuda_session import CudaSession
 from tilewright.target.cuda.ptxas import find_ptxas
@@ -76,3 +77,31 @@ def test_a_session_is_saved_and_loaded(tmp_path: Path) -> None:
         assert again.ptx() == s.ptx()
         with pytest.raises(ExecutionError, match=r"^cuda: "):
             again.synchronize() if again._stream is not None else again.executable.load()
+
+
+def test_a_saved_session_keeps_its_target(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    session("gelu_odd").save(str(tmp_path / "gpu.tw"))
+    assert main(["inspect", str(tmp_path / "gpu.tw"), "--target", "cuda", "-o", str(tmp_path / "out")]) == 0
+    for wanted in ("cpu", "sm_80"):
+        assert main(["inspect", str(tmp_path / "gpu.tw"), "--target", wanted, "-o", str(tmp_path / "out")]) != 0
+        assert f"was compiled for cuda sm_90a, 132 multiprocessors, 227K shared memory, L2 50M, not for {wanted}" in capsys.readouterr().err
+
+
+def test_a_language_model_has_three_programs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_tiny_model(tmp_path / "tiny.gguf", format="Q4_0", layers=1, context=32)
+    assert main(["inspect", str(path)]) == 1 and "add --target cuda" in capsys.readouterr().err
+    assert main(["inspect", str(path), "--target", "cuda", "-o", str(tmp_path / "out")]) == 0
+    for name in ("one_token", "prompts", "choice"):
+        assert "registers" in (tmp_path / "out" / name / "report.txt").read_text()
+
+
+def test_foreign_ptx(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = ".visible .entry k()\n{\n.reg .pred %p;\nsetp.eq.u32 %p, %tid.x, 0;\n{}\nbar.sync 0;\nret;\n}\n"
+    path = tmp_path / "k.ptx"
+    path.write_text(text.replace("{}", "@%p exit;"))
+    assert main(["inspect", str(path)]) == 1
+    assert "k: line 5: `@%p exit` lets threads leave before `bar.sync 0` (line 6)" in capsys.readouterr().out
+    path.write_text(text.replace("{}", ""))
+    assert main(["inspect", str(path)]) == 0
+    path.write_text("nothing")
+    assert main(["inspect", str(path)]) == 1 and "has no function with a body" in capsys.readouterr().err

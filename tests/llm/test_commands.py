@@ -47,6 +47,7 @@ def test_generate_reads_the_prompt_from_the_input(tiny: str, capsys: Capture, mo
 @pytest.mark.parametrize(("arguments", "message"), [
     (["generate", "MODEL", ""], "generate: the prompt is empty, and this model has no BOS token"),
     (["generate", "MODEL", "x" * 200], "the prompt has 200 tokens and 0 are in the context already, which holds 128"),
+    (["generate", "MODEL", "x", "--target", "cuda:1"], "target: must be 'cpu', 'cuda', an architecture like 'sm_90a'"),
     (["generate", "MODEL", "x", "--temperature", "-1"], "temperature must be 0 or more, got -1.0"),
     (["generate", "MODEL", "x", "--context", "4096"], "context_length must be in 1..128"),
     (["generate", "MODEL", "x", "--adapter", "none.safetensors"], "none.safetensors"),

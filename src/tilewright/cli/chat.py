@@ -8,7 +8,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from .llm_options import model_arguments, open_llm, sampling_arguments, sampling_options, show, speeds
+from .llm_options import model_arguments, open_llm, sampling_arguments, sampling_options, show, speeds, target_argument
 
 if TYPE_CHECKING:
     from ..llm.generation import Stream
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     model_arguments(parser)
+    target_argument(parser)
     parser.add_argument("--system", metavar="TEXT", help="what the model is told first")
     parser.add_argument("--once", metavar="TEXT", help="ask this one question, then leave")
     sampling_arguments(parser, temperature=0.7)

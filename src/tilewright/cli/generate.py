@@ -7,11 +7,12 @@ from __future__ import annotations
 import argparse
 import sys
 
-from .llm_options import model_arguments, open_llm, sampling_arguments, sampling_options, show, speeds
+from .llm_options import model_arguments, open_llm, sampling_arguments, sampling_options, show, speeds, target_argument
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     model_arguments(parser)
+    target_argument(parser)
     parser.add_argument("prompt", help="the text to continue; - reads it from the input")
     sampling_arguments(parser, temperature=0.0)
     parser.add_argument("--quiet", action="store_true", help="no line about the speed")

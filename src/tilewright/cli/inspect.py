@@ -1,8 +1,10 @@
 """Write a model's graph after each pass, its kernels as tile IR, LLVM IR and assembly, and one page that shows it all.
 With `--target cuda`: a report, and every kernel as tile IR and PTX with registers, shared memory, occupancy and its barriers and why.
 
-MODEL is a saved session (`model.tw`), or `module:factory`: a function without arguments that returns (PyTorch module, example
-inputs), perhaps with a dict of keywords of tw.compile as third, or returns a graph, or a session.
+MODEL is a saved session (`model.tw`), for a GPU a language model (`model.gguf`, or a folder with config.json and safetensors), or
+`module:factory`: a function without arguments that returns (PyTorch module, example inputs), perhaps with a dict of keywords of
+tw.compile as third, or returns a graph, or a session. Of PTX, anybody's (`kernel.ptx`), every way is printed on which threads can miss a
+barrier.
 """
 
 from __future__ import annotations
@@ -22,33 +24,72 @@ from ..core.errors import InputError
 if TYPE_CHECKING:
     from ..ir.graph import Graph
     from ..runtime.session import Session
+    from .console import Step as Progress
     from .page.data import Inspection
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", help="a saved session (model.tw) or module:factory")
+    parser.add_argument("model", metavar="MODEL", help="a saved session (model.tw), a GGUF file, module:factory, or PTX")
     parser.add_argument("--target", help="cpu, cuda, or a GPU architecture like sm_90a (default: what the factory says, else cpu)")
     parser.add_argument("-o", "--output", metavar="DIR", help="folder to write (default: NAME-inspect)")
 
 
 def run(args: argparse.Namespace) -> int:
     from .console import progress
+
+    if args.model.endswith(".ptx"):
+        return _barriers(Path(args.model))
+    with progress(f"inspecting {args.model}") as say:
+        if args.model.endswith(".gguf") or Path(args.model).is_dir():
+            return _language_model(args, say)
+        session, imported, off = open_model(args.model, say, args.target)
+        return _written(session, imported, off, Path(args.output or f"{_file_name(session.name)}-inspect"), say)
+
+
+def _written(session: Any, imported: Graph | None, off: tuple[str, ...], folder: Path, say: Progress) -> int:
     from .inspection import inspect_session
 
-    with progress(f"inspecting {args.model}") as say:
-        session, imported, off = open_model(args.model, say, args.target)
-        if session.model.target.kind == "cuda":
-            from .inspect_cuda import inspect_cuda
+    if session.model.target.kind == "cuda":
+        from .inspect_cuda import inspect_cuda
 
-            folder = Path(args.output or f"{_file_name(session.name)}-inspect")
-            count = inspect_cuda(session, folder)  # type: ignore[arg-type]
-            print(f"{folder / 'report.txt'} and {count - 1} files beside it")
-            return 0
-        data = inspect_session(session, imported, off, progress=say)
-        folder = Path(args.output or f"{_file_name(session.name)}-inspect")
-        count = write(data, folder)
-    print(f"{folder / 'index.html'} and {count - 1} files beside it")
+        name, count = "report.txt", inspect_cuda(session, folder)
+    else:
+        name, count = "index.html", write(inspect_session(session, imported, off, progress=say), folder)
+    print(f"{folder / name} and {count - 1} files beside it")
     return 0
+
+
+def _language_model(args: argparse.Namespace, say: Progress) -> int:
+    """A folder for each of its three programs."""
+    from ..compile import target_spec
+    from ..llm.model import load_llm
+
+    if args.target is None or target_spec(args.target).kind != "cuda":
+        raise InputError("inspect: a language model is inspected for a GPU: add --target cuda; on the CPU llm.report() shows its program")
+    with load_llm(args.model, target=args.target, progress=say) as llm:
+        folder = Path(args.output or f"{_file_name(llm.name)}-inspect")
+        for name, session in llm.programs().items():
+            _written(session, None, (), folder / _file_name(name), say)
+    return 0
+
+
+def _barriers(path: Path) -> int:
+    """What the analyser says of a PTX file; 1 where threads can miss a barrier."""
+    from ..target.cuda.barrier_safety import check
+    from ..target.cuda.ptx_flow import parse
+
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as e:
+        raise InputError(f"inspect: cannot read {path}: {e}") from None
+    functions, found = parse(text), check(text)
+    if not functions:
+        raise InputError(f"inspect: {path} has no function with a body; is it PTX?")
+    for finding in found:
+        print(finding)
+    counts = f"{len(functions)} function{'s' * (len(functions) > 1)}, {len(found)} finding{'s' * (len(found) != 1)}"
+    print(f"{path}: {counts}: {'threads can miss a barrier' if found else 'no thread can miss a barrier'}")
+    return 1 if found else 0
 
 
 def open_model(text: str, say: Callable[[str], None], wanted: str | None = None) -> tuple[Session, Graph | None, tuple[str, ...]]:
@@ -59,7 +100,11 @@ def open_model(text: str, say: Callable[[str], None], wanted: str | None = None)
     if text.endswith(".tw") or os.path.sep in text:
         if not Path(text).is_file():
             raise InputError(f"inspect: there is no file {text}")
-        return load(text), None, ()
+        saved = load(text)
+        has = saved.model.target
+        if wanted is not None and (target_spec(wanted).kind != has.kind or (wanted.startswith("sm_") and wanted != has.cpu)):
+            raise InputError(f"inspect: {text} was compiled for {has.describe()}, not for {wanted}; inspect what it was made from")
+        return saved, None, ()
     made = _factory(text)()
     if isinstance(made, Session):
         return made, None, ()

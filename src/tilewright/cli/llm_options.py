@@ -17,6 +17,10 @@ def model_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cache-dtype", default="f16", metavar="T", help="key/value cache: f16, f32, bf16 or q8_0 (default: f16)")
 
 
+def target_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--target", default="cpu", metavar="T", help="cpu or cuda (default: cpu)")
+
+
 def sampling_arguments(parser: argparse.ArgumentParser, temperature: float) -> None:
     parser.add_argument("--max-tokens", type=int, metavar="N", help="end after this many tokens (default: when the model ends)")
     parser.add_argument("--temperature", type=float, default=temperature, metavar="T", help=f"0 is greedy (default: {temperature})")
@@ -32,7 +36,8 @@ def sampling_arguments(parser: argparse.ArgumentParser, temperature: float) -> N
 def open_llm(args: argparse.Namespace) -> LLM:
     from ..llm.model import load_llm
 
-    llm = load_llm(args.model, context_length=args.context, threads=args.threads, cache_dtype=args.cache_dtype)
+    llm = load_llm(args.model, context_length=args.context, threads=args.threads, cache_dtype=args.cache_dtype,
+                   target=getattr(args, "target", "cpu"))  # fmt: skip
     if getattr(args, "adapter", None):
         llm.use_adapter(llm.load_adapter(args.adapter))
     return llm

@@ -147,13 +147,15 @@ class CudaCall:
         cuda_driver.enter()
         return [upload(x, dt.f32, self.session.stream) for x in arrays]
 
+    def programs(self) -> dict[str, CudaSession]:
+        found = {"one token": self.session, "prompts": self.many, "choice": self.choose}
+        return found | {f"{n} sequences": lanes.session for n, lanes in self._lanes.items()}
+
     def report(self) -> LlmReport:
-        programs = {"one token": self.session, "prompts": self.many, "choice": self.choose}
-        programs |= {f"{n} sequences": lanes.session for n, lanes in self._lanes.items()}
-        return LlmReport({**{name: session.report() for name, session in programs.items()}, "host": HOST})
+        return LlmReport({**{name: session.report() for name, session in self.programs().items()}, "host": HOST})
 
     def close(self) -> None:
-        for session in (self.session, self.many, self.choose, *(x.session for x in self._lanes.values())):
+        for session in self.programs().values():
             session.close()
         for call in self._adapted:
             call.close()

@@ -24,6 +24,7 @@ from .settings import Sampler, Sampling, stop_texts
 from .tokenizer import Tokenizer
 
 if TYPE_CHECKING:
+    from ..runtime.cuda_session import CudaSession
     from .cuda import CudaCall
 
 Array = np.ndarray[Any, Any]
@@ -215,6 +216,10 @@ class LLM:
     def report(self) -> Any:
         """Launches, memory and kernels of the program; on a GPU of its three programs, and what is left to the host."""
         return self.session.report() if self._device is None else self._using[0].report()
+
+    def programs(self) -> Mapping[str, Session | CudaSession]:
+        """The compiled programs by what they do: one, and on a GPU three or more."""
+        return {"model": self.session} if self._device is None else self._device.programs()
 
     def close(self) -> None:
         """Give the program's memory back; states stay their owners'."""
