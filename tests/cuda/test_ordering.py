@@ -55,6 +55,44 @@ def test_a_missing_barrier_is_a_race(threads: int, rng: np.random.Generator) -> 
         run(text.replace(name, ""), heap, words, 1, threads)
 
 
+@pytest.mark.parametrize("threads", [32, 64])
+def test_tokens_order_global_memory(threads: int, rng: np.random.Generator) -> None:
+    """What other threads of the program wrote is read behind a barrier where a token says so; without a token nothing is ordered."""
+    def turned(*, tokens: bool) -> str:
+        b = KernelBuilder("turn")
+        x, y, z = (b.view(n, f32, (threads, 1)) for n in "xyz")
+        b.store(y, [0, 0], b.load(x, [0, 0], (threads, threads)))
+        written = b.token()
+        b.store(z, [0, 0], b.load(y, [0, 0], (threads, threads), axes=(1, 0), after=[written] if tokens else []))
+        return ptx(b.build(), threads)
+
+    name = "bar.sync 0;" if threads > 32 else "bar.warp.sync -1;"
+    text = turned(tokens=True)
+    assert (text.count(name), turned(tokens=False).count(name)) == (1, 0)
+    assert max(text.find("st.global"), 0) < text.find(name) < text.rfind("ld.global")
+    values, heap = rng.standard_normal((threads, threads)).astype(np.float32), Heap()
+    out = [np.zeros_like(values) for _ in range(2)]
+    run(text, heap, [heap.add(x) for x in (values, *out)], 1, threads)
+    np.testing.assert_array_equal(out[1], values.T)
+
+
+def test_orders_bring_their_own_barriers() -> None:
+    """A release has one before it and an acquire one after it: tokens ask for no second."""
+    b = KernelBuilder("flag")
+    x, flag = b.view("x", f32, (1,)), b.view("flag", i32, (1,))
+    b.store(x, [0], b.full((64,), 1.0))
+    written = b.token()
+    b.store(flag, [0], b.full((1,), 1, i32), after=[written], order="release", scope="block")
+    seen = b.load(flag, [1], (1,), after=[b.token()], order="acquire", scope="cluster")
+    b.store(x, [64], b.load(x, [0], (64,), after=[b.token()]))
+    b.store(flag, [2], seen)
+    kernel = b.build()
+    text = ptx(kernel, 64)
+    assert text.count("bar.sync") == 2 and ".acquire.cluster." in text
+    with pytest.raises(CompileError, match="scope cluster needs sm_90a or newer, got sm_80; use device"):
+        emit_block_kernel(BlockKernel(kernel.name, kernel.params, kernel.pid, kernel.body, threads=64, programs=1), cuda_target("sm_80"))
+
+
 def test_orders_and_scopes_are_in_the_instructions() -> None:
     b = KernelBuilder("flag")
     x, flag = b.view("x", f32, (1,)), b.view("flag", i32, (1,))

@@ -1,8 +1,10 @@
-"""Where a block of threads must meet: barriers derived from the token graph, for views in `shared` memory.
+"""Where a block of threads must meet: barriers derived from the token graph, for views in `shared` memory, and for those in `global`
+memory whose accesses have tokens.
 
 An access needs a barrier before it when a token path leads to it from an access to the same memory, one of the two writes, and no
 barrier stands between them. Straight lines are handled, and one loop whose stages form a ring: accesses at index `(i + c) mod S` (or
-at a literal index) of the leading axis are told apart. Shared accesses in nested loops or in branches are rejected, not guessed.
+at a literal index) of the leading axis are told apart. Such accesses in nested loops or in branches are rejected, not guessed. Views of
+global memory are one memory: two of them may be the same buffer. A release comes after a barrier of its own, an acquire before one.
 On CPUs one program is one thread: nothing is needed.
 """
 
@@ -11,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..core.errors import CompileError
-from .ir import Block, Instr, Kernel, Operand, Var, ViewType
+from .ir import INDEX, Block, Instr, Kernel, Operand, Var, ViewType
 from .text import instr_text
 from .tokens import ACCESS, scratch_roots
 
@@ -28,7 +30,7 @@ class Barrier:
 
 @dataclass(frozen=True)
 class BarrierPlan:
-    """The derived barriers, and how many one barrier after every shared access would need."""
+    """The derived barriers, and how many one barrier after every such access would need."""
 
     barriers: tuple[Barrier, ...]
     naive: int
@@ -69,7 +71,11 @@ def derive_barriers(kernel: Kernel, target_kind: str) -> BarrierPlan:
 class _Derive:
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
-        self.roots = {v: r for v, r in scratch_roots(kernel).items() if isinstance(r.type, ViewType) and r.type.space == "shared"}
+        scratch = scratch_roots(kernel)
+        self.roots = {v: r for v, r in scratch.items() if isinstance(r.type, ViewType) and r.type.space == "shared"}
+        everywhere = Var(INDEX, "global")
+        self.ordered = {i for i in kernel.walk() if i.op in ACCESS and (i.tokens or i.tokens_out) and i.operands[0] not in scratch}
+        self.roots.update((i.operands[0], everywhere) for i in self.ordered)  # type: ignore[misc]
         self.defs = {r: i for i in kernel.walk() for r in i.results}
         self.barriers: dict[Instr, Barrier] = {}
         self.pending: list[_Access] = []
@@ -78,9 +84,14 @@ class _Derive:
         self.naive = 0
         self.looped: set[Var] = set()
 
+    def counts(self, i: Instr) -> bool:
+        """Whether threads of a program may meet for an access: of shared memory, or of global memory with a token."""
+        root = self.roots.get(i.operands[0]) if i.op in ACCESS else None  # type: ignore[arg-type]
+        return root is not None and (isinstance(root.type, ViewType) or i in self.ordered)
+
     def shared(self, block: Block) -> list[Instr]:
-        """Shared accesses anywhere in a block."""
-        out = [i for i in block.body if i.op in ACCESS and i.operands[0] in self.roots]
+        """Such accesses anywhere in a block."""
+        out = [i for i in block.body if self.counts(i)]
         for i in block.body:
             for b in i.blocks:
                 out += self.shared(b)
@@ -94,7 +105,7 @@ class _Derive:
     def block(self, block: Block, counter: Var | None, count: int) -> None:
         """Simulate a block; `counter` is the loop it is the body of, `count` is 1 when its accesses add to the naive number."""
         for position, i in enumerate(block.body):
-            if i.op in ACCESS and i.operands[0] in self.roots:
+            if self.counts(i):
                 self.naive += count
                 self.access(block, position, i, counter)
             elif i.op == "join" or i.op in ACCESS:
@@ -123,8 +134,8 @@ class _Derive:
         view = i.operands[0]
         assert isinstance(view, Var)
         root, write, slot = self.roots[view], i.op in ("store", "atomic"), self.slot(i, counter)
-        before = self.before(i)
-        if i in self.barriers:
+        before, order = self.before(i), i.attrs.get("order")
+        if i in self.barriers or order == "release":
             self.pending = []
         for p in self.pending:
             if p.root is root and (p.write or write) and before >> p.bit & 1 and not _disjoint(p.slot, slot):
@@ -135,6 +146,8 @@ class _Derive:
         for t in i.tokens_out:
             self.reach[t] = before | 1 << self.bits
         self.bits += 1
+        if order == "acquire":
+            self.pending = []
 
     def loop(self, i: Instr, inside: list[Instr]) -> None:
         block = i.blocks[0]

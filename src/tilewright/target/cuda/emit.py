@@ -31,6 +31,7 @@ class Emitter(Control):
     """Walks a kernel once; `env` maps each tile-IR value to registers."""
 
     pending = False  # the wait for the kernel before is still to come
+    arch = 90
 
     @cached_property
     def meetings(self) -> frozenset[Instr]:
@@ -42,7 +43,8 @@ class Emitter(Control):
         assert isinstance(kernel, BlockKernel)
         if kernel.threads > WARP and kernel.programs != 1:
             raise CompileError(f"cuda: a program of {kernel.threads} threads takes a block of its own, got {kernel.programs} programs")
-        self.k.late = self.pending = kernel.early and arch_number(target.cpu) >= 90
+        self.arch = arch_number(target.cpu)
+        self.k.late = self.pending = kernel.early and self.arch >= 90
         self.parameters(["grid"] if kernel.programs > 1 else [])
         self._program_index(kernel)
         self.block(kernel.body)
@@ -294,7 +296,7 @@ class Emitter(Control):
             view = replace(view, hint=EARLY)
         ordering.before(self, instr)
         other = instr.attrs.get("other", 0) or 0
-        self.env[instr.results[0]] = access.load(self, ordering.qualified(view, instr), at, type_, instr.attrs["axes"], limits, other)
+        self.env[instr.results[0]] = access.load(self, ordering.qualified(self, view, instr), at, type_, instr.attrs["axes"], limits, other)
         ordering.after(self, instr)
 
     def wait(self) -> None:
@@ -304,7 +306,7 @@ class Emitter(Control):
     def do_store(self, instr: Instr) -> None:
         view, at, limits, used = self._access(instr)
         ordering.before(self, instr)
-        access.store(self, ordering.qualified(view, instr), at, self.tile(instr.operands[used]), instr.attrs["axes"], limits)
+        access.store(self, ordering.qualified(self, view, instr), at, self.tile(instr.operands[used]), instr.attrs["axes"], limits)
 
     def do_atomic(self, instr: Instr) -> None:
         view, at, limits, used = self._access(instr)

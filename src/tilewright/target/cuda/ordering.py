@@ -1,6 +1,7 @@
 """What tokens become on a GPU: barriers among the threads of a program, acquire and release accesses, atomics.
 
-Barriers on shared scratch are derived from the token graph (`tile/barriers.py`) and stand nowhere else. A release access comes after a
+Barriers on shared scratch, and between accesses of global memory that tokens order, are derived from the token graph (`tile/barriers.py`)
+and stand nowhere else. A release access comes after a
 barrier of its program's threads (their earlier accesses happen before it, and a release passes that on); an acquire access is
 followed by one. A program of one thread needs neither; a part of a warp meets by `bar.warp.sync`, a block by `bar.sync`.
 """
@@ -26,13 +27,11 @@ SCOPES = {"thread": "cta", "block": "cta", "cluster": "cluster", "device": "gpu"
 _KINDS = {"add": "", "max": "", "min": "", "and": "b", "or": "b", "xor": "b", "exchange": "b"}
 
 
-def has_shared(kernel: Kernel) -> bool:
-    return any(i.op == "alloc" and isinstance(i.results[0].type, ViewType) and i.results[0].type.space == "shared" for i in kernel.walk())
-
-
 def planned(kernel: Kernel) -> frozenset[Instr]:
     """The accesses before which the threads of a program meet."""
-    return frozenset(b.before for b in derive_barriers(kernel, "gpu").barriers) if has_shared(kernel) else frozenset()
+    ordered = any(i.tokens or (i.op == "alloc" and isinstance(i.results[0].type, ViewType) and i.results[0].type.space == "shared")
+                  for i in kernel.walk())  # fmt: skip
+    return frozenset(b.before for b in derive_barriers(kernel, "gpu").barriers) if ordered else frozenset()
 
 
 def meet(e: Emitter) -> None:
@@ -43,12 +42,18 @@ def meet(e: Emitter) -> None:
         e.k.emit(f"bar.warp.sync {e.member_mask()};")
 
 
-def qualified(view: Address, instr: Instr) -> Address:
+def qualified(e: Emitter, view: Address, instr: Instr) -> Address:
     """The view with the access's ordering in its instructions."""
     order = instr.attrs.get("order")
     if order in (None, "weak"):
         return view
-    return replace(view, order=f".{order}.{SCOPES[instr.attrs['scope']]}", hint="")
+    return replace(view, order=f".{order}.{_scope(e, instr.attrs['scope'])}", hint="")
+
+
+def _scope(e: Emitter, name: str) -> str:
+    if name == "cluster" and e.arch < 90:
+        raise CompileError(f"cuda: scope cluster needs sm_90a or newer, got sm_{e.arch}; use device (kernel {e.kernel.name})")
+    return SCOPES[name]
 
 
 def before(e: Emitter, instr: Instr) -> None:
@@ -68,7 +73,7 @@ def atomic(e: Emitter, instr: Instr, view: Address, at: list[str], limits: dict[
     only = e.first_thread() if e.layout.shared_by_all(shape) else None
     if only is not None and _read(e.kernel, instr.results[0]):
         raise CompileError(f"cuda: atomic {fn}: all threads of a program would need the one old value (kernel {e.kernel.name})")
-    order, scope = instr.attrs.get("order") or "relaxed", SCOPES[instr.attrs.get("scope") or "device"]
+    order, scope = instr.attrs.get("order") or "relaxed", _scope(e, instr.attrs.get("scope") or "device")
     name = f"atom.{'relaxed' if order == 'weak' else order}.{scope}.{view.space}.{_operation(fn, dtype, e.kernel.name)}"
     values = {}
     for piece in e.layout.pieces(shape):
