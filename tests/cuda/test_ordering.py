@@ -83,7 +83,7 @@ def test_orders_bring_their_own_barriers() -> None:
     b.store(x, [0], b.full((64,), 1.0))
     written = b.token()
     b.store(flag, [0], b.full((1,), 1, i32), after=[written], order="release", scope="block")
-    seen = b.load(flag, [1], (1,), after=[b.token()], order="acquire", scope="cluster")
+    seen = b.load(flag, [1], (1,), order="acquire", scope="cluster")
     b.store(x, [64], b.load(x, [0], (64,), after=[b.token()]))
     b.store(flag, [2], seen)
     kernel = b.build()
