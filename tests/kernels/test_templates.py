@@ -10,7 +10,7 @@ import pytest
 
 from tests.fresh import fresh_rng
 from tilewright.core.dims import sym
-from tilewright.core.dtypes import bf16, bool_, f16, f32, f64, i32, i64
+from tilewright.core.dtypes import bf16, bool_, f16, f32, f64, i16, i32, i64, u16
 from tilewright.ir.graph import Graph, Value
 from tilewright.ir.interp import run
 from tilewright.ir.types import TensorType
@@ -118,9 +118,14 @@ def test_pointwise(level: str, shape: tuple[int, ...]) -> None:
     check(fused(body, t(f32, *shape), t(f32, shape[-1])), level)
 
 
-@pytest.mark.parametrize("dtype", [f64, bf16, f16, i32, i64])
+@pytest.mark.parametrize("dtype", [f64, bf16, f16, i16, u16, i32, i64])
 def test_pointwise_dtypes(dtype: Any) -> None:
     check(fused(lambda v: F.add(F.mul(v[0], v[1]), v[0]), t(dtype, 5, 33), t(dtype, 5, 1)))
+
+
+@pytest.mark.parametrize("dtype", [i16, u16, i64])
+def test_products_of_whole_numbers(dtype: Any) -> None:
+    check(single(lambda g, v: F.matmul(v[0], v[1]), t(dtype, 5, 33), t(dtype, 33, 20)))
 
 
 def test_views_and_copies() -> None:

@@ -38,7 +38,7 @@ MAX_BLOCK = 22  # tiles of rows in one program: more rows cost L2, fewer cost an
 def default_config(dtype: DType, n: Dim, target: TargetSpec) -> Config:
     """6×4 registers with 32 registers, 6×2 with 16; narrower panels for few columns."""
     lanes = target.vector_bits // 32
-    registers = (4 if target.registers >= 32 else 2) // (compute_dtype(dtype).itemsize // 4)
+    registers = (4 if target.registers >= 32 else 2) // max(1, compute_dtype(dtype).itemsize // 4)
     width = lanes * max(registers, 1)
     while isinstance(n, int) and width > lanes and n <= width // 2:
         width //= 2
