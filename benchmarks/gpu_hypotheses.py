@@ -171,8 +171,9 @@ def orders() -> None:
 
 
 def messages(ways: tuple[str, str], n: int, pieces: int) -> KernelBuilder:
-    """Pairs of programs poll data (then it is in their cache), a flag, the data again; in the middle of that the even one writes the data,
-    then the flag. Counts old data behind a flag that is set (or behind new data), and how often a flag was set after the data was old."""
+    """Pairs of programs read data (then it is in their cache), then poll a flag and the data again; in the middle of that the even one
+    writes the data, then the flag. Counts old data behind a flag that is set (or behind new data), and how often a flag was set after
+    the data was old."""
     b = KernelBuilder("messages_" + ways[0])
     data, flag, counts, size = b.view("data", i32, (1,)), b.view("flag", i32, (1,)), b.view("counts", i32, (1,)), b.index("size")
     one, zero, times = b.full((n,), 1, i32), b.full((n,), 0, i32), b.index("times")
@@ -180,8 +181,8 @@ def messages(ways: tuple[str, str], n: int, pieces: int) -> KernelBuilder:
         at = (b.pid // 2 * (n * pieces) + loop.index * n,)
 
         def polled(found: Any) -> Any:
+            before = b.load(data, at, (n,))
             with b.loop(0, times, 1, found) as poll:
-                before = b.load(data, at, (n,))
                 seen = b.load(flag, at, (n,), order=ways[1], scope="device")
                 read = b.token()
                 value = b.load(data, at, (n,), after=[read])
