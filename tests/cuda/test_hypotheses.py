@@ -12,6 +12,7 @@ import tilewright as tw
 import tilewright.ops as o
 from tests.cuda.launching import Emulated, graph, program
 from tilewright.core.dtypes import bf16, f32, i64
+from tilewright.core.errors import CompileError
 from tilewright.ir.layout import Layout
 from tilewright.kernels.call import Call
 from tilewright.kernels.launch import Buffer
@@ -25,6 +26,14 @@ def test_a_view_is_six_words() -> None:
     call = Call("k", "k")
     call.view("x", f32, Buffer("x", "input", 1 << 20, 0), Layout((8, 8, 8, 8, 64), (32768, 4096, 512, 64, 1)))
     assert 8 * len(call._arguments) == 40 < (1 << 20) // 100
+
+
+@pytest.mark.parametrize("layout", [Layout((5, 6), (6, 1)), Layout((5, 5), (-5, 1), 3), Layout((1, 1, 1, 2, 2), (0, 0, 0, 24, 1), 0)])
+def test_a_view_that_leaves_its_buffer_is_refused(layout: Layout) -> None:
+    """45: when the launch is built, where sizes are known."""
+    with pytest.raises(CompileError, match=r"k: view x must stay in the 100 bytes of x, got shape .*, strides .*, offset . of f32"):
+        Call("k", "k").view("x", f32, Buffer("x", "input", 100, 0), layout)
+    Call("k", "k").view("x", f32, Buffer("x", "input", 100, 0), Layout((5, 5), (-5, 1), 20))
 
 
 @pytest.mark.parametrize("build, shapes", [
@@ -69,3 +78,15 @@ def test_barriers_are_counted_exactly() -> None:
     session: Any = tw.compile(graph(lambda x: o.Sum(axes=(1,))(x), (f32, (8, 8192))), target="sm_90a")
     (code,), (kernel,) = session.executable.code.values(), session.report().data["kernels"].values()
     assert code.ptx.count("bar.sync") == kernel["barriers"]["bar.sync"] == 1
+
+
+def test_loops_of_gpu_kernels_are_split() -> None:
+    """51: the main loop of a split one has lost the masks that its counter decides, its tail has them; else nothing changes."""
+    (launch,) = program(graph(lambda x: o.Cholesky()(x), (f32, (3, 21, 21)))).launches
+    masks = {"main": 0, "tail": 0}
+    for loop in launch.kernel.walk():
+        for i in loop.blocks[0].body if "split" in loop.attrs else ():
+            masks[loop.attrs["split"]] += len(i.attrs.get("limits", ()))
+    assert masks["main"] < masks["tail"]
+    (launch,) = program(graph(lambda x: o.Sort(axis=1)(x), (f32, (3, 21)))).launches
+    assert not any("split" in i.attrs for i in launch.kernel.walk())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 import tilewright as tw
@@ -12,12 +13,15 @@ import tilewright.ops as o
 from tests.cuda.kernels import case
 from tests.cuda.launching import graph, program
 from tilewright.compile import chosen_target
-from tilewright.core.dtypes import bf16, f32
+from tilewright.core.dtypes import bf16, f32, i32
+from tilewright.core.errors import CompileError
 from tilewright.kernels.cuda.attention_kernels import FlashGradKernel, FlashStatsKernel, MmaGradKernel
 from tilewright.kernels.cuda.kernel import BlockKernel, FlashKernel, MmaAttentionKernel
 from tilewright.passes.pipeline import run_pipeline
 from tilewright.target.cuda.device import cuda_target
+from tilewright.target.cuda.emit import emit_block_kernel
 from tilewright.target.cuda.ptxas import find_ptxas
+from tilewright.tile.builder import KernelBuilder
 
 
 def test_a_report_names_launches_kernels_and_barriers() -> None:
@@ -100,3 +104,22 @@ def test_other_targets_decompose_it(rng: np.random.Generator) -> None:
     for got, want in zip(session(*x), op.ref(*x), strict=True):
         wide = want.astype(np.float64)
         assert np.linalg.norm(np.asarray(got).astype(np.float64) - wide) <= 2e-2 * np.linalg.norm(wide)
+
+
+def test_registers_that_spill_are_in_the_report() -> None:
+    """A kernel of one thread a program that holds a whole tile: the report says so before anything runs, and what would fit."""
+    session: Any = tw.compile(graph(lambda x: o.Sort(axis=0)(x), (i32, (70,))), target="sm_90a")
+    (kernel,) = session.report().data["kernels"].values()
+    (message,) = kernel["limits"]
+    assert "at most 255 registers a thread, got about" in message and "threads fit" in message
+    assert f"{message}; what does not fit spills" in str(session.report())
+
+
+def test_a_kernel_with_too_much_shared_memory_is_refused() -> None:
+    b = KernelBuilder("greedy")
+    s = b.scratch(f32, (64, 1024), "shared")
+    b.store(s, [0, 0], b.full((64, 64), 1.0))
+    b.store(b.view("y", f32, (64, 1)), [0, 0], b.load(s, [0, 0], (64, 64)))
+    k = b.build()
+    with pytest.raises(CompileError, match=r"gpu: kernel greedy: at most 166912 bytes of shared memory, got 262144; .* takes 262144"):
+        emit_block_kernel(BlockKernel(k.name, k.params, k.pid, k.body, threads=64, programs=1), cuda_target("sm_80"))

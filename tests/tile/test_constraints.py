@@ -12,6 +12,7 @@ from tests.tile.kernels import matmul, softmax
 from tilewright.core.dtypes import f32
 from tilewright.core.errors import CompileError
 from tilewright.core.target_spec import REFERENCE
+from tilewright.target.cuda.device import cuda_target
 from tilewright.tile.builder import KernelBuilder
 from tilewright.tile.constraints import TileLimits, check, findings, peak, vector_registers
 from tilewright.tile.ir import TileType
@@ -102,6 +103,10 @@ def test_whoever_does_what_the_messages_say_gets_a_kernel(limits: TileLimits) ->
 
 def test_limits_of_a_target() -> None:
     assert TileLimits.of(REFERENCE) == TileLimits("cpu", 16, 16)
+    limits = TileLimits.of(cuda_target("sm_80"), 4)
+    assert (limits.threads, limits.shared_bytes) == (4, 163 << 10)
+    (found,) = check(matmul(48, 64, 16), limits)  # sides of any size are right on a GPU; registers in memory are slow
+    assert found.severity == "warning" and "at most 255 registers a thread, got about " in found.message
 
 
 def test_what_a_tile_takes() -> None:

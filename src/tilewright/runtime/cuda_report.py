@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.dims import evaluate
 from ..core.errors import CompileError
+from ..core.target_spec import TargetSpec
 from ..kernels.cuda.kernel import BlockKernel
+from ..target.cuda.emit import warnings
 from ..target.cuda.ptxas import assemble, find_ptxas
+from ..tile.ir import Kernel
 from .arguments import describe
 from .cuda_executable import KernelCode
 from .cuda_flow import describe_control, enclosing
@@ -61,6 +64,7 @@ class CudaReport(Report):
             why = ", ".join(f"{count} {op} ({BARRIERS[op]})" for op, count in k["barriers"].items()) or "none"
             why += f"; one after every shared access would be {k['naive_barriers']}" if k["naive_barriers"] else ""
             lines.append(f"{name[:36]:36s} {shown[0]:>9s} {shown[1]:>7s} {shown[2]:>7s}  {why}")
+        lines += [f"{message}; what does not fit spills" for k in d["kernels"].values() for message in k["limits"]]
         for name, count in d["input_copies"].items():
             calls = f"{count} call{'s' if count > 1 else ''}"
             lines.append(f"input {name!r} was copied in {calls}: it lay on the host, or was not contiguous and aligned")
@@ -75,6 +79,7 @@ def make_cuda_report(session: CudaSession) -> CudaReport:
     env = session.last_env() or {s.name: min(s.hi, max(s.lo, 128)) for s in session.interface.symbols}
     launches = []
     around = enclosing(executable.program.block)
+    tiles = {k.name: k for k in executable.kernels()}
     for x in executable.program.launches:
         programs = x.kernel.programs if isinstance(x.kernel, BlockKernel) else 1
         launches.append(
@@ -100,21 +105,22 @@ def make_cuda_report(session: CudaSession) -> CudaReport:
             "input_copies": dict(session.copies),
             "control": describe_control(executable.program.block or executable.program.launches, env),
             "launches": launches,
-            "kernels": {name: _kernel(code, model.target.cpu) for name, code in executable.code.items()},
+            "kernels": {name: _kernel(code, tiles[name], model.target) for name, code in executable.code.items()},
             "arena_bytes": executable.plan.place(env).size,
             "constants_bytes": sum(packed_bytes(c.data.type, c.packed) for c in executable.program.constants),
         }
     )
 
 
-def _kernel(code: KernelCode, arch: str) -> dict[str, Any]:
+def _kernel(code: KernelCode, kernel: Kernel, target: TargetSpec) -> dict[str, Any]:
     found: dict[str, Any] = {"registers": None, "spilled": None, "shared_bytes": None}
     if find_ptxas() is not None:
         try:
-            usage = assemble(code.ptx, arch)
+            usage = assemble(code.ptx, target.cpu)
         except CompileError:  # an older assembler than the kernel needs says nothing about it
             usage = None
         if usage is not None:
             found = {"registers": usage.registers, "spilled": usage.spilled, "shared_bytes": usage.shared + code.dynamic_shared}
     counts = {op: len(re.findall(rf"^\s*(?:@!?%\w+ )?{re.escape(op)}\b", code.ptx, re.M)) for op in BARRIERS}
+    found["limits"] = warnings(kernel, target) if isinstance(kernel, BlockKernel) else []
     return {**found, "barriers": {op: n for op, n in counts.items() if n}, "naive_barriers": len(SHARED.findall(code.ptx))}

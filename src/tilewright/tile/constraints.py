@@ -1,7 +1,8 @@
 """Tile constraints: does a kernel fit a target's limits? Messages say which limit, and what would fit.
 
 CPU: vector registers (spilling is slow, so a warning), whole vectors on the last side (a warning), scratch bytes of a thread.
-GPU: sides are powers of two, shared-memory bytes of a block, registers of a thread.
+GPU: sides are powers of two, shared-memory bytes of a block, registers of a thread. Kernels that are emitted are held to the memory; that
+they will spill is in their report (`TileLimits.of`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from typing import Literal
 from ..core.errors import CompileError
 from ..core.target_spec import TargetSpec
 from .ir import Block, Instr, Kernel, Operand, TileType, Var, ViewType, alloc_bytes
+
+LOCAL_BYTES = 512 << 10  # of a GPU's thread
 
 
 @dataclass(frozen=True)
@@ -25,9 +28,13 @@ class TileLimits:
     threads: int = 128  # gpu: threads of a block
     thread_registers: int = 255  # of 4 bytes
     shared_bytes: int = 227 << 10
+    strict: bool = True  # gpu: False: sides of any size, and registers that spill are a warning
 
     @staticmethod
-    def of(target: TargetSpec) -> TileLimits:
+    def of(target: TargetSpec, threads: int = 1) -> TileLimits:
+        """On a GPU those of a program on this many threads."""
+        if target.kind == "cuda":
+            return TileLimits("gpu", local_bytes=LOCAL_BYTES, threads=threads, shared_bytes=target.l1d, strict=False)
         return TileLimits("cpu", target.vector_bits // 8, target.registers)
 
 
@@ -176,7 +183,7 @@ def _gpu(kernel: Kernel, limits: TileLimits) -> list[Finding]:
     out: list[Finding] = []
     tiles = _tiles(kernel)
     for t in dict.fromkeys(_type(v) for v in tiles):
-        for d in t.shape:
+        for d in t.shape if limits.strict else ():
             if d & (d - 1):
                 low = 1 << (d.bit_length() - 1)
                 out.append(
@@ -192,7 +199,7 @@ def _gpu(kernel: Kernel, limits: TileLimits) -> list[Finding]:
         threads = -(-need // limits.thread_registers) * limits.threads
         out.append(
             Finding(
-                "error",
+                "error" if limits.strict else "warning",
                 f"gpu: kernel {kernel.name}: at most {limits.thread_registers} registers a thread, got about {need} with {limits.threads}"
                 f" threads; the largest tile is {big.type}; {threads} threads fit",
             )

@@ -10,8 +10,7 @@ from ...core.dtypes import u8
 from ...core.target_spec import TargetSpec
 from ...ir.layout import Layout
 from ...tile.ir import Kernel, TileType, Var, ViewType, alloc_bytes
-from ...tile.passes import ReuseValues, optimise
-from ...tile.passes.dce import RemoveDead
+from ...tile.passes import FuseMultiplyAdd, HoistInvariants, RemoveDead, ReuseValues, SplitLoops, optimise
 from ..launch import Buffer, Launch, Packed, Pointer
 from ..region import Region
 from ..template import Reason, Template
@@ -21,6 +20,7 @@ PRIVATE = frozenset(("mma", "transpose", "extract", "shuffle", "alloc", "reshape
 ONE_THREAD = 128  # programs of one thread in a block
 OWN_BYTES = 16 << 10  # of a thread's own memory: the driver sets it aside for every thread that the chip could run, 4 GB with so many
 WORKSPACE = 8 << 30  # bytes of memory for all programs of a launch
+SPLITTING = (ReuseValues(), HoistInvariants(), SplitLoops(), ReuseValues(), FuseMultiplyAdd())
 
 
 def on_threads(kernel: Kernel, threads: int, programs: int, vector: int = 1) -> BlockKernel:
@@ -83,7 +83,15 @@ def with_workspace(launch: Launch, kernel: BlockKernel) -> Launch:
 
 def place(kernel: Kernel) -> BlockKernel:
     threads = group_size(kernel)
-    return on_threads(kernel, threads, ONE_THREAD // threads)
+    return on_threads(split(kernel), threads, ONE_THREAD // threads)
+
+
+def split(kernel: Kernel) -> Kernel:
+    """The kernel with its loops cut where masks begin to matter, where there is such a loop: 0.97 to 1.01 of the time on an H200. Where
+    there is none it stays as it is: the assembler hoists and reuses by itself (hoisting here cost a product 6 %)."""
+    done: dict[str, int] = {}
+    out = optimise(kernel, SPLITTING, log=done.__setitem__)
+    return out if done[SplitLoops.name] else kernel
 
 
 def vector_width(itemsizes: Sequence[int], inner: Dim, layouts: Sequence[Layout]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
@@ -11,6 +12,7 @@ from ...core.dtypes import f32, i64
 from ...core.errors import CompileError
 from ...core.target_spec import TargetSpec
 from ...kernels.cuda.kernel import WARP, BlockKernel
+from ...tile.constraints import TileLimits, check
 from ...tile.ir import INDEX, Instr, TileType, Type, Var, ViewType, alloc_bytes
 from ..cpu import arithmetic
 from . import access, math, ordering
@@ -24,7 +26,16 @@ from .reductions import reduce_tiles
 
 def emit_block_kernel(kernel: BlockKernel, target: TargetSpec) -> str:
     """The PTX module of a kernel. The entry has the kernel's name; parameters are its argument words, then the number of programs."""
+    warnings(kernel, target)
     return Emitter(kernel, Group(kernel.threads, kernel.vector)).module(target)
+
+
+def warnings(kernel: BlockKernel, target: TargetSpec) -> list[str]:
+    """What a kernel costs beyond its chip's limits: registers that will spill. Memory that there is not is an error."""
+    limits = TileLimits.of(target, kernel.threads)
+    if kernel.workspace is not None:  # its allocations lie in a buffer
+        limits = replace(limits, local_bytes=sys.maxsize)
+    return [f.message for f in check(kernel, limits)]
 
 
 class Emitter(Control):
