@@ -1,16 +1,16 @@
-"""The device tests under NVIDIA's compute-sanitizer, in several processes, each test by whoever is free next.
+"""What the device tests launch, under NVIDIA's compute-sanitizer.
 
-    PYTHONPATH=src:. python tests/cuda/sanitize.py --tools memcheck,racecheck --processes 12 --limit 600 [--keep PART…] [--logs FOLDER]
+    PYTHONPATH=src:. python tests/cuda/sanitize.py --tools memcheck=6,racecheck=8 --limit 300 --logs FOLDER [--keep PART…]
 
-Tools: memcheck (accesses outside of memory), racecheck (hazards in shared memory), synccheck (wrong uses of barriers), initcheck (reads
-of memory that nobody wrote). `--limit` is seconds for one tool; what is then still running is ended and counted. `--keep` takes test
-ids that contain one of the parts. A run that finds logs of an earlier one in its folder goes on: what passed there is not run again.
+First the tests run as they are, in `--processes` processes, while every distinct call of a session is written down (`recorded.py`); then
+the calls are made again under each tool, in as many processes as it is given: without PyTorch and the compiler, which would take most of
+the time, and the results must have the same bits. `--record` and `--limit` are the seconds for the two. `--keep` takes test ids that
+contain one of the parts. A run that finds logs of an earlier one in its folder goes on: tests whose calls all tools have seen are left out.
 
-Every tensor of PyTorch and every temporary of ours is an allocation of its own, so that the first byte behind it is outside (but for
-racecheck and synccheck, which do not look there: our sessions have their arena). Only our kernels are checked:
-those of PyTorch and its libraries, which make the references, are left out by name (but for initcheck, which must see who writes).
-Beside the tests each tool must find a fault planted in one of our kernels, in a session like any other; else it is blind. Exit status
-0: every test ran and passed, no tool is blind, none found anything.
+Tools: memcheck (accesses outside of memory: every tensor and every temporary is an allocation of its own, of exactly its bytes), racecheck
+(hazards in shared memory: programs without any are left out), synccheck (wrong uses of barriers), initcheck (reads of memory that nobody
+wrote: temporaries and results are such memory, and results are read back). Each tool must also find a fault planted in one of our
+kernels; else it is blind. Exit status 0: every test passed, every call was made under every tool, no tool is blind, none found anything.
 """
 
 from __future__ import annotations
@@ -26,46 +26,36 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = [*sorted(str(p.relative_to(ROOT)) for p in (ROOT / "tests/cuda").glob("test_device*.py")), "tests/cuda/test_jit.py"]
-FOREIGN = r"^(_Z|cutlass|nvjet|sm[0-9]+_|ampere_|volta_|turing_|hopper_|maxwell_|cublas|cudnn|triton_)"
+TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
 ASKED = re.compile(
     "API call to (cuGetProcAddress|cuPointerGetAttribute)"
 )  # where no is an answer: is there such a function, whose memory is it
-# test -> why it is not run under a tool
-UNFIT: dict[str, dict[str, str]] = {"memcheck": {}, "racecheck": {}, "synccheck": {}, "initcheck": {}}
-CLAIMS, CHOSEN, UNTIL = "TILEWRIGHT_SANITIZE_CLAIMS", "TILEWRIGHT_SANITIZE_CHOSEN", "TILEWRIGHT_SANITIZE_UNTIL"
+UNFIT = {"test_calls_by_machine_code": "it wants the short way into a session, which is closed while calls are written down"}
+CALLS, CLAIMS, CHOSEN, UNTIL = (f"TILEWRIGHT_SANITIZE_{x}" for x in ("CALLS", "CLAIMS", "CHOSEN", "UNTIL"))
 MARK = "@@sanitize"
 
 
-# ── inside of a process under the tool: a plugin of pytest ──
-
-
-def _say(*words: str) -> None:
-    os.write(1, f"\n{MARK} {' '.join(words)}\n".encode())  # past pytest, in order with what the tool writes
+def _say(*words: object) -> None:
+    os.write(1, f"\n{MARK} {' '.join(map(str, words))}\n".encode())  # past pytest, in order with what the tool writes
 
 
 def _digest(name: str) -> str:
     return hashlib.sha256(name.encode()).hexdigest()
 
 
-def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
-    tool, *parts = os.environ[CHOSEN].splitlines()
-    chosen = [x for x in items if not parts or any(part in x.nodeid for part in parts)]
-    fit = [x for x in chosen if x.nodeid.partition("::")[2].partition("[")[0] not in UNFIT[tool]]
-    items[:] = sorted(fit, key=lambda x: _digest(x.nodeid))  # mixed: what time does not allow is no kind of test of its own
-    _say("chosen", str(len(items)), str(len(chosen) - len(items)))
-
-
 def _mine(name: str) -> bool:
-    """A test belongs to the process that first makes its file."""
+    """A test, or a file of calls, belongs to the process that first makes its file. Shortly before the end nothing is begun: a process that
+    is killed loses what the tool has not yet written."""
+    if time.time() >= float(os.environ[UNTIL]):
+        return False
     try:
         os.close(os.open(Path(os.environ[CLAIMS]) / _digest(name), os.O_CREAT | os.O_EXCL))
     except FileExistsError:
@@ -73,12 +63,36 @@ def _mine(name: str) -> bool:
     return True
 
 
+# ── the tests: a plugin of pytest ──
+
+_recorder: Any = None
+
+
+def pytest_configure(config: Any) -> None:
+    global _recorder
+    from tests.cuda.recorded import Recorder
+
+    _recorder = Recorder(Path(os.environ[CALLS]))
+
+
+def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
+    parts = os.environ[CHOSEN].splitlines()
+    chosen = [x for x in items if not parts or any(part in x.nodeid for part in parts)]
+    fit = [x for x in chosen if x.nodeid.partition("::")[2].partition("[")[0] not in UNFIT]
+    items[:] = sorted(fit, key=lambda x: _digest(x.nodeid))  # mixed: what time does not allow is no kind of test of its own
+    _say("chosen", len(items), len(chosen) - len(items))
+
+
 def pytest_runtestloop(session: Any) -> bool:
-    """Shortly before the end no test is begun: a process that is killed loses what the tool has not yet written."""
-    for item in session.items:
-        if time.time() < float(os.environ[UNTIL]) and _mine(item.nodeid):
-            _say("start", item.nodeid)
-            item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
+    with _recorder.recording():
+        for item in session.items:
+            if _mine(item.nodeid):
+                _say("start", item.nodeid)
+                item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
+                for file in _recorder.write(item.nodeid):
+                    _say("calls", file, item.nodeid)
+                _say("written", _recorder.large, item.nodeid)
+                _recorder.large = 0
     return True
 
 
@@ -87,42 +101,26 @@ def pytest_runtest_logreport(report: Any) -> None:
         _say("end", report.outcome, report.nodeid)
 
 
-def pytest_configure(config: Any) -> None:
-    if os.environ[CHOSEN].startswith(("memcheck", "initcheck")):
-        temporaries_apart()
+# ── the calls, under a tool ──
 
 
-def temporaries_apart() -> None:
-    """Sessions get an allocation for every temporary buffer where they have one arena: what lies behind a buffer is outside then."""
-    from tilewright.runtime import cuda_driver as gpu
-    from tilewright.runtime.cuda_executable import CudaExecutable
+def again(tool: str) -> None:
+    from tests.cuda.recorded import files_in, read, replay, temporaries_apart
 
-    whole = CudaExecutable.instantiate
-
-    def instantiate(self: CudaExecutable, env: Mapping[str, int]) -> Any:
-        self.load()
-        place, memory = self.plan.place, gpu.Memory
-        blocks: list[Any] = []
-        arenas: list[Any] = []
-
-        def placed(env: Mapping[str, int]) -> Any:
-            found = place(env)
-            blocks.extend(memory(found.sizes[b]) for b in found.offsets)
-            return replace(found, offsets=dict(zip(found.offsets, (m.address for m in blocks), strict=True)))
-
-        def arena(nbytes: int) -> Any:
-            if arenas:  # the first that is asked for is the arena
-                return memory(nbytes)
-            arenas.append(SimpleNamespace(address=0, nbytes=nbytes, blocks=blocks))
-            return arenas[0]
-
-        with mock.patch.object(self.plan, "place", placed), mock.patch.object(gpu, "Memory", arena):
-            return whole(self, env)
-
-    mock.patch.object(CudaExecutable, "instantiate", instantiate).start()
-
-
-# ── a fault in one of our kernels ──
+    with ExitStack() as stack:
+        if tool in ("memcheck", "initcheck"):
+            stack.enter_context(temporaries_apart())
+        for path in files_in(Path(os.environ[CALLS])):
+            if not _mine(f"{tool} {path.stem}"):
+                continue
+            found, start = read(path), time.time()
+            if tool == "racecheck" and not found.shared:
+                _say("made", path.stem, f"{len(found.calls)}xunshared", 0, found.test)
+                continue
+            _say("start", found.test)
+            outcomes = replay(found)
+            words = ",".join(f"{n}x{what}" for what, n in Counter(outcomes).items())
+            _say("made", path.stem, words, f"{time.time() - start:.2f}", found.test)
 
 
 def spoilt(tool: str, text: str) -> str:
@@ -139,32 +137,31 @@ def spoilt(tool: str, text: str) -> str:
 
 
 def planted(tool: str) -> None:
-    """A session with such a kernel, or (initcheck) with an input that nobody wrote."""
-    import torch
+    """A call of such a kernel, or (initcheck) of one whose input nobody wrote."""
+    import numpy as np
 
     import tilewright as tw
     from tests.cuda.launching import graph
+    from tests.cuda.recorded import Call, make, session_of
     from tilewright.core.dtypes import f32
     from tilewright.ops.composites import Softmax
-    from tilewright.runtime import cuda_executable, cuda_modules
 
+    session: Any = tw.compile(graph(lambda v: Softmax(axis=1)(v), (f32, (3, 8192))), target="cuda")
+    x = session.executable
     if tool != "initcheck":
-        vars(cuda_executable)["load_function"] = lambda text, *x: cuda_modules.load_function(spoilt(tool, text), *x)
-    x = torch.empty(3, 8192, device="cuda") if tool == "initcheck" else torch.randn(3, 8192, device="cuda")
-    tw.compile(graph(lambda v: Softmax(axis=1)(v), (f32, (3, 8192))), target="cuda")(x)
-    torch.cuda.synchronize()
+        x.code = {name: replace(k, ptx=spoilt(tool, k.ptx)) for name, k in x.code.items()}
+    given = np.random.default_rng().standard_normal((3, 8192), np.float32).view(np.uint8).reshape(-1)
+    make(session_of(x), Call({}, [given], [], [0, 1], [0, 0], False), written=tool != "initcheck")
 
 
 # ── outside ──
 
 
-def command(tool: str, port: int, processes: int) -> list[str]:
+def command(tool: str, port: int, workers: int) -> list[str]:
     found = [shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer", "--tool", tool, "--port", str(port)]
     found += ["--destroy-on-device-error", "kernel", "--print-limit", "0", "--show-backtrace", "device", "--launch-timeout", "120"]
-    if tool != "initcheck":
-        found += ["--kernel-name-exclude", f"regex={FOREIGN}"]
     if tool == "racecheck":
-        found += ["--racecheck-num-workers", str(max(1, (os.cpu_count() or 1) // processes))]
+        found += ["--racecheck-num-workers", str(workers)]
     return [*found, sys.executable]
 
 
@@ -200,77 +197,120 @@ def reports(log: str) -> Iterator[tuple[str, str, str]]:
             yield test, re.sub(r"0x[0-9a-f]+|[0-9]+", "#", head[1]), "\n".join(body)
 
 
-def said(texts: Iterable[str]) -> list[list[str]]:
-    """The words of the plugin's lines."""
-    return [line.split(" ")[1:] for t in texts for line in t.splitlines() if line.startswith(MARK)]
+def said(texts: Iterable[str], kind: str) -> list[list[str]]:
+    """The words of the lines of a kind, the rest of the line the last of them."""
+    many = {"chosen": 2, "start": 1, "end": 2, "calls": 2, "written": 2, "made": 4}[kind]
+    return [line.split(" ", many + 1)[2:] for t in texts for line in t.splitlines() if line.startswith(f"{MARK} {kind} ")]
 
 
-def outcomes(texts: Iterable[str]) -> dict[str, str]:
-    return {" ".join(w[2:]): w[1] for w in said(texts) if w[0] == "end"}
+def texts_of(files: Iterable[Path]) -> list[str]:
+    return [f.read_text(errors="replace") for f in files]
 
 
-def run(tool: str, args: argparse.Namespace, logs: Path) -> bool:
-    """Whether all ran and nothing was found."""
-    paths = os.pathsep.join([str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")])
-    env = dict(os.environ, PYTORCH_NO_CUDA_MEMORY_CACHING="1", PYTHONUNBUFFERED="1", PYTHONPATH=paths)
-    env[CHOSEN], env[UNTIL] = "\n".join([tool, *args.keep]), str(time.time() + 0.9 * args.limit)
+def record(args: argparse.Namespace, logs: Path, env: dict[str, str], done: set[str]) -> bool:
+    """Run the tests; whether all ran and passed."""
     start = time.monotonic()
-    until = start + args.limit
-    earlier = sorted(logs.glob(f"{tool}.*.tests.log"))
-    with tempfile.TemporaryDirectory() as claims:
-        env[CLAIMS] = claims
-        for test, result in outcomes([f.read_text(errors="replace") for f in earlier]).items():
-            if result in ("passed", "skipped"):
-                (Path(claims) / _digest(test)).touch()
-        tests = ["-m", "pytest", "-s", "-q", "-p", "no:cacheprovider", "-p", "tests.cuda.sanitize", "--tb=short", *FILES]
-        files = [logs / f"{tool}.{len(earlier) + i:03}.tests.log" for i in range(args.processes)]
-        base = 49152 + 1000 * (list(UNFIT).index(tool))
-        running = [started(command(tool, base + 20 + 20 * i, args.processes) + tests, f, env) for i, f in enumerate(files)]
-        plant = logs / f"{tool}.planted.log"
-        running.append(started([*command(tool, base, args.processes), "tests/cuda/sanitize.py", "--planted", tool], plant, env))
-        ended(running, until)
-    texts = [f.read_text(errors="replace") for f in [*earlier, *files]]
-    chosen, unfit = max(((int(w[1]), int(w[2])) for w in said(texts) if w[0] == "chosen"), default=(0, 0))
-    began = {" ".join(w[1:]) for w in said(texts) if w[0] == "start"}
-    outcome = outcomes(texts)
-    late = sorted(began - set(outcome))
-    found = [r for t in texts for r in reports(t)]
-    seen = sorted({h for _, h, _ in reports(plant.read_text(errors="replace"))})
-    counts = Counter(outcome.values())
-    print(f"{tool}: {chosen} tests chosen, {counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped, "
-          f"{unfit} unfit, {len(late)} ran out of time, {chosen - len(began)} not reached; "
-          f"{len(found)} reports; {time.monotonic() - start:.0f} s")  # fmt: skip
-    print(f"  the planted fault: {'; '.join(seen) if seen else 'NOT SEEN'}")
-    for why in UNFIT[tool].items():
+    env = dict(env, **{CHOSEN: "\n".join(args.keep), UNTIL: str(time.time() + 0.93 * args.record)})
+    for test in done:
+        (Path(env[CLAIMS]) / _digest(test)).touch()
+    tests = [sys.executable, "-m", "pytest", "-s", "-q", "-p", "no:cacheprovider", "-p", "tests.cuda.sanitize", "--tb=short", *FILES]
+    number = len(list(logs.glob("tests.*.log")))
+    files = [logs / f"tests.{number + i:03}.log" for i in range(args.processes)]
+    ended([started(tests, f, env) for f in files], start + args.record)
+    texts = texts_of(files)
+    chosen, unfit = max(((int(w[0]), int(w[1])) for w in said(texts, "chosen")), default=(0, 0))
+    outcome = {w[1]: w[0] for w in said(texts, "end")}
+    late = sorted({w[0] for w in said(texts, "start")} - {w[1] for w in said(texts, "written")})
+    large = [w for w in said(texts, "written") if w[0] != "0"]
+    counts, calls = Counter(outcome.values()), said(texts, "calls")
+    print(f"tests: {chosen} chosen, {len(done)} done before, {counts['passed']} passed, {counts['failed']} failed, "
+          f"{counts['skipped']} skipped, {unfit} unfit, {len(late)} ran out of time, {chosen - len(outcome) - len(done)} not reached; "
+          f"{len(calls)} programs with calls of their own; {time.monotonic() - start:.0f} s")  # fmt: skip
+    for why in UNFIT.items():
         print("  unfit: " + ": ".join(why))
-    for test in late:
-        print(f"  out of time: {test}")
-    for test in sorted(t for t, o in outcome.items() if o == "failed"):
-        print(f"  failed: {test}")
-    for head, n in Counter(h for _, h, _ in found).most_common(20):
-        print(f"  {n} x {head}")
+    for words in (["failed: " + t for t, o in sorted(outcome.items()) if o == "failed"], ["out of time: " + t for t in late],
+                  [f"{n} calls too large: {t}" for n, t in large]):  # fmt: skip
+        print("".join(f"  {w}\n" for w in words), end="")
+    return chosen > 0 and counts["passed"] + counts["skipped"] + len(done) >= chosen and not large
+
+
+def finished(tool: str, logs: Path) -> set[str]:
+    """The tests whose calls a tool has seen, all of them."""
+    run = texts_of(logs.glob("tests.*.log"))
+    passed = {w[1] for w in said(run, "end") if w[0] in ("passed", "skipped")} & {w[1] for w in said(run, "written")}
+    made = {w[0] for w in said(texts_of(logs.glob(f"{tool}.*.calls.log")), "made")}
+    return passed - {test for file, test in said(run, "calls") if file not in made}
+
+
+def check(tools: dict[str, int], args: argparse.Namespace, logs: Path, env: dict[str, str]) -> bool:
+    """Make the calls under all tools at the same time; whether every call was made and nothing was found."""
+    start = time.monotonic()
+    running, files = [], {}
+    env = dict(env, **{UNTIL: str(time.time() + 0.93 * args.limit)})
+    for t, (tool, processes) in enumerate(tools.items()):
+        number = len(list(logs.glob(f"{tool}.*.calls.log")))
+        files[tool] = [logs / f"{tool}.{number + i:03}.calls.log" for i in range(processes)]
+        base = 49152 + 2000 * t
+        for i, log in enumerate([*files[tool], logs / f"{tool}.planted.log"]):
+            words = ["--planted", tool] if i == processes else ["--again", tool]
+            running.append(started([*command(tool, base + 20 * i, 1), "tests/cuda/sanitize.py", *words], log, env))
+    ended(running, start + args.limit)
+    clean = [summary(tool, logs, files[tool], env, time.monotonic() - start) for tool in tools]  # of every tool
+    return all(clean)
+
+
+def summary(tool: str, logs: Path, files: list[Path], env: dict[str, str], seconds: float) -> bool:
+    texts = texts_of(files)
+    made, wanted = said(texts, "made"), {p.stem for p in Path(env[CALLS]).glob("*.calls")}
+    counts: Counter[str] = Counter()
+    for _, words, _, _ in made:
+        for part in words.split(","):
+            n, _, what = part.partition("x")
+            counts[what] += int(n)
+    missing = wanted - {w[0] for w in made}
+    of_test = dict(said(texts_of(logs.glob("tests.*.log")), "calls"))
+    last = max((float(w[2]) for w in made), default=0.0)
+    found = [r for t in texts for r in reports(t)]
+    seen = sorted({h for _, h, _ in reports((logs / f"{tool}.planted.log").read_text(errors="replace"))})
+    print(f"{tool}: {len(made)} of {len(wanted)} programs; calls: {counts['same']} with the same bits, {counts['failed']} that find bad "
+          f"data, {counts['other']} with other bits, {counts['unshared']} without shared memory; {len(finished(tool, logs))} tests whole; "
+          f"{len(found)} reports; {seconds:.0f} s, at most {last:.0f} for a program")  # fmt: skip
+    print(f"  the planted fault: {'; '.join(seen) if seen else 'NOT SEEN'}")
+    for test in sorted({w[3] for w in made if "other" in w[1]}):
+        print(f"  other bits: {test}")
+    for test, many in sorted(Counter(of_test[m] for m in missing if m in of_test).items()):
+        print(f"  {many} programs not made: {test}")
+    for head, many in Counter(h for _, h, _ in found).most_common(20):
+        print(f"  {many} x {head}")
         of = [(t, text) for t, h, text in found if h == head]
         for test, k in Counter(t for t, _ in of).most_common(8):
             print(f"      {k} in {test}")
         print("\n".join("      " + line for line in of[0][1].splitlines()))
-    return bool(seen) and not found and chosen > 0 and counts["passed"] + counts["skipped"] == chosen
+    return bool(seen) and not found and not missing and not counts["other"] and bool(wanted)
 
 
 def main() -> int:
     p = argparse.ArgumentParser(description="The device tests under compute-sanitizer.")
-    p.add_argument("--tools", default="memcheck,racecheck")
-    p.add_argument("--processes", type=int, default=12)
-    p.add_argument("--limit", type=float, default=600.0)
+    p.add_argument("--tools", default="memcheck=7,racecheck=8")
+    p.add_argument("--processes", type=int, default=15)
+    p.add_argument("--record", type=float, default=240.0)
+    p.add_argument("--limit", type=float, default=300.0)
     p.add_argument("--keep", nargs="*", default=[])
     p.add_argument("--logs", default="")
-    p.add_argument("--planted", choices=list(UNFIT))
+    p.add_argument("--planted", choices=TOOLS)
+    p.add_argument("--again", choices=TOOLS)
     args = p.parse_args()
-    if args.planted:
-        planted(args.planted)
+    if args.planted or args.again:
+        planted(args.planted) if args.planted else again(args.again)
         return 0
     logs = Path(args.logs or tempfile.mkdtemp(prefix="sanitize."))
     logs.mkdir(parents=True, exist_ok=True)
-    clean = [run(tool, args, logs) for tool in args.tools.split(",")]
+    tools = {tool: int(n) for tool, _, n in (t.partition("=") for t in args.tools.split(","))}
+    done = set.intersection(*(finished(tool, logs) for tool in tools))
+    with tempfile.TemporaryDirectory() as calls, tempfile.TemporaryDirectory() as claims:
+        paths = os.pathsep.join([str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")])
+        env = dict(os.environ, PYTHONUNBUFFERED="1", PYTHONPATH=paths, CUDA_CACHE_MAXSIZE=str(4 << 30), **{CALLS: calls, CLAIMS: claims})
+        clean = [record(args, logs, env, done), check(tools, args, logs, env)]
     print(f"logs: {logs}")
     return 0 if all(clean) else 1
 

@@ -1,13 +1,22 @@
-"""What runs the device tests under compute-sanitizer, without one: logs are read rightly, and the planted faults are faults."""
+"""What runs the device tests' calls under compute-sanitizer, without one: calls are made again as they were, logs are read rightly, and the
+planted faults are faults."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import tilewright as tw
+import tilewright.ops as o
 from tests.cuda.emulator import Fault, Heap, run
-from tests.cuda.sanitize import reports, spoilt
-from tilewright.core.dtypes import f32
+from tests.cuda.fake_driver import fake_gpu
+from tests.cuda.launching import graph
+from tests.cuda.recorded import Recorder, files_in, read, replay, temporaries_apart
+from tests.cuda.sanitize import finished, reports, spoilt
+from tilewright.core.dims import sym
+from tilewright.core.dtypes import f32, i64
 from tilewright.kernels.cuda.kernel import BlockKernel
 from tilewright.target.cuda.device import cuda_target
 from tilewright.target.cuda.emit import emit_block_kernel
@@ -35,6 +44,39 @@ def test_logs_are_read() -> None:
     assert write[:2] == ("tests/a.py::test_one[(1, 2)-f32]", "Invalid __global__ write of size # bytes")
     assert write[2].splitlines()[-1].endswith("by thread (1,0,0) in block (0,0,0)")
     assert race[1].startswith("Error: Race reported between Write access at gemm+#")
+
+
+def test_tests_are_whole_when_all_their_calls_were_made(tmp_path: Path) -> None:
+    lines = ["end passed a[x y]", "calls 1 a[x y]", "calls 2 a[x y]", "written 0 a[x y]", "end passed b", "calls 3 b", "written 0 b",
+             "end failed c", "written 0 c", "end passed d"]  # fmt: skip
+    (tmp_path / "tests.000.log").write_text("".join(f"\n@@sanitize {line}\n" for line in lines))
+    (tmp_path / "racecheck.000.calls.log").write_text("@@sanitize made 1 2xsame 0.50 a[x y]\n@@sanitize made 3 1xunshared 0 b\n")
+    assert finished("racecheck", tmp_path) == {"b"} and not finished("memcheck", tmp_path)
+
+
+def test_calls_are_made_again(tmp_path: Path, rng: np.random.Generator) -> None:
+    """Sizes that change, a temporary value, a kernel that finds bad data; nothing twice."""
+    recorder = Recorder(tmp_path)
+    with fake_gpu() as fake, recorder.recording():
+        s = sym("S", 1, 9)
+        session = tw.compile(graph(lambda x: o.CumSum(axis=1)(o.CumSum(axis=0)(x)), (f32, (s, 30))), target="cuda")
+        given = [rng.standard_normal((n, 30)).astype(np.float32) for n in (5, 3)]
+        for x in (*given, *given):
+            session(x)
+        assert len(recorder.write("one")) == 1
+        session(given[0])
+        assert recorder.write("another") == []
+        rows = tw.compile(graph(lambda t, i: o.Gather(axis=0)(t, i), (f32, (5, 4)), (i64, (2,))), target="cuda")
+        rows(np.zeros((5, 4), np.float32), np.array([4, 5]))
+        assert len(recorder.write("a third")) == 1
+        launched = fake.launches
+    (sums,) = (x for x in map(read, files_in(tmp_path)) if x.test == "one")
+    (bad,) = (x for x in map(read, files_in(tmp_path)) if x.test == "a third")
+    with fake_gpu() as fake, temporaries_apart():
+        assert replay(sums) == ["same", "same"] and replay(bad) == ["failed"]
+        assert fake.launches == launched[:4] + launched[-1:]
+        sums.calls[0].inputs[0][2] ^= 0x40
+        assert replay(sums) == ["other", "same"]
 
 
 FOUND = {"memcheck": "outside every buffer", "racecheck": "races with another", "synccheck": ""}  # the last is not emulated

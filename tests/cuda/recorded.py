@@ -1,0 +1,271 @@
+"""Calls of sessions on a GPU: written down while tests make them, and made again elsewhere without PyTorch, the compiler or the test.
+
+What is written down of a program: its launches, its kernels' PTX and its constants; of a call: sizes, the bytes of inputs and results, and
+how their memory lay. `replay` makes the calls through the same runtime and says whether the results have the same bits. Calls that differ
+in nothing are written down once, whoever of several processes makes them first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import pickle
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from tilewright.core.dims import evaluate
+from tilewright.kernels.cuda.kernel import BlockKernel, SimtKernel, TensorMap
+from tilewright.kernels.launch import ConstBuffer
+from tilewright.llm.cuda_store import MappedKernel
+from tilewright.ops.structure import ConstantData
+from tilewright.runtime import cuda_driver as gpu
+from tilewright.runtime import cuda_launch, cuda_session
+from tilewright.runtime.cuda_constants import laid_out_there
+from tilewright.runtime.cuda_executable import CudaExecutable
+from tilewright.runtime.cuda_session import CudaSession
+from tilewright.tile.ir import Kernel
+
+LARGEST = 1 << 29  # bytes of a program's constants, or of a call: larger ones are not written down, and named
+ALIGNED = 256  # what addresses of allocations are multiples of
+PROTOCOL = pickle.HIGHEST_PROTOCOL
+Array = np.ndarray[Any, Any]
+
+
+@dataclass
+class Call:
+    """One call of a program."""
+
+    env: dict[str, int]
+    inputs: list[Array]  # bytes
+    results: list[Array]
+    first: list[int]  # for each input, then each result: the first of them that has its address
+    skewed: list[int]  # its address modulo `ALIGNED`
+    failed: bool  # a kernel found bad data: results are anything
+
+    def digest(self) -> bytes:
+        state = hashlib.sha256(repr((sorted(self.env.items()), self.first, self.skewed)).encode())
+        for a in self.inputs:
+            state.update(a.data)
+        return state.digest()
+
+
+@dataclass
+class Recorded:
+    """A program and the calls that a test made of it."""
+
+    test: str
+    body: bytes  # program, interface, code, constants, whether one schedule serves all values of the call's symbols
+    shared: bool  # a kernel uses shared memory
+    calls: list[Call]
+
+    def executable(self) -> CudaExecutable:
+        program, interface, code, constants, late = pickle.loads(self.body)
+        return CudaExecutable(program, interface, code, constants, late=late)
+
+
+def _kernel(name: str, indirect: frozenset[int] | None, places: tuple[int, int] | None, maps: tuple[TensorMap, ...]) -> Kernel:
+    """A kernel without its body: that is in the code."""
+    if places is not None and indirect is not None:
+        return BlockKernel(name, indirect=indirect, threads=places[0], programs=places[1])
+    return MappedKernel(name, maps=maps) if indirect is None else SimtKernel(name, indirect=indirect)
+
+
+class _Pickler(pickle.Pickler):
+    def reducer_override(self, x: Any) -> Any:
+        if isinstance(x, Kernel):
+            indirect = x.indirect if isinstance(x, SimtKernel) else None
+            places = (x.threads, x.programs) if isinstance(x, BlockKernel) else None
+            return _kernel, (x.name, indirect, places, getattr(x, "maps", ()))
+        if isinstance(x, ConstBuffer) and not laid_out_there(x):  # the packed array is there
+            return ConstBuffer, (None, x.buffer, x.packed)
+        if isinstance(x, ConstantData):
+            return ConstantData, (np.ascontiguousarray(x.array), x.name)
+        return NotImplemented
+
+
+def body_of(x: CudaExecutable) -> bytes:
+    out = io.BytesIO()
+    _Pickler(out, PROTOCOL).dump((x.program, x.interface, dict(x.code), x.constants, x.rebinds))
+    return out.getvalue()
+
+
+def fetched(address: int, nbytes: int, stream: int = 0) -> Array:
+    """Bytes of the device, when the stream has come so far."""
+    found = np.empty(nbytes, np.uint8)
+    if nbytes:
+        status = cuda_launch.library().cuMemcpyDtoHAsync_v2(found.ctypes.data, address, nbytes, stream)
+        cuda_launch.check(status, "cuMemcpyDtoHAsync", "what a call reads and writes")
+        cuda_launch.check(cuda_launch.library().cuStreamSynchronize(stream), "cuStreamSynchronize", "what a call reads and writes")
+    return found
+
+
+def sizes_of(x: CudaExecutable, env: Mapping[str, int]) -> list[int]:
+    """Bytes of the inputs, then of the results."""
+    return [evaluate(t.nbytes, env) for t in (*x.interface.inputs, *x.interface.outputs)]
+
+
+def failed(x: CudaExecutable) -> bool:
+    return x.errors is not None and any(x.errors.words)
+
+
+class Recorder:
+    """Writes the calls of every session to `folder`, one file for each program of a test. Short ways into a session are closed: a call
+    that takes one is the same launches with the same words."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.large = folder, 0
+        self.calls: dict[int, tuple[CudaExecutable, list[Call], list[float]]] = {}  # by executable, which is kept
+        self._lock = threading.Lock()
+        self._whole = CudaSession._run
+        (folder / "calls").mkdir(parents=True, exist_ok=True)
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        recorder = self
+
+        def run(session: CudaSession, env: dict[str, int], addresses: list[int], stream: int) -> None:
+            recorder.run(session, env, addresses, stream)
+
+        with mock.patch.object(CudaSession, "_run", run), mock.patch.object(cuda_session, "fast_call", return_value=None):
+            yield
+
+    def run(self, session: CudaSession, env: dict[str, int], addresses: list[int], stream: int) -> None:
+        x, many, sizes = session.executable, len(session.interface.inputs), sizes_of(session.executable, env)
+        large = sum(sizes) + sum(a.nbytes for a in x.constants if a is not None) > LARGEST
+        if large or (stream and cuda_launch.captures(stream)):  # what is captured will be refused
+            self.large += large
+            self._whole(session, env, addresses, stream)
+            return
+        with session._lock:
+            session.schedule(env)  # loads what is not there, which is not part of the call's time
+        inputs = [fetched(a, n, stream) for a, n in zip(addresses[:many], sizes, strict=False)]
+        start = time.perf_counter()
+        self._whole(session, env, addresses, stream)
+        cuda_launch.check(cuda_launch.library().cuStreamSynchronize(stream), "cuStreamSynchronize", session.name)
+        seconds = time.perf_counter() - start
+        results = [fetched(a, n, stream) for a, n in zip(addresses[many:], sizes[many:], strict=True)]
+        skewed = [a % ALIGNED for a in addresses]
+        call = Call(dict(env), inputs, results, [addresses.index(a) for a in addresses], skewed, failed(x))
+        with self._lock:
+            _, calls, times = self.calls.setdefault(id(x), (x, [], []))
+            calls.append(call)
+            times.append(seconds)
+
+    def write(self, test: str) -> list[str]:
+        """The files of what was called since the last time."""
+        files: list[str] = []
+        for x, calls, times in self.calls.values():
+            body = body_of(x)
+            name = hashlib.sha256(body).digest()
+            new = [(c, s) for c, s in zip(calls, times, strict=True) if self._first(name + c.digest())]
+            if new:
+                seconds, shared = sum(s for _, s in new), any(".shared" in k.ptx for k in x.code.values())
+                # the longest come first where files are sorted
+                files.append(f"{int(1e9 - 1e6 * min(seconds, 999)):09}.{os.getpid()}.{len(files)}.{name.hex()[:8]}")
+                path = self.folder / f"{files[-1]}.calls"
+                path.with_suffix(".new").write_bytes(pickle.dumps(Recorded(test, body, shared, [c for c, _ in new]), PROTOCOL))
+                path.with_suffix(".new").rename(path)
+        self.calls.clear()
+        return files
+
+    def _first(self, key: bytes) -> bool:
+        try:
+            os.close(os.open(self.folder / "calls" / hashlib.sha256(key).hexdigest(), os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return False
+        return True
+
+
+# ── again ──
+
+
+class Exact(gpu.Memory):
+    """Memory of so many bytes and no more."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes, self._free = nbytes, gpu.driver().cuMemFree
+        self.address = int(gpu.call("cuMemAlloc", max(nbytes, 1), what=f"{nbytes} bytes"))
+
+
+@contextmanager
+def temporaries_apart() -> Iterator[None]:
+    """Sessions get an allocation for every temporary buffer where they have one arena: what lies behind a buffer is outside then."""
+    whole = CudaExecutable.instantiate
+
+    def instantiate(self: CudaExecutable, env: Mapping[str, int]) -> Any:
+        self.load()
+        place, memory = self.plan.place, gpu.Memory
+        blocks: list[Any] = []
+        arenas: list[Any] = []
+
+        def placed(env: Mapping[str, int]) -> Any:
+            found = place(env)
+            blocks.extend(memory(found.sizes[b]) for b in found.offsets)
+            return replace(found, offsets=dict(zip(found.offsets, (m.address for m in blocks), strict=True)))
+
+        def arena(nbytes: int) -> Any:
+            if arenas:  # the first that is asked for is the arena
+                return memory(nbytes)
+            arenas.append(SimpleNamespace(address=0, nbytes=nbytes, blocks=blocks))
+            return arenas[0]
+
+        with mock.patch.object(self.plan, "place", placed), mock.patch.object(gpu, "Memory", arena):
+            return whole(self, env)
+
+    with mock.patch.object(CudaExecutable, "instantiate", instantiate), mock.patch.object(gpu, "Memory", Exact):
+        yield
+
+
+def session_of(x: CudaExecutable) -> CudaSession:
+    model: Any = SimpleNamespace(interface=x.interface, name="again", validation="default")
+    return CudaSession(model, x)
+
+
+def make(session: CudaSession, call: Call, *, written: bool = True) -> list[Array]:
+    """The call once more, every tensor in memory of its own; what it gives. Inputs may be left as they are found, not `written`."""
+    gpu.enter()
+    sizes, many = sizes_of(session.executable, call.env), len(call.inputs)
+    blocks: dict[int, Exact] = {}
+    for i, (n, skew) in enumerate(zip(sizes, call.skewed, strict=True)):
+        if call.first[i] == i:
+            most = max(size for size, f in zip(sizes, call.first, strict=True) if f == i)
+            blocks[i] = Exact(skew + most)
+            if i < many and written:
+                blocks[i].upload(call.inputs[i].ctypes.data, n, skew)
+    addresses = [blocks[f].address + skew for f, skew in zip(call.first, call.skewed, strict=True)]
+    session._run(call.env, addresses, 0)
+    cuda_launch.check(cuda_launch.library().cuStreamSynchronize(0), "cuStreamSynchronize", "a call made again")
+    return [fetched(a, n) for a, n in zip(addresses[many:], sizes[many:], strict=True)]
+
+
+def replay(recorded: Recorded) -> list[str]:
+    """How each call ended: with the `same` bits, with `other` bits, or as a kernel that found bad data: `failed` then as now."""
+    x = recorded.executable()
+    session, outcomes = session_of(x), []
+    for call in recorded.calls:
+        got = make(session, call)
+        bad = failed(x)
+        if bad and x.errors is not None:
+            x.errors.clear()
+        same = all(a.tobytes() == b.tobytes() for a, b in zip(got, call.results, strict=True))
+        outcomes.append("failed" if bad and call.failed else "same" if same and bad == call.failed else "other")
+    return outcomes
+
+
+def files_in(folder: Path) -> Sequence[Path]:
+    return sorted(folder.glob("*.calls"))
+
+
+def read(path: Path) -> Recorded:
+    found: Recorded = pickle.loads(path.read_bytes())
+    return found
