@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import os
 import pickle
+import re
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,7 +32,7 @@ from tilewright.kernels.launch import ConstBuffer
 from tilewright.llm.cuda_store import MappedKernel
 from tilewright.ops.structure import ConstantData
 from tilewright.runtime import cuda_driver as gpu
-from tilewright.runtime import cuda_launch, cuda_session
+from tilewright.runtime import cuda_launch, cuda_session, cuda_walk
 from tilewright.runtime.cuda_constants import laid_out_there
 from tilewright.runtime.cuda_executable import CudaExecutable
 from tilewright.runtime.cuda_session import CudaSession
@@ -37,6 +40,7 @@ from tilewright.tile.ir import Kernel
 
 LARGEST = 1 << 29  # bytes of a program's constants, or of a call: larger ones are not written down, and named
 ALIGNED = 256  # what addresses of allocations are multiples of
+STEPS = 32  # of a loop of the host that are made again, at each end
 PROTOCOL = pickle.HIGHEST_PROTOCOL
 Array = np.ndarray[Any, Any]
 
@@ -65,12 +69,33 @@ class Recorded:
 
     test: str
     body: bytes  # program, interface, code, constants, whether one schedule serves all values of the call's symbols
-    shared: bool  # a kernel uses shared memory
     calls: list[Call]
 
     def executable(self) -> CudaExecutable:
         program, interface, code, constants, late = pickle.loads(self.body)
         return CudaExecutable(program, interface, code, constants, late=late)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What the contents list says of a file of calls."""
+
+    name: str
+    test: str
+    calls: int
+    seconds: float  # that they took
+    nbytes: int  # of inputs and results
+    kernels: dict[str, dict[str, bool]]  # digest of the text -> what is in it
+
+    def has(self, what: str) -> bool:
+        return any(k[what] for k in self.kernels.values())
+
+
+def traits(text: str) -> dict[str, bool]:
+    """What a tool asks of a kernel's text."""
+    # The copy engine writes to memory; pieces of 16 bytes of which fewer are read.
+    unseen = r"cp\.(reduce\.)?async\.bulk[\w.]*\.global\.shared|cp\.async\.c[ag][^;]*, 16, %"
+    return {"shared": ".shared" in text, "unseen": bool(re.search(unseen, text))}
 
 
 def _kernel(name: str, indirect: frozenset[int] | None, places: tuple[int, int] | None, maps: tuple[TensorMap, ...]) -> Kernel:
@@ -125,7 +150,7 @@ class Recorder:
     def __init__(self, folder: Path) -> None:
         self.folder, self.large = folder, 0
         self.calls: dict[int, tuple[CudaExecutable, list[Call], list[float]]] = {}  # by executable, which is kept
-        self._lock = threading.Lock()
+        self._lock, self._numbers = threading.Lock(), count()
         self._whole = CudaSession._run
         (folder / "calls").mkdir(parents=True, exist_ok=True)
 
@@ -166,15 +191,16 @@ class Recorder:
         files: list[str] = []
         for x, calls, times in self.calls.values():
             body = body_of(x)
-            name = hashlib.sha256(body).digest()
-            new = [(c, s) for c, s in zip(calls, times, strict=True) if self._first(name + c.digest())]
+            program = hashlib.sha256(body).digest()
+            new = [(c, t) for c, t in zip(calls, times, strict=True) if self._first(program + c.digest())]
             if new:
-                seconds, shared = sum(s for _, s in new), any(".shared" in k.ptx for k in x.code.values())
-                # the longest come first where files are sorted
-                files.append(f"{int(1e9 - 1e6 * min(seconds, 999)):09}.{os.getpid()}.{len(files)}.{name.hex()[:8]}")
-                path = self.folder / f"{files[-1]}.calls"
-                path.with_suffix(".new").write_bytes(pickle.dumps(Recorded(test, body, shared, [c for c, _ in new]), PROTOCOL))
-                path.with_suffix(".new").rename(path)
+                files.append(name := f"{os.getpid()}.{next(self._numbers)}")
+                kernels = {hashlib.sha256(k.ptx.encode()).hexdigest()[:16]: traits(k.ptx) for k in x.code.values()}
+                nbytes = sum(a.nbytes for c, _ in new for a in (*c.inputs, *c.results))
+                (self.folder / f"{name}.calls").write_bytes(pickle.dumps(Recorded(test, body, [c for c, _ in new]), PROTOCOL))
+                entry = Entry(name, test, len(new), sum(t for _, t in new), nbytes, kernels)
+                (self.folder / f"{name}.new").write_text(json.dumps(asdict(entry)))
+                (self.folder / f"{name}.new").rename(self.folder / f"{name}.json")
         self.calls.clear()
         return files
 
@@ -231,8 +257,8 @@ def session_of(x: CudaExecutable) -> CudaSession:
     return CudaSession(model, x)
 
 
-def make(session: CudaSession, call: Call, *, written: bool = True) -> list[Array]:
-    """The call once more, every tensor in memory of its own; what it gives. Inputs may be left as they are found, not `written`."""
+def make(session: CudaSession, call: Call, *, short: int = 0) -> list[Array]:
+    """The call once more, every tensor in memory of its own; what it gives. The last bytes of inputs may stay unwritten (`short`)."""
     gpu.enter()
     sizes, many = sizes_of(session.executable, call.env), len(call.inputs)
     blocks: dict[int, Exact] = {}
@@ -240,32 +266,62 @@ def make(session: CudaSession, call: Call, *, written: bool = True) -> list[Arra
         if call.first[i] == i:
             most = max(size for size, f in zip(sizes, call.first, strict=True) if f == i)
             blocks[i] = Exact(skew + most)
-            if i < many and written:
-                blocks[i].upload(call.inputs[i].ctypes.data, n, skew)
+            if i < many:
+                blocks[i].upload(call.inputs[i].ctypes.data, n - short, skew)
     addresses = [blocks[f].address + skew for f, skew in zip(call.first, call.skewed, strict=True)]
     session._run(call.env, addresses, 0)
     cuda_launch.check(cuda_launch.library().cuStreamSynchronize(0), "cuStreamSynchronize", "a call made again")
     return [fetched(a, n) for a, n in zip(addresses[many:], sizes[many:], strict=True)]
 
 
+@contextmanager
+def ends_of_loops() -> Iterator[list[int]]:
+    """Loops of the host make their first and their last steps only. Which ones had more."""
+    cut: list[int] = []
+
+    def steps(*bounds: int) -> Sequence[int]:
+        if len(bounds) > 1 or bounds[0] <= 2 * STEPS:
+            return range(*bounds)
+        cut.append(bounds[0])
+        return [*range(STEPS), *range(bounds[0] - STEPS, bounds[0])]
+
+    with mock.patch.object(cuda_walk, "range", steps, create=True):
+        yield cut
+
+
 def replay(recorded: Recorded) -> list[str]:
-    """How each call ended: with the `same` bits, with `other` bits, or as a kernel that found bad data: `failed` then as now."""
+    """How each call ended: with the `same` bits, with `other` bits, `cut` (see `ends_of_loops`), or as a kernel that found bad data:
+    `failed` then as now."""
     x = recorded.executable()
     session, outcomes = session_of(x), []
     for call in recorded.calls:
-        got = make(session, call)
+        with ends_of_loops() as cut:
+            got = make(session, call)
         bad = failed(x)
         if bad and x.errors is not None:
             x.errors.clear()
         same = all(a.tobytes() == b.tobytes() for a, b in zip(got, call.results, strict=True))
-        outcomes.append("failed" if bad and call.failed else "same" if same and bad == call.failed else "other")
+        outcomes.append("cut" if cut else "failed" if bad and call.failed else "same" if same and bad == call.failed else "other")
     return outcomes
 
 
-def files_in(folder: Path) -> Sequence[Path]:
-    return sorted(folder.glob("*.calls"))
+def contents(folder: Path) -> list[Entry]:
+    return [Entry(**json.loads(p.read_text())) for p in sorted(folder.glob("*.json"))]
 
 
-def read(path: Path) -> Recorded:
-    found: Recorded = pickle.loads(path.read_bytes())
+def read(folder: Path, name: str) -> Recorded:
+    found: Recorded = pickle.loads((folder / f"{name}.calls").read_bytes())
     return found
+
+
+def in_order(entries: Sequence[Entry], what: str, *, backwards: bool) -> list[Entry]:
+    """Small programs first, until every kernel (with shared memory, say) has been seen; then the others, from the small ones up or from
+    the long ones down, so that of several processes some begin early what takes longest."""
+    seen: set[str] = set()
+    first: list[Entry] = []
+    others: list[Entry] = []
+    for e in sorted(entries, key=lambda e: e.nbytes):
+        own = {k for k, found in e.kernels.items() if not what or found[what]}
+        (others if own <= seen else first).append(e)
+        seen |= own
+    return first + (sorted(others, key=lambda e: -e.seconds) if backwards else others)

@@ -1,15 +1,17 @@
 """What the device tests launch, under NVIDIA's compute-sanitizer.
 
-    PYTHONPATH=src:. python tests/cuda/sanitize.py --tools memcheck=6,racecheck=8 --limit 300 --logs FOLDER [--keep PART…]
+    PYTHONPATH=src:. python tests/cuda/sanitize.py --tools memcheck=5,racecheck=10 --limit 560 --logs FOLDER [--keep PART…]
 
 First the tests run as they are, in `--processes` processes, while every distinct call of a session is written down (`recorded.py`); then
-the calls are made again under each tool, in as many processes as it is given: without PyTorch and the compiler, which would take most of
-the time, and the results must have the same bits. `--record` and `--limit` are the seconds for the two. `--keep` takes test ids that
-contain one of the parts. A run that finds logs of an earlier one in its folder goes on: tests whose calls all tools have seen are left out.
+the calls are made again under all the tools at once, in as many processes as each is given: without PyTorch and the compiler, which would
+take most of the time, and the results must have the same bits. (Loops of the host of more than 64 steps make the first and last 32: such
+calls are `cut`.) `--limit` is the seconds for all. `--keep` takes test ids that contain one of the parts. A run that finds logs of an
+earlier one in its folder goes on: tests whose calls all tools have seen are left out.
 
 Tools: memcheck (accesses outside of memory: every tensor and every temporary is an allocation of its own, of exactly its bytes), racecheck
 (hazards in shared memory: programs without any are left out), synccheck (wrong uses of barriers), initcheck (reads of memory that nobody
-wrote: temporaries and results are such memory, and results are read back). Each tool must also find a fault planted in one of our
+wrote: temporaries and results are such memory, and results are read back; it takes no notice of what the copy engine writes, and takes
+every copy of `cp.async` for whole: programs with such kernels are left out). Each tool must also find a fault planted in one of our
 kernels; else it is blind. Exit status 0: every test passed, every call was made under every tool, no tool is blind, none found anything.
 """
 
@@ -41,6 +43,8 @@ ASKED = re.compile(
 UNFIT = {"test_calls_by_machine_code": "it wants the short way into a session, which is closed while calls are written down"}
 CALLS, CLAIMS, CHOSEN, UNTIL = (f"TILEWRIGHT_SANITIZE_{x}" for x in ("CALLS", "CLAIMS", "CHOSEN", "UNTIL"))
 MARK = "@@sanitize"
+TESTS = 0.4  # of the time, at most
+WORKERS = 4  # threads that look for hazards, in each process of racecheck
 
 
 def _say(*words: object) -> None:
@@ -104,23 +108,29 @@ def pytest_runtest_logreport(report: Any) -> None:
 # ── the calls, under a tool ──
 
 
-def again(tool: str) -> None:
-    from tests.cuda.recorded import files_in, read, replay, temporaries_apart
+def unfit(tool: str, entry: Any) -> str:
+    """Why a tool does not look at a program."""
+    if tool == "racecheck" and not entry.has("shared"):
+        return "unshared"
+    return "unseen" if tool == "initcheck" and entry.has("unseen") else ""
 
+
+def again(tool: str, number: int) -> None:
+    from tests.cuda.recorded import contents, in_order, read, replay, temporaries_apart
+
+    folder = Path(os.environ[CALLS])
     with ExitStack() as stack:
         if tool in ("memcheck", "initcheck"):
             stack.enter_context(temporaries_apart())
-        for path in files_in(Path(os.environ[CALLS])):
-            if not _mine(f"{tool} {path.stem}"):
-                continue
-            found, start = read(path), time.time()
-            if tool == "racecheck" and not found.shared:
-                _say("made", path.stem, f"{len(found.calls)}xunshared", 0, found.test)
-                continue
-            _say("start", found.test)
-            outcomes = replay(found)
-            words = ",".join(f"{n}x{what}" for what, n in Counter(outcomes).items())
-            _say("made", path.stem, words, f"{time.time() - start:.2f}", found.test)
+        for e in in_order(contents(folder), "shared" if tool == "racecheck" else "", backwards=number % 3 == 0):
+            if _mine(f"{tool} {e.name}"):
+                if why := unfit(tool, e):
+                    _say("made", e.name, f"{e.calls}x{why}", 0, e.test)
+                    continue
+                start = time.time()
+                _say("start", e.test)
+                outcomes = Counter(replay(read(folder, e.name)))
+                _say("made", e.name, ",".join(f"{n}x{what}" for what, n in outcomes.items()), f"{time.time() - start:.2f}", e.test)
 
 
 def spoilt(tool: str, text: str) -> str:
@@ -137,7 +147,7 @@ def spoilt(tool: str, text: str) -> str:
 
 
 def planted(tool: str) -> None:
-    """A call of such a kernel, or (initcheck) of one whose input nobody wrote."""
+    """A call of such a kernel, or (initcheck) of one the end of whose input nobody wrote."""
     import numpy as np
 
     import tilewright as tw
@@ -151,17 +161,17 @@ def planted(tool: str) -> None:
     if tool != "initcheck":
         x.code = {name: replace(k, ptx=spoilt(tool, k.ptx)) for name, k in x.code.items()}
     given = np.random.default_rng().standard_normal((3, 8192), np.float32).view(np.uint8).reshape(-1)
-    make(session_of(x), Call({}, [given], [], [0, 1], [0, 0], False), written=tool != "initcheck")
+    make(session_of(x), Call({}, [given], [], [0, 1], [0, 0], False), short=16 * (tool == "initcheck"))
 
 
 # ── outside ──
 
 
-def command(tool: str, port: int, workers: int) -> list[str]:
+def command(tool: str, port: int) -> list[str]:
     found = [shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer", "--tool", tool, "--port", str(port)]
     found += ["--destroy-on-device-error", "kernel", "--print-limit", "0", "--show-backtrace", "device", "--launch-timeout", "120"]
     if tool == "racecheck":
-        found += ["--racecheck-num-workers", str(workers)]
+        found += ["--racecheck-num-workers", str(WORKERS)]
     return [*found, sys.executable]
 
 
@@ -210,13 +220,13 @@ def texts_of(files: Iterable[Path]) -> list[str]:
 def record(args: argparse.Namespace, logs: Path, env: dict[str, str], done: set[str]) -> bool:
     """Run the tests; whether all ran and passed."""
     start = time.monotonic()
-    env = dict(env, **{CHOSEN: "\n".join(args.keep), UNTIL: str(time.time() + 0.93 * args.record)})
+    env = dict(env, **{CHOSEN: "\n".join(args.keep), UNTIL: str(time.time() + 0.95 * TESTS * args.limit)})
     for test in done:
         (Path(env[CLAIMS]) / _digest(test)).touch()
     tests = [sys.executable, "-m", "pytest", "-s", "-q", "-p", "no:cacheprovider", "-p", "tests.cuda.sanitize", "--tb=short", *FILES]
     number = len(list(logs.glob("tests.*.log")))
     files = [logs / f"tests.{number + i:03}.log" for i in range(args.processes)]
-    ended([started(tests, f, env) for f in files], start + args.record)
+    ended([started(tests, f, env) for f in files], start + TESTS * args.limit)
     texts = texts_of(files)
     chosen, unfit = max(((int(w[0]), int(w[1])) for w in said(texts, "chosen")), default=(0, 0))
     outcome = {w[1]: w[0] for w in said(texts, "end")}
@@ -242,43 +252,49 @@ def finished(tool: str, logs: Path) -> set[str]:
     return passed - {test for file, test in said(run, "calls") if file not in made}
 
 
-def check(tools: dict[str, int], args: argparse.Namespace, logs: Path, env: dict[str, str]) -> bool:
+def check(tools: dict[str, int], seconds: float, logs: Path, env: dict[str, str]) -> bool:
     """Make the calls under all tools at the same time; whether every call was made and nothing was found."""
     start = time.monotonic()
     running, files = [], {}
-    env = dict(env, **{UNTIL: str(time.time() + 0.93 * args.limit)})
+    env = dict(env, **{UNTIL: str(time.time() + 0.95 * seconds)})
     for t, (tool, processes) in enumerate(tools.items()):
         number = len(list(logs.glob(f"{tool}.*.calls.log")))
         files[tool] = [logs / f"{tool}.{number + i:03}.calls.log" for i in range(processes)]
         base = 49152 + 2000 * t
         for i, log in enumerate([*files[tool], logs / f"{tool}.planted.log"]):
-            words = ["--planted", tool] if i == processes else ["--again", tool]
-            running.append(started([*command(tool, base + 20 * i, 1), "tests/cuda/sanitize.py", *words], log, env))
-    ended(running, start + args.limit)
+            words = ["--planted", tool] if i == processes else ["--again", tool, "--number", str(i)]
+            running.append(started([*command(tool, base + 20 * i), "tests/cuda/sanitize.py", *words], log, env))
+    ended(running, start + seconds)
     clean = [summary(tool, logs, files[tool], env, time.monotonic() - start) for tool in tools]  # of every tool
     return all(clean)
 
 
 def summary(tool: str, logs: Path, files: list[Path], env: dict[str, str], seconds: float) -> bool:
     texts = texts_of(files)
-    made, wanted = said(texts, "made"), {p.stem for p in Path(env[CALLS]).glob("*.calls")}
+    from tests.cuda.recorded import contents
+
+    made, entries = said(texts, "made"), {e.name: e for e in contents(Path(env[CALLS]))}
     counts: Counter[str] = Counter()
     for _, words, _, _ in made:
         for part in words.split(","):
             n, _, what = part.partition("x")
             counts[what] += int(n)
-    missing = wanted - {w[0] for w in made}
-    of_test = dict(said(texts_of(logs.glob("tests.*.log")), "calls"))
+    missing = entries.keys() - {w[0] for w in made}
+    kernels = [
+        set[str]().union(*(entries[n].kernels for n in names if not unfit(tool, entries[n])))
+        for names in (entries, entries.keys() - missing)
+    ]
     last = max((float(w[2]) for w in made), default=0.0)
     found = [r for t in texts for r in reports(t)]
     seen = sorted({h for _, h, _ in reports((logs / f"{tool}.planted.log").read_text(errors="replace"))})
-    print(f"{tool}: {len(made)} of {len(wanted)} programs; calls: {counts['same']} with the same bits, {counts['failed']} that find bad "
-          f"data, {counts['other']} with other bits, {counts['unshared']} without shared memory; {len(finished(tool, logs))} tests whole; "
-          f"{len(found)} reports; {seconds:.0f} s, at most {last:.0f} for a program")  # fmt: skip
+    print(f"{tool}: {len(made)} of {len(entries)} programs, {len(kernels[1])} of {len(kernels[0])} kernels; calls: {counts['same']} with "
+          f"the same bits, {counts['cut']} cut, {counts['failed']} that find bad data, {counts['other']} with other bits; left out: "
+          f"{counts['unshared']} without shared memory, {counts['unseen']} whose copies the tool does not follow; "
+          f"{len(finished(tool, logs))} tests whole; {len(found)} reports; {seconds:.0f} s, at most {last:.0f} for a program")  # fmt: skip
     print(f"  the planted fault: {'; '.join(seen) if seen else 'NOT SEEN'}")
     for test in sorted({w[3] for w in made if "other" in w[1]}):
         print(f"  other bits: {test}")
-    for test, many in sorted(Counter(of_test[m] for m in missing if m in of_test).items()):
+    for test, many in sorted(Counter(entries[m].test for m in missing).items()):
         print(f"  {many} programs not made: {test}")
     for head, many in Counter(h for _, h, _ in found).most_common(20):
         print(f"  {many} x {head}")
@@ -286,22 +302,22 @@ def summary(tool: str, logs: Path, files: list[Path], env: dict[str, str], secon
         for test, k in Counter(t for t, _ in of).most_common(8):
             print(f"      {k} in {test}")
         print("\n".join("      " + line for line in of[0][1].splitlines()))
-    return bool(seen) and not found and not missing and not counts["other"] and bool(wanted)
+    return bool(seen) and not found and not missing and not counts["other"] and bool(entries)
 
 
 def main() -> int:
     p = argparse.ArgumentParser(description="The device tests under compute-sanitizer.")
-    p.add_argument("--tools", default="memcheck=7,racecheck=8")
+    p.add_argument("--tools", default="memcheck=5,racecheck=10")
     p.add_argument("--processes", type=int, default=15)
-    p.add_argument("--record", type=float, default=240.0)
-    p.add_argument("--limit", type=float, default=300.0)
+    p.add_argument("--limit", type=float, default=560.0)
     p.add_argument("--keep", nargs="*", default=[])
     p.add_argument("--logs", default="")
     p.add_argument("--planted", choices=TOOLS)
     p.add_argument("--again", choices=TOOLS)
+    p.add_argument("--number", type=int, default=0)
     args = p.parse_args()
     if args.planted or args.again:
-        planted(args.planted) if args.planted else again(args.again)
+        planted(args.planted) if args.planted else again(args.again, args.number)
         return 0
     logs = Path(args.logs or tempfile.mkdtemp(prefix="sanitize."))
     logs.mkdir(parents=True, exist_ok=True)
@@ -310,7 +326,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as calls, tempfile.TemporaryDirectory() as claims:
         paths = os.pathsep.join([str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")])
         env = dict(os.environ, PYTHONUNBUFFERED="1", PYTHONPATH=paths, CUDA_CACHE_MAXSIZE=str(4 << 30), **{CALLS: calls, CLAIMS: claims})
-        clean = [record(args, logs, env, done), check(tools, args, logs, env)]
+        end = time.monotonic() + args.limit
+        clean = [record(args, logs, env, done)]
+        clean.append(check(tools, end - time.monotonic(), logs, env))
     print(f"logs: {logs}")
     return 0 if all(clean) else 1
 

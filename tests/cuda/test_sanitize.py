@@ -13,7 +13,7 @@ import tilewright.ops as o
 from tests.cuda.emulator import Fault, Heap, run
 from tests.cuda.fake_driver import fake_gpu
 from tests.cuda.launching import graph
-from tests.cuda.recorded import Recorder, files_in, read, replay, temporaries_apart
+from tests.cuda.recorded import Entry, Recorder, contents, in_order, read, replay, temporaries_apart
 from tests.cuda.sanitize import finished, reports, spoilt
 from tilewright.core.dims import sym
 from tilewright.core.dtypes import f32, i64
@@ -70,13 +70,22 @@ def test_calls_are_made_again(tmp_path: Path, rng: np.random.Generator) -> None:
         rows(np.zeros((5, 4), np.float32), np.array([4, 5]))
         assert len(recorder.write("a third")) == 1
         launched = fake.launches
-    (sums,) = (x for x in map(read, files_in(tmp_path)) if x.test == "one")
-    (bad,) = (x for x in map(read, files_in(tmp_path)) if x.test == "a third")
+    sums, bad = (read(tmp_path, e.name) for e in sorted(contents(tmp_path), key=lambda e: -e.calls))
+    assert (sums.test, bad.test) == ("one", "a third")
     with fake_gpu() as fake, temporaries_apart():
         assert replay(sums) == ["same", "same"] and replay(bad) == ["failed"]
         assert fake.launches == launched[:4] + launched[-1:]
         sums.calls[0].inputs[0][2] ^= 0x40
         assert replay(sums) == ["other", "same"]
+
+
+def test_every_kernel_is_seen_first() -> None:
+    def entry(name: str, nbytes: int, seconds: float, *kernels: str) -> Entry:
+        return Entry(name, "", 1, seconds, nbytes, {k: {"shared": k.isupper()} for k in kernels})
+
+    entries = [entry("d", 4, 1, "A"), entry("c", 3, 2, "B", "x"), entry("b", 2, 9, "A", "y"), entry("a", 1, 0, "A")]
+    assert [e.name for e in in_order(entries, "shared", backwards=False)] == ["a", "c", "b", "d"]
+    assert [e.name for e in in_order(entries, "", backwards=True)] == ["a", "b", "c", "d"]
 
 
 FOUND = {"memcheck": "outside every buffer", "racecheck": "races with another", "synccheck": ""}  # the last is not emulated
