@@ -280,14 +280,14 @@ def summary(tool: str, logs: Path, files: list[Path], env: dict[str, str], secon
             n, _, what = part.partition("x")
             counts[what] += int(n)
     missing = entries.keys() - {w[0] for w in made}
-    kernels = [
-        set[str]().union(*(entries[n].kernels for n in names if not unfit(tool, entries[n])))
-        for names in (entries, entries.keys() - missing)
-    ]
+    looked = {
+        n: {k for k, found in e.kernels.items() if tool != "racecheck" or found["shared"]} for n, e in entries.items() if not unfit(tool, e)
+    }
+    kernels = [set[str]().union(*(of for n, of in looked.items() if n not in without)) for without in (missing, ())]
     last = max((float(w[2]) for w in made), default=0.0)
     found = [r for t in texts for r in reports(t)]
     seen = sorted({h for _, h, _ in reports((logs / f"{tool}.planted.log").read_text(errors="replace"))})
-    print(f"{tool}: {len(made)} of {len(entries)} programs, {len(kernels[1])} of {len(kernels[0])} kernels; calls: {counts['same']} with "
+    print(f"{tool}: {len(made)} of {len(entries)} programs, {len(kernels[0])} of {len(kernels[1])} kernels; calls: {counts['same']} with "
           f"the same bits, {counts['cut']} cut, {counts['failed']} that find bad data, {counts['other']} with other bits; left out: "
           f"{counts['unshared']} without shared memory, {counts['unseen']} whose copies the tool does not follow; "
           f"{len(finished(tool, logs))} tests whole; {len(found)} reports; {seconds:.0f} s, at most {last:.0f} for a program")  # fmt: skip
