@@ -24,7 +24,7 @@ from tilewright.core.pytree import flatten
 from tilewright.ir.graph import Graph
 from tilewright.ir.types import TensorType
 from tilewright.ops.composites import Softmax
-from tilewright.runtime import cuda_driver, cuda_session, dlpack
+from tilewright.runtime import cuda_driver, cuda_launch, cuda_session, dlpack
 from tilewright.runtime.arguments import from_dtype
 from tilewright.runtime.cuda_array import DeviceArray
 from tilewright.runtime.cuda_modules import load_function
@@ -120,6 +120,29 @@ class Foreign:
     def __init__(self, array: DeviceArray, *, stream: int = 1, strides: tuple[int, ...] | None = None) -> None:
         self.array, told = array, array.__cuda_array_interface__
         self.__cuda_array_interface__ = {**told, "stream": stream, "strides": strides}
+
+
+def test_a_fault_names_its_kernel(gpu: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where each kernel is waited for; elsewhere the error says what to do about it."""
+    g = graph(lambda x, w: o.Sum(axes=(1,))(Softmax(axis=1)(o.Matmul()(x, w))), (dt.f32, (3, 5)), (dt.f32, (5, 4)))
+    strict: Any = tw.compile(g, target="cuda", validation="strict")
+    plain: Any = tw.compile(g, target="cuda")
+    arrays = np.ones((3, 5), np.float32), np.ones((5, 4), np.float32)
+    np.testing.assert_allclose(strict(*arrays).numpy(), plain(*arrays).numpy())
+    names = [(x.name, x.kernel.name) for x in strict.executable.program.launches]
+    assert len(names) > 1
+    waited: list[int] = []
+
+    def second(stream: int) -> int:
+        waited.append(stream)
+        return 700 if len(waited) == 2 else 0
+
+    monkeypatch.setattr(gpu.library, "cuStreamSynchronize", second)
+    with pytest.raises(ExecutionError, match=rf"ILLEGAL_ADDRESS \(after {names[1][0]}, kernel {names[1][1]}\)$"):
+        strict(*arrays)
+    hint = "a kernel started before this failed: TILEWRIGHT_VALIDATION=strict waits for each and names it"
+    with pytest.raises(ExecutionError, match=rf"cuGraphLaunch failed with CUDA_ERROR_ILLEGAL_ADDRESS \(2 kernels, a first\); {hint}"):
+        cuda_launch.check(700, "cuGraphLaunch", "2 kernels, a first")
 
 
 def test_arrays_of_other_libraries(gpu: FakeDriver, rng: np.random.Generator) -> None:

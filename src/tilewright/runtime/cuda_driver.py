@@ -41,8 +41,19 @@ def call(name: str, *args: Any, what: str = "") -> Any:
     cu = driver()
     status, *results = getattr(cu, name)(*args)
     if status != cu.CUresult.CUDA_SUCCESS:
-        raise ExecutionError(f"cuda: {name} failed with {status.name}{f' ({what})' if what else ''}")
+        raise failure(name, status.name, what)
     return results[0] if len(results) == 1 else results or None
+
+
+FAULTS = ("ILLEGAL_ADDRESS", "LAUNCH_FAILED", "MISALIGNED_ADDRESS", "ILLEGAL_INSTRUCTION", "INVALID_PC", "INVALID_ADDRESS_SPACE",
+          "HARDWARE_STACK_ERROR", "LAUNCH_TIMEOUT", "ASSERT")  # fmt: skip
+
+
+def failure(call: str, status: str, what: str, *, found: bool = False) -> ExecutionError:
+    """A kernel's fault shows up in some later call, unless it was waited for (`found`): who sees it is told how to find the kernel."""
+    late = not found and status.removeprefix("CUDA_ERROR_") in FAULTS
+    hint = "; a kernel started before this failed: TILEWRIGHT_VALIDATION=strict waits for each and names it" if late else ""
+    return ExecutionError(f"cuda: {call} failed with {status}{f' ({what})' if what else ''}{hint}")
 
 
 @cache

@@ -284,6 +284,12 @@ class CudaExecutable:
         return [k for x in self.program.launches for k in x.kernels]
 
 
+def ended(stream: int, step: Step) -> None:
+    """Wait for a kernel that was started alone: an error is its own."""
+    status = cuda_launch.library().cuStreamSynchronize(stream)
+    cuda_launch.check(status, "cuStreamSynchronize", f"after {step.launch.name}, kernel {step.launch.kernel.name}", found=True)
+
+
 class Schedule:
     """The kernels of one shape over one arena, as a graph, which takes less time to launch than a kernel. `bind` points it at inputs and
     outputs, `run` starts it on a stream."""
@@ -362,11 +368,11 @@ class Schedule:
 
     def run(self, stream: int) -> None:
         if self.steps and (status := self._launch(self.handle, stream)):
-            cuda_launch.check(status, "cuGraphLaunch", self.steps[0].launch.name)
+            cuda_launch.check(status, "cuGraphLaunch", f"{len(self.steps)} kernels, {self.steps[0].launch.name} first")
 
     def run_singly(self, stream: int, *, wait: bool = False) -> None:
         """Kernel by kernel. `wait` for the end of each, so that an error names the kernel that made it."""
         for s in self.steps:
             s.start(stream)
             if wait:
-                cuda_launch.check(cuda_launch.library().cuStreamSynchronize(stream), "cuStreamSynchronize", f"after {s.launch.name}")
+                ended(stream, s)

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from ..core.errors import ExecutionError
 from . import cuda_driver as gpu
 
 POINTER, UINT, ADDRESS, SIZE = ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint64, ctypes.c_size_t
@@ -69,11 +68,10 @@ def address_of(name: str) -> int:
     return ctypes.cast(getattr(library(), name), POINTER).value or 0
 
 
-def check(status: int, call: str, what: str) -> None:
-    """Raise what the driver found; the first error of a kernel that ran before may show up here."""
+def check(status: int, call: str, what: str, *, found: bool = False) -> None:
+    """Raise what the driver found; the first error of a kernel that ran before may show up here (`found`: `what` names that kernel)."""
     if status:
-        name = gpu.driver().CUresult(status).name
-        raise ExecutionError(f"cuda: {call} failed with {name} ({what})")
+        raise gpu.failure(call, gpu.driver().CUresult(status).name, what, found=found)
 
 
 def launch(function: Any, grid: int, block: int, words: Sequence[int], what: str, stream: int = 0) -> None:

@@ -12,7 +12,7 @@ from ..core.dims import evaluate
 from ..kernels.launch import Buffer, Loop, Pointer
 from . import cuda_driver as gpu
 from . import cuda_launch
-from .cuda_executable import ERROR_WORDS, CudaExecutable, Schedule, Step
+from .cuda_executable import ERROR_WORDS, CudaExecutable, Schedule, Step, ended
 from .cuda_flow import Moved, Part, Repeat, Straight, Turns, Until, follows, parts_of, settled
 
 
@@ -52,7 +52,7 @@ class Walked:
                 step.write_maps()
             step.start(stream)
             if wait:
-                cuda_launch.check(cuda_launch.library().cuStreamSynchronize(stream), "cuStreamSynchronize", f"after {step.launch.name}")
+                ended(stream, step)
 
 
 class Flow:
