@@ -38,7 +38,7 @@ from tilewright.runtime.cuda_executable import CudaExecutable
 from tilewright.runtime.cuda_session import CudaSession
 from tilewright.tile.ir import Kernel
 
-LARGEST = 1 << 29  # bytes of a program's constants, or of a call: larger ones are not written down, and named
+LARGEST, MOST = 1 << 29, 1 << 31  # bytes of a call with the constants, and of all calls of a test: beyond, the test is named instead
 ALIGNED = 256  # what addresses of allocations are multiples of
 STEPS = 32  # of a loop of the host that are made again, at each end
 PROTOCOL = pickle.HIGHEST_PROTOCOL
@@ -149,7 +149,8 @@ class Recorder:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.large = folder, 0
-        self.calls: dict[int, tuple[CudaExecutable, list[Call], list[float]]] = {}  # by executable, which is kept
+        self.calls: dict[int, tuple[CudaExecutable, dict[bytes, tuple[Call, float]]]] = {}  # by executable, which is kept
+        self._held = 0  # bytes of them
         self._lock, self._numbers = threading.Lock(), count()
         self._whole = CudaSession._run
         (folder / "calls").mkdir(parents=True, exist_ok=True)
@@ -166,7 +167,7 @@ class Recorder:
 
     def run(self, session: CudaSession, env: dict[str, int], addresses: list[int], stream: int) -> None:
         x, many, sizes = session.executable, len(session.interface.inputs), sizes_of(session.executable, env)
-        large = sum(sizes) + sum(a.nbytes for a in x.constants if a is not None) > LARGEST
+        large = sum(sizes) + sum(a.nbytes for a in x.constants if a is not None) > LARGEST or self._held > MOST
         if large or (stream and cuda_launch.captures(stream)):  # what is captured will be refused
             self.large += large
             self._whole(session, env, addresses, stream)
@@ -182,17 +183,17 @@ class Recorder:
         skewed = [a % ALIGNED for a in addresses]
         call = Call(dict(env), inputs, results, [addresses.index(a) for a in addresses], skewed, failed(x))
         with self._lock:
-            _, calls, times = self.calls.setdefault(id(x), (x, [], []))
-            calls.append(call)
-            times.append(seconds)
+            calls = self.calls.setdefault(id(x), (x, {}))[1]
+            if calls.setdefault(call.digest(), (call, seconds))[0] is call:
+                self._held += sum(sizes)
 
     def write(self, test: str) -> list[str]:
         """The files of what was called since the last time."""
         files: list[str] = []
-        for x, calls, times in self.calls.values():
+        for x, calls in self.calls.values():
             body = body_of(x)
             program = hashlib.sha256(body).digest()
-            new = [(c, t) for c, t in zip(calls, times, strict=True) if self._first(program + c.digest())]
+            new = [found for digest, found in calls.items() if self._first(program + digest)]
             if new:
                 files.append(name := f"{os.getpid()}.{next(self._numbers)}")
                 kernels = {hashlib.sha256(k.ptx.encode()).hexdigest()[:16]: traits(k.ptx) for k in x.code.values()}
@@ -202,6 +203,7 @@ class Recorder:
                 (self.folder / f"{name}.new").write_text(json.dumps(asdict(entry)))
                 (self.folder / f"{name}.new").rename(self.folder / f"{name}.json")
         self.calls.clear()
+        self._held = 0
         return files
 
     def _first(self, key: bytes) -> bool:
