@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from ..core.dims import Dim, Shape
 from ..core.dtypes import DType, i64
-from ..core.errors import CompileError
 from ..core.hashing import blake2b
 from ..ir.layout import Layout
 from ..tile.builder import Ix, KernelBuilder, Tile, View
@@ -64,12 +63,6 @@ class Call:
             else:
                 high = high + (d - 1) * s
         item = dtype.itemsize
-        room = buffer.nbytes
-        if isinstance(low, int) and isinstance(high, int) and isinstance(room, int) and (low < 0 or (high + 1) * item > room):
-            raise CompileError(
-                f"{self.label}: view {name} must stay in the {room} bytes of {buffer.name},"
-                f" got shape {tuple(sizes or layout.shape)}, strides {layout.strides}, offset {layout.offset} of {dtype}"
-            )
         self._arguments.append(Pointer(buffer, layout.offset * item, (high - layout.offset + 1) * item))
         self._arguments += [Word(s) for s, k in zip(layout.strides, known, strict=True) if k is None]
         (self._writes if write else self._reads)[buffer] = None
