@@ -68,9 +68,14 @@ class _Module:
         called = {op.callee for ops in calls.values() for op in ops}
         self.given = {f.name: frozenset[str]() if f.entry or f.name in called else frozenset(f.takes) for f in functions}
         self.flows = {f.name: _Flow(f, self) for f in functions}
-        known = [(f, op) for f in functions for op in calls[f.name] if op.callee in self.named]
-        while any(self._pass_on(f, op) for f, op in known):
-            pass
+        todo = [f for f in functions if calls[f.name]]
+        while todo:
+            f = todo.pop()
+            differs = self.flows[f.name].differs("block")
+            for op in calls[f.name]:
+                callee = self.named.get(op.callee)
+                if callee is not None and self._pass_on(differs, op, callee) and callee not in todo:
+                    todo.append(callee)
 
     def _spread(self, calls: dict[str, list[Op]], has: Callable[[Function], bool]) -> set[str]:
         """Functions that have something, or call one that has; an unknown address may be any of them."""
@@ -79,11 +84,10 @@ class _Module:
             found |= more
         return found
 
-    def _pass_on(self, f: Function, op: Op) -> bool:
-        callee = self.named[op.callee]
-        differs = self.flows[f.name].differs("block")
+    def _pass_on(self, differs: set[str], op: Op, callee: Function) -> bool:
+        """Note the parameters that differ in a call; whether there are new ones."""
         values = op.operands[op.operands.index(op.callee) + len(op.callee) :]
-        arguments = [x.strip() for x in values.strip(" ,()").split(",")]
+        arguments = [x.strip() for x in values.strip(" ,()\t\n").split(",")]
         new = self.given[callee.name] | {p for p, x in zip(callee.takes, arguments, strict=False) if x in differs}
         changed = new != self.given[callee.name]
         self.given[callee.name] = new

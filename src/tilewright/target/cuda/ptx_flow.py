@@ -53,6 +53,13 @@ class Op:
 
     def writes(self) -> list[str]:
         """Registers that the instruction sets. Stores, branches and barriers set none."""
+        return self._writes
+
+    def reads(self) -> list[str]:
+        return self._reads
+
+    @cached_property
+    def _writes(self) -> list[str]:
         if self.stem in ("bar", "barrier"):
             return _REGISTER.findall(self.operands.split(",")[0]) if ".red" in self.opcode else []
         if self.stem == "call":
@@ -64,7 +71,8 @@ class Op:
         first = self.operands.split("}")[0] if self.operands.startswith("{") else self.operands.split(",")[0]
         return _REGISTER.findall(first)
 
-    def reads(self) -> list[str]:
+    @cached_property
+    def _reads(self) -> list[str]:
         found = _REGISTER.findall(self.operands)
         written = self.writes()
         return [self.guard, *found[len(written) :]] if self.guard else found[len(written) :]
