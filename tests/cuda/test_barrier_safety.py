@@ -234,6 +234,43 @@ setp.eq.u32 %p1, %r1, 0;
 ret;
 }
 """
+FAR = """.func (.param .b32 out) any(.param .b32 n)
+{
+.reg .pred %p<3>;
+.reg .b32 %r<4>;
+ld.param.b32 %r1, [n];
+setp.ne.u32 %p1, %r1, 0;
+bar.red.popc.u32 %r2, 0, %p1;
+st.param.b32 [out], %r2;
+ret;
+}
+.func (.param .b32 out) rank()
+{
+.reg .b32 %r<4>;
+mov.u32 %r1, %cluster_ctarank;
+st.param.b32 [out], %r1;
+ret;
+}
+.func together()
+{
+barrier.cluster.arrive;
+barrier.cluster.wait;
+ret;
+}
+"""
+RANK = "{\n.param .b32 b;\ncall (b),\nrank,\n();\nld.param.b32 %r4, [b];\n}\nsetp.eq.u32 %p3, %r4, 1;\n"
+
+
+@pytest.mark.parametrize(("body", "want"), [
+    (THREAD + "{\n.param .b32 a, b;\nst.param.b32 [a], %r1;\ncall (b), any, (a);\nld.param.b32 %r4, [b];\n}\n"
+     "setp.eq.u32 %p3, %r4, 0;\n@%p3 exit;\nbar.sync 0;\nret;", []),  # a reduction gives all threads the same
+    (RANK + "@%p3 bra E;\ncall together;\nE:\nret;", ["k"]), (RANK + "@%p3 bra E;\nbar.sync 0;\nE:\nret;", []),
+])  # fmt: skip
+def test_what_calls_give(body: str, want: list[str]) -> None:
+    text = FAR + HEAD + body + "\n}\n" + ".visible .entry other() { .param .b32 a, b; call (b), any, (a); call together; ret; }"
+    assert [f.function for f in check(text)] == want
+
+
 CALL = "{\n.param .b32 a;\n.param .b32 b;\nst.param.b32 [a], %s;\ncall (b), meet, (a);\nld.param.b32 %%r4, [b];\n}\n"
 
 

@@ -23,8 +23,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
-from .divergence import divergent, own
+from .divergence import divergent
 from .ptx_flow import Function, Op, parse
 
 
@@ -56,26 +57,31 @@ def check(text: str) -> list[Finding]:
     return [x for f in functions for x in module.findings(f)]
 
 
+AMONG = ("block", "cluster", "warp")  # threads that a barrier is for
+
+
 class _Module:
     """What the functions of a module do to one another's barriers, and which of their parameters differ."""
 
     def __init__(self, functions: list[Function]) -> None:
         self.named = {f.name: f for f in functions}
         calls = {f.name: [op for op in f.ops if op.stem == "call"] for f in functions}
-        self.waits = self._spread(calls, lambda f: any(_barrier(op, f) for op in f.ops))
+        self.waits = {a: self._spread(calls, partial(_has_barrier, a)) for a in AMONG}
         self.quits = self._spread(calls, lambda f: not f.entry and any(op.stem == "exit" for op in f.ops))
-        self.alike = set(self.named) - self._spread(calls, lambda f: any(own(op, "block") for op in f.ops))
         called = {op.callee for ops in calls.values() for op in ops}
-        self.given = {f.name: frozenset[str]() if f.entry or f.name in called else frozenset(f.takes) for f in functions}
+        unknown = {f.name for f in functions if not f.entry and f.name not in called}  # they may be given anything
         self.flows = {f.name: _Flow(f, self) for f in functions}
-        todo = [f for f in functions if calls[f.name]]
-        while todo:
-            f = todo.pop()
-            differs = self.flows[f.name].differs("block")
-            for op in calls[f.name]:
-                callee = self.named.get(op.callee)
-                if callee is not None and self._pass_on(differs, op, callee) and callee not in todo:
-                    todo.append(callee)
+        self.given: dict[tuple[str, str], frozenset[str]] = {}
+        self.results: dict[tuple[str, str], bool] = {}  # whether what a function gives may differ
+        for among in AMONG:
+            self.results |= {(among, f.name): True for f in functions}
+            for _ in range(3):  # what is found with too many differences is never too few
+                self.given |= {(among, f.name): frozenset(f.takes) if f.name in unknown else frozenset() for f in functions}
+                self._pass_on(among, [f for f in functions if calls[f.name]], calls)
+                new = {(among, f.name): bool({*f.gives} & self.flows[f.name].differs(among)) for f in functions if f.gives}
+                if not new or new.items() <= self.results.items():
+                    break
+                self.results |= new
 
     def _spread(self, calls: dict[str, list[Op]], has: Callable[[Function], bool]) -> set[str]:
         """Functions that have something, or call one that has; an unknown address may be any of them."""
@@ -84,32 +90,37 @@ class _Module:
             found |= more
         return found
 
-    def _pass_on(self, differs: set[str], op: Op, callee: Function) -> bool:
-        """Note the parameters that differ in a call; whether there are new ones."""
-        values = op.operands[op.operands.index(op.callee) + len(op.callee) :]
-        arguments = [x.strip() for x in values.strip(" ,()\t\n").split(",")]
-        new = self.given[callee.name] | {p for p, x in zip(callee.takes, arguments, strict=False) if x in differs}
-        changed = new != self.given[callee.name]
-        self.given[callee.name] = new
-        return changed
+    def _pass_on(self, among: str, todo: list[Function], calls: dict[str, list[Op]]) -> None:
+        """Note which parameters differ in some call."""
+        while todo:
+            f = todo.pop()
+            differs = self.flows[f.name].differs(among)
+            for op in calls[f.name]:
+                callee = self.named.get(op.callee)
+                if callee is None:
+                    continue
+                values = op.operands[op.operands.index(op.callee) + len(op.callee) :]
+                arguments = [x.strip() for x in values.strip(" ,()\t\n").split(",")]
+                before = self.given[among, callee.name]
+                new = before | {p for p, x in zip(callee.takes, arguments, strict=False) if x in differs}
+                self.given[among, callee.name] = new
+                if new != before and callee not in todo:
+                    todo.append(callee)
 
     def findings(self, f: Function) -> list[Finding]:
         found: dict[int, Finding] = {}
         flow = self.flows[f.name]
-        for among in ("block", "cluster", "warp"):
-            barriers = [i for i in sorted(flow.reached) if i < f.end and self.barrier(f.ops[i], f) == among]
+        for among in AMONG:
+            barriers = [i for i in sorted(flow.reached) if i < f.end and self.barrier(f.ops[i], f, among)]
             for x in flow.findings(barriers, among) if barriers else ():
                 found.setdefault(x.line, x)
         return [found[line] for line in sorted(found)]
 
-    def barrier(self, op: Op, f: Function) -> str:
-        if op.stem == "call":
-            known = op.callee in self.named
-            return "block" if op.callee in self.waits or (not known and op.callee.startswith("%") and self.waits - {f.name}) else ""
-        return _barrier(op, f)
-
-    def same(self, op: Op) -> bool:
-        return op.callee in self.alike
+    def barrier(self, op: Op, f: Function, among: str) -> bool:
+        """Whether these threads meet here, or in the function that is called (an unknown one may be any)."""
+        if op.stem != "call":
+            return _barrier(op, f) == among
+        return op.callee in self.waits[among] or (op.callee.startswith("%") and bool(self.waits[among] - {f.name}))
 
 
 class _Flow:
@@ -137,7 +148,9 @@ class _Flow:
         return bool(op.guard) and op.guard in differs and (op.stem == "bra" or op.leaves)
 
     def differs(self, among: str) -> set[str]:
-        return divergent(self.f, self.reached, self.region, self.splits, among, self.module.given[self.f.name], self.module.same)
+        results = self.module.results
+        given = self.module.given[among, self.f.name]
+        return divergent(self.f, self.reached, self.region, self.splits, among, given, lambda op: results.get((among, op.callee), True))
 
     def region(self, i: int) -> set[int]:
         """Instructions that some threads may execute while others have gone the other way."""
@@ -189,6 +202,10 @@ class _Flow:
                 return False
             at = op.next[0]
         return at == self.f.end
+
+
+def _has_barrier(among: str, f: Function) -> bool:
+    return any(_barrier(op, f) == among for op in f.ops)
 
 
 def _barrier(op: Op, f: Function) -> str:

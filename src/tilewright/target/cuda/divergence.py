@@ -56,9 +56,9 @@ def reads(op: Op) -> list[str]:
 
 def divergent(
     f: Function, reached: set[int], region: Callable[[int], set[int]], splits: Callable[[Op, set[str]], bool],
-    among: str, given: frozenset[str] = frozenset(), same: Callable[[Op], bool] = lambda op: False,
+    among: str, given: frozenset[str] = frozenset(), results: Callable[[Op], bool] = lambda op: True,
 ) -> set[str]:  # fmt: skip
-    """Registers that may differ. `given` do at the start; `same`: a call gives the same to threads that give it the same."""
+    """Registers that may differ. `given` do at the start; `results`: whether what a call gives may differ."""
     differs: set[str] = set(given)
     parted: set[int] = set()  # branches already accounted for
     whole = _thread_numbers(f) if among == "warp" else set()
@@ -72,7 +72,7 @@ def divergent(
             written = writes(op)
             if aliased and _ANY_STORE.match(op.opcode):
                 written = [LOCAL]
-            if written and not set(written) <= differs and _differs(op, differs, among, whole, same, aliased):
+            if written and not set(written) <= differs and _differs(op, differs, among, whole, results, aliased):
                 differs.update(written)
                 changed = True
             if i not in parted and splits(op, differs):
@@ -89,14 +89,14 @@ def divergent(
     return differs
 
 
-def _differs(op: Op, differs: set[str], among: str, whole: set[str], same: Callable[[Op], bool], aliased: bool) -> bool:
+def _differs(op: Op, differs: set[str], among: str, whole: set[str], results: Callable[[Op], bool], aliased: bool) -> bool:
     if op.stem in _MEETS:
         return False
     guarded = bool(op.guard) and op.guard in differs
     if among == "warp" and (_for_all_lanes(op) or _of_whole_warps(op, whole)):
         return guarded
     if op.stem == "call":
-        return not same(op) or any(r in differs for r in op.reads())
+        return guarded or results(op)
     if own(op, among) or _CHANGES.match(op.opcode):
         return True
     mine = aliased and LOCAL in differs and _ANY_LOAD.match(op.opcode)

@@ -88,6 +88,7 @@ class Function:
     entry: bool = True  # a kernel: its parameters are the same for all threads
     threads: int = 0  # of a block, where the kernel says `.reqntid`
     takes: tuple[str, ...] = ()  # a function's parameters, as registers
+    gives: tuple[str, ...] = ()  # its results
 
     @property
     def end(self) -> int:
@@ -161,9 +162,10 @@ class _Reader:
         top = scope = self.scopes[0]
         ops: list[Op] = []
         where: list[_Scope] = []
+        gives: list[str] = []
         takes: list[str] = []
         for names in [] if entry else re.findall(r"\(([^)]*)\)", self.header):  # what it gives, then what it takes
-            takes = []
+            gives, takes = takes, []
             for part in filter(str.strip, names.split(",")):
                 name = part.split()[-1]
                 top.declare(name)
@@ -190,7 +192,7 @@ class _Reader:
         labels = {(s.number, n): n if all(n not in o.labels for o in self.scopes[: s.number]) else f"{n}${s.number}"
                  for s in self.scopes for n in s.labels}  # fmt: skip
         places = {labels[s.number, n]: i for s in self.scopes for n, i in s.labels.items()}
-        function = Function(self.name, ops, places, entry, 0, tuple(takes))
+        function = Function(self.name, ops, places, entry, 0, tuple(takes), tuple(gives))
         if (size := re.search(r"\.reqntid\s+(\d+)\s*(?:,\s*(\d+))?\s*(?:,\s*(\d+))?", self.header)) is not None:
             function.threads = int(size[1]) * int(size[2] or 1) * int(size[3] or 1)
         for i, (op, here) in enumerate(zip(ops, where, strict=True)):
