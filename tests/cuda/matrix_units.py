@@ -32,19 +32,20 @@ def tensor(heap: Heap, m: TensorMap, words: Sequence[int], env: dict[str, int]) 
 def windows(image: Array, m: TensorMap, kernel: ConvKernel) -> Array:
     """[taps, pixels, channels]: for every tap, what the engine gathers over all images; places outside are zeros."""
     assert m.windows is not None
-    count = [
-        -(-(size + up - low) // step)
-        for size, up, low, step in zip(image.shape[2:0:-1], m.windows.upper, m.windows.lower, m.windows.steps, strict=True)
-    ]
-    assert tuple(reversed(count)) == kernel.image, (count, kernel.image)
+    lower, upper, steps = (x[::-1] for x in (m.windows.lower, m.windows.upper, m.windows.steps))
+    sizes = image.shape[1:-1]
+    count = tuple(-(-(size + up - low) // step) for size, up, low, step in zip(sizes, upper, lower, steps, strict=True))
+    assert count == kernel.image, (count, kernel.image)
+    most = 15 if len(sizes) == 3 else 127
+    assert all(-most - 1 <= n <= most for n in (*lower, *upper)) and all(1 <= s <= 8 for s in steps), m.windows
     taps = []
-    for r in range(kernel.taps[0]):
-        for s in range(kernel.taps[1]):
-            y = np.arange(count[1]) * m.windows.steps[1] + m.windows.lower[1] + r * kernel.dilation[0]
-            x = np.arange(count[0]) * m.windows.steps[0] + m.windows.lower[0] + s * kernel.dilation[1]
-            inside = ((y >= 0) & (y < image.shape[1]))[:, None] & ((x >= 0) & (x < image.shape[2]))[None]
-            found = image[:, y.clip(0, image.shape[1] - 1)][:, :, x.clip(0, image.shape[2] - 1)]
-            taps.append(np.where(inside[None, :, :, None], found, 0).reshape(-1, image.shape[3]))
+    for tap in np.ndindex(*kernel.taps):
+        found = image
+        for axis, (n, step, low, t, hop) in enumerate(zip(count, steps, lower, tap, kernel.dilation, strict=True), 1):
+            at = np.arange(n) * step + low + t * hop
+            inside = ((at >= 0) & (at < image.shape[axis])).reshape(-1, *(1,) * (image.ndim - 1 - axis))
+            found = np.where(inside, found.take(at.clip(0, image.shape[axis] - 1), axis), 0)
+        taps.append(found.reshape(-1, image.shape[-1]))
     return np.stack(taps)
 
 
@@ -54,7 +55,9 @@ def run_product(kernel: GemmKernel, heap: Heap, words: Sequence[int], env: dict[
     left, right, result = kernel.maps
     a, b = ((data.astype(np.float64))[index] for data, index in (tensor(heap, m, words, env) for m in (left, right)))
     if isinstance(kernel, ConvKernel):
-        total = np.einsum("tmc,tnc->mn", windows(a, left, kernel), b)[None]
+        seen, each = windows(a, left, kernel), kernel.each or b.shape[1]
+        parts = seen.reshape(*seen.shape[:2], -1, kernel.channels), b.reshape(b.shape[0], -1, each, b.shape[2])
+        total = np.einsum("tmgc,tgnc->mgn", *parts).reshape(1, seen.shape[1], -1)
     else:
         total = np.einsum("bmk,bnk->bmn", a, b)
     data, index = tensor(heap, result, words, env)

@@ -28,6 +28,13 @@ WINDOWS = [
     (2, 3, 13, 15, 8, (7, 7), (2, 2), (3, 3), (1, 1)), (1, 5, 9, 6, 16, (2, 3), (3, 1), (0, 1), (1, 1)),
     (1, 3, 6, 6, 8, (3, 3), (1, 1), (1, 1), (1, 1)), (1, 16, 6, 6, 8, (1, 1), (2, 2), (0, 0), (1, 1)),
 ]  # fmt: skip
+# ... sizes as a tuple, groups last
+GROUPED: list[tuple[Any, ...]] = [
+    (1, 128, (5, 6), 384, (3, 2), (1, 2), (1, 0), (2, 1), 2), (2, 192, (4, 3), 192, (1, 1), (1, 1), (0, 0), (1, 1), 3),
+    (1, 40, (3, 5, 4), 24, (2, 3, 1), (1, 2, 1), (1, 1, 0), (1, 1, 1), 1),
+    (2, 128, (3, 2, 4), 128, (2, 1, 3), (2, 1, 1), (0, 0, 2), (1, 1, 2), 2),
+    (1, 32, (2, 3, 4), 8, (1, 1, 1), (1, 1, 1), (0, 0, 0), (1, 1, 1), 1),
+]  # fmt: skip
 
 
 # chip, batch, channels, sizes, results, taps, stride, padding, dilation, groups
@@ -63,6 +70,20 @@ def test_windows_on_the_matrix_units(case: tuple[Any, ...], constant: bool, rng:
     assert sum(isinstance(launch.kernel, GemmKernel) for launch in emulated.program.launches) == 1
     (got,) = emulated(x) if constant else emulated(x, k)
     want = F.conv2d(wide(x), wide(k), None, stride, padding, dilation).numpy()
+    np.testing.assert_allclose(got.astype(np.float64), want, rtol=1e-2, atol=1e-2 * np.abs(want).max())
+
+
+@pytest.mark.parametrize("case", GROUPED, ids=str)
+def test_groups_and_three_axes_on_the_matrix_units(case: tuple[Any, ...], rng: np.random.Generator) -> None:
+    n, c, sizes, out, taps, stride, padding, dilation, groups = case
+    x, k = numbers(rng, f16, n, c, *sizes), numbers(rng, f16, out, c // groups, *taps)
+    op = o.Conv(stride=stride, padding=tuple((p, p) for p in padding), dilation=dilation, groups=groups)
+    emulated = Emulated(graph(lambda v, u: op(v, u), (f16, x.shape), (f16, k.shape)))
+    kinds = [type(launch.kernel) for launch in emulated.program.launches if isinstance(launch.kernel, GemmKernel)]
+    assert kinds == [GemmKernel if groups == 1 and set(taps) == {1} else ConvKernel]
+    (got,) = emulated(x, k)
+    convolve: Any = (F.conv2d, F.conv3d)[len(sizes) - 2]
+    want = convolve(wide(x), wide(k), None, stride, padding, dilation, groups).numpy()
     np.testing.assert_allclose(got.astype(np.float64), want, rtol=1e-2, atol=1e-2 * np.abs(want).max())
 
 

@@ -1,4 +1,4 @@
-"""On a GPU: convolutions whose windows threads gather, against float64, poisoned memory. Skipped where there is none."""
+"""On a GPU: convolutions against float64, poisoned memory: gathered by threads, with groups, over three axes. Skipped without one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch.nn.functional as F
 import tilewright as tw
 import tilewright.ops as o
 from tests.cuda.launching import graph
-from tests.cuda.test_conv import GATHERED
+from tests.cuda.test_conv import GATHERED, GROUPED
 from tests.cuda.test_device import check, poison, rand
 from tilewright.core.dtypes import DType, bf16, f16
 from tilewright.runtime import cuda_driver
@@ -21,12 +21,14 @@ LARGE: list[tuple[Any, ...]] = [
     ("sm_80", 8, 64, (56, 56), 256, (3, 3), (1, 1), (1, 1), (1, 1), 1),
     ("sm_90a", 4, 256, (28, 28), 512, (3, 3), (2, 2), (1, 1), (1, 1), 4),
     ("sm_90a", 2, 32, (17, 30, 31), 130, (3, 3, 3), (1, 1, 1), (1, 1, 1), (1, 1, 1), 1),
+    ("sm_90a", 3, 192, (9, 15, 16), 192, (3, 3, 3), (2, 1, 2), (1, 2, 0), (1, 2, 1), 3),
+    ("sm_90a", 2, 72, (12, 13, 14), 136, (1, 3, 2), (1, 1, 1), (0, 1, 0), (1, 1, 3), 1),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype", [bf16, f16], ids=str)
-@pytest.mark.parametrize("case", [*GATHERED, *LARGE], ids=str)
-def test_windows_gathered_by_threads(case: tuple[Any, ...], dtype: DType) -> None:
+@pytest.mark.parametrize("case", [*GATHERED, *(("sm_90a", *case) for case in GROUPED), *LARGE], ids=str)
+def test_convolutions(case: tuple[Any, ...], dtype: DType) -> None:
     arch, n, c, sizes, out, taps, stride, padding, dilation, groups = case
     x, k, b = rand(dtype, n, c, *sizes), rand(dtype, out, c // groups, *taps), rand(dtype, out, *(1,) * len(sizes))
     convolve: Any = (F.conv1d, F.conv2d, F.conv3d)[len(sizes) - 1]

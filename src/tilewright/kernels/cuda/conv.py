@@ -1,14 +1,16 @@
 """Convolution on Hopper's matrix units: an implicit product over windows that the copy engine gathers (`target/cuda/conv_gemm.py`).
 
-Serves f16 and bf16 convolutions over one or two spatial axes of known size, without groups, with the region's elementwise consumers as
-epilogue. Activations lie channels last (`channels_last.py`); an operand that does not is copied first, and channels are padded to whole
-16-byte pieces; images of few channels have a way of their own (`conv_first.py`). Constant weights are laid out [O, taps, channels] before
-the first run. A convolution of one tap and step one is the plain product. Tiles past an edge read zeros and store nothing.
+Serves f16 and bf16 convolutions over one to three spatial axes of known size, without groups or with groups of whole steps of channels and
+whole tiles of results (both multiples of 64), with the region's elementwise consumers as epilogue. Activations lie channels last
+(`channels_last.py`); an operand that does not is copied first, and channels are padded to whole 16-byte pieces; images of few channels have
+a way of their own (`conv_first.py`). Constant weights are laid out [O, taps, channels] before the first run. A convolution of one tap and
+step one is the plain product. Tiles past an edge read zeros and store nothing.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 from ...core.dims import Dim, ceildiv, divisible, minimum
@@ -33,6 +35,7 @@ from .product_epilogue import Matrix, add_epilogue
 
 BK = 64
 PIECE = 8  # elements of 16 bytes
+LEAST_3D = 32  # channels, where fewer have no way of their own
 TAPS = Packed("taps", PIECE)
 SHARED = 224 << 10  # bytes of shared memory for a block
 KEPT_BYTES = 80 << 10  # of weights that stay there
@@ -59,16 +62,19 @@ CONFIGS: tuple[tuple[Config, float], ...] = (
 )
 
 
-def choose(m: Dim, n: int, sms: int) -> Config:
-    """The configuration with the shortest estimated time: whole waves of tiles over the multiprocessors."""
+def choose(m: Dim, n: int, sms: int, groups: int = 1) -> Config:
+    """The configuration with the shortest estimated time: whole waves of tiles over the multiprocessors. Tiles do not reach over groups."""
+    each = n // groups
+    fitting = [item for item in CONFIGS if groups == 1 or each % item[0].bn == 0]
     if not isinstance(m, int):
-        return Config(128, 256 if n >= 256 else 128 if n >= 128 else 64, 4)
+        wide = (256, 128, 64) if groups == 1 else [bn for bn in (256, 128, 64) if each % bn == 0]
+        return Config(128, next((bn for bn in wide if each >= bn), 64), 4)
 
     def cost(item: tuple[Config, float]) -> float:
         c, t = item
         return -(-(-(-m // c.bm) * -(-n // c.bn)) // sms) * t
 
-    return min(CONFIGS, key=cost)[0]
+    return min(fitting, key=cost)[0]
 
 
 def windows_of(region: Region) -> Windowed | None:
@@ -105,14 +111,21 @@ class HopperConv(Template):
             return Reason(f"needs sm_90a, got {target.cpu}")
         if any(v.dtype not in (bf16, f16) for v in node.operands):
             return Reason("needs bf16 or f16 operands")
-        if node.op.transposed or node.op.groups != 1:
-            return Reason("no groups, not transposed")
+        if node.op.transposed:
+            return Reason("not transposed")
         if (other := Conv().matches(region, target)) is not None:
             return other
         if not divisible(node.values[0].shape[1], 2):
             return Reason("an even number of result channels")
         found = windows_of(region)
-        return None if found is not None and found.fits else Reason("one or two spatial axes of known size, windows of up to 128")
+        if found is None or not found.fits:
+            return Reason("up to three spatial axes of known size, windows of up to 128 (of three axes: 16)")
+        groups, (channels, results) = node.op.groups, (node.operands[0].shape[1], node.values[0].shape[1])
+        assert isinstance(channels, int) and isinstance(results, int)
+        if len(found.image) == 3 and channels < LEAST_3D:
+            return Reason(f"three spatial axes with {LEAST_3D} channels: a step of K is {BK} of one tap")
+        whole = channels // groups % BK == 0 and results // groups % BK == 0
+        return None if groups == 1 or whole else Reason(f"groups of whole steps and tiles: multiples of {BK} channels and results")
 
     def packs(self, region: Region, target: TargetSpec) -> dict[int, Packed]:
         first = first_of(region)
@@ -120,7 +133,7 @@ class HopperConv(Template):
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         node, at = region.anchor, windows_of(region)
-        assert node is not None and at is not None
+        assert node is not None and isinstance(node.op, ConvOp) and at is not None
         x, w = region.operand(node.operands[0]), region.operand(node.operands[1])
         assert x is not None and w is not None
         before, results, leaves, after = matrices(region, node.values[0], target)
@@ -134,8 +147,9 @@ class HopperConv(Template):
             weights, w = weight_operand(region.name, w, target)
         n = node.values[0].shape[1]
         assert isinstance(n, int)
-        m = node.values[0].shape[0] * at.out[0] * at.out[1]
-        launch = conv_launch(region, at, x, w, (m, n), results, leaves, choose(m, n, target.cores), target)
+        m = node.values[0].shape[0] * prod(at.out)
+        config = choose(m, n, target.cores, node.op.groups)
+        launch = conv_launch(region, at, x, w, (m, n), results, leaves, config, target)
         return [*before, *pixels, *weights, launch, *after]
 
 
@@ -189,7 +203,7 @@ def matrices(
 
 
 def image_operand(name: str, x: Operand, target: TargetSpec) -> tuple[list[Launch], Operand]:
-    """x as [batch, height, width, channels] in memory that the copy engine can read, copied there where it must be."""
+    """x as [batch, (depth,) height, width, channels] in memory that the copy engine can read, copied there where it must be."""
     lay = x.layout
     even = divisible(lay.offset, PIECE) and all(divisible(s, PIECE) for i, s in enumerate(lay.strides) if i != 1)
     if lay.strides[1] == 1 and even and 0 not in lay.strides and forward(*lay.strides) and divisible(x.type.shape[1], PIECE):
@@ -204,12 +218,12 @@ def image_operand(name: str, x: Operand, target: TargetSpec) -> tuple[list[Launc
 
 
 def _as_image(x: Operand) -> Operand:
-    """[N, C, W] or [N, C, H, W] as [N, H, W, C]."""
+    """[N, C, W], [N, C, H, W] or [N, C, D, H, W] as [N, (D,) H, W, C]."""
     lay = x.layout
     if len(lay.shape) == 3:
         (n, c, w), (sn, sc, sw) = lay.shape, lay.strides
         lay = Layout((n, c, 1, w), (sn, sc, sn, sw), lay.offset)
-    lay = lay.permute((0, 2, 3, 1))
+    lay = lay.permute((0, *range(2, len(lay.shape)), 1))
     return replace(x, type=TensorType(x.type.dtype, lay.shape), layout=lay)
 
 
@@ -243,32 +257,37 @@ def conv_launch(
     region: Region, at: Windowed, x: Operand, w: Operand, size: tuple[Dim, int], results: list[Matrix], leaves: dict[Value, Matrix],
     config: Config, target: TargetSpec,
 ) -> Launch:  # fmt: skip
-    assert region.anchor is not None
+    node = region.anchor
+    assert node is not None and isinstance(node.op, ConvOp)
+    groups = node.op.groups
     call = Call("conv_gemm", region.name)
     m, n = size
-    epilogue = add_epilogue(call, region, region.anchor.values[0], size, results, leaves, config.bm)
-    batch, height, width, channels = x.layout.shape
+    epilogue = add_epilogue(call, region, node.values[0], size, results, leaves, config.bm)
+    batch, *sizes, channels = x.layout.shape
     assert isinstance(channels, int)
     strides = x.layout.strides
     word = len(call._arguments)
     call.view("a", x.type.dtype, x.buffer, x.layout)
-    flat = at.plain and strides[1] == strides[2] * width and (strides[0] == strides[1] * height or batch == 1)
+    lines = all(strides[i] == strides[i + 1] * sizes[i] for i in range(1, len(sizes)))
+    flat = at.plain and groups == 1 and lines and (strides[0] == strides[1] * sizes[0] or batch == 1)
     if flat:
-        a_map = TensorMap(word, x.type.dtype, (channels, m, 1), (strides[2] * 2, strides[2] * m * 2), (BK, config.bm, 1), 128)
+        pixel = strides[-2] * 2
+        a_map = TensorMap(word, x.type.dtype, (channels, m, 1), (pixel, pixel * m), (BK, config.bm, 1), 128)
     else:
-        sizes, hops = (channels, width, height, batch), (strides[2] * 2, strides[1] * 2, strides[0] * 2)
-        seen = Windows((-at.before[1], -at.before[0]), at.upper[::-1], at.stride[::-1])
-        a_map = TensorMap(word, x.type.dtype, sizes, hops, (BK, config.bm), 128, windows=seen)
+        seen = Windows(tuple(-p for p in at.before[::-1]), at.upper[::-1], at.stride[::-1])
+        hops = tuple(s * 2 for s in strides[-2::-1])
+        a_map = TensorMap(word, x.type.dtype, (channels, *sizes[::-1], batch), hops, (BK, config.bm), 128, windows=seen)
     word = len(call._arguments)
     call.view("b", w.type.dtype, w.buffer, w.layout)
-    taps = w.layout.shape[1]
+    taps, own = w.layout.shape[1], channels // groups
     steps = (w.layout.strides[0] * 2, w.layout.strides[1] * 2)
-    b_map = TensorMap(word, w.type.dtype, (channels, n, taps), steps, (BK, config.bn, 1), 128)
+    b_map = TensorMap(word, w.type.dtype, (own, n, taps), steps, (BK, config.bn, 1), 128)
     rows, columns = ceildiv(m, config.bm), ceildiv(n, config.bn)
-    depth = taps * ceildiv(channels, BK)
+    depth = taps * ceildiv(own, BK)
     call._arguments += [Word(rows), Word(columns), Word(depth), Word(rows * columns)]
     kept, stages = kept_steps(depth, n, config)
     way = "a product of pixels" if flat else "windows by the copy engine"
+    way += f", {groups} groups" if groups > 1 else ""
     note = f"wgmma {config.bm}x{config.bn}, {stages} stages, {way}{', weights kept' if kept else ''}"
     grid = minimum(rows * columns, target.cores * config.per_sm)
     launch = call.finish(grid, flops=region_flops(region), bytes_=region_bytes(region), note=note)
@@ -278,8 +297,10 @@ def conv_launch(
     kind: type[GemmKernel] = GemmKernel
     more: dict[str, Any] = {}
     if not flat:
-        kind, name = ConvKernel, "_".join(map(str, (name, *at.out, channels, *at.taps, *at.stride, *at.before, *at.dilation)))
-        more = {"image": at.out, "channels": channels, "taps": at.taps, "stride": at.stride, "before": at.before, "dilation": at.dilation}
+        kind, name = ConvKernel, "_".join(map(str, (name, *at.out, own, *at.taps, *at.stride, *at.before, *at.dilation)))
+        name += f"_each{n // groups}" if groups > 1 else ""
+        more = {"image": at.out, "channels": own, "taps": at.taps, "stride": at.stride, "before": at.before, "dilation": at.dilation,
+                "each": n // groups if groups > 1 else 0}  # fmt: skip
     dtype = x.type.dtype.name
     launch.kernel = kind(
         name, k.params, k.pid, k.body, acc=epilogue.acc, row=epilogue.row, column=epilogue.column, batch=epilogue.batch, bm=config.bm,

@@ -195,14 +195,15 @@ class TurnKernel(Kernel):
 @dataclass(eq=False)
 class ConvKernel(GemmKernel):
     """A convolution as a product: A is windows of an image [batch, height, width, channels], B the weights [O, taps, channels]; see the
-    target's `conv_gemm`. All pairs are (height, width)."""
+    target's `conv_gemm`. Sizes are (height, width), or (depth, height, width)."""
 
-    image: tuple[int, int] = (1, 1)  # of the result
-    channels: int = 64
-    taps: tuple[int, int] = (1, 1)
-    stride: tuple[int, int] = (1, 1)
-    before: tuple[int, int] = (0, 0)  # padding
-    dilation: tuple[int, int] = (1, 1)
+    image: tuple[int, ...] = (1, 1)  # of the result
+    channels: int = 64  # of a group
+    taps: tuple[int, ...] = (1, 1)
+    stride: tuple[int, ...] = (1, 1)
+    before: tuple[int, ...] = (0, 0)  # padding
+    dilation: tuple[int, ...] = (1, 1)
+    each: int = 0  # results of a group, where there are several; whole tiles
 
 
 @dataclass(eq=False)

@@ -176,7 +176,7 @@ class Gemm:
                 k.emit(f"{load} [{self._kept()}+{self.b_bytes * i}], [{self.maps[1]}, {{{self._kept_place(i)}}}], [{full}];")
         tile, top, done = self._tile_loop()
         row, column, batch = self._position(tile)
-        self._first_step(row)
+        self._first_step(row, column)
         step = k.reg("i32")
         k.emit(f"mov.u32 {step}, 0;")
         inner = k.label("copy")
@@ -238,8 +238,8 @@ class Gemm:
             k.emit(f"{load} [{spot}], [{self.maps[-1]}, {{{at}, {row}, {batch}}}], [{full}];")
             ring.advance()
 
-    def _first_step(self, row: str) -> None:
-        """Before the copies of a tile whose first row this is."""
+    def _first_step(self, row: str, column: str) -> None:
+        """Before the copies of a tile that begins here."""
 
     def _next_step(self) -> None:
         """After the copies of a step."""
