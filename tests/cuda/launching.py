@@ -24,6 +24,7 @@ from tilewright.kernels.cuda.kernel import (
     DecodeKernel,
     FlashKernel,
     GemmKernel,
+    HaloKernel,
     MmaAttentionKernel,
     QDotKernel,
     QGemmKernel,
@@ -41,7 +42,7 @@ from tilewright.target.cuda.code import emit_cuda, shared_bytes
 from tilewright.target.cuda.device import cuda_target
 
 SIMT = (
-    BlockKernel, DecodeKernel, FlashGradKernel, MmaAttentionKernel, MmaGradKernel, QDotKernel, QGemmKernel, RingKernel,
+    BlockKernel, DecodeKernel, FlashGradKernel, HaloKernel, MmaAttentionKernel, MmaGradKernel, QDotKernel, QGemmKernel, RingKernel,
     SampleKernel, ThinKernel, TurnKernel, WholeKernel,
 )  # fmt: skip
 

@@ -17,7 +17,7 @@ from tests.cuda.launching import Emulated, graph
 from tests.ops.checks import Case, assert_close, cases
 from tilewright.core.dtypes import DType, bf16, f16, f32
 from tilewright.ir.interp import run
-from tilewright.kernels.cuda.kernel import ConvKernel, ConvRingKernel, GemmKernel
+from tilewright.kernels.cuda.kernel import BlockKernel, ConvKernel, ConvRingKernel, GemmKernel, HaloKernel
 from tilewright.kernels.launch import Packed
 from tilewright.runtime.packing import pack_constants, unpack
 
@@ -39,11 +39,24 @@ GROUPED: list[tuple[Any, ...]] = [
 
 # chip, batch, channels, sizes, results, taps, stride, padding, dilation, groups
 GATHERED: list[tuple[Any, ...]] = [
-    ("sm_80", 2, 8, (6, 5), 24, (3, 3), (1, 1), (1, 1), (1, 1), 1), ("sm_90a", 1, 32, (5, 7), 32, (3, 2), (2, 1), (1, 0), (1, 1), 2),
+    ("sm_80", 2, 8, (6, 5), 24, (3, 3), (1, 1), (1, 1), (1, 1), 1), ("sm_90a", 1, 32, (5, 7), 20, (3, 2), (2, 1), (1, 0), (1, 1), 2),
     ("sm_120", 1, 13, (4, 5, 6), 8, (2, 3, 2), (1, 2, 1), (0, 1, 1), (2, 1, 1), 1),
-    ("sm_80", 2, 36, (9,), 24, (3,), (2,), (1,), (1,), 3), ("sm_90a", 1, 24, (3, 4, 3), 70, (1, 2, 3), (1, 1, 2), (1, 0, 1), (1, 1, 1), 1),
+    ("sm_80", 2, 36, (9,), 30, (3,), (2,), (1,), (1,), 3), ("sm_90a", 1, 24, (3, 4, 3), 70, (1, 2, 3), (1, 1, 2), (1, 0, 1), (1, 1, 1), 1),
     ("sm_120", 2, 72, (9, 9), 130, (1, 1), (1, 1), (0, 0), (1, 1), 1), ("sm_80", 1, 3, (15, 14), 8, (7, 7), (2, 2), (3, 3), (1, 1), 1),
     ("sm_90a", 1, 8, (3, 150), 8, (1, 2), (1, 1), (0, 0), (1, 130), 1),
+]  # fmt: skip
+# ... of which pixels are copied once
+HALO: list[tuple[Any, ...]] = [
+    ("sm_90a", 1, 32, (5, 7), 32, (3, 2), (2, 1), (1, 0), (1, 1), 2), ("sm_120", 1, 72, (6, 20), 48, (3, 3), (2, 2), (1, 1), (2, 1), 3),
+    ("sm_90a", 2, 64, (9, 5), 64, (3, 3), (1, 1), (1, 1), (1, 1), 8), ("sm_80", 2, 36, (9,), 24, (3,), (2,), (1,), (1,), 3),
+    ("sm_80", 2, 16, (5, 6), 32, (3, 3), (1, 1), (1, 1), (1, 1), 2), ("sm_90a", 1, 80, (4, 5), 32, (2, 3), (1, 1), (0, 2), (1, 1), 2),
+    ("sm_90a", 1, 16, (7, 4), 32, (5, 5), (1, 1), (2, 2), (1, 1), 2), ("sm_90a", 1, 64, (6, 6), 64, (3, 3), (1, 1), (1, 1), (1, 1), 2),
+]  # fmt: skip
+# ... every channel by itself
+DEPTHWISE: list[tuple[Any, ...]] = [
+    ("sm_90a", 2, 16, (5, 7), 16, (3, 3), (1, 1), (1, 1), (1, 1), 16), ("sm_80", 1, 24, (6, 9), 24, (3, 2), (2, 1), (1, 0), (1, 2), 24),
+    ("sm_120", 1, 10, (9,), 10, (3,), (2,), (1,), (1,), 10),
+    ("sm_90a", 1, 264, (3, 4, 5), 264, (3, 1, 2), (1, 1, 2), (1, 0, 0), (1, 1, 1), 264),
 ]  # fmt: skip
 
 
@@ -96,7 +109,12 @@ def test_one_tap_is_a_plain_product_and_constant_weights_cost_no_launch() -> Non
     assert not any(isinstance(x.kernel, ConvKernel) for x in launches)
 
 
-@pytest.mark.parametrize("case", [c if i < 4 else pytest.param(c, marks=pytest.mark.slow) for i, c in enumerate(GATHERED)], ids=str)
+def some(cases: list[tuple[Any, ...]]) -> list[Any]:
+    """The others are slow."""
+    return [c if i < 4 else pytest.param(c, marks=pytest.mark.slow) for i, c in enumerate(cases)]
+
+
+@pytest.mark.parametrize("case", some(GATHERED) + some(HALO) + DEPTHWISE, ids=str)
 def test_windows_gathered_by_threads(case: tuple[Any, ...], rng: np.random.Generator) -> None:
     """On chips without a copy engine, and where it cannot gather: groups, three axes, long reaches; bias and activation in the epilogue."""
     arch, n, c, sizes, out, taps, stride, padding, dilation, groups = case
@@ -109,7 +127,8 @@ def test_windows_gathered_by_threads(case: tuple[Any, ...], rng: np.random.Gener
     else:
         g = graph(lambda v, u, w: o.Relu()(o.Add()(op(v, w), u)), *types)
     emulated = Emulated(g, arch)
-    assert sum(isinstance(launch.kernel, ConvRingKernel) for launch in emulated.program.launches) == 1
+    kind = HaloKernel if case in HALO else ConvRingKernel if case in GATHERED else BlockKernel
+    assert [isinstance(v.kernel, kind) for v in emulated.program.launches if v.kernel.name.startswith("conv")] == [True]
     (got,) = emulated(x, b) if constant else emulated(x, b, k)
     convolve: Any = (F.conv1d, F.conv2d, F.conv3d)[len(sizes) - 1]
     want = torch.relu(convolve(wide(x), wide(k), None, stride, padding, dilation, groups) + wide(b)).numpy()
@@ -125,7 +144,7 @@ def test_a_chain_of_convolutions_is_not_copied_between() -> None:
         return op(o.Relu()(op(v, v.node.graph.constant(k, "a"))), v.node.graph.constant(k, "b"))
 
     for arch in ("sm_80", "sm_90a", "sm_120"):
-        kinds = [isinstance(x.kernel, ConvRingKernel) for x in Emulated(graph(chain, (bf16, (2, 16, 6, 6))), arch).program.launches]
+        kinds = [isinstance(x.kernel, HaloKernel) for x in Emulated(graph(chain, (bf16, (2, 16, 6, 6))), arch).program.launches]
         assert kinds == [False, True, True, False]  # channels last, both convolutions, and back
 
 
@@ -137,7 +156,7 @@ def test_a_session_of_gathered_convolutions(rng: np.random.Generator) -> None:
     x = torch.from_numpy(rng.standard_normal((2, 3, 9, 9)).astype(np.float32)).to(torch.bfloat16)
     with fake_gpu():
         session: Any = tw.compile(net, (x,), target="cuda")
-        kinds = [isinstance(launch.kernel, ConvRingKernel) for launch in session.executable.program.launches]
+        kinds = [isinstance(launch.kernel, (HaloKernel, ConvRingKernel)) for launch in session.executable.program.launches]
         got = session(x.float().numpy().astype(bf16.np)).numpy().astype(np.float64)
     want = net.double()(x.double()).detach().numpy()
     assert sum(kinds) == 2 and np.linalg.norm(got - want) <= 1e-2 * np.linalg.norm(want)
@@ -161,7 +180,7 @@ def test_every_convolution_without_matrix_units(case: Case, rng: np.random.Gener
     assert_close(got[0], np.asarray(run(case.graph(), arrays, case.env)[0]), case.graph().outputs[0].dtype.name, 2.0)
 
 
-@pytest.mark.parametrize("form", [Packed("taps", 8), Packed("folded", 1), Packed("folded", 2)], ids=str)
+@pytest.mark.parametrize("form", [Packed("taps", 8), Packed("taps", 1, transposed=True), Packed("folded", 1), Packed("folded", 2)], ids=str)
 def test_packed_weights_read_back(form: Packed, rng: np.random.Generator) -> None:
     from tilewright.ir.graph import Graph
     from tilewright.kernels.constants import stored_bytes

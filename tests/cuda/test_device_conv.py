@@ -11,7 +11,7 @@ import torch.nn.functional as F
 import tilewright as tw
 import tilewright.ops as o
 from tests.cuda.launching import graph
-from tests.cuda.test_conv import GATHERED, GROUPED
+from tests.cuda.test_conv import DEPTHWISE, GATHERED, GROUPED, HALO
 from tests.cuda.test_device import check, poison, rand
 from tilewright.core.dtypes import DType, bf16, f16
 from tilewright.runtime import cuda_driver
@@ -22,12 +22,17 @@ LARGE: list[tuple[Any, ...]] = [
     ("sm_90a", 4, 256, (28, 28), 512, (3, 3), (2, 2), (1, 1), (1, 1), 4),
     ("sm_90a", 2, 32, (17, 30, 31), 130, (3, 3, 3), (1, 1, 1), (1, 1, 1), (1, 1, 1), 1),
     ("sm_90a", 3, 192, (9, 15, 16), 192, (3, 3, 3), (2, 1, 2), (1, 2, 0), (1, 2, 1), 3),
+    ("sm_90a", 5, 256, (56, 56), 256, (3, 3), (1, 1), (1, 1), (1, 1), 32),
+    ("sm_90a", 3, 144, (57, 55), 144, (3, 3), (2, 2), (1, 1), (1, 1), 144),
+    ("sm_90a", 2, 1000, (14, 13), 1000, (5, 5), (1, 1), (2, 2), (1, 1), 1000),
+    ("sm_90a", 3, 240, (27, 29), 240, (3, 3), (2, 2), (1, 1), (1, 1), 10),
+    ("sm_80", 2, 128, (31, 33), 256, (5, 3), (1, 2), (2, 1), (1, 1), 8),
     ("sm_90a", 2, 72, (12, 13, 14), 136, (1, 3, 2), (1, 1, 1), (0, 1, 0), (1, 1, 3), 1),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype", [bf16, f16], ids=str)
-@pytest.mark.parametrize("case", [*GATHERED, *(("sm_90a", *case) for case in GROUPED), *LARGE], ids=str)
+@pytest.mark.parametrize("case", [*GATHERED, *HALO, *DEPTHWISE, *(("sm_90a", *case) for case in GROUPED), *LARGE], ids=str)
 def test_convolutions(case: tuple[Any, ...], dtype: DType) -> None:
     arch, n, c, sizes, out, taps, stride, padding, dilation, groups = case
     x, k, b = rand(dtype, n, c, *sizes), rand(dtype, out, c // groups, *taps), rand(dtype, out, *(1,) * len(sizes))

@@ -200,7 +200,8 @@ class Packed:
     `panels`: a matrix [N, K] (or [K, N] when `transposed`) stored as [ceil(N/width), K, width], zero-filled.
     `strips`: a packed matrix in strips of `width` rows, see kernels/strips.py. `fragments`: the same for GPUs, see
     kernels/cuda/fragments.py.
-    `taps`: weights [O, C, taps…] stored as [O, taps…, C], C filled up with zeros to a multiple of `width`.
+    `taps`: weights [O, C, taps…] stored as [O, taps…, C] ([taps…, C, O] when `transposed`), C filled up with zeros to a multiple of
+    `width`.
     `folded`: weights [O, C, R, S] of few channels stored as [O, ceil(R/width), 8 for S, width, 8/width for C], zero-filled.
     """
 

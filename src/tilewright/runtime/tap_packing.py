@@ -1,8 +1,8 @@
 """Weights of a convolution in the order in which matrix units walk its windows.
 
-`taps`: [O, C, taps…] becomes [O, taps…, C], C filled up with zeros to a multiple of `width`. `folded`, for images of few channels:
-[O, C, R, S] becomes [O, ceil(R/width), 8, width, 8/width]: `width` lines of taps and their channels are one packed pixel, eight pixels a
-step.
+`taps`: [O, C, taps…] becomes [O, taps…, C] ([taps…, C, O] when `transposed`), C filled up with zeros to a multiple of `width`. `folded`,
+for images of few channels: [O, C, R, S] becomes [O, ceil(R/width), 8, width, 8/width]: `width` lines of taps and their channels are one
+packed pixel, eight pixels a step.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ ACROSS = PIXEL = 8
 def tap_shape(shape: Sequence[int], packed: Packed) -> tuple[int, ...]:
     out, channels, *kernel = shape
     if packed.form == "taps":
-        return (out, *kernel, -(-channels // packed.width) * packed.width)
+        inner = (*kernel, -(-channels // packed.width) * packed.width)
+        return (*inner, out) if packed.transposed else (out, *inner)
     rows = kernel[0] if len(kernel) == 2 else 1
     return (out, -(-rows // packed.width), ACROSS, packed.width, PIXEL // packed.width)
 
@@ -30,7 +31,8 @@ def pack_taps(array: Array, packed: Packed, out: Array) -> None:
     channels = array.shape[1]
     out[...] = 0
     if packed.form == "taps":
-        out[..., :channels] = np.moveaxis(array, 1, -1)
+        rows = np.moveaxis(out, -1, 0) if packed.transposed else out
+        rows[..., :channels] = np.moveaxis(array, 1, -1)
         return
     lines = array if array.ndim == 4 else array[:, :, None]
     for f in range(packed.width):
@@ -41,10 +43,11 @@ def pack_taps(array: Array, packed: Packed, out: Array) -> None:
 def unpack_taps(storage: Array, shape: Sequence[int], packed: Packed) -> Array:
     out, channels, *kernel = shape
     if packed.form == "taps":
-        return np.ascontiguousarray(np.moveaxis(storage, -1, 1)[:, :channels])
+        lines = np.moveaxis(storage, -1, 0) if packed.transposed else storage
+        return np.ascontiguousarray(np.moveaxis(lines, -1, 1)[:, :channels])
     rows, across = kernel if len(kernel) == 2 else (1, kernel[0])
     found = np.zeros((out, channels, rows, across), storage.dtype)
     for f in range(packed.width):
-        lines = -(-(rows - f) // packed.width)
-        found[:, :, f :: packed.width] = storage[:, :lines, :across, f, :channels].transpose(0, 3, 1, 2)
+        count = -(-(rows - f) // packed.width)
+        found[:, :, f :: packed.width] = storage[:, :count, :across, f, :channels].transpose(0, 3, 1, 2)
     return found.reshape(tuple(shape))

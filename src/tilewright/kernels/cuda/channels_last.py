@@ -6,6 +6,8 @@ that the matrix units serve want it, and so do pools and elementwise regions aft
 
 from __future__ import annotations
 
+from math import prod
+
 from ...core.dims import Dim, Shape
 from ...core.dtypes import bf16, f16
 from ...core.target_spec import TargetSpec
@@ -18,6 +20,7 @@ from ...ops.pooling import AvgPool, MaxPool
 from ..region import is_anchor
 
 LEAST = 8  # channels of a group: fewer leave the matrix units idle
+MOST_TAPS = 64  # of a channel by itself: they are spelled out
 FOLLOWS = (MaxPool, AvgPool, Concat)
 
 
@@ -42,7 +45,19 @@ def wants(node: Node) -> bool:
     op = node.op
     if not isinstance(op, Conv) or op.transposed or node.operands[0].dtype not in (bf16, f16):
         return False
-    return op.groups == 1 or in_groups(node)
+    return op.groups == 1 or in_groups(node) or depthwise(node)
+
+
+def depthwise(node: Node) -> bool:
+    """Whether a convolution of every channel by itself has a kernel for values that lie channels last."""
+    op, (x, w), out = node.op, node.operands, node.values[0]
+    assert isinstance(op, Conv)
+    if op.transposed or x.dtype not in (bf16, f16) or w.dtype != x.dtype or op.groups == 1 or not 3 <= len(x.shape) <= 5:
+        return False
+    sizes = (*x.shape[1:], *w.shape, *out.shape[1:], *(p for pair in op.padding for p in pair))
+    if not all(isinstance(d, int) and d >= 0 for d in sizes) or 0 in (*x.shape[1:], *w.shape, *out.shape[1:]):
+        return False
+    return x.shape[1] == out.shape[1] == op.groups and prod(d for d in w.shape[2:] if isinstance(d, int)) <= MOST_TAPS
 
 
 def in_groups(node: Node) -> bool:

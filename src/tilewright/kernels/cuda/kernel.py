@@ -177,6 +177,39 @@ class ConvRingKernel(RingKernel):
 
 
 @dataclass(eq=False)
+class HaloKernel(Kernel):
+    """A convolution with groups of few channels (see the target's `conv_halo`): `params` and `body` are the epilogue in tile IR, over 16
+    pixels × `results`, which sees `end`, one past a block's last pixel. `a` is the image [batch, height, width, channels], `b` the weights
+    [O, taps · channels]. Pairs are (height, width)."""
+
+    acc: Var | None = None
+    row: Var | None = None
+    column: Var | None = None
+    batch: Var | None = None
+    end: Var | None = None
+    a: Var | None = None
+    b: Var | None = None
+    image: tuple[int, ...] = (1, 1)
+    out: tuple[int, ...] = (1, 1)
+    taps: tuple[int, ...] = (1, 1)
+    stride: tuple[int, ...] = (1, 1)
+    before: tuple[int, ...] = (0, 0)  # padding
+    dilation: tuple[int, ...] = (1, 1)
+    reach: tuple[int, int] = (1, 1)  # lines and columns of pixels that a block reads
+    lines: int = 1  # of results of a block
+    channels: int = 8  # of a group
+    each: int = 8  # results of a group
+    held: int = 8  # channels of a block
+    pitch: int = 16  # bytes from pixel to pixel in shared memory
+    results: int = 8  # of a block
+    parts: int = 1  # blocks that share the groups
+    wide: int = 8  # results of a warp
+    dtype: str = "bf16"
+    per_sm: int = 1
+    block: int = 256
+
+
+@dataclass(eq=False)
 class TurnKernel(Kernel):
     """A copy between views [outer, batch, rows, columns]: `source` is read along rows (or, if `straight`, along columns), `target` lies
     along columns."""

@@ -77,7 +77,8 @@ def channels_last_pool(region: Region) -> Launch:
     places: list[list[tuple[Ix | int, Ix | int]]] = []
     for f, k, d, size in zip(first, op.kernel, dilation, sizes, strict=True):
         taps = [f + t * d for t in range(k)]
-        places.append([(b.minimum(b.maximum(p, 0), size - 1), 1) if near else (p, _flag(b, p + 1) * _flag(b, size - p)) for p in taps])
+        flags = [1 if near else inside_flag(b, p + 1) * inside_flag(b, size - p) for p in taps]
+        places.append([(b.minimum(b.maximum(p, 0), size - 1) if near else p, flag) for p, flag in zip(taps, flags, strict=True)])
     for taps_ in itertools.product(*places):
         inside: Ix | int = left
         for _, flag in taps_:
@@ -99,7 +100,7 @@ def channels_last_pool(region: Region) -> Launch:
     return launch
 
 
-def _flag(b: KernelBuilder, x: Ix | int) -> Ix | int:
+def inside_flag(b: KernelBuilder, x: Ix | int) -> Ix | int:
     """1 where x is positive, else 0."""
     return b.minimum(b.maximum(x, 0), 1)
 

@@ -16,6 +16,8 @@ from .attention_mma import MmaAttention
 from .attention_mma_backward import MmaAttentionBackward
 from .columns import CudaColumns
 from .conv import HopperConv
+from .conv_depthwise import DepthwiseConv
+from .conv_halo import HaloConv
 from .conv_mma import MmaConv
 from .conv_simt import CudaConv
 from .cross_entropy import CudaCrossEntropy
@@ -50,6 +52,8 @@ CUDA_TEMPLATES: list[Template] = [
     ThinMatmul(),
     HopperMatmul(),
     HopperConv(),
+    DepthwiseConv(),
+    HaloConv(),
     MmaConv(),
     CudaConv(),
     RingMatmul(),

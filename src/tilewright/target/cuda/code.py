@@ -15,6 +15,7 @@ from ...kernels.cuda.kernel import (
     DecodeKernel,
     FlashKernel,
     GemmKernel,
+    HaloKernel,
     MmaAttentionKernel,
     QDotKernel,
     QGemmKernel,
@@ -28,6 +29,7 @@ from ...tile.ir import Kernel
 from .attention_mma import emit_attention_mma
 from .attention_mma_grad import emit_mma_grad, mma_grad_shared
 from .conv_gemm import emit_conv
+from .conv_halo import emit_halo, halo_shared
 from .conv_ring import emit_conv_ring
 from .decode import emit_decode
 from .emit import emit_block_kernel
@@ -70,6 +72,8 @@ def emit_cuda(kernel: Kernel, target: TargetSpec) -> str:
         return emit_qdot(kernel, target)
     if isinstance(kernel, QGemmKernel):
         return emit_hopper_qgemm(kernel, target) if kernel.wgmma else emit_qgemm(kernel, target)
+    if isinstance(kernel, HaloKernel):
+        return emit_halo(kernel, target)
     if isinstance(kernel, ConvRingKernel):
         return emit_conv_ring(kernel, target)
     if isinstance(kernel, RingKernel):
@@ -107,6 +111,8 @@ def shared_bytes(kernel: Kernel) -> int:
         return flash_shared(kernel)
     if isinstance(kernel, RingKernel):
         return ring_shared(kernel)
+    if isinstance(kernel, HaloKernel):
+        return halo_shared(kernel)
     if isinstance(kernel, QGemmKernel):
         return qgemm_shared(kernel)
     if isinstance(kernel, FlashGradKernel):

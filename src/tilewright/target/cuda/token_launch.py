@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 from ...core.dtypes import dtype
 from ...kernels.cuda.attention_kernels import FlashGradKernel, FlashStatsKernel, MmaGradKernel
-from ...kernels.cuda.kernel import DecodeKernel, FlashKernel, GemmKernel, MmaAttentionKernel, QGemmKernel, RingKernel, TensorMap
+from ...kernels.cuda.kernel import DecodeKernel, FlashKernel, GemmKernel, HaloKernel, MmaAttentionKernel, QGemmKernel, RingKernel, TensorMap
 from ...tile.ir import Kernel, ViewType
-from . import attention_mma, attention_mma_grad, flash, flash_finish, flash_grad, flash_stats, gemm, qgemm, ring
+from . import attention_mma, attention_mma_grad, conv_halo, flash, flash_finish, flash_grad, flash_stats, gemm, qgemm, ring
 from .token_state import Launch
 
 _WARPGROUP = ((0, 1), (1, 1), (127, 126))  # threads that are followed, and how many each stands for
@@ -33,6 +33,8 @@ def small_launch(kernel: Kernel, text: str) -> Launch | None:
         deep = (kernel.stages + 3) * ring.LINE // dtype(kernel.dtype).itemsize  # every pair of stages meets
         words = _words(text, ring.WORDS, m=kernel.bm, n=kernel.bn, k=deep)
         return Launch(words, _same(kernel.block), cells=((0, (kernel.bm + kernel.bn) * ring.LINE),))
+    if isinstance(kernel, HaloKernel):
+        return Launch(_words(text, ()), _same(kernel.block), cells=((0, conv_halo.halo_shared(kernel)),))
     if isinstance(kernel, MmaAttentionKernel):
         keys = 6 * kernel.keys
         words = _words(text, attention_mma.WORDS, sq=64, sk=keys, offset=keys - 64, window=keys)
