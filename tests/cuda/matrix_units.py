@@ -10,7 +10,7 @@ import numpy as np
 
 from tests.cuda.emulator import Array, Fault, Heap
 from tilewright.core.dims import evaluate
-from tilewright.kernels.cuda.kernel import ConvKernel, GemmKernel, TensorMap
+from tilewright.kernels.cuda.kernel import ConvKernel, GemmKernel, PatchKernel, TensorMap
 
 
 def tensor(heap: Heap, m: TensorMap, words: Sequence[int], env: dict[str, int]) -> tuple[Array, Array]:
@@ -49,17 +49,32 @@ def windows(image: Array, m: TensorMap, kernel: ConvKernel) -> Array:
     return np.stack(taps)
 
 
+def patches(image: Array, m: TensorMap, kernel: PatchKernel) -> Array:
+    """The same of a kernel that reads boxes of an image, which lie around every place of its first tap."""
+    assert m.box[1:-1] == kernel.box[::-1] and kernel.stride == kernel.dilation == (1, 1, 1)
+    before, ends = kernel.before, [n + t - 1 for n, t in zip(kernel.image, kernel.taps, strict=True)]
+    around = [(b, max(0, end - b - size)) for b, end, size in zip(before, ends, image.shape[1:4], strict=True)]
+    wide = np.pad(image, [(0, 0), *around, (0, 0)])
+    return np.stack([
+        wide[:, i : i + kernel.image[0], j : j + kernel.image[1], k : k + kernel.image[2]].reshape(-1, image.shape[-1])
+        for i, j, k in np.ndindex(*kernel.taps)
+    ])  # fmt: skip
+
+
 def run_product(kernel: GemmKernel, heap: Heap, words: Sequence[int], env: dict[str, int]) -> None:
     if any(i.op == "load" for i in kernel.walk()) or kernel.transposed_a or not kernel.transposed_b or len(kernel.maps) != 3:
         raise NotImplementedError(f"{kernel.name}: the model knows rows along K and no epilogue")
     left, right, result = kernel.maps
     a, b = ((data.astype(np.float64))[index] for data, index in (tensor(heap, m, words, env) for m in (left, right)))
     if isinstance(kernel, ConvKernel):
-        seen, each = windows(a, left, kernel), kernel.each or b.shape[1]
+        seen = patches(a, left, kernel) if isinstance(kernel, PatchKernel) else windows(a, left, kernel)
+        each = kernel.each or b.shape[1]
         parts = seen.reshape(*seen.shape[:2], -1, kernel.channels), b.reshape(b.shape[0], -1, each, b.shape[2])
         total = np.einsum("tmgc,tgnc->mgn", *parts).reshape(1, seen.shape[1], -1)
     else:
         total = np.einsum("bmk,bnk->bmn", a, b)
     data, index = tensor(heap, result, words, env)
+    if isinstance(kernel, PatchKernel):
+        total = total.reshape(index.shape)
     assert index.shape == total.shape, (index.shape, total.shape)
     data[index] = total.astype(result.dtype.np)

@@ -17,7 +17,7 @@ from tests.cuda.launching import Emulated, graph
 from tests.ops.checks import Case, assert_close, cases
 from tilewright.core.dtypes import DType, bf16, f16, f32
 from tilewright.ir.interp import run
-from tilewright.kernels.cuda.kernel import BlockKernel, ConvKernel, ConvRingKernel, GemmKernel, HaloKernel
+from tilewright.kernels.cuda.kernel import BlockKernel, ConvKernel, ConvRingKernel, GemmKernel, HaloKernel, PatchKernel
 from tilewright.kernels.launch import Packed
 from tilewright.runtime.packing import pack_constants, unpack
 
@@ -34,6 +34,7 @@ GROUPED: list[tuple[Any, ...]] = [
     (1, 40, (3, 5, 4), 24, (2, 3, 1), (1, 2, 1), (1, 1, 0), (1, 1, 1), 1),
     (2, 128, (3, 2, 4), 128, (2, 1, 3), (2, 1, 1), (0, 0, 2), (1, 1, 2), 2),
     (1, 32, (2, 3, 4), 8, (1, 1, 1), (1, 1, 1), (0, 0, 0), (1, 1, 1), 1),
+    (2, 72, (4, 8, 7), 24, (3, 3, 3), (1, 1, 1), (1, 1, 1), (1, 1, 1), 1),
 ]  # fmt: skip
 
 
@@ -93,7 +94,7 @@ def test_groups_and_three_axes_on_the_matrix_units(case: tuple[Any, ...], rng: n
     op = o.Conv(stride=stride, padding=tuple((p, p) for p in padding), dilation=dilation, groups=groups)
     emulated = Emulated(graph(lambda v, u: op(v, u), (f16, x.shape), (f16, k.shape)))
     kinds = [type(launch.kernel) for launch in emulated.program.launches if isinstance(launch.kernel, GemmKernel)]
-    assert kinds == [GemmKernel if groups == 1 and set(taps) == {1} else ConvKernel]
+    assert kinds == [GemmKernel if groups == 1 and set(taps) == {1} else PatchKernel if taps == (3, 3, 3) else ConvKernel]
     (got,) = emulated(x, k)
     convolve: Any = (F.conv2d, F.conv3d)[len(sizes) - 2]
     want = convolve(wide(x), wide(k), None, stride, padding, dilation, groups).numpy()

@@ -239,6 +239,17 @@ class ConvKernel(GemmKernel):
     each: int = 0  # results of a group, where there are several; whole tiles
 
 
+PATCH, PLANES = 8, 4  # pixels of a patch in each direction, and planes of a tile
+
+
+@dataclass(eq=False)
+class PatchKernel(ConvKernel):
+    """A convolution over three axes, steps of one, whose pixels are read once (see the target's `conv_patch`); `stages` are of weights, and
+    `box` the pixels of a tile (depth, height, width)."""
+
+    box: tuple[int, int, int] = (1, 1, 1)
+
+
 @dataclass(eq=False)
 class ThinKernel(SimtKernel):
     """C = epilogue(A · Bᵀ) for few rows of A (see the target's `thin`): `params` and `body` are the epilogue in tile IR.

@@ -19,6 +19,7 @@ from .conv import HopperConv
 from .conv_depthwise import DepthwiseConv
 from .conv_halo import HaloConv
 from .conv_mma import MmaConv
+from .conv_patch import PatchConv
 from .conv_simt import CudaConv
 from .cross_entropy import CudaCrossEntropy
 from .decode_attention import DecodeAttention
@@ -51,6 +52,7 @@ CUDA_TEMPLATES: list[Template] = [
     CudaQGather(),
     ThinMatmul(),
     HopperMatmul(),
+    PatchConv(),
     HopperConv(),
     DepthwiseConv(),
     HaloConv(),

@@ -17,6 +17,7 @@ from ...kernels.cuda.kernel import (
     GemmKernel,
     HaloKernel,
     MmaAttentionKernel,
+    PatchKernel,
     QDotKernel,
     QGemmKernel,
     RingKernel,
@@ -30,6 +31,7 @@ from .attention_mma import emit_attention_mma
 from .attention_mma_grad import emit_mma_grad, mma_grad_shared
 from .conv_gemm import emit_conv
 from .conv_halo import emit_halo, halo_shared
+from .conv_patch import emit_patch, patch_shared
 from .conv_ring import emit_conv_ring
 from .decode import emit_decode
 from .emit import emit_block_kernel
@@ -50,6 +52,8 @@ from .whole import emit_whole
 
 def emit_cuda(kernel: Kernel, target: TargetSpec) -> str:
     """The PTX module of any kernel of this target."""
+    if isinstance(kernel, PatchKernel):
+        return emit_patch(kernel, target)
     if isinstance(kernel, ConvKernel):
         return emit_conv(kernel, target)
     if isinstance(kernel, GemmKernel):
@@ -105,6 +109,8 @@ def emit_all(kernels: Iterable[Kernel], target: TargetSpec) -> dict[str, tuple[s
 
 def shared_bytes(kernel: Kernel) -> int:
     """Dynamic shared memory of a launch."""
+    if isinstance(kernel, PatchKernel):
+        return patch_shared(kernel)
     if isinstance(kernel, GemmKernel):
         return dynamic_shared(kernel)
     if isinstance(kernel, FlashKernel):

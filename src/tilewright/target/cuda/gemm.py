@@ -99,6 +99,7 @@ class Gemm:
         k.emit(f"@{k.value('i1', f'setp.ne.u32 {{}}, {self.tid}, 0;')} bra {ready};")
         for s in range(g.stages):
             self.stages.init(s)
+        self._rings()
         if g.kept:
             k.emit(f"mbarrier.init.shared::cta.b64 [{self.bars}+{KEPT}], 1;")
         for m in self.maps:
@@ -122,6 +123,9 @@ class Gemm:
             self.count = k.value("i32", f"min.u32 {{}}, {each}, {k.value('i32', f'sub.u32 {{}}, {self.steps}, {self.start};')};")
         self.first = k.value("i32", f"shr.u32 {{}}, {block}, {shift};") if shift else block
         self.hop = k.value("i32", f"shr.u32 {{}}, {blocks}, {shift};") if shift else blocks
+
+    def _rings(self) -> None:
+        """Barriers of further rings."""
 
     # --- tiles --------------------------------------------------------------------------------------------------------
     def _position(self, tile: str) -> tuple[str, str, str]:

@@ -31,7 +31,7 @@ class Results(Emitter):
         super().__init__(kernel, Fragment(kernel.run), text)
         self.stored, self.added = kernel.stored, kernel.added
         self.wide = slice_bytes(kernel) // 64  # bytes of a row of a slice
-        self.corner = ("0", "0", "0")  # column, row, batch of the slice, as 32-bit registers
+        self.corner: tuple[str, ...] = ("0", "0", "0")  # column, row, batch of the slice, as 32-bit registers
 
     def place_staging(self, base: str, who: str, tid: str, maps: list[str]) -> None:
         """Where this warpgroup's slices lie, and where in them each lane of a warp stores."""
@@ -97,7 +97,7 @@ class Results(Emitter):
         k.emit(f"bar.sync {self.barrier_id}, 128;")
         source = v("i32", f"mad.lo.u32 {{}}, {self.which}, {64 * self.wide}, {self.staging};")
         place = f"{self.maps[self.stored.index(target)]}, {{{', '.join(self.corner)}}}"
-        k.emit(f"@{self.lead} cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [{place}], [{source}];")
+        k.emit(f"@{self.lead} cp.async.bulk.tensor.{len(self.corner)}d.global.shared::cta.bulk_group [{place}], [{source}];")
         self.copies.commit()
         k.emit(f"xor.b32 {self.which}, {self.which}, 1;")
 

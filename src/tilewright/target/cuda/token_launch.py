@@ -8,9 +8,19 @@ from collections.abc import Sequence
 
 from ...core.dtypes import dtype
 from ...kernels.cuda.attention_kernels import FlashGradKernel, FlashStatsKernel, MmaGradKernel
-from ...kernels.cuda.kernel import DecodeKernel, FlashKernel, GemmKernel, HaloKernel, MmaAttentionKernel, QGemmKernel, RingKernel, TensorMap
+from ...kernels.cuda.kernel import (
+    DecodeKernel,
+    FlashKernel,
+    GemmKernel,
+    HaloKernel,
+    MmaAttentionKernel,
+    PatchKernel,
+    QGemmKernel,
+    RingKernel,
+    TensorMap,
+)
 from ...tile.ir import Kernel, ViewType
-from . import attention_mma, attention_mma_grad, conv_halo, flash, flash_finish, flash_grad, flash_stats, gemm, qgemm, ring
+from . import attention_mma, attention_mma_grad, conv_halo, conv_patch, flash, flash_finish, flash_grad, flash_stats, gemm, qgemm, ring
 from .token_state import Launch
 
 _WARPGROUP = ((0, 1), (1, 1), (127, 126))  # threads that are followed, and how many each stands for
@@ -19,6 +29,10 @@ FAR = 1 << 40  # pointers: far from one another
 
 def small_launch(kernel: Kernel, text: str) -> Launch | None:
     """A launch that shows everything, or None for a kernel without asynchronous work."""
+    if isinstance(kernel, PatchKernel):
+        tiles = 2 * conv_patch.BOXES + 1
+        words = _words(text, gemm.WORDS, tiles_m=tiles, tiles=tiles)
+        return Launch(words, _specialised(kernel.consumers), _boxes(kernel.maps))
     if isinstance(kernel, GemmKernel):
         return _gemm(kernel, text)
     if isinstance(kernel, FlashKernel):

@@ -38,10 +38,11 @@ def matrix_ranges(op: Op, descriptors: tuple[int, ...], rows: int) -> list[tuple
     for d, wide, across in sides:
         start, leading, stride = (d & 0x3FFF) << 4, (d >> 16 & 0x3FFF) << 4, (d >> 32 & 0x3FFF) << 4
         if not across:  # rows along K: the offset inside a row of 128 bytes chooses the step of K
-            if start % (ROWS * LINE) >= LINE:
-                found.append((-start, 0))
-                continue
-            found.append((start // LINE * LINE, -(-wide // ROWS) * stride))
+            first, eights = start // LINE * LINE, -(-wide // ROWS)
+            if stride % (ROWS * LINE):  # lines of an image: the swizzle goes by the address
+                found += [(first + i * stride, ROWS * LINE) for i in range(eights)]
+            else:
+                found.append((-start, 0) if start % (ROWS * LINE) >= LINE else (first, eights * stride))
         else:  # rows along M or N: blocks of 64 columns
             if start % (ROWS * LINE):
                 found.append((-start, 0))
