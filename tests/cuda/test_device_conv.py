@@ -14,6 +14,7 @@ from tests.cuda.launching import graph
 from tests.cuda.test_conv import DEPTHWISE, GATHERED, GROUPED, HALO
 from tests.cuda.test_device import check, poison, rand
 from tilewright.core.dtypes import DType, bf16, f16
+from tilewright.kernels.cuda.kernel import PatchKernel
 from tilewright.runtime import cuda_driver
 
 pytestmark = pytest.mark.skipif(bool(cuda_driver.available()), reason=f"no GPU: {cuda_driver.available()}")
@@ -46,3 +47,25 @@ def test_convolutions(case: tuple[Any, ...], dtype: DType) -> None:
     got = session(x, k, b, r)
     check(got, torch.relu(want + b.double() + r.double()), dtype)
     assert torch.equal(got, session(x, k, b, r))
+
+
+PATCHES: list[tuple[int, int, tuple[int, ...], int, tuple[int, ...], tuple[int, ...]]] = [
+    (2, 64, (8, 16, 24), 64, (3, 3, 3), (1, 1, 1)), (1, 72, (4, 15, 16), 64, (3, 3, 3), (1, 1, 1)),
+    (2, 128, (7, 13, 9), 64, (1, 3, 2), (0, 2, 0)),
+    (3, 40, (10, 16, 9), 64, (3, 3, 3), (0, 1, 0)), (1, 64, (16, 56, 56), 64, (3, 3, 3), (1, 1, 1)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [bf16, f16], ids=str)
+@pytest.mark.parametrize("case", PATCHES, ids=str)
+def test_convolutions_by_patches(case: tuple[Any, ...], dtype: DType) -> None:
+    n, c, sizes, out, taps, padding = case
+    x, k, b = rand(dtype, n, c, *sizes), rand(dtype, out, c, *taps), rand(dtype, out, 1, 1, 1)
+    op = o.Conv(stride=(1, 1, 1), padding=tuple((p, p) for p in padding), dilation=(1, 1, 1))
+    g = graph(lambda x, k, b: o.Relu()(o.Add()(op(x, k), b)), *((dtype, tuple(t.shape)) for t in (x, k, b)))
+    session: Any = tw.compile(g, target="cuda")
+    assert any(isinstance(v.kernel, PatchKernel) for v in session.executable.program.launches)
+    poison()
+    got = session(x, k, b)
+    check(got, torch.relu(F.conv3d(x.double(), k.double(), None, 1, padding) + b.double()), dtype)
+    assert torch.equal(got, session(x, k, b))

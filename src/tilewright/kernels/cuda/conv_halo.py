@@ -29,6 +29,7 @@ from .product_epilogue import Matrix
 MOST = 56  # channels of a group
 HELD = 64  # channels of a block
 WARPS = 8
+STAGED = True
 REGISTERS = 76  # of a warp's weights
 SHARED = 100 << 10  # bytes of a block, so that two share a multiprocessor
 
@@ -133,16 +134,19 @@ def halo_launch(
     columns = call.word("n", n)
     made = Sums.of(TileType((16, plan.together * each), f32))
     end = Var(INDEX, "end")
-    write_results(call, region, 1.0, made, outs, ins, (Ix(call.b, end), columns), (1,), edges=True)
+    staged = STAGED and all(r.by_copy_engine for r in results)  # 16 bytes a store
+    edges = not staged or any(leaf.row != 0 for leaf in leaves.values())
+    write_results(call, region, 1.0, made, outs, ins, (Ix(call.b, end), columns), (1,), edges=edges)
     parts = groups // plan.together
     note = f"mma.sync {plan.lines} lines of {plan.together} of {groups} groups, pixels copied once"
     grid = batch * (-(-at.out[0] // plan.lines) * parts)
     launch = call.finish(grid, flops=region_flops(region), bytes_=region_bytes(region), note=note)
     k, dtype = launch.kernel, x.type.dtype.name
     shape = (*image, *at.out, *at.taps, *at.stride, *at.before, *at.dilation, own, each, parts, *seen.strides[:3])
+    chosen = (plan.together, plan.lines, plan.wide, plan.per_sm, int(staged))
     launch.kernel = HaloKernel(
-        "_".join(map(str, (k.name, plan.together, plan.lines, plan.wide, plan.per_sm, *shape, dtype))), k.params, k.pid, k.body,
-        acc=made.acc, row=made.row, column=made.column, batch=made.batch, end=end, a=a.var, b=b.var, image=at.image, out=at.out,
+        "_".join(map(str, (k.name, *chosen, *shape, dtype))), k.params, k.pid, k.body, acc=made.acc, row=made.row, column=made.column,
+        batch=made.batch, end=end, stored=tuple(v.var for v in outs) if staged else (), a=a.var, b=b.var, image=at.image, out=at.out,
         taps=at.taps, stride=at.stride, before=at.before, dilation=at.dilation, reach=reach_of(at, plan.lines), lines=plan.lines,
         channels=own, each=each, held=own * plan.together, pitch=pitch_of(own * plan.together), results=plan.together * each,
         parts=parts, wide=plan.wide, dtype=dtype, per_sm=plan.per_sm, block=32 * WARPS)  # fmt: skip

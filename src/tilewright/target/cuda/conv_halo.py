@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from ...core.target_spec import TargetSpec
 from ...kernels.cuda.kernel import HaloKernel
-from ...tile.ir import TileType
-from .access import Address
+from ...tile.ir import Instr, TileType
+from .access import Address, _pair
 from .groups import PIECES, Groups
 from .layout import Key, Regs, Spots
 from .ptx_text import KernelText, literal, module_text
@@ -19,15 +19,80 @@ from .ring import Epilogue
 
 PIECE = 16  # bytes
 WARP = 32
+ROWS = 16  # pixels of a warp at a time
 
 
 def emit_halo(kernel: HaloKernel, target: TargetSpec) -> str:
     return Halo(kernel).module(target)
 
 
-def halo_shared(kernel: HaloKernel) -> int:
+def pixel_bytes(kernel: HaloKernel) -> int:
     height, width = kernel.reach
     return height * width * kernel.pitch
+
+
+def line_bytes(kernel: HaloKernel) -> int:
+    """Of a warp's results of one pixel on their way out, and room that moves the next pixel's to other banks."""
+    return 2 * kernel.wide + PIECE
+
+
+def halo_shared(kernel: HaloKernel) -> int:
+    return pixel_bytes(kernel) + (kernel.block // WARP * ROWS * line_bytes(kernel) if kernel.stored else 0)
+
+
+def places(kernel: HaloKernel) -> tuple[tuple[int, int], ...]:
+    """(first byte, bytes) of the pixels and of every warp's lines."""
+    first, own = pixel_bytes(kernel), ROWS * line_bytes(kernel)
+    return (0, first), *((at, own) for at in range(first, halo_shared(kernel), own))
+
+
+class Out(Epilogue):
+    """Results of 16 bits go out through shared memory: two neighbours a thread become eight."""
+
+    kernel: HaloKernel
+
+    def place(self, base: str, warp: str, lane: str, right: str) -> None:
+        """This warp's lines, and which of their pieces a lane writes and reads."""
+        g, v = self.kernel, self.k.value
+        line = line_bytes(g)
+        own = v("i32", f"mad.lo.u32 {{}}, {warp}, {ROWS * line}, {v('i32', f'add.u32 {{}}, {base}, {pixel_bytes(g)};')};")
+        self.slot = v("i32", f"mad.lo.u32 {{}}, {v('i32', f'shr.u32 {{}}, {lane}, 2;')}, {line}, {own};")
+        self.slot = v("i32", f"mad.lo.u32 {{}}, {v('i32', f'and.b32 {{}}, {lane}, 3;')}, 4, {self.slot};")
+        across = g.wide // 8
+        piece = v("i32", f"and.b32 {{}}, {lane}, {across - 1};")
+        self.line = v("i32", f"shr.u32 {{}}, {lane}, {across.bit_length() - 1};")
+        self.source = v("i32", f"mad.lo.u32 {{}}, {piece}, {PIECE}, {v('i32', f'mad.lo.u32 {{}}, {self.line}, {line}, {own};')};")
+        self.column = v("i32", f"mad.lo.u32 {{}}, {piece}, 8, {right};")
+
+    def do_store(self, instr: Instr) -> None:
+        g, k, v = self.kernel, self.k, self.k.value
+        view, address = instr.operands[0], self.env[instr.operands[0]]  # type: ignore[index]
+        if view not in g.stored:
+            super().do_store(instr)
+            return
+        assert isinstance(address, Address) and g.row is not None and g.column is not None and g.end is not None
+        tile, line = self.tile(instr.operands[-1]), line_bytes(g)
+        k.emit("bar.warp.sync -1;")  # what was there has been read
+        for h in (0, 8):
+            for c in range(0, g.wide, 8):
+                k.emit(f"st.shared.b32 [{self.slot}+{h * line + 2 * c}], {_pair(self.f, tile.values[h, c], tile.values[h, c + 1])};")
+        k.emit("bar.warp.sync -1;")
+        row = v("i64", f"add.s64 {{}}, {self.env[g.row]}, {v('i64', f'cvt.u64.u32 {{}}, {self.line};')};")
+        column = v("i64", f"add.s64 {{}}, {self.env[g.column]}, {v('i64', f'cvt.u64.u32 {{}}, {self.column};')};")
+        step = address.strides[-2]
+        at = v("i64", f"mad.lo.s64 {{}}, {v('i64', f'mad.lo.s64 {{}}, {row}, {step}, {column};')}, 2, {address.pointer};")
+        at_once = 8 * WARP // g.wide  # lines
+        left = v("i64", f"sub.s64 {{}}, {self.env[g.end]}, {row};")
+        for first in range(0, ROWS, at_once):
+            there = v("i1", f"setp.gt.s64 {{}}, {left}, {first};")
+            if at_once > ROWS:
+                there = v("i1", f"and.pred {{}}, {there}, {v('i1', f'setp.lt.u32 {{}}, {self.line}, {ROWS};')};")
+            regs = [k.reg("i32") for _ in range(4)]
+            k.emit(f"@{there} ld.shared.v4.b32 {{{', '.join(regs)}}}, [{self.source}+{first * line}];")
+            if first:
+                skip = v("i64", f"mul.lo.s64 {{}}, {step}, {2 * at_once};")
+                at = v("i64", f"add.s64 {{}}, {at}, {skip};")
+            k.emit(f"@{there} st.global.v4.b32 [{at}], {{{', '.join(regs)}}};")
 
 
 class Halo:
@@ -35,7 +100,7 @@ class Halo:
         self.kernel = kernel
         self.k = KernelText(kernel.name, [])
         self.columns = kernel.wide // 8  # of eight results each, of a warp
-        self.e = Epilogue(kernel, Spots((0, 8), tuple((8 * j, 8 * j + 1) for j in range(self.columns)), kernel.block), self.k)
+        self.e = Out(kernel, Spots((0, 8), tuple((8 * j, 8 * j + 1) for j in range(self.columns)), kernel.block), self.k)
 
     def module(self, target: TargetSpec) -> str:
         g, k, v = self.kernel, self.k, self.k.value
@@ -105,6 +170,8 @@ class Halo:
         self.row, self.pair = v("i32", f"shr.u32 {{}}, {self.lane}, 2;"), v("i32", f"and.b32 {{}}, {self.lane}, 3;")
         self.pieces = g.taps[0] * g.taps[1] * (g.channels // 8)
         self.zero = v("i32", "mov.u32 {}, 0;")
+        if g.stored:
+            self.e.place(self.base, warp, self.lane, self.right)
 
     def _weights(self, part: str) -> list[list[tuple[str, str]]]:
         """[eight results][step]: two registers, rows of the weights along K."""

@@ -48,7 +48,7 @@ def small_launch(kernel: Kernel, text: str) -> Launch | None:
         words = _words(text, ring.WORDS, m=kernel.bm, n=kernel.bn, k=deep)
         return Launch(words, _same(kernel.block), cells=((0, (kernel.bm + kernel.bn) * ring.LINE),))
     if isinstance(kernel, HaloKernel):
-        return Launch(_words(text, ()), _same(kernel.block), cells=((0, conv_halo.halo_shared(kernel)),))
+        return Launch(_words(text, ()), _same(kernel.block), cells=conv_halo.places(kernel))
     if isinstance(kernel, MmaAttentionKernel):
         keys = 6 * kernel.keys
         words = _words(text, attention_mma.WORDS, sq=64, sk=keys, offset=keys - 64, window=keys)
