@@ -111,6 +111,18 @@ CASES: dict[str, tuple[Callable[..., Any], Types]] = {
         ((bf16, (2, 4, 100, 32)), (bf16, (2, 4, 100, 32)), (bf16, (2, 4, 100, 32)), (bf16, (2, 1, 1, 100))),
     ),
     "conv": (conv, ((bf16, (2, 64, 30, 30)), (bf16, (64, 64, 3, 3)), (bf16, (64, 1, 1)), (bf16, (2, 64, 15, 15)))),
+    "conv_groups": (
+        lambda x, w: o.Conv(stride=(1, 1), padding=((1, 1),) * 2, dilation=(1, 1), groups=8)(x, w),
+        ((bf16, (2, 64, 30, 30)), (bf16, (64, 8, 3, 3))),
+    ),
+    "conv_channels": (
+        lambda x, w: o.Conv(stride=(1, 1), padding=((1, 1),) * 2, dilation=(1, 1), groups=64)(x, w),
+        ((bf16, (2, 64, 30, 30)), (bf16, (64, 1, 3, 3))),
+    ),
+    "conv_patch": (
+        lambda x, w: o.Conv(stride=(1, 1, 1), padding=((1, 1),) * 3, dilation=(1, 1, 1))(x, w),
+        ((bf16, (1, 64, 8, 16, 16)), (bf16, (64, 64, 3, 3, 3))),
+    ),
     "conv_volume": (
         lambda x, w: o.Conv(stride=(1, 1, 1), padding=((1, 1),) * 3, dilation=(1, 1, 1), groups=2)(x, w),
         ((bf16, (8, 64, 16, 16, 16)), (bf16, (256, 32, 3, 3, 3))),

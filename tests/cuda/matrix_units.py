@@ -70,7 +70,7 @@ def run_product(kernel: GemmKernel, heap: Heap, words: Sequence[int], env: dict[
         seen = patches(a, left, kernel) if isinstance(kernel, PatchKernel) else windows(a, left, kernel)
         each = kernel.each or b.shape[1]
         parts = seen.reshape(*seen.shape[:2], -1, kernel.channels), b.reshape(b.shape[0], -1, each, b.shape[2])
-        total = np.einsum("tmgc,tgnc->mgn", *parts).reshape(1, seen.shape[1], -1)
+        total = np.einsum("tmgc,tgnc->mgn", *parts, optimize=True).reshape(1, seen.shape[1], -1)
     else:
         total = np.einsum("bmk,bnk->bmn", a, b)
     data, index = tensor(heap, result, words, env)

@@ -65,6 +65,8 @@ SPARE: dict[str, dict[str, int]] = {
     "attention_training on sm_80 mma_grad": {},
     "matmul_f64 on sm_80": {},
     "conv on sm_80": {},
+    "conv_groups on sm_80": {},
+    "conv_patch": {},
 }
 QUICK = ("matmul_bf16", "matmul_columns on sm_80", "attention on sm_80")
 

@@ -49,9 +49,10 @@ GATHERED: list[tuple[Any, ...]] = [
 # ... of which pixels are copied once
 HALO: list[tuple[Any, ...]] = [
     ("sm_90a", 1, 32, (5, 7), 32, (3, 2), (2, 1), (1, 0), (1, 1), 2), ("sm_120", 1, 72, (6, 20), 48, (3, 3), (2, 2), (1, 1), (2, 1), 3),
-    ("sm_90a", 2, 64, (9, 5), 64, (3, 3), (1, 1), (1, 1), (1, 1), 8), ("sm_80", 2, 36, (9,), 24, (3,), (2,), (1,), (1,), 3),
+    ("sm_90a", 2, 64, (9, 5), 64, (3, 3), (1, 1), (1, 1), (1, 1), 16), ("sm_80", 2, 36, (9,), 24, (3,), (2,), (1,), (1,), 3),
     ("sm_80", 2, 16, (5, 6), 32, (3, 3), (1, 1), (1, 1), (1, 1), 2), ("sm_90a", 1, 80, (4, 5), 32, (2, 3), (1, 1), (0, 2), (1, 1), 2),
     ("sm_90a", 1, 16, (7, 4), 32, (5, 5), (1, 1), (2, 2), (1, 1), 2), ("sm_90a", 1, 64, (6, 6), 64, (3, 3), (1, 1), (1, 1), (1, 1), 2),
+    ("sm_80", 2, 64, (9, 5), 64, (3, 3), (1, 1), (1, 1), (1, 1), 8),
 ]  # fmt: skip
 # ... every channel by itself
 DEPTHWISE: list[tuple[Any, ...]] = [
@@ -134,6 +135,18 @@ def test_windows_gathered_by_threads(case: tuple[Any, ...], rng: np.random.Gener
     convolve: Any = (F.conv1d, F.conv2d, F.conv3d)[len(sizes) - 1]
     want = torch.relu(convolve(wide(x), wide(k), None, stride, padding, dilation, groups) + wide(b)).numpy()
     assert np.linalg.norm(got.astype(np.float64) - want) <= (6e-3 if dtype is bf16 else 1e-3) * np.linalg.norm(want)
+
+
+@pytest.mark.parametrize("each", [4, 8])
+def test_infinities_stay_in_their_group(each: int, rng: np.random.Generator) -> None:
+    x, k = numbers(rng, f16, 1, 16, 4, 5), numbers(rng, f16, 16, each, 3, 3)
+    x[0, each : 2 * each, 2, 2] = np.inf
+    op = o.Conv(stride=(1, 1), padding=((1, 1),) * 2, dilation=(1, 1), groups=16 // each)
+    emulated = Emulated(graph(lambda v, u: op(v, u), (f16, x.shape), (f16, k.shape)), "sm_80")
+    with np.errstate(invalid="ignore"):
+        (got,) = emulated(x, k)
+    assert any(isinstance(v.kernel, HaloKernel) for v in emulated.program.launches)
+    assert not np.isfinite(got[:, each : 2 * each]).all() and np.isfinite(np.delete(got, range(each, 2 * each), 1)).all()
 
 
 def test_a_chain_of_convolutions_is_not_copied_between() -> None:

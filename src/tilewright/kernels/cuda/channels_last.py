@@ -45,7 +45,7 @@ def wants(node: Node) -> bool:
     op = node.op
     if not isinstance(op, Conv) or op.transposed or node.operands[0].dtype not in (bf16, f16):
         return False
-    return op.groups == 1 or in_groups(node) or depthwise(node)
+    return op.groups == 1 or in_groups(node) or in_pairs(node) or depthwise(node)
 
 
 def depthwise(node: Node) -> bool:
@@ -67,6 +67,14 @@ def in_groups(node: Node) -> bool:
     if not isinstance(channels, int) or not isinstance(results, int) or results // op.groups % 2:
         return False
     return op.groups == 1 or (channels // op.groups >= LEAST and results // op.groups >= LEAST)
+
+
+def in_pairs(node: Node) -> bool:
+    """Whether pairs of groups, of four channels and four results each, are as good as groups of eight: over one or two axes."""
+    op, (channels, results) = node.op, (node.operands[0].shape[1], node.values[0].shape[1])
+    assert isinstance(op, Conv)
+    half = LEAST // 2
+    return op.groups % 2 == 0 and channels == results == half * op.groups and len(op.stride) <= 2
 
 
 def same_rank(a: tuple[Dim, ...], b: tuple[Dim, ...]) -> bool:

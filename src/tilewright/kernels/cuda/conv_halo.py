@@ -1,7 +1,8 @@
 """Convolution with groups of few channels on the matrix units of every chip: pixels are copied once (`target/cuda/conv_halo.py`).
 
 Serves f16 and bf16 convolutions over one or two spatial axes of known size whose groups have at most 56 channels, results in eights, and
-weights that fit in registers, with the region's elementwise consumers as epilogue. Operands lie as `conv_mma.py` wants them.
+weights that fit in registers, with the region's elementwise consumers as epilogue. Operands lie as `conv_mma.py` wants them. Groups of four
+channels and four results are taken in pairs.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 
 from ...core.dtypes import f32
 from ...core.target_spec import TargetSpec
-from ...ir.graph import Value
+from ...ir.graph import Node, Value
 from ...ir.layout import Layout
 from ...ops.contractions import Conv as ConvOp
 from ...tile.builder import Ix, View
@@ -19,8 +20,9 @@ from ..call import Call
 from ..launch import Launch, Packed
 from ..region import Operand, Region
 from ..template import Reason, Template, region_bytes, region_flops
+from .channels_last import in_groups, in_pairs
 from .conv import TAPS, matrices, packed_weights, weight_operand, windows_of
-from .conv_mma import MmaConv, volume
+from .conv_mma import of_known_size, volume
 from .conv_windows import Windowed
 from .epilogue import Sums, write_results
 from .kernel import HaloKernel
@@ -77,21 +79,21 @@ class HaloConv(Template):
     key = "halo_conv"
 
     def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        if (other := MmaConv().matches(region, target)) is not None:
+        if (other := of_known_size(region, target)) is not None:
             return other
         node, at = region.anchor, windows_of(region)
         assert node is not None and isinstance(node.op, ConvOp)
-        if at is None or len(at.image) == 3 or node.op.groups == 1 or at.taps == (1, 1):
+        if at is None or len(at.image) == 3 or node.op.groups == 1 or at.taps == (1, 1) or not (in_groups(node) or in_pairs(node)):
             return Reason("groups, one or two spatial axes and more than one tap")
-        own, each, x = node.operands[1].shape[1], node.values[0].shape[1], region.operand(node.operands[0])
+        own, out, x = node.operands[1].shape[1], node.values[0].shape[1], region.operand(node.operands[0])
         if x is None or not all(isinstance(s, int) for s in x.layout.strides):
             return Reason("pixels a known number of bytes apart")
-        assert isinstance(own, int) and isinstance(each, int)
-        each //= node.op.groups
-        padded = -(-own // 8) * 8
+        assert isinstance(own, int) and isinstance(out, int)
+        groups = groups_of(node)
+        padded, each = -(-own // 8) * 8, out // groups
         if padded > MOST or each % 8:
             return Reason(f"groups of at most {MOST} channels, and results in eights")
-        return None if plan_of(at, padded, each, node.op.groups, target) else Reason("weights in registers and lines in shared memory")
+        return None if plan_of(at, padded, each, groups, target) else Reason("weights in registers and lines in shared memory")
 
     def packs(self, region: Region, target: TargetSpec) -> dict[int, Packed]:
         return packed_weights(region, TAPS)
@@ -102,9 +104,15 @@ class HaloConv(Template):
         x, w = region.operand(node.operands[0]), region.operand(node.operands[1])
         assert x is not None and w is not None
         before, results, leaves, after = matrices(region, node.values[0], target)
-        pixels, x = volume(region.name, x, node.op.groups, target)
+        pixels, x = volume(region.name, x, groups_of(node), target)
         weights, w = weight_operand(region.name, w, target)
         return [*before, *pixels, *weights, halo_launch(region, at, x, w, results, leaves, target), *after]
+
+
+def groups_of(node: Node) -> int:
+    """Groups, or pairs of them."""
+    assert isinstance(node.op, ConvOp)
+    return node.op.groups // 2 if in_pairs(node) else node.op.groups
 
 
 def halo_launch(
@@ -113,7 +121,7 @@ def halo_launch(
     node = region.anchor
     assert node is not None and isinstance(node.op, ConvOp)
     batch, _, *image, _ = x.layout.shape
-    (n, taps, own), groups = w.type.shape, node.op.groups
+    (n, taps, own), groups, paired = w.type.shape, groups_of(node), in_pairs(node)
     assert isinstance(n, int) and isinstance(own, int) and isinstance(taps, int)
     each = n // groups
     plan = plan_of(at, own, each, groups, target)
@@ -138,16 +146,16 @@ def halo_launch(
     edges = not staged or any(leaf.row != 0 for leaf in leaves.values())
     write_results(call, region, 1.0, made, outs, ins, (Ix(call.b, end), columns), (1,), edges=edges)
     parts = groups // plan.together
-    note = f"mma.sync {plan.lines} lines of {plan.together} of {groups} groups, pixels copied once"
+    note = f"mma.sync {plan.lines} lines of {plan.together} of {groups} {'pairs of ' if paired else ''}groups, pixels copied once"
     grid = batch * (-(-at.out[0] // plan.lines) * parts)
     launch = call.finish(grid, flops=region_flops(region), bytes_=region_bytes(region), note=note)
     k, dtype = launch.kernel, x.type.dtype.name
     shape = (*image, *at.out, *at.taps, *at.stride, *at.before, *at.dilation, own, each, parts, *seen.strides[:3])
-    chosen = (plan.together, plan.lines, plan.wide, plan.per_sm, int(staged))
+    chosen = (plan.together, plan.lines, plan.wide, plan.per_sm, int(staged), int(paired))
     launch.kernel = HaloKernel(
         "_".join(map(str, (k.name, *chosen, *shape, dtype))), k.params, k.pid, k.body, acc=made.acc, row=made.row, column=made.column,
         batch=made.batch, end=end, stored=tuple(v.var for v in outs) if staged else (), a=a.var, b=b.var, image=at.image, out=at.out,
         taps=at.taps, stride=at.stride, before=at.before, dilation=at.dilation, reach=reach_of(at, plan.lines), lines=plan.lines,
         channels=own, each=each, held=own * plan.together, pitch=pitch_of(own * plan.together), results=plan.together * each,
-        parts=parts, wide=plan.wide, dtype=dtype, per_sm=plan.per_sm, block=32 * WARPS)  # fmt: skip
+        parts=parts, wide=plan.wide, paired=paired, dtype=dtype, per_sm=plan.per_sm, block=32 * WARPS)  # fmt: skip
     return launch

@@ -45,20 +45,10 @@ class MmaConv(Template):
     key = "mma_conv"
 
     def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        node = region.anchor
-        if node is None or not isinstance(node.op, ConvOp):
-            return Reason("no convolution")
-        if any(v.dtype not in (bf16, f16) for v in node.operands) or node.op.transposed:
-            return Reason("needs bf16 or f16 operands, not transposed")
-        if (other := Conv().matches(region, target)) is not None:
+        if (other := of_known_size(region, target)) is not None:
             return other
-        (x, w), out = node.operands, node.values[0]
-        sizes = (*x.shape[1:], *w.shape, *out.shape[1:])
-        padding = [p for pair in node.op.padding for p in pair]
-        known = all(isinstance(d, int) and d > 0 for d in sizes) and all(isinstance(p, int) and p >= 0 for p in padding)
-        if len(x.shape) > 5 or not known:
-            return Reason("up to three spatial axes of known size")
-        return None if in_groups(node) else Reason("groups of at least eight channels, and an even number of results in each")
+        assert region.anchor is not None
+        return None if in_groups(region.anchor) else Reason("groups of at least eight channels, and an even number of results in each")
 
     def packs(self, region: Region, target: TargetSpec) -> dict[int, Packed]:
         return packed_weights(region, TAPS)
@@ -72,6 +62,22 @@ class MmaConv(Template):
         pixels, x = volume(region.name, x, node.op.groups, target)
         weights, w = weight_operand(region.name, w, target)
         return [*before, *pixels, *weights, conv_launch(region, x, w, results, leaves, target), *after]
+
+
+def of_known_size(region: Region, target: TargetSpec) -> Reason | None:
+    """Why a region is no convolution that `mma.sync` could serve, whatever its groups are."""
+    node = region.anchor
+    if node is None or not isinstance(node.op, ConvOp):
+        return Reason("no convolution")
+    if any(v.dtype not in (bf16, f16) for v in node.operands) or node.op.transposed:
+        return Reason("needs bf16 or f16 operands, not transposed")
+    if (other := Conv().matches(region, target)) is not None:
+        return other
+    (x, w), out = node.operands, node.values[0]
+    sizes = (*x.shape[1:], *w.shape, *out.shape[1:])
+    padding = [p for pair in node.op.padding for p in pair]
+    known = all(isinstance(d, int) and d > 0 for d in sizes) and all(isinstance(p, int) and p >= 0 for p in padding)
+    return None if known and len(x.shape) <= 5 else Reason("up to three spatial axes of known size")
 
 
 def volume(name: str, x: Operand, groups: int, target: TargetSpec) -> tuple[list[Launch], Operand]:

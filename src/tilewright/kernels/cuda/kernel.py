@@ -204,6 +204,7 @@ class HaloKernel(Kernel):
     results: int = 8  # of a block
     parts: int = 1  # blocks that share the groups
     wide: int = 8  # results of a warp
+    paired: bool = False  # a group is two of four channels and four results each, whose weights lie behind one another
     stored: tuple[Var, ...] = ()  # results that go out through shared memory
     dtype: str = "bf16"
     per_sm: int = 1

@@ -4,6 +4,9 @@ A block has `lines` lines of one image's results and the channels of some groups
 shared memory once, padding as zeros, and every tap reads them there: `ldmatrix` takes the address of each of its rows, so a window is an
 offset. A warp multiplies 16 neighbouring pixels by the weights of its results, which stay in its registers; K runs over taps and channels,
 eight of them a piece, two pieces a step. Pixels lie an odd number of 16-byte pieces apart, so that eight neighbours meet all banks.
+
+A pair of groups of four channels is a group of eight whose sums are taken twice, each time with the other group's channels cleared: nothing
+that a group reads, infinities included, reaches the other's results.
 """
 
 from __future__ import annotations
@@ -182,7 +185,11 @@ class Halo:
         result = v("i32", f"add.u32 {{}}, {self.right}, {self.row};")
         result = v("i32", f"mad.lo.u32 {{}}, {part}, {g.results}, {result};")
         at = v("i64", f"mad.lo.s64 {{}}, {v('i64', f'cvt.u64.u32 {{}}, {result};')}, {2 * deep}, {address.pointer};")
-        at = v("i64", f"add.s64 {{}}, {at}, {v('i64', f'mul.wide.u32 {{}}, {self.pair}, 4;')};")
+        pair = self.pair
+        if g.paired:  # the second group's weights belong to the second four channels, zeros to the first
+            half = v("i32", f"shr.u32 {{}}, {self.lane}, 3;")
+            pair = v("i32", f"xor.b32 {{}}, {pair}, {v('i32', f'and.b32 {{}}, {half}, 2;')};")
+        at = v("i64", f"add.s64 {{}}, {at}, {v('i64', f'mul.wide.u32 {{}}, {pair}, 4;')};")
 
         def word(j: int, piece: int) -> str:
             return self.zero if piece >= self.pieces else v("i32", f"ld.global.b32 {{}}, [{at}+{8 * j * 2 * deep + PIECE * piece}];")
@@ -215,6 +222,9 @@ class Halo:
         group = v("i32", f"mul.lo.u32 {{}}, {v('i32', f'div.u32 {{}}, {self.right}, {g.each};')}, {2 * g.channels};")
         origin = v("i32", f"add.u32 {{}}, {self.base}, {group};")
         far = {d: v("i32", f"add.u32 {{}}, {origin}, {v('i32', f'selp.b32 {{}}, {d}, 0, {upper};')};") for d in {b - a for a, b in steps}}
+        if g.paired:
+            first_four = v("i1", f"setp.lt.u32 {{}}, {self.pair}, 2;")
+            lower, rest = (v("i32", f"selp.b32 {{}}, {x}, {y}, {first_four};") for x, y in ((-1, 0), (0, -1)))
         inside = v("i32", f"and.b32 {{}}, {self.lane}, 15;")
         now = k.reg("i32")
         k.emit(f"mad.lo.u32 {now}, {self.turn}, 16, {start};")
@@ -228,7 +238,8 @@ class Halo:
         spot = v("i32", f"mad.lo.u32 {{}}, {line}, {g.stride[0] * g.reach[1] * g.pitch}, {across};")
         spots = {d: v("i32", f"add.u32 {{}}, {spot}, {r};") for d, r in far.items()}
         sums = [[k.reg("float") for _ in range(4)] for _ in range(self.columns)]
-        for r in (r for four in sums for r in four):
+        second = [[k.reg("float") for _ in range(4)] for _ in sums] if g.paired else []
+        for r in (r for four in (*sums, *second) for r in four):
             k.emit(f"mov.f32 {r}, {literal('float', 0.0)};")
         name = f"mma.sync.aligned.m16n8k16.row.col.f32.{g.dtype}.{g.dtype}.f32"
         for i, (a, b) in enumerate(steps):
@@ -237,9 +248,16 @@ class Halo:
                 at = a + 8 * own // g.each * 2 * g.channels
                 k.emit(f"ldmatrix.sync.aligned.m8n8.x4.shared.b16 {{{', '.join(regs)}}}, [{spots[b - a]}+{at}];")
                 left = regs if 2 * i + 1 < self.pieces else [*regs[:2], self.zero, self.zero]
-                for j in range(own, min(self.columns, own + g.each // 8)):
-                    c = ", ".join(sums[j])
-                    k.emit(f"{name} {{{c}}}, {{{', '.join(left)}}}, {{{', '.join(weights[j][i])}}}, {{{c}}};")
+                sides = [(sums, left)]
+                if g.paired:
+                    sides = [(to, [v("i32", f"and.b32 {{}}, {r}, {m};") for r in left]) for to, m in ((sums, lower), (second, rest))]
+                for to, a_regs in sides:
+                    for j in range(own, min(self.columns, own + g.each // 8)):
+                        c = ", ".join(to[j])
+                        k.emit(f"{name} {{{c}}}, {{{', '.join(a_regs)}}}, {{{', '.join(weights[j][i])}}}, {{{c}}};")
+        if g.paired:
+            for first_sum, second_sum in ((a, b) for four in zip(sums, second, strict=True) for a, b in zip(*four, strict=True)):
+                k.emit(f"selp.f32 {first_sum}, {first_sum}, {second_sum}, {first_four};")
         e.env[g.row] = v("i64", f"cvt.u64.u32 {{}}, {now};")
         values: dict[Key, str] = {(8 * (x // 2), 8 * j + x % 2): r for j, four in enumerate(sums) for x, r in enumerate(four)}
         e.env[g.acc] = Regs(g.acc.type, values)
