@@ -19,12 +19,12 @@ from tilewright.ir.graph import Graph, Value
 from tilewright.ir.interp import bind_symbols
 from tilewright.ir.types import TensorType
 from tilewright.kernels.cuda.attention_kernels import FlashGradKernel, FlashStatsKernel, MmaGradKernel
+from tilewright.kernels.cuda.conv_kernels import HaloKernel
 from tilewright.kernels.cuda.kernel import (
     BlockKernel,
     DecodeKernel,
     FlashKernel,
     GemmKernel,
-    HaloKernel,
     MmaAttentionKernel,
     QDotKernel,
     QGemmKernel,

@@ -10,7 +10,8 @@ import numpy as np
 
 from tests.cuda.emulator import Array, Fault, Heap
 from tilewright.core.dims import evaluate
-from tilewright.kernels.cuda.kernel import ConvKernel, GemmKernel, PatchKernel, TensorMap
+from tilewright.kernels.cuda.conv_kernels import ConvKernel, PatchKernel
+from tilewright.kernels.cuda.kernel import GemmKernel, TensorMap
 
 
 def tensor(heap: Heap, m: TensorMap, words: Sequence[int], env: dict[str, int]) -> tuple[Array, Array]:

@@ -17,7 +17,8 @@ from tests.cuda.launching import Emulated, graph
 from tests.ops.checks import Case, assert_close, cases
 from tilewright.core.dtypes import DType, bf16, f16, f32
 from tilewright.ir.interp import run
-from tilewright.kernels.cuda.kernel import BlockKernel, ConvKernel, ConvRingKernel, GemmKernel, HaloKernel, PatchKernel
+from tilewright.kernels.cuda.conv_kernels import ConvKernel, ConvRingKernel, HaloKernel, PatchKernel
+from tilewright.kernels.cuda.kernel import BlockKernel, GemmKernel
 from tilewright.kernels.launch import Packed
 from tilewright.runtime.packing import pack_constants, unpack
 

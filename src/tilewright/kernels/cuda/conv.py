@@ -29,8 +29,9 @@ from ..template import Reason, Template, region_bytes, region_flops
 from ..tiling import leaves_of_epilogue
 from .channels_last import channels_last
 from .conv_first import First
+from .conv_kernels import ConvKernel
 from .conv_windows import Windowed
-from .kernel import ConvKernel, GemmKernel, TensorMap, Windows, forward
+from .kernel import GemmKernel, TensorMap, Windows, forward
 from .product_epilogue import Matrix, add_epilogue
 
 BK = 64

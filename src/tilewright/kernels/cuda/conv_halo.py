@@ -22,10 +22,10 @@ from ..region import Operand, Region
 from ..template import Reason, Template, region_bytes, region_flops
 from .channels_last import in_groups, in_pairs
 from .conv import TAPS, matrices, packed_weights, weight_operand, windows_of
+from .conv_kernels import HaloKernel
 from .conv_mma import of_known_size, volume
 from .conv_windows import Windowed
 from .epilogue import Sums, write_results
-from .kernel import HaloKernel
 from .product_epilogue import Matrix
 
 MOST = 56  # channels of a group

@@ -27,8 +27,8 @@ from ..region import Operand, Region
 from ..template import Reason, Template, region_bytes, region_flops
 from .channels_last import channels_last, in_groups
 from .conv import PIECE, TAPS, matrices, packed_weights, weight_operand
+from .conv_kernels import ConvRingKernel
 from .epilogue import Sums, write_results
-from .kernel import ConvRingKernel
 from .product_epilogue import Matrix
 from .ring_matmul import RingConfig
 

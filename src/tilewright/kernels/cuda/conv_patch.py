@@ -19,8 +19,9 @@ from ..region import Operand, Region
 from ..template import Reason, Template, region_bytes, region_flops
 from ..tiling import leaves_of_epilogue
 from .conv import BK, TAPS, HopperConv, image_operand, matrices, packed_weights, weight_operand, windows_of
+from .conv_kernels import PATCH, PLANES, PatchKernel
 from .conv_windows import Windowed
-from .kernel import PATCH, PLANES, PatchKernel, TensorMap
+from .kernel import TensorMap
 from .product_epilogue import Matrix, add_epilogue
 
 BN = 64

@@ -8,16 +8,13 @@ from typing import Any
 from ...core.errors import CompileError
 from ...core.target_spec import TargetSpec
 from ...kernels.cuda.attention_kernels import FlashGradKernel, FlashStatsKernel, MmaGradKernel
+from ...kernels.cuda.conv_kernels import ConvKernel, ConvRingKernel, HaloKernel, PatchKernel
 from ...kernels.cuda.kernel import (
     BlockKernel,
-    ConvKernel,
-    ConvRingKernel,
     DecodeKernel,
     FlashKernel,
     GemmKernel,
-    HaloKernel,
     MmaAttentionKernel,
-    PatchKernel,
     QDotKernel,
     QGemmKernel,
     RingKernel,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from math import prod
 
 from ...core.target_spec import TargetSpec
-from ...kernels.cuda.kernel import ConvKernel
+from ...kernels.cuda.conv_kernels import ConvKernel
 from .gemm import Gemm
 
 BK = 64  # channels of a step

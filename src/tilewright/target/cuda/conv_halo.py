@@ -12,7 +12,7 @@ that a group reads, infinities included, reaches the other's results.
 from __future__ import annotations
 
 from ...core.target_spec import TargetSpec
-from ...kernels.cuda.kernel import HaloKernel
+from ...kernels.cuda.conv_kernels import HaloKernel
 from ...tile.ir import Instr, TileType
 from .access import Address, _pair
 from .groups import PIECES, Groups

@@ -11,7 +11,7 @@ from __future__ import annotations
 from math import prod
 
 from ...core.target_spec import TargetSpec
-from ...kernels.cuda.kernel import PATCH, PLANES, PatchKernel
+from ...kernels.cuda.conv_kernels import PATCH, PLANES, PatchKernel
 from .gemm import EMPTY, Gemm
 from .gemm_pieces import wgmma
 from .gemm_sizes import BK, results_bytes

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ...core.target_spec import TargetSpec
-from ...kernels.cuda.kernel import ConvRingKernel
+from ...kernels.cuda.conv_kernels import ConvRingKernel
 from .access import Address
 from .ring import LINE, Ring
 from .ring_cores import Side

@@ -8,17 +8,8 @@ from collections.abc import Sequence
 
 from ...core.dtypes import dtype
 from ...kernels.cuda.attention_kernels import FlashGradKernel, FlashStatsKernel, MmaGradKernel
-from ...kernels.cuda.kernel import (
-    DecodeKernel,
-    FlashKernel,
-    GemmKernel,
-    HaloKernel,
-    MmaAttentionKernel,
-    PatchKernel,
-    QGemmKernel,
-    RingKernel,
-    TensorMap,
-)
+from ...kernels.cuda.conv_kernels import HaloKernel, PatchKernel
+from ...kernels.cuda.kernel import DecodeKernel, FlashKernel, GemmKernel, MmaAttentionKernel, QGemmKernel, RingKernel, TensorMap
 from ...tile.ir import Kernel, ViewType
 from . import attention_mma, attention_mma_grad, conv_halo, conv_patch, flash, flash_finish, flash_grad, flash_stats, gemm, qgemm, ring
 from .token_state import Launch
