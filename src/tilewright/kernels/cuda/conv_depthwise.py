@@ -32,7 +32,7 @@ from .groups import on_threads, vector_width
 from .pointwise import BLOCK, group
 from .pool import inside_flag
 
-PIXELS = (1, 2, 4)  # of a program along the spatial axes, the innermost last
+PIXELS = (1, 1, 4)  # of a program along the spatial axes, the innermost last
 BY_CHANNEL = Packed("taps", 1, transposed=True)
 
 
