@@ -19,6 +19,7 @@ ATTENTION: tuple[tuple[int, int, int, int, bool, float | None, str], ...] = (
 # batch, channels, sizes, results, taps of every axis, groups, target; step one, padding that keeps the sizes
 CONVOLUTIONS: tuple[tuple[int, int, tuple[int, ...], int, int, int, str], ...] = (
     (32, 256, (56, 56), 256, 3, 32, "cuda"), (32, 512, (28, 28), 512, 3, 4, "cuda"), (4, 64, (32, 56, 56), 64, 3, 1, "cuda"),
+    (32, 128, (56, 56), 128, 3, 32, "cuda"), (32, 256, (56, 56), 256, 3, 256, "cuda"),
     (32, 128, (28, 28), 128, 3, 1, "sm_80"), (32, 256, (14, 14), 1024, 1, 1, "sm_80"),
 )  # fmt: skip
 

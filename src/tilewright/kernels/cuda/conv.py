@@ -36,7 +36,6 @@ from .product_epilogue import Matrix, add_epilogue
 
 BK = 64
 PIECE = 8  # elements of 16 bytes
-LEAST_3D = 32  # channels, where fewer have no way of their own
 TAPS = Packed("taps", PIECE)
 SHARED = 224 << 10  # bytes of shared memory for a block
 KEPT_BYTES = 80 << 10  # of weights that stay there
@@ -103,6 +102,7 @@ def packed_weights(region: Region, packed: Packed) -> dict[int, Packed]:
 
 class HopperConv(Template):
     key = "hopper_conv"
+    least = 40  # channels, of three axes: fewer leave more of a step empty than threads that gather lose
 
     def matches(self, region: Region, target: TargetSpec) -> Reason | None:
         node = region.anchor
@@ -123,8 +123,8 @@ class HopperConv(Template):
             return Reason("up to three spatial axes of known size, windows of up to 128 (of three axes: 16)")
         groups, (channels, results) = node.op.groups, (node.operands[0].shape[1], node.values[0].shape[1])
         assert isinstance(channels, int) and isinstance(results, int)
-        if len(found.image) == 3 and channels < LEAST_3D:
-            return Reason(f"three spatial axes with {LEAST_3D} channels: a step of K is {BK} of one tap")
+        if len(found.image) == 3 and not found.plain and channels < self.least:
+            return Reason(f"three spatial axes with {self.least} channels: a step of K is {BK} of one tap")
         whole = channels // groups % BK == 0 and results // groups % BK == 0
         return None if groups == 1 or whole else Reason(f"groups of whole steps and tiles: multiples of {BK} channels and results")
 

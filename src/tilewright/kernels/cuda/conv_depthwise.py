@@ -32,7 +32,8 @@ from .groups import on_threads, vector_width
 from .pointwise import BLOCK, group
 from .pool import inside_flag
 
-PIXELS = (1, 1, 4)  # of a program along the spatial axes, the innermost last
+FEW = 9  # taps
+PIXELS = {True: (1, 2, 4), False: (1, 1, 4)}  # of a program along the spatial axes, the innermost last; with few taps, or many
 BY_CHANNEL = Packed("taps", 1, transposed=True)
 
 
@@ -95,7 +96,7 @@ def depthwise_launch(region: Region, node: Node, x: Operand, w: Operand, results
     kernel = [d for d in node.operands[1].shape[2:] if isinstance(d, int)]
     out = [d for d in value.shape[2:] if isinstance(d, int)]
     sizes = [d for d in x.type.shape[2:] if isinstance(d, int)]
-    per = [min(p, d) for p, d in zip(PIXELS[3 - n :], out, strict=True)]
+    per = [min(p, d) for p, d in zip(PIXELS[math.prod(kernel) <= FEW][3 - n :], out, strict=True)]
     source, outs = x.layout.permute(order), [r.layout.permute(order) for r in results]
     weights = Layout((math.prod(kernel), channels), (channels, 1), w.layout.offset)
     read = {v: o for v in leaves_of_epilogue(region, value) if (o := region.operand(v)) is not None}

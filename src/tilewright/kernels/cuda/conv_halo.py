@@ -31,7 +31,6 @@ from .product_epilogue import Matrix
 MOST = 56  # channels of a group
 HELD = 64  # channels of a block
 WARPS = 8
-STAGED = True
 REGISTERS = 76  # of a warp's weights
 SHARED = 100 << 10  # bytes of a block, so that two share a multiprocessor
 
@@ -142,7 +141,7 @@ def halo_launch(
     columns = call.word("n", n)
     made = Sums.of(TileType((16, plan.together * each), f32))
     end = Var(INDEX, "end")
-    staged = STAGED and all(r.by_copy_engine for r in results)  # 16 bytes a store
+    staged = all(r.by_copy_engine for r in results)  # 16 bytes a store
     edges = not staged or any(leaf.row != 0 for leaf in leaves.values())
     write_results(call, region, 1.0, made, outs, ins, (Ix(call.b, end), columns), (1,), edges=edges)
     parts = groups // plan.together

@@ -14,11 +14,11 @@ from ...core.target_spec import TargetSpec
 from ...ir.graph import Value
 from ...ops.contractions import Conv as ConvOp
 from ..call import Call
-from ..launch import Launch, Packed, Word
+from ..launch import Launch, Word
 from ..region import Operand, Region
-from ..template import Reason, Template, region_bytes, region_flops
+from ..template import Reason, region_bytes, region_flops
 from ..tiling import leaves_of_epilogue
-from .conv import BK, TAPS, HopperConv, image_operand, matrices, packed_weights, weight_operand, windows_of
+from .conv import BK, HopperConv, image_operand, matrices, weight_operand, windows_of
 from .conv_kernels import PATCH, PLANES, PatchKernel
 from .conv_windows import Windowed
 from .kernel import TensorMap
@@ -42,11 +42,12 @@ def stages_of(at: Windowed) -> int:
     return min(8, (SHARED - 2 * box - RESULTS) // (BN * BK * 2))
 
 
-class PatchConv(Template):
+class PatchConv(HopperConv):
     key = "patch_conv"
+    least = 32
 
     def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        if (other := HopperConv().matches(region, target)) is not None:
+        if (other := super().matches(region, target)) is not None:
             return other
         node, at = region.anchor, windows_of(region)
         assert node is not None and isinstance(node.op, ConvOp) and at is not None
@@ -66,9 +67,6 @@ class PatchConv(Template):
             if lay is None or any(s != 0 for i, s in enumerate(lay.strides) if i != 1) or not divisible(n, BN):
                 return Reason("an epilogue that reads the same for all pixels")
         return None
-
-    def packs(self, region: Region, target: TargetSpec) -> dict[int, Packed]:
-        return packed_weights(region, TAPS)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         node, at = region.anchor, windows_of(region)
