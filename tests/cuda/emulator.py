@@ -258,7 +258,9 @@ class _Block:
         elif stem == "mov":
             self.move(xs, active, dtype)
         elif stem == "shfl":
-            self.write(xs[0], self.read(xs[1], np.uint32)[np.arange(self.n) ^ int(xs[2])], active)
+            lanes = np.arange(self.n)
+            lanes = lanes ^ int(xs[2]) if parts[2] == "bfly" else lanes & -(32 - (int(xs[3]) >> 8)) | int(xs[2])
+            self.write(xs[0], self.read(xs[1], np.uint32)[lanes], active)
         elif stem == "cvt":
             self.convert(parts, kinds, xs, active)
         elif stem == "setp":

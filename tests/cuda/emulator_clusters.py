@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +49,7 @@ class Member:
         block.special["%cluster_ctarank"] = np.full(block.n, rank, np.uint32)
 
 
-def gather(blocks: list[_Block], size: int) -> None:
+def gather(blocks: Sequence[_Block], size: int) -> None:
     """Neighbouring blocks as clusters."""
     for start in range(0, len(blocks), size):
         peers: list[Member] = []
@@ -74,6 +75,8 @@ def execute(b: _Block, op: Op, xs: list[str], active: Array) -> bool:
         b.write(xs[0], b.read(xs[1], np.uint32) | (b.read(xs[2], np.uint32) + np.uint32(1)) << np.uint32(_RANK), active)
     elif name.startswith("st.async.shared::cluster.mbarrier::complete_tx::bytes"):
         _store(b, op, xs, active)
+    elif name.startswith("ld.shared::cluster"):
+        _load(b, op, xs, active)
     elif op.stem == "mbarrier":
         _mbarrier(b, op, xs, active)
     else:
@@ -99,6 +102,19 @@ def _mbarrier(b: _Block, op: Op, xs: list[str], active: Array) -> None:
             me.mbarriers[int(at[t])] = Barrier(int(xs[1]), int(xs[1]))
         else:
             me.mbarriers[int(at[t])].change(1, int(xs[2]) if "expect_tx" in op.opcode else 0)
+
+
+def _load(b: _Block, op: Op, xs: list[str], active: Array) -> None:
+    """Words from the shared memory of a block that has not left."""
+    names = [n.strip() for n in xs[0].strip("{}").split(",")]
+    at, found = _places(b, xs[1]), np.zeros((b.n, len(names)), np.float32)
+    for t in np.flatnonzero(active):
+        peer, place, nbytes = b.member.peers[(int(at[t]) >> _RANK) - 1], int(at[t]) & ((1 << _RANK) - 1), 4 * len(names)
+        if not peer.block.alive.any() or place % nbytes:
+            raise Fault(f"`{op.text}` reads byte {place} of a block that has {'words elsewhere' if place % nbytes else 'ended'}")
+        found[t] = peer.block.shared[place : place + nbytes].view(np.float32)
+    for i, name in enumerate(names):
+        b.write(name, found[:, i], active)
 
 
 def _store(b: _Block, op: Op, xs: list[str], active: Array) -> None:

@@ -1,20 +1,20 @@
 """Runs kernels of Hopper's asynchronous units in NumPy: copies through tensor maps, `wgmma`, mbarriers, named barriers, votes.
 
 Copies and products happen where they are started, in the order of their meaning: that waits are strong enough is the work of
-`async_safety`, what is computed is checked here. A thread that waits for an mbarrier stands still until one changes; blocks run one after
-the other in the order of their numbers, so who takes turns comes in the order of the turns.
+`async_safety`, what is computed is checked here. A thread that waits for an mbarrier stands still until one changes; blocks (clusters of
+them) run one after the other in the order of their numbers, so who takes turns comes in the order of the turns.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from tests.cuda import emulator_clusters as clusters
-from tests.cuda.emulator import _STEPS, Array, Heap, _Block, _locals, _split
+from tests.cuda.emulator import _STEPS, Array, Heap, _Block, _locals, _split, together
 from tests.cuda.emulator_clusters import Barrier, Fault
 from tests.cuda.emulator_mma import KINDS, _names, _whole_warps
 from tests.cuda.emulator_races import Races
@@ -35,9 +35,12 @@ def run(
     tensors = [(m, *tensor(heap, m, words, env)) for m in maps]
     symbols = {**dict(_locals(text)), "bars": 0, "ring": _RING, **{f"map{i}": _MAPS + i for i in range(len(maps))}}
     assert not re.search(r"\bscratch\b", text), "static memory has no place here"
+    size = int((re.findall(r"\.reqnctapercluster (\d+)", text) or [1])[0])
     with np.errstate(all="ignore"):
-        for b in range(grid):
-            _Async(function, heap, words, b, grid, block, _RING + dynamic, symbols, tensors).run()
+        for first in range(0, grid, size):
+            near = [_Async(function, heap, words, b, grid, block, _RING + dynamic, symbols, tensors) for b in range(first, first + size)]
+            clusters.gather(near, size)
+            together(heap, [b.steps() for b in near])
 
 
 def swizzled(at: Array) -> Array:
@@ -56,14 +59,13 @@ class _Async(_Block):
     def __init__(self, *args: Any) -> None:
         *rest, self.tensors = args
         super().__init__(*rest)
-        clusters.gather([self], 1)
         self.races = _Unwatched(0)
         self.mbarriers: dict[int, Barrier] = {}
         self.arrived: dict[int, int] = {}  # threads at a named barrier
         self.sleeping = np.full(self.n, -1, np.int64)  # at which named barrier
         self.stalled = np.zeros(self.n, bool)
 
-    def run(self) -> None:
+    def steps(self) -> Iterator[None]:
         for _ in range(_STEPS):
             ready = self.alive & (self.sleeping < 0) & ~self.stalled
             if not ready.any():
@@ -76,6 +78,9 @@ class _Async(_Block):
                 self.alive[ready & (self.pc == at)] = False
                 continue
             self.step(self.f.ops[at], ready & (self.pc == at))
+            if self.member.held:
+                self.member.held = False
+                yield
         raise Fault("the kernel does not end")
 
     def step(self, op: Op, here: Array) -> None:

@@ -27,6 +27,7 @@ from tilewright.kernels.cuda.kernel import (
     GemmKernel,
     MmaAttentionKernel,
     QDotKernel,
+    QFewKernel,
     QGemmKernel,
     RingKernel,
     ThinKernel,
@@ -42,8 +43,8 @@ from tilewright.target.cuda.code import emit_cuda, shared_bytes
 from tilewright.target.cuda.device import cuda_target
 
 SIMT = (
-    BlockKernel, DecodeKernel, FlashGradKernel, HaloKernel, MmaAttentionKernel, MmaGradKernel, QDotKernel, QGemmKernel, RingKernel,
-    SampleKernel, ThinKernel, TurnKernel, WholeKernel,
+    BlockKernel, DecodeKernel, FlashGradKernel, HaloKernel, MmaAttentionKernel, MmaGradKernel, QDotKernel, QFewKernel, QGemmKernel,
+    RingKernel, SampleKernel, ThinKernel, TurnKernel, WholeKernel,
 )  # fmt: skip
 
 

@@ -13,9 +13,9 @@ import tilewright.ops as o
 from tests.cuda.launching import Emulated, program
 from tests.cuda.test_qdot import build, linear, matrix
 from tilewright.core.dims import sym
-from tilewright.kernels.cuda import qgemm
+from tilewright.kernels.cuda import qfew, qgemm
 from tilewright.kernels.cuda.fragments import Fragments
-from tilewright.kernels.cuda.kernel import QGemmKernel
+from tilewright.kernels.cuda.kernel import QFewKernel, QGemmKernel
 from tilewright.ops import quant
 from tilewright.ops.quant_dot import GPU_FORMATS
 from tilewright.target.cuda import async_safety
@@ -62,13 +62,39 @@ def test_many_rows(name: str, k: int, n: int, m: int, rng: np.random.Generator) 
     assert near(e(x, r)[0] - r, x.astype(np.float64) @ numbers.T)
 
 
-FEW = ((8, 128), (4, 64), (4, 64, True), (8, 256, True))
+# a cluster's blocks, strips, warps along K, groups of warps
+PLANS = [("Q4_K", 512, 40, 5, (1, 2, 2, 2)), ("Q4_0", 1024, 50, 11, (2, 3, 2, 2)), ("Q6_K", 768, 20, 2, None), ("Q8_0", 96, 21, 16, None),
+         ("NVFP4", 512, 35, 9, (2, 3, 1, 3)), ("F8_E4M3", 384, 3, 10, None), ("Q5_1", 32, 17, 3, None)]  # fmt: skip
 
 
-@pytest.mark.parametrize("shape", [s if s in FEW else pytest.param(s, marks=SLOW) for s in qgemm.COST], ids=str)
+@pytest.mark.parametrize("name, k, n, m, plan", [*PLANS, *(pytest.param(f, 1024, 70, 13, (4, 5, 1, 3), marks=SLOW) for f in GPU_FORMATS)])
+def test_few_rows(name: str, k: int, n: int, m: int, plan: Any, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sizes that nothing divides; the same bits whether the number of rows is known or not, and for a row alone."""
+    if plan is not None:
+        monkeypatch.setattr(qgemm, "plan", lambda *_: qfew.Plan(*plan))
+    raw, numbers = matrix(rng, name, n, k)
+    x, r = given(rng, m, n, k)
+    known = Emulated(build(product(name, n, k), [(m, k), (m, n)], raw))
+    kernel = known.program.launches[-1].kernel
+    assert isinstance(kernel, QFewKernel)
+    assert shared_bytes(kernel) == qfew.shared_bytes(k, kernel.tiles, kernel.per, kernel.warps, kernel.cluster)
+    (y,) = known(x, r)
+    assert near(y - r, x.astype(np.float64) @ numbers.T)
+    rows = sym("S", 0, 16)
+    unknown = Emulated(build(product(name, n, k), [(rows, k), (rows, n)], raw))
+    np.testing.assert_array_equal(unknown(x, r)[0], y)
+    np.testing.assert_array_equal(unknown(x[1:2], r[1:2])[0], y[1:2])
+    assert unknown(x[:0], r[:0])[0].shape == (0, n)
+
+
+SHAPES = [qgemm.Shape(*s) for s in ((8, 128), (4, 64), (4, 64, True), (8, 256, True), (4, 64, True, 2))]
+MORE = [s for s in (*(qgemm.Shape(*x) for x in qgemm.COST), *(qgemm.Shape(4, m, True, n) for m, n in qgemm.MEET)) if s not in SHAPES]
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, *(pytest.param(s, marks=SLOW) for s in MORE)], ids=lambda s: "-".join(map(str, s)))
 def test_every_tile_gives_the_same_exact_numbers(shape: qgemm.Shape, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     """Scales that are powers of two and small whole numbers as activations leave nothing to round."""
-    n, k, m = 16 * shape[0] + 5, 512 if len(shape) == 3 else 64, shape[1] + 3
+    n, k, m = 16 * shape.strips + 5, 256 * max(2, shape.splits) if shape.wgmma else 64, shape.rows + 3
     raw, _ = matrix(rng, "Q8_0", n, k)
     raw.reshape(n, -1, 34)[..., :2] = np.full((1,), 2.0**-4, np.float16).view(np.uint8)
     x, r = rng.integers(-8, 9, (m, k)).astype(np.float32), rng.integers(-8, 9, (m, n)).astype(np.float32)
@@ -111,13 +137,33 @@ def test_kernels_are_safe_at_barriers_and_have_no_spills(
 ) -> None:
     raw, _ = matrix(rng, name, 64, 2048)
     target = cuda_target(arch)
-    fits = [s for s in qgemm.COST if len(s) == 2 or arch == "sm_90a"]
-    fits = [s for s in fits if qgemm.shared_bytes(Fragments(name, 2048), *s) <= target.l1d - 1024]
+    fits = [s for s in (*SHAPES, *MORE) if not s.wgmma or arch == "sm_90a"]
+    fits = [s for s in fits if qgemm.shared_bytes(Fragments(name, 2048), *s[:3]) <= target.l1d - 1024]
     for shape in fits if request.node.get_closest_marker("slow") else fits[-1:]:
         monkeypatch.setattr(qgemm, "chosen", lambda *_, shape=shape: shape)
         kernel = program(build(linear(name, 64, 2048), [(600, 2048), (600, 64)], raw), arch).launches[-1].kernel
-        assert shared_bytes(kernel) == qgemm.shared_bytes(Fragments(name, 2048), *shape)
+        assert shared_bytes(kernel) == qgemm.shared_bytes(Fragments(name, 2048), *shape[:3])
         text = emit_cuda(kernel, target)
+        assert check(text) == []
+        launch = small_launch(kernel, text)
+        assert launch is not None
+        found = async_safety.check(text, launch)
+        assert found.findings == () and found.met and all(found.met.values())
+        if find_ptxas() is not None:
+            usage = assemble(text, arch)
+            assert usage.spilled == 0 and usage.stack == 0 and not usage.warnings
+
+
+@pytest.mark.parametrize("name, arch, n, k", [("Q4_K", "sm_90a", 2048, 8192), ("Q8_0", "sm_80", 1600, 2048), *(
+    pytest.param(f, a, n, k, marks=SLOW) for f in GPU_FORMATS for a in CHIPS for n, k in ((1600, 2048), (2048, 8192)))])  # fmt: skip
+def test_kernels_of_few_rows_are_safe_and_have_no_spills(name: str, arch: str, n: int, k: int, rng: np.random.Generator) -> None:
+    raw = np.zeros((n, matrix(rng, name, 1, k)[0].shape[1]), np.uint8)
+    for m in (8, 16):
+        kernel = program(build(linear(name, n, k), [(m, k), (m, n)], raw), arch).launches[-1].kernel
+        if not isinstance(kernel, QFewKernel):  # the rows do not fit in the shared memory of this chip
+            assert k == 8192 and arch != "sm_90a"
+            continue
+        text = emit_cuda(kernel, cuda_target(arch))
         assert check(text) == []
         launch = small_launch(kernel, text)
         assert launch is not None

@@ -13,7 +13,7 @@ from ..ops.quant_dot import FORMATS, GPU_FORMATS
 from .base import Log, Pass
 
 LANES = 16  # rows of a strip: a matrix of the stack must begin with one
-FEW = 16  # rows up to which a GPU rounds activations to codes: beyond, bf16 is faster
+FEW = 1  # rows up to which a GPU rounds activations to codes: of more, bf16 is faster
 FLOATS = {"F32": f32, "F16": f16, "BF16": bf16}
 
 
@@ -21,7 +21,7 @@ FLOATS = {"F32": f32, "F16": f16, "BF16": bf16}
 class LowerQuantised(Pass):
     """Before: any graph. After: a `q_matmul` by a constant in a format with an integer kernel is a `q_dot` of activations that are
     quantised once for all their readers, and a `q_experts` a `q_experts_dot`; one in F32, F16 or BF16 is a `matmul` that reads the file's
-    numbers. On a GPU one of more than 16 rows, or of a number not known to be smaller, is a `q_product` of activations in bf16."""
+    numbers. On a GPU one of more than one row, or of a number not known to be one, is a `q_product` of activations in bf16."""
 
     name: ClassVar[str] = "lower-quantised"
     gpu: bool = False  # whose integer products know more formats

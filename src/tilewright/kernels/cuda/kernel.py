@@ -316,6 +316,7 @@ class QGemmKernel(SimtKernel):
     wide: int = 8  # times eight rows of a warp
     wgmma: bool = False  # on Hopper's matrix units: strips of a warp are one, its rows all
     warps: int = 8
+    splits: int = 1  # neighbouring blocks that share K: a cluster that adds its sums in order
 
     @property
     def down(self) -> int:
@@ -361,3 +362,27 @@ class QDotKernel(SimtKernel):
     @property
     def block(self) -> int:
         return 32 * self.warps
+
+
+@dataclass(eq=False)
+class QFewKernel(SimtKernel):
+    """Products of a few rows with a packed matrix (see the target's `qfew`): `params` and `body` are the epilogue in tile IR, over one
+    row × 16 columns `acc`; `x` is bf16[rows, k]."""
+
+    acc: Var | None = None
+    row: Var | None = None
+    column: Var | None = None
+    weights: Var | None = None
+    x: Var | None = None
+    format: str = "Q4_K"
+    k: int = 256
+    tiles: int = 2  # times eight rows
+    per: int = 8  # strips of a block
+    warps: int = 8  # that share the columns of a strip
+    groups: int = 2  # of warps
+    cluster: int = 1  # blocks that share the columns
+    sets: int = 1  # units of a warp that are on their way, or used
+
+    @property
+    def block(self) -> int:
+        return 32 * self.warps * self.groups

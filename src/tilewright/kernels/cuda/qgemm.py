@@ -2,13 +2,16 @@
 
 Tiles of 16 to 256 rows; a program whose number of rows is not known takes its tile at every call, with the same bits (on an H200 those of
 `mma.sync` and `wgmma` are the same, too). Blocks have eight strips of the matrix, or four where that leaves multiprocessors without work.
+On Hopper, blocks of a cluster share K where there are too few tiles otherwise, and add their sums in order. 2 to 16 rows, where no more can
+come: `qfew.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from ...core.dims import Dim, ceildiv, product
+from ...core.dims import Dim, bounds, ceildiv, product
 from ...core.dtypes import bf16, f32, u8
 from ...core.target_spec import TargetSpec
 from ...ir.graph import Value
@@ -24,23 +27,36 @@ from ..template import Reason, Template, region_bytes, region_flops
 from .fragments import COLUMNS, ROWS, Fragments
 from .kernel import QGemmKernel
 from .qdot import matrices, row_strides
+from .qfew import FEW, few_launch, plan
 
-Shape = tuple[int, int] | tuple[int, int, bool]
+
+class Shape(NamedTuple):
+    strips: int  # of a block
+    rows: int
+    wgmma: bool = False
+    splits: int = 1  # blocks that share K
+
+
 # (strips of a block, rows) -> strips of a warp, and eights of rows
 SHAPES = {
     (8, 16): (1, 2), (8, 32): (1, 4), (8, 64): (2, 4), (8, 128): (2, 8),
     (4, 16): (1, 1), (4, 32): (1, 2), (4, 64): (2, 2), (4, 128): (2, 4),
 }  # fmt: skip
-HOPPER = ((4, 64, True), (4, 128, True), (8, 256, True))  # the same by `wgmma`: a warp for every strip, with all rows
+HOPPER = ((4, 64), (4, 128), (8, 256))  # the same by `wgmma`: a warp for every strip, with all rows
 # Nanoseconds of 64 columns of K, measured on an H200 in Q4_K: of a block alone, and for every block of a multiprocessor
-COST: dict[Shape, tuple[int, int]] = {
-    (8, 16): (330, 220), (8, 32): (375, 300), (8, 64): (580, 560), (8, 128): (950, 900),
-    (4, 16): (300, 190), (4, 32): (310, 220), (4, 64): (470, 430), (4, 128): (630, 600),
+COST = {
+    (8, 16, False): (330, 220), (8, 32, False): (375, 300), (8, 64, False): (580, 560), (8, 128, False): (950, 900),
+    (4, 16, False): (300, 190), (4, 32, False): (310, 220), (4, 64, False): (470, 430), (4, 128, False): (630, 600),
     (4, 64, True): (300, 190), (4, 128, True): (340, 290), (8, 256, True): (700, 800),
 }  # fmt: skip
+# (rows, blocks that share K, four strips each) -> nanoseconds for their sums. Clusters of four blocks or more find no place for all of the
+# chip's multiprocessors at once where a block has one alone: not tried by default
+MEET = {(64, 2): 1500, (64, 4): 5500, (64, 8): 6500, (128, 2): 3500}
+AT_ONCE = {64: 4, 128: 2}  # such blocks of a multiprocessor: all of them are there at once
 PIECE = 32  # rows that the epilogue has in hand at a time, beside the sums of `wgmma`
 STAGES, HOPPER_STAGES = 3, 4  # of activations, by `mma.sync` and by `wgmma`
 PAD = 16  # bytes between rows of activations: eight rows fall on different banks
+STEP, NEVER = 64, 1 << 62  # columns; no time
 MANY = 256  # rows of a prompt's part, where nothing is known
 
 
@@ -81,11 +97,23 @@ class CudaQGemm(Template):
         op = region.anchor.op
         fits = shapes(Fragments(op.format, op.k), target)
         rows = product(region.anchor.types[0].shape[:-1])
+        most = bounds(rows)[1]
+        tiles = 1 if most <= 8 else 2
+        few = plan(Fragments(op.format, op.k), op.n, tiles, target) if most <= FEW else None
+        if few is not None:
+            launch = few_launch(region, few, tiles)
+            if tiles > 1 and not isinstance(rows, int):
+                one = few_launch(region, few, 1)
+                launch.variants = (Variant(rows, 0, 8, one.kernel, one.arguments, one.grid),)
+            return [launch]
         if isinstance(rows, int):
-            return [_launch(region, *chosen(fits, rows, op.n, target.cores))]
-        sizes = sorted({s[1] for s in fits})
-        wanted = [chosen(fits, size, op.n, target.cores) for size in (*sizes[:-1], MANY)]
-        ways = [(_launch(region, *shape), size) for shape, size in zip(wanted, sizes, strict=True)]
+            return [_launch(region, chosen(fits, rows, op.n, op.k, target.cores))]
+        # all numbers of rows have the same parts of K, those of a part of a prompt
+        splits = chosen(fits, MANY, op.n, op.k, target.cores).splits if bounds(rows)[1] <= 2 * MANY else 1
+        fits = [s for s in fits if s.splits == splits]
+        sizes = sorted({s.rows for s in fits})
+        wanted = [chosen(fits, size, op.n, op.k, target.cores) for size in (*sizes[:-1], MANY)]
+        ways = [(_launch(region, shape), size) for shape, size in zip(wanted, sizes, strict=True)]
         whole, _ = ways[-1]
         whole.variants = tuple(Variant(rows, 0, size, w.kernel, w.arguments, w.grid) for w, size in ways[:-1])
         return [whole]
@@ -94,22 +122,26 @@ class CudaQGemm(Template):
 def shapes(f: Fragments, target: TargetSpec) -> list[Shape]:
     """What a block may have. Hopper's matrix units want units of 256 columns, whose registers two steps do not share."""
     hopper = target.cpu == "sm_90a" and f.blocks == 8
-    return [s for s in (HOPPER if hopper else SHAPES) if shared_bytes(f, *s) <= target.l1d - 1024]
+    found = [Shape(*s, hopper) for s in (HOPPER if hopper else SHAPES)]
+    found += [Shape(4, m, True, n) for m, n in MEET if hopper and f.units % n == 0]
+    return [s for s in found if shared_bytes(f, *s[:3]) <= target.l1d - 1024]
 
 
-def chosen(shapes: Sequence[Shape], rows: int, n: int, cores: int) -> Shape:
+def chosen(shapes: Sequence[Shape], rows: int, n: int, k: int, cores: int) -> Shape:
     """The shape of a block that keeps the busiest multiprocessor shortest."""
 
-    def time(shape: Shape) -> int:
-        alone, more = COST[shape]
-        blocks = -(-n // (ROWS * shape[0])) * -(-rows // shape[1])
-        return max(alone, more * -(-blocks // cores))
+    def time(s: Shape) -> int:
+        alone, more = COST[s[:3]]
+        blocks = -(-n // (ROWS * s.strips)) * -(-rows // s.rows) * s.splits
+        if s.splits > 1 and blocks > cores * AT_ONCE[s.rows]:
+            return NEVER
+        return k // STEP // s.splits * max(alone, more * -(-blocks // cores)) + (MEET[s.rows, s.splits] if s.splits > 1 else 0)
 
     return min(shapes, key=time)
 
 
-def _launch(region: Region, per: int, tile: int, wgmma: bool = False) -> Launch:
-    node = region.anchor
+def _launch(region: Region, shape: Shape) -> Launch:
+    node, (per, tile, wgmma, splits) = region.anchor, shape
     assert node is not None and isinstance(node.op, QProduct)
     op, value = node.op, node.values[0]
     f, strips = Fragments(op.format, op.k), -(-op.n // ROWS)
@@ -117,7 +149,7 @@ def _launch(region: Region, per: int, tile: int, wgmma: bool = False) -> Launch:
     call = Call(f"qgemm_{op.format.lower()}", region.name)
     b = call.b
     width = ROWS * per
-    piece = PIECE if wgmma else tile
+    piece = min(PIECE, tile // splits) if wgmma else tile
     acc, row, column = Var(TileType((piece, width), f32), "acc"), Var(INDEX, "row"), Var(INDEX, "column")
     r, c = Ix(b, row), Ix(b, column)
     outs, ins = matrices(call, region, value.shape)
@@ -148,11 +180,11 @@ def _launch(region: Region, per: int, tile: int, wgmma: bool = False) -> Launch:
     groups = ceildiv(rows, tile)
     call._arguments += [Word(strips), Word(rows), Word(groups)]
     launch = call.finish(
-        groups * -(-strips // per), flops=region_flops(region), bytes_=region_bytes(region),
+        groups * -(-strips // per) * splits, flops=region_flops(region), bytes_=region_bytes(region),
         note=f"product, {op.format} by {'wgmma' if wgmma else 'mma'}.bf16, tiles of {tile} rows and {width} columns")  # fmt: skip
     k, (tall, wide) = launch.kernel, (1, tile // 8) if wgmma else SHAPES[per, tile]
     launch.kernel = QGemmKernel(
-        f"{k.name}_{op.k}_{per}x{tile}{'_w' if wgmma else ''}", k.params, k.pid, k.body, acc=acc, row=row, column=column,
-        weights=matrix.var, x=xs.var,
-        format=op.format, k=op.k, strips=per, rows=tile, tall=tall, wide=wide, wgmma=wgmma, warps=per if wgmma else 8)  # fmt: skip
+        f"{k.name}_{op.k}_{per}x{tile}{'_w' if wgmma else ''}{splits if splits > 1 else ''}", k.params, k.pid, k.body,
+        acc=acc, row=row, column=column, weights=matrix.var, x=xs.var, format=op.format, k=op.k, strips=per, rows=tile,
+        tall=tall, wide=wide, wgmma=wgmma, warps=per if wgmma else 8, splits=splits)  # fmt: skip
     return launch

@@ -16,6 +16,7 @@ from ...kernels.cuda.kernel import (
     GemmKernel,
     MmaAttentionKernel,
     QDotKernel,
+    QFewKernel,
     QGemmKernel,
     RingKernel,
     ThinKernel,
@@ -38,6 +39,7 @@ from .flash_stats import emit_flash_stats, flash_stats_shared
 from .gemm import emit_gemm
 from .gemm_sizes import dynamic_shared
 from .qdot import emit_qdot
+from .qfew import emit_qfew, qfew_shared
 from .qgemm import emit_qgemm, qgemm_shared
 from .qgemm_hopper import emit_hopper_qgemm
 from .ring import emit_ring, ring_shared
@@ -71,6 +73,8 @@ def emit_cuda(kernel: Kernel, target: TargetSpec) -> str:
         return emit_thin(kernel, target)
     if isinstance(kernel, QDotKernel):
         return emit_qdot(kernel, target)
+    if isinstance(kernel, QFewKernel):
+        return emit_qfew(kernel, target)
     if isinstance(kernel, QGemmKernel):
         return emit_hopper_qgemm(kernel, target) if kernel.wgmma else emit_qgemm(kernel, target)
     if isinstance(kernel, HaloKernel):
@@ -116,6 +120,8 @@ def shared_bytes(kernel: Kernel) -> int:
         return ring_shared(kernel)
     if isinstance(kernel, HaloKernel):
         return halo_shared(kernel)
+    if isinstance(kernel, QFewKernel):
+        return qfew_shared(kernel)
     if isinstance(kernel, QGemmKernel):
         return qgemm_shared(kernel)
     if isinstance(kernel, FlashGradKernel):

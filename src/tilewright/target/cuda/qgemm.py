@@ -64,7 +64,9 @@ class QGemm:
         self.f = Fragments(g.format, g.k)
         self.k = KernelText(g.name, [])
         assert g.acc is not None and isinstance(g.acc.type, TileType)
-        self.eights = min(g.wide, g.acc.type.shape[0] // 8)  # times eight rows of a warp that the epilogue has in hand at a time
+        self.share = g.wide // g.splits  # times eight rows of a warp that this block finishes
+        self.count = self.f.units // g.splits  # units of a strip in this block
+        self.eights = min(self.share, g.acc.type.shape[0] // 8)  # times eight rows of a warp that the epilogue has in hand at a time
         rows = tuple(8 * i + c for i in range(self.eights) for c in range(2))
         columns = tuple((16 * s + 8 * u,) for s in range(g.tall) for u in range(2))
         self.e = Epilogue(g, Spots(rows, columns, g.block), self.k)
@@ -81,6 +83,9 @@ class QGemm:
         self.warp, self.lane = v("i32", f"shr.u32 {{}}, {self.tid}, 5;"), v("i32", f"and.b32 {{}}, {self.tid}, 31;")
         self.line, self.quad = v("i32", f"shr.u32 {{}}, {self.lane}, 2;"), v("i32", f"and.b32 {{}}, {self.lane}, 3;")
         block = v("i32", "mov.u32 {}, %ctaid.x;")  # blocks of the same strips follow one another
+        if g.splits > 1:
+            self.rank = v("i32", "mov.u32 {}, %cluster_ctarank;")
+            block = v("i32", f"shr.u32 {{}}, {block}, {g.splits.bit_length() - 1};")
         first_row = v("i32", f"mul.lo.u32 {{}}, {v('i32', f'rem.u32 {{}}, {block}, {groups};')}, {g.rows};")
         first_strip = v("i32", f"mul.lo.u32 {{}}, {v('i32', f'div.u32 {{}}, {block}, {groups};')}, {g.strips};")
         ring = v("i32", "mov.u32 {}, ring;")
@@ -99,8 +104,12 @@ class QGemm:
         for r in (r for line in self.sums for four in line for r in four):
             k.emit(f"mov.f32 {r}, {literal('float', 0.0)};")
         self._loop()
+        if g.splits > 1:
+            first_row = self._gather(first_row, right)
         self._finish(first_row, first_strip, down, right)
-        text = k.text([f".maxntid {g.block}, 1, 1"], target.cpu)
+        if g.splits > 1:
+            self._meet()  # nobody leaves while others read its memory
+        text = k.text([f".maxntid {g.block}, 1, 1"] + [f".reqnctapercluster {g.splits}, 1, 1"] * (g.splits > 1), target.cpu)
         return module_text(target.cpu, self.ring + text)
 
     def _place(self, piece: str) -> str:
@@ -125,6 +134,8 @@ class QGemm:
         self.strip_size = v("i32", f"selp.b32 {{}}, 16, 0, {inside};")
         strip = v("i64", f"cvt.u64.u32 {{}}, {v('i32', f'selp.b32 {{}}, {strip}, 0, {inside};')};")
         start = v("i64", f"mad.lo.s64 {{}}, {strip}, {self.f.units * self.f.bytes}, {self._view(g.weights).pointer};")
+        if g.splits > 1:
+            start = v("i64", f"mad.wide.u32 {{}}, {self.rank}, {self.count * self.f.bytes}, {start};")
         self.source = k.reg("i64")
         k.emit(f"mad.wide.u32 {self.source}, {self.piece}, 16, {start};")
         place = v("i32", f"mad.lo.u32 {{}}, {which}, {self.f.bytes}, {self.base};")
@@ -152,6 +163,8 @@ class QGemm:
         self.rows_left = v("i32", f"sub.s32 {{}}, {v('i32', f'sub.s32 {{}}, {rows}, {first};')}, {self.own_row};")
         row = v("i64", f"cvt.u64.u32 {{}}, {v('i32', f'add.u32 {{}}, {first}, {self.own_row};')};")
         start = v("i64", f"mad.lo.s64 {{}}, {row}, {2 * g.k}, {self._view(g.x).pointer};")
+        if g.splits > 1:
+            start = v("i64", f"mad.wide.u32 {{}}, {self.rank}, {2 * g.k // g.splits}, {start};")
         self.row_source = k.reg("i64")
         k.emit(f"mad.wide.u32 {self.row_source}, {piece}, 16, {start};")
         to = v("i32", f"mad.lo.u32 {{}}, {self.own_row}, {self.pitch}, {self.stages_at};")
@@ -175,10 +188,10 @@ class QGemm:
         """Step s: wait for its stage, ask for stage s + `asked` in the place of the last that nobody reads any more, multiply."""
         k, v, f = self.k, self.k.value, self.f
         steps, ahead = f.blocks // self.per, self.units - 1  # of a unit; units that are on their way when the loop begins
-        total = f.units * steps
+        total = self.count * steps
         copies, flying = Groups(k, *PIECES), []
         for i in range(self.asked):
-            if i < min(ahead, f.units):
+            if i < min(ahead, self.count):
                 self._copy_unit(str(i * self.unit_bytes), None)
             if i < total:
                 self._copy_rows(str(i * self.stage_bytes), None)
@@ -198,7 +211,7 @@ class QGemm:
             more = v("i1", f"setp.lt.u32 {{}}, {step}, {total};")
             if j == 0:
                 next_unit = v("i32", f"add.u32 {{}}, {unit}, {ahead};")
-                self._copy_unit(unit_write, v("i1", f"setp.lt.u32 {{}}, {next_unit}, {f.units};"))
+                self._copy_unit(unit_write, v("i1", f"setp.lt.u32 {{}}, {next_unit}, {self.count};"))
             self._copy_rows(write, more)
             flying.append(copies.commit())
             self._multiply(j, v("i32", f"add.u32 {{}}, {self.mine}, {unit_read};"), read)
@@ -208,7 +221,7 @@ class QGemm:
         for reg in (unit_read, unit_write):
             self._turn(reg, self.unit_bytes, self.units)
         k.emit(f"add.u32 {unit}, {unit}, 1;")
-        k.emit(f"@{v('i1', f'setp.lt.u32 {{}}, {unit}, {f.units};')} bra {top};")
+        k.emit(f"@{v('i1', f'setp.lt.u32 {{}}, {unit}, {self.count};')} bra {top};")
         copies.again(start)
         copies.drain()
         self._end()
@@ -239,6 +252,33 @@ class QGemm:
                         c = ", ".join(self.sums[tall][i])
                         k.emit(f"{NAME} {{{c}}}, {{{', '.join(a[tall])}}}, {{{', '.join(two)}}}, {{{c}}};")
 
+    # --- sums of a cluster --------------------------------------------------------------------------------------------
+    def _meet(self) -> None:
+        self.k.emit("barrier.cluster.arrive.aligned;")
+        self.k.emit("barrier.cluster.wait.aligned;")
+
+    def _gather(self, first_row: str, right: str) -> str:
+        """All sums into shared memory, four of a thread side by side; this block's share of the rows is the sums of all blocks, in order.
+        Gives its first row."""
+        k, g, v = self.k, self.kernel, self.k.value
+        k.emit("bar.sync 0;")
+        here = v("i32", f"mad.lo.u32 {{}}, {self.tid}, 16, {v('i32', 'mov.u32 {}, ring;')};")
+        for s, line in enumerate(self.sums):
+            for i, four in enumerate(line):
+                k.emit(f"st.shared.v4.f32 [{here}+{16 * g.block * (s * g.wide + i)}], {{{', '.join(four)}}};")
+        self._meet()
+        first = v("i32", f"mad.lo.u32 {{}}, {self.rank}, {16 * g.block * self.share}, {here};")
+        there = [v("i32", f"mapa.shared::cluster.u32 {{}}, {first}, {r};") for r in range(g.splits)]
+        for s, line in enumerate(self.sums):
+            for i, own in enumerate(line[: self.share]):
+                for r, at in enumerate(there):
+                    found = own if r == 0 else [k.reg("float") for _ in own]
+                    k.emit(f"ld.shared::cluster.v4.f32 {{{', '.join(found)}}}, [{at}+{16 * g.block * (s * g.wide + i)}];")
+                    for a, b in zip(own, found if r else (), strict=False):
+                        k.emit(f"add.rn.f32 {a}, {a}, {b};")
+        self.sums = [line[: self.share] for line in self.sums]
+        return v("i32", f"mad.lo.u32 {{}}, {self.rank}, {8 * self.share}, {first_row};")
+
     def _finish(self, first_row: str, first_strip: str, down: str, right: str) -> None:
         g, e, v = self.kernel, self.e, self.k.value
         assert g.acc is not None and g.row is not None and g.column is not None and isinstance(g.acc.type, TileType)
@@ -246,7 +286,7 @@ class QGemm:
         column = v("i32", f"mad.lo.u32 {{}}, {down}, {ROWS * g.tall}, {self.line};")
         e.corner = (v("i64", f"cvt.u64.u32 {{}}, {row};"), v("i64", f"cvt.u64.u32 {{}}, {column};"))
         e.env[g.column] = v("i64", f"mul.wide.u32 {{}}, {first_strip}, {ROWS};")
-        for start in range(0, g.wide, self.eights):
+        for start in range(0, self.share, self.eights):
             at = v("i32", f"add.u32 {{}}, {first_row}, {8 * start};") if start else first_row
             e.env[g.row] = v("i64", f"cvt.u64.u32 {{}}, {at};")
             # number n of a fragment: row of the matrix line (+ 8 from the second on), activations 2·quad and 2·quad + 1

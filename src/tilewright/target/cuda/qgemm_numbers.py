@@ -16,6 +16,7 @@ from .ptx_text import KernelText, literal
 from .qdot_small import Bytes, Nibbles, unit_of
 from .qdot_unit import Unit, bytes_of
 
+FOUR = 0x1C1F  # lanes of a `shfl` are those of a quad
 LOW, HIGH = 0x4140, 0x4342  # bytes 0 and 1, and 2 and 3, under the upper byte of 128
 
 
@@ -64,6 +65,30 @@ class Numbers:
         self.tops[strip] = [regs._halves(t) for t in regs.tops]
         self.made = {key: x for key, x in self.made.items() if key[0] != strip}
 
+    def hold(self, strip: int, unit: Unit) -> None:
+        """A unit that is in registers, of a strip. Where it is `spread`, a lane makes the scales of two blocks, and others take them."""
+        self.strips[strip] = unit
+        self.tops[strip] = [unit._halves(t) for t in unit.tops]
+        self.made = {key: x for key, x in self.made.items() if key[0] != strip}
+        if unit.spread:
+            self.own = [[self._both_of(unit._scales(upper, c, self.tops[strip])) for c in range(2)] for upper in range(2)]
+
+    def _both_of(self, found: list[str]) -> str:
+        """Scale and what is added (or both scales) of a block as one word."""
+        f, v, second = self.f, self.k.value, found[-1]
+        if f.minimums:
+            second = v("float", f"fma.rn.f32 {{}}, {found[0]}, {literal('float', float(self.middle))}, {found[-1]};")
+        return v("i32", f"cvt.rn.bf16x2.f32 {{}}, {second}, {found[0]};")
+
+    def _taken(self, block: int) -> list[list[str]]:
+        v, out = self.k.value, []
+        for upper in range(2):
+            word = v("i32", f"shfl.sync.idx.b32 {{}}, {self.own[upper][block % 2]}, {block // 2}, {FOUR}, -1;")
+            low, high = (v("i32", f"prmt.b32 {{}}, {word}, {word}, {s};") if self.f.scales == 2 or self.f.minimums or not i else ""
+                         for i, s in enumerate((0x1010, 0x3232)))  # fmt: skip
+            out.append([low, self.nothing, high, self.nothing] if self.f.scales == 2 else [low, high or self.nothing] * 2)
+        return out
+
     def _words(self, regs: list[str], first: int, count: int, base: str, at: int) -> None:
         for i in range(count):
             regs[first + i] = self.k.reg("i32")
@@ -82,6 +107,9 @@ class Numbers:
         if (strip, block) in self.made:
             return self.made[strip, block]
         f, v, regs = self.f, self.k.value, self.strips[strip]
+        if regs.spread:
+            self.made[strip, block] = self._taken(block)
+            return self.made[strip, block]
         out: list[list[str]] = []
         for upper in range(2):
             found = regs._scales(upper, block, self.tops[strip])

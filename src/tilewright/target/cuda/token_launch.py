@@ -9,9 +9,22 @@ from collections.abc import Sequence
 from ...core.dtypes import dtype
 from ...kernels.cuda.attention_kernels import FlashGradKernel, FlashStatsKernel, MmaGradKernel
 from ...kernels.cuda.conv_kernels import HaloKernel, PatchKernel
-from ...kernels.cuda.kernel import DecodeKernel, FlashKernel, GemmKernel, MmaAttentionKernel, QGemmKernel, RingKernel, TensorMap
+from ...kernels.cuda.kernel import DecodeKernel, FlashKernel, GemmKernel, MmaAttentionKernel, QFewKernel, QGemmKernel, RingKernel, TensorMap
 from ...tile.ir import Kernel, ViewType
-from . import attention_mma, attention_mma_grad, conv_halo, conv_patch, flash, flash_finish, flash_grad, flash_stats, gemm, qgemm, ring
+from . import (
+    attention_mma,
+    attention_mma_grad,
+    conv_halo,
+    conv_patch,
+    flash,
+    flash_finish,
+    flash_grad,
+    flash_stats,
+    gemm,
+    qfew,
+    qgemm,
+    ring,
+)
 from .token_state import Launch
 
 _WARPGROUP = ((0, 1), (1, 1), (127, 126))  # threads that are followed, and how many each stands for
@@ -50,8 +63,11 @@ def small_launch(kernel: Kernel, text: str) -> Launch | None:
         own = 2 * attention_mma_grad.OWN * attention_mma_grad.pitch(kernel)
         return Launch(words, _same(kernel.block), cells=((0, own), (own, 2 * kernel.tile * attention_mma_grad.pitch(kernel))))
     if isinstance(kernel, QGemmKernel):
-        words = _words(text, qgemm.WORDS, strips=kernel.strips, rows=kernel.rows)
-        return Launch(words, _same(kernel.block), cells=tuple(sorted(qgemm.places(kernel))))
+        words, many = _words(text, qgemm.WORDS, strips=kernel.strips, rows=kernel.rows), kernel.splits
+        return Launch(words, _same(kernel.block), blocks=many, cluster=many, grid=many, cells=tuple(sorted(qgemm.places(kernel))))
+    if isinstance(kernel, QFewKernel):
+        words, many = _words(text, qfew.WORDS, strips=kernel.per, rows=8 * kernel.tiles), kernel.cluster
+        return Launch(words, _same(kernel.block), blocks=many, cluster=many, grid=many, cells=qfew.places(kernel))
     if isinstance(kernel, DecodeKernel) and kernel.cluster > 1:
         return _decode(kernel)
     return None
