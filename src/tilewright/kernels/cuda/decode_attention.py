@@ -197,7 +197,8 @@ class Decode:
         b, half = call.b, self.d // 2
         k = call.view("k", self.k.type.dtype, self.k.buffer, self.k.layout, bake=(-2,))
         v = call.view("v", self.v.type.dtype, self.v.buffer, self.v.layout, bake=(-2,))
-        group = call.word("group", self.heads // self.k.type.shape[1])
+        many = self.heads // self.k.type.shape[1]
+        group = many if isinstance(many, int) else call.word("group", many)
         bi, hi = at
         kv = hi // group
 
@@ -266,6 +267,8 @@ class Decode:
         return first, maximum(0, last)
 
     def _heads(self, call: Call, index: Ix | int) -> list[Ix | int]:
+        if self.batch == 1:  # index and strides of a batch of one would be words: divisions and products before the first loads
+            return [0, index]
         return unravel(call.b, index, [call.word("batch", self.batch), call.word("heads", self.heads)])
 
     # --- a block per head ---------------------------------------------------------------------------------------------
