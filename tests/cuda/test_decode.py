@@ -290,6 +290,19 @@ def test_blocks_of_a_head_leave_the_bits(blocks: int, rng: np.random.Generator, 
     np.testing.assert_array_equal(got, want)
 
 
+def test_a_batch_of_one_divides_nothing_and_has_the_bits_of_its_row(rng: np.random.Generator) -> None:
+    q, k, v = floats(rng, bf16, 2, 4, 1, 32), floats(rng, bf16, 2, 2, 21, 32), floats(rng, bf16, 2, 2, 21, 32)
+
+    def run(*rows: Array) -> tuple[Array, bool]:
+        e = Emulated(graph(lambda *x: o.Attention(scale=0.125)(*x), *((bf16, x.shape) for x in rows)))
+        text = emit_cuda(e.program.launches[0].kernel, e.target)
+        return e(*rows)[0], "  div." in text.replace("div.rn.f32", "") or "  rem." in text
+
+    (both, divides), (alone, divides_alone) = run(q, k, v), run(q[1:], k[1:], v[1:])
+    assert divides and not divides_alone
+    np.testing.assert_array_equal(alone, both[1:])
+
+
 def test_how_many_blocks_a_head_has() -> None:
     """As many as the chip has multiprocessors for, and with a thread for every column."""
 
