@@ -74,7 +74,7 @@ def linear(name: str, n: int, k: int) -> Any:
 
 
 CASES = [*((f, 256, 20) for f in GPU_FORMATS), ("MXFP4", 96, 5), ("NVFP4", 192, 17), ("F8_E4M3", 384, 9),
-         ("Q4_0", 96, 9), ("Q8_0", 576, 33), ("Q4_1", 64, 16), ("Q5_1", 32, 3), ("Q4_K", 2304, 18)]  # fmt: skip
+         ("Q4_0", 96, 9), ("Q8_0", 576, 33), ("Q4_1", 64, 16), ("Q5_1", 32, 3), ("Q4_K", 2304, 18), ("Q4_K", 8192, 18)]  # fmt: skip
 
 
 @pytest.mark.parametrize("name, k, n", CASES)
@@ -180,6 +180,17 @@ def test_kernels_are_safe_at_barriers_and_have_no_spills(name: str, m: int, arch
     if find_ptxas() is not None:
         usage = assemble(text, arch)
         assert usage.spilled == 0 and usage.stack == 0 and not usage.warnings
+
+
+@pytest.mark.parametrize("name, units", [("Q4_K", 2), ("Q8_0", 1)])
+def test_two_units_of_a_warp_are_asked_for_before_the_wait_where_registers_allow(name: str, units: int, rng: np.random.Generator) -> None:
+    raw, _ = matrix(rng, name, 16, 8192)
+    kernel = program(build(linear(name, 16, 8192), [(1, 8192), (1, 16)], raw), "sm_90a").launches[-1].kernel
+    text = emit_cuda(kernel, cuda_target("sm_90a"))
+    before, after = text.split("griddepcontrol.wait")
+    assert "ld.global.nc" in before and ("ld.global.nc" in after) == (units == 1)
+    if find_ptxas() is not None:
+        assert assemble(text, "sm_90a").spilled == 0
 
 
 @pytest.mark.parametrize("name", ["Q4_0", "F8_E4M3", "F8_E5M2"])

@@ -28,6 +28,12 @@ ZERO = literal("float", 0.0)
 STREAMED = f".nc{EARLY}"  # branches around its loads keep them before the wait
 
 
+def two_units(kernel: QDotKernel, f: Fragments) -> bool:
+    """Every warp has two units of four-bit codes, and the block a multiprocessor (16 warps: down in a decode step)."""
+    alone = not kernel.tiles and kernel.per == len(kernel.weights) == 1 and kernel.block == 512
+    return alone and f.units == 2 * kernel.warps and f.low == 4 and not f.planes
+
+
 def emit_qdot(kernel: QDotKernel, target: TargetSpec) -> str:
     return QDot(kernel).module(target)
 
@@ -76,7 +82,12 @@ class QDot:
         self.idle = v("i1", f"setp.eq.u32 {{}}, {self.own}, 0;")
         unit = unit_of(k, self.f, self.lane, self.line, self.spread)
         pointers = [self._start(w) for w in g.weights]
-        unit.load(pointers[0], v("i1", f"setp.ne.u32 {{}}, {self.own}, 0;"), STREAMED)
+        some = v("i1", f"setp.ne.u32 {{}}, {self.own}, 0;")
+        unit.load(pointers[0], some, STREAMED)
+        self.second: Unit | None = None
+        if two_units(g, self.f):  # both on their way before the wait: there are registers for them, and the second one's trip is hidden
+            self.second = unit_of(k, self.f, self.lane, self.line, self.spread)
+            self.second.load(v("i64", f"add.s64 {{}}, {pointers[0]}, {g.warps * self.f.bytes};"), some, STREAMED)
         self.starts = starts_of(self) if g.x is not None else []
         early = g.norm_early and g.norm is not None
         self.norms = [row_of(self, g.norm, *at) for at in self.starts] if early else []
@@ -121,15 +132,16 @@ class QDot:
         for r in (r for tile in sums for r in tile):
             k.emit(f"mov.f32 {r}, {ZERO};")
         made.rewind()
+        if self.second is not None:
+            for u in (unit, self.second):
+                self._multiply(u, made, sums)
+                made.advance()
+            self._strip_end(number, strip, end, out, left, made, sums)
+            return
         k.emit(f"mov.u32 {units}, {self.own};")
         k.emit(f"@{self.idle} bra {end};")
         k.place(inner)
-        made.bring()
-        if self.spread:
-            assert isinstance(made, RowCodes)
-            unit.multiply_row(made, sums[0])
-        else:
-            unit.multiply(made, sums)
+        self._multiply(unit, made, sums)
         k.emit(f"sub.u32 {units}, {units}, 1;")
         k.emit(f"add.s64 {p}, {p}, {g.warps * size};")
         last = v("i1", f"setp.eq.u32 {{}}, {units}, 0;")
@@ -147,6 +159,14 @@ class QDot:
         unit.load(p, more, STREAMED)
         k.emit(f"@{v('i1', f'setp.ne.u32 {{}}, {units}, 0;')} bra {inner};")
         self._strip_end(number, strip, end, out, left, made, sums)
+
+    def _multiply(self, unit: Unit, made: Activations, sums: list[list[str]]) -> None:
+        made.bring()
+        if self.spread:
+            assert isinstance(made, RowCodes)
+            unit.multiply_row(made, sums[0])
+        else:
+            unit.multiply(made, sums)
 
     def _strip_end(
         self, number: int, strip: str, end: str, out: str, left: str, made: Activations, sums: list[list[str]]
