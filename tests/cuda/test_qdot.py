@@ -193,6 +193,25 @@ def test_two_units_of_a_warp_are_asked_for_before_the_wait_where_registers_allow
         assert assemble(text, "sm_90a").spilled == 0
 
 
+def test_one_product_of_a_norm_starts_the_next_kernel_behind_its_wait(rng: np.random.Generator) -> None:
+    """Attention follows, whose blocks would be in the way; two products of a norm (gate and up) start the next kernel at once."""
+    raw, weight = [matrix(rng, "Q4_K", 16, 256)[0] for _ in range(2)], np.ones(256, np.float32)
+    op = o.QMatmul(format="Q4_K", n=16, k=256)
+
+    def order(products: int) -> bool:
+        def layer(x: Value, w: Value, *matrices: Value) -> Value:
+            h = o.RmsNorm(eps=1e-5, affine="weight")(x, w)
+            made = [op(h, m) for m in matrices]
+            return o.mul(made[0], made[-1]) if products > 1 else made[0]
+
+        (launch,) = program(build(layer, [(1, 256)], weight, *raw[:products]), "sm_90a").launches
+        text = emit_cuda(launch.kernel, cuda_target("sm_90a"))
+        assert text.count("launch_dependents") == text.count("griddepcontrol.wait") == 1
+        return text.index("launch_dependents") < text.index("griddepcontrol.wait")
+
+    assert [order(1), order(2)] == [False, True]
+
+
 @pytest.mark.parametrize("name", ["Q4_0", "F8_E4M3", "F8_E5M2"])
 def test_a_scale_or_a_code_that_is_no_number_spoils_its_row_alone(name: str, rng: np.random.Generator) -> None:
     raw, numbers = matrix(rng, name, 9, 256)
