@@ -324,4 +324,4 @@ def test_loads_that_are_early_stay_early() -> None:
     e = Emulated(g)
     (launch,) = e.program.launches
     before, after = emit_cuda(launch.kernel, e.target).split("griddepcontrol.wait")
-    assert before.count("ld.global.L1::no_allocate") == 1 and ".nc" not in before and "ld.global" in after
+    assert before.count("ld.global.L1::no_allocate") == 2 and ".nc" not in before and "ld.global" in after

@@ -1,10 +1,9 @@
 """Products of a few rows with a matrix whose rows lie along K: the matrix is read once, at the speed of memory.
 
 A program owns `rows` rows of the matrix (columns of the result) and runs on a warp or on a block; each thread takes 16 bytes of every
-row at a time,
-several pieces in flight, sums in f32, and the group adds up its threads' sums at the end. Elementwise consumers are the epilogue. An
-element's sum has one order,
-whatever the other rows and columns are. K is known when compiled and a multiple of 16 bytes; K = 0 goes to the shared template.
+row at a time, several pieces in flight, sums in f32, and the group adds up its threads' sums at the end. Elementwise consumers are the
+epilogue. An element's sum has one order for a matrix of that size, whatever the other rows are. K is known when compiled and a multiple
+of 16 bytes; K = 0 goes to the shared template.
 """
 
 from __future__ import annotations
@@ -30,7 +29,8 @@ from .places import Places, suitable
 
 MOST_ROWS = 1  # of the left operand: more go to the matrix units
 MOST_ROWS_F32 = 8  # ... which take no f32
-BLOCK = 256  # threads at most: two rows at a time on 256 threads were fastest in a decode step (measured)
+BLOCK = 256  # threads at most
+FEW, TOGETHER = 128, 8  # threads where all programs are there at once then, so many a multiprocessor (a decode step: 693 us against 708)
 LONG = 1 << 16  # rows of a matrix from which on four at a time are faster (a vocabulary: 124 us against 141)
 WARPS = 4  # programs of a warp in a block
 
@@ -50,11 +50,22 @@ class Plan:
 
 def plan(m: int, n: int, k: int, vector: int, cores: int) -> Plan:
     """Enough warps to keep memory busy, eight or so pieces in flight per thread, and few rounds of the loop."""
-    threads = next(t for t in (WARP, 128, BLOCK) if t * vector >= k or t == BLOCK)
+    threads = widest(k, vector)
     rows = 2 if n % 2 == 0 and n // 2 * threads >= 1536 * cores else 1
     if m == 1 and n >= LONG and n % 4 == 0:
         rows = 4
-    pieces = 8 // rows
+    return settled(n, k, vector, cores, rows, 8 // rows)
+
+
+def widest(k: int, vector: int) -> int:
+    return next(t for t in (WARP, FEW, BLOCK) if t * vector >= k or t == BLOCK)
+
+
+def settled(n: int, k: int, vector: int, cores: int, rows: int, pieces: int) -> Plan:
+    """Smaller blocks where all programs are there at once then, and no more pieces than K has."""
+    threads = widest(k, vector)
+    if threads == BLOCK and n // rows <= TOGETHER * cores:
+        threads = FEW
     while pieces > 1 and threads * vector * (pieces // 2) >= k:
         pieces //= 2
     return Plan(threads, rows, pieces)
