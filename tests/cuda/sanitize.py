@@ -198,7 +198,7 @@ def reports(log: str) -> Iterator[tuple[str, str, str]]:
         if line.startswith(f"{MARK} start "):
             test = line.split(" ", 2)[2]
         head = re.match(r"={9} ([^\s=].*)", line)
-        if head and not re.match(r"COMPUTE-SANITIZER|.* SUMMARY:|Target application|Version|Copyright", head[1]) and not ASKED.search(line):
+        if head and not re.match(r"COMPUTE-SANITIZER|.* SUMMARY:|(Error: )?Target application|Version|Copyright", head[1]) and not ASKED.search(line):
             body = [line]
             for more in lines[i + 1 : i + 12]:
                 if not re.match(r"={9} {2,}\S", more):

@@ -62,6 +62,7 @@ def decode_program(kernel: DecodeKernel, e: Emitter) -> None:
         rank = v("i32", "mov.u32 {}, %cluster_ctarank;")
         lead = v("i1", f"setp.eq.u32 {{}}, {v('i32', f'or.b32 {{}}, {tid}, {rank};')}, 0;")
         k.emit(f"@{lead} mbarrier.init.shared::cta.b64 [{bar}], 1;")
+        k.emit("bar.warp.sync 0xffffffff;")  # one thread does both: racecheck does not know that it sees its own writes to a barrier
         k.emit(f"@{lead} mbarrier.arrive.expect_tx.shared::cta.b64 _, [{bar}], {groups // kernel.warp_parts * (d * 4 + 8)};")
         k.emit("fence.mbarrier_init.release.cluster;")
         k.emit("barrier.cluster.arrive.relaxed.aligned;")
