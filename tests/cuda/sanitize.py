@@ -37,6 +37,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 FILES = [*sorted(str(p.relative_to(ROOT)) for p in (ROOT / "tests/cuda").glob("test_device*.py")), "tests/cuda/test_jit.py"]
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
+NO_REPORT = re.compile("COMPUTE-SANITIZER|.* SUMMARY:|(Error: )?Target application|Version|Copyright")
 ASKED = re.compile(
     "API call to (cuGetProcAddress|cuPointerGetAttribute)"
 )  # where no is an answer: is there such a function, whose memory is it
@@ -198,7 +199,7 @@ def reports(log: str) -> Iterator[tuple[str, str, str]]:
         if line.startswith(f"{MARK} start "):
             test = line.split(" ", 2)[2]
         head = re.match(r"={9} ([^\s=].*)", line)
-        if head and not re.match(r"COMPUTE-SANITIZER|.* SUMMARY:|(Error: )?Target application|Version|Copyright", head[1]) and not ASKED.search(line):
+        if head and not NO_REPORT.match(head[1]) and not ASKED.search(line):
             body = [line]
             for more in lines[i + 1 : i + 12]:
                 if not re.match(r"={9} {2,}\S", more):
