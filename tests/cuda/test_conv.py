@@ -13,7 +13,7 @@ import torch.nn.functional as F
 import tilewright as tw
 import tilewright.ops as o
 from tests.cuda.fake_driver import fake_gpu
-from tests.cuda.launching import Emulated, graph
+from tests.cuda.launching import Emulated, graph, program
 from tests.ops.checks import Case, assert_close, cases
 from tilewright.core.dtypes import DType, bf16, f16, f32
 from tilewright.ir.interp import run
@@ -21,6 +21,8 @@ from tilewright.kernels.cuda.conv_kernels import ConvKernel, ConvRingKernel, Hal
 from tilewright.kernels.cuda.kernel import BlockKernel, GemmKernel
 from tilewright.kernels.launch import Packed
 from tilewright.runtime.packing import pack_constants, unpack
+from tilewright.target.cuda.code import shared_bytes
+from tilewright.target.cuda.device import cuda_target
 
 # batch, channels, height, width, results, taps, stride, padding, dilation
 WINDOWS = [
@@ -148,6 +150,41 @@ def test_infinities_stay_in_their_group(each: int, rng: np.random.Generator) -> 
         (got,) = emulated(x, k)
     assert any(isinstance(v.kernel, HaloKernel) for v in emulated.program.launches)
     assert not np.isfinite(got[:, each : 2 * each]).all() and np.isfinite(np.delete(got, range(each, 2 * each), 1)).all()
+
+
+def test_an_epilogue_of_pixels_stops_at_the_edges(rng: np.random.Generator) -> None:
+    """Programs of channels by themselves reach past the last line and column; what the epilogue reads there is one number a pixel."""
+    x, k, r = numbers(rng, f16, 1, 16, 5, 7), numbers(rng, f16, 16, 1, 3, 3), numbers(rng, f16, 1, 1, 5, 7)
+    op = o.Conv(stride=(1, 1), padding=((1, 1),) * 2, dilation=(1, 1), groups=16)
+    emulated = Emulated(graph(lambda v, u, m: o.Mul()(op(v, u), m), (f16, x.shape), (f16, k.shape), (f16, r.shape)), "sm_80")
+    assert any(v.kernel.name.startswith("conv_depthwise") for v in emulated.program.launches)
+    want = (F.conv2d(wide(x), wide(k), None, 1, 1, 1, 16) * wide(r)).numpy()
+    assert np.linalg.norm(emulated(x, k, r)[0].astype(np.float64) - want) <= 1e-3 * np.linalg.norm(want)
+
+
+@pytest.mark.parametrize("width, channels, groups", [(27, 64, 8), (33, 32, 2)])
+def test_lines_and_results_on_their_way_out_fit_in_shared_memory(width: int, channels: int, groups: int) -> None:
+    op = o.Conv(stride=(1, 1), padding=((1, 1),) * 2, dilation=(1, 1), groups=groups)
+    g = graph(lambda v, w: op(v, w), (f16, (1, channels, 64, width)), (f16, (channels, channels // groups, 3, 3)))
+    (kernel,) = (v.kernel for v in program(g, "sm_120").launches if isinstance(v.kernel, HaloKernel))
+    assert kernel.stored and shared_bytes(kernel) <= cuda_target("sm_120").l1d
+
+
+def test_a_flipped_image_gives_a_name_that_ptx_knows() -> None:
+    """Steps from pixel to pixel are in the name, and may be negative."""
+    k, op = np.ones((16, 8, 3, 3), bf16.np), o.Conv(stride=(1, 1), padding=((1, 1),) * 2, dilation=(1, 1), groups=2)
+    g = graph(lambda v: op(o.Flip(axes=(3,))(op(v, v.node.graph.constant(k, "a"))), v.node.graph.constant(k, "b")), (bf16, (2, 16, 6, 6)))
+    names = [v.kernel.name for v in program(g, "sm_80").launches if isinstance(v.kernel, HaloKernel)]
+    assert len({*names}) == 2 and all(name.isidentifier() for name in names)
+
+
+def test_patches_are_for_results_of_16_bits() -> None:
+    """Others are not the copy engine's to write."""
+    op = o.Conv(stride=(1, 1, 1), padding=((1, 1),) * 3, dilation=(1, 1, 1))
+    types = ((f16, (1, 64, 4, 8, 8)), (f16, (64, 64, 3, 3, 3)))
+    for dtype, kind in ((f16, PatchKernel), (f32, ConvKernel)):
+        launches = program(graph(lambda v, w, dtype=dtype: o.Cast(dtype=dtype)(o.Relu()(op(v, w))), *types)).launches
+        assert [type(x.kernel) for x in launches if isinstance(x.kernel, GemmKernel)] == [kind]
 
 
 def test_a_chain_of_convolutions_is_not_copied_between() -> None:

@@ -48,13 +48,13 @@ class Plan:
 def plan_of(at: Windowed, channels: int, each: int, groups: int, target: TargetSpec) -> Plan | None:
     """`channels` and `each` are a group's channels (whole pieces) and results. None where a warp's weights or a line do not fit."""
     steps = -(-at.taps[0] * at.taps[1] * channels // 16)
-    room = min(SHARED, target.l1d - 1024)
     for together in (n for n in range(max(1, HELD // channels), 0, -1) if groups % n == 0):
         for wide in (32, 16, 8):
             per = together * each // wide
             fits = together * each % wide == 0 and (each % wide == 0 or wide % each == 0)
             if not fits or wide // 8 * 2 * steps > REGISTERS or per not in (1, 2, 4, 8):
                 continue
+            room = min(SHARED, target.l1d - 16 * WARPS * line_bytes(wide))
             _, across = reach_of(at, 1)
             line = across * pitch_of(together * channels)
             most = (room // line - (at.taps[0] - 1) * at.dilation[0] - 1) // at.stride[0] + 1
@@ -72,6 +72,11 @@ def reach_of(at: Windowed, lines: int) -> tuple[int, int]:
 def pitch_of(channels: int) -> int:
     """Bytes from pixel to pixel: an odd number of pieces."""
     return (channels // 8 | 1) * 16
+
+
+def line_bytes(wide: int) -> int:
+    """Of a warp's results of one pixel on their way out, and room that moves the next pixel's to other banks."""
+    return 2 * wide + 16
 
 
 class HaloConv(Template):
@@ -151,8 +156,9 @@ def halo_launch(
     k, dtype = launch.kernel, x.type.dtype.name
     shape = (*image, *at.out, *at.taps, *at.stride, *at.before, *at.dilation, own, each, parts, *seen.strides[:3])
     chosen = (plan.together, plan.lines, plan.wide, plan.per_sm, int(staged), int(paired))
+    name = "_".join(map(str, (k.name, *chosen, *shape, dtype))).replace("-", "m")  # strides of a flipped image
     launch.kernel = HaloKernel(
-        "_".join(map(str, (k.name, *chosen, *shape, dtype))), k.params, k.pid, k.body, acc=made.acc, row=made.row, column=made.column,
+        name, k.params, k.pid, k.body, acc=made.acc, row=made.row, column=made.column,
         batch=made.batch, end=end, stored=tuple(v.var for v in outs) if staged else (), a=a.var, b=b.var, image=at.image, out=at.out,
         taps=at.taps, stride=at.stride, before=at.before, dilation=at.dilation, reach=reach_of(at, plan.lines), lines=plan.lines,
         channels=own, each=each, held=own * plan.together, pitch=pitch_of(own * plan.together), results=plan.together * each,

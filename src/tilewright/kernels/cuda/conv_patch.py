@@ -10,6 +10,7 @@ from dataclasses import replace
 from math import prod
 
 from ...core.dims import ceildiv, divisible, minimum
+from ...core.dtypes import bf16, f16
 from ...core.target_spec import TargetSpec
 from ...ir.graph import Value
 from ...ops.contractions import Conv as ConvOp
@@ -18,7 +19,7 @@ from ..launch import Launch, Word
 from ..region import Operand, Region
 from ..template import Reason, region_bytes, region_flops
 from ..tiling import leaves_of_epilogue
-from .conv import BK, HopperConv, image_operand, matrices, weight_operand, windows_of
+from .conv import BK, HopperConv, image_operand, matrices, matrix_of, weight_operand, windows_of
 from .conv_kernels import PATCH, PLANES, PatchKernel
 from .conv_windows import Windowed
 from .kernel import TensorMap
@@ -56,6 +57,10 @@ class PatchConv(HopperConv):
         n = node.values[0].shape[1]
         if not isinstance(n, int) or n > BN or n % 8:
             return Reason(f"at most {BN} results, in eights")
+        for r in region.results:  # where they lie, or channels last beside it
+            found = matrix_of(r, r.layout)
+            if r.type.dtype not in (bf16, f16) or (found is not None and not found.by_copy_engine):
+                return Reason("results of 16 bits that the copy engine can write")
         full = 1.0
         for size, step in zip(at.out, (PLANES, PATCH, PATCH), strict=True):
             full *= size / (-(-size // step) * step)

@@ -12,6 +12,7 @@ that a group reads, infinities included, reaches the other's results.
 from __future__ import annotations
 
 from ...core.target_spec import TargetSpec
+from ...kernels.cuda.conv_halo import line_bytes
 from ...kernels.cuda.conv_kernels import HaloKernel
 from ...tile.ir import Instr, TileType
 from .access import Address, _pair
@@ -34,18 +35,13 @@ def pixel_bytes(kernel: HaloKernel) -> int:
     return height * width * kernel.pitch
 
 
-def line_bytes(kernel: HaloKernel) -> int:
-    """Of a warp's results of one pixel on their way out, and room that moves the next pixel's to other banks."""
-    return 2 * kernel.wide + PIECE
-
-
 def halo_shared(kernel: HaloKernel) -> int:
-    return pixel_bytes(kernel) + (kernel.block // WARP * ROWS * line_bytes(kernel) if kernel.stored else 0)
+    return pixel_bytes(kernel) + (kernel.block // WARP * ROWS * line_bytes(kernel.wide) if kernel.stored else 0)
 
 
 def places(kernel: HaloKernel) -> tuple[tuple[int, int], ...]:
     """(first byte, bytes) of the pixels and of every warp's lines."""
-    first, own = pixel_bytes(kernel), ROWS * line_bytes(kernel)
+    first, own = pixel_bytes(kernel), ROWS * line_bytes(kernel.wide)
     return (0, first), *((at, own) for at in range(first, halo_shared(kernel), own))
 
 
@@ -57,7 +53,7 @@ class Out(Epilogue):
     def place(self, base: str, warp: str, lane: str, right: str) -> None:
         """This warp's lines, and which of their pieces a lane writes and reads."""
         g, v = self.kernel, self.k.value
-        line = line_bytes(g)
+        line = line_bytes(g.wide)
         own = v("i32", f"mad.lo.u32 {{}}, {warp}, {ROWS * line}, {v('i32', f'add.u32 {{}}, {base}, {pixel_bytes(g)};')};")
         self.slot = v("i32", f"mad.lo.u32 {{}}, {v('i32', f'shr.u32 {{}}, {lane}, 2;')}, {line}, {own};")
         self.slot = v("i32", f"mad.lo.u32 {{}}, {v('i32', f'and.b32 {{}}, {lane}, 3;')}, 4, {self.slot};")
@@ -74,7 +70,7 @@ class Out(Epilogue):
             super().do_store(instr)
             return
         assert isinstance(address, Address) and g.row is not None and g.column is not None and g.end is not None
-        tile, line = self.tile(instr.operands[-1]), line_bytes(g)
+        tile, line = self.tile(instr.operands[-1]), line_bytes(g.wide)
         k.emit("bar.warp.sync -1;")  # what was there has been read
         for h in (0, 8):
             for c in range(0, g.wide, 8):
