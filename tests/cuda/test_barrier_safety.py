@@ -81,6 +81,7 @@ BAD["two ways back to the loop's start"] = (
 )
 
 WARPS = "mov.u32 %r1, %tid.x;\nsetp.lt.u32 %p1, %r1, 128;\n"  # %p1 differs between warps, not within one
+CLUSTER = "barrier.cluster.arrive;\nbarrier.cluster.wait;\nret;"
 
 BAD |= {
     "part of a warp misses its warps' barrier": (THREAD + "@%p1 bra E;\nbar.sync 1, 128;\nE:\nret;", ["exit"]),
@@ -131,6 +132,23 @@ BAD |= {
         "mov.u32 %r1, %cluster_ctarank;\nsetp.eq.u32 %p1, %r1, 0;\n@%p1 exit;\nbarrier.cluster.arrive;\nbarrier.cluster.wait;\nret;",
         ["exit"],
     ),
+    "a block of the cluster leaves by its number": (
+        "mov.u32 %r1, %ctaid.x;\nand.b32 %r3, %r1, 1;\nsetp.eq.u32 %p1, %r3, 0;\n@%p1 exit;\n" + CLUSTER, ["exit"],
+    ),
+    "by what it has in shared memory": ("ld.shared.u32 %r3, [%r1];\nsetp.eq.u32 %p1, %r3, 0;\n@%p1 exit;\n" + CLUSTER, ["exit"]),
+    "by what its threads have found": (
+        THREAD + "bar.red.popc.u32 %r3, 0, %p1;\nsetp.eq.u32 %p5, %r3, 0;\n@%p5 exit;\n" + CLUSTER, ["exit"],
+    ),
+    "a carry": ("add.cc.u32 %r3, %r4, %tid.x;\naddc.u32 %r5, %r6, 0;\nsetp.eq.u32 %p1, %r5, 0;\n@%p1 exit;\nbar.sync 0;\nret;", ["exit"]),
+    "a shuffle of half a warp": (
+        WARPS + "shfl.sync.idx.b32 %r4, %r1, 0, 0x101f, -1;\nsetp.eq.u32 %p3, %r4, 0;\n@%p3 exit;\nbar.sync 1, 64;\nret;", ["exit"],
+    ),
+    "lanes that match": (
+        WARPS + "match.any.sync.b32 %r4, %r1, -1;\nsetp.eq.u32 %p3, %r4, 1;\n@%p3 exit;\nbar.sync 1, 64;\nret;", ["exit"],
+    ),
+    "a vote of half a warp": (
+        WARPS + "shl.b32 %r5, 65535, %r1;\nvote.sync.any.pred %p3, %p1, %r5;\n@%p3 exit;\nbar.sync 1, 64;\nret;", ["exit"],
+    ),
     "an arrival at the cluster is missed": (
         THREAD + "@%p1 bra ON;\nbarrier.cluster.arrive;\nON:\nbarrier.cluster.wait;\nst.global.u32 [%r1], %r1;\nret;",
         ["branch"],
@@ -157,6 +175,8 @@ GOOD = {
     "a barrier of its own warps": WARPS + "@%p1 bra E;\nbar.sync 1, 128;\nE:\nret;",
     "numbers of warps": "mov.u32 %r1, %tid.x;\nshr.u32 %r3, %r1, 5;\nshfl.sync.idx.b32 %r4, %r3, 0, 31, -1;\nsetp.gt.u32 %p1, %r4, 3;\n"
     "@%p1 bra E;\nL:\nbar.sync 1, 128;\nadd.u32 %r4, %r4, 1;\nsetp.lt.u32 %p3, %r4, 9;\n@%p3 bra L;\nE:\nret;",
+    "lanes that all match": "mov.u32 %r1, %tid.x;\nmatch.all.sync.b32 %r4, %r1, -1;\nsetp.eq.u32 %p1, %r4, 0;\n"
+    "@%p1 bra E;\nbar.sync 1, 64;\nE:\nret;",
     "waiting in braces, twice": 2
     * (
         "{\n.reg .pred done;\nWAIT:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%r1], 0;\n@done bra DONE;\nbra WAIT;\nDONE:\n}\n"
@@ -286,6 +306,16 @@ def test_calls(body: str, want: list[str]) -> None:
     """A function that nobody calls by name is judged for all that it could be given."""
     found = [f.function for f in check(HEAD.replace(".visible", CALLED + ".visible") + body + "\n}\n")]
     assert found == (want if "meet" in body else ["meet", *want])
+
+
+@pytest.mark.parametrize(("size", "number", "alarm"), [
+    ("2, 1, 1", "shr.u32 %r3, %ctaid.x, 1", False), ("4", "shr.u32 %r3, %ctaid.x, 1", True), ("3", "div.u32 %r3, %ctaid.x, 6", False),
+    ("3", "and.b32 %r3, %ctaid.x, 6", True), ("2", "mov.u32 %r3, %ctaid.y", False), ("1, 2", "mov.u32 %r3, %ctaid.y", True),
+    ("2", "sub.u32 %r3, %ctaid.x, %r4", True), ("1", "mov.u32 %r3, %ctaid.x", False), ("2", "mov.u32 %r3, %clusterid.x", False),
+])  # fmt: skip
+def test_numbers_of_clusters(size: str, number: str, alarm: bool) -> None:
+    body = f"{number};\nsetp.eq.u32 %p1, %r3, 0;\n@%p1 exit;\n{CLUSTER}\n}}\n"
+    assert bool(check(HEAD.replace("(.param .u64 p0)", f"(.param .u64 p0) .reqnctapercluster {size}") + body)) == alarm
 
 
 def test_a_count_of_the_whole_block() -> None:

@@ -7,10 +7,10 @@ again (its immediate post-dominator). A block-wide barrier in there is a finding
 barrier, a barrier under an `if`, an early exit. Exits and branches after the last barrier are not, and neither is `trap`, which ends the
 whole launch.
 
-A barrier of a cluster is missed by what differs between its blocks too (their ranks). One with a thread count (`bar.sync 1, 128`) is
-passed by whole warps: a finding is what parts threads of one warp around it and, where the count is that of the block (`.reqntid`), all
-that parts the block. A call of a function that waits at a barrier is a barrier, of one that exits an exit; a function's parameters differ
-where some call gives it values that differ. `.warp` barriers and mbarriers are left alone.
+A barrier of a cluster is missed by what differs between its blocks too (their numbers, their shared memory). One with a thread count
+(`bar.sync 1, 128`) is passed by whole warps: a finding is what parts threads of one warp around it and, where the count is that of the
+block (`.reqntid`), all that parts the block. A call of a function that waits at a barrier is a barrier, of one that exits an exit; a
+function's parameters differ where some call gives it values that differ. `.warp` barriers and mbarriers are left alone.
 
 >>> from .ptx_text import KernelText
 >>> k = KernelText("early", [])

@@ -89,6 +89,7 @@ class Function:
     threads: int = 0  # of a block, where the kernel says `.reqntid`
     takes: tuple[str, ...] = ()  # a function's parameters, as registers
     gives: tuple[str, ...] = ()  # its results
+    cluster: tuple[int, ...] = ()  # blocks of a cluster on each axis, where the kernel says `.reqnctapercluster`
 
     @property
     def end(self) -> int:
@@ -195,6 +196,8 @@ class _Reader:
         function = Function(self.name, ops, places, entry, 0, tuple(takes), tuple(gives))
         if (size := re.search(r"\.reqntid\s+(\d+)\s*(?:,\s*(\d+))?\s*(?:,\s*(\d+))?", self.header)) is not None:
             function.threads = int(size[1]) * int(size[2] or 1) * int(size[3] or 1)
+        if (size := re.search(r"\.reqnctapercluster\s+(\d+)\s*(?:,\s*(\d+))?\s*(?:,\s*(\d+))?", self.header)) is not None:
+            function.cluster = tuple(int(x or 1) for x in size.groups())
         for i, (op, here) in enumerate(zip(ops, where, strict=True)):
             op.next = self._successors(function, i, op, here, labels)
         return function
