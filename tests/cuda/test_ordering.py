@@ -76,6 +76,24 @@ def test_tokens_order_global_memory(threads: int, rng: np.random.Generator) -> N
     np.testing.assert_array_equal(out[1], values.T)
 
 
+@pytest.mark.parametrize("threads", [32, 64])
+def test_tokens_order_global_memory_in_branches_and_nested_loops(threads: int, rng: np.random.Generator) -> None:
+    """Where nothing is derived every such access has its barrier; a read after a read needs none."""
+    b = KernelBuilder("turn")
+    x, y, z, n = (*(b.view(n, f32, (threads, 1)) for n in "xyz"), b.index("n"))
+    with b.loop(0, n, 1) as outer, b.loop(0, n, 1), b.if_(b.compare("ge", outer.index, 0)):
+        b.store(y, [0, 0], b.load(x, [0, 0], (threads, threads)))
+        turned = b.load(y, [0, 0], (threads, threads), axes=(1, 0), after=[b.token()])
+        again = b.load(y, [0, 0], (threads, threads), axes=(1, 0), after=[b.token()])
+        b.store(z, [0, 0], turned + again)
+    text = ptx(b.build(), threads)
+    assert text.count("bar.sync 0;" if threads > 32 else "bar.warp.sync -1;") == 1
+    values, heap = rng.standard_normal((threads, threads)).astype(np.float32), Heap()
+    out = [np.zeros_like(values) for _ in range(2)]
+    run(text, heap, [*(heap.add(x) for x in (values, *out)), 2], 1, threads)
+    np.testing.assert_array_equal(out[1], 2 * values.T)
+
+
 def test_orders_bring_their_own_barriers() -> None:
     """A release has one before it and an acquire one after it: tokens ask for no second."""
     b = KernelBuilder("flag")

@@ -3,8 +3,9 @@ memory whose accesses have tokens.
 
 An access needs a barrier before it when a token path leads to it from an access to the same memory, one of the two writes, and no
 barrier stands between them. Straight lines are handled, and one loop whose stages form a ring: accesses at index `(i + c) mod S` (or
-at a literal index) of the leading axis are told apart. Such accesses in nested loops or in branches are rejected, not guessed. Views of
-global memory are one memory: two of them may be the same buffer. A release comes after a barrier of its own, an acquire before one.
+at a literal index) of the leading axis are told apart. Accesses of shared memory in nested loops or in branches are rejected, not guessed;
+where those of global memory stand there, each has its barrier after the accesses that its tokens name. Views of global memory are one
+memory: two of them may be the same buffer. A release comes after a barrier of its own, an acquire before one.
 On CPUs one program is one thread: nothing is needed.
 """
 
@@ -64,17 +65,26 @@ def derive_barriers(kernel: Kernel, target_kind: str) -> BarrierPlan:
     derive = _Derive(kernel)
     if target_kind == "cpu":
         return BarrierPlan((), 0)
-    derive.block(kernel.body, None, 1)
+    try:
+        derive.block(kernel.body, None, 1)
+    except CompileError:
+        if not derive.ordered:
+            raise
+        ordered, derive = derive.ordered, _Derive(kernel, shared_only=True)
+        derive.block(kernel.body, None, 1)
+        derive.naive += len(ordered)
+        derive.one_by_one(kernel.body, ordered)
     return BarrierPlan(tuple(derive.barriers.values()), derive.naive)
 
 
 class _Derive:
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: Kernel, *, shared_only: bool = False) -> None:
         self.kernel = kernel
         scratch = scratch_roots(kernel)
         self.roots = {v: r for v, r in scratch.items() if isinstance(r.type, ViewType) and r.type.space == "shared"}
         everywhere = Var(INDEX, "global")
-        self.ordered = {i for i in kernel.walk() if i.op in ACCESS and (i.tokens or i.tokens_out) and i.operands[0] not in scratch}
+        tokens = () if shared_only else (i for i in kernel.walk() if i.op in ACCESS and (i.tokens or i.tokens_out))
+        self.ordered = {i for i in tokens if i.operands[0] not in scratch}
         self.roots.update((i.operands[0], everywhere) for i in self.ordered)  # type: ignore[misc]
         self.defs = {r: i for i in kernel.walk() for r in i.results}
         self.barriers: dict[Instr, Barrier] = {}
@@ -88,6 +98,19 @@ class _Derive:
         """Whether threads of a program may meet for an access: of shared memory, or of global memory with a token."""
         root = self.roots.get(i.operands[0]) if i.op in ACCESS else None  # type: ignore[arg-type]
         return root is not None and (isinstance(root.type, ViewType) or i in self.ordered)
+
+    def one_by_one(self, block: Block, ordered: set[Instr]) -> None:
+        """A barrier before each of these accesses that follows another by a token, but for a read that follows reads."""
+        makers = {t: i for i in self.kernel.walk() if i in ordered for t in i.tokens_out}
+        for position, i in enumerate(block.body):
+            for b in i.blocks:
+                self.one_by_one(b, ordered)
+            if i not in ordered or i.attrs.get("order") in ("release", "acq_rel"):
+                continue
+            for t in i.tokens:
+                made = makers.get(t, i)  # of a join or a loop it may be any
+                if made is i or not (made.attrs.get("order") in ("acquire", "acq_rel") or {made.op, i.op} <= {"load", "gather"}):
+                    self.barriers[i] = Barrier(block, position, i, made)
 
     def shared(self, block: Block) -> list[Instr]:
         """Such accesses anywhere in a block."""
