@@ -203,3 +203,17 @@ def test_values_nothing_depends_on_have_no_cotangent() -> None:
     assert found == (True, False)
     assert len(made.inputs) == 3
     assert y.type == x.type
+
+
+def test_rows_that_see_nothing_have_no_derivative() -> None:
+    from tilewright.ops.attention_saved import AttentionSaved
+    from tilewright.ops.families import boolean, f64
+
+    g, rng = Graph("saved"), fresh_rng()
+    q, k, v, mask = (g.input(t, n) for t, n in zip((*[f64(1, 1, 2, 4)] * 3, boolean(1, 1, 2, 2)), "qkvm", strict=True))
+    g.outputs = list(AttentionSaved(scale=0.5, has_mask=True)(q, k, v, mask))
+    arrays = [*(rng.normal(size=(1, 1, 2, 4)) for _ in range(3)), np.array([[[[True, False], [False, False]]]])]
+    made, _ = jvp_graph(g, [True, True, True, False])
+    _, sums, moved, sums_moved = run(made, [*arrays, *(rng.normal(size=(1, 1, 2, 4)) for _ in range(3))])
+    assert sums[0, 0, 1] == -np.inf and sums_moved[0, 0, 1] == 0 and not moved[0, 0, 1].any()
+    assert sums_moved[0, 0, 0] != 0 and np.isfinite(moved).all()

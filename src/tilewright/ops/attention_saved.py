@@ -67,7 +67,8 @@ class AttentionSaved(Composite):
             s = s if seen is None else F.where(seen, s, -np.inf)
         top = F.max_(s, (3,), keepdims=True)
         e = F.exp(F.sub(s, F.where(F.equal(top, -np.inf), 0.0, top)))
-        return op.decompose(q, k, v, *rest), F.add(F.log(F.sum_(e, (3,))), F.max_(s, (3,)))
+        total = F.sum_(e, (3,))  # of a row that sees nothing it is 0: the −inf comes from the maximum, and the derivative is 0, not 0/0
+        return op.decompose(q, k, v, *rest), F.add(F.log(F.where(F.equal(total, 0.0), 1.0, total)), F.max_(s, (3,)))
 
     def flops(self, q: TensorType, k: TensorType, v: TensorType, *rest: TensorType) -> Dim:
         return self.plain.flops(q, k, v)
