@@ -34,6 +34,7 @@ from tilewright.kernels.cuda.kernel import (
     TurnKernel,
 )
 from tilewright.kernels.cuda.sample import SampleKernel
+from tilewright.kernels.cuda.tiled import TiledKernel
 from tilewright.kernels.cuda.whole import WholeKernel
 from tilewright.kernels.launch import Alternating, Branch, Buffer, ErrorWord, Launch, Loop, Pointer, Program, Sliding
 from tilewright.kernels.select import select
@@ -44,7 +45,7 @@ from tilewright.target.cuda.device import cuda_target
 
 SIMT = (
     BlockKernel, DecodeKernel, FlashGradKernel, HaloKernel, MmaAttentionKernel, MmaGradKernel, QDotKernel, QFewKernel, QGemmKernel,
-    RingKernel, SampleKernel, ThinKernel, TurnKernel, WholeKernel,
+    RingKernel, SampleKernel, ThinKernel, TiledKernel, TurnKernel, WholeKernel,
 )  # fmt: skip
 
 

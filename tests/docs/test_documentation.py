@@ -72,13 +72,16 @@ def test_paths_in_the_documentation_exist() -> None:
 
 
 def pass_table() -> list[str]:
-    from tilewright.passes.pipeline import DEFAULT
+    from tilewright.passes.pipeline import pipeline
+    from tilewright.target.cuda.device import cuda_target
 
     rows = ["| pass | leaves behind | can be off |", "|---|---|---|"]
-    for p in DEFAULT:
+    everywhere = {p.name for p in pipeline()}
+    for p in pipeline(cuda_target()):
         after = " ".join((p.__doc__ or "").split()).partition("After: ")[2].replace("|", "\\|")
         assert after, f"{p.name} has no contract (Before: … After: …)"
-        rows.append(f"| `{p.name}` | {after} | {'yes' if p.optional else 'no'} |")
+        where = "" if p.name in everywhere else " (GPU)"
+        rows.append(f"| `{p.name}`{where} | {after} | {'yes' if p.optional else 'no'} |")
     return rows
 
 

@@ -11,15 +11,12 @@ from hypothesis import strategies as st
 from tilewright import ops as o
 from tilewright.core import dtypes as dt
 from tilewright.core.dims import evaluate, sym
-from tilewright.core.errors import CompileError
 from tilewright.ir.graph import Graph, Value
 from tilewright.ir.interp import run
-from tilewright.ops.base import Traits
 from tilewright.ops.families import f32
 from tilewright.passes.analyse import Forms
-from tilewright.passes.base import Log
 from tilewright.passes.constant_forms import constant_form
-from tilewright.passes.fold_index import CheckFoldOnly, FoldIndex
+from tilewright.passes.fold_index import FoldIndex
 from tilewright.passes.fold_tables import FoldTables
 from tilewright.passes.forms import Choice, Form, Linear
 
@@ -177,12 +174,3 @@ def test_tables_are_computed_once_for_the_longest() -> None:
         assert_same(run(folded, [np.zeros(n, np.float32)]), run(g, [np.zeros(n, np.float32)]))
     unfolded, _ = apply(g, FoldIndex(), FoldTables(limit=100))
     assert "cos" in names(unfolded)
-
-
-def test_fold_only_ops_that_survive_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    g = Graph()
-    g.outputs = [o.Floor()(g.input(f32(2), "x"), place="model.py:7")]
-    CheckFoldOnly().run(g, Log())
-    monkeypatch.setattr(o.Floor, "traits", Traits(fold_only=True))
-    with pytest.raises(CompileError, match=r"floor: must fold at compile time, got 1 left: floor \(model.py:7\); its operands must be"):
-        CheckFoldOnly().run(g, Log())

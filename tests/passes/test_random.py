@@ -161,8 +161,10 @@ def test_unknown_and_required_passes() -> None:
     g.outputs = [o.Neg()(g.input(f32(2), "x"))]
     with pytest.raises(ConfigError, match="passes: 'fusee' cannot be disabled, the optional passes are canonicalise cse simplify-control"):
         run_pipeline(g, disable=["fusee"])
-    with pytest.raises(ConfigError, match="'check-fold-only' cannot be disabled"):
-        run_pipeline(g, disable=["check-fold-only"])
+    with pytest.raises(ConfigError, match="'decompose' cannot be disabled"):
+        run_pipeline(g, disable=["decompose"])
+    with pytest.raises(ConfigError, match="'row-products' cannot be disabled"):
+        run_pipeline(g, disable=["row-products"])  # a GPU's
 
 
 def test_log_and_callback() -> None:

@@ -10,7 +10,7 @@ from tilewright.core.errors import ConfigError, VerifyError
 from tilewright.core.validation import _REGISTRY as REGISTRY
 from tilewright.core.validation import Finding, Severity, check_level, validate, validator
 from tilewright.ir.graph import Graph
-from tilewright.ir.validate import constants_are_finite, imported_graph, nothing_left_to_fold
+from tilewright.ir.validate import constants_are_finite, imported_graph
 from tilewright.runtime.layout import THUNK_ARGS, THUNK_FN, THUNK_GRID
 from tilewright.runtime.validate import argument_pointers, kernel_coverage
 
@@ -77,7 +77,6 @@ def test_checks_of_graphs() -> None:
     graph.constant(np.array([1.0, np.nan], np.float32), "w")
     graph.constant(np.array([0.0, -np.inf], np.float32), "mask")
     assert imported_graph(graph) == []
-    assert nothing_left_to_fold(graph) == []
     (found,) = constants_are_finite(graph)
     assert str(found) == "import: constant w holds NaN or infinity"
     graph.nodes.append(graph.nodes[0])

@@ -41,10 +41,3 @@ def constants_are_finite(graph: Graph) -> list[Finding]:
 def optimised_graph(graph: Graph) -> list[Finding]:
     """The same after the passes."""
     return _sound(graph, "passes")
-
-
-@validator("passes")
-def nothing_left_to_fold(graph: Graph) -> list[Finding]:
-    """Ops that exist only to be folded have no kernel; one that survives must not reach run time."""
-    return [Finding(Severity.ERROR, "passes", f"{n.op.name} %{n.name} should have been folded{f' ({n.place})' if n.place else ''}")
-            for n in graph.nodes if n.op.traits.fold_only]

@@ -32,7 +32,6 @@ class Traits:
     composite: bool = False  # not elementwise, and has `decompose`
     linear: bool = False
     commutative: bool = False
-    fold_only: bool = False  # must be gone before kernels are selected
     source: bool = False  # no operands: inputs, constants, iota
 
 

@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 from .. import ops as o
 from ..core.dims import Dim, at_least, at_most
 from ..core.dtypes import DType
-from ..core.errors import CompileError
 from ..ir.graph import Graph, Node, Value
 from ..ir.rewrite import Match, P, Rule, Var, X, rule
 from .analyse import Forms
@@ -167,21 +166,4 @@ class FoldIndex(Pass):
 
     def run(self, graph: Graph, log: Log) -> Graph:
         apply_rules(graph, make_rules(Forms(graph)), log)
-        return graph
-
-
-@dataclass(frozen=True)
-class CheckFoldOnly(Pass):
-    """Before: everything that can fold has folded.
-    After: the same graph, or a CompileError that names every op that exists only to be folded and is still there."""
-
-    name: ClassVar[str] = "check-fold-only"
-    optional: ClassVar[bool] = False
-
-    def run(self, graph: Graph, log: Log) -> Graph:
-        left = [n for n in graph.nodes if n.op.traits.fold_only]
-        if left:
-            named = "; ".join(f"{n.op}{f' ({n.place})' if n.place else ''}" for n in left[:8])
-            raise CompileError(f"{left[0].op.name}: must fold at compile time, got {len(left)} left: {named}; "
-                               "its operands must be constants or shapes")
         return graph

@@ -110,13 +110,14 @@ class Fuse(Pass):
     """Before: canonical graph, everything recognised and merged.
     After: elementwise work next to a contraction, norm, softmax, reduction or gather is in a `Fused` region with it, the rest is in
     pointwise regions of one shape. A region has at most one anchor (an attention takes the ropes of its queries and keys
-    with it), is free of views, and never closes a cycle. A region
+    with it where the target's kernel for that many rows rotates them), is free of views, and never closes a cycle. A region
     around a contraction has one result; one around a norm or reduction may also give the sum it reads; pointwise ones give whatever
     is read elsewhere. A `qdot` or a norm rounds its result to codes itself where the next product wants them."""
 
     name: ClassVar[str] = "fuse"
     max_ops: int = 24
     codes: bool = True  # kernels of the target can round their results to codes
+    rotated_rows: int | None = None  # most query rows of an attention whose kernel rotates queries and keys itself (None: any number)
     gate_prologue: bool = False  # silu(g) * u computed while a matmul reads it: measured before it is switched on
 
     def run(self, graph: Graph, log: Log) -> Graph:
@@ -209,6 +210,9 @@ class Fuse(Pass):
     def ropes(self, anchor: Node, regions: Regions) -> list[Node]:
         """The attention and the ropes of its queries and keys, where nothing else reads them and whole registers rotate."""
         region = [anchor]
+        rows = anchor.operands[0].shape[2]
+        if self.rotated_rows is not None and not (isinstance(rows, int) and rows <= self.rotated_rows):
+            return region
         for v in anchor.operands[:2]:
             n, width = v.node, v.shape[-1]
             if not isinstance(n.op, o.Rope) or not regions.free(n) or v in regions.outputs or len(regions.users[v]) != 1:

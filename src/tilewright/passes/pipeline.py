@@ -2,9 +2,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Any
 
 from ..core.errors import ConfigError
+from ..core.target_spec import TargetSpec
 from ..ir.graph import Graph
 from .absorb_conv import AbsorbIntoConv
 from .absorb_masks import AbsorbMasks
@@ -16,7 +16,7 @@ from .control import SimplifyControl, map_bodies
 from .cse import Cse, Dce
 from .decompose import Decompose
 from .fold_constants import FoldConstants
-from .fold_index import CheckFoldOnly, FoldIndex
+from .fold_index import FoldIndex
 from .fold_tables import FoldTables
 from .fuse import Fuse
 from .lower_complex import LowerComplex
@@ -28,66 +28,60 @@ from .row_codes import RowCodes
 from .row_products import RowProducts
 from .save_log_sums import SaveLogSums
 
-DEFAULT: tuple[Pass, ...] = (
-    LowerComplex(),  # no other pass knows complex numbers
-    Canonicalise(),
-    Cse(),  # equal operands are one value, which patterns rely on
-    SimplifyControl(),
-    AbsorbIntoMatmul(),  # before folding, which would materialise transposed weights
-    FoldConstants(),
-    AbsorbIntoConv(),
-    FoldIndex(),
-    AbsorbMasks(),  # of attention that came as one op
-    Recognise(),
-    AbsorbMasks(),  # again, for attention that was spelled out
-    Decompose(),  # what is left without a kernel of its own
-    SimplifyControl(),  # loops that were inside composites
-    FoldConstants(),  # negated masks and the like
-    Cse(),  # layers share their tables
-    FoldTables(),  # only now: masks wanted to see the iotas
-    Canonicalise(),
-    Cse(),
-    LowerQuantised(),  # may make matmuls
-    MergeMatmuls(),
-    Fuse(),
-    Dce(),
-    CheckFoldOnly(),
-)
+
+def pipeline(target: TargetSpec | None = None) -> tuple[Pass, ...]:
+    """Every pass that runs for a target (None: a CPU), in order."""
+    gpu = target is not None and target.kind == "cuda"
+    return (
+        LowerComplex(),  # no other pass knows complex numbers
+        Canonicalise(),
+        Cse(),  # equal operands are one value, which patterns rely on
+        SimplifyControl(),
+        AbsorbIntoMatmul(),  # before folding, which would materialise transposed weights
+        FoldConstants(),
+        AbsorbIntoConv(),
+        FoldIndex(),
+        AbsorbMasks(),  # of attention that came as one op
+        Recognise(),
+        AbsorbMasks(),  # again, for attention that was spelled out
+        *([SaveLogSums(target)] if gpu else []),  # while attention and its backward pass are both whole
+        Decompose(target),  # what is left without a kernel of its own
+        SimplifyControl(),  # loops that were inside composites
+        FoldConstants(),  # negated masks and the like
+        Cse(),  # layers share their tables
+        FoldTables(),  # only now: masks wanted to see the iotas
+        Canonicalise(),
+        Cse(),
+        LowerQuantised(gpu=gpu),  # may make matmuls
+        *([MergePacked()] if gpu else []),
+        MergeMatmuls(),
+        Fuse(codes=not gpu, rotated_rows=1 if gpu else None),
+        Dce(),
+        *([RowProducts(), Dce(), RowCodes(), Dce(), CacheAttention(), Dce()] if gpu else []),  # what only regions show
+    )
 
 
-def optional_passes() -> list[str]:
+def optional_passes(target: TargetSpec | None = None) -> list[str]:
     """Names that `disable` takes."""
-    return list(dict.fromkeys(p.name for p in DEFAULT if p.optional))
+    return list(dict.fromkeys(p.name for p in pipeline(target) if p.optional))
 
 
-def run_pipeline(graph: Graph, target: Any = None, disable: Collection[str] = (), log: Log | None = None, verify: bool = False,
-                 on_pass: Callable[[str, Graph], None] | None = None) -> Graph:
+def run_pipeline(graph: Graph, target: TargetSpec | None = None, disable: Collection[str] = (), log: Log | None = None,
+                 verify: bool = False, on_pass: Callable[[str, Graph], None] | None = None) -> Graph:
     """The optimised graph (the given one stays as it is). `disable` names optional passes to leave out; `verify` checks the graph
     after each pass; `on_pass(name, graph)` is called after each. The bodies of loops and branches go through all passes too, last.
     `target` is what passes may ask about the machine: which composites have kernels there."""
-    known = optional_passes()
+    known = optional_passes(target)
     for name in disable:
         if name not in known:
             raise ConfigError(f"passes: {name!r} cannot be disabled, the optional passes are {' '.join(known)}")
     log = Log() if log is None else log
     result, _ = graph.clone()
-    for p in DEFAULT:
+    for p in pipeline(target):
         if p.name in disable:
             continue
-        if isinstance(p, Decompose):
-            p = Decompose(target)
-            if target is not None and getattr(target, "kind", "") == "cuda":
-                with log.entered(SaveLogSums.name):
-                    result = SaveLogSums(target).run(result, log)
-        if isinstance(p, Fuse) and getattr(target, "kind", "") == "cuda":
-            p = Fuse(codes=False)
-        if isinstance(p, LowerQuantised) and getattr(target, "kind", "") == "cuda":
-            p = LowerQuantised(gpu=True)
         with log.entered(p.name):
             result = p.run(result, log)
-        if isinstance(p, LowerQuantised) and getattr(target, "kind", "") == "cuda":
-            with log.entered(MergePacked.name):
-                result = MergePacked().run(result, log)
         if verify:
             from ..ir.verify import verify as check
 
@@ -98,10 +92,6 @@ def run_pipeline(graph: Graph, target: Any = None, disable: Collection[str] = ()
             log.dumps[f"{len(log.dumps):02d}-{p.name}"] = to_text(result)
         if on_pass is not None:
             on_pass(p.name, result)
-    if target is not None and getattr(target, "kind", "") == "cuda":
-        for extra in (RowProducts(), RowCodes(), CacheAttention()):
-            with log.entered(extra.name):
-                result = Dce().run(extra.run(result, log), log)
     if map_bodies(result, lambda body: run_pipeline(body, target, disable, log)) and verify:
         from ..ir.verify import verify as check
 

@@ -250,9 +250,15 @@ class KernelBuilder:
                                 limits=lim, other=other if lim else None, order=order, scope=scope)[0]
         return Tile(self, var)
 
-    def gather(self, view: View, at: Sequence[Ix | int], axis: int, indices: Tile) -> Tile:
-        """Element e is at `at` with `indices[e]` added to axis. Indices must be in range."""
-        var = self._emit("gather", [view.var, *map(self._ix, at), indices.var], [TileType(indices.shape, view.type.dtype)], axis=axis)[0]
+    def gather(self, view: View, at: Sequence[Ix | int], axis: int, indices: Tile, *, run: int | None = None, limit: Ix | int | None = None,
+               masked: bool = False) -> Tile:
+        """Element e is at `at` with `indices[e]` added to axis. Indices must be in range, or negative where `masked`: those elements are 0
+        and not touched in memory. With `run`, indices are a column [R, 1] and row r is `run` elements along the last axis of the view
+        from there on, of which the first `limit` are inside."""
+        shape = indices.shape if run is None else (indices.shape[0], run)
+        operands = [view.var, *map(self._ix, at), indices.var, *([] if limit is None else [self._ix(limit)])]
+        var = self._emit("gather", operands, [TileType(shape, view.type.dtype)], axis=axis, run=run, masked=masked or None,
+                         limits=(1,) if limit is not None else None)[0]
         return Tile(self, var)
 
     def store(self, view: View, at: Sequence[Ix | int], tile: Tile, limit: Sequence[Ix | int | None] | None = None,

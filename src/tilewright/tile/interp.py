@@ -250,10 +250,20 @@ def _atomic(i: Instr, xs: list[Any]) -> Array:
 
 def _gather(i: Instr, xs: list[Any]) -> Array:
     view: Buffer = xs[0]
-    base = view.offset + sum(a * s for a, s in zip(xs[1:-1], view.strides, strict=True))
-    flat = base + xs[-1].astype(np.int64) * view.strides[i.attrs["axis"]]
-    _check(flat, view)
-    return np.asarray(view.data[flat])
+    rank, out = len(view.strides), _out(i)
+    base = view.offset + sum(a * s for a, s in zip(xs[1 : 1 + rank], view.strides, strict=True))
+    indices = xs[1 + rank].astype(np.int64)
+    flat, inside = base + indices * view.strides[i.attrs["axis"]], np.ones(out.shape, bool)
+    if i.attrs.get("masked"):
+        inside &= indices >= 0
+    if "run" in i.attrs:
+        columns = np.arange(out.shape[1])
+        flat = flat + columns * view.strides[-1]
+        inside &= columns < (xs[2 + rank] if "limits" in i.attrs else out.shape[1])
+    _check(flat[inside], view)
+    found: Array = np.zeros(out.shape, out.dtype.np)
+    found[inside] = view.data[flat[inside]]
+    return found
 
 
 def _extract(i: Instr, xs: list[Any]) -> Array:

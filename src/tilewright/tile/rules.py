@@ -328,14 +328,17 @@ def _atomic(i: Instr) -> list[Type]:
 
 def _gather(i: Instr) -> list[Type]:
     v = _view(i)
-    only_attrs(i, "axis", "order", "scope")
-    operand_count(i, 2 + v.rank)
-    indices(i.operands[1:-1])
-    t, axis = tile_type(i.operands[-1]), i.attrs.get("axis", -1)
+    only_attrs(i, "axis", "order", "scope", "run", "masked", "limits")
+    run, limited = i.attrs.get("run"), "limits" in i.attrs
+    operand_count(i, 2 + v.rank + limited)
+    indices([*i.operands[1 : 1 + v.rank], *i.operands[2 + v.rank :]])
+    t, axis = tile_type(i.operands[1 + v.rank]), i.attrs.get("axis", -1)
     need(t.dtype.is_int, f"needs integer indices, got {t}")
     need(0 <= axis < v.rank, f"axis must be in 0..{v.rank - 1}, got {axis}")
+    need(run is None or (len(t.shape) == 2 and t.shape[1] == 1), f"a gather of runs needs a column of indices, got {t}")
+    need(not limited or (run is not None and i.attrs["limits"] == (1,)), "only runs have a limit")
     _order(i)
-    return [TileType(t.shape, v.dtype)]
+    return [TileType(t.shape if run is None else (t.shape[0], run), v.dtype)]
 
 
 def _prefetch(i: Instr) -> list[Type]:

@@ -42,6 +42,7 @@ from .sample import CudaSample
 from .scatter import CudaScatterAdd
 from .small_matmul import SmallMatmul
 from .thin import ThinMatmul
+from .tiled_attention import TiledAttention
 
 CUDA_TEMPLATES: list[Template] = [
     CudaRowProducts(),
@@ -63,6 +64,7 @@ CUDA_TEMPLATES: list[Template] = [
     PagedDecodeAttention(),
     HopperAttention(),
     MmaAttention(),
+    TiledAttention(),
     HopperAttentionBackward(),
     MmaAttentionBackward(),
     CudaNormBackward(),

@@ -23,6 +23,7 @@ from ...kernels.cuda.kernel import (
     TurnKernel,
 )
 from ...kernels.cuda.sample import SampleKernel
+from ...kernels.cuda.tiled import TiledKernel
 from ...kernels.cuda.whole import WholeKernel
 from ...tile.ir import Kernel
 from .attention_mma import emit_attention_mma
@@ -45,12 +46,15 @@ from .qgemm_hopper import emit_hopper_qgemm
 from .ring import emit_ring, ring_shared
 from .sample import emit_sample
 from .thin import emit_thin
+from .tiled.emit import emit_tiled
 from .turn import emit_turn
 from .whole import emit_whole
 
 
 def emit_cuda(kernel: Kernel, target: TargetSpec) -> str:
     """The PTX module of any kernel of this target."""
+    if isinstance(kernel, TiledKernel):
+        return emit_tiled(kernel, target)
     if isinstance(kernel, PatchKernel):
         return emit_patch(kernel, target)
     if isinstance(kernel, ConvKernel):
@@ -100,7 +104,8 @@ def emit_all(kernels: Iterable[Kernel], target: TargetSpec) -> dict[str, tuple[s
     placed: dict[str, tuple[Any, ...]] = {}
     for k in kernels:
         early, maps = getattr(k, "early", False), len(getattr(k, "maps", ()))
-        place = (k.block, getattr(k, "vector", 0), maps, early, early and getattr(k, "ready", None))  # type: ignore[attr-defined]
+        vector = k.vectors if isinstance(k, TiledKernel) else getattr(k, "vector", 0)
+        place = (k.block, vector, maps, early, early and getattr(k, "ready", None))  # type: ignore[attr-defined]
         if placed.setdefault(k.name, place) != place:
             raise CompileError(f"cuda: two kernels {k.name} are placed differently; a kernel's name must tell them apart")
         if k.name not in out:
@@ -109,7 +114,9 @@ def emit_all(kernels: Iterable[Kernel], target: TargetSpec) -> dict[str, tuple[s
 
 
 def shared_bytes(kernel: Kernel) -> int:
-    """Dynamic shared memory of a launch."""
+    """Dynamic shared memory of a launch; of a block program, once its text was emitted."""
+    if isinstance(kernel, TiledKernel):
+        return kernel.shared
     if isinstance(kernel, PatchKernel):
         return patch_shared(kernel)
     if isinstance(kernel, GemmKernel):

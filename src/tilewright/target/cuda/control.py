@@ -123,16 +123,19 @@ class Control:
     def block(self, block: Block) -> None:
         for n, instr in enumerate(block.body):
             self.rest = block.body[n + 1 :]
-            handler: Callable[[Instr], None] | None = getattr(self, "do_" + instr.op.replace(".", "_"), None)
-            if instr.op in UNARY:
-                handler = self.do_unary
-            elif instr.op in BINARY:
-                handler = self.do_binary
-            elif handler is None and instr.op.startswith("index."):
-                handler = self.index_op
-            if handler is None:
-                raise CompileError(f"cuda: kernel {self.kernel.name} uses {instr.op!r}, which this target does not have")
-            handler(instr)
+            self.step(instr)
+
+    def step(self, instr: Instr) -> None:
+        handler: Callable[[Instr], None] | None = getattr(self, "do_" + instr.op.replace(".", "_"), None)
+        if instr.op in UNARY:
+            handler = self.do_unary
+        elif instr.op in BINARY:
+            handler = self.do_binary
+        elif handler is None and instr.op.startswith("index."):
+            handler = self.index_op
+        if handler is None:
+            raise CompileError(f"cuda: kernel {self.kernel.name} uses {instr.op!r}, which this target does not have")
+        handler(instr)
 
     def do_unary(self, instr: Instr) -> None:
         raise NotImplementedError
@@ -179,8 +182,17 @@ class Control:
             self.env[p] = regs
         self.block(block)
         self.loops -= 1
+        self.carry(types, block.yields, held)
+        k.emit(f"add.s64 {counter}, {counter}, {instr.attrs.get('step', 1)};")
+        k.emit(f"@{k.value('i1', f'setp.lt.s64 {{}}, {counter}, {last};')} {self.branch} {top};")
+        k.place(done)
+        for result, regs in zip(instr.results, held, strict=True):
+            self.env[result] = regs
+
+    def carry(self, types: Sequence[Type], yields: Sequence[Operand], held: Sequence[Any]) -> None:
+        """The values of the next iteration into the registers that carry them. A yield may be another's old value: read all, then write."""
         pending = []
-        for t, y, regs in zip(types, block.yields, held, strict=True):  # a yield may be another's old value: read all, then write
+        for t, y, regs in zip(types, yields, held, strict=True):
             value = self.ix(y) if not isinstance(t, TileType) else self.tile(y)
             fresh, moves = self.carried(t, value)
             for m in moves:
@@ -189,11 +201,6 @@ class Control:
             pending += [(m[0], a, b) for m, (a, b) in zip(moves, names, strict=True)]
         for kind, a, b in pending:
             self.move(kind, a, b)
-        k.emit(f"add.s64 {counter}, {counter}, {instr.attrs.get('step', 1)};")
-        k.emit(f"@{k.value('i1', f'setp.lt.s64 {{}}, {counter}, {last};')} {self.branch} {top};")
-        k.place(done)
-        for result, regs in zip(instr.results, held, strict=True):
-            self.env[result] = regs
 
     def do_if(self, instr: Instr) -> None:
         k = self.k

@@ -10,11 +10,17 @@ BK = 128  # bytes of K in a step
 
 def dynamic_shared(kernel: GemmKernel) -> int:
     """Bytes of dynamic shared memory, with room to align the ring."""
-    return stage_bytes(kernel) * kernel.stages + results_bytes(kernel) + sums_bytes(kernel) + kept_bytes(kernel) + 1024
+    ring = stage_bytes(kernel) * kernel.stages + overread_bytes(kernel)
+    return ring + results_bytes(kernel) + sums_bytes(kernel) + kept_bytes(kernel) + 1024
 
 
 def stage_bytes(kernel: GemmKernel) -> int:
     return ((kernel.rows or kernel.bm) + (0 if kernel.kept else kernel.bn)) * BK
+
+
+def overread_bytes(kernel: GemmKernel) -> int:
+    """What the tensor cores read behind the last stage where fewer rows than theirs are copied: it must be memory of the block."""
+    return max(0, kernel.bm * BK - stage_bytes(kernel)) if kernel.rows else 0
 
 
 def kept_bytes(kernel: GemmKernel) -> int:

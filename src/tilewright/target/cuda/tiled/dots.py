@@ -1,0 +1,247 @@
+"""Products of a block program: operands from swizzled shared memory (or, on the left, from registers), sums in registers.
+
+16-bit floats go to the tensor cores by `ldmatrix` and `mma.sync`; f32 and f64 are multiplied and added element by element, one chain over
+K in order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ....core.dtypes import DType
+from ....tile.ir import Instr, Operand, Var
+from ..access import _pair
+from ..layout import elem_type
+from .layout import Layout, log2
+from .memory import load_piece, pieces, store_piece
+from .plan import Dot, SharedTile, tile
+from .values import Spread
+
+if TYPE_CHECKING:
+    from .emit import TiledEmitter
+
+
+@dataclass(frozen=True)
+class Area:
+    """A matrix in shared memory: `base` is the register of an address, `at` a byte offset from it."""
+
+    tile: SharedTile
+    base: str
+    at: int
+    ring: bool = False  # filled by a loop's pipeline, which orders its accesses itself
+
+    def bit(self, column: bool, bit: int) -> int:
+        """The bit of a byte offset that a bit of a row's or column's number is."""
+        t = self.tile
+        if not column:
+            return log2(t.pitch) + bit
+        inside = log2(t.dtype.itemsize) + bit
+        return inside if inside < log2(t.pitch) else inside + log2(t.rows)
+
+    def places(self, e: TiledEmitter, bits: tuple[tuple[int, int], ...]) -> Places:
+        """Addresses for threads whose part of the offset is made of these (thread bit, offset bit) pairs."""
+        mine = e.thread_bits(bits)
+        if mine != "0" and self.tile.mask:
+            moved = e.prologue("i32", f"and.b32 {{}}, {e.prologue('i32', f'shr.u32 {{}}, {mine}, 3;')}, {self.tile.mask};")
+            mine = e.prologue("i32", f"xor.b32 {{}}, {mine}, {moved};")
+        return Places(e, self, mine, {})
+
+
+@dataclass
+class Places:
+    e: TiledEmitter
+    area: Area
+    mine: str  # the thread's part of the offset, swizzled
+    known: dict[int, str]
+
+    def __call__(self, row: int, column: int) -> tuple[str, int]:
+        """Register and byte offset of the element at (row, column) from the thread's own."""
+        t, e = self.area.tile, self.e
+        offset = t.swizzled(t.place(row, column))
+        low = offset & t.mask
+        if low not in self.known:
+            part = self.mine
+            if low:
+                part = str(low) if part == "0" else e.prologue("i32", f"xor.b32 {{}}, {part}, {low};")
+            if self.area.base == e.shared:
+                self.known[low] = e.shared if part == "0" else e.prologue("i32", f"add.u32 {{}}, {e.shared}, {part};")
+            else:
+                self.known[low] = self.area.base if part == "0" else e.k.value("i32", f"add.u32 {{}}, {self.area.base}, {part};")
+        return self.known[low], self.area.at + offset - low
+
+
+def store_operand(e: TiledEmitter, var: Var) -> None:
+    """A computed operand from registers to its area."""
+    shared = e.plan.stored[var]
+    x = e.spread(var)
+    at = e.memory.take(shared.nbytes)
+    area = Area(shared, e.shared, at)
+    e.areas[var] = area
+    e.touch(at, shared.nbytes, write=True)
+    put(e, area, x.layout, x.type.shape, x.values)
+
+
+def put(e: TiledEmitter, area: Area, layout: Layout, shape: tuple[int, ...], values: dict[int, str], guard: str | None = None) -> None:
+    """Registers to an area, in the widest pieces that the layout has along the contiguous axis."""
+    t = area.tile
+    columns = log2(shape[1])
+    inner = 0 if t.swapped else 1
+    bits = []
+    for i, b in enumerate(layout.threads):
+        if b is not None:
+            axis, n = (1, b) if b < columns else (0, b - columns)
+            bits.append((i, area.bit(axis == inner, n)))
+    places = area.places(e, tuple(bits))
+    only = e.first_copy(layout)
+    if guard is not None:
+        only = guard if only is None else e.f.op("and", "i1", only, guard)
+    for run in pieces(layout, shape, inner, 16 // t.dtype.itemsize):
+        position = layout.offset(run[0])
+        at = [position >> columns, position & ((1 << columns) - 1)]
+        row, column = (at[1], at[0]) if t.swapped else (at[0], at[1])
+        store_piece(e, t.dtype, places(row, column), [values[r] for r in run], only, "st.shared")
+
+
+def area_of(e: TiledEmitter, x: Operand) -> tuple[Area, bool] | None:
+    """The shared memory of an operand and whether it is read transposed, or None: it is in registers."""
+    assert isinstance(x, Var)
+    root, turned = e.plan.roots[x]
+    found = e.areas.get(root)
+    if found is None:
+        return None
+    if not found.ring:
+        e.touch(found.at, found.tile.nbytes, write=False)
+    return found, turned
+
+
+def multiply(e: TiledEmitter, instr: Instr) -> None:
+    dot, out = e.plan.dots[instr], instr.results[0]
+    acc = e.spread(instr.operands[2], dot.layout)
+    ty = elem_type(acc.type.dtype)
+    sums: dict[int, str] = {}
+    for r, v in acc.values.items():
+        sums[r] = e.k.reg(ty)
+        e.move(e.move_kind(ty), sums[r], v)
+    (_mma if dot.kind == "mma" else _fma)(e, dot, sums)
+    e.env[out] = Spread(acc.type, dot.layout, sums)
+    if e.plan.layouts[out] != dot.layout:
+        e.env[out] = e.spread(out, e.plan.layouts[out])
+    e._keep(out)
+
+
+def _grid(dot: Dot, shape: tuple[int, ...]) -> tuple[dict[tuple[int, int], int], list[int], list[int], int]:
+    """Registers by (row, column) of their part of the position; the rows and columns that occur; bits of a column's number."""
+    columns = log2(shape[1])
+    at = {}
+    for r in range(dot.layout.count):
+        position = dot.layout.offset(r)
+        at[position >> columns, position & ((1 << columns) - 1)] = r
+    return at, sorted({a for a, _ in at}), sorted({b for _, b in at}), columns
+
+
+def _inner_k(area: Area, turned: bool, k_axis: int) -> bool:
+    """Whether K is the contiguous axis of an operand whose own axis `k_axis` is K."""
+    return ((1 - k_axis if turned else k_axis) == 0) == area.tile.swapped
+
+
+def _mma(e: TiledEmitter, dot: Dot, sums: dict[int, str]) -> None:
+    k, instr = e.k, dot.instr
+    a_type, acc = tile(instr.operands[0]), tile(instr.operands[2])
+    at, rows, cols, columns = _grid(dot, acc.shape)
+    down = [(5 + i, b - columns) for i, b in enumerate(dot.layout.warps) if b is not None and b >= columns]
+    across = [(5 + i, b) for i, b in enumerate(dot.layout.warps) if b is not None and b < columns]
+    tall = [r for r in rows if not r & 8]
+    wide = [c for c in cols if not c & 1 and not c & 8]
+    name = f"mma.sync.aligned.m16n8k16.row.col.f32.{a_type.dtype.name}.{a_type.dtype.name}.f32"
+    left, right = area_of(e, instr.operands[0]), area_of(e, instr.operands[1])
+    assert right is not None
+    b_area, b_turned = right
+    b_inner = _inner_k(b_area, b_turned, 0)
+    b_places = b_area.places(e, _matrix_lanes(b_area, across, b_inner, first=b_inner))
+    a_inner, a_places = True, None
+    if left is not None:
+        a_area, a_turned = left
+        a_inner = _inner_k(a_area, a_turned, 1)
+        a_places = a_area.places(e, _matrix_lanes(a_area, down, a_inner, first=not a_inner))
+    else:
+        own = e.spread(instr.operands[0])
+        deep = log2(a_type.shape[1])
+        values = {(own.layout.offset(r) >> deep, own.layout.offset(r) & ((1 << deep) - 1)): v for r, v in own.values.items()}
+    for depth in range(0, a_type.shape[1], 16):
+        a = {}
+        for r in tall:
+            if a_places is not None:
+                place = a_places(r, depth) if a_inner else a_places(depth, r)
+                a[r] = _matrices(e, place, "" if a_inner else ".trans")
+            else:
+                corner = [(r, depth), (r + 8, depth), (r, depth + 8), (r + 8, depth + 8)]
+                a[r] = [_pair(e.f, values[x, y], values[x, y + 1]) for x, y in corner]
+        for c in wide:
+            place = b_places(c, depth) if b_inner else b_places(depth, c)
+            b = _matrices(e, place, "" if b_inner else ".trans")
+            for n in (0, 1):
+                for r in tall:
+                    four = ", ".join(sums[at[r + 8 * i, c + 8 * n + j]] for i in (0, 1) for j in (0, 1))
+                    k.emit(f"{name} {{{four}}}, {{{', '.join(a[r])}}}, {{{b[2 * n]}, {b[2 * n + 1]}}}, {{{four}}};")
+
+
+def _matrix_lanes(area: Area, warps: list[tuple[int, int]], inner: bool, *, first: bool) -> tuple[tuple[int, int], ...]:
+    """How the lanes of a warp name the rows of four 8x8 matrices: eight rows each; lane bits 3 and 4 choose the next eight along the other
+    axis and along the rows (`first`), or the other way round."""
+    lanes = [(i, area.bit(False, i)) for i in range(3)]
+    lanes += [(3, area.bit(True, 3)), (4, area.bit(False, 3))] if first else [(3, area.bit(False, 3)), (4, area.bit(True, 3))]
+    return tuple(lanes + [(i, area.bit(not inner, b)) for i, b in warps])
+
+
+def _matrices(e: TiledEmitter, place: tuple[str, int], trans: str) -> list[str]:
+    regs = [e.k.reg("i32") for _ in range(4)]
+    e.k.emit(f"ldmatrix.sync.aligned.m8n8.x4{trans}.shared.b16 {{{', '.join(regs)}}}, [{place[0]}+{place[1]}];")
+    return regs
+
+
+def _fma(e: TiledEmitter, dot: Dot, sums: dict[int, str]) -> None:
+    instr = dot.instr
+    a_type, acc = tile(instr.operands[0]), tile(instr.operands[2])
+    at, rows, cols, columns = _grid(dot, acc.shape)
+    ty, dtype = elem_type(acc.dtype), acc.dtype
+    step = min(16 // dtype.itemsize, a_type.shape[1])
+    sides = []
+    for x, axis, numbers in ((instr.operands[0], 1, rows), (instr.operands[1], 0, cols)):
+        found = area_of(e, x)
+        assert found is not None
+        area, turned = found
+        inner = _inner_k(area, turned, axis)
+        mine = axis == 1  # the left operand follows rows
+        bits = tuple(
+            (i, area.bit(not inner, b - columns if mine else b))
+            for i, b in enumerate(dot.layout.threads)
+            if b is not None and (b >= columns) == mine
+        )
+        sides.append((area.places(e, bits), inner, numbers))
+    for depth in range(0, a_type.shape[1], step):
+        left, right = (_elements(e, places, inner, numbers, depth, step, dtype) for places, inner, numbers in sides)
+        for d in range(step):
+            for (r, c), reg in at.items():
+                e.k.emit(f"fma.rn.{'f64' if ty == 'double' else 'f32'} {sums[reg]}, {left[r, d]}, {right[c, d]}, {sums[reg]};")
+
+
+def _elements(
+    e: TiledEmitter, places: Places, inner: bool, numbers: list[int], depth: int, step: int, dtype: DType
+) -> dict[tuple[int, int], str]:
+    """The elements (number, k) for `step` values of k."""
+    out: dict[tuple[int, int], str] = {}
+    if inner:
+        for n in numbers:
+            for d, v in enumerate(load_piece(e, dtype, places(n, depth), step, None, 0, "ld.shared")):
+                out[n, d] = v
+        return out
+    run = 1
+    while run * 2 <= 16 // dtype.itemsize and all(n % (run * 2) or all(n + i in numbers for i in range(run * 2)) for n in numbers):
+        run *= 2
+    for d in range(step):
+        for n in numbers:
+            if n % run == 0:
+                for i, v in enumerate(load_piece(e, dtype, places(depth + d, n), run, None, 0, "ld.shared")):
+                    out[n + i, d] = v
+    return out

@@ -1,0 +1,207 @@
+"""Operands of products on their way to shared memory: asynchronous copies, ahead of time inside loops.
+
+A loop whose iterations load operands of products keeps a ring of stages: while one is multiplied, the copies of the next ones are in
+flight. What a copy's address depends on is computed again for the iteration that it belongs to. One barrier an iteration says both that all
+threads' copies of this stage have arrived and that all have read the stage that is overwritten next.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ....core.errors import CompileError
+from ....tile.ir import Block, Instr, TileType, Var
+from .dots import Area, put
+from .gathers import RowPlaces, gather
+from .layout import Layout, blocked, log2
+from .memory import Access, coordinate, load_piece, pieces
+from .plan import tile, unit_axis
+
+if TYPE_CHECKING:
+    from .emit import TiledEmitter
+
+
+def stage(e: TiledEmitter, instr: Instr) -> None:
+    """An operand that is loaded where nothing can be ahead: copied, and waited for."""
+    shared = e.plan.staged[instr]
+    at = e.memory.take(shared.nbytes)
+    area = Area(shared, e.shared, at)
+    e.areas[instr.results[0]] = area
+    e.touch(at, shared.nbytes, write=True)
+    copy(e, instr, area)
+    e.k.emit("cp.async.commit_group;")
+    e.k.emit("cp.async.wait_group 0;")
+
+
+def copy(e: TiledEmitter, instr: Instr, area: Area) -> None:
+    """Start this thread's copies of a tile."""
+    shape, shared = tile(instr.results[0]).shape, area.tile
+    item = shared.dtype.itemsize
+    axis = unit_axis(instr)
+    vector = 1 if axis is None else min(16 // item, e.vector(instr), shape[axis])
+    threads = e.tiled.block
+    while vector > 1 and vector * item > 4 and shape[0] * shape[1] // vector < threads:
+        vector //= 2
+    inner = 0 if shared.swapped else 1
+    layout = blocked(shape, e.tiled.warps, (inner, 1 - inner), vector)
+    if vector * item < 4 or (instr.attrs.get("other") or 0):
+        _copy_by_registers(e, instr, area, layout)
+        return
+    columns = log2(shape[1])
+    bits = tuple(
+        (i, area.bit((b < columns) == (inner == 1), b if b < columns else b - columns))
+        for i, b in enumerate(layout.threads)
+        if b is not None
+    )
+    places = area.places(e, bits)
+    only = e.first_copy(layout)
+    source: RowPlaces | Access
+    if instr.op == "gather":
+        source = RowPlaces(e, instr, layout, shape)
+    else:
+        at, limits, _ = e.positions(instr)
+        source = Access(e, e.view(instr), at, shape, instr.attrs["axes"], layout, limits)
+    kind = "cg" if vector * item == 16 else "ca"
+    sizes: dict[int, str] = {}
+    for run in pieces(layout, shape, axis, vector):
+        position = layout.offset(run[0])
+        row, column = position >> columns, position & ((1 << columns) - 1)
+        to = places(column, row) if shared.swapped else places(row, column)
+        pointer, offset = source.place(position)
+        size = str(vector * item)
+        inside = None
+        for limited, room in source.room.items():
+            if limited == axis:  # a piece may end inside: what is past the limit becomes zeros
+                c = coordinate(shape, limited, position)
+                if c not in sizes:
+                    left = e.k.value("i32", f"sub.s32 {{}}, {room}, {c};") if c else room
+                    left = e.k.value("i32", f"min.s32 {{}}, {e.k.value('i32', f'max.s32 {{}}, {left}, 0;')}, {vector};")
+                    sizes[c] = e.k.value("i32", f"mul.lo.s32 {{}}, {left}, {item};") if item > 1 else left
+                size = sizes[c]
+            else:
+                c = coordinate(shape, limited, position)
+                here = source.check(limited, c)
+                inside = here if inside is None else e.f.op("and", "i1", inside, here)
+        if inside is not None:
+            size = e.k.value("i32", f"selp.b32 {{}}, {size}, 0, {inside};")
+        tail = "" if size == str(vector * item) else f", {size}"
+        guard = "" if only is None else f"@{only} "
+        e.k.emit(f"{guard}cp.async.{kind}.shared.global [{to[0]}+{to[1]}], [{pointer}+{offset}], {vector * item}{tail};")
+
+
+def _copy_by_registers(e: TiledEmitter, instr: Instr, area: Area, layout: Layout) -> None:
+    """Elements that no asynchronous copy can move one by one: loaded, then stored."""
+    shape = tile(instr.results[0]).shape
+    if instr.op == "gather":
+        values = gather(e, instr, layout, shape)
+    else:
+        at, limits, _ = e.positions(instr)
+        access = Access(e, e.view(instr), at, shape, instr.attrs["axes"], layout, limits)
+        values = {}
+        for run in pieces(layout, shape, unit_axis(instr), e.vector(instr)):
+            position = layout.offset(run[0])
+            found = load_piece(
+                e, area.tile.dtype, access.place(position), len(run), access.inside(position), instr.attrs.get("other", 0) or 0, "ld.global"
+            )
+            values.update(zip(run, found, strict=True))
+    put(e, area, layout, shape, values)
+
+
+def _needed(block: Block, staged: list[Instr]) -> list[Instr] | None:
+    """The instructions of a loop's body that the staged loads' addresses depend on, in order; None where they depend on a carried value."""
+    made = {r: i for i in block.body for r in i.results}
+    carried = set(block.params[1:])
+    seen: set[Instr] = set()
+    stack = list(staged)
+    while stack:
+        i = stack.pop()
+        for x in i.operands:
+            if x in carried:
+                return None
+            if isinstance(x, Var) and x in made and made[x] not in seen:
+                seen.add(made[x])
+                stack.append(made[x])
+    return [i for i in block.body if i in seen]
+
+
+def pipelined(e: TiledEmitter, instr: Instr) -> None:
+    """A `for` whose staged loads are copied `stages` - 1 iterations ahead."""
+    k, block = e.k, instr.blocks[0]
+    staged = [i for i in block.body if i in e.plan.staged]
+    needed = _needed(block, staged)
+    if needed is None:
+        raise CompileError(f"cuda: kernel {e.kernel.name}: an operand's address depends on a value that its loop carries")
+    if any(i.blocks or i.op in ("store", "atomic", "mma") for i in needed):
+        raise CompileError(f"cuda: kernel {e.kernel.name}: an operand's address depends on more than arithmetic inside its loop")
+    stages, step = e.tiled.stages, instr.attrs.get("step", 1)
+    mark = e.memory.top
+    offsets, size = {}, 0
+    for i in staged:
+        offsets[i] = size
+        size += e.plan.staged[i].nbytes
+    e.memory.top = -(-e.memory.top // 1024) * 1024
+    ring = e.memory.take(size * stages)
+    e.touch(ring, size * stages, write=True)
+    e._match_carried(instr)
+    start, stop, carried = instr.operands[0], instr.operands[1], instr.operands[2:]
+    types = [r.type for r in instr.results]
+    counter, ahead, last = k.reg("i64"), k.reg("i64"), e.index_register(stop)
+    k.emit(f"mov.b64 {counter}, {e.ix(start)};")
+    k.emit(f"mov.b64 {ahead}, {e.ix(start)};")
+
+    def fetch(slot: str) -> None:
+        """The copies of the iteration `ahead` into a slot, where there is such an iteration."""
+        skip = k.label("no_more")
+        k.emit(f"@{k.value('i1', f'setp.ge.s64 {{}}, {ahead}, {last};')} bra.uni {skip};")
+        held = dict(e.env)
+        e.env[block.params[0]] = ahead
+        for i in needed:
+            e.step(i)
+        for i in staged:
+            copy(e, i, Area(e.plan.staged[i], slot, ring + offsets[i], ring=True))
+        e.env.clear()
+        e.env.update(held)
+        k.place(skip)
+        k.emit("cp.async.commit_group;")
+        k.emit(f"add.s64 {ahead}, {ahead}, {step};")
+
+    read, write = k.reg("i32"), k.reg("i32")
+    k.emit(f"mov.u32 {read}, {e.shared};")
+    for s in range(stages - 1):
+        fetch(k.value("i32", f"add.u32 {{}}, {e.shared}, {s * size};") if s else e.shared)
+    k.emit(f"add.u32 {write}, {e.shared}, {(stages - 1) * size};")
+    end = e.prologue("i32", f"add.u32 {{}}, {e.shared}, {stages * size};")
+    held = []
+    for t, c in zip(types, carried, strict=True):
+        regs, moves = e.carried(t, e.ix(c) if not isinstance(t, TileType) else e.spread(c))
+        held.append(regs)
+        for m in moves:
+            e.move(*m)
+    top, done = k.label("loop"), k.label("done")
+    if not (instr.attrs.get("nonempty") or (isinstance(start, int) and isinstance(stop, int) and start < stop)):
+        k.emit(f"@{k.value('i1', f'setp.ge.s64 {{}}, {counter}, {last};')} bra.uni {done};")
+    k.place(top)
+    k.emit(f"cp.async.wait_group {stages - 2};")
+    e.barrier()
+    fetch(write)
+    e.loops += 1
+    e.env[block.params[0]] = counter
+    for p, regs in zip(block.params[1:], held, strict=True):
+        e.env[p] = regs
+    for i in staged:
+        e.areas[i.results[0]] = Area(e.plan.staged[i], read, ring + offsets[i], ring=True)
+    e.ahead.update(staged)
+    e.block(block)
+    e.loops -= 1
+    e.carry(types, block.yields, held)
+    for reg in (read, write):
+        k.emit(f"add.u32 {reg}, {reg}, {size};")
+        k.emit(f"@{k.value('i1', f'setp.eq.u32 {{}}, {reg}, {end};')} mov.u32 {reg}, {e.shared};")
+    k.emit(f"add.s64 {counter}, {counter}, {step};")
+    k.emit(f"@{k.value('i1', f'setp.lt.s64 {{}}, {counter}, {last};')} bra.uni {top};")
+    k.place(done)
+    k.emit("cp.async.wait_group 0;")
+    e.memory.anything()
+    e.memory.top = mark
+    for result, regs in zip(instr.results, held, strict=True):
+        e.env[result] = regs

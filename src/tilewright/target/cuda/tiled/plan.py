@@ -1,0 +1,309 @@
+"""Where the tiles of a block program live: register layouts for values, shared memory for the operands of products.
+
+The sums of a product have the layout of its instruction; everything else follows its neighbours: the operands of an elementwise
+operation lie as its result does, a reduction's result is a slice of its operand, a loop carries one layout. What no product reaches is laid
+out so that its widest access is coalesced. Where two neighbours ask for different layouts the emitter converts.
+
+An operand of a product that is loaded for products alone never passes through registers: it is copied to shared memory (asynchronously,
+and ahead of time inside a loop). A computed left operand whose layout fits stays in registers, other computed operands are stored to
+shared memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from ....core.dtypes import DType, bf16, f16, f32, f64
+from ....core.errors import CompileError
+from ....kernels.cuda.tiled import TiledKernel
+from ....tile.ir import BINARY, UNARY, Block, Instr, Operand, TileType, Var, ViewType
+from .layout import Layout, blocked, fragment, log2, register_tile
+
+ELEMENTWISE = frozenset((*UNARY, *BINARY, "cmp", "select", "fma", "dot4", "cast", "bitcast"))
+
+
+@dataclass(frozen=True)
+class SharedTile:
+    """How a matrix lies in shared memory: rows of at most 128 bytes along its contiguous axis, in panels, 16-byte chunks swizzled."""
+
+    rows: int  # of the stored matrix
+    columns: int  # along the contiguous axis
+    dtype: DType
+    swapped: bool  # the tile's axis 0 is the contiguous one
+
+    @property
+    def pitch(self) -> int:
+        return min(128, max(16, self.columns * self.dtype.itemsize))
+
+    @property
+    def nbytes(self) -> int:
+        return -(-self.rows * max(16, self.columns * self.dtype.itemsize) // 1024) * 1024
+
+    @property
+    def mask(self) -> int:
+        """The bits of an offset that the swizzle changes."""
+        return self.pitch - 16
+
+    def place(self, row: int, column: int) -> int:
+        """The byte offset of an element, without the swizzle."""
+        panel, inside = divmod(column * self.dtype.itemsize, self.pitch)
+        return panel * self.rows * self.pitch + row * self.pitch + inside
+
+    def swizzled(self, offset: int) -> int:
+        return offset ^ (offset >> 3 & self.mask)
+
+
+@dataclass(eq=False)
+class Dot:
+    """A product: its instruction kind, the layout of its sums, and its operands."""
+
+    instr: Instr
+    kind: str  # mma or fma
+    layout: Layout
+    down: int  # warps along rows
+    across: int
+
+
+@dataclass
+class Plan:
+    layouts: dict[Var, Layout] = field(default_factory=dict)
+    dots: dict[Instr, Dot] = field(default_factory=dict)
+    staged: dict[Instr, SharedTile] = field(default_factory=dict)  # loads that go to shared memory only
+    stored: dict[Var, SharedTile] = field(default_factory=dict)  # computed values that products read from shared memory
+    roots: dict[Var, tuple[Var, bool]] = field(default_factory=dict)  # of an operand: what it is, perhaps the transpose of
+    virtual: set[Var] = field(default_factory=set)  # transposes that only products read, from shared memory
+
+
+def plan(kernel: TiledKernel) -> Plan:
+    return _Planner(kernel).run()
+
+
+def tile(x: Operand) -> TileType:
+    assert isinstance(x, Var) and isinstance(x.type, TileType)
+    return x.type
+
+
+def unit_axis(instr: Instr) -> int | None:
+    """The tile axis along which a load or store moves through memory without gaps."""
+    view = instr.operands[0]
+    assert isinstance(view, Var) and isinstance(view.type, ViewType)
+    if instr.op == "gather":
+        return 1 if "run" in instr.attrs and view.type.strides[-1] == 1 else None
+    return next((i for i, axis in enumerate(instr.attrs["axes"]) if view.type.strides[axis] == 1), None)
+
+
+def spread_out(kernel: TiledKernel, t: TileType, axis: int, vector: int) -> Layout:
+    """A tile over all threads, neighbours along an axis first."""
+    if not t.shape:
+        return Layout((), (None,) * 5, (None,) * log2(kernel.warps))
+    vector = max(1, min(vector, t.shape[axis], t.numel // kernel.block))
+    order = [axis, *(a for a in reversed(range(len(t.shape))) if a != axis)]
+    return blocked(t.shape, kernel.warps, order, vector)
+
+
+class _Planner:
+    def __init__(self, kernel: TiledKernel) -> None:
+        self.kernel, self.out = kernel, Plan()
+        self.instrs = list(kernel.walk())
+        self.made: dict[Var, Instr] = {r: i for i in self.instrs for r in i.results}
+        self.users: dict[Var, list[Instr]] = {}
+        self.yielded: set[Operand] = set()
+        for i in self.instrs:
+            for x in i.operands:
+                if isinstance(x, Var):
+                    self.users.setdefault(x, []).append(i)
+            for b in i.blocks:
+                self.yielded.update(b.yields)
+        self.loops = [i for i in self.instrs if i.op == "for"]
+
+    def run(self) -> Plan:
+        for i in self.instrs:
+            for r in i.results:
+                if isinstance(r.type, TileType) and any(d & (d - 1) or d < 1 for d in r.type.shape):
+                    raise CompileError(f"cuda: kernel {self.kernel.name}: sides of a tile must be powers of two, got {r.type} from {i.op}")
+        for i in self.instrs:
+            if i.op == "mma":
+                self._dot(i)
+        self._propagate()
+        for i in self._by_size():
+            value = i.results[0] if i.results else i.operands[-1]
+            assert isinstance(value, Var)
+            if value not in self.out.layouts and i not in self.out.staged:
+                self.out.layouts[value] = self._accessed(i, value)
+                self._propagate()
+        for v in self._values():
+            if v not in self.out.layouts:
+                t = tile(v)
+                self.out.layouts[v] = spread_out(self.kernel, t, max(len(t.shape) - 1, 0), 1)
+                self._propagate()
+        return self.out
+
+    def _values(self) -> Iterator[Var]:
+        for i in self.instrs:
+            if i in self.out.staged or (i.results and i.results[0] in self.out.virtual):
+                continue
+            for r in (*i.results, *(p for b in i.blocks for p in b.params)):
+                if isinstance(r.type, TileType):
+                    yield r
+
+    def _by_size(self) -> list[Instr]:
+        """Accesses, those of the largest tiles first and stores before loads."""
+        found = [i for i in self.instrs if i.op in ("load", "store", "gather", "atomic")]
+        return sorted(found, key=lambda i: (-tile(i.results[0] if i.results else i.operands[-1]).numel, i.op != "store"))
+
+    def _accessed(self, i: Instr, value: Var) -> Layout:
+        t, axis = tile(value), unit_axis(i)
+        view = i.operands[0]
+        assert isinstance(view, Var)
+        if axis is None or not t.shape:
+            return spread_out(self.kernel, t, max(len(t.shape) - 1, 0), 1)
+        return spread_out(self.kernel, t, axis, min(16 // t.dtype.itemsize, self.kernel.vector(view.name)))
+
+    # --- products -----------------------------------------------------------------------------------------------------
+    def _root(self, x: Operand) -> tuple[Var, bool]:
+        """What an operand of a product is the transpose of, and whether it is one."""
+        assert isinstance(x, Var)
+        turned = False
+        while x in self.made and self.made[x].op == "transpose":
+            x, turned = self.made[x].operands[0], not turned
+            assert isinstance(x, Var)
+        return x, turned
+
+    def _only_products(self, x: Var) -> bool:
+        users = self.users.get(x, [])
+        if x in self.yielded or not users:
+            return False
+        return all((u.op == "mma" and x is not u.operands[2]) or (u.op == "transpose" and self._only_products(u.results[0])) for u in users)
+
+    def _dot(self, i: Instr) -> None:
+        a, b, acc = (tile(x) for x in i.operands)
+        kind = "mma" if a.dtype in (bf16, f16) and b.dtype is a.dtype and acc.dtype is f32 else "fma"
+        if kind == "fma" and not (a.dtype is b.dtype is acc.dtype and acc.dtype in (f32, f64)):
+            raise CompileError(f"cuda: kernel {self.kernel.name}: no product of {a} and {b} into {acc}")
+        (left, _), (right, right_turned) = self._root(i.operands[0]), self._root(i.operands[1])
+        chained = self._feeds_rows(i)
+        down, across = self._split(acc.shape, kind, chained)
+        right_shape = self._stage(right)
+        if kind == "mma":
+            layout = fragment(acc.shape, down, across)
+        else:  # the right operand's columns are neighbours in memory: so are a thread's
+            layout = register_tile(acc.shape, down, across, neighbours=right_shape.swapped == right_turned)
+        self.out.dots[i] = Dot(i, kind, layout, down, across)
+        for v in (i.results[0], i.operands[2]):
+            assert isinstance(v, Var)
+            self.out.layouts.setdefault(v, layout)
+        own = i.operands[0]
+        assert isinstance(own, Var)
+        if self.made.get(left) is not None and self.made[left].op in ("load", "gather") and self._only_products(left):
+            self._stage(left)
+        elif kind == "mma" and across == 1 and left is own:
+            self.out.layouts.setdefault(left, fragment(a.shape, down, 1))
+        else:
+            self._stage(left)
+        for x in i.operands[:2]:
+            assert isinstance(x, Var)
+            self.out.roots[x] = self._root(x)
+            while x in self.made and self.made[x].op == "transpose" and self._only_products(x):
+                self.out.virtual.add(x)
+                x = self.made[x].operands[0]
+                assert isinstance(x, Var)
+
+    def _stage(self, x: Var) -> SharedTile:
+        """Put an operand into shared memory: by a copy where it is only loaded, by a store where it is computed."""
+        made, t = self.made.get(x), tile(x)
+        if made is not None and made.op in ("load", "gather") and self._only_products(x):
+            swapped = unit_axis(made) == 0 and t.shape[0] > 1
+            rows, columns = (t.shape[1], t.shape[0]) if swapped else t.shape
+            return self.out.staged.setdefault(made, SharedTile(rows, columns, t.dtype, swapped))
+        if made is None or made.op == "for":
+            raise CompileError(f"cuda: kernel {self.kernel.name}: an operand of a product must not be carried by a loop, got {t}")
+        return self.out.stored.setdefault(x, SharedTile(t.shape[0], t.shape[1], t.dtype, False))
+
+    def _feeds_rows(self, i: Instr) -> bool:
+        """The sums are reduced along rows or are the left operand of another product: rows should not be spread over warps."""
+        seen, stack = set(), list(i.results)
+        while stack:
+            for u in self.users.get(stack.pop(), []):
+                if u in seen:
+                    continue
+                seen.add(u)
+                if u.op == "reduce" or (u.op == "mma" and u is not i):
+                    return True
+                stack += [r for r in u.results if isinstance(r.type, TileType) and len(r.type.shape) == 2]
+        return False
+
+    def _split(self, shape: tuple[int, ...], kind: str, chained: bool) -> tuple[int, int]:
+        """Warps along rows and columns: along rows only where rows are used again, else warp tiles as square as they get."""
+        rows, columns = shape
+        low, narrow = (16, 16) if kind == "mma" else (4, 8)
+        warps, down, across = self.kernel.warps, 1, 1
+        while down * across < warps:
+            tall, wide = rows // down, columns // across
+            if tall >= 2 * low and (chained or tall >= wide or wide < 2 * narrow):
+                down *= 2
+            elif wide >= 2 * narrow:
+                across *= 2
+            else:
+                raise CompileError(f"cuda: kernel {self.kernel.name}: a product of {rows}x{columns} is too small for {warps} warps")
+        return down, across
+
+    # --- neighbours ---------------------------------------------------------------------------------------------------
+    def _propagate(self) -> None:
+        changed = True
+        while changed:
+            before = len(self.out.layouts)
+            self._sweep(self.kernel.body)
+            changed = len(self.out.layouts) != before
+
+    def _sweep(self, block: Block) -> None:
+        for i in block.body:
+            if i.op in ELEMENTWISE:
+                self._elementwise(i)
+            elif i.op == "broadcast":
+                self._spread(i.results[0], i.operands[0])
+            elif i.op == "reduce":
+                self._reduced(i)
+            elif i.op in ("transpose", "reshape") and i.results[0] not in self.out.virtual:
+                self._moved(i)
+            elif i.op == "mma":
+                self._same([i.results[0], i.operands[2]])
+            elif i.op == "for":
+                inner = i.blocks[0]
+                for r, init, p, y in zip(i.results, i.operands[2:], inner.params[1:], inner.yields, strict=True):
+                    self._same([r, init, p, y])
+            for b in i.blocks:
+                self._sweep(b)
+
+    def _same(self, values: list[Operand]) -> None:
+        tiles = [v for v in values if isinstance(v, Var) and isinstance(v.type, TileType)]
+        found = next((self.out.layouts[v] for v in tiles if v in self.out.layouts), None)
+        if found is not None:
+            for v in tiles:
+                self.out.layouts.setdefault(v, found)
+
+    def _spread(self, result: Var, operand: Operand) -> None:
+        """An operand is read as its larger result lies."""
+        if result in self.out.layouts and isinstance(operand, Var):
+            self.out.layouts.setdefault(operand, self.out.layouts[result].project(tile(result).shape, tile(operand).shape))
+
+    def _elementwise(self, i: Instr) -> None:
+        result = i.results[0]
+        whole = [x for x in i.operands if tile(x).shape == tile(result).shape]
+        self._same([result, *whole])
+        for x in i.operands:
+            self._spread(result, x)
+
+    def _reduced(self, i: Instr) -> None:
+        x, result = i.operands[0], i.results[0]
+        assert isinstance(x, Var)
+        if x in self.out.layouts:
+            self.out.layouts.setdefault(result, self.out.layouts[x].project(tile(x).shape, tile(result).shape))
+
+    def _moved(self, i: Instr) -> None:
+        x, result = i.operands[0], i.results[0]
+        assert isinstance(x, Var)
+        for a, b in ((x, result), (result, x)):
+            if a in self.out.layouts and b not in self.out.layouts:
+                lay = self.out.layouts[a]
+                self.out.layouts[b] = lay.transposed(tile(a).shape) if i.op == "transpose" else lay
