@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.cuda.launching import Emulated, graph, reference
-from tests.cuda.tiled_kernels import both, matmul
+from tests.cuda.tiled_kernels import check, matmul
 from tests.fresh import fresh_rng
 from tilewright.core.dtypes import DType, bf16, bool_, f16, f32, f64, i32
 from tilewright.core.errors import CompileError
@@ -60,7 +60,7 @@ def test_products_with_edges(dtype: DType, warps: int, swaps: tuple[bool, bool])
     c = np.full((m, n), np.nan, NUMPY[out])
     given = [np.ascontiguousarray(x.T) if s else x for x, s in zip((a, b), swaps, strict=True)]
     kernel = matmul(dtype, swap_a=swaps[0], swap_b=swaps[1], out=out)
-    both(kernel, [*given, c, m, n, k], 4, warps=warps, stages=3, vectors={"a": 4, "b": 4, "c": 4})
+    check(kernel, [*given, c, m, n, k], 4, warps=warps, stages=3, vectors={"a": 4, "b": 4, "c": 4})
     np.testing.assert_allclose(c, a.astype(np.float64) @ b.astype(np.float64), rtol=1e-3, atol=1e-3)
 
 
@@ -70,7 +70,7 @@ def test_products_of_unaligned_rows_and_little_k() -> None:
     for k in (0, 3, 33):
         a, b = rng.standard_normal((65, k)).astype(np.float16), rng.standard_normal((k, 17)).astype(np.float16)
         c = np.full((65, 17), np.nan, np.float32)
-        both(matmul(f16), [a, b, c, 65, 17, k], 2, warps=4, stages=2)
+        check(matmul(f16), [a, b, c, 65, 17, k], 2, warps=4, stages=2)
         np.testing.assert_allclose(c, a.astype(np.float64) @ b.astype(np.float64), rtol=1e-3, atol=1e-3)
 
 
@@ -81,7 +81,7 @@ def test_a_missing_barrier_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TiledEmitter, "barrier", lambda self: None)
     a = np.ones((64, 64), np.float16)
     with pytest.raises(Exception, match=r"race|other thread|without a barrier|before a barrier"):
-        both(matmul(f16), [a, a, np.zeros((64, 64), np.float32), 64, 64, 64], 1, warps=4, vectors={"a": 8, "b": 8})
+        check(matmul(f16), [a, a, np.zeros((64, 64), np.float32), 64, 64, 64], 1, warps=4, vectors={"a": 8, "b": 8})
 
 
 def _rows(fn: str, dtype: DType) -> Kernel:
@@ -102,7 +102,7 @@ def test_reductions_and_layout_changes(fn: str, dtype: DType, warps: int) -> Non
     rng = fresh_rng()
     x = rng.integers(-3, 4, (32, 64)).astype(dtype.np) if dtype is i32 else rng.uniform(0.9, 1.1, (32, 64)).astype(dtype.np)
     y, z = np.zeros((32, 64), dtype.np), np.zeros((64, 32), dtype.np)
-    both(_rows(fn, dtype), [x, y, z], 1, warps=warps, vectors={"x": 4, "y": 1, "z": 4})
+    check(_rows(fn, dtype), [x, y, z], 1, warps=warps, vectors={"x": 4, "y": 1, "z": 4})
 
 
 def test_gathered_rows() -> None:
@@ -115,7 +115,7 @@ def test_gathered_rows() -> None:
     weights = rng.standard_normal((9, 28)).astype(np.float32)
     rows = np.array([0, 8, -1, 3, 3, -1, 7, 1, 2, 4, 5, 6, 8, 0, -1, 2], np.int32)
     got = np.full((16, 32), np.nan, np.float32)
-    both(b.build(), [weights, np.lib.stride_tricks.as_strided(rows, (16, 1), (4, 0)), got], 1, warps=2)
+    check(b.build(), [weights, np.lib.stride_tricks.as_strided(rows, (16, 1), (4, 0)), got], 1, warps=2)
     want = np.where(rows[:, None] < 0, 0, weights[rows, :27])
     np.testing.assert_array_equal(got[:, :27], want)
     np.testing.assert_array_equal(got[:, 27:], 0)
@@ -134,7 +134,7 @@ def test_gathered_rows_as_operands_of_a_pipelined_product() -> None:
     b.store(y, (0, 0), loop.results[0])
     image, weights = rng.standard_normal((50, 16)).astype(np.float16), rng.standard_normal((48, 32)).astype(np.float16)
     got = np.full((64, 32), np.nan, np.float32)
-    both(b.build(), [image, weights, got], 1, warps=4, vectors={"x": 8, "w": 8})
+    check(b.build(), [image, weights, got], 1, warps=4, vectors={"x": 8, "w": 8})
     padded = np.zeros((66, 16))
     padded[1:51] = image
     want = sum(padded[i : i + 64] @ weights[16 * i : 16 * i + 16].astype(np.float64) for i in range(3))

@@ -24,7 +24,7 @@ from tilewright.tile.verify import verify
 Array = Any
 
 
-def both(kernel: Kernel, args: Sequence[Any], grid: int, arch: str = "sm_80", **schedule: Any) -> None:
+def check(kernel: Kernel, args: Sequence[Any], grid: int, arch: str = "sm_80", **schedule: Any) -> None:
     """Run in the interpreter and in the emulator: the arrays hold what the emulator wrote, `expected` what the interpreter did."""
     k = tiled_kernel(kernel, **schedule)
     verify(k)

@@ -10,7 +10,7 @@ import pytest
 
 from tests.meta.source import PACKAGE, ROOT, python_files, tracked
 
-LIMIT = 400
+LIMIT = 600
 # Absolute paths that only exist on somebody's machine. Written in pieces, so that this file passes its own test.
 MACHINE = re.compile(
     r"(?<![\w.:/])/(?:" + "|".join(["wo" + "rk", "ro" + "ot", "ho" + "me", "Us" + "ers", "fa" + "rm", "opt/t" + "w"]) + r")/[\w.]"
@@ -20,7 +20,7 @@ MACHINE = re.compile(
 def test_no_file_is_long() -> None:
     lengths = sorted(((len(p.read_text().splitlines()), str(p.relative_to(ROOT))) for p in python_files()), reverse=True)
     longest = "\n".join(f"{n:5d} {name}" for n, name in lengths[:10])
-    assert lengths[0][0] <= LIMIT, f"split before {LIMIT} lines; the longest:\n{longest}"
+    assert lengths[0][0] <= LIMIT, f"a file is one thought of at most {LIMIT} lines; the longest:\n{longest}"
 
 
 def test_every_module_says_what_it_is_for() -> None:
