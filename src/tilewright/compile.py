@@ -80,15 +80,16 @@ def compile(  # noqa: A001
     `args` and `kwargs` are example inputs. `dynamic` maps parameter names to {axis: tw.Dim(...)}; `dynamic_shapes` is torch.export's
     own form. `dtype` stores weights and intermediates in another float dtype. `passes` switches optional passes off: a mapping
     name -> bool, or the names to leave out. `target` is "cpu", "cuda", "reference" (NumPy) or a TargetSpec; without it, "cuda" where the
-    module or an example input is on a GPU, else "cpu". `precision` "tf32" lets products of f32 round their operands to 11 bits on a GPU,
-    which is several times faster; "exact", the default, does not.
+    module or an example input is on a GPU, else "cpu". `precision` "tf32" lets products and convolutions of f32 round their operands to 11
+    bits on a GPU, which is several times faster, "exact" does not; "auto", the default, does what PyTorch's switches say for a PyTorch
+    module (by default convolutions round and products do not) and is exact otherwise.
 
     A session keeps the weights of its compile: later changes of the module are not seen. Small weights and those that kernels pack are
     copies. Large ones that kernels read as they are (tables of embeddings) are shared with the module; a call after torch wrote to one of
     these raises an InputError instead of mixing old and new.
     """
     level = check_level(load_config().validation if validation is None else validation)
-    spec = target_spec(chosen_target(module, args, kwargs) if target is None else target, precision)
+    spec = target_spec(chosen_target(module, args, kwargs) if target is None else target, precision, pytorch=not isinstance(module, Graph))
     if threads is not None:
         load_config(threads=threads)
     for option, given, kinds, rule in (("kwargs", kwargs, Mapping, "a mapping from names to example inputs"),
@@ -120,12 +121,18 @@ def chosen_target(module: Any, args: Any, kwargs: Any) -> str:
     return "cuda" if any(getattr(x, "is_cuda", False) is True for x in (first, *inputs)) else "cpu"
 
 
-def target_spec(target: str | TargetSpec, precision: str | None = None) -> TargetSpec:
-    """The spec that a name stands for; on a GPU the precision of f32 products is one of its features."""
+def target_spec(target: str | TargetSpec, precision: str | None = None, *, pytorch: bool = False) -> TargetSpec:
+    """The spec that a name stands for; on a GPU the precision of f32 products and convolutions are among its features. `pytorch`: where
+    nothing else is said they are what PyTorch's switches say."""
     spec, config = _target_spec(target), load_config(precision=precision)
     if spec.kind != "cuda":
         return spec
-    features = {"tf32"} if config.precision == "tf32" else set()
+    features = {"tf32", "tf32-conv"} if config.precision == "tf32" else set()
+    if config.precision == "auto" and pytorch and "torch" in sys.modules:
+        import torch
+
+        features |= {"tf32-conv"} if torch.backends.cudnn.allow_tf32 else set()
+        features |= {"tf32"} if torch.backends.cuda.matmul.allow_tf32 else set()
     return replace(spec, features=spec.features | features) if features else spec
 
 

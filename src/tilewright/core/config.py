@@ -18,7 +18,7 @@ from .errors import ConfigError
 
 Validation = Literal["strict", "normal", "none"]
 CpuLevel = Literal["native", "baseline", "avx2", "avx512"]
-Precision = Literal["exact", "tf32"]
+Precision = Literal["auto", "exact", "tf32"]
 
 MAX_THREADS = 1024
 _SUFFIXES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -83,8 +83,10 @@ class Config:
         "native", "CPU", _choice("native", "baseline", "avx2", "avx512"), "native",
         "Instruction set to generate code for; lower than the machine's own to test or to compare.")
     precision: Precision = _setting(
-        "exact", "PRECISION", _choice("exact", "tf32"), "exact",
-        "What products of f32 may do with their operands: nothing, or round them to 11 bits (tf32) where the target has units for that.")
+        "auto", "PRECISION", _choice("auto", "exact", "tf32"), "auto",
+        "What products and convolutions of f32 may do with their operands on a GPU: nothing (exact), or round them to 11 bits (tf32). auto "
+        "follows PyTorch's own switches for PyTorch modules (convolutions round unless torch.backends.cudnn.allow_tf32 is off, products do "
+        "not unless torch.backends.cuda.matmul.allow_tf32 is on) and is exact for everything else.")
     validation: Validation = _setting(
         "normal", "VALIDATION", _choice("strict", "normal", "none"), "normal", "Which findings of the validators stop a compile.")
     cache_dir: str | None = _setting(

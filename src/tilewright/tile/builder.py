@@ -268,6 +268,12 @@ class KernelBuilder:
         operands = [view.var, *map(self._ix, at), *ops, tile.var]
         self._emit_access("store", operands, [], after, axes=axes, limits=lim, order=order, scope=scope)
 
+    def scatter(self, view: View, at: Sequence[Ix | int], axis: int, indices: Tile, tile: Tile, *, limit: Ix | int | None = None) -> None:
+        """Row r of a tile goes along the last axis of the view, from `at` with `indices[r]` (a column [R, 1]) added to axis; the first
+        `limit` elements of a row are inside, rows with a negative index are not written. Rows must not meet."""
+        operands = [view.var, *map(self._ix, at), indices.var, *([] if limit is None else [self._ix(limit)]), tile.var]
+        self._emit("scatter", operands, axis=axis, limits=(1,) if limit is not None else None)
+
     def atomic(self, fn: str, view: View, at: Sequence[Ix | int], tile: Tile, limit: Sequence[Ix | int | None] | None = None,
                axes: tuple[int, ...] | None = None, after: Sequence[Var] = (), order: str = "relaxed", scope: str = "device") -> Tile:
         """Combine each element into memory as one step that others cannot divide; gives the values before."""

@@ -266,6 +266,19 @@ def _gather(i: Instr, xs: list[Any]) -> Array:
     return found
 
 
+def _scatter(i: Instr, xs: list[Any]) -> None:
+    view: Buffer = xs[0]
+    rank, tile = len(view.strides), xs[-1]
+    base = view.offset + sum(a * s for a, s in zip(xs[1 : 1 + rank], view.strides, strict=True))
+    indices, columns = xs[1 + rank].astype(np.int64), np.arange(tile.shape[1])
+    flat = base + indices * view.strides[i.attrs["axis"]] + columns * view.strides[-1]
+    inside = (indices >= 0) & (columns < (xs[2 + rank] if "limits" in i.attrs else tile.shape[1]))
+    _check(flat[inside], view)
+    if np.unique(flat[inside]).size != inside.sum():
+        raise _Fault("writes one element twice")
+    view.data[flat[inside]] = tile[inside]
+
+
 def _extract(i: Instr, xs: list[Any]) -> Array:
     x: Array = xs[0]
     return x[tuple(slice(s, s + n) for s, n in zip(i.attrs["starts"], _out(i).shape, strict=True))]
@@ -306,6 +319,7 @@ _OPS: dict[str, Callable[[Instr, list[Any]], Any]] = {
     "store": _store,
     "atomic": _atomic,
     "gather": _gather,
+    "scatter": _scatter,
     "prefetch": lambda i, xs: None,
     "join": lambda i, xs: None,
 }

@@ -12,7 +12,7 @@ BOOL = TileType((), bool_)
 _FLOAT_UNARY = frozenset(UNARY) - {"neg", "abs", "sign", "not", "floor", "ceil", "round", "trunc"}
 _BITS = frozenset(("and", "or", "xor", "shl", "shr"))
 ATOMIC = ("add", "max", "min", "and", "or", "xor", "exchange")
-MEMORY = frozenset(("load", "store", "atomic", "gather"))
+MEMORY = frozenset(("load", "store", "atomic", "gather", "scatter"))
 
 
 def _view(i: Instr) -> ViewType:
@@ -228,6 +228,8 @@ def _shuffle(i: Instr) -> list[Type]:
 
 def _mma(i: Instr) -> list[Type]:
     operand_count(i, 3)
+    only_attrs(i, "precision")
+    need(i.attrs.get("precision") in (None, "tf32"), f"precision must be tf32 or none, got {i.attrs.get('precision')!r}")
     a, b, c = [tile_type(x) for x in i.operands]
     need(
         len(a.shape) == len(b.shape) == len(c.shape) == 2
@@ -341,6 +343,21 @@ def _gather(i: Instr) -> list[Type]:
     return [TileType(t.shape if run is None else (t.shape[0], run), v.dtype)]
 
 
+def _scatter(i: Instr) -> list[Type]:
+    v = _view(i)
+    only_attrs(i, "axis", "limits")
+    limited = "limits" in i.attrs
+    operand_count(i, 3 + v.rank + limited)
+    indices([*i.operands[1 : 1 + v.rank], *i.operands[2 + v.rank : -1]])
+    t, x, axis = tile_type(i.operands[1 + v.rank]), tile_type(i.operands[-1]), i.attrs.get("axis", -1)
+    need(t.dtype.is_int, f"needs integer indices, got {t}")
+    need(len(x.shape) == 2 and t.shape == (x.shape[0], 1), f"needs a column of indices, one a row of {x}, got {t}")
+    need(0 <= axis < v.rank, f"axis must be in 0..{v.rank - 1}, got {axis}")
+    need(not limited or i.attrs["limits"] == (1,), "only runs have a limit")
+    need(x.dtype is v.dtype, f"stores {x} into {v}")
+    return []
+
+
 def _prefetch(i: Instr) -> list[Type]:
     v = _view(i)
     only_attrs(i, "locality")
@@ -384,6 +401,7 @@ RULES: dict[str, Callable[[Instr], list[Type]]] = {
     "store": _store,
     "atomic": _atomic,
     "gather": _gather,
+    "scatter": _scatter,
     "prefetch": _prefetch,
     "join": _join,
 }

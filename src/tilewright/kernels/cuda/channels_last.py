@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import prod
 
 from ...core.dims import Dim, Shape
-from ...core.dtypes import bf16, f16
+from ...core.dtypes import bf16, f16, f32
 from ...core.target_spec import TargetSpec
 from ...ir.graph import Graph, Node, Value
 from ...ir.layout import Layout
@@ -43,7 +43,7 @@ def channels_last_values(graph: Graph, target: TargetSpec) -> set[Value]:
 
 def wants(node: Node) -> bool:
     op = node.op
-    if not isinstance(op, Conv) or op.transposed or node.operands[0].dtype not in (bf16, f16):
+    if not isinstance(op, Conv) or node.operands[0].dtype not in (bf16, f16, f32):
         return False
     return op.groups == 1 or in_groups(node) or in_pairs(node) or depthwise(node)
 
@@ -52,7 +52,7 @@ def depthwise(node: Node) -> bool:
     """Whether a convolution of every channel by itself has a kernel for values that lie channels last."""
     op, (x, w), out = node.op, node.operands, node.values[0]
     assert isinstance(op, Conv)
-    if op.transposed or x.dtype not in (bf16, f16) or w.dtype != x.dtype or op.groups == 1 or not 3 <= len(x.shape) <= 5:
+    if op.transposed or x.dtype not in (bf16, f16, f32) or w.dtype != x.dtype or op.groups == 1 or not 3 <= len(x.shape) <= 5:
         return False
     sizes = (*x.shape[1:], *w.shape, *out.shape[1:], *(p for pair in op.padding for p in pair))
     if not all(isinstance(d, int) and d >= 0 for d in sizes) or 0 in (*x.shape[1:], *w.shape, *out.shape[1:]):

@@ -7,7 +7,7 @@ import itertools
 import math
 from typing import Any
 
-from ...core.dims import ceildiv, product
+from ...core.dims import bounds, ceildiv, product
 from ...core.dtypes import compute_dtype
 from ...core.target_spec import TargetSpec
 from ...ir.layout import Layout
@@ -16,7 +16,6 @@ from ...ops.pooling import MaxPool as MaxPoolOp
 from ...ops.reductions import Mean
 from ...tile.builder import Ix, KernelBuilder
 from ...tile.ir import identity
-from ...tile.passes import UnrollLoops, optimise
 from ..call import Call
 from ..launch import Launch
 from ..pointwise import unravel
@@ -24,11 +23,12 @@ from ..pool import Pool
 from ..region import Region, collapse, narrow, widen
 from ..template import Reason, Template, alone, region_bytes, region_flops
 from .groups import on_threads, shared_launch, vector_width
-from .kernel import WARP
 from .pointwise import BLOCK, group
 from .rows import CudaRows
+from .tiled import aligned, tiled
 
 TAPS = 64  # unrolled at most
+ROWS = 64  # pixels that a block adds at a time, with 64 channels of each
 
 
 class CudaPool(Pool):
@@ -107,7 +107,7 @@ def inside_flag(b: KernelBuilder, x: Ix | int) -> Ix | int:
 
 
 class CudaSpatialMean(Template):
-    """The mean over all spatial axes of a value that lies channels last: a warp takes a stretch of channels and walks the pixels."""
+    """The mean over all spatial axes of a value that lies channels last: a block takes a stretch of channels and walks the pixels."""
 
     key = "spatial_mean"
 
@@ -130,22 +130,22 @@ class CudaSpatialMean(Template):
         batch, channels = x.type.shape[:2]
         pixels = sizes[0] if sizes else 1
         source = Layout((batch, pixels, channels), (x.layout.strides[0], steps[0] if steps else channels, 1), x.layout.offset)
-        result = Layout((batch, channels), y.layout.strides[:2], y.layout.offset)
-        vector = vector_width([x.type.dtype.itemsize], channels, [source, result])
-        tile = WARP * vector
+        result = Layout((batch, 1, channels), (y.layout.strides[0], 0, y.layout.strides[1]), y.layout.offset)
+        columns = max(8, min(64, 1 << (bounds(channels)[1] - 1).bit_length()))
+        rows = ROWS * 64 // columns
         call = Call("spatial_mean", region.name)
         b = call.b
         xv, yv = call.view("x", x.type.dtype, x.buffer, source), call.view("y", y.type.dtype, y.buffer, result, write=True)
         every, count = call.word("channels", channels), call.word("pixels", pixels)
-        stretches = b.ceildiv(every, tile)
-        item, start = b.pid // stretches, b.pid % stretches * tile
-        limit = None if isinstance(channels, int) and channels % tile == 0 else (every - start,)
+        stretches = b.ceildiv(every, columns)
+        item, start = b.pid // stretches, b.pid % stretches * columns
+        whole = isinstance(channels, int) and channels % columns == 0
+        across = None if whole else every - start
         dtype = compute_dtype(x.type.dtype)
-        with b.loop(0, count, 1, [b.full((tile,), 0.0, dtype)], unroll=8) as loop:
-            loop.next(loop.carried[0] + widen(b, b.load(xv, (item, loop.index, start), (tile,), limit=limit)))
-        mean = loop.results[0] / b.cast(b.from_index(count), dtype)
-        b.store(yv, (item, start), narrow(b, mean, y.type.dtype), limit=limit)
-        launch = call.finish(batch * ceildiv(channels, tile), flops=region_flops(region), bytes_=region_bytes(region))
-        launch.kernel = optimise(launch.kernel, (UnrollLoops(),))
-        launch.kernel = on_threads(launch.kernel, WARP, 2, vector)
-        return [launch]
+        with b.loop(0, count, rows, [b.full((rows, columns), 0.0, dtype)]) as loop:
+            part = b.load(xv, (item, loop.index, start), (rows, columns), limit=(count - loop.index, across))
+            loop.next(loop.carried[0] + widen(b, part))
+        mean = b.reduce("sum", loop.results[0], 0) / b.cast(b.from_index(count), dtype)
+        b.store(yv, (item, 0, start), narrow(b, mean, y.type.dtype), limit=None if whole else (None, across))
+        launch = call.finish(batch * ceildiv(channels, columns), flops=region_flops(region), bytes_=region_bytes(region))
+        return [tiled(launch, warps=8, vectors={"x": aligned(source, channels), "y": aligned(result, channels)})]

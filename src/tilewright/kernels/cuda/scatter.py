@@ -1,20 +1,21 @@
-"""Rows added at indices on a GPU: the gradient of an embedding.
+"""Rows added at indices on a GPU: the gradient of an embedding, messages summed at the nodes of a graph.
 
-Three launches: the indices as checked 32-bit numbers; for each of them the place of the next equal one, and for the first of its kind how
-many there are; then a group of threads for each first one adds the rows of its kind in order. So every row of the result has one
-writer and one order of sums, and different rows are summed all over the chip.
+Indices are sorted by counting: how often each row is named, a segment for every row that is, the places of its indices in the segment, and
+those in order. Then a warp for each segment adds its rows in that order. Where a segment lies and how it was filled may differ from run to
+run, the order of its sums does not: every row of the result has one writer.
 """
 
 from __future__ import annotations
 
-from ...core.dims import Dim, bounds, ceildiv, product
+from ...core.dims import Dim, bounds, product
 from ...core.dtypes import i32
 from ...core.target_spec import TargetSpec
 from ...ir.layout import Layout
+from ...ir.types import TensorType
 from ...ops.scatter import ScatterAdd as ScatterAddOp
-from ...tile.builder import Ix, Tile
+from ...tile.builder import Ix, Tile, View
 from ..call import Call
-from ..copies import copy_launch
+from ..copies import copy_launch, fill_launch
 from ..gather import report_index
 from ..launch import Buffer, Launch
 from ..region import Operand, Region, narrow, widen
@@ -22,9 +23,8 @@ from ..scatter import ScatterAdd
 from ..template import Reason, Template, alone
 from .groups import on_threads, shared_launch, vector_width
 
-MOST = 1 << 16  # indices: looking for equal ones takes their square
-STEP = 128  # indices that a warp compares at a time, four a thread
-NOBODY = (1 << 31) - 1
+MOST = 1 << 30  # indices and rows that 32-bit numbers count
+PROGRAMS = 128  # of one thread in a block
 
 
 class CudaScatterAdd(Template):
@@ -40,7 +40,8 @@ class CudaScatterAdd(Template):
         if not rows or x.dtype.itemsize > 4 or not x.dtype.is_float:
             return Reason("not rows of floats added along the first axis")
         low, high = bounds(product(ids.shape))
-        return None if low > 0 and high <= MOST and bounds(x.shape[0])[0] > 0 else Reason(f"serves 1 to {MOST} indices")
+        least, most = bounds(x.shape[0])
+        return None if low > 0 and least > 0 and max(high, most) <= MOST else Reason(f"serves 1 to {MOST} indices of as many rows")
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         assert region.anchor is not None
@@ -50,68 +51,98 @@ class CudaScatterAdd(Template):
             return [shared_launch(launch) for launch in ScatterAdd().build(region, target)]
         result = region.results[0]
         copies = [] if x.buffer is result.buffer else [copy_launch(f"{region.name}.copy", x, result, target)]
-        return [*copies, *_Adds(region.name, ids, updates, result).launches()]
+        return [*copies, *_Adds(region.name, ids, updates, result, target).launches()]
 
 
 class _Adds:
-    def __init__(self, name: str, ids: Operand, updates: Operand, result: Operand) -> None:
-        self.name, self.ids, self.updates, self.result = name, ids, updates, result
+    def __init__(self, name: str, ids: Operand, updates: Operand, result: Operand, target: TargetSpec) -> None:
+        self.name, self.ids, self.updates, self.result, self.target = name, ids, updates, result, target
         self.count: Dim = product(ids.type.shape)
-        self.padded = ceildiv(self.count, STEP) * STEP
-        self.index, self.next, self.many = (Buffer(f"{name}.{n}", "temp", self.padded * 4) for n in ("index", "next", "many"))
-        self.line = Layout.contiguous((self.padded,))
+        self.rows = result.type.shape[0]
+        self.line, self.table = Layout.contiguous((self.count,)), Layout.contiguous((self.rows + 1,))
+        self.index, self.member, self.order = (Buffer(f"{name}.{n}", "temp", self.count * 4) for n in ("index", "member", "order"))
+        # how often a row is named (behind the last row: how many places are given away); one past the end of its segment so far
+        self.many, self.end = (Buffer(f"{name}.{n}", "temp", (self.rows + 1) * 4) for n in ("many", "end"))
 
     def launches(self) -> list[Launch]:
-        return [self._checked(), self._linked(), self._added()]
+        type_ = TensorType(i32, (self.rows + 1,))
+        zero = fill_launch(f"{self.name}.zero", 0, Operand(type_, self.many, self.table), self.target)
+        return [zero, self._counted(), self._placed(), self._filled(), self._ordered(), self._added()]
 
-    def _checked(self) -> Launch:
-        """Indices in 32 bits, clamped and reported where they are outside; −1 behind the last."""
-        call = Call("scatter_index", f"{self.name}.index")
+    def _finish(self, call: Call, grid: Dim, note: str) -> Launch:
+        launch = call.finish(grid, note=note)
+        launch.kernel = on_threads(launch.kernel, 1, PROGRAMS)
+        return launch
+
+    def _view(self, call: Call, name: str, *, write: bool = False) -> View:
+        buffer: Buffer = getattr(self, name)
+        return call.view(name, i32, buffer, self.table if name in ("many", "end") else self.line, write=write)
+
+    def _counted(self) -> Launch:
+        """Indices in 32 bits, clamped and reported where they are outside; how often each row is named."""
+        call = Call("scatter_count", f"{self.name}.count")
         b = call.b
         ids = call.view("ids", self.ids.type.dtype, self.ids.buffer, Layout.contiguous((self.count,)))
-        out = call.view("index", i32, self.index, self.line, write=True)
+        index, many = self._view(call, "index", write=True), self._view(call, "many", write=True)
+        call.also_reads(self.many)
         error = call.error()
-        count, size = call.word("count", self.count), call.word("size", self.result.type.shape[0])
-        b.store(out, (b.pid,), b.full((), -1, i32))
-        with b.if_(b.compare("lt", b.pid, count)):
-            wanted = b.to_index(b.load(ids, (b.pid,), ()))
-            for bad in (b.compare("lt", wanted, 0), b.compare("ge", wanted, size)):
-                with b.if_(bad):
-                    report_index(b, error, b.pid, wanted)
-            b.store(out, (b.pid,), b.from_index(b.minimum(b.maximum(wanted, 0), size - 1), i32))
-        launch = call.finish(self.padded, note="indices")
-        launch.kernel = on_threads(launch.kernel, 1, 128)
-        return launch
+        size = call.word("size", self.rows)
+        wanted = b.to_index(b.load(ids, (b.pid,), ()))
+        for bad in (b.compare("lt", wanted, 0), b.compare("ge", wanted, size)):
+            with b.if_(bad):
+                report_index(b, error, b.pid, wanted)
+        row = b.minimum(b.maximum(wanted, 0), size - 1)
+        b.store(index, (b.pid,), b.from_index(row, i32))
+        b.atomic("add", many, (row,), b.full((), 1, i32))
+        return self._finish(call, self.count, "indices by row")
 
-    def _linked(self) -> Launch:
-        """For each index the place of the next equal one; for the first of its kind how many there are, else 0."""
-        call = Call("scatter_links", f"{self.name}.links")
+    def _placed(self) -> Launch:
+        """A segment for every row that is named."""
+        call = Call("scatter_place", f"{self.name}.place")
         b = call.b
-        index = call.view("index", i32, self.index, self.line)
-        after = call.view("next", i32, self.next, self.line, write=True)
-        many = call.view("many", i32, self.many, self.line, write=True)
-        padded = call.word("padded", self.padded)
-        mine, here = b.load(index, (b.pid,), (1,)), b.reshape(b.from_index(b.pid, i32), (1,))
-        none, zero = b.full((STEP,), NOBODY, i32), b.full((STEP,), 0, i32)
-        one = b.full((STEP,), 1, i32)
-        with b.loop(0, padded, STEP, [none, zero, zero]) as loop:
-            nearest, later, earlier = loop.carried
-            same = b.cmp("eq", b.load(index, (loop.index,), (STEP,)), b.broadcast(mine, (STEP,)))
-            place = b.iota((STEP,), 0, i32) + b.broadcast(b.reshape(b.from_index(loop.index, i32), (1,)), (STEP,))
-            behind, before = b.cmp("gt", place, b.broadcast(here, (STEP,))), b.cmp("lt", place, b.broadcast(here, (STEP,)))
-            found = b.select(same, b.select(behind, place, none), none)
-            loop.next(b.binary("min", nearest, found), later + b.select(same, b.select(behind, one, zero), zero),
-                      earlier + b.select(same, b.select(before, one, zero), zero))  # fmt: skip
-        nearest, later, earlier = loop.results
-        b.store(after, (b.pid,), b.reduce("min", nearest))
-        lone = b.cmp("eq", b.reduce("sum", earlier), b.full((1,), 0, i32))
-        b.store(many, (b.pid,), b.select(lone, b.reduce("sum", later) + b.full((1,), 1, i32), b.full((1,), 0, i32)))
-        launch = call.finish(self.count, note="equal indices")
-        launch.kernel = on_threads(launch.kernel, 32, 8, 4)
-        return launch
+        many, end = self._view(call, "many", write=True), self._view(call, "end", write=True)
+        call.also_reads(self.many)
+        size = call.word("size", self.rows)
+        mine = b.load(many, (b.pid,), ())
+        with b.if_(b.cmp("gt", mine, 0)):
+            b.store(end, (b.pid,), b.atomic("add", many, (size,), mine))
+        return self._finish(call, self.rows, "a segment for each row")
+
+    def _filled(self) -> Launch:
+        """The places of a row's indices in its segment, in any order."""
+        call = Call("scatter_fill", f"{self.name}.fill")
+        b = call.b
+        index, end, member = self._view(call, "index"), self._view(call, "end", write=True), self._view(call, "member", write=True)
+        call.also_reads(self.end)
+        place = b.atomic("add", end, (b.to_index(b.load(index, (b.pid,), ())),), b.full((), 1, i32))
+        b.store(member, (b.to_index(place),), b.from_index(b.pid, i32))
+        return self._finish(call, self.count, "indices in segments")
+
+    def _segment(self, call: Call, place: Ix | int) -> tuple[Tile, Ix, Ix | int, Ix]:
+        """The index at a place of the segments, its row, and where the row's segment starts and ends."""
+        b = call.b
+        index, many, end, member = (self._view(call, n) for n in ("index", "many", "end", "member"))
+        mine = b.load(member, (place,), ())
+        row = b.to_index(b.load(index, (b.to_index(mine),), ()))
+        stop = b.to_index(b.load(end, (row,), ()))
+        self.member_view = member
+        return mine, row, stop - b.to_index(b.load(many, (row,), ())), stop
+
+    def _ordered(self) -> Launch:
+        """Every index at its rank in its segment."""
+        call = Call("scatter_order", f"{self.name}.order")
+        b = call.b
+        order = self._view(call, "order", write=True)
+        mine, _, start, stop = self._segment(call, b.pid)
+        one, zero = b.full((), 1, i32), b.full((), 0, i32)
+        with b.loop(start, stop, 1, [zero]) as loop:
+            before = b.cmp("lt", b.load(self.member_view, (loop.index,), ()), mine)
+            loop.next(loop.carried[0] + b.select(before, one, zero))
+        b.store(order, (start + b.to_index(loop.results[0]),), mine)
+        return self._finish(call, self.count, "segments in order")
 
     def _added(self) -> Launch:
-        """One group for each index; those that are not the first of their kind have nothing to do."""
+        """One group for each place; those that are not the first of their segment have nothing to do."""
         width = self.result.type.shape[1]
         assert isinstance(width, int)
         call = Call("scatter_rows", self.name)
@@ -120,27 +151,21 @@ class _Adds:
         old = call.view("old", self.result.type.dtype, self.result.buffer, self.result.layout)
         new = call.view("new", self.result.type.dtype, self.result.buffer, self.result.layout, write=True)
         rows = call.view("updates", self.updates.type.dtype, self.updates.buffer, flat)
-        index, after, many = (call.view(n, i32, x, self.line) for n, x in (("index", self.index), ("next", self.next), ("many", self.many)))
+        order = self._view(call, "order")
         sizes = [o.type.dtype.itemsize for o in (self.result, self.updates)]
         vector = vector_width(sizes, width, [self.result.layout, flat])
         strip = 32 * vector
         strips = -(-width // strip)
         which, column = b.pid // strips, b.pid % strips * strip
         limit = None if width % strip == 0 else (b.minimum(width - column, strip),)
-        count = b.to_index(b.load(many, (which,), ()))
-        with b.if_(b.compare("gt", count, 0)):
-            row = b.to_index(b.load(index, (which,), ()))
-
-            def at(place: Ix | int) -> Tile:
-                return widen(b, b.load(rows, (place, column), (strip,), limit=limit))
-
-            start = widen(b, b.load(old, (row, column), (strip,), limit=limit))
-            with b.loop(0, count, 1, [start, b.from_index(which, i32)]) as loop:
-                total, place = loop.carried
-                now = b.to_index(place)
-                loop.next(total + at(now), b.load(after, (now,), ()))
+        _, row, start, stop = self._segment(call, which)
+        with b.if_(b.compare("eq", which, start)):
+            first = widen(b, b.load(old, (row, column), (strip,), limit=limit))
+            with b.loop(start, stop, 1, [first], unroll=4) as loop:
+                now = b.to_index(b.load(order, (loop.index,), ()))
+                loop.next(loop.carried[0] + widen(b, b.load(rows, (now, column), (strip,), limit=limit)))
             b.store(new, (row, column), narrow(b, loop.results[0], self.result.type.dtype), limit=limit)
         moved = 3 * self.updates.type.nbytes
-        launch = call.finish(self.count * strips, flops=self.updates.type.numel, bytes_=moved, note="rows of equal indices, in order")
+        launch = call.finish(self.count * strips, flops=self.updates.type.numel, bytes_=moved, note="rows of a segment, in order")
         launch.kernel = on_threads(launch.kernel, 32, 8, vector)
         return launch

@@ -43,6 +43,7 @@ from .scatter import CudaScatterAdd
 from .small_matmul import SmallMatmul
 from .thin import ThinMatmul
 from .tiled_attention import TiledAttention
+from .tiled_conv import TiledConv
 
 CUDA_TEMPLATES: list[Template] = [
     CudaRowProducts(),
@@ -58,6 +59,7 @@ CUDA_TEMPLATES: list[Template] = [
     DepthwiseConv(),
     HaloConv(),
     MmaConv(),
+    TiledConv(),
     CudaConv(),
     RingMatmul(),
     DecodeAttention(),

@@ -20,7 +20,8 @@ from .kernel import WARP, SimtKernel
 
 @dataclass(eq=False)
 class TiledKernel(SimtKernel):
-    """`vectors`: for a view, a power of two that its offset, all its strides but 1 and limits along its unit axis are multiples of. Views that are not named are read element by element."""
+    """`vectors`: for a view, a power of two that its offset, all its strides but 1 and limits along its unit axis are multiples of. Views
+    that are not named are read element by element."""
 
     warps: int = 4
     stages: int = 3  # iterations of a loop whose operands of products lie in shared memory

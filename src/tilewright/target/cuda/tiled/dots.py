@@ -1,7 +1,7 @@
 """Products of a block program: operands from swizzled shared memory (or, on the left, from registers), sums in registers.
 
-16-bit floats go to the tensor cores by `ldmatrix` and `mma.sync`; f32 and f64 are multiplied and added element by element, one chain over
-K in order.
+16-bit floats go to the tensor cores by `ldmatrix` and `mma.sync`, and so does f32 where the product's `precision` is tf32; other f32 and
+f64 are multiplied and added element by element, one chain over K in order.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def multiply(e: TiledEmitter, instr: Instr) -> None:
     for r, v in acc.values.items():
         sums[r] = e.k.reg(ty)
         e.move(e.move_kind(ty), sums[r], v)
-    (_mma if dot.kind == "mma" else _fma)(e, dot, sums)
+    {"mma": _mma, "tf32": _tf32, "fma": _fma}[dot.kind](e, dot, sums)
     e.env[out] = Spread(acc.type, dot.layout, sums)
     if e.plan.layouts[out] != dot.layout:
         e.env[out] = e.spread(out, e.plan.layouts[out])
@@ -190,7 +190,8 @@ def _matrix_lanes(area: Area, warps: list[tuple[int, int]], inner: bool, *, firs
     """How the lanes of a warp name the rows of four 8x8 matrices: eight rows each; lane bits 3 and 4 choose the next eight along the other
     axis and along the rows (`first`), or the other way round."""
     lanes = [(i, area.bit(False, i)) for i in range(3)]
-    lanes += [(3, area.bit(True, 3)), (4, area.bit(False, 3))] if first else [(3, area.bit(False, 3)), (4, area.bit(True, 3))]
+    next_row, next_chunk = area.bit(False, 3), area.bit(True, log2(16 // area.tile.dtype.itemsize))
+    lanes += [(3, next_chunk), (4, next_row)] if first else [(3, next_row), (4, next_chunk)]
     return tuple(lanes + [(i, area.bit(not inner, b)) for i, b in warps])
 
 
@@ -198,6 +199,51 @@ def _matrices(e: TiledEmitter, place: tuple[str, int], trans: str) -> list[str]:
     regs = [e.k.reg("i32") for _ in range(4)]
     e.k.emit(f"ldmatrix.sync.aligned.m8n8.x4{trans}.shared.b16 {{{', '.join(regs)}}}, [{place[0]}+{place[1]}];")
     return regs
+
+
+def _tf32(e: TiledEmitter, dot: Dot, sums: dict[int, str]) -> None:
+    """f32 operands rounded to tf32 on their way from shared memory, f32 sums: `mma.sync` over eight of K."""
+    k, instr = e.k, dot.instr
+    a_type, acc = tile(instr.operands[0]), tile(instr.operands[2])
+    at, rows, cols, columns = _grid(dot, acc.shape)
+    sides = []
+    for x, axis in ((instr.operands[0], 1), (instr.operands[1], 0)):
+        found = area_of(e, x)
+        assert found is not None
+        area, turned = found
+        inner, mine = _inner_k(area, turned, axis), axis == 1
+        warps = [(5 + i, b - columns if mine else b) for i, b in enumerate(dot.layout.warps) if b is not None and (b >= columns) == mine]
+        if inner:  # matrices of eight rows of 16 bytes
+            lanes = _matrix_lanes(area, warps, inner, first=not mine)
+        else:  # element by element
+            own = [(0, area.bit(False, 0)), (1, area.bit(False, 1)), *((2 + i, area.bit(True, i)) for i in range(3))]
+            lanes = (*own, *((i, area.bit(True, b)) for i, b in warps))
+        sides.append((area.places(e, lanes), inner))
+
+    def rounded(side: tuple[Places, bool], number: int, depth: int, *, left: bool) -> list[str]:
+        """16 × 8 of the left operand, or 8 × 16 of the right: two fragments."""
+        places, inner = side
+        if inner:
+            raw = _matrices(e, places(number, depth), "")
+        else:
+            order = [(8 * i, 4 * j) for j in (0, 1) for i in (0, 1)] if left else [(8 * i, 4 * j) for i in (0, 1) for j in (0, 1)]
+            raw = []
+            for n, d in order:
+                pointer, offset = places(depth + d, number + n)
+                raw.append(k.value("i32", f"ld.shared.b32 {{}}, [{pointer}+{offset}];"))
+        bits = [k.value("float", f"mov.b32 {{}}, {r};") for r in raw]
+        return [k.value("i32", f"cvt.rna.tf32.f32 {{}}, {r};") for r in bits]
+
+    name = "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32"
+    tall, wide = [r for r in rows if not r & 8], [c for c in cols if not c & 1 and not c & 8]
+    for depth in range(0, a_type.shape[1], 8):
+        a = {r: rounded(sides[0], r, depth, left=True) for r in tall}
+        for c in wide:
+            b = rounded(sides[1], c, depth, left=False)
+            for n in (0, 1):
+                for r in tall:
+                    four = ", ".join(sums[at[r + 8 * i, c + 8 * n + j]] for i in (0, 1) for j in (0, 1))
+                    k.emit(f"{name} {{{four}}}, {{{', '.join(a[r])}}}, {{{b[2 * n]}, {b[2 * n + 1]}}}, {{{four}}};")
 
 
 def _fma(e: TiledEmitter, dot: Dot, sums: dict[int, str]) -> None:

@@ -18,7 +18,7 @@ from ..convert import convert, narrow_pair
 from ..layout import elem_type
 from ..ptx_text import literal, module_text
 from .dots import Area, multiply, store_operand
-from .gathers import gather
+from .gathers import gather, scatter
 from .layout import Layout, Shape
 from .memory import Access, SharedMemory, axis_bits, load_piece, pieces, store_piece
 from .pipeline import pipelined, stage
@@ -383,6 +383,9 @@ class TiledEmitter(Control):
                 stage(self, instr)
             return
         self.result(instr, lambda layout, shape: gather(self, instr, layout, shape))
+
+    def do_scatter(self, instr: Instr) -> None:
+        scatter(self, instr)
 
     def do_alloc(self, instr: Instr) -> None:
         raise CompileError(f"cuda: kernel {self.kernel.name}: a block program places its own shared memory, got alloc")

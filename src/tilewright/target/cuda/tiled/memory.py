@@ -75,11 +75,13 @@ class Access:
             self._checks[axis, c] = self.e.f.icmp("sgt", "i32", self.room[axis], str(c))
         return self._checks[axis, c]
 
-    def inside(self, position: int) -> str | None:
+    def inside(self, position: int, but: int | None = None) -> str | None:
+        """Whether an element is inside all limits (`but` that of one axis); None: always."""
         found = None
         for axis in self.room:
-            here = self.check(axis, coordinate(self.shape, axis, position))
-            found = here if found is None else self.e.f.op("and", "i1", found, here)
+            if axis != but:
+                here = self.check(axis, coordinate(self.shape, axis, position))
+                found = here if found is None else self.e.f.op("and", "i1", found, here)
         return found
 
 

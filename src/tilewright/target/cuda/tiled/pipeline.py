@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 from ....core.errors import CompileError
 from ....tile.ir import Block, Instr, TileType, Var
 from .dots import Area, put
-from .gathers import RowPlaces, gather
-from .layout import Layout, blocked, log2
+from .gathers import ElementPlaces, RowPlaces, gather
+from .gathers import places as places_of
+from .layout import Layout, log2
 from .memory import Access, coordinate, load_piece, pieces
-from .plan import tile, unit_axis
+from .plan import copy_layout, tile, unit_axis
 
 if TYPE_CHECKING:
     from .emit import TiledEmitter
@@ -36,14 +37,9 @@ def stage(e: TiledEmitter, instr: Instr) -> None:
 def copy(e: TiledEmitter, instr: Instr, area: Area) -> None:
     """Start this thread's copies of a tile."""
     shape, shared = tile(instr.results[0]).shape, area.tile
-    item = shared.dtype.itemsize
-    axis = unit_axis(instr)
-    vector = 1 if axis is None else min(16 // item, e.vector(instr), shape[axis])
-    threads = e.tiled.block
-    while vector > 1 and vector * item > 4 and shape[0] * shape[1] // vector < threads:
-        vector //= 2
+    item, axis = shared.dtype.itemsize, unit_axis(instr)
     inner = 0 if shared.swapped else 1
-    layout = blocked(shape, e.tiled.warps, (inner, 1 - inner), vector)
+    layout, vector = copy_layout(e.tiled, instr, shared)
     if vector * item < 4 or (instr.attrs.get("other") or 0):
         _copy_by_registers(e, instr, area, layout)
         return
@@ -55,9 +51,9 @@ def copy(e: TiledEmitter, instr: Instr, area: Area) -> None:
     )
     places = area.places(e, bits)
     only = e.first_copy(layout)
-    source: RowPlaces | Access
+    source: RowPlaces | ElementPlaces | Access
     if instr.op == "gather":
-        source = RowPlaces(e, instr, layout, shape)
+        source = places_of(e, instr, layout, shape)
     else:
         at, limits, _ = e.positions(instr)
         source = Access(e, e.view(instr), at, shape, instr.attrs["axes"], layout, limits)
@@ -69,19 +65,15 @@ def copy(e: TiledEmitter, instr: Instr, area: Area) -> None:
         to = places(column, row) if shared.swapped else places(row, column)
         pointer, offset = source.place(position)
         size = str(vector * item)
-        inside = None
-        for limited, room in source.room.items():
-            if limited == axis:  # a piece may end inside: what is past the limit becomes zeros
-                c = coordinate(shape, limited, position)
-                if c not in sizes:
-                    left = e.k.value("i32", f"sub.s32 {{}}, {room}, {c};") if c else room
-                    left = e.k.value("i32", f"min.s32 {{}}, {e.k.value('i32', f'max.s32 {{}}, {left}, 0;')}, {vector};")
-                    sizes[c] = e.k.value("i32", f"mul.lo.s32 {{}}, {left}, {item};") if item > 1 else left
-                size = sizes[c]
-            else:
-                c = coordinate(shape, limited, position)
-                here = source.check(limited, c)
-                inside = here if inside is None else e.f.op("and", "i1", inside, here)
+        inside = source.inside(position, but=axis)
+        if axis is not None and axis in source.room:  # a piece may end inside: what is past the limit becomes zeros
+            c = coordinate(shape, axis, position)
+            if c not in sizes:
+                room = source.room[axis]
+                left = e.k.value("i32", f"sub.s32 {{}}, {room}, {c};") if c else room
+                left = e.k.value("i32", f"min.s32 {{}}, {e.k.value('i32', f'max.s32 {{}}, {left}, 0;')}, {vector};")
+                sizes[c] = e.k.value("i32", f"mul.lo.s32 {{}}, {left}, {item};") if item > 1 else left
+            size = sizes[c]
         if inside is not None:
             size = e.k.value("i32", f"selp.b32 {{}}, {size}, 0, {inside};")
         tail = "" if size == str(vector * item) else f", {size}"
@@ -122,6 +114,28 @@ def _needed(block: Block, staged: list[Instr]) -> list[Instr] | None:
                 seen.add(made[x])
                 stack.append(made[x])
     return [i for i in block.body if i in seen]
+
+
+def _rest(block: Block, needed: list[Instr], staged: list[Instr]) -> list[Instr]:
+    """The body without what only the staged loads' addresses are computed from."""
+    kept = [i for i in block.body if i not in staged and i not in needed]
+    used = {x for i in kept for x in _uses(i)} | set(block.yields)
+    for i in reversed(needed):
+        if any(r in used for r in i.results):
+            kept.append(i)
+            used.update(_uses(i))
+    order = {i: n for n, i in enumerate(block.body)}
+    return sorted(kept, key=order.__getitem__)
+
+
+def _uses(i: Instr) -> set[Var]:
+    """Values that an instruction reads, inside its blocks too."""
+    found = {x for x in i.operands if isinstance(x, Var)}
+    for b in i.blocks:
+        found.update(y for y in b.yields if isinstance(y, Var))
+        for inner in b.body:
+            found |= _uses(inner)
+    return found
 
 
 def pipelined(e: TiledEmitter, instr: Instr) -> None:
@@ -191,7 +205,7 @@ def pipelined(e: TiledEmitter, instr: Instr) -> None:
     for i in staged:
         e.areas[i.results[0]] = Area(e.plan.staged[i], read, ring + offsets[i], ring=True)
     e.ahead.update(staged)
-    e.block(block)
+    e.block(Block(block.params, _rest(block, needed, staged), block.yields))
     e.loops -= 1
     e.carry(types, block.yields, held)
     for reg in (read, write):

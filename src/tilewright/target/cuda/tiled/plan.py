@@ -59,7 +59,7 @@ class Dot:
     """A product: its instruction kind, the layout of its sums, and its operands."""
 
     instr: Instr
-    kind: str  # mma or fma
+    kind: str  # mma (16-bit floats), tf32 or fma
     layout: Layout
     down: int  # warps along rows
     across: int
@@ -100,6 +100,18 @@ def spread_out(kernel: TiledKernel, t: TileType, axis: int, vector: int) -> Layo
     vector = max(1, min(vector, t.shape[axis], t.numel // kernel.block))
     order = [axis, *(a for a in reversed(range(len(t.shape))) if a != axis)]
     return blocked(t.shape, kernel.warps, order, vector)
+
+
+def copy_layout(kernel: TiledKernel, instr: Instr, shared: SharedTile) -> tuple[Layout, int]:
+    """Which elements of a staged load each thread copies, and how many neighbours at a time."""
+    shape, axis = tile(instr.results[0]).shape, unit_axis(instr)
+    view, item = instr.operands[0], shared.dtype.itemsize
+    assert isinstance(view, Var)
+    vector = 1 if axis is None else min(16 // item, kernel.vector(view.name), shape[axis])
+    while vector > 1 and vector * item > 4 and shape[0] * shape[1] // vector < kernel.block:
+        vector //= 2
+    inner = 0 if shared.swapped else 1
+    return blocked(shape, kernel.warps, (inner, 1 - inner), vector), vector
 
 
 class _Planner:
@@ -179,13 +191,15 @@ class _Planner:
     def _dot(self, i: Instr) -> None:
         a, b, acc = (tile(x) for x in i.operands)
         kind = "mma" if a.dtype in (bf16, f16) and b.dtype is a.dtype and acc.dtype is f32 else "fma"
+        if a.dtype is b.dtype is acc.dtype is f32 and i.attrs.get("precision") == "tf32":
+            kind = "tf32"
         if kind == "fma" and not (a.dtype is b.dtype is acc.dtype and acc.dtype in (f32, f64)):
             raise CompileError(f"cuda: kernel {self.kernel.name}: no product of {a} and {b} into {acc}")
         (left, _), (right, right_turned) = self._root(i.operands[0]), self._root(i.operands[1])
         chained = self._feeds_rows(i)
         down, across = self._split(acc.shape, kind, chained)
         right_shape = self._stage(right)
-        if kind == "mma":
+        if kind != "fma":
             layout = fragment(acc.shape, down, across)
         else:  # the right operand's columns are neighbours in memory: so are a thread's
             layout = register_tile(acc.shape, down, across, neighbours=right_shape.swapped == right_turned)
@@ -213,12 +227,24 @@ class _Planner:
         """Put an operand into shared memory: by a copy where it is only loaded, by a store where it is computed."""
         made, t = self.made.get(x), tile(x)
         if made is not None and made.op in ("load", "gather") and self._only_products(x):
-            swapped = unit_axis(made) == 0 and t.shape[0] > 1
+            axis = unit_axis(made)  # rows that indices name and that lie across memory have neighbouring first elements
+            swapped = (axis == 0 or (axis is None and "run" in made.attrs)) and t.shape[0] > 1
             rows, columns = (t.shape[1], t.shape[0]) if swapped else t.shape
-            return self.out.staged.setdefault(made, SharedTile(rows, columns, t.dtype, swapped))
+            shared = self.out.staged.setdefault(made, SharedTile(rows, columns, t.dtype, swapped))
+            if made.op == "gather":  # indices lie where the copies that they address are made
+                indices = made.operands[1 + len(self._strides(made))]
+                assert isinstance(indices, Var)
+                self.out.layouts.setdefault(indices, copy_layout(self.kernel, made, shared)[0].project(t.shape, tile(indices).shape))
+            return shared
         if made is None or made.op == "for":
             raise CompileError(f"cuda: kernel {self.kernel.name}: an operand of a product must not be carried by a loop, got {t}")
         return self.out.stored.setdefault(x, SharedTile(t.shape[0], t.shape[1], t.dtype, False))
+
+    @staticmethod
+    def _strides(i: Instr) -> tuple[int | None, ...]:
+        view = i.operands[0]
+        assert isinstance(view, Var) and isinstance(view.type, ViewType)
+        return view.type.strides
 
     def _feeds_rows(self, i: Instr) -> bool:
         """The sums are reduced along rows or are the left operand of another product: rows should not be spread over warps."""
@@ -236,7 +262,7 @@ class _Planner:
     def _split(self, shape: tuple[int, ...], kind: str, chained: bool) -> tuple[int, int]:
         """Warps along rows and columns: along rows only where rows are used again, else warp tiles as square as they get."""
         rows, columns = shape
-        low, narrow = (16, 16) if kind == "mma" else (4, 8)
+        low, narrow = (16, 16) if kind != "fma" else (4, 8)
         warps, down, across = self.kernel.warps, 1, 1
         while down * across < warps:
             tall, wide = rows // down, columns // across
