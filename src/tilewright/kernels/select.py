@@ -71,13 +71,14 @@ def templates_of(target: TargetSpec, *, inside: bool = False) -> list[Template]:
     return TEMPLATES
 
 
-def channels_last_of(graph: Graph, target: TargetSpec) -> dict[Value, Layout]:
-    """Values that lie channels last on a kind of target."""
+def preferred_layouts(graph: Graph, target: TargetSpec) -> dict[Value, Layout]:
+    """Values that do not lie contiguous on a kind of target: channels last, or with padded rows."""
     if target.kind != "cuda":
         return {}
     from .cuda.channels_last import channels_last, channels_last_values
+    from .cuda.padded_rows import padded_rows
 
-    return {v: channels_last(v.shape) for v in channels_last_values(graph, target)}
+    return padded_rows(graph, target) | {v: channels_last(v.shape) for v in channels_last_values(graph, target)}
 
 
 def select(graph: Graph, target: TargetSpec) -> Program:
@@ -105,7 +106,7 @@ class Selector:
         self.parts = computed_in_place(graph) if any(v.dtype.kind == "c" for n in graph.nodes for v in n.values) else {}
         self.memo: Memo = Memo(target) if around is None else around.memo
         self.templates = templates_of(target, inside=around is not None)
-        self.channels_last = channels_last_of(graph, target)
+        self.preferred = preferred_layouts(graph, target)
 
     def run(self) -> Program:
         for i, v in enumerate(self.graph.inputs):
@@ -179,6 +180,7 @@ class Selector:
     def _probe(self, v: Value) -> Operand:
         """Operand for matching only: type, constant data, layout if it is known."""
         root, layout = _root(v, self.places)
+        layout = self.preferred.get(v, layout)
         data = root.node.op.data if isinstance(root.node.op, Constant) else None
         return Operand(v.type, Buffer(v.name, "temp", 0), layout or Layout.contiguous(v.shape), data)
 
@@ -293,7 +295,7 @@ class Selector:
             return Operand(v.type, self.places[whole].buffer, layout_in(self.joined[v], v))
         if region.anchor is not None and isinstance(region.anchor.op, AttentionBackwardOp) and self._turned(v):
             layout = result_layout(v.shape)
-        return self.fresh(v, self.channels_last.get(v, layout))
+        return self.fresh(v, self.preferred.get(v, layout))
 
     def _turned(self, v: Value) -> bool:
         """Everybody reads it as [B, S, H, D]."""
@@ -306,7 +308,9 @@ class Selector:
         slot = self.direct.get(v)
         if slot is not None and self._lands_whole(v, layout, self.graph.outputs[slot]):
             return Operand(v.type, self.outputs[slot], layout)
-        return Operand(v.type, self._temp(v), layout)
+        padded = v in self.preferred and layout.strides[-1] == 1
+        nbytes = layout.shape[0] * layout.strides[0] * v.dtype.itemsize if padded else v.type.nbytes
+        return Operand(v.type, Buffer(v.name, "temp", nbytes), layout)
 
     # --- outputs ------------------------------------------------------------------------------------------------------
     def _direct_outputs(self) -> dict[Value, int]:

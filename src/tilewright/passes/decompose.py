@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..core.dtypes import i32
+from ..core.dtypes import f32, i32
 from ..core.target_spec import TargetSpec
 from ..ir.graph import Graph, Node, Value
 from ..ops import functions as F
@@ -24,6 +24,7 @@ from .base import Log, Pass
 from .save_log_sums import has_kernel
 
 MOST_CLASSES = 1 << 15  # of a row that fits in a block's registers
+WIDEST_HEAD = 256  # of an f32 attention with a kernel
 MOST_SCORES = 1 << 31  # of an attention that are written to memory
 
 
@@ -76,6 +77,9 @@ def slow(n: Node) -> bool:
     """Whether a GPU has only the shared kernel for this attention, where a thread computes whole rows: products on all threads and a
     softmax in between are faster by far, as long as there is room for the scores. (Over a cache, whose offset is a symbol, they would be
     other kernels at every call.)"""
+    q, _, v = n.operands[:3]
+    if type(n.op) is Attention and q.dtype is f32 and all(isinstance(x.shape[-1], int) and x.shape[-1] <= WIDEST_HEAD for x in (q, v)):
+        return False  # one block program
     (batch, heads, rows, _), keys = n.operands[0].shape, n.operands[1].shape[2]
     assert isinstance(n.op, (Attention, AttentionBackward))
     pairs = batch * heads * rows * keys

@@ -17,6 +17,7 @@ from ..region import Operand, Region, collapse, narrow
 from ..sites import Checks, checked
 from ..template import region_bytes, region_flops
 from .groups import on_threads, vector_width
+from .kernel import WARP
 from .short import evaluator
 
 BLOCK = 256  # threads
@@ -100,4 +101,6 @@ def group(inner: Dim, vector: int) -> tuple[int, int]:
     threads = 1
     while threads < BLOCK and threads * vector < inner:
         threads *= 2
+    if vector == 1 and WARP < threads < BLOCK:  # single elements of short rows: warps side by side, not a block for each row
+        return WARP, threads // WARP
     return threads, 1

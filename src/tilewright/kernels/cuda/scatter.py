@@ -114,19 +114,20 @@ class _Adds:
         b = call.b
         index, end, member = self._view(call, "index"), self._view(call, "end", write=True), self._view(call, "member", write=True)
         call.also_reads(self.end)
-        place = b.atomic("add", end, (b.to_index(b.load(index, (b.pid,), ())),), b.full((), 1, i32))
-        b.store(member, (b.to_index(place),), b.from_index(b.pid, i32))
+        place = b.to_index(b.atomic("add", end, (b.to_index(b.load(index, (b.pid,), ())),), b.full((), 1, i32)))
+        last = call.word("count", self.count) - 1  # a launch that is repeated by itself, to be measured, counts on
+        b.store(member, (b.minimum(b.maximum(place, 0), last),), b.from_index(b.pid, i32))
         return self._finish(call, self.count, "indices in segments")
 
-    def _segment(self, call: Call, place: Ix | int) -> tuple[Tile, Ix, Ix | int, Ix]:
+    def _segment(self, call: Call, place: Ix | int) -> tuple[Tile, Ix, Ix | int, Ix | int]:
         """The index at a place of the segments, its row, and where the row's segment starts and ends."""
         b = call.b
         index, many, end, member = (self._view(call, n) for n in ("index", "many", "end", "member"))
         mine = b.load(member, (place,), ())
         row = b.to_index(b.load(index, (b.to_index(mine),), ()))
-        stop = b.to_index(b.load(end, (row,), ()))
+        stop = b.minimum(b.to_index(b.load(end, (row,), ())), call.word("count", self.count))
         self.member_view = member
-        return mine, row, stop - b.to_index(b.load(many, (row,), ())), stop
+        return mine, row, b.maximum(stop - b.to_index(b.load(many, (row,), ())), 0), stop
 
     def _ordered(self) -> Launch:
         """Every index at its rank in its segment."""

@@ -44,6 +44,7 @@ from .small_matmul import SmallMatmul
 from .thin import ThinMatmul
 from .tiled_attention import TiledAttention
 from .tiled_conv import TiledConv
+from .tiled_matmul import TiledMatmul, UnalignedMatmul
 
 CUDA_TEMPLATES: list[Template] = [
     CudaRowProducts(),
@@ -53,6 +54,7 @@ CUDA_TEMPLATES: list[Template] = [
     CudaQuantiseRows(),
     CudaQGather(),
     ThinMatmul(),
+    UnalignedMatmul(),
     HopperMatmul(),
     PatchConv(),
     HopperConv(),
@@ -62,6 +64,7 @@ CUDA_TEMPLATES: list[Template] = [
     TiledConv(),
     CudaConv(),
     RingMatmul(),
+    TiledMatmul(),
     DecodeAttention(),
     PagedDecodeAttention(),
     HopperAttention(),

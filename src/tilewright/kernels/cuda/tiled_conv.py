@@ -1,9 +1,10 @@
 """Convolution as a block program: an implicit product over windows that asynchronous copies gather.
 
-One to three spatial axes of any size, stride, dilation, groups, transposed; 16-bit floats and (as tf32, where that is asked for) f32 on the
-tensor cores, other f32 and f64 by multiply-adds; values in any layout, channels last is the fast one. Rows of the product are output
+One to three spatial axes of any size, stride, dilation, groups, transposed; 16-bit floats and (as tf32, where that is asked for) f32 on
+the tensor cores, other f32 and f64 by multiply-adds; values in any layout, channels last is the fast one. Rows of the product are output
 pixels, columns the output channels of a group, K walks the taps and, inside a tap, the channels. A transposed convolution computes each
-phase of its stride from the taps that reach it. Pixels outside the image and channels past the last are zeros; zero-sized results run no program.
+phase of its stride from the taps that reach it. Pixels outside the image and channels past the last are zeros; zero-sized results run no
+program.
 """
 
 from __future__ import annotations
@@ -118,7 +119,8 @@ class ConvKernel:
         self.others = op.groups * prod(self.steps)
         deep = self.channels * prod(taps) if self.few else self.channels
         self.config = choose(self.m, self.n, deep, self.others, self.dtype.itemsize, target.cores)
-        self.precision = "tf32" if self.dtype is f32 and target.has("tf32-conv") else None
+        patches = self.few and tuple(op.stride) == tuple(taps)  # windows that do not overlap: PyTorch keeps their products exact
+        self.precision = "tf32" if self.dtype is f32 and target.has("tf32-conv") and not patches else None
         largest = max(bounds(o.type.numel)[1] for o in (self.x, *region.results))
         self.offsets = i64 if largest >= LARGEST else i32
         self.call = Call("conv", region.name)

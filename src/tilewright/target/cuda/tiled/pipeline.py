@@ -1,8 +1,10 @@
 """Operands of products on their way to shared memory: asynchronous copies, ahead of time inside loops.
 
 A loop whose iterations load operands of products keeps a ring of stages: while one is multiplied, the copies of the next ones are in
-flight. What a copy's address depends on is computed again for the iteration that it belongs to. One barrier an iteration says both that all
-threads' copies of this stage have arrived and that all have read the stage that is overwritten next.
+flight; its first rounds only start copies. (With copies in front of the loop, whose iteration is a constant, the assembler made every copy
+of four bytes with a run-time size a zero.) What a copy's address depends on is computed again for the iteration that it belongs to. One
+barrier an iteration says both that all threads' copies of this stage have arrived and that all have read the stage that is overwritten
+next.
 """
 
 from __future__ import annotations
@@ -159,31 +161,13 @@ def pipelined(e: TiledEmitter, instr: Instr) -> None:
     e._match_carried(instr)
     start, stop, carried = instr.operands[0], instr.operands[1], instr.operands[2:]
     types = [r.type for r in instr.results]
-    counter, ahead, last = k.reg("i64"), k.reg("i64"), e.index_register(stop)
-    k.emit(f"mov.b64 {counter}, {e.ix(start)};")
-    k.emit(f"mov.b64 {ahead}, {e.ix(start)};")
-
-    def fetch(slot: str) -> None:
-        """The copies of the iteration `ahead` into a slot, where there is such an iteration."""
-        skip = k.label("no_more")
-        k.emit(f"@{k.value('i1', f'setp.ge.s64 {{}}, {ahead}, {last};')} bra.uni {skip};")
-        held = dict(e.env)
-        e.env[block.params[0]] = ahead
-        for i in needed:
-            e.step(i)
-        for i in staged:
-            copy(e, i, Area(e.plan.staged[i], slot, ring + offsets[i], ring=True))
-        e.env.clear()
-        e.env.update(held)
-        k.place(skip)
-        k.emit("cp.async.commit_group;")
-        k.emit(f"add.s64 {ahead}, {ahead}, {step};")
-
+    first, last = e.index_register(start), e.index_register(stop)
+    counter, ahead = k.reg("i64"), k.reg("i64")
+    k.emit(f"sub.s64 {counter}, {first}, {(stages - 1) * step};")  # the first rounds only fetch
+    k.emit(f"mov.b64 {ahead}, {first};")
     read, write = k.reg("i32"), k.reg("i32")
-    k.emit(f"mov.u32 {read}, {e.shared};")
-    for s in range(stages - 1):
-        fetch(k.value("i32", f"add.u32 {{}}, {e.shared}, {s * size};") if s else e.shared)
-    k.emit(f"add.u32 {write}, {e.shared}, {(stages - 1) * size};")
+    for reg in (read, write):
+        k.emit(f"mov.u32 {reg}, {e.shared};")
     end = e.prologue("i32", f"add.u32 {{}}, {e.shared}, {stages * size};")
     held = []
     for t, c in zip(types, carried, strict=True):
@@ -191,13 +175,25 @@ def pipelined(e: TiledEmitter, instr: Instr) -> None:
         held.append(regs)
         for m in moves:
             e.move(*m)
-    top, done = k.label("loop"), k.label("done")
-    if not (instr.attrs.get("nonempty") or (isinstance(start, int) and isinstance(stop, int) and start < stop)):
-        k.emit(f"@{k.value('i1', f'setp.ge.s64 {{}}, {counter}, {last};')} bra.uni {done};")
+    top, none_left, not_yet = k.label("loop"), k.label("no_more"), k.label("not_yet")
     k.place(top)
     k.emit(f"cp.async.wait_group {stages - 2};")
     e.barrier()
-    fetch(write)
+    k.emit(f"@{k.value('i1', f'setp.ge.s64 {{}}, {ahead}, {last};')} bra.uni {none_left};")
+    around = dict(e.env)
+    e.env[block.params[0]] = ahead
+    for i in needed:
+        e.step(i)
+    for i in staged:
+        copy(e, i, Area(e.plan.staged[i], write, ring + offsets[i], ring=True))
+    e.env.clear()
+    e.env.update(around)
+    k.place(none_left)
+    k.emit("cp.async.commit_group;")
+    k.emit(f"add.s64 {ahead}, {ahead}, {step};")
+    _advance(e, write, size, end)
+    k.emit(f"@{k.value('i1', f'setp.lt.s64 {{}}, {counter}, {first};')} bra.uni {not_yet};")
+    k.emit(f"@{k.value('i1', f'setp.ge.s64 {{}}, {counter}, {last};')} bra.uni {not_yet};")  # no iteration at all
     e.loops += 1
     e.env[block.params[0]] = counter
     for p, regs in zip(block.params[1:], held, strict=True):
@@ -208,14 +204,18 @@ def pipelined(e: TiledEmitter, instr: Instr) -> None:
     e.block(Block(block.params, _rest(block, needed, staged), block.yields))
     e.loops -= 1
     e.carry(types, block.yields, held)
-    for reg in (read, write):
-        k.emit(f"add.u32 {reg}, {reg}, {size};")
-        k.emit(f"@{k.value('i1', f'setp.eq.u32 {{}}, {reg}, {end};')} mov.u32 {reg}, {e.shared};")
+    _advance(e, read, size, end)
+    k.place(not_yet)
     k.emit(f"add.s64 {counter}, {counter}, {step};")
     k.emit(f"@{k.value('i1', f'setp.lt.s64 {{}}, {counter}, {last};')} bra.uni {top};")
-    k.place(done)
     k.emit("cp.async.wait_group 0;")
     e.memory.anything()
     e.memory.top = mark
     for result, regs in zip(instr.results, held, strict=True):
         e.env[result] = regs
+
+
+def _advance(e: TiledEmitter, slot: str, size: int, end: str) -> None:
+    """The next stage of the ring."""
+    e.k.emit(f"add.u32 {slot}, {slot}, {size};")
+    e.k.emit(f"@{e.k.value('i1', f'setp.eq.u32 {{}}, {slot}, {end};')} mov.u32 {slot}, {e.shared};")

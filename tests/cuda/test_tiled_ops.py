@@ -1,0 +1,114 @@
+"""Convolutions, products and padded rows as block programs, whole graphs in the emulator against NumPy in float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tilewright.ops as o
+from tests.cuda.launching import Emulated, graph, reference
+from tests.fresh import fresh_rng
+from tilewright.core.dtypes import DType, bf16, f16, f32, f64
+from tilewright.kernels.cuda import templates
+from tilewright.kernels.cuda.padded_rows import padded_rows
+from tilewright.kernels.cuda.tiled import TiledKernel
+from tilewright.kernels.cuda.tiled_conv import TiledConv
+from tilewright.kernels.cuda.tiled_matmul import TiledMatmul, UnalignedMatmul
+from tilewright.ops.contractions import Conv, Matmul
+from tilewright.target.cuda.device import cuda_target
+
+NUMPY = {bf16: ml_dtypes.bfloat16, f16: np.float16, f32: np.float32, f64: np.float64}
+
+
+def close(got: Any, want: Any, dtype: DType, features: tuple[str, ...] = ()) -> None:
+    got, want = got.astype(np.float64), want.astype(np.float64)
+    limit = 2e-2 if dtype in (bf16, f16) else 2e-3 if features else 2e-6
+    assert np.abs(got - want).max() <= limit * max(1.0, np.abs(want).max())
+
+
+CONVOLUTIONS: list[tuple[DType, tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
+    (bf16, (2, 24, 9, 11), (40, 24, 3, 3), {"padding": ((1, 1), (1, 1))}),
+    (f16, (1, 16, 20), (8, 16, 5), {"stride": (2,), "padding": ((2, 2),), "dilation": (2,)}),
+    (f32, (1, 16, 8, 8), (8, 16, 3, 3), {"padding": ((1, 1), (1, 1))}),
+    (f32, (1, 16, 8, 8), (8, 16, 3, 3), {"padding": ((1, 0), (0, 1)), "features": ("tf32-conv",)}),
+    (bf16, (1, 16, 10), (16, 8, 16), {"stride": (8,), "padding": ((4, 4),), "transposed": True}),
+    (f32, (1, 6, 5, 4), (6, 5, 3, 3), {"stride": (2, 2), "padding": ((1, 1), (1, 0)), "transposed": True, "output_padding": (1, 1)}),
+    (f32, (1, 6, 5, 4), (6, 5, 3, 3), {"stride": (2, 2), "dilation": (2, 1), "transposed": True, "features": ("tf32-conv",)}),
+    (bf16, (1, 32, 3, 5, 6), (32, 8, 3, 3, 3), {"padding": ((1, 1),) * 3, "groups": 4, "stride": (1, 2, 1)}),
+    (f32, (2, 3, 16, 17), (24, 3, 7, 7), {"padding": ((3, 3),) * 2, "stride": (2, 2), "features": ("tf32-conv",)}),
+    (f32, (1, 1, 3, 6, 7), (8, 1, 3, 3, 3), {"padding": ((1, 1),) * 3, "dilation": (1, 2, 1)}),
+    (f32, (1, 3, 8, 8), (16, 3, 4, 4), {"stride": (4, 4), "features": ("tf32-conv",), "exact": True}),
+]
+
+
+@pytest.mark.parametrize(("dtype", "x", "w", "how"), CONVOLUTIONS, ids=lambda v: str(v))
+def test_convolutions(
+    dtype: DType, x: tuple[int, ...], w: tuple[int, ...], how: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Strides, dilations, groups, phases of a transposed one, few channels; patches that do not overlap stay exact."""
+    monkeypatch.setattr(templates, "CUDA_TEMPLATES", [TiledConv(), *templates.CUDA_TEMPLATES])
+    how, n = dict(how), len(x) - 2
+    features, exact = how.pop("features", ()), how.pop("exact", False)
+    op = Conv(**{"stride": (1,) * n, "padding": ((0, 0),) * n, "dilation": (1,) * n, **how})
+    rng = fresh_rng()
+    arrays = [rng.standard_normal(s).astype(NUMPY[dtype]) for s in (x, w)]
+    g = graph(lambda a, b: o.Relu()(op(a, b)), (dtype, x), (dtype, w))
+    e = Emulated(g, features=features)
+    assert any(isinstance(launch.kernel, TiledKernel) for launch in e.program.launches)
+    (got,) = e(*arrays)
+    close(got, reference(g, [a.astype(NUMPY[dtype]) for a in arrays])[0], dtype, () if exact else features)
+
+
+PRODUCTS: list[tuple[DType, tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
+    (bf16, (130, 63), (128, 63), {"transpose_b": True}),
+    (f32, (2, 3, 2, 40, 33), (2, 3, 2, 33, 20), {}),
+    (f32, (70, 33), (33, 20), {"features": ("tf32",)}),
+    (f64, (70, 33), (33, 20), {}),
+    (f16, (4, 33, 70), (4, 33, 20), {"transpose_a": True}),
+    (bf16, (2, 70, 40), (1, 40, 20), {"alpha": 0.5}),
+    (f32, (5, 0), (0, 3), {}),
+]
+
+
+@pytest.mark.parametrize(("dtype", "a", "b", "how"), PRODUCTS, ids=lambda v: str(v))
+def test_products(dtype: DType, a: tuple[int, ...], b: tuple[int, ...], how: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batch axes that do not merge, rows that start anywhere, tf32, an epilogue that reads a row; K = 0."""
+    monkeypatch.setattr(templates, "CUDA_TEMPLATES", [TiledMatmul(), *templates.CUDA_TEMPLATES])
+    how = dict(how)
+    features = how.pop("features", ())
+    n = b[-2] if how.get("transpose_b") else b[-1]
+    rng = fresh_rng()
+    arrays = [rng.standard_normal(s).astype(NUMPY[dtype]) for s in (a, b, (n,))]
+    g = graph(lambda x, y, z: o.Relu()(o.Add()(Matmul(**how)(x, y), z)), (dtype, a), (dtype, b), (dtype, (n,)))
+    e = Emulated(g, features=features)
+    assert any(isinstance(launch.kernel, TiledKernel) for launch in e.program.launches)
+    close(e(*arrays)[0], reference(g, arrays)[0], dtype, features)
+
+
+def test_rows_that_products_read_are_padded() -> None:
+    """A joined row of 63 halves has a stride of 64 on its way to a product, and its values are the same."""
+    rng = fresh_rng()
+    x, w = rng.standard_normal((70, 21)).astype(np.float16), rng.standard_normal((63, 16)).astype(np.float16)
+
+    def build(a: Any, b: Any) -> Any:
+        return Matmul()(o.Concat(axis=1)(a, o.Neg()(a), o.Abs()(a)), b)
+
+    g = graph(build, (f16, (70, 21)), (f16, (63, 16)))
+    from tilewright.passes.pipeline import run_pipeline
+
+    found = padded_rows(run_pipeline(g, cuda_target()), cuda_target())
+    assert {(v.shape, lay.strides) for v, lay in found.items() if v.shape == (70, 63)} == {((70, 63), (64, 1))}
+    e = Emulated(g, "sm_80")
+    close(e(x, w)[0], reference(g, [x, w])[0], f16)
+
+
+def test_long_operands_with_odd_rows_are_read_as_they_lie() -> None:
+    from tests.cuda.launching import program
+
+    g = graph(lambda x, y: Matmul()(x, y), (bf16, (1 << 15, 63)), (bf16, (63, 64)))
+    (launch,) = program(g).launches
+    assert isinstance(launch.kernel, TiledKernel) and "copied" not in launch.note
+    assert UnalignedMatmul().key == "unaligned_matmul"
