@@ -112,3 +112,29 @@ def test_long_operands_with_odd_rows_are_read_as_they_lie() -> None:
     (launch,) = program(g).launches
     assert isinstance(launch.kernel, TiledKernel) and "copied" not in launch.note
     assert UnalignedMatmul().key == "unaligned_matmul"
+
+
+@pytest.mark.parametrize("layer", ["GRU", "LSTM"])
+@pytest.mark.parametrize("half", [False, True], ids=["f32", "bf16"])
+def test_a_step_of_a_recurrent_layer_is_one_launch(layer: str, half: bool) -> None:
+    """The product of the state and all gates of a step, with rows and columns that end inside a tile."""
+    import torch
+
+    from tilewright.frontend.torch import import_torch
+
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = getattr(torch.nn, layer)(24, 40, 1, batch_first=True)
+
+        def forward(self, x: Any) -> Any:
+            return self.inner(x)[0]
+
+    model = Model().eval().to(torch.bfloat16 if half else torch.float32)
+    x = torch.randn(5, 4, 24).to(torch.bfloat16 if half else torch.float32)
+    e = Emulated(import_torch(model, (x,)).graph, "sm_80")
+    names = [launch.kernel.name.partition("_")[0] for launch in e.program.launches]
+    assert names.count("gates") == 3  # the first step starts from zeros
+    given = x.view(torch.int16).numpy().view(ml_dtypes.bfloat16) if half else x.numpy()
+    want = model.double()(x.double()).detach().numpy()
+    np.testing.assert_allclose(e(given)[0].astype(np.float64), want, rtol=0, atol=2e-2 if half else 1e-6)

@@ -13,7 +13,7 @@ from tilewright.core.dtypes import DType, f32
 from tilewright.kernels.cuda.tiled import TiledKernel, tiled_kernel
 from tilewright.target.cuda.device import cuda_target
 from tilewright.target.cuda.ptxas import assemble, find_ptxas
-from tilewright.target.cuda.tiled.emit import emit_tiled
+from tilewright.target.cuda.tiled.emit import SHARED_BYTES, emit_tiled
 from tilewright.tile.builder import KernelBuilder
 from tilewright.tile.interp import run as interpret
 from tilewright.tile.ir import Kernel, ViewType
@@ -52,7 +52,7 @@ def emulate(k: TiledKernel, args: Sequence[Any], grid: int, arch: str = "sm_80")
             words += [s // a.itemsize for s, known in zip(a.strides, p.type.strides, strict=True) if known is None]
         else:
             words.append(int(a))
-    launch(text, heap, words, grid, k.block, k.shared)
+    launch(text, heap, words, grid, k.block, SHARED_BYTES[k.name])
     if find_ptxas() is not None:
         assemble(text, arch)
     return text

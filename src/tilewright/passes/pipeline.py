@@ -19,6 +19,7 @@ from .fold_constants import FoldConstants
 from .fold_index import FoldIndex
 from .fold_tables import FoldTables
 from .fuse import Fuse
+from .gate_products import GateProducts
 from .lower_complex import LowerComplex
 from .lower_quantised import LowerQuantised
 from .merge_matmuls import MergeMatmuls
@@ -57,7 +58,7 @@ def pipeline(target: TargetSpec | None = None) -> tuple[Pass, ...]:
         MergeMatmuls(),
         Fuse(codes=not gpu, rotated_rows=1 if gpu else None),
         Dce(),
-        *([RowProducts(), Dce(), RowCodes(), Dce(), CacheAttention(), Dce()] if gpu else []),  # what only regions show
+        *([RowProducts(), Dce(), RowCodes(), Dce(), CacheAttention(), GateProducts(), Dce()] if gpu else []),  # what only regions show
     )
 
 

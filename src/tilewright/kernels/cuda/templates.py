@@ -44,10 +44,12 @@ from .small_matmul import SmallMatmul
 from .thin import ThinMatmul
 from .tiled_attention import TiledAttention
 from .tiled_conv import TiledConv
+from .tiled_gates import TiledGates
 from .tiled_matmul import TiledMatmul, UnalignedMatmul
 
 CUDA_TEMPLATES: list[Template] = [
     CudaRowProducts(),
+    TiledGates(),
     Gemv(),
     CudaQDot(),
     CudaQGemm(),

@@ -27,7 +27,6 @@ class TiledKernel(SimtKernel):
     stages: int = 3  # iterations of a loop whose operands of products lie in shared memory
     per_sm: int = 1  # blocks that should fit on an SM: bounds the registers
     vectors: tuple[tuple[str, int], ...] = ()
-    shared: int = 0  # bytes of shared memory, once the kernel was emitted
 
     @property
     def block(self) -> int:

@@ -46,7 +46,7 @@ from .qgemm_hopper import emit_hopper_qgemm
 from .ring import emit_ring, ring_shared
 from .sample import emit_sample
 from .thin import emit_thin
-from .tiled.emit import emit_tiled
+from .tiled.emit import SHARED_BYTES, emit_tiled
 from .turn import emit_turn
 from .whole import emit_whole
 
@@ -116,7 +116,7 @@ def emit_all(kernels: Iterable[Kernel], target: TargetSpec) -> dict[str, tuple[s
 def shared_bytes(kernel: Kernel) -> int:
     """Dynamic shared memory of a launch; of a block program, once its text was emitted."""
     if isinstance(kernel, TiledKernel):
-        return kernel.shared
+        return SHARED_BYTES[kernel.name]
     if isinstance(kernel, PatchKernel):
         return patch_shared(kernel)
     if isinstance(kernel, GemmKernel):

@@ -27,10 +27,11 @@ from .reduce import reduce_tile
 from .values import Spread
 
 SHARED = "ring"
+SHARED_BYTES: dict[str, int] = {}  # by name: a kernel's name is a hash of all that it is
 
 
 def emit_tiled(kernel: TiledKernel, target: TargetSpec) -> str:
-    """The PTX module of a block program; the kernel is told how many bytes of shared memory a launch needs."""
+    """The PTX module of a block program; `SHARED_BYTES` has the shared memory of its launches from then on."""
     return TiledEmitter(kernel, target).module()
 
 
@@ -65,7 +66,7 @@ class TiledEmitter(Control):
                 f"cuda: kernel {self.kernel.name} needs {self.memory.peak} bytes of shared memory, {limit} fit on {self.target.cpu};"
                 " fewer stages or smaller tiles fit"
             )
-        self.tiled.shared = self.memory.peak
+        SHARED_BYTES[self.kernel.name] = self.memory.peak
         return module_text(self.target.cpu, shared + math.tables(text) + text)
 
     # --- threads ------------------------------------------------------------------------------------------------------
