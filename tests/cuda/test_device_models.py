@@ -133,12 +133,12 @@ def named(name: str) -> tuple[Any, Any, Any, list[tuple[int, ...]]]:
 def test_modules(name: str) -> None:
     module, make, dynamic, sizes = named(name)
     args = make(*sizes[0])
-    on_gpu = tw.compile(randomised(module).cuda() if name in OWN else module, moved(args, "cuda") if name in OWN else args, target="cuda")
+    on_gpu = tw.compile(randomised(module).cuda() if name in OWN else module, moved(args, "cuda") if name in OWN else args, target="cuda", precision="exact")
     module.cpu()
     check(on_gpu, module, args, 5e-6)
     if dynamic:
         try:
-            session = tw.compile(module, args, dynamic=dynamic, target="cuda")
+            session = tw.compile(module, args, dynamic=dynamic, target="cuda", precision="exact")
         except CompileError as e:
             if not str(e).startswith("torch.export: "):
                 raise
@@ -154,6 +154,6 @@ def test_sixteen_bits(name: str, dtype: str) -> None:
     kind = torch.bfloat16 if dtype == "bf16" else torch.float16
     args = moved(make(*sizes[0]), "cpu", kind)
     narrow = module.to(kind)
-    check(tw.compile(narrow, args, target="cuda"), narrow, args, TOLERANCE[kind])  # a module in 16 bits
+    check(tw.compile(narrow, args, target="cuda", precision="exact"), narrow, args, TOLERANCE[kind])  # a module in 16 bits
     wide = moved(args, "cpu", torch.float32)
-    check(tw.compile(narrow.float(), wide, target="cuda", dtype=dtype), narrow, wide, TOLERANCE[kind])  # and one that is turned into it
+    check(tw.compile(narrow.float(), wide, target="cuda", dtype=dtype, precision="exact"), narrow, wide, TOLERANCE[kind])  # and one that is turned into it

@@ -15,7 +15,8 @@ from tests.cuda.fake_driver import fake_gpu
 from tests.cuda.launching import Emulated, program
 from tilewright.compile import compile_graph
 from tilewright.ir.text import to_text
-from tilewright.kernels.cuda.kernel import BlockKernel, DecodeKernel, FlashKernel, MmaAttentionKernel
+from tilewright.kernels.cuda.kernel import DecodeKernel, FlashKernel, MmaAttentionKernel
+from tilewright.kernels.cuda.tiled import TiledKernel
 from tilewright.llm.cuda import CudaCall
 from tilewright.llm.cuda_store import kernel_data
 from tilewright.llm.decoder import Decoder
@@ -166,10 +167,10 @@ def test_prompts_on_hopper_give_the_logits_of_the_cpu(tmp_path: Path) -> None:
 
 
 def test_attention_of_prompts_is_on_the_matrix_units(tmp_path: Path) -> None:
-    """On each chip its own kernel, over the cache's dtype; an f32 cache and wide heads keep the exact kernel, which is slow."""
+    """On each chip its own kernel, over the cache's dtype; an f32 cache keeps the exact kernel."""
     config, weights, _ = open_model(write_tiny_model(tmp_path / "tiny.gguf", layers=2, context=32))
     for arch, kernel in (("sm_80", MmaAttentionKernel), ("sm_90a", FlashKernel), ("sm_120", MmaAttentionKernel)):
-        for cache, wanted in (("bf16", kernel), ("f32", BlockKernel)):
+        for cache, wanted in (("bf16", kernel), ("f32", TiledKernel)):
             decoder = Decoder(config, weights, 32, cache, sampled=False, narrow=True)
             found = next(x for x in program(decoder.build(), arch).launches if x.name.startswith("attention0"))
             assert type(found.kernel) is wanted, (arch, cache)

@@ -135,7 +135,7 @@ def test_tf32_is_a_choice(rng: np.random.Generator) -> None:
     assert [type(x.kernel) for x in rounded.executable.program.launches] == [TurnKernel, GemmKernel]
     assert "f32 products in tf32" in str(rounded.report()) and "tf32" not in str(exact.report())
     assert "copied: the matrix kernel wants rows along K" in str(rounded.report())
-    with pytest.raises(ConfigError, match="precision must be one of exact, tf32, got 'half'"):
+    with pytest.raises(ConfigError, match="precision must be one of auto, exact, tf32, got 'half'"):
         tw.compile(g, target="cuda", precision="half")
 
 

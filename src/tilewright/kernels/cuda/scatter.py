@@ -119,13 +119,16 @@ class _Adds:
         b.store(member, (b.minimum(b.maximum(place, 0), last),), b.from_index(b.pid, i32))
         return self._finish(call, self.count, "indices in segments")
 
-    def _segment(self, call: Call, place: Ix | int) -> tuple[Tile, Ix, Ix | int, Ix | int]:
+    def _segment(self, call: Call, place: Ix | int) -> tuple[Tile, Ix | int, Ix | int, Ix | int]:
         """The index at a place of the segments, its row, and where the row's segment starts and ends."""
         b = call.b
         index, many, end, member = (self._view(call, n) for n in ("index", "many", "end", "member"))
+        # A launch that is measured by itself may find anything in these buffers: nothing in them may lead out of bounds.
+        count, size = call.word("count", self.count), call.word("size", self.rows)
         mine = b.load(member, (place,), ())
-        row = b.to_index(b.load(index, (b.to_index(mine),), ()))
-        stop = b.minimum(b.to_index(b.load(end, (row,), ())), call.word("count", self.count))
+        at = b.minimum(b.maximum(b.to_index(mine), 0), count - 1)
+        row = b.minimum(b.maximum(b.to_index(b.load(index, (at,), ())), 0), size - 1)
+        stop = b.minimum(b.to_index(b.load(end, (row,), ())), count)
         self.member_view = member
         return mine, row, b.maximum(stop - b.to_index(b.load(many, (row,), ())), 0), stop
 
@@ -139,7 +142,7 @@ class _Adds:
         with b.loop(start, stop, 1, [zero]) as loop:
             before = b.cmp("lt", b.load(self.member_view, (loop.index,), ()), mine)
             loop.next(loop.carried[0] + b.select(before, one, zero))
-        b.store(order, (start + b.to_index(loop.results[0]),), mine)
+        b.store(order, (b.minimum(start + b.to_index(loop.results[0]), call.word("last", self.count - 1)),), mine)
         return self._finish(call, self.count, "segments in order")
 
     def _added(self) -> Launch:
@@ -160,10 +163,11 @@ class _Adds:
         which, column = b.pid // strips, b.pid % strips * strip
         limit = None if width % strip == 0 else (b.minimum(width - column, strip),)
         _, row, start, stop = self._segment(call, which)
+        last = call.word("last", self.count - 1)
         with b.if_(b.compare("eq", which, start)):
             first = widen(b, b.load(old, (row, column), (strip,), limit=limit))
             with b.loop(start, stop, 1, [first], unroll=4) as loop:
-                now = b.to_index(b.load(order, (loop.index,), ()))
+                now = b.minimum(b.maximum(b.to_index(b.load(order, (loop.index,), ())), 0), last)
                 loop.next(loop.carried[0] + widen(b, b.load(rows, (now, column), (strip,), limit=limit)))
             b.store(new, (row, column), narrow(b, loop.results[0], self.result.type.dtype), limit=limit)
         moved = 3 * self.updates.type.nbytes
