@@ -133,7 +133,8 @@ def named(name: str) -> tuple[Any, Any, Any, list[tuple[int, ...]]]:
 def test_modules(name: str) -> None:
     module, make, dynamic, sizes = named(name)
     args = make(*sizes[0])
-    on_gpu = tw.compile(randomised(module).cuda() if name in OWN else module, moved(args, "cuda") if name in OWN else args, target="cuda", precision="exact")
+    own = (randomised(module).cuda(), moved(args, "cuda")) if name in OWN else (module, args)
+    on_gpu = tw.compile(*own, target="cuda", precision="exact")
     module.cpu()
     check(on_gpu, module, args, 5e-6)
     if dynamic:
@@ -156,4 +157,5 @@ def test_sixteen_bits(name: str, dtype: str) -> None:
     narrow = module.to(kind)
     check(tw.compile(narrow, args, target="cuda", precision="exact"), narrow, args, TOLERANCE[kind])  # a module in 16 bits
     wide = moved(args, "cpu", torch.float32)
-    check(tw.compile(narrow.float(), wide, target="cuda", dtype=dtype, precision="exact"), narrow, wide, TOLERANCE[kind])  # and one that is turned into it
+    turned = tw.compile(narrow.float(), wide, target="cuda", dtype=dtype, precision="exact")
+    check(turned, narrow, wide, TOLERANCE[kind])  # and one that is turned into it
