@@ -140,13 +140,17 @@ def seed_test(campaign: Campaign, numbers: tuple[int, ...]) -> str:
 
 
 def subject_test(campaign: Campaign, subject: Any) -> str:
+    note = ""
     if campaign.show is not None:
-        return campaign.show(subject)
+        try:
+            return campaign.show(subject)
+        except Exception as e:  # the failure may lie in what `show` needs, too
+            note = f"# shown as data, for show raised {type(e).__name__}: {e}\n"
     module, _, attribute = campaign.name.partition(":")
     kinds = sorted(_types(subject), key=lambda t: t.__name__)
     imports = "".join(f"from {t.__module__} import {t.__name__}\n" for t in kinds)
     return (
-        f"{imports}from tests.campaigns.{module} import {attribute or 'CAMPAIGN'}\n\n\n"
+        f"{note}{imports}from tests.campaigns.{module} import {attribute or 'CAMPAIGN'}\n\n\n"
         f"def test_{(attribute or module).replace('.', '_').lower()}_case() -> None:\n"
         f"    {attribute or 'CAMPAIGN'}.run({subject!r})\n"
     )

@@ -1,0 +1,54 @@
+"""A program as the source of a test: inputs, the function, what it must give."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .program import DYNAMIC, EAGER, JIT, Builder, Program, Val, needed
+
+
+def literal(array: Any) -> str:
+    array = np.asarray(array)
+    name = array.dtype.name
+    kind = f'"{name}"' if array.dtype.kind != "V" and name != "bfloat16" else "ml_dtypes.bfloat16"
+    if array.size == 0:
+        return f"np.zeros({array.shape}, {kind})"
+    items = array.astype(np.float64).tolist() if name == "bfloat16" else array.tolist()
+    return f"np.array({items}, {kind})"
+
+
+def written(name: str, program: Program, builder: Builder, outputs: Sequence[Val], arrays: Sequence[Any], wanted: Sequence[Any]) -> str:
+    calls = needed(builder.calls, [v.number for v in outputs])
+    body = "\n".join(f"        {c}" for c in calls)
+    names = ", ".join(f"v{v.number}" for v in builder.inputs)
+    results = ", ".join(f"v{v.number}" for v in outputs) + ("," if len(outputs) == 1 else "")
+    given = "\n".join(f"    v{v.number} = {literal(a)}" for v, a in zip(builder.inputs, arrays, strict=True))
+    bfloat = "import ml_dtypes\n" if "ml_dtypes" in given else ""
+    types = ", ".join(f"Leaf(TensorType(dt.{v.dtype}, ({''.join(f'{d}, ' for d in v.shape)})))" for v in builder.inputs)
+    head, how = "", f"tw.jit(f)({names})"
+    if program.way == EAGER:
+        how = f"f({names})"
+    elif program.way != JIT:
+        head = (
+            "from tilewright.compile import compile_graph, graph_signature, target_spec\nfrom tilewright.core import dtypes as dt\n"
+            "from tilewright.core.dims import sym\nfrom tilewright.core.pytree import flatten\nfrom tilewright.ir.types import TensorType\n"
+            "from tilewright.transform.trace import Leaf, trace\n"
+        )
+        symbols = '    S, T = sym("S", 0, 9), sym("T", 0, 9)\n' if program.way == DYNAMIC else ""
+        given = f"{symbols}{given}"
+        how = (
+            f"compile_graph(graph, graph_signature(graph), target_spec(\"cpu\"), disable={program.off!r}, "
+            f"threads={1 + program.threads % 2}, level=\"strict\")({names})"
+        )  # fmt: skip
+        body += f"\n        return {results}\n\n    graph = trace(f, flatten(((0,) * {len(builder.inputs)}, {{}}))[1], [{types}]).graph"
+    ends = "" if head else f"\n        return {results}\n"
+    wants = ", ".join(literal(w) for w in wanted)
+    several = "got" if not head or len(outputs) > 1 else "[got]"
+    return (
+        f"import numpy as np\n{bfloat}\nimport tilewright as tw\n{head}\n\ndef test_{name}_case() -> None:\n{given}\n\n"
+        f"    def f({names}):\n{body}{ends}\n    got = {how}\n"
+        f"    for a, b in zip({several}, [{wants}], strict=True):\n        np.testing.assert_array_equal(a, b)\n"
+    )
