@@ -85,11 +85,15 @@ def laid_out(array: Any, kind: int) -> Any:
     return away
 
 
-def prepared(program: Program) -> tuple[Builder, list[Val]]:
+def valid(program: Program) -> None:
     if any(not isinstance(d, (int, str)) or (isinstance(d, str) and d not in ("S", "T")) for i in program.inputs for d in i.shape):
         raise Invalid
     if not set(program.off) <= set(optional_passes()) or program.way not in range(len(WAYS)) or dict(program.sizes).keys() != {"S", "T"}:
         raise Invalid
+
+
+def prepared(program: Program) -> tuple[Builder, list[Val]]:
+    valid(program)
     return resolve(program, OPS, Exact(), arguments(program, dict(program.sizes)))
 
 
@@ -120,12 +124,18 @@ def check(program: Program) -> None:
     copies = [[a.copy() for a in args] for args in given]
     found = run(program, builder, outputs, given)
     for (env, want), got, args, before in zip(cases, found, given, copies, strict=True):
-        for a, b in zip(got, want, strict=True):
-            b = np.asarray(b)
-            assert (a.dtype, a.shape) == (b.dtype, b.shape), f"{a.dtype} {a.shape}, wanted {b.dtype} {b.shape} at {env}"
-            np.testing.assert_array_equal(a.astype(np.float64) if a.dtype.kind in "fV" else a, b.astype(a.dtype if a.dtype.kind not in "fV" else np.float64), err_msg=str(env))
+        compare(got, want, env)
         for a, b in zip(args, before, strict=True):
             np.testing.assert_array_equal(a, b, err_msg="an input was written to")
+
+
+def compare(got: list[Any], want: list[Any], env: dict[str, int]) -> None:
+    for a, b in zip(got, want, strict=True):
+        a, b = np.asarray(a), np.asarray(b)
+        assert (a.dtype, a.shape) == (b.dtype, b.shape), f"{a.dtype} {a.shape}, wanted {b.dtype} {b.shape} at {env}"
+        if dt.dtype(a.dtype).is_float:
+            a, b = a.astype(np.float64), b.astype(np.float64)
+        np.testing.assert_array_equal(a, b, err_msg=str(env))
 
 
 def show(program: Program) -> str:

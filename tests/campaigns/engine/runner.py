@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,12 @@ class Failure:
     seeds: tuple[int, ...]
     outcome: Outcome
     test: str
+
+    @property
+    def cause(self) -> tuple[str, ...]:
+        """Equal for failures that are one: raised at the same line of the package, or else shrunk to the same test."""
+        lines = re.findall(r'File "[^"]*/(tilewright/[^"]+", line \d+)', self.outcome.detail)
+        return self.outcome.kind, self.outcome.what, lines[-1] if lines else self.test
 
     def __str__(self) -> str:
         replay = f"python -m tests.campaigns {self.campaign} --seed {' '.join(map(str, self.seeds))}"
@@ -76,7 +83,7 @@ def run(
                 failure = explain(campaign, Outcome("leak"), done[-LAST:], shrinking)
                 if failure is None:
                     after = after[-1:]  # caches that fill: the same cases again leave nothing behind
-            if failure is not None and not any(failure.outcome.same(f.outcome) and f.test == failure.test for f in report.failures):
+            if failure is not None and all(failure.cause != f.cause for f in report.failures):
                 report.failures.append(failure)
                 say(f"{campaign.name}: {failure}\n")
             if failure is not None or len(done) >= BATCH or worker.process is None:

@@ -234,8 +234,8 @@ def matmul(b: Builder, args: list[Val], p: Picks, _: Step) -> Val:
     kind, inner = p(3), x.shape[-1]
     if kind == 0 and isinstance(inner, int):
         columns = 1 + p(5)
-        dtype = {"f32": "float32", "f64": "float64"}.get(x.dtype.name, "int8")
-        items = tuple(tuple((3 * i + 7 * k) % 5 - 2 for k in range(columns)) for i in range(inner))
+        dtype = {"f32": "float32", "f64": "float64"}.get(x.dtype.name, "uint8" if x.dtype.kind == "u" else "int8")
+        items = tuple(tuple((3 * i + 7 * k) % 5 - 2 * (x.dtype.kind != "u") for k in range(columns)) for i in range(inner))
         if not inner:
             raise Unfit
         return b.call("matmul", x, Const(dtype, items))
@@ -279,7 +279,7 @@ def reshape(b: Builder, args: list[Val], p: Picks, _: Step) -> Val:
         factor = p.of([f for f in (2, 3, 4, 5, 1) if shape[i] % f == 0])
         shape[i : i + 1] = [factor, shape[i] // factor][:: 1 if p(2) else -1]
     elif kind == 3:
-        return b.call("squeeze", x) if 1 in shape else b.call("expand_dims", x, p(2 * len(shape) + 2) - len(shape) - 1)
+        return b.call("squeeze", x, axis=shape.index(1)) if 1 in shape else b.call("expand_dims", x, p(2 * len(shape) + 2) - len(shape) - 1)
     else:
         return b.call("ravel", x) if 0 not in shape else x
     return b.call("reshape", x, tuple(shape))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -82,6 +83,27 @@ class Const:
 
 
 @dataclass(frozen=True)
+class Body:
+    """A function inside a program: of a loop or a branch. It reads values around it too."""
+
+    params: tuple[int, ...]
+    calls: tuple[Call, ...]
+    outputs: tuple[Ref | None, ...]
+    packed: bool = False  # a function of one tuple
+
+    def function(self, functions: Callable[[str], Any], values: Mapping[int, Any], env: Mapping[str, int] | None) -> Callable[..., Any]:
+        def body(*args: Any) -> Any:
+            args = args[0] if self.packed else args
+            inner = {**values, **dict(zip(self.params, args, strict=True))}
+            for call in self.calls:
+                inner[call.out] = call.run(functions, inner, env)
+            made = tuple(None if r is None else inner[r.number] for r in self.outputs)
+            return made if len(made) > 1 else made[0]
+
+        return body
+
+
+@dataclass(frozen=True)
 class Call:
     out: int
     fn: str
@@ -89,41 +111,24 @@ class Call:
     options: tuple[tuple[str, Any], ...] = ()
 
     def run(self, functions: Callable[[str], Any], values: Mapping[int, Any], env: Mapping[str, int] | None) -> Any:
-        args, options = (mapped(x, values, env) for x in (self.args, dict(self.options)))
+        args, options = (mapped(x, functions, values, env) for x in (self.args, dict(self.options)))
         return functions(self.fn)(*args, **options)
 
-    def __str__(self) -> str:
-        return f"v{self.out} = {self._right()}"
 
-    def _right(self) -> str:
-        if self.fn == "getitem":
-            return f"{self.args[0]!r}[{_key(self.args[1])}]"
-        said = [*map(repr, self.args), *(f"{k}={v!r}" for k, v in self.options)]
-        name, bracket, index = self.fn.partition("[")
-        return f"tw.{name}({', '.join(said)}){bracket}{index}"
-
-
-def _key(key: tuple[Any, ...]) -> str:
-    def one(k: Any) -> str:
-        if not isinstance(k, slice):
-            return "..." if k is Ellipsis else repr(k)
-        return ":".join("" if p is None else repr(p) for p in (k.start, k.stop, *([k.step] if k.step is not None else [])))
-
-    return ", ".join(map(one, key)) or "()"
-
-
-def mapped(x: Any, values: Mapping[int, Any], env: Mapping[str, int] | None) -> Any:
-    """References as values; dims as numbers where the sizes are given."""
+def mapped(x: Any, functions: Callable[[str], Any], values: Mapping[int, Any], env: Mapping[str, int] | None) -> Any:
+    """References as values, bodies as functions; dims as numbers where the sizes are given."""
     if isinstance(x, Ref):
         return values[x.number]
     if isinstance(x, Const):
         return x.array
+    if isinstance(x, Body):
+        return x.function(functions, values, env)
     if isinstance(x, Expr):
         return x if env is None else evaluate(x, env)
     if isinstance(x, (tuple, list)):
-        return type(x)(mapped(i, values, env) for i in x)
+        return type(x)(mapped(i, functions, values, env) for i in x)
     if isinstance(x, dict):
-        return {k: mapped(v, values, env) for k, v in x.items()}
+        return {k: mapped(v, functions, values, env) for k, v in x.items()}
     return x
 
 
@@ -156,13 +161,23 @@ class Val:
 class Builder:
     """Applies ops: each call runs in a trace (its types) and in the reference (its values)."""
 
-    def __init__(self, reference: Reference, env: Mapping[str, int]) -> None:
+    def __init__(self, reference: Reference, env: Mapping[str, int], outer: Builder | None = None) -> None:
         self.reference, self.env = reference, dict(env)
         self.trace = Trace("program")
+        self.traces: list[Trace] = [*(outer.traces if outer else []), self.trace]
         self.calls: list[Call] = []
-        self.values: dict[int, Val] = {}
-        self.next = 0
+        self.values: dict[int, Val] = dict(outer.values) if outer else {}
+        self.next = outer.next if outer else 0
         self.inputs: list[Val] = []
+
+    def body(self, params: Sequence[Val], make: Callable[[Builder, list[Val]], Sequence[Val | None]]) -> Body:
+        """A function of arrays like these; `make` gives its results. What it reads of the values so far is captured."""
+        inner = Builder(self.reference, self.env, self)
+        given = [inner.input(v.dtype.name, v.shape, v.known) for v in params]
+        outputs = make(inner, given)
+        self.next = inner.next
+        refs = tuple(None if v is None else Ref(v.number) for v in outputs)
+        return Body(tuple(v.number for v in given), tuple(needed(inner.calls, [r.number for r in refs if r])), refs)
 
     def input(self, dtype: str, shape: tuple[Any, ...], known: Any) -> Val:
         made = self.trace.wrap(self.trace.graph.input(TensorType(dt.dtype(dtype), shape), f"x{self.next}"))
@@ -182,7 +197,9 @@ class Builder:
         plain = tuple(_refs(a) for a in args)
         call = Call(self.next, fn, plain, tuple((k, _refs(v)) for k, v in options.items()))
         traced = {n: v.tracer for n, v in self.values.items()}
-        with entered(self.trace):
+        with ExitStack() as stack:
+            for t in self.traces:
+                stack.enter_context(entered(t))
             made = call.run(tilewright_function, traced, None)
         known = call.run(self.reference.function, {n: v.known for n, v in self.values.items()}, self.env)
         if isinstance(made, (tuple, list)):
@@ -274,6 +291,8 @@ def needed(calls: Sequence[Call], outputs: Iterable[int]) -> list[Call]:
 def _all_refs(x: Any) -> list[Ref]:
     if isinstance(x, Ref):
         return [x]
+    if isinstance(x, Body):
+        return [r for c in x.calls for r in _all_refs((c.args, [v for _, v in c.options]))] + [r for r in x.outputs if r]
     return [r for i in x for r in _all_refs(i)] if isinstance(x, (tuple, list)) else []
 
 

@@ -10,15 +10,26 @@ import numpy as np
 import tilewright as tw
 from tilewright.compile import compile_graph, graph_signature, target_spec
 from tilewright.core.target_spec import TargetSpec
-from tilewright.transform.trace import Traced, trace
+from tilewright.transform.promote import as_tracer
+from tilewright.transform.trace import Traced, trace, tracing
 
 from .program import DYNAMIC, EAGER, JIT, Builder, Call, Program, Val, leaves_of, needed
 
 
+PARTS: dict[str, Any] = {
+    "getitem": lambda x, key: (as_tracer(x) if tracing() else x)[key],  # a NumPy array takes no traced index
+    "scan_carry": lambda *args, **options: tw.scan(*args, **options)[0],
+    "scan_stack": lambda *args, **options: tw.scan(*args, **options)[1],
+    "while_array": lambda *args, **options: tw.while_loop(*args, **options)[1],
+    "wild_take": tw.take,
+    "wild_floor_divide": tw.floor_divide,
+}
+
+
 def tilewright_function(name: str) -> Any:
     """`tw.name`; `name[i]` is result i of a function that gives several."""
-    if name == "getitem":
-        return lambda x, key: x[key]
+    if name in PARTS:
+        return PARTS[name]
     base, _, index = name.rstrip("]").partition("[")
     function = getattr(tw, base)
     return (lambda *args, **options: function(*args, **options)[int(index)]) if index else function

@@ -7,7 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from .program import DYNAMIC, EAGER, JIT, Builder, Program, Val, needed
+from .program import DYNAMIC, EAGER, JIT, Body, Builder, Call, Program, Val, needed
+
+SPELLED = {"scan_carry": ("scan", "[0]"), "scan_stack": ("scan", "[1]"), "while_array": ("while_loop", "[1]"),
+           "wild_take": ("take", ""), "wild_floor_divide": ("floor_divide", "")}  # of run.py
 
 
 def literal(array: Any) -> str:
@@ -20,9 +23,49 @@ def literal(array: Any) -> str:
     return f"np.array({items}, {kind})"
 
 
+def line(call: Call, indent: str) -> str:
+    """`v3 = tw.add(v1, v2)`, behind the functions that it is given."""
+    before, said = [], []
+    for i, (name, x) in enumerate([*(("", a) for a in call.args), *call.options]):
+        if isinstance(x, Body):
+            before.append(function(x, f"f{call.out}_{i}", indent))
+            x = Named(f"f{call.out}_{i}")
+        said.append(f"{name}={x!r}" if name else repr(x))
+    if call.fn == "getitem":
+        right = f"{call.args[0]!r}[{_key(call.args[1])}]"
+    else:
+        name, bracket, index = call.fn.partition("[")
+        name, suffix = SPELLED.get(name, (name, f"{bracket}{index}"))
+        right = f"tw.{name}({', '.join(said)}){suffix}"
+    return "".join(before) + f"{indent}v{call.out} = {right}"
+
+
+class Named(str):
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def function(body: Body, name: str, indent: str) -> str:
+    inner = indent + "    "
+    params = ", ".join(f"v{n}" if n >= 0 else "_" for n in body.params)
+    head = [f"{indent}def {name}({'carry' if body.packed else params}):", *([f"{inner}{params} = carry"] if body.packed else [])]
+    lines = [*head, *(line(c, inner) for c in body.calls)]
+    results = ", ".join(map(repr, body.outputs))
+    return "\n".join([*lines, f"{inner}return {results}", ""])
+
+
+def _key(key: tuple[Any, ...]) -> str:
+    def one(k: Any) -> str:
+        if not isinstance(k, slice):
+            return "..." if k is Ellipsis else repr(k)
+        return ":".join("" if p is None else repr(p) for p in (k.start, k.stop, *([k.step] if k.step is not None else [])))
+
+    return ", ".join(map(one, key)) or "()"
+
+
 def written(name: str, program: Program, builder: Builder, outputs: Sequence[Val], arrays: Sequence[Any], wanted: Sequence[Any]) -> str:
     calls = needed(builder.calls, [v.number for v in outputs])
-    body = "\n".join(f"        {c}" for c in calls)
+    body = "\n".join(line(c, "        ") for c in calls)
     names = ", ".join(f"v{v.number}" for v in builder.inputs)
     results = ", ".join(f"v{v.number}" for v in outputs) + ("," if len(outputs) == 1 else "")
     given = "\n".join(f"    v{v.number} = {literal(a)}" for v, a in zip(builder.inputs, arrays, strict=True))
