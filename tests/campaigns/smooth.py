@@ -78,9 +78,9 @@ def torch_grad(f: Callable[..., Any], xs: Sequence[Any], *, graph: bool = False)
 
 def expected(way: str, f: Callable[..., Any], xs: list[Any], more: dict[str, list[Any]]) -> list[Any]:
     """What PyTorch says, from plain autograd alone."""
-    xs = [torch.from_numpy(x.copy()) for x in xs]
+    xs = [torch.from_numpy(np.array(x)) for x in xs]
     cots, tans = ([torch.from_numpy(a) for a in more[k]] for k in ("cotangents", "tangents"))
-    cases = [[torch.from_numpy(a[i].copy()) for a in more["cases"]] for i in range(len(more["cases"][0]))]
+    cases = [[torch.from_numpy(np.array(a[i])) for a in more["cases"]] for i in range(len(more["cases"][0]))]
 
     def scalar(*args: Any) -> Any:
         return total(f(*args), cots, torch)
@@ -162,7 +162,7 @@ def check(program: Program) -> None:
     try:
         want = expected(way, reference, arrays, more)
         rng = np.random.default_rng([program.data, 7])
-        near = [a * (1 + TINY * rng.choice([-1, 1], a.shape)) for a in arrays]
+        near = [np.asarray(a * (1 + TINY * rng.choice([-1, 1], a.shape))) for a in arrays]
         close = expected(way, reference, near, {**more, "cases": [a * (1 + TINY * rng.choice([-1, 1], a.shape)) for a in more["cases"]]})
     except Unfit:
         raise Invalid from None

@@ -26,9 +26,10 @@ class Failure:
 
     @property
     def cause(self) -> tuple[str, ...]:
-        """Equal for failures that are one: raised at the same line of the package, or else shrunk to the same test."""
-        lines = re.findall(r'File "[^"]*/(tilewright/[^"]+", line \d+)', self.outcome.detail)
-        return self.outcome.kind, self.outcome.what, lines[-1] if lines else self.test
+        """Equal for failures that are one: raised at the same line outside the tests, or else shrunk to the same test."""
+        frames = re.findall(r'File "([^"]+", line \d+)', self.outcome.detail)
+        outside = frames and "/tests/" not in frames[-1] and "/testing/" not in frames[-1]
+        return self.outcome.kind, self.outcome.what, frames[-1] if outside else self.test
 
     def __str__(self) -> str:
         replay = f"python -m tests.campaigns {self.campaign} --seed {' '.join(map(str, self.seeds))}"
