@@ -17,7 +17,7 @@ from . import exact
 from .engine.campaign import Campaign
 from .programs.control_ops import OPS
 from .programs.exact import Exact, OutOfRange
-from .programs.program import KEEP, Builder, Input, Program, Step, Val, needed, resolve
+from .programs.program import EAGER, KEEP, Builder, Input, Program, Step, Val, needed, resolve
 from .programs.run import run
 from .programs.text import written
 
@@ -73,6 +73,12 @@ def check(program: Program) -> None:
         (got,) = run(program, builder, outputs, [given])
     except tw.ExecutionError as e:
         assert want is None and any(said in str(e) for said in ("out of range", "not divided by 0")), e
+        return
+    except tw.ShapeError as e:  # constants are looked at while a function is traced, in branches that are not taken too
+        if program.way == EAGER and "index out of range" in str(e):
+            return
+        raise
+    if want is None and program.way == EAGER:  # arrays around a body are its constants, whose negative indices count from the end
         return
     if want is None:
         want, other = (meaning(program, builder, outputs, lenient) for lenient in (1, 2))

@@ -68,7 +68,8 @@ def made(values: Array, dtype: Any) -> Array:
         return np.asarray(values).astype(kind.np)
     values = np.asarray(values, np.float64)
     out = values.astype(kind.np)
-    if not (np.isfinite(values).all() and (values * GRID == np.floor(values * GRID)).all() and (out.astype(np.float64) == values).all()):
+    finite = values[np.isfinite(values)]  # infinities and NaN come from infinities and NaN alone, in any order
+    if (finite * GRID != np.floor(finite * GRID)).any() or not np.array_equal(out.astype(np.float64), values, equal_nan=True):
         raise Unfit
     return out
 
@@ -76,7 +77,8 @@ def made(values: Array, dtype: Any) -> Array:
 def summed(absolute: Array, dtype: Any) -> None:
     """Sums of these sizes are exact in any order."""
     bits = BITS.get(dt.dtype(dtype).name, 24)
-    if absolute.size and float(absolute.max()) * GRID > 2.0**bits:
+    finite = absolute[np.isfinite(absolute)]
+    if finite.size and float(finite.max()) * GRID > 2.0**bits:
         raise Unfit
 
 
@@ -199,7 +201,7 @@ def astype(x: Array, dtype: str) -> Array:
     if is_float(x) and kind.is_int:
         info = np.iinfo(kind.np)
         values = np.trunc(values)
-        if values.size and not (float(info.min) <= values.min() and values.max() < float(info.max)):
+        if values.size and not (np.isfinite(values).all() and float(info.min) <= values.min() and values.max() < float(info.max)):
             raise Unfit
     return made(values != 0 if kind.is_bool else values, kind)
 
@@ -224,8 +226,8 @@ def sum_(x: Array, axis: Any = None, keepdims: bool = False) -> Array:
 def prod(x: Array, axis: Any = None, keepdims: bool = False) -> Array:
     x = _numbers(x)
     if is_float(x):
-        parts = np.prod(np.maximum(np.abs(wide(x)), 1.0), axis=axis, keepdims=True)
-        if (wide(x) != np.floor(wide(x))).any() or (parts.size and parts.max() > 2.0**20):
+        parts = np.prod(np.maximum(np.where(np.isfinite(wide(x)), np.abs(wide(x)), 1.0), 1.0), axis=axis, keepdims=True)
+        if (wide(x) % 1 != 0)[np.isfinite(wide(x))].any() or (parts.size and parts.max() > 2.0**20):
             raise Unfit
     return made(np.prod(wide(x), axis=axis, keepdims=keepdims), x.dtype)
 

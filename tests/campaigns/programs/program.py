@@ -24,7 +24,7 @@ from tilewright.transform.trace import Leaf, Trace, Tracer, entered
 
 from ..engine.campaign import Invalid
 
-LARGEST = 4096  # elements of any value
+LARGEST = 1 << 16  # elements of any value
 SYMBOLS = {name: sym(name, 0, 9) for name in ("S", "T")}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,7 +21,8 @@ def literal(array: Any) -> str:
     if array.size == 0:
         return f"np.zeros({array.shape}, {kind})"
     items = array.astype(np.float64).tolist() if name == "bfloat16" else array.tolist()
-    return f"np.array({items}, {kind})"
+    said = re.sub(r"\b(inf|nan)\b", r"np.\1", repr(items))
+    return f"np.array({said}, {kind})"
 
 
 def line(call: Call, indent: str) -> str:
