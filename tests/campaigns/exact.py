@@ -50,7 +50,7 @@ def elements(dtype: dt.DType, shape: tuple[int, ...], data: int, place: int) -> 
     """Small whole numbers; data 0 counts up."""
     rng = np.random.default_rng([data, place])
     count = int(np.prod(shape))
-    values = rng.integers(-4, 5, count) if data else np.arange(count) % 9 - 4
+    values: Any = rng.integers(-4, 5, count) if data else np.arange(count) % 9 - 4
     if dtype.is_bool:
         values = values > 0
     elif dtype.kind == "u":

@@ -72,8 +72,9 @@ def check(program: Program) -> None:
     try:
         (got,) = run(program, builder, outputs, [given])
     except tw.ExecutionError as e:
-        assert want is None and any(said in str(e) for said in ("out of range", "not divided by 0")), e
-        return
+        if want is None and any(said in str(e) for said in ("out of range", "not divided by 0")):
+            return
+        raise
     except tw.ShapeError as e:  # constants are looked at while a function is traced, in branches that are not taken too
         if program.way == EAGER and "index out of range" in str(e):
             return

@@ -37,7 +37,7 @@ def draw(rng: np.random.Generator) -> Program:
     return Program(tuple(inputs), tuple(steps), (), int(rng.integers(1 << 16)), int(rng.integers(len(WAYS))), 0, ())
 
 
-def numbers(shape: Sequence[int], *seed: int) -> Any:
+def numbers(shape: Sequence[Any], *seed: int) -> Any:
     return np.random.default_rng(seed).uniform(-1.5, 1.5, tuple(shape))
 
 
@@ -102,7 +102,8 @@ def expected(way: str, f: Callable[..., Any], xs: list[Any], more: dict[str, lis
     if way in ("grad", "checkpoint"):
         return grads(xs)
     if way == "jvp":
-        return list(torch.autograd.functional.jvp(lambda *a: f(*a), tuple(xs), tuple(tans), strict=False)[1])
+        pushed: Any = torch.autograd.functional.jvp
+        return list(pushed(lambda *a: f(*a), tuple(xs), tuple(tans), strict=False)[1])
     if way == "vmap":
         return [torch.stack(r) for r in zip(*(f(*c) for c in cases), strict=True)]
     if way == "vmap of grad":
@@ -111,8 +112,8 @@ def expected(way: str, f: Callable[..., Any], xs: list[Any], more: dict[str, lis
         return [torch.stack(r) for r in zip(*(grads(c) for c in cases), strict=True)]
     if way in ("second order", "forward over reverse"):
         return torch_grad(lambda *a: moved(*a), xs)
-    out = torch.autograd.functional.jacobian(lambda x: f(x, *xs[1:])[0], xs[0])
-    return [out]
+    jacobian: Any = torch.autograd.functional.jacobian
+    return [jacobian(lambda x: f(x, *xs[1:])[0], xs[0])]
 
 
 def found(way: str, f: Callable[..., Any], xs: list[Any], more: dict[str, list[Any]]) -> list[Any]:

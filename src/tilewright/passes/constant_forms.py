@@ -25,7 +25,7 @@ def constant_form(a: Array) -> Form | None:
         if value != value:
             return None
         if kind == "i":
-            return Linear(value, (0,) * a.ndim) if abs(value) <= LARGEST else None
+            return Linear(int(value), (0,) * a.ndim) if abs(value) <= LARGEST else None
         return Choice((), value, value)
     if kind == "i" and a.size <= MAX_INTEGERS:
         return _linear(a)

@@ -117,8 +117,9 @@ def _unary(fn: Callable[[Array], Array]) -> Callable[[Array], Array]:
     return lambda x: made(fn(wide(x)), x.dtype)
 
 
-for _name, _fn in {"neg": np.negative, "abs": np.abs, "sign": np.sign, "square": np.square, "floor": np.floor, "ceil": np.ceil,
-                   "round": np.rint, "trunc": np.trunc, "relu": lambda x: np.maximum(x, 0), "bitwise_not": np.invert}.items():  # fmt: skip
+_UNARY: dict[str, Any] = {"neg": np.negative, "abs": np.abs, "sign": np.sign, "square": np.square, "floor": np.floor, "ceil": np.ceil,
+                   "round": np.rint, "trunc": np.trunc, "relu": lambda x: np.maximum(x, 0), "bitwise_not": np.invert}  # fmt: skip
+for _name, _fn in _UNARY.items():
     FUNCTIONS[_name] = _unary(_fn)
 
 
@@ -190,8 +191,12 @@ def clip(x: Array, min: Any = None, max: Any = None) -> Array:  # noqa: A002
     return x if max is None else FUNCTIONS["minimum"](x, max)
 
 
+def _logical(fn: Callable[..., Array]) -> Callable[..., Array]:
+    return lambda *xs: fn(*(np.asarray(x).astype(bool) for x in xs))
+
+
 for _name in ("logical_and", "logical_or", "logical_xor", "logical_not"):
-    FUNCTIONS[_name] = lambda *xs, _f=getattr(np, _name): _f(*(x.astype(bool) if isinstance(x, np.ndarray) else bool(x) for x in xs))
+    FUNCTIONS[_name] = _logical(getattr(np, _name))
 
 
 @known
@@ -243,8 +248,8 @@ def _extreme(fn: Callable[..., Array]) -> Callable[..., Array]:
 
 
 FUNCTIONS["max"], FUNCTIONS["min"] = _extreme(np.max), _extreme(np.min)
-for _name in ("any", "all"):
-    FUNCTIONS[_name] = lambda x, axis=None, keepdims=False, _f=getattr(np, _name): np.asarray(_f(x.astype(bool), axis=axis, keepdims=keepdims))
+FUNCTIONS["any"] = lambda x, axis=None, keepdims=False: np.any(x.astype(bool), axis=axis, keepdims=keepdims)
+FUNCTIONS["all"] = lambda x, axis=None, keepdims=False: np.all(x.astype(bool), axis=axis, keepdims=keepdims)
 
 
 def _arg(fn: Callable[..., Array]) -> Callable[..., Array]:
@@ -425,7 +430,7 @@ def scan_stack(step: Any, init: Array, xs: Any = None, length: int | None = None
 
 
 def _order(xs: Any, length: int | None, reverse: bool) -> Any:
-    count = len(xs) if xs is not None else length
+    count = len(xs) if xs is not None else length or 0
     return range(count)[::-1] if reverse else range(count)
 
 

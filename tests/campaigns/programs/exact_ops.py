@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-
 from .program import Builder, Const, Op, Picks, Step, Unfit, Val
 
 OPS: dict[str, Op] = {}
@@ -161,8 +160,8 @@ def select(b: Builder, args: list[Val], p: Picks, _: Step) -> Val:
     x, y = pair(b, args[:2])
     c = args[-1] if broadcast(args[-1], x) and broadcast(args[-1], y) else x
     if p(3) == 0:
-        y = scalar(number(b, x), p)  # type: ignore[assignment]
-    return b.call("where", truth(b, c), number(b, x), number(b, y) if isinstance(y, Val) else y)
+        return b.call("where", truth(b, c), number(b, x), scalar(number(b, x), p))
+    return b.call("where", truth(b, c), number(b, x), number(b, y))
 
 
 @op
@@ -322,7 +321,7 @@ def slices(b: Builder, args: list[Val], p: Picks, _: Step) -> Val:
         else:
             start, stop = p(d + 2) - 1, p(d + 2) - 1
             key.append(slice(None) if kind < 2 else slice(start, stop or None, p.of((None, 2, 3, -1, -2))))
-    for _ in range(p(4) == 3):
+    if p(4) == 3:
         key.insert(p(len(key) + 1), None)
     return b.call("getitem", x, tuple(key))
 
@@ -388,7 +387,10 @@ def take(b: Builder, args: list[Val], p: Picks, _: Step) -> Val:
     if p(4) == 3:
         axis, x = None, b.call("ravel", x)  # type: ignore[assignment]
         return b.call("take", x, places(b, y, x.shape[0], p), axis=0)
-    return b.call("take", x, places(b, y, x.shape[axis], p), axis=axis)
+    ids = places(b, y, x.shape[axis], p)
+    if ids.shape and p(4) == 3:  # no plain array either
+        ids = b.call("flip", b.call("transpose", ids), 0)
+    return b.call("take", x, ids, axis=axis)
 
 
 @op

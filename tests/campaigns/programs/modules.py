@@ -169,14 +169,16 @@ def pooled(x: Any, y: Any, p: Picks) -> Any:
 
 @layer(2)
 def unpooled(x: Any, y: Any, p: Picks) -> Any:
-    return None, p.of((lambda m, x, y: x[:, None], lambda m, x, y: x.unsqueeze(1).expand(-1, 3, -1), lambda m, x, y: x[:, None, :] * x[:, :, None]))
+    return None, p.of((lambda m, x, y: x[:, None], lambda m, x, y: x.unsqueeze(1).expand(-1, 3, -1),
+                       lambda m, x, y: x[:, None, :] * x[:, :, None]))  # fmt: skip
 
 
 @layer(3)
 def picked(x: Any, y: Any, p: Picks) -> Any:
     """Indexing by constants and masks."""
     return None, p.of((
-        lambda m, x, y: x.masked_fill(torch.arange(x.shape[1])[None, :, None] % 2 == 1, 0.5), lambda m, x, y: x * torch.ones(x.shape[1], x.shape[1]).tril()[:, :1],
+        lambda m, x, y: x.masked_fill(torch.arange(x.shape[1])[None, :, None] % 2 == 1, 0.5),
+        lambda m, x, y: x * torch.ones(x.shape[1], x.shape[1]).tril()[:, :1],
         lambda m, x, y: torch.where(x > 0.1, x, y if y.shape == x.shape else x * 0.25), lambda m, x, y: x.flip(1),
         lambda m, x, y: F.pad(x, (0, 0, 1, 1)), lambda m, x, y: x.index_select(1, torch.arange(x.shape[1]).flip(0))))  # fmt: skip
 
@@ -216,15 +218,15 @@ def pool(x: Any, y: Any, p: Picks) -> Any:
     k = p.of((2, 3))
     if min(x.shape[2:]) < k:
         raise Unfit
-    return p.of((nn.MaxPool2d(k, 2, k // 2), nn.AvgPool2d(k, 2, k // 2), nn.MaxPool2d(k, 1, 1), nn.AvgPool2d(k, 1, 1, count_include_pad=False),
-                 nn.AdaptiveAvgPool2d((3, 2)), nn.AdaptiveMaxPool2d(1))), first  # fmt: skip
+    return p.of((nn.MaxPool2d(k, 2, k // 2), nn.AvgPool2d(k, 2, k // 2), nn.MaxPool2d(k, 1, 1),
+                 nn.AvgPool2d(k, 1, 1, count_include_pad=False), nn.AdaptiveAvgPool2d((3, 2)), nn.AdaptiveMaxPool2d(1))), first  # fmt: skip
 
 
 @layer(4)
 def image_norm(x: Any, y: Any, p: Picks) -> Any:
     c = x.shape[1]
-    kind = p.of((nn.BatchNorm2d(c), nn.GroupNorm(2 if c % 2 == 0 else 1, c)))
-    if isinstance(kind, nn.BatchNorm2d):
+    kind: Any = p.of((nn.BatchNorm2d(c), nn.GroupNorm(2 if c % 2 == 0 else 1, c)))
+    if hasattr(kind, "running_mean"):
         with torch.no_grad():
             kind.running_mean.copy_(torch.randn(c) * 0.2)
             kind.running_var.copy_(torch.rand(c) + 0.5)
@@ -236,14 +238,15 @@ def image_norm(x: Any, y: Any, p: Picks) -> Any:
 def gate(x: Any, y: Any, p: Picks) -> Any:
     """Squeeze and excitation."""
     c = x.shape[1]
-    return nn.Sequential(nn.Linear(c, 3), nn.ReLU(), nn.Linear(3, c)), lambda m, x, y: x * torch.sigmoid(m(x.mean((2, 3))))[:, :, None, None]
+    excited = nn.Sequential(nn.Linear(c, 3), nn.ReLU(), nn.Linear(3, c), nn.Sigmoid())
+    return excited, lambda m, x, y: x * m(x.mean((2, 3)))[:, :, None, None]
 
 
 @layer(4)
 def flat(x: Any, y: Any, p: Picks) -> Any:
     """Sequences from images, and rows from them."""
-    return None, p.of((lambda m, x, y: x.flatten(2).transpose(1, 2), lambda m, x, y: x.mean((2, 3)), lambda m, x, y: x.mean(2).transpose(1, 2),
-                       lambda m, x, y: x.permute(0, 2, 3, 1).flatten(1, 2)))  # fmt: skip
+    return None, p.of((lambda m, x, y: x.flatten(2).transpose(1, 2), lambda m, x, y: x.mean((2, 3)),
+                       lambda m, x, y: x.mean(2).transpose(1, 2), lambda m, x, y: x.permute(0, 2, 3, 1).flatten(1, 2)))  # fmt: skip
 
 
 @dataclass(frozen=True)

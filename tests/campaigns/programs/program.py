@@ -155,7 +155,8 @@ class Val:
 
     @property
     def dtype(self) -> dt.DType:
-        return self.tracer.value.dtype
+        found: dt.DType = self.tracer.value.dtype
+        return found
 
 
 class Builder:
@@ -167,7 +168,7 @@ class Builder:
         self.traces: list[Trace] = [*(outer.traces if outer else []), self.trace]
         self.calls: list[Call] = []
         self.values: dict[int, Val] = dict(outer.values) if outer else {}
-        self.next = outer.next if outer else 0
+        self.next: int = outer.next if outer else 0
         self.inputs: list[Val] = []
 
     def body(self, params: Sequence[Val], make: Callable[[Builder, list[Val]], Sequence[Val | None]]) -> Body:
@@ -190,8 +191,8 @@ class Builder:
         self.next += 1
         return made
 
-    def call(self, fn: str, *args: Any, **options: Any) -> Any:
-        """One call; a tuple of values where the function gives several."""
+    def call(self, fn: str, *args: Any, **options: Any) -> Val:
+        """One call, of a function that gives one value."""
         from .run import tilewright_function
 
         plain = tuple(_refs(a) for a in args)

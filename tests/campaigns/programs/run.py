@@ -18,8 +18,13 @@ from tilewright.transform.trace import Traced, trace, tracing
 from .program import DYNAMIC, EAGER, JIT, Builder, Call, Program, Val, leaves_of, needed
 
 
+def _traced(x: Any) -> Any:
+    """NumPy's arrays take no traced indices."""
+    return as_tracer(x) if tracing() else x
+
+
 PARTS: dict[str, Any] = {
-    "getitem": lambda x, key: (as_tracer(x) if tracing() else x)[key],  # a NumPy array takes no traced index
+    "getitem": lambda x, key: _traced(x)[key],
     "scan_carry": lambda *args, **options: tw.scan(*args, **options)[0],
     "scan_stack": lambda *args, **options: tw.scan(*args, **options)[1],
     "while_array": lambda *args, **options: tw.while_loop(*args, **options)[1],

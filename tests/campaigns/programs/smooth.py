@@ -47,8 +47,8 @@ class Smooth:
         return value.detach().numpy()
 
 
-for _name in ("sin", "cos", "tanh", "exp", "expm1", "erf", "sigmoid", "square", "sqrt", "rsqrt", "log", "log1p", "neg", "reciprocal", "atan",
-              "asinh", "erfc", "abs", "sign", "floor"):  # fmt: skip
+for _name in ("sin", "cos", "tanh", "exp", "expm1", "erf", "sigmoid", "square", "sqrt", "rsqrt", "log", "log1p", "neg", "reciprocal",
+              "atan", "asinh", "erfc", "abs", "sign", "floor"):  # fmt: skip
     FUNCTIONS[_name] = getattr(torch, _name)
 for _name in ("softplus", "silu", "mish", "relu", "elu", "gelu", "leaky_relu"):
     FUNCTIONS[_name] = getattr(F, _name)
