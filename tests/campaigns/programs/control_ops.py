@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from . import exact_ops
-from .exact_ops import number, ranked, truth, whole
+from .exact_base import number, pair, ranked, same, truth, whole
 from .program import Builder, Op, Picks, Step, Unfit, Val, steps
 
 OPS: dict[str, Op] = dict(exact_ops.OPS)
@@ -123,6 +123,6 @@ def wild_take(b: Builder, args: list[Val], p: Picks, _: Step) -> Val:
 
 @op
 def wild_divide(b: Builder, args: list[Val], p: Picks, _: Step) -> Val:
-    x, y = exact_ops.pair(b, args)
+    x, y = pair(b, args)
     x = whole(b, x)
-    return b.call("wild_floor_divide", x, exact_ops.same(b, x, y))
+    return b.call("wild_floor_divide", x, same(b, x, y))

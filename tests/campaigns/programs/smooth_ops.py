@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .exact_ops import axis_of, broadcast, fixed_axis, ranked
+from .exact_base import axis_of, broadcast, fixed_axis, ranked
 from .program import Builder, Const, Op, Picks, Step, Unfit, Val
 
 OPS: dict[str, Op] = {}
