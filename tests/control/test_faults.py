@@ -92,3 +92,15 @@ def test_a_loop_that_cannot_fail_does_not_look() -> None:
     graph = trace(lambda x: tw.fori_loop(0, 9, lambda i, c: tw.sin(c), x), flatten((tuple(leaves), {}))[1], leaves).graph
     session = tw.compile(graph)
     assert not (session.take().instance(()).thunks[:, 3] & CHECKS).any()
+
+
+@pytest.mark.parametrize("loop", [lambda body, x: tw.scan(lambda c, _: (body(c), None), x, length=0)[0],
+                                  lambda body, x: tw.fori_loop(0, 0, lambda _, c: body(c), x),
+                                  lambda body, x: tw.while_loop(lambda c: c.sum() > 99, body, x)], ids=["scan", "fori", "while"])  # fmt: skip
+@pytest.mark.parametrize("fault", [lambda x: x // x, lambda x: x % x, lambda x: tw.take(x, x - 5)], ids=["divide", "modulo", "take"])
+def test_a_loop_that_never_runs_finds_nothing(loop: Any, fault: Any) -> None:
+    """What a body computes from values around it alone is no less its own."""
+    x = np.arange(4)
+    np.testing.assert_array_equal(tw.jit(lambda x: loop(lambda c: c + fault(x), x))(x), x)
+    with pytest.raises(ExecutionError, match="not divided by 0|out of range"):
+        tw.jit(lambda x: tw.fori_loop(0, 1, lambda _, c: c + fault(x), x))(x)

@@ -272,6 +272,12 @@ def test_tied_weight_is_stored_once() -> None:
     check(g, S=5)
 
 
+@pytest.mark.parametrize("shape", [(2, 3), (0, 3), (3, 0), (0, 0)])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_gather_by_transposed_indices(axis: int, shape: tuple[int, int]) -> None:
+    check(single(lambda g, v: F.gather(v[0], F.transpose(v[1], (1, 0)), axis), t(f32, 4, 5), t(i64, *shape)))
+
+
 def test_gather_reports_a_bad_index() -> None:
     g = single(lambda g, v: Gather(axis=0)(v[0], v[1]), t(f32, 3, 4), t(i64, 2))
     for bad in (-1, 3):

@@ -117,6 +117,10 @@ CONSTANTS: list[tuple[Any, Form | None]] = [
     (LOW & ~np.tril(LOW, -2), Choice((Linear(0, (1, -1)), Linear(1, (-1, 1))), True, False)),
     (np.tril(np.ones((2, 5), bool), 3), Choice((Linear(3, (1, -1)),), True, False)),
     (np.array([[0.0, 1.0], [0.5, 1.0]]), None),
+    (np.array([2**64 - 4, 2**64 - 3], np.uint64), None),
+    (np.array([[2**64 - 1]], np.uint64), None),
+    (np.array([-(2**63), 2**63 - 1, 0]), None),
+    (np.array(-(2**63)), None),
 ]
 
 

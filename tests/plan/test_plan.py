@@ -3,19 +3,28 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tilewright as tw
 from tests.plan.programs import chain, launch
+from tilewright import ops as o
+from tilewright.core import dtypes as dt
 from tilewright.core.dims import Dim, sym
 from tilewright.core.errors import VerifyError
 from tilewright.core.validation import validate
+from tilewright.ir.graph import Graph
 from tilewright.kernels.launch import Buffer, Pointer, Program
+from tilewright.kernels.select import select
+from tilewright.ops.families import f32
+from tilewright.passes.pipeline import run_pipeline
 from tilewright.plan import validate as checks
-from tilewright.plan.barriers import Access, derive_barriers, is_serial
+from tilewright.plan.barriers import Access, accesses, derive_barriers, is_serial
 from tilewright.plan.lifetimes import lifetimes, share_inplace
 from tilewright.plan.plan import Plan, round_up
+from tilewright.target.cpu.host import host_target
 
 
 def test_chain_lifetimes_and_inplace() -> None:
@@ -75,6 +84,27 @@ def test_a_size_that_shrinks_gets_its_own_placement() -> None:
     size: Dim = (1000 - s) * 64
     plan = Plan(chain(size, 4), [symbol])
     assert plan.place({"S": 600}).size >= 2 * 400 * 64
+
+
+@pytest.mark.parametrize("axes", [(1,), (0,), (0, 1)])
+def test_a_launch_that_reads_backwards_touches_what_lies_before_its_pointer(axes: tuple[int, ...]) -> None:
+    """The pointer of a flipped view is at its last element: a barrier is due before any byte of the buffer is written again."""
+    g = Graph()
+    g.outputs = [o.CumSum(axis=1)(o.Flip(axes=axes)(o.Softmax(axis=1)(g.input(f32(64, 1000), "x"))))]
+    program = select(run_pipeline(g), host_target())
+    sums = program.launches[-1]
+    (read,) = (b for b in sums.reads if b.kind == "temp")
+    sizes = {b: int(str(b.nbytes)) for b in (*sums.reads, *sums.writes)}
+    assert [(a.lo, a.hi) for a in accesses(sums, {}, sizes) if a.space == "arena"] == [(0, sizes[read])]
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 3), (3, 0)])
+def test_nothing_read_backwards_is_no_fault(shape: tuple[int, ...]) -> None:
+    g = Graph()
+    x = g.input(f32(*shape), "x")
+    g.outputs = [o.Sum(axes=tuple(range(len(shape))))(o.Cast(dtype=dt.f64)(o.Flip(axes=tuple(range(len(shape))))(o.CumSum(axis=0)(x))))]
+    session = tw.compile(g, validation="strict")
+    np.testing.assert_array_equal(session(np.zeros(shape, np.float32)), 0.0)
 
 
 def random_program(seed: int, steps: int) -> Program:

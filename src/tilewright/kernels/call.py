@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..core.dims import Dim, Shape
+from ..core.dims import Dim, Shape, at_least
 from ..core.dtypes import DType, i64
 from ..core.hashing import blake2b
 from ..ir.layout import Layout
@@ -56,14 +56,13 @@ class Call:
             s if isinstance(s, int) and (s in (-1, 0, 1) or i in baked or (i == last and s == 2)) else None
             for i, s in enumerate(layout.strides)
         )
-        low, high = layout.offset, layout.offset
+        reach: Dim = 1
         for d, s in zip(sizes or layout.shape, layout.strides, strict=True):
-            if isinstance(s, int) and s < 0:
-                low = low + (d - 1) * s
-            else:
-                high = high + (d - 1) * s
+            reach = reach + (d - 1) * s
+        if any(not at_least(s, 0) for s in layout.strides):  # a flipped axis is touched before the pointer
+            reach = 0
         item = dtype.itemsize
-        self._arguments.append(Pointer(buffer, layout.offset * item, (high - layout.offset + 1) * item))
+        self._arguments.append(Pointer(buffer, layout.offset * item, reach * item))
         self._arguments += [Word(s) for s, k in zip(layout.strides, known, strict=True) if k is None]
         (self._writes if write else self._reads)[buffer] = None
         return self.b.view(name, dtype, known)

@@ -38,8 +38,11 @@ class GatherLast(Template):
             return Reason("not along the last of several axes")
         if bounds(x.shape[-1])[0] == 0:
             return Reason("the table may be empty")  # nothing may be read then, not even for a clamped index
-        if any(region.operand(v) is None for v in node.operands):
+        places = [region.operand(v) for v in node.operands]
+        if any(p is None for p in places):
             return Reason("operands of a gather must come from memory")
+        if places[1] is not None and places[1].layout.reshape((product(ids.shape),)) is None:
+            return Reason("the indices have no order of strides")
         if len(ids.shape) == 1 and all(r.type.shape == node.values[0].shape for r in region.results):
             return None
         return alone(region, GatherOp)

@@ -62,7 +62,7 @@ def roots(buffer: Buffer) -> tuple[Buffer, ...]:
 
 @dataclass(frozen=True)
 class Pointer:
-    """An argument word: the address of `buffer` plus `offset` bytes. `extent` bytes from there may be touched."""
+    """An argument word: the address of `buffer` plus `offset` bytes. `extent` bytes from there may be touched, with 0 any of the buffer."""
 
     buffer: Buffer
     offset: Dim = 0

@@ -13,6 +13,7 @@ from .forms import Choice, Form, Linear, where_all
 Array = np.ndarray[Any, Any]
 MAX_INTEGERS = 1 << 16
 MAX_MASK = 1 << 24
+LARGEST = 1 << 62  # of what a form's numbers reach: forms compute in i64
 
 
 def constant_form(a: Array) -> Form | None:
@@ -23,7 +24,9 @@ def constant_form(a: Array) -> Form | None:
         value = a.reshape(()).item() if kind != "f" else float(a.reshape(()))
         if value != value:
             return None
-        return Linear(int(value), (0,) * a.ndim) if kind == "i" else Choice((), value, value)
+        if kind == "i":
+            return Linear(int(value), (0,) * a.ndim) if abs(value) <= LARGEST else None
+        return Choice((), value, value)
     if kind == "i" and a.size <= MAX_INTEGERS:
         return _linear(a)
     if a.size > MAX_MASK or (kind == "f" and not _looks_like_mask(a)) or kind == "i":
@@ -35,6 +38,8 @@ def _linear(a: Array) -> Linear | None:
     origin = (0,) * a.ndim
     const = int(a[origin])
     coeffs = tuple(int(a[origin[:k] + (1,) + origin[k + 1 :]]) - const if n > 1 else 0 for k, n in enumerate(a.shape))
+    if abs(const) + sum(abs(c) * n for c, n in zip(coeffs, a.shape, strict=True)) > LARGEST:
+        return None
     want = np.full((), const, dtype=np.int64)
     for k, (c, n) in enumerate(zip(coeffs, a.shape, strict=True)):
         want = want + (c * np.arange(n, dtype=np.int64)).reshape((n,) + (1,) * (a.ndim - 1 - k))

@@ -232,5 +232,6 @@ class _Body:
 
 
 def _plain(n: Node) -> bool:
+    """Worth computing once before the loop, and harmless where the loop never runs."""
     t = n.op.traits
-    return t.elementwise or t.view or t.contraction or t.reduction
+    return (t.elementwise or t.view or t.contraction or t.reduction) and not n.op.faults

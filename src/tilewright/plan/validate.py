@@ -83,7 +83,7 @@ def pointer_bounds(program: Program, _: Placement, env: Mapping[str, int]) -> li
             extent = evaluate(a.extent, env)
             for root, offset in _reach(a.buffer, evaluate(a.offset, env), env):
                 size = evaluate(root.nbytes, env)
-                if size and (offset < 0 or offset + extent > size):  # an empty buffer is never touched
+                if size and extent and (offset < 0 or offset + extent > size):  # an empty buffer is never touched
                     text = f"launch {step} ({launch.name}) touches bytes {offset}..{offset + extent} of {root.name}, which has {size}"
                     found.append(Finding(Severity.ERROR, "plan", text))
             if not any(a.buffer is b for b in (*launch.reads, *launch.writes)):
