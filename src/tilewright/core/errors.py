@@ -49,6 +49,10 @@ class FormatError(TilewrightError):
     """A file is damaged, truncated or of another version."""
 
 
+class FileError(TilewrightError, OSError):
+    """A file could not be written or read: a full disk, a missing folder, no permission."""
+
+
 class CheckpointError(TilewrightError):
     """A checkpoint could not be written or read, or is of another model."""
 
