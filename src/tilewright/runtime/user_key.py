@@ -12,23 +12,25 @@ import secrets
 import stat
 from pathlib import Path
 
-from ..core.config import load
+from ..core.config import load, user_folder
 
 KEY_BYTES = 32
 
 
-def key_path() -> Path:
-    """TILEWRIGHT_KEY_FILE, else `archive.key` in the user's data folder by the XDG rule."""
+def key_path() -> Path | None:
+    """TILEWRIGHT_KEY_FILE, else `archive.key` in the user's data folder; None for a user without one."""
     given = load().key_file
     if given is not None:
         return Path(given)
-    base = os.environ.get("XDG_DATA_HOME", "")
-    return (Path(base) if os.path.isabs(base) else Path("~/.local/share").expanduser()) / "tilewright" / "archive.key"
+    base = user_folder("XDG_DATA_HOME", ".local/share")
+    return None if base is None else base / "tilewright" / "archive.key"
 
 
 def user_key(*, create: bool = False) -> tuple[bytes | None, str]:
     """The key, or None and the reason why there is none. `create` makes it where it is missing."""
     path = key_path()
+    if path is None:
+        return None, "there is no home folder (HOME is not set); set TILEWRIGHT_KEY_FILE"
     if create and not path.exists():
         try:
             _make(path)
