@@ -10,7 +10,7 @@ import pytest
 
 from tests.fresh import fresh_rng
 from tilewright.core import checksums as module
-from tilewright.core.checksums import DIGITS, PIECE, checksums, count_pieces, read_parts
+from tilewright.core.checksums import DIGITS, PIECE, Reading, checksums, count_pieces
 
 rng = fresh_rng()
 SIZES = [0, 1, 5, PIECE - 1, PIECE, PIECE + 1, 9 * PIECE + 77]
@@ -33,22 +33,22 @@ def test_any_byte_that_differs_is_found(parts: list[bytes], tmp_path: Path) -> N
     path.write_bytes(bytes(13) + b"".join(parts))
     places = [(at, memoryview(bytearray(n)), s) for at, n, s in zip(starts, SIZES, sums, strict=True)]
     descriptor = os.open(path, os.O_RDWR)
-    assert read_parts(descriptor, places) is None
+    assert Reading(descriptor, places).finish() is None
     assert [bytes(p[1]) for p in places] == parts
     for i in range(1, len(SIZES)):
         at = int(rng.integers(SIZES[i]))
         os.pwrite(descriptor, bytes([parts[i][at] ^ 1]), starts[i] + at)
-        assert read_parts(descriptor, places) == (i, at // PIECE * PIECE)
-        assert read_parts(descriptor, [(p, m, None) for p, m, _ in places]) is None
+        assert Reading(descriptor, places).finish() == (i, at // PIECE * PIECE)
+        assert Reading(descriptor, [(p, m, None) for p, m, _ in places]).finish() is None
         os.pwrite(descriptor, parts[i][at : at + 1], starts[i] + at)
     os.truncate(path, os.stat(path).st_size - 1)
-    assert read_parts(descriptor, places) == (len(SIZES) - 1, 9 * PIECE)
+    assert Reading(descriptor, places).finish() == (len(SIZES) - 1, 9 * PIECE)
     os.close(descriptor)
 
 
 def test_an_error_on_a_thread_is_raised_here() -> None:
     with pytest.raises(OSError, match="Bad file descriptor"):
-        read_parts(-1, [(0, memoryview(bytearray(64 * PIECE)), None)])
+        Reading(-1, [(0, memoryview(bytearray(64 * PIECE)), None)]).finish()
 
 
 def test_a_process_without_threads_left(parts: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,63 +22,84 @@ def checksums(parts: Sequence[memoryview]) -> list[str]:
     def one(i: int, k: int) -> None:
         found[i][k] = sha256(parts[i][k * PIECE : (k + 1) * PIECE]).hexdigest()
 
-    _each_piece([len(p) for p in parts], one)
+    _Pieces([len(p) for p in parts], one).finish()
     return ["".join(f) for f in found]
 
 
-def read_parts(descriptor: int, parts: Sequence[tuple[int, memoryview, str | None]]) -> tuple[int, int] | None:
-    """Fill the parts (offset in the file, memory, checksum or None where there is none). None when all are as they were written, or the
-    number of a part that is not with the first byte of a piece that differs."""
-    wrong: list[tuple[int, int]] = []
+class Reading:
+    """Fills parts (offset in the file, memory, checksum or None where there is none), from now on: `finish` waits for the rest. The file
+    stays open until `finish` or `stop`."""
 
-    def one(i: int, k: int) -> None:
-        offset, memory, wanted = parts[i]
-        piece = memory[k * PIECE : (k + 1) * PIECE]
-        done = 0
-        while done < len(piece):
-            got = os.preadv(descriptor, [piece[done:]], offset + k * PIECE + done)
-            if got == 0:
-                break
-            done += got
-        if done < len(piece) or (wanted is not None and sha256(piece).hexdigest() != wanted[k * DIGITS : (k + 1) * DIGITS]):
-            wrong.append((i, k * PIECE))
+    def __init__(self, descriptor: int, parts: Sequence[tuple[int, memoryview, str | None]]) -> None:
+        wrong: list[tuple[int, int]] = []
 
-    _each_piece([len(memory) for _, memory, _ in parts], one)
-    return min(wrong, default=None)
+        def one(i: int, k: int) -> None:
+            offset, memory, wanted = parts[i]
+            piece = memory[k * PIECE : (k + 1) * PIECE]
+            done = 0
+            while done < len(piece):
+                got = os.preadv(descriptor, [piece[done:]], offset + k * PIECE + done)
+                if got == 0:
+                    break
+                done += got
+            if done < len(piece) or (wanted is not None and sha256(piece).hexdigest() != wanted[k * DIGITS : (k + 1) * DIGITS]):
+                wrong.append((i, k * PIECE))
+
+        self._wrong = wrong
+        self._pieces = _Pieces([len(memory) for _, memory, _ in parts], one)
+
+    def finish(self) -> tuple[int, int] | None:
+        """None when all parts are as they were written, or the number of one that is not, with the first byte of a piece that differs."""
+        self._pieces.finish()
+        return min(self._wrong, default=None)
+
+    def stop(self) -> None:
+        """Read no more; what is under way ends first."""
+        self._pieces.stop()
 
 
 def count_pieces(nbytes: int) -> int:
     return -(-nbytes // PIECE)
 
 
-def _each_piece(sizes: Sequence[int], one: Callable[[int, int], None]) -> None:
-    """one(part, piece) for all pieces, on as many threads as there are cores and work; the first error is raised here."""
-    todo = iter([(i, k) for i, n in enumerate(sizes) for k in range(count_pieces(n))])
-    lock = threading.Lock()
-    errors: list[BaseException] = []
+class _Pieces:
+    """one(part, piece) for all pieces: on other threads at once, as many as there are cores and work, and here in `finish`."""
 
-    def work() -> None:
+    def __init__(self, sizes: Sequence[int], one: Callable[[int, int], None]) -> None:
+        self._todo = iter([(i, k) for i, n in enumerate(sizes) for k in range(count_pieces(n))])
+        self._one, self._lock, self._stopped = one, threading.Lock(), False
+        self._errors: list[BaseException] = []
+        self._threads: list[threading.Thread] = []
+        cores = len(os.sched_getaffinity(0))
+        for _ in range(min(THREADS, cores, sum(sizes) // ALONE) if cores > 1 else 0):
+            thread = threading.Thread(target=self._work, name="tilewright-checksum", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # no more threads for this process: fewer do
+                break
+            self._threads.append(thread)
+
+    def _work(self) -> None:
         try:
-            while not errors:
-                with lock:
-                    found = next(todo, None)
+            while not self._stopped:
+                with self._lock:
+                    found = next(self._todo, None)
                 if found is None:
                     return
-                one(*found)
+                self._one(*found)
         except BaseException as e:
-            errors.append(e)
+            self._errors.append(e)
+            self._stopped = True
 
-    helpers = min(THREADS, len(os.sched_getaffinity(0)), sum(sizes) // ALONE) - 1
-    started: list[threading.Thread] = []
-    for _ in range(helpers):
-        thread = threading.Thread(target=work, name="tilewright-checksum", daemon=True)
-        try:
-            thread.start()
-        except RuntimeError:  # no more threads for this process: fewer do
-            break
-        started.append(thread)
-    work()
-    for thread in started:
-        thread.join()
-    if errors:
-        raise errors[0]
+    def finish(self) -> None:
+        """Help with what is left, wait, and raise the first error of any thread."""
+        self._work()
+        for thread in self._threads:
+            thread.join()
+        if self._errors:
+            raise self._errors[0]
+
+    def stop(self) -> None:
+        self._stopped = True
+        for thread in self._threads:
+            thread.join()

@@ -94,8 +94,8 @@ class Config:
         None, "CACHE_DIR", _folder(), "the user's cache folder", "Folder of the object-code cache; it must belong to the user.")
     key_file: str | None = _setting(
         None, "KEY_FILE", _file(), "tilewright/archive.key in the user's data folder",
-        "The secret key (mode 0600, made by the first save) that authenticates machine code in saved sessions; "
-        "without it `tw.load` compiles again from the stored graph.")
+        "The secret key (mode 0600, made by the first save) that authenticates machine code in saved sessions; without it `tw.load` "
+        "compiles again from the stored graph. A key named here may also belong to root and be readable for others (a container's secret).")
     cache_bytes: int = _setting(
         256 << 20, "CACHE_BYTES", _size(), "256M",
         "Bound on the cache folder; the least recently used entries go first. 0 switches the cache off.")

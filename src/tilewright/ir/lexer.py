@@ -77,7 +77,7 @@ class Cursor:
         return self.next().text
 
     def fail(self, rule: str) -> NoReturn:
-        raise ParseError(f"graph text: {rule}, got {self.now.text!r} (line {self.now.line})")
+        raise ParseError(f"graph text: {rule}, got {self.now.text!r:.60} (line {self.now.line})")
 
 
 def unquote(name: str) -> str:

@@ -76,7 +76,7 @@ def load(key: str, weights: Weights, target: TargetSpec, graph: Callable[[], Gra
         code = {name: KernelCode(name, text, block, shared) for (name, block, shared), text in zip(header["code"], ptx, strict=True)}
         if missing := {k.name for k in kernels.values()} - code.keys():
             raise ValueError(f"no code of {missing}")
-        model = Model(str(header["name"]), graph, read_signature(header["signature"], reader), target, level, stages.seconds)
+        model = Model(str(header["name"]), graph, read_signature(header["signature"], reader, interface), target, level, stages.seconds)
         model.stored_interface, model.passes = interface, header["passes"]
         return session_of(model, program, code, late=bool(header["late"]), stages=stages)
     except (TilewrightError, KeyError, ValueError, TypeError, IndexError, struct.error, zlib.error):

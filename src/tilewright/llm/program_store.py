@@ -160,7 +160,7 @@ def _session(data: memoryview, weights: Weights, target: TargetSpec, graph: Call
              threads: int | None) -> Session:
     header, ((tiles,), blobs, objects) = read_entry(data)
     interface, reader = read_interface(header["interface"])
-    signature: Signature = read_signature(header["signature"], reader)
+    signature: Signature = read_signature(header["signature"], reader, interface)
     program, symbols = stored_program(header, blobs, weights, reader)
     code = link(symbols, {name: bytes(o) for name, o in zip(header["objects"], objects, strict=True)})
     code.tiles = _Tiles(bytes(tiles))

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 import ml_dtypes
 import numpy as np
 
-from ..core.checksums import DIGITS, checksums, count_pieces, read_parts
+from ..core.checksums import DIGITS, Reading, checksums, count_pieces
 from ..core.errors import CheckpointError, FormatError
 from ..core.files import open_file, write_file
 
@@ -132,7 +132,7 @@ def read_tensors(handle: BinaryIO, entries: Mapping[str, dict[str, Any]], base: 
             raise FormatError(f"checkpoint: the checksum of {name!r} has {len(sums[name])} digits, which do not fit its size ({path})")
     arrays = {name: np.empty(e["shape"], DTYPES[e["dtype"]]) for name, e in entries.items()}
     places = [(base + entries[name]["data_offsets"][0], memoryview(_bytes(a)), sums.get(name)) for name, a in arrays.items()]
-    wrong = read_parts(handle.fileno(), places)
+    wrong = Reading(handle.fileno(), places).finish()
     if wrong is not None:
         name = list(arrays)[wrong[0]]
         raise FormatError(f"checkpoint: tensor {name!r} is damaged at or after its byte {wrong[1]}: it does not match its checksum; "
