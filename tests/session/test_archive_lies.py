@@ -8,14 +8,20 @@ from collections import OrderedDict, namedtuple
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import tilewright as tw
 from tests.session.saved import Saved, header_of, rewritten
-from tilewright.core.errors import FormatError, InputError
+from tilewright.core.dims import sym
+from tilewright.core.dtypes import f32, i64
+from tilewright.core.errors import FormatError, InputError, ShapeError
 from tilewright.core.pytree import find_class
+from tilewright.ir.graph import Graph
+from tilewright.ir.types import TensorType
+from tilewright.ops.indexing import GatherAlongAxis
 from tilewright.runtime import archive_file
 
 
@@ -183,3 +189,20 @@ def test_a_file_that_is_larger_than_the_memory(saved: Saved, monkeypatch: pytest
     monkeypatch.setattr(archive_file, "available", lambda: 1000)
     with pytest.raises(FormatError, match=r"needs [\d,]+ bytes of memory, and 1,000 are available"):
         tw.load(saved[0])
+
+
+def test_rules_that_a_file_leaves_out_hold(tmp_path: Path) -> None:
+    """`take_along_axis` of more rows than there are reads behind its operand; the compile noted that rule, and the file forgets it."""
+    g = Graph("along")
+    x, ids = g.input(TensorType(f32, (sym("N", 1, 64), 3)), "x"), g.input(TensorType(i64, (sym("M", 1, 64), 1)), "ids")
+    g.outputs = [GatherAlongAxis(axis=1)(x, ids)]
+    path = tmp_path / "along.tw"
+    tw.compile(g).save(path)
+    raw, header = header_of(path)
+    assert header["interface"]["needs"] != []  # type: ignore[index]
+    header["interface"]["needs"] = []  # type: ignore[index]
+    loaded = tw.load(rewritten(raw, header, tmp_path / "none.tw"))
+    data, index = np.ones((2, 3), np.float32), np.zeros((2, 1), np.int64)
+    np.testing.assert_array_equal(loaded(data, index), np.ones((2, 1), np.float32))
+    with pytest.raises(ShapeError, match="ids must not be longer than x on axis 0"):
+        loaded(data, np.zeros((50, 1), np.int64))
