@@ -18,7 +18,7 @@ from tests.session.saved import Saved, header_of, rewritten
 from tilewright.core.errors import FileError, FormatError, TilewrightError
 from tilewright.core.signature import Fixed, Signature
 from tilewright.ir.text import to_text as to_text_of_graph
-from tilewright.runtime import archive
+from tilewright.runtime import archive, archive_file
 from tilewright.runtime.user_key import key_path
 from tilewright.tile.text import to_text
 
@@ -196,6 +196,15 @@ def test_saving_over_a_file_keeps_it_when_writing_fails(saved: Saved, tmp_path: 
         model.signature = original
     assert path.read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["kept.tw"]
+
+
+def test_a_header_that_is_too_large(saved: Saved, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither written nor read: as Python objects it would take many times its size."""
+    monkeypatch.setattr(archive_file, "MAX_HEADER", 1000)
+    with pytest.raises(FormatError, match=r"the header of .*large.tw must have at most 1000 bytes, got \d+; save parts of it"):
+        saved[1].save(tmp_path / "large.tw")
+    with pytest.raises(FormatError, match=r"the header of \d+ bytes is cut off, or longer than 1000"):
+        tw.load(saved[0])
 
 
 def test_files_that_cannot_be_opened(tmp_path: Path) -> None:

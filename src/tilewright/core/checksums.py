@@ -70,7 +70,7 @@ class _Pieces:
         self._one, self._lock, self._stopped = one, threading.Lock(), False
         self._errors: list[BaseException] = []
         self._threads: list[threading.Thread] = []
-        cores = len(os.sched_getaffinity(0))
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         for _ in range(min(THREADS, cores, sum(sizes) // ALONE) if cores > 1 else 0):
             thread = threading.Thread(target=self._work, name="tilewright-checksum", daemon=True)
             try:

@@ -57,6 +57,10 @@ class CheckpointError(TilewrightError):
     """A checkpoint could not be written or read, or is of another model."""
 
 
+# What Python says of data that nobody would write. Readers of files turn it into an error of ours.
+STRANGE = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, AssertionError, RecursionError)
+
+
 def require(ok: bool, rule: str, **values: Any) -> None:
     """Raise ShapeError with `rule` (its {names} filled from `values`) and the values themselves unless `ok`.
 

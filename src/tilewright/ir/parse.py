@@ -9,7 +9,7 @@ import numpy as np
 
 from ..core.dims import UNBOUNDED, Dim, Expr, floordiv, maximum, minimum, readable, sym
 from ..core.dtypes import ALL
-from ..core.errors import ParseError
+from ..core.errors import STRANGE, ParseError
 from .attributes import check_attributes
 from .graph import Graph, Value
 from .lexer import Cursor, unquote
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from ..ops.structure import ConstantData
 
 DTYPES = {d.name: d for d in ALL}
-# What Python, NumPy and the ops' type rules say of attributes that nobody would write.
-STRANGE = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
 WORDS: dict[str, Any] = {"True": True, "False": False, "None": None, "inf": float("inf"), "nan": float("nan")}
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from ..core.dtypes import dtype
-from ..core.errors import TilewrightError
+from ..core.errors import STRANGE, TilewrightError
 from ..core.hashing import blake2b
 from ..core.signature import Signature
 from ..core.target_spec import TargetSpec
@@ -152,7 +152,7 @@ def load(key: str, weights: Weights, target: TargetSpec, graph: Callable[[], Gra
         return None
     try:
         return _session(memoryview(data), weights, target, graph, level, threads)
-    except (TilewrightError, KeyError, ValueError, TypeError, IndexError, struct.error):
+    except (TilewrightError, *STRANGE, struct.error):
         return None  # written by something else: compiled again and overwritten
 
 

@@ -21,14 +21,14 @@ import numpy as np
 
 from .. import __version__
 from ..core.dtypes import dtype
-from ..core.errors import ConfigError, FormatError, ParseError, TilewrightError
+from ..core.errors import STRANGE, ConfigError, FormatError, ParseError, TilewrightError
 from ..core.target_spec import TargetSpec
 from ..core.validation import Level
 from ..ir.types import TensorType
 from ..kernels.launch import Packed, Program
 from ..target.cpu.cache import ABI_VERSION
 from ..target.cpu.host import host_target
-from .archive_file import DAMAGE, Data, SavedFile, Sections
+from .archive_file import Data, SavedFile, Sections
 from .code import link
 from .executable import Executable
 from .packing import Array, packed_shape, unpack
@@ -146,7 +146,7 @@ def load(path: str | PathLike[str], *, rebuild: Rebuild, threads: int | None = N
         check_graph(file, model, interface)
     try:
         return rebuild(model, threads=threads)
-    except DAMAGE as e:
+    except STRANGE as e:
         if isinstance(e, TilewrightError):
             raise
         raise FormatError(f"archive: {file.path}: its graph cannot be compiled ({type(e).__name__}: {str(e)[:100]}); use another copy. If "
@@ -230,7 +230,7 @@ def _entries(file: SavedFile) -> list[_Entry]:
         try:
             kind, packed = dtype(file.field("dtype", str, entry, path)), read_packed(entry.get("packed"))
             want = packed_shape(shape, packed)
-        except (TilewrightError, TypeError, ValueError, ArithmeticError, LookupError) as e:
+        except (TilewrightError, *STRANGE) as e:
             raise file.broken(f"constant {name!r:.80} cannot have the form {entry.get('packed')!r:.60}: {e}") from e
         nbytes, need = file.field("nbytes", int, entry, path), kind.itemsize
         for n in want:
@@ -272,5 +272,5 @@ def _graph(file: SavedFile, data: list[Stored], program: Program | None) -> Grap
         for constant, known in zip(() if program is None else program.constants, plain, strict=False):
             constant.data = known
         return parse(file.field("graph", str), {name: plain[i] for name, i in named.items()})
-    except (ParseError, ValueError, TypeError, LookupError) as e:
+    except (ParseError, *STRANGE) as e:
         raise file.broken(f"the graph cannot be read: {str(e)[:200]}") from e

@@ -20,15 +20,14 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from ..core.checksums import DIGITS, Reading, checksums, count_pieces
-from ..core.errors import CompileError, FormatError, ParseError, ShapeError, TilewrightError, VerifyError
+from ..core.errors import STRANGE, CompileError, FormatError, ParseError, ShapeError, TilewrightError, VerifyError
 from ..core.files import open_file, write_file
 from ..core.hashing import blake2b
 from .memory import Allocation, available
 
 Data = dict[str, Any]
 # What a reader of damaged or invented data may raise; the others are somebody else's fault (a setting, memory, an interrupt).
-DAMAGE = (FormatError, ParseError, ShapeError, VerifyError, CompileError, LookupError, TypeError, ValueError, AttributeError,
-          ArithmeticError, AssertionError, RecursionError)
+DAMAGE = (FormatError, ParseError, ShapeError, VerifyError, CompileError, *STRANGE)
 Array = np.ndarray[Any, Any]
 Section = tuple[str, int, int]  # what it holds, offset behind the header, bytes
 
@@ -36,7 +35,7 @@ MAGIC = b"TILEWRT\x01"
 HEAD = 64
 PAGE, ALIGNMENT = 4096, 64
 VERSION = 6
-MAX_HEADER = 256 << 20
+MAX_HEADER = 32 << 20  # of a model with a hundred layers: 2 MB. As Python objects it may take twenty times that
 KINDS: dict[type, str] = {int: "a whole number", str: "a text", list: "a list", dict: "a mapping", bool: "true or false"}
 
 
@@ -61,6 +60,8 @@ class Sections:
             text = json.dumps(full, separators=(",", ":")).encode()
         except TypeError as e:
             raise FormatError(f"archive: the signature holds a value that cannot be saved ({e})") from None
+        if len(text) > MAX_HEADER:
+            raise FormatError(f"archive: the header of {path} must have at most {MAX_HEADER} bytes, got {len(text)}; save parts of it")
         mac = hmac.digest(key, text, "sha256") if key is not None else bytes(32)
         start = -(-(HEAD + len(text)) // PAGE) * PAGE
 
@@ -102,7 +103,7 @@ class SavedFile:
             raise FormatError(f"archive: {self.path} is not a saved session")
         (length,) = struct.unpack("<Q", head[8:16])
         if length > min(size - HEAD, MAX_HEADER):
-            raise self.broken(f"the header of {length} bytes is cut off")
+            raise self.broken(f"the header of {length} bytes is cut off, or longer than {MAX_HEADER}")
         text = bytearray(length)
         if Reading(self._descriptor, [(HEAD, memoryview(text), None)]).finish() is not None or checksum(text) != head[48:64]:
             raise self.broken("the header does not match its checksum")

@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 from ..core.dims import Dim, Expr, Symbol, parse_dim, sym
 from ..core.dtypes import dtype
-from ..core.errors import FormatError, ParseError
+from ..core.errors import STRANGE, FormatError, ParseError
 from ..core.pytree import SCALARS, Spec
 from ..core.signature import Fixed, Signature, Size, Slot
 from ..ir.types import TensorType
@@ -108,7 +108,7 @@ def reading(field: str, data: Data, *keys: str) -> Iterator[None]:
     """Whatever goes wrong inside is a FormatError that names the field and shows what it holds."""
     try:
         yield
-    except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError, ParseError, FormatError) as e:
+    except (ParseError, FormatError, *STRANGE) as e:
         held = ", ".join(f"{data[k]!r:.60}" if k in data else f"no {k!r}" for k in keys)
         raise FormatError(f"archive: the field '{field}' cannot be read ({e!s:.100}), got {held}") from e
 
@@ -225,8 +225,8 @@ def read_program(
             program.launches.append(launch)
         read_block(data["control"], program, buffers, loops, reader.dim)
         return program, symbols
-    except (KeyError, ValueError, TypeError, IndexError) as e:
-        raise FormatError("archive: the program cannot be read") from e
+    except STRANGE as e:
+        raise FormatError(f"archive: the program cannot be read ({type(e).__name__}: {e!s:.80})") from e
 
 
 def _kind(text: Any) -> BufferKind:
