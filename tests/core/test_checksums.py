@@ -57,6 +57,6 @@ def test_a_process_without_threads_left(parts: list[bytes], monkeypatch: pytest.
     def refuse(self: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(module.threading.Thread, "start", refuse)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
     monkeypatch.setattr(module, "ALONE", 1)
     assert checksums([memoryview(p) for p in parts]) == want

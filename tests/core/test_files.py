@@ -170,7 +170,8 @@ def test_leftovers_go_and_nothing_else(tmp_path: Path) -> None:
 
 def test_one_taken_for_a_leftover_is_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between making the temporary file and locking it another process may delete it."""
-    real, taken = fcntl.flock, []
+    real = fcntl.flock
+    taken: list[Path] = []
 
     def beaten(handle: BinaryIO, how: int) -> None:
         if not taken:

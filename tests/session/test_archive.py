@@ -127,7 +127,7 @@ def test_a_file_is_read_once(saved: Saved, tmp_path: Path, monkeypatch: pytest.M
         calls.append(copy.stat().st_size)
         return real(a, b)
 
-    monkeypatch.setattr(archive.hmac, "compare_digest", meanwhile)
+    monkeypatch.setattr(hmac, "compare_digest", meanwhile)
     loaded = tw.load(copy)
     assert calls and loaded.model.notes == []
     with copy.open("r+b") as file:
@@ -154,7 +154,7 @@ def test_code_changed_between_check_and_use_does_not_run(saved: Saved, tmp_path:
                 file.write(b"\x0f\x0b" * ((n - 64) // 2))
         return real(a, b)
 
-    monkeypatch.setattr(archive.hmac, "compare_digest", meanwhile)
+    monkeypatch.setattr(hmac, "compare_digest", meanwhile)
     with pytest.raises(FormatError, match=r"object code .* does not match its checksum"):
         tw.load(copy)
 

@@ -64,7 +64,7 @@ def test_looking_for_a_class_makes_none(monkeypatch: pytest.MonkeyPatch) -> None
     """A module with a `__getattr__` of its own (lazy imports) is not asked."""
     asked: list[str] = []
     lazy = types.ModuleType("lazy_module_of_a_test")
-    lazy.__getattr__ = lambda name: asked.append(name)  # type: ignore[method-assign,assignment]
+    lazy.__getattr__ = lambda name: asked.append(name)  # type: ignore[method-assign]
     monkeypatch.setitem(sys.modules, lazy.__name__, lazy)
     assert find_class("lazy_module_of_a_test:Anything") is None and asked == []
     assert find_class("collections:OrderedDict") is OrderedDict

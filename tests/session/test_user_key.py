@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 import tilewright as tw
-from tilewright.runtime import user_key as module
 from tilewright.runtime.archive import digest
 from tilewright.runtime.user_key import key_path as found_path
 from tilewright.runtime.user_key import user_key
@@ -132,7 +131,7 @@ def owned(monkeypatch: pytest.MonkeyPatch, uid: int) -> None:
         found[4] = uid
         return os.stat_result(found)
 
-    monkeypatch.setattr(module.os, "fstat", told)
+    monkeypatch.setattr(os, "fstat", told)
 
 
 def test_a_named_key_may_be_a_containers_secret(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

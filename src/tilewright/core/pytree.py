@@ -142,12 +142,13 @@ def _rebuild(spec: Spec, children: list[Any]) -> Any:
     """An object of the class that the spec names; a plain dict or tuple where that class is not imported here."""
     cls = find_class(spec.type)
     try:
-        if cls is not None and issubclass(cls, tuple) and hasattr(cls, "_fields"):
-            return cls(*children)
-        for hook in HOOKS if cls is not None else ():
-            made = hook.unflatten(cls, spec.keys, children)
-            if made is not None:
-                return made
+        if cls is not None:
+            if issubclass(cls, tuple) and hasattr(cls, "_fields"):
+                return cls(*children)
+            for hook in HOOKS:
+                made = hook.unflatten(cls, spec.keys, children)
+                if made is not None:
+                    return made
     except (TypeError, ValueError, LookupError, AttributeError) as e:
         raise InputError(f"pytree: a {spec.type} cannot be made of {len(children)} parts and the keys {spec.keys!r:.80}: {e}") from e
     named = len(spec.keys) == len(children) and all(isinstance(k, str) for k in spec.keys)

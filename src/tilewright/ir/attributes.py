@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import types
 import typing
 from typing import Any
@@ -11,16 +10,15 @@ from ..core.dims import readable
 from ..core.errors import ParseError
 
 Hint = Any
-
-
-@functools.cache
-def _hints(op: type[Any]) -> dict[str, Hint]:
-    return typing.get_type_hints(op)
+_HINTS: dict[Any, dict[str, Hint]] = {}
 
 
 def check_attributes(op: Any) -> None:
     """ParseError unless every attribute has its declared type. A whole number may stand for a float, true and false for numbers."""
-    hints = _hints(type(op))
+    kind: Any = type(op)
+    hints = _HINTS.get(kind)
+    if hints is None:
+        hints = _HINTS[kind] = typing.get_type_hints(kind)
     for f in dataclasses.fields(op):
         value = getattr(op, f.name)
         if not _fits(value, hints[f.name]):
@@ -28,9 +26,10 @@ def check_attributes(op: Any) -> None:
 
 
 def _fits(value: Any, hint: Hint) -> bool:
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+    origin: Any = typing.get_origin(hint)
+    if origin in (typing.Union, types.UnionType):
         return any(_fits(value, h) for h in typing.get_args(hint))
-    if typing.get_origin(hint) is tuple:
+    if origin is tuple:
         inner = typing.get_args(hint)
         if not isinstance(value, tuple):
             return False

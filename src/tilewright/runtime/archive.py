@@ -252,7 +252,7 @@ def _code_sections(file: SavedFile) -> list[tuple[str, int, int]]:
 
 def read_passes(file: SavedFile) -> dict[str, dict[str, int]]:
     """Pass -> named rule -> times applied; for reports."""
-    found = file.field("passes", dict)
+    found: dict[str, dict[str, int]] = file.field("passes", dict)
     if not all(type(rules) is dict and all(type(n) is int for n in rules.values()) for rules in found.values()):
         raise file.broken(f"the field 'passes' must map names to counts of rules, got {found!r:.60}")
     return found

@@ -76,7 +76,7 @@ class Sections:
 
 
 def _raw(array: Array) -> memoryview:
-    return memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8)) if array.size else memoryview(b"")
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data if array.size else memoryview(b"")
 
 
 def checksum(text: bytes) -> bytes:
@@ -105,9 +105,10 @@ class SavedFile:
         if length > min(size - HEAD, MAX_HEADER):
             raise self.broken(f"the header of {length} bytes is cut off, or longer than {MAX_HEADER}")
         text = bytearray(length)
-        if Reading(self._descriptor, [(HEAD, memoryview(text), None)]).finish() is not None or checksum(text) != head[48:64]:
-            raise self.broken("the header does not match its checksum")
+        whole = Reading(self._descriptor, [(HEAD, memoryview(text), None)]).finish() is None
         self.text, self.mac = bytes(text), head[16:48]
+        if not whole or checksum(self.text) != head[48:64]:
+            raise self.broken("the header does not match its checksum")
         self.start = -(-(HEAD + length) // PAGE) * PAGE
         self.size = max(0, size - self.start)
         try:
@@ -125,7 +126,7 @@ class SavedFile:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        for reading, _ in self._under_way:
+        for reading, _sections in self._under_way:
             reading.stop()
         os.close(self._descriptor)
         if isinstance(error, DAMAGE) and self.path not in str(error):
@@ -170,7 +171,7 @@ class SavedFile:
         for _, _, nbytes in sections:
             found.append(block[at : at + nbytes])
             at += -(-nbytes // ALIGNMENT) * ALIGNMENT
-        places = [(self.start + s[1], memoryview(f), c) for s, f, c in zip(sections, found, sums, strict=True)]
+        places = [(self.start + s[1], f.data, c) for s, f, c in zip(sections, found, sums, strict=True)]
         self._under_way.append((Reading(self._descriptor, places), sections))
         for f in found:
             f.flags.writeable = False
