@@ -241,12 +241,14 @@ def build(model: Model, *, threads: int | None = None, stages: Stages | None = N
     return Session(model, executable, threads=threads)
 
 
-def load(path: str | PathLike[str], *, threads: int | None = None, trust: bool = False, validation: str | None = None) -> Session:
-    """Read a session that `session.save` wrote. Machine code in it runs only when this user wrote it (or with `trust=True`) for
-    this kind of CPU; otherwise the stored graph is compiled again."""
+def load(path: str | PathLike[str], *, threads: int | None = None, trust: bool = False, digest: str | None = None,
+         validation: str | None = None) -> Session:
+    """Read a session that `session.save` wrote. Machine code in it runs only on the kind of CPU that it was saved on, and only when you
+    trust it: it was saved with this user's key (`TILEWRIGHT_KEY_FILE`), the file has the `digest` that you pin (`tilewright digest` prints
+    it; any other file is an error), or you say `trust=True`. Otherwise the stored graph is compiled again, and a warning says why."""
     from .runtime.archive import load as read
 
     level = check_level(load_config().validation if validation is None else validation)
     if threads is not None:
         load_config(threads=threads)
-    return read(path, rebuild=build, threads=threads, trust=trust, level=level)
+    return read(path, rebuild=build, threads=threads, trust=trust, digest=digest, level=level)

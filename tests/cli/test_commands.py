@@ -196,7 +196,7 @@ def test_inspect_rejects(model: str, message: str, capsys: pytest.CaptureFixture
 def test_inspect_says_where_it_cannot_write(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "out").write_text("a file")
     assert main(["inspect", "tilewright.cli.sample:example", "-o", str(tmp_path / "out")]) == 1
-    assert "cannot write" in capsys.readouterr().err
+    assert "inspect: could not make the folder" in capsys.readouterr().err
 
 
 def test_boxes_see_through_views_and_list_weights() -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import gc
+import io
 import weakref
 
 import numpy as np
 import pytest
 
 from tilewright.core.errors import ExecutionError
-from tilewright.runtime.memory import ALIGNMENT, HUGE, Allocation, Arenas
+from tilewright.runtime.memory import ALIGNMENT, HUGE, Allocation, Arenas, available
 
 
 @pytest.mark.parametrize("nbytes", [0, 1, 63, 64, 4097, HUGE - 1, HUGE, 3 * HUGE + 5])
@@ -70,3 +71,21 @@ def test_a_dropped_block_is_freed() -> None:
     del block
     gc.collect()
     assert gone() is None
+
+
+def test_available_memory_is_what_the_system_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = available()
+    assert 1 << 20 < room < 1 << 50
+    real = open
+
+    def limited(path: str, *args: object, **kwargs: object) -> object:
+        return io.StringIO("4096\n") if path.startswith("/sys/fs/cgroup") else real(path, *args, **kwargs)  # type: ignore[call-overload]
+
+    monkeypatch.setattr("builtins.open", limited)
+    assert available() == 4096
+
+    def missing(path: str, *args: object, **kwargs: object) -> object:
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr("builtins.open", missing)
+    assert available() == 1 << 62, "where the system says nothing, nothing is refused"

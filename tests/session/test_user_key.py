@@ -12,7 +12,15 @@ import torch
 from torch import nn
 
 import tilewright as tw
-from tilewright.runtime.user_key import key_path, user_key
+from tilewright.runtime.archive import digest
+from tilewright.runtime.user_key import key_path as found_path
+from tilewright.runtime.user_key import user_key
+
+
+def key_path() -> Path:
+    found = found_path()
+    assert found is not None
+    return found
 
 
 @pytest.fixture
@@ -112,3 +120,54 @@ def test_saving_without_a_key_says_so(home: Path, monkeypatch: pytest.MonkeyPatc
     session.save(home / "linear.tw")
     assert any("is saved without authentication, loading it will compile again" in m for m in caplog.messages)
     assert torch.equal(tw.load(home / "linear.tw")(x), session(x))
+
+
+def owned(monkeypatch: pytest.MonkeyPatch, uid: int) -> None:
+    """Files belong to this user from now on, as far as the key's reader is told."""
+    real = os.fstat
+
+    def told(descriptor: int) -> os.stat_result:
+        found = list(real(descriptor))
+        found[4] = uid
+        return os.stat_result(found)
+
+    monkeypatch.setattr(os, "fstat", told)
+
+
+def test_a_named_key_may_be_a_containers_secret(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of root, readable for everybody, behind a link; the user's own key by default must be none of that."""
+    (home / "secret").write_bytes(b"k" * 32)
+    (home / "link").symlink_to("secret")
+    for mode, owner in ((0o444, 0), (0o640, 0), (0o600, 0), (0o600, os.getuid())):
+        (home / "secret").chmod(mode)
+        owned(monkeypatch, owner)
+        monkeypatch.setenv("TILEWRIGHT_KEY_FILE", str(home / "link"))
+        assert user_key() == (b"k" * 32, ""), (mode, owner)
+    for mode, owner, why in ((0o646, 0, "others may write the key"), (0o660, 0, "others may write the key"),
+                             (0o600, 4321, "is not a file of this user or of root")):
+        (home / "secret").chmod(mode)
+        owned(monkeypatch, owner)
+        assert why in user_key()[1]
+    monkeypatch.delenv("TILEWRIGHT_KEY_FILE")
+    monkeypatch.setattr(os, "getuid", lambda: 4321)
+    key_path().parent.mkdir(parents=True)
+    key_path().write_bytes(b"k" * 32)
+    for mode, owner, why in ((0o600, 0, "is not a file of this user"), (0o640, 4321, "others may read the key")):
+        key_path().chmod(mode)
+        owned(monkeypatch, owner)
+        assert user_key()[0] is None and why in user_key()[1] and "or of root" not in user_key()[1]
+
+
+def test_a_session_of_an_image_runs_in_its_container(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Saved under one home folder, loaded under another one: the stored code runs where the key was shipped or the digest is pinned."""
+    x = torch.randn(3, 8)
+    session = tw.compile(nn.Linear(8, 4), (x,))
+    session.save(home / "linear.tw")
+    shipped, pinned = key_path(), digest(home / "linear.tw")
+    monkeypatch.setenv("XDG_DATA_HOME", str(home / "container"))
+    assert "not written by this user" in tw.load(home / "linear.tw").model.notes[0]
+    loaded = [tw.load(home / "linear.tw", digest=pinned), tw.load(home / "linear.tw", trust=True)]
+    monkeypatch.setenv("TILEWRIGHT_KEY_FILE", str(shipped))
+    for each in (*loaded, tw.load(home / "linear.tw")):
+        assert each.model.notes == [] and each.model.stages == {}
+        assert torch.equal(each(x), session(x))

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
-import tempfile
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from tests.meta.source import ROOT
 from tilewright.core.config import Config, load
 from tilewright.target.cpu import cache as module
 from tilewright.target.cpu.cache import CodeCache, default_folder, object_key
 from tilewright.target.cpu.host import host_target
 
+KEYS = [hashlib.sha1(bytes([k])).hexdigest() for k in range(20)]
 TEXT = "define i64 @f() {\n  ret i64 1\n}\n"
 
 
@@ -74,7 +78,7 @@ def test_a_damaged_entry_is_compiled_again(tmp_path: Path, damage: str) -> None:
     path.write_bytes({"flip": flipped, "cut": data[:-1], "empty": b"", "grow": data + b"x", "swap": other.read_bytes()}[damage])
     again = CodeCache(config(tmp_path))
     assert again.compile([TEXT], target) == (good[:1], 1)
-    assert again.notes == [f"cache: entry {object_key(TEXT, target)} is damaged; deleted and compiled again"]
+    assert again.notes == [f"cache: entry {object_key(TEXT, target)} is damaged; compiled again"]
     assert path.read_bytes() == data
 
 
@@ -106,28 +110,30 @@ def test_a_full_or_read_only_folder_is_noted_once(tmp_path: Path, monkeypatch: p
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(tempfile, "mkstemp", full)
+    monkeypatch.setattr(os, "replace", full)
     texts = [TEXT, TEXT.replace("1", "2")]
     codes, compiled = cache.compile(texts, host_target())
     assert compiled == len(codes) == 2
-    assert cache.notes == [f"cache: cannot write to {tmp_path} (No space left on device); compiling without storing"]
+    (note,) = cache.notes
+    assert note.startswith(f"cache: could not write {tmp_path}/") and "No space left on device" in note
+    assert note.endswith("make room there or choose another folder; compiling without storing")
 
 
 def test_a_write_that_fails_half_way_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = CodeCache(config(tmp_path))
 
-    def fail(self: Path, target: object) -> None:
+    def fail(source: object, target: object) -> None:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(Path, "replace", fail)
-    cache.put("key", b"code")
+    monkeypatch.setattr(os, "replace", fail)
+    cache.put(KEYS[0], b"code")
     assert "Input/output error" in cache.notes[0] and list(tmp_path.iterdir()) == []
 
 
 def test_an_unreadable_entry_is_noted(tmp_path: Path) -> None:
     cache = CodeCache(config(tmp_path))
-    (tmp_path / "key.o").mkdir()
-    assert cache.get("key") is None and "cannot read" in cache.notes[0]
+    (tmp_path / f"{KEYS[0]}.o").mkdir()
+    assert cache.get(KEYS[0]) is None and "cannot read" in cache.notes[0]
     assert cache.entries() == []
 
 
@@ -135,14 +141,13 @@ def test_the_least_recently_used_go_first(tmp_path: Path) -> None:
     cache = CodeCache(config(tmp_path, cache_bytes=3000))
     now = time.time()
     for k in range(4):
-        cache.put(f"k{k}", bytes(900))
-        os.utime(tmp_path / f"k{k}.o", (now - 9000 + k, now - 9000 + k))
-    assert cache.get("k0") == bytes(900), "reading makes it young"
-    stale = tmp_path / "new-left-behind"
+        cache.put(KEYS[k], bytes(900))
+        os.utime(tmp_path / f"{KEYS[k]}.o", (now - 9000 + k, now - 9000 + k))
+    assert cache.get(KEYS[0]) == bytes(900), "reading makes it young"
+    stale = tmp_path / f".{KEYS[9]}.o.0123456789abcdef.tmp"
     stale.write_bytes(b"")
-    os.utime(stale, (now - 9000, now - 9000))
     cache.trim()
-    assert [entry.key for entry in cache.entries()] == ["k2", "k3", "k0"] and not stale.exists()
+    assert [entry.key for entry in cache.entries()] == [KEYS[2], KEYS[3], KEYS[0]] and not stale.exists()
     assert sum(entry.nbytes for entry in cache.entries()) <= 3000
 
 
@@ -159,15 +164,62 @@ def test_the_default_folder_follows_xdg(monkeypatch: pytest.MonkeyPatch, tmp_pat
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert default_folder() == tmp_path / ".cache" / "tilewright"
+    monkeypatch.setenv("XDG_CACHE_HOME", "not/absolute")  # the XDG rule: ignored
+    assert default_folder() == tmp_path / ".cache" / "tilewright"
+
+
+NOWHERE = """
+import pwd
+def unknown(uid):
+    raise KeyError(uid)
+pwd.getpwuid = unknown
+import numpy as np
+import tilewright as tw
+from tilewright.core.config import load
+from tilewright.core.errors import ConfigError
+from tilewright.runtime.user_key import user_key
+print(tw.jit(lambda x: x + 1)(np.ones(2, np.float32)), user_key(create=True))
+try:
+    load({"TILEWRIGHT_CACHE_DIR": "~/x"})
+except ConfigError as e:
+    print(e)
+"""
+
+
+def test_a_user_without_a_home_compiles_without_a_cache() -> None:
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("TILEWRIGHT_", "XDG_")) and k != "HOME"}
+    done = subprocess.run([sys.executable, "-c", NOWHERE], env={**env, "PYTHONPATH": str(ROOT / "src")}, text=True, capture_output=True)
+    assert "[2. 2.]" in done.stdout, done.stderr
+    assert "there is no home folder (HOME is not set); set TILEWRIGHT_KEY_FILE" in done.stdout
+    assert "TILEWRIGHT_CACHE_DIR must be a folder, got '~/x'" in done.stdout
+    warned = "cache: there is no home folder (HOME is not set); compiling without a cache, set TILEWRIGHT_CACHE_DIR"
+    assert done.stderr.splitlines() == [warned], done.stderr
+
+
+def test_a_folder_that_holds_other_things_loses_none_of_them(tmp_path: Path) -> None:
+    """Neither by name alone nor by age: not in a compile that is over the bound, not by `clear`."""
+    kept = ["new-chapter.txt", "main.o", f"{KEYS[0]}.o", f"{KEYS[1]}.o.bak", f"x{KEYS[2]}.o", f".{KEYS[3]}.o.tmp",
+            f".main.o.{'0' * 16}.tmp"]
+    for name in kept:
+        (tmp_path / name).write_text("thesis")
+        os.utime(tmp_path / name, (1, 1))
+    (tmp_path / f"{KEYS[4]}.o").symlink_to(tmp_path / "main.o")
+    cache = CodeCache(config(tmp_path, cache_bytes=1))
+    assert cache.compile([TEXT], host_target())[1] == 1
+    for k in range(5, 9):
+        cache.put(KEYS[k], bytes(900))
+    cache.trim()
+    assert cache.clear() == 0 and sorted(p.name for p in tmp_path.iterdir()) == sorted([*kept, f"{KEYS[4]}.o"])
+    assert all((tmp_path / name).read_text() == "thesis" for name in kept)
 
 
 def test_reading_twenty_entries_is_quick(tmp_path: Path) -> None:
     cache = CodeCache(config(tmp_path))
     for k in range(20):
-        cache.put(f"k{k}", bytes(4000))
+        cache.put(KEYS[k], bytes(4000))
     best = float("inf")
     for _ in range(5):
         start = time.process_time()  # not the clock: a busy machine is no failure
-        assert all(cache.get(f"k{k}") for k in range(20))
+        assert all(cache.get(KEYS[k]) for k in range(20))
         best = min(best, time.process_time() - start)
     assert best < 0.005

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
+import struct
 import subprocess
 import sys
 import textwrap
@@ -139,6 +142,60 @@ def test_damaged_files(tmp_path: Path) -> None:
         tw.training.load_checkpoint(path)
 
 
+def test_a_lost_page_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    want = {"small": bits("f4", 3), "large": bits("u1", (1 << 20) + 5000), "other": bits("i8", 700)}
+    tw.training.save_checkpoint(path, want)
+    whole = path.read_bytes()
+    at = whole.index(want["large"][-5000:-4900].tobytes())
+    path.write_bytes(whole[:at] + bytes(4096) + whole[at + 4096 :])
+    with pytest.raises(FormatError, match=r"checkpoint: tensor 'large' is damaged at or after its byte 1048576: it does not match"):
+        tw.training.load_checkpoint(path)
+    (length,) = struct.unpack("<Q", whole[:8])
+    header = json.loads(whole[8 : 8 + length])
+    note = json.loads(header["__metadata__"]["tilewright"])
+    for sums, message in ((None, ""), ({"other": "00"}, "the checksum of 'other' has 2 digits"), (3, "written as version 1")):
+        changed = {**note, "sums": sums} if sums is not None else {k: v for k, v in note.items() if k != "sums"}
+        text = json.dumps({**header, "__metadata__": {"tilewright": json.dumps(changed)}}).encode()
+        path.write_bytes(struct.pack("<Q", len(text)) + text + whole[8 + length :])
+        if message:
+            with pytest.raises(FormatError, match=message):
+                tw.training.load_checkpoint(path)
+        else:  # a file of an earlier release
+            assert_same(tw.training.load_checkpoint(path, want).tree, want)
+
+
+def test_a_link_in_a_shared_folder_is_not_followed(tmp_path: Path) -> None:
+    """Whoever may write to the folder does not choose which file is overwritten."""
+    victim, shared = tmp_path / "victim.txt", tmp_path / "shared"
+    victim.write_text("precious")
+    shared.mkdir()
+    for name in (".c.safetensors.tmp", "c.safetensors"):
+        (shared / name).symlink_to(victim)
+    tw.training.save_checkpoint(shared / "c.safetensors", {"w": np.ones(3, np.float32)})
+    assert victim.read_text() == "precious"
+    assert not (shared / "c.safetensors").is_symlink()
+    assert_same(tw.training.load_checkpoint(shared / "c.safetensors").tree, {"w": np.ones(3, np.float32)})
+
+
+def test_structures_that_are_none(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    tw.training.save_checkpoint(path, model())
+    whole = path.read_bytes()
+    (length,) = struct.unpack("<Q", whole[:8])
+    header = json.loads(whole[8 : 8 + length])
+    note = json.loads(header["__metadata__"]["tilewright"])
+    deep: Any = "leaf"
+    for _ in range(400):
+        deep = ["tuple", [], [deep]]
+    for bad in ("tuple", ["dict", ["a"], []], ["dict", ["a", "a"], ["leaf", "leaf"]], ["tuple", [1], ["leaf"]], ["evil", [], ["leaf"]],
+                ["dict", [["a"]], ["leaf"]], [["tuple"], [], []], deep):
+        text = json.dumps({**header, "__metadata__": {"tilewright": json.dumps({**note, "structure": bad})}}).encode()
+        path.write_bytes(struct.pack("<Q", len(text)) + text + whole[8 + length :])
+        with pytest.raises(FormatError, match=r"checkpoint: (its structure cannot be read|the structure and the tensors)"):
+            tw.training.load_checkpoint(path)
+
+
 def test_what_cannot_be_saved(tmp_path: Path) -> None:
     path = tmp_path / "a"
     tw.training.save_checkpoint(path, {"x": 1})
@@ -149,6 +206,8 @@ def test_what_cannot_be_saved(tmp_path: Path) -> None:
             tw.training.save_checkpoint(path, bad)
     with pytest.raises(CheckpointError, match="metadata and the keys of dicts must be JSON values"):
         tw.training.save_checkpoint(path, {}, metadata={"x": object()})
+    with pytest.raises(CheckpointError, match=r"JSON values: the key \(1, 2\) of a dict is no string, number, boolean or None"):
+        tw.training.save_checkpoint(path, {(1, 2): 3.0})
     with pytest.raises(CheckpointError, match=r"could not write .*No such file or directory; there is no file of that name"):
         tw.training.save_checkpoint(tmp_path / "none" / "a", {})
     with pytest.raises(CheckpointError, match=r"could not read .*No such file"):
@@ -184,7 +243,8 @@ def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
 
 
 def test_a_killed_process_loses_nothing(tmp_path: Path) -> None:
-    """Killed when all is written and not yet renamed, the worst moment; what it leaves is taken over by the next save."""
+    """Killed when all is written and not yet renamed, the worst moment; the next save deletes what it left. While it lives others may save
+    under the same name: the last rename wins."""
     path, old = tmp_path / "a.safetensors", model()
     tw.training.save_checkpoint(path, old, step=3)
     run = script("""
@@ -197,11 +257,11 @@ def test_a_killed_process_loses_nothing(tmp_path: Path) -> None:
         """, path)
     assert run.stdout is not None
     assert run.stdout.readline() == "here\n"
-    with pytest.raises(CheckpointError, match=r"another process or thread is writing \.a\.safetensors\.tmp"):
-        tw.training.save_checkpoint(path, old)
+    tw.training.save_checkpoint(path, old, step=3)
+    left = [p.name for p in tmp_path.iterdir() if p != path]
+    assert len(left) == 1 and re.fullmatch(r"\.a\.safetensors\.[0-9a-f]{16}\.tmp", left[0])
     run.send_signal(signal.SIGKILL)
     run.communicate(timeout=60)
-    assert (tmp_path / ".a.safetensors.tmp").exists()
     got = tw.training.load_checkpoint(path, old)
     assert got.step == 3
     assert_same(got.tree, old)
@@ -219,7 +279,7 @@ def test_a_folder_keeps_the_last_ones(tmp_path: Path) -> None:
     for step in (0, 5, 10, 100_000_000):
         folder.save({"x": np.float32(step)}, step=step)
     (folder.path / "notes.txt").write_text("kept")
-    (folder.path / ".step-00000007.safetensors.tmp").write_text("left by a killed process")
+    (folder.path / ".step-00000007.safetensors.0123456789abcdef.tmp").write_text("left by a killed process")
     folder.save({"x": np.float32(1)}, step=100_000_001, metadata={"m": 1})
     assert folder.steps == [100_000_000, 100_000_001]
     assert sorted(p.name for p in folder.path.iterdir())[0] == "notes.txt"

@@ -11,9 +11,8 @@ import pytest
 import torch
 
 import tilewright as tw
-from tilewright.core.errors import CheckpointError, InputError, ParseError, ShapeError, TilewrightError, TraceError
+from tilewright.core.errors import InputError, ParseError, ShapeError, TilewrightError, TraceError
 from tilewright.ops import REGISTRY
-from tilewright.training.atomic import write_atomically
 
 HERE = Path(__file__).name
 A = np.ones((3, 4), np.float32)
@@ -207,10 +206,3 @@ def test_a_custom_op_that_contradicts_itself(monkeypatch: pytest.MonkeyPatch) ->
         tw.custom_op("bad_input_infer", infer=lambda x: 3, ref=lambda x: x, decompose=lambda x: x)(A)
     with pytest.raises(ShapeError, match="kernel must give a tile, got None"):
         tw.custom_op("bad_input_kernel", ref=lambda x: x, kernel=lambda t, x: None)(A)
-
-
-def test_only_files_are_replaced(tmp_path: Path) -> None:
-    for special in (tmp_path, Path("/dev/null")):
-        with pytest.raises(CheckpointError, match=r"could not write .* it is (a folder|no regular file); what was there"):
-            write_atomically(special, lambda handle: None)
-    assert Path("/dev/null").is_char_device()

@@ -14,6 +14,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ..core.files import append_text
 from .timing import measure, ratio
 
 if TYPE_CHECKING:
@@ -61,8 +62,7 @@ def run(args: argparse.Namespace) -> int:
         found = ablate(out, name, module, inputs, args.rounds) if args.ablate else compare(out, name, module, inputs, peers, args.rounds)
         rows += found
         if args.json:
-            with open(args.json, "a", encoding="utf-8") as f:
-                f.writelines(json.dumps(row) + "\n" for row in found)
+            append_text(args.json, "".join(json.dumps(row) + "\n" for row in found), subject="bench")
     summary(out, rows)
     return 1 if any(row.get("problem") for row in rows) else 0
 
@@ -77,8 +77,7 @@ def _ops(args: argparse.Namespace) -> int:
         return 0
     rows = run_ops(console(), args.words[1:], args.rounds)
     if args.json:
-        with open(args.json, "a", encoding="utf-8") as f:
-            f.writelines(json.dumps(row) + "\n" for row in rows)
+        append_text(args.json, "".join(json.dumps(row) + "\n" for row in rows), subject="bench")
     return 1 if any(row.get("problem") for row in rows) else 0
 
 

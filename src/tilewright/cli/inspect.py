@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import InputError
+from ..core.files import write_folder
 
 if TYPE_CHECKING:
     from ..ir.graph import Graph
@@ -155,14 +156,7 @@ def write(data: Inspection, folder: Path) -> int:
     for kernel in data.kernels.values():
         for ending, text in (("tile", kernel.tile), ("ll", kernel.llvm), ("s", kernel.assembly)):
             files[f"kernels/{_file_name(kernel.name)}.{ending}"] = text
-    for name, text in files.items():
-        path = folder / name
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-        except OSError as e:
-            raise InputError(f"inspect: cannot write {path}: {e.strerror}") from None
-    return len(files)
+    return write_folder(folder, files, subject="inspect")
 
 
 def _figures(data: Inspection) -> dict[str, Any]:

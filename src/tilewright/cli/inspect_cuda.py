@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..core.errors import InputError
+from ..core.files import write_folder
 from ..kernels.cuda.whole import WholeKernel, shown
 from ..kernels.launch import flatten
 from ..runtime.cuda_report import BARRIERS
@@ -57,14 +57,7 @@ def inspect_cuda(session: CudaSession, folder: Path) -> int:
     files["report.json"] = json.dumps({**report.data, "kernels": kernels}, indent=1)
     parts = [str(report), "" if find_ptxas() is not None else "no ptxas here: registers, spills and occupancy are unknown", ""]
     files["report.txt"] = "\n".join([*parts, *(describe(n, session.executable.code[n].block, k) for n, k in kernels.items())])
-    for name, text in files.items():
-        path = folder / name
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-        except OSError as e:
-            raise InputError(f"inspect: cannot write {path}: {e.strerror}") from None
-    return len(files)
+    return write_folder(folder, files, subject="inspect")
 
 
 def asynchronous(ptx: str, launch: Launch) -> list[dict[str, Any]]:

@@ -59,7 +59,10 @@ def _folder() -> tuple[str, Callable[[str], str]]:
     def parse(text: str) -> str:
         if "\0" in text or not text.strip():
             raise ValueError(text)
-        return str(Path(text).expanduser().absolute())
+        try:
+            return str(Path(text).expanduser().absolute())
+        except RuntimeError:  # ~ of a user without a home folder
+            raise ValueError(text) from None
 
     return "a folder", parse
 
@@ -93,8 +96,8 @@ class Config:
         None, "CACHE_DIR", _folder(), "the user's cache folder", "Folder of the object-code cache; it must belong to the user.")
     key_file: str | None = _setting(
         None, "KEY_FILE", _file(), "tilewright/archive.key in the user's data folder",
-        "The secret key (mode 0600, made by the first save) that authenticates machine code in saved sessions; "
-        "without it `tw.load` compiles again from the stored graph.")
+        "The secret key (mode 0600, made by the first save) that authenticates machine code in saved sessions; without it `tw.load` "
+        "compiles again from the stored graph. A key named here may also belong to root and be readable for others (a container's secret).")
     cache_bytes: int = _setting(
         256 << 20, "CACHE_BYTES", _size(), "256M",
         "Bound on the cache folder; the least recently used entries go first. 0 switches the cache off.")
@@ -104,6 +107,16 @@ class Config:
         100, "IDLE_SPIN_US", _integer(0, 1_000_000), "100", "Microseconds a worker thread stays awake after a call before it sleeps.")
     barrier_spin_us: int = _setting(
         300, "BARRIER_SPIN_US", _integer(0, 1_000_000), "300", "Microseconds a thread spins at a barrier before it sleeps.")
+
+
+def user_folder(variable: str, below_home: str) -> Path | None:
+    """A folder of the user's by the XDG rule: what the variable says, where it is absolute, or one below the home folder. None without a
+    home folder: no HOME, and a user that the system does not know."""
+    base = os.environ.get(variable, "")
+    if os.path.isabs(base):
+        return Path(base)
+    home = os.path.expanduser("~")
+    return Path(home) / below_home if os.path.isabs(home) else None
 
 
 def _settings() -> tuple[Field[Any], ...]:

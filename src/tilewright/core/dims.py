@@ -324,6 +324,17 @@ def product(dims: tuple[Dim, ...] | list[Dim]) -> Dim:
     return out
 
 
+MOST_TERMS, MOST_FACTORS, LARGEST = 64, 16, 1 << 62
+
+
+def readable(d: Dim) -> Dim:
+    """`d`, which stood in a text: ParseError where it is larger than any model's. Products of long sums would take for ever."""
+    terms = _terms(d)
+    if len(terms) > MOST_TERMS or any(len(m) > MOST_FACTORS or abs(c) > LARGEST for m, c in terms):
+        raise ParseError(f"dim: must have at most {MOST_TERMS} terms of {MOST_FACTORS} factors and numbers of 62 bits, got {d!s:.60}")
+    return d
+
+
 def parse_dim(text: str, known: Mapping[str, Expr]) -> Dim:
     """Read what `str(dim)` wrote; symbols come from `known`.
 
@@ -332,12 +343,12 @@ def parse_dim(text: str, known: Mapping[str, Expr]) -> Dim:
     """
     try:
         tree = ast.parse(text, mode="eval").body
-    except SyntaxError as e:
-        raise ParseError(f"dim: cannot read {text!r}") from e
+    except (SyntaxError, ValueError, MemoryError, RecursionError) as e:  # the last two: brackets in brackets
+        raise ParseError(f"dim: cannot read {text!r:.60}") from e
 
     def walk(n: ast.expr) -> Dim:
-        if isinstance(n, ast.Constant) and isinstance(n.value, int):
-            return n.value
+        if isinstance(n, ast.Constant) and type(n.value) is int:
+            return readable(n.value)
         if isinstance(n, ast.Name) and n.id in known:
             return known[n.id]
         if isinstance(n, ast.UnaryOp) and isinstance(n.op, ast.USub):
@@ -348,13 +359,13 @@ def parse_dim(text: str, known: Mapping[str, Expr]) -> Dim:
             a, b = walk(n.left), walk(n.right)
             match n.op:
                 case ast.Add():
-                    return a + b
+                    return readable(a + b)
                 case ast.Sub():
-                    return a - b
+                    return readable(a - b)
                 case ast.Mult():
-                    return a * b
-                case ast.FloorDiv():
+                    return readable(a * b)
+                case ast.FloorDiv() if b != 0:
                     return floordiv(a, b)
-        raise ParseError(f"dim: cannot read {text!r}; known symbols: {' '.join(known) or 'none'}")
+        raise ParseError(f"dim: cannot read {text!r:.60}; known symbols: {' '.join(known) or 'none'}")
 
     return walk(tree)

@@ -49,8 +49,16 @@ class FormatError(TilewrightError):
     """A file is damaged, truncated or of another version."""
 
 
+class FileError(TilewrightError, OSError):
+    """A file could not be written or read: a full disk, a missing folder, no permission."""
+
+
 class CheckpointError(TilewrightError):
     """A checkpoint could not be written or read, or is of another model."""
+
+
+# What Python says of data that nobody would write. Readers of files turn it into an error of ours.
+STRANGE = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, AssertionError, RecursionError)
 
 
 def require(ok: bool, rule: str, **values: Any) -> None:

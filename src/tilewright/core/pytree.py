@@ -6,10 +6,11 @@ a leaf, None included. A `Spec` holds plain data only, so it can be saved and re
 
 from __future__ import annotations
 
-import importlib
+import sys
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 from .errors import FormatError, InputError
@@ -41,18 +42,38 @@ class Spec:
         return f"{self.type.partition(':')[2]}({', '.join(inner)})"
 
     def to_data(self) -> Any:
-        """Plain lists and scalars, fit for JSON; `from_data` reads them back."""
+        """Plain lists and scalars, fit for JSON; `from_data` reads them back. TypeError where a key is none."""
+        for key in self.keys:
+            if not isinstance(key, SCALARS):
+                raise TypeError(f"the key {key!r} of a {self.type} is no string, number, boolean or None")
         return "leaf" if self.type == "leaf" else [self.type, list(self.keys), [c.to_data() for c in self.children]]
 
     @staticmethod
     def from_data(data: Any) -> Spec:
+        """Whatever is no structure is a FormatError."""
         if data == "leaf":
             return LEAF
-        if not (isinstance(data, list) and len(data) == 3 and isinstance(data[0], str)):
-            raise FormatError(f"pytree: not a structure: {data!r}")
-        return Spec(data[0], tuple(data[1]), tuple(Spec.from_data(c) for c in data[2]))
+        whole = isinstance(data, list) and [type(x) for x in data] == [str, list, list] and all(isinstance(k, SCALARS) for k in data[1])
+        kind, keys, children = data if whole else ("", [], [])
+        if kind == "dict":
+            whole = len(keys) == len(children) == len(set(keys))
+        elif kind in ("tuple", "list"):
+            whole = not keys
+        if not whole or (":" not in kind and kind not in ("tuple", "list", "dict")):
+            raise FormatError(f"pytree: not a structure: {data!r:.60}")
+        return Spec(kind, tuple(keys), tuple(map(Spec.from_data, children)))
+
+    def plain(self, *, classes: bool = False) -> Spec:
+        """The structure in tuples, lists and dicts. `classes` keeps those whose class is imported already: a file does not decide what is
+        imported. The others become dicts where their keys are names, and tuples otherwise."""
+        children = tuple(c.plain(classes=classes) for c in self.children)
+        if ":" not in self.type or (classes and find_class(self.type) is not None):
+            return Spec(self.type, self.keys, children)
+        named = len(self.keys) == len(children) > 0 and all(isinstance(k, str) for k in self.keys)
+        return Spec("dict", self.keys, children) if named else Spec("tuple", (), children)
 
 
+SCALARS = (str, int, float, bool, type(None))
 LEAF = Spec()
 
 
@@ -118,15 +139,18 @@ def _unflatten(spec: Spec, leaves: Iterator[Any]) -> Any:
 
 
 def _rebuild(spec: Spec, children: list[Any]) -> Any:
-    """An object of the class that the spec names; a plain dict or tuple where that class cannot be imported any more."""
+    """An object of the class that the spec names; a plain dict or tuple where that class is not imported here."""
     cls = find_class(spec.type)
-    if cls is not None and issubclass(cls, tuple) and hasattr(cls, "_fields"):
-        return cls(*children)
-    if cls is not None:
-        for hook in HOOKS:
-            made = hook.unflatten(cls, spec.keys, children)
-            if made is not None:
-                return made
+    try:
+        if cls is not None:
+            if issubclass(cls, tuple) and hasattr(cls, "_fields"):
+                return cls(*children)
+            for hook in HOOKS:
+                made = hook.unflatten(cls, spec.keys, children)
+                if made is not None:
+                    return made
+    except (TypeError, ValueError, LookupError, AttributeError) as e:
+        raise InputError(f"pytree: a {spec.type} cannot be made of {len(children)} parts and the keys {spec.keys!r:.80}: {e}") from e
     named = len(spec.keys) == len(children) and all(isinstance(k, str) for k in spec.keys)
     return dict(zip(spec.keys, children, strict=True)) if named and children else tuple(children)
 
@@ -136,13 +160,11 @@ def class_name(cls: type[Any]) -> str:
 
 
 def find_class(name: str) -> type[Any] | None:
+    """The class `module:Class`, where that module is imported already. Neither a module nor an attribute is made by looking for it."""
     module, _, path = name.partition(":")
-    try:
-        found: Any = importlib.import_module(module)
-        for part in path.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError):
-        return None
+    found: Any = sys.modules.get(module)
+    for part in path.split("."):
+        found = vars(found).get(part) if isinstance(found, (ModuleType, type)) else None
     return found if isinstance(found, type) else None
 
 

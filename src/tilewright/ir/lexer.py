@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -27,9 +28,8 @@ class Token:
     line: int
 
 
-def tokens(text: str) -> list[Token]:
-    """Every word of the text, with an `end` token after the last."""
-    out: list[Token] = []
+def tokens(text: str) -> Iterator[Token]:
+    """Every word of the text, with `end` tokens after the last."""
     at, line = 0, 1
     while at < len(text):
         m = TOKEN.match(text, at)
@@ -37,25 +37,22 @@ def tokens(text: str) -> list[Token]:
             raise ParseError(f"graph text: cannot read {text[at : at + 20]!r} (line {line})")
         kind, word = str(m.lastgroup), m.group()
         if kind != "space":
-            out.append(Token(kind, word, line))
+            yield Token(kind, word, line)
         line += word.count("\n")
         at = m.end()
-    return [*out, Token("end", "the end", line)]
+    while True:
+        yield Token("end", "the end", line)
 
 
 class Cursor:
-    """Where a parser stands in a list of tokens."""
+    """Where a parser stands in a text. Words are read as they are asked for: a text may be long, and wrong at its beginning."""
 
     def __init__(self, text: str) -> None:
-        self._tokens, self._at = tokens(text), 0
-
-    @property
-    def now(self) -> Token:
-        return self._tokens[self._at]
+        self._tokens = tokens(text)
+        self.now = next(self._tokens)
 
     def next(self) -> Token:
-        token = self.now
-        self._at = min(self._at + 1, len(self._tokens) - 1)
+        token, self.now = self.now, next(self._tokens)
         return token
 
     def sees(self, text: str) -> bool:
@@ -77,7 +74,7 @@ class Cursor:
         return self.next().text
 
     def fail(self, rule: str) -> NoReturn:
-        raise ParseError(f"graph text: {rule}, got {self.now.text!r} (line {self.now.line})")
+        raise ParseError(f"graph text: {rule}, got {self.now.text!r:.60} (line {self.now.line})")
 
 
 def unquote(name: str) -> str:

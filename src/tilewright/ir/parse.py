@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..core.dims import UNBOUNDED, Dim, Expr, floordiv, maximum, minimum, sym
+from ..core.dims import UNBOUNDED, Dim, Expr, floordiv, maximum, minimum, readable, sym
 from ..core.dtypes import ALL
-from ..core.errors import ParseError
+from ..core.errors import STRANGE, ParseError
+from .attributes import check_attributes
 from .graph import Graph, Value
 from .lexer import Cursor, unquote
 from .types import TensorType
@@ -24,7 +25,10 @@ WORDS: dict[str, Any] = {"True": True, "False": False, "None": None, "inf": floa
 def parse(text: str, constants: Mapping[str, Any] | None = None) -> Graph:
     """The graph that `text` describes; `constants` holds an array (or ConstantData) for each `@name`."""
     reader = _Reader(text, constants or {})
-    graph = reader.graph({})
+    try:
+        graph = reader.graph({})
+    except STRANGE as e:
+        raise ParseError(f"graph text: cannot be read: {type(e).__name__} {str(e)[:100]} (line {reader.at.now.line})") from e
     if reader.at.now.kind != "end":
         reader.at.fail("expected the end of the text")
     return graph
@@ -119,7 +123,8 @@ class _Reader:
         place = str(json.loads(at.take("string", "a place"))) if at.accept("at") else ""
         try:
             op = REGISTRY[op_name](**attrs)
-        except TypeError as e:
+            check_attributes(op)
+        except (TypeError, ParseError) as e:
             raise ParseError(f"graph text: {op_name} cannot take the attributes ({', '.join(attrs)}): {e} (line {line})") from None
         made = graph.add(op, *operands, name=name, place=place)
         if made.name != name:
@@ -147,7 +152,15 @@ class _Reader:
         if word not in DTYPES:
             raise ParseError(f"graph text: {word!r} is not a dtype (line {self.at.now.line})")
         self.at.expect("[")
-        return TensorType(DTYPES[word], tuple(self.listed("]", lambda: self.sum(known))))
+        return self.shaped(word, known)
+
+    def shaped(self, word: str, known: Mapping[str, Expr]) -> TensorType:
+        """The rest of a type, from behind its bracket on."""
+        shape = tuple(self.listed("]", lambda: self.sum(known)))
+        for d in shape:
+            if not isinstance(d, Expr) and (type(d) is not int or d < 0):
+                raise ParseError(f"graph text: a size must be a whole number from 0 on, got {d!r:.20} (line {self.at.now.line})")
+        return TensorType(DTYPES[word], shape)
 
     # --- attribute values ---------------------------------------------------------------------------------------------
     def value(self, known: Mapping[str, Expr]) -> Any:
@@ -169,7 +182,7 @@ class _Reader:
         name = self.at.next().text
         if not self.at.accept("["):
             return DTYPES[name]
-        kind = TensorType(DTYPES[name], tuple(self.listed("]", lambda: self.sum(known))))
+        kind = self.shaped(name, known)
         if not self.at.accept("("):
             return kind
         elements = self.listed(")", lambda: self.sum(known))
@@ -191,7 +204,7 @@ class _Reader:
         while self.at.sees("+") or self.at.sees("-"):
             minus = self.at.next().text == "-"
             part = self.product(known)
-            total = total - part if minus else total + part
+            total = readable(total - part if minus else total + part)
         return total
 
     def product(self, known: Mapping[str, Expr]) -> Any:
@@ -199,7 +212,7 @@ class _Reader:
         while self.at.sees("*") or self.at.sees("//"):
             divide = self.at.next().text == "//"
             part: Dim = self.factor(known)
-            total = floordiv(total, part) if divide else total * part
+            total = readable(floordiv(total, part) if divide else total * part)
         return total
 
     def factor(self, known: Mapping[str, Expr]) -> Any:

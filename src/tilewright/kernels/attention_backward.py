@@ -138,7 +138,7 @@ class Backward:
             hi = b.maximum(0, b.minimum(hi, first + BLOCK + self.offset))
         if self.op.window is not None and self.offset is not None:
             lo = b.maximum(0, first + self.offset - (self.op.window - 1)) // self.width * self.width
-        return b.minimum(lo, hi), hi
+        return b.minimum(lo, b.ceildiv(hi, self.width) * self.width), hi  # a window may lie behind all keys
 
     # --- one tile of rows -----------------------------------------------------------------------------------------------
     def _rows(self, head: Ix | int, first: Ix, row: Ix, lo: Ix | int, hi: Ix | int, end: Ix | int) -> None:
@@ -233,6 +233,7 @@ class Backward:
     def _write_query(self, head: Ix | int, first: Ix, row: Ix, lo: Ix | int, hi: Ix | int) -> None:
         """dQ = scale · dS·K for one tile of rows."""
         b, width = self.b, self._panel(self.depth)
+        lo = b.minimum(lo, hi)
         for c in range(0, self.depth, width):
             left = min(self.depth - c, width)
             limit = None if left == width else (None, left)

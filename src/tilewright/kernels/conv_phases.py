@@ -30,16 +30,16 @@ class Axis:
 
 def axes_of(op: ConvOp, x: Shape, kernel: Shape, out: Shape) -> list[list[Axis]] | None:
     """The phases along every axis; None where sizes are not known or there are too many phases."""
-    found = []
+    found, total = [], 1
     for size, k, o, s, d, (lo, _) in zip(x, kernel, out, op.stride, op.dilation, op.padding, strict=True):
         if not all(isinstance(n, int) for n in (size, k, o, lo)):
             return None
         assert isinstance(k, int) and isinstance(o, int) and isinstance(lo, int)
+        total *= min(s, o)
+        if total > MOST:
+            return None
         found.append([_phase(r, s, d, k, o, lo) for r in range(min(s, o))])
-    total = 1
-    for phases in found:
-        total *= len(phases)
-    return found if total <= MOST else None
+    return found
 
 
 def _phase(r: int, s: int, d: int, k: int, o: int, lo: int) -> Axis:

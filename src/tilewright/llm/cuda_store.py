@@ -12,7 +12,7 @@ from typing import Any
 
 from ..compile import Stages
 from ..core.dtypes import dtype
-from ..core.errors import TilewrightError
+from ..core.errors import STRANGE, TilewrightError
 from ..core.target_spec import TargetSpec
 from ..core.validation import Level
 from ..ir.graph import Graph
@@ -76,10 +76,10 @@ def load(key: str, weights: Weights, target: TargetSpec, graph: Callable[[], Gra
         code = {name: KernelCode(name, text, block, shared) for (name, block, shared), text in zip(header["code"], ptx, strict=True)}
         if missing := {k.name for k in kernels.values()} - code.keys():
             raise ValueError(f"no code of {missing}")
-        model = Model(str(header["name"]), graph, read_signature(header["signature"], reader), target, level, stages.seconds)
+        model = Model(str(header["name"]), graph, read_signature(header["signature"], reader, interface), target, level, stages.seconds)
         model.stored_interface, model.passes = interface, header["passes"]
         return session_of(model, program, code, late=bool(header["late"]), stages=stages)
-    except (TilewrightError, KeyError, ValueError, TypeError, IndexError, struct.error, zlib.error):
+    except (TilewrightError, *STRANGE, struct.error, zlib.error):
         return None  # written by something else: compiled again and overwritten
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from ..core.dtypes import dtype
-from ..core.errors import TilewrightError
+from ..core.errors import STRANGE, TilewrightError
 from ..core.hashing import blake2b
 from ..core.signature import Signature
 from ..core.target_spec import TargetSpec
@@ -152,7 +152,7 @@ def load(key: str, weights: Weights, target: TargetSpec, graph: Callable[[], Gra
         return None
     try:
         return _session(memoryview(data), weights, target, graph, level, threads)
-    except (TilewrightError, KeyError, ValueError, TypeError, IndexError, struct.error):
+    except (TilewrightError, *STRANGE, struct.error):
         return None  # written by something else: compiled again and overwritten
 
 
@@ -160,7 +160,7 @@ def _session(data: memoryview, weights: Weights, target: TargetSpec, graph: Call
              threads: int | None) -> Session:
     header, ((tiles,), blobs, objects) = read_entry(data)
     interface, reader = read_interface(header["interface"])
-    signature: Signature = read_signature(header["signature"], reader)
+    signature: Signature = read_signature(header["signature"], reader, interface)
     program, symbols = stored_program(header, blobs, weights, reader)
     code = link(symbols, {name: bytes(o) for name, o in zip(header["objects"], objects, strict=True)})
     code.tiles = _Tiles(bytes(tiles))

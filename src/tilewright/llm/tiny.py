@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..core.files import write_file
 from ..ops.quant import by_name
 from .chat import CHATML
 from .tokenizer_pieces import byte_of_character
@@ -68,9 +69,8 @@ def write_tiny_model(path: str | os.PathLike[str], *, format: str = "Q8_0", widt
                     name + f"ffn_down{kind}.weight": matrix(*stack, width, size)}
         if experts:
             tensors[name + "ffn_gate_inp.weight"] = ((experts, width), 0, rng.standard_normal((experts, width)).astype(np.float32))
-    made = Path(path)
-    made.write_bytes(gguf_bytes(keys, tensors))
-    return made
+    write_file(path, gguf_bytes(keys, tensors), subject="tiny model")
+    return Path(path)
 
 
 def gguf_bytes(keys: list[tuple[str, int, Any]], tensors: dict[str, tuple[tuple[int, ...], int, Any]]) -> bytes:

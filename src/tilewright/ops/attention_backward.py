@@ -39,6 +39,7 @@ class AttentionBackward(Composite):
                S(f32(1, 4, 29, 8), f32(1, 2, 29, 8), f32(1, 2, 29, 8), f32(1, 4, 29, 8), scale=0.35, causal=True),
                S(f32(1, 2, 3, 4), f32(1, 1, 7, 4), f32(1, 1, 7, 4), f32(1, 2, 3, 4), scale=0.5, causal=True, offset=4, window=3),
                S(f32(1, 2, 5, 4), f32(1, 2, 5, 4), f32(1, 2, 5, 4), f32(1, 2, 5, 4), scale=0.5, softcap=2.0, window=2, with_scores=True),
+               S(f32(1, 2, 3, 4), f32(1, 1, 7, 4), f32(1, 1, 7, 4), f32(1, 2, 3, 4), scale=0.5, offset=9, window=2, with_scores=True),
                S(f32(2, 2, 3, 4), f32(2, 2, 5, 4), f32(2, 2, 5, 4), boolean(2, 1, 3, 5), f32(2, 2, 3, 4), scale=0.5, has_mask=True),
                S(f64(1, 2, 3, 4), f64(1, 2, 5, 4), f64(1, 2, 5, 4), boolean(5), f64(1, 2, 3, 5), f64(1, 2, 3, 4), scale=0.5, has_mask=True,
                  has_bias=True, with_scores=True),

@@ -70,15 +70,26 @@ class DftRows(General):
                S(f64(3, 193, 2), f64(24, 2), f64(24, 2, 8), f64(2, 96), kind="back", inverse=True, fit=with_tables),
                S(f32(0, 64, 2), f32(8, 2), f32(8, 2, 8), fit=with_tables)]
     errors = [E(f32(8, 3), f32(8, 2), f32(8, 2, 8), match="needs pairs"), E(f32(60, 2), f32(8, 2), f32(8, 2, 8), match="needs rows of 64"),
-              E(f16(64, 2), f16(8, 2), f16(8, 2, 8), match="needs f32 or f64")]
+              E(f16(64, 2), f16(8, 2), f16(8, 2, 8), match="needs f32 or f64"), E(f32(64, 2), f32(8, 2), f32(8, 2), match="needs turns"),
+              E(f32(64, 2), f32(7, 2), f32(8, 2, 8), match=r"needs turns of the row's dtype, \[\(8, 2\), \(8, 2, 8\)\]"),
+              E(f32(64, 2), f32(8, 2), f64(8, 2, 8), match="needs turns of the row's dtype"),
+              E(f32(128), f32(8, 2), f32(8, 2, 8), kind="real", match="needs turns of the row's dtype"),
+              E(f32(60, 2), f32(12, 2), f32(12, 2, 5), match="the row kernel has no 5 lanes for 60")]
 
     def infer(self, x: TensorType, stages: TensorType, across: TensorType, *finish: TensorType) -> TensorType:
         require(x.dtype.name in ("f32", "f64"), "needs f32 or f64", dtype=x.dtype)
         require(self.kind in KINDS, "kind must be one of {kinds}", kinds=", ".join(KINDS), kind=self.kind)
         reals = self.kind in ("real", "full")
-        require(reals or (x.ndim >= 2 and x.shape[-1] == 2), "needs pairs […, n, 2]", x=show_shape(x.shape))
-        m, _, lanes = across.shape
+        require(x.ndim >= 1 if reals else (x.ndim >= 2 and x.shape[-1] == 2), "needs pairs […, n, 2]", x=show_shape(x.shape))
+        require(across.ndim == 3 and across.is_static, "needs turns [m, 2, lanes]", across=across)
+        m, lanes = (d for d in (across.shape[0], across.shape[2]) if isinstance(d, int))
         n = m * lanes
+        require(m > 0 and lanes in (8, 16) and lanes_of(n, x.dtype) == lanes, "the row kernel has no {lanes} lanes for {n}",
+                lanes=lanes, n=n)
+        wanted = [(m, 2), (m, 2, lanes), *([] if self.kind == "complex" else [(2, n // 2)])]
+        found = [stages, across, *finish]
+        require([t.shape for t in found] == wanted and all(t.dtype is x.dtype for t in found), "needs turns of the row's dtype, {wanted}",
+                wanted=wanted, turns=", ".join(map(str, found)))
         want = {"complex": n, "back": n + 1}.get(self.kind, 2 * n)
         require(x.shape[-1 if reals else -2] == want, "needs rows of {want}", want=want, x=show_shape(x.shape))
         lead = x.shape[:-1] if reals else x.shape[:-2]

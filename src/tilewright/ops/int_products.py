@@ -94,7 +94,8 @@ class IntDot(Contraction):
               E(i8(3, 7), i32(1, 2, 16), i32(5), match="the last dim of x must be a known multiple of 4"),
               E(i8(3, 8), i32(1, 3, 16), i32(5), match=r"words must be i32\[1,2,16\]"),
               E(i8(3, 8), i32(1, 2, 16), i64(5), match="sums must be i32"),
-              E(i8(2, 4), i32(1, 3, 16), i32(5), kernel=(3,), stride=(1,), dilation=(1,), match="the windows do not fit")]
+              E(i8(2, 4), i32(1, 3, 16), i32(5), kernel=(3,), stride=(1,), dilation=(1,), match="the windows do not fit"),
+              E(i8(4, 4), i32(1, 3, 16), i32(5), kernel=(3,), stride=(0,), dilation=(1,), match="stride and dilation must be positive")]
 
     def out_shape(self, x: Shape) -> Shape:
         rank = len(self.kernel)
@@ -110,6 +111,8 @@ class IntDot(Contraction):
         rank = len(self.kernel)
         require(len(self.stride) == len(self.dilation) == rank and x.ndim > rank, "needs a stride and a dilation a window axis, and x of "
                 "higher rank", x=x, kernel=self.kernel, stride=self.stride, dilation=self.dilation)
+        require(all(n >= 1 for n in (*self.kernel, *self.stride, *self.dilation)), "kernel, stride and dilation must be positive",
+                kernel=self.kernel, stride=self.stride, dilation=self.dilation)
         c = x.shape[-1]
         require(isinstance(c, int) and c % 4 == 0, "the last dim of x must be a known multiple of 4", x=x)
         require(sums.dtype is dt.i32 and sums.ndim == 1, "sums must be i32[n]", sums=sums)

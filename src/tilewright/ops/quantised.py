@@ -13,6 +13,7 @@ import numpy as np
 from ..core import dtypes as dt
 from ..core.dims import Dim
 from ..core.errors import require
+from ..core.needs import require_room
 from ..ir.types import TensorType
 from . import functions as F
 from .base import E, MaybeValues, NotSupported, S, Values, register
@@ -124,12 +125,14 @@ class QGather(General):
                S(u8(3, 8), i64(), format="F32", k=2, low=(0, 0), high=(60, 2))]
     errors = [E(u8(5, 33), i64(3), format="Q8_0", k=32, match=r"the matrix must be u8\[N,34\]"),
               E(u8(5, 34), f32(3), format="Q8_0", k=32, match="indices must be integers"),
-              E(f16(5, 34), i64(3), format="Q8_0", k=32, match="the matrix must be u8")]
+              E(f16(5, 34), i64(3), format="Q8_0", k=32, match="the matrix must be u8"),
+              E(u8(0, 34), i64(3), format="Q8_0", k=32, match="the table must have rows")]
 
     def infer(self, table: TensorType, ids: TensorType, *books: TensorType) -> TensorType:
         require_matrix(table, self.format, self.k)
         require_books(self.format, books)
         require_ids(ids)
+        require_room(table.shape[0] - 1, "the table must have rows", table=table)
         return TensorType(dt.f32, (*ids.shape, self.k))
 
     def ref(self, table: Any, ids: Any, *books: Any) -> Any:

@@ -25,7 +25,8 @@ from . import cuda_launch
 from .cuda_constants import device_constants
 from .cuda_late import LateWords, follows
 from .cuda_modules import load_function
-from .executable import Interface
+from .executable import Interface, check_ends
+from .packing import packed_bytes
 
 if TYPE_CHECKING:
     from .cuda_walk import Flow
@@ -161,6 +162,7 @@ class CudaExecutable:
         *, late: bool = True,
     ) -> None:  # fmt: skip
         self.program, self.interface, self.code, self.constants = program, interface, code, list(constants)
+        check_ends(program, interface, [packed_bytes(c.data.type, c.packed) for c in program.constants])
         self.rebinds = late  # one schedule serves all values of the call's symbols
         self.plan = Plan(program, interface.symbols)
         self.slots = {b: i for i, b in enumerate([*program.inputs, *program.outputs])}

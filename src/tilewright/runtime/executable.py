@@ -125,6 +125,7 @@ class Executable:
 
     def __init__(self, program: Program, interface: Interface, code: Code, constants: Sequence[Array], plan: Plan | None = None) -> None:
         self.program, self.interface, self.code, self.constants = program, interface, code, list(constants)
+        check_ends(program, interface, [c.nbytes for c in self.constants])
         self.plan = Plan(program, interface.symbols) if plan is None else plan
         self._temp_index = {b: i for i, b in enumerate(self.plan.temps)}
         self._layout()
@@ -322,6 +323,19 @@ class Executable:
                          "serial": bool(flags & SERIAL), "barrier": bool(flags & BARRIER), "note": launch.note,
                          "integer": " dot4 " in self.code.tiles.get(symbol, "")})  # sums of products of bytes
         return rows
+
+
+def check_ends(program: Program, interface: Interface, constants: Sequence[int]) -> None:
+    """What callers hand in and get back, and what the constants hold, must have the sizes that the program's kernels count on."""
+    ends = (("input", program.inputs, [t.nbytes for t in interface.inputs]),
+            ("output", program.outputs, [t.nbytes for t in interface.outputs]),
+            ("constant", [c.buffer for c in program.constants], constants))
+    for what, buffers, sizes in ends:
+        if len(buffers) != len(sizes):
+            raise VerifyError(f"executable: the program has {len(buffers)} {what}s, got {len(sizes)}")
+        for b, size in zip(buffers, sizes, strict=True):
+            if b.nbytes != size:
+                raise VerifyError(f"executable: {what} {b.name} must have {b.nbytes} bytes, got {size}")
 
 
 def _shown(env: Mapping[str, int]) -> str:

@@ -54,6 +54,21 @@ def _mapped(nbytes: int, huge: bool) -> NDArray[np.uint8]:
     return raw
 
 
+def available() -> int:
+    """Bytes that this process may still ask for: what the system has, or its container's limit. Memory is promised freely and a process
+    that uses more than there is gets killed, so that a file with a large size in it is asked about first."""
+    room = 1 << 62
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            lines = dict(line.split(":", 1) for line in file)
+        room = sum(int(lines[name].split()[0]) << 10 for name in ("MemAvailable", "SwapFree"))
+        with open("/sys/fs/cgroup/memory.max", encoding="ascii") as file:
+            room = min(room, int(file.read()))
+    except (OSError, ValueError, KeyError):  # another system, or no limit ("max")
+        pass
+    return room
+
+
 def trim() -> None:
     """Give memory that the C library keeps for later back to the system: worth it after a load, which frees much at once."""
     give_back = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it

@@ -5,13 +5,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from os import PathLike
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..core.dims import evaluate
 from ..core.errors import InputError, UnsupportedError
+from ..core.files import write_file
 from . import layout as L
 from .arguments import Bound, bind
 
@@ -35,7 +35,7 @@ class Profile:
         names = [{"ph": "M", "pid": 1, "tid": t, "name": "thread_name", "args": {"name": f"thread {t}"}} for t in range(self.threads)]
         process = {"ph": "M", "pid": 1, "name": "process_name", "args": {"name": f"tilewright {self.name}"}}
         text = json.dumps({"traceEvents": [process, *names, *self.events], "displayTimeUnit": "ns"})
-        Path(path).write_text(text, encoding="utf-8")
+        write_file(path, text.encode(), subject="profile")
 
     def __str__(self) -> str:
         from .report import launch_table

@@ -5,14 +5,14 @@ symbol of their object code; their tile IR is not stored.
 """
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, get_args
 
 from ..core.dims import Dim, Expr, Symbol, parse_dim, sym
 from ..core.dtypes import dtype
-from ..core.errors import FormatError, ParseError
-from ..core.pytree import Spec
+from ..core.errors import STRANGE, FormatError, ParseError
+from ..core.pytree import SCALARS, Spec
 from ..core.signature import Fixed, Signature, Size, Slot
 from ..ir.types import TensorType
 from ..kernels.launch import (
@@ -35,7 +35,6 @@ from .control_data import control_data, read_block, read_windows, windows_of
 from .executable import Interface
 
 Data = dict[str, Any]
-ROLES: dict[str, Callable[[Any], Slot | Fixed]] = {"slot": Slot, "fixed": Fixed}
 
 
 def dim_data(d: Dim) -> int | str:
@@ -57,7 +56,7 @@ class Reader:
         if value not in self.seen:
             try:
                 self.seen[value] = parse_dim(value, self.known)
-            except (ParseError, RecursionError) as e:
+            except (ParseError, RecursionError, ArithmeticError) as e:
                 raise FormatError(f"archive: cannot read the dim {value!r:.60}") from e
         return self.seen[value]
 
@@ -80,22 +79,38 @@ def interface_data(i: Interface) -> Data:
 
 
 def read_interface(data: Data) -> tuple[Interface, Reader]:
-    try:
-        symbols = tuple(Symbol(str(n), int(lo), int(hi)) for n, lo, hi in data["symbols"])
+    with reading("interface.symbols", data, "symbols"):
+        symbols = tuple(Symbol(str(n), lo, hi) for n, lo, hi in data["symbols"])
         reader = Reader(symbols)
-    except (ValueError, TypeError, KeyError, ParseError) as e:
-        raise FormatError("archive: the symbols cannot be read") from e
-    inputs, outputs = ([reader.type(t) for t in data[k]] for k in ("inputs", "outputs"))
-    try:
+        if len(reader.known) != len(symbols):
+            raise ValueError("a name is used twice")
+    with reading("interface.inputs and .outputs", data, "inputs", "outputs", "names"):
+        inputs, outputs = ([reader.type(t) for t in data[k]] for k in ("inputs", "outputs"))
+        names = tuple(map(str, data["names"]))
+        if len(names) != len(inputs):
+            raise ValueError(f"{len(inputs)} inputs have {len(names)} names")
+    with reading("interface.donated", data, "donated"):
         donated = tuple((int(i), int(k)) for i, k in data["donated"])
-        if any(inputs[i] != outputs[k] or min(i, k) < 0 for i, k in donated):
-            raise ValueError
+        if any(min(i, k) < 0 or inputs[i] != outputs[k] for i, k in donated):
+            raise ValueError("a donated input has another type than its output")
+    with reading("interface.called", data, "called"):
+        called = tuple(map(str, data["called"]))
+        if not reader.known.keys() >= set(called):
+            raise ValueError("there is no such symbol")
+    with reading("interface.windows and .needs", data, "windows", "needs"):
         kept = tuple((reader.dim(d), str(what)) for d, what in data["windows"])
         needs = tuple((reader.dim(d), str(text), str(place)) for d, text, place in data["needs"])
-    except (ValueError, TypeError, KeyError, IndexError) as e:
-        raise FormatError("archive: the donated inputs cannot be read") from e
-    names, called = (tuple(map(str, data[k])) for k in ("names", "called"))
     return Interface(names, tuple(inputs), tuple(outputs), symbols, donated, called, kept, needs), reader
+
+
+@contextmanager
+def reading(field: str, data: Data, *keys: str) -> Iterator[None]:
+    """Whatever goes wrong inside is a FormatError that names the field and shows what it holds."""
+    try:
+        yield
+    except (ParseError, FormatError, *STRANGE) as e:
+        held = ", ".join(f"{data[k]!r:.60}" if k in data else f"no {k!r}" for k in keys)
+        raise FormatError(f"archive: the field '{field}' cannot be read ({e!s:.100}), got {held}") from e
 
 
 def signature_data(s: Signature) -> Data:
@@ -109,25 +124,40 @@ def signature_data(s: Signature) -> Data:
             **({"updates": [list(u) for u in s.updates]} if s.updates else {})}
 
 
-def read_signature(data: Data, reader: Reader) -> Signature:
-    try:
-        inputs = tuple(ROLES[kind](value) for kind, value in data["inputs"])
-        outputs = tuple(Size(reader.dim(value)) if kind == "size" else ROLES[kind](value) for kind, value in data["outputs"])
-        specs = (_known_classes(Spec.from_data(data[k])) for k in ("in", "out"))
+def read_signature(data: Data, reader: Reader, interface: Interface) -> Signature:
+    """The signature of a program with this interface. Structures are of builtin containers and of classes that are imported already."""
+
+    def role(kind: Any, value: Any, count: int) -> Slot | Fixed:
+        if kind == "slot" and type(value) is int and 0 <= value < count:
+            return Slot(value)
+        if kind == "fixed" and isinstance(value, SCALARS):
+            return Fixed(value)
+        raise ValueError(f"{[kind, value]!r:.40} is no leaf")
+
+    with reading("signature.in", data, "in", "inputs"):
+        in_spec = Spec.from_data(data["in"]).plain(classes=True)
+        inputs = tuple(role(kind, value, len(interface.inputs)) for kind, value in data["inputs"])
+        if [c.type for c in in_spec.children] != ["tuple", "dict"] or in_spec.type != "tuple" or in_spec.size != len(inputs):
+            raise ValueError("it must be a tuple and a dict, with a leaf for each input")
+        if not all(isinstance(k, str) for k in in_spec.children[1].keys):
+            raise ValueError("named arguments have names")
+        if len({r.index for r in inputs if isinstance(r, Slot)}) != len(interface.inputs):
+            raise ValueError(f"each of {len(interface.inputs)} inputs must be a leaf")
+    with reading("signature.out", data, "out", "outputs"):
+        out_spec = Spec.from_data(data["out"]).plain(classes=True)
+        outputs = tuple(Size(reader.dim(value)) if kind == "size" else role(kind, value, len(interface.outputs))
+                        for kind, value in data["outputs"])
+        if out_spec.size != len(outputs):
+            raise ValueError(f"a structure with {out_spec.size} leaves holds {len(outputs)}")
+    with reading("signature.updates", data, "updates"):
         updates = tuple((int(i), int(k)) for i, k in data.get("updates", ()))
-        return Signature(tuple(data["params"]), next(specs), next(specs), inputs, outputs, tuple(data["names"]), updates)
-    except (KeyError, ValueError, TypeError, RecursionError) as e:
-        raise FormatError("archive: the signature cannot be read") from e
-
-
-def _known_classes(spec: Spec) -> Spec:
-    """A file must not decide what is imported: container classes whose module is not loaded become dicts or tuples."""
-    children = tuple(_known_classes(c) for c in spec.children)
-    kind, keys = spec.type, spec.keys
-    if ":" in kind and kind.partition(":")[0] not in sys.modules:
-        named = len(keys) == len(children) and all(isinstance(k, str) for k in keys) and len(keys) > 0
-        kind, keys = ("dict", keys) if named else ("tuple", ())
-    return Spec(kind, keys, children)
+        if any(min(i, k) < 0 or interface.inputs[i] != interface.outputs[k] for i, k in updates):
+            raise ValueError("an updated input has another type than its output")
+    with reading("signature.params and .names", data, "params", "names"):
+        params, names = (tuple(map(str, data[k])) for k in ("params", "names"))
+        if names != interface.input_names:
+            raise ValueError(f"the inputs are called {interface.input_names!s:.60}")
+    return Signature(params, in_spec, out_spec, inputs, outputs, names, updates)
 
 
 def program_data(program: Program, symbols: Sequence[str]) -> Data:
@@ -195,8 +225,8 @@ def read_program(
             program.launches.append(launch)
         read_block(data["control"], program, buffers, loops, reader.dim)
         return program, symbols
-    except (KeyError, ValueError, TypeError, IndexError) as e:
-        raise FormatError("archive: the program cannot be read") from e
+    except STRANGE as e:
+        raise FormatError(f"archive: the program cannot be read ({type(e).__name__}: {e!s:.80})") from e
 
 
 def _kind(text: Any) -> BufferKind:

@@ -21,7 +21,7 @@ import numpy as np
 from ..core.errors import CheckpointError, FormatError
 from ..core.pytree import Spec, find_class, flatten, unflatten
 from ..runtime.arguments import is_tensor, tensor_to_numpy
-from .tensor_file import Array, dtype_name, read_header, read_tensor, write_tensors
+from .tensor_file import Array, dtype_name, open_tensors, read_header, read_tensors, tensor_sums, write_tensors
 
 KEY, VERSION = "tilewright", 1
 SHOWN = 8  # names of one kind in an error
@@ -53,7 +53,7 @@ def save_checkpoint(path: str | os.PathLike[str], tree: Any, *, step: int = 0, m
             arrays[name] = _as_array(name, leaf)
     try:
         note = json.dumps({"version": VERSION, "step": int(step), "structure": spec.to_data(), "names": names,
-                           "values": values, "metadata": dict(metadata or {})})
+                           "values": values, "metadata": dict(metadata or {}), "sums": tensor_sums(arrays)})
     except (TypeError, ValueError) as e:
         raise CheckpointError(f"checkpoint: metadata and the keys of dicts must be JSON values: {e} ({path})") from e
     write_tensors(Path(path), arrays, {KEY: note})
@@ -67,21 +67,22 @@ def load_checkpoint(path: str | os.PathLike[str], like: Any = None) -> Checkpoin
     """
     path = Path(path)
     try:
-        entries, strings, base = read_header(path)
-        note = _note(strings, path)
-        spec, names = _plain(Spec.from_data(note["structure"])), note["names"]
-        if like is not None:
-            leaves, spec = flatten(like)
-            names = leaf_names(spec)
-            _compare(names, leaves, entries, note["values"], path)
-        known = set(entries) | set(note["values"])
-        if spec.size != len(names) or len(names) != len(known) or not known.issuperset(names):
-            raise FormatError(f"checkpoint: the structure and the tensors of the file do not fit each other ({path})")
-        with path.open("rb") as handle:
-            found = [note["values"][n] if n in note["values"] else read_tensor(handle, entries[n], base) for n in names]
+        with open_tensors(path) as handle:
+            entries, strings, base = read_header(handle, path)
+            note = _note(strings, path)
+            values, sums = note["values"], note.get("sums", {})
+            spec, names = _structure(note, path)
+            if like is not None:
+                leaves, spec = flatten(like)
+                names = leaf_names(spec)
+                _compare(names, leaves, entries, values, path)
+            known = [*entries, *values]
+            if spec.size != len(names) or len(names) != len(known) or set(known) != set(names):
+                raise FormatError(f"checkpoint: the structure and the tensors of the file do not fit each other ({path})")
+            arrays = read_tensors(handle, entries, base, sums, path)
     except OSError as e:
         raise CheckpointError(f"checkpoint: could not read {path}: {e.strerror or e}") from e
-    return Checkpoint(unflatten(spec, found), note["step"], note["metadata"])
+    return Checkpoint(unflatten(spec, [values[n] if n in values else arrays[n] for n in names]), note["step"], note["metadata"])
 
 
 def leaf_names(spec: Spec) -> list[str]:
@@ -114,10 +115,13 @@ def _walk(spec: Spec, at: tuple[str, ...], found: list[str]) -> None:
         _walk(child, (*at, str(key)), found)
 
 
-def _plain(spec: Spec) -> Spec:
-    """Named tuples and other classes as tuples: reading a file imports nothing that the file names."""
-    kind = spec.type if spec.type in ("leaf", "tuple", "list", "dict") else "tuple"
-    return Spec(kind, spec.keys if kind == "dict" else (), tuple(_plain(c) for c in spec.children))
+def _structure(note: dict[str, Any], path: Path) -> tuple[Spec, list[str]]:
+    """The tree's structure and the names of its leaves. Named tuples and other classes are tuples: reading a file imports nothing that
+    the file names."""
+    try:
+        return Spec.from_data(note["structure"]).plain(), note["names"]
+    except (FormatError, RecursionError) as e:
+        raise FormatError(f"checkpoint: its structure cannot be read: {e} ({path})") from e
 
 
 def _as_array(name: str, leaf: Any) -> Array:
@@ -134,7 +138,9 @@ def _note(strings: dict[str, str], path: Path) -> dict[str, Any]:
         note = json.loads(strings[KEY])
         version = note["version"]
         kinds = {"names": list, "step": int, "values": dict, "metadata": dict, "structure": object}
+        sums = note.get("sums", {})  # older files have none
         whole = all(isinstance(note[key], kind) for key, kind in kinds.items()) and all(isinstance(n, str) for n in note["names"])
+        whole = whole and isinstance(sums, dict) and all(isinstance(s, str) for s in sums.values())
     except (ValueError, TypeError, KeyError, RecursionError) as e:
         raise FormatError(f"checkpoint: its notes cannot be read: {type(e).__name__} {e} ({path})") from e
     if version != VERSION or not whole:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import CheckpointError, ConfigError
-from .atomic import remove_leftovers
+from ..core.files import remove_leftovers
 from .checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 
 NAME = re.compile(r"step-(\d{8,})\.safetensors")
@@ -51,7 +51,7 @@ class CheckpointFolder:
         if self.keep is not None:
             for old in [s for s in self.steps if s != step][: -self.keep + 1 or None]:
                 self.file(old).unlink(missing_ok=True)
-        remove_leftovers(self.path, ".step-*.safetensors.tmp")
+        remove_leftovers(self.path, NAME)
         return self.file(step)
 
     def load(self, like: Any = None, *, step: int | None = None) -> Checkpoint:

@@ -2,11 +2,12 @@
 
 The format is eight bytes (the header's length), a JSON header (dtype, shape and place of each array, and a map of strings) and the arrays,
 little endian, one after another. Other programs read these files with the package `safetensors`, which is not needed here.
-A file is not trusted: sizes, places and dtypes are checked before anything is allocated.
+A file is not trusted: sizes, places and dtypes are checked before anything is allocated, and arrays against their checksums.
 """
 from __future__ import annotations
 
 import json
+import os
 import struct
 from collections.abc import Mapping
 from math import prod
@@ -16,8 +17,9 @@ from typing import Any, BinaryIO
 import ml_dtypes
 import numpy as np
 
+from ..core.checksums import DIGITS, Reading, checksums, count_pieces
 from ..core.errors import CheckpointError, FormatError
-from .atomic import write_atomically
+from ..core.files import open_file, write_file
 
 Array = np.ndarray[Any, Any]
 HEADER_LIMIT = 100_000_000  # bytes; the package has the same limit
@@ -58,7 +60,13 @@ def write_tensors(path: Path, tensors: Mapping[str, Array], metadata: Mapping[st
                 array = tensors[name]
                 handle.write(_bytes(np.ascontiguousarray(array, DTYPES[header[name]["dtype"]])))
 
-    write_atomically(path, write)
+    write_file(path, write, subject="checkpoint", error=CheckpointError)
+
+
+def tensor_sums(tensors: Mapping[str, Array]) -> dict[str, str]:
+    """Checksums of the arrays as they will be written."""
+    found = {name: np.ascontiguousarray(a, DTYPES[kind]) for name, a in tensors.items() if (kind := dtype_name(a)) is not None}
+    return dict(zip(found, checksums([memoryview(_bytes(a)) for a in found.values()]), strict=True))
 
 
 def _bytes(array: Array) -> Any:
@@ -66,18 +74,22 @@ def _bytes(array: Array) -> Any:
     return array.reshape(-1).view(np.uint8).data
 
 
-def read_header(path: Path) -> tuple[dict[str, Any], dict[str, str], int]:
+def open_tensors(path: Path) -> BinaryIO:
+    """The file, for `read_header` and `read_tensor`."""
+    return os.fdopen(open_file(path, subject="checkpoint", error=CheckpointError), "rb")
+
+
+def read_header(handle: BinaryIO, path: Path) -> tuple[dict[str, Any], dict[str, str], int]:
     """(entry by name, metadata, offset of the first array), all checked against the file's size."""
-    size = path.stat().st_size
-    with path.open("rb") as handle:
-        start = handle.read(8)
-        length = struct.unpack("<Q", start)[0] if len(start) == 8 else HEADER_LIMIT + 1
-        if length > min(HEADER_LIMIT, size - 8):
-            raise FormatError(f"checkpoint: the header does not fit the file of {size} bytes: not a whole safetensors file ({path})")
-        try:
-            header = json.loads(handle.read(length))
-        except (ValueError, RecursionError) as e:
-            raise FormatError(f"checkpoint: the header is not valid JSON: {e} ({path})") from e
+    size = os.fstat(handle.fileno()).st_size
+    start = handle.read(8)
+    length = struct.unpack("<Q", start)[0] if len(start) == 8 else HEADER_LIMIT + 1
+    if length > min(HEADER_LIMIT, size - 8):
+        raise FormatError(f"checkpoint: the header does not fit the file of {size} bytes: not a whole safetensors file ({path})")
+    try:
+        header = json.loads(handle.read(length))
+    except (ValueError, RecursionError) as e:
+        raise FormatError(f"checkpoint: the header is not valid JSON: {e} ({path})") from e
     if not isinstance(header, dict):
         raise FormatError(f"checkpoint: the header must be a JSON object, got a {type(header).__name__} ({path})")
     metadata = header.pop("__metadata__", {})
@@ -111,10 +123,18 @@ def _is_whole(entry: dict[str, Any], start: int) -> bool:
     return bool(entry["data_offsets"] == [start, start + prod(shape) * dtype.itemsize])
 
 
-def read_tensor(handle: BinaryIO, entry: dict[str, Any], base: int) -> Array:
-    """One array, in memory of its own: writable, so that a step may be given it to overwrite."""
-    array = np.empty(entry["shape"], DTYPES[entry["dtype"]])
-    handle.seek(base + entry["data_offsets"][0])
-    if handle.readinto(_bytes(array)) != array.nbytes:  # type: ignore[attr-defined]
-        raise FormatError(f"checkpoint: the file ended inside a tensor of {array.nbytes} bytes ({handle.name})")
-    return array
+def read_tensors(handle: BinaryIO, entries: Mapping[str, dict[str, Any]], base: int, sums: Mapping[str, str],
+                 path: Path) -> dict[str, Array]:
+    """The arrays, in memory of their own: writable, so that a step may be given them to overwrite. `sums` are their checksums, where the
+    file has any."""
+    for name, e in entries.items():
+        if name in sums and len(sums[name]) != DIGITS * count_pieces(e["data_offsets"][1] - e["data_offsets"][0]):
+            raise FormatError(f"checkpoint: the checksum of {name!r} has {len(sums[name])} digits, which do not fit its size ({path})")
+    arrays = {name: np.empty(e["shape"], DTYPES[e["dtype"]]) for name, e in entries.items()}
+    places = [(base + entries[name]["data_offsets"][0], memoryview(_bytes(a)), sums.get(name)) for name, a in arrays.items()]
+    wrong = Reading(handle.fileno(), places).finish()
+    if wrong is not None:
+        name = list(arrays)[wrong[0]]
+        raise FormatError(f"checkpoint: tensor {name!r} is damaged at or after its byte {wrong[1]}: it does not match its checksum; "
+                          f"use another copy of the file ({path})")
+    return arrays

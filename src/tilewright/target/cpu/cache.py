@@ -1,22 +1,25 @@
 """The object-code cache on disk: one checksummed file per kernel, named by the hash of everything that shaped its code.
 
 The folder must be the user's own and closed to others (0700): what lies in it is run as machine code. Whatever is wrong with the
-folder or an entry, a compile goes on without it and says so in `notes`. Entries are written to a temporary name and renamed, so
-no lock is needed; reading refreshes an entry's time stamp, and the oldest go first when the folder is over its bound.
+folder or an entry, a compile goes on without it and says so in `notes`, of the folder also in the log. Entries are written to a temporary
+name and renamed, so no lock is needed; reading refreshes an entry's time stamp, and the oldest go first when the folder is over its bound.
+Only files with the name and the header of an entry are ever deleted: the folder may hold other things of the user's.
 """
 from __future__ import annotations
 
 import contextlib
 import functools
 import os
+import re
 import stat
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...core.config import Config, load
+from ...core.config import Config, load, user_folder
+from ...core.errors import FileError
+from ...core.files import remove_leftovers, write_file
 from ...core.hashing import blake2b
 from ...core.target_spec import TargetSpec
 from .jit import DEFAULT_OPT, OptLevel, compile_many, llvm_version, pass_options
@@ -26,7 +29,7 @@ ABI_VERSION = 1  # layout of thunks, argument words and the kernel signature
 _MAGIC = b"TWOBJ1\n\0"
 _SUM = 16  # bytes of checksum behind the magic
 _SUFFIX = ".o"
-_STALE_SECONDS = 3600.0
+_NAME = re.compile(r"[0-9a-f]{40}\.o")
 _TOUCH_SECONDS = 3600.0
 
 
@@ -42,10 +45,18 @@ class Entry:
     used: float  # seconds since the epoch
 
 
-def default_folder() -> Path:
-    """The user's cache folder by the XDG rule."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path("~/.cache").expanduser()) / "tilewright"
+def default_folder() -> Path | None:
+    """Ours in the user's cache folder; None for a user without one."""
+    base = user_folder("XDG_CACHE_HOME", ".cache")
+    return None if base is None else base / "tilewright"
+
+
+@functools.cache
+def _warn(note: str) -> None:
+    """Once a process: every compile meets the same folder."""
+    import logging
+
+    logging.getLogger("tilewright").warning(note)
 
 
 @functools.cache
@@ -76,33 +87,22 @@ class CodeCache:
         config = load() if config is None else config
         self.notes: list[str] = []
         self.limit = config.cache_bytes
-        self.folder: Path | None = self._open(Path(config.cache_dir or default_folder())) if self.limit > 0 else None
+        self.folder: Path | None = self._open(config.cache_dir) if self.limit > 0 else None
         self._writable = self.folder is not None
         self._written = 0
         if self.limit == 0:
             self.notes.append("cache: switched off (TILEWRIGHT_CACHE_BYTES=0)")
 
-    def _open(self, folder: Path) -> Path | None:
-        try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            info = folder.stat()
-        except OSError as problem:
-            self.notes.append(f"cache: cannot use {folder} ({problem.strerror}); compiling without a cache")
-            return None
-        if not stat.S_ISDIR(info.st_mode):
-            self.notes.append(f"cache: {folder} is no folder; compiling without a cache")
-            return None
-        if hasattr(os, "getuid"):
-            if info.st_uid != os.getuid():
-                self.notes.append(f"cache: {folder} belongs to another user (uid {info.st_uid}); compiling without a cache")
-                return None
-            if info.st_mode & 0o022:
-                self.notes.append(f"cache: others may write to {folder}; compiling without a cache, run: chmod 700 {folder}")
-                return None
-        return folder
+    def _open(self, given: str | None) -> Path | None:
+        folder = default_folder() if given is None else Path(given)
+        problem = _problem(folder)
+        if problem:
+            self.notes.append(f"cache: {problem}")
+            _warn(self.notes[-1])
+        return None if problem else folder
 
     def get(self, key: str) -> bytes | None:
-        """The object code stored under `key`; a damaged entry is deleted and counts as absent."""
+        """The object code stored under `key`; a damaged entry counts as absent, and is replaced by the next `put`."""
         if self.folder is None:
             return None
         path = self.folder / (key + _SUFFIX)
@@ -117,8 +117,7 @@ class CodeCache:
             return None
         head = len(_MAGIC) + _SUM
         if data[:len(_MAGIC)] != _MAGIC or data[len(_MAGIC):head] != _checksum(key, data[head:]):
-            self.notes.append(f"cache: entry {key} is damaged; deleted and compiled again")
-            self._remove(path)
+            self.notes.append(f"cache: entry {key} is damaged; compiled again")
             return None
         if time.time() - used > _TOUCH_SECONDS:
             with contextlib.suppress(OSError):  # a read-only folder keeps its old order
@@ -130,47 +129,37 @@ class CodeCache:
         if self.folder is None or not self._writable:
             return
         data = _MAGIC + _checksum(key, code) + code
-        temporary = None
         try:
-            handle, name = tempfile.mkstemp(prefix="new-", dir=self.folder)
-            temporary = Path(name)
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-            temporary.replace(self.folder / (key + _SUFFIX))
-        except OSError as problem:
+            write_file(self.folder / (key + _SUFFIX), data, subject="cache", sync=False)
+        except FileError as problem:
             self._writable = False
-            self.notes.append(f"cache: cannot write to {self.folder} ({problem.strerror}); compiling without storing")
-            if temporary is not None:
-                self._remove(temporary)
+            self.notes.append(f"{problem}; compiling without storing")
             return
         self._written += len(data)
 
     def entries(self) -> list[Entry]:
         """All entries, the least recently used first."""
-        return sorted((Entry(name.removesuffix(_SUFFIX), size, used) for name, size, used in self._files() if name.endswith(_SUFFIX)),
+        return sorted((Entry(name.removesuffix(_SUFFIX), size, used) for name, size, used in self._files()),
                       key=lambda entry: (entry.used, entry.key))
 
     def clear(self) -> int:
         """Delete every entry; gives their number."""
         if self.folder is None:
             return 0
-        ours = [name for name, _, _ in self._files() if name.startswith("new-") or name.endswith(_SUFFIX)]
-        removed = [name for name in ours if self._remove(self.folder / name)]
-        return sum(name.endswith(_SUFFIX) for name in removed)
+        remove_leftovers(self.folder, _NAME)
+        return sum(self._remove(entry) for entry in self.entries())
 
     def trim(self) -> None:
         """Delete the least recently used entries until the folder is within its bound, and what a killed process left behind."""
         if self.folder is None:
             return
-        for name, _, used in list(self._files()):
-            if name.startswith("new-") and time.time() - used > _STALE_SECONDS:
-                self._remove(self.folder / name)
+        remove_leftovers(self.folder, _NAME)
         found = self.entries()
         total = sum(entry.nbytes for entry in found)
         for entry in found:
             if total <= self.limit:
                 break
-            self._remove(self.folder / (entry.key + _SUFFIX))
+            self._remove(entry)
             total -= entry.nbytes
 
     def compile(self, texts: Sequence[str], target: TargetSpec, opt: OptLevel = DEFAULT_OPT, *,
@@ -203,6 +192,8 @@ class CodeCache:
         try:
             with os.scandir(self.folder) as listing:
                 for item in listing:
+                    if _NAME.fullmatch(item.name) is None:
+                        continue
                     with contextlib.suppress(OSError):  # another process may have deleted it meanwhile
                         info = item.stat(follow_symlinks=False)
                         if stat.S_ISREG(info.st_mode):
@@ -210,12 +201,36 @@ class CodeCache:
         except OSError as problem:
             self.notes.append(f"cache: cannot list {self.folder} ({problem.strerror})")
 
-    def _remove(self, path: Path) -> bool:
+    def _remove(self, entry: Entry) -> bool:
+        """Delete a file that begins as entries do."""
+        assert self.folder is not None
+        path = self.folder / (entry.key + _SUFFIX)
         try:
-            path.unlink()
+            with path.open("rb", buffering=0) as file:
+                ours = file.read(len(_MAGIC)) == _MAGIC
+            if ours:
+                path.unlink()
         except OSError:
             return False
-        return True
+        return ours
+
+
+def _problem(folder: Path | None) -> str:
+    """Why a folder cannot be used; "" where it can. It is made where it is missing."""
+    if folder is None:
+        return "there is no home folder (HOME is not set); compiling without a cache, set TILEWRIGHT_CACHE_DIR"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        info = folder.stat()
+    except OSError as problem:
+        return f"cannot use {folder} ({problem.strerror}); compiling without a cache"
+    if not stat.S_ISDIR(info.st_mode):
+        return f"{folder} is no folder; compiling without a cache"
+    if info.st_uid != os.getuid():
+        return f"{folder} belongs to another user (uid {info.st_uid}); compiling without a cache"
+    if info.st_mode & 0o022:
+        return f"others may write to {folder}; compiling without a cache, run: chmod 700 {folder}"
+    return ""
 
 
 def _checksum(key: str, code: bytes) -> bytes:
