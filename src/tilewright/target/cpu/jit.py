@@ -163,9 +163,18 @@ def _optimise(module: Any, machine: Any, opt: OptLevel) -> None:
     else:
         passes = builder.getModulePassManager()
     _unlocked("LLVMPY_RunNewModulePassManager")(passes, module, builder)
-    passes.close()
+    _dispose(passes)
     builder.close()
     tuning.close()
+
+
+def _dispose(passes: Any) -> None:
+    """Free a pass manager with all its passes, which hold memory by the size of the module. llvmlite's own `close` frees nothing: the
+    method that would is hidden by an empty one of another base class."""
+    from llvmlite.binding import ffi
+
+    ffi.lib.LLVMPY_DisposeNewModulePassManger(passes)
+    passes.detach()
 
 
 def _emit(text: str, target: TargetSpec, opt: OptLevel, *, objects: bool) -> bytes:
