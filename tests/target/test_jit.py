@@ -123,7 +123,8 @@ def test_many_compiles_on_threads_give_the_same_bytes() -> None:
 class _Malloc(ctypes.Structure):
     """glibc's struct mallinfo2."""
 
-    _fields_ = [(name, ctypes.c_size_t) for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "used", "free", "keep")]
+    _fields_ = [(name, ctypes.c_size_t) for name in (
+        "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "used", "free", "keep")]
 
 
 def _allocated() -> int:

@@ -13,8 +13,10 @@ from ..transform import vmap as batching
 from ..transform.lib import ALIASES, FUNCTIONS
 from ..transform.trace import tracing, user_place
 from .jit import Jit
+from .programs import Programs
 
 Fn = Callable[..., Any]
+_EAGER = Programs()  # of all library functions together
 
 
 def staged(fn: Fn) -> Fn:
@@ -30,7 +32,7 @@ def staged(fn: Fn) -> Fn:
 
 def eager(fn: Fn) -> Fn:
     """A library function for plain arrays too. It is compiled once for all lines that call it, so errors take the line of this call."""
-    compiled = Jit(fn, numbers="static")
+    compiled = Jit(fn, numbers="static", programs=_EAGER)
 
     @functools.wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:

@@ -177,5 +177,5 @@ def compile_call(interface: Interface, framework: str, *, errors: int, leaf: int
             shape = tuple(d for d in type_.shape if isinstance(d, int))
             names[f"R{k}"] = recycler(type_, shape, framework == "torch")
     exec(text, names)
-    found: Callable[..., Any] = names["call"]
+    found: Callable[..., Any] = names.pop("call")  # left there, it would be a cycle that keeps the program until the next collection
     return found

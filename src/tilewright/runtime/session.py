@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any
+from weakref import WeakMethod
 
 import numpy as np
 
@@ -85,7 +86,7 @@ class Session:
         self._closed = False
         self._checked = False
         self._pool: Pool | None = None
-        self._call: Any = self._first
+        self._has_looked = False
         self.shared = _shared(model, executable)
         self.threads = 1
         if executable is not None:
@@ -110,33 +111,35 @@ class Session:
         return self._leaves(self.model.signature.flatten(args, kwargs), None, env)
 
     def _first(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
-        """The first call: run the checks before execution, then choose the generated function that fits the inputs."""
-        if self.executable is None or self.model.signature.updates:
-            self._call = self._slow
-            return self._slow(args, kwargs, out)
+        """The first call: run the checks before execution, then choose the generated function that fits the inputs. Where none does,
+        every call is like it."""
         result = self._slow(args, kwargs, out)
-        fast = self._generated("torch" if self._wants_torch(self.model.signature.flatten(args, kwargs)) else "numpy")
-        self._call = self._slow if fast is None else fast if self.model.signature.simple else partial(self._nested, fast)
+        executable = self.executable
+        if self._has_looked or executable is None or self.model.signature.updates:
+            return result
+        self._has_looked = True
+        fast = self._generated(executable, "torch" if self._wants_torch(self.model.signature.flatten(args, kwargs)) else "numpy")
+        if fast is not None and not self._closed:
+            self._call = fast if self.model.signature.simple else partial(_nested, self.model.signature, fast)
         return result
+
+    # Nothing that a session holds refers to the session: one that is dropped is freed at once, with its weights.
+    _call: Callable[..., Any] = _first
 
     def _wants_torch(self, leaves: Sequence[Any]) -> bool:
         """Outputs follow the inputs; a model without inputs follows what it was compiled from."""
         return any(map(is_tensor, leaves)) or (not leaves and self.model.framework == "torch" and "torch" in sys.modules)
 
-    def _nested(self, fast: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
-        """Nested or named arguments: take them apart, then the fast way."""
-        return fast(self.model.signature.flatten(args, kwargs), None, out)
-
-    def _generated(self, framework: str) -> Any:
-        signature, pool, executable = self.model.signature, self._pool, self.executable
-        assert pool is not None and executable is not None
+    def _generated(self, executable: Executable, framework: str) -> Any:
+        signature, pool = self.model.signature, self.pool
         only = signature.outputs[0] if signature.out_spec.type == "leaf" else None
         leaf = only.index if isinstance(only, Slot) else None
         free = self._free
-        slow = self._slow if signature.simple else lambda leaves, _, out: self._leaves(leaves, out)
-        scope = {"slow": slow, "free": free, "take": free.pop, "give": free.append, "most": FREE, "grow": self.grow, "run": pool.run,
-                 "settle": self.settle, "fail": self.fail, "finish": signature.unflatten,
-                 "stale": self._check_weights}
+        leaves = _weakly(self._leaves)
+        slow = _weakly(self._slow) if signature.simple else lambda values, _, out: leaves(values, out)
+        scope = {"slow": slow, "free": free, "take": free.pop, "give": free.append, "most": FREE, "run": pool.run,
+                 "grow": _weakly(self.grow), "settle": _weakly(self.settle), "fail": _weakly(self.fail),
+                 "finish": signature.unflatten, "stale": _weakly(self._check_weights)}
         return compile_call(self.interface, framework, errors=len(executable.error_launches), leaf=leaf, scope=scope,
                             watched=self.shared)
 
@@ -157,7 +160,7 @@ class Session:
         torch = self._wants_torch(leaves)
         shapes = [tuple(evaluate(d, bound.env) for d in t.shape) for t in self.interface.outputs]
         given = None if out is None else check_out(out, self.interface.outputs, shapes, signature)
-        if self.executable is None:
+        if self._pool is None:
             results = self._interpret(bound, torch)
         else:
             results = [fresh(t, shape, torch) for t, shape in zip(self.interface.outputs, shapes, strict=True)]
@@ -196,10 +199,9 @@ class Session:
         from ..plan import validate as _plan  # noqa: F401  importing registers the checks
         from . import validate as _execute  # noqa: F401
 
-        instance = workspace.instance(key)
-        assert self.executable is not None
-        validate("plan", self.model.validation, self.executable.program, instance.placement, instance.env)
-        validate("execute", self.model.validation, self.executable, instance)
+        instance, executable = workspace.instance(key), workspace.executable
+        validate("plan", self.model.validation, executable.program, instance.placement, instance.env)
+        validate("execute", self.model.validation, executable, instance)
         self._checked = True
 
     def _interpret(self, bound: Bound, torch: bool) -> list[Any]:
@@ -222,7 +224,10 @@ class Session:
     # ---- workspaces
 
     def take(self) -> Workspace:
-        return self._free.pop() if self._free else self.grow()
+        try:
+            return self._free.pop()
+        except IndexError:
+            return self.grow()
 
     @property
     def pool(self) -> Pool:
@@ -231,15 +236,16 @@ class Session:
 
     def last_env(self) -> dict[str, int] | None:
         """Symbol values of the last call, where one is known."""
-        for workspace in reversed(self._free):
-            for key in reversed(workspace.instances):
-                return dict(workspace.instances[key][1].env)
+        for workspace in reversed(list(self._free)):
+            for _, instance, _ in reversed(list(workspace.instances.values())):  # other threads may be using it
+                return dict(instance.env)
         return None
 
     def grow(self) -> Workspace:
-        if self.executable is None or self._pool is None or self._closed:
+        executable = self.executable
+        if executable is None or self._pool is None or self._closed:
             raise InputError(f"session: {self.model.name} is closed")
-        return Workspace(self.executable, self._pool.address, self.threads)
+        return Workspace(executable, self._pool.address, self.threads)
 
     def give(self, workspace: Workspace) -> None:
         if len(self._free) < FREE and not self._closed:
@@ -258,13 +264,12 @@ class Session:
 
     def fail(self, workspace: Workspace) -> None:
         """Turn the first filled error block into an exception, and clear them all for the next call."""
-        assert self.executable is not None
-        blocks, env = workspace.errors.copy(), workspace.last_env()
+        blocks, env, executable = workspace.errors.copy(), workspace.last_env(), workspace.executable
         workspace.errors[:] = 0
         self.give(workspace)
         k = int(np.flatnonzero(blocks[:, 0])[0])
-        step = self.executable.error_launches[k]
-        raise fault(self.executable.launches[step], blocks[k], env, self.model.name)
+        step = executable.error_launches[k]
+        raise fault(executable.launches[step], blocks[k], env, self.model.name)
 
     # ---- everything else
 
@@ -297,16 +302,13 @@ class Session:
     def close(self) -> None:
         """Give the memory back. Calls that are running finish; later ones are an error."""
         self._closed = True
-        self._call = self._refuse
+        self._call = partial(_refuse, self.model.name)
         self._free.clear()
         self.executable = None
 
-    def _refuse(self, *_: Any) -> Any:
-        raise InputError(f"session: {self.model.name} is closed")
-
     def _open(self) -> None:
         if self._closed:
-            self._refuse()
+            _refuse(self.model.name)
 
     def __enter__(self) -> Session:
         self._open()
@@ -319,6 +321,27 @@ class Session:
         shown = ", ".join(f"{n}: {t}" for n, t in zip(self.interface.input_names, self.interface.inputs, strict=True))
         outs = ", ".join(map(str, self.interface.outputs))
         return f"<Session {self.model.name}({shown}) -> {outs} on {self.model.target.kind}{', closed' if self._closed else ''}>"
+
+
+def _nested(signature: Signature, fast: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
+    """Nested or named arguments: take them apart, then the fast way."""
+    return fast(signature.flatten(args, kwargs), None, out)
+
+
+def _refuse(name: str, *_: Any) -> Any:
+    raise InputError(f"session: {name} is closed")
+
+
+def _weakly(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method for a generated function that its object holds. The object lives while a call of it runs."""
+    found = WeakMethod(method)
+
+    def call(*args: Any) -> Any:
+        bound = found()
+        assert bound is not None
+        return bound(*args)
+
+    return call
 
 
 def _shared(model: Model, executable: Executable | None) -> tuple[Watched, ...]:
