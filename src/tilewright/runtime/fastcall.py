@@ -10,6 +10,7 @@ import ctypes
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from ..core.dims import Expr, Symbol, symbols
@@ -20,6 +21,9 @@ from .arguments import from_dtype
 from .executable import Interface
 from .outputs import is_recycled, recycler
 from .owners import Watched
+from .torch_context import modes
+
+GENERATED = str(Path(__file__).with_name("generated"))  # the file of such functions, for those who look for code of ours
 
 
 def symbol_positions(interface: Interface, given: Collection[str] = ()) -> dict[str, tuple[int, int]] | None:
@@ -54,7 +58,8 @@ def _checks(interface: Interface, where: dict[str, tuple[int, int]]) -> list[str
     later: list[str] = []
     for i, type_ in enumerate(interface.inputs):
         if type_.is_static:
-            lines.append(f"if x{i}.shape != H{i}: return slow(args, kwargs, out)")
+            # by hash: the sizes that torch.jit.trace sees are tensors, which compare equal to numbers
+            lines.append(f"if x{i}.shape not in H{i}: return slow(args, kwargs, out)")
             continue
         lines.append(f"h{i} = x{i}.shape")
         lines.append(f"if len(h{i}) != {type_.ndim}: return slow(args, kwargs, out)")
@@ -99,6 +104,9 @@ def generate(interface: Interface, framework: str, *, errors: int, leaf: int | N
         if n:
             body.append(f"{', '.join(f'x{i}' for i in range(n))}, = args")
     body += [f"if W{j}._version != {count} or P{j}() != {place}: stale()" for j, (_, _, count, place) in enumerate(watched)]
+    if framework == "torch":
+        seen = any(t.is_static and t.shape for t in interface.inputs)  # by their shapes
+        body.append(f"if dispatching() or overriding(){'' if seen else ' or recording()'}: return slow(args, kwargs, out)")
     for i in range(n):
         if framework == "torch":
             body.append(f"if type(x{i}) not in classes or x{i}.dtype is not D{i} or not x{i}.is_cpu: return slow(args, kwargs, out)")
@@ -112,15 +120,12 @@ def generate(interface: Interface, framework: str, *, errors: int, leaf: int | N
             if i in takes.values():
                 body.append(f"if not g{i}.writeable: return slow(args, kwargs, out)")
     body += _checks(interface, where)
-    body += ["try: w = take()", "except IndexError: w = grow()", "io = w.io"]
     address = "{}.data_ptr()" if framework == "torch" else array_address()
-    body += [f"io[{i}] = {address.format(f'x{i}')}" for i in range(n)]
-    if takes and n > 1:
-        body.append("apart(io)")
+    body += [f"p{i} = {address.format(f'x{i}')}" for i in range(n)]
     outs = []
     for k, type_ in enumerate(interface.outputs):
         if k in takes:
-            body += [f"y{k} = x{takes[k]}", f"io[{n + k}] = io[{takes[k]}]"]
+            body.append(f"y{k}, q{k} = x{takes[k]}, p{takes[k]}")
             continue
         if is_recycled(type_):
             body.append(f"y{k} = R{k}()")
@@ -128,8 +133,17 @@ def generate(interface: Interface, framework: str, *, errors: int, leaf: int | N
             body.append(f"y{k} = like(T{k})")  # the fastest way to a new tensor
         else:
             body.append(f"y{k} = empty({_shape(type_, names)}, dtype=E{k}{', device=cpu' if framework == 'torch' else ''})")
-        body.append(f"io[{n + k}] = {address.format(f'y{k}')}")
+        body.append(f"q{k} = {address.format(f'y{k}')}")
         outs.append(f"y{k}")
+    if framework == "torch":  # an empty tensor has no address, and one of functionalize has none either
+        named = [*(f"p{i}" for i, t in enumerate(interface.inputs) if t.nbytes != 0),
+                 *(f"q{k}" for k, t in enumerate(interface.outputs) if t.nbytes != 0)]
+        body += [f"if not ({' and '.join(named)}): return slow(args, kwargs, out)"] if named else []
+    body += ["try: w = take()", "except IndexError: w = grow()", "io = w.io"]
+    body += [f"io[{i}] = p{i}" for i in range(n)]
+    if takes and n > 1:
+        body.append("apart(io)")
+    body += [f"io[{n + k}] = q{k}" for k in range(len(interface.outputs))]
     key = "(" + "".join(f"{names[s.name]}, " for s in interface.symbols) + ")"
     body.append(f"status = run({f'w.job({key})' if interface.symbols else 'w.fixed'})")
     body.append("if status: settle(status, w)")
@@ -158,7 +172,7 @@ def compile_call(interface: Interface, framework: str, *, errors: int, leaf: int
     if framework == "torch":
         import torch
 
-        names |= {"classes": frozenset({torch.Tensor, torch.nn.Parameter}), "empty": torch.empty, "like": torch.empty_like}
+        names |= {"classes": frozenset({torch.Tensor, torch.nn.Parameter}), "empty": torch.empty, "like": torch.empty_like, **modes()}
         names["cpu"] = torch.device("cpu")
         wanted = lambda d: from_dtype()[d]
     else:
@@ -168,7 +182,7 @@ def compile_call(interface: Interface, framework: str, *, errors: int, leaf: int
         names["tight"] = lambda x: np.array(x, order="C")
         wanted = lambda d: d.np
     for i, type_ in enumerate(interface.inputs):
-        names[f"D{i}"], names[f"H{i}"] = wanted(type_.dtype), type_.shape
+        names[f"D{i}"], names[f"H{i}"] = wanted(type_.dtype), frozenset({type_.shape})
     for k, type_ in enumerate(interface.outputs):
         names[f"E{k}"] = wanted(type_.dtype)
         if framework == "torch" and type_.is_static:
@@ -176,6 +190,6 @@ def compile_call(interface: Interface, framework: str, *, errors: int, leaf: int
         if is_recycled(type_):
             shape = tuple(d for d in type_.shape if isinstance(d, int))
             names[f"R{k}"] = recycler(type_, shape, framework == "torch")
-    exec(text, names)
+    exec(compile(text, GENERATED, "exec"), names)
     found: Callable[..., Any] = names.pop("call")  # left there, it would be a cycle that keeps the program until the next collection
     return found

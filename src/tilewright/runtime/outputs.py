@@ -18,7 +18,7 @@ from ..core.errors import InputError
 from ..core.pytree import flatten
 from ..core.signature import Signature, Slot
 from ..ir.types import TensorType
-from .arguments import FOREIGN, from_dtype, is_tensor, numpy_to_tensor, tensor_to_numpy
+from .arguments import FOREIGN, check_plain, from_dtype, is_tensor, numpy_to_tensor, tensor_to_numpy
 from .memory import HUGE, Allocation
 
 RECYCLED_FROM = HUGE  # a smaller result is in the caches wherever it lies
@@ -88,7 +88,10 @@ def is_recycled(type_: TensorType) -> bool:
 
 
 def fresh(type_: TensorType, shape: tuple[int, ...], torch: bool) -> Any:
-    return recycler(type_, shape, torch)() if is_recycled(type_) else empty(type_, shape, torch)
+    made = recycler(type_, shape, torch)() if is_recycled(type_) else empty(type_, shape, torch)
+    if torch:
+        check_plain(made, from_dtype()[type_.dtype], shape, "session: an output")
+    return made
 
 
 def address(result: Any) -> int:

@@ -99,8 +99,14 @@ class Session:
         try:
             return self._call(args, kwargs, out)
         except RuntimeError:  # torch's, from a tensor that has no shape or no memory of its own; costs nothing where it does not happen
-            bind(self.interface.input_names, self.interface.inputs, self.model.signature.flatten(args, kwargs))
+            self._explain(self.model.signature.flatten(args, kwargs))
             raise
+
+    def _explain(self, leaves: list[Any]) -> None:
+        """Raise what is wrong with these inputs, or with the results that torch gives for them."""
+        bound = bind(self.interface.input_names, self.interface.inputs, leaves)
+        for t in self.interface.outputs:
+            fresh(t, tuple(evaluate(d, bound.env) for d in t.shape), self._wants_torch(leaves))
 
     def __reduce__(self) -> Any:
         raise UnsupportedError("session: machine code cannot be pickled or copied; write it with save(path) and read it with tw.load(path)")

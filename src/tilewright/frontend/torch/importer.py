@@ -13,6 +13,7 @@ from ...core.pytree import Spec
 from ...core.signature import Fixed, Signature, Size, Slot
 from ...ir.graph import Graph, Value
 from ...ir.types import TensorType
+from ...runtime.torch_context import surroundings
 from .constants import Constants
 from .convert import Converter, Lazy, Missing, Poison
 from .export import Axis, Tensor, complete, declared, grown_sizes, linear, parameters, run_export, tracing_lock, translate
@@ -62,6 +63,8 @@ def import_torch(
 
     Any number of threads may import at once; torch's part of it is done by one at a time.
     """
+    if what := surroundings():
+        raise CompileError(f"import_torch: a model cannot be compiled inside {what}; compile it outside, and call the session there")
     with tracing_lock():
         return _import(target, args, kwargs, dynamic, dynamic_shapes, name, weights)
 
