@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import struct
 import subprocess
 import sys
@@ -148,7 +149,7 @@ def test_no_memory_for_code_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> 
         raise OSError(12, "Cannot allocate memory")
 
     monkeypatch.setattr(code_memory, "_slabs", [])
-    monkeypatch.setattr(code_memory.mmap, "mmap", refuse)
+    monkeypatch.setattr(mmap, "mmap", refuse)
     with pytest.raises(CompileError, match=r"jit: the system gives no memory for [\d,]+ bytes of machine code .*; close sessions"):
         jit.Library(objects(), ["first"])
     monkeypatch.undo()

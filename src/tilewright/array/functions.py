@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..core.errors import ExecutionError, InputError
+from ..runtime.memory import OutOfMemory
 from ..transform import control, custom, derive
 from ..transform import vmap as batching
 from ..transform.lib import ALIASES, FUNCTIONS
@@ -40,6 +41,8 @@ def eager(fn: Fn) -> Fn:
             return fn(*args, **kwargs)
         try:
             return compiled(*args, **kwargs)
+        except OutOfMemory as e:
+            raise OutOfMemory(f"{str(e).removeprefix('jit: ')} ({user_place()})") from None
         except ExecutionError as e:
             raise ExecutionError(f"{str(e).rpartition(' (')[0]} ({user_place()})") from None
 

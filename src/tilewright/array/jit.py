@@ -21,6 +21,7 @@ from ..core.target_spec import TargetSpec
 from ..runtime.arguments import is_tensor, tensor_to_numpy
 from ..runtime.donation import overlap_check
 from ..runtime.fastcall import compile_call
+from ..runtime.memory import ADVICE, OutOfMemory
 from ..runtime.session import FREE, Session
 from ..transform import lib as _lib  # noqa: F401  gives tracers their operators
 from ..transform.trace import Leaf, Traced, leaf_of, python_type, trace, tracing
@@ -92,7 +93,13 @@ class Jit:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if tracing():
             return self.fn(*args, **kwargs)
-        return self._fast(args, kwargs, None)
+        try:
+            return self._fast(args, kwargs, None)
+        except MemoryError as problem:
+            shown = ", ".join(str(_type(x, "cpu").type) for x in flatten((args, kwargs))[0] if is_data(x) and not is_on_gpu(x))
+            reason = str(problem).partition(";")[0]
+            raise OutOfMemory(f"jit: {getattr(self.fn, '__name__', 'function')}: no memory for a call with {shown or 'no arrays'} "
+                              f"({reason}); {ADVICE}") from None
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)

@@ -32,7 +32,12 @@ def empty(type_: TensorType, shape: tuple[int, ...], torch: bool) -> Any:
         return np.empty(shape, type_.dtype.np)
     import torch as library
 
-    return library.empty(shape, dtype=from_dtype()[type_.dtype], device="cpu")
+    try:
+        return library.empty(shape, dtype=from_dtype()[type_.dtype], device="cpu")
+    except RuntimeError as problem:
+        if "alloc" in str(problem) or "memory" in str(problem):  # torch has no class of its own for this on CPUs
+            raise MemoryError(str(problem).partition("\n")[0]) from None
+        raise
 
 
 def _take(nbytes: int) -> Allocation:

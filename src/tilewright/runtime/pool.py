@@ -27,6 +27,7 @@ from . import layout as L
 from .memory import Allocation
 from .walker import EXPORTS, runtime_ir
 
+PATIENCE_S = 1.0  # before a system that refused a thread is asked again
 _WORD = ctypes.c_void_p  # plain integers; the fastest of ctypes' argument types
 _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "tw_run": (ctypes.c_ssize_t, (_WORD,)),
@@ -59,6 +60,8 @@ class Pool:
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
         self._ended = False
+        self._patience = 0.0  # the time until which nobody asks for more workers
+        self.note = ""  # what the user should know about the threads
         self._calibrate()
         self._configure()
         os.register_at_fork(after_in_child=self._after_fork)
@@ -101,7 +104,7 @@ class Pool:
         """Have workers for jobs of `threads` threads (the caller's own counts); gives `threads`, checked."""
         if not 1 <= threads <= MAX_THREADS:
             raise ConfigError(f"threads: must be a whole number from 1 to {MAX_THREADS}, got {threads}")
-        if threads - 1 <= self.workers or self._ended:
+        if threads - 1 <= self.workers or self._ended or time.monotonic() < self._patience:
             return threads
         with self._lock:
             self._native["tw_acquire"](self.address)  # no job runs while workers join
@@ -114,8 +117,10 @@ class Pool:
                     worker.start()
                     self._threads.append(worker)
                     self._set(L.POOL_WORKERS, index)
+                self.note = ""
             except RuntimeError:  # the system refuses more threads: jobs run on those there are
-                self.notes.append(f"threads: the system gave {self.workers} worker threads, {threads - 1} were wanted")
+                self._patience = time.monotonic() + PATIENCE_S
+                self.note = f"threads: the system gives {self.workers + 1} of {threads} threads (ulimit -u, pids.max); calls run on those"
             finally:
                 self._native["tw_release"](self.address)
         return threads
@@ -138,6 +143,7 @@ class Pool:
         ctypes.memset(self.address, 0, self._block.nbytes)
         self._threads = []
         self._lock = threading.Lock()
+        self._patience = 0.0
         self._configure()
 
 

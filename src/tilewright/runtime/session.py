@@ -30,6 +30,7 @@ from .arguments import Bound, bind, is_tensor, numpy_to_tensor, tensor_to_numpy
 from .executable import Executable, Interface
 from .fastcall import compile_call
 from .faults import fault
+from .memory import ADVICE, OutOfMemory
 from .outputs import address, check_out, copy, fresh, overlap
 from .owners import Watched, check, watched
 from .pool import Pool, process_pool
@@ -98,15 +99,33 @@ class Session:
     def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
         try:
             return self._call(args, kwargs, out)
-        except RuntimeError:  # torch's, from a tensor that has no shape or no memory of its own; costs nothing where it does not happen
-            self._explain(self.model.signature.flatten(args, kwargs))
-            raise
+        except (RuntimeError, MemoryError) as problem:  # costs nothing where it does not happen
+            raise self._explained(self.model.signature.flatten(args, kwargs), problem) from None
 
-    def _explain(self, leaves: list[Any]) -> None:
-        """Raise what is wrong with these inputs, or with the results that torch gives for them."""
-        bound = bind(self.interface.input_names, self.interface.inputs, leaves)
-        for t in self.interface.outputs:
-            fresh(t, tuple(evaluate(d, bound.env) for d in t.shape), self._wants_torch(leaves))
+    def _explained(self, leaves: list[Any], problem: BaseException) -> BaseException:
+        """torch's error from a tensor that has no shape or memory of its own, and what is too large for the memory, in our words."""
+        env: Mapping[str, int] = {}
+        try:
+            bound = bind(self.interface.input_names, self.interface.inputs, leaves)
+            env = bound.env
+            if not isinstance(problem, MemoryError):
+                for t in self.interface.outputs:
+                    fresh(t, tuple(evaluate(d, env) for d in t.shape), self._wants_torch(leaves))
+                return problem
+        except MemoryError as e:
+            problem = e
+        return self.no_memory(env, problem)
+
+    def no_memory(self, env: Mapping[str, int], problem: BaseException) -> OutOfMemory:
+        """The error for a call at these sizes."""
+        needs, executable = "", self.executable
+        if all(s.name in env for s in self.interface.symbols):
+            results = sum(evaluate(t.nbytes, env) for t in self.interface.outputs)
+            arena = 0 if executable is None else executable.arena_bytes(env)
+            needs = f", whose results take {results:,} bytes and whose intermediate values {arena:,}"
+        at = ", ".join(f"{name} = {value}" for name, value in env.items())
+        reason = str(problem).removeprefix("memory: ").partition(";")[0]
+        return OutOfMemory(f"session: {self.model.name}: no memory for a call{f' with {at}' if at else ''}{needs} ({reason}); {ADVICE}")
 
     def __reduce__(self) -> Any:
         raise UnsupportedError("session: machine code cannot be pickled or copied; write it with save(path) and read it with tw.load(path)")

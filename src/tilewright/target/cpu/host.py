@@ -43,8 +43,9 @@ def _llvm_host() -> tuple[str, str, dict[str, bool]]:
     if stored is not None:
         triple, cpu, features = json.loads(stored)
         return triple, cpu, features
-    import llvmlite.binding as llvm
+    from .jit import _llvm
 
+    llvm = _llvm()
     found = llvm.get_process_triple(), llvm.get_host_cpu_name(), dict(llvm.get_host_cpu_features())
     if key is not None:
         cache.put(key, json.dumps(found).encode())
