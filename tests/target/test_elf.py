@@ -145,15 +145,17 @@ define i64 @big(i64 %k) {{
 def test_no_memory_for_code_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     from tilewright.target.cpu import code_memory
 
+    data = objects()
+
     def refuse(*_: Any, **__: Any) -> Any:
         raise OSError(12, "Cannot allocate memory")
 
     monkeypatch.setattr(code_memory, "_slabs", [])
     monkeypatch.setattr(mmap, "mmap", refuse)
     with pytest.raises(CompileError, match=r"jit: the system gives no memory for [\d,]+ bytes of machine code .*; close sessions"):
-        jit.Library(objects(), ["first"])
+        jit.Library(data, ["first"])
     monkeypatch.undo()
-    assert results(jit.Library(objects(), ["first"]))
+    assert results(jit.Library(data, ["first"]))
 
 
 def test_rights_that_the_system_refuses_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
