@@ -22,6 +22,7 @@ from ..plan.values import DimTable
 from ..tile.ir import Kernel
 from .code import Code
 from .control import Controls, Moves, block_of
+from .crash import Names
 from .layout import (
     BARRIER,
     ERROR_WORDS,
@@ -84,6 +85,7 @@ class Instance:
     temp_positions: Array
     ways: Array  # which of a launch's kernels runs, as numbers over all of them
     moves: Array  # how arguments change with the iterations of loops
+    names: Array  # [thunks, 2]: text for each after a crash
     late: Late | None = None
 
     def rebase(self, arena: int) -> None:
@@ -190,6 +192,8 @@ class Executable:
         self._streams = np.array([launch.streams for launch in self.launches], bool)
         self._shared = np.array([launch.shared for launch in self.launches], bool)
         self._always_serial = np.array([launch.serial for launch in self.launches], bool)
+        labels = [f"launch {step} ({self.launches[step].name}), kernel {s}" for (step, _), s in zip(ways, self.code.symbols, strict=True)]
+        self._names = Names(labels)
         self._values = table.compile()
         self._table = table
         self._late_dims()
@@ -249,7 +253,7 @@ class Executable:
         scratch = -(-int(values[self._scratch[ways]].max(initial=0)) // SCRATCH_ALIGNMENT) * SCRATCH_ALIGNMENT
         work = float(nanoseconds(flops, moved).sum())
         made = Instance(dict(env), placement, arena, words, thunks, patches, scratch, all(alone), work, values, self._temp_words, ways,
-                        moves)
+                        moves, self._names.table(len(thunks), rows, ways))
         if self.rebinds:
             made.late = self._late(made)
         return made

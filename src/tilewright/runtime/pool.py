@@ -24,6 +24,7 @@ from ..target.cpu.cache import CodeCache
 from ..target.cpu.host import available_cores, host_target
 from ..target.cpu.jit import Library
 from . import layout as L
+from .crash import arm
 from .memory import Allocation
 from .walker import EXPORTS, runtime_ir
 
@@ -48,10 +49,10 @@ class Pool:
         cache = CodeCache()
         (code,), _ = cache.compile([runtime_ir(target)], target, "light")  # half the time of O2, as fast to run
         self.notes = cache.notes
-        self._library = Library([code], EXPORTS)
+        self.library = Library([code], EXPORTS)
         native: dict[str, Callable[..., Any]] = {}
         for name, (result, arguments) in _SIGNATURES.items():
-            native[name] = ctypes.CFUNCTYPE(result, *arguments)(self._library.address(name))
+            native[name] = ctypes.CFUNCTYPE(result, *arguments)(self.library.address(name))
         self.run: Callable[[int], int] = native["tw_run"]
         self._native = native
         self._block = Allocation(L.POOL_LINES + L.LINE * MAX_THREADS)
@@ -163,6 +164,7 @@ def process_pool() -> Pool:
         with _creating:
             if _pool is None:
                 _pool = Pool()
+    arm(_pool.library)
     return _pool
 
 

@@ -94,6 +94,7 @@ class Workspace:
         job[L.JOB_SCRATCH], job[L.JOB_SCRATCH_STRIDE] = self._scratch.address, made.scratch
         job[L.JOB_POOL], job[L.JOB_IO] = self.pool, ctypes.addressof(self.io)
         job[L.JOB_FAULTS], job[L.JOB_FAULT_COUNT] = self.errors.ctypes.data, len(self.executable.error_launches)
+        job[L.JOB_NAMES] = made.names.ctypes.data
         # What more threads would save is less than waking them costs: run alone unless they are awake.
         job[L.JOB_LIGHT] = made.nanoseconds * (1 - 1 / self.threads) < WAKE_NS
         job[L.JOB_LONG] = made.nanoseconds >= LONG_NS
