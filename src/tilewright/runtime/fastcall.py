@@ -10,10 +10,11 @@ import ctypes
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
+from math import prod
 from pathlib import Path
 from typing import Any
 
-from ..core.dims import Expr, Symbol, symbols
+from ..core.dims import Dim, Expr, Symbol, symbols
 from ..core.dtypes import DType
 from ..ir.types import TensorType
 from ..plan.values import dim_source
@@ -21,7 +22,7 @@ from .arguments import from_dtype
 from .executable import Interface
 from .outputs import is_recycled, recycler
 from .owners import Watched
-from .torch_context import modes
+from .torch_context import allocator, modes
 
 GENERATED = str(Path(__file__).with_name("generated"))  # the file of such functions, for those who look for code of ours
 
@@ -75,8 +76,13 @@ def _checks(interface: Interface, where: dict[str, tuple[int, int]]) -> list[str
     return lines + later
 
 
-def _shape(type_: TensorType, names: dict[str, str]) -> str:
-    return "(" + "".join(dim_source(d, names) + ", " for d in type_.shape) + ")"
+def _shape(shape: Sequence[Dim], names: dict[str, str]) -> str:
+    return "(" + "".join(dim_source(d, names) + ", " for d in shape) + ")"
+
+
+def _strides(type_: TensorType) -> tuple[Dim, ...]:
+    """Of a contiguous tensor. (Those of an empty one may be 0 here, which is as good as any.)"""
+    return tuple(prod(type_.shape[i + 1 :], start=1) for i in range(type_.ndim))
 
 
 @dataclass(frozen=True)
@@ -106,7 +112,8 @@ def generate(interface: Interface, framework: str, *, errors: int, leaf: int | N
     body += [f"if W{j}._version != {count} or P{j}() != {place}: stale()" for j, (_, _, count, place) in enumerate(watched)]
     if framework == "torch":
         seen = any(t.is_static and t.shape for t in interface.inputs)  # by their shapes
-        body.append(f"if dispatching() or overriding(){'' if seen else ' or recording()'}: return slow(args, kwargs, out)")
+        other = ("" if seen else " or recording()") + ("" if allocator()[1] else " or overriding()")
+        body.append(f"if dispatching(){other}: return slow(args, kwargs, out)")
     for i in range(n):
         if framework == "torch":
             body.append(f"if type(x{i}) not in classes or x{i}.dtype is not D{i} or not x{i}.is_cpu: return slow(args, kwargs, out)")
@@ -129,10 +136,12 @@ def generate(interface: Interface, framework: str, *, errors: int, leaf: int | N
             continue
         if is_recycled(type_):
             body.append(f"y{k} = R{k}()")
-        elif framework == "torch" and type_.is_static:
-            body.append(f"y{k} = like(T{k})")  # the fastest way to a new tensor
+        elif framework == "torch":
+            static = type_.is_static
+            body.append(f"y{k} = alloc({f'Y{k}' if static else _shape(type_.shape, names)}, "
+                        f"{f'S{k}' if static else _shape(_strides(type_), names)}, E{k})")
         else:
-            body.append(f"y{k} = empty({_shape(type_, names)}, dtype=E{k}{', device=cpu' if framework == 'torch' else ''})")
+            body.append(f"y{k} = empty({_shape(type_.shape, names)}, E{k})")
         body.append(f"q{k} = {address.format(f'y{k}')}")
         outs.append(f"y{k}")
     if framework == "torch":  # an empty tensor has no address, and one of functionalize has none either
@@ -172,8 +181,7 @@ def compile_call(interface: Interface, framework: str, *, errors: int, leaf: int
     if framework == "torch":
         import torch
 
-        names |= {"classes": frozenset({torch.Tensor, torch.nn.Parameter}), "empty": torch.empty, "like": torch.empty_like, **modes()}
-        names["cpu"] = torch.device("cpu")
+        names |= {"classes": frozenset({torch.Tensor, torch.nn.Parameter}), "alloc": allocator()[0], **modes()}
         wanted = lambda d: from_dtype()[d]
     else:
         import numpy as np
@@ -186,7 +194,7 @@ def compile_call(interface: Interface, framework: str, *, errors: int, leaf: int
     for k, type_ in enumerate(interface.outputs):
         names[f"E{k}"] = wanted(type_.dtype)
         if framework == "torch" and type_.is_static:
-            names[f"T{k}"] = names["empty"](type_.shape, dtype=names[f"E{k}"], device=names["cpu"])  # never touched
+            names[f"Y{k}"], names[f"S{k}"] = type_.shape, _strides(type_)
         if is_recycled(type_):
             shape = tuple(d for d in type_.shape if isinstance(d, int))
             names[f"R{k}"] = recycler(type_, shape, framework == "torch")
