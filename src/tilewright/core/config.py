@@ -55,6 +55,15 @@ def _choice(*names: str) -> tuple[str, Callable[[str], str]]:
     return "one of " + ", ".join(names), parse
 
 
+def _switch() -> tuple[str, Callable[[str], bool]]:
+    def parse(text: str) -> bool:
+        if text.lower() not in ("0", "1", "false", "true"):
+            raise ValueError(text)
+        return text.lower() in ("1", "true")
+
+    return "0 or 1", parse
+
+
 def _folder() -> tuple[str, Callable[[str], str]]:
     def parse(text: str) -> str:
         if "\0" in text or not text.strip():
@@ -87,6 +96,9 @@ class Config:
         "What products of f32 may do with their operands: nothing, or round them to 11 bits (tf32) where the target has units for that.")
     validation: Validation = _setting(
         "normal", "VALIDATION", _choice("strict", "normal", "none"), "normal", "Which findings of the validators stop a compile.")
+    checks: bool = _setting(
+        False, "CHECKS", _switch(), "0",
+        "1 builds CPU kernels that check every access to memory: one outside its buffer is an error that names kernel and launch.")
     cache_dir: str | None = _setting(
         None, "CACHE_DIR", _folder(), "the user's cache folder", "Folder of the object-code cache; it must belong to the user.")
     key_file: str | None = _setting(

@@ -150,7 +150,7 @@ def _checksum(text: bytes) -> bytes:
 
 def _target_data(t: TargetSpec) -> Data:
     """What machine code depends on."""
-    return {"kind": t.kind, "triple": t.triple, "cpu": t.cpu, "features": t.feature_string}
+    return {"kind": t.kind, "triple": t.triple, "cpu": t.cpu, "features": t.feature_string, **({"checks": True} if t.checks else {})}
 
 
 class _File:
@@ -230,7 +230,7 @@ def load(path: str | PathLike[str], *, rebuild: Rebuild, threads: int | None = N
             count = file.header["in_program"]
             program, symbols = read_program(file.header["program"], data[:count], reader)
             code = link(symbols, file.code())
-            code.tiles = dict(file.header["tiles"])
+            code.tiles, code.checked = dict(file.header["tiles"]), target.checks
             return Session(model, Executable(program, interface, code, [d.storage for d in data[:count]]), threads=threads)
         if file.header["target"]["kind"] == "reference":
             from ..core.target_spec import REFERENCE

@@ -15,7 +15,7 @@ from ..core.dims import Dim, Symbol, evaluate, symbols
 from ..core.errors import InputError, ShapeError, VerifyError
 from ..core.needs import Need
 from ..ir.types import TensorType
-from ..kernels.launch import ErrorWord, Launch, Pointer, Program
+from ..kernels.launch import Argument, ErrorWord, Launch, Pointer, Program, Word
 from ..plan.barriers import is_serial, nanoseconds
 from ..plan.plan import Placement, Plan
 from ..plan.values import DimTable
@@ -150,7 +150,8 @@ class Executable:
         ways = [(step, way) for step, launch in enumerate(self.launches) for way in launch.ways]
         schedule = self.plan.schedule
         self._controls = None if schedule is None else Controls(schedule, table)
-        blocks = [block_of(self.launches[step].name, way.arguments) for step, way in ways]
+        given = [(*way.arguments, *(bounds(way.arguments) if self.code.checked else ())) for _, way in ways]
+        blocks = [block_of(self.launches[step].name, words) for (step, _), words in zip(ways, given, strict=True)]
         tests = [] if self._controls is None else self._controls.predicates
         self._moves = Moves([*blocks, *(b for _, b in tests)], table)
         for step, block in [*zip((step for step, _ in ways), blocks, strict=True), *((-1, b) for _, b in tests)]:
@@ -326,6 +327,17 @@ class Executable:
                          "serial": bool(flags & SERIAL), "barrier": bool(flags & BARRIER), "note": launch.note,
                          "integer": " dot4 " in self.code.tiles.get(symbol, "")})  # sums of products of bytes
         return rows
+
+
+def bounds(arguments: Sequence[Argument]) -> list[Argument]:
+    """The further arguments of a kernel that checks its accesses: where the buffer of each view begins and ends, and an error block."""
+    found: list[Argument] = []
+    for a in arguments:
+        if isinstance(a, Pointer):
+            found += [Pointer(a.buffer), Pointer(a.buffer, a.buffer.nbytes)]
+        elif isinstance(a, ErrorWord):  # it is no buffer of the program's
+            found += [Word(0), Word((1 << 63) - 1)]
+    return [*found, ErrorWord()]
 
 
 def _shown(env: Mapping[str, int]) -> str:

@@ -37,6 +37,7 @@ JOB_NAMES = 33  # for each thunk the address and length of a text that names it 
 JOB_WORDS = 40
 ERROR_WORDS = 4
 INDEX_OUT_OF_RANGE, BAD_LOGITS, SINGULAR, NOT_POSITIVE, DIVISION = 1, 2, 3, 4, 5  # codes in the first word of an error block
+OUT_OF_BOUNDS = 6  # of kernels that check their accesses (target/cpu/bounds.py)
 
 # status of a run, bits
 OK, CANCELLED, FAILED, FEW_WORKERS = 0, 1, 2, 16

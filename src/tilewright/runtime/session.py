@@ -294,7 +294,7 @@ class Session:
         self.give(workspace)
         k = int(np.flatnonzero(blocks[:, 0])[0])
         step = executable.error_launches[k]
-        raise fault(executable.launches[step], blocks[k], env, self.model.name)
+        raise fault(executable.launches[step], blocks[k], env, self.model.name, step=step)
 
     # ---- everything else
 
