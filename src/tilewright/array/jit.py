@@ -79,7 +79,10 @@ class Compiled:
 
 class Jit:
     """A compiled function. `lower(*args)` gives the session of one signature (its `report()` and `profile()`), `clear()` forgets all.
-    Of more than `programs.KEPT` signatures the least lately used are forgotten, and compiled again when they come back."""
+    Of more than `programs.KEPT` signatures the least lately used are forgotten, and compiled again when they come back.
+
+    Threads: any number may call one jitted function at once, `lower` and `clear` it. A signature that is new to several of them may be
+    traced by each. Donated arrays are written and for one call at a time."""
 
     def __init__(self, fn: Fn, *, donate: Sequence[int] = (), static: Sequence[int | str] = (), numbers: str = "traced",
                  target: str | TargetSpec | None = None, programs: Programs | None = None) -> None:

@@ -1,4 +1,4 @@
-"""A session: a compiled model that is called like the model. Safe to call from several Python threads at once.
+"""A session: a compiled model that is called like the model.
 
 A call checks its inputs, takes a workspace from the free list, allocates the outputs and makes one native call. The fast way is
 generated (`fastcall.py`); `_slow` is the complete way, with copies, `out=`, nested arguments and every error message.
@@ -77,7 +77,11 @@ class Model:
 
 
 class Session:
-    """`session(*args)`: torch in, torch out; NumPy in, NumPy out. Outputs are new and the caller's own; `out=` reuses."""
+    """`session(*args)`: torch in, torch out; NumPy in, NumPy out. Outputs are new and the caller's own; `out=` reuses.
+
+    Threads: any number may call one session at once, with the bits of one call after the other; `report`, `profile`, `save` and `close` may
+    come meanwhile (calls that run finish). What a call writes to (`out=`, inputs that the model updates) is for one call at a time.
+    """
 
     def __init__(self, model: Model, executable: Executable | None, *, threads: int | None = None) -> None:
         self.model, self.executable = model, executable
