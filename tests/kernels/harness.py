@@ -36,7 +36,7 @@ _LIBRARIES: dict[tuple[str, str], tuple[Library, int]] = {}
 
 
 def address(kernel: Any, spec: TargetSpec) -> int:
-    key = (kernel.name, spec.feature_string)
+    key = (kernel.name, f"{spec.feature_string} {spec.checks}")
     if key not in _LIBRARIES:
         verify(kernel)
         library = Library([compile_ir(emit_kernel(kernel, spec), spec)], [kernel.name])
