@@ -4,6 +4,7 @@ them."""
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, core, settings
 
 from tests import fresh
+from tilewright.runtime import crash
 
 settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])  # a busy machine is no failure
 settings.load_profile("suite")
@@ -71,11 +73,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(f"the same random inputs again: {fresh.VARIABLE}={fresh.SEED}")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """A crash in native code names its kernel on the real standard error, before output is captured."""
+    crash.FILE = os.dup(2)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def private_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """The suite neither reads nor fills the user's code cache, nor makes the user a key."""
-    import os
-
     os.environ.setdefault("TILEWRIGHT_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
     os.environ.setdefault("TILEWRIGHT_KEY_FILE", str(tmp_path_factory.mktemp("key") / "archive.key"))
 

@@ -5,7 +5,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from os import PathLike
@@ -13,10 +12,11 @@ from typing import Any
 
 from .core.collection import paused
 from .core.config import load as load_config
-from .core.errors import ConfigError
+from .core.errors import CompileError, ConfigError
 from .core.signature import Signature
 from .core.target_spec import REFERENCE, TargetSpec
 from .core.validation import Level, check_level, validate
+from .core.workers import Workers
 from .ir import validate as _checks  # noqa: F401  registers the checks of graphs
 from .ir.graph import Graph
 from .ir.windows import needs
@@ -37,9 +37,13 @@ class Stages:
         self._status: Any = None
         self._timer: threading.Timer | None = None
         if progress is True or (progress is None and sys.stderr.isatty()):
-            self._timer = threading.Timer(0.0 if progress is True else SHOW_AFTER_S, self._show)
-            self._timer.daemon = True
-            self._timer.start()
+            timer = threading.Timer(0.0 if progress is True else SHOW_AFTER_S, self._show)
+            timer.daemon = True
+            try:
+                timer.start()
+                self._timer = timer
+            except RuntimeError:  # the system gives no thread: nothing is shown
+                pass
 
     def _show(self) -> None:
         from rich.console import Console
@@ -98,8 +102,9 @@ def compile(  # noqa: A001
         if given is not None and not isinstance(given, kinds):
             raise ConfigError(f"{option}: must be {rule}, got {given!r}")
     stages = Stages("tilewright", progress)
-    ahead = Ahead.of(module) if spec.kind == "cpu" and dtype is None else None
+    ahead: Ahead | None = None
     try:
+        ahead = Ahead.of(module) if spec.kind == "cpu" and dtype is None else None
         with paused():
             graph, signature = import_model(module, args, kwargs, dynamic, dynamic_shapes, name, stages)
             validate("import", level, graph)
@@ -107,6 +112,10 @@ def compile(  # noqa: A001
                 ahead.begin(graph, spec)
             return compile_graph(graph, signature, spec, level=level, dtype=dtype, disable=disabled(passes), threads=threads,
                                  stages=stages, ahead=ahead)
+    except MemoryError as problem:
+        what = name or getattr(module, "name", type(module).__name__)
+        raise CompileError(f"compile: no memory for {what} ({str(problem).partition(';')[0]}); compile it in a smaller dtype, drop other "
+                           "sessions, or raise the limit on this process's memory") from None
     finally:
         if ahead is not None:
             ahead.close()
@@ -229,8 +238,8 @@ def build(model: Model, *, threads: int | None = None, stages: Stages | None = N
         model.stages = stages.seconds
     with stages.stage("select"):
         program = select(model.graph, model.target)
-    with ThreadPoolExecutor(1, thread_name_prefix="tilewright-pack") as side:
-        packing = side.submit(pack_constants, program.constants, ahead=ahead)  # LLVM and NumPy both work without the GIL
+    with Workers(1, "tilewright-pack") as side:
+        packing = side.submit(lambda: pack_constants(program.constants, ahead=ahead))  # LLVM and NumPy both work without the GIL
         with stages.stage("code"):
             code = compile_kernels([k for x in program.launches for k in x.kernels], model.target)
         with stages.stage("pack"):  # what is left of it

@@ -15,6 +15,8 @@ from tilewright.ir.graph import Graph
 from tilewright.kernels.launch import Buffer, ErrorWord, Pointer, Program
 from tilewright.kernels.select import select
 from tilewright.kernels.strips import pack_strips
+from tilewright.runtime.executable import bounds
+from tilewright.runtime.layout import OUT_OF_BOUNDS
 from tilewright.runtime.packing import packed_shape
 from tilewright.target.cpu.emit import emit_kernel
 from tilewright.target.cpu.host import host_target
@@ -34,7 +36,7 @@ _LIBRARIES: dict[tuple[str, str], tuple[Library, int]] = {}
 
 
 def address(kernel: Any, spec: TargetSpec) -> int:
-    key = (kernel.name, spec.feature_string)
+    key = (kernel.name, f"{spec.feature_string} {spec.checks}")
     if key not in _LIBRARIES:
         verify(kernel)
         library = Library([compile_ir(emit_kernel(kernel, spec), spec)], [kernel.name])
@@ -106,7 +108,7 @@ def run_graph(
     error = np.zeros(4, np.int64)
     for launch in program.launches:
         words = []
-        for a in launch.arguments:
+        for a in (*launch.arguments, *(bounds(launch.arguments) if spec.checks else ())):
             if isinstance(a, ErrorWord):
                 words.append(error.ctypes.data)
             elif isinstance(a, Pointer):
@@ -122,6 +124,7 @@ def run_graph(
         for lo, hi in reversed(list(zip(edges[:-1], edges[1:], strict=True))):
             fn(block.ctypes.data, lo, hi, scratch.address)
         scratch.check_guards(f"{launch.name} scratch")
+        assert error[0] != OUT_OF_BOUNDS, f"{launch.name}: view {error[1]} leaves its buffer at byte {error[2]}, program {error[3]}"
     for b, m in memory.items():
         m.check_guards(str(b))
     outs = []

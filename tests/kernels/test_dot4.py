@@ -1,6 +1,8 @@
 """The four-byte dot product: native code on every feature level and the tile interpreter give NumPy's integers."""
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -36,5 +38,6 @@ def test_dot4(level: str) -> None:
         k = kernel()
         k.name = f"dot4_{level}"
         words = np.array([v.ctypes.data for v in (x, y, z)], np.int64)
-        KERNEL(address(k, host_target() if level == "native" else target(level)))(words.ctypes.data, 0, 1, 0)
+        spec = replace(host_target() if level == "native" else target(level), checks=False)  # nobody says where its buffers end
+        KERNEL(address(k, spec))(words.ctypes.data, 0, 1, 0)
     np.testing.assert_array_equal(z, want)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -62,7 +63,7 @@ def test_the_instruction(level: str, fn: str) -> None:
     want, got = np.zeros_like(data), np.zeros_like(data)
     interp.run(kernel, [data, want], 1)
     words = np.array([data.ctypes.data, got.ctypes.data], np.int64)
-    KERNEL(address(kernel, spec))(words.ctypes.data, 0, 1, 0)
+    KERNEL(address(kernel, replace(spec, checks=False)))(words.ctypes.data, 0, 1, 0)  # nobody says where its buffers end
     np.testing.assert_array_equal(got.view("u4"), want.view("u4"))
     most = 3e-7 * float(np.abs(data).sum())  # a number is added four times at most, half a unit of what is added each time
     np.testing.assert_allclose(got, (np.cumsum if fn == "sum" else np.cumprod)(data.astype("f8")), rtol=1e-5, atol=most)

@@ -121,8 +121,11 @@ def test_the_system_may_refuse_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
     assert pool.ensure(3) == 3
-    assert pool.workers == 0 and "the system gave 0 worker threads, 2 were wanted" in pool.notes[-1]
+    assert pool.workers == 0 and pool.note == "threads: the system gives 1 of 3 threads (ulimit -u, pids.max); calls run on those"
     monkeypatch.undo()
+    assert pool.ensure(3) == 3 and pool.workers == 0, "a system that has just refused is not asked at every call"
+    monkeypatch.setattr(pool, "_patience", 0.0)
+    assert pool.ensure(3) == 3 and pool.workers == 2 and pool.note == ""
     pool.close()
     assert pool.ensure(2) == 2 and pool.workers == 0, "a closed pool starts nobody"
 

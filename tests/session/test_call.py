@@ -1,7 +1,9 @@
 """Calling a session: values, frameworks, shapes, `out=`, copies, threads. The kernels are written by hand."""
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from typing import Any
 
 import numpy as np
@@ -202,6 +204,50 @@ def test_close_and_context_manager() -> None:
     with pytest.raises(InputError, match="session: handmade is closed"):
         session.report()
     assert "closed" in repr(session)
+
+
+@pytest.mark.parametrize("calls", [0, 1, 3])
+def test_a_session_that_is_dropped_is_freed_at_once(calls: int) -> None:
+    session = tw.compile(torch.nn.Linear(5, 3), (torch.randn(2, 5),))
+    for _ in range(calls):
+        session(torch.randn(2, 5))
+    weights = weakref.ref(session.executable)
+    gc.disable()
+    try:
+        del session
+        assert weights() is None, "it waits for a collection of cycles, with all its weights"
+    finally:
+        gc.enable()
+
+
+def test_close_while_other_threads_call() -> None:
+    """A call either finishes with the right result or says that the session is closed."""
+    for _ in range(20):
+        session = chain("double reverse", S, threads=1)
+        other: list[Any] = []
+        begun = threading.Barrier(4)
+
+        def work(session: Any = session, begun: threading.Barrier = begun, other: list[Any] = other) -> None:
+            x = torch.randn(7)
+            begun.wait()
+            try:
+                for _ in range(200):
+                    if not torch.equal(session(x), (2 * x).flip(0)):
+                        other.append("wrong")
+            except InputError as e:
+                if "is closed" not in str(e):
+                    other.append(e)
+            except BaseException as e:
+                other.append(e)
+
+        threads = [threading.Thread(target=work) for _ in range(3)]
+        for t in threads:
+            t.start()
+        begun.wait()
+        session.close()
+        for t in threads:
+            t.join()
+        assert not other
 
 
 def test_eight_python_threads_at_once() -> None:

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import struct
 import subprocess
 import sys
@@ -101,6 +102,68 @@ def test_code_is_not_writable_and_data_not_executable() -> None:
     own = next(r for (lo, hi), r in rights.items() if lo <= at < hi)
     assert own[:3] == "r-x"
     results(library)
+
+
+def mappings() -> int:
+    with open("/proc/self/maps") as file:
+        return len(file.readlines())
+
+
+def test_libraries_share_mappings_and_give_their_pages_back() -> None:
+    data = objects()
+    first = jit.Library(data, ["first"])
+    before = mappings()
+    many = [jit.Library(data, ["first"]) for _ in range(200)]
+    assert mappings() <= before + 20, "a mapping or more for each library"
+    assert len({library.address("first") for library in many}) == 200
+    assert results(many[7]) == results(many[150]) == results(first)
+    places = {library.address("first") for library in many}
+    many.clear()
+    again = [jit.Library(data, ["first"]) for _ in range(200)]
+    assert len(places & {library.address("first") for library in again}) > 150, "pages of collected libraries are used again"
+    assert results(again[0]) == results(again[199]), "zeroed data starts at 0 in used pages too"
+
+
+def test_code_larger_than_a_slab_has_one_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tilewright.target.cpu import code_memory
+
+    monkeypatch.setattr(code_memory, "ZONE", 4096)
+    monkeypatch.setattr(code_memory, "_slabs", [])
+    table = " ".join(["i64 5,"] * 4000)[:-1]
+    text = f"""@table = internal constant [4000 x i64] [{table}]
+define i64 @big(i64 %k) {{
+  %at = getelementptr [4000 x i64], ptr @table, i64 0, i64 %k
+  %x = load volatile i64, ptr %at
+  ret i64 %x
+}}"""
+    library = jit.Library([jit.compile_ir(text, host_target())], ["big"])
+    assert ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(library.address("big"))(3999) == 5
+    small = jit.Library(objects(), ["first"])
+    assert results(small) and len(code_memory._slabs) == 2
+
+
+def test_no_memory_for_code_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tilewright.target.cpu import code_memory
+
+    data = objects()
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr(code_memory, "_slabs", [])
+    monkeypatch.setattr(mmap, "mmap", refuse)
+    with pytest.raises(CompileError, match=r"jit: the system gives no memory for [\d,]+ bytes of machine code .*; close sessions"):
+        jit.Library(data, ["first"])
+    monkeypatch.undo()
+    assert results(jit.Library(data, ["first"]))
+
+
+def test_rights_that_the_system_refuses_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tilewright.target.cpu import code_memory
+
+    monkeypatch.setattr(code_memory, "_mprotect", lambda *_: -1)
+    with pytest.raises(CompileError, match=r"jit: the system does not give pages the rights of machine code .*vm.max_map_count"):
+        jit.Library(objects(), ["first"])
 
 
 def test_an_undefined_symbol_is_an_error() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -51,7 +52,8 @@ def test_conversions_on_every_level(dtype: DType, level: str) -> None:
     b.store(back, (b.pid * 16,), b.cast(tile, f32))
     got, wide = np.zeros(len(x), dtype.np), np.zeros(len(x), np.float32)
     words = np.array([v.ctypes.data for v in (x, got, wide)], np.int64)
-    KERNEL(address(b.build(), target(level)))(words.ctypes.data, 0, len(x) // 16, 0)
+    spec = replace(target(level), checks=False)  # nobody says where its buffers end
+    KERNEL(address(b.build(), spec))(words.ctypes.data, 0, len(x) // 16, 0)
     assert same(got, want)
     np.testing.assert_array_equal(wide, want.astype(np.float32))
 

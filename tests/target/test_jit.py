@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import threading
 
@@ -117,6 +118,38 @@ def test_many_compiles_on_threads_give_the_same_bytes() -> None:
     assert jit.compile_many([], target) == []
     with pytest.raises(CompileError, match="does not parse"):
         jit.compile_many([*texts, "nonsense"], target, threads=3)
+
+
+class _Malloc(ctypes.Structure):
+    """glibc's struct mallinfo2."""
+
+    _fields_ = [(name, ctypes.c_size_t) for name in (
+        "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "used", "free", "keep")]
+
+
+def _allocated() -> int:
+    info = getattr(ctypes.CDLL(None), "mallinfo2", None)
+    if info is None:
+        pytest.skip("needs glibc's mallinfo2")
+    gc.collect()
+    info.restype = _Malloc
+    found = info()
+    return int(found.used + found.hblkhd)
+
+
+@pytest.mark.parametrize("opt", ["light", "O2"])
+def test_a_compile_leaves_no_memory_behind(opt: jit.OptLevel) -> None:
+    target = host_target()
+    steps = "".join(f"  %s{i + 1} = call i64 @llvm.bitreverse.i64(i64 %s{i})\n  %p{i} = getelementptr i64, ptr %p, i64 %s{i + 1}\n"
+                    f"  store i64 %s{i}, ptr %p{i}\n" for i in range(300))
+    text = f"declare i64 @llvm.bitreverse.i64(i64)\ndefine void @f(ptr %p, i64 %s0) {{\n{steps}  ret void\n}}\n"
+    for _ in range(3):
+        jit.compile_ir(text, target, opt)
+    before = _allocated()
+    for _ in range(20):
+        jit.compile_ir(text, target, opt)
+    each = (_allocated() - before) / 20
+    assert each < 4096, f"every compile keeps {each:.0f} bytes"
 
 
 def test_a_child_forked_during_a_compile_can_compile() -> None:

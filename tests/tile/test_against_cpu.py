@@ -30,12 +30,18 @@ def run_native(kernel: Kernel, args: list[Any], grid: int, level: Any) -> None:
             words += [a.ctypes.data, *(s // a.itemsize for s, known in zip(a.strides, p.type.strides, strict=True) if known is None)]
         else:
             words.append(a)
+    error = np.zeros(4, np.int64)
+    if target.checks:
+        for a in (a for p, a in zip(kernel.params, args, strict=True) if isinstance(p.type, ViewType)):
+            words += np.lib.array_utils.byte_bounds(a.base if isinstance(a.base, np.ndarray) else a)
+        words.append(error.ctypes.data)
     block = np.array(words, np.int64)
     scratch = np.full(local_bytes(kernel) + 64, 0xFF, np.uint8)
     aligned = -(-scratch.ctypes.data // 64) * 64
     function = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)(library.address(kernel.name))
     function(block.ctypes.data, 0, grid, aligned)
     library.close()
+    assert not error.any(), f"view {error[1]} leaves its memory at byte {error[2]}, program {error[3]}"
 
 
 @pytest.mark.parametrize("seed, level", [(0, "native"), (1, "native"), (2, "avx2"), (3, "baseline")])

@@ -8,13 +8,16 @@ from typing import Any
 import numpy as np
 
 from ..core.errors import ExecutionError, InputError
+from ..runtime.memory import OutOfMemory
 from ..transform import control, custom, derive
 from ..transform import vmap as batching
 from ..transform.lib import ALIASES, FUNCTIONS
 from ..transform.trace import tracing, user_place
 from .jit import Jit
+from .programs import Programs
 
 Fn = Callable[..., Any]
+_EAGER = Programs()  # of all library functions together
 
 
 def staged(fn: Fn) -> Fn:
@@ -30,7 +33,7 @@ def staged(fn: Fn) -> Fn:
 
 def eager(fn: Fn) -> Fn:
     """A library function for plain arrays too. It is compiled once for all lines that call it, so errors take the line of this call."""
-    compiled = Jit(fn, numbers="static")
+    compiled = Jit(fn, numbers="static", programs=_EAGER)
 
     @functools.wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -38,6 +41,8 @@ def eager(fn: Fn) -> Fn:
             return fn(*args, **kwargs)
         try:
             return compiled(*args, **kwargs)
+        except OutOfMemory as e:
+            raise OutOfMemory(f"{str(e).removeprefix('jit: ')} ({user_place()})") from None
         except ExecutionError as e:
             raise ExecutionError(f"{str(e).rpartition(' (')[0]} ({user_place()})") from None
 

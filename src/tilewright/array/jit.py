@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,14 +21,17 @@ from ..core.target_spec import TargetSpec
 from ..runtime.arguments import is_tensor, tensor_to_numpy
 from ..runtime.donation import overlap_check
 from ..runtime.fastcall import compile_call
+from ..runtime.memory import ADVICE, OutOfMemory
 from ..runtime.session import FREE, Session
 from ..transform import lib as _lib  # noqa: F401  gives tracers their operators
 from ..transform.trace import Leaf, Traced, leaf_of, python_type, trace, tracing
 from .donate import pair_donated
 from .gpu import CompiledOnGpu, gpu_leaf, is_on_gpu
+from .programs import Programs
 from .shell import Ends
 
 Fn = Callable[..., Any]
+_numbers_of_functions = itertools.count()
 PREPARED = 1  # the `out` of a call whose arguments have been brought into form already
 
 
@@ -74,20 +78,31 @@ class Compiled:
 
 
 class Jit:
-    """A compiled function. `lower(*args)` gives the session of one signature (its `report()` and `profile()`), `clear()` forgets all."""
+    """A compiled function. `lower(*args)` gives the session of one signature (its `report()` and `profile()`), `clear()` forgets all.
+    Of more than `programs.KEPT` signatures the least lately used are forgotten, and compiled again when they come back.
+
+    Threads: any number may call one jitted function at once, `lower` and `clear` it. A signature that is new to several of them may be
+    traced by each. Donated arrays are written and for one call at a time."""
 
     def __init__(self, fn: Fn, *, donate: Sequence[int] = (), static: Sequence[int | str] = (), numbers: str = "traced",
-                 target: str | TargetSpec | None = None) -> None:
-        """`target` None: the GPU where an argument lies there, else the CPU."""
+                 target: str | TargetSpec | None = None, programs: Programs | None = None) -> None:
+        """`target` None: the GPU where an argument lies there, else the CPU. `programs` is a store that several functions share."""
         functools.update_wrapper(self, fn)
         self.fn, self.donate, self.static, self.numbers, self.target = fn, tuple(donate), tuple(static), numbers, target
-        self._cache: dict[Any, Compiled | CompiledOnGpu] = {}
+        self._programs = Programs() if programs is None else programs
+        self._number = next(_numbers_of_functions)
         self._fast: Any = self._dispatch
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if tracing():
             return self.fn(*args, **kwargs)
-        return self._fast(args, kwargs, None)
+        try:
+            return self._fast(args, kwargs, None)
+        except MemoryError as problem:
+            shown = ", ".join(str(_type(x, "cpu").type) for x in flatten((args, kwargs))[0] if is_data(x) and not is_on_gpu(x))
+            reason = str(problem).partition(";")[0]
+            raise OutOfMemory(f"jit: {getattr(self.fn, '__name__', 'function')}: no memory for a call with {shown or 'no arrays'} "
+                              f"({reason}); {ADVICE}") from None
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
@@ -113,7 +128,7 @@ class Jit:
         types = [x if i in fixed or not self._is_array(x) else _type(x, target) for i, x in enumerate(leaves)]
         try:
             key = (target, spec, *((type(x), x) for x in types))
-            found = self._cache.get(key)
+            found: Compiled | CompiledOnGpu | None = self._programs.get(self._number, key)
         except TypeError:
             bad = next(x for x in types if not isinstance(x, Leaf) and type(x).__hash__ is None)
             raise InputError(f"jit: an argument that is no array must be hashable, got a {type(bad).__name__}") from None
@@ -123,7 +138,7 @@ class Jit:
                 found = Compiled(self.fn, spec, types, donated, self._dispatch)
             else:
                 found = CompiledOnGpu(self.fn, spec, types, donated, target_spec(target))
-            self._cache[key] = found
+            self._programs.put(self._number, key, found)
         return found, leaves
 
     def _is_array(self, x: Any) -> bool:
@@ -148,11 +163,11 @@ class Jit:
 
     def clear(self) -> None:
         """Forget every compiled signature."""
-        self._cache.clear()
+        self._programs.forget(self._number)
         self._fast = self._dispatch
 
     def __repr__(self) -> str:
-        return f"<jit {getattr(self.fn, '__name__', self.fn)}: {len(self._cache)} signatures>"
+        return f"<jit {getattr(self.fn, '__name__', self.fn)}: {len(self._programs.of(self._number))} signatures>"
 
 
 def _type(x: Any, target: str | TargetSpec) -> Leaf:

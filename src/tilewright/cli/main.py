@@ -7,6 +7,7 @@ A subcommand's module is imported when it runs, so `tilewright --help` costs not
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -58,6 +59,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     args = parser().parse_args(argv)
     module = _module(args.command)
+    if not faulthandler.is_enabled():
+        faulthandler.enable(2)  # a crash in native code then names its kernel, see runtime/crash.py
     try:
         return cast(int, module.run(args))
     except TilewrightError as e:

@@ -55,6 +55,15 @@ def _choice(*names: str) -> tuple[str, Callable[[str], str]]:
     return "one of " + ", ".join(names), parse
 
 
+def _switch() -> tuple[str, Callable[[str], bool]]:
+    def parse(text: str) -> bool:
+        if text.lower() not in ("0", "1", "false", "true"):
+            raise ValueError(text)
+        return text.lower() in ("1", "true")
+
+    return "0 or 1", parse
+
+
 def _folder() -> tuple[str, Callable[[str], str]]:
     def parse(text: str) -> str:
         if "\0" in text or not text.strip():
@@ -92,6 +101,9 @@ class Config:
         "not unless torch.backends.cuda.matmul.allow_tf32 is on) and is exact for everything else.")
     validation: Validation = _setting(
         "normal", "VALIDATION", _choice("strict", "normal", "none"), "normal", "Which findings of the validators stop a compile.")
+    checks: bool = _setting(
+        False, "CHECKS", _switch(), "0",
+        "1 builds CPU kernels that check every access to memory: one outside its buffer is an error that names kernel and launch.")
     cache_dir: str | None = _setting(
         None, "CACHE_DIR", _folder(), "the user's cache folder", "Folder of the object-code cache; it must belong to the user.")
     key_file: str | None = _setting(

@@ -22,6 +22,7 @@ class TargetSpec:
     l2: int  # bytes of one core
     l3: int  # bytes, shared
     cores: int  # cores this process may use
+    checks: bool = False  # kernels check every access to memory against their buffers
 
     def has(self, *features: str) -> bool:
         return self.features.issuperset(features)

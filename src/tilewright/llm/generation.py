@@ -24,7 +24,7 @@ Array = np.ndarray[Any, Any]
 
 class Stream(Iterator[str]):
     """An iterator over pieces of text. `ids` are the tokens so far, `finish_reason` is "stop", "length" (max_tokens), "context"
-    (the context is full) or None; the times are seconds."""
+    (the context is full) or None; the times are seconds. A stream is for one thread at a time; any number of streams may run at once."""
 
     def __init__(self, llm: LLM, prompt: Array, sampling: Sampling, max_tokens: int | None, stops: tuple[str, ...], state: State) -> None:
         room = llm.context_length - state.length - len(prompt)

@@ -163,7 +163,7 @@ def _session(data: memoryview, weights: Weights, target: TargetSpec, graph: Call
     signature: Signature = read_signature(header["signature"], reader, interface)
     program, symbols = stored_program(header, blobs, weights, reader)
     code = link(symbols, {name: bytes(o) for name, o in zip(header["objects"], objects, strict=True)})
-    code.tiles = _Tiles(bytes(tiles))
+    code.tiles, code.checked = _Tiles(bytes(tiles)), target.checks
     packers = {name: code.address(symbol) for name, symbol in header["packers"].items()}
     storages = pack_constants(program.constants, packers=packers)
     model = Model(str(header["name"]), graph, signature, target, level)

@@ -88,7 +88,11 @@ def as_f32(x: Any) -> Any:
 
 @dataclass(frozen=True)
 class Optimizer:
-    """`init(params) -> state` and `update(params, grads, state) -> (params, state)`: pure functions over trees."""
+    """`init(params) -> state` and `update(params, grads, state) -> (params, state)`: pure functions over trees.
+
+    Threads: one optimizer may serve any number. A state is a tree of arrays that `update` reads and never writes; where a jitted step
+    donates it, it is for one call at a time.
+    """
 
     init: Callable[[Any], Any]
     update: Callable[[Any, Any, Any], tuple[Any, Any]]

@@ -68,14 +68,25 @@ class Ahead:
         self._batch: Batch | None = None
         self._packed: dict[tuple[ConstantData, Packed], Array] = {}
         self._block = Allocation(expected + expected // 8 + HUGE)  # address space only: panels may be padded
-        self._thread = threading.Thread(target=self._touch, args=(min(expected, MOST),), name="tilewright-memory", daemon=True)
-        self._thread.start()
+        self._thread: threading.Thread | None = None
+        self._start("tilewright-memory", self._touch, min(expected, MOST))
 
     @staticmethod
     def of(model: Any) -> Ahead | None:
         """For a model as the user gives it; None where little will be packed."""
         expected = packed_estimate(model)
-        return Ahead(expected) if expected >= LEAST else None
+        try:
+            return Ahead(expected) if expected >= LEAST else None
+        except MemoryError:  # twice the weights is more than there is: they may fit without it
+            return None
+
+    def _start(self, name: str, work: Callable[..., None], *args: Any) -> None:
+        thread = threading.Thread(target=work, args=args, name=name, daemon=True)
+        try:
+            thread.start()
+            self._thread = thread
+        except RuntimeError:  # the system gives no thread: pages come on first use, and `close` packs
+            self._thread = None
 
     def _touch(self, wanted: int) -> None:
         advise = _madvise()
@@ -103,8 +114,7 @@ class Ahead:
         if jobs:
             self._used = used
             self._batch = Batch(jobs)
-            self._thread = threading.Thread(target=self._batch.run, name="tilewright-pack", daemon=True)
-            self._thread.start()
+            self._start("tilewright-pack", self._batch.run)
 
     def packed(self, data: ConstantData, packed: Packed) -> Array | None:
         """A constant in this form, when it was guessed right."""
@@ -131,7 +141,8 @@ class Ahead:
         self._stop.set()
         if self._batch is not None:
             self._batch.run()
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
 
 
 def _madvise() -> Callable[[int, int, int], int]:

@@ -94,7 +94,7 @@ def save(session: Session | CudaSession, path: str | PathLike[str]) -> None:
 
 def _target_data(t: TargetSpec) -> Data:
     """What machine code depends on."""
-    return {"kind": t.kind, "triple": t.triple, "cpu": t.cpu, "features": t.feature_string}
+    return {"kind": t.kind, "triple": t.triple, "cpu": t.cpu, "features": t.feature_string, **({"checks": True} if t.checks else {})}
 
 
 def digest(path: str | PathLike[str]) -> str:
@@ -130,7 +130,7 @@ def load(path: str | PathLike[str], *, rebuild: Rebuild, threads: int | None = N
             count = file.field("in_program", int)
             program, symbols = read_program(file.field("program", dict), data[:count], reader)
             linked = link(symbols, {s: raw.tobytes() for s, raw in zip(file.header["code"], code, strict=True)})
-            linked.tiles = {str(k): str(v) for k, v in file.field("tiles", dict).items()}
+            linked.tiles, linked.checked = {str(k): str(v) for k, v in file.field("tiles", dict).items()}, target.checks
             model.stored_interface = interface
             made = Session(model, Executable(program, interface, linked, [d.storage for d in data[:count]]), threads=threads)
             file.finish()

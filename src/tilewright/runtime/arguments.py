@@ -18,6 +18,7 @@ from ..core.dims import UNBOUNDED, Dim, Expr, Symbol, evaluate, symbols
 from ..core.dtypes import DType
 from ..core.errors import InputError
 from ..ir.types import TensorType
+from .torch_context import why_not
 
 Array = np.ndarray[Any, Any]
 FOREIGN = (dt.bf16, dt.f8e4m3, dt.f8e5m2)  # torch has them, NumPy only through ml_dtypes
@@ -47,7 +48,10 @@ def is_tensor(value: Any) -> bool:
 
 def tensor_to_numpy(tensor: Any) -> Array:
     """A NumPy view of a CPU tensor (dtypes that NumPy lacks as those of ml_dtypes)."""
-    plain = tensor.detach().resolve_conj()
+    if reason := why_not(tensor):
+        raise InputError(f"torch: a tensor {reason}")
+    plain = tensor.detach().resolve_conj().resolve_neg()
+    check_plain(plain, tensor.dtype, tensor.shape, "torch: an array")
     dtype = torch_dtypes()[plain.dtype]
     if dtype in FOREIGN:
         import torch
@@ -161,6 +165,8 @@ def _admit_tensor(name: str, type_: TensorType, tensor: Any, bound: Bound) -> tu
     if tensor.is_nested or tensor.is_quantized:
         kind, way = ("nested", "to_padded_tensor(0)") if tensor.is_nested else ("quantised", "dequantize()")
         raise InputError(f"session: input {name!r} must be {describe(type_)}, got a {kind} tensor; pass {name}.{way}")
+    if reason := why_not(tensor):
+        raise InputError(f"session: input {name!r} {reason}")
     shape = tuple(int(n) for n in tensor.shape)
     dtype = torch_dtypes().get(tensor.dtype)
     shown = str(dtype) if dtype is not None else str(tensor.dtype)
@@ -170,13 +176,25 @@ def _admit_tensor(name: str, type_: TensorType, tensor: Any, bound: Bound) -> tu
     if tensor.layout != torch.strided:
         raise InputError(f"session: input {name!r} must be a dense tensor, got layout {tensor.layout}; pass {name}.to_dense()")
     _check_type(name, type_, dtype, shown, shape)
-    plain = tensor.detach()
+    plain = tensor
     if not plain.is_contiguous() or plain.is_neg() or plain.is_conj() or plain.data_ptr() % plain.element_size():
-        plain = plain.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
+        plain = plain.detach().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
+        check_plain(plain, tensor.dtype, shape, f"session: the copy of input {name!r}")
         bound.copied.append(name)
     bound.addresses.append(plain.data_ptr())
     bound.kept.append(plain)
     return shape
+
+
+def check_plain(tensor: Any, dtype: Any, shape: Sequence[int], what: str, device: str = "cpu") -> None:
+    """What torch gives for a new tensor is one, and plain memory: inside its modes it may be anything."""
+    reason = why_not(tensor)
+    if not reason and (tensor.dtype is not dtype or tuple(tensor.shape) != tuple(shape) or tensor.device.type != device):
+        got = f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)} on {tensor.device}"
+        reason = f"is {got}, a mode has changed it; call it outside"
+    if reason:
+        want = torch_dtypes().get(dtype, dtype)
+        raise InputError(f"{what} must be {want}[{','.join(map(str, shape))}] in memory, and torch's tensor {reason}")
 
 
 def _admit_array(name: str, type_: TensorType, array: Array, bound: Bound) -> tuple[int, ...]:

@@ -28,6 +28,7 @@ class Code:
     notes: list[str] = field(default_factory=list)
     texts: dict[str, str] = field(default_factory=dict)  # symbol -> LLVM text of what was emitted now; cached code was not
     tiles: Mapping[str, str] = field(default_factory=dict)  # symbol -> tile IR text
+    checked: bool = False  # kernels check their accesses, and want to know where their buffers begin and end
 
     def address(self, symbol: str) -> int:
         return self.library.address(symbol)
@@ -64,7 +65,7 @@ def compile_kernels(kernels: Sequence[Kernel], target: TargetSpec, emit: Emit | 
     objects, compiled = cache.build(sources, target, threads=threads)
     found = dict(zip(distinct, objects, strict=True))
     code = link([by_identity[id(k)] for k in kernels], found)
-    code.compiled, code.notes, code.texts, code.tiles = compiled, list(cache.notes), texts, tiles
+    code.compiled, code.notes, code.texts, code.tiles, code.checked = compiled, list(cache.notes), texts, tiles, target.checks
     return code
 
 

@@ -187,7 +187,8 @@ def copy(target: int, source: int, nbytes: int, stream: int) -> None:
 
 
 class Stream(int):
-    """A stream's number that keeps the object it is of: every array and session that holds the number holds the stream."""
+    """A stream's number that keeps the object it is of: every array and session that holds the number holds the stream. It never changes:
+    any thread may use it."""
 
     owner: Any = None
 

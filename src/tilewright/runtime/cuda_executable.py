@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ import numpy as np
 
 from ..core.dims import Dim, evaluate
 from ..core.errors import CompileError
+from ..core.workers import Workers
 from ..kernels.cuda.kernel import BlockKernel, SimtKernel, TensorMap
 from ..kernels.launch import Argument, ErrorWord, Launch, Pointer, Program, Variant, Word
 from ..plan.plan import Plan
@@ -181,7 +181,7 @@ class CudaExecutable:
             gpu.enter()
             return c.name, load_function(c.ptx, c.name, c.dynamic_shared)
 
-        with ThreadPoolExecutor(JIT_THREADS) as pool:
+        with Workers(JIT_THREADS, "tilewright-load") as pool:
             functions = dict(pool.map(one, self.code.values()))
         weights = device_constants(self.program.constants, self.constants)
         errors = gpu.HostWords(ERROR_WORDS * len(self.error_launches))

@@ -19,7 +19,8 @@ from ..plan.values import dim_source
 from . import cuda_driver as gpu
 from .arguments import from_dtype
 from .cuda_array import Block, DeviceArray
-from .fastcall import symbol_positions
+from .fastcall import GENERATED, symbol_positions
+from .torch_context import modes
 
 if TYPE_CHECKING:
     from .cuda_session import CudaSession
@@ -52,7 +53,7 @@ class TorchPlace:
         self.alloc: Any = _empty_strided_cuda  # the fastest way to a new tensor; it takes the current GPU
         self.scope: dict[str, Any] = {
             "Tensor": torch.Tensor, "Parameter": torch.nn.Parameter, "device": device, "index": index, "stream_of": stream_of,
-            "empty": torch.empty, "current": current,
+            "empty": torch.empty, "current": current, **modes(),
         }  # fmt: skip
 
     def exchange(self) -> tuple[int, int] | None:
@@ -78,7 +79,7 @@ class TorchPlace:
 
     def make(self, y: str, type_: TensorType, shape: str) -> list[str]:
         if not type_.is_static:
-            return [f"{y} = empty({shape}, dtype=D{y}, device=device)"]
+            return [f"if dispatching() or overriding(): {MISS}", f"{y} = empty({shape}, dtype=D{y}, device=device)"]
         self.scope |= {"alloc": self.alloc, f"S{y}": self.like(type_)[1]}
         return [f"{y} = alloc(H{y}, S{y}, D{y})", f"if {y}.get_device() != index: {MISS}"]
 
@@ -129,7 +130,7 @@ def fast_call(session: CudaSession, place: TorchPlace | OwnPlace | None) -> Call
     if place is None or where is None or not plain:
         return never
     text, scope = _generate(session, place, where)
-    exec(text, scope)
+    exec(compile(text, GENERATED, "exec"), scope)
     found: Callable[..., Any] = scope["call"]
     if isinstance(place, OwnPlace):
         return found
@@ -173,6 +174,8 @@ def _generate(session: CudaSession, place: TorchPlace | OwnPlace, where: dict[st
     body += [f"a{i} = {place.address.format(f'x{i}')}" for i in range(n)]
     if n:
         body.append(f"if ({' | '.join(f'a{i}' for i in range(n))}) & 15: {MISS}")
+    if named := [f"a{i}" for i, t in enumerate(interface.inputs) if t.nbytes != 0]:  # a tensor of functionalize has none
+        body.append(f"if not ({' and '.join(named)}): {MISS}")
     body += ["try: here.known", "except AttributeError: join()"]
     if isinstance(place, TorchPlace) and not any(t.is_static for k, t in enumerate(interface.outputs) if k not in takes):
         body.append(f"if current() != index: {MISS}")  # the thread has turned to another GPU, which new tensors of fixed shapes show

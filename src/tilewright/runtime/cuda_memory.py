@@ -13,9 +13,10 @@ from ..core.errors import InputError
 from ..ir.types import TensorType
 from . import cuda_driver as gpu
 from . import cuda_launch, dlpack
-from .arguments import Bound, _check_type, describe, from_dtype, is_tensor, torch_dtypes
+from .arguments import Bound, _check_type, check_plain, describe, from_dtype, is_tensor, torch_dtypes
 from .cuda_array import CUDA, LEGACY, DeviceArray, copy, upload
 from .cuda_fastcall import OwnPlace, TorchPlace, torch_place
+from .torch_context import why_not
 
 ALIGNMENT = 16  # of inputs: kernels read 16 bytes at a time
 
@@ -66,7 +67,9 @@ class TorchMemory:
         return int(self.torch.cuda.current_stream(self.device).cuda_stream)
 
     def empty(self, shape: Sequence[int], type_: TensorType, stream: int) -> Any:
-        return self.torch.empty(list(shape), dtype=from_dtype()[type_.dtype], device=self.device)
+        made = self.torch.empty(list(shape), dtype=from_dtype()[type_.dtype], device=self.device)
+        check_plain(made, from_dtype()[type_.dtype], shape, "session: an output", self.device.type)
+        return made
 
     def address(self, x: Any) -> int:
         return int(x.data_ptr())
@@ -101,6 +104,8 @@ class TorchMemory:
             value = self._taken(value, stream)
         if not is_tensor(value):
             raise _strange(name, type_, value)
+        if reason := why_not(value):
+            raise InputError(f"session: input {name!r} {reason}")
         shape = tuple(int(n) for n in value.shape)
         dtype = torch_dtypes().get(value.dtype)
         shown = str(dtype) if dtype is not None else str(value.dtype)
@@ -109,9 +114,10 @@ class TorchMemory:
         if value.device.index not in (None, 0):
             raise _other_gpu(name, value.device)
         _check_type(name, type_, dtype, shown, shape)
-        plain = value.detach()
+        plain = value
         if not plain.is_contiguous() or plain.data_ptr() % ALIGNMENT or plain.is_neg() or plain.is_conj():
-            plain = plain.resolve_conj().resolve_neg().clone().contiguous()
+            plain = plain.detach().resolve_conj().resolve_neg().clone().contiguous()
+            check_plain(plain, value.dtype, shape, f"session: the copy of input {name!r}", self.device.type)
             bound.copied.append(name)
         bound.addresses.append(plain.data_ptr())
         bound.kept.append(plain)

@@ -98,6 +98,7 @@ kinds:
   br i1 %same, label %axis, label %miss
 axis:
   %a = phi i64 [ 0, %kinds ], [ %a1, %axis.fine ]
+  %none = phi i1 [ false, %kinds ], [ %none1, %axis.fine ]
   %a.more = icmp ult i64 %a, %rank
   br i1 %a.more, label %axis.look, label %signs
 axis.look:
@@ -115,6 +116,8 @@ axis.look:
   br i1 %good.axis, label %axis.fine, label %miss
 axis.fine:
   %a1 = add i64 %a, 1
+  %zero = icmp eq i64 %want.size, 0
+  %none1 = or i1 %none, %zero
   br label %axis
 signs:
   store ptr %x, ptr %one, align 8
@@ -128,7 +131,10 @@ signed:
   %x.address = add i64 %x.data, %x.offset
   %low = and i64 %x.address, 15
   %aligned = icmp eq i64 %low, 0
-  %good = and i1 %plain, %aligned
+  %somewhere = icmp ne i64 %x.address, 0  ; a tensor of functionalize is nowhere, an empty one may be
+  %there = or i1 %somewhere, %none
+  %fit = and i1 %aligned, %there
+  %good = and i1 %plain, %fit
   br i1 %good, label %taken, label %miss
 taken:
   %address.at = getelementptr i64, ptr %addresses, i64 %i

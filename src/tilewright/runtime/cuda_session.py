@@ -29,7 +29,11 @@ KEPT = 16  # schedules of different shapes
 
 
 class CudaSession:
-    """`session(*args)`. Outputs are new and the caller's own."""
+    """`session(*args)`. Outputs are new and the caller's own.
+
+    Threads: any number may call one session at once. Calls start their work one after the other, each on the stream of its own arrays,
+    which waits for the stream of the call before. `in_place` writes its inputs, which are for one call at a time; `on` holds for all.
+    """
 
     def __init__(self, model: Model, executable: CudaExecutable) -> None:
         self.model, self.executable = model, executable

@@ -15,13 +15,14 @@ from ..core.dims import Dim, Symbol, evaluate, symbols
 from ..core.errors import InputError, ShapeError, VerifyError
 from ..core.needs import Need
 from ..ir.types import TensorType
-from ..kernels.launch import ErrorWord, Launch, Pointer, Program
+from ..kernels.launch import Argument, ErrorWord, Launch, Pointer, Program, Word
 from ..plan.barriers import is_serial, nanoseconds
 from ..plan.plan import Placement, Plan
 from ..plan.values import DimTable
 from ..tile.ir import Kernel
 from .code import Code
 from .control import Controls, Moves, block_of
+from .crash import Names
 from .layout import (
     BARRIER,
     ERROR_WORDS,
@@ -84,6 +85,7 @@ class Instance:
     temp_positions: Array
     ways: Array  # which of a launch's kernels runs, as numbers over all of them
     moves: Array  # how arguments change with the iterations of loops
+    names: Array  # [thunks, 2]: text for each after a crash
     late: Late | None = None
 
     def rebase(self, arena: int) -> None:
@@ -149,7 +151,8 @@ class Executable:
         ways = [(step, way) for step, launch in enumerate(self.launches) for way in launch.ways]
         schedule = self.plan.schedule
         self._controls = None if schedule is None else Controls(schedule, table)
-        blocks = [block_of(self.launches[step].name, way.arguments) for step, way in ways]
+        given = [(*way.arguments, *(bounds(way.arguments) if self.code.checked else ())) for _, way in ways]
+        blocks = [block_of(self.launches[step].name, words) for (step, _), words in zip(ways, given, strict=True)]
         tests = [] if self._controls is None else self._controls.predicates
         self._moves = Moves([*blocks, *(b for _, b in tests)], table)
         for step, block in [*zip((step for step, _ in ways), blocks, strict=True), *((-1, b) for _, b in tests)]:
@@ -191,6 +194,8 @@ class Executable:
         self._streams = np.array([launch.streams for launch in self.launches], bool)
         self._shared = np.array([launch.shared for launch in self.launches], bool)
         self._always_serial = np.array([launch.serial for launch in self.launches], bool)
+        labels = [f"launch {step} ({self.launches[step].name}), kernel {s}" for (step, _), s in zip(ways, self.code.symbols, strict=True)]
+        self._names = Names(labels)
         self._values = table.compile()
         self._table = table
         self._late_dims()
@@ -250,7 +255,7 @@ class Executable:
         scratch = -(-int(values[self._scratch[ways]].max(initial=0)) // SCRATCH_ALIGNMENT) * SCRATCH_ALIGNMENT
         work = float(nanoseconds(flops, moved).sum())
         made = Instance(dict(env), placement, arena, words, thunks, patches, scratch, all(alone), work, values, self._temp_words, ways,
-                        moves)
+                        moves, self._names.table(len(thunks), rows, ways))
         if self.rebinds:
             made.late = self._late(made)
         return made
@@ -336,6 +341,17 @@ def check_ends(program: Program, interface: Interface, constants: Sequence[int])
         for b, size in zip(buffers, sizes, strict=True):
             if b.nbytes != size:
                 raise VerifyError(f"executable: {what} {b.name} must have {b.nbytes} bytes, got {size}")
+
+
+def bounds(arguments: Sequence[Argument]) -> list[Argument]:
+    """The further arguments of a kernel that checks its accesses: where the buffer of each view begins and ends, and an error block."""
+    found: list[Argument] = []
+    for a in arguments:
+        if isinstance(a, Pointer):
+            found += [Pointer(a.buffer), Pointer(a.buffer, a.buffer.nbytes)]
+        elif isinstance(a, ErrorWord):  # it is no buffer of the program's
+            found += [Word(0), Word((1 << 63) - 1)]
+    return [*found, ErrorWord()]
 
 
 def _shown(env: Mapping[str, int]) -> str:

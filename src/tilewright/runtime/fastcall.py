@@ -10,9 +10,11 @@ import ctypes
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
+from math import prod
+from pathlib import Path
 from typing import Any
 
-from ..core.dims import Expr, Symbol, symbols
+from ..core.dims import Dim, Expr, Symbol, symbols
 from ..core.dtypes import DType
 from ..ir.types import TensorType
 from ..plan.values import dim_source
@@ -20,6 +22,9 @@ from .arguments import from_dtype
 from .executable import Interface
 from .outputs import is_recycled, recycler
 from .owners import Watched
+from .torch_context import allocator, modes
+
+GENERATED = str(Path(__file__).with_name("generated"))  # the file of such functions, for those who look for code of ours
 
 
 def symbol_positions(interface: Interface, given: Collection[str] = ()) -> dict[str, tuple[int, int]] | None:
@@ -54,7 +59,8 @@ def _checks(interface: Interface, where: dict[str, tuple[int, int]]) -> list[str
     later: list[str] = []
     for i, type_ in enumerate(interface.inputs):
         if type_.is_static:
-            lines.append(f"if x{i}.shape != H{i}: return slow(args, kwargs, out)")
+            # by hash: the sizes that torch.jit.trace sees are tensors, which compare equal to numbers
+            lines.append(f"if x{i}.shape not in H{i}: return slow(args, kwargs, out)")
             continue
         lines.append(f"h{i} = x{i}.shape")
         lines.append(f"if len(h{i}) != {type_.ndim}: return slow(args, kwargs, out)")
@@ -70,8 +76,13 @@ def _checks(interface: Interface, where: dict[str, tuple[int, int]]) -> list[str
     return lines + later
 
 
-def _shape(type_: TensorType, names: dict[str, str]) -> str:
-    return "(" + "".join(dim_source(d, names) + ", " for d in type_.shape) + ")"
+def _shape(shape: Sequence[Dim], names: dict[str, str]) -> str:
+    return "(" + "".join(dim_source(d, names) + ", " for d in shape) + ")"
+
+
+def _strides(type_: TensorType) -> tuple[Dim, ...]:
+    """Of a contiguous tensor. (Those of an empty one may be 0 here, which is as good as any.)"""
+    return tuple(prod(type_.shape[i + 1 :], start=1) for i in range(type_.ndim))
 
 
 @dataclass(frozen=True)
@@ -99,6 +110,10 @@ def generate(interface: Interface, framework: str, *, errors: int, leaf: int | N
         if n:
             body.append(f"{', '.join(f'x{i}' for i in range(n))}, = args")
     body += [f"if W{j}._version != {count} or P{j}() != {place}: stale()" for j, (_, _, count, place) in enumerate(watched)]
+    if framework == "torch":
+        seen = any(t.is_static and t.shape for t in interface.inputs)  # by their shapes
+        other = ("" if seen else " or recording()") + ("" if allocator()[1] else " or overriding()")
+        body.append(f"if dispatching(){other}: return slow(args, kwargs, out)")
     for i in range(n):
         if framework == "torch":
             body.append(f"if type(x{i}) not in classes or x{i}.dtype is not D{i} or not x{i}.is_cpu: return slow(args, kwargs, out)")
@@ -112,24 +127,32 @@ def generate(interface: Interface, framework: str, *, errors: int, leaf: int | N
             if i in takes.values():
                 body.append(f"if not g{i}.writeable: return slow(args, kwargs, out)")
     body += _checks(interface, where)
-    body += ["try: w = take()", "except IndexError: w = grow()", "io = w.io"]
     address = "{}.data_ptr()" if framework == "torch" else array_address()
-    body += [f"io[{i}] = {address.format(f'x{i}')}" for i in range(n)]
-    if takes and n > 1:
-        body.append("apart(io)")
+    body += [f"p{i} = {address.format(f'x{i}')}" for i in range(n)]
     outs = []
     for k, type_ in enumerate(interface.outputs):
         if k in takes:
-            body += [f"y{k} = x{takes[k]}", f"io[{n + k}] = io[{takes[k]}]"]
+            body.append(f"y{k}, q{k} = x{takes[k]}, p{takes[k]}")
             continue
         if is_recycled(type_):
             body.append(f"y{k} = R{k}()")
-        elif framework == "torch" and type_.is_static:
-            body.append(f"y{k} = like(T{k})")  # the fastest way to a new tensor
+        elif framework == "torch":
+            static = type_.is_static
+            body.append(f"y{k} = alloc({f'Y{k}' if static else _shape(type_.shape, names)}, "
+                        f"{f'S{k}' if static else _shape(_strides(type_), names)}, E{k})")
         else:
-            body.append(f"y{k} = empty({_shape(type_, names)}, dtype=E{k}{', device=cpu' if framework == 'torch' else ''})")
-        body.append(f"io[{n + k}] = {address.format(f'y{k}')}")
+            body.append(f"y{k} = empty({_shape(type_.shape, names)}, E{k})")
+        body.append(f"q{k} = {address.format(f'y{k}')}")
         outs.append(f"y{k}")
+    if framework == "torch":  # an empty tensor has no address, and one of functionalize has none either
+        named = [*(f"p{i}" for i, t in enumerate(interface.inputs) if t.nbytes != 0),
+                 *(f"q{k}" for k, t in enumerate(interface.outputs) if t.nbytes != 0)]
+        body += [f"if not ({' and '.join(named)}): return slow(args, kwargs, out)"] if named else []
+    body += ["try: w = take()", "except IndexError: w = grow()", "io = w.io"]
+    body += [f"io[{i}] = p{i}" for i in range(n)]
+    if takes and n > 1:
+        body.append("apart(io)")
+    body += [f"io[{n + k}] = q{k}" for k in range(len(interface.outputs))]
     key = "(" + "".join(f"{names[s.name]}, " for s in interface.symbols) + ")"
     body.append(f"status = run({f'w.job({key})' if interface.symbols else 'w.fixed'})")
     body.append("if status: settle(status, w)")
@@ -158,8 +181,7 @@ def compile_call(interface: Interface, framework: str, *, errors: int, leaf: int
     if framework == "torch":
         import torch
 
-        names |= {"classes": frozenset({torch.Tensor, torch.nn.Parameter}), "empty": torch.empty, "like": torch.empty_like}
-        names["cpu"] = torch.device("cpu")
+        names |= {"classes": frozenset({torch.Tensor, torch.nn.Parameter}), "alloc": allocator()[0], **modes()}
         wanted = lambda d: from_dtype()[d]
     else:
         import numpy as np
@@ -168,14 +190,14 @@ def compile_call(interface: Interface, framework: str, *, errors: int, leaf: int
         names["tight"] = lambda x: np.array(x, order="C")
         wanted = lambda d: d.np
     for i, type_ in enumerate(interface.inputs):
-        names[f"D{i}"], names[f"H{i}"] = wanted(type_.dtype), type_.shape
+        names[f"D{i}"], names[f"H{i}"] = wanted(type_.dtype), frozenset({type_.shape})
     for k, type_ in enumerate(interface.outputs):
         names[f"E{k}"] = wanted(type_.dtype)
         if framework == "torch" and type_.is_static:
-            names[f"T{k}"] = names["empty"](type_.shape, dtype=names[f"E{k}"], device=names["cpu"])  # never touched
+            names[f"Y{k}"], names[f"S{k}"] = type_.shape, _strides(type_)
         if is_recycled(type_):
             shape = tuple(d for d in type_.shape if isinstance(d, int))
             names[f"R{k}"] = recycler(type_, shape, framework == "torch")
-    exec(text, names)
-    found: Callable[..., Any] = names["call"]
+    exec(compile(text, GENERATED, "exec"), names)
+    found: Callable[..., Any] = names.pop("call")  # left there, it would be a cycle that keeps the program until the next collection
     return found

@@ -5,19 +5,31 @@ from collections.abc import Mapping, Sequence
 
 from ..core.dims import evaluate
 from ..core.errors import ExecutionError
-from ..kernels.launch import CLAIMED, Launch, Site
+from ..kernels.launch import CLAIMED, Launch, Pointer, Site, Word
 from . import layout as L
 
 LABELS = frozenset(("softmax_cross_entropy", "cross_entropy_loss", "nll_loss_forward", "nll_loss", "nll_loss2d_forward", "nll_loss_nd"))
 
 
-def fault(launch: Launch, block: Sequence[int], env: Mapping[str, int], model: str, when: str = "") -> ExecutionError:
-    """The error for one error block: code, site, position, value."""
+def fault(launch: Launch, block: Sequence[int], env: Mapping[str, int], model: str, when: str = "", step: int = 0) -> ExecutionError:
+    """The error for one error block: code, site, position, value. `step` is the launch's number."""
     code, number, position, value = (int(v) for v in block)
     code &= ~CLAIMED
+    if code == L.OUT_OF_BOUNDS:
+        return _outside(launch, step, number, position, value, env, model)
     site = launch.sites[number] if 0 <= number < len(launch.sites) else Site(launch.name)
     where = ", ".join(part for part in (site.place, f"in {model}" if model else "", when) if part)
     return ExecutionError(f"{site.op}: {_what(code, site, position, value, env)}" + (f" ({where})" if where else ""))
+
+
+def _outside(launch: Launch, step: int, view: int, byte: int, program: int, env: Mapping[str, int], model: str) -> ExecutionError:
+    """An access that a checked kernel did not make."""
+    views = [a for a in launch.arguments if not isinstance(a, Word)]
+    buffer = views[view].buffer if 0 <= view < len(views) and isinstance(views[view], Pointer) else None  # type: ignore[union-attr]
+    what = "its local memory" if buffer is None else f"argument {view} ({buffer}), which has {evaluate(buffer.nbytes, env):,} bytes"
+    who = f"kernel {launch.kernel.name} of launch {step} ({launch.name})"
+    return ExecutionError(f"checks: {who} must stay inside its buffers, got byte {byte:,} of {what}, in program {program}; "
+                          "this is a defect of Tilewright, report it with the model" + (f" (in {model})" if model else ""))
 
 
 def _what(code: int, site: Site, position: int, value: int, env: Mapping[str, int]) -> str:

@@ -33,9 +33,11 @@ PATCH_WORDS = 3
 JOB_COUNTERS = 19  # the loops' counters of a run that was cancelled
 COUNTERS = 12
 JOB_FAULTS, JOB_FAULT_COUNT = 31, 32  # the error blocks of all launches
+JOB_NAMES = 33  # for each thunk the address and length of a text that names it after a crash; 0: there are none
 JOB_WORDS = 40
 ERROR_WORDS = 4
 INDEX_OUT_OF_RANGE, BAD_LOGITS, SINGULAR, NOT_POSITIVE, DIVISION = 1, 2, 3, 4, 5  # codes in the first word of an error block
+OUT_OF_BOUNDS = 6  # of kernels that check their accesses (target/cpu/bounds.py)
 
 # status of a run, bits
 OK, CANCELLED, FAILED, FEW_WORKERS = 0, 1, 2, 16

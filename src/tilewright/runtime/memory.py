@@ -18,6 +18,13 @@ ALIGNMENT = 64
 HUGE = 2 << 20
 
 
+class OutOfMemory(ExecutionError, MemoryError):
+    """There is no memory for something. What was there before is as it was."""
+
+
+ADVICE = "pass smaller inputs, drop results and sessions, or raise the limit on this process's memory"
+
+
 class Allocation:
     """`nbytes` bytes at `address`, aligned to 64 bytes. Freed when the allocation and every array over it are gone."""
 
@@ -31,7 +38,7 @@ class Allocation:
         try:
             raw = _mapped(nbytes, huge) if nbytes >= HUGE else np.zeros(nbytes + ALIGNMENT, np.uint8)
         except (MemoryError, OSError, ValueError, OverflowError) as problem:
-            raise ExecutionError(f"memory: cannot allocate {nbytes:,} bytes ({problem})") from None
+            raise OutOfMemory(f"memory: cannot allocate {nbytes:,} bytes ({problem}); {ADVICE}") from None
         align = HUGE if nbytes >= HUGE else ALIGNMENT
         start = -raw.ctypes.data % align
         self._bytes: NDArray[np.uint8] = raw[start:start + nbytes]

@@ -18,8 +18,9 @@ from ..core.errors import InputError
 from ..core.pytree import flatten
 from ..core.signature import Signature, Slot
 from ..ir.types import TensorType
-from .arguments import FOREIGN, from_dtype, is_tensor, numpy_to_tensor, tensor_to_numpy
+from .arguments import FOREIGN, check_plain, from_dtype, is_tensor, numpy_to_tensor, tensor_to_numpy
 from .memory import HUGE, Allocation
+from .torch_context import allocator, modes
 
 RECYCLED_FROM = HUGE  # a smaller result is in the caches wherever it lies
 KEPT_BLOCKS, KEPT_BYTES = 8, 128 << 20
@@ -30,9 +31,13 @@ def empty(type_: TensorType, shape: tuple[int, ...], torch: bool) -> Any:
     """An uninitialised result."""
     if not torch:
         return np.empty(shape, type_.dtype.np)
-    import torch as library
-
-    return library.empty(shape, dtype=from_dtype()[type_.dtype], device="cpu")
+    strides = tuple(int(np.prod([max(n, 1) for n in shape[i + 1 :]], dtype=np.int64)) for i in range(len(shape)))
+    try:
+        return allocator()[0](shape, strides, from_dtype()[type_.dtype])
+    except RuntimeError as problem:
+        if "alloc" in str(problem) or "memory" in str(problem):  # torch has no class of its own for this on CPUs
+            raise MemoryError(str(problem).partition("\n")[0]) from None
+        raise
 
 
 def _take(nbytes: int) -> Allocation:
@@ -88,7 +93,11 @@ def is_recycled(type_: TensorType) -> bool:
 
 
 def fresh(type_: TensorType, shape: tuple[int, ...], torch: bool) -> Any:
-    return recycler(type_, shape, torch)() if is_recycled(type_) else empty(type_, shape, torch)
+    used = is_recycled(type_) and not (torch and modes()["dispatching"]())  # inside a mode it may be no tensor of memory
+    made = recycler(type_, shape, torch)() if used else empty(type_, shape, torch)
+    if torch:
+        check_plain(made, from_dtype()[type_.dtype], shape, "session: an output")
+    return made
 
 
 def address(result: Any) -> int:

@@ -7,13 +7,13 @@ A constant that is plain, contiguous and aligned is used where it lies, a large 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 
 from ..core.errors import CompileError
+from ..core.workers import Workers
 from ..ir.types import TensorType
 from ..kernels.launch import ConstBuffer, Packed
 from .memory import Allocation
@@ -137,8 +137,8 @@ def pack_constants(constants: Sequence[ConstBuffer], *, threads: int = 2, packer
 
         pack_all(strips, packers)
     if threads > 1 and total > 2 * SPLIT_BYTES:
-        with ThreadPoolExecutor(threads, thread_name_prefix="tilewright-pack") as pool:  # NumPy copies without the GIL
-            list(pool.map(_fill, tasks))
+        with Workers(threads, "tilewright-pack") as pool:  # NumPy copies without the GIL
+            pool.map(_fill, tasks)
     else:
         for task in tasks:
             _fill(task)

@@ -24,9 +24,11 @@ from ..target.cpu.cache import CodeCache
 from ..target.cpu.host import available_cores, host_target
 from ..target.cpu.jit import Library
 from . import layout as L
+from .crash import arm
 from .memory import Allocation
 from .walker import EXPORTS, runtime_ir
 
+PATIENCE_S = 1.0  # before a system that refused a thread is asked again
 _WORD = ctypes.c_void_p  # plain integers; the fastest of ctypes' argument types
 _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "tw_run": (ctypes.c_ssize_t, (_WORD,)),
@@ -47,10 +49,10 @@ class Pool:
         cache = CodeCache()
         (code,), _ = cache.compile([runtime_ir(target)], target, "light")  # half the time of O2, as fast to run
         self.notes = cache.notes
-        self._library = Library([code], EXPORTS)
+        self.library = Library([code], EXPORTS)
         native: dict[str, Callable[..., Any]] = {}
         for name, (result, arguments) in _SIGNATURES.items():
-            native[name] = ctypes.CFUNCTYPE(result, *arguments)(self._library.address(name))
+            native[name] = ctypes.CFUNCTYPE(result, *arguments)(self.library.address(name))
         self.run: Callable[[int], int] = native["tw_run"]
         self._native = native
         self._block = Allocation(L.POOL_LINES + L.LINE * MAX_THREADS)
@@ -59,6 +61,8 @@ class Pool:
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
         self._ended = False
+        self._patience = 0.0  # the time until which nobody asks for more workers
+        self.note = ""  # what the user should know about the threads
         self._calibrate()
         self._configure()
         os.register_at_fork(after_in_child=self._after_fork)
@@ -101,7 +105,7 @@ class Pool:
         """Have workers for jobs of `threads` threads (the caller's own counts); gives `threads`, checked."""
         if not 1 <= threads <= MAX_THREADS:
             raise ConfigError(f"threads: must be a whole number from 1 to {MAX_THREADS}, got {threads}")
-        if threads - 1 <= self.workers or self._ended:
+        if threads - 1 <= self.workers or self._ended or time.monotonic() < self._patience:
             return threads
         with self._lock:
             self._native["tw_acquire"](self.address)  # no job runs while workers join
@@ -114,8 +118,10 @@ class Pool:
                     worker.start()
                     self._threads.append(worker)
                     self._set(L.POOL_WORKERS, index)
+                self.note = ""
             except RuntimeError:  # the system refuses more threads: jobs run on those there are
-                self.notes.append(f"threads: the system gave {self.workers} worker threads, {threads - 1} were wanted")
+                self._patience = time.monotonic() + PATIENCE_S
+                self.note = f"threads: the system gives {self.workers + 1} of {threads} threads (ulimit -u, pids.max); calls run on those"
             finally:
                 self._native["tw_release"](self.address)
         return threads
@@ -138,6 +144,7 @@ class Pool:
         ctypes.memset(self.address, 0, self._block.nbytes)
         self._threads = []
         self._lock = threading.Lock()
+        self._patience = 0.0
         self._configure()
 
 
@@ -157,6 +164,7 @@ def process_pool() -> Pool:
         with _creating:
             if _pool is None:
                 _pool = Pool()
+    arm(_pool.library)
     return _pool
 
 

@@ -41,7 +41,7 @@ def make_report(session: Session) -> Report:
         "inputs": {n: describe(t) for n, t in zip(session.interface.input_names, session.interface.inputs, strict=True)},
         "outputs": [describe(t) for t in session.interface.outputs],
         "stages_s": {k: round(v, 4) for k, v in model.stages.items()},
-        "notes": list(model.notes),
+        "notes": [*model.notes, *([session.pool.note] if session.executable is not None and session.pool.note else [])],
         "input_copies": dict(session.copies),
     }
     if executable is None:

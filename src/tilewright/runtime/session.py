@@ -1,4 +1,4 @@
-"""A session: a compiled model that is called like the model. Safe to call from several Python threads at once.
+"""A session: a compiled model that is called like the model.
 
 A call checks its inputs, takes a workspace from the free list, allocates the outputs and makes one native call. The fast way is
 generated (`fastcall.py`); `_slow` is the complete way, with copies, `out=`, nested arguments and every error message.
@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any
+from weakref import WeakMethod
 
 import numpy as np
 
@@ -29,6 +30,7 @@ from .arguments import Bound, bind, is_tensor, numpy_to_tensor, tensor_to_numpy
 from .executable import Executable, Interface
 from .fastcall import compile_call
 from .faults import fault
+from .memory import ADVICE, OutOfMemory
 from .outputs import address, check_out, copy, fresh, overlap
 from .owners import Watched, check, watched
 from .pool import Pool, process_pool
@@ -75,7 +77,11 @@ class Model:
 
 
 class Session:
-    """`session(*args)`: torch in, torch out; NumPy in, NumPy out. Outputs are new and the caller's own; `out=` reuses."""
+    """`session(*args)`: torch in, torch out; NumPy in, NumPy out. Outputs are new and the caller's own; `out=` reuses.
+
+    Threads: any number may call one session at once, with the bits of one call after the other; `report`, `profile`, `save` and `close` may
+    come meanwhile (calls that run finish). What a call writes to (`out=`, inputs that the model updates) is for one call at a time.
+    """
 
     def __init__(self, model: Model, executable: Executable | None, *, threads: int | None = None) -> None:
         self.model, self.executable = model, executable
@@ -85,7 +91,7 @@ class Session:
         self._closed = False
         self._checked = False
         self._pool: Pool | None = None
-        self._call: Any = self._first
+        self._has_looked = False
         self.shared = _shared(model, executable)
         self.threads = 1
         if executable is not None:
@@ -97,9 +103,33 @@ class Session:
     def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
         try:
             return self._call(args, kwargs, out)
-        except RuntimeError:  # torch's, from a tensor that has no shape or no memory of its own; costs nothing where it does not happen
-            bind(self.interface.input_names, self.interface.inputs, self.model.signature.flatten(args, kwargs))
-            raise
+        except (RuntimeError, MemoryError) as problem:  # costs nothing where it does not happen
+            raise self._explained(self.model.signature.flatten(args, kwargs), problem) from None
+
+    def _explained(self, leaves: list[Any], problem: BaseException) -> BaseException:
+        """torch's error from a tensor that has no shape or memory of its own, and what is too large for the memory, in our words."""
+        env: Mapping[str, int] = {}
+        try:
+            bound = bind(self.interface.input_names, self.interface.inputs, leaves)
+            env = bound.env
+            if not isinstance(problem, MemoryError):
+                for t in self.interface.outputs:
+                    fresh(t, tuple(evaluate(d, env) for d in t.shape), self._wants_torch(leaves))
+                return problem
+        except MemoryError as e:
+            problem = e
+        return self.no_memory(env, problem)
+
+    def no_memory(self, env: Mapping[str, int], problem: BaseException) -> OutOfMemory:
+        """The error for a call at these sizes."""
+        needs, executable = "", self.executable
+        if all(s.name in env for s in self.interface.symbols):
+            results = sum(evaluate(t.nbytes, env) for t in self.interface.outputs)
+            arena = 0 if executable is None else executable.arena_bytes(env)
+            needs = f", whose results take {results:,} bytes and whose intermediate values {arena:,}"
+        at = ", ".join(f"{name} = {value}" for name, value in env.items())
+        reason = str(problem).removeprefix("memory: ").partition(";")[0]
+        return OutOfMemory(f"session: {self.model.name}: no memory for a call{f' with {at}' if at else ''}{needs} ({reason}); {ADVICE}")
 
     def __reduce__(self) -> Any:
         raise UnsupportedError("session: machine code cannot be pickled or copied; write it with save(path) and read it with tw.load(path)")
@@ -110,33 +140,35 @@ class Session:
         return self._leaves(self.model.signature.flatten(args, kwargs), None, env)
 
     def _first(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
-        """The first call: run the checks before execution, then choose the generated function that fits the inputs."""
-        if self.executable is None or self.model.signature.updates:
-            self._call = self._slow
-            return self._slow(args, kwargs, out)
+        """The first call: run the checks before execution, then choose the generated function that fits the inputs. Where none does,
+        every call is like it."""
         result = self._slow(args, kwargs, out)
-        fast = self._generated("torch" if self._wants_torch(self.model.signature.flatten(args, kwargs)) else "numpy")
-        self._call = self._slow if fast is None else fast if self.model.signature.simple else partial(self._nested, fast)
+        executable = self.executable
+        if self._has_looked or executable is None or self.model.signature.updates:
+            return result
+        self._has_looked = True
+        fast = self._generated(executable, "torch" if self._wants_torch(self.model.signature.flatten(args, kwargs)) else "numpy")
+        if fast is not None and not self._closed:
+            self._call = fast if self.model.signature.simple else partial(_nested, self.model.signature, fast)
         return result
+
+    # Nothing that a session holds refers to the session: one that is dropped is freed at once, with its weights.
+    _call: Callable[..., Any] = _first
 
     def _wants_torch(self, leaves: Sequence[Any]) -> bool:
         """Outputs follow the inputs; a model without inputs follows what it was compiled from."""
         return any(map(is_tensor, leaves)) or (not leaves and self.model.framework == "torch" and "torch" in sys.modules)
 
-    def _nested(self, fast: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
-        """Nested or named arguments: take them apart, then the fast way."""
-        return fast(self.model.signature.flatten(args, kwargs), None, out)
-
-    def _generated(self, framework: str) -> Any:
-        signature, pool, executable = self.model.signature, self._pool, self.executable
-        assert pool is not None and executable is not None
+    def _generated(self, executable: Executable, framework: str) -> Any:
+        signature, pool = self.model.signature, self.pool
         only = signature.outputs[0] if signature.out_spec.type == "leaf" else None
         leaf = only.index if isinstance(only, Slot) else None
         free = self._free
-        slow = self._slow if signature.simple else lambda leaves, _, out: self._leaves(leaves, out)
-        scope = {"slow": slow, "free": free, "take": free.pop, "give": free.append, "most": FREE, "grow": self.grow, "run": pool.run,
-                 "settle": self.settle, "fail": self.fail, "finish": signature.unflatten,
-                 "stale": self._check_weights}
+        leaves = _weakly(self._leaves)
+        slow = _weakly(self._slow) if signature.simple else lambda values, _, out: leaves(values, out)
+        scope = {"slow": slow, "free": free, "take": free.pop, "give": free.append, "most": FREE, "run": pool.run,
+                 "grow": _weakly(self.grow), "settle": _weakly(self.settle), "fail": _weakly(self.fail),
+                 "finish": signature.unflatten, "stale": _weakly(self._check_weights)}
         return compile_call(self.interface, framework, errors=len(executable.error_launches), leaf=leaf, scope=scope,
                             watched=self.shared)
 
@@ -157,7 +189,7 @@ class Session:
         torch = self._wants_torch(leaves)
         shapes = [tuple(evaluate(d, bound.env) for d in t.shape) for t in self.interface.outputs]
         given = None if out is None else check_out(out, self.interface.outputs, shapes, signature)
-        if self.executable is None:
+        if self._pool is None:
             results = self._interpret(bound, torch)
         else:
             results = [fresh(t, shape, torch) for t, shape in zip(self.interface.outputs, shapes, strict=True)]
@@ -196,10 +228,9 @@ class Session:
         from ..plan import validate as _plan  # noqa: F401  importing registers the checks
         from . import validate as _execute  # noqa: F401
 
-        instance = workspace.instance(key)
-        assert self.executable is not None
-        validate("plan", self.model.validation, self.executable.program, instance.placement, instance.env)
-        validate("execute", self.model.validation, self.executable, instance)
+        instance, executable = workspace.instance(key), workspace.executable
+        validate("plan", self.model.validation, executable.program, instance.placement, instance.env)
+        validate("execute", self.model.validation, executable, instance)
         self._checked = True
 
     def _interpret(self, bound: Bound, torch: bool) -> list[Any]:
@@ -222,7 +253,10 @@ class Session:
     # ---- workspaces
 
     def take(self) -> Workspace:
-        return self._free.pop() if self._free else self.grow()
+        try:
+            return self._free.pop()
+        except IndexError:
+            return self.grow()
 
     @property
     def pool(self) -> Pool:
@@ -231,15 +265,16 @@ class Session:
 
     def last_env(self) -> dict[str, int] | None:
         """Symbol values of the last call, where one is known."""
-        for workspace in reversed(self._free):
-            for key in reversed(workspace.instances):
-                return dict(workspace.instances[key][1].env)
+        for workspace in reversed(list(self._free)):
+            for _, instance, _ in reversed(list(workspace.instances.values())):  # other threads may be using it
+                return dict(instance.env)
         return None
 
     def grow(self) -> Workspace:
-        if self.executable is None or self._pool is None or self._closed:
+        executable = self.executable
+        if executable is None or self._pool is None or self._closed:
             raise InputError(f"session: {self.model.name} is closed")
-        return Workspace(self.executable, self._pool.address, self.threads)
+        return Workspace(executable, self._pool.address, self.threads)
 
     def give(self, workspace: Workspace) -> None:
         if len(self._free) < FREE and not self._closed:
@@ -258,13 +293,12 @@ class Session:
 
     def fail(self, workspace: Workspace) -> None:
         """Turn the first filled error block into an exception, and clear them all for the next call."""
-        assert self.executable is not None
-        blocks, env = workspace.errors.copy(), workspace.last_env()
+        blocks, env, executable = workspace.errors.copy(), workspace.last_env(), workspace.executable
         workspace.errors[:] = 0
         self.give(workspace)
         k = int(np.flatnonzero(blocks[:, 0])[0])
-        step = self.executable.error_launches[k]
-        raise fault(self.executable.launches[step], blocks[k], env, self.model.name)
+        step = executable.error_launches[k]
+        raise fault(executable.launches[step], blocks[k], env, self.model.name, step=step)
 
     # ---- everything else
 
@@ -297,16 +331,13 @@ class Session:
     def close(self) -> None:
         """Give the memory back. Calls that are running finish; later ones are an error."""
         self._closed = True
-        self._call = self._refuse
+        self._call = partial(_refuse, self.model.name)
         self._free.clear()
         self.executable = None
 
-    def _refuse(self, *_: Any) -> Any:
-        raise InputError(f"session: {self.model.name} is closed")
-
     def _open(self) -> None:
         if self._closed:
-            self._refuse()
+            _refuse(self.model.name)
 
     def __enter__(self) -> Session:
         self._open()
@@ -319,6 +350,27 @@ class Session:
         shown = ", ".join(f"{n}: {t}" for n, t in zip(self.interface.input_names, self.interface.inputs, strict=True))
         outs = ", ".join(map(str, self.interface.outputs))
         return f"<Session {self.model.name}({shown}) -> {outs} on {self.model.target.kind}{', closed' if self._closed else ''}>"
+
+
+def _nested(signature: Signature, fast: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
+    """Nested or named arguments: take them apart, then the fast way."""
+    return fast(signature.flatten(args, kwargs), None, out)
+
+
+def _refuse(name: str, *_: Any) -> Any:
+    raise InputError(f"session: {name} is closed")
+
+
+def _weakly(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method for a generated function that its object holds. The object lives while a call of it runs."""
+    found = WeakMethod(method)
+
+    def call(*args: Any) -> Any:
+        bound = found()
+        assert bound is not None
+        return bound(*args)
+
+    return call
 
 
 def _shared(model: Model, executable: Executable | None) -> tuple[Watched, ...]:

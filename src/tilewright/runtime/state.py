@@ -14,7 +14,7 @@ import numpy as np
 from ..core.dims import evaluate
 from ..core.errors import InputError
 from ..ir.types import TensorType
-from .memory import Allocation
+from .memory import Allocation, OutOfMemory
 from .session import Session
 
 Array = np.ndarray[Any, Any]
@@ -50,7 +50,12 @@ class State:
 
     def __init__(self, spec: StateSpec) -> None:
         self.spec, self.length = spec, 0
-        self._block = Allocation(spec.nbytes, huge=False)  # a short context takes little of it
+        try:
+            self._block = Allocation(spec.nbytes, huge=False)  # a short context takes little of it
+        except MemoryError as problem:
+            reason = str(problem).removeprefix("memory: ").partition(";")[0]
+            raise OutOfMemory(f"state: no memory for {spec.capacity} elements, {spec.nbytes:,} bytes ({reason}); "
+                              "make it for fewer (context_length=), or drop other states") from None
         self.arrays: list[Array] = [
             self._block.array(t.dtype.np, _shape(t), offset) for t, offset in zip(spec.types, spec.offsets, strict=True)]
         self.addresses = (ctypes.c_int64 * len(spec.types))(*(self._block.address + o for o in spec.offsets))
@@ -129,6 +134,9 @@ class StatefulCall:
                 io[i] = io[k] = at
         try:
             job = workspace.job(tuple(env[name] for name in self._symbols))
+        except MemoryError as problem:
+            session.give(workspace)
+            raise session.no_memory(env, problem) from None
         except BaseException:
             session.give(workspace)
             raise

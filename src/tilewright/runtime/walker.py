@@ -9,29 +9,34 @@ from __future__ import annotations
 
 from ..core.errors import UnsupportedError
 from ..core.target_spec import TargetSpec
+from . import crash
 from . import layout as L
 from .barrier import barrier_ir, field, futex_ir, job, place_ir
 from .control_ir import control_thunk_ir, failed_ir, move_ir
+from .crash import crash_ir, slot_ir
 from .dispatch import control_ir, run_ir, worker_ir
 from .interrupt import interrupt_ir
 
-EXPORTS = ("tw_run", "tw_worker", "tw_acquire", "tw_release", "tw_stop", "tw_spin", "tw_ticks")
+EXPORTS = ("tw_run", "tw_worker", "tw_acquire", "tw_release", "tw_stop", "tw_spin", "tw_ticks", *crash.EXPORTS)
 
 
-def _machine(target: TargetSpec) -> tuple[str, str, tuple[int, int, int]]:
-    """The pause instruction, the clock, and the numbers of the system calls futex, gettid and sched_setaffinity."""
+def _machine(target: TargetSpec) -> tuple[str, str, str, tuple[int, int, int, int, int]]:
+    """The pause instruction, the clock, the thread's pointer, and the numbers of the system calls futex, gettid, sched_setaffinity, write
+    and tgkill."""
     if "linux" not in target.triple:
         raise UnsupportedError(f"runtime: worker threads sleep on Linux futexes, this is {target.triple}; only Linux is supported")
     if target.is_x86:
-        return "call void @llvm.x86.sse2.pause()", "call i64 @llvm.readcyclecounter()", (202, 186, 203)
+        own = "load i64, ptr addrspace(257) null, align 8"  # fs:0, where the pointer itself stands
+        return "call void @llvm.x86.sse2.pause()", "call i64 @llvm.readcyclecounter()", own, (202, 186, 203, 1, 234)
     if target.is_arm:
-        return "call void @llvm.aarch64.isb(i32 15)", "call i64 @llvm.read_volatile_register.i64(metadata !0)", (98, 178, 122)
+        read = "call i64 @llvm.read_volatile_register.i64(metadata !{})"
+        return "call void @llvm.aarch64.isb(i32 15)", read.format(0), read.format(1), (98, 178, 122, 64, 131)
     raise UnsupportedError(f"runtime: no native runtime for {target.triple}; supported: x86-64, AArch64")
 
 
 def runtime_ir(target: TargetSpec) -> str:
     """The whole native runtime as one module."""
-    pause, clock, (futex, gettid, setaffinity) = _machine(target)
+    pause, clock, own, (futex, gettid, setaffinity, write, tgkill) = _machine(target)
     declarations = """
 declare i64 @syscall(i64, ...)
 declare i32 @sched_yield()
@@ -41,9 +46,11 @@ declare i64 @llvm.smax.i64(i64, i64)
 declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
 """
     declarations += "".join(f"declare {call.removeprefix('call ')}\n" for call in (pause.replace(" 15", ""), clock.replace(" !0", "")))
-    parts = (declarations, futex_ir(futex), barrier_ir(pause), move_ir(), failed_ir(), control_thunk_ir(), walk_ir(clock),
-             place_ir(setaffinity), interrupt_ir(gettid), run_ir(clock), worker_ir(gettid), control_ir(pause, clock))
-    return "\n".join(parts) + "\nattributes #0 = { nounwind }\nattributes #1 = { nounwind noinline cold }\n!0 = !{!\"cntvct_el0\"}\n"
+    parts = (declarations, futex_ir(futex), barrier_ir(pause), move_ir(), failed_ir(), control_thunk_ir(), slot_ir(own), walk_ir(clock),
+             place_ir(setaffinity), interrupt_ir(gettid), run_ir(clock), worker_ir(gettid), control_ir(pause, clock),
+             crash_ir(write, tgkill, gettid))
+    end = "attributes #0 = { nounwind }\nattributes #1 = { nounwind noinline cold }\n!0 = !{!\"cntvct_el0\"}\n!1 = !{!\"tpidr_el0\"}\n"
+    return "\n".join(parts) + "\n" + end
 
 
 def walk_ir(clock: str) -> str:
@@ -146,6 +153,12 @@ entry:
 {job("thunks", L.JOB_THUNKS, "ptr")}{job("count", L.JOB_COUNT)}{job("scratch0", L.JOB_SCRATCH, "ptr")}\
 {job("stride", L.JOB_SCRATCH_STRIDE)}{job("cancel", L.JOB_CANCEL, "ptr")}{job("profile", L.JOB_PROFILE, "ptr")}\
 {job("wish", L.JOB_THREADS)}{job("start0", L.JOB_START)}{job("others0", L.JOB_OTHERS)}{job("turn", L.JOB_TURN)}\
+  %myself = call i64 @myself()
+  %now = call ptr @slot(i64 %myself)
+  %now.job = getelementptr i8, ptr %now, i64 8
+  %now.thunk = getelementptr i8, ptr %now, i64 16
+  store volatile i64 %myself, ptr %now, align 8
+  store volatile ptr %job, ptr %now.job, align 8
   %soff = mul i64 %stride, %t
   %scratch = getelementptr i8, ptr %scratch0, i64 %soff
   %many = icmp sgt i64 %n, 1
@@ -255,6 +268,7 @@ control:
   br label %loop
 kernel:
   %args = phi ptr [ %given, %start ], [ %changed, %kinds ]
+  store volatile i64 %i, ptr %now.thunk, align 8
   %serialbit = and i64 %flags, {L.SERIAL}
   %serial = icmp ne i64 %serialbit, 0
   %whole = xor i1 %many, true
@@ -348,6 +362,7 @@ note:
 done:
   %last = phi i64 [ %epoch, %loop ], [ %ec, %cancelled ], [ %ec, %note ]
   %flag = phi i64 [ 0, %loop ], [ 1, %cancelled ], [ 1, %note ]
+  store volatile ptr null, ptr %now.job, align 8
   %twice = shl i64 %last, 1
   %r = or i64 %twice, %flag
   ret i64 %r

@@ -76,10 +76,12 @@ class Workspace:
             self.executable.check(env)
         need = self.executable.arena_bytes(env)
         if need > self._arena.nbytes:
+            kept, self.instances = self.instances, OrderedDict()  # nobody may use them where no new block is to be had
             self._arena = Allocation(0)  # the old block goes before the new one comes
             self._arena = Allocation(need)
-            for _, old, _ in self.instances.values():
+            for _, old, _ in kept.values():
                 old.rebase(self._arena.address)
+            self.instances = kept
         made = self.executable.instantiate(env, self._arena.address, self.errors.ctypes.data)
         if made.scratch * self.threads > self._scratch.nbytes:
             self._scratch = Allocation(made.scratch * self.threads)
@@ -92,6 +94,7 @@ class Workspace:
         job[L.JOB_SCRATCH], job[L.JOB_SCRATCH_STRIDE] = self._scratch.address, made.scratch
         job[L.JOB_POOL], job[L.JOB_IO] = self.pool, ctypes.addressof(self.io)
         job[L.JOB_FAULTS], job[L.JOB_FAULT_COUNT] = self.errors.ctypes.data, len(self.executable.error_launches)
+        job[L.JOB_NAMES] = made.names.ctypes.data
         # What more threads would save is less than waking them costs: run alone unless they are awake.
         job[L.JOB_LIGHT] = made.nanoseconds * (1 - 1 / self.threads) < WAKE_NS
         job[L.JOB_LONG] = made.nanoseconds >= LONG_NS

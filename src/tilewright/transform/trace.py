@@ -36,7 +36,7 @@ _stack = _Stack()
 
 
 def user_place() -> str:
-    """`file.py:12`: the innermost line that is not Tilewright's own (its generated functions are called <string>)."""
+    """`file.py:12`: the innermost line that is not Tilewright's own (some of its generated functions are called <string>)."""
     frame: Any = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith((PACKAGE, "<string>")):
         frame = frame.f_back

@@ -6,6 +6,8 @@ import inspect
 import logging
 import os
 import re
+import sys
+import threading
 import traceback
 import types
 import warnings
@@ -62,6 +64,22 @@ def as_module(target: Any) -> Any:
     if isinstance(owner, torch.nn.Module):
         module.owner = owner  # a bound method: its module's parameters keep their names
     return module
+
+
+_own_lock = threading.RLock()
+
+
+def tracing_lock() -> Any:
+    """torch traces one model at a time: its tracers keep in globals what they are at. This is the lock that torch.compile holds while it
+    traces; a torch without it gets one of ours."""
+    from torch._dynamo import convert_frame
+
+    return getattr(convert_frame, "compile_lock", _own_lock)
+
+
+if hasattr(os, "register_at_fork"):
+    # A child of a process that was tracing on another thread would wait for ever. (Where torch's module is not loaded nobody traces.)
+    os.register_at_fork(after_in_child=lambda: tracing_lock()._at_fork_reinit() if "torch._dynamo.convert_frame" in sys.modules else None)
 
 
 def run_export(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], dynamic_shapes: Any) -> Any:

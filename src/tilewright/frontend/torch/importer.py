@@ -13,9 +13,10 @@ from ...core.pytree import Spec
 from ...core.signature import Fixed, Signature, Size, Slot
 from ...ir.graph import Graph, Value
 from ...ir.types import TensorType
+from ...runtime.torch_context import surroundings
 from .constants import Constants
 from .convert import Converter, Lazy, Missing, Poison
-from .export import Axis, Tensor, complete, declared, grown_sizes, linear, parameters, run_export, translate
+from .export import Axis, Tensor, complete, declared, grown_sizes, linear, parameters, run_export, tracing_lock, translate
 from .state import functional, updates
 from .symbols import Symbols
 from .tensors import dtype_of
@@ -59,7 +60,17 @@ def import_torch(
     `dynamic` maps parameter names to `{axis: Dim}` (nested as the argument is); `dynamic_shapes` is torch.export's own form. `weights`
     (name -> name of the parameter it is tied to, or its own) makes those parameters inputs instead of constants, and buffers that the
     module writes too. Without it, a module that writes to its buffers is an error; one that writes to its arguments has it done.
+
+    Any number of threads may import at once; torch's part of it is done by one at a time.
     """
+    if what := surroundings():
+        raise CompileError(f"import_torch: a model cannot be compiled inside {what}; compile it outside, and call the session there")
+    with tracing_lock():
+        return _import(target, args, kwargs, dynamic, dynamic_shapes, name, weights)
+
+
+def _import(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None, dynamic: Mapping[str, Any] | None, dynamic_shapes: Any,
+            name: str | None, weights: Mapping[str, str] | None) -> Imported:
     import torch
 
     kwargs = dict(kwargs or {})

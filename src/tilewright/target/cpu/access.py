@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from ...core.dtypes import DType
 from ...tile.ir import TileType
+from .bounds import Bounds
 from .llvm_text import FunctionText, like, number, vector
 from .registers import Registers, chunk_sizes, elem_type
 
@@ -25,6 +26,7 @@ class Address:
     pointer: str
     strides: tuple[str, ...]
     dtype: DType
+    bounds: Bounds | None = None  # of the memory behind it, where accesses are checked
 
 
 @dataclass(frozen=True)

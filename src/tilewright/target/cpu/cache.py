@@ -77,7 +77,8 @@ def object_key(text: str, target: TargetSpec, opt: OptLevel = DEFAULT_OPT) -> st
 @functools.lru_cache(maxsize=64)
 def _salt(target: TargetSpec, opt: OptLevel) -> bytes:
     versions = f"{llvm_version()} abi {ABI_VERSION} codegen {codegen_version()}"
-    return "\0".join((target.triple, target.cpu, target.feature_string, versions, pass_options(opt), "")).encode()
+    checks = ("checks",) if target.checks else ()
+    return "\0".join((target.triple, target.cpu, target.feature_string, versions, pass_options(opt), *checks, "")).encode()
 
 
 class CodeCache:

@@ -2,8 +2,7 @@
 program whose code is in the cache needs nothing else of it.
 
 It knows what LLVM writes for our modules on x86-64: code, read-only data, zeroed data, 32-bit distances. `link_elf` gives None for
-anything else, and LLVM's own linker is used. Sections of all objects are gathered by what may be done with them: code can be run and read,
-constants read, the rest written; no page can be written and run.
+anything else, and LLVM's own linker is used. Sections of all objects are gathered by what may be done with them (`code_memory.py`).
 """
 from __future__ import annotations
 
@@ -15,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ...core.errors import CompileError
+from .code_memory import CODE, CONSTANTS, DATA, Pages
 
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
@@ -25,7 +25,6 @@ _WRITE, _ALLOC, _EXECUTE, _THREAD = 1, 2, 4, 0x400
 _UNDEFINED, _ABSOLUTE, _COMMON = 0, 0xFFF1, 0xFFF2
 _R_64, _R_PC32, _R_PLT32, _R_PC64 = 1, 2, 4, 24
 _STUB = 16  # jmp [rip + 2]; two bytes to fill; address
-_CODE, _CONSTANTS, _DATA = range(3)
 
 
 class _Unknown(Exception):
@@ -39,7 +38,7 @@ class _Section:
     region: int
     align: int
     relocations: list[tuple[int, int, int]] = field(default_factory=list)
-    at: int = 0  # from the start of the image
+    at: int = 0  # from the start of the slab
 
 
 @dataclass
@@ -51,12 +50,12 @@ class _Object:
 class Image:
     """Linked code in memory. `symbols` gives addresses, which are valid until `close()`."""
 
-    def __init__(self, block: mmap.mmap, symbols: dict[str, int]) -> None:
-        self._block, self.symbols = block, symbols
+    def __init__(self, pages: Pages, symbols: dict[str, int]) -> None:
+        self._pages, self.symbols = pages, symbols
 
     def close(self) -> None:
         self.symbols = {}
-        self._block.close()
+        self._pages.close()
 
 
 def link_elf(objects: Iterable[bytes], imports: Mapping[str, int]) -> Image | None:
@@ -87,7 +86,7 @@ def _read(data: bytes) -> _Object:
         elif flags & _ALLOC and what != _UNWIND:  # nothing is ever thrown through our code
             if what not in (_PROGBITS, _NOBITS) or flags & _THREAD:
                 raise _Unknown
-            region = _CODE if flags & _EXECUTE else _DATA if flags & _WRITE else _CONSTANTS
+            region = CODE if flags & _EXECUTE else DATA if flags & _WRITE else CONSTANTS
             sections[i] = _Section(data[offset : offset + size] if what == _PROGBITS else b"", size, region, max(1, align))
     for _, what, _, _, offset, size, _, target, _, _ in headers:
         if what == _RELA and target in sections:
@@ -96,22 +95,20 @@ def _read(data: bytes) -> _Object:
 
 
 def _link(objects: list[_Object], imports: Mapping[str, int]) -> Image:
-    page, end, starts = mmap.PAGESIZE, 0, [0, 0, 0]
     outside = sorted({name for o in objects for name, _, index, _ in o.symbols if index == _UNDEFINED and name} & imports.keys())
     stubs: dict[str, int] = {}
-    for region in (_CODE, _CONSTANTS, _DATA):
-        starts[region] = end = -(-end // page) * page
+    ends = [0, 0, 0]
+    for region in (CODE, CONSTANTS, DATA):
         for s in (s for o in objects for s in o.sections.values() if s.region == region):
-            s.at = -(-end // s.align) * s.align
-            end = s.at + s.size
-        if region == _CODE:
-            for name in outside:
-                stubs[name] = end = -(-end // _STUB) * _STUB
-                end += _STUB
-    block = mmap.mmap(-1, max(page, -(-end // page) * page), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    handle = ctypes.c_char.from_buffer(block)
-    base = ctypes.addressof(handle)
-    del handle  # it would keep the mapping from being closed
+            s.at = -(-ends[region] // s.align) * s.align
+            ends[region] = s.at + s.size
+    for name in outside:
+        stubs[name] = -(-ends[CODE] // _STUB) * _STUB
+        ends[CODE] = stubs[name] + _STUB
+    pages = Pages((ends[CODE], ends[CONSTANTS], ends[DATA]))
+    block, base = pages.map, pages.base
+    for s in (s for o in objects for s in o.sections.values()):
+        s.at += pages.starts[s.region]
     symbols: dict[str, int] = {}
     for o in objects:
         for name, binding, index, value in o.symbols:
@@ -119,20 +116,17 @@ def _link(objects: list[_Object], imports: Mapping[str, int]) -> Image:
                 if name in symbols:
                     raise CompileError(f"jit: the objects do not link: {name} is defined twice")
                 symbols[name] = base + o.sections[index].at + value
-    for name, at in stubs.items():
-        block[at : at + _STUB] = b"\xff\x25\x02\x00\x00\x00\x0f\x0b" + struct.pack("<Q", imports[name])
+    for name in stubs:
+        stubs[name] += pages.starts[CODE]
+        block[stubs[name] : stubs[name] + _STUB] = b"\xff\x25\x02\x00\x00\x00\x0f\x0b" + struct.pack("<Q", imports[name])
     for o in objects:
         for s in o.sections.values():
-            block[s.at : s.at + len(s.data)] = s.data
+            block[s.at : s.at + s.size] = s.data + bytes(s.size - len(s.data))
         places = [_place(o, x, symbols, stubs, base) for x in o.symbols]
         for s in o.sections.values():
             _relocate(block, base, s, places)
-    protect = ctypes.CDLL(None, use_errno=True).mprotect
-    for start, stop, how in ((starts[_CODE], starts[_CONSTANTS], mmap.PROT_READ | mmap.PROT_EXEC),
-                             (starts[_CONSTANTS], starts[_DATA], mmap.PROT_READ)):
-        if stop > start and protect(ctypes.c_void_p(base + start), ctypes.c_size_t(stop - start), how):
-            raise CompileError(f"jit: the system does not let code run in memory (errno {ctypes.get_errno()})")
-    return Image(block, symbols)
+    pages.seal()
+    return Image(pages, symbols)
 
 
 def _place(o: _Object, symbol: tuple[str, int, int, int], symbols: Mapping[str, int], stubs: Mapping[str, int], base: int) -> int | None:

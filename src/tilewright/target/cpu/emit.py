@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from math import prod
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from ...core.target_spec import TargetSpec
 from ...tile.ir import UNARY, Instr, Kernel, TileType, Var, ViewType, alloc_bytes
 from . import access, arithmetic, vmath
 from .access import Address, Term
+from .bounds import LOCAL, Bounds
 from .llvm_text import element, vector
 from .reductions import reduce_tile, scan_tile, shuffle_tile, transpose_tile
 from .registers import Registers, chunk_sizes, chunks, elem_type, read_chunk, row_count, row_map
@@ -177,14 +179,18 @@ class Emitter(Skeleton):
         assert isinstance(type_, ViewType)
         pointer = self.f.gep("i8", "%scratch", str(self.scratch)) if self.scratch else "%scratch"
         self.scratch += alloc_bytes(instr)
-        self._bind(instr.results[0], Address(pointer, tuple(str(s) for s in type_.strides), type_.dtype))
+        bounds = None
+        if self.guard is not None:
+            low = self.f.value(f"ptrtoint ptr {pointer} to i64")
+            bounds = Bounds(low, self.f.op("add", "i64", low, str(prod(instr.attrs["shape"]) * type_.dtype.itemsize)), LOCAL)
+        self._bind(instr.results[0], Address(pointer, tuple(str(s) for s in type_.strides), type_.dtype, bounds))
         self.depth[instr.results[0]] = 0
 
     def do_subview(self, instr: Instr) -> None:
         view, keep = self._view(instr), instr.attrs["keep"]
         at = [self.term(x) for x in instr.operands[1:]]
         pointer = access.row_pointers(self.f, view, at, (), ())[0]
-        self._bind(instr.results[0], Address(pointer, tuple(view.strides[i] for i in keep), view.dtype))
+        self._bind(instr.results[0], Address(pointer, tuple(view.strides[i] for i in keep), view.dtype, view.bounds))
 
     def _view(self, instr: Instr) -> Address:
         var = instr.operands[0]
@@ -202,17 +208,30 @@ class Emitter(Skeleton):
         limits = {axis: self.ix(x) for axis, x in zip(limited, instr.operands[1 + rank :], strict=False)}
         return view, at, limits, 1 + rank + len(limited)
 
+    def _check(self, view: Address, at: list[Term], shape: tuple[int, ...], axes: Sequence[int], limits: dict[int, str]) -> None:
+        """The tile's elements inside the limits lie in the view's buffer."""
+        if self.guard is None or view.bounds is None:
+            return
+        spans: list[tuple[str, int | str]] = []
+        for d, (n, axis) in enumerate(zip(shape, axes, strict=False)):
+            inside = self.f.intrinsic("llvm.smin.i64", "i64", [("i64", limits[d]), ("i64", str(n))]) if d in limits else n
+            spans.append((view.strides[axis], inside))
+        self.guard.box(view.bounds, access.row_pointers(self.f, view, at, (), ())[0], spans, view.dtype.itemsize)
+
     def do_load(self, instr: Instr) -> None:
         view, at, limits, _ = self._access(instr)
         type_ = instr.results[0].type
         assert isinstance(type_, TileType)
+        self._check(view, at, type_.shape, instr.attrs["axes"], limits)
         self._bind(
             instr.results[0], access.load(self.f, view, at, type_, instr.attrs["axes"], self.lanes, limits, instr.attrs.get("other", 0))
         )
 
     def do_store(self, instr: Instr) -> None:
         view, at, limits, used = self._access(instr)
-        access.store(self.f, view, at, self.tile(instr.operands[used]), instr.attrs["axes"], limits)
+        tile = self.tile(instr.operands[used])
+        self._check(view, at, tile.type.shape, instr.attrs["axes"], limits)
+        access.store(self.f, view, at, tile, instr.attrs["axes"], limits)
 
     def do_gather(self, instr: Instr) -> None:
         view, at, _, used = self._access(instr)
@@ -226,6 +245,8 @@ class Emitter(Skeleton):
             if indices.elem != "i64":
                 index = f.cast("zext" if indices.type.dtype.kind == "u" else "sext", vector(n, indices.elem), index, wide)
             offset = f.op("mul", wide, index, f.broadcast(wide, view.strides[axis]))
+            if self.guard is not None and view.bounds is not None:
+                self.guard.lanes(view.bounds, base, offset, n, view.dtype.itemsize)
             if n == 0:
                 x = f.load(mem, f.gep(mem, base, offset))
             else:
@@ -244,6 +265,7 @@ class Emitter(Skeleton):
         name = {"max": "max", "min": "min", "exchange": "xchg"}.get(fn, fn)
         if view.dtype.kind == "u" and fn in ("max", "min"):
             name = f"u{name}"
+        self._check(view, at, (), (), {})
         pointer = access.row_pointers(self.f, view, at, (), ())[0]
         old = self.f.value(f"atomicrmw {name} ptr {pointer}, {x.elem} {x.rows[0][0]} monotonic, align {view.dtype.itemsize}")
         self._tile(instr, [[old]])

@@ -43,8 +43,9 @@ def _llvm_host() -> tuple[str, str, dict[str, bool]]:
     if stored is not None:
         triple, cpu, features = json.loads(stored)
         return triple, cpu, features
-    import llvmlite.binding as llvm
+    from .jit import _llvm
 
+    llvm = _llvm()
     found = llvm.get_process_triple(), llvm.get_host_cpu_name(), dict(llvm.get_host_cpu_features())
     if key is not None:
         cache.put(key, json.dumps(found).encode())
@@ -99,11 +100,12 @@ def _caches() -> tuple[int, int, int]:
 
 def host_target(features_off: Collection[str] = (), level: CpuLevel | None = None) -> TargetSpec:
     """This machine's TargetSpec, lowered to `level` (default: TILEWRIGHT_CPU, else everything) and without `features_off`."""
-    return _host_target(frozenset(features_off), load().cpu if level is None else level, available_cores())
+    config = load()
+    return _host_target(frozenset(features_off), config.cpu if level is None else level, available_cores(), config.checks)
 
 
 @functools.cache
-def _host_target(off: frozenset[str], level: CpuLevel, cores: int) -> TargetSpec:
+def _host_target(off: frozenset[str], level: CpuLevel, cores: int, checks: bool) -> TargetSpec:
     triple, cpu, known = _llvm_host()
     on = {name for name, has in known.items() if has}
     if level != "native":
@@ -123,4 +125,4 @@ def _host_target(off: frozenset[str], level: CpuLevel, cores: int) -> TargetSpec
     l1d, l2, l3 = _caches()
     bits = 512 if "avx512f" in features else 256 if "avx" in features else 128
     registers = 32 if "avx512f" in features or not triple.startswith("x86_64") else 16
-    return TargetSpec("cpu", triple, cpu, features, masked, bits, registers, l1d, l2, l3, cores)
+    return TargetSpec("cpu", triple, cpu, features, masked, bits, registers, l1d, l2, l3, cores, checks)

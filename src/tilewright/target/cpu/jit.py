@@ -14,7 +14,6 @@ import mmap
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from ctypes import c_char_p
 from pathlib import Path
 from typing import Any, Literal
@@ -22,10 +21,12 @@ from typing import Any, Literal
 from ...core.config import load
 from ...core.errors import CompileError
 from ...core.target_spec import TargetSpec
+from ...core.workers import Workers
 from .elf import Image, link_elf
 
 OptLevel = Literal["none", "light", "O1", "O2", "O3"]
 DEFAULT_OPT: OptLevel = "O2"
+ROOM, ROOM_PER_CHARACTER = 32 << 20, 500  # bytes that a compile of a module may need, with much to spare
 
 _names = itertools.count()
 
@@ -44,8 +45,12 @@ def _llvm() -> Any:
 @functools.cache
 def _loaded_llvm() -> Any:
     """llvmlite.binding, initialised; imported on first use because loading LLVM takes tens of milliseconds."""
-    import llvmlite.binding as llvm
-    from llvmlite.binding import ffi
+    try:
+        import llvmlite.binding as llvm
+        from llvmlite.binding import ffi
+    except OSError as problem:  # llvmlite's, where the system does not map its library
+        raise CompileError(f"llvm: its library cannot be loaded ({problem}); allow this process more memory, or install llvmlite "
+                           "again") from None
 
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
@@ -163,15 +168,25 @@ def _optimise(module: Any, machine: Any, opt: OptLevel) -> None:
     else:
         passes = builder.getModulePassManager()
     _unlocked("LLVMPY_RunNewModulePassManager")(passes, module, builder)
-    passes.close()
+    _dispose(passes)
     builder.close()
     tuning.close()
+
+
+def _dispose(passes: Any) -> None:
+    """Free a pass manager with all its passes, which hold memory by the size of the module. llvmlite's own `close` frees nothing: the
+    method that would is hidden by an empty one of another base class."""
+    from llvmlite.binding import ffi
+
+    ffi.lib.LLVMPY_DisposeNewModulePassManger(passes)
+    passes.detach()
 
 
 def _emit(text: str, target: TargetSpec, opt: OptLevel, *, objects: bool) -> bytes:
     _llvm()
     from llvmlite.binding import ffi
 
+    _room(text)
     machine = _thread_machine(target)
     module = _Module(text)
     try:
@@ -189,6 +204,15 @@ def _emit(text: str, target: TargetSpec, opt: OptLevel, *, objects: bool) -> byt
             ffi.lib.LLVMPY_DisposeMemoryBuffer(buffer)
     finally:
         module.close()
+
+
+def _room(text: str) -> None:
+    """LLVM ends the process where it gets no memory, so somebody else asks first."""
+    need = ROOM + ROOM_PER_CHARACTER * len(text)
+    try:
+        mmap.mmap(-1, need, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).close()
+    except (OSError, ValueError, OverflowError) as problem:
+        raise MemoryError(f"llvm: a kernel of {len(text):,} characters may take {need:,} bytes to compile, {problem}") from None
 
 
 def compile_ir(llvm_text: str, target: TargetSpec, opt: OptLevel = DEFAULT_OPT) -> bytes:
@@ -220,8 +244,8 @@ def compile_many(texts: Iterable[str], target: TargetSpec, opt: OptLevel = DEFAU
     if workers <= 1:
         return [compile_ir(text, target, opt) for text in texts]
     _llvm()
-    with ThreadPoolExecutor(workers, thread_name_prefix="tilewright-compile") as pool:
-        return [done.result() for done in [pool.submit(compile_ir, text, target, opt) for text in texts]]
+    with Workers(workers, "tilewright-compile") as pool:
+        return pool.map(lambda text: compile_ir(text, target, opt), texts)
 
 
 @functools.cache

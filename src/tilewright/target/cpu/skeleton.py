@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from ...core.dtypes import i64
@@ -10,6 +11,7 @@ from ...core.target_spec import TargetSpec
 from ...tile.ir import BINARY, INDEX, UNARY, Block, Instr, Kernel, Operand, TileType, Type, Var, ViewType
 from . import arithmetic
 from .access import Address, Term
+from .bounds import Bounds, Guard
 from .llvm_text import FunctionText, module_text, vector
 from .registers import Registers, chunk_sizes, chunks, elem_type
 
@@ -41,6 +43,7 @@ class Skeleton:
         self.depth: dict[Var, int] = {}
         self.level = 0
         self.scratch = 0
+        self.guard: Guard | None = None
 
     def run(self) -> str:
         f = self.f
@@ -53,6 +56,8 @@ class Skeleton:
         f.emit(f"{pid} = phi i64 [ %begin, %entry ], [ {following}, %{latch} ]")
         self.level = 1
         self._bind(self.kernel.pid, pid)
+        if self.guard is not None:
+            self.guard.program = pid
         self.block(self.kernel.body)
         f.jump(latch)
         f.label(latch)
@@ -77,6 +82,10 @@ class Skeleton:
                 self._bind(p, Address(pointer, tuple(argument("i64") if s is None else str(s) for s in p.type.strides), p.type.dtype))
             else:
                 self._bind(p, argument("i64"))
+        if self.target.checks:
+            for k, p in enumerate(p for p in self.kernel.params if isinstance(p.type, ViewType)):
+                self._bind(p, replace(self.env[p], bounds=Bounds(argument("i64"), argument("i64"), k)))
+            self.guard = Guard(self.f, argument("ptr"))
 
     def _bind(self, var: Var, value: Any) -> None:
         self.env[var] = value

@@ -1,0 +1,213 @@
+"""Everything that threads may share, shared under a scheduler that changes its mind often: the bits are those of one thread."""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import tilewright as tw
+from tests.cuda.fake_driver import FakeDriver, fake_gpu
+from tests.cuda.launching import graph
+from tests.fresh import fresh_rng
+from tests.session.test_state import program
+from tests.shaken import shaken, together
+from tilewright import ops as o
+from tilewright.core.dtypes import f32
+from tilewright.core.errors import ExecutionError, InputError
+from tilewright.runtime.state import State, StatefulCall, StateSpec
+from tilewright.runtime.workspace import KEPT
+
+THREADS = 8
+
+
+class Model(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(12, 30), torch.nn.Linear(30, 5)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = torch.nn.functional.gelu(self.first(x))
+        return torch.softmax(self.second(y), -1), y.sum(0)
+
+
+def seeds(count: int = THREADS) -> list[int]:
+    return [int(s) for s in fresh_rng().integers(2**31, size=count)]
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_session(threads: int, tmp_path: Path) -> None:
+    """Calls with more shapes than a workspace keeps, as tensors and arrays, with and without out=; reports, saves and bad calls between."""
+    session = tw.compile(Model().eval(), (torch.randn(3, 12),), dynamic={"x": {0: tw.Dim("n", 1, 500)}}, threads=threads)
+    sizes = [int(n) for n in fresh_rng().permutation(499)[: KEPT + 20] + 1]
+    inputs = {n: torch.randn(n, 12) for n in sizes}
+    want = {n: session(x) for n, x in inputs.items()}
+
+    def work(seed: int) -> None:
+        rng = random.Random(seed)
+        for step in range(60):
+            n = rng.choice(sizes)
+            kind = rng.randrange(12)
+            if kind == 0:
+                with pytest.raises(InputError, match="session: input 'x' must be"):
+                    session(torch.randn(n, 13))
+            elif kind == 1 and step % 20 == 0:
+                session.save(tmp_path / f"{seed}.tw")
+            elif kind == 2 and step % 20 == 0:
+                assert session.report().data["name"] == "Model"
+            elif kind < 6:
+                found = session(inputs[n].numpy())
+                assert all(np.array_equal(a, b.numpy()) for a, b in zip(found, want[n], strict=True))
+            else:
+                out = tuple(torch.full_like(t, torch.nan) for t in want[n]) if kind == 6 else None
+                found = session(inputs[n], out=out)
+                assert all(torch.equal(a, b) for a, b in zip(found, want[n], strict=True))
+
+    with shaken(seeds(1)[0]):
+        together([functools.partial(work, s) for s in seeds()])
+
+
+def test_a_session_that_finds_bad_data() -> None:
+    """An error is raised in the thread whose data it is, and nowhere else."""
+    table = torch.nn.Embedding(20, 4)
+    session = tw.compile(table, (torch.zeros(6, dtype=torch.int64),), threads=2)
+    good, bad = torch.arange(6), torch.tensor([0, 1, 2, 77, 4, 5])
+    want = table(good).detach()
+
+    def work(seed: int) -> None:
+        rng = random.Random(seed)
+        for _ in range(80):
+            if rng.random() < 0.3:
+                with pytest.raises(ExecutionError, match="got 77 at position 3"):
+                    session(bad)
+            else:
+                assert torch.equal(session(good), want)
+
+    with shaken(seeds(1)[0]):
+        together([functools.partial(work, s) for s in seeds()])
+
+
+def test_states_beside_one_session() -> None:
+    """Each thread with a state of its own."""
+    session = tw.compile(program())
+    spec = StateSpec(session, 0)
+    call = StatefulCall(session, spec)
+
+    def work(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        state, rows, past = State(spec), [], 0
+        while past < spec.capacity - 8:
+            x = rng.standard_normal((int(rng.integers(1, 9)), 3)).astype(np.float32)
+            out = np.empty(3, np.float32)
+            call([state], {"P": past, "S": len(x)}, [x], [out])
+            rows.append(x)
+            past += len(x)
+            np.testing.assert_allclose(out, np.concatenate(rows).astype(np.float64).sum(0), atol=1e-4)
+            np.testing.assert_array_equal(state.arrays[0][:past], np.concatenate(rows))
+
+    with shaken(seeds(1)[0]):
+        together([functools.partial(work, s) for s in seeds()])
+
+
+def test_a_jitted_function() -> None:
+    """Signatures that are new to every thread at once, cleared and forgotten meanwhile."""
+    f = tw.jit(lambda x, y: {"sum": (x * y).sum(0), "all": (x + y, y)})
+    data = [(np.full((n, 3), n, np.float32), np.full(3, 2.0, np.float32)) for n in range(1, 9)]
+
+    def work(seed: int) -> None:
+        rng = random.Random(seed)
+        for _ in range(25):
+            x, y = rng.choice(data)
+            if rng.random() < 0.05:
+                f.clear()
+            found = f(x, y)
+            n = len(x)
+            np.testing.assert_array_equal(found["sum"], np.full(3, 2.0 * n * n))
+            np.testing.assert_array_equal(found["all"][0], np.full((n, 3), n + 2.0))
+
+    with shaken(seeds(1)[0]):
+        together([functools.partial(work, s) for s in seeds(6)])
+
+
+def test_eager_functions() -> None:
+    def work(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        for _ in range(25):
+            x = rng.integers(-50, 50, (int(rng.integers(1, 5)), 4)).astype(np.float32)
+            np.testing.assert_array_equal(tw.maximum(x, np.float32(0)).sum(), np.maximum(x, 0).sum())
+            np.testing.assert_array_equal(tw.concat([x, x], 1), np.concatenate([x, x], 1))
+
+    with shaken(seeds(1)[0]):
+        together([functools.partial(work, s) for s in seeds(6)])
+
+
+def test_an_optimizer() -> None:
+    """The optimizer is shared, parameters and states are each thread's own."""
+    made = tw.optim.adamw(0.1)
+    start = {"w": np.ones((3, 2), np.float32), "b": np.zeros(2, np.float32)}
+
+    def steps(seed: int) -> Any:
+        rng = np.random.default_rng(seed)
+        params, state = start, made.init(start)
+        for _ in range(5):
+            grads = {k: rng.standard_normal(v.shape).astype(np.float32) for k, v in params.items()}
+            params, state = made.update(params, grads, state)
+        return params
+
+    chosen = seeds(4)
+    want = {s: steps(s) for s in chosen}
+
+    def work(seed: int) -> None:
+        for _ in range(3):
+            found = steps(seed)
+            assert all(np.array_equal(found[k], want[seed][k]) for k in start)
+
+    with shaken(seeds(1)[0]):
+        together([functools.partial(work, s) for s in chosen])
+
+
+@pytest.fixture
+def gpu() -> Iterator[FakeDriver]:
+    with fake_gpu() as fake:
+        yield fake
+
+
+def test_a_session_on_a_gpu(gpu: FakeDriver) -> None:
+    """On the stand-in for the driver: every call gets the result of its own inputs."""
+    session: Any = tw.compile(graph(lambda x, y: o.Sub()(o.Mul()(x, y), y), (f32, (2, 4)), (f32, (2, 4))), target="cuda")
+
+    def work(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        for _ in range(12):
+            x, y = (rng.integers(-9, 9, (2, 4)).astype(np.float32) for _ in range(2))
+            found = session(x, y)
+            session.synchronize()
+            np.testing.assert_array_equal(found.numpy(), x * y - y)
+
+    with shaken(seeds(1)[0]):
+        together([functools.partial(work, s) for s in seeds(4)])
+
+
+def test_the_scheduler_finds_a_race() -> None:
+    """What these tests rely on: a read and a write that another thread comes between."""
+    count = [0]
+
+    def read() -> int:
+        return count[0]
+
+    def write(value: int) -> None:
+        count[0] = value
+
+    def work() -> None:
+        for _ in range(500):
+            write(read() + 1)
+
+    with shaken(seeds(1)[0]):
+        together([work] * 4)
+    assert count[0] < 4 * 500
