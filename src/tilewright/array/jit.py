@@ -15,6 +15,7 @@ import numpy as np
 from ..compile import compile_graph, graph_signature, target_spec
 from ..core import dtypes as dt
 from ..core.errors import InputError
+from ..core.exact import key_of
 from ..core.pytree import Spec, flatten, unflatten
 from ..core.target_spec import TargetSpec
 from ..runtime.arguments import is_tensor, tensor_to_numpy
@@ -112,7 +113,7 @@ class Jit:
         target = self.target if self.target is not None else "cuda" if any(map(is_on_gpu, leaves)) else "cpu"
         types = [x if i in fixed or not self._is_array(x) else _type(x, target) for i, x in enumerate(leaves)]
         try:
-            key = (target, spec, *((type(x), x) for x in types))
+            key = (target, spec, *map(key_of, types))
             found = self._cache.get(key)
         except TypeError:
             bad = next(x for x in types if not isinstance(x, Leaf) and type(x).__hash__ is None)
