@@ -18,7 +18,7 @@ from ..core.errors import InputError
 from ..core.exact import key_of
 from ..core.pytree import Spec, flatten, unflatten
 from ..core.target_spec import TargetSpec
-from ..runtime.arguments import is_tensor, tensor_to_numpy
+from ..core.tensors import is_masked, is_tensor, tensor_to_numpy
 from ..runtime.donation import overlap_check
 from ..runtime.fastcall import compile_call
 from ..runtime.session import FREE, Session
@@ -159,14 +159,12 @@ class Jit:
 def _type(x: Any, target: str | TargetSpec) -> Leaf:
     if target != "cpu" and is_on_gpu(x):
         return gpu_leaf(x)
-    if is_tensor(x) and x.device.type != "cpu":
-        raise InputError(f"jit: an argument must lie in the CPU's memory, got a tensor on {x.device}; pass x.cpu()")
     if type(x) is int and not -(2**63) <= x < 2**63:
         raise InputError(f"jit: a Python int is an i64 array, got {x}; pass an array of a wider dtype")
-    if isinstance(x, np.ma.MaskedArray):
+    if is_masked(x):
         raise InputError("jit: a masked array would lose its mask; pass its data and use tw.where")
     if is_tensor(x):
-        x = tensor_to_numpy(x)
+        x = tensor_to_numpy(x, "jit")
     try:
         return leaf_of(x)
     except Exception as e:

@@ -5,10 +5,8 @@ This is the slow, complete way: it says what is wrong, copies what is not contig
 """
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -17,53 +15,11 @@ from ..core import dtypes as dt
 from ..core.dims import UNBOUNDED, Dim, Expr, Symbol, evaluate, symbols
 from ..core.dtypes import DType
 from ..core.errors import InputError
+from ..core.tensors import FOREIGN, Array, from_dtype, has_memory, is_masked, is_tensor, numpy_to_tensor, tensor_to_numpy, torch_dtypes
 from ..ir.types import TensorType
 
-Array = np.ndarray[Any, Any]
-FOREIGN = (dt.bf16, dt.f8e4m3, dt.f8e5m2)  # torch has them, NumPy only through ml_dtypes
-
-
-@cache
-def torch_dtypes() -> dict[Any, DType]:
-    """torch dtype -> ours. Only called once a torch tensor has been seen or is wanted."""
-    import torch
-
-    names = {"bool": dt.bool_, "int8": dt.i8, "int16": dt.i16, "int32": dt.i32, "int64": dt.i64, "uint8": dt.u8, "uint16": dt.u16,
-             "uint32": dt.u32, "uint64": dt.u64, "float16": dt.f16, "bfloat16": dt.bf16, "float32": dt.f32, "float64": dt.f64,
-             "complex64": dt.c64, "complex128": dt.c128}
-    names |= {"float8_e4m3fn": dt.f8e4m3, "float8_e5m2": dt.f8e5m2}
-    return {getattr(torch, name): ours for name, ours in names.items()}
-
-
-@cache
-def from_dtype() -> dict[DType, Any]:
-    return {ours: theirs for theirs, ours in torch_dtypes().items()}
-
-
-def is_tensor(value: Any) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.Tensor)
-
-
-def tensor_to_numpy(tensor: Any) -> Array:
-    """A NumPy view of a CPU tensor (dtypes that NumPy lacks as those of ml_dtypes)."""
-    plain = tensor.detach().resolve_conj()
-    dtype = torch_dtypes()[plain.dtype]
-    if dtype in FOREIGN:
-        import torch
-
-        return np.asarray(plain.view(torch.int16 if dtype.itemsize == 2 else torch.int8).numpy()).view(dtype.np)
-    return np.asarray(plain.numpy())
-
-
-def numpy_to_tensor(array: Array) -> Any:
-    """A torch tensor over the array's memory."""
-    import torch
-
-    foreign = next((d for d in FOREIGN if array.dtype == d.np), None)
-    if foreign is not None:
-        return torch.from_numpy(array.view(f"i{foreign.itemsize}")).view(from_dtype()[foreign])
-    return torch.from_numpy(array)
+__all__ = ["FOREIGN", "Bound", "bind", "describe", "from_dtype", "is_tensor", "numpy_to_tensor", "solve", "tensor_to_numpy",
+           "torch_dtypes"]
 
 
 def describe(type_: TensorType) -> str:
@@ -94,6 +50,7 @@ def bind(names: Sequence[str], types: Sequence[TensorType], values: Sequence[Any
         if is_tensor(value):
             shapes.append(_admit_tensor(name, type_, value, bound))
         elif isinstance(value, (np.ndarray, np.generic)):
+            refuse_masked(name, type_, value)
             shapes.append(_admit_array(name, type_, np.asarray(value), bound))
         else:
             raise InputError(f"session: input {name!r} must be {describe(type_)}, got a {type(value).__name__}; "
@@ -170,6 +127,9 @@ def _admit_tensor(name: str, type_: TensorType, tensor: Any, bound: Bound) -> tu
     if tensor.layout != torch.strided:
         raise InputError(f"session: input {name!r} must be a dense tensor, got layout {tensor.layout}; pass {name}.to_dense()")
     _check_type(name, type_, dtype, shown, shape)
+    if not has_memory(tensor):
+        raise InputError(f"session: input {name!r} must be {describe(type_)}, got a {type(tensor).__name__} without memory of its own; "
+                         "pass a plain tensor")
     plain = tensor.detach()
     if not plain.is_contiguous() or plain.is_neg() or plain.is_conj() or plain.data_ptr() % plain.element_size():
         plain = plain.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
@@ -177,6 +137,12 @@ def _admit_tensor(name: str, type_: TensorType, tensor: Any, bound: Bound) -> tu
     bound.addresses.append(plain.data_ptr())
     bound.kept.append(plain)
     return shape
+
+
+def refuse_masked(name: str, type_: TensorType, array: Any) -> None:
+    if is_masked(array):
+        raise InputError(f"session: input {name!r} must be {describe(type_)}, got a masked array, whose mask would be lost; "
+                         f"pass {name}.filled(...)")
 
 
 def _admit_array(name: str, type_: TensorType, array: Array, bound: Bound) -> tuple[int, ...]:

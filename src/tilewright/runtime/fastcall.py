@@ -112,9 +112,14 @@ def generate(interface: Interface, framework: str, *, errors: int, leaf: int | N
             if i in takes.values():
                 body.append(f"if not g{i}.writeable: return slow(args, kwargs, out)")
     body += _checks(interface, where)
+    if framework == "torch":
+        for i, type_ in enumerate(interface.inputs):
+            body.append(f"p{i} = x{i}.data_ptr()")
+            if type_.numel != 0:  # a tensor of zeros, or one around another, may have no memory
+                body.append(f"if not p{i}: return slow(args, kwargs, out)")
     body += ["try: w = take()", "except IndexError: w = grow()", "io = w.io"]
     address = "{}.data_ptr()" if framework == "torch" else array_address()
-    body += [f"io[{i}] = {address.format(f'x{i}')}" for i in range(n)]
+    body += [f"io[{i}] = {address.format(f'x{i}') if framework != 'torch' else f'p{i}'}" for i in range(n)]
     if takes and n > 1:
         body.append("apart(io)")
     outs = []
