@@ -99,8 +99,8 @@ Changes = Literal["nothing", "rounding", "hidden"]
 @dataclass(frozen=True)
 class Rule:
     """`changes`, the most that an application may do to a result: "nothing" (not a bit of it), "rounding" (it is what the graph before
-    would give in its dtype or in a wider one, up to rounding), or "hidden" (besides, what a mask hides may hold infinities and NaN without
-    an effect)."""
+    would give in its dtype or in a wider one, up to rounding; sums and products at the ends of the range may overflow in one order and not
+    in another), or "hidden" (besides, infinities and NaN in places that a mask hides may get or lose an effect)."""
 
     name: str
     pattern: P

@@ -8,9 +8,9 @@ import numpy as np
 
 from .. import ops as o
 from ..core.dtypes import DType
-from ..ir.graph import Graph, Value
+from ..ir.graph import Value
 from ..ir.rewrite import Match, P, Rule, Such, X, rule
-from .base import Log, Pass, apply_rules
+from .base import Pass
 
 C = Such("c", lambda v: isinstance(v.op, o.Constant))
 D = Such("d", lambda v: isinstance(v.op, o.Constant))
@@ -90,7 +90,3 @@ class AbsorbIntoConv(Pass):
 
     name: ClassVar[str] = "absorb-into-conv"
     rules: ClassVar[tuple[Rule, ...]] = (batch_norm, scaled_conv, scaled_conv_bias, two_conv_biases)
-
-    def run(self, graph: Graph, log: Log) -> Graph:
-        apply_rules(graph, self.rules, log)
-        return graph

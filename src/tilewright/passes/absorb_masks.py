@@ -12,7 +12,7 @@ from ..core.dtypes import DType
 from ..ir.graph import Graph, Value
 from ..ir.rewrite import Match, P, Rule, rule
 from .analyse import Forms
-from .base import Log, Pass, apply_rules, hides, scalar
+from .base import Log, Pass, hides, scalar
 from .forms import Choice, Linear, conjunction, number
 
 
@@ -162,5 +162,8 @@ class AbsorbMasks(Pass):
 
     def run(self, graph: Graph, log: Log) -> Graph:
         if any(isinstance(n.op, o.Attention) and (n.op.has_mask or n.op.has_bias) for n in graph.nodes):
-            apply_rules(graph, self.rules, log, Forms(graph))
+            super().run(graph, log)
         return graph
+
+    def known(self, graph: Graph) -> Forms:
+        return Forms(graph)

@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 
 from .. import ops as o
 from ..core import dtypes as dt
-from ..ir.graph import Graph, Node, Value
+from ..ir.graph import Node, Value
 from ..ir.rewrite import P, Rule, Such, X, Y, rule
-from .base import Log, Pass, apply_rules, normal, scalar, swaps_last_two
+from .base import Pass, normal, scalar, swaps_last_two
 
 EIGHT = (dt.f8e4m3, dt.f8e5m2)
 C = Such("c", lambda v: scalar(v) is not None)
@@ -101,7 +101,3 @@ class AbsorbIntoMatmul(Pass):
 
     name: ClassVar[str] = "absorb-into-matmul"
     rules: ClassVar[tuple[Rule, ...]] = (widened_operands, transposed_left, transposed_right, scaled_result, scaled_left, scaled_right)
-
-    def run(self, graph: Graph, log: Log) -> Graph:
-        apply_rules(graph, self.rules, log)
-        return graph

@@ -62,7 +62,13 @@ class Pass:
     optional: ClassVar[bool] = True  # programs are right without it, only slower
 
     def run(self, graph: Graph, log: Log) -> Graph:
-        raise NotImplementedError
+        """By default: the rules, until none applies."""
+        apply_rules(graph, self.rules, log, self.known(graph))
+        return graph
+
+    def known(self, graph: Graph) -> Any:
+        """What the rules may ask about the graph as it was before them (`Match.known`)."""
+        return None
 
 
 def apply_rules(graph: Graph, rules: Sequence[Rule], log: Log, known: Any = None) -> bool:

@@ -11,7 +11,7 @@ from ..core.errors import CompileError
 from ..ir.graph import Graph, Node, Value
 from ..ir.rewrite import Match, P, Rule, Var, X, rule
 from .analyse import Forms
-from .base import Log, Pass, apply_rules, constant
+from .base import Log, Pass, constant
 from .forms import Linear, number
 
 SOURCES = (o.Constant, o.Iota, o.DimValue, o.Input)
@@ -168,9 +168,8 @@ class FoldIndex(Pass):
     name: ClassVar[str] = "fold-index"
     rules: ClassVar[tuple[Rule, ...]] = (index_expression, uniform_constant, gather_of_range, index_of_ranges, gather_along_range)
 
-    def run(self, graph: Graph, log: Log) -> Graph:
-        apply_rules(graph, self.rules, log, Forms(graph))
-        return graph
+    def known(self, graph: Graph) -> Forms:
+        return Forms(graph)
 
 
 @dataclass(frozen=True)

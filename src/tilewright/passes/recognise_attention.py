@@ -12,9 +12,9 @@ from .. import ops as o
 from ..core.dims import at_least
 from ..core.dtypes import DType, compute_dtype
 from ..ir.graph import Node, Value
-from ..ir.rewrite import Match, P, rule
+from ..ir.rewrite import Match, P, Var, rule
 from .absorb_matmul import factor, moves
-from .base import constant, hides, normal, scalar, swapped
+from .base import hides, normal, scalar, swapped
 from .scalar_rules import lossless
 
 CAPS = (2.0**-20, 2.0**20)  # soft caps by which scores may be multiplied and divided
@@ -47,7 +47,7 @@ class Scores:
         self.scale *= by
         return inner if normal(self.scale, n.types[0].dtype) else None
 
-    def take_mask(self, n: Node, m: Match) -> Value | None:
+    def take_mask(self, n: Node) -> Value | None:
         """where(c, s, number) or where(c, number, s)."""
         cond, a, b = n.operands
         other, s = (b, a) if scalar(b) is not None else (a, b)
@@ -55,11 +55,7 @@ class Scores:
         if not isinstance(hidden, float) or not hidden < math.inf or s.shape != n.types[0].shape or not self.plain:
             return None
         cond = cond if s is a else o.LogicalNot()(cond)
-        never = hidden == -math.inf
-        if self.biases and not never:  # under a bias: it must take up every score
-            self.biases.append(o.Where()(cond, constant(m.graph, 0.0, other.dtype), other))
-            return s if hides(hidden, compute_dtype(other.dtype)) else None
-        if (self.masks and hidden != self.hidden) or not all(map(bounded, self.biases)):
+        if (self.masks and hidden != self.hidden) or (self.biases and hidden != -math.inf) or not all(map(bounded, self.biases)):
             return None
         self.masks.append(cond)
         self.hidden = hidden
@@ -92,7 +88,7 @@ def trace(v: Value, m: Match) -> tuple[Node, Scores] | None:
             above, bias = _main(n)
             found.biases += [] if bias is None else [bias]
         elif isinstance(n.op, o.Where):
-            above = found.take_mask(n, m)
+            above = found.take_mask(n)
         if above is None:
             return None
         at = above
@@ -185,6 +181,19 @@ def repeated(v: Value) -> tuple[Value, int] | None:
     return x, times
 
 
+@rule(P(o.Add, P(o.Where, name="mask", once=True), Var("bias"), name="root"), changes="hidden")
+def mask_under_bias(mask: Any, bias: Value, root: Any, m: Match) -> Value | None:
+    """where(c, s, low) + b of scores, where s + low is low for every score: the mask becomes a part of the bias."""
+    c, s, low = mask.operands
+    number = scalar(low)
+    if not isinstance(number, float) or number == -math.inf or not hides(number, compute_dtype(low.dtype)) or not _leads_to_matmul(s):
+        return None
+    if s.shape != root.types[0].shape or not all(isinstance(n.op, (o.Softmax, o.Cast)) for n in m.users(root.value)):
+        return None
+    out: Value = o.Add()(s, o.Where()(c, bias, o.Add()(bias, low)))
+    return out
+
+
 @rule(P(o.Attention, name="root"))
 def grouped_heads(root: Any) -> Value | None:
     q, k, v, *rest = root.operands
@@ -209,4 +218,4 @@ def scaled_query(root: Any) -> Value | None:
     return None
 
 
-RULES = [attention, grouped_heads, scaled_query]
+RULES = [mask_under_bias, attention, grouped_heads, scaled_query]

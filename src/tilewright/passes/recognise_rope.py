@@ -66,7 +66,7 @@ def half(v: Value, m: Match) -> Value | None:
     return None
 
 
-@rule(P(o.Add, P(o.Mul, X, COS), P(o.Mul, P(o.Concat, name="turned"), SIN), name="root"))
+@rule(P(o.Add, P(o.Mul, X, COS), P(o.Mul, P(o.Concat, name="turned"), SIN), name="root"), changes="rounding")
 def rope(x: Value, cos: Value, sin: Value, turned: Any, root: Any, m: Match) -> Value | None:
     n = x.shape[-1] if x.shape else 0
     if x.type != root.types[0] or not isinstance(n, int) or n % 2 or len(turned.operands) != 2 or turned.op.axis != len(x.shape) - 1:
@@ -87,7 +87,7 @@ def rope(x: Value, cos: Value, sin: Value, turned: Any, root: Any, m: Match) -> 
     return out
 
 
-@rule(P(o.Concat, P(o.Rope, name="turned"), Var("rest"), name="root"))
+@rule(P(o.Concat, P(o.Rope, name="turned"), Var("rest"), name="root"), changes="rounding")
 def partial_rope(turned: Any, rest: Value, root: Any) -> Value | None:
     """Only the first elements of each row are rotated, the others pass."""
     a, b = part_of(turned.operands[0]), part_of(rest)
@@ -107,7 +107,7 @@ def partial_rope(turned: Any, rest: Value, root: Any) -> Value | None:
 TURN = (P(o.Sub, P(o.Mul, Var("a"), COS), P(o.Mul, Var("b"), SIN)), P(o.Add, P(o.Mul, Var("b"), COS), P(o.Mul, Var("a"), SIN)))
 
 
-@rule(P(o.Concat, *TURN, name="root"))
+@rule(P(o.Concat, *TURN, name="root"), changes="rounding")
 def rope_of_halves(a: Value, b: Value, cos: Value, sin: Value, root: Any) -> Value | None:
     """concat(x1*cos - x2*sin, x2*cos + x1*sin): each half written out."""
     last, shape = len(a.shape) - 1, root.types[0].shape
@@ -121,7 +121,7 @@ def rope_of_halves(a: Value, b: Value, cos: Value, sin: Value, root: Any) -> Val
     return out
 
 
-@rule(P(o.Reshape, P(o.Concat, P(o.Reshape, TURN[0]), P(o.Reshape, TURN[1]), name="pairs"), name="root"))
+@rule(P(o.Reshape, P(o.Concat, P(o.Reshape, TURN[0]), P(o.Reshape, TURN[1]), name="pairs"), name="root"), changes="rounding")
 def rope_of_pairs(a: Value, b: Value, cos: Value, sin: Value, pairs: Any, root: Any) -> Value | None:
     """The same with neighbours: the two results are stacked on a new last axis and flattened."""
     shape, first, second = root.types[0].shape, lane_of(a), lane_of(b)

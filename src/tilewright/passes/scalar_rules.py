@@ -65,9 +65,10 @@ def cast_of_cast(x: Value, inner: Any, outer: Any) -> Value | None:
 @rule(P((o.Add, o.Sub), X, C, name="root"))
 def add_zero(x: Value, c: Value, root: Any) -> Value | None:
     """-0.0 + 0.0 is 0.0: of floats, only -0.0 is neutral (0.0, where it is subtracted)."""
-    if scalar(c) != 0 or root.types[0].dtype.is_bool:
+    zero = scalar(c)
+    if zero is None or zero != 0 or root.types[0].dtype.is_bool:
         return None
-    neutral = not c.dtype.is_float or (math.copysign(1.0, scalar(c) or 0.0) < 0) == isinstance(root.op, o.Add) or positive(x)
+    neutral = not c.dtype.is_float or (math.copysign(1.0, zero) < 0) == isinstance(root.op, o.Add) or positive(x)
     return spread(root, x) if neutral else None
 
 
