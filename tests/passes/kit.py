@@ -133,9 +133,9 @@ def reach_of(kit: Kit, changes: Changes) -> int:
     return 1020 if changes != "nothing" and kit.dtype is dt.f64 else 0  # there is no wider dtype to compare with
 
 
-def draws(kit: Kit, rng: np.random.Generator, count: int, changes: Changes) -> Iterator[list[Array]]:
+def draws(kit: Kit, rng: np.random.Generator, count: int, changes: Changes, reach: int | None = None) -> Iterator[list[Array]]:
     """Inputs for a graph: specials everywhere, specials here and there, and none."""
-    reach = reach_of(kit, changes)
+    reach = reach_of(kit, changes) if reach is None else reach
     for n in range(count):
         share = (1.0, 0.25, 0.06, 0.0)[n % 4]
         found = []
