@@ -172,26 +172,27 @@ def layer_norm(a: dict[str, Any], x: Any, *rest: Any) -> Any:
 
 
 def attention(a: dict[str, Any], q: Any, k: Any, v: Any, *rest: Any) -> Any:
-    """SDPA where it can say it; soft-capping and bias on top are spelled out."""
+    """SDPA where it can say it; soft-capping, hidden scores that are numbers, and rows of NaN are spelled out."""
     k, v = k.to(q.dtype), v.to(q.dtype)  # a cache may be smaller
     rows, columns = q.shape[2], k.shape[2]
     i, j = torch.arange(rows)[:, None] + a.get("offset", 0), torch.arange(columns)[None, :]
-    seen = torch.ones(rows, columns, dtype=torch.bool)
+    near = torch.ones(rows, columns, dtype=torch.bool)
     if a.get("causal"):
-        seen = seen & (j <= i)
+        near = near & (j <= i)
     if a.get("window") is not None:
-        seen = seen & (j > i - a["window"])
-    if a.get("has_mask"):
-        seen = seen & rest[0]
+        near = near & (j > i - a["window"])
+    seen = near & rest[0] if a.get("has_mask") else near
     bias = torch.zeros((), dtype=q.dtype) if not a.get("has_bias") else rest[-1]
-    bias = torch.where(seen, bias, torch.tensor(float("-inf"), dtype=q.dtype))
-    if a.get("softcap") is None:
-        out = tf.scaled_dot_product_attention(
-            q, k, v, attn_mask=bias.expand(q.shape[0], q.shape[1], rows, columns), scale=a["scale"], enable_gqa=True
-        )
-        return torch.nan_to_num(out)  # rows that see nothing
-    s = torch.einsum("bhqd,bhkd->bhqk", q, k) * a["scale"]
-    return torch.einsum("bhqk,bhkd->bhqd", torch.nan_to_num(torch.softmax(a["softcap"] * torch.tanh(s / a["softcap"]) + bias, -1)), v)
+    hidden = float(a.get("hidden", float("-inf")))
+    if a.get("softcap") is None and hidden == float("-inf") and a.get("empty", "zeros") == "zeros":
+        bias = torch.where(seen, bias, torch.tensor(hidden, dtype=q.dtype)).expand(q.shape[0], q.shape[1], rows, columns)
+        return tf.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=a["scale"], enable_gqa=True)
+    times = q.shape[1] // k.shape[1]
+    s = torch.einsum("bhqd,bhkd->bhqk", q, k.repeat_interleave(times, 1)) * a["scale"]
+    s = s if a.get("softcap") is None else a["softcap"] * torch.tanh(s / a["softcap"])
+    s = (s + bias).masked_fill(~seen, hidden).masked_fill(~near, float("-inf"))
+    p = torch.softmax(s, -1)
+    return torch.einsum("bhqk,bhkd->bhqd", p if a.get("empty") == "nan" else torch.nan_to_num(p), v.repeat_interleave(times, 1))
 
 
 def rope(a: dict[str, Any], x: Any, cos: Any, sin: Any) -> Any:

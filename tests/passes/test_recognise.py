@@ -82,6 +82,19 @@ def test_not_gelu() -> None:
     assert o.Gelu not in map(type, check(lambda x: 0.5 * (x + 1) * (1 + torch.erf(x / math.sqrt(2.0))), x))
 
 
+def test_gelu_of_doubles() -> None:
+    """The constants are those of the dtype: f32's are another function in f64."""
+    y = x.double()
+    for name in ("new_gelu", "half_inside", "torch"):
+        assert check(GELU[name], y) == [o.Gelu(approximate="tanh")]
+    for name in ("half_last", "fast"):  # 0.7978845608 has ten digits
+        assert o.Gelu not in map(type, check(GELU[name], y))
+    for number in (0.7071, float(torch.tensor(math.sqrt(0.5)))):
+        assert o.Gelu not in map(type, check(lambda x, c=number: x * 0.5 * (1.0 + torch.erf(x * c)), y))
+    assert o.Gelu not in map(type, check(lambda x: x * 0.5000001 * (1.0 + torch.erf(x * math.sqrt(0.5))), y))
+    assert o.Gelu not in map(type, check(lambda x: x * 0.5 * (1.0000001 + torch.erf(x * math.sqrt(0.5))), x))
+
+
 def test_silu() -> None:
     assert check(lambda x: x * torch.sigmoid(x), x) == [o.Silu()]
     assert check(lambda x: x / (1 + torch.exp(-x)), x) == [o.Silu()]
@@ -170,15 +183,64 @@ def test_attention_with_masks() -> None:
     assert (masked.has_mask, masked.has_bias) == (True, False)
     biased = attention(check(lambda q, k, v, z: torch.softmax(q @ k.mT * 0.5 + z, -1) @ v, q, k, v, torch.randn(6, 6)))
     assert (biased.has_mask, biased.has_bias, biased.scale) == (False, True, 0.5)
-    for hidden in (float("-inf"), -1e9, torch.finfo(torch.float32).min):
+    for hidden in (float("-inf"), -1e9, -4.0, 0.0, torch.finfo(torch.float32).min):
         causal = attention(check(lambda q, k, v, h=hidden: torch.softmax((q @ k.mT).masked_fill(low == 0, h), -1) @ v, q, k, v))
-        assert (causal.causal, causal.has_mask, causal.has_bias) == (True, False, False)
+        far = hidden < -1e30  # no score gets there: nothing is seen of what it hides
+        assert (causal.causal, causal.has_mask, causal.has_bias) == (far, not far, False)
+        assert causal.hidden == (float("-inf") if far else hidden)
+
+
+def test_rows_that_see_nothing() -> None:
+    """A softmax of -inf is NaN, one of equal numbers a mean; PyTorch's own attention gives zeros."""
+    some = torch.ones(6, 6, dtype=torch.bool)
+    some[2] = False
+    low = torch.finfo(torch.float32).min
+    for hidden in (float("-inf"), -1e9, low):
+        op = attention(check(lambda q, k, v, h=hidden: torch.softmax((100 * q @ k.mT).masked_fill(~some, h), -1) @ v, q, k, v))
+        assert (op.has_mask, op.hidden, op.empty) == (True, hidden, "nan")
+        bias = torch.zeros(6, 6).masked_fill(~some, hidden)
+        op = attention(check(lambda q, k, v, b=bias: torch.softmax(q @ k.mT + b, -1) @ v, q, k, v))
+        assert (op.empty, op.hidden) == ("nan", float("-inf"))
+    op = attention(check(lambda q, k, v: torch.softmax(torch.where(some, q @ k.mT, low) + some.mT.float(), -1) @ v, q, k, v))
+    assert (op.has_mask, op.has_bias) == (False, True)
+    for mask in (some, torch.zeros(6, 6).masked_fill(~some, float("-inf"))):
+        assert attention(check(lambda q, k, v, m=mask: F.scaled_dot_product_attention(q, k, v, attn_mask=m), q, k, v)).empty == "zeros"
+
+
+def test_masks_under_biases() -> None:
+    """-inf plus a bias is -inf, unless the bias may be NaN or infinite; a number plus a bias is another number."""
+    some = torch.rand(6, 6) < 0.5
+    some[:, 0] = True
+    op = attention(check(lambda q, k, v: torch.softmax((q @ k.mT).masked_fill(~some, float("-inf")) + q.new_ones(6), -1) @ v, q, k, v))
+    assert (op.has_mask, op.has_bias) == (True, True)
+    given = check(lambda q, k, v, b: torch.softmax((q @ k.mT).masked_fill(~some, float("-inf")) + b, -1) @ v, q, k, v, torch.randn(6, 6))
+    assert o.Attention not in map(type, given)
+    other = check(lambda q, k, v: torch.softmax((q @ k.mT).masked_fill(~some, -9.0) + q.new_ones(6), -1) @ v, q, k, v)
+    assert o.Attention not in map(type, other)
+
+
+def test_casts_of_scores() -> None:
+    """Wider scores are what attention computes in anyway; narrower ones, and biases with more digits, are another result."""
+    small = [t.half() for t in (q, k, v)]
+    wide = attention(check(lambda q, k, v: torch.softmax((q @ k.mT).float() * 0.5, -1).half() @ v, *small))
+    assert (wide.scale, wide.empty) == (0.5, "nan")
+    assert o.Attention not in map(type, check(lambda q, k, v: torch.softmax((q @ k.mT).half(), -1).float() @ v, q, k, v))
+    bias = torch.randn(6, 6)
+    assert o.Attention not in map(type, check(lambda q, k, v: torch.softmax((q @ k.mT).float() + bias, -1).half() @ v, *small))
+    same = attention(check(lambda q, k, v, b: torch.softmax((q @ k.mT).float() + b.float(), -1).half() @ v, *small, bias.half()))
+    assert same.has_bias
 
 
 def test_soft_cap() -> None:
     capped = attention(check(lambda q, k, v: torch.softmax(torch.tanh(q @ k.mT * 0.5 / 3.0) * 3.0, -1) @ v, q, k, v))
     assert capped.softcap == pytest.approx(3.0)
     assert capped.scale == pytest.approx(0.5)
+    turned = attention(check(lambda q, k, v: torch.softmax(-3.0 * torch.tanh(q @ k.mT / -3.0), -1) @ v, q, k, v))
+    assert (turned.softcap, turned.scale) == (3.0, pytest.approx(1.0))
+    down = attention(check(lambda q, k, v: torch.softmax(-3.0 * torch.tanh(q @ k.mT * 0.25), -1) @ v, q, k, v))
+    assert (down.softcap, down.scale) == (3.0, pytest.approx(-0.75))
+    huge = check(lambda q, k, v: torch.softmax(torch.tanh(q @ k.mT * 1e-30) * 1e30, -1) @ v, q, k, v)
+    assert o.Attention not in map(type, huge)  # 1e-30 * 1e30 * s would lose what tanh keeps
 
 
 def test_grouped_heads() -> None:
@@ -186,7 +248,7 @@ def test_grouped_heads() -> None:
         k, v = (t[:, :, None].expand(2, 3, 2, 6, 4).reshape(2, 6, 6, 4) for t in (k, v))
         return torch.softmax(q @ k.mT, -1) @ v
 
-    assert check(repeated, torch.randn(2, 6, 6, 4), k, v) == [o.Attention(scale=1.0)]
+    assert check(repeated, torch.randn(2, 6, 6, 4), k, v) == [o.Attention(scale=1.0, empty="nan")]
 
     def other_order(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         k, v = (t[:, None].expand(2, 2, 3, 6, 4).reshape(2, 6, 6, 4) for t in (k, v))

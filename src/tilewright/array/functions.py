@@ -5,14 +5,12 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from ..core.errors import ExecutionError, InputError
 from ..runtime.memory import OutOfMemory
 from ..transform import control, custom, derive
 from ..transform import vmap as batching
 from ..transform.lib import ALIASES, FUNCTIONS
-from ..transform.trace import tracing, user_place
+from ..transform.trace import as_array, tracing, user_place
 from .jit import Jit
 from .programs import Programs
 
@@ -96,7 +94,7 @@ def scan(step: Fn, init: Any, xs: Any = None, length: int | None = None, checkpo
 def cond(predicate: Any, then: Fn, other: Fn, *operands: Any) -> Any:
     if tracing():
         return control.cond(predicate, then, other, *operands)
-    return Jit(lambda p, xs: control.cond(p, then, other, *xs))(np.asarray(predicate), operands)
+    return Jit(lambda p, xs: control.cond(p, then, other, *xs))(as_array(predicate), operands)
 
 
 @functools.wraps(control.while_loop)

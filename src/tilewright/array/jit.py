@@ -16,9 +16,10 @@ import numpy as np
 from ..compile import compile_graph, graph_signature, target_spec
 from ..core import dtypes as dt
 from ..core.errors import InputError
+from ..core.exact import key_of
 from ..core.pytree import Spec, flatten, unflatten
 from ..core.target_spec import TargetSpec
-from ..runtime.arguments import is_tensor, tensor_to_numpy
+from ..core.tensors import is_masked, is_tensor, tensor_to_numpy
 from ..runtime.donation import overlap_check
 from ..runtime.fastcall import compile_call
 from ..runtime.memory import ADVICE, OutOfMemory
@@ -127,7 +128,7 @@ class Jit:
         target = self.target if self.target is not None else "cuda" if any(map(is_on_gpu, leaves)) else "cpu"
         types = [x if i in fixed or not self._is_array(x) else _type(x, target) for i, x in enumerate(leaves)]
         try:
-            key = (target, spec, *((type(x), x) for x in types))
+            key = (target, spec, *map(key_of, types))
             found: Compiled | CompiledOnGpu | None = self._programs.get(self._number, key)
         except TypeError:
             bad = next(x for x in types if not isinstance(x, Leaf) and type(x).__hash__ is None)
@@ -173,14 +174,12 @@ class Jit:
 def _type(x: Any, target: str | TargetSpec) -> Leaf:
     if target != "cpu" and is_on_gpu(x):
         return gpu_leaf(x)
-    if is_tensor(x) and x.device.type != "cpu":
-        raise InputError(f"jit: an argument must lie in the CPU's memory, got a tensor on {x.device}; pass x.cpu()")
     if type(x) is int and not -(2**63) <= x < 2**63:
         raise InputError(f"jit: a Python int is an i64 array, got {x}; pass an array of a wider dtype")
-    if isinstance(x, np.ma.MaskedArray):
+    if is_masked(x):
         raise InputError("jit: a masked array would lose its mask; pass its data and use tw.where")
     if is_tensor(x):
-        x = tensor_to_numpy(x)
+        x = tensor_to_numpy(x, "jit")
     try:
         return leaf_of(x)
     except Exception as e:

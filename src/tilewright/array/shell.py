@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..core.exact import same
 from ..core.pytree import Spec, find_class
 from ..runtime.fastcall import Shell
 from ..transform.trace import Leaf
@@ -40,7 +41,9 @@ class Ends:
                 arrays += 1
             else:
                 value = self._bound(leaf)
-                self.lines.append(f"if l{i} is not {value} and (type(l{i}) is not type({value}) or l{i} != {value}): {MISS}")
+                plain = isinstance(leaf, (int, str, bytes)) or (type(leaf) is float and leaf != 0 and leaf == leaf)  # equal is the same
+                differs = f"type(l{i}) is not type({value}) or l{i} != {value}" if plain else f"not {self._bound(same)}(l{i}, {value})"
+                self.lines.append(f"if l{i} is not {value} and ({differs}): {MISS}")
         self._out = iter(range(n_leaves))
         self._array = iter(range(n_leaves))
         result = self._together(out_spec, statics)

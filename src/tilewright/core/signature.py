@@ -12,6 +12,7 @@ from typing import Any
 
 from .dims import Dim, Expr, evaluate
 from .errors import InputError
+from .exact import same
 from .pytree import Spec, matches, unflatten
 
 
@@ -76,7 +77,7 @@ class Signature:
         for i, (leaf, role) in enumerate(zip(leaves, self.inputs, strict=True)):
             if isinstance(role, Slot):
                 out[role.index] = leaf
-            elif type(leaf) is not type(role.value) or leaf != role.value:
+            elif not same(leaf, role.value):
                 raise InputError(
                     f"session: argument leaf {i} ({self._owner(i)!r}) was fixed to {role.value!r} when the model was "
                     f"exported, got {_short(leaf)}; compile again for another value"

@@ -5,8 +5,11 @@
         return Transpose(perm=tuple(inner.op.perm[p] for p in outer.op.perm))(x)
 
 A rule's parameters are what its pattern captured (a `Var` gives a Value, a named `P` gives a Node), and `m`, the `Match`, when
-asked for. It returns the value (or one value per output) that replaces the root's, or None; nodes it made before None are undone.
+asked for. It returns the value (or one value per output) that replaces the root's, or None. It does not apply either where its result has
+another type than the root, or where the type rule of an op that it makes refuses the operands; what it made until then is undone.
 Rules are looked up by the root's op class, and only nodes near a change are looked at again, so a rewrite is about linear.
+
+A rule declares what it may change (`changes`), and `tests/passes/test_exact.py` holds it to that with special values in every dtype.
 """
 from __future__ import annotations
 
@@ -14,9 +17,9 @@ import inspect
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from ..core.errors import CompileError
+from ..core.errors import CompileError, ShapeError
 from .graph import Graph, Node, Value
 
 if TYPE_CHECKING:
@@ -74,6 +77,11 @@ class Match:
     def graph(self) -> Graph:
         return self.rewriter.graph
 
+    @property
+    def known(self) -> Any:
+        """What the pass found out about the graph beforehand."""
+        return self.rewriter.known
+
     def readers(self, value: Value) -> int:
         """How many operand slots and graph outputs read `value`."""
         return self.rewriter.readers(value)
@@ -85,19 +93,27 @@ class Match:
 Replacement = Value | Sequence[Value] | None
 
 
+Changes = Literal["nothing", "rounding", "hidden"]
+
+
 @dataclass(frozen=True)
 class Rule:
+    """`changes`, the most that an application may do to a result: "nothing" (not a bit of it), "rounding" (it is what the graph before
+    would give in its dtype or in a wider one, up to rounding; sums and products at the ends of the range may overflow in one order and not
+    in another), or "hidden" (besides, infinities and NaN in places that a mask hides may get or lose an effect)."""
+
     name: str
     pattern: P
     apply: Callable[..., Replacement]
     parameters: tuple[str, ...]
+    changes: Changes = "nothing"
 
 
-def rule(pattern: P) -> Callable[[Callable[..., Replacement]], Rule]:
+def rule(pattern: P, *, changes: Changes = "nothing") -> Callable[[Callable[..., Replacement]], Rule]:
     """Make the decorated function a rule; its name is what the log shows."""
 
     def make(fn: Callable[..., Replacement]) -> Rule:
-        return Rule(fn.__name__, pattern, fn, tuple(inspect.signature(fn).parameters))
+        return Rule(fn.__name__, pattern, fn, tuple(inspect.signature(fn).parameters), changes)
 
     return make
 
@@ -110,6 +126,7 @@ class Rewriter:
     rules: Sequence[Rule]
     hits: Counter[str] = field(default_factory=Counter)
     limit: int | None = None  # applications before the rewrite is called endless; default: by the graph's size
+    known: Any = None  # what the pass knows about the graph, for rules that ask for `m.known`
     users: dict[Value, dict[Node, int]] = field(default_factory=dict, init=False)
     _outputs: Counter[Value] = field(default_factory=Counter, init=False)
     _dead: set[Node] = field(default_factory=set, init=False)
@@ -164,18 +181,22 @@ class Rewriter:
         for r in self._candidates(node.op):
             for found in self._match_node(r.pattern, node, {}, at_root=True):
                 before = len(graph.nodes)
-                extra: dict[str, Any] = {"m": Match(node, self)} if "m" in r.parameters else {}
-                out = r.apply(**{k: v for k, v in found.items() if k in r.parameters}, **extra)
-                if out is None:
-                    del graph.nodes[before:]
-                    continue
-                return r.name, self._replace(r, node, (out,) if isinstance(out, Value) else tuple(out), graph.nodes[before:])
+                new = self._apply(r, node, found)
+                if [v.type for v in new] == list(node.types):
+                    return r.name, self._replace(node, new, graph.nodes[before:])
+                del graph.nodes[before:]
         return None
 
-    def _replace(self, r: Rule, node: Node, new: tuple[Value, ...], made: list[Node]) -> list[Node]:
-        if [v.type for v in new] != list(node.types):
-            given = tuple(v.type for v in new)
-            raise CompileError(f"rewrite: rule {r.name} changed the type of %{node.name} = {node.op} from {node.types} to {given}")
+    def _apply(self, r: Rule, node: Node, found: Bindings) -> tuple[Value, ...]:
+        """What the rule gives for the root's values; nothing where it does not apply."""
+        extra: dict[str, Any] = {"m": Match(node, self)} if "m" in r.parameters else {}
+        try:
+            out = r.apply(**{k: v for k, v in found.items() if k in r.parameters}, **extra)
+        except ShapeError:
+            return ()
+        return () if out is None else (out,) if isinstance(out, Value) else tuple(out)
+
+    def _replace(self, node: Node, new: tuple[Value, ...], made: list[Node]) -> list[Node]:
         for n in made:
             n.place = n.place or node.place
             for v in n.values:
@@ -302,6 +323,6 @@ def sort_nodes(graph: Graph) -> None:
     graph.nodes = order
 
 
-def rewrite(graph: Graph, rules: Iterable[Rule], hits: Counter[str] | None = None, limit: int | None = None) -> bool:
+def rewrite(graph: Graph, rules: Iterable[Rule], hits: Counter[str] | None = None, limit: int | None = None, known: Any = None) -> bool:
     """Apply `rules` to `graph` in place until none matches; True when something changed."""
-    return Rewriter(graph, tuple(rules), Counter() if hits is None else hits, limit).run()
+    return Rewriter(graph, tuple(rules), Counter() if hits is None else hits, limit, known).run()

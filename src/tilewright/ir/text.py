@@ -22,6 +22,7 @@ from typing import Any
 from ..core.dims import UNBOUNDED, Expr, Symbol
 from ..core.dtypes import DType, f16, f32, f64
 from ..core.errors import VerifyError
+from ..core.exact import same
 from .graph import Graph, Node
 from .types import TensorType
 
@@ -109,7 +110,7 @@ class _Printer:
         attrs = []
         for f in dataclasses.fields(n.op):
             value = getattr(n.op, f.name)
-            if not (n.op.name == "input" and f.name == "type") and not _is_default(value, f.default):
+            if not (n.op.name == "input" and f.name == "type") and not same(value, f.default):
                 attrs.append(f"{f.name}={self.value(value, indent)}")
         shown = "{" + ", ".join(attrs) + "}" if attrs else ""
         operands = f"({', '.join(quoted('%', v.name) for v in n.operands)})" if n.operands else ""
@@ -130,11 +131,6 @@ class _Printer:
                 return quoted("@", self.names[value])
             return f"{value.type}({', '.join(_element(v, value.type.dtype) for v in value.array.reshape(-1))})"
         raise VerifyError(f"graph text: cannot print an attribute of type {type(value).__name__}: {value!r}")
-
-
-def _is_default(value: Any, default: Any) -> bool:
-    """Equal and of one type: 1 and True, or 0 and 0.0, are different attributes."""
-    return type(value) is type(default) and bool(value == default)
 
 
 def _element(x: Any, dtype: DType) -> str:

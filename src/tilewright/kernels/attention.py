@@ -4,7 +4,7 @@ One program owns a block of query rows of one head. It walks the KV tiles from a
 local memory (transposed in registers), and for every tile of at most `rows` query rows computes scores, running maximum and sum, and the
 rescaled output. Q, K and V are read through any strides, so views of one QKV buffer need no copy. The result of a row
 depends on its own scores alone: neither the block, the tile height, the batch nor threads change a bit, and a tile
-wider than the sequence adds exact zeros. Causal and windowed rows skip tiles that they do not see. A fully masked row gives zeros.
+wider than the sequence adds exact zeros. Causal and windowed rows skip tiles that they do not see. A row of only -inf gives zeros or NaN.
 """
 
 from __future__ import annotations
@@ -258,7 +258,7 @@ class AttentionKernel:
         if op.has_bias:
             s = s + widen(b, self._score_operand(extra[0], key, row, rows))
         if mask is not None:
-            s = b.select(self._score_operand(mask, key, row, rows), s, NEVER)
+            s = b.select(self._score_operand(mask, key, row, rows), s, op.hidden)
         column = b.iota((1, c.keys), 1)
         if not (isinstance(self.sk, int) and self.sk % c.keys == 0):
             s = b.select(b.cmp("lt", column, b.from_index(self.skw - key)), s, NEVER)
@@ -364,9 +364,11 @@ class AttentionKernel:
             self._output(b.load(self.acc, (row, column), (rows, self.config.width)), total, self.first + row, column)
 
     def _output(self, acc: Tile, total: Tile, row: Ix | int, column: int) -> None:
-        """Divide by the sum (zeros for a row that saw nothing), apply the epilogue, store."""
+        """Divide by the sum (zeros for a row that saw nothing, or 0 / 0), apply the epilogue, store."""
         b, width = self.call.b, self.config.width
-        inverse = b.select(b.cmp("eq", total, 0.0), 0.0, b.unary("reciprocal", total))
+        inverse = b.unary("reciprocal", total)
+        if self.op.empty == "zeros":
+            inverse = b.select(b.cmp("eq", total, 0.0), 0.0, inverse)
         y = acc * inverse
         rows, inside = acc.shape[0], self.dv - column
         limit = None if inside >= width else (None, inside)

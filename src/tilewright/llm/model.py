@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..core.errors import ConfigError, InputError
+from ..core.tensors import is_masked
 from ..ops.q8_cache import BLOCK as Q8_BLOCK
 from ..runtime.session import Session
 from ..runtime.state import State, StatefulCall, StateSpec
@@ -108,6 +109,8 @@ class LLM:
             array = np.asarray(ids)
         except (ValueError, OverflowError) as e:
             raise InputError(f"feed: ids must be a flat sequence of integers ({e})") from None
+        if is_masked(ids):
+            raise InputError("feed: ids must be a flat sequence of integers, got a masked array; pass ids.compressed()")
         if array.size == 0:
             raise InputError("feed: needs at least one token, got none")
         if array.ndim != 1 or array.dtype.kind not in "iu":

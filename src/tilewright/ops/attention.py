@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from ..core import dtypes as dt
-from ..core.dims import Dim
+from ..core.dims import Dim, at_least
 from ..core.errors import require
 from ..ir.graph import Graph, Value
 from ..ir.types import TensorType
@@ -22,8 +22,9 @@ class Attention(Composite):
     """softmax(scale * q @ k.T, soft-capped, + bias, masked) @ v, with H / Hkv query heads sharing a key head.
 
     Query i sees key j iff the mask says so and, when causal, j <= i + offset, and, with a window, j > i + offset - window.
-    A row that sees nothing gives zeros. Operands: q, k, v, [mask: bool, True = attend], [bias]. k and v may be stored in a smaller
-    float than q (a cache); they are widened when read.
+    Scores that the mask hides become `hidden`, those that the positions hide -inf. A row whose scores are all -inf gives zeros, or NaN
+    where `empty` is "nan", as a softmax does; its derivative is zero. Operands: q, k, v, [mask: bool, True = attend], [bias]. k and v may
+    be stored in a smaller float than q (a cache); they are widened when read.
     """
 
     scale: float
@@ -33,6 +34,8 @@ class Attention(Composite):
     softcap: float | None = None
     has_mask: bool = False
     has_bias: bool = False
+    hidden: float = -np.inf
+    empty: str = "zeros"
     template = "attention"
     samples = [S(f32(2, 3, 4, 5), f32(2, 3, 6, 5), f32(2, 3, 6, 7), scale=0.4),
                S(f32(1, 4, 5, 8), f32(1, 2, 5, 8), f32(1, 2, 5, 8), scale=0.35, causal=True),
@@ -46,7 +49,11 @@ class Attention(Composite):
                S(f32(1, 2, 3, 4), f32(1, 2, 3, 4), f32(1, 2, 3, 4), f32(3), scale=0.5, has_bias=True, causal=True, offset=-1),
                S(f32(1, 1, 2, 3), f32(1, 1, 0, 3), f32(1, 1, 0, 3), scale=0.5),
                S(f32(1, 4, M, 4), f16(1, 2, M + N, 4), f16(1, 2, M + N, 4), scale=0.5, causal=True, offset=N),
-               S(f32(1, 2, 3, 4), bf16(1, 2, 5, 4), bf16(1, 2, 5, 4), scale=0.5)]
+               S(f32(1, 2, 3, 4), bf16(1, 2, 5, 4), bf16(1, 2, 5, 4), scale=0.5),
+               S(f32(2, 2, 3, 4), f32(2, 2, 5, 4), f32(2, 2, 5, 4), boolean(2, 1, 3, 1), scale=0.5, has_mask=True, hidden=-1e9),
+               S(f32(1, 2, 3, 4), f32(1, 2, 3, 4), f32(1, 2, 3, 4), scale=-0.5, causal=True, offset=-1, empty="nan"),
+               S(f64(1, 2, 9, 4), f64(1, 2, 70, 4), f64(1, 2, 70, 4), boolean(9, 1), scale=0.5, has_mask=True, empty="nan"),
+               S(f16(1, 1, 3, 4), f16(1, 1, 5, 4), f16(1, 1, 5, 4), boolean(3, 1), scale=0.5, has_mask=True, hidden=-65504.0, empty="nan")]
     errors = [E(f32(2, 3, 4, 5), f32(2, 2, 6, 5), f32(2, 2, 6, 5), scale=1.0,
                 match="query heads must be a multiple of key heads, got H=3, Hkv=2"),
               E(f32(2, 3, 4, 5), f32(2, 3, 6, 4), f32(2, 3, 6, 5), scale=1.0, match="q and k must have one head size, got q=5, k=4"),
@@ -60,6 +67,9 @@ class Attention(Composite):
               E(f32(1, 1, 2, 3), f32(1, 1, 2, 3), f32(1, 1, 2, 3), scale=1.0, has_bias=True,
                 match="has_mask=False and has_bias=True take 4 operands"),
               E(f32(1, 1, 2, 3), f32(1, 1, 2, 3), f32(1, 1, 2, 3), scale=1.0, window=0, match="window must be positive"),
+              E(f32(1, 1, 2, 3), f32(1, 1, 2, 3), f32(1, 1, 2, 3), scale=1.0, empty="none", match="empty must be 'zeros' or 'nan'"),
+              E(f32(1, 1, 2, 3), f32(1, 1, 0, 3), f32(1, 1, 0, 3), scale=1.0, empty="nan", match="empty='nan' needs a key, got keys=0"),
+              E(f32(1, 1, 2, 3), f32(1, 1, 2, 3), f32(1, 1, 2, 3), scale=1.0, hidden=np.inf, match="hidden must be below inf"),
               E(f32(2, 1, 2, 3), f32(1, 1, 2, 3), f32(1, 1, 2, 3), scale=1.0, match="q and k must have one batch size"),
               E(f16(1, 1, 2, 3), f32(1, 1, 2, 3), f32(1, 1, 2, 3), scale=1.0, match="that of q or a smaller one, got q=f16, k=f32")]
 
@@ -82,6 +92,9 @@ class Attention(Composite):
         require(k.shape[:3] == v.shape[:3], "k and v must agree in batch, heads and length", k=k, v=v)
         require(self.window is None or self.window > 0, "window must be positive", window=self.window)
         require(self.softcap is None or self.softcap > 0, "softcap must be positive", softcap=self.softcap)
+        require(self.empty in ("zeros", "nan"), "empty must be 'zeros' or 'nan'", empty=self.empty)
+        require(self.empty == "zeros" or at_least(sk, 1), "empty='nan' needs a key", keys=sk)
+        require(self.hidden < np.inf, "hidden must be below inf", hidden=self.hidden)
         if mask is not None:
             require(mask.dtype.is_bool, "the mask must be bool", mask=mask.dtype)
             require_broadcasts_to("mask", mask.shape, (b, h, sq, sk))
@@ -97,18 +110,17 @@ class Attention(Composite):
         mask, bias = self._extras(rest)
         shared = q.shape[1] // k.shape[1]
         k, v = np.repeat(k, shared, axis=1), np.repeat(v, shared, axis=1)
-        s = np.matmul(q, np.swapaxes(k, -1, -2)).astype(np.float64) * self.scale
+        s = np.matmul(q, np.swapaxes(k, -1, -2)) * q.dtype.type(self.scale)  # rounded: what a large bias leaves of a score depends on it
         if self.softcap is not None:
-            s = self.softcap * np.tanh(s / self.softcap)
+            s = (self.softcap * np.tanh(s.astype(np.float64) / self.softcap)).astype(q.dtype)
         if bias is not None:
             s = s + bias
-        seen = self._seen(s.shape[-2], s.shape[-1])
-        seen = seen if mask is None else seen & mask
-        s = np.where(seen, s, -np.inf)
+        s = (s if mask is None else np.where(mask, s, q.dtype.type(self.hidden))).astype(np.float64)
+        s = np.where(self._seen(s.shape[-2], s.shape[-1]), s, -np.inf)
         top = np.max(s, axis=-1, keepdims=True, initial=-np.inf)
         e = np.exp(s - np.where(top == -np.inf, 0, top))
         total = np.sum(e, axis=-1, keepdims=True)
-        p = np.divide(e, total, out=np.zeros_like(e), where=total != 0)
+        p = e / total if self.empty == "nan" else np.divide(e, total, out=np.zeros_like(e), where=total != 0)
         return np.matmul(p.astype(q.dtype), v)
 
     def _seen(self, rows: int, columns: int) -> Any:
@@ -132,15 +144,21 @@ class Attention(Composite):
             s = F.mul(F.tanh(F.div(s, self.softcap)), self.softcap)
         if bias is not None:
             s = F.add(s, bias)
-        for seen in (self._position_mask(q.node.graph, rows, columns), mask):
-            if seen is not None:
-                s = F.where(seen, s, -np.inf)
+        s = s if mask is None else F.where(mask, s, self.hidden)
+        seen = self._position_mask(q.node.graph, rows, columns)
+        s = s if seen is None else F.where(seen, s, -np.inf)
         if columns == 0:
             return F.matmul(s, v)
+        if self.empty == "nan":
+            return F.matmul(F.softmax(s, 3), v)
         top = F.max_(s, (3,), keepdims=True)
         e = F.exp(F.sub(s, F.where(F.equal(top, -np.inf), 0.0, top)))
         total = F.sum_(e, (3,), keepdims=True)
         return F.matmul(F.div(e, F.where(F.equal(total, 0.0), 1.0, total)), v)
+
+    def expands(self, rule: str, active: tuple[bool, ...]) -> bool:
+        """A row that a finite `hidden` leaves nothing of is a mean of the values, which the reverse pass's kernels do not know."""
+        return (rule == "vjp" and self.hidden != -np.inf) or super().expands(rule, active)
 
     def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
         from .attention_backward import pull_back

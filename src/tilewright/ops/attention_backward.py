@@ -133,8 +133,8 @@ def pull_back(op: Attention, inputs: Values, g: Value, wanted: tuple[bool, ...])
     """The rule of attention. Sizes that the kernel does not serve go through the decomposition at once."""
     q, k, v, *extras = inputs
     biased = op.has_bias and wanted[-1]
-    attrs: dict[str, Any] = {**op.attrs(), "with_scores": biased}
-    back = AttentionBackward(**attrs)
+    attrs: dict[str, Any] = {k: v for k, v in op.attrs().items() if k not in ("hidden", "empty")}
+    back = AttentionBackward(**attrs, with_scores=biased)
     operands = (q, F.cast(k, q.dtype), F.cast(v, q.dtype), *extras, g)
     made = back(*operands) if served(back, operands) else back.decompose(*operands)
     dq, dk, dv, *scores = made

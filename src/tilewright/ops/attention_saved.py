@@ -26,12 +26,14 @@ class AttentionSaved(Composite):
     softcap: float | None = None
     has_mask: bool = False
     has_bias: bool = False
+    empty: str = "zeros"
     template = "hopper_attention"
     samples = [S(f32(2, 3, 4, 5), f32(2, 3, 6, 5), f32(2, 3, 6, 7), scale=0.4),
                S(f32(1, 4, 5, 8), f32(1, 2, 5, 8), f32(1, 2, 5, 8), scale=0.35, causal=True),
                S(bf16(1, 2, 3, 4), bf16(1, 1, 7, 4), bf16(1, 1, 7, 4), scale=0.5, causal=True, offset=4, window=3),
                S(f16(1, 1, 3, 4), f16(1, 1, 3, 4), f16(1, 1, 3, 4), scale=0.5, causal=True),
                S(f32(1, 2, 5, 4), f32(1, 2, 6, 4), f32(1, 2, 6, 4), f32(2, 1, 6), scale=0.5, softcap=2.0, has_bias=True),
+               S(f32(1, 2, 3, 4), f32(1, 2, 3, 4), f32(1, 2, 3, 4), scale=0.5, causal=True, offset=-1, empty="nan"),
                S(f64(2, 2, 3, 4), f64(2, 1, 5, 4), f64(2, 1, 5, 4), boolean(2, 1, 3, 5), f64(5), scale=0.5, has_mask=True, has_bias=True)]
     errors = [E(f32(2, 3, 4, 5), f32(2, 3, 6, 4), f32(2, 3, 6, 5), scale=1.0, match="q and k must have one head size, got q=5, k=4")]
 

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, dataclass_transform
 
 from ..core.dims import Dim, Expr, substitute
 from ..core.errors import ParseError, UnsupportedError
+from ..core.exact import fields_key, same
 from ..core.places import within
 from ..ir.graph import Graph, Node, Value
 from ..ir.layout import Layout
@@ -81,7 +82,7 @@ Values = tuple[Value, ...]
 MaybeValues = tuple[Value | None, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Op:
     """Base of all ops. Subclasses add dataclass fields (attributes) and override rules."""
 
@@ -93,6 +94,13 @@ class Op:
     arity: ClassVar[tuple[int, int | None] | None] = None  # fewest and most operands; `register` reads it off `infer`
     unsupported: ClassVar[dict[str, NotSupported]] = {}  # rule name -> why this op has none
     faults: ClassVar[bool] = False  # may find bad data while it runs: its nodes know what the user wrote (core/places.py)
+
+    def __eq__(self, other: object) -> bool:
+        """One class and one value of every attribute: 0.0 and -0.0 differ, NaN is itself."""
+        return type(self) is type(other) and fields_key(self) == fields_key(other)
+
+    def __hash__(self) -> int:
+        return hash(fields_key(self))
 
     # The rules take one argument per operand; `*Any, **Any` lets subclasses name them.
     def infer(self, *types: Any, **_: Any) -> TensorType | tuple[TensorType, ...]:
@@ -185,7 +193,7 @@ class Op:
         return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
 
     def __str__(self) -> str:
-        shown = [f"{f.name}={getattr(self, f.name)}" for f in dataclasses.fields(self) if getattr(self, f.name) != f.default]
+        shown = [f"{f.name}={getattr(self, f.name)}" for f in dataclasses.fields(self) if not same(getattr(self, f.name), f.default)]
         return self.name + ("{" + ", ".join(shown) + "}" if shown else "")
 
 
@@ -230,7 +238,7 @@ REGISTRY: dict[str, type[Op]] = {}
 def register(cls: type[Any]) -> Any:
     """Make `cls` a frozen dataclass and enter it under its snake-case name (`LayerNorm` -> `layer_norm`)."""
     # Making a dataclass costs half a millisecond of import time: an op that adds no attribute is one already.
-    made: Any = dataclass(frozen=True, repr=False)(cls) if inspect.get_annotations(cls) else cls
+    made: Any = dataclass(frozen=True, repr=False, eq=False)(cls) if inspect.get_annotations(cls) else cls
     if "name" not in cls.__dict__:
         made.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
     if made.arity is None:

@@ -96,10 +96,9 @@ class Div(Binary):
 
 @register
 class Maximum(Binary):
-    """The larger; NaN when either is NaN; `or` for bools."""
+    """The larger; NaN when either is NaN; of 0.0 and -0.0 either; `or` for bools."""
 
     kinds = "fiub"
-    traits = BOTH
     samples = binary_samples(-3, 3, i32(4), boolean(5), u8(3))
     errors = [*MIXED, *APART]
 
@@ -115,10 +114,9 @@ class Maximum(Binary):
 
 @register
 class Minimum(Binary):
-    """The smaller; NaN when either is NaN; `and` for bools."""
+    """The smaller; NaN when either is NaN; of 0.0 and -0.0 either; `and` for bools."""
 
     kinds = "fiub"
-    traits = BOTH
     samples = binary_samples(-3, 3, i32(4), boolean(5), u8(3))
     errors = [*MIXED, *APART]
 
@@ -143,7 +141,9 @@ class Pow(Binary):
 
     def ref(self, x: Any, y: Any) -> Any:
         if x.dtype.kind not in "iu":
-            return np.power(x, y)
+            out = np.power(x, y)  # which takes the square root where y is one 0.5
+            flat = (y == 0.5) & ((x == 0) | np.isinf(x))
+            return np.where(flat, np.abs(x), out).astype(out.dtype) if np.any(flat) else out
         whole = np.power(x, np.where(y < 0, 0, y).astype(y.dtype))
         inverse = np.where(x == 1, 1, np.where(x == -1, np.where(y % 2 == 0, 1, -1), 0)) if x.dtype.kind == "i" else 0
         return np.where(y < 0, inverse, whole).astype(x.dtype)

@@ -7,9 +7,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from .. import ops as o
-from ..ir.graph import Graph, Value
-from ..ir.rewrite import Match, P, Such, X, rule
-from .base import Log, Pass, apply_rules
+from ..core.dtypes import DType
+from ..ir.graph import Value
+from ..ir.rewrite import Match, P, Rule, Such, X, rule
+from .base import Pass
 
 C = Such("c", lambda v: isinstance(v.op, o.Constant))
 D = Such("d", lambda v: isinstance(v.op, o.Constant))
@@ -32,48 +33,54 @@ def column(c: Value, x: Value) -> Any:
     return data(c).reshape(-1, *(1,) * (len(x.shape) - 2))
 
 
-@rule(P(o.BatchNorm, name="root"))
+def number(array: Any, dtype: DType, name: str, m: Match) -> Any:
+    """A constant of `dtype`; None where it holds an infinity or NaN, which add up in another order to something else."""
+    with np.errstate(over="ignore"):
+        made = array.astype(dtype.np)
+    return m.graph.constant(made, name) if bool(np.all(np.isfinite(made.astype(np.float64)))) else None
+
+
+@rule(P(o.BatchNorm, name="root"), changes="rounding")
 def batch_norm(root: Any, m: Match) -> Value | None:
     x, *known = root.operands
     if not all(isinstance(v.op, o.Constant) for v in known):
         return None
     mean, var, *affine = (data(v) for v in known)
-    scale = 1.0 / np.sqrt(var + root.op.eps)
-    if affine:
-        scale = scale * affine[0]
-    shift = -mean * scale + (affine[1] if affine else 0.0)
+    with np.errstate(all="ignore"):
+        scale = 1.0 / np.sqrt(var + root.op.eps)
+        if affine:
+            scale = scale * affine[0]
+        shift = -mean * scale + (affine[1] if affine else 0.0)
     shape = (-1, *(1,) * (len(x.shape) - 2))
-    s = m.graph.constant(scale.reshape(shape).astype(x.dtype.np), f"{root.name}_scale")
-    t = m.graph.constant(shift.reshape(shape).astype(x.dtype.np), f"{root.name}_shift")
-    out: Value = o.Add()(o.Mul()(x, s), t)
-    return out
+    s, t = number(scale.reshape(shape), x.dtype, f"{root.name}_scale", m), number(shift.reshape(shape), x.dtype, f"{root.name}_shift", m)
+    return None if s is None or t is None else o.Add()(o.Mul()(x, s), t)
 
 
-@rule(P(o.Mul, P(o.Conv, X, C, name="conv", once=True), D))
+@rule(P(o.Mul, P(o.Conv, X, C, name="conv", once=True), D), changes="rounding")
 def scaled_conv(x: Value, c: Value, d: Value, conv: Any, m: Match) -> Value | None:
     if not per_channel(d, conv.value) or conv.op.transposed or m.readers(c) != 1:
         return None
     scaled = data(c) * data(d).reshape(-1, *(1,) * (len(c.shape) - 1))
-    out: Value = conv.op(x, m.graph.constant(scaled.astype(c.dtype.np), c.node.name), name=conv.name, place=conv.place)
-    return out
+    weights = number(scaled, c.dtype, c.node.name, m)
+    return None if weights is None else conv.op(x, weights, name=conv.name, place=conv.place)
 
 
-@rule(P(o.Mul, P(o.Add, P(o.Conv, name="conv", once=True), C, once=True), D))
+@rule(P(o.Mul, P(o.Add, P(o.Conv, name="conv", once=True), C, once=True), D), changes="rounding")
 def scaled_conv_bias(c: Value, d: Value, conv: Any, m: Match) -> Value | None:
     y = conv.value
     if not per_channel(d, y) or not per_channel(c, y):
         return None
-    out: Value = o.Add()(o.Mul()(y, d), m.graph.constant((column(c, y) * column(d, y)).astype(c.dtype.np), c.node.name))
-    return out
+    bias = number(column(c, y) * column(d, y), c.dtype, c.node.name, m)
+    return None if bias is None else o.Add()(o.Mul()(y, d), bias)
 
 
-@rule(P(o.Add, P(o.Add, P(o.Conv, name="conv", once=True), C, once=True), D))
+@rule(P(o.Add, P(o.Add, P(o.Conv, name="conv", once=True), C, once=True), D), changes="rounding")
 def two_conv_biases(c: Value, d: Value, conv: Any, m: Match) -> Value | None:
     y = conv.value
     if not per_channel(d, y) or not per_channel(c, y):
         return None
-    out: Value = o.Add()(y, m.graph.constant((column(c, y) + column(d, y)).astype(c.dtype.np), c.node.name))
-    return out
+    bias = number(column(c, y) + column(d, y), c.dtype, c.node.name, m)
+    return None if bias is None else o.Add()(y, bias)
 
 
 @dataclass(frozen=True)
@@ -82,7 +89,4 @@ class AbsorbIntoConv(Pass):
     After: no batch norm with constant statistics; one after a convolution (with or without bias) is in its weights and one addition."""
 
     name: ClassVar[str] = "absorb-into-conv"
-
-    def run(self, graph: Graph, log: Log) -> Graph:
-        apply_rules(graph, [batch_norm, scaled_conv, scaled_conv_bias, two_conv_biases], log)
-        return graph
+    rules: ClassVar[tuple[Rule, ...]] = (batch_norm, scaled_conv, scaled_conv_bias, two_conv_biases)

@@ -2,18 +2,18 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from .. import ops as o
 from ..core.dims import Dim, at_least, at_most
+from ..core.dtypes import DType
 from ..ir.graph import Graph, Value
-from ..ir.rewrite import Match, P, rule
+from ..ir.rewrite import Match, P, Rule, rule
 from .analyse import Forms
-from .base import Log, Pass, apply_rules, scalar
+from .base import Log, Pass, hides, scalar
 from .forms import Choice, Linear, conjunction, number
-
-HUGE = -1e8  # an additive mask below this hides a key for every score a model can have
 
 
 @dataclass
@@ -78,19 +78,20 @@ class Position:
         return at_least(keys, 1) and (self.window is None or at_most(queries + self.offset - self.window - keys, -1))
 
 
-def split_bias(bias: Value, forms: Forms) -> tuple[Found, bool] | None:
-    """A bias that is 0 or minus infinity as a mask, and whether its -inf is only a huge number; None: it is something else."""
+def split_bias(bias: Value, forms: Forms, dtype: DType) -> tuple[Found, bool] | None:
+    """A bias that is 0 or minus infinity as a mask, and whether its -inf is only a number that hides every score of `dtype`; None: it is
+    something else."""
     form = forms.of(bias)
     if number(form) == 0:
         return Found(), False
     if isinstance(form, Choice) and form.bounds:
         hidden = form.no if form.yes == 0 else form.yes if form.no == 0 else 0.0
         known = conjunction(form.map(lambda v: v == 0))
-        if hidden <= HUGE and isinstance(known, tuple):
+        if hides(hidden, dtype) and isinstance(known, tuple):
             return Found(known), hidden != float("-inf")
     node = bias.node
     if isinstance(node.op, (o.Expand, o.Cast)):
-        return split_bias(node.operands[0], forms)
+        return split_bias(node.operands[0], forms, dtype)
     if isinstance(node.op, o.Where):
         cond, yes, no = node.operands
         values = scalar(yes), scalar(no)
@@ -109,13 +110,15 @@ def absorb(attention: Any, forms: Forms) -> Value | None:
     at = Position(op.causal, op.offset, op.window)
     queries, keys = q.shape[2], k.shape[2]
     changed = False
+    never = op.hidden == -math.inf
     if mask is not None:
         found = split_mask(mask, forms)
         trial = dataclasses.replace(at)
-        if not trial.take(found.bounds, queries) and found.rest is not mask:
+        taken = not trial.take(found.bounds, queries) and found.rest is not mask
+        if taken and (never or (found.rest is None and hides(op.hidden, q.dtype) and trial.leaves_a_key(queries, keys))):
             at, mask, changed = trial, found.rest, True
-    if bias is not None:
-        split = split_bias(bias, forms)
+    if bias is not None and (mask is None or never):  # a finite number would take the place of -inf where both hide a key
+        split = split_bias(bias, forms, bias.dtype)
         if split is not None:
             found, finite = split
             trial = dataclasses.replace(at)
@@ -127,9 +130,15 @@ def absorb(attention: Any, forms: Forms) -> Value | None:
     if not changed:
         return None
     new = dataclasses.replace(op, causal=at.causal, offset=at.offset, window=at.window,
-                              has_mask=mask is not None, has_bias=bias is not None)
+                              has_mask=mask is not None, has_bias=bias is not None,
+                              hidden=op.hidden if op.has_mask and mask is not None else -math.inf)
     out: Value = new(q, k, v, *(x for x in (mask, bias) if x is not None))
     return out
+
+
+@rule(P(o.Attention, name="attention"), changes="hidden")
+def positional_mask(attention: Any, m: Match) -> Value | None:
+    return absorb(attention, m.known) if attention.op.has_mask or attention.op.has_bias else None
 
 
 @rule(P(o.Attention, name="attention"))
@@ -149,15 +158,12 @@ class AbsorbMasks(Pass):
     and `window`; masks of all True and biases of all 0 are gone; what came with the call stays an operand."""
 
     name: ClassVar[str] = "absorb-masks"
+    rules: ClassVar[tuple[Rule, ...]] = (positional_mask, unexpanded_mask)
 
     def run(self, graph: Graph, log: Log) -> Graph:
-        if not any(isinstance(n.op, o.Attention) and (n.op.has_mask or n.op.has_bias) for n in graph.nodes):
-            return graph
-        forms = Forms(graph)
-
-        @rule(P(o.Attention, name="attention"))
-        def positional_mask(attention: Any, m: Match) -> Value | None:
-            return absorb(attention, forms) if attention.op.has_mask or attention.op.has_bias else None
-
-        apply_rules(graph, [positional_mask, unexpanded_mask], log)
+        if any(isinstance(n.op, o.Attention) and (n.op.has_mask or n.op.has_bias) for n in graph.nodes):
+            super().run(graph, log)
         return graph
+
+    def known(self, graph: Graph) -> Forms:
+        return Forms(graph)

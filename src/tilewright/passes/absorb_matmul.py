@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 
 from .. import ops as o
 from ..core import dtypes as dt
-from ..ir.graph import Graph, Node, Value
-from ..ir.rewrite import P, Such, X, Y, rule
-from .base import Log, Pass, apply_rules, scalar, swaps_last_two
+from ..ir.graph import Node, Value
+from ..ir.rewrite import P, Rule, Such, X, Y, rule
+from .base import Pass, normal, scalar, swaps_last_two
 
 EIGHT = (dt.f8e4m3, dt.f8e5m2)
 C = Such("c", lambda v: scalar(v) is not None)
@@ -33,6 +33,9 @@ def transposed_right(x: Value, y: Value, inner: Any, root: Any) -> Value | None:
     return out
 
 
+MOVES = (2.0**-16, 2.0**16)  # factors that a product may be multiplied with instead of its operand
+
+
 def factor(node: Node) -> float | None:
     """What x is multiplied with in x*c or x/c (the other operand keeps its shape)."""
     number = scalar(node.operands[1])
@@ -43,34 +46,42 @@ def factor(node: Node) -> float | None:
     return number
 
 
-@rule(P((o.Mul, o.Div), P(o.Matmul, X, Y, name="inner", once=True), C, name="root"))
-def scaled_result(x: Value, y: Value, inner: Any, root: Any) -> Value | None:
-    by = factor(root)
-    if by is None or root.operands[0] is not inner.value:
+def moves(by: float) -> bool:
+    """The factor is so near to 1 that products overflow and underflow where those of the scaled operand do, or nearly."""
+    return MOVES[0] <= abs(by) <= MOVES[1]
+
+
+def scaled(matmul: Node, by: float | None, x: Value, y: Value) -> Value | None:
+    """`matmul` of x and y, times a factor; none that its dtype does not hold with all digits."""
+    op: Any = matmul.op
+    if by is None or not normal(op.alpha * by, matmul.types[0].dtype):
         return None
-    out: Value = dataclasses.replace(inner.op, alpha=inner.op.alpha * by)(x, y)
+    out: Value = dataclasses.replace(op, alpha=op.alpha * by)(x, y)
     return out
 
 
-@rule(P(o.Matmul, P((o.Mul, o.Div), X, C, name="inner"), Y, name="root"))
+@rule(P((o.Mul, o.Div), P(o.Matmul, X, Y, name="inner", once=True), C, name="root"), changes="rounding")
+def scaled_result(x: Value, y: Value, inner: Any, root: Any) -> Value | None:
+    return scaled(inner, factor(root), x, y) if root.operands[0] is inner.value else None
+
+
+@rule(P(o.Matmul, P((o.Mul, o.Div), X, C, name="inner"), Y, name="root"), changes="rounding")
 def scaled_left(x: Value, y: Value, inner: Any, root: Any) -> Value | None:
     by = factor(inner)
-    if by is None or inner.operands[0] is not x or isinstance(x.op, o.Constant):
+    if by is None or not moves(by) or inner.operands[0] is not x or isinstance(x.op, o.Constant):
         return None
-    out: Value = dataclasses.replace(root.op, alpha=root.op.alpha * by)(x, y)
-    return out
+    return scaled(root, by, x, y)
 
 
-@rule(P(o.Matmul, Y, P((o.Mul, o.Div), X, C, name="inner"), name="root"))
+@rule(P(o.Matmul, Y, P((o.Mul, o.Div), X, C, name="inner"), name="root"), changes="rounding")
 def scaled_right(x: Value, y: Value, inner: Any, root: Any) -> Value | None:
     by = factor(inner)
-    if by is None or inner.operands[0] is not x or isinstance(x.op, o.Constant):
+    if by is None or not moves(by) or inner.operands[0] is not x or isinstance(x.op, o.Constant):
         return None
-    out: Value = dataclasses.replace(root.op, alpha=root.op.alpha * by)(y, x)
-    return out
+    return scaled(root, by, y, x)
 
 
-@rule(P(o.Matmul, P(o.Cast, X), P(o.Cast, Y), name="root"))
+@rule(P(o.Matmul, P(o.Cast, X), P(o.Cast, Y), name="root"), changes="rounding")
 def widened_operands(x: Value, y: Value, root: Any) -> Value | None:
     """Eight-bit numbers that are widened only to be multiplied are multiplied as they are: the products are exact either way. An f32 result
     keeps its operands, because matrix units add eight-bit floats with fewer bits than f32."""
@@ -82,9 +93,6 @@ def widened_operands(x: Value, y: Value, root: Any) -> Value | None:
     return out
 
 
-RULES = [widened_operands, transposed_left, transposed_right, scaled_result, scaled_left, scaled_right]
-
-
 @dataclass(frozen=True)
 class AbsorbIntoMatmul(Pass):
     """Before: canonical graph.
@@ -92,7 +100,4 @@ class AbsorbIntoMatmul(Pass):
     `transpose_a`, `transpose_b` and `alpha`. Eight-bit operands are not widened first: the result has its own `dtype`."""
 
     name: ClassVar[str] = "absorb-into-matmul"
-
-    def run(self, graph: Graph, log: Log) -> Graph:
-        apply_rules(graph, RULES, log)
-        return graph
+    rules: ClassVar[tuple[Rule, ...]] = (widened_operands, transposed_left, transposed_right, scaled_result, scaled_left, scaled_right)

@@ -6,14 +6,15 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from .. import ops as o
-from ..core.dims import Dim
+from ..core.dims import Dim, at_least
 from ..core.dtypes import DType
+from ..core.exact import key_of
 from ..ir.graph import Graph, Node, Value
+from ..ir.interp import apply
 from .constant_forms import constant_form
 from .forms import Choice, Form, Linear, Number, conjunction, normal, number, where_all
 
@@ -171,11 +172,8 @@ def split(node: Node, index: int, forms: list[Form | None]) -> Form | None:
     return _window(forms[0], ndim, tuple(start if k == axis else 0 for k in range(ndim)), (1,) * ndim)
 
 
-ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {
-    o.Add: operator.add, o.Sub: operator.sub, o.Mul: operator.mul, o.Maximum: max, o.Minimum: min}
-COMPARE: dict[type, Callable[[Any, Any], Any]] = {
-    o.Equal: operator.eq, o.NotEqual: operator.ne, o.Less: operator.lt, o.LessEqual: operator.le, o.Greater: operator.gt,
-    o.GreaterEqual: operator.ge}
+ARITHMETIC = (o.Add, o.Sub, o.Mul, o.Maximum, o.Minimum)
+COMPARE = (o.Equal, o.NotEqual, o.Less, o.LessEqual, o.Greater, o.GreaterEqual)
 
 
 def arithmetic(node: Node, _: int, forms: list[Form | None]) -> Form | None:
@@ -190,33 +188,34 @@ def arithmetic(node: Node, _: int, forms: list[Form | None]) -> Form | None:
         if isinstance(node.op, o.Mul) and (a.is_uniform or b.is_uniform):
             by, of = (a, b) if a.is_uniform else (b, a)
             moved = of + Linear(0, by.coeffs)
-            return moved.scaled(by.const)
-    return _mapped(ARITHMETIC[type(node.op)], node, a, b)
+            return None if node.types[0].dtype.is_float and not at_least(by.const, 0) else moved.scaled(by.const)  # 0.0 times it is -0.0
+    return _mapped(node, a, b)
 
 
-def _mapped(fn: Callable[[Any, Any], Any], node: Node, a: Form | None, b: Form | None) -> Form | None:
-    """fn over a choice and one number."""
+def _mapped(node: Node, a: Form | None, b: Form | None) -> Form | None:
+    """The op over a choice and one number, computed as it computes."""
     left, right = number(a), number(b)
-    dtype = node.types[0].dtype
-    if dtype.is_float:
-        left, right = (None if v is None else float(v) for v in (left, right))
+    types = [v.dtype.np for v in node.operands]
+
+    def fn(x: Number, y: Number) -> Number:
+        made, = apply(node.op, [np.asarray(v, t) for v, t in zip((x, y), types, strict=True)])
+        return made.item() if made.dtype.kind in "biu" else float(made)
+
     if left is not None and right is not None:
         value = fn(left, right)
-        return None if value != value else uniform(value, dtype, node.types[0].ndim)
+        return None if value != value else uniform(value, node.types[0].dtype, node.types[0].ndim)
     if isinstance(a, Choice) and right is not None:
-        return a.map(lambda v: _plain(fn(v, right)))
+        return a.map(lambda v: fn(v, right))
     if isinstance(b, Choice) and left is not None:
-        return b.map(lambda v: _plain(fn(left, v)))
+        return b.map(lambda v: fn(left, v))
     return None
-
-
-def _plain(v: Any) -> Number:
-    return v if isinstance(v, (bool, int, float)) else float(v)
 
 
 def neg(node: Node, _: int, forms: list[Form | None]) -> Form | None:
     form = forms[0]
-    return form.scaled(-1) if isinstance(form, Linear) else form.map(operator.neg) if form is not None else None
+    if isinstance(form, Linear):
+        return None if node.types[0].dtype.is_float else form.scaled(-1)
+    return form.map(operator.neg) if form is not None else None
 
 
 def compare(node: Node, _: int, forms: list[Form | None]) -> Form | None:
@@ -231,7 +230,7 @@ def compare(node: Node, _: int, forms: list[Form | None]) -> Form | None:
             found = where_all(table[o.Equal], shape)
             return found.map(operator.not_)
         return where_all(table[type(node.op)], shape)
-    return _mapped(COMPARE[type(node.op)], node, a, b)
+    return _mapped(node, a, b)
 
 
 def both(node: Node, _: int, forms: list[Form | None]) -> Form | None:
@@ -279,7 +278,7 @@ def concat(node: Node, _: int, forms: list[Form | None]) -> Form | None:
     assert isinstance(node.op, o.Concat)
     axis = node.op.axis
     if all(number(f) is not None for f in forms):
-        return forms[0] if len({number(f) for f in forms}) == 1 else None
+        return forms[0] if len({key_of(number(f)) for f in forms}) == 1 else None
     parts = [(f, v.shape[axis]) for f, v in zip(forms, node.operands, strict=True)]
     if not all(isinstance(f, Linear) for f, _ in parts):
         return None
@@ -315,8 +314,10 @@ def gather(node: Node, _: int, forms: list[Form | None]) -> Form | None:
 
 
 def reduce(node: Node, _: int, forms: list[Form | None]) -> Form | None:
-    value = number(forms[0])
-    return None if value is None else uniform(value, node.types[0].dtype, node.types[0].ndim)
+    value, x = number(forms[0]), node.operands[0]
+    if value is None or not all(at_least(x.shape[k], 1) for k in node.op.attrs()["axes"]):  # of nothing, they are something else
+        return None
+    return uniform(value, node.types[0].dtype, node.types[0].ndim)
 
 
 GATHERS = (o.Gather, o.GatherAlongAxis, o.Index)

@@ -6,14 +6,18 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import ml_dtypes
 import numpy as np
 
 from .. import ops as o
-from ..core.dtypes import DType
+from ..core.dtypes import DType, compute_dtype
+from ..core.exact import same
 from ..ir.graph import Graph, Value
 from ..ir.rewrite import Rule, rewrite
+
+DIGITS = {"f8e4m3": 4, "f8e5m2": 3, "f16": 11, "bf16": 8, "f32": 24, "f64": 53}  # of a significand in bits
 
 
 @dataclass
@@ -54,15 +58,22 @@ class Pass:
     """A graph -> graph rewrite. Its docstring is its contract. `run` may change the graph it is given and returns the result."""
 
     name: ClassVar[str] = ""
+    rules: ClassVar[tuple[Rule, ...]] = ()  # the named rewrites that it applies
     optional: ClassVar[bool] = True  # programs are right without it, only slower
 
     def run(self, graph: Graph, log: Log) -> Graph:
-        raise NotImplementedError
+        """By default: the rules, until none applies."""
+        apply_rules(graph, self.rules, log, self.known(graph))
+        return graph
+
+    def known(self, graph: Graph) -> Any:
+        """What the rules may ask about the graph as it was before them (`Match.known`)."""
+        return None
 
 
-def apply_rules(graph: Graph, rules: Sequence[Rule], log: Log) -> bool:
+def apply_rules(graph: Graph, rules: Sequence[Rule], log: Log, known: Any = None) -> bool:
     hits: Counter[str] = Counter()
-    changed = rewrite(graph, rules, hits)
+    changed = rewrite(graph, rules, hits, known=known)
     for name, count in hits.items():
         log.hit(name, count)
     return changed
@@ -80,15 +91,32 @@ def scalar(value: Value) -> float | int | bool | None:
     return float(array) if dtype.is_float else bool(array) if dtype.is_bool else int(array)
 
 
-def is_number(value: Value, *wanted: float) -> bool:
-    """The value is a scalar constant close to one of `wanted` (within what its dtype can hold)."""
-    got = scalar(value)
-    return got is not None and any(close(got, w, value.dtype) for w in wanted)
+def is_number(value: Value, wanted: float) -> bool:
+    """The value is the scalar constant that `wanted` is in its dtype: what differs in the last place is another number."""
+    return value.dtype.is_float and same(scalar(value), rounded(wanted, value.dtype))
+
+
+def rounded(number: float, dtype: DType) -> float:
+    """The nearest number of a float dtype."""
+    with np.errstate(over="ignore"):
+        return float(np.asarray(number, np.float64).astype(dtype.np))
 
 
 def close(got: float, wanted: float, dtype: DType) -> bool:
-    tolerance = {"f64": 1e-6, "f32": 1e-6, "f16": 2e-3, "bf16": 1e-2, "f8e4m3": 7e-2, "f8e5m2": 0.13}.get(dtype.name, 0.0)
-    return got == wanted or abs(got - wanted) <= tolerance * abs(wanted)
+    """As near as a product of a few numbers of `dtype` can be to what it stands for."""
+    return abs(got - wanted) <= 2.0 ** (2 - DIGITS[dtype.name]) * abs(wanted)
+
+
+def normal(factor: float, dtype: DType) -> bool:
+    """What dtype computes in holds the factor with all digits."""
+    info = np.finfo(compute_dtype(dtype).np)
+    return bool(float(info.tiny) <= abs(factor) <= float(info.max))
+
+
+def hides(number: float, dtype: DType) -> bool:
+    """A score of `dtype` below a quarter of the dtype's range is nothing beside this mask number: it has no weight next to a score that is
+    seen, and added to the number it leaves it as it is (but for the last digits)."""
+    return number <= -float(ml_dtypes.finfo(dtype.np).max) / 4
 
 
 def constant(graph: Graph, number: float | int | bool, dtype: DType) -> Value:

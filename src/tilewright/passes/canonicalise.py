@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from .. import ops as o
 from ..ir.graph import Graph
+from ..ir.rewrite import Rule
 from . import scalar_rules, view_rules
 from .base import Log, Pass, apply_rules
 
@@ -18,9 +19,10 @@ class Canonicalise(Pass):
     eigenvalues and singular values come without vectors that nobody reads."""
 
     name: ClassVar[str] = "canonicalise"
+    rules: ClassVar[tuple[Rule, ...]] = (*scalar_rules.RULES, *view_rules.RULES)
 
     def run(self, graph: Graph, log: Log) -> Graph:
-        apply_rules(graph, [*scalar_rules.RULES, *view_rules.RULES], log)
+        apply_rules(graph, self.rules, log)
         _values_alone(graph, log)
         return graph
 

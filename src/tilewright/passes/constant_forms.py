@@ -55,17 +55,23 @@ def _looks_like_mask(a: Array) -> bool:
     return all(p in (0.0, 1.0) or p <= -1e8 for p in probes)
 
 
+def _equal(a: Array, value: Any) -> Array:
+    """Where a is the value; 0.0 is not -0.0."""
+    found: Array = a == value if a.dtype == np.bool_ else (a == value) & (np.signbit(a) == np.signbit(value))
+    return found
+
+
 def _mask(a: Array) -> Choice | None:
     """One value everywhere, or one in a diagonal band of the last two axes and another elsewhere, the same in every plane."""
     corner = a[(0,) * a.ndim]
-    same = a == corner
+    same = _equal(a, corner)
     if bool(np.all(same)):
         return Choice((), _number(corner), _number(corner))
     plane = same[(0,) * max(a.ndim - 2, 0)]
     if a.ndim < 2 or not bool(np.all(same == plane)):
         return None
     rest = a[~same]
-    if not bool(np.all(rest == rest[0])):
+    if not bool(np.all(_equal(rest, rest[0]))):
         return None
     values = _number(corner), _number(rest[0])
     for inside, (yes, no) in ((plane, values), (~plane, values[::-1])):

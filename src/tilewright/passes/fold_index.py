@@ -10,7 +10,7 @@ from ..core.dtypes import DType
 from ..ir.graph import Graph, Node, Value
 from ..ir.rewrite import Match, P, Rule, Var, X, rule
 from .analyse import Forms
-from .base import Log, Pass, apply_rules, constant
+from .base import Pass, constant
 from .forms import Linear, number
 
 SOURCES = (o.Constant, o.Iota, o.DimValue, o.Input)
@@ -58,85 +58,87 @@ def rows_of(x: Value, axis: int, form: Linear, shape: tuple[Dim, ...]) -> Value 
     return out
 
 
-def make_rules(forms: Forms) -> list[Rule]:
-    foldable = tuple(c for c in o.REGISTRY.values() if not issubclass(c, SOURCES) and not issubclass(c, o.Fused))
+FOLDABLE = tuple(c for c in o.REGISTRY.values() if not issubclass(c, SOURCES) and not issubclass(c, o.Fused))
 
-    @rule(P(foldable, name="root"))
-    def index_expression(root: Node, m: Match) -> Value | None:
-        """A value that is one number everywhere, a dim, or an arithmetic progression along one axis, is made directly."""
-        if len(root.values) != 1 or is_plain(root.values[0]):
-            return None
-        v = root.values[0]
-        if v.dtype.is_float and not isinstance(root.op, o.Cast):
-            return None
-        form = forms.of(v)
-        value = number(form)
-        if value is not None:
-            return filled(m.graph, value, v.dtype, v.shape)
-        if not isinstance(form, Linear):
-            return None
-        axes = sloped(form)
-        if not axes and v.dtype.is_int:
-            made: Value = m.graph.add(o.DimValue(dim=form.const, dtype=v.dtype)).value
-            return o.Expand(shape=v.shape)(made) if v.shape else made
-        if len(axes) != 1 or not isinstance(form.coeffs[axes[0]], int):
-            return None
-        step = form.coeffs[axes[0]]
-        assert isinstance(step, int)
-        # the other axes are expanded, so that the iota itself stays short
-        small = tuple(n if k == axes[0] else 1 for k, n in enumerate(v.shape))
-        line: Value = m.graph.add(o.Iota(shape=small, axis=axes[0], dtype=v.dtype, start=form.const, step=step)).value
-        return line if small == v.shape else o.Expand(shape=v.shape)(line)
 
-    @rule(P(o.Constant, name="root"))
-    def uniform_constant(root: Any, m: Match) -> Value | None:
-        """An integer or boolean array of one number is that number, expanded."""
-        v = root.values[0]
-        value = None if v.dtype.is_float or not v.shape else number(forms.of(v))
-        return None if value is None else filled(m.graph, value, v.dtype, v.shape)
+@rule(P(FOLDABLE, name="root"))
+def index_expression(root: Node, m: Match) -> Value | None:
+    """A value that is one number everywhere, a dim, or an arithmetic progression along one axis, is made directly."""
+    if len(root.values) != 1 or is_plain(root.values[0]):
+        return None
+    v = root.values[0]
+    if v.dtype.is_float and not isinstance(root.op, o.Cast):
+        return None
+    form = m.known.of(v)
+    value = number(form)
+    if value is not None:
+        return filled(m.graph, value, v.dtype, v.shape)
+    if not isinstance(form, Linear):
+        return None
+    axes = sloped(form)
+    if not axes and v.dtype.is_int:
+        made: Value = m.graph.add(o.DimValue(dim=form.const, dtype=v.dtype)).value
+        return o.Expand(shape=v.shape)(made) if v.shape else made
+    if len(axes) != 1 or not isinstance(form.coeffs[axes[0]], int):
+        return None
+    step = form.coeffs[axes[0]]
+    assert isinstance(step, int)
+    # the other axes are expanded, so that the iota itself stays short
+    small = tuple(n if k == axes[0] else 1 for k, n in enumerate(v.shape))
+    line: Value = m.graph.add(o.Iota(shape=small, axis=axes[0], dtype=v.dtype, start=form.const, step=step)).value
+    return line if small == v.shape else o.Expand(shape=v.shape)(line)
 
-    @rule(P(o.Gather, X, I, name="root"))
-    def gather_of_range(x: Value, ids: Value, root: Any) -> Value | None:
-        """Rows in order are a slice; one row everywhere is an expansion."""
-        form = forms.of(ids)
-        rows = rows_of(x, root.op.axis, form, ids.shape) if isinstance(form, Linear) else None
-        if rows is None or not isinstance(form, Linear):
-            return None
-        return spread(rows, (root.op.axis,), [form], ids.shape, root)
 
-    @rule(P(o.Index, name="root"))
-    def index_of_ranges(root: Any) -> Value | None:
-        x, *ids = root.operands
-        axes = root.op.axes
-        found = [forms.of(v) for v in ids]
-        linear = [f for f in found if isinstance(f, Linear)]
-        if len(linear) != len(ids):
-            return None
-        rank = max(len(v.shape) for v in ids)
-        shape = broadcast([v.shape for v in ids], rank)
-        wide = [Linear(f.const, (0,) * (rank - len(f.coeffs)) + f.coeffs) for f in linear]
-        used = [a for f in wide for a in sloped(f)]
-        if used != sorted(set(used)) or axes != tuple(range(axes[0], axes[0] + len(axes))):
-            return None
-        for axis, f in zip(axes, wide, strict=True):
-            rows = rows_of(x, axis, f, shape)
-            if rows is None:
-                return None
-            x = rows
-        return spread(x, axes, wide, shape, root)
+@rule(P(o.Constant, name="root"))
+def uniform_constant(root: Any, m: Match) -> Value | None:
+    """An integer or boolean array of one number is that number, expanded."""
+    v = root.values[0]
+    value = None if v.dtype.is_float or not v.shape else number(m.known.of(v))
+    return None if value is None else filled(m.graph, value, v.dtype, v.shape)
 
-    @rule(P(o.GatherAlongAxis, X, I, name="root"))
-    def gather_along_range(x: Value, ids: Value, root: Any) -> Value | None:
-        """Position i takes element i: a slice. (One number everywhere is handled by index_expression.)"""
-        form, axis = forms.of(ids), root.op.axis
-        if not isinstance(form, Linear) or sloped(form) not in ([], [axis]) or not in_range(form, ids.shape, x.shape[axis]):
-            return None
-        if any(a != b for k, (a, b) in enumerate(zip(x.shape, ids.shape, strict=True)) if k != axis):
-            return None
-        rows = rows_of(x, axis, form, ids.shape)
-        return rows if rows is not None and rows.type == root.types[0] else None
 
-    return [index_expression, uniform_constant, gather_of_range, index_of_ranges, gather_along_range]
+@rule(P(o.Gather, X, I, name="root"))
+def gather_of_range(x: Value, ids: Value, root: Any, m: Match) -> Value | None:
+    """Rows in order are a slice; one row everywhere is an expansion."""
+    form = m.known.of(ids)
+    rows = rows_of(x, root.op.axis, form, ids.shape) if isinstance(form, Linear) else None
+    if rows is None or not isinstance(form, Linear):
+        return None
+    return spread(rows, (root.op.axis,), [form], ids.shape, root)
+
+
+@rule(P(o.Index, name="root"))
+def index_of_ranges(root: Any, m: Match) -> Value | None:
+    x, *ids = root.operands
+    axes = root.op.axes
+    found = [m.known.of(v) for v in ids]
+    linear = [f for f in found if isinstance(f, Linear)]
+    if len(linear) != len(ids):
+        return None
+    rank = max(len(v.shape) for v in ids)
+    shape = broadcast([v.shape for v in ids], rank)
+    wide = [Linear(f.const, (0,) * (rank - len(f.coeffs)) + f.coeffs) for f in linear]
+    used = [a for f in wide for a in sloped(f)]
+    if used != sorted(set(used)) or axes != tuple(range(axes[0], axes[0] + len(axes))):
+        return None
+    for axis, f in zip(axes, wide, strict=True):
+        rows = rows_of(x, axis, f, shape)
+        if rows is None:
+            return None
+        x = rows
+    return spread(x, axes, wide, shape, root)
+
+
+@rule(P(o.GatherAlongAxis, X, I, name="root"))
+def gather_along_range(x: Value, ids: Value, root: Any, m: Match) -> Value | None:
+    """Position i takes element i: a slice. (One number everywhere is handled by index_expression.)"""
+    form, axis = m.known.of(ids), root.op.axis
+    if not isinstance(form, Linear) or sloped(form) not in ([], [axis]) or not in_range(form, ids.shape, x.shape[axis]):
+        return None
+    if any(a != b for k, (a, b) in enumerate(zip(x.shape, ids.shape, strict=True)) if k != axis):
+        return None
+    rows = rows_of(x, axis, form, ids.shape)
+    return rows if rows is not None and rows.type == root.types[0] else None
 
 
 def broadcast(shapes: list[tuple[Dim, ...]], rank: int) -> tuple[Dim, ...]:
@@ -163,7 +165,7 @@ class FoldIndex(Pass):
     with provably valid, evenly spaced indices are views."""
 
     name: ClassVar[str] = "fold-index"
+    rules: ClassVar[tuple[Rule, ...]] = (index_expression, uniform_constant, gather_of_range, index_of_ranges, gather_along_range)
 
-    def run(self, graph: Graph, log: Log) -> Graph:
-        apply_rules(graph, make_rules(Forms(graph)), log)
-        return graph
+    def known(self, graph: Graph) -> Forms:
+        return Forms(graph)

@@ -11,7 +11,7 @@ from ..core.dims import Dim, bounds
 from ..ir.graph import Graph, Value
 from ..ir.interp import apply
 from ..ir.rewrite import Match, P, Rule, X, rule
-from .base import Log, Pass, apply_rules, elementwise_classes
+from .base import Pass, elementwise_classes
 
 
 @dataclass(frozen=True)
@@ -42,57 +42,56 @@ def cut(graph: Graph, array: np.ndarray[Any, Any], axis: int, size: Dim, name: s
     return out
 
 
-def make_rules(limit: int) -> list[Rule]:
-    @rule(P(o.Iota, name="root"))
-    def iota_table(root: Any, m: Match) -> Value | None:
-        op = root.op
-        others = [n for k, n in enumerate(op.shape) if k != op.axis]
-        most = bounds(op.shape[op.axis])[1]
-        if not isinstance(op.start, int) or any(n != 1 for n in others) or most * op.dtype.itemsize > limit:
-            return None
-        line = (op.start + op.step * np.arange(most)).astype(op.dtype.np)
-        line = line.reshape(tuple(most if k == op.axis else 1 for k in range(len(op.shape))))
-        if isinstance(op.shape[op.axis], int):
-            return m.graph.constant(line, "range")
-        return cut(m.graph, line, op.axis - len(op.shape), op.shape[op.axis], "range")
+@rule(P(o.Iota, name="root"))
+def iota_table(root: Any, m: Match) -> Value | None:
+    op = root.op
+    others = [n for k, n in enumerate(op.shape) if k != op.axis]
+    most = bounds(op.shape[op.axis])[1]
+    if not isinstance(op.start, int) or any(n != 1 for n in others) or most * op.dtype.itemsize > m.known:
+        return None
+    line = (op.start + op.step * np.arange(most)).astype(op.dtype.np)
+    line = line.reshape(tuple(most if k == op.axis else 1 for k in range(len(op.shape))))
+    if isinstance(op.shape[op.axis], int):
+        return m.graph.constant(line, "range")
+    return cut(m.graph, line, op.axis - len(op.shape), op.shape[op.axis], "range")
 
-    @rule(P(o.Reshape, X, name="root"))
-    def reshaped_table(x: Value, root: Any, m: Match) -> Value | None:
-        """Only axes of size 1 come or go."""
-        table, shape = table_of(x), root.types[0].shape
-        if table is None or table.axis == 0 or list(shape).count(table.size) != 1:
-            return None
-        if [n for n in shape if n != 1] != [n for n in x.shape if n != 1]:
-            return None
-        at = list(shape).index(table.size)
-        full = table.array.reshape(tuple(table.array.shape[table.axis] if k == at else n for k, n in enumerate(shape)))
-        return cut(m.graph, full, at - len(shape), table.size, root.name)
 
-    @rule(P(elementwise_classes(), name="root"))
-    def table_arithmetic(root: Any, m: Match) -> Value | None:
-        found = [table_of(v) for v in root.operands]
-        tables = [t for t in found if t is not None]
-        lengths = {(t.axis, t.size) for t in tables if t.axis}
-        if len(tables) != len(found) or len(lengths) != 1:
-            return None
-        (axis, size), = lengths
-        longest = min(t.array.shape[t.axis] for t in tables if t.axis)
-        arrays = []
-        for t in tables:
-            if t.axis:
-                arrays.append(np.take(t.array, np.arange(longest), axis=t.axis) if t.array.shape[t.axis] != longest else t.array)
-            elif t.array.ndim >= -axis and t.array.shape[axis] != 1:
-                return None
-            else:
-                arrays.append(t.array)
-        most = int(np.prod(np.broadcast_shapes(*(a.shape for a in arrays)), dtype=np.int64)) * root.types[0].dtype.itemsize
-        if most > limit:
-            return None
-        array, = apply(root.op, arrays)
-        out = cut(m.graph, array, axis, size, root.name)
-        return out if out.type == root.types[0] else None
+@rule(P(o.Reshape, X, name="root"))
+def reshaped_table(x: Value, root: Any, m: Match) -> Value | None:
+    """Only axes of size 1 come or go."""
+    table, shape = table_of(x), root.types[0].shape
+    if table is None or table.axis == 0 or list(shape).count(table.size) != 1:
+        return None
+    if [n for n in shape if n != 1] != [n for n in x.shape if n != 1]:
+        return None
+    at = list(shape).index(table.size)
+    full = table.array.reshape(tuple(table.array.shape[table.axis] if k == at else n for k, n in enumerate(shape)))
+    return cut(m.graph, full, at - len(shape), table.size, root.name)
 
-    return [iota_table, reshaped_table, table_arithmetic]
+
+@rule(P(elementwise_classes(), name="root"), changes="rounding")
+def table_arithmetic(root: Any, m: Match) -> Value | None:
+    found = [table_of(v) for v in root.operands]
+    tables = [t for t in found if t is not None]
+    lengths = {(t.axis, t.size) for t in tables if t.axis}
+    if len(tables) != len(found) or len(lengths) != 1:
+        return None
+    (axis, size), = lengths
+    longest = min(t.array.shape[t.axis] for t in tables if t.axis)
+    arrays = []
+    for t in tables:
+        if t.axis:
+            arrays.append(np.take(t.array, np.arange(longest), axis=t.axis) if t.array.shape[t.axis] != longest else t.array)
+        elif t.array.ndim >= -axis and t.array.shape[axis] != 1:
+            return None
+        else:
+            arrays.append(t.array)
+    most = int(np.prod(np.broadcast_shapes(*(a.shape for a in arrays)), dtype=np.int64)) * root.types[0].dtype.itemsize
+    if most > m.known:
+        return None
+    array, = apply(root.op, arrays)
+    out = cut(m.graph, array, axis, size, root.name)
+    return out if out.type == root.types[0] else None
 
 
 @dataclass(frozen=True)
@@ -101,8 +100,8 @@ class FoldTables(Pass):
     After: an iota of bounded length, and elementwise ops of such and constants, are slices of constants no larger than `limit` bytes."""
 
     name: ClassVar[str] = "fold-tables"
+    rules: ClassVar[tuple[Rule, ...]] = (iota_table, reshaped_table, table_arithmetic)
     limit: int = 16 << 20
 
-    def run(self, graph: Graph, log: Log) -> Graph:
-        apply_rules(graph, make_rules(self.limit), log)
-        return graph
+    def known(self, graph: Graph) -> int:
+        return self.limit

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..core.dims import Dim, Shape, bounds
+from ..core.exact import same
 
 Number = float | int | bool
 
@@ -61,7 +62,7 @@ class Choice:
         yes, no = fn(self.yes), fn(self.no)
         if math.isnan(yes) or math.isnan(no):
             return None
-        return Choice(self.bounds if yes != no else (), yes, no if yes != no else yes)
+        return Choice((), yes, yes) if same(yes, no) else Choice(self.bounds, yes, no)
 
 
 Form = Linear | Choice

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from .. import ops as o
 from ..core.dims import bounds, product
 from ..ir.graph import Graph, Node, Value
-from ..ir.rewrite import Match, P, rule, sort_nodes
+from ..ir.rewrite import Match, P, Rule, rule, sort_nodes
 from ..ops.quant_dot import BLOCK
 from .base import Log, Pass, apply_rules, elementwise_classes
 from .regions import CONTRACTIONS, NORMS, Regions, is_anchor, is_elementwise, is_reduction, joins_anchor
@@ -115,13 +115,14 @@ class Fuse(Pass):
     is read elsewhere. A `qdot` or a norm rounds its result to codes itself where the next product wants them."""
 
     name: ClassVar[str] = "fuse"
+    rules: ClassVar[tuple[Rule, ...]] = (reshape_after_epilogue, reshape_of_reshape, gather_before_cast)
     max_ops: int = 24
     codes: bool = True  # kernels of the target can round their results to codes
     rotated_rows: int | None = None  # most query rows of an attention whose kernel rotates queries and keys itself (None: any number)
     gate_prologue: bool = False  # silu(g) * u computed while a matmul reads it: measured before it is switched on
 
     def run(self, graph: Graph, log: Log) -> Graph:
-        apply_rules(graph, [reshape_after_epilogue, reshape_of_reshape, gather_before_cast], log)
+        apply_rules(graph, self.rules, log)
         spread_casts(graph, log)
         sort_nodes(graph)  # a region needs a result that somebody reads
         regions = Regions(graph)

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..ir.graph import Graph
-from . import recognise_activations, recognise_attention, recognise_norms, recognise_rope, scalar_rules, view_rules
+from ..ir.rewrite import Rule
+from . import recognise_activations, recognise_attention, recognise_norms, recognise_rope
 from .base import Log, Pass, apply_rules
+from .canonicalise import Canonicalise
 
 
 @dataclass(frozen=True)
@@ -16,9 +18,9 @@ class Recognise(Pass):
     nodes. Nothing is recognised whose inner values something else reads, where that would compute them twice."""
 
     name: ClassVar[str] = "recognise"
+    rules: ClassVar[tuple[Rule, ...]] = (*recognise_norms.RULES, *recognise_activations.RULES, *recognise_rope.RULES,
+                                         *recognise_attention.RULES)
 
     def run(self, graph: Graph, log: Log) -> Graph:
-        rules = [*recognise_norms.RULES, *recognise_activations.RULES, *recognise_rope.RULES, *recognise_attention.RULES]
-        # what is made here leaves views and casts to merge
-        apply_rules(graph, [*rules, *scalar_rules.RULES, *view_rules.RULES], log)
+        apply_rules(graph, [*self.rules, *Canonicalise.rules], log)  # what is made here leaves views and casts to merge
         return graph

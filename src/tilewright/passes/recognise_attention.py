@@ -2,75 +2,96 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from .. import ops as o
-from ..ir.graph import Node, Value
-from ..ir.rewrite import Match, P, rule
-from .base import constant, scalar, swapped
+import numpy as np
 
-HIDDEN = -1e9  # added to a score it leaves nothing of it, in f32
+from .. import ops as o
+from ..core.dims import at_least
+from ..core.dtypes import DType, compute_dtype
+from ..ir.graph import Node, Value
+from ..ir.rewrite import Match, P, Var, rule
+from .absorb_matmul import factor, moves
+from .base import hides, normal, scalar, swapped
+from .scalar_rules import lossless
+
+CAPS = (2.0**-20, 2.0**20)  # soft caps by which scores may be multiplied and divided
 
 
 @dataclass
 class Scores:
-    """The way from a softmax up to q @ k.T."""
+    """The way from a softmax up to q @ k.T, from its end: a multiple, a soft cap, biases, then masks."""
 
-    matmul: Node
     scale: float = 1.0
     softcap: float | None = None
     masks: list[Value] = field(default_factory=list)
+    hidden: float = -math.inf  # what masked scores become
     biases: list[Value] = field(default_factory=list)
 
+    @property
+    def plain(self) -> bool:
+        """Nothing was found yet that must see finished scores."""
+        return self.scale == 1.0 and self.softcap is None
 
-def trace(v: Value, m: Match) -> Scores | None:
-    """Walk from the softmax's operand to the matmul, collecting what was done to the scores (last first)."""
-    factor = 1.0  # of everything still above
-    capped: float | None = None
-    masks: list[Value] = []
-    biases: list[Value] = []
-    while m.readers(v) == 1:
-        n = v.node
-        if isinstance(n.op, o.Matmul):
-            if n.op.dtype is not None:
-                return None
-            return Scores(n, factor * n.op.alpha, capped, masks, biases)
-        if isinstance(n.op, o.Cast):
-            if not n.operands[0].dtype.is_float:
-                return None
-            v = n.operands[0]
-        elif isinstance(n.op, (o.Mul, o.Div)):
-            number = scalar(n.operands[1])
-            if number is None or isinstance(number, bool) or number == 0:
-                return None
-            by = 1.0 / number if isinstance(n.op, o.Div) else float(number)
-            inner = n.operands[0]
-            if isinstance(inner.op, o.Tanh):  # cap * tanh(s / cap): the scores above are s = cap * what tanh sees
-                if capped is not None or factor != 1.0 or m.readers(inner) != 1:
-                    return None
-                capped, factor, v = by, by, inner.node.operands[0]
-            else:
-                factor, v = factor * by, inner
-        elif isinstance(n.op, o.Add) and factor == 1.0 and capped is None:
-            main, bias = _main(n)
-            if main is None or bias is None:
-                return None
-            biases.append(bias)
-            v = main
-        elif isinstance(n.op, o.Where) and factor == 1.0 and capped is None:
-            cond, a, b = n.operands
-            hidden, v = (b, a) if scalar(b) is not None else (a, b)
-            cond = cond if v is a else o.LogicalNot()(cond)
-            number = scalar(hidden)
-            if number is None or number > HIDDEN or v.shape != n.types[0].shape:
-                return None
-            if number == float("-inf"):
-                masks.append(cond)
-            else:  # a huge negative number instead of minus infinity: fully masked rows stay an average of all values
-                biases.append(o.Where()(cond, constant(m.graph, 0.0, hidden.dtype), hidden))
-        else:
+    def take_factor(self, n: Node, m: Match) -> Value | None:
+        """s * c or s / c, or c * tanh(s)."""
+        by, inner = factor(n), n.operands[0]
+        if by is None or by == 0:
             return None
+        if isinstance(inner.op, o.Tanh):  # c * tanh(u) is |c| * tanh(s / |c|) with s = c * u: tanh is odd
+            if not self.plain or m.readers(inner) != 1 or not CAPS[0] <= abs(by) <= CAPS[1]:
+                return None
+            self.softcap, inner = abs(by), inner.node.operands[0]
+        self.scale *= by
+        return inner if normal(self.scale, n.types[0].dtype) else None
+
+    def take_mask(self, n: Node) -> Value | None:
+        """where(c, s, number) or where(c, number, s)."""
+        cond, a, b = n.operands
+        other, s = (b, a) if scalar(b) is not None else (a, b)
+        hidden = scalar(other)
+        if not isinstance(hidden, float) or not hidden < math.inf or s.shape != n.types[0].shape or not self.plain:
+            return None
+        cond = cond if s is a else o.LogicalNot()(cond)
+        if (self.masks and hidden != self.hidden) or (self.biases and hidden != -math.inf) or not all(map(bounded, self.biases)):
+            return None
+        self.masks.append(cond)
+        self.hidden = hidden
+        return s
+
+
+def bounded(v: Value) -> bool:
+    """Provably no element is NaN or +inf: what is added to -inf leaves it."""
+    if isinstance(v.op, (o.Expand, o.Reshape, o.Transpose, o.Slice)):
+        return bounded(v.node.operands[0])
+    if isinstance(v.op, o.Where):
+        return all(map(bounded, v.node.operands[1:]))
+    return isinstance(v.op, o.Constant) and not bool(np.any(np.isnan(v.op.data.array) | (v.op.data.array == np.inf)))
+
+
+def trace(v: Value, m: Match) -> tuple[Node, Scores] | None:
+    """Walk from the softmax's operand to the matmul, collecting what was done to the scores (last first). Casts may only widen: one that
+    rounds is the model's wish."""
+    found, at = Scores(), v
+    while m.readers(at) == 1:
+        n, above = at.node, None
+        if isinstance(n.op, o.Matmul):
+            found.scale *= n.op.alpha
+            return (n, found) if n.op.dtype is None and normal(found.scale, at.dtype) else None
+        if isinstance(n.op, o.Cast):
+            above = n.operands[0] if n.operands[0].dtype.is_float and lossless(n.operands[0].dtype, at.dtype) else None
+        elif isinstance(n.op, (o.Mul, o.Div)):
+            above = found.take_factor(n, m)
+        elif isinstance(n.op, o.Add) and found.plain:
+            above, bias = _main(n)
+            found.biases += [] if bias is None else [bias]
+        elif isinstance(n.op, o.Where):
+            above = found.take_mask(n)
+        if above is None:
+            return None
+        at = above
     return None
 
 
@@ -95,40 +116,54 @@ def four(x: Value) -> Value:
     return out
 
 
-@rule(P(o.Matmul, name="root"))
+@rule(P(o.Matmul, name="root"), changes="rounding")
 def attention(root: Any, m: Match) -> Value | None:
     p, v = root.operands
-    while isinstance(p.op, o.Cast) and m.readers(p) == 1:
-        p = p.node.operands[0]
+    if isinstance(p.op, o.Cast) and m.readers(p) == 1 and lossless(p.dtype, p.node.operands[0].dtype):
+        p = p.node.operands[0]  # the weights are rounded to the values' dtype
     rank = len(root.types[0].shape)
     if not isinstance(p.op, o.Softmax) or m.readers(p) != 1 or p.op.axis != len(p.shape) - 1:
         return None
     if rank > 4 or root.op.transpose_a or root.op.alpha != 1.0 or root.op.dtype is not None:
         return None
-    found = trace(p.node.operands[0], m)
-    if found is None:
+    traced = trace(p.node.operands[0], m)
+    if traced is None:
         return None
-    q, k = found.matmul.operands
-    q = swapped(q) if found.matmul.op.transpose_a else q  # type: ignore[attr-defined]
-    k = k if found.matmul.op.transpose_b else swapped(k)  # type: ignore[attr-defined]
+    matmul, found = traced
+    q, k = matmul.operands
+    q = swapped(q) if matmul.op.transpose_a else q  # type: ignore[attr-defined]
+    k = k if matmul.op.transpose_b else swapped(k)  # type: ignore[attr-defined]
     v = swapped(v) if root.op.transpose_b else v
     if not (q.shape[:-2] == k.shape[:-2] == v.shape[:-2]) or k.shape[-2] != v.shape[-2] or not (q.dtype == k.dtype == v.dtype):
         return None
     heads = q.shape[-3] if rank >= 3 else 1
-    if not isinstance(heads, int):
+    if not isinstance(heads, int) or heads == 0 or not at_least(k.shape[-2], 1):
         return None
     mask: Value | None = None
     for x in found.masks:
         mask = x if mask is None else o.LogicalAnd()(mask, x)
     bias: Value | None = None
     for x in found.biases:
-        x = x if x.dtype == q.dtype else o.Cast(dtype=q.dtype)(x)
-        bias = x if bias is None else o.Add()(bias, x)
-    op = o.Attention(scale=found.scale, softcap=found.softcap, has_mask=mask is not None, has_bias=bias is not None)
+        narrow = narrowed(x, q.dtype)
+        if narrow is None:
+            return None
+        bias = narrow if bias is None else o.Add()(bias, narrow)
+    op = o.Attention(scale=found.scale, softcap=found.softcap, has_mask=mask is not None, has_bias=bias is not None, hidden=found.hidden,
+                     empty="nan")
     out: Value = op(four(q), four(k), four(v), *(x for x in (mask, bias) if x is not None))
     if out.shape != root.types[0].shape:
         out = o.Reshape(shape=root.types[0].shape)(out)
-    return out if out.type == root.types[0] else None
+    return out
+
+
+def narrowed(x: Value, dtype: DType) -> Value | None:
+    """x in `dtype`, if it was in that one or a smaller one before it was widened."""
+    while isinstance(x.op, o.Cast) and x.dtype != dtype and x.node.operands[0].dtype.is_float:
+        x = x.node.operands[0]
+    if x.dtype == dtype or not lossless(x.dtype, dtype):
+        return x if x.dtype == dtype else None
+    out: Value = o.Cast(dtype=dtype)(x)
+    return out
 
 
 def repeated(v: Value) -> tuple[Value, int] | None:
@@ -146,6 +181,19 @@ def repeated(v: Value) -> tuple[Value, int] | None:
     return x, times
 
 
+@rule(P(o.Add, P(o.Where, name="mask", once=True), Var("bias"), name="root"), changes="hidden")
+def mask_under_bias(mask: Any, bias: Value, root: Any, m: Match) -> Value | None:
+    """where(c, s, low) + b of scores, where s + low is low for every score: the mask becomes a part of the bias."""
+    c, s, low = mask.operands
+    number = scalar(low)
+    if not isinstance(number, float) or number == -math.inf or not hides(number, compute_dtype(low.dtype)) or not _leads_to_matmul(s):
+        return None
+    if s.shape != root.types[0].shape or not all(isinstance(n.op, (o.Softmax, o.Cast)) for n in m.users(root.value)):
+        return None
+    out: Value = o.Add()(s, o.Where()(c, bias, o.Add()(bias, low)))
+    return out
+
+
 @rule(P(o.Attention, name="root"))
 def grouped_heads(root: Any) -> Value | None:
     q, k, v, *rest = root.operands
@@ -156,20 +204,18 @@ def grouped_heads(root: Any) -> Value | None:
     return out
 
 
-@rule(P(o.Attention, name="root"))
+@rule(P(o.Attention, name="root"), changes="rounding")
 def scaled_query(root: Any) -> Value | None:
     """A scalar factor on q or k is part of the scale."""
     q, k, v, *rest = root.operands
     for at, x in ((0, q), (1, k)):
-        if isinstance(x.op, (o.Mul, o.Div)) and x.node.operands[0].type == x.type:
-            number = scalar(x.node.operands[1])
-            if isinstance(number, float) and number != 0 and abs(number) != float("inf"):
-                by = 1.0 / number if isinstance(x.op, o.Div) else number
-                operands = [q, k, v, *rest]
-                operands[at] = x.node.operands[0]
-                out: Value = dataclasses.replace(root.op, scale=root.op.scale * by)(*operands)
-                return out
+        by = factor(x.node) if isinstance(x.op, (o.Mul, o.Div)) else None
+        if by is not None and moves(by) and normal(root.op.scale * by, x.dtype):
+            operands = [q, k, v, *rest]
+            operands[at] = x.node.operands[0]
+            out: Value = dataclasses.replace(root.op, scale=root.op.scale * by)(*operands)
+            return out
     return None
 
 
-RULES = [attention, grouped_heads, scaled_query]
+RULES = [mask_under_bias, attention, grouped_heads, scaled_query]

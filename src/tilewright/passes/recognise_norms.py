@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from .. import ops as o
+from ..core.dtypes import compute_dtype
 from ..ir.graph import Node, Value
 from ..ir.rewrite import Match, P, Rule, Such, Var, X, Y, rule
 from .base import scalar
@@ -35,27 +36,27 @@ def _rms_rules() -> list[Rule]:
     def rms(x: Value, c: Value, mean: Any, root: Node) -> Value | None:
         naxes = trailing(mean.op.axes, len(x.shape))
         eps = epsilon(c)
-        if naxes is None or not mean.op.keepdims or eps is None or x.type != root.types[0]:
+        if naxes is None or not mean.op.keepdims or eps is None:
             return None
         out: Value = o.RmsNorm(eps=eps, naxes=naxes, affine="none")(x)
         return out
 
-    @rule(P(o.Mul, X, P(o.Rsqrt, spread), name="root"))
+    @rule(P(o.Mul, X, P(o.Rsqrt, spread), name="root"), changes="rounding")
     def rms_norm(x: Value, c: Value, mean: Any, root: Node) -> Value | None:
         return rms(x, c, mean, root)
 
-    @rule(P(o.Div, X, P(o.Sqrt, spread), name="root"))
+    @rule(P(o.Div, X, P(o.Sqrt, spread), name="root"), changes="rounding")
     def rms_norm_by_division(x: Value, c: Value, mean: Any, root: Node) -> Value | None:
         return rms(x, c, mean, root)
 
-    @rule(P(o.Mul, X, P(o.Reciprocal, P(o.Sqrt, spread)), name="root"))
+    @rule(P(o.Mul, X, P(o.Reciprocal, P(o.Sqrt, spread)), name="root"), changes="rounding")
     def rms_norm_by_reciprocal(x: Value, c: Value, mean: Any, root: Node) -> Value | None:
         return rms(x, c, mean, root)
 
     return [rms_norm, rms_norm_by_division, rms_norm_by_reciprocal]
 
 
-@rule(P(o.RmsNorm, name="root"))
+@rule(P(o.RmsNorm, name="root"), changes="rounding")
 def layer_norm(root: Any) -> Value | None:
     """The root mean square of what is left after the mean is subtracted."""
     op, (centred, *weight) = root.op, root.operands
@@ -81,13 +82,13 @@ def _var_rules() -> list[Rule]:
         if not (mean.op.keepdims and var.op.keepdims):
             return None
         out: Value = o.LayerNorm(eps=eps, naxes=naxes, affine="none")(x)
-        return out if out.type == root.types[0] else None
+        return out
 
-    @rule(P(o.Mul, centre, P(o.Rsqrt, spread), name="root"))
+    @rule(P(o.Mul, centre, P(o.Rsqrt, spread), name="root"), changes="rounding")
     def layer_norm_of_variance(x: Value, c: Value, mean: Any, var: Any, root: Node) -> Value | None:
         return norm(x, c, mean, var, root)
 
-    @rule(P(o.Div, centre, P(o.Sqrt, spread), name="root"))
+    @rule(P(o.Div, centre, P(o.Sqrt, spread), name="root"), changes="rounding")
     def layer_norm_by_division(x: Value, c: Value, mean: Any, var: Any, root: Node) -> Value | None:
         return norm(x, c, mean, var, root)
 
@@ -97,26 +98,26 @@ def _var_rules() -> list[Rule]:
 NORMS = (o.LayerNorm, o.RmsNorm)
 
 
-@rule(P(o.Cast, P(NORMS, P(o.Cast, X), name="norm", once=True), name="root"))
+@rule(P(o.Cast, P(NORMS, P(o.Cast, X), name="norm", once=True), name="root"), changes="rounding")
 def norm_in_narrow_type(x: Value, norm: Any, root: Any) -> Value | None:
-    """Norms compute in f32 anyway: casts up before and back after are part of them."""
-    if norm.op.affine != "none" or x.dtype != root.op.dtype or not x.dtype.is_float or x.dtype.itemsize >= norm.types[0].dtype.itemsize:
+    """Norms of small floats compute in f32 anyway: casts up before and back after are part of them."""
+    if norm.op.affine != "none" or x.dtype.itemsize >= 4 or norm.types[0].dtype is not compute_dtype(x.dtype):
         return None
     out: Value = norm.op(x)
     return out
 
 
-@rule(P(o.Mul, P(NORMS, X, name="norm", once=True), W, name="root"))
+@rule(P(o.Mul, P(NORMS, X, name="norm", once=True), W, name="root"), changes="rounding")
 def norm_weight(x: Value, w: Value, norm: Any, root: Node) -> Value | None:
-    if norm.op.affine != "none" or w.shape != x.shape[len(x.shape) - norm.op.naxes :] or x.type != root.types[0]:
+    if norm.op.affine != "none" or w.shape != x.shape[len(x.shape) - norm.op.naxes :]:
         return None
     out: Value = dataclasses.replace(norm.op, affine="weight")(x, w)
     return out
 
 
-@rule(P(o.Add, P(o.LayerNorm, X, W, name="norm", once=True), B, name="root"))
+@rule(P(o.Add, P(o.LayerNorm, X, W, name="norm", once=True), B, name="root"), changes="rounding")
 def norm_bias(x: Value, w: Value, b: Value, norm: Any, root: Node) -> Value | None:
-    if norm.op.affine != "weight" or b.shape != w.shape or x.type != root.types[0]:
+    if norm.op.affine != "weight" or b.shape != w.shape:
         return None
     out: Value = dataclasses.replace(norm.op, affine="both")(x, w, b)
     return out
@@ -127,16 +128,16 @@ def _softmax_rules() -> list[Rule]:
 
     def softmax(x: Value, top: Any, total: Any, root: Node) -> Value | None:
         axes = top.op.axes
-        if len(axes) != 1 or total.op.axes != axes or not (top.op.keepdims and total.op.keepdims) or x.type != root.types[0]:
+        if len(axes) != 1 or total.op.axes != axes or not (top.op.keepdims and total.op.keepdims):
             return None
         out: Value = o.Softmax(axis=axes[0])(x)
         return out
 
-    @rule(P(o.Div, power, P(o.Sum, Y, name="total"), name="root"))
+    @rule(P(o.Div, power, P(o.Sum, Y, name="total"), name="root"), changes="rounding")
     def softmax_by_division(x: Value, y: Value, exp: Node, top: Any, total: Any, root: Node, m: Match) -> Value | None:
         return softmax(x, top, total, root) if y.node is exp else None
 
-    @rule(P(o.Mul, power, P(o.Reciprocal, P(o.Sum, Y, name="total")), name="root"))
+    @rule(P(o.Mul, power, P(o.Reciprocal, P(o.Sum, Y, name="total")), name="root"), changes="rounding")
     def softmax_by_reciprocal(x: Value, y: Value, exp: Node, top: Any, total: Any, root: Node) -> Value | None:
         return softmax(x, top, total, root) if y.node is exp else None
 

@@ -17,6 +17,8 @@ COS, SIN = Var("cos"), Var("sin")
 
 def part_of(v: Value) -> tuple[Value, Dim, Dim]:
     """(x, start, size): the value of which v is a piece along the last axis only (v itself, if it is no piece)."""
+    if not v.shape:
+        return v, 0, 0
     last, op, start = len(v.shape) - 1, v.op, None
     if isinstance(op, o.Slice):
         x = v.node.operands[0]
@@ -38,7 +40,8 @@ def half(v: Value, m: Match) -> Value | None:
     if isinstance(op, o.Constant):
         a = op.data.array
         h = a.shape[-1] // 2
-        if a.nbytes > 64 << 20 or not np.array_equal(a[..., :h], a[..., h:]):
+        first, second = a[..., :h], a[..., h:]
+        if a.nbytes > 64 << 20 or not (np.array_equal(first, second) and np.array_equal(np.signbit(first), np.signbit(second))):
             return None
         cut: Value = o.Slice(starts=(0,) * a.ndim, sizes=(*a.shape[:-1], h), steps=(1,) * a.ndim)(v)
         return cut
@@ -63,9 +66,9 @@ def half(v: Value, m: Match) -> Value | None:
     return None
 
 
-@rule(P(o.Add, P(o.Mul, X, COS), P(o.Mul, P(o.Concat, name="turned"), SIN), name="root"))
+@rule(P(o.Add, P(o.Mul, X, COS), P(o.Mul, P(o.Concat, name="turned"), SIN), name="root"), changes="rounding")
 def rope(x: Value, cos: Value, sin: Value, turned: Any, root: Any, m: Match) -> Value | None:
-    n = x.shape[-1]
+    n = x.shape[-1] if x.shape else 0
     if x.type != root.types[0] or not isinstance(n, int) or n % 2 or len(turned.operands) != 2 or turned.op.axis != len(x.shape) - 1:
         return None
     second, first = turned.operands
@@ -84,7 +87,7 @@ def rope(x: Value, cos: Value, sin: Value, turned: Any, root: Any, m: Match) -> 
     return out
 
 
-@rule(P(o.Concat, P(o.Rope, name="turned"), Var("rest"), name="root"))
+@rule(P(o.Concat, P(o.Rope, name="turned"), Var("rest"), name="root"), changes="rounding")
 def partial_rope(turned: Any, rest: Value, root: Any) -> Value | None:
     """Only the first elements of each row are rotated, the others pass."""
     a, b = part_of(turned.operands[0]), part_of(rest)
@@ -97,8 +100,6 @@ def partial_rope(turned: Any, rest: Value, root: Any) -> Value | None:
     if x.shape[-1] != width:
         zeros = (0,) * last
         whole = o.Slice(starts=(*zeros, start), sizes=root.types[0].shape, steps=(1,) * (last + 1))(x)
-    if whole.type != root.types[0]:
-        return None
     out: Value = dataclasses.replace(turned.op, n_rot=n)(whole, *turned.operands[1:])
     return out
 
@@ -106,7 +107,7 @@ def partial_rope(turned: Any, rest: Value, root: Any) -> Value | None:
 TURN = (P(o.Sub, P(o.Mul, Var("a"), COS), P(o.Mul, Var("b"), SIN)), P(o.Add, P(o.Mul, Var("b"), COS), P(o.Mul, Var("a"), SIN)))
 
 
-@rule(P(o.Concat, *TURN, name="root"))
+@rule(P(o.Concat, *TURN, name="root"), changes="rounding")
 def rope_of_halves(a: Value, b: Value, cos: Value, sin: Value, root: Any) -> Value | None:
     """concat(x1*cos - x2*sin, x2*cos + x1*sin): each half written out."""
     last, shape = len(a.shape) - 1, root.types[0].shape
@@ -116,10 +117,11 @@ def rope_of_halves(a: Value, b: Value, cos: Value, sin: Value, root: Any) -> Val
     whole: Value = x
     if x.shape != shape:
         whole = o.Slice(starts=(*(0,) * last, start), sizes=shape, steps=(1,) * (last + 1))(x)
-    return turned(whole, cos, sin, interleaved=False)
+    out: Value = o.Rope()(whole, cos, sin)
+    return out
 
 
-@rule(P(o.Reshape, P(o.Concat, P(o.Reshape, TURN[0]), P(o.Reshape, TURN[1]), name="pairs"), name="root"))
+@rule(P(o.Reshape, P(o.Concat, P(o.Reshape, TURN[0]), P(o.Reshape, TURN[1]), name="pairs"), name="root"), changes="rounding")
 def rope_of_pairs(a: Value, b: Value, cos: Value, sin: Value, pairs: Any, root: Any) -> Value | None:
     """The same with neighbours: the two results are stacked on a new last axis and flattened."""
     shape, first, second = root.types[0].shape, lane_of(a), lane_of(b)
@@ -128,16 +130,7 @@ def rope_of_pairs(a: Value, b: Value, cos: Value, sin: Value, pairs: Any, root: 
     stacked = pairs.types[0].shape
     if stacked != (*a.shape, 2) or pairs.op.axis != len(stacked) - 1 or first[0].shape != shape:
         return None
-    return turned(first[0], cos, sin, interleaved=True)
-
-
-def turned(x: Value, cos: Value, sin: Value, *, interleaved: bool) -> Value | None:
-    want = (*x.shape[:-1], x.shape[-1] // 2)
-    for t in (cos, sin):
-        lead = len(want) - len(t.shape)
-        if lead < 0 or any(d not in (1, w) for d, w in zip(t.shape, want[lead:], strict=True)) or not x.dtype.is_float:
-            return None
-    out: Value = o.Rope(interleaved=interleaved)(x, cos, sin)
+    out: Value = o.Rope(interleaved=True)(first[0], cos, sin)
     return out
 
 
@@ -149,7 +142,7 @@ def lane_of(v: Value) -> tuple[Value, int] | None:
         plain = all(s == 0 for s in op.starts[:last]) and op.sizes[:last] == x.shape[:last] and op.steps == (*(1,) * last, 2)
         start = op.starts[last]
         return (x, start) if plain and start in (0, 1) and isinstance(start, int) and x.shape[last] == 2 * op.sizes[last] else None
-    if not isinstance(v.op, o.Reshape):
+    if not isinstance(v.op, o.Reshape) or not v.shape:
         return None
     pair, start, size = part_of(v.node.operands[0])
     if size != 1 or pair.shape != (*v.shape, 2) or not isinstance(pair.op, o.Reshape) or start not in (0, 1) or not isinstance(start, int):

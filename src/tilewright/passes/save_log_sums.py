@@ -1,8 +1,11 @@
 """Where a graph holds an attention and its reverse pass, the forward kernel keeps the log-sums of its rows for the reverse one."""
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Hashable
 from typing import Any, ClassVar
 
+from ..core.exact import fields_key
 from ..ir.graph import Graph, Node, Value
 from ..ops.attention import Attention
 from ..ops.attention_backward import AttentionBackward, heads_fit
@@ -75,8 +78,10 @@ class SaveLogSums(Pass):
 
 
 def _saved(new: Graph, op: Attention, operands: list[Value], n: Node) -> tuple[Value, ...]:
-    return tuple(new.add(AttentionSaved(**op.attrs()), *operands, name=n.name, place=n.place).values)
+    attrs = {k: v for k, v in op.attrs().items() if k != "hidden"}  # -inf, as in every attention with a reverse pass
+    return tuple(new.add(AttentionSaved(**attrs), *operands, name=n.name, place=n.place).values)
 
 
-def _key(op: Attention) -> tuple[Any, ...]:
-    return tuple(op.attrs().values())
+def _key(op: Attention) -> Hashable:
+    """The reverse pass of a row that sees nothing is zero, whatever the row gives."""
+    return fields_key(dataclasses.replace(op, empty="zeros"))

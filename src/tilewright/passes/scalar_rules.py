@@ -1,18 +1,19 @@
-"""Rules about arithmetic with numbers: neutral elements go, one spelling for each operation. All are exact (up to the sign of zero)."""
+"""Rules about arithmetic with numbers: neutral elements go, one spelling for each operation."""
 from __future__ import annotations
 
 import math
 from typing import Any
 
+import numpy as np
+
 from .. import ops as o
 from ..core.dtypes import DType
 from ..ir.graph import Node, Value
 from ..ir.rewrite import Match, P, Such, X, Y, Z, rule
-from .base import constant, scalar
+from .base import DIGITS, constant, scalar
 
 C = Such("c", lambda v: scalar(v) is not None)
 HOLDS = {"bool": 1, "u8": 8, "i8": 7, "u16": 16, "i16": 15, "u32": 32, "i32": 31, "u64": 64, "i64": 63}  # bits of a non-negative int
-DIGITS = {"f8e4m3": 4, "f8e5m2": 3, "f16": 11, "bf16": 8, "f32": 24, "f64": 53}
 RANGE = {"f8e4m3": 4, "f8e5m2": 5, "f16": 5, "bf16": 8, "f32": 8, "f64": 11}  # bits of the exponent
 
 
@@ -27,17 +28,29 @@ def lossless(a: DType, b: DType) -> bool:
     return b.is_int and HOLDS[a.name] <= HOLDS[b.name] and not (a.kind == "i" and b.kind == "u")
 
 
-def same(root: Node, x: Value) -> Value | None:
-    """x in the root's shape, if its dtype is the root's."""
-    if x.dtype != root.types[0].dtype:
-        return None
+def spread(root: Node, x: Value) -> Value:
+    """x in the root's shape."""
     out: Value = x if x.shape == root.types[0].shape else o.Expand(shape=root.types[0].shape)(x)
     return out
 
 
+POSITIVE = (o.Exp, o.Square, o.Abs, o.Sigmoid, o.Softmax, o.Var)
+KEEPS_SIGN = (o.Mean, o.Sum, o.Max, o.Sqrt, o.Add, o.Mul, o.Expand, o.Reshape, o.Transpose, o.Slice)
+
+
+def positive(v: Value, depth: int = 8) -> bool:
+    """Provably no element is negative or -0.0 (some may be NaN)."""
+    number = scalar(v)
+    if number is not None:
+        return math.copysign(1.0, number) > 0
+    if isinstance(v.op, KEEPS_SIGN) and depth:
+        return all(positive(u, depth - 1) for u in v.node.operands)
+    return isinstance(v.op, POSITIVE)
+
+
 @rule(P(o.Cast, X, name="root"))
 def cast_to_itself(x: Value, root: Node) -> Value | None:
-    return same(root, x)
+    return spread(root, x)
 
 
 @rule(P(o.Cast, P(o.Cast, X, name="inner"), name="outer"))
@@ -50,13 +63,18 @@ def cast_of_cast(x: Value, inner: Any, outer: Any) -> Value | None:
 
 
 @rule(P((o.Add, o.Sub), X, C, name="root"))
-def add_zero(x: Value, c: Value, root: Node) -> Value | None:
-    return same(root, x) if scalar(c) == 0 and not root.types[0].dtype.is_bool else None
+def add_zero(x: Value, c: Value, root: Any) -> Value | None:
+    """-0.0 + 0.0 is 0.0: of floats, only -0.0 is neutral (0.0, where it is subtracted)."""
+    zero = scalar(c)
+    if zero is None or zero != 0 or root.types[0].dtype.is_bool:
+        return None
+    neutral = not c.dtype.is_float or (math.copysign(1.0, zero) < 0) == isinstance(root.op, o.Add) or positive(x)
+    return spread(root, x) if neutral else None
 
 
 @rule(P((o.Mul, o.Div), X, C, name="root"))
 def times_one(x: Value, c: Value, root: Node) -> Value | None:
-    return same(root, x) if scalar(c) == 1 and not root.types[0].dtype.is_bool else None
+    return spread(root, x) if scalar(c) == 1 and not root.types[0].dtype.is_bool else None
 
 
 @rule(P(o.Neg, P(o.Neg, X)))
@@ -82,6 +100,8 @@ def subtract_number(x: Value, c: Value, m: Match) -> Value | None:
     number = scalar(c)
     if number is None or c.dtype.kind not in "fi" or isinstance(x.op, o.Constant) or len(c.shape):
         return None
+    if c.dtype.is_int and number == np.iinfo(c.dtype.np).min:  # has none either
+        return None
     out: Value = o.Add()(x, constant(m.graph, -number, c.dtype))
     return out
 
@@ -103,21 +123,24 @@ def constant_on_the_right(root: Any) -> Value | None:
     a, b = root.operands
     if not isinstance(a.op, o.Constant) or isinstance(b.op, o.Constant):
         return None
+    if isinstance(root.op, (o.Maximum, o.Minimum)) and scalar(a) in (None, 0.0):  # of 0.0 and -0.0 they take the second
+        return None
     out: Value = root.op(b, a)
     return out
 
 
-@rule(P(o.Pow, X, C, name="root"))
+@rule(P(o.Pow, X, C, name="root"), changes="rounding")
 def small_power(x: Value, c: Value, root: Node) -> Value | None:
+    """Powers of -0.0 and -inf to 0.5 have other signs than roots."""
     number = scalar(c)
-    if not x.dtype.is_float or x.type != root.types[0]:
+    if not x.dtype.is_float:
         return None
     if number == 1:
         return x
     if number == 3:
         cube: Value = o.Mul()(o.Square()(x), x)
         return cube
-    table: dict[float, Any] = {2: o.Square, 0.5: o.Sqrt, -1: o.Reciprocal, -0.5: o.Rsqrt}
+    table: dict[float, Any] = {2: o.Square, -1: o.Reciprocal} | ({0.5: o.Sqrt, -0.5: o.Rsqrt} if positive(x) else {})
     if number not in table:
         return None
     out: Value = table[number]()(x)
@@ -134,7 +157,7 @@ def times_itself(x: Value, root: Node) -> Value | None:
 
 @rule(P(o.Div, Such("c", lambda v: scalar(v) == 1), X, name="root"))
 def one_over(x: Value, root: Node) -> Value | None:
-    if not x.dtype.is_float or x.type != root.types[0]:
+    if not x.dtype.is_float:
         return None
     out: Value = o.Reciprocal()(x)
     return out
@@ -152,7 +175,7 @@ def bits_of_bools(root: Any) -> Value | None:
 @rule(P((o.LogicalAnd, o.LogicalOr), X, C, name="root"))
 def logic_with_constant(x: Value, c: Value, root: Any) -> Value | None:
     neutral = isinstance(root.op, o.LogicalAnd)
-    return same(root, x) if scalar(c) == neutral else None
+    return spread(root, x) if scalar(c) == neutral else None
 
 
 @rule(P(o.LogicalNot, P(o.LogicalNot, X)))
@@ -164,8 +187,8 @@ def double_not(x: Value) -> Value:
 def decided_where(x: Value, y: Value, z: Value, root: Node) -> Value | None:
     known = scalar(x)
     if known is None:
-        return same(root, y) if y is z else None
-    return same(root, y if known else z)
+        return spread(root, y) if y is z else None
+    return spread(root, y if known else z)
 
 
 RULES = [cast_to_itself, cast_of_cast, add_zero, times_one, double_negation, add_negative, subtract_negative, subtract_number,

@@ -132,9 +132,9 @@ def reshape_before_norm(inner: Any, view: Any) -> Value | None:
     return out
 
 
-@rule(P(o.Reshape, P(o.Matmul, name="inner", once=True), name="view"))
+@rule(P(o.Reshape, P(o.Matmul, name="inner", once=True), name="view"), changes="rounding")
 def reshape_before_matmul(inner: Any, view: Any) -> Value | None:
-    """x @ w with a plain matrix w: the leading axes of x and of the result are the same."""
+    """x @ w with a plain matrix w: the leading axes of x and of the result are the same. (Kernels add in one order, NumPy does not.)"""
     x, w = inner.operands
     new = view.types[0].shape
     if inner.op.transpose_a or len(w.shape) != 2 or len(new) < 2 or new[-1] != inner.types[0].shape[-1]:

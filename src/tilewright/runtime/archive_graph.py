@@ -6,7 +6,6 @@ from ..core.errors import TilewrightError
 from ..core.needs import Need, collected
 from ..ir.graph import Graph, complaint
 from ..ir.text import all_nodes
-from ..ir.validate import nothing_left_to_fold
 from ..ir.verify import verify
 from .archive_file import SavedFile
 from .executable import Interface
@@ -19,8 +18,6 @@ def check_graph(file: SavedFile, model: Model, stored: Interface) -> None:
         verify(model.graph)
     except TilewrightError as e:
         raise file.broken(f"the graph is not sound: {str(e)[:200]}") from e
-    for finding in nothing_left_to_fold(model.graph):
-        raise file.broken(f"the graph is not sound: {finding.message}")
     model.needs = (*stored.needs, *asked(model.graph))
     model.stored_interface = found = model.interface
     for name in ("input_names", "inputs", "outputs", "symbols", "donated", "called"):

@@ -5,10 +5,8 @@ This is the slow, complete way: it says what is wrong, copies what is not contig
 """
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -17,57 +15,12 @@ from ..core import dtypes as dt
 from ..core.dims import UNBOUNDED, Dim, Expr, Symbol, evaluate, symbols
 from ..core.dtypes import DType
 from ..core.errors import InputError
+from ..core.tensors import FOREIGN, Array, from_dtype, is_masked, is_tensor, numpy_to_tensor, tensor_to_numpy, torch_dtypes
+from ..core.torch_context import why_not
 from ..ir.types import TensorType
-from .torch_context import why_not
 
-Array = np.ndarray[Any, Any]
-FOREIGN = (dt.bf16, dt.f8e4m3, dt.f8e5m2)  # torch has them, NumPy only through ml_dtypes
-
-
-@cache
-def torch_dtypes() -> dict[Any, DType]:
-    """torch dtype -> ours. Only called once a torch tensor has been seen or is wanted."""
-    import torch
-
-    names = {"bool": dt.bool_, "int8": dt.i8, "int16": dt.i16, "int32": dt.i32, "int64": dt.i64, "uint8": dt.u8, "uint16": dt.u16,
-             "uint32": dt.u32, "uint64": dt.u64, "float16": dt.f16, "bfloat16": dt.bf16, "float32": dt.f32, "float64": dt.f64,
-             "complex64": dt.c64, "complex128": dt.c128}
-    names |= {"float8_e4m3fn": dt.f8e4m3, "float8_e5m2": dt.f8e5m2}
-    return {getattr(torch, name): ours for name, ours in names.items()}
-
-
-@cache
-def from_dtype() -> dict[DType, Any]:
-    return {ours: theirs for theirs, ours in torch_dtypes().items()}
-
-
-def is_tensor(value: Any) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.Tensor)
-
-
-def tensor_to_numpy(tensor: Any) -> Array:
-    """A NumPy view of a CPU tensor (dtypes that NumPy lacks as those of ml_dtypes)."""
-    if reason := why_not(tensor):
-        raise InputError(f"torch: a tensor {reason}")
-    plain = tensor.detach().resolve_conj().resolve_neg()
-    check_plain(plain, tensor.dtype, tensor.shape, "torch: an array")
-    dtype = torch_dtypes()[plain.dtype]
-    if dtype in FOREIGN:
-        import torch
-
-        return np.asarray(plain.view(torch.int16 if dtype.itemsize == 2 else torch.int8).numpy()).view(dtype.np)
-    return np.asarray(plain.numpy())
-
-
-def numpy_to_tensor(array: Array) -> Any:
-    """A torch tensor over the array's memory."""
-    import torch
-
-    foreign = next((d for d in FOREIGN if array.dtype == d.np), None)
-    if foreign is not None:
-        return torch.from_numpy(array.view(f"i{foreign.itemsize}")).view(from_dtype()[foreign])
-    return torch.from_numpy(array)
+__all__ = ["FOREIGN", "Bound", "bind", "describe", "from_dtype", "is_tensor", "numpy_to_tensor", "solve", "tensor_to_numpy",
+           "torch_dtypes"]
 
 
 def describe(type_: TensorType) -> str:
@@ -98,6 +51,7 @@ def bind(names: Sequence[str], types: Sequence[TensorType], values: Sequence[Any
         if is_tensor(value):
             shapes.append(_admit_tensor(name, type_, value, bound))
         elif isinstance(value, (np.ndarray, np.generic)):
+            refuse_masked(name, type_, value)
             shapes.append(_admit_array(name, type_, np.asarray(value), bound))
         else:
             raise InputError(f"session: input {name!r} must be {describe(type_)}, got a {type(value).__name__}; "
@@ -195,6 +149,12 @@ def check_plain(tensor: Any, dtype: Any, shape: Sequence[int], what: str, device
     if reason:
         want = torch_dtypes().get(dtype, dtype)
         raise InputError(f"{what} must be {want}[{','.join(map(str, shape))}] in memory, and torch's tensor {reason}")
+
+
+def refuse_masked(name: str, type_: TensorType, array: Any) -> None:
+    if is_masked(array):
+        raise InputError(f"session: input {name!r} must be {describe(type_)}, got a masked array, whose mask would be lost; "
+                         f"pass {name}.filled(...)")
 
 
 def _admit_array(name: str, type_: TensorType, array: Array, bound: Bound) -> tuple[int, ...]:

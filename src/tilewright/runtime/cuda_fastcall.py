@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.dims import Dim
 from ..core.signature import Slot
+from ..core.torch_context import modes
 from ..ir.types import TensorType
 from ..plan.values import dim_source
 from . import cuda_driver as gpu
 from .arguments import from_dtype
 from .cuda_array import Block, DeviceArray
 from .fastcall import GENERATED, symbol_positions
-from .torch_context import modes
 
 if TYPE_CHECKING:
     from .cuda_session import CudaSession

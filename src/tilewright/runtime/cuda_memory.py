@@ -10,13 +10,13 @@ import numpy as np
 
 from ..core import dtypes as dt
 from ..core.errors import InputError
+from ..core.torch_context import why_not
 from ..ir.types import TensorType
 from . import cuda_driver as gpu
 from . import cuda_launch, dlpack
-from .arguments import Bound, _check_type, check_plain, describe, from_dtype, is_tensor, torch_dtypes
+from .arguments import Bound, _check_type, check_plain, describe, from_dtype, is_tensor, refuse_masked, torch_dtypes
 from .cuda_array import CUDA, LEGACY, DeviceArray, copy, upload
 from .cuda_fastcall import OwnPlace, TorchPlace, torch_place
-from .torch_context import why_not
 
 ALIGNMENT = 16  # of inputs: kernels read 16 bytes at a time
 
@@ -98,6 +98,7 @@ class TorchMemory:
         return self.torch.as_tensor(value, device=self.device)
 
     def admit(self, name: str, type_: TensorType, value: Any, bound: Bound, stream: int) -> tuple[int, ...]:
+        refuse_masked(name, type_, value)
         if isinstance(value, (np.ndarray, np.generic)):
             value = self._sent(name, type_, np.asarray(value), bound)
         elif not is_tensor(value):
@@ -169,6 +170,7 @@ class OwnMemory:
             cuda_launch.follow(stream, value.stream)
             array = value
         elif isinstance(value, (np.ndarray, np.generic)):
+            refuse_masked(name, type_, value)
             host = np.asarray(value)
             dtype = _numpy_dtype(host)
             _check_type(name, type_, dtype, str(dtype if dtype is not None else host.dtype), host.shape)

@@ -16,13 +16,13 @@ from typing import Any
 
 from ..core.dims import Dim, Expr, Symbol, symbols
 from ..core.dtypes import DType
+from ..core.torch_context import allocator, modes
 from ..ir.types import TensorType
 from ..plan.values import dim_source
 from .arguments import from_dtype
 from .executable import Interface
 from .outputs import is_recycled, recycler
 from .owners import Watched
-from .torch_context import allocator, modes
 
 GENERATED = str(Path(__file__).with_name("generated"))  # the file of such functions, for those who look for code of ours
 

@@ -17,10 +17,11 @@ import numpy as np
 from ..core.errors import InputError
 from ..core.pytree import flatten
 from ..core.signature import Signature, Slot
+from ..core.tensors import FOREIGN, from_dtype, is_masked, is_tensor, numpy_to_tensor, tensor_to_numpy, unfit
+from ..core.torch_context import allocator, modes
 from ..ir.types import TensorType
-from .arguments import FOREIGN, check_plain, from_dtype, is_tensor, numpy_to_tensor, tensor_to_numpy
+from .arguments import check_plain
 from .memory import HUGE, Allocation
-from .torch_context import allocator, modes
 
 RECYCLED_FROM = HUGE  # a smaller result is in the caches wherever it lies
 KEPT_BLOCKS, KEPT_BYTES = 8, 128 << 20
@@ -138,10 +139,11 @@ def check_out(out: Any, types: Sequence[TensorType], shapes: Sequence[tuple[int,
         type_, shape = types[role.index], shapes[role.index]
         want = f"{type_.dtype}[{','.join(map(str, shape))}]"
         if is_tensor(leaf):
-            ok = leaf.dtype is from_dtype()[type_.dtype] and tuple(leaf.shape) == shape and leaf.device.type == "cpu"
-            ok = ok and leaf.is_contiguous() and not leaf.requires_grad
+            ok = unfit(leaf) is None and leaf.dtype is from_dtype()[type_.dtype] and tuple(leaf.shape) == shape
+            ok = ok and leaf.is_contiguous() and not leaf.requires_grad and not leaf.is_neg() and not leaf.is_conj()
         else:
             ok = isinstance(leaf, np.ndarray) and leaf.dtype == type_.dtype.np and leaf.shape == shape and leaf.flags.carray
+            ok = ok and not is_masked(leaf)
         if not ok:
             raise InputError(f"session: out= for output {role.index} must be a contiguous, writable {want} on the CPU, got {_shown(leaf)}")
         found[role.index] = leaf
@@ -151,6 +153,16 @@ def check_out(out: Any, types: Sequence[TensorType], shapes: Sequence[tuple[int,
 
 
 def _shown(value: Any) -> str:
-    if is_tensor(value) or isinstance(value, np.ndarray):
-        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+    """Dtype and shape; what more there is to say where these are right."""
+    if is_tensor(value):
+        problem = unfit(value)
+        if problem is not None:
+            return problem[0]
+        lazy = "a negative view" if value.is_neg() else "a conjugate view" if value.is_conj() else ""
+        lazy = lazy or ("a tensor that requires grad" if value.requires_grad else "")
+        return f"{lazy}{', ' if lazy else ''}{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+    if is_masked(value):
+        return "a masked array"
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype}{list(value.shape)}"
     return f"a {type(value).__name__}"

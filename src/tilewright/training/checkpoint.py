@@ -20,7 +20,7 @@ import numpy as np
 
 from ..core.errors import CheckpointError, FormatError
 from ..core.pytree import Spec, find_class, flatten, unflatten
-from ..runtime.arguments import is_tensor, tensor_to_numpy
+from ..core.tensors import is_masked, is_tensor, tensor_to_numpy
 from .tensor_file import Array, dtype_name, open_tensors, read_header, read_tensors, tensor_sums, write_tensors
 
 KEY, VERSION = "tilewright", 1
@@ -126,7 +126,7 @@ def _structure(note: dict[str, Any], path: Path) -> tuple[Spec, list[str]]:
 
 def _as_array(name: str, leaf: Any) -> Array:
     array = tensor_to_numpy(leaf) if is_tensor(leaf) else np.asarray(leaf)
-    if array.dtype == object:
+    if array.dtype == object or is_masked(leaf):
         raise CheckpointError(f"checkpoint: leaf {name!r} must be an array, a number, a string or None, got a {type(leaf).__name__}")
     return array
 

@@ -20,6 +20,7 @@ from ..core.dtypes import DType
 from ..core.errors import InputError, ParseError, ShapeError, TraceError
 from ..core.places import within
 from ..core.pytree import Spec, flatten, unflatten
+from ..core.tensors import is_masked, is_tensor, tensor_to_numpy
 from ..ir.graph import Graph, Value
 from ..ir.types import TensorType
 from ..ops.base import Op
@@ -70,9 +71,14 @@ def called_name(otherwise: str = "trace") -> str:
 
 def as_array(x: Any) -> np.ndarray[Any, Any]:
     """What a user gave for an array: an array, a number, or lists of numbers."""
+    if is_tensor(x):
+        return tensor_to_numpy(x, called_name())
     try:
-        a = x if isinstance(x, np.ndarray) else np.asarray(x)
-        dt.dtype(a.dtype.newbyteorder("="))
+        a = np.asanyarray(x)
+        if is_masked(a):
+            raise InputError(f"{called_name()}: a masked array would lose its mask; pass its data and use tw.where ({user_place()})")
+        a = np.asarray(a, a.dtype.newbyteorder("="))
+        dt.dtype(a.dtype)
     except (ValueError, ParseError):
         shown = repr(x) if len(repr(x)) < 60 else f"a {type(x).__name__}"
         raise InputError(f"{called_name()}: an operand must be an array or a number, or lists of numbers that make one, got {shown} "

@@ -9,6 +9,7 @@ from ... import ops as O
 from ...core import dtypes as dt
 from ...ir.graph import Value
 from ...ops import formulas
+from .aten_elementwise import power
 from .registry import Context, Handler, aten
 
 
@@ -133,7 +134,7 @@ def special_polygamma(c: Context, n: int, x: Value) -> Value:
 
 @aten("float_power.Tensor_Tensor", "float_power.Tensor_Scalar", "float_power.Scalar")
 def float_power(c: Context, a: Any, b: Any) -> Value:
-    return c.emit(O.Pow(), c.value(a, c.dtype), c.value(b, c.dtype))
+    return power(c, a, b)
 
 
 @aten("mvlgamma.default", "special_multigammaln.default")

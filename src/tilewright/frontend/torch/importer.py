@@ -11,9 +11,9 @@ from ...core.dims import Expr, sym
 from ...core.errors import CompileError, ConfigError, UnsupportedError
 from ...core.pytree import Spec
 from ...core.signature import Fixed, Signature, Size, Slot
+from ...core.torch_context import surroundings
 from ...ir.graph import Graph, Value
 from ...ir.types import TensorType
-from ...runtime.torch_context import surroundings
 from .constants import Constants
 from .convert import Converter, Lazy, Missing, Poison
 from .export import Axis, Tensor, complete, declared, grown_sizes, linear, parameters, run_export, tracing_lock, translate

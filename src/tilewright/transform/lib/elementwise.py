@@ -104,8 +104,8 @@ def pow_(x: Any, y: Any) -> Any:
         for _ in range(y - 1):
             out = FUNCTIONS["mul"](out, x)
         return FUNCTIONS["square"](x) if y == 2 else out
-    if type(y) is float and y in (0.5, -0.5, -1.0):
-        return FUNCTIONS[{0.5: "sqrt", -0.5: "rsqrt", -1.0: "reciprocal"}[y]](x)
+    if type(y) is float and y in (0.5, -1.0):
+        return FUNCTIONS["sqrt" if y == 0.5 else "reciprocal"](x)
     whole = common(x, y)[0].is_int and not (type(y) is int and y < 0)
     a, b = meet(x, y) if whole else _floats(x, y)
     out = apply(REGISTRY["pow"](), a, b)

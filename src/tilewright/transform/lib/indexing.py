@@ -10,7 +10,7 @@ from ...core import dtypes as dt
 from ...core.errors import ShapeError
 from ...ops import Flip, Gather, GatherAlongAxis, Index, Reshape, Scatter, ScatterAdd, Slice
 from ..promote import as_tracer, dtype_of
-from ..trace import Tracer, apply, called_name, dtype_given, install, user_place
+from ..trace import Tracer, apply, as_array, called_name, dtype_given, install, user_place
 from .elementwise import FUNCTIONS as ELEMENTWISE
 from .reductions import one_axis
 
@@ -25,7 +25,7 @@ def public(fn: Callable[..., Any]) -> Callable[..., Any]:
 def whole(ids: Any, size: Any) -> Tracer:
     """Integer indices; negative ones of known arrays count from the end."""
     if not isinstance(ids, Tracer) and isinstance(size, int):
-        known = np.asarray(ids)
+        known = as_array(ids)
         if known.dtype.kind in "iu":
             bad = np.flatnonzero((known < -size) | (known >= size))
             if bad.size:

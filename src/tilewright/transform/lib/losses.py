@@ -9,7 +9,7 @@ import numpy as np
 from ...core.errors import ShapeError
 from ...ops import SoftmaxCrossEntropy
 from ..promote import as_float, as_tracer, dtype_of
-from ..trace import Tracer, apply, user_place
+from ..trace import Tracer, apply, as_array, user_place
 from .reductions import log_softmax
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
@@ -33,7 +33,7 @@ def softmax_cross_entropy(logits: Any, labels: Any) -> Any:
                              f"{x.type}; cast class numbers to integers ({user_place()})")
         return -(log_softmax(x, -1) * shares).sum(axis=-1)
     if not isinstance(labels, Tracer):
-        known = np.asarray(labels)
+        known = as_array(labels)
         bad = np.flatnonzero((known < 0) | (known >= x.shape[-1])).tolist() if isinstance(x.shape[-1], int) else []
         if bad:
             raise ShapeError(f"softmax_cross_entropy: label {int(known.flat[bad[0]])} is out of range for {x.shape[-1]} classes, at "

@@ -1,0 +1,192 @@
+"""One or more instances of every rewrite rule's pattern, by pass and rule: see `kit.py`. A rule without a probe fails the suite."""
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from tilewright import ops as o
+from tilewright.core import dtypes as dt
+from tilewright.ir.graph import Value
+
+from .kit import FLOATS, INTEGERS, Kit, Probe
+
+INF = math.inf
+FEW = (0.0, -0.0, 1.0, -1.0, 2.0, 0.5, -0.5, 3.0, INF, -INF, math.nan)
+
+
+def casts(k: Kit) -> list[Value]:
+    x = k.x()
+    return [o.Cast(dtype=d)(o.Cast(dtype=e)(x)) for d in (*FLOATS, dt.bool_) for e in FLOATS]
+
+
+def integer_casts(k: Kit) -> list[Value]:
+    x = k.x(dtype=k.dtype if k.dtype.is_int else dt.i8)
+    return [o.Cast(dtype=d)(o.Cast(dtype=e)(x)) for d in (*FLOATS, *INTEGERS) for e in INTEGERS]
+
+
+def with_numbers(*ops: Any) -> list[Probe]:
+    """x op c and c op x, with numbers that are neutral, nearly so, or special."""
+    return [lambda k, op=op, c=c, turn=turn: op()(*((k.c(c), k.x()) if turn else (k.x(), k.c(c))))
+            for op in ops for c in (*FEW, 1e-5, 7.0, 64.0, 2.0**-30) for turn in (False, True)]
+
+
+SCALAR: dict[str, list[Probe]] = {
+    "cast_to_itself": [lambda k: o.Cast(dtype=k.dtype)(k.x())],
+    "cast_of_cast": [casts, integer_casts],
+    "add_zero": [*with_numbers(o.Add, o.Sub), lambda k: o.Add()(o.Exp()(k.x()), k.c(0.0)), lambda k: o.Add()(o.Square()(k.x()), k.c(0.0)),
+                 lambda k: o.Add()(o.Abs()(k.x()), k.c(0.0)), lambda k: o.Add()(o.Softmax(axis=1)(k.x()), k.c(0.0)),
+                 lambda k: o.Add()(o.Sum(axes=(1,))(o.Square()(k.x())), k.c(0.0)), lambda k: o.Add()(o.Var(axes=(0,))(k.x()), k.c(0.0))],
+    "times_one": with_numbers(o.Mul, o.Div),
+    "double_negation": [lambda k: o.Neg()(o.Neg()(k.x()))],
+    "add_negative": [lambda k: o.Add()(k.x(), o.Neg()(k.x())), lambda k: o.Add()(o.Neg()(k.x()), k.x())],
+    "subtract_negative": [lambda k: o.Sub()(k.x(), o.Neg()(k.x()))],
+    "subtract_number": [*with_numbers(o.Sub), lambda k: o.Sub()(k.x(), k.c(np.iinfo(k.dtype.np).min if k.dtype.is_int else -0.0))],
+    "divide_by_power_of_two": with_numbers(o.Div),
+    "constant_on_the_right": with_numbers(o.Add, o.Mul, o.Maximum, o.Minimum),
+    "small_power": [*with_numbers(o.Pow), *(lambda k, e=e: o.Pow()(o.Square()(k.x()), k.c(e)) for e in (0.5, -0.5, 1.5))],
+    "times_itself": [lambda k: o.Mul()(x := k.x(), x)],
+    "one_over": with_numbers(o.Div),
+    "bits_of_bools": [lambda k, op=op: op()(k.x(), k.x()) for op in (o.BitwiseAnd, o.BitwiseOr, o.BitwiseXor)]
+    + [lambda k: o.BitwiseNot()(k.x())],
+    "logic_with_constant": [lambda k, op=op, c=c: op()(k.x(dtype=dt.bool_), k.c(c, dt.bool_))
+                            for op in (o.LogicalAnd, o.LogicalOr) for c in (True, False)],
+    "double_not": [lambda k: o.LogicalNot()(o.LogicalNot()(k.x(dtype=dt.bool_)))],
+    "decided_where": [lambda k: o.Where()(k.c(True, dt.bool_), k.x(), k.x()), lambda k: o.Where()(k.c(False, dt.bool_), k.x(), k.x()),
+                      lambda k: o.Where()(k.x(dtype=dt.bool_), y := k.x(), y), lambda k: o.Where()(k.c(True, dt.bool_), k.x(k.d), k.x())],
+}
+
+
+def under_reshape(op: Any) -> Probe:
+    return lambda k: o.Reshape(shape=(k.b * k.s, k.d))(op(k, k.x(k.b, k.s, k.d)))
+
+
+VIEWS: dict[str, list[Probe]] = {
+    "same_shape": [lambda k: o.Reshape(shape=(k.b, k.d))(k.x()), lambda k: o.Expand(shape=(k.b, k.d))(k.x())],
+    "same_order": [lambda k: o.Transpose(perm=(0, 1))(k.x()), lambda k: o.Transpose(perm=(1, 0, 2))(k.x(1, k.s, k.d)),
+                   lambda k: o.Transpose(perm=(2, 0, 1))(k.x(k.b, k.s, 1))],
+    "whole_slice": [lambda k: o.Slice(starts=(0, 0), sizes=(k.b, k.d), steps=(1, 1))(k.x()),
+                    lambda k: o.Slice(starts=(0, 0), sizes=(k.b, 1), steps=(1, 3))(k.x(k.b, 1))],
+    "whole_split": [lambda k: o.Split(axis=1, sizes=(k.d,))(k.x())],
+    "reshape_of_reshape": [lambda k: o.Reshape(shape=(k.d, k.b))(o.Reshape(shape=(k.b * k.d,))(k.x()))],
+    "transpose_of_transpose": [lambda k: o.Transpose(perm=(1, 2, 0))(o.Transpose(perm=(0, 2, 1))(k.x(k.b, k.s, k.d)))],
+    "slice_of_slice": [lambda k: o.Slice(starts=(1,), sizes=(3,), steps=(2,))(o.Slice(starts=(2,), sizes=(8,), steps=(1,))(k.x(11))),
+                       lambda k: o.Slice(starts=(1,), sizes=(2,), steps=(2,))(o.Slice(starts=(1,), sizes=(5,), steps=(2,))(k.x(11)))],
+    "expand_of_expand": [lambda k: o.Expand(shape=(k.b, k.s, k.d))(o.Expand(shape=(k.s, k.d))(k.x(k.d)))],
+    "flip_of_flip": [lambda k: o.Flip(axes=(1,))(o.Flip(axes=(1,))(k.x())), lambda k: o.Flip(axes=(0,))(o.Flip(axes=(1,))(k.x()))],
+    "keep_dims": [lambda k, op=op: o.Reshape(shape=(k.b, 1))(op(axes=(1,))(k.x()))
+                  for op in (o.Sum, o.Mean, o.Max, o.Min, o.Prod, o.Any, o.All, o.Var, o.LogSumExp)],
+    "reshape_before_elementwise": [under_reshape(lambda k, x: o.Tanh()(x)), under_reshape(lambda k, x: o.Add()(x, k.x(k.d))),
+                                   under_reshape(lambda k, x: o.Mul()(x, k.x(k.b, k.s, k.d))),
+                                   lambda k: o.Reshape(shape=(k.b, 1, k.d))(o.Neg()(k.x()))],
+    "reshape_before_norm": [under_reshape(lambda k, x: o.Softmax(axis=2)(x)), under_reshape(lambda k, x: o.RmsNorm(affine="none")(x)),
+                            under_reshape(lambda k, x: o.LayerNorm(affine="none")(x))],
+    "reshape_before_matmul": [lambda k: o.Reshape(shape=(k.b * k.s, 5))(o.Matmul()(k.x(k.b, k.s, k.d), k.weights(k.d, 5))),
+                              lambda k: o.Reshape(shape=(3, k.b))(o.Matmul()(k.x(2, 3, 5), k.weights(5, k.b)))],
+    "broadcast_itself": [lambda k: o.Add()(k.x(k.b, k.d), o.Expand(shape=(k.b, k.d))(k.x(k.d))),
+                         lambda k: o.Mul()(o.Reshape(shape=(1, k.d))(k.x(k.d)), k.x(k.b, k.d))],
+    "expand_after_elementwise": [lambda k: o.Neg()(o.Expand(shape=(k.b, k.d))(k.x(k.d))),
+                                 lambda k: o.Add()(o.Expand(shape=(k.b, k.d))(k.x(k.d)), o.Expand(shape=(k.b, k.d))(k.scalar()))],
+    "rank_zero_scalar": [lambda k, c=c: o.Mul()(k.x(), k.c([[c]])) for c in FEW] + [lambda k: o.Add()(k.scalar(), k.c([2.0]))],
+}
+
+
+def matmul(k: Kit, **attrs: Any) -> Value:
+    return o.Matmul(**attrs)(k.x(k.b, k.s, k.d), k.x(k.d, 5))
+
+
+FACTORS = (0.5, -0.25, 3.0, 0.0, 1e-3, 1e5, 1e-30, 1e30, INF, math.nan)
+MATMUL: dict[str, list[Probe]] = {
+    "widened_operands": [lambda k, e=e, f=f: o.Matmul()(*(o.Cast(dtype=k.dtype)(x) for x in (k.x(k.b, k.d, dtype=e), k.x(k.d, 5, dtype=f))))
+                         for e, f in ((dt.f8e4m3, dt.f8e4m3), (dt.f8e5m2, dt.f8e4m3), (dt.i8, dt.i8), (dt.u8, dt.i8))],
+    "transposed_left": [lambda k: o.Matmul()(o.Transpose(perm=(1, 0))(k.x(k.d, k.b)), k.x(k.d, 5)),
+                        lambda k: o.Matmul(transpose_a=True)(o.Transpose(perm=(0, 2, 1))(k.x(2, k.b, k.d)), k.x(k.d, 5))],
+    "transposed_right": [lambda k: o.Matmul()(k.x(k.b, k.d), o.Transpose(perm=(1, 0))(k.x(5, k.d)))],
+    "scaled_result": [lambda k, op=op, c=c: op()(matmul(k), k.c(c)) for op in (o.Mul, o.Div) for c in FACTORS]
+    + [lambda k: o.Mul()(matmul(k, alpha=0.5), k.c(4.0))],
+    "scaled_left": [lambda k, op=op, c=c: o.Matmul()(op()(k.x(k.b, k.d), k.c(c)), k.x(k.d, 5)) for op in (o.Mul, o.Div) for c in FACTORS],
+    "scaled_right": [lambda k, op=op, c=c: o.Matmul()(k.x(k.b, k.d), op()(k.x(k.d, 5), k.c(c))) for op in (o.Mul, o.Div) for c in FACTORS],
+}
+
+
+def norm(k: Kit, var: Any, eps: float, *affine: Any) -> Value:
+    kind = ("none", "weight", "both")[len(affine)]
+    return o.BatchNorm(eps=eps, affine=kind)(k.x(k.b, 3, k.s), k.c([0.5, -2.0, 100.0]), k.c(var), *(k.c(a) for a in affine))
+
+
+def conv(k: Kit) -> Value:
+    return o.Conv(stride=(1,), padding=((1, 1),), dilation=(1,))(k.x(k.b, 2, k.s + 1), k.weights(3, 2, 3))
+
+
+def column(k: Kit, *numbers: float) -> Value:
+    return k.c(np.array(numbers)[:, None])
+
+
+CONV: dict[str, list[Probe]] = {
+    "batch_norm": [lambda k: norm(k, [1.0, 0.3, 2.0], 1e-3), lambda k: norm(k, [1.0, 0.0, 2.0], 0.0),
+                   lambda k: norm(k, [1.0, INF, 2.0], 1e-3),
+                   lambda k: norm(k, [1.0, 0.3, 2.0], 1e-3, [0.5, 0.0, -1.0]),
+                   lambda k: norm(k, [1.0, 0.3, 2.0], 1e-3, [0.5, 2.0, -1.0], [0.0, -0.0, 3.0])],
+    "scaled_conv": [lambda k: o.Mul()(conv(k), column(k, 0.5, -2.0, 3.0)), lambda k: o.Mul()(conv(k), column(k, 0.0, 1e-30, 3.0)),
+                    lambda k: o.Mul()(conv(k), column(k, INF, 1.0, 3.0))],
+    "scaled_conv_bias": [lambda k: o.Mul()(o.Add()(conv(k), column(k, 1.0, -1.0, 0.0)), column(k, 0.5, -2.0, 3.0)),
+                         lambda k: o.Mul()(o.Add()(conv(k), column(k, INF, -1.0, 0.0)), column(k, 0.0, -2.0, 3.0))],
+    "two_conv_biases": [lambda k: o.Add()(o.Add()(conv(k), column(k, 1.0, -1.0, 0.0)), column(k, 0.5, -2.0, 3.0)),
+                        lambda k: o.Add()(o.Add()(conv(k), column(k, INF, -1.0, 0.0)), column(k, -INF, -2.0, 3.0))],
+}
+
+
+def iota(k: Kit, n: int, dtype: Any = dt.i64, **more: Any) -> Value:
+    return k.graph.add(o.Iota(shape=(n,), axis=0, dtype=dtype, **more)).value
+
+
+INDEX: dict[str, list[Probe]] = {
+    "index_expression": [
+        lambda k: o.Cast(dtype=k.dtype)(iota(k, k.s)), lambda k: o.Cast(dtype=k.dtype)(o.Less()(iota(k, k.s), k.c(9, dt.i64))),
+        lambda k: o.Cast(dtype=dt.f64)(o.Mul()(o.Cast(dtype=k.dtype)(iota(k, k.s)), k.c(-1.0))),
+        lambda k: o.Cast(dtype=dt.f64)(o.Neg()(o.Cast(dtype=k.dtype)(iota(k, k.s)))),
+        lambda k: o.Cast(dtype=dt.f64)(o.Where()(k.c(np.tri(4, dtype=bool), dt.bool_), k.c(0.0), k.c(-0.0))),
+        lambda k: o.Cast(dtype=dt.f64)(k.c(np.where(np.tri(4), 0.0, -0.0))), lambda k: o.Equal()(o.Add()(k.c(0.1), k.c(0.2)), k.c(0.3)),
+        lambda k: o.Cast(dtype=dt.f64)(o.Concat(axis=0)(k.c([0.0]), k.c([-0.0]))),
+        lambda k: o.All(axes=(0,))(o.Expand(shape=(k.b, k.d))(k.c(False, dt.bool_))), lambda k: o.Sub()(iota(k, k.s), iota(k, k.s)),
+        lambda k: o.Any(axes=(1,))(o.Expand(shape=(k.b, k.d))(k.c(True, dt.bool_))), lambda k: o.Add()(iota(k, k.s, k.dtype), k.c(120)),
+        lambda k: o.Less()(o.Expand(shape=(k.b,))(k.c(math.nan)), k.c(1.0))],
+    "uniform_constant": [lambda k: o.Neg()(k.c(np.full((3, 4), 1))), lambda k: k.c(np.full((2, 3), 7)), lambda k: k.c(np.zeros((2, 0)))],
+    "gather_of_range": [lambda k: o.Gather(axis=0)(k.x(k.s + 2, k.d), iota(k, k.s, start=1)),
+                        lambda k: o.Gather(axis=1)(k.x(k.b, 9), k.c(np.arange(1, 9, 2), dt.i64)),
+                        lambda k: o.Gather(axis=0)(k.x(4, k.d), k.c([2, 2], dt.i64))],
+    "index_of_ranges": [lambda k: o.Index(axes=(0, 1))(k.x(5, 6), k.c(np.arange(3)[:, None], dt.i64), k.c(np.arange(4), dt.i64))],
+    "gather_along_range": [lambda k: o.GatherAlongAxis(axis=1)(k.x(k.b, 6), k.c(np.broadcast_to(np.arange(4), (k.b, 4)), dt.i64))],
+}
+
+
+def attend(k: Kit, mask: Any = None, bias: Any = None, **attrs: Any) -> Value:
+    """An attention whose keys may be hidden: what they hold is not looked at, and they are finite here."""
+    q, kv = k.x(1, k.b, k.s, k.d, tame=True), (1, k.b, k.s + 2, k.d)
+    extras = [v(k) if callable(v) else v for v in (mask, bias) if v is not None]
+    op = o.Attention(scale=0.5, has_mask=mask is not None, has_bias=bias is not None, **attrs)
+    return op(q, k.x(*kv, tame=True), k.x(*kv, tame=True), *extras)
+
+
+def causal(k: Kit, offset: int = 2) -> Any:
+    return np.arange(k.s + 2)[None] <= np.arange(k.s)[:, None] + offset
+
+
+def given(k: Kit) -> Value:
+    return k.x(k.s, k.s + 2, dtype=dt.bool_)
+
+
+LOWS = (-INF, -3.4028234663852886e38, -65504.0, -1e9, -1e30, -5.0)
+MASKS: dict[str, list[Probe]] = {
+    "positional_mask": [
+        *(lambda k, f=f: attend(k, lambda k: k.c(causal(k, f), dt.bool_)) for f in (2, 0, -1)),
+        *(lambda k, low=low, f=f: attend(k, None, lambda k: k.c(np.where(causal(k, f), 0.0, low))) for low in LOWS for f in (2, -1)),
+        *(lambda k, low=low, f=f: attend(k, lambda k: k.c(causal(k, f), dt.bool_), hidden=low) for low in LOWS for f in (2, -1)),
+        *(lambda k, e=e: attend(k, lambda k: k.c(causal(k, -1), dt.bool_), empty=e) for e in ("zeros", "nan")),
+        *(lambda k, low=low: attend(k, given, lambda k: k.c(np.where(causal(k), 0.0, -INF)), hidden=low) for low in LOWS),
+        lambda k: attend(k, None, lambda k: o.Where()(given(k), k.c(0.0), k.c(-INF))),
+        lambda k: attend(k, lambda k: k.c(np.ones((k.s, k.s + 2)), dt.bool_)), lambda k: attend(k, None, lambda k: k.c(np.zeros((k.s, 1)))),
+    ],
+    "unexpanded_mask": [lambda k: attend(k, lambda k: o.Expand(shape=(1, k.b, k.s, k.s + 2))(k.x(k.s + 2, dtype=dt.bool_)))],
+}

@@ -1,0 +1,186 @@
+"""Passes that are no list of rules keep what they say they keep too: each is named here with a probe, or with the reason why not.
+
+The names are those of the pipeline and of what the passes write into the log, so that a new one without a probe fails.
+"""
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+import tilewright.passes
+from tests.fresh import fresh_rng
+from tilewright import ops as o
+from tilewright.core import dtypes as dt
+from tilewright.core.dtypes import DType
+from tilewright.core.pytree import flatten
+from tilewright.ir.graph import Graph
+from tilewright.ir.rewrite import Changes
+from tilewright.passes.base import Log, Pass
+from tilewright.passes.cache_attention import CacheAttention
+from tilewright.passes.decompose import Decompose
+from tilewright.passes.merge_packed import MergePacked
+from tilewright.passes.pipeline import DEFAULT
+from tilewright.passes.row_codes import RowCodes
+from tilewright.passes.row_products import RowProducts
+from tilewright.passes.save_log_sums import SaveLogSums
+from tilewright.transform.trace import leaf_of, trace
+
+from .kit import FLOATS, PRODUCTS, Kit, built, differences, draws
+
+ON_GPUS: tuple[Any, ...] = (SaveLogSums, MergePacked, RowProducts, RowCodes, CacheAttention)
+ELSEWHERE = {  # name in the pipeline or the log -> why it has no probe here
+    "check-fold-only": "changes nothing",
+    "lower-quantised": "rounds activations to codes: tests/kernels/test_qdot.py compares with the formats' own arithmetic",
+    "save-log-sums": "for GPUs: tests/cuda", "merge-packed": "for GPUs: tests/cuda", "row-products": "for GPUs: tests/cuda",
+    "row-codes": "for GPUs: tests/cuda", "cache-attention": "for GPUs: tests/cuda",
+    "attention": "of save-log-sums", "merge_packed": "of merge-packed", "products_with_norm": "of row-products",
+    "products_with_codes": "of row-codes", "caches": "of cache-attention",
+    "lower-complex": "tests/complex compares with PyTorch; infinities follow C's naive product in both",
+}
+
+
+def traced(fn: Callable[..., Any], *shapes: tuple[int, ...]) -> Callable[[Kit], None]:
+    """A probe that is a function of arrays."""
+    def build(k: Kit) -> None:
+        leaves, spec = flatten((tuple(np.zeros(s, k.dtype.np) for s in shapes), {}))
+        k.graph = trace(fn, spec, [leaf_of(x) for x in leaves]).graph
+        k.tame = [False] * len(shapes)
+
+    return build
+
+
+def twins(k: Kit) -> list[Any]:
+    """Pairs that are one value, and pairs that only look like it."""
+    x, y = k.x(), k.x()
+    pads = [o.Pad(lo=(1, 0), hi=(0, 0), value=v)(x) for v in (0.0, -0.0, 0.0)]
+    zeros = [o.Mul()(x, k.c(v)) for v in (0.0, -0.0)]
+    return [o.Add()(x, y), o.Add()(y, x), o.Maximum()(x, y), o.Maximum()(y, x), o.Minimum()(y, x), o.Minimum()(x, y), *pads, *zeros]
+
+
+def merged(k: Kit) -> list[Any]:
+    x = k.x(k.b, k.s, k.d)
+    return [o.Reshape(shape=(k.b * k.s, 3))(o.Add()(o.Matmul()(x, k.weights(k.d, 3)), k.weights(3))) for _ in range(3)]
+
+
+def regions(k: Kit) -> list[Any]:
+    x, y = k.x(k.b, k.s, k.d), k.x(k.b, k.s, k.d)
+    wide = o.Cast(dtype=dt.f32 if k.dtype.itemsize < 4 else dt.f64)(x)
+    total = o.Sum(axes=(2,), keepdims=True)(o.Exp()(wide))
+    return [o.Tanh()(o.Add()(o.Matmul()(x, k.weights(k.d, k.d)), y)), o.Div()(o.Exp()(wide), total), o.Neg()(o.Square()(wide)),
+            o.LayerNorm(affine="none")(o.Add()(x, y)), o.Mul()(o.Sin()(x), o.Cos()(y))]
+
+
+def constants(k: Kit) -> list[Any]:
+    c = k.c([0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 1e-6, 3e4])
+    return [o.Add()(k.x(9), op()(c)) for op in (o.Neg, o.Abs, o.Exp, o.Sqrt, o.Reciprocal, o.Sign)] + [
+        o.Sub()(k.x(9), op()(c, k.c(-0.0))) for op in (o.Add, o.Mul, o.Div, o.Maximum, o.Minimum)]
+
+
+def loop(x: Any, y: Any) -> Any:
+    """A loop with work that does not change, results that nobody reads, and a branch that is known."""
+    def step(carry: Any, row: Any) -> Any:
+        a, b, unused = carry
+        scale = tw.exp(y) * -1.0
+        chosen = tw.cond(np.array(True), lambda z: z + 0.0, lambda z: z * 2, row)
+        return (a + chosen * scale, b, unused + row), (a, row - y)
+
+    (a, b, _), (rows, _) = tw.scan(step, (x[0], y, x[0]), x)
+    same, _ = tw.scan(lambda c, r: (c, ()), y, x)
+    one = tw.cond(x[0, 0] > 0, lambda u, v: u + 1, lambda u, v: -u, y, b)
+    return a, b, rows, same, one
+
+
+def unread(k: Kit) -> Any:
+    x = k.x()
+    o.Exp()(x)
+    return o.Neg()(x)
+
+
+PROBES: dict[str, tuple[Changes, list[Any]]] = {
+    "cse": ("nothing", [twins]), "dce": ("nothing", [unread]), "fold-constants": ("nothing", [constants]), "fuse": ("nothing", [regions]),
+    "merge-matmuls": ("rounding", [merged]), "simplify-control": ("nothing", [traced(loop, (3, 2), (2,))]),
+    "canonicalise": ("rounding", [lambda k: o.Svd(vectors=True)(k.c(np.eye(2)))[0]]),
+}
+
+
+def applied(owner: Pass, probe: Any, dtype: DType) -> tuple[Kit, Graph, Log] | None:
+    kit = Kit(dtype)
+    if probe(kit) is None:
+        ready: Kit | None = kit
+    else:
+        ready = built(probe, {"dtype": dtype})
+    if ready is None:
+        return None
+    log = Log()
+    with log.entered(owner.name):
+        after = owner.run(ready.graph.clone()[0], log)
+    return ready, after, log
+
+
+def logged() -> set[str]:
+    """The names that passes write into the log by themselves."""
+    texts = [p.read_text() for p in Path(tilewright.passes.__path__[0]).glob("*.py")]
+    found = {name for text in texts for call in re.findall(r"hit\((.*)\)", text) for name in re.findall(r'(?<!f)"(\w+)"', call)}
+    assert {"values_alone", "known_branch", "unused_operands"} <= found
+    return found
+
+
+def test_every_pass_has_a_probe() -> None:
+    names = {p.name for p in DEFAULT if not p.rules} | {c.name for c in ON_GPUS}
+    assert names <= {*PROBES, *ELSEWHERE, "decompose"}
+    written: set[str] = set()
+    for p in DEFAULT:
+        for probe in PROBES.get(p.name, ("nothing", []))[1]:
+            found = applied(p, probe, dt.f32)
+            assert found is not None
+            written |= set(found[2].hits.get(p.name, ()))
+    assert logged() - written - ELSEWHERE.keys() == set()
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("name", PROBES)
+def test_a_pass_keeps_what_it_says(name: str) -> None:
+    rng, owner = fresh_rng(), next(p for p in DEFAULT if p.name == name)
+    changes, probes = PROBES[name]
+    for probe in probes:
+        for dtype in FLOATS if name != "simplify-control" and name != "canonicalise" else (dt.f32, dt.f64):
+            found = applied(owner, probe, dtype)
+            if found is None:
+                continue
+            kit, after, _ = found
+            for inputs in draws(kit, rng, 6, changes):
+                assert not differences(kit.graph, after, inputs, changes, rng)
+
+
+LINEAR = "what an infinity or a number at the end of the range does depends on the order of the steps"
+APART = {  # composites whose decomposition is not held to special values here, and why
+    **dict.fromkeys(("det", "pinv", "solve", "real_dft", "real_dft_back", "dft"), LINEAR),
+    **dict.fromkeys(("attention_backward", "attention_saved", "norm_backward", "lora_matmul", "paged_attention"), LINEAR),
+    **dict.fromkeys(("grouped_matmul", "softmax_cross_entropy"), "random indices are out of range"),
+    **dict.fromkeys(("quantise", "requantise"), "half a unit decides between two codes"),
+    **dict.fromkeys(("fake_quantise", "dequantise", "resize"), "the formula multiplies by a scale and divides by it, or by a weight of 0"),
+}
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("name", sorted(n for n, c in o.REGISTRY.items() if c.traits.composite and n not in APART))
+def test_decompositions(name: str) -> None:
+    """A composite and what it is taken apart into."""
+    rng = fresh_rng()
+    for sample in o.REGISTRY[name].samples:
+        if not all(t.is_static and t.dtype.kind != "c" for t in sample.types):
+            continue
+        k = Kit(sample.types[0].dtype)
+        node = k.graph.add(o.REGISTRY[name](**sample.attrs), *(k.graph.input(t, f"x{i}") for i, t in enumerate(sample.types)))
+        if not Decompose().wanted(node):
+            continue
+        k.tame, k.graph.outputs = [False] * len(sample.types), list(node.values)
+        after = Decompose().run(k.graph.clone()[0], Log())
+        for inputs in draws(k, rng, 4, "rounding", PRODUCTS.get(k.dtype.name, 2)):  # references compute in f64, which ends elsewhere
+            assert not differences(k.graph, after, inputs, "rounding", rng)
