@@ -76,10 +76,12 @@ class Workspace:
             self.executable.check(env)
         need = self.executable.arena_bytes(env)
         if need > self._arena.nbytes:
+            kept, self.instances = self.instances, OrderedDict()  # should there be no memory, none may point to what is gone
             self._arena = Allocation(0)  # the old block goes before the new one comes
             self._arena = Allocation(need)
-            for _, old, _ in self.instances.values():
+            for _, old, _ in kept.values():
                 old.rebase(self._arena.address)
+            self.instances = kept
         made = self.executable.instantiate(env, self._arena.address, self.errors.ctypes.data)
         if made.scratch * self.threads > self._scratch.nbytes:
             self._scratch = Allocation(made.scratch * self.threads)
