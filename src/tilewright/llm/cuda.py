@@ -100,7 +100,8 @@ class CudaCall:
 
     All programs of a model run on one stream. Calls from several threads take turns, so that what a call finds in its data is its own."""
 
-    def __init__(self, one: CudaSession, many: CudaSession, choose: CudaSession, axis: int, others: Others, turn: Lock | None = None) -> None:
+    def __init__(self, one: CudaSession, many: CudaSession, choose: CudaSession, axis: int, others: Others,
+                 turn: Lock | None = None) -> None:
         self._turn = Lock() if turn is None else turn
         self.session, self.many, self.choose, self.axis, self._others = one, many, choose, axis, others
         self._lanes: dict[int, CudaLanes] = {}

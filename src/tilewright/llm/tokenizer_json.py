@@ -47,6 +47,7 @@ def tokenizer_from_folder(folder: HFFolder) -> Tokenizer:
         adds_bos=bool(config.get("add_bos_token", _template_adds_bos(state, config))),
         adds_space=adds_space,
         chat_template=_template(folder, config),
+        source=str(folder.path),
         eats_space=frozenset(a.content for a in fast.get_added_tokens_decoder().values() if a.rstrip),
     )
 
