@@ -58,7 +58,8 @@ STEPS, MAKES, HOLDS = "takes too many steps", "makes (texts or lists of|too much
     ("{{ (('<!---->' * 99999) | safe).striptags() }}", "searches a text of 699993 characters for tags"),
     *((SHARED + use, f"{HOLDS}|{STEPS}") for use in (
         "{{ n.a }}", "{{ n.a == n.b }}", "{{ n.a in [n.b] }}", "{{ {n.a: 1} }}", "{{ {}[n.a] }}", "{{ n.a is eq n.b }}",
-        "{{ n.a | tojson }}", "{{ [n.a].index(n.b) }}", "{{ [n.a] | unique | list }}", "{{ [n.a] | map('default') | join }}", "{{ '{}'.format(n.a) }}",
+        "{{ n.a | tojson }}", "{{ [n.a].index(n.b) }}", "{{ [n.a] | unique | list }}", "{{ [n.a] | map('default') | join }}",
+        "{{ '{}'.format(n.a) }}",
         "{{ '%s' % (n.a,) }}", "{{ n.a | string }}", "{{ n.a ~ '' }}", "{{ '%s' | format(n.a) }}", "{{ [n.a, n.b] | sort }}",
         "{% for i in range(3) %}{{ loop.changed(n.a if i == 1 else n.b) }}{% endfor %}")),
 ])

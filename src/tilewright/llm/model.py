@@ -42,6 +42,8 @@ def load_llm(path: str | os.PathLike[str], *, context_length: int | None = None,
     `target` is "cpu" or "cuda"."""
     from .loading import load
 
+    if not isinstance(path, (str, os.PathLike)):
+        raise InputError(f"load_llm: path must be a str or a path, got {type(path).__name__}")
     return load(Path(path), context_length=context_length, threads=threads, cache_dtype=cache_dtype, target=target, progress=progress)
 
 

@@ -49,6 +49,7 @@ class Tokenizer:
     eats_space: frozenset[str] = frozenset()  # special tokens that swallow the space behind them
     chat_template: str | None = field(default=None, repr=False)
     source: str = field(default="", repr=False)  # the file or folder it was read from
+    size: int = 0  # tokens of the model; those beyond the vocabulary have no text
 
     def __repr__(self) -> str:
         return f"Tokenizer({self.vocabulary_size} tokens, bos={self.bos}, eos={self.eos}, eot={self.eot})"
@@ -153,6 +154,8 @@ class Tokenizer:
     def piece(self, token: int, *, skip_special: bool = True) -> bytes:
         """The bytes that one token stands for; perhaps a part of a character."""
         index = self._check(token)
+        if index >= len(self.tokens):
+            return b""
         if index in self.special_ids:
             return b"" if skip_special else self.tokens[index].encode(errors="replace")
         kind = self.kinds[index]
@@ -180,8 +183,9 @@ class Tokenizer:
             index = operator.index(token)
         except TypeError as e:
             raise InputError(f"tokens: ids must be integers, got {type(token).__name__} {token!r:.40}") from e
-        if not 0 <= index < len(self.tokens):
-            raise InputError(f"tokens: ids must be in 0 .. {len(self.tokens) - 1}, got {index}")
+        count = max(len(self.tokens), self.size)
+        if not 0 <= index < count:
+            raise InputError(f"tokens: ids must be in 0 .. {count - 1}, got {index}")
         return index
 
 
