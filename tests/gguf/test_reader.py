@@ -100,7 +100,7 @@ BAD: list[tuple[str, bytes, str]] = [
     ("array type", build([string("a") + struct.pack("<IIQ", ARRAY, 99, 1) + bytes(20)], []), "array of unknown type 99"),
     ("long array", build([string("a") + struct.pack("<IIQ", ARRAY, U32, 1 << 61)], []), "elements in 'a' declared"),
     ("many strings", build([string("a") + struct.pack("<IIQ", ARRAY, STRING, 1 << 62)], []), "strings in 'a' declared"),
-    ("long string", build([string("a") + struct.pack("<IIQQ", ARRAY, STRING, 1, HUGE)], []), "inside string 1 of an array of 1"),
+    ("long string", build([string("a") + struct.pack("<IIQQ", ARRAY, STRING, 1, HUGE)], []), "inside string 0 of an array of 1"),
     ("long value", build([string("a") + struct.pack("<IQ", STRING, 1 << 50)], []), "ends inside the string 'a'"),
     ("deep", build([string("a") + struct.pack("<I", ARRAY) + struct.pack("<IQ", ARRAY, 1) * 6 + bytes(99)], []), "deeper than 4"),
     ("wide", build([string("a") + struct.pack("<IIQ", ARRAY, ARRAY, 1 << 60)], []), "arrays in 'a' declared"),
@@ -147,6 +147,23 @@ def test_every_truncation(tmp_path: Path) -> None:
     for cut in range(len(whole)):
         with pytest.raises(FormatError):
             opened(tmp_path, whole[:cut])
+
+
+@pytest.mark.parametrize("head", [string("a") + struct.pack("<IIQ", ARRAY, STRING, 40_000_000),
+                                  string("a") + struct.pack("<IIQ", ARRAY, ARRAY, 20_000_000)])
+def test_a_sparse_file_cannot_ask_for_memory(head: bytes, tmp_path: Path) -> None:
+    """320 MB long, a page on the disk: empty strings, each of which would be an object here."""
+    path = tmp_path / "m.gguf"
+    with path.open("wb") as f:
+        f.write(build([head], []))
+        f.truncate(320 << 20)
+    with pytest.raises(FormatError, match=r"0000000 (strings|arrays) in 'a' declared; [0-9]+ of such things are the most that is read"):
+        open_gguf(path)
+    with path.open("wb") as f:
+        f.write(b"GGUF" + struct.pack("<IQQ", 3, 10_000_000, 0))
+        f.truncate(320 << 20)
+    with pytest.raises(FormatError, match="10000000 tensors declared; 262144 of such things"):
+        open_gguf(path)
 
 
 def test_odd_but_valid(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from tilewright.llm.hf import config_from_json, tensors_from_state
+from tilewright.llm.hf import tensors_from_state
+from tilewright.llm.hf_config import config_from_json
 from tilewright.llm.loading import assemble
 from tilewright.llm.model import LLM
 from tilewright.llm.tokenizer import SpecialIds, Tokenizer
@@ -47,12 +48,12 @@ def configs() -> dict[str, Callable[[], Any]]:
     }
 
 
-def make(name: str, seed: int = 0) -> Any:
-    """A transformers model with weights large enough that every part of it matters."""
+def make(name: str, seed: int = 0, config: Any = None) -> Any:
+    """A transformers model with weights large enough that every part of it matters. `config` is another than the name's."""
     from transformers import AutoModelForCausalLM
 
     torch.manual_seed(seed)
-    config = configs()[name]()
+    config = configs()[name]() if config is None else config
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
     with torch.no_grad():
         for key, p in model.named_parameters():

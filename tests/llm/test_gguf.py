@@ -11,8 +11,10 @@ import pytest
 from tests.llm.families import make, ours
 from tilewright.core.errors import FormatError, UnsupportedError
 from tilewright.frontend.gguf import open_gguf
-from tilewright.llm.config import ModelConfig, from_gguf
-from tilewright.llm.hf import config_from_json, tensors_from_state
+from tilewright.llm.config import ModelConfig
+from tilewright.llm.gguf_config import from_gguf
+from tilewright.llm.hf import tensors_from_state
+from tilewright.llm.hf_config import config_from_json
 from tilewright.llm.loading import assemble
 from tilewright.llm.model import LLM
 from tilewright.llm.weights import Weights
@@ -88,12 +90,29 @@ def test_a_file_gives_the_bits_of_its_model(name: str, tmp_path: Path) -> None:
 def test_files_that_cannot_be(tmp_path: Path) -> None:
     model = make("llama")
     path = tmp_path / "m.gguf"
-    for override, message in (({"attention.head_count": 0}, "must be in 1.."), ({"attention.head_count_kv": 3}, "cannot share"),
-                              ({"block_count": 9}, "blk.3.attn_norm.weight' is missing"), ({"embedding_length": 40}, "must have"),
-                              ({"block_count": None}, "block_count' is missing")):
+    for override, message in (({"attention.head_count": 0}, "'llama.attention.head_count' must be an integer in 1..65536, got 0"),
+                              ({"attention.head_count_kv": 3}, "cannot share"), ({"block_count": 9}, "blk.3.attn_norm.weight' is missing"),
+                              ({"embedding_length": 40}, r"must have shape \[131, 40\]"), ({"rope.dimension_count": 0}, "an integer in 1"),
+                              ({"rope.dimension_count": 5}, "rotated dims must be even"), ({"rope.dimension_count": 14}, "in 2..12"),
+                              ({"attention.layer_norm_rms_epsilon": -1e-5}, "rms_epsilon' must be a number of at least 0 and at most 1"),
+                              ({"rope.freq_base": float("nan")}, "freq_base' must be a number of at least 1"),
+                              ({"expert_used_count": 2}, "2 of 0 experts"), ({"expert_count": 2}, "no experts of 2 serve a token"),
+                              ({"block_count": 1 << 30}, "'llama.block_count' must be an integer in 1..4096, got 1073741824"),
+                              ({"block_count": 2}, "no place for tensor 'blk.2.attn_k.weight' in a llama model of 2 layers"),
+                              ({"block_count": None}, "'llama.block_count' must be an integer in 1..4096, got nothing")):
         write(path, model, **override)
         with pytest.raises(FormatError, match=message):
             read(path, ours(model))
+
+
+def test_keys_that_change_a_model_are_refused(tmp_path: Path) -> None:
+    model = make("llama")
+    for override, message in (({"logit_scale": 0.5}, "'llama.logit_scale' is 0.5, which is not supported; supported: 0.0 1.0"),
+                              ({"attention.value_length": 7}, "'llama.attention.value_length' is 7"),
+                              ({"expert_shared_count": 1}, "'llama.expert_shared_count' is 1")):
+        write(tmp_path / "m.gguf", model, **override)
+        with pytest.raises(UnsupportedError, match=message):
+            read(tmp_path / "m.gguf", ours(model))
 
 
 def test_an_unknown_architecture_is_named(tmp_path: Path) -> None:

@@ -118,3 +118,51 @@ def test_a_vocabulary_of_arrays(folder: tuple[Path, Any]) -> None:
     """NumPy integers are token ids as well."""
     llm = tw.load_llm(folder[0])
     assert np.array_equal(llm.feed(llm.start(), np.array([5, 6], np.int32)), llm.feed(llm.start(), [5, 6]))
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    ({"num_hidden_layers": 1_000_000_000}, r"'num_hidden_layers' must be an integer in 1\.\.4096, got 1000000000 \(.*config\.json\)$"),
+    ({"num_hidden_layers": 4000}, r"tensor 'blk\.3\.attn_norm\.weight' is missing; a llama model of 4000 layers needs it \(.*model0\)$"),
+    ({"num_hidden_layers": 2}, r"no place for tensor 'model\.layers\.2\..*' in a llama model of 2 layers \(.*model0\)$"),
+    ({"hidden_size": 52}, r"tensor 'token_embd\.weight' must have shape \[258, 52\], got \[258, 48\] \(.*model0\)$"),
+    ({"intermediate_size": 79}, r"tensor 'blk\.0\.ffn_gate\.weight' must have shape \[79, 48\], got \[80, 48\] \(.*model0\)$"),
+    ({"attention_bias": False}, r"tensor 'blk\.0\.attn_q\.bias' has no place in this model, by its configuration \(.*model0\)$"),
+    ({"tie_word_embeddings": False}, r"tensor 'output\.weight' is missing; a llama model of 3 layers needs it \(.*model0\)$"),
+    ({"vocab_size": 259}, r"tensor 'token_embd\.weight' must have shape \[259, 48\]"), ({"model_type": 5}, "'model_type' must be a string"),
+])
+def test_a_config_that_does_not_fit_its_tensors(folder: tuple[Path, Any], tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    path = tmp_path / "model0"
+    path.mkdir()
+    for file in folder[0].iterdir():
+        (path / file.name).write_bytes(file.read_bytes())
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps({**config, **change}))
+    with pytest.raises(tw.FormatError, match=message):
+        tw.load_llm(path)
+
+
+def test_what_is_no_file_and_no_folder(tmp_path: Path) -> None:
+    import os
+
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(tw.InputError, match="is neither a file nor a folder"):
+        tw.load_llm(tmp_path / "pipe")
+    with pytest.raises(tw.InputError, match="path must be a str or a path, got int"):
+        tw.load_llm(3)  # type: ignore[arg-type]
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "config.json").mkdir()
+    with pytest.raises(tw.FormatError, match=r"no config\.json"):
+        tw.load_llm(tmp_path / "m")
+
+
+def test_tokens_beyond_the_vocabulary_have_no_text(tmp_path: Path) -> None:
+    """Models are padded: they have more logits than the tokenizer has tokens."""
+    from tilewright.llm.tiny import write_tiny_model
+
+    llm = tw.load_llm(write_tiny_model(tmp_path / "m.gguf"))
+    tokenizer = llm.tokenizer
+    assert tokenizer.size == llm.vocab == len(tokenizer.tokens)
+    tokenizer.size += 5
+    assert tokenizer.decode([70, len(tokenizer.tokens) + 4, 70]) == 2 * tokenizer.decode([70])
+    with pytest.raises(tw.InputError, match=rf"ids must be in 0 \.\. {len(tokenizer.tokens) + 4}"):
+        tokenizer.decode([len(tokenizer.tokens) + 5])

@@ -11,7 +11,7 @@ import tilewright as tw
 from tilewright import ops as o
 from tilewright.core import dtypes as dt
 from tilewright.core.dims import sym
-from tilewright.core.errors import InputError, VerifyError
+from tilewright.core.errors import ExecutionError, InputError, VerifyError
 from tilewright.ir.graph import Graph
 from tilewright.ir.interp import run
 from tilewright.ir.parse import parse
@@ -19,6 +19,8 @@ from tilewright.ir.text import to_text
 from tilewright.ir.types import TensorType
 from tilewright.ir.verify import verify
 from tilewright.kernels.state import in_place_updates
+from tilewright.runtime import workspace
+from tilewright.runtime.memory import Allocation
 from tilewright.runtime.state import State, StatefulCall, StateSpec
 
 SIZE = 24
@@ -91,7 +93,7 @@ def test_states_advance_in_place_and_apart() -> None:
         x = rng.standard_normal((rows, 3)).astype(np.float32)
         seen.append(x.astype(np.float16))
         call((one,), {"P": one.length, "S": rows}, (x,), (total,))
-        one.length += rows
+        one.fill(one.length + rows)
         np.testing.assert_allclose(total, np.concatenate(seen).astype(np.float32).sum(0), rtol=1e-4, atol=1e-4)
     assert not two.arrays[0].any()
     other = one.copy()
@@ -141,3 +143,52 @@ def test_text_and_verifier_know_donated_inputs() -> None:
     graph.donated = {1: 5}
     with pytest.raises(VerifyError, match="cannot be donated"):
         verify(graph)
+
+
+@pytest.mark.parametrize("length", [-1, 6, 1 << 40, 1.5, "5", None, True, float("nan")])
+def test_a_length_set_by_hand_can_only_shorten(length: Any) -> None:
+    state = State(StateSpec(tw.compile(program()), 0))
+    state.fill(5)
+    for way in ("truncate", "length"):
+        with pytest.raises(InputError, match=r"state: can be truncated to 0\.\.5 elements, got "):
+            state.truncate(length) if way == "truncate" else setattr(state, way, length)
+        assert state.length == 5
+    state.length = np.int32(3)
+    assert state.length == 3 and type(state.length) is int
+    with pytest.raises(InputError, match=r"state: holds 0\.\.24 elements, got 25"):
+        state.fill(25)
+
+
+@pytest.mark.parametrize(("env", "message"), [({"P": -3, "S": 4}, r"P must be in 0\.\.23, got -3"),
+                                              ({"P": 24, "S": 4}, r"P must be in 0\.\.23, got 24"),
+                                              ({"P": -(1 << 40), "S": 4}, r"P must be in 0\.\.23, got -1099511627776")])
+def test_a_place_outside_the_state_reaches_no_kernel(env: dict[str, int], message: str) -> None:
+    session = tw.compile(program())
+    spec = StateSpec(session, 0)
+    with pytest.raises(InputError, match=message):
+        StatefulCall(session, spec)((State(spec),), env, (np.zeros((4, 3), np.float32),), (np.empty(3, np.float32),))
+
+
+def test_a_call_without_memory_leaves_no_schedule_in_what_was_freed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The arena goes before a larger one comes; when none comes, schedules of smaller calls are made again in the next one."""
+    size = sym("N", 1, 1 << 22)
+    g = Graph("grows")
+    x = g.input(TensorType(dt.f32, (size,)), "x")
+    g.outputs = [o.sum_(o.matmul(o.reshape(o.exp(x), (size, 1)), g.constant(np.ones((1, 8), np.float32), "ones")), (0, 1))]
+    session = tw.compile(g)
+    small, large = np.full(64, 0.5, np.float32), np.zeros(1 << 20, np.float32)
+    want = session(small)
+    (used,) = session._free
+    arena = used._arena
+
+    def refuse(nbytes: int, **_: Any) -> Any:
+        if nbytes > arena.nbytes:
+            raise ExecutionError("memory: none left")
+        return Allocation(nbytes)
+
+    with monkeypatch.context() as m:
+        m.setattr(workspace, "Allocation", refuse)
+        with pytest.raises(ExecutionError, match="none left"):
+            used.job((1 << 20,))
+    assert not used.instances, "they point to memory that was given back"
+    assert session(small) == want and np.isfinite(session(large))

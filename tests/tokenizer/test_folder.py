@@ -164,13 +164,43 @@ def test_bad_tokenizers(tmp_path: Path) -> None:
     f: HFFolder = open_folder(folder(tmp_path))
     with pytest.raises(FormatError, match=r"no tokenizer\.json"):
         tokenizer_from_folder(f)
-    (tmp_path / "tokenizer.json").write_text('{"version": 3}')
-    with pytest.raises(FormatError, match=r"tokenizer\.json cannot be read"):
-        tokenizer_from_folder(f)
+    for text, message in (('{"version": 3}', r"'model' must be an object, got NoneType"), ("[" * 100_000, "not valid JSON"),
+                          ('{"model": {}}', r"tokenizer\.json cannot be read"),
+                          ('{"model": {"type": "BPE", "dropout": 0.5}}', "'dropout' is 0.5, which is not supported")):
+        (tmp_path / "tokenizer.json").write_text(text)
+        with pytest.raises((FormatError, UnsupportedError), match=rf"{message}.*tokenizer\.json\)$"):
+            tokenizer_from_folder(f)
     t = library("bytes")
     t.decoder = tokenizers.decoders.WordPiece()
     t.save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(UnsupportedError, match=r"decoder \(WordPiece\) is not supported"):
+        tokenizer_from_folder(f)
+
+
+def test_files_that_would_end_the_process(tmp_path: Path) -> None:
+    """A merge that the library would cut inside a character; normalizers that would fill the memory; padding that would, too."""
+    f, path = open_folder(folder(tmp_path)), tmp_path / "tokenizer.json"
+    model = {"type": "BPE", "vocab": {"a": 0, "é": 1, "aé": 2}, "merges": [["a", "é"]], "continuing_subword_prefix": "x"}
+    whole = json.loads(library("bytes").to_str())
+    grow = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
+    for change, message in (
+        ({"model": model}, "merge 0 ends with 'é', which does not begin with the prefix 'x'"),
+        ({"model": {**model, "merges": ["a é"]}}, "merge 0 ends with 'é'"),
+        ({"normalizer": {"type": "Sequence", "normalizers": [grow] * 40}}, "normalizers make a text more than 64 times as long"),
+        ({"normalizer": {"type": "Replace", "pattern": {"Regex": "."}, "content": "a" * 65}}, "more than 64 times as long"),
+        ({"normalizer": {"type": "Prepend", "prepend": "a" * 65}}, "more than 64 times as long"),
+    ):
+        path.write_text(json.dumps({**whole, **change}))
+        with pytest.raises(FormatError, match=message):
+            tokenizer_from_folder(f)
+    padding = {"strategy": {"Fixed": 1 << 40}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 0, "pad_type_id": 0,
+               "pad_token": "a"}
+    truncation = {"direction": "Right", "max_length": 1, "strategy": "LongestFirst", "stride": 0}
+    path.write_text(json.dumps({**whole, "padding": padding, "truncation": truncation}))
+    assert len(tokenizer_from_folder(f).encode("hello there")) > 1
+    whole["model"]["vocab"]["far away"] = 1 << 23
+    path.write_text(json.dumps(whole))
+    with pytest.raises(FormatError, match="tokens have ids up to 8388608"):
         tokenizer_from_folder(f)
 
 

@@ -12,7 +12,7 @@ from tests.fresh import fresh_random
 from tests.tokenizer.vocabularies import alphabet, byte_pair_file, score_file, train_pairs, varied, write
 from tilewright.core.errors import FormatError, InputError, UnsupportedError
 from tilewright.frontend.gguf import open_gguf
-from tilewright.llm.tokenizer import Tokenizer
+from tilewright.llm.tokenizer import SpecialIds, Tokenizer
 from tilewright.llm.tokenizer_gguf import tokenizer_from_gguf
 from tilewright.llm.tokenizer_library import library_errors
 from tilewright.llm.tokenizer_pieces import byte_of_character
@@ -76,7 +76,29 @@ def test_special_tokens_in_text_and_back(pairs: Tokenizer) -> None:
 
 
 def test_hidden_text_stays_text(pairs: Tokenizer) -> None:
-    assert pairs.encode("a\ue000b", special=True, hidden={"\ue000": "<|im_end|>"}) == pairs.encode("a<|im_end|>b")
+    assert pairs.encode("a<|im_end|>b", special=True, shield="a<|im_\ud800nd|>b") == pairs.encode("a<|im_end|>b")
+
+
+@pytest.mark.parametrize("kind", ["words", "merges", "scores"])
+def test_merging_never_gives_a_control_token(kind: str, tmp_path: Path) -> None:
+    """A vocabulary may hold the text of a control token where merging, or taking whole words, would come to it."""
+    letters = list(alphabet().values())
+    tokens = [*letters, "▁", "EN", "END", "ENDS"]
+    types = [1] * (len(tokens) - 2) + [3, 1]
+    extra: dict[str, Any] = {"words": {"pre": "llama3", "merges": ["E N"]}, "merges": {"pre": "gpt-2", "merges": ["E N", "EN D", "END S"]},
+                             "scores": {"scores": [0.0] * len(tokens)}}[kind]
+    path = write(tmp_path / "m.gguf", "llama" if kind == "scores" else "gpt2", tokens, types, **extra)
+    t = tokenizer_from_gguf(open_gguf(path))
+    end = tokens.index("END")
+    for text in ("END", "xEND", "END END", "ENDEND"):
+        assert end not in t.encode(text), text
+        assert t.decode(t.encode(text)) == text
+        assert end in t.encode(text, special=True)
+    assert t.encode("EN")[-1] == tokens.index("EN")
+    only = Tokenizer(["a", "b"], [3, 1], SpecialIds(), lambda by_text: lambda text, first: [by_text[c] for c in text], str.encode)
+    assert only.encode("bb") == [1, 1]
+    with pytest.raises(InputError, match="'a' has no token but a control token, and there is no unknown token"):
+        only.encode("ab")
 
 
 def test_bad_input(pairs: Tokenizer) -> None:

@@ -5,7 +5,8 @@ not depend on its neighbours.
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +18,7 @@ from ..core.dims import Expr, sym
 from ..ir.graph import Graph, Value
 from ..ir.types import TensorType
 from ..ops.sampling import NUMBERS, SETTINGS
-from ..runtime.state import State
 from .decoder import Cache, Decoder
-from .settings import Sampler, Sampling
 
 if TYPE_CHECKING:
     from .generation import Stream
@@ -86,33 +85,50 @@ def row(x: Value, index: int) -> Value:
     return o.reshape(o.slice_(x, 0, index, 1), x.shape[1:])
 
 
-class BatchCall:
-    """A compiled batch program and the arrays that its calls fill. Lanes without a sequence work on a state of their own."""
+class Room:
+    """The arrays that one call of a batch program fills, and a state for lanes without a sequence."""
 
-    def __init__(self, call: Any, vocab: int, idle: Any = None) -> None:
-        """`call` is a `StatefulCall`, or on a GPU what does its work; `idle` a state for lanes without a sequence."""
-        self.call, self.lanes = call, call.lanes
-        self._idle = State(call.spec) if idle is None else idle
-        self._sampler = Sampler(Sampling(seed=0), vocab)
-        self._ids = np.zeros(self.lanes, np.int64)
-        self._seen = np.zeros((self.lanes, vocab), np.uint8)
-        self._settings = np.zeros((self.lanes, len(SETTINGS)), np.float32)
-        self._numbers = np.zeros((self.lanes, len(NUMBERS)), np.int64)
-        self._logits = np.empty((self.lanes, vocab), np.float32)
-        self._tokens = np.empty(self.lanes, np.int64)
+    def __init__(self, lanes: int, vocab: int, idle: Any) -> None:
+        self.idle = idle
+        self.ids = np.zeros(lanes, np.int64)
+        self.seen = np.zeros((lanes, vocab), np.uint8)
+        self.settings = np.zeros((lanes, len(SETTINGS)), np.float32)
+        self.numbers = np.zeros((lanes, len(NUMBERS)), np.int64)
+        self.logits = np.empty((lanes, vocab), np.float32)
+        self.tokens = np.empty(lanes, np.int64)
+
+
+class BatchCall:
+    """A compiled batch program. Calls from several threads each have a room of their own, kept for the next ones."""
+
+    def __init__(self, call: Any, vocab: int, start: Callable[[], Any]) -> None:
+        """`call` is a `StatefulCall`, or on a GPU what does its work; `start` makes an empty state."""
+        self.call, self.lanes, self._vocab, self._start = call, call.lanes, vocab, start
+        self._free: list[Room] = []
 
     def __call__(self, streams: Sequence[Stream]) -> list[int]:
         """Feed each stream's last token; the next one of each."""
-        self._settings[:], self._numbers[:], self._ids[:] = 0, 0, 0
-        states = [s.state for s in streams] + [self._idle] * (self.lanes - len(streams))
-        for lane, s in enumerate(streams):
-            sampler = s.sampler
-            self._ids[lane] = s.ids[-1]
-            self._seen[lane], self._settings[lane], self._numbers[lane] = sampler.seen, sampler.settings, sampler.numbers
-            self._numbers[lane, 2] = s.state.length + 1
-        env = {f"P{lane}": state.length for lane, state in enumerate(states)}
-        inputs = (self._ids, self._seen, self._settings, self._numbers)
-        self.call(states, env, inputs, (self._logits, self._tokens))
-        for s in streams:
-            s.state.length += 1
-        return [int(t) for t in self._tokens[: len(streams)]]
+        try:
+            room = self._free.pop()
+        except IndexError:
+            room = Room(self.lanes, self._vocab, self._start())
+        room.settings[:], room.numbers[:], room.ids[:] = 0, 0, 0
+        states = [s.state for s in streams] + [room.idle] * (self.lanes - len(streams))
+        with ExitStack() as held:
+            for state in sorted({id(s): s for s in states}.values(), key=id):  # always in one order: two calls never wait for each other
+                held.enter_context(state.lock)
+            for lane, s in enumerate(streams):
+                s.expect()
+                sampler = s.sampler
+                room.ids[lane] = s.ids[-1]
+                room.seen[lane], room.settings[lane], room.numbers[lane] = sampler.seen, sampler.settings, sampler.numbers
+                room.numbers[lane, 2] = s.state.length + 1
+            env = {f"P{lane}": state.length for lane, state in enumerate(states)}
+            inputs = (room.ids, room.seen, room.settings, room.numbers)
+            self.call(states, env, inputs, (room.logits, room.tokens))
+            for s in streams:
+                s.state.fill(s.state.length + 1)
+                s.note()
+        tokens = [int(t) for t in room.tokens[: len(streams)]]
+        self._free.append(room)
+        return tokens

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -66,23 +67,24 @@ class Kept:
 class CudaLanes:
     """One token for each of several sequences (`BatchDecoder`): what `StatefulCall` with lanes is on the CPU. Logits stay on the GPU."""
 
-    def __init__(self, session: CudaSession, lanes: int) -> None:
-        self.session, self.lanes, self._there = session, lanes, Kept(session.stream)
+    def __init__(self, session: CudaSession, lanes: int, turn: Lock) -> None:
+        self.session, self.lanes, self._there, self._turn = session, lanes, Kept(session.stream), turn
 
     def __call__(
         self, states: Sequence[CudaState], env: Mapping[str, int], inputs: Sequence[Array], outputs: Sequence[Array | None]
     ) -> None:
         ids, seen, settings, numbers = inputs
-        cuda_driver.enter()
         caches = [x for state in states for x in state.arrays]
-        choice = self._there.choice(seen, settings, numbers)
-        found = self.session.in_place(upload(ids, dt.i64, self.session.stream), *choice, *caches, **env)[1]
-        tokens = outputs[1]
-        assert tokens is not None
-        tokens[...] = found.numpy()
-        for state in states:
-            state.chosen = None
-        self.session.synchronize()
+        with self._turn:
+            cuda_driver.enter()
+            choice = self._there.choice(seen, settings, numbers)
+            found = self.session.in_place(upload(ids, dt.i64, self.session.stream), *choice, *caches, **env)[1]
+            tokens = outputs[1]
+            assert tokens is not None
+            tokens[...] = found.numpy()
+            for state in states:
+                state.chosen = None
+            self.session.synchronize()
 
 
 @dataclass(frozen=True)
@@ -94,9 +96,13 @@ class Others:
 
 
 class CudaCall:
-    """What `StatefulCall` is on the CPU: (states, env, inputs, outputs), arrays in and out. An output that is None is not wanted."""
+    """What `StatefulCall` is on the CPU: (states, env, inputs, outputs), arrays in and out. An output that is None is not wanted.
 
-    def __init__(self, one: CudaSession, many: CudaSession, choose: CudaSession, axis: int, others: Others) -> None:
+    All programs of a model run on one stream. Calls from several threads take turns, so that what a call finds in its data is its own."""
+
+    def __init__(self, one: CudaSession, many: CudaSession, choose: CudaSession, axis: int, others: Others,
+                 turn: Lock | None = None) -> None:
+        self._turn = Lock() if turn is None else turn
         self.session, self.many, self.choose, self.axis, self._others = one, many, choose, axis, others
         self._lanes: dict[int, CudaLanes] = {}
         self._adapted: list[CudaCall] = []
@@ -112,17 +118,18 @@ class CudaCall:
         logits, token = outputs
         (state,) = states
         session = self.session if len(ids) == 1 else self.many
-        cuda_driver.enter()
-        found = session.in_place(self._ids(state, ids), *state.arrays, *adapter, P=env["P"])[0]
-        state.chosen = None
-        if token is not None:
-            chosen = self.choose(found, *self._there.choice(seen, settings, numbers))
-            token[...] = chosen.numpy()[0]
-            state.chosen = int(token), chosen
-        if logits is not None:
-            logits[...] = found.numpy()
-        session.synchronize()
-        self.choose.synchronize()
+        with self._turn:
+            cuda_driver.enter()
+            found = session.in_place(self._ids(state, ids), *state.arrays, *adapter, P=env["P"])[0]
+            state.chosen = None
+            if token is not None:
+                chosen = self.choose(found, *self._there.choice(seen, settings, numbers))
+                token[...] = chosen.numpy()[0]
+                state.chosen = int(token), chosen
+            if logits is not None:
+                logits[...] = found.numpy()
+            session.synchronize()
+            self.choose.synchronize()
 
     def _ids(self, state: CudaState, ids: Array) -> DeviceArray:
         """The tokens on the GPU: the one that was chosen there, where it is that one."""
@@ -133,12 +140,12 @@ class CudaCall:
     def lanes(self, count: int) -> CudaLanes:
         """A program for this many sequences side by side, compiled when it is first asked for."""
         if count not in self._lanes:
-            self._lanes[count] = CudaLanes(self._others.lanes(count), count)
+            self._lanes[count] = CudaLanes(self._others.lanes(count), count, self._turn)
         return self._lanes[count]
 
     def adapted(self, inputs: LoraInputs) -> CudaCall:
         """Programs with an adapter's matrices as inputs, for one token and for prompts; their arrays come last, as `arrays` makes them."""
-        new = CudaCall(*self._others.adapted(inputs), self.choose, self.axis, self._others)
+        new = CudaCall(*self._others.adapted(inputs), self.choose, self.axis, self._others, self._turn)
         self._adapted.append(new)
         return new
 

@@ -122,7 +122,7 @@ class Decoder:
     def after_attention(self, i: int, x: Value, attended: Value) -> Value:
         """The rest of a layer, row by row."""
         c, name = self.config, f"blk.{i}."
-        if name + "post_attention_norm.weight" in self.weights and c.architecture.startswith("gemma"):
+        if name + "post_attention_norm.weight" in self.weights:
             attended = self.norm(attended, name + "post_attention_norm")
         x = o.add(x, attended)
         h = self.norm(x, name + "ffn_norm")
@@ -140,7 +140,7 @@ class Decoder:
         k_cache, v_cache = self.append(k_cache, k, f"k{i}"), self.append(v_cache, v, f"v{i}")
         narrow = self.narrow and q.shape[2] != 1 and self.cache != "f32" and c.head_dim % 8 == 0 and c.head_dim <= 128
         kind = o.Q8Attention if self.cache == "q8_0" and not narrow else o.Attention
-        op = kind(scale=c.attention_scale, causal=True, offset=start, window=c.layer_window(i), softcap=c.attention_softcap)
+        op = kind(scale=c.layer_scale(i), causal=True, offset=start, window=c.layer_window(i), softcap=c.attention_softcap)
         seen = (k_cache, v_cache)
         if narrow:
             seen = self.unpacked(k_cache), self.unpacked(v_cache)
@@ -215,7 +215,10 @@ class Decoder:
         return o.sum_(o.mul(y, o.reshape(share, (*share.shape, 1))), (1,))
 
     def activate(self, x: Value) -> Value:
-        return o.silu(x) if self.config.activation == "silu" else o.gelu(x, approximate="tanh")
+        kind = self.config.activation
+        if kind in ("silu", "relu"):
+            return o.silu(x) if kind == "silu" else o.relu(x)
+        return o.gelu(x, approximate="tanh" if kind == "gelu_tanh" else "none")
 
     def logits(self, x: Value) -> Value:
         c = self.config

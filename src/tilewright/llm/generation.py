@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,14 +25,21 @@ Array = np.ndarray[Any, Any]
 
 class Stream(Iterator[str]):
     """An iterator over pieces of text. `ids` are the tokens so far, `finish_reason` is "stop", "length" (max_tokens), "context"
-    (the context is full) or None; the times are seconds. A stream is for one thread at a time; any number of streams may run at once."""
+    (the context is full) or None; the times are seconds.
+
+    Threads that share a stream take its pieces in turns, each piece once. Its state is its own from the call that made it to its end:
+    when anybody else feeds or truncates that state meanwhile, the stream's next step is an InputError. Leaving a stream, in whatever
+    thread, cancels it; nothing runs between two pieces.
+    """
 
     def __init__(self, llm: LLM, prompt: Array, sampling: Sampling, max_tokens: int | None, stops: tuple[str, ...], state: State) -> None:
-        room = llm.context_length - state.length - len(prompt)
+        with llm.held(state):
+            length, self._serial = state.length, state.serial
+        room = llm.context_length - length - len(prompt)
         if room < 0:
-            raise InputError(f"generate: the prompt has {len(prompt)} tokens and {state.length} are in the context already, which holds "
+            raise InputError(f"generate: the prompt has {len(prompt)} tokens and {length} are in the context already, which holds "
                              f"{llm.context_length}; shorten it, or load the model with a larger context_length")
-        if max_tokens is not None and (not isinstance(max_tokens, int) or max_tokens < 0):
+        if max_tokens is not None and (not isinstance(max_tokens, int) or isinstance(max_tokens, bool) or max_tokens < 0):
             raise InputError(f"generate: max_tokens must be a whole number, 0 or more, got {max_tokens!r}")
         self.llm, self.state, self.prompt = llm, state, prompt
         self.ids: list[int] = []
@@ -45,14 +53,33 @@ class Stream(Iterator[str]):
         self._logits = llm.logits_room()
         self._one = np.empty(1, np.int64)
         self.ends = llm.stop_ids()
+        self._turn = Lock()
 
     def __next__(self) -> str:
         """The next piece that is not empty."""
-        while self.finish_reason is None:
-            piece = self.step()
-            if piece:
-                return piece
+        with self._turn:
+            while self.finish_reason is None:
+                piece = self.step()
+                if piece:
+                    return piece
         raise StopIteration
+
+    def expect(self) -> None:
+        """Raise unless the state is as this stream left it. The caller holds the state's lock, here and for `note`."""
+        if self.state.serial != self._serial:
+            raise InputError("generate: somebody else has fed or truncated the state of this stream; give each stream a state of its own")
+
+    def note(self) -> None:
+        """The state is as this stream wants it."""
+        self._serial = self.state.serial
+
+    def _advance(self, ids: Array) -> int:
+        with self.state.lock:
+            self.expect()
+            try:
+                return self.llm.advance(self.state, ids, self.sampler, self._logits)
+            finally:
+                self.note()
 
     def step(self) -> str:
         """One token: the text that can be shown now, perhaps none."""
@@ -60,12 +87,12 @@ class Stream(Iterator[str]):
             return self._end(self._limit)
         if not self.ids:
             began = time.perf_counter()
-            token = self.llm.advance(self.state, self.prompt, self.sampler, self._logits)
+            token = self._advance(self.prompt)
             self.prompt_seconds = time.perf_counter() - began
         else:
             self._one[0] = self.ids[-1]
             began = time.perf_counter()
-            token = self.llm.advance(self.state, self._one, self.sampler, self._logits)
+            token = self._advance(self._one)
             self.decode_seconds += time.perf_counter() - began
         return self.accept(token)
 

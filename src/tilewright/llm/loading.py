@@ -2,18 +2,21 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ..compile import Stages, compile_graph, graph_signature, target_spec
 from ..core.config import load as load_config
-from ..core.errors import InputError
+from ..core.errors import ExecutionError, FormatError, InputError, ShapeError, UnsupportedError
 from ..core.validation import check_level
 from ..ir.graph import Graph
 from ..runtime.memory import trim
 from ..runtime.session import Session
 from ..target.cpu.jit import forget_llvm
-from .config import ModelConfig, from_gguf
+from .config import ModelConfig
 from .lora import LoraInputs
 from .model import AXIS, LLM, check_cache, check_context
 from .program_store import load as load_program
@@ -28,33 +31,58 @@ def load(path: Path, *, context_length: int | None, threads: int | None, cache_d
     """See `load_llm`."""
     if not path.exists():
         raise InputError(f"load_llm: {str(path)!r} does not exist")
+    if not path.is_file() and not path.is_dir():
+        raise InputError(f"load_llm: {str(path)!r} is neither a file nor a folder")
     stages = Stages(path.name, progress)
     try:
-        with stages.stage("open"):
+        with stages.stage("open"), named(path):
             config, weights, tokenizer = open_model(path)
-        return assemble(config, weights, tokenizer, context_length=context_length, threads=threads, cache_dtype=cache_dtype, name=path.stem,
-                        stages=stages, target=target)
+        with named(path):
+            return assemble(config, weights, tokenizer, context_length=context_length, threads=threads, cache_dtype=cache_dtype,
+                            name=path.stem, stages=stages, target=target)
     finally:
         stages.close()
+
+
+@contextmanager
+def named(path: Path) -> Iterator[None]:
+    """Whatever is wrong with a model becomes an error that names its file."""
+    try:
+        yield
+    except ShapeError as e:
+        raise FormatError(f"load_llm: the tensors do not fit each other: {e} ({path})") from e
+    except (FormatError, UnsupportedError) as e:
+        if str(path) in str(e):
+            raise
+        raise type(e)(f"{e} ({path})") from e
+    except OSError as e:
+        raise InputError(f"load_llm: {str(e.filename or path)!r} cannot be read: {e.strerror or e}") from e
+    except MemoryError as e:
+        raise ExecutionError(f"load_llm: there is not enough memory for {str(path)!r}") from e
 
 
 def open_model(path: Path) -> tuple[ModelConfig, Weights, Tokenizer]:
     """A GGUF file, or a folder in Hugging Face's layout."""
     if path.is_dir():
         from ..frontend.safetensors import open_folder
-        from .hf import config_from_json, tensors_from_state
+        from .hf import tensors_from_state
+        from .hf_config import config_from_json
         from .tokenizer_json import tokenizer_from_folder
 
-        folder = open_folder(path)
-        config = config_from_json(folder.config)
-        unused = {"lm_head.weight"} if folder.config.get("tie_word_embeddings") else set()
-        state = {name: t.array for name, t in folder.tensors.items() if name not in unused}
-        return config, Weights(tensors_from_state(state, config), config), tokenizer_from_folder(folder)
+        folder, source = open_folder(path), str(path)
+        config = config_from_json(folder.config, f"{source}/config.json")
+        if folder.others:
+            name, kind = min(folder.others.items())
+            raise UnsupportedError(f"llm: tensor {name!r:.200} has type {kind}; supported: F32 F16 BF16 ({source})")
+        state = {name: t.array for name, t in folder.tensors.items()}
+        weights = Weights(tensors_from_state(state, config, source), config, source)
+        return config, weights, replace(tokenizer_from_folder(folder), size=config.vocab)
     from ..frontend.gguf import open_gguf
+    from .gguf_config import from_gguf
 
     file = open_gguf(path)
     config = from_gguf(file)
-    return config, Weights.from_gguf(file, config), tokenizer_from_gguf(file)
+    return config, Weights.from_gguf(file, config), replace(tokenizer_from_gguf(file), size=config.vocab)
 
 
 def assemble(config: ModelConfig, weights: Weights, tokenizer: Tokenizer, *, context_length: int | None = None, threads: int | None = None,
@@ -62,6 +90,7 @@ def assemble(config: ModelConfig, weights: Weights, tokenizer: Tokenizer, *, con
     """Build the graph and compile it; programs for adapters are compiled from the same weights when one is used."""
     stages = Stages(name, False) if stages is None else stages
     capacity, cache = check_context(context_length, config.context), check_cache(cache_dtype, config)
+    config = config.at(capacity)
     level, spec = check_level(load_config().validation), target_spec(target)
 
     def graph(wanted: LoraInputs | int | None) -> Graph:

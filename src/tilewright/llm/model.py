@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from ..core.errors import ConfigError, InputError
 from ..core.tensors import is_masked
 from ..ops.q8_cache import BLOCK as Q8_BLOCK
 from ..runtime.session import Session
-from ..runtime.state import State, StatefulCall, StateSpec
+from ..runtime.state import Filled, State, StatefulCall, StateSpec
 from .batch import BatchCall
 from .config import ModelConfig
 from .decoder import CHUNK
@@ -42,6 +43,8 @@ def load_llm(path: str | os.PathLike[str], *, context_length: int | None = None,
     `target` is "cpu" or "cuda"."""
     from .loading import load
 
+    if not isinstance(path, (str, os.PathLike)):
+        raise InputError(f"load_llm: path must be a str or a path, got {type(path).__name__}")
     return load(Path(path), context_length=context_length, threads=threads, cache_dtype=cache_dtype, target=target, progress=progress)
 
 
@@ -62,7 +65,13 @@ def check_cache(name: str, config: ModelConfig) -> str:
 
 
 class LLM:
-    """A compiled language model. Safe to use from several threads, with a state of one's own each."""
+    """A compiled language model, safe to use from several threads.
+
+    Any number of threads may call `feed`, `generate`, `chat`, `generate_batch`, `start`, `encode` and `decode` at once; each text is the
+    one that it would be alone. A call holds the states it works on, and another call on one of them waits. `use_adapter` changes the calls
+    that begin after it, in every thread: streams that are under way go on with the new adapter. After `close` calls are an InputError;
+    those that are running finish.
+    """
 
     def __init__(self, config: ModelConfig, tokenizer: Tokenizer, session: Session, *, context_length: int, name: str = "",
                  weight_bytes: int = 0, compile_for: Callable[[LoraInputs | int], Session] | None = None,
@@ -76,6 +85,7 @@ class LLM:
         self._chunk = min(CHUNK, context_length)
         self._greedy = Sampler(Sampling(), self.vocab)
         self._compile_for = compile_for
+        self._compiling = Lock()  # programs are compiled once, whoever asks first
         self._batches: dict[int, BatchCall] = {}
         self._adapted: list[tuple[LoraInputs, Any]] = []
         self._using: tuple[Any, dict[str, int], list[Any]] = (self._call, {}, [])
@@ -125,26 +135,33 @@ class LLM:
         return np.empty(self.vocab, np.float32) if self._device is None else None
 
     def advance(self, state: State, ids: Array, sampler: Sampler, logits: Array | None) -> int:
-        """Feed checked tokens, at most a chunk at a time, and choose the next one."""
-        before = state.length
-        if before + len(ids) > self.context_length:
-            raise InputError(f"feed: the context of {self.context_length} tokens is full: {before} in use, {len(ids)} more wanted; "
-                             f"truncate or start a state, or load the model with a larger context_length")
+        """Feed checked tokens, at most a chunk at a time, and choose the next one. Holds the state meanwhile."""
         token = np.empty((), np.int64)
         call, more, adapted = self._using
-        try:
-            for first in range(0, len(ids), self._chunk):
-                part = ids[first : first + self._chunk]
-                sampler.numbers[2] = state.length + len(part)
-                env = {"P": state.length, "S": len(part), **more}
-                inputs = (part, sampler.seen, sampler.settings, sampler.numbers, *adapted)
-                between = self._device is not None and first + len(part) < len(ids)  # of no use to anybody: a GPU does not choose there
-                call((state,), env, inputs, (None, None) if between else (logits, token))
-                state.length += len(part)
-        except BaseException:
-            state.length = before
-            raise
+        with self.held(state):
+            before = state.length
+            if before + len(ids) > self.context_length:
+                raise InputError(f"feed: the context of {self.context_length} tokens is full: {before} in use, {len(ids)} more wanted; "
+                                 f"truncate or start a state, or load the model with a larger context_length")
+            try:
+                for first in range(0, len(ids), self._chunk):
+                    part = ids[first : first + self._chunk]
+                    sampler.numbers[2] = state.length + len(part)
+                    env = {"P": state.length, "S": len(part), **more}
+                    inputs = (part, sampler.seen, sampler.settings, sampler.numbers, *adapted)
+                    between = self._device is not None and first + len(part) < len(ids)  # of no use to anybody: a GPU does not choose there
+                    call((state,), env, inputs, (None, None) if between else (logits, token))
+                    state.fill(state.length + len(part))
+            except BaseException:
+                state.fill(before)
+                raise
         return int(token)
+
+    def held(self, state: State) -> Any:
+        """The lock of a state of this model's; InputError for anything else."""
+        if not isinstance(state, Filled):
+            raise InputError(f"feed: state must be one that start() made, got {type(state).__name__}")
+        return state.lock
 
     # --- adapters -----------------------------------------------------------------------------------------------------
     def load_adapter(self, path: str | os.PathLike[str], *, scale: float | None = None) -> Adapter:
@@ -157,16 +174,17 @@ class LLM:
         if adapter is None:
             self._using = (self._call, {}, [])
         else:
-            found = next(((i, c) for i, c in self._adapted if adapter.kinds <= i.kinds), None)
-            if found is None:
-                inputs = LoraInputs(adapter.kinds)
-                if self._device is not None:
-                    found = inputs, self._device.adapted(inputs)
-                elif self._compile_for is not None:
-                    found = inputs, StatefulCall(self._compile_for(inputs), self._spec)
-                else:
-                    raise InputError("use_adapter: this model was assembled without its weights at hand")
-                self._adapted.append(found)
+            with self._compiling:
+                found = next(((i, c) for i, c in self._adapted if adapter.kinds <= i.kinds), None)
+                if found is None:
+                    inputs = LoraInputs(adapter.kinds)
+                    if self._device is not None:
+                        found = inputs, self._device.adapted(inputs)
+                    elif self._compile_for is not None:
+                        found = inputs, StatefulCall(self._compile_for(inputs), self._spec)
+                    else:
+                        raise InputError("use_adapter: this model was assembled without its weights at hand")
+                    self._adapted.append(found)
             arrays: list[Any] = found[0].arrays(adapter)
             arrays = arrays if self._device is None else self._device.arrays(arrays)
             self._using = (found[1], {"R": adapter.rank}, arrays)
@@ -192,7 +210,12 @@ class LLM:
 
     def generate_batch(self, prompts: Sequence[str | Sequence[int]], **options: Any) -> list[str]:
         """Continue several prompts side by side; the same texts as one by one. A program for several sequences is compiled on first use
-        (not while an adapter is in use: then they take turns)."""
+        (not while an adapter is in use: then they take turns). Options as for `generate`; a `state` holds one sequence, so it goes with
+        one prompt."""
+        if isinstance(prompts, (str, bytes)):
+            raise InputError(f"generate_batch: prompts must be a list of texts or tokens, got one {type(prompts).__name__}")
+        if options.get("state") is not None and len(prompts) > 1:
+            raise InputError(f"generate_batch: a state holds one sequence, got it for {len(prompts)} prompts; leave `state` away")
         return generate_together([self.generate(p, **options) for p in prompts], self._batch)
 
     def _batch(self, count: int) -> BatchCall | None:
@@ -200,11 +223,12 @@ class LLM:
         if count < 2 or (self._compile_for is None and self._device is None) or self.adapter is not None:
             return None
         lanes = min(n for n in LANES if n >= min(count, LANES[-1]))
-        if lanes not in self._batches and self._device is not None:
-            self._batches[lanes] = BatchCall(self._device.lanes(lanes), self.vocab, self._device.start())
-        elif lanes not in self._batches and self._compile_for is not None:
-            self._batches[lanes] = BatchCall(StatefulCall(self._compile_for(lanes), self._spec, lanes), self.vocab)
-        return self._batches[lanes]
+        with self._compiling:
+            if lanes not in self._batches and self._device is not None:
+                self._batches[lanes] = BatchCall(self._device.lanes(lanes), self.vocab, self._device.start)
+            elif lanes not in self._batches and self._compile_for is not None:
+                self._batches[lanes] = BatchCall(StatefulCall(self._compile_for(lanes), self._spec, lanes), self.vocab, self.start)
+            return self._batches[lanes]
 
     def prompt_ids(self, prompt: str | Sequence[int] | Array) -> Array:
         if isinstance(prompt, str):

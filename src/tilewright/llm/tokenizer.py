@@ -48,6 +48,8 @@ class Tokenizer:
     adds_space: bool = False  # a space is put before the text, and taken away again by decode
     eats_space: frozenset[str] = frozenset()  # special tokens that swallow the space behind them
     chat_template: str | None = field(default=None, repr=False)
+    source: str = field(default="", repr=False)  # the file or folder it was read from
+    size: int = 0  # tokens of the model; those beyond the vocabulary have no text
 
     def __repr__(self) -> str:
         return f"Tokenizer({self.vocabulary_size} tokens, bos={self.bos}, eos={self.eos}, eot={self.eot})"
@@ -97,6 +99,11 @@ class Tokenizer:
         return tuple(s.text for s in self._specials if not s.always)
 
     @cached_property
+    def _control(self) -> frozenset[int]:
+        """Tokens that text without special tokens is never encoded to."""
+        return frozenset(i for i in self.special_ids if self.kinds[i] != UNKNOWN and i != self.ids.unknown)
+
+    @cached_property
     def _encoder(self) -> Callable[[str, bool], list[int]]:
         made = self.make_encoder(self.by_text)
         _ = self._specials, self.stop_ids  # what else is made from the table of texts, which then goes, with lists of merges and the like
@@ -104,10 +111,10 @@ class Tokenizer:
         trim()
         return made
 
-    def encode(self, text: str, *, add_bos: bool = False, special: bool = False, hidden: Mapping[str, str] | None = None) -> list[int]:
+    def encode(self, text: str, *, add_bos: bool = False, special: bool = False, shield: str | None = None) -> list[int]:
         """Token ids of `text`. With `special`, the texts of control tokens (`<|im_start|>`) become those tokens.
 
-        `hidden` maps marks in the text to what they stand for; that is put back after the search for special tokens.
+        `shield` is the text with other characters wherever it must not be read as a control token.
         """
         if not isinstance(text, str):
             raise InputError(f"encode: text must be a str, got {type(text).__name__}")
@@ -121,19 +128,34 @@ class Tokenizer:
                 raise InputError("encode: this tokenizer has no BOS token; leave add_bos away")
             out.append(self.bos)
         first = True
-        for part in partition(text, self._specials, everything=special):
-            if isinstance(part, int):
-                out.append(part)
-            else:
-                for mark, meant in (hidden or {}).items():
-                    part = part.replace(mark, meant)
-                out += self._encoder(part, first)
+        for part in partition(text, self._specials, everything=special, shield=shield):
+            out += (part,) if isinstance(part, int) else self._plain(part, first)
             first = isinstance(part, int)
+        return out
+
+    def _plain(self, text: str, first: bool) -> list[int]:
+        """Tokens of text without special ones. A vocabulary may reach a control token by merging, too: its text is then cut in two."""
+        ids = self._encoder(text, first)
+        if self._control.isdisjoint(ids):
+            return ids
+        out: list[int] = []
+        for i in ids:
+            meant = self.to_bytes(self.tokens[i]).decode(errors="replace") if i in self._control else ""
+            if not meant or meant not in text:  # not a control token, or the one for what is unknown
+                out.append(i)
+            elif len(meant) > 1:
+                out += self._plain(meant[:1], False) + self._plain(meant[1:], False)
+            elif self.ids.unknown is not None:
+                out.append(self.ids.unknown)
+            else:
+                raise InputError(f"encode: {meant!r} has no token but a control token, and there is no unknown token")
         return out
 
     def piece(self, token: int, *, skip_special: bool = True) -> bytes:
         """The bytes that one token stands for; perhaps a part of a character."""
         index = self._check(token)
+        if index >= len(self.tokens):
+            return b""
         if index in self.special_ids:
             return b"" if skip_special else self.tokens[index].encode(errors="replace")
         kind = self.kinds[index]
@@ -161,8 +183,9 @@ class Tokenizer:
             index = operator.index(token)
         except TypeError as e:
             raise InputError(f"tokens: ids must be integers, got {type(token).__name__} {token!r:.40}") from e
-        if not 0 <= index < len(self.tokens):
-            raise InputError(f"tokens: ids must be in 0 .. {len(self.tokens) - 1}, got {index}")
+        count = max(len(self.tokens), self.size)
+        if not 0 <= index < count:
+            raise InputError(f"tokens: ids must be in 0 .. {count - 1}, got {index}")
         return index
 
 

@@ -64,6 +64,7 @@ def tokenizer_from_gguf(file: GGUFFile) -> Tokenizer:
         "kinds": kinds if kinds is not None else [NORMAL] * len(tokens),
         "chat_template": m.text("tokenizer.chat_template", "") or None,
         "eats_space": _eats_space(m, tokens),
+        "source": m.source,
     }
     if model == "gpt2":
         pre = pre_tokenizer(m.text(KEY + "pre", "default"))

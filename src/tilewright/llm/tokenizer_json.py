@@ -9,11 +9,16 @@ from typing import Any
 
 from ..core.errors import FormatError, UnsupportedError
 from ..frontend.safetensors import HFFolder
+from ..frontend.safetensors.folder import read_json
+from .chat import LONGEST
 from .packages import need
 from .tokenizer import SpecialIds, Tokenizer
+from .tokenizer_checks import checked_tokenizer
 from .tokenizer_library import library_encoder, library_errors
 from .tokenizer_pieces import byte_level, sentence_piece
 from .tokenizer_special import CONTROL, NORMAL, UNUSED, USER_DEFINED
+
+LIMIT = 40 << 20  # bytes of tokenizer.json; Gemma's has 33 MB
 
 
 def tokenizer_from_folder(folder: HFFolder) -> Tokenizer:
@@ -24,57 +29,51 @@ def tokenizer_from_folder(folder: HFFolder) -> Tokenizer:
     path = folder.path / "tokenizer.json"
     if not path.is_file():
         raise FormatError(f"tokenizer: no tokenizer.json in {folder.path}; save one with AutoTokenizer's save_pretrained")
+    whole = checked_tokenizer(read_json(path, LIMIT), path)
     with library_errors("tokenizer.json cannot be read", path):
-        fast = Fast.from_file(str(path))
-    state = _around(fast)
-    to_bytes, adds_space = _decoding(state.get("decoder"), path)
-    vocabulary = fast.get_vocab(with_added_tokens=True)
+        fast = Fast.from_str(json.dumps(whole, ensure_ascii=False))  # what was checked, and nothing else
+        fast.no_padding()
+        fast.no_truncation()
+        fast.encode_special_tokens = True  # means: encode the texts of special tokens as text; they are found before it sees a text
+        vocabulary = fast.get_vocab(with_added_tokens=True)
+        added = fast.get_added_tokens_decoder()
+    del whole["model"]
+    to_bytes, adds_space = _decoding(whole.get("decoder"), path)
     size = max(vocabulary.values(), default=-1) + 1
-    if not 0 < size < 1 << 24:
-        raise FormatError(f"tokenizer: the vocabulary has ids up to {size - 1} ({path})")
+    if not 0 < size <= max(4 * len(vocabulary), 1 << 17):
+        raise FormatError(f"tokenizer: {len(vocabulary)} tokens have ids up to {size - 1} ({path})")
     tokens, kinds = [f"[EMPTY_{i}]" for i in range(size)], [UNUSED] * size
     for text, i in vocabulary.items():
         tokens[i], kinds[i] = text, NORMAL
-    for i, added in fast.get_added_tokens_decoder().items():
-        kinds[i] = CONTROL if added.special else USER_DEFINED
+    for i, token in added.items():
+        kinds[i] = CONTROL if token.special else USER_DEFINED
     config = folder.json("tokenizer_config.json")
     return Tokenizer(
         tokens=tokens,
         kinds=kinds,
         ids=_special_ids(folder, config, vocabulary),
-        make_encoder=lambda _: _encoder(fast, path),
+        make_encoder=lambda _: library_encoder(fast, path),
         to_bytes=to_bytes,
-        adds_bos=bool(config.get("add_bos_token", _template_adds_bos(state, config))),
+        adds_bos=bool(config.get("add_bos_token", _template_adds_bos(whole, config))),
         adds_space=adds_space,
         chat_template=_template(folder, config),
-        eats_space=frozenset(a.content for a in fast.get_added_tokens_decoder().values() if a.rstrip),
+        source=str(folder.path),
+        eats_space=frozenset(a.content for a in added.values() if a.rstrip),
     )
-
-
-def _around(fast: Any) -> dict[str, Any]:
-    """The parts of tokenizer.json around the model, without writing out its vocabulary."""
-    parts = {"decoder": fast.decoder, "post_processor": fast.post_processor, "pre_tokenizer": fast.pre_tokenizer}
-    return {name: json.loads(part.__getstate__()) for name, part in parts.items() if part is not None}
 
 
 def _decoding(decoder: Any, path: Path) -> tuple[Callable[[str], bytes], bool]:
     """(a token's bytes, whether the first space of a text is not part of it)."""
-    steps = (decoder.get("decoders", [decoder]) if isinstance(decoder, dict) else []) or []
-    kinds = {s.get("type") for s in steps}
+    steps = _steps(decoder, "decoders")
+    kinds = {s.get("type") if isinstance(s.get("type"), str) else None for s in steps}
     if "ByteLevel" in kinds:
         return byte_level, False
     if kinds & {"Metaspace", "ByteFallback"}:
-        strips = any(s.get("type") == "Strip" and s.get("content") == " " and s.get("start", 0) > 0 for s in steps)
+        strips = any(s.get("type") == "Strip" and s.get("content") == " " and s.get("start", 0) != 0 for s in steps)
         meta = any(s.get("type") == "Metaspace" and s.get("prepend_scheme", "always") != "never" for s in steps)
         return sentence_piece, strips or meta
     named = " ".join(sorted(map(str, kinds))) or "none"
     raise UnsupportedError(f"tokenizer: the decoder ({named}) is not supported; known: ByteLevel Metaspace ByteFallback ({path})")
-
-
-def _encoder(fast: Any, path: Path) -> Callable[[str, bool], list[int]]:
-    """Special tokens are found before the library sees the text, so it must not look for them itself."""
-    fast.encode_special_tokens = True  # means: encode the texts of special tokens as text
-    return library_encoder(fast, path)
 
 
 def _token_text(value: Any) -> str | None:
@@ -106,18 +105,25 @@ def _special_ids(folder: HFFolder, config: Mapping[str, Any], vocabulary: Mappin
 def _template_adds_bos(state: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
     """Whether the post-processor starts a text with the BOS token."""
     text = _token_text(config.get("bos_token"))
-    processor = state.get("post_processor") or {}
-    steps = processor.get("processors", [processor])
-    first = [s["single"][0] for s in steps if s.get("type") == "TemplateProcessing" and s.get("single")]
-    return any("SpecialToken" in f and f["SpecialToken"].get("id") == text for f in first)
+    steps = _steps(state.get("post_processor"), "processors")
+    singles = [s.get("single") for s in steps if s.get("type") == "TemplateProcessing"]
+    first = [single[0].get("SpecialToken") for single in singles if isinstance(single, list) and single and isinstance(single[0], dict)]
+    return any(isinstance(f, dict) and f.get("id") == text for f in first)
+
+
+def _steps(part: Any, name: str) -> list[dict[str, Any]]:
+    """The steps of a part of tokenizer.json: those of a sequence, or itself."""
+    inner = part.get(name, [part]) if isinstance(part, dict) else []
+    return [s for s in inner if isinstance(s, dict)] if isinstance(inner, list) else []
 
 
 def _template(folder: HFFolder, config: Mapping[str, Any]) -> str | None:
     file = folder.path / "chat_template.jinja"
     if file.is_file():
-        return file.read_text(errors="replace")
+        with file.open(errors="replace") as text:
+            return text.read(LONGEST + 1)
     value = config.get("chat_template")
     if isinstance(value, list):  # several templates with names
-        named = {v.get("name"): v.get("template") for v in value if isinstance(v, dict)}
+        named = {str(v.get("name")): v.get("template") for v in value if isinstance(v, dict)}
         value = named.get("default", next(iter(named.values()), None))
     return value if isinstance(value, str) else None

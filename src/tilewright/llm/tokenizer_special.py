@@ -32,24 +32,30 @@ def longest_first(specials: Iterable[Special]) -> tuple[Special, ...]:
     return tuple(sorted(specials, key=lambda s: -len(s.text.encode())))
 
 
-def partition(text: str, specials: tuple[Special, ...], *, everything: bool) -> list[str | int]:
-    """Cut `text` at special tokens, longer ones first: pieces of text, and ids. Without `everything` control tokens stay text."""
-    parts: list[str | int] = [text] if text else []
+def partition(text: str, specials: tuple[Special, ...], *, everything: bool, shield: str | None = None) -> list[str | int]:
+    """Cut `text` at special tokens, longer ones first: pieces of text, and ids. Without `everything` control tokens stay text.
+
+    `shield` is the text with other characters wherever it must not be read as a control token.
+    """
+    parts: list[range | int] = [range(len(text))] if text else []
     for special in specials:
-        if (everything or special.always) and special.text in text:
-            parts = [piece for part in parts for piece in (_cut(part, special) if isinstance(part, str) else [part])]
-    return parts
+        seen = text if special.always or shield is None else shield
+        if (everything or special.always) and special.text in seen:
+            parts = [piece for part in parts for piece in (_cut(text, seen, part, special) if isinstance(part, range) else [part])]
+    return [text[part.start : part.stop] if isinstance(part, range) else part for part in parts]
 
 
-def _cut(text: str, special: Special) -> list[str | int]:
-    first, *rest = text.split(special.text)
-    parts: list[str | int] = [first] if first else []
-    for piece in rest:
+def _cut(text: str, seen: str, part: range, special: Special) -> list[range | int]:
+    parts: list[range | int] = []
+    start = part.start
+    while (at := seen.find(special.text, start, part.stop)) >= 0:
+        if at > start:
+            parts.append(range(start, at))
         parts.append(special.id)
-        kept = piece.lstrip(C_SPACE) if special.eats_space else piece
-        if kept:
-            parts.append(kept)
-    return parts
+        start = at + len(special.text)
+        while special.eats_space and start < part.stop and text[start] in C_SPACE:
+            start += 1
+    return [*parts, range(start, part.stop)] if start < part.stop else parts
 
 
 def stop_ids(ids: Mapping[str, int], named: Iterable[int | None]) -> frozenset[int]:

@@ -15,6 +15,7 @@ from ..ir.types import TensorType
 from ..ops.quant import FORMATS, PackedTensor
 from ..ops.structure import ConstantData, Derived
 from .config import ModelConfig
+from .tensors import check_tensors
 
 Array = np.ndarray[Any, Any]
 
@@ -46,15 +47,16 @@ class Reordered(Derived):
 
 
 class Weights:
-    """Tensors by GGUF name. Matrices are made once, so that tied users share them."""
+    """Tensors by GGUF name, checked against the configuration. Matrices are made once, so that tied users share them."""
 
-    def __init__(self, tensors: dict[str, PackedTensor], config: ModelConfig) -> None:
+    def __init__(self, tensors: dict[str, PackedTensor], config: ModelConfig, source: str = "the model") -> None:
+        check_tensors({name: t.shape for name, t in tensors.items()}, config, source)
         self.tensors, self.config = tensors, config
         self.matrices: dict[str, Matrix] = {}  # those that were asked for
 
     @staticmethod
     def from_gguf(file: GGUFFile, config: ModelConfig) -> Weights:
-        return Weights(dict(file.tensors), config)
+        return Weights(dict(file.tensors), config, file.metadata.source)
 
     def __contains__(self, name: str) -> bool:
         return name in self.tensors
@@ -115,12 +117,16 @@ def _halves(rows: Array, head_dim: int) -> Array:
     return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(rows.shape)
 
 
-def plain_tensor(name: str, array: Array) -> PackedTensor:
-    """An array of f32, f16 or bf16 as a tensor in that format."""
-    formats = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
-    kind = formats.get(str(array.dtype))
+PLAIN = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+
+
+def plain_tensor(name: str, array: Array, shown: str = "", where: str = "") -> PackedTensor:
+    """An array of f32, f16 or bf16 as a tensor in that format. An error calls it `shown`."""
+    kind = PLAIN.get(str(array.dtype))
     if kind is None:
-        raise FormatError(f"llm: tensor {name!r} must be f32, f16 or bf16, got {array.dtype}")
+        raise FormatError(f"llm: tensor {shown or repr(name)} must be f32, f16 or bf16, got {array.dtype}{where}")
+    if not array.size:
+        raise FormatError(f"llm: tensor {shown or repr(name)} is empty: shape {list(array.shape)}{where}")
     whole = np.ascontiguousarray(array)
     rows = whole.reshape(-1, whole.shape[-1]) if whole.ndim > 1 else whole.reshape(1, -1)
     return PackedTensor(name, FORMATS[kind], tuple(int(d) for d in whole.shape), rows.view(np.uint8).reshape(len(rows), -1))

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from ..core.errors import InputError
 from .cuda_array import DeviceArray
 from .cuda_session import CudaSession
+from .state import Filled
 
 
-class CudaState:
-    """The memory of one caller. `length` elements along `axis` are filled."""
+class CudaState(Filled):
+    """The memory of one caller. `length` elements along `axis` are filled. What `State` says of threads holds here, too."""
 
     def __init__(self, session: CudaSession, axis: int, arrays: list[DeviceArray] | None = None) -> None:
-        self.session, self.axis, self.length = session, axis, 0
+        super().__init__()
+        self.session, self.axis = session, axis
         self.chosen: tuple[int, DeviceArray] | None = None  # the token that the last call chose: its number, and where it lies on the GPU
         interface = session.interface
         types = [interface.inputs[i] for i, _ in interface.donated]
@@ -27,15 +28,10 @@ class CudaState:
 
     def copy(self) -> CudaState:
         """An independent state with the same filled part."""
-        new = CudaState(self.session, self.axis, [x.copy() for x in self.arrays])
-        new.length = self.length
+        with self.lock:
+            new = CudaState(self.session, self.axis, [x.copy() for x in self.arrays])
+            new.fill(self._length)
         return new
-
-    def truncate(self, length: int) -> None:
-        """Forget all but the first `length` elements."""
-        if not 0 <= length <= self.length:
-            raise InputError(f"state: can be truncated to 0..{self.length} elements, got {length}")
-        self.length = length
 
     def __repr__(self) -> str:
         return f"<CudaState {self.length} of {self.capacity}, {self.nbytes:,} bytes>"

@@ -1,12 +1,15 @@
 """State across calls: memory for a session's donated inputs, and calls that work on it in place.
 
-A `State` belongs to the caller; any number of them can live beside one session, and each may be used by one call at a time. Its `length`
-counts how much of it is filled; a call that fails or is interrupted leaves the length where it was, so what it half wrote is never seen.
+A `State` belongs to the caller; any number of them can live beside one session. A call holds the states it works on (`lock`), and calls
+from other threads wait for it. `length` counts how much is filled; a call that fails or is interrupted leaves it where it was, so what it
+half wrote is never seen.
 """
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping, Sequence
+from operator import index
+from threading import RLock
 from typing import Any
 
 import numpy as np
@@ -43,13 +46,60 @@ class StateSpec:
         self.capacity = min(sizes, default=0)
 
 
-class State:
-    """The memory of one caller. `length` elements along the spec's axis are filled."""
+class Filled:
+    """What states on every device have: how much of them is filled, and a lock for whoever works on them.
 
-    __slots__ = ("_block", "addresses", "arrays", "length", "spec")
+    `serial` changes with every change of the contents, so that a caller can tell whether somebody else has been here.
+    """
+
+    __slots__ = ("_length", "lock", "serial")
+
+    def __init__(self) -> None:
+        self._length, self.serial, self.lock = 0, 0, RLock()
+
+    @property
+    def capacity(self) -> int:
+        raise NotImplementedError
+
+    @property
+    def length(self) -> int:
+        """Filled elements along the state's axis. Setting it truncates: a state grows by calls alone."""
+        return self._length
+
+    @length.setter
+    def length(self, length: int) -> None:
+        self.truncate(length)
+
+    def truncate(self, length: int) -> None:
+        """Forget all but the first `length` elements. Waits for a call that works on this state."""
+        with self.lock:
+            try:
+                wanted = index(length)
+            except TypeError:
+                wanted = -1
+            if not 0 <= wanted <= self._length or isinstance(length, bool):
+                raise InputError(f"state: can be truncated to 0..{self._length} elements, got {length!r}")
+            self.fill(wanted)
+
+    def fill(self, length: int) -> None:
+        """Say that this many elements are filled, after a call that filled them. The lock is the caller's to hold."""
+        if not 0 <= length <= self.capacity:
+            raise InputError(f"state: holds 0..{self.capacity} elements, got {length}")
+        self._length, self.serial = length, self.serial + 1
+
+
+class State(Filled):
+    """The memory of one caller. `length` elements along the spec's axis are filled.
+
+    Calls, `copy` and `truncate` may come from several threads: each holds the state while it works, and the others wait. Whoever wants
+    several of them to belong together holds `state.lock` (a reentrant lock) meanwhile.
+    """
+
+    __slots__ = ("_block", "addresses", "arrays", "spec")
 
     def __init__(self, spec: StateSpec) -> None:
-        self.spec, self.length = spec, 0
+        super().__init__()
+        self.spec = spec
         try:
             self._block = Allocation(spec.nbytes, huge=False)  # a short context takes little of it
         except MemoryError as problem:
@@ -69,19 +119,14 @@ class State:
         return self.spec.capacity
 
     def copy(self) -> State:
-        """An independent state with the same filled part."""
+        """An independent state with the same filled part. Waits for a call that works on this one."""
         new = type(self)(self.spec)
-        filled = (*(slice(None),) * self.spec.axis, slice(0, self.length))
-        for mine, other in zip(self.arrays, new.arrays, strict=True):
-            other[filled] = mine[filled]
-        new.length = self.length
+        with self.lock:
+            filled = (*(slice(None),) * self.spec.axis, slice(0, self._length))
+            for mine, other in zip(self.arrays, new.arrays, strict=True):
+                other[filled] = mine[filled]
+            new.fill(self._length)
         return new
-
-    def truncate(self, length: int) -> None:
-        """Forget all but the first `length` elements."""
-        if not 0 <= length <= self.length:
-            raise InputError(f"state: can be truncated to 0..{self.length} elements, got {length}")
-        self.length = length
 
     def __repr__(self) -> str:
         return f"<State {self.length} of {self.capacity}, {self.nbytes:,} bytes>"
@@ -105,14 +150,18 @@ class StatefulCall:
         self._in_types = [interface.inputs[i] for i in self._in]
         self._out_types = [interface.outputs[i - first_output] for i in self._out]
         self._state_in, self._state_out = donated[0], [first_output + k for k in donated[1]]
-        self._symbols = [s.name for s in interface.symbols]
+        self._symbols = interface.symbols
         blocks = all(s == list(range(s[0], s[0] + len(s))) for s in (self._state_in, self._state_out) if s)
         self._runs = [s[0] * 8 for s in (self._state_in, self._state_out) if s] if blocks else None
 
     def __call__(self, states: Sequence[State], env: Mapping[str, int], inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         """One native call on one state a lane. Their lengths are the caller's to advance, after it."""
-        if len(states) != self.lanes or any(state.spec is not self.spec for state in states):
+        if len(states) != self.lanes or any(getattr(state, "spec", None) is not self.spec for state in states):
             raise InputError("state: belongs to another model; make one with start()")
+        key = tuple(index(env[s.name]) for s in self._symbols)
+        for symbol, value in zip(self._symbols, key, strict=True):
+            if not symbol.lo <= value <= symbol.hi:
+                raise InputError(f"state: {symbol.name} must be in {symbol.lo}..{symbol.hi}, got {value}")
         self._check(env, inputs, self._in_types, "input")
         self._check(env, outputs, self._out_types, "output")
         session = self.session
@@ -133,7 +182,7 @@ class StatefulCall:
             for i, k, at in zip(self._state_in, self._state_out, addresses, strict=True):
                 io[i] = io[k] = at
         try:
-            job = workspace.job(tuple(env[name] for name in self._symbols))
+            job = workspace.job(key)
         except MemoryError as problem:
             session.give(workspace)
             raise session.no_memory(env, problem) from None

@@ -9,17 +9,19 @@ from ...core.errors import FormatError
 U32 = struct.Struct("<I")
 U64 = struct.Struct("<Q")
 NAME_LIMIT = 65535  # bytes of a key or a tensor's name, as in the specification
+OBJECTS = 1 << 22  # keys, tensors, strings and arrays of a file: each becomes a Python object, or two numbers
 
 
 class Cursor:
     """Reads forward through `data` (a bytes-like object, a mapping as a rule)."""
 
-    __slots__ = ("at", "data", "end", "source")
+    __slots__ = ("at", "data", "end", "objects", "source")
 
     def __init__(self, data: memoryview, source: str) -> None:
         self.data = data
         self.end = len(data)
         self.at = 0
+        self.objects = OBJECTS
         self.source = source
 
     def fail(self, message: str) -> FormatError:
@@ -41,11 +43,15 @@ class Cursor:
         value: int = U64.unpack_from(self.data, self.need(8, what))[0]
         return value
 
-    def count(self, what: str, smallest: int) -> int:
-        """A number of things of at least `smallest` bytes each: more than the rest of the file can hold is a lie."""
+    def count(self, what: str, smallest: int, weight: int = 0) -> int:
+        """A number of things of at least `smallest` bytes each: more than the rest of the file can hold is a lie. Things that take memory
+        beside the file count `weight` times, and a file may have so many of them: it may be long without taking any room on the disk."""
         value = self.u64(what)
         if value * smallest > self.end - self.at:
             raise self.fail(f"{value} {what} declared, the rest of the file holds at most {(self.end - self.at) // smallest}")
+        self.objects -= value * weight
+        if self.objects < 0:
+            raise self.fail(f"{value} {what} declared; {OBJECTS // weight} of such things are the most that is read")
         return value
 
     def string(self, what: str) -> bytes:

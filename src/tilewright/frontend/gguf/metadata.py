@@ -30,8 +30,8 @@ class StringArray(Sequence[str]):
 
     __slots__ = ("_data", "_ends", "_starts")
 
-    def __init__(self, data: memoryview, starts: Sequence[int], ends: Sequence[int]) -> None:
-        self._data, self._starts, self._ends = data, array("q", starts), array("q", ends)  # a list of ints takes five times as much
+    def __init__(self, data: memoryview, starts: array[int], ends: array[int]) -> None:
+        self._data, self._starts, self._ends = data, starts, ends  # a list of ints takes five times as much
 
     def __len__(self) -> int:
         return len(self._starts)
@@ -167,9 +167,9 @@ def _array(cursor: Cursor, key: str, depth: int) -> Value:
         raise cursor.fail(f"metadata {key!r} nests arrays deeper than {DEPTH_LIMIT}")
     kind = cursor.u32(f"the element type of {key!r}")
     if kind == STRING:
-        return _strings(cursor, cursor.count(f"strings in {key!r}", 8))
+        return _strings(cursor, cursor.count(f"strings in {key!r}", 8, 1))
     if kind == ARRAY:
-        return [_array(cursor, key, depth + 1) for _ in range(cursor.count(f"arrays in {key!r}", 12))]
+        return [_array(cursor, key, depth + 1) for _ in range(cursor.count(f"arrays in {key!r}", 12, 16))]
     if kind not in SCALARS:
         raise cursor.fail(f"metadata {key!r} is an array of unknown type {kind}; known: 0 .. 12")
     dtype = np.dtype(SCALARS[kind])
@@ -184,18 +184,18 @@ def _array(cursor: Cursor, key: str, depth: int) -> Value:
 def _strings(cursor: Cursor, count: int) -> StringArray:
     """Only the lengths are read; one after the other, since each says where the next one stands."""
     data, end, at, unpack = cursor.data, cursor.end, cursor.at, U64.unpack_from
-    starts: list[int] = []
-    ends: list[int] = []
+    starts, ends = array("q"), array("q")
     for _ in range(count):
         if end - at < 8:
             break
         at += 8
-        starts.append(at)
-        at += unpack(data, at - 8)[0]
-        ends.append(at)
-        if at > end:
+        size = unpack(data, at - 8)[0]
+        if size > end - at:
             break
-    if len(ends) != count or (ends and ends[-1] > end):
+        starts.append(at)
+        at += size
+        ends.append(at)
+    if len(ends) != count:
         raise cursor.fail(f"the file ends inside string {len(ends)} of an array of {count}; it is truncated or damaged")
     cursor.at = at
     return StringArray(data, starts, ends)

@@ -122,8 +122,8 @@ def parse(data: memoryview, path: Path) -> GGUFFile:
         if version & 0xFFFF == 0:
             raise cursor.fail("the file is big-endian; only little-endian files are supported")
         raise cursor.fail(f"version must be 2 or 3, got {version}; convert the model again")
-    tensor_count = cursor.count("tensors", 24)
-    key_count = cursor.count("metadata keys", 13)
+    tensor_count = cursor.count("tensors", 24, 16)
+    key_count = cursor.count("metadata keys", 13, 16)
     metadata = Metadata(read_metadata(cursor, key_count), str(path))
     alignment = metadata.integer("general.alignment", DEFAULT_ALIGNMENT)
     if alignment < 8 or alignment & (alignment - 1) or alignment > 1 << 30:

@@ -15,7 +15,7 @@ from ...core.errors import FormatError, UnsupportedError
 from ...ops.quant import PackedTensor
 from .file import open_safetensors
 
-JSON_LIMIT = 256 << 20
+JSON_LIMIT = 16 << 20  # bytes; as Python objects, a file may take twenty times as many
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
@@ -97,12 +97,14 @@ def _open_shards(folder: Path, tensors: dict[str, PackedTensor], others: dict[st
         raise FormatError(f"{INDEX}: {len(absent)} tensors are in no file, the first is {absent[0]!r} ({folder})")
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path, limit: int = JSON_LIMIT) -> dict[str, Any]:
     """A JSON object; FormatError when it is none."""
-    if path.stat().st_size > JSON_LIMIT:
-        raise FormatError(f"{path.name}: {path.stat().st_size} bytes, at most {JSON_LIMIT} are read ({path})")
+    with path.open("rb") as file:
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise FormatError(f"{path.name}: {path.stat().st_size} bytes, at most {limit} are read ({path})")
     try:
-        value = json.loads(path.read_bytes())
+        value = json.loads(data)
     except (ValueError, RecursionError) as e:
         raise FormatError(f"{path.name}: not valid JSON: {e} ({path})") from e
     if not isinstance(value, dict):

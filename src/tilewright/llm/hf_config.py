@@ -1,0 +1,188 @@
+"""The record of a Hugging Face model, from its config.json, with transformers' meaning and defaults."""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import log, pi, sqrt
+from typing import Any
+
+from ..core.errors import UnsupportedError
+from .config import MOST_CONTEXT, MOST_LAYERS, Activation, ModelConfig, RopeConfig, every_layer, require_known
+from .fields import Fields
+
+TYPES = {"llama": "llama", "mistral": "llama", "mixtral": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "qwen3_moe": "qwen3moe",
+         "gemma2": "gemma2", "gemma3_text": "gemma3", "gemma3": "gemma3", "phi3": "phi3", "gpt2": "gpt2"}
+# What transformers takes for a field that is missing, where it is not the same for all.
+GEMMA: dict[str, Any] = {"num_key_value_heads": 4, "head_dim": 256, "hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": True,
+                         "sliding_window": 4096, "query_pre_attn_scalar": 256}
+QWEN: dict[str, Any] = {"num_key_value_heads": 32, "max_position_embeddings": 32768, "sliding_window": 4096, "max_window_layers": 28}
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "llama": {"max_position_embeddings": 2048},
+    "mistral": {"num_key_value_heads": 8, "max_position_embeddings": 131072, "sliding_window": 4096},
+    "mixtral": {"num_key_value_heads": 8, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "rope_theta": 1e6,
+                "num_local_experts": 8, "num_experts_per_tok": 2},
+    "qwen2": QWEN, "qwen3": {**QWEN, "head_dim": 128},
+    "qwen3_moe": {"num_key_value_heads": 4, "max_position_embeddings": 32768, "sliding_window": 4096, "num_experts": 128,
+                  "num_experts_per_tok": 8, "moe_intermediate_size": 768},
+    "gemma2": {**GEMMA, "max_position_embeddings": 8192, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
+    "gemma3_text": {**GEMMA, "max_position_embeddings": 131072, "rope_theta": 1e6, "sliding_window_pattern": 6},
+    "phi3": {"max_position_embeddings": 4096, "original_max_position_embeddings": 4096, "rms_norm_eps": 1e-5},
+    "gpt2": {"max_position_embeddings": 1024, "activation_function": "gelu_new", "tie_word_embeddings": True},
+}
+ALWAYS: dict[str, Any] = {"hidden_act": "silu", "rms_norm_eps": 1e-6, "layer_norm_epsilon": 1e-5, "rope_theta": 10000.0,
+                          "tie_word_embeddings": False}
+ACTIVATIONS: dict[str, str] = {
+    "silu": "silu", "swish": "silu", "relu": "relu", "gelu": "gelu", "gelu_python": "gelu", "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu_python_tanh": "gelu_tanh", "gelu_accurate": "gelu_tanh",
+}
+# Other names of a field (GPT-2's).
+OTHER = {"hidden_size": "n_embd", "num_attention_heads": "n_head", "num_hidden_layers": "n_layer", "max_position_embeddings": "n_positions"}
+OFF = ("num_key_value_heads", "sliding_window", "attn_logit_softcapping", "final_logit_softcapping")  # null means none of it
+LAYERS = {"full_attention": "full", "sliding_attention": "sliding"}
+WINDOWED = ("mistral", "mixtral", "phi3", "qwen3_moe")  # every layer has the window
+# Fields that change what a model computes, and the values with which they do not.
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "use_bidirectional_attention": (False,), "add_cross_attention": (False,), "is_encoder_decoder": (False,), "quantization_config": (),
+}
+
+
+def config_from_json(raw: Mapping[str, Any], source: str = "config.json") -> ModelConfig:
+    """The record of a config.json."""
+    whole = Fields(raw, "config.json", source)
+    kind = whole.raw("model_type")
+    if not isinstance(kind, str):
+        raise whole.fail("model_type", "a string", kind)
+    for key, values in NEUTRAL.items():
+        whole.only(key, *values)
+    if kind == "gemma3" and "text_config" in whole:
+        inner = whole.section("text_config")
+        raw, kind = {"tie_word_embeddings": whole.raw("tie_word_embeddings"), **inner.values}, "gemma3_text"
+    require_known(TYPES.get(kind, kind), source)
+    kind = "gemma3_text" if kind == "gemma3" else kind
+    given = {key: raw[OTHER[key]] for key in OTHER if raw.get(key) is None and OTHER[key] in raw}
+    plain = {k: v for k, v in {**raw, **given}.items() if v is not None or k in OFF}  # a null counts as missing elsewhere
+    return _config(kind, Fields({**ALWAYS, **DEFAULTS[kind], **plain}, "config.json", source)).checked(source)
+
+
+def _config(kind: str, f: Fields) -> ModelConfig:
+    for key, values in NEUTRAL.items():
+        f.only(key, *values)
+    arch = TYPES[kind]
+    width, heads = f.integer("hidden_size", high=1 << 20), f.integer("num_attention_heads", high=1 << 16)
+    layers, gemma = f.integer("num_hidden_layers", high=MOST_LAYERS), arch.startswith("gemma")
+    kv_heads = f.integer("num_key_value_heads", heads, high=1 << 16)
+    head_dim = f.integer("head_dim", max(1, width // heads), high=1024)
+    name = "hidden_activation" if gemma else "activation_function" if arch == "gpt2" else "hidden_act"
+    activation: Activation = f.choice(name, "gelu_pytorch_tanh", ACTIVATIONS)  # type: ignore[assignment]
+    attention, feed = (arch == "gpt2" or f.flag(key, False) for key in ("attention_bias", "mlp_bias"))
+    if kind not in ("llama", "gpt2"):
+        feed = False
+    biases = (arch in ("gpt2", "qwen2") or attention, attention, feed)
+    if kind in ("mistral", "mixtral", "phi3", "qwen2"):
+        biases = (kind == "qwen2", False, False)
+    c = ModelConfig(
+        arch, layers, width, heads, kv_heads, head_dim, f.integer("vocab_size", high=1 << 24),
+        f.integer("max_position_embeddings", high=MOST_CONTEXT), activation=activation,
+        norm_eps=f.number("layer_norm_epsilon" if arch == "gpt2" else "rms_norm_eps", high=1.0),
+        attention_scale=1.0 / sqrt(head_dim), windows=_windows(kind, f, layers), tied=f.flag("tie_word_embeddings", False), biases=biases,
+        hidden=f.integer("n_inner", 4 * width) if arch == "gpt2" else f.integer("intermediate_size"))
+    if arch == "gpt2":
+        scale = c.attention_scale if f.flag("scale_attn_weights", True) else 1.0
+        return replace(c, norm="layer", gated=False, rope=None, attention_scale=scale,
+                       inverse_layer_scale=f.flag("scale_attn_by_inverse_layer_idx", False))
+    c = replace(c, rope=_rope(kind, f, c))
+    if arch == "gemma3":
+        f.only("attn_logit_softcapping")  # transformers does not use it there
+    if gemma:
+        return replace(
+            c, embedding_scale=sqrt(width), attention_scale=f.number("query_pre_attn_scalar", above=True) ** -0.5,
+            attention_softcap=f.optional("attn_logit_softcapping"), logit_softcap=f.optional("final_logit_softcapping"),
+            local_rope=_rope(kind, f, c, local=True) if arch == "gemma3" else None)
+    if kind in ("mixtral", "qwen3_moe"):
+        mixtral = kind == "mixtral"
+        f.only("mlp_only_layers", [])
+        f.only("decoder_sparse_step", 1)
+        return replace(c, experts=f.integer("num_local_experts" if mixtral or "num_local_experts" in f else "num_experts", high=1 << 16),
+                       experts_used=f.integer("num_experts_per_tok", high=1 << 16),
+                       hidden=c.hidden if mixtral else f.integer("moe_intermediate_size"),
+                       renormalise_experts=mixtral or f.flag("norm_topk_prob", False))
+    return c
+
+
+def _windows(kind: str, f: Fields, layers: int) -> tuple[int | None, ...]:
+    """How far back each layer sees."""
+    window = f.integer("sliding_window") if "sliding_window" in f else None
+    if kind.startswith("qwen") and not f.flag("use_sliding_window", False):
+        window = None
+    if kind in WINDOWED:
+        return every_layer(layers, window)
+    if kind in ("llama", "gpt2"):
+        return ()
+    types = f.raw("layer_types")
+    if types is not None:
+        if not isinstance(types, list) or len(types) != layers:
+            raise f.fail("layer_types", f"a list of {layers} names, one a layer", types)
+        kinds = [Fields({"layer_types": t}, f.subject, f.source).choice("layer_types", "", LAYERS) for t in types]
+        if "sliding" in kinds and window is None:
+            raise f.fail("sliding_window", "a positive integer where layer_types has sliding_attention", f.raw("sliding_window"))
+        return tuple(window if k == "sliding" else None for k in kinds) if "sliding" in kinds else ()
+    if kind.startswith("gemma"):
+        return every_layer(layers, window, 2 if kind == "gemma2" else f.integer("sliding_window_pattern", 6))
+    first = f.integer("max_window_layers", low=0)
+    return tuple(None if i < first else window for i in range(layers)) if window is not None and first < layers else ()
+
+
+def _rope(kind: str, f: Fields, c: ModelConfig, *, local: bool = False) -> RopeConfig:
+    """`rope_scaling`, or `rope_parameters` as newer files call it; Gemma 3 has one for layers that see everything, one for the others."""
+    old, new = f.section("rope_scaling"), f.section("rope_parameters")
+    found = old if old.values else new
+    if kind == "gemma3_text":
+        if new.values and not {"full_attention", "sliding_attention"} & set(new.values):
+            raise f.fail("rope_parameters", "an object with full_attention and sliding_attention", dict(new.values))
+        inner = new.section("sliding_attention" if local else "full_attention")
+        found = replace(inner, values={**inner.values, **({} if local else old.values)})
+    elif {"full_attention", "sliding_attention"} & set(found.values):
+        raise f.refuse("rope_parameters", dict(found.values), "one for all layers is")
+    theta = f.number("rope_local_base_freq", 10000.0, low=1.0) if local else f.number("rope_theta", low=1.0)
+    share = found.number("partial_rotary_factor", f.number("partial_rotary_factor", 1.0, high=1.0, above=True), high=1.0, above=True)
+    if share != 1.0 and kind != "phi3":
+        raise f.refuse("partial_rotary_factor", share, "supported: 1, and for phi3 others")
+    rope = RopeConfig(found.number("rope_theta", theta, low=1.0), int(c.head_dim * share))
+    name = found.raw("rope_type", found.raw("type", "default"))
+    if name in ("su", "yarn") and kind == "phi3":  # older names
+        name = "longrope"
+    if name == "default":
+        return rope
+    if name == "linear":
+        return replace(rope, scale=1.0 / found.number("factor", above=True))
+    if name == "llama3":
+        return replace(rope, factors=_llama3(rope, found, c.context))
+    if name == "longrope":
+        own = f.integer("original_max_position_embeddings", c.context) if kind == "phi3" else c.context
+        original = own if kind == "phi3" else found.integer("original_max_position_embeddings", own)
+        factor = found.number("factor", c.context / original, above=True)
+        magnitude = sqrt(1 + log(factor) / log(original)) if factor > 1 and original > 1 else 1.0
+        short, long = (found.numbers(key, rope.dims // 2) for key in ("short_factor", "long_factor"))
+        return replace(rope, factors=short, long_factors=long, original=original,
+                       magnitude=found.number("attention_factor", magnitude, above=True))
+    raise UnsupportedError(f"{found.subject}: 'rope_type' is {name!r:.60}, which is not supported; "
+                           f"supported: default linear llama3 longrope ({f.source})")
+
+
+def _llama3(rope: RopeConfig, found: Fields, context: int) -> tuple[float, ...]:
+    """Divisors of the frequencies: 1 for fast ones, `factor` for slow ones, smooth between."""
+    factor, low, high = (found.number(k, above=True) for k in ("factor", "low_freq_factor", "high_freq_factor"))
+    original = found.integer("original_max_position_embeddings", context)
+    if high <= low:
+        raise found.fail("high_freq_factor", f"above low_freq_factor, {low:g}", high)
+    out = []
+    for i in range(0, rope.dims, 2):
+        wavelength = 2 * pi * rope.base ** (i / rope.dims)
+        if wavelength < original / high:
+            out.append(1.0)
+        elif wavelength > original / low:
+            out.append(factor)
+        else:
+            smooth = (original / wavelength - low) / (high - low)
+            out.append(1.0 / ((1 - smooth) / factor + smooth))
+    return tuple(out)
