@@ -11,6 +11,7 @@ from tests.ops.oracle_complex import COMPLEX
 from tests.ops.oracle_fourier import FOURIER
 from tests.ops.oracle_linalg import LINALG
 from tests.ops.oracle_low_bit import LOW_BIT
+from tests.ops.oracle_random import RANDOM
 from tests.ops.oracle_special import SPECIAL
 
 Oracle = Callable[..., Any]
@@ -70,5 +71,6 @@ CATALOGUE: dict[str, Oracle] = {
     **FOURIER,
     **LINALG,
     **LOW_BIT,
+    **RANDOM,
     **SPECIAL,
 }

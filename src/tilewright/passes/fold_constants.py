@@ -32,7 +32,7 @@ class FoldConstants(Pass):
             if isinstance(n.op, o.Constant):
                 known[n.values[0]] = n.op.data.array
                 continue
-            if isinstance(n.op, o.Input) or not self.worth(n, known):
+            if isinstance(n.op, (o.Input, o.Positions)) or not self.worth(n, known):
                 continue
             try:
                 made = apply(n.op, [known[v] for v in n.operands], n.types)
