@@ -93,5 +93,5 @@ def test_the_upper_half_is_of_words() -> None:
     b = KernelBuilder("bytes")
     x = b.view("x", i8, (1,))
     b.binary("mulhi", b.load(x, (0,), (4,)), 3)
-    with pytest.raises(VerifyError, match="mulhi.*needs a tile of 32 or 64 bit integers"):
+    with pytest.raises(VerifyError, match=r"mulhi.*needs a tile of 32 or 64 bit integers"):
         verify(b.build())

@@ -68,7 +68,8 @@ class Region:
         return Operand(value.type, base.buffer, layout, base.data, base.packed)
 
     def affine(self, value: Value) -> Layout | None:
-        """Iotas, positions, dim values and views of them inside the body are affine in their indices: the layout whose address is the value."""
+        """Iotas, positions, dim values and views of them inside the body are affine in their indices: the layout whose address is the
+        value."""
         op = value.node.op
         if isinstance(op, Iota):
             return Layout(value.shape, tuple(op.step if a == op.axis else 0 for a in range(len(value.shape))), op.start)

@@ -106,7 +106,7 @@ def signature_data(s: Signature) -> Data:
 
     return {"params": list(s.params), "in": s.in_spec.to_data(), "out": s.out_spec.to_data(), "inputs": [role(r) for r in s.inputs],
             "outputs": [role(r) for r in s.outputs], "names": list(s.input_names),
-            **({"updates": [list(u) for u in s.updates]} if s.updates else {})}
+            **({"updates": [list(u) for u in s.updates]} if s.updates else {}), **({"seeded": True} if s.seeded else {})}
 
 
 def read_signature(data: Data, reader: Reader) -> Signature:
@@ -115,7 +115,8 @@ def read_signature(data: Data, reader: Reader) -> Signature:
         outputs = tuple(Size(reader.dim(value)) if kind == "size" else ROLES[kind](value) for kind, value in data["outputs"])
         specs = (_known_classes(Spec.from_data(data[k])) for k in ("in", "out"))
         updates = tuple((int(i), int(k)) for i, k in data.get("updates", ()))
-        return Signature(tuple(data["params"]), next(specs), next(specs), inputs, outputs, tuple(data["names"]), updates)
+        return Signature(tuple(data["params"]), next(specs), next(specs), inputs, outputs, tuple(data["names"]), updates,
+                         bool(data.get("seeded", False)))
     except (KeyError, ValueError, TypeError, RecursionError) as e:
         raise FormatError("archive: the signature cannot be read") from e
 

@@ -114,8 +114,9 @@ class Session:
         if self.executable is None or self.model.signature.updates:
             self._call = self._slow
             return self._slow(args, kwargs, out)
-        result = self._slow(args, kwargs, out)
-        fast = self._generated("torch" if self._wants_torch(self.model.signature.flatten(args, kwargs)) else "numpy")
+        leaves = self.model.signature.flatten(args, kwargs)
+        result = self._leaves(leaves, out)
+        fast = self._generated("torch" if self._wants_torch(leaves) else "numpy")
         self._call = self._slow if fast is None else fast if self.model.signature.simple else partial(self._nested, fast)
         return result
 

@@ -11,10 +11,11 @@ from ...core.dims import Dim, product
 from ...core.dtypes import f32
 from ...core.errors import UnsupportedError
 from ...ir.graph import Value
+from ...ops import draws
 from .aten_distance import scaled_sum
 from .aten_resize import adaptive
 from .aten_window import integer_conv, window_average
-from .registry import Context, aten
+from .registry import Context, aten, placed
 
 
 def _matmul(c: Context, a: Value, b: Value, alpha: float = 1.0, *, transpose_b: bool = False) -> Value:
@@ -260,8 +261,6 @@ def attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Value:
-    if dropout_p:
-        raise UnsupportedError("attention with dropout is random; call module.eval() first")
     width = q.shape[-1]
     if scale is None:
         if not isinstance(width, int):
@@ -278,7 +277,15 @@ def attention(
             mask = c.reshape(mask, (1, *mask.shape))  # heads stand where the batch was
         operands.append(mask)
     op = O.Attention(scale=float(scale), causal=bool(is_causal), has_mask=boolean, has_bias=attn_mask is not None and not boolean)
+    if dropout_p:
+        return c.reshape(_dropped(c, op, float(dropout_p), *operands), c.shape)
     return c.reshape(c.emit(op, *operands), c.shape)
+
+
+@placed
+def _dropped(c: Context, op: O.Attention, p: float, q: Value, k: Value, v: Value, *rest: Value) -> Value:
+    """Attention whose weights go through a dropout."""
+    return O.matmul(draws.dropout(c.key(), op.weights(q, k, *rest), p), op.repeated(v, q))
 
 
 def _rank4(c: Context, x: Value, q: Value) -> Value:

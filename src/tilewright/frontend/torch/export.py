@@ -80,13 +80,18 @@ def run_export(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], dy
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """torch logs the whole way to an error that we pass on in one line."""
-    log = logging.getLogger("torch._subclasses.fake_tensor")
+    """torch logs the whole way to an error that we pass on in one line; its distributions look at their arguments' data."""
+    import torch
+
+    log, distributions = logging.getLogger("torch._subclasses.fake_tensor"), torch.distributions.Distribution
     before, log.disabled = log.disabled, True
+    checked = distributions._validate_args
+    distributions.set_default_validate_args(False)
     try:
         yield
     finally:
         log.disabled = before
+        distributions.set_default_validate_args(checked)
 
 
 def _distinct(module: Any, inputs: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:

@@ -12,10 +12,12 @@ from ...core.errors import CompileError, ConfigError, UnsupportedError
 from ...core.pytree import Spec
 from ...core.signature import Fixed, Signature, Size, Slot
 from ...ir.graph import Graph, Value
+from ...ir.rewrite import sort_nodes
 from ...ir.types import TensorType
 from .constants import Constants
 from .convert import Converter, Lazy, Missing, Poison
 from .export import Axis, Tensor, complete, declared, grown_sizes, linear, parameters, run_export, translate
+from .registry import SEED
 from .state import functional, updates
 from .symbols import Symbols
 from .tensors import dtype_of
@@ -172,6 +174,9 @@ def from_program(program: Any, *, found: list[Axis] | None = None, params: tuple
     converter.problems.check()
     outputs = _outputs(graph, [r for i, r in enumerate(results) if i not in written])
     new = {hole: _new_value(graph, hole, results[i]) for i, hole in written.items()}
+    seeded = _seeded(graph, converter.context.seed)
+    if seeded:
+        names.append(SEED)
     if not params:
         count = len(in_spec.children[0].children)
         params = tuple(names[:count]) if len(names) >= count and all(c.type == "leaf" for c in in_spec.children[0].children) else ()
@@ -183,8 +188,21 @@ def from_program(program: Any, *, found: list[Axis] | None = None, params: tuple
         outputs=outputs,
         input_names=tuple(names),
         updates=tuple((names.index(k), i) for k, i in new.items() if k not in buffers),
+        seeded=seeded,
     )
     return Imported(graph, signature, tuple(given), tuple((name, new[hole]) for hole, name in buffers.items()))
+
+
+def _seeded(graph: Graph, seed: Value | None) -> bool:
+    """Whether a result depends on random numbers. A seed that nothing needs is no input."""
+    if seed is None:
+        return False
+    sort_nodes(graph)
+    if graph.users()[seed]:
+        return True
+    graph.inputs.remove(seed)
+    graph.nodes.remove(seed.node)
+    return False
 
 
 def _new_value(graph: Graph, hole: str, value: Any) -> int:
