@@ -71,7 +71,7 @@ def run_export(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], dy
     module = as_module(target)
     args, kwargs = _distinct(module, (args, dict(kwargs)))
     try:
-        with warnings.catch_warnings(), torch.no_grad(), replace.mode(), _quiet():
+        with warnings.catch_warnings(), torch.no_grad(), replace.mode(), replace.experts(), _quiet():
             warnings.simplefilter("ignore")
             return torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
     except Exception as e:  # torch.export raises many classes of its own; all mean the same to the user

@@ -5,6 +5,9 @@ They are exchanged while a module is exported; a call that needs something else 
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 
@@ -20,6 +23,29 @@ def mode() -> Any:
             return table.get(func, func)(*args, **(kwargs or {}))
 
     return Exchanged()
+
+
+LOOPS = (None, "eager", "deepgemm", "sonicmoe")  # ways of transformers to run experts that look at data, or are kernels of other machines
+
+
+@contextmanager
+def experts() -> Iterator[None]:
+    """Inside, experts of transformers' models are grouped products, also where a model is set to loop over those that were chosen."""
+    moe: Any = sys.modules.get("transformers.integrations.moe")
+    known = getattr(moe, "ExpertsInterface", None)
+    if known is None or "grouped_mm" not in moe.ALL_EXPERTS_FUNCTIONS:
+        yield
+        return
+    before = known.get_interface
+
+    def grouped(self: Any, way: str | None, default: Any) -> Any:
+        return before(self, "grouped_mm" if way in LOOPS else way, default)
+
+    known.get_interface = grouped
+    try:
+        yield
+    finally:
+        known.get_interface = before
 
 
 def _corrcoef(x: Any) -> Any:
