@@ -5,7 +5,15 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..ir.graph import Graph
-from . import recognise_activations, recognise_attention, recognise_norms, recognise_rope, scalar_rules, view_rules
+from . import (
+    recognise_activations,
+    recognise_attention,
+    recognise_experts,
+    recognise_norms,
+    recognise_rope,
+    scalar_rules,
+    view_rules,
+)
 from .base import Log, Pass, apply_rules
 
 
@@ -13,12 +21,14 @@ from .base import Log, Pass, apply_rules
 class Recognise(Pass):
     """Before: canonical graph, scalars absorbed into matmuls.
     After: GELU, SiLU, sigmoid, softmax, LayerNorm, RMSNorm, rope and attention (also with grouped heads) that were spelled out are single
-    nodes. Nothing is recognised whose inner values something else reads, where that would compute them twice."""
+    nodes; products with matrices that were looked up are grouped products. Nothing is recognised whose inner values something else reads,
+    where that would compute them twice."""
 
     name: ClassVar[str] = "recognise"
 
     def run(self, graph: Graph, log: Log) -> Graph:
-        rules = [*recognise_norms.RULES, *recognise_activations.RULES, *recognise_rope.RULES, *recognise_attention.RULES]
+        rules = [*recognise_norms.RULES, *recognise_activations.RULES, *recognise_rope.RULES, *recognise_attention.RULES,
+                 *recognise_experts.RULES]
         # what is made here leaves views and casts to merge
         apply_rules(graph, [*rules, *scalar_rules.RULES, *view_rules.RULES], log)
         return graph

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from ... import ops as O
-from ...core.errors import UnsupportedError
 from ...ir.graph import Value
 from .registry import Context, aten
 
@@ -24,11 +23,9 @@ def grouped(c: Context, x: Value, w: Value, ends: Value) -> Value:
     return c.emit(O.GroupedGemm(transpose_b=turned), x, stack, ends)
 
 
-@aten("_grouped_mm.default")
+@aten("_grouped_mm.default", "tilewright.grouped_mm.default")
 def grouped_mm(c: Context, a: Value, b: Value, offs: Value | None = None, bias: Value | None = None, out_dtype: Any = None) -> Value:
-    """Groups along the rows of a, the columns of b, or the shared axis; two stacks are a batch."""
-    if bias is not None:
-        raise UnsupportedError("a grouped product with a bias is not supported; add it afterwards")
+    """Groups along the rows of a, the columns of b, or the shared axis; two stacks are a batch. (torch itself refuses a bias.)"""
     return c.cast(_product(c, a, b, offs), c.dtype)
 
 
@@ -36,8 +33,7 @@ def _product(c: Context, a: Value, b: Value, ends: Value | None) -> Value:
     ranks = len(a.shape), len(b.shape)
     if ranks == (3, 3):
         return c.emit(O.Matmul(), a, b)
-    if ends is None:
-        raise UnsupportedError(f"a grouped product of {a.type} and {b.type} needs offsets")
+    assert ends is not None, "torch asks for offsets"
     if ranks == (2, 3):
         return grouped(c, a, b, ends)
     if ranks == (2, 2):

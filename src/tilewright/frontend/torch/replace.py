@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 
@@ -17,6 +18,8 @@ def mode() -> Any:
 
     table = {torch.corrcoef: _corrcoef, torch.Tensor.corrcoef: _corrcoef, torch.linalg.lstsq: _lstsq, torch.stft: _stft,
              torch.Tensor.stft: _stft}
+    products = (getattr(module, name, None) for module, name in ((torch, "_grouped_mm"), (torch.nn.functional, "grouped_mm")))
+    table |= {f: _grouped_mm for f in products if f is not None}
 
     class Exchanged(torch.overrides.TorchFunctionMode):
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -87,6 +90,31 @@ def _lstsq(a: Any, b: Any, rcond: Any = None, *, driver: str | None = None) -> A
     spectrum = torch.linalg.svdvals(a) if driver in ("gelsd", "gelss") else none.real if none.is_complex() else none
     kinds: Any = torch.return_types
     return kinds.linalg_lstsq((x[..., 0] if vector else x, rest, rank, spectrum))
+
+
+@cache
+def _grouped_op() -> Any:
+    """A grouped product of any floats: torch's own has a shape rule for bf16 alone."""
+    import torch
+
+    library = torch.library.Library("tilewright", "DEF")
+    library.define("grouped_mm(Tensor a, Tensor b, Tensor? offs) -> Tensor")
+
+    def shape(a: Any, b: Any, offs: Any) -> Any:
+        groups = [] if (a.ndim, b.ndim) in ((2, 3), (3, 2)) else [len(offs) if a.ndim == 2 else a.shape[0]]
+        return a.new_empty(*groups, a.shape[-2], b.shape[-1])
+
+    library.impl("grouped_mm", shape, "Meta")
+    return library, torch.ops.tilewright.grouped_mm
+
+
+def _grouped_mm(a: Any, b: Any, offs: Any = None, bias: Any = None, out_dtype: Any = None) -> Any:
+    """torch's grouped product, in f32 and f64 too."""
+    import torch
+
+    if bias is not None or a.dtype == torch.bfloat16:
+        return torch._grouped_mm(a, b, offs, bias, out_dtype)
+    return _grouped_op()[1](a, b, offs).to(out_dtype or a.dtype)
 
 
 def _stft(x: Any, *args: Any, **kwargs: Any) -> Any:
