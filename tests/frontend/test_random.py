@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import tilewright as tw
 from tests.bands import assert_distribution, assert_frequencies, assert_uncorrelated
-from tilewright.core.errors import InputError, UnsupportedError
+from tilewright.core.errors import CompileError, InputError, UnsupportedError
 
 N = 60_000
 X = torch.zeros(N)
@@ -152,6 +152,27 @@ def test_random_numbers_that_nobody_reads_cost_nothing() -> None:
     session = tw.compile(model, (X,))
     assert session.interface.input_names == ("x",) and not session.model.signature.seeded
     torch.testing.assert_close(session(X), X + 1)
+
+
+def test_branches_that_a_random_number_cannot_change() -> None:
+    """A layer drop of 0 or 1, as speech models write it; one in between depends on data."""
+
+    def layers(x: Tensor, drop: float) -> Tensor:
+        if torch.rand([]) < drop:
+            return x
+        return x + 1 if torch.rand([]) >= drop else x * 0
+
+    for drop, want in ((0.0, 1.0), (1.0, 0.0), (1, 0.0), (-0.5, 1.0)):
+        session = tw.compile(lambda x, drop=drop: layers(x, drop), (X,))
+        assert (session(X) == want).all() and not session.model.signature.seeded
+
+    def others(x: Tensor) -> Tensor:
+        return x + 2 if torch.rand([]).le(1.0) and torch.gt(torch.rand([]), -1e-9) else x
+
+    assert (tw.compile(others, (X,))(X) == 2).all()
+    for at in (0.5, 0.0):
+        with pytest.raises(CompileError, match="control flow and sizes may not depend on tensor values"):
+            tw.compile(lambda x, at=at: x if torch.rand([]) <= at else x + 1, (X,))
 
 
 class Net(nn.Module):

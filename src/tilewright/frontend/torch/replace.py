@@ -21,11 +21,34 @@ def mode() -> Any:
     products = (getattr(module, name, None) for module, name in ((torch, "_grouped_mm"), (torch.nn.functional, "grouped_mm")))
     table |= {f: _grouped_mm for f in products if f is not None}
 
+    drawn: list[Any] = []
+
     class Exchanged(torch.overrides.TorchFunctionMode):
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            return table.get(func, func)(*args, **(kwargs or {}))
+            if getattr(func, "__name__", "") in COMPARISONS and len(args) == 2 and any(args[0] is x for x in drawn):
+                known = _decided(COMPARISONS[func.__name__], args[1])
+                if known is not None:
+                    return torch.tensor(known)
+            out = table.get(func, func)(*args, **(kwargs or {}))
+            if func is torch.rand and not out.shape:
+                drawn.append(out)
+            return out
 
     return Exchanged()
+
+
+COMPARISONS = {f"{mark}{fn}{mark}": fn for fn in ("lt", "le", "gt", "ge") for mark in ("", "__")}
+
+
+def _decided(fn: str, bound: Any) -> bool | None:
+    """Whether a number of [0, 1) is below (or above) a bound that is not between: with a layer drop of 0 a model that draws a number for
+    each layer, and asks whether it is smaller, has no random branch."""
+    if isinstance(bound, bool) or not isinstance(bound, (int, float)):
+        return None
+    below, above = bound >= 1, bound <= 0 if fn in ("lt", "ge") else bound < 0
+    if not below and not above:
+        return None
+    return below if fn in ("lt", "le") else above
 
 
 LOOPS = (None, "eager", "deepgemm", "sonicmoe")  # ways of transformers to run experts that look at data, or are kernels of other machines
