@@ -162,7 +162,8 @@ class _File:
             size = os.fstat(file.fileno()).st_size
             head = file.read(HEAD)
             if len(head) < HEAD or head[:8] != MAGIC:
-                raise FormatError(f"archive: {path} is not a saved session")
+                hint = "; programs of torch.export are compiled: tw.compile(path)" if str(path).endswith(".pt2") else ""
+                raise FormatError(f"archive: {path} is not a saved session{hint}")
             (length,) = struct.unpack("<Q", head[8:16])
             if length > min(size - HEAD, MAX_HEADER):
                 raise self.broken("the header is cut off")

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from ...core.dims import UNBOUNDED, Expr, Symbol, symbols
+from ...core.dims import UNBOUNDED, Expr, Symbol, sym, symbols
 from ...core.errors import CompileError, ConfigError
 from . import replace
 
@@ -62,6 +62,19 @@ def as_module(target: Any) -> Any:
     if isinstance(owner, torch.nn.Module):
         module.owner = owner  # a bound method: its module's parameters keep their names
     return module
+
+
+def read_program(path: Any) -> Any:
+    """The ExportedProgram that `torch.export.save` wrote."""
+    import torch
+
+    if not os.path.exists(path):
+        raise CompileError(f"import_torch: there is no file {os.fspath(path)!r}; give a module, a callable, an ExportedProgram or its file")
+    try:
+        with _quiet():
+            return torch.export.load(path)
+    except Exception as e:  # of many classes, by what the file holds
+        raise CompileError(f"import_torch: {os.fspath(path)!r} is no program that torch.export.save wrote ({type(e).__name__})") from e
 
 
 def run_export(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], dynamic_shapes: Any) -> Any:
@@ -170,6 +183,15 @@ def explain(error: Exception) -> str:
     own = [f for f in frames if "/torch/" not in f[0]] or _frames(error)
     place = f" ({own[-1][0].rsplit('/', 1)[-1]}:{own[-1][1]})" if own else ""
     return f"torch.export: {head.rstrip('.! ')}; {advice}{place}"
+
+
+def named(tree: Any) -> Any:
+    """The declaration with a dim of any size for every string: {"x": {0: "N"}}."""
+    if isinstance(tree, str):
+        return sym(tree, 1)
+    if isinstance(tree, Mapping):
+        return {k: named(v) for k, v in tree.items()}
+    return type(tree)(named(v) for v in tree) if isinstance(tree, (tuple, list)) else tree
 
 
 def translate(dynamic: Any) -> Any:

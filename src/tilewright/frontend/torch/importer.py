@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
 from ...core.dims import Expr, sym
@@ -16,7 +18,7 @@ from ...ir.rewrite import sort_nodes
 from ...ir.types import TensorType
 from .constants import Constants
 from .convert import Converter, Lazy, Missing, Poison
-from .export import Axis, Tensor, complete, declared, grown_sizes, linear, parameters, run_export, translate
+from .export import Axis, Tensor, complete, declared, grown_sizes, linear, named, parameters, read_program, run_export, translate
 from .registry import SEED
 from .state import functional, updates
 from .symbols import Symbols
@@ -56,7 +58,7 @@ def import_torch(
     name: str | None = None,
     weights: Mapping[str, str] | None = None,
 ) -> Imported:
-    """Import a torch.nn.Module, a callable or an ExportedProgram.
+    """Import a torch.nn.Module, a callable, an ExportedProgram or the .pt2 file of one.
 
     `dynamic` maps parameter names to `{axis: Dim}` (nested as the argument is); `dynamic_shapes` is torch.export's own form. `weights`
     (name -> name of the parameter it is tied to, or its own) makes those parameters inputs instead of constants, and buffers that the
@@ -68,6 +70,8 @@ def import_torch(
     if not isinstance(args, tuple):
         args = tuple(args) if isinstance(args, list) else (args,)
     install()
+    if isinstance(target, (str, PathLike)):
+        name, target = name or Path(target).stem, read_program(target)
     if isinstance(target, torch.export.ExportedProgram):
         if dynamic is not None or dynamic_shapes is not None:
             raise CompileError("import_torch: an ExportedProgram already has its dynamic dims; give them to torch.export instead")
@@ -76,7 +80,7 @@ def import_torch(
         raise CompileError("import_torch: give dynamic or dynamic_shapes, not both")
     params = parameters(target)
     kwargs = {k: kwargs[k] for k in (*(p for p in params if p in kwargs), *(k for k in kwargs if k not in params))}
-    tree = dynamic if dynamic is not None else dynamic_shapes
+    tree = named(dynamic) if dynamic is not None else dynamic_shapes
     found: list[Axis] = []
     if tree is not None:
         tree, found = _declare(tree, params, args, kwargs)
