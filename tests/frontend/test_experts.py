@@ -27,7 +27,7 @@ def type_of(a: Any) -> TensorType:
     return TensorType(dtype(a.dtype), a.shape)
 
 
-def close(got: Tensor, want: Tensor) -> None:
+def check(got: Tensor, want: Tensor) -> None:
     torch.testing.assert_close(got, want, rtol=2e-5, atol=2e-5)
 
 
@@ -54,7 +54,7 @@ def test_grouped_mm(form: str, turned: bool) -> None:
     offs = None if form == "batch" else ends_of(40, 5)
     model = lambda a, b, *o: torch.nn.functional.grouped_mm(a, b, offs=o[0] if o else None)
     args = (left, right) if offs is None else (left, right, offs)
-    close(tw.compile(model, args)(*args), model(*args))
+    check(tw.compile(model, args)(*args), model(*args))
 
 
 def test_16_bit_floats() -> None:
@@ -68,7 +68,7 @@ def test_16_bit_floats() -> None:
 def test_transformers_own_op() -> None:
     x, w, offs = torch.randn(40, 24), torch.randn(5, 16, 24), ends_of(40, 5)
     model = lambda x, w, o: torch.ops.transformers.grouped_mm_fallback(x, w.mT, o)
-    close(tw.compile(model, (x, w, offs))(x, w, offs), moe._grouped_mm_fallback(x, w.mT, offs))
+    check(tw.compile(model, (x, w, offs))(x, w, offs), moe._grouped_mm_fallback(x, w.mT, offs))
 
 
 # --- bits and memory -------------------------------------------------------------------------------------------------------------------
@@ -140,8 +140,8 @@ def test_derivatives_are_pytorchs() -> None:
 
     dx, dw = tw.jit(tw.grad(ours, argnums=(0, 1)))(x.detach().numpy(), w.detach().numpy())
     assert x.grad is not None and w.grad is not None
-    close(torch.from_numpy(dx), x.grad)
-    close(torch.from_numpy(dw), w.grad)
+    check(torch.from_numpy(dx), x.grad)
+    check(torch.from_numpy(dw), w.grad)
 
 
 # --- models ----------------------------------------------------------------------------------------------------------------------------
@@ -170,7 +170,7 @@ def test_every_way_of_transformers_is_a_grouped_product(way: str) -> None:
     model, ids = small(way), torch.randint(0, 100, (2, 9))
     session = tw.compile(model, (ids,))
     with torch.no_grad():
-        close(session(ids), model(ids))
+        check(session(ids), model(ids))
     assert sum(isinstance(n.op, GroupedGemm) for b in bodies(session.model.graph) for n in b.nodes) == 4
     assert model.model.config._experts_implementation == way and moe.ExpertsInterface.get_interface.__name__ == "get_interface"
 
@@ -198,7 +198,7 @@ def test_products_that_are_no_lookups_stay_what_they_are() -> None:
     x, w, ids = torch.randn(6, 3, 8), torch.randn(4, 8, 5), torch.randint(0, 4, (6,))
     for number, fn in enumerate(cases):
         session = tw.compile(fn, (x, w, ids))
-        close(session(x, w, ids), fn(x, w, ids))
+        check(session(x, w, ids), fn(x, w, ids))
         found = any(isinstance(n.op, GroupedGemm) for b in bodies(session.model.graph) for n in b.nodes)
         assert found == (number == 1)
 

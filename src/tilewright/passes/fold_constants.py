@@ -19,7 +19,7 @@ SMALL = 1 << 16
 class FoldConstants(Pass):
     """Before: transposes and scalars are absorbed into matmuls (folding would materialise transposed weights).
     After: an op whose operands are all constants is a constant, unless its result is larger than `limit` bytes, it only expands,
-    permutes or gathers more than `small` bytes, or it has no fixed shape."""
+    permutes or gathers more than `small` bytes, or it has no fixed shape. Positions stay: kernels count by themselves."""
 
     name: ClassVar[str] = "fold-constants"
     limit: int = 16 << 20

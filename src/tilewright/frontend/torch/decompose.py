@@ -50,20 +50,22 @@ RECURRENT = ("lstm.input", "gru.input", "rnn_tanh.input", "rnn_relu.input")
 
 def _layer_by_layer(found: Callable[..., Any], x: Any, state: Any, params: Any, biases: bool, layers: int, dropout: float, train: bool,
                     *rest: Any) -> Any:
-    """A recurrent network with the dropout between its layers, which torch's decomposition forgets."""
+    """A recurrent network with the dropout between its layers, which torch's decomposition forgets. The last states have the shape of the
+    first ones (in torch 2.11 those of an LSTM come with an axis more)."""
     import torch
 
-    if not train or dropout == 0 or layers == 1:
-        return found(x, state, params, biases, layers, dropout, train, *rest)
     states, several = (state, True) if isinstance(state, (tuple, list)) else ([state], False)
-    own, cells = len(params) // layers, states[0].shape[0] // layers
+    apart = train and dropout != 0 and layers > 1
+    steps = layers if apart else 1
+    own, cells = len(params) // steps, states[0].shape[0] // steps
     ends: list[list[Any]] = [[] for _ in states]
-    for i in range(layers):
+    for i in range(steps):
         first = [s[i * cells : (i + 1) * cells] for s in states]
-        x, *last = found(x, first if several else first[0], params[i * own : (i + 1) * own], biases, 1, 0.0, train, *rest)
-        for known, new in zip(ends, last, strict=True):
-            known.append(new)
-        x = torch.dropout(x, dropout, train=True) if i < layers - 1 else x
+        part = params[i * own : (i + 1) * own]
+        x, *last = found(x, first if several else first[0], part, biases, layers // steps, 0.0, train, *rest)
+        for known, new, old in zip(ends, last, first, strict=True):
+            known.append(new.reshape(old.shape))
+        x = torch.dropout(x, dropout, train=True) if i < steps - 1 else x
     return (x, *(torch.cat(known) for known in ends))
 
 

@@ -71,7 +71,8 @@ def read_program(path: Any) -> Any:
     if not os.path.exists(path):
         raise CompileError(f"import_torch: there is no file {os.fspath(path)!r}; give a module, a callable, an ExportedProgram or its file")
     try:
-        with _quiet():
+        with warnings.catch_warnings(), _quiet():
+            warnings.simplefilter("ignore")
             return torch.export.load(path)
     except Exception as e:  # of many classes, by what the file holds
         raise CompileError(f"import_torch: {os.fspath(path)!r} is no program that torch.export.save wrote ({type(e).__name__})") from e

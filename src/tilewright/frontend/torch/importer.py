@@ -24,6 +24,7 @@ from .state import functional, updates
 from .symbols import Symbols
 from .tensors import dtype_of
 from .tree import install, spec_of
+from .versions import check
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,7 @@ def import_torch(
     """
     import torch
 
+    check(torch.__version__)
     kwargs = dict(kwargs or {})
     if not isinstance(args, tuple):
         args = tuple(args) if isinstance(args, list) else (args,)
