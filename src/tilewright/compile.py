@@ -1,6 +1,7 @@
 """`tw.compile` and `tw.load`: the stages from a model to a session, each timed."""
 from __future__ import annotations
 
+import inspect
 import sys
 import threading
 import time
@@ -12,6 +13,7 @@ from typing import Any
 
 from .core.collection import paused
 from .core.config import load as load_config
+from .core.dtypes import DType
 from .core.errors import CompileError, ConfigError
 from .core.signature import Signature
 from .core.target_spec import REFERENCE, TargetSpec
@@ -74,15 +76,17 @@ class Stages:
 
 
 def compile(  # noqa: A001
-    module: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None, *, dynamic: Mapping[str, Any] | None = None,
-    dynamic_shapes: Any = None, dtype: str | None = None, threads: int | None = None, target: str | TargetSpec | None = None,
+    module: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None, *, dynamic: Mapping[str, Any] | None = None,
+    dynamic_shapes: Any = None, dtype: Any = None, threads: int | None = None, target: str | TargetSpec | None = None,
     precision: str | None = None, validation: str | None = None, passes: Mapping[str, bool] | Collection[str] | None = None,
     name: str | None = None, progress: Progress = None,
 ) -> Session:
-    """Compile a torch.nn.Module, a callable, an ExportedProgram or a Graph to a Session.
+    """Compile a torch.nn.Module, a callable, an ExportedProgram (or its .pt2 file) or a Graph to a Session.
 
-    `args` and `kwargs` are example inputs. `dynamic` maps parameter names to {axis: tw.Dim(...)}; `dynamic_shapes` is torch.export's
-    own form. `dtype` stores weights and intermediates in another float dtype. `passes` switches optional passes off: a mapping
+    `args` and `kwargs` are example inputs; a mapping of parameter names may stand for `args`. Without any, a module that takes inputs is
+    compiled at its first call, for inputs like those. `dynamic` maps parameter names to {axis: tw.Dim(...)}, or to {axis: "N"} for a dim of
+    any size; `dynamic_shapes` is torch.export's own form. `dtype` stores weights and intermediates in another float dtype (a name, or
+    torch's or NumPy's dtype). `passes` switches optional passes off: a mapping
     name -> bool, or the names to leave out. `target` is "cpu", "cuda", "reference" (NumPy) or a TargetSpec; without it, "cuda" where the
     module or an example input is on a GPU, else "cpu". `precision` "tf32" lets products and convolutions of f32 round their operands to 11
     bits on a GPU, which is several times faster, "exact" does not; "auto", the default, does what PyTorch's switches say for a PyTorch
@@ -92,15 +96,33 @@ def compile(  # noqa: A001
     copies. Large ones that kernels read as they are (tables of embeddings) are shared with the module; a call after torch wrote to one of
     these raises an InputError instead of mixing old and new.
     """
-    level = check_level(load_config().validation if validation is None else validation)
-    spec = target_spec(chosen_target(module, args, kwargs) if target is None else target, precision, pytorch=not isinstance(module, Graph))
-    if threads is not None:
-        load_config(threads=threads)
+    options: dict[str, Any] = {"dynamic": dynamic, "dynamic_shapes": dynamic_shapes, "dtype": dtype, "threads": threads, "target": target,
+                               "precision": precision, "validation": validation, "passes": passes, "name": name, "progress": progress}
     for option, given, kinds, rule in (("kwargs", kwargs, Mapping, "a mapping from names to example inputs"),
                                        ("dynamic", dynamic, (Mapping, tuple, list), "a mapping from names to {axis: tw.Dim(...)}"),
                                        ("dynamic_shapes", dynamic_shapes, (Mapping, tuple, list), "torch.export's own form")):
         if given is not None and not isinstance(given, kinds):
             raise ConfigError(f"{option}: must be {rule}, got {given!r}")
+    check_level(load_config(threads=threads).validation if validation is None else validation)
+    if target is not None:
+        target_spec(target, precision)
+    if dtype is not None:
+        from .passes.convert_dtype import float_dtype
+
+        options["dtype"] = float_dtype(dtype)
+    if isinstance(args, Mapping) and args and not kwargs and all(k in _parameters(module) for k in args):
+        args, kwargs = (), args
+    if isinstance(args, (tuple, list)) and not args and not kwargs and _takes_inputs(module):
+        return Deferred(module, options)  # type: ignore[return-value]
+    return _compile(module, args, kwargs, **options)
+
+
+def _compile(module: Any, args: Any, kwargs: Mapping[str, Any] | None, *, dynamic: Any, dynamic_shapes: Any, dtype: DType | None,
+             threads: int | None, target: str | TargetSpec | None, precision: str | None, validation: str | None,
+             passes: Mapping[str, bool] | Collection[str] | None, name: str | None, progress: Progress) -> Session:
+    """With example inputs, and options that have been checked."""
+    level = check_level(load_config().validation if validation is None else validation)
+    spec = target_spec(chosen_target(module, args, kwargs) if target is None else target, precision, pytorch=not isinstance(module, Graph))
     stages = Stages("tilewright", progress)
     ahead: Ahead | None = None
     try:
@@ -120,6 +142,46 @@ def compile(  # noqa: A001
         if ahead is not None:
             ahead.close()
         stages.close()
+
+
+class Deferred:
+    """What `tw.compile(model)` gives without example inputs: a session from its first call on, for inputs like those of that call."""
+
+    def __init__(self, module: Any, options: Mapping[str, Any]) -> None:
+        self._module, self._options = module, options
+        self._session: Session | None = None
+        self._lock = threading.Lock()
+
+    def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
+        if self._session is None:
+            with self._lock:
+                if self._session is None:
+                    self._session = _compile(self._module, args, kwargs, **self._options)
+        return self._session(*args, out=out, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or self._session is None:
+            what = f"compile: {type(self._module).__name__} has been given no example inputs and is compiled at its first call"
+            raise AttributeError(f"{what}; call it before you ask for {name!r}, or give inputs: tw.compile(model, (x, ...))")
+        return getattr(self._session, name)
+
+    def __repr__(self) -> str:
+        return f"<{type(self._module).__name__}, compiled at its first call>" if self._session is None else repr(self._session)
+
+
+def _parameters(module: Any) -> dict[str, inspect.Parameter]:
+    """Those of a module's forward or of a callable."""
+    try:
+        return dict(inspect.signature(getattr(module, "forward", module)).parameters)
+    except (TypeError, ValueError):
+        return {}
+
+
+def _takes_inputs(module: Any) -> bool:
+    """A module or callable with parameters that have no default."""
+    if isinstance(module, (Graph, str, PathLike)) or type(module).__name__ == "ExportedProgram" or not callable(module):
+        return False
+    return any(p.default is p.empty for p in _parameters(module).values())
 
 
 def chosen_target(module: Any, args: Any, kwargs: Any) -> str:
@@ -198,7 +260,7 @@ def graph_signature(graph: Graph) -> Signature:
     return Signature(names, in_spec, out_spec, tuple(Slot(i) for i in range(len(names))), outs, names)
 
 
-def compile_graph(graph: Graph, signature: Signature, target: TargetSpec, *, level: Level = "normal", dtype: str | None = None,
+def compile_graph(graph: Graph, signature: Signature, target: TargetSpec, *, level: Level = "normal", dtype: DType | None = None,
                   disable: Collection[str] = (), threads: int | None = None, stages: Stages | None = None,
                   ahead: Ahead | None = None) -> Session:
     """Passes, then everything that depends on the target. `ahead` is memory for the packed weights."""
@@ -209,9 +271,9 @@ def compile_graph(graph: Graph, signature: Signature, target: TargetSpec, *, lev
     log = Log()
     with stages.stage("passes"):
         if dtype is not None:
-            from .passes.convert_dtype import convert_dtype, float_dtype
+            from .passes.convert_dtype import convert_dtype
 
-            graph = convert_dtype(graph, float_dtype(dtype))
+            graph = convert_dtype(graph, dtype)
         asked = needs(graph)  # before passes take ops apart whose parts have rules of their own
         graph = run_pipeline(graph, target, disable, log, verify=level == "strict")
     validate("passes", level, graph)

@@ -350,8 +350,10 @@ def test_sessions() -> None:
     session.synchronize()
     with pytest.raises(InputError, match=r"input 'x0' must be on the GPU, got f32\[11,40\] on cpu; pass x0.cuda\(\)"):
         session(table.cpu(), torch.tensor([1, 1, 2, 2], device="cuda"))
-    with pytest.raises(InputError, match=r"input 'x1' must be i64\[4\], got i32\[4\]"):
-        session(table, torch.tensor([1, 1, 2, 2], device="cuda", dtype=torch.int32))
+    with pytest.raises(InputError, match=r"input 'x1' must be i64\[4\], got f32\[4\]"):
+        session(table, torch.tensor([1, 1, 2, 2], device="cuda", dtype=torch.float32))
+    assert torch.equal(session(table, torch.tensor([1, 1, 2, 2], device="cuda", dtype=torch.int32)), table[[1, 1, 2, 2]])
+    assert session.copies.pop("x1") == 1
     strided = torch.cat([table, table], 1)[:, :40]
     assert torch.equal(session(strided, torch.tensor([1, 1, 2, 2], device="cuda")), table[[1, 1, 2, 2]]) and session.copies == {"x0": 1}
 

@@ -164,7 +164,7 @@ def test_models_that_cannot_be_compiled() -> None:
     ({"target": "tpu"}, r"^target: must be 'cpu', 'cuda', .* or 'reference', got 'tpu'$"),
     ({"dtype": "i8"}, r"^dtype: must be a float dtype, one of 'f16', 'bf16', 'f32', 'f64', got 'i8'$"),
     ({"dtype": "int8"}, r"^dtype: must be a float dtype, one of 'f16', 'bf16', 'f32', 'f64', got 'int8'$"),
-    ({"dtype": torch.bfloat16}, r"^dtype: must be a float dtype, one of .*, got torch.bfloat16$"),
+    ({"dtype": torch.int16}, r"^dtype: must be a float dtype, one of .*, got torch.int16$"),
     ({"dtype": 16}, r"^dtype: must be a float dtype, one of .*, got 16$"),
     ({"passes": ["decompose"]}, r"^passes: 'decompose' cannot be disabled, the optional passes are "),
 ])

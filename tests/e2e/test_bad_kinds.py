@@ -150,7 +150,7 @@ def test_dims_that_make_no_sense(limits: tuple[Any, ...], message: str) -> None:
 
 def test_no_example_inputs() -> None:
     with pytest.raises(CompileError, match=r"missing a required argument: 'input'; give example inputs for it: tw.compile\("):
-        tw.compile(MODULE)
+        tw.compile(MODULE)()
 
 
 def test_where_a_session_cannot_go(session: tw.Session, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.meta.source import PACKAGE, ROOT
+from tilewright.frontend.torch.versions import TESTED
 
 CORE = {"numpy", "llvmlite", "ml_dtypes", "rich"}
 
@@ -32,11 +33,14 @@ def test_core_dependencies_are_few(project: dict[str, Any]) -> None:
 
 
 def test_torch_is_pinned_wherever_it_can_come_in(project: dict[str, Any]) -> None:
+    """The range for users is the one that the frontend takes without a warning."""
     extras: dict[str, list[str]] = project["project"]["optional-dependencies"]
+    (least, most) = TESTED
+    assert extras["torch"] == [f"torch>={least[0]}.{least[1]},<{most[0]}.{most[1] + 1}"] and least <= (2, 13) <= most
     assert {name_of(d) for d in extras["llm"]} <= {"tokenizers", "jinja2", "safetensors"}  # none of them needs torch
     assert {name_of(d) for d in extras["cuda"]} == {"cuda-bindings", "cuda-core"}  # nor do these
     for extra, wanted in extras.items():
-        assert extra in ("llm", "cuda") or "torch==2.13.0" in wanted, f"extra {extra} may pull another torch"
+        assert extra in ("llm", "cuda", "torch") or "torch==2.13.0" in wanted, f"extra {extra} may pull another torch"
     for line in (ROOT / "Makefile").read_text().splitlines():
         if re.search(r"\[(dev|bench|torch)", line) and "$(PIP)" in line:
             assert "torch==2.13.0" in line, line

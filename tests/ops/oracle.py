@@ -24,6 +24,8 @@ DTYPES = {
     "f16": torch.float16,
     "bf16": torch.bfloat16,
     "i32": torch.int32,
+    "u32": torch.uint32,
+    "u64": torch.uint64,
     "i64": torch.int64,
     "u8": torch.uint8,
     "i8": torch.int8,
@@ -367,6 +369,7 @@ GENERAL: dict[str, Oracle] = {
     "adaptive_pool": adaptive_pool,
     "avg_pool": avg_pool,
     "iota": iota,
+    "positions": lambda a: torch.arange(int(np.prod(a["shape"]))).to(DTYPES[a["dtype"].name]).reshape(a["shape"]),
     "dim_value": lambda a: torch.tensor(a["dim"], dtype=DTYPES[a["dtype"].name]),
 }
 

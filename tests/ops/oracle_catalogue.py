@@ -11,6 +11,7 @@ from tests.ops.oracle_complex import COMPLEX
 from tests.ops.oracle_fourier import FOURIER
 from tests.ops.oracle_linalg import LINALG
 from tests.ops.oracle_low_bit import LOW_BIT
+from tests.ops.oracle_random import RANDOM
 from tests.ops.oracle_special import SPECIAL
 
 Oracle = Callable[..., Any]
@@ -59,16 +60,29 @@ def dequantise(a: dict[str, Any], codes: Any, scale: Any, zero: Any) -> Any:
     return (codes.to(scale.dtype) - zero.reshape(shape)) * scale.reshape(shape)
 
 
+def grouped_gemm(a: dict[str, Any], x: Any, w: Any, ends: Any) -> Any:
+    """The loop that transformers has for machines without a kernel (integrations/moe.py)."""
+    out = x.new_zeros(x.shape[0], w.shape[1 if a.get("transpose_b") else 2])
+    start = 0
+    for i, end in enumerate(ends.tolist()):
+        out[start:end] = x[start:end] @ (w[i].T if a.get("transpose_b") else w[i])
+        start = end
+    return out
+
+
 CATALOGUE: dict[str, Oracle] = {
     "fake_quantise": fake_quantise,
     "fake_quantise_lsq": with_scale,
     "quantise": quantise,
     "dequantise": dequantise,
     "lora_matmul": lambda a, x, w, p, q: x @ (w + a.get("scale", 1.0) * (p @ q)),
-    "grouped_matmul": lambda a, x, w, ids: torch.bmm(x[:, None], w[ids.long()])[:, 0],
+    "grouped_matmul": lambda a, x, w, ids: torch.bmm(x[:, None], (w.mT if a.get("transpose_b") else w)[ids.long()])[:, 0],
+    "grouped_gemm": grouped_gemm,
+    "grouped_outer": lambda a, x, y, ends: torch.stack([x[s:e].T @ y[s:e] for s, e in zip([0, *ends.tolist()], ends.tolist())]),  # noqa: B905
     **COMPLEX,
     **FOURIER,
     **LINALG,
     **LOW_BIT,
+    **RANDOM,
     **SPECIAL,
 }

@@ -17,14 +17,14 @@ RULES = {
     Composite: ("ref", "decompose", "flops"),
     General: ("ref",),
 }
-SOURCES = {"input", "constant", "iota", "dim_value"}
+SOURCES = {"input", "constant", "iota", "dim_value", "positions"}
 CONTRACT = """
 neg abs sign exp log log1p expm1 sqrt rsqrt sin cos tan tanh erf sigmoid relu silu floor ceil round trunc reciprocal square
 logical_not bitwise_not is_nan is_inf softplus mish hardswish hardsigmoid cast gelu leaky_relu elu add sub mul div maximum minimum
 pow remainder floor_divide equal not_equal less less_equal greater greater_equal logical_and logical_or logical_xor bitwise_and
 bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift where reshape transpose slice expand flip split sum mean max min
 prod any all arg_max arg_min var log_sum_exp cum_sum matmul conv softmax log_softmax layer_norm rms_norm group_norm batch_norm
-attention rope gather gather_along_axis index concat pad top_k max_pool avg_pool input constant iota dim_value fused update_slice
+attention rope gather gather_along_axis index concat pad top_k max_pool avg_pool input constant iota positions dim_value fused update_slice
 qmatmul qgather qexperts sample qdot quantise_rows scatter_add softmax_cross_entropy stop_gradient fence checkpoint
 attention_backward attention_saved norm_backward custom_vjp custom_forward custom_jvp q8_blocks q8_attention qexperts_dot qproduct
 paged_attention

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from tests.fresh import fresh_rng
 from tilewright.core.errors import CompileError
+from tilewright.kernels.constants import stored_bytes
 from tilewright.kernels.launch import Buffer, ConstBuffer, Packed
 from tilewright.kernels.strips import LANES, STRIPS
 from tilewright.ops import quant
@@ -54,9 +55,23 @@ def test_large_constants_are_packed_on_threads_alike() -> None:
     np.testing.assert_array_equal(unpack(a, one.data.type, one.packed), w)
 
 
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("shape", [(3, 37, 20), (5, 300, 400), (1, 16, 16), (0, 5, 6)])
+def test_panels_of_a_stack_follow_one_another(shape: tuple[int, int, int], transposed: bool) -> None:
+    """Also where threads take parts of several matrices."""
+    w = fresh_rng().standard_normal(shape).astype(np.float32)
+    packed = Packed("panels", 16, transposed)
+    one = const(w, packed)
+    (got,) = pack_constants([one], threads=3)
+    parts = [pack_constants([const(np.ascontiguousarray(m), packed)])[0] for m in w]
+    assert got.shape == packed_shape(shape, packed) and got.nbytes == stored_bytes(one.data.type, packed)
+    np.testing.assert_array_equal(got, np.concatenate(parts) if parts else got)
+    np.testing.assert_array_equal(unpack(got, one.data.type, packed), w)
+
+
 def test_panels_need_a_matrix() -> None:
-    with pytest.raises(CompileError, match="panels need a matrix and a width"):
-        packed_shape((2, 3, 4), Packed("panels", 16))
+    with pytest.raises(CompileError, match="panels need a matrix or a stack, and a width"):
+        packed_shape((2, 3, 4, 5), Packed("panels", 16))
 
 
 @pytest.mark.parametrize("name", sorted(STRIPS))

@@ -15,8 +15,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import tilewright as tw
-from tilewright.core.errors import InputError, TilewrightError
 from tilewright.core import torch_context
+from tilewright.core.errors import InputError, TilewrightError
 from tilewright.runtime import fastcall, outputs
 
 N = tw.Dim("n", 0, 64)

@@ -42,8 +42,12 @@ class Applied:
             graph = step.run(graph, Log())
         self.graph: Graph = graph
 
-    def __call__(self, params: dict[str, Any], leaves: Sequence[Any], buffers: dict[str, Any] | None) -> Any:
-        outer = current()
+    def __call__(self, params: dict[str, Any], leaves: Sequence[Any], buffers: dict[str, Any] | None, key: Any) -> Any:
+        outer, seeded = current(), self.imported.signature.seeded
+        if seeded != (key is not None):
+            raise InputError("from_torch: the module draws random numbers in its mode (train or eval); give a key: "
+                             "apply(params, ..., key=tw.random.key(0)), another one for each call; or call module.eval()" if seeded else
+                             "from_torch: the module draws no random numbers in its mode (train or eval); leave out key=")
         if self.buffers and buffers is None:
             raise InputError(f"from_torch: the module updates its buffers {' '.join(self.buffers[:3])} ...; give and take them: "
                              "out, buffers = apply(params, ..., buffers=buffers), first buffers=apply.buffers; or call module.eval()")
@@ -55,7 +59,8 @@ class Applied:
             if missing:
                 raise InputError(f"from_torch: the {kind} lack {missing[0]!r}; have {' '.join(list(have)[:4])} ...")
         given = [as_tracer(params[n]) for n in self.names] + [as_tracer(state[n]) for n in self.buffers] + [as_tracer(x) for x in leaves]
-        names = [*self.names, *self.buffers, *(["an argument"] * len(leaves))]
+        given += [as_tracer(key)] if seeded else []
+        names = [*self.names, *self.buffers, *(["an argument"] * len(leaves)), *(["the key"] if seeded else [])]
         for name, v, x in zip(names, self.graph.inputs, given, strict=True):
             if v.type != x.type:
                 raise InputError(f"from_torch: {name} must be {v.type}, got {x.type}")
@@ -71,7 +76,8 @@ def from_torch(module: Any, args: Sequence[Any]) -> tuple[Callable[..., Any], di
 
     Buffers stay what they are, unless the module in its mode (train or eval) writes to them, as batch norm does in training. Then
     `apply.buffers` holds those, and a call takes their values and gives the new ones: `out, buffers = apply(params, *args,
-    buffers=buffers)`."""
+    buffers=buffers)`. A module that draws random numbers (dropout in training) takes a key: `apply(params, *args, key=key)`; see
+    `tw.random`."""
     import torch
 
     if not isinstance(module, torch.nn.Module):
@@ -87,11 +93,11 @@ def from_torch(module: Any, args: Sequence[Any]) -> tuple[Callable[..., Any], di
 
     first = applied([x for x in flatten(examples)[0] if is_array(x) or is_tensor(x)], examples)
 
-    def apply(params: dict[str, Any], *inputs: Any, buffers: dict[str, Any] | None = None) -> Any:
+    def apply(params: dict[str, Any], *inputs: Any, buffers: dict[str, Any] | None = None, key: Any = None) -> Any:
         leaves, spec = flatten(inputs)
         arrays = [x for x in leaves if is_array(x)]
         example = unflatten(spec, [_example(x) if is_array(x) else x for x in leaves])
-        return applied(arrays, example)(params, arrays, buffers)
+        return applied(arrays, example)(params, arrays, buffers, key)
 
     apply.__name__ = f"apply_{type(module).__name__}"
     params = {k: np.array(tensor_to_numpy(p), order="C") for k, p in module.named_parameters()}

@@ -14,6 +14,7 @@ from .dims import Dim, Expr, evaluate
 from .errors import InputError
 from .exact import same
 from .pytree import Spec, matches, unflatten
+from .seeds import draw_seed
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ class Signature:
     outputs: tuple[Slot | Fixed | Size, ...]
     input_names: tuple[str, ...]
     updates: tuple[tuple[int, int], ...] = ()  # (graph input, graph output): the caller's array holds the output after the call
+    seeded: bool = False  # the last graph input is a random seed, which every call draws anew
 
     @cached_property
     def n_args(self) -> int:
@@ -58,7 +60,8 @@ class Signature:
         """Every argument is positional and is itself a graph input, in order: a call's args are the graph's inputs."""
         args, kwargs = self.in_spec.children
         return (
-            not kwargs.children
+            not self.seeded
+            and not kwargs.children
             and all(c.type == "leaf" for c in args.children)
             and self.inputs == tuple(Slot(i) for i in range(len(self.inputs)))
         )
@@ -82,6 +85,8 @@ class Signature:
                     f"session: argument leaf {i} ({self._owner(i)!r}) was fixed to {role.value!r} when the model was "
                     f"exported, got {_short(leaf)}; compile again for another value"
                 )
+        if self.seeded:
+            out[-1] = draw_seed(out[:-1])
         return out
 
     def unflatten(self, outputs: Sequence[Any], sizes: Mapping[str, int] | None = None) -> Any:

@@ -12,6 +12,7 @@ from .eigh import Eigh
 from .fourier import DftColumns
 from .fourier_rows import DftRows
 from .gather_last import GatherAlongLast, GatherAlongRows, GatherLast
+from .grouped import GroupedGemm, GroupedOuter
 from .int_dot import IntDot, PackWords
 from .lu import Factor
 from .pool import Pool
@@ -40,6 +41,8 @@ CATALOGUE: list[Template] = [
     GatherAlongRows(),
     GatherLast(),
     Geqrf(),
+    GroupedGemm(),
+    GroupedOuter(),
     IntDot(),
     PackWords(),
     Pad(),

@@ -17,10 +17,10 @@ def stored_bytes(type_: TensorType, packed: Packed) -> Dim:
     if packed.form == "folded":
         rows = type_.shape[2] if type_.ndim == 4 else 1
         return type_.shape[0] * ceildiv(rows, packed.width) * 64 * type_.dtype.itemsize
-    n, k = type_.shape
+    *stack, n, k = type_.shape
     if packed.form in ("strips", "fragments"):
         assert isinstance(n, int) and isinstance(k, int)
         strips, blocks, size = (strip_shape if packed.form == "strips" else fragment_shape)(packed.format, n, k)
         return strips * blocks * size
     n, k = (k, n) if packed.transposed else (n, k)
-    return (n + packed.width - 1) // packed.width * packed.width * k * type_.dtype.itemsize
+    return product(stack) * ((n + packed.width - 1) // packed.width) * packed.width * k * type_.dtype.itemsize

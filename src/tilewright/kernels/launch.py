@@ -197,7 +197,8 @@ def flatten(block: list[Item]) -> list[Launch]:
 class Packed:
     """How a constant is re-laid out before the first run; tied users agree on one form.
 
-    `panels`: a matrix [N, K] (or [K, N] when `transposed`) stored as [ceil(N/width), K, width], zero-filled.
+    `panels`: a matrix [N, K] (or [K, N] when `transposed`) stored as [ceil(N/width), K, width], zero-filled; those of a stack of matrices
+    [G, N, K] follow one another.
     `strips`: a packed matrix in strips of `width` rows, see kernels/strips.py. `fragments`: the same for GPUs, see
     kernels/cuda/fragments.py.
     `taps`: weights [O, C, taps…] stored as [O, taps…, C] ([taps…, C, O] when `transposed`), C filled up with zeros to a multiple of

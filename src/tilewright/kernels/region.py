@@ -17,7 +17,7 @@ from ..ir.layout import Layout
 from ..ir.types import TensorType
 from ..ops.base import Op
 from ..ops.quant_dot import QuantiseRows
-from ..ops.sources import DimValue, Iota
+from ..ops.sources import DimValue, Iota, Positions
 from ..ops.structure import Constant, ConstantData
 from ..tile.builder import KernelBuilder, Tile
 from .launch import Buffer, Packed
@@ -68,10 +68,13 @@ class Region:
         return Operand(value.type, base.buffer, layout, base.data, base.packed)
 
     def affine(self, value: Value) -> Layout | None:
-        """Iotas, dim values and views of them inside the body are affine in their indices: the layout whose address is the value."""
+        """Iotas, positions, dim values and views of them inside the body are affine in their indices: the layout whose address is the
+        value."""
         op = value.node.op
         if isinstance(op, Iota):
             return Layout(value.shape, tuple(op.step if a == op.axis else 0 for a in range(len(value.shape))), op.start)
+        if isinstance(op, Positions):
+            return Layout.contiguous(value.shape)
         if isinstance(op, DimValue):
             return Layout((), (), op.dim)
         if not op.traits.view:

@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 from ..core.dtypes import DType, f32, i32, i64, u32, u64
 from ..core.target_spec import TargetSpec
-from ..ops.sampling import PHILOX, ROUNDS, WEYL
+from ..ops.random import DRAW, fraction, halves, philox
 from ..ops.sampling import Sample as SampleOp
-from ..tile.builder import Ix, KernelBuilder, Tile, View
+from ..tile.builder import Ix, Tile, View
 from .call import Call
 from .launch import Launch
 from .region import Region
@@ -23,7 +23,6 @@ BLOCK = 64
 BAD_LOGITS = 2  # code in the error block
 NEVER = float("-inf")
 ONE = 0x3F800000  # the bits of 1.0
-LOW = 0xFFFFFFFF
 
 
 class Sample(Template):
@@ -170,17 +169,8 @@ class Sampler:
     def _uniform(self, seed: Tile, counter: Tile) -> Tile:
         """f32[1] in [0, 1) with 24 random bits."""
         b = self.b
-        wide = [b.bitcast(x, u64) for x in (seed, counter)]
-        key = [_word(b, wide[0]), _word(b, b.binary("shr", wide[0], 32))]
-        zero = b.full((1,), 0, u64)
-        c = [_word(b, wide[1]), _word(b, b.binary("shr", wide[1], 32)), zero, zero]
-        for _ in range(ROUNDS):
-            x, y = (c[2 * i] * m for i, m in enumerate(PHILOX))
-            hx, hy = b.binary("shr", x, 32), b.binary("shr", y, 32)
-            c = [b.binary("xor", b.binary("xor", hy, c[1]), key[0]), _word(b, y),
-                 b.binary("xor", b.binary("xor", hx, c[3]), key[1]), _word(b, x)]
-            key = [_word(b, k + w) for k, w in zip(key, WEYL, strict=True)]
-        return b.cast(b.cast(b.binary("shr", c[0], 8), i32), f32) * 2.0**-24
+        key, low = (halves(b, b.bitcast(x, u64)) for x in (seed, counter))
+        return fraction(b, philox(b, key, (*low, b.full((), DRAW, u32), b.full((), 0, u32)))[0], 24)
 
     def _draw(self, least: Tile, u: Tile) -> Tile:
         """The first token at which the running sum of the kept probabilities exceeds u times their total."""
@@ -215,8 +205,3 @@ class Sampler:
             inner.next(*step(kept(b.load(self.p, (at, inner.index), (1,))), index, list(inner.carried)))
         chosen: Tile = inner.results[2]
         return chosen
-
-
-def _word(b: KernelBuilder, x: Tile) -> Tile:
-    """The low 32 bits, still as u64."""
-    return b.cast(b.cast(x, u32), u64)

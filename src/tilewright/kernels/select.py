@@ -268,7 +268,7 @@ class Selector:
             packed = self.packing.get(data)
             if wanted is not None and packed == wanted:
                 return self._constant(data, wanted)
-            if packed is not None and template.key == GATHERS.get(packed.form) and root is v and index == 0:
+            if packed is not None and template.key == GATHERS.get(packed.form) and root is v and index == 0 and data.type.ndim == 2:
                 return self._constant(data, packed)
         return self.place(v)
 

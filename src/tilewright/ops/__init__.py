@@ -58,7 +58,7 @@ from .scatter import Scatter, ScatterAdd
 from .scatter_along import ScatterAlong
 from .shifts import BitwiseLeftShift, BitwiseRightShift
 from .sorting import ArgSort, Sort
-from .sources import DimValue, Iota
+from .sources import DimValue, Iota, Positions
 from .state import UpdateSlice
 from .structure import Constant, ConstantData, Input, Joined, Seen
 from .views import Expand, Flip, Reshape, Slice, Split, Transpose
@@ -159,6 +159,7 @@ __all__ = [
     "Op",
     "Pad",
     "PagedAttention",
+    "Positions",
     "Pow",
     "Prod",
     "Q8Attention",

@@ -15,7 +15,6 @@ from . import functions as F
 from .base import E, NotSupported, S, register
 from .fake_quant import along, along_array, off_halves
 from .families import Composite, N, f32, f64, i8, i32, i64, require_axis, require_kind, require_one_dtype, show_shape, u8
-from .indexing import check_indices, require_ids
 from .reductions import wide
 
 
@@ -118,36 +117,3 @@ class LoraMatmul(Composite):
     def flops(self, x: TensorType, w: TensorType, a: TensorType, b: TensorType) -> Dim:
         rows = x.numel // x.shape[-1] if isinstance(x.numel, int) and isinstance(x.shape[-1], int) and x.shape[-1] else x.numel
         return 2 * rows * (w.numel + a.numel + b.numel)
-
-
-@register
-class GroupedMatmul(Composite):
-    """Row i of x times matrix ids[i] of a stack: out[i] = x[i] @ w[ids[i]]."""
-
-    faults = True
-    samples = [S(f32(5, 3), f32(4, 3, 6), i64(5), low=(-2, -2, 0), high=(2, 2, 3)),
-               S(f64(2, 3), f64(2, 3, 1), i32(2), low=(-2, -2, 0), high=(2, 2, 1)),
-               S(f32(N, 4), f32(3, 4, 5), i64(N), low=(-2, -2, 0), high=(2, 2, 2))]
-    errors = [E(f32(5, 3), f32(4, 2, 6), i64(5), match="inner sizes differ"),
-              E(f32(5, 3), f32(4, 3, 6), i64(4), match="needs one index a row"),
-              E(f32(5, 3), f32(4, 3, 6), f32(5), match="indices must be integers")]
-
-    def infer(self, x: TensorType, w: TensorType, ids: TensorType) -> TensorType:
-        require_kind((x, w), "f")
-        require_one_dtype((x, w))
-        require_ids(ids)
-        require(x.ndim == 2 and w.ndim == 3 and x.shape[1] == w.shape[1], "inner sizes differ, or ranks do not fit", x=x, w=w)
-        require(ids.shape == x.shape[:1], "needs one index a row", x=x, ids=ids)
-        return x.with_shape((x.shape[0], w.shape[2]))
-
-    def ref(self, x: Any, w: Any, ids: Any) -> Any:
-        check_indices(self.name, ids, w.shape[0], 0)
-        return np.einsum("mk,mkn->mn", wide(x), wide(w)[ids]).astype(x.dtype)
-
-    def decompose(self, x: Value, w: Value, ids: Value) -> Value:
-        m, k = x.shape
-        out = F.matmul(F.reshape(x, (m, 1, k)), F.gather(w, ids, 0))
-        return F.reshape(out, (m, w.shape[2]))
-
-    def flops(self, x: TensorType, w: TensorType, ids: TensorType) -> Dim:
-        return 2 * x.numel * w.shape[2]

@@ -133,12 +133,12 @@ class Attention(Composite):
         return seen if self.window is None else seen & (j > i - self.window)
 
     def decompose(self, q: Value, k: Value, v: Value, *rest: Value) -> Value:
+        return F.matmul(self.weights(q, k, *rest), self.repeated(v, q))
+
+    def weights(self, q: Value, k: Value, *rest: Value) -> Value:
+        """The weight of every key in every row of the result: [B, H, rows, keys]."""
         mask, bias = self._extras(rest)
-        k, v = F.cast(k, q.dtype), F.cast(v, q.dtype)
-        heads, rows = q.shape[1:3]
-        kv_heads, columns = k.shape[1], k.shape[2]
-        if heads != kv_heads:
-            k, v = (self._repeat(x, heads // kv_heads) for x in (k, v))
+        k, rows, columns = self.repeated(k, q), q.shape[2], k.shape[2]
         s = F.matmul(q, k, transpose_b=True, alpha=self.scale)
         if self.softcap is not None:
             s = F.mul(F.tanh(F.div(s, self.softcap)), self.softcap)
@@ -148,13 +148,13 @@ class Attention(Composite):
         seen = self._position_mask(q.node.graph, rows, columns)
         s = s if seen is None else F.where(seen, s, -np.inf)
         if columns == 0:
-            return F.matmul(s, v)
+            return s
         if self.empty == "nan":
-            return F.matmul(F.softmax(s, 3), v)
+            return F.softmax(s, 3)
         top = F.max_(s, (3,), keepdims=True)
         e = F.exp(F.sub(s, F.where(F.equal(top, -np.inf), 0.0, top)))
         total = F.sum_(e, (3,), keepdims=True)
-        return F.matmul(F.div(e, F.where(F.equal(total, 0.0), 1.0, total)), v)
+        return F.div(e, F.where(F.equal(total, 0.0), 1.0, total))
 
     def expands(self, rule: str, active: tuple[bool, ...]) -> bool:
         """A row that a finite `hidden` leaves nothing of is a mean of the values, which the reverse pass's kernels do not know."""
@@ -167,9 +167,13 @@ class Attention(Composite):
         return pull_back(self, inputs, cotangents[0], wanted)
 
     @staticmethod
-    def _repeat(x: Value, times: int) -> Value:
-        """Each head `times` times in a row."""
+    def repeated(x: Value, q: Value) -> Value:
+        """Keys or values in the dtype of the queries, each head as often in a row as there are queries' heads for it."""
+        x = F.cast(x, q.dtype)
         b, h, s, d = x.shape
+        if h == q.shape[1]:
+            return x
+        times = q.shape[1] // h
         return F.reshape(F.expand(F.reshape(x, (b, h, 1, s, d)), (b, h, times, s, d)), (b, h * times, s, d))
 
     def _position_mask(self, graph: Graph, rows: Dim, columns: Dim) -> Value | None:

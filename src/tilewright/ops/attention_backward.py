@@ -103,7 +103,7 @@ class AttentionBackward(Composite):
         if columns == 0:
             nothing = (F.zeros(q), F.zeros(k), F.zeros(v))
             return (*nothing, F.full(q.node.graph, (batch, heads, rows, 0), 0, q.dtype)) if self.with_scores else nothing
-        wide_k, wide_v = (x if heads == kv else Attention._repeat(x, heads // kv) for x in (k, v))
+        wide_k, wide_v = (Attention.repeated(x, q) for x in (k, v))
         u = F.matmul(q, wide_k, transpose_b=True, alpha=self.scale)
         t = None if self.softcap is None else F.tanh(F.div(u, self.softcap))
         s = u if t is None else F.mul(t, float(self.softcap or 0))

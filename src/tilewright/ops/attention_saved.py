@@ -60,9 +60,8 @@ class AttentionSaved(Composite):
     def decompose(self, q: Value, k: Value, v: Value, *rest: Value) -> Any:
         op = self.plain
         mask, bias = op._extras(rest)
-        wide = k if q.shape[1] == k.shape[1] else op._repeat(k, q.shape[1] // k.shape[1])
         dtype = compute_dtype(q.dtype)
-        s = F.matmul(F.cast(q, dtype), F.cast(wide, dtype), transpose_b=True, alpha=self.scale)
+        s = F.matmul(F.cast(q, dtype), F.cast(op.repeated(k, q), dtype), transpose_b=True, alpha=self.scale)
         s = s if self.softcap is None else F.mul(F.tanh(F.div(s, self.softcap)), self.softcap)
         s = s if bias is None else F.add(s, F.cast(bias, dtype))
         for seen in (op._position_mask(q.node.graph, q.shape[2], k.shape[2]), mask):

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from . import complex_linalg as complex_linalg  # its rules enter themselves
-from .affine_quant import Dequantise, GroupedMatmul, LoraMatmul, Quantise
+from .affine_quant import Dequantise, LoraMatmul, Quantise
 from .bessel import (
     AiryAi,
     BesselJ0,
@@ -23,6 +23,7 @@ from .fake_quant import FakeQuantise, FakeQuantiseLsq
 from .float_bits import Copysign, Gcd, Hypot, Lcm, Nextafter, Signbit
 from .fourier import Dft, DftColumns
 from .fourier_rows import DftRows, RealDft, RealDftBack
+from .grouped import GroupedGemm, GroupedMatmul, GroupedOuter
 from .hyperbolic import Acos, Acosh, Asin, Asinh, Atan, Atan2, Atanh, Cosh, Exp2, Log2, Log10, Sinh
 from .incomplete_gamma import Igamma, Igammac
 from .int_products import IntConv, IntDot, IntMatmul, PackWords, Requantise
@@ -33,12 +34,13 @@ from .linalg_reflections import Geqrf
 from .linalg_spectra import Eigh, Svd
 from .polynomials import OrthogonalPolynomial
 from .quantised_backward import QExpertsBack, QMatmulBack
+from .random import RandomBits, RandomNormal, RandomUniform
 from .selective_scan import SelectiveScan, SelectiveScanBackward
 from .special_functions import I0, I1, Digamma, Erfc, Erfcx, Erfinv, I0e, I1e, Lgamma, LogNdtr, Ndtri, Polygamma, Zeta
 
-__all__ = ["Dequantise", "FakeQuantise", "FakeQuantiseLsq", "GatedDeltaRule", "GatedDeltaRuleBackward", "GroupedMatmul", "IntConv",
-           "IntDot", "IntMatmul", "LoraMatmul", "PackWords", "QExpertsBack", "QMatmulBack", "Quantise", "Requantise", "SelectiveScan",
-           "SelectiveScanBackward"]
+__all__ = ["Dequantise", "FakeQuantise", "FakeQuantiseLsq", "GatedDeltaRule", "GatedDeltaRuleBackward", "GroupedGemm", "GroupedMatmul",
+           "GroupedOuter", "IntConv", "IntDot", "IntMatmul", "LoraMatmul", "PackWords", "QExpertsBack", "QMatmulBack", "Quantise",
+           "RandomBits", "RandomNormal", "RandomUniform", "Requantise", "SelectiveScan", "SelectiveScanBackward"]
 __all__ += ["Dft", "DftColumns", "DftRows", "RealDft", "RealDftBack"]
 __all__ += ["Complex", "Imag", "Real", "ViewAsComplex", "ViewAsReal"]
 __all__ += ["Cholesky", "Det", "Eig", "Eigh", "Geqrf", "Lu", "Pinv", "Qr", "Solve", "Svd", "TriangularSolve"]

@@ -71,6 +71,14 @@ def u8(*shape: Dim) -> TensorType:
     return TensorType(dt.u8, shape)
 
 
+def u32(*shape: Dim) -> TensorType:
+    return TensorType(dt.u32, shape)
+
+
+def u64(*shape: Dim) -> TensorType:
+    return TensorType(dt.u64, shape)
+
+
 def boolean(*shape: Dim) -> TensorType:
     return TensorType(dt.bool_, shape)
 

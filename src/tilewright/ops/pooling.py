@@ -31,14 +31,26 @@ def pooled(sizes: Shape, kernel: Ints, stride: Ints, padding: Pairs, dilation: I
             dilation=dilation)
     require(all(v > 0 for v in (*kernel, *stride, *dilation)), "kernel, stride and dilation must be positive", kernel=kernel, stride=stride,
             dilation=dilation)
-    require(all(0 <= 2 * p <= k for pair, k in zip(padding, kernel, strict=True) for p in pair), "padding must be at most half the kernel",
-            padding=padding, kernel=kernel)
+    reach = [dil * (k - 1) + 1 for k, dil in zip(kernel, dilation, strict=True)]
+    require(all(0 <= 2 * p <= r for pair, r in zip(padding, reach, strict=True) for p in pair), "padding must be at most half the kernel",
+            padding=padding, kernel=kernel, dilation=dilation)
     out: list[Dim] = []
     for d, k, s, (lo, hi), dil in zip(sizes[-n:], kernel, stride, padding, dilation, strict=True):
-        room = d + lo + hi - dil * (k - 1) - 1
+        room = d + lo + hi - dil * (k - 1) - 1 + (s - 1 if ceil_mode else 0)  # in ceil mode a window may go beyond the padding
         require_room(room, "the kernel does not fit the padded input", size=d, kernel=k, padding=(lo, hi))
-        out.append(minimum((room + s - 1) // s + 1, ceildiv(d + lo, s)) if ceil_mode else room // s + 1)
+        out.append(minimum(room // s + 1, ceildiv(d + lo, s)) if ceil_mode else room // s + 1)
     return (*sizes[:-n], *out)
+
+
+def fitted(sizes: Shape, kernel: Ints, stride: Ints, padding: Pairs, dilation: Ints) -> tuple[Ints, Ints]:
+    """Kernel and stride with the same results in ceil mode: a window that is larger than its padded input is the only one of its axis and
+    ends with the input."""
+    found = []
+    for d, k, s, (lo, hi), dil in zip(sizes[-len(kernel) :], kernel, stride, padding, dilation, strict=True):
+        whole = d + lo + hi
+        larger = isinstance(whole, int) and 0 < whole <= dil * (k - 1) < whole + s - 1
+        found.append((-(-(whole - 1) // dil) + 1, max(s, whole + dil)) if larger and isinstance(whole, int) else (k, s))
+    return tuple(k for k, _ in found), tuple(s for _, s in found)
 
 
 def windows(x: Any, out: Any, kernel: Ints, stride: Ints, padding: Pairs, dilation: Ints, fill: Any) -> Any:
@@ -93,7 +105,8 @@ class MaxPool(General):
                S(f64(1, 1, 5, 5), kernel=(2, 2), stride=(2, 2), padding=((0, 0), (0, 0)), dilation=(1, 1), ceil_mode=True),
                S(f32(M, 2, 4), kernel=(2,), stride=(2,), padding=((0, 0),), dilation=(1,)),
                S(bf16(1, 1, 6), kernel=(3,), stride=(1,), padding=((1, 1),), dilation=(1,)),
-               S(f32(1, 2, M + 3), kernel=(3,), stride=(2,), padding=((1, 1),), dilation=(1,), ceil_mode=True)]
+               S(f32(1, 2, M + 3), kernel=(3,), stride=(2,), padding=((1, 1),), dilation=(1,), ceil_mode=True),
+               S(f32(1, 2, 3, 4), kernel=(5, 2), stride=(6, 3), padding=((0, 0), (1, 1)), dilation=(1, 2), ceil_mode=True)]
     errors = [E(f32(1, 1, 4), kernel=(2,), stride=(1,), padding=((2, 2),), dilation=(1,), match="padding must be at most half the kernel"),
               E(f32(1, 1, 4), kernel=(5,), stride=(1,), padding=((0, 0),), dilation=(1,), match="the kernel does not fit the padded input"),
               E(f32(1, 1, 4), kernel=(2, 2), stride=(1,), padding=((0, 0),), dilation=(1,),
@@ -160,6 +173,7 @@ class AvgPool(General):
                S(f32(2, 3, 8), kernel=(3,), stride=(2,), padding=((1, 1),), count_include_pad=False),
                S(f64(1, 1, 5, 6), kernel=(2, 3), stride=(2, 2), padding=((0, 0), (1, 1)), ceil_mode=True),
                S(f32(1, 1, 5, 6), kernel=(2, 3), stride=(2, 2), padding=((1, 1), (1, 1)), ceil_mode=True, count_include_pad=False),
+               S(f32(1, 2, 3, 4), kernel=(5, 3), stride=(6, 3), padding=((0, 0), (1, 1)), ceil_mode=True),
                S(f32(M, 2, 4), kernel=(4,), stride=(4,), padding=((0, 0),)), S(bf16(1, 1, 6), kernel=(3,), stride=(1,), padding=((1, 1),))]
     errors = [E(f32(1, 1, 4), kernel=(2,), stride=(1,), padding=((2, 2),), match="padding must be at most half the kernel"),
               E(i32(1, 1, 4), kernel=(2,), stride=(1,), padding=((0, 0),), match="needs float operands; cast first")]

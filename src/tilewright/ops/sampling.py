@@ -16,33 +16,16 @@ from ..core.errors import ExecutionError, require
 from ..ir.types import TensorType
 from .base import E, NotSupported, S, register
 from .families import General, f16, f32, i32, i64, u8
+from .random import words
 
 SETTINGS = ("temperature", "top_p", "min_p", "penalty")  # f32[4]
 NUMBERS = ("top_k", "seed", "counter")  # i64[3]
-PHILOX = (0xD2511F53, 0xCD9E8D57)  # multipliers
-WEYL = (0x9E3779B9, 0xBB67AE85)  # key increments
-ROUNDS = 10
-
-
-def philox(seed: int, counter: int) -> tuple[int, int, int, int]:
-    """Four random words for a 64-bit key and a 64-bit counter.
-
-    >>> [hex(w) for w in philox(0, 0)]
-    ['0x6627e8d5', '0xe169c58d', '0xbc57ac4c', '0x9b00dbd8']
-    """
-    low = 0xFFFFFFFF
-    key = [seed & low, seed >> 32 & low]
-    c = [counter & low, counter >> 32 & low, 0, 0]
-    for _ in range(ROUNDS):
-        a, b = PHILOX[0] * c[0], PHILOX[1] * c[2]
-        c = [(b >> 32) ^ c[1] ^ key[0], b & low, (a >> 32) ^ c[3] ^ key[1], a & low]
-        key = [(k + w) & low for k, w in zip(key, WEYL, strict=True)]
-    return c[0], c[1], c[2], c[3]
 
 
 def uniform(seed: int, counter: int) -> float:
     """A number in [0, 1) with 24 random bits."""
-    return (philox(seed, counter)[0] >> 8) * 2.0**-24
+    keys = (np.uint64(n & 0xFFFFFFFFFFFFFFFF) for n in (seed, counter))
+    return float(words(*keys)[0] >> np.uint64(8)) * 2.0**-24
 
 
 @register

@@ -1,4 +1,4 @@
-"""Sources that compute: index ramps and the values of symbolic dims."""
+"""Sources that compute: index ramps, positions and the values of symbolic dims."""
 from __future__ import annotations
 
 from typing import Any
@@ -50,6 +50,32 @@ class Iota(Op):
         shape: Any = self.shape
         ramp = (np.arange(shape[self.axis], dtype=np.int64) * self.step + self.start).astype(self.dtype.np)
         return np.broadcast_to(ramp.reshape([-1 if a == self.axis else 1 for a in range(len(shape))]), shape)
+
+    def flops(self) -> Dim:
+        return 0
+
+
+@register
+class Positions(Op):
+    """The number of each element in row-major order: counters of random numbers. Kernels compute them where they are read."""
+
+    shape: Shape
+    dtype: DType = dt.u64
+    traits = Traits(source=True)
+    samples = [S(shape=(5,)), S(shape=(2, 3), dtype=dt.u32), S(shape=()), S(shape=(N, 2)), S(shape=(0, 4), dtype=dt.i64)]
+    errors = [E(shape=(3,), dtype=dt.f32, match="needs an integer dtype of 32 or 64 bits, got dtype=f32"),
+              E(shape=(-3,), match="dims must not be negative")]
+
+    def infer(self) -> TensorType:
+        for d in self.shape:
+            require_room(d, "dims must not be negative", shape=show_shape(self.shape))
+        require(self.dtype.is_int and self.dtype.itemsize >= 4, "needs an integer dtype of 32 or 64 bits", dtype=self.dtype)
+        return TensorType(self.dtype, tuple(self.shape))
+
+    def ref(self) -> Any:
+        require_known(self.name, *self.shape)
+        shape: Any = self.shape
+        return np.arange(int(np.prod(shape, dtype=np.int64)), dtype=self.dtype.np).reshape(shape)
 
     def flops(self) -> Dim:
         return 0

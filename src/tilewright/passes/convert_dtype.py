@@ -12,7 +12,8 @@ import numpy as np
 
 from .. import ops as o
 from ..core.dtypes import ALL, DType
-from ..core.errors import ConfigError
+from ..core.dtypes import dtype as dtype_named
+from ..core.errors import ConfigError, ParseError
 from ..ir.graph import Graph, Value
 from ..ir.types import TensorType
 from ..ops.base import Op
@@ -22,10 +23,14 @@ from ..ops.structure import ConstantData
 def float_dtype(name: Any) -> DType:
     """The dtype that `tw.compile(dtype=...)` names, or the error that lists the choices."""
     known = [d for d in ALL if d.is_float and d.itemsize > 1]  # eight bits need scales: see quantisation
-    found = next((d for d in known if name is d or (isinstance(name, str) and name == d.name)), None)
-    if found is None:
+    try:
+        found = dtype_named(str(name).removeprefix("torch.") if type(name).__module__ == "torch" else name)
+    except ParseError:
+        found = None
+    if found not in known:
         choices = ", ".join(repr(d.name) for d in known)
         raise ConfigError(f"dtype: must be a float dtype, one of {choices}, got {str(name) if isinstance(name, DType) else name!r}")
+    assert found is not None
     return found
 
 

@@ -19,7 +19,7 @@ SMALL = 1 << 16
 class FoldConstants(Pass):
     """Before: transposes and scalars are absorbed into matmuls (folding would materialise transposed weights).
     After: an op whose operands are all constants is a constant, unless its result is larger than `limit` bytes, it only expands,
-    permutes or gathers more than `small` bytes, or it has no fixed shape."""
+    permutes or gathers more than `small` bytes, or it has no fixed shape. Positions stay: kernels count by themselves."""
 
     name: ClassVar[str] = "fold-constants"
     limit: int = 16 << 20
@@ -32,7 +32,7 @@ class FoldConstants(Pass):
             if isinstance(n.op, o.Constant):
                 known[n.values[0]] = n.op.data.array
                 continue
-            if isinstance(n.op, o.Input) or not self.worth(n, known):
+            if isinstance(n.op, (o.Input, o.Positions)) or not self.worth(n, known):
                 continue
             try:
                 made = apply(n.op, [known[v] for v in n.operands], n.types)

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from ..ir.graph import Graph
 from ..ir.rewrite import Rule
-from . import recognise_activations, recognise_attention, recognise_norms, recognise_rope
+from . import recognise_activations, recognise_attention, recognise_experts, recognise_norms, recognise_rope
 from .base import Log, Pass, apply_rules
 from .canonicalise import Canonicalise
 
@@ -15,11 +15,12 @@ from .canonicalise import Canonicalise
 class Recognise(Pass):
     """Before: canonical graph, scalars absorbed into matmuls.
     After: GELU, SiLU, sigmoid, softmax, LayerNorm, RMSNorm, rope and attention (also with grouped heads) that were spelled out are single
-    nodes. Nothing is recognised whose inner values something else reads, where that would compute them twice."""
+    nodes; products with matrices that were looked up are grouped products. Nothing is recognised whose inner values something else reads,
+    where that would compute them twice."""
 
     name: ClassVar[str] = "recognise"
     rules: ClassVar[tuple[Rule, ...]] = (*recognise_norms.RULES, *recognise_activations.RULES, *recognise_rope.RULES,
-                                         *recognise_attention.RULES)
+                                         *recognise_attention.RULES, *recognise_experts.RULES)
 
     def run(self, graph: Graph, log: Log) -> Graph:
         apply_rules(graph, [*self.rules, *Canonicalise.rules], log)  # what is made here leaves views and casts to merge

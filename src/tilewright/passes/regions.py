@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from .. import ops as o
 from ..ir.graph import Graph, Node, Value
 
-CONTRACTIONS = (o.Matmul, o.Conv, o.Attention, o.QDot, o.QProduct, o.IntDot)
+CONTRACTIONS = (o.Matmul, o.Conv, o.Attention, o.QDot, o.QProduct, o.IntDot, o.GroupedGemm)
 NORMS = (o.LayerNorm, o.RmsNorm, o.GroupNorm, o.Softmax, o.LogSoftmax)
 GATHERS = (o.Gather, o.GatherAlongAxis, o.Index)
 
@@ -28,13 +28,19 @@ def is_elementwise(n: Node) -> bool:
 
 
 def joins_anchor(n: Node) -> bool:
-    """Elementwise, and nothing that must be checked element by element: kernels of anchors compute past the end of their rows."""
-    return n.op.traits.elementwise and not n.op.faulty(n.operands)
+    """Elementwise, and nothing that must be checked element by element (kernels of anchors compute past the end of their rows) or that
+    counts elements."""
+    return n.op.traits.elementwise and not n.op.faulty(n.operands) and not counts(n)
 
 
-def is_inner_constant(v: Value) -> bool:
-    """Rank-0 constants live inside the region that uses them."""
-    return isinstance(v.op, o.Constant) and len(v.shape) == 0
+def counts(n: Node) -> bool:
+    """Its elements depend on their positions, which only pointwise kernels compute."""
+    return any(isinstance(v.op, o.Positions) for v in n.operands)
+
+
+def is_inner(v: Value) -> bool:
+    """Rank-0 constants and positions live inside the region that uses them."""
+    return isinstance(v.op, o.Positions) or (isinstance(v.op, o.Constant) and len(v.shape) == 0)
 
 
 @dataclass
@@ -71,14 +77,14 @@ class Regions:
             self.position[n] = position
 
     def build(self) -> None:
-        """Replace each region of more than one node by a Fused node."""
+        """Replace each region of more than one node, or of one that counts, by a Fused node."""
         graph, made = self.graph, set[int]()
         rank = {n: i for i, n in enumerate(graph.nodes)}
         new = Graph(graph.name)
         env: dict[Value, Value] = {}
         for n in sorted(graph.nodes, key=lambda n: (-1.0 if n.op.traits.source else self.position[n], rank[n])):
             region = self.owner.get(n)
-            if region is None or len(region) == 1:
+            if region is None or (len(region) == 1 and not counts(n)):
                 graph.copy_into(new, env, [n])
             elif id(region) not in made:
                 made.add(id(region))
@@ -89,19 +95,19 @@ class Regions:
     def _fuse(self, nodes: list[Node], new: Graph, env: dict[Value, Value]) -> None:
         inside = set(nodes)
         anchor = next((n for n in nodes if is_anchor(n)), nodes[-1])
-        body, inner = Graph(anchor.name), dict[Value, Value]()
+        graph, body, inner = anchor.graph, Graph(anchor.name), dict[Value, Value]()
         operands: list[Value] = []
         # the anchor's operands come first, in its order: templates find them there
         for n in (anchor, *nodes):
             for v in n.operands:
                 if v in inner or v.node in inside:
                     continue
-                if is_inner_constant(v):
-                    inner[v] = body.constant(v.op.data, v.node.name)  # type: ignore[attr-defined]
+                if is_inner(v):
+                    graph.copy_into(body, inner, [v.node])
                 else:
                     inner[v] = body.input(v.type, v.node.name)
                     operands.append(v)
-        anchor.graph.copy_into(body, inner, nodes)
+        graph.copy_into(body, inner, nodes)
         exits = [v for n in nodes for v in n.values if v in self.outputs or any(u not in inside for u in self.users[v])]
         body.outputs = [inner[v] for v in exits]
         name = f"{anchor.name}_region" if is_anchor(anchor) else "pointwise"

@@ -100,7 +100,8 @@ class SavedFile:
         size = os.fstat(self._descriptor).st_size
         head = os.pread(self._descriptor, HEAD, 0)
         if len(head) < HEAD or head[:8] != MAGIC:
-            raise FormatError(f"archive: {self.path} is not a saved session")
+            hint = "; programs of torch.export are compiled: tw.compile(path)" if self.path.endswith(".pt2") else ""
+            raise FormatError(f"archive: {self.path} is not a saved session{hint}")
         (length,) = struct.unpack("<Q", head[8:16])
         if length > min(size - HEAD, MAX_HEADER):
             raise self.broken(f"the header of {length} bytes is cut off, or longer than {MAX_HEADER}")

@@ -107,8 +107,13 @@ def solve(dim: Dim, value: int) -> tuple[Symbol, int | None] | None:
     return found, (value - constant) // slope if (value - constant) % slope == 0 else None
 
 
-def _check_type(name: str, type_: TensorType, dtype: DType | None, shown: str, shape: tuple[int, ...]) -> None:
-    fits = dtype is type_.dtype and len(shape) == len(type_.shape)
+def widens(given: DType | None, wanted: DType) -> bool:
+    """Integers whose every value another integer dtype holds: i32 ids for a model of i64 ids are converted."""
+    return given is not None and given.is_int and wanted.is_int and np.can_cast(given.np, wanted.np, "safe")
+
+
+def _check_type(name: str, type_: TensorType, dtype: DType | None, shown: str, shape: tuple[int, ...], *, widening: bool = False) -> None:
+    fits = (dtype is type_.dtype or (widening and widens(dtype, type_.dtype))) and len(shape) == len(type_.shape)
     if not fits or any(isinstance(w, int) and w != g for w, g in zip(type_.shape, shape, strict=True)):
         raise InputError(f"session: input {name!r} must be {describe(type_)}, got {shown}[{','.join(map(str, shape))}]")
 
@@ -129,11 +134,14 @@ def _admit_tensor(name: str, type_: TensorType, tensor: Any, bound: Bound) -> tu
                          f"pass {name}.cpu()")
     if tensor.layout != torch.strided:
         raise InputError(f"session: input {name!r} must be a dense tensor, got layout {tensor.layout}; pass {name}.to_dense()")
-    _check_type(name, type_, dtype, shown, shape)
+    _check_type(name, type_, dtype, shown, shape, widening=True)
     plain = tensor
+    if dtype is not type_.dtype:
+        plain = plain.detach().to(from_dtype()[type_.dtype])
+        bound.copied.append(name)
     if not plain.is_contiguous() or plain.is_neg() or plain.is_conj() or plain.data_ptr() % plain.element_size():
         plain = plain.detach().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
-        check_plain(plain, tensor.dtype, shape, f"session: the copy of input {name!r}")
+        check_plain(plain, from_dtype()[type_.dtype], shape, f"session: the copy of input {name!r}")
         bound.copied.append(name)
     bound.addresses.append(plain.data_ptr())
     bound.kept.append(plain)
@@ -160,9 +168,9 @@ def refuse_masked(name: str, type_: TensorType, array: Any) -> None:
 def _admit_array(name: str, type_: TensorType, array: Array, bound: Bound) -> tuple[int, ...]:
     known = {d.np: d for d in dt.ALL}
     dtype = known.get(array.dtype.newbyteorder("="))
-    _check_type(name, type_, dtype, str(dtype if dtype is not None else array.dtype), array.shape)
-    if not (array.flags.c_contiguous and array.flags.aligned and array.dtype.isnative):
-        array = np.array(array, dtype=array.dtype.newbyteorder("="), order="C")
+    _check_type(name, type_, dtype, str(dtype if dtype is not None else array.dtype), array.shape, widening=True)
+    if not (array.flags.c_contiguous and array.flags.aligned and array.dtype == type_.dtype.np):
+        array = np.array(array, dtype=type_.dtype.np, order="C")
         bound.copied.append(name)
     bound.addresses.append(array.ctypes.data)
     bound.kept.append(array)

@@ -114,11 +114,14 @@ class TorchMemory:
             raise _elsewhere(name, shown, shape, value.device)
         if value.device.index not in (None, 0):
             raise _other_gpu(name, value.device)
-        _check_type(name, type_, dtype, shown, shape)
+        _check_type(name, type_, dtype, shown, shape, widening=True)
         plain = value
+        if dtype is not type_.dtype:
+            plain = plain.detach().to(from_dtype()[type_.dtype])
+            bound.copied.append(name)
         if not plain.is_contiguous() or plain.data_ptr() % ALIGNMENT or plain.is_neg() or plain.is_conj():
             plain = plain.detach().resolve_conj().resolve_neg().clone().contiguous()
-            check_plain(plain, value.dtype, shape, f"session: the copy of input {name!r}", self.device.type)
+            check_plain(plain, from_dtype()[type_.dtype], shape, f"session: the copy of input {name!r}", self.device.type)
             bound.copied.append(name)
         bound.addresses.append(plain.data_ptr())
         bound.kept.append(plain)
@@ -127,7 +130,7 @@ class TorchMemory:
     def _sent(self, name: str, type_: TensorType, array: np.ndarray[Any, Any], bound: Bound) -> Any:
         """A copy of an array of the host."""
         dtype = _numpy_dtype(array)
-        _check_type(name, type_, dtype, str(dtype if dtype is not None else array.dtype), array.shape)
+        _check_type(name, type_, dtype, str(dtype if dtype is not None else array.dtype), array.shape, widening=True)
         bound.copied.append(name)
         bits = np.array(array, dtype=type_.dtype.np, order="C").reshape(-1).view(np.uint8)
         return self.torch.from_numpy(bits).to(self.device).view(from_dtype()[type_.dtype]).reshape(array.shape)
@@ -173,7 +176,7 @@ class OwnMemory:
             refuse_masked(name, type_, value)
             host = np.asarray(value)
             dtype = _numpy_dtype(host)
-            _check_type(name, type_, dtype, str(dtype if dtype is not None else host.dtype), host.shape)
+            _check_type(name, type_, dtype, str(dtype if dtype is not None else host.dtype), host.shape, widening=True)
             array = upload(np.asarray(host, type_.dtype.np), type_.dtype, stream)
             bound.copied.append(name)
         else:

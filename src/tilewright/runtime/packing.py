@@ -6,6 +6,7 @@ A constant that is plain, contiguous and aligned is used where it lies, a large 
 """
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, ref
@@ -51,10 +52,10 @@ def packed_shape(shape: Sequence[int], packed: Packed) -> tuple[int, ...]:
         return fragment_shape(packed.format, *shape)
     if packed.form in ("taps", "folded"):
         return tap_shape(shape, packed)
-    if len(shape) != 2 or packed.width < 1:
-        raise CompileError(f"packing: panels need a matrix and a width, got shape {tuple(shape)} and width {packed.width}")
-    n, k = reversed(shape) if packed.transposed else shape
-    return (-(-n // packed.width), k, packed.width)
+    if len(shape) not in (2, 3) or packed.width < 1:
+        raise CompileError(f"packing: panels need a matrix or a stack, and a width, got shape {tuple(shape)} and width {packed.width}")
+    n, k = reversed(shape[-2:]) if packed.transposed else shape[-2:]
+    return (math.prod(shape[:-2]) * -(-n // packed.width), k, packed.width)
 
 
 def packed_bytes(type_: TensorType, packed: Packed) -> int:
@@ -63,7 +64,12 @@ def packed_bytes(type_: TensorType, packed: Packed) -> int:
 
 
 def pack_panels(array: Array, packed: Packed, out: Array, first: int, last: int) -> None:
-    """Fill panels `first` to `last` - 1 of `out`."""
+    """Fill panels `first` to `last` - 1 of `out`. Those of a stack of matrices follow one another."""
+    if array.ndim == 3:
+        per = len(out) // max(len(array), 1)
+        for i in range(first // max(per, 1), -(-last // max(per, 1))):
+            pack_panels(array[i], packed, out[i * per : (i + 1) * per], max(first - i * per, 0), min(last - i * per, per))
+        return
     rows = array.T if packed.transposed else array  # [N, K]
     native = panel_packer(rows, packed.width) if out.nbytes >= NATIVE_BYTES else None
     if native is not None:
@@ -88,6 +94,9 @@ def unpack(storage: Array, type_: TensorType, packed: Packed) -> Array:
         raise CompileError(f"packing: a matrix in fragments is not unpacked, got {packed.format}{list(shape)}")
     if packed.form in ("taps", "folded"):
         return unpack_taps(storage, shape, packed)
+    if len(shape) == 3:
+        parts = np.split(storage, shape[0]) if shape[0] else []
+        return np.stack([unpack(p, TensorType(type_.dtype, shape[1:]), packed) for p in parts]) if parts else np.zeros(shape, storage.dtype)
     n = shape[1] if packed.transposed else shape[0]
     panels, k, width = storage.shape
     rows = storage.transpose(0, 2, 1).reshape(panels * width, k)[:n]  # [N, K]

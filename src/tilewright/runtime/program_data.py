@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any, get_args
 
 from ..core.dims import Dim, Expr, Symbol, parse_dim, sym
-from ..core.dtypes import dtype
+from ..core.dtypes import dtype, u64
 from ..core.errors import STRANGE, FormatError, ParseError
 from ..core.pytree import SCALARS, Spec
 from ..core.signature import Fixed, Signature, Size, Slot
@@ -35,6 +35,8 @@ from .control_data import control_data, read_block, read_windows, windows_of
 from .executable import Interface
 
 Data = dict[str, Any]
+
+SEED_TYPE = TensorType(u64, ())  # of a random seed
 
 
 def dim_data(d: Dim) -> int | str:
@@ -121,7 +123,7 @@ def signature_data(s: Signature) -> Data:
 
     return {"params": list(s.params), "in": s.in_spec.to_data(), "out": s.out_spec.to_data(), "inputs": [role(r) for r in s.inputs],
             "outputs": [role(r) for r in s.outputs], "names": list(s.input_names),
-            **({"updates": [list(u) for u in s.updates]} if s.updates else {})}
+            **({"updates": [list(u) for u in s.updates]} if s.updates else {}), **({"seeded": True} if s.seeded else {})}
 
 
 def read_signature(data: Data, reader: Reader, interface: Interface) -> Signature:
@@ -134,6 +136,9 @@ def read_signature(data: Data, reader: Reader, interface: Interface) -> Signatur
             return Fixed(value)
         raise ValueError(f"{[kind, value]!r:.40} is no leaf")
 
+    seeded = data.get("seeded", False)  # the last input is a seed that every call draws
+    if not isinstance(seeded, bool) or (seeded and (not interface.inputs or interface.inputs[-1] != SEED_TYPE)):
+        raise FormatError(f"archive: the field 'signature.seeded' must be true or false, true for a last input {SEED_TYPE}, got {seeded!r:.20}")
     with reading("signature.in", data, "in", "inputs"):
         in_spec = Spec.from_data(data["in"]).plain(classes=True)
         inputs = tuple(role(kind, value, len(interface.inputs)) for kind, value in data["inputs"])
@@ -141,8 +146,9 @@ def read_signature(data: Data, reader: Reader, interface: Interface) -> Signatur
             raise ValueError("it must be a tuple and a dict, with a leaf for each input")
         if not all(isinstance(k, str) for k in in_spec.children[1].keys):
             raise ValueError("named arguments have names")
-        if len({r.index for r in inputs if isinstance(r, Slot)}) != len(interface.inputs):
-            raise ValueError(f"each of {len(interface.inputs)} inputs must be a leaf")
+        given = len(interface.inputs) - seeded
+        if {r.index for r in inputs if isinstance(r, Slot)} != set(range(given)):
+            raise ValueError(f"each of {given} inputs must be a leaf")
     with reading("signature.out", data, "out", "outputs"):
         out_spec = Spec.from_data(data["out"]).plain(classes=True)
         outputs = tuple(Size(reader.dim(value)) if kind == "size" else role(kind, value, len(interface.outputs))
@@ -157,7 +163,7 @@ def read_signature(data: Data, reader: Reader, interface: Interface) -> Signatur
         params, names = (tuple(map(str, data[k])) for k in ("params", "names"))
         if names != interface.input_names:
             raise ValueError(f"the inputs are called {interface.input_names!s:.60}")
-    return Signature(params, in_spec, out_spec, inputs, outputs, names, updates)
+    return Signature(params, in_spec, out_spec, inputs, outputs, names, updates, seeded)
 
 
 def program_data(program: Program, symbols: Sequence[str]) -> Data:

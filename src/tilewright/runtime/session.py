@@ -142,12 +142,12 @@ class Session:
     def _first(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
         """The first call: run the checks before execution, then choose the generated function that fits the inputs. Where none does,
         every call is like it."""
-        result = self._slow(args, kwargs, out)
-        executable = self.executable
+        leaves = self.model.signature.flatten(args, kwargs)
+        result, executable = self._leaves(leaves, out), self.executable
         if self._has_looked or executable is None or self.model.signature.updates:
             return result
         self._has_looked = True
-        fast = self._generated(executable, "torch" if self._wants_torch(self.model.signature.flatten(args, kwargs)) else "numpy")
+        fast = self._generated(executable, "torch" if self._wants_torch(leaves) else "numpy")
         if fast is not None and not self._closed:
             self._call = fast if self.model.signature.simple else partial(_nested, self.model.signature, fast)
         return result

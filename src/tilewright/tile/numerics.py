@@ -2,7 +2,8 @@
 
 f16 and bf16 compute in f32 and round to the tile's dtype after every operation. Correctly rounded operations (add, mul, div, sqrt, fma, …)
 are exact to the bit; the others (exp, sin, …) are computed in f64 and rounded. A NaN wins in max and min. Integers wrap; integer
-division by zero gives 0; rem and floordiv round toward minus infinity, div toward zero. Casts from float to int saturate, NaN gives 0.
+division by zero gives 0; rem and floordiv round toward minus infinity, div toward zero. mulhi is the upper half of a product of twice the
+bits. Casts from float to int saturate, NaN gives 0.
 """
 
 from __future__ import annotations
@@ -101,6 +102,8 @@ def binary(fn: str, a: Array, b: Array, dtype: DType) -> Array:
             out = np.left_shift(a, b)
         case "shr":
             out = np.right_shift(a, b)
+        case "mulhi":
+            out = _high_half(a, b)
         case "pow":
             out = np.power(a.astype(np.float64), b.astype(np.float64)).astype(a.dtype) if dtype.is_float else np.power(a, b)
         case _ if dtype.is_float:
@@ -108,6 +111,14 @@ def binary(fn: str, a: Array, b: Array, dtype: DType) -> Array:
         case _:
             out = _integer_division(fn, a, b)
     return np.asarray(out).astype(dtype.np)
+
+
+def _high_half(a: Array, b: Array) -> Array:
+    """The upper half of the product of integers, which has twice their bits."""
+    if a.dtype.itemsize == 4:
+        wide = np.dtype(f"{a.dtype.kind}8")
+        return np.asarray(np.multiply(a, b, dtype=wide) >> wide.type(32))
+    return np.asarray(a.astype(object) * b.astype(object) >> 64)
 
 
 def _float_division(fn: str, a: Array, b: Array) -> Array:

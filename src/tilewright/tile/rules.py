@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ..core.dtypes import bool_, f32, i32
+from ..core.dtypes import bool_, f32, i32, i64, u32, u64
 from .checks import broken, indices, need, only_attrs, operand_count, tile_type
 from .ir import BINARY, COMPARE, INDEX, INDEX_BINARY, ORDERINGS, REDUCE, SCAN, SCOPES, SHORT, UNARY, Instr, TileType, Type, Var, ViewType
 
 BOOL = TileType((), bool_)
 _FLOAT_UNARY = frozenset(UNARY) - {"neg", "abs", "sign", "not", "floor", "ceil", "round", "trunc"}
 _BITS = frozenset(("and", "or", "xor", "shl", "shr"))
+_WORDS = frozenset((i32, i64, u32, u64))
 ATOMIC = ("add", "max", "min", "and", "or", "xor", "exchange")
 MEMORY = frozenset(("load", "store", "atomic", "gather", "scatter"))
 
@@ -114,6 +115,8 @@ def _binary(i: Instr) -> list[Type]:
         broken(f"needs one dtype, got {a} and {b}")
     if i.op in _BITS and a.dtype.is_float:
         broken(f"needs a bool or integer tile, got {a}")
+    if i.op == "mulhi" and a.dtype not in _WORDS:
+        broken(f"needs a tile of 32 or 64 bit integers, got {a}")
     if a is b or a.shape == b.shape:
         return [a]
     return [TileType(_broadcast((a.shape, b.shape)), a.dtype)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from ...core.dtypes import DType
-from ...core.errors import UnsupportedError
 from ...ir.graph import Value
 from .aten_logic import truth
 from .registry import Context, aten
@@ -45,13 +44,6 @@ def _cast(c: Context, x: Value, dtype: DType) -> Value:
     "resolve_neg.default",
 )
 def same(c: Context, x: Value, **_: Any) -> Value:
-    return x
-
-
-@aten("dropout.default", "feature_dropout.default", "alpha_dropout.default", "feature_alpha_dropout.default")
-def dropout(c: Context, x: Value, p: float, train: bool) -> Value:
-    if train and p != 0:
-        raise UnsupportedError("dropout in training mode is random; call module.eval() first")
     return x
 
 

@@ -11,10 +11,12 @@ from ...core.dims import Dim, product
 from ...core.dtypes import f32
 from ...core.errors import UnsupportedError
 from ...ir.graph import Value
+from ...ops import draws
+from ...ops.pooling import fitted
 from .aten_distance import scaled_sum
 from .aten_resize import adaptive
 from .aten_window import integer_conv, window_average
-from .registry import Context, aten
+from .registry import Context, aten, placed
 
 
 def _matmul(c: Context, a: Value, b: Value, alpha: float = 1.0, *, transpose_b: bool = False) -> Value:
@@ -170,10 +172,17 @@ def conv_transpose(
     return _conv(c, x, w, bias, stride, _both(padding, len(w.shape) - 2), dilation, groups, True, output_padding)
 
 
-def _pool(c: Context, op: Any, x: Value, n: int, kernel: Any, stride: Any, padding: Any, **attrs: Any) -> Value:
+def _steps(x: Value, n: int, kernel: Any, stride: Any, padding: Any, dilation: Any = 1) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Kernel and stride of a pool, no larger than they need be."""
     k = _tuple(kernel, n)
+    given = _tuple(stride, n) if stride not in (None, [], ()) else k
+    return fitted(x.shape, k, given, _both(padding, n), _tuple(dilation, n))
+
+
+def _pool(c: Context, op: Any, x: Value, n: int, kernel: Any, stride: Any, padding: Any, **attrs: Any) -> Value:
+    k, steps = _steps(x, n, kernel, stride, padding, attrs.get("dilation", 1))
     batched = x if len(x.shape) == n + 2 else c.reshape(x, (1, *x.shape))
-    out = c.emit(op(kernel=k, stride=_tuple(stride, n) if stride not in (None, [], ()) else k, padding=_both(padding, n), **attrs), batched)
+    out = c.emit(op(kernel=k, stride=steps, padding=_both(padding, n), **attrs), batched)
     return out if batched is x else c.reshape(out, out.shape[1:])
 
 
@@ -198,8 +207,7 @@ def _avg_pool(n: int) -> Any:
         divisor_override: int | None = None,
     ) -> Any:
         if divisor_override is not None or not x.dtype.is_float:
-            k = _tuple(kernel, n)
-            steps = _tuple(stride, n) if stride not in (None, [], ()) else k
+            k, steps = _steps(x, n, kernel, stride, padding)
             return window_average(c, x, k, steps, _tuple(padding, n), bool(count_include_pad), divisor_override)
         return _pool(c, O.AvgPool, x, n, kernel, stride, padding, ceil_mode=bool(ceil_mode), count_include_pad=bool(count_include_pad))
 
@@ -233,8 +241,7 @@ def _max_pool_indices(n: int) -> Any:
     def handler(
         c: Context, x: Value, kernel: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
     ) -> Any:
-        k = _tuple(kernel, n)
-        steps = _tuple(stride, n) if stride not in (None, [], ()) else k
+        k, steps = _steps(x, n, kernel, stride, padding, dilation)
         attrs: Any = {"kernel": k, "stride": steps, "padding": _both(padding, n), "dilation": _tuple(dilation, n)}
         attrs["ceil_mode"] = bool(ceil_mode)
         return c.emit(O.MaxPool(**attrs), x), c.emit_all(O.MaxPoolIndices(**attrs), x)[1]
@@ -260,8 +267,6 @@ def attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Value:
-    if dropout_p:
-        raise UnsupportedError("attention with dropout is random; call module.eval() first")
     width = q.shape[-1]
     if scale is None:
         if not isinstance(width, int):
@@ -278,7 +283,15 @@ def attention(
             mask = c.reshape(mask, (1, *mask.shape))  # heads stand where the batch was
         operands.append(mask)
     op = O.Attention(scale=float(scale), causal=bool(is_causal), has_mask=boolean, has_bias=attn_mask is not None and not boolean)
+    if dropout_p:
+        return c.reshape(_dropped(c, op, float(dropout_p), *operands), c.shape)
     return c.reshape(c.emit(op, *operands), c.shape)
+
+
+@placed
+def _dropped(c: Context, op: O.Attention, p: float, q: Value, k: Value, v: Value, *rest: Value) -> Value:
+    """Attention whose weights go through a dropout."""
+    return O.matmul(draws.dropout(c.key(), op.weights(q, k, *rest), p), op.repeated(v, q))
 
 
 def _rank4(c: Context, x: Value, q: Value) -> Value:

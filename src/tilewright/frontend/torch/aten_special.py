@@ -10,6 +10,7 @@ from ...core import dtypes as dt
 from ...ir.graph import Value
 from ...ops import formulas
 from .aten_elementwise import power
+from .aten_random import random_slopes
 from .registry import Context, Handler, aten
 
 
@@ -151,10 +152,10 @@ def mvlgamma(c: Context, x: Value, p: int) -> Value:
 
 @aten("rrelu.default", "rrelu_with_noise.default")
 def rrelu(c: Context, x: Value, *args: Any, **options: Any) -> Any:
-    """In evaluation the slope is the middle of its range; in training it is random."""
-    numbers = [a for a in args if isinstance(a, (int, float)) and not isinstance(a, bool)]
-    given = dict(zip(("lower", "upper"), numbers, strict=False)) | options
+    """In evaluation the slope is the middle of its range; in training each element has a random one."""
+    noise, numbers = [a for a in args if isinstance(a, Value)], [a for a in args if not isinstance(a, Value)]
+    given = dict(zip(("lower", "upper", "training"), numbers, strict=False)) | options
     lower, upper = given.get("lower", 0.125), given.get("upper", 1 / 3)
-    if options.get("training", any(a is True for a in args)):
-        return NotImplemented
+    if given.get("training", False):
+        return NotImplemented if noise else random_slopes(c, x, lower, upper)
     return c.emit(O.LeakyRelu(slope=(lower + upper) / 2), x)

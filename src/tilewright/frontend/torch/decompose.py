@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from ...core.errors import UnsupportedError
@@ -25,6 +26,8 @@ def decomposition(target: Any) -> Callable[..., Any] | None:
         return _chunked_cross_entropy
     composite = torch._C._dispatch_has_kernel_for_dispatch_key(_dispatch_name(target), "CompositeImplicitAutograd")
     found = torch._decomp.decomposition_table.get(target)
+    if found is not None and key_of(target) in RECURRENT:
+        return partial(_layer_by_layer, found)
     if found is not None and not (composite and _by_number(target)):
         return found
     return target.decompose if composite else None
@@ -40,6 +43,30 @@ def _chunked_cross_entropy(x: Any, weight: Any, target: Any, bias: Any, classes:
     logits = torch.nn.functional.linear(x, weight, bias)
     loss = torch.nn.functional.cross_entropy(logits, target, classes, reduction=reduction, ignore_index=ignored, label_smoothing=smoothing)
     return (loss, loss, loss, loss) if whole else loss
+
+
+RECURRENT = ("lstm.input", "gru.input", "rnn_tanh.input", "rnn_relu.input")
+
+
+def _layer_by_layer(found: Callable[..., Any], x: Any, state: Any, params: Any, biases: bool, layers: int, dropout: float, train: bool,
+                    *rest: Any) -> Any:
+    """A recurrent network with the dropout between its layers, which torch's decomposition forgets. The last states have the shape of the
+    first ones (in torch 2.11 those of an LSTM come with an axis more)."""
+    import torch
+
+    states, several = (state, True) if isinstance(state, (tuple, list)) else ([state], False)
+    apart = train and dropout != 0 and layers > 1
+    steps = layers if apart else 1
+    own, cells = len(params) // steps, states[0].shape[0] // steps
+    ends: list[list[Any]] = [[] for _ in states]
+    for i in range(steps):
+        first = [s[i * cells : (i + 1) * cells] for s in states]
+        part = params[i * own : (i + 1) * own]
+        x, *last = found(x, first if several else first[0], part, biases, layers // steps, 0.0, train, *rest)
+        for known, new, old in zip(ends, last, first, strict=True):
+            known.append(new.reshape(old.shape))
+        x = torch.dropout(x, dropout, train=True) if i < steps - 1 else x
+    return (x, *(torch.cat(known) for known in ends))
 
 
 def _by_number(target: Any) -> bool:

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from ...core.dims import UNBOUNDED, Expr, Symbol, symbols
+from ...core.dims import UNBOUNDED, Expr, Symbol, sym, symbols
 from ...core.errors import CompileError, ConfigError
 from . import replace
 
@@ -82,6 +82,20 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=lambda: tracing_lock()._at_fork_reinit() if "torch._dynamo.convert_frame" in sys.modules else None)
 
 
+def read_program(path: Any) -> Any:
+    """The ExportedProgram that `torch.export.save` wrote."""
+    import torch
+
+    if not os.path.exists(path):
+        raise CompileError(f"import_torch: there is no file {os.fspath(path)!r}; give a module, a callable, an ExportedProgram or its file")
+    try:
+        with warnings.catch_warnings(), _quiet():
+            warnings.simplefilter("ignore")
+            return torch.export.load(path)
+    except Exception as e:  # of many classes, by what the file holds
+        raise CompileError(f"import_torch: {os.fspath(path)!r} is no program that torch.export.save wrote ({type(e).__name__})") from e
+
+
 def run_export(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], dynamic_shapes: Any) -> Any:
     """The ExportedProgram of a module or callable, in the mode (train or eval) that it is in."""
     import torch
@@ -89,7 +103,7 @@ def run_export(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], dy
     module = as_module(target)
     args, kwargs = _distinct(module, (args, dict(kwargs)))
     try:
-        with warnings.catch_warnings(), torch.no_grad(), replace.mode(), _quiet():
+        with warnings.catch_warnings(), torch.no_grad(), replace.mode(), replace.experts(), _quiet():
             warnings.simplefilter("ignore")
             return torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
     except Exception as e:  # torch.export raises many classes of its own; all mean the same to the user
@@ -98,13 +112,18 @@ def run_export(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], dy
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """torch logs the whole way to an error that we pass on in one line."""
-    log = logging.getLogger("torch._subclasses.fake_tensor")
+    """torch logs the whole way to an error that we pass on in one line; its distributions look at their arguments' data."""
+    import torch
+
+    log, distributions = logging.getLogger("torch._subclasses.fake_tensor"), torch.distributions.Distribution
     before, log.disabled = log.disabled, True
+    checked = distributions._validate_args
+    distributions.set_default_validate_args(False)
     try:
         yield
     finally:
         log.disabled = before
+        distributions.set_default_validate_args(checked)
 
 
 def _distinct(module: Any, inputs: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
@@ -183,6 +202,15 @@ def explain(error: Exception) -> str:
     own = [f for f in frames if "/torch/" not in f[0]] or _frames(error)
     place = f" ({own[-1][0].rsplit('/', 1)[-1]}:{own[-1][1]})" if own else ""
     return f"torch.export: {head.rstrip('.! ')}; {advice}{place}"
+
+
+def named(tree: Any) -> Any:
+    """The declaration with a dim of any size for every string: {"x": {0: "N"}}."""
+    if isinstance(tree, str):
+        return sym(tree, 1)
+    if isinstance(tree, Mapping):
+        return {k: named(v) for k, v in tree.items()}
+    return type(tree)(named(v) for v in tree) if isinstance(tree, (tuple, list)) else tree
 
 
 def translate(dynamic: Any) -> Any:

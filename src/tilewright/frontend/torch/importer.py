@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
 from ...core.dims import Expr, sym
@@ -13,14 +15,30 @@ from ...core.pytree import Spec
 from ...core.signature import Fixed, Signature, Size, Slot
 from ...core.torch_context import surroundings
 from ...ir.graph import Graph, Value
+from ...ir.rewrite import sort_nodes
 from ...ir.types import TensorType
 from .constants import Constants
 from .convert import Converter, Lazy, Missing, Poison
-from .export import Axis, Tensor, complete, declared, grown_sizes, linear, parameters, run_export, tracing_lock, translate
+from .export import (
+    Axis,
+    Tensor,
+    complete,
+    declared,
+    grown_sizes,
+    linear,
+    named,
+    parameters,
+    read_program,
+    run_export,
+    tracing_lock,
+    translate,
+)
+from .registry import SEED
 from .state import functional, updates
 from .symbols import Symbols
 from .tensors import dtype_of
 from .tree import install, spec_of
+from .versions import check
 
 
 @dataclass(frozen=True)
@@ -55,7 +73,7 @@ def import_torch(
     name: str | None = None,
     weights: Mapping[str, str] | None = None,
 ) -> Imported:
-    """Import a torch.nn.Module, a callable or an ExportedProgram.
+    """Import a torch.nn.Module, a callable, an ExportedProgram or the .pt2 file of one.
 
     `dynamic` maps parameter names to `{axis: Dim}` (nested as the argument is); `dynamic_shapes` is torch.export's own form. `weights`
     (name -> name of the parameter it is tied to, or its own) makes those parameters inputs instead of constants, and buffers that the
@@ -73,10 +91,13 @@ def _import(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None
             name: str | None, weights: Mapping[str, str] | None) -> Imported:
     import torch
 
+    check(torch.__version__)
     kwargs = dict(kwargs or {})
     if not isinstance(args, tuple):
         args = tuple(args) if isinstance(args, list) else (args,)
     install()
+    if isinstance(target, (str, PathLike)):
+        name, target = name or Path(target).stem, read_program(target)
     if isinstance(target, torch.export.ExportedProgram):
         if dynamic is not None or dynamic_shapes is not None:
             raise CompileError("import_torch: an ExportedProgram already has its dynamic dims; give them to torch.export instead")
@@ -85,7 +106,7 @@ def _import(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None
         raise CompileError("import_torch: give dynamic or dynamic_shapes, not both")
     params = parameters(target)
     kwargs = {k: kwargs[k] for k in (*(p for p in params if p in kwargs), *(k for k in kwargs if k not in params))}
-    tree = dynamic if dynamic is not None else dynamic_shapes
+    tree = named(dynamic) if dynamic is not None else dynamic_shapes
     found: list[Axis] = []
     if tree is not None:
         tree, found = _declare(tree, params, args, kwargs)
@@ -183,6 +204,9 @@ def from_program(program: Any, *, found: list[Axis] | None = None, params: tuple
     converter.problems.check()
     outputs = _outputs(graph, [r for i, r in enumerate(results) if i not in written])
     new = {hole: _new_value(graph, hole, results[i]) for i, hole in written.items()}
+    seeded = _seeded(graph, converter.context.seed)
+    if seeded:
+        names.append(SEED)
     if not params:
         count = len(in_spec.children[0].children)
         params = tuple(names[:count]) if len(names) >= count and all(c.type == "leaf" for c in in_spec.children[0].children) else ()
@@ -194,8 +218,21 @@ def from_program(program: Any, *, found: list[Axis] | None = None, params: tuple
         outputs=outputs,
         input_names=tuple(names),
         updates=tuple((names.index(k), i) for k, i in new.items() if k not in buffers),
+        seeded=seeded,
     )
     return Imported(graph, signature, tuple(given), tuple((name, new[hole]) for hole, name in buffers.items()))
+
+
+def _seeded(graph: Graph, seed: Value | None) -> bool:
+    """Whether a result depends on random numbers. A seed that nothing needs is no input."""
+    if seed is None:
+        return False
+    sort_nodes(graph)
+    if graph.users()[seed]:
+        return True
+    graph.inputs.remove(seed)
+    graph.nodes.remove(seed.node)
+    return False
 
 
 def _new_value(graph: Graph, hole: str, value: Any) -> int:

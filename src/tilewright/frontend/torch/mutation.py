@@ -10,11 +10,10 @@ import operator
 from collections.abc import Iterable
 from typing import Any
 
-# These return their operand itself in inference, though their schemas do not say so.
+DROPOUTS = {"dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout", "native_dropout"}
+# These return their operand itself, though their schemas do not say so; dropouts only in inference.
 SAME = {
-    "dropout",
-    "feature_dropout",
-    "alpha_dropout",
+    *DROPOUTS,
     "lift_fresh",
     "alias",
     "detach",
@@ -22,13 +21,18 @@ SAME = {
     "contiguous",
     "to",
     "type_as",
-    "native_dropout",
 }
 
 
 def base_name(node: Any) -> str:
     schema = getattr(node.target, "_schema", None)
     return str(schema.name).rpartition("::")[2] if schema is not None else ""
+
+
+def is_same(node: Any) -> bool:
+    """Whether it returns its first operand itself."""
+    name = base_name(node)
+    return name in SAME and not (name in DROPOUTS and len(node.args) > 2 and node.args[1] != 0 and node.args[2] is not False)
 
 
 def writes(node: Any) -> list[Any]:
@@ -60,7 +64,7 @@ class Aliases:
         for node in graph.nodes:
             source = self._source(node)
             self.root[node] = self.root[source] if source is not None else node
-            same = source is not None and (base_name(node) in SAME or bool(writes(node)))
+            same = source is not None and (is_same(node) or bool(writes(node)))
             self.whole[node] = self.whole[source] if same else node
             self.members.setdefault(self.root[node], []).append(node)
 
@@ -73,7 +77,7 @@ class Aliases:
         schema = getattr(node.target, "_schema", None)
         if schema is None:
             return None
-        if base_name(node) in SAME or writes(node):
+        if is_same(node) or writes(node):
             return node.args[0] if hasattr(node.args[0], "op") else None
         shares = any(r.alias_info is not None for r in schema.returns) or base_name(node) in ("reshape", "flatten", "expand_as", "view_as")
         return node.args[0] if shares and hasattr(node.args[0], "op") else None

@@ -13,11 +13,14 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from ... import ops as O
+from ...core import dtypes as dt
 from ...core.dims import Dim, Expr
 from ...core.dtypes import DType
 from ...core.errors import UnsupportedError
 from ...ir.graph import Graph, Value
+from ...ir.types import TensorType
 from ...ops.base import Op
+from ...ops.draws import split
 from .symbols import Symbols
 from .tensors import dtype_of
 
@@ -25,6 +28,8 @@ Handler = Callable[..., Any]
 H = TypeVar("H", bound=Handler)
 TABLE: dict[str, Handler] = {}
 Scalar = bool | int | float
+SEED = "seed"  # name of the hidden input
+KEYS = 64  # made at a time
 
 
 def aten(*names: str) -> Callable[[H], H]:
@@ -78,6 +83,8 @@ class Context:
         self.meta: Any = None  # torch's fake result: shape and dtype
         self.args: tuple[Any, ...] = ()  # torch's fake arguments
         self.differentiable = False  # whether the graph is made to be differentiated: what only a derivative needs is worth a node
+        self.seed: Value | None = None  # the hidden input that random ops draw from
+        self._keys: list[Value] = []  # not yet taken
         self._scalars: dict[tuple[str, DType], Value] = {}
 
     # what the node returns, according to torch
@@ -121,6 +128,15 @@ class Context:
                 raise UnsupportedError(f"a scalar of type {type(value).__name__} is not supported")
             self._scalars[key] = found
         return found
+
+    def key(self) -> Value:
+        """A random key for one op: u64 of rank 0. Keys lie side by side in memory, so that ops of one kind share their kernel."""
+        if len(self._keys) < 2:
+            if self.seed is None:
+                self.seed = self.graph.input(TensorType(dt.u64, ()), SEED)
+            rows = split(self._keys.pop() if self._keys else self.seed, KEYS)
+            self._keys = [self.reshape(self.slice(rows, 0, i, 1), ()) for i in reversed(range(KEYS))]
+        return self._keys.pop()
 
     def value(self, x: Any, dtype: DType) -> Value:
         """`x` (a value or a Python scalar) with this dtype."""

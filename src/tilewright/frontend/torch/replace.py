@@ -5,6 +5,10 @@ They are exchanged while a module is exported; a call that needs something else 
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 
@@ -14,12 +18,60 @@ def mode() -> Any:
 
     table = {torch.corrcoef: _corrcoef, torch.Tensor.corrcoef: _corrcoef, torch.linalg.lstsq: _lstsq, torch.stft: _stft,
              torch.Tensor.stft: _stft}
+    products = (getattr(module, name, None) for module, name in ((torch, "_grouped_mm"), (torch.nn.functional, "grouped_mm")))
+    table |= {f: _grouped_mm for f in products if f is not None}
+
+    drawn: list[Any] = []
 
     class Exchanged(torch.overrides.TorchFunctionMode):
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            return table.get(func, func)(*args, **(kwargs or {}))
+            if getattr(func, "__name__", "") in COMPARISONS and len(args) == 2 and any(args[0] is x for x in drawn):
+                known = _decided(COMPARISONS[func.__name__], args[1])
+                if known is not None:
+                    return torch.tensor(known)
+            out = table.get(func, func)(*args, **(kwargs or {}))
+            if func is torch.rand and not out.shape:
+                drawn.append(out)
+            return out
 
     return Exchanged()
+
+
+COMPARISONS = {f"{mark}{fn}{mark}": fn for fn in ("lt", "le", "gt", "ge") for mark in ("", "__")}
+
+
+def _decided(fn: str, bound: Any) -> bool | None:
+    """Whether a number of [0, 1) is below (or above) a bound that is not between: with a layer drop of 0 a model that draws a number for
+    each layer, and asks whether it is smaller, has no random branch."""
+    if isinstance(bound, bool) or not isinstance(bound, (int, float)):
+        return None
+    below, above = bound >= 1, bound <= 0 if fn in ("lt", "ge") else bound < 0
+    if not below and not above:
+        return None
+    return below if fn in ("lt", "le") else above
+
+
+LOOPS = (None, "eager", "deepgemm", "sonicmoe")  # ways of transformers to run experts that look at data, or are kernels of other machines
+
+
+@contextmanager
+def experts() -> Iterator[None]:
+    """Inside, experts of transformers' models are grouped products, also where a model is set to loop over those that were chosen."""
+    moe: Any = sys.modules.get("transformers.integrations.moe")
+    known = getattr(moe, "ExpertsInterface", None)
+    if known is None or "grouped_mm" not in moe.ALL_EXPERTS_FUNCTIONS:
+        yield
+        return
+    before = known.get_interface
+
+    def grouped(self: Any, way: str | None, default: Any) -> Any:
+        return before(self, "grouped_mm" if way in LOOPS else way, default)
+
+    known.get_interface = grouped
+    try:
+        yield
+    finally:
+        known.get_interface = before
 
 
 def _corrcoef(x: Any) -> Any:
@@ -61,6 +113,31 @@ def _lstsq(a: Any, b: Any, rcond: Any = None, *, driver: str | None = None) -> A
     spectrum = torch.linalg.svdvals(a) if driver in ("gelsd", "gelss") else none.real if none.is_complex() else none
     kinds: Any = torch.return_types
     return kinds.linalg_lstsq((x[..., 0] if vector else x, rest, rank, spectrum))
+
+
+@cache
+def _grouped_op() -> Any:
+    """A grouped product of any floats: torch's own has a shape rule for bf16 alone."""
+    import torch
+
+    library = torch.library.Library("tilewright", "DEF")
+    library.define("grouped_mm(Tensor a, Tensor b, Tensor? offs) -> Tensor")
+
+    def shape(a: Any, b: Any, offs: Any) -> Any:
+        groups = [] if (a.ndim, b.ndim) in ((2, 3), (3, 2)) else [len(offs) if a.ndim == 2 else a.shape[0]]
+        return a.new_empty(*groups, a.shape[-2], b.shape[-1])
+
+    library.impl("grouped_mm", shape, "Meta")
+    return library, torch.ops.tilewright.grouped_mm
+
+
+def _grouped_mm(a: Any, b: Any, offs: Any = None, bias: Any = None, out_dtype: Any = None) -> Any:
+    """torch's grouped product, in f32 and f64 too."""
+    import torch
+
+    if bias is not None or a.dtype == torch.bfloat16:
+        return torch._grouped_mm(a, b, offs, bias, out_dtype)
+    return _grouped_op()[1](a, b, offs).to(out_dtype or a.dtype)
 
 
 def _stft(x: Any, *args: Any, **kwargs: Any) -> Any:

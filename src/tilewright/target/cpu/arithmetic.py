@@ -94,6 +94,8 @@ def binary(f: FunctionText, fn: str, dtype: DType, ty: str, a: str, b: str) -> s
         return f.op(_INT[fn], ty, a, b)
     if fn == "shr":
         return f.op("lshr" if dtype.kind == "u" else "ashr", ty, a, b)
+    if fn == "mulhi":
+        return f.mulhi(ty, a, b, signed=dtype.kind == "i")
     return _integer_division(f, fn, dtype, ty, a, b)
 
 

@@ -156,6 +156,13 @@ class FunctionText:
     def op(self, name: str, ty: str, a: str, b: str) -> str:
         return self.value(f"{name} {ty} {a}, {b}")
 
+    def mulhi(self, ty: str, a: str, b: str, *, signed: bool) -> str:
+        """The upper half of the product of integers, which has twice their bits."""
+        n = bits(ty)
+        wide, extend = like(ty, f"i{2 * n}"), "sext" if signed else "zext"
+        product = self.op("mul", wide, self.cast(extend, ty, a, wide), self.cast(extend, ty, b, wide))
+        return self.cast("trunc", wide, self.op("lshr", wide, product, self.splat(wide, n)), ty)
+
     def fneg(self, ty: str, a: str) -> str:
         return self.value(f"fneg {ty} {a}")
 

@@ -206,7 +206,7 @@ class _Compiler:
             text = f"{stem}({s(ins[0])}, {s(ins[1])}) & {mask}"
         elif stem in ("mul", "mad"):
             wide = "wide" in parts
-            text = f"{s(ins[0])} * {s(ins[1])}" + (f" + {ins[2]}" if stem == "mad" else "")
+            text = f"{s(ins[0])} * {s(ins[1])}" + (f" >> {bits}" if "hi" in parts else "") + (f" + {ins[2]}" if stem == "mad" else "")
             text = f"({text}) & {(1 << 2 * bits) - 1 if wide else mask}"
         elif stem in ("div", "rem") and not signed:
             text = f"{s(ins[0])} {_BINARY[stem]} {s(ins[1])}"

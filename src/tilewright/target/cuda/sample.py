@@ -12,7 +12,7 @@ from collections.abc import Callable
 from ...core.target_spec import TargetSpec
 from ...kernels.cuda.sample import LISTED, THREADS, SampleKernel
 from ...kernels.sampling import BAD_LOGITS
-from ...ops.sampling import PHILOX, ROUNDS, WEYL
+from ...ops.random import MULTIPLIERS, ROUNDS, WEYL
 from . import math
 from .ptx_text import literal, module_text
 from .sample_text import ADD, SampleText
@@ -284,7 +284,7 @@ class SampleEmitter(SampleText):
         key, c = list(self.halves(self.seed)), [*self.halves(self.counter), "0", "0"]
         c[2:] = [v("i32", "mov.u32 {}, 0;") for _ in range(2)]
         for _ in range(ROUNDS):
-            x, y = (self.halves(v("i64", f"mul.wide.u32 {{}}, {c[2 * i]}, {m};")) for i, m in enumerate(PHILOX))
+            x, y = (self.halves(v("i64", f"mul.wide.u32 {{}}, {c[2 * i]}, {m};")) for i, m in enumerate(MULTIPLIERS))
             mixed = [v("i32", f"xor.b32 {{}}, {high}, {own};") for high, own in ((y[1], c[1]), (x[1], c[3]))]
             one, two = (v("i32", f"xor.b32 {{}}, {a}, {b};") for a, b in zip(mixed, key, strict=True))
             c = [one, y[0], two, x[0]]

@@ -84,6 +84,9 @@ class Scalars(FunctionText):
                 return v(ty, f"{name[1:]}.{'s' if signed else 'u'}{n} {{}}, {x}, {y};")
         raise CompileError(f"cuda: no PTX for integer {name}")
 
+    def mulhi(self, ty: str, a: str, b: str, *, signed: bool) -> str:
+        return self.k.value(ty, f"mul.hi.{'s' if signed else 'u'}{self.bits(ty)} {{}}, {a}, {b};")
+
     def _amount(self, ty: str, x: str) -> str:
         """Shift amounts are 32-bit."""
         return self.k.value("i32", f"cvt.u32.u64 {{}}, {x};") if ty == "i64" and x.startswith("%") else x

@@ -7,6 +7,7 @@ from typing import Any
 from ...core.errors import ShapeError
 from ...ops import AdaptivePool, AvgPool, MaxPool, MaxPoolIndices, Resize
 from ...ops import Conv as ConvOp
+from ...ops.pooling import fitted
 from ..promote import as_float, as_tracer, meet
 from ..trace import Tracer, apply, user_place
 
@@ -44,6 +45,15 @@ def conv_transpose(x: Any, w: Any, *, stride: Any = 1, padding: Any = 0, output_
                         output_padding=each(output_padding, n)), x, w)
 
 
+def _steps(x: Tracer, n: int, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool) -> dict[str, Any]:
+    """Attributes of a pool; in ceil mode windows are no larger than they need be."""
+    kernel, padding = each(kernel, n), pairs(padding, n)
+    stride = kernel if stride is None else each(stride, n)
+    if ceil_mode and len(kernel) == len(stride) == len(padding) == n:
+        kernel, stride = fitted(x.shape, kernel, stride, padding, each(dilation, n))
+    return {"kernel": kernel, "stride": stride, "padding": padding, "ceil_mode": ceil_mode}
+
+
 @public
 def max_pool(x: Any, kernel: Any, *, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False,
              indices: bool = False) -> Any:
@@ -51,10 +61,9 @@ def max_pool(x: Any, kernel: Any, *, stride: Any = None, padding: Any = 0, dilat
     axes."""
     x = as_tracer(x)
     n = _spatial("max_pool", x)
-    kernel = each(kernel, n)
     op = MaxPoolIndices if indices else MaxPool
-    return apply(op(kernel=kernel, stride=kernel if stride is None else each(stride, n), padding=pairs(padding, n),
-                    dilation=each(dilation, n), ceil_mode=ceil_mode), x)
+    steps = _steps(x, n, kernel, stride, padding, dilation, ceil_mode)
+    return apply(op(**steps, dilation=each(dilation, n)), x)
 
 
 @public
@@ -62,9 +71,7 @@ def mean_pool(x: Any, kernel: Any, *, stride: Any = None, padding: Any = 0, ceil
     """The mean of each window; with `count_padding` the zeros of the padding count."""
     x = as_float(x)
     n = _spatial("mean_pool", x)
-    kernel = each(kernel, n)
-    return apply(AvgPool(kernel=kernel, stride=kernel if stride is None else each(stride, n), padding=pairs(padding, n),
-                         ceil_mode=ceil_mode, count_include_pad=count_padding), x)
+    return apply(AvgPool(**_steps(x, n, kernel, stride, padding, 1, ceil_mode), count_include_pad=count_padding), x)
 
 
 @public
