@@ -36,13 +36,18 @@ MAX_BLOCK = 22  # tiles of rows in one program: more rows cost L2, fewer cost an
 
 
 def default_config(dtype: DType, n: Dim, target: TargetSpec) -> Config:
-    """6×4 registers with 32 registers, 6×2 with 16; narrower panels for few columns."""
+    """6×4 registers with 32 registers, 6×2 with 16. Columns are cut into panels of equal width, in halves of registers, so that few
+    lanes are multiplied for nothing."""
     lanes = target.vector_bits // 32
     registers = (4 if target.registers >= 32 else 2) // max(1, compute_dtype(dtype).itemsize // 4)
-    width = lanes * max(registers, 1)
-    while isinstance(n, int) and width > lanes and n <= width // 2:
-        width //= 2
-    return Config(6, width)
+    most = lanes * max(registers, 1)
+    if not isinstance(n, int) or n == 0:
+        return Config(6, most)
+    half = lanes // 2
+    fewest = -(-n // most)
+    widths = [-(-n // (count * half)) * half for count in (fewest, fewest + 1)]
+    # a fifth of a register is what a panel costs beside its columns
+    return Config(6, min(widths, key=lambda width: -(-n // width) * (width + lanes / 5)))
 
 
 def panel_form(op: MatmulOp, result: TensorType, target: TargetSpec) -> Packed:
