@@ -16,6 +16,7 @@ from tilewright.kernels.launch import Buffer, ErrorWord, Pointer, Program
 from tilewright.kernels.select import select
 from tilewright.kernels.strips import pack_strips
 from tilewright.runtime.packing import packed_shape
+from tilewright.runtime.tap_packing import pack_taps
 from tilewright.target.cpu.emit import emit_kernel
 from tilewright.target.cpu.host import host_target
 from tilewright.target.cpu.jit import Library, compile_ir
@@ -76,6 +77,10 @@ def pack(array: Any, packed: Any) -> Any:
         strips = np.empty(packed_shape(array.shape, packed), np.uint8)
         pack_strips(array, packed.format, strips, 0, len(strips))
         return strips
+    if packed.form == "filters":
+        filters = np.empty(packed_shape(array.shape, packed), array.dtype)
+        pack_taps(array, packed, filters)
+        return filters
     rows = array.T if packed.transposed else array
     panels, k, width = packed_shape(array.shape, packed)
     out = np.zeros((panels, k, width), array.dtype)

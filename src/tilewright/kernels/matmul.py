@@ -87,14 +87,14 @@ class Matmul(Template):
         if p.b.packed.form == "panels":
             config = replace(config, width=p.b.packed.width)
             panels = Layout((ceildiv(p.n, config.width), p.k, config.width), (p.k * config.width, config.width, 1))
-            return [_launch(region, p, config, p.b.buffer, panels, target)]
+            return [product_launch(region, p, config, p.b.buffer, panels, target)]
         if p.b_view.strides[-1] == 1 and not _collides(p):
             *lead, k, _ = p.b_view.shape
             *steps, row, _ = p.b_view.strides
             panels = Layout((*lead, ceildiv(p.n, config.width), k, config.width), (*steps, config.width, row, 1), p.b_view.offset)
-            return [_launch(region, p, config, p.b.buffer, panels, target, in_place=True)]
+            return [product_launch(region, p, config, p.b.buffer, panels, target, in_place=True)]
         pack, buffer, panels = pack_launch(p, config.width, region.name)
-        return [pack, _launch(region, p, config, buffer, panels, target)]
+        return [pack, product_launch(region, p, config, buffer, panels, target)]
 
 
 def _collides(p: Problem) -> bool:
@@ -125,7 +125,7 @@ def pack_launch(p: Problem, width: int, name: str) -> tuple[Launch, Buffer, Layo
     return call.finish(product(lead) * count, bytes_=moved, note="run-time right operand packed into panels"), buffer, layout
 
 
-def _launch(
+def product_launch(
     region: Region, p: Problem, config: Config, b_buffer: Buffer, panels: Layout, target: TargetSpec, *, in_place: bool = False
 ) -> Launch:
     """The product for any number of rows and, where that number is known at run time only, a variant for few."""

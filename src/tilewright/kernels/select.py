@@ -24,6 +24,7 @@ from .attention import Attention, result_layout
 from .attention_backward import AttentionBackward
 from .attention_q8 import Q8Blocks
 from .catalogue import CATALOGUE
+from .channels_last import channels_last_layouts
 from .complex import computed_in_place, part
 from .concat_parts import computed_in_concat, layout_in
 from .constants import stored_bytes
@@ -71,15 +72,6 @@ def templates_of(target: TargetSpec, *, inside: bool = False) -> list[Template]:
     return TEMPLATES
 
 
-def channels_last_of(graph: Graph, target: TargetSpec) -> dict[Value, Layout]:
-    """Values that lie channels last on a kind of target."""
-    if target.kind != "cuda":
-        return {}
-    from .cuda.channels_last import channels_last, channels_last_values
-
-    return {v: channels_last(v.shape) for v in channels_last_values(graph, target)}
-
-
 def select(graph: Graph, target: TargetSpec) -> Program:
     """Choose templates and build the launches of a graph."""
     return Selector(graph, target).run()
@@ -105,7 +97,7 @@ class Selector:
         self.parts = computed_in_place(graph) if any(v.dtype.kind == "c" for n in graph.nodes for v in n.values) else {}
         self.memo: Memo = Memo(target) if around is None else around.memo
         self.templates = templates_of(target, inside=around is not None)
-        self.channels_last = channels_last_of(graph, target)
+        self.channels_last = channels_last_layouts(graph, target)
 
     def run(self) -> Program:
         for i, v in enumerate(self.graph.inputs):

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 MAGIC = b"TILEWRT\x01"
 HEAD = 64
 PAGE, ALIGNMENT = 4096, 64
-VERSION = 5
+VERSION = 6
 MAX_HEADER = 256 << 20
 Rebuild = Callable[..., Session]
 LOG = logging.getLogger("tilewright")
