@@ -16,8 +16,9 @@ from ..ir.layout import Layout
 from ..ops.contractions import Conv as ConvOp
 from .call import Call
 from .channels_last import channels_last
+from .conv_depthwise import TAPS, Depthwise, is_depthwise, taps_first
 from .conv_direct import direct_launch
-from .conv_parts import int_of, plain_parts, weights_of
+from .conv_parts import int_of, plain_parts, spread, weights_of
 from .launch import FEW, Buffer, Launch, Packed, window_order
 from .matmul import default_config, product_launch
 from .pointwise import unravel
@@ -49,6 +50,8 @@ class Conv(Template):
             return {}
         whole = o.type.shape == o.data.type.shape and o.layout.is_contiguous
         form = Packed("filters", _width(region, target), node.op.transposed, groups=node.op.groups)
+        if _is_depthwise(region):
+            form = TAPS
         return {region.body.inputs.index(value): form} if whole else {}
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
@@ -66,6 +69,12 @@ class Conv(Template):
 
         forward = all(not isinstance(s, int) or s >= 0 for s in x.layout.strides)
         fits = forward and (few or x.layout.strides[1] == 1) and x.type.dtype is compute_dtype(x.type.dtype)
+        if _is_depthwise(region):
+            packing, weights = taps_first(region.name, w, target)
+            if not forward or x.layout.strides[1] != 1:
+                copies, x = spread(region.name, x, (1,) * len(op.stride), ((0, 0),) * len(op.stride), target, "", _last)
+                packing = [*packing, *copies]
+            return [*packing, Depthwise(region, x, weights, target).launch()]
         launches, parts = plain_parts(region, target, place, copies=not fits)
         plain = len(parts) == 1 and _is_product(op, parts[0].kernel)
         packing, buffer, panels, in_place = panels_of(region.name, op, w, width, may_stay=not plain)
@@ -76,11 +85,21 @@ class Conv(Template):
         return [*launches, *(direct_launch(region, p, (*weights, p.cut(panels)), width, target, in_place=in_place) for p in parts)]
 
 
+def _last(x: Operand, shape: Shape) -> tuple[DType, Layout]:
+    return x.type.dtype, channels_last(shape)
+
+
 def _width(region: Region, target: TargetSpec) -> int:
     """Result channels of a panel of weights."""
     assert region.anchor is not None and isinstance(region.anchor.op, ConvOp)
     out = region.anchor.types[0]
     return default_config(out.dtype, int_of(out.shape[1]) // region.anchor.op.groups, target).width
+
+
+def _is_depthwise(region: Region) -> bool:
+    node = region.anchor
+    assert node is not None and isinstance(node.op, ConvOp)
+    return is_depthwise(node.op, int_of(node.operands[0].shape[1]), int_of(node.values[0].shape[1]))
 
 
 def _is_product(op: ConvOp, kernel: tuple[int, ...]) -> bool:

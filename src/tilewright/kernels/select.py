@@ -170,7 +170,7 @@ class Selector:
 
     def _probe(self, v: Value) -> Operand:
         """Operand for matching only: type, constant data, layout if it is known."""
-        root, layout = _root(v, self.places)
+        root, layout = _root(v, self.places, self.channels_last)
         data = root.node.op.data if isinstance(root.node.op, Constant) else None
         return Operand(v.type, Buffer(v.name, "temp", 0), layout or Layout.contiguous(v.shape), data)
 
@@ -341,15 +341,18 @@ class Selector:
         land_states(self.block, copies)
 
 
-def _root(v: Value, places: Mapping[Value, Operand] | None = None) -> tuple[Value, Layout | None]:
+def _root(
+    v: Value, places: Mapping[Value, Operand] | None = None, expected: Mapping[Value, Layout] | None = None
+) -> tuple[Value, Layout | None]:
     """The non-view value behind a chain of views, and v's layout over it when strides describe it. `places` knows how the inputs of a body
-    lie; everything else is contiguous."""
+    lie, `expected` how computed values will; everything else is contiguous."""
     chain = []
     while v.node.op.traits.view:
         chain.append(v)
         v = v.node.operands[0]
     given = places.get(v) if places is not None and isinstance(v.node.op, Input) else None
-    layout: Layout | None = Layout.contiguous(v.shape) if given is None else given.layout
+    plain = Layout.contiguous(v.shape)
+    layout: Layout | None = given.layout if given is not None else plain if expected is None else expected.get(v, plain)
     for step in reversed(chain):
         layout = step.node.op.views(layout)[step.index] if layout is not None else None
     return v, layout
