@@ -16,6 +16,7 @@ from ..ops.contractions import Conv
 from ..ops.fused import Fused
 from ..ops.indexing import Concat
 from ..ops.pooling import AvgPool, MaxPool
+from ..ops.winograd import WinogradConv
 from .region import is_anchor
 
 FOLLOWS = (MaxPool, AvgPool, Concat)
@@ -37,7 +38,7 @@ def channels_last_layouts(graph: Graph, target: TargetSpec) -> dict[Value, Layou
 
 
 def is_conv(node: Node) -> bool:
-    return isinstance(node.op, Conv)
+    return isinstance(node.op, (Conv, WinogradConv))
 
 
 def _values(graph: Graph, wants: Callable[[Node], bool]) -> set[Value]:

@@ -51,11 +51,12 @@ from .sites import name_sites
 from .state import computed_in_window, in_place_updates, land_states, updated
 from .template import Template, Unserved
 from .update import UpdateSlice
+from .winograd import Winograd
 
 TEMPLATES: list[Template] = [
     *CATALOGUE,
     Matmul(), QDot(), QExpertsDot(), QuantiseRows(), Attention(), AttentionBackward(), NormBackward(), Q8Blocks(), Reduce(),
-    Rows(), Gather(), Pointwise(), QMatmul(), QGather(), QExperts(), UpdateSlice(), ScatterAdd(), Sample(), Conv(), Rope(),
+    Rows(), Gather(), Pointwise(), QMatmul(), QGather(), QExperts(), UpdateSlice(), ScatterAdd(), Sample(), Conv(), Winograd(), Rope(),
     Concat(), Elements(),
 ]
 

@@ -27,6 +27,7 @@ from .recognise import Recognise
 from .row_codes import RowCodes
 from .row_products import RowProducts
 from .save_log_sums import SaveLogSums
+from .winograd import Winograd
 
 DEFAULT: tuple[Pass, ...] = (
     LowerComplex(),  # no other pass knows complex numbers
@@ -49,6 +50,7 @@ DEFAULT: tuple[Pass, ...] = (
     Cse(),
     LowerQuantised(),  # may make matmuls
     MergeMatmuls(),
+    Winograd(),
     Fuse(),
     Dce(),
     CheckFoldOnly(),
@@ -72,7 +74,7 @@ def run_pipeline(graph: Graph, target: Any = None, disable: Collection[str] = ()
     log = Log() if log is None else log
     result, _ = graph.clone()
     for p in DEFAULT:
-        if p.name in disable:
+        if p.name in disable or (isinstance(p, Winograd) and getattr(target, "kind", "") != "cpu"):
             continue
         if isinstance(p, Decompose):
             p = Decompose(target)
