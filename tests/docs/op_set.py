@@ -39,7 +39,7 @@ KINDS: dict[str, str] = {
     "running sums and products": "cum_sum cum_prod",
     "sorting": "sort arg_sort top_k",
     "sampling": "sample",
-    "convolution, also transposed": "conv",
+    "convolution, also transposed": "conv winograd_conv",
     "pooling": "max_pool max_pool_indices avg_pool adaptive_pool",
     "resize": "resize",
     "losses": "softmax_cross_entropy",

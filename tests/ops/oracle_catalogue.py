@@ -12,6 +12,7 @@ from tests.ops.oracle_fourier import FOURIER
 from tests.ops.oracle_linalg import LINALG
 from tests.ops.oracle_low_bit import LOW_BIT
 from tests.ops.oracle_special import SPECIAL
+from tests.ops.oracle_winograd import winograd_conv
 
 Oracle = Callable[..., Any]
 
@@ -66,6 +67,7 @@ CATALOGUE: dict[str, Oracle] = {
     "dequantise": dequantise,
     "lora_matmul": lambda a, x, w, p, q: x @ (w + a.get("scale", 1.0) * (p @ q)),
     "grouped_matmul": lambda a, x, w, ids: torch.bmm(x[:, None], w[ids.long()])[:, 0],
+    "winograd_conv": winograd_conv,
     **COMPLEX,
     **FOURIER,
     **LINALG,

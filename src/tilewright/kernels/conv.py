@@ -1,8 +1,8 @@
 """Convolution on a CPU. Pixels lie channels last (`channels_last.py`), so that channels run along registers.
 
-One tap at step 1 is a matrix product over the pixels as they lie (`matmul.py`), everything else a direct convolution (`conv_direct.py`) over
-an input that is copied where it needs padding, wider elements or another order of axes. Constant weights are packed in panels before the
-first run, others by a launch, unless their result channels lie side by side.
+One tap at step 1 is a matrix product over the pixels as they lie (`matmul.py`), channels by themselves have `conv_depthwise.py`, and
+everything else is a direct convolution (`conv_direct.py`) over an input that is copied where it needs padding, wider elements or another
+order of axes. Constant weights are packed in panels before the first run, others by a launch, unless their results lie side by side.
 """
 
 from __future__ import annotations

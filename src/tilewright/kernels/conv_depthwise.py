@@ -31,7 +31,8 @@ def taps_first(name: str, w: Operand, target: TargetSpec) -> tuple[list[Launch],
     there = Layout.contiguous((*kernel, c)).permute((len(kernel), *range(len(kernel))))
     made = Operand(w.type.with_shape(there.shape), Buffer(f"{name}.taps", "temp", w.type.nbytes), there)
     source = Layout(there.shape, (w.layout.strides[0], *w.layout.strides[2:]), w.layout.offset)
-    return [copy_launch(f"{name}.pack", replace(w, type=made.type, layout=source), made, target, "run-time weights, taps first")], made.buffer
+    raw = replace(w, type=made.type, layout=source)
+    return [copy_launch(f"{name}.pack", raw, made, target, "run-time weights, taps first")], made.buffer
 
 
 class Depthwise(Lines):
@@ -45,7 +46,8 @@ class Depthwise(Lines):
         super().__init__("depthwise", region, x, self.value.shape[2:], kernel, op.stride, op.dilation, before, target)
         call = self.call
         self.w = call.view("w", w.dtype, weights, Layout.contiguous((*kernel, self.channels)))
-        self.outs = [call.view(f"y{i}", r.type.dtype, r.buffer, r.layout.permute(self.order), write=True) for i, r in enumerate(region.results)]
+        results = [(r, r.layout.permute(self.order)) for r in region.results]
+        self.outs = [call.view(f"y{i}", r.type.dtype, r.buffer, lay, write=True) for i, (r, lay) in enumerate(results)]
         leaves = leaves_of_epilogue(region, self.value)
         self.ins = {v: call.view(f"e{i}", o.type.dtype, o.buffer, o.layout.expand(self.value.shape).permute(self.order))
                     for i, (v, o) in enumerate((v, region.operand(v)) for v in leaves) if o is not None}

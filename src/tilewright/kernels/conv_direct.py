@@ -167,7 +167,8 @@ def direct_launch(
     if not shared:
         shared, apart = [1], [[0] for _ in lays]
     lays = [Layout((g, *shared, per_group), (lay.strides[0], *a, lay.strides[-1]), lay.offset) for lay, a in zip(lays, apart, strict=True)]
-    outs = [call.view(f"y{i}", r.type.dtype, r.buffer, lay, write=True) for i, (r, lay) in enumerate(zip(region.results, lays, strict=False))]
+    made = list(zip(region.results, lays, strict=False))
+    outs = [call.view(f"y{i}", r.type.dtype, r.buffer, lay, write=True) for i, (r, lay) in enumerate(made)]
     ins = {v: call.view(f"e{i}", o.type.dtype, o.buffer, lay)
            for i, (v, o, lay) in enumerate(zip(leaves, operands, lays[len(outs) :], strict=True))}
     inner_dims = [call.word(f"p{i}", d) for i, d in enumerate(shared[1:], 1)]
@@ -220,5 +221,5 @@ def direct_launch(
     if part.phase is not None:  # its share
         flops, bytes_ = 2 * m * channels * prod(kernel), bytes_ // prod(op.stride)
     pairs = [(o.buffer, r.buffer) for o, lay in zip(operands, lays[len(outs) :], strict=True)
-             for r, to in zip(region.results, lays, strict=False) if lay == to and o.type.dtype is r.type.dtype and len(outs) == 1]
+             for r, to in made if lay == to and o.type.dtype is r.type.dtype and len(outs) == 1 and o.buffer is not x.buffer]
     return call.finish(ceildiv(m, block) * count * g, flops=flops, bytes_=bytes_, inplace=pairs, note=f"{rows}x{width} tiles", shared=True)

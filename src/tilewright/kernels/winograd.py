@@ -1,15 +1,17 @@
-"""Winograd's convolution (`ops/winograd.py`) over pixels that lie channels last: transforms and products of a block of tiles in one program.
+"""Winograd's convolution (`ops/winograd.py`) over pixels that lie channels last.
 
-A program transforms the pixels of its tiles into local memory [position, tile, C], multiplies them position by position with a panel of
-weights [position · C, width], and transforms and finishes the results of a tile at a time. A product is a sum of chains as in `matmul.py`.
-Tiles at the border read zeros outside; results outside are computed and not stored. Zero-sized results run no program.
+A program transforms the pixels of a block of tiles into local memory [position, tile, K], multiplies them position by position with a panel
+of weights [position · K, width], and transforms and finishes the results of a tile at a time. K is the channels of a group, at every tap of
+the outer axes. A product is a sum of chains as in `matmul.py`. Tiles at the border read zeros outside; results outside are computed and not
+stored. Zero-sized results run no program.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
-from ..core.dims import Dim, ceildiv, divisible, product
+from ..core.dims import Dim, ceildiv, product
 from ..core.dtypes import compute_dtype
 from ..core.target_spec import TargetSpec
 from ..ir.graph import Value
@@ -28,6 +30,7 @@ from .region import Evaluator, Operand, Region, narrow, widen
 from .template import Reason, Template, region_bytes, region_flops
 from .tiling import for_each_tile, leaves_of_epilogue, tile_heights
 
+ROWS = 6  # tiles that are multiplied at once
 MOST = 48  # tiles of a program
 CHAINS = {2: CHAIN, 4: 16}  # steps of a chain of products: short where the transform of results enlarges their error
 
@@ -50,8 +53,7 @@ class Winograd(Template):
         o = region.operand(value)
         if o is None or o.data is None or value not in region.body.inputs or not o.layout.is_contiguous:
             return {}
-        width = default_config(value.dtype, value.shape[1], target).width
-        return {region.body.inputs.index(value): Packed("panels", width, True)}
+        return {region.body.inputs.index(value): Packed("panels", _width(region, target), True)} if _panels_fit(region, target) else {}
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         assert region.anchor is not None
@@ -59,9 +61,24 @@ class Winograd(Template):
         assert x is not None
         copies: list[Launch] = []
         if x.layout.strides[1] != 1:
-            around = ((0, 0), (0, 0))
-            copies, x = spread(region.name, x, (1, 1), around, target, "", lambda x, shape: (x.type.dtype, channels_last(shape)))
+            axes = x.type.ndim - 2
+            around = ((0, 0),) * axes
+            copies, x = spread(region.name, x, (1,) * axes, around, target, "", lambda x, shape: (x.type.dtype, channels_last(shape)))
         return [*copies, Tiles(region, x, target).launch()]
+
+
+def _width(region: Region, target: TargetSpec) -> int:
+    """Results of a panel of weights."""
+    assert region.anchor is not None and isinstance(region.anchor.op, WinogradConv)
+    out = region.anchor.types[0]
+    return default_config(out.dtype, int_of(out.shape[1]) // region.anchor.op.groups, target).width
+
+
+def _panels_fit(region: Region, target: TargetSpec) -> bool:
+    """Panels of all results are panels of every group."""
+    assert region.anchor is not None and isinstance(region.anchor.op, WinogradConv)
+    groups = region.anchor.op.groups
+    return groups == 1 or int_of(region.anchor.types[0].shape[1]) // groups % _width(region, target) == 0
 
 
 def _combine(b: KernelBuilder, terms: Sequence[tuple[float, Tile]]) -> Tile:
@@ -123,23 +140,22 @@ class Tiles:
         self.b = call.b
         self.m, self.n = self.op.tile, self.op.tile + TAPS - 1
         self.positions = self.n * self.n
-        self.channels, self.results = int_of(x.type.shape[1]), int_of(self.value.shape[1])
+        self.groups, self.outer = self.op.groups, len(self.op.outer)
+        self.channels, self.results = int_of(x.type.shape[1]) // self.groups, int_of(self.value.shape[1]) // self.groups
+        self.k = self.channels * prod(self.op.outer)
         self.dtype = compute_dtype(self.value.dtype)
         self.lanes = target.lanes(4)
-        config = default_config(self.value.dtype, self.results, target)
-        self.rows, self.width = config.rows, config.width
+        self.rows, self.width = ROWS, _width(region, target)
         self.panels = -(-self.results // self.width)
-        self.x = call.view("x", x.type.dtype, x.buffer, x.layout.permute((0, 2, 3, 1)))
-        k = self.positions * self.channels
-        if u.packed.form == "panels":
-            self.width = u.packed.width
-            weights = Layout.contiguous((self.panels, k, self.width))
-            self.u = call.view("u", u.type.dtype, u.buffer, weights, bake=(-2,))
-        else:  # as it lies; the last panel may end before its width
-            weights = Layout((self.panels, k, self.width), (u.layout.strides[1] * self.width, *u.layout.strides), u.layout.offset)
-            self.u = call.view("u", u.type.dtype, u.buffer, weights, sizes=(1, k, self.results))
+        pixels = (0, *range(2, x.type.ndim), 1)
+        self.x = call.view("x", x.type.dtype, x.buffer, x.layout.permute(pixels))
+        rows, columns = self.positions * self.k, self.results * self.groups
         self.in_place = u.packed.form != "panels"
-        pixels = (0, 2, 3, 1)
+        if self.in_place:  # the last panel of a group may end before its width
+            weights = Layout((columns, rows, self.width), (u.layout.strides[1], *u.layout.strides), u.layout.offset)
+            self.u = call.view("u", u.type.dtype, u.buffer, weights, sizes=(1, rows, columns))
+        else:
+            self.u = call.view("u", u.type.dtype, u.buffer, Layout.contiguous((self.panels * self.groups, rows, self.width)), bake=(-2,))
         self.outs = [call.view(f"y{i}", r.type.dtype, r.buffer, r.layout.permute(pixels), write=True) for i, r in enumerate(region.results)]
         operands = [(v, o) for v in leaves_of_epilogue(region, self.value) if (o := region.operand(v)) is not None]
         self.ins = {v: call.view(f"e{i}", o.type.dtype, o.buffer, o.layout.expand(self.value.shape).permute(pixels))
@@ -151,15 +167,17 @@ class Tiles:
 
     def launch(self) -> Launch:
         b, call = self.b, self.call
-        down, across = (ceildiv(d, self.m) for d in self.value.shape[2:])
-        tiles: Dim = self.value.shape[0] * down * across
+        *before, last, side = self.value.shape[2:]
+        down, across = ceildiv(last, self.m), ceildiv(side, self.m)
+        tiles: Dim = self.value.shape[0] * product(before) * down * across
         most, groups = self._programs(tiles)
         block = even_blocks(tiles, most)
-        self.down, self.across = call.word("down", down), call.word("across", across)
+        self.grid = [*self.out[:-2], call.word("down", down), call.word("across", across)]
         count, blockw = call.word("tiles", tiles), call.word("block", block)
-        first = b.pid // groups * blockw
+        shared = b.pid // groups
+        self.group, first = shared % self.groups, shared // self.groups * blockw
         here = b.minimum(blockw, count - first)
-        self.v = b.scratch(self.dtype, (self.positions, most, self.channels))
+        self.v = b.scratch(self.dtype, (self.positions, most, self.k))
         self.products = b.scratch(self.dtype, (self.positions, most, self.width))
         self.y = b.scratch(self.dtype, (self.m * self.m, self.width))
         with b.loop(0, here) as loop:
@@ -174,82 +192,107 @@ class Tiles:
             with b.loop(0, here) as loop:
                 self._results(first + loop.index, loop.index, panel)
         note = f"{self.m}x{self.m} results a tile, {self.rows}x{self.width} products"
-        return call.finish(ceildiv(tiles, block) * groups, flops=region_flops(self.region), bytes_=region_bytes(self.region),
+        return call.finish(ceildiv(tiles, block) * self.groups * groups, flops=region_flops(self.region), bytes_=region_bytes(self.region),
                            inplace=self.pairs, note=note, shared=True)
 
     def _programs(self, tiles: Dim) -> tuple[int, int]:
         """Tiles of a program at most, so that what it keeps stays in L2, and how many programs share a block's panels of weights."""
-        each = self.positions * (self.channels + self.width) * self.dtype.itemsize
+        each = self.positions * (self.k + self.width) * self.dtype.itemsize
         most = max(self.rows, min(MOST, self.target.l2 * 3 // 4 // each // self.rows * self.rows))
         if not isinstance(tiles, int) or tiles == 0:
             return most, 1
         most = min(most, tiles)
         wanted = 2 * self.target.cores
         groups = 1
-        while -(-tiles // most) * groups < wanted and groups < self.panels:
+        while -(-tiles // most) * self.groups * groups < wanted and groups < self.panels:
             groups += 1
         return most, groups
 
     # --- pixels -------------------------------------------------------------------------------------------------------
     def _place(self, tile: Ix | int) -> tuple[Ix | int, list[Ix | int]]:
         """Image and first result of a tile."""
-        n, down, across = unravel(self.b, tile, [0, self.down, self.across])
-        return n, [down * self.m, across * self.m]
+        n, *outer, down, across = unravel(self.b, tile, [0, *self.grid])
+        return n, [*outer, down * self.m, across * self.m]
 
     def _pixels(self, tile: Ix | int, to: Ix | int) -> None:
         b = self.b
         image, place = self._place(tile)
         start = [p - lo for p, (lo, _) in zip(place, self.op.padding, strict=True)]
+
+        def taps(axis: int, at: list[Ix | int], tap: Ix | int) -> None:
+            """One tap of the outer axes after the other."""
+            if axis == self.outer:
+                self._slice(image, [*at, *start[axis:]], to, tap * self.channels)
+                return
+            with b.loop(0, self.op.outer[axis]) as loop:
+                taps(axis + 1, [*at, start[axis] + loop.index], tap * self.op.outer[axis] + loop.index)
+
+        taps(0, [], 0)
+
+    def _slice(self, image: Ix | int, start: list[Ix | int], to: Ix | int, k: Ix | int) -> None:
+        """The transformed pixels of one tap of the outer axes, from `k` on."""
+        b = self.b
         # how far the tile reaches beyond the input, on any side
         outside: Ix | int = 0
-        for s, size in zip(start, self.sizes, strict=True):
-            outside = b.maximum(outside, b.maximum(0 - s, s + self.n - size))
+        for axis, (s, size) in enumerate(zip(start, self.sizes, strict=True)):
+            outside = b.maximum(outside, b.maximum(0 - s, s + (1 if axis < self.outer else self.n) - size))
 
         def each(inside: bool) -> None:
             whole = self.channels // self.lanes * self.lanes
             with b.loop(0, whole, self.lanes) as loop:
-                self._transform(image, start, to, loop.index, None, inside)
+                self._transform(image, start, to, k, loop.index, None, inside)
             if whole < self.channels:
-                self._transform(image, start, to, whole, self.channels - whole, inside)
+                self._transform(image, start, to, k, whole, self.channels - whole, inside)
 
         with b.if_(b.compare("le", outside, 0)):
             each(inside=True)
         with b.if_(b.compare("gt", outside, 0)):
             each(inside=False)
 
-    def _transform(self, image: Ix | int, start: list[Ix | int], to: Ix | int, c: Ix | int, left: int | None, inside: bool) -> None:
+    def _transform(
+        self, image: Ix | int, start: list[Ix | int], to: Ix | int, k: Ix | int, c: Ix | int, left: int | None, inside: bool
+    ) -> None:
         b, n = self.b, self.n
 
-        def flags(axis: int) -> list[Ix | int]:
-            at = [start[axis] + i for i in range(n)]
-            return [b.maximum(0, b.minimum(1, b.minimum(p + 1, self.sizes[axis] - p))) for p in at]
+        def flag(axis: int, p: Ix | int) -> Ix | int:
+            return b.maximum(0, b.minimum(1, b.minimum(p + 1, self.sizes[axis] - p)))
 
-        down, across = ([1] * n, [1] * n) if inside else (flags(0), flags(1))
+        *outer, top, side = start
+        there: Ix | int = 1
+        down: list[Ix | int] = [1] * n
+        across: list[Ix | int] = [1] * n
+        if not inside:
+            for axis, p in enumerate(outer):
+                there = there * flag(axis, p)
+            down = [flag(self.outer, top + i) * there for i in range(n)]
+            across = [flag(self.outer + 1, side + i) for i in range(n)]
+        channel = self.group * self.channels + c
 
         def pixel(i: int, j: int) -> Tile:
             room = self.lanes if left is None else left
             limit = None if inside and left is None else (down[i] * across[j] * room,)
-            return widen(b, b.load(self.x, (image, start[0] + i, start[1] + j, c), (self.lanes,), limit=limit))
+            return widen(b, b.load(self.x, (image, *outer, top + i, side + j, channel), (self.lanes,), limit=limit))
 
         columns = [transform_pixels(b, self.m, [pixel(i, j) for i in range(n)]) for j in range(n)]
         for i in range(n):
             for j, v in enumerate(transform_pixels(b, self.m, [columns[k][i] for k in range(n)])):
-                b.store(self.v, (i * n + j, to, c), v, limit=None if left is None else (left,))
+                b.store(self.v, (i * n + j, to, k + c), v, limit=None if left is None else (left,))
 
     # --- products -----------------------------------------------------------------------------------------------------
     def _product(self, panel: Ix | int, position: Ix | int, row: Ix | int, height: int) -> None:
-        b, c = self.b, self.channels
-        base = position * c
-        limit = (None, self.results - panel * self.width) if self.in_place and not divisible(self.results, self.width) else None
+        b, depth = self.b, self.k
+        base = position * depth
+        limit = (None, self.results - panel * self.width) if self.in_place and self.results % self.width else None
+        which = self.group * self.results + panel * self.width if self.in_place else self.group * self.panels + panel
 
         def left(k: Ix | int) -> Tile:
             return b.load(self.v, (position, row, k), (height, 1))
 
         def right(k: Ix | int) -> Tile:
-            return widen(b, b.load(self.u, (panel, base + k, 0), (1, self.width), limit=limit))
+            return widen(b, b.load(self.u, (which, base + k, 0), (1, self.width), limit=limit))
 
         chain = CHAINS[self.m]
-        total = accumulate_chains(b, left, right, 0, c, b.full((height, self.width), 0.0, self.dtype), c % chain == 0, length=chain)
+        total = accumulate_chains(b, left, right, 0, depth, b.full((height, self.width), 0.0, self.dtype), depth % chain == 0, length=chain)
         b.store(self.products, (position, row, 0), total)
 
     # --- results ------------------------------------------------------------------------------------------------------
@@ -271,11 +314,10 @@ class Tiles:
             transform(loop.index, self.lanes)
         if whole < self.width:
             transform(whole, self.width - whole)
-        column_of = panel * self.width
-        limit = None if self.results % self.width == 0 else (self.results - column_of,)
-        down, across = (b.minimum(m, size - p) for p, size in zip(place, self.out, strict=True))
+        limit = None if self.results % self.width == 0 else (self.results - panel * self.width,)
+        down, across = (b.minimum(m, size - p) for p, size in zip(place[-2:], self.out[-2:], strict=True))
         with b.loop(0, down) as i, b.loop(0, across) as j:
-            at = (image, place[0] + i.index, place[1] + j.index, column_of)
+            at = (image, *place[:-2], place[-2] + i.index, place[-1] + j.index, self.group * self.results + panel * self.width)
 
             def leaf(v: Value, o: Operand) -> Tile:
                 wide = self.ins[v].type.strides[-1] != 0

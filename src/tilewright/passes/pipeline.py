@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any
 
+from ..core.config import load as load_config
 from ..core.errors import ConfigError
 from ..ir.graph import Graph
 from .absorb_conv import AbsorbIntoConv
@@ -74,7 +75,7 @@ def run_pipeline(graph: Graph, target: Any = None, disable: Collection[str] = ()
     log = Log() if log is None else log
     result, _ = graph.clone()
     for p in DEFAULT:
-        if p.name in disable or (isinstance(p, Winograd) and getattr(target, "kind", "") != "cpu"):
+        if p.name in disable or (isinstance(p, Winograd) and (getattr(target, "kind", "") != "cpu" or load_config().winograd == "off")):
             continue
         if isinstance(p, Decompose):
             p = Decompose(target)

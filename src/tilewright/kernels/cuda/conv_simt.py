@@ -79,7 +79,8 @@ def _convolve(region: Region, part: Plain) -> Launch:
     call = Call("conv", region.name)
     b = call.b
     lead = len(kernel)
-    xv = call.view("x", x.type.dtype, x.buffer, Layout((*window.shape[:-n_out], *sizes), (*window.strides[:-n_out], *strides[0]), window.offset))
+    read = Layout((*window.shape[:-n_out], *sizes), (*window.strides[:-n_out], *strides[0]), window.offset)
+    xv = call.view("x", x.type.dtype, x.buffer, read)
     w = region.operand(region.anchor.operands[1])
     assert w is not None
     wv = call.view("w", w.type.dtype, w.buffer, part.cut(weights_of(op, w.layout)))
