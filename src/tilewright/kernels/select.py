@@ -24,7 +24,7 @@ from .attention import Attention, result_layout
 from .attention_backward import AttentionBackward
 from .attention_q8 import Q8Blocks
 from .catalogue import CATALOGUE
-from .channels_last import channels_last_layouts
+from .channels_last import behind_views, channels_last_layouts, seen_through
 from .complex import computed_in_place, part
 from .concat_parts import computed_in_concat, layout_in
 from .constants import stored_bytes
@@ -347,24 +347,14 @@ def _root(
 ) -> tuple[Value, Layout | None]:
     """The non-view value behind a chain of views, and v's layout over it when strides describe it. `places` knows how the inputs of a body
     lie, `expected` how computed values will; everything else is contiguous."""
-    chain = []
-    while v.node.op.traits.view:
-        chain.append(v)
-        v = v.node.operands[0]
-    given = places.get(v) if places is not None and isinstance(v.node.op, Input) else None
-    plain = Layout.contiguous(v.shape)
-    layout: Layout | None = given.layout if given is not None else plain if expected is None else expected.get(v, plain)
-    for step in reversed(chain):
-        layout = step.node.op.views(layout)[step.index] if layout is not None else None
-    return v, layout
+    root, chain = behind_views(v)
+    given = places.get(root) if places is not None and isinstance(root.node.op, Input) else None
+    plain = Layout.contiguous(root.shape)
+    layout = given.layout if given is not None else plain if expected is None else expected.get(root, plain)
+    return root, seen_through(chain, layout)
 
 
 def _through_views(root: Value, layout: Layout, v: Value) -> Layout | None:
-    chain = []
-    while v is not root:
-        chain.append(v)
-        v = v.node.operands[0]
-    seen: Layout | None = layout
-    for step in reversed(chain):
-        seen = step.node.op.views(seen)[step.index] if seen is not None else None
-    return seen
+    found, chain = behind_views(v)
+    assert found is root
+    return seen_through(chain, layout)
