@@ -9,20 +9,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from ..core.dims import Dim, Shape
+from ..core.dims import Dim, Shape, product
 from ..core.dtypes import DType
 from ..core.target_spec import TargetSpec
 from ..ir.layout import Layout
 from ..ir.types import TensorType
 from ..ops.contractions import Conv as ConvOp
+from ..tile.builder import Ix, Tile
+from .call import Call
 from .conv_phases import MOST, Axis, axes_of, combined, padding_of
 from .copies import copy_launch, fill_launch
 from .launch import Buffer, Launch
+from .pointwise import unravel
 from .region import Operand, Region
 
 SPREAD = f"input spread out by the stride: its sizes are not known, or there are more than {MOST} phases"
 PADDED = "padding of a convolution"
 COPIED = "channels last for a convolution"
+STRETCH = 64  # elements of a line that are copied at once
 
 Place = Callable[[Operand, Shape], tuple[DType, Layout]]  # where a copy of an input lies that has a given shape
 
@@ -114,11 +118,75 @@ def spread(
         first, last = (-(-max(-lo, 0) // s), d - -(-max(-hi, 0) // s)) if isinstance(lo, int) and isinstance(hi, int) else (0, d)
         source = source.slice(2 + i, first, last - first)
         inner = inner.slice(2 + i, lo + first * s, last - first, s)
-    part = TensorType(x.type.dtype, source.shape)
-    filled = [] if inner.shape == whole.layout.shape else [fill_launch(f"{name}.zero", 0.0, whole, target)]
-    note = note if filled else COPIED
-    copy = copy_launch(f"{name}.pad", Operand(part, x.buffer, source), Operand(part.with_dtype(dtype), whole.buffer, inner), target, note)
-    return [*filled, copy], whole
+    part = Operand(TensorType(x.type.dtype, source.shape), x.buffer, source)
+    if inner.shape == whole.layout.shape:
+        return [copy_launch(f"{name}.pad", part, whole, target, COPIED)], whole
+    lines = _in_lines(part, whole, [max(lo, 0) for lo, _ in padding]) if target.kind == "cpu" and set(step) == {1} else None
+    if lines is not None:
+        return [lines.launch(name, note)], whole
+    copy = copy_launch(f"{name}.pad", part, Operand(part.type.with_dtype(dtype), whole.buffer, inner), target, note)
+    return [fill_launch(f"{name}.zero", 0.0, whole, target), copy], whole
+
+
+@dataclass(frozen=True)
+class _Lines:
+    """A copy into the middle of zeros, line by line: the last spatial axis, with the channels if they lie inside it."""
+
+    source: Operand
+    whole: Operand
+    outer: tuple[int, ...]  # axes of lines
+    before: tuple[int, ...]  # zeros, along these
+    start: int  # zeros at the start of a line
+    inside: int  # elements of a line that belong together
+
+    def launch(self, name: str, note: str) -> Launch:
+        call = Call("pad", f"{name}.pad")
+        b, size = call.b, self.inside
+        axis = len(self.source.layout.shape) - 1
+        length, width = (o.layout.shape[axis] * size for o in (self.source, self.whole))
+
+        def lines(o: Operand, line: Dim) -> Layout:
+            lay = o.layout
+            return Layout((*(lay.shape[a] for a in self.outer), line), (*(lay.strides[a] for a in self.outer), 1), lay.offset)
+
+        x = call.view("x", self.source.type.dtype, self.source.buffer, lines(self.source, length))
+        y = call.view("y", self.whole.type.dtype, self.whole.buffer, lines(self.whole, width), write=True)
+        dims = [call.word(f"d{i}", self.whole.layout.shape[a]) for i, a in enumerate(self.outer)]
+        inner = [call.word(f"s{i}", self.source.layout.shape[a]) for i, a in enumerate(self.outer)]
+        n, end = call.word("n", length), call.word("end", width)
+        at = unravel(b, b.pid, dims)
+        place = [p - lo for p, lo in zip(at, self.before, strict=True)]
+        here: Ix | int = 1
+        for p, d in zip(place, inner, strict=True):
+            here = b.minimum(here, b.minimum(p + 1, d - p))
+        count = b.minimum(1, b.maximum(0, here)) * n  # elements of this line that there are
+
+        def each(first: Ix | int, stop: Ix | int, element: Callable[[Ix | int, Ix | int], Tile]) -> None:
+            with b.loop(first, stop, STRETCH) as loop:
+                left = stop - loop.index
+                b.store(y, (*at, loop.index), element(loop.index, left), limit=(left,))
+
+        zeros = b.full((STRETCH,), 0.0, self.whole.type.dtype)
+        edge = self.start * size
+        each(0, edge, lambda i, left: zeros)
+        each(edge, edge + count, lambda i, left: b.cast(b.load(x, (*place, i - edge), (STRETCH,), limit=(left,)), self.whole.type.dtype))
+        each(edge + count, end, lambda i, left: zeros)
+        moved = self.source.type.nbytes + self.whole.type.nbytes
+        return call.finish(product([self.whole.layout.shape[a] for a in self.outer]), bytes_=moved, note=note, streams=True)
+
+
+def _in_lines(source: Operand, whole: Operand, before: list[int]) -> _Lines | None:
+    """How to copy so, where lines lie alike on both sides."""
+    rank = len(source.layout.shape)
+    channels = source.layout.shape[1]
+    if all(o.layout.strides[1] == 1 and o.layout.strides[-1] == channels for o in (source, whole)):
+        outer, inside = (0, *range(2, rank - 1)), int_of(channels)
+    elif all(o.layout.strides[-1] == 1 for o in (source, whole)):
+        outer, inside = tuple(range(rank - 1)), 1
+    else:
+        return None
+    lows = (0, 0, *before)
+    return _Lines(source, whole, outer, tuple(lows[a] for a in outer), before[-1], inside)
 
 
 def int_of(d: Dim) -> int:
