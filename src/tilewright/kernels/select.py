@@ -90,7 +90,8 @@ class Selector:
         self.constants: dict[tuple[ConstantData, Packed], Operand] = {} if around is None else around.constants
         self.packing: dict[ConstantData, Packed] = {} if around is None else around.packing
         self.users = graph.users()
-        self.joined = computed_in_concat(graph, target)
+        self.channels_last = channels_last_layouts(graph, target)
+        self.joined = computed_in_concat(graph, target, self.channels_last)
         self.joins = {part.node for part in self.joined.values()}
         self.direct = self._direct_outputs()
         self.in_place = in_place_updates(graph)
@@ -98,7 +99,6 @@ class Selector:
         self.parts = computed_in_place(graph) if any(v.dtype.kind == "c" for n in graph.nodes for v in n.values) else {}
         self.memo: Memo = Memo(target) if around is None else around.memo
         self.templates = templates_of(target, inside=around is not None)
-        self.channels_last = channels_last_layouts(graph, target)
 
     def run(self) -> Program:
         for i, v in enumerate(self.graph.inputs):
@@ -236,7 +236,8 @@ class Selector:
         if node.operands and node.operands[0] in self.parts and self.parts[node.operands[0]][0] is node.values[0]:
             return  # both parts have been computed in its memory
         if node in self.joins and node.value in self.places:
-            return  # its operands have been computed in its memory
+            self._join(node)
+            return
         probe = self._make_region(node, self._probe)
         template = self._template(probe)
         if template is None:
@@ -280,13 +281,31 @@ class Selector:
         if region.anchor is not None and isinstance(region.anchor.op, BY_HEADS) and len(v.shape) == 4:
             layout = result_layout(v.shape)
         if v in self.joined:
-            whole = self.joined[v].node.value
-            if whole not in self.places:
-                self.places[whole] = self.fresh(whole, Layout.contiguous(whole.shape))
-            return Operand(v.type, self.places[whole].buffer, layout_in(self.joined[v], v))
+            return self._part(v)
         if region.anchor is not None and isinstance(region.anchor.op, AttentionBackwardOp) and self._turned(v):
             layout = result_layout(v.shape)
         return self.fresh(v, self.channels_last.get(v, layout))
+
+    def _part(self, v: Value) -> Operand:
+        """The place of a value in the concatenation that it is computed in, which may be part of another."""
+        whole = self.joined[v].node.value
+        if whole not in self.places:
+            plain = self.channels_last.get(whole, Layout.contiguous(whole.shape))
+            self.places[whole] = self._part(whole) if whole in self.joined else self.fresh(whole, plain)
+        there = self.places[whole]
+        return Operand(v.type, there.buffer, layout_in(self.joined[v], v, there.layout))
+
+    def _join(self, node: Node) -> None:
+        """Copies of what has not been computed in a concatenation's memory."""
+        whole, start = self.places[node.value], 0
+        for i, v in enumerate(node.operands):
+            size = v.shape[1]
+            assert isinstance(size, int)
+            part = self.joined.get(behind_views(v)[0])
+            if part is None or part.node is not node:
+                there = Operand(v.type, whole.buffer, whole.layout.slice(1, start, size))
+                self.add(copy_launch(f"{node.name}.{i}", self.place(v), there, self.target))
+            start += size
 
     def _turned(self, v: Value) -> bool:
         """Everybody reads it as [B, S, H, D]."""
