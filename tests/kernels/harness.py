@@ -18,6 +18,7 @@ from tilewright.kernels.strips import pack_strips
 from tilewright.runtime.executable import bounds
 from tilewright.runtime.layout import OUT_OF_BOUNDS
 from tilewright.runtime.packing import packed_shape
+from tilewright.runtime.tap_packing import pack_taps
 from tilewright.target.cpu.emit import emit_kernel
 from tilewright.target.cpu.host import host_target
 from tilewright.target.cpu.jit import Library, compile_ir
@@ -78,6 +79,10 @@ def pack(array: Any, packed: Any) -> Any:
         strips = np.empty(packed_shape(array.shape, packed), np.uint8)
         pack_strips(array, packed.format, strips, 0, len(strips))
         return strips
+    if packed.form == "filters":
+        filters = np.empty(packed_shape(array.shape, packed), array.dtype)
+        pack_taps(array, packed, filters)
+        return filters
     rows = array.T if packed.transposed else array
     panels, k, width = packed_shape(array.shape, packed)
     out = np.zeros((panels, k, width), array.dtype)

@@ -13,6 +13,7 @@ from tests.ops.oracle_linalg import LINALG
 from tests.ops.oracle_low_bit import LOW_BIT
 from tests.ops.oracle_random import RANDOM
 from tests.ops.oracle_special import SPECIAL
+from tests.ops.oracle_winograd import winograd_conv
 
 Oracle = Callable[..., Any]
 
@@ -79,6 +80,7 @@ CATALOGUE: dict[str, Oracle] = {
     "grouped_matmul": lambda a, x, w, ids: torch.bmm(x[:, None], (w.mT if a.get("transpose_b") else w)[ids.long()])[:, 0],
     "grouped_gemm": grouped_gemm,
     "grouped_outer": lambda a, x, y, ends: torch.stack([x[s:e].T @ y[s:e] for s, e in zip([0, *ends.tolist()], ends.tolist())]),  # noqa: B905
+    "winograd_conv": winograd_conv,
     **COMPLEX,
     **FOURIER,
     **LINALG,

@@ -19,6 +19,7 @@ from .errors import ConfigError
 Validation = Literal["strict", "normal", "none"]
 CpuLevel = Literal["native", "baseline", "avx2", "avx512"]
 Precision = Literal["auto", "exact", "tf32"]
+Switch = Literal["on", "off"]
 
 MAX_THREADS = 1024
 _SUFFIXES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -99,6 +100,10 @@ class Config:
         "What products and convolutions of f32 may do with their operands on a GPU: nothing (exact), or round them to 11 bits (tf32). auto "
         "follows PyTorch's own switches for PyTorch modules (convolutions round unless torch.backends.cudnn.allow_tf32 is off, products do "
         "not unless torch.backends.cuda.matmul.allow_tf32 is on) and is exact for everything else.")
+    winograd: Switch = _setting(
+        "on", "WINOGRAD", _choice("on", "off"), "on",
+        "Whether convolutions of 3×3 at step 1 in f32 on a CPU go through Winograd's transforms: faster, with about twice the rounding "
+        "error of the direct sum, and an infinity or NaN in the input reaches up to 36 results instead of 9.")
     validation: Validation = _setting(
         "normal", "VALIDATION", _choice("strict", "normal", "none"), "normal", "Which findings of the validators stop a compile.")
     checks: bool = _setting(

@@ -19,25 +19,26 @@ def accumulate_chains(
     whole_chains: bool = False,
     fetch: Callable[[Ix], None] | None = None,
     unroll: int = 4,
+    length: int = CHAIN,
 ) -> Tile:
-    """total + the K range in chains of CHAIN rank-1 updates of rows×width accumulators: `left(k)` is a column, `right(k)` a row."""
+    """total + the K range in chains of `length` rank-1 updates of rows×width accumulators: `left(k)` is a column, `right(k)` a row."""
     rows, width = total.shape
 
     def step(i: Ix | int, acc: Tile) -> Tile:
         return b.mma(left(i), right(i), acc)
 
-    def chain(first: Ix | int, length: Ix | int) -> Tile:
-        """`length` updates from zero; no tail where the length is a known multiple of the unrolling."""
-        last = first + length
-        main = last if isinstance(length, int) else first + length // unroll * unroll
-        with b.loop(first, main, unroll, [b.full((rows, width), 0.0, total.dtype)], nonempty=isinstance(length, int)) as loop:
+    def chain(first: Ix | int, count: Ix | int) -> Tile:
+        """`count` updates from zero; no tail where that is a known multiple of the unrolling."""
+        last = first + count
+        main = last if isinstance(count, int) else first + count // unroll * unroll
+        with b.loop(first, main, unroll, [b.full((rows, width), 0.0, total.dtype)], nonempty=isinstance(count, int)) as loop:
             acc = loop.carried[0]
             if fetch is not None:
                 fetch(loop.index)
             for u in range(unroll):
                 acc = step(loop.index + u, acc)
             loop.next(acc)
-        if isinstance(length, int):
+        if isinstance(count, int):
             found: Tile = loop.results[0]
             return found
         with b.loop(main, last, 1, [loop.results[0]]) as tail:
@@ -45,11 +46,11 @@ def accumulate_chains(
         found = tail.results[0]
         return found
 
-    whole = stop if whole_chains else start + (stop - start) // CHAIN * CHAIN
-    with b.loop(start, whole, CHAIN, [total]) as chains:
-        chains.next(chains.carried[0] + chain(chains.index, CHAIN))
+    whole = stop if whole_chains else start + (stop - start) // length * length
+    with b.loop(start, whole, length, [total]) as chains:
+        chains.next(chains.carried[0] + chain(chains.index, length))
     if not whole_chains:
-        with b.loop(whole, stop, CHAIN, chains.results) as chains:  # at most once
+        with b.loop(whole, stop, length, chains.results) as chains:  # at most once
             chains.next(chains.carried[0] + chain(chains.index, stop - chains.index))
     out: Tile = chains.results[0]
     return out

@@ -1,11 +1,13 @@
 """Results that their kernel writes at once into the place that a concatenation wants them in, so that nothing is left to copy.
 
-Served are results that a kernel stores through any strides (the reverse pass of attention on matrix units) and that reach the concatenation
-as [B, H, S, D] -> [B, S, H, D] -> [B·S, H·D]: the cotangents of q, k and v, which together are that of one projection.
+On a CPU: channels of pixels that lie channels last, also all channels of a value whose slices are joined in order. On a GPU: results that a
+kernel stores through any strides (the reverse pass of attention on matrix units) and that reach the concatenation as [B, H, S, D] ->
+[B, S, H, D] -> [B·S, H·D]: the cotangents of q, k and v, which together are that of one projection.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..core.target_spec import TargetSpec
@@ -14,6 +16,7 @@ from ..ir.layout import Layout
 from ..ops.attention_backward import AttentionBackward
 from ..ops.indexing import Concat
 from ..ops.views import Reshape, Transpose
+from .channels_last import behind_views, seen_through
 
 
 @dataclass(frozen=True)
@@ -24,11 +27,11 @@ class Part:
     start: int
 
 
-def computed_in_concat(graph: Graph, target: TargetSpec) -> dict[Value, Part]:
-    """value -> its place, for concatenations all of whose operands are such values."""
-    found: dict[Value, Part] = {}
+def computed_in_concat(graph: Graph, target: TargetSpec, channels_last: Mapping[Value, Layout]) -> dict[Value, Part]:
+    """value -> its place."""
     if target.kind != "cuda":
-        return found
+        return _channels(graph, channels_last)
+    found: dict[Value, Part] = {}
     users = graph.users()
     for n in graph.nodes:
         if not isinstance(n.op, Concat) or n.op.axis != 1 or len(n.value.shape) != 2:
@@ -41,6 +44,28 @@ def computed_in_concat(graph: Graph, target: TargetSpec) -> dict[Value, Part]:
             assert r is not None
             found[r] = Part(n, start)
             start += int(v.shape[1])
+    return found
+
+
+def _channels(graph: Graph, channels_last: Mapping[Value, Layout]) -> dict[Value, Part]:
+    found: dict[Value, Part] = {}
+    for n in graph.nodes:
+        if not isinstance(n.op, Concat) or n.op.axis != 1 or n.value not in channels_last:
+            continue
+        pieces: dict[Value, list[tuple[int, int]]] = {}  # where a value would begin, and how many of its channels are joined there
+        start = 0
+        for v in n.operands:
+            root, chain = behind_views(v)
+            plain = channels_last.get(root)
+            layout, size = seen_through(chain, plain), v.shape[1]
+            assert isinstance(size, int)
+            if plain is not None and layout is not None and layout.strides == plain.strides and isinstance(layout.offset, int):
+                pieces.setdefault(root, []).append((start - layout.offset, size))
+            start += size
+        for root, places in pieces.items():
+            begin, whole = places[0][0], sum(size for _, size in places) == root.shape[1]
+            if whole and all(at == begin for at, _ in places) and root not in found and root not in graph.outputs:
+                found[root] = Part(n, begin)
     return found
 
 
@@ -61,8 +86,10 @@ def _root(v: Value, users: dict[Value, list[Node]], graph: Graph) -> Value | Non
     return v if chain[0].shape == (b * s, h * d) else None
 
 
-def layout_in(part: Part, v: Value) -> Layout:
-    """[B, H, S, D] in the concatenation's rows."""
+def layout_in(part: Part, v: Value, whole: Layout) -> Layout:
+    """Channels in those of the concatenation, or [B, H, S, D] in its rows."""
+    if len(v.shape) == len(whole.shape):
+        return whole.slice(1, part.start, v.shape[1])
     width = part.node.value.shape[1]
     _, _, s, d = v.shape
     return Layout(v.shape, (s * width, d, width, 1), part.start)

@@ -4,7 +4,7 @@ from __future__ import annotations
 from ..core.dims import Dim, ceildiv, product
 from ..ir.types import TensorType
 from .cuda.fragments import fragment_shape
-from .launch import Packed
+from .launch import Packed, filter_sizes
 from .strips import strip_shape
 
 
@@ -17,6 +17,9 @@ def stored_bytes(type_: TensorType, packed: Packed) -> Dim:
     if packed.form == "folded":
         rows = type_.shape[2] if type_.ndim == 4 else 1
         return type_.shape[0] * ceildiv(rows, packed.width) * 64 * type_.dtype.itemsize
+    if packed.form == "filters":
+        c, per, _ = filter_sizes(type_.shape, packed)
+        return product((packed.groups, ceildiv(per, packed.width) * packed.width, c, *type_.shape[2:])) * type_.dtype.itemsize
     *stack, n, k = type_.shape
     if packed.form in ("strips", "fragments"):
         assert isinstance(n, int) and isinstance(k, int)

@@ -8,6 +8,7 @@ from ..core.dims import Dim
 from ..core.target_spec import TargetSpec
 from ..ir.graph import Graph
 from ..ir.types import TensorType
+from ..ops.casts import Cast
 from ..ops.indexing import Concat as ConcatOp
 from ..ops.indexing import Pad as PadOp
 from ..ops.views import Expand
@@ -29,7 +30,7 @@ def pointwise_of(spec: TargetSpec) -> Pointwise:
 
 
 def copy_launch(name: str, source: Operand, target: Operand, spec: TargetSpec, note: str = "") -> Launch:
-    """Copy `source` to `target` (same type, any layouts)."""
+    """Copy `source` to `target` (same shape, any layouts); elements of another dtype are converted."""
     source, target = as_real(source), as_real(target)
     if spec.kind == "cuda":
         from .cuda.turning import turning_copy as turning
@@ -39,7 +40,8 @@ def copy_launch(name: str, source: Operand, target: Operand, spec: TargetSpec, n
     if turned is not None:
         return turned
     body = Graph("copy")
-    body.outputs = [body.input(source.type, "x")]
+    x = body.input(source.type, "x")
+    body.outputs = [x if source.type.dtype is target.type.dtype else Cast(target.type.dtype)(x)]
     (launch,) = pointwise_of(spec).build(Region(name, body, [source], [target]), spec)
     launch.note = note
     return launch

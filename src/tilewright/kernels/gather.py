@@ -40,12 +40,23 @@ class Gather(Template):
         table, ids = region.operand(node.operands[0]), region.operand(node.operands[1])
         assert table is not None and ids is not None
         axis, n_ids = node.op.axis, ids.type.ndim
-        out_shape = node.values[0].shape
-        before, after = table.type.shape[:axis], table.type.shape[axis + 1 :]
+        order = tuple(range(table.type.ndim))
+        if n_ids == 1 and table.packed.form == "plain" and along_memory(table) != axis:  # the axis along memory comes last
+            order = (*(a for a in order if a != along_memory(table)), along_memory(table))
+            axis = order.index(axis)
+        turned = order != tuple(range(table.type.ndim))
+
+        def turn(layout: Layout) -> Layout:
+            return layout.permute(order) if turned else layout
+
+        shape = node.values[0].shape
+        out_shape = turn(Layout.contiguous(shape)).shape
+        sizes = turn(table.layout).shape
+        before, after = sizes[:axis], sizes[axis + 1 :]
         call = Call("gather", region.name)
         b = call.b
         width = table.packed.width
-        rows = _table_layout(table)
+        rows = turn(_table_layout(table))
         source = call.view("table", table.type.dtype, table.buffer, rows)
         index = call.view("ids", ids.type.dtype, ids.buffer, ids.layout)
         leaves = leaves_of_epilogue(region, node.values[0])
@@ -53,10 +64,10 @@ class Gather(Template):
         for i, v in enumerate(leaves):
             o = region.operand(v)
             assert o is not None
-            ins[v] = call.view(f"e{i}", o.type.dtype, o.buffer, o.layout.expand(out_shape))
-        outs = [call.view(f"y{i}", r.type.dtype, r.buffer, r.layout, write=True) for i, r in enumerate(region.results)]
+            ins[v] = call.view(f"e{i}", o.type.dtype, o.buffer, turn(o.layout.expand(shape)))
+        outs = [call.view(f"y{i}", r.type.dtype, r.buffer, turn(r.layout), write=True) for i, r in enumerate(region.results)]
         error = call.error()
-        size = call.word("size", table.type.shape[axis])
+        size = call.word("size", sizes[axis])
         outer = [call.word(f"d{i}", d) for i, d in enumerate((*before, *ids.type.shape, *after[:-1]))]
         inner = call.word("n", after[-1]) if after else None
         at = unravel(b, b.pid, outer)
@@ -92,7 +103,7 @@ class Gather(Template):
             with b.if_(b.compare("lt", whole, inner)):
                 body(whole, inner - whole, (tile,))
 
-        if bounds(table.type.shape[axis])[0] > 0:
+        if bounds(sizes[axis])[0] > 0:
             read()
         else:
             with b.if_(b.compare("gt", size, 0)):  # nothing can be read from an empty table; the index has been reported
@@ -107,6 +118,13 @@ class Gather(Template):
                 streams=True,
             )
         ]
+
+
+def along_memory(table: Operand) -> int:
+    """The axis of a table whose elements lie side by side; the last one where several or none do."""
+    last = table.type.ndim - 1
+    found = [a for a, (d, s) in enumerate(zip(table.type.shape, table.layout.strides, strict=True)) if s == 1 and d != 1]
+    return found[0] if len(found) == 1 else last
 
 
 def _table_layout(table: Operand) -> Layout:

@@ -12,7 +12,7 @@ from ..ops.indexing import Gather as GatherOp
 from ..ops.indexing import GatherAlongAxis
 from ..tile.builder import Ix, KernelBuilder, Tile, View
 from .call import Call
-from .gather import report_index
+from .gather import along_memory, report_index
 from .launch import Launch
 from .pointwise import unravel
 from .region import Evaluator, Operand, Region, narrow, widen
@@ -43,6 +43,9 @@ class GatherLast(Template):
             return Reason("operands of a gather must come from memory")
         if places[1] is not None and places[1].layout.reshape((product(ids.shape),)) is None:
             return Reason("the indices have no order of strides")
+        table = places[0]
+        if len(ids.shape) == 1 and table is not None and along_memory(table) < len(x.shape) - 1:
+            return Reason("another axis lies along memory")
         if len(ids.shape) == 1 and all(r.type.shape == node.values[0].shape for r in region.results):
             return None
         return alone(region, GatherOp)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 BufferKind = Literal["input", "output", "const", "temp", "state", "window"]
 CARRIED = "copy: a loop overwrites its carries"  # the note of a launch that fills a loop's first carry
 CLAIMED = 1 << 62  # of an error block's first word: somebody fills it
-Form = Literal["plain", "panels", "strips", "fragments", "taps", "folded"]
+Form = Literal["plain", "panels", "strips", "fragments", "taps", "folded", "filters"]
 
 
 @dataclass(eq=False)
@@ -204,12 +205,31 @@ class Packed:
     `taps`: weights [O, C, taps…] stored as [O, taps…, C] ([taps…, C, O] when `transposed`), C filled up with zeros to a multiple of
     `width`.
     `folded`: weights [O, C, R, S] of few channels stored as [O, ceil(R/width), 8 for S, width, 8/width for C], zero-filled.
+    `filters`: weights [O, C/groups, taps…] (`transposed`: [C, O/groups, taps…], with reversed taps) stored as panels
+    [groups, ceil(O/groups/width), K…, width], zero-filled; K is the window's axes in the order of kernels/conv_direct.py.
     """
 
     form: Form = "plain"
     width: int = 0
     transposed: bool = False
     format: str = ""  # of the packed matrix behind `strips`
+    groups: int = 1  # of the convolution behind `filters`
+
+
+FEW = 8  # channels of a group below which the taps of a convolution, not its channels, are innermost in K
+
+
+def filter_sizes(shape: Sequence[Dim], packed: Packed) -> tuple[Dim, Dim, tuple[int, ...]]:
+    """Of weights in the form `filters`: channels and results of a group, and the axes of [channels, taps…] in the order of K."""
+    first, second, *taps = shape
+    channels, results = (first // packed.groups, second) if packed.transposed else (second, first // packed.groups)
+    return channels, results, window_order(channels, len(taps))
+
+
+def window_order(channels: Dim, taps: int) -> tuple[int, ...]:
+    """Axes of a window [channels, taps…] in the order in which convolutions walk it."""
+    few = isinstance(channels, int) and channels < FEW
+    return tuple(range(taps + 1)) if few else (*range(1, taps + 1), 0)
 
 
 @dataclass(eq=False)

@@ -36,13 +36,18 @@ MAX_BLOCK = 22  # tiles of rows in one program: more rows cost L2, fewer cost an
 
 
 def default_config(dtype: DType, n: Dim, target: TargetSpec) -> Config:
-    """6×4 registers with 32 registers, 6×2 with 16; narrower panels for few columns."""
+    """6×4 registers with 32 registers, 6×2 with 16. Columns are cut into panels of equal width, in halves of registers, so that few
+    lanes are multiplied for nothing."""
     lanes = target.vector_bits // 32
     registers = (4 if target.registers >= 32 else 2) // max(1, compute_dtype(dtype).itemsize // 4)
-    width = lanes * max(registers, 1)
-    while isinstance(n, int) and width > lanes and n <= width // 2:
-        width //= 2
-    return Config(6, width)
+    most = lanes * max(registers, 1)
+    if not isinstance(n, int) or n == 0:
+        return Config(6, most)
+    half = lanes // 2
+    fewest = -(-n // most)
+    widths = [-(-n // (count * half)) * half for count in (fewest, fewest + 1)]
+    # a fifth of a register is what a panel costs beside its columns
+    return Config(6, min(widths, key=lambda width: -(-n // width) * (width + lanes / 5)))
 
 
 def panel_form(op: MatmulOp, result: TensorType, target: TargetSpec) -> Packed:
@@ -82,14 +87,14 @@ class Matmul(Template):
         if p.b.packed.form == "panels":
             config = replace(config, width=p.b.packed.width)
             panels = Layout((ceildiv(p.n, config.width), p.k, config.width), (p.k * config.width, config.width, 1))
-            return [_launch(region, p, config, p.b.buffer, panels, target)]
+            return [product_launch(region, p, config, p.b.buffer, panels, target)]
         if p.b_view.strides[-1] == 1 and not _collides(p):
             *lead, k, _ = p.b_view.shape
             *steps, row, _ = p.b_view.strides
             panels = Layout((*lead, ceildiv(p.n, config.width), k, config.width), (*steps, config.width, row, 1), p.b_view.offset)
-            return [_launch(region, p, config, p.b.buffer, panels, target, in_place=True)]
+            return [product_launch(region, p, config, p.b.buffer, panels, target, in_place=True)]
         pack, buffer, panels = pack_launch(p, config.width, region.name)
-        return [pack, _launch(region, p, config, buffer, panels, target)]
+        return [pack, product_launch(region, p, config, buffer, panels, target)]
 
 
 def _collides(p: Problem) -> bool:
@@ -120,7 +125,7 @@ def pack_launch(p: Problem, width: int, name: str) -> tuple[Launch, Buffer, Layo
     return call.finish(product(lead) * count, bytes_=moved, note="run-time right operand packed into panels"), buffer, layout
 
 
-def _launch(
+def product_launch(
     region: Region, p: Problem, config: Config, b_buffer: Buffer, panels: Layout, target: TargetSpec, *, in_place: bool = False
 ) -> Launch:
     """The product for any number of rows and, where that number is known at run time only, a variant for few."""

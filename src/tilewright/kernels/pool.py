@@ -1,4 +1,5 @@
-"""Pooling. The (padded) operand is seen as [lead…, taps…, out…] through strides alone; results of the innermost axis run along registers.
+"""Pooling. An operand that lies channels last is pooled with channels along registers (`ChannelPool`). Any other, padded, is seen as
+[lead…, taps…, out…] through strides alone; results of the innermost axis run along registers.
 
 Padding is one copy into a buffer filled with what never wins (or adds nothing). Tails are masked; a result of no elements is a grid of
 no programs. Flat indices count within the spatial axes of the operand, as PyTorch's do.
@@ -17,11 +18,12 @@ from ..ir.types import TensorType
 from ..ops.pool_indices import MaxPoolIndices as MaxPoolIndicesOp
 from ..ops.pooling import AvgPool as AvgPoolOp
 from ..ops.pooling import MaxPool as MaxPoolOp
-from ..tile.builder import Ix, Tile
+from ..tile.builder import Ix, KernelBuilder, Tile
 from ..tile.ir import identity
 from .call import Call
 from .copies import copy_launch, fill_launch
 from .launch import Buffer, Launch
+from .lines import Limit, Lines, State
 from .pointwise import unravel
 from .region import Operand, Region, narrow, widen
 from .template import Reason, Template, alone, region_bytes, region_flops
@@ -43,12 +45,74 @@ class Pool(Template):
         ends = [(o - 1) * s + d * (k - 1) + 1 - lo - size
                 for o, s, d, k, (lo, _), size in zip(out, op.stride, dilation, op.kernel, op.padding, x.type.shape[-n:], strict=True)]
         lo, hi = tuple(p for p, _ in op.padding), tuple(maximum(e, 0) for e in ends)
+        if target.kind == "cpu" and channels_inside(x, n):
+            return [ChannelPool(region, x, dilation, target).launch()]
         launches: list[Launch] = []
         source = x
         if any(d != 0 for d in (*lo, *hi)):
             fill = 0.0 if isinstance(op, AvgPoolOp) else identity("max", x.type.dtype)
             launches, source = padded(region.name, x, lo, hi, fill, target)
         return [*launches, PoolKernel(region, source, dilation, target).launch(self.rows)]
+
+
+def channels_inside(x: Operand, n: int) -> bool:
+    """Pixels lie channels last."""
+    return x.type.ndim > n and x.layout.strides[-n - 1] == 1 and isinstance(x.type.shape[-n - 1], int) and x.layout.strides[-1] != 1
+
+
+class ChannelPool(Lines):
+    """Channels along registers (`lines.py`): taps outside are left out, so nothing is padded."""
+
+    def __init__(self, region: Region, x: Operand, dilation: tuple[int, ...], target: TargetSpec) -> None:
+        assert region.anchor is not None
+        self.op: Any = region.anchor.op
+        out = region.results[0].type.shape[-len(dilation) :]
+        before = [lo for lo, _ in self.op.padding]
+        super().__init__(self.op.name, region, x, out, self.op.kernel, self.op.stride, dilation, before, target)
+        self.outs = [self.call.view(f"y{i}", r.type.dtype, r.buffer, r.layout.permute(self.order), write=True)
+                     for i, r in enumerate(region.results)]
+
+    def start(self, n: int) -> State:
+        b = self.b
+        if isinstance(self.op, AvgPoolOp):
+            return [b.full((n,), 0.0, self.dtype)]
+        best = b.full((n,), identity("max", self.dtype), self.dtype)
+        return [best] if isinstance(self.op, MaxPoolOp) else [best, b.full((n,), -1, i64)]
+
+    def tap(self, states: list[State], pixels: list[Tile], taps: list[Ix | int], places: list[list[Ix | int]], c: Ix | int, n: int,
+            limit: Limit) -> list[State]:
+        b = self.b
+        if isinstance(self.op, AvgPoolOp):
+            return [[total + x] for (total,), x in zip(states, pixels, strict=True)]
+        if isinstance(self.op, MaxPoolOp):
+            return [[b.binary("max", best, x)] for (best,), x in zip(states, pixels, strict=True)]
+        found = []
+        for (best, where), x, place in zip(states, pixels, places, strict=True):
+            better = b.binary("or", larger(b, x, best), b.cmp("lt", where, 0))
+            found.append([b.select(better, x, best), b.select(better, b.from_index(self._flat(place)), where)])
+        return found
+
+    def _flat(self, place: list[Ix | int]) -> Ix | int:
+        index: Ix | int = 0
+        for p, size in zip(place, self.sizes, strict=True):
+            index = index * size + p
+        return index
+
+    def finish(self, states: list[State], at: list[list[Ix | int]], c: Ix | int, n: int, limit: Limit) -> None:
+        b = self.b
+        for place, state in zip(at, states, strict=True):
+            if isinstance(self.op, AvgPoolOp):
+                state = [state[0] / b.from_index(self._count(place[-self.n :]), self.dtype)]
+            for view, y, r in zip(self.outs, state, self.region.results, strict=True):
+                b.store(view, (*place, c), narrow(b, y, r.type.dtype), limit=limit)
+
+    def _count(self, place: list[Ix | int]) -> Ix | int:
+        b, op = self.b, self.op
+        count: Ix | int = 1
+        for o, k, s, (lo, hi), size in zip(place, op.kernel, op.stride, op.padding, self.sizes, strict=True):
+            low, high = (-lo, size + hi) if op.count_include_pad else (0, size)
+            count = count * (b.minimum(o * s - lo + k, high) - b.maximum(o * s - lo, low))
+        return count
 
 
 def padded(
@@ -64,6 +128,14 @@ def padded(
         inner = inner.slice(lead + i, a, d)
     part = Operand(x.type, whole.buffer, inner)
     return [fill_launch(f"{name}.fill", fill, whole, target), copy_launch(f"{name}.pad", x, part, target, "padding of a pool")], whole
+
+
+def larger(b: KernelBuilder, x: Tile, best: Tile) -> Tile:
+    """x replaces the largest so far; the first NaN stays."""
+    better = b.cmp("gt", x, best)
+    if not x.dtype.is_float:
+        return better
+    return b.binary("or", better, b.binary("and", b.unary("isnan", x), b.unary("not", b.unary("isnan", best))))
 
 
 class PoolKernel:
@@ -167,9 +239,7 @@ class PoolKernel:
 
         def step(x: Tile, taps: list[Ix | int], state: list[Tile]) -> list[Tile]:
             best, where = state
-            better = b.cmp("gt", x, best)
-            if self.dtype.is_float:
-                better = b.binary("or", better, b.binary("and", b.unary("isnan", x), b.unary("not", b.unary("isnan", best))))
+            better = larger(b, x, best)
             return [b.select(better, x, best), b.select(better, flat(taps, inside=False), where)]
 
         start = [b.full((self.tile,), identity("max", self.dtype), self.dtype), flat([0] * self.n, inside=True)]

@@ -40,6 +40,7 @@ class Problem:
     k: Dim
     alpha: float
     dtype: DType
+    order: tuple[int, ...] | None = None  # axes of the region's results as [batch…, M, N], where they are others
 
     @staticmethod
     def of(region: Region) -> Problem:
@@ -54,6 +55,10 @@ class Problem:
             b_view = b_view.permute((*range(len(b_view.shape) - 2), len(b_view.shape) - 1, len(b_view.shape) - 2))
         *_, m, k = a_view.shape
         return Problem(a, b, a_view, b_view, m, b_view.shape[-1], k, node.op.alpha, node.values[0].dtype)
+
+    def as_matrices(self, layout: Layout) -> Layout:
+        """Something of the shape of the region's results as [batch…, M, N]."""
+        return layout if self.order is None else layout.permute(self.order)
 
     @property
     def batched(self) -> bool:
@@ -83,13 +88,15 @@ class Frame:
     @staticmethod
     def of(region: Region, p: Problem, b_buffer: Buffer, panels: Layout, *, name: str = "matmul", in_place: bool = False) -> Frame:
         assert region.anchor is not None
-        out_shape = region.results[0].type.shape
+        shape = region.results[0].type.shape
         leaves = leaves_of_epilogue(region, region.anchor.values[0])
         operands = [region.operand(v) for v in leaves]
-        others = [o.layout.expand(out_shape) for o in operands if o is not None]
+        others = [p.as_matrices(o.layout.expand(shape)) for o in operands if o is not None]
+        results = [p.as_matrices(r.layout) for r in region.results]
+        out_shape = results[0].shape
         a_lay = p.a_view.expand((*out_shape[:-2], p.m, p.k))
         rows_a = Layout(out_shape[:-1], a_lay.strides[:-1])
-        rows = [rows_a, *(Layout(out_shape[:-1], lay.strides[:-1]) for lay in [*(r.layout for r in region.results), *others])]
+        rows = [rows_a, *(Layout(out_shape[:-1], lay.strides[:-1]) for lay in [*results, *others])]
         if p.batched:
             b_lead = Layout(p.b_view.shape[:-2], panels.strides[:-3]).expand(out_shape[:-2])
             lead = [Layout(lay.shape[:-1], lay.strides[:-1]) for lay in rows]
@@ -115,9 +122,9 @@ class Frame:
         n_out = len(region.results)
         outs = [
             call.view(
-                f"c{i}", r.type.dtype, r.buffer, Layout((*sizes, p.n), (*strides[1 + i], r.layout.strides[-1]), r.layout.offset), write=True
+                f"c{i}", r.type.dtype, r.buffer, Layout((*sizes, p.n), (*strides[1 + i], lay.strides[-1]), lay.offset), write=True
             )
-            for i, r in enumerate(region.results)
+            for i, (r, lay) in enumerate(zip(region.results, results, strict=True))
         ]
         ins = {
             v: call.view(
@@ -129,8 +136,8 @@ class Frame:
         pairs = [
             (o.buffer, r.buffer)
             for o, lay in zip(operands, others, strict=True)
-            for r in region.results
-            if o is not None and lay.strides == r.layout.strides and o.layout.offset == r.layout.offset and o.type.dtype is r.type.dtype
+            for r, to in zip(region.results, results, strict=True)
+            if o is not None and lay.strides == to.strides and o.layout.offset == r.layout.offset and o.type.dtype is r.type.dtype
         ]
         return Frame(call, sizes[-1], sizes[:-1], a, b, outs, ins, [] if n_out > 1 else pairs)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ..core.dims import Dim, product
+from ..core.dims import Dim, bounds, product
 from ..core.dtypes import compute_dtype
 from ..core.target_spec import TargetSpec
 from ..ir.graph import Value
@@ -105,7 +105,7 @@ class RowKernel:
         self.quantised = region.results[len(self.results) :]
         self.dtype = compute_dtype(self.node.operands[0].dtype)
         shape = self.node.operands[0].shape
-        axes = reduced_axes(region)
+        axes = self.row_axes()
         kept = tuple(i for i in range(len(shape)) if i not in axes)
         self.order = (*kept, *axes)
         self.shape = shape
@@ -114,6 +114,13 @@ class RowKernel:
         self.length: Dim = product(self.row_shape)
         self.tile = self.tile_width(target)
         self._bind_views()
+
+    def row_axes(self) -> tuple[int, ...]:
+        """The axes of a row, in the order in which the first thing of its shape lies."""
+        axes, shape = reduced_axes(self.region), self.node.operands[0].shape
+        whole = (o.layout.strides for o in (*self.region.operands, *self.region.results) if o.type.shape == shape)
+        steps = next(whole, ())
+        return axes if not steps else tuple(sorted(axes, key=lambda a: -bounds(steps[a])[0]))
 
     def tile_width(self, target: TargetSpec) -> int:
         """Elements of a row that are in registers at once."""

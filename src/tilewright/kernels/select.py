@@ -24,6 +24,7 @@ from .attention import Attention, result_layout
 from .attention_backward import AttentionBackward
 from .attention_q8 import Q8Blocks
 from .catalogue import CATALOGUE
+from .channels_last import behind_views, channels_last_layouts, seen_through
 from .complex import computed_in_place, part
 from .concat_parts import computed_in_concat, layout_in
 from .constants import stored_bytes
@@ -50,11 +51,12 @@ from .sites import name_sites
 from .state import computed_in_window, in_place_updates, land_states, updated
 from .template import Template, Unserved
 from .update import UpdateSlice
+from .winograd import Winograd
 
 TEMPLATES: list[Template] = [
     *CATALOGUE,
     Matmul(), QDot(), QExpertsDot(), QuantiseRows(), Attention(), AttentionBackward(), NormBackward(), Q8Blocks(), Reduce(),
-    Rows(), Gather(), Pointwise(), QMatmul(), QGather(), QExperts(), UpdateSlice(), ScatterAdd(), Sample(), Conv(), Rope(),
+    Rows(), Gather(), Pointwise(), QMatmul(), QGather(), QExperts(), UpdateSlice(), ScatterAdd(), Sample(), Conv(), Winograd(), Rope(),
     Concat(), Elements(),
 ]
 
@@ -71,14 +73,13 @@ def templates_of(target: TargetSpec, *, inside: bool = False) -> list[Template]:
     return TEMPLATES
 
 
-def preferred_layouts(graph: Graph, target: TargetSpec) -> dict[Value, Layout]:
-    """Values that do not lie contiguous on a kind of target: channels last, or with padded rows."""
+def padded_rows_of(graph: Graph, target: TargetSpec) -> dict[Value, Layout]:
+    """Values whose rows are padded on a kind of target."""
     if target.kind != "cuda":
         return {}
-    from .cuda.channels_last import channels_last, channels_last_values
     from .cuda.padded_rows import padded_rows
 
-    return padded_rows(graph, target) | {v: channels_last(v.shape) for v in channels_last_values(graph, target)}
+    return padded_rows(graph, target)
 
 
 def select(graph: Graph, target: TargetSpec) -> Program:
@@ -98,7 +99,9 @@ class Selector:
         self.constants: dict[tuple[ConstantData, Packed], Operand] = {} if around is None else around.constants
         self.packing: dict[ConstantData, Packed] = {} if around is None else around.packing
         self.users = graph.users()
-        self.joined = computed_in_concat(graph, target)
+        self.channels_last = channels_last_layouts(graph, target)
+        self.preferred = padded_rows_of(graph, target) | self.channels_last  # of values that do not lie contiguous
+        self.joined = computed_in_concat(graph, target, self.channels_last)
         self.joins = {part.node for part in self.joined.values()}
         self.direct = self._direct_outputs()
         self.in_place = in_place_updates(graph)
@@ -106,7 +109,6 @@ class Selector:
         self.parts = computed_in_place(graph) if any(v.dtype.kind == "c" for n in graph.nodes for v in n.values) else {}
         self.memo: Memo = Memo(target) if around is None else around.memo
         self.templates = templates_of(target, inside=around is not None)
-        self.preferred = preferred_layouts(graph, target)
 
     def run(self) -> Program:
         for i, v in enumerate(self.graph.inputs):
@@ -179,8 +181,7 @@ class Selector:
 
     def _probe(self, v: Value) -> Operand:
         """Operand for matching only: type, constant data, layout if it is known."""
-        root, layout = _root(v, self.places)
-        layout = self.preferred.get(v, layout)
+        root, layout = _root(v, self.places, self.preferred)
         data = root.node.op.data if isinstance(root.node.op, Constant) else None
         return Operand(v.type, Buffer(v.name, "temp", 0), layout or Layout.contiguous(v.shape), data)
 
@@ -245,7 +246,8 @@ class Selector:
         if node.operands and node.operands[0] in self.parts and self.parts[node.operands[0]][0] is node.values[0]:
             return  # both parts have been computed in its memory
         if node in self.joins and node.value in self.places:
-            return  # its operands have been computed in its memory
+            self._join(node)
+            return
         probe = self._make_region(node, self._probe)
         template = self._template(probe)
         if template is None:
@@ -289,13 +291,31 @@ class Selector:
         if region.anchor is not None and isinstance(region.anchor.op, BY_HEADS) and len(v.shape) == 4:
             layout = result_layout(v.shape)
         if v in self.joined:
-            whole = self.joined[v].node.value
-            if whole not in self.places:
-                self.places[whole] = self.fresh(whole, Layout.contiguous(whole.shape))
-            return Operand(v.type, self.places[whole].buffer, layout_in(self.joined[v], v))
+            return self._part(v)
         if region.anchor is not None and isinstance(region.anchor.op, AttentionBackwardOp) and self._turned(v):
             layout = result_layout(v.shape)
         return self.fresh(v, self.preferred.get(v, layout))
+
+    def _part(self, v: Value) -> Operand:
+        """The place of a value in the concatenation that it is computed in, which may be part of another."""
+        whole = self.joined[v].node.value
+        if whole not in self.places:
+            plain = self.preferred.get(whole, Layout.contiguous(whole.shape))
+            self.places[whole] = self._part(whole) if whole in self.joined else self.fresh(whole, plain)
+        there = self.places[whole]
+        return Operand(v.type, there.buffer, layout_in(self.joined[v], v, there.layout))
+
+    def _join(self, node: Node) -> None:
+        """Copies of what has not been computed in a concatenation's memory."""
+        whole, start = self.places[node.value], 0
+        for i, v in enumerate(node.operands):
+            size = v.shape[1]
+            assert isinstance(size, int)
+            part = self.joined.get(behind_views(v)[0])
+            if part is None or part.node is not node:
+                there = Operand(v.type, whole.buffer, whole.layout.slice(1, start, size))
+                self.add(copy_launch(f"{node.name}.{i}", self.place(v), there, self.target))
+            start += size
 
     def _turned(self, v: Value) -> bool:
         """Everybody reads it as [B, S, H, D]."""
@@ -353,26 +373,19 @@ class Selector:
         land_states(self.block, copies)
 
 
-def _root(v: Value, places: Mapping[Value, Operand] | None = None) -> tuple[Value, Layout | None]:
+def _root(
+    v: Value, places: Mapping[Value, Operand] | None = None, expected: Mapping[Value, Layout] | None = None
+) -> tuple[Value, Layout | None]:
     """The non-view value behind a chain of views, and v's layout over it when strides describe it. `places` knows how the inputs of a body
-    lie; everything else is contiguous."""
-    chain = []
-    while v.node.op.traits.view:
-        chain.append(v)
-        v = v.node.operands[0]
-    given = places.get(v) if places is not None and isinstance(v.node.op, Input) else None
-    layout: Layout | None = Layout.contiguous(v.shape) if given is None else given.layout
-    for step in reversed(chain):
-        layout = step.node.op.views(layout)[step.index] if layout is not None else None
-    return v, layout
+    lie, `expected` how computed values will; everything else is contiguous."""
+    root, chain = behind_views(v)
+    given = places.get(root) if places is not None and isinstance(root.node.op, Input) else None
+    plain = Layout.contiguous(root.shape)
+    layout = given.layout if given is not None else plain if expected is None else expected.get(root, plain)
+    return root, seen_through(chain, layout)
 
 
 def _through_views(root: Value, layout: Layout, v: Value) -> Layout | None:
-    chain = []
-    while v is not root:
-        chain.append(v)
-        v = v.node.operands[0]
-    seen: Layout | None = layout
-    for step in reversed(chain):
-        seen = step.node.op.views(seen)[step.index] if seen is not None else None
-    return seen
+    found, chain = behind_views(v)
+    assert found is root
+    return seen_through(chain, layout)

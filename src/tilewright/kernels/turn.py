@@ -38,7 +38,7 @@ def turn_launch(p: Problem, name: str, target: TargetSpec) -> tuple[Launch, Prob
 
 def turning_copy(name: str, source: Operand, result: Operand, target: TargetSpec, note: str = "") -> Launch | None:
     """A copy between layouts that run along different axes, or None where a plain copy does as well."""
-    if source.type.dtype not in (f32, f64) or target.kind != "cpu":
+    if source.type.dtype not in (f32, f64) or source.type.dtype is not result.type.dtype or target.kind != "cpu":
         return None
     shape = result.type.shape
     along = [next((i for i, (d, s) in enumerate(zip(shape, o.layout.strides, strict=True)) if s == 1 and d != 1), None)

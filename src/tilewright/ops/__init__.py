@@ -62,6 +62,7 @@ from .sources import DimValue, Iota, Positions
 from .state import UpdateSlice
 from .structure import Constant, ConstantData, Input, Joined, Seen
 from .views import Expand, Flip, Reshape, Slice, Split, Transpose
+from .winograd import WinogradConv
 
 __all__ = [
     "REGISTRY",
@@ -214,6 +215,7 @@ __all__ = [
     "View",
     "Where",
     "While",
+    "WinogradConv",
     "functions",
 ]
 __all__ += functions.__all__

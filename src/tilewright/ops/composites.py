@@ -251,8 +251,10 @@ class GroupNorm(Composite):
 
     def decompose(self, x: Value, *affine: Value) -> Value:
         batch, channels, *sizes = x.shape
-        inner = channels // self.groups * product(sizes)
-        y = LayerNorm(eps=self.eps)(F.reshape(x, (batch, self.groups, inner)))
+        if self.groups == 1:  # without a reshape: the elements of an image may lie in any order
+            y: Value = LayerNorm(eps=self.eps, naxes=len(x.shape) - 1)(x)
+        else:
+            y = LayerNorm(eps=self.eps)(F.reshape(x, (batch, self.groups, channels // self.groups * product(sizes))))
         return scale_shift_values(F.reshape(y, x.shape), tuple(F.reshape(v, channel_shape(len(x.shape), channels)) for v in affine))
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
+from ..core.config import load as load_config
 from ..core.errors import ConfigError
 from ..core.target_spec import TargetSpec
 from ..ir.graph import Graph
@@ -28,11 +29,13 @@ from .recognise import Recognise
 from .row_codes import RowCodes
 from .row_products import RowProducts
 from .save_log_sums import SaveLogSums
+from .winograd import Winograd
 
 
 def pipeline(target: TargetSpec | None = None) -> tuple[Pass, ...]:
     """Every pass that runs for a target (None: a CPU), in order."""
     gpu = target is not None and target.kind == "cuda"
+    winograd = target is not None and target.kind == "cpu" and load_config().winograd == "on"
     return (
         LowerComplex(),  # no other pass knows complex numbers
         Canonicalise(),
@@ -56,6 +59,7 @@ def pipeline(target: TargetSpec | None = None) -> tuple[Pass, ...]:
         LowerQuantised(gpu=gpu),  # may make matmuls
         *([MergePacked()] if gpu else []),
         MergeMatmuls(),
+        *([Winograd()] if winograd else []),
         Fuse(codes=not gpu, rotated_rows=1 if gpu else None),
         Dce(),
         *([RowProducts(), Dce(), RowCodes(), Dce(), CacheAttention(), GateProducts(), Dce()] if gpu else []),  # what only regions show

@@ -2,7 +2,7 @@
 
 A constant that is plain, contiguous and aligned is used where it lies, a large weight of a module too (see owners.py).
 `panels` form: a matrix [N, K] becomes [ceil(N/width), K, width], zero-filled, so that a kernel reads `width` outputs of one k at once.
-`taps` and `folded` forms: weights of a convolution, see tap_packing.py.
+`taps`, `folded` and `filters` forms: weights of a convolution, see tap_packing.py.
 """
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def packed_shape(shape: Sequence[int], packed: Packed) -> tuple[int, ...]:
         from ..kernels.cuda.fragments import fragment_shape
 
         return fragment_shape(packed.format, *shape)
-    if packed.form in ("taps", "folded"):
+    if packed.form in ("taps", "folded", "filters"):
         return tap_shape(shape, packed)
     if len(shape) not in (2, 3) or packed.width < 1:
         raise CompileError(f"packing: panels need a matrix or a stack, and a width, got shape {tuple(shape)} and width {packed.width}")
@@ -92,7 +92,7 @@ def unpack(storage: Array, type_: TensorType, packed: Packed) -> Array:
         return unpack_strips(storage, packed.format, shape[0])
     if packed.form == "fragments":  # sessions on a GPU keep the plain form of what they save
         raise CompileError(f"packing: a matrix in fragments is not unpacked, got {packed.format}{list(shape)}")
-    if packed.form in ("taps", "folded"):
+    if packed.form in ("taps", "folded", "filters"):
         return unpack_taps(storage, shape, packed)
     if len(shape) == 3:
         parts = np.split(storage, shape[0]) if shape[0] else []
@@ -133,7 +133,7 @@ def pack_constants(constants: Sequence[ConstBuffer], *, threads: int = 2, packer
         shape, dtype = packed_shape(array.shape, c.packed), array.dtype
         out = block[offset : offset + packed_bytes(c.data.type, c.packed)].view(dtype).reshape(shape)
         storages[i] = out
-        if c.packed.form in ("plain", "taps", "folded"):
+        if c.packed.form in ("plain", "taps", "folded", "filters"):
             tasks.append((array, c.packed, out, 0, 0))
         elif c.packed.form == "strips":
             strips.append((array, c.packed.format, out))
@@ -165,7 +165,7 @@ def _fill(task: Task) -> None:
         from ..kernels.cuda.fragments import pack_fragments
 
         pack_fragments(array, packed.format, out, first, last)
-    elif packed.form in ("taps", "folded"):
+    elif packed.form in ("taps", "folded", "filters"):
         pack_taps(array, packed, out)
     else:
         pack_panels(array, packed, out, first, last)

@@ -1,44 +1,15 @@
-"""Which values of a graph lie channels last in a GPU's memory: decided once for the whole graph, before kernels are chosen.
-
-A value keeps its shape [N, C, spatial…]; only its strides differ, so every template reads it as it reads any other layout. Convolutions
-that the matrix units serve want it, and so do pools and elementwise regions after them.
-"""
+"""Which convolutions want channels last in a GPU's memory (`../channels_last.py`): those that the matrix units serve."""
 
 from __future__ import annotations
 
 from math import prod
 
-from ...core.dims import Dim, Shape
 from ...core.dtypes import bf16, f16, f32
-from ...core.target_spec import TargetSpec
-from ...ir.graph import Graph, Node, Value
-from ...ir.layout import Layout
+from ...ir.graph import Node
 from ...ops.contractions import Conv
-from ...ops.fused import Fused
-from ...ops.indexing import Concat
-from ...ops.pooling import AvgPool, MaxPool
-from ..region import is_anchor
 
 LEAST = 8  # channels of a group: fewer leave the matrix units idle
 MOST_TAPS = 64  # of a channel by itself: they are spelled out
-FOLLOWS = (MaxPool, AvgPool, Concat)
-
-
-def channels_last(shape: Shape) -> Layout:
-    """A contiguous [N, spatial…, C], seen as [N, C, spatial…]."""
-    lay = Layout.contiguous((shape[0], *shape[2:], shape[1]))
-    return lay.permute((0, len(shape) - 1, *range(1, len(shape) - 1)))
-
-
-def channels_last_values(graph: Graph, target: TargetSpec) -> set[Value]:
-    found: set[Value] = set()
-    for node in graph.nodes:
-        anchors = [n for n in node.op.body.nodes if is_anchor(n)] if isinstance(node.op, Fused) else [node]
-        if any(wants(n) for n in anchors):
-            found.update(v for v in node.values if len(v.shape) >= 3)
-        elif (not anchors and isinstance(node.op, Fused)) or node.op.traits.elementwise or isinstance(node.op, FOLLOWS):
-            found.update(v for v in node.values if any(u in found and same_rank(u.shape, v.shape) for u in node.operands))
-    return found
 
 
 def wants(node: Node) -> bool:
@@ -75,7 +46,3 @@ def in_pairs(node: Node) -> bool:
     assert isinstance(op, Conv)
     half = LEAST // 2
     return op.groups % 2 == 0 and channels == results == half * op.groups and len(op.stride) <= 2
-
-
-def same_rank(a: tuple[Dim, ...], b: tuple[Dim, ...]) -> bool:
-    return len(a) == len(b)

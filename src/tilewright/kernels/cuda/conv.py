@@ -21,13 +21,13 @@ from ...ir.layout import Layout
 from ...ir.types import TensorType
 from ...ops.contractions import Conv as ConvOp
 from ..call import Call
+from ..channels_last import channels_last
 from ..conv import Conv
 from ..copies import copy_launch, fill_launch
 from ..launch import Buffer, Launch, Packed, Word
 from ..region import Operand, Region, collapse
 from ..template import Reason, Template, region_bytes, region_flops
 from ..tiling import leaves_of_epilogue
-from .channels_last import channels_last
 from .conv_first import First
 from .conv_kernels import ConvKernel
 from .conv_windows import Windowed

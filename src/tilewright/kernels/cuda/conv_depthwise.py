@@ -19,6 +19,7 @@ from ...ir.types import TensorType
 from ...ops.contractions import Conv as ConvOp
 from ...tile.builder import Ix, Tile
 from ..call import Call
+from ..channels_last import channels_last
 from ..conv import Conv
 from ..copies import copy_launch
 from ..launch import Buffer, Launch, Packed
@@ -26,7 +27,7 @@ from ..pointwise import unravel
 from ..region import Evaluator, Operand, Region, narrow, widen
 from ..template import Reason, Template, region_bytes, region_flops
 from ..tiling import leaves_of_epilogue
-from .channels_last import channels_last, depthwise
+from .channels_last import depthwise
 from .conv import packed_weights
 from .groups import on_threads, vector_width
 from .pointwise import BLOCK, group

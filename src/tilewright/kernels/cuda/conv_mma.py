@@ -20,12 +20,13 @@ from ...ops.contractions import Conv as ConvOp
 from ...tile.builder import View
 from ...tile.ir import TileType
 from ..call import Call
+from ..channels_last import channels_last
 from ..conv import Conv
 from ..copies import copy_launch, fill_launch
 from ..launch import Buffer, Launch, Packed, Word
 from ..region import Operand, Region
 from ..template import Reason, Template, region_bytes, region_flops
-from .channels_last import channels_last, in_groups
+from .channels_last import in_groups
 from .conv import PIECE, TAPS, matrices, packed_weights, weight_operand
 from .conv_kernels import ConvRingKernel
 from .epilogue import Sums, write_results

@@ -42,8 +42,9 @@ def row_pointers(f: FunctionText, view: Address, at: Sequence[Term], shape: tupl
     mem = MEMORY.get(view.dtype.name, elem_type(view.dtype))
     order = sorted(range(len(at)), key=lambda i: at[i].depth)
     deepest = max((at[i].depth for i in order if at[i].text != "0"), default=0)
-    outer = [i for i in order if at[i].depth < deepest]
-    inner = [i for i in order if at[i].depth >= deepest]
+    fixed = [i for i in order if _is_number(at[i].text) and _is_number(view.strides[i])]  # last: an instruction's own displacement
+    outer = [i for i in order if at[i].depth < deepest and i not in fixed]
+    inner = [*(i for i in order if at[i].depth >= deepest and i not in fixed), *fixed]
     base = _advance(f, mem, view.pointer, view, at, outer)
     pointers = []
     for index in itertools.product(*(range(d) for d in shape[:-1])):
@@ -55,6 +56,10 @@ def row_pointers(f: FunctionText, view: Address, at: Sequence[Term], shape: tupl
     return pointers
 
 
+def _is_number(text: str) -> bool:
+    return text.lstrip("-").isdigit()
+
+
 def _advance(f: FunctionText, mem: str, pointer: str, view: Address, at: Sequence[Term], axes: Sequence[int]) -> str:
     for i in axes:
         if at[i].text == "0" or view.strides[i] == "0":
@@ -64,7 +69,7 @@ def _advance(f: FunctionText, mem: str, pointer: str, view: Address, at: Sequenc
 
 
 def product(f: FunctionText, a: str, b: str) -> str:
-    if a.lstrip("-").isdigit() and b.lstrip("-").isdigit():
+    if _is_number(a) and _is_number(b):
         return str(int(a) * int(b))
     if a == "1":
         return b

@@ -1,0 +1,45 @@
+"""Convolutions of 3×3 at step 1 by constant weights in f32 become Winograd's, whose products are a quarter (or less than half) as many."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from .. import ops as o
+from ..core.dtypes import f32
+from ..ir.graph import Graph, Value
+from ..ir.rewrite import Match, P, Such, X, rule
+from ..ops.winograd import transformed
+from .base import Log, Pass, apply_rules
+
+LEAST = 16  # channels and results: fewer do not pay for the transforms
+LARGE = 1 << 17  # weights of a tap from which tiles of 2×2 are better: those of 4×4 would have more weights than caches hold
+
+C = Such("c", lambda v: isinstance(v.op, o.Constant))
+
+
+@rule(P(o.Conv, X, C, name="conv"))
+def winograd(x: Value, c: Value, conv: Any, m: Match) -> Value | None:
+    op = conv.op
+    plain = set(op.stride) == set(op.dilation) == {1} and not op.transposed and all(p >= 0 for pair in op.padding for p in pair)
+    results, channels, *kernel = c.shape
+    if not plain or c.dtype is not f32 or tuple(kernel[-2:]) != (3, 3) or min(channels, results // op.groups) < LEAST:
+        return None
+    assert isinstance(c.op, o.Constant)
+    tile = 4 if c.type.numel // 9 < LARGE else 2
+    u = m.graph.constant(transformed(c.op.data.array, tile), c.node.name)
+    whole = o.WinogradConv(tile=tile, padding=op.padding, outer=tuple(kernel[:-2]), groups=op.groups)
+    out: Value = whole(x, u, name=conv.name, place=conv.place)
+    return out
+
+
+@dataclass(frozen=True)
+class Winograd(Pass):
+    """Before: batch norms are in the weights of their convolutions.
+    After: on a CPU, no convolution with 3×3 taps along its last axes at step 1 in f32 by constant weights of 16 channels and results a
+    group. What it becomes depends on the weights' shape alone."""
+
+    name: ClassVar[str] = "winograd"
+
+    def run(self, graph: Graph, log: Log) -> Graph:
+        apply_rules(graph, [winograd], log)
+        return graph
