@@ -161,6 +161,8 @@ ATTENTION = [  # dtype, (B, H, Hkv, Sq, Sk, D, Dv), how operands lie and what th
     (bf16, (1, 1, 1, 17, 33, 256, 256), {}),
     (bf16, (1, 1, 1, 5, 9, 8, 12), {"mask": True, "bias": True}),
     (f16, (1, 1, 1, 20, 40, 5, 7), {"causal": True, "offset": -3}),
+    (bf16, (1, 2, 2, 33, 20, 16, 16), {"mask": True, "hidden": -1e9}),
+    (f16, (1, 2, 2, 33, 20, 16, 16), {"mask": True, "empty": "nan"}),
 ]
 
 

@@ -21,7 +21,7 @@ from tilewright.ir.graph import Node, Value
 from tilewright.ir.rewrite import P, Rule, X, rewrite, rule
 from tilewright.passes.base import Pass, scalar
 from tilewright.passes.canonicalise import Canonicalise
-from tilewright.passes.pipeline import DEFAULT
+from tilewright.passes.pipeline import pipeline
 
 from .kit import DTYPES, Probe, built, differences, draws, variants
 from .probes import SCALAR
@@ -32,7 +32,7 @@ DRAWS = 4
 
 def rules() -> dict[tuple[str, str], tuple[Pass, Rule]]:
     """Every rule of every pass, by the names that the log shows."""
-    return {(p.name, r.name): (p, r) for p in DEFAULT for r in p.rules}
+    return {(p.name, r.name): (p, r) for p in pipeline() for r in p.rules}
 
 
 def missing() -> list[str]:

@@ -138,7 +138,7 @@ def read_signature(data: Data, reader: Reader, interface: Interface) -> Signatur
 
     seeded = data.get("seeded", False)  # the last input is a seed that every call draws
     if not isinstance(seeded, bool) or (seeded and (not interface.inputs or interface.inputs[-1] != SEED_TYPE)):
-        raise FormatError(f"archive: the field 'signature.seeded' must be true or false, true for a last input {SEED_TYPE}, got {seeded!r:.20}")
+        raise FormatError(f"archive: the field 'signature.seeded' says that the last input is {SEED_TYPE}, got {seeded!r:.20}")
     with reading("signature.in", data, "in", "inputs"):
         in_spec = Spec.from_data(data["in"]).plain(classes=True)
         inputs = tuple(role(kind, value, len(interface.inputs)) for kind, value in data["inputs"])

@@ -52,6 +52,8 @@ class HopperAttention(Template):
         op = node.op
         assert isinstance(op, AttentionOp)
         q, k, v = node.operands[:3]
+        if op.has_mask and op.hidden != float("-inf"):
+            return Reason("hidden scores must be -inf")
         if q.dtype not in (bf16, f16) or not q.dtype is k.dtype is v.dtype:
             return Reason("needs bf16 or f16 operands of one dtype")
         if not padded(q.shape[-1]) or q.shape[-1] != v.shape[-1]:
@@ -174,13 +176,14 @@ def flash_launch(region: Region, target: TargetSpec) -> Launch:
     )
     k = launch.kernel
     cap = op.softcap
-    said = (cap is not None, "mask" in views, "bias" in views, bool(views) and together > 1, op.causal, op.window is not None, saved)
-    flags = "".join(c for c, there in zip("tmbpcws", said, strict=True) if there)
+    empty = op.empty == "nan"
+    said = (cap is not None, "mask" in views, "bias" in views, bool(views) and together > 1, op.causal, op.window is not None, saved, empty)
+    flags = "".join(c for c, there in zip("tmbpcwsn", said, strict=True) if there)
     dtype = node.operands[0].dtype.name
     scale = hashlib.blake2b(repr((float(op.scale), cap)).encode(), digest_size=4).hexdigest()
     launch.kernel = FlashKernel(
         f"{k.name}_{d}_{plan.stages}{flags}_{scale}_{dtype}", k.params, k.pid, k.body, acc=acc, row=row, head=head,
         batch=item, log_sums=None if sums is None else sums.var, d=d, softcap=cap, mask=views.get("mask"), bias=views.get("bias"),
-        together=together, causal=op.causal, windowed=op.window is not None, scale=op.scale, dtype=dtype, maps=tuple(maps),
+        nan_rows=empty, together=together, causal=op.causal, windowed=op.window is not None, scale=op.scale, dtype=dtype, maps=tuple(maps),
         plan=plan)  # fmt: skip
     return launch

@@ -36,6 +36,8 @@ class MmaAttention(Template):
         if isinstance(node.op, AttentionSavedOp):  # made only where this kernel, or a better one, serves it
             return alone(region, AttentionSavedOp)
         q, k, v = node.operands[:3]
+        if node.op.has_mask and node.op.hidden != float("-inf"):
+            return Reason("hidden scores must be -inf")
         if q.dtype not in (bf16, f16) or not q.dtype is k.dtype is v.dtype:
             return Reason("needs bf16 or f16 operands of one dtype")
         d = q.shape[-1]
@@ -101,11 +103,11 @@ def attention_launch(region: Region) -> Launch:
     launch = call.finish(q_tiles * heads * batch, flops=region_flops(region), bytes_=region_bytes(region), note=note)
     kernel, dtype = launch.kernel, node.operands[0].dtype.name
     numbers = hashlib.blake2b(repr((float(op.scale), op.softcap)).encode(), digest_size=4).hexdigest()
-    said = (("c", op.causal), ("w", op.window is not None), ("m", op.has_mask), ("b", op.has_bias), ("s", saved))
+    said = (("c", op.causal), ("w", op.window is not None), ("m", op.has_mask), ("b", op.has_bias), ("s", saved), ("n", op.empty == "nan"))
     flags = "".join(f for f, on in said if on)
     launch.kernel = MmaAttentionKernel(
         f"{kernel.name}_{own}{flags}_{numbers}_{dtype}", kernel.params, kernel.pid, kernel.body, acc=acc, row=row, head=head, batch=item,
         q=q.var, k=k.var, v=v.var, mask=None if mask is None else mask.var, bias=None if bias is None else bias.var,
         log_sums=None if sums is None else sums.var, own=own, d=d, keys=keys, causal=op.causal, windowed=op.window is not None,
-        softcap=op.softcap or 0.0, scale=op.scale, dtype=dtype)  # fmt: skip
+        softcap=op.softcap or 0.0, nan_rows=op.empty == "nan", scale=op.scale, dtype=dtype)  # fmt: skip
     return launch

@@ -214,6 +214,7 @@ class FlashKernel(Kernel):
     head: Var | None = None
     batch: Var | None = None
     softcap: float | None = None
+    nan_rows: bool = False  # a row that sees nothing is NaN, not zeros
     mask: Var | None = None  # views [batch, head, row, key]
     bias: Var | None = None
     together: int = 1  # keys whose mask and bias are read by one load
@@ -262,6 +263,7 @@ class MmaAttentionKernel(Kernel):
     causal: bool = False
     windowed: bool = False
     softcap: float = 0.0
+    nan_rows: bool = False  # a row that sees nothing is NaN, not zeros
     scale: float = 1.0
     dtype: str = "bf16"
 

@@ -27,6 +27,7 @@ from .tiled import aligned, tiled
 
 NEVER = float("-inf")
 LOG2E = 1.4426950408889634
+LARGEST = 3.4028234663852886e38  # f32
 WIDEST = 256  # head size
 
 
@@ -176,7 +177,7 @@ class AttentionKernel:
         if "bias" in self.extra:
             s = s + widen(b, self._extra("bias", key)) * LOG2E
         if "mask" in self.extra:
-            s = b.select(self._extra("mask", key), s, NEVER)
+            s = b.select(self._extra("mask", key), s, max(op.hidden * LOG2E, -LARGEST) if op.hidden != NEVER else NEVER)
         column = b.iota((1, c.keys), 1, i32)
         if not (isinstance(self.sk, int) and self.sk % c.keys == 0):
             s = b.select(b.cmp("lt", column, b.from_index(self.skw - key, i32)), s, NEVER)
@@ -221,7 +222,8 @@ class AttentionKernel:
             loop.next(b.mma(self._cast(p), v, acc * less), new, total * less + b.reduce("sum", p, 1))
         acc, top, total = loop.results
         nothing = b.cmp("eq", total, 0.0)
-        self._write(b.select(nothing, 0.0, acc / b.select(nothing, 1.0, total)))
+        made = acc / b.select(nothing, 1.0, total)
+        self._write(b.select(nothing, 0.0 if self.op.empty == "zeros" else float("nan"), made))
         if self.sums is not None:
             found = (top + b.unary("log2", b.select(nothing, 1.0, total))) * (1 / LOG2E)
             found = b.select(nothing, NEVER, found)

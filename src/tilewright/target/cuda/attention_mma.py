@@ -322,7 +322,8 @@ class MmaAttention(MmaFragments):
             nothing = v("i1", f"setp.eq.f32 {{}}, {total}, {ZERO};")
             if g.log_sums is not None:
                 self._store_log_sum(h, total, nothing)
-            inverse = v("float", f"selp.f32 {{}}, {ZERO}, {v('float', f'rcp.rn.f32 {{}}, {total};')}, {nothing};")
+            empty = "0f7FC00000" if g.nan_rows else ZERO
+            inverse = v("float", f"selp.f32 {{}}, {empty}, {v('float', f'rcp.rn.f32 {{}}, {total};')}, {nothing};")
             for i in range(0, len(self.out), 4):
                 for r in self.out[i + 2 * h : i + 2 * h + 2]:
                     k.emit(f"mul.rn.f32 {r}, {r}, {inverse};")

@@ -227,7 +227,7 @@ class Flash(FlashSweeps):
             if g.log_sums is not None:
                 self._store_log_sum(h, total, nothing)
             inverse = v("float", f"rcp.rn.f32 {{}}, {total};")
-            inverse = v("float", f"selp.f32 {{}}, 0f00000000, {inverse}, {nothing};")
+            inverse = v("float", f"selp.f32 {{}}, {'0f7FC00000' if g.nan_rows else '0f00000000'}, {inverse}, {nothing};")
             for i in range(h * 2, len(self.out), 4):
                 for c in range(2):
                     k.emit(f"mul.rn.f32 {self.out[i + c]}, {self.out[i + c]}, {inverse};")
