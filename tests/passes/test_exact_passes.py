@@ -25,7 +25,7 @@ from tilewright.passes.base import Log, Pass
 from tilewright.passes.cache_attention import CacheAttention
 from tilewright.passes.decompose import Decompose
 from tilewright.passes.merge_packed import MergePacked
-from tilewright.passes.pipeline import DEFAULT
+from tilewright.passes.pipeline import pipeline
 from tilewright.passes.row_codes import RowCodes
 from tilewright.passes.row_products import RowProducts
 from tilewright.passes.save_log_sums import SaveLogSums
@@ -132,10 +132,10 @@ def logged() -> set[str]:
 
 
 def test_every_pass_has_a_probe() -> None:
-    names = {p.name for p in DEFAULT if not p.rules} | {c.name for c in ON_GPUS}
+    names = {p.name for p in pipeline() if not p.rules} | {c.name for c in ON_GPUS}
     assert names <= {*PROBES, *ELSEWHERE, "decompose"}
     written: set[str] = set()
-    for p in DEFAULT:
+    for p in pipeline():
         for probe in PROBES.get(p.name, ("nothing", []))[1]:
             found = applied(p, probe, dt.f32)
             assert found is not None
@@ -146,7 +146,7 @@ def test_every_pass_has_a_probe() -> None:
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("name", PROBES)
 def test_a_pass_keeps_what_it_says(name: str) -> None:
-    rng, owner = fresh_rng(), next(p for p in DEFAULT if p.name == name)
+    rng, owner = fresh_rng(), next(p for p in pipeline() if p.name == name)
     changes, probes = PROBES[name]
     for probe in probes:
         for dtype in FLOATS if name != "simplify-control" and name != "canonicalise" else (dt.f32, dt.f64):
