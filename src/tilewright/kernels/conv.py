@@ -81,8 +81,8 @@ class Conv(Template):
         launches = [*packing, *launches]
         if plain:
             return [*launches, _product(region, parts[0].x, w, buffer, panels, width, target)]
-        weights = w.type.dtype, buffer
-        return [*launches, *(direct_launch(region, p, (*weights, p.cut(panels)), width, target, in_place=in_place) for p in parts)]
+        kind = w.type.dtype
+        return [*launches, *(direct_launch(region, p, (kind, buffer, p.cut(panels)), width, target, in_place=in_place) for p in parts)]
 
 
 def _last(x: Operand, shape: Shape) -> tuple[DType, Layout]:

@@ -121,7 +121,9 @@ def spread(
     part = Operand(TensorType(x.type.dtype, source.shape), x.buffer, source)
     if inner.shape == whole.layout.shape:
         return [copy_launch(f"{name}.pad", part, whole, target, COPIED)], whole
-    lines = _in_lines(part, whole, [max(lo, 0) for lo, _ in padding]) if target.kind == "cpu" and set(step) == {1} else None
+    lows = [max(lo, 0) for lo, _ in padding if isinstance(lo, int)]
+    known = len(lows) == len(padding)
+    lines = _in_lines(part, whole, lows) if known and target.kind == "cpu" and set(step) == {1} else None
     if lines is not None:
         return [lines.launch(name, note)], whole
     copy = copy_launch(f"{name}.pad", part, Operand(part.type.with_dtype(dtype), whole.buffer, inner), target, note)

@@ -65,10 +65,11 @@ class ChannelPool(Lines):
 
     def __init__(self, region: Region, x: Operand, dilation: tuple[int, ...], target: TargetSpec) -> None:
         assert region.anchor is not None
-        self.op: Any = region.anchor.op
+        op: Any = region.anchor.op
+        self.op = op
         out = region.results[0].type.shape[-len(dilation) :]
-        before = [lo for lo, _ in self.op.padding]
-        super().__init__(self.op.name, region, x, out, self.op.kernel, self.op.stride, dilation, before, target)
+        before = [lo for lo, _ in op.padding]
+        super().__init__(op.name, region, x, out, op.kernel, op.stride, dilation, before, target)
         self.outs = [self.call.view(f"y{i}", r.type.dtype, r.buffer, r.layout.permute(self.order), write=True)
                      for i, r in enumerate(region.results)]
 

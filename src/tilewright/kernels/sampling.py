@@ -170,7 +170,8 @@ class Sampler:
         """f32[1] in [0, 1) with 24 random bits."""
         b = self.b
         key, low = (halves(b, b.bitcast(x, u64)) for x in (seed, counter))
-        return fraction(b, philox(b, key, (*low, b.full((), DRAW, u32), b.full((), 0, u32)))[0], 24)
+        found: Tile = fraction(b, philox(b, key, (*low, b.full((), DRAW, u32), b.full((), 0, u32)))[0], 24)
+        return found
 
     def _draw(self, least: Tile, u: Tile) -> Tile:
         """The first token at which the running sum of the kept probabilities exceeds u times their total."""

@@ -2,6 +2,8 @@
 them. A key is a u64 of rank 0; two draws with one key have the same bits."""
 from __future__ import annotations
 
+from typing import Any
+
 from ..core import dtypes as dt
 from ..core.dims import Dim, Shape, at_most, product
 from ..core.dtypes import DType, compute_dtype
@@ -16,7 +18,9 @@ WORD = 1 << 32
 def positions(key: Value, shape: Shape) -> Value:
     """The counters of an array's elements, in 32 bits where they fit."""
     dtype = dt.u32 if at_most(product(shape), WORD) else dt.u64
-    return key.node.graph.add(REGISTRY["positions"](shape=tuple(shape), dtype=dtype)).value
+    op: Any = REGISTRY["positions"]
+    found: Value = key.node.graph.add(op(shape=tuple(shape), dtype=dtype)).value
+    return found
 
 
 def bits(key: Value, shape: Shape, dtype: DType = dt.u32, *, word: int = 0, stream: int = DRAW) -> Value:

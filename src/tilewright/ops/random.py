@@ -82,7 +82,7 @@ class Random(Elementwise):
     arity = (2, 2)
     first: ClassVar[tuple[str, ...]]  # dtypes of results
 
-    def infer(self, key: TensorType, counter: TensorType) -> TensorType:
+    def infer(self, key: TensorType, counter: TensorType) -> TensorType:  # type: ignore[override]
         require(key.dtype is dt.u64, "the key must be u64", key=key)
         require(counter.dtype in (dt.u32, dt.u64), "the counter must be u32 or u64", counter=counter)
         dtype: DType = self.attrs()["dtype"]
@@ -113,7 +113,7 @@ class RandomBits(Random):
     errors = [*KEYS, E(u64(), u32(3), word=3, dtype=dt.u64, match="a block has four words"),
               E(u64(), u32(3), dtype=dt.i32, match="dtype must be one of u32 u64")]
 
-    def infer(self, key: TensorType, counter: TensorType) -> TensorType:
+    def infer(self, key: TensorType, counter: TensorType) -> TensorType:  # type: ignore[override]
         out = super().infer(key, counter)
         require(0 <= self.word <= 4 - self.dtype.itemsize // 4, "a block has four words", word=self.word, dtype=self.dtype)
         return out
@@ -173,8 +173,8 @@ class RandomNormal(Random):
     def ref(self, key: Any, counter: Any) -> Any:
         found = words(key, counter)
         if self.dtype is dt.f64:
-            u = (_both(found[0], found[1]) >> np.uint64(1)).astype(np.float64) * 2.0**-63 + 2.0**-64
-            turn = (_both(found[2], found[3]) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+            u: Any = (_both(found[0], found[1]) >> np.uint64(1)).astype(np.float64) * 2.0**-63 + 2.0**-64
+            turn: Any = (_both(found[2], found[3]) >> np.uint64(11)).astype(np.float64) * 2.0**-53
         else:
             u = (found[0] >> np.uint64(1)).astype(np.float32) * np.float32(2.0**-31) + np.float32(2.0**-32)
             turn = (found[1] >> np.uint64(8)).astype(np.float64) * 2.0**-24

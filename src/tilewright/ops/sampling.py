@@ -24,8 +24,8 @@ NUMBERS = ("top_k", "seed", "counter")  # i64[3]
 
 def uniform(seed: int, counter: int) -> float:
     """A number in [0, 1) with 24 random bits."""
-    keys = (np.uint64(n & 0xFFFFFFFFFFFFFFFF) for n in (seed, counter))
-    return float(words(*keys)[0] >> np.uint64(8)) * 2.0**-24
+    key, at = (np.uint64(n & 0xFFFFFFFFFFFFFFFF) for n in (seed, counter))
+    return float(words(key, at)[0] >> np.uint64(8)) * 2.0**-24
 
 
 @register

@@ -116,7 +116,7 @@ def normal(factor: float, dtype: DType) -> bool:
 def hides(number: float, dtype: DType) -> bool:
     """A score of `dtype` below a quarter of the dtype's range is nothing beside this mask number: it has no weight next to a score that is
     seen, and added to the number it leaves it as it is (but for the last digits)."""
-    return number <= -float(ml_dtypes.finfo(dtype.np).max) / 4
+    return number <= -float(ml_dtypes.finfo(dtype.np).max) / 4  # type: ignore[no-untyped-call]
 
 
 def constant(graph: Graph, number: float | int | bool, dtype: DType) -> Value:

@@ -22,7 +22,8 @@ def winograd(x: Value, c: Value, conv: Any, m: Match) -> Value | None:
     op = conv.op
     plain = set(op.stride) == set(op.dilation) == {1} and not op.transposed and all(p >= 0 for pair in op.padding for p in pair)
     results, channels, *kernel = c.shape
-    if not plain or c.dtype is not f32 or tuple(kernel[-2:]) != (3, 3) or min(channels, results // op.groups) < LEAST:
+    known = isinstance(channels, int) and isinstance(results, int) and channels >= LEAST and results // op.groups >= LEAST
+    if not plain or c.dtype is not f32 or tuple(kernel[-2:]) != (3, 3) or not known:
         return None
     assert isinstance(c.op, o.Constant)
     tile = 4 if c.type.numel // 9 < LARGE else 2

@@ -22,7 +22,8 @@ ACROSS = PIXEL = 8
 def tap_shape(shape: Sequence[int], packed: Packed) -> tuple[int, ...]:
     out, channels, *kernel = shape
     if packed.form == "filters":
-        c, per, order = filter_sizes(shape, packed)
+        sizes: tuple[Any, Any, tuple[int, ...]] = filter_sizes(shape, packed)
+        c, per, order = sizes
         window = (c, *kernel)
         return (packed.groups, -(-per // packed.width), *(window[i] for i in order), packed.width)
     if packed.form == "taps":
@@ -78,9 +79,9 @@ def unpack_taps(storage: Array, shape: Sequence[int], packed: Packed) -> Array:
     if packed.form == "taps":
         lines = np.moveaxis(storage, -1, 0) if packed.transposed else storage
         return np.ascontiguousarray(np.moveaxis(lines, -1, 1)[:, :channels])
-    rows, across = kernel if len(kernel) == 2 else (1, kernel[0])
-    found = np.zeros((out, channels, rows, across), storage.dtype)
+    down, across = kernel if len(kernel) == 2 else (1, kernel[0])
+    found = np.zeros((out, channels, down, across), storage.dtype)
     for f in range(packed.width):
-        count = -(-(rows - f) // packed.width)
+        count = -(-(down - f) // packed.width)
         found[:, :, f :: packed.width] = storage[:, :count, :across, f, :channels].transpose(0, 3, 1, 2)
     return found.reshape(tuple(shape))

@@ -36,6 +36,7 @@ class MmaAttention(Template):
         if isinstance(node.op, AttentionSavedOp):  # made only where this kernel, or a better one, serves it
             return alone(region, AttentionSavedOp)
         q, k, v = node.operands[:3]
+        assert isinstance(node.op, AttentionOp)
         if node.op.has_mask and node.op.hidden != float("-inf"):
             return Reason("hidden scores must be -inf")
         if q.dtype not in (bf16, f16) or not q.dtype is k.dtype is v.dtype:
