@@ -17,6 +17,7 @@ from .programs.program import DYNAMIC, KEEP, STATIC, Input, Program
 from .programs.run import traced
 
 CHIPS = ("sm_80", "sm_90a", "sm_120")
+LARGEST = 4096  # elements that the emulator copes with
 SMALL = (0, 1, 2, 3, 5, 8)
 
 
@@ -33,6 +34,8 @@ def check(program: Program) -> None:
     if program.off:
         raise Invalid
     builder, outputs = loops.prepared(program)
+    if any(np.size(v.known) > LARGEST for v in builder.values.values()):
+        raise Invalid
     want = loops.meaning(program, builder, outputs)
     graph = traced(builder, outputs, symbols=program.way == DYNAMIC).graph
     try:

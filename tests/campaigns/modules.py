@@ -15,7 +15,7 @@ from .engine.campaign import Campaign, Invalid
 from .programs.modules import LAYERS, Net, Wired, example
 from .programs.program import Step
 
-MISSING = ("interpolate needs static sizes",)
+MISSING = ("interpolate needs static sizes", "an adaptive pool needs static sizes")
 DTYPES = ("float32", "float32", "float32", "bfloat16", "float16", "float64")
 LIMITS = {"image": ((1, 4), (6, 17), (6, 17)), "sequence": ((1, 5), (2, 13), (1, 1)), "ids": ((1, 5), (2, 13), (1, 1)),
           "rows": ((1, 9), (1, 1), (1, 1))}  # fmt: skip
@@ -75,8 +75,8 @@ def check(net: Net) -> None:
         if any(known in str(e) for known in MISSING):
             raise Invalid from None
         raise
-    except tw.InputError as e:
-        if "torch.export" in str(e):  # sizes that this wiring fixes, in torch's own words
+    except tw.CompileError as e:
+        if str(e).startswith("torch.export: Constraints violated"):  # sizes that this wiring fixes, in torch's own words
             raise Invalid from None
         raise
     for x, theirs, true in kept:

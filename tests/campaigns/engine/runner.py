@@ -41,6 +41,7 @@ class Failure:
 class Report:
     campaign: str
     cases: int = 0
+    skipped: int = 0  # cases that were none
     slow: int = 0  # over the limit in the run, within four times the limit alone
     slowest: float = 0.0
     peak: int = 0
@@ -49,7 +50,7 @@ class Report:
 
     def json(self) -> str:
         return json.dumps({
-            "campaign": self.campaign, "cases": self.cases, "failures": len(self.failures), "slow": self.slow,
+            "campaign": self.campaign, "cases": self.cases, "skipped": self.skipped, "failures": len(self.failures), "slow": self.slow,
             "slowest_s": round(self.slowest, 3), "peak_mb": self.peak // MB, "seconds": round(self.seconds, 1),
             "seeds": [f.seeds for f in self.failures]})  # fmt: skip
 
@@ -73,6 +74,7 @@ def run(
             seed = next(source)
             outcome = worker.run(Seed(seed))
             report.cases += 1
+            report.skipped += outcome.kind == "invalid"
             report.slowest, report.peak = max(report.slowest, outcome.seconds), max(report.peak, outcome.peak)
             done.append(seed)
             after.append(outcome.peak)

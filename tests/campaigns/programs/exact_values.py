@@ -297,6 +297,8 @@ def matmul(a: Any, b: Any) -> Array:
 @known
 def einsum(equation: str, *operands: Any) -> Array:
     values, dtype = meet(*operands)
+    if dtype.is_float and not all(np.isfinite(v).all() for v in values):  # an axis of one operand alone is summed first
+        raise Unfit
     if dtype.is_float:
         summed(np.einsum(equation, *map(np.abs, values)), dtype)
     return made(np.einsum(equation, *values), dtype)
