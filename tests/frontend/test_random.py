@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -50,7 +52,7 @@ CONTINUOUS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Any], Any]]] =
     "log_normal_": (lambda x: torch.empty_like(x).log_normal_(1, 0.5), lambda v: normal_below((np.log(v) - 1) / 0.5)),
     "complex": (lambda x: torch.randn(N, dtype=torch.complex64).imag, lambda v: normal_below(v * 2**0.5)),
     "distribution": (lambda x: torch.distributions.Normal(x + 2, 3.0).rsample(), lambda v: normal_below((v - 2) / 3)),
-    "gumbel": (lambda x: torch.distributions.Gumbel(x, 1.0).sample(), lambda v: np.exp(-np.exp(-v))),
+    "gumbel": (lambda x: torch.distributions.Gumbel(x, 1.0).sample(), lambda v: np.exp(-np.exp(-v))),  # type: ignore[no-untyped-call]
 }
 COUNTS: dict[str, tuple[Callable[[Tensor], Tensor], Any]] = {
     "randint": (lambda x: torch.randint(0, 7, x.shape), np.full(7, 1 / 7)),
@@ -67,7 +69,7 @@ COUNTS: dict[str, tuple[Callable[[Tensor], Tensor], Any]] = {
     "multinomial with replacement": (lambda x: torch.multinomial(torch.tensor([1.0, 0, 3, 4]), N, replacement=True),
                                      [1 / 8, 0, 3 / 8, 1 / 2]),
     "multinomial's first": (lambda x: torch.multinomial(torch.tensor([1.0, 0, 3, 4]).expand(N, 4), 3)[:, 0], [1 / 8, 0, 3 / 8, 1 / 2]),
-    "categorical": (lambda x: torch.distributions.Categorical(probs=torch.tensor([1.0, 0, 3, 4]).expand(N, 4)).sample(),
+    "categorical": (lambda x: torch.distributions.Categorical(probs=torch.tensor([1.0, 0, 3, 4]).expand(N, 4)).sample(),  # type: ignore[no-untyped-call]
                     [1 / 8, 0, 3 / 8, 1 / 2]),
     "gumbel_softmax": (lambda x: F.gumbel_softmax(torch.tensor([1.0, 1e-30, 3, 4]).log().expand(N, 4), hard=True).argmax(-1),
                        [1 / 8, 0, 3 / 8, 1 / 2]),
@@ -253,6 +255,49 @@ def test_a_saved_session_draws_too(tmp_path: Path) -> None:
     torch.manual_seed(1)
     assert torch.equal(loaded(X + 1), want)
     assert not torch.equal(loaded(X + 1), want)
+
+
+def test_a_session_without_torch_draws_from_numpy(tmp_path: Path) -> None:
+    tw.compile(nn.Dropout(0.5), (X,)).save(tmp_path / "drop.tw")
+    text = f"""
+import sys, numpy as np, tilewright as tw
+session, x = tw.load({str(tmp_path / "drop.tw")!r}), np.ones({N}, np.float32)
+np.random.seed(3)
+a, b = session(x), session(x)
+np.random.seed(3)
+assert np.array_equal(session(x), a) and not np.array_equal(a, b) and "torch" not in sys.modules
+print(a.mean())
+"""
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert abs(float(done.stdout) - 1) < 7 / N**0.5
+
+
+def test_any_size_and_an_input_of_the_same_name() -> None:
+    """The hidden input takes another name; a row's mask depends on its number, not on how many there are."""
+
+    def model(x: Tensor, seed: Tensor) -> Tensor:
+        return F.dropout(x, 0.5) + seed
+
+    x = torch.ones(40, 30)
+    session = tw.compile(model, (x, torch.zeros(())), dynamic={"x": {0: "n"}})
+    assert session.interface.input_names == ("x", "seed", "seed_")
+    torch.manual_seed(2)
+    want = session(x, torch.ones(()))
+    torch.manual_seed(2)
+    assert torch.equal(session(x[:7], torch.ones(())), want[:7])
+    assert_frequencies((want == 1).numpy(), [0.5, 0.5])
+
+
+def test_dropout_beside_batch_norm() -> None:
+    net = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.5)).train()
+    x = np.ones((4, 6), np.float32) * np.arange(4, dtype=np.float32)[:, None]
+    apply, params = tw.from_torch(net, (torch.from_numpy(x),))
+    out, buffers = apply(params, x, buffers=apply.buffers, key=tw.random.key(1))  # type: ignore[attr-defined]
+    assert out.shape == (4, 8) and buffers["1.num_batches_tracked"] == 1
+    with torch.no_grad():
+        kept = net[1](net[0](torch.from_numpy(x))) * 2
+    np.testing.assert_allclose(out[out != 0], kept.numpy()[out != 0], rtol=1e-4, atol=1e-5)
 
 
 def test_a_module_as_a_function_takes_a_key() -> None:

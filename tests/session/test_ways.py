@@ -143,10 +143,11 @@ def test_without_example_inputs(model: Words) -> None:
 
 
 def test_options_are_checked_before_the_first_call(model: Words) -> None:
+    options: Any
     for options, message in (({"dtype": "i8"}, "dtype: must be"), ({"target": "tpu"}, "target: must be"),
                              ({"dynamic": 3}, "dynamic: must be"), ({"validation": "never"}, "validation")):
         with pytest.raises(ConfigError, match=message):
-            tw.compile(model, **options)  # type: ignore[arg-type]
+            tw.compile(model, **options)
 
 
 def test_keywords_at_the_first_call(model: Words) -> None:

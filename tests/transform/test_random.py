@@ -58,7 +58,7 @@ def test_other_distributions() -> None:
     assert_distribution(tw.random.exponential(KEY, (MANY,)), lambda v: -np.expm1(-v))
     assert_distribution(tw.random.gumbel(KEY, (MANY,)), lambda v: np.exp(-np.exp(-v)))
     assert (tw.random.exponential(KEY, (MANY,)) > 0).all()
-    bounds = np.float32([[2], [-5]])
+    bounds = np.array([[2], [-5]], np.float32)
     x = tw.random.uniform(KEY, (2, MANY), minval=bounds, maxval=bounds + 3)
     assert_distribution((x - bounds) / 3, lambda v: np.clip(v, 0, 1))
 
@@ -89,7 +89,7 @@ def test_coins_and_masks() -> None:
     for p in (0.0, 0.25, 1.0):
         assert_frequencies(tw.random.bernoulli(KEY, p, (MANY,)), [1 - p, p])
         assert_frequencies(tw.random.dropout_mask(KEY, p, (MANY,)), [p, 1 - p])
-    odds = np.float32([0.1, 0.5, 0.9])
+    odds = np.array([0.1, 0.5, 0.9], np.float32)
     for column, p in zip(tw.random.bernoulli(KEY, odds, (50_000, 3)).T, odds, strict=True):
         assert_frequencies(column, [1 - p, p])
 
@@ -188,7 +188,7 @@ def test_a_suite_of_distributions_can_fail(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(AssertionError, match="chi-square"):
         assert_frequencies(tw.random.randint(KEY, (MANY,), 0, 10) // 2 * 2, np.full(10, 0.1))
     monkeypatch.setattr(generator, "ROUNDS", 1)
-    weak: Any = REGISTRY["random_uniform"](dtype=dt.f64)
+    weak: Any = REGISTRY["random_uniform"](dtype=dt.f64)  # type: ignore[call-arg]
     drawn = weak.ref(np.uint64(1), np.arange(MANY, dtype=np.uint64))
     with pytest.raises(AssertionError):
         assert_distribution(drawn, lambda v: np.clip(v, 0, 1))

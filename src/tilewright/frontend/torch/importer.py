@@ -206,7 +206,10 @@ def from_program(program: Any, *, found: list[Axis] | None = None, params: tuple
     new = {hole: _new_value(graph, hole, results[i]) for i, hole in written.items()}
     seeded = _seeded(graph, converter.context.seed)
     if seeded:
-        names.append(SEED)
+        label = SEED
+        while label in names:
+            label += "_"
+        names.append(label)
     if not params:
         count = len(in_spec.children[0].children)
         params = tuple(names[:count]) if len(names) >= count and all(c.type == "leaf" for c in in_spec.children[0].children) else ()

@@ -1,4 +1,5 @@
-"""Which releases of torch the frontend is tested with. Others may work: a warning says so, once."""
+"""Which releases of torch the frontend is tested with. Others may work: a warning says so, once. The export of 2.11 and 2.12 refuses some
+models of a dynamic length that 2.13 takes (it cannot prove guards on the strides of repeated heads)."""
 
 from __future__ import annotations
 
