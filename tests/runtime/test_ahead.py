@@ -24,7 +24,8 @@ def resident() -> int:
 
 def finish(ahead: Ahead) -> None:
     """Wait until all that was wanted is touched."""
-    ahead._thread.join()
+    assert ahead._join is not None
+    ahead._join()
 
 
 def test_a_block_serves_what_fits() -> None:
