@@ -18,7 +18,7 @@ from .core.errors import CompileError, ConfigError
 from .core.signature import Signature
 from .core.target_spec import REFERENCE, TargetSpec
 from .core.validation import Level, check_level, validate
-from .core.workers import Workers
+from .core.workers import Workers, spawn
 from .ir import validate as _checks  # noqa: F401  registers the checks of graphs
 from .ir.graph import Graph
 from .ir.windows import needs
@@ -37,17 +37,14 @@ class Stages:
         self.title, self.progress = title, progress
         self._current = ""
         self._status: Any = None
-        self._timer: threading.Timer | None = None
-        if progress is True or (progress is None and sys.stderr.isatty()):
-            timer = threading.Timer(0.0 if progress is True else SHOW_AFTER_S, self._show)
-            timer.daemon = True
-            try:
-                timer.start()
-                self._timer = timer
-            except RuntimeError:  # the system gives no thread: nothing is shown
-                pass
+        self._over = threading.Event()
+        self._join: Callable[[], None] | None = None
+        if progress is True or (progress is None and sys.stderr.isatty()):  # nothing is shown where there is no thread for it
+            self._join = spawn(self._show, 0.0 if progress is True else SHOW_AFTER_S)
 
-    def _show(self) -> None:
+    def _show(self, after: float) -> None:
+        if self._over.wait(after):
+            return
         from rich.console import Console
         from rich.status import Status
 
@@ -68,9 +65,9 @@ class Stages:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 
     def close(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer.join()
+        self._over.set()
+        if self._join is not None:
+            self._join()
         if self._status is not None:
             self._status.stop()
 
@@ -300,7 +297,7 @@ def build(model: Model, *, threads: int | None = None, stages: Stages | None = N
         model.stages = stages.seconds
     with stages.stage("select"):
         program = select(model.graph, model.target)
-    with Workers(1, "tilewright-pack") as side:
+    with Workers(1) as side:
         packing = side.submit(lambda: pack_constants(program.constants, ahead=ahead))  # LLVM and NumPy both work without the GIL
         with stages.stage("code"):
             code = compile_kernels([k for x in program.launches for k in x.kernels], model.target)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import os
 import subprocess
 import sys
@@ -116,10 +117,10 @@ def test_a_stopped_pool_runs_alone_and_starts_again() -> None:
 def test_the_system_may_refuse_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     pool = Pool()
 
-    def refuse(self: threading.Thread) -> None:
+    def refuse(*_: object) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(threading.Thread, "start", refuse)
+    monkeypatch.setattr(_thread, "start_new_thread", refuse)
     assert pool.ensure(3) == 3
     assert pool.workers == 0 and pool.note == "threads: the system gives 1 of 3 threads (ulimit -u, pids.max); calls run on those"
     monkeypatch.undo()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import _thread
 import mmap
 import re
 import subprocess
 import sys
 import textwrap
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ import torch
 
 import tilewright as tw
 from tilewright.compile import Stages
-from tilewright.core.workers import Workers
+from tilewright.core.workers import Workers, spawn
 from tilewright.runtime import ahead, pool, workspace
 from tilewright.runtime.memory import Allocation, OutOfMemory
 from tilewright.target.cpu import jit
@@ -27,9 +29,10 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(self: threading.Thread) -> None:
+    def refuse(*_: Any) -> None:
         raise RuntimeError("can't start new thread")
 
+    monkeypatch.setattr(_thread, "start_new_thread", refuse)
     monkeypatch.setattr(threading.Thread, "start", refuse)
 
 
@@ -49,30 +52,56 @@ def test_a_model_compiles_and_runs_without_threads(monkeypatch: pytest.MonkeyPat
 
 
 def test_work_without_threads_is_done_here(no_threads: None) -> None:
-    with Workers(3, "test") as workers:
-        assert workers.map(lambda k: (k * k, threading.current_thread().name), range(5)) == [(k * k, "MainThread") for k in range(5)]
+    here = threading.get_ident()
+    with Workers(3) as workers:
+        assert workers.map(lambda k: (k * k, threading.get_ident()), range(5)) == [(k * k, here) for k in range(5)]
         with pytest.raises(ZeroDivisionError):
             workers.submit(lambda: 1 // 0).result()
+    assert spawn(lambda: None) is None
     stages = Stages("nothing is shown", True)
     with stages.stage("one"):
         pass
     stages.close()
 
 
-def test_fewer_threads_than_wanted_do_all_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[Any] = []
-    start = threading.Thread.start
+def test_work_on_threads() -> None:
+    here, helped, who = threading.get_ident(), threading.Event(), set()
 
-    def one(self: threading.Thread) -> None:
-        if started:
-            raise RuntimeError("can't start new thread")
-        started.append(self)
-        start(self)
+    def work(k: int) -> int:
+        who.add(threading.get_ident())
+        if threading.get_ident() != here:
+            helped.set()
+        assert helped.wait(60), "no other thread does anything"
+        return k * k
 
-    monkeypatch.setattr(threading.Thread, "start", one)
-    with Workers(3, "test") as workers:
-        assert set(workers.map(lambda _: threading.current_thread().name, range(9))) == {"test-0"}
-    assert not started[0].is_alive()
+    with Workers(3) as workers:
+        assert workers.map(work, (k for k in range(20))) == [k * k for k in range(20)]
+        assert len(who) >= 2
+        done: list[int] = []
+        with pytest.raises(ValueError, match="generator"):
+            workers.map(done.append, _broken())
+    assert set(done) <= {0, 1, 2}
+
+
+def _broken() -> Iterator[int]:
+    yield from range(3)
+    raise ValueError("generator")
+
+
+@pytest.mark.parametrize("when", ["never", "late"])
+def test_a_thread_that_dies_before_its_first_line(monkeypatch: pytest.MonkeyPatch, when: str) -> None:
+    """As it does where there is no memory for its frame. `threading.Thread.start` would wait for ever."""
+    kept: list[Any] = []
+    monkeypatch.setattr(_thread, "start_new_thread", lambda work, args: kept.append(work))
+    monkeypatch.setattr("tilewright.core.workers.PATIENCE_S", 0.05)
+    done: list[int] = []
+    assert spawn(done.append, 1) is None
+    with Workers(2) as workers:
+        assert workers.map(lambda k: k + 1, range(4)) == [1, 2, 3, 4]
+    if when == "late":
+        for work in kept:
+            work()
+    assert not done, "whoever waited has gone on without it"
 
 
 def limited(code: str, spare: int = 300) -> str:

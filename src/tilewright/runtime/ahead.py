@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..core.workers import spawn
 from .memory import HUGE, Allocation
 from .panels import Batch, Job, panel_job
 
@@ -68,8 +69,7 @@ class Ahead:
         self._batch: Batch | None = None
         self._packed: dict[tuple[ConstantData, Packed], Array] = {}
         self._block = Allocation(expected + expected // 8 + HUGE)  # address space only: panels may be padded
-        self._thread: threading.Thread | None = None
-        self._start("tilewright-memory", self._touch, min(expected, MOST))
+        self._join = spawn(self._touch, min(expected, MOST))  # where there is no thread, pages come on first use
 
     @staticmethod
     def of(model: Any) -> Ahead | None:
@@ -79,14 +79,6 @@ class Ahead:
             return Ahead(expected) if expected >= LEAST else None
         except MemoryError:  # twice the weights is more than there is: they may fit without it
             return None
-
-    def _start(self, name: str, work: Callable[..., None], *args: Any) -> None:
-        thread = threading.Thread(target=work, args=args, name=name, daemon=True)
-        try:
-            thread.start()
-            self._thread = thread
-        except RuntimeError:  # the system gives no thread: pages come on first use, and `close` packs
-            self._thread = None
 
     def _touch(self, wanted: int) -> None:
         advise = _madvise()
@@ -114,7 +106,7 @@ class Ahead:
         if jobs:
             self._used = used
             self._batch = Batch(jobs)
-            self._start("tilewright-pack", self._batch.run)
+            self._join = spawn(self._batch.run)  # `close` does what is left
 
     def packed(self, data: ConstantData, packed: Packed) -> Array | None:
         """A constant in this form, when it was guessed right."""
@@ -141,8 +133,8 @@ class Ahead:
         self._stop.set()
         if self._batch is not None:
             self._batch.run()
-        if self._thread is not None:
-            self._thread.join()
+        if self._join is not None:
+            self._join()
 
 
 def _madvise() -> Callable[[int, int, int], int]:

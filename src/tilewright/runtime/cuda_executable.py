@@ -181,7 +181,7 @@ class CudaExecutable:
             gpu.enter()
             return c.name, load_function(c.ptx, c.name, c.dynamic_shared)
 
-        with Workers(JIT_THREADS, "tilewright-load") as pool:
+        with Workers(JIT_THREADS) as pool:
             functions = dict(pool.map(one, self.code.values()))
         weights = device_constants(self.program.constants, self.constants)
         errors = gpu.HostWords(ERROR_WORDS * len(self.error_launches))

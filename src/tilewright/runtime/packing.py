@@ -146,7 +146,7 @@ def pack_constants(constants: Sequence[ConstBuffer], *, threads: int = 2, packer
 
         pack_all(strips, packers)
     if threads > 1 and total > 2 * SPLIT_BYTES:
-        with Workers(threads, "tilewright-pack") as pool:  # NumPy copies without the GIL
+        with Workers(threads) as pool:  # NumPy copies without the GIL
             pool.map(_fill, tasks)
     else:
         for task in tasks:

@@ -20,6 +20,7 @@ import numpy as np
 
 from ..core.config import MAX_THREADS, load
 from ..core.errors import ConfigError
+from ..core.workers import spawn
 from ..target.cpu.cache import CodeCache
 from ..target.cpu.host import available_cores, host_target
 from ..target.cpu.jit import Library
@@ -58,7 +59,7 @@ class Pool:
         self._block = Allocation(L.POOL_LINES + L.LINE * MAX_THREADS)
         self._words = self._block.array(np.int64, (self._block.nbytes // 8,))
         self.address = self._block.address
-        self._threads: list[threading.Thread] = []
+        self._joins: list[Callable[[], None]] = []
         self._lock = threading.Lock()
         self._ended = False
         self._patience = 0.0  # the time until which nobody asks for more workers
@@ -112,16 +113,16 @@ class Pool:
             try:
                 self._configure()
                 seen = int(self._words[L.POOL_TICKET // 8])
-                for index in range(self.workers + 1, threads):
-                    worker = threading.Thread(target=self._native["tw_worker"], args=(self.address, index, seen),
-                                              name=f"tilewright-{index}", daemon=True)
-                    worker.start()
-                    self._threads.append(worker)
-                    self._set(L.POOL_WORKERS, index)
                 self.note = ""
-            except RuntimeError:  # the system refuses more threads: jobs run on those there are
-                self._patience = time.monotonic() + PATIENCE_S
-                self.note = f"threads: the system gives {self.workers + 1} of {threads} threads (ulimit -u, pids.max); calls run on those"
+                for index in range(self.workers + 1, threads):
+                    join = spawn(self._native["tw_worker"], self.address, index, seen)
+                    if join is None:  # jobs run on those there are
+                        self._patience = time.monotonic() + PATIENCE_S
+                        self.note = (f"threads: the system gives {self.workers + 1} of {threads} threads (ulimit -u, pids.max); "
+                                     "calls run on those")
+                        break
+                    self._joins.append(join)
+                    self._set(L.POOL_WORKERS, index)
             finally:
                 self._native["tw_release"](self.address)
         return threads
@@ -130,9 +131,9 @@ class Pool:
         """End all workers after the job they are in; `ensure` starts new ones."""
         with self._lock:
             self._native["tw_stop"](self.address)
-            for worker in self._threads:
-                worker.join()
-            self._threads.clear()
+            for join in self._joins:
+                join()
+            self._joins.clear()
             self._set(L.POOL_STOP, 0)
 
     def close(self) -> None:
@@ -142,7 +143,7 @@ class Pool:
 
     def _after_fork(self) -> None:
         ctypes.memset(self.address, 0, self._block.nbytes)
-        self._threads = []
+        self._joins = []
         self._lock = threading.Lock()
         self._patience = 0.0
         self._configure()

@@ -244,7 +244,7 @@ def compile_many(texts: Iterable[str], target: TargetSpec, opt: OptLevel = DEFAU
     if workers <= 1:
         return [compile_ir(text, target, opt) for text in texts]
     _llvm()
-    with Workers(workers, "tilewright-compile") as pool:
+    with Workers(workers) as pool:
         return pool.map(lambda text: compile_ir(text, target, opt), texts)
 
 
