@@ -50,8 +50,6 @@ def render_chat(
     if not template:
         raise InputError("chat: the model has no chat template; pass one (tilewright.llm.chat.CHATML for models trained on ChatML)")
     need("jinja2", "chat")
-    from jinja2 import TemplateError
-
     values = {
         **extra,
         "messages": [dict(m) for m in check_messages(messages)],
@@ -70,7 +68,7 @@ def render_chat(
         raise InputError(f"chat: the model's template refuses these messages: {e}{where}") from e
     except Exceeded as e:
         raise FormatError(f"chat: the template goes too far at line {_line(e)}: {e}{where}") from e
-    except (TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError, MemoryError) as e:
+    except Exception as e:  # filters raise what they like
         raise FormatError(f"chat: the template fails at line {_line(e)}: {type(e).__name__}: {e!s:.1000}{where}") from e
     return text
 

@@ -20,6 +20,10 @@ from .chat_budget import ELEMENT, Budget, Exceeded
 
 BITS = 1 << 14  # of an integer
 LAZY = frozenset({"map", "select", "selectattr", "reject", "rejectattr"})  # filters that give generators
+TEXTUAL = frozenset(
+    "abs attr capitalize center count d default e escape filesizeformat first float forceescape format indent int last length lower replace "
+    "reverse round safe string title tojson trim truncate upper urlencode wordcount".split()
+)  # filters that take a text as a whole
 SHORT = frozenset({"length", "count", "first", "last", "default", "d"})  # filters that do not go through what they are given
 REMOVED = ("pprint", "random", "striptags", "urlize", "wordwrap", "xmlattr")  # slow on long texts, or not the same twice
 
@@ -207,7 +211,7 @@ def environment() -> Any:
                 given = [list(a) if isinstance(a, GeneratorType) else a for a in given]
             for value in (*given[1 if name in LAZY | SHORT else 0 :], *named.values()):
                 left.weigh(value)
-            if given and name not in SHORT and not isinstance(given[0], str) and hasattr(given[0], "__len__"):
+            if given and name not in (TEXTUAL if isinstance(given[0], str) else SHORT) and hasattr(given[0], "__len__"):
                 left.step(len(given[0]))
             if grows:
                 left.filter(name, given, named)

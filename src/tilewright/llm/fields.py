@@ -89,7 +89,7 @@ class Fields:
     def only(self, key: str, *neutral: Any) -> None:
         """Whoever gives another value than these means something that we do not do."""
         value = self.raw(key)
-        plain = isinstance(value, (bool, int, float, str, list))
+        plain = isinstance(value, (bool, int, float, str, list, dict))
         if value is not None and not (plain and any(value == n for n in neutral)):
             raise self.refuse(key, value, f"supported: {' '.join(map(str, neutral))}")
 

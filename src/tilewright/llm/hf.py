@@ -73,7 +73,7 @@ def place_of(module: str, config: ModelConfig) -> str:
     if layer is None and TOP.get(rest) == "output":
         return "output"
     if layer is None or rest not in table or layer >= config.layers:
-        raise FormatError(f"llm: a {config.architecture} model of {config.layers} layers has no linear layer {module!r}")
+        raise FormatError(f"llm: a {config.architecture} model of {config.layers} layers has no linear layer {module!r:.200}")
     return f"blk.{layer}.{table[rest]}"
 
 

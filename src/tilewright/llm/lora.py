@@ -19,6 +19,7 @@ from ..core.dims import sym
 from ..core.errors import FormatError
 from ..ir.graph import Value
 from ..ir.types import TensorType
+from .fields import Fields
 from .hf import place_of
 
 if TYPE_CHECKING:
@@ -27,11 +28,14 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 MAX_RANK = 1024
+# Settings that change what an adapter does, and the values with which they do not.
+NEUTRAL: dict[str, tuple[Any, ...]] = {"peft_type": ("LORA",), "use_dora": (False,), "alpha_pattern": ({},), "bias": ("none",),
+                                       "modules_to_save": ([],), "lora_bias": (False,), "layer_replication": ()}
 
 
 @dataclass(eq=False)
 class Adapter:
-    """Pairs (A [k, rank], B [rank, n], scaled) by the name of the matrix they change."""
+    """Pairs (A [k, r], B [r, n], scaled) by the name of the matrix they change; `rank` is the largest r."""
 
     name: str
     rank: int
@@ -57,20 +61,25 @@ def load_adapter(path: str | Path, config: ModelConfig, *, scale: float | None =
     if not file.is_file():
         raise FormatError(f"lora: no adapter at {str(file)!r}")
     beside = file.parent / "adapter_config.json"
-    settings: Mapping[str, Any] = read_json(beside) if beside.is_file() else {}
+    settings = Fields(read_json(beside) if beside.is_file() else {}, "adapter_config.json", str(beside))
+    for key, values in NEUTRAL.items():
+        settings.only(key, *values)
     tensors, others = open_safetensors(file)
     if others:
-        raise FormatError(f"lora: tensor {next(iter(others))!r} has a type that is not supported ({file})")
+        raise FormatError(f"lora: tensor {next(iter(others))!r:.200} has a type that is not supported ({file})")
     halves: dict[str, dict[str, Array]] = {}
     for name, tensor in tensors.items():
         stem, part = _parse(name)
-        halves.setdefault(place_of(stem, config), {})[part] = tensor.array().astype(np.float32)
+        parts = halves.setdefault(place_of(stem, config), {})
+        if part in parts:
+            raise FormatError(f"lora: tensor {name!r:.200} stands twice, under different names ({file})")
+        parts[part] = tensor.array().astype(np.float32)
     return make_adapter(file.stem, halves, config, settings, scale)
 
 
-def make_adapter(name: str, halves: Mapping[str, Mapping[str, Array]], config: ModelConfig, settings: Mapping[str, Any],
+def make_adapter(name: str, halves: Mapping[str, Mapping[str, Array]], config: ModelConfig, settings: Fields,
                  scale: float | None) -> Adapter:
-    """Check the pairs and bring them to the form the program reads: one rank for all, the scale in B."""
+    """Check the pairs; the scale becomes part of B."""
     if not halves:
         raise FormatError("lora: the file holds no adapter")
     ranks = {k: v["A"].shape[0] for k, v in halves.items() if set(v) == {"A", "B"} and v["A"].ndim == v["B"].ndim == 2}
@@ -78,19 +87,17 @@ def make_adapter(name: str, halves: Mapping[str, Mapping[str, Array]], config: M
     if missing:
         raise FormatError(f"lora: {missing[0]} needs one matrix A and one matrix B")
     rank = max(ranks.values())
-    if not 1 <= rank <= MAX_RANK:
-        raise FormatError(f"lora: the rank must be in 1..{MAX_RANK}, got {rank}")
+    if not 1 <= min(ranks.values()) <= rank <= MAX_RANK:
+        raise FormatError(f"lora: the rank must be in 1..{MAX_RANK}, got {min(ranks.values())}..{rank}")
     pairs: dict[str, tuple[Array, Array]] = {}
     for key, parts in halves.items():
         a, b = parts["A"], parts["B"]
         if b.shape[1] != a.shape[0]:
             raise FormatError(f"lora: {key} has A {list(a.shape)} and B {list(b.shape)}, whose ranks differ")
         own = ranks[key]
-        alpha = float(settings.get("lora_alpha", own))
-        factor = scale if scale is not None else alpha / (sqrt(own) if settings.get("use_rslora") else own)
-        left, right = np.zeros((a.shape[1], rank), np.float32), np.zeros((rank, b.shape[0]), np.float32)
-        left[:, :own], right[:own] = a.T, b.T * np.float32(factor)
-        pairs[key] = left, right
+        alpha = settings.number("lora_alpha", own, low=-1e6, high=1e6)
+        factor = scale if scale is not None else alpha / (sqrt(own) if settings.flag("use_rslora", False) else own)
+        pairs[key] = a.T, b.T * np.float32(factor)
     return Adapter(name, rank, pairs)
 
 
@@ -98,7 +105,7 @@ def _parse(name: str) -> tuple[str, str]:
     """`base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight` -> `model.layers.0.self_attn.q_proj`, `A`."""
     stem, found, rest = name.partition(".lora_")
     if not found or rest[:1] not in ("A", "B") or not rest.endswith("weight"):
-        raise FormatError(f"lora: tensor {name!r} is not part of a LoRA adapter of linear layers")
+        raise FormatError(f"lora: tensor {name!r:.200} is not part of a LoRA adapter of linear layers")
     return stem.removeprefix("base_model.model."), rest[0]
 
 
@@ -127,9 +134,15 @@ class LoraInputs:
             pair = adapter.pairs.get(name)
             if pair is not None and (pair[0].shape[0] != k or pair[1].shape[1] != n):
                 raise FormatError(f"lora: {name} is [{n},{k}] in the model, but the adapter is for [{pair[1].shape[1]},{pair[0].shape[0]}]")
-            out += pair if pair is not None else (self._zero(k, adapter.rank), self._zero(adapter.rank, n))
+            out += (self._zero(k, adapter.rank), self._zero(adapter.rank, n)) if pair is None else _padded(*pair, adapter.rank)
         return out
 
     def _zero(self, rows: int, columns: int) -> Array:
         return self._zeros.setdefault((rows, columns), np.zeros((rows, columns), np.float32))
 
+
+def _padded(a: Array, b: Array, rank: int) -> tuple[Array, Array]:
+    """A pair of any rank as one of this rank."""
+    left, right = np.zeros((len(a), rank), np.float32), np.zeros((rank, b.shape[1]), np.float32)
+    left[:, : a.shape[1]], right[: len(b)] = a, b
+    return left, right

@@ -98,7 +98,7 @@ def tokenizer_from_gguf(file: GGUFFile) -> Tokenizer:
             adds_bos=m.flag(KEY + "add_bos_token", False),
             adds_space=space or m.flag(KEY + "remove_extra_whitespaces", False),
         )
-    raise UnsupportedError(f"tokenizer: model {model!r} is not supported; known: gpt2 llama t5 ({m.source})")
+    raise UnsupportedError(f"tokenizer: model {model!r:.60} is not supported; known: gpt2 llama t5 ({m.source})")
 
 
 def _per_token(m: Metadata, name: str, count: int, kinds: str) -> list[Any] | None:

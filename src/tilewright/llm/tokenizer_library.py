@@ -14,11 +14,11 @@ def library_errors(what: str, source: object) -> Iterator[None]:
     try:
         yield
     except Exception as e:
-        raise FormatError(f"tokenizer: {what}: {e} ({source})") from e
+        raise FormatError(f"tokenizer: {what}: {e!s:.600} ({source})") from e
     except BaseException as e:
         if type(e).__name__ != "PanicException":  # Rust's panic arrives outside of Exception; Ctrl-C must pass
             raise
-        raise FormatError(f"tokenizer: {what}: the tokenizers library gave up: {e} ({source})") from e
+        raise FormatError(f"tokenizer: {what}: the tokenizers library gave up: {e!s:.600} ({source})") from e
 
 
 def library_encoder(fast: Any, source: object) -> Callable[[str, bool], list[int]]:

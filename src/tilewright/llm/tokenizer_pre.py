@@ -59,5 +59,5 @@ PRE_TOKENIZERS: dict[str, PreTokenizer] = {name: pre for names, pre in _FAMILIES
 def pre_tokenizer(name: str) -> PreTokenizer:
     found = PRE_TOKENIZERS.get(name)
     if found is None:
-        raise UnsupportedError(f"tokenizer: pre-tokenizer {name!r} is not supported; known: {' '.join(PRE_TOKENIZERS)}")
+        raise UnsupportedError(f"tokenizer: pre-tokenizer {name!r:.60} is not supported; known: {' '.join(PRE_TOKENIZERS)}")
     return found

@@ -78,6 +78,6 @@ class ScoreMerger:
         for byte in piece.encode():
             found = self._ids.get(f"<0x{byte:02X}>", self._unknown)
             if found is None:
-                raise FormatError(f"tokenizer: no token for {piece!r}: the vocabulary has neither <0x{byte:02X}> nor an unknown token")
+                raise FormatError(f"tokenizer: no token for {piece!r:.60}: the vocabulary has neither <0x{byte:02X}> nor an unknown token")
             out.append(found)
         return out

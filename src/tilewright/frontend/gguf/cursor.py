@@ -25,7 +25,7 @@ class Cursor:
         self.source = source
 
     def fail(self, message: str) -> FormatError:
-        return FormatError(f"gguf: {message} (byte {self.at} of {self.end}, {self.source})")
+        return FormatError(f"gguf: {message:.600} (byte {self.at} of {self.end}, {self.source})")
 
     def need(self, size: int, what: str) -> int:
         """The position of the next `size` bytes, which must exist; moves behind them."""

@@ -96,7 +96,7 @@ def open_gguf(path: str | os.PathLike[str]) -> GGUFFile:
             raise FormatError(f"gguf: part {i} of {parts} is missing: {sibling}")
         for name, tensor in _open_one(sibling).tensors.items():
             if name in tensors:
-                raise FormatError(f"gguf: tensor {name!r} stands in two parts ({sibling})")
+                raise FormatError(f"gguf: tensor {name!r:.200} stands in two parts ({sibling})")
             tensors[name] = tensor
     return GGUFFile(first.path, first.version, first.alignment, first.metadata, tensors)
 

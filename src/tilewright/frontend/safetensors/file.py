@@ -43,7 +43,7 @@ def open_safetensors(path: str | os.PathLike[str]) -> tuple[dict[str, PackedTens
             pass
         header: dict[str, Any] = json.loads(bytes(data[8 : 8 + size]))
     except (SafetensorError, OverflowError, ValueError, RecursionError) as e:
-        raise FormatError(f"safetensors: {e} ({path})") from e
+        raise FormatError(f"safetensors: {e!s:.600} ({path})") from e
     tensors: dict[str, PackedTensor] = {}
     others: dict[str, str] = {}
     for name, entry in header.items():
@@ -63,7 +63,7 @@ def _tensor(name: str, entry: dict[str, Any], data: memoryview, base: int, path:
     if prod(max(d, 1) for d in shape) * fmt.bytes >= 1 << 62:
         raise FormatError(f"safetensors: tensor {name!r:.200} has an impossible shape {shape!r:.100} ({path})")
     if end - start != prod(shape) * fmt.bytes or base + end > len(data):
-        raise FormatError(f"safetensors: tensor {name!r} ({fmt}{list(shape)}) does not fit its bytes {start} .. {end} ({path})")
+        raise FormatError(f"safetensors: tensor {name!r:.200} ({fmt}{list(shape)!s:.100}) does not fit its bytes {start} .. {end} ({path})")
     rows, width = prod(shape[:-1]), (shape[-1] if shape else 1) * fmt.bytes
     view = np.frombuffer(data, np.uint8, end - start, base + start) if end > start else np.zeros(0, np.uint8)
     view.setflags(write=False)

@@ -40,7 +40,7 @@ class HFFolder:
         """`model_type` of the configuration: llama, qwen2, gemma3 …"""
         kind = self.config.get("model_type")
         if not isinstance(kind, str):
-            raise FormatError(f"config.json: 'model_type' must be a string, got {kind!r} ({self.path})")
+            raise FormatError(f"config.json: 'model_type' must be a string, got {kind!r:.60} ({self.path})")
         return kind
 
     def tensor(self, name: str) -> PackedTensor:
@@ -48,8 +48,8 @@ class HFFolder:
         if found is not None:
             return found
         if name in self.others:
-            raise UnsupportedError(f"safetensors: tensor {name!r} has type {self.others[name]}; supported: F32 F16 BF16 F64 and integers")
-        raise FormatError(f"safetensors: tensor {name!r} is missing; the folder has {len(self.tensors)} tensors ({self.path})")
+            raise UnsupportedError(f"safetensors: tensor {name!r:.200} has type {self.others[name]}; supported: F32 F16 BF16 F64 and integers")
+        raise FormatError(f"safetensors: tensor {name!r:.200} is missing; the folder has {len(self.tensors)} tensors ({self.path})")
 
     def json(self, name: str) -> dict[str, Any]:
         """A JSON file of the folder (`generation_config.json`, `tokenizer_config.json`); empty when there is none."""
@@ -83,18 +83,18 @@ def _open_shards(folder: Path, tensors: dict[str, PackedTensor], others: dict[st
         raise FormatError(f"{INDEX}: 'weight_map' must map names to files ({folder})")
     for shard in sorted(set(weight_map.values())):
         if Path(shard).name != shard or not shard.endswith(".safetensors"):
-            raise FormatError(f"{INDEX}: a shard must be a .safetensors file in the folder itself, got {shard!r} ({folder})")
+            raise FormatError(f"{INDEX}: a shard must be a .safetensors file in the folder itself, got {shard!r:.200} ({folder})")
         if not (folder / shard).is_file():
-            raise FormatError(f"{INDEX}: the shard {shard} is missing in {folder}")
+            raise FormatError(f"{INDEX}: the shard {shard:.200} is missing in {folder}")
         found, rest = open_safetensors(folder / shard)
         for name in [*found, *rest]:
             if name in tensors or name in others:
-                raise FormatError(f"safetensors: tensor {name!r} stands in two files of {folder}")
+                raise FormatError(f"safetensors: tensor {name!r:.200} stands in two files of {folder}")
         tensors.update(found)
         others.update(rest)
     absent = [n for n in weight_map if n not in tensors and n not in others]
     if absent:
-        raise FormatError(f"{INDEX}: {len(absent)} tensors are in no file, the first is {absent[0]!r} ({folder})")
+        raise FormatError(f"{INDEX}: {len(absent)} tensors are in no file, the first is {absent[0]!r:.200} ({folder})")
 
 
 def read_json(path: Path, limit: int = JSON_LIMIT) -> dict[str, Any]:
@@ -106,7 +106,7 @@ def read_json(path: Path, limit: int = JSON_LIMIT) -> dict[str, Any]:
     try:
         value = json.loads(data)
     except (ValueError, RecursionError) as e:
-        raise FormatError(f"{path.name}: not valid JSON: {e} ({path})") from e
+        raise FormatError(f"{path.name}: not valid JSON: {e!s:.300} ({path})") from e
     if not isinstance(value, dict):
         raise FormatError(f"{path.name}: must be a JSON object, got {type(value).__name__} ({path})")
     return value
