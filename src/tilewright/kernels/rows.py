@@ -350,8 +350,8 @@ class RowKernel:
 
         total = b.reduce("sum", self.sweep([b.full((self.tile,), 0.0, self.dtype)], body)[0])
         if log:
-            shift = top + b.unary("log", total)
-            self._finish(lambda x, evaluate: x - shift)
+            log_total = b.unary("log", total)
+            self._finish(lambda x, evaluate: (x - top) - log_total)  # top + log_total would lose the digits of the logarithm
             return
         inverse = b.unary("reciprocal", total)
 

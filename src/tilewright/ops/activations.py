@@ -24,20 +24,20 @@ TANH_CUBIC = 0.044715
 
 @register
 class Relu(Unary):
-    """max(x, 0); NaN stays NaN."""
+    """max(0, x); NaN stays NaN, and -0.0 is kept."""
 
     kinds = "fi"
     samples = unary_samples(-4, 4, i32(5))
     errors = [E(boolean(3), match="needs float or integer operands; cast first, got dtype=bool")]
 
     def ref(self, x: Any) -> Any:
-        return np.maximum(x, np.zeros((), x.dtype))
+        return np.maximum(np.zeros((), x.dtype), x)
 
     def lower(self, t: Any, x: Any) -> Any:
-        return t.binary("max", x, 0)
+        return t.binary("max", t.full((), 0, x.dtype), x)
 
     def decompose(self, x: Value) -> Value:
-        return F.maximum(x, 0)
+        return F.maximum(0, x)
 
     def scaled(self, i: int, g: Value, inputs: Values, output: Value) -> Value:
         return F.where(F.greater(inputs[0], 0), g, 0)

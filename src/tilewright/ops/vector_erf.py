@@ -9,6 +9,7 @@ from typing import Any
 
 from .vector_math import Tile, bits, const, copy_sign, floats, poly, single, wide, width
 
+LARGE = 1e150  # beyond it erfc(a) exp(a^2) is 1 / (sqrt(pi) a)
 K = 2.0  # of the variable (a - K) / (a + K) in which the tail is smooth
 # erfc(a) exp(a^2) (1 + 2a) in (a - K) / (a + K) for a >= 1/2
 TAIL: dict[int, tuple[float, ...]] = {
@@ -41,8 +42,8 @@ def _square_parts(t: Any, a: Tile) -> tuple[Tile, Tile]:
 
 
 def _scaled(t: Any, a: Tile) -> Tile:
-    """erfc(a) exp(a^2) for a >= 1/2; 0 at infinity."""
-    u = t.binary("min", a, 1e19 if single(a) else 1e150)
+    """erfc(a) exp(a^2) for a >= 1/2, up to a = `LARGE` (1e19 in f32)."""
+    u = t.binary("min", a, 1e19 if single(a) else LARGE)
     return poly(t, (u - K) / (u + K), TAIL[width(a)]) / (u + u + 1.0)
 
 
@@ -79,7 +80,7 @@ def erfcx(t: Any, x: Tile) -> Tile:
     z = t.binary("min", a, 30.0)
     high, low = _square_parts(t, z)
     grown = t.unary("exp", high) * t.unary("exp", low)
-    far = _scaled(t, t.binary("max", a, 0.5))
+    far = _scaled(t, t.binary("max", a, 0.5)) * (t.binary("min", a, LARGE) / a)  # it goes on as 1 / a, to 0 at infinity
     y = t.select(t.cmp("lt", v, 0.0), 2.0 * grown - far, far)
     return t.select(t.cmp("lt", a, 0.5), grown * (1.0 - t.unary("erf", v)), t.select(t.unary("isnan", v), v, y))
 
@@ -131,7 +132,7 @@ def ndtri(t: Any, p: Tile) -> Tile:
     v = wide(t, p)
     q = t.binary("min", v, 1.0 - v) * 2.0  # erfc of the result's size over sqrt(2)
     y = _inverse(t, -t.unary("log", q * (2.0 - q)), 1.0 - q)
-    y = _polished(t, y, q) * sqrt(2)
+    y = t.select(t.cmp("lt", q, 1e-306), y, _polished(t, y, q)) * sqrt(2)  # of a subnormal q the step would divide by 0
     y = t.select(t.cmp("lt", v, 0.5), -y, y)
     outside = t.binary("or", t.cmp("lt", v, 0.0), t.cmp("gt", v, 1.0))
     y = t.select(t.cmp("eq", v, 0.0), -float("inf"), t.select(t.cmp("eq", v, 1.0), float("inf"), y))

@@ -76,6 +76,8 @@ def lgamma(t: Any, x: Tile) -> Tile:
     y = t.select(t.cmp("eq", a, float("inf")), a, y)
     whole = t.binary("and", t.cmp("eq", v, t.unary("floor", v)), t.cmp("le", v, 0.0))
     mirrored = (log(pi) - t.unary("log", t.unary("abs", sin_pi(t, v)))) - y
+    mirrored = t.select(t.cmp("lt", t.unary("abs", v), 2.0**-60), -t.unary("log", t.unary("abs", v)), mirrored)
+    y = t.select(t.binary("or", t.cmp("eq", v, 1.0), t.cmp("eq", v, 2.0)), 0.0, y)
     return t.select(t.binary("or", whole, t.unary("isinf", v)), float("inf"), t.select(minus, mirrored, y))
 
 

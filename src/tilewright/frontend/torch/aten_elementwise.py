@@ -106,8 +106,8 @@ def _binary(op: Any) -> Handler:
 
 
 aten("mul.Tensor", "mul.Scalar", "multiply.Tensor", "multiply.Scalar")(_binary(O.Mul))
-aten("maximum.default", "max.other", "clamp_min.Tensor", "clamp_min.default")(_binary(O.Maximum))
-aten("minimum.default", "min.other", "clamp_max.Tensor", "clamp_max.default")(_binary(O.Minimum))
+aten("maximum.default", "max.other")(_binary(O.Maximum))
+aten("minimum.default", "min.other")(_binary(O.Minimum))
 aten("remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor")(_binary(O.Remainder))
 
 

@@ -126,10 +126,23 @@ def masked_fill(c: Context, x: Value, mask: Value, value: Any) -> Value:
 
 @aten("clamp.default", "clamp.Tensor", "clip.default", "clip.Tensor")
 def clamp(c: Context, x: Value, min: Any = None, max: Any = None) -> Value:  # noqa: A002
+    """Of zeros of both signs the second operand is the result: as in torch x, but for bounds that are tensors."""
     out = c.cast(x, c.dtype)
-    if min is not None:
-        out = c.emit(O.Maximum(), out, c.value(min, c.dtype))
-    return out if max is None else c.emit(O.Minimum(), out, c.value(max, c.dtype))
+    for op, bound in ((O.Maximum(), min), (O.Minimum(), max)):
+        if bound is not None:
+            pair = (c.value(bound, c.dtype), out)
+            out = c.emit(op, *(pair[::-1] if isinstance(bound, Value) else pair))
+    return out
+
+
+@aten("clamp_min.default", "clamp_min.Tensor")
+def clamp_min(c: Context, x: Value, min: Any) -> Value:  # noqa: A002
+    return clamp(c, x, min=min)
+
+
+@aten("clamp_max.default", "clamp_max.Tensor")
+def clamp_max(c: Context, x: Value, max: Any) -> Value:  # noqa: A002
+    return clamp(c, x, max=max)
 
 
 @aten("hardtanh.default")
