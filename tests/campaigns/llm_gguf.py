@@ -30,20 +30,69 @@ class File:
     whole: bool
 
 
-OPS = ("value", "value", "value", "kind", "drop", "twice", "name", "element", "element", "length", "counts", "shape", "shape", "type", "offset",
-       "tdrop", "ttwice", "tname", "data", "add", "bytes", "bytes", "bytes", "sparse")
+OPS = (
+    "value",
+    "value",
+    "value",
+    "kind",
+    "drop",
+    "twice",
+    "name",
+    "element",
+    "element",
+    "length",
+    "counts",
+    "shape",
+    "shape",
+    "type",
+    "offset",
+    "tdrop",
+    "ttwice",
+    "tname",
+    "data",
+    "add",
+    "bytes",
+    "bytes",
+    "bytes",
+    "sparse",
+)
 
 
 def draw(rng: np.random.Generator) -> File:
-    edits = tuple(Edit(str(rng.choice(OPS)), int(rng.integers(1 << 20)), int(rng.integers(1 << 30))) for _ in range(int(rng.integers(1, 4))))
+    edits = tuple(
+        Edit(str(rng.choice(OPS)), int(rng.integers(1 << 20)), int(rng.integers(1 << 30))) for _ in range(int(rng.integers(1, 4)))
+    )
     return File(str(rng.choice(list(s.CONFIGS))), edits, bool(rng.random() < 0.003))
 
 
-ADDED = ("attention.scale", "attention.value_length", "logit_scale", "expert_count", "expert_used_count", "rope.scaling.factor",
-         "rope.scaling.attn_factor", "rope.freq_base_swa", "attn_logit_softcapping", "final_logit_softcapping", "attention.causal",
-         "rope.scaling.original_context_length", "attention.sliding_window_pattern", "expert_gating_func", "tensor_data_layout")
-GLOBAL = ("split.count", "split.no", "general.alignment", "tokenizer.ggml.unknown_token_id", "tokenizer.ggml.precompiled_charsmap",
-          "tokenizer.ggml.add_bos_token", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.remove_extra_whitespaces", "tokenizer.ggml.scores")
+ADDED = (
+    "attention.scale",
+    "attention.value_length",
+    "logit_scale",
+    "expert_count",
+    "expert_used_count",
+    "rope.scaling.factor",
+    "rope.scaling.attn_factor",
+    "rope.freq_base_swa",
+    "attn_logit_softcapping",
+    "final_logit_softcapping",
+    "attention.causal",
+    "rope.scaling.original_context_length",
+    "attention.sliding_window_pattern",
+    "expert_gating_func",
+    "tensor_data_layout",
+)
+GLOBAL = (
+    "split.count",
+    "split.no",
+    "general.alignment",
+    "tokenizer.ggml.unknown_token_id",
+    "tokenizer.ggml.precompiled_charsmap",
+    "tokenizer.ggml.add_bos_token",
+    "tokenizer.ggml.eot_token_id",
+    "tokenizer.ggml.remove_extra_whitespaces",
+    "tokenizer.ggml.scores",
+)
 
 
 def build(subject: File) -> tuple[bytes, int]:
@@ -54,10 +103,12 @@ def build(subject: File) -> tuple[bytes, int]:
         if e.op in ("bytes", "sparse"):
             late.append(e)
         elif e.op == "counts":
-            counts = (abs(int(_number(e.how))), abs(int(_number(e.how // 64)))) if e.how % 3 else (len(parts) + e.how % 3, len(keys) - e.how % 2)
+            counts = (
+                (abs(int(_number(e.how))), abs(int(_number(e.how // 64)))) if e.how % 3 else (len(parts) + e.how % 3, len(keys) - e.how % 2)
+            )
         elif e.op == "add":
             arch = s.gguf_keys(subject.kind)[0][2]
-            name = (f"{arch}.{ADDED[e.at % len(ADDED)]}" if e.at % 2 else GLOBAL[e.at % len(GLOBAL)])
+            name = f"{arch}.{ADDED[e.at % len(ADDED)]}" if e.at % 2 else GLOBAL[e.at % len(GLOBAL)]
             keys.append((name, KINDS[e.how % len(KINDS)], weird(e.how // 16)))
         elif e.op in ("value", "kind", "drop", "twice", "name", "element", "length") and keys:
             name, kind, value = keys[k]
@@ -84,7 +135,9 @@ def build(subject: File) -> tuple[bytes, int]:
             if e.op == "shape":
                 axis = e.how % max(1, len(shape))
                 new = list(shape)
-                new[axis : axis + 1] = ([int(_number(e.how // 4))], [], [1, new[axis]] if new else [], [new[axis] // 2] if new else [])[e.how % 4]
+                new[axis : axis + 1] = ([int(_number(e.how // 4))], [], [1, new[axis]] if new else [], [new[axis] // 2] if new else [])[
+                    e.how % 4
+                ]
                 shape = tuple(new)
             elif e.op == "type":
                 kind = e.how % 45
@@ -98,7 +151,13 @@ def build(subject: File) -> tuple[bytes, int]:
             elif e.op == "ttwice":
                 parts.append(parts[t])
             else:
-                parts[t] = parts[e.how % len(parts)][0] if e.op == "tname" and e.how % 2 else "x" if e.op == "tname" else name, shape, kind, data, offset
+                parts[t] = (
+                    parts[e.how % len(parts)][0] if e.op == "tname" and e.how % 2 else "x" if e.op == "tname" else name,
+                    shape,
+                    kind,
+                    data,
+                    offset,
+                )
     data = s.gguf_file(keys, parts, counts)
     for e in late:
         if e.op == "bytes":

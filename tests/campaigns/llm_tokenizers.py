@@ -38,27 +38,78 @@ class Vocabulary:
     edits: tuple[Edit, ...]
 
 
-OPS = ("any", "any", "model", "normalizer", "pre_tokenizer", "decoder", "added_tokens", "post_processor", "token", "token", "merge", "option",
-       "option", "text", "text")
+OPS = (
+    "any",
+    "any",
+    "model",
+    "normalizer",
+    "pre_tokenizer",
+    "decoder",
+    "added_tokens",
+    "post_processor",
+    "token",
+    "token",
+    "merge",
+    "option",
+    "option",
+    "text",
+    "text",
+)
 OPTIONS: tuple[tuple[str, Any], ...] = (
-    ("continuing_subword_prefix", "x"), ("continuing_subword_prefix", "é"), ("continuing_subword_prefix", "t"), ("end_of_word_suffix", "é"),
-    ("unk_token", "<unk>"), ("unk_token", "none"), ("unk_id", 1 << 40), ("unk_id", None), ("byte_fallback", True), ("fuse_unk", True),
-    ("dropout", 1.5), ("dropout", 0.0), ("ignore_merges", True), ("type", "WordPiece"), ("type", "WordLevel"), ("type", "Unigram"),
-    ("type", "BPE"), ("max_input_chars_per_word", 0), ("max_input_chars_per_word", 1 << 62), ("vocab", {}), ("vocab", []), ("merges", []))
+    ("continuing_subword_prefix", "x"),
+    ("continuing_subword_prefix", "é"),
+    ("continuing_subword_prefix", "t"),
+    ("end_of_word_suffix", "é"),
+    ("unk_token", "<unk>"),
+    ("unk_token", "none"),
+    ("unk_id", 1 << 40),
+    ("unk_id", None),
+    ("byte_fallback", True),
+    ("fuse_unk", True),
+    ("dropout", 1.5),
+    ("dropout", 0.0),
+    ("ignore_merges", True),
+    ("type", "WordPiece"),
+    ("type", "WordLevel"),
+    ("type", "Unigram"),
+    ("type", "BPE"),
+    ("max_input_chars_per_word", 0),
+    ("max_input_chars_per_word", 1 << 62),
+    ("vocab", {}),
+    ("vocab", []),
+    ("merges", []),
+)
 STEPS: tuple[dict[str, Any], ...] = (
-    {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}, {"type": "Metaspace", "replacement": "▁▁"},
-    {"type": "Split", "pattern": {"Regex": "(a|a)*b"}, "behavior": "MergedWithNext", "invert": True}, {"type": "Digits", "individual_digits": True},
-    {"type": "Split", "pattern": {"String": ""}, "behavior": "Removed", "invert": False}, {"type": "Punctuation", "behavior": "Contiguous"},
-    {"type": "Replace", "pattern": {"Regex": "."}, "content": "é" * 8}, {"type": "Replace", "pattern": {"String": ""}, "content": "ab"},
-    {"type": "Strip", "content": "a", "start": 1 << 60, "stop": 3}, {"type": "Precompiled", "precompiled_charsmap": "AAAA"},
-    {"type": "FixedLength", "length": 0}, {"type": "FixedLength", "length": 2}, {"type": "UnicodeScripts"}, {"type": "WhitespaceSplit"},
-    {"type": "CTC", "pad_token": "a", "word_delimiter_token": "|", "cleanup": True}, {"type": "BPEDecoder", "suffix": "é"}, {"type": "ByteFallback"},
-    {"type": "Prepend", "prepend": ""}, {"type": "Prepend", "prepend": "é" * 60}, {"type": "BertNormalizer", "clean_text": True,
-     "handle_chinese_chars": True, "strip_accents": None, "lowercase": True}, {"type": "Nmt"}, {"type": "StripAccents"}, {"type": "ByteLevel"})
+    {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True},
+    {"type": "Metaspace", "replacement": "▁▁"},
+    {"type": "Split", "pattern": {"Regex": "(a|a)*b"}, "behavior": "MergedWithNext", "invert": True},
+    {"type": "Digits", "individual_digits": True},
+    {"type": "Split", "pattern": {"String": ""}, "behavior": "Removed", "invert": False},
+    {"type": "Punctuation", "behavior": "Contiguous"},
+    {"type": "Replace", "pattern": {"Regex": "."}, "content": "é" * 8},
+    {"type": "Replace", "pattern": {"String": ""}, "content": "ab"},
+    {"type": "Strip", "content": "a", "start": 1 << 60, "stop": 3},
+    {"type": "Precompiled", "precompiled_charsmap": "AAAA"},
+    {"type": "FixedLength", "length": 0},
+    {"type": "FixedLength", "length": 2},
+    {"type": "UnicodeScripts"},
+    {"type": "WhitespaceSplit"},
+    {"type": "CTC", "pad_token": "a", "word_delimiter_token": "|", "cleanup": True},
+    {"type": "BPEDecoder", "suffix": "é"},
+    {"type": "ByteFallback"},
+    {"type": "Prepend", "prepend": ""},
+    {"type": "Prepend", "prepend": "é" * 60},
+    {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True, "strip_accents": None, "lowercase": True},
+    {"type": "Nmt"},
+    {"type": "StripAccents"},
+    {"type": "ByteLevel"},
+)
 
 
 def draw(rng: np.random.Generator) -> Vocabulary:
-    edits = tuple(Edit(str(rng.choice(OPS)), int(rng.integers(1 << 20)), int(rng.integers(1 << 30))) for _ in range(int(rng.integers(1, 5))))
+    edits = tuple(
+        Edit(str(rng.choice(OPS)), int(rng.integers(1 << 20)), int(rng.integers(1 << 30))) for _ in range(int(rng.integers(1, 5)))
+    )
     return Vocabulary(str(rng.choice(["bytes", "scores", "gguf:llama", "gguf:qwen2", "gguf:gemma3_text"])), edits)
 
 
@@ -115,7 +166,13 @@ def from_gguf(subject: Vocabulary, path: Path) -> Any:
             items[place : place + 1] = [[new[e.how % 4]], [], [*items[place : place + 1], new[e.at % 4]]][e.how % 3]
             keys[at] = name, kind, (value[0], tuple(items))
         elif e.how % 5 == 0:
-            keys.append(("tokenizer.ggml.precompiled_charsmap", s.ARRAY, (0, tuple(np.random.default_rng(e.how).integers(0, 256, e.at % 600).tolist()))))
+            keys.append(
+                (
+                    "tokenizer.ggml.precompiled_charsmap",
+                    s.ARRAY,
+                    (0, tuple(np.random.default_rng(e.how).integers(0, 256, e.at % 600).tolist())),
+                )
+            )
         elif e.how % 5 == 1:
             keys[at] = name, kind, weird(e.how // 5)
         elif e.how % 5 == 2:

@@ -87,7 +87,7 @@ def encode_chat(
     The texts of control tokens in messages and tools stay text, so that nobody can end a turn by writing `<|im_end|>`;
     `special_in_content=True` lets them through.
     """
-    names = {
+    names: dict[str, Any] = {
         "bos_token": "" if tokenizer.bos is None else tokenizer.tokens[tokenizer.bos],
         "eos_token": "" if tokenizer.eos is None else tokenizer.tokens[tokenizer.eos],
         "add_generation_prompt": add_generation_prompt,

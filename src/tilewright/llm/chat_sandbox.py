@@ -21,8 +21,39 @@ from .chat_budget import ELEMENT, Budget, Exceeded
 BITS = 1 << 14  # of an integer
 LAZY = frozenset({"map", "select", "selectattr", "reject", "rejectattr"})  # filters that give generators
 TEXTUAL = frozenset(
-    "abs attr capitalize center count d default e escape filesizeformat first float forceescape format indent int last length lower replace "
-    "reverse round safe string title tojson trim truncate upper urlencode wordcount".split()
+    [
+        "abs",
+        "attr",
+        "capitalize",
+        "center",
+        "count",
+        "d",
+        "default",
+        "e",
+        "escape",
+        "filesizeformat",
+        "first",
+        "float",
+        "forceescape",
+        "format",
+        "indent",
+        "int",
+        "last",
+        "length",
+        "lower",
+        "replace",
+        "reverse",
+        "round",
+        "safe",
+        "string",
+        "title",
+        "tojson",
+        "trim",
+        "truncate",
+        "upper",
+        "urlencode",
+        "wordcount",
+    ]
 )  # filters that take a text as a whole
 SHORT = frozenset({"length", "count", "first", "last", "default", "d"})  # filters that do not go through what they are given
 REMOVED = ("pprint", "random", "striptags", "urlize", "wordwrap", "xmlattr")  # slow on long texts, or not the same twice

@@ -20,7 +20,8 @@ C = Such("c", lambda v: isinstance(v.op, o.Constant))
 @rule(P(o.Conv, X, C, name="conv"))
 def winograd(x: Value, c: Value, conv: Any, m: Match) -> Value | None:
     op = conv.op
-    plain = set(op.stride) == set(op.dilation) == {1} and not op.transposed and all(p >= 0 for pair in op.padding for p in pair)
+    inside = all(isinstance(p, int) and p >= 0 for pair in op.padding for p in pair)
+    plain = set(op.stride) == set(op.dilation) == {1} and not op.transposed and inside
     results, channels, *kernel = c.shape
     known = isinstance(channels, int) and isinstance(results, int) and channels >= LEAST and results // op.groups >= LEAST
     if not plain or c.dtype is not f32 or tuple(kernel[-2:]) != (3, 3) or not known:

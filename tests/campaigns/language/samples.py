@@ -22,24 +22,63 @@ MERGES = ("t h", "Ġ th", "Ġth e")
 TOKENS = (*byte_of_character(), *(m.replace(" ", "") for m in MERGES), *SPECIALS)
 SCORED = ("<unk>", "<s>", "</s>", *(f"<0x{b:02X}>" for b in range(256)), "▁", "t", "h", "e", "th", "▁th", "▁the")
 WIDTH, HEADS, KV, HEAD, LAYERS, HIDDEN, CONTEXT, EXPERTS = 32, 4, 2, 8, 2, 48, 64, 4
-PLAIN = {"hidden_size": WIDTH, "intermediate_size": HIDDEN, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS,
-         "num_key_value_heads": KV, "vocab_size": len(TOKENS), "max_position_embeddings": CONTEXT, "rms_norm_eps": 1e-5,
-         "rope_theta": 10000.0, "tie_word_embeddings": False, "hidden_act": "silu", "head_dim": HEAD, "eos_token_id": len(TOKENS) - 2}
+PLAIN = {
+    "hidden_size": WIDTH,
+    "intermediate_size": HIDDEN,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": HEADS,
+    "num_key_value_heads": KV,
+    "vocab_size": len(TOKENS),
+    "max_position_embeddings": CONTEXT,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+    "tie_word_embeddings": False,
+    "hidden_act": "silu",
+    "head_dim": HEAD,
+    "eos_token_id": len(TOKENS) - 2,
+}
 GEMMA = {**PLAIN, "tie_word_embeddings": True, "hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 8, "sliding_window": 8}
 CONFIGS: dict[str, dict[str, Any]] = {
-    "llama": {**PLAIN, "attention_bias": False, "mlp_bias": False, "rope_scaling": {
-        "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}},
-    "mistral": {**PLAIN, "sliding_window": 9}, "mixtral": {**PLAIN, "num_local_experts": EXPERTS, "num_experts_per_tok": 2},
+    "llama": {
+        **PLAIN,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "rope_scaling": {
+            "rope_type": "llama3",
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 32,
+        },
+    },
+    "mistral": {**PLAIN, "sliding_window": 9},
+    "mixtral": {**PLAIN, "num_local_experts": EXPERTS, "num_experts_per_tok": 2},
     "qwen2": {**PLAIN, "use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1},
     "qwen3": {**PLAIN, "attention_bias": False, "layer_types": ["full_attention", "full_attention"]},
     "qwen3_moe": {**PLAIN, "num_experts": EXPERTS, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "norm_topk_prob": True},
     "gemma2": GEMMA,
-    "gemma3_text": {**GEMMA, "rope_parameters": {"full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
-                                                 "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}},
-    "phi3": {**PLAIN, "original_max_position_embeddings": 32, "rope_scaling": {
-        "type": "longrope", "short_factor": [1.0, 1.5, 2.0, 2.5], "long_factor": [2.0, 3.0, 4.0, 5.0]}},
-    "gpt2": {"n_embd": WIDTH, "n_layer": LAYERS, "n_head": HEADS, "n_positions": CONTEXT, "vocab_size": len(TOKENS), "n_inner": HIDDEN,
-             "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5},
+    "gemma3_text": {
+        **GEMMA,
+        "rope_parameters": {
+            "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+        },
+    },
+    "phi3": {
+        **PLAIN,
+        "original_max_position_embeddings": 32,
+        "rope_scaling": {"type": "longrope", "short_factor": [1.0, 1.5, 2.0, 2.5], "long_factor": [2.0, 3.0, 4.0, 5.0]},
+    },
+    "gpt2": {
+        "n_embd": WIDTH,
+        "n_layer": LAYERS,
+        "n_head": HEADS,
+        "n_positions": CONTEXT,
+        "vocab_size": len(TOKENS),
+        "n_inner": HIDDEN,
+        "activation_function": "gelu_new",
+        "layer_norm_epsilon": 1e-5,
+    },
 }
 for kind, config in CONFIGS.items():
     config["model_type"] = kind
@@ -52,21 +91,48 @@ def tensors(kind: str) -> dict[str, Any]:
     shapes: dict[str, tuple[int, ...]] = {}
     if kind in ("phi3", "gpt2"):
         shapes = {f"blk.{i}.attn_qkv.weight": () for i in range(LAYERS)}
-    return {name: (rng.standard_normal(shape) * 0.1 + (name.endswith("norm.weight"))).astype(np.float32)
-            for name, shape, needed in expected(config, shapes) if needed}
+    return {
+        name: (rng.standard_normal(shape) * 0.1 + (name.endswith("norm.weight"))).astype(np.float32)
+        for name, shape, needed in expected(config, shapes)
+        if needed
+    }
 
 
 HF_NAMES = {
-    "attn_norm": "input_layernorm", "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj",
-    "attn_qkv": "self_attn.qkv_proj", "attn_output": "self_attn.o_proj", "attn_q_norm": "self_attn.q_norm",
-    "attn_k_norm": "self_attn.k_norm", "ffn_norm": "post_attention_layernorm", "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj", "ffn_gate_inp": "mlp.gate", "token_embd": "model.embed_tokens", "output_norm": "model.norm",
-    "output": "lm_head"}
-HF_GEMMA = {**HF_NAMES, "post_attention_norm": "post_attention_layernorm", "ffn_norm": "pre_feedforward_layernorm",
-            "post_ffw_norm": "post_feedforward_layernorm"}
-HF_GPT2 = {"attn_norm": "ln_1", "attn_qkv": "attn.c_attn", "attn_output": "attn.c_proj", "ffn_norm": "ln_2", "ffn_up": "mlp.c_fc",
-           "ffn_down": "mlp.c_proj", "token_embd": "transformer.wte", "position_embd": "transformer.wpe",
-           "output_norm": "transformer.ln_f"}
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_qkv": "self_attn.qkv_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+    "ffn_gate_inp": "mlp.gate",
+    "token_embd": "model.embed_tokens",
+    "output_norm": "model.norm",
+    "output": "lm_head",
+}
+HF_GEMMA = {
+    **HF_NAMES,
+    "post_attention_norm": "post_attention_layernorm",
+    "ffn_norm": "pre_feedforward_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+}
+HF_GPT2 = {
+    "attn_norm": "ln_1",
+    "attn_qkv": "attn.c_attn",
+    "attn_output": "attn.c_proj",
+    "ffn_norm": "ln_2",
+    "ffn_up": "mlp.c_fc",
+    "ffn_down": "mlp.c_proj",
+    "token_embd": "transformer.wte",
+    "position_embd": "transformer.wpe",
+    "output_norm": "transformer.ln_f",
+}
 
 
 def hf_tensors(kind: str) -> dict[str, Any]:
@@ -98,31 +164,56 @@ def gguf_keys(kind: str) -> tuple[Key, ...]:
     arch = c.architecture
     eps = "layer_norm_epsilon" if arch == "gpt2" else "layer_norm_rms_epsilon"
     keys: list[Key] = [
-        ("general.architecture", STRING, arch), ("general.name", STRING, "small"), ("general.alignment", U32, 32),
-        (f"{arch}.block_count", U32, LAYERS), (f"{arch}.embedding_length", U32, WIDTH), (f"{arch}.context_length", U32, CONTEXT),
-        (f"{arch}.feed_forward_length", U32, HIDDEN), (f"{arch}.attention.head_count", U32, HEADS),
-        (f"{arch}.attention.head_count_kv", U32, c.kv_heads), (f"{arch}.attention.key_length", U32, HEAD),
-        (f"{arch}.attention.{eps}", F32, 1e-5), (f"{arch}.rope.dimension_count", U32, HEAD), (f"{arch}.rope.freq_base", F32, 1e4),
-        (f"{arch}.rope.scaling.type", STRING, "none"), (f"{arch}.attention.sliding_window", U32, 16)]
+        ("general.architecture", STRING, arch),
+        ("general.name", STRING, "small"),
+        ("general.alignment", U32, 32),
+        (f"{arch}.block_count", U32, LAYERS),
+        (f"{arch}.embedding_length", U32, WIDTH),
+        (f"{arch}.context_length", U32, CONTEXT),
+        (f"{arch}.feed_forward_length", U32, HIDDEN),
+        (f"{arch}.attention.head_count", U32, HEADS),
+        (f"{arch}.attention.head_count_kv", U32, c.kv_heads),
+        (f"{arch}.attention.key_length", U32, HEAD),
+        (f"{arch}.attention.{eps}", F32, 1e-5),
+        (f"{arch}.rope.dimension_count", U32, HEAD),
+        (f"{arch}.rope.freq_base", F32, 1e4),
+        (f"{arch}.rope.scaling.type", STRING, "none"),
+        (f"{arch}.attention.sliding_window", U32, 16),
+    ]
     if c.experts:
         keys += [(f"{arch}.expert_count", U32, c.experts), (f"{arch}.expert_used_count", U32, 2)]
     if arch in ("qwen2", "gemma2"):  # a vocabulary by scores
-        keys += [("tokenizer.ggml.model", STRING, "llama"), ("tokenizer.ggml.tokens", ARRAY, (STRING, SCORED)),
-                 ("tokenizer.ggml.scores", ARRAY, (F32, tuple(-float(i) for i in range(len(SCORED))))),
-                 ("tokenizer.ggml.token_type", ARRAY, (I32, (2, 3, 3, *(6,) * 256, *(1,) * 7))),
-                 ("tokenizer.ggml.add_bos_token", BOOL, True), ("tokenizer.ggml.add_space_prefix", BOOL, True)]
+        keys += [
+            ("tokenizer.ggml.model", STRING, "llama"),
+            ("tokenizer.ggml.tokens", ARRAY, (STRING, SCORED)),
+            ("tokenizer.ggml.scores", ARRAY, (F32, tuple(-float(i) for i in range(len(SCORED))))),
+            ("tokenizer.ggml.token_type", ARRAY, (I32, (2, 3, 3, *(6,) * 256, *(1,) * 7))),
+            ("tokenizer.ggml.add_bos_token", BOOL, True),
+            ("tokenizer.ggml.add_space_prefix", BOOL, True),
+        ]
     elif arch == "gemma3":
-        keys += [("tokenizer.ggml.model", STRING, "t5"), ("tokenizer.ggml.tokens", ARRAY, (STRING, SCORED)),
-                 ("tokenizer.ggml.scores", ARRAY, (F32, tuple(-float(i) for i in range(len(SCORED))))),
-                 ("tokenizer.ggml.token_type", ARRAY, (I32, (2, 3, 3, *(6,) * 256, *(1,) * 7))),
-                 ("tokenizer.ggml.remove_extra_whitespaces", BOOL, True), ("tokenizer.ggml.unknown_token_id", U32, 0)]
+        keys += [
+            ("tokenizer.ggml.model", STRING, "t5"),
+            ("tokenizer.ggml.tokens", ARRAY, (STRING, SCORED)),
+            ("tokenizer.ggml.scores", ARRAY, (F32, tuple(-float(i) for i in range(len(SCORED))))),
+            ("tokenizer.ggml.token_type", ARRAY, (I32, (2, 3, 3, *(6,) * 256, *(1,) * 7))),
+            ("tokenizer.ggml.remove_extra_whitespaces", BOOL, True),
+            ("tokenizer.ggml.unknown_token_id", U32, 0),
+        ]
     else:
         count = len(TOKENS) - len(SPECIALS)
-        keys += [("tokenizer.ggml.model", STRING, "gpt2"), ("tokenizer.ggml.pre", STRING, "llama3" if arch == "phi3" else "gpt-2"),
-                 ("tokenizer.ggml.tokens", ARRAY, (STRING, TOKENS)), ("tokenizer.ggml.merges", ARRAY, (STRING, MERGES)),
-                 ("tokenizer.ggml.token_type", ARRAY, (I32, (*(1,) * count, 3, 3, 2)))]
-    keys += [("tokenizer.ggml.bos_token_id", U32, 1), ("tokenizer.ggml.eos_token_id", U32, len(TOKENS) - 2),
-             ("tokenizer.chat_template", STRING, CHATML)]
+        keys += [
+            ("tokenizer.ggml.model", STRING, "gpt2"),
+            ("tokenizer.ggml.pre", STRING, "llama3" if arch == "phi3" else "gpt-2"),
+            ("tokenizer.ggml.tokens", ARRAY, (STRING, TOKENS)),
+            ("tokenizer.ggml.merges", ARRAY, (STRING, MERGES)),
+            ("tokenizer.ggml.token_type", ARRAY, (I32, (*(1,) * count, 3, 3, 2))),
+        ]
+    keys += [
+        ("tokenizer.ggml.bos_token_id", U32, 1),
+        ("tokenizer.ggml.eos_token_id", U32, len(TOKENS) - 2),
+        ("tokenizer.chat_template", STRING, CHATML),
+    ]
     return tuple(keys)
 
 
@@ -169,34 +260,78 @@ def gguf_file(keys: list[Key], parts: list[Tensor], counts: tuple[int, int] | No
 @cache
 def tokenizer_json(kind: str = "bytes") -> Any:
     """A tokenizer.json: byte-level pairs, or scores with bytes to fall back on."""
-    added = [{"id": len(TOKENS) - len(SPECIALS) + i, "content": t, "single_word": False, "lstrip": False, "rstrip": False,
-              "normalized": False, "special": i != 1} for i, t in enumerate(SPECIALS)]
+    added = [
+        {
+            "id": len(TOKENS) - len(SPECIALS) + i,
+            "content": t,
+            "single_word": False,
+            "lstrip": False,
+            "rstrip": False,
+            "normalized": False,
+            "special": i != 1,
+        }
+        for i, t in enumerate(SPECIALS)
+    ]
     if kind == "bytes":
         vocabulary = {t: i for i, t in enumerate(TOKENS)}
         return {
-            "version": "1.0", "truncation": None, "padding": None, "added_tokens": added,
-            "normalizer": {"type": "Sequence", "normalizers": [
-                {"type": "NFC"}, {"type": "Replace", "pattern": {"String": "  "}, "content": " "}]},
-            "pre_tokenizer": {"type": "Sequence", "pretokenizers": [
-                {"type": "Split", "pattern": {"Regex": r"\p{N}{1,3}| ?\p{L}+|\s+"}, "behavior": "Isolated", "invert": False},
-                {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}]},
-            "post_processor": {"type": "TemplateProcessing", "single": [
-                {"SpecialToken": {"id": "<|im_start|>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+            "version": "1.0",
+            "truncation": None,
+            "padding": None,
+            "added_tokens": added,
+            "normalizer": {
+                "type": "Sequence",
+                "normalizers": [{"type": "NFC"}, {"type": "Replace", "pattern": {"String": "  "}, "content": " "}],
+            },
+            "pre_tokenizer": {
+                "type": "Sequence",
+                "pretokenizers": [
+                    {"type": "Split", "pattern": {"Regex": r"\p{N}{1,3}| ?\p{L}+|\s+"}, "behavior": "Isolated", "invert": False},
+                    {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False},
+                ],
+            },
+            "post_processor": {
+                "type": "TemplateProcessing",
+                "single": [{"SpecialToken": {"id": "<|im_start|>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
                 "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
-                "special_tokens": {"<|im_start|>": {"id": "<|im_start|>", "ids": [vocabulary["<|im_start|>"]], "tokens": ["<|im_start|>"]}}},
+                "special_tokens": {"<|im_start|>": {"id": "<|im_start|>", "ids": [vocabulary["<|im_start|>"]], "tokens": ["<|im_start|>"]}},
+            },
             "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
-            "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None, "end_of_word_suffix": None,
-                      "fuse_unk": False, "byte_fallback": False, "ignore_merges": False, "vocab": vocabulary,
-                      "merges": [m.split(" ") for m in MERGES]}}
+            "model": {
+                "type": "BPE",
+                "dropout": None,
+                "unk_token": None,
+                "continuing_subword_prefix": None,
+                "end_of_word_suffix": None,
+                "fuse_unk": False,
+                "byte_fallback": False,
+                "ignore_merges": False,
+                "vocab": vocabulary,
+                "merges": [m.split(" ") for m in MERGES],
+            },
+        }
     return {
-        "version": "1.0", "truncation": None, "padding": None, "added_tokens": [],
-        "normalizer": {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "▁"},
-                                                           {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]},
-        "pre_tokenizer": None, "post_processor": None,
-        "decoder": {"type": "Sequence", "decoders": [
-            {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"},
-            {"type": "Strip", "content": " ", "start": 1, "stop": 0}]},
-        "model": {"type": "Unigram", "unk_id": 0, "byte_fallback": True, "vocab": [[t, -float(i)] for i, t in enumerate(SCORED)]}}
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [],
+        "normalizer": {
+            "type": "Sequence",
+            "normalizers": [{"type": "Prepend", "prepend": "▁"}, {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}],
+        },
+        "pre_tokenizer": None,
+        "post_processor": None,
+        "decoder": {
+            "type": "Sequence",
+            "decoders": [
+                {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
+                {"type": "ByteFallback"},
+                {"type": "Fuse"},
+                {"type": "Strip", "content": " ", "start": 1, "stop": 0},
+            ],
+        },
+        "model": {"type": "Unigram", "unk_id": 0, "byte_fallback": True, "vocab": [[t, -float(i)] for i, t in enumerate(SCORED)]},
+    }
 
 
 def safetensors_bytes(arrays: dict[str, Any], header: dict[str, Any] | None = None) -> bytes:

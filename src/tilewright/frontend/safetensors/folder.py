@@ -48,7 +48,8 @@ class HFFolder:
         if found is not None:
             return found
         if name in self.others:
-            raise UnsupportedError(f"safetensors: tensor {name!r:.200} has type {self.others[name]}; supported: F32 F16 BF16 F64 and integers")
+            kind = self.others[name]
+            raise UnsupportedError(f"safetensors: tensor {name!r:.200} has type {kind}; supported: F32 F16 BF16 F64 and integers")
         raise FormatError(f"safetensors: tensor {name!r:.200} is missing; the folder has {len(self.tensors)} tensors ({self.path})")
 
     def json(self, name: str) -> dict[str, Any]:
