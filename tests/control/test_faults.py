@@ -96,7 +96,7 @@ def test_a_loop_that_cannot_fail_does_not_look() -> None:
 
 @pytest.mark.parametrize("loop", [lambda body, x: tw.scan(lambda c, _: (body(c), None), x, length=0)[0],
                                   lambda body, x: tw.fori_loop(0, 0, lambda _, c: body(c), x),
-                                  lambda body, x: tw.while_loop(lambda c: c.sum() > 99, body, x)], ids=["scan", "fori", "while"])  # fmt: skip
+                                  lambda body, x: tw.while_loop(lambda c: c.sum() > 99, body, x)], ids=["scan", "fori", "while"])
 @pytest.mark.parametrize("fault", [lambda x: x // x, lambda x: x % x, lambda x: tw.take(x, x - 5)], ids=["divide", "modulo", "take"])
 def test_a_loop_that_never_runs_finds_nothing(loop: Any, fault: Any) -> None:
     """What a body computes from values around it alone is no less its own."""

@@ -143,7 +143,7 @@ def test_others_are_refused(session: tw.Session, kind: str) -> None:
 @pytest.mark.parametrize("kind", WRONG)
 def test_refused_as_out(session: tw.Session, kind: str) -> None:
     make, says = WRONG[kind]
-    with pytest.raises(InputError, match=rf"^session: out= for output 0 must be a contiguous, writable f32\[3\] on the CPU, got .*({says})"):
+    with pytest.raises(InputError, match=rf"^session: out= for output 0 must be a contiguous, writable f32.* on the CPU, got .*({says})"):
         session(TENSOR, out=make())
 
 
