@@ -16,7 +16,7 @@ from typing import BinaryIO
 import pytest
 
 from tests.meta.source import ROOT
-from tilewright.core.errors import CheckpointError, FileError, TilewrightError
+from tilewright.core.errors import CheckpointError, FileError, MissingFileError, TilewrightError
 from tilewright.core.files import LEFTOVER, append_text, open_file, remove_leftovers, write_file
 
 
@@ -88,8 +88,9 @@ def test_a_failure_keeps_the_old_file(tmp_path: Path) -> None:
 
 
 def test_a_file_error_is_an_os_error_too() -> None:
-    """Callers that catch OSError for a missing file go on to do so."""
+    """Callers that catch what Python raises for a missing file go on to do so."""
     assert issubclass(FileError, OSError) and issubclass(FileError, TilewrightError)
+    assert issubclass(MissingFileError, FileNotFoundError) and issubclass(MissingFileError, FileError)
 
 
 def test_what_cannot_be_a_file(tmp_path: Path) -> None:
@@ -101,8 +102,10 @@ def test_what_cannot_be_a_file(tmp_path: Path) -> None:
             open_file(path, subject="test")
     with pytest.raises(FileError, match=r"could not write .*: No such file or directory; there is no file of that name; check the path"):
         write_file(tmp_path / "none" / "a", b"", subject="test")
-    with pytest.raises(FileError, match=r"could not read .*: No such file or directory; check the path"):
+    with pytest.raises(MissingFileError, match=r"could not read .*: No such file or directory; check the path"):
         open_file(tmp_path / "none", subject="test")
+    with pytest.raises(CheckpointError, match=r"could not read .*: No such file or directory; check the path"):
+        open_file(tmp_path / "none", subject="test", error=CheckpointError)
     with pytest.raises(FileError, match=r"test: could not write .*: Is a directory"):
         append_text(tmp_path, "x", subject="test")
     assert names(tmp_path) == ["pipe"]

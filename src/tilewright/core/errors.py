@@ -53,6 +53,10 @@ class FileError(TilewrightError, OSError):
     """A file could not be written or read: a full disk, a missing folder, no permission."""
 
 
+class MissingFileError(FileError, FileNotFoundError):
+    """There is no file of that name."""
+
+
 class CheckpointError(TilewrightError):
     """A checkpoint could not be written or read, or is of another model."""
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
-from .errors import FileError, TilewrightError
+from .errors import FileError, MissingFileError, TilewrightError
 
 Content = bytes | Callable[[BinaryIO], None]
 LEFTOVER = re.compile(r"\.(.+)\.[0-9a-f]{16}\.tmp")
@@ -85,7 +85,8 @@ def open_file(path: str | os.PathLike[str], *, subject: str, error: type[Tilewri
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as e:
-        raise error(f"{subject}: could not read {os.fspath(path)}: {e.strerror or e}{_hint(e)}") from e
+        kind_of_error = MissingFileError if error is FileError and isinstance(e, FileNotFoundError) else error
+        raise kind_of_error(f"{subject}: could not read {os.fspath(path)}: {e.strerror or e}{_hint(e)}") from e
     kind = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(kind):
         os.close(descriptor)
