@@ -297,3 +297,6 @@ def test_a_folder_keeps_the_last_ones(tmp_path: Path) -> None:
     for step in range(3):
         one.save({}, step=step)
     assert one.steps == [2]
+    one.file(1).write_text("not ours, whatever it is called")
+    one.save({}, step=3)
+    assert one.steps == [1, 3]

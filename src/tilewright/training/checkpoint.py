@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.errors import CheckpointError, FormatError
+from ..core.errors import CheckpointError, FormatError, TilewrightError
 from ..core.pytree import Spec, find_class, flatten, unflatten
 from ..core.tensors import is_masked, is_tensor, tensor_to_numpy
 from .tensor_file import Array, dtype_name, open_tensors, read_header, read_tensors, tensor_sums, write_tensors
@@ -83,6 +83,15 @@ def load_checkpoint(path: str | os.PathLike[str], like: Any = None) -> Checkpoin
     except OSError as e:
         raise CheckpointError(f"checkpoint: could not read {path}: {e.strerror or e}") from e
     return Checkpoint(unflatten(spec, [values[n] if n in values else arrays[n] for n in names]), note["step"], note["metadata"])
+
+
+def is_checkpoint(path: Path) -> bool:
+    """Whether `save_checkpoint` wrote this file."""
+    try:
+        with open_tensors(path) as handle:
+            return KEY in read_header(handle, path)[1]
+    except TilewrightError:
+        return False
 
 
 def leaf_names(spec: Spec) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..core.errors import CheckpointError, ConfigError
 from ..core.files import remove_leftovers
-from .checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from .checkpoint import Checkpoint, is_checkpoint, load_checkpoint, save_checkpoint
 
 NAME = re.compile(r"step-(\d{8,})\.safetensors")
 
@@ -50,7 +50,8 @@ class CheckpointFolder:
         save_checkpoint(self.file(step), tree, step=step, metadata=metadata)
         if self.keep is not None:
             for old in [s for s in self.steps if s != step][: -self.keep + 1 or None]:
-                self.file(old).unlink(missing_ok=True)
+                if is_checkpoint(self.file(old)):  # the folder may hold other things of the user's, under such names too
+                    self.file(old).unlink(missing_ok=True)
         remove_leftovers(self.path, NAME)
         return self.file(step)
 
