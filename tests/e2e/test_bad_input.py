@@ -208,8 +208,7 @@ def test_a_full_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     def full(*_: Any, **__: Any) -> Any:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("tempfile.mkstemp", full)
-    monkeypatch.setattr("tempfile.NamedTemporaryFile", full)
+    monkeypatch.setattr("tilewright.core.files._temporary", full)
     session = cache_works(tmp_path, monkeypatch)
     assert any("No space left on device" in n for n in session.model.notes)
     assert list(tmp_path.iterdir()) == []
@@ -223,6 +222,6 @@ def test_a_corrupt_cache_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         raw = entry.read_bytes()
         entry.write_bytes([raw[: len(raw) // 2], b"", raw[:60] + bytes([raw[60] ^ 1]) + raw[61:]][k % 3])
     session = cache_works(tmp_path, monkeypatch)
-    assert any("is damaged; deleted and compiled again" in n for n in session.model.notes)
+    assert any("is damaged; compiled again" in n for n in session.model.notes)
     assert session.report().data["compiled_kernels"] > 0
     assert cache_works(tmp_path, monkeypatch).report().data["compiled_kernels"] == 0

@@ -19,7 +19,16 @@ from torch import nn
 from torch.nn import functional as F
 
 import tilewright as tw
-from tilewright.core.errors import CompileError, ConfigError, ExecutionError, InputError, ParseError, TilewrightError, UnsupportedError
+from tilewright.core.errors import (
+    CompileError,
+    ConfigError,
+    ExecutionError,
+    FileError,
+    InputError,
+    ParseError,
+    TilewrightError,
+    UnsupportedError,
+)
 
 X = torch.randn(3, 8)
 MODULE = nn.Linear(8, 4).eval()
@@ -157,9 +166,9 @@ def test_where_a_session_cannot_go(session: tw.Session, tmp_path: Path) -> None:
     for way in (pickle.dumps, copy.copy, copy.deepcopy):
         with pytest.raises(UnsupportedError, match=r"cannot be pickled or copied; write it with save\(path\)"):
             way(session)
-    with pytest.raises(FileNotFoundError, match=r"missing/model\.tw'$"):
+    with pytest.raises(FileError, match=r"^archive: could not write .*missing/model\.tw: No such file or directory"):
         session.save(tmp_path / "missing" / "model.tw")
-    with pytest.raises(IsADirectoryError, match=re.escape(f"{tmp_path}'")):
+    with pytest.raises(FileError, match=re.escape(str(tmp_path))):
         session.save(tmp_path)
     assert list(tmp_path.iterdir()) == []
     session.save(tmp_path / "model.tw")

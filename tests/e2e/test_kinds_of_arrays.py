@@ -86,9 +86,9 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {  # and what the messages say
     "meta": (lambda: TENSOR.to("meta"), "on meta"),
     "quantised": (lambda: torch.quantize_per_tensor(TENSOR, 0.1, 0, torch.qint8), "a quantised tensor"),
     "nested": (lambda: torch.nested.nested_tensor([TENSOR[:2], TENSOR[:1]]), "a nested tensor"),
-    "masked tensor": (masked_tensor, "a MaskedTensor without memory of its own"),
-    "fake": (lambda: FakeTensorMode().from_tensor(TENSOR), "a FakeTensor without memory of its own"),
-    "functional": (lambda: torch._to_functional_tensor(TENSOR), "a Tensor without memory of its own"),
+    "masked tensor": (masked_tensor, "a MaskedTensor without memory of its own|without memory"),
+    "fake": (lambda: FakeTensorMode().from_tensor(TENSOR), "without memory of its own|has no memory"),
+    "functional": (lambda: torch._to_functional_tensor(TENSOR), "without memory of its own|has no memory"),
     "zeros without memory": (lambda: torch._efficientzerotensor(3), "a Tensor without memory of its own"),
     "objects": (lambda: ROW.astype(object), "object"),
     "structure": (lambda: np.zeros(3, [("a", "f4")]), r"\[\('a', '<f4'\)\]"),
@@ -132,7 +132,7 @@ def test_elements_arrive(session: tw.Session, kind: str) -> None:
 def test_others_are_refused(session: tw.Session, kind: str) -> None:
     make, says = WRONG[kind]
     for _ in range(2):
-        with pytest.raises(InputError, match=rf"^session: input 'input' must be .*({says})"):
+        with pytest.raises(InputError, match=rf"^session: input 'input' .*({says})"):
             session(make())
         np.testing.assert_array_equal(session(TENSOR), ROW)
     for door in DOORS.values():

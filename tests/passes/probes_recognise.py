@@ -218,6 +218,12 @@ ATTENTION: dict[str, list[Probe]] = {
     "grouped_heads": [grouped],
     "scaled_query": [scaled(c, at, op) for c in (0.5, -0.25, 0.0, 1e-30, 1e30, INF) for at in (0, 1) for op in (o.Mul, o.Div)],
 }
+EXPERTS: dict[str, list[Probe]] = {
+    "product_with_chosen_matrices": [
+        lambda k: o.Matmul()(k.x(3, 1, k.d), o.Gather(axis=0)(k.x(2, k.d, 5), k.c([0, 1, 1], dt.i64))),
+        lambda k: o.Matmul()(o.Gather(axis=0)(k.x(2, 5, k.d), k.c([0, 1, 1], dt.i64)), k.x(3, k.d, 1)),
+    ],
+}
 N = sym("N", 1, 8)
 
 
@@ -251,4 +257,4 @@ FUSE: dict[str, list[Probe]] = {
 }
 PROBES: dict[str, dict[str, list[Probe]]] = {
     "canonicalise": SCALAR | VIEWS, "absorb-into-matmul": MATMUL, "absorb-into-conv": CONV, "fold-index": INDEX, "absorb-masks": MASKS,
-    "recognise": NORMS | ACTIVATIONS | ROPE | ATTENTION, "fold-tables": TABLES, "fuse": FUSE}
+    "recognise": NORMS | ACTIVATIONS | ROPE | ATTENTION | EXPERTS, "fold-tables": TABLES, "fuse": FUSE}

@@ -35,12 +35,12 @@ from .kit import FLOATS, PRODUCTS, Kit, built, differences, draws
 
 ON_GPUS: tuple[Any, ...] = (SaveLogSums, MergePacked, RowProducts, RowCodes, CacheAttention)
 ELSEWHERE = {  # name in the pipeline or the log -> why it has no probe here
-    "check-fold-only": "changes nothing",
     "lower-quantised": "rounds activations to codes: tests/kernels/test_qdot.py compares with the formats' own arithmetic",
     "save-log-sums": "for GPUs: tests/cuda", "merge-packed": "for GPUs: tests/cuda", "row-products": "for GPUs: tests/cuda",
     "row-codes": "for GPUs: tests/cuda", "cache-attention": "for GPUs: tests/cuda",
     "attention": "of save-log-sums", "merge_packed": "of merge-packed", "products_with_norm": "of row-products",
     "products_with_codes": "of row-codes", "caches": "of cache-attention",
+    "gate-products": "for GPUs: tests/cuda", "gates": "of gate-products",
     "lower-complex": "tests/complex compares with PyTorch; infinities follow C's naive product in both",
 }
 

@@ -40,8 +40,8 @@ def run(code: str, *, threads: int = 1, options: tuple[str, ...] = ("-X", "fault
 def test_a_bad_address_names_the_launch(threads: int) -> None:
     ran = run("break_launch(1, 0, 4096); session(x)", threads=threads)
     assert ran.returncode == -11
-    first = ran.stderr.splitlines()[0]
-    assert re.fullmatch(r"tilewright: SIGSEGV in launch 1 \(reverse\), kernel tw_[0-9a-f]{20}", first), ran.stderr
+    # several threads may meet the address at once, and write at once
+    assert re.search(r"tilewright: SIGSEGV in launch 1 \(reverse\), kernel tw_[0-9a-f]{20}", ran.stderr), ran.stderr
     assert "Fatal Python error: Segmentation fault" in ran.stderr, "faulthandler's own report follows"
 
 

@@ -70,10 +70,16 @@ def test_reverse_mode_is_the_slope(case: WideCase) -> None:
     if case.case.op.name in STRAIGHT_THROUGH | JUMPS:
         pytest.skip("not smooth")
     rng = fresh_rng()
+    if not finite(run(case.graph(), case.arrays(rng))):
+        pytest.skip("a row without a number has no slope")
     errors = [slope_error(case, rng)]
     while errors[-1] > 2e-6 and len(errors) < 3:
         errors.append(slope_error(case, rng))
     assert min(errors) <= 2e-6, f"{errors}"
+
+
+def finite(arrays: list[Any]) -> bool:
+    return all(np.isfinite(a).all() for a in arrays if a.dtype.kind == "f")
 
 
 def torch_grads(case: WideCase, arrays: list[Any], cotangents: list[Any]) -> list[Any]:
@@ -108,6 +114,8 @@ def test_forward_mode_agrees_with_reverse_mode(case: WideCase) -> None:
     rng = fresh_rng()
     arrays = case.arrays(rng)
     g = case.graph()
+    if not finite(run(g, arrays)):
+        pytest.skip("a row without a number has no slope")
     active = [v.dtype.is_float for v in g.inputs]
     tangents = [rng.normal(size=a.shape) for a, f in zip(arrays, active, strict=True) if f]
     made, moved = jvp_graph(g, active)

@@ -78,6 +78,10 @@ def tensor_to_numpy(tensor: Any, subject: str = "torch") -> Array:
     if problem is not None:
         raise InputError(f"{subject}: a tensor must be dense and in the CPU's memory, got {problem[0]}; pass {problem[1]}")
     plain = tensor.detach().resolve_conj().resolve_neg()
+    if reason := why_not(plain):  # inside a mode of torch a copy may be anything
+        raise InputError(f"{subject}: a tensor {reason}")
+    if plain.dtype is not tensor.dtype or plain.device.type != "cpu":
+        raise InputError(f"{subject}: a tensor is {plain.dtype} on {plain.device}, a mode has changed it; call it outside")
     dtype = torch_dtypes().get(plain.dtype)
     if dtype is None:
         raise InputError(f"{subject}: a tensor must have one of the dtypes {' '.join(map(str, torch_dtypes()))}, got {plain.dtype}")

@@ -84,7 +84,8 @@ class DftRows(General):
         require(across.ndim == 3 and across.is_static, "needs turns [m, 2, lanes]", across=across)
         m, lanes = (d for d in (across.shape[0], across.shape[2]) if isinstance(d, int))
         n = m * lanes
-        require(m > 0 and lanes in (8, 16) and lanes_of(n, x.dtype) == lanes, "the row kernel has no {lanes} lanes for {n}",
+        known = lanes in (lanes_of(n, x.dtype), lanes_of(n, dt.f32))  # an f32 transform that is computed in f64 keeps its tables
+        require(m > 0 and lanes in (8, 16) and known, "the row kernel has no {lanes} lanes for {n}",
                 lanes=lanes, n=n)
         wanted = [(m, 2), (m, 2, lanes), *([] if self.kind == "complex" else [(2, n // 2)])]
         found = [stages, across, *finish]

@@ -16,7 +16,7 @@ def _chosen(v: Value) -> tuple[Value, Value] | None:
     return (stack, ids) if len(stack.shape) == 3 and len(ids.shape) == 1 else None
 
 
-@rule(P(o.Matmul, name="root"))
+@rule(P(o.Matmul, name="root"), changes="rounding")
 def product_with_chosen_matrices(root: Any) -> Value | None:
     """x[S,1,K] @ w[ids], or w[ids] @ x[S,K,1]."""
     op, (a, b) = root.op, root.operands

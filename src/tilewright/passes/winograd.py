@@ -17,7 +17,7 @@ LARGE = 1 << 17  # weights of a tap from which tiles of 2×2 are better: those o
 C = Such("c", lambda v: isinstance(v.op, o.Constant))
 
 
-@rule(P(o.Conv, X, C, name="conv"))
+@rule(P(o.Conv, X, C, name="conv"), changes="rounding")
 def winograd(x: Value, c: Value, conv: Any, m: Match) -> Value | None:
     op = conv.op
     inside = all(isinstance(p, int) and p >= 0 for pair in op.padding for p in pair)

@@ -24,6 +24,7 @@ _PROGBITS, _SYMTAB, _RELA, _NOBITS, _UNWIND = 1, 2, 4, 8, 0x70000001
 _WRITE, _ALLOC, _EXECUTE, _THREAD = 1, 2, 4, 0x400
 _UNDEFINED, _ABSOLUTE, _COMMON = 0, 0xFFF1, 0xFFF2
 _R_64, _R_PC32, _R_PLT32, _R_PC64 = 1, 2, 4, 24
+_R_GOT = (9, 41, 42)  # the distance of a word that holds a symbol's address
 _STUB = 16  # jmp [rip + 2]; two bytes to fill; address
 
 
@@ -41,7 +42,7 @@ class _Section:
     at: int = 0  # from the start of the slab
 
 
-@dataclass
+@dataclass(eq=False)
 class _Object:
     sections: dict[int, _Section]
     symbols: list[tuple[str, int, int, int]]  # name, binding, section, value
@@ -105,6 +106,11 @@ def _link(objects: list[_Object], imports: Mapping[str, int]) -> Image:
     for name in outside:
         stubs[name] = -(-ends[CODE] // _STUB) * _STUB
         ends[CODE] = stubs[name] + _STUB
+    table: dict[tuple[_Object, int], int] = {}  # words that hold the address of an object's symbol
+    for o in objects:
+        for n in sorted({info >> 32 for s in o.sections.values() for _, info, _ in s.relocations if info & 0xFFFFFFFF in _R_GOT}):
+            table[o, n] = -(-ends[CONSTANTS] // 8) * 8
+            ends[CONSTANTS] = table[o, n] + 8
     pages = Pages((ends[CODE], ends[CONSTANTS], ends[DATA]))
     block, base = pages.map, pages.base
     for s in (s for o in objects for s in o.sections.values()):
@@ -123,8 +129,11 @@ def _link(objects: list[_Object], imports: Mapping[str, int]) -> Image:
         for s in o.sections.values():
             block[s.at : s.at + s.size] = s.data + bytes(s.size - len(s.data))
         places = [_place(o, x, symbols, stubs, base) for x in o.symbols]
+        words = {n: pages.starts[CONSTANTS] + at for (owner, n), at in table.items() if owner is o}
+        for n, at in words.items():
+            struct.pack_into("<Q", block, at, places[n] or 0)
         for s in o.sections.values():
-            _relocate(block, base, s, places)
+            _relocate(block, base, s, places, words)
     pages.seal()
     return Image(pages, symbols)
 
@@ -140,7 +149,7 @@ def _place(o: _Object, symbol: tuple[str, int, int, int], symbols: Mapping[str, 
     return value if index == _ABSOLUTE else None
 
 
-def _relocate(block: mmap.mmap, base: int, s: _Section, places: list[int | None]) -> None:
+def _relocate(block: mmap.mmap, base: int, s: _Section, places: list[int | None], words: Mapping[int, int]) -> None:
     for offset, info, add in s.relocations:
         kind, place = info & 0xFFFFFFFF, places[info >> 32]
         if place is None:
@@ -148,6 +157,8 @@ def _relocate(block: mmap.mmap, base: int, s: _Section, places: list[int | None]
         at = s.at + offset
         if kind in (_R_PC32, _R_PLT32):
             struct.pack_into("<i", block, at, place + add - base - at)
+        elif kind in _R_GOT:
+            struct.pack_into("<i", block, at, words[info >> 32] + add - at)
         elif kind == _R_PC64:
             struct.pack_into("<q", block, at, place + add - base - at)
         elif kind == _R_64:
