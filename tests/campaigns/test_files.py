@@ -37,7 +37,7 @@ def test_memory_is_guarded(checks: str) -> None:
     if checks == "closed":
         assert done.stdout.endswith("checked\n"), done.stderr
     else:
-        assert done.returncode == -signal.SIGSEGV, done.stderr
+        assert done.returncode in (-signal.SIGSEGV, -signal.SIGABRT), done.stderr  # a page that is not ours, or the heap's own check
 
 
 def test_changes_change() -> None:

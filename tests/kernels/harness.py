@@ -79,7 +79,7 @@ def pack(array: Any, packed: Any) -> Any:
         strips = np.empty(packed_shape(array.shape, packed), np.uint8)
         pack_strips(array, packed.format, strips, 0, len(strips))
         return strips
-    if packed.form == "filters":
+    if packed.form in ("filters", "taps"):
         filters = np.empty(packed_shape(array.shape, packed), array.dtype)
         pack_taps(array, packed, filters)
         return filters

@@ -23,7 +23,7 @@ from tilewright.core.dtypes import DType
 from tilewright.core.errors import ShapeError
 from tilewright.ir.graph import Graph
 from tilewright.ir.types import TensorType
-from tilewright.kernels import conv as conv_kernels
+from tilewright.kernels import conv_direct as conv_kernels
 from tilewright.kernels import pointwise, reduce, tiling
 from tilewright.ops import quant
 from tilewright.passes.pipeline import run_pipeline
