@@ -9,7 +9,7 @@ program.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from ...core.dims import Dim, bounds, ceildiv, product
@@ -26,18 +26,10 @@ from ..template import Reason, Template, region_bytes, region_flops
 from ..tiling import leaves_of_epilogue
 from .conv import TAPS, packed_weights, weight_operand
 from .tiled import aligned, tiled
+from .tiled_matmul import Config
 
 FEW = 8  # channels
 LARGEST = 1 << 31  # elements that 32-bit offsets reach
-
-
-@dataclass(frozen=True)
-class Config:
-    rows: int
-    columns: int
-    depth: int
-    warps: int
-    stages: int
 
 
 class TiledConv(Template):
