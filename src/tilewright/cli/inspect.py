@@ -76,8 +76,8 @@ def _language_model(args: argparse.Namespace, say: Progress) -> int:
 
 def _barriers(path: Path) -> int:
     """What the analyser says of a PTX file; 1 where threads can miss a barrier."""
-    from ..target.cuda.barrier_safety import check
-    from ..target.cuda.ptx_flow import parse
+    from ..target.cuda.ptx.flow import parse
+    from ..target.cuda.safety.barrier_safety import check
 
     try:
         text = path.read_text(encoding="utf-8")

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..core.errors import ConfigError, InputError
 from ..core.tensors import is_masked
-from ..ops.q8_cache import BLOCK as Q8_BLOCK
+from ..ops.attention.q8_cache import BLOCK as Q8_BLOCK
 from ..runtime.session import Session
 from ..runtime.state import Filled, State, StatefulCall, StateSpec
 from .batch import BatchCall
@@ -26,7 +26,7 @@ from .settings import Sampler, Sampling, stop_texts
 from .tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from ..runtime.cuda_session import CudaSession
+    from ..runtime.cuda.session import CudaSession
     from .cuda import CudaCall
 
 Array = np.ndarray[Any, Any]
