@@ -63,7 +63,7 @@ def test_made_once_and_only_when_asked(home: Path) -> None:
 
 RACE = """
 import sys
-from tilewright.runtime.user_key import user_key
+from tilewright.runtime.archive.user_key import user_key
 sys.stdin.readline()
 print(user_key(create=True)[0].hex())
 """

@@ -1,6 +1,6 @@
 """Generated vector math: `emit` writes a function of float or double, scalar or vector of any lane count, inline into a FunctionText.
 
->>> from .llvm_text import AVX512, FunctionText
+>>> from ..llvm_text import AVX512, FunctionText
 >>> f = FunctionText("softplus", [("<16 x float>", "%x")], AVX512, returns="<16 x float>")
 >>> f.ret("<16 x float>", emit("log1p", f, "<16 x float>", emit("exp", f, "<16 x float>", "%x")))
 

@@ -4,7 +4,7 @@ Products (`wgmma`), pieces (`cp.async`) and copies out of shared memory are comm
 which group must have ended; how many later ones may still be under way is counted here, stages that ended groups have read are handed back,
 and nothing is written for a group that has ended already.
 
->>> from .ptx_text import KernelText
+>>> from ..ptx.text import KernelText
 >>> k = KernelText("two", [])
 >>> products = Groups(k, *PRODUCTS)
 >>> first = products.commit(frees=lambda: k.emit("// the stage is free"))

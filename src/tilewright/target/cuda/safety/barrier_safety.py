@@ -12,7 +12,7 @@ A barrier of a cluster is missed by what differs between its blocks too (their n
 block (`.reqntid`), all that parts the block. A call of a function that waits at a barrier is a barrier, of one that exits an exit; a
 function's parameters differ where some call gives it values that differ. `.warp` barriers and mbarriers are left alone.
 
->>> from .ptx_text import KernelText
+>>> from ..ptx.text import KernelText
 >>> k = KernelText("early", [])
 >>> k.emit("mov.u32 %r1, %tid.x;"); k.emit("setp.gt.u32 %p1, %r1, 7;"); k.emit("@%p1 exit;"); k.emit("bar.sync 0;")
 >>> print(*check(k.text()), sep="\\n")
