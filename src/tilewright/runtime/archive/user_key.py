@@ -33,11 +33,11 @@ def user_key(*, create: bool = False) -> tuple[bytes | None, str]:
     path = key_path()
     if path is None:
         return None, "there is no home folder (HOME is not set); set TILEWRIGHT_KEY_FILE"
-    if create and not path.exists():
-        try:
+    try:
+        if create and not path.exists():
             _make(path)
-        except OSError as e:
-            return None, f"the key {path} cannot be made ({e.strerror})"
+    except OSError as e:
+        return None, f"the key {path} cannot be made ({e.strerror})"
     named = load().key_file is not None
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if named else os.O_NOFOLLOW))
@@ -45,7 +45,7 @@ def user_key(*, create: bool = False) -> tuple[bytes | None, str]:
         return None, f"there is no key {path}"
     except OSError as e:
         return None, f"the key {path} cannot be read ({e.strerror})"
-    with os.fdopen(handle, "rb") as file:
+    try:
         info = os.fstat(handle)
         roots = named and info.st_uid == 0
         if not stat.S_ISREG(info.st_mode) or not (roots or info.st_uid == os.getuid()):
@@ -54,7 +54,11 @@ def user_key(*, create: bool = False) -> tuple[bytes | None, str]:
             return None, f"others may write the key {path}; delete it, or run: chmod 600 {path}"
         if info.st_mode & 0o077 and not roots:
             return None, f"others may read the key {path}; delete it, or run: chmod 600 {path}"
-        key = file.read(KEY_BYTES + 1)
+        key = os.read(handle, KEY_BYTES + 1)
+    except OSError as e:
+        return None, f"the key {path} cannot be read ({e.strerror})"
+    finally:
+        os.close(handle)
     return (key, "") if len(key) == KEY_BYTES else (None, f"the key {path} is damaged; delete it and save again")
 
 
