@@ -290,13 +290,14 @@ def build(model: Model, *, threads: int | None = None, stages: Stages | None = N
     from .build.code import compile_kernels
     from .build.packing import pack_constants
     from .kernels.select import select
+    from .plan.order import ordered
     from .runtime.executable import Executable
 
     if stages is None:  # a loaded session whose code cannot be used
         stages = Stages(model.name, False)
         model.stages = stages.seconds
     with stages.stage("select"):
-        program = select(model.graph, model.target)
+        program = ordered(select(model.graph, model.target), model.graph.symbols())
     with Workers(1) as side:
         packing = side.submit(lambda: pack_constants(program.constants, ahead=ahead))  # LLVM and NumPy both work without the GIL
         with stages.stage("code"):
