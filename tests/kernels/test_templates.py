@@ -16,12 +16,14 @@ from tilewright.ir.interp import run
 from tilewright.ir.types import TensorType
 from tilewright.kernels.select import select
 from tilewright.ops import functions as F
+from tilewright.ops.attention.backward import AttentionBackward
 from tilewright.ops.attention.forward import Attention, Rope
 from tilewright.ops.base import single
 from tilewright.ops.fused import Fused
 from tilewright.ops.index.indexing import Gather
 from tilewright.ops.matmul.contractions import Matmul
 from tilewright.ops.rows.norms import LayerNorm, LogSoftmax, RmsNorm, Softmax
+from tilewright.tile.text import to_text
 
 from .harness import run_graph, target
 
@@ -309,3 +311,13 @@ def test_a_row_alone_has_the_bits_of_a_row_in_a_batch(level: str, n: int, k: int
     for rows, graph in ((1, product(1)), (7, product(7)), (29, product(m)), (2, product(m))):
         (part,), _ = run_graph(graph, [x[:rows]], level)
         assert part.tobytes() == whole[:rows].tobytes()
+
+
+def test_the_code_of_attention_backward_does_not_grow_with_the_keys() -> None:
+    def text(keys: int) -> str:
+        operands = [TensorType(f32, (1, 2, keys, 64))] * 4
+        graph = single(lambda g, v: AttentionBackward(causal=True, scale=0.125)(*v), *operands)
+        (launch,) = select(graph, target("avx512")).launches
+        return to_text(launch.kernel)
+
+    assert len(text(4096)) < 1.05 * len(text(256))

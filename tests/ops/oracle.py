@@ -260,7 +260,8 @@ def resize(a: dict[str, Any], x: Any) -> Any:
     if a.get("scales"):
         names: Any = {1: torch.ops.aten.upsample_linear1d, 2: torch.ops.aten.upsample_bilinear2d}
         return names[n].vec(x, None, a.get("align_corners", False), [1 / s for s in a["scales"]])
-    return tf.interpolate(x, a["sizes"], mode=linear, align_corners=a.get("align_corners", False))
+    mode = "bicubic" if a["mode"] == "cubic" else linear
+    return tf.interpolate(x, a["sizes"], mode=mode, align_corners=a.get("align_corners", False))
 
 
 def adaptive_pool(a: dict[str, Any], x: Any) -> Any:

@@ -61,6 +61,12 @@ def dequantise(a: dict[str, Any], codes: Any, scale: Any, zero: Any) -> Any:
     return (codes.to(scale.dtype) - zero.reshape(shape)) * scale.reshape(shape)
 
 
+def bag_sum(a: dict[str, Any], table: Any, ids: Any, bounds: Any) -> Any:
+    if table.dtype == torch.bfloat16:  # PyTorch has no bags of these
+        return bag_sum(a, table.double(), ids, bounds).to(table.dtype)
+    return torch.nn.functional.embedding_bag(ids.long(), table, bounds.long(), mode="sum", include_last_offset=True)
+
+
 def grouped_gemm(a: dict[str, Any], x: Any, w: Any, ends: Any) -> Any:
     """The loop that transformers has for machines without a kernel (integrations/moe.py)."""
     out = x.new_zeros(x.shape[0], w.shape[1 if a.get("transpose_b") else 2])
@@ -78,6 +84,7 @@ CATALOGUE: dict[str, Oracle] = {
     "dequantise": dequantise,
     "lora_matmul": lambda a, x, w, p, q: x @ (w + a.get("scale", 1.0) * (p @ q)),
     "grouped_matmul": lambda a, x, w, ids: torch.bmm(x[:, None], (w.mT if a.get("transpose_b") else w)[ids.long()])[:, 0],
+    "bag_sum": bag_sum,
     "grouped_gemm": grouped_gemm,
     "grouped_outer": lambda a, x, y, ends: torch.stack([x[s:e].T @ y[s:e] for s, e in zip([0, *ends.tolist()], ends.tolist())]),  # noqa: B905
     "winograd_conv": winograd_conv,

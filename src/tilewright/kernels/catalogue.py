@@ -5,6 +5,7 @@ from __future__ import annotations
 from .conv.pool import Pool
 from .fft.fourier import DftColumns
 from .fft.fourier_rows import DftRows
+from .index.bags import BagSum
 from .index.gather_last import GatherAlongLast, GatherAlongRows, GatherLast
 from .index.scatter_along import ScatterAlong
 from .linalg.eig import Eig
@@ -29,6 +30,7 @@ from .template import Template
 
 CATALOGUE: list[Template] = [
     ArgReduce(),
+    BagSum(),
     Complex(),
     DftColumns(),
     DftRows(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 from .complex.parts import Complex, Imag, Real, ViewAsComplex, ViewAsReal
 from .fourier.rows import DftRows, RealDft, RealDftBack
 from .fourier.transforms import Dft, DftColumns
+from .index.bags import BagSum
 from .linalg import complex_linalg as complex_linalg  # its rules enter themselves
 from .linalg.derived import Det, Pinv
 from .linalg.eigenvalues import Eig
@@ -38,7 +39,8 @@ from .special.functions import I0, I1, Digamma, Erfc, Erfcx, Erfinv, I0e, I1e, L
 from .special.incomplete_gamma import Igamma, Igammac
 from .special.polynomials import OrthogonalPolynomial
 
-__all__ = ["Dequantise", "FakeQuantise", "FakeQuantiseLsq", "GatedDeltaRule", "GatedDeltaRuleBackward", "GroupedGemm", "GroupedMatmul",
+__all__ = ["BagSum", "Dequantise", "FakeQuantise", "FakeQuantiseLsq", "GatedDeltaRule", "GatedDeltaRuleBackward", "GroupedGemm",
+           "GroupedMatmul",
            "GroupedOuter", "IntConv", "IntDot", "IntMatmul", "LoraMatmul", "PackWords", "QExpertsBack", "QMatmulBack", "Quantise",
            "RandomBits", "RandomNormal", "RandomUniform", "Requantise", "SelectiveScan", "SelectiveScanBackward"]
 __all__ += ["Dft", "DftColumns", "DftRows", "RealDft", "RealDftBack"]

@@ -102,15 +102,22 @@ class Backward:
     def _pack(self, source: View, target: View, d: int) -> None:
         """The transpose of a head's keys (or values) into local memory, square by square; zeros past the end."""
         b, n = self.b, self.lanes
-        for column in range(0, self.columns, n):
-            left = max(self.sk - column, 0)
+
+        def square(column: Ix | int, left: int) -> None:
             for c in range(0, d, n):
-                if left == 0:
-                    b.store(target, (c, column), b.full((n, n), 0.0, self.dtype), limit=(min(n, d - c), None))
-                    continue
-                limit = None if left >= n and d - c >= n else (min(left, n), min(d - c, n))
+                across = min(d - c, n)
+                limit = None if left == n and across == n else (left, across)
                 x = b.load(source, (self.bi, self.kvh, column, c), (n, n), limit=limit)
-                b.store(target, (c, column), b.transpose(x), limit=None if d - c >= n else (d - c, None))
+                b.store(target, (c, column), b.transpose(x), limit=None if across == n else (across, None))
+
+        whole = self.sk // n * n
+        with b.loop(0, whole, n) as loop:
+            square(loop.index, n)
+        if whole < self.sk:
+            square(whole, self.sk - whole)
+        with b.loop(-(-self.sk // n) * n, self.columns, n) as loop:
+            for c in range(0, d, n):
+                b.store(target, (c, loop.index), b.full((n, n), 0.0, self.dtype), limit=(min(n, d - c), None))
 
     def _block(self, head: Ix | int, first: Ix) -> None:
         b = self.b

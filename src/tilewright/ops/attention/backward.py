@@ -15,7 +15,7 @@ from ..base import E, MaybeValues, S, Values, register
 from ..families import Composite, boolean, f32, f64
 from .forward import Attention
 
-LONGEST = 2048  # keys that the kernel keeps in local memory
+LONGEST = 1 << 15  # keys that the kernel keeps in local memory
 WIDEST = 256  # head size
 
 

@@ -9,6 +9,7 @@ from ...core.dtypes import DType
 from ...core.errors import require
 from ...ir.graph import Value
 from .. import functions as F
+from .bags import owners
 
 
 def last_not_above(edges: Value, x: Value) -> Value:
@@ -110,9 +111,11 @@ def embedding_bag(table: Value, ids: Value, offsets: Value, weights: Value | Non
     graph, n, width = ids.node.graph, ids.shape[0], table.shape[1]
     bags = offsets.shape[0] - 1 if last else offsets.shape[0]
     starts = F.slice_(offsets, 0, 0, bags) if last else offsets
+    bounds = offsets if last else F.concat([starts, F.reshape(F.dim_value(graph, n, offsets.dtype), (1,))], 0)
+    if mode == "sum" and weights is None and padding is None and not by_count and table.dtype.is_float:
+        return F.one("bag_sum", table, ids, bounds)
     rows = gather_by_count(table, ids) if by_count else F.gather(table, ids)
-    places = F.reshape(F.iota(graph, (n,), 0, offsets.dtype), (n, 1))
-    own = F.sub(F.sum_(F.cast(F.less_equal(F.reshape(starts, (1, bags)), places), dt.i64), (1,)), 1)
+    own = owners(bounds, n)
     kept = None if padding is None else F.logical_not(F.equal(ids, padding))
     if mode == "max":
         mine = F.equal(F.iota(graph, (bags, 1), 0, dt.i64), F.reshape(own, (1, n)))

@@ -13,28 +13,44 @@ from .. import functions as F
 from ..base import E, S, register
 from ..families import Composite, N, bf16, f32, f64, i32, require_kind
 
-Place = tuple[Any, Any, Any]  # lower index, upper index, weight of the upper
+Tap = tuple[Any, Any]  # the index that each output reads along an axis, and its weight
+MODES = ("nearest", "linear", "cubic")
+BEND = -0.75  # the slope of the cubic convolution, as PyTorch has it
 
 
-def places(size: int, out: int, mode: str, align: bool, scale: float, real: Any) -> Place:
+def taps(size: int, out: int, mode: str, align: bool, scale: float, real: Any) -> list[Tap]:
     """What each output reads along one axis, in f32 (f64 for f64) as PyTorch computes it. `scale` is input elements an output element; 0:
     by the sizes."""
     i = np.arange(out, dtype=real)
     if mode == "nearest":
         ratio = np.float32(scale if scale else size / out)
-        low = np.minimum(np.floor(i * ratio).astype(np.int64), size - 1)
-        return low, low, np.zeros(out, real)
+        return [(np.minimum(np.floor(i * ratio).astype(np.int64), size - 1), np.ones(out, real))]
     if align:
         at = i * real((size - 1) / (out - 1) if out > 1 else 0)
     else:
-        at = np.maximum((i + real(0.5)) * real(scale if scale else size / out) - real(0.5), 0)
-    low = np.minimum(np.floor(at).astype(np.int64), size - 1)
-    return low, np.minimum(low + 1, size - 1), np.minimum(np.maximum(at - low, 0), 1).astype(real)
+        at = (i + real(0.5)) * real(scale if scale else size / out) - real(0.5)
+    if mode == "linear":
+        at = np.maximum(at, 0)
+        low = np.minimum(np.floor(at).astype(np.int64), size - 1)
+        w = np.minimum(np.maximum(at - low, 0), 1).astype(real)
+        found = [(low, 1 - w), (np.minimum(low + 1, size - 1), w)]
+        return found if np.any(w) else found[:1]
+    low = np.floor(at).astype(np.int64)
+    t = (at - low).astype(real)
+    return [(np.clip(low + k - 1, 0, size - 1), _cubic(np.abs(t - (k - 1)).astype(real))) for k in range(4)]
+
+
+def _cubic(x: Any) -> Any:
+    """The weight of an element at this distance."""
+    near = ((BEND + 2) * x - (BEND + 3)) * x * x + 1
+    far = ((BEND * x - 5 * BEND) * x + 8 * BEND) * x - 4 * BEND
+    return np.where(x <= 1, near, far).astype(x.dtype)
 
 
 @register
 class Resize(Composite):
-    """The last axes of x[..., *sizes] at other sizes: the nearest element, or linear between neighbours (PyTorch's coordinates)."""
+    """The last axes of x[..., *sizes] at other sizes: the nearest element, linear between neighbours, or the cubic convolution of four
+    (PyTorch's coordinates)."""
 
     sizes: tuple[int, ...]
     mode: str = "nearest"
@@ -44,51 +60,54 @@ class Resize(Composite):
     samples = [S(f32(1, 2, 3, 4), sizes=(6, 8)), S(f32(2, 3, 5, 7), sizes=(8, 3), mode="linear"), S(f64(1, 1, 9), sizes=(4,)),
                S(f32(1, 2, 4, 5), sizes=(7, 9), mode="linear", align_corners=True), S(f32(N, 3, 6), sizes=(13,), mode="linear"),
                S(bf16(1, 2, 3, 3), sizes=(5, 5)), S(f32(1, 1, 3, 4), sizes=(1, 1), mode="linear", align_corners=True),
-               S(f32(1, 2, 5, 5), sizes=(7, 7), mode="linear", scales=(0.7, 0.7)), S(f32(1, 1, 2, 3, 4), sizes=(4, 3, 5), mode="linear")]
+               S(f32(1, 2, 5, 5), sizes=(7, 7), mode="linear", scales=(0.7, 0.7)), S(f32(1, 1, 2, 3, 4), sizes=(4, 3, 5), mode="linear"),
+               S(f32(1, 2, 5, 4), sizes=(9, 3), mode="cubic"), S(f64(1, 2, 7, 3), sizes=(12, 3), mode="cubic", align_corners=True)]
     errors = [E(f32(2, 3), sizes=(1, 2, 3), match="needs at most one size an axis"),
               E(f32(2, 3), sizes=(0,), match="sizes must be positive"),
-              E(f32(2, 3), sizes=(4,), mode="cubic", match="mode must be nearest or linear, got mode=cubic"),
+              E(f32(2, 3), sizes=(4,), mode="area", match="mode must be nearest, linear or cubic, got mode=area"),
               E(f32(2, 0), sizes=(4,), match="has no value over an empty axis"), E(f32(2, N), sizes=(4,), match="needs static sizes"),
               E(i32(2, 3), sizes=(4,), mode="linear", match="needs float operands")]
 
     def infer(self, x: TensorType) -> TensorType:
         n = len(self.sizes)
-        require(self.mode in ("nearest", "linear"), "mode must be nearest or linear", mode=self.mode)
-        require_kind((x,), "f" if self.mode == "linear" else "fiub")
+        require(self.mode in MODES, "mode must be nearest, linear or cubic", mode=self.mode)
+        require_kind((x,), "fiub" if self.mode == "nearest" else "f")
         require(0 < n <= x.ndim, "needs at most one size an axis", sizes=self.sizes, x=x)
         require(all(s > 0 for s in self.sizes), "sizes must be positive", sizes=self.sizes)
         require(all(isinstance(d, int) for d in x.shape[-n:]), "needs static sizes along the resized axes", x=x)
         require(all(d != 0 for d in x.shape[-n:]), "has no value over an empty axis", x=x)
         return x.with_shape((*x.shape[:-n], *self.sizes))
 
-    def _axes(self, shape: Any, dtype: Any) -> list[tuple[int, Place]]:
+    def _axes(self, shape: Any, dtype: Any) -> list[tuple[int, list[Tap]]]:
         n = len(self.sizes)
         real = np.float64 if dtype == np.float64 else np.float32
         scales = self.scales or (0.0,) * n
         every = zip(range(len(shape) - n, len(shape)), shape[-n:], self.sizes, scales, strict=True)
-        return [(a, places(d, s, self.mode, self.align_corners, r, real)) for a, d, s, r in every if d != s or r or self.mode == "linear"]
+        return [(a, taps(d, s, self.mode, self.align_corners, r, real)) for a, d, s, r in every if d != s or r or self.mode != "nearest"]
 
     def ref(self, x: Any) -> Any:
-        y = x.astype(np.float64) if self.mode == "linear" else x
-        for axis, (low, high, w) in self._axes(x.shape, x.dtype):
-            below = np.take(y, low, axis)
-            if self.mode == "linear":
-                w = w.reshape([-1 if a == axis else 1 for a in range(x.ndim)])
-                below = below * (1 - w) + np.take(y, high, axis) * w
-            y = below
+        if self.mode == "nearest":
+            for axis, ((at, _),) in self._axes(x.shape, x.dtype):
+                x = np.take(x, at, axis)
+            return x
+        y = x.astype(np.float64)
+        for axis, every in self._axes(x.shape, x.dtype):
+            shape = [-1 if a == axis else 1 for a in range(x.ndim)]
+            y = sum(np.take(y, at, axis) * w.astype(np.float64).reshape(shape) for at, w in every)
         return y.astype(x.dtype)
 
     def decompose(self, x: Value) -> Value:
         g = x.node.graph
-        for axis, (low, high, w) in self._axes(x.shape, x.dtype.np):
-            below = F.gather(x, g.constant(low, "low"), axis)
-            if self.mode == "linear" and np.any(w):
-                shape = [-1 if a == axis else 1 for a in range(len(x.shape))]
-                above = F.gather(x, g.constant(high, "high"), axis)
-                weight = g.constant(w.reshape(shape).astype(x.dtype.np), "weight")
-                rest = g.constant((1 - w).reshape(shape).astype(x.dtype.np), "rest")
-                below = F.add(F.mul(below, rest), F.mul(above, weight))
-            x = below
+        for axis, every in self._axes(x.shape, x.dtype.np):
+            shape = [-1 if a == axis else 1 for a in range(len(x.shape))]
+            total: Value | None = None
+            for at, w in every:
+                part = F.gather(x, g.constant(at, "places"), axis)
+                if len(every) > 1:
+                    part = F.mul(part, g.constant(w.reshape(shape).astype(x.dtype.np), "weights"))
+                total = part if total is None else F.add(total, part)
+            assert total is not None
+            x = total
         return x
 
 

@@ -35,19 +35,20 @@ def _nearest(n: int) -> None:
         return _resize(c, x, n, "nearest", False, factors)
 
 
-def _linear(n: int, name: str) -> None:
+def _smooth(n: int, name: str, mode: str) -> None:
     @aten(f"upsample_{name}{n}d.default")
     def plain(c: Context, x: Value, output_size: Any, align_corners: bool, *factors: Any) -> Value:
-        return _resize(c, x, n, "linear", bool(align_corners), factors)
+        return _resize(c, x, n, mode, bool(align_corners), factors)
 
     @aten(f"upsample_{name}{n}d.vec")
     def vec(c: Context, x: Value, output_size: Any, align_corners: bool, factors: Any = None) -> Value:
-        return _resize(c, x, n, "linear", bool(align_corners), factors)
+        return _resize(c, x, n, mode, bool(align_corners), factors)
 
 
 for _n, _name in ((1, "linear"), (2, "bilinear"), (3, "trilinear")):
     _nearest(_n)
-    _linear(_n, _name)
+    _smooth(_n, _name, "linear")
+_smooth(2, "bicubic", "cubic")
 
 
 def adaptive(c: Context, x: Value, n: int, kind: str) -> Value:
