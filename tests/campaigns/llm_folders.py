@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.llm.chat import CHATML
+
 from .engine.campaign import MB, Campaign
 from .language import samples as s
 from .language.mutate import change, scramble, weird
@@ -107,7 +109,7 @@ def build(subject: Folder) -> dict[str, bytes]:
             "eos_token": "<|im_end|>",
             "bos_token": {"content": "<|im_start|>"},
             "add_bos_token": True,
-            "chat_template": [{"name": "default", "template": s.CHATML}],
+            "chat_template": [{"name": "default", "template": CHATML}],
         },
         "generation_config.json": {"eos_token_id": [2, 3], "bos_token_id": 1},
     }

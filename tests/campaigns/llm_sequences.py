@@ -51,7 +51,7 @@ def draw(rng: np.random.Generator) -> Talk:
 @functools.cache
 def loaded(model: int, cache: int) -> tuple[Any, dict[tuple[int, ...], bytes]]:
     with tempfile.TemporaryDirectory() as folder:
-        path = write_tiny_model(Path(folder) / "m.gguf", layers=1, context=CONTEXT, seed=model, **MODELS[model])  # type: ignore[arg-type]
+        path = write_tiny_model(Path(folder) / "m.gguf", layers=1, context=CONTEXT, seed=model, **MODELS[model])
         return tw.load_llm(path, threads=1 + (model + cache) % 2, cache_dtype=CACHES[cache]), {}
 
 

@@ -207,7 +207,7 @@ def tokenizer() -> Any:
 
 
 def check(subject: Talk) -> None:
-    messages = [
+    messages: list[Any] = [
         {"role": "user", "content": subject.words[0], "parts": [{"type": "text", "text": subject.words[1]}]},
         {"role": "assistant", "content": subject.words[1]},
     ]

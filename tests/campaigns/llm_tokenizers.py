@@ -131,7 +131,7 @@ def from_json(subject: Vocabulary, path: Path) -> Any:
     for e in subject.edits:
         if not isinstance(whole, dict):
             break
-        model = whole.get("model") if isinstance(whole.get("model"), dict) else {}
+        model: Any = whole.get("model") if isinstance(whole.get("model"), dict) else {}
         if e.op == "text":
             texts.append(e)
         elif e.op == "any":

@@ -72,7 +72,7 @@ def changed_constant(a: np.ndarray[Any, Any], how: int) -> np.ndarray[Any, Any]:
     if a.dtype.kind == "b":
         return ~a
     if a.dtype.kind in "iu":
-        return (a + np.asarray([1, -1, 0, 3][how % 4]).astype(a.dtype)).astype(a.dtype)
+        return np.asarray(a + np.asarray([1, -1, 0, 3][how % 4]).astype(a.dtype)).astype(a.dtype)
     ways = (1 + 2.0**-20, 1 + 2.0**-6, -1.0, 0.5, 2.0, 0.0, np.inf, np.nan, 1 + 2.0**-12, 1e9)
     with np.errstate(all="ignore"):
         new = (a.astype(np.float64) * ways[how % 10]).astype(a.dtype)

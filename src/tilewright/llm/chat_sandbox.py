@@ -82,8 +82,9 @@ def environment() -> Any:
     from jinja2 import nodes, pass_context
     from jinja2.compiler import CodeGenerator, operators
     from jinja2.ext import loopcontrols
-    from jinja2.runtime import LoopContext, Namespace, Undefined
+    from jinja2.runtime import LoopContext, Undefined
     from jinja2.sandbox import ImmutableSandboxedEnvironment
+    from jinja2.utils import Namespace
 
     from .chat_extension import generation_extension
 
@@ -138,7 +139,7 @@ def environment() -> Any:
                 self.write(", ")
             self.write("}")
 
-    class Named(Namespace):  # type: ignore[misc]
+    class Named(Namespace):
         """A namespace may come to hold itself, so it is not printed with what it holds."""
 
         def __repr__(self) -> str:
@@ -169,7 +170,7 @@ def environment() -> Any:
             left.make(sum(left.weigh(p) for p in parts))
             return join(parts)
 
-        def concat(self, pieces: Any) -> str:  # type: ignore[override]
+        def concat(self, pieces: Any) -> str:
             left, out, size = CURRENT.get(), list[str](), 0
             for piece in pieces:
                 size += len(piece)
@@ -262,7 +263,8 @@ def environment() -> Any:
     for name in REMOVED:
         made.filters.pop(name, None)
     made.filters["tojson"] = _tojson
-    for table, grows in ((made.filters, True), (made.tests, False)):
+    tables: tuple[tuple[dict[str, Any], bool], ...] = ((made.filters, True), (made.tests, False))
+    for table, grows in tables:
         table.update({name: counted(name, plain, grows=grows) for name, plain in table.items()})
     return made
 

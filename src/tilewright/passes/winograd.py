@@ -24,10 +24,11 @@ def winograd(x: Value, c: Value, conv: Any, m: Match) -> Value | None:
     plain = set(op.stride) == set(op.dilation) == {1} and not op.transposed and inside
     results, channels, *kernel = c.shape
     known = isinstance(channels, int) and isinstance(results, int) and channels >= LEAST and results // op.groups >= LEAST
-    if not plain or c.dtype is not f32 or tuple(kernel[-2:]) != (3, 3) or not known:
+    size = c.type.numel
+    if not plain or c.dtype is not f32 or tuple(kernel[-2:]) != (3, 3) or not known or not isinstance(size, int):
         return None
     assert isinstance(c.op, o.Constant)
-    tile = 4 if c.type.numel // 9 < LARGE else 2
+    tile = 4 if size // 9 < LARGE else 2
     u = m.graph.constant(transformed(c.op.data.array, tile), c.node.name)
     whole = o.WinogradConv(tile=tile, padding=op.padding, outer=tuple(kernel[:-2]), groups=op.groups)
     out: Value = whole(x, u, name=conv.name, place=conv.place)

@@ -42,7 +42,7 @@ class BagSum(Template):
         acc = result.type.dtype if result.type.dtype.itemsize > 2 else None
         lanes = target.vector_bits // 32
 
-        def columns(start: Ix, tile: int, left: Ix | None) -> None:
+        def columns(start: Ix, tile: int, left: Ix | int | None) -> None:
             limit = None if left is None else (left,)
             zero = widen(b, b.full((tile,), 0.0, acc or result.type.dtype))
             with b.loop(limits[0], limits[1], 1, [zero]) as loop:
