@@ -22,6 +22,7 @@ Status = Literal["ok", "note", "problem"]
 
 OPTIONAL = {
     "torch": "compile PyTorch modules (tw.compile)",
+    "scipy": "svd and eig of tw.linalg, by its LAPACK",
     "transformers": "GPT-2, BERT, Llama, ViT and ResNet in tests and `tilewright bench`",
     "onnxruntime": "a peer in `make bench`",
     "openvino": "a peer in `make bench`",

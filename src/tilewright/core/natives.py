@@ -46,8 +46,8 @@ def _one_thread(extension: Path) -> None:
             getattr(library, name)(1)
 
 
-def _lapack_function(name: str) -> int | None:
-    capsule = _lapack().get(name)
+def function_pointer(capsule: Any) -> int | None:
+    """The address in one of the capsules that compiled modules keep for their functions; None of None."""
     if capsule is None:
         return None
     api = ctypes.pythonapi
@@ -56,7 +56,7 @@ def _lapack_function(name: str) -> int | None:
     return pointer
 
 
-LIBRARIES: dict[str, Lookup] = {"lapack": _lapack_function}
+LIBRARIES: dict[str, Lookup] = {"lapack": lambda name: function_pointer(_lapack().get(name))}
 
 
 def provide(library: str, lookup: Lookup) -> None:

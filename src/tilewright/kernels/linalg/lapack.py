@@ -153,8 +153,8 @@ class Eig(Template):
             i = loop.index
             mine = b.load(re, (0, i), ()), b.load(im, (0, i), ())
             place = self._place(r, re, im, mine, i, n)
-            for view, x in zip(r.outs, mine, strict=False):
-                b.store(view, (*at, place), b.cast(x * power * found, out))
+            for view, own in zip(r.outs, mine, strict=False):
+                b.store(view, (*at, place), b.cast(own * power * found, out))
             if vectors:
                 self._vector(r, v, i, place, mine[1], found, n)
         return r.finish()
