@@ -15,7 +15,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -99,7 +99,7 @@ def _eigh(r: Routine, n: int) -> None:
 
 def _triangular(r: Routine, n: int) -> None:
     """Of a with itself as the right side."""
-    a, most = r.copied(n, n)
+    a, _ = r.copied(n, n)
     x, _ = r.copied(n, n)
     one = r.memory(1)
     r.b.store(one, (0,), r.b.full((), 1.0, r.dtype))
@@ -110,7 +110,7 @@ def _triangular(r: Routine, n: int) -> None:
 
 class ByLapack(Template):
     key = "by_lapack"
-    kinds = {Cholesky: _cholesky, Lu: _lu, Qr: _qr, Eigh: _eigh, TriangularSolve: _triangular}
+    kinds: ClassVar[dict[type, Any]] = {Cholesky: _cholesky, Lu: _lu, Qr: _qr, Eigh: _eigh, TriangularSolve: _triangular}
 
     def matches(self, region: Region, target: TargetSpec) -> Reason | None:
         return alone(region, *self.kinds)
@@ -118,7 +118,7 @@ class ByLapack(Template):
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         assert region.anchor is not None
         r = Routine("by_lapack", region, target, region.operands[0].type.dtype)
-        self.kinds[type(region.anchor.op)](r, region.operands[0].type.shape[-1])  # type: ignore[arg-type]
+        self.kinds[type(region.anchor.op)](r, region.operands[0].type.shape[-1])
         return r.finish()
 
 
@@ -215,7 +215,8 @@ def main() -> None:
                     found = least(calls, given.seconds)
                     rows.append({"name": name, "dtype": dtype, "batch": batch, "n": n, **{k: v * 1e6 for k, v in found.items()}})
                     cells = [found.get("ours"), found.get("lapack", found.get("scipy")), found["torch"]]
-                    print(f"{name:12}{dtype:4}{batch:4}{n:5}" + "".join(f"{'' if t is None else f'{t * 1e6:.1f}':>12}" for t in cells), flush=True)
+                    shown = "".join(f"{'' if t is None else f'{t * 1e6:.1f}':>12}" for t in cells)
+                    print(f"{name:12}{dtype:4}{batch:4}{n:5}{shown}", flush=True)
     print()
     for name in dict.fromkeys(r["name"] for r in rows):
         for dtype in ("f4", "f8"):

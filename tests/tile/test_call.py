@@ -1,4 +1,4 @@
-"""Native functions called from kernels: text, rules, passes, the interpreter and machine code; names that programs keep, and SciPy's LAPACK."""
+"""Native functions called from kernels: text, rules, passes, interpreter and machine code; names that programs keep; SciPy's LAPACK."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tilewright.tile.text import to_text
 from tilewright.tile.verify import verify
 
 
-def libc(name: str) -> int | None:
+def libc(name: str) -> Any:
     function = getattr(ctypes.CDLL(None), name, None)
     return None if function is None else ctypes.cast(function, ctypes.c_void_p).value
 
@@ -43,6 +43,10 @@ def library() -> Iterator[None]:
     natives.provide("libc", libc)
     yield
     del natives.LIBRARIES["libc"]
+
+
+def natively(kernel: Kernel, args: list[Any], grid: int) -> None:
+    run_native(kernel, args, grid, "native")
 
 
 def copying(lanes: int = 8) -> Kernel:
@@ -66,7 +70,7 @@ def test_same_bits_as_the_interpreter() -> None:
     assert to_text(parse(to_text(kernel))) == to_text(kernel)
     assert "call %libc.memcpy, %" in to_text(kernel)
     for version in (kernel, optimise(kernel)):
-        for way in (run, lambda *args: run_native(*args, "native")):
+        for way in (run, natively):
             y = np.zeros_like(x)
             way(version, [x, y, libc("memcpy")], 3)
             np.testing.assert_array_equal(y, want)
@@ -91,7 +95,7 @@ def test_names(library: None) -> None:
     assert natives.address("libc.memcpy") == libc("memcpy")
     with pytest.raises(CompileError, match="the library libc has no function 'frobnicate'"):
         natives.address("libc.frobnicate")
-    with pytest.raises(CompileError, match="no library 'libm' for 'libm.sin'; there are lapack, libc"):
+    with pytest.raises(CompileError, match=r"no library 'libm' for 'libm\.sin'; there are lapack, libc"):
         natives.address("libm.sin")
     with pytest.raises(CompileError, match="needs a new name"):
         natives.provide("libc", libc)
@@ -107,7 +111,7 @@ def test_lapack_in_the_interpreter() -> None:
     x = fresh_rng().standard_normal((5, 5)).astype(np.float32)
     x = x @ x.T + 5 * np.eye(5, dtype=np.float32)
     want = np.linalg.cholesky(x)
-    for way in (run, lambda *args: run_native(*args, "native")):
+    for way in (run, natively):
         got = x.copy()
         way(b.kernel, [got, np.array([5], np.int32), natives.address("lapack.spotrf")], 1)
         np.testing.assert_allclose(np.tril(got), want, rtol=1e-5)
@@ -122,7 +126,12 @@ def test_a_saved_session_keeps_names(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert '["n","lapack.dgesdd"]' in json.dumps(header, separators=(",", ":"))
     asked: list[str] = []
     before = natives.LIBRARIES["lapack"]
-    monkeypatch.setitem(natives.LIBRARIES, "lapack", lambda name: asked.append(name) or before(name))
+
+    def ask(name: str) -> int | None:
+        asked.append(name)
+        return before(name)
+
+    monkeypatch.setitem(natives.LIBRARIES, "lapack", ask)
     loaded: Any = tw.load(tmp_path / "svd.tw")
     assert all(np.array_equal(a, b) for a, b in zip(loaded(x), want, strict=True))
     assert asked == ["dgesdd"]
