@@ -182,7 +182,7 @@ def least(calls: dict[str, Call], seconds: float) -> dict[str, float]:
     for _ in range(SLICES):
         for name, call in calls.items():
             start, rounds = time.perf_counter(), 0
-            while rounds < 2 or time.perf_counter() - start < seconds / SLICES:
+            while rounds < 1 or time.perf_counter() - start < seconds / SLICES:
                 before = time.perf_counter()
                 call()
                 best[name] = min(best[name], time.perf_counter() - before)
