@@ -1,6 +1,7 @@
 """Linear algebra and Fourier transforms: ours, LAPACK (SciPy's, from inside our schedule), and PyTorch, in one interleaved run.
 
-    python benchmarks/linalg.py [--only cholesky,svd] [--sizes 8,64,512] [--batches 64] [--seconds 0.3] [--json FILE]
+    python benchmarks/linalg.py [--only cholesky,svd] [--sizes 8,64,512] [--batches 64] [--seconds 0.3] [--threads 1]
+                                [--peers ours,lapack,torch] [--json FILE]
 
 `ours` are tile kernels and `lapack` a kernel that calls LAPACK, one matrix a program: where the library has only one of them, the other
 column is empty or comes from the kernels below, which exist for this comparison. The least time of all rounds counts. The last lines are
@@ -146,34 +147,35 @@ CASES: dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any], Any], str]] = 
 }
 
 
-def session(op: Any, x: Any) -> Call:
+def session(op: Any, x: Any, threads: int | None) -> Call:
     graph = Graph("case")
     v = graph.input(TensorType(dtype_of(x.dtype), x.shape), "x")
     made = op(v, v) if isinstance(op, TriangularSolve) else op(v)
     graph.outputs = list(made) if isinstance(made, tuple) else [made]
-    run = compile_graph(graph, graph_signature(graph), target_spec("cpu"))
+    run = compile_graph(graph, graph_signature(graph), target_spec("cpu"), threads=threads)
     return lambda: run(x)
 
 
-def contenders(name: str, x: Any) -> dict[str, Call]:
+def contenders(name: str, x: Any, threads: int | None) -> dict[str, Call]:
     op, _, theirs, serves = CASES[name]
-    found = {serves: session(op, x)}
+    found = {serves: session(op, x, threads)}
     if serves == "ours":
         with by_lapack():
-            found["lapack"] = session(op, x)
+            found["lapack"] = session(op, x, threads)
     tensor = torch.from_numpy(x)
     found["torch"] = lambda: theirs(tensor)
     return found
 
 
-def fourier(n: int, batch: int, dtype: str, rng: Any) -> dict[str, Call]:
+def fourier(n: int, batch: int, dtype: str, rng: Any, threads: int | None) -> dict[str, Call]:
     """Rows of complex numbers; SciPy's pocketfft has no table of function pointers, so it is called from Python."""
     import scipy.fft
 
     x = rng.standard_normal((batch, n, 2)).astype(dtype)
     z = x.view(f"c{2 * x.itemsize}")[..., 0]
     tensor = torch.from_numpy(z)
-    return {"ours": session(Dft(), x), "scipy": lambda: scipy.fft.fft(z, workers=2), "torch": lambda: torch.fft.fft(tensor)}
+    workers = threads or 2
+    return {"ours": session(Dft(), x, threads), "scipy": lambda: scipy.fft.fft(z, workers=workers), "torch": lambda: torch.fft.fft(tensor)}
 
 
 def least(calls: dict[str, Call], seconds: float) -> dict[str, float]:
@@ -196,8 +198,12 @@ def main() -> None:
     parser.add_argument("--sizes", default="8,16,32,64,128,256,512,1024")
     parser.add_argument("--batches", default="1,64")
     parser.add_argument("--seconds", type=float, default=0.3, help="for each contender and case")
+    parser.add_argument("--peers", default="ours,lapack,scipy,torch")
+    parser.add_argument("--threads", type=int, help="of all contenders")
     parser.add_argument("--json")
     given = parser.parse_args()
+    if given.threads:
+        torch.set_num_threads(given.threads)
     natives.provide("blas", _blas)
     rng, rows = np.random.default_rng(0), []
     print(f"{'':24}{'ours':>12}{'lapack':>12}{'torch':>12}   microseconds")
@@ -208,13 +214,13 @@ def main() -> None:
                     if batch > 1 and n > LARGEST_BATCHED:
                         continue
                     if name == "fft":
-                        calls = fourier(n, batch, dtype, rng)
+                        calls = fourier(n, batch, dtype, rng, given.threads)
                     else:
                         a = rng.standard_normal((n, n) if batch == 1 else (batch, n, n))
-                        calls = contenders(name, CASES[name][1](a).astype(dtype))
-                    found = least(calls, given.seconds)
+                        calls = contenders(name, CASES[name][1](a).astype(dtype), given.threads)
+                    found = least({k: call for k, call in calls.items() if k in given.peers.split(",")}, given.seconds)
                     rows.append({"name": name, "dtype": dtype, "batch": batch, "n": n, **{k: v * 1e6 for k, v in found.items()}})
-                    cells = [found.get("ours"), found.get("lapack", found.get("scipy")), found["torch"]]
+                    cells = [found.get("ours"), found.get("lapack", found.get("scipy")), found.get("torch")]
                     shown = "".join(f"{'' if t is None else f'{t * 1e6:.1f}':>12}" for t in cells)
                     print(f"{name:12}{dtype:4}{batch:4}{n:5}{shown}", flush=True)
     print()
