@@ -15,6 +15,7 @@ from tilewright.core.dtypes import dtype as dtype_of
 from tilewright.ir.graph import Graph
 from tilewright.ir.types import TensorType
 from tilewright.kernels.linalg import eigh_vectors
+from tilewright.ops.linalg.eigenvalues import Eig
 from tilewright.ops.linalg.spectra import Eigh, Svd
 from tilewright.ops.linalg.systems import Lu
 
@@ -136,3 +137,12 @@ def test_singular_vectors_of_special_matrices(n: int, dtype: str) -> None:
     bad = np.ones((n, n), dtype)
     bad[3, 5] = np.nan
     assert all(np.isnan(x).all() for x in session(bad))
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_eigenvalues_of_general_matrices(dtype: str) -> None:
+    a = fresh_rng().standard_normal((3, 40, 40)).astype(dtype)
+    re, im, vr, vi = same(Eig(), a)
+    w, v = re + 1j * im.astype("f8"), vr + 1j * vi.astype("f8")
+    assert np.abs(a.astype("f8") @ v - v * w[:, None]).max() <= 200 * float(np.finfo(dtype).eps) * np.abs(w).max()
+    assert np.array_equal(re, np.sort(re, axis=-1))

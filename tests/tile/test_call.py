@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -143,3 +145,12 @@ def test_without_scipy(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(CompileError, match=r"SciPy's LAPACK; pip install 'tilewright\[linalg\]'"):
         tw.linalg.svdvals(np.eye(11, 13))
     assert tw.linalg.cholesky(np.eye(3)).shape == (3, 3)
+
+
+def test_one_module_of_scipy_is_loaded() -> None:
+    """In a new process: `scipy.linalg` would take longer to import than everything else."""
+    code = ("import sys, numpy as np, tilewright as tw\n"
+            "assert not any(m.startswith('scipy') for m in sys.modules)\n"
+            "print(tw.linalg.svdvals(np.eye(2)), 'scipy.linalg' in sys.modules)")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["[1.", "1.]", "False"]
