@@ -21,6 +21,7 @@ from tilewright.ir.interp import bind_symbols
 from tilewright.ir.types import TensorType
 from tilewright.kernels.attention.cuda.flash_kernels import FlashGradKernel, FlashStatsKernel, MmaGradKernel
 from tilewright.kernels.conv.cuda.kernels import HaloKernel
+from tilewright.kernels.cuda.host import HostKernel
 from tilewright.kernels.cuda.kernel import (
     BlockKernel,
     DecodeKernel,
@@ -119,6 +120,13 @@ class Emulated:
     def _launch(self, launch: Launch, memory: dict[Buffer, int], env: dict[str, int], error: int) -> None:
         way: Any = next((v for v in launch.variants if v.lo <= evaluate(v.value, env) <= v.hi), launch)
         kernel = way.kernel
+        if isinstance(kernel, HostKernel):
+            places = [_word(a, memory, env, error) + low for a, (low, _) in zip(way.arguments, kernel.spans(env), strict=True)]
+            found = [self.heap.find(at, size) if size else None for at, (_, size) in zip(places, kernel.spans(env), strict=True)]
+            raws = [np.zeros(0, np.uint8) if f is None else f[0][f[1] : f[1] + size]
+                    for f, (_, size) in zip(found, kernel.spans(env), strict=True)]
+            kernel.compute(raws, env)
+            return
         if isinstance(kernel, GemmKernel):
             run_product(kernel, self.heap, [_word(a, memory, env, error) for a in way.arguments], env)
             return

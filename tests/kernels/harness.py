@@ -12,9 +12,10 @@ import numpy as np
 from tilewright.build.packing import packed_shape
 from tilewright.build.tap_packing import pack_taps
 from tilewright.core.dims import Dim, evaluate
+from tilewright.core.natives import address as native_address
 from tilewright.core.target_spec import TargetSpec
 from tilewright.ir.graph import Graph
-from tilewright.kernels.launch import Buffer, ErrorWord, Pointer, Program
+from tilewright.kernels.launch import Buffer, ErrorWord, Native, Pointer, Program
 from tilewright.kernels.quant.strips import pack_strips
 from tilewright.kernels.select import select
 from tilewright.runtime.executable import bounds
@@ -114,7 +115,9 @@ def run_graph(
     for launch in program.launches:
         words = []
         for a in (*launch.arguments, *(bounds(launch.arguments) if spec.checks else ())):
-            if isinstance(a, ErrorWord):
+            if isinstance(a, Native):
+                words.append(native_address(a.name))
+            elif isinstance(a, ErrorWord):
                 words.append(error.ctypes.data)
             elif isinstance(a, Pointer):
                 offset, extent = value(a.offset), value(a.extent)

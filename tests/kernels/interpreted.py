@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from tilewright.core.dims import Dim, evaluate
+from tilewright.core.natives import address as native_address
 from tilewright.ir.graph import Graph
-from tilewright.kernels.launch import Argument, Buffer, ErrorWord, Launch, Pointer, Program, Variant, Word
+from tilewright.kernels.launch import Argument, Buffer, ErrorWord, Launch, Native, Pointer, Program, Variant, Word
 from tilewright.kernels.select import select
 from tilewright.tile import interp
 from tilewright.tile.ir import INDEX, Kernel, ViewType
@@ -62,6 +63,8 @@ def _arguments(kernel: Kernel, words: Sequence[Argument], memory: dict[Buffer, M
 
     def number() -> int:
         word = next(left)
+        if isinstance(word, Native):
+            return native_address(word.name)
         assert isinstance(word, Word)
         return value(word.value)
 

@@ -33,7 +33,7 @@ def build_cuda(model: Model, stages: Any) -> CudaSession:
         program = select(model.graph, model.target)
         late = make_late(program, set(model.interface.called))
     with stages.stage("code"):
-        made = emit_all((k for x in program.launches for k in x.kernels), model.target)
+        made = emit_all((k for x in program.launches if not x.on_host for k in x.kernels), model.target)
         code = {name: KernelCode(name, ptx, block, shared) for name, (ptx, block, shared) in made.items()}
     return session_of(model, program, code, late=late, stages=stages)
 

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from ..core.dims import Dim, Shape, at_least
 from ..core.dtypes import DType, i64
 from ..core.hashing import blake2b
+from ..core.natives import address
 from ..ir.layout import Layout
 from ..tile.builder import Ix, KernelBuilder, Tile, View
 from ..tile.ir import local_bytes
 from ..tile.text import to_text
-from .launch import CLAIMED, Argument, Buffer, ErrorWord, Launch, Pointer, Word
+from .launch import CLAIMED, Argument, Buffer, ErrorWord, Launch, Native, Pointer, Word
 
 NEAR = (2, -1)  # strides that whole registers and shuffles serve better than single elements
 
@@ -75,6 +76,12 @@ class Call:
     def also_reads(self, buffer: Buffer) -> None:
         """A buffer that is written through a view is read through it too."""
         self._reads[buffer] = None
+
+    def native(self, name: str) -> Ix:
+        """The address of a native function, for `call`; a CompileError where this process has none of that name."""
+        address(name)
+        self._arguments.append(Native(name))
+        return self.b.index(name)
 
     def error(self) -> View:
         self._arguments.append(ErrorWord())

@@ -8,11 +8,10 @@ from .fft.fourier_rows import DftRows
 from .index.bags import BagSum
 from .index.gather_last import GatherAlongLast, GatherAlongRows, GatherLast
 from .index.scatter_along import ScatterAlong
-from .linalg.eig import Eig
 from .linalg.eigh import Eigh
+from .linalg.lapack import Eig, Svd
 from .linalg.lu import Factor
 from .linalg.qr import Geqrf, Qr
-from .linalg.svd import Svd
 from .linalg.triangular import TriangularSolve
 from .matmul.grouped import GroupedGemm, GroupedOuter
 from .pointwise.complex import Complex

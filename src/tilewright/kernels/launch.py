@@ -83,7 +83,14 @@ class ErrorWord:
     CLAIMED beside it."""
 
 
-Argument = Pointer | Word | ErrorWord
+@dataclass(frozen=True)
+class Native:
+    """An argument word: the address of a native function by name (`core/natives.py`), looked up where the program is loaded."""
+
+    name: str
+
+
+Argument = Pointer | Word | ErrorWord | Native
 
 
 @dataclass(frozen=True)
@@ -128,6 +135,7 @@ class Launch:
     shared: bool = False  # programs are long: a thread that is done takes over some of another's (runtime/native/walker.py)
     variants: tuple[Variant, ...] = ()  # the first that fits the shape runs instead; chosen when the plan is instantiated
     sites: tuple[Site, ...] = ()  # of a kernel that reports errors: word 1 of the block is the number of one of them
+    on_host: bool = False  # it has no code: the host computes it for a GPU (kernels/cuda/host.py)
 
     @property
     def ways(self) -> list[Launch | Variant]:

@@ -128,7 +128,7 @@ class Selector:
             self.block = small_loops(self.block)
         program = self.program
         program.launches = flatten(self.block)
-        program.block = self.block if any(not isinstance(x, Launch) for x in self.block) else []
+        program.block = self.block if any(not isinstance(x, Launch) or x.on_host for x in self.block) else []
         touched = (b for x in program.launches for used in (*x.reads, *x.writes) for b in roots(used))
         program.temps = [b for b in dict.fromkeys(touched) if b.kind == "temp"]
         return program

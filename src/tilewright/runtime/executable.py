@@ -15,9 +15,10 @@ from ..build.code import Code
 from ..build.packing import Array
 from ..core.dims import Dim, Symbol, evaluate, symbols
 from ..core.errors import InputError, ShapeError, VerifyError
+from ..core.natives import address as native_address
 from ..core.needs import Need
 from ..ir.types import TensorType
-from ..kernels.launch import Argument, ErrorWord, Launch, Pointer, Program, Word
+from ..kernels.launch import Argument, ErrorWord, Launch, Native, Pointer, Program, Word
 from ..plan.barriers import is_serial, nanoseconds
 from ..plan.plan import Placement, Plan
 from ..plan.values import DimTable
@@ -176,6 +177,9 @@ class Executable:
                     else:
                         name = self.launches[step].name if step >= 0 else "a predicate"
                         raise VerifyError(f"executable: launch {step} ({name}) points to {b.name}, which the program does not list")
+                elif isinstance(argument, Native):
+                    consts.append((word, native_address(argument.name)))
+                    source.append(table.add(0))
                 else:
                     source.append(table.add(argument.value))
         self._source = np.array(source, np.int64)

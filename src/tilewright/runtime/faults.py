@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from ..core.dims import evaluate
 from ..core.errors import ExecutionError
-from ..kernels.launch import CLAIMED, Launch, Pointer, Site, Word
+from ..kernels.launch import CLAIMED, Launch, Native, Pointer, Site, Word
 from .native import layout as L
 
 LABELS = frozenset(("softmax_cross_entropy", "cross_entropy_loss", "nll_loss_forward", "nll_loss", "nll_loss2d_forward", "nll_loss_nd"))
@@ -24,7 +24,7 @@ def fault(launch: Launch, block: Sequence[int], env: Mapping[str, int], model: s
 
 def _outside(launch: Launch, step: int, view: int, byte: int, program: int, env: Mapping[str, int], model: str) -> ExecutionError:
     """An access that a checked kernel did not make."""
-    views = [a for a in launch.arguments if not isinstance(a, Word)]
+    views = [a for a in launch.arguments if not isinstance(a, (Native, Word))]
     buffer = views[view].buffer if 0 <= view < len(views) and isinstance(views[view], Pointer) else None  # type: ignore[union-attr]
     what = "its local memory" if buffer is None else f"argument {view} ({buffer}), which has {evaluate(buffer.nbytes, env):,} bytes"
     who = f"kernel {launch.kernel.name} of launch {step} ({launch.name})"

@@ -301,6 +301,11 @@ class KernelBuilder:
     def prefetch(self, view: View, at: Sequence[Ix | int], locality: int = 3) -> None:
         self._emit("prefetch", [view.var, *map(self._ix, at)], locality=locality)
 
+    def call(self, function: Ix, *arguments: View | Ix | int) -> None:
+        """Call a native function: it gets a pointer to the first element of a view (`subview` moves that), and an index as 64 bits. It may
+        read and write what its pointers reach, nothing else; no other access is moved across it. CPUs only."""
+        self._emit("call", [function.var, *(x.var if isinstance(x, View) else self._ix(x) for x in arguments)])
+
     def _limits(self, limit: Sequence[Ix | int | None] | None, rank: int) -> tuple[list[Operand], tuple[int, ...] | None]:
         """Operands for the limited tile axes, and which axes those are."""
         if limit is None or all(x is None for x in limit):

@@ -7,6 +7,7 @@ in an order of the caller's choice: the result must not depend on it.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -279,6 +280,18 @@ def _scatter(i: Instr, xs: list[Any]) -> None:
     view.data[flat[inside]] = tile[inside]
 
 
+def _call(i: Instr, xs: list[Any]) -> None:
+    """The native function itself, on the arrays' own memory."""
+    given: list[Any] = []
+    for x in xs[1:]:
+        if isinstance(x, Buffer):
+            _check(np.asarray([x.offset]), x)
+            given.append(ctypes.c_void_p(x.data.ctypes.data + x.offset * x.data.itemsize))
+        else:
+            given.append(ctypes.c_int64(x))
+    ctypes.CFUNCTYPE(None, *(type(g) for g in given))(xs[0])(*given)
+
+
 def _extract(i: Instr, xs: list[Any]) -> Array:
     x: Array = xs[0]
     return x[tuple(slice(s, s + n) for s, n in zip(i.attrs["starts"], _out(i).shape, strict=True))]
@@ -321,5 +334,6 @@ _OPS: dict[str, Callable[[Instr, list[Any]], Any]] = {
     "gather": _gather,
     "scatter": _scatter,
     "prefetch": lambda i, xs: None,
+    "call": _call,
     "join": lambda i, xs: None,
 }

@@ -369,6 +369,17 @@ def _prefetch(i: Instr) -> list[Type]:
     return []
 
 
+def _call(i: Instr) -> list[Type]:
+    """A native function by its address: a view is passed as a pointer to its first element, an index as 64 bits."""
+    only_attrs(i)
+    need(bool(i.operands), "needs the address of a function")
+    indices(i.operands[:1])
+    for x in i.operands[1:]:
+        if not isinstance(x, Var) or not isinstance(x.type, ViewType):
+            indices([x])
+    return []
+
+
 def _join(i: Instr) -> list[Type]:
     operand_count(i, 0)
     need(len(i.tokens_out) == 1, "gives one token")
@@ -406,5 +417,6 @@ RULES: dict[str, Callable[[Instr], list[Type]]] = {
     "gather": _gather,
     "scatter": _scatter,
     "prefetch": _prefetch,
+    "call": _call,
     "join": _join,
 }

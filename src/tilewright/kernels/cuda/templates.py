@@ -24,6 +24,7 @@ from ..conv.pool import Pool
 from ..index.cuda.gather import CudaGather
 from ..index.cuda.scatter import CudaScatterAdd
 from ..index.gather import Gather
+from ..linalg import lapack
 from ..matmul.cuda.gates import TiledGates
 from ..matmul.cuda.gemv import Gemv
 from ..matmul.cuda.hopper import HopperMatmul
@@ -46,6 +47,7 @@ from ..select import TEMPLATES
 from ..sort.cuda.sampling import CudaSample
 from ..template import Template
 from .groups import Shared
+from .host import OnHost
 
 CUDA_TEMPLATES: list[Template] = [
     CudaRowProducts(),
@@ -85,6 +87,7 @@ CUDA_TEMPLATES: list[Template] = [
     CudaPool(),
     CudaGather(),
     CudaSample(),
-    *(Shared(t) for t in TEMPLATES if not isinstance(t, (Conv, Gather, Pointwise, Pool, Rope, Rows))),
+    OnHost(),
+    *(Shared(t) for t in TEMPLATES if not isinstance(t, (Conv, Gather, Pointwise, Pool, Rope, Rows, lapack.Eig, lapack.Svd))),
 ]
 INSIDE: list[Template] = [SmallMatmul(), *CUDA_TEMPLATES]  # of loops and branches, which are one kernel where all of it is small

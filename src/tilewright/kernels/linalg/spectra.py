@@ -1,5 +1,4 @@
-"""What kernels for eigenvalues and singular values share: sizes near 1, the order of values, the sign of a vector, and vectors written in
-that order."""
+"""What kernels for eigenvalues share: sizes near 1, the order of values, the sign of a vector, and vectors written in that order."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ def in_order(b: KernelBuilder, x: Tile, y: Tile) -> tuple[Tile, Tile]:
     return before, b.binary("or", b.cmp("eq", x, y), b.binary("and", nan, other))
 
 
-def rank_of(b: KernelBuilder, d: Columns, i: Ix | int, size: Ix, *, descending: bool = False) -> Ix:
+def rank_of(b: KernelBuilder, d: Columns, i: Ix | int, size: Ix) -> Ix:
     """The place of number i in order; equal ones keep theirs, and NaN comes last."""
     own = d.one(0, i)
     none = b.unary("isnan", own)
@@ -40,7 +39,7 @@ def rank_of(b: KernelBuilder, d: Columns, i: Ix | int, size: Ix, *, descending: 
         x, places = d.get(0, loop.index), b.iota((d.width,), 0) + b.from_index(loop.index)
         bad = b.unary("isnan", x)
         same = b.binary("or", b.cmp("eq", x, own), b.binary("and", bad, none))
-        before = b.binary("or", b.cmp("gt" if descending else "lt", x, own), b.binary("and", none, b.unary("not", bad)))
+        before = b.binary("or", b.cmp("lt", x, own), b.binary("and", none, b.unary("not", bad)))
         before = b.binary("or", before, b.binary("and", same, b.cmp("lt", places, b.from_index(i))))
         inside = b.binary("and", before, b.cmp("lt", places, b.from_index(size)))
         loop.next(loop.carried[0] + b.cast(inside, i64))
@@ -76,18 +75,3 @@ def columns_launch(name: str, lead: Shape, z: Operand, order: Operand, signs: Op
         turned = b.transpose(b.load(tile, (0, 0), (side, side)))
         b.store(to, (*at, start, loop.index), turned, limit=(size - start, many - loop.index))
     return w.call.finish(product(lead) * -(-length // side), bytes_=2 * out.type.nbytes)
-
-
-def rows_launch(name: str, lead: Shape, z: Operand, order: Operand, signs: Operand, out: Operand, width: int) -> Launch:
-    """Rows of z, in `order` and with their signs: one program a row."""
-    count, length = out.type.shape[-2:]
-    w = Matrices("vector_rows", name, lead)
-    b = w.b
-    zv, ov, sv, to = w.read("z", z), w.read("order", order), w.read("signs", signs), w.write("v", out)
-    size, many = w.call.word("length", length), w.call.word("count", count)
-    place = b.pid % many
-    at = w.at(b.pid // many)
-    source, sign = b.to_index(b.load(ov, (*at, place), ())), b.load(sv, (*at, place), ())
-    with b.loop(0, size, width) as loop:
-        b.store(to, (*at, place, loop.index), b.load(zv, (*at, source, loop.index), (width,)) * sign, limit=(size - loop.index,))
-    return w.call.finish(product(lead) * count, bytes_=2 * out.type.nbytes)

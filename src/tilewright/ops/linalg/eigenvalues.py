@@ -48,12 +48,13 @@ class Eig(General):
         n = a.shape[-1]
         lead = a.shape[:-2]
         w, v = np.zeros((*lead, n), complex), np.zeros((*lead, n, n), complex)
+        a, fine = X.finite(a)
         for at in np.ndindex(*lead):
             own, vectors = np.linalg.eig(a[at].astype(np.float64))
             order = np.lexsort((own.imag, own.real))
             w[at], v[at] = own[order], turned(vectors[:, order])
         made = (w.real, w.imag, v.real, v.imag) if self.vectors else (w.real, w.imag)
-        return tuple(np.ascontiguousarray(x).astype(a.dtype) for x in made)
+        return tuple((x * fine.reshape(*lead, *(1,) * (x.ndim - len(lead)))).astype(a.dtype) for x in made)
 
     def flops(self, a: TensorType) -> Dim:
         n, _ = X.require_matrix(a)

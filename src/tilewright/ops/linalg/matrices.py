@@ -146,6 +146,12 @@ def aligned(inputs: Values, batched: tuple[bool, ...], size: Dim) -> list[Value]
             for v, b in zip(inputs, batched, strict=True)]
 
 
+def finite(x: Any) -> tuple[Any, Any]:
+    """Matrices (a NumPy array) with zeros for those that hold NaN or infinity, and a factor for results of each: 1, NaN for those."""
+    fine = np.isfinite(x).all((-2, -1))
+    return np.where(fine[..., None, None], x, 0).astype(x.dtype), np.where(fine, 1, np.nan).astype(x.dtype)
+
+
 def each_matrix(fn: Any, x: Any, *shapes: tuple[int, ...]) -> list[Any]:
     """Apply fn to every matrix of x (a NumPy array): stacked results of these shapes."""
     lead = x.shape[:-2]

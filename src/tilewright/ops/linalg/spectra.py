@@ -122,10 +122,11 @@ class Svd(General):
             k, lead = min(a.shape[-2:]), a.shape[:-2]
             shapes = ((*lead, k), (*lead, a.shape[-2], k), (*lead, k, a.shape[-1]))
             return tuple(np.zeros(s, a.dtype) for s in shapes) if self.vectors else np.zeros(shapes[0], a.dtype)
+        a, fine = X.finite(a)
         u, s, vt = np.linalg.svd(a, full_matrices=False)
-        sign = signs(u)
-        out = s, u * sign, vt * np.swapaxes(sign, -1, -2)
-        return tuple(x.astype(a.dtype) for x in out) if self.vectors else s.astype(a.dtype)
+        sign = signs(u) * fine[..., None, None]
+        out = s * fine[..., None], u * sign, vt * np.swapaxes(sign, -1, -2)
+        return tuple(x.astype(a.dtype) for x in out) if self.vectors else out[0].astype(a.dtype)
 
     def flops(self, a: TensorType) -> Dim:
         m, n = X.require_matrix(a)

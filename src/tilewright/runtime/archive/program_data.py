@@ -23,6 +23,7 @@ from ...kernels.launch import (
     ErrorWord,
     Form,
     Launch,
+    Native,
     Packed,
     Pointer,
     Program,
@@ -178,6 +179,8 @@ def program_data(program: Program, symbols: Sequence[str]) -> Data:
     def argument(a: Argument) -> list[Any]:
         if isinstance(a, Pointer):
             return ["p", number[a.buffer], dim_data(a.offset), dim_data(a.extent)]
+        if isinstance(a, Native):
+            return ["n", a.name]
         return ["w", dim_data(a.value)] if isinstance(a, Word) else ["e"]
 
     names = iter(symbols)
@@ -245,6 +248,8 @@ def _kind(text: Any) -> BufferKind:
 def _argument(data: Sequence[Any], buffers: Sequence[Buffer], reader: Reader) -> Argument:
     if data[0] == "p":
         return Pointer(buffers[data[1]], reader.dim(data[2]), reader.dim(data[3]))
+    if data[0] == "n":
+        return Native(str(data[1]))
     return Word(reader.dim(data[1])) if data[0] == "w" else ErrorWord()
 
 

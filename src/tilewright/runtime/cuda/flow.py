@@ -64,13 +64,21 @@ class Choice:
     turns: Turns
 
 
-Part = Straight | Repeat | Until | Choice
+@dataclass(eq=False)
+class Hosted:
+    """A launch that the host computes."""
+
+    launch: Launch
+    turns: Turns
+
+
+Part = Straight | Repeat | Until | Choice | Hosted
 
 
 def recorded(item: Item, env: Mapping[str, int]) -> int | None:
     """How many kernels an item is when it is written out, None where it cannot be: the host decides something inside."""
     if isinstance(item, Launch):
-        return 1
+        return None if item.on_host else 1
     if isinstance(item, Branch) or item.predicate is not None or item.count is None:
         return None
     inner = 0
@@ -95,7 +103,7 @@ def parts_of(block: Sequence[Item], env: Mapping[str, int], turns: Turns | None 
 
     for item in block:
         if isinstance(item, Launch):
-            append(Straight([(item, turns)]))
+            append(Hosted(item, turns) if item.on_host else Straight([(item, turns)]))
         elif isinstance(item, Branch):
             append(Choice(item, parts_of(item.then, env, turns), parts_of(item.other, env, turns), turns))
         elif item.predicate is not None:

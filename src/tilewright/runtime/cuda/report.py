@@ -87,7 +87,7 @@ def make_cuda_report(session: CudaSession) -> CudaReport:
                 "name": x.name,
                 "kernel": x.kernel.name,
                 "blocks": -(-evaluate(x.grid, env) // programs),
-                "threads": executable.code[x.kernel.name].block,
+                "threads": 0 if x.on_host else executable.code[x.kernel.name].block,
                 "flops": evaluate(x.flops, env),
                 "bytes": evaluate(x.bytes, env),
                 "inside": around.get(x, ""),

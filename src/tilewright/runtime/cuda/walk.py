@@ -8,12 +8,15 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from ...core.dims import evaluate
+from ...kernels.cuda.host import HostKernel
 from ...kernels.launch import Buffer, Loop, Pointer
 from . import driver as gpu
 from . import launch as cuda_launch
 from .executable import ERROR_WORDS, CudaExecutable, Schedule, Step, ended
-from .flow import Moved, Part, Repeat, Straight, Turns, Until, follows, parts_of, settled
+from .flow import Hosted, Moved, Part, Repeat, Straight, Turns, Until, follows, parts_of, settled
 
 
 def make_flow(executable: CudaExecutable, env: Mapping[str, int], arena: gpu.Memory, offsets: Mapping[Buffer, int]) -> Schedule | Flow:
@@ -118,6 +121,8 @@ class Flow:
                         break
                     self._run(part.body, live, stream, wait)
                     live[part.loop] += 1
+            elif isinstance(part, Hosted):
+                self._host(part, live, stream)
             else:
                 going = self._true(part.branch.predicate, part.turns, live, stream, part.branch.name)
                 self._run(part.then if going else part.other, live, stream, wait)
@@ -146,12 +151,34 @@ class Flow:
         else:
             chain.run(stream)
 
-    def _true(self, predicate: Pointer, turns: Turns, live: Turns, stream: int, name: str) -> bool:
-        """Read a predicate: the host waits for the device here."""
-        p: Any = settled(predicate, turns, live)
+    def _address(self, pointer: Any, turns: Turns, live: Turns) -> int:
+        """Where a pointer goes in this step of the loops around it."""
+        p: Any = settled(pointer, turns, live)
         address = self.executable.word(p, 0, self.env, self.arena.address, self.offsets)
         address += self.addresses[slot] if (slot := self.executable.slots.get(p.buffer, -1)) >= 0 else 0
-        address += sum(evaluate(step, self.env) * live[loop] for loop, step in getattr(p, "slides", ()))
+        return address + sum(evaluate(step, self.env) * live[loop] for loop, step in getattr(p, "slides", ()))
+
+    def _host(self, part: Hosted, live: Turns, stream: int) -> None:
+        """Compute a launch on the host, which waits for the device before and after: the copies come from memory of its own."""
+        kernel, lib, what = part.launch.kernel, cuda_launch.library(), part.launch.name
+        assert isinstance(kernel, HostKernel)
+        spans = kernel.spans(self.env)
+        places = [self._address(a, part.turns, live) + low for a, (low, _) in zip(part.launch.arguments, spans, strict=True)]
+        memory = [np.zeros(size, np.uint8) for _, size in spans]
+        for address, raw in zip(places, memory, strict=True):
+            if raw.size:  # of results too: what lies between their elements stays
+                cuda_launch.check(lib.cuMemcpyDtoHAsync_v2(raw.ctypes.data, address, raw.size, stream), "cuMemcpyDtoHAsync", what)
+        cuda_launch.check(lib.cuStreamSynchronize(stream), "cuStreamSynchronize", what)
+        kernel.compute(memory, self.env)
+        count = len(kernel.operands)
+        for address, raw in zip(places[count:], memory[count:], strict=True):
+            if raw.size:
+                cuda_launch.check(lib.cuMemcpyHtoDAsync_v2(address, raw.ctypes.data, raw.size, stream), "cuMemcpyHtoDAsync", what)
+        cuda_launch.check(lib.cuStreamSynchronize(stream), "cuStreamSynchronize", what)
+
+    def _true(self, predicate: Pointer, turns: Turns, live: Turns, stream: int, name: str) -> bool:
+        """Read a predicate: the host waits for the device here."""
+        address = self._address(predicate, turns, live)
         if self._seen is None:
             self._seen = gpu.HostWords(1)
         lib, what = cuda_launch.library(), f"the predicate of {name}"

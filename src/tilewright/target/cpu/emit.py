@@ -274,6 +274,15 @@ class Emitter(Skeleton):
     def do_join(self, instr: Instr) -> None:
         """Tokens order memory; within one program the CPU keeps program order, so nothing is emitted."""
 
+    def do_call(self, instr: Instr) -> None:
+        """With the C calling convention. What the function touches is its author's promise: bounds are not checked."""
+        function = self.f.value(f"inttoptr i64 {self.ix(instr.operands[0])} to ptr")
+        given = []
+        for x in instr.operands[1:]:
+            view = self.env[x] if isinstance(x, Var) else None
+            given.append(f"ptr {view.pointer}" if isinstance(view, Address) else f"i64 {self.ix(x)}")
+        self.f.emit(f"call void {function}({', '.join(given)})")
+
     def do_prefetch(self, instr: Instr) -> None:
         view, at, _, _ = self._access(instr)
         pointer = access.row_pointers(self.f, view, at, (), ())[0]
