@@ -138,6 +138,32 @@ def test_views_and_copies() -> None:
     check(single(body, t(f32, 2, 3, 5)))
 
 
+VIEWS: dict[str, Callable[[Value], Value]] = {
+    "transpose": lambda x: F.transpose(x, (2, 0, 1)), "slice": lambda x: F.slice_(x, 2, 1, 3), "flip": lambda x: F.flip(x, (1,)),
+    "reshape": lambda x: F.reshape(x, (6, 5)), "expand": lambda x: F.expand(F.reshape(x, (1, 2, 3, 5)), (4, 2, 3, 5)),
+    "several": lambda x: F.transpose(F.flip(F.slice_(x, 2, 0, 2), (0,)), (1, 2, 0)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_views_allocate_nothing(name: str) -> None:
+    """A view read by another op: one launch and no memory of its own, of an input and of a value in the middle."""
+    g = single(lambda g, v: F.exp(VIEWS[name](v[0])), t(f32, 2, 3, 5))
+    program = select(g, target("avx512"))
+    assert (len(program.launches), len(program.temps)) == (1, 0)
+    check(g)
+    inner = single(lambda g, v: F.exp(VIEWS[name](Softmax(axis=2)(v[0]))), t(f32, 2, 3, 5))
+    program = select(inner, target("avx512"))
+    assert (len(program.launches), len(program.temps)) == (2, 1), "the softmax itself"
+    check(inner)
+
+
+def test_a_reshape_that_needs_a_copy_has_one() -> None:
+    g = single(lambda g, v: F.exp(F.reshape(F.transpose(v[0], (1, 0, 2)), (3, 10))), t(f32, 2, 3, 5))
+    assert len(select(g, target("avx512")).launches) == 2
+    check(g)
+
+
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("n", [1, 16, 63, 64, 200])
 @pytest.mark.parametrize("op", [LayerNorm(eps=1e-5), RmsNorm(eps=1e-6), Softmax(axis=2), LogSoftmax(axis=2), Softmax(axis=1)])
