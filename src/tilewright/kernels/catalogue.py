@@ -5,6 +5,7 @@ from __future__ import annotations
 from .arg_reduce import ArgReduce
 from .complex import Complex
 from .copies import Pad
+from .custom.own import Own
 from .delta_net import GatedDeltaRule
 from .delta_net_backward import GatedDeltaRuleBackward
 from .eig import Eig
@@ -44,6 +45,7 @@ CATALOGUE: list[Template] = [
     GroupedGemm(),
     GroupedOuter(),
     IntDot(),
+    Own(),
     PackWords(),
     Pad(),
     Pool(),

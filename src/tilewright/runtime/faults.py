@@ -8,6 +8,7 @@ from ..core.errors import ExecutionError
 from ..kernels.launch import CLAIMED, Launch, Pointer, Site, Word
 from . import layout as L
 
+USERS = "a kernel of the user's"  # the note of launches of the kernel language
 LABELS = frozenset(("softmax_cross_entropy", "cross_entropy_loss", "nll_loss_forward", "nll_loss", "nll_loss2d_forward", "nll_loss_nd"))
 
 
@@ -28,6 +29,9 @@ def _outside(launch: Launch, step: int, view: int, byte: int, program: int, env:
     buffer = views[view].buffer if 0 <= view < len(views) and isinstance(views[view], Pointer) else None  # type: ignore[union-attr]
     what = "its local memory" if buffer is None else f"argument {view} ({buffer}), which has {evaluate(buffer.nbytes, env):,} bytes"
     who = f"kernel {launch.kernel.name} of launch {step} ({launch.name})"
+    if launch.note == USERS:
+        return ExecutionError(f"checks: {who} must stay inside its arrays, got byte {byte:,} of {what}, in program {program}; run it with "
+                              ".debug(...) to see the line" + (f" (in {model})" if model else ""))
     return ExecutionError(f"checks: {who} must stay inside its buffers, got byte {byte:,} of {what}, in program {program}; "
                           "this is a defect of Tilewright, report it with the model" + (f" (in {model})" if model else ""))
 
@@ -42,6 +46,8 @@ def _what(code: int, site: Site, position: int, value: int, env: Mapping[str, in
     if code == L.DIVISION:
         return f"integers are not divided by 0, got {value} and 0 at position {position}; use where(d == 0, 1, d) for the divisor d"
     size = None if site.size is None else evaluate(site.size, env)
+    if code == L.POSITION:
+        return f"the position must be in 0..{'n' if size is None else size - 1}, got {value}, in program {position}"
     if size is None:
         return f"index out of range, got {value} at position {position}"
     if site.op in LABELS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..conv import Conv
+from ..custom.own import Own
 from ..gather import Gather
 from ..pointwise import Pointwise
 from ..pool import Pool
@@ -48,6 +49,7 @@ from .tiled_gates import TiledGates
 from .tiled_matmul import TiledMatmul, UnalignedMatmul
 
 CUDA_TEMPLATES: list[Template] = [
+    Own(),
     CudaRowProducts(),
     TiledGates(),
     Gemv(),
@@ -85,6 +87,6 @@ CUDA_TEMPLATES: list[Template] = [
     CudaPool(),
     CudaGather(),
     CudaSample(),
-    *(Shared(t) for t in TEMPLATES if not isinstance(t, (Conv, Gather, Pointwise, Pool, Rope, Rows))),
+    *(Shared(t) for t in TEMPLATES if not isinstance(t, (Conv, Gather, Own, Pointwise, Pool, Rope, Rows))),
 ]
 INSIDE: list[Template] = [SmallMatmul(), *CUDA_TEMPLATES]  # of loops and branches, which are one kernel where all of it is small
