@@ -33,12 +33,13 @@ class KernelError(CompileError):
 
 @dataclass(frozen=True)
 class Access:
-    """What the debugger checks about an instruction: the view's name, and for each axis its start and its size."""
+    """What is checked about an access: the view's name, and for each axis its start, the axis's size, and how many elements from there on
+    must be inside (0: the start must only not be negative)."""
 
     name: str
     starts: tuple[Operand, ...]
     sizes: tuple[Operand, ...]
-    inside: bool  # every start must be an element of the view; otherwise it must only not be negative
+    inside: tuple[int, ...]
 
 
 class Recorder(KernelBuilder):

@@ -33,10 +33,10 @@ class Debugger(_Interpreter):
 
     def check(self, instr: Instr) -> None:
         for access in self.recorder.accesses.get(instr, ()):
-            for axis, (start, size) in enumerate(zip(access.starts, access.sizes, strict=True)):
+            for axis, (start, size, inside) in enumerate(zip(access.starts, access.sizes, access.inside, strict=True)):
                 at, n = self.value(start), self.value(size)
-                if at < 0 or (access.inside and at >= n):
-                    raise _Fault(f"the position along axis {axis} of {access.name} must be in 0..{n - 1}, got {at}")
+                if at < 0 or (inside and at + inside > n):
+                    raise _Fault(f"the position along axis {axis} of {access.name} must be in 0..{n - max(inside, 1)}, got {at}")
 
     def step(self, i: Instr) -> None:
         if i.op == "debug.print":

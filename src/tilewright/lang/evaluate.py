@@ -116,13 +116,13 @@ class Evaluator(Arithmetic):
         """Where checks are on, report a start outside the view."""
         if self.report is None:
             return
-        for a, (start, size) in enumerate(zip(access.starts, access.sizes, strict=True)):
-            if isinstance(start, int) and start >= 0 and not access.inside:
+        for a, (start, size, inside) in enumerate(zip(access.starts, access.sizes, access.inside, strict=True)):
+            if isinstance(start, int) and start >= 0 and (not inside or (isinstance(size, int) and start + inside <= size)):
                 continue
             at, end = (x if isinstance(x, int) else Ix(self.b, x) for x in (start, size))
             bad = self.b.compare("lt", at, 0)
-            if access.inside:
-                bad = self.b.binary("or", bad, self.b.compare("ge", at, end))
+            if inside:
+                bad = self.b.binary("or", bad, self.b.compare("gt", at + inside, end))
             self.report(bad, f"{access.name} along axis {a}", self.b.place, at, end)
 
     # --- functions ------------------------------------------------------------------------------------------------------------

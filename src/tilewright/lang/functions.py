@@ -7,7 +7,9 @@ from typing import Any, TypeVar
 
 from ..core.dims import Expr, ceildiv
 from ..core.dtypes import bool_, compute_dtype, f32, i64
+from ..core.dtypes import dtype as dtype_of
 from ..core.errors import CompileError
+from ..target.cpu.host import host_target
 from ..tile.builder import Ix, Tile
 from .context import current
 from .values import View, need_shape, shown
@@ -26,6 +28,16 @@ def intrinsic(fn: F) -> F:
 
     INTRINSICS.add(call)
     return call  # type: ignore[return-value]
+
+
+def lanes(dtype: Any = f32) -> int:
+    """Elements of a vector register of this machine: what the last side of a tile on a CPU should be a multiple of."""
+    return host_target().vector_bits // 8 // max(4, dtype_of(dtype).itemsize)
+
+
+def registers() -> int:
+    """Vector registers of this machine."""
+    return host_target().registers
 
 
 def cdiv(a: Any, b: int) -> Any:
@@ -76,7 +88,7 @@ def arange(shape: Any, axis: int = -1, dtype: Any = i64) -> Tile:
 def scratch(shape: Any, dtype: Any = f32) -> View:
     """Memory of one program's own, with any contents: it can be loaded from and stored to like an array."""
     e, sides = current(), need_shape("scratch", shape)
-    return View(e, e.scratch(e.dtype(dtype), sides), sides, "scratch", True)
+    return View(e, e.scratch(e.dtype(dtype), sides), sides, "scratch", True, own=True)
 
 
 # --- elementwise -------------------------------------------------------------------------------------------------------------

@@ -53,8 +53,9 @@ def need_shape(what: str, given: Any) -> tuple[int, ...]:
 class View:
     """An array inside a kernel: `shape`, `dtype`, `x[i]`, `x.T`, `x.load(...)`, `x.store(...)`, `x.partition(...)`."""
 
-    def __init__(self, e: Evaluator, raw: RawView, shape: tuple[Index, ...], name: str, writable: bool) -> None:
-        self.e, self.raw, self.shape, self.name, self.writable = e, raw, shape, name, writable
+    def __init__(self, e: Evaluator, raw: RawView, shape: tuple[Index, ...], name: str, writable: bool, own: bool = False) -> None:
+        """`own`: scratch memory, in which every access must lie inside."""
+        self.e, self.raw, self.shape, self.name, self.writable, self.own = e, raw, shape, name, writable, own
 
     @property
     def dtype(self) -> DType:
@@ -79,11 +80,12 @@ class View:
         fixed = [a for a in range(self.ndim) if a not in keep]
         need_indices(self.name, [at[a] for a in fixed], len(fixed))
         starts = tuple(0 if isinstance(x, slice) else x for x in at)
-        checked = Access(self.name, self._operands([starts[a] for a in fixed]), self._operands([self.shape[a] for a in fixed]), True)
+        sizes = self._operands([self.shape[a] for a in fixed])
+        checked = Access(self.name, self._operands([starts[a] for a in fixed]), sizes, (1,) * len(fixed))
         self.e.check_access(checked)
         raw = self.e.b.subview(self.raw, starts, keep)
         self.e.b.accesses.setdefault(self.e.b.last, []).append(checked)
-        return View(self.e, raw, tuple(self.shape[a] for a in keep), self.name, self.writable)
+        return View(self.e, raw, tuple(self.shape[a] for a in keep), self.name, self.writable, self.own)
 
     @property
     def T(self) -> View:
@@ -97,7 +99,7 @@ class View:
         if sorted(axes) != list(range(self.ndim)):
             raise CompileError(f"{self.name}: permute needs an order of the axes 0..{self.ndim - 1}, got {axes}")
         raw = self.e.b.subview(self.raw, (0,) * self.ndim, axes)
-        return View(self.e, raw, tuple(self.shape[a] for a in axes), self.name, self.writable)
+        return View(self.e, raw, tuple(self.shape[a] for a in axes), self.name, self.writable, self.own)
 
     def partition(self, *shape: Any) -> Partition:
         """This view cut into tiles of a shape: `x.partition(64)`, `x.partition(8, 128)`."""
@@ -141,17 +143,18 @@ class View:
         return tuple(x if isinstance(x, int) else x.var for x in xs)
 
     def _limits(self, at: Sequence[Index], sides: tuple[int, ...], whole: Sequence[bool] | None) -> list[Index | None]:
-        """How many elements of each side are inside; None: all."""
+        """How many elements of each side are inside; None: all. A side of one element is not masked: its position must be inside."""
         out: list[Index | None] = []
         for a, (start, side, size) in enumerate(zip(at, sides, self.shape, strict=True)):
-            inside = whole is not None and whole[a]
+            inside = self.own or side == 1 or (whole is not None and whole[a])
             if isinstance(start, int) and isinstance(size, int):
                 inside = inside or start + side <= size
             out.append(None if inside else size - start)
         return out
 
-    def _access(self, at: Sequence[Index]) -> Access:
-        access = Access(self.name, self._operands(at), self._operands(self.shape), False)
+    def _access(self, at: Sequence[Index], sides: tuple[int, ...]) -> Access:
+        inside = sides if self.own else tuple(1 if s == 1 else 0 for s in sides)
+        access = Access(self.name, self._operands(at), self._operands(self.shape), inside)
         self.e.check_access(access)
         return access
 
@@ -159,7 +162,7 @@ class View:
         if len(sides) != self.ndim:
             raise CompileError(f"{self.name}.load: a tile of rank {self.ndim} is read here, got the shape {sides}")
         self.e.check_sides(f"{self.name}.load", sides)
-        access = self._access(at)
+        access = self._access(at, sides)
         out = self.e.b.load(self.raw, at, sides, self._limits(at, sides, whole), other, after=tokens(after))
         self.e.b.accesses.setdefault(self.e.b.last, []).append(access)
         return out
@@ -173,7 +176,7 @@ class View:
             fits = False
         if not fits:
             raise CompileError(f"{self.name}.store: a tile of shape {sides} goes here, got {shown(tile)}")
-        access = self._access(at)
+        access = self._access(at, sides)
         self.e.b.store(self.raw, at, self.e.b.broadcast(value, sides), self._limits(at, sides, whole), after=tokens(after))
         self.e.b.accesses.setdefault(self.e.b.last, []).append(access)
 
@@ -212,6 +215,14 @@ class Partition:
         # A tile of one element, and one of a side that the view is a multiple of, is whole wherever it is inside.
         whole = tuple(s == 1 or (isinstance(n, int) and n % s == 0) for n, s in zip(self.view.shape, self.sides, strict=True))
         return TileRef(self, starts, whole)
+
+    def tile_at(self, other: TileRef) -> TileRef:
+        """The tile that lies here as `other` does in its partition, which has the same tiles over an array of the same shape."""
+        if self.sides != other.partition.sides:
+            raise CompileError(f"{self.view.name}.tile_at: partitions in the same tiles have tiles at the same places, "
+                               f"got {self.sides} and {other.partition.sides}")
+        same = self.view._operands(self.view.shape) == self.view._operands(other.partition.view.shape)
+        return TileRef(self, other.start, other.whole if same else (False,) * len(self.sides))
 
     def load(self, *at: Any, other: float = 0, after: Any = ()) -> Tile:
         return self.get_tile(*at).load(other=other, after=after)
