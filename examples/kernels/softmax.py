@@ -19,10 +19,12 @@ def softmax(x, y, *, BLOCK=4 * tl.lanes()):
     top = top.max()
     total = 0.0
     for t in src:
-        total += tl.where(t.mask, tl.exp(t.load() - top), 0.0)
+        e = tl.exp(t.load(other=-INFINITY) - top)
+        dst.tile_at(t).store(e)
+        total += e
     scale = 1.0 / total.sum()
-    for t in src:
-        dst.tile_at(t).store(tl.exp(t.load() - top) * scale)
+    for t in dst:
+        t.store(t.load() * scale)
 
 
 def main() -> None:

@@ -7,13 +7,15 @@ import tilewright as tw
 from tilewright import lang as tl
 
 
-@tw.kernel("T[H, W] -> T[H - 2, W - 2]", grid=lambda H, ROWS: tl.cdiv(H - 2, ROWS))
-def stencil(x, y, *, ROWS=4, BLOCK=2 * tl.lanes()):
-    top = tl.program_id(0) * ROWS
-    for left in range(0, y.shape[1], BLOCK):
-        up, down = x.load((top, left + 1), (ROWS, BLOCK)), x.load((top + 2, left + 1), (ROWS, BLOCK))
-        west, east = x.load((top + 1, left), (ROWS, BLOCK)), x.load((top + 1, left + 2), (ROWS, BLOCK))
-        y.store((top, left), (up + down + west + east) * 0.25)
+@tw.kernel("T[H, W] -> T[H - 2, W - 2]", grid=lambda H: H - 2)
+def stencil(x, y, *, BLOCK=4 * tl.lanes()):
+    row = tl.program_id(0)
+    above, here, below = x[row], x[row + 1], x[row + 2]
+    for t in y[row].partition(BLOCK):
+        left, whole = t.start[0], not t.is_edge
+        up, down = above.load(left + 1, BLOCK, inside=whole), below.load(left + 1, BLOCK, inside=whole)
+        west, east = here.load(left, BLOCK, inside=whole), here.load(left + 2, BLOCK, inside=whole)
+        t.store((up + down + west + east) * 0.25)
 
 
 def main() -> None:

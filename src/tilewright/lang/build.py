@@ -148,7 +148,8 @@ def build(d: Definition, bound: Bound, inputs: Sequence[Place_], outputs: Sequen
     for p in (*inputs, *outputs):
         moved = moved + product(p.type.shape) * p.type.dtype.itemsize
     total = product(grid)
-    launch = call.finish(total, flops=total * _work(b.kernel.body.body), bytes_=moved, note=USERS, shared=True)
+    heavy = any(i.op in ("mma", "alloc") for i in b.kernel.walk())  # long programs share their work, others go along memory
+    launch = call.finish(total, flops=total * _work(b.kernel.body.body), bytes_=moved, note=USERS, streams=not heavy, shared=heavy)
     launch.sites = tuple(sites)
     if not debug:
         if kind == "cpu":

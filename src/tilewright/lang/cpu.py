@@ -16,10 +16,11 @@ from ..plan.barriers import is_serial, nanoseconds
 from ..plan.values import DimTable
 from ..runtime import layout as L
 from ..runtime.code import compile_kernels
-from ..runtime.executable import SHARE_NS, SHARES
+from ..runtime.executable import PIECE, SHARE_NS, SHARES
 from ..runtime.faults import fault
 from ..runtime.job import Job, patches, thunks
 from ..runtime.pool import default_threads
+from ..runtime.workspace import WAKE_NS
 from .build import Built, Definition, Place_, build
 from .signature import Bound, Signature
 
@@ -53,10 +54,32 @@ def symbolic(d: Definition, bound: Bound, constants: dict[str, Any], classes: Se
 
 
 @dataclass(eq=False)
+class Plan:
+    """A launch at given sizes and strides."""
+
+    env: dict[str, int]
+    grid: int
+    thunk: tuple[int, ...]  # its words from the grid on
+    threads: int
+    light: bool
+    words: list[int]  # argument words, 0 for addresses
+
+
+@dataclass(eq=False)
 class _Ready:
+    """A job that a caller has to itself."""
+
     job: Job
     table: Any
     words: Any
+    plan: Plan | None = None
+
+    def set(self, plan: Plan) -> None:
+        self.plan = plan
+        self.words[: len(plan.words)] = plan.words
+        self.table[0, L.THUNK_GRID :] = plan.thunk
+        block = self.job._block.array(np.int64, (L.JOB_WORDS,))
+        block[L.JOB_THREADS], block[L.JOB_LIGHT] = plan.threads, plan.light
 
 
 class CpuKernel:
@@ -89,7 +112,8 @@ class CpuKernel:
                 self.views.append(-1)
             else:
                 self.sources.append(("value", table.add(w.value)))
-        self.symbols = list(used)
+        self.pointers = [(at, k) for at, (what, k) in enumerate(self.sources) if what == "array"]
+        self.faults = target.checks or any(what == "error" for what, _ in self.sources)
         self.values = table.compile()
         self.free: list[_Ready] = []
 
@@ -102,35 +126,52 @@ class CpuKernel:
         table[0, L.THUNK_FN], table[0, L.THUNK_ARGS] = self.address, words.ctypes.data
         return _Ready(job, table, words)
 
-    def __call__(self, arrays: Sequence[Array], sizes: dict[str, int]) -> None:
+    def plan(self, sizes: dict[str, int], strides: Sequence[tuple[int, ...]]) -> Plan:
+        """What a launch on arrays of these sizes and strides (of elements) needs."""
         env = dict(sizes)
-        for name, a in zip(self.d.names, arrays, strict=True):
-            for axis, s in enumerate(a.strides):
-                env[f"stride_{name}_{axis}"] = s // a.itemsize
+        for name, steps in zip(self.d.names, strides, strict=True):
+            env.update({f"stride_{name}_{axis}": s for axis, s in enumerate(steps)})
         values = self.values(env)
         grid, flops, moved = (int(values[i]) for i in self.fixed)
-        if grid == 0:
+        serial = bool(is_serial(grid, flops, moved))
+        share = piece = 0
+        if self.launch.streams:
+            piece = max(1, PIECE * grid // max(moved, 1))
+        elif not serial and grid < 1 << L.WORK_BITS:
+            share = max(1, -(-grid // int(min(max(nanoseconds(flops, moved) // SHARE_NS, 1), SHARES))))
+        threads = 1 if serial else default_threads()
+        light = nanoseconds(flops, moved) * (1 - 1 / threads) < WAKE_NS
+        words = [0 if what != "value" else int(values[k]) for what, k in self.sources]
+        return Plan(env, grid, (grid, L.SERIAL if serial else 0, 0, 0, piece, share), threads, light, words)
+
+    def run(self, plan: Plan, arrays: Sequence[Array]) -> None:
+        """One launch."""
+        if plan.grid == 0:
             return
         ready = self.free.pop() if self.free else self._grow()
-        addresses = [a.__array_interface__["data"][0] for a in arrays]
-        words = [addresses[k] if what == "array" else ready.job.error_address if what == "error" else values[k] for what, k in self.sources]
-        if self.target.checks:
-            for k in self.views:
-                words += [0, (1 << 63) - 1] if k < 0 else memory_of(arrays[k])
-            words.append(ready.job.error_address)
-        ready.words[:] = words
-        serial = bool(is_serial(np.array([grid]), np.array([flops]), np.array([moved]))[0])
-        ready.table[0, L.THUNK_GRID] = grid
-        ready.table[0, L.THUNK_FLAGS] = L.SERIAL if serial else 0
-        pieces = min(max(float(nanoseconds(np.array(flops), np.array(moved))) // SHARE_NS, 1), SHARES)
-        ready.table[0, L.THUNK_SHARE] = max(1, -(-grid // int(pieces))) if not serial and grid < 1 << L.WORK_BITS else 0
-        ready.job.error[:] = 0
+        if ready.plan is not plan:
+            ready.set(plan)
+        words = ready.words
+        for at, k in self.pointers:
+            words[at] = arrays[k].__array_interface__["data"][0]
+        if self.faults:
+            self._prepare(ready, arrays)
         ready.job.run()
-        found = ready.job.error.tolist()
+        found = ready.job.error.tolist() if self.faults else None
         if len(self.free) < FREE:
             self.free.append(ready)
-        if found[0]:
-            raise fault(self.launch, found, env, "")
+        if found is not None and found[0]:
+            raise fault(self.launch, found, plan.env, "")
+
+    def _prepare(self, ready: _Ready, arrays: Sequence[Array]) -> None:
+        """Error block and, where accesses are checked, the bounds of the arrays."""
+        for at, (what, _) in enumerate(self.sources):
+            if what == "error":
+                ready.words[at] = ready.job.error_address
+        if self.target.checks:
+            more = [x for k in self.views for x in ([0, (1 << 63) - 1] if k < 0 else memory_of(arrays[k]))]
+            ready.words[len(self.sources) :] = [*more, ready.job.error_address]
+        ready.job.error[:] = 0
 
 
 def memory_of(a: Array) -> list[int]:

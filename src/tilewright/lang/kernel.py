@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import functools
 import linecache
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,13 +23,14 @@ from ..kernels.cuda.tiled import aligned, tiled
 from ..kernels.launch import Launch, Word
 from ..kernels.region import Region
 from ..ops.kernels import OwnKernel
+from ..runtime.outputs import fresh
 from ..tile.interp import Buffer as Flat
 from ..tile.ir import ViewType
 from ..tile.text import to_text
 from ..transform.promote import as_tracer
 from ..transform.trace import apply, tracing
 from .build import Definition, Place_, build, need_definition
-from .cpu import CpuKernel, stride_class, symbolic
+from .cpu import CpuKernel, Plan, stride_class, symbolic
 from .debug import debug_run
 
 Array = np.ndarray[Any, Any]
@@ -45,6 +47,7 @@ class KernelFunction:
         functools.update_wrapper(self, definition.fn)
         self.definition = definition
         self._compiled: dict[Any, CpuKernel] = {}
+        self._plans: dict[Any, Any] = {}  # by everything that the caller's arrays look like
         self._on_gpu: dict[Any, Any] = {}
         source = "".join(linecache.getlines(definition.fn.__code__.co_filename))
         self.op_class = _op_class(definition, blake2b(source.encode(), digest_size=4).hexdigest())
@@ -93,7 +96,7 @@ class KernelFunction:
     def _results(self, types: Sequence[TensorType], out: Any) -> list[Array]:
         d = self.definition
         if out is None:
-            return [np.empty(_numbers(t), t.dtype.np) for t in types]
+            return [fresh(t, _numbers(t), torch=False) for t in types]
         given = tuple(out) if isinstance(out, (tuple, list)) else (out,)
         if len(given) != len(types):
             raise InputError(f"kernel {d.name}: out= takes {len(types)} arrays, got {len(given)}")
@@ -110,12 +113,27 @@ class KernelFunction:
         return found
 
     def _launch(self, args: Sequence[Any], out: Any, constants: dict[str, Any]) -> Any:
-        d = self.definition
         arrays = self._arrays(args)
+        given = None if out is None else tuple(out) if isinstance(out, (tuple, list)) else (out,)
+        held = () if given is None else tuple((x.shape, x.strides) if isinstance(x, np.ndarray) else id(x) for x in given)
+        key = (*((a.dtype, a.shape, a.strides) for a in arrays), held, *constants.items(), _settings())
+        known = self._plans.get(key)
+        if known is None:
+            known = self._plan(arrays, out, constants)
+            if len(self._plans) >= KEPT:
+                self._plans.clear()
+            if given is None or all(isinstance(x, np.ndarray) for x in given):
+                self._plans[key] = known
+        kernel, plan, types = known
+        results = self._results(types, out)
+        kernel.run(plan, [*arrays, *results])
+        return self._returned(results, args, out)
+
+    def _plan(self, arrays: Sequence[Array], out: Any, constants: dict[str, Any]) -> tuple[CpuKernel, Plan, tuple[TensorType, ...]]:
+        d = self.definition
         types = [TensorType(dtype_of(a.dtype), a.shape) for a in arrays]
         bound, values = d.bind(types, constants)
-        results = self._results(bound.outputs, out)
-        every = [*arrays, *results]
+        every = [*arrays, *self._results(bound.outputs, out)]
         target = target_spec("cpu")
         classes = tuple(_class(a) for a in every)
         key = (target, tuple(t.dtype for t in types), classes, tuple(values.items()))
@@ -124,8 +142,8 @@ class KernelFunction:
             if len(self._compiled) >= KEPT:
                 self._compiled.clear()
             kernel = self._compiled[key] = CpuKernel(d, bound, values, classes, target)
-        kernel(every, bound.dims)  # type: ignore[arg-type]
-        return self._returned(results, args, out)
+        sizes = {n: int(v) for n, v in bound.dims.items()}  # type: ignore[arg-type]
+        return kernel, kernel.plan(sizes, [tuple(s // a.itemsize for s in a.strides) for a in every]), bound.outputs
 
     def _returned(self, results: Sequence[Array], args: Sequence[Any], out: Any) -> Any:
         if out is not None:
@@ -160,6 +178,11 @@ class KernelFunction:
         every = [*arrays, *self._results(bound.outputs, None)]
         over, inputs, outputs = symbolic(d, bound, values, [_class(a) for a in every])
         return to_text(build(d, over, inputs, outputs, values, "cpu").launch.kernel)
+
+
+def _settings() -> tuple[str | None, ...]:
+    """What of the environment a compiled kernel depends on."""
+    return os.environ.get("TILEWRIGHT_CHECKS"), os.environ.get("TILEWRIGHT_CPU"), os.environ.get("TILEWRIGHT_THREADS")
 
 
 def run_debugged(d: Definition, arrays: Sequence[Array], constants: dict[str, Any], show: Callable[[str], Any] = print) -> list[Array]:

@@ -109,18 +109,22 @@ class View:
         self.e.check_sides(f"{self.name}.partition", sides)
         return Partition(self, sides)
 
-    def load(self, start: Any = (), shape: Any = (), *, other: float = 0, after: Any = ()) -> Tile:
-        """The tile whose first element is at `start`. Elements behind the end of the view are `other`, and memory is not touched there."""
+    def load(self, start: Any = (), shape: Any = (), *, other: float = 0, inside: Any = False, after: Any = ()) -> Tile:
+        """The tile whose first element is at `start`. Elements behind the end of the view are `other`, and memory is not touched there.
+        `inside` promises that there are none, so that nothing is masked."""
         sides = need_shape(f"{self.name}.load", shape)
-        return self._load(need_indices(f"{self.name}.load", as_tuple(start), self.ndim), sides, None, other, after)
+        at = need_indices(f"{self.name}.load", as_tuple(start), self.ndim)
+        return self._load(at, sides, self._promised(inside, sides), other, after)
 
-    def store(self, start: Any, tile: Any, *, after: Any = ()) -> None:
-        """Write a tile whose first element goes to `start`; what would lie behind the end of the view is not written."""
+    def store(self, start: Any, tile: Any, *, inside: Any = False, after: Any = ()) -> None:
+        """Write a tile whose first element goes to `start`; what would lie behind the end of the view is not written. `inside` promises
+        that nothing would."""
         at = need_indices(f"{self.name}.store", as_tuple(start), self.ndim)
         shape = tile.shape if isinstance(tile, Tile) else ()
         if len(shape) > self.ndim:
             raise CompileError(f"{self.name}.store: a tile of rank {self.ndim} goes here, got {shown(tile)}")
-        self._store(at, tile, (1,) * (self.ndim - len(shape)) + shape, None, after)
+        sides = (1,) * (self.ndim - len(shape)) + shape
+        self._store(at, tile, sides, self._promised(inside, sides), after)
 
     def gather(self, indices: Any, axis: int = 0, start: Any = None) -> Tile:
         """Element e is the one at `start` with `indices[e]` added to its position along `axis`. Indices must be in range."""
@@ -138,6 +142,10 @@ class View:
         value = self.e.cast_for_store(self.name, tile, self.dtype)
         return self.e.b.atomic(fn, self.raw, at, self.e.b.reshape(value, ()))
 
+    def _promised(self, inside: Any, sides: tuple[int, ...]) -> tuple[bool, ...] | None:
+        """A promise that is known only at run time is none: the access is masked."""
+        return (True,) * len(sides) if inside is True else None
+
     # --- shared by views and partitions ---------------------------------------------------------------------------------
     def _operands(self, xs: Sequence[Index]) -> tuple[Var | int, ...]:
         return tuple(x if isinstance(x, int) else x.var for x in xs)
@@ -152,8 +160,9 @@ class View:
             out.append(None if inside else size - start)
         return out
 
-    def _access(self, at: Sequence[Index], sides: tuple[int, ...]) -> Access:
-        inside = sides if self.own else tuple(1 if s == 1 else 0 for s in sides)
+    def _access(self, at: Sequence[Index], sides: tuple[int, ...], whole: Sequence[bool] | None) -> Access:
+        known = whole or (False,) * len(sides)
+        inside = tuple(s if self.own or s == 1 or w else 0 for s, w in zip(sides, known, strict=True))
         access = Access(self.name, self._operands(at), self._operands(self.shape), inside)
         self.e.check_access(access)
         return access
@@ -162,7 +171,7 @@ class View:
         if len(sides) != self.ndim:
             raise CompileError(f"{self.name}.load: a tile of rank {self.ndim} is read here, got the shape {sides}")
         self.e.check_sides(f"{self.name}.load", sides)
-        access = self._access(at, sides)
+        access = self._access(at, sides, whole)
         out = self.e.b.load(self.raw, at, sides, self._limits(at, sides, whole), other, after=tokens(after))
         self.e.b.accesses.setdefault(self.e.b.last, []).append(access)
         return out
@@ -176,7 +185,7 @@ class View:
             fits = False
         if not fits:
             raise CompileError(f"{self.name}.store: a tile of shape {sides} goes here, got {shown(tile)}")
-        access = self._access(at, sides)
+        access = self._access(at, sides, whole)
         self.e.b.store(self.raw, at, self.e.b.broadcast(value, sides), self._limits(at, sides, whole), after=tokens(after))
         self.e.b.accesses.setdefault(self.e.b.last, []).append(access)
 
