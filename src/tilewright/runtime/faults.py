@@ -12,10 +12,16 @@ USERS = "a kernel of the user's"  # the note of launches of the kernel language
 LABELS = frozenset(("softmax_cross_entropy", "cross_entropy_loss", "nll_loss_forward", "nll_loss", "nll_loss2d_forward", "nll_loss_nd"))
 
 
+RAISED: dict[int, str] = {}  # what functions of the host raised, by the number in the error block
+
+
 def fault(launch: Launch, block: Sequence[int], env: Mapping[str, int], model: str, when: str = "", step: int = 0) -> ExecutionError:
     """The error for one error block: code, site, position, value. `step` is the launch's number."""
     code, number, position, value = (int(v) for v in block)
     code &= ~CLAIMED
+    if code == L.RAISED:
+        return ExecutionError(f"{launch.sites[0].op if launch.sites else launch.name}: {RAISED.pop(value, 'raised an error')}"
+                              + (f" ({launch.sites[0].place})" if launch.sites and launch.sites[0].place else ""))
     if code == L.OUT_OF_BOUNDS:
         return _outside(launch, step, number, position, value, env, model)
     site = launch.sites[number] if 0 <= number < len(launch.sites) else Site(launch.name)

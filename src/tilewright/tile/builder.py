@@ -301,6 +301,10 @@ class KernelBuilder:
     def prefetch(self, view: View, at: Sequence[Ix | int], locality: int = 3) -> None:
         self._emit("prefetch", [view.var, *map(self._ix, at)], locality=locality)
 
+    def call(self, address: Ix | int, kinds: Sequence[str], values: Sequence[View | Ix | int | Tile]) -> None:
+        """Call a function of the host (on CPUs): void f(kinds…)."""
+        self._emit("call", [self._ix(address), *(v if isinstance(v, int) else v.var for v in values)], kinds=tuple(kinds))
+
     def _limits(self, limit: Sequence[Ix | int | None] | None, rank: int) -> tuple[list[Operand], tuple[int, ...] | None]:
         """Operands for the limited tile axes, and which axes those are."""
         if limit is None or all(x is None for x in limit):

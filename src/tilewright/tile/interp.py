@@ -279,6 +279,10 @@ def _scatter(i: Instr, xs: list[Any]) -> None:
     view.data[flat[inside]] = tile[inside]
 
 
+def _call(i: Instr, xs: list[Any]) -> None:
+    raise _Fault("functions of the host are called by compiled kernels only")
+
+
 def _extract(i: Instr, xs: list[Any]) -> Array:
     x: Array = xs[0]
     return x[tuple(slice(s, s + n) for s, n in zip(i.attrs["starts"], _out(i).shape, strict=True))]
@@ -321,5 +325,6 @@ _OPS: dict[str, Callable[[Instr, list[Any]], Any]] = {
     "gather": _gather,
     "scatter": _scatter,
     "prefetch": lambda i, xs: None,
+    "call": _call,
     "join": lambda i, xs: None,
 }

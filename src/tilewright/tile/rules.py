@@ -369,6 +369,26 @@ def _prefetch(i: Instr) -> list[Type]:
     return []
 
 
+CALL_TYPES = ("ptr", "i64", "i32", "f32", "f64")
+
+
+def _call(i: Instr) -> list[Type]:
+    """A function of the host at a run-time address: views go as pointers to their first element, the rest by value."""
+    only_attrs(i, "kinds")
+    kinds = i.attrs.get("kinds", ())
+    need(len(i.operands) == 1 + len(kinds), f"needs an address and one operand for each of {kinds}, got {len(i.operands)} operands")
+    indices(i.operands[:1])
+    for x, kind in zip(i.operands[1:], kinds, strict=True):
+        need(kind in CALL_TYPES, f"kinds are of {' '.join(CALL_TYPES)}, got {kind!r}")
+        if kind == "ptr":
+            need(isinstance(x, Var) and isinstance(x.type, ViewType), f"a pointer is a view, got {x!r}")
+        elif kind in ("i64", "i32"):
+            indices([x])
+        else:
+            need(tile_type(x).shape == () and tile_type(x).dtype.name == kind, f"needs a number of {kind}, got {x!r}")
+    return []
+
+
 def _join(i: Instr) -> list[Type]:
     operand_count(i, 0)
     need(len(i.tokens_out) == 1, "gives one token")
@@ -406,5 +426,6 @@ RULES: dict[str, Callable[[Instr], list[Type]]] = {
     "gather": _gather,
     "scatter": _scatter,
     "prefetch": _prefetch,
+    "call": _call,
     "join": _join,
 }

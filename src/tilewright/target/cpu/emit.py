@@ -7,7 +7,7 @@ from math import prod
 
 import numpy as np
 
-from ...core.dtypes import DType
+from ...core.dtypes import DType, f32, f64
 from ...core.errors import CompileError
 from ...core.target_spec import TargetSpec
 from ...tile.ir import UNARY, Instr, Kernel, TileType, Var, ViewType, alloc_bytes
@@ -18,6 +18,8 @@ from .llvm_text import element, vector
 from .reductions import reduce_tile, scan_tile, shuffle_tile, transpose_tile
 from .registers import Registers, chunk_sizes, chunks, elem_type, read_chunk, row_count, row_map
 from .skeleton import Skeleton
+
+DTYPES = {"f32": f32, "f64": f64}  # of numbers that functions of the host take
 
 
 def emit_kernel(kernel: Kernel, target: TargetSpec) -> str:
@@ -272,6 +274,24 @@ class Emitter(Skeleton):
 
     def do_join(self, instr: Instr) -> None:
         """Tokens order memory; within one program the CPU keeps program order, so nothing is emitted."""
+
+    def do_call(self, instr: Instr) -> None:
+        """A function of the host at an address that the launch brings along."""
+        f, given = self.f, []
+        for x, kind in zip(instr.operands[1:], instr.attrs["kinds"], strict=True):
+            if kind == "ptr":
+                assert isinstance(x, Var)
+                found = self.env[x]
+                assert isinstance(found, Address)
+                given.append(f"ptr {found.pointer}")
+            elif kind == "i32":
+                given.append(f"i32 {f.cast('trunc', 'i64', self.ix(x), 'i32')}")
+            elif kind == "i64":
+                given.append(f"i64 {self.ix(x)}")
+            else:
+                given.append(f"{elem_type(DTYPES[kind])} {self.tile(x).rows[0][0]}")
+        target = f.value(f"inttoptr i64 {self.ix(instr.operands[0])} to ptr")
+        f.emit(f"call void {target}({', '.join(given)})")
 
     def do_prefetch(self, instr: Instr) -> None:
         view, at, _, _ = self._access(instr)
