@@ -22,6 +22,7 @@ from typing import Any
 
 from ..core.dtypes import DType, bool_, i64
 from ..core.errors import CompileError, TilewrightError
+from ..target.cpu.host import host_target
 from ..tile.builder import Ix, Tile
 from ..tile.builder import View as RawView
 from ..tile.ir import Block
@@ -110,7 +111,19 @@ class Evaluator(Arithmetic):
         return self.at[axis], self.grid[axis]
 
     def scratch(self, dtype: DType, shape: tuple[int, ...]) -> RawView:
-        return self.b.scratch(dtype, shape, "local" if self.kind == "cpu" else "shared")
+        """Memory of a program's own. It is taken once, at the start, wherever it is asked for."""
+        made = self.b.scratch(dtype, shape, "local" if self.kind == "cpu" else "shared")
+        self.b.kernel.body.body.insert(0, self.b._blocks[-1].body.pop())
+        return made
+
+    def transposed(self, x: Tile) -> Tile:
+        rows, columns = x.shape
+        native = 1 in x.shape or (rows == columns and rows & (rows - 1) == 0 and rows <= host_target().vector_bits // 32)
+        if self.kind != "cpu" or native:
+            return self.b.transpose(x)
+        place = self.scratch(x.dtype, x.shape)  # registers have no way for it: through memory
+        self.b.store(place, (0, 0), x)
+        return self.b.load(place, (0, 0), (columns, rows), axes=(1, 0))
 
     def check_access(self, access: Access) -> None:
         """Where checks are on, report a start outside the view."""
@@ -332,10 +345,12 @@ class Evaluator(Arithmetic):
         own = {n.id for n in ast.walk(s.target) if isinstance(n, ast.Name)} if isinstance(s, ast.For) else set()
         names = [n for n in names if n not in own]
         self.b._blocks.append(Block())
+        top = list(self.b.kernel.body.body)
         with self.inside():
             bind(Ix(self.b, self.b._fresh(self.b.kernel.pid.type)))
             self.block(body)
         self.b._blocks.pop()
+        self.b.kernel.body.body[:] = top
         after = {n: self.env[n] for n in names}
         self.here(s)
         carried = [n for n in names if after[n] is not before[n] and (is_value(after[n]) or after[n] != before[n])]

@@ -179,7 +179,7 @@ def transpose(x: Tile) -> Tile:
     """The two axes of a tile swapped: `x.T`."""
     if len(x.shape) != 2:
         raise CompileError(f"transpose: needs a tile of rank 2, got {shown(x)}")
-    return current().b.transpose(x)
+    return current().transposed(x)
 
 
 # --- reductions: they keep their axis, with one element ------------------------------------------------------------------------

@@ -225,9 +225,10 @@ class Emitter(Skeleton):
         type_ = instr.results[0].type
         assert isinstance(type_, TileType)
         self._check(view, at, type_.shape, instr.attrs["axes"], limits)
-        self._bind(
-            instr.results[0], access.load(self.f, view, at, type_, instr.attrs["axes"], self.lanes, limits, instr.attrs.get("other", 0))
-        )
+        other = instr.attrs.get("other", 0)
+        if type_.dtype.is_float and elem_type(type_.dtype).startswith("i"):
+            other = _bits(other, type_.dtype)
+        self._bind(instr.results[0], access.load(self.f, view, at, type_, instr.attrs["axes"], self.lanes, limits, other))
 
     def do_store(self, instr: Instr) -> None:
         view, at, limits, used = self._access(instr)
