@@ -51,7 +51,8 @@ class Definition:
 
     def bind(self, types_: Sequence[TensorType], given: dict[str, Any]) -> tuple[Bound, dict[str, Any]]:
         """The signature on these types, and the value of every constant: given, a default, or a size of that name."""
-        bound = self.signature.bind(types_, self.names, self.name)
+        whole = {n: v for n, v in {**self.constants, **given}.items() if isinstance(v, int)}
+        bound = self.signature.bind(types_, self.names, self.name, whole)
         values = {}
         for name, default in self.constants.items():
             value = given.get(name, default)

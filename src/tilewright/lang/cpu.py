@@ -40,10 +40,11 @@ def symbolic(d: Definition, bound: Bound, constants: dict[str, Any], classes: Se
     sizes: dict[str, Dim] = {n: constants[n] if n in constants else sym(n, 0, STEP) for n in bound.dims}
     outputs = []
     places: list[Place_] = []
-    for k, (argument, name, known) in enumerate(zip((*d.signature.inputs, *d.signature.outputs), d.names, classes, strict=True)):
-        shape = tuple(Signature._size(t, sizes, name, d.name) for t in argument.dims or ())
+    for k, (argument, name, steps) in enumerate(zip((*d.signature.inputs, *d.signature.outputs), d.names, classes, strict=True)):
+        known = sizes if k < len(d.inputs) else {**{n: v for n, v in constants.items() if isinstance(v, int)}, **sizes}
+        shape = tuple(Signature._size(t, known, name, d.name) for t in argument.dims or ())
         dtype = bound.dtypes[argument.dtype]
-        strides = tuple(sym(f"stride_{name}_{a}", 0, STEP) if s is None else s for a, s in enumerate(known))
+        strides = tuple(sym(f"stride_{name}_{a}", 0, STEP) if s is None else s for a, s in enumerate(steps))
         type_ = TensorType(dtype, shape)
         out = k >= len(d.inputs)
         if out:

@@ -197,7 +197,7 @@ def run_debugged(d: Definition, arrays: Sequence[Array], constants: dict[str, An
     for name, a in zip(d.names, every, strict=True):
         env.update({f"stride_{name}_{axis}": s // a.itemsize for axis, s in enumerate(a.strides)})
     given: list[Any] = []
-    flat = iter(every)
+    flat = iter(zip(every, classes, strict=True))
     kernel = built.launch.kernel
     kernel.name = d.name
     words = iter(w for w in built.launch.arguments if isinstance(w, Word))
@@ -205,16 +205,16 @@ def run_debugged(d: Definition, arrays: Sequence[Array], constants: dict[str, An
         if isinstance(p.type, ViewType):
             for _ in range(sum(s is None for s in p.type.strides)):
                 next(words)
-            given.append(_flat(next(flat)))
+            given.append(_flat(*next(flat)))
         else:
             given.append(evaluate(next(words).value, env))
     debug_run(kernel, built.recorder, given, evaluate(built.launch.grid, env), show)
     return results
 
 
-def _flat(a: Array) -> Flat:
+def _flat(a: Array, known: Sequence[int | None]) -> Flat:
     """An array as the interpreter takes it; the memory between its first and last element bounds what may be touched."""
-    steps = tuple(s // a.itemsize for s in a.strides)
+    steps = tuple(s // a.itemsize if k is None else k for s, k in zip(a.strides, known, strict=True))
     if a.size == 0:
         return Flat(np.empty(0, a.dtype), 0, steps)
     ends = [(n - 1) * s for n, s in zip(a.shape, steps, strict=True)]
@@ -243,7 +243,7 @@ def _class(a: Array) -> tuple[int | None, ...]:
     steps = [s // a.itemsize for s in a.strides]
     last = len(steps) - 1
     free = [1 if i == last else None for i in range(len(steps))]
-    return tuple(f if n <= 1 else c for f, n, c in zip(free, a.shape, stride_class(steps), strict=True))
+    return tuple(f if n <= 1 or a.size == 0 else c for f, n, c in zip(free, a.shape, stride_class(steps), strict=True))
 
 
 def _array(x: Any, what: str, number: str | None) -> Array:

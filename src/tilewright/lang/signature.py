@@ -6,10 +6,10 @@ dtype without brackets is a number. Results may have sizes in terms of others (`
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ..core.dims import Dim, Expr, parse_dim, sym
+from ..core.dims import Dim, Expr, parse_dim, substitute, sym
 from ..core.dtypes import ALL, DType
 from ..core.errors import InputError, ParseError
 from ..ir.types import TensorType
@@ -53,8 +53,8 @@ class Signature:
             raise ParseError(f"kernel {name}: a result is an array, 'T[]' one of rank 0, got {text!r}")
         return Signature(tuple(found[0]), tuple(found[1]), text)
 
-    def bind(self, types: Sequence[TensorType], names: Sequence[str], kernel: str) -> Bound:
-        """Check the types of the arguments, and find sizes, dtypes and the types of the results."""
+    def bind(self, types: Sequence[TensorType], names: Sequence[str], kernel: str, constants: Mapping[str, int] | None = None) -> Bound:
+        """Check the types of the arguments, and find sizes, dtypes and the types of the results. Those may have `constants` as sizes."""
         dims: dict[str, Dim] = {}
         dtypes: dict[str, DType] = dict(_DTYPES)
         origin: dict[str, str] = {}
@@ -65,7 +65,8 @@ class Signature:
             assert want.dims is not None
             if want.dtype not in dtypes:
                 raise ParseError(f"kernel {kernel}: the dtype {want.dtype} of {name} is that of no argument in {self.text!r}")
-            outputs.append(TensorType(dtypes[want.dtype], tuple(self._size(d, dims, name, kernel) for d in want.dims)))
+            known = {**(constants or {}), **dims}
+            outputs.append(TensorType(dtypes[want.dtype], tuple(self._size(d, known, name, kernel) for d in want.dims)))
         return Bound(dims, dtypes, tuple(outputs))
 
     def _bind_one(self, want: Argument, given: TensorType, name: str, kernel: str, dims: dict[str, Dim], dtypes: dict[str, DType],
@@ -103,8 +104,6 @@ class Signature:
         except Exception:
             raise ParseError(f"kernel {kernel}: the size {text!r} of {name} must be made of sizes of the arguments before it "
                              f"({', '.join(dims) or 'none'})") from None
-        from ..core.dims import substitute
-
         size = substitute(parsed, dims)
         if isinstance(size, int) and size < 0:
             raise InputError(f"kernel {kernel}: the size {text} of {name} must not be negative, got {size}")

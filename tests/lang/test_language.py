@@ -1,0 +1,268 @@
+"""The language: loops, branches, functions, dtypes, views and partitions, each compiled and in the interpreter, against NumPy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tests.fresh import fresh_rng
+from tilewright import lang as tl
+
+SCALE = 3
+
+
+def both(kernel: Any, *args: Any, **constants: Any) -> Any:
+    """The result, compiled and interpreted: the same."""
+    got, debugged = kernel(*args, **constants), kernel.debug(*args, **constants)
+    for a, b in zip(got if isinstance(got, tuple) else (got,), debugged if isinstance(debugged, tuple) else (debugged,), strict=True):
+        np.testing.assert_allclose(np.asarray(a, np.float64), np.asarray(b, np.float64), rtol=2e-6, atol=1e-6)
+    return got
+
+
+@tw.kernel("f32[N] -> f32[N]", grid=1)
+def loops(x, y, *, TIMES=3):
+    """Numbers, index values and tiles are carried; a name may change its value in a branch inside a loop."""
+    total, count, last = 0.0, 0, 0
+    for i in range(x.shape[0]):
+        v = x.load(i, 1)
+        if i % 2 == 0:
+            total += v
+            count = count + 1
+        else:
+            total -= v
+        for _ in tl.static_range(TIMES):
+            total = total + 1
+        last = i
+    for i in range(y.shape[0]):
+        y.store(i, total + count * 100 + last)
+
+
+def test_loops_and_branches() -> None:
+    x = fresh_rng().integers(-5, 5, 9).astype(np.float32)
+    want = (x * np.where(np.arange(9) % 2 == 0, 1, -1)).sum() + 27 + 500 + 8
+    np.testing.assert_allclose(both(loops, x), np.full(9, want))
+    np.testing.assert_allclose(both(loops, x, TIMES=0), np.full(9, want - 27))
+
+
+def affine(v, *, by):
+    if by == 0:
+        return v
+    return v * SCALE + by
+
+
+@tw.kernel("f32[N], i64, f32 -> f32[N]", grid=lambda N, B: tl.cdiv(N, B))
+def functions(x, shift, factor, y, *, B=8, BY=1):
+    """Numbers as arguments, functions that are read in place, globals, run-time choices."""
+    i = tl.program_id()
+    start = i * B
+    here = x.load(start, B)
+    here = affine(here, by=BY) * factor + shift
+    biggest = max(start, tl.num_programs(0))
+    y.store(start, here + (biggest if i > 0 else -1))
+
+
+def test_functions_and_numbers() -> None:
+    x = fresh_rng().standard_normal(19).astype(np.float32)
+    for by in (0, 1):
+        start = np.arange(19) // 8 * 8
+        want = (x * 3 + by if by else x) * 0.5 + 7 + np.where(start > 0, np.maximum(start, 3), -1)
+        np.testing.assert_allclose(both(functions, x, 7, 0.5, BY=by), want, rtol=1e-6)
+
+
+@tw.kernel("T[M, N] -> T[N, M]", grid=lambda M, N, B: (tl.cdiv(M, B), tl.cdiv(N, B)))
+def transposed(x, y, *, B=8):
+    i, j = tl.program_id(0), tl.program_id(1)
+    t = x.partition(B, B).get_tile(i, j)
+    y.partition(B, B)[j, i] = t.load().T
+
+
+@tw.kernel("T[M, N] -> T[N, M]", grid=lambda N, M, B: (N, tl.cdiv(M, B)))
+def transposed_view(x, y, *, B=8):
+    row = tl.program_id(0)
+    tiles = x.T[row].partition(B)
+    y[row].partition(B).store(tl.program_id(1), tiles.load(tl.program_id(1)))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int8, np.uint16, np.float64, ml_dtypes.bfloat16, np.bool_])
+def test_transposes(dtype: Any) -> None:
+    x = fresh_rng().integers(0, 2, (13, 21)).astype(dtype)
+    for kernel in (transposed, transposed_view):
+        assert np.array_equal(both(kernel, x), x.T)
+        assert np.array_equal(both(kernel, x[:0]), x[:0].T)
+
+
+@tw.kernel("i32[N] -> i64[B], i64[B]", grid=lambda B: 1)
+def tiles_of(x, starts, edges, *, B=4, SIDE=8):
+    """get_tile, start, size, is_edge, mask and count."""
+    parts = x.partition(SIDE)
+    for i in range(parts.count[0]):
+        t = parts.get_tile(i)
+        inside = tl.where(t.mask, tl.arange(SIDE) * 0 + 1, 0).sum()
+        starts.store(i, t.start[0] * 100 + t.size[0] * 10 + tl.index(inside))
+        if t.is_edge:
+            edges.store(i, 1)
+        else:
+            edges.store(i, 0)
+
+
+def test_bounds_and_edges_of_tiles() -> None:
+    x = np.zeros(29, np.int32)
+    starts, edges = both(tiles_of, x)
+    np.testing.assert_array_equal(starts, [88, 888, 1688, 2455])
+    np.testing.assert_array_equal(edges, [0, 0, 0, 1])
+
+
+@tw.kernel("T[N], U[N] -> T[N], U[N], bool[N]", grid=1)
+def mixed(a, b, x, y, z, *, B=32):
+    s, t = a.load(0, B), b.load(0, B)
+    x.store(0, tl.where((s > 2) & (t < 5.0) | (s == t), s, -s).to(x.dtype))
+    y.store(0, tl.maximum(s, t) * 2.5 - t / 2)
+    z.store(0, not_both(s, t))
+
+
+def not_both(s, t):
+    return ~((s > 0) & (t > 0))
+
+
+@pytest.mark.parametrize("a", [np.int32, np.int16, np.float32, np.int64])
+@pytest.mark.parametrize("b", [np.float32, np.float64, np.float16])
+def test_dtypes_meet(a: Any, b: Any) -> None:
+    s, t = fresh_rng().integers(-8, 8, (2, 21))
+    s, t = s.astype(a), t.astype(b)
+    x, y, z = both(mixed, s, t)
+    np.testing.assert_array_equal(x, np.where(((s > 2) & (t < 5)) | (s == t), s, -s).astype(a))
+    np.testing.assert_allclose(y.astype(np.float64), np.maximum(s, t).astype(np.float64) * 2.5 - t.astype(np.float64) / 2)
+    np.testing.assert_array_equal(z, ~((s > 0) & (t > 0)))
+    assert (x.dtype, y.dtype, z.dtype) == (s.dtype, t.dtype, np.dtype(bool))
+
+
+@tw.kernel("i32[N] -> i32[N], i32[N], i32[N], i32[N]", grid=lambda N, B: tl.cdiv(N, B))
+def integers(x, a, b, c, d, *, B=16):
+    i = tl.program_id()
+    v = x.partition(B)[i]
+    a.partition(B)[i] = v // 3 + v % 3 * 100
+    b.partition(B)[i] = (v << 2) ^ (v & 7) | 1
+    c.partition(B)[i] = tl.abs(v) - tl.sign(v) + v**2
+    d.partition(B)[i] = tl.cumsum(v)
+
+
+def test_integers_wrap_and_divide_like_python() -> None:
+    x = fresh_rng().integers(-(2**31), 2**31, 32).astype(np.int32)
+    a, b, c, d = both(integers, x)
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(a, x // 3 + x % 3 * 100)
+        np.testing.assert_array_equal(b, (x << 2) ^ (x & 7) | 1)
+        np.testing.assert_array_equal(c, np.abs(x) - np.sign(x) + x * x)
+        np.testing.assert_array_equal(d, np.concatenate([np.cumsum(x[:16], dtype=np.int32), np.cumsum(x[16:], dtype=np.int32)]))
+
+
+UNARY = ["exp", "exp2", "expm1", "log", "log2", "log1p", "sqrt", "sin", "cos", "tan", "tanh", "floor", "ceil", "trunc", "reciprocal"]
+
+
+@tw.kernel("T[N] -> T[N]", grid=1)
+def unary(x, y, *, FN, B=16):
+    fn = getattr(tl, FN)
+    y.store(0, fn(x.load(0, B)))
+
+
+@pytest.mark.parametrize("fn", UNARY)
+def test_functions_of_tiles(fn: str) -> None:
+    for dtype in (np.float32, np.float64):
+        x = fresh_rng().uniform(0.1, 3, 11).astype(dtype)
+        np.testing.assert_allclose(both(unary, x, FN=fn), getattr(np, fn)(x), rtol=3e-6 if dtype is np.float32 else 1e-14)
+
+
+@tw.kernel("f32[N], i64[K] -> f32[K], i32[4]", grid=1)
+def scattered(x, ids, y, bins, *, B=8):
+    """Gathers, integer atomics and tokens."""
+    at = ids.load(0, B)
+    bins.store(0, tl.zeros(4, "i32"))
+    first = tl.token()
+    y.store(0, x.gather(at), after=first)
+    for k in range(ids.shape[0]):
+        bins.atomic("add", tl.index(ids.load(k, 1)) % 4, 1)
+
+
+def test_gathers_and_atomics() -> None:
+    x, ids = fresh_rng().standard_normal(50).astype(np.float32), fresh_rng().integers(0, 50, 8)
+    y, bins = both(scattered, x, ids)
+    np.testing.assert_array_equal(y, x[ids])
+    np.testing.assert_array_equal(bins, np.bincount(ids % 4, minlength=4))
+
+
+def test_sizes_as_constants_are_taken_from_the_arrays() -> None:
+    @tw.kernel("f32[N, D] -> f32[N]", grid=lambda N: N)
+    def totals(x, y, *, D):
+        i = tl.program_id()
+        y.store(i, x[i].load(0, D).sum())
+
+    x = fresh_rng().standard_normal((5, 24)).astype(np.float32)
+    np.testing.assert_allclose(both(totals, x), x.sum(1), rtol=1e-5)
+    np.testing.assert_allclose(totals(x[:, :3]), x[:, :3].sum(1), rtol=1e-5)
+    with pytest.raises(tw.InputError, match=r"kernel totals: D is a size of the arrays, 24, got D=8"):
+        totals(x, D=8)
+
+
+def test_a_result_of_the_last_loop_is_used_after_it() -> None:
+    @tw.kernel("f32[N] -> f32[1]", grid=1)
+    def largest(x, y, *, B=8):
+        top = -float("inf")
+        for t in x.partition(B):
+            top = tl.maximum(top, t.load(other=-float("inf")))
+        y.store(0, top.max())
+
+    x = fresh_rng().standard_normal(37).astype(np.float32)
+    np.testing.assert_array_equal(both(largest, x), [x.max()])
+
+
+def test_print_and_assert_show_in_the_debugger() -> None:
+    @tw.kernel("f32[N] -> f32[N]", grid=lambda N, B: tl.cdiv(N, B))
+    def shown(x, y, *, B=4):
+        i = tl.program_id()
+        t = x.partition(B)[i]
+        print("program", i, t)
+        assert t.max() < 10, "too large"
+        y.partition(B)[i] = t
+
+    lines: list[str] = []
+    shown.debug(np.arange(6, dtype=np.float32), show=lines.append)
+    assert lines == ["program 0 [0. 1. 2. 3.]", "program 1 [4. 5. 0. 0.]"]
+    with pytest.raises(tw.ExecutionError, match=r"kernel shown, program 2: debug.assert: too large \(test_language.py:\d+: `assert t"):
+        shown.debug(np.arange(12, dtype=np.float32), show=lines.append)
+    np.testing.assert_array_equal(shown(np.arange(12, dtype=np.float32)), np.arange(12))  # compiled kernels neither print nor assert
+
+
+def test_the_text_of_a_kernel_is_tile_ir() -> None:
+    from tilewright.tile.parse import parse
+    from tilewright.tile.verify import verify
+
+    text = transposed.tile_ir(np.zeros((5, 5), np.float32))
+    verify(parse(text))
+    assert "tile<8x8xf32>" in text and repr(transposed) == "<kernel transposed: T[M, N] -> T[N, M]>"
+
+
+def test_kernels_inside_control_flow_of_graphs() -> None:
+    @tw.kernel("f32[N] -> f32[N]", grid=1)
+    def half(x, y, *, B=8):
+        y.store(0, x.load(0, B) * 0.5)
+
+    x = fresh_rng().standard_normal(5).astype(np.float32)
+    np.testing.assert_allclose(tw.jit(lambda a: tw.fori_loop(0, 3, lambda i, v: half(v), a))(x), x / 8)
+
+
+def test_a_wrong_kernel_is_noticed() -> None:
+    """The comparisons of this file can fail."""
+
+    @tw.kernel("f32[N] -> f32[N]", grid=lambda N, B: N // B)  # one program too few
+    def short(x, y, *, B=4):
+        i = tl.program_id()
+        y.partition(B)[i] = x.partition(B)[i]
+
+    x = np.arange(6, dtype=np.float32)
+    assert np.isnan(short.debug(x)[4:]).all()
+    with pytest.raises(AssertionError):
+        np.testing.assert_array_equal(short(x, out=np.zeros(6, np.float32)), x)
