@@ -15,6 +15,8 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +35,22 @@ import vector_add  # noqa: E402
 import tilewright as tw  # noqa: E402
 
 LIMITS = {"vector_add": 0.9, "softmax": 0.9, "layer_norm": 0.9, "layer_norm_backward": 0.9, "stencil": 0.9, "matmul": 0.8, "attention": 0.8}
-Case = tuple[str, str, Callable[[], Any], Callable[[], Any], float, float]  # name, sizes, kernel, template, flops, bytes
+
+
+@dataclass
+class Case:
+    """A kernel and the template's way, both jitted, on the same arguments."""
+
+    name: str
+    sizes: str
+    kernel: Callable[..., Any]
+    template: Callable[..., Any]
+    args: tuple[Any, ...]
+    flops: float
+    bytes: float
+
+    def calls(self) -> list[Callable[[], Any]]:
+        return [partial(tw.jit(f), *self.args) for f in (self.kernel, self.template)]
 
 
 def least(fns: list[Callable[[], Any]], finish: Callable[[], Any], seconds: float = 1.0) -> list[float]:
@@ -70,48 +87,46 @@ def cases(device: str) -> list[Case]:
     item = 2 if gpu else 4
     made: list[Case] = []
     for n in (100_000, 10_000_000):
-        x, y = array(n), array(n)
-        add = tw.jit(lambda a, b: a + b)
-        made.append(("vector_add", f"{n:,}", lambda x=x, y=y: vector_add.vector_add(x, y), lambda x=x, y=y: add(x, y), n, 3 * n * item))
+        made.append(Case("vector_add", f"{n:,}", vector_add.vector_add, tw.add, (array(n), array(n)), n, 3 * n * item))
     for m, n in ((4096, 1024), (8192, 4096), (1000, 777)):
         x, w, b, g = array(m, n), array(n), array(n), array(m, n)
-        soft = tw.jit(lambda a: tw.softmax(a, axis=-1))
-        norm = tw.jit(lambda a, w, b: tw.layer_norm(a, w, b))
-        size = m * n * item
-        made.append(("softmax", f"{m} x {n}", lambda x=x: softmax.softmax(x), lambda x=x: soft(x), 5 * m * n, 2 * size))
-        ours = tw.jit(lambda a, w, b: layer_norm.norm_forward(a, w, b, 1e-5)[0])
-        made.append(("layer_norm", f"{m} x {n}", lambda x=x, w=w, b=b: ours(x, w, b), lambda x=x, w=w, b=b: norm(x, w, b),
-                     7 * m * n, 2 * size))
-        back, theirs = (tw.jit(lambda a, w, b, g, f=f: tw.grad(lambda *p: tw.sum(f(*p) * g), argnums=(0, 1, 2))(a, w, b))
-                        for f in (layer_norm.layer_norm, tw.layer_norm))
-        made.append(("layer_norm_backward", f"{m} x {n}", lambda a=(x, w, b, g): back(*a), lambda a=(x, w, b, g): theirs(*a),
-                     15 * m * n, 5 * size))
+        size, shown = m * n * item, f"{m} x {n}"
+        made.append(Case("softmax", shown, softmax.softmax, tw.softmax, (x,), 5 * m * n, 2 * size))
+        made.append(Case("layer_norm", shown, layer_norm.layer_norm, tw.layer_norm, (x, w, b), 7 * m * n, 2 * size))
+        made.append(Case("layer_norm_backward", shown, gradients(layer_norm.layer_norm), gradients(tw.layer_norm), (x, w, b, g),
+                         15 * m * n, 5 * size))
     for h, w in ((2048, 2048), (1001, 3333)):
-        x = array(h, w)
-        plain = tw.jit(lambda x: (x[:-2, 1:-1] + x[2:, 1:-1] + x[1:-1, :-2] + x[1:-1, 2:]) * 0.25)
-        made.append(("stencil", f"{h} x {w}", lambda x=x: stencil.stencil(x), lambda x=x: plain(x), 4 * h * w, 2 * h * w * item))
+        made.append(Case("stencil", f"{h} x {w}", stencil.stencil, five_points, (array(h, w),), 4 * h * w, 2 * h * w * item))
     product = matmul.matmul_tiles if gpu else matmul.matmul
     for m, k, n in ((512, 512, 512), (1024, 1024, 1024), (777, 1111, 999)):
-        a, b = array(m, k), array(k, n)
-        mul = tw.jit(lambda a, b: a @ b)
-        made.append(("matmul", f"{m} x {k} x {n}", lambda a=a, b=b: product(a, b), lambda a=a, b=b: mul(a, b), 2 * m * k * n,
-                     (m * k + k * n + m * n) * item))
+        moved = (m * k + k * n + m * n) * item
+        made.append(Case("matmul", f"{m} x {k} x {n}", product, tw.matmul, (array(m, k), array(k, n)), 2 * m * k * n, moved))
     flash = attention.attention_tiles if gpu else attention.attention
     for h, s, d in ((12, 512, 64), (8, 1000, 128)):
-        q, k, v = array(h, s, d), array(h, s, d), array(h, s, d)
-        att = tw.jit(lambda q, k, v: tw.attention(q[None], k[None], v[None])[0])
-        made.append(("attention", f"{h} x {s} x {d}", lambda q=q, k=k, v=v: flash(q, k, v), lambda q=q, k=k, v=v: att(q, k, v),
-                     4 * h * s * s * d, 4 * h * s * d * item))
+        args = (array(h, s, d), array(h, s, d), array(h, s, d))
+        made.append(Case("attention", f"{h} x {s} x {d}", flash, heads, args, 4 * h * s * s * d, 4 * h * s * d * item))
     return made
+
+
+def gradients(norm: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda x, w, b, g: tw.grad(lambda *p: tw.sum(norm(*p) * g), argnums=(0, 1, 2))(x, w, b)
+
+
+def five_points(x: Any) -> Any:
+    return (x[:-2, 1:-1] + x[2:, 1:-1] + x[1:-1, :-2] + x[1:-1, 2:]) * 0.25
+
+
+def heads(q: Any, k: Any, v: Any) -> Any:
+    return tw.attention(q[None], k[None], v[None])[0]
 
 
 def machine(device: str, finish: Callable[[], Any]) -> tuple[float, float]:
     """Multiplications and additions a second, and bytes a second, of a large product and a large sum of our own."""
     every = cases(device)
-    big = next(c for c in every if c[0] == "matmul" and c[1].startswith("1024"))
-    wide = next(c for c in every if c[0] == "vector_add" and c[1] == "10,000,000")
-    times = least([big[3], wide[3]], finish)
-    return big[4] / times[0], wide[5] / times[1]
+    big = next(c for c in every if c.name == "matmul" and c.sizes.startswith("512"))
+    wide = next(c for c in every if c.name == "vector_add" and c.sizes == "10,000,000")
+    times = least([big.calls()[1], wide.calls()[1]], finish)
+    return big.flops / times[0], wide.bytes / times[1]
 
 
 def main() -> int:
@@ -133,14 +148,14 @@ def main() -> int:
     print(f"{'kernel':20} {'sizes':18} {'kernel':>10} {'template':>10} {'share':>6} {'roofline':>8}")
     shares: dict[str, list[float]] = {}
     rows = []
-    for name, sizes, ours, theirs, work, moved in cases(options.device):
-        if options.words and not any(w in name for w in options.words):
+    for c in cases(options.device):
+        if options.words and not any(w in c.name for w in options.words):
             continue
-        a, b = least([ours, theirs], finish, options.seconds)
-        roof = max(work / flops, moved / memory) / a
-        shares.setdefault(name, []).append(b / a)
-        rows.append({"kernel": name, "sizes": sizes, "us": a * 1e6, "template_us": b * 1e6, "share": b / a, "roofline": roof})
-        print(f"{name:20} {sizes:18} {a * 1e6:8.0f}us {b * 1e6:8.0f}us {b / a:6.2f} {roof:8.2f}", flush=True)
+        a, b = least(c.calls(), finish, options.seconds)
+        roof = max(c.flops / flops, c.bytes / memory) / a
+        shares.setdefault(c.name, []).append(b / a)
+        rows.append({"kernel": c.name, "sizes": c.sizes, "us": a * 1e6, "template_us": b * 1e6, "share": b / a, "roofline": roof})
+        print(f"{c.name:20} {c.sizes:18} {a * 1e6:8.0f}us {b * 1e6:8.0f}us {b / a:6.2f} {roof:8.2f}", flush=True)
     print()
     failed = 0
     for name, found in shares.items():

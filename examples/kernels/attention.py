@@ -9,6 +9,7 @@ import tilewright as tw
 from tilewright import lang as tl
 
 INFINITY = float("inf")
+WIDTH = (4 if tl.registers() >= 32 else 2) * tl.lanes()  # six rows of it, and two registers more, fit the vector registers
 
 
 @tw.kernel("T[H, S, D], T[H, L, D], T[H, L, D] -> T[H, S, D]", grid=lambda H, S, BM: (H, tl.cdiv(S, BM)))
@@ -30,7 +31,7 @@ def attention_tiles(q, k, v, y, *, D, BM=64, BN=64):
 
 
 @tw.kernel("T[H, S, D], T[H, L, D], T[H, L, D] -> T[H, S, D]", grid=lambda H, S, BM: (H, tl.cdiv(S, BM)))
-def attention(q, k, v, y, *, D, BM=66, KEYS=(4 if tl.registers() >= 32 else 2) * tl.lanes(), ROWS=6):
+def attention(q, k, v, y, *, D, BM=66, KEYS=WIDTH, ROWS=6):
     """Few rows in registers, the rest of the block in scratch memory: what a CPU wants. D is a multiple of a vector register."""
     W = min(D, KEYS)  # columns of v that are summed at once
     V = tl.lanes()

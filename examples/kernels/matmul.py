@@ -6,6 +6,8 @@ import numpy as np
 import tilewright as tw
 from tilewright import lang as tl
 
+WIDTH = (4 if tl.registers() >= 32 else 2) * tl.lanes()  # six rows of it, and two registers more, fit the vector registers
+
 
 @tw.kernel("T[M, K], T[K, N] -> T[M, N]", grid=lambda M, N, BM, BN: (tl.cdiv(M, BM), tl.cdiv(N, BN)), warps=8)
 def matmul_tiles(a, b, c, *, BM=128, BN=128, BK=32):
@@ -19,7 +21,7 @@ def matmul_tiles(a, b, c, *, BM=128, BN=128, BK=32):
 
 
 @tw.kernel("T[M, K], T[K, N] -> T[M, N]", grid=lambda M, N, BM, BN: (tl.cdiv(M, BM), tl.cdiv(N, BN)))
-def matmul(a, b, c, *, BM=132, BN=(4 if tl.registers() >= 32 else 2) * tl.lanes(), BK=512, ROWS=6):
+def matmul(a, b, c, *, BM=132, BN=WIDTH, BK=512, ROWS=6):
     """A block of rows and a panel of columns a program: what a CPU wants. The panel is copied where the cache keeps it."""
     top, left = tl.program_id(0) * BM, tl.program_id(1) * BN
     wide = tl.f64 if a.dtype == tl.f64 else tl.f32

@@ -7,10 +7,11 @@ import tilewright as tw
 from tilewright import lang as tl
 
 INFINITY = float("inf")
+WIDTH = tl.by_target(cpu=4 * tl.lanes(), cuda=1024)  # four vector registers, or eight elements a thread
 
 
 @tw.kernel("T[M, N] -> T[M, N]", grid=lambda M: M)
-def softmax(x, y, *, BLOCK=4 * tl.lanes()):
+def softmax(x, y, *, BLOCK=WIDTH):
     row = tl.program_id(0)
     src, dst = x[row].partition(BLOCK), y[row].partition(BLOCK)
     top = tl.full(BLOCK, -INFINITY, x.dtype if x.dtype == tl.f64 else tl.f32)

@@ -6,9 +6,11 @@ import numpy as np
 import tilewright as tw
 from tilewright import lang as tl
 
+WIDTH = tl.by_target(cpu=4 * tl.lanes(), cuda=1024)  # four vector registers, or eight elements a thread
+
 
 @tw.kernel("T[H, W] -> T[H - 2, W - 2]", grid=lambda H: H - 2)
-def stencil(x, y, *, BLOCK=4 * tl.lanes()):
+def stencil(x, y, *, BLOCK=WIDTH):
     row = tl.program_id(0)
     above, here, below = x[row], x[row + 1], x[row + 2]
     for t in y[row].partition(BLOCK):

@@ -162,7 +162,7 @@ def test_messages_name_kernel_and_line(fn: Any, message: str) -> None:
 
 def test_the_decorator() -> None:
     for text in ("f32[N]", "f32[N -> f32[N]", "f32[N] -> f32[N] -> f32[N]", "", "f32[N] -> f32"):
-        with pytest.raises(tw.ParseError, match="kernel shapes: a (signature|result)"):
+        with pytest.raises(tw.ParseError, match=r"kernel shapes: a (signature|result)"):
             made(shapes, text)
     with pytest.raises(tw.InputError, match=r"'f32\[N\], f32\[N\] -> f32\[N\]' names 3 arrays, and the function takes 2 \(x, y\)"):
         made(shapes, "f32[N], f32[N] -> f32[N]")
@@ -175,7 +175,7 @@ def test_the_decorator() -> None:
 
     def defaults(x, y, z=1): ...
 
-    with pytest.raises(tw.InputError, match="parameters are arrays .without defaults. and, behind .*, constants; got z=1"):
+    with pytest.raises(tw.InputError, match=r"parameters are arrays .without defaults. and, behind .*, constants; got z=1"):
         made(defaults)
     with pytest.raises(tw.InputError, match=r"grid takes sizes and constants by name \(N\), got M"):
         made(shapes, grid=lambda M: M)(X)
@@ -183,13 +183,13 @@ def test_the_decorator() -> None:
         made(shapes, "T[N] -> U[N]")(X)
     with pytest.raises(tw.ParseError, match=r"the size 'M' of y must be made of sizes of the arguments before it \(N\)"):
         made(shapes, "T[N] -> T[M]")(X)
-    source = "import tilewright as tw\nf = eval('lambda x, y: None')\ntw.kernel('f32[N] -> f32[N]', grid=1)(f)(__import__('numpy').zeros(3, 'f4'))"
+    source = "import numpy, tilewright as tw\nf = eval('lambda x, y: None')\ntw.kernel('f32[N] -> f32[N]', grid=1)(f)(numpy.zeros(3, 'f4'))"
     run = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=False)
     assert "the source text of the function is not there; define it in a file or in a notebook" in run.stderr
 
 
 def test_the_language_outside_of_kernels() -> None:
-    with pytest.raises(tw.CompileError, match="lang: tl.exp works inside a function decorated with @tw.kernel only"):
+    with pytest.raises(tw.CompileError, match=r"lang: tl.exp works inside a function decorated with @tw.kernel only"):
         tl.exp(3)
     assert tl.cdiv(7, 2) == 4 and tl.lanes() >= 4
 
@@ -200,7 +200,7 @@ def test_arguments() -> None:
     a = np.zeros((4, 8), np.float32)
     with pytest.raises(tw.InputError, match=r"kernel matmul: b must be T\[K, N\], got f32\[4,8\]; K is 8 \(K comes from a\), not 4"):
         matmul(a, a)
-    with pytest.raises(tw.InputError, match=r"b must be T\[K, N\], got f64\[8,4\]; the dtype must be f32 \(T is the dtype of a\); cast it first"):
+    with pytest.raises(tw.InputError, match=r"got f64\[8,4\]; the dtype must be f32 \(T is the dtype of a\); cast it first"):
         matmul(a, np.zeros((8, 4)))
     with pytest.raises(tw.InputError, match=r"a must be T\[M, K\], got f32\[8\]; it has 1 axes instead of 2"):
         matmul(a[0], a)

@@ -146,7 +146,7 @@ def test_inside_jit_with_neighbours_and_vmap_says_no() -> None:
     soft = example("softmax").softmax
     got = tw.jit(lambda a: tw.sum(soft(tw.tanh(a).T) * 2.0, axis=0))(x)
     close(got, 2 * torch.softmax(torch.tanh(wide(x)).T, -1).sum(0), np.float32)
-    with pytest.raises(tw.UnsupportedError, match="kernel_softmax: has no reverse-mode derivative: .* tw.custom_vjp"):
+    with pytest.raises(tw.UnsupportedError, match=r"kernel_softmax: has no reverse-mode derivative: .* tw.custom_vjp"):
         tw.grad(lambda a: tw.sum(soft(a)))(x)
     with pytest.raises(tw.UnsupportedError, match="kernel_softmax: cannot be batched: "):
         tw.vmap(soft)(x[None])

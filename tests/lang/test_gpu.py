@@ -81,6 +81,6 @@ def test_sides_are_powers_of_two() -> None:
     def odd(x, y):
         y.store(0, x.load(0, 24))
 
-    with pytest.raises(tw.CompileError, match=r"kernel odd: x.load: on a GPU the sides of a tile are powers of two, got \(24,\); 16 or 32 fits"):
+    with pytest.raises(tw.CompileError, match=r"kernel odd: x.load: on a GPU the sides .* powers of two, got \(24,\); 16 or 32 fits"):
         emulated(odd, draw(24))
     assert tl.cdiv(24, 16) == 2

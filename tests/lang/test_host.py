@@ -67,7 +67,7 @@ def test_derivatives_by_custom_vjp() -> None:
     cubed.defvjp(lambda x: (cube(x), x), lambda x, g: (g * 3 * x * x,))
     x = fresh_rng().standard_normal(5).astype(np.float32)
     np.testing.assert_allclose(tw.grad(lambda a: tw.sum(cubed(a)))(x), 3 * x * x, rtol=1e-5)
-    with pytest.raises(tw.UnsupportedError, match="host_cube: has no reverse-mode derivative: .* tw.custom_vjp"):
+    with pytest.raises(tw.UnsupportedError, match=r"host_cube: has no reverse-mode derivative: .* tw.custom_vjp"):
         tw.grad(lambda a: tw.sum(cube(a)))(x)
 
 
@@ -137,7 +137,7 @@ def test_they_are_not_saved_and_not_for_gpus(tmp_path: Any) -> None:
 
     x = np.zeros((2, 2), np.float32)
     f = tw.jit(lambda a: sorted_rows(a)[0])
-    with pytest.raises(tw.UnsupportedError, match="save: .* contains host_sorted_rows, whose source is Python"):
+    with pytest.raises(tw.UnsupportedError, match=r"save: .* contains host_sorted_rows, whose source is Python"):
         f.lower(x).save(tmp_path / "x")
     from tilewright.compile import compile_graph, graph_signature
 

@@ -8,6 +8,7 @@ from .functions import any_ as any  # noqa: A004
 from .functions import (
     arange,
     broadcast_to,
+    by_target,
     cast,
     cdiv,
     ceil,
@@ -66,6 +67,7 @@ __all__ = [
     "bf16",
     "bool_",
     "broadcast_to",
+    "by_target",
     "cast",
     "cdiv",
     "ceil",

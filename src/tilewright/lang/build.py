@@ -22,6 +22,7 @@ from ..tile.verify import verify
 from .context import Place, Recorder
 from .edges import split_edges
 from .evaluate import Evaluator
+from .functions import ByTarget
 from .signature import Bound, Signature
 from .values import Index, View
 
@@ -49,13 +50,13 @@ class Definition:
     def outputs(self) -> tuple[str, ...]:
         return self.names[len(self.signature.inputs) :]
 
-    def bind(self, types_: Sequence[TensorType], given: dict[str, Any]) -> tuple[Bound, dict[str, Any]]:
+    def bind(self, types_: Sequence[TensorType], given: dict[str, Any], kind: str = "cpu") -> tuple[Bound, dict[str, Any]]:
         """The signature on these types, and the value of every constant: given, a default, or a size of that name."""
-        whole = {n: v for n, v in {**self.constants, **given}.items() if isinstance(v, int)}
+        every = {n: getattr(v, kind) if isinstance(v, ByTarget) else v for n, v in {**self.constants, **given}.items()}
+        whole = {n: v for n, v in every.items() if isinstance(v, int)}
         bound = self.signature.bind(types_, self.names, self.name, whole)
         values = {}
-        for name, default in self.constants.items():
-            value = given.get(name, default)
+        for name, value in every.items():
             if name in bound.dims:
                 size = bound.dims[name]
                 if value is not inspect.Parameter.empty and value != size:

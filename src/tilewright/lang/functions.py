@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ..core.dims import Expr, ceildiv
@@ -38,6 +39,19 @@ def lanes(dtype: Any = f32) -> int:
 def registers() -> int:
     """Vector registers of this machine."""
     return host_target().registers
+
+
+@dataclass(frozen=True)
+class ByTarget:
+    """A constant with a value for each kind of target."""
+
+    cpu: Any
+    cuda: Any
+
+
+def by_target(*, cpu: Any, cuda: Any) -> Any:
+    """A constant's default that differs between CPUs and GPUs: `BLOCK=tl.by_target(cpu=64, cuda=1024)`."""
+    return ByTarget(cpu, cuda)
 
 
 def cdiv(a: Any, b: int) -> Any:

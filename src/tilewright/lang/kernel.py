@@ -286,10 +286,10 @@ class KernelOp(OwnKernel):
         d = self.d
         assert region.anchor is not None
         operands = [region.operand(v) for v in region.anchor.operands]
-        bound, values = d.bind([v.type for v in region.anchor.operands], dict(self.constants))
+        kind = "cuda" if target.kind == "cuda" else "cpu"
+        bound, values = d.bind([v.type for v in region.anchor.operands], dict(self.constants), kind)
         inputs = [Place_(o.type, o.buffer, o.layout) for o in operands if o is not None]
         outputs = [Place_(r.type, r.buffer, r.layout) for r in region.results]
-        kind = "cuda" if target.kind == "cuda" else "cpu"
         built = build(d, bound, inputs, outputs, values, kind, label=region.name, checks=kind == "cpu" and target.checks)
         if kind == "cpu":
             return [built.launch]
