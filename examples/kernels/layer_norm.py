@@ -1,4 +1,4 @@
-"""Layer norm with its backward pass: three kernels, and the function that grad sees."""
+"""Layer norm with its backward pass: two kernels, and the function that grad sees."""
 from __future__ import annotations
 
 import numpy as np
@@ -7,6 +7,7 @@ import tilewright as tw
 from tilewright import lang as tl
 
 WIDTH = tl.by_target(cpu=4 * tl.lanes(), cuda=1024)  # four vector registers, or eight elements a thread
+PARTS = tl.by_target(cpu=16, cuda=256)  # programs of the backward pass
 
 
 @tw.kernel("T[M, N], T[N], T[N], f32 -> T[M, N], f32[M], f32[M]", grid=lambda M: M)
@@ -29,34 +30,31 @@ def norm_forward(x, weight, bias, eps, y, mean, rstd, *, BLOCK=WIDTH):
     rstd.store(row, r)
 
 
-@tw.kernel("T[M, N], T[N], f32[M], f32[M], T[M, N] -> T[M, N]", grid=lambda M: M)
-def norm_backward_x(x, weight, mean, rstd, dy, dx, *, BLOCK=WIDTH):
-    """dx = rstd (g - mean(g) - x̂ mean(g x̂)), with g = dy · weight and x̂ the normalized row."""
-    row, n = tl.program_id(0), tl.cast(x.shape[1], "f32")
-    m, r = mean.load(row, 1), rstd.load(row, 1)
-    src, up, dst, w = x[row].partition(BLOCK), dy[row].partition(BLOCK), dx[row].partition(BLOCK), weight.partition(BLOCK)
-    sum_g, sum_gx = 0.0, 0.0
-    for t in src:
-        g = up.tile_at(t).load() * w.tile_at(t).load()  # zero behind the end, and so are the sums
-        sum_g += g
-        sum_gx += g * ((t.load() - m) * r)
-    mean_g, mean_gx = sum_g.sum() / n, sum_gx.sum() / n
-    for t in src:
-        g = up.tile_at(t).load() * w.tile_at(t).load()
-        dst.tile_at(t).store(r * (g - mean_g - (t.load() - m) * r * mean_gx))
-
-
-@tw.kernel("T[M, N], f32[M], f32[M], T[M, N] -> T[N], T[N]", grid=lambda N, BLOCK: tl.cdiv(N, BLOCK))
-def norm_backward_weight(x, mean, rstd, dy, dweight, dbias, *, BLOCK=WIDTH):
-    """Sums over all rows, a block of columns a program."""
-    left = tl.program_id(0) * BLOCK
-    dw, db = tl.zeros((1, BLOCK)), tl.zeros((1, BLOCK))
-    for row in range(x.shape[0]):
-        g = dy.load((row, left), (1, BLOCK))
-        dw += g * (x.load((row, left), (1, BLOCK)) - mean.load(row, 1)) * rstd.load(row, 1)
-        db += g
-    dweight.store(left, dw.sum(0).reshape((BLOCK,)))
-    dbias.store(left, db.sum(0).reshape((BLOCK,)))
+@tw.kernel("T[M, N], T[N], f32[M], f32[M], T[M, N] -> T[M, N], f32[PARTS, N], f32[PARTS, N]", grid=lambda PARTS: PARTS)
+def norm_backward(x, weight, mean, rstd, dy, dx, dweight, dbias, *, PARTS=PARTS, BLOCK=WIDTH):
+    """dx = rstd (g - mean(g) - x̂ mean(g x̂)), with g = dy · weight and x̂ the normalized row. A program has some of the rows, and adds up
+    their part of the gradients of weight and bias."""
+    part, n = tl.program_id(0), tl.cast(x.shape[1], "f32")
+    rows = tl.cdiv(x.shape[0], PARTS)
+    w, dw, db = weight.partition(BLOCK), dweight[part].partition(BLOCK), dbias[part].partition(BLOCK)
+    for t in dw:
+        t.store(0.0)
+        db.tile_at(t).store(0.0)
+    for row in range(part * rows, min(part * rows + rows, x.shape[0])):
+        m, r = mean.load(row, 1), rstd.load(row, 1)
+        src, up, dst = x[row].partition(BLOCK), dy[row].partition(BLOCK), dx[row].partition(BLOCK)
+        sum_g, sum_gx = 0.0, 0.0
+        for t in src:
+            d, hat = up.tile_at(t).load(), (t.load() - m) * r
+            g = d * w.tile_at(t).load()  # zero behind the end, and so are the sums
+            sum_g += g
+            sum_gx += g * hat
+            dw.tile_at(t).store(dw.tile_at(t).load() + d * hat)
+            db.tile_at(t).store(db.tile_at(t).load() + d)
+        mean_g, mean_gx = sum_g.sum() / n, sum_gx.sum() / n
+        for t in src:
+            g = up.tile_at(t).load() * w.tile_at(t).load()
+            dst.tile_at(t).store(r * (g - mean_g - (t.load() - m) * r * mean_gx))
 
 
 @tw.custom_vjp
@@ -71,7 +69,8 @@ def _forward(x, weight, bias):
 
 def _backward(saved, dy):
     x, weight, mean, rstd = saved
-    return norm_backward_x(x, weight, mean, rstd, dy), *norm_backward_weight(x, mean, rstd, dy)
+    dx, dweight, dbias = norm_backward(x, weight, mean, rstd, dy)
+    return dx, tw.sum(dweight, axis=0).astype(x.dtype), tw.sum(dbias, axis=0).astype(x.dtype)
 
 
 layer_norm.defvjp(_forward, _backward)
