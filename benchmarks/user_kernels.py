@@ -3,6 +3,7 @@
     python benchmarks/user_kernels.py                 every kernel
     python benchmarks/user_kernels.py softmax matmul  kernels whose name contains one of the words
     python benchmarks/user_kernels.py --device cuda   the kernels for GPUs, on torch tensors there
+    python benchmarks/user_kernels.py --small         calls of a millisecond at most: for a machine with other work
     python benchmarks/user_kernels.py --json out.jsonl
 
 A share is the template's time over the kernel's: 1.0 is as fast. `roofline` is the kernel's share of what the machine can do, from a copy
@@ -72,7 +73,7 @@ def least(fns: list[Callable[[], Any]], finish: Callable[[], Any], seconds: floa
     return best
 
 
-def cases(device: str) -> list[Case]:
+def cases(device: str, small: bool = False) -> list[Case]:
     rng = np.random.default_rng(0)
 
     def array(*shape: int) -> Any:
@@ -86,23 +87,23 @@ def cases(device: str) -> list[Case]:
     gpu = device != "cpu"
     item = 2 if gpu else 4
     made: list[Case] = []
-    for n in (100_000, 10_000_000):
+    for n in (100_000, 1_000_000 if small else 10_000_000):
         made.append(Case("vector_add", f"{n:,}", vector_add.vector_add, tw.add, (array(n), array(n)), n, 3 * n * item))
-    for m, n in ((4096, 1024), (8192, 4096), (1000, 777)):
+    for m, n in ((1000, 777), (512, 1024)) if small else ((4096, 1024), (8192, 4096), (1000, 777)):
         x, w, b, g = array(m, n), array(n), array(n), array(m, n)
         size, shown = m * n * item, f"{m} x {n}"
         made.append(Case("softmax", shown, softmax.softmax, tw.softmax, (x,), 5 * m * n, 2 * size))
         made.append(Case("layer_norm", shown, layer_norm.layer_norm, tw.layer_norm, (x, w, b), 7 * m * n, 2 * size))
         made.append(Case("layer_norm_backward", shown, gradients(layer_norm.layer_norm), gradients(tw.layer_norm), (x, w, b, g),
                          15 * m * n, 5 * size))
-    for h, w in ((2048, 2048), (1001, 3333)):
+    for h, w in ((512, 512), (301, 777)) if small else ((2048, 2048), (1001, 3333)):
         made.append(Case("stencil", f"{h} x {w}", stencil.stencil, five_points, (array(h, w),), 4 * h * w, 2 * h * w * item))
     product = matmul.matmul_tiles if gpu else matmul.matmul
-    for m, k, n in ((512, 512, 512), (1024, 1024, 1024), (777, 1111, 999)):
+    for m, k, n in ((256, 256, 256), (201, 333, 199)) if small else ((512, 512, 512), (1024, 1024, 1024), (777, 1111, 999)):
         moved = (m * k + k * n + m * n) * item
         made.append(Case("matmul", f"{m} x {k} x {n}", product, tw.matmul, (array(m, k), array(k, n)), 2 * m * k * n, moved))
     flash = attention.attention_tiles if gpu else attention.attention
-    for h, s, d in ((12, 512, 64), (8, 1000, 128)):
+    for h, s, d in ((4, 200, 64), (2, 201, 128)) if small else ((12, 512, 64), (8, 1000, 128)):
         args = (array(h, s, d), array(h, s, d), array(h, s, d))
         made.append(Case("attention", f"{h} x {s} x {d}", flash, heads, args, 4 * h * s * s * d, 4 * h * s * d * item))
     return made
@@ -120,11 +121,11 @@ def heads(q: Any, k: Any, v: Any) -> Any:
     return tw.attention(q[None], k[None], v[None])[0]
 
 
-def machine(device: str, finish: Callable[[], Any]) -> tuple[float, float]:
+def machine(device: str, small: bool, finish: Callable[[], Any]) -> tuple[float, float]:
     """Multiplications and additions a second, and bytes a second, of a large product and a large sum of our own."""
-    every = cases(device)
-    big = next(c for c in every if c.name == "matmul" and c.sizes.startswith("512"))
-    wide = next(c for c in every if c.name == "vector_add" and c.sizes == "10,000,000")
+    every = cases(device, small)
+    big = next(c for c in every if c.name == "matmul")
+    wide = [c for c in every if c.name == "vector_add"][1]
     times = least([big.calls()[1], wide.calls()[1]], finish)
     return big.flops / times[0], wide.bytes / times[1]
 
@@ -133,6 +134,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("words", nargs="*")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--small", action="store_true")
     parser.add_argument("--json", metavar="FILE")
     parser.add_argument("--seconds", type=float, default=1.0, help="for each of a pair")
     options = parser.parse_args()
@@ -143,12 +145,12 @@ def main() -> int:
 
             torch.cuda.synchronize()
 
-    flops, memory = machine(options.device, finish)
+    flops, memory = machine(options.device, options.small, finish)
     print(f"this machine: {flops / 1e9:.0f} GFLOP/s in a product of ours, {memory / 1e9:.1f} GB/s in a sum of ours\n")
     print(f"{'kernel':20} {'sizes':18} {'kernel':>10} {'template':>10} {'share':>6} {'roofline':>8}")
     shares: dict[str, list[float]] = {}
     rows = []
-    for c in cases(options.device):
+    for c in cases(options.device, options.small):
         if options.words and not any(w in c.name for w in options.words):
             continue
         a, b = least(c.calls(), finish, options.seconds)

@@ -173,3 +173,58 @@ def test_every_instruction_set(level: str, monkeypatch: pytest.MonkeyPatch) -> N
     a, b = draw((19, 40)), draw((40, 70))
     close(example("matmul").matmul(a, b), a.astype(np.float64) @ b, np.float32)
     close(example("softmax").softmax(a), torch.softmax(wide(a), -1), np.float32)
+
+
+def test_threads_share_a_kernel() -> None:
+    import threading
+
+    soft, x = example("softmax").softmax, draw((40, 333))
+    want, wrong = soft(x), list[int]()
+
+    def work() -> None:
+        wrong.extend(1 for _ in range(50) if not np.array_equal(soft(x), want))
+
+    threads = [threading.Thread(target=work) for _ in range(5)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not wrong
+
+
+def test_graphs_with_sizes_that_vary() -> None:
+    """A session with a symbolic dim holds one kernel for all of them."""
+    from tilewright.compile import compile_graph, graph_signature, target_spec
+    from tilewright.core.dims import sym
+    from tilewright.core.dtypes import f32
+    from tilewright.ir.graph import Graph
+    from tilewright.ir.types import TensorType
+
+    graph, x = Graph("varying"), draw((50, 33))
+    graph.outputs = [example("softmax").softmax.op_class(())(graph.input(TensorType(f32, (sym("S", 0, 100), 33)), "x"))]
+    session = compile_graph(graph, graph_signature(graph), target_spec("cpu"))
+    for n in (7, 50, 0, 1):
+        close(session(x[:n]), torch.softmax(wide(x[:n]), -1), np.float32)
+
+
+def test_a_signal_ends_a_long_launch() -> None:
+    import signal
+
+    class Enough(Exception):
+        pass
+
+    def stop(*_: Any) -> None:
+        raise Enough
+
+    a, product = draw((2500, 2500)), example("matmul").matmul
+    product(a[:10], a)
+    before = signal.signal(signal.SIGALRM, stop)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.02)
+        with pytest.raises(Enough):
+            for _ in range(20):
+                product(a, a)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    close(product(a[:9, :20], a[:20]), a[:9, :20].astype(np.float64) @ a[:20], np.float32)

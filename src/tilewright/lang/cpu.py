@@ -20,7 +20,7 @@ from ..runtime.executable import PIECE, SHARE_NS, SHARES
 from ..runtime.faults import fault
 from ..runtime.job import Job, patches, thunks
 from ..runtime.pool import default_threads
-from ..runtime.workspace import WAKE_NS
+from ..runtime.workspace import LONG_NS, WAKE_NS
 from .build import Built, Definition, Place_, build
 from .signature import Bound, Signature
 
@@ -62,7 +62,8 @@ class Plan:
     grid: int
     thunk: tuple[int, ...]  # its words from the grid on
     threads: int
-    light: bool
+    light: bool  # less work than waking a worker
+    long: bool  # worth a look at signals
     words: list[int]  # argument words, 0 for addresses
 
 
@@ -80,7 +81,15 @@ class _Ready:
         self.words[: len(plan.words)] = plan.words
         self.table[0, L.THUNK_GRID :] = plan.thunk
         block = self.job._block.array(np.int64, (L.JOB_WORDS,))
-        block[L.JOB_THREADS], block[L.JOB_LIGHT] = plan.threads, plan.light
+        block[L.JOB_THREADS], block[L.JOB_LIGHT], block[L.JOB_LONG] = plan.threads, plan.light, plan.long
+
+    def run(self) -> None:
+        """One run. One that a signal stopped goes on where it was, unless Python's handler raises."""
+        status = self.job.run()
+        while status & L.CANCELLED:
+            block = self.job._block.array(np.int64, (L.JOB_WORDS,))
+            block[L.JOB_START], block[L.JOB_OTHERS] = block[L.JOB_STOPPED], block[L.JOB_STOPPED_OTHERS]
+            status = self.job.run()
 
 
 class CpuKernel:
@@ -141,15 +150,18 @@ class CpuKernel:
         elif not serial and grid < 1 << L.WORK_BITS:
             share = max(1, -(-grid // int(min(max(nanoseconds(flops, moved) // SHARE_NS, 1), SHARES))))
         threads = 1 if serial else default_threads()
-        light = nanoseconds(flops, moved) * (1 - 1 / threads) < WAKE_NS
+        work = float(nanoseconds(flops, moved))
         words = [0 if what != "value" else int(values[k]) for what, k in self.sources]
-        return Plan(env, grid, (grid, L.SERIAL if serial else 0, 0, 0, piece, share), threads, light, words)
+        return Plan(env, grid, (grid, L.SERIAL if serial else 0, 0, 0, piece, share), threads, work * (1 - 1 / threads) < WAKE_NS, work >= LONG_NS, words)
 
     def run(self, plan: Plan, arrays: Sequence[Array]) -> None:
         """One launch."""
         if plan.grid == 0:
             return
-        ready = self.free.pop() if self.free else self._grow()
+        try:
+            ready = self.free.pop()
+        except IndexError:  # others are running
+            ready = self._grow()
         if ready.plan is not plan:
             ready.set(plan)
         words = ready.words
@@ -157,7 +169,7 @@ class CpuKernel:
             words[at] = arrays[k].__array_interface__["data"][0]
         if self.faults:
             self._prepare(ready, arrays)
-        ready.job.run()
+        ready.run()
         found = ready.job.error.tolist() if self.faults else None
         if len(self.free) < FREE:
             self.free.append(ready)
