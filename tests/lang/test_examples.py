@@ -222,8 +222,7 @@ def test_a_signal_ends_a_long_launch() -> None:
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.02)
         with pytest.raises(Enough):
-            for _ in range(20):
-                product(a, a)
+            [product(a, a) for _ in range(20)]
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)

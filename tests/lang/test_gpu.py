@@ -85,3 +85,24 @@ def test_sides_are_powers_of_two() -> None:
     with pytest.raises(tw.CompileError, match=r"kernel odd: x.load: on a GPU the sides .* powers of two, got \(24,\); 16 or 32 fits"):
         emulated(odd, draw(24))
     assert tl.cdiv(24, 16) == 2
+
+
+@pytest.mark.parametrize(("step", "vector"), [(1, 1), (2, 2), (8, 8)])
+def test_vectors_are_as_wide_as_positions_allow(step: int, vector: int) -> None:
+    """Accesses of more elements at a time need positions that are multiples of them, also through rows of a view."""
+    from tilewright.kernels.cuda.tiled import TiledKernel
+
+    @tw.kernel("f32[M, N] -> f32[M, N]", grid=lambda M: M)
+    def moved(x, y, *, STEP, B=512):
+        i = tl.program_id(0)
+        for start in range(0, x.shape[1] - STEP, B):
+            y[i].store(start, x[i].load(start + STEP, B))
+
+    x = draw(3, 200)
+    graph = trace(lambda a: moved(a, STEP=step), flatten(((x,), {}))[1], [Leaf(TensorType(dtype(x.dtype), x.shape))]).graph
+    program = Emulated(graph, "sm_80")
+    (kernel,) = (k for launch in program.program.launches for k in launch.kernels)
+    assert isinstance(kernel, TiledKernel) and kernel.vector("x") == vector and kernel.vector("y") == 8
+    np.testing.assert_array_equal(program(x)[0][:, : 200 - step], x[:, step:])
+    widths = {1: "ld.global.b32", 2: "ld.global.v2", 8: "ld.global.v4"}
+    assert widths[vector] in program.texts[kernel.name]

@@ -152,7 +152,8 @@ class CpuKernel:
         threads = 1 if serial else default_threads()
         work = float(nanoseconds(flops, moved))
         words = [0 if what != "value" else int(values[k]) for what, k in self.sources]
-        return Plan(env, grid, (grid, L.SERIAL if serial else 0, 0, 0, piece, share), threads, work * (1 - 1 / threads) < WAKE_NS, work >= LONG_NS, words)
+        light, long = work * (1 - 1 / threads) < WAKE_NS, work >= LONG_NS
+        return Plan(env, grid, (grid, L.SERIAL if serial else 0, 0, 0, piece, share), threads, light, long, words)
 
     def run(self, plan: Plan, arrays: Sequence[Array]) -> None:
         """One launch."""

@@ -19,7 +19,7 @@ from ..core.hashing import blake2b
 from ..core.target_spec import TargetSpec
 from ..core.tensors import is_tensor, numpy_to_tensor, tensor_to_numpy
 from ..ir.types import TensorType
-from ..kernels.cuda.tiled import aligned, tiled
+from ..kernels.cuda.tiled import tiled
 from ..kernels.launch import Launch, Word
 from ..kernels.region import Region
 from ..ops.kernels import OwnKernel
@@ -32,6 +32,7 @@ from ..transform.trace import apply, tracing
 from .build import Definition, Place_, build, need_definition
 from .cpu import CpuKernel, Plan, stride_class, symbolic
 from .debug import debug_run
+from .gpu import vectors_of
 
 Array = np.ndarray[Any, Any]
 KEPT = 256  # compiled versions of one kernel
@@ -293,9 +294,8 @@ class KernelOp(OwnKernel):
         built = build(d, bound, inputs, outputs, values, kind, label=region.name, checks=kind == "cpu" and target.checks)
         if kind == "cpu":
             return [built.launch]
-        places = zip(d.names, (*inputs, *outputs), strict=True)
-        vectors = {n: aligned(p.layout, p.type.shape[-1] if p.type.shape else None) for n, p in places}
-        return [tiled(built.launch, warps=d.warps, stages=d.stages, vectors=vectors)]
+        layouts = {n: p.layout for n, p in zip(d.names, (*inputs, *outputs), strict=True)}
+        return [tiled(built.launch, warps=d.warps, stages=d.stages, vectors=vectors_of(built.launch.kernel, layouts))]
 
 
 def _op_class(d: Definition, digest: str) -> Any:
