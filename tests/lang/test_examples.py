@@ -21,7 +21,7 @@ def draw(shape: tuple[int, ...], dtype: Any = np.float32) -> Any:
     return fresh_rng().standard_normal(shape).astype(dtype)
 
 
-def close(got: Any, want: Any, dtype: Any) -> None:
+def assert_close(got: Any, want: Any, dtype: Any) -> None:
     limit = LIMIT[np.dtype(dtype)]
     np.testing.assert_allclose(np.asarray(got, np.float64), np.asarray(want, np.float64), rtol=limit, atol=limit)
 
@@ -49,7 +49,7 @@ def test_vector_add(n: int, dtype: Any) -> None:
 @pytest.mark.parametrize("shape", [(5, 7), (3, 64), (1, 200), (0, 9), (4, 0)])
 def test_softmax(shape: tuple[int, int], dtype: Any) -> None:
     x = draw(shape, dtype)
-    close(example("softmax").softmax(x), torch.softmax(wide(x), -1), dtype)
+    assert_close(example("softmax").softmax(x), torch.softmax(wide(x), -1), dtype)
 
 
 def test_softmax_of_nan_and_infinities() -> None:
@@ -64,7 +64,7 @@ def test_softmax_of_nan_and_infinities() -> None:
 def test_stencil(shape: tuple[int, int], dtype: Any) -> None:
     x = draw(shape, dtype)
     w = x.astype(np.float64)
-    close(example("stencil").stencil(x), (w[:-2, 1:-1] + w[2:, 1:-1] + w[1:-1, :-2] + w[1:-1, 2:]) / 4, dtype)
+    assert_close(example("stencil").stencil(x), (w[:-2, 1:-1] + w[2:, 1:-1] + w[1:-1, :-2] + w[1:-1, 2:]) / 4, dtype)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -75,12 +75,12 @@ def test_matmul(sizes: tuple[int, int, int], dtype: Any) -> None:
     want = a.astype(np.float64) @ b.astype(np.float64)
     got = example("matmul").matmul(a, b, BK=16)
     scale = max(1.0, float(np.abs(want).max(initial=0)))
-    close(got.astype(np.float64) / scale, want / scale, dtype)
+    assert_close(got.astype(np.float64) / scale, want / scale, dtype)
 
 
 def test_the_matmul_for_gpus_runs_on_a_cpu_too() -> None:
     a, b = draw((30, 21)), draw((21, 40))
-    close(example("matmul").matmul_tiles(a, b, BM=4, BN=16, BK=8), a.astype(np.float64) @ b, np.float32)
+    assert_close(example("matmul").matmul_tiles(a, b, BM=4, BN=16, BK=8), a.astype(np.float64) @ b, np.float32)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
@@ -89,8 +89,8 @@ def test_attention(sizes: tuple[int, int, int, int], dtype: Any) -> None:
     h, s, n, d = sizes
     q, k, v = draw((h, s, d), dtype), draw((h, n, d), dtype), draw((h, n, d), dtype)
     want = torch.nn.functional.scaled_dot_product_attention(*map(wide, (q, k, v)))
-    close(example("attention").attention(q, k, v), want, dtype)
-    close(example("attention").attention_tiles(q, k, v, BM=4, BN=16), want, dtype)
+    assert_close(example("attention").attention(q, k, v), want, dtype)
+    assert_close(example("attention").attention_tiles(q, k, v, BM=4, BN=16), want, dtype)
 
 
 @pytest.mark.parametrize("shape", [(5, 7), (9, 130), (3, 64)])
@@ -100,7 +100,7 @@ def test_layer_norm_and_its_gradients(shape: tuple[int, int]) -> None:
     t = [wide(a).requires_grad_() for a in (x, w, b)]
     y = torch.nn.functional.layer_norm(t[0], shape[1:], t[1], t[2], 1e-5)
     y.backward(wide(g))
-    close(norm(x, w, b), y.detach(), np.float32)
+    assert_close(norm(x, w, b), y.detach(), np.float32)
     grads = tw.grad(lambda *p: tw.sum(norm(*p) * g), argnums=(0, 1, 2))(x, w, b)
     for got, want in zip(grads, t, strict=True):
         np.testing.assert_allclose(got, want.grad, rtol=1e-3, atol=1e-4)
@@ -112,12 +112,12 @@ def test_operands_that_do_not_lie_contiguous() -> None:
     soft = example("softmax").softmax
     for x in (base.T, base[::2, ::3], base[::-1, ::-1], base[5:9, 7:100], np.broadcast_to(base[:1], (6, 200)), np.asfortranarray(base[:7])):
         want = torch.softmax(wide(x), -1)
-        close(soft(x), want, np.float32)
+        assert_close(soft(x), want, np.float32)
         out = np.full((x.shape[0], 2 * x.shape[1]), 7, np.float32)[:, ::2]
         assert soft(x, out=out) is out
-        close(out, want, np.float32)
+        assert_close(out, want, np.float32)
     a, b = base.T[:50], base[:, ::-1]
-    close(example("matmul").matmul(a, b), a.astype(np.float64) @ b, np.float32)
+    assert_close(example("matmul").matmul(a, b), a.astype(np.float64) @ b, np.float32)
     x = np.frombuffer(b"\0" + base.tobytes(), np.uint8)[1:].view(np.float32)  # elements at odd addresses
     np.testing.assert_array_equal(example("vector_add").vector_add(x, x), 2 * x)
 
@@ -129,7 +129,7 @@ def test_results_next_to_each_other_are_not_touched() -> None:
     example("softmax").softmax(x, out=room[:, 1:304:3])
     kept = np.delete(room, np.s_[1::3], axis=1)
     assert (kept == 7).all()
-    close(room[:, 1::3], torch.softmax(wide(x), -1), np.float32)
+    assert_close(room[:, 1::3], torch.softmax(wide(x), -1), np.float32)
 
 
 def test_torch_in_torch_out() -> None:
@@ -145,7 +145,7 @@ def test_inside_jit_with_neighbours_and_vmap_says_no() -> None:
     x = draw((5, 40))
     soft = example("softmax").softmax
     got = tw.jit(lambda a: tw.sum(soft(tw.tanh(a).T) * 2.0, axis=0))(x)
-    close(got, 2 * torch.softmax(torch.tanh(wide(x)).T, -1).sum(0), np.float32)
+    assert_close(got, 2 * torch.softmax(torch.tanh(wide(x)).T, -1).sum(0), np.float32)
     with pytest.raises(tw.UnsupportedError, match=r"kernel_softmax: has no reverse-mode derivative: .* tw.custom_vjp"):
         tw.grad(lambda a: tw.sum(soft(a)))(x)
     with pytest.raises(tw.UnsupportedError, match="kernel_softmax: cannot be batched: "):
@@ -171,8 +171,8 @@ def test_every_instruction_set(level: str, monkeypatch: pytest.MonkeyPatch) -> N
         pytest.skip(f"this machine has no {level}")
     monkeypatch.setenv("TILEWRIGHT_CPU", level)
     a, b = draw((19, 40)), draw((40, 70))
-    close(example("matmul").matmul(a, b), a.astype(np.float64) @ b, np.float32)
-    close(example("softmax").softmax(a), torch.softmax(wide(a), -1), np.float32)
+    assert_close(example("matmul").matmul(a, b), a.astype(np.float64) @ b, np.float32)
+    assert_close(example("softmax").softmax(a), torch.softmax(wide(a), -1), np.float32)
 
 
 def test_threads_share_a_kernel() -> None:
@@ -204,7 +204,7 @@ def test_graphs_with_sizes_that_vary() -> None:
     graph.outputs = [example("softmax").softmax.op_class(())(graph.input(TensorType(f32, (sym("S", 0, 100), 33)), "x"))]
     session = compile_graph(graph, graph_signature(graph), target_spec("cpu"))
     for n in (7, 50, 0, 1):
-        close(session(x[:n]), torch.softmax(wide(x[:n]), -1), np.float32)
+        assert_close(session(x[:n]), torch.softmax(wide(x[:n]), -1), np.float32)
 
 
 def test_a_signal_ends_a_long_launch() -> None:
@@ -226,4 +226,4 @@ def test_a_signal_ends_a_long_launch() -> None:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-    close(product(a[:9, :20], a[:20]), a[:9, :20].astype(np.float64) @ a[:20], np.float32)
+    assert_close(product(a[:9, :20], a[:20]), a[:9, :20].astype(np.float64) @ a[:20], np.float32)
