@@ -219,6 +219,27 @@ def test_a_result_of_the_last_loop_is_used_after_it() -> None:
     np.testing.assert_array_equal(both(largest, x), [x.max()])
 
 
+def test_all_tiles_of_a_matrix() -> None:
+    @tw.kernel("f32[M, N] -> f32[M, N], f32[2]", grid=1)
+    def doubled(x, y, z, *, A=4, B=8):
+        total, edges = 0.0, 0
+        for t in x.partition(A, B):
+            y.partition(A, B).tile_at(t).store(t.load() * 2)
+            total += t.load()
+            if t.is_edge:
+                edges += 1
+        z.store(0, total.sum(0).sum(1).reshape((1,)))
+        z.store(1, edges)
+
+    for shape in ((9, 20), (8, 16), (3, 3), (0, 5)):
+        x = fresh_rng().standard_normal(shape).astype(np.float32)
+        y, (total, edges) = both(doubled, x)
+        np.testing.assert_array_equal(y, 2 * x)
+        np.testing.assert_allclose(total, x.sum(), rtol=1e-4, atol=1e-4)
+        rows, columns = -(-shape[0] // 4), -(-shape[1] // 8)
+        assert edges == rows * columns - (shape[0] // 4) * (shape[1] // 8)
+
+
 def test_print_and_assert_show_in_the_debugger() -> None:
     @tw.kernel("f32[N] -> f32[N]", grid=lambda N, B: tl.cdiv(N, B))
     def shown(x, y, *, B=4):

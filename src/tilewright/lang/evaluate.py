@@ -28,6 +28,7 @@ from .expressions import Expressions, Frame, Undefined, is_value
 from .functions import Range, loop_bounds
 from .values import Index, Partition, TileRef, View, as_tuple, shown
 
+_HERE = "<start of the tile>"  # no name of Python's
 MOST_STEPS = 4096  # iterations of a loop that is written out
 
 
@@ -260,28 +261,37 @@ class Evaluator(Expressions):
             return Range(tuple(self.expr(a) for a in node.args), None)
         return None
 
-    def partition_loop(self, s: ast.For, over: Partition) -> None:
-        """All tiles of a partition in order. On a CPU those that are whole come first, in a loop without masks."""
-        *outer, side = over.sides
-        size = over.view.shape[-1]
+    def partition_loop(self, s: ast.For, over: Partition, starts: tuple[Index, ...] = (), whole: tuple[bool, ...] = ()) -> None:
+        """All tiles of a partition in order, the last axis fastest. On a CPU those that are whole along an axis come first, in a loop
+        without masks."""
+        axis = len(starts)
+        side, size = over.sides[axis], over.view.shape[axis]
 
-        if outer:
-            raise CompileError(f"for: goes over partitions of rank 1, got {over}; loop over x[i].partition(...) in a loop over rows")
+        def go(start: Index, stop: Index, *, inside: bool) -> None:
+            def bind(at: Index) -> None:
+                self.env[_HERE] = (*starts, at)
+                if axis == len(over.sides) - 1:
+                    self.assign(s.target, TileRef(over, (*starts, at), (*whole, inside)))
 
-        def bind(*, whole: bool) -> Callable[[Index], None]:
-            return lambda start: self.assign(s.target, TileRef(over, (start,), (whole,)))
+            def run() -> None:
+                if axis == len(over.sides) - 1:
+                    self.block(s.body)
+                else:
+                    self.partition_loop(s, over, self.env[_HERE], (*whole, inside))
+
+            self.loop(s, s.body, start, stop, side, bind, run=run)
 
         if isinstance(size, int) and size % side == 0:
-            self.loop(s, s.body, 0, size, side, bind(whole=True))
+            go(0, size, inside=True)
         elif self.kind == "cuda" or self.debug:
-            self.loop(s, s.body, 0, size, side, bind(whole=False))
+            go(0, size, inside=False)
         else:
             full = size // side * side
-            self.loop(s, s.body, 0, full, side, bind(whole=True))
-            self.loop(s, s.body, full, size, side, bind(whole=False))
+            go(0, full, inside=True)
+            go(full, size, inside=False)
 
     def loop(self, s: ast.stmt, body: Sequence[ast.stmt], start: Index, stop: Index, step: int, bind: Callable[[Index], None],
-             unroll: int | None = None) -> None:
+             unroll: int | None = None, run: Callable[[], None] | None = None) -> None:
         """A loop of the kernel. A first reading of the body, which is thrown away, finds out which names change and to what."""
         before = dict(self.env)
         names = [n for n in _assigned(body) if n in before and not isinstance(before[n], Undefined)]
@@ -291,7 +301,7 @@ class Evaluator(Expressions):
         top = list(self.b.kernel.body.body)
         with self.inside():
             bind(Ix(self.b, self.b._fresh(self.b.kernel.pid.type)))
-            self.block(body)
+            self.block(body) if run is None else run()
         self.b._blocks.pop()
         self.b.kernel.body.body[:] = top
         after = {n: self.env[n] for n in names}
@@ -302,7 +312,7 @@ class Evaluator(Expressions):
         with self.b.loop(start, stop, step, first, unroll=unroll) as handle, self.inside():
             self.env.update(zip(carried, handle.carried, strict=True))
             bind(handle.index)
-            self.block(body)
+            self.block(body) if run is None else run()
             self.here(s)
             handle.next(*(self.next_value(n, self.env[n], f) for n, f in zip(carried, first, strict=True)))
         last = dict(zip(carried, handle.results, strict=True))
