@@ -202,6 +202,8 @@ def test_arguments() -> None:
         matmul(a, a)
     with pytest.raises(tw.InputError, match=r"got f64\[8,4\]; the dtype must be f32 \(T is the dtype of a\); cast it first"):
         matmul(a, np.zeros((8, 4)))
+    with pytest.raises(tw.InputError, match=r"K is 8 \(K comes from a\), not 4 \(test_bad_input.py:\d+\)"):
+        tw.jit(lambda a: matmul(a, a))(a)
     with pytest.raises(tw.InputError, match=r"a must be T\[M, K\], got f32\[8\]; it has 1 axes instead of 2"):
         matmul(a[0], a)
     with pytest.raises(tw.InputError, match=r"kernel matmul: takes 2 arguments \(a, b\), got 3; results are returned, or written to out="):

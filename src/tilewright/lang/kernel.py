@@ -28,7 +28,7 @@ from ..tile.interp import Buffer as Flat
 from ..tile.ir import ViewType
 from ..tile.text import to_text
 from ..transform.promote import as_tracer
-from ..transform.trace import apply, tracing
+from ..transform.trace import apply, tracing, user_place
 from .build import Definition, Place_, build, need_definition
 from .cpu import CpuKernel, Plan, stride_class, symbolic
 from .debug import debug_run
@@ -64,7 +64,10 @@ class KernelFunction:
         if tracing():
             if out is not None:
                 raise InputError(f"kernel {self.definition.name}: out= takes memory, which a traced function does not have")
-            return apply(self.op_class(tuple(sorted(constants.items()))), *(self._traced(i, x) for i, x in enumerate(args)))
+            try:
+                return apply(self.op_class(tuple(sorted(constants.items()))), *(self._traced(i, x) for i, x in enumerate(args)))
+            except InputError as e:
+                raise InputError(f"{e} ({user_place()})") from None
         if any(map(is_on_gpu, args)):
             return self._launch_on_gpu(args, out, constants)
         return self._launch(args, out, constants)
