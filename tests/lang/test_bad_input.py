@@ -185,7 +185,7 @@ def test_the_decorator() -> None:
         made(shapes, "T[N] -> T[M]")(X)
     source = "import numpy, tilewright as tw\nf = eval('lambda x, y: None')\ntw.kernel('f32[N] -> f32[N]', grid=1)(f)(numpy.zeros(3, 'f4'))"
     run = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=False)
-    assert "the source text of the function is not there; define it in a file or in a notebook" in run.stderr
+    assert "the source text of the function is not there; define it with def in a file or in a notebook" in run.stderr
 
 
 def test_the_language_outside_of_kernels() -> None:
@@ -214,6 +214,8 @@ def test_arguments() -> None:
         add(X, X, BLOCK=[1])
     with pytest.raises(tw.InputError, match=r"kernel vector_add: x must be an array of numbers, got list of dtype"):
         add(["a"], X)
+    with pytest.raises(tw.InputError, match=r"x must have bools, integers or floats, got c64\[3\]; pass its real and its imaginary part"):
+        add(np.zeros(3, np.complex64), X)
     stencil = example("stencil").stencil
     with pytest.raises(tw.InputError, match=r"the size H - 2 of y must not be negative, got -1"):
         stencil(a[:1])

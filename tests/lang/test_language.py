@@ -287,3 +287,119 @@ def test_a_wrong_kernel_is_noticed() -> None:
     assert np.isnan(short.debug(x)[4:]).all()
     with pytest.raises(AssertionError):
         np.testing.assert_array_equal(short(x, out=np.zeros(6, np.float32)), x)
+
+
+def ramp(k):
+    return lambda v: v * k
+
+
+def test_branches_in_branches() -> None:
+    @tw.kernel("f32[N] -> f32[N]", grid=1)
+    def branches(x, y):
+        (n,) = x.shape
+        for i in range(n):
+            v = x.load(i, 1)
+            if v > 2:
+                v = v * 10
+            elif v < -2:
+                v = v - 100
+            else:
+                if i % 2 == 0:
+                    v = v + 0.5
+            y.store(i, v)
+        for i in range(2):
+            y.store(i, y.load(i, 1) + i)
+
+    x = np.arange(10, dtype=np.float32) - 4
+    want = np.where(x > 2, x * 10, np.where(x < -2, x - 100, np.where(np.arange(10) % 2 == 0, x + 0.5, x)))
+    want[1] += 1
+    np.testing.assert_array_equal(both(branches, x), want)
+
+
+def test_conditions_of_index_values() -> None:
+    @tw.kernel("f32[N] -> f32[N]", grid=lambda N: N)
+    def conditions(x, y):
+        i = tl.program_id()
+        if 2 <= i < 5 and i != 3:
+            y.store(i, 1.0)
+        elif i == 3 or i > 8:
+            y.store(i, 2.0)
+        else:
+            y.store(i, min(i, 100, x.shape[0]))
+
+    np.testing.assert_array_equal(both(conditions, np.zeros(10, np.float32)), [0, 1, 1, 2, 1, 5, 6, 7, 8, 2])
+
+
+@pytest.mark.parametrize("act", [tl.tanh, lambda v: v * 2, affine])
+def test_functions_as_constants_and_flags_in_loops(act: Any) -> None:
+    @tw.kernel("f32[N] -> f32[N]", grid=1)
+    def acted(x, y, *, ACT, B=16):
+        seen = False
+        for i in range(x.shape[0]):
+            if x.load(i, 1) > 3:
+                seen = True
+        t = ACT(x.load(0, B), by=2) if ACT is affine else ACT(x.load(0, B))
+        y.store(0, tl.where(seen, t, -t))
+
+    x = np.arange(10, dtype=np.float32) - 4
+    want = np.tanh(x) if act is tl.tanh else x * 3 + 2 if act is affine else x * 2
+    np.testing.assert_allclose(both(acted, x, ACT=act), want, rtol=1e-6)
+    np.testing.assert_allclose(both(acted, x[:3], ACT=act), -want[:3], rtol=1e-6)
+
+
+def test_lists_of_tiles_closures_and_ranks() -> None:
+    triple = ramp(3)
+
+    @tw.kernel("f32[N] -> f32[N], f32[]", grid=1)
+    def several(x, y, z, *, B=16):
+        parts = [x.load(0, B) * k for k in (1, 2, 3)]
+        y.store(0, sum(parts) + triple(parts[0]) if len(parts) == 3 else 0)
+        z.store((), parts[1].sum().reshape(()))
+
+    x = fresh_rng().standard_normal(10).astype(np.float32)
+    y, z = both(several, x)
+    np.testing.assert_allclose(y, 9 * x, rtol=1e-5)
+    np.testing.assert_allclose(z, 2 * x.sum(), rtol=1e-4, atol=1e-5)
+
+
+def test_axes_in_any_order() -> None:
+    @tw.kernel("T[A, B, C] -> T[C, A, B]", grid=lambda C, A: (C, A))
+    def turned(x, y, *, W=8):
+        c, a = tl.program_id(0), tl.program_id(1)
+        for t in y[c, a].partition(W):
+            t.store(x.permute(2, 0, 1)[c, a].load(t.start[0], W))
+
+    x = fresh_rng().standard_normal((3, 5, 4))
+    np.testing.assert_array_equal(both(turned, x), x.transpose(2, 0, 1))
+
+
+@pytest.mark.parametrize("dtype", [ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, ml_dtypes.bfloat16, np.float16, np.uint64, bool])
+def test_every_dtype_goes_in_and_out(dtype: Any) -> None:
+    @tw.kernel("T[N] -> T[N], f32[N]", grid=lambda N, B: tl.cdiv(N, B))
+    def through(x, y, z, *, B=16):
+        i = tl.program_id()
+        t = x.partition(B)[i]
+        y.partition(B)[i] = t
+        z.partition(B)[i] = t.to("f32") * 2
+
+    x = fresh_rng().integers(0, 2 if dtype is bool else 30, 37).astype(dtype)
+    y, z = through(x)
+    assert y.dtype == x.dtype and np.array_equal(y, x)
+    np.testing.assert_array_equal(z, x.astype(np.float32) * 2)
+
+
+def test_nan_and_signed_zero() -> None:
+    @tw.kernel("f32[N], f32[N] -> f32[N], f32[N], f32[N]", grid=1)
+    def extremes(x, y, a, b, c, *, B=8):
+        s, t = x.load(0, B), y.load(0, B)
+        a.store(0, tl.maximum(s, t))
+        b.store(0, tl.minimum(s, t))
+        c.store(0, tl.where(tl.isnan(s) | tl.isinf(t), -s, s * t))
+
+    x = np.array([1, np.nan, -0.0, np.inf, 5, -0.0], np.float32)
+    y = np.array([np.nan, 2, -1.0, -np.inf, np.inf, 0.0], np.float32)
+    a, b, c = both(extremes, x, y)
+    np.testing.assert_array_equal(a, np.maximum(x, y))
+    np.testing.assert_array_equal(b, np.minimum(x, y))
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_array_equal(c, np.where(np.isnan(x) | np.isinf(y), -x, x * y))

@@ -38,18 +38,25 @@ class _Return(Exception):
 
 
 @functools.cache
-def source_of(fn: types.FunctionType) -> ast.FunctionDef:
+def source_of(fn: types.FunctionType) -> ast.FunctionDef | ast.Lambda:
     """The syntax tree of a function, with the line numbers of its file."""
     try:
         lines, first = inspect.getsourcelines(fn)
         tree = ast.parse(textwrap.dedent("".join(lines)))
     except (OSError, TypeError, SyntaxError):
-        raise CompileError(f"{fn.__name__}: the source text of the function is not there; define it in a file or in a notebook") from None
+        raise CompileError(f"{fn.__name__}: the source text of the function is not there; define it with def in a file or in a notebook"
+                           ) from None
     ast.increment_lineno(tree, first - 1)
-    found = tree.body[0]
-    if not isinstance(found, ast.FunctionDef):
-        raise CompileError(f"{fn.__name__}: a kernel is written with def, not as a lambda")
-    return found
+    names = fn.__code__.co_varnames[: fn.__code__.co_argcount + fn.__code__.co_kwonlyargcount]
+    found: list[ast.FunctionDef | ast.Lambda] = []
+    for n in ast.walk(tree):
+        if isinstance(n, ast.FunctionDef if fn.__name__ != "<lambda>" else ast.Lambda):
+            named = getattr(n, "name", "<lambda>") == fn.__name__
+            if named and tuple(a.arg for a in (*n.args.posonlyargs, *n.args.args, *n.args.kwonlyargs)) == names:
+                found.append(n)
+    if not found or (len(found) > 1 and fn.__name__ == "<lambda>"):
+        raise CompileError(f"{fn.__name__}: which function of its line this is cannot be told; write it with def")
+    return found[0]
 
 
 def _assigned(body: Sequence[ast.stmt]) -> list[str]:
@@ -120,6 +127,8 @@ class Evaluator(Expressions):
         place = self.b.place
         self.frames.append(Frame(fn, fn.__code__.co_filename, env))
         try:
+            if isinstance(tree, ast.Lambda):
+                return self.expr(tree.body)
             self.block(tree.body)
             return None
         except _Return as r:
@@ -326,15 +335,14 @@ class Evaluator(Expressions):
         """What a loop carries at first: a number takes the type that the loop gives it."""
         if isinstance(before, (Tile, Ix)):
             return before
-        if isinstance(before, bool) or not isinstance(before, (int, float)):
-            if not isinstance(before, bool):
-                raise CompileError(f"{name} is {shown(before)} before the loop and {shown(after)} after an iteration; "
-                                   "loops carry tiles, index values and numbers")
+        if not isinstance(before, (bool, int, float)):
+            raise CompileError(f"{name} is {shown(before)} before the loop and {shown(after)} after an iteration; "
+                               "loops carry tiles, index values and numbers")
         if isinstance(after, Tile):
             return self.b.full(after.shape, before, after.dtype)
-        if isinstance(before, int) and isinstance(after, (Ix, int)):
-            return self.b.lifted_index(before)
-        return self.tile(before)
+        if isinstance(before, (bool, float)):
+            return self.tile(before)
+        return self.b.lifted_index(before)
 
     def next_value(self, name: str, x: Any, first: Any) -> Any:
         if isinstance(first, Ix):

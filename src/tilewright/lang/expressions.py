@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import functools
 import inspect
 import linecache
 import operator
@@ -258,8 +259,8 @@ class Expressions(Arithmetic):
         if fn is builtins.range:
             return Range(tuple(args), None) if any(map(is_value, args)) else range(*args)
         values = any(map(is_value, args)) or any(map(is_value, kwargs.values()))
-        if fn in (max, min) and values and len(args) == 2:
-            return self.binary("max" if fn is max else "min", *args)
+        if fn in (max, min) and values and len(args) > 1:
+            return functools.reduce(lambda a, b: self.binary("max" if fn is max else "min", a, b), args)
         if fn is abs and values:
             return self.unary("abs", args[0], True)
         owner = getattr(fn, "__self__", None)

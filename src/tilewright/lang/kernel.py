@@ -222,7 +222,9 @@ def _flat(a: Array, known: Sequence[int | None]) -> Flat:
     if a.size == 0:
         return Flat(np.empty(0, a.dtype), 0, steps)
     ends = [(n - 1) * s for n, s in zip(a.shape, steps, strict=True)]
-    corner = a[tuple(slice(n - 1, n) if s < 0 else slice(0, 1) for n, s in zip(a.shape, steps, strict=True))]  # lies first in memory
+    a = a if a.ndim else a.reshape(1)
+    first = tuple(slice(n - 1, n) if s < 0 else slice(0, 1) for n, s in zip(a.shape, steps or (1,), strict=True))
+    corner = a[first]  # lies first in memory
     flat = np.lib.stride_tricks.as_strided(corner, (sum(map(abs, ends)) + 1,), (a.itemsize,), writeable=a.flags.writeable)
     return Flat(flat, -sum(min(0, e) for e in ends), steps)
 

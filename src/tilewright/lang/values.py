@@ -1,7 +1,7 @@
 """What a kernel's author holds beside tiles and index values: views of arrays, partitions of views, and single tiles of a partition."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -211,6 +211,9 @@ class Partition:
 
     def __str__(self) -> str:
         return f"partition of {self.view.name} in tiles of {self.sides}"
+
+    def __iter__(self) -> Iterator[TileRef]:
+        raise CompileError(f"{self.view.name}.partition: a loop goes over it directly (for t in p); t.start // side is a tile's number")
 
     @property
     def count(self) -> tuple[Index, ...]:
