@@ -268,6 +268,12 @@ def scratch_overflow(x, y):
     y.store(0, room.load(0, 8))
 
 
+@tw.kernel("f32[N] -> f32[N]", grid=1)
+def promised(x, y, *, B=4):
+    for i in range(0, x.shape[0], B):
+        y.store(i, x.load(i, B, inside=True))
+
+
 CASES = [
     (next_row, (np.zeros((5, 9), np.float32),), r"program 4: subview: the position along axis 0 of x must be in 0..4, got 5",
      r"kernel next_row: x along axis 0: the position must be in 0..4, got 5, in program 4"),
@@ -276,7 +282,9 @@ CASES = [
     (scratch_overflow, (X,), r"program 0: store: the position along axis 0 of scratch must be in 0..7, got 8",
      r"kernel scratch_overflow: scratch along axis 0: the position must be in 0..7, got 8, in program 0"),
     (picked, (X, np.array([1, 2, 10, 3])), r"program 0: gather: touches elements 1..10 of a buffer with 10",
-     r"checks: kernel picked\w* of launch 0 \(\w*picked\) must stay inside its arrays, got byte 40 .* run it with .debug"),
+     r"kernel picked: gather of x along axis 0: the position must be in 0..9, got 10, in program 0"),
+    (promised, (X,), r"program 0: load: the position along axis 0 of x must be in 0..6, got 8",
+     r"kernel promised: x along axis 0: the position must be in 0..9, got 8, in program 0"),
 ]  # fmt: skip
 
 
@@ -289,7 +297,7 @@ def test_outside(kernel: Any, args: tuple[Any, ...], debugged: str, checked: str
     for call in (kernel, tw.jit(lambda *a: kernel(*a))):
         with pytest.raises(tw.ExecutionError, match=checked) as found:
             call(*args)
-        assert "test_bad_input.py:" in str(found.value) or "checks: " in str(found.value)
+        assert "test_bad_input.py:" in str(found.value)
 
 
 def test_checks_change_no_result(monkeypatch: pytest.MonkeyPatch) -> None:

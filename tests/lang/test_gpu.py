@@ -73,6 +73,12 @@ def test_loops_branches_dtypes() -> None:
     s, t = s.astype(np.int32), t.astype(np.float32)
     for got, want in zip(emulated(language.mixed, s, t), language.mixed(s, t), strict=True):
         np.testing.assert_array_equal(got, want)
+    @tw.kernel("f32[N], f32[M] -> f32[N, M]", grid=1)
+    def outer(x, y, z, *, A=8, B=16):
+        z.store((0, 0), x.load(0, A)[:, None] * y.load(0, B)[None, :])
+
+    a, b = draw(5), draw(11)
+    check(outer, np.outer(a, b), a, b)
     m = draw(13, 21)
     check(language.transposed, m.T, m)
 

@@ -362,6 +362,17 @@ def test_lists_of_tiles_closures_and_ranks() -> None:
     np.testing.assert_allclose(z, 2 * x.sum(), rtol=1e-4, atol=1e-5)
 
 
+def test_sides_of_one_come_and_go() -> None:
+    @tw.kernel("f32[N], f32[M] -> f32[N, M]", grid=1)
+    def outer(x, y, z, *, A=8, B=16):
+        column = x.load(0, A)[:, None]
+        row = y.load(0, B)[None, :]
+        z.store((0, 0), column * row + column.reshape((A,)).reshape((1, A, 1)).reshape((A, 1)))
+
+    x, y = fresh_rng().standard_normal(5).astype(np.float32), fresh_rng().standard_normal(11).astype(np.float32)
+    np.testing.assert_allclose(both(outer, x, y), np.outer(x, y) + x[:, None], rtol=1e-5, atol=1e-6)
+
+
 def test_axes_in_any_order() -> None:
     @tw.kernel("T[A, B, C] -> T[C, A, B]", grid=lambda C, A: (C, A))
     def turned(x, y, *, W=8):

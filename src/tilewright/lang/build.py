@@ -54,8 +54,8 @@ class Definition:
         """The signature on these types, and the value of every constant: given, a default, or a size of that name."""
         for t, name in zip(types_, self.inputs, strict=True):
             if t.dtype.kind == "c":
-                raise InputError(f"kernel {self.name}: {name} must have bools, integers or floats, got {t}; pass its real and its imaginary "
-                                 "part")
+                raise InputError(f"kernel {self.name}: {name} must have bools, integers or floats, got {t}; "
+                                 "pass its real and its imaginary part")
         every = {n: getattr(v, kind) if isinstance(v, ByTarget) else v for n, v in {**self.constants, **given}.items()}
         whole = {n: v for n, v in every.items() if isinstance(v, int)}
         bound = self.signature.bind(types_, self.names, self.name, whole)

@@ -29,6 +29,7 @@ from .functions import Range, loop_bounds
 from .values import Index, Partition, TileRef, View, as_tuple, shown
 
 _HERE = "<start of the tile>"  # no name of Python's
+LEAST = -(1 << 63)
 MOST_STEPS = 4096  # iterations of a loop that is written out
 
 
@@ -98,6 +99,20 @@ class Evaluator(Expressions):
         self.b.store(place, (0, 0), x)
         return self.b.load(place, (0, 0), (columns, rows), axes=(1, 0))
 
+    def reshaped(self, x: Tile, shape: tuple[int, ...]) -> Tile:
+        old = x.shape
+        if self.kind != "cpu" or (old or (1,))[-1] == (shape or (1,))[-1]:
+            return self.b.reshape(x, shape)
+        if [d for d in old if d != 1] != [d for d in shape if d != 1]:
+            raise CompileError(f"reshape: on a CPU sides of one come and go, or the last side stays, got {shown(x)} and {shape}; "
+                               "load the tile in that shape instead")
+        place = self.scratch(x.dtype, (*old, *(1 for _ in shape)))  # through memory, which has an axis for every side of one
+        zeros = (0,) * (len(old) + len(shape))
+        self.b.store(place, zeros, x, axes=tuple(range(len(old))))
+        long = iter(a for a, d in enumerate(old) if d != 1)
+        axes = tuple(next(long) if d != 1 else len(old) + k for k, d in enumerate(shape))
+        return self.b.load(place, zeros, shape, axes=axes)
+
     def check_access(self, access: Access) -> None:
         """Where checks are on, report a start outside the view."""
         if self.report is None:
@@ -110,6 +125,17 @@ class Evaluator(Expressions):
             if inside:
                 bad = self.b.binary("or", bad, self.b.compare("gt", at + inside, end))
             self.report(bad, f"{access.name} along axis {a}", self.b.place, at, end)
+
+    def check_indices(self, name: str, indices: Tile, axis: int, size: Index) -> None:
+        """Where checks are on, report a gathered index outside the view."""
+        if self.report is None:
+            return
+        wide = self.b.cast(indices, i64)
+        bad = self.b.binary("or", self.b.cmp("lt", wide, 0), self.b.cmp("ge", wide, self.tile(size)))
+        worst = self.b.select(bad, wide, LEAST)
+        for k in range(len(indices.shape)):
+            bad, worst = self.b.reduce("any", bad, k), self.b.reduce("max", worst, k)
+        self.report(self.truth(bad), f"gather of {name} along axis {axis}", self.b.place, self.b.to_index(worst), size)
 
     # --- functions ------------------------------------------------------------------------------------------------------------
     def run(self, fn: types.FunctionType, args: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ from ..core.dtypes import bool_
 from ..core.errors import CompileError
 from ..tile.builder import Ix, Tile
 from .context import Place
-from .functions import INTRINSICS, Range, tile_attribute, where
+from .functions import INTRINSICS, Range, reshape, tile_attribute, where
 from .tiles import Arithmetic
 from .values import Partition, TileRef, View, as_tuple, shown
 
@@ -235,6 +235,10 @@ class Expressions(Arithmetic):
         if isinstance(owner, Partition):
             return owner.get_tile(*as_tuple(key)).load()
         if isinstance(owner, Tile):
+            keys = as_tuple(key)
+            if all(k is None or k == slice(None) for k in keys) and sum(k is not None for k in keys) == len(owner.shape):
+                sides = iter(owner.shape)
+                return reshape(owner, tuple(1 if k is None else next(sides) for k in keys))
             raise CompileError(f"elements of a tile are not picked by position, got {shown(owner)}; load them from memory, or use tl.where")
         if isinstance(key, Ix) and not isinstance(owner, View):
             raise CompileError(f"{shown(owner)}: a run-time index works on views and partitions only")

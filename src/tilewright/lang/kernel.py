@@ -97,16 +97,14 @@ class KernelFunction:
         return [_array(x, f"kernel {d.name}: {name}", a.dtype if a.dims is None else None)
                 for x, name, a in zip(args, d.inputs, d.signature.inputs, strict=True)]
 
-    def _results(self, types: Sequence[TensorType], out: Any) -> list[Array]:
+    def _results(self, types: Sequence[TensorType], given: Sequence[Array] | None) -> list[Array]:
         d = self.definition
-        if out is None:
+        if given is None:
             return [fresh(t, _numbers(t), torch=False) for t in types]
-        given = tuple(out) if isinstance(out, (tuple, list)) else (out,)
         if len(given) != len(types):
             raise InputError(f"kernel {d.name}: out= takes {len(types)} arrays, got {len(given)}")
         found = []
-        for x, t, name in zip(given, types, d.outputs, strict=True):
-            a = tensor_to_numpy(x) if is_tensor(x) else x if isinstance(x, np.ndarray) else np.asarray(x)
+        for a, t, name in zip(given, types, d.outputs, strict=True):
             if a.shape != t.shape or a.dtype != t.dtype.np:
                 raise InputError(f"kernel {d.name}: out {name} must be {t}, got {a.dtype}{list(a.shape)}")
             if not a.flags.writeable:
@@ -118,22 +116,22 @@ class KernelFunction:
 
     def _launch(self, args: Sequence[Any], out: Any, constants: dict[str, Any]) -> Any:
         arrays = self._arrays(args)
-        given = None if out is None else tuple(out) if isinstance(out, (tuple, list)) else (out,)
-        held = () if given is None else tuple((x.shape, x.strides) if isinstance(x, np.ndarray) else id(x) for x in given)
+        given = None if out is None else [_memory(x) for x in (out if isinstance(out, (tuple, list)) else (out,))]
+        held = () if given is None else tuple((x.shape, x.strides) for x in given)
         key = (*((a.dtype, a.shape, a.strides) for a in arrays), held, *constants.items(), _settings())
         known = self._plans.get(key)
         if known is None:
-            known = self._plan(arrays, out, constants)
+            known = self._plan(arrays, given, constants)
             if len(self._plans) >= KEPT:
                 self._plans.clear()
-            if given is None or all(isinstance(x, np.ndarray) for x in given):
-                self._plans[key] = known
+            self._plans[key] = known
         kernel, plan, types = known
-        results = self._results(types, out)
+        results = self._results(types, given)
         kernel.run(plan, [*arrays, *results])
         return self._returned(results, args, out)
 
-    def _plan(self, arrays: Sequence[Array], out: Any, constants: dict[str, Any]) -> tuple[CpuKernel, Plan, tuple[TensorType, ...]]:
+    def _plan(self, arrays: Sequence[Array], out: Sequence[Array] | None,
+              constants: dict[str, Any]) -> tuple[CpuKernel, Plan, tuple[TensorType, ...]]:
         d = self.definition
         types = [TensorType(dtype_of(a.dtype), a.shape) for a in arrays]
         bound, values = d.bind(types, constants)
@@ -250,6 +248,11 @@ def _class(a: Array) -> tuple[int | None, ...]:
     last = len(steps) - 1
     free = [1 if i == last else None for i in range(len(steps))]
     return tuple(f if n <= 1 or a.size == 0 else c for f, n, c in zip(free, a.shape, stride_class(steps), strict=True))
+
+
+def _memory(x: Any) -> Array:
+    """An array over the memory of what was given for `out`."""
+    return tensor_to_numpy(x) if is_tensor(x) else x if isinstance(x, np.ndarray) else np.asarray(x)
 
 
 def _array(x: Any, what: str, number: str | None) -> Array:

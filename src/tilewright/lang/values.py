@@ -133,6 +133,7 @@ class View:
         at = (0,) * self.ndim if start is None else need_indices(f"{self.name}.gather", as_tuple(start), self.ndim)
         if not 0 <= axis < self.ndim:
             raise CompileError(f"{self.name}.gather: axis must be in 0..{self.ndim - 1}, got {axis}")
+        self.e.check_indices(self.name, indices, axis, self.shape[axis])
         return self.e.b.gather(self.raw, at, axis, indices)
 
     def atomic(self, fn: str, start: Any, tile: Any) -> Tile:
