@@ -125,6 +125,14 @@ def inside_helper(x, y):
     y.store(0, helper(x.load(0, 8)))
 
 
+def atomic_floats(x, y):
+    y.atomic("add", 0, 1.0)
+
+
+def atomic_name(x, y):
+    tl.scratch(4, "i32").atomic("twice", 0, 1)
+
+
 def big_number(x, y):
     y.store(0, x.load(0, 8).to("i8") + 300)
 
@@ -152,6 +160,8 @@ def big_number(x, y):
     (static_assert, r"assert: needs a matrix"),
     (grid_axis, r"program_id: the grid has axes 0..0, got 1"),
     (inside_helper, r"do not broadcast \(test_bad_input.py:\d+: `return t \+ tl.zeros\(3\)`\)"),
+    (atomic_floats, r"y.atomic: combines one integer, got 1.0 for f32"),
+    (atomic_name, r"scratch.atomic: must be one of add max min and or xor exchange, got 'twice'"),
     (big_number, r"300 does not fit i8; cast the tile to a wider dtype"),
 ])  # fmt: skip
 def test_messages_name_kernel_and_line(fn: Any, message: str) -> None:
@@ -229,6 +239,8 @@ def test_results() -> None:
         add(X, X, out=np.zeros(10))
     with pytest.raises(tw.InputError, match=r"out= takes 1 arrays, got 2"):
         add(X, X, out=(X, X))
+    with pytest.raises(tw.InputError, match="out= takes arrays whose memory can be written, got a list"):
+        add(X, X, out=[[0.0] * 10])
     kept = X.copy()
     kept.flags.writeable = False
     with pytest.raises(tw.InputError, match="out z is read-only memory; pass an array that may be written"):

@@ -252,7 +252,12 @@ def _class(a: Array) -> tuple[int | None, ...]:
 
 def _memory(x: Any) -> Array:
     """An array over the memory of what was given for `out`."""
-    return tensor_to_numpy(x) if is_tensor(x) else x if isinstance(x, np.ndarray) else np.asarray(x)
+    if isinstance(x, np.ndarray) or is_tensor(x):
+        return x if isinstance(x, np.ndarray) else tensor_to_numpy(x)
+    try:
+        return np.asarray(x, copy=False)
+    except (TypeError, ValueError):  # its elements would be copied, and the results lost
+        raise InputError(f"kernel: out= takes arrays whose memory can be written, got a {type(x).__name__}") from None
 
 
 def _array(x: Any, what: str, number: str | None) -> Array:

@@ -10,6 +10,7 @@ from ..core.errors import CompileError
 from ..tile.builder import Ix, Tile
 from ..tile.builder import View as RawView
 from ..tile.ir import Var
+from ..tile.rules import ATOMIC
 from .context import Access
 
 if TYPE_CHECKING:
@@ -141,7 +142,14 @@ class View:
         at = need_indices(f"{self.name}.atomic", as_tuple(start), self.ndim)
         self._need_writable("atomic")
         value = self.e.cast_for_store(self.name, tile, self.dtype)
-        return self.e.b.atomic(fn, self.raw, at, self.e.b.reshape(value, ()))
+        if value.type.numel != 1 or not self.dtype.is_int:
+            raise CompileError(f"{self.name}.atomic: combines one integer, got {shown(tile)} for {self.dtype}")
+        if fn not in ATOMIC:
+            raise CompileError(f"{self.name}.atomic: must be one of {' '.join(ATOMIC)}, got {fn!r}")
+        access = self._access(at, (1,) * self.ndim, None)
+        out = self.e.b.atomic(fn, self.raw, at, self.e.reshaped(value, ()))
+        self.e.b.accesses.setdefault(self.e.b.last, []).append(access)
+        return out
 
     def _promised(self, inside: Any, sides: tuple[int, ...]) -> tuple[bool, ...] | None:
         """A promise that is known only at run time is none: the access is masked."""
