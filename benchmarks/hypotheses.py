@@ -22,8 +22,8 @@ from tilewright.target.cpu.emit import emit_kernel
 from tilewright.target.cpu.host import host_target
 from tilewright.target.cpu.jit import Library, compile_ir
 from tilewright.target.cuda.device import cuda_target
-from tilewright.target.cuda.emit import emit_block_kernel
-from tilewright.target.cuda.ptxas import assemble
+from tilewright.target.cuda.ptx.ptxas import assemble
+from tilewright.target.cuda.threads.emit import emit_block_kernel
 from tilewright.tile import tokens
 from tilewright.tile.builder import KernelBuilder, Tile
 from tilewright.tile.ir import Kernel

@@ -19,9 +19,10 @@ import torch
 
 from tilewright.core.errors import ConfigError
 from tilewright.core.target_spec import TargetSpec
-from tilewright.target.cpu import jit, vmath
+from tilewright.target.cpu import jit
 from tilewright.target.cpu.host import host_target
 from tilewright.target.cpu.llvm_text import FunctionText, element, lanes, module_text
+from tilewright.target.cpu.vmath import functions as vmath
 
 Array = np.ndarray[Any, np.dtype[Any]]
 COUNT, ROUNDS, REPEATS = 16384, 40, 10

@@ -11,6 +11,7 @@ from dataclasses import replace
 from os import PathLike
 from typing import Any
 
+from .build.ahead import Ahead
 from .core.collection import paused
 from .core.config import load as load_config
 from .core.dtypes import DType
@@ -22,7 +23,6 @@ from .core.workers import Workers, spawn
 from .ir import validate as _checks  # noqa: F401  registers the checks of graphs
 from .ir.graph import Graph
 from .ir.windows import needs
-from .runtime.ahead import Ahead
 from .runtime.session import Model, Session
 
 Progress = bool | Callable[[str], None] | None
@@ -214,7 +214,7 @@ def _target_spec(target: str | TargetSpec) -> TargetSpec:
 
         return host_target()
     if isinstance(target, str) and (target == "cuda" or target.startswith("sm_")):
-        from .runtime.cuda_build import cuda_target_of
+        from .build.cuda import cuda_target_of
 
         return cuda_target_of(target)
     raise ConfigError(f"target: must be 'cpu', 'cuda', an architecture like 'sm_90a', or 'reference', got {target!r}")
@@ -284,13 +284,13 @@ def build(model: Model, *, threads: int | None = None, stages: Stages | None = N
     if model.target.kind == "reference":
         return Session(model, None)
     if model.target.kind == "cuda":
-        from .runtime.cuda_build import build_cuda
+        from .build.cuda import build_cuda
 
         return build_cuda(model, Stages(model.name, False) if stages is None else stages)  # type: ignore[return-value]
+    from .build.code import compile_kernels
+    from .build.packing import pack_constants
     from .kernels.select import select
-    from .runtime.code import compile_kernels
     from .runtime.executable import Executable
-    from .runtime.packing import pack_constants
 
     if stages is None:  # a loaded session whose code cannot be used
         stages = Stages(model.name, False)
@@ -314,7 +314,7 @@ def load(path: str | PathLike[str], *, threads: int | None = None, trust: bool =
     """Read a session that `session.save` wrote. Machine code in it runs only on the kind of CPU that it was saved on, and only when you
     trust it: it was saved with this user's key (`TILEWRIGHT_KEY_FILE`), the file has the `digest` that you pin (`tilewright digest` prints
     it; any other file is an error), or you say `trust=True`. Otherwise the stored graph is compiled again, and a warning says why."""
-    from .runtime.archive import load as read
+    from .runtime.archive.session import load as read
 
     level = check_level(load_config().validation if validation is None else validation)
     if threads is not None:

@@ -8,7 +8,7 @@ import random
 import numpy as np
 
 from tests.cuda.test_barrier_fuzz import Program
-from tilewright.target.cuda.barrier_safety import check
+from tilewright.target.cuda.safety.barrier_safety import check
 
 from .engine.campaign import Campaign
 

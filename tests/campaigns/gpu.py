@@ -9,7 +9,7 @@ import numpy as np
 
 from tests.cuda.launching import Emulated
 from tilewright.core.errors import CompileError
-from tilewright.target.cuda.barrier_safety import check as missed
+from tilewright.target.cuda.safety.barrier_safety import check as missed
 
 from . import exact, loops
 from .engine.campaign import Campaign, Invalid

@@ -15,7 +15,8 @@ from tests.meta.source import ROOT
 LIES = """
 import sys
 from tests.campaigns.files.sessions import check, file_bytes, header_and_data, saved
-from tilewright.runtime import archive_graph, executable
+from tilewright.runtime import executable
+from tilewright.runtime.archive import graph as archive_graph
 
 if sys.argv[1] == "open":
     def believe(file, model, stored):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -78,8 +80,17 @@ def test_more_threads_than_cores_is_noted(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_missing_packages_are_notes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "OPTIONAL", {"no_such_package_here": "flying", "numpy": "arrays"})
+    lines = ["no-such-package>=1 ; extra == 'flying'", "numpy>=1; extra == \"arrays\"", "mypy ; extra == 'dev'", "rich>=13.7"]
+    monkeypatch.setattr(doctor.metadata, "requires", lambda _: lines)
+    monkeypatch.setattr(doctor, "_installed", lambda _: True)
     missing, here = doctor.optional()
     assert missing.status == "note"
-    assert missing.value == "not installed: flying"
+    assert missing.value == "not installed: the extra flying (pip install 'tilewright[flying]')"
     assert here.status == "ok"
+
+
+def test_an_ascii_terminal_is_enough() -> None:
+    env = {**os.environ, "PYTHONIOENCODING": "ascii:strict", "LC_ALL": "C"}
+    done = subprocess.run([sys.executable, "-m", "tilewright", "doctor"], env=env, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    assert b"Everything needed is here." in done.stdout

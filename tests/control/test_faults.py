@@ -13,7 +13,7 @@ from tilewright.core import dtypes as dt
 from tilewright.core.errors import ExecutionError
 from tilewright.core.pytree import flatten
 from tilewright.ir.types import TensorType
-from tilewright.runtime.layout import BARRIER, CHECKS
+from tilewright.runtime.native.layout import BARRIER, CHECKS
 from tilewright.transform.trace import Leaf, trace
 
 STEPS = 200_000  # what a loop that does not stop would run to; the values of a failed kernel keep all of them going

@@ -12,7 +12,7 @@ import tilewright as tw
 from tests.fresh import fresh_rng
 from tilewright.core.errors import ExecutionError
 from tilewright.ops import REGISTRY, Scan
-from tilewright.ops.control_branches import TAME
+from tilewright.ops.control.branches import TAME
 
 
 def arrays(*shapes: tuple[int, ...], dtype: Any = np.float64) -> list[Any]:

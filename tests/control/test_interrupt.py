@@ -20,8 +20,8 @@ from tilewright.core.dims import sym
 from tilewright.core.pytree import flatten
 from tilewright.ir.types import TensorType
 from tilewright.plan import control
-from tilewright.runtime import layout as L
 from tilewright.runtime import workspace as workspaces
+from tilewright.runtime.native import layout as L
 from tilewright.transform.trace import Leaf, leaf_of, trace
 
 WIDE = (1 << 14, 16)

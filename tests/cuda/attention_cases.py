@@ -11,8 +11,8 @@ import torch
 from tests.cuda.launching import graph
 from tilewright.core.dtypes import DType, bool_
 from tilewright.ir.graph import Graph
-from tilewright.ops.attention import Attention
-from tilewright.ops.attention_backward import pull_back
+from tilewright.ops.attention.backward import pull_back
+from tilewright.ops.attention.forward import Attention
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from tests.cuda.emulator_arithmetic import COMPARE, arithmetic, small_float
 from tests.cuda.emulator_clusters import Fault as Fault
 from tests.cuda.emulator_copies import copy
 from tests.cuda.emulator_races import Races
-from tilewright.target.cuda.ptx_flow import Function, Op, parse
+from tilewright.target.cuda.ptx.flow import Function, Op, parse
 
 Array = Any  # arrays of every dtype
 _TYPES: dict[str, Any] = {

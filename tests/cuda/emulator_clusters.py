@@ -10,7 +10,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from tests.cuda.emulator import _Block
-    from tilewright.target.cuda.ptx_flow import Op
+    from tilewright.target.cuda.ptx.flow import Op
 
 Array = Any
 _RANK = 24  # bits of an address in a block's own shared memory

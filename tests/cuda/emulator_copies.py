@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.target.cuda.ptx_flow import Op
+from tilewright.target.cuda.ptx.flow import Op
 
 Array = Any
 

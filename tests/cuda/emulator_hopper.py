@@ -20,7 +20,7 @@ from tests.cuda.emulator_mma import KINDS, _names, _whole_warps
 from tests.cuda.emulator_races import Races
 from tests.cuda.matrix_units import tensor
 from tilewright.kernels.cuda.kernel import TensorMap
-from tilewright.target.cuda.ptx_flow import Op, parse
+from tilewright.target.cuda.ptx.flow import Op, parse
 
 _RING = 1024  # where the stages begin; barriers lie before
 _MAPS = 1 << 60  # made-up addresses of tensor maps

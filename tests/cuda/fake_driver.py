@@ -20,7 +20,9 @@ import pytest
 
 from tests.cuda.emulator import run as emulate
 from tests.cuda.fake_parts import Enum, Graph, Handle, Kernel, Memory, Node
-from tilewright.runtime import cuda_array, cuda_driver, cuda_launch
+from tilewright.runtime.cuda import array as cuda_array
+from tilewright.runtime.cuda import driver as cuda_driver
+from tilewright.runtime.cuda import launch as cuda_launch
 
 
 class CUresult(IntEnum):

@@ -12,9 +12,9 @@ from tilewright.core.dtypes import DType, bf16, bool_, f8e4m3, f8e5m2, f16, f32,
 from tilewright.ir.graph import Graph
 from tilewright.ir.types import TensorType
 from tilewright.ops import functions as F
-from tilewright.ops.attention import Attention
+from tilewright.ops.attention.forward import Attention
 from tilewright.ops.base import single
-from tilewright.ops.composites import LayerNorm, RmsNorm, Softmax
+from tilewright.ops.rows.norms import LayerNorm, RmsNorm, Softmax
 
 Types = tuple[tuple[DType, tuple[Any, ...]], ...]
 S = sym("S", 1, 4096)

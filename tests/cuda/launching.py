@@ -13,13 +13,14 @@ from tests.cuda import emulator_hopper
 from tests.cuda.emulator import Array, Heap
 from tests.cuda.emulator import run as emulate
 from tests.cuda.matrix_units import run_product
+from tilewright.build.packing import pack_constants
 from tilewright.core.dims import evaluate
 from tilewright.core.dtypes import DType
 from tilewright.ir.graph import Graph, Value
 from tilewright.ir.interp import bind_symbols
 from tilewright.ir.types import TensorType
-from tilewright.kernels.cuda.attention_kernels import FlashGradKernel, FlashStatsKernel, MmaGradKernel
-from tilewright.kernels.cuda.conv_kernels import HaloKernel
+from tilewright.kernels.attention.cuda.flash_kernels import FlashGradKernel, FlashStatsKernel, MmaGradKernel
+from tilewright.kernels.conv.cuda.kernels import HaloKernel
 from tilewright.kernels.cuda.kernel import (
     BlockKernel,
     DecodeKernel,
@@ -33,13 +34,12 @@ from tilewright.kernels.cuda.kernel import (
     ThinKernel,
     TurnKernel,
 )
-from tilewright.kernels.cuda.sample import SampleKernel
 from tilewright.kernels.cuda.tiled import TiledKernel
 from tilewright.kernels.cuda.whole import WholeKernel
 from tilewright.kernels.launch import Alternating, Branch, Buffer, ErrorWord, Launch, Loop, Pointer, Program, Sliding
 from tilewright.kernels.select import select
+from tilewright.kernels.sort.cuda.sampling import SampleKernel
 from tilewright.passes.pipeline import run_pipeline
-from tilewright.runtime.packing import pack_constants
 from tilewright.target.cuda.code import emit_cuda, shared_bytes
 from tilewright.target.cuda.device import cuda_target
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from tests.cuda.emulator import Array, Fault, Heap
 from tilewright.core.dims import evaluate
-from tilewright.kernels.cuda.conv_kernels import ConvKernel, PatchKernel
+from tilewright.kernels.conv.cuda.kernels import ConvKernel, PatchKernel
 from tilewright.kernels.cuda.kernel import GemmKernel, TensorMap
 
 

@@ -31,11 +31,13 @@ from tilewright.kernels.cuda.kernel import BlockKernel, SimtKernel, TensorMap
 from tilewright.kernels.launch import ConstBuffer
 from tilewright.llm.cuda_store import MappedKernel
 from tilewright.ops.structure import ConstantData
-from tilewright.runtime import cuda_driver as gpu
-from tilewright.runtime import cuda_launch, cuda_session, cuda_walk
-from tilewright.runtime.cuda_constants import laid_out_there
-from tilewright.runtime.cuda_executable import CudaExecutable
-from tilewright.runtime.cuda_session import CudaSession
+from tilewright.runtime.cuda import driver as gpu
+from tilewright.runtime.cuda import launch as cuda_launch
+from tilewright.runtime.cuda import session as cuda_session
+from tilewright.runtime.cuda import walk as cuda_walk
+from tilewright.runtime.cuda.constants import laid_out_there
+from tilewright.runtime.cuda.executable import CudaExecutable
+from tilewright.runtime.cuda.session import CudaSession
 from tilewright.tile.ir import Kernel
 
 LARGEST, MOST = 1 << 29, 1 << 31  # bytes of a call with the constants, and of all calls of a test: beyond, the test is named instead

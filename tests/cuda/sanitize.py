@@ -155,7 +155,7 @@ def planted(tool: str) -> None:
     from tests.cuda.launching import graph
     from tests.cuda.recorded import Call, make, session_of
     from tilewright.core.dtypes import f32
-    from tilewright.ops.composites import Softmax
+    from tilewright.ops.rows.norms import Softmax
 
     session: Any = tw.compile(graph(lambda v: Softmax(axis=1)(v), (f32, (3, 8192))), target="cuda")
     x = session.executable

@@ -14,12 +14,12 @@ from tests.cuda.kernels import case
 from tests.cuda.launching import program
 from tilewright.core.errors import CompileError
 from tilewright.kernels.cuda.kernel import GemmKernel
-from tilewright.target.cuda.async_safety import check, ordering_ops, waits
 from tilewright.target.cuda.code import emit_cuda
 from tilewright.target.cuda.device import cuda_target
-from tilewright.target.cuda.ptx_flow import parse
-from tilewright.target.cuda.token_launch import small_launch
-from tilewright.target.cuda.token_state import Launch
+from tilewright.target.cuda.ptx.flow import parse
+from tilewright.target.cuda.safety.async_safety import check, ordering_ops, waits
+from tilewright.target.cuda.safety.token_launch import small_launch
+from tilewright.target.cuda.safety.token_state import Launch
 
 HEAD = ".version 8.0\n.target sm_90a\n.address_size 64\n.visible .entry k(.param .u64 p0)\n{\n.shared .align 128 .b8 scratch[4096];\n"
 

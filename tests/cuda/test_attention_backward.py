@@ -15,7 +15,7 @@ from tests.cuda.fake_driver import fake_gpu
 from tests.cuda.launching import Emulated
 from tilewright.core.dims import sym
 from tilewright.core.dtypes import DType, bf16, f16
-from tilewright.kernels.cuda.attention_kernels import FlashGradKernel, FlashStatsKernel, MmaGradKernel
+from tilewright.kernels.attention.cuda.flash_kernels import FlashGradKernel, FlashStatsKernel, MmaGradKernel
 from tilewright.kernels.cuda.kernel import FlashKernel, GemmKernel, RingKernel
 
 TOLERANCE = {bf16: 8e-3, f16: 1.2e-3}  # three times the largest error of random inputs

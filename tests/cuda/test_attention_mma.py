@@ -10,7 +10,7 @@ import pytest
 from tests.cuda.launching import Emulated, graph
 from tilewright.core.dtypes import bf16, bool_, f16
 from tilewright.kernels.cuda.kernel import MmaAttentionKernel
-from tilewright.ops.attention import Attention
+from tilewright.ops.attention.forward import Attention
 
 # batch, heads, key heads, queries, keys, head size, and the op's options
 CASES: list[tuple[Any, ...]] = [

@@ -11,8 +11,8 @@ from tests.cuda.launching import Emulated, graph, program
 from tilewright.core.dims import sym
 from tilewright.core.dtypes import DType, bool_, f32, f64
 from tilewright.ir.interp import run
-from tilewright.ops.attention import Attention
-from tilewright.ops.attention_backward import AttentionBackward
+from tilewright.ops.attention.backward import AttentionBackward
+from tilewright.ops.attention.forward import Attention
 
 CASES: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {  # attributes; heads, heads of keys, queries, keys
     "plain": ({}, (2, 2, 9, 13)),

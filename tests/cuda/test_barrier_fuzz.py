@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.fresh import fresh_rng
-from tilewright.target.cuda.barrier_safety import check
+from tilewright.target.cuda.safety.barrier_safety import check
 
 REGISTERS, PREDICATES = [f"%r{i}" for i in range(1, 6)], [f"%p{i}" for i in range(1, 5)]
 COMPARE: dict[str, Any] = {"lt": int.__lt__, "ge": int.__ge__, "eq": int.__eq__, "ne": int.__ne__}

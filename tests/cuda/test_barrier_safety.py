@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tilewright.core.errors import ParseError
-from tilewright.target.cuda.barrier_safety import check
-from tilewright.target.cuda.ptx_flow import parse
+from tilewright.target.cuda.ptx.flow import parse
+from tilewright.target.cuda.safety.barrier_safety import check
 
 HEAD = ".version 8.0\n.target sm_90a\n.address_size 64\n.visible .entry k(.param .u64 p0)\n{\n.reg .pred %p<9>;\n.reg .b32 %r<9>;\n"
 THREAD = "mov.u32 %r1, %tid.x;\nsetp.lt.u32 %p1, %r1, 7;\n"  # %p1 differs between threads

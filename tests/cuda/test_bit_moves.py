@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from tests.cuda.fake_driver import fake_gpu
-from tilewright.kernels.cuda.fragments import ROWS
+from tilewright.build.packing import pack_constants
 from tilewright.kernels.launch import Buffer, ConstBuffer, Packed
-from tilewright.kernels.strips import STRIPS
+from tilewright.kernels.quant.cuda.fragments import ROWS
+from tilewright.kernels.quant.strips import STRIPS
 from tilewright.ops import quant
 from tilewright.ops.structure import ConstantData, Joined
-from tilewright.runtime.cuda_constants import device_constants, host_constants
-from tilewright.runtime.packing import pack_constants
+from tilewright.runtime.cuda.constants import device_constants, host_constants
 
 
 def constant(data: ConstantData, name: str, form: Packed | None = None) -> ConstBuffer:

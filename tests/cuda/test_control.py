@@ -26,9 +26,9 @@ from tilewright.kernels.launch import flatten
 from tilewright.ops import Concat, Cond, Matmul, Scan, Slice
 from tilewright.ops import functions as F
 from tilewright.ops.base import single
-from tilewright.runtime import cuda_flow
-from tilewright.target.cuda.barrier_safety import check
+from tilewright.runtime.cuda import flow as cuda_flow
 from tilewright.target.cuda.code import emit_cuda
+from tilewright.target.cuda.safety.barrier_safety import check
 
 
 @pytest.fixture

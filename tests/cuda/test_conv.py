@@ -15,12 +15,12 @@ import tilewright.ops as o
 from tests.cuda.fake_driver import fake_gpu
 from tests.cuda.launching import Emulated, graph, program
 from tests.ops.checks import Case, assert_close, cases
+from tilewright.build.packing import pack_constants, unpack
 from tilewright.core.dtypes import DType, bf16, f16, f32
 from tilewright.ir.interp import run
-from tilewright.kernels.cuda.conv_kernels import ConvKernel, ConvRingKernel, HaloKernel, PatchKernel
+from tilewright.kernels.conv.cuda.kernels import ConvKernel, ConvRingKernel, HaloKernel, PatchKernel
 from tilewright.kernels.cuda.kernel import BlockKernel, GemmKernel
 from tilewright.kernels.launch import Packed
-from tilewright.runtime.packing import pack_constants, unpack
 from tilewright.target.cuda.code import shared_bytes
 from tilewright.target.cuda.device import cuda_target
 

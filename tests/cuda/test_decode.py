@@ -10,9 +10,9 @@ import pytest
 import tilewright.ops as o
 from tests.cuda.launching import Emulated, graph, program
 from tilewright.core.dtypes import DType, bf16, f16, f32, i8, i64
-from tilewright.kernels.cuda import decode_attention
+from tilewright.kernels.attention.cuda import decode as decode_attention
 from tilewright.kernels.cuda.kernel import BlockKernel, DecodeKernel, GemmKernel, RingKernel, ThinKernel
-from tilewright.ops.composites import RmsNorm
+from tilewright.ops.rows.norms import RmsNorm
 from tilewright.target.cuda.code import emit_cuda
 
 Array = Any

@@ -16,9 +16,9 @@ from tests.cuda.launching import graph
 from tilewright.core.dims import sym
 from tilewright.core.dtypes import DType, bf16, bool_, f16, f32, i64
 from tilewright.core.errors import ExecutionError, InputError
-from tilewright.ops.attention import Attention
-from tilewright.ops.composites import LayerNorm, RmsNorm, Softmax
-from tilewright.runtime import cuda_driver
+from tilewright.ops.attention.forward import Attention
+from tilewright.ops.rows.norms import LayerNorm, RmsNorm, Softmax
+from tilewright.runtime.cuda import driver as cuda_driver
 
 pytestmark = pytest.mark.skipif(bool(cuda_driver.available()), reason=f"no GPU: {cuda_driver.available()}")
 TORCH = {bf16: torch.bfloat16, f16: torch.float16, f32: torch.float32}
@@ -295,7 +295,7 @@ FUNCTIONS = {"Exp": 2, "Tanh": 2, "Sigmoid": 4, "Erf": 2, "Sin": 1, "Cos": 1, "T
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions_keep_their_promise(name: str) -> None:
-    """The units of the last place that target/cuda/math.py states."""
+    """The units of the last place that target/cuda/arithmetic/math.py states."""
     x = torch.cat([torch.randn(1 << 18), torch.randn(1 << 18) * 30, torch.randn(1 << 16) * 1e6, torch.randn(1 << 16) * 1e30]).cuda()
     got = tw.compile(graph(lambda v: getattr(o, name)()(v), (f32, tuple(x.shape))), target="cuda")(x).double().cpu()
     want = getattr(torch, name.lower())(x.double().cpu())

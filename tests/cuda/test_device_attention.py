@@ -13,8 +13,8 @@ import tilewright.ops as o
 from tests.cuda.launching import graph
 from tests.cuda.test_device import check, poison, rand
 from tilewright.core.dtypes import DType, bf16, f16
-from tilewright.ops.attention import Attention
-from tilewright.runtime import cuda_driver
+from tilewright.ops.attention.forward import Attention
+from tilewright.runtime.cuda import driver as cuda_driver
 
 pytestmark = pytest.mark.skipif(bool(cuda_driver.available()), reason=f"no GPU: {cuda_driver.available()}")
 

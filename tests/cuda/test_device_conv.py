@@ -14,8 +14,8 @@ from tests.cuda.launching import graph
 from tests.cuda.test_conv import DEPTHWISE, GATHERED, GROUPED, HALO
 from tests.cuda.test_device import check, poison, rand
 from tilewright.core.dtypes import DType, bf16, f16
-from tilewright.kernels.cuda.conv_kernels import PatchKernel
-from tilewright.runtime import cuda_driver
+from tilewright.kernels.conv.cuda.kernels import PatchKernel
+from tilewright.runtime.cuda import driver as cuda_driver
 
 pytestmark = pytest.mark.skipif(bool(cuda_driver.available()), reason=f"no GPU: {cuda_driver.available()}")
 LARGE: list[tuple[Any, ...]] = [

@@ -13,7 +13,7 @@ import pytest
 
 import tilewright as tw
 from tests.llm.reference_tokens import CONTEXT, compare
-from tilewright.runtime import cuda_driver
+from tilewright.runtime.cuda import driver as cuda_driver
 
 MODEL = Path(os.environ.get("TILEWRIGHT_CUT_MODEL", Path(__file__).parents[2] / "build" / "llm" / "cut.gguf"))
 WHY = cuda_driver.available()

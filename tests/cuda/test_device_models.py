@@ -17,7 +17,7 @@ from tests.e2e.families import ALL
 from tests.e2e.test_modules import MODULES, drawn
 from tests.models.plain import randomised
 from tilewright.core.errors import CompileError
-from tilewright.runtime import cuda_driver
+from tilewright.runtime.cuda import driver as cuda_driver
 
 pytestmark = pytest.mark.skipif(bool(cuda_driver.available()), reason=f"no GPU: {cuda_driver.available()}")
 HUGGING = {"gpt2", "bert", "llama", "vit", "resnet", "gpt2-eager", "bert-eager", "llama-eager", "resnet-basic"}

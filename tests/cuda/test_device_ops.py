@@ -15,8 +15,8 @@ from tests.cuda.device_ops import Trial, difference, grown, reference, trials
 from tilewright.core.errors import CompileError
 from tilewright.ir.types import TensorType
 from tilewright.ops import REGISTRY, Op
-from tilewright.runtime import cuda_driver
 from tilewright.runtime.arguments import from_dtype
+from tilewright.runtime.cuda import driver as cuda_driver
 
 WHY = cuda_driver.available()
 on_gpu = pytest.mark.skipif(bool(WHY), reason=f"no GPU: {WHY}")

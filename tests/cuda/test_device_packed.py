@@ -14,18 +14,19 @@ import tilewright.ops as o
 from tests.cuda.test_device import poison
 from tests.cuda.test_qdot import matrix, rounded
 from tests.cuda.test_qgemm import TOLERANCE
+from tilewright.build.packing import pack_constants
 from tilewright.core.dims import sym
 from tilewright.core.dtypes import f32
 from tilewright.ir.graph import Graph
 from tilewright.ir.types import TensorType
-from tilewright.kernels.cuda.fragments import ROWS
 from tilewright.kernels.launch import Buffer, ConstBuffer, Packed
-from tilewright.kernels.strips import STRIPS
-from tilewright.ops.quant_dot import GPU_FORMATS
+from tilewright.kernels.quant.cuda.fragments import ROWS
+from tilewright.kernels.quant.strips import STRIPS
+from tilewright.ops.packed.quant_dot import GPU_FORMATS
 from tilewright.ops.structure import ConstantData
-from tilewright.runtime import cuda_driver, cuda_launch
-from tilewright.runtime.cuda_constants import device_constants, host_constants
-from tilewright.runtime.packing import pack_constants
+from tilewright.runtime.cuda import driver as cuda_driver
+from tilewright.runtime.cuda import launch as cuda_launch
+from tilewright.runtime.cuda.constants import device_constants, host_constants
 
 pytestmark = pytest.mark.skipif(bool(cuda_driver.available()), reason=f"no GPU: {cuda_driver.available()}")
 

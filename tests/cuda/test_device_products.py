@@ -13,7 +13,7 @@ from tests.cuda.launching import graph
 from tests.cuda.test_device import poison
 from tests.cuda.test_products import BATCHES
 from tilewright.core.dtypes import DType, bf16, f8e4m3, f8e5m2, f16, f32, f64, i8, i32, u8
-from tilewright.runtime import cuda_driver
+from tilewright.runtime.cuda import driver as cuda_driver
 
 pytestmark = pytest.mark.skipif(bool(cuda_driver.available()), reason=f"no GPU: {cuda_driver.available()}")
 TORCH = {

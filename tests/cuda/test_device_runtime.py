@@ -19,9 +19,10 @@ from tests.cuda.launching import graph
 from tilewright.core.dims import sym
 from tilewright.core.dtypes import bf16, f32, i64
 from tilewright.core.errors import ExecutionError, InputError
-from tilewright.ops.composites import Softmax
-from tilewright.runtime import cuda_driver, cuda_launch
-from tilewright.runtime.cuda_array import DeviceArray
+from tilewright.ops.rows.norms import Softmax
+from tilewright.runtime.cuda import driver as cuda_driver
+from tilewright.runtime.cuda import launch as cuda_launch
+from tilewright.runtime.cuda.array import DeviceArray
 
 WHY = cuda_driver.available()
 on_gpu = pytest.mark.skipif(bool(WHY), reason=f"no GPU: {WHY}")

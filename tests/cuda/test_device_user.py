@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 import tilewright as tw
 from tilewright.core.errors import ExecutionError, InputError
-from tilewright.runtime import cuda_driver
+from tilewright.runtime.cuda import driver as cuda_driver
 
 pytestmark = pytest.mark.skipif(bool(cuda_driver.available()), reason=f"no GPU: {cuda_driver.available()}")
 

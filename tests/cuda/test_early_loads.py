@@ -13,7 +13,7 @@ from tests.cuda.small_llama import Model, Sizes
 from tilewright.core.dtypes import bf16
 from tilewright.kernels.cuda.kernel import QDotKernel
 from tilewright.kernels.launch import Buffer, Launch, Pointer, roots
-from tilewright.ops.composites import RmsNorm
+from tilewright.ops.rows.norms import RmsNorm
 from tilewright.target.cuda.code import emit_all
 from tilewright.target.cuda.device import cuda_target
 from tilewright.tile.ir import ViewType

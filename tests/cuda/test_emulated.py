@@ -17,10 +17,10 @@ from tilewright.core.dtypes import DType, bf16, bool_, f16, f32, f64, i8, i16, i
 from tilewright.ir.interp import run as run_graph
 from tilewright.kernels.cuda import groups
 from tilewright.kernels.cuda.kernel import BlockKernel
-from tilewright.ops.composites import LayerNorm, LogSoftmax, RmsNorm, Softmax
-from tilewright.ops.reductions import uneven
+from tilewright.ops.rows.norms import LayerNorm, LogSoftmax, RmsNorm, Softmax
+from tilewright.ops.rows.reductions import uneven
 from tilewright.target.cuda.device import cuda_target
-from tilewright.target.cuda.emit import emit_block_kernel
+from tilewright.target.cuda.threads.emit import emit_block_kernel
 from tilewright.tile.builder import KernelBuilder
 
 

@@ -23,9 +23,9 @@ from tilewright.core.dims import sym
 from tilewright.core.dtypes import f32
 from tilewright.core.errors import ExecutionError, InputError
 from tilewright.ir.graph import Graph
-from tilewright.ops.composites import Softmax
-from tilewright.runtime import cuda_native
-from tilewright.runtime.cuda_fastcall import MISSED, TorchPlace, fast_call
+from tilewright.ops.rows.norms import Softmax
+from tilewright.runtime.cuda import native as cuda_native
+from tilewright.runtime.cuda.fastcall import MISSED, TorchPlace, fast_call
 
 S = sym("S", 1, 64)
 

@@ -10,15 +10,15 @@ import pytest
 from tests.cuda.kernels import case
 from tests.cuda.launching import Emulated, graph, program
 from tilewright.core.dtypes import DType, bf16, bool_, f16
-from tilewright.kernels.cuda.flash_order import heads_together, lengths
-from tilewright.kernels.cuda.flash_plan import PLANS
-from tilewright.ops.attention import Attention
-from tilewright.target.cuda import async_safety
-from tilewright.target.cuda.barrier_safety import check
+from tilewright.kernels.attention.cuda.flash_order import heads_together, lengths
+from tilewright.kernels.attention.cuda.flash_plan import PLANS
+from tilewright.ops.attention.forward import Attention
 from tilewright.target.cuda.code import emit_cuda
 from tilewright.target.cuda.device import cuda_target
-from tilewright.target.cuda.ptxas import assemble, find_ptxas
-from tilewright.target.cuda.token_launch import small_launch
+from tilewright.target.cuda.ptx.ptxas import assemble, find_ptxas
+from tilewright.target.cuda.safety import async_safety
+from tilewright.target.cuda.safety.barrier_safety import check
+from tilewright.target.cuda.safety.token_launch import small_launch
 
 Array = Any
 heads = pytest.mark.parametrize("d", [64, 128])

@@ -8,10 +8,10 @@ import pytest
 
 from tests.cuda.test_async_safety import kernel
 from tilewright.core.errors import CompileError
-from tilewright.target.cuda.async_safety import check, symbols
-from tilewright.target.cuda.groups import COPIES, PIECES, PRODUCTS, Groups
-from tilewright.target.cuda.ptx_text import KernelText
-from tilewright.target.cuda.ptxas import assemble, find_ptxas
+from tilewright.target.cuda.matmul.groups import COPIES, PIECES, PRODUCTS, Groups
+from tilewright.target.cuda.ptx.ptxas import assemble, find_ptxas
+from tilewright.target.cuda.ptx.text import KernelText
+from tilewright.target.cuda.safety.async_safety import check, symbols
 
 
 def numbers(k: KernelText) -> list[str]:

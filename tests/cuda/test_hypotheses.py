@@ -15,7 +15,7 @@ from tilewright.core.dtypes import bf16, f32, i64
 from tilewright.ir.layout import Layout
 from tilewright.kernels.call import Call
 from tilewright.kernels.launch import Buffer
-from tilewright.ops.composites import Softmax
+from tilewright.ops.rows.norms import Softmax
 from tilewright.target.cuda.code import emit_cuda
 from tilewright.target.cuda.device import cuda_target
 

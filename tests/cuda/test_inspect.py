@@ -14,9 +14,9 @@ from tilewright.cli.inspect_cuda import barriers, inspect_cuda
 from tilewright.cli.main import main
 from tilewright.core.errors import ExecutionError
 from tilewright.llm.tiny import write_tiny_model
-from tilewright.runtime import cuda_driver
-from tilewright.runtime.cuda_session import CudaSession
-from tilewright.target.cuda.ptxas import find_ptxas
+from tilewright.runtime.cuda import driver as cuda_driver
+from tilewright.runtime.cuda.session import CudaSession
+from tilewright.target.cuda.ptx.ptxas import find_ptxas
 
 
 def session(name: str) -> CudaSession:

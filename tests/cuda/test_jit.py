@@ -12,7 +12,7 @@ import tilewright as tw
 from tests.fresh import fresh_rng
 from tilewright.core.errors import ExecutionError, InputError
 from tilewright.kernels.cuda import whole
-from tilewright.runtime import cuda_driver
+from tilewright.runtime.cuda import driver as cuda_driver
 
 WHY = cuda_driver.available()
 on_gpu = pytest.mark.skipif(bool(WHY), reason=f"no GPU: {WHY}")

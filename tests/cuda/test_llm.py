@@ -13,6 +13,7 @@ import tilewright as tw
 import tilewright.ops as o
 from tests.cuda.fake_driver import fake_gpu
 from tests.cuda.launching import Emulated, program
+from tilewright.build.cuda_late import make_late
 from tilewright.compile import compile_graph
 from tilewright.ir.text import to_text
 from tilewright.kernels.cuda.kernel import DecodeKernel, FlashKernel, MmaAttentionKernel
@@ -24,7 +25,6 @@ from tilewright.llm.loading import assemble, open_model
 from tilewright.llm.lora import Adapter
 from tilewright.llm.settings import Sampler
 from tilewright.llm.tiny import write_tiny_model
-from tilewright.runtime.cuda_late import make_late
 from tilewright.target.cpu.cache import CodeCache
 
 Array = Any

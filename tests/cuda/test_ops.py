@@ -14,7 +14,7 @@ from tests.ops.checks import Case, assert_close, cases
 from tilewright.core.errors import CompileError
 from tilewright.ir.interp import run
 from tilewright.ops import REGISTRY
-from tilewright.target.cuda.barrier_safety import check
+from tilewright.target.cuda.safety.barrier_safety import check
 
 # Products with packed integers want constants that only `lower_quantised` makes; docs/cuda.md names all of these.
 NO_KERNEL = {"qdot", "qexperts_dot"}

@@ -16,7 +16,7 @@ from tilewright.core.dtypes import DType, bf16, f32, i32, i64
 from tilewright.core.errors import CompileError
 from tilewright.kernels.cuda.kernel import BlockKernel
 from tilewright.target.cuda.device import cuda_target
-from tilewright.target.cuda.emit import emit_block_kernel
+from tilewright.target.cuda.threads.emit import emit_block_kernel
 from tilewright.tile.barriers import derive_barriers
 from tilewright.tile.builder import KernelBuilder
 from tilewright.tile.ir import Kernel

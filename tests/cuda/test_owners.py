@@ -19,9 +19,11 @@ from tests.cuda.launching import graph
 from tilewright.core.dims import sym
 from tilewright.core.dtypes import f32
 from tilewright.core.errors import ExecutionError, InputError
-from tilewright.ops.composites import Softmax
-from tilewright.runtime import cuda_driver, cuda_executable, cuda_session
-from tilewright.runtime.cuda_fastcall import fast_call
+from tilewright.ops.rows.norms import Softmax
+from tilewright.runtime.cuda import driver as cuda_driver
+from tilewright.runtime.cuda import executable as cuda_executable
+from tilewright.runtime.cuda import session as cuda_session
+from tilewright.runtime.cuda.fastcall import fast_call
 
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
 

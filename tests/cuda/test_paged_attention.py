@@ -15,10 +15,10 @@ from tests.ops.oracle_paged import paged_attention
 from tilewright.core.dims import sym
 from tilewright.core.dtypes import DType, bf16, f16, f32, i32, i64
 from tilewright.kernels.cuda.kernel import DecodeKernel
-from tilewright.target.cuda.barrier_safety import check
 from tilewright.target.cuda.code import emit_cuda
 from tilewright.target.cuda.device import CHIPS, cuda_target
-from tilewright.target.cuda.ptxas import assemble, find_ptxas
+from tilewright.target.cuda.ptx.ptxas import assemble, find_ptxas
+from tilewright.target.cuda.safety.barrier_safety import check
 
 Array = Any
 # sequences, heads, key heads, positions of a page, head size, pages of a row, dtype of q and of the cache, of the table, soft cap

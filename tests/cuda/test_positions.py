@@ -11,12 +11,12 @@ import tilewright.ops as o
 from tests.cuda.fake_driver import fake_gpu
 from tests.cuda.launching import Emulated, graph, program
 from tests.cuda.test_decode import attention, check, floats
+from tilewright.build.cuda_late import make_late
 from tilewright.compile import compile_graph, graph_signature, target_spec
 from tilewright.core.dims import sym
 from tilewright.core.dtypes import f16, f32
 from tilewright.kernels.cuda.kernel import DecodeKernel, MmaAttentionKernel
-from tilewright.runtime import cuda_driver
-from tilewright.runtime.cuda_late import make_late
+from tilewright.runtime.cuda import driver as cuda_driver
 
 Array = Any
 

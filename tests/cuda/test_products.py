@@ -14,8 +14,8 @@ from tests.cuda.launching import Emulated, graph, program
 from tilewright.core.dtypes import DType, bf16, f8e4m3, f8e5m2, f16, f32, f64, i8, i32, u8
 from tilewright.core.errors import ConfigError
 from tilewright.kernels.cuda.kernel import BlockKernel, GemmKernel, RingKernel, TensorMap, TurnKernel
-from tilewright.ops.attention import Attention
-from tilewright.ops.attention_backward import AttentionBackward
+from tilewright.ops.attention.backward import AttentionBackward
+from tilewright.ops.attention.forward import Attention
 from tilewright.target.cuda.code import emit_all, emit_cuda
 from tilewright.target.cuda.device import cuda_target
 

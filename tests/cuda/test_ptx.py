@@ -12,13 +12,13 @@ from tests.cuda.kernels import CASES, GOLDENS, case
 from tests.cuda.launching import program
 from tilewright.core.errors import CompileError, ConfigError, ExecutionError
 from tilewright.kernels.cuda.kernel import FlashKernel, GemmKernel, RingKernel, TurnKernel
-from tilewright.runtime import cuda_driver
-from tilewright.target.cuda import async_safety
-from tilewright.target.cuda.barrier_safety import check
+from tilewright.runtime.cuda import driver as cuda_driver
 from tilewright.target.cuda.code import emit_all, emit_cuda
 from tilewright.target.cuda.device import CHIPS, arch_of, cuda_target
-from tilewright.target.cuda.ptxas import Usage, _usage, assemble, find_ptxas
-from tilewright.target.cuda.token_launch import small_launch
+from tilewright.target.cuda.ptx.ptxas import Usage, _usage, assemble, find_ptxas
+from tilewright.target.cuda.safety import async_safety
+from tilewright.target.cuda.safety.barrier_safety import check
+from tilewright.target.cuda.safety.token_launch import small_launch
 from tilewright.tile.ir import Kernel
 
 NO_SPILLS = (

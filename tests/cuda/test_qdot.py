@@ -14,14 +14,14 @@ from tilewright.core.dims import sym
 from tilewright.core.dtypes import f32
 from tilewright.ir.graph import Graph, Value
 from tilewright.ir.types import TensorType
-from tilewright.kernels.cuda.fragments import fragment_shape, pack_fragments
 from tilewright.kernels.cuda.kernel import QDotKernel, QGemmKernel
+from tilewright.kernels.quant.cuda.fragments import fragment_shape, pack_fragments
 from tilewright.ops import quant
-from tilewright.ops.quant_dot import GPU_FORMATS, QuantiseRows
-from tilewright.target.cuda.barrier_safety import check
+from tilewright.ops.packed.quant_dot import GPU_FORMATS, QuantiseRows
 from tilewright.target.cuda.code import emit_cuda
 from tilewright.target.cuda.device import CHIPS, cuda_target
-from tilewright.target.cuda.ptxas import assemble, find_ptxas
+from tilewright.target.cuda.ptx.ptxas import assemble, find_ptxas
+from tilewright.target.cuda.safety.barrier_safety import check
 
 Array = Any
 

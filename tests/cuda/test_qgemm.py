@@ -13,17 +13,17 @@ import tilewright.ops as o
 from tests.cuda.launching import Emulated, program
 from tests.cuda.test_qdot import build, linear, matrix
 from tilewright.core.dims import sym
-from tilewright.kernels.cuda import qfew, qgemm
-from tilewright.kernels.cuda.fragments import Fragments
 from tilewright.kernels.cuda.kernel import QFewKernel, QGemmKernel
+from tilewright.kernels.quant.cuda import qfew, qgemm
+from tilewright.kernels.quant.cuda.fragments import Fragments
 from tilewright.ops import quant
-from tilewright.ops.quant_dot import GPU_FORMATS
-from tilewright.target.cuda import async_safety
-from tilewright.target.cuda.barrier_safety import check
+from tilewright.ops.packed.quant_dot import GPU_FORMATS
 from tilewright.target.cuda.code import emit_cuda, shared_bytes
 from tilewright.target.cuda.device import CHIPS, cuda_target
-from tilewright.target.cuda.ptxas import assemble, find_ptxas
-from tilewright.target.cuda.token_launch import small_launch
+from tilewright.target.cuda.ptx.ptxas import assemble, find_ptxas
+from tilewright.target.cuda.safety import async_safety
+from tilewright.target.cuda.safety.barrier_safety import check
+from tilewright.target.cuda.safety.token_launch import small_launch
 
 Array = Any
 # Rounding a number to 8 bits moves it by 2**-9 at most, sqrt(1/3) of that in the mean. A weight is rounded, its scale and what is added to

@@ -17,8 +17,8 @@ from tests.ops.test_random import PUBLISHED
 from tilewright.core.dims import sym
 from tilewright.core.dtypes import DType, bf16, f16, f32, f64, i64, u32, u64
 from tilewright.ir.interp import run as run_graph
-from tilewright.ops import draws
 from tilewright.ops import functions as F
+from tilewright.ops.random import draws
 
 KEY = np.array(0x299F31D0A4093822, np.uint64)
 

@@ -15,12 +15,12 @@ from tests.cuda.launching import graph, program
 from tilewright.compile import chosen_target
 from tilewright.core.dtypes import bf16, f32, i32
 from tilewright.core.errors import CompileError
-from tilewright.kernels.cuda.attention_kernels import FlashGradKernel, FlashStatsKernel, MmaGradKernel
+from tilewright.kernels.attention.cuda.flash_kernels import FlashGradKernel, FlashStatsKernel, MmaGradKernel
 from tilewright.kernels.cuda.kernel import BlockKernel, FlashKernel, MmaAttentionKernel
 from tilewright.passes.pipeline import run_pipeline
 from tilewright.target.cuda.device import cuda_target
-from tilewright.target.cuda.emit import emit_block_kernel
-from tilewright.target.cuda.ptxas import find_ptxas
+from tilewright.target.cuda.ptx.ptxas import find_ptxas
+from tilewright.target.cuda.threads.emit import emit_block_kernel
 from tilewright.tile.builder import KernelBuilder
 
 

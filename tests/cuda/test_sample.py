@@ -12,13 +12,13 @@ from tilewright import ops as o
 from tilewright.core import dtypes as dt
 from tilewright.ir.graph import Graph
 from tilewright.ir.types import TensorType
-from tilewright.kernels.cuda.sample import LISTED, SampleKernel
-from tilewright.kernels.sampling import BAD_LOGITS
-from tilewright.ops.sampling import uniform
-from tilewright.target.cuda.barrier_safety import check
+from tilewright.kernels.sort.cuda.sampling import LISTED, SampleKernel
+from tilewright.kernels.sort.sampling import BAD_LOGITS
+from tilewright.ops.index.sampling import uniform
 from tilewright.target.cuda.code import emit_cuda
 from tilewright.target.cuda.device import cuda_target
-from tilewright.target.cuda.ptxas import assemble, find_ptxas
+from tilewright.target.cuda.ptx.ptxas import assemble, find_ptxas
+from tilewright.target.cuda.safety.barrier_safety import check
 
 Array = Any
 NEAR = 1e-4  # of the mass: a few units of the last place for each of thousands of probabilities

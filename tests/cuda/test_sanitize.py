@@ -19,8 +19,8 @@ from tilewright.core.dims import sym
 from tilewright.core.dtypes import f32, i64
 from tilewright.kernels.cuda.kernel import BlockKernel
 from tilewright.target.cuda.device import cuda_target
-from tilewright.target.cuda.emit import emit_block_kernel
-from tilewright.target.cuda.ptxas import assemble, find_ptxas
+from tilewright.target.cuda.ptx.ptxas import assemble, find_ptxas
+from tilewright.target.cuda.threads.emit import emit_block_kernel
 from tilewright.tile.builder import KernelBuilder
 
 LOG = """========= COMPUTE-SANITIZER

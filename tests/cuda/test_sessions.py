@@ -23,11 +23,14 @@ from tilewright.core.errors import ExecutionError, InputError
 from tilewright.core.pytree import flatten
 from tilewright.ir.graph import Graph
 from tilewright.ir.types import TensorType
-from tilewright.ops.composites import Softmax
-from tilewright.runtime import cuda_driver, cuda_launch, cuda_session, dlpack
+from tilewright.ops.rows.norms import Softmax
+from tilewright.runtime import dlpack
 from tilewright.runtime.arguments import from_dtype
-from tilewright.runtime.cuda_array import DeviceArray
-from tilewright.runtime.cuda_modules import load_function
+from tilewright.runtime.cuda import driver as cuda_driver
+from tilewright.runtime.cuda import launch as cuda_launch
+from tilewright.runtime.cuda import session as cuda_session
+from tilewright.runtime.cuda.array import DeviceArray
+from tilewright.runtime.cuda.modules import load_function
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import tilewright.ops as o
 from tests.cuda.fake_driver import fake_gpu
 from tests.cuda.launching import graph
 from tilewright.core.dtypes import bf16, f32, f64
-from tilewright.ops.attention import Attention
+from tilewright.ops.attention.forward import Attention
 
 CASES = {
     "f64 product": lambda: graph(lambda x, y: o.Matmul()(x, y), *((f64, (512, 512)),) * 2),

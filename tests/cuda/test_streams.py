@@ -19,10 +19,10 @@ from tests.cuda.launching import graph
 from tilewright.core.dtypes import bf16, f32
 from tilewright.core.errors import ExecutionError
 from tilewright.ir.types import TensorType
-from tilewright.runtime import cuda_memory
 from tilewright.runtime.arguments import Bound
-from tilewright.runtime.cuda_array import DeviceArray, upload
-from tilewright.runtime.cuda_memory import TorchMemory, look
+from tilewright.runtime.cuda import memory as cuda_memory
+from tilewright.runtime.cuda.array import DeviceArray, upload
+from tilewright.runtime.cuda.memory import TorchMemory, look
 
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
 

@@ -13,10 +13,10 @@ from tests.cuda.tiled_kernels import check, matmul
 from tests.fresh import fresh_rng
 from tilewright.core.dtypes import DType, bf16, bool_, f16, f32, f64, i32
 from tilewright.core.errors import CompileError
+from tilewright.kernels.attention.cuda.tiled import TiledAttention
 from tilewright.kernels.cuda import templates
 from tilewright.kernels.cuda.tiled import TiledKernel, tiled_kernel
-from tilewright.kernels.cuda.tiled_attention import TiledAttention
-from tilewright.ops.attention import Attention
+from tilewright.ops.attention.forward import Attention
 from tilewright.ops.views import Transpose
 from tilewright.target.cuda.device import cuda_target
 from tilewright.target.cuda.tiled.emit import emit_tiled
@@ -201,7 +201,7 @@ def test_attention_of_any_shape(dtype: DType, sizes: tuple[int, ...], how: dict,
 def test_few_rows_of_a_product_read_no_foreign_shared_memory() -> None:
     """Where fewer rows than the tensor cores take are copied, what they read behind the last stage must be the block's own memory."""
     from tilewright.kernels.cuda.kernel import GemmKernel
-    from tilewright.target.cuda.gemm_sizes import BK, dynamic_shared, stage_bytes
+    from tilewright.target.cuda.matmul.gemm_sizes import BK, dynamic_shared, stage_bytes
 
     for rows, bn, stages in itertools.product((8, 16, 32, 48), (16, 32, 64), (2, 10)):
         k = GemmKernel("k", bm=64, bn=bn, stages=stages, rows=rows)

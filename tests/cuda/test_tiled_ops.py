@@ -12,12 +12,12 @@ import tilewright.ops as o
 from tests.cuda.launching import Emulated, graph, reference
 from tests.fresh import fresh_rng
 from tilewright.core.dtypes import DType, bf16, f16, f32, f64
+from tilewright.kernels.conv.cuda.tiled import TiledConv
 from tilewright.kernels.cuda import templates
-from tilewright.kernels.cuda.padded_rows import padded_rows
 from tilewright.kernels.cuda.tiled import TiledKernel
-from tilewright.kernels.cuda.tiled_conv import TiledConv
-from tilewright.kernels.cuda.tiled_matmul import TiledMatmul, UnalignedMatmul
-from tilewright.ops.contractions import Conv, Matmul
+from tilewright.kernels.matmul.cuda.tiled import TiledMatmul, UnalignedMatmul
+from tilewright.kernels.pointwise.cuda.padded_rows import padded_rows
+from tilewright.ops.matmul.contractions import Conv, Matmul
 from tilewright.target.cuda.device import cuda_target
 
 NUMPY = {bf16: ml_dtypes.bfloat16, f16: np.float16, f32: np.float32, f64: np.float64}

@@ -12,7 +12,7 @@ from tests.cuda.emulator import run as launch
 from tilewright.core.dtypes import DType, f32
 from tilewright.kernels.cuda.tiled import TiledKernel, tiled_kernel
 from tilewright.target.cuda.device import cuda_target
-from tilewright.target.cuda.ptxas import assemble, find_ptxas
+from tilewright.target.cuda.ptx.ptxas import assemble, find_ptxas
 from tilewright.target.cuda.tiled.emit import SHARED_BYTES, emit_tiled
 from tilewright.tile.builder import KernelBuilder
 from tilewright.tile.interp import run as interpret

@@ -87,9 +87,9 @@ def pass_table() -> list[str]:
 
 def format_table() -> list[str]:
     """Every packed format, and what multiplies it."""
+    from tilewright.ops.packed.quant_dot import FORMATS as INTEGERS
+    from tilewright.ops.packed.quant_dot import GPU_FORMATS
     from tilewright.ops.quant import FORMATS
-    from tilewright.ops.quant_dot import FORMATS as INTEGERS
-    from tilewright.ops.quant_dot import GPU_FORMATS
     from tilewright.passes.lower_quantised import FLOATS
 
     rows = ["| format | bits a weight | block | product |", "|---|---|---|---|"]

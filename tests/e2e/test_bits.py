@@ -18,7 +18,7 @@ from tilewright.core.dtypes import f32
 from tilewright.ir.graph import Graph
 from tilewright.ir.types import TensorType
 from tilewright.ops import Matmul
-from tilewright.runtime import layout as L
+from tilewright.runtime.native import layout as L
 
 NAMES = [n for n in FAMILIES if FAMILIES[n].rows]
 

@@ -9,16 +9,16 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.build.packing import packed_shape
+from tilewright.build.tap_packing import pack_taps
 from tilewright.core.dims import Dim, evaluate
 from tilewright.core.target_spec import TargetSpec
 from tilewright.ir.graph import Graph
 from tilewright.kernels.launch import Buffer, ErrorWord, Pointer, Program
+from tilewright.kernels.quant.strips import pack_strips
 from tilewright.kernels.select import select
-from tilewright.kernels.strips import pack_strips
 from tilewright.runtime.executable import bounds
-from tilewright.runtime.layout import OUT_OF_BOUNDS
-from tilewright.runtime.packing import packed_shape
-from tilewright.runtime.tap_packing import pack_taps
+from tilewright.runtime.native.layout import OUT_OF_BOUNDS
 from tilewright.target.cpu.emit import emit_kernel
 from tilewright.target.cpu.host import host_target
 from tilewright.target.cpu.jit import Library, compile_ir

@@ -15,7 +15,7 @@ from tilewright.core.dtypes import f16, f32, f64
 from tilewright.ir.graph import Graph
 from tilewright.ops import functions as F
 from tilewright.ops.base import single
-from tilewright.ops.contractions import Conv
+from tilewright.ops.matmul.contractions import Conv
 
 from .harness import run_graph
 from .interpreted import interpret_graph

@@ -23,8 +23,10 @@ from tilewright.core.dtypes import DType
 from tilewright.core.errors import ShapeError
 from tilewright.ir.graph import Graph
 from tilewright.ir.types import TensorType
-from tilewright.kernels import conv_direct as conv_kernels
-from tilewright.kernels import pointwise, reduce, tiling
+from tilewright.kernels.conv import direct as conv_kernels
+from tilewright.kernels.matmul import tiling
+from tilewright.kernels.pointwise import pointwise
+from tilewright.kernels.rows import reduce
 from tilewright.ops import quant
 from tilewright.passes.pipeline import run_pipeline
 

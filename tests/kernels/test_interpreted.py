@@ -21,12 +21,12 @@ from tilewright.ir.interp import run
 from tilewright.ir.types import TensorType
 from tilewright.kernels.select import TEMPLATES, select
 from tilewright.ops import functions as F
-from tilewright.ops.attention import Attention, Rope
+from tilewright.ops.attention.forward import Attention, Rope
 from tilewright.ops.base import REGISTRY, single
-from tilewright.ops.composites import LayerNorm
-from tilewright.ops.contractions import Matmul
 from tilewright.ops.families import Elementwise
-from tilewright.ops.quant_dot import FORMATS
+from tilewright.ops.matmul.contractions import Matmul
+from tilewright.ops.packed.quant_dot import FORMATS
+from tilewright.ops.rows.norms import LayerNorm
 from tilewright.passes.pipeline import run_pipeline
 from tilewright.tile.ir import Block, Instr, Kernel
 

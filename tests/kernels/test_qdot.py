@@ -15,7 +15,7 @@ from tilewright.ir.types import TensorType
 from tilewright.ops import QDot, QExpertsDot, QuantiseRows, quant
 from tilewright.ops import functions as F
 from tilewright.ops.base import single
-from tilewright.ops.quant_dot import FORMATS
+from tilewright.ops.packed.quant_dot import FORMATS
 
 from .harness import run_graph
 

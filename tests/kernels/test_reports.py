@@ -16,9 +16,9 @@ from tilewright.ir.graph import Graph
 from tilewright.kernels.launch import CLAIMED
 from tilewright.ops import functions as F
 from tilewright.ops.base import single
-from tilewright.ops.binary import FloorDivide
-from tilewright.ops.linalg import Lu
-from tilewright.ops.linalg_factors import Cholesky
+from tilewright.ops.linalg.factors import Cholesky
+from tilewright.ops.linalg.systems import Lu
+from tilewright.ops.pointwise.binary import FloorDivide
 from tilewright.tile import interp
 from tilewright.tile.ir import Kernel
 

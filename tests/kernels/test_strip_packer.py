@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from tests.fresh import fresh_rng
-from tilewright.kernels.strips import LANES, STRIPS, pack_strips, strip_shape
+from tilewright.build.strip_packing import pack_all
+from tilewright.kernels.quant.strips import LANES, STRIPS, pack_strips, strip_shape
 from tilewright.ops import quant
-from tilewright.runtime.strip_packing import pack_all
 
 
 @pytest.mark.parametrize("name", sorted(STRIPS))

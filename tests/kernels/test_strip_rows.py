@@ -13,7 +13,7 @@ from tilewright.core import dtypes as dt
 from tilewright.core.dims import sym
 from tilewright.ir.graph import Graph
 from tilewright.ir.types import TensorType
-from tilewright.kernels.strips import STRIPS
+from tilewright.kernels.quant.strips import STRIPS
 from tilewright.ops.quant import FORMATS
 from tilewright.ops.structure import ConstantData
 

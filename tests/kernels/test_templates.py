@@ -16,12 +16,12 @@ from tilewright.ir.interp import run
 from tilewright.ir.types import TensorType
 from tilewright.kernels.select import select
 from tilewright.ops import functions as F
-from tilewright.ops.attention import Attention, Rope
+from tilewright.ops.attention.forward import Attention, Rope
 from tilewright.ops.base import single
-from tilewright.ops.composites import LayerNorm, LogSoftmax, RmsNorm, Softmax
-from tilewright.ops.contractions import Matmul
 from tilewright.ops.fused import Fused
-from tilewright.ops.indexing import Gather
+from tilewright.ops.index.indexing import Gather
+from tilewright.ops.matmul.contractions import Matmul
+from tilewright.ops.rows.norms import LayerNorm, LogSoftmax, RmsNorm, Softmax
 
 from .harness import run_graph, target
 

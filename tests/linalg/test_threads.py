@@ -14,9 +14,9 @@ from tilewright.compile import compile_graph, graph_signature, target_spec
 from tilewright.core.dtypes import dtype as dtype_of
 from tilewright.ir.graph import Graph
 from tilewright.ir.types import TensorType
-from tilewright.kernels import eigh_vectors, svd_blocks
-from tilewright.ops.linalg import Lu
-from tilewright.ops.linalg_spectra import Eigh, Svd
+from tilewright.kernels.linalg import eigh_vectors, svd_blocks
+from tilewright.ops.linalg.spectra import Eigh, Svd
+from tilewright.ops.linalg.systems import Lu
 
 
 def sessions(op: Any, *shapes: tuple[int, ...], dtype: str) -> list[tw.Session]:

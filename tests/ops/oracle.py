@@ -302,7 +302,7 @@ def sample(a: dict[str, Any], logits: Any, seen: Any, settings: Any, numbers: An
     """The filters of transformers, then a draw by the running sum. The random number has its own test (known answers)."""
     from transformers.generation import logits_process as lp
 
-    from tilewright.ops.sampling import uniform
+    from tilewright.ops.index.sampling import uniform
 
     temperature, top_p, min_p, penalty = (float(v) for v in settings)
     top_k, seed, counter = (int(v) for v in numbers)

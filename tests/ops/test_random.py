@@ -12,7 +12,7 @@ from tests.ops.oracle_random import philox4x32
 from tests.tile.test_against_cpu import run_native
 from tilewright.core.dtypes import DType, i8, i32, i64, u32, u64
 from tilewright.core.errors import VerifyError
-from tilewright.ops.random import philox, words
+from tilewright.ops.random.philox import philox, words
 from tilewright.tile.builder import KernelBuilder
 from tilewright.tile.interp import run
 from tilewright.tile.ir import Kernel

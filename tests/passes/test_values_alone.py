@@ -12,7 +12,7 @@ from tilewright.ir.graph import Graph
 from tilewright.ir.interp import run
 from tilewright.ops import functions as F
 from tilewright.ops.families import f64
-from tilewright.ops.linalg_spectra import Eigh, Svd
+from tilewright.ops.linalg.spectra import Eigh, Svd
 from tilewright.passes.pipeline import run_pipeline
 
 

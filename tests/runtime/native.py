@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.runtime import layout as L
-from tilewright.runtime.job import Job, patches, thunks
+from tilewright.runtime.native import layout as L
+from tilewright.runtime.native.job import Job, patches, thunks
 from tilewright.target.cpu.host import host_target
 from tilewright.target.cpu.jit import Library, compile_ir
 

@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 import tilewright as tw
+from tilewright.build import ahead as module
+from tilewright.build.ahead import Ahead, packed_estimate
 from tilewright.kernels.launch import Packed
 from tilewright.ops.structure import ConstantData
-from tilewright.runtime import ahead as module
-from tilewright.runtime.ahead import Ahead, packed_estimate
 from tilewright.runtime.memory import HUGE
 
 

@@ -7,11 +7,11 @@ import weakref
 import numpy as np
 
 from tests.fresh import fresh_rng
+from tilewright.build.packing import pack_constants
 from tilewright.core.dtypes import u8
 from tilewright.kernels.launch import Buffer, ConstBuffer, Packed
-from tilewright.kernels.strips import LANES, pack_strips, strip_shape
+from tilewright.kernels.quant.strips import LANES, pack_strips, strip_shape
 from tilewright.ops.structure import ConstantData
-from tilewright.runtime.packing import pack_constants
 
 
 def _constants(data: list[ConstantData]) -> list[ConstBuffer]:

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fresh import fresh_rng
-from tilewright.runtime import panels
-from tilewright.runtime.panels import block_side, panel_packer
+from tilewright.build import panels
+from tilewright.build.panels import block_side, panel_packer
 from tilewright.target.cpu.host import host_target
 
 FILL = 77

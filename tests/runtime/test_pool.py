@@ -18,7 +18,7 @@ from tests.fresh import fresh_rng
 from tests.runtime.native import Schedule, ping_pong, ping_pong_expected
 from tilewright.core.config import MAX_THREADS
 from tilewright.core.errors import ConfigError
-from tilewright.runtime import layout as L
+from tilewright.runtime.native import layout as L
 from tilewright.runtime.pool import Pool, default_threads, process_pool
 from tilewright.target.cpu.host import available_cores
 

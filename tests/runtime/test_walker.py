@@ -13,9 +13,9 @@ from tests.fresh import fresh_rng
 from tests.runtime.native import Schedule, ping_pong, ping_pong_expected
 from tilewright.core.errors import UnsupportedError
 from tilewright.core.target_spec import REFERENCE
-from tilewright.runtime import layout as L
-from tilewright.runtime.job import Job, patches, thunks
-from tilewright.runtime.walker import runtime_ir
+from tilewright.runtime.native import layout as L
+from tilewright.runtime.native.job import Job, patches, thunks
+from tilewright.runtime.native.walker import runtime_ir
 from tilewright.target.cpu import jit
 
 THREADS = [1, 2, 3, 5]

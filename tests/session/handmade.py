@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tilewright.build.code import compile_kernels
+from tilewright.build.packing import pack_constants
 from tilewright.core.dims import Dim, Symbol, symbols
 from tilewright.core.dtypes import f32, i64
 from tilewright.core.pytree import LEAF, Spec
@@ -15,9 +17,7 @@ from tilewright.ir.graph import Graph
 from tilewright.ir.types import TensorType
 from tilewright.kernels.launch import Buffer, ConstBuffer, ErrorWord, Launch, Packed, Pointer, Program, Word
 from tilewright.ops.structure import ConstantData
-from tilewright.runtime.code import compile_kernels
 from tilewright.runtime.executable import Executable
-from tilewright.runtime.packing import pack_constants
 from tilewright.runtime.session import Model, Session
 from tilewright.target.cpu.host import host_target
 from tilewright.tile.ir import INDEX, Kernel, Var

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import tilewright as tw
-from tilewright.runtime import archive_file
+from tilewright.runtime.archive import file as archive_file
 
 Saved = tuple[Path, tw.Session, torch.Tensor]
 

@@ -18,8 +18,9 @@ from tests.session.saved import Saved, header_of, rewritten
 from tilewright.core.errors import FileError, FormatError, TilewrightError
 from tilewright.core.signature import Fixed, Signature
 from tilewright.ir.text import to_text as to_text_of_graph
-from tilewright.runtime import archive, archive_file
-from tilewright.runtime.user_key import key_path
+from tilewright.runtime.archive import file as archive_file
+from tilewright.runtime.archive import session as archive
+from tilewright.runtime.archive.user_key import key_path
 from tilewright.tile.text import to_text
 
 

@@ -21,8 +21,8 @@ from tilewright.core.errors import FormatError, InputError, ShapeError
 from tilewright.core.pytree import find_class
 from tilewright.ir.graph import Graph
 from tilewright.ir.types import TensorType
-from tilewright.ops.indexing import GatherAlongAxis
-from tilewright.runtime import archive_file
+from tilewright.ops.index.indexing import GatherAlongAxis
+from tilewright.runtime.archive import file as archive_file
 
 
 @pytest.mark.parametrize(("key", "value"), [

@@ -15,8 +15,8 @@ from tilewright.ir.graph import Graph, Value
 from tilewright.ir.types import TensorType
 from tilewright.ops import functions as F
 from tilewright.ops.base import single
-from tilewright.ops.quant_dot import FORMATS
-from tilewright.ops.quantised import QMatmul
+from tilewright.ops.packed.products import QMatmul
+from tilewright.ops.packed.quant_dot import FORMATS
 
 
 def model(name: str, rng: np.random.Generator) -> tuple[Graph, int]:

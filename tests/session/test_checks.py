@@ -14,6 +14,7 @@ import torch
 import tilewright as tw
 from tests.fresh import fresh_rng
 from tests.session.handmade import signature
+from tilewright.build.code import compile_kernels
 from tilewright.core.dtypes import f32, i32
 from tilewright.core.errors import ConfigError, ExecutionError
 from tilewright.ir.graph import Graph
@@ -21,7 +22,6 @@ from tilewright.ir.layout import Layout
 from tilewright.ir.types import TensorType
 from tilewright.kernels.call import Call
 from tilewright.kernels.launch import Buffer, Program
-from tilewright.runtime.code import compile_kernels
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.session import Model, Session
 from tilewright.target.cpu.cache import object_key

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 BEGIN = """
     import ctypes, faulthandler, os, signal, threading
     import numpy as np, tilewright as tw
-    from tilewright.runtime import layout as L
+    from tilewright.runtime.native import layout as L
     from tests.session.handmade import chain
 
     session = chain("double reverse double", 4096, threads=THREADS, flops=10**9)

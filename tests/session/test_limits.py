@@ -17,9 +17,10 @@ import pytest
 import torch
 
 import tilewright as tw
+from tilewright.build import ahead
 from tilewright.compile import Stages
 from tilewright.core.workers import Workers, spawn
-from tilewright.runtime import ahead, pool, workspace
+from tilewright.runtime import pool, workspace
 from tilewright.runtime.memory import Allocation, OutOfMemory
 from tilewright.target.cpu import jit
 from tilewright.target.cpu.host import host_target

@@ -17,8 +17,8 @@ from tilewright.core.errors import ShapeError
 from tilewright.core.pytree import flatten
 from tilewright.ir.graph import Graph
 from tilewright.ir.types import TensorType
-from tilewright.ops.indexing import GatherAlongAxis, Pad, TopK
-from tilewright.ops.pooling import MaxPool
+from tilewright.ops.index.indexing import GatherAlongAxis, Pad, TopK
+from tilewright.ops.rows.pooling import MaxPool
 from tilewright.transform.trace import Leaf, trace
 
 N = sym("N", 0, 99)

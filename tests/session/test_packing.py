@@ -7,13 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fresh import fresh_rng
+from tilewright.build.packing import pack_constants, packed_bytes, packed_shape, unpack
 from tilewright.core.errors import CompileError
 from tilewright.kernels.constants import stored_bytes
 from tilewright.kernels.launch import Buffer, ConstBuffer, Packed
-from tilewright.kernels.strips import LANES, STRIPS
+from tilewright.kernels.quant.strips import LANES, STRIPS
 from tilewright.ops import quant
 from tilewright.ops.structure import ConstantData
-from tilewright.runtime.packing import pack_constants, packed_bytes, packed_shape, unpack
 
 
 def const(array: np.ndarray, packed: Packed) -> ConstBuffer:

@@ -12,8 +12,8 @@ from tilewright.core.dims import floordiv, sym, symbols
 from tilewright.core.errors import FormatError
 from tilewright.kernels.launch import Buffer, ConstBuffer, ErrorWord, Packed, Program, Variant, Word
 from tilewright.ops.structure import ConstantData
-from tilewright.runtime.archive import Stored
-from tilewright.runtime.program_data import Reader, program_data, read_packed, read_program
+from tilewright.runtime.archive.program_data import Reader, program_data, read_packed, read_program
+from tilewright.runtime.archive.session import Stored
 
 S = sym("S", 1, 100)
 

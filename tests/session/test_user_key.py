@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 import tilewright as tw
-from tilewright.runtime.archive import digest
-from tilewright.runtime.user_key import key_path as found_path
-from tilewright.runtime.user_key import user_key
+from tilewright.runtime.archive.session import digest
+from tilewright.runtime.archive.user_key import key_path as found_path
+from tilewright.runtime.archive.user_key import user_key
 
 
 def key_path() -> Path:
@@ -63,7 +63,7 @@ def test_made_once_and_only_when_asked(home: Path) -> None:
 
 RACE = """
 import sys
-from tilewright.runtime.user_key import user_key
+from tilewright.runtime.archive.user_key import user_key
 sys.stdin.readline()
 print(user_key(create=True)[0].hex())
 """

@@ -177,7 +177,7 @@ import numpy as np
 import tilewright as tw
 from tilewright.core.config import load
 from tilewright.core.errors import ConfigError
-from tilewright.runtime.user_key import user_key
+from tilewright.runtime.archive.user_key import user_key
 print(tw.jit(lambda x: x + 1)(np.ones(2, np.float32)), user_key(create=True))
 try:
     load({"TILEWRIGHT_CACHE_DIR": "~/x"})

@@ -15,9 +15,12 @@ import pytest
 from tests.fresh import fresh_rng
 from tilewright.core.errors import CompileError, ConfigError
 from tilewright.core.target_spec import TargetSpec
-from tilewright.target.cpu import jit, vmath, vmath_f32, vmath_tables
+from tilewright.target.cpu import jit
 from tilewright.target.cpu.host import host_target
 from tilewright.target.cpu.llvm_text import BASELINE, FunctionText, element, lanes, module_text, number
+from tilewright.target.cpu.vmath import f32 as vmath_f32
+from tilewright.target.cpu.vmath import functions as vmath
+from tilewright.target.cpu.vmath import tables as vmath_tables
 
 LEVELS = ("baseline", "avx2", "avx512")
 ELEMENTS: dict[str, Any] = {"float": np.float32, "double": np.float64}

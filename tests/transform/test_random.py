@@ -153,8 +153,8 @@ def test_the_same_numbers_wherever_they_are_computed() -> None:
 def test_fusion_and_threads_change_nothing(target: str, passes: dict[str, bool]) -> None:
     from tilewright.ir.graph import Graph
     from tilewright.ir.types import TensorType
-    from tilewright.ops import draws
     from tilewright.ops import functions as F
+    from tilewright.ops.random import draws
 
     g = Graph("draw")
     key, x = g.input(TensorType(dt.u64, ()), "key"), g.input(TensorType(dt.f32, (70, 130)), "x")

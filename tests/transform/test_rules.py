@@ -189,8 +189,8 @@ def test_a_wrong_rule_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_op_without_a_rule_is_named_with_its_place() -> None:
     from tilewright.core.errors import UnsupportedError
     from tilewright.ops import QGather
+    from tilewright.ops.attention.q8_cache import Q8Blocks
     from tilewright.ops.families import f32
-    from tilewright.ops.q8_cache import Q8Blocks
 
     g = Graph()
     codes, scales = g.add(Q8Blocks(), g.input(f32(3, 32), "x"), place="model.py:7").values
@@ -214,7 +214,7 @@ def test_values_nothing_depends_on_have_no_cotangent() -> None:
 
 
 def test_rows_that_see_nothing_have_no_derivative() -> None:
-    from tilewright.ops.attention_saved import AttentionSaved
+    from tilewright.ops.attention.saved import AttentionSaved
     from tilewright.ops.families import boolean, f64
 
     g, rng = Graph("saved"), fresh_rng()

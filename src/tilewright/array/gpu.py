@@ -14,9 +14,9 @@ from ..core.pytree import Spec
 from ..core.target_spec import TargetSpec
 from ..ir.types import TensorType
 from ..runtime.arguments import is_tensor, torch_dtypes
-from ..runtime.cuda_array import CUDA, DeviceArray
-from ..runtime.cuda_fastcall import MISSED, NOTHING, never
-from ..runtime.cuda_memory import look
+from ..runtime.cuda.array import CUDA, DeviceArray
+from ..runtime.cuda.fastcall import MISSED, NOTHING, never
+from ..runtime.cuda.memory import look
 from ..runtime.donation import overlap_check
 from ..transform.trace import Leaf, Traced, trace
 from .donate import pair_donated
@@ -79,7 +79,7 @@ class CompiledOnGpu:
         self._short: tuple[Any, Any] = (None, None)  # (the session's short way, ours around it)
 
     def __call__(self, leaves: Sequence[Any]) -> Any:
-        from ..runtime import cuda_driver
+        from ..runtime.cuda import driver as cuda_driver
 
         cuda_driver.enter()
         given = [self._sent(leaves[i], k) for k, i in enumerate(self.arrays)]

@@ -176,7 +176,7 @@ def ablate(out: Console, name: str, module: Any, inputs: tuple[Any, ...], rounds
 
 def _program(session: Session) -> list[Any]:
     """Everything that a call of the session runs: kernels with their arguments, in order."""
-    from ..runtime.program_data import program_data
+    from ..runtime.archive.program_data import program_data
 
     assert session.executable is not None
     launches = program_data(session.executable.program, session.executable.code.symbols)["launches"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
@@ -13,6 +14,9 @@ from rich.table import Table
 
 def console() -> Console:
     """A console on stdout. Piped, it neither colours nor wraps: a line of a table stays one line."""
+    reconfigure = getattr(sys.stdout, "reconfigure", None)
+    if reconfigure is not None:
+        reconfigure(errors="replace")  # an ASCII terminal shows a question mark instead of ending the command
     out = Console(highlight=False)
     return out if out.is_terminal else Console(highlight=False, width=200, no_color=True)
 

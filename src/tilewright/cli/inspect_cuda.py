@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any
 from ..core.files import write_folder
 from ..kernels.cuda.whole import WholeKernel, shown
 from ..kernels.launch import flatten
-from ..runtime.cuda_report import BARRIERS
-from ..target.cuda.async_safety import check, waits
+from ..runtime.cuda.report import BARRIERS
 from ..target.cuda.device import occupancy
-from ..target.cuda.ptxas import find_ptxas
-from ..target.cuda.token_launch import small_launch
-from ..target.cuda.token_state import Launch
+from ..target.cuda.ptx.ptxas import find_ptxas
+from ..target.cuda.safety.async_safety import check, waits
+from ..target.cuda.safety.token_launch import small_launch
+from ..target.cuda.safety.token_state import Launch
 from ..tile.ir import Kernel
 from ..tile.text import to_text as kernel_text
 
 if TYPE_CHECKING:
-    from ..runtime.cuda_session import CudaSession
+    from ..runtime.cuda.session import CudaSession
 
 WAITS = re.compile(r"^\s*(?:@!?%\w+ )?(bar\.sync|barrier\.cluster\.wait|mbarrier\.try_wait|griddepcontrol\.wait)\b")
 WRITES = re.compile(r"\b(st\.shared|stmatrix|cp\.async|wgmma|st\.async)")

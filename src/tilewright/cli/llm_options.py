@@ -2,8 +2,9 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     from ..llm.generation import Stream
@@ -11,7 +12,8 @@ if TYPE_CHECKING:
 
 
 def model_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", help="a GGUF file, or a folder with config.json and safetensors")
+    kinds = "a GGUF file, a folder with config.json and safetensors, smollm2, or owner/name of the Hugging Face Hub"
+    parser.add_argument("model", metavar="MODEL", help=kinds)
     parser.add_argument("--context", type=int, metavar="N", help="tokens of prompt and answer (default: the model's, at most 4096)")
     parser.add_argument("--threads", type=int, metavar="N", help="threads (default: TILEWRIGHT_THREADS, else all cores)")
     parser.add_argument("--cache-dtype", default="f16", metavar="T", help="key/value cache: f16, f32, bf16 or q8_0 (default: f16)")
@@ -48,18 +50,60 @@ def sampling_options(args: argparse.Namespace) -> dict[str, Any]:
     return {n: getattr(args, n) for n in names}
 
 
-def show(stream: Stream) -> str:
-    """Print a stream as it comes; Ctrl-C ends it early, and what was said stays."""
-    said = []
+def show(stream: Stream, enough: int | None = None) -> str:
+    """Print a stream as it comes, broken between words where a person reads it; Ctrl-C ends it early, and what was said stays. Behind
+    `enough` tokens it ends with the sentence."""
+    said: list[str] = []
+    out = Wrapped(sys.stdout) if sys.stdout.isatty() else None
     try:
         for piece in stream:
             said.append(piece)
-            print(piece, end="", flush=True)
+            if out is None:
+                print(piece, end="", flush=True)
+            else:
+                out.write(piece)
+            if enough is not None and len(stream.ids) >= enough and "".join(said).rstrip().endswith((".", "!", "?")):
+                break
     except KeyboardInterrupt:
         print(" [stopped]", end="")
     finally:
+        if out is not None:
+            out.end()
         print(flush=True)  # whatever comes next, an error perhaps, begins on a line of its own
     return "".join(said)
+
+class Wrapped:
+    """Text on a terminal, broken between words at its width; a word is shown when its end has come."""
+
+    def __init__(self, out: TextIO, width: int | None = None) -> None:
+        self.out, self.word, self.column = out, "", 0
+        self.width = shutil.get_terminal_size().columns if width is None else width
+
+    def write(self, text: str) -> None:
+        for c in text:
+            if c in " \n":
+                self.end()
+                if c == "\n":
+                    self.out.write("\n")
+                    self.column = 0
+                elif self.column:
+                    self.column += 1
+                    self.out.write(" ")
+                elif c == " ":  # indentation stays
+                    self.column = 1
+                    self.out.write(" ")
+            else:
+                self.word += c
+        self.out.flush()
+
+    def end(self) -> None:
+        """The word that has been held back."""
+        if self.column > 1 and self.column + len(self.word) > self.width:
+            self.out.write("\n")
+            self.column = 0
+        self.out.write(self.word)
+        self.column += len(self.word)
+        self.word = ""
 
 
 def speed_text(stream: Stream) -> str:

@@ -1,0 +1,1 @@
+"""The graph: values, nodes, printer, parser, verifier, interpreter."""

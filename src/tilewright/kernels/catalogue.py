@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-from .arg_reduce import ArgReduce
-from .complex import Complex
-from .copies import Pad
+from .conv.pool import Pool
 from .custom.own import Own
-from .delta_net import GatedDeltaRule
-from .delta_net_backward import GatedDeltaRuleBackward
-from .eig import Eig
-from .eigh import Eigh
-from .fourier import DftColumns
-from .fourier_rows import DftRows
-from .gather_last import GatherAlongLast, GatherAlongRows, GatherLast
-from .grouped import GroupedGemm, GroupedOuter
-from .int_dot import IntDot, PackWords
-from .lu import Factor
-from .pool import Pool
-from .qr import Geqrf, Qr
-from .quantised_backward import QExpertsBack, QMatmulBack
-from .scans import Running
-from .scatter_along import ScatterAlong
-from .selective_scan import SelectiveScan, SelectiveScanBackward
-from .sorting import Sort
-from .svd import Svd
+from .fft.fourier import DftColumns
+from .fft.fourier_rows import DftRows
+from .index.gather_last import GatherAlongLast, GatherAlongRows, GatherLast
+from .index.scatter_along import ScatterAlong
+from .linalg.eig import Eig
+from .linalg.eigh import Eigh
+from .linalg.lu import Factor
+from .linalg.qr import Geqrf, Qr
+from .linalg.svd import Svd
+from .linalg.triangular import TriangularSolve
+from .matmul.grouped import GroupedGemm, GroupedOuter
+from .pointwise.complex import Complex
+from .pointwise.copies import Pad
+from .quant.int_dot import IntDot, PackWords
+from .quant.quantised_backward import QExpertsBack, QMatmulBack
+from .rows.arg_reduce import ArgReduce
+from .scan.delta_net import GatedDeltaRule
+from .scan.delta_net_backward import GatedDeltaRuleBackward
+from .scan.scans import Running
+from .scan.selective_scan import SelectiveScan, SelectiveScanBackward
+from .sort.sorting import Sort
+from .sort.topk import TopK
 from .template import Template
-from .topk import TopK
-from .triangular import TriangularSolve
 
 CATALOGUE: list[Template] = [
     ArgReduce(),

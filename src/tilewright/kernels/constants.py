@@ -3,9 +3,9 @@ from __future__ import annotations
 
 from ..core.dims import Dim, ceildiv, product
 from ..ir.types import TensorType
-from .cuda.fragments import fragment_shape
 from .launch import Packed, filter_sizes
-from .strips import strip_shape
+from .quant.cuda.fragments import fragment_shape
+from .quant.strips import strip_shape
 
 
 def stored_bytes(type_: TensorType, packed: Packed) -> Dim:

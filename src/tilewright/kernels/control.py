@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 from ..core.dims import Dim
 from ..ir.graph import Node, Value
 from ..ir.layout import Layout
-from ..ops.control import Cond, Scan, While
-from .copies import copy_launch, fill_launch
+from ..ops.control.flow import Cond, Scan, While
 from .launch import CARRIED, Alternating, Branch, Buffer, Item, Launch, Loop, Pointer, Sliding, flatten, parts, roots
+from .pointwise.copies import copy_launch, fill_launch
+from .pointwise.slices import even_steps, padded
 from .region import Operand
-from .slices import even_steps, padded
 from .template import Unserved
 
 if TYPE_CHECKING:

@@ -124,8 +124,8 @@ class Launch:
     bytes: Dim = 0
     serial: bool = False  # must run on one thread whatever its size
     note: str = ""  # shown in the report: an inserted copy and why, the template's choice
-    streams: bool = False  # programs share nothing and lie along memory in order: may be walked from the end (runtime/walker.py)
-    shared: bool = False  # programs are long: a thread that is done takes over some of another's (runtime/walker.py)
+    streams: bool = False  # programs share nothing and lie along memory in order: may be walked from the end (runtime/native/walker.py)
+    shared: bool = False  # programs are long: a thread that is done takes over some of another's (runtime/native/walker.py)
     variants: tuple[Variant, ...] = ()  # the first that fits the shape runs instead; chosen when the plan is instantiated
     sites: tuple[Site, ...] = ()  # of a kernel that reports errors: word 1 of the block is the number of one of them
 
@@ -200,13 +200,13 @@ class Packed:
 
     `panels`: a matrix [N, K] (or [K, N] when `transposed`) stored as [ceil(N/width), K, width], zero-filled; those of a stack of matrices
     [G, N, K] follow one another.
-    `strips`: a packed matrix in strips of `width` rows, see kernels/strips.py. `fragments`: the same for GPUs, see
-    kernels/cuda/fragments.py.
+    `strips`: a packed matrix in strips of `width` rows, see kernels/quant/strips.py. `fragments`: the same for GPUs, see
+    kernels/quant/cuda/fragments.py.
     `taps`: weights [O, C, taps…] stored as [O, taps…, C] ([taps…, C, O] when `transposed`), C filled up with zeros to a multiple of
     `width`.
     `folded`: weights [O, C, R, S] of few channels stored as [O, ceil(R/width), 8 for S, width, 8/width for C], zero-filled.
     `filters`: weights [O, C/groups, taps…] (`transposed`: [C, O/groups, taps…], with reversed taps) stored as panels
-    [groups, ceil(O/groups/width), K…, width], zero-filled; K is the window's axes in the order of kernels/conv_direct.py.
+    [groups, ceil(O/groups/width), K…, width], zero-filled; K is the window's axes in the order of kernels/conv/direct.py.
     """
 
     form: Form = "plain"

@@ -16,7 +16,7 @@ from ..ir.graph import Graph, Node, Value
 from ..ir.layout import Layout
 from ..ir.types import TensorType
 from ..ops.base import Op
-from ..ops.quant_dot import QuantiseRows
+from ..ops.packed.quant_dot import QuantiseRows
 from ..ops.sources import DimValue, Iota, Positions
 from ..ops.structure import Constant, ConstantData
 from ..tile.builder import KernelBuilder, Tile

@@ -12,46 +12,46 @@ from ..core.errors import CompileError
 from ..core.target_spec import TargetSpec
 from ..ir.graph import Graph, Node, Value
 from ..ir.layout import Layout
-from ..ops.attention import Attention as AttentionOp
-from ..ops.attention_backward import AttentionBackward as AttentionBackwardOp
-from ..ops.attention_saved import AttentionSaved as AttentionSavedOp
-from ..ops.control import CONTROL
+from ..ops.attention.backward import AttentionBackward as AttentionBackwardOp
+from ..ops.attention.forward import Attention as AttentionOp
+from ..ops.attention.saved import AttentionSaved as AttentionSavedOp
+from ..ops.control.flow import CONTROL
 from ..ops.fused import Fused
 from ..ops.state import UpdateSlice as UpdateSliceOp
 from ..ops.structure import Constant, ConstantData, Input
 from ..ops.views import Transpose
-from .attention import Attention, result_layout
-from .attention_backward import AttentionBackward
-from .attention_q8 import Q8Blocks
+from .attention.backward import AttentionBackward
+from .attention.forward import Attention, result_layout
+from .attention.q8 import Q8Blocks
+from .attention.rope import Rope
 from .catalogue import CATALOGUE
-from .channels_last import behind_views, channels_last_layouts, seen_through
-from .complex import computed_in_place, part
-from .concat_parts import computed_in_concat, layout_in
 from .constants import stored_bytes
 from .control import lower_control
-from .conv import Conv
-from .copies import Concat, copy_launch
-from .elements import Elements
-from .gather import Gather
+from .conv.channels_last import behind_views, channels_last_layouts, seen_through
+from .conv.conv import Conv
+from .conv.winograd import Winograd
+from .index.gather import Gather
+from .index.scatter import ScatterAdd
 from .launch import Buffer, ConstBuffer, Item, Launch, Packed, Program, flatten, roots
-from .matmul import Matmul
+from .matmul.matmul import Matmul
 from .memo import Memo
-from .norm_backward import NormBackward
-from .pointwise import Pointwise
-from .qdot import QDot, QuantiseRows
-from .qdot_experts import QExpertsDot
-from .quantised import QExperts, QGather, QMatmul
-from .reduce import Reduce
+from .pointwise.complex import computed_in_place, part
+from .pointwise.concat_parts import computed_in_concat, layout_in
+from .pointwise.copies import Concat, copy_launch
+from .pointwise.elements import Elements
+from .pointwise.pointwise import Pointwise
+from .pointwise.update import UpdateSlice
+from .quant.qdot import QDot, QuantiseRows
+from .quant.qdot_experts import QExpertsDot
+from .quant.quantised import QExperts, QGather, QMatmul
 from .region import Operand, Region
-from .rope import Rope
-from .rows import Rows
-from .sampling import Sample
-from .scatter import ScatterAdd
+from .rows.norm_backward import NormBackward
+from .rows.reduce import Reduce
+from .rows.rows import Rows
 from .sites import name_sites
+from .sort.sampling import Sample
 from .state import computed_in_window, in_place_updates, land_states, updated
 from .template import Template, Unserved
-from .update import UpdateSlice
-from .winograd import Winograd
 
 TEMPLATES: list[Template] = [
     *CATALOGUE,
@@ -77,7 +77,7 @@ def padded_rows_of(graph: Graph, target: TargetSpec) -> dict[Value, Layout]:
     """Values whose rows are padded on a kind of target."""
     if target.kind != "cuda":
         return {}
-    from .cuda.padded_rows import padded_rows
+    from .pointwise.cuda.padded_rows import padded_rows
 
     return padded_rows(graph, target)
 

@@ -8,7 +8,11 @@ from ..core.dims import Dim
 from ..core.dtypes import i64
 from ..core.places import split
 from ..ir.graph import Node
-from ..ops import indexing, losses, quant_dot, quantised, quantised_backward, scatter, scatter_along
+from ..ops.index import indexing, scatter, scatter_along
+from ..ops.packed import backward as quantised_backward
+from ..ops.packed import products as quantised
+from ..ops.packed import quant_dot
+from ..ops.rows import losses
 from ..tile.builder import Ix
 from .call import Call, report
 from .launch import Launch, Site

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..ir.graph import Graph, Node, Value
-from ..ops.attention import Rope
+from ..ops.attention.forward import Rope
+from ..ops.attention.q8_cache import Q8Blocks
 from ..ops.fused import Fused
-from ..ops.q8_cache import Q8Blocks
 from ..ops.state import UpdateSlice
 from .launch import Argument, Buffer, Item, Launch, Pointer, roots, touched
 

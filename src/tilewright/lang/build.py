@@ -14,7 +14,7 @@ from ..ir.types import TensorType
 from ..kernels.call import Call, report
 from ..kernels.launch import Buffer, Launch, Site
 from ..runtime.faults import USERS
-from ..runtime.layout import POSITION
+from ..runtime.native.layout import POSITION
 from ..tile.builder import Ix, Tile
 from ..tile.ir import Instr, Kernel, TileType
 from ..tile.passes import optimise

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..build.code import compile_kernels
 from ..core.dims import Dim, Expr, Symbol, sym
 from ..core.target_spec import TargetSpec
 from ..ir.layout import Layout
@@ -14,11 +15,10 @@ from ..ir.types import TensorType
 from ..kernels.launch import Buffer, ErrorWord, Pointer, Word
 from ..plan.barriers import is_serial, nanoseconds
 from ..plan.values import DimTable
-from ..runtime import layout as L
-from ..runtime.code import compile_kernels
 from ..runtime.executable import PIECE, SHARE_NS, SHARES
 from ..runtime.faults import fault
-from ..runtime.job import Job, patches, thunks
+from ..runtime.native import layout as L
+from ..runtime.native.job import Job, patches, thunks
 from ..runtime.pool import default_threads
 from ..runtime.workspace import LONG_NS, WAKE_NS
 from .build import Built, Definition, Place_, build

@@ -24,12 +24,12 @@ from ..core.tensors import is_tensor, numpy_to_tensor
 from ..ir.layout import Layout
 from ..ir.types import TensorType
 from ..kernels.call import Call
-from ..kernels.copies import copy_launch
 from ..kernels.launch import CLAIMED, Buffer, Launch, Site
+from ..kernels.pointwise.copies import copy_launch
 from ..kernels.region import Operand, Region
 from ..ops.kernels import OwnKernel
 from ..runtime.faults import RAISED
-from ..runtime.layout import RAISED as CODE
+from ..runtime.native.layout import RAISED as CODE
 from ..transform.promote import as_tracer
 from ..transform.trace import apply, tracing
 from .kernel import _array

@@ -17,7 +17,7 @@ from ..core import dtypes as dt
 from ..core.dims import Expr, sym
 from ..ir.graph import Graph, Value
 from ..ir.types import TensorType
-from ..ops.sampling import NUMBERS, SETTINGS
+from ..ops.index.sampling import NUMBERS, SETTINGS
 from .decoder import Cache, Decoder
 
 if TYPE_CHECKING:

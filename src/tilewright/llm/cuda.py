@@ -22,11 +22,11 @@ from ..core.target_spec import TargetSpec
 from ..core.validation import Level
 from ..ir.graph import Graph
 from ..ir.types import TensorType
-from ..ops.sampling import NUMBERS, SETTINGS
-from ..runtime import cuda_driver
-from ..runtime.cuda_array import DeviceArray, upload
-from ..runtime.cuda_session import CudaSession
-from ..runtime.cuda_state import CudaState
+from ..ops.index.sampling import NUMBERS, SETTINGS
+from ..runtime.cuda import driver as cuda_driver
+from ..runtime.cuda.array import DeviceArray, upload
+from ..runtime.cuda.session import CudaSession
+from ..runtime.cuda.state import CudaState
 from .batch import BatchDecoder
 from .cuda_store import load as load_program
 from .cuda_store import save as save_program

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from ..build.cuda import session_of
 from ..compile import Stages
 from ..core.dtypes import dtype
 from ..core.errors import STRANGE, TilewrightError
@@ -17,10 +18,9 @@ from ..core.target_spec import TargetSpec
 from ..core.validation import Level
 from ..ir.graph import Graph
 from ..kernels.cuda.kernel import BlockKernel, SimtKernel, TensorMap, Windows
-from ..runtime.cuda_build import session_of
-from ..runtime.cuda_executable import KernelCode
-from ..runtime.cuda_session import CudaSession
-from ..runtime.program_data import Reader, dim_data, interface_data, program_data, read_interface, read_signature, signature_data
+from ..runtime.archive.program_data import Reader, dim_data, interface_data, program_data, read_interface, read_signature, signature_data
+from ..runtime.cuda.executable import KernelCode
+from ..runtime.cuda.session import CudaSession
 from ..runtime.session import Model
 from ..target.cpu.cache import CodeCache
 from ..tile.ir import Kernel

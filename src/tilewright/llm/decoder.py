@@ -15,9 +15,9 @@ from ..core.dims import Dim, Expr, sym
 from ..core.dtypes import dtype
 from ..ir.graph import Graph, Value
 from ..ir.types import TensorType
-from ..ops.q8_cache import BLOCK as Q8_BLOCK
-from ..ops.quantised import codebooks
-from ..ops.sampling import NUMBERS, SETTINGS
+from ..ops.attention.q8_cache import BLOCK as Q8_BLOCK
+from ..ops.index.sampling import NUMBERS, SETTINGS
+from ..ops.packed.products import codebooks
 from .config import ModelConfig, RopeConfig
 from .rotary import rope_tables
 from .weights import Weights

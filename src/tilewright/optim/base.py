@@ -14,7 +14,7 @@ from ..core import dtypes as dt
 from ..core.errors import InputError
 from ..core.pytree import flatten, unflatten
 from ..runtime.arguments import from_dtype, is_tensor
-from ..runtime.cuda_array import DeviceArray
+from ..runtime.cuda.array import DeviceArray
 from ..transform.trace import Tracer, is_array, leaf_of, tracing, user_place
 
 tw: Any = functions  # its names are made from the registry

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from .. import ops as o
 from ..ir.graph import Graph, Node, Value, subgraph
 from ..ir.rewrite import sort_nodes
-from ..ops.control import CONTROL
+from ..ops.control.flow import CONTROL
 from .base import Log, Pass
 
 

@@ -10,16 +10,16 @@ from ..core.dtypes import f32, i32
 from ..core.target_spec import TargetSpec
 from ..ir.graph import Graph, Node, Value
 from ..ops import functions as F
-from ..ops.attention import Attention
-from ..ops.attention_backward import AttentionBackward
-from ..ops.attention_saved import AttentionSaved
+from ..ops.attention.backward import AttentionBackward
+from ..ops.attention.forward import Attention
+from ..ops.attention.paged import PagedAttention
+from ..ops.attention.saved import AttentionSaved
 from ..ops.base import name_origin
-from ..ops.composites import Softmax
-from ..ops.contractions import Matmul
-from ..ops.int_products import IntMatmul
-from ..ops.losses import SoftmaxCrossEntropy
-from ..ops.norm_backward import NormBackward
-from ..ops.paged_attention import PagedAttention
+from ..ops.matmul.contractions import Matmul
+from ..ops.matmul.int_products import IntMatmul
+from ..ops.rows.losses import SoftmaxCrossEntropy
+from ..ops.rows.norm_backward import NormBackward
+from ..ops.rows.norms import Softmax
 from .base import Log, Pass
 from .save_log_sums import has_kernel
 
@@ -110,7 +110,7 @@ def row_fits(logits: Value) -> bool:
 
 
 def pages_fit(n: Node) -> bool:
-    """Whether a GPU's decode kernel (`kernels/cuda/paged_attention.py`) reads pages of this shape: runs of eight keys lie in one page."""
+    """Whether a GPU's decode kernel (`kernels/attention/cuda/paged.py`) reads pages of this shape: runs of eight keys lie in one page."""
     (_, _, page, d), kinds = n.operands[1].shape, {v.dtype.name for v in n.operands[:3]}
     known = isinstance(page, int) and isinstance(d, int) and page % 8 == 0 and 8 <= d <= 256 and d & (d - 1) == 0
     return known and kinds <= {"f32", "f16", "bf16"}

@@ -8,7 +8,7 @@ from .. import ops as o
 from ..core.dims import bounds, product
 from ..ir.graph import Graph, Node, Value
 from ..ir.rewrite import Match, P, Rule, rule, sort_nodes
-from ..ops.quant_dot import BLOCK
+from ..ops.packed.quant_dot import BLOCK
 from .base import Log, Pass, apply_rules, elementwise_classes
 from .regions import CONTRACTIONS, NORMS, Regions, is_anchor, is_elementwise, is_reduction, joins_anchor
 from .view_rules import kept_tail

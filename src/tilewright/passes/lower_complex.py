@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..ir.graph import Graph, Value
-from ..ops.complex import Complex, Imag, Real, ViewAsComplex, join, parts
-from ..ops.complex_rules import has_complex, lowered
+from ..ops.complex.parts import Complex, Imag, Real, ViewAsComplex, join, parts
+from ..ops.complex.rules import has_complex, lowered
 from .base import Log, Pass
 
 

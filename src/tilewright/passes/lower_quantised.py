@@ -9,7 +9,7 @@ from ..core.dims import bounds, product
 from ..core.dtypes import bf16, f16, f32
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import TensorType
-from ..ops.quant_dot import FORMATS, GPU_FORMATS
+from ..ops.packed.quant_dot import FORMATS, GPU_FORMATS
 from .base import Log, Pass
 
 LANES = 16  # rows of a strip: a matrix of the stack must begin with one

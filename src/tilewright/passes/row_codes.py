@@ -11,7 +11,7 @@ from .base import Log, Pass
 from .regions import is_anchor
 from .row_products import RowRegion, with_regions
 
-LONGEST = 16384  # what kernels/cuda/qdot.py keeps in shared memory
+LONGEST = 16384  # what kernels/quant/cuda/qdot.py keeps in shared memory
 
 
 def dot_of(n: Node) -> Node | None:

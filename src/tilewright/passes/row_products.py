@@ -24,7 +24,7 @@ class Product:
 
 
 def product_of(n: Node) -> Product | None:
-    """What `kernels/cuda/row_products.py` serves: one row, a matrix in memory from the start with rows along K of known length."""
+    """What `kernels/matmul/cuda/row_products.py` serves: one row, a matrix in memory from the start with rows along K of known length."""
     found: tuple[Value, ...]
     if isinstance(n.op, o.Matmul):
         op, found = n.op, n.operands

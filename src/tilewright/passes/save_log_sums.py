@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 from ..core.exact import fields_key
 from ..ir.graph import Graph, Node, Value
-from ..ops.attention import Attention
-from ..ops.attention_backward import AttentionBackward, heads_fit
-from ..ops.attention_saved import AttentionSaved
+from ..ops.attention.backward import AttentionBackward, heads_fit
+from ..ops.attention.forward import Attention
+from ..ops.attention.saved import AttentionSaved
 from .base import Log, Pass
 
 SWEPT = ("sm_90a", (64, 128))  # chip and head sizes of the sweep that finds log-sums which nobody saved

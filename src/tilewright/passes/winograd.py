@@ -8,7 +8,7 @@ from .. import ops as o
 from ..core.dtypes import f32
 from ..ir.graph import Graph, Value
 from ..ir.rewrite import Match, P, Such, X, rule
-from ..ops.winograd import transformed
+from ..ops.matmul.winograd import transformed
 from .base import Log, Pass, apply_rules
 
 LEAST = 16  # channels and results: fewer do not pay for the transforms

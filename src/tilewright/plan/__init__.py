@@ -1,0 +1,1 @@
+"""Execution order, lifetimes and places of all memory."""

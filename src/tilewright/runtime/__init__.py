@@ -1,0 +1,1 @@
+"""Running compiled programs: sessions, calls, states, threads, saved sessions; `native/` and `cuda/` below."""

@@ -13,7 +13,7 @@ from ..core.errors import CompileError
 from ..kernels.launch import Alternating, Argument, Branch, Buffer, Loop, Pointer, Sliding
 from ..plan.control import Schedule, is_long
 from ..plan.values import DimTable
-from . import layout as L
+from .native import layout as L
 
 Words = np.ndarray[Any, Any]
 

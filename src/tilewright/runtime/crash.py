@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from . import layout as L
-from .barrier import field
+from .native import layout as L
+from .native.barrier import field
 
 if TYPE_CHECKING:
+    from ..build.packing import Array
     from ..target.cpu.jit import Library
-    from .packing import Array
 
 SIGNALS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
 SLOTS, SLOT = 256, 64  # slots of SLOT bytes: the thread's pointer · the job · the thunk

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from ..build.code import Code
+from ..build.packing import Array
 from ..core.dims import Dim, Symbol, evaluate, symbols
 from ..core.errors import InputError, ShapeError, VerifyError
 from ..core.needs import Need
@@ -20,10 +22,9 @@ from ..plan.barriers import is_serial, nanoseconds
 from ..plan.plan import Placement, Plan
 from ..plan.values import DimTable
 from ..tile.ir import Kernel
-from .code import Code
 from .control import Controls, Moves, block_of
 from .crash import Names
-from .layout import (
+from .native.layout import (
     BARRIER,
     ERROR_WORDS,
     MOVING,
@@ -37,7 +38,6 @@ from .layout import (
     THUNK_WORDS,
     WORK_BITS,
 )
-from .packing import Array
 
 PIECE = 128 << 10  # bytes that a thunk walked from its end touches forwards at a time: much for the prefetcher, little of L2
 SHARES = 128  # pieces of a launch, at most, that threads take from one another, each of some

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from ..core.dims import evaluate
 from ..core.errors import ExecutionError
 from ..kernels.launch import CLAIMED, Launch, Pointer, Site, Word
-from . import layout as L
+from .native import layout as L
 
 USERS = "a kernel of the user's"  # the note of launches of the kernel language
 LABELS = frozenset(("softmax_cross_entropy", "cross_entropy_loss", "nll_loss_forward", "nll_loss", "nll_loss2d_forward", "nll_loss_nd"))

@@ -15,9 +15,9 @@ from ..core.target_spec import TargetSpec
 from ..target.cpu.cache import CodeCache
 from ..target.cpu.host import host_target
 from ..target.cpu.jit import Library
-from .job import Job, thunks
-from .layout import THUNK_ARGS, THUNK_FN, THUNK_GRID
 from .memory import Allocation
+from .native.job import Job, thunks
+from .native.layout import THUNK_ARGS, THUNK_FN, THUNK_GRID
 
 CHAINS = 12
 STEPS = 20_000

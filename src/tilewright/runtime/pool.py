@@ -24,10 +24,10 @@ from ..core.workers import spawn
 from ..target.cpu.cache import CodeCache
 from ..target.cpu.host import available_cores, host_target
 from ..target.cpu.jit import Library
-from . import layout as L
 from .crash import arm
 from .memory import Allocation
-from .walker import EXPORTS, runtime_ir
+from .native import layout as L
+from .native.walker import EXPORTS, runtime_ir
 
 PATIENCE_S = 1.0  # before a system that refused a thread is asked again
 _WORD = ctypes.c_void_p  # plain integers; the fastest of ctypes' argument types

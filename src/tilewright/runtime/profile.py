@@ -12,8 +12,8 @@ import numpy as np
 from ..core.dims import evaluate
 from ..core.errors import InputError, UnsupportedError
 from ..core.files import write_file
-from . import layout as L
 from .arguments import Bound, bind
+from .native import layout as L
 
 if TYPE_CHECKING:
     from .session import Session

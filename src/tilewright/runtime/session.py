@@ -25,12 +25,12 @@ from ..core.validation import Level, validate
 from ..ir.graph import Graph
 from ..ir.windows import windows
 from ..target.cpu.host import available_cores
-from . import layout as L
 from .arguments import Bound, bind, is_tensor, numpy_to_tensor, tensor_to_numpy
 from .executable import Executable, Interface
 from .fastcall import compile_call
 from .faults import fault
 from .memory import ADVICE, OutOfMemory
+from .native import layout as L
 from .outputs import address, check_out, copy, fresh, overlap
 from .owners import Watched, check, watched
 from .pool import Pool, process_pool
@@ -324,7 +324,7 @@ class Session:
         """Write the model, its packed weights and its machine code to one file; `tw.load` reads it."""
         self._open()
         self._check_weights()
-        from .archive import save
+        from .archive.session import save
 
         save(self, path)
 

@@ -5,7 +5,7 @@ from ..core.dims import evaluate
 from ..core.validation import Finding, Severity, validator
 from ..kernels.launch import Pointer
 from .executable import Executable, Instance
-from .layout import THUNK_ARGS, THUNK_FN, THUNK_GRID
+from .native.layout import THUNK_ARGS, THUNK_FN, THUNK_GRID
 
 
 @validator("execute")

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from ..plan.plan import round_up
-from . import layout as L
 from .executable import Executable, Instance
 from .memory import Allocation
+from .native import layout as L
 
 KEPT = 32  # instances of one workspace
 WAKE_NS = 50_000  # from a sleeping worker to its first instruction

@@ -1,0 +1,1 @@
+"""Code generators: tile IR to LLVM IR and to PTX."""

@@ -1,0 +1,1 @@
+"""Tile IR: the language of kernels."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..array import functions
 from ..core.errors import InputError
-from ..ops.fake_quant import BITS, code_limit
+from ..ops.packed.fake_quant import BITS, code_limit
 from ..ops.quant import by_name
 
 tw: Any = functions

@@ -1,7 +1,7 @@
-"""Enters the transforms where the rules of ops with a body find them (`ops/bodies.py`)."""
+"""Enters the transforms where the rules of ops with a body find them (`ops/control/bodies.py`)."""
 from __future__ import annotations
 
-from ..ops import bodies
+from ..ops.control import bodies
 from .batch import batch_graph
 from .inline import inline
 from .jvp import jvp_graph

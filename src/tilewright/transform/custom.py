@@ -11,7 +11,7 @@ from ..ir.graph import Graph, Value
 from ..ir.types import TensorType
 from ..ops import functions as F
 from ..ops.base import REGISTRY, MaybeValues, NotSupported, Op, Traits, Values, register
-from ..ops.custom import CustomJvp, CustomVjp
+from ..ops.control.custom import CustomJvp, CustomVjp
 from ..ops.families import Elementwise, General
 from .derive import Called
 from .promote import as_tracer

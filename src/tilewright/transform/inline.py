@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from ..core.errors import UnsupportedError
 from ..ir.graph import Graph, Node, Value, subgraph
 from ..ops.base import Op, Values, name_origin
-from ..ops.complex_rules import expanded, has_complex
+from ..ops.complex.rules import expanded, has_complex
 from ..ops.families import values_of
 
 

@@ -56,7 +56,9 @@ class GuardedAllocation(Allocation):
 
 
 def install() -> None:
-    from tilewright.runtime import archive_file, packing, workspace
+    from tilewright.build import packing
+    from tilewright.runtime import workspace
+    from tilewright.runtime.archive import file as archive_file
 
     for module in (archive_file, packing, workspace):
         module.Allocation = GuardedAllocation  # type: ignore[attr-defined]

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 import tilewright as tw
+from tilewright.build.packing import unpack
 from tilewright.core.dims import evaluate, sym
 from tilewright.core.dtypes import dtype, f32, i64, u8
 from tilewright.core.errors import ParseError, TilewrightError
@@ -30,14 +31,13 @@ from tilewright.llm.program_store import _source
 from tilewright.ops import REGISTRY
 from tilewright.ops import functions as F
 from tilewright.ops.base import single
-from tilewright.ops.cumulative import CumSum
-from tilewright.ops.indexing import Gather, TopK
-from tilewright.ops.quantised import QMatmul
+from tilewright.ops.index.indexing import Gather, TopK
+from tilewright.ops.packed.products import QMatmul
+from tilewright.ops.rows.cumulative import CumSum
 from tilewright.ops.state import UpdateSlice
 from tilewright.ops.structure import ConstantData
-from tilewright.runtime import archive_file
-from tilewright.runtime.packing import unpack
-from tilewright.runtime.program_data import interface_data, read_packed
+from tilewright.runtime.archive import file as archive_file
+from tilewright.runtime.archive.program_data import interface_data, read_packed
 from tilewright.runtime.session import Model
 from tilewright.target.cpu.cache import CodeCache
 
@@ -121,7 +121,7 @@ def modules() -> dict[str, Callable[[], tw.Session]]:
         return tw.compile(g)
 
     def loop() -> tw.Session:
-        from tilewright.ops.control import Scan
+        from tilewright.ops.control.flow import Scan
 
         body = single(lambda g, v: (F.add(F.mul(v[0], 0.5), v[1]), F.exp(v[0])), TensorType(f32, (4,)), TensorType(f32, (4,)))
         types = TensorType(f32, (4,)), TensorType(f32, (N, 4))
@@ -194,7 +194,7 @@ def forged(graph: Graph) -> tuple[Data, bytes]:
     from tilewright.core.target_spec import REFERENCE
     from tilewright.ir.text import constants_of
     from tilewright.kernels.launch import Packed
-    from tilewright.runtime.program_data import packed_data, signature_data
+    from tilewright.runtime.archive.program_data import packed_data, signature_data
 
     model = Model(graph.name, graph, graph_signature(graph), REFERENCE)
     sections = archive_file.Sections()
@@ -241,7 +241,7 @@ def constants_in(header: Data, data: bytes) -> dict[str, Any]:
     found = []
     for c in header["constants"]:
         packed, kind = read_packed(c["packed"]), dtype(c["dtype"])
-        from tilewright.runtime.packing import packed_shape
+        from tilewright.build.packing import packed_shape
 
         raw = np.frombuffer(data[c["offset"] : c["offset"] + c["nbytes"]], np.uint8).copy()
         storage = raw.view(kind.np).reshape(packed_shape(c["shape"], packed))
@@ -257,7 +257,7 @@ def fitted(header: Data, data: bytes) -> None:
             return
         from tilewright.compile import graph_signature
         from tilewright.core.target_spec import REFERENCE
-        from tilewright.runtime.program_data import signature_data
+        from tilewright.runtime.archive.program_data import signature_data
 
         signature = graph_signature(graph)
         header["interface"] = interface_data(Model("m", graph, signature, REFERENCE).interface)

@@ -14,12 +14,12 @@ from ...core.dims import Expr
 from ...core.errors import UnsupportedError
 from ...core.places import split, within
 from ...ir.graph import Graph, Value
-from . import families  # noqa: F401
+from .aten import families  # noqa: F401
+from .aten.registry import Context, key_of, lookup
 from .constants import Constants
 from .decompose import decomposition, expand
 from .mutation import Aliases
 from .place import module_of, place_of
-from .registry import Context, key_of, lookup
 from .symbols import Symbols
 
 IGNORED = (  # checks that torch inserts; they compute nothing

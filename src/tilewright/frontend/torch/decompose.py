@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any
 
 from ...core.errors import UnsupportedError
+from .aten.registry import key_of, lookup
 from .mutation import needs_functional
-from .registry import key_of, lookup
 
 
 def _dispatch_name(target: Any) -> str:

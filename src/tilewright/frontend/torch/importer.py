@@ -17,6 +17,7 @@ from ...core.torch_context import surroundings
 from ...ir.graph import Graph, Value
 from ...ir.rewrite import sort_nodes
 from ...ir.types import TensorType
+from .aten.registry import SEED
 from .constants import Constants
 from .convert import Converter, Lazy, Missing, Poison
 from .export import (
@@ -33,7 +34,6 @@ from .export import (
     tracing_lock,
     translate,
 )
-from .registry import SEED
 from .state import functional, updates
 from .symbols import Symbols
 from .tensors import dtype_of

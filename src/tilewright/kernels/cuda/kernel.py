@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ...core.dims import Dim, bounds
 from ...core.dtypes import DType
 from ...tile.ir import Block, Kernel, Var
-from .flash_plan import FlashPlan
+from ..attention.cuda.flash_plan import FlashPlan
 
 WARP = 32
 

@@ -2,51 +2,51 @@
 
 from __future__ import annotations
 
-from ..conv import Conv
+from ..attention.cuda.decode import DecodeAttention
+from ..attention.cuda.flash import HopperAttention
+from ..attention.cuda.flash_backward import HopperAttentionBackward
+from ..attention.cuda.mma import MmaAttention
+from ..attention.cuda.mma_backward import MmaAttentionBackward
+from ..attention.cuda.paged import PagedDecodeAttention
+from ..attention.cuda.rope import CudaRope
+from ..attention.cuda.tiled import TiledAttention
+from ..attention.rope import Rope
+from ..conv.conv import Conv
+from ..conv.cuda.depthwise import DepthwiseConv
+from ..conv.cuda.halo import HaloConv
+from ..conv.cuda.hopper import HopperConv
+from ..conv.cuda.mma import MmaConv
+from ..conv.cuda.patch import PatchConv
+from ..conv.cuda.pool import CudaPool, CudaSpatialMean
+from ..conv.cuda.simt import CudaConv
+from ..conv.cuda.tiled import TiledConv
+from ..conv.pool import Pool
 from ..custom.own import Own
-from ..gather import Gather
-from ..pointwise import Pointwise
-from ..pool import Pool
-from ..rope import Rope
-from ..rows import Rows
+from ..index.cuda.gather import CudaGather
+from ..index.cuda.scatter import CudaScatterAdd
+from ..index.gather import Gather
+from ..matmul.cuda.gates import TiledGates
+from ..matmul.cuda.gemv import Gemv
+from ..matmul.cuda.hopper import HopperMatmul
+from ..matmul.cuda.ring import RingMatmul
+from ..matmul.cuda.row_products import CudaRowProducts
+from ..matmul.cuda.small import SmallMatmul
+from ..matmul.cuda.thin import ThinMatmul
+from ..matmul.cuda.tiled import TiledMatmul, UnalignedMatmul
+from ..pointwise.cuda.pointwise import CudaPointwise
+from ..pointwise.pointwise import Pointwise
+from ..quant.cuda.packed_rows import CudaQGather, CudaQuantiseRows
+from ..quant.cuda.qdot import CudaQDot
+from ..quant.cuda.qgemm import CudaQGemm
+from ..rows.cuda.columns import CudaColumns
+from ..rows.cuda.cross_entropy import CudaCrossEntropy
+from ..rows.cuda.norm_backward import CudaNormBackward
+from ..rows.cuda.rows import CudaRows
+from ..rows.rows import Rows
 from ..select import TEMPLATES
+from ..sort.cuda.sampling import CudaSample
 from ..template import Template
-from .attention import HopperAttention
-from .attention_backward import HopperAttentionBackward
-from .attention_mma import MmaAttention
-from .attention_mma_backward import MmaAttentionBackward
-from .columns import CudaColumns
-from .conv import HopperConv
-from .conv_depthwise import DepthwiseConv
-from .conv_halo import HaloConv
-from .conv_mma import MmaConv
-from .conv_patch import PatchConv
-from .conv_simt import CudaConv
-from .cross_entropy import CudaCrossEntropy
-from .decode_attention import DecodeAttention
-from .gather import CudaGather
-from .gemv import Gemv
 from .groups import Shared
-from .matmul import HopperMatmul
-from .norm_backward import CudaNormBackward
-from .packed_rows import CudaQGather, CudaQuantiseRows
-from .paged_attention import PagedDecodeAttention
-from .pointwise import CudaPointwise
-from .pool import CudaPool, CudaSpatialMean
-from .qdot import CudaQDot
-from .qgemm import CudaQGemm
-from .ring_matmul import RingMatmul
-from .rope import CudaRope
-from .row_products import CudaRowProducts
-from .rows import CudaRows
-from .sample import CudaSample
-from .scatter import CudaScatterAdd
-from .small_matmul import SmallMatmul
-from .thin import ThinMatmul
-from .tiled_attention import TiledAttention
-from .tiled_conv import TiledConv
-from .tiled_gates import TiledGates
-from .tiled_matmul import TiledMatmul, UnalignedMatmul
 
 CUDA_TEMPLATES: list[Template] = [
     Own(),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from ...core.dtypes import DType, bf16, f16, f32
 from ...core.target_spec import TargetSpec
-from . import float8, vmath
+from . import float8
 from .llvm_text import FunctionText, like, vector
 from .registers import elem_type
+from .vmath import functions as vmath
 
 _FLOAT = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
 _INT = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor", "shl": "shl"}

@@ -11,13 +11,14 @@ from ...core.dtypes import DType, f32, f64
 from ...core.errors import CompileError
 from ...core.target_spec import TargetSpec
 from ...tile.ir import UNARY, Instr, Kernel, TileType, Var, ViewType, alloc_bytes
-from . import access, arithmetic, vmath
+from . import access, arithmetic
 from .access import Address, Term
 from .bounds import LOCAL, Bounds
 from .llvm_text import element, vector
 from .reductions import reduce_tile, scan_tile, shuffle_tile, transpose_tile
 from .registers import Registers, chunk_sizes, chunks, elem_type, read_chunk, row_count, row_map
 from .skeleton import Skeleton
+from .vmath import functions as vmath
 
 DTYPES = {"f32": f32, "f64": f64}  # of numbers that functions of the host take
 

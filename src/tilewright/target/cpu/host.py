@@ -57,8 +57,8 @@ def _cpu_key() -> str | None:
     from .jit import llvm_version
 
     try:
-        with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
-            lines = list(itertools.takewhile(str.strip, file))  # of the first core
+        with open("/proc/cpuinfo", "rb") as file:
+            lines = [line.decode(errors="replace") for line in itertools.takewhile(bytes.strip, file)]  # of the first core
     except OSError:
         return None
     wanted = ("vendor_id", "cpu family", "model", "stepping", "flags", "CPU ", "Features")

@@ -7,8 +7,8 @@ from typing import Any
 
 from ...core.errors import CompileError
 from ...core.target_spec import TargetSpec
-from ...kernels.cuda.attention_kernels import FlashGradKernel, FlashStatsKernel, MmaGradKernel
-from ...kernels.cuda.conv_kernels import ConvKernel, ConvRingKernel, HaloKernel, PatchKernel
+from ...kernels.attention.cuda.flash_kernels import FlashGradKernel, FlashStatsKernel, MmaGradKernel
+from ...kernels.conv.cuda.kernels import ConvKernel, ConvRingKernel, HaloKernel, PatchKernel
 from ...kernels.cuda.kernel import (
     BlockKernel,
     DecodeKernel,
@@ -22,33 +22,33 @@ from ...kernels.cuda.kernel import (
     ThinKernel,
     TurnKernel,
 )
-from ...kernels.cuda.sample import SampleKernel
 from ...kernels.cuda.tiled import TiledKernel
 from ...kernels.cuda.whole import WholeKernel
+from ...kernels.sort.cuda.sampling import SampleKernel
 from ...tile.ir import Kernel
-from .attention_mma import emit_attention_mma
-from .attention_mma_grad import emit_mma_grad, mma_grad_shared
-from .conv_gemm import emit_conv
-from .conv_halo import emit_halo, halo_shared
-from .conv_patch import emit_patch, patch_shared
-from .conv_ring import emit_conv_ring
-from .decode import emit_decode
-from .emit import emit_block_kernel
-from .flash import emit_flash, flash_shared
-from .flash_grad import emit_flash_grad, flash_grad_shared
-from .flash_stats import emit_flash_stats, flash_stats_shared
-from .gemm import emit_gemm
-from .gemm_sizes import dynamic_shared
-from .qdot import emit_qdot
-from .qfew import emit_qfew, qfew_shared
-from .qgemm import emit_qgemm, qgemm_shared
-from .qgemm_hopper import emit_hopper_qgemm
-from .ring import emit_ring, ring_shared
-from .sample import emit_sample
-from .thin import emit_thin
+from .attention.decode import emit_decode
+from .attention.flash import emit_flash, flash_shared
+from .attention.flash_grad import emit_flash_grad, flash_grad_shared
+from .attention.flash_stats import emit_flash_stats, flash_stats_shared
+from .attention.mma import emit_attention_mma
+from .attention.mma_grad import emit_mma_grad, mma_grad_shared
+from .conv.gemm import emit_conv
+from .conv.halo import emit_halo, halo_shared
+from .conv.patch import emit_patch, patch_shared
+from .conv.ring import emit_conv_ring
+from .matmul.gemm import emit_gemm
+from .matmul.gemm_sizes import dynamic_shared
+from .matmul.ring import emit_ring, ring_shared
+from .matmul.thin import emit_thin
+from .matmul.transpose import emit_turn
+from .quant.qdot import emit_qdot
+from .quant.qfew import emit_qfew, qfew_shared
+from .quant.qgemm import emit_qgemm, qgemm_shared
+from .quant.qgemm_hopper import emit_hopper_qgemm
+from .sampling.sample import emit_sample
+from .threads.emit import emit_block_kernel
+from .threads.whole import emit_whole
 from .tiled.emit import SHARED_BYTES, emit_tiled
-from .turn import emit_turn
-from .whole import emit_whole
 
 
 def emit_cuda(kernel: Kernel, target: TargetSpec) -> str:

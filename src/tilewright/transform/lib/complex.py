@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from ...core.dtypes import complex_of
-from ...ops import complex_rules as C
 from ...ops import functions as F
-from ...ops.complex import Complex, Imag, Real, ViewAsComplex, ViewAsReal, parts
+from ...ops.complex import rules as C
+from ...ops.complex.parts import Complex, Imag, Real, ViewAsComplex, ViewAsReal, parts
 from ..promote import as_float, as_tracer, meet
 from ..trace import apply, install
 from .linalg import on_values

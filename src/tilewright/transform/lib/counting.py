@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...core.errors import ShapeError
-from ...ops import counting as N
 from ...ops import functions as F
+from ...ops.index import counting as N
 from ..promote import as_float, as_tracer, meet
 from ..trace import built, user_place
 

@@ -8,9 +8,9 @@ import numpy as np
 
 from ...core.errors import ShapeError
 from ...ir.graph import Value
-from ...ops import fourier_functions as T
 from ...ops import functions as F
-from ...ops.complex_rules import conj
+from ...ops.complex.rules import conj
+from ...ops.fourier import functions as T
 from ..promote import as_float, as_tracer
 from ..trace import Tracer, user_place
 from .complex import as_complex

@@ -9,13 +9,13 @@ import numpy as np
 
 from ...core.errors import ShapeError
 from ...ir.graph import Value
-from ...ops import linalg_functions as L
-from ...ops import linalg_reflections as R
-from ...ops import matrices as X
-from ...ops.linalg import Lu
-from ...ops.linalg_factors import Qr
-from ...ops.linalg_reflections import Geqrf
-from ...ops.linalg_spectra import Eigh, Svd
+from ...ops.linalg import functions as L
+from ...ops.linalg import matrices as X
+from ...ops.linalg import reflections as R
+from ...ops.linalg.factors import Qr
+from ...ops.linalg.reflections import Geqrf
+from ...ops.linalg.spectra import Eigh, Svd
+from ...ops.linalg.systems import Lu
 from ..promote import as_float, as_tracer, meet
 from ..trace import Tracer, apply, called_place, current, user_place
 from .contractions import matmul, outer

@@ -140,7 +140,7 @@ def quantised_matmul(x: Any, packed: Any, *, format: str) -> Any:  # noqa: A002
     The matrix is never unpacked as a whole, neither here nor in the derivative with respect to x. `tw.training.pack_blocks` packs one."""
     x, packed = as_tracer(as_float(x), dt.f32), as_tracer(packed)
     k = x.shape[-1] if x.ndim else 0
-    from ...ops.quantised import codebooks
+    from ...ops.packed.products import codebooks
 
     name = by_name(format).name
     op = QMatmul(format=name, n=packed.shape[0] if packed.ndim else 0, k=k)

@@ -10,7 +10,7 @@ import numpy as np
 from ...core import dtypes as dt
 from ...core.dtypes import DType
 from ...core.errors import ShapeError
-from ...ops import draws
+from ...ops.random import draws
 from ..promote import as_float, as_tracer
 from ..trace import Tracer, built, dtype_given, python_type, user_place
 from .elementwise import FUNCTIONS as ELEMENTWISE

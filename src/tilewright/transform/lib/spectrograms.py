@@ -10,8 +10,8 @@ from ...core import dtypes as dt
 from ...core.dims import product
 from ...core.errors import ShapeError
 from ...ir.graph import Value
-from ...ops import fourier_functions as T
 from ...ops import functions as F
+from ...ops.fourier import functions as T
 from ..promote import as_float, as_tracer
 from ..trace import user_place
 from .complex import as_complex

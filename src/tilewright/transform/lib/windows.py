@@ -7,7 +7,7 @@ from typing import Any
 from ...core.errors import ShapeError
 from ...ops import AdaptivePool, AvgPool, MaxPool, MaxPoolIndices, Resize
 from ...ops import Conv as ConvOp
-from ...ops.pooling import fitted
+from ...ops.rows.pooling import fitted
 from ..promote import as_float, as_tracer, meet
 from ..trace import Tracer, apply, user_place
 

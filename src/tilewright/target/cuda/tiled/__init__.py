@@ -1,0 +1,1 @@
+"""Block programs: tiles spread over the warps of a thread block."""

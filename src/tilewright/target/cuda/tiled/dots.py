@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from ....core.dtypes import DType
 from ....tile.ir import Instr, Operand, Var
-from ..access import _pair
-from ..layout import elem_type
+from ..threads.access import _pair
+from ..threads.layout import elem_type
 from .layout import Layout, log2
 from .memory import load_piece, pieces, store_piece
 from .plan import Dot, SharedTile, tile

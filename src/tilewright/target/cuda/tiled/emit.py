@@ -11,12 +11,12 @@ from ....core.target_spec import TargetSpec
 from ....kernels.cuda.tiled import TiledKernel
 from ....tile.ir import INDEX, Block, Instr, Operand, TileType, Type, Var
 from ...cpu import arithmetic
-from .. import math
-from ..access import Address, _raw, plus, times
-from ..control import Control
-from ..convert import convert, narrow_pair
-from ..layout import elem_type
-from ..ptx_text import literal, module_text
+from ..arithmetic import math
+from ..arithmetic.convert import convert, narrow_pair
+from ..ptx.text import literal, module_text
+from ..threads.access import Address, _raw, plus, times
+from ..threads.control import Control
+from ..threads.layout import elem_type
 from .dots import Area, multiply, store_operand
 from .gathers import gather, scatter
 from .layout import Layout, Shape

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from ....core.dtypes import i64
 from ....tile.ir import Instr
-from ..access import plus, times
-from ..convert import convert
+from ..arithmetic.convert import convert
+from ..threads.access import plus, times
 from .layout import Layout, Shape
 from .memory import coordinate, load_piece, pieces, store_piece
 from .plan import spread_out, tile

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ....core.dtypes import DType
-from ..access import Address, _narrow_int, _pack, _pack_literal, _raw, _unpack, plus, times
-from ..layout import elem_type
+from ..threads.access import Address, _narrow_int, _pack, _pack_literal, _raw, _unpack, plus, times
+from ..threads.layout import elem_type
 from .layout import Layout, Shape, log2
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from ....core.dtypes import DType
 from ....tile.ir import TileType
-from ..layout import elem_type
-from ..math import combine
+from ..arithmetic.math import combine
+from ..threads.layout import elem_type
 from .layout import Bit, Layout
 from .memory import axis_bits
 from .values import Spread

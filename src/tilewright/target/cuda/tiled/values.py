@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ....tile.ir import TileType
-from ..layout import Regs
+from ..threads.layout import Regs
 from .layout import Layout
 
 

@@ -1,0 +1,171 @@
+"""Constants in the form the kernels read them: packed once, into one aligned block, on a few threads.
+
+A constant that is plain, contiguous and aligned is used where it lies, a large weight of a module too (see owners.py).
+`panels` form: a matrix [N, K] becomes [ceil(N/width), K, width], zero-filled, so that a kernel reads `width` outputs of one k at once.
+`taps`, `folded` and `filters` forms: weights of a convolution, see tap_packing.py.
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary, ref
+
+import numpy as np
+
+from ..core.errors import CompileError
+from ..core.workers import Workers
+from ..ir.types import TensorType
+from ..kernels.launch import ConstBuffer, Packed
+from ..runtime.memory import Allocation
+from ..runtime.owners import may_stay
+from .panels import panel_packer
+from .tap_packing import pack_taps, tap_shape, unpack_taps
+
+if TYPE_CHECKING:
+    from .ahead import Ahead
+
+Array = np.ndarray[Any, Any]
+ALIGNMENT = 64
+IN_PLACE_ALIGNMENT = 16  # what a plain constant needs to be used where it lies
+SPLIT_BYTES = 4 << 20  # a packing task for a thread
+NEAR_BYTES = 1 << 20  # the same where NumPy makes arrays on the way, which then stay in cache and in memory that was used before
+NATIVE_BYTES = 1 << 20  # panels from here on are packed by native code
+
+Task = tuple[Array, Packed, Array, int, int]  # a constant, its form, its storage, and which panels of it to fill
+
+# Packed forms that some executable holds, so that another program over the same constants (a batch, an adapter) packs nothing twice.
+_held: WeakKeyDictionary[Any, dict[Packed, ref[Array]]] = WeakKeyDictionary()
+
+
+def packed_shape(shape: Sequence[int], packed: Packed) -> tuple[int, ...]:
+    """The shape of a constant's storage."""
+    if packed.form == "plain":
+        return tuple(shape)
+    if packed.form == "strips":
+        from ..kernels.quant.strips import strip_shape  # brings in the op registry, which a loaded session does without
+
+        return strip_shape(packed.format, *shape)
+    if packed.form == "fragments":
+        from ..kernels.quant.cuda.fragments import fragment_shape
+
+        return fragment_shape(packed.format, *shape)
+    if packed.form in ("taps", "folded", "filters"):
+        return tap_shape(shape, packed)
+    if len(shape) not in (2, 3) or packed.width < 1:
+        raise CompileError(f"packing: panels need a matrix or a stack, and a width, got shape {tuple(shape)} and width {packed.width}")
+    n, k = reversed(shape[-2:]) if packed.transposed else shape[-2:]
+    return (math.prod(shape[:-2]) * -(-n // packed.width), k, packed.width)
+
+
+def packed_bytes(type_: TensorType, packed: Packed) -> int:
+    shape = [d for d in type_.shape if isinstance(d, int)]
+    return int(np.prod(packed_shape(shape, packed), dtype=np.int64)) * type_.dtype.itemsize
+
+
+def pack_panels(array: Array, packed: Packed, out: Array, first: int, last: int) -> None:
+    """Fill panels `first` to `last` - 1 of `out`. Those of a stack of matrices follow one another."""
+    if array.ndim == 3:
+        per = len(out) // max(len(array), 1)
+        for i in range(first // max(per, 1), -(-last // max(per, 1))):
+            pack_panels(array[i], packed, out[i * per : (i + 1) * per], max(first - i * per, 0), min(last - i * per, per))
+        return
+    rows = array.T if packed.transposed else array  # [N, K]
+    native = panel_packer(rows, packed.width) if out.nbytes >= NATIVE_BYTES else None
+    if native is not None:
+        native(out, first, last)
+        return
+    for p in range(first, last):
+        part = rows[p * packed.width : (p + 1) * packed.width]
+        out[p, :, : len(part)] = part.T
+        out[p, :, len(part) :] = 0
+
+
+def unpack(storage: Array, type_: TensorType, packed: Packed) -> Array:
+    """The constant as the graph knows it, from its storage in packed form."""
+    shape = tuple(d for d in type_.shape if isinstance(d, int))
+    if packed.form == "plain":
+        return storage.reshape(shape)
+    if packed.form == "strips":
+        from ..kernels.quant.unstrip import unpack_strips
+
+        return unpack_strips(storage, packed.format, shape[0])
+    if packed.form == "fragments":  # sessions on a GPU keep the plain form of what they save
+        raise CompileError(f"packing: a matrix in fragments is not unpacked, got {packed.format}{list(shape)}")
+    if packed.form in ("taps", "folded", "filters"):
+        return unpack_taps(storage, shape, packed)
+    if len(shape) == 3:
+        parts = np.split(storage, shape[0]) if shape[0] else []
+        return np.stack([unpack(p, TensorType(type_.dtype, shape[1:]), packed) for p in parts]) if parts else np.zeros(shape, storage.dtype)
+    n = shape[1] if packed.transposed else shape[0]
+    panels, k, width = storage.shape
+    rows = storage.transpose(0, 2, 1).reshape(panels * width, k)[:n]  # [N, K]
+    return np.ascontiguousarray(rows.T if packed.transposed else rows)
+
+
+def usable_in_place(array: Array, packed: Packed) -> bool:
+    return packed.form == "plain" and array.flags.c_contiguous and array.ctypes.data % IN_PLACE_ALIGNMENT == 0 and may_stay(array)
+
+
+def pack_constants(constants: Sequence[ConstBuffer], *, threads: int = 2, packers: Mapping[str, int] | None = None,
+                   ahead: Ahead | None = None) -> list[Array]:
+    """The storage of every constant, in order. Arrays are views of one block, or the constants themselves where they fit. `packers`: see
+    `strip_packing.pack_all`; `ahead`: memory for the block, and what is packed already."""
+    storages: list[Array | None] = [None] * len(constants)
+    offsets: dict[int, int] = {}
+    total = 0
+    for i, c in enumerate(constants):
+        if c.packed.form == "plain" and usable_in_place(c.data.array, c.packed):
+            storages[i] = c.data.array
+        elif (held := _held.get(c.data, {}).get(c.packed)) is not None and (known := held()) is not None:
+            storages[i] = known
+        elif ahead is not None and (packed_already := ahead.packed(c.data, c.packed)) is not None:
+            storages[i] = packed_already
+        else:
+            offsets[i] = total
+            total += -(-packed_bytes(c.data.type, c.packed) // ALIGNMENT) * ALIGNMENT
+    block = (Allocation(total) if ahead is None else ahead.take(total)).array(np.uint8, (total,))
+    tasks: list[Task] = []
+    strips: list[tuple[Array, str, Array]] = []
+    for i, offset in offsets.items():
+        c = constants[i]
+        array = c.data.array  # perhaps made now
+        shape, dtype = packed_shape(array.shape, c.packed), array.dtype
+        out = block[offset : offset + packed_bytes(c.data.type, c.packed)].view(dtype).reshape(shape)
+        storages[i] = out
+        if c.packed.form in ("plain", "taps", "folded", "filters"):
+            tasks.append((array, c.packed, out, 0, 0))
+        elif c.packed.form == "strips":
+            strips.append((array, c.packed.format, out))
+        else:
+            piece = NEAR_BYTES if c.packed.form == "fragments" else SPLIT_BYTES
+            step = max(1, piece // max(1, shape[1] * shape[2] * dtype.itemsize))
+            tasks.extend((array, c.packed, out, p, min(p + step, shape[0])) for p in range(0, shape[0], step))
+    if strips:
+        from .strip_packing import pack_all
+
+        pack_all(strips, packers)
+    if threads > 1 and total > 2 * SPLIT_BYTES:
+        with Workers(threads) as pool:  # NumPy copies without the GIL
+            pool.map(_fill, tasks)
+    else:
+        for task in tasks:
+            _fill(task)
+    for i in offsets:
+        if (made := storages[i]) is not None:
+            _held.setdefault(constants[i].data, {})[constants[i].packed] = ref(made)
+    return [s for s in storages if s is not None]
+
+
+def _fill(task: Task) -> None:
+    array, packed, out, first, last = task
+    if packed.form == "plain":
+        np.copyto(out, array)
+    elif packed.form == "fragments":
+        from ..kernels.quant.cuda.fragments import pack_fragments
+
+        pack_fragments(array, packed.format, out, first, last)
+    elif packed.form in ("taps", "folded", "filters"):
+        pack_taps(array, packed, out)
+    else:
+        pack_panels(array, packed, out, first, last)

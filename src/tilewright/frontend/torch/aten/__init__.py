@@ -1,0 +1,1 @@
+"""The ATen table: one file a family of functions."""

@@ -1,0 +1,214 @@
+"""Elementwise arithmetic with torch's type promotion: functions of one operand, sums, products, quotients, powers, rounding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .... import ops as O
+from ....ir.graph import Value
+from .registry import Context, Handler, aten
+
+
+def _unary(op: Any) -> Handler:
+    """The operand is cast to the result's dtype first (`sqrt` of integers is a float)."""
+
+    def handler(c: Context, x: Value) -> Value:
+        return c.emit(op(), x if x.dtype.kind == "c" else c.cast(x, c.dtype))  # |z| is real
+
+    return handler
+
+
+for _name, _op in {
+    "neg": O.Neg,
+    "sgn": O.Sign,
+    "sign": O.Sign,
+    "exp": O.Exp,
+    "log": O.Log,
+    "log1p": O.Log1p,
+    "expm1": O.Expm1,
+    "sqrt": O.Sqrt,
+    "rsqrt": O.Rsqrt,
+    "sin": O.Sin,
+    "cos": O.Cos,
+    "tan": O.Tan,
+    "tanh": O.Tanh,
+    "erf": O.Erf,
+    "special_erf": O.Erf,
+    "sigmoid": O.Sigmoid,
+    "special_expit": O.Sigmoid,
+    "reciprocal": O.Reciprocal,
+    "square": O.Square,
+    "abs": O.Abs,
+    "negative": O.Neg,
+    "absolute": O.Abs,
+    "special_expm1": O.Expm1,
+    "special_log1p": O.Log1p,
+}.items():
+    aten(f"{_name}.default")(_unary(_op))
+
+
+def _rounding(op: Any) -> Handler:
+    def handler(c: Context, x: Value) -> Value:
+        return c.emit(op(), x) if x.dtype.is_float else x
+
+    return handler
+
+
+def rounded(c: Context, x: Value) -> Value:
+    """Half to even; torch's derivative of rounding is zero, where that of our op is the identity's."""
+    return c.emit(O.Round(), c.emit(O.StopGradient(), x)) if x.dtype.is_float else x
+
+
+aten("round.default")(rounded)
+for _name, _op in {"floor": O.Floor, "ceil": O.Ceil, "trunc": O.Trunc, "fix": O.Trunc}.items():
+    aten(f"{_name}.default")(_rounding(_op))
+
+
+@aten("round.decimals")
+def round_decimals(c: Context, x: Value, *, decimals: int = 0) -> Value:
+    scale = c.scalar(float(10.0 ** abs(decimals)), x.dtype)
+    up, down = (O.Mul(), O.Div()) if decimals >= 0 else (O.Div(), O.Mul())
+    return c.emit(down, rounded(c, c.emit(up, x, scale)), scale)
+
+
+@aten("frac.default")
+def frac(c: Context, x: Value) -> Value:
+    return c.emit(O.Sub(), x, c.emit(O.Trunc(), x))
+
+
+def _one_of(better: Any) -> Handler:
+    """The better of two numbers; a NaN loses. The first wins a tie, and takes the whole derivative, as in torch."""
+
+    def handler(c: Context, a: Any, b: Any) -> Value:
+        x, y = c.value(a, c.dtype), c.value(b, c.dtype)
+        first = c.emit(better(), x, y)
+        if c.dtype.is_float:
+            first = c.emit(O.LogicalOr(), first, c.emit(O.IsNan(), y))
+        return c.emit(O.Where(), first, x, y)
+
+    return handler
+
+
+aten("fmax.default")(_one_of(O.GreaterEqual))
+aten("fmin.default")(_one_of(O.LessEqual))
+
+
+@aten("positive.default")
+def positive(c: Context, x: Value) -> Value:
+    return x
+
+
+def _binary(op: Any) -> Handler:
+    def handler(c: Context, a: Any, b: Any) -> Value:
+        return c.emit(op(), c.value(a, c.dtype), c.value(b, c.dtype))
+
+    return handler
+
+
+aten("mul.Tensor", "mul.Scalar", "multiply.Tensor", "multiply.Scalar")(_binary(O.Mul))
+aten("maximum.default", "max.other")(_binary(O.Maximum))
+aten("minimum.default", "min.other")(_binary(O.Minimum))
+aten("remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor")(_binary(O.Remainder))
+
+
+@aten("true_divide.Tensor", "divide.Tensor", "div.Tensor", "div.Scalar")
+def div(c: Context, a: Any, b: Any) -> Value:
+    return c.emit(O.Div(), c.value(a, c.dtype), c.value(b, c.dtype))
+
+
+@aten("floor_divide.default", "floor_divide.Scalar")
+def floor_divide(c: Context, a: Any, b: Any) -> Value:
+    return _floor_divide(c, c.value(a, c.dtype), c.value(b, c.dtype))
+
+
+def _floor_divide(c: Context, a: Value, b: Value) -> Value:
+    return c.emit(O.FloorDivide(), a, b)
+
+
+@aten("div.Tensor_mode", "div.Scalar_mode", "divide.Tensor_mode", "divide.Scalar_mode")
+def div_mode(c: Context, a: Any, b: Any, *, rounding_mode: str | None = None) -> Value:
+    x, y = c.value(a, c.dtype), c.value(b, c.dtype)
+    if rounding_mode == "floor":
+        return _floor_divide(c, x, y)
+    if rounding_mode is None:
+        return c.emit(O.Div(), x, y)
+    if c.dtype.is_float:
+        return c.emit(O.Trunc(), c.emit(O.Div(), x, y))
+    down = c.emit(O.FloorDivide(), x, y)
+    return c.emit(O.Add(), down, c.emit(O.Cast(dtype=c.dtype), _rounded_down(c, x, y, c.emit(O.Sub(), x, c.emit(O.Mul(), down, y)))))
+
+
+def _rounded_down(c: Context, x: Value, y: Value, rest: Value) -> Value:
+    """Whether an integer quotient was rounded away from zero: there is a rest, and the signs differ."""
+    zero = c.scalar(0, c.dtype)
+    signs = c.emit(O.NotEqual(), c.emit(O.Less(), x, zero), c.emit(O.Less(), y, zero))
+    return c.emit(O.LogicalAnd(), signs, c.emit(O.NotEqual(), rest, zero))
+
+
+@aten("fmod.Tensor", "fmod.Scalar")
+def fmod(c: Context, a: Any, b: Any) -> Value:
+    x, y = c.value(a, c.dtype), c.value(b, c.dtype)
+    if not c.dtype.is_float:
+        rest = c.emit(O.Remainder(), x, y)
+        return c.emit(O.Where(), _rounded_down(c, x, y, rest), c.emit(O.Sub(), rest, y), rest)
+    size = c.emit(O.Abs(), x)
+    rest = c.emit(O.Remainder(), size, c.emit(O.Abs(), y))
+    # What is smaller than y is its own rest; -0.0, whose sign a product would lose, among it.
+    return c.emit(O.Where(), c.emit(O.Equal(), rest, size), x, c.emit(O.Mul(), c.emit(O.Sign(), x), rest))
+
+
+def _scaled(c: Context, x: Value, alpha: Any) -> Value:
+    return x if isinstance(alpha, (int, float)) and alpha == 1 else c.emit(O.Mul(), x, c.scalar(alpha, x.dtype))
+
+
+@aten("add.Tensor", "add.Scalar")
+def add(c: Context, a: Any, b: Any, alpha: Any = 1) -> Value:
+    if c.dtype.is_bool:
+        return c.emit(O.LogicalOr(), c.value(a, c.dtype), c.value(b, c.dtype))
+    if isinstance(b, (int, float)) and not isinstance(b, bool) and b == 0 and isinstance(a, Value) and a.dtype.is_int:
+        return c.cast(a, c.dtype)  # `arange(S) + 0`: keep positions plain
+    return c.emit(O.Add(), c.value(a, c.dtype), _scaled(c, c.value(b, c.dtype), alpha))
+
+
+@aten("sub.Tensor", "sub.Scalar", "subtract.Tensor")
+def sub(c: Context, a: Any, b: Any, alpha: Any = 1) -> Value:
+    return c.emit(O.Sub(), c.value(a, c.dtype), _scaled(c, c.value(b, c.dtype), alpha))
+
+
+@aten("rsub.Tensor", "rsub.Scalar")
+def rsub(c: Context, a: Any, b: Any, alpha: Any = 1) -> Value:
+    return c.emit(O.Sub(), c.value(b, c.dtype), _scaled(c, c.value(a, c.dtype), alpha))
+
+
+@aten("addcmul.default")
+def addcmul(c: Context, x: Value, a: Value, b: Value, *, value: Any = 1) -> Value:
+    x, a, b = (c.cast(v, c.dtype) for v in (x, a, b))
+    return c.emit(O.Add(), x, _scaled(c, c.emit(O.Mul(), a, b), value))
+
+
+@aten("addcdiv.default")
+def addcdiv(c: Context, x: Value, a: Value, b: Value, *, value: Any = 1) -> Value:
+    x, a, b = (c.cast(v, c.dtype) for v in (x, a, b))
+    return c.emit(O.Add(), x, _scaled(c, c.emit(O.Div(), a, b), value))
+
+
+@aten("lerp.Scalar", "lerp.Tensor")
+def lerp(c: Context, a: Value, b: Value, weight: Any) -> Value:
+    return c.emit(O.Add(), a, c.emit(O.Mul(), c.value(weight, c.dtype), c.emit(O.Sub(), b, a)))
+
+
+@aten("pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar")
+def power(c: Context, a: Any, b: Any) -> Value:
+    """Small constant exponents are spelled out, as torch's own CPU kernel does."""
+    dtype = c.dtype
+    if isinstance(b, (int, float)) and not isinstance(b, bool) and isinstance(a, Value):
+        x = c.cast(a, dtype)
+        if b == 1:
+            return x
+        if b == 2:
+            return c.emit(O.Square(), x)
+        if b == 3:
+            return c.emit(O.Mul(), c.emit(O.Square(), x), x)
+        if dtype.is_float and b in (0.5, -0.5, -1.0):
+            return c.emit({0.5: O.Sqrt, -0.5: O.Rsqrt, -1.0: O.Reciprocal}[float(b)](), x)
+    return c.emit(O.Pow(), c.value(a, dtype), c.value(b, dtype))

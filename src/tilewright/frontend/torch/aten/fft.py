@@ -1,0 +1,160 @@
+"""Fourier transforms: torch's functions, and the three kernels that the others come down to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+from ....core.dtypes import real_of
+from ....core.errors import ShapeError
+from ....ir.graph import Value
+from ....ops import functions as F
+from ....ops.fourier import functions as T
+from .registry import Context, aten, axis_of
+
+
+def _placed(c: Context, fn: Callable[[], Any]) -> Any:
+    before, c.graph.place = c.graph.place, c.place
+    try:
+        return fn()
+    finally:
+        c.graph.place = before
+
+
+def _scale(normalization: int, n: int) -> float:
+    """torch's codes: nothing, by the root of n, by n."""
+    return (1.0, 1.0 / max(n, 1) ** 0.5, 1.0 / max(n, 1))[normalization]
+
+
+def _size(shape: Sequence[Any], axes: Sequence[int]) -> int:
+    n = 1
+    for a in axes:
+        n *= shape[a]
+    return n
+
+
+@aten("_fft_c2c.default")
+def c2c(c: Context, z: Value, dim: Sequence[int], normalization: int, forward: bool) -> Any:
+    axes = [axis_of(d, len(z.shape)) for d in dim]
+    return _placed(c, lambda: T.fft_c2c(z, axes, _scale(normalization, _size(z.shape, axes)), inverse=not forward))
+
+
+@aten("_fft_r2c.default")
+def r2c(c: Context, x: Value, dim: Sequence[int], normalization: int, onesided: bool) -> Any:
+    axes = [axis_of(d, len(x.shape)) for d in dim]
+    scale = _scale(normalization, _size(x.shape, axes))
+
+    def build() -> Value:
+        if not onesided:
+            return T.fft_c2c(x if axes else F.cast(x, c.dtype), axes, scale, inverse=False)
+        half = T.half_forward(x, axes[-1], scale)
+        return T.fft_c2c(half, axes[:-1], 1.0, inverse=False) if axes[:-1] else half
+
+    return _placed(c, build)
+
+
+@aten("_fft_c2r.default")
+def c2r(c: Context, z: Value, dim: Sequence[int], normalization: int, last_dim_size: int) -> Any:
+    axes = [axis_of(d, len(z.shape)) for d in dim]
+    scale = _scale(normalization, _size(z.shape, axes[:-1]) * last_dim_size)
+
+    def build() -> Value:
+        inner = T.fft_c2c(z, axes[:-1], 1.0, inverse=True) if axes[:-1] else z
+        return T.half_backward(T.resized(inner, axes[-1], last_dim_size // 2 + 1), last_dim_size, axes[-1], scale)
+
+    return _placed(c, build)
+
+
+@aten("prims.fft_c2c.default")
+def prim_c2c(c: Context, z: Value, *, dim: Sequence[int], forward: bool) -> Any:
+    return c2c(c, z, dim, 0, forward)
+
+
+@aten("prims.fft_r2c.default")
+def prim_r2c(c: Context, x: Value, *, dim: Sequence[int], onesided: bool) -> Any:
+    return r2c(c, x, dim, 0, onesided)
+
+
+@aten("prims.fft_c2r.default")
+def prim_c2r(c: Context, z: Value, *, dim: Sequence[int], last_dim_size: int) -> Any:
+    return c2r(c, z, dim, 0, last_dim_size)
+
+
+# torch.fft's own functions: expanded by torch they would multiply by their scale in a pass of its own.
+def _float(c: Context, x: Value) -> Value:
+    return x if x.dtype.kind in "cf" else F.cast(x, real_of(c.dtype) if c.dtype.kind == "c" else c.dtype)
+
+
+def _places(x: Value, s: Sequence[int] | None, dim: Sequence[int] | None) -> tuple[list[int], list[int]]:
+    """Axes and the size along each; -1 keeps one."""
+    rank = len(x.shape)
+    if dim is None:
+        dim = range(rank) if s is None else range(rank - len(s), rank)
+    axes = [axis_of(d, rank) for d in dim]
+    if len(set(axes)) != len(axes) or (s is not None and len(s) != len(axes)):
+        raise ShapeError(f"fft: needs one size for each axis, and no axis twice, got s={s}, dim={tuple(dim)}")
+    return axes, [x.shape[a] if s is None or s[i] == -1 else s[i] for i, a in enumerate(axes)]
+
+
+def _complex_form(c: Context, x: Value, s: Any, dim: Any, norm: str | None, *, inverse: bool) -> Any:
+    x = _float(c, x)
+    axes, sizes = _places(x, s, dim)
+
+    def build() -> Value:
+        z = x if axes else F.cast(x, c.dtype)
+        for a, n in zip(axes, sizes, strict=True):
+            z = T.resized(z, a, n)
+        return T.fft_c2c(z, axes, T.scale_of(norm, prod(sizes), inverse=inverse), inverse=inverse)
+
+    return _placed(c, build)
+
+
+def _to_half(c: Context, x: Value, s: Any, dim: Any, norm: str | None) -> Any:
+    x = _float(c, x)
+    axes, sizes = _places(x, s, dim)
+
+    def build() -> Value:
+        v = x
+        for a, n in zip(axes, sizes, strict=True):
+            v = T.resized(v, a, n)
+        half = T.half_forward(v, axes[-1], T.scale_of(norm, prod(sizes), inverse=False))
+        return T.fft_c2c(half, axes[:-1], 1.0, inverse=False) if axes[:-1] else half
+
+    return _placed(c, build)
+
+
+def _from_half(c: Context, x: Value, s: Any, dim: Any, norm: str | None) -> Any:
+    x = _float(c, x)
+    axes, sizes = _places(x, s, dim)
+    if s is None or s[-1] == -1:
+        sizes[-1] = 2 * (sizes[-1] - 1)
+
+    def build() -> Value:
+        z = x
+        for a, n in zip(axes, [*sizes[:-1], sizes[-1] // 2 + 1], strict=True):
+            z = T.resized(z, a, n)
+        z = T.fft_c2c(z, axes[:-1], 1.0, inverse=True) if axes[:-1] else z
+        return T.half_backward(z, sizes[-1], axes[-1], T.scale_of(norm, prod(sizes), inverse=True))
+
+    return _placed(c, build)
+
+
+def _install(name: str, make: Callable[..., Any], **more: Any) -> None:
+    @aten(f"fft_{name}.default")
+    def one(c: Context, x: Value, n: int | None = None, dim: int = -1, norm: str | None = None) -> Any:
+        return make(c, x, None if n is None else (n,), (dim,), norm, **more)
+
+    @aten(f"fft_{name}2.default")
+    def two(c: Context, x: Value, s: Any = None, dim: Any = (-2, -1), norm: str | None = None) -> Any:
+        return make(c, x, s, dim, norm, **more)
+
+    @aten(f"fft_{name}n.default")
+    def many(c: Context, x: Value, s: Any = None, dim: Any = None, norm: str | None = None) -> Any:
+        return make(c, x, s, dim, norm, **more)
+
+
+_install("fft", _complex_form, inverse=False)
+_install("ifft", _complex_form, inverse=True)
+_install("rfft", _to_half)
+_install("irfft", _from_half)

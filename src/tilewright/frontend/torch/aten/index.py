@@ -1,0 +1,158 @@
+"""Gathers: embedding, index_select, gather, advanced indexing, triangles."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .... import ops as O
+from ....core import dtypes as dt
+from ....core.dims import at_least, product
+from ....core.errors import UnsupportedError
+from ....ir.graph import Value
+from ....ops.index.counting import gather_by_count
+from .registry import Context, aten, axis_of, placed
+
+SMALL = 1 << 16  # constants up to this size are looked at
+
+
+@aten("embedding.default")
+@placed
+def embedding(c: Context, weight: Value, ids: Value, padding_idx: int = -1, scale_grad_by_freq: bool = False, _: bool = False) -> Value:
+    """The row at padding_idx is read as any other, but has no derivative."""
+    if not c.differentiable:
+        return c.emit(O.Gather(axis=0), weight, ids)
+    rows = gather_by_count(weight, ids) if scale_grad_by_freq else c.emit(O.Gather(axis=0), weight, ids)
+    if padding_idx < 0:
+        return rows
+    padding = c.reshape(c.emit(O.Equal(), ids, c.scalar(padding_idx, ids.dtype)), (*ids.shape, 1))
+    return c.emit(O.Where(), padding, c.emit(O.StopGradient(), rows), rows)
+
+
+@aten("index_select.default")
+def index_select(c: Context, x: Value, dim: int, index: Value) -> Value:
+    if not x.shape:
+        return x
+    return c.reshape(c.emit(O.Gather(axis=axis_of(dim, len(x.shape))), x, index), c.shape)
+
+
+@aten("gather.default")
+def gather(c: Context, x: Value, dim: int, index: Value, *, sparse_grad: bool = False) -> Value:
+    if not x.shape:
+        return c.expand(x, c.shape)
+    if index.type.numel == 0:  # torch lets it have any rank
+        return c.expand(c.scalar(0, x.dtype), c.shape)
+    index = index if index.shape else c.reshape(index, (1,))
+    axis = axis_of(dim, len(x.shape))
+    return c.reshape(c.emit(O.GatherAlongAxis(axis=axis), _narrowed(c, x, index, axis), index), c.shape)
+
+
+def _narrowed(c: Context, x: Value, index: Value, axis: int) -> Value:
+    """torch lets the index be smaller than x on the other axes: only that corner of x is read."""
+    for a, (n, m) in enumerate(zip(x.shape, index.shape, strict=True)):
+        if a != axis and n != m:
+            x = c.slice(x, a, 0, m)
+    return x
+
+
+@aten("index.Tensor", "_unsafe_index.Tensor")
+def index(c: Context, x: Value, indices: Sequence[Value | None]) -> Value:
+    axes = [a for a, i in enumerate(indices) if i is not None]
+    found = [i for i in indices if i is not None]
+    if any(i.dtype.is_bool or i.dtype is dt.u8 for i in found):
+        raise UnsupportedError("indexing with a boolean mask gives a size that depends on the data; use torch.where")
+    if not found:
+        return x
+    picks = [nonnegative(c, i, x.shape[a]) for a, i in zip(axes, found, strict=True)]
+    if len(axes) == 1:
+        return c.emit(O.Gather(axis=axes[0]), x, picks[0])
+    if axes != list(range(axes[0], axes[0] + len(axes))):
+        x = c.transpose(x, [*axes, *(a for a in range(len(x.shape)) if a not in axes)])
+        axes = list(range(len(axes)))
+    return c.emit(O.Index(axes=tuple(axes)), x, *picks)
+
+
+@aten("embedding_renorm.default")
+def embedding_renorm(c: Context, weight: Value, ids: Value, max_norm: float, norm_type: float) -> Value:
+    """Rows that ids name and whose norm is larger are scaled down to it."""
+    rows = weight.shape[0]
+    flat = c.reshape(ids, (product(ids.shape), 1))
+    named = c.emit(O.Any(axes=(0,)), c.emit(O.Equal(), flat, c.emit(O.Iota(shape=(1, rows), axis=1, dtype=ids.dtype))))
+    sizes = c.emit(O.Abs(), weight)
+    if math.isinf(norm_type):
+        norm = c.emit(O.Max(axes=(1,), keepdims=True), sizes)
+    else:
+        powers = c.emit(O.Sum(axes=(1,), keepdims=True), c.emit(O.Pow(), sizes, c.scalar(float(norm_type), weight.dtype)))
+        norm = c.emit(O.Pow(), powers, c.scalar(1 / norm_type, weight.dtype))
+    limit = c.scalar(float(max_norm), weight.dtype)
+    over = c.emit(O.LogicalAnd(), c.reshape(named, (rows, 1)), c.emit(O.Greater(), norm, limit))
+    scaled = c.emit(O.Mul(), weight, c.emit(O.Div(), limit, c.emit(O.Add(), norm, c.scalar(1e-7, weight.dtype))))
+    return c.emit(O.Where(), over, scaled, weight)
+
+
+@aten("take_along_dim.default")
+def take_along_dim(c: Context, x: Value, indices: Value, dim: int | None = None) -> Any:
+    if dim is None:
+        return NotImplemented
+    axis = axis_of(dim, len(x.shape))
+    shape = c.shape
+    wide = c.expand(x, (*shape[:axis], x.shape[axis], *shape[axis + 1 :]))
+    return c.emit(O.GatherAlongAxis(axis=axis), wide, c.expand(nonnegative(c, indices, x.shape[axis]), shape))
+
+
+def nonnegative(c: Context, ids: Value, size: Any) -> Value:
+    """ids with negative ones counted from the end, as torch's indexing does; nothing is added when they provably are not. Those that are
+    out of range either way stay, so that the error shows what the user gave."""
+    if is_nonnegative(ids):
+        return ids
+    zero, wrapped = c.scalar(0, ids.dtype), c.emit(O.Add(), ids, c.scalar(size, ids.dtype))
+    wraps = c.emit(O.LogicalAnd(), c.emit(O.Less(), ids, zero), c.emit(O.GreaterEqual(), wrapped, zero))
+    return c.emit(O.Where(), wraps, wrapped, ids)
+
+
+def is_nonnegative(v: Value) -> bool:
+    """Provably >= 0 everywhere: positions, counts, and what is made from them by monotone ops."""
+    op, operands = v.op, v.node.operands
+    if not v.dtype.is_int or v.dtype.kind == "u":
+        return v.dtype.kind in "ub"
+    if isinstance(op, O.Iota):
+        return at_least(op.start, 0) and op.step >= 0
+    if isinstance(op, O.Constant):
+        array = op.data.array
+        return array.size <= SMALL and bool(np.all(array >= 0))
+    if isinstance(op, O.DimValue):
+        return at_least(op.dim, 0)
+    if isinstance(op, (O.ArgMax, O.ArgMin)) or (isinstance(op, O.TopK) and v.index == 1):
+        return True
+    if isinstance(op, O.Cast):
+        return operands[0].dtype.is_bool or is_nonnegative(operands[0])
+    if isinstance(
+        op, (O.Reshape, O.Transpose, O.Slice, O.Expand, O.Flip, O.Split, O.Add, O.Mul, O.Minimum, O.Concat, O.FloorDivide, O.CumSum)
+    ):
+        return all(is_nonnegative(x) for x in operands)
+    if isinstance(op, O.Maximum):
+        return any(is_nonnegative(x) for x in operands)
+    if isinstance(op, O.Where):
+        return all(is_nonnegative(x) for x in operands[1:])
+    return isinstance(op, O.Remainder) and is_nonnegative(operands[1])
+
+
+@aten("tril.default")
+def tril(c: Context, x: Value, diagonal: Any = 0) -> Value:
+    return _triangle(c, x, diagonal, O.LessEqual())
+
+
+@aten("triu.default")
+def triu(c: Context, x: Value, diagonal: Any = 0) -> Value:
+    return _triangle(c, x, diagonal, O.GreaterEqual())
+
+
+def _triangle(c: Context, x: Value, diagonal: Any, compare: Any) -> Value:
+    """Keep x where column `compare` row + diagonal."""
+    shape = x.shape[-2:]
+    rows = c.emit(O.Iota(shape=(shape[0], 1), axis=0, dtype=dt.i64, start=diagonal))
+    columns = c.emit(O.Iota(shape=(1, shape[1]), axis=1, dtype=dt.i64))
+    return c.emit(O.Where(), c.emit(compare, columns, rows), x, c.scalar(0, x.dtype))

@@ -1,0 +1,272 @@
+"""Linear algebra: systems, factorisations, spectra, norms. A singular matrix is an error of the run, so `info` outputs are zeros."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .... import ops as O
+from ....core import dtypes as dt
+from ....core.dtypes import DType
+from ....core.errors import UnsupportedError
+from ....ir.graph import Value
+from ....ops import functions as F
+from ....ops.linalg import functions as L
+from ....ops.linalg import matrices as X
+from ....ops.linalg import reflections as R
+from ....ops.linalg.factors import Qr
+from ....ops.linalg.reflections import Geqrf
+from ....ops.linalg.spectra import Eigh, Svd
+from ....ops.linalg.systems import Lu, Solve
+from .registry import Context, aten, axis_of
+
+
+def _on(c: Context, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a function of graph values; what it adds has the node's place."""
+    before, c.graph.place = c.graph.place, c.place
+    try:
+        return fn(*args, **kwargs)
+    finally:
+        c.graph.place = before
+
+
+def _zeros(c: Context, index: int) -> Value:
+    """Output `index` of the node as zeros."""
+    shape = c.symbols.shape(c.meta[index].shape)
+    from ..tensors import dtype_of
+
+    return c.expand(c.scalar(0, dtype_of(c.meta[index].dtype)), shape)
+
+
+def _columns(a: Value, b: Value, out_rank: int) -> tuple[Value, bool]:
+    """The right side as matrices; a batch of vectors [..., n] gets a column axis, as torch decides it."""
+    vector = len(b.shape) == 1 or (len(b.shape) == len(a.shape) - 1 and b.shape == a.shape[:-1])
+    return (F.reshape(b, (*b.shape, 1)) if vector else b), vector
+
+
+@aten("_linalg_solve_ex.default")
+def solve_ex(c: Context, a: Value, b: Value, *, left: bool = True, check_errors: bool = False) -> tuple[Value, ...]:
+    def build() -> tuple[Any, Any, Any]:
+        side, vector = _columns(a, b, len(c.shape))
+        if left:
+            out: Value = Solve()(a, side)
+        else:
+            out = X.mt(Solve(transpose=True)(a, X.mt(side)))
+        out = F.reshape(out, out.shape[:-1]) if vector else out
+        if a.dtype.kind == "c":
+            from ..convert import Missing
+
+            return out, Missing("the LU factors of complex matrices are not supported"), Missing("pivots of complex matrices")
+        lu, pivots, _ = Lu()(a)
+        return out, lu, F.add(pivots, 1)
+
+    out, lu, pivots = _on(c, build)
+    return out, lu, pivots, _zeros(c, 3)
+
+
+@aten("_linalg_det.default")
+def det(c: Context, a: Value) -> tuple[Value, ...]:
+    out = _on(c, L.det, a)
+    lu, pivots, _ = c.emit_all(Lu(), a)
+    return out, lu, _on(c, F.add, pivots, 1)
+
+
+@aten("_linalg_slogdet.default")
+def slogdet(c: Context, a: Value) -> tuple[Value, ...]:
+    sign, size = _on(c, L.slogdet, a)
+    lu, pivots, _ = c.emit_all(Lu(), a)
+    return sign, size, lu, _on(c, F.add, pivots, 1)
+
+
+@aten("linalg_inv_ex.default")
+def inv_ex(c: Context, a: Value, *, check_errors: bool = False) -> tuple[Value, ...]:
+    return _on(c, L.inv, a), _zeros(c, 1)
+
+
+@aten("linalg_cholesky_ex.default")
+def cholesky_ex(c: Context, a: Value, *, upper: bool = False, check_errors: bool = False) -> tuple[Value, ...]:
+    return _on(c, L.cholesky, a, upper=upper), _zeros(c, 1)
+
+
+@aten("cholesky.default")
+def cholesky(c: Context, a: Value, upper: bool = False) -> Any:
+    return _on(c, L.cholesky, a, upper=upper)
+
+
+@aten("cholesky_solve.default", "_cholesky_solve_helper.default")
+def cholesky_solve(c: Context, b: Value, low: Value, upper: bool = False) -> Any:
+    return _on(c, L.cholesky_solve, b, low, upper=upper)
+
+
+@aten("cholesky_inverse.default")
+def cholesky_inverse(c: Context, low: Value, upper: bool = False) -> Any:
+    return _on(c, lambda: L.cholesky_solve(F.expand(X.eye(low, low.shape[-1]), low.shape), low, upper=upper))
+
+
+def _pivoting(pivot: bool) -> None:
+    if not pivot:
+        raise UnsupportedError("an LU factorisation without pivoting is not supported")
+
+
+@aten("linalg_lu_factor_ex.default")
+def lu_factor_ex(c: Context, a: Value, *, pivot: bool = True, check_errors: bool = False) -> tuple[Value, ...]:
+    _pivoting(pivot)
+    lu, pivots, _ = c.emit_all(Lu(), a)
+    return lu, _on(c, F.add, pivots, 1), _zeros(c, 2)
+
+
+@aten("linalg_lu.default")
+def lu(c: Context, a: Value, *, pivot: bool = True) -> tuple[Value, ...]:
+    _pivoting(pivot)
+    packed, _, order = c.emit_all(Lu(), a)
+    low, up = _on(c, L.lu_unpacked, packed)
+    return _on(c, L.permutation, order, a.dtype), low, up
+
+
+@aten("lu_unpack.default")
+def lu_unpack(c: Context, packed: Value, pivots: Value, unpack_data: bool = True, unpack_pivots: bool = True) -> tuple[Value, ...]:
+    low, up = _on(c, L.lu_unpacked, packed) if unpack_data else (_zeros(c, 1), _zeros(c, 2))
+    if not unpack_pivots:
+        return _zeros(c, 0), low, up
+    order = _on(c, lambda: L.order_of_pivots(F.sub(pivots, 1), packed.shape[-2]))
+    return _on(c, L.permutation, order, packed.dtype), low, up
+
+
+@aten("linalg_lu_solve.default")
+def lu_solve(c: Context, packed: Value, pivots: Value, b: Value, *, left: bool = True, adjoint: bool = False) -> Any:
+    def build() -> Value:
+        order = L.order_of_pivots(F.sub(pivots, 1), packed.shape[-1])
+        return L.lu_solve(packed, order, b, transpose=adjoint) if left else X.mt(L.lu_solve(packed, order, X.mt(b), transpose=not adjoint))
+
+    return _on(c, build)
+
+
+@aten("linalg_solve_triangular.default")
+def solve_triangular(c: Context, a: Value, b: Value, *, upper: bool, left: bool = True, unitriangular: bool = False) -> Any:
+    return _on(c, X.solve_triangular if left else X.solve_from_right, a, b, upper=upper, unit=unitriangular)
+
+
+@aten("triangular_solve.default")
+def old_triangular_solve(c: Context, b: Value, a: Value, upper: bool = True, transpose: bool = False,
+                         unitriangular: bool = False) -> tuple[Value, ...]:
+    return _on(c, X.solve_triangular, a, b, upper=upper, transpose=transpose, unit=unitriangular), a
+
+
+@aten("linalg_qr.default")
+def qr(c: Context, a: Value, mode: str = "reduced") -> tuple[Value, ...]:
+    q, r = c.emit_all(Qr(complete=mode == "complete"), a)
+    return (_zeros(c, 0) if mode == "r" else q), r
+
+
+@aten("geqrf.default")
+def geqrf(c: Context, a: Value) -> tuple[Value, ...]:
+    return c.emit_all(Geqrf(), a)
+
+
+@aten("linalg_householder_product.default", "orgqr.default")
+def householder_product(c: Context, v: Value, tau: Value) -> Any:
+    return _on(c, R.householder_product, v, tau)
+
+
+@aten("ormqr.default")
+def ormqr(c: Context, v: Value, tau: Value, other: Value, left: bool = True, transpose: bool = False) -> Any:
+    return _on(c, R.reflected, v, tau, other, left=left, transpose=transpose)
+
+
+def _symmetric(a: Value, upper: bool) -> Value:
+    """The symmetric matrix that one triangle says; derivatives pass as if all of a had been read, as torch's do."""
+    half = X.triu(a) if upper else X.tril(a)
+    other = X.mt(X.triu(a, 1) if upper else X.tril(a, -1))
+    return F.add(a, F.one("stop_gradient", F.sub(F.add(half, other), a)))
+
+
+@aten("_linalg_eigh.default")
+def eigh(c: Context, a: Value, UPLO: str = "L", compute_v: bool = True) -> tuple[Value, ...]:
+    x = _on(c, _symmetric, a, UPLO.upper() == "U")
+    if not compute_v:
+        return c.emit(Eigh(vectors=False), x), _zeros(c, 1)
+    return c.emit_all(Eigh(), x)
+
+
+@aten("linalg_eig.default")
+def eig(c: Context, a: Value) -> tuple[Value, ...]:
+    return _on(c, L.eig, a)  # type: ignore[no-any-return]
+
+
+@aten("linalg_eigvals.default", "_linalg_eigvals.default")
+def eigvals(c: Context, a: Value) -> Any:
+    return _on(c, L.eigvals, a)
+
+
+@aten("_linalg_svd.default")
+def svd(c: Context, a: Value, full_matrices: bool = False, compute_uv: bool = True, *, driver: str | None = None) -> tuple[Value, ...]:
+    if not compute_uv:
+        return _zeros(c, 0), c.emit(Svd(vectors=False), a), _zeros(c, 2)
+    s, u, vt = c.emit_all(Svd(), a)
+    if full_matrices:
+        u, vt = _on(c, L.complete_basis, u), _on(c, lambda: X.mt(L.complete_basis(X.mt(vt))))
+    return u, s, vt
+
+
+def _number(x: Any, dtype: DType) -> float | Value | None:
+    """A Python number, where x is one or a constant tensor of one element, or a tensor."""
+    if x is None or isinstance(x, (int, float)):
+        return None if x is None else float(x)
+    assert isinstance(x, Value)
+    if isinstance(x.op, O.Constant) and x.op.data.array.size == 1:
+        return float(x.op.data.array.reshape(-1)[0])
+    return F.cast(x, dtype)
+
+
+@aten("linalg_pinv.atol_rtol_tensor", "linalg_pinv.atol_rtol_float")
+def pinv(c: Context, a: Value, *, atol: Any = None, rtol: Any = None, hermitian: bool = False) -> Any:
+    x = _on(c, _symmetric, a, False) if hermitian else a
+    return _on(c, L.pinv, x, _number(rtol, a.dtype), _number(atol, a.dtype) or 0.0)
+
+
+@aten("linalg_pinv.default")
+def pinv_rcond(c: Context, a: Value, rcond: float, hermitian: bool = False) -> Any:
+    return pinv(c, a, rtol=rcond, hermitian=hermitian)
+
+
+@aten("linalg_lstsq.default")
+def lstsq(c: Context, a: Value, b: Value, rcond: float | None = None, *, driver: str | None = None) -> tuple[Value, ...]:
+    side, vector = _columns(a, b, len(c.shape))
+    out = _on(c, L.lstsq, a, side)
+    m, n = a.shape[-2:]
+
+    def residuals() -> Value:
+        return F.sum_(F.square(F.sub(F.matmul(a, out), side)), (len(side.shape) - 2,))
+
+    wanted = c.symbols.shape(c.meta[1].shape)
+    rest = c.reshape(_on(c, residuals), wanted) if m > n and 0 not in wanted else _zeros(c, 1)
+    rank = c.expand(c.scalar(min(m, n), dt.i64), c.symbols.shape(c.meta[2].shape))
+    return (c.reshape(out, out.shape[:-1]) if vector else out), rest, rank, _zeros(c, 3)
+
+
+@aten("linalg_matrix_exp.default", "matrix_exp.default")
+def matrix_exp(c: Context, a: Value) -> Any:
+    return _on(c, L.matrix_exp, a)
+
+
+@aten("linalg_cross.default")
+def cross(c: Context, a: Value, b: Value, *, dim: int = -1) -> Any:
+    shape = np.broadcast_shapes(a.shape, b.shape)
+    return _on(c, lambda: L.cross(F.expand(a, shape), F.expand(b, shape), axis_of(dim, len(shape))))
+
+
+@aten("_linalg_check_errors.default")
+def check_errors(c: Context, info: Value, api_name: str, *, is_matrix: bool) -> Any:
+    """The run reports errors itself."""
+    return ()
+
+
+@aten("linalg_matrix_norm.default", "linalg_matrix_norm.str_ord")
+def matrix_norm(c: Context, x: Value, ord: Any = "fro", dim: Any = (-2, -1), keepdim: bool = False, *, dtype: Any = None) -> Any:  # noqa: A002
+    order = ord if isinstance(ord, str) else float(ord)
+    if not isinstance(order, str) and not math.isinf(order):
+        order = int(order)
+    return _on(c, L.matrix_norm, c.cast(x, c.dtype), order, tuple(dim), keepdims=keepdim)

@@ -1,0 +1,150 @@
+"""Comparisons, logic on booleans and bits, selection and clamping."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .... import ops as O
+from ....core import dtypes as dt
+from ....ir.graph import Value
+from .registry import Context, Handler, aten
+
+
+def _compare(op: Any) -> Handler:
+    def handler(c: Context, a: Any, b: Any) -> Value:
+        dtype = c.result_dtype(0, 1)
+        return c.emit(op(), c.value(a, dtype), c.value(b, dtype))
+
+    return handler
+
+
+for _name, _op in {
+    "eq": O.Equal,
+    "ne": O.NotEqual,
+    "lt": O.Less,
+    "le": O.LessEqual,
+    "gt": O.Greater,
+    "ge": O.GreaterEqual,
+    "not_equal": O.NotEqual,
+    "less": O.Less,
+    "less_equal": O.LessEqual,
+    "greater": O.Greater,
+    "greater_equal": O.GreaterEqual,
+}.items():
+    aten(f"{_name}.Tensor", f"{_name}.Scalar")(_compare(_op))
+
+
+def truth(c: Context, x: Value) -> Value:
+    return x if x.dtype.is_bool else c.emit(O.NotEqual(), x, c.scalar(0, x.dtype))
+
+
+def _logical(op: Any) -> Handler:
+    def handler(c: Context, a: Value, b: Value) -> Value:
+        return c.emit(op(), truth(c, a), truth(c, b))
+
+    return handler
+
+
+aten("logical_and.default")(_logical(O.LogicalAnd))
+aten("logical_or.default")(_logical(O.LogicalOr))
+aten("logical_xor.default")(_logical(O.LogicalXor))
+
+
+@aten("logical_not.default")
+def logical_not(c: Context, x: Value) -> Value:
+    return c.emit(O.LogicalNot(), truth(c, x))
+
+
+def _bitwise(on_bool: Any, on_int: Any) -> Handler:
+    def handler(c: Context, a: Any, b: Any) -> Value:
+        op = on_bool if c.dtype.is_bool else on_int
+        return c.emit(op(), c.value(a, c.dtype), c.value(b, c.dtype))
+
+    return handler
+
+
+for _name, _pair in {"and": (O.LogicalAnd, O.BitwiseAnd), "or": (O.LogicalOr, O.BitwiseOr), "xor": (O.LogicalXor, O.BitwiseXor)}.items():
+    aten(
+        f"bitwise_{_name}.Tensor",
+        f"bitwise_{_name}.Scalar",
+        f"bitwise_{_name}.Scalar_Tensor",
+        f"__{_name}__.Tensor",
+        f"__{_name}__.Scalar",
+        f"__i{_name}__.Tensor",
+        f"__i{_name}__.Scalar",
+    )(_bitwise(*_pair))
+
+
+def _shift(op: Any) -> Handler:
+    def handler(c: Context, a: Any, b: Any) -> Value:
+        return c.emit(op(), c.value(a, c.dtype), c.value(b, c.dtype))
+
+    return handler
+
+
+for _side, _other, _shift_op in (("left", "l", O.BitwiseLeftShift), ("right", "r", O.BitwiseRightShift)):
+    aten(
+        f"bitwise_{_side}_shift.Tensor",
+        f"bitwise_{_side}_shift.Tensor_Scalar",
+        f"bitwise_{_side}_shift.Scalar_Tensor",
+        f"__{_other}shift__.Tensor",
+        f"__{_other}shift__.Scalar",
+        f"__i{_other}shift__.Tensor",
+        f"__i{_other}shift__.Scalar",
+    )(_shift(_shift_op))
+
+
+@aten("bitwise_not.default")
+def bitwise_not(c: Context, x: Value) -> Value:
+    return c.emit(O.LogicalNot() if x.dtype.is_bool else O.BitwiseNot(), x)
+
+
+@aten("isnan.default")
+def isnan(c: Context, x: Value) -> Value:
+    return c.emit(O.IsNan(), c.cast(x, x.dtype if x.dtype.is_float else dt.f32))
+
+
+@aten("isinf.default")
+def isinf(c: Context, x: Value) -> Value:
+    return c.emit(O.IsInf(), c.cast(x, x.dtype if x.dtype.is_float else dt.f32))
+
+
+@aten("isfinite.default")
+def isfinite(c: Context, x: Value) -> Value:
+    return c.emit(O.LogicalNot(), c.emit(O.LogicalOr(), isnan(c, x), isinf(c, x)))
+
+
+@aten("where.self", "where.ScalarSelf", "where.ScalarOther", "where.Scalar")
+def where(c: Context, cond: Value, a: Any, b: Any) -> Value:
+    return c.emit(O.Where(), truth(c, cond), c.value(a, c.dtype), c.value(b, c.dtype))
+
+
+@aten("masked_fill.Scalar", "masked_fill.Tensor")
+def masked_fill(c: Context, x: Value, mask: Value, value: Any) -> Value:
+    return c.emit(O.Where(), mask, c.value(value, c.dtype), x)
+
+
+@aten("clamp.default", "clamp.Tensor", "clip.default", "clip.Tensor")
+def clamp(c: Context, x: Value, min: Any = None, max: Any = None) -> Value:  # noqa: A002
+    """Of zeros of both signs the second operand is the result: as in torch x, but for bounds that are tensors."""
+    out = c.cast(x, c.dtype)
+    for op, bound in ((O.Maximum(), min), (O.Minimum(), max)):
+        if bound is not None:
+            pair = (c.value(bound, c.dtype), out)
+            out = c.emit(op, *(pair[::-1] if isinstance(bound, Value) else pair))
+    return out
+
+
+@aten("clamp_min.default", "clamp_min.Tensor")
+def clamp_min(c: Context, x: Value, min: Any) -> Value:  # noqa: A002
+    return clamp(c, x, min=min)
+
+
+@aten("clamp_max.default", "clamp_max.Tensor")
+def clamp_max(c: Context, x: Value, max: Any) -> Value:  # noqa: A002
+    return clamp(c, x, max=max)
+
+
+@aten("hardtanh.default")
+def hardtanh(c: Context, x: Value, min_val: Any = -1, max_val: Any = 1) -> Value:
+    return clamp(c, x, min_val, max_val)

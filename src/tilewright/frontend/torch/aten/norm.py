@@ -1,0 +1,221 @@
+"""Normalisation layers. Training forms of batch norm give new running statistics as results (state.py says what becomes of them)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .... import ops as O
+from ....core import dtypes as dt
+from ....core.dims import product
+from ....core.errors import UnsupportedError
+from ....ir.graph import Value
+from ....ops import functions as F
+from ....ops.rows import batch_statistics as B
+from .registry import Context, aten
+
+
+def _norm(c: Context, op: Any, x: Value, *rest: Value) -> Value:
+    """The op; spelled out where eps is negative, which torch allows and the op does not."""
+    if op.eps >= 0:
+        return c.emit(op, x, *rest)
+    if not isinstance(op, O.GroupNorm):
+        made: Value = op.decompose(x, *rest)
+        return made
+    n, channels = x.shape[:2]
+    flat: Value = c.reshape(x, (n, op.groups, product(x.shape[1:]) // op.groups))
+    out = c.reshape(O.LayerNorm(eps=op.eps).decompose(flat), x.shape)
+    for how, v in zip((O.Mul(), O.Add()), rest, strict=False):
+        out = c.emit(how, out, c.reshape(v, (channels, *(1,) * (len(x.shape) - 2))))
+    return out
+
+
+@aten("layer_norm.default")
+def layer_norm(
+    c: Context,
+    x: Value,
+    normalized_shape: Sequence[int],
+    weight: Value | None = None,
+    bias: Value | None = None,
+    eps: float = 1e-5,
+    *_: Any,
+) -> Value:
+    n = len(normalized_shape)
+    if weight is not None and bias is not None:
+        return _norm(c, O.LayerNorm(eps=float(eps), naxes=n, affine="both"), x, weight, bias)
+    if weight is not None:
+        return _norm(c, O.LayerNorm(eps=float(eps), naxes=n, affine="weight"), x, weight)
+    out = _norm(c, O.LayerNorm(eps=float(eps), naxes=n, affine="none"), x)
+    return out if bias is None else c.emit(O.Add(), out, bias)
+
+
+@aten("native_layer_norm.default")
+def native_layer_norm(c: Context, x: Value, normalized_shape: Sequence[int], weight: Value | None, bias: Value | None, eps: float) -> Any:
+    axes = tuple(range(len(x.shape) - len(normalized_shape), len(x.shape)))
+    return (layer_norm(c, x, normalized_shape, weight, bias, eps), *_moments(c, x, axes, eps))
+
+
+def _moments(c: Context, x: Value, axes: tuple[int, ...], eps: float, keepdims: bool = True) -> tuple[Value, Value]:
+    """Mean and 1 / sqrt(var + eps) over axes; whoever does not read them does not compute them."""
+    mean = c.emit(O.Mean(axes=axes, keepdims=keepdims), x)
+    var = c.emit(O.Var(axes=axes, keepdims=keepdims, correction=0.0), x)
+    return mean, c.emit(O.Rsqrt(), c.emit(O.Add(), var, c.scalar(float(eps), x.dtype)))
+
+
+def _statistics_missing(out: Value, what: str) -> tuple[Any, Any, Any]:
+    from ..convert import Missing
+
+    missing = Missing(f"the statistics of {what} are not supported")
+    return out, missing, missing
+
+
+@aten("rms_norm.default")
+def rms_norm(c: Context, x: Value, normalized_shape: Sequence[int], weight: Value | None = None, eps: float | None = None) -> Value:
+    if eps is None:
+        eps = {dt.f16: 2.0**-10, dt.bf16: 2.0**-7, dt.f32: 2.0**-23, dt.f64: 2.0**-52}[x.dtype]  # torch.finfo(x.dtype).eps
+    op = O.RmsNorm(eps=float(eps), naxes=len(normalized_shape), affine="none" if weight is None else "weight")
+    return _norm(c, op, x) if weight is None else _norm(c, op, x, weight)
+
+
+@aten("_fused_rms_norm.default")
+def fused_rms_norm(c: Context, x: Value, normalized_shape: Sequence[int], weight: Value | None, eps: float | None) -> Any:
+    out, missing, _ = _statistics_missing(rms_norm(c, x, normalized_shape, weight, eps), "rms_norm")
+    return out, missing
+
+
+def _affine(c: Context, weight: Value | None, bias: Value | None, like: Value, channels: Any) -> list[Value]:
+    """Weight and bias, a missing one filled with ones or zeros; [] when both are missing."""
+    if weight is None and bias is None:
+        return []
+    if not isinstance(channels, int):
+        raise UnsupportedError("a norm needs a static channel count")
+    fill = [c.constant(np.full(channels, v, like.dtype.np), "affine") if given is None else given for given, v in ((weight, 1), (bias, 0))]
+    return fill
+
+
+@aten("batch_norm.default")
+def batch_norm(
+    c: Context,
+    x: Value,
+    weight: Value | None,
+    bias: Value | None,
+    mean: Value | None,
+    var: Value | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool = False,
+) -> Value:
+    if training or mean is None or var is None:
+        out: Value = _training(c, x, weight, bias, momentum, eps)[0]
+        return out
+    extra = _affine(c, weight, bias, mean, x.shape[1])
+    stats = [mean, var, *extra]
+    dtypes = {v.dtype for v in stats}
+    if dtypes != {x.dtype}:
+        stats = [c.cast(v, x.dtype) for v in stats]
+    return _norm(c, O.BatchNorm(eps=float(eps), affine="both" if extra else "none"), x, *stats)
+
+
+def _training(c: Context, x: Value, weight: Value | None, bias: Value | None, momentum: float, eps: float,
+              mean: Value | None = None, var: Value | None = None) -> tuple[Any, ...]:
+    """(out, the batch's means, its 1 / sqrt(var + eps), new mean, new variance)."""
+    if product(x.shape) == 0:
+        zero = c.expand(c.scalar(0.0, F.widened(x).dtype), x.shape[1:2])
+        return c.cast(x, x.dtype), zero, zero, mean, var
+
+    def build() -> tuple[Any, ...]:
+        own, spread = B.moments(x)
+        out = B.batch_normed(x, own, spread, tuple(_affine(c, weight, bias, own, x.shape[1])), eps)
+        inverse = F.rsqrt(F.add(spread, float(eps)))
+        if mean is None or var is None:
+            return out, own, inverse, None, None
+        return out, own, inverse, B.moved(mean, own, momentum), B.moved(var, B.unbiased(spread, x), momentum)
+
+    before, c.graph.place = c.graph.place, c.place
+    try:
+        return build()
+    finally:
+        c.graph.place = before
+
+
+@aten("_native_batch_norm_legit_functional.default")
+def native_batch_norm_functional(
+    c: Context, x: Value, weight: Value | None, bias: Value | None, mean: Value, var: Value, training: bool, momentum: float, eps: float
+) -> Any:
+    if training:
+        return _training(c, x, weight, bias, momentum, eps, mean, var)
+    empty = c.constant(np.zeros((0,), x.dtype.np))
+    return batch_norm(c, x, weight, bias, mean, var, False, momentum, eps), empty, empty, mean, var
+
+
+@aten("_batch_norm_with_update_functional.default")
+def batch_norm_with_update(
+    c: Context, x: Value, weight: Value | None, bias: Value | None, mean: Value, var: Value, momentum: float, eps: float
+) -> Any:
+    out, own, inverse, *new = _training(c, x, weight, bias, momentum, eps, mean, var)
+    return out, own, inverse, c.constant(np.zeros((0,), np.uint8)), *new
+
+
+@aten("_native_batch_norm_legit.no_stats")
+def native_batch_norm_without(
+    c: Context, x: Value, weight: Value | None, bias: Value | None, training: bool, momentum: float, eps: float
+) -> Any:
+    return _training(c, x, weight, bias, momentum, eps)[:3]
+
+
+@aten("_native_batch_norm_legit_no_training.default")
+def native_batch_norm(
+    c: Context, x: Value, weight: Value | None, bias: Value | None, mean: Value, var: Value, momentum: float, eps: float
+) -> Any:
+    return _statistics_missing(batch_norm(c, x, weight, bias, mean, var, False, momentum, eps), "batch_norm")
+
+
+@aten("group_norm.default")
+def group_norm(
+    c: Context,
+    x: Value,
+    num_groups: int,
+    weight: Value | None = None,
+    bias: Value | None = None,
+    eps: float = 1e-5,
+    cudnn_enabled: bool = True,
+) -> Value:
+    extra = _affine(c, weight, bias, x, x.shape[1])
+    return _norm(c, O.GroupNorm(groups=num_groups, eps=float(eps), affine="both" if extra else "none"), x, *extra)
+
+
+@aten("native_group_norm.default")
+def native_group_norm(
+    c: Context, x: Value, weight: Value | None, bias: Value | None, n: Any, channels: Any, hw: Any, group: int, eps: float
+) -> Any:
+    out = group_norm(c, x, group, weight, bias, eps)
+    if product(x.shape) == 0:
+        return (out, *(c.expand(c.scalar(v, x.dtype), (n, group)) for v in (float("nan"), float("nan"))))
+    return (out, *_moments(c, c.reshape(x, (n, group, channels // group * hw)), (2,), eps, keepdims=False))
+
+
+@aten("instance_norm.default")
+def instance_norm(
+    c: Context,
+    x: Value,
+    weight: Value | None,
+    bias: Value | None,
+    mean: Value | None,
+    var: Value | None,
+    use_input_stats: bool,
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool = False,
+) -> Value:
+    """Every channel of every case by its own mean and variance: a group norm with as many groups as channels. (state.py spells out the
+    form that writes to running statistics.)"""
+    if not use_input_stats:
+        return batch_norm(c, x, weight, bias, mean, var, False, momentum, eps)
+    extra = _affine(c, weight, bias, x, x.shape[1])
+    channels = x.shape[1]
+    if not isinstance(channels, int):
+        raise UnsupportedError("a norm needs a static channel count")
+    return _norm(c, O.GroupNorm(groups=channels, eps=float(eps), affine="both" if extra else "none"), x, *extra)

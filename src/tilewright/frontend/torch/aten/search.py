@@ -1,0 +1,218 @@
+"""Looking up and counting: sorted search, histograms, running extremes, medians."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .... import ops as O
+from ....core import dtypes as dt
+from ....core.dims import Dim, product
+from ....core.errors import UnsupportedError
+from ....ir.graph import Value
+from .reduce import reduce
+from .registry import Context, aten, axis_of
+
+
+def _size(d: Dim, what: str) -> int:
+    if not isinstance(d, int):
+        raise UnsupportedError(f"{what} needs a static size, got {d}")
+    return d
+
+
+def _before(c: Context, sorted_: Value, values: Value, right: bool) -> Value:
+    """How many elements of the last axis of `sorted_` stand before each of `values` (which has one axis more, of size 1)."""
+    late = c.emit(O.Greater() if right else O.GreaterEqual(), sorted_, values)
+    early = c.cast(c.emit(O.LogicalNot(), late), c.dtype)  # a NaN in `values` comes after everything
+    return c.emit(O.Sum(axes=(len(late.shape) - 1,), keepdims=False), early)
+
+
+def _search(c: Context, rows: Value, values: Any, right: bool) -> Value:
+    """Positions at which `values` would be inserted: one row for all of them, or rows of the same batch."""
+    dtype = c.result_dtype(0, 1) if isinstance(values, Value) else rows.dtype
+    wanted = c.value(values, dtype)
+    rows = c.cast(rows, dtype)
+    spread = c.reshape(wanted, (*wanted.shape, 1))
+    if len(rows.shape) > 1:
+        rows = c.reshape(rows, (*rows.shape[:-1], 1, rows.shape[-1]))
+    return c.reshape(_before(c, rows, spread, right), c.shape)
+
+
+@aten("searchsorted.Tensor", "searchsorted.Scalar")
+def searchsorted(c: Context, rows: Value, values: Any, *, out_int32: bool = False, right: bool = False, side: str | None = None,
+                 sorter: Value | None = None) -> Value:
+    if sorter is not None:
+        rows = c.emit(O.GatherAlongAxis(axis=len(rows.shape) - 1), rows, sorter)
+    return _search(c, rows, values, bool(right) or side == "right")
+
+
+@aten("bucketize.Tensor", "bucketize.Scalar")
+def bucketize(c: Context, values: Any, boundaries: Value, *, out_int32: bool = False, right: bool = False) -> Value:
+    if len(boundaries.shape) != 1:
+        raise UnsupportedError(f"bucketize needs boundaries of one axis, got {boundaries.type}")
+    dtype = boundaries.dtype
+    if isinstance(values, Value):
+        dtype = c.result_dtype(0, 1)
+    wanted = c.value(values, dtype)
+    return c.reshape(_before(c, c.cast(boundaries, dtype), c.reshape(wanted, (*wanted.shape, 1)), bool(right)), c.shape)
+
+
+# --- running extremes -----------------------------------------------------------------------------------------------------------------
+
+
+def _running(c: Context, x: Value, dim: int, better: Any) -> tuple[Value, Value]:
+    """Values and indices of the best so far (the later of equals; NaN beats all): windows of 1, 2, 4, … elements are combined."""
+    if not x.shape:
+        return x, c.scalar(0, dt.i64)
+    axis = axis_of(dim, len(x.shape))
+    n = _size(x.shape[axis], "a running maximum")
+    where = c.expand(c.emit(O.Iota(shape=tuple(n if a == axis else 1 for a in range(len(x.shape))), axis=axis, dtype=dt.i64)), x.shape)
+    best, step = c.cast(x, dt.i32) if x.dtype.is_bool else x, 1
+    while step < n:
+        old, old_at = (c.slice(v, axis, 0, n - step) for v in (best, where))
+        new, new_at = (c.slice(v, axis, step, n - step) for v in (best, where))
+        wins = c.emit(better(), new, old)
+        if x.dtype.is_float:
+            wins = c.emit(O.LogicalOr(), wins, c.emit(O.IsNan(), new))
+        pairs = ((best, c.emit(O.Where(), wins, new, old)), (where, c.emit(O.Where(), wins, new_at, old_at)))
+        best, where = (c.emit(O.Concat(axis=axis), c.slice(v, axis, 0, step), after) for v, after in pairs)
+        step *= 2
+    return c.emit(O.GatherAlongAxis(axis=axis), x, where) if n else x, where
+
+
+@aten("cummax.default")
+def cummax(c: Context, x: Value, dim: int) -> Any:
+    return _running(c, x, dim, O.GreaterEqual)
+
+
+@aten("cummin.default")
+def cummin(c: Context, x: Value, dim: int) -> Any:
+    return _running(c, x, dim, O.LessEqual)
+
+
+@aten("logcumsumexp.default")
+def logcumsumexp(c: Context, x: Value, dim: int) -> Value:
+    if not x.shape:
+        return x
+    axis, step = axis_of(dim, len(x.shape)), 1
+    n = _size(x.shape[axis], "logcumsumexp")
+    while step < n:
+        old, new = c.slice(x, axis, 0, n - step), c.slice(x, axis, step, n - step)
+        most = c.emit(O.Maximum(), old, new)
+        same = c.emit(O.Equal(), old, new)  # infinities of one sign, too: no difference of them is taken
+        gap = c.emit(O.Where(), same, c.scalar(0.0, x.dtype), c.emit(O.Sub(), old, new))
+        total = c.emit(O.Add(), most, c.emit(O.Log1p(), c.emit(O.Exp(), c.emit(O.Neg(), c.emit(O.Abs(), gap)))))
+        x = c.emit(O.Concat(axis=axis), c.slice(x, axis, 0, step), total)
+        step *= 2
+    return x
+
+
+# --- medians --------------------------------------------------------------------------------------------------------------------------
+
+
+def _nan_rows(c: Context, x: Value, axis: int) -> Value:
+    return c.emit(O.Any(axes=(axis,), keepdims=True), c.emit(O.IsNan(), x))
+
+
+def _median(c: Context, x: Value, axis: int, skip_nan: bool) -> tuple[Value, Value]:
+    """(value, index) with the axis kept: the lower of the two middle elements; NaN (the first) where there is one and none is skipped."""
+    n = _size(x.shape[axis], "median")
+    _, order = c.emit_all(O.Sort(axis=axis), x)  # NaN last
+    middle: Value = c.scalar((n - 1) // 2, dt.i64)
+    shape = tuple(1 if a == axis else d for a, d in enumerate(x.shape))
+    if not x.dtype.is_float:
+        at = c.expand(middle, shape)
+    else:
+        nans = c.emit(O.Sum(axes=(axis,), keepdims=True), c.cast(c.emit(O.IsNan(), x), dt.i64))
+        rest = c.emit(O.Sub(), c.scalar(n, dt.i64), nans)
+        if skip_nan:
+            half = c.emit(O.FloorDivide(), c.emit(O.Sub(), rest, c.scalar(1, dt.i64)), c.scalar(2, dt.i64))
+            at = c.emit(O.Maximum(), half, c.scalar(0, dt.i64))
+        else:
+            at = c.emit(O.Where(), c.emit(O.Greater(), nans, c.scalar(0, dt.i64)), rest, middle)
+    index = c.emit(O.GatherAlongAxis(axis=axis), order, at)
+    return c.emit(O.GatherAlongAxis(axis=axis), x, index), index
+
+
+def _median_all(c: Context, x: Value, skip_nan: bool) -> Value:
+    n = _size(product(x.shape), "median")
+    if n == 0:
+        return c.scalar(float("nan") if x.dtype.is_float else -(1 << (8 * x.dtype.itemsize - 1)), x.dtype)
+    return c.reshape(_median(c, c.reshape(x, (n,)), 0, skip_nan)[0], ())
+
+
+def _median_dim(c: Context, x: Value, dim: int, keepdim: bool, skip_nan: bool) -> Any:
+    if not x.shape:
+        return x, c.scalar(0, dt.i64)
+    found = _median(c, x, axis_of(dim, len(x.shape)), skip_nan)
+    return tuple(c.reshape(v, s) for v, s in zip(found, c.shapes(), strict=True))
+
+
+@aten("median.default")
+def median(c: Context, x: Value) -> Value:
+    return _median_all(c, x, False)
+
+
+@aten("median.dim")
+def median_dim(c: Context, x: Value, dim: int, keepdim: bool = False) -> Any:
+    return _median_dim(c, x, dim, keepdim, False)
+
+
+@aten("nanmedian.default")
+def nanmedian(c: Context, x: Value) -> Value:
+    return _median_all(c, x, True)
+
+
+@aten("nanmedian.dim")
+def nanmedian_dim(c: Context, x: Value, dim: int, keepdim: bool = False) -> Any:
+    return _median_dim(c, x, dim, keepdim, True)
+
+
+# --- histograms -----------------------------------------------------------------------------------------------------------------------
+
+
+@aten("histc.default")
+def histc(c: Context, x: Value, bins: int = 100, min: Any = 0, max: Any = 0) -> Value:  # noqa: A002
+    """Counts in `bins` equal parts of min..max (of the data's own range where they are equal)."""
+    flat = c.reshape(x, (x.type.numel,))
+    n = _size(flat.shape[0], "histc")
+    wide = c.cast(flat, dt.f64)
+    if min == max:
+        if n == 0:
+            return c.expand(c.scalar(0, x.dtype), (bins,))
+        low, high = reduce(c, O.Min, wide, None, False), reduce(c, O.Max, wide, None, False)
+        if min != 0 or max != 0:
+            low = high = c.scalar(float(min), dt.f64)
+        flatline = c.emit(O.Equal(), low, high)
+        low = c.emit(O.Where(), flatline, c.emit(O.Sub(), low, c.scalar(1.0, dt.f64)), low)
+        high = c.emit(O.Where(), flatline, c.emit(O.Add(), high, c.scalar(1.0, dt.f64)), high)
+    else:
+        low, high = c.scalar(float(min), dt.f64), c.scalar(float(max), dt.f64)
+    share = c.emit(O.Div(), c.emit(O.Sub(), wide, low), c.emit(O.Sub(), high, low))
+    place = c.emit(O.Minimum(), c.emit(O.Floor(), c.emit(O.Mul(), share, c.scalar(float(bins), dt.f64))), c.scalar(float(bins - 1), dt.f64))
+    inside = c.emit(O.LogicalAnd(), c.emit(O.GreaterEqual(), wide, low), c.emit(O.LessEqual(), wide, high))
+    numbers = c.constant(np.arange(bins, dtype=np.float64), "bins")
+    hit = c.emit(O.Equal(), c.reshape(c.emit(O.Where(), inside, place, c.scalar(-1.0, dt.f64)), (n, 1)), numbers)
+    return c.emit(O.Sum(axes=(0,), keepdims=False), c.cast(hit, x.dtype))
+
+
+@aten("mode.default")
+def mode(c: Context, x: Value, dim: int = -1, keepdim: bool = False) -> Any:
+    """The value that stands most often (the smallest of several), and where it stands last."""
+    if not x.shape:
+        return x, c.scalar(0, dt.i64)
+    axis = axis_of(dim, len(x.shape))
+    n, last = x.shape[axis], len(x.shape)
+    rows = c.transpose(x, [*(a for a in range(last) if a != axis), axis])
+    lead = rows.shape[:-1]
+    same = c.emit(O.Equal(), c.reshape(rows, (*lead, n, 1)), c.reshape(rows, (*lead, 1, n)))
+    counts = c.emit(O.Sum(axes=(last,), keepdims=False), c.cast(same, dt.i64))
+    often = c.emit(O.Equal(), counts, c.emit(O.Max(axes=(last - 1,), keepdims=True), counts))
+    high = float("inf") if x.dtype.is_float else (1 << (8 * x.dtype.itemsize - 1)) - 1
+    least = c.emit(O.Min(axes=(last - 1,), keepdims=True), c.emit(O.Where(), often, rows, c.scalar(high, x.dtype)))
+    place = c.emit(O.Iota(shape=(n,), axis=0, dtype=dt.i64))
+    own = c.emit(O.Where(), c.emit(O.Equal(), rows, least), place, c.scalar(-1, dt.i64))
+    index = c.emit(O.Max(axes=(last - 1,), keepdims=True), own)
+    found = c.emit(O.GatherAlongAxis(axis=last - 1), rows, index)
+    return tuple(c.reshape(v, s) for v, s in zip((found, index), c.shapes(), strict=True))

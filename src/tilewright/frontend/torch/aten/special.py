@@ -1,0 +1,161 @@
+"""Special functions, inverse and hyperbolic functions, the rarer activations: ops by name, and the formulas of `ops/formulas.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .... import ops as O
+from ....core import dtypes as dt
+from ....ir.graph import Value
+from ....ops import formulas
+from .elementwise import power
+from .random import random_slopes
+from .registry import Context, Handler, aten
+
+
+def build(c: Context, fn: Callable[..., Any], *operands: Value, **options: Any) -> Any:
+    """Append a formula; its nodes get the place of the ATen node."""
+    before = len(c.graph.nodes)
+    out = fn(*operands, **options)
+    for node in c.graph.nodes[before:]:
+        node.place = node.place or c.place
+    return out
+
+
+def _unary(op: Any) -> Handler:
+    def handler(c: Context, x: Value) -> Value:
+        return c.emit(op(), c.cast(x, c.dtype))
+
+    return handler
+
+
+def _binary(op: Any) -> Handler:
+    def handler(c: Context, a: Any, b: Any) -> Value:
+        return c.emit(op(), c.value(a, c.dtype), c.value(b, c.dtype))
+
+    return handler
+
+
+def _formula(fn: Any) -> Handler:
+    """Tensor operands first, options behind."""
+
+    def handler(c: Context, x: Any, *rest: Any, **options: Any) -> Any:
+        return build(c, fn, c.value(x, c.dtype), *rest, **options)
+
+    return handler
+
+
+def _formula2(fn: Callable[..., Any]) -> Handler:
+    def handler(c: Context, a: Any, b: Any) -> Any:
+        return build(c, fn, c.value(a, c.dtype), c.value(b, c.dtype))
+
+    return handler
+
+
+UNARY = {
+    O.Asin: "asin arcsin", O.Acos: "acos arccos", O.Atan: "atan arctan", O.Sinh: "sinh", O.Cosh: "cosh", O.Asinh: "asinh arcsinh",
+    O.Acosh: "acosh arccosh", O.Atanh: "atanh arctanh", O.Exp2: "exp2 special_exp2", O.Log2: "log2", O.Log10: "log10",
+    O.Erfc: "erfc special_erfc", O.Erfcx: "special_erfcx", O.Erfinv: "erfinv special_erfinv", O.Ndtri: "special_ndtri",
+    O.LogNdtr: "special_log_ndtr", O.Lgamma: "lgamma special_gammaln", O.Digamma: "digamma special_digamma special_psi",
+    O.I0: "i0 special_i0 special_modified_bessel_i0", O.I0e: "special_i0e", O.I1: "special_i1 special_modified_bessel_i1",
+    O.I1e: "special_i1e", O.BesselJ0: "special_bessel_j0", O.BesselJ1: "special_bessel_j1", O.BesselY0: "special_bessel_y0",
+    O.BesselY1: "special_bessel_y1", O.ModifiedBesselK0: "special_modified_bessel_k0", O.ModifiedBesselK1: "special_modified_bessel_k1",
+    O.ScaledModifiedBesselK0: "special_scaled_modified_bessel_k0", O.ScaledModifiedBesselK1: "special_scaled_modified_bessel_k1",
+    O.SphericalBesselJ0: "special_spherical_bessel_j0", O.AiryAi: "special_airy_ai",
+}  # fmt: skip
+for _op, _names in UNARY.items():
+    aten(*(f"{n}.default" for n in _names.split()))(_unary(_op))
+
+aten("atan2.default", "arctan2.default")(_binary(O.Atan2))
+aten("copysign.Tensor", "copysign.Scalar")(_binary(O.Copysign))
+aten("nextafter.default")(_binary(O.Nextafter))
+aten("hypot.default")(_binary(O.Hypot))
+aten("gcd.default")(_binary(O.Gcd))
+aten("lcm.default")(_binary(O.Lcm))
+_TENSOR_SCALAR = ("Tensor", "Scalar_Self", "Scalar_Other")
+_SPECIAL = ("default", "self_scalar", "other_scalar")
+aten("special_zeta.default", "special_zeta.self_scalar", "special_zeta.other_scalar")(_binary(O.Zeta))
+aten("igamma.default", "special_gammainc.default")(_binary(O.Igamma))
+aten("igammac.default", "special_gammaincc.default")(_binary(O.Igammac))
+aten(*(f"xlogy.{k}" for k in _TENSOR_SCALAR), *(f"special_xlogy.{k}" for k in _SPECIAL))(_formula2(formulas.xlogy))
+aten(*(f"special_xlog1py.{k}" for k in _SPECIAL))(_formula2(formulas.xlog1py))
+aten("logaddexp.default")(_formula2(formulas.logaddexp))
+aten("logaddexp2.default")(_formula2(formulas.logaddexp2))
+aten("heaviside.default")(_formula2(formulas.heaviside))
+aten("ldexp.Tensor")(_formula2(formulas.ldexp))
+
+for _name, _fn in {
+    "sinc": formulas.sinc, "special_sinc": formulas.sinc, "special_entr": formulas.entr, "special_ndtr": formulas.ndtr,
+    "logit": formulas.logit, "special_logit": formulas.logit, "nan_to_num": formulas.nan_to_num, "celu": formulas.celu,
+    "hardshrink": formulas.hardshrink, "softshrink": formulas.softshrink, "threshold": formulas.threshold,
+}.items():  # fmt: skip
+    aten(f"{_name}.default")(_formula(_fn))
+
+
+def _polynomial(kind: str, shifted: bool) -> Handler:
+    def handler(c: Context, x: Any, n: Any) -> Value:
+        degree = c.value(n, dt.i64) if not isinstance(n, Value) else c.cast(n, dt.i64)
+        return c.emit(O.OrthogonalPolynomial(kind=kind, shifted=shifted), c.value(x, c.dtype), degree)
+
+    return handler
+
+
+POLYNOMIALS = {
+    **{f"chebyshev_polynomial_{k}": (f"chebyshev_{k}", False) for k in "tuvw"},
+    **{f"shifted_chebyshev_polynomial_{k}": (f"chebyshev_{k}", True) for k in "tuvw"},
+    "hermite_polynomial_h": ("hermite_h", False),
+    "hermite_polynomial_he": ("hermite_he", False),
+    "laguerre_polynomial_l": ("laguerre", False),
+    "legendre_polynomial_p": ("legendre", False),
+}
+for _name, _kind in POLYNOMIALS.items():
+    aten(*(f"special_{_name}.{form}" for form in ("default", "x_scalar", "n_scalar")))(_polynomial(*_kind))
+
+
+@aten("signbit.default")
+def signbit(c: Context, x: Value) -> Value:
+    return c.emit(O.Signbit(), x) if not x.dtype.is_bool else c.expand(c.scalar(False, dt.bool_), x.shape)
+
+
+@aten("frexp.Tensor")
+def frexp(c: Context, x: Value) -> Any:
+    return build(c, formulas.frexp, x)
+
+
+@aten("polygamma.default")
+def polygamma(c: Context, n: int, x: Value) -> Value:
+    return c.emit(O.Polygamma(n=n), c.cast(x, c.dtype))
+
+
+@aten("special_polygamma.default")
+def special_polygamma(c: Context, n: int, x: Value) -> Value:
+    return polygamma(c, n, x)
+
+
+@aten("float_power.Tensor_Tensor", "float_power.Tensor_Scalar", "float_power.Scalar")
+def float_power(c: Context, a: Any, b: Any) -> Value:
+    return power(c, a, b)
+
+
+@aten("mvlgamma.default", "special_multigammaln.default")
+def mvlgamma(c: Context, x: Value, p: int) -> Value:
+    """log of the multivariate gamma function: a sum of p log-gammas at distances of 1/2."""
+    from math import log, pi
+
+    x = c.cast(x, c.dtype)
+    total = c.scalar(p * (p - 1) / 4 * log(pi), c.dtype)
+    for k in range(p):
+        total = c.emit(O.Add(), total, c.emit(O.Lgamma(), c.emit(O.Add(), x, c.scalar(-k / 2, c.dtype))))
+    return total
+
+
+@aten("rrelu.default", "rrelu_with_noise.default")
+def rrelu(c: Context, x: Value, *args: Any, **options: Any) -> Any:
+    """In evaluation the slope is the middle of its range; in training each element has a random one."""
+    noise, numbers = [a for a in args if isinstance(a, Value)], [a for a in args if not isinstance(a, Value)]
+    given = dict(zip(("lower", "upper", "training"), numbers, strict=False)) | options
+    lower, upper = given.get("lower", 0.125), given.get("upper", 1 / 3)
+    if given.get("training", False):
+        return NotImplemented if noise else random_slopes(c, x, lower, upper)
+    return c.emit(O.LeakyRelu(slope=(lower + upper) / 2), x)

@@ -1,0 +1,189 @@
+"""Attention on Hopper's matrix units: f16 and bf16, head sizes up to 128 that are multiples of 8, causal, windows, masks, biases, soft
+caps, shared key heads, any lengths.
+
+Other head sizes go to other templates. Tiles past an end read zeros, which the softmax masks out; heads are computed as 64 or 128 wide,
+what is past their own size being zeros too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from ....core.dims import Dim, at_least, ceildiv, divisible, minimum
+from ....core.dtypes import bf16, f16, f32
+from ....core.target_spec import TargetSpec
+from ....ir.graph import Value
+from ....ir.layout import Layout
+from ....ops.attention.forward import Attention as AttentionOp
+from ....ops.attention.saved import AttentionSaved as AttentionSavedOp
+from ....tile.builder import Ix, Tile, View
+from ....tile.ir import INDEX, TileType, Var
+from ...call import Call
+from ...cuda.groups import Shared
+from ...cuda.kernel import FlashKernel, TensorMap, forward
+from ...launch import Buffer, Launch, Word
+from ...matmul.tiling import leaves_of_epilogue
+from ...pointwise.copies import copy_launch
+from ...region import Evaluator, Operand, Region, narrow
+from ...template import Reason, Template, alone, region_bytes, region_flops
+from ..forward import Attention
+from .flash_order import heads_together, lengths
+from .flash_plan import PLANS
+
+HEAD_SIZES = tuple(PLANS)  # of the kernels
+
+
+def padded(d: Dim) -> int:
+    """The head size of the kernel that serves this one, or 0."""
+    return next((size for size in HEAD_SIZES if isinstance(d, int) and 0 < d <= size and d % 8 == 0), 0)
+
+
+class HopperAttention(Template):
+    key = "hopper_attention"
+
+    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
+        node = region.anchor
+        if node is None or type(node.op) not in (AttentionOp, AttentionSavedOp):
+            return Reason("no attention")
+        if target.cpu != "sm_90a":
+            return Reason(f"needs sm_90a, got {target.cpu}")
+        if isinstance(node.op, AttentionSavedOp):  # made only where this kernel serves it
+            return alone(region, AttentionSavedOp)
+        op = node.op
+        assert isinstance(op, AttentionOp)
+        q, k, v = node.operands[:3]
+        if op.has_mask and op.hidden != float("-inf"):
+            return Reason("hidden scores must be -inf")
+        if q.dtype not in (bf16, f16) or not q.dtype is k.dtype is v.dtype:
+            return Reason("needs bf16 or f16 operands of one dtype")
+        if not padded(q.shape[-1]) or q.shape[-1] != v.shape[-1]:
+            return Reason(f"the head size must be a multiple of 8 up to {HEAD_SIZES[-1]}, got {q.shape[-1]} and {v.shape[-1]}")
+        if Attention().matches(region, target) is not None or not at_least(k.shape[2], 1):
+            return Reason("operands must come from memory, and there must be keys")
+        return None if suitable(region) else Reason("rows of a multiple of 16 bytes")
+
+    def build(self, region: Region, target: TargetSpec) -> list[Launch]:
+        assert region.anchor is not None
+        if isinstance(region.anchor.op, AttentionSavedOp):
+            copies, rows = as_rows(region, target)
+            return [*copies, flash_launch(rows, target)]
+        return [flash_launch(region, target)] if suitable(region) else Shared(Attention()).build(region, target)
+
+
+def as_rows(region: Region, target: TargetSpec) -> tuple[list[Launch], Region]:
+    """The region over operands that the copy engine can read, and the copies that make them so."""
+    copies: list[Launch] = []
+    operands = []
+    assert region.anchor is not None
+    op, inputs = region.anchor.op, region.anchor.operands
+    beside = 3 + getattr(op, "has_mask", False) + getattr(op, "has_bias", False)
+    free = [region.operand(v) for v in inputs[3:beside]]  # a mask and a bias are read by threads
+    for i, o in enumerate(region.operands):
+        if len(o.type.shape) == 4 and not is_rows(o.layout) and not any(o is x for x in free):
+            buffer = Buffer(f"{region.name}.rows{i}", "temp", o.type.nbytes)
+            rows = Operand(o.type, buffer, Layout.contiguous(o.type.shape))
+            copies.append(copy_launch(buffer.name, o, rows, target, "copy: the copy engine wants rows of a multiple of 16 bytes"))
+            o = rows
+        operands.append(o)
+    return copies, Region(region.name, region.body, operands, region.results, region.place)
+
+
+def is_rows(lay: Layout) -> bool:
+    whole = lay.strides[-1] == 1 and divisible(lay.offset, 8) and all(divisible(s, 8) and s != 0 for s in lay.strides[:-1])
+    return whole and forward(*lay.strides)
+
+
+def suitable(region: Region) -> bool:
+    assert region.anchor is not None
+    places = [region.operand(v) for v in region.anchor.operands[:3]]
+    if any(o is None for o in places):
+        return False
+    reads = all(is_rows(o.layout) for o in places if o is not None)
+    out = region.results[0].type.shape
+    others = [region.operand(v) for v in leaves_of_epilogue(region, region.anchor.values[0])]
+    lays = [r.layout for r in region.results] + [o.layout.expand(out) for o in others if o is not None]
+    return reads and all(x.strides[-1] in (0, 1) and all(divisible(s, 2) for s in (x.offset, *x.strides[:-1])) for x in lays)
+
+
+def flash_launch(region: Region, target: TargetSpec) -> Launch:
+    node = region.anchor
+    assert node is not None and isinstance(node.op, (AttentionOp, AttentionSavedOp))
+    saved = isinstance(node.op, AttentionSavedOp)
+    op, out_value = node.op.plain if isinstance(node.op, AttentionSavedOp) else node.op, node.values[0]
+    places = [region.operand(v) for v in node.operands[:3]]
+    (batch, heads, sq, own), (_, kv_heads, sk, _) = node.operands[0].shape, node.operands[1].shape
+    d = padded(own)
+    plan = PLANS[d]
+    rows = 64 * plan.consumers
+    assert isinstance(own, int) and isinstance(heads, int) and isinstance(kv_heads, int)
+    columns = None if own == d else own
+    call = Call("flash", region.name)
+    b = call.b
+    results = list(zip(region.body.outputs, region.results, strict=True))[: 1 if saved else None]
+    outs = [call.view(f"o{i}", r.type.dtype, r.buffer, r.layout, write=True) for i, (_, r) in enumerate(results)]
+    sums = call.view("sums", f32, region.results[1].buffer, region.results[1].layout, write=True) if saved else None
+    ins: dict[Value, View] = {}
+    for i, v in enumerate(leaves_of_epilogue(region, out_value)):
+        o = region.operand(v)
+        assert o is not None
+        ins[v] = call.view(f"e{i}", o.type.dtype, o.buffer, o.layout.expand(out_value.shape))
+    maps = []
+    for name, o, size in zip("qkv", places, (rows, plan.keys, plan.keys), strict=True):
+        assert o is not None
+        word = len(call._arguments)
+        call.view(name, o.type.dtype, o.buffer, o.layout)
+        n, h, s, depth = o.type.shape
+        steps = tuple(x * 2 for x in reversed(o.layout.strides[:-1]))
+        maps.append(TensorMap(word, o.type.dtype, (depth, s, h, n), steps, (64, size, 1, 1), 128))
+    views, together = {}, 2 if divisible(sk, 2) else 1
+    for name, value in zip(("mask", "bias"), op._extras(node.operands[3:]), strict=True):
+        if value is not None and (o := region.operand(value)) is not None:
+            lay = o.layout.expand((batch, heads, sq, sk))
+            views[name] = call.view(name, o.type.dtype, o.buffer, lay).var
+            if lay.strides[-1] != 1 or not all(divisible(x, 2) for x in (lay.offset, *lay.strides[:-1])):
+                together = 1
+    rows_left = call.word("rows", sq)
+    acc, row, head, item = Var(TileType((64, d), f32), "acc"), Var(INDEX, "row"), Var(INDEX, "head"), Var(INDEX, "batch")
+    r, h_, z = Ix(b, row), Ix(b, head), Ix(b, item)
+
+    def leaf(v: Value, o: Operand) -> Tile:
+        *_, sm, sn = ins[v].type.strides
+        size = (1 if sm == 0 else 64, 1 if sn == 0 else d)
+        limit = (rows_left - r if size[0] != 1 else None, columns if size[1] != 1 else None)
+        return b.load(ins[v], (z, h_, r, 0), size, limit=limit if any(x is not None for x in limit) else None)
+
+    evaluate = Evaluator(b, region, leaf, {out_value: Tile(b, acc)})
+    for view, (v, result) in zip(outs, results, strict=True):
+        b.store(view, (z, h_, r, 0), narrow(b, b.broadcast(evaluate(v), (64, d)), result.type.dtype), limit=(rows_left - r, columns))
+    q_tiles = ceildiv(sq, rows)
+    window: Dim = op.window if op.window is not None else 0
+    works = q_tiles * heads * batch
+    lines = heads * batch
+    chunk = 1
+    if op.causal:
+        fit = max(1, plan.kept * (heads // kv_heads) // (4 * d * sk)) if isinstance(sk, int) else heads // kv_heads
+        chunk = fit
+        if isinstance(lines, int) and isinstance(sq, int) and isinstance(sk, int) and isinstance(op.offset, int):
+            tiles = lengths(sq, sk, rows, plan.keys, op.offset, op.window)
+            chunk = heads_together(tiles, lines, fit, target.cores, plan.per_sm)
+    words = (sq, sk, op.offset, window, heads, heads // kv_heads, q_tiles, works, minimum(chunk, lines), lines)
+    call._arguments += [Word(x) for x in words]
+    launch = call.finish(
+        minimum(works, target.cores * plan.per_sm),
+        flops=region_flops(region),
+        bytes_=region_bytes(region),
+        note=f"wgmma {rows}x{plan.keys}, d {d}",
+    )
+    k = launch.kernel
+    cap = op.softcap
+    empty = op.empty == "nan"
+    said = (cap is not None, "mask" in views, "bias" in views, bool(views) and together > 1, op.causal, op.window is not None, saved, empty)
+    flags = "".join(c for c, there in zip("tmbpcwsn", said, strict=True) if there)
+    dtype = node.operands[0].dtype.name
+    scale = hashlib.blake2b(repr((float(op.scale), cap)).encode(), digest_size=4).hexdigest()
+    launch.kernel = FlashKernel(
+        f"{k.name}_{d}_{plan.stages}{flags}_{scale}_{dtype}", k.params, k.pid, k.body, acc=acc, row=row, head=head,
+        batch=item, log_sums=None if sums is None else sums.var, d=d, softcap=cap, mask=views.get("mask"), bias=views.get("bias"),
+        nan_rows=empty, together=together, causal=op.causal, windowed=op.window is not None, scale=op.scale, dtype=dtype, maps=tuple(maps),
+        plan=plan)  # fmt: skip
+    return launch

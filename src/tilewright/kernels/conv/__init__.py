@@ -1,0 +1,1 @@
+"""Convolution and pooling; which values lie channels last; GPU schedules in `cuda/`."""

@@ -1,0 +1,78 @@
+"""Which values of a graph lie channels last: decided once for the whole graph, before kernels are chosen.
+
+A value keeps its shape [N, C, spatial…]; only its strides differ, so every template reads it as it reads any other layout. Convolutions
+want it; elementwise regions, pools, concatenations, resizes and norms of whole images follow what they read, through views.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ...core.dims import Shape
+from ...core.target_spec import TargetSpec
+from ...ir.graph import Graph, Node, Value
+from ...ir.layout import Layout
+from ...ops.fused import Fused
+from ...ops.index.indexing import Concat, Gather, Pad
+from ...ops.matmul.contractions import Conv
+from ...ops.matmul.winograd import WinogradConv
+from ...ops.rows.norms import LayerNorm
+from ...ops.rows.pooling import AvgPool, MaxPool
+from ..region import is_anchor
+
+FOLLOWS = (MaxPool, AvgPool, Concat)
+MORE = (Gather, LayerNorm, Pad)  # on a CPU
+
+
+def channels_last(shape: Shape) -> Layout:
+    """A contiguous [N, spatial…, C], seen as [N, C, spatial…]."""
+    lay = Layout.contiguous((shape[0], *shape[2:], shape[1]))
+    return lay.permute((0, len(shape) - 1, *range(1, len(shape) - 1)))
+
+
+def behind_views(v: Value) -> tuple[Value, list[Value]]:
+    """The value behind a chain of views, and the chain, the outermost view first."""
+    chain = []
+    while v.node.op.traits.view:
+        chain.append(v)
+        v = v.node.operands[0]
+    return v, chain
+
+
+def seen_through(chain: list[Value], layout: Layout | None) -> Layout | None:
+    """The layout of the outermost view of something that lies so, when strides describe it."""
+    for step in reversed(chain):
+        layout = step.node.op.views(layout)[step.index] if layout is not None else None
+    return layout
+
+
+def channels_last_layouts(graph: Graph, target: TargetSpec) -> dict[Value, Layout]:
+    """The values that lie channels last on a kind of target."""
+    if target.kind == "cuda":
+        from .cuda.channels_last import wants
+
+        follows: tuple[type, ...] = FOLLOWS
+    else:
+        wants, follows = is_conv, (*FOLLOWS, *MORE)
+    found: dict[Value, Layout] = {}
+    for node in graph.nodes:
+        anchors = [n for n in node.op.body.nodes if is_anchor(n)] if isinstance(node.op, Fused) else [node]
+        mine = any(wants(n) for n in anchors)
+        if not mine and (node.op.traits.elementwise or all(isinstance(n.op, follows) for n in anchors)):
+            mine = any(_lies_last(u, found) for u in node.operands)
+        if mine:
+            found.update((v, channels_last(v.shape)) for v in node.values if len(v.shape) >= 3)
+    return found
+
+
+def is_conv(node: Node) -> bool:
+    return isinstance(node.op, (Conv, WinogradConv))
+
+
+def _lies_last(v: Value, found: Mapping[Value, Layout]) -> bool:
+    """Pixels that lie channels last, perhaps among more channels."""
+    root, chain = behind_views(v)
+    layout = seen_through(chain, found.get(root, Layout.contiguous(root.shape)))
+    if layout is None or len(v.shape) < (3 if root in found else 4) or v.shape[1] == 1:
+        return False
+    return layout.strides[1] == 1 and all(s not in (0, 1) or d == 1 for d, s in zip(v.shape[2:], layout.strides[2:], strict=True))

@@ -1,0 +1,160 @@
+"""Convolution on a CPU. Pixels lie channels last (`channels_last.py`), so that channels run along registers.
+
+One tap at step 1 is a matrix product over the pixels as they lie (`matmul.py`), channels by themselves have `conv_depthwise.py`, and
+everything else is a direct convolution (`conv_direct.py`) over an input that is copied where it needs padding, wider elements or another
+order of axes. Constant weights are packed in panels before the first run, others by a launch, unless their results lie side by side.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ...core.dims import Shape
+from ...core.dtypes import DType, compute_dtype
+from ...core.target_spec import TargetSpec
+from ...ir.layout import Layout
+from ...ops.matmul.contractions import Conv as ConvOp
+from ..call import Call
+from ..launch import FEW, Buffer, Launch, Packed, window_order
+from ..matmul.matmul import default_config, product_launch
+from ..matmul.product import Problem
+from ..pointwise.pointwise import unravel
+from ..region import Operand, Region
+from ..template import Reason, Template
+from .channels_last import channels_last
+from .depthwise import TAPS, Depthwise, is_depthwise, taps_first
+from .direct import direct_launch
+from .parts import int_of, plain_parts, spread, weights_of
+
+
+class Conv(Template):
+    key = "conv"
+
+    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
+        node = region.anchor
+        if node is None or not isinstance(node.op, ConvOp):
+            return Reason("no convolution")
+        if any(region.operand(v) is None for v in node.operands):
+            return Reason("operands of a convolution must come from memory")
+        if not all(isinstance(d, int) for d in node.operands[1].shape):
+            return Reason("the kernel must have a static shape")
+        bad = [r for r in region.results if r.type.shape != node.values[0].shape]
+        return Reason(f"outputs must have the shape of the convolution, got {bad[0].type}") if bad else None
+
+    def packs(self, region: Region, target: TargetSpec) -> dict[int, Packed]:
+        node = region.anchor
+        assert node is not None and isinstance(node.op, ConvOp)
+        value = node.operands[1]
+        o = region.operand(value)
+        if o is None or o.data is None or value not in region.body.inputs:
+            return {}
+        whole = o.type.shape == o.data.type.shape and o.layout.is_contiguous
+        form = Packed("filters", _width(region, target), node.op.transposed, groups=node.op.groups)
+        if _is_depthwise(region):
+            form = TAPS
+        return {region.body.inputs.index(value): form} if whole else {}
+
+    def build(self, region: Region, target: TargetSpec) -> list[Launch]:
+        node = region.anchor
+        assert node is not None and isinstance(node.op, ConvOp)
+        op, width = node.op, _width(region, target)
+        x, w = region.operand(node.operands[0]), region.operand(node.operands[1])
+        assert x is not None and w is not None
+        few = int_of(x.type.shape[1]) // op.groups < FEW
+
+        def place(x: Operand, shape: Shape) -> tuple[DType, Layout]:
+            """Few channels stay as they lie: they are no inner axis."""
+            last = not few or x.layout.strides[1] == 1
+            return compute_dtype(x.type.dtype), channels_last(shape) if last else Layout.contiguous(shape)
+
+        forward = all(not isinstance(s, int) or s >= 0 for s in x.layout.strides)
+        fits = forward and (few or x.layout.strides[1] == 1) and x.type.dtype is compute_dtype(x.type.dtype)
+        if _is_depthwise(region):
+            packing, weights = taps_first(region.name, w, target)
+            if not forward or x.layout.strides[1] != 1:
+                copies, x = spread(region.name, x, (1,) * len(op.stride), ((0, 0),) * len(op.stride), target, "", _last)
+                packing = [*packing, *copies]
+            return [*packing, Depthwise(region, x, weights, target).launch()]
+        launches, parts = plain_parts(region, target, place, copies=not fits)
+        plain = len(parts) == 1 and _is_product(op, parts[0].kernel)
+        packing, buffer, panels, in_place = panels_of(region.name, op, w, width, may_stay=not plain)
+        launches = [*packing, *launches]
+        if plain:
+            return [*launches, _product(region, parts[0].x, w, buffer, panels, width, target)]
+        kind = w.type.dtype
+        return [*launches, *(direct_launch(region, p, (kind, buffer, p.cut(panels)), width, target, in_place=in_place) for p in parts)]
+
+
+def _last(x: Operand, shape: Shape) -> tuple[DType, Layout]:
+    return x.type.dtype, channels_last(shape)
+
+
+def _width(region: Region, target: TargetSpec) -> int:
+    """Result channels of a panel of weights."""
+    assert region.anchor is not None and isinstance(region.anchor.op, ConvOp)
+    out = region.anchor.types[0]
+    return default_config(out.dtype, int_of(out.shape[1]) // region.anchor.op.groups, target).width
+
+
+def _is_depthwise(region: Region) -> bool:
+    node = region.anchor
+    assert node is not None and isinstance(node.op, ConvOp)
+    return is_depthwise(node.op, int_of(node.operands[0].shape[1]), int_of(node.values[0].shape[1]))
+
+
+def _is_product(op: ConvOp, kernel: tuple[int, ...]) -> bool:
+    one = all(k == s == 1 for k, s in zip(kernel, op.stride, strict=True))
+    return one and op.groups == 1 and not op.transposed
+
+
+def panels_of(name: str, op: ConvOp, w: Operand, width: int, *, may_stay: bool) -> tuple[list[Launch], Buffer, Layout, bool]:
+    """Weights as panels [group, panel, channels, taps…, width]: a launch that packs them (if any is needed), where they lie, and whether
+    that is where they were, with columns of a last panel that are not there."""
+    raw = weights_of(op, w.layout)
+    g, results, *window = (int_of(d) for d in raw.shape)
+    count, order = -(-results // width), window_order(window[0], len(window) - 1)
+    if w.packed.form != "filters" and may_stay and raw.strides[1] == 1 and all(not isinstance(s, int) or s >= 0 for s in raw.strides):
+        return [], w.buffer, Layout((g, count, *window, width), (raw.strides[0], width, *raw.strides[2:], 1), raw.offset), True
+    stored = Layout.contiguous((g, count, *(window[i] for i in order), width))
+    panels = stored.permute((0, 1, *(2 + order.index(i) for i in range(len(window))), len(window) + 2))
+    if w.packed.form == "filters":
+        return [], w.buffer, panels, False
+    buffer = Buffer(f"{name}.filters", "temp", w.type.dtype.itemsize * g * count * width * _product_of(window))
+    call = Call("pack_filters", f"{name}.pack")
+    b = call.b
+    source = call.view("w", w.type.dtype, w.buffer, raw)
+    target = call.view("panels", w.type.dtype, buffer, panels, write=True)
+    group, panel, c = unravel(b, b.pid, [g, count, window[0]])
+
+    def taps(axis: int, at: list[object]) -> None:
+        if axis == len(window):
+            x = b.load(source, (group, panel * width, *at), (width,), limit=(results - panel * width,), axes=(1,))  # type: ignore[arg-type]
+            b.store(target, (group, panel, *at, 0), x)  # type: ignore[arg-type]
+            return
+        with b.loop(0, window[axis]) as loop:
+            taps(axis + 1, [*at, loop.index])
+
+    taps(1, [c])
+    launch = call.finish(g * count * window[0], bytes_=2 * w.type.nbytes, note="run-time weights packed into panels")
+    return [launch], buffer, panels, False
+
+
+def _product_of(sizes: list[int]) -> int:
+    total = 1
+    for d in sizes:
+        total *= d
+    return total
+
+
+def _product(region: Region, x: Operand, w: Operand, buffer: Buffer, panels: Layout, width: int, target: TargetSpec) -> Launch:
+    """One tap at step 1: pixels times weights."""
+    assert region.anchor is not None
+    value = region.anchor.values[0]
+    order = (0, *range(2, len(value.shape)), 1)
+    a = x.layout.permute(order)
+    *_, m, k = a.shape
+    n = int_of(value.shape[1])
+    problem = Problem(x, w, a, Layout((k, n), (1, k)), m, n, k, 1.0, value.dtype, order)
+    matrix = Layout((panels.shape[1], k, width), (panels.strides[1], panels.strides[2], 1), panels.offset)
+    config = replace(default_config(value.dtype, n, target), width=width)
+    return product_launch(region, problem, config, buffer, matrix, target)

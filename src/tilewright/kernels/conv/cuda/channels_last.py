@@ -1,0 +1,48 @@
+"""Which convolutions want channels last in a GPU's memory (`../channels_last.py`): those that the matrix units serve."""
+
+from __future__ import annotations
+
+from math import prod
+
+from ....core.dtypes import bf16, f16, f32
+from ....ir.graph import Node
+from ....ops.matmul.contractions import Conv
+
+LEAST = 8  # channels of a group: fewer leave the matrix units idle
+MOST_TAPS = 64  # of a channel by itself: they are spelled out
+
+
+def wants(node: Node) -> bool:
+    op = node.op
+    if not isinstance(op, Conv) or node.operands[0].dtype not in (bf16, f16, f32):
+        return False
+    return op.groups == 1 or in_groups(node) or in_pairs(node) or depthwise(node)
+
+
+def depthwise(node: Node) -> bool:
+    """Whether a convolution of every channel by itself has a kernel for values that lie channels last."""
+    op, (x, w), out = node.op, node.operands, node.values[0]
+    assert isinstance(op, Conv)
+    if op.transposed or x.dtype not in (bf16, f16, f32) or w.dtype != x.dtype or op.groups == 1 or not 3 <= len(x.shape) <= 5:
+        return False
+    sizes = (*x.shape[1:], *w.shape, *out.shape[1:], *(p for pair in op.padding for p in pair))
+    if not all(isinstance(d, int) and d >= 0 for d in sizes) or 0 in (*x.shape[1:], *w.shape, *out.shape[1:]):
+        return False
+    return x.shape[1] == out.shape[1] == op.groups and prod(d for d in w.shape[2:] if isinstance(d, int)) <= MOST_TAPS
+
+
+def in_groups(node: Node) -> bool:
+    """Whether the matrix units serve a convolution's groups: eight channels and more (or all of them), results in pairs."""
+    op, (channels, results) = node.op, (node.operands[0].shape[1], node.values[0].shape[1])
+    assert isinstance(op, Conv)
+    if not isinstance(channels, int) or not isinstance(results, int) or results // op.groups % 2:
+        return False
+    return op.groups == 1 or (channels // op.groups >= LEAST and results // op.groups >= LEAST)
+
+
+def in_pairs(node: Node) -> bool:
+    """Whether pairs of groups, of four channels and four results each, are as good as groups of eight: over one or two axes."""
+    op, (channels, results) = node.op, (node.operands[0].shape[1], node.values[0].shape[1])
+    assert isinstance(op, Conv)
+    half = LEAST // 2
+    return op.groups % 2 == 0 and channels == results == half * op.groups and len(op.stride) <= 2

@@ -1,0 +1,311 @@
+"""Convolution on Hopper's matrix units: an implicit product over windows that the copy engine gathers (`target/cuda/conv/gemm.py`).
+
+Serves f16 and bf16 convolutions over one to three spatial axes of known size, without groups or with groups of whole steps of channels and
+whole tiles of results (both multiples of 64), with the region's elementwise consumers as epilogue. Activations lie channels last
+(`channels_last.py`); an operand that does not is copied first, and channels are padded to whole 16-byte pieces; images of few channels have
+a way of their own (`conv_first.py`). Constant weights are laid out [O, taps, channels] before the first run. A convolution of one tap and
+step one is the plain product. Tiles past an edge read zeros and store nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+from ....core.dims import Dim, ceildiv, divisible, minimum
+from ....core.dtypes import bf16, f16
+from ....core.target_spec import TargetSpec
+from ....ir.graph import Value
+from ....ir.layout import Layout
+from ....ir.types import TensorType
+from ....ops.matmul.contractions import Conv as ConvOp
+from ...call import Call
+from ...cuda.kernel import GemmKernel, TensorMap, Windows, forward
+from ...launch import Buffer, Launch, Packed, Word
+from ...matmul.cuda.product_epilogue import Matrix, add_epilogue
+from ...matmul.tiling import leaves_of_epilogue
+from ...pointwise.copies import copy_launch, fill_launch
+from ...region import Operand, Region, collapse
+from ...template import Reason, Template, region_bytes, region_flops
+from ..channels_last import channels_last
+from ..conv import Conv
+from .first import First
+from .kernels import ConvKernel
+from .windows import Windowed
+
+BK = 64
+PIECE = 8  # elements of 16 bytes
+TAPS = Packed("taps", PIECE)
+SHARED = 224 << 10  # bytes of shared memory for a block
+KEPT_BYTES = 80 << 10  # of weights that stay there
+
+
+@dataclass(frozen=True)
+class Config:
+    bm: int = 128
+    bn: int = 128
+    stages: int = 4
+    group: int = 16
+    per_sm: int = 1
+
+
+# (configuration, time of one tile relative to 128×256: measured on an H200 over the shapes of ResNet-50)
+CONFIGS: tuple[tuple[Config, float], ...] = (
+    (Config(128, 256, 4), 1.0),
+    (Config(128, 192, 4), 0.78),
+    (Config(64, 256, 4), 0.57),
+    (Config(128, 128, 5), 0.56),
+    (Config(128, 64, 6), 0.45),
+    (Config(64, 128, 6), 0.35),
+    (Config(64, 64, 8), 0.28),
+)
+
+
+def choose(m: Dim, n: int, sms: int, groups: int = 1) -> Config:
+    """The configuration with the shortest estimated time: whole waves of tiles over the multiprocessors. Tiles do not reach over groups."""
+    each = n // groups
+    fitting = [item for item in CONFIGS if groups == 1 or each % item[0].bn == 0]
+    if not isinstance(m, int):
+        wide = (256, 128, 64) if groups == 1 else [bn for bn in (256, 128, 64) if each % bn == 0]
+        return Config(128, next((bn for bn in wide if each >= bn), 64), 4)
+
+    def cost(item: tuple[Config, float]) -> float:
+        c, t = item
+        return -(-(-(-m // c.bm) * -(-n // c.bn)) // sms) * t
+
+    return min(fitting, key=cost)[0]
+
+
+def windows_of(region: Region) -> Windowed | None:
+    node = region.anchor
+    assert node is not None and isinstance(node.op, ConvOp)
+    return Windowed.of(node.op, node.operands[0].type, node.operands[1].type, node.values[0].type)
+
+
+def first_of(region: Region) -> First | None:
+    at = windows_of(region)
+    assert region.anchor is not None and at is not None
+    return First.of(at, region.anchor.operands[0].shape[1])
+
+
+def packed_weights(region: Region, packed: Packed) -> dict[int, Packed]:
+    """Constant weights, whole and as they are stored, laid out so before the first run; others are laid out by a launch."""
+    assert region.anchor is not None
+    value = region.anchor.operands[1]
+    o = region.operand(value)
+    if o is None or o.data is None or value not in region.body.inputs:
+        return {}
+    whole = o.type.shape == o.data.type.shape and o.layout.is_contiguous
+    return {region.body.inputs.index(value): packed} if whole else {}
+
+
+class HopperConv(Template):
+    key = "hopper_conv"
+    least = 40  # channels, of three axes: fewer leave more of a step empty than threads that gather lose
+
+    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
+        node = region.anchor
+        if node is None or not isinstance(node.op, ConvOp):
+            return Reason("no convolution")
+        if target.cpu != "sm_90a":
+            return Reason(f"needs sm_90a, got {target.cpu}")
+        if any(v.dtype not in (bf16, f16) for v in node.operands):
+            return Reason("needs bf16 or f16 operands")
+        if node.op.transposed:
+            return Reason("not transposed")
+        if (other := Conv().matches(region, target)) is not None:
+            return other
+        if not divisible(node.values[0].shape[1], 2):
+            return Reason("an even number of result channels")
+        found = windows_of(region)
+        if found is None or not found.fits:
+            return Reason("up to three spatial axes of known size, windows of up to 128 (of three axes: 16)")
+        groups, (channels, results) = node.op.groups, (node.operands[0].shape[1], node.values[0].shape[1])
+        assert isinstance(channels, int) and isinstance(results, int)
+        if len(found.image) == 3 and not found.plain and channels < self.least:
+            return Reason(f"three spatial axes with {self.least} channels: a step of K is {BK} of one tap")
+        whole = channels // groups % BK == 0 and results // groups % BK == 0
+        return None if groups == 1 or whole else Reason(f"groups of whole steps and tiles: multiples of {BK} channels and results")
+
+    def packs(self, region: Region, target: TargetSpec) -> dict[int, Packed]:
+        first = first_of(region)
+        return packed_weights(region, TAPS if first is None else first.packed)
+
+    def build(self, region: Region, target: TargetSpec) -> list[Launch]:
+        node, at = region.anchor, windows_of(region)
+        assert node is not None and isinstance(node.op, ConvOp) and at is not None
+        x, w = region.operand(node.operands[0]), region.operand(node.operands[1])
+        assert x is not None and w is not None
+        before, results, leaves, after = matrices(region, node.values[0], target)
+        first = first_of(region)
+        if first is not None:
+            pixels, x = first.image(region.name, x)
+            weights, w = first.weights(region.name, w, target)
+            at = first.windows
+        else:
+            pixels, x = image_operand(region.name, x, target)
+            weights, w = weight_operand(region.name, w, target)
+        n = node.values[0].shape[1]
+        assert isinstance(n, int)
+        m = node.values[0].shape[0] * prod(at.out)
+        config = choose(m, n, target.cores, node.op.groups)
+        launch = conv_launch(region, at, x, w, (m, n), results, leaves, config, target)
+        return [*before, *pixels, *weights, launch, *after]
+
+
+def matrix_of(o: Operand, layout: Layout) -> Matrix | None:
+    """Something shaped like the result as a matrix [pixels, channels], or None where strides do not say that."""
+    shape = layout.shape
+    outer = (0, *range(2, len(shape)))
+    pixels = tuple(shape[a] for a in outer)
+    sizes, (strides,) = collapse(pixels, [Layout(pixels, tuple(layout.strides[a] for a in outer))])
+    found = Matrix(o, strides[0] if strides else shape[1], layout.strides[1], layout.offset)
+    return found if len(sizes) <= 1 and found.in_pairs else None
+
+
+def matrices(
+    region: Region, value: Value, target: TargetSpec
+) -> tuple[list[Launch], list[Matrix], dict[Value, Matrix], list[Launch]]:
+    """Results and what the epilogue reads as matrices, with copies before and after for those that lie otherwise."""
+    before: list[Launch] = []
+    after: list[Launch] = []
+
+    def elsewhere(o: Operand, name: str) -> Operand:
+        type_ = TensorType(o.type.dtype, value.shape)
+        return Operand(type_, Buffer(f"{region.name}.{name}", "temp", type_.nbytes), channels_last(value.shape))
+
+    def sure(o: Operand) -> Matrix:
+        found = matrix_of(o, o.layout)
+        assert found is not None
+        return found
+
+    results: list[Matrix] = []
+    for i, r in enumerate(region.results):
+        found = matrix_of(r, r.layout)
+        if found is None:
+            there = elsewhere(r, f"result{i}")
+            found = sure(there)
+            after.append(copy_launch(f"{region.name}.out{i}", there, r, target, "a result that does not lie channels last"))
+        results.append(found)
+    leaves: dict[Value, Matrix] = {}
+    for i, v in enumerate(leaves_of_epilogue(region, value)):
+        o = region.operand(v)
+        assert o is not None
+        lay = o.layout.expand(value.shape)
+        found = matrix_of(o, lay)
+        if found is None:
+            there = elsewhere(o, f"leaf{i}")
+            found = sure(there)
+            seen = replace(o, type=there.type, layout=lay)
+            before.append(copy_launch(f"{region.name}.in{i}", seen, there, target, "channels last for an epilogue"))
+        leaves[v] = found
+    return before, results, leaves, after
+
+
+def image_operand(name: str, x: Operand, target: TargetSpec) -> tuple[list[Launch], Operand]:
+    """x as [batch, (depth,) height, width, channels] in memory that the copy engine can read, copied there where it must be."""
+    lay = x.layout
+    even = divisible(lay.offset, PIECE) and all(divisible(s, PIECE) for i, s in enumerate(lay.strides) if i != 1)
+    if lay.strides[1] == 1 and even and 0 not in lay.strides and forward(*lay.strides) and divisible(x.type.shape[1], PIECE):
+        return [], _as_image(x)
+    channels = x.type.shape[1]
+    padded = ceildiv(channels, PIECE) * PIECE
+    type_ = TensorType(x.type.dtype, (x.type.shape[0], padded, *x.type.shape[2:]))
+    whole = Operand(type_, Buffer(f"{name}.image", "temp", type_.nbytes), channels_last(type_.shape))
+    part = Operand(x.type, whole.buffer, whole.layout.slice(1, 0, channels))
+    launches = [] if padded == channels else [fill_launch(f"{name}.zero", 0.0, whole, target)]
+    return [*launches, copy_launch(f"{name}.pixels", x, part, target, "channels last for a convolution")], _as_image(whole)
+
+
+def _as_image(x: Operand) -> Operand:
+    """[N, C, W], [N, C, H, W] or [N, C, D, H, W] as [N, (D,) H, W, C]."""
+    lay = x.layout
+    if len(lay.shape) == 3:
+        (n, c, w), (sn, sc, sw) = lay.shape, lay.strides
+        lay = Layout((n, c, 1, w), (sn, sc, sn, sw), lay.offset)
+    lay = lay.permute((0, *range(2, len(lay.shape)), 1))
+    return replace(x, type=TensorType(x.type.dtype, lay.shape), layout=lay)
+
+
+def weight_operand(name: str, w: Operand, target: TargetSpec) -> tuple[list[Launch], Operand]:
+    """Weights as [O, taps, channels], channels padded to whole pieces."""
+    out, channels, *kernel = w.type.shape
+    taps: Dim = 1
+    for d in kernel:
+        taps = taps * d
+    padded = ceildiv(channels, PIECE) * PIECE
+    type_ = TensorType(w.type.dtype, (out, taps, padded))
+    if w.packed.form == "taps":
+        return [], Operand(type_, w.buffer, Layout.contiguous(type_.shape))
+    whole = Operand(type_, Buffer(f"{name}.weights", "temp", type_.nbytes), Layout.contiguous(type_.shape))
+    spread = Layout.contiguous((out, *kernel, padded)).permute((0, len(kernel) + 1, *range(1, len(kernel) + 1))).slice(1, 0, channels)
+    launches = [] if padded == channels else [fill_launch(f"{name}.zero_weights", 0.0, whole, target)]
+    copy = copy_launch(f"{name}.taps", w, Operand(w.type, whole.buffer, spread), target, "weights in the order of a convolution's taps")
+    return [*launches, copy], whole
+
+
+def kept_steps(depth: Dim, n: int, config: Config) -> tuple[int, int]:
+    """Steps of weights that stay in shared memory, and stages of the ring: all or none, and what room there is for windows."""
+    if not isinstance(depth, int) or n > config.bn or config.per_sm > 1:
+        return 0, config.stages
+    room = SHARED - depth * config.bn * BK * 2 - config.bm * 256
+    stages = min(12, room // (config.bm * BK * 2))
+    return (depth, stages) if depth * config.bn * BK * 2 <= KEPT_BYTES and stages >= 4 else (0, config.stages)
+
+
+def conv_launch(
+    region: Region, at: Windowed, x: Operand, w: Operand, size: tuple[Dim, int], results: list[Matrix], leaves: dict[Value, Matrix],
+    config: Config, target: TargetSpec,
+) -> Launch:  # fmt: skip
+    node = region.anchor
+    assert node is not None and isinstance(node.op, ConvOp)
+    groups = node.op.groups
+    call = Call("conv_gemm", region.name)
+    m, n = size
+    epilogue = add_epilogue(call, region, node.values[0], size, results, leaves, config.bm)
+    batch, *sizes, channels = x.layout.shape
+    assert isinstance(channels, int)
+    strides = x.layout.strides
+    word = len(call._arguments)
+    call.view("a", x.type.dtype, x.buffer, x.layout)
+    lines = all(strides[i] == strides[i + 1] * sizes[i] for i in range(1, len(sizes)))
+    flat = at.plain and groups == 1 and lines and (strides[0] == strides[1] * sizes[0] or batch == 1)
+    if flat:
+        pixel = strides[-2] * 2
+        a_map = TensorMap(word, x.type.dtype, (channels, m, 1), (pixel, pixel * m), (BK, config.bm, 1), 128)
+    else:
+        seen = Windows(tuple(-p for p in at.before[::-1]), at.upper[::-1], at.stride[::-1])
+        hops = tuple(s * 2 for s in strides[-2::-1])
+        a_map = TensorMap(word, x.type.dtype, (channels, *sizes[::-1], batch), hops, (BK, config.bm), 128, windows=seen)
+    word = len(call._arguments)
+    call.view("b", w.type.dtype, w.buffer, w.layout)
+    taps, own = w.layout.shape[1], channels // groups
+    steps = (w.layout.strides[0] * 2, w.layout.strides[1] * 2)
+    b_map = TensorMap(word, w.type.dtype, (own, n, taps), steps, (BK, config.bn, 1), 128)
+    rows, columns = ceildiv(m, config.bm), ceildiv(n, config.bn)
+    depth = taps * ceildiv(own, BK)
+    call._arguments += [Word(rows), Word(columns), Word(depth), Word(rows * columns)]
+    kept, stages = kept_steps(depth, n, config)
+    way = "a product of pixels" if flat else "windows by the copy engine"
+    way += f", {groups} groups" if groups > 1 else ""
+    note = f"wgmma {config.bm}x{config.bn}, {stages} stages, {way}{', weights kept' if kept else ''}"
+    grid = minimum(rows * columns, target.cores * config.per_sm)
+    launch = call.finish(grid, flops=region_flops(region), bytes_=region_bytes(region), note=note)
+    k = launch.kernel
+    flags = f"{kept}_{config.per_sm}{'' if epilogue.added is None else 'r'}"
+    name = f"{k.name}_{config.bm}x{config.bn}_{stages}_{flags}_{x.type.dtype}"
+    kind: type[GemmKernel] = GemmKernel
+    more: dict[str, Any] = {}
+    if not flat:
+        kind, name = ConvKernel, "_".join(map(str, (name, *at.out, own, *at.taps, *at.stride, *at.before, *at.dilation)))
+        name += f"_each{n // groups}" if groups > 1 else ""
+        more = {"image": at.out, "channels": own, "taps": at.taps, "stride": at.stride, "before": at.before, "dilation": at.dilation,
+                "each": n // groups if groups > 1 else 0}  # fmt: skip
+    dtype = x.type.dtype.name
+    launch.kernel = kind(
+        name, k.params, k.pid, k.body, acc=epilogue.acc, row=epilogue.row, column=epilogue.column, batch=epilogue.batch, bm=config.bm,
+        bn=config.bn, slice=epilogue.width, stages=stages, consumers=config.bm // 64, dtype=dtype, dtype_b=dtype, group=config.group,
+        maps=(a_map, b_map, *epilogue.maps), stored=epilogue.stored, added=epilogue.added, per_sm=config.per_sm,
+        kept=kept, **more)  # fmt: skip
+    return launch

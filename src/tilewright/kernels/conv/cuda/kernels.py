@@ -1,0 +1,81 @@
+"""The kernels of convolutions on a GPU's matrix units, as products over windows of an image."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ....tile.ir import Kernel, Var
+from ...cuda.kernel import GemmKernel, RingKernel
+
+PATCH, PLANES = 8, 4  # pixels of a patch in each direction, and planes of a tile
+
+
+@dataclass(eq=False)
+class ConvKernel(GemmKernel):
+    """A convolution as a product: A is windows of an image [batch, height, width, channels], B the weights [O, taps, channels]; see the
+    target's `conv_gemm`. Sizes are (height, width), or (depth, height, width)."""
+
+    image: tuple[int, ...] = (1, 1)  # of the result
+    channels: int = 64  # of a group
+    taps: tuple[int, ...] = (1, 1)
+    stride: tuple[int, ...] = (1, 1)
+    before: tuple[int, ...] = (0, 0)  # padding
+    dilation: tuple[int, ...] = (1, 1)
+    each: int = 0  # results of a group, where there are several; whole tiles
+
+
+@dataclass(eq=False)
+class PatchKernel(ConvKernel):
+    """A convolution over three axes, steps of one, whose pixels are read once (see the target's `conv_patch`); `stages` are of weights, and
+    `box` the pixels of a tile (depth, height, width)."""
+
+    box: tuple[int, int, int] = (1, 1, 1)
+
+
+@dataclass(eq=False)
+class ConvRingKernel(RingKernel):
+    """A convolution as such a product (see the target's `conv_ring`): `a` is the image [batch, depth, height, width, channels], rows are
+    the result's pixels, `b` the weights [group, O, taps · channels], and a group is a batch. Triples are (depth, height, width)."""
+
+    image: tuple[int, int, int] = (1, 1, 1)
+    out: tuple[int, int, int] = (1, 1, 1)
+    taps: tuple[int, int, int] = (1, 1, 1)
+    stride: tuple[int, int, int] = (1, 1, 1)
+    before: tuple[int, int, int] = (0, 0, 0)  # padding
+    dilation: tuple[int, int, int] = (1, 1, 1)
+    channels: int = 8  # of a group, and so of a tap
+
+
+@dataclass(eq=False)
+class HaloKernel(Kernel):
+    """A convolution with groups of few channels (see the target's `conv_halo`): `params` and `body` are the epilogue in tile IR, over 16
+    pixels × `results`, which sees `end`, one past a block's last pixel. `a` is the image [batch, height, width, channels], `b` the weights
+    [O, taps · channels]. Pairs are (height, width)."""
+
+    acc: Var | None = None
+    row: Var | None = None
+    column: Var | None = None
+    batch: Var | None = None
+    end: Var | None = None
+    a: Var | None = None
+    b: Var | None = None
+    image: tuple[int, ...] = (1, 1)
+    out: tuple[int, ...] = (1, 1)
+    taps: tuple[int, ...] = (1, 1)
+    stride: tuple[int, ...] = (1, 1)
+    before: tuple[int, ...] = (0, 0)  # padding
+    dilation: tuple[int, ...] = (1, 1)
+    reach: tuple[int, int] = (1, 1)  # lines and columns of pixels that a block reads
+    lines: int = 1  # of results of a block
+    channels: int = 8  # of a group
+    each: int = 8  # results of a group
+    held: int = 8  # channels of a block
+    pitch: int = 16  # bytes from pixel to pixel in shared memory
+    results: int = 8  # of a block
+    parts: int = 1  # blocks that share the groups
+    wide: int = 8  # results of a warp
+    paired: bool = False  # a group is two of four channels and four results each, whose weights lie behind one another
+    stored: tuple[Var, ...] = ()  # results that go out through shared memory
+    dtype: str = "bf16"
+    per_sm: int = 1
+    block: int = 256

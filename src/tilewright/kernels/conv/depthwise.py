@@ -1,0 +1,76 @@
+"""Depthwise convolution (`lines.py`): weights are [taps…, C]; an element is one FMA chain over its taps in order."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ...core.target_spec import TargetSpec
+from ...ir.graph import Value
+from ...ir.layout import Layout
+from ...ops.matmul.contractions import Conv as ConvOp
+from ...tile.builder import Ix, Tile
+from ..launch import Buffer, Launch, Packed
+from ..matmul.tiling import leaves_of_epilogue
+from ..pointwise.copies import copy_launch
+from ..region import Evaluator, Operand, Region, narrow, widen
+from .lines import Limit, Lines, State
+from .parts import int_of
+
+TAPS = Packed("taps", 1, True)
+
+
+def is_depthwise(op: ConvOp, channels: int, results: int) -> bool:
+    return op.groups == channels == results and channels > 1 and not op.transposed
+
+
+def taps_first(name: str, w: Operand, target: TargetSpec) -> tuple[list[Launch], Buffer]:
+    """Weights as [taps…, C]."""
+    if w.packed == TAPS:
+        return [], w.buffer
+    c, _, *kernel = w.type.shape
+    there = Layout.contiguous((*kernel, c)).permute((len(kernel), *range(len(kernel))))
+    made = Operand(w.type.with_shape(there.shape), Buffer(f"{name}.taps", "temp", w.type.nbytes), there)
+    source = Layout(there.shape, (w.layout.strides[0], *w.layout.strides[2:]), w.layout.offset)
+    raw = replace(w, type=made.type, layout=source)
+    return [copy_launch(f"{name}.pack", raw, made, target, "run-time weights, taps first")], made.buffer
+
+
+class Depthwise(Lines):
+    """Over an x that lies channels last."""
+
+    def __init__(self, region: Region, x: Operand, weights: Buffer, target: TargetSpec) -> None:
+        assert region.anchor is not None and isinstance(region.anchor.op, ConvOp)
+        op, self.value, w = region.anchor.op, region.anchor.values[0], region.anchor.operands[1].type
+        kernel = [int_of(k) for k in w.shape[2:]]
+        before = [int_of(lo) for lo, _ in op.padding]
+        super().__init__("depthwise", region, x, self.value.shape[2:], kernel, op.stride, op.dilation, before, target)
+        call = self.call
+        self.w = call.view("w", w.dtype, weights, Layout.contiguous((*kernel, self.channels)))
+        results = [(r, r.layout.permute(self.order)) for r in region.results]
+        self.outs = [call.view(f"y{i}", r.type.dtype, r.buffer, lay, write=True) for i, (r, lay) in enumerate(results)]
+        leaves = leaves_of_epilogue(region, self.value)
+        self.ins = {v: call.view(f"e{i}", o.type.dtype, o.buffer, o.layout.expand(self.value.shape).permute(self.order))
+                    for i, (v, o) in enumerate((v, region.operand(v)) for v in leaves) if o is not None}
+
+    def start(self, n: int) -> State:
+        return [self.b.full((n,), 0.0, self.dtype)]
+
+    def tap(self, states: list[State], pixels: list[Tile], taps: list[Ix | int], places: list[list[Ix | int]], c: Ix | int, n: int,
+            limit: Limit) -> list[State]:
+        weight = widen(self.b, self.b.load(self.w, (*taps, c), (n,), limit=limit))
+        return [[self.b.fma(x, weight, acc)] for x, (acc,) in zip(pixels, states, strict=True)]
+
+    def finish(self, states: list[State], at: list[list[Ix | int]], c: Ix | int, n: int, limit: Limit) -> None:
+        b, region = self.b, self.region
+        finished: list[list[Tile]] = []
+        for place, (acc,) in zip(at, states, strict=True):
+
+            def leaf(v: Value, o: Operand, place: list[Ix | int] = place) -> Tile:
+                across = self.ins[v].type.strides[-1] != 0
+                return b.load(self.ins[v], (*place, c), (n,) if across else (1,), limit=limit if across else None)
+
+            evaluate = Evaluator(b, region, leaf, {self.value: acc})
+            finished.append([b.broadcast(evaluate(v), (n,)) for v in region.body.outputs])
+        for place, tiles in zip(at, finished, strict=True):
+            for view, y, r in zip(self.outs, tiles, region.results, strict=True):
+                b.store(view, (*place, c), narrow(b, y, r.type.dtype), limit=limit)

@@ -1,0 +1,225 @@
+"""The direct convolution: register tiles of pixels × result channels over windows that are read where they lie.
+
+Weights are panels [group, ceil(O/g / width), K…, width]; K is the axes of a window, channels innermost (`taps…, C`), or with few of them
+the last axis of taps (`C, taps…`). A tile is `rows` pixels, wherever they lie, times one panel: a pixel's window begins at an offset of its
+own, so that rows of a small image and images of a batch fill tiles together. An element is the sum, in order, of FMA chains: a chain
+is the longest run of whole inner axes of K with at most CHAIN steps, or PIECE steps of the innermost one. Nothing but the op decides that.
+
+Columns past O/g are masked when stored; a window without elements gives epilogue(0); zero-sized results run no program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+
+from ...core.dims import Dim, ceildiv, product
+from ...core.dtypes import DType, compute_dtype
+from ...core.target_spec import TargetSpec
+from ...ir.graph import Value
+from ...ir.layout import Layout
+from ...ops.matmul.contractions import Conv as ConvOp
+from ...tile.builder import Ix, KernelBuilder, Tile
+from ..call import Call
+from ..launch import Buffer, Launch, window_order
+from ..matmul.product import even_blocks
+from ..matmul.tiling import for_each_tile, leaves_of_epilogue, tile_heights
+from ..pointwise.pointwise import unravel
+from ..region import Evaluator, Operand, Region, collapse, narrow, widen
+from ..template import region_bytes, region_flops
+from .parts import Plain, int_of
+
+CHAIN = 128
+PIECE = 64
+SPELLED = 8  # steps of the innermost axis up to which all are spelled out
+UNROLL = 4
+MOST = 16  # tiles of a program
+
+
+def tile_rows(width: int, target: TargetSpec, dtype: DType) -> int:
+    """Pixels of a register tile: as many as accumulators and general registers allow."""
+    across = -(-width // target.lanes(compute_dtype(dtype).itemsize))
+    return 6 if target.registers < 32 or across >= 4 else 8
+
+
+class Places:
+    """Offsets of neighbouring positions along some axes that do not merge: one division, then carries."""
+
+    def __init__(self, call: Call, name: str, sizes: Sequence[Dim], steps: Sequence[Dim]) -> None:
+        self.b = call.b
+        self.sizes = [call.word(f"{name}{i}", d) for i, d in enumerate(sizes[1:], 1)]
+        self.steps = [s if s == 1 else call.word(f"{name}s{i}", s) for i, s in enumerate(steps)]
+        # from the last position along an axis to the first one of the next
+        self.jumps = [call.word(f"{name}j{i}", steps[i - 1] - sizes[i] * steps[i]) for i in range(1, len(sizes))]
+
+    def of(self, first: Ix | int, count: int) -> list[Ix | int]:
+        b = self.b
+        at = unravel(b, first, [0, *self.sizes])
+        here: Ix | int = 0
+        for i, s in zip(at, self.steps, strict=True):
+            here = here + i * s
+        found = [here]
+        for _ in range(count - 1):
+            here = here + self.steps[-1]
+            at[-1] = at[-1] + 1
+            for axis in range(len(at) - 1, 0, -1):
+                size = self.sizes[axis - 1]
+                carry = b.maximum(0, at[axis] + 1 - size)
+                here = here + carry * self.jumps[axis - 1]
+                at[axis] = at[axis] - carry * size
+                at[axis - 1] = at[axis - 1] + carry
+            found.append(here)
+        return found
+
+
+def sum_of_chains(
+    b: KernelBuilder, sizes: Sequence[int], step: Callable[[Sequence[Ix | int], list[Tile]], list[Tile]], zeros: list[Tile]
+) -> list[Tile]:
+    """All steps of K in order, in chains: `step(k, accumulators)` adds the products at one place of K."""
+    inner = next((i for i in range(len(sizes)) if prod(sizes[i:]) <= CHAIN), len(sizes) - 1)
+
+    def walk(first: Ix | int, count: int, at: list[Ix | int], accs: list[Tile]) -> list[Tile]:
+        """`count` steps of the innermost axis."""
+        whole = 0 if count <= SPELLED else count // UNROLL * UNROLL
+        if whole:
+            with b.loop(first, first + whole, UNROLL, accs, nonempty=True) as loop:
+                accs = list(loop.carried)
+                for u in range(UNROLL):
+                    accs = step([*at, loop.index + u], accs)
+                loop.next(*accs)
+            accs = list(loop.results)
+        for i in range(whole, count):
+            accs = step([*at, first + i], accs)
+        return accs
+
+    def chain(axis: int, at: list[Ix | int], accs: list[Tile]) -> list[Tile]:
+        if axis == len(sizes) - 1:
+            return walk(0, sizes[-1], at, accs)
+        with b.loop(0, sizes[axis], 1, accs, nonempty=True) as loop:
+            loop.next(*chain(axis + 1, [*at, loop.index], list(loop.carried)))
+        return list(loop.results)
+
+    def add(totals: list[Tile], more: list[Tile]) -> list[Tile]:
+        return [x + y for x, y in zip(totals, more, strict=True)]
+
+    def chains(axis: int, at: list[Ix | int], totals: list[Tile]) -> list[Tile]:
+        if axis < inner:
+            with b.loop(0, sizes[axis], 1, totals, nonempty=True) as loop:
+                loop.next(*chains(axis + 1, [*at, loop.index], list(loop.carried)))
+            return list(loop.results)
+        if prod(sizes[inner:]) <= CHAIN:
+            return add(totals, chain(inner, at, zeros))
+        whole = sizes[-1] // PIECE * PIECE
+        with b.loop(0, whole, PIECE, totals, nonempty=True) as loop:
+            loop.next(*add(list(loop.carried), walk(loop.index, PIECE, at, zeros)))
+        totals = list(loop.results)
+        return totals if whole == sizes[-1] else add(totals, walk(whole, sizes[-1] - whole, at, zeros))
+
+    if 0 in sizes:
+        return zeros
+    return chain(0, [], zeros) if inner == 0 and prod(sizes) <= CHAIN else chains(0, [], zeros)
+
+
+def direct_launch(
+    region: Region, part: Plain, weights: tuple[DType, Buffer, Layout], width: int, target: TargetSpec, *, in_place: bool = False
+) -> Launch:
+    """`weights`: panels as [group, panel, channels, taps…, width] over their buffer. `in_place`: they may end before a panel does."""
+    assert region.anchor is not None and isinstance(region.anchor.op, ConvOp)
+    op, value, x = region.anchor.op, region.anchor.values[0], part.x
+    batch, channels, *out = value.shape
+    g = op.groups
+    per_group, c_in = int_of(channels) // g, int_of(x.type.shape[1]) // g
+    if part.phase is not None:
+        out = [p.count for p in part.phase]
+    pixels = (batch, *out)
+    call = Call("conv", region.name)
+    b = call.b
+
+    # K, and where windows begin
+    order = window_order(c_in, len(part.kernel))
+    kernel = tuple((c_in, *part.kernel)[i] for i in order)
+    xs = x.layout.strides
+    steps = (xs[1], *(s * d for s, d in zip(xs[2:], part.dilation, strict=True)))
+    starts = Layout(pixels, (xs[0], *(s * t for s, t in zip(xs[2:], part.stride, strict=True))))
+    sizes, (strides,) = collapse(pixels, [starts])
+    if not sizes:
+        sizes, strides = [1], [0]
+    reach = Layout((g, starts.extent, *kernel), (xs[1] * c_in, 1, *(steps[i] for i in order)), x.layout.offset)
+    xv = call.view("x", x.type.dtype, x.buffer, reach)
+    dtype, buffer, panels = weights
+    turned = Layout((*panels.shape[:2], *kernel, width), (*panels.strides[:2], *(panels.strides[2 + i] for i in order), panels.strides[-1]),
+                    panels.offset)
+    ends = (g, 1, *kernel, per_group) if in_place else None
+    wv = call.view("w", dtype, buffer, turned, sizes=ends, bake=() if in_place else (-2,))
+    where = Places(call, "o", sizes, strides)
+
+    # results, and what the epilogue reads, as [group, pixels…, channels]
+    def as_pixels(lay: Layout) -> Layout:
+        for i, p in enumerate(part.phase or ()):
+            lay = lay.slice(2 + i, p.start, p.count, p.step)
+        s = lay.strides
+        return Layout((g, *pixels, per_group), (s[1] * per_group, s[0], *s[2:], s[1]), lay.offset)
+
+    leaves = leaves_of_epilogue(region, value)
+    operands = [o for v in leaves if (o := region.operand(v)) is not None]
+    lays = [*(as_pixels(r.layout) for r in region.results), *(as_pixels(o.layout.expand(value.shape)) for o in operands)]
+    shared, apart = collapse(pixels, [Layout(pixels, lay.strides[1:-1]) for lay in lays])
+    if not shared:
+        shared, apart = [1], [[0] for _ in lays]
+    lays = [Layout((g, *shared, per_group), (lay.strides[0], *a, lay.strides[-1]), lay.offset) for lay, a in zip(lays, apart, strict=True)]
+    made = list(zip(region.results, lays, strict=False))
+    outs = [call.view(f"y{i}", r.type.dtype, r.buffer, lay, write=True) for i, (r, lay) in enumerate(made)]
+    ins = {v: call.view(f"e{i}", o.type.dtype, o.buffer, lay)
+           for i, (v, o, lay) in enumerate(zip(leaves, operands, lays[len(outs) :], strict=True))}
+    inner_dims = [call.word(f"p{i}", d) for i, d in enumerate(shared[1:], 1)]
+
+    # programs
+    wide = compute_dtype(value.dtype)
+    rows, count = tile_rows(width, target, wide), -(-per_group // width)
+    m = product(pixels)
+    most = MOST * rows
+    if isinstance(m, int):
+        most = min(most, max(2 * rows, -(-m * count * g // (4 * target.cores))))
+    block = even_blocks(m, most)
+    mw, blockw, blocks = call.word("m", m), call.word("block", block), call.word("blocks", ceildiv(m, block))
+    if 4 * per_group > prod(d for d in pixels if isinstance(d, int)):  # more weights than pixels: a thread stays with its panel
+        rest, which = b.pid // blocks, b.pid % blocks
+        group, panel = rest // count, rest % count
+    else:
+        rest, panel = b.pid // count, b.pid % count
+        which, group = rest // g, rest % g
+    first = which * blockw
+    column = panel * width
+    left = None if per_group % width == 0 else per_group - column
+    limit = None if left is None else (None, left)
+
+    def tile(row: Ix | int, height: int) -> None:
+        offsets = where.of(row, height)
+
+        def step(k: Sequence[Ix | int], accs: list[Tile]) -> list[Tile]:
+            right = widen(b, b.load(wv, (group, panel, *k, 0), (1, width), limit=limit if in_place else None))
+            pixel = [widen(b, b.load(xv, (group, at, *k), (1, 1), axes=(1, len(k) + 1))) for at in offsets]
+            return [b.mma(p, right, acc) for p, acc in zip(pixel, accs, strict=True)]
+
+        accs = sum_of_chains(b, kernel, step, [b.full((1, width), 0.0, wide)] * height)
+        finished: list[tuple[list[Ix | int], list[Tile]]] = []
+        for i, acc in enumerate(accs):
+            at = [group, *unravel(b, row + i, [0, *inner_dims]), column]
+
+            def leaf(v: Value, o: Operand, at: list[Ix | int] = at) -> Tile:
+                across = ins[v].type.strides[-1] != 0
+                return b.load(ins[v], at, (1, width if across else 1), limit=limit if across else None, axes=(1, len(at) - 1))
+
+            evaluate = Evaluator(b, region, leaf, {value: acc})
+            finished.append((at, [b.broadcast(evaluate(v), (1, width)) for v in region.body.outputs]))
+        for at, tiles in finished:
+            for view, y, r in zip(outs, tiles, region.results, strict=True):
+                b.store(view, at, narrow(b, y, r.type.dtype), limit=limit, axes=(1, len(at) - 1))
+
+    for_each_tile(b, first, b.minimum(blockw, mw - first), rows, tile_heights(m, block, rows), tile)
+    flops, bytes_ = region_flops(region), region_bytes(region)
+    if part.phase is not None:  # its share
+        flops, bytes_ = 2 * m * channels * prod(kernel), bytes_ // prod(op.stride)
+    pairs = [(o.buffer, r.buffer) for o, lay in zip(operands, lays[len(outs) :], strict=True)
+             for r, to in made if lay == to and o.type.dtype is r.type.dtype and len(outs) == 1 and o.buffer is not x.buffer]
+    return call.finish(ceildiv(m, block) * count * g, flops=flops, bytes_=bytes_, inplace=pairs, note=f"{rows}x{width} tiles", shared=True)

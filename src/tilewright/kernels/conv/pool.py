@@ -1,0 +1,247 @@
+"""Pooling. An operand that lies channels last is pooled with channels along registers (`ChannelPool`). Any other, padded, is seen as
+[lead…, taps…, out…] through strides alone; results of the innermost axis run along registers.
+
+Padding is one copy into a buffer filled with what never wins (or adds nothing). Tails are masked; a result of no elements is a grid of
+no programs. Flat indices count within the spatial axes of the operand, as PyTorch's do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from ...core.dims import Dim, ceildiv, maximum, product
+from ...core.dtypes import compute_dtype, i64
+from ...core.target_spec import TargetSpec
+from ...ir.layout import Layout
+from ...ir.types import TensorType
+from ...ops.rows.pool_indices import MaxPoolIndices as MaxPoolIndicesOp
+from ...ops.rows.pooling import AvgPool as AvgPoolOp
+from ...ops.rows.pooling import MaxPool as MaxPoolOp
+from ...tile.builder import Ix, KernelBuilder, Tile
+from ...tile.ir import identity
+from ..call import Call
+from ..launch import Buffer, Launch
+from ..pointwise.copies import copy_launch, fill_launch
+from ..pointwise.pointwise import unravel
+from ..region import Operand, Region, narrow, widen
+from ..template import Reason, Template, alone, region_bytes, region_flops
+from .lines import Limit, Lines, State
+
+
+class Pool(Template):
+    key = "pool"
+    rows: ClassVar[int] = 64  # of results a program computes at most
+
+    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
+        return alone(region, MaxPoolOp, AvgPoolOp, MaxPoolIndicesOp)
+
+    def build(self, region: Region, target: TargetSpec) -> list[Launch]:
+        assert region.anchor is not None
+        op: Any = region.anchor.op
+        x, n = region.operands[0], len(op.kernel)
+        out = region.results[0].type.shape[-n:]
+        dilation = getattr(op, "dilation", (1,) * n)
+        ends = [(o - 1) * s + d * (k - 1) + 1 - lo - size
+                for o, s, d, k, (lo, _), size in zip(out, op.stride, dilation, op.kernel, op.padding, x.type.shape[-n:], strict=True)]
+        lo, hi = tuple(p for p, _ in op.padding), tuple(maximum(e, 0) for e in ends)
+        if target.kind == "cpu" and channels_inside(x, n):
+            return [ChannelPool(region, x, dilation, target).launch()]
+        launches: list[Launch] = []
+        source = x
+        if any(d != 0 for d in (*lo, *hi)):
+            fill = 0.0 if isinstance(op, AvgPoolOp) else identity("max", x.type.dtype)
+            launches, source = padded(region.name, x, lo, hi, fill, target)
+        return [*launches, PoolKernel(region, source, dilation, target).launch(self.rows)]
+
+
+def channels_inside(x: Operand, n: int) -> bool:
+    """Pixels lie channels last."""
+    return x.type.ndim > n and x.layout.strides[-n - 1] == 1 and isinstance(x.type.shape[-n - 1], int) and x.layout.strides[-1] != 1
+
+
+class ChannelPool(Lines):
+    """Channels along registers (`lines.py`): taps outside are left out, so nothing is padded."""
+
+    def __init__(self, region: Region, x: Operand, dilation: tuple[int, ...], target: TargetSpec) -> None:
+        assert region.anchor is not None
+        op: Any = region.anchor.op
+        self.op = op
+        out = region.results[0].type.shape[-len(dilation) :]
+        before = [lo for lo, _ in op.padding]
+        super().__init__(op.name, region, x, out, op.kernel, op.stride, dilation, before, target)
+        self.outs = [self.call.view(f"y{i}", r.type.dtype, r.buffer, r.layout.permute(self.order), write=True)
+                     for i, r in enumerate(region.results)]
+
+    def start(self, n: int) -> State:
+        b = self.b
+        if isinstance(self.op, AvgPoolOp):
+            return [b.full((n,), 0.0, self.dtype)]
+        best = b.full((n,), identity("max", self.dtype), self.dtype)
+        return [best] if isinstance(self.op, MaxPoolOp) else [best, b.full((n,), -1, i64)]
+
+    def tap(self, states: list[State], pixels: list[Tile], taps: list[Ix | int], places: list[list[Ix | int]], c: Ix | int, n: int,
+            limit: Limit) -> list[State]:
+        b = self.b
+        if isinstance(self.op, AvgPoolOp):
+            return [[total + x] for (total,), x in zip(states, pixels, strict=True)]
+        if isinstance(self.op, MaxPoolOp):
+            return [[b.binary("max", best, x)] for (best,), x in zip(states, pixels, strict=True)]
+        found = []
+        for (best, where), x, place in zip(states, pixels, places, strict=True):
+            better = b.binary("or", larger(b, x, best), b.cmp("lt", where, 0))
+            found.append([b.select(better, x, best), b.select(better, b.from_index(self._flat(place)), where)])
+        return found
+
+    def _flat(self, place: list[Ix | int]) -> Ix | int:
+        index: Ix | int = 0
+        for p, size in zip(place, self.sizes, strict=True):
+            index = index * size + p
+        return index
+
+    def finish(self, states: list[State], at: list[list[Ix | int]], c: Ix | int, n: int, limit: Limit) -> None:
+        b = self.b
+        for place, state in zip(at, states, strict=True):
+            if isinstance(self.op, AvgPoolOp):
+                state = [state[0] / b.from_index(self._count(place[-self.n :]), self.dtype)]
+            for view, y, r in zip(self.outs, state, self.region.results, strict=True):
+                b.store(view, (*place, c), narrow(b, y, r.type.dtype), limit=limit)
+
+    def _count(self, place: list[Ix | int]) -> Ix | int:
+        b, op = self.b, self.op
+        count: Ix | int = 1
+        for o, k, s, (lo, hi), size in zip(place, op.kernel, op.stride, op.padding, self.sizes, strict=True):
+            low, high = (-lo, size + hi) if op.count_include_pad else (0, size)
+            count = count * (b.minimum(o * s - lo + k, high) - b.maximum(o * s - lo, low))
+        return count
+
+
+def padded(
+    name: str, x: Operand, lo: tuple[Dim, ...], hi: tuple[Dim, ...], fill: float, target: TargetSpec
+) -> tuple[list[Launch], Operand]:
+    """x inside a buffer filled with `fill`."""
+    lead = x.type.ndim - len(lo)
+    sizes = [d + a + b for d, a, b in zip(x.type.shape[lead:], lo, hi, strict=True)]
+    type_ = TensorType(x.type.dtype, (*x.type.shape[:lead], *sizes))
+    whole = Operand(type_, Buffer(f"{name}.padded", "temp", type_.nbytes), Layout.contiguous(type_.shape))
+    inner = whole.layout
+    for i, (d, a) in enumerate(zip(x.type.shape[lead:], lo, strict=True)):
+        inner = inner.slice(lead + i, a, d)
+    part = Operand(x.type, whole.buffer, inner)
+    return [fill_launch(f"{name}.fill", fill, whole, target), copy_launch(f"{name}.pad", x, part, target, "padding of a pool")], whole
+
+
+def larger(b: KernelBuilder, x: Tile, best: Tile) -> Tile:
+    """x replaces the largest so far; the first NaN stays."""
+    better = b.cmp("gt", x, best)
+    if not x.dtype.is_float:
+        return better
+    return b.binary("or", better, b.binary("and", b.unary("isnan", x), b.unary("not", b.unary("isnan", best))))
+
+
+class PoolKernel:
+    """One kernel under construction: a program computes a few rows of the innermost axis."""
+
+    def __init__(self, region: Region, x: Operand, dilation: tuple[int, ...], target: TargetSpec) -> None:
+        assert region.anchor is not None
+        op: Any = region.anchor.op
+        self.region, self.op, self.n = region, op, len(op.kernel)
+        self.dilation, self.sizes = dilation, region.operands[0].type.shape[-self.n :]
+        call = self.call = Call(op.name, region.name)
+        self.b = call.b
+        result = region.results[0]
+        shape = result.type.shape
+        lead = len(shape) - self.n
+        strides = x.layout.strides
+        window = Layout((*shape[:lead], *op.kernel, *shape[lead:]),
+                        (*strides[:lead], *(s * d for s, d in zip(strides[lead:], dilation, strict=True)),
+                         *(s * t for s, t in zip(strides[lead:], op.stride, strict=True))), x.layout.offset)
+        self.x = call.view("x", x.type.dtype, x.buffer, window)
+        self.outs = [call.view(f"y{i}", r.type.dtype, r.buffer, r.layout, write=True) for i, r in enumerate(region.results)]
+        self.dtype = compute_dtype(x.type.dtype)
+        self.dims = [call.word(f"d{i}", d) for i, d in enumerate(shape[:-1])]
+        self.last = call.word("n", shape[-1])
+        self.full = [call.word(f"s{i}", d) for i, d in enumerate(self.sizes)]
+        self.shape, self.lead = shape, lead
+        lanes = target.vector_bits // 32
+        self.tile = lanes * 2 if not isinstance(shape[-1], int) or shape[-1] > lanes else lanes
+
+    def launch(self, per: int) -> Launch:
+        b = self.b
+        rows: Dim = product(self.shape[:-1])
+        count = self.call.word("rows", rows)
+        start = b.pid * per
+        with b.loop(start, b.minimum(start + per, count)) as row:
+            at = unravel(b, row.index, self.dims)
+            whole = self.last // self.tile * self.tile
+            with b.loop(0, whole, self.tile) as loop:
+                self._tile(at, loop.index, None)
+            with b.if_(b.compare("lt", whole, self.last)):
+                self._tile(at, whole, self.last - whole)
+        return self.call.finish(ceildiv(rows, per), flops=region_flops(self.region), bytes_=region_bytes(self.region), streams=True)
+
+    def _tile(self, at: list[Ix | int], first: Ix | int, left: Ix | int | None) -> None:
+        b, limit = self.b, None if left is None else (left,)
+        if isinstance(self.op, AvgPoolOp):
+            results = [self._mean(at, first, limit)]
+        elif isinstance(self.op, MaxPoolOp):
+            results = self._taps(at, first, limit, [b.full((self.tile,), identity("max", self.dtype), self.dtype)],
+                                 lambda x, taps, state: [b.binary("max", state[0], x)])
+        else:
+            results = self._with_index(at, first, limit)
+        for view, y, r in zip(self.outs, results, self.region.results, strict=True):
+            b.store(view, (*at, first), narrow(b, y, r.type.dtype), limit=limit)
+
+    def _taps(self, at: list[Ix | int], first: Ix | int, limit: Any, start: list[Tile],
+              step: Callable[[Tile, list[Ix | int], list[Tile]], list[Tile]]) -> list[Tile]:
+        """Fold over the taps of a window: loops outside, the innermost axis unrolled."""
+        b = self.b
+
+        def nest(taps: list[Ix | int], state: list[Tile]) -> list[Tile]:
+            axis = len(taps)
+            if axis < self.n - 1:
+                with b.loop(0, self.op.kernel[axis], 1, state) as loop:
+                    loop.next(*nest([*taps, loop.index], list(loop.carried)))
+                return list(loop.results)
+            for k in range(self.op.kernel[-1]):
+                place = (*at[: self.lead], *taps, k, *at[self.lead :], first)
+                state = step(widen(b, b.load(self.x, place, (self.tile,), limit=limit)), [*taps, k], state)
+            return state
+
+        return nest([], start)
+
+    def _mean(self, at: list[Ix | int], first: Ix | int, limit: Any) -> Tile:
+        b, op = self.b, self.op
+        (total,) = self._taps(at, first, limit, [b.full((self.tile,), 0.0, self.dtype)], lambda x, taps, s: [s[0] + x])
+        count: Ix | int = 1
+        for i, (k, s, (lo, hi)) in enumerate(zip(op.kernel, op.stride, op.padding, strict=True)):
+            low, high = (-lo, self.full[i] + hi) if op.count_include_pad else (0, self.full[i])
+            if i < self.n - 1:
+                begin = at[self.lead + i] * s - lo
+                count = count * (b.minimum(begin + k, high) - b.maximum(begin, low))
+                continue
+            lane = (b.iota((self.tile,), 0, i64) + b.from_index(first)) * s - lo
+            inner = b.binary("min", lane + k, b.from_index(high)) - b.binary("max", lane, b.from_index(low))
+        return total / b.cast(inner * b.from_index(count), self.dtype)
+
+    def _with_index(self, at: list[Ix | int], first: Ix | int, limit: Any) -> list[Tile]:
+        """The first of equals; the first NaN stays. A window of nothing larger than the lowest value names its first element."""
+        b, op = self.b, self.op
+        lane = (b.iota((self.tile,), 0, i64) + b.from_index(first)) * op.stride[-1] - op.padding[-1][0]
+
+        def flat(taps: list[Ix | int], *, inside: bool) -> Tile:
+            index: Ix | int = 0
+            for i in range(self.n - 1):
+                place = at[self.lead + i] * op.stride[i] - op.padding[i][0] + taps[i] * self.dilation[i]
+                index = index * self.full[i] + (b.maximum(place, 0) if inside else place)
+            column = lane + b.from_index(taps[-1] * self.dilation[-1])
+            column = b.binary("max", column, 0) if inside else column
+            return column + b.from_index(index * self.full[-1])
+
+        def step(x: Tile, taps: list[Ix | int], state: list[Tile]) -> list[Tile]:
+            best, where = state
+            better = larger(b, x, best)
+            return [b.select(better, x, best), b.select(better, flat(taps, inside=False), where)]
+
+        start = [b.full((self.tile,), identity("max", self.dtype), self.dtype), flat([0] * self.n, inside=True)]
+        return self._taps(at, first, limit, start, step)

@@ -1,0 +1,265 @@
+"""Fourier transforms: one program per register of lanes, all stages in its own memory (Stockham's self-sorting form).
+
+Every element of a transform is a register of real parts and one of imaginary parts, so butterflies need no shuffles. Operands whose lanes
+lie side by side are read as words of two floats and split; those whose elements lie side by side (rows) are turned in square tiles, which
+separates the parts too. Radixes 8, 4, 2, 3 and 5 are written out, other primes are sums over a table. Lanes past the last are masked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ...core.dims import ceildiv, product
+from ...core.dtypes import f32, i64, u32, u64
+from ...core.target_spec import TargetSpec
+from ...ir.layout import Layout
+from ...ops.fourier.transforms import DftColumns as DftOp
+from ...ops.fourier.transforms import factors
+from ...tile.builder import Ix, KernelBuilder, Tile, View
+from ..call import Call
+from ..launch import Launch
+from ..linalg.matrices import nothing, vector
+from ..pointwise.pointwise import unravel
+from ..region import Operand, Region
+from ..template import Reason, Template, alone, region_bytes, region_flops
+from .butterflies import Butterflies, Number
+
+SMALL = (2, 3, 4, 5, 8)  # radixes that are written out
+NEAR = 32  # turns between two rounds are products of one near and one far turn
+
+
+class DftColumns(Template):
+    key = "dft_columns"
+
+    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
+        return alone(region, DftOp)
+
+    def build(self, region: Region, target: TargetSpec) -> list[Launch]:
+        x, out = region.operands[0], region.results[0]
+        if any(d == 0 for d in x.type.shape):
+            return nothing(region.name, region.results)
+        return [_Kernel(region, target, x, out).launch()]
+
+
+class _Kernel:
+    def __init__(self, region: Region, target: TargetSpec, x: Operand, out: Operand) -> None:
+        assert region.anchor is not None and isinstance(region.anchor.op, DftOp)
+        self.region, self.op, self.x, self.out = region, region.anchor.op, x, out
+        n, self.lanes = self.op.sizes(x.type)
+        assert isinstance(n, int)
+        self.n, self.dtype, self.width = n, x.type.dtype, vector(x.type.dtype, target)
+        self.call = Call("dft", region.name)
+        self.b: KernelBuilder = self.call.b
+        self.math = Butterflies(self.b, self.dtype, inverse=self.op.inverse)
+        self.table = self.call.view("table", self.dtype, region.operands[1].buffer, region.operands[1].layout)
+        more = region.operands[2] if len(region.operands) > 2 else None
+        self.further = None if more is None else self.call.view("further", self.dtype, more.buffer, more.layout)
+        self.memory = [self.b.scratch(self.dtype, (2 * n, self.width)) for _ in range(2)]
+        lead = x.type.shape[:-3]
+        words = [self.call.word(f"d{i}", d) for i, d in enumerate(lead)]
+        self.count = self.call.word("lanes", self.lanes)
+        blocks = self.call.word("blocks", ceildiv(self.lanes, self.width))
+        self.first = self.b.pid % blocks * self.width
+        self.left = self.count - self.first
+        self.at = unravel(self.b, self.b.pid // blocks, words) if words else []
+        self.grid = product(lead) * ceildiv(self.lanes, self.width)
+
+    def launch(self) -> Launch:
+        now, size, stride = 0, self.n, 1
+        radixes = list(factors(self.n))
+        # The first and the last stage do their work on what is read and written, where whole tiles of them can be turned.
+        direct_in = len(radixes) > 1 and self._whole(radixes[0], self._layout(self.x, self.op.rows))
+        direct_out = len(radixes) > 1 and self.further is None and self._whole(radixes[-1], self._layout(self.out, self.op.rows_out))
+        if not direct_in:
+            self._read(self.memory[now])
+        for i, r in enumerate(radixes):
+            if i == 0 and direct_in:
+                self._read_stage(self.memory[1 - now], r)
+            elif i == len(radixes) - 1 and direct_out:
+                self._write_stage(self.memory[now], r)
+            else:
+                self._stage(self.memory[now], self.memory[1 - now], r, size, stride)
+            size, stride, now = size // r, stride * r, 1 - now
+        if self.further is not None:
+            self._turn(self.memory[now])
+        if not direct_out:
+            self._write(self.memory[now])
+        return self.call.finish(self.grid, flops=region_flops(self.region), bytes_=region_bytes(self.region),
+                                note="x".join(map(str, factors(self.n))))
+
+    # --- memory -------------------------------------------------------------------------------------------------------
+    def _get(self, m: View, k: Ix | int) -> Number:
+        b, shape = self.b, (self.width,)
+        return b.load(m, (k * 2, 0), shape), b.load(m, (k * 2 + 1, 0), shape)
+
+    def _put(self, m: View, k: Ix | int, z: Number) -> None:
+        self.b.store(m, (k * 2, 0), z[0])
+        self.b.store(m, (k * 2 + 1, 0), z[1])
+
+    def _layout(self, o: Operand, rows: bool) -> Layout:
+        """[…, n, lanes, 2]."""
+        rank = o.type.ndim
+        return o.layout.permute((*range(rank - 3), rank - 2, rank - 3, rank - 1)) if rows else o.layout
+
+    def _square(self, lay: Layout) -> bool:
+        """Elements lie side by side and whole square tiles of them can be turned."""
+        return lay.strides[-1] == 1 and lay.strides[-3] == 2 and lay.strides[-2] != 2 and self.width > 1
+
+    def _words(self, o: Operand, lay: Layout) -> Layout | None:
+        """Lanes side by side as words of two floats."""
+        if self.dtype is not f32 or lay.strides[-1] != 1 or lay.strides[-2] != 2:
+            return None
+        halves = [s // 2 if isinstance(s, int) and s % 2 == 0 else None for s in (*lay.strides[:-1], lay.offset)]
+        if None in halves:
+            return None
+        *steps, offset = (s for s in halves if s is not None)
+        return Layout(lay.shape[:-1], tuple(steps), offset)
+
+    def _whole(self, r: int, lay: Layout) -> bool:
+        return r in SMALL and self._square(lay) and self.n // r % (self.width // 2) == 0
+
+    def _flat(self, o: Operand, lay: Layout, *, write: bool) -> View:
+        """[…, lanes, floats]."""
+        flat = Layout((*lay.shape[:-3], lay.shape[-2], 2 * self.n), (*lay.strides[:-3], lay.strides[-2], 1), lay.offset)
+        return self.call.view("y" if write else "x", self.dtype, o.buffer, flat, write=write)
+
+    def _read_stage(self, goal: View, r: int) -> None:
+        """The first stage on tiles as they come."""
+        b, width, half, parts = self.b, self.width, self.width // 2, self.n // r
+        view = self._flat(self.x, self._layout(self.x, self.op.rows), write=False)
+        near = b.scratch(self.dtype, (r * width, width))
+        with b.loop(0, parts, half) as block:
+            for j in range(r):
+                at = (*self.at, self.first, (block.index + parts * j) * 2)
+                b.store(near, (j * width, 0), b.transpose(b.load(view, at, (width, width), limit=(self.left, None))))
+            with b.loop(0, half) as each:
+                p = block.index + each.index
+                found = self.math.small([self._get(near, each.index + j * half) for j in range(r)])
+                for j, z in enumerate(found):
+                    self._put(goal, p * r + j, self.math.times(z, self.math.turn_of(self.table, p * j)) if j else z)
+
+    def _write_stage(self, source: View, r: int) -> None:
+        """The last stage, whose results go out in tiles."""
+        b, width, half, stride = self.b, self.width, self.width // 2, self.n // r
+        view = self._flat(self.out, self._layout(self.out, self.op.rows_out), write=True)
+        near = b.scratch(self.dtype, (r * width, width))
+        with b.loop(0, stride, half) as block:
+            with b.loop(0, half) as each:
+                found = self.math.small([self._get(source, block.index + each.index + j * stride) for j in range(r)])
+                for j, z in enumerate(found):
+                    self._put(near, each.index + j * half, z)
+            for j in range(r):
+                tile = self._scaled(b.transpose(b.load(near, (j * width, 0), (width, width))))
+                b.store(view, (*self.at, self.first, (block.index + stride * j) * 2), tile, limit=(self.left, None))
+
+    def _tiles(self, o: Operand, lay: Layout, *, write: bool, move: Callable[[View, Ix | int, tuple[Ix | int, Ix | int]], None]) -> None:
+        """Square tiles of lanes × floats, of which some at the end are not whole."""
+        view = self._flat(o, lay, write=write)
+        with self.b.loop(0, 2 * self.n, self.width) as loop:
+            move(view, loop.index, (self.left, 2 * self.n - loop.index))
+
+    def _read(self, m: View) -> None:
+        b, lay = self.b, self._layout(self.x, self.op.rows)
+        if self._square(lay):
+            def turned(view: View, i: Ix | int, limit: tuple[Ix | int, Ix | int]) -> None:
+                tile = b.load(view, (*self.at, self.first, i), (self.width, self.width), limit=limit)
+                b.store(m, (i, 0), b.transpose(tile), limit=(limit[1], None))
+
+            self._tiles(self.x, lay, write=False, move=turned)
+            return
+        words = self._words(self.x, lay)
+        view = (self.call.view("x", self.dtype, self.x.buffer, lay) if words is None
+                else self.call.view("x", u64, self.x.buffer, words))
+        with b.loop(0, self.n) as loop:
+            if words is not None:
+                pair = b.load(view, (*self.at, loop.index, self.first), (self.width,), limit=(self.left,))
+                low, high = b.cast(pair, u32), b.cast(b.binary("shr", pair, 32), u32)
+                self._put(m, loop.index, (b.bitcast(low, f32), b.bitcast(high, f32)))
+            else:
+                where = (*self.at, loop.index, self.first)
+                re, im = (b.load(view, (*where, k), (self.width,), axes=(len(where) - 1,), limit=(self.left,)) for k in range(2))
+                self._put(m, loop.index, (re, im))
+
+    def _write(self, m: View) -> None:
+        b, lay = self.b, self._layout(self.out, self.op.rows_out)
+        if self._square(lay):
+            def turned(view: View, i: Ix | int, limit: tuple[Ix | int, Ix | int]) -> None:
+                tile = b.load(m, (i, 0), (self.width, self.width), limit=(limit[1], None))
+                b.store(view, (*self.at, self.first, i), self._scaled(b.transpose(tile)), limit=limit)
+
+            self._tiles(self.out, lay, write=True, move=turned)
+            return
+        words = self._words(self.out, lay)
+        view = (self.call.view("y", self.dtype, self.out.buffer, lay, write=True) if words is None
+                else self.call.view("y", u64, self.out.buffer, words, write=True))
+        with b.loop(0, self.n) as loop:
+            re, im = (self._scaled(p) for p in self._get(m, loop.index))
+            if words is not None:
+                low, high = (b.cast(b.bitcast(p, u32), u64) for p in (re, im))
+                pair = b.binary("or", low, b.binary("shl", high, 32))
+                b.store(view, (*self.at, loop.index, self.first), pair, limit=(self.left,))
+            else:
+                for k, p in enumerate((re, im)):
+                    b.store(view, (*self.at, loop.index, self.first, k), p, axes=(len(self.at) + 1,), limit=(self.left,))
+
+    def _scaled(self, x: Tile) -> Tile:
+        return x if self.op.scale == 1.0 else x * self.op.scale
+
+    # --- arithmetic ---------------------------------------------------------------------------------------------------
+    def _stage(self, source: View, goal: View, r: int, size: int, stride: int) -> None:
+        """size: what is left of the transform; stride: what is done."""
+        parts = size // r
+
+        def butterflies(p: Ix | int) -> Callable[[Ix | int], None]:
+            turns = [] if parts == 1 or r not in SMALL else [self.math.turn_of(self.table, p * (j * stride)) for j in range(1, r)]
+
+            def one(q: Ix | int) -> None:
+                start, end = p * stride + q, p * (r * stride) + q
+                if r not in SMALL:
+                    self._prime(source, goal, r, (start, parts * stride), (end, stride), None if parts == 1 else p)
+                    return
+                found = self.math.small([self._get(source, start + j * (parts * stride)) for j in range(r)])
+                for j, z in enumerate(found):
+                    self._put(goal, end + j * stride, self.math.times(z, turns[j - 1]) if j and turns else z)
+
+            return one
+
+        self.math.stage(parts, stride, butterflies)
+
+    def _prime(self, source: View, goal: View, r: int, read: tuple[Ix | int, int], write: tuple[Ix | int, int], p: Ix | int | None) -> None:
+        """A sum over the table for every result; `p` (unless None) says how results are turned."""
+        b, step = self.b, self.n // r
+        zero = b.full((self.width,), 0.0, self.dtype)
+        with b.loop(0, r) as k:
+            with b.loop(0, r, 1, [zero, zero]) as j:
+                z = self._get(source, read[0] + j.index * read[1])
+                cos, sin = self.math.turn_of(self.table, j.index * k.index % r * step)
+                re, im = j.carried
+                j.next(b.fma(z[0], cos, b.fma(-z[1], sin, re)), b.fma(z[0], sin, b.fma(z[1], cos, im)))
+            out: Number = (j.results[0], j.results[1])
+            if p is not None:
+                out = self.math.times(out, self.math.turn_of(self.table, p * k.index * write[1]))
+            self._put(goal, write[0] + k.index * write[1], out)
+
+    def _turn(self, m: View) -> None:
+        """Result k of lane l by k * l steps of the longer transform: exp of (k // NEAR) * NEAR * l and of (k % NEAR) * l, multiplied."""
+        b, table = self.b, self.further
+        assert table is not None
+        far = -(-self.n // NEAR)
+        rows = b.scratch(self.dtype, (2 * (NEAR + far), self.width))
+        lanes = b.minimum(self.count - 1, self.first)  # of masked lanes any place will do
+        places = b.binary("min", b.iota((self.width,), 0) + b.from_index(lanes), b.from_index(self.count - 1))
+
+        def fill(start: int, count: int, step: int) -> None:
+            with b.loop(0, count) as loop:
+                index = places * b.from_index(loop.index * step, i64)
+                for k in range(2):
+                    x = b.gather(table, (0, k), 0, index)
+                    b.store(rows, ((loop.index + start) * 2 + k, 0), -x if k and self.op.inverse else x)
+
+        fill(0, min(NEAR, self.n), 1)
+        fill(NEAR, far, NEAR)
+        with b.loop(0, self.n) as loop:
+            k = loop.index
+            turn = self.math.times(self._get(rows, k % NEAR), self._get(rows, k // NEAR + NEAR))
+            self._put(m, k, self.math.times(self._get(m, k), turn))

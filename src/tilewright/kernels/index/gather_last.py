@@ -1,0 +1,189 @@
+"""Gathers along the innermost axis: indices run along registers, for every row the same ones or its own. Tails are masked; indices are
+checked."""
+
+from __future__ import annotations
+
+from ...core.dims import Dim, bounds, ceildiv, product
+from ...core.dtypes import DType, i8, i16, i32, i64, u8, u16, u32
+from ...core.target_spec import TargetSpec
+from ...ir.graph import Value
+from ...ir.layout import Layout
+from ...ops.index.indexing import Gather as GatherOp
+from ...ops.index.indexing import GatherAlongAxis
+from ...tile.builder import Ix, KernelBuilder, Tile, View
+from ..call import Call
+from ..launch import Launch
+from ..matmul.tiling import leaves_of_epilogue
+from ..pointwise.pointwise import unravel
+from ..region import Evaluator, Operand, Region, narrow, widen
+from ..template import Reason, Template, alone, region_bytes, region_flops
+from .gather import along_memory, report_index
+
+ROWS = 16  # rows a program reads with one set of indices
+
+WIDE: dict[DType, DType] = {i8: i32, i16: i32, u8: i32, u16: i32, u32: i64}
+
+
+class GatherLast(Template):
+    """Elementwise consumers are computed on the way, where the indices are one axis."""
+
+    key = "gather_last"
+
+    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
+        node = region.anchor
+        if node is None or not isinstance(node.op, GatherOp) or region.tail is not None:
+            return Reason("no gather")
+        x, ids = node.operands
+        if node.op.axis != len(x.shape) - 1 or len(x.shape) < 2 or not ids.shape:
+            return Reason("not along the last of several axes")
+        if bounds(x.shape[-1])[0] == 0:
+            return Reason("the table may be empty")  # nothing may be read then, not even for a clamped index
+        places = [region.operand(v) for v in node.operands]
+        if any(p is None for p in places):
+            return Reason("operands of a gather must come from memory")
+        if places[1] is not None and places[1].layout.reshape((product(ids.shape),)) is None:
+            return Reason("the indices have no order of strides")
+        table = places[0]
+        if len(ids.shape) == 1 and table is not None and along_memory(table) < len(x.shape) - 1:
+            return Reason("another axis lies along memory")
+        if len(ids.shape) == 1 and all(r.type.shape == node.values[0].shape for r in region.results):
+            return None
+        return alone(region, GatherOp)
+
+    def build(self, region: Region, target: TargetSpec) -> list[Launch]:
+        assert region.anchor is not None
+        value = region.anchor.values[0]
+        x, ids = (region.operand(v) for v in region.anchor.operands)
+        assert x is not None and ids is not None
+        call = Call("gather_last", region.name)
+        b = call.b
+        count = product(ids.type.shape)
+        lead = x.type.shape[:-1]
+        source = call.view("x", x.type.dtype, x.buffer, x.layout)
+        index = call.view("ids", ids.type.dtype, ids.buffer, _reshaped(ids.layout, (count,)))
+        goals = [call.view(f"y{i}", r.type.dtype, r.buffer, _reshaped(r.layout, (*lead, count)), write=True)
+                 for i, r in enumerate(region.results)]
+        others = {v: o for v in leaves_of_epilogue(region, value) if (o := region.operand(v)) is not None}
+        ins = {v: call.view(f"e{i}", o.type.dtype, o.buffer, o.layout.expand(value.shape)) for i, (v, o) in enumerate(others.items())}
+        error = call.error()
+        size, n = call.word("size", x.type.shape[-1]), call.word("n", count)
+        dims = [call.word(f"d{i}", d) for i, d in enumerate(lead)]
+        rows = call.word("rows", product(lead))
+        tile = target.vector_bits // 32
+        blocks = b.ceildiv(n, tile)
+        first, start = b.pid % blocks * tile, b.pid // blocks * ROWS
+        left = b.minimum(n - first, tile)
+        safe = checked(b, index, [], first, left, tile, size, error, first)
+        with b.loop(start, b.minimum(start + ROWS, rows)) as row:
+            at: list[Ix | int] = unravel(b, row.index, dims)
+
+            def leaf(v: Value, o: Operand) -> Tile:
+                view = ins[v]
+                if view.type.strides[-1] == 0:
+                    return b.load(view, (*at, 0), (1,))
+                return b.load(view, (*at, first), (tile,), limit=(left,))
+
+            evaluate = Evaluator(b, region, leaf, {value: widen(b, b.gather(source, (*at, 0), len(at), safe))})
+            for v, goal, r in zip(region.body.outputs, goals, region.results, strict=True):
+                b.store(goal, (*at, first), narrow(b, b.broadcast(evaluate(v), (tile,)), r.type.dtype), limit=(left,))
+        grid = ceildiv(count, tile) * ceildiv(product(lead), ROWS)
+        return [call.finish(grid, flops=region_flops(region), bytes_=region_bytes(region))]
+
+
+def _reshaped(layout: Layout, shape: tuple[Dim, ...]) -> Layout:
+    found = layout.reshape(shape)
+    assert found is not None
+    return found
+
+
+class GatherAlongLast(Template):
+    """Each row has indices of its own. One program is one row."""
+
+    key = "gather_along_last"
+
+    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
+        why = alone(region, GatherAlongAxis)
+        if why is not None:
+            return why
+        assert region.anchor is not None and isinstance(region.anchor.op, GatherAlongAxis)
+        x = region.anchor.operands[0].type
+        if bounds(x.shape[-1])[0] == 0:
+            return Reason("the table may be empty")
+        last = region.anchor.op.axis == x.ndim - 1
+        return None if last and target.kind == "cpu" else Reason("not along the last axis")
+
+    def build(self, region: Region, target: TargetSpec) -> list[Launch]:
+        assert region.anchor is not None
+        (x, ids), y = (region.operand(v) for v in region.anchor.operands), region.results[0]
+        assert x is not None and ids is not None
+        call = Call("gather_along_last", region.name)
+        b = call.b
+        source = call.view("x", x.type.dtype, x.buffer, x.layout)
+        index = call.view("ids", ids.type.dtype, ids.buffer, ids.layout)
+        goal = call.view("y", y.type.dtype, y.buffer, y.layout, write=True)
+        error = call.error()
+        *lead, count = ids.type.shape
+        size, n = call.word("size", x.type.shape[-1]), call.word("n", count)
+        at: list[Ix | int] = unravel(b, b.pid, [call.word(f"d{i}", d) for i, d in enumerate(lead)])
+        tile = target.vector_bits // 32
+        with b.loop(0, n, tile) as columns:
+            left = b.minimum(n - columns.index, tile)
+            safe = checked(b, index, at, columns.index, left, tile, size, error, b.pid * n + columns.index)
+            b.store(goal, (*at, columns.index), b.gather(source, (*at, 0), len(at), safe), limit=(left,))
+        return [call.finish(product(lead), bytes_=region_bytes(region))]
+
+
+class GatherAlongRows(Template):
+    """Whole rows by one index each, for every matrix its own ones. One program is one row."""
+
+    key = "gather_along_rows"
+
+    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
+        why = alone(region, GatherAlongAxis)
+        if why is not None:
+            return why
+        assert region.anchor is not None and isinstance(region.anchor.op, GatherAlongAxis)
+        x, ids = region.anchor.operands[0].type, region.operand(region.anchor.operands[1])
+        if bounds(x.shape[region.anchor.op.axis])[0] == 0:
+            return Reason("the table may be empty")
+        rows = region.anchor.op.axis == x.ndim - 2 and ids is not None and ids.layout.strides[-1] == 0
+        return None if rows and target.kind == "cpu" else Reason("not whole rows")
+
+    def build(self, region: Region, target: TargetSpec) -> list[Launch]:
+        assert region.anchor is not None
+        (x, ids), y = (region.operand(v) for v in region.anchor.operands), region.results[0]
+        assert x is not None and ids is not None
+        call = Call("gather_along_rows", region.name)
+        b = call.b
+        source = call.view("x", x.type.dtype, x.buffer, x.layout)
+        index = call.view("ids", ids.type.dtype, ids.buffer, ids.layout)
+        goal = call.view("y", y.type.dtype, y.buffer, y.layout, write=True)
+        error = call.error()
+        *lead, width = ids.type.shape
+        size, n = call.word("size", x.type.shape[-2]), call.word("n", width)
+        *at, row = unravel(b, b.pid, [call.word(f"d{i}", d) for i, d in enumerate(lead)])
+        wanted = b.to_index(b.load(index, (*at, row, 0), ()))
+        for bad in (b.compare("lt", wanted, 0), b.compare("ge", wanted, size)):
+            with b.if_(bad):
+                report_index(b, error, b.pid, wanted)
+        tile, found = target.vector_bits // 32, b.minimum(b.maximum(wanted, 0), size - 1)
+        with b.loop(0, n, tile) as columns:
+            left = (b.minimum(n - columns.index, tile),)
+            b.store(goal, (*at, row, columns.index), b.load(source, (*at, found, columns.index), (tile,), limit=left), limit=left)
+        return [call.finish(product(lead), bytes_=region_bytes(region))]
+
+
+def checked(b: KernelBuilder, index: View, at: list[Ix | int], first: Ix | int, left: Ix | int, tile: int, size: Ix, error: View,
+             position: Ix | int) -> Tile:
+    """A tile of indices, each inside 0 … size-1; one that is not is reported."""
+    wanted = b.load(index, (*at, first), (tile,), limit=(left,))
+    wide = WIDE.get(wanted.dtype)
+    if wide is not None:  # the size of the axis need not fit the dtype of the indices
+        wanted = b.cast(wanted, wide)
+    bad = b.binary("or", b.cmp("lt", wanted, 0), b.cmp("ge", wanted, b.from_index(size, wanted.dtype)))
+    with b.if_(b.reshape(b.reduce("any", bad), ())), b.loop(0, left) as each:
+        value = b.to_index(b.load(index, (*at, first + each.index), ()))
+        for wrong in (b.compare("lt", value, 0), b.compare("ge", value, size)):
+            with b.if_(wrong):
+                report_index(b, error, position + each.index, value)
+    return b.binary("max", b.binary("min", wanted, b.from_index(size - 1, wanted.dtype)), 0)

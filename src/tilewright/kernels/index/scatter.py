@@ -1,0 +1,81 @@
+"""Writing rows at indices: added (the backward pass of an embedding), overwritten, multiplied, extremes. One program owns a strip of
+columns and walks all indices in order, so every element has one order of updates whatever the number of threads.
+
+Every index is checked: one outside the axis is reported in the error block and clamped. No indices: the operand is only copied.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+from ...core.dims import Dim, bounds, ceildiv, product
+from ...core.target_spec import TargetSpec
+from ...ops.index.scatter import Scatter as ScatterOp
+from ...ops.index.scatter import ScatterAdd as ScatterAddOp
+from ...ops.index.scatter import ScatterRows
+from ...tile.builder import Ix
+from ..call import Call
+from ..launch import Launch
+from ..pointwise.copies import copy_launch
+from ..pointwise.pointwise import unravel
+from ..region import Region, narrow, widen
+from ..template import Reason, Template, alone
+from .gather import report_index
+
+STRIP, NARROW = 64, 16  # columns of a program: many, and few where there would be too few programs
+
+
+class ScatterAdd(Template):
+    key = "scatter_add"
+
+    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
+        wrong = alone(region, ScatterAddOp)
+        return wrong if wrong is None else alone(region, ScatterOp)
+
+    def build(self, region: Region, target: TargetSpec) -> list[Launch]:
+        assert region.anchor is not None and isinstance(region.anchor.op, ScatterRows)
+        x, ids, updates = (region.operand(v) for v in region.anchor.operands)
+        assert x is not None and ids is not None and updates is not None
+        result, axis = region.results[0], region.anchor.op.axis
+        launches = [] if x.buffer is result.buffer else [copy_launch(f"{region.name}.copy", x, result, target)]
+        if updates.type.numel == 0:  # nothing is read either: whoever makes the indices may not run at all
+            return launches or [copy_launch(f"{region.name}.copy", x, result, target)]
+        mode = region.anchor.op.mode if isinstance(region.anchor.op, ScatterOp) else "add"
+        call = Call("scatter_add" if mode == "add" else f"scatter_{mode}", region.name)
+        b = call.b
+        old = call.view("old", result.type.dtype, result.buffer, result.layout)
+        new = call.view("new", result.type.dtype, result.buffer, result.layout, write=True)
+        index = call.view("ids", ids.type.dtype, ids.buffer, ids.layout)
+        source = call.view("updates", updates.type.dtype, updates.buffer, updates.layout)
+        error = call.error()
+        size = call.word("size", x.type.shape[axis])
+        before, after = x.type.shape[:axis], x.type.shape[axis + 1 :]
+        outer = [call.word(f"d{i}", d) for i, d in enumerate((*before, *after[:-1]))]
+        places = [call.word(f"i{i}", d) for i, d in enumerate(ids.type.shape)]
+        count = call.word("count", product(ids.type.shape))
+        inner = call.word("n", after[-1]) if after else None
+        few = after and bounds(product((*before, *after)))[1]
+        strip = NARROW if few and few < 2 * STRIP * target.cores else STRIP
+        strips: Ix | int = 1 if inner is None else b.ceildiv(inner, strip)
+        at = unravel(b, b.pid // strips, outer)
+        lead, rest = at[: len(before)], at[len(before) :]
+        start = (b.pid % strips) * strip
+        last: tuple[Ix | int, ...] = () if inner is None else (start,)
+        shape = () if inner is None else (strip,)
+        limit = None if inner is None else (b.minimum(inner - start, strip),)
+        with b.loop(0, count, 1) as loop:
+            here = unravel(b, loop.index, places)
+            wanted = b.to_index(b.load(index, here, ()))
+            for bad in (b.compare("lt", wanted, 0), b.compare("ge", wanted, size)):
+                with b.if_(bad):
+                    report_index(b, error, loop.index, wanted)
+            row = b.minimum(b.maximum(wanted, 0), size - 1)
+            with nullcontext() if bounds(x.type.shape[axis])[0] > 0 else b.if_(b.compare("gt", size, 0)):  # an empty axis has no row
+                add = widen(b, b.load(source, (*lead, *here, *rest, *last), shape, limit=limit))
+                where = (*lead, row, *rest, *last)
+                total = add if mode == "set" else b.binary(mode, widen(b, b.load(old, where, shape, limit=limit)), add)
+                b.store(new, where, narrow(b, total, result.type.dtype), limit=limit)
+        grid: Dim = product((*before, *after[:-1])) * (ceildiv(after[-1], strip) if after else 1)
+        moved = updates.type.nbytes * 3 + ids.type.nbytes
+        return [*launches, call.finish(grid, flops=updates.type.numel, bytes_=moved)]
+

@@ -1,0 +1,1 @@
+"""Factorizations, triangular systems, eigenvalues and singular values."""

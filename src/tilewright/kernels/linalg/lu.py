@@ -1,0 +1,171 @@
+"""LU factorisations of matrices with partial pivoting, by panels of columns.
+
+A panel is factored by one program, its columns in local memory, where every loop runs along registers; it leaves a copy of its rows that
+lie side by side, which the products read. The rest is brought up to date in blocks of columns: rows are exchanged, solved with the panel's
+triangle and multiplied with the panel in register tiles. One launch a panel does that and factors the next panel, as soon as that one's
+own columns are up to date: threads draw the blocks (`tickets.py`), so none waits for the panel. A matrix of few columns is one panel.
+The order of all sums depends on the sizes alone.
+"""
+
+from __future__ import annotations
+
+from ...core.dims import minimum, product
+from ...core.dtypes import i32, i64
+from ...core.target_spec import TargetSpec
+from ...ir.layout import Layout
+from ...ir.types import TensorType
+from ...ops.linalg.factors import Cholesky as CholeskyOp
+from ...ops.linalg.systems import Lu as LuOp
+from ...tile.builder import Ix, View
+from .. import tickets
+from ..launch import Buffer, Launch
+from ..pointwise.copies import copy_launch
+from ..region import Operand, Region
+from ..template import Reason, Template, alone
+from .cholesky import Cholesky
+from .factor_panels import Blocked
+from .lu_panel import factor_panel
+from .matrices import Columns, Matrices
+
+PANEL = 64
+
+
+class Factor(Template):
+    key = "factor"
+
+    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
+        return alone(region, LuOp, CholeskyOp)
+
+    def build(self, region: Region, target: TargetSpec) -> list[Launch]:
+        assert region.anchor is not None
+        m, n = region.operands[0].type.shape[-2:]
+        assert isinstance(m, int) and isinstance(n, int)
+        job = _Lu(region, target, m, n, PANEL) if isinstance(region.anchor.op, LuOp) else Cholesky(region, target, m, n)
+        return job.launches()
+
+
+class _Lu(Blocked):
+    def __init__(self, region: Region, target: TargetSpec, m: int, n: int, panel: int) -> None:
+        super().__init__(region, target, m, n, panel)
+        self.panels = -(-self.k // self.panel) if self.k else 0
+        self.near = self._temp("rows", TensorType(self.dtype, (*self.lead, 2, m, self.panel)))  # of this panel and of the next
+        self.counters = self._temp("drawn", TensorType(i64, (max(self.panels, 1), tickets.WORDS)))
+
+    def _temp(self, name: str, type_: TensorType) -> Operand:
+        return Operand(type_, Buffer(f"{self.region.name}.{name}", "temp", type_.nbytes), Layout.contiguous(type_.shape))
+
+    def empty(self) -> list[Launch]:
+        """No columns (or rows): only the order of rows."""
+        if self.m == 0:
+            return super().empty()
+        w = Matrices("lu", self.region.name, self.lead)
+        for i, o in enumerate(self.region.results[:2]):
+            w.write(f"y{i}", o)
+        order = w.write("order", self.region.results[2])
+        at = w.at(w.b.pid)
+        with w.b.loop(0, self.m) as loop:
+            w.b.store(order, (*at, loop.index), w.b.from_index(loop.index, i32))
+        return [w.call.finish(product(self.lead))]
+
+    def steps(self) -> list[Launch]:
+        out = [copy_launch(f"{self.region.name}.copy", self.a, self.out, self.target), self.factor(self.out, 0)]
+        return out + [step for k0 in range(0, self.k, self.panel) if (step := self._step(k0)) is not None]
+
+    def factor(self, source: Operand, k0: int) -> Launch:
+        """The first panel, or the whole matrix."""
+        w = Matrices("lu", self.region.name, self.lead)
+        b = w.b
+        a = w.read("a", source)
+        out, pivots, order = (w.write(s, o) for s, o in zip(("lu", "pivots", "order"), self.region.results, strict=True))
+        near = None if source is self.a else w.write("near", self.near)
+        error = w.call.error() if self._checks else None
+        first, rows, count = (w.call.word(s, v) for s, v in (("first", 0), ("rows", self.m), ("count", min(self.panel, self.k))))
+        if near is not None:
+            counters, panels = w.write("drawn", self.counters), w.call.word("panels", self.panels)
+            with b.if_(b.compare("eq", b.pid, 0)):
+                tickets.clear(b, counters, panels)
+        at = w.at(b.pid)
+        with b.loop(0, rows) as loop:
+            b.store(order, (*at, loop.index), b.from_index(loop.index, i32))
+        c = Columns(b, self.dtype, self.panel, self.m, self.width)
+        self.take(c, a, at, first, rows, count, symmetric=False)
+        factor_panel(w, c, pivots, order, error, at, b.pid, first, rows, count, self.m)
+        self.give(c, rows, count, first, [(out, at, first), *([] if near is None else [(near, [*at, 0], first)])], lower=False)
+        flops = self.flops if near is None else product(self.lead) * self.m * self.panel**2
+        return w.call.finish(product(self.lead), flops=flops, bytes_=self.a.type.nbytes * 2)
+
+    @property
+    def _checks(self) -> bool:
+        assert self.region.anchor is not None and isinstance(self.region.anchor.op, LuOp)
+        return self.region.anchor.op.check
+
+    def _step(self, k0: int) -> Launch | None:
+        """What is left after a panel. Item 0 of a matrix: the columns of the next panel, and that panel; then blocks of columns behind
+        them, then those before the panel, which only exchange rows."""
+        count = min(self.panel, self.k - k0)
+        behind = k0 + count
+        before, after = -(-k0 // self.tile), -(-(self.n - behind) // self.tile)
+        near = min(-(-self.panel // self.tile), after)
+        items = min(near, 1) + after - near + before
+        if items == 0:
+            return None
+        w = Matrices("lu_step", f"{self.region.name}.step{k0}", self.lead)
+        b = w.b
+        lu, pivots, order = (w.change(s, o) for s, o in zip(("lu", "pivots", "order"), self.region.results, strict=True))
+        rows_near, counters = w.change("near", self.near), w.change("drawn", self.counters)
+        error = w.call.error() if self._checks else None
+        first, depth, rows, columns = (w.call.word(s, v) for s, v in (("first", k0), ("depth", count), ("m", self.m), ("n", self.n)))
+        here, ahead = w.call.word("here", k0 // self.panel % 2), w.call.word("ahead", max(0, min(self.panel, self.k - behind)))
+        blocks, left, per = w.call.word("blocks", after), w.call.word("ahead_blocks", near), w.call.word("items", items)
+        number, total = w.call.word("number", k0 // self.panel), w.call.word("total", product(self.lead) * items)
+        upper = b.scratch(self.dtype, (self.panel, self.tile))  # negated
+        c = Columns(b, self.dtype, self.panel, self.m, self.width)
+
+        def item(which: Ix | int) -> None:
+            own, matrix = which % per, which // per
+            at = w.at(matrix)
+            later = b.minimum(own, 1)
+            begin = later * (left + own - b.minimum(left, 1))  # its blocks, counted from behind the panel; those before it follow
+            end = (1 - later) * left + later * b.minimum(begin + 1, blocks)
+            with b.loop(begin, end) as block:
+                start = first + depth + block.index * self.tile
+                _exchange(w, lu, pivots, at, first, depth, start, columns - start, self.tile)
+                self._update(w, lu, rows_near, at, here, first, depth, rows, start, columns - start, upper)
+            with b.if_(b.compare("ge", begin, blocks)):
+                start = (begin - blocks) * self.tile
+                _exchange(w, lu, pivots, at, first, depth, start, first - start, self.tile)
+            with b.if_(b.compare("lt", own, b.minimum(ahead, 1))):  # item 0, and a panel to come
+                next_, height = first + depth, rows - first - depth
+                self.take(c, lu, at, next_, height, ahead, symmetric=False)
+                factor_panel(w, c, pivots, order, error, at, matrix, next_, height, ahead, self.m)
+                self.give(c, height, ahead, next_, [(lu, at, next_), (rows_near, [*at, 1 - here], 0)], lower=False)
+
+        tickets.draw(b, counters, number, total, item)
+        size = product(self.lead) * (self.m - behind) * (self.n - behind)
+        programs = minimum(product(self.lead), 1) * tickets.GRID  # without a matrix nobody has cleared the counters
+        return w.call.finish(programs, flops=2 * count * size, bytes_=2 * size * self.dtype.itemsize)
+
+    def _update(self, w: Matrices, lu: View, near: View, at: list[Ix | int], here: Ix, first: Ix, depth: Ix, rows: Ix, start: Ix | int,
+                limit: Ix | int, upper: View) -> None:
+        """A block of columns behind a panel: solved with its triangle, then its product with the panel is subtracted."""
+        b, place = w.b, [*at, here]
+        with b.loop(0, depth) as step:
+            row = first + step.index
+            with b.loop(0, step.index, 1, [b.load(lu, (*at, row, start), (self.tile,), limit=(limit,))]) as loop:
+                factor = b.load(near, (*place, row, loop.index), ())
+                loop.next(b.fma(factor, b.load(upper, (loop.index, 0), (self.tile,)), loop.carried[0]))
+            b.store(lu, (*at, row, start), loop.results[0], limit=(limit,))
+            b.store(upper, (step.index, 0), -loop.results[0])
+        self.multiply(w, lu, at, (first + depth, rows), (near, place, 0), upper, depth, start, limit)
+
+
+def _exchange(w: Matrices, lu: View, pivots: View, at: list[Ix | int], first: Ix, depth: Ix, start: Ix | int, limit: Ix | int,
+              width: int) -> None:
+    """A panel's exchanges of rows in a block of columns."""
+    b = w.b
+    with b.loop(0, depth) as step:
+        here, there = first + step.index, b.to_index(b.load(pivots, (*at, first + step.index), ()))
+        with b.if_(b.compare("ne", there, here)):
+            x, y = (b.load(lu, (*at, row, start), (width,), limit=(limit,)) for row in (here, there))
+            b.store(lu, (*at, here, start), y, limit=(limit,))
+            b.store(lu, (*at, there, start), x, limit=(limit,))

@@ -1,0 +1,149 @@
+"""A product of few rows and what is computed from equal parts of its columns (the gates of a recurrent layer), as one block program.
+
+A program owns a strip of columns of every gate and all rows: it computes the strip's product for each gate, then the elementwise rest on
+the tiles in registers. Rows and columns past the end are masked.
+"""
+
+from __future__ import annotations
+
+from ....core.dims import Dim, ceildiv
+from ....core.dtypes import bf16, compute_dtype, f16, f32
+from ....core.target_spec import TargetSpec
+from ....ir.graph import Node, Value
+from ....ir.layout import Layout
+from ....ops.matmul.contractions import Matmul as MatmulOp
+from ....ops.views import Split
+from ....tile.builder import Ix, Tile, View
+from ...call import Call
+from ...cuda.tiled import aligned, tiled
+from ...launch import Launch
+from ...region import Evaluator, Leaf, Operand, Region, collapse, narrow
+from ...template import Reason, Template, region_bytes, region_flops
+from ..tiling import leaves_of_epilogue
+
+COLUMNS = 16  # of a gate that a program computes
+STAGES = 4
+
+
+class TiledGates(Template):
+    key = "tiled_gates"
+
+    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
+        node, split = region.anchor, split_of(region)
+        if node is None or not isinstance(node.op, MatmulOp) or split is None:
+            return Reason("no product whose result is split")
+        if node.operands[0].dtype not in (bf16, f16, f32) or any(region.operand(v) is None for v in node.operands):
+            return Reason("needs floats from memory")
+        return None
+
+    def build(self, region: Region, target: TargetSpec) -> list[Launch]:
+        return [GatesKernel(region).launch()]
+
+
+def split_of(region: Region) -> Node | None:
+    """The split of the product's result inside a region (`passes/gate_products.py` makes such regions)."""
+    return next((n for n in region.body.nodes if isinstance(n.op, Split) and region.depends_on_anchor(n.values[0])), None)
+
+
+class GatesKernel:
+    """One kernel under construction."""
+
+    def __init__(self, region: Region) -> None:
+        node, split = region.anchor, split_of(region)
+        assert node is not None and split is not None and isinstance(node.op, MatmulOp)
+        self.region, self.node, self.split = region, node, split
+        self.alpha = node.op.alpha
+        a, w = (self._operand(v) for v in node.operands)
+        part = split.values[0].shape[-1]
+        assert isinstance(part, int)
+        self.part, self.gates, self.k = part, len(split.values), a.type.shape[-1]
+        self.before = leaves_of_epilogue(region, node.values[0], [split.operands[0]])
+        gates = set(split.values)
+        self.after = [v for v in self._leaves(gates) if v not in self.before]
+        shape, whole = split.values[0].shape, node.values[0].shape
+        lays = [a.layout, *(r.layout for r in region.results)]
+        lays += [self._operand(v).layout.expand(whole if v in self.before else shape) for v in (*self.before, *self.after)]
+        sizes, strides = collapse(shape[:-1], [Layout(shape[:-1], x.strides[:-1]) for x in lays])
+        assert len(sizes) <= 1  # the pass takes results with one axis of rows
+        self.m: Dim = sizes[0] if sizes else 1
+        rows = [s[0] if s else 0 for s in strides]
+        self.dtype, self.wide = a.type.dtype, compute_dtype(a.type.dtype)
+        self.call, self.vectors = Call("gates", region.name), dict[str, int]()
+        inner = self.gates * part
+        views = iter(zip(lays, rows, strict=True))
+        self.a = self._view("a", a, next(views), self.k, None)
+        self.w = self._view("w", w, (w.layout, w.layout.strides[0]), self.k, None)
+        self.outs = [self._view(f"y{i}", r, next(views), part, part, write=True) for i, r in enumerate(region.results)]
+        self.ins = {
+            v: self._view(f"e{i}", self._operand(v), next(views), inner if v in self.before else part, part)
+            for i, v in enumerate((*self.before, *self.after))
+        }
+        bound = self.m if isinstance(self.m, int) else 64
+        self.rows = max(16, 1 << (bound - 1).bit_length())
+
+    def _leaves(self, gates: set[Value]) -> list[Value]:
+        found: dict[Value, None] = {}
+
+        def visit(v: Value) -> None:
+            if v in gates:
+                return
+            if self.region.operand(v) is not None:
+                found[v] = None
+                return
+            for x in v.node.operands:
+                visit(x)
+
+        for v in self.region.body.outputs:
+            visit(v)
+        return list(found)
+
+    def _operand(self, v: Value) -> Operand:
+        found = self.region.operand(v)
+        assert found is not None
+        return found
+
+    def _view(self, name: str, o: Operand, at: tuple[Layout, Dim], width: Dim, inner: Dim | None, *, write: bool = False) -> View:
+        lay, row = at
+        layout = Layout((self.m if name != "w" else self.gates * self.part, width), (row, lay.strides[-1]), lay.offset)
+        self.vectors[name] = aligned(layout, inner)
+        return self.call.view(name, o.type.dtype, o.buffer, layout, write=write)
+
+    def launch(self) -> Launch:
+        call, b = self.call, self.call.b
+        depth = 64 if self.dtype.itemsize == 2 else 32
+        m, k = call.word("m", self.m), call.word("k", self.k)
+        column = b.pid * COLUMNS
+        rows = None if self.m == self.rows else m
+        across = None if self.part % COLUMNS == 0 else self.part - column
+        zero = b.full((self.rows, COLUMNS), 0.0, self.wide)
+        with b.loop(0, k, depth, [zero] * self.gates) as loop:
+            deep = None if isinstance(self.k, int) and self.k % depth == 0 else k - loop.index
+            left = b.load(self.a, (0, loop.index), (self.rows, depth), limit=(rows, deep))
+            sums = []
+            for gate, total in enumerate(loop.carried):
+                matrix = b.load(self.w, (gate * self.part + column, loop.index), (COLUMNS, depth), limit=(across, deep))
+                sums.append(b.mma(left, b.transpose(matrix), total))
+            loop.next(*sums)
+        edges = (rows, across)
+        known: dict[Value, Tile] = {}
+        for gate, (value, total) in enumerate(zip(self.split.values, loop.results, strict=True)):
+            made = total * self.alpha if self.alpha != 1.0 else total
+            evaluate = Evaluator(b, self.region, self._leaf(gate * self.part + column, edges), {self.node.values[0]: made})
+            known[value] = b.broadcast(evaluate(self.split.operands[0]), (self.rows, COLUMNS))
+        evaluate = Evaluator(b, self.region, self._leaf(column, edges), known)
+        for view, v in zip(self.outs, self.region.body.outputs, strict=True):
+            made = narrow(b, b.broadcast(evaluate(v), (self.rows, COLUMNS)), view.type.dtype)
+            b.store(view, (0, column), made, limit=edges)
+        note = f"{self.gates} gates, {self.rows}x{COLUMNS} of each"
+        launch = call.finish(ceildiv(self.part, COLUMNS), flops=region_flops(self.region), bytes_=region_bytes(self.region), note=note)
+        return tiled(launch, warps=self.rows // 16, stages=STAGES, vectors=self.vectors)
+
+    def _leaf(self, column: Ix | int, edges: tuple[Ix | int | None, Ix | int | None]) -> Leaf:
+        b = self.call.b
+
+        def leaf(v: Value, o: Operand) -> Tile:
+            sm, sn = self.ins[v].type.strides
+            size = (1 if sm == 0 else self.rows, 1 if sn == 0 else COLUMNS)
+            return b.load(self.ins[v], (0, column), size, limit=tuple(x if s != 1 else None for x, s in zip(edges, size, strict=True)))
+
+        return leaf

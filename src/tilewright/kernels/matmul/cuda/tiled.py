@@ -1,0 +1,191 @@
+"""Matrix products as block programs: operands of any strides and batch axes, the region's elementwise consumers as epilogue.
+
+16-bit floats (and, as tf32 where that is asked for, f32) go to the tensor cores, other f32 and f64 to multiply-adds. An element is one sum
+over K in the order of its tiles. Rows that start at any element are copied without a launch of their own. K = 0 gives epilogue(0);
+zero-sized results run no program.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ....core.dims import Dim, Shape, at_least, ceildiv, divisible, product
+from ....core.dtypes import bf16, compute_dtype, f16, f32, f64
+from ....core.target_spec import TargetSpec
+from ....ir.graph import Value
+from ....ir.layout import Layout
+from ....ops.matmul.contractions import Matmul as MatmulOp
+from ....tile.builder import Ix, Tile, View
+from ...call import Call
+from ...cuda.tiled import aligned, tiled
+from ...launch import Launch
+from ...pointwise.pointwise import unravel
+from ...region import Evaluator, Operand, Region, collapse, narrow
+from ...template import Reason, Template, region_bytes, region_flops
+from ..matmul import Matmul
+from ..product import Problem
+from ..tiling import leaves_of_epilogue
+
+GROUP = 8  # tiles of rows that share columns of B in L2
+LONG = 1 << 14  # rows of an operand whose copy into aligned rows costs more than unaligned loads
+
+
+@dataclass(frozen=True)
+class Config:
+    rows: int
+    columns: int
+    depth: int
+    warps: int
+    stages: int
+
+
+def choose(m: Dim, n: Dim, batch: Dim, item: int, cores: int) -> Config:
+    """The largest tile of which there are enough for the chip."""
+    depth = 64 if item == 2 else 32 if item == 4 else 16
+    narrow_ = 1 << (n - 1).bit_length() if isinstance(n, int) and n > 0 else 128
+    for rows, columns, warps in ((128, 128, 8), (128, 64, 4), (64, 64, 4), (64, 32, 4)):
+        columns = max(16, min(columns, narrow_))
+        tiles = ceildiv(m, rows) * ceildiv(n, columns) * batch
+        if warps == 8 and columns < 64:
+            continue
+        if not isinstance(tiles, int) or tiles >= cores:
+            break
+    return Config(rows, columns, depth, warps, 3)
+
+
+class TiledMatmul(Template):
+    key = "tiled_matmul"
+
+    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
+        node = region.anchor
+        if node is None or not isinstance(node.op, MatmulOp):
+            return Reason("no matmul")
+        a, b = (v.dtype for v in node.operands)
+        if a is not b or a not in (bf16, f16, f32, f64) or node.types[0].dtype is not a:
+            return Reason(f"needs floats of one dtype, got {a} and {b}")
+        return Matmul().matches(region, target)
+
+    def build(self, region: Region, target: TargetSpec) -> list[Launch]:
+        return [MatmulKernel(region, target).launch()]
+
+
+class UnalignedMatmul(TiledMatmul):
+    """Products of 16-bit floats whose long operand has rows that no tensor map describes: read as they lie instead of copied first."""
+
+    key = "unaligned_matmul"
+
+    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
+        reason = super().matches(region, target)
+        if reason is not None:
+            return reason
+        p = Problem.of(region)
+        if p.a.type.dtype not in (bf16, f16):
+            return Reason("16-bit floats only")
+        long = at_least(product(p.a.type.shape[:-1]), LONG) and p.a_view.strides[-1] == 1
+        odd = not all(divisible(s, 8) for s in (p.a_view.offset, *p.a_view.strides[:-1]))
+        return None if long and odd else Reason("rows are aligned, or there are few")
+
+
+class MatmulKernel:
+    """One kernel under construction. `lead` are batch axes that do not merge with rows."""
+
+    def __init__(self, region: Region, target: TargetSpec) -> None:
+        node = region.anchor
+        assert node is not None
+        self.region, self.node = region, node
+        p = self.p = Problem.of(region)
+        self.dtype, self.wide = p.a.type.dtype, compute_dtype(p.a.type.dtype)
+        self.precision = "tf32" if self.dtype is f32 and target.has("tf32") else None
+        out = region.results[0].type.shape
+        self.leaves = leaves_of_epilogue(region, node.values[0])
+        others = [self._operand(v).layout.expand(out) for v in self.leaves]
+        a = p.a_view.expand((*out[:-2], p.m, p.k))
+        b = p.b_view.expand((*out[:-2], p.k, p.n))
+        results = [r.layout for r in region.results]
+        self.lead, self.m, strides = self._merged(out, a, b, [*results, *others], p.batched)
+        self.call = Call("matmul", region.name)
+        self.vectors: dict[str, int] = {}
+        k_inner, n_inner = None, p.n
+        self.a = self._view("a", p.a, (*self.lead, self.m, p.k), (*strides[0], a.strides[-1]), p.a_view.offset, k_inner)
+        self.b = self._view("b", p.b, (*self.lead, p.k, p.n), (*strides[1], *b.strides[-2:]), p.b_view.offset, k_inner)
+        self.outs = [
+            self._view(f"c{i}", r, (*self.lead, self.m, p.n), (*strides[2 + i], r.layout.strides[-1]), r.layout.offset, n_inner, write=True)
+            for i, r in enumerate(region.results)
+        ]
+        self.ins = {
+            v: self._view(f"e{i}", self._operand(v), (*self.lead, self.m, p.n), (*strides[2 + len(results) + i], o.strides[-1]), o.offset,
+                          n_inner)
+            for i, (v, o) in enumerate(zip(self.leaves, others, strict=True))
+        }  # fmt: skip
+        self.config = choose(self.m, p.n, product(self.lead), self.dtype.itemsize, target.cores)
+
+    def _operand(self, v: Value) -> Operand:
+        found = self.region.operand(v)
+        assert found is not None
+        return found
+
+    @staticmethod
+    def _merged(
+        out: Shape, a: Layout, b: Layout, others: list[Layout], batched: bool
+    ) -> tuple[list[Dim], Dim, list[tuple[Dim, ...]]]:
+        """Batch axes that stay apart, rows, and the strides of both in A (with rows), B (without) and the others (with rows)."""
+        if batched:
+            lays = [Layout(out[:-2], x.strides[:-2]) for x in (a, b, *others)]
+            sizes, strides = collapse(out[:-2], lays)
+            rows = [a.strides[-2], None, *(x.strides[-2] for x in others)]
+            return sizes, out[-2], [(*s, *([] if r is None else [r])) for s, r in zip(strides, rows, strict=True)]
+        lays = [Layout(out[:-1], x.strides[:-1]) for x in (a, *others)]
+        sizes, strides = collapse(out[:-1], lays)
+        if not sizes:
+            sizes, strides = [1], [[0] for _ in lays]
+        first, *rest = [tuple(s) for s in strides]
+        return sizes[:-1], sizes[-1], [first, (0,) * (len(sizes) - 1), *rest]
+
+    def _view(
+        self, name: str, o: Operand, shape: Shape, strides: tuple[Dim, ...], offset: Dim, inner: Dim | None, *, write: bool = False
+    ) -> View:
+        layout = Layout(tuple(shape), strides, offset)
+        self.vectors[name] = aligned(layout, inner)
+        return self.call.view(name, o.type.dtype, o.buffer, layout, write=write)
+
+    def launch(self) -> Launch:
+        call, b, c, p = self.call, self.call.b, self.config, self.p
+        m, n, k = call.word("m", self.m), call.word("n", p.n), call.word("k", p.k)
+        down, across = call.word("down", ceildiv(self.m, c.rows)), call.word("across", ceildiv(p.n, c.columns))
+        area = down * across
+        z = unravel(b, b.pid // area, [call.word(f"d{i}", d) for i, d in enumerate(self.lead)])
+        inside = b.pid % area
+        group = across * GROUP  # some rows of tiles, column by column
+        which, within = inside // group, inside % group
+        height = b.minimum(down - which * GROUP, GROUP)
+        row, column = (which * GROUP + within % height) * c.rows, within // height * c.columns
+        edges = (self._edge(self.m, c.rows, m - row), self._edge(p.n, c.columns, n - column))
+        with b.loop(0, k, c.depth, [b.full((c.rows, c.columns), 0.0, self.wide)]) as loop:
+            deep = self._edge(p.k, c.depth, k - loop.index)
+            left = b.load(self.a, (*z, row, loop.index), (c.rows, c.depth), limit=(edges[0], deep))
+            right = b.load(self.b, (*z, loop.index, column), (c.depth, c.columns), limit=(deep, edges[1]))
+            loop.next(b.mma(left, right, loop.carried[0], precision=self.precision))
+        total: Tile = loop.results[0]
+        self._write(total * p.alpha if p.alpha != 1.0 else total, (*z, row, column), edges)
+        unit = "mma.sync" if self.dtype in (bf16, f16) else "mma.sync tf32" if self.precision else "multiply-adds"
+        grid = ceildiv(self.m, c.rows) * ceildiv(p.n, c.columns) * product(self.lead)
+        note = f"{unit} {c.rows}x{c.columns}x{c.depth}, {c.stages} stages of cp.async"
+        launch = call.finish(grid, flops=region_flops(self.region), bytes_=region_bytes(self.region), note=note)
+        return tiled(launch, warps=c.warps, stages=c.stages, per_sm=2 if c.warps == 4 else 1, vectors=self.vectors)
+
+    @staticmethod
+    def _edge(size: Dim, tile: int, left: Ix | int) -> Ix | int | None:
+        return None if isinstance(size, int) and size % tile == 0 else left
+
+    def _write(self, total: Tile, at: tuple[Ix | int, ...], edges: tuple[Ix | int | None, Ix | int | None]) -> None:
+        b, c = self.call.b, self.config
+        shape = (c.rows, c.columns)
+
+        def leaf(v: Value, o: Operand) -> Tile:
+            *_, sm, sn = self.ins[v].type.strides
+            size = (1 if sm == 0 else shape[0], 1 if sn == 0 else shape[1])
+            return b.load(self.ins[v], at, size, limit=tuple(x if s != 1 else None for x, s in zip(edges, size, strict=True)))
+
+        evaluate = Evaluator(b, self.region, leaf, {self.node.values[0]: total})
+        for view, v in zip(self.outs, self.region.body.outputs, strict=True):
+            b.store(view, at, narrow(b, b.broadcast(evaluate(v), shape), view.type.dtype), limit=edges)

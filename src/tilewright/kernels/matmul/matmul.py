@@ -1,0 +1,257 @@
+"""Matrix products: C[..., M, N] = epilogue(alpha · A[..., M, K] · B[..., K, N]).
+
+B is read as panels [ceil(N/width), K, width]: a constant is packed once when the program is built, a run-time B by a launch before
+(unless its columns are contiguous, then it is read in place). A is read in place, element by element, through any strides.
+One program computes one block of rows × one panel: the block is cut into tiles of at most `rows` rows of nearly equal height, and
+each tile keeps its accumulators in registers. An element is the sum, in order, of FMA chains over CHAIN steps of K: neither M,
+N, batch nor threads change a bit, and the error grows with K/CHAIN + CHAIN instead of K. Columns past N are masked when
+stored; K = 0 gives epilogue(0); zero-sized results run no program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from ...core.dims import Dim, at_least, at_most, ceildiv, divisible, maximum, product
+from ...core.dtypes import DType, compute_dtype
+from ...core.target_spec import TargetSpec
+from ...ir.layout import Layout
+from ...ir.types import TensorType
+from ...ops.matmul.contractions import Matmul as MatmulOp
+from ...tile.builder import Ix, KernelBuilder, Tile, View
+from ..call import Call
+from ..launch import Buffer, Launch, Packed, Variant
+from ..pointwise.pointwise import unravel
+from ..pointwise.transpose import turn_launch, wants_turning
+from ..region import Region
+from ..template import Reason, Template, region_bytes, region_flops
+from .chains import CHAIN, accumulate_chains
+from .prefetch import NextBlock, Stream
+from .product import Config, Frame, Problem, even_blocks
+from .tiling import for_each_tile, tile_heights, write_tile
+
+LEAST_ROWS = 64  # of a program that pay for a widened copy of a panel of B that is read in place
+MAX_BLOCK = 22  # tiles of rows in one program: more rows cost L2, fewer cost another pass over B
+
+
+def default_config(dtype: DType, n: Dim, target: TargetSpec) -> Config:
+    """6×4 registers with 32 registers, 6×2 with 16. Columns are cut into panels of equal width, in halves of registers, so that few
+    lanes are multiplied for nothing."""
+    lanes = target.vector_bits // 32
+    registers = (4 if target.registers >= 32 else 2) // max(1, compute_dtype(dtype).itemsize // 4)
+    most = lanes * max(registers, 1)
+    if not isinstance(n, int) or n == 0:
+        return Config(6, most)
+    half = lanes // 2
+    fewest = -(-n // most)
+    widths = [-(-n // (count * half)) * half for count in (fewest, fewest + 1)]
+    # a fifth of a register is what a panel costs beside its columns
+    return Config(6, min(widths, key=lambda width: -(-n // width) * (width + lanes / 5)))
+
+
+def panel_form(op: MatmulOp, result: TensorType, target: TargetSpec) -> Packed:
+    """How the constant right operand of a product is packed."""
+    return Packed("panels", default_config(result.dtype, result.shape[-1], target).width, not op.transpose_b)
+
+
+class Matmul(Template):
+    key = "matmul"
+
+    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
+        node = region.anchor
+        if node is None or not isinstance(node.op, MatmulOp):
+            return Reason("no matmul")
+        if any(region.operand(v) is None for v in node.operands):
+            return Reason("operands of a matmul must come from memory")
+        bad = [r for r in region.results if r.type.shape != node.values[0].shape]
+        return Reason(f"outputs must have the shape of the product, got {bad[0].type}") if bad else None
+
+    def packs(self, region: Region, target: TargetSpec) -> dict[int, Packed]:
+        p = Problem.of(region)
+        if not p.constant_matrix:
+            return {}
+        index = next(i for i, o in enumerate(region.operands) if o.data is p.b.data)
+        assert region.anchor is not None and isinstance(region.anchor.op, MatmulOp)
+        return {index: panel_form(region.anchor.op, region.anchor.types[0], target)}
+
+    def build(self, region: Region, target: TargetSpec) -> list[Launch]:
+        p = Problem.of(region)
+        if wants_turning(p):
+            turn, p = turn_launch(p, region.name, target)
+            return [turn, *self._product(region, p, target)]
+        return self._product(region, p, target)
+
+    def _product(self, region: Region, p: Problem, target: TargetSpec) -> list[Launch]:
+        config = default_config(p.dtype, p.n, target)
+        if p.b.packed.form == "panels":
+            config = replace(config, width=p.b.packed.width)
+            panels = Layout((ceildiv(p.n, config.width), p.k, config.width), (p.k * config.width, config.width, 1))
+            return [product_launch(region, p, config, p.b.buffer, panels, target)]
+        if p.b_view.strides[-1] == 1 and not _collides(p):
+            *lead, k, _ = p.b_view.shape
+            *steps, row, _ = p.b_view.strides
+            panels = Layout((*lead, ceildiv(p.n, config.width), k, config.width), (*steps, config.width, row, 1), p.b_view.offset)
+            return [product_launch(region, p, config, p.b.buffer, panels, target, in_place=True)]
+        pack, buffer, panels = pack_launch(p, config.width, region.name)
+        return [pack, product_launch(region, p, config, buffer, panels, target)]
+
+
+def _collides(p: Problem) -> bool:
+    """Rows of B a whole number of pages apart fall into the same few cache sets: a copy in panels costs less than reading them in place."""
+    step = p.b_view.strides[-2]
+    return isinstance(step, int) and step * p.b.type.dtype.itemsize % 4096 == 0 and at_least(p.k, 128) and at_least(p.m, 64)
+
+
+def pack_launch(p: Problem, width: int, name: str) -> tuple[Launch, Buffer, Layout]:
+    """Copy a run-time B into panels: one program per (batch, panel), columns past N filled with zeros."""
+    lead = p.b_view.shape[:-2]
+    count = ceildiv(p.n, width)
+    layout = Layout.contiguous((*lead, count, p.k, width))
+    buffer = Buffer(f"{name}.packed", "temp", product(layout.shape) * p.b.type.dtype.itemsize)
+    call = Call("pack", f"{name}.pack")
+    b = call.b
+    source = call.view("b", p.b.type.dtype, p.b.buffer, p.b_view)
+    target = call.view("panels", p.b.type.dtype, buffer, layout, write=True)
+    dims = [call.word(f"d{i}", d) for i, d in enumerate(lead)]
+    n, k, panels = call.word("n", p.n), call.word("k", p.k), call.word("count", count)
+    rest, panel = b.pid // panels, b.pid % panels
+    at = unravel(b, rest, dims)
+    first = panel * width
+    with b.loop(0, k) as loop:
+        x = b.load(source, (*at, loop.index, first), (width,), limit=(n - first,))
+        b.store(target, (*at, panel, loop.index, 0), x)
+    moved = p.b.type.nbytes * 2
+    return call.finish(product(lead) * count, bytes_=moved, note="run-time right operand packed into panels"), buffer, layout
+
+
+def product_launch(
+    region: Region, p: Problem, config: Config, b_buffer: Buffer, panels: Layout, target: TargetSpec, *, in_place: bool = False
+) -> Launch:
+    """The product for any number of rows and, where that number is known at run time only, a variant for few."""
+    launch, rows = _way(region, p, config, b_buffer, panels, target, in_place, few=False)
+    if in_place or p.batched or isinstance(rows, int) or at_most(rows, config.rows) or at_least(rows, config.rows + 1):
+        return launch
+    few, _ = _way(region, p, config, b_buffer, panels, target, in_place, few=True)
+    return replace(launch, variants=(Variant(rows, 1, config.rows, few.kernel, few.arguments, few.grid, few.scratch),))
+
+
+def _way(region: Region, p: Problem, config: Config, b_buffer: Buffer, panels: Layout, target: TargetSpec, in_place: bool, *,
+         few: bool) -> tuple[Launch, Dim]:
+    """One way to run it, and the number of rows of one program's matrix. `few`: at most one register tile of rows."""
+    assert region.anchor is not None
+    out_value = region.anchor.values[0]
+    frame = Frame.of(region, p, b_buffer, panels, in_place=in_place)
+    call, m = frame.call, frame.rows
+    b, a_view, b_view = call.b, frame.a, frame.b
+    batch = frame.words()
+    few = few or at_most(m, config.rows)
+    most = (2 * MAX_BLOCK if in_place else MAX_BLOCK) * config.rows  # rows of B that lie apart are worth more rows of A
+    block = maximum(m, 1) if few else row_block(m, frame.lead, p, config, target, most)
+    sizes_used = tile_heights(m, block, config.rows)
+    nw = call.word("n", p.n) if not divisible(p.n, config.width) else None
+    mw, kw = call.word("m", m), call.word("k", p.k)
+    blockw, panelw, blocksw = call.word("block", block), call.word("panels", panels.shape[-3]), call.word("blocks", ceildiv(m, block))
+    rest, panel = b.pid // panelw, b.pid % panelw
+    at = unravel(b, rest // blocksw, batch)
+    first = rest % blocksw * blockw
+    height = b.minimum(blockw, mw - first)
+
+    limit = None if nw is None else nw - panel * config.width
+    wide = compute_dtype(p.dtype)
+
+    ahead: NextBlock | Stream | None = None
+    if not (in_place or p.batched):
+        ahead = (Stream(call, p, config, b_buffer, panels, panel, kw) if few
+                 else NextBlock(call, p, config, b_buffer, panels, panel, kw, block))
+
+    copies = p.b.type.dtype is not wide and (not in_place or at_least(block, LEAST_ROWS))
+    own_b = b.scratch(wide, (config.depth, config.width)) if copies and not few else None
+
+    def from_memory(i: Ix | int) -> Tile:
+        return b.cast(b.load(b_view, (*at, panel, i, 0), (1, config.width), limit=(None, limit) if in_place else None), wide)
+
+    def accumulate(left: Callable[[Ix | int], Tile], row: Ix | int, start: Ix | int, stop: Ix | int, total: Tile) -> Tile:
+        def right(i: Ix | int) -> Tile:
+            return b.load(own_b, (i - start, 0), (1, config.width)) if own_b is not None else from_memory(i)
+
+        fetch = None if ahead is None else ahead.during(row - first, start)
+        return accumulate_chains(b, left, right, start, stop, total, divisible(p.k, CHAIN), fetch, config.unroll)
+
+    def copy_panel(start: Ix | int, stop: Ix | int) -> None:
+        """Small numbers of B are widened once for all tiles of rows, not once per tile."""
+        if own_b is not None:
+            with b.loop(start, stop) as loop:
+                b.store(own_b, (loop.index - start, 0), from_memory(loop.index))
+
+    def in_memory(row: Ix | int, rows_: int) -> Callable[[Ix | int], Tile]:
+        return lambda i: b.cast(b.load(a_view, (*at, row, i), (rows_, 1)), wide)
+
+    def finish(row: Ix | int, acc: Tile) -> None:
+        acc = acc * p.alpha if p.alpha != 1.0 else acc
+        write_tile(b, region, out_value, acc, frame.ins, frame.outs, (*at, row), panel * config.width, limit)
+
+    def tile(row: Ix | int, rows_: int) -> None:
+        finish(row, accumulate(in_memory(row, rows_), row, 0, kw, b.full((rows_, config.width), 0.0, wide)))
+
+    if at_most(p.k, config.depth) or few:
+        copy_panel(0, kw)
+        for_each_tile(b, first, height, config.rows, sizes_used, tile)
+    else:
+        sums = b.scratch(wide, (block if isinstance(block, int) else most, config.width))
+
+        stage = b.scratch(wide, (config.rows, config.depth + config.width)) if p.a.type.dtype is not wide else None
+
+        def clear(row: Ix | int, rows_: int) -> None:
+            b.store(sums, (row - first, 0), b.full((rows_, config.width), 0.0, wide))
+
+        for_each_tile(b, first, height, config.rows, sizes_used, clear)
+        with b.loop(0, kw, config.depth) as blocks:
+            start, stop = blocks.index, b.minimum(blocks.index + config.depth, kw)
+            copy_panel(start, stop)
+
+            def part(row: Ix | int, rows_: int) -> None:
+                left = in_memory(row, rows_)
+                if stage is not None:
+                    _copy_rows(b, a_view, at, row, rows_, start, stop, stage, config)
+                    left = lambda i: b.load(stage, (0, i - start), (rows_, 1))
+                total = accumulate(left, row, start, stop, b.load(sums, (row - first, 0), (rows_, config.width)))
+                with b.if_(b.compare("lt", stop, kw)):
+                    b.store(sums, (row - first, 0), total)
+                with b.if_(b.compare("eq", stop, kw)):
+                    finish(row, total)
+
+            for_each_tile(b, first, height, config.rows, sizes_used, part)
+    launch = call.finish(
+        product(frame.lead) * ceildiv(m, block) * panels.shape[-3],
+        flops=region_flops(region),
+        bytes_=region_bytes(region),
+        inplace=frame.pairs,
+        note=f"{config.rows}x{config.width} tiles",
+        shared=True,
+    )
+    return launch, m
+
+
+def row_block(m: Dim, lead: list[Dim], p: Problem, config: Config, target: TargetSpec, most: int) -> Dim:
+    """Rows of one program: A's block stays in half of L2, blocks are of nearly equal height, several programs per core where M allows."""
+    depth = p.k if isinstance(p.k, int) else 4096
+    fit = max(config.rows, target.l2 // 2 // max(depth * p.dtype.itemsize, 1))
+    fit = min(fit, most)
+    programs = m * ceildiv(p.n, config.width) * product(lead)
+    if isinstance(programs, int):
+        fit = min(fit, max(4 * config.rows, -(-programs // (4 * target.cores))))
+    return even_blocks(m, fit)
+
+
+def _copy_rows(
+    b: KernelBuilder, a: View, at: list[Ix | int], row: Ix | int, rows: int, start: Ix | int, stop: Ix | int, stage: View, config: Config
+) -> None:
+    """Columns start … stop-1 of `rows` rows of A into local memory: small numbers are widened once, not once per panel."""
+    width = config.width
+    whole = start + (stop - start) // width * width
+    with b.loop(start, whole, width) as loop:
+        b.store(stage, (0, loop.index - start), b.cast(b.load(a, (*at, row, loop.index), (rows, width)), stage.type.dtype))
+    with b.if_(b.compare("lt", whole, stop)):
+        last = b.load(a, (*at, row, whole), (rows, width), limit=(None, stop - whole))
+        b.store(stage, (0, whole - start), b.cast(last, stage.type.dtype))

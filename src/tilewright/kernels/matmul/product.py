@@ -1,0 +1,150 @@
+"""What every way to compute a matrix product shares: the operands seen as matrices, and the views of one launch over them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ...core.dims import Dim, ceildiv, maximum, minimum
+from ...core.dtypes import DType
+from ...ir.graph import Value
+from ...ir.layout import Layout
+from ...ops.matmul.contractions import Matmul as MatmulOp
+from ...tile.builder import Ix, View
+from ..call import Call
+from ..launch import Buffer
+from ..region import Operand, Region, collapse
+from .tiling import leaves_of_epilogue
+
+
+@dataclass(frozen=True)
+class Config:
+    """Register tile (rows × width), how far K is unrolled, and the depth of a K block that stays in L2 while a block of rows passes
+    (a multiple of CHAIN, so it changes no bit)."""
+
+    rows: int
+    width: int
+    unroll: int = 4
+    depth: int = 512
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Everything about one product: operands seen as [batch…, M, K], [batch…, K, N], [batch…, M, N]."""
+
+    a: Operand
+    b: Operand
+    a_view: Layout
+    b_view: Layout
+    m: Dim
+    n: Dim
+    k: Dim
+    alpha: float
+    dtype: DType
+    order: tuple[int, ...] | None = None  # axes of the region's results as [batch…, M, N], where they are others
+
+    @staticmethod
+    def of(region: Region) -> Problem:
+        node = region.anchor
+        assert node is not None and isinstance(node.op, MatmulOp)
+        a, b = region.operand(node.operands[0]), region.operand(node.operands[1])
+        assert a is not None and b is not None
+        a_view, b_view = a.layout, b.layout
+        if node.op.transpose_a:
+            a_view = a_view.permute((*range(len(a_view.shape) - 2), len(a_view.shape) - 1, len(a_view.shape) - 2))
+        if node.op.transpose_b:
+            b_view = b_view.permute((*range(len(b_view.shape) - 2), len(b_view.shape) - 1, len(b_view.shape) - 2))
+        *_, m, k = a_view.shape
+        return Problem(a, b, a_view, b_view, m, b_view.shape[-1], k, node.op.alpha, node.values[0].dtype)
+
+    def as_matrices(self, layout: Layout) -> Layout:
+        """Something of the shape of the region's results as [batch…, M, N]."""
+        return layout if self.order is None else layout.permute(self.order)
+
+    @property
+    def batched(self) -> bool:
+        """B differs between batch elements."""
+        return any(d != 1 for d in self.b_view.shape[:-2])
+
+    @property
+    def constant_matrix(self) -> bool:
+        data = self.b.data  # panels are made of matrices: one with leading axes of 1 is read as it lies
+        matrix = data is not None and len(data.type.shape) == 2 and not self.batched
+        return matrix and self.b.layout.is_contiguous and self.b.layout.offset == 0
+
+
+@dataclass
+class Frame:
+    """A launch over a product: its views, with neighbouring batch axes merged, so that `rows` is the M of one program's matrix."""
+
+    call: Call
+    rows: Dim
+    lead: list[Dim]  # batch axes that stay apart
+    a: View
+    b: View
+    outs: list[View]
+    ins: dict[Value, View]  # what the epilogue reads
+    pairs: list[tuple[Buffer, Buffer]] = field(default_factory=list)  # operands whose memory the result may take
+
+    @staticmethod
+    def of(region: Region, p: Problem, b_buffer: Buffer, panels: Layout, *, name: str = "matmul", in_place: bool = False) -> Frame:
+        assert region.anchor is not None
+        shape = region.results[0].type.shape
+        leaves = leaves_of_epilogue(region, region.anchor.values[0])
+        operands = [region.operand(v) for v in leaves]
+        others = [p.as_matrices(o.layout.expand(shape)) for o in operands if o is not None]
+        results = [p.as_matrices(r.layout) for r in region.results]
+        out_shape = results[0].shape
+        a_lay = p.a_view.expand((*out_shape[:-2], p.m, p.k))
+        rows_a = Layout(out_shape[:-1], a_lay.strides[:-1])
+        rows = [rows_a, *(Layout(out_shape[:-1], lay.strides[:-1]) for lay in [*results, *others])]
+        if p.batched:
+            b_lead = Layout(p.b_view.shape[:-2], panels.strides[:-3]).expand(out_shape[:-2])
+            lead = [Layout(lay.shape[:-1], lay.strides[:-1]) for lay in rows]
+            sizes, strides = collapse(out_shape[:-2], [*lead, b_lead])
+            b_steps = strides.pop()
+            sizes = [*sizes, p.m]
+            strides = [[*s, lay.strides[-1]] for s, lay in zip(strides, rows, strict=True)]
+        else:
+            sizes, strides = collapse(out_shape[:-1], rows)
+            if not sizes:
+                sizes, strides = [1], [[0] for _ in rows]
+            b_steps = [0] * (len(sizes) - 1)
+        call = Call(name, region.name)
+        a = call.view("a", p.a.type.dtype, p.a.buffer, Layout((*sizes, p.k), (*strides[0], a_lay.strides[-1]), p.a_view.offset))
+        b = call.view(
+            "b",
+            p.b.type.dtype,
+            b_buffer,
+            Layout((*sizes[:-1], *panels.shape[-3:]), (*b_steps, *panels.strides[-3:]), panels.offset),
+            sizes=(*sizes[:-1], 1, p.k, p.n) if in_place else None,
+            bake=() if in_place else (-2,),
+        )
+        n_out = len(region.results)
+        outs = [
+            call.view(
+                f"c{i}", r.type.dtype, r.buffer, Layout((*sizes, p.n), (*strides[1 + i], lay.strides[-1]), lay.offset), write=True
+            )
+            for i, (r, lay) in enumerate(zip(region.results, results, strict=True))
+        ]
+        ins = {
+            v: call.view(
+                f"e{i}", o.type.dtype, o.buffer, Layout((*sizes, p.n), (*strides[1 + n_out + i], others[i].strides[-1]), o.layout.offset)
+            )
+            for i, (v, o) in enumerate(zip(leaves, operands, strict=True))
+            if o is not None
+        }
+        pairs = [
+            (o.buffer, r.buffer)
+            for o, lay in zip(operands, others, strict=True)
+            for r, to in zip(region.results, results, strict=True)
+            if o is not None and lay.strides == to.strides and o.layout.offset == r.layout.offset and o.type.dtype is r.type.dtype
+        ]
+        return Frame(call, sizes[-1], sizes[:-1], a, b, outs, ins, [] if n_out > 1 else pairs)
+
+    def words(self) -> list[Ix]:
+        return [self.call.word(f"d{i}", d) for i, d in enumerate(self.lead)]
+
+
+def even_blocks(m: Dim, most: int) -> Dim:
+    """Rows of one program when M is cut into the fewest blocks of at most `most` rows: nearly equal, so that threads end together."""
+    return maximum(1, minimum(m, ceildiv(m, maximum(1, ceildiv(m, most)))))

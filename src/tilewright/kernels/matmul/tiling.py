@@ -1,0 +1,87 @@
+"""What kernels built from register tiles share: cutting rows into tiles of nearly equal height, and writing a finished tile through the
+elementwise consumers of its op."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ...core.dims import Dim
+from ...ir.graph import Value
+from ...tile.builder import Ix, KernelBuilder, Tile, View
+from ..region import Evaluator, Operand, Region, narrow
+
+
+def leaves_of_epilogue(region: Region, product_value: Value, outputs: Sequence[Value] | None = None) -> list[Value]:
+    """Leaves that the outputs (all of them, if none are named) read beside the product itself."""
+    used: dict[Value, None] = {}
+
+    def visit(v: Value) -> None:
+        if v is product_value:
+            return
+        if region.operand(v) is not None:
+            used[v] = None
+            return
+        for o in v.node.operands:
+            visit(o)
+
+    for out in region.body.outputs if outputs is None else outputs:
+        visit(out)
+    return list(used)
+
+
+def tile_heights(m: Dim, block: Dim, rows: int) -> list[int]:
+    """Heights that can occur, so that a static M compiles only those."""
+    if not (isinstance(m, int) and isinstance(block, int)):
+        return list(range(rows, 0, -1))
+    found: set[int] = set()
+    for height in {min(block, m), m % block} - {0}:
+        tiles = -(-height // rows)
+        found |= {height // tiles, -(-height // tiles)}
+    return sorted(found, reverse=True)
+
+
+def for_each_tile(
+    b: KernelBuilder, first: Ix | int, height: Ix | int, rows: int, heights: list[int], emit: Callable[[Ix | int, int], None]
+) -> None:
+    """Cut [first, first+height) into the fewest tiles of nearly equal height and emit a loop per height."""
+    tiles = b.ceildiv(height, rows)
+    small, extra = height // tiles, height % tiles
+
+    def equals(x: Ix | int, n: int) -> Ix | int:
+        return b.maximum(0, 1 - b.maximum(x - n, n - x))
+
+    at = first
+    for h in heights:
+        count = equals(small + 1, h) * extra + equals(small, h) * (tiles - extra) if len(heights) > 1 else tiles
+        end = at + count * h
+        with b.loop(at, end, h) as loop:
+            emit(loop.index, h)
+        at = end
+
+
+def write_tile(
+    b: KernelBuilder,
+    region: Region,
+    value: Value,
+    acc: Tile,
+    ins: dict[Value, View],
+    outs: list[View],
+    at: tuple[Ix | int, ...],
+    column: Ix | int,
+    left: Ix | int | None,
+) -> Tile:
+    """Stores every output of the region but those of a tail; returns what the tail reads (without one, the last output)."""
+    rows, width = acc.shape
+
+    def leaf(v: Value, o: Operand) -> Tile:
+        view = ins[v]
+        *_, sm, sn = view.type.strides
+        shape = (1 if sm == 0 else rows, 1 if sn == 0 else width)
+        return b.load(view, (*at, column), shape, limit=(None, left) if left is not None and shape[1] != 1 else None)
+
+    evaluate = Evaluator(b, region, leaf, {value: acc})
+    outputs = [v for v in region.body.outputs if v.node is not region.tail]
+    tiles = [b.broadcast(evaluate(v), (rows, width)) for v in outputs]
+    for view, x, r in zip(outs, tiles, region.results, strict=False):
+        b.store(view, (*at, column), narrow(b, x, r.type.dtype), limit=(None, left) if left is not None else None)
+    return tiles[-1] if region.tail is None else b.broadcast(evaluate(region.tail.operands[0]), (rows, width))

@@ -1,0 +1,1 @@
+"""Elementwise regions, copies, transposes, concatenation; GPU schedules in `cuda/`."""

@@ -1,0 +1,96 @@
+"""Launches that only move data: copies into slices of a larger buffer, fills. Concatenation and padding are made of them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...core.dims import Dim
+from ...core.target_spec import TargetSpec
+from ...ir.graph import Graph
+from ...ir.types import TensorType
+from ...ops.index.indexing import Concat as ConcatOp
+from ...ops.index.indexing import Pad as PadOp
+from ...ops.pointwise.casts import Cast
+from ...ops.views import Expand
+from ..launch import Launch
+from ..region import Operand, Region
+from ..template import Reason, Template, alone
+from .complex import as_real
+from .pointwise import Pointwise
+from .transpose import turning_copy
+
+
+def pointwise_of(spec: TargetSpec) -> Pointwise:
+    """The pointwise template of a kind of target."""
+    if spec.kind == "cuda":
+        from .cuda.pointwise import CudaPointwise
+
+        return CudaPointwise()
+    return Pointwise()
+
+
+def copy_launch(name: str, source: Operand, target: Operand, spec: TargetSpec, note: str = "") -> Launch:
+    """Copy `source` to `target` (same shape, any layouts); elements of another dtype are converted."""
+    source, target = as_real(source), as_real(target)
+    if spec.kind == "cuda":
+        from .cuda.transpose import turning_copy as turning
+    else:
+        turning = turning_copy
+    turned = turning(name, source, target, spec, note)
+    if turned is not None:
+        return turned
+    body = Graph("copy")
+    x = body.input(source.type, "x")
+    body.outputs = [x if source.type.dtype is target.type.dtype else Cast(target.type.dtype)(x)]
+    (launch,) = pointwise_of(spec).build(Region(name, body, [source], [target]), spec)
+    launch.note = note
+    return launch
+
+
+def fill_launch(name: str, value: float, target: Operand, spec: TargetSpec) -> Launch:
+    body = Graph("fill")
+    body.outputs = [Expand(shape=target.type.shape)(body.constant(np.asarray(value, target.type.dtype.np), "value"))]
+    (launch,) = pointwise_of(spec).build(Region(name, body, [], [target]), spec)
+    return launch
+
+
+class Concat(Template):
+    """One copy per operand into its slice of the result."""
+
+    key = "concat"
+
+    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
+        return alone(region, ConcatOp)
+
+    def build(self, region: Region, target: TargetSpec) -> list[Launch]:
+        assert region.anchor is not None and isinstance(region.anchor.op, ConcatOp)
+        axis, result = region.anchor.op.axis, region.results[0]
+        launches: list[Launch] = []
+        start: Dim = 0
+        for i, v in enumerate(region.anchor.operands):
+            o = region.operand(v)
+            assert o is not None
+            size = o.type.shape[axis]
+            part = Operand(TensorType(o.type.dtype, o.type.shape), result.buffer, result.layout.slice(axis, start, size))
+            launches.append(copy_launch(f"{region.name}.{i}", o, part, target))
+            start = start + size
+        return launches
+
+
+class Pad(Template):
+    """The value everywhere, then one copy into the middle."""
+
+    key = "pad"
+
+    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
+        return alone(region, PadOp)
+
+    def build(self, region: Region, target: TargetSpec) -> list[Launch]:
+        assert region.anchor is not None and isinstance(region.anchor.op, PadOp)
+        x, result = region.operand(region.anchor.operands[0]), region.results[0]
+        assert x is not None
+        inner = result.layout
+        for axis, (start, size) in enumerate(zip(region.anchor.op.lo, x.type.shape, strict=True)):
+            inner = inner.slice(axis, start, size)
+        part = Operand(x.type, result.buffer, inner)
+        return [fill_launch(f"{region.name}.around", region.anchor.op.value, result, target), copy_launch(region.name, x, part, target)]

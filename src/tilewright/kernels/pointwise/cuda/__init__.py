@@ -1,0 +1,1 @@
+"""Elementwise regions and transposes on GPUs."""

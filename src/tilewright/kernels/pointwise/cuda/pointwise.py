@@ -1,0 +1,106 @@
+"""Pointwise regions on a GPU: the shared loop nest with tiles as wide as a group of threads times 16 bytes.
+
+One program computes one tile of the innermost axis; short rows get smaller groups, several to a block. The tail of a row is masked.
+"""
+
+from __future__ import annotations
+
+from ....core.dims import Dim, ceildiv, product
+from ....core.target_spec import TargetSpec
+from ....ir.graph import Value
+from ....ir.layout import Layout
+from ....tile.builder import Tile
+from ...call import Call
+from ...cuda.groups import on_threads, vector_width
+from ...cuda.kernel import WARP
+from ...launch import Launch
+from ...region import Operand, Region, collapse, narrow
+from ...sites import Checks, checked
+from ...template import region_bytes, region_flops
+from ..pointwise import Pointwise, _innermost, _layout, leaves_of, unravel
+from .short import evaluator
+
+BLOCK = 256  # threads
+PIECES = 1  # accesses of a thread and operand: two were 2 to 3 % slower, four 2 % (GELU and SiLU of bf16)
+
+
+class CudaPointwise(Pointwise):
+    def build(self, region: Region, target: TargetSpec) -> list[Launch]:
+        shape = region.results[0].type.shape
+        leaves = leaves_of(region)
+        operands = [region.operand(v) for v in leaves]
+        layouts = [_layout(region, v).expand(shape) for v in leaves] + [r.layout for r in region.results]
+        sizes, strides = collapse(shape, [*layouts, Layout.contiguous(shape)] if checked(region) else layouts)
+        if not sizes:
+            sizes, strides = [1], [[1] for _ in strides]
+        sizes, strides = _innermost(sizes, strides, len(leaves))
+        views = [Layout(tuple(sizes), tuple(s), lay.offset) for s, lay in zip(strides, layouts, strict=False)]
+        in_memory = [(o.type.dtype.itemsize, views[i]) for i, o in enumerate(operands) if o is not None]
+        in_memory += [(r.type.dtype.itemsize, views[len(leaves) + i]) for i, r in enumerate(region.results)]
+        inner = sizes[-1]
+        vector = vector_width([s for s, _ in in_memory], inner, [v for _, v in in_memory])
+        threads, pieces = group(inner, vector)
+        tile = threads * vector * pieces
+        call = Call("pointwise", region.name)
+        b = call.b
+        ins = {
+            v: call.view(f"x{i}", o.type.dtype, o.buffer, views[i])
+            for i, (v, o) in enumerate(zip(leaves, operands, strict=True))
+            if o is not None
+        }
+        outs = [call.view(f"y{i}", r.type.dtype, r.buffer, views[len(leaves) + i], write=True) for i, r in enumerate(region.results)]
+        dims = [call.word(f"d{i}", d) for i, d in enumerate(sizes)]
+        ramps = {
+            v: [call.word(f"r{i}_{k}", s) if not isinstance(s, int) else s for k, s in enumerate([layouts[i].offset, *strides[i]])]
+            for i, (v, o) in enumerate(zip(leaves, operands, strict=True))
+            if o is None
+        }
+        checks = Checks(call, region, strides[-1])
+        tiles = b.ceildiv(dims[-1], tile)
+        position = unravel(b, b.pid // tiles, dims[:-1]) if len(dims) > 1 else []
+        start = b.pid % tiles * tile if len(dims) > 1 else b.pid * tile
+        whole = isinstance(inner, int) and inner % tile == 0
+        limit = None if whole else (dims[-1] - start,)
+
+        def leaf(v: Value, o: Operand) -> Tile:
+            if ins[v].type.strides[-1] == 0:  # one number for the whole row
+                return b.load(ins[v], (*position, 0), (1,))
+            return b.load(ins[v], (*position, start), (tile,), limit=limit)
+
+        def ramp(v: Value) -> Tile:
+            value, *steps = ramps[v]
+            for p, s in zip((*position, start), steps, strict=True):
+                value = value + p * s
+            return b.iota((tile,), 0) * b.from_index(steps[-1]) + b.from_index(value)
+
+        evaluate = evaluator(region)(b, region, leaf, ramp=ramp, checks=bool(checks))
+        if checks:
+            checks.emit(evaluate, (*position, start), tile, None if limit is None else limit[0])
+        for v, view, r in zip(region.body.outputs, outs, region.results, strict=True):
+            b.store(view, (*position, start), narrow(b, b.broadcast(evaluate(v), (tile,)), r.type.dtype), limit=limit)
+        pairs = [
+            (o.buffer, r.buffer)
+            for o, lay in zip(operands, layouts, strict=False)
+            for r in region.results
+            if o is not None
+            and lay.strides == r.layout.strides
+            and o.layout.offset == r.layout.offset
+            and o.type.dtype.itemsize == r.type.dtype.itemsize
+        ]
+        launch = call.finish(
+            product(sizes[:-1]) * ceildiv(inner, tile), flops=region_flops(region), bytes_=region_bytes(region), inplace=pairs
+        )
+        launch.kernel = on_threads(launch.kernel, threads, BLOCK // threads if threads <= 32 else 1, vector)
+        return [launch]
+
+
+def group(inner: Dim, vector: int) -> tuple[int, int]:
+    """Threads of a program and pieces per thread for rows of this length."""
+    if not isinstance(inner, int) or inner >= BLOCK * vector * PIECES:
+        return BLOCK, PIECES
+    threads = 1
+    while threads < BLOCK and threads * vector < inner:
+        threads *= 2
+    if vector == 1 and WARP < threads < BLOCK:  # single elements of short rows: warps side by side, not a block for each row
+        return WARP, threads // WARP
+    return threads, 1

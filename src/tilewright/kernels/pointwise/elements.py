@@ -1,0 +1,162 @@
+"""Ops that compute each output element from scattered operand elements: gathers with several indices, padding.
+
+One program computes a block of output elements one after the other with rank-0 tiles, elementwise consumers included. Right at every
+shape and layout, and not fast: ops on a hot path get a template of their own. Indices are checked like those of a gather.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ...core.dims import Dim, bounds, ceildiv
+from ...core.dtypes import bool_, compute_dtype
+from ...core.target_spec import TargetSpec
+from ...ir.graph import Value
+from ...ops.index import indexing
+from ...tile.builder import Ix, Tile, View
+from ..call import Call
+from ..index.gather import report_index
+from ..launch import Launch
+from ..matmul.tiling import leaves_of_epilogue
+from ..region import Evaluator, Operand, Region, narrow, widen
+from ..template import Reason, Template, region_bytes, region_flops
+from .pointwise import unravel
+
+BLOCK = 64
+
+Position = list[Ix | int]
+
+
+class Elements(Template):
+    key = "elements"
+
+    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
+        node = region.anchor
+        if node is None or type(node.op) not in RULES:
+            return Reason("no element rule for it")
+        if any(region.operand(v) is None for v in node.operands):
+            return Reason("operands must come from memory")
+        bad = [r for r in region.results if r.type.shape != node.values[0].shape]
+        return Reason(f"outputs must have the shape of the op's result, got {bad[0].type}") if bad else None
+
+    def build(self, region: Region, target: TargetSpec) -> list[Launch]:
+        return [ElementKernel(region, 1 if target.kind == "cuda" else BLOCK).launch()]
+
+
+class ElementKernel:
+    """One kernel under construction: `operands` are views of the anchor's operands, `sizes` words of their dims."""
+
+    def __init__(self, region: Region, block: int = BLOCK) -> None:
+        assert region.anchor is not None
+        self.block = block
+        self.region, self.node = region, region.anchor
+        self.op: Any = region.anchor.op
+        call = self.call = Call(self.op.name, region.name)
+        self.b = call.b
+        self.operands: list[View] = []
+        for i, v in enumerate(self.node.operands):
+            o = self._operand(v)
+            self.operands.append(call.view(f"x{i}", o.type.dtype, o.buffer, o.layout))
+        shape = self.node.values[0].shape
+        self.ins = {
+            v: call.view(f"e{i}", o.type.dtype, o.buffer, o.layout.expand(shape))
+            for i, v in enumerate(leaves_of_epilogue(region, self.node.values[0]))
+            for o in [self._operand(v)]
+        }
+        self.outs = [call.view(f"y{i}", r.type.dtype, r.buffer, r.layout, write=True) for i, r in enumerate(region.results)]
+        self.error = call.error() if isinstance(self.op, (indexing.Index, indexing.GatherAlongAxis)) else None
+        self.dims = [call.word(f"d{i}", d) for i, d in enumerate(shape)]
+        self.sizes = [call.word(f"n{i}", d) for i, d in enumerate(self.node.operands[0].shape)]
+        self.dtype = compute_dtype(self.node.operands[0].dtype)
+
+    def _operand(self, v: Value) -> Operand:
+        found = self.region.operand(v)
+        assert found is not None
+        return found
+
+    def launch(self) -> Launch:
+        b = self.b
+        total: Dim = self.node.values[0].type.numel
+        count = self.call.word("count", total)
+        start = b.pid * self.block
+        with b.loop(start, b.minimum(start + self.block, count)) as loop:
+            at = unravel(b, loop.index, self.dims)
+            value = RULES[type(self.op)](self, at, loop.index)
+
+            def leaf(v: Value, o: Operand) -> Tile:
+                return b.load(self.ins[v], at, ())
+
+            evaluate = Evaluator(b, self.region, leaf, {self.node.values[0]: value})
+            for v, view, r in zip(self.region.body.outputs, self.outs, self.region.results, strict=True):
+                b.store(view, at, narrow(b, evaluate(v), r.type.dtype))
+        return self.call.finish(
+            ceildiv(total, self.block), flops=region_flops(self.region), bytes_=region_bytes(self.region), note="element by element"
+        )
+
+    # --- pieces of rules ----------------------------------------------------------------------------------------------
+    def load(self, at: Position) -> Tile:
+        """The element of operand 0 at `at`, a position inside it; 0 where there is none because the operand is empty."""
+        b, sizes = self.b, self.node.operands[0].shape
+        if all(bounds(d)[0] > 0 for d in sizes):
+            return widen(b, b.load(self.operands[0], at, ()))
+        some: Ix | int = 1
+        for n, d in zip(self.sizes, sizes, strict=True):
+            if bounds(d)[0] <= 0:
+                some = b.minimum(some, n)
+        return widen(b, b.reshape(b.load(self.operands[0], at, (1,), limit=(some,)), ()))
+
+    def index(self, view: View, at: Position, size: Ix, position: Ix) -> Ix | int:
+        """A checked index: reported and clamped when outside 0..size-1."""
+        b = self.b
+        assert self.error is not None
+        wanted = b.to_index(b.load(view, at, ()))
+        for bad in (b.compare("lt", wanted, 0), b.compare("ge", wanted, size)):
+            with b.if_(bad):
+                report_index(b, self.error, position, wanted)
+        return b.minimum(b.maximum(wanted, 0), size - 1)
+
+    def inside(self, at: Position, axes: range) -> tuple[Tile, Position]:
+        """Whether a position lies in operand 0 (along `axes`), and the position clamped into it."""
+        b = self.b
+        ok = b.full((), True, bool_)
+        safe = list(at)
+        for a in axes:
+            ok = b.binary("and", ok, b.binary("and", b.compare("ge", at[a], 0), b.compare("lt", at[a], self.sizes[a])))
+            safe[a] = b.maximum(0, b.minimum(at[a], self.sizes[a] - 1))
+        return ok, safe
+
+
+def _gather_along_axis(k: ElementKernel, at: Position, position: Ix) -> Tile:
+    where = list(at)
+    where[k.op.axis] = k.index(k.operands[1], at, k.sizes[k.op.axis], position)
+    return k.load(where)
+
+
+def _index(k: ElementKernel, at: Position, position: Ix) -> Tile:
+    first, n = k.op.axes[0], len(k.op.axes)
+    rank = len(at) - (k.node.operands[0].type.ndim - n)
+    middle = at[first : first + rank]
+    found = []
+    for i, axis in enumerate(k.op.axes):
+        shape = k.node.operands[1 + i].shape
+        own: Position = [0 if d == 1 else m for d, m in zip(shape, middle[rank - len(shape) :], strict=True)]
+        found.append(k.index(k.operands[1 + i], own, k.sizes[axis], position))
+    return k.load([*at[:first], *found, *at[first + rank :]])
+
+
+def _pad(k: ElementKernel, at: Position, position: Ix) -> Tile:
+    shifted = [a - _dim(k, f"lo{i}", d) for i, (a, d) in enumerate(zip(at, k.op.lo, strict=True))]
+    ok, safe = k.inside(shifted, range(len(at)))
+    return k.b.select(ok, k.load(safe), k.op.value)
+
+
+def _dim(k: ElementKernel, name: str, d: Dim) -> Ix | int:
+    return d if isinstance(d, int) else k.call.word(name, d)
+
+
+RULES: dict[type, Callable[[ElementKernel, Position, Ix], Tile]] = {
+    indexing.GatherAlongAxis: _gather_along_axis,
+    indexing.Index: _index,
+    indexing.Pad: _pad,
+}

@@ -1,0 +1,204 @@
+"""Pointwise regions: any number of elementwise ops over broadcast, strided operands; one loop nest, values in registers.
+
+Axes that every operand walks without a gap are merged. One program computes one block of the innermost axis at one position of
+the outer axes; the innermost axis runs along registers, its tail is masked. A zero-sized result is a grid of 0 programs.
+A region of no ops at all is a copy (also a transposing one: then loads gather).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...core.dims import Dim, ceildiv, product
+from ...core.target_spec import TargetSpec
+from ...ir.graph import Value
+from ...ir.layout import Layout
+from ...ops.structure import Constant
+from ...tile.builder import Ix, KernelBuilder, Tile, View
+from ..call import NEAR, Call
+from ..launch import Launch
+from ..region import Evaluator, Operand, Region, collapse, narrow
+from ..sites import Checks, checked
+from ..template import Reason, Template, region_bytes, region_flops
+
+BLOCK = 4096  # elements of the innermost axis per program
+UNROLL = 4  # registers of work per iteration
+
+
+def leaves_of(region: Region) -> list[Value]:
+    """Body values that are read from memory, and those that are affine in their indices."""
+    found: dict[Value, None] = {}
+
+    def visit(v: Value) -> None:
+        if isinstance(v.node.op, Constant):
+            return
+        if region.operand(v) is not None or region.affine(v) is not None:
+            found[v] = None
+            return
+        for o in v.node.operands:
+            visit(o)
+
+    for out in region.body.outputs:
+        visit(out)
+    return list(found)
+
+
+class Pointwise(Template):
+    key = "pointwise"
+
+    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
+        if region.anchor is not None:
+            return Reason(f"{region.anchor.op.name} is not elementwise")
+        shapes = {r.type.shape for r in region.results}
+        return None if len(shapes) == 1 else Reason(f"outputs differ in shape: {shapes}")
+
+    def build(self, region: Region, target: TargetSpec) -> list[Launch]:
+        shape = region.results[0].type.shape
+        leaves = leaves_of(region)
+        operands = [region.operand(v) for v in leaves]
+        layouts = [_layout(region, v).expand(shape) for v in leaves] + [r.layout for r in region.results]
+        sizes, strides = collapse(shape, [*layouts, Layout.contiguous(shape)] if checked(region) else layouts)
+        if not sizes:
+            sizes, strides = [1], [[1] for _ in strides]
+        sizes, strides = _innermost(sizes, strides, len(leaves))
+        call = Call("pointwise", region.name)
+        b = call.b
+        ins = {
+            v: call.view(f"x{i}", o.type.dtype, o.buffer, Layout(tuple(sizes), tuple(strides[i]), o.layout.offset))
+            for i, (v, o) in enumerate(zip(leaves, operands, strict=True))
+            if o is not None
+        }
+        outs = [Layout(tuple(sizes), tuple(strides[len(leaves) + i]), r.layout.offset) for i, r in enumerate(region.results)]
+        stores = _stores(call, region.results, outs, pairs=target.kind == "cpu")
+        dims = [call.word(f"d{i}", d) for i, d in enumerate(sizes)]
+        ramps = {
+            v: [call.word(f"r{i}_{k}", s) if not isinstance(s, int) else s for k, s in enumerate([layouts[i].offset, *strides[i]])]
+            for i, (v, o) in enumerate(zip(leaves, operands, strict=True))
+            if o is None
+        }
+        checks = Checks(call, region, strides[-1])
+        lanes = target.vector_bits // 32
+        inner = sizes[-1]
+        tile = lanes * UNROLL if not isinstance(inner, int) or inner >= lanes * UNROLL else max(lanes, 1)
+        blocks = b.ceildiv(dims[-1], BLOCK)
+        rest, block = b.pid // blocks, b.pid % blocks
+        position = unravel(b, rest, dims[:-1])
+        start = block * BLOCK
+        stop = b.minimum(dims[-1], start + BLOCK)
+        emit_row(b, region, ins, ramps, stores, position, start, stop, tile, checks)
+        grid = product(sizes[:-1]) * ceildiv(inner, BLOCK)
+        pairs = [
+            (o.buffer, r.buffer)
+            for o, lay in zip(operands, layouts, strict=False)
+            for r in region.results
+            if o is not None
+            and lay.strides == r.layout.strides
+            and o.layout.offset == r.layout.offset
+            and o.type.dtype.itemsize == r.type.dtype.itemsize
+        ]
+        return [call.finish(grid, flops=region_flops(region), bytes_=region_bytes(region), inplace=pairs, streams=not checks)]
+
+
+Store = tuple[View, tuple[int, ...]]  # a view and the results that go into it: one, or two by turns
+
+
+def _stores(call: Call, results: list[Operand], layouts: list[Layout], *, pairs: bool) -> list[Store]:
+    """Two results that fill the even and the odd elements of one array (parts of complex numbers) are stored together."""
+    out: list[Store] = []
+    taken: set[int] = set()
+    for i, (r, lay) in enumerate(zip(results, layouts, strict=True)):
+        if i in taken:
+            continue
+        others = (k for k in range(i + 1, len(results)) if pairs and k not in taken and _next_to(r, lay, results[k], layouts[k]))
+        other = next(others, None)
+        if other is None:
+            out.append((call.view(f"y{i}", r.type.dtype, r.buffer, lay, write=True), (i,)))
+            continue
+        taken.add(other)
+        first, second = (i, other) if layouts[other].offset - lay.offset == 1 else (other, i)
+        flat = Layout((*lay.shape[:-1], 2 * lay.shape[-1]), (*lay.strides[:-1], 1), layouts[first].offset)
+        out.append((call.view(f"y{i}", r.type.dtype, r.buffer, flat, write=True), (first, second)))
+    return out
+
+
+def _next_to(r: Operand, lay: Layout, s: Operand, other: Layout) -> bool:
+    return (lay.strides[-1] == 2 and r.buffer is s.buffer and r.type.dtype is s.type.dtype and lay.strides == other.strides
+            and other.offset - lay.offset in (1, -1))
+
+
+def _layout(region: Region, v: Value) -> Layout:
+    operand = region.operand(v)
+    found = operand.layout if operand is not None else region.affine(v)
+    assert found is not None
+    return found
+
+
+def _innermost(sizes: list[Dim], strides: list[list[Dim]], n_in: int) -> tuple[list[Dim], list[list[Dim]]]:
+    """Put the axis along which most of the outputs (then inputs) are contiguous last."""
+
+    def score(axis: int) -> tuple[int, int, int]:
+        return (sum(_ease(s[axis]) for s in strides[n_in:]), sum(_ease(s[axis]) for s in strides[:n_in]), axis)
+
+    best = max(range(len(sizes)), key=score)
+    order = [i for i in range(len(sizes)) if i != best] + [best]
+    return [sizes[i] for i in order], [[s[i] for i in order] for s in strides]
+
+
+def _ease(stride: Dim) -> int:
+    """How well registers walk with a stride."""
+    return 2 if stride == 0 or stride == 1 else 1 if isinstance(stride, int) and stride in NEAR else 0
+
+
+def unravel(b: KernelBuilder, index: Ix | int, dims: Sequence[Ix | int]) -> list[Ix | int]:
+    """Row-major coordinates of a linear index; the first dim needs no modulo."""
+    out: list[Ix | int] = []
+    for i in range(len(dims) - 1, -1, -1):
+        out.append(index % dims[i] if i else index)
+        if i:
+            index = index // dims[i]
+    return out[::-1]
+
+
+def emit_row(
+    b: KernelBuilder,
+    region: Region,
+    ins: dict[Value, View],
+    ramps: dict[Value, list[Ix | int]],
+    stores: list[Store],
+    position: list[Ix | int],
+    start: Ix | int,
+    stop: Ix | int,
+    tile: int,
+    checks: Checks,
+) -> None:
+    """The innermost loop: whole tiles, then one masked tail."""
+
+    def body(i: Ix | int, left: Ix | int | None) -> None:
+        limit = None if left is None else (left,)
+
+        def leaf(v: Value, o: Operand) -> Tile:
+            return b.load(ins[v], (*position, i), (tile,), limit=limit)
+
+        def ramp(v: Value) -> Tile:
+            value, *steps = ramps[v]
+            for p, s in zip((*position, i), steps, strict=True):
+                value = value + p * s
+            return b.iota((tile,), 0) * b.from_index(steps[-1]) + b.from_index(value)
+
+        evaluate = Evaluator(b, region, leaf, ramp=ramp, checks=bool(checks))
+        if checks:
+            checks.emit(evaluate, (*position, i), tile, left)
+        tiles = [b.broadcast(evaluate(v), (tile,)) for v in region.body.outputs]
+        stored = [narrow(b, x, r.type.dtype) for x, r in zip(tiles, region.results, strict=True)]
+        for view, which in stores:
+            if len(which) == 1:
+                b.store(view, (*position, i), stored[which[0]], limit=limit)
+            else:
+                both = b.interleave(stored[which[0]], stored[which[1]])
+                b.store(view, (*position, i * 2), both, limit=None if left is None else (left * 2,))
+
+    whole = start + (stop - start) // tile * tile
+    with b.loop(start, whole, tile) as loop:
+        body(loop.index, None)
+    with b.if_(b.compare("lt", whole, stop)):
+        body(whole, stop - whole)

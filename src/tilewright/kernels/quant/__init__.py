@@ -1,0 +1,1 @@
+"""Products with and lookups in packed matrices, and how they are laid out; GPU schedules in `cuda/`."""

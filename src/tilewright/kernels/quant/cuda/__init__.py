@@ -1,0 +1,1 @@
+"""Packed matrices on GPUs."""

@@ -1,0 +1,78 @@
+"""Blocks of four- and eight-bit floats as fragments (see `fragments.py`): what differs from the formats with integer codes.
+
+Four-bit floats (times two: whole numbers up to 12) are multiplied as signed bytes. A lane's word has the codes of the first half in its
+lower two bytes, those of the second in its upper two, in order: four nibbles are what `prmt` looks up at once. Scales of MXFP4 are bf16,
+those of NVFP4 the file's bytes. Eight-bit floats become f16 in registers, e4m3 as
+2**-8 of its value; a block of e4m3 that holds a NaN has a scale
+of NaN instead, which gives the same sums. Their scales are f32, one per 128 columns, or per unit where units are shorter.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from ....ops import quant
+from ....ops.quant.ternary import E2M1, _e8m0_half
+from ..strips import StripFormat
+
+Array = np.ndarray[Any, Any]
+SMALL = {
+    f.name: f
+    for f in (
+        StripFormat("MXFP4", 32, 4, 0, 0, 1, False, False),
+        StripFormat("NVFP4", 64, 4, 0, 0, 2, False, False),
+        StripFormat("F8_E4M3", 128, 8, 0, 0, 1, False, False),
+        StripFormat("F8_E5M2", 128, 8, 0, 0, 1, False, False),
+    )
+}
+NVFP4_SCALE = 2.0**119  # an unsigned e4m3 seven bits into the exponent of an f32 is 2**-120 of its value; codes are twice theirs
+PER_SCALE = 4  # blocks of 32 columns with one scale, of eight-bit floats
+TABLE = tuple(int(x) for x in E2M1)
+
+
+def scale_bytes(name: str, blocks: int) -> int:
+    """Bytes of a row's scales in a unit of so many blocks of 32."""
+    return 4 * max(1, blocks // PER_SCALE) if name.startswith("F8") else max(4, 2 * blocks)
+
+
+def split_small(name: str, b: Array, blocks: int) -> tuple[Array, Array]:
+    """Codes u8[rows, blocks of the file, elements] and scales u8[rows, bytes] of raw blocks u8[rows, blocks of the file, bytes]; a unit
+    has `blocks` blocks of 32."""
+    rows = len(b)
+    if name == "MXFP4":
+        codes = np.concatenate([b[..., 1:] & np.uint8(15), b[..., 1:] >> np.uint8(4)], axis=-1)
+        scales = _e8m0_half(b[..., 0]).astype(ml_dtypes.bfloat16).view(np.uint8).reshape(rows, -1)
+        if blocks == 1:  # a row's scales are words
+            scales = np.pad(scales.reshape(rows, -1, 2), ((0, 0), (0, 0), (0, 2))).reshape(rows, -1)
+        return codes, scales
+    if name == "NVFP4":
+        parts = b[..., 4:].reshape(*b.shape[:-1], 4, 1, 8) >> np.array([0, 4], np.uint8)[:, None]
+        d = np.where(b[..., :4] == 127, np.uint8(0), b[..., :4] & np.uint8(127))  # as the dequantiser reads them
+        return (parts & np.uint8(15)).reshape(*b.shape[:-1], 64), d.reshape(rows, -1)
+    codes, d = b[..., 4:], np.ascontiguousarray(b[..., :4]).view(np.float32)
+    if name == "F8_E4M3":
+        d = np.where(((codes & np.uint8(127)) == 127).any(axis=-1, keepdims=True), np.float32(np.nan), d)
+    repeated = np.repeat(d, max(1, PER_SCALE // blocks), axis=1)
+    return codes, np.ascontiguousarray(repeated.reshape(rows, -1)).view(np.uint8)
+
+
+def small_words(q: Array) -> Array:
+    """Words of four-bit codes q[strips, upper, line, units, pairs, side, half, quad, column]."""
+    both: Array = q[..., 0::2] | (q[..., 1::2] << np.uint8(4))
+    return both.transpose(0, 3, 4, 2, 7, 5, 1, 6, 8)
+
+
+def blocks_at_once(name: str) -> int:
+    """Blocks of one row's product on a multiprocessor: widening eight-bit floats takes more registers (two have 70 KB on their way), and
+    codes of eight bits are more of them (four blocks would spill)."""
+    return 2 if name.startswith("F8") else 3 if name == "Q8_0" else 4
+
+
+def is_small(name: str) -> bool:
+    return name in SMALL
+
+
+assert all(quant.by_name(n).elements == f.elements for n, f in SMALL.items())

@@ -1,0 +1,162 @@
+"""Products with packed matrices in integers: codes are unpacked in registers inside the dot product.
+
+`QuantiseRows`: one program per row. `QDot`: one program per block of rows × group of strips (see `strip_dot`). Rows past n are masked
+when stored.
+"""
+
+from __future__ import annotations
+
+from ...core.dims import Dim, ceildiv, maximum, minimum, product
+from ...core.dtypes import f32, i32
+from ...core.target_spec import TargetSpec
+from ...ir.layout import Layout
+from ...ops.packed.quant_dot import BLOCK, HALF
+from ...ops.packed.quant_dot import QDot as QDotOp
+from ...ops.packed.quant_dot import QuantiseRows as QuantiseRowsOp
+from ...tile.builder import Ix
+from ..call import Call
+from ..launch import Launch, Packed
+from ..matmul.tiling import for_each_tile, leaves_of_epilogue, tile_heights, write_tile
+from ..pointwise.pointwise import unravel
+from ..region import Region, collapse, widen
+from ..template import Reason, Template, alone, region_bytes, region_flops
+from .quantise import CodeViews, quantise_row, store_block
+from .strip_dot import StripKernel
+from .strips import LANES, STRIPS
+
+ROWS = 6  # activation rows of a register tile
+STRIPS_AT_ONCE = 2
+MAX_ROWS = 512  # activation rows of one program
+
+
+class QuantiseRows(Template):
+    key = "quantise_rows"
+
+    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
+        return alone(region, QuantiseRowsOp)
+
+    def build(self, region: Region, target: TargetSpec) -> list[Launch]:
+        x = region.operands[0]
+        *lead, k = x.type.shape
+        call = Call("quantise_rows", region.name)
+        b = call.b
+        xv = call.view("x", x.type.dtype, x.buffer, x.layout)
+        out = CodeViews(
+            *(call.view(n, r.type.dtype, r.buffer, r.layout, write=True) for n, r in zip(("q", "d", "s"), region.results, strict=True))
+        )
+        at = unravel(b, b.pid, [call.word(f"d{i}", d) for i, d in enumerate(lead)])
+        quantise_row(b, out, at, call.word("blocks", k // BLOCK), lambda column: widen(b, b.load(xv, (*at, column), (HALF,))))
+        return [call.finish(product(lead), flops=region_flops(region), bytes_=region_bytes(region))]
+
+
+class QDot(Template):
+    key = "qdot"
+
+    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
+        node = region.anchor
+        if node is None or not isinstance(node.op, QDotOp):
+            return Reason("no product with a packed matrix")
+        if node.op.format not in STRIPS:
+            return Reason(f"{node.op.format} has no strips; a product that is not rounded serves it")
+        operands = [region.operand(v) for v in node.operands]
+        if any(o is None for o in operands):
+            return Reason("operands must come from memory")
+        if operands[3] is None or operands[3].data is None:
+            return Reason("the packed matrix must be a constant")
+        if region.tail is not None and node.op.n % BLOCK:
+            return Reason("codes are made of whole blocks of columns")
+        plain = [r for v, r in zip(region.body.outputs, region.results, strict=True) if v.node is not region.tail]
+        bad = [r for r in plain if r.type.shape != node.values[0].shape]
+        return Reason(f"outputs must have the shape of the product, got {bad[0].type}") if bad else None
+
+    def packs(self, region: Region, target: TargetSpec) -> dict[int, Packed]:
+        assert region.anchor is not None and isinstance(region.anchor.op, QDotOp)
+        data = region.operand(region.anchor.operands[3])
+        assert data is not None
+        index = next(i for i, o in enumerate(region.operands) if o.data is data.data)
+        return {index: Packed("strips", LANES, False, region.anchor.op.format)}
+
+    def build(self, region: Region, target: TargetSpec) -> list[Launch]:
+        return [_Kernel(region, target).launch()]
+
+
+class _Kernel(StripKernel):
+    def __init__(self, region: Region, target: TargetSpec) -> None:
+        assert region.anchor is not None and isinstance(region.anchor.op, QDotOp)
+        self.region, self.op, self.value = region, region.anchor.op, region.anchor.values[0]
+        super().__init__(Call(f"qdot_{self.op.format.lower()}", region.name), STRIPS[self.op.format])
+
+    def launch(self) -> Launch:
+        region, call, b = self.region, self.call, self.call.b
+        assert region.anchor is not None
+        codes, scales, sums, w = (o for v in region.anchor.operands if (o := region.operand(v)) is not None)
+        out_shape = self.value.shape
+        leaves = leaves_of_epilogue(region, self.value)  # of a tail, too: it reads the epilogue's result
+        operands = [o for v in leaves if (o := region.operand(v)) is not None]
+        others = [o.layout.expand(out_shape) for o in operands]
+        rows = [
+            Layout(out_shape[:-1], lay.strides[:-1])
+            for lay in (codes.layout, scales.layout, sums.layout, *(r.layout for r in region.results), *others)
+        ]
+        sizes, strides = collapse(out_shape[:-1], rows)
+        m: Dim = sizes[-1] if sizes else 1
+        lead = sizes[:-1]
+        strides = strides if sizes else [[0] for _ in rows]
+        shape = (*lead, m)
+
+        rows_of_codes = Layout((*shape, self.op.k), (*strides[0], 1), codes.layout.offset)
+        self.aq = call.view("aq", i32, codes.buffer, self.words(rows_of_codes))
+        self.ad = call.view("ad", f32, scales.buffer, Layout((*shape, self.op.k // BLOCK), (*strides[1], 1), scales.layout.offset))
+        self.asum = call.view("as", i32, sums.buffer, Layout((*shape, self.op.k // HALF), (*strides[2], 1), sums.layout.offset))
+        strips = ceildiv(self.op.n, LANES)
+        self.bind_strips(w.buffer, strips, self.op.k)
+        n_out = len(region.results)
+        outs = [
+            call.view(
+                f"c{i}",
+                r.type.dtype,
+                r.buffer,
+                Layout((*shape, r.layout.shape[-1]), (*strides[3 + i], r.layout.strides[-1]), r.layout.offset),
+                write=True,
+            )
+            for i, r in enumerate(region.results)
+        ]
+        ins = {
+            v: call.view(
+                f"e{i}",
+                o.type.dtype,
+                o.buffer,
+                Layout((*shape, self.op.n), (*strides[3 + n_out + i], others[i].strides[-1]), o.layout.offset),
+            )
+            for i, (v, o) in enumerate(zip(leaves, operands, strict=True))
+        }
+        batch = [call.word(f"d{i}", d) for i, d in enumerate(lead)]
+        block = self._row_block(m)
+        mw, nw, kw = call.word("m", m), call.word("n", self.op.n), call.word("k", self.op.k // BLOCK)
+        blockw, blocksw, groups = call.word("block", block), call.word("blocks", ceildiv(m, block)), ceildiv(strips, STRIPS_AT_ONCE)
+        groupsw = call.word("groups", groups)
+        rest, group = b.pid // groupsw, b.pid % groupsw
+        self.at = unravel(b, rest // blocksw, batch)
+        first = rest % blocksw * blockw
+        last = call.word("last", strips - 1)
+
+        def tile(row: Ix | int, rows_: int) -> None:
+            chosen = [b.minimum(group * STRIPS_AT_ONCE + i, last) for i in range(STRIPS_AT_ONCE)]
+            for i, acc in enumerate(made := self.accumulate(row, rows_, chosen, kw)):
+                column = (group * STRIPS_AT_ONCE + i) * LANES
+                made[i] = write_tile(b, region, self.value, acc, ins, outs, (*self.at, row), column, nw - column)
+            if region.tail is not None:  # two strips of columns are a block
+                for i in range(0, STRIPS_AT_ONCE, 2):
+                    store_block(b, CodeViews(*outs[-3:]), (*self.at, row), (group * STRIPS_AT_ONCE + i) // 2, made[i : i + 2])
+
+        for_each_tile(b, first, b.minimum(blockw, mw - first), ROWS, tile_heights(m, block, ROWS), tile)
+        grid = product(lead) * ceildiv(m, block) * groups
+        return call.finish(
+            grid,
+            flops=region_flops(region),
+            bytes_=region_bytes(region),
+            note=f"{self.op.format} in integers, {ROWS} rows x {STRIPS_AT_ONCE} strips",
+        )
+
+    def _row_block(self, m: Dim) -> Dim:
+        return maximum(1, minimum(m, MAX_ROWS))

@@ -1,0 +1,131 @@
+"""Integer dot products of activation rows with strips of a packed matrix: codes are unpacked in registers inside the product.
+
+For every 32 columns the dot products are exact integers (bias included), then scaled by weight scale × activation scale into one f32 chain
+per element: the bits of a row do not depend on the rows around it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...core.dims import Dim
+from ...core.dtypes import DType, f16, f32, i8, i32, u8
+from ...ir.layout import Layout
+from ...tile.builder import Ix, Tile, View
+from ..call import Call
+from ..launch import Buffer
+from .strips import LANES, StripFormat
+
+NIBBLES = 0x0F0F0F0F
+
+
+class StripKernel:
+    """What kernels over strips share. A subclass binds the views of the activations (`aq` codes as words of four, `ad` scales, `asum`
+    sums) and the strips, and sets `at`, the position of its rows."""
+
+    aq: View
+    ad: View
+    asum: View
+    at: Sequence[Ix | int]
+
+    def __init__(self, call: Call, format_: StripFormat) -> None:
+        self.call, self.f = call, format_
+
+    @staticmethod
+    def words(codes: Layout) -> Layout:
+        """Rows of codes as rows of words of four."""
+        *lead, k = codes.shape
+        return Layout((*lead, k // 4), (*(s // 4 for s in codes.strides[:-1]), 1), codes.offset // 4)
+
+    def bind_strips(self, buffer: Buffer, strips: Dim, k: int) -> None:
+        blocks = k // self.f.elements
+        self.views = {name: self._field(buffer, name, dtype, at, size, strips, blocks) for name, dtype, at, size in self._fields()}
+
+    def _fields(self) -> list[tuple[str, DType, int, int]]:
+        """Name, dtype, byte offset and element count of what a block of a strip holds."""
+        f = self.f
+        small = (u8, 1) if f.super_scales and f.scales == 1 else (i8, 1) if f.super_scales else (f16, 2)
+        found: list[tuple[str, DType, int, int]] = [
+            ("q", i32, 0, f.plane_at // 4),
+            ("scale", small[0], f.scale_at, f.groups * f.scales * LANES),
+        ]
+        if f.planes:
+            found.append(("plane", i32, f.plane_at, (f.scale_at - f.plane_at) // 4))
+        if f.minimums:
+            found.append(("min", small[0], f.minimum_at, f.groups * LANES))
+        if f.super_scales:
+            found.append(("d", f16, f.d_at, LANES))
+        if f.super_scales and f.minimums:
+            found.append(("dmin", f16, f.dmin_at, LANES))
+        return found
+
+    def _field(self, buffer: Buffer, name: str, dtype: DType, at: int, size: int, strips: Dim, blocks: int) -> View:
+        item, block = dtype.itemsize, self.f.bytes
+        return self.call.view(
+            name, dtype, buffer, Layout((strips, blocks, size), (blocks * block // item, block // item, 1), at // item), bake=(1,)
+        )
+
+    def accumulate(self, row: Ix | int, rows: int, strips: list[Ix | int], blocks: Ix) -> list[Tile]:
+        b, f = self.call.b, self.f
+        zero = b.full((rows, LANES), 0.0, f32)
+        with b.loop(0, blocks, 1, [zero for _ in strips]) as loop:
+            column = loop.index
+            block, sub = (column, 0) if f.groups == 1 else (column // f.groups, column % f.groups)
+            scale_a = b.load(self.ad, (*self.at, row, column), (rows, 1))
+            halves = [b.load(self.asum, (*self.at, row, column * 2 + h), (rows, 1)) for h in range(2)]
+            totals = self._dots(row, rows, strips, column, block, sub, halves)
+            out = []
+            for s, strip in enumerate(strips):
+                acc = loop.carried[s]
+                for i, total in enumerate(totals[s]):
+                    scale = self._scale(strip, block, sub * f.scales + i)
+                    acc = b.fma(b.cast(total, f32), scale * scale_a, acc)
+                if f.minimums:
+                    weighted = b.cast(b.binary("add", halves[0], halves[1]), f32) * scale_a
+                    acc = b.fma(self._minimum(strip, block, sub), weighted, acc)
+                out.append(acc)
+            loop.next(*out)
+        return list(loop.results)
+
+    def _dots(
+        self, row: Ix | int, rows: int, strips: list[Ix | int], column: Ix, block: Ix | int, sub: Ix | int, halves: list[Tile]
+    ) -> list[list[Tile]]:
+        """Integer dot products of 32 columns, per strip and scale; the bias is in their start."""
+        b, f = self.call.b, self.f
+        sums = halves if f.scales == 2 else [b.binary("add", halves[0], halves[1])]
+        zero = b.full((rows, LANES), 0, i32)
+        start = [zero if f.bias == 0 else b.broadcast(s * f.bias, (rows, LANES)) for s in sums]
+        accs = [list(start) for _ in strips]
+        words = 8 * f.low // 8
+        planes = [
+            [b.load(self.views["plane"], (s, block, sub * (f.planes * LANES) + p * LANES), (1, LANES)) for p in range(f.planes)]
+            for s in strips
+        ]
+        for t in range(words):
+            for si, s in enumerate(strips):
+                word = b.load(self.views["q"], (s, block, sub * (words * LANES) + t * LANES), (1, LANES))
+                pieces = [word] if f.low == 8 else [b.binary("and", word, NIBBLES), b.binary("and", b.binary("shr", word, 4), NIBBLES)]
+                for i, piece in enumerate(pieces):
+                    g = t * len(pieces) + i
+                    for p, plane in enumerate(planes[si]):
+                        piece = b.binary("or", piece, self._bit(plane, g, 4 + p))
+                    left = b.load(self.aq, (*self.at, row, column * 8 + g), (rows, 1))
+                    which = g * f.scales // 8
+                    accs[si][which] = b.dot4(piece, left, accs[si][which])
+        return accs
+
+    def _bit(self, plane: Tile, g: int, to: int) -> Tile:
+        """Bits g, g+8, … of a plane moved to bit `to` of every byte."""
+        b = self.call.b
+        moved = b.binary("shl", plane, to - g) if to >= g else b.binary("shr", plane, g - to)
+        return b.binary("and", moved, 0x01010101 << to)
+
+    def _scale(self, strip: Ix | int, block: Ix | int, i: Ix | int) -> Tile:
+        b = self.call.b
+        own = b.cast(b.load(self.views["scale"], (strip, block, i * LANES), (1, LANES)), f32)
+        return own * b.cast(b.load(self.views["d"], (strip, block, 0), (1, LANES)), f32) if self.f.super_scales else own
+
+    def _minimum(self, strip: Ix | int, block: Ix | int, i: Ix | int) -> Tile:
+        b = self.call.b
+        own = b.cast(b.load(self.views["min"], (strip, block, i * LANES), (1, LANES)), f32)
+        return -(own * b.cast(b.load(self.views["dmin"], (strip, block, 0), (1, LANES)), f32)) if self.f.super_scales else own

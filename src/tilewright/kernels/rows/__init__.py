@@ -1,0 +1,1 @@
+"""Norms, softmax, reductions and the backward passes of norms; GPU schedules in `cuda/`."""

@@ -1,0 +1,1 @@
+"""Row kernels and sums of columns on GPUs."""

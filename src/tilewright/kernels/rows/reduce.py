@@ -1,0 +1,373 @@
+"""Reductions where the elements of a row do not lie side by side, or where rows are long.
+
+`rows.py` serves short rows of neighbours. Here *columns* run along registers when the innermost axis in memory is kept; a reduction of
+more than `CHUNK` elements is cut in chunks, reduced by a program each, and their results are reduced by a second launch, so that long sums
+use all threads and their error hardly grows with the length. The order of a sum is that of rows.py in every form: element i of a chunk
+goes to partial sum i mod tile, then a halving tree; it depends on the reduced length alone.
+
+The columns of one large matrix are *spread*: a program makes one partial result of some columns, and a second launch walks the tree.
+Threads that took columns each would go down them in jumps of a row, which fall into few sets of a core's cache: nothing of the matrix
+stayed there from one call to the next, while programs that take rows share them evenly and meet half of it again.
+
+Tails are masked. A result of no elements is a grid of no programs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ...core.dims import Dim, at_least, bounds, ceildiv, product
+from ...core.dtypes import compute_dtype
+from ...core.target_spec import TargetSpec
+from ...ir.graph import Node, Value
+from ...ir.layout import Layout
+from ...ops.rows import reductions as red
+from ...tile.builder import Ix, Tile, View
+from ...tile.ir import identity
+from ..call import Call
+from ..launch import Buffer, Launch
+from ..pointwise.pointwise import unravel
+from ..region import Evaluator, Operand, Region, collapse, narrow
+from ..template import Reason, Template, region_bytes, region_flops
+from .reduce_parts import over_parts
+from .rows import REDUCTIONS, Rows
+
+TILE = 64  # partial sums of a long row, whatever the target
+CHUNK = 256 * TILE
+WIDTH = 64  # columns of a program
+AHEAD = 32  # rows that columns ask for before they are read
+SPREAD = 1 << 20  # bytes of a matrix whose columns are spread
+SPREAD_ROWS = 16  # times the partial results it has at least: they take a sixteenth of its memory at most
+COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "any": "or", "all": "and"}
+
+
+class Reduce(Template):
+    key = "reduce"
+
+    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
+        node = region.anchor
+        if node is None or type(node.op) not in REDUCTIONS:
+            return Reason("no reduction")
+        if _vector_axis(region) not in _axes(node) or _is_long(node):
+            return None
+        return Reason("rows of neighbours")
+
+    def build(self, region: Region, target: TargetSpec) -> list[Launch]:
+        node = region.anchor
+        assert node is not None
+        kernel = ReduceKernel(region, target, chunked=_is_long(node), may_spread=target.kind == "cpu")
+        launches = [kernel.launch()]
+        if not kernel.chunked and not kernel.spread:
+            return launches
+        rest = over_parts(region, kernel)
+        again: Template = Reduce() if Reduce().matches(rest, target) is None else Rows()
+        return [*launches, *again.build(rest, target)]
+
+
+def _axes(node: Node) -> tuple[int, ...]:
+    op: Any = node.op
+    return (op.axis,) if hasattr(op, "axis") else tuple(op.axes)
+
+
+def reduced_length(node: Node) -> Dim:
+    return product([node.operands[0].shape[a] for a in _axes(node)])
+
+
+def _is_long(node: Node) -> bool:
+    return bounds(reduced_length(node))[1] > CHUNK
+
+
+def _leaves(region: Region, roots: list[Value], stop: Node | None) -> list[Value]:
+    """Values read from memory on the way to `roots`, not looking past `stop`."""
+    found: dict[Value, None] = {}
+
+    def visit(v: Value) -> None:
+        if v.node is stop:
+            return
+        if region.operand(v) is not None:
+            found[v] = None
+            return
+        for o in v.node.operands:
+            visit(o)
+
+    for v in roots:
+        visit(v)
+    return list(found)
+
+
+def _vector_axis(region: Region) -> int:
+    """The axis of the anchor's operand along which most of what is read lies side by side."""
+    node = region.anchor
+    assert node is not None
+    shape = node.operands[0].shape
+    layouts = [o.layout.expand(shape) for v in _leaves(region, [node.operands[0]], None) if (o := region.operand(v)) is not None]
+
+    def score(axis: int) -> tuple[int, int]:
+        return sum(lay.strides[axis] == 1 for lay in layouts), axis
+
+    return max((a for a, d in enumerate(shape) if d != 1), key=score, default=_axes(node)[0] if _axes(node) else 0)
+
+
+class ReduceKernel:
+    """One kernel under construction. Views are [kept axes merged…, reduced axes merged…]; the last kept axis (columns) or the last
+    reduced one (rows) runs along registers."""
+
+    def __init__(self, region: Region, target: TargetSpec, *, chunked: bool = False, may_spread: bool = False) -> None:
+        assert region.anchor is not None
+        self.region, self.node = region, region.anchor
+        self.op: Any = self.node.op
+        self.call = Call(self.op.name, f"{region.name}.chunks" if chunked else region.name)
+        self.b = self.call.b
+        self.dtype = compute_dtype(self.node.operands[0].dtype)
+        self.shape, self.axes = self.node.operands[0].shape, _axes(self.node)
+        vector = _vector_axis(region)
+        self.columns = vector not in self.axes and len(self.axes) < len(self.shape)
+        kept = [a for a in range(len(self.shape)) if a not in self.axes]
+        if self.columns:
+            kept = [*(a for a in kept if a != vector), vector]
+        inner = [*(a for a in self.axes if a != vector), *(a for a in self.axes if a == vector)]
+        self.kept, self.inner_axes = kept, inner
+        length = reduced_length(self.node)
+        lanes = target.vector_bits // 32
+        self.tile = TILE if chunked else lanes * 4 if not isinstance(length, int) or length >= lanes * 4 else lanes
+        self.chunked, self.spread = chunked, may_spread and not chunked and self._spreads(length)
+        self._bind()
+
+    def _spreads(self, length: Dim) -> bool:
+        """One matrix, large, of many rows: its leading axes are reduced."""
+        size = product(self.shape)
+        if not self.columns or self.axes != tuple(range(len(self.axes))) or not isinstance(size, int):
+            return False
+        return size * self.dtype.itemsize >= SPREAD and at_least(length, SPREAD_ROWS * self.tile)
+
+    def _bind(self) -> None:
+        region, call, b = self.region, self.call, self.b
+        outputs = list(zip(region.body.outputs, region.results, strict=True))
+        self.before = [(v, r) for v, r in outputs if not region.depends_on_anchor(v)]
+        self.after = [] if self.chunked or self.spread else [(v, r) for v, r in outputs if region.depends_on_anchor(v)]
+        full = _leaves(region, [self.node.operands[0], *(v for v, _ in self.before)], None)
+        late = _leaves(region, [v for v, _ in self.after], self.node)
+        wide = [self._wide(self._operand(v)) for v in full] + [self._wide(r) for _, r in self.before]
+        thin = [self._thin(self._operand(v)) for v in late] + [self._thin(r) for _, r in self.after]
+        n = len(self.kept)
+        kept_shape = tuple(self.shape[a] for a in self.kept)
+        row_shape = tuple(self.shape[a] for a in self.inner_axes)
+        outer, outer_strides = collapse(kept_shape, [Layout(kept_shape, lay.strides[:n]) for lay in [*wide, *thin]])
+        inner, inner_strides = collapse(row_shape, [Layout(row_shape, lay.strides[n:]) for lay in wide])
+        if not outer:
+            outer, outer_strides = [1], [[0] for _ in outer_strides]
+        if not inner:
+            inner, inner_strides = [1], [[1] for _ in inner_strides]
+        whole = [Layout((*outer, *inner), (*a, *c), lay.offset) for lay, a, c in zip(wide, outer_strides, inner_strides, strict=False)]
+        short = [Layout(tuple(outer), tuple(a), lay.offset) for lay, a in zip(thin, outer_strides[len(wide) :], strict=True)]
+        self.full = {v: self._view(f"x{i}", self._operand(v), whole[i]) for i, v in enumerate(full)}
+        self.stored = [self._view(f"z{i}", r, whole[len(full) + i], write=True) for i, (_, r) in enumerate(self.before)]
+        self.late = {v: self._view(f"e{i}", self._operand(v), short[i]) for i, v in enumerate(late)}
+        self.outs = [self._view(f"y{i}", r, short[len(late) + i], write=True) for i, (_, r) in enumerate(self.after)]
+        self.outer, self.inner = outer, inner
+        self.sizes = [call.word(f"n{i}", d) for i, d in enumerate(inner)]
+        dims = [call.word(f"d{i}", d) for i, d in enumerate(outer)]
+        self.low: Ix | int = 0
+        self.high: Ix | int = self.sizes[0]
+        where: Ix | int = b.pid
+        self.grid = product(outer)
+        if self.columns:
+            self.grid = product(outer[:-1]) * ceildiv(outer[-1], WIDTH)
+        if self.spread:
+            self.chunks: Dim = self.tile
+            count = b.ceildiv(dims[-1], WIDTH)
+            for d in dims[:-1]:
+                count = count * d
+            self.chunk = where // count
+            where = where % count
+        elif self.chunked:
+            rest = product(inner[1:])
+            per = CHUNK if len(inner) == 1 else max(1, CHUNK // max(rest, 1)) if isinstance(rest, int) else 1
+            self.chunks = ceildiv(inner[0], per)
+            count = call.word("chunks", self.chunks)
+            self.chunk = where % count
+            where = where // count
+            self.low = self.chunk * per
+            self.high = b.minimum(self.low + per, self.sizes[0])
+        if self.chunked or self.spread:
+            self.grid = self.grid * self.chunks
+            self.temp = Buffer(f"{self.region.name}.parts", "temp", product(outer) * self.chunks * self.dtype.itemsize)
+        self.limit: Ix | int | None = None
+        if self.columns:
+            blocks = b.ceildiv(dims[-1], WIDTH)
+            first = where % blocks * WIDTH
+            self.at: list[Ix | int] = [*unravel(b, where // blocks, dims[:-1]), first] if len(dims) > 1 else [first]
+            self.limit = b.minimum(dims[-1] - first, WIDTH)
+        else:
+            self.at = unravel(b, where, dims)
+        self.row = where
+
+    def _operand(self, v: Value) -> Operand:
+        found = self.region.operand(v)
+        assert found is not None
+        return found
+
+    def _view(self, name: str, o: Operand, layout: Layout, *, write: bool = False) -> View:
+        return self.call.view(name, o.type.dtype, o.buffer, layout, write=write)
+
+    def _wide(self, o: Operand) -> Layout:
+        return o.layout.expand(self.shape).permute((*self.kept, *self.inner_axes))
+
+    def _thin(self, o: Operand) -> Layout:
+        """The layout of something of the result's shape over the kept axes."""
+        shape = self.node.values[0].shape
+        lay = o.layout.expand(shape) if o.layout.shape != shape else o.layout
+        if len(shape) == len(self.shape):
+            strides = tuple(lay.strides[a] for a in self.kept)
+        else:
+            order = sorted(self.kept)
+            strides = tuple(lay.strides[order.index(a)] for a in self.kept)
+        return Layout(tuple(self.shape[a] for a in self.kept), strides, lay.offset)
+
+    # --- walking ------------------------------------------------------------------------------------------------------
+    def values(self, place: list[Ix | int], left: Ix | int | None) -> Tile:
+        """The anchor's operand at a place of the reduced axes: a tile of the row, or WIDTH columns. Stores what stands before it."""
+        b = self.b
+        n = self.tile if not self.columns else WIDTH
+        limit = left if not self.columns else self.limit
+        axis = len(self.outer) - 1 if self.columns else len(self.outer) + len(self.inner) - 1
+
+        def leaf(v: Value, o: Operand) -> Tile:
+            view = self.full[v]
+            if view.type.strides[axis] == 0:
+                return b.load(view, (*self.at, *place), (1,), axes=(axis,))
+            return b.load(view, (*self.at, *place), (n,), axes=(axis,), limit=None if limit is None else (limit,))
+
+        evaluate = Evaluator(b, self.region, leaf)
+        for (v, r), view in zip(self.before, self.stored, strict=True):
+            x = narrow(b, b.broadcast(evaluate(v), (n,)), r.type.dtype)
+            b.store(view, (*self.at, *place), x, axes=(axis,), limit=None if limit is None else (limit,))
+        return b.broadcast(evaluate(self.node.operands[0]), (n,))
+
+    def over_rows(self, carried: list[Tile], body: Callable[[list[Ix | int], Ix | int | None, list[Tile]], list[Tile]]) -> list[Tile]:
+        """Tiles of the row, then a masked tail, for each position of the outer reduced axes."""
+        b = self.b
+
+        def nest(prefix: list[Ix | int], state: list[Tile]) -> list[Tile]:
+            level = len(prefix)
+            low, high = (self.low, self.high) if level == 0 else (0, self.sizes[level])
+            if level < len(self.inner) - 1:
+                with b.loop(low, high, 1, state) as loop:
+                    loop.next(*nest([*prefix, loop.index], list(loop.carried)))
+                return list(loop.results)
+            whole = low + (high - low) // self.tile * self.tile
+            with b.loop(low, whole, self.tile, state) as loop:
+                loop.next(*body([*prefix, loop.index], None, list(loop.carried)))
+            with b.loop(whole, high, self.tile, loop.results) as tail:
+                tail.next(*body([*prefix, tail.index], high - whole, list(tail.carried)))
+            return list(tail.results)
+
+        return nest([], carried)
+
+    # --- the kernels --------------------------------------------------------------------------------------------------
+    def launch(self) -> Launch:
+        b = self.b
+        value = self.value()
+        limit = None if self.limit is None else (self.limit,)
+        if self.chunked or self.spread:
+            last: Dim = self.outer[-1] if self.columns else 1
+            rows = product(self.outer[:-1]) if self.columns else product(self.outer)
+            layout = Layout((rows, self.chunks, last), (self.chunks * last, last, 1))
+            out = self.call.view("p", self.dtype, self.temp, layout, write=True)
+            row = self._outer_row() if self.columns else self.row
+            b.store(out, (row, self.chunk, self.at[-1] if self.columns else 0), value, limit=limit)
+        axis = len(self.outer) - 1
+
+        def leaf(v: Value, o: Operand) -> Tile:
+            view = self.late[v]
+            if not self.columns or view.type.strides[axis] == 0:
+                return b.load(view, self.at, (1,), axes=(axis,))
+            return b.load(view, self.at, (WIDTH,), axes=(axis,), limit=limit)
+
+        evaluate = Evaluator(b, self.region, leaf, {self.node.values[0]: value})
+        for (v, r), view in zip(self.after, self.outs, strict=True):
+            x = b.broadcast(evaluate(v), (WIDTH,) if self.columns else (1,))
+            b.store(view, self.at, narrow(b, x, r.type.dtype), axes=(axis,), limit=limit)
+        note = f"{'columns' if self.columns else 'rows'}{', in chunks' if self.chunked else ', spread' if self.spread else ''}"
+        return self.call.finish(self.grid, flops=region_flops(self.region), bytes_=region_bytes(self.region), note=note, streams=True)
+
+    def value(self) -> Tile:
+        """The result of one row, or of WIDTH columns."""
+        fn = REDUCTIONS[type(self.op)]
+        value = self._fold_columns(fn) if self.columns else self._fold_row(fn)
+        if not isinstance(self.op, red.Mean) or self.spread:
+            return value
+        count: Ix | int = 1
+        for n in self.sizes:
+            count = count * n
+        return value / self.b.from_index(count, self.dtype)
+
+    def _outer_row(self) -> Ix | int:
+        row: Ix | int = 0
+        for i, x in enumerate(self.at[:-1]):
+            row = row * self.call.word(f"o{i}", self.outer[i]) + x
+        return row
+
+    def _fold_row(self, fn: str) -> Tile:
+        b, other = self.b, identity(fn, self.dtype)
+
+        def body(place: list[Ix | int], left: Ix | int | None, carried: list[Tile]) -> list[Tile]:
+            x = self.values(place, left)
+            if left is not None:
+                x = b.select(b.cmp("lt", b.iota((self.tile,), 0), b.from_index(left)), x, other)
+            return [b.binary(COMBINE[fn], carried[0], x)]
+
+        return b.reduce(fn, self.over_rows([b.full((self.tile,), other, self.dtype)], body)[0])
+
+    def _fold_columns(self, fn: str) -> Tile:
+        """`tile` partial results of WIDTH columns, one after another, then a tree; element i of a column goes to partial i mod tile,
+        as along a row."""
+        b, other = self.b, identity(fn, self.dtype)
+
+        def nest(prefix: list[Ix | int], first: Ix | int, state: Tile) -> Tile:
+            level = len(prefix)
+            low, high = (self.low, self.high) if level == 0 else (0, self.sizes[level])
+            last = level == len(self.inner) - 1
+            with b.loop(low + first if last else low, high, self.tile if last else 1, [state]) as loop:
+                here = [*prefix, loop.index]
+                state = loop.carried[0]
+                loop.next(b.binary(COMBINE[fn], state, self.values(here, None)) if last else nest(here, first, state))
+            found: Tile = loop.results[0]
+            return found
+
+        if self.spread:
+            return nest([], self.chunk, b.full((WIDTH,), other, self.dtype))
+        if fn not in ("sum", "prod"):  # the order does not matter: one register block is enough
+            def best(place: list[Ix | int], state: Tile) -> Tile:
+                for v in self.full.values():  # a row of WIDTH columns is too short for the hardware to foresee the next
+                    for k in range(0, WIDTH, 64 // v.type.dtype.itemsize):
+                        b.prefetch(v, (*self.at[:-1], self.at[-1] + k, *place[:-1], place[-1] + AHEAD), locality=2)
+                return b.binary(COMBINE[fn], state, self.values(place, None))
+
+            return self._each_place(b.full((WIDTH,), other, self.dtype), best)
+        parts = b.scratch(self.dtype, (self.tile, WIDTH))
+        with b.loop(0, self.tile) as one:
+            b.store(parts, (one.index, 0), nest([], one.index, b.full((WIDTH,), other, self.dtype)))
+        half = self.tile // 2
+        while half:
+            with b.loop(0, half) as loop:
+                pair = b.binary(COMBINE[fn], *(b.load(parts, (loop.index + k, 0), (WIDTH,)) for k in (0, half)))
+                b.store(parts, (loop.index, 0), pair)
+            half //= 2
+        return b.load(parts, (0, 0), (WIDTH,))
+
+    def _each_place(self, start: Tile, step: Callable[[list[Ix | int], Tile], Tile]) -> Tile:
+        b = self.b
+
+        def nest(prefix: list[Ix | int], state: Tile) -> Tile:
+            level = len(prefix)
+            low, high = (self.low, self.high) if level == 0 else (0, self.sizes[level])
+            with b.loop(low, high, 1, [state]) as loop:
+                here = [*prefix, loop.index]
+                last = level == len(self.inner) - 1
+                loop.next(step(here, loop.carried[0]) if last else nest(here, loop.carried[0]))
+            found: Tile = loop.results[0]
+            return found
+
+        return nest([], start)

@@ -1,0 +1,1 @@
+"""Running sums, selective scans and the gated delta rule."""

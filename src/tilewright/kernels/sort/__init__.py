@@ -1,0 +1,1 @@
+"""Sorting, top-k and choosing a token; GPU schedules in `cuda/`."""

@@ -1,0 +1,84 @@
+"""Choosing a token from a row of logits on a GPU: one block, whatever the settings (the target's `sample`).
+
+Thresholds are found by counting: 1,024 counters in shared memory for ten bits of the probabilities at a time. Masses are whole numbers
+(units of 2^-40 of the largest probability), so that sums do not depend on their order: the same bits from run to run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ....core.dtypes import f32, i32
+from ....core.target_spec import TargetSpec
+from ....ir.layout import Layout
+from ....ops.index.sampling import Sample as SampleOp
+from ....tile.ir import Var
+from ...call import Call
+from ...cuda.kernel import SimtKernel
+from ...launch import Buffer, Launch
+from ...region import Operand, Region
+from ...template import Reason, Template, alone, region_bytes
+
+THREADS = 1024
+LISTED = 8192  # tokens that go on in a list of their own, once a filter has left no more
+MOST = 1 << 20  # logits: two rounds of 1,024 counters find one
+
+
+@dataclass(eq=False)
+class SampleKernel(SimtKernel):
+    """The views are of contiguous memory: `kept` has room for every logit, `listed` and `ids` for `LISTED` of them."""
+
+    logits: Var | None = None
+    seen: Var | None = None
+    settings: Var | None = None
+    numbers: Var | None = None
+    out: Var | None = None
+    error: Var | None = None
+    kept: Var | None = None
+    listed: Var | None = None
+    ids: Var | None = None
+    size: int = 1
+
+    @property
+    def block(self) -> int:
+        return THREADS
+
+
+class CudaSample(Template):
+    key = "cuda_sample"
+
+    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
+        if (reason := alone(region, SampleOp)) is not None:
+            return reason
+        assert region.anchor is not None
+        places = [region.operand(v) for v in region.anchor.operands]
+        if any(o is None or not contiguous(o) for o in places):
+            return Reason("operands must be contiguous and come from memory")
+        size = region.anchor.operands[0].shape[0]
+        return None if isinstance(size, int) and size <= MOST else Reason(f"at most {MOST} logits, got {size}")
+
+    def build(self, region: Region, target: TargetSpec) -> list[Launch]:
+        assert region.anchor is not None
+        size = region.anchor.operands[0].shape[0]
+        assert isinstance(size, int)
+        call = Call("sample_block", region.name)
+        views: dict[str, Any] = {}
+        for name, value in zip(("logits", "seen", "settings", "numbers"), region.anchor.operands, strict=True):
+            o = region.operand(value)
+            assert o is not None
+            views[name] = call.view(name, o.type.dtype, o.buffer, o.layout).var
+        result = region.results[0]
+        views["out"] = call.view("out", result.type.dtype, result.buffer, result.layout, write=True).var
+        views["error"] = call.error().var
+        for name, dtype, count in (("kept", f32, size), ("listed", f32, LISTED), ("ids", i32, LISTED)):
+            buffer = Buffer(f"{region.name}.{name}", "temp", count * dtype.itemsize)
+            views[name] = call.view(name, dtype, buffer, Layout.contiguous((count,)), write=True).var
+        launch = call.finish(1, flops=100 * size, bytes_=region_bytes(region), note="one block")
+        k = launch.kernel
+        launch.kernel = SampleKernel(f"{k.name}_{size}", k.params, k.pid, k.body, size=size, **views)
+        return [launch]
+
+
+def contiguous(o: Operand) -> bool:
+    return all(s == 1 or d == 1 for s, d in zip(o.layout.strides, o.type.shape, strict=True))

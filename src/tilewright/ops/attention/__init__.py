@@ -1,0 +1,1 @@
+"""Attention, its backward pass, paged and 8-bit caches, rotary embedding."""

@@ -1,0 +1,1 @@
+"""Gathers, scatters, sorting, counting, sampling."""

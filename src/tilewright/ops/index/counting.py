@@ -1,0 +1,133 @@
+"""Counting made of other ops: histograms, numbers by value, sums over bags of rows. Sizes of results are given, never read off the data."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...core import dtypes as dt
+from ...core.dims import Dim, product
+from ...core.dtypes import DType
+from ...core.errors import require
+from ...ir.graph import Value
+from .. import functions as F
+
+
+def last_not_above(edges: Value, x: Value) -> Value:
+    """i64 places of the last of the ascending edges [n] that is not above each x (0 where all are): a binary search."""
+    n = edges.shape[0]
+    assert isinstance(n, int)
+    low = F.full(x.node.graph, x.shape, 0, dt.i64)
+    step = 1 << max(n - 1, 1).bit_length()
+    while step > 1:
+        step //= 2
+        there = F.add(low, step)
+        safe = F.minimum(there, n - 1)
+        low = F.where(F.logical_and(F.less(there, n), F.less_equal(F.gather(edges, safe), x)), there, low)
+    return low
+
+
+def in_bins(x: Value, edges: Value) -> tuple[Value, Value]:
+    """(number of the bin, whether there is one): bins hold their lower edge, the last one its upper edge too."""
+    n = edges.shape[0]
+    place = F.minimum(last_not_above(edges, x), n - 2)
+    low, high = (F.reshape(F.slice_(edges, 0, i, 1), ()) for i in (0, n - 1))
+    return place, F.logical_and(F.greater_equal(x, low), F.less_equal(x, high))
+
+
+def counted(place: Value, inside: Value, size: int, weight: Value | None, dtype: DType) -> Value:
+    """How often (or with which weight) each of `size` places is named by what is inside."""
+    n = product(place.shape)
+    slots = F.where(inside, place, size)
+    each = F.full(place.node.graph, (n,), 1, dtype) if weight is None else F.cast(F.reshape(weight, (n,)), dtype)
+    start = F.full(place.node.graph, (size + 1,), 0, dtype)
+    return F.slice_(F.scatter_add(start, F.reshape(slots, (n,)), each), 0, 0, size)
+
+
+def even_edges(low: Value, high: Value, bins: int) -> Value:
+    """bins + 1 edges from low to high, computed from the nearer end."""
+    graph, dtype = low.node.graph, low.dtype
+    step = F.div(F.sub(high, low), float(bins))
+    up = F.iota(graph, (bins + 1,), 0, dt.i64)
+    from_low = F.add(low, F.mul(step, F.cast(up, dtype)))
+    from_high = F.sub(high, F.mul(step, F.cast(F.sub(F.full(graph, (), bins, dt.i64), up), dtype)))
+    return F.where(F.less(up, (bins + 1) // 2), from_low, from_high)
+
+
+def own_range(x: Value, margin: float = 0.5) -> tuple[Value, Value]:
+    """The smallest and the largest element; equal ones are moved apart, and of nothing they are 0 and 1."""
+    if product(x.shape) == 0:
+        return F.scalar(x.node.graph, 0, x.dtype), F.scalar(x.node.graph, 1, x.dtype)
+    axes = tuple(range(len(x.shape)))
+    low, high = F.one("min", x, axes=axes), F.max_(x, axes)
+    same = F.equal(low, high)
+    return F.where(same, F.sub(low, margin), low), F.where(same, F.add(high, margin), high)
+
+
+def histogram(x: Value, edges: Sequence[Value], weight: Value | None = None, *, density: bool = False) -> Value:
+    """Counts of rows x[N, D] in the boxes between D arrays of edges; with density they are shares of the whole by volume."""
+    columns = len(edges)
+    require(len(x.shape) == 2 and x.shape[1] == columns, "histogram: needs x[N, D] and D arrays of edges", x=x.type, edges=columns)
+    sizes = [e.shape[0] - 1 for e in edges]
+    rows = x.shape[0]
+    place, inside = None, None
+    for d, own in enumerate(edges):
+        where, ok = in_bins(F.reshape(F.slice_(x, 1, d, 1), (rows,)), F.cast(own, x.dtype))
+        place = where if place is None else F.add(F.mul(place, sizes[d]), where)
+        inside = ok if inside is None else F.logical_and(inside, ok)
+    assert place is not None and inside is not None
+    total = product(sizes)
+    assert isinstance(total, int)
+    out = F.reshape(counted(place, inside, total, weight, x.dtype), tuple(sizes))
+    if not density:
+        return out
+    out = F.div(out, F.sum_(out, tuple(range(columns))))
+    for d, own in enumerate(edges):
+        widths = F.sub(F.slice_(own, 0, 1, sizes[d]), F.slice_(own, 0, 0, sizes[d]))
+        out = F.div(out, F.reshape(F.cast(widths, x.dtype), tuple(sizes[d] if i == d else 1 for i in range(columns))))
+    return out
+
+
+def bincount(x: Value, weight: Value | None, length: int) -> Value:
+    """How often each of 0 … length - 1 stands in x (a sum of weights); others are an error of the run."""
+    require(x.dtype.is_int, "bincount: needs integers", dtype=x.dtype)
+    n = product(x.shape)
+    each = F.full(x.node.graph, (n,), 1, dt.i64) if weight is None else F.reshape(weight, (n,))
+    return F.scatter_add(F.full(x.node.graph, (length,), 0, each.dtype), F.reshape(x, (n,)), each)
+
+
+def gather_by_count(table: Value, ids: Value) -> Value:
+    """Rows of a table; the cotangent of a row is divided by how often ids name it."""
+    rows = F.gather(table, ids)
+    counts = F.gather(bincount(ids, None, table.shape[0]), ids)
+    share = F.one("reciprocal", F.cast(F.maximum(counts, 1), rows.dtype))
+    still = F.one("stop_gradient", rows)
+    return F.add(still, F.mul(F.sub(rows, still), F.reshape(share, (*ids.shape, *(1,) * (len(table.shape) - 1)))))
+
+
+def embedding_bag(table: Value, ids: Value, offsets: Value, weights: Value | None = None, *, mode: str = "sum",
+                  padding: int | None = None, last: bool = False, by_count: bool = False) -> Value:
+    """Rows of a table [V, D] that ids [n] name, summed (or the mean, or the largest) over bags: bag b begins at offsets[b]. With `last`
+    the last offset is the end. Ids equal to `padding` count for nothing; bags of nothing are zeros. `by_count` is gather_by_count's."""
+    graph, n, width = ids.node.graph, ids.shape[0], table.shape[1]
+    bags = offsets.shape[0] - 1 if last else offsets.shape[0]
+    starts = F.slice_(offsets, 0, 0, bags) if last else offsets
+    rows = gather_by_count(table, ids) if by_count else F.gather(table, ids)
+    places = F.reshape(F.iota(graph, (n,), 0, offsets.dtype), (n, 1))
+    own = F.sub(F.sum_(F.cast(F.less_equal(F.reshape(starts, (1, bags)), places), dt.i64), (1,)), 1)
+    kept = None if padding is None else F.logical_not(F.equal(ids, padding))
+    if mode == "max":
+        mine = F.equal(F.iota(graph, (bags, 1), 0, dt.i64), F.reshape(own, (1, n)))
+        mine = mine if kept is None else F.logical_and(mine, F.reshape(kept, (1, n)))
+        spread = F.where(F.reshape(mine, (bags, n, 1)), F.reshape(rows, (1, n, width)), float("-inf"))
+        some = F.reshape(F.one("any", mine, axes=(1,)), (bags, 1))
+        return F.where(some, F.max_(F.where(F.reshape(some, (bags, 1, 1)), spread, 0), (1,)), 0)
+    if weights is not None:
+        rows = F.mul(rows, F.reshape(F.cast(weights, rows.dtype), (n, 1)))
+    if kept is not None:
+        rows = F.where(F.reshape(kept, (n, 1)), rows, 0)
+    out = F.scatter_add(F.full(graph, (bags, width), 0, rows.dtype), own, rows)
+    if mode == "sum":
+        return out
+    ones = F.full(graph, (n,), 1, rows.dtype) if kept is None else F.cast(kept, rows.dtype)
+    sizes: Dim = bags
+    count = F.scatter_add(F.full(graph, (sizes,), 0, rows.dtype), own, ones)
+    return F.div(out, F.reshape(F.maximum(count, 1), (bags, 1)))

@@ -1,0 +1,186 @@
+"""Writing rows at indices: adding them (the transpose of the gathers), overwriting, and combining by product, maximum or minimum.
+
+Updates of one row are taken in the order of the indices, first to last, so results have the same bits every time: an overwritten row holds
+its last update.
+"""
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ...core import dtypes as dt
+from ...core.dims import Dim, product
+from ...core.errors import require
+from ...ir.graph import Value
+from ...ir.types import TensorType
+from .. import functions as F
+from ..base import E, MaybeValues, S, Values, register
+from ..families import General, N, bf16, boolean, f32, f64, i32, i64, require_axis, require_kind, require_one_dtype, show_shape
+from .indexing import check_indices, merge_cases, require_ids
+
+BAD = [E(f32(3, 4), f32(5), f32(5, 4), match="indices must be integers, got ids=f32"),
+       E(f32(3), i64(2), f32(2), axis=1, match="axis must be in 0..0, got axis=1"),
+       E(f32(3, 4), i64(5), f32(5, 3), match=r"updates must have shape \[5,4\], got updates=f32\[5,3\]"),
+       E(f32(3), i64(2), f64(2), match="operands must have one dtype")]
+
+
+class ScatterRows(General):
+    """x[..., n, ...], ids of any shape, updates[..., *ids.shape, ...]. Subclasses declare `axis`."""
+
+    faults = True
+    kinds: ClassVar[str] = "fiu"
+    axis: int
+
+    def infer(self, x: TensorType, ids: TensorType, updates: TensorType) -> TensorType:
+        require_kind((x, updates), self.kinds)
+        require_one_dtype((x, updates))
+        require_axis(self.axis, x.ndim)
+        require_ids(ids)
+        want = (*x.shape[: self.axis], *ids.shape, *x.shape[self.axis + 1 :])
+        require(updates.shape == want, "updates must have shape {want}", want=show_shape(want), updates=updates)
+        return x
+
+    def combine(self, out: Any, ids: Any, updates: Any) -> None:
+        """out[ids[i]] takes updates[i] for every i in order, in place (NumPy)."""
+        raise NotImplementedError
+
+    def ref(self, x: Any, ids: Any, updates: Any) -> Any:
+        check_indices(self.name, ids, x.shape[self.axis], self.axis)
+        out = np.moveaxis(x, self.axis, 0).astype(np.float64 if x.dtype.kind not in "iub" else x.dtype)
+        places = tuple(range(self.axis, self.axis + ids.ndim))
+        self.combine(out, ids, np.moveaxis(updates, places, tuple(range(ids.ndim))).astype(out.dtype))
+        return np.ascontiguousarray(np.moveaxis(out, 0, self.axis)).astype(x.dtype)
+
+    def flops(self, x: TensorType, ids: TensorType, updates: TensorType) -> Dim:
+        return updates.numel
+
+    def _along(self, axis: int) -> Any:
+        changed: dict[str, Any] = {"axis": axis}
+        return dataclasses.replace(self, **changed)
+
+    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
+        x, updates = (F.broadcast_batch(inputs[i], batched[i], size) for i in (0, 2))
+        ids = inputs[1]
+        if not batched[1]:
+            return (self._along(self.axis + 1)(x, ids, updates),)
+        rows, merged = merge_cases(x, ids, self.axis)
+        k, lead = len(ids.shape) - 1, self.axis
+        picked = [0, *range(1 + lead, 1 + lead + k)]
+        order = (*picked, *(a for a in range(len(updates.shape)) if a not in picked))
+        out: Value = self._along(0)(rows, merged, F.transpose(updates, order))
+        apart = F.reshape(out, (size, x.shape[lead + 1], *out.shape[1:]))
+        back = (0, *range(2, 2 + lead), 1, *range(2 + lead, len(apart.shape)))
+        return (F.transpose(apart, back),)
+
+
+@register
+class ScatterAdd(ScatterRows):
+    """x with `updates` added at `ids` along an axis: for every index i, out[..., ids[i], ...] += updates[..., i, ...]. Updates of one row
+    are added in the order of the indices, so the sum has the same bits every time."""
+
+    axis: int = 0
+    samples = [S(f32(3, 4), i64(5), f32(5, 4), low=(-2, 0, -2), high=(2, 2, 2)),
+               S(f32(4, 3), i32(2, 2), f32(4, 2, 2), axis=1, low=(-2, 0, -2), high=(2, 2, 2)),
+               S(f32(7), i64(3, 4), f32(3, 4), low=(-2, 0, -2), high=(2, 6, 2)), S(f64(3), i64(), f64(), low=(-2, 0, -2), high=(2, 2, 2)),
+               S(f32(5, 70), i64(N), f32(N, 70), low=(-2, 0, -2), high=(2, 4, 2)), S(f32(3, 2), i64(0), f32(0, 2)),
+               S(i64(4, 2), i64(3), i64(3, 2), low=(-2, 0, -2), high=(2, 3, 2)),
+               S(bf16(3, 2), i64(4), bf16(4, 2), low=(-2, 0, -2), high=(2, 2, 2)),
+               S(f32(2, 3, N), i64(5), f32(2, 5, N), axis=1, low=(-2, 0, -2), high=(2, 2, 2))]
+    errors = BAD
+
+    def combine(self, out: Any, ids: Any, updates: Any) -> None:
+        np.add.at(out, ids, updates)
+
+    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
+        g = cotangents[0]
+        assert g is not None
+        return g, None, F.gather(g, inputs[1], self.axis) if wanted[2] else None
+
+    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
+        x, updates = (F.zeros(inputs[i]) if (t := tangents[i]) is None else t for i in (0, 2))
+        return (self(x, inputs[1], updates),)
+
+
+MODES: dict[str, Any] = {"mul": np.multiply, "max": np.maximum, "min": np.minimum}
+
+
+@register
+class Scatter(ScatterRows):
+    """x with rows at `ids` overwritten (`mode="set"`: of several updates of a row the last one stays) or combined with the updates by
+    product, maximum or minimum ("mul", "max", "min")."""
+
+    axis: int = 0
+    mode: str = "set"
+    kinds = "fiub"
+    samples = [S(f32(3, 4), i64(5), f32(5, 4), low=(-2, 0, -2), high=(2, 2, 2)),
+               S(f32(5, 70), i64(N), f32(N, 70), low=(-2, 0, -2), high=(2, 4, 2)),
+               S(f64(7), i32(3, 2), f64(3, 2), low=(-2, 0, -2), high=(2, 6, 2)), S(boolean(4), i64(2), boolean(2), low=0, high=3),
+               S(i64(2, 4, 2), i64(3), i64(2, 3, 2), axis=1, low=(-2, 0, -2), high=(2, 3, 2)),
+               S(f32(3, 2), i64(0), f32(0, 2)), S(bf16(3, 2), i64(4), bf16(4, 2), low=(-2, 0, -2), high=(2, 2, 2)),
+               S(f32(3, 4), i64(5), f32(5, 4), mode="max", low=(-2, 0, -2), high=(2, 2, 2)),
+               S(f64(4), i64(6), f64(6), mode="min", low=(-2, 0, -2), high=(2, 3, 2)),
+               S(f64(2, 3), i64(5), f64(2, 5), axis=1, mode="mul", low=(-2, 0, -2), high=(2, 2, 2)),
+               S(i64(4), i64(6), i64(6), mode="mul", low=(-2, 0, -2), high=(2, 3, 2))]
+    errors = [*BAD, E(f32(3), i64(2), f32(2), mode="sub", match="mode must be one of set mul max min, got mode=sub"),
+              E(boolean(3), i64(2), boolean(2), mode="mul", match="bools can only be set, got mode=mul")]
+
+    def infer(self, x: TensorType, ids: TensorType, updates: TensorType) -> TensorType:
+        require(self.mode in ("set", *MODES), "mode must be one of set mul max min", mode=self.mode)
+        require(self.mode == "set" or not x.dtype.is_bool, "bools can only be set", mode=self.mode)
+        return super().infer(x, ids, updates)
+
+    def combine(self, out: Any, ids: Any, updates: Any) -> None:
+        if self.mode != "set":
+            MODES[self.mode].at(out, ids, updates)
+            return
+        for at in np.ndindex(*ids.shape):
+            out[ids[at]] = updates[at]
+
+    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
+        g, ids = cotangents[0], inputs[1]
+        assert g is not None
+        share, by_x, by_updates = self._partials(inputs, outputs[0])
+        g = g if share is None else F.mul(g, share)
+        return F.mul(g, by_x), None, F.mul(F.gather(g, ids, self.axis), by_updates) if wanted[2] else None
+
+    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
+        x, updates = (F.zeros(inputs[i]) if (t := tangents[i]) is None else t for i in (0, 2))
+        share, by_x, by_updates = self._partials(inputs, outputs[0])
+        total = F.scatter_add(F.mul(x, by_x), inputs[1], F.mul(updates, by_updates), self.axis)
+        return (total if share is None else F.mul(total, share),)
+
+    def _partials(self, inputs: Values, out: Value) -> tuple[Value | None, Value, Value]:
+        """(a factor of each result or None, the derivative by x, by updates)."""
+        x, ids, updates = inputs
+        axis = self.axis
+        if self.mode == "set":
+            return None, Scatter(axis=axis)(F.full(x.node.graph, x.shape, 1, x.dtype), ids, F.zeros(updates)), self._last(x, ids, updates)
+        if self.mode == "mul":
+            return (None, *self._products(x, ids, updates))
+        by_x = F.cast(F.equal(x, out), x.dtype)  # ties share
+        by_updates = F.cast(F.equal(updates, F.gather(out, ids, axis)), x.dtype)
+        return F.one("reciprocal", F.maximum(F.scatter_add(by_x, ids, by_updates, axis), 1)), by_x, by_updates
+
+    def _last(self, x: Value, ids: Value, updates: Value) -> Value:
+        """1 for updates that stay, 0 for those that a later one overwrites."""
+        graph, n = x.node.graph, product(ids.shape)
+        order = F.reshape(F.iota(graph, (n,), 0, dt.i64), ids.shape)
+        stays: Value = Scatter()(F.full(graph, (x.shape[self.axis],), -1, dt.i64), ids, order)
+        hit = F.cast(F.equal(F.gather(stays, ids, 0), order), updates.dtype)
+        after = len(x.shape) - self.axis - 1
+        return F.reshape(hit, (*ids.shape, *(1,) * after))
+
+    def _products(self, x: Value, ids: Value, updates: Value) -> tuple[Value, Value]:
+        """The product of all other factors, for each: by division where no factor is 0, else 0 unless it is the only zero."""
+        axis = self.axis
+        zero_x, zero_u = (F.cast(F.equal(v, 0), x.dtype) for v in (x, updates))
+        zeros = F.scatter_add(zero_x, ids, zero_u, axis)
+        safe_x, safe_u = (F.where(F.equal(v, 0), 1, v) for v in (x, updates))
+        whole: Value = dataclasses.replace(self)(safe_x, ids, safe_u)  # the product of the factors that are not 0
+
+        def others(safe: Value, zero: Value, whole: Value, zeros: Value) -> Value:
+            return F.where(F.equal(zeros, zero), F.div(whole, safe), 0)
+
+        return others(safe_x, zero_x, whole, zeros), others(safe_u, zero_u, F.gather(whole, ids, axis), F.gather(zeros, ids, axis))

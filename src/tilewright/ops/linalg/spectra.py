@@ -1,0 +1,179 @@
+"""Eigenvalues of symmetric matrices and singular values. Vectors have a fixed sign: their element of largest magnitude is positive."""
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...core.dims import Dim, product
+from ...ir.graph import Value
+from ...ir.types import TensorType
+from .. import functions as F
+from ..base import E, MaybeValues, S, Values, register
+from ..families import General, f32, f64, i32, values_of
+from . import matrices as X
+from .systems import SQUARE
+
+
+def signs(vectors: Any) -> Any:
+    """The sign of the largest element of each column, [..., 1, n]."""
+    if vectors.shape[-2] == 0:
+        return np.ones((*vectors.shape[:-2], 1, vectors.shape[-1]), vectors.dtype)
+    place = np.argmax(np.abs(vectors), axis=-2, keepdims=True)
+    return np.where(np.take_along_axis(vectors, place, axis=-2) < 0, -1, 1).astype(vectors.dtype)
+
+
+def spread(arrays: list[Any]) -> list[Any]:
+    """A growing diagonal keeps eigenvalues (and singular values) apart."""
+    a = arrays[0]
+    m, n = a.shape[-2:]
+    return [(0.3 * a + np.eye(m, n) * (2.0 + 1.5 * np.arange(n))).astype(a.dtype)]
+
+
+def quotients(w: Value) -> Value:
+    """1 / (w[j] - w[i]), 0 on the diagonal. Infinite where two are equal: the vectors have no derivative there."""
+    n = w.shape[-1]
+    difference = F.sub(F.reshape(w, (*w.shape[:-1], 1, n)), F.reshape(w, (*w.shape, 1)))
+    same = X.on_diagonal(w.node.graph, n, n)
+    return F.where(same, 0, F.div(F.full(w.node.graph, (), 1, w.dtype), F.where(same, 1, difference)))
+
+
+def outside(q: Value, x: Value) -> Value:
+    """The part of x that is orthogonal to the columns of q."""
+    return F.sub(x, F.matmul(q, F.matmul(q, x, transpose_a=True)))
+
+
+@register
+class Eigh(General):
+    """Eigenvalues, ascending, and orthonormal eigenvectors (columns) of the symmetric part of a, (a + a.T) / 2. Vectors of equal
+    eigenvalues have no derivative. Without `vectors` only the values."""
+
+    vectors: bool = True
+    samples = [S(f32(5, 5), fit=spread), S(f64(3, 3), fit=spread), S(f64(2, 4, 4), fit=spread), S(f32(1, 1)), S(f32(0, 0)), S(f32(0, 3, 3)),
+               S(f64(2, 2), fit=spread), S(f32(33, 33), vectors=False), S(f64(4, 4), vectors=False, fit=spread)]
+    errors = SQUARE
+
+    def infer(self, a: TensorType) -> TensorType | tuple[TensorType, ...]:
+        X.require_matrix(a, square=True)
+        w = a.with_shape(a.shape[:-1])
+        return (w, a) if self.vectors else w
+
+    def ref(self, a: Any) -> Any:
+        w, v = np.linalg.eigh((a + np.swapaxes(a, -1, -2)) / 2)
+        return (w.astype(a.dtype), (v * signs(v)).astype(a.dtype)) if self.vectors else w.astype(a.dtype)
+
+    def flops(self, a: TensorType) -> Dim:
+        n, _ = X.require_matrix(a)
+        return product(a.shape[:-2]) * ((9 if self.vectors else 2) * n**3)
+
+    def for_vjp(self) -> Eigh:
+        return Eigh()
+
+    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
+        (w, v), (gw, gv) = outputs, cotangents
+        inner = None
+        if gv is not None:
+            inner = F.mul(F.matmul(v, gv, transpose_a=True), quotients(w))
+        if gw is not None:
+            inner = X.diagonal_matrix(gw) if inner is None else F.add(inner, X.diagonal_matrix(gw))
+        assert inner is not None
+        out = F.matmul(F.matmul(v, inner), v, transpose_b=True)
+        return (out if gv is None else F.mul(F.add(out, X.mt(out)), 0.5),)
+
+    def push(self, inputs: Values, tangents: MaybeValues) -> tuple[Values, MaybeValues] | None:
+        """The values alone: their tangents need the vectors."""
+        if self.vectors or tangents[0] is None:
+            return None
+        w, v = Eigh()(inputs[0])
+        return (w,), (X.diagonal(self._turned(v, tangents[0])),)
+
+    @staticmethod
+    def _turned(v: Value, t: Value) -> Value:
+        return F.matmul(F.matmul(v, F.mul(F.add(t, X.mt(t)), 0.5), transpose_a=True), v)
+
+    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
+        w, v = outputs
+        assert tangents[0] is not None
+        inner = self._turned(v, tangents[0])
+        return X.diagonal(inner), F.matmul(v, F.mul(inner, quotients(w)))
+
+    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
+        return values_of(self(inputs[0]))
+
+
+@register
+class Svd(General):
+    """a = U @ diag(s) @ V.T with s descending, U[m, k], V[n, k], k = min(m, n): (s, U, V.T), or s alone without `vectors`. U's columns
+    have the fixed sign. Vectors of equal singular values, and of zero ones, have no derivative."""
+
+    vectors: bool = True
+    samples = [S(f32(5, 5), fit=spread), S(f64(6, 3), fit=spread), S(f64(2, 3, 5), fit=spread), S(f32(1, 1)), S(f32(3, 1)), S(f64(1, 4)),
+               S(f32(0, 3, 3)), S(f32(3, 0)), S(f32(20, 33), vectors=False), S(f64(4, 3), vectors=False, fit=spread)]
+    errors = [E(f32(3), match="needs matrices"), E(i32(3, 3), match="needs f32 or f64 matrices")]
+
+    def infer(self, a: TensorType) -> TensorType | tuple[TensorType, ...]:
+        m, n = X.require_matrix(a)
+        k, lead = min(m, n), a.shape[:-2]
+        s = a.with_shape((*lead, k))
+        return (s, a.with_shape((*lead, m, k)), a.with_shape((*lead, k, n))) if self.vectors else s
+
+    def ref(self, a: Any) -> Any:
+        if a.size == 0:
+            k, lead = min(a.shape[-2:]), a.shape[:-2]
+            shapes = ((*lead, k), (*lead, a.shape[-2], k), (*lead, k, a.shape[-1]))
+            return tuple(np.zeros(s, a.dtype) for s in shapes) if self.vectors else np.zeros(shapes[0], a.dtype)
+        u, s, vt = np.linalg.svd(a, full_matrices=False)
+        sign = signs(u)
+        out = s, u * sign, vt * np.swapaxes(sign, -1, -2)
+        return tuple(x.astype(a.dtype) for x in out) if self.vectors else s.astype(a.dtype)
+
+    def flops(self, a: TensorType) -> Dim:
+        m, n = X.require_matrix(a)
+        return product(a.shape[:-2]) * (6 * m * n * min(m, n))
+
+    def for_vjp(self) -> Svd:
+        return Svd()
+
+    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
+        (s, u, vt), (gs, gu, gvt) = outputs, cotangents
+        inner = None if gs is None else X.diagonal_matrix(gs)
+        ratios = None if gu is None and gvt is None else quotients(F.square(s))
+        for g, basis, from_left in ((gu, u, False), (None if gvt is None else X.mt(gvt), X.mt(vt), True)):
+            if g is None:
+                continue
+            turned = F.matmul(basis, g, transpose_a=True)
+            skew = F.mul(F.sub(turned, X.mt(turned)), ratios if ratios is not None else 0)
+            part = X.row_scaled(skew, s) if from_left else X.column_scaled(skew, s)
+            inner = part if inner is None else F.add(inner, part)
+        assert inner is not None
+        out = F.matmul(u, F.matmul(inner, vt))
+        if gu is not None and u.shape[-2] > u.shape[-1]:
+            out = F.add(out, F.matmul(outside(u, X.column_scaled(gu, F.one("reciprocal", s))), vt))
+        if gvt is not None and vt.shape[-1] > vt.shape[-2]:
+            rest = X.mt(outside(X.mt(vt), X.mt(X.row_scaled(gvt, F.one("reciprocal", s)))))
+            out = F.add(out, F.matmul(u, rest))
+        return (out,)
+
+    def push(self, inputs: Values, tangents: MaybeValues) -> tuple[Values, MaybeValues] | None:
+        if self.vectors or tangents[0] is None:
+            return None
+        s, u, vt = Svd()(inputs[0])
+        return (s,), (X.diagonal(F.matmul(F.matmul(u, tangents[0], transpose_a=True), vt, transpose_b=True)),)
+
+    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
+        (s, u, vt), t = outputs, tangents[0]
+        assert t is not None
+        tv = F.matmul(t, vt, transpose_b=True)
+        inner = F.matmul(u, tv, transpose_a=True)
+        turned, ratios = X.mt(inner), quotients(F.square(s))
+        du = F.matmul(u, F.mul(F.add(X.column_scaled(inner, s), X.row_scaled(turned, s)), ratios))
+        dv = F.matmul(vt, F.mul(F.add(X.row_scaled(inner, s), X.column_scaled(turned, s)), ratios), transpose_a=True)
+        if u.shape[-2] > u.shape[-1]:
+            du = F.add(du, outside(u, X.column_scaled(tv, F.one("reciprocal", s))))
+        if vt.shape[-1] > vt.shape[-2]:
+            tu = F.matmul(t, u, transpose_a=True)
+            dv = F.add(dv, outside(X.mt(vt), X.column_scaled(tu, F.one("reciprocal", s))))
+        return X.diagonal(inner), du, X.mt(dv)
+
+    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
+        return values_of(self(inputs[0]))

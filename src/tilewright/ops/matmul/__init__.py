@@ -1,0 +1,1 @@
+"""Matrix products, grouped and integer products, convolution."""

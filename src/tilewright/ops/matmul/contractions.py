@@ -1,0 +1,312 @@
+"""Contractions: matrix product and convolution."""
+from __future__ import annotations
+
+import dataclasses
+from itertools import product as cartesian
+from typing import Any
+
+import numpy as np
+
+from ...core import dtypes as dt
+from ...core.dims import Dim, Shape, product
+from ...core.dtypes import DType
+from ...core.errors import UnsupportedError, require
+from ...core.needs import require_room
+from ...ir.graph import Value
+from ...ir.types import TensorType
+from .. import functions as F
+from ..base import E, MaybeValues, S, Values, register
+from ..families import (
+    Contraction,
+    M,
+    N,
+    bf16,
+    boolean,
+    broadcast_shapes,
+    f8e4m3,
+    f8e5m2,
+    f16,
+    f32,
+    f64,
+    i8,
+    i32,
+    require_kind,
+    require_one_dtype,
+    u8,
+)
+
+Pairs = tuple[tuple[int, int], ...]
+
+
+@register
+class Matmul(Contraction):
+    """alpha * a @ b over the last two axes; leading axes broadcast. A flag says that the operand is stored transposed. Operands of eight
+    bits may have a result of another dtype: floats (of both eight-bit formats) f32, f16 or bf16, whole numbers (u8 or i8 by i8) i32."""
+
+    transpose_a: bool = False
+    transpose_b: bool = False
+    alpha: float = 1.0
+    dtype: DType | None = None
+    samples = [S(f32(3, 5), f32(5, 4)), S(f32(5, 3), f32(4, 5), transpose_a=True, transpose_b=True, alpha=0.5),
+               S(f32(2, 1, 3, 4), f32(5, 4, 2)), S(f64(2, 3), f64(3, 1)), S(f32(N, 4), f32(3, 4), transpose_b=True),
+               S(f32(0, 3), f32(3, 2)), S(f32(2, 0), f32(0, 3)), S(bf16(3, 9), bf16(9, 2)), S(f16(3, 4), f16(4, 2)),
+               S(i32(2, 3), i32(3, 2)), S(f32(3, 9), f16(9, 2)), S(f32(N, M, 3), f32(1, 3, 2)),
+               S(f32(37, 41), f32(37, 33), transpose_a=True), S(f8e4m3(3, 9), f8e5m2(2, 9), transpose_b=True, dtype=dt.f32),
+               S(f8e4m3(5, 7), f8e4m3(7, 4), dtype=dt.bf16, alpha=0.5), S(u8(3, 9), i8(9, 5), dtype=dt.i32, low=(0, -128), high=(255, 127))]
+    errors = [E(f32(8, 64), f32(32, 16), match=r"inner sizes differ: 64 != 32 for"),
+              E(f32(8, 64), f32(16, 64), match="inner sizes differ: 64 != 16; did you mean transpose_b=True"),
+              E(f32(3), f32(3, 2), match="needs operands of rank 2 or more"), E(f32(2, 3), f64(3, 2), match="operands must have one dtype"),
+              E(boolean(2, 3), boolean(3, 2), match="needs float or integer operands"),
+              E(f32(2, 3, 4), f32(3, 4, 5), match="shapes do not broadcast"),
+              E(i32(2, 3), i32(3, 2), alpha=0.5, match="alpha needs float operands"),
+              E(f32(2, 3), f32(3, 2), dtype=dt.bf16, match="a result of another dtype needs operands of eight bits"),
+              E(f8e4m3(2, 3), f8e4m3(3, 2), dtype=dt.i32, match="the result of eight-bit floats must be f32, f16 or bf16"),
+              E(i8(2, 3), u8(3, 2), dtype=dt.i32, match="the result of whole numbers of eight bits")]
+
+    def infer(self, a: TensorType, b: TensorType) -> TensorType:
+        require_kind((a, b), "fiuc")
+        if self.dtype is not None and not a.dtype is b.dtype is self.dtype:
+            dtype = self._wide(a, b, self.dtype)
+        else:
+            stored = a.dtype is dt.f32 and b.dtype in (dt.f16, dt.bf16)  # a weight may be kept in a smaller float
+            dtype = a.dtype if stored else require_one_dtype((a, b))
+        require(self.alpha == 1.0 or dtype.kind in "fc", "alpha needs float operands", dtype=dtype, alpha=self.alpha)
+        require(a.ndim >= 2 and b.ndim >= 2, "needs operands of rank 2 or more", a=a, b=b)
+        m, k = a.shape[-2:][::-1] if self.transpose_a else a.shape[-2:]
+        k2, n = b.shape[-2:][::-1] if self.transpose_b else b.shape[-2:]
+        hint = f"; did you mean transpose_b={not self.transpose_b}?" if k == n else ""
+        require(k == k2, "inner sizes differ: {k} != {k2}{hint}", k=k, k2=k2, hint=hint)
+        return TensorType(dtype, (*broadcast_shapes(a.shape[:-2], b.shape[:-2]), m, n))
+
+    @staticmethod
+    def _wide(a: TensorType, b: TensorType, dtype: DType) -> DType:
+        """The result's dtype where it is named."""
+        small = all(x.dtype.itemsize == 1 for x in (a, b)) and a.dtype.is_float == b.dtype.is_float
+        require(small, "a result of another dtype needs operands of eight bits", a=a, b=b, dtype=dtype)
+        if a.dtype.is_float:
+            require(dtype in (dt.f32, dt.f16, dt.bf16), "the result of eight-bit floats must be f32, f16 or bf16", dtype=dtype)
+        else:
+            require(dtype is dt.i32 and b.dtype is dt.i8, "the result of whole numbers of eight bits is i32, by a matrix of i8", a=a, b=b,
+                    dtype=dtype)
+        return dtype
+
+    def ref(self, a: Any, b: Any) -> Any:
+        a = np.swapaxes(a, -1, -2) if self.transpose_a else a
+        b = np.swapaxes(b, -1, -2) if self.transpose_b else b
+        if self.dtype is not None:
+            wide: Any = np.float64 if self.dtype.is_float else np.int32
+            out = np.matmul(a.astype(wide), b.astype(wide))
+            return (out * self.alpha if self.alpha != 1.0 else out).astype(self.dtype.np)
+        out = np.matmul(a, b.astype(a.dtype))
+        return out if self.alpha == 1.0 else (out * self.alpha).astype(out.dtype)
+
+    def flops(self, a: TensorType, b: TensorType) -> Dim:
+        return 2 * self.infer(a, b).numel * a.shape[-2 if self.transpose_a else -1]
+
+    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
+        g, (a, b) = cotangents[0], inputs
+        assert g is not None
+        return (self._left(a, b, g) if wanted[0] else None, self._right(a, b, g) if wanted[1] else None)
+
+    def _left(self, a: Value, b: Value, g: Value) -> Value:
+        """g @ b.T, or its transpose where a is stored transposed."""
+        wide = F.cast(b, g.dtype)
+        if self.transpose_a:
+            out = F.matmul(wide, g, transpose_a=self.transpose_b, transpose_b=True, alpha=self.alpha)
+        else:
+            out = F.matmul(g, wide, transpose_b=not self.transpose_b, alpha=self.alpha)
+        return F.cast(out, a.dtype)
+
+    def _right(self, a: Value, b: Value, g: Value) -> Value:
+        """a.T @ g, or its transpose. A matrix b that all leading axes of a share is one product over all rows."""
+        a = F.cast(a, g.dtype)
+        if len(b.shape) == 2 and not self.transpose_a:
+            a, g = (F.reshape(v, (product(v.shape[:-1]), v.shape[-1])) for v in (a, g))
+        if self.transpose_b:
+            out = F.matmul(g, a, transpose_a=True, transpose_b=self.transpose_a, alpha=self.alpha)
+        else:
+            out = F.matmul(a, g, transpose_a=not self.transpose_a, alpha=self.alpha)
+        return F.cast(out, b.dtype)
+
+    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
+        a, b = inputs
+        parts = [self(ta, b)] if (ta := tangents[0]) is not None else []
+        parts += [self(a, tb)] if (tb := tangents[1]) is not None else []
+        return (parts[0] if len(parts) == 1 else F.add(*parts),)
+
+    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
+        a, b = inputs
+        if batched == (True, False) and len(b.shape) == 2 and not self.transpose_a:  # a stack of matrices times one is one product
+            return (self(a, b),)
+        rank = max(len(v.shape) - bat for v, bat in zip(inputs, batched, strict=True))
+        a, b = (F.reshape(v, (size, *(1,) * (rank + 1 - len(v.shape)), *v.shape[1:])) if bat else v
+                for v, bat in zip(inputs, batched, strict=True))
+        return (self(a, b),)
+
+
+@register
+class Conv(Contraction):
+    """Convolution (cross-correlation) x[N,C,*s] with w[O,C/groups,*k]; transposed: w[C,O/groups,*k], the gradient of the plain one."""
+
+    stride: tuple[int, ...]
+    padding: Pairs
+    dilation: tuple[int, ...]
+    groups: int = 1
+    transposed: bool = False
+    output_padding: tuple[int, ...] = ()
+    samples = [S(f32(2, 3, 7, 6), f32(4, 3, 3, 2), stride=(2, 1), padding=((1, 1), (0, 1)), dilation=(1, 2)),
+               S(f32(1, 4, 9), f32(6, 2, 3), stride=(1,), padding=((1, 1),), dilation=(1,), groups=2),
+               S(f64(1, 2, 4, 4), f64(3, 2, 1, 1), stride=(1, 1), padding=((0, 0), (0, 0)), dilation=(1, 1)),
+               S(f32(2, 4, 5), f32(4, 3, 3), stride=(2,), padding=((1, 1),), dilation=(1,), groups=2, transposed=True, output_padding=(1,)),
+               S(f32(1, 2, 3, 4), f32(2, 3, 2, 2), stride=(2, 2), padding=((0, 0), (1, 1)), dilation=(1, 2), transposed=True),
+               S(f64(2, 2, 3, 4, 2), f64(2, 1, 2, 5, 1), stride=(3, 2, 4), padding=((1, 1), (2, 2), (0, 0)), dilation=(3, 1, 2), groups=2,
+                 transposed=True, output_padding=(1, 0, 3)),
+               S(f32(N, 2, 3, 40), f32(2, 9, 3, 4), stride=(1, 2), padding=((1, 1), (1, 1)), dilation=(2, 1), transposed=True),
+               S(f32(M, 3, 8, 8), f32(2, 3, 4, 4), stride=(4, 4), padding=((0, 0), (0, 0)), dilation=(1, 1)),
+               S(bf16(1, 3, 5), bf16(2, 3, 2), stride=(1,), padding=((0, 0),), dilation=(1,)),
+               S(f32(1, 2, 2, 3, 3), f32(2, 2, 2, 2, 2), stride=(1, 1, 1), padding=((0, 0), (1, 0), (0, 0)), dilation=(1, 1, 1)),
+               S(f32(1, 3, M + 2), f32(2, 3, 3), stride=(2,), padding=((0, 0),), dilation=(1,))]
+    errors = [E(f32(1, 3, 5), f32(2, 4, 3), stride=(1,), padding=((0, 0),), dilation=(1,),
+                match="w must have 3 input channels a group, got w=f32"),
+              E(f32(1, 3, 5), f32(2, 3, 7), stride=(1,), padding=((0, 0),), dilation=(1,),
+                match="the kernel does not fit the padded input"),
+              E(f32(1, 3, 5), f32(2, 3, 3), stride=(1, 1), padding=((0, 0),), dilation=(1,),
+                match="needs stride, padding and dilation for 1 spatial axes"),
+              E(f32(1, 3, 5), f32(4, 1, 3), stride=(1,), padding=((0, 0),), dilation=(1,), groups=2,
+                match="channels must divide into 2 groups"),
+              E(f32(1, 3, 5), f64(2, 3, 3), stride=(1,), padding=((0, 0),), dilation=(1,), match="operands must have one dtype"),
+              E(f32(3, 5), f32(2, 3), stride=(), padding=(), dilation=(), match="needs x and w of one rank, 3 or more"),
+              E(f32(1, 3, 5), f32(2, 3, 3), stride=(0,), padding=((0, 0),), dilation=(1,), match="stride and dilation must be positive")]
+
+    def infer(self, x: TensorType, w: TensorType) -> TensorType:
+        require_kind((x, w), "f")
+        dtype = require_one_dtype((x, w))
+        spatial = x.ndim - 2
+        require(x.ndim == w.ndim and spatial >= 1, "needs x and w of one rank, 3 or more", x=x, w=w)
+        ok = len(self.stride) == len(self.padding) == len(self.dilation) == spatial and len(self.output_padding) in (0, spatial)
+        require(ok, "needs stride, padding and dilation for {spatial} spatial axes", spatial=spatial, stride=self.stride,
+                padding=self.padding, dilation=self.dilation)
+        require(all(s > 0 for s in (*self.stride, *self.dilation)), "stride and dilation must be positive", stride=self.stride,
+                dilation=self.dilation)
+        channels, g = x.shape[1], self.groups
+        shared = w.shape[0] if self.transposed else channels
+        require(g > 0 and isinstance(channels, int) and channels % g == 0 and isinstance(w.shape[0], int) and w.shape[0] % g == 0,
+                "channels must divide into {g} groups", g=g, x=x, w=w)
+        want = channels if self.transposed else channels // g
+        got = shared if self.transposed else w.shape[1]
+        require(got == want, "w must have {want} input channels a group", want=want, w=w)
+        out = w.shape[1] * g if self.transposed else w.shape[0]
+        return TensorType(dtype, (x.shape[0], out, *self._spatial(x.shape[2:], w.shape[2:])))
+
+    def _spatial(self, sizes: Shape, kernel: Shape) -> Shape:
+        out: list[Dim] = []
+        extra = self.output_padding or (0,) * len(sizes)
+        for d, k, s, (lo, hi), dil, more in zip(sizes, kernel, self.stride, self.padding, self.dilation, extra, strict=True):
+            if self.transposed:
+                size = (d - 1) * s - lo - hi + dil * (k - 1) + more + 1
+                require_room(size, "the padding is larger than the result", size=d, kernel=k, padding=(lo, hi), dilation=dil)
+                out.append(size)
+                continue
+            room = d + lo + hi - dil * (k - 1) - 1
+            require_room(room, "the kernel does not fit the padded input", size=d, kernel=k, padding=(lo, hi), dilation=dil)
+            out.append(room // s + 1)
+        return tuple(out)
+
+    def ref(self, x: Any, w: Any) -> Any:
+        if not self.transposed:
+            return correlate(x, w, self.stride, self.padding, self.dilation, self.groups)
+        # The gradient of a convolution is one with stride 1 on x spread out by stride, with w's taps reversed.
+        spread = np.zeros((*x.shape[:2], *((d - 1) * s + 1 for d, s in zip(x.shape[2:], self.stride, strict=True))), x.dtype)
+        spread[(slice(None), slice(None), *(slice(None, None, s) for s in self.stride))] = x
+        reach = [dil * (k - 1) for dil, k in zip(self.dilation, w.shape[2:], strict=True)]
+        extra = self.output_padding or (0,) * len(reach)
+        pads = tuple((r - lo, r - hi + e) for r, (lo, hi), e in zip(reach, self.padding, extra, strict=True))
+        g = self.groups
+        flipped = np.flip(w, axis=tuple(range(2, w.ndim))).reshape(g, w.shape[0] // g, *w.shape[1:])
+        turned = np.swapaxes(flipped, 1, 2).reshape(g * w.shape[1], w.shape[0] // g, *w.shape[2:])
+        crop = tuple((max(-lo, 0), max(-hi, 0)) for lo, hi in pads)
+        spread = spread[(slice(None), slice(None), *(slice(lo, d - hi) for (lo, hi), d in zip(crop, spread.shape[2:], strict=True)))]
+        pads = tuple((max(lo, 0), max(hi, 0)) for lo, hi in pads)
+        return correlate(spread, turned, (1,) * len(reach), pads, self.dilation, g)
+
+    def flops(self, x: TensorType, w: TensorType) -> Dim:
+        if self.transposed:
+            return 2 * x.numel * product(w.shape[1:])
+        return 2 * self.infer(x, w).numel * product(w.shape[1:])
+
+    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
+        g, (x, w) = cotangents[0], inputs
+        assert g is not None
+        return (self._data(x, w, g) if wanted[0] else None, self._weight(x, w, g) if wanted[1] else None)
+
+    def _data(self, x: Value, w: Value, g: Value) -> Value:
+        """The transposed convolution is the gradient of the plain one, and the other way round."""
+        if self.transposed:
+            out: Value = dataclasses.replace(self, transposed=False, output_padding=())(g, w)
+            return cropped(out, x.shape)
+        back = dataclasses.replace(self, transposed=True, output_padding=())
+        made = back._spatial(g.shape[2:], w.shape[2:])
+        missing = tuple(d - m for d, m in zip(x.shape[2:], made, strict=True))
+        if all(isinstance(d, int) for d in missing):
+            spread: Value = dataclasses.replace(back, output_padding=missing)(g, w)
+            return spread
+        plain: Value = back(g, w)  # a symbolic size: the elements that no window reached are zeros
+        return F.pad(plain, (0,) * len(x.shape), (0, 0, *missing))
+
+    def _weight(self, x: Value, w: Value, g: Value) -> Value:
+        """A convolution of the input with the cotangent, whose batch is the sum and whose stride and dilation change places."""
+        data, taps = (g, x) if self.transposed else (x, g)
+        groups, n = self.groups, data.shape[0]
+        inner = data.shape[1] // groups
+        order = tuple(range(3, len(data.shape) + 1))
+        grouped = F.transpose(F.reshape(data, (n, groups, inner, *data.shape[2:])), (2, 1, 0, *order))
+        stacked = F.reshape(grouped, (inner, groups * n, *data.shape[2:]))
+        turned = F.transpose(taps, (1, 0, *range(2, len(taps.shape))))
+        conv = Conv(stride=self.dilation, padding=self.padding, dilation=self.stride, groups=groups)
+        out = conv(stacked, turned)  # [inner, channels of taps, at least the kernel]
+        return cropped(F.transpose(out, (1, 0, *range(2, len(out.shape)))), w.shape)
+
+    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
+        x, w = inputs
+        parts = [self(tx, w)] if (tx := tangents[0]) is not None else []
+        parts += [self(x, tw)] if (tw := tangents[1]) is not None else []
+        return (parts[0] if len(parts) == 1 else F.add(*parts),)
+
+    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
+        x, w = inputs
+        if not batched[1]:
+            merged = F.reshape(x, (size * x.shape[1], *x.shape[2:]))
+            out = self(merged, w)
+            return (F.reshape(out, (size, x.shape[1], *out.shape[1:])),)
+        if not isinstance(size, int):
+            raise UnsupportedError(f"conv: a batch of kernels needs a known size, got {size}")
+        x = F.broadcast_batch(x, batched[0], size)  # [size, N, C, ...] -> [N, size * C, ...]: each case is a group of channels
+        turned = F.transpose(x, (1, 0, *range(2, len(x.shape))))
+        n, _, c = turned.shape[:3]
+        wide = dataclasses.replace(self, groups=self.groups * size)
+        out = wide(F.reshape(turned, (n, size * c, *turned.shape[3:])), F.reshape(w, (size * w.shape[1], *w.shape[2:])))
+        apart = F.reshape(out, (n, size, out.shape[1] // size, *out.shape[2:]))
+        return (F.transpose(apart, (1, 0, *range(2, len(apart.shape)))),)
+
+
+def cropped(x: Value, shape: Shape) -> Value:
+    """The first elements of each axis."""
+    for axis, d in enumerate(shape):
+        x = x if x.shape[axis] == d else F.slice_(x, axis, 0, d)
+    return x
+
+
+def correlate(x: Any, w: Any, stride: tuple[int, ...], padding: Pairs, dilation: tuple[int, ...], groups: int) -> Any:
+    """Sum over kernel taps of a strided window of x times that tap's matrix; accumulated in f64."""
+    padded = np.pad(x, ((0, 0), (0, 0), *padding)).astype(np.float64)
+    kernel = w.shape[2:]
+    out = [(d - dil * (k - 1) - 1) // s + 1 for d, k, s, dil in zip(padded.shape[2:], kernel, stride, dilation, strict=True)]
+    batch, channels = x.shape[:2]
+    total = np.zeros((batch, groups, w.shape[0] // groups, *out))
+    taps = w.astype(np.float64).reshape(groups, w.shape[0] // groups, *w.shape[1:])
+    for tap in cartesian(*(range(k) for k in kernel)):
+        places = zip(tap, dilation, out, stride, strict=True)
+        window = padded[(slice(None), slice(None), *(slice(t * dil, t * dil + (n - 1) * s + 1, s) for t, dil, n, s in places))]
+        grouped = window.reshape(batch, groups, channels // groups, *out)
+        total += np.einsum("ngc...,goc->ngo...", grouped, taps[(slice(None), slice(None), slice(None), *tap)])
+    return total.reshape(batch, w.shape[0], *out).astype(x.dtype)

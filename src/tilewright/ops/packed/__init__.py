@@ -1,0 +1,1 @@
+"""Packed and quantized matrices."""

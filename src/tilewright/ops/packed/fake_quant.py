@@ -1,0 +1,220 @@
+"""Quantisation for training: rounding to codes of few bits and back in one op, with straight-through derivatives.
+
+Codes are symmetric: -q … q with q = 2^(bits-1) - 1 (127, 7, 3, 1 for 8, 4, 3, 2 bits), halves to even. A scale is one number, or one per
+index of `axis`. A scale of 0 (an operand of only zeros) counts as 1.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ...core.errors import require
+from ...ir.graph import Value
+from ...ir.types import TensorType
+from .. import functions as F
+from ..base import E, MaybeValues, S, Values, register
+from ..families import Composite, M, N, bf16, f32, f64, i32, require_axis, require_kind, require_one_dtype, show_shape
+from ..rows.reductions import wide
+
+ESTIMATORS = ("identity", "clipped", "tanh", "hard_tanh")
+BITS = (2, 3, 4, 8)
+
+
+def code_limit(bits: int) -> int:
+    return (1 << (bits - 1)) - 1
+
+
+def require_codes(bits: int, axis: int | None, x: TensorType) -> None:
+    require_kind((x,), "f")
+    require(bits in BITS, "bits must be one of 2 3 4 8", bits=bits)
+    if axis is not None:
+        require_axis(axis, x.ndim)
+
+
+def require_scale(scale: TensorType, axis: int | None, x: TensorType) -> None:
+    require_one_dtype((x, scale))
+    want = () if axis is None else (x.shape[axis],)
+    require(scale.shape == want, "the scale must have shape {want}", want=show_shape(want), scale=scale)
+
+
+def along(scale: Value, axis: int | None, rank: int) -> Value:
+    """A scale of one number or one per index of `axis`, broadcast against an operand of `rank` axes."""
+    return scale if axis is None else F.reshape(scale, tuple(scale.shape[0] if a == axis else 1 for a in range(rank)))
+
+
+def along_array(scale: Any, axis: int | None, rank: int) -> Any:
+    return scale if axis is None else scale.reshape([-1 if a == axis else 1 for a in range(rank)])
+
+
+def off_halves(*, bits: int = 8, axis: int | None = None, mode: str = "fixed", decay: float = 0.99) -> Callable[[list[Any]], list[Any]]:
+    """For samples: elements whose quotient by the scale is so near a half that f32 and f64 may round it apart become whole multiples."""
+
+    def fit(arrays: list[Any]) -> list[Any]:
+        x, *rest = arrays
+        for _ in range(4):  # a new maximum gives a new scale
+            y = x.astype(np.float64)
+            scale = rest[0].astype(np.float64) if rest else np.zeros(())
+            if mode != "fixed":
+                found = np.max(np.abs(y), axis=tuple(a for a in range(x.ndim) if a != axis)) / code_limit(bits)
+                scale = found if mode == "batch" else decay * scale + (1 - decay) * found
+            s = along_array(scale, axis, x.ndim)
+            codes = np.rint(y / s)
+            x = np.where(np.abs(y / s - codes) > 0.45, codes * s, y).astype(x.dtype)
+        return [x, *rest]
+
+    return fit
+
+
+def rounded(x: Value, scale: Value, limit: int) -> Value:
+    """x rounded to scale times a code. Operands of 16 bits are wide here: in 16 bits a quotient near a half would round twice."""
+    codes = F.minimum(F.maximum(F.apply("round", F.div(x, scale)), -limit), limit)
+    return F.mul(codes, scale)
+
+
+def without_zero(scale: Value) -> Value:
+    return F.where(F.equal(scale, 0), 1, scale)
+
+
+@register
+class FakeQuantise(Composite):
+    """x rounded to few bits and back. The scale is max|x| / q of this operand (`batch`), a given one (`fixed`: second operand), or a
+    running mean of those (`ema`: the second operand is the old scale, the second result the new one, which is used). `estimator` is the
+    derivative with respect to x: the identity, the identity where nothing was clipped, 1 - tanh(x/s)^2, or max(0, 1 - |x/(q s)|); scales
+    have none."""
+
+    bits: int = 8
+    axis: int | None = None
+    estimator: str = "identity"
+    mode: str = "batch"
+    decay: float = 0.99
+    work = 6
+    samples = [S(f32(3, 5), fit=off_halves(mode="batch")),
+               S(f32(4, 6), bits=4, axis=0, estimator="clipped", fit=off_halves(bits=4, axis=0, mode="batch")),
+               S(f64(2, 3, 4), f64(3), bits=2, axis=1, estimator="tanh", mode="fixed", low=(-2, 0.1), high=(2, 1), fit=off_halves(axis=1)),
+               S(f32(3, 4), f32(), bits=3, estimator="hard_tanh", mode="ema", low=(-2, 0.1), high=(2, 1),
+                 fit=off_halves(bits=3, mode="ema")),
+               S(bf16(4, 3), fit=off_halves(mode="batch")),
+               S(f32(3, 7), f32(7), axis=1, mode="ema", decay=0.5, low=(-2, 0.1), high=(2, 1),
+                 fit=off_halves(axis=1, mode="ema", decay=0.5)),
+               S(f32(3, M), axis=0, bits=4, fit=off_halves(bits=4, axis=0, mode="batch"))]
+    errors = [E(f32(3), bits=5, match="bits must be one of 2 3 4 8, got bits=5"), E(f32(3), axis=1, match="axis must be in 0..0"),
+              E(f32(3), estimator="sign", match="estimator must be one of"),
+              E(f32(3), mode="best", match="mode must be batch, ema or fixed"),
+              E(f32(3), mode="fixed", match="mode=fixed takes 2 operands"),
+              E(f32(3, 4), f32(3), axis=1, mode="fixed", match="the scale must have shape"),
+              E(i32(3), match="needs float operands")]
+
+    def infer(self, x: TensorType, *scale: TensorType) -> TensorType | tuple[TensorType, ...]:
+        require_codes(self.bits, self.axis, x)
+        require(self.estimator in ESTIMATORS, "estimator must be one of {known}", known=" ".join(ESTIMATORS), estimator=self.estimator)
+        require(self.mode in ("batch", "ema", "fixed"), "mode must be batch, ema or fixed", mode=self.mode)
+        count = 1 if self.mode == "batch" else 2
+        require(1 + len(scale) == count, "mode={mode} takes {count} operands", mode=self.mode, count=count, operands=1 + len(scale))
+        for s in scale:
+            require_scale(s, self.axis, x)
+        return (x, scale[0]) if self.mode == "ema" else x
+
+    def _measured(self, x: Value) -> Value:
+        axes = tuple(a for a in range(len(x.shape)) if a != self.axis)
+        return F.div(F.max_(F.abs_(x), axes), float(code_limit(self.bits)))
+
+    def _scale(self, inputs: Values) -> Value:
+        if self.mode == "fixed":
+            return inputs[1]
+        if self.mode == "batch":
+            return self._measured(inputs[0])
+        return F.add(F.mul(inputs[1], self.decay), F.mul(self._measured(inputs[0]), 1 - self.decay))
+
+    def ref(self, x: Any, *given: Any) -> Any:
+        limit, y = code_limit(self.bits), wide(x)
+        axes = tuple(a for a in range(x.ndim) if a != self.axis)
+        scale = wide(given[0]) if given else np.zeros((), y.dtype)
+        if self.mode != "fixed":
+            found = (np.max(np.abs(y), axis=axes) if y.size else np.zeros([y.shape[self.axis]] if self.axis is not None else [])) / limit
+            scale = found if self.mode == "batch" else self.decay * scale + (1 - self.decay) * found
+        s = along_array(np.asarray(np.where(scale == 0, 1, scale)), self.axis, x.ndim)
+        out = (np.clip(np.rint(y / s), -limit, limit) * s).astype(x.dtype)
+        return (out, np.asarray(scale).astype(x.dtype)) if self.mode == "ema" else out
+
+    def decompose(self, *inputs: Value) -> Value | tuple[Value, ...]:
+        dtype, inputs = inputs[0].dtype, tuple(map(F.widened, inputs))
+        x, scale = inputs[0], self._scale(inputs)
+        out = F.cast(rounded(x, along(without_zero(scale), self.axis, len(x.shape)), code_limit(self.bits)), dtype)
+        return (out, F.cast(scale, dtype)) if self.mode == "ema" else out
+
+    def _slope(self, inputs: Values, outputs: Values) -> Value | None:
+        if self.estimator == "identity" or (self.estimator == "clipped" and self.mode == "batch"):
+            return None  # a scale of max|x| clips nothing, though the largest quotient may round to more than its limit
+        x = inputs[0]
+        scale = outputs[1] if self.mode == "ema" else self._scale(inputs)
+        z = F.div(x, along(without_zero(scale), self.axis, len(x.shape)))
+        limit = code_limit(self.bits)
+        if self.estimator == "clipped":
+            return F.cast(F.less_equal(F.abs_(z), limit), x.dtype)
+        if self.estimator == "tanh":
+            return F.sub(F.full(x.node.graph, x.shape, 1, x.dtype), F.square(F.tanh(z)))
+        return F.maximum(F.sub(F.full(x.node.graph, x.shape, 1, x.dtype), F.abs_(F.div(z, float(limit)))), 0)
+
+    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
+        g, rest = cotangents[0], (None,) * (len(inputs) - 1)
+        slope = None if g is None else self._slope(inputs, outputs)
+        return (None if g is None else g if slope is None else F.mul(g, slope), *rest)
+
+    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
+        t, rest = tangents[0], (None,) * (len(outputs) - 1)
+        slope = None if t is None else self._slope(inputs, outputs)
+        return (None if t is None else t if slope is None else F.mul(t, slope), *rest)
+
+
+@register
+class FakeQuantiseLsq(Composite):
+    """x rounded to few bits and back with a learned scale (Esser et al., arXiv:1902.08153): x has the derivative of the identity where
+    nothing was clipped, the scale that of the rounding error (of the limit where clipped), times `gradient_scale`."""
+
+    bits: int = 8
+    axis: int | None = None
+    gradient_scale: float = 1.0
+    work = 4
+    samples = [S(f32(3, 5), f32(), low=(-2, 0.02), high=(2, 0.1), fit=off_halves()),
+               S(f32(4, 6), f32(4), bits=4, axis=0, low=(-2, 0.1), high=(2, 0.3), fit=off_halves(axis=0)),
+               S(f64(2, 3, 4), f64(3), bits=2, axis=1, low=(-2, 0.3), high=(2, 1), fit=off_halves(axis=1)),
+               S(bf16(5), bf16(), bits=3, low=(-2, 0.3), high=(2, 1), fit=off_halves()),
+               S(f32(N, 3), f32(3), axis=1, bits=3, gradient_scale=0.5, low=(-2, 0.3), high=(2, 1), fit=off_halves(axis=1))]
+    errors = [E(f32(3), f32(3), match="the scale must have shape"), E(f32(3), f32(), bits=1, match="bits must be one of 2 3 4 8"),
+              E(f32(3), f64(), match="operands must have one dtype")]
+
+    def infer(self, x: TensorType, scale: TensorType) -> TensorType:
+        require_codes(self.bits, self.axis, x)
+        require_scale(scale, self.axis, x)
+        return x
+
+    def ref(self, x: Any, scale: Any) -> Any:
+        limit, s = code_limit(self.bits), along_array(wide(scale), self.axis, x.ndim)
+        return (np.clip(np.rint(wide(x) / s), -limit, limit) * s).astype(x.dtype)
+
+    def decompose(self, x: Value, scale: Value) -> Value:
+        dtype, x, scale = x.dtype, F.widened(x), F.widened(scale)
+        return F.cast(rounded(x, along(scale, self.axis, len(x.shape)), code_limit(self.bits)), dtype)
+
+    def _slopes(self, x: Value, scale: Value) -> tuple[Value, Value]:
+        limit = code_limit(self.bits)
+        z = F.div(x, along(scale, self.axis, len(x.shape)))
+        inside = F.less_equal(F.abs_(z), limit)
+        error = F.where(inside, F.sub(F.apply("round", z), z), F.mul(F.apply("sign", z), float(limit)))
+        return F.cast(inside, x.dtype), error if self.gradient_scale == 1 else F.mul(error, self.gradient_scale)
+
+    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
+        (x, scale), g = inputs, cotangents[0]
+        assert g is not None
+        through, error = self._slopes(x, scale)
+        axes = tuple(a for a in range(len(x.shape)) if a != self.axis)
+        return F.mul(g, through) if wanted[0] else None, F.sum_(F.mul(g, error), axes) if wanted[1] else None
+
+    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
+        x, scale = inputs
+        through, error = self._slopes(x, scale)
+        parts = [] if (t := tangents[0]) is None else [F.mul(t, through)]
+        parts += [] if (s := tangents[1]) is None else [F.mul(along(s, self.axis, len(x.shape)), error)]
+        return (parts[0] if len(parts) == 1 else F.add(*parts),)

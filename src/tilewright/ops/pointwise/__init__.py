@@ -1,0 +1,3 @@
+"""Elementwise ops."""
+
+from . import activations, binary, casts, compare, elementwise, float_bits, hyperbolic, rounding, shifts  # noqa: F401

@@ -1,0 +1,341 @@
+"""Elementwise ops of two and three operands: arithmetic, bits, selection. Integer arithmetic wraps."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ...core import dtypes as dt
+from ...core.errors import ExecutionError, require
+from ...ir.graph import Value
+from ...ir.types import TensorType
+from .. import functions as F
+from ..base import E, S, Traits, Values, register
+from ..families import Binary, Elementwise, N, binary_samples, boolean, broadcast_shapes, f32, f64, i32, i64, require_one_dtype, u8
+from ..structure import Constant
+
+MIXED = [E(f32(3), f64(3), match="operands must have one dtype; cast first, got dtypes=f32, f64")]
+APART = [E(f32(3), f32(4), match=r"shapes do not broadcast, got shapes=\[3\] \[4\]"),
+         E(f32(N), f32(4), match=r"shapes do not broadcast, got shapes=\[N\] \[4\]")]
+BOTH = Traits(elementwise=True, commutative=True)
+
+
+@register
+class Add(Binary):
+    """x + y; `or` for bools."""
+
+    kinds = "fiub"
+    traits = BOTH
+    samples = binary_samples(-3, 3, i32(4), i64(2, 3), boolean(5))
+    errors = [*MIXED, *APART]
+
+    def ref(self, x: Any, y: Any) -> Any:
+        return np.add(x, y)
+
+    def lower(self, t: Any, x: Any, y: Any) -> Any:
+        return t.binary("or" if x.dtype.is_bool else "add", x, y)
+
+    def partials(self, inputs: Values, output: Value, wanted: tuple[bool, ...]) -> tuple[Value | float | None, ...]:
+        return 1.0, 1.0
+
+
+@register
+class Sub(Binary):
+    """x - y."""
+
+    kinds = "fiu"
+    samples = binary_samples(-3, 3, i32(4))
+    errors = [*MIXED, E(boolean(3), boolean(3), match="needs float or integer operands")]
+
+    def ref(self, x: Any, y: Any) -> Any:
+        return np.subtract(x, y)
+
+    def lower(self, t: Any, x: Any, y: Any) -> Any:
+        return t.binary("sub", x, y)
+
+    def partials(self, inputs: Values, output: Value, wanted: tuple[bool, ...]) -> tuple[Value | float | None, ...]:
+        return 1.0, -1.0
+
+
+@register
+class Mul(Binary):
+    """x * y; `and` for bools."""
+
+    kinds = "fiub"
+    traits = BOTH
+    samples = binary_samples(-3, 3, i32(4), boolean(5))
+    errors = [*MIXED, *APART]
+
+    def ref(self, x: Any, y: Any) -> Any:
+        return np.multiply(x, y)
+
+    def lower(self, t: Any, x: Any, y: Any) -> Any:
+        return t.binary("and" if x.dtype.is_bool else "mul", x, y)
+
+    def partials(self, inputs: Values, output: Value, wanted: tuple[bool, ...]) -> tuple[Value | float | None, ...]:
+        return inputs[1], inputs[0]
+
+
+@register
+class Div(Binary):
+    """x / y of floats, IEEE: x / 0 is an infinity or NaN."""
+
+    samples = binary_samples((-3, 0.3), (3, 4))
+    errors = [*MIXED, E(i32(3), i32(3), match="needs float operands; cast first")]
+
+    def ref(self, x: Any, y: Any) -> Any:
+        return np.divide(x, y)
+
+    def lower(self, t: Any, x: Any, y: Any) -> Any:
+        return t.binary("div", x, y)
+
+    def scaled(self, i: int, g: Value, inputs: Values, output: Value) -> Value:
+        return F.div(g, inputs[1]) if i == 0 else F.neg(F.div(F.mul(g, output), inputs[1]))
+
+
+@register
+class Maximum(Binary):
+    """The larger; NaN when either is NaN; of 0.0 and -0.0 either; `or` for bools."""
+
+    kinds = "fiub"
+    samples = binary_samples(-3, 3, i32(4), boolean(5), u8(3))
+    errors = [*MIXED, *APART]
+
+    def ref(self, x: Any, y: Any) -> Any:
+        return np.maximum(x, y)
+
+    def lower(self, t: Any, x: Any, y: Any) -> Any:
+        return t.binary("or" if x.dtype.is_bool else "max", x, y)
+
+    def scaled(self, i: int, g: Value, inputs: Values, output: Value) -> Value:
+        return winner(g, inputs[i], inputs[1 - i], F.greater)
+
+
+@register
+class Minimum(Binary):
+    """The smaller; NaN when either is NaN; of 0.0 and -0.0 either; `and` for bools."""
+
+    kinds = "fiub"
+    samples = binary_samples(-3, 3, i32(4), boolean(5), u8(3))
+    errors = [*MIXED, *APART]
+
+    def ref(self, x: Any, y: Any) -> Any:
+        return np.minimum(x, y)
+
+    def lower(self, t: Any, x: Any, y: Any) -> Any:
+        return t.binary("and" if x.dtype.is_bool else "min", x, y)
+
+    def scaled(self, i: int, g: Value, inputs: Values, output: Value) -> Value:
+        return winner(g, inputs[i], inputs[1 - i], F.less)
+
+
+@register
+class Pow(Binary):
+    """x ** y, of floats as C's pow. Integers wrap; a negative exponent gives 0, or 1 and -1 of those bases."""
+
+    kinds = "fiu"
+    samples = [*binary_samples((0.1, -2), (3, 3)), S(i32(9), i32(9), low=-3, high=5), S(i64(2, 3), i64(), low=(-9, 0), high=(9, 9)),
+               S(u8(5), u8(5), low=0, high=9)]
+    errors = [*MIXED, E(boolean(3), boolean(3), match="needs float or integer operands; cast first")]
+
+    def ref(self, x: Any, y: Any) -> Any:
+        if x.dtype.kind not in "iu":
+            out = np.power(x, y)  # which takes the square root where y is one 0.5
+            flat = (y == 0.5) & ((x == 0) | np.isinf(x))
+            return np.where(flat, np.abs(x), out).astype(out.dtype) if np.any(flat) else out
+        whole = np.power(x, np.where(y < 0, 0, y).astype(y.dtype))
+        inverse = np.where(x == 1, 1, np.where(x == -1, np.where(y % 2 == 0, 1, -1), 0)) if x.dtype.kind == "i" else 0
+        return np.where(y < 0, inverse, whole).astype(x.dtype)
+
+    def lower(self, t: Any, x: Any, y: Any) -> Any:
+        return t.binary("pow", x, y) if x.dtype.is_float else self._whole(t, x, y)
+
+    @staticmethod
+    def _whole(t: Any, x: Any, y: Any) -> Any:
+        """Squares of x for the bits of y."""
+        shape = t.broadcast_shape(x.shape, y.shape)
+        one = t.broadcast(t.full((), 1, x.dtype), shape)
+        bits = 8 * x.dtype.itemsize - (x.dtype.kind == "i")
+        with t.loop(0, bits, 1, carried=(one, t.broadcast(x, shape), t.broadcast(y, shape))) as loop:
+            out, base, left = loop.carried
+            odd = t.cmp("ne", t.binary("and", left, 1), 0)
+            loop.next(t.select(odd, out * base, out), base * base, t.binary("shr", left, 1))
+        out = loop.results[0]
+        if x.dtype.kind == "u":
+            return out
+        odd = t.cmp("ne", t.binary("and", y, 1), 0)
+        inverse = t.select(t.cmp("eq", x, 1), 1, t.select(t.cmp("eq", x, -1), t.select(odd, t.full((), -1, x.dtype), 1), 0))
+        return t.select(t.cmp("lt", y, 0), inverse, out)
+
+    def scaled(self, i: int, g: Value, inputs: Values, output: Value) -> Value:
+        x, y = inputs
+        if i == 0:
+            return F.where(F.equal(y, 0), 0, F.mul(g, F.mul(y, F.pow_(x, F.sub(y, 1)))))
+        known = F.logical_and(F.equal(x, 0), F.greater_equal(y, 0))  # 0 ** y does not change with y, where log(0) is infinite
+        return F.where(known, 0, F.mul(g, F.mul(output, F.log(F.where(known, 1, x)))))
+
+
+def winner(g: Value, x: Value, other: Value, wins: Callable[[Value, Value], Value]) -> Value:
+    """g where x is the result, half of it where both are."""
+    return F.where(wins(x, other), g, F.where(F.equal(x, other), F.mul(g, 0.5), 0))
+
+
+def _safe_divisor(t: Any, y: Any) -> Any:
+    """Integer division must not trap: 0 and (for signed types) -1 are replaced by 1 and handled apart."""
+    bad = t.cmp("eq", y, 0)
+    if y.dtype.kind == "i":
+        bad = t.binary("or", bad, t.cmp("eq", y, -1))
+    return t.select(bad, t.full((), 1, y.dtype), y)
+
+
+class Division(Binary):
+    """Division of numbers that may be integers: one by 0 is an ExecutionError, whoever reads the result. MIN // -1 wraps to MIN."""
+
+    faults = True
+
+    def faulty(self, inputs: Values) -> bool:
+        divisor = inputs[1]
+        if not divisor.dtype.is_int:
+            return False
+        known = divisor.op.data.array if isinstance(divisor.op, Constant) and divisor.shape == () else None
+        return known is None or int(known) == 0
+
+    def check(self, x: Any, y: Any) -> None:
+        """The reference's errors."""
+        if y.dtype.kind not in "iu" or np.all(y):
+            return
+        x, y = np.broadcast_arrays(x, y)
+        for at in np.flatnonzero(y.reshape(-1) == 0)[:1]:
+            raise ExecutionError(f"{self.name}: integers are not divided by 0, got {int(x.reshape(-1)[at])} and 0 at position {at}; "
+                                 "use where(d == 0, 1, d) for the divisor d")
+
+
+@register
+class Remainder(Division):
+    """x - floor(x / y) * y: the sign is the divisor's. Integers modulo 0 are an error."""
+
+    kinds = "fiu"
+    samples = [*binary_samples((-9, 0.3), (9, 4)), S(i32(9), i32(9), low=(-9, 1), high=(9, 4)),
+               S(i32(9), i32(9), low=(-9, -4), high=(9, -1)), S(i64(5), i64(), low=(-20, 2), high=(20, 7)),
+               S(u8(5), u8(5), low=(0, 1), high=(9, 4))]
+    errors = [*MIXED, E(boolean(3), boolean(3), match="needs float or integer operands")]
+
+    def ref(self, x: Any, y: Any) -> Any:
+        self.check(x, y)
+        with np.errstate(all="ignore"):
+            return np.remainder(x, y)
+
+    def lower(self, t: Any, x: Any, y: Any) -> Any:
+        return t.binary("rem", x, y if y.dtype.is_float else _safe_divisor(t, y))
+
+    def scaled(self, i: int, g: Value, inputs: Values, output: Value) -> Value:
+        return g if i == 0 else F.neg(F.mul(g, F.apply("floor_divide", *inputs)))
+
+
+@register
+class FloorDivide(Division):
+    """floor(x / y). Integers divided by 0 are an error."""
+
+    kinds = "fiu"
+    samples = [*binary_samples((-9, 0.3), (9, 4)), S(i32(9), i32(9), low=(-9, 1), high=(9, 4)),
+               S(i32(9), i32(9), low=(-9, -4), high=(9, -1)), S(i64(5), i64(), low=(-20, 2), high=(20, 7)),
+               S(u8(5), u8(5), low=(0, 1), high=(9, 4))]
+    errors = [*MIXED, E(boolean(3), boolean(3), match="needs float or integer operands")]
+
+    def ref(self, x: Any, y: Any) -> Any:
+        self.check(x, y)
+        with np.errstate(all="ignore"):
+            return np.floor_divide(x, y)
+
+    def lower(self, t: Any, x: Any, y: Any) -> Any:
+        if y.dtype.is_float:
+            return self._lower_float(t, x, y)
+        quotient = t.binary("floordiv", x, _safe_divisor(t, y))
+        if y.dtype.kind == "i":
+            quotient = t.select(t.cmp("eq", y, -1), 0 - x, quotient)
+        return t.select(t.cmp("eq", y, 0), t.full((), 0, y.dtype), quotient)
+
+    @staticmethod
+    def _lower_float(t: Any, x: Any, y: Any) -> Any:
+        """As C's fmod gives it: floor(x / y) alone is off by one where the quotient rounds up to a whole number."""
+        magnitude = t.binary("rem", t.unary("abs", x), t.unary("abs", y))
+        rest = t.select(t.cmp("lt", x, 0), t.unary("neg", magnitude), magnitude)
+        quotient = (x - rest) / y
+        other_sign = t.binary("xor", t.cmp("lt", y, 0), t.cmp("lt", rest, 0))
+        quotient = t.select(t.binary("and", other_sign, t.cmp("ne", rest, 0)), quotient - 1.0, quotient)
+        whole = t.unary("floor", quotient)
+        whole = t.select(t.cmp("gt", quotient - whole, 0.5), whole + 1.0, whole)
+        return t.select(t.cmp("eq", y, 0), x / y, whole)
+
+    def partials(self, inputs: Values, output: Value, wanted: tuple[bool, ...]) -> tuple[Value | float | None, ...]:
+        return None, None
+
+
+class Bits(Binary):
+    kinds = "iub"
+    traits = BOTH
+    samples = [S(i32(3, 5), i32(5), low=-9, high=9), S(boolean(4), boolean(4)), S(u8(3), u8(3), low=0, high=200),
+               S(i64(N), i64(1), low=-9, high=9)]
+    errors = [E(f32(3), f32(3), match="needs integer or bool operands; cast first"),
+              E(i32(3), i64(3), match="operands must have one dtype")]
+
+
+@register
+class BitwiseAnd(Bits):
+    """Bits set in both."""
+
+    def ref(self, x: Any, y: Any) -> Any:
+        return np.bitwise_and(x, y)
+
+    def lower(self, t: Any, x: Any, y: Any) -> Any:
+        return t.binary("and", x, y)
+
+
+@register
+class BitwiseOr(Bits):
+    """Bits set in either."""
+
+    def ref(self, x: Any, y: Any) -> Any:
+        return np.bitwise_or(x, y)
+
+    def lower(self, t: Any, x: Any, y: Any) -> Any:
+        return t.binary("or", x, y)
+
+
+@register
+class BitwiseXor(Bits):
+    """Bits set in exactly one."""
+
+    def ref(self, x: Any, y: Any) -> Any:
+        return np.bitwise_xor(x, y)
+
+    def lower(self, t: Any, x: Any, y: Any) -> Any:
+        return t.binary("xor", x, y)
+
+
+@register
+class Where(Elementwise):
+    """a where the condition holds, else b."""
+
+    arity = (3, 3)
+    samples = [S(boolean(3, 5), f32(3, 5), f32(3, 5)), S(boolean(5), f32(3, 1), f32()), S(boolean(), i64(4), i64(4)),
+               S(boolean(N, 1), f32(N, 3), f32(3)), S(boolean(4), boolean(4), boolean()), S(boolean(0), f32(0), f32(1)),
+               S(boolean(2), TensorType(dt.bf16, (2,)), TensorType(dt.bf16, ()))]
+    errors = [E(f32(3), f32(3), f32(3), match="the condition must be bool, got condition=f32"),
+              E(boolean(3), f32(3), f64(3), match="operands must have one dtype"),
+              E(boolean(3), f32(4), f32(4), match="shapes do not broadcast")]
+
+    def infer(self, *types: TensorType) -> TensorType:
+        c, a, b = types
+        require(c.dtype.is_bool, "the condition must be bool", condition=c.dtype)
+        return TensorType(require_one_dtype((a, b)), broadcast_shapes(c.shape, a.shape, b.shape))
+
+    def ref(self, c: Any, a: Any, b: Any) -> Any:
+        return np.where(c, a, b)
+
+    def lower(self, t: Any, c: Any, a: Any, b: Any) -> Any:
+        return t.select(c, a, b)
+
+    def scaled(self, i: int, g: Value, inputs: Values, output: Value) -> Value:
+        return F.where(inputs[0], g, 0) if i == 1 else F.where(inputs[0], 0, g)

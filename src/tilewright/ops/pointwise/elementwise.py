@@ -1,0 +1,305 @@
+"""Elementwise ops of one operand: arithmetic, exponentials, trigonometry.
+
+`lower` sees f32, f64, integer and bool tiles; small floats are widened around it.
+"""
+from __future__ import annotations
+
+from math import pi, sqrt
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ...core.dtypes import real_of
+from ...ir.graph import Value
+from ...ir.types import TensorType
+from .. import functions as F
+from ..base import E, register
+from ..families import Unary, boolean, i32, i64, u8, unary_samples
+from ..special import erf as special
+
+
+class Primitive(Unary):
+    """One tile instruction of the same meaning."""
+
+    tile: ClassVar[str] = ""
+
+    def lower(self, t: Any, x: Any) -> Any:
+        return t.unary(type(self).tile, x)
+
+
+FLOAT_ONLY = [E(i32(3), match="needs float operands; cast first, got dtype=i32")]
+
+
+@register
+class Neg(Unary):
+    """-x; integers wrap."""
+
+    kinds = "fiu"
+    samples = unary_samples(-4, 4, i32(3), i64(2, 2))
+    errors = [E(boolean(3), match="needs float or integer operands; cast first, got dtype=bool")]
+
+    def ref(self, x: Any) -> Any:
+        return np.negative(x)
+
+    def lower(self, t: Any, x: Any) -> Any:
+        return t.unary("neg", x) if x.dtype.is_float else 0 - x
+
+    def derivative(self, x: Value, y: Value) -> float:
+        return -1.0
+
+
+@register
+class Abs(Unary):
+    """|x|; the most negative integer stays itself."""
+
+    kinds = "fiu"
+    samples = unary_samples(-4, 4, i32(3), u8(4))
+    errors = [E(boolean(3), match="needs float or integer operands")]
+
+    def infer(self, *types: TensorType) -> TensorType:
+        out = super().infer(*types)
+        return out.with_dtype(real_of(out.dtype))
+
+    def ref(self, x: Any) -> Any:
+        return np.abs(x)
+
+    def lower(self, t: Any, x: Any) -> Any:
+        if x.dtype.is_float:
+            return t.unary("abs", x)
+        return x if x.dtype.kind == "u" else t.select(t.cmp("lt", x, 0), 0 - x, x)
+
+    def derivative(self, x: Value, y: Value) -> Value:
+        return F.one("sign", x)
+
+
+@register
+class Sign(Unary):
+    """-1, 0 or 1; 0 for NaN, as in PyTorch."""
+
+    kinds = "fiu"
+    samples = unary_samples(-4, 4, i32(3))
+    errors = [E(boolean(3), match="needs float or integer operands")]
+
+    def ref(self, x: Any) -> Any:
+        return (np.greater(x, 0).astype(x.dtype) - np.less(x, 0).astype(x.dtype)).astype(x.dtype)
+
+    def lower(self, t: Any, x: Any) -> Any:
+        positive = t.select(t.cmp("gt", x, 0), t.full((), 1, x.dtype), 0)
+        return positive if x.dtype.kind == "u" else t.select(t.cmp("lt", x, 0), t.full((), -1, x.dtype), positive)
+
+    def derivative(self, x: Value, y: Value) -> None:
+        return None
+
+
+@register
+class Exp(Primitive):
+    """e**x."""
+
+    tile = "exp"
+    errors = FLOAT_ONLY
+
+    def ref(self, x: Any) -> Any:
+        return np.exp(x)
+
+    def derivative(self, x: Value, y: Value) -> Value:
+        return y
+
+
+@register
+class Log(Primitive):
+    """Natural logarithm."""
+
+    tile = "log"
+    samples = unary_samples(0.01, 9)
+    errors = FLOAT_ONLY
+
+    def ref(self, x: Any) -> Any:
+        return np.log(x)
+
+    def derivative(self, x: Value, y: Value) -> Value:
+        return F.one("reciprocal", x)
+
+
+@register
+class Log1p(Primitive):
+    """log(1 + x), accurate near 0."""
+
+    tile = "log1p"
+    samples = unary_samples(-0.9, 4)
+    errors = FLOAT_ONLY
+
+    def ref(self, x: Any) -> Any:
+        return np.log1p(x)
+
+    def derivative(self, x: Value, y: Value) -> Value:
+        return F.one("reciprocal", F.add(x, 1))
+
+
+@register
+class Expm1(Primitive):
+    """exp(x) - 1, accurate near 0."""
+
+    tile = "expm1"
+    errors = FLOAT_ONLY
+
+    def ref(self, x: Any) -> Any:
+        return np.expm1(x)
+
+    def derivative(self, x: Value, y: Value) -> Value:
+        return F.add(y, 1)
+
+
+@register
+class Sqrt(Primitive):
+    """Square root, correctly rounded."""
+
+    tile = "sqrt"
+    samples = unary_samples(0, 9)
+    errors = FLOAT_ONLY
+
+    def ref(self, x: Any) -> Any:
+        return np.sqrt(x)
+
+    def derivative(self, x: Value, y: Value) -> Value:
+        return F.div(0.5, y)
+
+
+@register
+class Rsqrt(Primitive):
+    """1 / sqrt(x)."""
+
+    tile = "rsqrt"
+    samples = unary_samples(0.1, 9)
+    errors = FLOAT_ONLY
+
+    def ref(self, x: Any) -> Any:
+        return np.reciprocal(np.sqrt(x))
+
+    def decompose(self, x: Value) -> Value:
+        root: Value = Sqrt()(x)
+        out: Value = Reciprocal()(root)
+        return out
+
+    def derivative(self, x: Value, y: Value) -> Value:
+        return F.mul(F.div(y, x), -0.5)
+
+
+@register
+class Sin(Primitive):
+    """Sine of radians."""
+
+    tile = "sin"
+    samples = unary_samples(-9, 9)
+    errors = FLOAT_ONLY
+
+    def ref(self, x: Any) -> Any:
+        return np.sin(x)
+
+    def derivative(self, x: Value, y: Value) -> Value:
+        return F.one("cos", x)
+
+
+@register
+class Cos(Primitive):
+    """Cosine of radians."""
+
+    tile = "cos"
+    samples = unary_samples(-9, 9)
+    errors = FLOAT_ONLY
+
+    def ref(self, x: Any) -> Any:
+        return np.cos(x)
+
+    def derivative(self, x: Value, y: Value) -> Value:
+        return F.neg(F.one("sin", x))
+
+
+@register
+class Tan(Primitive):
+    """Tangent of radians."""
+
+    tile = "tan"
+    samples = unary_samples(-1.4, 1.4)
+    errors = FLOAT_ONLY
+
+    def ref(self, x: Any) -> Any:
+        return np.tan(x)
+
+    def derivative(self, x: Value, y: Value) -> Value:
+        return F.add(F.square(y), 1)
+
+
+@register
+class Tanh(Primitive):
+    """Hyperbolic tangent."""
+
+    tile = "tanh"
+    errors = FLOAT_ONLY
+
+    def ref(self, x: Any) -> Any:
+        return np.tanh(x)
+
+    def derivative(self, x: Value, y: Value) -> Value:
+        return F.sub(1, F.square(y))
+
+
+@register
+class Erf(Primitive):
+    """The error function."""
+
+    tile = "erf"
+    samples = unary_samples(-5, 5)
+    errors = FLOAT_ONLY
+
+    def ref(self, x: Any) -> Any:
+        return special.erf(x)
+
+    def derivative(self, x: Value, y: Value) -> Value:
+        return F.mul(F.exp(F.neg(F.square(x))), 2 / sqrt(pi))
+
+
+@register
+class Sigmoid(Primitive):
+    """1 / (1 + exp(-x))."""
+
+    tile = "sigmoid"
+    errors = FLOAT_ONLY
+
+    def ref(self, x: Any) -> Any:
+        return special.sigmoid(x)
+
+    def derivative(self, x: Value, y: Value) -> Value:
+        return F.mul(y, F.sub(1, y))
+
+
+@register
+class Reciprocal(Primitive):
+    """1 / x."""
+
+    tile = "reciprocal"
+    samples = unary_samples(0.2, 5)
+    errors = FLOAT_ONLY
+
+    def ref(self, x: Any) -> Any:
+        return np.reciprocal(x)
+
+    def derivative(self, x: Value, y: Value) -> Value:
+        return F.neg(F.square(y))
+
+
+@register
+class Square(Unary):
+    """x * x."""
+
+    kinds = "fiu"
+    samples = unary_samples(-4, 4, i64(3))
+    errors = [E(boolean(3), match="needs float or integer operands")]
+
+    def ref(self, x: Any) -> Any:
+        return np.multiply(x, x)
+
+    def lower(self, t: Any, x: Any) -> Any:
+        return x * x
+
+    def derivative(self, x: Value, y: Value) -> Value:
+        return F.mul(x, 2)

@@ -1,0 +1,182 @@
+"""Inverse circular functions, hyperbolic functions and their inverses, and powers and logarithms of base 2 and 10."""
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ...ir.graph import Value
+from .. import functions as F
+from ..base import E, S, Sample, Values, register
+from ..families import Binary, Unary, bf16, f32, f64, i32
+from ..special import vector_math as vm
+from .elementwise import FLOAT_ONLY, Primitive
+
+
+def few(low: float, high: float) -> list[Sample]:
+    """Samples of a function whose shapes go the same way as those of every other elementwise op."""
+    return [S(f32(3, 5), low=low, high=high), S(f64(7), low=low, high=high), S(bf16(2, 3), low=low, high=high)]
+
+
+class Formula(Unary):
+    """Written in tile operations (`vector_math`); the reference is NumPy's function."""
+
+    numpy: ClassVar[Any] = None
+    formula: ClassVar[Any] = None
+    errors = FLOAT_ONLY
+
+    def ref(self, x: Any) -> Any:
+        with np.errstate(all="ignore"):
+            return type(self).numpy(x)
+
+    def lower(self, t: Any, x: Any) -> Any:
+        return type(self).formula(t, x)
+
+
+@register
+class Asin(Formula):
+    """Arc sine, in -pi/2 .. pi/2."""
+
+    samples = few(-0.95, 0.95)
+    numpy, formula = np.arcsin, staticmethod(vm.asin)
+
+    def derivative(self, x: Value, y: Value) -> Value:
+        return F.rsqrt(F.sub(1, F.square(x)))
+
+
+@register
+class Acos(Formula):
+    """Arc cosine, in 0 .. pi."""
+
+    samples = few(-0.95, 0.95)[:2]
+    numpy, formula = np.arccos, staticmethod(vm.acos)
+
+    def derivative(self, x: Value, y: Value) -> Value:
+        return F.neg(F.rsqrt(F.sub(1, F.square(x))))
+
+
+@register
+class Atan(Formula):
+    """Arc tangent, in -pi/2 .. pi/2."""
+
+    samples = few(-4, 4)
+    numpy, formula = np.arctan, staticmethod(vm.atan)
+
+    def derivative(self, x: Value, y: Value) -> Value:
+        return F.one("reciprocal", F.add(F.square(x), 1))
+
+
+@register
+class Sinh(Formula):
+    """Hyperbolic sine."""
+
+    samples = few(-5, 5)[:2]
+    numpy, formula = np.sinh, staticmethod(vm.sinh)
+
+    def derivative(self, x: Value, y: Value) -> Value:
+        return F.one("cosh", x)
+
+
+@register
+class Cosh(Formula):
+    """Hyperbolic cosine."""
+
+    samples = few(-5, 5)[:2]
+    numpy, formula = np.cosh, staticmethod(vm.cosh)
+
+    def derivative(self, x: Value, y: Value) -> Value:
+        return F.one("sinh", x)
+
+
+@register
+class Asinh(Formula):
+    """Inverse hyperbolic sine."""
+
+    samples = few(-9, 9)[:2]
+    numpy, formula = np.arcsinh, staticmethod(vm.asinh)
+
+    def derivative(self, x: Value, y: Value) -> Value:
+        return F.rsqrt(F.add(F.square(x), 1))
+
+
+@register
+class Acosh(Formula):
+    """Inverse hyperbolic cosine, of numbers from 1 on."""
+
+    samples = few(1.1, 9)[:2]
+    numpy, formula = np.arccosh, staticmethod(vm.acosh)
+
+    def derivative(self, x: Value, y: Value) -> Value:
+        return F.rsqrt(F.mul(F.sub(x, 1), F.add(x, 1)))
+
+
+@register
+class Atanh(Formula):
+    """Inverse hyperbolic tangent, of numbers between -1 and 1."""
+
+    samples = few(-0.95, 0.95)[:2]
+    numpy, formula = np.arctanh, staticmethod(vm.atanh)
+
+    def derivative(self, x: Value, y: Value) -> Value:
+        return F.one("reciprocal", F.sub(1, F.square(x)))
+
+
+@register
+class Atan2(Binary):
+    """The angle of the point (y, x): atan(x / y) in the quadrant that the signs say, in -pi .. pi. The first operand is the height."""
+
+    samples = [S(f32(3, 5), f32(5), low=-3, high=3), S(f64(4), f64(), low=-3, high=3), S(bf16(3), bf16(3), low=1, high=3)]
+    errors = [E(i32(3), i32(3), match="needs float operands; cast first")]
+
+    def ref(self, y: Any, x: Any) -> Any:
+        return np.arctan2(y, x)
+
+    def lower(self, t: Any, y: Any, x: Any) -> Any:
+        return vm.atan2(t, y, x)
+
+    def scaled(self, i: int, g: Value, inputs: Values, output: Value) -> Value:
+        y, x = inputs
+        square = F.add(F.square(x), F.square(y))
+        part = F.div(x if i == 0 else F.neg(y), F.where(F.equal(square, 0), 1, square))
+        return F.mul(g, part)
+
+
+@register
+class Exp2(Primitive):
+    """2**x."""
+
+    tile = "exp2"
+    samples = few(-5, 5)[:2]
+    errors = FLOAT_ONLY
+
+    def ref(self, x: Any) -> Any:
+        return np.exp2(x)
+
+    def derivative(self, x: Value, y: Value) -> Value:
+        return F.mul(y, vm.LN2)
+
+
+@register
+class Log2(Primitive):
+    """Logarithm of base 2."""
+
+    tile = "log2"
+    samples = few(0.1, 9)[:2]
+    errors = FLOAT_ONLY
+
+    def ref(self, x: Any) -> Any:
+        return np.log2(x)
+
+    def derivative(self, x: Value, y: Value) -> Value:
+        return F.div(1 / vm.LN2, x)
+
+
+@register
+class Log10(Formula):
+    """Logarithm of base 10."""
+
+    samples = few(0.1, 9)[:2]
+    numpy, formula = np.log10, staticmethod(vm.log10)
+
+    def derivative(self, x: Value, y: Value) -> Value:
+        return F.div(1 / vm.LN10, x)

@@ -1,0 +1,1 @@
+"""Reductions, norms, softmax, losses, pooling, running sums."""

@@ -1,0 +1,228 @@
+"""Pooling over the trailing spatial axes of x[N,C,*s]; the number of kernel sizes says how many axes those are."""
+from __future__ import annotations
+
+from itertools import product as cartesian
+from typing import Any
+
+import numpy as np
+
+from ...core.dims import Dim, Shape, ceildiv, maximum, minimum, product
+from ...core.errors import UnsupportedError, require
+from ...core.needs import require_room
+from ...ir.graph import Value
+from ...ir.types import TensorType
+from .. import functions as F
+from ..base import E, MaybeValues, S, Values, register
+from ..families import General, M, bf16, f32, f64, i32, linear_jvp, require_kind
+from ..matmul.contractions import Conv
+from ..views import Slice
+
+Pairs = tuple[tuple[int, int], ...]
+
+
+Ints = tuple[int, ...]
+
+
+def pooled(sizes: Shape, kernel: Ints, stride: Ints, padding: Pairs, dilation: Ints, ceil_mode: bool) -> Shape:
+    """Output sizes; in ceil mode a last window must still start inside the input or its front padding."""
+    n = len(kernel)
+    require(n == len(stride) == len(padding) == len(dilation) and 1 <= n <= len(sizes),
+            "needs one kernel size, stride, padding and dilation a spatial axis", kernel=kernel, stride=stride, padding=padding,
+            dilation=dilation)
+    require(all(v > 0 for v in (*kernel, *stride, *dilation)), "kernel, stride and dilation must be positive", kernel=kernel, stride=stride,
+            dilation=dilation)
+    reach = [dil * (k - 1) + 1 for k, dil in zip(kernel, dilation, strict=True)]
+    require(all(0 <= 2 * p <= r for pair, r in zip(padding, reach, strict=True) for p in pair), "padding must be at most half the kernel",
+            padding=padding, kernel=kernel, dilation=dilation)
+    out: list[Dim] = []
+    for d, k, s, (lo, hi), dil in zip(sizes[-n:], kernel, stride, padding, dilation, strict=True):
+        room = d + lo + hi - dil * (k - 1) - 1 + (s - 1 if ceil_mode else 0)  # in ceil mode a window may go beyond the padding
+        require_room(room, "the kernel does not fit the padded input", size=d, kernel=k, padding=(lo, hi))
+        out.append(minimum(room // s + 1, ceildiv(d + lo, s)) if ceil_mode else room // s + 1)
+    return (*sizes[:-n], *out)
+
+
+def fitted(sizes: Shape, kernel: Ints, stride: Ints, padding: Pairs, dilation: Ints) -> tuple[Ints, Ints]:
+    """Kernel and stride with the same results in ceil mode: a window that is larger than its padded input is the only one of its axis and
+    ends with the input."""
+    found = []
+    for d, k, s, (lo, hi), dil in zip(sizes[-len(kernel) :], kernel, stride, padding, dilation, strict=True):
+        whole = d + lo + hi
+        larger = isinstance(whole, int) and 0 < whole <= dil * (k - 1) < whole + s - 1
+        found.append((-(-(whole - 1) // dil) + 1, max(s, whole + dil)) if larger and isinstance(whole, int) else (k, s))
+    return tuple(k for k, _ in found), tuple(s for _, s in found)
+
+
+def windows(x: Any, out: Any, kernel: Ints, stride: Ints, padding: Pairs, dilation: Ints, fill: Any) -> Any:
+    """For each kernel tap the strided window of x that it reads, stacked in front; outside x stands `fill`."""
+    lead = x.ndim - len(kernel)
+    reach = [(n - 1) * s + dil * (k - 1) + 1 for n, s, k, dil in zip(out, stride, kernel, dilation, strict=True)]
+    pads = [(lo, max(r - d - lo, 0)) for r, d, (lo, _) in zip(reach, x.shape[lead:], padding, strict=True)]
+    padded = np.pad(x, [(0, 0)] * lead + pads, constant_values=fill)
+    taps = []
+    for tap in cartesian(*(range(k) for k in kernel)):
+        places = zip(tap, dilation, out, stride, strict=True)
+        where: tuple[Any, ...] = (..., *(slice(t * dil, t * dil + (n - 1) * s + 1, s) for t, dil, n, s in places))
+        taps.append(padded[where])
+    return np.stack(taps)
+
+
+class Taps:
+    """What each kernel tap reads, as slices of the padded operand: for derivatives, which must name the element that a window took."""
+
+    def __init__(self, x: Value, y: Value, kernel: Ints, stride: Ints, padding: Pairs, dilation: Ints) -> None:
+        n = len(kernel)
+        lead, out, self.shape = x.shape[:-n], y.shape[-n:], x.shape
+        ends = [(o - 1) * s + dil * (k - 1) + 1 - lo - d
+                for o, s, dil, k, (lo, _), d in zip(out, stride, dilation, kernel, padding, x.shape[-n:], strict=True)]
+        self.lo = (*(0,) * len(lead), *(lo for lo, _ in padding))
+        self.hi = (*(0,) * len(lead), *(maximum(hi, 0) for hi in ends))
+        steps = (*(1,) * len(lead), *stride)
+        self.slices = [Slice(starts=(*(0,) * len(lead), *(t * dil for t, dil in zip(tap, dilation, strict=True))), sizes=(*lead, *out),
+                             steps=steps) for tap in cartesian(*(range(k) for k in kernel))]
+
+    def padded(self, x: Value, value: float) -> Value:
+        return F.pad(x, self.lo, self.hi, value)
+
+    def inside(self, x: Value) -> Value:
+        """A padded value without its padding."""
+        for axis, (start, d) in enumerate(zip(self.lo, self.shape, strict=True)):
+            x = x if x.shape[axis] == d else F.slice_(x, axis, start, d)
+        return x
+
+
+@register
+class MaxPool(General):
+    """Largest element of each window; padding never wins; NaN does."""
+
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: Pairs
+    dilation: tuple[int, ...]
+    ceil_mode: bool = False
+    samples = [S(f32(1, 2, 6, 7), kernel=(3, 2), stride=(2, 2), padding=((1, 1), (0, 0)), dilation=(1, 1)),
+               S(f32(2, 3, 8), kernel=(3,), stride=(2,), padding=((1, 1),), dilation=(2,)),
+               S(f64(1, 1, 5, 5), kernel=(2, 2), stride=(2, 2), padding=((0, 0), (0, 0)), dilation=(1, 1), ceil_mode=True),
+               S(f32(M, 2, 4), kernel=(2,), stride=(2,), padding=((0, 0),), dilation=(1,)),
+               S(bf16(1, 1, 6), kernel=(3,), stride=(1,), padding=((1, 1),), dilation=(1,)),
+               S(f32(1, 2, M + 3), kernel=(3,), stride=(2,), padding=((1, 1),), dilation=(1,), ceil_mode=True),
+               S(f32(1, 2, 3, 4), kernel=(5, 2), stride=(6, 3), padding=((0, 0), (1, 1)), dilation=(1, 2), ceil_mode=True)]
+    errors = [E(f32(1, 1, 4), kernel=(2,), stride=(1,), padding=((2, 2),), dilation=(1,), match="padding must be at most half the kernel"),
+              E(f32(1, 1, 4), kernel=(5,), stride=(1,), padding=((0, 0),), dilation=(1,), match="the kernel does not fit the padded input"),
+              E(f32(1, 1, 4), kernel=(2, 2), stride=(1,), padding=((0, 0),), dilation=(1,),
+                match="needs one kernel size, stride, padding and dilation a spatial axis"),
+              E(f32(1, 1, 4), kernel=(2,), stride=(0,), padding=((0, 0),), dilation=(1,),
+                match="kernel, stride and dilation must be positive")]
+
+    def infer(self, x: TensorType) -> TensorType:
+        require_kind((x,), "fiu")
+        return x.with_shape(pooled(x.shape, self.kernel, self.stride, self.padding, self.dilation, self.ceil_mode))
+
+    def ref(self, x: Any) -> Any:
+        out = pooled(x.shape, self.kernel, self.stride, self.padding, self.dilation, self.ceil_mode)[-len(self.kernel) :]
+        lowest = -np.inf if x.dtype.kind not in "iu" else np.iinfo(x.dtype).min
+        return np.max(windows(x, out, self.kernel, self.stride, self.padding, self.dilation, lowest), axis=0)
+
+    def flops(self, x: TensorType) -> Dim:
+        return self.infer(x).numel * product(self.kernel)
+
+    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
+        x, g, y = inputs[0], cotangents[0], outputs[0]
+        assert g is not None
+        taps = Taps(x, y, self.kernel, self.stride, self.padding, self.dilation)
+        total: Value | None = None
+        for tap, won in self._winners(taps, x, y):
+            part = tap.transposed(taps.padded(x, 0), F.where(won, g, 0))
+            total = part if total is None else F.add(total, part)
+        assert total is not None
+        return (taps.inside(total),)
+
+    def _winners(self, taps: Taps, x: Value, y: Value) -> list[tuple[Slice, Value]]:
+        """For each tap where it gave the result: the first one that did, as in PyTorch."""
+        padded, taken = taps.padded(x, -np.inf), None
+        found = []
+        for tap in taps.slices:
+            hit = F.equal(tap(padded), y)
+            found.append((tap, hit if taken is None else F.logical_and(hit, F.logical_not(taken))))
+            taken = hit if taken is None else F.logical_or(taken, hit)
+        return found
+
+    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
+        x, t, y = inputs[0], tangents[0], outputs[0]
+        assert t is not None
+        taps = Taps(x, y, self.kernel, self.stride, self.padding, self.dilation)
+        moved, total = taps.padded(t, 0), F.zeros(y)
+        for tap, won in self._winners(taps, x, y):
+            total = F.where(won, tap(moved), total)
+        return (total,)
+
+    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
+        return (self(inputs[0]),)  # leading axes are free
+
+
+@register
+class AvgPool(General):
+    """Mean of each window; the divisor counts padding (but nothing beyond it) or only elements of x."""
+
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: Pairs
+    ceil_mode: bool = False
+    count_include_pad: bool = True
+    samples = [S(f32(1, 2, 6, 7), kernel=(3, 2), stride=(2, 2), padding=((1, 1), (0, 0))),
+               S(f32(2, 3, 8), kernel=(3,), stride=(2,), padding=((1, 1),), count_include_pad=False),
+               S(f64(1, 1, 5, 6), kernel=(2, 3), stride=(2, 2), padding=((0, 0), (1, 1)), ceil_mode=True),
+               S(f32(1, 1, 5, 6), kernel=(2, 3), stride=(2, 2), padding=((1, 1), (1, 1)), ceil_mode=True, count_include_pad=False),
+               S(f32(1, 2, 3, 4), kernel=(5, 3), stride=(6, 3), padding=((0, 0), (1, 1)), ceil_mode=True),
+               S(f32(M, 2, 4), kernel=(4,), stride=(4,), padding=((0, 0),)), S(bf16(1, 1, 6), kernel=(3,), stride=(1,), padding=((1, 1),))]
+    errors = [E(f32(1, 1, 4), kernel=(2,), stride=(1,), padding=((2, 2),), match="padding must be at most half the kernel"),
+              E(i32(1, 1, 4), kernel=(2,), stride=(1,), padding=((0, 0),), match="needs float operands; cast first")]
+
+    def infer(self, x: TensorType) -> TensorType:
+        require_kind((x,), "f")
+        return x.with_shape(pooled(x.shape, self.kernel, self.stride, self.padding, (1,) * len(self.kernel), self.ceil_mode))
+
+    def ref(self, x: Any) -> Any:
+        ones = (1,) * len(self.kernel)
+        out = pooled(x.shape, self.kernel, self.stride, self.padding, ones, self.ceil_mode)[-len(self.kernel) :]
+        total = np.sum(windows(x.astype(np.float64), out, self.kernel, self.stride, self.padding, ones, 0), axis=0)
+        with np.errstate(invalid="ignore"):
+            return (total / self._divisors(x.shape[-len(self.kernel) :], out)).astype(x.dtype)
+
+    def _divisors(self, sizes: Any, out: Any) -> Any:
+        spatial = np.ones(sizes)
+        if self.count_include_pad:
+            spatial = np.pad(spatial, self.padding, constant_values=1)
+        unpadded = ((0, 0),) * len(self.kernel) if self.count_include_pad else self.padding
+        return np.sum(windows(spatial, out, self.kernel, self.stride, unpadded, (1,) * len(self.kernel), 0), axis=0)
+
+    def flops(self, x: TensorType) -> Dim:
+        return self.infer(x).numel * (product(self.kernel) + 1)
+
+    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
+        x, g = inputs[0], cotangents[0]
+        assert g is not None
+        n = len(self.kernel)
+        shared = F.div(g, x.node.graph.constant(self._counts(x).astype(x.dtype.np)))
+        single = F.reshape(shared, (product(x.shape[:-n]), 1, *g.shape[-n:]))
+        ends = [(o - 1) * s - lo + k - d
+                for o, s, (lo, _), k, d in zip(g.shape[-n:], self.stride, self.padding, self.kernel, x.shape[-n:], strict=True)]
+        padding = tuple((lo, max(hi, 0)) for (lo, _), hi in zip(self.padding, ends, strict=True))
+        spread = Conv(stride=self.stride, padding=padding, dilation=(1,) * n, transposed=True,
+                      output_padding=tuple(max(-hi, 0) for hi in ends))
+        out = spread(single, F.full(x.node.graph, (1, 1, *self.kernel), 1, x.dtype))
+        return (F.reshape(out, x.shape),)
+
+    def _counts(self, x: Value) -> Any:
+        """How many elements each window averages."""
+        sizes = x.shape[-len(self.kernel) :]
+        if not all(isinstance(d, int) for d in sizes):
+            raise UnsupportedError(f"avg_pool: has a derivative for known sizes only, got {x.type}")
+        out = pooled(sizes, self.kernel, self.stride, self.padding, (1,) * len(self.kernel), self.ceil_mode)
+        return self._divisors(sizes, out)
+
+    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
+        return linear_jvp(self, tangents)
+
+    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
+        return (self(inputs[0]),)

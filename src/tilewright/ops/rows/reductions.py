@@ -1,0 +1,369 @@
+"""Reductions along axes. References accumulate f32 in f64, so that they are better than what they judge."""
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ...core import dtypes as dt
+from ...core.dims import Dim, product
+from ...core.dtypes import DType
+from ...core.errors import require
+from ...core.needs import require_room
+from ...ir.graph import Value
+from ...ir.types import TensorType
+from .. import functions as F
+from ..base import E, MaybeValues, S, Sample, Traits, Values, register
+from ..families import (
+    M,
+    N,
+    Reduction,
+    bf16,
+    boolean,
+    f16,
+    f32,
+    f64,
+    i32,
+    kinds_of,
+    linear_jvp,
+    reduced_shape,
+    require_axes,
+    require_axis,
+    require_kind,
+)
+
+AXES = [E(f32(2, 3), axes=(2,), match=r"axes must be distinct, ascending and in 0..1, got axes=\(2,\)"),
+        E(f32(2, 3), axes=(1, 0), match="axes must be distinct, ascending")]
+
+
+def wide(x: Any) -> Any:
+    """f32 as f64; anything else as it is."""
+    return x.astype(np.float64) if x.dtype == np.float32 else x
+
+
+def uneven(arrays: list[Any]) -> list[Any]:
+    """For samples of norms: rows that are nearly constant, of which a norm keeps the rounding only, are spread about their mean."""
+    x = arrays[0].astype(np.float64)
+    d = x - np.mean(x, -1, keepdims=True)
+    more = np.maximum(0.5 / np.maximum(np.std(x, -1, keepdims=True), 1e-3) - 1, 0)
+    return [(x + more * d).astype(arrays[0].dtype), *arrays[1:]]
+
+
+def axis_samples(*more: TensorType) -> list[Sample]:
+    types = (f32(3, 5), f64(4, 2), bf16(3, 7), f16(2, 5), *more)
+    return [*(S(x, axes=(1,)) for x in types), S(f32(2, 3, 4), axes=(0, 2), keepdims=True), S(f32(3), axes=(0,)), S(f32(2, 3), axes=()),
+            S(f32(0, 3), axes=(1,)), S(f32(N, 3), axes=(1,), keepdims=True), S(f32(2, M), axes=(1,))]
+
+
+def spread(axes: tuple[int, ...], x: Value, g: Value | None) -> Value:
+    """A reduction's cotangent on every element of its operand x."""
+    assert g is not None
+    return F.expand(F.reshape(g, reduced_shape(x.shape, axes, True)), x.shape)
+
+
+def extreme_mask(axes: tuple[int, ...], x: Value, y: Value) -> Value:
+    """1 / n on each of the n elements that are the extreme, 0 elsewhere."""
+    hit = F.cast(F.equal(x, F.reshape(y, reduced_shape(x.shape, axes, True))), x.dtype)
+    return F.div(hit, F.sum_(hit, axes, keepdims=True))
+
+
+def extreme_share(axes: tuple[int, ...], x: Value, y: Value, g: Value | None) -> Value:
+    return F.mul(extreme_mask(axes, x, y), spread(axes, x, g))
+
+
+def extreme_tangent(axes: tuple[int, ...], x: Value, y: Value, t: Value | None) -> Value:
+    assert t is not None
+    return F.reshape(F.sum_(F.mul(extreme_mask(axes, x, y), t), axes), y.shape)
+
+
+class AxesReduction(Reduction):
+    """A reduction over a set of axes with one result of the operand's dtype."""
+
+    kinds = "fiu"
+    empty_ok = True
+
+    def infer(self, x: TensorType) -> TensorType:
+        axes: tuple[int, ...] = getattr(self, "axes")  # noqa: B009 - declared by each op, first, so that it needs no default
+        require_kind((x,), kinds_of(self.name, self.kinds))
+        require_axes(axes, x.ndim)
+        if not self.empty_ok:
+            for a in axes:
+                require_room(x.shape[a] - 1, "has no value over an empty axis", axes=axes)
+        return x.with_shape(reduced_shape(x.shape, axes, getattr(self, "keepdims")))  # noqa: B009
+
+
+@register
+class Sum(AxesReduction):
+    """Sum along axes; 0 over nothing."""
+
+    axes: tuple[int, ...]
+    keepdims: bool = False
+    traits = Traits(reduction=True, linear=True)
+    samples = [*axis_samples(i32(2, 3)), S(f32(3, 0), axes=(1,))]
+    errors = [*AXES, E(boolean(2, 3), axes=(0,), match="needs float or integer operands; cast first, got dtype=bool")]
+
+    def ref(self, x: Any) -> Any:
+        return np.sum(wide(x), axis=self.axes, keepdims=self.keepdims, dtype=wide(x).dtype).astype(x.dtype)
+
+    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
+        return (spread(self.axes, inputs[0], cotangents[0]),)
+
+    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
+        return linear_jvp(self, tangents)
+
+
+@register
+class Mean(AxesReduction):
+    """Mean along axes; NaN over nothing."""
+
+    axes: tuple[int, ...]
+    keepdims: bool = False
+    kinds = "f"
+    traits = Traits(reduction=True, linear=True)
+    samples = axis_samples()
+    errors = [*AXES, E(i32(2, 3), axes=(0,), match="needs float operands; cast first")]
+
+    def ref(self, x: Any) -> Any:
+        with np.errstate(all="ignore"):
+            count = prod(x.shape[a] for a in self.axes)
+            return (np.sum(wide(x), axis=self.axes, keepdims=self.keepdims) / np.float64(count)).astype(x.dtype)
+
+    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
+        x, = inputs
+        return (F.div(spread(self.axes, x, cotangents[0]), F.count(x, self.axes)),)
+
+    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
+        return linear_jvp(self, tangents)
+
+
+@register
+class Max(AxesReduction):
+    """Largest along axes; NaN when there is one."""
+
+    axes: tuple[int, ...]
+    keepdims: bool = False
+    empty_ok = False
+    samples = axis_samples(i32(2, 3))
+    errors = [*AXES, E(f32(3, 0), axes=(1,), match=r"has no value over an empty axis, got axes=\(1,\)")]
+
+    def ref(self, x: Any) -> Any:
+        return np.max(x, axis=self.axes, keepdims=self.keepdims)
+
+    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
+        return (extreme_share(self.axes, inputs[0], outputs[0], cotangents[0]),)
+
+    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
+        return (extreme_tangent(self.axes, inputs[0], outputs[0], tangents[0]),)
+
+
+@register
+class Min(AxesReduction):
+    """Smallest along axes; NaN when there is one."""
+
+    axes: tuple[int, ...]
+    keepdims: bool = False
+    empty_ok = False
+    samples = axis_samples(i32(2, 3))
+    errors = [*AXES, E(f32(3, 0), axes=(1,), match="has no value over an empty axis")]
+
+    def ref(self, x: Any) -> Any:
+        return np.min(x, axis=self.axes, keepdims=self.keepdims)
+
+    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
+        return (extreme_share(self.axes, inputs[0], outputs[0], cotangents[0]),)
+
+    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
+        return (extreme_tangent(self.axes, inputs[0], outputs[0], tangents[0]),)
+
+
+@register
+class Prod(AxesReduction):
+    """Product along axes; 1 over nothing."""
+
+    axes: tuple[int, ...]
+    keepdims: bool = False
+    samples = [*axis_samples(i32(2, 3)), S(f32(3, 0), axes=(1,))]
+    errors = [*AXES, E(boolean(2, 3), axes=(0,), match="needs float or integer operands")]
+
+    def ref(self, x: Any) -> Any:
+        return np.prod(wide(x), axis=self.axes, keepdims=self.keepdims, dtype=wide(x).dtype).astype(x.dtype)
+
+    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
+        g = spread(self.axes, inputs[0], cotangents[0])
+        return (F.mul(g, self._others(inputs[0])),)
+
+    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
+        assert tangents[0] is not None
+        return (F.sum_(F.mul(tangents[0], self._others(inputs[0])), self.axes, keepdims=self.keepdims),)
+
+    def _others(self, x: Value) -> Value:
+        """The product of all elements but each one, which must not divide by a zero element."""
+        zero = F.equal(x, 0)
+        zeros = F.sum_(F.cast(zero, x.dtype), self.axes, keepdims=True)
+        rest = Prod(axes=self.axes, keepdims=True)(F.where(zero, 1, x))
+        without = F.where(F.equal(zeros, 0), F.div(rest, F.where(zero, 1, x)), 0)
+        return F.where(F.logical_and(zero, F.equal(zeros, 1)), rest, without)
+
+
+@register
+class Any_(AxesReduction):
+    """True where any element is; False over nothing."""
+
+    name = "any"
+    axes: tuple[int, ...]
+    keepdims: bool = False
+    kinds = "b"
+    samples = [S(boolean(3, 5), axes=(1,)), S(boolean(2, 3), axes=(0, 1), keepdims=True), S(boolean(2, 0), axes=(1,)),
+               S(boolean(N, 2), axes=(1,))]
+    errors = [E(f32(2), axes=(0,), match="needs bool operands; cast first, got dtype=f32")]
+
+    def ref(self, x: Any) -> Any:
+        return np.any(x, axis=self.axes, keepdims=self.keepdims)
+
+
+@register
+class All(AxesReduction):
+    """True where all elements are; True over nothing."""
+
+    axes: tuple[int, ...]
+    keepdims: bool = False
+    kinds = "b"
+    samples = [S(boolean(3, 5), axes=(1,)), S(boolean(2, 3), axes=(0, 1), keepdims=True), S(boolean(2, 0), axes=(1,)),
+               S(boolean(N, 2), axes=(1,))]
+    errors = [E(f32(2), axes=(0,), match="needs bool operands; cast first, got dtype=f32")]
+
+    def ref(self, x: Any) -> Any:
+        return np.all(x, axis=self.axes, keepdims=self.keepdims)
+
+
+class ArgReduction(Reduction):
+    """The index of an extreme along one axis; ties and NaN take the smaller index."""
+
+    samples = [S(f32(3, 5), axis=1), S(f32(3, 5), axis=0, keepdims=True), S(i32(9), axis=0), S(f32(N, 4), axis=1), S(f64(2, M), axis=1),
+               S(bf16(3, 4), axis=1), S(f32(0, 3), axis=1), S(f32(2, 70, 3), axis=1, dtype=dt.i32), S(i32(2, 67), axis=1)]
+    errors = [E(f32(3), axis=1, match="axis must be in 0..0, got axis=1"),
+              E(f32(3), axis=0, dtype=dt.f32, match="indices must be of an integer dtype"),
+              E(f32(2, 0), axis=1, match="has no value over an empty axis"),
+              E(boolean(3), axis=0, match="needs float or integer operands")]
+
+    def infer(self, x: TensorType) -> TensorType:
+        axis: int = getattr(self, "axis")  # noqa: B009
+        require_kind((x,), "fiu")
+        require_axis(axis, x.ndim)
+        require_room(x.shape[axis] - 1, "has no value over an empty axis", axis=axis)
+        dtype: DType = getattr(self, "dtype")  # noqa: B009
+        require(dtype.is_int, "indices must be of an integer dtype", dtype=dtype)
+        return TensorType(dtype, reduced_shape(x.shape, (axis,), getattr(self, "keepdims")))  # noqa: B009
+
+
+@register
+class ArgMax(ArgReduction):
+    """Index of the largest element."""
+
+    axis: int
+    keepdims: bool = False
+    dtype: DType = dt.i64
+
+    def ref(self, x: Any) -> Any:
+        return np.argmax(x, axis=self.axis, keepdims=self.keepdims).astype(self.dtype.np)
+
+
+@register
+class ArgMin(ArgReduction):
+    """Index of the smallest element."""
+
+    axis: int
+    keepdims: bool = False
+    dtype: DType = dt.i64
+
+    def ref(self, x: Any) -> Any:
+        return np.argmin(x, axis=self.axis, keepdims=self.keepdims).astype(self.dtype.np)
+
+
+@register
+class Var(AxesReduction):
+    """Variance: squared deviations summed, divided by count - correction."""
+
+    axes: tuple[int, ...]
+    keepdims: bool = False
+    correction: float = 1.0
+    kinds = "f"
+    traits = Traits(reduction=True, composite=True)
+    samples = [S(f32(3, 5), axes=(1,)), S(f64(2, 3, 4), axes=(0, 2), keepdims=True, correction=0.0),
+               S(f32(N, 4), axes=(1,), correction=0.0), S(bf16(3, 6), axes=(1,)), S(f32(2, 3), axes=(1,), correction=0.5)]
+    errors = [*AXES, E(i32(2, 3), axes=(0,), match="needs float operands; cast first")]
+
+    def ref(self, x: Any) -> Any:
+        with np.errstate(all="ignore"):
+            y = wide(x)
+            count = prod(x.shape[a] for a in self.axes)
+            d = y - np.mean(y, axis=self.axes, keepdims=True)
+            return (np.sum(d * d, axis=self.axes, keepdims=self.keepdims) / np.float64(max(count - self.correction, 0.0))).astype(x.dtype)
+
+    def decompose(self, x: Value) -> Value:
+        count = product([x.shape[a] for a in self.axes])
+        d = F.sub(x, F.mean(x, self.axes, keepdims=True))
+        total = F.sum_(F.square(d), self.axes, keepdims=self.keepdims)
+        if isinstance(count, int):
+            return F.div(total, max(count - self.correction, 0.0))
+        n = F.dim_value(x.node.graph, count, x.dtype)
+        return F.div(total, F.maximum(F.sub(n, self.correction), 0.0))
+
+    def flops(self, x: TensorType) -> Dim:
+        return 4 * x.numel
+
+    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
+        x, = inputs
+        return (F.mul(spread(self.axes, x, cotangents[0]), self._slope(x)),)
+
+    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
+        assert tangents[0] is not None
+        return (F.sum_(F.mul(tangents[0], self._slope(inputs[0])), self.axes, keepdims=self.keepdims),)
+
+    def _slope(self, x: Value) -> Value:
+        n = F.count(x, self.axes)
+        over = F.maximum(F.sub(n, self.correction), 0.0) if isinstance(n, Value) else max(n - self.correction, 0.0)
+        return F.div(F.mul(F.sub(x, F.mean(x, self.axes, keepdims=True)), 2), over)
+
+
+@register
+class LogSumExp(AxesReduction):
+    """log(sum(exp(x))) along axes, without overflow; -inf over only -inf."""
+
+    axes: tuple[int, ...]
+    keepdims: bool = False
+    kinds = "f"
+    empty_ok = False
+    traits = Traits(reduction=True, composite=True)
+    samples = axis_samples()
+    errors = [*AXES, E(i32(2, 3), axes=(0,), match="needs float operands; cast first")]
+
+    def ref(self, x: Any) -> Any:
+        y = wide(x)
+        top = np.max(y, axis=self.axes, keepdims=True)
+        safe = np.where(np.isinf(top), 0, top)
+        with np.errstate(divide="ignore"):
+            out = np.log(np.sum(np.exp(y - safe), axis=self.axes, keepdims=True)) + safe
+        shape: Any = reduced_shape(x.shape, self.axes, self.keepdims)
+        return np.reshape(out, shape).astype(x.dtype)
+
+    def decompose(self, x: Value) -> Value:
+        top = F.max_(x, self.axes, keepdims=True)
+        safe = F.where(F.apply("is_inf", top), 0.0, top)
+        out = F.add(F.log(F.sum_(F.exp(F.sub(x, safe)), self.axes, keepdims=True)), safe)
+        return F.reshape(out, reduced_shape(x.shape, self.axes, self.keepdims))
+
+    def flops(self, x: TensorType) -> Dim:
+        return 4 * x.numel
+
+    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
+        return (F.mul(spread(self.axes, inputs[0], cotangents[0]), self._share(inputs[0], outputs[0])),)
+
+    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
+        assert tangents[0] is not None
+        return (F.sum_(F.mul(tangents[0], self._share(*inputs, *outputs)), self.axes, keepdims=self.keepdims),)
+
+    def _share(self, x: Value, y: Value) -> Value:
+        """exp(x - y): each element's part of the sum."""
+        return F.exp(F.sub(x, F.reshape(y, reduced_shape(x.shape, self.axes, True))))

@@ -1,0 +1,142 @@
+"""Resizing and adaptive pooling of the last axes, made of gathers, slices and sums: sizes are static, so are the places they read."""
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...core.dims import Dim
+from ...core.errors import require
+from ...ir.graph import Value
+from ...ir.types import TensorType
+from .. import functions as F
+from ..base import E, S, register
+from ..families import Composite, N, bf16, f32, f64, i32, require_kind
+
+Place = tuple[Any, Any, Any]  # lower index, upper index, weight of the upper
+
+
+def places(size: int, out: int, mode: str, align: bool, scale: float, real: Any) -> Place:
+    """What each output reads along one axis, in f32 (f64 for f64) as PyTorch computes it. `scale` is input elements an output element; 0:
+    by the sizes."""
+    i = np.arange(out, dtype=real)
+    if mode == "nearest":
+        ratio = np.float32(scale if scale else size / out)
+        low = np.minimum(np.floor(i * ratio).astype(np.int64), size - 1)
+        return low, low, np.zeros(out, real)
+    if align:
+        at = i * real((size - 1) / (out - 1) if out > 1 else 0)
+    else:
+        at = np.maximum((i + real(0.5)) * real(scale if scale else size / out) - real(0.5), 0)
+    low = np.minimum(np.floor(at).astype(np.int64), size - 1)
+    return low, np.minimum(low + 1, size - 1), np.minimum(np.maximum(at - low, 0), 1).astype(real)
+
+
+@register
+class Resize(Composite):
+    """The last axes of x[..., *sizes] at other sizes: the nearest element, or linear between neighbours (PyTorch's coordinates)."""
+
+    sizes: tuple[int, ...]
+    mode: str = "nearest"
+    align_corners: bool = False
+    scales: tuple[float, ...] = ()
+    work = 4
+    samples = [S(f32(1, 2, 3, 4), sizes=(6, 8)), S(f32(2, 3, 5, 7), sizes=(8, 3), mode="linear"), S(f64(1, 1, 9), sizes=(4,)),
+               S(f32(1, 2, 4, 5), sizes=(7, 9), mode="linear", align_corners=True), S(f32(N, 3, 6), sizes=(13,), mode="linear"),
+               S(bf16(1, 2, 3, 3), sizes=(5, 5)), S(f32(1, 1, 3, 4), sizes=(1, 1), mode="linear", align_corners=True),
+               S(f32(1, 2, 5, 5), sizes=(7, 7), mode="linear", scales=(0.7, 0.7)), S(f32(1, 1, 2, 3, 4), sizes=(4, 3, 5), mode="linear")]
+    errors = [E(f32(2, 3), sizes=(1, 2, 3), match="needs at most one size an axis"),
+              E(f32(2, 3), sizes=(0,), match="sizes must be positive"),
+              E(f32(2, 3), sizes=(4,), mode="cubic", match="mode must be nearest or linear, got mode=cubic"),
+              E(f32(2, 0), sizes=(4,), match="has no value over an empty axis"), E(f32(2, N), sizes=(4,), match="needs static sizes"),
+              E(i32(2, 3), sizes=(4,), mode="linear", match="needs float operands")]
+
+    def infer(self, x: TensorType) -> TensorType:
+        n = len(self.sizes)
+        require(self.mode in ("nearest", "linear"), "mode must be nearest or linear", mode=self.mode)
+        require_kind((x,), "f" if self.mode == "linear" else "fiub")
+        require(0 < n <= x.ndim, "needs at most one size an axis", sizes=self.sizes, x=x)
+        require(all(s > 0 for s in self.sizes), "sizes must be positive", sizes=self.sizes)
+        require(all(isinstance(d, int) for d in x.shape[-n:]), "needs static sizes along the resized axes", x=x)
+        require(all(d != 0 for d in x.shape[-n:]), "has no value over an empty axis", x=x)
+        return x.with_shape((*x.shape[:-n], *self.sizes))
+
+    def _axes(self, shape: Any, dtype: Any) -> list[tuple[int, Place]]:
+        n = len(self.sizes)
+        real = np.float64 if dtype == np.float64 else np.float32
+        scales = self.scales or (0.0,) * n
+        every = zip(range(len(shape) - n, len(shape)), shape[-n:], self.sizes, scales, strict=True)
+        return [(a, places(d, s, self.mode, self.align_corners, r, real)) for a, d, s, r in every if d != s or r or self.mode == "linear"]
+
+    def ref(self, x: Any) -> Any:
+        y = x.astype(np.float64) if self.mode == "linear" else x
+        for axis, (low, high, w) in self._axes(x.shape, x.dtype):
+            below = np.take(y, low, axis)
+            if self.mode == "linear":
+                w = w.reshape([-1 if a == axis else 1 for a in range(x.ndim)])
+                below = below * (1 - w) + np.take(y, high, axis) * w
+            y = below
+        return y.astype(x.dtype)
+
+    def decompose(self, x: Value) -> Value:
+        g = x.node.graph
+        for axis, (low, high, w) in self._axes(x.shape, x.dtype.np):
+            below = F.gather(x, g.constant(low, "low"), axis)
+            if self.mode == "linear" and np.any(w):
+                shape = [-1 if a == axis else 1 for a in range(len(x.shape))]
+                above = F.gather(x, g.constant(high, "high"), axis)
+                weight = g.constant(w.reshape(shape).astype(x.dtype.np), "weight")
+                rest = g.constant((1 - w).reshape(shape).astype(x.dtype.np), "rest")
+                below = F.add(F.mul(below, rest), F.mul(above, weight))
+            x = below
+        return x
+
+
+def ranges(size: int, out: int) -> list[tuple[int, int]]:
+    """Start and end of each window of an adaptive pool."""
+    return [(i * size // out, -(-(i + 1) * size // out)) for i in range(out)]
+
+
+@register
+class AdaptivePool(Composite):
+    """Pools of the last axes that give the asked sizes: window i of n reads elements floor(i d / n) … ceil((i + 1) d / n)."""
+
+    sizes: tuple[int, ...]
+    kind: str = "mean"
+    work = 2
+    samples = [S(f32(1, 2, 7, 5), sizes=(3, 2)), S(f32(2, 3, 6), sizes=(4,), kind="max"), S(f64(1, 2, 5, 4), sizes=(5, 1)),
+               S(f32(N, 2, 9), sizes=(4,)), S(bf16(1, 2, 5), sizes=(2,)), S(f32(2, 3), sizes=(5,), kind="max")]
+    errors = [E(f32(2, 3), sizes=(2,), kind="sum", match="kind must be mean or max, got kind=sum"),
+              E(f32(2, 3), sizes=(0,), match="sizes must be positive"), E(f32(2, N), sizes=(2,), match="needs static sizes"),
+              E(f32(2, 0), sizes=(2,), match="has no value over an empty axis"), E(i32(2, 3), sizes=(2,), match="needs float operands")]
+
+    def infer(self, x: TensorType) -> TensorType:
+        n = len(self.sizes)
+        require(self.kind in ("mean", "max"), "kind must be mean or max", kind=self.kind)
+        require_kind((x,), "f")
+        require(0 < n <= x.ndim and all(s > 0 for s in self.sizes), "sizes must be positive, at most one an axis", sizes=self.sizes)
+        require(all(isinstance(d, int) for d in x.shape[-n:]), "needs static sizes along the pooled axes", x=x)
+        require(all(d != 0 for d in x.shape[-n:]), "has no value over an empty axis", x=x)
+        return x.with_shape((*x.shape[:-n], *self.sizes))
+
+    def ref(self, x: Any) -> Any:
+        y = x.astype(np.float64)
+        for axis, out in zip(range(x.ndim - len(self.sizes), x.ndim), self.sizes, strict=True):
+            fold = np.mean if self.kind == "mean" else np.max
+            parts = [fold(np.take(y, np.arange(a, b), axis), axis=axis, keepdims=True) for a, b in ranges(x.shape[axis], out)]
+            y = np.concatenate(parts, axis)
+        return y.astype(x.dtype)
+
+    def decompose(self, x: Value) -> Value:
+        for axis, out in zip(range(len(x.shape) - len(self.sizes), len(x.shape)), self.sizes, strict=True):
+            size = x.shape[axis]
+            assert isinstance(size, int)
+            if size == out:
+                continue
+            fold = F.mean if self.kind == "mean" else F.max_
+            if size % out == 0:  # equal windows, side by side
+                cut: tuple[Dim, ...] = (*x.shape[:axis], out, size // out, *x.shape[axis + 1 :])
+                x = fold(F.reshape(x, cut), (axis + 1,))
+            else:
+                x = F.concat([fold(F.slice_(x, axis, a, b - a), (axis,), keepdims=True) for a, b in ranges(size, out)], axis)
+        return x

@@ -1,0 +1,1 @@
+"""Selective scans and the gated delta rule."""

@@ -1,0 +1,117 @@
+"""The gated delta rule (Yang, Kautz, Hatamizadeh, arXiv:2412.06464): a matrix of memory that decays, is corrected and is read at each step.
+
+    S_t = exp(g_t) S_(t-1) + k_t (beta_t (v_t - k_t · exp(g_t) S_(t-1)))^T        o_t = scale q_t · S_t
+
+Shapes: q, k [B,H,L,K] · v [B,H,L,V] · g, beta [B,H,L] · first state [B,H,K,V]  →  o [B,H,L,V], last state [B,H,K,V].
+Operands may be stored in 16 bits: the memory and all arithmetic are f32. The reverse pass is one op (delta_net_backward.py); forward
+mode goes through the scan that the op is made of.
+"""
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...core.dims import Dim
+from ...core.errors import require
+from ...ir.graph import Graph, Value
+from ...ir.types import TensorType
+from .. import functions as F
+from ..base import E, MaybeValues, S, Values, register, single
+from ..families import Composite, N, bf16, f16, f32, f64, i32, require_one_dtype
+
+
+def shapes(length: Dim = 5, *, batch: Dim = 2, heads: int = 2, k: int = 3, v: int = 4, dtype: str = "f32") -> list[TensorType]:
+    t = {"f16": f16, "bf16": bf16, "f32": f32, "f64": f64}[dtype]
+    lead = (batch, heads, length)
+    return [t(*lead, k), t(*lead, k), t(*lead, v), t(*lead), t(*lead), t(batch, heads, k, v)]
+
+
+def checked(q: TensorType, k: TensorType, v: TensorType, g: TensorType, beta: TensorType, state: TensorType) -> None:
+    """The rule of types that both passes share."""
+    dtype = require_one_dtype((q, k, v, g, beta, state))
+    require(dtype.name in ("f16", "bf16", "f32", "f64"), "needs f16, bf16, f32 or f64 operands; cast first", dtype=dtype)
+    require(q.ndim == 4 and v.ndim == 4, "needs q[B,H,L,K] and v[B,H,L,V]", q=q, v=v)
+    *lead, depth = q.shape
+    require(isinstance(depth, int) and isinstance(v.shape[-1], int), "sizes of keys and values must be known", q=q, v=v)
+    want = {"k": (k, q.shape), "v": (v, (*lead, v.shape[-1])), "g": (g, tuple(lead)), "beta": (beta, tuple(lead)),
+            "state": (state, (*lead[:2], depth, v.shape[-1]))}
+    for name, (got, shape) in want.items():
+        require(got.shape == shape, "{name} must be [{shape}]", name=name, shape=",".join(map(str, shape)), type=got)
+
+
+LOW, HIGH = (-1, -0.6, -1, -1.5, 0.05, -1), (1, 0.6, 1, -0.05, 0.95, 1)
+
+
+@register
+class GatedDeltaRule(Composite):
+    """o and the last state. Operands: q, k, v, g (logarithms of decays), beta, first state."""
+
+    scale: float = 1.0
+    work = 8
+    template = "gated_delta_rule"
+    samples = [S(*shapes(), low=LOW, high=HIGH), S(*shapes(4, k=17, v=19, heads=1), scale=0.25, low=LOW, high=HIGH),
+               S(*shapes(3, dtype="f64"), scale=0.5, low=LOW, high=HIGH), S(*shapes(N, batch=1), low=LOW, high=HIGH),
+               S(*shapes(0), low=LOW, high=HIGH), S(*shapes(dtype="bf16"), low=LOW, high=HIGH),
+               S(*shapes(4, dtype="f16"), scale=0.5, low=LOW, high=HIGH)]
+    errors = [E(*shapes()[:5], f32(2, 2, 4, 3), match=r"state must be \[2,2,3,4\]"),
+              E(*shapes()[:3], f32(2, 2, 4), *shapes()[4:], match=r"g must be \[2,2,5\]"),
+              E(f32(2, 5, 3), *shapes()[1:], match=r"needs q\[B,H,L,K\] and v\[B,H,L,V\]"),
+              E(*(t.with_dtype(i32().dtype) for t in shapes()), match="needs f16, bf16, f32 or f64 operands"),
+              E(f32(2, 2, 5, N), f32(2, 2, 5, N), *shapes()[2:], match="sizes of keys and values must be known")]
+
+    def infer(self, q: TensorType, k: TensorType, v: TensorType, g: TensorType, beta: TensorType,
+              state: TensorType) -> tuple[TensorType, TensorType]:
+        checked(q, k, v, g, beta, state)
+        return v, state
+
+    def ref(self, q: Any, k: Any, v: Any, g: Any, beta: Any, state: Any) -> Any:
+        dtype = q.dtype
+        q, k, v, g, beta, s = (x.astype(np.float64) for x in (q, k, v, g, beta, state))
+        out = np.zeros(v.shape)
+        for t in range(q.shape[2]):
+            s = s * np.exp(g[:, :, t])[..., None, None]
+            correction = beta[:, :, t, None] * (v[:, :, t] - np.einsum("bhk,bhkv->bhv", k[:, :, t], s))
+            s = s + k[:, :, t, :, None] * correction[:, :, None]
+            out[:, :, t] = self.scale * np.einsum("bhk,bhkv->bhv", q[:, :, t], s)
+        return out.astype(dtype), s.astype(dtype)
+
+    def decompose(self, *values: Value) -> tuple[Value, ...]:
+        dtype = values[0].dtype
+        q, k, v, g, beta, state = (F.widened(x) for x in values)
+        batch, heads, length, depth = q.shape
+        wide = v.shape[-1]
+
+        def step(_: Graph, values: Values) -> Values:
+            s, q, k, v, decay, beta = values
+            s = F.mul(s, F.reshape(decay, (batch, heads, 1, 1)))
+            column = F.reshape(k, (batch, heads, depth, 1))
+            read = F.sum_(F.mul(s, column), (2,))
+            correction = F.mul(F.reshape(beta, (batch, heads, 1)), F.sub(v, read))
+            s = F.add(s, F.mul(column, F.reshape(correction, (batch, heads, 1, wide))))
+            return s, F.sum_(F.mul(s, F.reshape(q, (batch, heads, depth, 1))), (2,))
+
+        scaled = q if self.scale == 1 else F.mul(q, self.scale)
+        xs = [F.transpose(x, (2, 0, 1, *range(3, len(x.shape)))) for x in (scaled, k, v, F.exp(g), beta)]
+        body = single(step, state.type, *(x.type.with_shape(x.shape[1:]) for x in xs))
+        last, out = F.apply("scan", state, *xs, body=body, carries=1, xs=5, length=length)
+        return F.cast(F.transpose(out, (1, 2, 0, 3)), dtype), F.cast(last, dtype)
+
+    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
+        """Memories are computed again in the reverse pass, from marks every few steps."""
+        given = [F.zeros(v) if g is None else g for v, g in zip(outputs, cotangents, strict=True)]
+        made: tuple[Value, ...] = F.apply("gated_delta_rule_backward", *inputs, *given, scale=self.scale)
+        return made
+
+    def expands(self, rule: str, active: tuple[bool, ...]) -> bool:
+        return rule == "jvp"
+
+    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
+        """The new axis and the batch axis are one."""
+        whole = [F.broadcast_batch(v, bat, size) for v, bat in zip(inputs, batched, strict=True)]
+        own = whole[0].shape[1]
+        made = self(*(F.reshape(v, (size * own, *v.shape[2:])) for v in whole))
+        return tuple(F.reshape(v, (size, own, *v.shape[1:])) for v in made)
+
+    def flops(self, q: TensorType, k: TensorType, v: TensorType, g: TensorType, beta: TensorType, state: TensorType) -> Dim:
+        return 7 * q.numel * v.shape[-1]

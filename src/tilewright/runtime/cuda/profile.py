@@ -1,0 +1,85 @@
+"""Measured runs on a GPU: the time of every kind of launch in a chain of its own, and of the whole."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ...core.dims import evaluate
+from ...core.errors import InputError
+from . import launch as cuda_launch
+from .executable import Schedule, Step
+
+if TYPE_CHECKING:
+    from .session import CudaSession
+    from .walk import Flow
+
+COPIES = 8  # launches of a chain, at least
+
+
+@dataclass(eq=False)
+class CudaProfile:
+    """`rows`: one dict per launch (name, kernel, microseconds, flops, bytes); launches overlap, so the total is less than their sum. A
+    launch in a loop has one row, with the time of one step."""
+
+    name: str
+    env: dict[str, int]
+    rows: list[dict[str, Any]]
+    total_us: float = 0.0
+
+    def __str__(self) -> str:
+        shape = ", ".join(f"{k} = {v}" for k, v in self.env.items())
+        lines = [f"{self.name}: {self.total_us:.1f} us{' at ' + shape if shape else ''}, {len(self.rows)} launches"]
+        lines.append(f"{'launch':32s} {'kernel':36s} {'us':>9s} {'GFLOP/s':>10s} {'GB/s':>8s}")
+        for r in self.rows:
+            rates = f"{r['flops'] / r['us'] / 1e3:10.1f} {r['bytes'] / r['us'] / 1e3:8.1f}"
+            lines.append(f"{r['name'][:32]:32s} {r['kernel'][:36]:36s} {r['us']:9.2f} {rates}")
+        return "\n".join(lines)
+
+
+def measure(session: CudaSession, repeat: int) -> CudaProfile:
+    """Medians of `repeat` runs on the memory of the session's last call, whose results are not kept. Launches of one kernel and size are
+    timed as one chain, each with its own operands: repeating one of them would find its matrix in the cache."""
+    if repeat < 1:
+        raise InputError(f"profile: repeat must be at least 1, got {repeat}")
+    env = session.last_env() or {}
+    whole = session.schedule(env)
+    alike: dict[tuple[str, int, int], list[Step]] = {}
+    for step in whole.steps:
+        alike.setdefault(_kind(step), []).append(step)
+    stream = session.last_stream
+    times = {kind: _chain(whole, steps, repeat, stream) for kind, steps in alike.items()}
+    rows = [
+        {"name": s.launch.name, "kernel": s.launch.kernel.name, "us": times[_kind(s)], "flops": evaluate(s.launch.flops, env),
+         "bytes": evaluate(s.launch.bytes, env)}
+        for s in {s.launch: s for s in whole.steps}.values()  # one of every step of a loop
+    ]  # fmt: skip
+    return CudaProfile(session.name, dict(env), rows, _timed(whole.run, repeat, stream))
+
+
+def _kind(step: Step) -> tuple[str, int, int]:
+    return step.launch.kernel.name, step.grid, step.shared
+
+
+def _chain(whole: Schedule | Flow, steps: list[Step], repeat: int, stream: int) -> float:
+    times = -(-COPIES // len(steps))
+    copies = [dataclasses.replace(s, node=None, launched=None, config=None, on=None, alone=()) for _ in range(times) for s in steps]
+    graph = Schedule(whole.env, whole.arena, copies, len(whole.addresses))
+    graph.bind(list(whole.addresses))
+    return _timed(graph.run, repeat, stream) / len(copies)
+
+
+def _timed(run: Callable[[int], None], repeat: int, stream: int) -> float:
+    """Median microseconds of a run."""
+    taken = []
+    for i in range(repeat + 1):
+        start, stop = (cuda_launch.Event(cuda_launch.TIMES) for _ in range(2))
+        start.record(stream)
+        run(stream)
+        stop.record(stream)
+        if i:  # the first warms up
+            taken.append(cuda_launch.elapsed_us(start, stop))
+    return float(statistics.median(taken))

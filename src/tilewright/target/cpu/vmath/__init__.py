@@ -1,0 +1,1 @@
+"""Vector math: functions of floats as LLVM IR, with bounds on their error."""

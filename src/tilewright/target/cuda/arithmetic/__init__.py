@@ -1,0 +1,1 @@
+"""Scalar arithmetic, conversions and functions on PTX registers."""

@@ -1,0 +1,1 @@
+"""Convolution written as PTX."""

@@ -1,0 +1,82 @@
+"""Convolution as an implicit product on Hopper: the kernel of `gemm.py`, whose left matrix is windows of an image.
+
+Rows of the product are result pixels (batch, [depth,] height, width), K runs over taps and, inside a tap, over channels in steps of 64.
+The copy engine walks the pixels by itself (`im2col`): it is told the first one and the tap, goes on at the next line and the next image,
+and fills what is outside the image with zeros. Weights are [O, taps, C], so channels past the end are zeros on both sides. With groups a
+tile's columns are of one group, and its channels begin at that group's first.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from ....core.target_spec import TargetSpec
+from ....kernels.conv.cuda.kernels import ConvKernel
+from ..matmul.gemm import Gemm
+
+BK = 64  # channels of a step
+
+
+def emit_conv(kernel: ConvKernel, target: TargetSpec) -> str:
+    return ConvGemm(kernel).module(target)
+
+
+class ConvGemm(Gemm):
+    """The producer's part that differs: where a stage comes from."""
+
+    kernel: ConvKernel
+
+    def __init__(self, kernel: ConvKernel) -> None:
+        super().__init__(kernel)
+        self.windows = kernel
+
+    def _first_step(self, row: str, column: str) -> None:
+        """The first pixel's place in the image, the first tap, and the group's first channel."""
+        k, g, v = self.k, self.windows, self.k.value
+        rest, size, places = row, prod(g.image), []
+        for extent in g.image:
+            places.append(v("i32", f"div.u32 {{}}, {rest}, {size};"))
+            rest = v("i32", f"rem.u32 {{}}, {rest}, {size};")
+            size //= extent
+        image, *lines = (*places, rest)
+        first = [v("i32", f"mad.lo.s32 {{}}, {n}, {s}, {-b};") for n, s, b in zip(lines, g.stride, g.before, strict=True)]
+        self.pixel = ", ".join([*first[::-1], image])
+        self.channel, self.tap = k.reg("i32"), k.reg("i32")
+        self.reach = [k.reg("half") for _ in g.taps]  # of the tap, innermost axis first
+        for r in (self.channel, self.tap):
+            k.emit(f"mov.u32 {r}, 0;")
+        for r in self.reach:
+            k.emit(f"mov.b16 {r}, 0;")
+        self.origin = ""
+        if g.each:
+            self.origin = v("i32", f"mul.lo.u32 {{}}, {v('i32', f'div.u32 {{}}, {column}, {g.each};')}, {g.channels};")
+
+    def _load_a(self, load: str, spot: str, place: tuple[str, str, str], full: str) -> None:
+        windows = load.replace(".3d.", f".{len(self.reach) + 2}d.").replace(".global.", ".global.im2col.")
+        channel = self.k.value("i32", f"add.u32 {{}}, {self.channel}, {self.origin};") if self.origin else self.channel
+        at = f"{{{channel}, {self.pixel}}}"
+        self.k.emit(f"{windows} [{spot}], [{self.maps[0]}, {at}], [{full}], {{{', '.join(self.reach)}}};")
+
+    def _kept_place(self, step: int) -> str:
+        per_tap = -(-self.windows.channels // BK)
+        return f"{step % per_tap * BK}, 0, {step // per_tap}"
+
+    def _b_place(self, at: str, column: str, batch: str) -> str:
+        return f"{self.channel}, {column}, {self.tap}"
+
+    def _next_step(self) -> None:
+        """The next channels of a tap, then the next tap of a line, then the next line."""
+        k, g, v = self.k, self.windows, self.k.value
+        k.emit(f"add.u32 {self.channel}, {self.channel}, {BK};")
+        turn = v("i1", f"setp.ge.u32 {{}}, {self.channel}, {g.channels};")
+        k.emit(f"@{turn} mov.u32 {self.channel}, 0;")
+        k.emit(f"@{turn} add.u32 {self.tap}, {self.tap}, 1;")
+        last = len(g.taps) - 1
+        for place, taps, hop in zip(self.reach, g.taps[::-1], g.dilation[::-1], strict=True):
+            outermost = place is self.reach[last]
+            if taps == 1 and not outermost:
+                continue
+            k.emit(f"@{turn} add.u16 {place}, {place}, {hop};")
+            if not outermost:
+                turn = v("i1", f"setp.eq.u16 {{}}, {place}, {taps * hop};")
+                k.emit(f"@{turn} mov.b16 {place}, 0;")

@@ -1,0 +1,1 @@
+"""PTX as text, as a control-flow graph, and NVIDIA's assembler."""

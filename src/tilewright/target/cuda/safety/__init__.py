@@ -1,0 +1,1 @@
+"""Proofs about PTX text without a GPU: barriers, divergence, asynchronous copies and products."""

@@ -1,0 +1,1 @@
+"""Choosing a token, written as PTX."""

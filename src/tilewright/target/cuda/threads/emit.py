@@ -1,0 +1,358 @@
+"""Tile IR → PTX: a program runs on a group of threads (`BlockKernel`), one kernel per module."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+from ....core.dtypes import f32, i64
+from ....core.errors import CompileError
+from ....core.target_spec import TargetSpec
+from ....kernels.cuda.kernel import WARP, BlockKernel
+from ....tile.constraints import TileLimits, check
+from ....tile.ir import INDEX, Instr, TileType, Type, Var, ViewType, alloc_bytes
+from ...cpu import arithmetic
+from ..arithmetic import math
+from ..arithmetic.convert import convert, narrow_pair
+from ..ptx.text import START, WAIT, arch_number, literal, module_text
+from . import access, ordering
+from .access import Address
+from .control import EARLY, Control
+from .layout import Group, Key, Regs, elem_type
+from .reductions import reduce_tiles
+
+
+def emit_block_kernel(kernel: BlockKernel, target: TargetSpec) -> str:
+    """The PTX module of a kernel. The entry has the kernel's name; parameters are its argument words, then the number of programs."""
+    warnings(kernel, target)
+    return Emitter(kernel, Group(kernel.threads, kernel.vector)).module(target)
+
+
+def warnings(kernel: BlockKernel, target: TargetSpec) -> list[str]:
+    """What a kernel costs beyond its chip's limits: registers that will spill. Memory that there is not is an error."""
+    limits = TileLimits.of(target, kernel.threads)
+    if kernel.workspace is not None:  # its allocations lie in a buffer
+        limits = replace(limits, local_bytes=sys.maxsize)
+    return [f.message for f in check(kernel, limits)]
+
+
+class Emitter(Control):
+    """Walks a kernel once; `env` maps each tile-IR value to registers."""
+
+    pending = False  # the wait for the kernel before is still to come
+    arch = 90
+
+    @cached_property
+    def meetings(self) -> frozenset[Instr]:
+        """Accesses before which the threads of a program meet."""
+        return ordering.planned(self.kernel)
+
+    def module(self, target: TargetSpec) -> str:
+        kernel = self.kernel
+        assert isinstance(kernel, BlockKernel)
+        if kernel.threads > WARP and kernel.programs != 1:
+            raise CompileError(f"cuda: a program of {kernel.threads} threads takes a block of its own, got {kernel.programs} programs")
+        self.arch = arch_number(target.cpu)
+        self.k.late = self.pending = kernel.early and self.arch >= 90
+        self.parameters(["grid"] if kernel.programs > 1 else [])
+        self._program_index(kernel)
+        self.block(kernel.body)
+        text = self.k.text([f".maxntid {kernel.block}, 1, 1"], target.cpu)
+        return module_text(target.cpu, math.tables(text) + text)
+
+    def _program_index(self, kernel: BlockKernel) -> None:
+        k = self.k
+        block = k.value("i32", "mov.u32 {}, %ctaid.x;")
+        if kernel.programs == 1:
+            self.env[kernel.pid] = k.value("i64", f"cvt.u64.u32 {{}}, {block};")
+            return
+        tid = k.value("i32", "mov.u32 {}, %tid.x;")
+        group = tid if kernel.threads == 1 else k.value("i32", f"shr.u32 {{}}, {tid}, {kernel.threads.bit_length() - 1};")
+        pid = k.value("i32", f"mad.lo.u32 {{}}, {block}, {kernel.programs}, {group};")
+        wide = k.value("i64", f"cvt.u64.u32 {{}}, {pid};")
+        k.emit(f"@{k.value('i1', f'setp.ge.u64 {{}}, {wide}, {self.word(-1)};')} exit;")
+        self.env[kernel.pid] = wide
+
+    # --- tiles --------------------------------------------------------------------------------------------------------
+    def keys(self, shape: tuple[int, ...]) -> list[Key]:
+        return [key for piece in self.layout.pieces(shape) for key in piece]
+
+    def elementwise(self, instr: Instr, emit: Callable[..., str]) -> None:
+        """emit(dtype of the operands, *operands) for every element a thread holds."""
+        out = instr.results[0]
+        assert isinstance(out.type, TileType)
+        xs = [self.tile(x) for x in instr.operands]
+        dtype = xs[-1].type.dtype
+        self.env[out] = Regs(out.type, {key: emit(dtype, *(x.pick(key) for x in xs)) for key in self.keys(out.type.shape)})
+
+    def do_unary(self, instr: Instr) -> None:
+        fn = math.short if instr.attrs.get("short") else math.unary
+        self.elementwise(instr, lambda dt, x: fn(self.f, instr.op, dt, x))
+
+    def do_binary(self, instr: Instr) -> None:
+        self.elementwise(instr, lambda dt, a, b: math.binary(self.f, instr.op, dt, a, b))
+
+    def do_cmp(self, instr: Instr) -> None:
+        fn = instr.attrs["fn"]
+        self.elementwise(instr, lambda dt, a, b: arithmetic.compare(self.f, fn, dt, elem_type(dt), a, b))
+
+    def do_select(self, instr: Instr) -> None:
+        self.elementwise(instr, lambda dt, c, a, b: self.f.select(elem_type(dt), c, a, b))
+
+    def do_fma(self, instr: Instr) -> None:
+        self.elementwise(instr, lambda dt, a, b, c: self.f.fma(elem_type(dt), a, b, c))
+
+    def do_dot4(self, instr: Instr) -> None:
+        """Unsigned bytes of a, signed bytes of b."""
+        self.elementwise(instr, lambda dt, a, b, c: self.k.value("i32", f"dp4a.u32.s32 {{}}, {a}, {b}, {c};"))
+
+    def do_broadcast(self, instr: Instr) -> None:
+        self.elementwise(instr, lambda dt, x: x)
+
+    def do_cast(self, instr: Instr) -> None:
+        out, x = instr.results[0], self.tile(instr.operands[0])
+        assert isinstance(out.type, TileType)
+        source, target = x.type.dtype, out.type.dtype
+        if target.name not in ("bf16", "f16"):
+            self.elementwise(instr, lambda dt, v: convert(self.f, source, target, v))
+            return
+        values: dict[Key, str] = {}
+        for piece in self.layout.pieces(out.type.shape):
+            wide = [convert(self.f, source, f32, x.pick(key)) for key in piece]
+            wide = [v if v.startswith("%") else self.k.value("float", f"mov.f32 {{}}, {v};") for v in wide]
+            for i in range(0, len(piece) - 1, 2):
+                values[piece[i]], values[piece[i + 1]] = narrow_pair(self.f, target, wide[i], wide[i + 1])
+            if len(piece) % 2:
+                values[piece[-1]] = convert(self.f, f32, target, wide[-1])
+        self.env[out] = Regs(out.type, values)
+
+    def do_bitcast(self, instr: Instr) -> None:
+        out = instr.results[0].type
+        assert isinstance(out, TileType)
+        self.elementwise(instr, lambda dt, x: self.f.cast("bitcast", elem_type(dt), x, elem_type(out.dtype)))
+
+    def do_full(self, instr: Instr) -> None:
+        type_, value = instr.results[0].type, instr.attrs["value"]
+        assert isinstance(type_, TileType)
+        ty = elem_type(type_.dtype)
+        text = self.k.value("half", f"mov.b16 {{}}, {access._raw(type_.dtype, value)};") if ty in ("half", "bf16") else literal(ty, value)
+        if type_.dtype.kind == "u" and ty == "i64":
+            text = str(int(value)) + ("U" if value >= 1 << 63 else "")
+        self.env[instr.results[0]] = Regs(type_, dict.fromkeys(self.keys(type_.shape), text))
+
+    def do_iota(self, instr: Instr) -> None:
+        type_, axis = instr.results[0].type, instr.attrs["axis"]
+        assert isinstance(type_, TileType)
+        if not self.layout.spread(type_.shape, axis):
+            values = {key: literal(elem_type(type_.dtype), key[axis]) for key in self.keys(type_.shape)}
+        else:
+            base = self.base(type_.shape, axis)
+            whole = {o: access.plus(self.f, base, str(o)) for o in {key[axis] for key in self.keys(type_.shape)}}
+            made = {o: convert(self.f, i64, type_.dtype, v) for o, v in whole.items()}
+            values = {key: made[key[axis]] for key in self.keys(type_.shape)}
+        self.env[instr.results[0]] = Regs(type_, values)
+
+    def do_reduce(self, instr: Instr) -> None:
+        if instr in self.reduced:
+            return
+        together = [instr, *self._beside(instr)]
+        found = reduce_tiles(self, instr.attrs["fn"], [self.tile(i.operands[0]) for i in together], instr.attrs["axis"])
+        self.env.update(zip((i.results[0] for i in together), found, strict=True))
+        self.reduced.update(together)
+
+    def _beside(self, instr: Instr) -> list[Instr]:
+        """The reductions that follow at once and are of the same kind, where the threads of a block would meet for each."""
+        x = self.tile(instr.operands[0]).type
+        if self.layout.threads <= WARP or not self.layout.spread(x.shape, instr.attrs["axis"]):
+            return []
+        found: list[Instr] = []
+        for i in self.rest:
+            known = i.op == "reduce" and i.attrs == instr.attrs and i.operands[0] in self.env
+            y = self.tile(i.operands[0]).type if known else None
+            if y is None or y.dtype is not x.dtype or len(y.shape) != len(x.shape) or not self.layout.spread(y.shape, i.attrs["axis"]):
+                break
+            found.append(i)
+        return found
+
+    def _private(self, instr: Instr) -> TileType:
+        """Ops that move elements between positions work where one thread holds the whole tile."""
+        type_ = instr.results[0].type
+        assert isinstance(type_, TileType)
+        if self.layout.threads != 1:
+            raise CompileError(f"cuda: {instr.op} needs programs of one thread, kernel {self.kernel.name} has {self.layout.threads}")
+        return type_
+
+    def do_reshape(self, instr: Instr) -> None:
+        type_ = instr.results[0].type
+        x = self.tile(instr.operands[0])
+        assert isinstance(type_, TileType)
+        if self.layout.threads != 1 and x.type.shape[-1:] != type_.shape[-1:] and x.type.numel != 1:
+            self._private(instr)
+        order = [x.values[key] for key in sorted(x.values)]
+        self.env[instr.results[0]] = Regs(type_, dict(zip(sorted(self.keys(type_.shape)), order, strict=True)))
+
+    def do_transpose(self, instr: Instr) -> None:
+        type_, x = self._private(instr), self.tile(instr.operands[0])
+        self.env[instr.results[0]] = Regs(type_, {(b, a): v for (a, b), v in x.values.items()})
+
+    def do_scan(self, instr: Instr) -> None:
+        """By doubling along the last axis, in the order that every target keeps."""
+        type_, x = self._private(instr), self.tile(instr.operands[0])
+        values, reach = dict(x.values), 1
+        while reach < type_.shape[-1]:
+            values = {
+                key: v if key[-1] < reach else math.combine(self.f, instr.attrs["fn"], type_.dtype, values[(*key[:-1], key[-1] - reach)], v)
+                for key, v in values.items()
+            }
+            reach *= 2
+        self.env[instr.results[0]] = Regs(type_, values)
+
+    def do_extract(self, instr: Instr) -> None:
+        type_, x, starts = self._private(instr), self.tile(instr.operands[0]), instr.attrs["starts"]
+        self.env[instr.results[0]] = Regs(
+            type_, {key: x.values[tuple(s + i for s, i in zip(starts, key, strict=True))] for key in self.keys(type_.shape)}
+        )
+
+    def do_shuffle(self, instr: Instr) -> None:
+        type_, a, b = self._private(instr), self.tile(instr.operands[0]), self.tile(instr.operands[1])
+        n, order = a.type.shape[0], instr.attrs["order"]
+        picked = {key: divmod(order[key[0]], n) for key in self.keys(type_.shape)}
+        self.env[instr.results[0]] = Regs(type_, {key: (a, b)[which].values[(k,)] for key, (which, k) in picked.items()})
+
+    def do_mma(self, instr: Instr) -> None:
+        type_ = self._private(instr)
+        a, b, acc = (self.tile(x) for x in instr.operands)
+        ty, values = elem_type(type_.dtype), dict(acc.values)
+        for k in range(a.type.shape[1]):
+            for m, n in values:
+                x, y = (convert(self.f, t.type.dtype, type_.dtype, t.values[key]) for t, key in ((a, (m, k)), (b, (k, n))))
+                values[m, n] = (
+                    self.f.fma(ty, x, y, values[m, n])
+                    if type_.dtype.is_float
+                    else self.f.op("add", ty, self.f.op("mul", ty, x, y), values[m, n])
+                )
+        self.env[instr.results[0]] = Regs(type_, values)
+
+    # --- memory -------------------------------------------------------------------------------------------------------
+    def do_alloc(self, instr: Instr) -> None:
+        type_ = instr.results[0].type
+        assert isinstance(type_, ViewType)
+        strides = tuple(str(s) for s in type_.strides)
+        if type_.space == "shared" and self.layout.threads != 1:
+            self.env[instr.results[0]] = Address(self._shared(alloc_bytes(instr)), strides, type_.dtype, "shared")
+            return
+        if self.layout.threads != 1:
+            raise CompileError(f"cuda: private memory needs programs of one thread, kernel {self.kernel.name} has {self.layout.threads}")
+        space = getattr(self.kernel, "workspace", None)
+        if space is not None:
+            self.env[instr.results[0]] = Address(self._own_part(instr, space), strides, type_.dtype)
+            return
+        name = f"private{self.private}"
+        self.private += 1
+        self.k.prologue.append(f"  .local .align 16 .b8 {name}[{alloc_bytes(instr)}];")
+        pointer = self.k.value("i64", f"mov.u64 {{}}, {name};")
+        self.env[instr.results[0]] = Address(pointer, strides, type_.dtype, "local")
+
+    def _own_part(self, instr: Instr, space: Var) -> str:
+        """Where this program's `alloc` lies in the workspace of all programs."""
+        allocs = [i for i in self.kernel.walk() if i.op == "alloc"]
+        each, before = sum(map(alloc_bytes, allocs)), sum(alloc_bytes(i) for i in allocs[: allocs.index(instr)])
+        whole = self.env[space]
+        assert isinstance(whole, Address)
+        start = self.k.value("i64", f"add.s64 {{}}, {whole.pointer}, {before};")
+        return self.k.value("i64", f"mad.lo.s64 {{}}, {self.env[self.kernel.pid]}, {each}, {start};")
+
+    def _shared(self, nbytes: int) -> str:
+        """Scratch of this program in shared memory."""
+        k, programs = self.k, getattr(self.kernel, "programs", 1)
+        each = -(-nbytes // 16) * 16
+        at = k.value("i64", f"add.s64 {{}}, {self.shared_base()}, {k.alloc_shared(each * programs)};")
+        if programs == 1:
+            return at
+        tid = k.value("i32", "mov.u32 {}, %tid.x;")
+        which = k.value("i32", f"shr.u32 {{}}, {tid}, {self.layout.threads.bit_length() - 1};")
+        return k.value("i64", f"mad.wide.u32 {{}}, {which}, {each}, {at};")
+
+    def _view(self, instr: Instr) -> Address:
+        var = instr.operands[0]
+        assert isinstance(var, Var)
+        found = self.env[var]
+        assert isinstance(found, Address)
+        return found
+
+    def do_subview(self, instr: Instr) -> None:
+        view, keep = self._view(instr), instr.attrs["keep"]
+        origin = access.Access(self, view, [self.ix(x) for x in instr.operands[1:]], (), (), {}).origin
+        self.env[instr.results[0]] = Address(origin, tuple(view.strides[i] for i in keep), view.dtype, view.space)
+
+    def _access(self, instr: Instr) -> tuple[Address, list[str], dict[int, str], int]:
+        view = self._view(instr)
+        rank, limited = len(view.strides), instr.attrs.get("limits") or ()
+        at = [self.ix(x) for x in instr.operands[1 : 1 + rank]]
+        limits = {axis: self.index_register(x) for axis, x in zip(limited, instr.operands[1 + rank :], strict=False)}
+        return view, at, limits, 1 + rank + len(limited)
+
+    def do_load(self, instr: Instr) -> None:
+        view, at, limits, _ = self._access(instr)
+        type_ = instr.results[0].type
+        assert isinstance(type_, TileType)
+        if self.pending and not view.early:  # the first load that must wait
+            if self.loops:
+                raise CompileError(f"cuda: kernel {self.kernel.name} waits for the kernel before inside a loop or branch")
+            self.wait()
+            self.pending = False
+        if self.pending and view.hint:
+            view = replace(view, hint=EARLY)
+        ordering.before(self, instr)
+        other = instr.attrs.get("other", 0) or 0
+        self.env[instr.results[0]] = access.load(self, ordering.qualified(self, view, instr), at, type_, instr.attrs["axes"], limits, other)
+        ordering.after(self, instr)
+
+    def wait(self) -> None:
+        """All that the kernel before wrote is in memory from here on."""
+        self.k.lines += [WAIT, START] if self.k.patient else [WAIT]
+
+    def do_store(self, instr: Instr) -> None:
+        view, at, limits, used = self._access(instr)
+        ordering.before(self, instr)
+        access.store(self, ordering.qualified(self, view, instr), at, self.tile(instr.operands[used]), instr.attrs["axes"], limits)
+
+    def do_atomic(self, instr: Instr) -> None:
+        view, at, limits, used = self._access(instr)
+        ordering.before(self, instr)
+        self.env[instr.results[0]] = ordering.atomic(self, instr, view, at, limits, self.tile(instr.operands[used]))
+        ordering.after(self, instr)
+
+    def do_gather(self, instr: Instr) -> None:
+        view, at, _, used = self._access(instr)
+        indices, axis = self.tile(instr.operands[used]), instr.attrs["axis"]
+        origin = access.Access(self, view, at, (), (), {}).origin
+        type_ = instr.results[0].type
+        assert isinstance(type_, TileType)
+        values = {}
+        for key, index in indices.values.items():
+            wide = convert(self.f, indices.type.dtype, i64, index)
+            here = Address(origin, ("0",) * axis + (view.strides[axis],), view.dtype, view.space)
+            one = access.Access(self, here, ["0"] * axis + [wide], (), (), {})
+            values[key] = access._load_piece(one, [()], 0)[0]
+        self.env[instr.results[0]] = Regs(type_, values)
+
+    def do_join(self, instr: Instr) -> None:
+        """Tokens became barriers and qualifiers of accesses (`ordering.py`)."""
+
+    def do_prefetch(self, instr: Instr) -> None:
+        """A hint for CPUs; the GPU hides latency with other warps."""
+
+    # --- what loops carry ---------------------------------------------------------------------------------------------
+    def carried(self, type_: Type, value: Any) -> tuple[Any, list[tuple[str, str, str]]]:
+        """Fresh registers that hold a value across iterations, and the moves (bits, register, source) that fill them."""
+        if type_ == INDEX:
+            reg = self.k.reg("i64")
+            return reg, [("b64", reg, value)]
+        assert isinstance(type_, TileType) and isinstance(value, Regs)
+        ty = elem_type(type_.dtype)
+        regs = {key: self.k.reg(ty) for key in value.values}
+        return Regs(type_, regs), [(self.move_kind(ty), regs[key], v) for key, v in value.values.items()]
