@@ -322,3 +322,17 @@ def test_checks_change_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEWRIGHT_CHECKS", "1")
     for c, want in zip(calls, plain, strict=True):
         np.testing.assert_array_equal(c(), want)
+
+
+def test_divisions_by_zero_do_not_end_the_process() -> None:
+    """Of index values: an error in the debugger, some number in a compiled kernel. Of integers in tiles: 0, as everywhere."""
+
+    @tw.kernel("i32[N], i64 -> i32[N]", grid=1)
+    def divided(x, by, y, *, B=16):
+        y.store(0, 7 // x.load(0, B) + x.load(0, B) % (x.load(0, B) * 0) + (5 // by) * 0)
+
+    x = np.array([0, 1, -2, 3], np.int32)
+    np.testing.assert_array_equal(divided(x, 1), [0, 7, -4, 2])
+    np.testing.assert_array_equal(divided(x, 0), [0, 7, -4, 2])
+    with pytest.raises(tw.ExecutionError, match=r"the divisor not zero, got 5 and 0 \(test_bad_input.py:\d+: `y.store"):
+        divided.debug(x, 0)

@@ -58,7 +58,6 @@ class Expressions(Arithmetic):
     """Evaluates the expressions of the function that is being read."""
 
     frames: list[Frame]
-    debug: bool
 
     def call_function(self, fn: types.FunctionType, env: dict[str, Any]) -> Any:
         raise NotImplementedError

@@ -26,6 +26,7 @@ class Arithmetic:
 
     b: Recorder
     kind: str
+    debug: bool
 
     def dtype(self, given: Any) -> DType:
         """A dtype from its name, from NumPy or from PyTorch."""
@@ -87,6 +88,8 @@ class Arithmetic:
                 raise CompileError(f"{fn}: an index is divided by 0")
             if isinstance(a, int) and isinstance(b, int):
                 return {"max": max, "min": min}[fn](a, b)
+            if isinstance(b, Ix) and fn in ("floordiv", "rem") and not self.debug:
+                b = self.b.maximum(b, 1)  # a division by 0 would end the process; the debugger names its line
             return self.b.index_op("mod" if fn == "rem" else fn, a, b)
         if fn == "pow" and isinstance(b, (int, float)) and b == 2:
             x = self.computed(self.tile(a))
