@@ -141,6 +141,26 @@ def test_torch_in_torch_out() -> None:
     assert example("softmax").softmax(b.T).dtype is torch.bfloat16
 
 
+class Foreign:
+    """Another library's array: it has the protocol of DLPack and nothing else."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        return self.array.__dlpack_device__()
+
+
+def test_arrays_of_other_libraries() -> None:
+    x = draw((4, 30))
+    assert_close(example("softmax").softmax(Foreign(x)), torch.softmax(wide(x), -1), np.float32)
+    assert_close(example("softmax").softmax(x.astype(">f4")), torch.softmax(wide(x), -1), np.float32)
+    assert_close(example("vector_add").vector_add([1.0, 2.0], [3.0, 4.0]), [4.0, 6.0], np.float64)
+
+
 def test_inside_jit_with_neighbours_and_vmap_says_no() -> None:
     x = draw((5, 40))
     soft = example("softmax").softmax

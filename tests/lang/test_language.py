@@ -95,6 +95,19 @@ def test_transposes(dtype: Any) -> None:
         assert np.array_equal(both(kernel, x[:0]), x[:0].T)
 
 
+@tw.kernel("T[M, N] -> T[N, M]", grid=lambda M, A: tl.cdiv(M, A))
+def turned_tiles(x, y, *, A, B):
+    i = tl.program_id(0)
+    for j in range(tl.cdiv(x.shape[1], B)):
+        y.partition(B, A)[j, i] = x.partition(A, B)[i, j].T
+
+
+@pytest.mark.parametrize("sides", [(1, 3), (3, 1), (5, 17), (2, 2), (4, 16)])
+def test_tiles_of_any_sides_are_transposed(sides: tuple[int, int]) -> None:
+    x = fresh_rng().standard_normal((11, 21)).astype(np.float32)
+    np.testing.assert_array_equal(both(turned_tiles, x[::-1], A=sides[0], B=sides[1]), x[::-1].T)
+
+
 @tw.kernel("i32[N] -> i64[B], i64[B]", grid=lambda B: 1)
 def tiles_of(x, starts, edges, *, B=4, SIDE=8):
     """get_tile, start, size, is_edge, mask and count."""

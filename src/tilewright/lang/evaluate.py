@@ -92,7 +92,8 @@ class Evaluator(Expressions):
 
     def transposed(self, x: Tile) -> Tile:
         rows, columns = x.shape
-        native = 1 in x.shape or (rows == columns and rows & (rows - 1) == 0 and rows <= host_target().vector_bits // 32)
+        square = rows == columns and rows & (rows - 1) == 0 and rows <= host_target().vector_bits // 32
+        native = columns == 1 or square
         if self.kind != "cpu" or native:
             return self.b.transpose(x)
         place = self.scratch(x.dtype, x.shape)  # registers have no way for it: through memory
