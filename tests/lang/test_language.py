@@ -386,6 +386,16 @@ def test_sides_of_one_come_and_go() -> None:
     np.testing.assert_allclose(both(outer, x, y), np.outer(x, y) + x[:, None], rtol=1e-5, atol=1e-6)
 
 
+def test_constants_that_only_look_equal() -> None:
+    @tw.kernel("i32[N] -> i32[N]", grid=1)
+    def kinds(x, y, *, C, B=8):
+        y.store(0, x.load(0, B) * (10 if isinstance(C, bool) else 20 if isinstance(C, float) else 30))
+
+    x = np.ones(3, np.int32)
+    for _ in range(2):
+        assert [int(kinds(x, C=c)[0]) for c in (1, 1.0, True)] == [30, 20, 10]
+
+
 def test_axes_in_any_order() -> None:
     @tw.kernel("T[A, B, C] -> T[C, A, B]", grid=lambda C, A: (C, A))
     def turned(x, y, *, W=8):
