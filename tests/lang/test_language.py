@@ -396,6 +396,23 @@ def test_constants_that_only_look_equal() -> None:
         assert [int(kinds(x, C=c)[0]) for c in (1, 1.0, True)] == [30, 20, 10]
 
 
+def test_the_fastest_constants_are_found() -> None:
+    @tw.kernel("f32[N] -> f32[N]", grid=lambda N, B: tl.cdiv(N, B))
+    def worked(x, y, *, B, TIMES=1):
+        i = tl.program_id()
+        t = x.partition(B)[i]
+        for _ in range(TIMES):
+            t = tl.tanh(t)
+        y.partition(B)[i] = t
+
+    x = fresh_rng().standard_normal(5000).astype(np.float32)
+    assert worked.tune(x, B=(16, 1 << 20), TIMES=(200, 1)) == {"B": 16, "TIMES": 1}  # a tile of a million elements does not compile
+    with pytest.raises(tw.CompileError, match="at most 16384 elements"):
+        worked.tune(x, B=(1 << 20,))
+    with pytest.raises(tw.InputError, match=r"tune takes a tuple of values for each constant, got B=16"):
+        worked.tune(x, B=16)
+
+
 def test_axes_in_any_order() -> None:
     @tw.kernel("T[A, B, C] -> T[C, A, B]", grid=lambda C, A: (C, A))
     def turned(x, y, *, W=8):

@@ -2,8 +2,10 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import linecache
 import os
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +16,7 @@ from ..array.gpu import is_on_gpu
 from ..compile import target_spec
 from ..core.dims import evaluate
 from ..core.dtypes import dtype as dtype_of
-from ..core.errors import InputError, UnsupportedError
+from ..core.errors import CompileError, InputError, UnsupportedError
 from ..core.exact import key_of
 from ..core.hashing import blake2b
 from ..core.target_spec import TargetSpec
@@ -182,6 +184,33 @@ class KernelFunction:
         self._check_call(args, constants)
         results = run_debugged(self.definition, self._arrays(args), constants, show)
         return self._returned(results, args, None)
+
+    def tune(self, *args: Any, rounds: int = 7, **choices: Sequence[Any]) -> dict[str, Any]:
+        """The fastest of all combinations of constants, `kernel.tune(x, BLOCK=(64, 128))`, timed in turns on these arguments of the CPU.
+        Combinations that cannot be compiled are left out."""
+        name = self.definition.name
+        if any(map(is_on_gpu, args)):
+            raise UnsupportedError(f"kernel {name}: tune times launches on a CPU; on a GPU time them with events of its own")
+        for n, values in choices.items():
+            if isinstance(values, str) or not isinstance(values, Sequence) or not values:
+                raise InputError(f"kernel {name}: tune takes a tuple of values for each constant, got {n}={values!r}")
+        best: dict[int, float] = {}
+        every = [dict(zip(choices, values, strict=True)) for values in itertools.product(*choices.values())]
+        problem: CompileError | None = None
+        for k, constants in enumerate(every):
+            try:
+                self(*args, **constants)
+                best[k] = float("inf")
+            except CompileError as e:
+                problem = e
+        if problem is not None and not best:
+            raise problem
+        for _ in range(rounds):
+            for k in best:
+                start = time.perf_counter()
+                self(*args, **every[k])
+                best[k] = min(best[k], time.perf_counter() - start)
+        return every[min(best, key=lambda k: best[k])]
 
     def tile_ir(self, *args: Any, **constants: Any) -> str:
         """The tile IR of the kernel for these arguments."""
