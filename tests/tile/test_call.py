@@ -80,10 +80,13 @@ def test_same_bits_as_the_interpreter() -> None:
 
 @pytest.mark.parametrize(("body", "message"), [
     ("call", "needs the address of a function"),
-    ("call %x, %n", "needs an index operand"),
-    ("%0 = full {value=0.0} : tile<8xf32>\ncall %n, %0", "needs an index operand"),
+    ("call %x, %n {kinds=(\"i64\",)}", "needs an index operand"),
+    ("%0 = full {value=0.0} : tile<8xf32>\ncall %n, %0 {kinds=(\"i64\",)}", "needs an index operand"),
+    ("%0 = full {value=0.0} : tile<8xf32>\ncall %n, %0 {kinds=(\"f32\",)}", "needs a number of f32"),
+    ("call %n, %n {kinds=(\"ptr\",)}", "a pointer is a view"), ("call %n, %x", "one operand for each of"),
+    ("call %n, %x {kinds=(\"text\",)}", "kinds are of ptr i64"),
     ("call %n, %x {fast=true}", "has no attribute 'fast'"),
-    ("%0 = call %n, %x : index", "gives 0 results"),
+    ("%0 = call %n, %x {kinds=(\"ptr\",)} : index", "gives 0 results"),
 ])  # fmt: skip
 def test_rules(body: str, message: str) -> None:
     with pytest.raises(VerifyError, match=message):

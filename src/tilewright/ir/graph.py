@@ -67,6 +67,9 @@ class Node:
         return f"%{self.name} = {self.op}({', '.join('%' + v.name for v in self.operands)})"
 
 
+MOST_SHOWN = 500  # nodes of a graph in a notebook
+
+
 class Graph:
     """A function from inputs to outputs. Nodes are kept in an order in which operands come first."""
 
@@ -125,6 +128,17 @@ class Graph:
             if candidate not in self._names:
                 self._names[name], self._names[candidate] = count, 0
                 return candidate
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the nodes in order, of many the first."""
+        from ..core import html
+
+        rows = [[", ".join(f"%{v.name}" for v in n.values), n.op.name, " ".join(f"%{v.name}" for v in n.operands),
+                 ", ".join(map(str, n.types)), n.place] for n in self.nodes[:MOST_SHOWN]]
+        ends = f"{', '.join(f'%{v.name}: {v.type}' for v in self.inputs)} -> {', '.join(f'%{v.name}: {v.type}' for v in self.outputs)}"
+        more = [f"... and {len(self.nodes) - MOST_SHOWN} more nodes"] if len(self.nodes) > MOST_SHOWN else []
+        return html.lines([f"{self.name}({ends})"]) + html.table(("value", "op", "operands", "type", "line"), rows, range(5)) + (
+            html.lines(more) if more else "")
 
     def users(self) -> dict[Value, list[Node]]:
         """Value -> nodes that read it, in order, once per operand slot. Graph outputs are not nodes: see `outputs`."""

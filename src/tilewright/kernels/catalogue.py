@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .conv.pool import Pool
+from .custom.own import Own
 from .fft.fourier import DftColumns
 from .fft.fourier_rows import DftRows
 from .index.bags import BagSum
@@ -45,6 +46,7 @@ CATALOGUE: list[Template] = [
     GroupedGemm(),
     GroupedOuter(),
     IntDot(),
+    Own(),
     PackWords(),
     Pad(),
     Pool(),

@@ -28,7 +28,7 @@ def name_sites(launches: list[Launch], region: Region) -> list[Launch]:
     """The launches of a region, those that report errors with their sites."""
     found: tuple[Site, ...] | None = None
     for launch in launches:
-        if launch.fails:
+        if launch.fails and not launch.sites:
             if found is None:
                 nodes = checked(region) or [n for n in (region.anchor,) if n is not None]
                 found = tuple(_site(n, region) for n in nodes)

@@ -8,13 +8,20 @@ from ..core.errors import ExecutionError
 from ..kernels.launch import CLAIMED, Launch, Native, Pointer, Site, Word
 from .native import layout as L
 
+USERS = "a kernel of the user's"  # the note of launches of the kernel language
 LABELS = frozenset(("softmax_cross_entropy", "cross_entropy_loss", "nll_loss_forward", "nll_loss", "nll_loss2d_forward", "nll_loss_nd"))
+
+
+RAISED: dict[int, str] = {}  # what functions of the host raised, by the number in the error block
 
 
 def fault(launch: Launch, block: Sequence[int], env: Mapping[str, int], model: str, when: str = "", step: int = 0) -> ExecutionError:
     """The error for one error block: code, site, position, value. `step` is the launch's number."""
     code, number, position, value = (int(v) for v in block)
     code &= ~CLAIMED
+    if code == L.RAISED:
+        return ExecutionError(f"{launch.sites[0].op if launch.sites else launch.name}: {RAISED.pop(value, 'raised an error')}"
+                              + (f" ({launch.sites[0].place})" if launch.sites and launch.sites[0].place else ""))
     if code == L.OUT_OF_BOUNDS:
         return _outside(launch, step, number, position, value, env, model)
     site = launch.sites[number] if 0 <= number < len(launch.sites) else Site(launch.name)
@@ -28,6 +35,9 @@ def _outside(launch: Launch, step: int, view: int, byte: int, program: int, env:
     buffer = views[view].buffer if 0 <= view < len(views) and isinstance(views[view], Pointer) else None  # type: ignore[union-attr]
     what = "its local memory" if buffer is None else f"argument {view} ({buffer}), which has {evaluate(buffer.nbytes, env):,} bytes"
     who = f"kernel {launch.kernel.name} of launch {step} ({launch.name})"
+    if launch.note == USERS:
+        return ExecutionError(f"checks: {who} must stay inside its arrays, got byte {byte:,} of {what}, in program {program}; run it with "
+                              ".debug(...) to see the line" + (f" (in {model})" if model else ""))
     return ExecutionError(f"checks: {who} must stay inside its buffers, got byte {byte:,} of {what}, in program {program}; "
                           "this is a defect of Tilewright, report it with the model" + (f" (in {model})" if model else ""))
 
@@ -42,6 +52,8 @@ def _what(code: int, site: Site, position: int, value: int, env: Mapping[str, in
     if code == L.DIVISION:
         return f"integers are not divided by 0, got {value} and 0 at position {position}; use where(d == 0, 1, d) for the divisor d"
     size = None if site.size is None else evaluate(site.size, env)
+    if code == L.POSITION:
+        return f"the position must be in 0..{'n' if size is None else size - 1}, got {value}, in program {position}"
     if size is None:
         return f"index out of range, got {value} at position {position}"
     if site.op in LABELS:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..core import html
 from ..core.dims import evaluate
 from .arguments import Bound, describe
 
@@ -29,6 +30,13 @@ class Report:
         return _rich(self.data) if sys.stdout.isatty() else _plain(self.data)
 
     __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        if type(self) is not Report:
+            return html.lines(str(self).splitlines())
+        rows = [_cells(r) for r in self.data.get("launches", ())]
+        return html.lines(_facts(self.data)) + (html.table(COLUMNS, rows, (1, len(COLUMNS) - 1)) if rows else "")
 
 
 def make_report(session: Session) -> Report:

@@ -301,10 +301,13 @@ class KernelBuilder:
     def prefetch(self, view: View, at: Sequence[Ix | int], locality: int = 3) -> None:
         self._emit("prefetch", [view.var, *map(self._ix, at)], locality=locality)
 
-    def call(self, function: Ix, *arguments: View | Ix | int) -> None:
-        """Call a native function: it gets a pointer to the first element of a view (`subview` moves that), and an index as 64 bits. It may
-        read and write what its pointers reach, nothing else; no other access is moved across it. CPUs only."""
-        self._emit("call", [function.var, *(x.var if isinstance(x, View) else self._ix(x) for x in arguments)])
+    def call(self, function: Ix | int, *arguments: View | Ix | int | Tile, kinds: Sequence[str] | None = None) -> None:
+        """Call a native function: it gets a pointer to the first element of a view (`subview` moves that), an index as 64 bits (`kinds`
+        may say i32), a number as it is. It may read and write what its pointers reach, nothing else; no other access is moved across it.
+        CPUs only."""
+        if kinds is None:
+            kinds = ["ptr" if isinstance(x, View) else x.dtype.name if isinstance(x, Tile) else "i64" for x in arguments]
+        self._emit("call", [self._ix(function), *(x if isinstance(x, int) else x.var for x in arguments)], kinds=tuple(kinds))
 
     def _limits(self, limit: Sequence[Ix | int | None] | None, rank: int) -> tuple[list[Operand], tuple[int, ...] | None]:
         """Operands for the limited tile axes, and which axes those are."""

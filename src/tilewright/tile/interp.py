@@ -282,13 +282,14 @@ def _scatter(i: Instr, xs: list[Any]) -> None:
 
 def _call(i: Instr, xs: list[Any]) -> None:
     """The native function itself, on the arrays' own memory."""
+    plain = {"i64": ctypes.c_int64, "i32": ctypes.c_int32, "f32": ctypes.c_float, "f64": ctypes.c_double}
     given: list[Any] = []
-    for x in xs[1:]:
+    for x, kind in zip(xs[1:], i.attrs["kinds"], strict=True):
         if isinstance(x, Buffer):
             _check(np.asarray([x.offset]), x)
             given.append(ctypes.c_void_p(x.data.ctypes.data + x.offset * x.data.itemsize))
         else:
-            given.append(ctypes.c_int64(x))
+            given.append(plain[kind](np.asarray(x).item()))
     ctypes.CFUNCTYPE(None, *(type(g) for g in given))(xs[0])(*given)
 
 

@@ -369,14 +369,24 @@ def _prefetch(i: Instr) -> list[Type]:
     return []
 
 
+CALL_TYPES = ("ptr", "i64", "i32", "f32", "f64")
+
+
 def _call(i: Instr) -> list[Type]:
-    """A native function by its address: a view is passed as a pointer to its first element, an index as 64 bits."""
-    only_attrs(i)
+    """A function of the host at a run-time address: views go as pointers to their first element, the rest by value."""
+    only_attrs(i, "kinds")
+    kinds = i.attrs.get("kinds", ())
     need(bool(i.operands), "needs the address of a function")
+    need(len(i.operands) == 1 + len(kinds), f"needs an address and one operand for each of {kinds}, got {len(i.operands)} operands")
     indices(i.operands[:1])
-    for x in i.operands[1:]:
-        if not isinstance(x, Var) or not isinstance(x.type, ViewType):
+    for x, kind in zip(i.operands[1:], kinds, strict=True):
+        need(kind in CALL_TYPES, f"kinds are of {' '.join(CALL_TYPES)}, got {kind!r}")
+        if kind == "ptr":
+            need(isinstance(x, Var) and isinstance(x.type, ViewType), f"a pointer is a view, got {x!r}")
+        elif kind in ("i64", "i32"):
             indices([x])
+        else:
+            need(tile_type(x).shape == () and tile_type(x).dtype.name == kind, f"needs a number of {kind}, got {x!r}")
     return []
 
 

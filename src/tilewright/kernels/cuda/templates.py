@@ -21,6 +21,7 @@ from ..conv.cuda.pool import CudaPool, CudaSpatialMean
 from ..conv.cuda.simt import CudaConv
 from ..conv.cuda.tiled import TiledConv
 from ..conv.pool import Pool
+from ..custom.own import Own
 from ..index.cuda.gather import CudaGather
 from ..index.cuda.scatter import CudaScatterAdd
 from ..index.gather import Gather
@@ -50,6 +51,7 @@ from .groups import Shared
 from .host import OnHost
 
 CUDA_TEMPLATES: list[Template] = [
+    Own(),
     CudaRowProducts(),
     TiledGates(),
     Gemv(),
@@ -88,6 +90,6 @@ CUDA_TEMPLATES: list[Template] = [
     CudaGather(),
     CudaSample(),
     OnHost(),
-    *(Shared(t) for t in TEMPLATES if not isinstance(t, (Conv, Gather, Pointwise, Pool, Rope, Rows, lapack.Eig, lapack.Svd))),
+    *(Shared(t) for t in TEMPLATES if not isinstance(t, (Conv, Gather, Own, Pointwise, Pool, Rope, Rows, lapack.Eig, lapack.Svd))),
 ]
 INSIDE: list[Template] = [SmallMatmul(), *CUDA_TEMPLATES]  # of loops and branches, which are one kernel where all of it is small

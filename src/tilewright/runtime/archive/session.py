@@ -23,7 +23,7 @@ from ... import __version__
 from ...build.code import link
 from ...build.packing import Array, packed_shape, unpack
 from ...core.dtypes import dtype
-from ...core.errors import STRANGE, ConfigError, FormatError, ParseError, TilewrightError
+from ...core.errors import STRANGE, ConfigError, FormatError, ParseError, TilewrightError, UnsupportedError
 from ...core.target_spec import TargetSpec
 from ...core.validation import Level
 from ...ir.types import TensorType
@@ -58,8 +58,12 @@ DIGEST = re.compile(r"[0-9a-f]{64}")
 def save(session: Session | CudaSession, path: str | PathLike[str]) -> None:
     """Write `session` to `path`. A file that was there stays whole until the new one is."""
     from ...ir.text import constants_of, to_text
+    from ...ops.kernels import OwnKernel
 
     model = session.model
+    own = next((n.op for n in model.graph.nodes if isinstance(n.op, OwnKernel)), None)
+    if own is not None:
+        raise UnsupportedError(f"save: {model.name} contains {own.name}, whose source is Python; compile it in the process that runs it")
     executable = session.executable if isinstance(session.executable, Executable) else None  # a GPU's code is in its cache on disk
     stored: list[tuple[ConstantData, Packed, Array]] = []
     if executable is not None:

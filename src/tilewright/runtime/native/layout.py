@@ -38,6 +38,7 @@ JOB_WORDS = 40
 ERROR_WORDS = 4
 INDEX_OUT_OF_RANGE, BAD_LOGITS, SINGULAR, NOT_POSITIVE, DIVISION = 1, 2, 3, 4, 5  # codes in the first word of an error block
 OUT_OF_BOUNDS = 6  # of kernels that check their accesses (target/cpu/bounds.py)
+RAISED, POSITION = 7, 8  # a function of the host raised; a position outside a view of a user's kernel (lang/build.py)
 
 # status of a run, bits
 OK, CANCELLED, FAILED, FEW_WORKERS = 0, 1, 2, 16

@@ -7,7 +7,7 @@ from math import prod
 
 import numpy as np
 
-from ...core.dtypes import DType
+from ...core.dtypes import DType, f32, f64
 from ...core.errors import CompileError
 from ...core.target_spec import TargetSpec
 from ...tile.ir import UNARY, Instr, Kernel, TileType, Var, ViewType, alloc_bytes
@@ -19,6 +19,8 @@ from .reductions import reduce_tile, scan_tile, shuffle_tile, transpose_tile
 from .registers import Registers, chunk_sizes, chunks, elem_type, read_chunk, row_count, row_map
 from .skeleton import Skeleton
 from .vmath import functions as vmath
+
+DTYPES = {"f32": f32, "f64": f64}  # of numbers that functions of the host take
 
 
 def emit_kernel(kernel: Kernel, target: TargetSpec) -> str:
@@ -224,9 +226,10 @@ class Emitter(Skeleton):
         type_ = instr.results[0].type
         assert isinstance(type_, TileType)
         self._check(view, at, type_.shape, instr.attrs["axes"], limits)
-        self._bind(
-            instr.results[0], access.load(self.f, view, at, type_, instr.attrs["axes"], self.lanes, limits, instr.attrs.get("other", 0))
-        )
+        other = instr.attrs.get("other", 0)
+        if type_.dtype.is_float and elem_type(type_.dtype).startswith("i"):
+            other = _bits(other, type_.dtype)
+        self._bind(instr.results[0], access.load(self.f, view, at, type_, instr.attrs["axes"], self.lanes, limits, other))
 
     def do_store(self, instr: Instr) -> None:
         view, at, limits, used = self._access(instr)
@@ -276,12 +279,21 @@ class Emitter(Skeleton):
 
     def do_call(self, instr: Instr) -> None:
         """With the C calling convention. What the function touches is its author's promise: bounds are not checked."""
-        function = self.f.value(f"inttoptr i64 {self.ix(instr.operands[0])} to ptr")
-        given = []
-        for x in instr.operands[1:]:
-            view = self.env[x] if isinstance(x, Var) else None
-            given.append(f"ptr {view.pointer}" if isinstance(view, Address) else f"i64 {self.ix(x)}")
-        self.f.emit(f"call void {function}({', '.join(given)})")
+        f, given = self.f, []
+        for x, kind in zip(instr.operands[1:], instr.attrs["kinds"], strict=True):
+            if kind == "ptr":
+                assert isinstance(x, Var)
+                found = self.env[x]
+                assert isinstance(found, Address)
+                given.append(f"ptr {found.pointer}")
+            elif kind == "i32":
+                given.append(f"i32 {f.cast('trunc', 'i64', self.ix(x), 'i32')}")
+            elif kind == "i64":
+                given.append(f"i64 {self.ix(x)}")
+            else:
+                given.append(f"{elem_type(DTYPES[kind])} {self.tile(x).rows[0][0]}")
+        target = f.value(f"inttoptr i64 {self.ix(instr.operands[0])} to ptr")
+        f.emit(f"call void {target}({', '.join(given)})")
 
     def do_prefetch(self, instr: Instr) -> None:
         view, at, _, _ = self._access(instr)

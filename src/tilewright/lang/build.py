@@ -1,0 +1,206 @@
+"""From a kernel's definition, the types and places of its arrays and its constants to a launch."""
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..core.dims import Dim, product
+from ..core.errors import InputError
+from ..ir.layout import Layout
+from ..ir.types import TensorType
+from ..kernels.call import Call, report
+from ..kernels.launch import Buffer, Launch, Site
+from ..runtime.faults import USERS
+from ..runtime.native.layout import POSITION
+from ..tile.builder import Ix, Tile
+from ..tile.ir import Instr, Kernel, TileType
+from ..tile.passes import optimise
+from ..tile.verify import verify
+from .context import Place, Recorder
+from .edges import split_edges
+from .evaluate import Evaluator
+from .functions import ByTarget
+from .signature import Bound, Signature
+from .values import Index, View
+
+UNKNOWN_TRIPS = 16  # iterations that a loop of unknown length counts for in estimates
+
+
+@dataclass(frozen=True, eq=False)
+class Definition:
+    """What the decorator was told."""
+
+    fn: types.FunctionType
+    name: str
+    signature: Signature
+    names: tuple[str, ...]  # of the arguments, then of the results
+    constants: dict[str, Any]  # defaults; inspect.Parameter.empty: must be given
+    grid: Callable[..., Any] | Sequence[Any] | int
+    warps: int = 4
+    stages: int = 3
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return self.names[: len(self.signature.inputs)]
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return self.names[len(self.signature.inputs) :]
+
+    def bind(self, types_: Sequence[TensorType], given: dict[str, Any], kind: str = "cpu") -> tuple[Bound, dict[str, Any]]:
+        """The signature on these types, and the value of every constant: given, a default, or a size of that name."""
+        for t, name in zip(types_, self.inputs, strict=True):
+            if t.dtype.kind == "c":
+                raise InputError(f"kernel {self.name}: {name} must have bools, integers or floats, got {t}; "
+                                 "pass its real and its imaginary part")
+        every = {n: getattr(v, kind) if isinstance(v, ByTarget) else v for n, v in {**self.constants, **given}.items()}
+        whole = {n: v for n, v in every.items() if isinstance(v, int)}
+        bound = self.signature.bind(types_, self.names, self.name, whole)
+        values = {}
+        for name, value in every.items():
+            if name in bound.dims:
+                size = bound.dims[name]
+                if value is not inspect.Parameter.empty and value != size:
+                    raise InputError(f"kernel {self.name}: {name} is a size of the arrays, {size}, got {name}={value!r}")
+                value = size
+            if value is inspect.Parameter.empty:
+                raise InputError(f"kernel {self.name}: the constant {name} has no default; pass {name}=")
+            values[name] = value
+        return bound, values
+
+    def grid_of(self, bound: Bound, constants: dict[str, Any]) -> tuple[Dim, ...]:
+        """The sizes of the grid, from sizes and constants by name."""
+        grid: Any = self.grid
+        if callable(grid):
+            known = {**bound.dims, **constants}
+            wanted = inspect.signature(grid).parameters
+            missing = [n for n in wanted if n not in known]
+            if missing:
+                raise InputError(f"kernel {self.name}: grid takes sizes and constants by name ({', '.join(known)}), got {missing[0]}")
+            grid = grid(**{n: known[n] for n in wanted})
+        sizes = tuple(grid) if isinstance(grid, (tuple, list)) else (grid,)
+        for d in sizes:
+            if isinstance(d, (bool, float)) or (isinstance(d, int) and d < 0):
+                raise InputError(f"kernel {self.name}: the grid has sizes of 0 or more, got {grid!r}")
+        return sizes
+
+
+@dataclass(eq=False)
+class Built:
+    """A kernel for given dtypes, ranks and constants."""
+
+    launch: Launch
+    recorder: Recorder
+    grid: tuple[Dim, ...]
+    plain: Kernel  # before any pass: what the debugger runs
+
+
+@dataclass(frozen=True)
+class Place_:
+    """Where an argument or result lies."""
+
+    type: TensorType
+    buffer: Buffer
+    layout: Layout
+
+
+def build(d: Definition, bound: Bound, inputs: Sequence[Place_], outputs: Sequence[Place_], constants: dict[str, Any], kind: str, *,
+          label: str = "", debug: bool = False, checks: bool = False) -> Built:
+    """Read the function and make its launch."""
+    call = Call(d.name, label or d.name)
+    b = Recorder(d.name)
+    call.b = b
+    words: dict[Dim, Ix] = {}
+
+    def size(dim: Dim) -> Index:
+        if isinstance(dim, int):
+            return dim
+        if dim not in words:
+            words[dim] = call.word(f"n{len(words)}", dim)
+        return words[dim]
+
+    env: dict[str, Any] = {}
+    views = []
+    for name, p in zip(d.names, (*inputs, *outputs), strict=True):
+        raw = call.view(name, p.type.dtype, p.buffer, p.layout, write=name in d.outputs)
+        views.append((name, raw, p))
+    grid = d.grid_of(bound, constants)
+    sites: list[Site] = []
+    error = call.error() if checks else None
+
+    def found_outside(bad: Tile, what: str, place: Place | None, at: Index, end: Index) -> None:
+        assert error is not None
+        dim: Dim | None = end if isinstance(end, int) else next((k for k, v in words.items() if v.var is end.var), None)
+        sites.append(Site(f"kernel {d.name}: {what}", str(place), dim))
+        with b.if_(bad):
+            report(b, error, POSITION, b.pid, at, len(sites) - 1)
+
+    e = Evaluator(b, d.name, kind, [size(x) for x in grid], debug=debug, report=found_outside if checks else None)
+    for argument, (name, raw, p) in zip((*d.signature.inputs, *d.signature.outputs), views, strict=True):
+        view = View(e, raw, tuple(size(x) for x in p.type.shape), name, name in d.outputs)
+        if argument.dims is not None:
+            env[name] = view
+        else:
+            number = b.load(raw, (), ())
+            env[name] = b.to_index(number) if p.type.dtype.is_int else number
+    e.run(d.fn, {**env, **constants})
+    plain = Kernel(d.name, list(b.kernel.params), b.kernel.pid, b.kernel.body)
+    if kind == "cpu" and not debug and not checks:
+        split_edges(b.kernel)
+    moved: Dim = 0
+    for p in (*inputs, *outputs):
+        moved = moved + product(p.type.shape) * p.type.dtype.itemsize
+    total = product(grid)
+    heavy = any(i.op in ("mma", "alloc") for i in b.kernel.walk())  # long programs share their work, others go along memory
+    launch = call.finish(total, flops=total * _work(b.kernel.body.body), bytes_=moved, note=USERS, streams=not heavy, shared=heavy)
+    launch.sites = tuple(sites)
+    if not debug:
+        if kind == "cpu":
+            launch = replace(launch, kernel=optimise(launch.kernel))
+        verify(launch.kernel)
+    return Built(launch, b, grid, plain)
+
+
+def _work(body: Sequence[Instr]) -> int:
+    """Elements that a program computes, roughly."""
+    total = 0
+    for i in body:
+        inner = sum(_work(block.body) for block in i.blocks)
+        if i.op == "for":
+            start, stop = i.operands[:2]
+            known = isinstance(start, int) and isinstance(stop, int)
+            inner *= max(0, -(-(stop - start) // i.attrs["step"])) if known else UNKNOWN_TRIPS  # type: ignore[operator]
+        t = i.results[0].type if i.results else None
+        own = t.numel if isinstance(t, TileType) else 1
+        if i.op == "mma":
+            a = i.operands[0].type  # type: ignore[union-attr]
+            assert isinstance(a, TileType)
+            own *= 2 * a.shape[1]
+        total += inner + own
+    return total
+
+
+def need_definition(fn: Any, text: str, grid: Any, warps: int, stages: int) -> Definition:
+    """Check what the decorator was given."""
+    if not isinstance(fn, types.FunctionType):
+        raise InputError(f"kernel: decorates a function, got a {type(fn).__name__}")
+    name = fn.__name__
+    signature = Signature.parse(text, name)
+    positional, constants = [], {}
+    for p in inspect.signature(fn).parameters.values():
+        if p.kind is p.KEYWORD_ONLY:
+            constants[p.name] = p.default
+        elif p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty:
+            positional.append(p.name)
+        else:
+            raise InputError(f"kernel {name}: parameters are arrays (without defaults) and, behind *, constants; got {p}")
+    want = len(signature.inputs) + len(signature.outputs)
+    if len(positional) != want:
+        raise InputError(f"kernel {name}: {text!r} names {want} arrays, and the function takes {len(positional)} ({', '.join(positional)})")
+    if grid is None:
+        raise InputError(f"kernel {name}: needs grid=, the number of programs: a number, or a function of sizes and constants by name")
+    return Definition(fn, name, signature, tuple(positional), constants, grid, warps, stages)
+
