@@ -95,8 +95,9 @@ _LOW_BIT = ("dequantise", "fake_quantise", "fake_quantise_lsq", "gated_delta_rul
 _WINDOWS = ("adaptive_pool", "argsort", "bitwise_left_shift", "bitwise_right_shift", "conv_transpose", "cumprod", "group_norm",
             "grouped_matmul", "isfinite", "lora_matmul", "max_pool", "mean_pool", "resize", "sort")
 _COUNTING = ("bincount", "embedding_bag", "histogram")
-_LAZY |= dict.fromkeys((*_LOW_BIT, *_COUNTING, *_WINDOWS), "array.functions")
-__all__ += (*_LOW_BIT, *_COUNTING, *_WINDOWS)
+_SPLATS = ("splat_prepare", "splat_rasterize", "splat_render")
+_LAZY |= dict.fromkeys((*_LOW_BIT, *_COUNTING, *_WINDOWS, *_SPLATS), "array.functions")
+__all__ += (*_LOW_BIT, *_COUNTING, *_WINDOWS, *_SPLATS)
 
 
 def Dim(name: str, lo: int = 1, hi: int | None = None) -> Expr:

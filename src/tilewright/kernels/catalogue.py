@@ -22,6 +22,9 @@ from .scans import Running
 from .scatter_along import ScatterAlong
 from .selective_scan import SelectiveScan, SelectiveScanBackward
 from .sorting import Sort
+from .splat.backward import SplatRasterizeBackward
+from .splat.bins import SplatBin
+from .splat.raster import SplatRasterize
 from .svd import Svd
 from .template import Template
 from .topk import TopK
@@ -55,6 +58,9 @@ CATALOGUE: list[Template] = [
     SelectiveScan(),
     SelectiveScanBackward(),
     Sort(),
+    SplatBin(),
+    SplatRasterize(),
+    SplatRasterizeBackward(),
     Svd(),
     TopK(),
     TriangularSolve(),
