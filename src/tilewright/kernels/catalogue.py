@@ -25,6 +25,7 @@ from .sorting import Sort
 from .splat.backward import SplatRasterizeBackward
 from .splat.bins import SplatBin
 from .splat.raster import SplatRasterize
+from .splat.row_map import RowMap
 from .svd import Svd
 from .template import Template
 from .topk import TopK
@@ -53,6 +54,7 @@ CATALOGUE: list[Template] = [
     QExpertsBack(),
     QMatmulBack(),
     Qr(),
+    RowMap(),
     Running(),
     ScatterAlong(),
     SelectiveScan(),

@@ -35,6 +35,7 @@ from .linalg_spectra import Eigh, Svd
 from .polynomials import OrthogonalPolynomial
 from .quantised_backward import QExpertsBack, QMatmulBack
 from .random import RandomBits, RandomNormal, RandomUniform
+from .row_map import RowMap
 from .selective_scan import SelectiveScan, SelectiveScanBackward
 from .splats import SplatBin, SplatRasterize, SplatRasterizeBackward
 from .special_functions import I0, I1, Digamma, Erfc, Erfcx, Erfinv, I0e, I1e, Lgamma, LogNdtr, Ndtri, Polygamma, Zeta
@@ -42,7 +43,7 @@ from .special_functions import I0, I1, Digamma, Erfc, Erfcx, Erfinv, I0e, I1e, L
 __all__ = ["Dequantise", "FakeQuantise", "FakeQuantiseLsq", "GatedDeltaRule", "GatedDeltaRuleBackward", "GroupedGemm", "GroupedMatmul",
            "GroupedOuter", "IntConv", "IntDot", "IntMatmul", "LoraMatmul", "PackWords", "QExpertsBack", "QMatmulBack", "Quantise",
            "RandomBits", "RandomNormal", "RandomUniform", "Requantise", "SelectiveScan", "SelectiveScanBackward"]
-__all__ += ["SplatBin", "SplatRasterize", "SplatRasterizeBackward"]
+__all__ += ["RowMap", "SplatBin", "SplatRasterize", "SplatRasterizeBackward"]
 __all__ += ["Dft", "DftColumns", "DftRows", "RealDft", "RealDftBack"]
 __all__ += ["Complex", "Imag", "Real", "ViewAsComplex", "ViewAsReal"]
 __all__ += ["Cholesky", "Det", "Eig", "Eigh", "Geqrf", "Lu", "Pinv", "Qr", "Solve", "Svd", "TriangularSolve"]

@@ -11,15 +11,18 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from ...core.dims import Dim
+from ...core.dtypes import f32
 from ...core.errors import ShapeError
-from ...ops import SplatBin, SplatRasterize, StopGradient
+from ...core.pytree import flatten
+from ...ir.types import TensorType
+from ...ops import RowMap, SplatBin, SplatRasterize, StopGradient
 from ...ops.families import show_shape
 from ...ops.splats import TILE, tiles_of
 from ..promote import as_tracer
-from ..trace import Tracer, apply, user_place
+from ..trace import Leaf, Tracer, apply, trace, user_place
 from .elementwise import FUNCTIONS as E
 from .ordering import argsort
-from .shapes import broadcast_to, reshape, stack
+from .shapes import reshape
 from .special import FUNCTIONS as MORE
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
@@ -77,11 +80,6 @@ def _checked(given: dict[str, Any]) -> dict[str, Tracer]:
     return found
 
 
-def _columns(x: Tracer, *at: tuple[int, ...]) -> list[Any]:
-    """Elements of the last axes, one array each."""
-    return [x[(..., *i)] for i in at]
-
-
 def _dot(*pairs: tuple[Any, Any]) -> Any:
     total = pairs[0][0] * pairs[0][1]
     for a, b in pairs[1:]:
@@ -119,7 +117,7 @@ def _pinhole(x: Any, y: Any, z: Any, k: Sequence[Any], size: tuple[int, int]) ->
     return fx * u + cx, fy * v + cy, [rows[0][0], zero, rows[0][1]], [zero, rows[1][0], rows[1][1]]
 
 
-def _fisheye(x: Any, y: Any, z: Any, k: Sequence[Any]) -> tuple[Any, Any, list[Any], list[Any]]:
+def _fisheye(x: Any, y: Any, z: Any, k: Sequence[Any], size: tuple[int, int]) -> tuple[Any, Any, list[Any], list[Any]]:
     """The distance from the principal point grows with the angle to the axis."""
     fx, fy, cx, cy = k
     flat = x * x + y * y
@@ -145,6 +143,91 @@ def _clean(x: Any, valid: Any, otherwise: float) -> Any:
     return E["where"](valid, x, otherwise)
 
 
+COLUMN = Leaf(TensorType(f32, (16,)))  # one lane a Gaussian
+
+
+class Projection(NamedTuple):
+    """How Gaussians come to a screen: a function of one lane a Gaussian."""
+
+    width: int
+    height: int
+    near: float
+    far: float
+    blur: float
+    camera: str
+    antialias: bool
+    alpha_min: float
+
+    def columns(self, m: list[Any], s: list[Any], q: list[Any], opacities: list[Any], sh: list[Any], view: list[Any],
+                k: list[Any]) -> list[Any]:
+        """Columns of the projected Gaussians: mean, conic, opacity, colour, depth, radii, tiles and the key of depth order."""
+        w = [view[4 * i : 4 * i + 4] for i in range(3)]
+        intrinsic = (k[0], k[4], k[2], k[5])
+        # What is not finite becomes harmless.
+        length = _dot(*((c, c) for c in q))
+        total = m[0] + m[1] + m[2] + s[0] + s[1] + s[2] + opacities[0]
+        valid = E["logical_and"](E["isfinite"](total), E["logical_and"](length > 1e-30, E["isfinite"](length)))
+        m, s = [_clean(c, valid, 0.0) for c in m], [_clean(c, valid, 0.0) for c in s]
+        opacity = _clean(opacities[0], valid, 0.0)
+        q = [_clean(q[0], valid, 1.0), *(_clean(c, valid, 0.0) for c in q[1:])]
+        inverse = 1.0 / E["sqrt"](_dot(*((c, c) for c in q)))
+        qw, qx, qy, qz = (c * inverse for c in q)
+        turned = [[1.0 - 2.0 * (qy * qy + qz * qz), 2.0 * (qx * qy - qw * qz), 2.0 * (qx * qz + qw * qy)],
+                  [2.0 * (qx * qy + qw * qz), 1.0 - 2.0 * (qx * qx + qz * qz), 2.0 * (qy * qz - qw * qx)],
+                  [2.0 * (qx * qz - qw * qy), 2.0 * (qy * qz + qw * qx), 1.0 - 2.0 * (qx * qx + qy * qy)]]
+
+        # Where a camera sees them.
+        px, py, pz = (_dot((row[0], m[0]), (row[1], m[1]), (row[2], m[2])) + row[3] for row in w)
+        seen = E["logical_and"](valid, E["logical_and"](pz > self.near, pz < self.far))
+        px, py, pz = _clean(px, seen, 0.0), _clean(py, seen, 0.0), _clean(pz, seen, 1.0)
+        project = _pinhole if self.camera == "pinhole" else _fisheye
+        u, v, *jacobian = project(px, py, pz, intrinsic, (self.width, self.height))
+        rotation = [row[:3] for row in w]
+        spread = [[c * size for c, size in zip(_row_times(_row_times(row, rotation), turned), s, strict=True)] for row in jacobian]
+        (a0, a1, a2), (b0, b1, b2) = spread
+        xx, xy, yy = (_dot((p[0], r[0]), (p[1], r[1]), (p[2], r[2])) for p, r in
+                      (((a0, a1, a2), (a0, a1, a2)), ((a0, a1, a2), (b0, b1, b2)), ((b0, b1, b2), (b0, b1, b2))))
+        minors = (a0 * b1 - a1 * b0, a1 * b2 - a2 * b1, a2 * b0 - a0 * b2)
+        area = _dot(*((c, c) for c in minors))  # the determinant as a sum of squares: nothing cancels
+        determinant = area + self.blur * (xx + yy) + self.blur * self.blur
+        safe = E["logical_and"](seen, E["logical_and"](determinant > 1e-20, E["isfinite"](determinant)))
+        flat = 1.0 / E["where"](safe, determinant, 1.0)
+        xx, yy = xx + self.blur, yy + self.blur
+        if self.antialias:
+            some = E["logical_and"](safe, area > 1e-20)
+            kept = E["where"](some, E["sqrt"](E["where"](some, area, 1.0) * flat), 0.0)
+            opacity = opacity * kept
+        opacity = E["where"](safe, opacity, 0.0)
+        conics = [_clean(c * flat, safe, other) for c, other in ((yy, 1.0), (-xy, 0.0), (xx, 1.0))]
+
+        # Colours.
+        eye = [-_dot(*((w[i][j], w[i][3]) for i in range(3))) for j in range(3)]
+        direction = [c - e for c, e in zip(m, eye, strict=True)]
+        reach = _dot(*((c, c) for c in direction))
+        inverse = 1.0 / E["sqrt"](E["where"](reach > 1e-30, reach, 1.0))
+        basis = _harmonics(*(c * inverse for c in direction), len(sh) // 3)
+        colors = []
+        for channel in range(3):
+            coefficients = sh[channel::3]
+            coefficients = [_clean(c, E["isfinite"](c), 0.0) for c in coefficients]
+            light = _dot(*((c, h) for c, h in zip(coefficients, basis, strict=True))) + 0.5
+            colors.append(E["maximum"](light, 0.0))
+
+        # What is drawn, without a derivative.
+        strength, wide, high, mx, my, depth = (apply(StopGradient(), c) for c in (opacity, xx, yy, u, v, pz))
+        visible = strength > self.alpha_min
+        reach = E["log"](E["where"](visible, strength * (1 / self.alpha_min), 1.0)) * 2.0
+        across, down = tiles_of(self.width, self.height)
+        radii, rects = [], []
+        for centre, variance, tiles in ((mx, wide, across), (my, high, down)):
+            radius = E["sqrt"](reach * variance) * 1.0001 + 0.01
+            ends = (E["floor"]((centre - radius) * (1 / TILE)), E["floor"]((centre + radius) * (1 / TILE)) + 1.0)
+            rects += [E["where"](visible, E["maximum"](E["minimum"](e, float(tiles)), 0.0), 0.0) for e in ends]
+            radii.append(E["where"](visible, radius, 0.0))
+        tiles = [E["astype"](e, "i32") for e in rects]
+        return [u, v, *conics, opacity, *colors, pz, *radii, *tiles, E["where"](visible, depth, math.inf)]
+
+
 @public
 def splat_prepare(means: Any, scales: Any, quats: Any, opacities: Any, sh: Any, viewmats: Any, intrinsics: Any, *, width: int, height: int,
                   near: float = 0.01, far: float = 1e10, blur: float = 0.3, camera: str = "pinhole", antialias: bool = False,
@@ -166,77 +249,22 @@ def splat_prepare(means: Any, scales: Any, quats: Any, opacities: Any, sh: Any, 
     _need(k.shape[0] in (1, view.shape[0]), f"there must be one intrinsics matrix, or one a view, got {k.type} for {view.type}")
     _need(camera in CAMERAS, f"camera must be pinhole or fisheye, got {camera!r}")
     _need(width >= 1 and height >= 1, f"an image has at least one pixel, got width={width}, height={height}")
+    options = Projection(width, height, near, far, blur, camera, antialias, alpha_min)
+    terms = x["sh"].shape[1]
+    operands = [reshape(x[n], (1, count, size)) for n, size in (("means", 3), ("scales", 3), ("quats", 4), ("opacities", 1))]
+    operands += [reshape(x["sh"], (1, count, 3 * terms)), reshape(view, (view.shape[0], 1, 16)), reshape(k, (k.shape[0], 1, 9))]
+    leaves, spec = flatten((tuple([COLUMN] * v.shape[2] for v in operands), {}))
+    made = trace(options.columns, spec, leaves)
+    groups = (2, 3, 1, 3, 1, 2, 4, 1)
+    op = RowMap(body=made.graph, groups=groups, summed=(False,) * len(groups))
+    means2, conics, opacity, colors, depths, radii, rects, keys = apply(op, *operands)
     cameras = view.shape[0]
-    fx, fy, cx, cy = (reshape(c, (k.shape[0], 1)) for c in _columns(k, (0, 0), (1, 1), (0, 2), (1, 2)))
-    w = [[reshape(view[:, i, j], (cameras, 1)) for j in range(4)] for i in range(3)]
-
-    # One row of arrays [N] each; what is not finite becomes harmless.
-    m, s, q = (_columns(x[n], *((i,) for i in range(size))) for n, size in (("means", 3), ("scales", 3), ("quats", 4)))
-    length = _dot(*((c, c) for c in q))
-    total = m[0] + m[1] + m[2] + s[0] + s[1] + s[2] + x["opacities"]
-    valid = E["logical_and"](E["isfinite"](total), E["logical_and"](length > 1e-30, E["isfinite"](length)))
-    m, s = [_clean(c, valid, 0.0) for c in m], [_clean(c, valid, 0.0) for c in s]
-    opacity = _clean(x["opacities"], valid, 0.0)
-    q = [_clean(q[0], valid, 1.0), *(_clean(c, valid, 0.0) for c in q[1:])]
-    inverse = 1.0 / E["sqrt"](_dot(*((c, c) for c in q)))
-    qw, qx, qy, qz = (c * inverse for c in q)
-    turned = [[1.0 - 2.0 * (qy * qy + qz * qz), 2.0 * (qx * qy - qw * qz), 2.0 * (qx * qz + qw * qy)],
-              [2.0 * (qx * qy + qw * qz), 1.0 - 2.0 * (qx * qx + qz * qz), 2.0 * (qy * qz - qw * qx)],
-              [2.0 * (qx * qz - qw * qy), 2.0 * (qy * qz + qw * qx), 1.0 - 2.0 * (qx * qx + qy * qy)]]
-
-    # Arrays [C,N]: where a camera sees them.
-    px, py, pz = (_dot((row[0], m[0]), (row[1], m[1]), (row[2], m[2])) + row[3] for row in w)
-    seen = E["logical_and"](valid, E["logical_and"](pz > near, pz < far))
-    px, py, pz = _clean(px, seen, 0.0), _clean(py, seen, 0.0), _clean(pz, seen, 1.0)
-    intrinsic = (fx, fy, cx, cy)
-    u, v, *jacobian = _pinhole(px, py, pz, intrinsic, (width, height)) if camera == "pinhole" else _fisheye(px, py, pz, intrinsic)
-    rotation = [row[:3] for row in w]
-    spread = [[c * size for c, size in zip(_row_times(_row_times(row, rotation), turned), s, strict=True)] for row in jacobian]
-    (a0, a1, a2), (b0, b1, b2) = spread
-    xx, xy, yy = (_dot((p[0], r[0]), (p[1], r[1]), (p[2], r[2])) for p, r in
-                  (((a0, a1, a2), (a0, a1, a2)), ((a0, a1, a2), (b0, b1, b2)), ((b0, b1, b2), (b0, b1, b2))))
-    minors = (a0 * b1 - a1 * b0, a1 * b2 - a2 * b1, a2 * b0 - a0 * b2)
-    area = _dot(*((c, c) for c in minors))  # the determinant as a sum of squares: nothing cancels
-    determinant = area + blur * (xx + yy) + blur * blur
-    safe = E["logical_and"](seen, E["logical_and"](determinant > 1e-20, E["isfinite"](determinant)))
-    flat = 1.0 / E["where"](safe, determinant, 1.0)
-    xx, yy = xx + blur, yy + blur
-    if antialias:
-        some = E["logical_and"](safe, area > 1e-20)
-        kept = E["where"](some, E["sqrt"](E["where"](some, area, 1.0) * flat), 0.0)
-        opacity = opacity * kept
-    opacity = E["where"](safe, opacity, 0.0)
-    conics = [_clean(c * flat, safe, other) for c, other in ((yy, 1.0), (-xy, 0.0), (xx, 1.0))]
-
-    # Colours.
-    eye = [-_dot(*((w[i][j], w[i][3]) for i in range(3))) for j in range(3)]
-    direction = [c - e for c, e in zip(m, eye, strict=True)]
-    reach = _dot(*((c, c) for c in direction))
-    inverse = 1.0 / E["sqrt"](E["where"](reach > 1e-30, reach, 1.0))
-    basis = _harmonics(*(c * inverse for c in direction), x["sh"].shape[1])
-    colors = []
-    for channel in range(3):
-        coefficients = [x["sh"][:, i, channel] for i in range(len(basis))]
-        coefficients = [_clean(c, E["isfinite"](c), 0.0) for c in coefficients]
-        light = _dot(*((c, h) for c, h in zip(coefficients, basis, strict=True))) + 0.5
-        colors.append(broadcast_to(E["maximum"](light, 0.0), (cameras, count)))
-
-    # What is drawn, without a derivative.
-    strength, wide, high, mx, my, depth = (apply(StopGradient(), c) for c in (opacity, xx, yy, u, v, pz))
-    visible = strength > alpha_min
-    reach = E["log"](E["where"](visible, strength * (1 / alpha_min), 1.0)) * 2.0
+    rows = (cameras, count)
+    order = argsort(reshape(keys, rows), -1, dtype="i32")
     across, down = tiles_of(width, height)
-    radii, rects = [], []
-    for centre, variance, tiles in ((mx, wide, across), (my, high, down)):
-        radius = E["sqrt"](reach * variance) * 1.0001 + 0.01
-        ends = (E["floor"]((centre - radius) * (1 / TILE)), E["floor"]((centre + radius) * (1 / TILE)) + 1.0)
-        rects += [E["where"](visible, E["maximum"](E["minimum"](e, float(tiles)), 0.0), 0.0) for e in ends]
-        radii.append(E["where"](visible, radius, 0.0))
-    rect = E["astype"](stack(rects, -1), "i32")
-    order = argsort(E["where"](visible, depth, math.inf), -1, dtype="i32")
     limit = _capacity(count, across * down) if capacity is None else capacity
-    lists = apply(SplatBin(width=width, height=height, capacity=limit), rect, order)
-    return SplatView(stack([u, v], -1), stack(conics, -1), opacity, stack(colors, -1), pz, stack(radii, -1), *lists)
+    lists = apply(SplatBin(width=width, height=height, capacity=limit), rects, order)
+    return SplatView(means2, conics, reshape(opacity, rows), colors, reshape(depths, rows), radii, *lists)
 
 
 def _capacity(count: Dim, tiles: int) -> Dim:
