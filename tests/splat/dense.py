@@ -70,7 +70,8 @@ def render(p: dict[str, Tensor], width: int, height: int, *, camera: str = "pinh
            far: float = 1e10, blur: float = 0.3, alpha_min: float = 1 / 255, alpha_max: float = 0.99, stop: float = 1e-4,
            background: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Colour [H,W,3], depth, alpha [H,W] of one camera, and the doubtful pixels."""
-    finite = torch.stack([p[n].detach().reshape(len(p[n]), -1).isfinite().all(-1) for n in NAMES[:4]]).all(0) & (p["quats"].norm(dim=-1) > 0)
+    finite = torch.stack([p[n].detach().reshape(len(p[n]), -1).isfinite().all(-1) for n in NAMES[:4]]).all(0)
+    finite &= p["quats"].detach().norm(dim=-1) > 0
     view, k = p["viewmats"], p["intrinsics"]
     keep = finite.nonzero()[:, 0]
     seen = p["means"][keep] @ view[:3, :3].T + view[:3, 3]

@@ -37,8 +37,8 @@ from .quantised_backward import QExpertsBack, QMatmulBack
 from .random import RandomBits, RandomNormal, RandomUniform
 from .row_map import RowMap
 from .selective_scan import SelectiveScan, SelectiveScanBackward
-from .splats import SplatBin, SplatRasterize, SplatRasterizeBackward
 from .special_functions import I0, I1, Digamma, Erfc, Erfcx, Erfinv, I0e, I1e, Lgamma, LogNdtr, Ndtri, Polygamma, Zeta
+from .splats import SplatBin, SplatRasterize, SplatRasterizeBackward
 
 __all__ = ["Dequantise", "FakeQuantise", "FakeQuantiseLsq", "GatedDeltaRule", "GatedDeltaRuleBackward", "GroupedGemm", "GroupedMatmul",
            "GroupedOuter", "IntConv", "IntDot", "IntMatmul", "LoraMatmul", "PackWords", "QExpertsBack", "QMatmulBack", "Quantise",

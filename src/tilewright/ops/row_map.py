@@ -30,8 +30,8 @@ BODY = single(_body, f32(16), f32(16), f32(16))
 
 @register
 class RowMap(General):
-    """Columns of operands [C,N,k] (C and N may be 1 and stretch) are the inputs of `body`, in order; its outputs, in groups of `groups`, are the
-    columns of the results [C,N,k]. A group that `summed` names comes as sums over `ROWS` rows at a time."""
+    """Columns of operands [C,N,k] (C and N may be 1 and stretch) are the inputs of `body`, in order; its outputs, in groups of `groups`,
+    are the columns of the results [C,N,k]. A group that `summed` names comes as sums over `ROWS` rows at a time."""
 
     body: Graph
     groups: tuple[int, ...]
@@ -44,7 +44,7 @@ class RowMap(General):
                S(f32(1, 0, 2), f32(1, 1, 1), body=BODY, groups=(3,), summed=(False,))]
     errors = [E(f32(1, 5, 2), body=BODY, groups=(3,), summed=(False,), match="the body takes 3 columns, got columns=2"),
               E(f32(5, 2), f32(5, 1), body=BODY, groups=(3,), summed=(False,), match=r"operands must be \[C,N,k\]"),
-              E(f32(2, 5, 2), f32(3, 1, 1), body=BODY, groups=(3,), summed=(False,), match="operands must have as many rows as another, or 1"),
+              E(f32(2, 5, 2), f32(3, 1, 1), body=BODY, groups=(3,), summed=(False,), match="as many rows as another, or 1"),
               E(f32(1, 5, 2), f32(3, 1, 1), body=BODY, groups=(2,), summed=(False,), match="groups must hold the 3 outputs of the body")]
 
     def infer(self, *types: TensorType) -> tuple[TensorType, ...]:
@@ -106,26 +106,25 @@ class RowMap(General):
         graph, given, at = Graph("backward"), [], 0
         columns = [graph.input(v.type, f"x{i}") for i, v in enumerate(self.body.inputs)]
         pulled: list[Value | None] = []
+        _, rows = self.lead([v.type for v in inputs])
         for count, summed, g in zip(self.groups, self.summed, cotangents, strict=True):
-            require(not summed or g is None, "sums over rows have no derivative")
-            given += [] if g is None else [g]
+            given += [] if g is None else [_spread(g, rows) if summed else g]
             pulled += [None if g is None else graph.input(v.type, f"g{i}") for i, v in enumerate(self.body.outputs[at : at + count], at)]
             at += count
         flags = [w for v, w in zip(inputs, wanted, strict=True) for _ in range(int(v.shape[2]))]
         found = transforms().pull_back(self.body, graph, columns, tuple(pulled), flags)
-        _, rows = self.lead([v.type for v in inputs])
-        kept, groups, summed, at = [], [], [], 0
+        groups, sums, at = list[int](), list[bool](), 0
         for v, w in zip(inputs, wanted, strict=True):
             width = int(v.shape[2])
             if w:
-                graph.outputs += [F.zeros(c) if g is None else g for c, g in zip(columns[at : at + width], found[at : at + width], strict=True)]
+                pairs = zip(columns[at : at + width], found[at : at + width], strict=True)
+                graph.outputs += [F.zeros(c) if g is None else g for c, g in pairs]
                 groups.append(width)
-                summed.append(v.shape[1] == 1 and rows != 1)
-                kept.append(v)
+                sums.append(v.shape[1] == 1 and rows != 1)
             at += width
-        made = iter(values_of(RowMap(body=graph, groups=tuple(groups), summed=tuple(summed))(*inputs, *given)))
-        sums = iter(summed)
-        return tuple((F.sum_(next(made), (1,), keepdims=True) if next(sums) else next(made)) if w else None for w in wanted)
+        made = values_of(RowMap(body=graph, groups=tuple(groups), summed=tuple(sums))(*inputs, *given))
+        whole = iter([F.sum_(v, (1,), keepdims=True) if s else v for v, s in zip(made, sums, strict=True)])
+        return tuple(next(whole) if w else None for w in wanted)
 
     def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
         """A batch of C stacks is a longer stack; operands that stretch along it stay as they are."""
@@ -140,3 +139,10 @@ class RowMap(General):
             v = F.expand(v, (size, stacks, *v.shape[2:]))
             rows.append(F.reshape(v, (size * stacks, *v.shape[2:])))
         return tuple(F.reshape(v, (size, stacks, *v.shape[1:])) for v in values_of(self(*rows)))
+
+
+def _spread(g: Value, rows: Dim) -> Value:
+    """The cotangent of sums over `ROWS` rows as that of the rows."""
+    stacks, blocks, width = g.shape
+    wide = F.expand(F.reshape(g, (stacks, blocks, 1, width)), (stacks, blocks, ROWS, width))
+    return F.slice_(F.reshape(wide, (stacks, blocks * ROWS, width)), 1, 0, rows)

@@ -15,7 +15,6 @@ import numpy as np
 from ..core import dtypes as dt
 from ..core.dims import Dim
 from ..core.errors import require
-from ..ir.graph import Value
 from ..ir.types import TensorType
 from . import functions as F
 from .base import E, MaybeValues, NotSupported, S, Sample, Values, register

@@ -1,7 +1,7 @@
 """The backward pass of compositing splats, in two launches.
 
-The first walks every tile's list from its end. A pixel carries the transmittance in front of it and what lies behind (the cotangent times the
-colour of everything deeper, as if nothing stood before); both are brought forward splat by splat. Of a splat in a tile ten sums are
+The first walks every tile's list from its end. A pixel carries the transmittance in front of it and what lies behind (the cotangent times
+the colour of everything deeper, as if nothing stood before); both are brought forward splat by splat. Of a splat in a tile ten sums are
 needed (`RECORD`): they are added over the rows of a band in registers, over lanes by a tree of shuffles that sums all ten at once, and
 over bands in local memory, and go to the entry's slot. The second launch adds the slots of each splat in order and turns moments into
 cotangents. No sum depends on threads. Splats without entries get zeros; where there are no splats nothing runs.

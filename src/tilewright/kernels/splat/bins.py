@@ -2,7 +2,7 @@
 
 Splats come in depth order and are cut into blocks. Every block counts its entries of each tile; one program a camera turns the counts
 into places, tile by tile and block by block; every block then walks its splats again and writes their entries. Each list is in depth order
-whoever runs which block. No splats: all lists are empty. Rectangles are clamped to the image and splats of `order` to those that exist; a camera
+whoever runs which block. No splats: all lists are empty. Rectangles are clamped to the image and `order` to splats that exist; a camera
 with more entries than the capacity is reported, and the rest of its entries are left out.
 """
 
@@ -22,7 +22,7 @@ from ..template import Reason, Template, alone
 
 BLOCK = 4096  # splats of a program
 LANES = 16
-CAPACITY = 6  # code in the error block
+CAPACITY = 7  # code in the error block
 
 
 class SplatBin(Template):
@@ -42,15 +42,19 @@ class _Work:
     def __init__(self, region: Region) -> None:
         assert region.anchor is not None and isinstance(region.anchor.op, SplatBinOp)
         self.region, self.op = region, region.anchor.op
-        self.across, self.down = tiles_of(self.op.width, self.op.height)
-        self.tiles = self.across * self.down
+        self.columns, self.rows = tiles_of(self.op.width, self.op.height)
+        self.lists = self.columns * self.rows
         self.cameras, self.splats = region.operands[1].type.shape
         self.blocks: Dim = ceildiv(self.splats, BLOCK)
         rows = self.cameras * self.blocks
-        self.table = Buffer(f"{region.name}.counts", "temp", rows * (self.tiles * 4))
+        self.table = Buffer(f"{region.name}.counts", "temp", rows * (self.lists * 4))
         self.sums = Buffer(f"{region.name}.sums", "temp", rows * 4)
-        self.table_layout = Layout.contiguous((self.cameras, self.blocks, self.tiles))
+        self.table_layout = Layout.contiguous((self.cameras, self.blocks, self.lists))
         self.sums_layout = Layout.contiguous((self.cameras, self.blocks))
+
+    def _size(self, call: Call) -> None:
+        """Columns, rows and number of tiles are words: one code serves every image."""
+        self.across, self.down, self.tiles = call.word("across", self.columns), call.word("down", self.rows), call.word("tiles", self.lists)
 
     def _walk(self, what: str) -> tuple[Call, Ix | int, Ix | int, Ix | int, Ix | int, View, View, Ix]:
         """A program of one block: its call, camera, block and range of the order."""
@@ -58,6 +62,7 @@ class _Work:
         b = call.b
         rects, order = (call.view(n, i32, o.buffer, o.layout) for n, o in zip(("rects", "order"), self.region.operands, strict=True))
         count, blocks = call.word("splats", self.splats), call.word("blocks", self.blocks)
+        self._size(call)
         camera, block = b.pid // blocks, b.pid % blocks
         start = block * BLOCK
         return call, camera, block, start, b.minimum(start + BLOCK, count), rects, order, count
@@ -95,6 +100,7 @@ class _Work:
         starts = call.view("starts", i32, out.buffer, out.layout, write=True)
         blocks, capacity = call.word("blocks", self.blocks), call.word("capacity", self.op.capacity)
         error = call.error()
+        self._size(call)
         with b.loop(0, self.tiles, LANES) as part:
             left = self.tiles - part.index
             with b.loop(0, blocks, 1, [b.full((LANES,), 0, i32)]) as loop:
@@ -116,7 +122,7 @@ class _Work:
             loop.next(loop.carried[0] + own)
         for buffer in (self.table, self.sums):
             call.also_reads(buffer)
-        return call.finish(self.cameras, bytes_=self.cameras * self.blocks * (self.tiles * 8))
+        return call.finish(self.cameras, bytes_=self.cameras * self.blocks * (self.lists * 8))
 
     def fill(self) -> Launch:
         call, camera, block, start, stop, rects, order, count = self._walk("fill")

@@ -1,10 +1,10 @@
 """What the compositing of a tile and its backward pass share: a tile's chunk of splats in local memory, which of them touch a band of
 pixel rows, and the alpha of one splat in one row.
 
-A program has one 16x16 tile of one camera. It takes the tile's list in chunks; a chunk's splats are gathered 16 at a time into local memory,
-one array a quantity. A tile is worked on in bands of a few rows whose pixels are vectors along x. For each band the splats whose alpha
-reaches `alpha_min` at some point of the band's rectangle are found exactly (the least exponent over a rectangle lies on the edges next to
-the mean) and their numbers compacted, so that the inner loop has no branch. Both passes compute an alpha by the same instructions.
+A program has one 16x16 tile of one camera. It takes the tile's list in chunks; a chunk's splats are gathered 16 at a time into local
+memory, one array a quantity. A tile is worked on in bands of a few rows whose pixels are vectors along x. For each band the splats are
+found whose alpha reaches `alpha_min` somewhere in the band's rectangle (exactly: the least exponent over a rectangle lies on the edges next
+to the mean), and their numbers compacted, so that the inner loop has no branch. Both passes compute an alpha by the same instructions.
 """
 
 from __future__ import annotations
@@ -50,8 +50,10 @@ class Shading:
         across, down = tiles_of(self.op.width, self.op.height)
         self.grid: Dim = self.cameras * (across * down)
         self.splats, self.capacity = call.word("splats", splats), call.word("capacity", given["ids"].type.shape[1])
-        self.camera, tile = b.pid // (across * down), b.pid % (across * down)
-        self.x, self.y = tile % across * TILE, tile // across * TILE
+        self.width, self.height = call.word("width", self.op.width), call.word("height", self.op.height)
+        columns, tiles = call.word("across", across), call.word("tiles", across * down)
+        self.camera, tile = b.pid // tiles, b.pid % tiles
+        self.x, self.y = tile % columns * TILE, tile // columns * TILE
         room = b.minimum(self.capacity, self.capacity * self.splats)  # nothing where there are no splats
         self.start = b.minimum(b.maximum(self._start(tile), 0), room)
         self.stop = b.minimum(b.maximum(self._start(tile + 1), self.start), room)
@@ -65,7 +67,7 @@ class Shading:
     def inside(self, row: Ix | int) -> Ix | int:
         """Pixels of a tile's row that are in the image."""
         b = self.b
-        return b.maximum(b.minimum(b.minimum(self.op.width - self.x, LANES), (self.op.height - self.y - row) * LANES), 0)
+        return b.maximum(b.minimum(b.minimum(self.width - self.x, LANES), (self.height - self.y - row) * LANES), 0)
 
     def splat(self, view: View, at: Sequence[Ix | int], index: Tile) -> Tile:
         return self.b.gather(view, (self.camera, 0, *at), 1, index)

@@ -1,14 +1,16 @@
-"""Gaussian splats: projection of 3-D Gaussians to a screen, their tile lists, and compositing. Derivatives go to every input, cameras included.
+"""Gaussian splats: projection of 3-D Gaussians to a screen, their tile lists, and compositing. Every input has a derivative, cameras too.
 
-Projection is written in elementwise functions of one array a component, so that one fused kernel computes it and the general rules
-differentiate it. Gaussians that are not finite, that are behind the near plane or beyond the far plane, or whose opacity is below `alpha_min`
-draw nothing and have no slope: they are replaced by harmless ones before anything is computed from them.
+Projection is an elementwise function of the rows of all inputs (`row_map`): one kernel computes it, and the general rules differentiate it.
+Gaussians that are not finite, behind the near plane or beyond the far plane draw nothing and have no slope: they are replaced by harmless
+ones before anything is computed from them. Coefficients of colours that are not finite count as 0.
 """
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from ...core.dims import Dim
 from ...core.dtypes import f32
@@ -103,7 +105,7 @@ def _harmonics(x: Any, y: Any, z: Any, count: int) -> list[Any]:
     return out
 
 
-def _pinhole(x: Any, y: Any, z: Any, k: Sequence[Any], size: tuple[int, int]) -> tuple[Any, Any, list[Any], list[Any]]:
+def _pinhole(x: Any, y: Any, z: Any, k: Sequence[Any], size: Sequence[Any]) -> tuple[Any, Any, list[Any], list[Any]]:
     """Pixel and the rows of the Jacobian. Beyond 1.3 times the field of view the Jacobian is that of its border."""
     fx, fy, cx, cy = k
     inverse = 1.0 / z
@@ -117,7 +119,7 @@ def _pinhole(x: Any, y: Any, z: Any, k: Sequence[Any], size: tuple[int, int]) ->
     return fx * u + cx, fy * v + cy, [rows[0][0], zero, rows[0][1]], [zero, rows[1][0], rows[1][1]]
 
 
-def _fisheye(x: Any, y: Any, z: Any, k: Sequence[Any], size: tuple[int, int]) -> tuple[Any, Any, list[Any], list[Any]]:
+def _fisheye(x: Any, y: Any, z: Any, k: Sequence[Any], size: Sequence[Any]) -> tuple[Any, Any, list[Any], list[Any]]:
     """The distance from the principal point grows with the angle to the axis."""
     fx, fy, cx, cy = k
     flat = x * x + y * y
@@ -147,10 +149,8 @@ COLUMN = Leaf(TensorType(f32, (16,)))  # one lane a Gaussian
 
 
 class Projection(NamedTuple):
-    """How Gaussians come to a screen: a function of one lane a Gaussian."""
+    """How Gaussians come to a screen: a function of one lane a Gaussian. The size of the screen is data: one code serves every size."""
 
-    width: int
-    height: int
     near: float
     far: float
     blur: float
@@ -159,7 +159,7 @@ class Projection(NamedTuple):
     alpha_min: float
 
     def columns(self, m: list[Any], s: list[Any], q: list[Any], opacities: list[Any], sh: list[Any], view: list[Any],
-                k: list[Any]) -> list[Any]:
+                k: list[Any], screen: list[Any]) -> list[Any]:
         """Columns of the projected Gaussians: mean, conic, opacity, colour, depth, radii, tiles and the key of depth order."""
         w = [view[4 * i : 4 * i + 4] for i in range(3)]
         intrinsic = (k[0], k[4], k[2], k[5])
@@ -181,7 +181,7 @@ class Projection(NamedTuple):
         seen = E["logical_and"](valid, E["logical_and"](pz > self.near, pz < self.far))
         px, py, pz = _clean(px, seen, 0.0), _clean(py, seen, 0.0), _clean(pz, seen, 1.0)
         project = _pinhole if self.camera == "pinhole" else _fisheye
-        u, v, *jacobian = project(px, py, pz, intrinsic, (self.width, self.height))
+        u, v, *jacobian = project(px, py, pz, intrinsic, screen)
         rotation = [row[:3] for row in w]
         spread = [[c * size for c, size in zip(_row_times(_row_times(row, rotation), turned), s, strict=True)] for row in jacobian]
         (a0, a1, a2), (b0, b1, b2) = spread
@@ -217,15 +217,14 @@ class Projection(NamedTuple):
         strength, wide, high, mx, my, depth = (apply(StopGradient(), c) for c in (opacity, xx, yy, u, v, pz))
         visible = strength > self.alpha_min
         reach = E["log"](E["where"](visible, strength * (1 / self.alpha_min), 1.0)) * 2.0
-        across, down = tiles_of(self.width, self.height)
         radii, rects = [], []
-        for centre, variance, tiles in ((mx, wide, across), (my, high, down)):
+        for centre, variance, tiles in ((mx, wide, screen[2]), (my, high, screen[3])):
             radius = E["sqrt"](reach * variance) * 1.0001 + 0.01
             ends = (E["floor"]((centre - radius) * (1 / TILE)), E["floor"]((centre + radius) * (1 / TILE)) + 1.0)
-            rects += [E["where"](visible, E["maximum"](E["minimum"](e, float(tiles)), 0.0), 0.0) for e in ends]
+            rects += [E["where"](visible, E["maximum"](E["minimum"](e, tiles), 0.0), 0.0) for e in ends]
             radii.append(E["where"](visible, radius, 0.0))
-        tiles = [E["astype"](e, "i32") for e in rects]
-        return [u, v, *conics, opacity, *colors, pz, *radii, *tiles, E["where"](visible, depth, math.inf)]
+        corners = [E["astype"](e, "i32") for e in rects]
+        return [u, v, *conics, opacity, *colors, pz, *radii, *corners, E["where"](visible, depth, math.inf)]
 
 
 @public
@@ -235,8 +234,8 @@ def splat_prepare(means: Any, scales: Any, quats: Any, opacities: Any, sh: Any, 
     """3-D Gaussians as cameras see them, with their tile lists: the first half of `splat_render`.
 
     Shapes: means, scales [N,3] · quats [N,4] (w, x, y, z; of any length but 0) · opacities [N] · sh [N,K,3], K = 1, 4, 9 or 16 coefficients
-    · viewmats [C,4,4] or [4,4] (world to camera: x right, y down, z forward) · intrinsics [C,3,3] or [3,3]. The result always has an axis of
-    cameras. `blur` is added to the variance in pixels; with `antialias` opacities fall by what it adds to the area. `capacity` is the
+    · viewmats [C,4,4] or [4,4] (world to camera: x right, y down, z forward) · intrinsics [C,3,3] or [3,3]. The result always has an axis
+    of cameras. `blur` is added to the variance in pixels; with `antialias` opacities fall by what it adds to the area. `capacity` is the
     longest that the tile lists of a camera may be together; a scene that needs more is an error that says how many.
     """
     view, k = as_tracer(viewmats), as_tracer(intrinsics)
@@ -249,10 +248,12 @@ def splat_prepare(means: Any, scales: Any, quats: Any, opacities: Any, sh: Any, 
     _need(k.shape[0] in (1, view.shape[0]), f"there must be one intrinsics matrix, or one a view, got {k.type} for {view.type}")
     _need(camera in CAMERAS, f"camera must be pinhole or fisheye, got {camera!r}")
     _need(width >= 1 and height >= 1, f"an image has at least one pixel, got width={width}, height={height}")
-    options = Projection(width, height, near, far, blur, camera, antialias, alpha_min)
+    options = Projection(near, far, blur, camera, antialias, alpha_min)
     terms = x["sh"].shape[1]
     operands = [reshape(x[n], (1, count, size)) for n, size in (("means", 3), ("scales", 3), ("quats", 4), ("opacities", 1))]
     operands += [reshape(x["sh"], (1, count, 3 * terms)), reshape(view, (view.shape[0], 1, 16)), reshape(k, (k.shape[0], 1, 9))]
+    across, down = tiles_of(width, height)
+    operands.append(as_tracer(np.array([[[width, height, across, down]]], np.float32)))
     leaves, spec = flatten((tuple([COLUMN] * v.shape[2] for v in operands), {}))
     made = trace(options.columns, spec, leaves)
     groups = (2, 3, 1, 3, 1, 2, 4, 1)
@@ -261,7 +262,6 @@ def splat_prepare(means: Any, scales: Any, quats: Any, opacities: Any, sh: Any, 
     cameras = view.shape[0]
     rows = (cameras, count)
     order = argsort(reshape(keys, rows), -1, dtype="i32")
-    across, down = tiles_of(width, height)
     limit = _capacity(count, across * down) if capacity is None else capacity
     lists = apply(SplatBin(width=width, height=height, capacity=limit), rects, order)
     return SplatView(means2, conics, reshape(opacity, rows), colors, reshape(depths, rows), radii, *lists)
@@ -278,7 +278,7 @@ def splat_rasterize(view: SplatView, *, width: int, height: int, background: Any
                     alpha_max: float = 0.99, stop: float = 1e-4) -> SplatImage:
     """Draw what `splat_prepare` made, front to back: the second half of `splat_render`, with the same size and `alpha_min`.
 
-    `background` [3] or [C,3] shines through what is left. A pixel ends at the first Gaussian that would bring its transmittance below `stop`.
+    `background` [3] or [C,3] shines through what is left. A pixel ends at the first Gaussian that would bring what is left below `stop`.
     """
     op = SplatRasterize(width=width, height=height, alpha_min=alpha_min, alpha_max=alpha_max, stop=stop)
     v = SplatView(*view)
@@ -299,7 +299,7 @@ def splat_render(means: Any, scales: Any, quats: Any, opacities: Any, sh: Any, v
     """Pictures of 3-D Gaussians: colour, depth and alpha as cameras see them. One camera ([4,4] and [3,3]) gives [H,W,3], [H,W] and [H,W],
     C cameras ([C,4,4]) give [C,H,W,3] and so on. See `splat_prepare` and `splat_rasterize` for the arguments."""
     single = len(as_tracer(viewmats).shape) == 2
-    view = splat_prepare(means, scales, quats, opacities, sh, viewmats, intrinsics, width=width, height=height, near=near, far=far, blur=blur,
-                         camera=camera, antialias=antialias, alpha_min=alpha_min, capacity=capacity)
+    view = splat_prepare(means, scales, quats, opacities, sh, viewmats, intrinsics, width=width, height=height, near=near, far=far,
+                         blur=blur, camera=camera, antialias=antialias, alpha_min=alpha_min, capacity=capacity)
     image = splat_rasterize(view, width=width, height=height, background=background, alpha_min=alpha_min, alpha_max=alpha_max, stop=stop)
     return SplatImage(*(reshape(v, v.shape[1:]) for v in image)) if single else image
