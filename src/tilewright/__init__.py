@@ -88,7 +88,7 @@ _SPECIAL = (  # special functions and formulas, in transform/lib/special.py and 
 _COMPLEX = ("abs_squared", "angle", "complex", "conj", "imag", "polar", "real", "view_as_complex", "view_as_real")
 _CONTROL = ("cond", "fori_loop", "scan", "while_loop")
 _LAZY |= dict.fromkeys((*_TRANSFORMS, *_CONTROL, *_FUNCTIONS, *_SPECIAL, *_COMPLEX), "array.functions")
-__all__ += ["TraceError", "fft", "from_torch", "jit", "linalg", "optim", "random", "training"]
+__all__ += ["TraceError", "fft", "from_torch", "jit", "linalg", "optim", "random", "splat", "training"]
 __all__ += [*_CONTROL, *_TRANSFORMS, *_FUNCTIONS, *_SPECIAL, *_COMPLEX]
 _LOW_BIT = ("dequantise", "fake_quantise", "fake_quantise_lsq", "gated_delta_rule", "int_conv", "int_matmul", "pack_codes", "quantise",
             "quantised_matmul", "requantise", "selective_scan", "unpack_codes")
@@ -108,7 +108,7 @@ def Dim(name: str, lo: int = 1, hi: int | None = None) -> Expr:
 def __getattr__(name: str) -> Any:
     if name in ("fft", "linalg", "random"):
         return importlib.import_module(f".array.{name}", __name__)
-    if name in ("optim", "training"):
+    if name in ("optim", "splat", "training"):
         return importlib.import_module(f".{name}", __name__)
     if name not in _LAZY:
         raise AttributeError(f"module 'tilewright' has no attribute {name!r}")
