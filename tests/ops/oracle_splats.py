@@ -96,12 +96,12 @@ def composite_backward(a: dict[str, Any], *operands: Any) -> Any:
 def row_map(a: dict[str, Any], *operands: Any) -> Any:
     """The body of the samples, written in PyTorch."""
     x, y, c = (v for o in operands for v in o.unbind(-1))
-    columns = torch.broadcast_tensors(x * c + y, torch.exp(x), x * y * c)
-    lead = torch.broadcast_shapes(x.shape, y.shape, c.shape)
+    lead = (x + y + c).shape
+    columns = (x * c + y, torch.exp(x), x * y * c)
     out, at = [], 0
     for count, summed in zip(a["groups"], a["summed"], strict=True):
         part = torch.stack([v.expand(lead) for v in columns[at : at + count]], -1)
-        out.append(torch.stack([p.sum(1) for p in part.split(ROWS, 1)], 1) if summed else part)
+        out.append(torch.stack([part[:, i : i + ROWS].sum(1) for i in range(0, lead[1], ROWS)], 1) if summed else part)
         at += count
     return tuple(out)
 

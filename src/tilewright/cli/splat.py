@@ -106,7 +106,8 @@ def _camera(args: argparse.Namespace, scene: Scene) -> Camera:
         if int(number) >= len(cameras):
             raise InputError(f"splat: {source} has cameras 0 to {len(cameras) - 1}, got {number}")
         return cameras[int(number)]
-    eye = numbers(args.camera, 3, "--camera") if args.camera else tuple(m + 2.4 * radius * d for m, d in zip(middle, (0.6, 0.5, 0.7), strict=True))
+    corner = tuple(float(m) + 2.4 * radius * d for m, d in zip(middle, (0.6, 0.5, 0.7), strict=True))
+    eye = numbers(args.camera, 3, "--camera") if args.camera else corner
     return look_at(eye, target, width=width, height=height, fov=args.fov, up=up, model=model)
 
 
@@ -121,7 +122,8 @@ def _render(args: argparse.Namespace) -> int:
         near = image.depth / image.alpha.clip(1e-6)
         drawn = near[image.alpha > 0.5]
         low, high = (float(drawn.min()), float(drawn.max())) if drawn.size else (0.0, 1.0)
-        write_png(args.output.with_stem(args.output.stem + "-depth"), (image.alpha > 0.5) * (1 - 0.9 * (near - low) / max(high - low, 1e-9)))
+        bright = 1 - 0.9 * (near - low) / max(high - low, 1e-9)
+        write_png(args.output.with_stem(args.output.stem + "-depth"), (image.alpha > 0.5) * bright)
     console().print(f"{len(scene):,} Gaussians, {camera.width}x{camera.height}: {args.output}")
     return 0
 
@@ -135,8 +137,8 @@ def _orbit(args: argparse.Namespace) -> int:
     if args.frames < 1:
         raise InputError(f"splat: an orbit has at least one frame, got --frames {args.frames}")
     target = numbers(args.target, 3, "--target") if args.target else tuple(float(v) for v in middle)
-    circle = orbit(target, radius=args.radius or 2.4 * radius, count=args.frames, elevation=args.elevation, width=width, height=height, fov=args.fov,
-                   up=numbers(args.up, 3, "--up"), model="fisheye" if args.fisheye else "pinhole")
+    circle = orbit(target, radius=args.radius or 2.4 * radius, count=args.frames, elevation=args.elevation, width=width, height=height,
+                   fov=args.fov, up=numbers(args.up, 3, "--up"), model="fisheye" if args.fisheye else "pinhole")
     background, pictures = numbers(args.background, 3, "--background"), []
     with progress("drawing") as step:
         for i, camera in enumerate(circle):

@@ -93,7 +93,8 @@ class SplatBin(General):
     def ref(self, rects: Any, order: Any) -> Any:
         across, down = tiles_of(self.width, self.height)
         cameras, count = order.shape
-        ids, slots = np.zeros((2, cameras, int(self.capacity)), np.int32)
+        assert isinstance(self.capacity, int)
+        ids, slots = np.zeros((2, cameras, self.capacity), np.int32)
         starts, spans = np.zeros((cameras, across * down + 1), np.int32), np.zeros((cameras, count, 2), np.int32)
         for c in range(cameras):
             lists: list[list[tuple[int, int]]] = [[] for _ in range(across * down)]

@@ -75,7 +75,7 @@ def read_ply(data: bytes, where: str) -> Scene:
     table = _ply_rows(body, form, count, columns, where)
     names = [n for n, _ in columns]
     rest = sorted((n for n in names if n.startswith("f_rest_") and n[7:].isdigit()), key=lambda n: int(n[7:]))
-    needed = ["x", "y", "z", *(f"f_dc_{i}" for i in range(3)), "opacity", *(f"scale_{i}" for i in range(3)), *(f"rot_{i}" for i in range(4))]
+    needed = ["x", "y", "z", "f_dc_0", "f_dc_1", "f_dc_2", "opacity", "scale_0", "scale_1", "scale_2", "rot_0", "rot_1", "rot_2", "rot_3"]
     missing = [n for n in needed if n not in names]
     if missing:
         raise FormatError(f"ply: {where} is no scene of Gaussians, it lacks {', '.join(missing)}")
@@ -85,7 +85,7 @@ def read_ply(data: bytes, where: str) -> Scene:
     def matrix(*columns: str) -> Array:
         return np.stack([table[n] for n in columns], -1).astype(np.float32) if columns else np.zeros((count, 0), np.float32)
 
-    high = matrix(*rest).reshape(count, 3, -1).transpose(0, 2, 1)  # a channel's terms stand together in the file
+    high = matrix(*rest).reshape(count, 3, len(rest) // 3).transpose(0, 2, 1)  # a channel's terms stand together in the file
     sh = np.concatenate([matrix("f_dc_0", "f_dc_1", "f_dc_2")[:, None], high], 1)
     return Scene(matrix("x", "y", "z"), matrix("scale_0", "scale_1", "scale_2"), matrix("rot_0", "rot_1", "rot_2", "rot_3"),
                  table["opacity"].astype(np.float32), sh)
@@ -116,13 +116,14 @@ def write_ply(scene: Scene) -> bytes:
              *(f"scale_{i}" for i in range(3)), *(f"rot_{i}" for i in range(4))]
     high = scene.sh[:, 1:].transpose(0, 2, 1).reshape(n, 3 * terms)
     table = np.concatenate([scene.means, np.zeros((n, 3)), scene.sh[:, 0], high, scene.logits[:, None], scene.log_scales, scene.quats], 1)
-    header = ["ply", "format binary_little_endian 1.0", f"element vertex {n}", *(f"property float {name}" for name in names), "end_header\n"]
-    return "\n".join(header).encode() + table.astype("<f4").tobytes()
+    properties = "".join(f"property float {name}\n" for name in names)
+    return f"ply\nformat binary_little_endian 1.0\nelement vertex {n}\n{properties}end_header\n".encode() + table.astype("<f4").tobytes()
 
 
 def _logit(opacity: Array) -> Array:
     p = np.clip(opacity, 1e-6, 1 - 1e-6)
-    return np.log(p / (1 - p))
+    found: Array = np.log(p / (1 - p))
+    return found
 
 
 def read_splat(data: bytes, where: str) -> Scene:
@@ -158,7 +159,7 @@ def read_spz(data: bytes, where: str) -> Scene:
         raise FormatError(f"spz: {where} is no whole gzip stream ({e})") from e
     if not whole or len(raw) < 16:
         raise FormatError(f"spz: {where} is cut short")
-    magic, version, n, degree, fraction, flags, _ = struct.unpack_from("<IIIBBBB", raw)
+    magic, version, n, degree, fraction, _, _ = struct.unpack_from("<IIIBBBB", raw)
     if magic != MAGIC or version != 2 or degree not in TERMS or fraction > 23:
         raise FormatError(f"spz: version 2 with harmonics of degree 0 to 3 is read, got version {version}, degree {degree} ({where})")
     terms = TERMS[degree]

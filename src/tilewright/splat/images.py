@@ -1,4 +1,4 @@
-"""Pictures in files: PNG in and out, animated GIF out, other formats in through Pillow where it is installed. Values are between 0 and 1."""
+"""Pictures in files: PNG in and out, animated GIF out, other formats in through Pillow where it is installed. Values are from 0 to 1."""
 from __future__ import annotations
 
 import struct
@@ -34,7 +34,8 @@ def write_png(path: str | PathLike[str], picture: Any) -> None:
     height, width = x.shape[:2]
     kind = {1: 0, 3: 2, 4: 6}[1 if x.ndim == 2 else x.shape[2]]
     rows = np.concatenate([np.zeros((height, 1), np.uint8), x.reshape(height, -1)], 1)
-    parts = [(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, kind, 0, 0, 0)), (b"IDAT", zlib.compress(rows.tobytes(), 6)), (b"IEND", b"")]
+    header = struct.pack(">IIBBBBB", width, height, 8, kind, 0, 0, 0)
+    parts = [(b"IHDR", header), (b"IDAT", zlib.compress(rows.tobytes(), 6)), (b"IEND", b"")]
     data = SIGNATURE + b"".join(struct.pack(">I", len(b)) + t + b + struct.pack(">I", zlib.crc32(t + b)) for t, b in parts)
     write_file(path, data, subject="image")
 
@@ -54,7 +55,7 @@ def read_image(path: str | PathLike[str]) -> Array:
         except (struct.error, zlib.error, KeyError, IndexError, ValueError) as e:
             raise FormatError(f"image: {path} is no whole PNG file ({type(e).__name__}: {e})") from e
     try:
-        from PIL import Image  # type: ignore[import-not-found]
+        from PIL import Image
     except ImportError:
         raise FormatError(f"image: {path} is no PNG file; install Pillow to read other formats") from None
     try:

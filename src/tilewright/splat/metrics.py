@@ -28,11 +28,12 @@ def window() -> Array:
     """The weights of SSIM's window, a Gaussian."""
     x = np.arange(WINDOW) - WINDOW // 2
     w = np.exp(-(x**2) / (2 * SIGMA**2))
-    return (w / w.sum()).astype(np.float32)
+    found: Array = (w / w.sum()).astype(np.float32)
+    return found
 
 
 def ssim(picture: Any, truth: Any) -> Any:
-    """Structural similarity of pictures [H,W,3], the mean over pixels (windows reach over the border into zeros). 1 where they are equal."""
+    """Structural similarity of pictures [H,W,3], the mean over pixels (windows reach over the border into zeros): 1 for equal ones."""
     if tracing():
         return traced_ssim(picture, truth)
     from ..array.functions import staged

@@ -57,7 +57,7 @@ def save_transforms(path: str | Path, cameras: Sequence[Camera], files: Sequence
     """Write cameras and the names of their pictures."""
     frames = []
     for c, file in zip(cameras, files, strict=True):
-        frames.append({"file_path": file, "transform_matrix": (np.linalg.inv(c.view.astype(float)) @ FLIP).tolist(), "w": c.width, "h": c.height,
-                       "fl_x": float(c.intrinsics[0, 0]), "fl_y": float(c.intrinsics[1, 1]), "cx": float(c.intrinsics[0, 2]),
-                       "cy": float(c.intrinsics[1, 2])})
+        pose = np.linalg.inv(c.view.astype(float)) @ FLIP
+        frames.append({"file_path": file, "transform_matrix": pose.tolist(), "w": c.width, "h": c.height, "fl_x": float(c.intrinsics[0, 0]),
+                       "fl_y": float(c.intrinsics[1, 1]), "cx": float(c.intrinsics[0, 2]), "cy": float(c.intrinsics[1, 2])})
     write_file(path, json.dumps({"frames": frames}, indent=1).encode(), subject="transforms")

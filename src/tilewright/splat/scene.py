@@ -11,7 +11,7 @@ from ..core.errors import ExecutionError, InputError
 from ..transform.lib.splats import SH0, SplatImage
 from .cameras import Array, Camera
 
-FIELDS = ("means", "log_scales", "quats", "logits", "sh")
+NEAR = 16  # places along a curve on either side where neighbours are looked for
 
 
 @dataclass(eq=False)
@@ -101,23 +101,31 @@ def spacing(points: Array, neighbours: int) -> Array:
     n = len(points)
     if n <= 1:
         return np.full(n, 0.1, np.float32)
+    points = np.nan_to_num(points.astype(np.float64))
     low = points.min(0)
     cells = (points - low) / max(float((points.max(0) - low).max()), 1e-9)
-    best = np.full((n, neighbours), np.inf)
-    for shift in (0.0, 0.37):
-        grid = ((cells + shift) * 500).astype(np.uint64)
-        code = np.zeros(n, np.uint64)
-        for bit in range(10):
-            for axis in range(3):
-                code |= ((grid[:, axis] >> np.uint64(bit)) & np.uint64(1)) << np.uint64(3 * bit + axis)
-        order = np.argsort(code, kind="stable")
-        for step in range(1, min(24, n)):
-            gap = np.linalg.norm(points[order[step:]] - points[order[:-step]], axis=1)
-            for rows in (order[step:], order[:-step]):
-                worst = np.maximum(gap, 1e-12)
-                both = np.sort(np.concatenate([best[rows], worst[:, None]], 1), axis=1)
-                # the second curve meets some pairs again: equal distances count once
-                repeat = np.isclose(best[rows], worst[:, None], rtol=1e-6).any(1)
-                best[rows] = np.where(repeat[:, None], best[rows], both[:, :neighbours])
-    found = np.where(np.isfinite(best), best, np.nan)
-    return np.nan_to_num(np.nanmean(found, axis=1), nan=0.1).astype(np.float32)
+    around = np.array([s for s in range(-NEAR, NEAR + 1) if s])
+    orders = [_along_curve(cells + shift) for shift in (0.0, 0.37)]
+    places = [np.argsort(order) for order in orders]
+    found = np.zeros(n, np.float32)
+    for start in range(0, n, 1 << 14):
+        rows = np.arange(start, min(start + (1 << 14), n))
+        pairs = zip(orders, places, strict=True)
+        near = np.concatenate([order[np.clip(place[rows][:, None] + around, 0, n - 1)] for order, place in pairs], 1)
+        near.sort(axis=1)
+        gap = np.linalg.norm(points[near] - points[rows][:, None], axis=2)
+        gap[:, 1:][near[:, 1:] == near[:, :-1]] = np.inf  # met twice
+        gap[near == rows[:, None]] = np.inf
+        best = np.sort(gap, axis=1)[:, :neighbours]
+        found[rows] = np.where(np.isfinite(best), best, 0).sum(1) / np.maximum(np.isfinite(best).sum(1), 1)
+    return found
+
+
+def _along_curve(cells: Array) -> Array:
+    """Points between 0 and 1.4 in the order of the bits of their coordinates, interleaved."""
+    grid = (cells * 700).astype(np.uint64)
+    code = np.zeros(len(cells), np.uint64)
+    for bit in range(10):
+        for axis in range(3):
+            code |= ((grid[:, axis] >> np.uint64(bit)) & np.uint64(1)) << np.uint64(3 * bit + axis)
+    return np.argsort(code, kind="stable")

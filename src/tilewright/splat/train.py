@@ -124,15 +124,16 @@ class Trainer:
         which = int(order[number % len(order)])
         camera, target = self.views.cameras[which], self.views.pictures[which]
         fall = 0.01 ** (number / max(o.steps, 1))
-        rates = np.array([o.rate_means * self.extent * fall, o.rate_scales, o.rate_quats, o.rate_opacity, o.rate_sh, o.rate_sh / 20], np.float32)
+        first = o.rate_means * self.extent * fall
+        rates = np.array([first, o.rate_scales, o.rate_quats, o.rate_opacity, o.rate_sh, o.rate_sh / 20], np.float32)
         correction = np.array([1 - BETAS[0] ** (number + 1), 1 - BETAS[1] ** (number + 1)], np.float32)
         terms = (min(o.degree, number // o.degree_every) + 1) ** 2 - 1
         seen = (np.arange(self.params["rest"].shape[1]) < terms).astype(np.float32).reshape(1, -1, 1)
         probe = np.zeros((1, len(self.params["means"]), 2), np.float32)
         for _ in range(4):
             try:
-                made = self._step_of(camera)(self.params, self.moments, probe, camera.view, camera.intrinsics, target, self.background, rates,
-                                             correction, seen)
+                made = self._step_of(camera)(self.params, self.moments, probe, camera.view, camera.intrinsics, target, self.background,
+                                             rates, correction, seen)
                 break
             except ExecutionError as e:
                 self.capacity = needed_capacity(e)
@@ -248,8 +249,11 @@ def _step(width: int, height: int, model: str, o: Options, capacity: int | None)
             value = value + (1.0 - traced_ssim(color, target)) * o.dssim
         return value, T["max"](drawn.radii[0], axis=-1)
 
-    def step(params: Any, moments: Any, probe: Any, view: Any, k: Any, target: Any, background: Any, rates: Any, correction: Any, seen: Any) -> Any:
-        (value, radius), (grads, slope) = value_and_grad(loss, argnums=(0, 1), has_aux=True)(params, probe, view, k, target, background, seen)
+    both = value_and_grad(loss, argnums=(0, 1), has_aux=True)
+
+    def step(params: Any, moments: Any, probe: Any, view: Any, k: Any, target: Any, background: Any, rates: Any, correction: Any,
+             seen: Any) -> Any:
+        (value, radius), (grads, slope) = both(params, probe, view, k, target, background, seen)
         new, kept = {}, {}
         for i, name in enumerate(NAMES):
             g, (first, second) = grads[name], moments[name]

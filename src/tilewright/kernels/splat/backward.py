@@ -86,8 +86,8 @@ class _Tiles:
                     with b.if_(b.compare("gt", b.to_index(reached), before)):
                         self._band(band.index, before, count)
             with b.loop(0, count) as entry:
-                slot = b.to_index(b.load(s.views["slots"], (s.camera, first + entry.index), ()))
-                slot = b.minimum(b.maximum(slot, 0), s.capacity - 1)
+                found = b.to_index(b.load(s.views["slots"], (s.camera, first + entry.index), ()))
+                slot = b.minimum(b.maximum(found, 0), s.capacity - 1)
                 b.store(self.records, (s.camera, slot, 0), b.load(self.sums, (entry.index, 0), (LANES,)), limit=(RECORD,))
         return s.call.finish(s.grid, flops=region_flops(self.region), bytes_=region_bytes(self.region), shared=True,
                              note=f"16x16 tiles in bands of {self.rows} rows")
@@ -167,8 +167,8 @@ def _sums(region: Region, records: Buffer, layout: Layout) -> Launch:
     found = b.scratch(f32, (LANES,))
     with b.loop(start, b.minimum(start + EACH, total)) as loop:
         splat = loop.index
-        first, count = (b.to_index(b.load(spans, (camera, splat, i), ())) for i in range(2))
-        first = b.minimum(b.maximum(first, 0), capacity)
+        begin, count = (b.to_index(b.load(spans, (camera, splat, i), ())) for i in range(2))
+        first = b.minimum(b.maximum(begin, 0), capacity)
         with b.loop(first, b.minimum(first + b.maximum(count, 0), capacity), 1, [b.full((LANES,), 0.0)]) as slot:
             slot.next(slot.carried[0] + b.load(source, (camera, slot.index, 0), (LANES,), limit=(RECORD,)))
         b.store(found, (0,), slot.results[0])

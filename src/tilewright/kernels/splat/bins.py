@@ -49,6 +49,8 @@ class _Work:
         rows = self.cameras * self.blocks
         self.table = Buffer(f"{region.name}.counts", "temp", rows * (self.lists * 4))
         self.sums = Buffer(f"{region.name}.sums", "temp", rows * 4)
+        self.sorted = Buffer(f"{region.name}.sorted", "temp", self.cameras * self.splats * 16)  # rectangles in depth order
+        self.sorted_layout = Layout.contiguous((self.cameras, self.splats, 4))
         self.table_layout = Layout.contiguous((self.cameras, self.blocks, self.lists))
         self.sums_layout = Layout.contiguous((self.cameras, self.blocks))
 
@@ -56,34 +58,39 @@ class _Work:
         """Columns, rows and number of tiles are words: one code serves every image."""
         self.across, self.down, self.tiles = call.word("across", self.columns), call.word("down", self.rows), call.word("tiles", self.lists)
 
-    def _walk(self, what: str) -> tuple[Call, Ix | int, Ix | int, Ix | int, Ix | int, View, View, Ix]:
+    def _walk(self, what: str) -> tuple[Call, Ix | int, Ix | int, Ix | int, Ix | int, View, Ix]:
         """A program of one block: its call, camera, block and range of the order."""
         call = Call(f"splat_{what}", f"{self.region.name}.{what}")
         b = call.b
-        rects, order = (call.view(n, i32, o.buffer, o.layout) for n, o in zip(("rects", "order"), self.region.operands, strict=True))
+        order = call.view("order", i32, self.region.operands[1].buffer, self.region.operands[1].layout)
         count, blocks = call.word("splats", self.splats), call.word("blocks", self.blocks)
         self._size(call)
         camera, block = b.pid // blocks, b.pid % blocks
         start = block * BLOCK
-        return call, camera, block, start, b.minimum(start + BLOCK, count), rects, order, count
+        return call, camera, block, start, b.minimum(start + BLOCK, count), order, count
 
-    def _rect(self, call: Call, rects: View, order: View, camera: Ix | int, at: Ix | int, count: Ix) -> tuple[Ix | int, list[Ix | int]]:
-        """The splat at a place of the order, and its tiles [x0, x1) and [y0, y1), an empty range as (0, 0)."""
+    @staticmethod
+    def _splat(call: Call, order: View, camera: Ix | int, at: Ix | int, count: Ix) -> Ix | int:
+        """The splat at a place of the order."""
         b = call.b
-        splat = b.minimum(b.maximum(b.to_index(b.load(order, (camera, at), ())), 0), count - 1)
-        ends = [b.to_index(b.load(rects, (camera, splat, i), ())) for i in range(4)]
-        x0, y0 = b.maximum(ends[0], 0), b.maximum(ends[2], 0)
-        return splat, [x0, b.maximum(b.minimum(ends[1], self.across), x0), y0, b.maximum(b.minimum(ends[3], self.down), y0)]
+        return b.minimum(b.maximum(b.to_index(b.load(order, (camera, at), ())), 0), count - 1)
 
     def count(self) -> Launch:
-        call, camera, block, start, stop, rects, order, count = self._walk("count")
-        b = call.b
+        call, camera, block, start, stop, order, count = self._walk("count")
+        b, given = call.b, self.region.operands[0]
+        rects = call.view("rects", i32, given.buffer, given.layout)
+        arranged = call.view("sorted", i32, self.sorted, self.sorted_layout, write=True)
         table = call.view("counts", i32, self.table, self.table_layout, write=True)
         sums = call.view("sums", i32, self.sums, self.sums_layout, write=True)
         with b.loop(0, self.tiles, LANES) as clear:
             b.store(table, (camera, block, clear.index), b.full((LANES,), 0, i32), limit=(self.tiles - clear.index,))
         with b.loop(start, stop, 1, [b.full((), 0, i32)]) as loop:
-            _, (x0, x1, y0, y1) = self._rect(call, rects, order, camera, loop.index, count)
+            splat = self._splat(call, order, camera, loop.index, count)
+            ends = [b.to_index(b.load(rects, (camera, splat, i), ())) for i in range(4)]
+            x0, y0 = b.maximum(ends[0], 0), b.maximum(ends[2], 0)
+            x1, y1 = b.maximum(b.minimum(ends[1], self.across), x0), b.maximum(b.minimum(ends[3], self.down), y0)
+            for i, end in enumerate((x0, x1, y0, y1)):
+                b.store(arranged, (camera, loop.index, i), b.from_index(end, i32))
             with b.loop(y0, y1) as row, b.loop(x0, x1) as column:
                 at = (camera, block, row.index * self.across + column.index)
                 b.store(table, at, b.load(table, at, ()) + 1)
@@ -125,8 +132,9 @@ class _Work:
         return call.finish(self.cameras, bytes_=self.cameras * self.blocks * (self.lists * 8))
 
     def fill(self) -> Launch:
-        call, camera, block, start, stop, rects, order, count = self._walk("fill")
+        call, camera, block, start, stop, order, count = self._walk("fill")
         b = call.b
+        arranged = call.view("sorted", i32, self.sorted, self.sorted_layout)
         ids, slots, starts, spans = (call.view(n, i32, o.buffer, o.layout, write=n != "starts")
                                      for n, o in zip(("ids", "slots", "starts", "spans"), self.region.results, strict=True))
         table = call.view("counts", i32, self.table, self.table_layout, write=True)
@@ -134,7 +142,8 @@ class _Work:
         capacity = call.word("capacity", self.op.capacity)
         call.also_reads(self.table)
         with b.loop(start, stop, 1, [b.load(sums, (camera, block), ())]) as loop:
-            splat, (x0, x1, y0, y1) = self._rect(call, rects, order, camera, loop.index, count)
+            splat = self._splat(call, order, camera, loop.index, count)
+            x0, x1, y0, y1 = (b.to_index(b.load(arranged, (camera, loop.index, i), ())) for i in range(4))
             first, wide = loop.carried[0], x1 - x0
             number = b.from_index(splat, i32)
             b.store(spans, (camera, splat, 0), first)

@@ -1,13 +1,13 @@
 """Rows of matrices mapped by an elementwise graph: a program takes `ROWS` rows, 16 at a time, one lane a row.
 
-Matrices of up to four columns are read column by column, wider ones in squares of 16 that are transposed in registers. Rows past the last
-are masked. No rows: no program.
+Matrices of up to four columns are read and written column by column, wider ones in squares of 16 that are transposed in registers. Rows
+past the last are masked. No rows: no program.
 """
 
 from __future__ import annotations
 
 from ...core.dims import ceildiv
-from ...core.dtypes import DType, i32
+from ...core.dtypes import i32
 from ...core.target_spec import TargetSpec
 from ...ir.graph import Value
 from ...ops.row_map import ROWS
@@ -50,7 +50,9 @@ class RowMap(Template):
         columns: list[list[Value]] = []
         inputs = iter(op.body.inputs)
         for o, view, one, lead in zip(operands, views, single, at, strict=True):
-            own = [next(inputs) for _ in range(int(o.type.shape[2]))]
+            width = o.type.shape[2]
+            assert isinstance(width, int)
+            own = [next(inputs) for _ in range(width)]
             columns.append(own)
             if one:
                 fixed |= {v: b.load(view, (lead, 0, i), ()) for i, v in enumerate(own)}
@@ -132,9 +134,14 @@ def _read(b: KernelBuilder, view: View, lead: Ix | int, row: Ix, left: Ix | int,
 
 
 def _write(b: KernelBuilder, view: View, stack: Ix | int, row: Ix, left: Ix | int, tiles: list[Tile]) -> None:
-    for i, t in enumerate(tiles):
-        b.store(view, (stack, row, i), _as(b, t, view.type.dtype), limit=(left,), axes=(1,))
-
-
-def _as(b: KernelBuilder, t: Tile, dtype: DType) -> Tile:
-    return b.cast(t, dtype)
+    if len(tiles) <= FEW:
+        for i, t in enumerate(tiles):
+            b.store(view, (stack, row, i), t, limit=(left,), axes=(1,))
+        return
+    local = b.scratch(view.type.dtype, (LANES, LANES))
+    for k in range(0, len(tiles), LANES):
+        part = tiles[k : k + LANES]
+        for i, t in enumerate(part):
+            b.store(local, (i, 0), t)
+        limit = (left, None if len(part) == LANES else len(part))
+        b.store(view, (stack, row, k), b.transpose(b.load(local, (0, 0), (LANES, LANES))), limit=limit, axes=(1, 2))

@@ -89,8 +89,9 @@ def _dot(*pairs: tuple[Any, Any]) -> Any:
     return total
 
 
-def _harmonics(x: Any, y: Any, z: Any, count: int) -> list[Any]:
+def _harmonics(direction: list[Any], count: int) -> list[Any]:
     """Real spherical harmonics of a direction, in the order and with the signs that Gaussian splatting uses."""
+    x, y, z = direction
     out: list[Any] = [SH0]
     if count > 1:
         out += [y * -SH1, z * SH1, x * -SH1]
@@ -205,7 +206,7 @@ class Projection(NamedTuple):
         direction = [c - e for c, e in zip(m, eye, strict=True)]
         reach = _dot(*((c, c) for c in direction))
         inverse = 1.0 / E["sqrt"](E["where"](reach > 1e-30, reach, 1.0))
-        basis = _harmonics(*(c * inverse for c in direction), len(sh) // 3)
+        basis = _harmonics([c * inverse for c in direction], len(sh) // 3)
         colors = []
         for channel in range(3):
             coefficients = sh[channel::3]
