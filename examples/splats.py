@@ -20,7 +20,7 @@ import numpy as np
 import tilewright as tw
 
 Array = np.ndarray[Any, Any]
-SIZE = 192
+SIZE = 160
 BALLS = (((0.0, 0.35, 0.0), 0.35, (0.9, 0.2, 0.15)), ((0.7, 0.22, 0.35), 0.22, (0.15, 0.5, 0.9)),
          ((-0.55, 0.25, 0.5), 0.25, (0.2, 0.75, 0.3)), ((-0.45, 0.18, -0.6), 0.18, (0.95, 0.75, 0.1)),
          ((0.5, 0.15, -0.55), 0.15, (0.6, 0.25, 0.8)))
@@ -44,7 +44,7 @@ def hit(origin: Array, direction: Array) -> tuple[Array, Array, Array]:
         t = -origin[..., 1] / direction[..., 1]
         at = origin + t[..., None] * direction
     disc = (t > 1e-4) & (np.hypot(at[..., 0], at[..., 2]) < 1.15)
-    chequer = (np.floor(at[..., 0] * 4) + np.floor(at[..., 2] * 4)) % 2
+    chequer = (np.floor(at[..., 0] * 3) + np.floor(at[..., 2] * 3)) % 2
     far = np.where(disc, t, far)
     normal[disc] = (0, 1, 0)
     color[disc] = np.where(chequer[disc][:, None] > 0, (0.85, 0.82, 0.75), (0.25, 0.28, 0.35))
@@ -57,7 +57,7 @@ def hit(origin: Array, direction: Array) -> tuple[Array, Array, Array]:
         far = np.where(here, t, far)
         point = origin + t[..., None] * direction
         normal[here] = ((point - np.asarray(centre)) / radius)[here]
-        stripe = np.sin(18 * (point[..., 1] + 0.4 * point[..., 0])) > 0.3
+        stripe = np.sin(14 * (point[..., 1] + 0.4 * point[..., 0])) > 0
         color[here] = (np.asarray(paint) * np.where(stripe[..., None], 1.0, 0.75))[here]
     return far, normal, color
 
@@ -102,15 +102,15 @@ def make_views(size: int = SIZE) -> tw.splat.Views:
 
 def main(argv: list[str] | None = None) -> Any:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--steps", type=int, default=3000)
     parser.add_argument("--size", type=int, default=SIZE, help="pixels of a picture's side")
     parser.add_argument("-o", "--output", type=Path, default=Path("splats"))
     args = parser.parse_args(argv)
     begin = time.perf_counter()
     views = make_views(args.size)
     print(f"{len(views.cameras)} views to train from, {len(views.test_cameras)} held out, {len(views.points)} points")
-    options = tw.splat.Options(steps=args.steps, degree=2, degree_every=args.steps // 5, densify_from=args.steps // 10,
-                               densify_until=args.steps // 2, reset_every=args.steps * 2, densify_gradient=2e-4, most=12_000)
+    options = tw.splat.Options(steps=args.steps, degree=1, degree_every=args.steps // 5, densify_from=args.steps // 20,
+                               densify_until=args.steps // 2, reset_every=args.steps * 2, densify_gradient=2e-4, most=12_000, rate_sh=5e-3)
     trainer = tw.splat.Trainer(views, options, background=(1, 1, 1))
 
     def show(p: Any) -> None:

@@ -87,7 +87,8 @@ def test_packed_files_come_back_within_their_steps() -> None:
     new = read_spz(write_spz(old), "s.spz")
     assert np.abs(new.means - old.means).max() <= 0.5 / 4096 + 1e-6
     assert np.abs(new.log_scales - old.log_scales).max() <= 0.5 / 16 + 1e-5
-    assert np.abs(np.abs((new.quats * unit).sum(1)) - 1).max() < 0.002
+    # w follows from the other three: where it is near 0, half a step of them is a tenth of it
+    assert np.abs(np.abs((new.quats * unit).sum(1)) - 1).max() < 0.01
     opacity = [1 / (1 + np.exp(-s.logits)) for s in (old, new)]
     assert np.abs(opacity[0] - opacity[1]).max() <= 0.5 / 255 + 1e-5
     assert np.abs(new.sh[:, 0] - old.sh[:, 0]).max() <= 0.5 / (255 * 0.15) + 1e-5

@@ -190,7 +190,7 @@ class _Raster(General):
         means, conics, opacities = arrays[:3]
         dx, dy = at[0] + 0.5 - means[c, ids, 0], at[1] + 0.5 - means[c, ids, 1]
         a, b, k = conics[c, ids].T
-        falloff = np.exp(np.minimum(-0.5 * (a * dx * dx + 2 * b * dx * dy + k * dy * dy), 0))
+        falloff = np.exp(-0.5 * (a * dx * dx + 2 * b * dx * dy + k * dy * dy))
         alpha = np.minimum(opacities[c, ids] * falloff, self.alpha_max)
         return dx, dy, falloff, alpha, alpha >= self.alpha_min
 

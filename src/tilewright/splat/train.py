@@ -172,7 +172,10 @@ class Trainer:
         rng = np.random.default_rng((o.seed, self.step, 1))
         slope = np.where(self.seen[:n] > 0, self.slopes[:n] / np.maximum(self.seen[:n], 1), 0)
         size = np.exp(p["log_scales"].max(1))
-        eager = (slope > o.densify_gradient) & (n < o.most)
+        eager = slope > o.densify_gradient
+        room = max(o.most - n, 0)
+        if int(eager.sum()) > room:  # those that need it most
+            eager &= np.isin(np.arange(n), np.argsort(-slope, kind="stable")[:room])
         cloned, cut = eager & (size <= o.split_size * self.extent), eager & (size > o.split_size * self.extent)
         halves = []
         for _ in range(2):  # two smaller ones at random places inside each that is split
@@ -185,7 +188,7 @@ class Trainer:
         gone = cut | (opacity < o.prune_opacity) | (size > o.prune_size * self.extent * (1 if self.step > o.reset_every else np.inf))
         gone |= ~np.isfinite(np.concatenate([x.reshape(n, -1) for x in p.values()], 1)).all(1)
         parts = [{name: x[~gone] for name, x in p.items()}, {name: x[cloned] for name, x in p.items()}, *halves]
-        self.params = {name: np.concatenate([part[name] for part in parts])[: o.most] for name in p}
+        self.params = {name: np.concatenate([part[name] for part in parts]) for name in p}
         fresh = len(self.params["means"]) - int((~gone).sum())
         self.moments = {name: tuple(_grown(x[~gone], fresh) for x in pair) for name, pair in m.items()}  # type: ignore[misc]
         self._forget()

@@ -24,8 +24,8 @@ LANES = 16
 CHUNK = 64  # entries of a list in local memory at a time
 LOG2E = math.log2(math.e)
 SLACK = 0.02  # exponent by which the test of a band is generous: more than rounding
-# Rows of local memory: mean; exponent qa dx² + qb dx dy + qc dy² of 2; opacity; colour; depth; the least exponent that is drawn; where the
-# exponent is largest along a line of constant dx (dy = along_y dx) and of constant dy
+# Rows of local memory: mean; exponent qa dx² + qb dx dy + qc dy² of 2; log2 of the opacity; colour; depth; the least exponent that is drawn;
+# where the exponent is largest along a line of constant dx (dy = along_y dx) and of constant dy
 MX, MY, QA, QB, QC, OPACITY, RED, GREEN, BLUE, DEPTH, LEAST, ALONG_Y, ALONG_X = range(13)
 OPERANDS = ("means", "conics", "opacities", "colors", "depths", "ids", "slots", "starts", "spans")
 
@@ -80,10 +80,10 @@ class Shading:
             index = b.load(v["ids"], (self.camera, first + k), (LANES,), limit=(left,))
             index = b.binary("min", b.binary("max", index, 0), b.from_index(self.splats - 1, i32))
             qa, qb, qc = (self.splat(v["conics"], (i,), index) * s for i, s in enumerate((-0.5 * LOG2E, -LOG2E, -0.5 * LOG2E)))
-            opacity = self.splat(v["opacities"], (), index)
+            opacity = b.unary("log2", self.splat(v["opacities"], (), index))
             # of a splat past the end of the chunk every test fails
             least = b.select(b.cmp("lt", b.iota((LANES,), 0, i32), b.from_index(left, i32)),
-                             b.unary("log2", opacity * (1.0 / self.op.alpha_min)) * -1.0 - SLACK, math.inf)
+                             math.log2(self.op.alpha_min) - SLACK - opacity, math.inf)
             rows = {MX: self.splat(v["means"], (0,), index), MY: self.splat(v["means"], (1,), index), QA: qa, QB: qb, QC: qc,
                     OPACITY: opacity, DEPTH: self.splat(v["depths"], (), index), LEAST: least,
                     ALONG_Y: qb / (qc * -2.0), ALONG_X: qb / (qa * -2.0)}
@@ -107,7 +107,8 @@ class Shading:
             def exponent(dx: Tile, dy: Tile, qa: Tile = qa, qb: Tile = qb, qc: Tile = qc) -> Tile:
                 return qa * dx * dx + qb * dx * dy + qc * dy * dy
 
-            found = b.binary("max", exponent(near_x, self._clamp(along_y * near_x, y)), exponent(self._clamp(along_x * near_y, x), near_y))
+            first, second = exponent(near_x, self._clamp(along_y * near_x, y)), exponent(self._clamp(along_x * near_y, x), near_y)
+            found = b.select(b.cmp("gt", first, second), first, second)
             b.store(self.flags, (0,), b.cast(b.cmp("ge", found, least), i32))
             with b.loop(0, LANES, 1, [loop.carried[0]], unroll=LANES) as lane:
                 b.store(self.hits, (b.to_index(lane.carried[0]),), b.from_index(k + lane.index, i32))
@@ -116,7 +117,10 @@ class Shading:
         return b.to_index(loop.results[0])
 
     def _clamp(self, x: Tile, ends: tuple[Tile, Tile]) -> Tile:
-        return self.b.binary("max", self.b.binary("min", x, ends[1]), ends[0])
+        """Selections are shorter than min and max, which keep NaN: here a splat of NaN fails the test behind."""
+        b = self.b
+        x = b.select(b.cmp("lt", x, ends[1]), x, ends[1])
+        return b.select(b.cmp("gt", x, ends[0]), x, ends[0])
 
     def each(self, quantity: int, number: Ix) -> Tile:
         """A quantity of a staged splat, for all lanes."""
@@ -127,12 +131,11 @@ class Shading:
         b = self.b
         dx = self.px - self.each(MX, number)
         qa, qb, qc, my, opacity = (self.each(i, number) for i in (QA, QB, QC, MY, OPACITY))
-        square, linear = qa * dx * dx, qb * dx
+        square, linear = b.fma(qa * dx, dx, opacity), qb * dx
         top = b.broadcast(b.from_index(self.y + row, f32) + 0.5, (LANES,)) - my
         dys = [top + float(r) for r in range(self.rows)]
-        powers = [b.binary("min", b.fma(b.fma(qc, dy, linear), dy, square), 0.0) for dy in dys]
-        raw = [b.unary("exp2", p) * opacity for p in powers]
+        raw = [b.unary("exp2", b.fma(b.fma(qc, dy, linear), dy, square)) for dy in dys]
         return dx, dys, raw, [b.cmp("ge", a, self.op.alpha_min) for a in raw]
 
     def capped(self, raw: Tile) -> Tile:
-        return self.b.binary("min", raw, self.op.alpha_max)
+        return self.b.select(self.b.cmp("lt", raw, self.op.alpha_max), raw, self.op.alpha_max)
