@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -63,8 +64,7 @@ def main() -> None:
         both = tw.jit(tw.value_and_grad(lambda *a, o=options: tw.sum(tw.splat_render(*a, **o).color * cotangent), argnums=tuple(range(7))))
         view = prepare(*operands)
         entries = int(view.starts[0, -1])
-        calls: list[Callable[[], Any]] = [lambda f=prepare, x=operands: f(*x), lambda f=raster, v=view: f(v),
-                                          lambda f=forward, x=operands: f(*x), lambda f=both, x=operands: f(*x)]
+        calls = [partial(prepare, *operands), partial(raster, view), partial(forward, *operands), partial(both, *operands)]
         times = [least(fn, args.runs, clock) for fn in calls]
         shown = " ".join(f"{t:9.2f}" for t in times)
         print(f"{count:10,} {entries:11,} {shown}    {times[2] * 1e6 / entries:8.1f} {times[3] * 1e6 / entries:8.1f}", flush=True)

@@ -261,6 +261,45 @@ def test_bad_colmap_files_say_why(tmp_path: Path) -> None:
         read_colmap(tmp_path / "1", tmp_path)
 
 
+def test_damaged_files_are_errors_of_ours(tmp_path: Path) -> None:
+    """Bytes changed, cut out and cut off at random: what is read is a scene or an error that names the file's fault."""
+    rng = fresh_rng()
+    tw.splat.write_png(tmp_path / "p.png", rng.uniform(size=(9, 7, 3)))
+    colmap_folder(tmp_path / "0", True)
+    colmap_folder(tmp_path / "1", False)
+    whole = {"ply": write_ply(scene(5, 1)), "splat": write_splat(scene(5)), "spz": write_spz(scene(5, 2))}
+    whole["png"] = (tmp_path / "p.png").read_bytes()
+    model = {p: p.read_bytes() for folder in ("0", "1") for p in sorted((tmp_path / folder).iterdir())}
+
+    def damaged(data: bytes) -> bytes:
+        out = bytearray(data)
+        for _ in range(int(rng.integers(1, 4))):
+            at = int(rng.integers(0, max(len(out), 1)))
+            if rng.random() < 0.5 and out:
+                out[min(at, len(out) - 1)] = int(rng.integers(0, 256))
+            elif rng.random() < 0.5:
+                del out[at : at + int(rng.integers(1, 9))]
+            else:
+                del out[at:]
+        return bytes(out)
+
+    for i in range(160):
+        kind = list(whole)[i % len(whole)]
+        path = tmp_path / f"bad.{kind}"
+        path.write_bytes(damaged(whole[kind]))
+        try:
+            tw.splat.read_image(path) if kind == "png" else tw.splat.load(path)
+        except FormatError:
+            pass
+        path = list(model)[i % len(model)]
+        path.write_bytes(damaged(model[path]))
+        try:
+            read_colmap(path.parent, tmp_path)
+        except FormatError:
+            pass
+        path.write_bytes(model[path])
+
+
 def test_shrinking_keeps_the_mean() -> None:
     picture = fresh_rng().uniform(size=(13, 17, 3)).astype(np.float32)
     small = shrink(picture, 5, 4)

@@ -58,21 +58,29 @@ def read_colmap(folder: Path, images: Path) -> tuple[list[Camera], Array, Array]
     for name in ("cameras", "images"):
         if not (folder / f"{name}.{'bin' if binary else 'txt'}").is_file():
             raise MissingFileError(f"colmap: there is no {name}.{'bin' if binary else 'txt'} in {folder}")
-    try:
-        lenses = dict(_cameras_bin(folder) if binary else _cameras_txt(folder))
-        views = list(_images_bin(folder) if binary else _images_txt(folder))
-        points, colors = _points_bin(folder) if binary else _points_txt(folder)
-    except (ValueError, IndexError, OverflowError) as e:
-        raise FormatError(f"colmap: a file in {folder} could not be read ({type(e).__name__}: {e})") from e
-    cameras = []
-    for name, q, t, lens in sorted(views, key=lambda v: v[0]):
-        if lens not in lenses:
-            raise FormatError(f"colmap: image {name!r} names camera {lens}, which cameras does not hold ({folder})")
-        width, height, k, model = lenses[lens]
-        view = np.eye(4)
-        view[:3, :3], view[:3, 3] = rotation(q), t
-        cameras.append(Camera(width, height, view.astype(np.float32), k, model, name, images / name))
-    return cameras, points, colors
+    with np.errstate(over="ignore", invalid="ignore"):  # numbers that f32 does not hold are found below
+        try:
+            lenses = dict(_cameras_bin(folder) if binary else _cameras_txt(folder))
+            views = list(_images_bin(folder) if binary else _images_txt(folder))
+            points, colors = _points_bin(folder) if binary else _points_txt(folder)
+        except (ValueError, IndexError, OverflowError) as e:
+            raise FormatError(f"colmap: a file in {folder} could not be read ({type(e).__name__}: {e})") from e
+        cameras = [_camera(lenses, view, folder, images) for view in sorted(views, key=lambda v: v[0])]
+    finite = np.isfinite(points).all(1)
+    return cameras, points[finite], colors[finite]
+
+
+def _camera(lenses: dict[int, tuple[int, int, Array, str]], given: tuple[str, Any, Any, int], folder: Path, images: Path) -> Camera:
+    name, q, t, lens = given
+    if lens not in lenses:
+        raise FormatError(f"colmap: image {name!r} names camera {lens}, which cameras does not hold ({folder})")
+    width, height, k, model = lenses[lens]
+    view = np.eye(4)
+    view[:3, :3], view[:3, 3] = rotation(q), t
+    view = view.astype(np.float32)
+    if not np.isfinite(view).all() or not np.isfinite(k).all() or k[0, 0] <= 0 or k[1, 1] <= 0:
+        raise FormatError(f"colmap: image {name!r} has no finite pose and positive focal length ({folder})")
+    return Camera(width, height, view, k, model, name, images / name)
 
 
 def rotation(q: Any) -> Array:

@@ -72,7 +72,6 @@ def read_ply(data: bytes, where: str) -> Scene:
     if count < 0 or len({n for n, _ in columns}) != len(columns):
         raise FormatError(f"ply: the header must name one element 'vertex' with properties of different names ({where})")
     body = data[end + len(b"end_header\n") :]
-    table = _ply_rows(body, form, count, columns, where)
     names = [n for n, _ in columns]
     rest = sorted((n for n in names if n.startswith("f_rest_") and n[7:].isdigit()), key=lambda n: int(n[7:]))
     needed = ["x", "y", "z", "f_dc_0", "f_dc_1", "f_dc_2", "opacity", "scale_0", "scale_1", "scale_2", "rot_0", "rot_1", "rot_2", "rot_3"]
@@ -81,14 +80,16 @@ def read_ply(data: bytes, where: str) -> Scene:
         raise FormatError(f"ply: {where} is no scene of Gaussians, it lacks {', '.join(missing)}")
     if len(rest) // 3 not in TERMS.values() or len(rest) % 3 or rest != [f"f_rest_{i}" for i in range(len(rest))]:
         raise FormatError(f"ply: there must be 0, 9, 24 or 45 properties f_rest_0, f_rest_1, …, got {len(rest)} ({where})")
+    table = _ply_rows(body, form, count, columns, where)
 
     def matrix(*columns: str) -> Array:
-        return np.stack([table[n] for n in columns], -1).astype(np.float32) if columns else np.zeros((count, 0), np.float32)
+        with np.errstate(over="ignore", invalid="ignore"):
+            return np.stack([table[n] for n in columns], -1).astype(np.float32) if columns else np.zeros((count, 0), np.float32)
 
     high = matrix(*rest).reshape(count, 3, len(rest) // 3).transpose(0, 2, 1)  # a channel's terms stand together in the file
     sh = np.concatenate([matrix("f_dc_0", "f_dc_1", "f_dc_2")[:, None], high], 1)
     return Scene(matrix("x", "y", "z"), matrix("scale_0", "scale_1", "scale_2"), matrix("rot_0", "rot_1", "rot_2", "rot_3"),
-                 table["opacity"].astype(np.float32), sh)
+                 table["opacity"], sh)
 
 
 def _ply_rows(body: bytes, form: str, count: int, columns: list[tuple[str, str]], where: str) -> Any:

@@ -16,6 +16,7 @@ from .cameras import Array
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # of a PNG's colour types
+MOST = 1 << 30  # bytes of a picture
 LEVELS = (6, 7, 6)  # of red, green and blue in the palette of a GIF
 BAYER = np.array([[0, 8, 2, 10], [12, 4, 14, 6], [3, 11, 1, 9], [15, 7, 13, 5]]) / 16 - 15 / 32
 
@@ -78,7 +79,10 @@ def _png(data: bytes) -> Array:
     if interlaced or depth not in (8, 16):
         raise ValueError(f"only 8 or 16 bits without interlacing are read, got {depth} bits, interlaced {interlaced}")
     step = CHANNELS[kind_] * depth // 8
-    raw = np.frombuffer(zlib.decompress(chunks[b"IDAT"]), np.uint8).reshape(height, 1 + width * step)
+    size = height * (1 + width * step)
+    if not 0 < size <= MOST:
+        raise ValueError(f"a picture has at least one pixel and at most {MOST:,} bytes, got {width}x{height}")
+    raw = np.frombuffer(zlib.decompressobj().decompress(chunks[b"IDAT"], size), np.uint8).reshape(height, 1 + width * step)
     out = np.zeros((height + 1, width + 1, step), np.uint8)  # a row above and a pixel in front of zeros
     for y in range(height):
         _unfilter(raw[y, 0], raw[y, 1:].reshape(width, step), out[y], out[y + 1])

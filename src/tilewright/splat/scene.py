@@ -25,8 +25,9 @@ class Scene:
     sh: Array
 
     def __post_init__(self) -> None:
-        for f in fields(self):
-            setattr(self, f.name, np.ascontiguousarray(getattr(self, f.name), np.float32))
+        with np.errstate(over="ignore", invalid="ignore"):  # what f32 does not hold is infinite, and draws nothing
+            for f in fields(self):
+                setattr(self, f.name, np.ascontiguousarray(getattr(self, f.name), np.float32))
         n = len(self.means)
         shapes = {"means": (n, 3), "log_scales": (n, 3), "quats": (n, 4), "logits": (n,)}
         for name, shape in shapes.items():

@@ -24,8 +24,8 @@ LANES = 16
 CHUNK = 64  # entries of a list in local memory at a time
 LOG2E = math.log2(math.e)
 SLACK = 0.02  # exponent by which the test of a band is generous: more than rounding
-# Rows of local memory: mean; exponent qa dx² + qb dx dy + qc dy² of 2; log2 of the opacity; colour; depth; the least exponent that is drawn;
-# where the exponent is largest along a line of constant dx (dy = along_y dx) and of constant dy
+# Rows of local memory: mean; exponent qa dx² + qb dx dy + qc dy² of 2; log2 of the opacity; colour; depth; the least exponent drawn; where
+# the exponent is largest along a line of constant dx (dy = along_y dx) and of constant dy
 MX, MY, QA, QB, QC, OPACITY, RED, GREEN, BLUE, DEPTH, LEAST, ALONG_Y, ALONG_X = range(13)
 OPERANDS = ("means", "conics", "opacities", "colors", "depths", "ids", "slots", "starts", "spans")
 
