@@ -156,3 +156,12 @@ def test_a_browser_shows_the_scene(tmp_path: Path) -> None:
     shot = tw.splat.read_image(tmp_path / "shot.png")[:120, :, :3]
     assert (shot.max(-1) > 0.3).mean() > 0.05
     assert (shot.max(-1) < 0.02).mean() > 0.1
+
+
+@pytest.mark.slow
+def test_the_example_reaches_its_quality(tmp_path: Path) -> None:
+    import runpy
+
+    main_of = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "splats.py"))["main"]
+    assert main_of(["-o", str(tmp_path)]) >= 30
+    assert {p.name for p in tmp_path.iterdir()} == {"comparison.png", "orbit.gif", "scene.ply"}
