@@ -1,6 +1,6 @@
-"""Rows of matrices mapped by an elementwise graph: a program takes `ROWS` rows, 16 at a time, one lane a row.
+"""Rows of matrices mapped by an elementwise graph: a program takes `ROWS` rows, a register of them at a time, one lane a row.
 
-Matrices of up to four columns are read and written column by column, wider ones in squares of 16 that are transposed in registers. Rows
+Matrices of up to four columns are read and written column by column, wider ones in squares that are transposed in registers. Rows
 past the last are masked. No rows: no program.
 """
 
@@ -19,7 +19,6 @@ from ..launch import Launch
 from ..region import Region
 from ..template import Reason, Template, alone, region_bytes, region_flops
 
-LANES = 16
 FEW = 4  # columns that are read one by one
 
 
@@ -36,7 +35,7 @@ class RowMap(Template):
         stacks, rows = op.lead([o.type for o in operands])
         blocks = ceildiv(rows, ROWS)
         call = Call("row_map", region.name)
-        b = call.b
+        b, lanes = call.b, max(4, min(16, target.vector_bits // 32))
         views = [call.view(f"x{i}", o.type.dtype, o.buffer, o.layout) for i, o in enumerate(operands)]
         outs = [call.view(f"y{i}", r.type.dtype, r.buffer, r.layout, write=True) for i, r in enumerate(region.results)]
         total, per_stack = call.word("rows", rows), call.word("blocks", blocks)
@@ -61,29 +60,29 @@ class RowMap(Template):
         for count in op.groups:
             groups.append(op.body.outputs[first : first + count])
             first += count
-        sums = {i: b.scratch(r.type.dtype, (op.groups[i], LANES)) for i, r in enumerate(region.results) if op.summed[i]}
+        sums = {i: b.scratch(r.type.dtype, (op.groups[i], lanes)) for i, r in enumerate(region.results) if op.summed[i]}
         for i, view in sums.items():
             with b.loop(0, op.groups[i]) as clear:
-                b.store(view, (clear.index, 0), b.full((LANES,), 0, region.results[i].type.dtype))
-        with b.loop(start, stop, LANES) as loop:
+                b.store(view, (clear.index, 0), b.full((lanes,), 0, region.results[i].type.dtype))
+        with b.loop(start, stop, lanes) as loop:
             row, left = loop.index, stop - loop.index
             known = dict(fixed)
             for own, view, one, lead in zip(columns, views, single, at, strict=True):
                 if not one:
-                    known |= _read(b, view, lead, row, left, own, used)
-            seen = b.cmp("lt", b.iota((LANES,), 0, i32), b.from_index(left, i32)) if sums else None
+                    known |= _read(b, lanes, view, lead, row, left, own, used)
+            seen = b.cmp("lt", b.iota((lanes,), 0, i32), b.from_index(left, i32)) if sums else None
             for i, group in enumerate(groups):
-                tiles = [b.broadcast(_value(b, v, known), (LANES,)) for v in group]
+                tiles = [b.broadcast(_value(b, v, known), (lanes,)) for v in group]
                 if i in sums:
                     for k, t in enumerate(tiles):
                         assert seen is not None
-                        old = b.load(sums[i], (k, 0), (LANES,))
+                        old = b.load(sums[i], (k, 0), (lanes,))
                         b.store(sums[i], (k, 0), old + b.select(seen, t, 0))
                 else:
                     _write(b, outs[i], stack, row, left, tiles)
         for i, view in sums.items():
             with b.loop(0, op.groups[i]) as each:
-                b.store(outs[i], (stack, block, each.index), b.reshape(b.reduce("sum", b.load(view, (each.index, 0), (LANES,))), ()))
+                b.store(outs[i], (stack, block, each.index), b.reshape(b.reduce("sum", b.load(view, (each.index, 0), (lanes,))), ()))
         return [call.finish(stacks * blocks, flops=region_flops(region), bytes_=region_bytes(region))]
 
 
@@ -119,17 +118,18 @@ def _value(b: KernelBuilder, value: Value, known: dict[Value, Tile]) -> Tile:
     return known[value]
 
 
-def _read(b: KernelBuilder, view: View, lead: Ix | int, row: Ix, left: Ix | int, own: list[Value], used: set[Value]) -> dict[Value, Tile]:
+def _read(b: KernelBuilder, lanes: int, view: View, lead: Ix | int, row: Ix, left: Ix | int, own: list[Value],
+          used: set[Value]) -> dict[Value, Tile]:
     if len(own) <= FEW:
-        return {v: b.load(view, (lead, row, i), (LANES,), limit=(left,), axes=(1,)) for i, v in enumerate(own) if v in used}
+        return {v: b.load(view, (lead, row, i), (lanes,), limit=(left,), axes=(1,)) for i, v in enumerate(own) if v in used}
     out = {}
-    for k in range(0, len(own), LANES):
+    for k in range(0, len(own), lanes):
         inside = len(own) - k
-        square = b.load(view, (lead, row, k), (LANES, LANES), limit=(left, None if inside >= LANES else inside), axes=(1, 2))
+        square = b.load(view, (lead, row, k), (lanes, lanes), limit=(left, None if inside >= lanes else inside), axes=(1, 2))
         turned = b.transpose(square)
-        for i, v in enumerate(own[k : k + LANES]):
+        for i, v in enumerate(own[k : k + lanes]):
             if v in used:
-                out[v] = b.reshape(b.extract(turned, (i, 0), (1, LANES)), (LANES,))
+                out[v] = b.reshape(b.extract(turned, (i, 0), (1, lanes)), (lanes,))
     return out
 
 
@@ -138,10 +138,11 @@ def _write(b: KernelBuilder, view: View, stack: Ix | int, row: Ix, left: Ix | in
         for i, t in enumerate(tiles):
             b.store(view, (stack, row, i), t, limit=(left,), axes=(1,))
         return
-    local = b.scratch(view.type.dtype, (LANES, LANES))
-    for k in range(0, len(tiles), LANES):
-        part = tiles[k : k + LANES]
+    lanes = tiles[0].shape[0]
+    local = b.scratch(view.type.dtype, (lanes, lanes))
+    for k in range(0, len(tiles), lanes):
+        part = tiles[k : k + lanes]
         for i, t in enumerate(part):
             b.store(local, (i, 0), t)
-        limit = (left, None if len(part) == LANES else len(part))
-        b.store(view, (stack, row, k), b.transpose(b.load(local, (0, 0), (LANES, LANES))), limit=limit, axes=(1, 2))
+        limit = (left, None if len(part) == lanes else len(part))
+        b.store(view, (stack, row, k), b.transpose(b.load(local, (0, 0), (lanes, lanes))), limit=limit, axes=(1, 2))
