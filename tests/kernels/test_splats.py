@@ -101,7 +101,9 @@ def test_nonsense_in_the_lists_stays_inside_the_buffers() -> None:
         scene[i] = rng.integers(-(2**31), 2**31 - 1, scene[i].shape).astype(np.int32)
     got, _ = run_graph(graph_of("splat_rasterize", scene, **size), scene)
     given = [*scene, got[2], got[3], *(np.ones_like(g) for g in got[:3])]
-    run_graph(graph_of("splat_rasterize_backward", given, **size), given)
+    back, _ = run_graph(graph_of("splat_rasterize_backward", given, **size), given)
+    assert [g.shape for g in back] == [a.shape for a in scene[:5]]
     rects = rng.integers(-(2**31), 2**31 - 1, (1, 4, 4)).astype(np.int32)
     order = rng.integers(-(2**31), 2**31 - 1, (1, 4)).astype(np.int32)
-    run_graph(graph_of("splat_bin", [rects, order], capacity=3, **size), [rects, order])
+    lists, _ = run_graph(graph_of("splat_bin", [rects, order], capacity=3, **size), [rects, order])
+    assert (np.diff(lists[2][0]) >= 0).all()
