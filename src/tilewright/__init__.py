@@ -89,15 +89,16 @@ _SPECIAL = (  # special functions and formulas, in transform/lib/special.py and 
 _COMPLEX = ("abs_squared", "angle", "complex", "conj", "imag", "polar", "real", "view_as_complex", "view_as_real")
 _CONTROL = ("cond", "fori_loop", "scan", "while_loop")
 _LAZY |= dict.fromkeys((*_TRANSFORMS, *_CONTROL, *_FUNCTIONS, *_SPECIAL, *_COMPLEX), "array.functions")
-__all__ += ["TraceError", "fft", "from_torch", "host_op", "jit", "kernel", "lang", "linalg", "native_op", "optim", "random", "training"]
+__all__ += ["TraceError", "fft", "from_torch", "host_op", "jit", "kernel", "lang", "linalg", "native_op", "optim", "random", "splat", "training"]
 __all__ += [*_CONTROL, *_TRANSFORMS, *_FUNCTIONS, *_SPECIAL, *_COMPLEX]
 _LOW_BIT = ("dequantise", "fake_quantise", "fake_quantise_lsq", "gated_delta_rule", "int_conv", "int_matmul", "pack_codes", "quantise",
             "quantised_matmul", "requantise", "selective_scan", "unpack_codes")
 _WINDOWS = ("adaptive_pool", "argsort", "bitwise_left_shift", "bitwise_right_shift", "conv_transpose", "cumprod", "group_norm",
             "grouped_matmul", "isfinite", "lora_matmul", "max_pool", "mean_pool", "resize", "sort")
 _COUNTING = ("bincount", "embedding_bag", "histogram")
-_LAZY |= dict.fromkeys((*_LOW_BIT, *_COUNTING, *_WINDOWS), "array.functions")
-__all__ += (*_LOW_BIT, *_COUNTING, *_WINDOWS)
+_SPLATS = ("splat_prepare", "splat_rasterize", "splat_render")
+_LAZY |= dict.fromkeys((*_LOW_BIT, *_COUNTING, *_WINDOWS, *_SPLATS), "array.functions")
+__all__ += (*_LOW_BIT, *_COUNTING, *_WINDOWS, *_SPLATS)
 
 
 def Dim(name: str, lo: int = 1, hi: int | None = None) -> Expr:
@@ -108,7 +109,7 @@ def Dim(name: str, lo: int = 1, hi: int | None = None) -> Expr:
 def __getattr__(name: str) -> Any:
     if name in ("fft", "linalg", "random"):
         return importlib.import_module(f".array.{name}", __name__)
-    if name in ("lang", "optim", "training"):
+    if name in ("lang", "optim", "splat", "training"):
         return importlib.import_module(f".{name}", __name__)
     if name not in _LAZY:
         raise AttributeError(f"module 'tilewright' has no attribute {name!r}")

@@ -13,6 +13,7 @@ from tests.ops.oracle_linalg import LINALG
 from tests.ops.oracle_low_bit import LOW_BIT
 from tests.ops.oracle_random import RANDOM
 from tests.ops.oracle_special import SPECIAL
+from tests.ops.oracle_splats import SPLATS
 from tests.ops.oracle_winograd import winograd_conv
 
 Oracle = Callable[..., Any]
@@ -94,4 +95,5 @@ CATALOGUE: dict[str, Oracle] = {
     **LOW_BIT,
     **RANDOM,
     **SPECIAL,
+    **SPLATS,
 }

@@ -33,7 +33,6 @@ ENABLES = {
     "jinja2": "language models: chat templates",
     "safetensors": "checkpoints and Hugging Face folders",
     "onnx": "compile ONNX files",
-    "scipy": "linear algebra",
 }
 DEVELOPMENT = ("dev", "bench", "bench-llm", "docs")  # extras that users need not have
 # What each feature changes in the generated code, best first. Names are LLVM's.

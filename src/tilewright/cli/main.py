@@ -23,6 +23,7 @@ COMMANDS = {
     "chat": "talk to a language model (GGUF file or Hugging Face folder)",
     "generate": "continue a prompt with a language model",
     "bench-llm": "prompt and decode speed of a language model, and its share of the memory bandwidth",
+    "splat": "draw scenes of Gaussian splats, train them from photographs, show them in a browser",
     "digest": "the number that stands for a saved session, to pin it with tw.load(path, digest=...)",
     "doctor": "what this machine offers, and what is missing",
     "cache": "list, clear or locate the code cache",

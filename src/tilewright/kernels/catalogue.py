@@ -26,6 +26,10 @@ from .scan.scans import Running
 from .scan.selective_scan import SelectiveScan, SelectiveScanBackward
 from .sort.sorting import Sort
 from .sort.topk import TopK
+from .splat.backward import SplatRasterizeBackward
+from .splat.bins import SplatBin
+from .splat.raster import SplatRasterize
+from .splat.row_map import RowMap
 from .template import Template
 
 CATALOGUE: list[Template] = [
@@ -53,11 +57,15 @@ CATALOGUE: list[Template] = [
     QExpertsBack(),
     QMatmulBack(),
     Qr(),
+    RowMap(),
     Running(),
     ScatterAlong(),
     SelectiveScan(),
     SelectiveScanBackward(),
     Sort(),
+    SplatBin(),
+    SplatRasterize(),
+    SplatRasterizeBackward(),
     Svd(),
     TopK(),
     TriangularSolve(),

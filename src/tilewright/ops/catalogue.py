@@ -20,6 +20,7 @@ from .packed.fake_quant import FakeQuantise, FakeQuantiseLsq
 from .pointwise.float_bits import Copysign, Gcd, Hypot, Lcm, Nextafter, Signbit
 from .pointwise.hyperbolic import Acos, Acosh, Asin, Asinh, Atan, Atan2, Atanh, Cosh, Exp2, Log2, Log10, Sinh
 from .random.philox import RandomBits, RandomNormal, RandomUniform
+from .row_map import RowMap
 from .scan.delta_net import GatedDeltaRule
 from .scan.delta_net_backward import GatedDeltaRuleBackward
 from .scan.selective_scan import SelectiveScan, SelectiveScanBackward
@@ -38,11 +39,13 @@ from .special.bessel import (
 from .special.functions import I0, I1, Digamma, Erfc, Erfcx, Erfinv, I0e, I1e, Lgamma, LogNdtr, Ndtri, Polygamma, Zeta
 from .special.incomplete_gamma import Igamma, Igammac
 from .special.polynomials import OrthogonalPolynomial
+from .splats import SplatBin, SplatRasterize, SplatRasterizeBackward
 
 __all__ = ["BagSum", "Dequantise", "FakeQuantise", "FakeQuantiseLsq", "GatedDeltaRule", "GatedDeltaRuleBackward", "GroupedGemm",
            "GroupedMatmul",
            "GroupedOuter", "IntConv", "IntDot", "IntMatmul", "LoraMatmul", "PackWords", "QExpertsBack", "QMatmulBack", "Quantise",
            "RandomBits", "RandomNormal", "RandomUniform", "Requantise", "SelectiveScan", "SelectiveScanBackward"]
+__all__ += ["RowMap", "SplatBin", "SplatRasterize", "SplatRasterizeBackward"]
 __all__ += ["Dft", "DftColumns", "DftRows", "RealDft", "RealDftBack"]
 __all__ += ["Complex", "Imag", "Real", "ViewAsComplex", "ViewAsReal"]
 __all__ += ["Cholesky", "Det", "Eig", "Eigh", "Geqrf", "Lu", "Pinv", "Qr", "Solve", "Svd", "TriangularSolve"]

@@ -51,6 +51,8 @@ def _what(code: int, site: Site, position: int, value: int, env: Mapping[str, in
         return f"the matrix is not positive definite, got row {value} of matrix {position}"
     if code == L.DIVISION:
         return f"integers are not divided by 0, got {value} and 0 at position {position}; use where(d == 0, 1, d) for the divisor d"
+    if code == L.CAPACITY:
+        return f"the tile lists of camera {position} need {value:,} entries, more than their capacity; pass capacity={value} or more"
     size = None if site.size is None else evaluate(site.size, env)
     if code == L.POSITION:
         return f"the position must be in 0..{'n' if size is None else size - 1}, got {value}, in program {position}"

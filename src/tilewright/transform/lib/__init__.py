@@ -18,10 +18,11 @@ from . import (
     reductions,
     shapes,
     special,
+    splats,
     windows,
 )
 
 ALIASES = {**elementwise.ALIASES, **special.ALIASES}  # NumPy's names for functions that have another one here
 MODULES = (elementwise, reductions, shapes, indexing, contractions, creation, losses, special, complex, quantised, recurrent, counting,
-           ordering, windows)
+           ordering, windows, splats)
 FUNCTIONS: dict[str, Callable[..., Any]] = {name: fn for m in MODULES for name, fn in m.FUNCTIONS.items()}

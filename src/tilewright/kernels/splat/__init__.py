@@ -1,0 +1,1 @@
+"""Gaussian splats: tile lists, compositing of tiles, and its backward pass."""

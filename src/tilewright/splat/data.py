@@ -1,0 +1,97 @@
+"""What a scene is trained from: photographs with their cameras, and points to begin with."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ..core.errors import FormatError, InputError, MissingFileError
+from .cameras import Array, Camera
+from .colmap import find_model, read_colmap
+from .images import read_image
+from .nerf import read_transforms
+
+HELD_OUT = 8  # every eighth view is for testing where a folder does not say
+
+
+@dataclass(eq=False)
+class Views:
+    """Cameras and their pictures [H,W,3], those held out, and points with colours (perhaps none)."""
+
+    cameras: list[Camera]
+    pictures: list[Array]
+    test_cameras: list[Camera]
+    test_pictures: list[Array]
+    points: Array
+    colors: Array
+
+    @property
+    def extent(self) -> float:
+        """How far apart the cameras stand: the length that sizes and steps are measured by."""
+        places = np.stack([c.position for c in self.cameras])
+        return max(float(np.linalg.norm(places - places.mean(0), axis=1).max()) * 1.1, 1e-3)
+
+
+def load_views(folder: str | Path, *, scale: float = 1.0, background: Sequence[float] = (1, 1, 1)) -> Views:
+    """Read a folder of COLMAP (`sparse/0` and `images`) or of NeRF (`transforms.json` or `transforms_train.json` and `_test`).
+
+    Pictures with an alpha channel are laid over the background. `scale` below 1 makes pictures smaller.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise MissingFileError(f"splat: there is no folder {folder}")
+    none = np.zeros((0, 3), np.float32)
+    points, colors, test = none, none, list[Camera]()
+    model = find_model(folder)
+    if (folder / "transforms_train.json").is_file():
+        cameras = read_transforms(folder / "transforms_train.json")
+        test = read_transforms(folder / "transforms_test.json") if (folder / "transforms_test.json").is_file() else []
+    elif (folder / "transforms.json").is_file():
+        cameras = read_transforms(folder / "transforms.json")
+    elif model is not None:
+        cameras, points, colors = read_colmap(model, folder / "images")
+    else:
+        raise FormatError(f"splat: {folder} must hold sparse/0/cameras.bin (or .txt) of COLMAP, or transforms.json")
+    if not test and len(cameras) > HELD_OUT:
+        test, cameras = cameras[::HELD_OUT], [c for i, c in enumerate(cameras) if i % HELD_OUT]
+    if not cameras:
+        raise FormatError(f"splat: {folder} names no images")
+    cameras, pictures = _pictures(cameras, scale, background)
+    test, test_pictures = _pictures(test, scale, background)
+    return Views(cameras, pictures, test, test_pictures, points, colors)
+
+
+def _pictures(cameras: list[Camera], scale: float, background: Sequence[float]) -> tuple[list[Camera], list[Array]]:
+    fitted, pictures = [], []
+    for c in cameras:
+        assert c.image is not None
+        picture = read_image(c.image)
+        if picture.shape[2] == 4:
+            picture = picture[..., :3] * picture[..., 3:] + np.asarray(background, np.float32) * (1 - picture[..., 3:])
+        if picture.shape[:2] != (c.height, c.width):  # the files of many scenes name the size before it was halved
+            ratio = picture.shape[1] / c.width
+            c = c.resized(ratio)
+            if abs(c.height - picture.shape[0]) > 1:
+                raise InputError(f"splat: {c.image} is {picture.shape[1]}x{picture.shape[0]}, its camera {c.width}x{c.height}")
+            c = Camera(picture.shape[1], picture.shape[0], c.view, c.intrinsics, c.model, c.name, c.image)
+        if scale != 1:
+            c = c.resized(scale)
+            picture = shrink(picture, c.width, c.height)
+        fitted.append(c)
+        pictures.append(np.ascontiguousarray(picture, np.float32))
+    return fitted, pictures
+
+
+def shrink(picture: Array, width: int, height: int) -> Array:
+    """A smaller picture: every pixel is the mean of those it covers, with parts of pixels at the borders."""
+    for axis, size in ((0, height), (1, width)):
+        old = picture.shape[axis]
+        total = np.concatenate([np.zeros_like(np.take(picture, [0], axis)), np.cumsum(picture, axis, dtype=np.float64)], axis)
+        at = np.arange(size + 1) * (old / size)
+        low = np.minimum(at.astype(int), old - 1)
+        part = (at - low).reshape([-1 if a == axis else 1 for a in range(picture.ndim)])
+        edges = np.take(total, low, axis) * (1 - part) + np.take(total, low + 1, axis) * part
+        picture = np.diff(edges, axis=axis) / (old / size)
+    return picture.astype(np.float32)
