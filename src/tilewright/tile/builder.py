@@ -170,6 +170,12 @@ class KernelBuilder:
         shape = self.broadcast_shape(acc.shape, self.broadcast_shape(a.shape, b.shape))
         return Tile(self, self._emit("dot4", [a.var, b.var, acc.var], [TileType(shape, acc.dtype)])[0])
 
+    def dot2(self, a: Tile, b: Tile, acc: Tile) -> Tile:
+        """acc (f32) + the dot product of two bf16 numbers per element, packed in i32, the first in the low half. Products and sums are
+        rounded as the target's instruction rounds them; subnormal numbers may count as zeros."""
+        shape = self.broadcast_shape(acc.shape, self.broadcast_shape(a.shape, b.shape))
+        return Tile(self, self._emit("dot2", [a.var, b.var, acc.var], [TileType(shape, acc.dtype)])[0])
+
     def cast(self, x: Tile, dtype: DType) -> Tile:
         return x if x.dtype is dtype else Tile(self, self._emit("cast", [x.var], [TileType(x.shape, dtype)])[0])
 

@@ -302,6 +302,7 @@ _OPS: dict[str, Callable[[Instr, list[Any]], Any]] = {
     "from_index": lambda i, xs: np.asarray(xs[0], np.int64).astype(_out(i).dtype.np),
     "cmp": lambda i, xs: numerics.compare(i.attrs["fn"], xs[0], xs[1], _dtype(i.operands[0])),
     "dot4": lambda i, xs: numerics.dot4(xs[0], xs[1], xs[2]),
+    "dot2": lambda i, xs: numerics.dot2(xs[0], xs[1], xs[2]),
     "fma": lambda i, xs: numerics.fma(xs[0], xs[1], xs[2], _out(i).dtype),
     "mma": lambda i, xs: numerics.mma(xs[0], xs[1], xs[2], _out(i).dtype),
     "cast": lambda i, xs: numerics.cast(xs[0], _dtype(i.operands[0]), _out(i).dtype),

@@ -145,6 +145,12 @@ def _dot4(i: Instr) -> list[Type]:
     return [TileType(_broadcast(tuple(t.shape for t in types)), i32)]
 
 
+def _dot2(i: Instr) -> list[Type]:
+    types = [tile_type(x) for x in i.operands]
+    need(len(types) == 3 and [t.dtype for t in types] == [i32, i32, f32], f"needs two i32 tiles of packed bf16 and an f32 tile, got {types}")
+    return [TileType(_broadcast(tuple(t.shape for t in types)), f32)]
+
+
 def _fma(i: Instr) -> list[Type]:
     if len(i.operands) != 3:
         operand_count(i, 3)
@@ -388,6 +394,7 @@ RULES: dict[str, Callable[[Instr], list[Type]]] = {
     "select": _select,
     "fma": _fma,
     "dot4": _dot4,
+    "dot2": _dot2,
     "cast": _cast,
     "bitcast": _bitcast,
     "reduce": _reduce,

@@ -159,10 +159,10 @@ def _integer_division(f: FunctionText, fn: str, dtype: DType, ty: str, a: str, b
 def dot4(f: FunctionText, target: TargetSpec, n: int, a: str, b: str, acc: str) -> str:
     """One VNNI instruction where there is one; else two multiply-adds of 16-bit halves, with the same integers."""
     ty = vector(n, "i32")
-    if n == 16 and target.has("avx512vnni"):
-        byte = vector(64, "i8")
+    if (n == 16 and target.has("avx512vnni")) or (n in (4, 8) and (target.has("avx512vnni", "avx512vl") or target.has("avxvnni"))):
+        byte = vector(4 * n, "i8")
         args = [(ty, acc), (byte, f.cast("bitcast", ty, a, byte)), (byte, f.cast("bitcast", ty, b, byte))]
-        return f.intrinsic("llvm.x86.avx512.vpdpbusd.512", ty, args)
+        return f.intrinsic(f"llvm.x86.avx512.vpdpbusd.{32 * n}", ty, args)
     half = vector(2 * n if n else 2, "i16")
     wide = vector(2 * n if n else 2, "i32")
 
@@ -186,6 +186,23 @@ def dot4(f: FunctionText, target: TargetSpec, n: int, a: str, b: str, acc: str) 
     if n == 0:
         total = f.value(f"extractelement <1 x i32> {total}, i64 0")
     return f.op("add", ty, acc, total)
+
+
+def dot2(f: FunctionText, target: TargetSpec, n: int, a: str, b: str, acc: str) -> str:
+    """One instruction of AVX-512 BF16 where there is one; else two multiply-adds of the widened halves, the upper ones first."""
+    word, real = vector(n, "i32"), vector(n, "float")
+    if target.has_avx512bf16 and (n == 16 or (n in (4, 8) and target.has("avx512vl"))):
+        pair = vector(2 * n, "bfloat")
+        args = [(real, acc), (pair, f.cast("bitcast", word, a, pair)), (pair, f.cast("bitcast", word, b, pair))]
+        return f.intrinsic(f"llvm.x86.avx512bf16.dpbf16ps.{32 * n}", real, args)
+
+    def halves(x: str) -> tuple[str, str]:
+        low = f.op("shl", word, x, f.splat(word, 16))
+        return f.cast("bitcast", word, f.op("and", word, x, f.splat(word, -65536)), real), f.cast("bitcast", word, low, real)
+
+    for x, y in zip(halves(a), halves(b), strict=True):
+        acc = f.fma(real, x, y, acc)
+    return acc
 
 
 def compare(f: FunctionText, fn: str, dtype: DType, ty: str, a: str, b: str) -> str:

@@ -104,6 +104,9 @@ class Emitter(Skeleton):
     def do_dot4(self, instr: Instr) -> None:
         self.elementwise(instr, lambda dt, ty, n, xs: arithmetic.dot4(self.f, self.target, n, xs[0], xs[1], xs[2]))
 
+    def do_dot2(self, instr: Instr) -> None:
+        self.elementwise(instr, lambda dt, ty, n, xs: arithmetic.dot2(self.f, self.target, n, xs[0], xs[1], xs[2]))
+
     def do_cast(self, instr: Instr) -> None:
         out = instr.results[0].type
         assert isinstance(out, TileType)

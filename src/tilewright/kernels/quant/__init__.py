@@ -1,0 +1,1 @@
+"""Kernels over elements that stand several to a 32-bit word."""
