@@ -16,6 +16,7 @@ from ..ops.composites import LayerNorm
 from ..ops.contractions import Conv
 from ..ops.fused import Fused
 from ..ops.indexing import Concat, Gather, Pad
+from ..ops.int_products import IntConv
 from ..ops.pooling import AvgPool, MaxPool
 from ..ops.winograd import WinogradConv
 from .region import is_anchor
@@ -66,7 +67,7 @@ def channels_last_layouts(graph: Graph, target: TargetSpec) -> dict[Value, Layou
 
 
 def is_conv(node: Node) -> bool:
-    return isinstance(node.op, (Conv, WinogradConv))
+    return isinstance(node.op, (Conv, IntConv, WinogradConv))
 
 
 def _lies_last(v: Value, found: Mapping[Value, Layout]) -> bool:
