@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...core.dtypes import DType, bf16, f16, f32
+from ...core.dtypes import DType, bf16, f16, f32, u32
 from ...core.target_spec import TargetSpec
 from . import float8, vmath
 from .llvm_text import FunctionText, like, vector
@@ -235,11 +235,30 @@ def convert(f: FunctionText, source: DType, target: DType, n: int, x: str) -> st
         return f.cast("fpext" if target.itemsize > source.itemsize else "fptrunc", a, x, b)
     if target.is_float:
         return f.cast("sitofp" if source.kind == "i" else "uitofp", a, x, b)
+    if source is f32 and n and target.is_int and target.itemsize <= 4 and target is not u32:
+        return _to_ints(f, target, n, x)
     if source.is_float:
         return f.intrinsic(f"llvm.fpto{'u' if target.kind == 'u' else 's'}i.sat.{_m(b)}.{_m(a)}", b, [(a, x)])
     if source.is_bool or target.itemsize > source.itemsize:
         return f.cast("sext" if source.kind == "i" else "zext", a, x, b)
     return f.cast("trunc", a, x, b) if target.itemsize < source.itemsize else x
+
+
+def _to_ints(f: FunctionText, target: DType, n: int, x: str) -> str:
+    """f32 lanes to integers of at most 32 bits, toward zero, saturating, NaN to 0: clamped first, since LLVM takes its own saturating
+    conversion apart into single elements."""
+    real, wide = vector(n, "float"), vector(n, "i32")
+    bits = 8 * target.itemsize
+    low, high = (0.0, 2.0**bits - 1) if target.kind == "u" else (-(2.0 ** (bits - 1)), 2.0 ** (bits - 1) - 1)
+    y = f.select(real, f.fcmp("ogt", real, x, f.splat(real, low)), x, f.splat(real, low))  # NaN becomes the lower end
+    largest = high if bits < 32 else 2147483520.0
+    y = f.select(real, f.fcmp("olt", real, y, f.splat(real, largest)), y, f.splat(real, largest))
+    out = f.cast("fptosi", real, y, wide)
+    if bits == 32:
+        out = f.select(wide, f.fcmp("oge", real, x, f.splat(real, 2.0**31)), f.splat(wide, 2**31 - 1), out)
+    if low:
+        out = f.select(wide, f.fcmp("uno", real, x, x), f.splat(wide, 0), out)
+    return out if bits == 32 else f.cast("trunc", wide, out, vector(n, f"i{bits}"))
 
 
 def widen(f: FunctionText, source: DType, n: int, x: str) -> str:
