@@ -61,7 +61,7 @@ __all__ = [
 ]
 
 _LAZY = {"compile": "compile", "load": "compile", "Session": "runtime.session", "load_llm": "llm.model", "LLM": "llm.model",
-         "jit": "array.jit", "from_torch": "array.from_torch"}
+         "quantize": "quantization", "jit": "array.jit", "from_torch": "array.from_torch"}
 _TRANSFORMS = ("checkpoint", "custom_jvp", "custom_op", "custom_vjp", "grad", "hessian", "jacobian", "jvp", "value_and_grad", "vjp", "vmap")
 _FUNCTIONS = (  # of arrays, as NumPy has them; defined in transform/lib
     "abs", "absolute", "add", "all", "any", "arange", "argmax", "argmin", "astype", "attention", "batch_norm", "bitwise_and",
