@@ -21,11 +21,12 @@ from .call import Call
 from .channels_last import channels_last
 from .conv_depthwise import TAPS, Depthwise, is_depthwise, taps_first
 from .conv_direct import direct_launch
-from .conv_parts import AnyConv, int_of, plain_parts, spread, weights_of
+from .conv_parts import AnyConv, Plain, int_of, plain_parts, spread, weights_of
 from .launch import FEW, Buffer, Launch, Packed, window_order
 from .matmul import default_config, product_launch
 from .pointwise import unravel
 from .product import Problem
+from .quant.word_copies import planes_to_words
 from .quant.words import Words, in_words, word_operand, words_of
 from .region import Operand, Region
 from .template import Reason, Template
@@ -84,9 +85,16 @@ class Conv(Template):
                 copies, x = spread(region.name, x, (1,) * len(op.stride), ((0, 0),) * len(op.stride), target, "", _last)
                 packing = [*packing, *copies]
             return [*packing, Depthwise(region, x, weights, target).launch()]
-        launches, parts = plain_parts(region, target, place, copies=not fits)
-        if words is not None:
-            parts = [replace(p, x=word_operand(p.x, p.x.layout, 1, words.per)) for p in parts]
+        planes = words is not None and not op.transposed and x.layout.strides[1] != 1 and x.layout.strides[-1] == 1 and forward
+        if words is not None and planes and op.groups == 1 and all(p >= 0 for pair in op.padding for p in pair):
+            border = op.border if isinstance(op, IntConvOp) else 0
+            launch, x = planes_to_words(region.name, x, op.padding, words.per, border)
+            kernel = tuple(int_of(k) for k in w.type.shape[2:])
+            parts, launches = [Plain(x, kernel, op.stride, op.dilation, ((0, 1),) * len(kernel))], [launch]
+        else:
+            launches, parts = plain_parts(region, target, place, copies=not fits)
+            if words is not None:
+                parts = [replace(p, x=word_operand(p.x, p.x.layout, 1, words.per)) for p in parts]
         plain = len(parts) == 1 and _is_product(op, parts[0].kernel)
         packing, buffer, panels, in_place = panels_of(region.name, op, w, width, may_stay=not plain)
         launches = [*packing, *launches]

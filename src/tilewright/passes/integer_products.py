@@ -152,11 +152,19 @@ class _Rewriter:
         if before is not None and before.one_scale and before.codes.dtype is dtype and int(before.zero) == zero_point \
                 and np.float32(before.scale) == np.float32(s.reshape(())):
             return before.codes
-        step = np.float32(s.reshape(()))
+        return self.rounded(x, np.float32(s.reshape(())), zero_point, dtype)
+
+    def rounded(self, x: Value, step: Any, zero: int, dtype: DType) -> Value:
+        """Codes of a value. What only picks or moves elements (and keeps their order) works on codes, so that the rounding reaches the
+        kernel that computes them."""
+        moves = isinstance(x.op, (o.MaxPool, o.Concat, o.Reshape, o.Transpose)) and x not in self.known
+        if moves and len(self.users[x]) == 1 and x not in self.outputs:
+            made: Value = x.op(*(self.rounded(v, step, zero, dtype) for v in x.node.operands))
+            return made
         low, high = (0, 255) if dtype is u8 else (-128, 127)
-        x = self.bare(x, (low - zero_point) * float(step), (high - zero_point) * float(step))
+        x = self.bare(x, (low - zero) * float(step), (high - zero) * float(step))
         y = F.apply("round", F.mul(F.cast(self.env[x], f32), float(np.float32(1) / step)))
-        return F.cast(F.add(y, float(zero_point)) if zero_point else y, dtype)
+        return F.cast(F.add(y, float(zero)) if zero else y, dtype)
 
     def one_dequantise(self, u: Node) -> bool:
         return isinstance(u.op, o.Dequantise) and (z := constant(u.operands[2])) is not None and z.size == 1 \

@@ -93,21 +93,18 @@ def ranges(graph: Graph, signature: Signature, layers: Sequence[Layer], batches:
     seen = {x: Seen() for x in inputs}
     probe = Probe(graph, signature, target, threads)
     for x in inputs:
-        here, axes = F.cast(probe[x], f32), tuple(range(len(x.shape)))
+        here, axes = F.cast(probe[x], f32), tuple(range(len(x.shape) - (x in by_channel)))
         probe.measure(o.Min(axes=axes)(here))
         probe.measure(o.Max(axes=axes)(here))
-        if x in by_channel:
-            probe.measure(o.Max(axes=axes[:-1])(F.abs_(here)))
 
     def widen(made: list[Array]) -> None:
         rest = iter(made)
         for x in inputs:
-            low, high = float(next(rest)), float(next(rest))
-            channels = next(rest).astype(np.float64) if x in by_channel else None
-            if not (np.isfinite(low) and np.isfinite(high)):
+            low, high = next(rest).astype(np.float64), next(rest).astype(np.float64)
+            if not (np.isfinite(low).all() and np.isfinite(high).all()):
                 name = next(layer.name for layer in layers if layer.x is x)
                 raise InputError(f"quantize: layer {name!r}: its input is NaN or infinite on the calibration data; check the module in float")
-            seen[x].widen(low, high, channels)
+            seen[x].widen(low, high)
 
     probe.walk(batches, widen)
     if histograms:

@@ -18,13 +18,15 @@ class Seen:
 
     low: float = np.inf
     high: float = -np.inf
-    channels: Array | None = None  # largest magnitude of each channel
+    channels: tuple[Array, Array] | None = None  # the smallest and largest number of each channel
     counts: Array = field(default_factory=lambda: np.zeros(BINS))
 
-    def widen(self, low: float, high: float, channels: Array | None) -> None:
-        self.low, self.high = min(self.low, low), max(self.high, high)
-        if channels is not None:
-            self.channels = channels if self.channels is None else np.maximum(self.channels, channels)
+    def widen(self, low: Array, high: Array) -> None:
+        """By the extremes of a batch, or of each of its channels."""
+        self.low, self.high = min(self.low, float(low.min())), max(self.high, float(high.max()))
+        if low.ndim:
+            old = (low, high) if self.channels is None else self.channels
+            self.channels = np.minimum(low, old[0]), np.maximum(high, old[1])
 
     def count(self, x: Array) -> None:
         self.counts += np.histogram(x.reshape(-1).astype(np.float32), BINS, (self.low, max(self.high, self.low + 1e-30)))[0]

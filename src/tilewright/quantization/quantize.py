@@ -133,11 +133,12 @@ def _schemes(layers: Sequence[Layer], seen: Mapping[Value, Seen], activations: s
         low, high = bounds(what, observer, percentile)
         if smooth is not None and linear and what.channels is not None:
             ours = np.max([np.abs(layer.rows).max(0) for layer in readers], axis=0)
-            theirs = np.maximum(what.channels, 1e-5)
+            lows, highs = what.channels
+            theirs = np.maximum(np.maximum(-lows, highs), 1e-5)
             factors = np.clip(theirs**smooth / np.maximum(ours, 1e-5) ** (1 - smooth), 1e-5, 1e5)
             factors = factors / np.exp(np.log(factors).mean())  # scales keep their size
-            peak = float((np.minimum(theirs, max(-low, high)) / factors).max())
-            low, high = (-peak if low < 0 else 0.0), (peak if high > 0 else 0.0)
+            low = min(0.0, float((np.maximum(lows, low) / factors).min()))
+            high = max(0.0, float((np.minimum(highs, high) / factors).max()))
             for layer in readers:
                 layer.smooth = factors
         if activations == "row" and linear:
