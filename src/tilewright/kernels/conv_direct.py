@@ -151,11 +151,15 @@ def direct_launch(
     sizes, (strides,) = collapse(pixels, [starts])
     if not sizes:
         sizes, strides = [1], [0]
-    reach = Layout((g, starts.extent, *kernel), (xs[1] * c_in, 1, *(steps[i] for i in order)), x.layout.offset)
+    k_steps, w_steps = [steps[i] for i in order], [weights[2].strides[2 + i] for i in order]
+    if words is not None:  # a line of taps and its words are one run where both sides walk them without a gap
+        ends, (k_steps, w_steps) = collapse(kernel, [Layout(kernel, tuple(k_steps)), Layout(kernel, tuple(w_steps))])
+        kernel = tuple(int_of(d) for d in ends) or (1,)
+        k_steps, w_steps = k_steps or [1], w_steps or [1]
+    reach = Layout((g, starts.extent, *kernel), (xs[1] * c_in, 1, *k_steps), x.layout.offset)
     xv = call.view("x", x.type.dtype, x.buffer, reach)
     dtype, buffer, panels = weights
-    turned = Layout((*panels.shape[:2], *kernel, width), (*panels.strides[:2], *(panels.strides[2 + i] for i in order), panels.strides[-1]),
-                    panels.offset)
+    turned = Layout((*panels.shape[:2], *kernel, width), (*panels.strides[:2], *w_steps, panels.strides[-1]), panels.offset)
     ends = (g, 1, *kernel, per_group) if in_place else None
     wv = call.view("w", dtype, buffer, turned, sizes=ends, bake=() if in_place else (-2,))
     where = Places(call, "o", sizes, strides)

@@ -33,11 +33,11 @@ class Coded:
 
 
 def constant(v: Value) -> Array | None:
-    """The numbers behind a constant, seen through views."""
+    """The numbers behind a constant, seen through views and casts."""
     if isinstance(v.op, o.Constant):
         array: Array = v.op.data.array
         return array
-    if not v.op.traits.view or not v.type.is_static:
+    if not (v.op.traits.view or isinstance(v.op, o.Cast)) or not v.type.is_static:
         return None
     base = constant(v.node.operands[0])
     if base is None:

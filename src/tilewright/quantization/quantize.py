@@ -26,7 +26,7 @@ ACTIVATIONS = ("tensor", "row", "float")
 
 def quantize(
     module: Any, calibration: Any, *, weights: str = "int8", activations: str = "tensor", observer: str = "minmax",
-    percentile: float = 99.99, smooth: float | None = None, bias_correction: bool = True, keep: Collection[str] | str = (),
+    percentile: float = 99.99, smooth: float | None = None, bias_correction: bool = False, keep: Collection[str] | str = (),
     max_error: float | None = 0.1, group: int = 64, zero_points: bool | None = None, dynamic: Mapping[str, Any] | None = None,
     threads: int | None = None, target: str | TargetSpec | None = None, name: str | None = None,
 ) -> Session:
