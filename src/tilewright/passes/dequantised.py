@@ -1,7 +1,7 @@
 """Which values of a graph stand for 8-bit codes: `(codes - zero point) * scale` with constant scales and zero points.
 
 A `dequantise` says so itself. Importers and users also spell it out: a product of a scale and codes that were cast, perhaps less their zero
-point. Scales are one number, or one per index of an axis.
+point; a product may have taken the scale. Scales are one number, or one per index of an axis.
 """
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ class Coded:
     scale: Array
     zero: Array
     axis: int | None = None
+    bare: bool = False  # a cast without a scale: whole numbers, perhaps no codes at all
 
     @property
     def one_scale(self) -> bool:
@@ -68,8 +69,9 @@ def _coded(codes: Value, scale: Array, zero: Array, axis: int | None) -> Coded |
 
 
 def _spelled(v: Value) -> Coded | None:
-    if not isinstance(v.op, o.Mul):
-        return None
+    if not isinstance(v.op, o.Mul):  # its scale may have gone into a product
+        plain = _less_zero(v) if v.dtype.is_float else None
+        return None if plain is None or plain[1].size != 1 or plain[0].shape != v.shape else Coded(plain[0], np.ones(()), plain[1].reshape(()), bare=True)
     for codes, scale in (v.node.operands, v.node.operands[::-1]):
         s = constant(scale)
         if s is None:
@@ -100,8 +102,19 @@ def _less_zero(v: Value) -> tuple[Value, Array] | None:
             if not np.array_equal(z, np.rint(z)):
                 return None
             v, zero = v.node.operands[0], z.astype(np.int64)
+        elif isinstance(v.op, o.Add) and zero.size == 1 and not zero.any() and (found := _added(v)) is not None:
+            v, zero = found
         else:
             return None
+
+
+def _added(v: Value) -> tuple[Value, Array] | None:
+    """The other operand of an addition of whole constants, and these negated."""
+    for x, c in (v.node.operands, v.node.operands[::-1]):
+        z = constant(c)
+        if z is not None and np.array_equal(z, np.rint(z)):
+            return x, -z.astype(np.int64)
+    return None
 
 
 def _along(x: Array, rank: int) -> tuple[Array, int | None] | None:

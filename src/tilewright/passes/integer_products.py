@@ -79,11 +79,11 @@ class _Rewriter:
             made = self.matmul(n)
         elif isinstance(op, o.Conv):
             made = self.conv(n)
-        elif isinstance(op, o.MaxPool) and (x := self.activation(n.operands[0])) is not None:
+        elif isinstance(op, o.MaxPool) and (x := self.activation(n.operands[0])) is not None and not x.bare:
             made = self.as_codes(n, x, op(x.codes))
         elif op.traits.view and len(n.values) == 1 and n.operands[0] in self.known:
             x = self.known[n.operands[0]]
-            if x.one_scale:
+            if x.one_scale and not x.bare:
                 made = self.as_codes(n, x, op(x.codes))
         self.new.place = ""
         if made is not None:
@@ -95,7 +95,7 @@ class _Rewriter:
         """A copied node that is spelled-out dequantisation."""
         found = of(n.value)
         if found is not None and found.codes in self.env and not isinstance(found.codes.op, o.Constant):
-            self.known[n.value] = Coded(self.env[found.codes], found.scale, found.zero, found.axis)
+            self.known[n.value] = Coded(self.env[found.codes], found.scale, found.zero, found.axis, found.bare)
 
     def activation(self, v: Value) -> Coded | None:
         found = self.known.get(v)
