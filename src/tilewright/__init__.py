@@ -58,6 +58,7 @@ __all__ = [
     "compile",
     "load",
     "load_llm",
+    "quantize",
 ]
 
 _LAZY = {"compile": "compile", "load": "compile", "Session": "runtime.session", "load_llm": "llm.model", "LLM": "llm.model",

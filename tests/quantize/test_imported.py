@@ -1,4 +1,4 @@
-"""Models with pairs of quantize and dequantize (PyTorch's pt2e form, and spelled-out arithmetic) run in integers, with PyTorch's results."""
+"""Models with pairs of quantize and dequantize (PyTorch's pt2e form, and spelled out) run in integers, with PyTorch's results."""
 from __future__ import annotations
 
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.ao.quantization.fx._decomposed  # noqa: F401  defines the ops
+import torch.ao.quantization.fx._decomposed  # defines the ops
 from torch import nn
 
 import tilewright as tw
@@ -80,7 +80,8 @@ def graph_of(spelled: bool, dtype: Any, zero: int, transpose: bool) -> tuple[Gra
     graph.outputs = [o.Add()(y, graph.constant(np.arange(9, dtype=np.float32)))]
     info = np.iinfo(dtype.np)
     codes = rng.integers(info.min, info.max + 1, (6, 20)).astype(dtype.np)
-    want = 0.5 * ((codes.astype(np.float64) - zero) * np.float64(np.float32(0.05))) @ (w * scale[:, None].astype(np.float64)).T + np.arange(9)
+    left_, right_ = (codes.astype(np.float64) - zero) * np.float64(np.float32(0.05)), w * scale[:, None].astype(np.float64)
+    want = 0.5 * left_ @ right_.T + np.arange(9)
     return graph, (codes, want)
 
 

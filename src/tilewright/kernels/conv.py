@@ -101,7 +101,8 @@ class Conv(Template):
         if plain:
             return [*launches, _product(region, parts[0].x, w, buffer, panels, width, words, target)]
         kind = w.type.dtype if words is None else i32
-        return [*launches, *(direct_launch(region, p, (kind, buffer, p.cut(panels)), width, words, target, in_place=in_place) for p in parts)]
+        return [*launches, *(direct_launch(region, p, (kind, buffer, p.cut(panels)), width, words, target, in_place=in_place)
+                             for p in parts)]
 
 
 def _last(x: Operand, shape: Shape) -> tuple[DType, Layout]:

@@ -153,8 +153,8 @@ def direct_launch(
         sizes, strides = [1], [0]
     k_steps, w_steps = [steps[i] for i in order], [weights[2].strides[2 + i] for i in order]
     if words is not None:  # a line of taps and its words are one run where both sides walk them without a gap
-        ends, (k_steps, w_steps) = collapse(kernel, [Layout(kernel, tuple(k_steps)), Layout(kernel, tuple(w_steps))])
-        kernel = tuple(int_of(d) for d in ends) or (1,)
+        runs, (k_steps, w_steps) = collapse(kernel, [Layout(kernel, tuple(k_steps)), Layout(kernel, tuple(w_steps))])
+        kernel = tuple(int_of(d) for d in runs) or (1,)
         k_steps, w_steps = k_steps or [1], w_steps or [1]
     reach = Layout((g, starts.extent, *kernel), (xs[1] * c_in, 1, *k_steps), x.layout.offset)
     xv = call.view("x", x.type.dtype, x.buffer, reach)

@@ -222,7 +222,8 @@ class IntConv(Composite):
                S(i8(N, 8, 4, 4), i8(17, 8, 1, 1), stride=(1, 1), padding=((0, 0), (0, 0)), dilation=(1, 1), low=-128, high=127),
                S(u8(2, 5, 6, 7), i8(9, 5, 3, 2), stride=(2, 1), padding=((1, 0), (1, 1)), dilation=(1, 2), border=77, low=(0, -128),
                  high=(255, 127)),
-               S(u8(1, 6, 7), i8(6, 1, 3), stride=(2,), padding=((1, 1),), dilation=(1,), groups=6, border=3, low=(0, -128), high=(255, 127)),
+               S(u8(1, 6, 7), i8(6, 1, 3), stride=(2,), padding=((1, 1),), dilation=(1,), groups=6, border=3, low=(0, -128),
+                 high=(255, 127)),
                S(i8(1, 600, 2), i8(2, 300, 2), stride=(1,), padding=((0, 0),), dilation=(1,), groups=2, low=-128, high=127)]
     errors = [E(f32(1, 3, 5), i8(2, 3, 3), stride=(1,), padding=((0, 0),), dilation=(1,), match="x must be i8 or u8"),
               E(i8(1, 3, 5), i8(2, 4, 3), stride=(1,), padding=((0, 0),), dilation=(1,), match="w must have 3 input channels a group"),
@@ -241,11 +242,10 @@ class IntConv(Composite):
         require(info.min <= self.border <= info.max, "border must be a value of {dtype}", dtype=x.dtype, border=self.border)
         return self._plain().infer(x.with_dtype(dt.f32), w.with_dtype(dt.f32)).with_dtype(dt.i32)
 
-    @staticmethod
-    def direct(x: Value, w: Value, groups: int) -> bool:
+    def direct(self, x: Value, w: Value) -> bool:
         """Whether a kernel reads channels as they lie: unsigned codes by constant weights, whole words of channels a group (one group is
         copied where it has others), or every channel by itself."""
-        channels, results = x.shape[1], w.shape[0]
+        channels, results, groups = x.shape[1], w.shape[0], self.groups
         constant = isinstance(w.op, Constant) and all(isinstance(d, int) for d in w.shape) and isinstance(channels, int)
         return x.dtype is dt.u8 and constant and (groups == 1 or channels // groups % 4 == 0 or groups == channels == results)
 

@@ -71,7 +71,7 @@ class Decompose(Pass):
         if isinstance(n.op, SoftmaxCrossEntropy) and self.target is not None and self.target.kind == "cuda":
             return not row_fits(n.operands[0])
         if isinstance(n.op, IntConv) and (self.target is None or self.target.kind == "cpu"):
-            return not n.op.direct(*n.operands, n.op.groups)
+            return not n.op.direct(n.operands[0], n.operands[1])
         return n.op.traits.composite and n.op.template is None and not n.op.traits.elementwise
 
 

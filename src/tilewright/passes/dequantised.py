@@ -71,7 +71,9 @@ def _coded(codes: Value, scale: Array, zero: Array, axis: int | None) -> Coded |
 def _spelled(v: Value) -> Coded | None:
     if not isinstance(v.op, o.Mul):  # its scale may have gone into a product
         plain = _less_zero(v) if v.dtype.is_float else None
-        return None if plain is None or plain[1].size != 1 or plain[0].shape != v.shape else Coded(plain[0], np.ones(()), plain[1].reshape(()), bare=True)
+        if plain is None or plain[1].size != 1 or plain[0].shape != v.shape:
+            return None
+        return Coded(plain[0], np.ones(()), plain[1].reshape(()), bare=True)
     for codes, scale in (v.node.operands, v.node.operands[::-1]):
         s = constant(scale)
         if s is None:

@@ -28,7 +28,8 @@ def batches_of(calibration: Any) -> list[Batch]:
     if calibration is None or is_tensor(calibration) or isinstance(calibration, (np.ndarray, Mapping, str, bytes)) \
             or not isinstance(calibration, Iterable):
         kind = type(calibration).__name__
-        raise InputError(f"quantize: calibration must be an iterable of batches (each an input, a tuple of inputs or a mapping), got {kind}")
+        form = "an iterable of batches (each an input, a tuple of inputs or a mapping)"
+        raise InputError(f"quantize: calibration must be {form}, got {kind}")
     found: list[Batch] = []
     for item in calibration:
         if isinstance(item, Mapping):
@@ -103,7 +104,7 @@ def ranges(graph: Graph, signature: Signature, layers: Sequence[Layer], batches:
             low, high = next(rest).astype(np.float64), next(rest).astype(np.float64)
             if not (np.isfinite(low).all() and np.isfinite(high).all()):
                 name = next(layer.name for layer in layers if layer.x is x)
-                raise InputError(f"quantize: layer {name!r}: its input is NaN or infinite on the calibration data; check the module in float")
+                raise InputError(f"quantize: layer {name!r}: its input is NaN or infinite on the calibration data; look at the float module")
             seen[x].widen(low, high)
 
     probe.walk(batches, widen)

@@ -58,7 +58,7 @@ def quantize(
         why = "; ".join(f"{n}: {reason}" for n, _, reason in others) or "it has no linear layer or convolution with constant weights"
         raise UnsupportedError(f"quantize: nothing in {graph.name!r} can be quantized: {why}")
     kept = _kept(layers, keep)
-    reasons = {layer: "asked for" for layer in kept}
+    reasons = dict.fromkeys(kept, "asked for")
     chosen = [layer for layer in layers if layer not in kept]
     found: dict[Layer, tuple[float, Any]] = {}
     form = "int8"

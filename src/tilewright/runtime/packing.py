@@ -124,7 +124,8 @@ def unpack(storage: Array, type_: TensorType, packed: Packed) -> Array:
         return np.stack([unpack(p, TensorType(type_.dtype, shape[1:]), packed) for p in parts]) if parts else np.zeros(shape, storage.dtype)
     n = shape[1] if packed.transposed else shape[0]
     if packed.form == "words":
-        lines = storage.transpose(0, 2, 1, 3).reshape(storage.shape[0] * packed.width, -1)[:n, : shape[0] if packed.transposed else shape[1]]
+        k = shape[0] if packed.transposed else shape[1]
+        lines = storage.transpose(0, 2, 1, 3).reshape(storage.shape[0] * packed.width, -1)[:n, :k]
         return np.ascontiguousarray(lines.T if packed.transposed else lines)
     panels, k, width = storage.shape
     rows = storage.transpose(0, 2, 1).reshape(panels * width, k)[:n]  # [N, K]

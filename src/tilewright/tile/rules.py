@@ -147,7 +147,7 @@ def _dot4(i: Instr) -> list[Type]:
 
 def _dot2(i: Instr) -> list[Type]:
     types = [tile_type(x) for x in i.operands]
-    need(len(types) == 3 and [t.dtype for t in types] == [i32, i32, f32], f"needs two i32 tiles of packed bf16 and an f32 tile, got {types}")
+    need([t.dtype for t in types] == [i32, i32, f32], f"needs two i32 tiles of packed bf16 and an f32 tile, got {types}")
     return [TileType(_broadcast(tuple(t.shape for t in types)), f32)]
 
 

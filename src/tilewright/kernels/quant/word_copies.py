@@ -18,7 +18,8 @@ from ..pointwise import unravel
 from ..region import Operand
 
 
-def filled_copy(name: str, x: Operand, layout: Layout, axis: int, per: int, target: TargetSpec, order: Sequence[int]) -> tuple[Launch, Operand]:
+def filled_copy(name: str, x: Operand, layout: Layout, axis: int, per: int, target: TargetSpec,
+                order: Sequence[int]) -> tuple[Launch, Operand]:
     """A copy whose `axis` lies innermost and takes up whole words; what fills the last word is undefined, and must be multiplied by zeros.
     `order`: the axes from the outermost to the innermost one."""
     room: list[Dim] = [ceildiv(d, per) * per if i == axis else d for i, d in enumerate(layout.shape)]
@@ -31,7 +32,8 @@ def filled_copy(name: str, x: Operand, layout: Layout, axis: int, per: int, targ
     source = replace(x, type=x.type.with_shape(layout.shape), layout=layout)
     part = Operand(source.type, buffer, Layout(layout.shape, tuple(strides)))
     whole = Layout(tuple(room), tuple(strides))
-    return copy_launch(f"{name}.words", source, part, target, "copy: laid out in words"), Operand(x.type.with_shape(whole.shape), buffer, whole)
+    made = Operand(x.type.with_shape(whole.shape), buffer, whole)
+    return copy_launch(f"{name}.words", source, part, target, "copy: laid out in words"), made
 
 
 STRETCH = 64  # pixels at a time

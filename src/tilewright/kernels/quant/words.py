@@ -48,7 +48,8 @@ def in_words(layout: Layout, axis: int, per: int) -> bool:
 def as_words(layout: Layout, axis: int, per: int) -> Layout:
     """A layout that is `in_words`, counted in words."""
     shape = tuple(d // per if i == axis else d for i, d in enumerate(layout.shape))
-    strides = tuple(1 if i == axis else (0 if d == 1 else s // per) for i, (s, d) in enumerate(zip(layout.strides, layout.shape, strict=True)))
+    sides = enumerate(zip(layout.strides, layout.shape, strict=True))
+    strides = tuple(1 if i == axis else (0 if d == 1 else s // per) for i, (s, d) in sides)
     return Layout(shape, strides, layout.offset // per)
 
 
