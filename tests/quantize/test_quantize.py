@@ -172,3 +172,14 @@ def test_layers_that_cannot_be_quantized_are_named() -> None:
         module[0].bias.fill_(float("inf"))
     with pytest.raises(InputError, match="layer '2': its input is NaN or infinite on the calibration data"):
         tw.quantize(module, batches(4, 64))
+
+
+def test_a_quantized_session_is_saved_and_loaded(tmp_path: Any) -> None:
+    module = Block().eval()
+    x = torch.randn(1, 3, 20, 20)
+    session = tw.quantize(module, [x])
+    session.save(tmp_path / "block.tw")
+    np.testing.assert_array_equal(tw.load(tmp_path / "block.tw")(x), session(x))
+    half = tw.compile(module, (x,), dtype="bf16")
+    half.save(tmp_path / "half.tw")
+    np.testing.assert_array_equal(tw.load(tmp_path / "half.tw", trust=True)(x), half(x))

@@ -27,6 +27,7 @@ from .launch import Buffer, Launch, Packed, Variant
 from .pointwise import unravel
 from .prefetch import NextBlock, Stream
 from .product import Config, Frame, Problem, even_blocks
+from .quant.tiles import tiles_fit, tiles_launch
 from .quant.word_copies import filled_copy
 from .quant.words import in_words, word_operand, words_of
 from .region import Region
@@ -156,6 +157,8 @@ def product_launch(
     region: Region, p: Problem, config: Config, b_buffer: Buffer, panels: Layout, target: TargetSpec, *, in_place: bool = False
 ) -> Launch:
     """The product for any number of rows and, where that number is known at run time only, a variant for few."""
+    if not in_place and tiles_fit(p, config, target):
+        return tiles_launch(region, p, config, b_buffer, panels)
     launch, rows = _way(region, p, config, b_buffer, panels, target, in_place, few=False)
     if in_place or p.batched or isinstance(rows, int) or at_most(rows, config.rows) or at_least(rows, config.rows + 1):
         return launch

@@ -104,7 +104,7 @@ def ranges(graph: Graph, signature: Signature, layers: Sequence[Layer], batches:
             low, high = next(rest).astype(np.float64), next(rest).astype(np.float64)
             if not (np.isfinite(low).all() and np.isfinite(high).all()):
                 name = next(layer.name for layer in layers if layer.x is x)
-                raise InputError(f"quantize: layer {name!r}: its input is NaN or infinite on the calibration data; look at the float module")
+                raise InputError(f"quantize: layer {name!r}: its input is NaN or infinite on the calibration data; check the module")
             seen[x].widen(low, high)
 
     probe.walk(batches, widen)

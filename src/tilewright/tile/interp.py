@@ -279,6 +279,23 @@ def _scatter(i: Instr, xs: list[Any]) -> None:
     view.data[flat[inside]] = tile[inside]
 
 
+def _tile_dot(i: Instr, xs: list[Any]) -> None:
+    c, a, b, count = xs
+    rows, cols = i.attrs["rows"], i.attrs["cols"]
+
+    def flat(view: Buffer, down: int, across: int) -> Array:
+        at = view.offset + np.arange(down)[:, None] * view.strides[0] + np.arange(across) * view.strides[1]
+        _check(at, view)
+        return np.asarray(at)
+
+    left, right = a.data[flat(a, rows, count)], b.data[flat(b, count, cols)]
+    dtype = c.data.dtype
+    total = np.zeros((rows, cols), dtype)
+    for k in range(count):
+        total = (numerics.dot4 if dtype == np.int32 else numerics.dot2)(left[:, k : k + 1], right[k : k + 1], total)
+    c.data[flat(c, rows, cols)] = total
+
+
 def _extract(i: Instr, xs: list[Any]) -> Array:
     x: Array = xs[0]
     return x[tuple(slice(s, s + n) for s, n in zip(i.attrs["starts"], _out(i).shape, strict=True))]
@@ -321,6 +338,7 @@ _OPS: dict[str, Callable[[Instr, list[Any]], Any]] = {
     "atomic": _atomic,
     "gather": _gather,
     "scatter": _scatter,
+    "tile_dot": _tile_dot,
     "prefetch": lambda i, xs: None,
     "join": lambda i, xs: None,
 }
