@@ -50,6 +50,7 @@ class _Rewriter:
     known: dict[Value, Coded] = field(default_factory=dict)  # old value -> codes in the new graph
     done: set[Node] = field(default_factory=set)  # nodes that became part of another one
     unsigned: dict[Value, Value] = field(default_factory=dict)  # signed codes of the new graph -> unsigned ones
+    parts: dict[Value, tuple[Value, Any, Any, tuple[int, ...], str]] = field(default_factory=dict)  # of what `scaled` made
 
     def __post_init__(self) -> None:
         self.new, self.users, self.outputs = Graph(self.graph.name), self.graph.users(), set(self.graph.outputs)
@@ -163,8 +164,17 @@ class _Rewriter:
             return made
         low, high = (0, 255) if dtype is u8 else (-128, 127)
         x = self.bare(x, (low - zero) * float(step), (high - zero) * float(step))
-        y = F.apply("round", F.mul(F.cast(self.env[x], f32), float(np.float32(1) / step)))
+        y = F.apply("round", self.over(x, float(np.float32(1) / step)))
         return F.cast(F.add(y, float(zero)) if zero else y, dtype)
+
+    def over(self, x: Value, factor: float) -> Value:
+        """x times a number, which the scales of a product take where nobody else reads it."""
+        made = self.env[x]
+        if made not in self.parts or len(self.users[x]) != 1 or x in self.outputs:
+            return F.mul(F.cast(made, f32), factor)
+        acc, scale, offset, shape, name = self.parts[made]
+        out = F.mul(acc, self.numbers(scale * factor, shape, f"{name}_scale"))
+        return F.add(out, self.numbers(offset * factor, shape, f"{name}_offset")) if offset.any() else out
 
     def one_dequantise(self, u: Node) -> bool:
         return isinstance(u.op, o.Dequantise) and (z := constant(u.operands[2])) is not None and z.size == 1 \
@@ -248,9 +258,12 @@ class _Rewriter:
             offset = offset + more
             self.done.add(last)
         shape = tuple(count if i == axis else 1 for i in range(axis, rank))
-        out = F.mul(F.cast(acc, f32), self.numbers(factor, shape, f"{n.name}_scale"))
+        real = F.cast(acc, f32)
+        out = F.mul(real, self.numbers(factor, shape, f"{n.name}_scale"))
         if offset.any():
             out = F.add(out, self.numbers(offset, shape, f"{n.name}_offset"))
+        if dtype is f32:
+            self.parts[out] = (real, factor, offset, shape, n.name)
         out = F.cast(out, dtype)
         if last is not n:
             self.env[last.value] = out
