@@ -174,6 +174,26 @@ def test_layers_that_cannot_be_quantized_are_named() -> None:
         tw.quantize(module, batches(4, 64))
 
 
+def test_any_number_of_rows() -> None:
+    module = mlp()
+    session = tw.quantize(module, batches(8, 64), dynamic={"input": {0: "N"}})
+    x = torch.randn(21, 64)
+    whole = session(x)
+    with torch.no_grad():
+        assert far(whole, module(x)) < 0.06
+    np.testing.assert_array_equal(session(x[4:5]), whole[4:5])
+
+
+def test_a_cpu_without_the_instruction_has_the_same_results() -> None:
+    from tilewright.target.cpu.host import host_target
+
+    torch.manual_seed(1)
+    module, x = nn.Sequential(nn.Linear(64, 48), nn.ReLU(), nn.Linear(48, 7)).eval(), torch.randn(5, 64)
+    low = tw.quantize(module, [x], target=host_target(level="avx2"), max_error=None)
+    assert any("no VNNI" in note for note in low.model.notes)
+    assert far(low(x), tw.quantize(module, [x], max_error=None)(x)) < 1e-5
+
+
 def test_a_quantized_session_is_saved_and_loaded(tmp_path: Any) -> None:
     module = Block().eval()
     x = torch.randn(1, 3, 20, 20)

@@ -93,6 +93,8 @@ def quantize(
             used = {layer.x: schemes[layer.x] for layer in chosen}
             made = quantized(graph, {layer.node: layer for layer in chosen}, used, corrections, observer)
     session = compile_graph(made, signature, spec, threads=threads, stages=stages)
+    if spec.kind == "cpu" and spec.is_x86 and not spec.has_vnni:
+        session.model.notes.append("int8: this CPU has no VNNI; bytes are multiplied by 16-bit multiply-adds, with the same results")
     session.quantization = _report(layers, others, set(chosen), found, reasons, form, activations)
     return session
 
