@@ -167,7 +167,7 @@ class Fuse(Pass):
         elif self.gate_prologue and isinstance(anchor.op, o.Matmul):
             region = self.gate(anchor, regions)
         region = self.epilogue(anchor, region, regions)
-        if isinstance(anchor.op, CONTRACTIONS):
+        if self.codes and isinstance(anchor.op, CONTRACTIONS):
             region = self.widened(anchor, region, regions)
         region = self.rounded(anchor, region, regions)
         position = regions.place(set(region))
