@@ -276,7 +276,18 @@ def compile_graph(graph: Graph, signature: Signature, target: TargetSpec, *, lev
     validate("passes", level, graph)
     model = Model(graph.name, graph, signature, target, level, stages.seconds, needs=asked)
     model.passes = {name: dict(hits) for name, hits in log.hits.items()}
+    if dtype is not None and (cost := small_float_cost(dtype, target)):
+        model.notes.append(cost)
     return build(model, threads=threads, stages=stages, ahead=ahead)
+
+
+def small_float_cost(dtype: DType, target: TargetSpec) -> str:
+    """What a small float dtype costs on a CPU without products of it."""
+    if target.kind != "cpu" or dtype.itemsize != 2 or (dtype.name == "bf16" and target.has_avx512bf16):
+        return ""
+    needs = "AVX-512 BF16" if dtype.name == "bf16" else "bf16 on a CPU with AVX-512 BF16"
+    return (f"dtype {dtype.name}: numbers are widened to f32 when kernels read them, so weights and activations take half the memory and "
+            f"products run at the speed of f32 or somewhat below; faster products of 16 bits need {needs}")
 
 
 def build(model: Model, *, threads: int | None = None, stages: Stages | None = None, ahead: Ahead | None = None) -> Session:

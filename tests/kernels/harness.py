@@ -85,6 +85,11 @@ def pack(array: Any, packed: Any) -> Any:
         pack_taps(array, packed, filters)
         return filters
     rows = array.T if packed.transposed else array
+    if packed.form == "words":
+        panels, words, width, per = packed_shape(array.shape, packed)
+        whole = np.zeros((panels * width, words * per), array.dtype)
+        whole[: rows.shape[0], : rows.shape[1]] = rows
+        return np.ascontiguousarray(whole.reshape(panels, width, words, per).swapaxes(1, 2))
     panels, k, width = packed_shape(array.shape, packed)
     out = np.zeros((panels, k, width), array.dtype)
     for p in range(panels):

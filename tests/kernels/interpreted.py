@@ -9,6 +9,7 @@ import numpy as np
 
 from tilewright.core.dims import Dim, evaluate
 from tilewright.core.natives import address as native_address
+from tilewright.core.target_spec import TargetSpec
 from tilewright.ir.graph import Graph
 from tilewright.kernels.launch import Argument, Buffer, ErrorWord, Launch, Native, Pointer, Program, Variant, Word
 from tilewright.kernels.select import select
@@ -22,9 +23,10 @@ Change = Callable[[Kernel], Kernel]
 Value = Callable[[Dim], int]
 
 
-def interpret_graph(graph: Graph, inputs: Sequence[Any], level: str = "avx512", change: Change | None = None) -> tuple[list[Any], Any]:
+def interpret_graph(graph: Graph, inputs: Sequence[Any], level: str | TargetSpec = "avx512",
+                    change: Change | None = None) -> tuple[list[Any], Any]:
     """Outputs and error words. `change` is applied to every kernel first, for tests that break one."""
-    program: Program = select(graph, target(level))
+    program: Program = select(graph, target(level) if isinstance(level, str) else level)
     env = bind(graph, inputs)
 
     def value(d: Dim) -> int:

@@ -35,6 +35,7 @@ from .kit import FLOATS, PRODUCTS, Kit, built, differences, draws
 
 ON_GPUS: tuple[Any, ...] = (SaveLogSums, MergePacked, RowProducts, RowCodes, CacheAttention)
 ELSEWHERE = {  # name in the pipeline or the log -> why it has no probe here
+    "integer-products": "rounds to codes: tests/quantize compares with PyTorch's and exact arithmetic",
     "lower-quantised": "rounds activations to codes: tests/kernels/test_qdot.py compares with the formats' own arithmetic",
     "save-log-sums": "for GPUs: tests/cuda", "merge-packed": "for GPUs: tests/cuda", "row-products": "for GPUs: tests/cuda",
     "row-codes": "for GPUs: tests/cuda", "cache-attention": "for GPUs: tests/cuda",

@@ -57,7 +57,9 @@ def guesses(graph: Graph, target: TargetSpec) -> Iterator[tuple[ConstantData, Pa
         op = n.operands[1].node.op
         if isinstance(op, Constant) and len(op.data.type.shape) == 2 and left[n.operands[0]] == 1:
             assert isinstance(n.op, Matmul)
-            yield op.data, panel_form(n.op, n.types[0], target)
+            form = panel_form(n.op, [v.dtype for v in n.operands], n.types[0], target)
+            if form.form == "panels":
+                yield op.data, form
 
 
 class Ahead:

@@ -2,6 +2,7 @@
 
 A constant that is plain, contiguous and aligned is used where it lies, a large weight of a module too (see owners.py).
 `panels` form: a matrix [N, K] becomes [ceil(N/width), K, width], zero-filled, so that a kernel reads `width` outputs of one k at once.
+`words` form: [ceil(N/width), ceil(K/words), width, words], the same for `words` neighbours along K at once.
 `taps`, `folded` and `filters` forms: weights of a convolution, see tap_packing.py.
 """
 from __future__ import annotations
@@ -55,6 +56,8 @@ def packed_shape(shape: Sequence[int], packed: Packed) -> tuple[int, ...]:
     if len(shape) not in (2, 3) or packed.width < 1:
         raise CompileError(f"packing: panels need a matrix or a stack, and a width, got shape {tuple(shape)} and width {packed.width}")
     n, k = reversed(shape[-2:]) if packed.transposed else shape[-2:]
+    if packed.form == "words":
+        return (-(-n // packed.width), -(-k // packed.words), packed.width, packed.words)
     return (math.prod(shape[:-2]) * -(-n // packed.width), k, packed.width)
 
 
@@ -71,6 +74,9 @@ def pack_panels(array: Array, packed: Packed, out: Array, first: int, last: int)
             pack_panels(array[i], packed, out[i * per : (i + 1) * per], max(first - i * per, 0), min(last - i * per, per))
         return
     rows = array.T if packed.transposed else array  # [N, K]
+    if packed.form == "words":
+        _pack_words(rows, out, first, last)
+        return
     native = panel_packer(rows, packed.width) if out.nbytes >= NATIVE_BYTES else None
     if native is not None:
         native(out, first, last)
@@ -79,6 +85,25 @@ def pack_panels(array: Array, packed: Packed, out: Array, first: int, last: int)
         part = rows[p * packed.width : (p + 1) * packed.width]
         out[p, :, : len(part)] = part.T
         out[p, :, len(part) :] = 0
+
+
+def _pack_words(rows: Array, out: Array, first: int, last: int) -> None:
+    """Panels of interleaved words. Whole words are moved as one integer each."""
+    k = rows.shape[1]
+    _, count, width, per = out.shape
+    kind = np.dtype(f"u{rows.dtype.itemsize * per}")
+    whole = out.view(kind).reshape(out.shape[:3])
+    aligned = rows.strides[1] == rows.dtype.itemsize and k % per == 0 and rows.strides[0] % kind.itemsize == 0
+    native = panel_packer(rows.view(kind), width) if aligned and out.nbytes >= NATIVE_BYTES else None
+    if native is not None:
+        native(whole, first, last)
+        return
+    for p in range(first, last):
+        part = rows[p * width : (p + 1) * width]
+        if k % per:
+            part = np.pad(part, ((0, 0), (0, -k % per)))
+        whole[p, :, : len(part)] = np.ascontiguousarray(part).view(kind).reshape(len(part), count).T
+        whole[p, :, len(part) :] = 0
 
 
 def unpack(storage: Array, type_: TensorType, packed: Packed) -> Array:
@@ -98,6 +123,10 @@ def unpack(storage: Array, type_: TensorType, packed: Packed) -> Array:
         parts = np.split(storage, shape[0]) if shape[0] else []
         return np.stack([unpack(p, TensorType(type_.dtype, shape[1:]), packed) for p in parts]) if parts else np.zeros(shape, storage.dtype)
     n = shape[1] if packed.transposed else shape[0]
+    if packed.form == "words":
+        k = shape[0] if packed.transposed else shape[1]
+        lines = storage.transpose(0, 2, 1, 3).reshape(storage.shape[0] * packed.width, -1)[:n, :k]
+        return np.ascontiguousarray(lines.T if packed.transposed else lines)
     panels, k, width = storage.shape
     rows = storage.transpose(0, 2, 1).reshape(panels * width, k)[:n]  # [N, K]
     return np.ascontiguousarray(rows.T if packed.transposed else rows)
@@ -139,7 +168,7 @@ def pack_constants(constants: Sequence[ConstBuffer], *, threads: int = 2, packer
             strips.append((array, c.packed.format, out))
         else:
             piece = NEAR_BYTES if c.packed.form == "fragments" else SPLIT_BYTES
-            step = max(1, piece // max(1, shape[1] * shape[2] * dtype.itemsize))
+            step = max(1, piece // max(1, math.prod(shape[1:]) * dtype.itemsize))
             tasks.extend((array, c.packed, out, p, min(p + step, shape[0])) for p in range(0, shape[0], step))
     if strips:
         from .strip_packing import pack_all

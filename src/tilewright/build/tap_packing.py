@@ -24,7 +24,9 @@ def tap_shape(shape: Sequence[int], packed: Packed) -> tuple[int, ...]:
     if packed.form == "filters":
         sizes: tuple[Any, Any, tuple[int, ...]] = filter_sizes(shape, packed)
         c, per, order = sizes
-        window = (c, *kernel)
+        window = (-(-c // packed.words), *kernel)
+        if packed.words > 1:
+            return (packed.groups, -(-per // packed.width), *(window[i] for i in order), packed.width, packed.words)
         return (packed.groups, -(-per // packed.width), *(window[i] for i in order), packed.width)
     if packed.form == "taps":
         inner = (*kernel, -(-channels // packed.width) * packed.width)
@@ -61,6 +63,15 @@ def _filter_rows(array: Array, packed: Packed) -> tuple[Array, tuple[int, ...]]:
 
 def _pack_filters(array: Array, packed: Packed, out: Array) -> None:
     rows, order = _filter_rows(array, packed)
+    if packed.words > 1:
+        out[...] = 0
+        for p in range(out.shape[1]):
+            part = rows[:, p * packed.width : (p + 1) * packed.width]
+            lines = part.transpose(0, *(2 + i for i in order), 1)  # [groups, taps…, C, results]
+            for i in range(packed.words):
+                some = lines[..., i :: packed.words, :]
+                out[:, p, ..., : some.shape[-2], : part.shape[1], i] = some
+        return
     for p in range(out.shape[1]):
         part = rows[:, p * packed.width : (p + 1) * packed.width]
         out[:, p, ..., : part.shape[1]] = part.transpose(0, *(2 + i for i in order), 1)
@@ -72,6 +83,10 @@ def unpack_taps(storage: Array, shape: Sequence[int], packed: Packed) -> Array:
     if packed.form == "filters":
         found = np.zeros(tuple(shape), storage.dtype)
         rows, order = _filter_rows(found, packed)
+        if packed.words > 1:  # words apart again
+            rest = storage.swapaxes(-1, -2)
+            rest = rest.reshape(*rest.shape[:-3], -1, packed.width)
+            storage = rest[..., : rows.shape[2], :]
         for p in range(storage.shape[1]):
             part = rows[:, p * packed.width : (p + 1) * packed.width]
             part[...] = storage[:, p, ..., : part.shape[1]].transpose(0, storage.ndim - 2, *(1 + order.index(i) for i in range(len(order))))

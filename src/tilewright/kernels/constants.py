@@ -19,6 +19,7 @@ def stored_bytes(type_: TensorType, packed: Packed) -> Dim:
         return type_.shape[0] * ceildiv(rows, packed.width) * 64 * type_.dtype.itemsize
     if packed.form == "filters":
         c, per, _ = filter_sizes(type_.shape, packed)
+        c = ceildiv(c, packed.words) * packed.words
         return product((packed.groups, ceildiv(per, packed.width) * packed.width, c, *type_.shape[2:])) * type_.dtype.itemsize
     *stack, n, k = type_.shape
     if packed.form in ("strips", "fragments"):
@@ -26,4 +27,5 @@ def stored_bytes(type_: TensorType, packed: Packed) -> Dim:
         strips, blocks, size = (strip_shape if packed.form == "strips" else fragment_shape)(packed.format, n, k)
         return strips * blocks * size
     n, k = (k, n) if packed.transposed else (n, k)
+    k = ceildiv(k, packed.words) * packed.words
     return product(stack) * ((n + packed.width - 1) // packed.width) * packed.width * k * type_.dtype.itemsize

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 BufferKind = Literal["input", "output", "const", "temp", "state", "window"]
 CARRIED = "copy: a loop overwrites its carries"  # the note of a launch that fills a loop's first carry
 CLAIMED = 1 << 62  # of an error block's first word: somebody fills it
-Form = Literal["plain", "panels", "strips", "fragments", "taps", "folded", "filters"]
+Form = Literal["plain", "panels", "strips", "fragments", "taps", "folded", "filters", "words"]
 
 
 @dataclass(eq=False)
@@ -214,7 +214,9 @@ class Packed:
     `width`.
     `folded`: weights [O, C, R, S] of few channels stored as [O, ceil(R/width), 8 for S, width, 8/width for C], zero-filled.
     `filters`: weights [O, C/groups, taps…] (`transposed`: [C, O/groups, taps…], with reversed taps) stored as panels
-    [groups, ceil(O/groups/width), K…, width], zero-filled; K is the window's axes in the order of kernels/conv/direct.py.
+    [groups, ceil(O/groups/width), K…, width], zero-filled; K is the window's axes in the order of kernels/conv/direct.py. With `words` > 1
+    channels are innermost in K and that many of them stand side by side: [groups, panels, taps…, ceil(C/words), width, words].
+    `words`: a matrix as panels whose K is interleaved: [ceil(N/width), ceil(K/words), width, words], zero-filled.
     """
 
     form: Form = "plain"
@@ -222,6 +224,7 @@ class Packed:
     transposed: bool = False
     format: str = ""  # of the packed matrix behind `strips`
     groups: int = 1  # of the convolution behind `filters`
+    words: int = 1  # elements of K that stand side by side
 
 
 FEW = 8  # channels of a group below which the taps of a convolution, not its channels, are innermost in K
@@ -231,12 +234,12 @@ def filter_sizes(shape: Sequence[Dim], packed: Packed) -> tuple[Dim, Dim, tuple[
     """Of weights in the form `filters`: channels and results of a group, and the axes of [channels, taps…] in the order of K."""
     first, second, *taps = shape
     channels, results = (first // packed.groups, second) if packed.transposed else (second, first // packed.groups)
-    return channels, results, window_order(channels, len(taps))
+    return channels, results, window_order(channels, len(taps), packed.words)
 
 
-def window_order(channels: Dim, taps: int) -> tuple[int, ...]:
-    """Axes of a window [channels, taps…] in the order in which convolutions walk it."""
-    few = isinstance(channels, int) and channels < FEW
+def window_order(channels: Dim, taps: int, words: int = 1) -> tuple[int, ...]:
+    """Axes of a window [channels, taps…] in the order in which convolutions walk it. Channels in words are innermost."""
+    few = isinstance(channels, int) and channels < FEW and words == 1
     return tuple(range(taps + 1)) if few else (*range(1, taps + 1), 0)
 
 

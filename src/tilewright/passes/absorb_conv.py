@@ -62,6 +62,8 @@ def scaled_conv(x: Value, c: Value, d: Value, conv: Any, m: Match) -> Value | No
         return None
     scaled = data(c) * data(d).reshape(-1, *(1,) * (len(c.shape) - 1))
     weights = number(scaled, c.dtype, c.node.name, m)
+    if weights is not None and isinstance(c.op, o.Constant):
+        weights.op.data.name = c.op.data.name  # they are still that parameter's
     return None if weights is None else conv.op(x, weights, name=conv.name, place=conv.place)
 
 

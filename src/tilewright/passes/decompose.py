@@ -16,7 +16,7 @@ from ..ops.attention.paged import PagedAttention
 from ..ops.attention.saved import AttentionSaved
 from ..ops.base import name_origin
 from ..ops.matmul.contractions import Matmul
-from ..ops.matmul.int_products import IntMatmul
+from ..ops.matmul.int_products import IntConv, IntMatmul
 from ..ops.rows.losses import SoftmaxCrossEntropy
 from ..ops.rows.norm_backward import NormBackward
 from ..ops.rows.norms import Softmax
@@ -70,6 +70,8 @@ class Decompose(Pass):
             return not pages_fit(n)
         if isinstance(n.op, SoftmaxCrossEntropy) and self.target is not None and self.target.kind == "cuda":
             return not row_fits(n.operands[0])
+        if isinstance(n.op, IntConv) and (self.target is None or self.target.kind == "cpu"):
+            return not n.op.direct(n.operands[0], n.operands[1])
         return n.op.traits.composite and n.op.template is None and not n.op.traits.elementwise
 
 

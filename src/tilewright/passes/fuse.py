@@ -10,7 +10,7 @@ from ..ir.graph import Graph, Node, Value
 from ..ir.rewrite import Match, P, Rule, rule, sort_nodes
 from ..ops.packed.quant_dot import BLOCK
 from .base import Log, Pass, apply_rules, elementwise_classes
-from .regions import CONTRACTIONS, NORMS, Regions, is_anchor, is_elementwise, is_reduction, joins_anchor
+from .regions import CONTRACTIONS, NORMS, Regions, is_anchor, is_elementwise, is_inner, is_reduction, joins_anchor
 from .view_rules import kept_tail
 
 REGISTER = 16  # lanes of the widest registers that rotate at once
@@ -105,6 +105,25 @@ def above(node: Node, inside: set[Node]) -> set[Node]:
     return found
 
 
+def narrow_chain(v: Value, inside: set[Node], regions: Regions) -> list[Node]:
+    """Elementwise nodes of one shape, read by a region alone, from a cast of a narrower value down to v; none: v is no such thing."""
+    chain: list[Node] = []
+    readers = inside
+    while True:
+        n = v.node
+        alone = v not in regions.outputs and all(u in readers for u in regions.users[v])
+        if not joins_anchor(n) or not regions.free(n) or not alone:
+            return []
+        chain.append(n)
+        readers = {n}
+        wide = [u for u in n.operands if not is_inner(u)]
+        if len(wide) != 1 or wide[0].shape != n.types[0].shape:
+            return []
+        if isinstance(n.op, o.Cast) and wide[0].dtype.itemsize < n.types[0].dtype.itemsize:
+            return chain[::-1]
+        v = wide[0]
+
+
 @dataclass(frozen=True)
 class Fuse(Pass):
     """Before: canonical graph, everything recognised and merged.
@@ -147,7 +166,10 @@ class Fuse(Pass):
             region = self.ropes(anchor, regions)
         elif self.gate_prologue and isinstance(anchor.op, o.Matmul):
             region = self.gate(anchor, regions)
-        region = self.rounded(anchor, self.epilogue(anchor, region, regions), regions)
+        region = self.epilogue(anchor, region, regions)
+        if self.codes and isinstance(anchor.op, CONTRACTIONS):
+            region = self.widened(anchor, region, regions)
+        region = self.rounded(anchor, region, regions)
         position = regions.place(set(region))
         if position is None:
             region, position = [anchor], regions.position[anchor]
@@ -177,6 +199,17 @@ class Fuse(Pass):
             if len([v for v in regions.exits(inside) if v not in extra]) == 1 and regions.place(inside) is not None:
                 best = list(region)
         return best
+
+    def widened(self, anchor: Node, region: list[Node], regions: Regions) -> list[Node]:
+        """With what an epilogue reads from a narrower value alone (a residual of codes, with its scale): computed while it is read."""
+        inside = set(region)
+        for n in region:
+            for v in n.operands:
+                chain = [] if n is anchor or v.node in inside else narrow_chain(v, inside, regions)
+                if chain and len(region) + len(chain) <= self.max_ops and regions.place({*inside, *chain}) is not None:
+                    inside.update(chain)
+                    region = [*region, *chain]
+        return region
 
     def rounded(self, anchor: Node, region: list[Node], regions: Regions) -> list[Node]:
         """With the rounding of the region's result to codes, where the kernel that makes the result can do it."""

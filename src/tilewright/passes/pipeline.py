@@ -21,6 +21,7 @@ from .fold_index import FoldIndex
 from .fold_tables import FoldTables
 from .fuse import Fuse
 from .gate_products import GateProducts
+from .integer_products import IntegerProducts
 from .lower_complex import LowerComplex
 from .lower_quantised import LowerQuantised
 from .merge_matmuls import MergeMatmuls
@@ -42,6 +43,7 @@ def pipeline(target: TargetSpec | None = None) -> tuple[Pass, ...]:
         Cse(),  # equal operands are one value, which patterns rely on
         SimplifyControl(),
         AbsorbIntoMatmul(),  # before folding, which would materialise transposed weights
+        *([] if gpu else [IntegerProducts()]),  # before folding, which would dequantise weights
         FoldConstants(),
         AbsorbIntoConv(),
         FoldIndex(),

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from .. import ops as o
 from ..ir.graph import Graph, Node, Value
 
-CONTRACTIONS = (o.Matmul, o.Conv, o.WinogradConv, o.Attention, o.QDot, o.QProduct, o.IntDot, o.GroupedGemm)
+CONTRACTIONS = (o.Matmul, o.Conv, o.WinogradConv, o.Attention, o.QDot, o.QProduct, o.IntDot, o.IntConv, o.GroupedGemm)
 NORMS = (o.LayerNorm, o.RmsNorm, o.GroupNorm, o.Softmax, o.LogSoftmax)
 GATHERS = (o.Gather, o.GatherAlongAxis, o.Index)
 

@@ -89,6 +89,7 @@ class Session:
         self.copies: dict[str, int] = {}  # input name -> calls that had to copy it
         self._free: list[Workspace] = []
         self._closed = False
+        self.quantization: Any = None  # what `tw.quantize` did to every layer
         self._checked = False
         self._pool: Pool | None = None
         self._has_looked = False

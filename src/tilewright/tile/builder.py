@@ -170,6 +170,17 @@ class KernelBuilder:
         shape = self.broadcast_shape(acc.shape, self.broadcast_shape(a.shape, b.shape))
         return Tile(self, self._emit("dot4", [a.var, b.var, acc.var], [TileType(shape, acc.dtype)])[0])
 
+    def dot2(self, a: Tile, b: Tile, acc: Tile) -> Tile:
+        """acc (f32) + the dot product of two bf16 numbers per element, packed in i32, the first in the low half. Products and sums are
+        rounded as the target's instruction rounds them; subnormal numbers may count as zeros."""
+        shape = self.broadcast_shape(acc.shape, self.broadcast_shape(a.shape, b.shape))
+        return Tile(self, self._emit("dot2", [a.var, b.var, acc.var], [TileType(shape, acc.dtype)])[0])
+
+    def tile_dot(self, c: View, a: View, b: View, count: Ix | int, *, rows: int, cols: int) -> None:
+        """c[rows, cols] = a[rows, count] · b[count, cols] of 32-bit words, for matrix tiles: four bytes each where c is i32 (as `dot4`),
+        two bf16 numbers where it is f32 (as `dot2`). `count` is a multiple of 16, cols too; all views have rank 2 and contiguous rows."""
+        self._emit("tile_dot", [c.var, a.var, b.var, self._ix(count)], rows=rows, cols=cols)
+
     def cast(self, x: Tile, dtype: DType) -> Tile:
         return x if x.dtype is dtype else Tile(self, self._emit("cast", [x.var], [TileType(x.shape, dtype)])[0])
 

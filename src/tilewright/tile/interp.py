@@ -293,6 +293,23 @@ def _call(i: Instr, xs: list[Any]) -> None:
     ctypes.CFUNCTYPE(None, *(type(g) for g in given))(xs[0])(*given)
 
 
+def _tile_dot(i: Instr, xs: list[Any]) -> None:
+    c, a, b, count = xs
+    rows, cols = i.attrs["rows"], i.attrs["cols"]
+
+    def flat(view: Buffer, down: int, across: int) -> Array:
+        at = view.offset + np.arange(down)[:, None] * view.strides[0] + np.arange(across) * view.strides[1]
+        _check(at, view)
+        return np.asarray(at)
+
+    left, right = a.data[flat(a, rows, count)], b.data[flat(b, count, cols)]
+    dtype = c.data.dtype
+    total = np.zeros((rows, cols), dtype)
+    for k in range(count):
+        total = (numerics.dot4 if dtype == np.int32 else numerics.dot2)(left[:, k : k + 1], right[k : k + 1], total)
+    c.data[flat(c, rows, cols)] = total
+
+
 def _extract(i: Instr, xs: list[Any]) -> Array:
     x: Array = xs[0]
     return x[tuple(slice(s, s + n) for s, n in zip(i.attrs["starts"], _out(i).shape, strict=True))]
@@ -316,6 +333,7 @@ _OPS: dict[str, Callable[[Instr, list[Any]], Any]] = {
     "from_index": lambda i, xs: np.asarray(xs[0], np.int64).astype(_out(i).dtype.np),
     "cmp": lambda i, xs: numerics.compare(i.attrs["fn"], xs[0], xs[1], _dtype(i.operands[0])),
     "dot4": lambda i, xs: numerics.dot4(xs[0], xs[1], xs[2]),
+    "dot2": lambda i, xs: numerics.dot2(xs[0], xs[1], xs[2]),
     "fma": lambda i, xs: numerics.fma(xs[0], xs[1], xs[2], _out(i).dtype),
     "mma": lambda i, xs: numerics.mma(xs[0], xs[1], xs[2], _out(i).dtype),
     "cast": lambda i, xs: numerics.cast(xs[0], _dtype(i.operands[0]), _out(i).dtype),
@@ -334,6 +352,7 @@ _OPS: dict[str, Callable[[Instr, list[Any]], Any]] = {
     "atomic": _atomic,
     "gather": _gather,
     "scatter": _scatter,
+    "tile_dot": _tile_dot,
     "prefetch": lambda i, xs: None,
     "call": _call,
     "join": lambda i, xs: None,

@@ -155,6 +155,17 @@ def dot4(a: Array, b: Array, acc: Array) -> Array:
     return out
 
 
+def dot2(a: Array, b: Array, acc: Array) -> Array:
+    """acc + the product of the upper halves, then of the lower halves, of each i32 as bf16 numbers: two fused multiply-adds in f32."""
+    a, b, acc = np.broadcast_arrays(a, b, acc)
+
+    def halves(x: Array) -> tuple[Array, Array]:
+        return np.left_shift(x, 16).view(np.float32), np.bitwise_and(x, np.int32(-65536)).view(np.float32)
+
+    (a0, a1), (b0, b1) = halves(np.ascontiguousarray(a)), halves(np.ascontiguousarray(b))
+    return _fma32(a0, b0, _fma32(a1, b1, acc))
+
+
 def fma(a: Array, b: Array, c: Array, dtype: DType) -> Array:
     """a*b + c with one rounding to the compute dtype.
 

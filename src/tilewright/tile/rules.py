@@ -13,7 +13,7 @@ _FLOAT_UNARY = frozenset(UNARY) - {"neg", "abs", "sign", "not", "floor", "ceil",
 _BITS = frozenset(("and", "or", "xor", "shl", "shr"))
 _WORDS = frozenset((i32, i64, u32, u64))
 ATOMIC = ("add", "max", "min", "and", "or", "xor", "exchange")
-MEMORY = frozenset(("load", "store", "atomic", "gather", "scatter"))
+MEMORY = frozenset(("load", "store", "atomic", "gather", "scatter", "tile_dot"))
 
 
 def _view(i: Instr) -> ViewType:
@@ -143,6 +143,24 @@ def _dot4(i: Instr) -> list[Type]:
     types = [tile_type(x) for x in i.operands]
     need(len(types) == 3 and all(t.dtype is i32 for t in types), f"needs three i32 tiles of packed bytes, got {types}")
     return [TileType(_broadcast(tuple(t.shape for t in types)), i32)]
+
+
+def _dot2(i: Instr) -> list[Type]:
+    types = [tile_type(x) for x in i.operands]
+    need([t.dtype for t in types] == [i32, i32, f32], f"needs two i32 tiles of packed bf16 and an f32 tile, got {types}")
+    return [TileType(_broadcast(tuple(t.shape for t in types)), f32)]
+
+
+def _tile_dot(i: Instr) -> list[Type]:
+    operand_count(i, 4)
+    only_attrs(i, "rows", "cols")
+    views = [x.type for x in i.operands[:3] if isinstance(x, Var) and isinstance(x.type, ViewType)]
+    need(len(views) == 3 and all(v.rank == 2 and v.strides[1] == 1 for v in views), "needs three views of rank 2 with contiguous rows")
+    need(views[0].dtype in (i32, f32) and views[1].dtype is views[2].dtype is i32, "multiplies words of i32 into i32 or f32")
+    indices(i.operands[3:])
+    rows, cols = i.attrs.get("rows", 0), i.attrs.get("cols", 0)
+    need(1 <= rows <= 32 and cols in (16, 32), f"needs 1 to 32 rows and 16 or 32 columns, got {rows} and {cols}")
+    return []
 
 
 def _fma(i: Instr) -> list[Type]:
@@ -409,6 +427,8 @@ RULES: dict[str, Callable[[Instr], list[Type]]] = {
     "select": _select,
     "fma": _fma,
     "dot4": _dot4,
+    "dot2": _dot2,
+    "tile_dot": _tile_dot,
     "cast": _cast,
     "bitcast": _bitcast,
     "reduce": _reduce,

@@ -16,7 +16,7 @@ from ..core.errors import VerifyError
 from .ir import TOKEN, Block, Instr, Kernel, Var, ViewType
 from .text import instr_text
 
-ACCESS = frozenset(("load", "store", "atomic", "gather", "scatter"))
+ACCESS = frozenset(("load", "store", "atomic", "gather", "scatter", "tile_dot"))
 
 
 def scratch_roots(kernel: Kernel) -> dict[Var, Var]:

@@ -15,6 +15,7 @@ from ...ir.layout import Layout
 from ...ops.fused import Fused
 from ...ops.index.indexing import Concat, Gather, Pad
 from ...ops.matmul.contractions import Conv
+from ...ops.matmul.int_products import IntConv
 from ...ops.matmul.winograd import WinogradConv
 from ...ops.rows.norms import LayerNorm
 from ...ops.rows.pooling import AvgPool, MaxPool
@@ -66,7 +67,7 @@ def channels_last_layouts(graph: Graph, target: TargetSpec) -> dict[Value, Layou
 
 
 def is_conv(node: Node) -> bool:
-    return isinstance(node.op, (Conv, WinogradConv))
+    return isinstance(node.op, (Conv, IntConv, WinogradConv))
 
 
 def _lies_last(v: Value, found: Mapping[Value, Layout]) -> bool:

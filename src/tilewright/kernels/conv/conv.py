@@ -3,6 +3,7 @@
 One tap at step 1 is a matrix product over the pixels as they lie (`matmul.py`), channels by themselves have `conv_depthwise.py`, and
 everything else is a direct convolution (`conv_direct.py`) over an input that is copied where it needs padding, wider elements or another
 order of axes. Constant weights are packed in panels before the first run, others by a launch, unless their results lie side by side.
+By constant weights, bytes are multiplied four channels at a time and bf16 numbers two (`quant/words.py`), where the CPU can.
 """
 
 from __future__ import annotations
@@ -10,21 +11,25 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...core.dims import Shape
-from ...core.dtypes import DType, compute_dtype
+from ...core.dtypes import DType, compute_dtype, i32
 from ...core.target_spec import TargetSpec
 from ...ir.layout import Layout
+from ...ir.types import TensorType
 from ...ops.matmul.contractions import Conv as ConvOp
+from ...ops.matmul.int_products import IntConv as IntConvOp
 from ..call import Call
 from ..launch import FEW, Buffer, Launch, Packed, window_order
 from ..matmul.matmul import default_config, product_launch
 from ..matmul.product import Problem
 from ..pointwise.pointwise import unravel
+from ..quant.word_copies import planes_to_words
+from ..quant.words import Words, in_words, word_operand, words_of
 from ..region import Operand, Region
 from ..template import Reason, Template
 from .channels_last import channels_last
 from .depthwise import TAPS, Depthwise, is_depthwise, taps_first
 from .direct import direct_launch
-from .parts import int_of, plain_parts, spread, weights_of
+from .parts import AnyConv, Plain, int_of, plain_parts, spread, weights_of
 
 
 class Conv(Template):
@@ -32,7 +37,7 @@ class Conv(Template):
 
     def matches(self, region: Region, target: TargetSpec) -> Reason | None:
         node = region.anchor
-        if node is None or not isinstance(node.op, ConvOp):
+        if node is None or not isinstance(node.op, (ConvOp, IntConvOp)):
             return Reason("no convolution")
         if any(region.operand(v) is None for v in node.operands):
             return Reason("operands of a convolution must come from memory")
@@ -43,76 +48,102 @@ class Conv(Template):
 
     def packs(self, region: Region, target: TargetSpec) -> dict[int, Packed]:
         node = region.anchor
-        assert node is not None and isinstance(node.op, ConvOp)
+        assert node is not None and isinstance(node.op, (ConvOp, IntConvOp))
         value = node.operands[1]
         o = region.operand(value)
         if o is None or o.data is None or value not in region.body.inputs:
             return {}
         whole = o.type.shape == o.data.type.shape and o.layout.is_contiguous
-        form = Packed("filters", _width(region, target), node.op.transposed, groups=node.op.groups)
+        words = _words(region, target)
+        form = Packed("filters", _width(region, target), node.op.transposed, groups=node.op.groups, words=1 if words is None else words.per)
         if _is_depthwise(region):
             form = TAPS
         return {region.body.inputs.index(value): form} if whole else {}
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         node = region.anchor
-        assert node is not None and isinstance(node.op, ConvOp)
+        assert node is not None and isinstance(node.op, (ConvOp, IntConvOp))
         op, width = node.op, _width(region, target)
         x, w = region.operand(node.operands[0]), region.operand(node.operands[1])
         assert x is not None and w is not None
-        few = int_of(x.type.shape[1]) // op.groups < FEW
+        words = _words(region, target) if w.packed.words > 1 else None
+        few = int_of(x.type.shape[1]) // op.groups < FEW and words is None
 
         def place(x: Operand, shape: Shape) -> tuple[DType, Layout]:
-            """Few channels stay as they lie: they are no inner axis."""
+            """Few channels stay as they lie: they are no inner axis. Words are filled up with channels."""
+            if words is not None:
+                return x.type.dtype, channels_last((shape[0], -(-int_of(shape[1]) // words.per) * words.per, *shape[2:]))
             last = not few or x.layout.strides[1] == 1
             return compute_dtype(x.type.dtype), channels_last(shape) if last else Layout.contiguous(shape)
 
         forward = all(not isinstance(s, int) or s >= 0 for s in x.layout.strides)
-        fits = forward and (few or x.layout.strides[1] == 1) and x.type.dtype is compute_dtype(x.type.dtype)
+        fits = forward and (few or x.layout.strides[1] == 1)
+        fits = fits and (x.type.dtype is compute_dtype(x.type.dtype) if words is None else in_words(x.layout, 1, words.per))
         if _is_depthwise(region):
             packing, weights = taps_first(region.name, w, target)
             if not forward or x.layout.strides[1] != 1:
                 copies, x = spread(region.name, x, (1,) * len(op.stride), ((0, 0),) * len(op.stride), target, "", _last)
                 packing = [*packing, *copies]
             return [*packing, Depthwise(region, x, weights, target).launch()]
-        launches, parts = plain_parts(region, target, place, copies=not fits)
+        planes = words is not None and not op.transposed and x.layout.strides[1] != 1 and x.layout.strides[-1] == 1 and forward
+        if words is not None and planes and op.groups == 1 and all(p >= 0 for pair in op.padding for p in pair):
+            border = op.border if isinstance(op, IntConvOp) else 0
+            launch, x = planes_to_words(region.name, x, op.padding, words.per, border)
+            kernel = tuple(int_of(k) for k in w.type.shape[2:])
+            parts, launches = [Plain(x, kernel, op.stride, op.dilation, ((0, 1),) * len(kernel))], [launch]
+        else:
+            launches, parts = plain_parts(region, target, place, copies=not fits)
+            if words is not None:
+                parts = [replace(p, x=word_operand(p.x, p.x.layout, 1, words.per)) for p in parts]
         plain = len(parts) == 1 and _is_product(op, parts[0].kernel)
         packing, buffer, panels, in_place = panels_of(region.name, op, w, width, may_stay=not plain)
         launches = [*packing, *launches]
         if plain:
-            return [*launches, _product(region, parts[0].x, w, buffer, panels, width, target)]
-        kind = w.type.dtype
-        return [*launches, *(direct_launch(region, p, (kind, buffer, p.cut(panels)), width, target, in_place=in_place) for p in parts)]
+            return [*launches, _product(region, parts[0].x, w, buffer, panels, width, words, target)]
+        kind = w.type.dtype if words is None else i32
+        return [*launches, *(direct_launch(region, p, (kind, buffer, p.cut(panels)), width, words, target, in_place=in_place)
+                             for p in parts)]
 
 
 def _last(x: Operand, shape: Shape) -> tuple[DType, Layout]:
     return x.type.dtype, channels_last(shape)
 
 
+def _words(region: Region, target: TargetSpec) -> Words | None:
+    """What constant weights are multiplied in: groups of bf16 channels must be whole words, since nothing may stand beside a NaN."""
+    node = region.anchor
+    assert node is not None and isinstance(node.op, (ConvOp, IntConvOp))
+    x, w = node.operands
+    words = words_of(x.dtype, w.dtype, target)
+    whole = words is not None and (node.op.groups == 1 or int_of(x.shape[1]) // node.op.groups % words.per == 0)
+    return words if whole and not _is_depthwise(region) else None
+
+
 def _width(region: Region, target: TargetSpec) -> int:
     """Result channels of a panel of weights."""
-    assert region.anchor is not None and isinstance(region.anchor.op, ConvOp)
+    assert region.anchor is not None and isinstance(region.anchor.op, (ConvOp, IntConvOp))
     out = region.anchor.types[0]
     return default_config(out.dtype, int_of(out.shape[1]) // region.anchor.op.groups, target).width
 
 
 def _is_depthwise(region: Region) -> bool:
     node = region.anchor
-    assert node is not None and isinstance(node.op, ConvOp)
+    assert node is not None and isinstance(node.op, (ConvOp, IntConvOp))
     return is_depthwise(node.op, int_of(node.operands[0].shape[1]), int_of(node.values[0].shape[1]))
 
 
-def _is_product(op: ConvOp, kernel: tuple[int, ...]) -> bool:
+def _is_product(op: AnyConv, kernel: tuple[int, ...]) -> bool:
     one = all(k == s == 1 for k, s in zip(kernel, op.stride, strict=True))
     return one and op.groups == 1 and not op.transposed
 
 
-def panels_of(name: str, op: ConvOp, w: Operand, width: int, *, may_stay: bool) -> tuple[list[Launch], Buffer, Layout, bool]:
+def panels_of(name: str, op: AnyConv, w: Operand, width: int, *, may_stay: bool) -> tuple[list[Launch], Buffer, Layout, bool]:
     """Weights as panels [group, panel, channels, taps…, width]: a launch that packs them (if any is needed), where they lie, and whether
     that is where they were, with columns of a last panel that are not there."""
     raw = weights_of(op, w.layout)
     g, results, *window = (int_of(d) for d in raw.shape)
-    count, order = -(-results // width), window_order(window[0], len(window) - 1)
+    count, order = -(-results // width), window_order(window[0], len(window) - 1, w.packed.words)
+    window[0] = -(-window[0] // w.packed.words)
     if w.packed.form != "filters" and may_stay and raw.strides[1] == 1 and all(not isinstance(s, int) or s >= 0 for s in raw.strides):
         return [], w.buffer, Layout((g, count, *window, width), (raw.strides[0], width, *raw.strides[2:], 1), raw.offset), True
     stored = Layout.contiguous((g, count, *(window[i] for i in order), width))
@@ -146,7 +177,8 @@ def _product_of(sizes: list[int]) -> int:
     return total
 
 
-def _product(region: Region, x: Operand, w: Operand, buffer: Buffer, panels: Layout, width: int, target: TargetSpec) -> Launch:
+def _product(region: Region, x: Operand, w: Operand, buffer: Buffer, panels: Layout, width: int, words: Words | None,
+             target: TargetSpec) -> Launch:
     """One tap at step 1: pixels times weights."""
     assert region.anchor is not None
     value = region.anchor.values[0]
@@ -154,7 +186,9 @@ def _product(region: Region, x: Operand, w: Operand, buffer: Buffer, panels: Lay
     a = x.layout.permute(order)
     *_, m, k = a.shape
     n = int_of(value.shape[1])
-    problem = Problem(x, w, a, Layout((k, n), (1, k)), m, n, k, 1.0, value.dtype, order)
+    if words is not None:
+        w = replace(w, type=TensorType(i32, (n, k)))
+    problem = Problem(x, w, a, Layout((k, n), (1, k)), m, n, k, 1.0, value.dtype, words, order)
     matrix = Layout((panels.shape[1], k, width), (panels.strides[1], panels.strides[2], 1), panels.offset)
     config = replace(default_config(value.dtype, n, target), width=width)
     return product_launch(region, problem, config, buffer, matrix, target)

@@ -1,25 +1,32 @@
-"""Depthwise convolution (`lines.py`): weights are [taps…, C]; an element is one FMA chain over its taps in order."""
+"""Depthwise convolution (`lines.py`): weights are [taps…, C]; an element is one FMA chain over its taps in order.
+
+Bytes are multiplied and summed in f32 as well, where their few products are exact. Codes around the input (`border`) are taken off every
+pixel and their products with all weights added at the start, so that taps outside can be left out here, too.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
+from ...core.dtypes import compute_dtype, f32
 from ...core.target_spec import TargetSpec
 from ...ir.graph import Value
 from ...ir.layout import Layout
 from ...ops.matmul.contractions import Conv as ConvOp
+from ...ops.matmul.int_products import IntConv as IntConvOp
 from ...tile.builder import Ix, Tile
 from ..launch import Buffer, Launch, Packed
 from ..matmul.tiling import leaves_of_epilogue
 from ..pointwise.copies import copy_launch
-from ..region import Evaluator, Operand, Region, narrow, widen
+from ..region import Evaluator, Operand, Region, narrow
 from .lines import Limit, Lines, State
-from .parts import int_of
+from .parts import AnyConv, int_of
 
 TAPS = Packed("taps", 1, True)
 
 
-def is_depthwise(op: ConvOp, channels: int, results: int) -> bool:
+def is_depthwise(op: AnyConv, channels: int, results: int) -> bool:
     return op.groups == channels == results and channels > 1 and not op.transposed
 
 
@@ -39,11 +46,14 @@ class Depthwise(Lines):
     """Over an x that lies channels last."""
 
     def __init__(self, region: Region, x: Operand, weights: Buffer, target: TargetSpec) -> None:
-        assert region.anchor is not None and isinstance(region.anchor.op, ConvOp)
+        assert region.anchor is not None and isinstance(region.anchor.op, (ConvOp, IntConvOp))
         op, self.value, w = region.anchor.op, region.anchor.values[0], region.anchor.operands[1].type
         kernel = [int_of(k) for k in w.shape[2:]]
         before = [int_of(lo) for lo, _ in op.padding]
+        self.border = op.border if isinstance(op, IntConvOp) else 0
         super().__init__("depthwise", region, x, self.value.shape[2:], kernel, op.stride, op.dilation, before, target)
+        if isinstance(op, IntConvOp):
+            self.dtype = f32
         call = self.call
         self.w = call.view("w", w.dtype, weights, Layout.contiguous((*kernel, self.channels)))
         results = [(r, r.layout.permute(self.order)) for r in region.results]
@@ -55,15 +65,31 @@ class Depthwise(Lines):
     def start(self, n: int) -> State:
         return [self.b.full((n,), 0.0, self.dtype)]
 
+    def _weight(self, taps: list[Ix | int], c: Ix | int, n: int, limit: Limit) -> Tile:
+        return self.b.cast(self.b.load(self.w, (*taps, c), (n,), limit=limit), self.dtype)
+
+    def _outside(self, c: Ix | int, n: int, limit: Limit) -> Tile:
+        """What all taps would give over the border alone."""
+        total = self.b.full((n,), 0.0, self.dtype)
+        for taps in product(*(range(k) for k in self.kernel)):
+            total = total + self._weight(list(taps), c, n, limit)
+        return total * float(self.border)
+
     def tap(self, states: list[State], pixels: list[Tile], taps: list[Ix | int], places: list[list[Ix | int]], c: Ix | int, n: int,
             limit: Limit) -> list[State]:
-        weight = widen(self.b, self.b.load(self.w, (*taps, c), (n,), limit=limit))
+        weight = self._weight(taps, c, n, limit)
+        if self.border:
+            pixels = [x - float(self.border) for x in pixels]
         return [[self.b.fma(x, weight, acc)] for x, (acc,) in zip(pixels, states, strict=True)]
 
     def finish(self, states: list[State], at: list[list[Ix | int]], c: Ix | int, n: int, limit: Limit) -> None:
         b, region = self.b, self.region
         finished: list[list[Tile]] = []
+        outside = self._outside(c, n, limit) if self.border else None
         for place, (acc,) in zip(at, states, strict=True):
+            if outside is not None:
+                acc = acc + outside
+            acc = b.cast(acc, compute_dtype(self.value.dtype))
 
             def leaf(v: Value, o: Operand, place: list[Ix | int] = place) -> Tile:
                 across = self.ins[v].type.strides[-1] != 0

@@ -11,6 +11,7 @@ Columns past O/g are masked when stored; a window without elements gives epilogu
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import prod
 
 from ...core.dims import Dim, ceildiv, product
@@ -19,12 +20,14 @@ from ...core.target_spec import TargetSpec
 from ...ir.graph import Value
 from ...ir.layout import Layout
 from ...ops.matmul.contractions import Conv as ConvOp
+from ...ops.matmul.int_products import IntConv as IntConvOp
 from ...tile.builder import Ix, KernelBuilder, Tile
 from ..call import Call
 from ..launch import Buffer, Launch, window_order
 from ..matmul.product import even_blocks
 from ..matmul.tiling import for_each_tile, leaves_of_epilogue, tile_heights
 from ..pointwise.pointwise import unravel
+from ..quant.words import Words
 from ..region import Evaluator, Operand, Region, collapse, narrow, widen
 from ..template import region_bytes, region_flops
 from .parts import Plain, int_of
@@ -73,9 +76,11 @@ class Places:
 
 
 def sum_of_chains(
-    b: KernelBuilder, sizes: Sequence[int], step: Callable[[Sequence[Ix | int], list[Tile]], list[Tile]], zeros: list[Tile]
+    b: KernelBuilder, sizes: Sequence[int], step: Callable[[Sequence[Ix | int], list[Tile]], list[Tile]], zeros: list[Tile],
 ) -> list[Tile]:
-    """All steps of K in order, in chains: `step(k, accumulators)` adds the products at one place of K."""
+    """All steps of K in order, in chains: `step(k, accumulators)` adds the products at one place of K. Integers, whose sums are exact, are
+    one chain."""
+    exact = zeros[0].dtype.is_int
     inner = next((i for i in range(len(sizes)) if prod(sizes[i:]) <= CHAIN), len(sizes) - 1)
 
     def walk(first: Ix | int, count: int, at: list[Ix | int], accs: list[Tile]) -> list[Tile]:
@@ -117,14 +122,16 @@ def sum_of_chains(
 
     if 0 in sizes:
         return zeros
-    return chain(0, [], zeros) if inner == 0 and prod(sizes) <= CHAIN else chains(0, [], zeros)
+    return chain(0, [], zeros) if exact or (inner == 0 and prod(sizes) <= CHAIN) else chains(0, [], zeros)
 
 
 def direct_launch(
-    region: Region, part: Plain, weights: tuple[DType, Buffer, Layout], width: int, target: TargetSpec, *, in_place: bool = False
+    region: Region, part: Plain, weights: tuple[DType, Buffer, Layout], width: int, words: Words | None, target: TargetSpec, *,
+    in_place: bool = False,
 ) -> Launch:
-    """`weights`: panels as [group, panel, channels, taps…, width] over their buffer. `in_place`: they may end before a panel does."""
-    assert region.anchor is not None and isinstance(region.anchor.op, ConvOp)
+    """`weights`: panels as [group, panel, channels, taps…, width] over their buffer. `in_place`: they may end before a panel does. With
+    `words` the part's input and the weights are words of channels."""
+    assert region.anchor is not None and isinstance(region.anchor.op, (ConvOp, IntConvOp))
     op, value, x = region.anchor.op, region.anchor.values[0], part.x
     batch, channels, *out = value.shape
     g = op.groups
@@ -136,7 +143,7 @@ def direct_launch(
     b = call.b
 
     # K, and where windows begin
-    order = window_order(c_in, len(part.kernel))
+    order = window_order(c_in, len(part.kernel), 1 if words is None else words.per)
     kernel = tuple((c_in, *part.kernel)[i] for i in order)
     xs = x.layout.strides
     steps = (xs[1], *(s * d for s, d in zip(xs[2:], part.dilation, strict=True)))
@@ -144,11 +151,15 @@ def direct_launch(
     sizes, (strides,) = collapse(pixels, [starts])
     if not sizes:
         sizes, strides = [1], [0]
-    reach = Layout((g, starts.extent, *kernel), (xs[1] * c_in, 1, *(steps[i] for i in order)), x.layout.offset)
+    k_steps, w_steps = [steps[i] for i in order], [weights[2].strides[2 + i] for i in order]
+    if words is not None:  # a line of taps and its words are one run where both sides walk them without a gap
+        runs, (k_steps, w_steps) = collapse(kernel, [Layout(kernel, tuple(k_steps)), Layout(kernel, tuple(w_steps))])
+        kernel = tuple(int_of(d) for d in runs) or (1,)
+        k_steps, w_steps = k_steps or [1], w_steps or [1]
+    reach = Layout((g, starts.extent, *kernel), (xs[1] * c_in, 1, *k_steps), x.layout.offset)
     xv = call.view("x", x.type.dtype, x.buffer, reach)
     dtype, buffer, panels = weights
-    turned = Layout((*panels.shape[:2], *kernel, width), (*panels.strides[:2], *(panels.strides[2 + i] for i in order), panels.strides[-1]),
-                    panels.offset)
+    turned = Layout((*panels.shape[:2], *kernel, width), (*panels.strides[:2], *w_steps, panels.strides[-1]), panels.offset)
     ends = (g, 1, *kernel, per_group) if in_place else None
     wv = call.view("w", dtype, buffer, turned, sizes=ends, bake=() if in_place else (-2,))
     where = Places(call, "o", sizes, strides)
@@ -174,7 +185,7 @@ def direct_launch(
     inner_dims = [call.word(f"p{i}", d) for i, d in enumerate(shared[1:], 1)]
 
     # programs
-    wide = compute_dtype(value.dtype)
+    wide = compute_dtype(value.dtype) if words is None else words.sums
     rows, count = tile_rows(width, target, wide), -(-per_group // width)
     m = product(pixels)
     most = MOST * rows
@@ -193,15 +204,20 @@ def direct_launch(
     left = None if per_group % width == 0 else per_group - column
     limit = None if left is None else (None, left)
 
+    update = b.mma if words is None else partial(words.dot, b)
+
+    def own(x: Tile) -> Tile:
+        return widen(b, x) if words is None else x
+
     def tile(row: Ix | int, height: int) -> None:
         offsets = where.of(row, height)
 
         def step(k: Sequence[Ix | int], accs: list[Tile]) -> list[Tile]:
-            right = widen(b, b.load(wv, (group, panel, *k, 0), (1, width), limit=limit if in_place else None))
-            pixel = [widen(b, b.load(xv, (group, at, *k), (1, 1), axes=(1, len(k) + 1))) for at in offsets]
-            return [b.mma(p, right, acc) for p, acc in zip(pixel, accs, strict=True)]
+            right = own(b.load(wv, (group, panel, *k, 0), (1, width), limit=limit if in_place else None))
+            pixel = [own(b.load(xv, (group, at, *k), (1, 1), axes=(1, len(k) + 1))) for at in offsets]
+            return [update(p, right, acc) for p, acc in zip(pixel, accs, strict=True)]
 
-        accs = sum_of_chains(b, kernel, step, [b.full((1, width), 0.0, wide)] * height)
+        accs = sum_of_chains(b, kernel, step, [b.full((1, width), 0 if wide.is_int else 0.0, wide)] * height)
         finished: list[tuple[list[Ix | int], list[Tile]]] = []
         for i, acc in enumerate(accs):
             at = [group, *unravel(b, row + i, [0, *inner_dims]), column]

@@ -19,7 +19,7 @@ from ..call import Call
 from ..launch import Launch
 from ..matmul.tiling import for_each_tile, tile_heights
 from ..pointwise.pointwise import unravel
-from ..region import Operand, Region, widen
+from ..region import Operand, Region
 from ..template import region_bytes, region_flops
 
 ABREAST = 8  # results that share pixels
@@ -142,7 +142,7 @@ class Lines:
         return nest(0, [], [], states)
 
     def _pixel(self, where: list[Ix | int], c: Ix | int, n: int, limit: Limit) -> Tile:
-        return widen(self.b, self.b.load(self.x, (*self.at[: len(self.lead)], *where, c), (n,), limit=limit))
+        return self.b.cast(self.b.load(self.x, (*self.at[: len(self.lead)], *where, c), (n,), limit=limit), self.dtype)
 
     def _several(self, first: Ix | int, count: int, c: Ix | int, n: int, limit: Limit) -> None:
         """Neighbours in the middle of a line."""

@@ -15,6 +15,7 @@ from ...core.target_spec import TargetSpec
 from ...ir.layout import Layout
 from ...ir.types import TensorType
 from ...ops.matmul.contractions import Conv as ConvOp
+from ...ops.matmul.int_products import IntConv as IntConvOp
 from ...tile.builder import Ix, Tile
 from ..call import Call
 from ..launch import Buffer, Launch
@@ -27,6 +28,8 @@ SPREAD = f"input spread out by the stride: its sizes are not known, or there are
 PADDED = "padding of a convolution"
 COPIED = "channels last for a convolution"
 STRETCH = 64  # elements of a line that are copied at once
+
+AnyConv = ConvOp | IntConvOp
 
 Place = Callable[[Operand, Shape], tuple[DType, Layout]]  # where a copy of an input lies that has a given shape
 
@@ -56,16 +59,17 @@ def same_place(x: Operand, shape: Shape) -> tuple[DType, Layout]:
 def plain_parts(region: Region, target: TargetSpec, place: Place = same_place, *, copies: bool = False) -> tuple[list[Launch], list[Plain]]:
     """The plain convolutions that a region's anchor is made of, and the launches that make their input. `copies`: it must be one."""
     node = region.anchor
-    assert node is not None and isinstance(node.op, ConvOp)
+    assert node is not None and isinstance(node.op, (ConvOp, IntConvOp))
     op = node.op
     x, w = region.operand(node.operands[0]), region.operand(node.operands[1])
     assert x is not None and w is not None
     kernel = tuple(int_of(k) for k in w.type.shape[2:])
     ones = (1,) * len(kernel)
     launches: list[Launch] = []
-    if not op.transposed:
+    if isinstance(op, IntConvOp) or not op.transposed:
         if copies or any(p != 0 for pair in op.padding for p in pair):
-            launches, x = spread(region.name, x, ones, op.padding, target, PADDED, place)
+            border = op.border if isinstance(op, IntConvOp) else 0
+            launches, x = spread(region.name, x, ones, op.padding, target, PADDED, place, border)
         return launches, [Plain(x, kernel, op.stride, op.dilation, ((0, 1),) * len(kernel))]
     axes = axes_of(op, x.type.shape[2:], kernel, node.values[0].shape[2:])
     if axes is None:
@@ -88,12 +92,12 @@ def _part_of(phase: tuple[Axis, ...], x: Operand, kernel: tuple[int, ...], paddi
     return Plain(replace(x, layout=layout), counts, (1,) * len(phase), dilation, tuple(taps), phase)
 
 
-def _transposed_padding(op: ConvOp, kernel: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+def _transposed_padding(op: AnyConv, kernel: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
     extra = op.output_padding or (0,) * len(op.stride)
     return tuple((d * (k - 1) - lo, d * (k - 1) - hi + e) for d, k, (lo, hi), e in zip(op.dilation, kernel, op.padding, extra, strict=True))
 
 
-def weights_of(op: ConvOp, w: Layout) -> Layout:
+def weights_of(op: AnyConv, w: Layout) -> Layout:
     """Weights as [g, O/g, C/g, taps…], the taps of a transposed convolution in reverse: a view."""
     g = op.groups
     if not op.transposed:
@@ -106,14 +110,16 @@ def weights_of(op: ConvOp, w: Layout) -> Layout:
 
 
 def spread(
-    name: str, x: Operand, step: tuple[int, ...], padding: tuple[tuple[Dim, Dim], ...], target: TargetSpec, note: str, place: Place
+    name: str, x: Operand, step: tuple[int, ...], padding: tuple[tuple[Dim, Dim], ...], target: TargetSpec, note: str, place: Place,
+    border: int = 0,
 ) -> tuple[list[Launch], Operand]:
-    """x in a zeroed buffer with `step` between elements and zeros around; negative padding crops."""
+    """x in a buffer filled with `border`, with `step` between elements and room around; negative padding crops. `place` may give it more
+    channels than x has."""
     sizes = [(d - 1) * s + 1 + lo + hi for d, s, (lo, hi) in zip(x.type.shape[2:], step, padding, strict=True)]
     dtype, layout = place(x, (*x.type.shape[:2], *sizes))
     type_ = TensorType(dtype, layout.shape)
     whole = Operand(type_, Buffer(f"{name}.padded", "temp", type_.nbytes), layout)
-    inner, source = whole.layout, x.layout
+    inner, source = whole.layout.slice(1, 0, x.type.shape[1]), x.layout
     for i, (d, s, (lo, hi)) in enumerate(zip(x.type.shape[2:], step, padding, strict=True)):
         first, last = (-(-max(-lo, 0) // s), d - -(-max(-hi, 0) // s)) if isinstance(lo, int) and isinstance(hi, int) else (0, d)
         source = source.slice(2 + i, first, last - first)
@@ -125,9 +131,9 @@ def spread(
     known = len(lows) == len(padding)
     lines = _in_lines(part, whole, lows) if known and target.kind == "cpu" and set(step) == {1} else None
     if lines is not None:
-        return [lines.launch(name, note)], whole
+        return [lines.launch(name, note, border)], whole
     copy = copy_launch(f"{name}.pad", part, Operand(part.type.with_dtype(dtype), whole.buffer, inner), target, note)
-    return [fill_launch(f"{name}.zero", 0.0, whole, target), copy], whole
+    return [fill_launch(f"{name}.zero", border, whole, target), copy], whole
 
 
 @dataclass(frozen=True)
@@ -141,7 +147,7 @@ class _Lines:
     start: int  # zeros at the start of a line
     inside: int  # elements of a line that belong together
 
-    def launch(self, name: str, note: str) -> Launch:
+    def launch(self, name: str, note: str, border: int) -> Launch:
         call = Call("pad", f"{name}.pad")
         b, size = call.b, self.inside
         axis = len(self.source.layout.shape) - 1
@@ -168,7 +174,7 @@ class _Lines:
                 left = stop - loop.index
                 b.store(y, (*at, loop.index), element(loop.index, left), limit=(left,))
 
-        zeros = b.full((STRETCH,), 0.0, self.whole.type.dtype)
+        zeros = b.full((STRETCH,), border, self.whole.type.dtype)
         edge = self.start * size
         each(0, edge, lambda i, left: zeros)
         each(edge, edge + count, lambda i, left: b.cast(b.load(x, (*place, i - edge), (STRETCH,), limit=(left,)), self.whole.type.dtype))
@@ -181,6 +187,8 @@ def _in_lines(source: Operand, whole: Operand, before: list[int]) -> _Lines | No
     """How to copy so, where lines lie alike on both sides."""
     rank = len(source.layout.shape)
     channels = source.layout.shape[1]
+    if whole.layout.shape[1] != channels:
+        return None
     if all(o.layout.strides[1] == 1 and o.layout.strides[-1] == channels for o in (source, whole)):
         outer, inside = (0, *range(2, rank - 1)), int_of(channels)
     elif all(o.layout.strides[-1] == 1 for o in (source, whole)):

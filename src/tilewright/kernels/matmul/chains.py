@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ...tile.builder import Ix, KernelBuilder, Tile
+from ..quant.words import Words
 
 CHAIN = 64  # part of the numerics, not of the tuning: every kernel that multiplies with FMA sums like this
 
@@ -20,12 +21,15 @@ def accumulate_chains(
     fetch: Callable[[Ix], None] | None = None,
     unroll: int = 4,
     length: int = CHAIN,
+    step: Callable[[Tile, Tile, Tile], Tile] | None = None,
 ) -> Tile:
-    """total + the K range in chains of `length` rank-1 updates of rows×width accumulators: `left(k)` is a column, `right(k)` a row."""
+    """total + the K range in chains of `length` rank-1 updates of rows×width accumulators: `left(k)` is a column, `right(k)` a row.
+    `step` is the update, if it is not a plain multiply-add."""
     rows, width = total.shape
+    update = b.mma if step is None else step
 
-    def step(i: Ix | int, acc: Tile) -> Tile:
-        return b.mma(left(i), right(i), acc)
+    def at(i: Ix | int, acc: Tile) -> Tile:
+        return update(left(i), right(i), acc)
 
     def chain(first: Ix | int, count: Ix | int) -> Tile:
         """`count` updates from zero; no tail where that is a known multiple of the unrolling."""
@@ -36,13 +40,13 @@ def accumulate_chains(
             if fetch is not None:
                 fetch(loop.index)
             for u in range(unroll):
-                acc = step(loop.index + u, acc)
+                acc = at(loop.index + u, acc)
             loop.next(acc)
         if isinstance(count, int):
             found: Tile = loop.results[0]
             return found
         with b.loop(main, last, 1, [loop.results[0]]) as tail:
-            tail.next(step(tail.index, tail.carried[0]))
+            tail.next(at(tail.index, tail.carried[0]))
         found = tail.results[0]
         return found
 
@@ -53,4 +57,30 @@ def accumulate_chains(
         with b.loop(whole, stop, length, chains.results) as chains:  # at most once
             chains.next(chains.carried[0] + chain(chains.index, stop - chains.index))
     out: Tile = chains.results[0]
+    return out
+
+
+def accumulate_words(
+    b: KernelBuilder,
+    words: Words,
+    left: Callable[[Ix | int], Tile],
+    right: Callable[[Ix | int], Tile],
+    start: Ix | int,
+    stop: Ix | int,
+    total: Tile,
+    fetch: Callable[[Ix], None] | None = None,
+    unroll: int = 4,
+) -> Tile:
+    """total + the K range of words. Sums of integers are exact in any order: one run, no chains."""
+    main = start + (stop - start) // unroll * unroll
+    with b.loop(start, main, unroll, [total]) as loop:
+        acc = loop.carried[0]
+        if fetch is not None:
+            fetch(loop.index)
+        for u in range(unroll):
+            acc = words.dot(b, left(loop.index + u), right(loop.index + u), acc)
+        loop.next(acc)
+    with b.loop(main, stop, 1, [loop.results[0]]) as tail:
+        tail.next(words.dot(b, left(tail.index), right(tail.index), tail.carried[0]))
+    out: Tile = tail.results[0]
     return out

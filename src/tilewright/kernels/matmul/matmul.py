@@ -10,11 +10,12 @@ stored; K = 0 gives epilogue(0); zero-sized results run no program.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from ...core.dims import Dim, at_least, at_most, ceildiv, divisible, maximum, product
-from ...core.dtypes import DType, compute_dtype
+from ...core.dtypes import DType, compute_dtype, i32
 from ...core.target_spec import TargetSpec
 from ...ir.layout import Layout
 from ...ir.types import TensorType
@@ -24,9 +25,12 @@ from ..call import Call
 from ..launch import Buffer, Launch, Packed, Variant
 from ..pointwise.pointwise import unravel
 from ..pointwise.transpose import turn_launch, wants_turning
+from ..quant.tiles import tiles_fit, tiles_launch
+from ..quant.word_copies import filled_copy
+from ..quant.words import in_words, word_operand, words_of
 from ..region import Region
 from ..template import Reason, Template, region_bytes, region_flops
-from .chains import CHAIN, accumulate_chains
+from .chains import CHAIN, accumulate_chains, accumulate_words
 from .prefetch import NextBlock, Stream
 from .product import Config, Frame, Problem, even_blocks
 from .tiling import for_each_tile, tile_heights, write_tile
@@ -50,9 +54,10 @@ def default_config(dtype: DType, n: Dim, target: TargetSpec) -> Config:
     return Config(6, min(widths, key=lambda width: -(-n // width) * (width + lanes / 5)))
 
 
-def panel_form(op: MatmulOp, result: TensorType, target: TargetSpec) -> Packed:
-    """How the constant right operand of a product is packed."""
-    return Packed("panels", default_config(result.dtype, result.shape[-1], target).width, not op.transpose_b)
+def panel_form(op: MatmulOp, dtypes: Sequence[DType], result: TensorType, target: TargetSpec) -> Packed:
+    """How the constant right operand of a product of these dtypes is packed."""
+    width, words = default_config(result.dtype, result.shape[-1], target).width, words_of(dtypes[0], dtypes[1], target)
+    return Packed("panels", width, not op.transpose_b) if words is None else Packed("words", width, not op.transpose_b, words=words.per)
 
 
 class Matmul(Template):
@@ -73,10 +78,17 @@ class Matmul(Template):
             return {}
         index = next(i for i, o in enumerate(region.operands) if o.data is p.b.data)
         assert region.anchor is not None and isinstance(region.anchor.op, MatmulOp)
-        return {index: panel_form(region.anchor.op, region.anchor.types[0], target)}
+        form = panel_form(region.anchor.op, (p.a.type.dtype, p.b.type.dtype), region.anchor.types[0], target)
+        if form.form == "words" and not (isinstance(p.k, int) and (p.a.type.dtype.is_int or p.k % form.words == 0)):
+            form = Packed("panels", form.width, form.transposed)
+        return {index: form}
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         p = Problem.of(region)
+        if p.b.packed.form == "words":
+            launches, p, panels = _in_words(p, region.name, target)
+            config = replace(default_config(p.dtype, p.n, target), width=p.b.packed.width)
+            return [*launches, product_launch(region, p, config, p.b.buffer, panels, target)]
         if wants_turning(p):
             turn, p = turn_launch(p, region.name, target)
             return [turn, *self._product(region, p, target)]
@@ -95,6 +107,22 @@ class Matmul(Template):
             return [product_launch(region, p, config, p.b.buffer, panels, target, in_place=True)]
         pack, buffer, panels = pack_launch(p, config.width, region.name)
         return [pack, product_launch(region, p, config, buffer, panels, target)]
+
+
+def _in_words(p: Problem, name: str, target: TargetSpec) -> tuple[list[Launch], Problem, Layout]:
+    """A product with K counted in words, by panels of words. A left operand that does not lie so is copied."""
+    words = words_of(p.a.type.dtype, p.b.type.dtype, target)
+    assert words is not None
+    launches: list[Launch] = []
+    a, view, last = p.a, p.a_view, len(p.a_view.shape) - 1
+    if not in_words(view, last, words.per):
+        copy, a = filled_copy(name, a, view, last, words.per, target, range(len(view.shape)))
+        launches, view = [copy], a.layout
+    a, width = word_operand(a, view, last, words.per), p.b.packed.width
+    k = a.layout.shape[-1]
+    b = replace(p.b, type=TensorType(i32, (p.n, k)))
+    panels = Layout((ceildiv(p.n, width), k, width), (k * width, width, 1))
+    return launches, replace(p, a=a, b=b, a_view=a.layout, k=k, words=words), panels
 
 
 def _collides(p: Problem) -> bool:
@@ -129,6 +157,8 @@ def product_launch(
     region: Region, p: Problem, config: Config, b_buffer: Buffer, panels: Layout, target: TargetSpec, *, in_place: bool = False
 ) -> Launch:
     """The product for any number of rows and, where that number is known at run time only, a variant for few."""
+    if not in_place and tiles_fit(p, config, target):
+        return tiles_launch(region, p, config, b_buffer, panels)
     launch, rows = _way(region, p, config, b_buffer, panels, target, in_place, few=False)
     if in_place or p.batched or isinstance(rows, int) or at_most(rows, config.rows) or at_least(rows, config.rows + 1):
         return launch
@@ -158,25 +188,34 @@ def _way(region: Region, p: Problem, config: Config, b_buffer: Buffer, panels: L
     height = b.minimum(blockw, mw - first)
 
     limit = None if nw is None else nw - panel * config.width
-    wide = compute_dtype(p.dtype)
+    wide = compute_dtype(p.dtype) if p.words is None else p.words.sums
+    zero = 0 if wide.is_int else 0.0
 
     ahead: NextBlock | Stream | None = None
     if not (in_place or p.batched):
         ahead = (Stream(call, p, config, b_buffer, panels, panel, kw) if few
                  else NextBlock(call, p, config, b_buffer, panels, panel, kw, block))
 
-    copies = p.b.type.dtype is not wide and (not in_place or at_least(block, LEAST_ROWS))
+    copies = p.words is None and p.b.type.dtype is not wide and (not in_place or at_least(block, LEAST_ROWS))
     own_b = b.scratch(wide, (config.depth, config.width)) if copies and not few else None
 
+    def own(x: Tile) -> Tile:
+        return x if p.words is not None else b.cast(x, wide)
+
     def from_memory(i: Ix | int) -> Tile:
-        return b.cast(b.load(b_view, (*at, panel, i, 0), (1, config.width), limit=(None, limit) if in_place else None), wide)
+        return own(b.load(b_view, (*at, panel, i, 0), (1, config.width), limit=(None, limit) if in_place else None))
 
     def accumulate(left: Callable[[Ix | int], Tile], row: Ix | int, start: Ix | int, stop: Ix | int, total: Tile) -> Tile:
         def right(i: Ix | int) -> Tile:
             return b.load(own_b, (i - start, 0), (1, config.width)) if own_b is not None else from_memory(i)
 
         fetch = None if ahead is None else ahead.during(row - first, start)
-        return accumulate_chains(b, left, right, start, stop, total, divisible(p.k, CHAIN), fetch, config.unroll)
+        if p.words is None:
+            return accumulate_chains(b, left, right, start, stop, total, divisible(p.k, CHAIN), fetch, config.unroll)
+        if wide.is_int:
+            return accumulate_words(b, p.words, left, right, start, stop, total, fetch, config.unroll)
+        return accumulate_chains(b, left, right, start, stop, total, divisible(p.k, CHAIN), fetch, config.unroll,
+                                 step=partial(p.words.dot, b))
 
     def copy_panel(start: Ix | int, stop: Ix | int) -> None:
         """Small numbers of B are widened once for all tiles of rows, not once per tile."""
@@ -185,14 +224,14 @@ def _way(region: Region, p: Problem, config: Config, b_buffer: Buffer, panels: L
                 b.store(own_b, (loop.index - start, 0), from_memory(loop.index))
 
     def in_memory(row: Ix | int, rows_: int) -> Callable[[Ix | int], Tile]:
-        return lambda i: b.cast(b.load(a_view, (*at, row, i), (rows_, 1)), wide)
+        return lambda i: own(b.load(a_view, (*at, row, i), (rows_, 1)))
 
     def finish(row: Ix | int, acc: Tile) -> None:
         acc = acc * p.alpha if p.alpha != 1.0 else acc
         write_tile(b, region, out_value, acc, frame.ins, frame.outs, (*at, row), panel * config.width, limit)
 
     def tile(row: Ix | int, rows_: int) -> None:
-        finish(row, accumulate(in_memory(row, rows_), row, 0, kw, b.full((rows_, config.width), 0.0, wide)))
+        finish(row, accumulate(in_memory(row, rows_), row, 0, kw, b.full((rows_, config.width), zero, wide)))
 
     if at_most(p.k, config.depth) or few:
         copy_panel(0, kw)
@@ -200,10 +239,10 @@ def _way(region: Region, p: Problem, config: Config, b_buffer: Buffer, panels: L
     else:
         sums = b.scratch(wide, (block if isinstance(block, int) else most, config.width))
 
-        stage = b.scratch(wide, (config.rows, config.depth + config.width)) if p.a.type.dtype is not wide else None
+        stage = b.scratch(wide, (config.rows, config.depth + config.width)) if p.words is None and p.a.type.dtype is not wide else None
 
         def clear(row: Ix | int, rows_: int) -> None:
-            b.store(sums, (row - first, 0), b.full((rows_, config.width), 0.0, wide))
+            b.store(sums, (row - first, 0), b.full((rows_, config.width), zero, wide))
 
         for_each_tile(b, first, height, config.rows, sizes_used, clear)
         with b.loop(0, kw, config.depth) as blocks:

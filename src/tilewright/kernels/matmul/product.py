@@ -12,6 +12,7 @@ from ...ops.matmul.contractions import Matmul as MatmulOp
 from ...tile.builder import Ix, View
 from ..call import Call
 from ..launch import Buffer
+from ..quant.words import Words
 from ..region import Operand, Region, collapse
 from .tiling import leaves_of_epilogue
 
@@ -40,6 +41,7 @@ class Problem:
     k: Dim
     alpha: float
     dtype: DType
+    words: Words | None = None  # operands are seen as 32-bit words, K is counted in them
     order: tuple[int, ...] | None = None  # axes of the region's results as [batch…, M, N], where they are others
 
     @staticmethod

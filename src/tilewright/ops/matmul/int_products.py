@@ -6,7 +6,7 @@ side by side; constants are packed at compile time) and an `IntDot`, whose kerne
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -35,6 +35,7 @@ from ..families import (
     u8,
 )
 from ..packed.fake_quant import along, along_array
+from ..structure import Constant
 from .contractions import Conv, Pairs
 
 LANES = 16  # rows of weights side by side
@@ -210,6 +211,8 @@ class IntConv(Composite):
     dilation: tuple[int, ...]
     groups: int = 1
     border: int = 0
+    transposed: ClassVar[bool] = False
+    output_padding: ClassVar[tuple[int, ...]] = ()
     unsupported = {"vjp": INTEGERS, "jvp": INTEGERS}
     samples = [S(i8(2, 3, 7, 6), i8(4, 3, 3, 2), stride=(2, 1), padding=((1, 1), (0, 1)), dilation=(1, 2), low=-128, high=127),
                S(u8(1, 4, 9), i8(6, 2, 3), stride=(1,), padding=((1, 1),), dilation=(1,), groups=2, border=9, low=(0, -128),
@@ -217,6 +220,10 @@ class IntConv(Composite):
                S(i8(1, 6, 5, 5), i8(6, 1, 3, 3), stride=(1, 1), padding=((1, 1), (1, 1)), dilation=(1, 1), groups=6, border=-7, low=-128,
                  high=127),
                S(i8(N, 8, 4, 4), i8(17, 8, 1, 1), stride=(1, 1), padding=((0, 0), (0, 0)), dilation=(1, 1), low=-128, high=127),
+               S(u8(2, 5, 6, 7), i8(9, 5, 3, 2), stride=(2, 1), padding=((1, 0), (1, 1)), dilation=(1, 2), border=77, low=(0, -128),
+                 high=(255, 127)),
+               S(u8(1, 6, 7), i8(6, 1, 3), stride=(2,), padding=((1, 1),), dilation=(1,), groups=6, border=3, low=(0, -128),
+                 high=(255, 127)),
                S(i8(1, 600, 2), i8(2, 300, 2), stride=(1,), padding=((0, 0),), dilation=(1,), groups=2, low=-128, high=127)]
     errors = [E(f32(1, 3, 5), i8(2, 3, 3), stride=(1,), padding=((0, 0),), dilation=(1,), match="x must be i8 or u8"),
               E(i8(1, 3, 5), i8(2, 4, 3), stride=(1,), padding=((0, 0),), dilation=(1,), match="w must have 3 input channels a group"),
@@ -234,6 +241,13 @@ class IntConv(Composite):
         info = np.iinfo(x.dtype.np)
         require(info.min <= self.border <= info.max, "border must be a value of {dtype}", dtype=x.dtype, border=self.border)
         return self._plain().infer(x.with_dtype(dt.f32), w.with_dtype(dt.f32)).with_dtype(dt.i32)
+
+    def direct(self, x: Value, w: Value) -> bool:
+        """Whether a kernel reads channels as they lie: unsigned codes by constant weights, whole words of channels a group (one group is
+        copied where it has others), or every channel by itself."""
+        channels, results, groups = x.shape[1], w.shape[0], self.groups
+        constant = isinstance(w.op, Constant) and all(isinstance(d, int) for d in w.shape) and isinstance(channels, int)
+        return x.dtype is dt.u8 and constant and (groups == 1 or channels // groups % 4 == 0 or groups == channels == results)
 
     def _around(self, x: Any) -> Any:
         return np.pad(x, ((0, 0), (0, 0), *self.padding), constant_values=self.border)
@@ -320,7 +334,7 @@ class Requantise(Composite):
         return np.clip(np.rint(acc.astype(m.dtype) * m) + z, info.min, info.max).astype(self.dtype.np)
 
     def decompose(self, acc: Value, multiplier: Value, zero: Value) -> Value:
-        rank, info = len(acc.shape), np.iinfo(self.dtype.np)
+        rank = len(acc.shape)
         scaled = F.mul(F.cast(acc, multiplier.dtype), along(multiplier, self.axis, rank))
         codes = F.add(F.apply("round", scaled), F.cast(along(zero, self.axis, rank), multiplier.dtype))
-        return F.cast(F.minimum(F.maximum(codes, float(info.min)), float(info.max)), self.dtype)
+        return F.cast(codes, self.dtype)  # which saturates

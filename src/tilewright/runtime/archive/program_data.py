@@ -254,11 +254,11 @@ def _argument(data: Sequence[Any], buffers: Sequence[Buffer], reader: Reader) ->
 
 
 def packed_data(p: Packed) -> list[Any]:
-    return [p.form, p.width, p.transposed, p.format, p.groups]
+    return [p.form, p.width, p.transposed, p.format, p.groups, p.words]
 
 
 def read_packed(data: Any) -> Packed:
-    if not (isinstance(data, list) and [type(v) for v in data] == [str, int, bool, str, int] and data[0] in get_args(Form)
+    if not (isinstance(data, list) and [type(v) for v in data] == [str, int, bool, str, int, int] and data[0] in get_args(Form)
             and (data[0] != "strips" or _is_strip(data[1], data[3]))):
         raise FormatError(f"archive: not a form of a constant: {data!r:.60}")
     return Packed(*data)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...core.dtypes import DType, bf16, f16, f32
+from ...core.dtypes import DType, bf16, f16, f32, u32
 from ...core.target_spec import TargetSpec
 from . import float8
 from .llvm_text import FunctionText, like, vector
@@ -160,10 +160,10 @@ def _integer_division(f: FunctionText, fn: str, dtype: DType, ty: str, a: str, b
 def dot4(f: FunctionText, target: TargetSpec, n: int, a: str, b: str, acc: str) -> str:
     """One VNNI instruction where there is one; else two multiply-adds of 16-bit halves, with the same integers."""
     ty = vector(n, "i32")
-    if n == 16 and target.has("avx512vnni"):
-        byte = vector(64, "i8")
+    if (n == 16 and target.has("avx512vnni")) or (n in (4, 8) and (target.has("avx512vnni", "avx512vl") or target.has("avxvnni"))):
+        byte = vector(4 * n, "i8")
         args = [(ty, acc), (byte, f.cast("bitcast", ty, a, byte)), (byte, f.cast("bitcast", ty, b, byte))]
-        return f.intrinsic("llvm.x86.avx512.vpdpbusd.512", ty, args)
+        return f.intrinsic(f"llvm.x86.avx512.vpdpbusd.{32 * n}", ty, args)
     half = vector(2 * n if n else 2, "i16")
     wide = vector(2 * n if n else 2, "i32")
 
@@ -187,6 +187,23 @@ def dot4(f: FunctionText, target: TargetSpec, n: int, a: str, b: str, acc: str) 
     if n == 0:
         total = f.value(f"extractelement <1 x i32> {total}, i64 0")
     return f.op("add", ty, acc, total)
+
+
+def dot2(f: FunctionText, target: TargetSpec, n: int, a: str, b: str, acc: str) -> str:
+    """One instruction of AVX-512 BF16 where there is one; else two multiply-adds of the widened halves, the upper ones first."""
+    word, real = vector(n, "i32"), vector(n, "float")
+    if target.has_avx512bf16 and (n == 16 or (n in (4, 8) and target.has("avx512vl"))):
+        pair = vector(2 * n, "bfloat")
+        args = [(real, acc), (pair, f.cast("bitcast", word, a, pair)), (pair, f.cast("bitcast", word, b, pair))]
+        return f.intrinsic(f"llvm.x86.avx512bf16.dpbf16ps.{32 * n}", real, args)
+
+    def halves(x: str) -> tuple[str, str]:
+        low = f.op("shl", word, x, f.splat(word, 16))
+        return f.cast("bitcast", word, f.op("and", word, x, f.splat(word, -65536)), real), f.cast("bitcast", word, low, real)
+
+    for x, y in zip(halves(a), halves(b), strict=True):
+        acc = f.fma(real, x, y, acc)
+    return acc
 
 
 def compare(f: FunctionText, fn: str, dtype: DType, ty: str, a: str, b: str) -> str:
@@ -219,11 +236,30 @@ def convert(f: FunctionText, source: DType, target: DType, n: int, x: str) -> st
         return f.cast("fpext" if target.itemsize > source.itemsize else "fptrunc", a, x, b)
     if target.is_float:
         return f.cast("sitofp" if source.kind == "i" else "uitofp", a, x, b)
+    if source is f32 and n and target.is_int and target.itemsize <= 4 and target is not u32:
+        return _to_ints(f, target, n, x)
     if source.is_float:
         return f.intrinsic(f"llvm.fpto{'u' if target.kind == 'u' else 's'}i.sat.{_m(b)}.{_m(a)}", b, [(a, x)])
     if source.is_bool or target.itemsize > source.itemsize:
         return f.cast("sext" if source.kind == "i" else "zext", a, x, b)
     return f.cast("trunc", a, x, b) if target.itemsize < source.itemsize else x
+
+
+def _to_ints(f: FunctionText, target: DType, n: int, x: str) -> str:
+    """f32 lanes to integers of at most 32 bits, toward zero, saturating, NaN to 0: clamped first, since LLVM takes its own saturating
+    conversion apart into single elements."""
+    real, wide = vector(n, "float"), vector(n, "i32")
+    bits = 8 * target.itemsize
+    low, high = (0.0, 2.0**bits - 1) if target.kind == "u" else (-(2.0 ** (bits - 1)), 2.0 ** (bits - 1) - 1)
+    y = f.select(real, f.fcmp("ogt", real, x, f.splat(real, low)), x, f.splat(real, low))  # NaN becomes the lower end
+    largest = high if bits < 32 else 2147483520.0
+    y = f.select(real, f.fcmp("olt", real, y, f.splat(real, largest)), y, f.splat(real, largest))
+    out = f.cast("fptosi", real, y, wide)
+    if bits == 32:
+        out = f.select(wide, f.fcmp("oge", real, x, f.splat(real, 2.0**31)), f.splat(wide, 2**31 - 1), out)
+    if low:
+        out = f.select(wide, f.fcmp("uno", real, x, x), f.splat(wide, 0), out)
+    return out if bits == 32 else f.cast("trunc", wide, out, vector(n, f"i{bits}"))
 
 
 def widen(f: FunctionText, source: DType, n: int, x: str) -> str:

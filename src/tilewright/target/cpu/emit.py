@@ -11,7 +11,7 @@ from ...core.dtypes import DType, f32, f64
 from ...core.errors import CompileError
 from ...core.target_spec import TargetSpec
 from ...tile.ir import UNARY, Instr, Kernel, TileType, Var, ViewType, alloc_bytes
-from . import access, arithmetic
+from . import access, amx, arithmetic
 from .access import Address, Term
 from .bounds import LOCAL, Bounds
 from .llvm_text import element, vector
@@ -106,6 +106,16 @@ class Emitter(Skeleton):
 
     def do_dot4(self, instr: Instr) -> None:
         self.elementwise(instr, lambda dt, ty, n, xs: arithmetic.dot4(self.f, self.target, n, xs[0], xs[1], xs[2]))
+
+    def do_dot2(self, instr: Instr) -> None:
+        self.elementwise(instr, lambda dt, ty, n, xs: arithmetic.dot2(self.f, self.target, n, xs[0], xs[1], xs[2]))
+
+    def do_tile_dot(self, instr: Instr) -> None:
+        found = [self.env[x] for x in instr.operands[:3] if isinstance(x, Var)]
+        views = [v for v in found if isinstance(v, Address)]
+        kind = "tdpbusd" if views[0].dtype.is_int else "tdpbf16ps"
+        ends = [(v.pointer, self.f.op("mul", "i64", v.strides[0], "4")) for v in views]
+        amx.tile_dot(self.f, self.target, ends, self.ix(instr.operands[3]), instr.attrs["rows"], instr.attrs["cols"], kind)
 
     def do_cast(self, instr: Instr) -> None:
         out = instr.results[0].type

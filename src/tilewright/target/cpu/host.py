@@ -17,6 +17,7 @@ from ...core.config import CpuLevel, load
 from ...core.errors import ConfigError
 from ...core.hashing import blake2b
 from ...core.target_spec import TargetSpec
+from . import amx
 
 _V1 = {"64bit", "cmov", "cx8", "fxsr", "mmx", "sse", "sse2"}
 _V3 = _V1 | {"cx16", "popcnt", "sahf", "sse3", "sse4.1", "sse4.2", "ssse3", "crc32",
@@ -120,6 +121,8 @@ def _host_target(off: frozenset[str], level: CpuLevel, cores: int, checks: bool)
         raise ConfigError(f"config: features_off has {' '.join(sorted(unknown))}, which LLVM does not know for {triple}")
     for name in off:
         gone |= {n for n in on if n != name and re.match(_IMPLIED_BY.get(name, r"(?!)"), n)}
+    if "amx-tile" in on - gone and not amx.usable():
+        gone |= {n for n in on if n.startswith("amx-")}
     features = frozenset(on - gone)
     masked = frozenset(gone) if level != "native" else frozenset(known) - features
     l1d, l2, l3 = _caches()

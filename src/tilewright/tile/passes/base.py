@@ -13,7 +13,7 @@ from ...core.dtypes import bool_
 from ..ir import INDEX, Block, Instr, Kernel, Operand, TileType, Var
 from ..rules import RULES
 
-EFFECTS = frozenset(("store", "scatter", "atomic", "prefetch", "call"))
+EFFECTS = frozenset(("store", "scatter", "atomic", "prefetch", "call", "tile_dot"))
 PURE = frozenset(RULES) - EFFECTS - {"load", "gather", "alloc", "join"}  # the result depends on operands and attributes alone
 MAY_TRAP = frozenset(("index.floordiv", "index.mod"))  # unless the divisor is a literal
 

@@ -1,0 +1,61 @@
+"""Products of words by AMX tiles: blocks of 32 rows × 32 columns, whose sums stay in tiles while K passes and then go through memory of the
+program's own to the epilogue. K is whole tiles (16 words), panels are whole tiles wide; other products use vector instructions. An
+element is summed in the order of K whatever the block, so rows have the same bits alone and in a batch."""
+
+from __future__ import annotations
+
+from ...core.dims import ceildiv, divisible, product
+from ...core.target_spec import TargetSpec
+from ...ir.layout import Layout
+from ...tile.builder import Ix
+from ..launch import Buffer, Launch
+from ..matmul.product import Config, Frame, Problem, even_blocks
+from ..matmul.tiling import for_each_tile, tile_heights, write_tile
+from ..pointwise.pointwise import unravel
+from ..region import Region
+from ..template import region_bytes, region_flops
+from .words import PAIRS
+
+ROWS, COLUMNS, SIDE = 32, 32, 16
+BLOCKS = 4  # of rows in one program
+AT_ONCE = 4  # rows of the epilogue
+
+
+def tiles_fit(p: Problem, config: Config, target: TargetSpec) -> bool:
+    """Whether the product is one of words that tiles can hold. What decides is the same for any number of rows."""
+    feature = "amx-bf16" if p.words == PAIRS else "amx-int8"
+    whole = isinstance(p.k, int) and p.k > 0 and divisible(p.k, SIDE) and config.width % SIDE == 0
+    return p.words is not None and whole and target.has("amx-tile", feature) and not target.checks and not p.batched
+
+
+def tiles_launch(region: Region, p: Problem, config: Config, b_buffer: Buffer, panels: Layout) -> Launch:
+    assert region.anchor is not None and p.words is not None
+    value = region.anchor.values[0]
+    frame = Frame.of(region, p, b_buffer, panels)
+    call, m = frame.call, frame.rows
+    b, a_view, b_view = call.b, frame.a, frame.b
+    batch = frame.words()
+    block = even_blocks(m, BLOCKS * ROWS)
+    nw = call.word("n", p.n) if not divisible(p.n, config.width) else None
+    mw, kw = call.word("m", m), call.word("k", p.k)
+    blockw, panelw, blocksw = call.word("block", block), call.word("panels", panels.shape[-3]), call.word("blocks", ceildiv(m, block))
+    rest, panel = b.pid // panelw, b.pid % panelw
+    at = unravel(b, rest // blocksw, batch)
+    first = rest % blocksw * blockw
+    limit = None if nw is None else nw - panel * config.width
+    sums = b.scratch(p.words.sums, (ROWS, config.width))
+    rank = len(at)
+
+    def tile(row: Ix | int, height: int) -> None:
+        left = b.subview(a_view, (*at, row, 0), (rank, rank + 1))
+        for column in range(0, config.width, COLUMNS):
+            right = b.subview(b_view, (*at, panel, 0, column), (rank + 1, rank + 2))
+            b.tile_dot(b.subview(sums, (0, column), (0, 1)), left, right, kw, rows=height, cols=min(COLUMNS, config.width - column))
+        for r in range(0, height, AT_ONCE):
+            acc = b.load(sums, (r, 0), (min(AT_ONCE, height - r), config.width))
+            acc = acc * p.alpha if p.alpha != 1.0 else acc
+            write_tile(b, region, value, acc, frame.ins, frame.outs, (*at, row + r), panel * config.width, limit)
+
+    for_each_tile(b, first, b.minimum(blockw, mw - first), ROWS, tile_heights(m, block, ROWS), tile)
+    return call.finish(product(frame.lead) * ceildiv(m, block) * panels.shape[-3], flops=region_flops(region), bytes_=region_bytes(region),
+                       inplace=frame.pairs, note=f"AMX, {ROWS}x{COLUMNS} tiles", shared=True)
