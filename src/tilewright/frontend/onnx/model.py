@@ -239,6 +239,7 @@ def expanded(source: Source, item: Item, body: Any, opsets: Mapping[str, int], n
     for a in body.attribute_proto:
         if a.name not in attrs:
             attrs[a.name] = _attribute(source, a, item.frame, item.proto)
+    attrs = _defaults(item) | attrs
     frame = Frame(names, {**source.opsets, **opsets}, attrs, prefix, item.frame.depth + 1)
     outs = [_item(source, n, frame, i) for i, n in enumerate(sorted_nodes(body.node, body.name))]
     # a function may hand an input out as it is
@@ -252,6 +253,21 @@ def expanded(source: Source, item: Item, body: Any, opsets: Mapping[str, int], n
     return outs
 
 
+def _defaults(item: Item) -> dict[str, Any]:
+    """What the standard says of attributes that a node leaves out."""
+    onnx = onnx_library()
+    try:
+        schema = onnx.defs.get_schema(item.op_type, item.version, item.domain)
+    except Exception:
+        return {}
+    found = {}
+    for name, a in schema.attributes.items():
+        if a.default_value.name:
+            value = onnx.helper.get_attribute_value(a.default_value)
+            found[name] = value.decode() if isinstance(value, bytes) else value
+    return found
+
+
 def missing(source: Source, graph: Any, opsets: Mapping[str, int], seen: set[str] | None = None) -> list[str]:
     """Nodes that nothing here knows, as they are shown to the user; subgraphs and functions included."""
     found: list[str] = []
@@ -263,7 +279,7 @@ def missing(source: Source, graph: Any, opsets: Mapping[str, int], seen: set[str
         for a in n.attribute:
             for g in (a.g, *a.graphs) if a.type in (5, 10) else ():
                 found += missing(source, g, opsets, seen)
-        if lookup(TABLE, domain, n.op_type, version) or lookup(HOST, domain, n.op_type, version):
+        if (domain, n.op_type) == ("", "If") or lookup(TABLE, domain, n.op_type, version) or lookup(HOST, domain, n.op_type, version):
             continue
         own = source.functions.get((n.domain, n.op_type, getattr(n, "overload", "")))
         if own is not None:

@@ -16,7 +16,7 @@ from ...core.errors import ShapeError, UnsupportedError
 from ...ir.graph import Value
 from ...ops import functions as F
 from .elements import Elem, decoding, encoding
-from .registry import Context, NeedsHost, axis_of, elem_number, op
+from .registry import Context, NeedsData, NeedsHost, axis_of, elem_number, op
 
 
 @op("Cast")
@@ -130,7 +130,7 @@ def small_float(c: Context, x: Value, dtype: DType, saturate: bool) -> Value:
 def spread(c: Context, s: Value, x: Value, axis: int, block: int) -> Value:
     """A scale or zero point (one, one an index of `axis`, or one a block of `axis`) with x's rank, to broadcast."""
     rank = len(x.shape)
-    if not s.shape or (s.shape == (1,) and (rank == 0 or x.shape[axis_of(axis, rank)] != 1 or rank != 1)):
+    if s.shape in ((), (1,)):
         return F.reshape(s, ())
     at = axis_of(axis, rank)
     if len(s.shape) == 1 and not block:
@@ -284,8 +284,10 @@ def integer_conv(c: Context, x: Value, w: Value, zx: Value | None, zw: Value | N
     groups = attrs.get("group", 1)
     codes, moved = signed_weights(c, w)
     found = None if zx is None else c.known(zx)
-    if zx is not None and (found is None or found.size != 1):
-        raise UnsupportedError("the zero point of a convolution's input must be one number that is known")
+    if zx is not None and found is None:
+        raise NeedsData(zx, "the zero point of a convolution's input is what stands around it, and depends on data")
+    if found is not None and found.size != 1:
+        raise UnsupportedError("the zero point of a convolution's input must be one number")
     border = 0 if found is None else int(found.reshape(-1)[0])
     total = O.IntConv(stride=stride, padding=padding, dilation=dil, groups=groups, border=border)(x, codes)
     if border:  # every tap of a window saw `border` where the true value is 0

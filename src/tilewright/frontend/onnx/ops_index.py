@@ -71,13 +71,9 @@ def scatter_elements(c: Context, x: Value, ids: Value, updates: Value, *, axis: 
     # Products and extremes go through rows of single elements.
     flat = _along_as_flat(c, F.cast(ids, dt.i64), at, x.shape)
     n = product(x.shape)
-    out = O.Scatter(axis=0, mode=_row_mode(mode))(F.reshape(x, (n,)), F.reshape(flat, (flat.type.numel,)),
+    out = O.Scatter(axis=0, mode=mode)(F.reshape(x, (n,)), F.reshape(flat, (flat.type.numel,)),
                                                   F.reshape(updates, (updates.type.numel,)))
     return F.reshape(out, x.shape)
-
-
-def _row_mode(mode: str) -> str:
-    return {"mul": "prod", "max": "max", "min": "min", "set": "set"}[mode]
 
 
 def _along_as_flat(c: Context, ids: Value, axis: int, shape: Any) -> Value:
@@ -104,7 +100,7 @@ def scatter_nd(c: Context, x: Value, ids: Value, updates: Value, *, reduction: s
     if mode == "add":
         out = F.scatter_add(rows, flat, updates)
     else:
-        out = O.Scatter(axis=0, mode=_row_mode(mode))(rows, flat, updates)
+        out = O.Scatter(axis=0, mode=mode)(rows, flat, updates)
     return F.reshape(out, x.shape)
 
 

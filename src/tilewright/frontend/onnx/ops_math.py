@@ -113,7 +113,7 @@ def power(c: Context, x: Value, y: Value, *, broadcast: int = 0, axis: int | Non
 
 def _many(name: str) -> Any:
     def handler(c: Context, *xs: Value, consumed_inputs: Any = None) -> Value:
-        return reduce(lambda a, b: F.one(name, a, b), xs)
+        return reduce(lambda a, b: F.one(name, a, b), xs) if len(xs) > 1 else xs[0]
 
     return handler
 
@@ -280,13 +280,6 @@ def det(c: Context, x: Value) -> Value:
 @op("Scale", "Affine", until=6)
 def affine(c: Context, x: Value, *, scale: float = 1.0, alpha: float = 1.0, beta: float = 0.0) -> Value:
     return F.add(F.mul(x, scale * alpha), beta)
-
-
-@op("BitCast")
-def bit_cast(c: Context, x: Value, *, to: int) -> Value:
-    from .registry import NeedsHost
-
-    raise NeedsHost("it reads bits as another type")
 
 
 __all__ = ["UnsupportedError", "aligned", "flattened"]

@@ -162,7 +162,7 @@ class Program:
                 continue
             if isinstance(b, (Pending, Strings)) or _holds_strings(b):
                 continue
-            if _given_from_outside(b, places, graph):
+            if any(n == name for n, _, _ in places):  # it entered the segment as it is
                 continue
             if isinstance(b, Value):
                 stage.types[name] = b.type
@@ -329,13 +329,6 @@ class Step:
 
 def _holds_strings(b: Any) -> bool:
     return isinstance(b, list) and any(isinstance(x, Strings) or _holds_strings(x) for x in b)
-
-
-def _given_from_outside(b: Any, places: Sequence[Any], graph: Graph) -> bool:
-    """A value that entered the segment as it is: it need not come out again."""
-    if isinstance(b, Value):
-        return b.op.name == "input" and b in graph.inputs
-    return False
 
 
 def _dims(spec: Spec) -> Sequence[Dim]:
