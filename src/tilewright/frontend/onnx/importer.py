@@ -33,6 +33,14 @@ class Strings:
     array: Any = None
 
 
+@dataclass(frozen=True)
+class Labels:
+    """Strings at places that a graph computes: the host looks them up."""
+
+    names: Any
+    at: Value
+
+
 class Nothing:
     """An optional without an element."""
 
@@ -181,9 +189,20 @@ class Builder:
                 continue
             if value is None:
                 raise UnsupportedError(f"onnx: node {item.title}: its result {name!r} is not supported")
+            if isinstance(value, Labels):
+                self._look_up(item, name, value)
+                continue
             if k in coded and isinstance(value, Value) and value not in self.context.coded:
                 self.context.coded[value] = coded[k]
             self.scope.bindings[name] = value
+
+    def _look_up(self, item: Item, name: str, labels: Labels) -> None:
+        """A step of the host that takes strings by index."""
+        names, at = f"{name}#names", f"{name}#at"
+        self.scope.constants[names] = labels.names
+        self.scope.bindings[at] = labels.at
+        node = onnx_library().helper.make_node("Gather", [names, at], [name], name=item.name)
+        self._block(Item(node, "", "Gather", item.name, (names, at), (name,), {}, 13, item.frame), "its labels are strings", ())
 
     def _coded(self, item: Item, bound: Sequence[Binding]) -> dict[int, Elem]:
         """Results that have the element type of an input whose type is no dtype of ours."""

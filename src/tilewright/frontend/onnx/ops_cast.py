@@ -45,6 +45,8 @@ def convert(c: Context, x: Value, to: Elem, *, saturate: bool = True, round_mode
         return x
     if have.kind == "coded":
         x = decoded(c, x, have)
+    elif have.kind == "narrow":
+        x = O.Reshape(shape=x.shape)(x)  # a value of its own: what it holds is plain numbers from here on
     if to.kind == "coded":
         wide = F.cast(x, dt.f32)
         return c.typed(power_of_two(c, wide, round_mode, saturate) if to.name == "f8e8m0" else encoded(c, wide, to, saturate), to)

@@ -21,11 +21,11 @@ Array = np.ndarray[Any, Any]
 # --- Resize --------------------------------------------------------------------------------------------------------------------------
 
 
-def _source(i: Array, size: int, out: int, scale: float, mode: str, roi: tuple[float, float] | None) -> Array:
-    """Where each output element lies among the input's."""
+def _source(i: Array, size: int, out: float, scale: float, mode: str, roi: tuple[float, float] | None) -> Array:
+    """Where each output element lies among the input's. `out` is the length that the scale gives, before it is cut to an integer."""
     match mode:
         case "align_corners":
-            return i * (size - 1) / (out - 1) if out > 1 else i * 0.0
+            return i * (size - 1) / (out - 1) if out != 1 else i * 0.0
         case "asymmetric":
             return i / scale
         case "pytorch_half_pixel":
@@ -33,7 +33,7 @@ def _source(i: Array, size: int, out: int, scale: float, mode: str, roi: tuple[f
         case "half_pixel":
             return (i + 0.5) / scale - 0.5
         case "half_pixel_symmetric":
-            adjustment = out / (size * scale)
+            adjustment = int(out) / (size * scale)
             center = size / 2
             return center * (1 - adjustment) + (i + 0.5) / scale - 0.5
         case "tf_half_pixel_for_nn":
@@ -85,7 +85,7 @@ def weights(at: Array, size: int, scale: float, mode: str, *, cubic: float, anti
     index = first[:, None] + np.arange(count)[None, :]
     share = kernel((index - at[:, None]) * stretch)
     outside = (index < 0) | (index >= size)
-    if exclude or antialias and False:
+    if exclude:
         share = np.where(outside, 0.0, share)
     total = share.sum(1, keepdims=True)
     if exclude or antialias:
@@ -127,7 +127,7 @@ def resized(c: Context, x: Value, scales: list[float | None], sizes: list[Dim], 
             continue
         ratio = out / size if scale is None else scale
         roi = None if rois is None else (float(rois[axis]), float(rois[len(sizes) + axis]))
-        at = _source(np.arange(out, dtype=np.float64), size, out, ratio, coordinates, roi)
+        at = _source(np.arange(out, dtype=np.float64), size, out if scale is None else size * scale, ratio, coordinates, roi)
         if mode == "nearest":
             index = np.clip(_nearest(at, nearest), 0, size - 1).astype(np.int64)
             if not np.array_equal(index, np.arange(size)):

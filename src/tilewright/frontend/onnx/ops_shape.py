@@ -358,10 +358,10 @@ def depth_to_space(c: Context, x: Value, *, blocksize: int, mode: str = "DCR") -
 
 
 @op("SpaceToDepth")
-def space_to_depth(c: Context, x: Value, *, blocksize: int) -> Value:
+def space_to_depth(c: Context, x: Value, *, blocksize: int, mode: str = "DCR") -> Value:
     b, ch, h, w = x.shape
     s = blocksize
-    y = F.transpose(F.reshape(x, (b, ch, h // s, s, w // s, s)), (0, 3, 5, 1, 2, 4))
+    y = F.transpose(F.reshape(x, (b, ch, h // s, s, w // s, s)), (0, 3, 5, 1, 2, 4) if mode == "DCR" else (0, 1, 3, 5, 2, 4))
     return F.reshape(y, (b, ch * s * s, h // s, w // s))
 
 

@@ -87,7 +87,8 @@ def _whole(graph: Graph, outputs: list[str], made: Mapping[str, int], inputs: Ma
 
 
 class SegmentedSession:
-    """A model as compiled segments with steps of the host between them: called like a session, with NumPy arrays."""
+    """A model as compiled segments with steps of the host between them: called like a session, with NumPy arrays. One result comes as it
+    is, several as a tuple; a sequence is a list, and comes in a tuple also where it is the only result."""
 
     def __init__(self, imported: Imported) -> None:
         self._program, self._names = imported.program, imported.names
@@ -112,7 +113,7 @@ class SegmentedSession:
                 raise InputError(f"session: argument {n!r} is missing; takes ({', '.join(names)})")
             env[n] = self._taken(n, env[n])
         out = self._program.run(env)
-        return out[0] if len(out) == 1 else tuple(out)
+        return out[0] if len(out) == 1 and not isinstance(out[0], list) else tuple(out)
 
     def _taken(self, name: str, value: Any) -> Any:
         """An argument as an array of the declared element type and rank, a list of them, or None."""
