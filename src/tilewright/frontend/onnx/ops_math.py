@@ -269,23 +269,35 @@ def einsum(c: Context, *xs: Value, equation: str) -> Value:
     from ...transform.lib.contractions import einsum as traced
     from .lib import traced_call
 
-    terms, arrow, out = equation.replace(" ", "").partition("->")
+    terms, arrow, out = _spelled_out(equation.replace(" ", ""), [len(x.shape) for x in xs]).partition("->")
     pairs = [_diagonals(c, t, x) for t, x in zip(terms.split(","), xs, strict=True)]
     text = ",".join(t for t, _ in pairs) + arrow + out
     if not arrow and text != terms:  # letters that stood twice are summed: they must not be among the results
-        names = sorted({ch for ch in terms if ch.isalpha() and terms.count(ch) == 1})
-        text += "->" + ("..." if "..." in terms else "") + "".join(names)
+        text += "->" + "".join(sorted({ch for ch in terms if ch.isalpha() and terms.count(ch) == 1}))
     return traced_call(c, lambda *vs: traced(text, *vs), *(x for _, x in pairs))
+
+
+def _spelled_out(equation: str, ranks: list[int]) -> str:
+    """The equation with letters in place of its dots."""
+    if "..." not in equation:
+        return equation
+    terms, arrow, out = equation.partition("->")
+    spare = [ch for ch in "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz" if ch not in equation]
+    parts = terms.split(",")
+    counts = [rank - len(t.replace("...", "")) if "..." in t else 0 for t, rank in zip(parts, ranks, strict=True)]
+    letters = "".join(spare[: max(counts)])
+    made = [t.replace("...", letters[len(letters) - n :]) for t, n in zip(parts, counts, strict=True)]
+    if not arrow:
+        out = "..." + "".join(sorted({ch for ch in terms if ch.isalpha() and terms.count(ch) == 1}))
+    return ",".join(made) + "->" + out.replace("...", letters)
 
 
 def _diagonals(c: Context, term: str, x: Value) -> tuple[str, Value]:
     """A term without letters that stand twice: those axes are one, the diagonal."""
     for ch in sorted({ch for ch in term if ch.isalpha() and term.count(ch) > 1}):
         while term.count(ch) > 1:
-            lead, _, tail = term.partition("...")
             rank = len(x.shape)
-            at = [i if "..." not in term or i < len(lead) else rank - len(tail) + (i - len(lead)) for i, k in enumerate(lead + tail)
-                  if k == ch][:2]
+            at = [i for i, k in enumerate(term) if k == ch][:2]
             rest = [a for a in range(rank) if a not in at]
             steps = F.iota(c.graph, (x.shape[at[0]],), 0, dt.i64)
             x = O.Index(axes=(rank - 2, rank - 1))(F.transpose(x, (*rest, *at)), steps, steps)

@@ -29,11 +29,20 @@ def _transformed(c: Context, x: Value, axis: int, length: int | None, inverse: b
     if x.shape[-1] == 1:
         real = F.reshape(x, x.shape[:-1])
         if not inverse:  # results that are real for every real input come out real
-            made = O.RealDft(1.0, full=not onesided)(fourier.last(real, at, rank))
-            return fourier.back(made, at, rank)
+            half = fourier.back(O.RealDft(1.0)(fourier.last(real, at, rank)), at, rank)
+            return half if onesided else _mirrored(c, half, at, n)
         x = F.concat([x, F.mul(x, 0.0)], rank)
     out = fourier.along(x, at, inverse=inverse, scale=1.0 / n if inverse else 1.0)
     return F.slice_(out, at, 0, n // 2 + 1) if onesided else out
+
+
+def _mirrored(c: Context, half: Value, axis: int, n: int) -> Value:
+    """All n results of a real transform: those behind the middle are conjugates of those before it."""
+    count = (n - 1) // 2
+    if not count:
+        return half
+    other = F.flip(F.slice_(half, axis, 1, count), (axis,))
+    return F.concat([half, F.mul(other, c.constant(np.array([1, -1], half.dtype.np)))], axis)
 
 
 @op("DFT", until=19)
