@@ -33,7 +33,7 @@ def is_onnx(model: Any) -> bool:
         return True
     if isinstance(model, (str, os.PathLike)):
         return str(os.fspath(model)).endswith(".onnx")
-    return type(model).__name__ == "ModelProto" and hasattr(model, "SerializeToString")
+    return isinstance(model, Source) or (type(model).__name__ == "ModelProto" and hasattr(model, "SerializeToString"))
 
 
 class Source:

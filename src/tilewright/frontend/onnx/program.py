@@ -155,7 +155,7 @@ class Program:
             return index[b]
 
         outputs = []
-        for name in sorted(wanted):
+        for name in dict.fromkeys((*self.outputs, *sorted(wanted))):
             if name in bindings or name in builder.scope.constants:
                 b = builder.scope.get(name)
             else:
