@@ -63,7 +63,7 @@ class Contents:
             operands.append(content)
         try:
             if any(a.dtype == object for a in operands):
-                made = _symbolic(op, operands, value)
+                made = np.asarray(_symbolic(op, operands, value), object) if not value.dtype.is_bool else _symbolic(op, operands, value)
             else:
                 results = apply(op, operands)
                 for v, a in zip(node.values, results, strict=True):

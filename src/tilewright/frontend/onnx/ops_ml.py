@@ -230,11 +230,18 @@ class Forest:
 
 
 def _combined(c: Context, forest: Forest, x: Value, table: Any, how: str, base: Any) -> Value:
-    """The leaves' rows of `table`, summed (or averaged, or the extreme) over the trees."""
-    found = F.gather(c.constant(table, "leaves"), forest.leaves(c, x), 0)  # [rows, trees, targets]
+    """The leaves' rows of `table`, summed (or averaged, or the extreme) over the trees. NaN in it: a leaf says nothing of a target; a
+    target of which no leaf says anything is 0, without its base."""
+    at = forest.leaves(c, x)
+    silent = np.isnan(table)
+    worst = {"MAX": -np.inf, "MIN": np.inf}.get(how, 0.0)
+    found = F.gather(c.constant(np.where(silent, worst, table).astype(table.dtype), "leaves"), at, 0)  # [rows, trees, targets]
     out = {"SUM": lambda: F.sum_(found, (1,)), "AVERAGE": lambda: F.mean(found, (1,)), "MAX": lambda: F.max_(found, (1,)),
            "MIN": lambda: F.one("min", found, axes=(1,))}[how]()
-    return out if base is None or not len(base) else F.add(out, c.constant(np.array(base, table.dtype)))
+    out = out if base is None or not len(base) else F.add(out, c.constant(np.array(base, table.dtype)))
+    if not silent[forest.leaf].any():
+        return out
+    return F.where(F.one("any", F.gather(c.constant(~silent, "says"), at, 0), axes=(1,)), out, 0.0)
 
 
 def _old_forest(attrs: dict[str, Any], kind: Any) -> tuple[Forest, dict[tuple[int, int], int]]:
@@ -265,13 +272,14 @@ def _old_forest(attrs: dict[str, Any], kind: Any) -> tuple[Forest, dict[tuple[in
 
 
 def _leaf_table(attrs: dict[str, Any], name: str, number: dict[tuple[int, int], int], width: int, kind: Any) -> Any:
-    table = np.zeros((len(number), width), kind)
+    table = np.full((len(number), width), np.nan, kind)
     weights = attrs.get(f"{name}_weights_as_tensor")
     weights = attrs.get(f"{name}_weights") if weights is None else weights
     for t, i, k, w in zip(attrs[f"{name}_treeids"], attrs[f"{name}_nodeids"], attrs[f"{name}_ids"], weights, strict=True):
         if (t, i) not in number or not 0 <= k < width:
             raise FormatError(f"onnx: a tree gives a weight to node {(t, i)}, target {k}, which is not there")
-        table[number[t, i], k] += w
+        row = number[t, i]
+        table[row, k] = w if np.isnan(table[row, k]) else table[row, k] + w
     return table
 
 
@@ -299,18 +307,19 @@ def tree_classifier(c: Context, x: Value, *, classlabels_int64s: Any = None, cla
         only = dict(attrs, class_ids=[0] * len(attrs["class_ids"]))
         weights = attrs.get("class_weights_as_tensor")
         weights = np.array(attrs["class_weights"] if weights is None else weights)
-        base = base[:1] if base is not None and len(base) == 1 else base[1:] if base is not None else None
-        score = _combined(c, forest, _matrix(x), _leaf_table(only, "class", number, 1, kind), "SUM", base)
+        first = ids == {0}
+        given = None if base is None or (len(base) == 1 and not first) else base[:1] if len(base) == 1 else base[1:]
+        score = _combined(c, forest, _matrix(x), _leaf_table(only, "class", number, 1, kind), "SUM", given)
         positive = bool(np.all(weights >= 0))
-        at = F.cast(F.reshape(F.greater(score, 0.5 if positive and post_transform == "NONE" else 0.0), (score.shape[0],)), dt.i64)
+        at = F.cast(F.reshape(F.greater(score, 0.5 if positive else 0.0), (score.shape[0],)), dt.i64)
         score = F.cast(score, dt.f32)
-        if post_transform == "LOGISTIC":
+        if not first:  # the score is the second class's own; the first has none
+            both = post(c, F.concat([F.mul(score, 0.0), score], 1), post_transform)
+        elif post_transform == "LOGISTIC":
             p = F.sigmoid(score)
             both = F.concat([F.sub(1.0, p), p], 1)
-        elif positive or post_transform != "NONE":
-            both = post(c, F.concat([F.sub(1.0, score), score], 1) if positive else F.concat([F.neg(score), score], 1), post_transform)
         else:
-            both = F.concat([F.neg(score), score], 1)
+            both = F.concat([F.sub(1.0, score) if positive else F.neg(score), score], 1)
         return labels(c, at, classlabels_int64s, classlabels_strings), both
     scores = _combined(c, forest, _matrix(x), _leaf_table(attrs, "class", number, count, kind), "SUM", base)
     at = O.ArgMax(axis=1)(scores)
@@ -370,8 +379,8 @@ def tree_ensemble(c: Context, x: Value, *, nodes_featureids: Any, nodes_modes: A
             false[here] = total
             here = total
             total += 1
-    forest = Forest(feature, np.array(threshold), codes, true, false, leaf, [r + n if False else r for r in tree_roots], missing, splits.dtype)
-    table = np.zeros((total, n_targets), splits.dtype)
+    forest = Forest(feature, np.array(threshold), codes, true, false, leaf, tree_roots, missing, splits.dtype)
+    table = np.full((total, n_targets), np.nan, splits.dtype)
     for k, (t, w) in enumerate(zip(leaf_targetids, np.asarray(leaf_weights).reshape(-1).tolist(), strict=True)):
         table[n + k, t] = w
     out = _combined(c, forest, _matrix(x), table, AGGREGATES[aggregate_function], None)
