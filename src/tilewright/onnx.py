@@ -16,7 +16,7 @@ from .array.functions import staged
 from .compile import compile as compile_model
 from .core.errors import InputError, UnsupportedError
 from .core.signature import Slot
-from .frontend.onnx.elements import ELEMS, STRING
+from .frontend.onnx.elements import ELEMS
 from .frontend.onnx.export import export_graph
 from .frontend.onnx.importer import Blocked, Builder, Pending
 from .frontend.onnx.load import Source
@@ -238,7 +238,8 @@ class _Function:
         self.fixed: set[str] = set()  # weights whose elements the graph's shapes depend on: they stay what they are
         program = Program(source, source.proto.graph, Frame({}, source.opsets), lambda g: None, source.name)
         while True:
-            builder = Builder(source, source.name, lift=lambda array, name: self._lifted(builder, weights, array, name))
+            builder = Builder(source, source.name)
+            builder.weights = self._lifted(builder, weights)
             self.given: dict[str, Value] = {}
             builder.scope.constants = dict(program.constants)
             for n, t in zip(input_names(source.proto.graph), types, strict=True):
@@ -266,13 +267,16 @@ class _Function:
             graph = step.run(graph, Log())
         self.graph: Graph = graph
 
-    def _lifted(self, builder: Builder, weights: Mapping[str, Any], array: Any, name: str) -> Any:
-        if name not in weights or name in self.fixed:
-            return None
-        if name not in self.given:
-            a = weights[name]
-            self.given[name] = builder.input(leaf_of(a).type, name)
-        return self.given[name]
+    def _lifted(self, builder: Builder, weights: Mapping[str, Any]) -> Callable[[str], Any]:
+        """Weights become inputs of the graph when they are read."""
+        def find(name: str) -> Any:
+            if name not in weights or name in self.fixed:
+                return None
+            if name not in self.given:
+                self.given[name] = builder.input(leaf_of(weights[name]).type, name)
+            return self.given[name]
+
+        return find
 
 
 def from_onnx(model: Model) -> tuple[Callable[..., Any], dict[str, Any]]:
@@ -338,4 +342,3 @@ def export_onnx(model: Any, path: str | PathLike[str], args: Sequence[Any] = (),
     export_graph(graph, path, opset=opset)
 
 
-_STRING = STRING

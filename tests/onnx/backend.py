@@ -21,7 +21,7 @@ EXCLUDED = {
 }  # fmt: skip
 
 
-class Rep(BackendRep):  # type: ignore[misc]
+class Rep(BackendRep):
     def __init__(self, session: Any) -> None:
         self.session = session
 
@@ -30,7 +30,7 @@ class Rep(BackendRep):  # type: ignore[misc]
         return out if isinstance(out, tuple) else (out,)
 
 
-class Candidate(Backend):  # type: ignore[misc]
+class Candidate(Backend):
     @classmethod
     def prepare(cls, model: Any, device: str = "CPU", **_: Any) -> Rep:
         return Rep(tw.compile(model))

@@ -8,7 +8,6 @@ import pytest
 from tests.fresh import SEED
 from tests.onnx.backend import EXCLUDED, cases, run_case
 
-
 COUNT = 60
 
 

@@ -77,7 +77,7 @@ CODES: dict[str, Any] = {
     "pool": lambda: one("QLinearAveragePool", [u8(1, 3, 4, 4), s(0.02), z(128), s(0.02), z(100)], domain=MS, kernel_shape=[2, 2],
                         strides=[2, 2]),
     "concat": lambda: one("QLinearConcat", [s(0.02), z(3), u8(2, 3), s(0.03), z(5), u8(2, 3), s(0.02), z(3)], domain=MS, axis=0),
-    "softmax": lambda: one("QLinearSoftmax", [u8(2, 5), s(0.02), z(128), s(1 / 256), z(0)], domain=MS, fixed=(1, 2, 3, 4), axis=-1, opset=13),
+    "softmax": lambda: one("QLinearSoftmax", [u8(2, 5), s(0.02), z(128), s(1 / 256), z(0)], domain=MS, fixed=(1, 2, 3, 4), axis=-1, opset=13),  # noqa: E501
 }  # fmt: skip
 
 

@@ -21,8 +21,8 @@ def f(*shape: int) -> Any:
 
 def tree(x: Any, modes: list[str], **attrs: Any) -> tuple[Any, dict[str, Any]]:
     """Two trees of three inner nodes and four leaves each."""
-    inner = {"nodes_treeids": [0] * 7 + [1] * 7, "nodes_nodeids": [*range(7)] * 2, "nodes_featureids": [0, 1, 2, 0, 0, 0, 0] * 2,
-             "nodes_modes": [*modes, "LEAF", "LEAF", "LEAF", "LEAF"] * 2, "nodes_values": [0.1, -0.3, 0.4, 0, 0, 0, 0, -0.2, 0.5, 0.0, 0, 0, 0, 0],
+    inner: dict[str, Any] = {"nodes_treeids": [0] * 7 + [1] * 7, "nodes_nodeids": [*range(7)] * 2, "nodes_featureids": [0, 1, 2, 0, 0, 0, 0] * 2,  # noqa: E501
+             "nodes_modes": [*modes, "LEAF", "LEAF", "LEAF", "LEAF"] * 2, "nodes_values": [0.1, -0.3, 0.4, 0, 0, 0, 0, -0.2, 0.5, 0.0, 0, 0, 0, 0],  # noqa: E501
              "nodes_truenodeids": [1, 3, 5, 0, 0, 0, 0] * 2, "nodes_falsenodeids": [2, 4, 6, 0, 0, 0, 0] * 2}  # fmt: skip
     node = helper.make_node("TreeEnsembleRegressor" if "n_targets" in attrs else "TreeEnsembleClassifier", ["x"],
                             ["y"] if "n_targets" in attrs else ["label", "scores"], domain=ML, **inner, **attrs)
@@ -66,14 +66,14 @@ def test_binary_tree_classifier(post: str) -> None:
 
 
 CASES: dict[str, Any] = {
-    "linear": lambda: one("LinearRegressor", [f(5, 3)], domain=ML, coefficients=[0.5, -1.0, 2.0, 0.1, 0.2, 0.3], intercepts=[1.0, 2.0], targets=2),
-    "classes": lambda: one("LinearClassifier", [f(5, 3)], domain=ML, outputs=2, coefficients=[0.5, -1.0, 2.0, 0.1, 0.2, 0.3, 1.0, 0.0, -1.0],
+    "linear": lambda: one("LinearRegressor", [f(5, 3)], domain=ML, coefficients=[0.5, -1.0, 2.0, 0.1, 0.2, 0.3], intercepts=[1.0, 2.0], targets=2),  # noqa: E501
+    "classes": lambda: one("LinearClassifier", [f(5, 3)], domain=ML, outputs=2, coefficients=[0.5, -1.0, 2.0, 0.1, 0.2, 0.3, 1.0, 0.0, -1.0],  # noqa: E501
                            intercepts=[1.0, 2.0, 0.0], classlabels_ints=[3, 5, 7], post_transform="SOFTMAX"),
     "words": lambda: one("LinearClassifier", [f(5, 3)], domain=ML, outputs=2, coefficients=[0.5, -1.0, 2.0, 0.1, 0.2, 0.3],
                          intercepts=[1.0, 2.0], classlabels_strings=["no", "yes"], post_transform="LOGISTIC", multi_class=1),
     "svr": lambda: one("SVMRegressor", [f(5, 3)], domain=ML, kernel_type="RBF", kernel_params=[0.3, 0.0, 3.0], n_supports=2, rho=[0.4],
                        coefficients=[0.7, -0.2], support_vectors=[0.1, 0.2, 0.3, -0.4, 0.5, 0.6]),
-    "svr_poly": lambda: one("SVMRegressor", [f(5, 3)], domain=ML, kernel_type="POLY", kernel_params=[0.3, 0.5, 2.0], n_supports=2, rho=[0.4],
+    "svr_poly": lambda: one("SVMRegressor", [f(5, 3)], domain=ML, kernel_type="POLY", kernel_params=[0.3, 0.5, 2.0], n_supports=2, rho=[0.4],  # noqa: E501
                             coefficients=[0.7, -0.2], support_vectors=[0.1, 0.2, 0.3, -0.4, 0.5, 0.6]),
     "scaler": lambda: one("Scaler", [f(5, 3)], domain=ML, offset=[0.5, -1.0, 2.0], scale=[2.0, 3.0, 4.0]),
     "l2": lambda: one("Normalizer", [f(5, 3)], domain=ML, norm="L2"),
@@ -83,7 +83,7 @@ CASES: dict[str, Any] = {
                            replaced_value_float=float("nan")),
     "binarizer": lambda: one("Binarizer", [f(5, 3)], domain=ML, threshold=0.2),
     "features": lambda: one("FeatureVectorizer", [f(5, 3), f(5, 2)], domain=ML, inputdimensions=[3, 2]),
-    "encoder": lambda: one("LabelEncoder", [np.array([[1, 5, 9]])], domain=ML, keys_int64s=[1, 9], values_floats=[0.5, 2.5], default_float=-3.0),
+    "encoder": lambda: one("LabelEncoder", [np.array([[1, 5, 9]])], domain=ML, keys_int64s=[1, 9], values_floats=[0.5, 2.5], default_float=-3.0),  # noqa: E501
 }  # fmt: skip
 
 

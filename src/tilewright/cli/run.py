@@ -40,7 +40,8 @@ def run(args: argparse.Namespace) -> int:
     if args.output:
         plain = {k: v for k, v in named.items() if isinstance(v, np.ndarray) and v.dtype.kind != "O"}
         buffer = io.BytesIO()
-        np.savez(buffer, **plain)
+        arrays: dict[str, Any] = plain
+        np.savez(buffer, **arrays)
         write_file(args.output, buffer.getvalue(), subject="run")
         print(f"{args.output}: {', '.join(plain)}")
     return 0

@@ -32,7 +32,8 @@ class Elem:
     @property
     def limits(self) -> tuple[int, int]:
         """Smallest and largest value of an integer type."""
-        info: Any = ml_dtypes.iinfo(self.np) if self.kind == "narrow" else np.iinfo(self.np)
+        make: Any = ml_dtypes.iinfo if self.kind == "narrow" else np.iinfo
+        info = make(self.np)
         return int(info.min), int(info.max)
 
     def inward(self, array: Any) -> Array:
@@ -94,7 +95,8 @@ def decoding(number: int) -> Array:
     """The value of every code, in f32."""
     e = ELEMS[number]
     bits = 16 if e.name == "f4e2m1" else 256
-    return np.arange(bits, dtype=np.uint8).view(e.np).astype(np.float32)
+    found: Array = np.arange(bits, dtype=np.uint8).view(e.np).astype(np.float32)
+    return found
 
 
 @cache

@@ -385,9 +385,8 @@ def _floor_divide(e: Export, n: Node, x: list[str]) -> Any:
         return e.node("Floor", [e.node("Div", x)])
     if kind == "u":
         return e.node("Div", x)
-    whole, left = e.node("Div", x), e.node("Mod", x)  # Div cuts towards zero; a remainder with the divisor's sign says by how much
-    exact = e.node("Div", [e.node("Sub", [x[0], left]), x[1]])
-    return exact if whole else exact
+    left = e.node("Mod", x)  # it has the divisor's sign: what is left is a multiple of the divisor
+    return e.node("Div", [e.node("Sub", [x[0], left]), x[1]])
 
 
 @writes("remainder")

@@ -15,7 +15,7 @@ def label_encoder(step: Any, x: Any, **attrs: Any) -> Any:
     keys, values, _ = _mapping(attrs)
     a = np.asarray(x)
     a = texts(a) if a.dtype.kind in "OUS" else a
-    table = {k: v for k, v in reversed(list(zip(keys, values, strict=True)))}
+    table = dict(reversed(list(zip(keys, values, strict=True))))
     nan = next((v for k, v in table.items() if isinstance(k, float) and np.isnan(k)), None)
     tensor, default = attrs.get("values_tensor"), attrs.get("default_tensor")
     if attrs.get("values_strings") is not None or (tensor is not None and np.asarray(tensor).dtype.kind in "OUS"):
@@ -32,7 +32,7 @@ def label_encoder(step: Any, x: Any, **attrs: Any) -> Any:
     for i in np.ndindex(a.shape):
         v = a[i].item() if isinstance(a[i], np.generic) else a[i]
         out[i] = nan if nan is not None and isinstance(v, float) and np.isnan(v) else table.get(v, fallback)
-    return out if kind == object else out.astype(kind)
+    return out if kind.kind == "O" else out.astype(kind)
 
 
 @host("LabelEncoder", domain=ML, until=1)

@@ -1,7 +1,6 @@
 """Strings: everything about them runs on the host."""
 from __future__ import annotations
 
-import locale
 import re
 from typing import Any
 
@@ -57,20 +56,17 @@ def regex_full_match(step: Any, x: Any, *, pattern: str) -> Any:
 
 
 @host("StringNormalizer")
-def string_normalizer(step: Any, x: Any, *, case_change_action: str = "NONE", is_case_sensitive: int = 0, locale: str = "",  # noqa: F811
+def string_normalizer(step: Any, x: Any, *, case_change_action: str = "NONE", is_case_sensitive: int = 0, locale: str = "",
                       stopwords: Any = ()) -> Any:
     rows = texts(x)
 
     def changed(s: str, action: str) -> str:
         return s.lower() if action == "LOWER" else s.upper() if action == "UPPER" else s
 
-    if is_case_sensitive:
-        stops, key = set(stopwords), lambda s: s
-    else:
-        fold = "LOWER" if case_change_action in ("NONE", "LOWER") else "UPPER"
-        stops, key = {changed(s, fold) for s in stopwords}, lambda s: changed(s, fold)
+    fold = "NONE" if is_case_sensitive else "UPPER" if case_change_action == "UPPER" else "LOWER"
+    stops = {changed(s, fold) for s in stopwords}
     flat = rows.reshape(-1)
-    kept = [changed(s, case_change_action) for s in flat if key(s) not in stops]
+    kept = [changed(s, case_change_action) for s in flat if changed(s, fold) not in stops]
     if not kept:
         kept = [""]
     out = np.array(kept, object)
@@ -126,7 +122,9 @@ def _text(v: Any) -> str:
         return "NaN"
     if np.isinf(v):
         return "INF" if v > 0 else "-INF"
-    return np.format_float_positional(np.float32(v), trim="-", unique=True) if 1e-4 <= abs(float(v)) < 1e8 or float(v) == 0 else f"{float(v):.8g}"
+    if 1e-4 <= abs(float(v)) < 1e8 or float(v) == 0:
+        return np.format_float_positional(np.float32(v), trim="-", unique=True)
+    return f"{float(v):.8g}"
 
 
 def _moved(name: str) -> Any:
@@ -233,5 +231,3 @@ def tf_idf(step: Any, x: Any, *, mode: str, min_gram_length: int, max_gram_lengt
     out = out.astype(np.float32)
     return out if batched else out[0]
 
-
-__all__ = ["locale", "texts"]

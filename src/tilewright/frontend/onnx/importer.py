@@ -83,20 +83,20 @@ class Scope:
 class Builder:
     """One graph under construction."""
 
-    def __init__(self, source: Source, name: str, *, lift: Callable[[Any, str], Binding] | None = None) -> None:
+    def __init__(self, source: Source, name: str) -> None:
         self.source = source
         self.graph = Graph(name)
         self.context = Context(self.graph)
         self.scope = Scope(self)
         self.left: list[Item | Blocked] = []  # nodes that wait, and nodes that the host must look at, in their order
-        self._lift = lift
+        self.weights: Callable[[str], Binding] | None = None  # what stands for a constant of this name, where something does
         self._number = 0
         self.context.builder = self  # type: ignore[attr-defined]
 
     def lift(self, array: Any, name: str) -> Binding:
         """A constant of the model."""
-        if self._lift is not None:
-            found = self._lift(array, name)
+        if self.weights is not None:
+            found = self.weights(name)
             if found is not None:
                 return found
         if isinstance(array, np.ndarray) and array.dtype.kind in "OUS":
@@ -128,7 +128,8 @@ class Builder:
         self._number += 1
         c.node, c.version, c.outputs, c.scope = item, item.version, item.outputs, self.scope
         if any(isinstance(get(n), Pending) for n in item.reads):
-            return self._wait(item)
+            self._wait(item)
+            return None
         bound = [get(n) if n else None for n in item.inputs]
         fn = lookup(TABLE, item.domain, item.op_type, item.version)
         on_host = lookup(HOST, item.domain, item.op_type, item.version)
@@ -142,7 +143,8 @@ class Builder:
             if fn is None or any(_has_strings(b) for b in bound):
                 if on_host is None:
                     raise UnsupportedError(f"onnx: node {item.title} does not take strings")
-                return self._block(item, "runs on the host", ())
+                self._block(item, "runs on the host", ())
+                return None
             try:
                 made = fn(c, *bound, **_attributes(item))
             except NotImplementedError:  # the entry leaves this case to the standard's own definition
@@ -150,11 +152,13 @@ class Builder:
             self._bind(item, made, bound)
             return None
         except NeedsData as need:
-            return self._block(item, need.why, self._needed(item, need.value))
+            self._block(item, need.why, self._needed(item, need.value))
+            return None
         except NeedsHost as reason:
             if on_host is None:
                 raise UnsupportedError(f"onnx: node {item.title}: {reason}") from None
-            return self._block(item, str(reason), ())
+            self._block(item, str(reason), ())
+            return None
         except TilewrightError as e:
             text = str(e)
             place = f"node {item.title}"

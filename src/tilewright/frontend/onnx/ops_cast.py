@@ -291,7 +291,7 @@ def integer_conv(c: Context, x: Value, w: Value, zx: Value | None, zw: Value | N
     if found is not None and found.size != 1:
         raise UnsupportedError("the zero point of a convolution's input must be one number")
     border = 0 if found is None else int(found.reshape(-1)[0])
-    total = O.IntConv(stride=stride, padding=padding, dilation=dil, groups=groups, border=border)(x, codes)
+    total: Value = O.IntConv(stride=stride, padding=padding, dilation=dil, groups=groups, border=border)(x, codes)
     if border:  # every tap of a window saw `border` where the true value is 0
         sums = F.sum_(F.cast(codes, dt.i32), tuple(range(1, n + 2)))
         total = F.sub(total, F.mul(F.reshape(sums, (sums.shape[0], *(1,) * n)), border))

@@ -21,7 +21,7 @@ Array = np.ndarray[Any, Any]
 # --- Resize --------------------------------------------------------------------------------------------------------------------------
 
 
-def _source(i: Array, size: int, out: float, scale: float, mode: str, roi: tuple[float, float] | None) -> Array:
+def _source(i: Any, size: int, out: float, scale: float, mode: str, roi: tuple[float, float] | None) -> Any:
     """Where each output element lies among the input's. `out` is the length that the scale gives, before it is cut to an integer."""
     match mode:
         case "align_corners":
@@ -47,7 +47,7 @@ def _source(i: Array, size: int, out: float, scale: float, mode: str, roi: tuple
     raise UnsupportedError(f"the coordinate mode {mode!r} of Resize is not known")
 
 
-def _nearest(at: Array, mode: str) -> Array:
+def _nearest(at: Any, mode: str) -> Any:
     match mode:
         case "round_prefer_floor":
             return np.ceil(at - 0.5)
@@ -62,10 +62,10 @@ def _nearest(at: Array, mode: str) -> Array:
 
 def _kernel(mode: str, a: float) -> tuple[Any, int]:
     """A kernel's weight at a distance, and how far it reaches."""
-    def linear(d: Array) -> Array:
+    def linear(d: Any) -> Any:
         return np.maximum(1 - np.abs(d), 0.0)
 
-    def cubic(d: Array) -> Array:
+    def cubic(d: Any) -> Any:
         d = np.abs(d)
         near = ((a + 2) * d - (a + 3)) * d * d + 1
         far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
@@ -361,7 +361,8 @@ def roi_align(c: Context, x: Value, rois: Value, batch: Value, *, coordinate_tra
 
     def lines(start: Value, extent: Value, bins: int, samples: int) -> Value:
         steps = (np.arange(bins * samples) + 0.5) / (samples * bins)
-        return F.add(F.reshape(start, (count, 1)), F.mul(F.reshape(extent, (count, 1)), c.constant(steps.astype(x.dtype.np).reshape(1, -1))))
+        places = c.constant(steps.astype(x.dtype.np).reshape(1, -1))
+        return F.add(F.reshape(start, (count, 1)), F.mul(F.reshape(extent, (count, 1)), places))
 
     ys, xs = lines(y1, rh, output_height, ny), lines(x1, rw, output_width, nx)
     a, b = ys.shape[1], xs.shape[1]

@@ -71,7 +71,7 @@ def div(c: Context, x: Value, y: Value, *, broadcast: int = 0, axis: int | None 
     y = aligned(x, y, broadcast, axis)
     if x.dtype.kind in "fc":
         return F.div(x, y)
-    if x.dtype.kind == "u" or _is_positive(c, x) and _is_positive(c, y):
+    if x.dtype.kind == "u" or (_is_positive(c, x) and _is_positive(c, y)):
         return F.one("floor_divide", x, y)
     # Integers are truncated towards zero.
     whole = F.one("floor_divide", F.abs_(x), F.abs_(y))
@@ -228,7 +228,9 @@ def gelu(c: Context, x: Value, *, approximate: str = "none") -> Value:
 @op("Softmax", "LogSoftmax", since=13)
 def softmax(c: Context, x: Value, *, axis: int = -1) -> Value:
     name = "softmax" if c.node.op_type == "Softmax" else "log_softmax"
-    return F.one(name, x, axis=axis_of(axis, len(x.shape))) if x.shape else F.mul(x, 0.0) if name != "softmax" else F.add(F.mul(x, 0.0), 1.0)
+    if x.shape:
+        return F.one(name, x, axis=axis_of(axis, len(x.shape)))
+    return F.add(F.mul(x, 0.0), 1.0 if name == "softmax" else 0.0)
 
 
 def flattened(x: Value, axis: int) -> Value:
@@ -274,7 +276,8 @@ def einsum(c: Context, *xs: Value, equation: str) -> Value:
     text = ",".join(t for t, _ in pairs) + arrow + out
     if not arrow and text != terms:  # letters that stood twice are summed: they must not be among the results
         text += "->" + "".join(sorted({ch for ch in terms if ch.isalpha() and terms.count(ch) == 1}))
-    return traced_call(c, lambda *vs: traced(text, *vs), *(x for _, x in pairs))
+    made: Value = traced_call(c, lambda *vs: traced(text, *vs), *(x for _, x in pairs))
+    return made
 
 
 def _spelled_out(equation: str, ranks: list[int]) -> str:

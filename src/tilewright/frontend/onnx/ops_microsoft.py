@@ -24,14 +24,14 @@ from .ops_cast import (
 from .ops_math import bit_shift as _bit_shift
 from .ops_nn import average_pool, conv, gemm, layer_norm, product_of, rms_norm
 from .ops_shape import trilu as _trilu
-from .registry import MICROSOFT, Context, axis_of, op, static
+from .registry import MICROSOFT, Context, axis_of, emit, op, static
 
 ACTIVATIONS = {"Relu": "relu", "Tanh": "tanh", "Sigmoid": "sigmoid"}
 
 
 @op("FusedMatMul", domain=MICROSOFT)
-def fused_matmul(c: Context, a: Value, b: Value, *, alpha: float = 1.0, transA: int = 0, transB: int = 0, transBatchA: int = 0,  # noqa: N803
-                 transBatchB: int = 0) -> Value:  # noqa: N803
+def fused_matmul(c: Context, a: Value, b: Value, *, alpha: float = 1.0, transA: int = 0, transB: int = 0, transBatchA: int = 0,
+                 transBatchB: int = 0) -> Value:
     if transBatchA:
         a = F.transpose(a, (*range(1, len(a.shape) - 1), 0, len(a.shape) - 1))
     if transBatchB:
@@ -183,7 +183,7 @@ def attend(c: Context, q: Value, k: Value, v: Value, *, scale: float | None, cau
         attrs["window"] = window
     if hidden is not None and mask is not None:
         attrs["hidden"] = hidden
-    return O.Attention(**attrs)(q, k, v, *extras)
+    return emit(O.Attention(**attrs), q, k, v, *extras)
 
 
 def _key_mask(c: Context, mask: Value, length: Dim) -> Value:
@@ -262,7 +262,7 @@ def rotate(c: Context, x: Value, cos: Value, sin: Value, positions: Value, *, in
     b, _, s, h = x.shape
     n_rot = width or 2 * int(static((cos.shape[-1],), "the width of a rotation")[0])
     rows = [F.reshape(F.gather(t, positions, 0), (b, 1, s, t.shape[-1])) for t in (cos, sin)]
-    return O.Rope(interleaved=interleaved, n_rot=None if n_rot == h else n_rot)(x, *(F.cast(r, x.dtype) for r in rows))
+    return emit(O.Rope(interleaved=interleaved, n_rot=None if n_rot == h else n_rot), x, *(F.cast(r, x.dtype) for r in rows))
 
 
 @op("GroupQueryAttention", domain=MICROSOFT)
@@ -325,7 +325,7 @@ def unpacked(packed: Any, bits: int) -> Any:
 
 @op("MatMulNBits", domain=MICROSOFT)
 def matmul_nbits(c: Context, a: Value, b: Value, scales: Value, zero: Value | None = None, order: Value | None = None,
-                 bias: Value | None = None, *, K: int, N: int, bits: int = 4, block_size: int, accuracy_level: int = 0,  # noqa: N803
+                 bias: Value | None = None, *, K: int, N: int, bits: int = 4, block_size: int, accuracy_level: int = 0,
                  weight_prepacked: int = 0) -> Value:
     codes = c.array(b, "the weights").astype(np.uint8)
     blocks = -(-K // block_size)
@@ -351,7 +351,7 @@ def matmul_nbits(c: Context, a: Value, b: Value, scales: Value, zero: Value | No
 def _experts(c: Context, codes: Value, scales: Value | None, bits: int, zero: Value | None) -> Any:
     """[E, rows, columns] of floats."""
     w = unpacked(c.array(codes, "the experts' weights").astype(np.uint8), bits).astype(np.float32)
-    s = np.asarray(c.array(scales, "the scales")).astype(np.float32) if scales is not None else np.float32(1)
+    s: Any = np.asarray(c.array(scales, "the scales")).astype(np.float32) if scales is not None else np.float32(1)
     if zero is None:
         z: Any = np.float32(1 << (bits - 1))
     else:

@@ -73,8 +73,10 @@ def one_hot_encoder(c: Context, x: Value, *, cats_int64s: Any = None, cats_strin
 def _mapping(attrs: dict[str, Any]) -> tuple[list[Any], list[Any], Any]:
     """Keys, values and the default of a LabelEncoder."""
     kinds = ("strings", "int64s", "floats", "tensor")
-    keys = next((list(np.asarray(attrs[f"keys_{k}"]).reshape(-1).tolist()) for k in kinds if attrs.get(f"keys_{k}") is not None), None)
-    values = next((list(np.asarray(attrs[f"values_{k}"]).reshape(-1).tolist()) for k in kinds if attrs.get(f"values_{k}") is not None), None)
+    def first(what: str) -> list[Any] | None:
+        return next((np.asarray(attrs[n]).reshape(-1).tolist() for n in (f"{what}_{k}" for k in kinds) if attrs.get(n) is not None), None)
+
+    keys, values = first("keys"), first("values")
     if keys is None or values is None or len(keys) != len(values):
         raise FormatError("onnx: LabelEncoder needs as many keys as values")
     return keys, values, attrs
@@ -274,7 +276,7 @@ def _old_forest(attrs: dict[str, Any], kind: Any) -> tuple[Forest, dict[tuple[in
 def _leaf_table(attrs: dict[str, Any], name: str, number: dict[tuple[int, int], int], width: int, kind: Any) -> Any:
     table = np.full((len(number), width), np.nan, kind)
     weights = attrs.get(f"{name}_weights_as_tensor")
-    weights = attrs.get(f"{name}_weights") if weights is None else weights
+    weights = attrs[f"{name}_weights"] if weights is None else weights
     for t, i, k, w in zip(attrs[f"{name}_treeids"], attrs[f"{name}_nodeids"], attrs[f"{name}_ids"], weights, strict=True):
         if (t, i) not in number or not 0 <= k < width:
             raise FormatError(f"onnx: a tree gives a weight to node {(t, i)}, target {k}, which is not there")
@@ -333,8 +335,8 @@ POSTS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
 @op("TreeEnsemble", domain=ML, since=5)
 def tree_ensemble(c: Context, x: Value, *, nodes_featureids: Any, nodes_modes: Any, nodes_splits: Any, nodes_truenodeids: Any,
                   nodes_falsenodeids: Any, nodes_trueleafs: Any, nodes_falseleafs: Any, tree_roots: Any, leaf_targetids: Any,
-                  leaf_weights: Any, n_targets: int = 1, aggregate_function: int = 1, post_transform: int = 0, membership_values: Any = None,
-                  nodes_hitrates: Any = None, nodes_missing_value_tracks_true: Any = None) -> Value:
+                  leaf_weights: Any, n_targets: int = 1, aggregate_function: int = 1, post_transform: int = 0,
+                  membership_values: Any = None, nodes_hitrates: Any = None, nodes_missing_value_tracks_true: Any = None) -> Value:
     """Nodes and leaves are numbered apart here: leaf k is node n + k of our tables."""
     splits = np.asarray(nodes_splits)
     modes = np.asarray(nodes_modes).astype(np.int64).tolist()
@@ -455,8 +457,8 @@ def svm_classifier(c: Context, x: Value, *, coefficients: Any, support_vectors: 
         if count != 2:
             raise UnsupportedError("an SVMClassifier with probabilities of more than two classes is not supported")
         f = F.add(F.mul(F.slice_(decisions, 1, 0, 1), float(prob_a[0])), float(prob_b[0]))
-        p = F.sigmoid(F.neg(f))
-        both = F.concat([p, F.sub(1.0, p)], 1)
+        sure = F.sigmoid(F.neg(f))
+        both = F.concat([sure, F.sub(1.0, sure)], 1)
         return labels(c, O.ArgMax(axis=1)(both), classlabels_ints, classlabels_strings), both
     if count == 2:
         scores = F.concat([decisions, F.neg(decisions)], 1)

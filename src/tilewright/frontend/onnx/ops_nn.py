@@ -11,7 +11,7 @@ from ...core.dtypes import compute_dtype
 from ...core.errors import ShapeError, UnsupportedError
 from ...ir.graph import Value
 from ...ops import functions as F
-from .registry import Context, axis_of, op, static
+from .registry import Context, axis_of, emit, op, static
 
 
 @op("MatMul")
@@ -33,8 +33,8 @@ def product_of(a: Value, b: Value) -> Value:
 
 
 @op("Gemm")
-def gemm(c: Context, a: Value, b: Value, bias: Value | None = None, *, alpha: float = 1.0, beta: float = 1.0, transA: int = 0,  # noqa: N803
-         transB: int = 0, broadcast: int = 0) -> Value:  # noqa: N803
+def gemm(c: Context, a: Value, b: Value, bias: Value | None = None, *, alpha: float = 1.0, beta: float = 1.0, transA: int = 0,
+         transB: int = 0, broadcast: int = 0) -> Value:
     if a.dtype.is_float:
         out = F.matmul(a, b, transpose_a=bool(transA), transpose_b=bool(transB), alpha=alpha)
     else:
@@ -206,7 +206,7 @@ def average_pool(c: Context, x: Value, *, kernel_shape: Any, auto_pad: str = "NO
     stride, dil = tuple(strides or (1,) * n), tuple(dilations or (1,) * n)
     padding = pads_of(x, kernel, stride, dil, pads, auto_pad)
     if _simple(padding, kernel, dil) and not ceil_mode and all(e == 1 for e in dil):
-        return O.AvgPool(kernel=kernel, stride=stride, padding=padding, count_include_pad=bool(count_include_pad))(x)
+        return emit(O.AvgPool(kernel=kernel, stride=stride, padding=padding, count_include_pad=bool(count_include_pad)), x)
     more = _ceil_padded(x, kernel, stride, dil, padding) if ceil_mode else [0] * n
     wide = tuple((lo, hi + m) for (lo, hi), m in zip(padding, more, strict=True))
     total = _reduce(_taps(x, kernel, stride, dil, wide, 0.0), "add")
@@ -294,12 +294,12 @@ def _c(v: Value, x: Value, wide: Any) -> Value:
 @op("InstanceNormalization")
 def instance_norm(c: Context, x: Value, scale: Value, bias: Value, *, epsilon: float = 1e-5, consumed_inputs: Any = None) -> Value:
     channels = x.shape[1]
-    return O.GroupNorm(groups=channels, eps=epsilon, affine="both")(x, scale, bias)
+    return emit(O.GroupNorm(groups=channels, eps=epsilon, affine="both"), x, scale, bias)
 
 
 @op("GroupNormalization", since=21)
 def group_norm(c: Context, x: Value, scale: Value, bias: Value, *, num_groups: int, epsilon: float = 1e-5, stash_type: int = 1) -> Value:
-    return O.GroupNorm(groups=num_groups, eps=epsilon, affine="both")(x, scale, bias)
+    return emit(O.GroupNorm(groups=num_groups, eps=epsilon, affine="both"), x, scale, bias)
 
 
 @op("LayerNormalization")
@@ -324,7 +324,7 @@ def rms_norm(c: Context, x: Value, scale: Value, *, axis: int = -1, epsilon: flo
     at = axis_of(axis, len(x.shape))
     n = len(x.shape) - at
     if scale.shape == x.shape[at:] and scale.dtype is x.dtype:
-        return O.RmsNorm(eps=epsilon, naxes=n, affine="weight")(x, scale)
+        return emit(O.RmsNorm(eps=epsilon, naxes=n, affine="weight"), x, scale)
     wide = compute_dtype(x.dtype)
     y = O.RmsNorm(eps=epsilon, naxes=n)(F.cast(x, wide))
     return F.mul(F.cast(y, scale.dtype), scale)

@@ -10,7 +10,7 @@ from ...core.errors import UnsupportedError
 from ...ir.graph import Graph, Value
 from ...ops import formulas
 from ...ops import functions as F
-from .registry import Context, op
+from .registry import Context, emit, op
 
 Activation = Callable[[Value], Value]
 
@@ -72,7 +72,7 @@ def reversed_(c: Context, x: Value, lengths: Value | None) -> Value:
         return F.flip(x, (0,))
     t = F.iota(c.graph, (x.shape[0], *(1,) * (len(x.shape) - 1)), 0, dt.i64)
     count = F.reshape(F.cast(lengths, dt.i64), (1, x.shape[1], *(1,) * (len(x.shape) - 2)))
-    return O.GatherAlongAxis(axis=0)(x, F.expand(F.where(F.less(t, count), F.sub(F.sub(count, 1), t), t), x.shape))
+    return emit(O.GatherAlongAxis(axis=0), x, F.expand(F.where(F.less(t, count), F.sub(F.sub(count, 1), t), t), x.shape))
 
 
 class Step:
@@ -155,7 +155,7 @@ def _first(c: Context, s: Value | None, step: Step, x: Value) -> Value:
 
 @op("RNN")
 def rnn(c: Context, x: Value, w: Value, r: Value, bias: Value | None = None, lengths: Value | None = None, h0: Value | None = None, *,
-        hidden_size: int = 0, activations: Any = None, activation_alpha: Any = None, activation_beta: Any = None,  # noqa: F811
+        hidden_size: int = 0, activations: Any = None, activation_alpha: Any = None, activation_beta: Any = None,
         clip: float | None = None, direction: str = "forward", layout: int = 0, output_sequence: int = 0) -> Any:
     count = 2 if direction == "bidirectional" else 1
     acts = _activations(activations, activation_alpha, activation_beta, ("Tanh",), count)
@@ -178,7 +178,7 @@ def rnn(c: Context, x: Value, w: Value, r: Value, bias: Value | None = None, len
 
 @op("GRU")
 def gru(c: Context, x: Value, w: Value, r: Value, bias: Value | None = None, lengths: Value | None = None, h0: Value | None = None, *,
-        hidden_size: int = 0, activations: Any = None, activation_alpha: Any = None, activation_beta: Any = None,  # noqa: F811
+        hidden_size: int = 0, activations: Any = None, activation_alpha: Any = None, activation_beta: Any = None,
         clip: float | None = None, direction: str = "forward", layout: int = 0, linear_before_reset: int = 0,
         output_sequence: int = 0) -> Any:
     count = 2 if direction == "bidirectional" else 1
@@ -218,7 +218,7 @@ def gru(c: Context, x: Value, w: Value, r: Value, bias: Value | None = None, len
 
 @op("LSTM")
 def lstm(c: Context, x: Value, w: Value, r: Value, bias: Value | None = None, lengths: Value | None = None, h0: Value | None = None,
-         c0: Value | None = None, peepholes: Value | None = None, *, hidden_size: int = 0, activations: Any = None,  # noqa: F811
+         c0: Value | None = None, peepholes: Value | None = None, *, hidden_size: int = 0, activations: Any = None,
          activation_alpha: Any = None, activation_beta: Any = None, clip: float | None = None, direction: str = "forward",
          input_forget: int = 0, layout: int = 0, output_sequence: int = 0) -> Any:
     count = 2 if direction == "bidirectional" else 1

@@ -9,7 +9,7 @@ from ...core import dtypes as dt
 from ...core.dtypes import compute_dtype
 from ...ir.graph import Value
 from ...ops import functions as F
-from .registry import Context, axes_of, axis_of, op
+from .registry import Context, axes_of, axis_of, emit, op
 
 
 def _plain(name: str) -> Any:
@@ -93,7 +93,8 @@ def _reduced(name: str, c: Context, x: Value, axes: Sequence[int] | None, keep: 
             return x if name not in ("ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceLogSum") else _unit(name, c, x)
         axes = None
     found = axes_of(axes, len(x.shape))
-    return _unit(name, c, x) if not found else REDUCTIONS[name](c, x, found, bool(keep))  # type: ignore[no-any-return]
+    made: Value = _unit(name, c, x) if not found else REDUCTIONS[name](c, x, found, bool(keep))
+    return made
 
 
 def _register(name: str, first_input: int) -> None:
@@ -116,8 +117,8 @@ def arg_extreme(c: Context, x: Value, *, axis: int = 0, keepdims: int = 1, selec
     at = axis_of(axis, len(x.shape))
     make = O.ArgMax if c.node.op_type == "ArgMax" else O.ArgMin
     if not select_last_index:
-        return make(axis=at, keepdims=bool(keepdims))(x)
-    found = make(axis=at, keepdims=bool(keepdims))(F.flip(x, (at,)))
+        return emit(make(axis=at, keepdims=bool(keepdims)), x)
+    found = emit(make(axis=at, keepdims=bool(keepdims)), F.flip(x, (at,)))
     return F.sub(c.scalar(x.shape[at] - 1, dt.i64), found)
 
 

@@ -3,9 +3,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...core import dtypes as dt
 from ...core.dims import ceildiv
 from ...core.errors import ExecutionError, ShapeError
-from ...core import dtypes as dt
 from ...ir.graph import Value
 from ...ops import functions as F
 from .importer import Nothing

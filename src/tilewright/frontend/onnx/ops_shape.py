@@ -11,7 +11,7 @@ from ...core.dims import Dim, Expr, at_least, bounds, ceildiv, maximum, minimum,
 from ...core.errors import ShapeError, UnsupportedError
 from ...ir.graph import Value
 from ...ops import functions as F
-from .registry import Context, NeedsData, axes_of, axis_of, elem_number, op, static
+from .registry import Context, NeedsData, axes_of, axis_of, elem_number, emit, op, static
 
 
 @op("Identity")
@@ -59,14 +59,14 @@ def constant_of_shape(c: Context, shape_: Value, *, value: Any = None) -> Value:
 
 
 @op("ConstantFill", "GivenTensorFill", until=8)
-def constant_fill(c: Context, x: Value | None = None, *, value: float = 0.0, dtype: int = 1, shape: Any = None,  # noqa: A002
+def constant_fill(c: Context, x: Value | None = None, *, value: float = 0.0, dtype: int = 1, shape: Any = None,
                   input_as_shape: int = 0, extra_shape: Any = ()) -> Value:
     dims = list(shape) if x is None else c.dims(x, "the shape") if input_as_shape else list(x.shape)
     return c.full([*dims, *extra_shape], value, elem_number(dtype).held)
 
 
 @op("Reshape", until=4)
-def reshape1(c: Context, x: Value, *, shape: Any, consumed_inputs: Any = None) -> Value:  # noqa: A002
+def reshape1(c: Context, x: Value, *, shape: Any, consumed_inputs: Any = None) -> Value:
     return reshaped(x, list(shape), False)
 
 
@@ -371,7 +371,7 @@ def reverse_sequence(c: Context, x: Value, lengths: Value, *, batch_axis: int = 
     t = F.iota(c.graph, tuple(n if a == time_axis else 1 for a in range(len(x.shape))), time_axis, dt.i64)
     count = F.reshape(F.cast(lengths, dt.i64), tuple(x.shape[a] if a == batch_axis else 1 for a in range(len(x.shape))))
     at = F.where(F.less(t, count), F.sub(F.sub(count, 1), t), t)
-    return O.GatherAlongAxis(axis=time_axis)(x, F.expand(at, x.shape))
+    return emit(O.GatherAlongAxis(axis=time_axis), x, F.expand(at, x.shape))
 
 
 @op("CenterCropPad")

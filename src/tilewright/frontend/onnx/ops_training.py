@@ -1,6 +1,7 @@
 """Optimizer steps and gradients of ai.onnx.preview.training."""
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ...core.errors import UnsupportedError
@@ -16,7 +17,7 @@ def _groups(tensors: tuple[Value, ...], kinds: int) -> list[tuple[Value, ...]]:
     return [tuple(tensors[k * n + i] for k in range(kinds)) for i in range(n)]
 
 
-def _results(rows: list[tuple[Value, ...]]) -> tuple[Value, ...]:
+def _results(rows: Sequence[tuple[Value, ...]]) -> tuple[Value, ...]:
     return tuple(v for column in zip(*rows, strict=True) for v in column)
 
 

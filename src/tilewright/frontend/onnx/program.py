@@ -276,9 +276,8 @@ class Program:
         fn = lookup(HOST, item.domain, item.op_type, item.version)
         assert fn is not None
         inputs = [self._output(n, env) if n else None for n in item.inputs]
-        attrs = {k: v for k, v in item.attrs.items()}
         try:
-            made = fn(Step(self, item, env), *inputs, **attrs)
+            made = fn(Step(self, item, env), *inputs, **item.attrs)
         except TilewrightError:
             raise
         except (ValueError, IndexError, TypeError, KeyError, ArithmeticError) as e:

@@ -22,6 +22,7 @@ from ...core.dtypes import DType
 from ...core.errors import ShapeError, TilewrightError, UnsupportedError
 from ...ir.graph import Graph, Value
 from ...ops import functions as F
+from ...ops.base import Op
 from ...ops.draws import split
 from ...ops.families import broadcast_shapes
 from .content import Contents
@@ -245,5 +246,30 @@ def nonnegative(c: Context, ids: Value, size: Dim) -> Value:
     return F.where(F.less(ids, 0), F.add(ids, c.scalar(size, ids.dtype)), ids)
 
 
-__all__ = ["HOST", "ML", "MICROSOFT", "PREVIEW", "TABLE", "TRAINING", "Context", "NeedsData", "NeedsHost", "TilewrightError", "axes_of",
-           "axis_of", "elem_number", "host", "lookup", "nonnegative", "op", "static"]
+def emit(made: Op, *values: Value) -> Value:
+    """One op with one result."""
+    found: Value = made(*values)
+    return found
+
+
+__all__ = [
+    "HOST",
+    "MICROSOFT",
+    "ML",
+    "PREVIEW",
+    "TABLE",
+    "TRAINING",
+    "Context",
+    "NeedsData",
+    "NeedsHost",
+    "TilewrightError",
+    "axes_of",
+    "axis_of",
+    "elem_number",
+    "emit",
+    "host",
+    "lookup",
+    "nonnegative",
+    "op",
+    "static",
+]

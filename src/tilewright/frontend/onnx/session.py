@@ -54,7 +54,7 @@ def import_onnx(model: Any, compile_: Callable[[Graph], Any], *, name: str | Non
     plain = not stage.rest and not stage.host and stage.segment is not None and not stage.segment.seeded and _is_plain(stage.segment, specs)
     if plain:
         assert stage.segment is not None
-        outs = {n: s for n, s in stage.segment.outputs}
+        outs = dict(stage.segment.outputs)
         inputs = {n: v for (n, _, _), v in zip(stage.segment.inputs, stage.segment.graph.inputs, strict=True)}
         return Imported(source, program, names, *_whole(stage.segment.graph, program.outputs, outs, inputs))
     if stage.segment is not None and stage.segment.graph.outputs:
