@@ -15,7 +15,7 @@ from .engine.campaign import MB, Campaign
 from .files.mutate import BYTES, NUMBERS, Change, changed_bytes, drawn
 
 FIELDS = ("number", "text", "drop", "double", "swap", "op", "type", "shape")
-OPS = ("Add", "MatMul", "Reshape", "Conv", "Loop", "If", "Gather", "Slice", "Resize", "Softmax", "Nonsense", "LSTM", "Pad", "Expand", "Tile")
+OPS = ("Add", "MatMul", "Reshape", "Conv", "Loop", "If", "Gather", "Slice", "Resize", "Softmax", "Nonsense", "LSTM", "Pad", "Expand")
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,13 @@ def models() -> dict[str, bytes]:
     def made(nodes: list[Any], inputs: list[Any], outputs: list[Any], weights: dict[str, Any], **more: Any) -> bytes:
         inits = [nh.from_array(np.asarray(w), n) for n, w in weights.items()]
         graph = h.make_graph(nodes, "m", inputs, outputs, initializer=inits)
-        data: bytes = h.make_model(graph, opset_imports=[h.make_opsetid("", 20), h.make_opsetid("ai.onnx.ml", 3)], **more).SerializeToString()
+        ids = [h.make_opsetid("", 20), h.make_opsetid("ai.onnx.ml", 3)]
+        data: bytes = h.make_model(graph, opset_imports=ids, **more).SerializeToString()
         return data
 
     n = h.make_node
-    body = h.make_graph([n("Add", ["c", "c"], ["d"]), n("Identity", ["go"], ["ok"])], "b", [info("i", [], 7), info("go", [], 9), info("c", [3])],
-                        [info("ok", [], 9), info("d", [3])])
+    body = h.make_graph([n("Add", ["c", "c"], ["d"]), n("Identity", ["go"], ["ok"])], "b",
+                        [info("i", [], 7), info("go", [], 9), info("c", [3])], [info("ok", [], 9), info("d", [3])])
     sides = [h.make_graph([n(op, ["x"], ["r"])], op, [], [info("r", [3])]) for op in ("Exp", "Neg")]
     twice = h.make_function("own", "Twice", ["a"], ["b"], [n("Add", ["a", "a"], ["b"])], [h.make_opsetid("", 20)])
     return {
@@ -152,7 +153,8 @@ def run(case: Case) -> None:
             if kind is None or any(not 0 <= d <= 64 for d in shape) or len(shape) > 6:
                 return
             arrays.append(np.ones(shape, kind))
-        session(*arrays)
+        if case.name != "loop":  # a changed number of rounds may be a program that runs for years
+            session(*arrays)
     except tw.TilewrightError:
         return
 

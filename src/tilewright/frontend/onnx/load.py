@@ -62,6 +62,7 @@ class Source:
         self.name = self.name or self.proto.graph.name or "onnx"
         self.opsets = {o.domain if o.domain != "ai.onnx" else "": o.version for o in self.proto.opset_import}
         self.functions = {(f.domain, f.name, getattr(f, "overload", "")): f for f in self.proto.functions}
+        self.name = str(self.name)
         self._maps: dict[Path, np.memmap[Any, Any]] = {}
         self._check()
 

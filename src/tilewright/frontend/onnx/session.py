@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...core.dims import Expr
-from ...core.errors import InputError, TilewrightError, UnsupportedError
+from ...core.errors import STRANGE, FormatError, InputError, TilewrightError, UnsupportedError
 from ...core.pytree import LEAF, Spec
 from ...core.signature import Signature, Slot
 from ...core.tensors import is_tensor, tensor_to_numpy
@@ -34,6 +34,13 @@ class Imported:
 def import_onnx(model: Any, compile_: Callable[[Graph], Any], *, name: str | None = None) -> Imported:
     """Read a model, check that everything in it is supported, and plan its first segment."""
     source = model if isinstance(model, Source) else Source(model)
+    try:
+        return _imported(source, compile_, name)
+    except STRANGE as e:
+        raise FormatError(f"onnx: {source.name} is not as the standard has it: {type(e).__name__}: {e}") from e
+
+
+def _imported(source: Source, compile_: Callable[[Graph], Any], name: str | None) -> Imported:
     require_all(source)
     graph = source.proto.graph
     program = Program(source, graph, Frame({}, source.opsets), compile_, name or source.name)
@@ -112,7 +119,10 @@ class SegmentedSession:
             if n not in env:
                 raise InputError(f"session: argument {n!r} is missing; takes ({', '.join(names)})")
             env[n] = self._taken(n, env[n])
-        out = self._program.run(env)
+        try:
+            out = self._program.run(env)
+        except STRANGE as e:
+            raise FormatError(f"onnx: {self.name} is not as the standard has it: {type(e).__name__}: {e}") from e
         return out[0] if len(out) == 1 and not isinstance(out[0], list) else tuple(out)
 
     def _taken(self, name: str, value: Any) -> Any:
