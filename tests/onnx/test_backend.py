@@ -19,7 +19,7 @@ def sample() -> list[str]:
 
 @pytest.mark.parametrize("name", sample())
 def test_sample(name: str) -> None:
-    run_case(name)
+    assert run_case(name)
 
 
 @pytest.mark.slow
@@ -27,7 +27,7 @@ def test_sample(name: str) -> None:
 def test_all(name: str) -> None:
     if name in EXCLUDED:
         pytest.skip(EXCLUDED[name])
-    run_case(name)
+    assert run_case(name)
 
 
 def test_exclusions_exist_and_are_few() -> None:

@@ -18,7 +18,7 @@ from ...ir.types import TensorType
 from ...ops.structure import ConstantData
 from .elements import Elem, elem_of
 from .load import Source, onnx_library
-from .model import Frame, Item, Sub, expanded, function_body, inlined, items_of
+from .model import Frame, Item, Sub, expanded, function_body, inlined, items_of, schema_of
 from .registry import HOST, TABLE, Context, NeedsData, NeedsHost, lookup
 
 
@@ -210,9 +210,8 @@ class Builder:
 
     def _coded(self, item: Item, bound: Sequence[Binding]) -> dict[int, Elem]:
         """Results that have the element type of an input whose type is no dtype of ours."""
-        try:
-            schema = onnx_library().defs.get_schema(item.op_type, item.version, item.domain)
-        except Exception:
+        schema = schema_of(item.op_type, item.version, item.domain)
+        if schema is None:
             return {}
         by_name = {}
         for i, b in enumerate(bound):

@@ -184,15 +184,23 @@ def inlined(source: Source, graph: Any, frame: Frame, prefix: str, inputs: Mappi
     return Frame(names, frame.opsets, frame.attrs, prefix, frame.depth + 1)
 
 
+def schema_of(name: str, version: int, domain: str) -> Any:
+    """What the standard says of an op; None where it does not know it."""
+    onnx = onnx_library()
+    try:
+        return onnx.defs.get_schema(name, version, domain)
+    except onnx.defs.SchemaError:
+        return None
+
+
 def function_body(source: Source, item: Item, types: Sequence[Any] | None) -> tuple[Any, dict[str, int]] | None:
     """The FunctionProto that a node stands for, and its opsets: the model's own functions first, then the standard's."""
     onnx = onnx_library()
     own = source.functions.get((item.proto.domain, item.op_type, getattr(item.proto, "overload", "")))
     if own is not None:
         return own, {("" if o.domain == "ai.onnx" else o.domain): o.version for o in own.opset_import}
-    try:
-        schema = onnx.defs.get_schema(item.op_type, item.version, item.domain)
-    except Exception:
+    schema = schema_of(item.op_type, item.version, item.domain)
+    if schema is None:
         return None
     found = None
     if schema.has_function:
@@ -256,12 +264,9 @@ def expanded(source: Source, item: Item, body: Any, opsets: Mapping[str, int], n
 def _defaults(item: Item) -> dict[str, Any]:
     """What the standard says of attributes that a node leaves out."""
     onnx = onnx_library()
-    try:
-        schema = onnx.defs.get_schema(item.op_type, item.version, item.domain)
-    except Exception:
-        return {}
+    schema = schema_of(item.op_type, item.version, item.domain)
     found = {}
-    for name, a in schema.attributes.items():
+    for name, a in schema.attributes.items() if schema is not None else ():
         if a.default_value.name:
             value = onnx.helper.get_attribute_value(a.default_value)
             found[name] = value.decode() if isinstance(value, bytes) else value
@@ -272,7 +277,6 @@ def missing(source: Source, graph: Any, opsets: Mapping[str, int], seen: set[str
     """Nodes that nothing here knows, as they are shown to the user; subgraphs and functions included."""
     found: list[str] = []
     seen = set() if seen is None else seen
-    onnx = onnx_library()
     for n in graph.node:
         domain = "" if n.domain == "ai.onnx" else n.domain
         version = opsets.get(domain, source.opsets.get(domain, 1))
@@ -288,12 +292,9 @@ def missing(source: Source, graph: Any, opsets: Mapping[str, int], seen: set[str
                 seen.add(key)
                 found += missing(source, own, {("" if o.domain == "ai.onnx" else o.domain): o.version for o in own.opset_import}, seen)
             continue
-        try:
-            schema = onnx.defs.get_schema(n.op_type, version, domain)
-            if schema.has_function or schema.has_context_dependent_function:
-                continue
-        except Exception:
-            pass
+        schema = schema_of(n.op_type, version, domain)
+        if schema is not None and (schema.has_function or schema.has_context_dependent_function):
+            continue
         found.append(f"{domain or 'ai.onnx'}.{n.op_type} (opset {version}, node {n.name or ', '.join(n.output)!r})")
     return found
 

@@ -25,7 +25,7 @@ def sequence_empty(c: Context, *, dtype: int = 1) -> list[Any]:
 def _place(c: Context, position: Value | None, count: int, default: int, limit: int) -> int:
     at = default if position is None else int(c.scalar_of(position, "the position"))
     if not -count <= at < limit:
-        raise ExecutionError(f"position {at} is outside a sequence of {count}")
+        raise ExecutionError(f"onnx: position {at} is outside a sequence of {count}")
     return at + count if at < 0 else at
 
 
@@ -88,5 +88,5 @@ def optional_has_element(c: Context, x: Any = None) -> Value:
 @op("OptionalGetElement")
 def optional_get_element(c: Context, x: Any) -> Any:
     if isinstance(x, Nothing):
-        raise ExecutionError("an optional without an element was asked for it")
+        raise ExecutionError("onnx: an optional without an element was asked for it")
     return x
