@@ -34,6 +34,27 @@ class Contents:
     def tell(self, value: Value, content: Array) -> None:
         self._found[value] = content
 
+    def weights(self, value: Value) -> Array | None:
+        """The elements of a value of any size that is made from constants alone."""
+        todo, seen = [value], {value}
+        while todo:
+            v = todo.pop()
+            if isinstance(v.op, O.Constant):
+                continue
+            if not v.node.operands or isinstance(v.op, (O.Cond, O.Scan, O.While)):
+                return None
+            todo += [u for u in v.node.operands if u not in seen]
+            seen.update(v.node.operands)
+        try:
+            return self._made(value)
+        except (TilewrightError, TypeError, ValueError, IndexError, ArithmeticError):
+            return None
+
+    def _made(self, value: Value) -> Array:
+        if isinstance(value.op, O.Constant):
+            return value.op.data.array
+        return apply(value.op, [self._made(v) for v in value.node.operands])[value.index]
+
     def of(self, value: Value) -> Array | None:
         if value in self._found:
             return self._found[value]

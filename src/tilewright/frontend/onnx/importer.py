@@ -15,11 +15,14 @@ import numpy as np
 from ...core.errors import STRANGE, FormatError, TilewrightError, UnsupportedError
 from ...ir.graph import Graph, Value
 from ...ir.types import TensorType
-from ...ops.structure import ConstantData
+from ...ops.structure import Constant, ConstantData
 from .elements import Elem, elem_of
 from .load import Source, onnx_library
 from .model import Frame, Item, Sub, expanded, function_body, inlined, items_of, schema_of
 from .registry import HOST, TABLE, Context, NeedsData, NeedsHost, lookup
+
+
+MOVES = frozenset(("Cast", "Concat", "Flatten", "Gather", "Pad", "Reshape", "Slice", "Split", "Squeeze", "Tile", "Unsqueeze"))
 
 
 class Pending:
@@ -188,9 +191,14 @@ class Builder:
         coded = {}
         if any(isinstance(b, Value) and b in self.context.coded for b in bound):
             coded = self._coded(item, bound)
+        moved = item.op_type in MOVES and item.domain == "" and bool(bound) and all(
+            b is None or (isinstance(b, Value) and isinstance(b.op, Constant)) for b in bound)
         for k, (name, value) in enumerate(zip(item.outputs, results, strict=False)):
             if not name:
                 continue
+            if moved and isinstance(value, Value) and not isinstance(value.op, Constant) and value not in self.context.coded:
+                array = self.context.contents.weights(value)  # weights that a file takes apart and joins are weights again
+                value = value if array is None else self.graph.constant(np.ascontiguousarray(array), name)
             if value is None:
                 raise UnsupportedError(f"onnx: node {item.title}: its result {name!r} is not supported")
             if isinstance(value, Labels):

@@ -4,6 +4,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from ... import ops as O
 from ...core import dtypes as dt
 from ...core.errors import UnsupportedError
@@ -98,13 +100,17 @@ class Step:
         n = len(carries)
         inner = [g.input(v.type, "carry") for v in carries]
         row = g.input(self.xs.type.with_shape(self.xs.shape[1:]), "x")
-        extra = []
-        outer: list[Value] = list(captured)
+        outer: list[Value] = []
         slices = [self.xs]
         if lengths is not None:
             step = g.input(F.iota(self.c.graph, (self.steps,), 0, dt.i64).type.with_shape(()), "t")
             slices.append(F.iota(self.c.graph, (self.steps,), 0, dt.i64))
-        extra = [g.input(v.type, "captured") for v in captured]
+        extra = []
+        for v in captured:
+            weights = self.c.contents.weights(v)  # in the body, so that they are packed once
+            if weights is None:
+                outer.append(v)
+            extra.append(g.input(v.type, "captured") if weights is None else g.constant(np.ascontiguousarray(weights), "weights"))
         new = body(g, inner, row, extra)
         shown = new[0]
         if lengths is not None:
