@@ -21,7 +21,6 @@ from .load import Source, onnx_library
 from .model import Frame, Item, Sub, expanded, function_body, inlined, items_of, schema_of
 from .registry import HOST, TABLE, Context, NeedsData, NeedsHost, lookup
 
-
 MOVES = frozenset(("Cast", "Concat", "Flatten", "Gather", "Pad", "Reshape", "Slice", "Split", "Squeeze", "Tile", "Unsqueeze"))
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 from itertools import product as cartesian
 from typing import Any
 
+import numpy as np
+
 from ... import ops as O
 from ...core import dtypes as dt
 from ...core.dims import Dim, Expr, ceildiv, product
@@ -156,8 +158,6 @@ def _simple(padding: Any, kernel: Any, dil: Any) -> bool:
 @op("MaxPool")
 def max_pool(c: Context, x: Value, *, kernel_shape: Any, auto_pad: str = "NOTSET", ceil_mode: int = 0, dilations: Any = None,
              pads: Any = None, storage_order: int = 0, strides: Any = None) -> Any:
-    import numpy as np
-
     kernel = tuple(kernel_shape)
     n = len(kernel)
     stride, dil = tuple(strides or (1,) * n), tuple(dilations or (1,) * n)
@@ -177,8 +177,6 @@ def max_pool(c: Context, x: Value, *, kernel_shape: Any, auto_pad: str = "NOTSET
 
 
 def _max_pool_indices(c: Context, x: Value, kernel: Any, stride: Any, dil: Any, padding: Any, ceil: bool, order: int) -> Any:
-    import numpy as np
-
     if ceil:
         more = _ceil_padded(x, kernel, stride, dil, padding)
         padding = tuple((lo, hi + m) for (lo, hi), m in zip(padding, more, strict=True))
@@ -240,8 +238,6 @@ def col2im(c: Context, x: Value, image: Value, block: Value, *, dilations: Any =
     batch, columns = x.shape[0], x.shape[1]
     channels = columns // product(list(kernel))
     # A transposed convolution with one tap a channel puts every column where it came from.
-    import numpy as np
-
     taps = int(np.prod(kernel))
     image_ = F.reshape(x, (batch * channels, taps, *out))
     one = c.constant(np.eye(taps, dtype=x.dtype.np).reshape(taps, 1, *kernel))
@@ -294,7 +290,19 @@ def _c(v: Value, x: Value, wide: Any) -> Value:
 @op("InstanceNormalization")
 def instance_norm(c: Context, x: Value, scale: Value, bias: Value, *, epsilon: float = 1e-5, consumed_inputs: Any = None) -> Value:
     channels = x.shape[1]
+    source = x.node.operands[0] if isinstance(x.op, O.Reshape) else None
+    grouped = source is not None and len(x.shape) == 3 and len(source.shape) >= 3 and source.shape[0] == x.shape[0]
+    if grouped and source is not None and _is_neutral(c, scale, bias):
+        # Groups of channels as channels: how files write a norm over groups.
+        whole = source.shape[1]
+        if isinstance(whole, int) and isinstance(channels, int) and whole % channels == 0:
+            return F.reshape(emit(O.GroupNorm(groups=channels, eps=epsilon), source), x.shape)
     return emit(O.GroupNorm(groups=channels, eps=epsilon, affine="both"), x, scale, bias)
+
+
+def _is_neutral(c: Context, scale: Value, bias: Value) -> bool:
+    known = [c.known(v) for v in (scale, bias)]
+    return known[0] is not None and known[1] is not None and bool(np.all(known[0] == 1)) and not np.any(known[1])
 
 
 @op("GroupNormalization", since=21)

@@ -205,13 +205,13 @@ def slice10(c: Context, x: Value, starts: Value, ends: Value, axes: Value | None
                   None if steps is None else c.ints(steps, "the steps"))
 
 
-FAR = 1 << 30
+FAR = 10**9  # an end that files write for "to the end"
 
 
 def _bound(i: Dim, n: Dim, low: Dim, high: Dim) -> Dim:
     """A start or end counted from the end where it is negative, kept within low..high."""
     if isinstance(i, int):
-        if i >= FAR:
+        if i >= FAR and isinstance(n, Expr):
             return high
         if i <= -FAR:
             return low
@@ -297,6 +297,9 @@ def padded(c: Context, x: Value, pads: list[Dim], mode: str, value: Value | None
     for a in range(n):
         if lo[a] == 0 and hi[a] == 0:
             continue
+        if not all(isinstance(d, int) for d in (lo[a], hi[a], x.shape[a])):
+            x = F.gather(x, _padding_places(c, x.shape[a], lo[a], hi[a], mode), a)
+            continue
         before, after, length = static((lo[a], hi[a], x.shape[a]), "sizes and pads of a padding by reflection")
         at = np.arange(-before, length + after)
         if mode == "edge":
@@ -311,6 +314,20 @@ def padded(c: Context, x: Value, pads: list[Dim], mode: str, value: Value | None
             raise UnsupportedError(f"the padding mode {mode!r} is not supported")
         x = F.gather(x, c.constant(at.astype(np.int64)), a)
     return x
+
+
+def _padding_places(c: Context, size: Dim, before: Dim, after: Dim, mode: str) -> Value:
+    """Where each element of a padded axis of any size comes from; a reflection reaches at most to the other end."""
+    at = O_iota(c, size + before + after, -1 * before, 1, dt.i64)
+    last = c.scalar(size - 1, dt.i64)
+    if mode == "edge":
+        return F.minimum(F.maximum(at, 0), last)
+    if mode == "wrap":
+        return F.one("remainder", at, c.scalar(size, dt.i64))
+    if mode != "reflect":
+        raise UnsupportedError(f"the padding mode {mode!r} is not supported")
+    at = F.abs_(at)
+    return F.where(F.greater(at, last), F.sub(F.mul(last, 2), at), at)
 
 
 @op("Range")

@@ -25,6 +25,7 @@ from .load import Source
 from .model import Frame, Item, items_of
 from .registry import HOST, lookup
 
+SMALL = 4096  # elements of a value that the next plan takes as a constant
 KEPT = 64  # plans of one place in the program
 Compile = Callable[[Graph], Any]
 
@@ -92,6 +93,8 @@ class Stage:
     types: dict[str, TensorType]
     next: OrderedDict[Any, Stage] = field(default_factory=OrderedDict)
     seen: dict[str, tuple[Any, ...]] = field(default_factory=dict)  # shapes of earlier calls; None where they differed
+    known: dict[str, Any] = field(default_factory=dict)  # values that this plan makes constants
+    reads: list[str] | None = None  # names that the nodes of `rest` and the outputs need
     why: list[str] = field(default_factory=list)  # the program is cut here
     exact: bool = False  # symbols did not work out here: every set of sizes has its own plan
 
@@ -162,6 +165,11 @@ class Program:
                 continue
             if isinstance(b, (Pending, Strings)) or _holds_strings(b):
                 continue
+            if stage.rest and isinstance(b, Value) and b not in builder.context.coded:
+                found = builder.context.known(b)
+                if found is not None and found.dtype != object and found.size <= SMALL:
+                    stage.known[name] = found
+                    continue
             if any(n == name for n, _, _ in places):  # it entered the segment as it is
                 continue
             if isinstance(b, Value):
@@ -184,6 +192,7 @@ class Program:
         while True:
             if stage.segment is not None:
                 stage.segment(env)
+            env.update(stage.known)
             for b in stage.host:
                 self._step(b.item, env)
             if not stage.rest:
@@ -199,9 +208,11 @@ class Program:
         raise FormatError(f"onnx: nothing gives the output {name!r} of {self.name}")
 
     def _following(self, stage: Stage, env: dict[str, Any]) -> Stage:
-        names = sorted({n for i in stage.rest for n in i.reads} | {n for n in self.outputs if n in env})
-        names = [n for n in names if n in env]
-        key = tuple(_key(env[n], n in stage.needs, self._shape(stage, n, env[n])) for n in names)
+        if stage.reads is None:
+            stage.reads = sorted({n for i in stage.rest for n in i.reads} | set(self.outputs))
+        names = [n for n in stage.reads if n in env]
+        known, needs = stage.known, stage.needs
+        key = tuple([_key(env[n], n in needs, self._shape(stage, n, env[n])) for n in names if n not in known])
         found = stage.next.get(key)
         if found is None:
             found = self._planned(stage, env, names)
@@ -214,7 +225,8 @@ class Program:
 
     def _planned(self, stage: Stage, env: dict[str, Any], names: list[str]) -> Stage:
         renamed: dict[Any, Expr] = {}
-        specs = {n: self._spec(n, env[n], n in stage.needs, self._shape(stage, n, env[n]), stage.types.get(n), renamed) for n in names}
+        needs = stage.needs | set(stage.known)
+        specs = {n: self._spec(n, env[n], n in needs, self._shape(stage, n, env[n]), stage.types.get(n), renamed) for n in names}
         has_symbols = any(isinstance(d, Expr) for s in specs.values() for d in _dims(s))
         try:
             made = self.plan(stage.rest, specs)[0]
@@ -223,7 +235,7 @@ class Program:
                 raise
             self.notes.append(f"one plan for each set of sizes: {e}")
             stage.exact = True
-            specs = {n: self._spec(n, env[n], n in stage.needs, None, None, renamed) for n in names}
+            specs = {n: self._spec(n, env[n], n in needs, None, None, renamed) for n in names}
             made = self.plan(stage.rest, specs)[0]
         if made.rest and not made.segment and not made.host and {id(i) for i in made.rest} == {id(i) for i in stage.rest} \
                 and not made.needs - stage.needs:
@@ -354,12 +366,11 @@ def declared(source: Source, info: Any, symbols: dict[str, Expr]) -> Spec:
         return None
     dims: list[Dim] = []
     for k, d in enumerate(t.tensor_type.shape.dim):
-        if d.HasField("dim_value"):
-            if d.dim_value < 0:
-                raise FormatError(f"onnx: input {info.name!r} has the negative size {d.dim_value}")
+        if d.HasField("dim_value") and d.dim_value >= 0:  # some writers say -1 where they do not know
             dims.append(int(d.dim_value))
             continue
-        label = d.dim_param or f"{info.name}_{k}"
+        named = any(ch.isalnum() for ch in d.dim_param)  # "?" is no name: two of them are two sizes
+        label = d.dim_param if named else f"{info.name}_{k}"
         if label not in symbols:
             clean = "".join(ch if ch.isalnum() or ch == "_" else "_" for ch in label) or "d"
             clean = clean if not clean[0].isdigit() else f"d{clean}"

@@ -150,7 +150,7 @@ class SegmentedSession:
             array = array.view(elem(want).np)
         if info.tensor_type.HasField("shape"):
             dims = info.tensor_type.shape.dim
-            fits = array.ndim == len(dims) and all(not d.HasField("dim_value") or d.dim_value == n for d, n in zip(dims, array.shape,
+            fits = array.ndim == len(dims) and all(not d.HasField("dim_value") or d.dim_value in (n, -1) for d, n in zip(dims, array.shape,
                                                                                                                  strict=False))
             if not fits:
                 shown = ",".join(str(d.dim_value) if d.HasField("dim_value") else d.dim_param or "?" for d in dims)
