@@ -146,7 +146,7 @@ def run(case: Case) -> None:
         session: Any = tw.compile(data)
         inputs = tw.onnx.InferenceSession(data).get_inputs()
         kinds = {"float": np.float32, "int64": np.int64, "bool": np.bool_}
-        arrays = []
+        arrays: list[Any] = []
         for i in inputs:
             kind = kinds.get(i.type.removeprefix("tensor(").removesuffix(")"))
             shape = [d if isinstance(d, int) else 2 for d in i.shape]

@@ -58,6 +58,9 @@ def _imported(source: Source, compile_: Callable[[Graph], Any], name: str | None
             raise
         program.notes.append(f"sizes are taken from each call: {e}")
         return Imported(source, program, names, None, None)
+    if symbols and stage.rest:  # known sizes may decide what symbols leave open: the first call has them
+        program.notes.append("sizes are taken from the first call: " + "; ".join(stage.why[:3]))
+        return Imported(source, program, names, None, None)
     plain = not stage.rest and not stage.host and stage.segment is not None and not stage.segment.seeded and _is_plain(stage.segment, specs)
     if plain:
         assert stage.segment is not None
