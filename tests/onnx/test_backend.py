@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from tests.fresh import SEED
 from tests.onnx.backend import EXCLUDED, cases, run_case
+from tilewright.frontend.onnx import families
 
 COUNT = 60
 
@@ -33,3 +36,9 @@ def test_all(name: str) -> None:
 def test_exclusions_exist_and_are_few() -> None:
     assert EXCLUDED.keys() <= cases().keys()
     assert len(cases()) - len(EXCLUDED) >= 1950
+
+
+def test_every_family_is_in_the_table() -> None:
+    folder = Path(families.__file__).parent
+    files = {p.stem for p in folder.glob("*.py") if p.stem.startswith(("ops_", "host_"))}
+    assert files <= {m.__name__.rpartition(".")[2] for m in families.FAMILIES}
