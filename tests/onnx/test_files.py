@@ -220,6 +220,26 @@ def test_bytes_that_are_no_model(tmp_path: Path) -> None:
         tw.compile(str(tmp_path / "none.onnx"))
 
 
+HUGE: dict[str, Any] = {
+    "expand": lambda: one("Expand", [f(1), np.array([1 << 40])], fixed=(1,)),
+    "tile": lambda: one("Tile", [f(4), np.array([1 << 40])], fixed=(1,)),
+    "range": lambda: one("Range", [np.array(v, np.float32) for v in (0.0, 1e12, 1e-3)], fixed=(0, 1, 2)),
+    "pad": lambda: one("Pad", [f(4), np.array([1 << 50, 0])], fixed=(1,), mode="edge"),
+    "resize": lambda: one("Resize", [f(1, 1, 2, 2), None, np.array([1, 1, 1e9, 1e9], np.float32)], fixed=(2,)),
+    "window": lambda: one("HannWindow", [np.array(1 << 50)], fixed=(0,)),
+    "pool": lambda: one("LpPool", [f(1, 1, 8, 8)], kernel_shape=[5000, 5000], pads=[5000] * 4),
+    "split": lambda: one("Split", [f(3)], num_outputs=1 << 40),
+    "one_hot": lambda: one("OneHot", [np.array([1, 2]), np.array([1 << 40]), f(2)], fixed=(1,)),
+}
+
+
+@pytest.mark.parametrize("name", HUGE)
+def test_sizes_beyond_any_memory_are_errors(name: str) -> None:
+    made, feed = HUGE[name]()
+    with pytest.raises(tw.TilewrightError):
+        tw.compile(made)(*feed.values())
+
+
 def test_wrong_inputs_are_named() -> None:
     session: Any = tw.compile(one("NonZero", [f(2, 3)])[0])
     with pytest.raises(tw.InputError, match="input 'x0' must be f32, got int64"):

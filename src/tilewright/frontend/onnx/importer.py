@@ -293,7 +293,7 @@ def constants_of(source: Source, graph: Any, frame: Frame) -> dict[str, Any]:
 def dense(source: Source, s: Any) -> Any:
     """A sparse tensor written out."""
     shape = tuple(int(d) for d in s.dims)
-    if int(np.prod(shape, dtype=np.float64)) > 1 << 31:
+    if int(np.prod(shape, dtype=np.float64)) > 1 << 28:
         raise FormatError(f"onnx: the sparse tensor {s.values.name!r} of shape {list(shape)} is too large to write out")
     values, at = source.array(s.values), source.array(s.indices)
     out = np.zeros(shape, values.dtype)

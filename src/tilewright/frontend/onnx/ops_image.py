@@ -13,7 +13,7 @@ from ...core.dtypes import compute_dtype
 from ...core.errors import ShapeError, UnsupportedError
 from ...ir.graph import Value
 from ...ops import functions as F
-from .registry import Context, NeedsData, axis_of, op, static
+from .registry import Context, NeedsData, axis_of, limited, op, static
 
 Array = np.ndarray[Any, Any]
 
@@ -125,6 +125,9 @@ def resized(c: Context, x: Value, scales: list[float | None], sizes: list[Dim], 
         if not isinstance(size, int) or not isinstance(out, int):
             y = _repeated(y, axis, scale, mode)
             continue
+        limited(out, 1 << 24, "a size of a resized image")
+        if size == 0:
+            raise ShapeError(f"an empty axis of {x.type} cannot be resized")
         ratio = out / size if scale is None else scale
         roi = None if rois is None else (float(rois[axis]), float(rois[len(sizes) + axis]))
         at = _source(np.arange(out, dtype=np.float64), size, out if scale is None else size * scale, ratio, coordinates, roi)

@@ -13,7 +13,7 @@ from ...core.dtypes import compute_dtype
 from ...core.errors import ShapeError, UnsupportedError
 from ...ir.graph import Value
 from ...ops import functions as F
-from .registry import Context, axis_of, emit, op, static
+from .registry import Context, axis_of, emit, limited, op, static
 
 
 @op("MatMul")
@@ -132,6 +132,7 @@ def _ceil_padded(x: Value, kernel: Any, stride: Any, dil: Any, padding: Any) -> 
 
 def _taps(x: Value, kernel: Any, stride: Any, dil: Any, padding: Any, fill: Any) -> list[Value]:
     """For each tap of the kernel the elements that it reads, over all windows."""
+    limited(product(list(kernel)), 4096, "the number of elements of a window")
     lead = len(x.shape) - len(kernel)
     lo, hi = [0] * lead + [a for a, _ in padding], [0] * lead + [b for _, b in padding]
     wide = F.pad(x, lo, hi, fill)
@@ -238,7 +239,7 @@ def col2im(c: Context, x: Value, image: Value, block: Value, *, dilations: Any =
     batch, columns = x.shape[0], x.shape[1]
     channels = columns // product(list(kernel))
     # A transposed convolution with one tap a channel puts every column where it came from.
-    taps = int(np.prod(kernel))
+    taps = limited(int(np.prod(kernel)), 4096, "the number of elements of a block")
     image_ = F.reshape(x, (batch * channels, taps, *out))
     one = c.constant(np.eye(taps, dtype=x.dtype.np).reshape(taps, 1, *kernel))
     made = O.Conv(stride=tuple(stride), padding=tuple((pad[i], pad[n + i]) for i in range(n)), dilation=tuple(dil), transposed=True,
@@ -358,7 +359,7 @@ def mean_variance_norm(c: Context, x: Value, *, axes: Any = (0, 2, 3)) -> Value:
 
 @op("LRN")
 def lrn(c: Context, x: Value, *, size: int, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0) -> Value:
-    lo = (size - 1) // 2
+    lo = (limited(size, 4096, "the size of LRN") - 1) // 2
     n = len(x.shape)
     wide = F.pad(F.square(x), [0, lo, *(0,) * (n - 2)], [0, size - 1 - lo, *(0,) * (n - 2)])
     total = _reduce([F.slice_(wide, 1, i, x.shape[1]) for i in range(size)], "add")

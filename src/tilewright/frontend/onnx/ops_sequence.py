@@ -9,7 +9,7 @@ from ...core.errors import ExecutionError, ShapeError
 from ...ir.graph import Value
 from ...ops import functions as F
 from .importer import Nothing
-from .registry import Context, axis_of, op, static
+from .registry import Context, axis_of, limited, op, static
 
 
 @op("SequenceConstruct")
@@ -55,6 +55,7 @@ def sequence_length(c: Context, xs: list[Any]) -> Value:
 def split_to_sequence(c: Context, x: Value, lengths: Value | None = None, *, axis: int = 0, keepdims: int = 1) -> list[Value]:
     at = axis_of(axis, len(x.shape))
     (n,) = static((x.shape[at],), "the size along which SplitToSequence cuts")
+    limited(n, 1 << 16, "the number of parts of a sequence")
     if lengths is None:
         parts = [F.slice_(x, at, i, 1) for i in range(n)]
         return parts if keepdims else [F.reshape(p, (*x.shape[:at], *x.shape[at + 1 :])) for p in parts]

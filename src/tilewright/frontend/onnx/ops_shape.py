@@ -11,7 +11,7 @@ from ...core.dims import Dim, Expr, at_least, bounds, ceildiv, maximum, minimum,
 from ...core.errors import ShapeError, UnsupportedError
 from ...ir.graph import Value
 from ...ops import functions as F
-from .registry import Context, NeedsData, axes_of, axis_of, elem_number, emit, op, static
+from .registry import Context, NeedsData, axes_of, axis_of, elem_number, emit, limited, op, static
 
 
 @op("Identity")
@@ -187,7 +187,9 @@ def split(c: Context, x: Value, lengths: Value | None = None, *, axis: int = 0, 
 def _split(c: Context, x: Value, axis: int, sizes: Any, count: int | None) -> tuple[Value, ...]:
     at = axis_of(axis, len(x.shape))
     if sizes is None:
-        n = len(c.outputs) if count is None else count
+        n = len(c.outputs) if count is None else limited(count, 1 << 16, "the number of parts")
+        if n < 1:
+            raise ShapeError("a split needs at least one part")
         whole = x.shape[at]
         each = ceildiv(whole, n)
         sizes = [each] * (n - 1) + [whole - each * (n - 1)]
@@ -205,6 +207,7 @@ def slice10(c: Context, x: Value, starts: Value, ends: Value, axes: Value | None
                   None if steps is None else c.ints(steps, "the steps"))
 
 
+MANY = 1 << 24  # elements of a table that is made with the graph
 FAR = 10**9  # an end that files write for "to the end"
 
 
@@ -301,6 +304,7 @@ def padded(c: Context, x: Value, pads: list[Dim], mode: str, value: Value | None
             x = F.gather(x, _padding_places(c, x.shape[a], lo[a], hi[a], mode), a)
             continue
         before, after, length = static((lo[a], hi[a], x.shape[a]), "sizes and pads of a padding by reflection")
+        limited(before + after + length, MANY, "the size of a padding by reflection")
         at = np.arange(-before, length + after)
         if mode == "edge":
             at = np.clip(at, 0, length - 1)
@@ -340,7 +344,8 @@ def range_(c: Context, start: Value, limit: Value, delta: Value) -> Value:
             return O_iota(c, maximum(count, 0), a, k, dtype)
         raise UnsupportedError("a Range whose step is symbolic or 0")
     first, last, step = (c.scalar_of(v, "the ends") for v in (start, limit, delta))
-    count = max(int(np.ceil((last - first) / step)), 0)
+    steps = (last - first) / step if step else np.inf
+    count = limited(np.ceil(max(steps, 0)) if np.isfinite(steps) else -1, MANY, "the number of elements of a Range of floats")
     return c.constant((first + step * np.arange(count)).astype(dtype.np))
 
 

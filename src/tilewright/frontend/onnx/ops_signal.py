@@ -10,7 +10,7 @@ from ...core.errors import ShapeError
 from ...ir.graph import Value
 from ...ops import fourier_functions as fourier
 from ...ops import functions as F
-from .registry import Context, axis_of, elem_number, op, static
+from .registry import Context, axis_of, elem_number, limited, op, static
 
 
 def _transformed(c: Context, x: Value, axis: int, length: int | None, inverse: bool, onesided: bool) -> Value:
@@ -68,7 +68,10 @@ def stft(c: Context, x: Value, step: Value, window: Value | None = None, length:
         raise ShapeError("STFT needs a window or a frame length")
     batch, n = x.shape[:2]
     (n,) = static((n,), "the signal's length")
+    if hop < 1 or not 0 < size <= n:
+        raise ShapeError(f"STFT needs a positive step and frames that fit the signal, got step {hop}, frames of {size}, signal of {n}")
     count = (n - size) // hop + 1
+    limited(count * size, 1 << 24, "the number of elements of all frames")
     if len(x.shape) == 2:
         x = F.reshape(x, (*x.shape, 1))
     at = (np.arange(count)[:, None] * hop + np.arange(size)[None, :]).reshape(-1)
@@ -83,7 +86,7 @@ def stft(c: Context, x: Value, step: Value, window: Value | None = None, length:
 
 @op("HannWindow", "HammingWindow", "BlackmanWindow")
 def window(c: Context, size: Value, *, output_datatype: int = 1, periodic: int = 1) -> Value:
-    n = int(c.scalar_of(size, "the size"))
+    n = limited(int(c.scalar_of(size, "the size")), 1 << 24, "the size of a window")
     t = 2 * np.pi * np.arange(n) / max(n if periodic else n - 1, 1)
     match c.node.op_type:
         case "HannWindow":
@@ -101,6 +104,7 @@ def mel_weights(c: Context, bins: Value, size: Value, rate: Value, low: Value, h
     length, hertz = int(c.scalar_of(size, "the length")), int(c.scalar_of(rate, "the sample rate"))
     lowest, highest = float(c.scalar_of(low, "the lowest frequency")), float(c.scalar_of(high, "the highest frequency"))
     rows = length // 2 + 1
+    limited(rows * n, 1 << 24, "the size of a filter bank")
 
     def mel(f: Any) -> Any:
         return 2595 * np.log10(1 + f / 700)

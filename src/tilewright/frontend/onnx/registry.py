@@ -232,6 +232,13 @@ def static(dims: Sequence[Dim], what: str) -> tuple[int, ...]:
     return tuple(out)
 
 
+def limited(count: Any, most: int, what: str) -> int:
+    """A number that decides how much is written down while the graph is made."""
+    if not 0 <= count <= most:
+        raise UnsupportedError(f"{what} must be in 0..{most}, got {count}")
+    return int(count)
+
+
 def nonnegative(c: Context, ids: Value, size: Dim) -> Value:
     """Indices with negative ones counted from the end."""
     if ids.dtype.kind == "u":
@@ -268,6 +275,7 @@ __all__ = [
     "elem_number",
     "emit",
     "host",
+    "limited",
     "lookup",
     "nonnegative",
     "op",
