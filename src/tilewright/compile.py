@@ -177,7 +177,8 @@ def _compile_onnx(module: Any, *, dynamic: Any, dynamic_shapes: Any, dtype: DTyp
                 return SegmentedSession(found)  # type: ignore[return-value]
             return build_segment(found.graph, found.signature)
     except MemoryError as problem:
-        raise CompileError(f"compile: no memory for {name or 'the ONNX model'} ({str(problem).partition(';')[0]}); drop other sessions, or raise "
+        reason = str(problem).partition(";")[0]
+        raise CompileError(f"compile: no memory for {name or 'the ONNX model'} ({reason}); drop other sessions, or raise "
                            "the limit on this process's memory") from None
     finally:
         stages.close()

@@ -75,6 +75,9 @@ CASES: dict[str, Any] = {
                        coefficients=[0.7, -0.2], support_vectors=[0.1, 0.2, 0.3, -0.4, 0.5, 0.6]),
     "svr_poly": lambda: one("SVMRegressor", [f(5, 3)], domain=ML, kernel_type="POLY", kernel_params=[0.3, 0.5, 2.0], n_supports=2, rho=[0.4],  # noqa: E501
                             coefficients=[0.7, -0.2], support_vectors=[0.1, 0.2, 0.3, -0.4, 0.5, 0.6]),
+    "svc": lambda: one("SVMClassifier", [f(5, 2)], domain=ML, outputs=2, kernel_type="RBF", kernel_params=[0.3, 0.0, 3.0],
+                       classlabels_ints=[3, 4, 5], vectors_per_class=[1, 1, 1], rho=[0.1, -0.2, 0.3], coefficients=[0.7, -0.2, 0.4, 0.9, -0.8, -0.5],  # noqa: E501
+                       support_vectors=[0.1, 0.2, 0.3, -0.4, 0.5, 0.6], prob_a=[-1.0, -1.5, -0.7], prob_b=[0.1, 0.2, -0.1]),
     "scaler": lambda: one("Scaler", [f(5, 3)], domain=ML, offset=[0.5, -1.0, 2.0], scale=[2.0, 3.0, 4.0]),
     "l2": lambda: one("Normalizer", [f(5, 3)], domain=ML, norm="L2"),
     "l1": lambda: one("Normalizer", [f(5, 3)], domain=ML, norm="L1"),

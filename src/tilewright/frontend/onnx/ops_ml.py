@@ -9,7 +9,8 @@ import numpy as np
 from ... import ops as O
 from ...core import dtypes as dt
 from ...core.errors import FormatError, UnsupportedError
-from ...ir.graph import Value
+from ...ir.graph import Graph, Value
+from ...ir.types import TensorType
 from ...ops import functions as F
 from .importer import Labels
 from .registry import ML, Context, NeedsHost, op, static
@@ -421,6 +422,45 @@ def svm_regressor(c: Context, x: Value, *, coefficients: Any, support_vectors: A
     return post(c, out, post_transform)
 
 
+def coupled(c: Context, wins: Value, pairs: list[tuple[int, int]], count: int) -> Value:
+    """Probabilities of classes from those of pairs (Wu, Lin and Weng 2004, as libsvm iterates): wins[rows, pairs] -> [rows, classes]."""
+    rows = wins.shape[0]
+    back = F.sub(1.0, wins)
+    zero = F.mul(F.slice_(wins, 1, 0, 1), 0.0)
+    column = {}
+    for k, (i, j) in enumerate(pairs):
+        column[i, j], column[j, i] = F.slice_(wins, 1, k, 1), F.slice_(back, 1, k, 1)
+    cells = []
+    for t in range(count):
+        for j in range(count):
+            if t == j:
+                total = zero
+                for other in range(count):
+                    total = total if other == t else F.add(total, F.square(column[other, t]))
+                cells.append(total)
+            else:
+                cells.append(F.neg(F.mul(column[j, t], column[t, j])))
+    table = F.reshape(F.concat(cells, 1), (rows, count, count))
+    g = Graph("couple")
+    p, done, q = g.input(TensorType(dt.f32, (rows, count)), "p"), g.input(TensorType(dt.bool_, (rows, 1)), "done"), g.input(table.type, "q")
+    new = p
+    qp = F.sum_(F.mul(q, F.reshape(p, (rows, 1, count))), (2,))
+    pqp = F.sum_(F.mul(p, qp), (1,), keepdims=True)
+    finished = F.logical_or(done, F.less(F.max_(F.abs_(F.sub(qp, pqp)), (1,), keepdims=True), 0.005 / count))
+    for t in range(count):
+        row = F.reshape(F.slice_(q, 1, t, 1), (rows, count))
+        own, at = F.slice_(row, 1, t, 1), F.slice_(qp, 1, t, 1)
+        step = F.div(F.sub(pqp, at), own)
+        scale = F.add(step, 1.0)
+        new = F.div(F.add(new, F.mul(step, g.constant(np.eye(count, dtype=np.float32)[t]))), scale)
+        pqp = F.div(F.add(pqp, F.mul(step, F.add(F.mul(step, own), F.mul(at, 2.0)))), F.square(scale))
+        qp = F.div(F.add(qp, F.mul(step, row)), scale)
+    g.outputs = [F.where(finished, p, new), finished]
+    start = c.full((rows, count), 1.0 / count, dt.f32)
+    made: Value = O.Scan(body=g, carries=2, xs=0, length=max(100, count))(start, c.full((rows, 1), False, dt.bool_), table)[0]
+    return made
+
+
 @op("SVMClassifier", domain=ML)
 def svm_classifier(c: Context, x: Value, *, coefficients: Any, support_vectors: Any = None, vectors_per_class: Any = None,
                    classlabels_ints: Any = None, classlabels_strings: Any = None, kernel_type: str = "LINEAR", kernel_params: Any = None,
@@ -454,12 +494,10 @@ def svm_classifier(c: Context, x: Value, *, coefficients: Any, support_vectors: 
     ballots = F.add(F.matmul(won, c.constant(votes[0])), F.matmul(F.sub(1.0, won), c.constant(votes[1])))
     at = O.ArgMax(axis=1)(ballots)
     if prob_a:
-        if count != 2:
-            raise UnsupportedError("an SVMClassifier with probabilities of more than two classes is not supported")
-        f = F.add(F.mul(F.slice_(decisions, 1, 0, 1), float(prob_a[0])), float(prob_b[0]))
-        sure = F.sigmoid(F.neg(f))
-        both = F.concat([sure, F.sub(1.0, sure)], 1)
-        return labels(c, O.ArgMax(axis=1)(both), classlabels_ints, classlabels_strings), both
+        slope, shift = (c.constant(np.array(v, np.float32)) for v in (prob_a, prob_b))
+        wins = F.minimum(F.maximum(F.sigmoid(F.neg(F.add(F.mul(decisions, slope), shift))), 1e-7), 1 - 1e-7)
+        every = coupled(c, wins, pairs, count)
+        return labels(c, at, classlabels_ints, classlabels_strings), every
     if count == 2:
         scores = F.concat([decisions, F.neg(decisions)], 1)
         return labels(c, at, classlabels_ints, classlabels_strings), post(c, scores, post_transform)
