@@ -205,6 +205,7 @@ def test_everything_that_is_missing_is_one_error() -> None:
     ([helper.make_node("MatMul", ["x", "x"], ["a"], name="prod")], "node MatMul 'prod'"),
     ([helper.make_node("Softmax", ["x"], ["a"], name="soft", axis=9)], "axis must be in -2..1, got 9"),
     ([helper.make_node("Softmax", ["x"], ["a"], name="soft", colour=3)], "not as the standard has it"),
+    ([helper.make_node("Add", ["", ""], ["a"], name="sum")], "not as the standard has it"),
 ])  # fmt: skip
 def test_graphs_that_make_no_sense(nodes: list[Any], why: str) -> None:
     with pytest.raises(tw.TilewrightError, match=why):

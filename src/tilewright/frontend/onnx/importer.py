@@ -165,8 +165,8 @@ class Builder:
             text = str(e)
             place = f"node {item.title}"
             raise type(e)(text if place in text or text.startswith("onnx:") else f"onnx: {place}: {text}") from None
-        except STRANGE as e:
-            raise FormatError(f"onnx: node {item.title} is not as the standard has it: {e}") from e
+        except (*STRANGE, StopIteration) as e:  # the second: a required input is left out
+            raise FormatError(f"onnx: node {item.title} is not as the standard has it: {e or type(e).__name__}") from e
         finally:
             self.graph.place = before
 
