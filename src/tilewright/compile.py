@@ -107,6 +107,8 @@ def compile(  # noqa: A001
         from .passes.convert_dtype import float_dtype
 
         options["dtype"] = float_dtype(dtype)
+    if _is_onnx(module):
+        return _compile_onnx(module, **options)
     if isinstance(args, Mapping) and args and not kwargs and all(k in _parameters(module) for k in args):
         args, kwargs = (), args
     if isinstance(args, (tuple, list)) and not args and not kwargs and _takes_inputs(module):
@@ -138,6 +140,47 @@ def _compile(module: Any, args: Any, kwargs: Mapping[str, Any] | None, *, dynami
     finally:
         if ahead is not None:
             ahead.close()
+        stages.close()
+
+
+def _is_onnx(module: Any) -> bool:
+    """Paths, bytes and ONNX's own ModelProto; nothing is imported to find out."""
+    from .frontend.onnx.load import is_onnx
+
+    return is_onnx(module)
+
+
+def _compile_onnx(module: Any, *, dynamic: Any, dynamic_shapes: Any, dtype: DType | None, threads: int | None,
+                  target: str | TargetSpec | None, precision: str | None, validation: str | None,
+                  passes: Mapping[str, bool] | Collection[str] | None, name: str | None, progress: Progress) -> Session:
+    """A plain session where the model is one graph, a session of segments otherwise."""
+    if dynamic is not None or dynamic_shapes is not None:
+        raise ConfigError("dynamic: an ONNX file names its symbolic sizes itself; leave it out")
+    from .frontend.onnx.session import SegmentedSession, import_onnx
+
+    level = check_level(load_config().validation if validation is None else validation)
+    spec = target_spec("cpu" if target is None else target, precision)
+    stages = Stages("tilewright", progress)
+
+    def build_segment(graph: Graph, signature: Signature | None = None) -> Session:
+        validate("import", level, graph)
+        session = compile_graph(graph, signature or graph_signature(graph), spec, level=level, dtype=dtype, disable=disabled(passes),
+                                threads=threads, stages=stages)
+        session.model.framework = "numpy"
+        return session
+
+    try:
+        with paused():
+            with stages.stage("import"):
+                found = import_onnx(module, build_segment, name=name)
+            if found.graph is None:
+                return SegmentedSession(found)  # type: ignore[return-value]
+            return build_segment(found.graph, found.signature)
+    except MemoryError as problem:
+        reason = str(problem).partition(";")[0]
+        raise CompileError(f"compile: no memory for {name or 'the ONNX model'} ({reason}); drop other sessions, or raise "
+                           "the limit on this process's memory") from None
+    finally:
         stages.close()
 
 

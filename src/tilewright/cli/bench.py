@@ -2,6 +2,7 @@
 
 WORDS pick workloads whose name contains one of them. `--ablate` compiles each workload with one optional pass switched off at a
 time and shows what the pass is worth there; passes without which the same program comes out are named and not timed.
+`tilewright bench model.onnx` times an ONNX file beside ONNX Runtime and OpenVINO.
 `tilewright bench ops [WORDS]` times single ops at about a million elements against PyTorch, with their share of the roofline.
 """
 
@@ -45,6 +46,8 @@ def run(args: argparse.Namespace) -> int:
 
     if args.words[:1] == ["ops"]:
         return _ops(args)
+    if any(w.endswith(".onnx") for w in args.words):
+        return _onnx(args)
     table = {name: build for name, build in workloads().items() if not args.words or any(w in name for w in args.words)}
     peers = [p for p in args.peers.split(",") if p]
     if not table:
@@ -65,6 +68,17 @@ def run(args: argparse.Namespace) -> int:
             append_text(args.json, "".join(json.dumps(row) + "\n" for row in found), subject="bench")
     summary(out, rows)
     return 1 if any(row.get("problem") for row in rows) else 0
+
+
+def _onnx(args: argparse.Namespace) -> int:
+    from .bench_onnx import run_onnx
+    from .console import console
+
+    for path in args.words:
+        rows = run_onnx(console(), path, args.rounds)
+        if args.json:
+            append_text(args.json, "".join(json.dumps(row) + "\n" for row in rows), subject="bench")
+    return 0
 
 
 def _ops(args: argparse.Namespace) -> int:

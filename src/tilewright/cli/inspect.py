@@ -1,7 +1,8 @@
 """Write a model's graph after each pass, its kernels as tile IR, LLVM IR and assembly, and one page that shows it all.
 With `--target cuda`: a report, and every kernel as tile IR and PTX with registers, shared memory, occupancy and its barriers and why.
 
-MODEL is a saved session (`model.tw`), a language model (`model.gguf`, or a folder with config.json and safetensors), or
+MODEL is a saved session (`model.tw`), an ONNX file (`model.onnx`), a language model (`model.gguf`, or a folder with config.json and
+safetensors), or
 `module:factory`: a function without arguments that returns (PyTorch module, example inputs), perhaps with a dict of keywords of
 tw.compile as third, or returns a graph, or a session. Of PTX, anybody's (`kernel.ptx`), every way is printed on which threads can miss a
 barrier.
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", help="a saved session (model.tw), a GGUF file, module:factory, or PTX")
+    parser.add_argument("model", metavar="MODEL", help="a saved session (model.tw), an ONNX file, a GGUF file, module:factory, or PTX")
     parser.add_argument("--target", help="cpu, cuda, or a GPU architecture like sm_90a (default: what the factory says, else cpu)")
     parser.add_argument("-o", "--output", metavar="DIR", help="folder to write (default: NAME-inspect)")
 
@@ -95,6 +96,8 @@ def open_model(text: str, say: Callable[[str], None], wanted: str | None = None)
     from ..compile import Stages, compile_graph, disabled, import_model, load, target_spec
     from ..runtime.session import Session
 
+    if text.endswith(".onnx"):
+        return _onnx(text, wanted)
     if text.endswith(".tw") or os.path.sep in text:
         if not Path(text).is_file():
             raise InputError(f"inspect: there is no file {text}")
@@ -122,6 +125,16 @@ def open_model(text: str, say: Callable[[str], None], wanted: str | None = None)
         graph, signature, target, dtype=options.get("dtype"), disable=off, threads=options.get("threads"), stages=stages
     )
     return session, graph, off
+
+
+def _onnx(path: str, wanted: str | None) -> tuple[Session, Graph | None, tuple[str, ...]]:
+    from ..compile import compile as compile_model
+    from ..runtime.session import Session
+
+    session = compile_model(path, target=wanted)
+    if not isinstance(session, Session) and hasattr(session, "report"):
+        raise InputError(f"inspect: {path} is not one graph; its parts are\n{session.report()}")
+    return session, None, ()
 
 
 def _factory(text: str) -> Any:

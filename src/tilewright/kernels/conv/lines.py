@@ -108,7 +108,9 @@ class Lines:
         (first, last), n = self.middle, self.out[-1]
         if not (isinstance(n, int) and isinstance(first, int) and isinstance(last, int)):
             return list(range(ABREAST, 0, -1))
-        lengths = (min(last, begin + STRETCH) - max(first, begin) for begin in range(0, n, STRETCH))
+        # Stretches away from the ends of the middle are whole: those at its ends and their neighbours show all lengths.
+        begins = {(at // STRETCH + k) * STRETCH for at in (first, last) for k in (-1, 0, 1)}
+        lengths = (min(last, begin + STRETCH) - max(first, begin) for begin in begins if 0 <= begin < n)
         return sorted({h for length in lengths if length > 0 for h in tile_heights(length, length, ABREAST)}, reverse=True)
 
     def _range(self, start: Ix | int, axis: int) -> tuple[Ix | int, Ix | int]:

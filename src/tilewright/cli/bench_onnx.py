@@ -1,0 +1,82 @@
+"""An ONNX file timed beside ONNX Runtime and OpenVINO, where they are installed, on random inputs of the declared shapes."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import TYPE_CHECKING, Any
+
+from .timing import Call, measure, ratio
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+NUMPY = {"float": "float32", "double": "float64", "bool": "bool"}
+
+
+def random_inputs(args: list[Any], size: int) -> list[Any]:
+    """Arrays for a model's inputs; symbolic sizes are 1 at the front and `size` elsewhere."""
+    import numpy as np
+
+    from ..core.errors import UnsupportedError
+
+    rng = np.random.default_rng(0)
+    found = []
+    for a in args:
+        kind = a.type.removeprefix("tensor(").removesuffix(")")
+        if not a.type.startswith("tensor(") or kind == "string":
+            raise UnsupportedError(f"bench: input {a.name!r} is a {a.type}; only tensors of numbers can be drawn")
+        shape = [d if isinstance(d, int) else 1 if i == 0 else size for i, d in enumerate(a.shape)]
+        dtype = np.dtype(NUMPY.get(kind, kind))
+        found.append(rng.standard_normal(shape).astype(dtype) if dtype.kind == "f" else rng.integers(0, 2, shape).astype(dtype))
+    return found
+
+
+def contenders(path: str, threads: int | None) -> tuple[dict[str, Call], dict[str, float]]:
+    """name -> a call, and the seconds from the file to the first result."""
+    from ..onnx import InferenceSession
+
+    ready: dict[str, float] = {}
+    start = time.perf_counter()
+    ours = InferenceSession(path)
+    xs = random_inputs(ours.get_inputs(), 16)
+    ours.session(*xs)
+    ready["tilewright"] = time.perf_counter() - start
+    feed = {a.name: x for a, x in zip(ours.get_inputs(), xs, strict=True)}
+    calls: dict[str, Call] = {"tilewright": lambda: ours.session(*xs)}
+    try:
+        import onnxruntime as ort
+
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = ours.session.threads if hasattr(ours.session, "threads") else 0
+        options.log_severity_level = 4
+        start = time.perf_counter()
+        theirs = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        theirs.run(None, feed)
+        ready["onnxruntime"] = time.perf_counter() - start
+        calls["onnxruntime"] = lambda: theirs.run(None, feed)
+    except ImportError:
+        pass
+    try:
+        import openvino as ov
+
+        start = time.perf_counter()
+        request = ov.Core().compile_model(path, "CPU", {"PERFORMANCE_HINT": "LATENCY"}).create_infer_request()
+        request.infer(xs)
+        ready["openvino"] = time.perf_counter() - start
+        calls["openvino"] = lambda: request.infer(xs, share_inputs=True, share_outputs=True)
+    except ImportError:
+        pass
+    return calls, ready
+
+
+def run_onnx(out: Console, path: str, rounds: int) -> list[dict[str, Any]]:
+    calls, ready = contenders(path, None)
+    times = measure(calls, rounds=rounds)
+    row: dict[str, Any] = {"name": path}
+    for name, found in times.items():
+        us = statistics.median(found) * 1e6
+        row[name] = us
+        versus = "" if name == "tilewright" else f"  ratio {ratio(times['tilewright'], found)}"
+        out.print(f"{name:12} {us:12.1f} us a call, {ready[name]:.2f} s to the first result{versus}")
+    return [row]

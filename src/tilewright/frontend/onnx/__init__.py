@@ -1,0 +1,1 @@
+"""ONNX files: importing this package loads neither `onnx` nor the table of ops."""

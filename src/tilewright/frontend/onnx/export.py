@@ -1,0 +1,434 @@
+"""Graphs as ONNX files: one function an op; what has none is written as its decomposition."""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from os import PathLike
+from typing import Any
+
+import numpy as np
+
+from ... import ops as O
+from ...core import dtypes as dt
+from ...core.dims import Dim, Expr
+from ...core.errors import UnsupportedError
+from ...core.files import write_file
+from ...ir.graph import Graph, Node, Value
+from ...ops import functions as F
+from .elements import OF_DTYPE
+from .load import onnx_library
+
+Writer = Callable[["Export", Node, list[str]], Any]
+TABLE: dict[str, Writer] = {}
+PLAIN = {"add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "pow": "Pow", "neg": "Neg", "abs": "Abs", "exp": "Exp", "log": "Log",
+         "sqrt": "Sqrt", "sin": "Sin", "cos": "Cos", "tan": "Tan", "tanh": "Tanh", "sinh": "Sinh", "cosh": "Cosh", "asin": "Asin",
+         "acos": "Acos", "atan": "Atan", "asinh": "Asinh", "acosh": "Acosh", "atanh": "Atanh", "erf": "Erf", "sigmoid": "Sigmoid",
+         "relu": "Relu", "floor": "Floor", "ceil": "Ceil", "round": "Round", "sign": "Sign", "reciprocal": "Reciprocal",
+         "softplus": "Softplus", "mish": "Mish", "hardswish": "HardSwish", "equal": "Equal", "less": "Less", "less_equal": "LessOrEqual",
+         "greater": "Greater", "greater_equal": "GreaterOrEqual", "logical_and": "And", "logical_or": "Or", "logical_xor": "Xor",
+         "logical_not": "Not", "where": "Where", "is_nan": "IsNaN", "is_inf": "IsInf", "bitwise_and": "BitwiseAnd",
+         "bitwise_or": "BitwiseOr", "bitwise_xor": "BitwiseXor", "bitwise_not": "BitwiseNot", "maximum": "Max", "minimum": "Min",
+         "stop_gradient": "Identity", "det": "Det"}
+REDUCE = {"sum": "ReduceSum", "mean": "ReduceMean", "max": "ReduceMax", "min": "ReduceMin", "prod": "ReduceProd",
+          "log_sum_exp": "ReduceLogSumExp"}
+
+
+def writes(*names: str) -> Callable[[Writer], Writer]:
+    def enter(fn: Writer) -> Writer:
+        TABLE.update(dict.fromkeys(names, fn))
+        return fn
+
+    return enter
+
+
+class Export:
+    """A file under construction."""
+
+    def __init__(self, opset: int) -> None:
+        self.onnx = onnx_library()
+        self.opset = opset
+        self.nodes: list[Any] = []
+        self.constants: list[Any] = []
+        self.names: dict[Value, str] = {}
+        self.sizes: dict[Dim, str] = {}
+        self.where: dict[str, tuple[str, int]] = {}  # symbol -> input and axis that show it
+        self._count = 0
+
+    def fresh(self, hint: str) -> str:
+        self._count += 1
+        return f"{hint}_{self._count}"
+
+    def node(self, op: str, inputs: Sequence[str], outputs: Sequence[str] | None = None, **attrs: Any) -> str:
+        outs = list(outputs) if outputs is not None else [self.fresh(op.lower())]
+        self.nodes.append(self.onnx.helper.make_node(op, list(inputs), outs, name=self.fresh(op), **attrs))
+        return outs[0]
+
+    def constant(self, array: Any, hint: str = "const") -> str:
+        name = self.fresh(hint)
+        self.constants.append(self.onnx.numpy_helper.from_array(np.ascontiguousarray(array), name))
+        return name
+
+    def ints(self, dims: Sequence[Dim]) -> str:
+        """A vector of sizes; symbolic ones are read off the inputs."""
+        if all(isinstance(d, int) for d in dims):
+            return self.constant(np.array(dims, np.int64), "ints")
+        return self.node("Concat", [self.size(d) for d in dims], axis=0)
+
+    def size(self, d: Dim) -> str:
+        """One size as a vector of one element."""
+        if d in self.sizes:
+            return self.sizes[d]
+        if isinstance(d, int):
+            name = self.constant(np.array([d], np.int64), "size")
+        else:
+            total = None
+            for mono, k in d.terms:
+                part = self.constant(np.array([k], np.int64), "factor")
+                for atom in mono:
+                    shown = self.where.get(str(atom))
+                    if shown is None:
+                        raise UnsupportedError(f"onnx: the size {d} cannot be written: no input shows {atom}")
+                    shape = self.node("Shape", [shown[0]], start=shown[1], end=shown[1] + 1)
+                    part = self.node("Mul", [part, shape])
+                total = part if total is None else self.node("Add", [total, part])
+            assert total is not None
+            name = total
+        self.sizes[d] = name
+        return name
+
+    def graph(self, graph: Graph, env: dict[Value, str]) -> None:
+        """Write nodes; env has the names of the inputs and learns the others."""
+        for n in graph.nodes:
+            if n.values[0] in env:
+                continue
+            self._one(n, env)
+
+    def _one(self, n: Node, env: dict[Value, str]) -> None:
+        inputs = [env[v] for v in n.operands]
+        outs = [self.fresh(n.name) for _ in n.values]
+        writer = TABLE.get(n.op.name)
+        if n.op.name in ("fused", "checkpoint"):
+            inner = dict(zip(n.op.body.inputs, inputs, strict=True))  # type: ignore[attr-defined]
+            self.graph(n.op.body, inner)  # type: ignore[attr-defined]
+            env.update((v, inner[o]) for v, o in zip(n.values, n.op.body.outputs, strict=True))  # type: ignore[attr-defined]
+            return
+        made: Any = NotImplemented
+        if writer is not None:
+            made = writer(self, n, inputs)
+        elif n.op.name in PLAIN:
+            made = self.node(PLAIN[n.op.name], inputs, outs)
+        if made is NotImplemented:
+            made = self._decomposed(n, inputs)
+        names = made if isinstance(made, (list, tuple)) else [made]
+        env.update(zip(n.values, names, strict=True))
+
+    def _decomposed(self, n: Node, inputs: list[str]) -> list[str]:
+        body = Graph(n.op.name)
+        values = [body.input(v.type, "x") for v in n.operands]
+        try:
+            out = n.op.decompose(*values)
+        except UnsupportedError:
+            raise UnsupportedError(f"onnx: {n.op.name} has no form in ONNX ({n})") from None
+        outs = out if isinstance(out, tuple) else (out,)
+        env = dict(zip(values, inputs, strict=True))
+        self.graph(body, env)
+        return [env[o] for o in outs]
+
+
+@writes("constant")
+def _constant(e: Export, n: Node, _: list[str]) -> Any:
+    return e.constant(n.op.data.array, n.name)  # type: ignore[attr-defined]
+
+
+@writes("cast")
+def _cast(e: Export, n: Node, x: list[str]) -> Any:
+    return e.node("Cast", x, to=OF_DTYPE[n.values[0].dtype].number)
+
+
+@writes("reshape", "expand")
+def _reshape(e: Export, n: Node, x: list[str]) -> Any:
+    if n.op.name == "expand":
+        return e.node("Expand", [x[0], e.ints(n.values[0].shape)])
+    return e.node("Reshape", [x[0], e.ints(n.values[0].shape)], allowzero=1)
+
+
+@writes("transpose")
+def _transpose(e: Export, n: Node, x: list[str]) -> Any:
+    return e.node("Transpose", x, perm=list(n.op.perm))  # type: ignore[attr-defined]
+
+
+@writes("slice")
+def _slice(e: Export, n: Node, x: list[str]) -> Any:
+    op: Any = n.op
+    ends = [a + (s - 1) * k + 1 if s != 0 else a for a, s, k in zip(op.starts, op.sizes, op.steps, strict=True)]
+    axes = e.constant(np.arange(len(ends)), "axes")
+    return e.node("Slice", [x[0], e.ints(op.starts), e.ints(ends), axes, e.constant(np.array(op.steps, np.int64), "steps")])
+
+
+@writes("flip")
+def _flip(e: Export, n: Node, x: list[str]) -> Any:
+    axes = list(n.op.axes)  # type: ignore[attr-defined]
+    k = len(axes)
+    return e.node("Slice", [x[0], e.constant(np.full(k, -1)), e.constant(np.full(k, -(1 << 62))), e.constant(np.array(axes)),
+                            e.constant(np.full(k, -1))])
+
+
+@writes("concat")
+def _concat(e: Export, n: Node, x: list[str]) -> Any:
+    return e.node("Concat", x, axis=n.op.axis)  # type: ignore[attr-defined]
+
+
+@writes("split")
+def _split(e: Export, n: Node, x: list[str]) -> Any:
+    outs = [e.fresh("part") for _ in n.values]
+    e.node("Split", [x[0], e.ints(n.op.sizes)], outs, axis=n.op.axis)  # type: ignore[attr-defined]
+    return outs
+
+
+@writes("pad")
+def _pad(e: Export, n: Node, x: list[str]) -> Any:
+    op: Any = n.op
+    return e.node("Pad", [x[0], e.ints([*op.lo, *op.hi]), e.constant(np.array(op.value, n.values[0].dtype.np))])
+
+
+@writes("matmul")
+def _matmul(e: Export, n: Node, x: list[str]) -> Any:
+    op: Any = n.op
+    a, b = x
+    if op.dtype is not None and op.dtype is not n.operands[0].dtype:
+        return NotImplemented
+    for flag, k in ((op.transpose_a, 0), (op.transpose_b, 1)):
+        if flag:
+            rank = len(n.operands[k].shape)
+            turned = e.node("Transpose", [x[k]], perm=[*range(rank - 2), rank - 1, rank - 2])
+            a, b = (turned, b) if k == 0 else (a, turned)
+    if n.operands[1].dtype is not n.operands[0].dtype:
+        b = e.node("Cast", [b], to=OF_DTYPE[n.operands[0].dtype].number)
+    out = e.node("MatMul", [a, b])
+    return out if op.alpha == 1.0 else e.node("Mul", [out, e.constant(np.array(op.alpha, n.values[0].dtype.np))])
+
+
+@writes("conv")
+def _conv(e: Export, n: Node, x: list[str]) -> Any:
+    op: Any = n.op
+    attrs: dict[str, Any] = {"strides": list(op.stride), "dilations": list(op.dilation), "group": op.groups,
+                             "pads": [lo for lo, _ in op.padding] + [hi for _, hi in op.padding]}
+    if op.transposed:
+        return e.node("ConvTranspose", x, output_padding=list(op.output_padding or (0,) * len(op.stride)), **attrs)
+    return e.node("Conv", x, **attrs)
+
+
+@writes("max_pool", "avg_pool")
+def _pool(e: Export, n: Node, x: list[str]) -> Any:
+    op: Any = n.op
+    attrs: dict[str, Any] = {"kernel_shape": list(op.kernel), "strides": list(op.stride), "ceil_mode": int(op.ceil_mode),
+                             "pads": [lo for lo, _ in op.padding] + [hi for _, hi in op.padding]}
+    if len(n.operands[0].shape) != len(op.kernel) + 2:
+        return NotImplemented
+    if n.op.name == "max_pool":
+        return e.node("MaxPool", x, dilations=list(op.dilation), **attrs)
+    return e.node("AveragePool", x, count_include_pad=int(op.count_include_pad), **attrs)
+
+
+def _reduction(e: Export, n: Node, x: list[str]) -> Any:
+    op: Any = n.op
+    return e.node(REDUCE[op.name], [x[0], e.constant(np.array(op.axes, np.int64), "axes")], keepdims=int(op.keepdims))
+
+
+TABLE.update(dict.fromkeys(REDUCE, _reduction))
+
+
+@writes("any", "all")
+def _logic(e: Export, n: Node, x: list[str]) -> Any:
+    op: Any = n.op
+    whole = e.node("Cast", x, to=6)
+    found = e.node("ReduceMax" if op.name == "any" else "ReduceMin", [whole, e.constant(np.array(op.axes, np.int64))],
+                   keepdims=int(op.keepdims))
+    return e.node("Cast", [found], to=9)
+
+
+@writes("var")
+def _var(e: Export, n: Node, x: list[str]) -> Any:
+    op: Any = n.op
+    axes = e.constant(np.array(op.axes, np.int64))
+    count = int(np.prod([d for a, d in enumerate(n.operands[0].shape) if a in op.axes]))
+    mean = e.node("ReduceMean", [x[0], axes], keepdims=1)
+    off = e.node("Sub", [x[0], mean])
+    total = e.node("ReduceSum", [e.node("Mul", [off, off]), axes], keepdims=int(op.keepdims))
+    return e.node("Div", [total, e.constant(np.array(count - op.correction, n.values[0].dtype.np))])
+
+
+@writes("arg_max", "arg_min")
+def _arg(e: Export, n: Node, x: list[str]) -> Any:
+    op: Any = n.op
+    out = e.node("ArgMax" if op.name == "arg_max" else "ArgMin", x, axis=op.axis, keepdims=int(op.keepdims))
+    return out if op.dtype is dt.i64 else e.node("Cast", [out], to=OF_DTYPE[op.dtype].number)
+
+
+@writes("top_k")
+def _top_k(e: Export, n: Node, x: list[str]) -> Any:
+    op: Any = n.op
+    outs = [e.fresh("values"), e.fresh("indices")]
+    e.node("TopK", [x[0], e.constant(np.array([op.k], np.int64))], outs, axis=op.axis, largest=int(op.largest))
+    return outs if op.dtype is dt.i64 else [outs[0], e.node("Cast", [outs[1]], to=OF_DTYPE[op.dtype].number)]
+
+
+@writes("softmax", "log_softmax")
+def _softmax(e: Export, n: Node, x: list[str]) -> Any:
+    return e.node("Softmax" if n.op.name == "softmax" else "LogSoftmax", x, axis=n.op.axis)  # type: ignore[attr-defined]
+
+
+@writes("gather")
+def _gather(e: Export, n: Node, x: list[str]) -> Any:
+    return e.node("Gather", x, axis=n.op.axis)  # type: ignore[attr-defined]
+
+
+@writes("gather_along_axis")
+def _gather_along(e: Export, n: Node, x: list[str]) -> Any:
+    return e.node("GatherElements", x, axis=n.op.axis)  # type: ignore[attr-defined]
+
+
+@writes("scatter_along")
+def _scatter_along(e: Export, n: Node, x: list[str]) -> Any:
+    op: Any = n.op
+    return e.node("ScatterElements", x, axis=op.axis, reduction="add" if op.mode == "add" else "none")
+
+
+@writes("cum_sum")
+def _cum_sum(e: Export, n: Node, x: list[str]) -> Any:
+    op: Any = n.op
+    return e.node("CumSum", [x[0], e.constant(np.array(op.axis, np.int64))], exclusive=int(op.exclusive), reverse=int(op.reverse))
+
+
+@writes("layer_norm")
+def _layer_norm(e: Export, n: Node, x: list[str]) -> Any:
+    op: Any = n.op
+    shape = n.operands[0].shape[len(n.operands[0].shape) - op.naxes :]
+    if op.affine == "none":
+        if not all(isinstance(d, int) for d in shape):
+            return NotImplemented
+        x = [*x, e.constant(np.ones(shape, n.values[0].dtype.np))]
+    return e.node("LayerNormalization", x, axis=-op.naxes, epsilon=op.eps)
+
+
+@writes("batch_norm")
+def _batch_norm(e: Export, n: Node, x: list[str]) -> Any:
+    op: Any = n.op
+    if op.affine != "both":
+        return NotImplemented
+    return e.node("BatchNormalization", [x[0], x[3], x[4], x[1], x[2]], epsilon=op.eps)
+
+
+@writes("gelu")
+def _gelu(e: Export, n: Node, x: list[str]) -> Any:
+    return e.node("Gelu", x, approximate=n.op.approximate)  # type: ignore[attr-defined]
+
+
+@writes("elu", "leaky_relu")
+def _slopes(e: Export, n: Node, x: list[str]) -> Any:
+    op: Any = n.op
+    return e.node("Elu", x, alpha=op.alpha) if op.name == "elu" else e.node("LeakyRelu", x, alpha=op.slope)
+
+
+@writes("not_equal")
+def _not_equal(e: Export, n: Node, x: list[str]) -> Any:
+    return e.node("Not", [e.node("Equal", x)])
+
+
+def _spelled(build: Callable[..., Any]) -> Writer:
+    """An op as a formula of others."""
+    def writer(e: Export, n: Node, x: list[str]) -> Any:
+        body = Graph(n.op.name)
+        values = [body.input(v.type, "x") for v in n.operands]
+        out = build(*values)
+        env = dict(zip(values, x, strict=True))
+        e.graph(body, env)
+        return env[out]
+
+    return writer
+
+
+TABLE["square"] = _spelled(lambda x: F.mul(x, x))
+TABLE["rsqrt"] = _spelled(lambda x: F.one("reciprocal", F.sqrt(x)))
+TABLE["silu"] = _spelled(lambda x: F.mul(x, F.sigmoid(x)))
+TABLE["expm1"] = _spelled(lambda x: F.sub(F.exp(x), 1.0))
+TABLE["log1p"] = _spelled(lambda x: F.log(F.add(x, 1.0)))
+TABLE["hardsigmoid"] = _spelled(lambda x: F.div(F.minimum(F.maximum(F.add(x, 3.0), 0.0), 6.0), 6.0))
+
+
+@writes("iota")
+def _iota(e: Export, n: Node, _: list[str]) -> Any:
+    op: Any = n.op
+    d, rank = op.shape[op.axis], len(op.shape)
+    if isinstance(d, int) and isinstance(op.start, int):
+        ramp = e.constant((np.arange(d) * op.step + op.start).astype(op.dtype.np))
+    else:
+        zero, one = e.constant(np.array(0, np.int64)), e.constant(np.array(1, np.int64))
+        count = e.node("Range", [zero, e.node("Squeeze", [e.size(d)]), one])
+        moved = e.node("Add", [e.node("Mul", [count, e.constant(np.array([op.step]))]), e.size(op.start)])
+        ramp = e.node("Cast", [moved], to=OF_DTYPE[op.dtype].number)
+    if rank == 1:
+        return ramp
+    flat = e.node("Reshape", [ramp, e.constant(np.array([-1 if a == op.axis else 1 for a in range(rank)], np.int64))])
+    return e.node("Expand", [flat, e.ints(op.shape)])
+
+
+@writes("dim_value")
+def _dim_value(e: Export, n: Node, _: list[str]) -> Any:
+    op: Any = n.op
+    return e.node("Cast", [e.node("Squeeze", [e.size(op.dim)])], to=OF_DTYPE[op.dtype].number)
+
+
+@writes("floor_divide")
+def _floor_divide(e: Export, n: Node, x: list[str]) -> Any:
+    kind = n.values[0].dtype.kind
+    if kind == "f":
+        return e.node("Floor", [e.node("Div", x)])
+    if kind == "u":
+        return e.node("Div", x)
+    left = e.node("Mod", x)  # it has the divisor's sign: what is left is a multiple of the divisor
+    return e.node("Div", [e.node("Sub", [x[0], left]), x[1]])
+
+
+@writes("remainder")
+def _remainder(e: Export, n: Node, x: list[str]) -> Any:
+    if n.values[0].dtype.is_int:
+        return e.node("Mod", x)
+    whole = e.node("Floor", [e.node("Div", x)])
+    return e.node("Sub", [x[0], e.node("Mul", [whole, x[1]])])
+
+
+@writes("attention")
+def _attention(e: Export, n: Node, x: list[str]) -> Any:
+    return NotImplemented
+
+
+def export_graph(graph: Graph, path: str | PathLike[str], *, opset: int = 20) -> None:
+    """Write a graph as an ONNX file."""
+    e = Export(opset)
+    h = e.onnx.helper
+    env: dict[Value, str] = {}
+    inputs = []
+    taken: set[str] = set()
+    for v in graph.inputs:
+        name = v.name
+        while name in taken:
+            name += "_"
+        taken.add(name)
+        env[v] = name
+        for a, d in enumerate(v.shape):
+            if isinstance(d, Expr) and str(d).isidentifier():
+                e.where.setdefault(str(d), (name, a))
+        inputs.append(h.make_tensor_value_info(name, OF_DTYPE[v.dtype].number, [d if isinstance(d, int) else str(d) for d in v.shape]))
+    e.graph(graph, env)
+    outputs = []
+    for k, v in enumerate(graph.outputs):
+        name = f"output_{k}" if len(graph.outputs) > 1 else "output"
+        e.node("Identity", [env[v]], [name])
+        outputs.append(h.make_tensor_value_info(name, OF_DTYPE[v.dtype].number, [d if isinstance(d, int) else str(d) for d in v.shape]))
+    made = h.make_graph(e.nodes, graph.name or "graph", inputs, outputs, initializer=e.constants)
+    model = h.make_model(made, opset_imports=[h.make_opsetid("", opset)], producer_name="tilewright")
+    model.ir_version = min(model.ir_version, 10)
+    write_file(path, model.SerializeToString(), subject="export_onnx")
+
+
+__all__ = ["O", "export_graph"]

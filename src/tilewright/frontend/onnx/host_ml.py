@@ -1,0 +1,91 @@
+"""ai.onnx.ml on the host: labels and categories that are strings, maps, and many keys."""
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .host_strings import texts
+from .ops_ml import _mapping
+from .registry import ML, host
+
+
+@host("LabelEncoder", domain=ML, since=2)
+def label_encoder(step: Any, x: Any, **attrs: Any) -> Any:
+    keys, values, _ = _mapping(attrs)
+    a = np.asarray(x)
+    a = texts(a) if a.dtype.kind in "OUS" else a
+    table = dict(reversed(list(zip(keys, values, strict=True))))
+    nan = next((v for k, v in table.items() if isinstance(k, float) and np.isnan(k)), None)
+    tensor, default = attrs.get("values_tensor"), attrs.get("default_tensor")
+    if attrs.get("values_strings") is not None or (tensor is not None and np.asarray(tensor).dtype.kind in "OUS"):
+        kind, fallback = np.dtype(object), attrs.get("default_string", "_Unused")
+    elif tensor is not None:
+        kind, fallback = np.asarray(tensor).dtype, -1
+    elif attrs.get("values_int64s") is not None:
+        kind, fallback = np.dtype(np.int64), attrs.get("default_int64", -1)
+    else:
+        kind, fallback = np.dtype(np.float32), attrs.get("default_float", -0.0)
+    if default is not None:
+        fallback = np.asarray(default).reshape(-1).tolist()[0]
+    out = np.empty(a.shape, object)
+    for i in np.ndindex(a.shape):
+        v = a[i].item() if isinstance(a[i], np.generic) else a[i]
+        out[i] = nan if nan is not None and isinstance(v, float) and np.isnan(v) else table.get(v, fallback)
+    return out if kind.kind == "O" else out.astype(kind)
+
+
+@host("LabelEncoder", domain=ML, until=1)
+def label_encoder1(step: Any, x: Any, *, classes_strings: Any, default_int64: int = -1, default_string: str = "_Unused") -> Any:
+    a = np.asarray(x)
+    if a.dtype.kind in "OUS":
+        number = {s: i for i, s in enumerate(classes_strings)}
+        return np.array([number.get(s, default_int64) for s in texts(a).reshape(-1)], np.int64).reshape(a.shape)
+    names = [classes_strings[i] if 0 <= i < len(classes_strings) else default_string for i in a.reshape(-1)]
+    return np.array(names, object).reshape(a.shape)
+
+
+@host("CategoryMapper", domain=ML)
+def category_mapper(step: Any, x: Any, *, cats_int64s: Any, cats_strings: Any, default_int64: int = -1,
+                    default_string: str = "_Unused") -> Any:
+    a = np.asarray(x)
+    if a.dtype.kind in "OUS":
+        number = dict(zip(cats_strings, cats_int64s, strict=True))
+        return np.array([number.get(s, default_int64) for s in texts(a).reshape(-1)], np.int64).reshape(a.shape)
+    name = dict(zip(cats_int64s, cats_strings, strict=True))
+    return np.array([name.get(int(i), default_string) for i in a.reshape(-1)], object).reshape(a.shape)
+
+
+@host("OneHotEncoder", domain=ML)
+def one_hot_encoder(step: Any, x: Any, *, cats_int64s: Any = None, cats_strings: Any = None, zeros: int = 1) -> Any:
+    a = np.asarray(x)
+    rows = texts(a) if cats_strings is not None else a.astype(np.int64)
+    return np.stack([rows == k for k in (cats_strings if cats_strings is not None else cats_int64s)], -1).astype(np.float32)
+
+
+@host("ZipMap", domain=ML)
+def zip_map(step: Any, x: Any, *, classlabels_int64s: Any = None, classlabels_strings: Any = None) -> Any:
+    names = list(classlabels_strings) if classlabels_strings else list(classlabels_int64s)
+    rows = np.asarray(x)
+    return [dict(zip(names, row.tolist(), strict=True)) for row in (rows if rows.ndim == 2 else rows.reshape(1, -1))]
+
+
+@host("DictVectorizer", domain=ML)
+def dict_vectorizer(step: Any, x: Any, *, int64_vocabulary: Any = None, string_vocabulary: Any = None) -> Any:
+    words = list(string_vocabulary) if string_vocabulary else list(int64_vocabulary)
+    rows = x if isinstance(x, list) else [x]
+    values = [[row.get(w, 0) for w in words] for row in rows]
+    kind = np.int64 if all(isinstance(v, (int, np.integer)) for r in values for v in r) else np.float32
+    return np.array(values, kind)
+
+
+@host("CastMap", domain=ML)
+def cast_map(step: Any, x: Any, *, cast_to: str = "TO_FLOAT", map_form: str = "DENSE", max_map: int = 1) -> Any:
+    items = sorted(x.items())
+    values = [v for _, v in items]
+    if map_form == "SPARSE":
+        given = dict(items)
+        values = [given.get(i, 0) for i in range(max_map)]
+    if cast_to == "TO_STRING":
+        return np.array([[str(v) for v in values]], object)
+    return np.array([values], np.float32 if cast_to == "TO_FLOAT" else np.int64).astype(np.float32 if cast_to == "TO_FLOAT" else np.int64)

@@ -1,0 +1,144 @@
+"""Reading ONNX files: the protocol buffer, its checks, and tensors that lie in other files.
+
+A file is untrusted input. Sizes are checked before anything is allocated, data in other files must lie in the model's folder or below it
+and is mapped rather than read, and whatever the protocol buffer library or the checker says becomes one `FormatError`.
+"""
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...core.errors import FileError, FormatError, MissingFileError, UnsupportedError
+from .elements import STRING, elem
+
+LARGEST = 1 << 40  # elements of one tensor
+OLDEST = 7
+NAMES = {"": "ai.onnx"}
+
+
+def onnx_library() -> Any:
+    try:
+        import onnx
+    except ImportError as e:
+        raise UnsupportedError("onnx: reading ONNX files needs the package `onnx`; pip install onnx") from e
+    return onnx
+
+
+def is_onnx(model: Any) -> bool:
+    """Whether `tw.compile` should read this as an ONNX model: a ModelProto, its bytes, or a path that ends in .onnx."""
+    if isinstance(model, (bytes, bytearray, memoryview)):
+        return True
+    if isinstance(model, (str, os.PathLike)):
+        return str(os.fspath(model)).endswith(".onnx")
+    return isinstance(model, Source) or (type(model).__name__ == "ModelProto" and hasattr(model, "SerializeToString"))
+
+
+class Source:
+    """A model and the folder that its external data may lie in."""
+
+    def __init__(self, model: Any) -> None:
+        onnx = onnx_library()
+        self.folder: Path | None = None
+        self.name = ""
+        if isinstance(model, (str, os.PathLike)):
+            path = Path(model)
+            self.folder, self.name = path.resolve().parent, path.stem
+            try:
+                data: Any = path.read_bytes()
+            except FileNotFoundError:
+                raise MissingFileError(f"onnx: there is no file {path}") from None
+            except OSError as e:
+                raise FileError(f"onnx: cannot read {path}: {e.strerror or e}") from None
+            self.proto = parsed(data, str(path))
+        elif isinstance(model, (bytes, bytearray, memoryview)):
+            self.proto = parsed(bytes(model), "the given bytes")
+        elif isinstance(model, onnx.ModelProto):
+            self.proto = model
+        else:
+            raise FormatError(f"onnx: a model is a path, bytes or a ModelProto, got a {type(model).__name__}")
+        self.name = self.name or self.proto.graph.name or "onnx"
+        self.opsets = {o.domain if o.domain != "ai.onnx" else "": o.version for o in self.proto.opset_import}
+        self.functions = {(f.domain, f.name, getattr(f, "overload", "")): f for f in self.proto.functions}
+        self.name = str(self.name)
+        self._maps: dict[Path, np.memmap[Any, Any]] = {}
+        self._check()
+
+    def _check(self) -> None:
+        newest = onnx_library().defs.onnx_opset_version()
+        version = self.opsets.get("", newest)
+        if version < 1 or version > newest:
+            raise UnsupportedError(f"onnx: {self.name} uses opset {version} of ai.onnx; the installed package onnx knows 1 to {newest}")
+        if not self.proto.graph.node and not self.proto.graph.output:
+            raise FormatError(f"onnx: {self.name} has no nodes and no outputs; the file is no ONNX model or is cut off")
+
+    def array(self, tensor: Any) -> Any:
+        """The elements of a TensorProto as NumPy holds them (strings as objects)."""
+        onnx = onnx_library()
+        count = 1
+        for n in tensor.dims:
+            if n < 0:
+                raise FormatError(f"onnx: tensor {tensor.name!r} has a negative size: {list(tensor.dims)}")
+            count *= n
+        if count > LARGEST:
+            raise FormatError(f"onnx: tensor {tensor.name!r} would have {count} elements, more than any machine holds")
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            return self._external(tensor, count)
+        if tensor.data_type != STRING:
+            e = elem(tensor.data_type)
+            bits = {"u4": 4, "i4": 4, "f4e2m1": 4, "u2": 2, "i2": 2}.get(e.name, 8 * e.held.itemsize)
+            if tensor.HasField("raw_data"):
+                have, want = len(tensor.raw_data), (count * bits + 7) // 8
+                if have != want:
+                    raise FormatError(f"onnx: tensor {tensor.name!r} of shape {list(tensor.dims)} needs {want} bytes, the file has {have}")
+                if e.kind == "plain":
+                    return np.frombuffer(tensor.raw_data, e.np).reshape(tuple(tensor.dims))
+        try:
+            return onnx.numpy_helper.to_array(tensor)
+        except Exception as e:
+            raise FormatError(f"onnx: tensor {tensor.name!r} cannot be read: {e}") from None
+
+    def _external(self, tensor: Any, count: int) -> Any:
+        entries = {e.key: e.value for e in tensor.external_data}
+        location = entries.get("location", "")
+        if self.folder is None:
+            raise FormatError(f"onnx: tensor {tensor.name!r} lies in the file {location!r}; give the model as a path, not as bytes")
+        path = (self.folder / location).resolve()
+        if not location or Path(location).is_absolute() or not path.is_relative_to(self.folder):
+            raise FormatError(f"onnx: tensor {tensor.name!r} lies at {location!r}, outside the model's folder; that is refused")
+        if not path.is_file():
+            raise MissingFileError(f"onnx: tensor {tensor.name!r} lies in {path}, and there is no such file")
+        e = elem(tensor.data_type)
+        bits = {"u4": 4, "i4": 4, "f4e2m1": 4, "u2": 2, "i2": 2}.get(e.name, 8 * e.held.itemsize)
+        try:
+            offset = int(entries.get("offset", "0"))
+            length = int(entries.get("length", str((count * bits + 7) // 8)))
+        except ValueError:
+            raise FormatError(f"onnx: tensor {tensor.name!r} has no valid offset and length: {entries}") from None
+        size = path.stat().st_size
+        if offset < 0 or length != (count * bits + 7) // 8 or offset + length > size:
+            raise FormatError(f"onnx: tensor {tensor.name!r} of shape {list(tensor.dims)} lies at bytes {offset} to {offset + length} of "
+                              f"{path.name}, which has {size}")
+        if count == 0:
+            return np.zeros(tuple(tensor.dims), e.np)
+        if path not in self._maps:
+            self._maps[path] = np.memmap(path, np.uint8, "r")
+        raw = np.asarray(self._maps[path][offset : offset + length])
+        if e.kind != "plain":
+            copy = type(tensor)(dims=tensor.dims, data_type=tensor.data_type, raw_data=raw.tobytes())
+            return onnx_library().numpy_helper.to_array(copy)
+        if offset % e.held.itemsize:
+            raw = raw.copy()
+        return raw.view(e.np).reshape(tuple(tensor.dims))
+
+
+def parsed(data: bytes, what: str) -> Any:
+    onnx = onnx_library()
+    model = onnx.ModelProto()
+    try:
+        model.ParseFromString(data)
+    except Exception as e:
+        raise FormatError(f"onnx: {what} is no ONNX model or is cut off: {e}") from None
+    return model

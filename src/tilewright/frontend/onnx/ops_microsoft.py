@@ -1,0 +1,525 @@
+"""com.microsoft: what ONNX Runtime's optimizers and quantizers write into files."""
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ... import ops as O
+from ...core import dtypes as dt
+from ...core.dims import Dim
+from ...core.errors import UnsupportedError
+from ...ir.graph import Value
+from ...ops import functions as F
+from .elements import Elem
+from .ops_cast import (
+    dequantize,
+    dynamic_quantize,
+    integer_matmul,
+    qlinear_conv,
+    quantize,
+    spread,
+    to_codes,
+)
+from .ops_math import bit_shift as _bit_shift
+from .ops_nn import average_pool, conv, gemm, layer_norm, product_of, rms_norm
+from .ops_shape import trilu as _trilu
+from .registry import MICROSOFT, Context, axis_of, emit, op, static
+
+ACTIVATIONS = {"Relu": "relu", "Tanh": "tanh", "Sigmoid": "sigmoid"}
+
+
+@op("FusedMatMul", domain=MICROSOFT)
+def fused_matmul(c: Context, a: Value, b: Value, *, alpha: float = 1.0, transA: int = 0, transB: int = 0, transBatchA: int = 0,
+                 transBatchB: int = 0) -> Value:
+    if transBatchA:
+        a = F.transpose(a, (*range(1, len(a.shape) - 1), 0, len(a.shape) - 1))
+    if transBatchB:
+        b = F.transpose(b, (*range(1, len(b.shape) - 1), 0, len(b.shape) - 1))
+    if len(a.shape) < 2 or len(b.shape) < 2:
+        return F.mul(product_of(a, b), alpha)
+    return F.matmul(a, b, transpose_a=bool(transA), transpose_b=bool(transB), alpha=alpha)
+
+
+def _activated(x: Value, name: str, params: Any) -> Value:
+    if name in ACTIVATIONS:
+        return F.one(ACTIVATIONS[name], x)
+    values = list(params or ())
+    if name == "LeakyRelu":
+        return F.one("leaky_relu", x, slope=values[0] if values else 0.01)
+    if name == "Clip":
+        return F.minimum(F.maximum(x, values[0]), values[1])
+    if name == "HardSigmoid":
+        return F.minimum(F.maximum(F.add(F.mul(x, values[0]), values[1]), 0.0), 1.0)
+    raise UnsupportedError(f"the activation {name!r} of a fused op is not supported")
+
+
+@op("FusedConv", domain=MICROSOFT)
+def fused_conv(c: Context, x: Value, w: Value, bias: Value | None = None, z: Value | None = None, *, activation: str = "",
+               activation_params: Any = None, **attrs: Any) -> Value:
+    out = conv(c, x, w, bias, **attrs)
+    out = out if z is None else F.add(out, z)
+    return _activated(out, activation, activation_params) if activation else out
+
+
+@op("FusedGemm", domain=MICROSOFT)
+def fused_gemm(c: Context, a: Value, b: Value, bias: Value | None = None, *, activation: str = "", activation_alpha: float = 0.01,
+               activation_beta: float = 0.0, activation_gamma: float = 0.0, **attrs: Any) -> Value:
+    out = gemm(c, a, b, bias, **attrs)
+    return _activated(out, activation, [activation_alpha, activation_beta]) if activation else out
+
+
+@op("Gelu", domain=MICROSOFT)
+def gelu(c: Context, x: Value) -> Value:
+    return F.gelu(x)
+
+
+@op("BiasGelu", domain=MICROSOFT)
+def bias_gelu(c: Context, x: Value, bias: Value) -> Value:
+    return F.gelu(F.add(x, bias))
+
+
+@op("FastGelu", domain=MICROSOFT)
+def fast_gelu(c: Context, x: Value, bias: Value | None = None) -> Value:
+    return F.gelu(x if bias is None else F.add(x, bias), approximate="tanh")
+
+
+@op("QuickGelu", domain=MICROSOFT)
+def quick_gelu(c: Context, x: Value, *, alpha: float = 1.702) -> Value:
+    return F.mul(x, F.sigmoid(F.mul(x, alpha)))
+
+
+@op("Trilu", domain=MICROSOFT)
+def trilu(c: Context, x: Value, k: Value | None = None, *, upper: int = 1) -> Value:
+    return _trilu(c, x, k, upper=upper)
+
+
+# --- norms ---------------------------------------------------------------------------------------------------------------------------
+
+
+@op("SimplifiedLayerNormalization")
+@op("SimplifiedLayerNormalization", domain=MICROSOFT)
+def simplified_layer_norm(c: Context, x: Value, scale: Value, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1) -> Any:
+    y = rms_norm(c, x, scale, axis=axis, epsilon=epsilon)
+    if not c.wanted(1):
+        return y
+    axes = tuple(range(axis_of(axis, len(x.shape)), len(x.shape)))
+    return y, F.rsqrt(F.add(F.mean(F.square(F.cast(x, dt.f32)), axes, keepdims=True), epsilon))
+
+
+@op("LayerNormalization", domain=MICROSOFT)
+def ms_layer_norm(c: Context, x: Value, scale: Value, bias: Value | None = None, **attrs: Any) -> Any:
+    return layer_norm(c, x, scale, bias, **attrs)
+
+
+def _sum(*values: Value | None) -> Value:
+    total = None
+    for v in values:
+        if v is not None:
+            total = v if total is None else F.add(total, v)
+    assert total is not None
+    return total
+
+
+@op("SkipLayerNormalization", domain=MICROSOFT)
+def skip_layer_norm(c: Context, x: Value, skip: Value, gamma: Value, beta: Value | None = None, bias: Value | None = None, *,
+                    epsilon: float = 1e-12) -> Any:
+    total = _sum(x, skip, bias)
+    extra = (gamma,) if beta is None else (gamma, beta)
+    y = O.LayerNorm(eps=epsilon, naxes=1, affine="weight" if beta is None else "both")(total, *extra)
+    return (y, None, None, total) if c.wanted(3) else y
+
+
+@op("SkipSimplifiedLayerNormalization", domain=MICROSOFT)
+def skip_rms_norm(c: Context, x: Value, skip: Value, gamma: Value, bias: Value | None = None, *, epsilon: float = 1e-12) -> Any:
+    total = _sum(x, skip, bias)
+    y = O.RmsNorm(eps=epsilon, naxes=1, affine="weight")(total, gamma)
+    return (y, None, None, total) if c.wanted(3) else y
+
+
+@op("EmbedLayerNormalization", domain=MICROSOFT)
+def embed_layer_norm(c: Context, ids: Value, segments: Value | None, words: Value, positions: Value, segment_table: Value | None,
+                     gamma: Value, beta: Value, mask: Value | None = None, position_ids: Value | None = None, *,
+                     epsilon: float = 1e-12, mask_index_type: int = 0) -> Any:
+    batch, length = ids.shape
+    total = F.gather(words, ids, 0)
+    if position_ids is not None:
+        total = F.add(total, F.gather(positions, position_ids, 0))
+    else:
+        total = F.add(total, F.slice_(positions, 0, 0, length))
+    if segments is not None and segment_table is not None:
+        total = F.add(total, F.gather(segment_table, segments, 0))
+    y = O.LayerNorm(eps=epsilon, naxes=1, affine="both")(total, gamma, beta)
+    index = F.cast(F.sum_(mask, (1,)), dt.i32) if mask is not None else c.full((batch,), 0, dt.i32)
+    return y, index, total
+
+
+# --- attention -----------------------------------------------------------------------------------------------------------------------
+
+
+def heads(x: Value, count: int) -> Value:
+    """[B, S, N * H] as [B, N, S, H]."""
+    b, s, d = x.shape
+    return F.transpose(F.reshape(x, (b, s, count, d // count)), (0, 2, 1, 3))
+
+
+def merged(x: Value) -> Value:
+    b, n, s, h = x.shape
+    return F.reshape(F.transpose(x, (0, 2, 1, 3)), (b, s, n * h))
+
+
+def attend(c: Context, q: Value, k: Value, v: Value, *, scale: float | None, causal: bool = False, offset: Dim = 0,
+           bias: Value | None = None, mask: Value | None = None, hidden: float | None = None, softcap: float = 0.0,
+           window: int | None = None) -> Value:
+    """Attention over [B, N, S, H]. `mask` (bool) hides keys: their scores become `hidden`, -inf by default."""
+    width = static((q.shape[-1],), "the size of a head")[0]
+    extras = [] if mask is None else [mask]
+    extras += [] if bias is None else [F.cast(bias, q.dtype)]
+    attrs: dict[str, Any] = {"scale": scale or float(width) ** -0.5, "causal": causal, "offset": offset, "has_mask": mask is not None,
+                             "has_bias": bias is not None}
+    if softcap:
+        attrs["softcap"] = softcap
+    if window is not None:
+        attrs["window"] = window
+    if hidden is not None and mask is not None:
+        attrs["hidden"] = hidden
+    return emit(O.Attention(**attrs), q, k, v, *extras)
+
+
+def _key_mask(c: Context, mask: Value, length: Dim) -> Value:
+    """A padding mask as bools to broadcast over [B, N, S, T]: lengths [B], keys [B, T], or [B, S, T]."""
+    if len(mask.shape) == 1:
+        seen = F.less(F.iota(c.graph, (1, length), 1, dt.i32), F.reshape(F.cast(mask, dt.i32), (mask.shape[0], 1)))
+        return F.reshape(seen, (mask.shape[0], 1, 1, length))
+    on = F.one("not_equal", mask, 0) if not mask.dtype.is_bool else mask
+    if len(mask.shape) == 2:
+        return F.reshape(on, (mask.shape[0], 1, 1, mask.shape[1]))
+    return F.reshape(on, (mask.shape[0], 1, *mask.shape[1:])) if len(mask.shape) == 3 else on
+
+
+def with_past(past: Value | None, new: Value) -> Value:
+    return new if past is None else F.concat([past, new], 2)
+
+
+@op("Attention", domain=MICROSOFT)
+def ms_attention(c: Context, x: Value, w: Value, bias: Value | None = None, mask: Value | None = None, past: Value | None = None,
+                 relative: Value | None = None, past_length: Value | None = None, *, num_heads: int, unidirectional: int = 0,
+                 scale: float = 0.0, mask_filter_value: float = -10000.0, qkv_hidden_sizes: Any = None, do_rotary: int = 0,
+                 past_present_share_buffer: int = 0, rotary_embedding_dim: int = 0) -> Any:
+    if do_rotary or past_present_share_buffer:
+        raise UnsupportedError("com.microsoft.Attention with rotary embedding or a shared buffer")
+    made = F.matmul(x, w)
+    made = made if bias is None else F.add(made, bias)
+    total = made.shape[-1]
+    sizes = list(qkv_hidden_sizes) if qkv_hidden_sizes else [total // 3] * 3
+    q, k, v = (heads(p, num_heads) for p in F.split(made, 2, sizes))
+    offset: Dim = 0
+    if past is not None:
+        offset = past.shape[3]
+        k, v = (with_past(F.reshape(F.slice_(past, 0, i, 1), past.shape[1:]), t) for i, t in enumerate((k, v)))
+    seen = None if mask is None else _key_mask(c, mask, k.shape[2])
+    out = merged(attend(c, q, k, v, scale=scale or None, causal=bool(unidirectional), offset=offset, bias=relative, mask=seen,
+                        hidden=mask_filter_value))
+    if not c.wanted(1):
+        return out
+    return out, F.concat([F.reshape(t, (1, *t.shape)) for t in (k, v)], 0)
+
+
+@op("MultiHeadAttention", domain=MICROSOFT)
+def multi_head_attention(c: Context, query: Value, key: Value | None = None, value: Value | None = None, bias: Value | None = None,
+                         mask: Value | None = None, relative: Value | None = None, past_key: Value | None = None,
+                         past_value: Value | None = None, past_length: Value | None = None, cache: Value | None = None, *,
+                         num_heads: int, scale: float = 0.0, mask_filter_value: float = -10000.0, unidirectional: int = 0) -> Any:
+    if len(query.shape) == 5:  # [B, S, N, 3, H]
+        b, s, n, _, h = query.shape
+        q, k, v = (F.transpose(F.reshape(F.slice_(query, 3, i, 1), (b, s, n, h)), (0, 2, 1, 3)) for i in range(3))
+    else:
+        width = query.shape[-1]
+        parts: list[Value | None] = [None, None, None]
+        if bias is not None:
+            rest = bias.shape[0] - 2 * width
+            parts = list(F.split(bias, 0, (width, width, rest)))
+        q = heads(_sum(query, parts[0]), num_heads)
+        if key is None:
+            k = v = q
+        elif len(key.shape) == 5:  # [B, L, N, 2, H]
+            b, s, n, _, h = key.shape
+            k, v = (F.transpose(F.reshape(F.slice_(key, 3, i, 1), (b, s, n, h)), (0, 2, 1, 3)) for i in range(2))
+        else:
+            assert value is not None
+            k = key if len(key.shape) == 4 else heads(_sum(key, parts[1]), num_heads)
+            v = value if len(value.shape) == 4 else heads(_sum(value, parts[2]), num_heads)
+    offset: Dim = 0 if past_key is None else past_key.shape[2]
+    k, v = with_past(past_key, k), with_past(past_value, v)
+    seen = None if mask is None else _key_mask(c, mask, k.shape[2])
+    out = merged(attend(c, q, k, v, scale=scale or None, causal=bool(unidirectional), offset=offset, bias=relative, mask=seen,
+                        hidden=mask_filter_value))
+    return out, k, v
+
+
+def rotate(c: Context, x: Value, cos: Value, sin: Value, positions: Value, *, interleaved: bool, width: int = 0) -> Value:
+    """x[B, N, S, H] turned by the rows of cos and sin that positions [B, S] name."""
+    b, _, s, h = x.shape
+    n_rot = width or 2 * int(static((cos.shape[-1],), "the width of a rotation")[0])
+    rows = [F.reshape(F.gather(t, positions, 0), (b, 1, s, t.shape[-1])) for t in (cos, sin)]
+    return emit(O.Rope(interleaved=interleaved, n_rot=None if n_rot == h else n_rot), x, *(F.cast(r, x.dtype) for r in rows))
+
+
+@op("GroupQueryAttention", domain=MICROSOFT)
+def group_query_attention(c: Context, query: Value, key: Value | None = None, value: Value | None = None, past_key: Value | None = None,
+                          past_value: Value | None = None, lengths: Value | None = None, total: Value | None = None,
+                          cos: Value | None = None, sin: Value | None = None, position_ids: Value | None = None,
+                          bias: Value | None = None, *more: Any, num_heads: int, kv_num_heads: int, scale: float = 0.0,
+                          do_rotary: int = 0, rotary_interleaved: int = 0, local_window_size: int = -1, softcap: float = 0.0,
+                          smooth_softmax: int = 0, **_: Any) -> Any:
+    if smooth_softmax or any(m is not None for m in more):
+        raise UnsupportedError("GroupQueryAttention with a smooth softmax or sinks")
+    if key is None or value is None:
+        width = query.shape[-1]
+        h = width // (num_heads + 2 * kv_num_heads)
+        query, key, value = F.split(query, 2, (num_heads * h, kv_num_heads * h, kv_num_heads * h))
+    q, k, v = heads(query, num_heads), heads(key, kv_num_heads), heads(value, kv_num_heads)
+    b, _n, s, _h = q.shape
+    past: Dim = 0 if past_key is None else past_key.shape[2]
+    if do_rotary:
+        assert cos is not None and sin is not None
+        if position_ids is None:
+            steps = F.iota(c.graph, (1, s), 1, dt.i64, start=past)
+            position_ids = F.expand(steps, (b, s))
+        q, k = (rotate(c, t, cos, sin, position_ids, interleaved=bool(rotary_interleaved)) for t in (q, k))
+    k, v = with_past(past_key, k), with_past(past_value, v)
+    seen = None
+    if lengths is not None and b != 1:  # keys behind a row's own length are padding
+        count = F.add(F.cast(F.reshape(lengths, (b, 1)), dt.i32), 1)
+        seen = F.reshape(F.less(F.iota(c.graph, (1, k.shape[2]), 1, dt.i32), count), (b, 1, 1, k.shape[2]))
+    out = attend(c, q, k, v, scale=scale or None, causal=True, offset=past, bias=bias, mask=seen, softcap=softcap,
+                 window=local_window_size if local_window_size > 0 else None)
+    return merged(out), k, v
+
+
+@op("RotaryEmbedding", domain=MICROSOFT)
+def ms_rotary(c: Context, x: Value, positions: Value, cos: Value, sin: Value, *, interleaved: int = 0, num_heads: int = 0,
+              rotary_embedding_dim: int = 0, scale: float = 1.0, is_packed_batching: int = 0) -> Value:
+    flat = len(x.shape) == 3
+    width = 2 * int(static((cos.shape[-1],), "the width of a rotation")[0])
+    n = num_heads or (int(x.shape[-1]) // width if flat else 0)
+    y = heads(x, n) if flat else x
+    b, _, s, _ = y.shape
+    if positions.type.numel == 1:  # the first position of all rows
+        first = F.reshape(F.cast(positions, dt.i64), (1, 1))
+        positions = F.expand(F.add(first, F.iota(c.graph, (1, s), 1, dt.i64)), (b, s))
+    y = rotate(c, y, cos, sin, positions, interleaved=bool(interleaved), width=rotary_embedding_dim)
+    return merged(y) if flat else y
+
+
+# --- weights of few bits -------------------------------------------------------------------------------------------------------------
+
+
+def unpacked(packed: Any, bits: int) -> Any:
+    """uint8 bytes of small numbers along the last axis, the lowest bits first."""
+    if bits == 8:
+        return packed
+    parts = [(packed >> (bits * k)) & ((1 << bits) - 1) for k in range(8 // bits)]
+    return np.stack(parts, -1).reshape(*packed.shape[:-1], -1)
+
+
+@op("MatMulNBits", domain=MICROSOFT)
+def matmul_nbits(c: Context, a: Value, b: Value, scales: Value, zero: Value | None = None, order: Value | None = None,
+                 bias: Value | None = None, *, K: int, N: int, bits: int = 4, block_size: int, accuracy_level: int = 0,
+                 weight_prepacked: int = 0) -> Value:
+    codes = c.array(b, "the weights").astype(np.uint8)
+    blocks = -(-K // block_size)
+    s = c.array(scales, "the scales").astype(np.float32).reshape(N, blocks, 1)
+    w = unpacked(codes.reshape(N, blocks, -1), bits)[..., :block_size].astype(np.float32)
+    if zero is None:
+        z: Any = np.float32(1 << (bits - 1))
+    else:
+        given = c.array(zero, "the zero points")
+        if given.dtype == np.uint8:
+            z = unpacked(given.reshape(N, -1), bits)[:, :blocks].astype(np.float32).reshape(N, blocks, 1)
+        else:
+            z = given.astype(np.float32).reshape(N, blocks, 1)
+    full = ((w - z) * s).reshape(N, blocks * block_size)[:, :K]
+    if order is not None:
+        group = c.array(order, "the order")
+        if group.size and not np.array_equal(group.reshape(-1), np.arange(K) // block_size):
+            raise UnsupportedError("MatMulNBits with a g_idx that permutes its rows")
+    out = F.matmul(a, c.constant(full.astype(a.dtype.np), "weights"), transpose_b=True)
+    return out if bias is None else F.add(out, bias)
+
+
+def _experts(c: Context, codes: Value, scales: Value | None, bits: int, zero: Value | None) -> Any:
+    """[E, rows, columns] of floats."""
+    w = unpacked(c.array(codes, "the experts' weights").astype(np.uint8), bits).astype(np.float32)
+    s: Any = np.asarray(c.array(scales, "the scales")).astype(np.float32) if scales is not None else np.float32(1)
+    if zero is None:
+        z: Any = np.float32(1 << (bits - 1))
+    else:
+        z = unpacked(c.array(zero, "the zero points").astype(np.uint8), bits).astype(np.float32)
+    if scales is not None and s.ndim == 2:
+        s = s[..., None]
+        z = z[..., : s.shape[1]].reshape(s.shape) if zero is not None else z
+    elif scales is not None:  # one scale a block of columns
+        block = -(-w.shape[-1] // s.shape[-1])
+        s = np.repeat(s, block, -1)[..., : w.shape[-1]]
+        z = np.repeat(z, block, -1)[..., : w.shape[-1]] if zero is not None else z
+    return (w - z) * s
+
+
+def _mixture(c: Context, x: Value, router: Value, first: Any, b1: Value | None, second: Any, b2: Value | None, third: Any,
+             b3: Value | None, *, k: int, activation: str, normalize: bool, alpha: float, beta: float, fusion: int,
+             limit: float | None) -> Value:
+    """Every row through its k experts. Weights are [E, out, in]."""
+    width = x.shape[-1]
+    rows = F.reshape(x, (x.type.numel // width, width))
+    scores = F.softmax(F.cast(router, dt.f32), 1)
+    share, ids = O.TopK(k=k, axis=1)(scores)
+    if normalize:
+        share = F.div(share, F.sum_(share, (1,), keepdims=True))
+    t = rows.shape[0]
+    flat = F.reshape(ids, (t * k,))
+    many = F.reshape(F.expand(F.reshape(rows, (t, 1, width)), (t, k, width)), (t * k, width))
+
+    def through(v: Value, w: Any, b: Value | None) -> Value:
+        out = O.GroupedMatmul(transpose_b=True)(v, c.constant(w.astype(v.dtype.np)) if isinstance(w, np.ndarray) else w, flat)
+        return out if b is None else F.add(out, F.gather(b, flat, 0))
+
+    h = through(many, first, b1)
+    if activation == "swiglu":
+        n = h.shape[-1]
+        if fusion == 2:
+            gate, up = F.split(h, 1, (n // 2, n // 2))
+        else:
+            pairs = F.reshape(h, (t * k, n // 2, 2))
+            gate, up = (F.reshape(p, (t * k, n // 2)) for p in F.split(pairs, 2, (1, 1)))
+        if limit is not None:
+            gate, up = F.minimum(gate, limit), F.minimum(F.maximum(up, -limit), limit)
+        h = F.mul(F.mul(gate, F.sigmoid(F.mul(gate, alpha))), F.add(up, beta))
+    else:
+        h = h if activation == "identity" else F.one(activation, h)
+        if third is not None:
+            h = F.mul(h, through(many, third, b3))
+    out = through(h, second, b2)
+    total = F.sum_(F.mul(F.reshape(out, (t, k, out.shape[-1])), F.cast(F.reshape(share, (t, k, 1)), out.dtype)), (1,))
+    return F.reshape(total, (*x.shape[:-1], out.shape[-1]))
+
+
+@op("MoE", domain=MICROSOFT)
+def moe(c: Context, x: Value, router: Value, w1: Value, b1: Value | None, w2: Value, b2: Value | None = None, w3: Value | None = None,
+        b3: Value | None = None, *, k: int = 1, activation_type: str = "relu", normalize_routing_weights: int = 0,
+        use_sparse_mixer: int = 0, activation_alpha: float = 1.0, activation_beta: float = 0.0, swiglu_fusion: int = 0,
+        swiglu_limit: float | None = None) -> Value:
+    return _mixture(c, x, router, w1, b1, w2, b2, w3, b3, k=k, activation=activation_type, normalize=bool(normalize_routing_weights),
+                    alpha=activation_alpha, beta=activation_beta, fusion=swiglu_fusion, limit=swiglu_limit)
+
+
+@op("QMoE", domain=MICROSOFT)
+def qmoe(c: Context, x: Value, router: Value, w1: Value, s1: Value, b1: Value | None, w2: Value, s2: Value, b2: Value | None = None,
+         w3: Value | None = None, s3: Value | None = None, b3: Value | None = None, z1: Value | None = None, z2: Value | None = None,
+         z3: Value | None = None, *, k: int = 1, activation_type: str = "relu", normalize_routing_weights: int = 0,
+         expert_weight_bits: int = 4, use_sparse_mixer: int = 0, activation_alpha: float = 1.0, activation_beta: float = 0.0,
+         swiglu_fusion: int = 0, swiglu_limit: float | None = None, block_size: int = 0, quant_type: str = "int") -> Value:
+    tables = [None if w is None else _experts(c, w, s, expert_weight_bits, z) for w, s, z in ((w1, s1, z1), (w2, s2, z2), (w3, s3, z3))]
+    return _mixture(c, x, router, tables[0], b1, tables[1], b2, tables[2], b3, k=k, activation=activation_type,
+                    normalize=bool(normalize_routing_weights), alpha=activation_alpha, beta=activation_beta, fusion=swiglu_fusion,
+                    limit=swiglu_limit)
+
+
+# --- int8 ----------------------------------------------------------------------------------------------------------------------------
+
+
+def _numbers(c: Context, x: Value, scale: Value, zero: Value | None) -> Value:
+    return dequantize(c, x, scale, zero, axis=0)
+
+
+def _codes(c: Context, y: Value, scale: Value, zero: Value | None, like: Value) -> Value:
+    e: Elem = c.elem(zero if zero is not None else like)
+    return to_codes(c, F.div(y, spread(c, scale, y, 0, 0)), zero, e, y, 0, 0, True)
+
+
+def _qbinary(name: str) -> Any:
+    def handler(c: Context, a: Value, sa: Value, za: Value | None, b: Value, sb: Value, zb: Value | None, sy: Value,
+                zy: Value | None = None) -> Value:
+        return _codes(c, F.one(name, _numbers(c, a, sa, za), _numbers(c, b, sb, zb)), sy, zy, a)
+
+    return handler
+
+
+op("QLinearAdd", domain=MICROSOFT)(_qbinary("add"))
+op("QLinearMul", domain=MICROSOFT)(_qbinary("mul"))
+
+
+@op("QLinearSigmoid", "QLinearLeakyRelu", domain=MICROSOFT)
+def qlinear_unary(c: Context, x: Value, sx: Value, zx: Value | None, sy: Value, zy: Value | None = None, *, alpha: float = 0.01) -> Value:
+    y = _numbers(c, x, sx, zx)
+    y = F.sigmoid(y) if c.node.op_type == "QLinearSigmoid" else F.one("leaky_relu", y, slope=alpha)
+    return _codes(c, y, sy, zy, x)
+
+
+@op("QLinearSoftmax", domain=MICROSOFT)
+def qlinear_softmax(c: Context, x: Value, sx: Value, zx: Value | None, sy: Value, zy: Value | None = None, *, axis: int = -1,
+                    opset: int = 13) -> Value:
+    return _codes(c, F.softmax(_numbers(c, x, sx, zx), axis_of(axis, len(x.shape))), sy, zy, x)
+
+
+@op("QLinearGlobalAveragePool", domain=MICROSOFT)
+def qlinear_global_pool(c: Context, x: Value, sx: Value, zx: Value | None, sy: Value, zy: Value | None = None, *,
+                        channels_last: int = 0) -> Value:
+    n = len(x.shape)
+    axes = tuple(range(1, n - 1)) if channels_last else tuple(range(2, n))
+    return _codes(c, F.mean(_numbers(c, x, sx, zx), axes, keepdims=True), sy, zy, x)
+
+
+@op("QLinearAveragePool", domain=MICROSOFT)
+def qlinear_average_pool(c: Context, x: Value, sx: Value, zx: Value | None, sy: Value, zy: Value | None = None, *,
+                         channels_last: int = 0, **attrs: Any) -> Value:
+    if channels_last:
+        raise UnsupportedError("QLinearAveragePool with channels last")
+    return _codes(c, average_pool(c, _numbers(c, x, sx, zx), **attrs), sy, zy, x)
+
+
+@op("QLinearConcat", domain=MICROSOFT)
+def qlinear_concat(c: Context, sy: Value, zy: Value, *parts: Value, axis: int) -> Value:
+    rows = []
+    for i in range(0, len(parts), 3):
+        x, s, z = parts[i : i + 3]
+        same = [c.known(v) for v in (s, sy, z, zy)]
+        equal = all(v is not None for v in same) and np.array_equal(same[0], same[1]) and np.array_equal(same[2], same[3])  # type: ignore[arg-type]
+        rows.append(x if equal else _codes(c, _numbers(c, x, s, z), sy, zy, x))
+    return rows[0] if len(rows) == 1 else F.concat(rows, axis_of(axis, len(rows[0].shape)))
+
+
+@op("QLinearConv", domain=MICROSOFT)
+def ms_qlinear_conv(c: Context, *inputs: Value, channels_last: int = 0, **attrs: Any) -> Value:
+    if channels_last:
+        raise UnsupportedError("QLinearConv with channels last")
+    return qlinear_conv(c, *inputs, **attrs)
+
+
+@op("QuantizeLinear", domain=MICROSOFT)
+def ms_quantize(c: Context, x: Value, scale: Value, zero: Value | None = None, *, axis: int = 1, block_size: int = 0) -> Value:
+    return quantize(c, x, scale, zero, axis=axis, block_size=block_size)
+
+
+@op("DequantizeLinear", domain=MICROSOFT)
+def ms_dequantize(c: Context, x: Value, scale: Value, zero: Value | None = None, *, axis: int = 1, block_size: int = 0) -> Value:
+    return dequantize(c, x, scale, zero, axis=axis, block_size=block_size)
+
+
+@op("MatMulIntegerToFloat", domain=MICROSOFT)
+def matmul_integer_to_float(c: Context, a: Value, b: Value, sa: Value, sb: Value, za: Value | None = None, zb: Value | None = None,
+                            bias: Value | None = None) -> Value:
+    total = F.cast(integer_matmul(c, a, b, za, zb), dt.f32)
+    out = F.mul(total, F.mul(F.reshape(sa, ()), sb if sb.shape not in ((), (1,)) else F.reshape(sb, ())))
+    return out if bias is None else F.add(out, bias)
+
+
+@op("DynamicQuantizeMatMul", domain=MICROSOFT)
+def dynamic_quantize_matmul(c: Context, a: Value, b: Value, sb: Value, zb: Value | None = None, bias: Value | None = None) -> Value:
+    codes, scale, zero = dynamic_quantize(c, a)
+    return matmul_integer_to_float(c, codes, b, scale, sb, zero, zb, bias)
+
+
+@op("BitShift", domain=MICROSOFT)
+def ms_bit_shift(c: Context, x: Value, y: Value, *, direction: str) -> Value:
+    return _bit_shift(c, x, y, direction=direction)

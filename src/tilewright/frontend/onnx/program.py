@@ -1,0 +1,394 @@
+"""A model as compiled segments and steps of the host.
+
+Most models are one segment. Where a node needs elements that only a run knows (a shape that was computed from data), gives a result whose
+size depends on data, works on strings, or loops over values that change their shape, the program is cut: the segment before it runs, the
+host does its step, and what follows is planned with what is then known. Plans are kept by what they were made for: a size that differs
+from an earlier call becomes a symbol, so that further sizes need no further compile.
+"""
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ...core.dims import Dim, Expr, Symbol, sym
+from ...core.errors import ExecutionError, FormatError, InputError, TilewrightError
+from ...core.seeds import draw_seed
+from ...ir.graph import Graph, Value
+from ...ir.types import TensorType
+from .elements import Elem, elem, elem_of
+from .importer import Blocked, Builder, Nothing, Pending, Strings, constants_of
+from .load import Source
+from .model import Frame, Item, items_of
+from .registry import HOST, lookup
+
+SMALL = 4096  # elements of a value that the next plan takes as a constant
+KEPT = 64  # plans of one place in the program
+Compile = Callable[[Graph], Any]
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """What a plan assumes of a tensor: its type (dims may be symbols) and how its elements are to be read."""
+
+    type: TensorType
+    elem: Elem
+
+
+@dataclass
+class Known:
+    """A tensor whose elements the plan uses."""
+
+    array: Any
+
+
+Spec = Any  # Tensor | Known | list | Nothing | Strings | Pending
+
+
+@dataclass
+class Segment:
+    """One compiled graph: names of its inputs, and where its results go."""
+
+    session: Any
+    graph: Graph
+    inputs: list[tuple[str, tuple[int, ...], Elem]]  # a name, and the place in a sequence
+    outputs: list[tuple[str, Any]]  # a name, and its structure: an index of the graph's outputs, a list, or None
+    elems: list[Elem]
+    seeded: bool
+
+    def __call__(self, env: dict[str, Any]) -> None:
+        given = []
+        for name, place, e in self.inputs:
+            a = env[name]
+            for i in place:
+                a = a[i]
+            given.append(e.inward(a))
+        if self.seeded:
+            given.append(np.asarray(draw_seed([]), np.uint64))
+        results: Any = self.session(*given) if self.session is not None else ()
+        if not isinstance(results, (tuple, list)):
+            results = (results,)
+        for name, structure in self.outputs:
+            env[name] = self._filled(structure, results)
+
+    def _filled(self, structure: Any, results: Sequence[Any]) -> Any:
+        if isinstance(structure, list):
+            return [self._filled(s, results) for s in structure]
+        if structure is None:
+            return None
+        return self.elems[structure].outward(np.asarray(results[structure]))
+
+
+@dataclass
+class Stage:
+    """A plan for the nodes that are left at some point: a segment, steps of the host, and what comes after them."""
+
+    segment: Segment | None
+    host: list[Blocked]
+    rest: list[Item]
+    needs: set[str]
+    types: dict[str, TensorType]
+    next: OrderedDict[Any, Stage] = field(default_factory=OrderedDict)
+    seen: dict[str, tuple[Any, ...]] = field(default_factory=dict)  # shapes of earlier calls; None where they differed
+    known: dict[str, Any] = field(default_factory=dict)  # values that this plan makes constants
+    reads: list[str] | None = None  # names that the nodes of `rest` and the outputs need
+    why: list[str] = field(default_factory=list)  # the program is cut here
+    exact: bool = False  # symbols did not work out here: every set of sizes has its own plan
+
+
+class Program:
+    """The nodes of one graph (of the model, or of a body that the host runs)."""
+
+    def __init__(self, source: Source, graph: Any, frame: Frame, compile_: Compile, name: str, notes: list[str] | None = None) -> None:
+        self.source, self.graph, self.frame, self.compile, self.name = source, graph, frame, compile_, name
+        self.constants = constants_of(source, graph, frame)
+        self.items = items_of(source, graph.node, frame)
+        self.outputs = [frame.names.get(o.name, o.name) for o in graph.output]
+        self.inputs = [i.name for i in graph.input]
+        self.notes: list[str] = [] if notes is None else notes
+        self.bodies: dict[int, Program] = {}
+        self.start = Stage(None, [], self.items, set(), {})
+        self._symbols = 0
+
+    # --- planning
+
+    def plan(self, items: list[Item], specs: Mapping[str, Spec], *, compiled: bool = True) -> tuple[Stage, Builder]:
+        """What can be compiled of `items` with what is known, and what is left."""
+        builder = Builder(self.source, self.name)
+        builder.scope.constants = self.constants
+        places: list[tuple[str, tuple[int, ...], Elem]] = []
+        for name, spec in specs.items():
+            builder.scope.bindings[name] = self._enter(builder, name, spec, (), places)
+        builder.run(items)
+        ready = [b for b in builder.left if isinstance(b, Blocked) and not b.needs]
+        rest = [b.item if isinstance(b, Blocked) else b for b in builder.left if b not in ready]
+        wanted = {n for i in (*(b.item for b in ready), *rest) for n in i.reads} | set(self.outputs)
+        stage = Stage(None, ready, rest, {n for b in builder.left if isinstance(b, Blocked) for n in b.needs}, {})
+        stage.why = [f"{b.item.title}: {b.why}" for b in builder.left if isinstance(b, Blocked)]
+        stage.segment = self._segment(builder, wanted, places, stage, compiled)
+        return stage, builder
+
+    def _enter(self, builder: Builder, name: str, spec: Spec, place: tuple[int, ...], places: list[Any]) -> Any:
+        if isinstance(spec, Tensor):
+            places.append((name, place, spec.elem))
+            return builder.input(spec.type, name, spec.elem)
+        if isinstance(spec, Known):
+            return builder.lift(spec.array, name)
+        if isinstance(spec, list):
+            return [self._enter(builder, name, s, (*place, i), places) for i, s in enumerate(spec)]
+        return spec
+
+    def _segment(self, builder: Builder, wanted: set[str], places: list[Any], stage: Stage, compiled: bool) -> Segment | None:
+        graph, bindings = builder.graph, builder.scope.bindings
+        index: dict[Value, int] = {}
+        elems: list[Elem] = []
+
+        def structure(b: Any) -> Any:
+            if isinstance(b, list):
+                return [structure(x) for x in b]
+            if isinstance(b, Nothing):
+                return None
+            if b not in index:
+                index[b] = len(graph.outputs)
+                graph.outputs.append(b)
+                elems.append(builder.context.elem(b))
+            return index[b]
+
+        outputs = []
+        for name in dict.fromkeys((*self.outputs, *sorted(wanted))):
+            if name in bindings or name in builder.scope.constants:
+                b = builder.scope.get(name)
+            else:
+                continue
+            if isinstance(b, (Pending, Strings)) or _holds_strings(b):
+                continue
+            if stage.rest and isinstance(b, Value) and b not in builder.context.coded:
+                found = builder.context.known(b)
+                if found is not None and found.dtype != object and found.size <= SMALL:
+                    stage.known[name] = found
+                    continue
+            if any(n == name for n, _, _ in places):  # it entered the segment as it is
+                continue
+            if isinstance(b, Value):
+                stage.types[name] = b.type
+            outputs.append((name, structure(b)))
+        seeded = builder.context.seed is not None
+        if seeded:
+            graph.inputs.remove(builder.context.seed)  # type: ignore[arg-type]
+            graph.inputs.append(builder.context.seed)  # type: ignore[arg-type]
+        if not outputs:
+            return None
+        session = self.compile(graph) if compiled and graph.outputs else None
+        return Segment(session, graph, places, outputs, elems, seeded)
+
+    # --- running
+
+    def run(self, env: dict[str, Any]) -> list[Any]:
+        """The graph's outputs; env holds its inputs and whatever its nodes capture."""
+        stage = self.start
+        while True:
+            if stage.segment is not None:
+                stage.segment(env)
+            env.update(stage.known)
+            for b in stage.host:
+                self._step(b.item, env)
+            if not stage.rest:
+                break
+            stage = self._following(stage, env)
+        return [self._output(n, env) for n in self.outputs]
+
+    def _output(self, name: str, env: dict[str, Any]) -> Any:
+        if name in env:
+            return env[name]
+        if name in self.constants:
+            return self.constants[name]
+        raise FormatError(f"onnx: nothing gives the output {name!r} of {self.name}")
+
+    def _following(self, stage: Stage, env: dict[str, Any]) -> Stage:
+        if stage.reads is None:
+            stage.reads = sorted({n for i in stage.rest for n in i.reads} | set(self.outputs))
+        names = [n for n in stage.reads if n in env]
+        known, needs = stage.known, stage.needs
+        key = tuple([_key(env[n], n in needs, self._shape(stage, n, env[n])) for n in names if n not in known])
+        found = stage.next.get(key)
+        if found is None:
+            found = self._planned(stage, env, names)
+            stage.next[key] = found
+            if len(stage.next) > KEPT:
+                stage.next.popitem(last=False)
+        else:
+            stage.next.move_to_end(key)
+        return found
+
+    def _planned(self, stage: Stage, env: dict[str, Any], names: list[str]) -> Stage:
+        renamed: dict[Any, Expr] = {}
+        needs = stage.needs | set(stage.known)
+        specs = {n: self._spec(n, env[n], n in needs, self._shape(stage, n, env[n]), stage.types.get(n), renamed) for n in names}
+        has_symbols = any(isinstance(d, Expr) for s in specs.values() for d in _dims(s))
+        try:
+            made = self.plan(stage.rest, specs)[0]
+        except TilewrightError as e:
+            if not has_symbols:
+                raise
+            self.notes.append(f"one plan for each set of sizes: {e}")
+            stage.exact = True
+            specs = {n: self._spec(n, env[n], n in needs, None, None, renamed) for n in names}
+            made = self.plan(stage.rest, specs)[0]
+        if made.rest and not made.segment and not made.host and {id(i) for i in made.rest} == {id(i) for i in stage.rest} \
+                and not made.needs - stage.needs:
+            raise FormatError(f"onnx: {self.name}: nothing gives what the nodes {', '.join(i.title for i in made.rest[:5])} wait for")
+        made.needs |= stage.needs
+        return made
+
+    def _shape(self, stage: Stage, name: str, value: Any) -> tuple[Any, ...] | None:
+        """Sizes that have been the same in every call, None where they were not. None alone: take them as they are."""
+        if stage.exact or not isinstance(value, np.ndarray):
+            return None
+        seen = stage.seen.get(name)
+        if seen is None or len(seen) != value.ndim:
+            declared = stage.types.get(name)
+            seen = tuple(None if isinstance(d, Expr) else d for d in declared.shape) if declared is not None else value.shape
+        seen = tuple(a if a == n else None for a, n in zip(seen, value.shape, strict=True)) if len(seen) == value.ndim else value.shape
+        stage.seen[name] = seen
+        return seen
+
+    def _spec(self, name: str, value: Any, needed: bool, shape: tuple[Any, ...] | None, type_: TensorType | None,
+              renamed: dict[Any, Expr]) -> Spec:
+        if value is None:
+            return Nothing()
+        if isinstance(value, list):
+            if any(isinstance(v, np.ndarray) and v.dtype.kind in "OUS" for v in value):
+                return Strings()
+            return [self._spec(name, v, needed, None, None, renamed) for v in value]
+        a = np.asarray(value)
+        if a.dtype.kind in "OUS":
+            return Strings(a)
+        if needed:
+            return Known(a)
+        e = elem_of(a)
+        dims: list[Dim] = []
+        for k, n in enumerate(a.shape):
+            if shape is None or shape[k] is not None:
+                dims.append(n)
+                continue
+            d = type_.shape[k] if type_ is not None and k < type_.ndim else (name, k)
+            if d not in renamed:
+                self._symbols += 1
+                only = next(iter(d.symbols)) if isinstance(d, Expr) and len(d.terms) == 1 and len(d.symbols) == 1 else None
+                low = only.lo if isinstance(only, Symbol) else 0
+                renamed[d] = sym(f"n{self._symbols}", low)
+            dims.append(renamed[d])
+        return Tensor(TensorType(e.held, tuple(dims)), e)
+
+    def _step(self, item: Item, env: dict[str, Any]) -> None:
+        """One node on the host."""
+        fn = lookup(HOST, item.domain, item.op_type, item.version)
+        assert fn is not None
+        inputs = [self._output(n, env) if n else None for n in item.inputs]
+        try:
+            made = fn(Step(self, item, env), *inputs, **item.attrs)
+        except TilewrightError:
+            raise
+        except (ValueError, IndexError, TypeError, KeyError, ArithmeticError) as e:
+            raise ExecutionError(f"onnx: node {item.title}: {e}") from None
+        results = made if isinstance(made, tuple) else (made,)
+        for name, value in zip(item.outputs, results, strict=False):
+            if name:
+                env[name] = value
+
+
+@dataclass
+class Step:
+    """What a function of the host is given beside its inputs."""
+
+    program: Program
+    item: Item
+    env: dict[str, Any]
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return self.item.outputs
+
+    @property
+    def version(self) -> int:
+        return self.item.version
+
+    def body(self, sub: Any) -> Callable[..., list[Any]]:
+        """A subgraph as a function of its inputs. It is planned once and kept."""
+        program = self.program.bodies.get(id(sub))
+        if program is None:
+            prefix = f"{sub.frame.prefix}{self.item.op_type}.{len(self.program.bodies)}/"
+            own = {o for n in sub.graph.node for o in n.output if o} | {t.name for t in sub.graph.initializer}
+            own |= {i.name for i in sub.graph.input}
+            frame = Frame({**sub.frame.names, **{n: prefix + n for n in own}}, sub.frame.opsets, sub.frame.attrs, prefix, sub.frame.depth)
+            root = self.program
+            program = Program(root.source, sub.graph, frame, root.compile, f"{root.name}.{self.item.op_type}", root.notes)
+            self.program.bodies[id(sub)] = program
+            program.keep = sub  # type: ignore[attr-defined]
+        captured = {n: self.program._output(n, self.env) for n in sub.captured() if n in self.env or n in self.program.constants}
+
+        def call(*args: Any) -> list[Any]:
+            env = dict(captured)
+            env.update((program.frame.names[i], a) for i, a in zip(program.inputs, args, strict=True))
+            return program.run(env)
+
+        return call
+
+
+def _holds_strings(b: Any) -> bool:
+    return isinstance(b, list) and any(isinstance(x, Strings) or _holds_strings(x) for x in b)
+
+
+def _dims(spec: Spec) -> Sequence[Dim]:
+    return spec.type.shape if isinstance(spec, Tensor) else ()
+
+
+def _key(value: Any, needed: bool, shape: tuple[Any, ...] | None) -> Any:
+    if value is None:
+        return None
+    if isinstance(value, list):
+        return tuple(_key(v, needed, None) for v in value)
+    a = np.asarray(value)
+    if a.dtype.kind in "OUS":
+        return "strings"
+    if needed:
+        return a.shape, a.dtype.str, str(a.dtype), a.tobytes()
+    return (a.shape if shape is None else shape), str(a.dtype)
+
+
+def declared(source: Source, info: Any, symbols: dict[str, Expr]) -> Spec:
+    """The spec of a graph input, as far as the file tells; None where it does not."""
+    t = info.type
+    if t.WhichOneof("value") != "tensor_type" or t.tensor_type.elem_type in (0, 8) or not t.tensor_type.HasField("shape"):
+        return None
+    dims: list[Dim] = []
+    for k, d in enumerate(t.tensor_type.shape.dim):
+        if d.HasField("dim_value") and d.dim_value >= 0:  # some writers say -1 where they do not know
+            dims.append(int(d.dim_value))
+            continue
+        named = any(ch.isalnum() for ch in d.dim_param)  # "?" is no name: two of them are two sizes
+        label = d.dim_param if named else f"{info.name}_{k}"
+        if label not in symbols:
+            clean = "".join(ch if ch.isalnum() or ch == "_" else "_" for ch in label) or "d"
+            clean = clean if not clean[0].isdigit() else f"d{clean}"
+            taken = {str(e) for e in symbols.values()}
+            while clean in taken:
+                clean += "_"
+            symbols[label] = sym(clean, 1)
+        dims.append(symbols[label])
+    e = elem(t.tensor_type.elem_type)
+    return Tensor(TensorType(e.held, tuple(dims)), e)
+
+
+def input_names(graph: Any) -> list[str]:
+    """Inputs that a call gives: those without an initializer."""
+    fixed = {t.name for t in graph.initializer} | {s.values.name for s in graph.sparse_initializer}
+    return [i.name for i in graph.input if i.name not in fixed]
+
+
+def check_count(names: Sequence[str], given: Sequence[Any], what: str) -> None:
+    if len(names) != len(given):
+        raise InputError(f"session: {what} takes ({', '.join(names)}), got {len(given)} inputs")

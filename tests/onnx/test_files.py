@@ -1,0 +1,311 @@
+"""Files: symbolic sizes, segments, control flow, external data, functions, bad input; sessions, functions and export."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+import torch
+from onnx import helper, numpy_helper
+
+import tilewright as tw
+from tests.fresh import fresh_rng
+from tests.onnx.models import agree, info, model, one, peer
+
+
+def f(*shape: int) -> Any:
+    return fresh_rng().standard_normal(shape).astype(np.float32)
+
+
+def mlp() -> Any:
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["a"]), helper.make_node("Add", ["a", "b"], ["c"]), helper.make_node("Gelu", ["c"], ["y"]),  # noqa: E501
+             helper.make_node("ReduceMean", ["y"], ["m"], keepdims=0)]  # fmt: skip
+    return model(nodes, [info("x", f(1, 3), ["N", 3])], ["y", "m"], {"w": f(3, 4), "b": f(4)})
+
+
+def test_symbolic_sizes_need_one_compile() -> None:
+    proto = mlp()
+    session = tw.compile(proto)
+    assert str(session.interface.inputs[0]) == "f32[N,3]"
+    for n in (1, 2, 7, 64):
+        x = f(n, 3)
+        for a, b in zip(session(x), peer(proto, {"x": x}), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_shapes_computed_from_sizes_stay_symbolic() -> None:
+    nodes = [helper.make_node("Shape", ["x"], ["s"]), helper.make_node("Gather", ["s", "zero"], ["n"]),
+             helper.make_node("Unsqueeze", ["n", "axis"], ["nn"]), helper.make_node("Concat", ["nn", "rest"], ["t"], axis=0),
+             helper.make_node("Reshape", ["x", "t"], ["r"]), helper.make_node("Transpose", ["r"], ["y"], perm=[1, 0, 2])]  # fmt: skip
+    weights = {"zero": np.array(0), "axis": np.array([0]), "rest": np.array([2, -1])}
+    proto = model(nodes, [info("x", f(1, 6), ["N", 6])], ["y"], weights)
+    session = tw.compile(proto)
+    assert isinstance(session, tw.Session)
+    for n in (1, 5):
+        x = f(n, 6)
+        np.testing.assert_array_equal(session(x), x.reshape(n, 2, 3).transpose(1, 0, 2))
+
+
+def test_a_size_that_depends_on_data_cuts_the_program_and_is_reported() -> None:
+    nodes = [helper.make_node("Relu", ["x"], ["a"]), helper.make_node("NonZero", ["a"], ["at"], name="where"),
+             helper.make_node("Transpose", ["at"], ["t"]), helper.make_node("GatherND", ["a", "t"], ["v"]), helper.make_node("Exp", ["v"], ["y"])]  # fmt: skip  # noqa: E501
+    proto = model(nodes, [info("x", f(4, 5))], ["y", "at"])
+    session: Any = tw.compile(proto)
+    for _ in range(4):
+        x = f(4, 5)
+        for a, b in zip(session(x), peer(proto, {"x": x}), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-6)
+    text = session.report()
+    assert "host: NonZero 'where': the size of its result depends on data" in text and "segment of" in text
+    assert text.count("plan") <= 3, "a count that varies becomes a symbol after its second value"
+
+
+def loop(cond: str) -> Any:
+    x = info("x", f(3))
+    body = helper.make_graph([helper.make_node("Add", ["c", "c"], ["d"]), helper.make_node("Identity", ["d"], ["out"]),
+                              helper.make_node("ReduceSum", ["d"], ["s"], keepdims=0), helper.make_node("Less", ["s", "limit"], ["ok"])
+                              if cond == "data" else helper.make_node("Identity", ["go"], ["ok"])],
+                             "body", [helper.make_tensor_value_info("i", 7, []), helper.make_tensor_value_info("go", 9, []), info("c", f(3))],  # noqa: E501
+                             [helper.make_tensor_value_info("ok", 9, []), info("d", f(3)), *([info("out", f(3))] if cond != "while" else [])])  # fmt: skip  # noqa: E501
+    node = helper.make_node("Loop", ["n", "", "x"], ["y", "ys"] if cond != "while" else ["y"], body=body)
+    return model([node], [x], list(node.output), {"n": np.array(4), "limit": np.array(100.0, np.float32)})
+
+
+@pytest.mark.parametrize("cond", ["fixed", "data", "while"])
+def test_loops(cond: str) -> None:
+    agree(loop(cond), {"x": np.abs(f(3)) + 1})
+
+
+def test_a_loop_of_fixed_rounds_is_compiled() -> None:
+    assert isinstance(tw.compile(loop("fixed")), tw.Session)
+    assert not isinstance(tw.compile(loop("data")), tw.Session)
+
+
+@pytest.mark.parametrize("value", [True, False])
+@pytest.mark.parametrize("same", [True, False])
+def test_if(value: bool, same: bool) -> None:
+    sides = [helper.make_graph([helper.make_node("Exp", ["x"], ["a"])], "then", [], [info("a", f(3))]),
+             helper.make_graph([helper.make_node("Neg", ["x"] if same else ["z"], ["b"])], "else", [], [info("b", f(3 if same else 5))])]  # fmt: skip  # noqa: E501
+    node = helper.make_node("If", ["p"], ["y"], then_branch=sides[0], else_branch=sides[1])
+    proto = model([node], [info("p", np.array(True)), info("x", f(3)), info("z", f(5))], ["y"])
+    agree(proto, {"p": np.array(value), "x": f(3), "z": f(5)})
+
+
+@pytest.mark.parametrize("op, weights", [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+def test_recurrent_ops_with_lengths(op: str, weights: int, direction: str) -> None:
+    d, h = 2 if direction == "bidirectional" else 1, 4
+    arrays = [f(5, 3, 2), f(d, weights * h, 2), f(d, weights * h, h), f(d, 2 * weights * h), np.array([5, 2, 3], np.int32), f(d, 3, h)]
+    attrs: dict[str, Any] = {"linear_before_reset": 1} if op == "GRU" else {}
+    made, feed = one(op, arrays, outputs=3 if op == "LSTM" else 2, fixed=(1, 2, 3), hidden_size=h, direction=direction, **attrs)
+    agree(made, feed, tol=1e-4)
+
+
+# --- quantized models -------------------------------------------------------------------------------------------------------------------
+
+
+def test_quantized_nodes_are_within_one_quantum() -> None:
+    rng = fresh_rng()
+    x, w = rng.integers(0, 256, (2, 3, 7, 7)).astype(np.uint8), rng.integers(-128, 128, (4, 3, 3, 3)).astype(np.int8)
+    s, z = np.array(0.02, np.float32), np.array(120, np.uint8)
+    each = (np.abs(f(4)) * 0.01 + 0.001).astype(np.float32)
+    bias = rng.integers(-1000, 1000, 4).astype(np.int32)
+    fixed = (1, 2, 3, 4, 5, 6, 7, 8)
+    agree(*one("QLinearConv", [x, s, z, w, each, np.zeros(4, np.int8), np.array(0.5, np.float32), z, bias], fixed=fixed, pads=[1, 1, 1, 1]),
+          quanta=1)  # fmt: skip
+    a, b = rng.integers(0, 256, (5, 8)).astype(np.uint8), rng.integers(0, 256, (8, 6)).astype(np.uint8)
+    agree(*one("QLinearMatMul", [a, s, z, b, s, np.array(7, np.uint8), np.array(0.3, np.float32), z]), quanta=1)
+    agree(*one("MatMulInteger", [a, b, z, np.array(7, np.uint8)]), quanta=0)
+    agree(*one("ConvInteger", [x, w.view(np.uint8), z, np.array(9, np.uint8)], fixed=(1, 2, 3), group=1), quanta=0)
+    agree(*one("DynamicQuantizeLinear", [f(3, 5)], outputs=3), quanta=1)
+
+
+@pytest.mark.parametrize("form", ["qdq", "operator", "dynamic"])
+def test_models_that_onnxruntime_quantized(form: str, tmp_path: Path) -> None:
+    from onnxruntime import quantization as q
+
+    nodes = [helper.make_node("Conv", ["x", "w", "b"], ["a"], pads=[1, 1, 1, 1]), helper.make_node("Relu", ["a"], ["c"]),
+             helper.make_node("GlobalAveragePool", ["c"], ["d"]), helper.make_node("Flatten", ["d"], ["e"]),
+             helper.make_node("MatMul", ["e", "v"], ["y"])]  # fmt: skip
+    proto = model(nodes, [info("x", f(2, 3, 8, 8))], [info("y", f(2, 5))], {"w": f(6, 3, 3, 3), "b": f(6), "v": f(6, 5)}, opset=17)
+    before, after = tmp_path / "m.onnx", tmp_path / "q.onnx"
+    onnx.save(proto, before)
+    if form == "dynamic":
+        q.quantize_dynamic(before, after, op_types_to_quantize=["MatMul"])
+    else:
+        class Reader(q.CalibrationDataReader):
+            def __init__(self) -> None:
+                self.rows = iter([{"x": f(2, 3, 8, 8)} for _ in range(4)])
+
+            def get_next(self) -> Any:
+                return next(self.rows, None)
+
+        style = q.QuantFormat.QDQ if form == "qdq" else q.QuantFormat.QOperator
+        q.quantize_static(before, after, Reader(), quant_format=style, per_channel=True)
+    x = f(2, 3, 8, 8)
+    got, want, exact = tw.compile(str(after))(x), peer(str(after), {"x": x})[0], peer(str(before), {"x": x})[0]
+    assert np.abs(got - want).max() <= 0.02 * np.abs(exact).max()
+
+
+# --- external data, functions -----------------------------------------------------------------------------------------------------------
+
+
+def with_external(folder: Path, location: str, array: Any) -> Path:
+    tensor = onnx.TensorProto(name="w", data_type=1, dims=array.shape, data_location=onnx.TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value=location)
+    proto = model([helper.make_node("Add", ["x", "w"], ["y"])], [info("x", array)], ["y"])
+    proto.graph.initializer.append(tensor)
+    path = folder / "m.onnx"
+    path.write_bytes(proto.SerializeToString())
+    return path
+
+
+def test_external_data(tmp_path: Path) -> None:
+    w = f(4, 5)
+    (tmp_path / "data.bin").write_bytes(w.tobytes())
+    np.testing.assert_array_equal(tw.compile(str(with_external(tmp_path, "data.bin", w)))(w), w + w)
+
+
+@pytest.mark.parametrize("location, why", [("../data.bin", "outside the model's folder"), ("/etc/passwd", "outside the model's folder"),
+                                           ("none.bin", "there is no such file"), ("short.bin", "which has 4")])  # fmt: skip
+def test_external_data_that_is_refused(location: str, why: str, tmp_path: Path) -> None:
+    (tmp_path / "data.bin").write_bytes(f(4, 5).tobytes())
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    (inner / "short.bin").write_bytes(b"1234")
+    with pytest.raises(tw.TilewrightError, match=why):
+        tw.compile(str(with_external(inner, location, f(4, 5))))
+
+
+def test_functions_of_the_model() -> None:
+    double = helper.make_function("own", "Twice", ["a"], ["b"], [helper.make_node("Add", ["a", "a"], ["t"]),
+                                  helper.make_node("LeakyRelu", ["t"], ["b"])], [helper.make_opsetid("", 17)])  # fmt: skip
+    proto = model([helper.make_node("Twice", ["x"], ["t"], domain="own"), helper.make_node("Twice", ["t"], ["y"], domain="own")],
+                  [info("x", f(3))], ["y"], domains=["own"], functions=[double])  # fmt: skip
+    agree(proto, {"x": f(3)})
+
+
+# --- bad input --------------------------------------------------------------------------------------------------------------------------
+
+
+def test_everything_that_is_missing_is_one_error() -> None:
+    nodes = [helper.make_node("Foo", ["x"], ["a"], name="first", domain="nowhere"), helper.make_node("Bar", ["a"], ["y"], name="second")]
+    with pytest.raises(tw.UnsupportedError, match=r"2 nodes that are not supported: nowhere.Foo .*first.*; ai.onnx.Bar .*second"):
+        tw.compile(model(nodes, [info("x", f(3))], ["y"], domains=["nowhere"]))
+
+
+@pytest.mark.parametrize("nodes, why", [
+    ([helper.make_node("Add", ["x", "b"], ["a"], name="p"), helper.make_node("Neg", ["a"], ["b"], name="q")], "wait for each other"),
+    ([helper.make_node("Add", ["x", "lost"], ["a"])], "'lost' is read and nothing gives it"),
+    ([helper.make_node("Neg", ["x"], ["a"]), helper.make_node("Exp", ["x"], ["a"])], "two nodes give the value 'a'"),
+    ([helper.make_node("MatMul", ["x", "x"], ["a"], name="prod")], "node MatMul 'prod'"),
+    ([helper.make_node("Softmax", ["x"], ["a"], name="soft", axis=9)], "axis must be in -2..1, got 9"),
+    ([helper.make_node("Softmax", ["x"], ["a"], name="soft", colour=3)], "not as the standard has it"),
+    ([helper.make_node("Add", ["", ""], ["a"], name="sum")], "not as the standard has it"),
+])  # fmt: skip
+def test_graphs_that_make_no_sense(nodes: list[Any], why: str) -> None:
+    with pytest.raises(tw.TilewrightError, match=why):
+        tw.compile(model(nodes, [info("x", f(2, 3))], ["a"]))
+
+
+def test_bytes_that_are_no_model(tmp_path: Path) -> None:
+    data = mlp().SerializeToString()
+    for bad in (b"", b"nonsense", data[:40], data[: len(data) // 2]):
+        with pytest.raises(tw.TilewrightError):
+            tw.compile(bad)
+    with pytest.raises(FileNotFoundError, match="there is no file"):
+        tw.compile(str(tmp_path / "none.onnx"))
+
+
+HUGE: dict[str, Any] = {
+    "expand": lambda: one("Expand", [f(1), np.array([1 << 40])], fixed=(1,)),
+    "tile": lambda: one("Tile", [f(4), np.array([1 << 40])], fixed=(1,)),
+    "range": lambda: one("Range", [np.array(v, np.float32) for v in (0.0, 1e12, 1e-3)], fixed=(0, 1, 2)),
+    "pad": lambda: one("Pad", [f(4), np.array([1 << 50, 0])], fixed=(1,), mode="edge"),
+    "resize": lambda: one("Resize", [f(1, 1, 2, 2), None, np.array([1, 1, 1e9, 1e9], np.float32)], fixed=(2,)),
+    "window": lambda: one("HannWindow", [np.array(1 << 50)], fixed=(0,)),
+    "pool": lambda: one("LpPool", [f(1, 1, 8, 8)], kernel_shape=[5000, 5000], pads=[5000] * 4),
+    "split": lambda: one("Split", [f(3)], num_outputs=1 << 40),
+    "one_hot": lambda: one("OneHot", [np.array([1, 2]), np.array([1 << 40]), f(2)], fixed=(1,)),
+}
+
+
+@pytest.mark.parametrize("name", HUGE)
+def test_sizes_beyond_any_memory_are_errors(name: str) -> None:
+    made, feed = HUGE[name]()
+    with pytest.raises(tw.TilewrightError):
+        tw.compile(made)(*feed.values())
+
+
+def test_wrong_inputs_are_named() -> None:
+    session: Any = tw.compile(one("NonZero", [f(2, 3)])[0])
+    with pytest.raises(tw.InputError, match="input 'x0' must be f32, got int64"):
+        session(np.zeros((2, 3), np.int64))
+    with pytest.raises(tw.InputError, match=r"must have shape \[2,3\], got \[3, 2\]"):
+        session(f(3, 2))
+
+
+# --- sessions, functions, export --------------------------------------------------------------------------------------------------------
+
+
+def test_inference_session() -> None:
+    proto = mlp()
+    session, theirs = tw.onnx.InferenceSession(proto.SerializeToString()), ort.InferenceSession(proto.SerializeToString())
+    assert [(i.name, i.type, i.shape) for i in session.get_inputs()] == [(i.name, i.type, i.shape) for i in theirs.get_inputs()]
+    assert [o.name for o in session.get_outputs()] == ["y", "m"]
+    x = f(5, 3)
+    np.testing.assert_allclose(session.run(["m"], {"x": x})[0], theirs.run(["m"], {"x": x})[0], rtol=1e-5)
+    binding = session.io_binding()
+    out = np.zeros((5, 4), np.float32)
+    binding.bind_cpu_input("x", x)
+    binding.bind_ortvalue_output("y", tw.onnx.OrtValue(out))
+    session.run_with_iobinding(binding)
+    np.testing.assert_allclose(out, theirs.run(["y"], {"x": x})[0], rtol=1e-5, atol=1e-6)
+    with pytest.raises(tw.InputError, match="no input 'z'"):
+        session.run(None, {"z": x})
+
+
+def test_a_model_is_a_function_with_derivatives() -> None:
+    proto = mlp()
+    apply, params = tw.from_onnx(proto)
+    assert sorted(params) == ["b", "w"]
+    x = f(5, 3)
+    grads = tw.grad(lambda p, v: apply(p, v)[1])(params, x)
+    w, b = (torch.tensor(params[k], requires_grad=True) for k in ("w", "b"))
+    want = torch.autograd.grad(torch.nn.functional.gelu(torch.tensor(x) @ w + b).mean(), (w, b))
+    np.testing.assert_allclose(grads["w"], want[0].numpy(), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(grads["b"], want[1].numpy(), rtol=1e-4, atol=1e-6)
+    both = tw.vmap(lambda v: apply(params, v)[0])(np.stack([x, 2 * x]))
+    np.testing.assert_allclose(both[1], apply(params, 2 * x)[0], rtol=1e-5, atol=1e-6)
+
+
+def test_export_of_sessions_and_functions(tmp_path: Path) -> None:
+    proto, x = mlp(), f(6, 3)
+    path = str(tmp_path / "out.onnx")
+    tw.export_onnx(tw.compile(proto), path)
+    for a, b in zip(peer(path, {"x": x}), peer(proto, {"x": x}), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+    def attention(q: Any, k: Any, v: Any) -> Any:
+        return tw.attention(q, k, v, causal=True) + tw.layer_norm(q) * tw.silu(q).max(axis=-1, keepdims=True)
+
+    arrays = [f(1, 2, 4, 8) for _ in range(3)]
+    tw.export_onnx(attention, path, arrays)
+    names = [i.name for i in ort.InferenceSession(path).get_inputs()]
+    np.testing.assert_allclose(peer(path, dict(zip(names, arrays, strict=True)))[0], tw.jit(attention)(*arrays), rtol=1e-4, atol=1e-5)
+    with pytest.raises(tw.UnsupportedError, match="has no form in ONNX"):
+        tw.export_onnx(lambda a: tw.linalg.eigh(a)[0], path, (f(3, 3),))
+
+
+def test_sequences_and_strings_come_and_go() -> None:
+    nodes = [helper.make_node("SplitToSequence", ["x"], ["s"], axis=0), helper.make_node("SequenceAt", ["s", "k"], ["y"]),
+             helper.make_node("SequenceLength", ["s"], ["n"])]  # fmt: skip
+    agree(model(nodes, [info("x", f(3, 2))], ["y", "n"], {"k": np.array(-1)}), {"x": f(3, 2)})
+    text = helper.make_tensor_value_info("t", 8, [2])
+    made = model([helper.make_node("StringConcat", ["t", "t"], ["y"])], [text], ["y"])
+    assert tw.compile(made)(np.array(["a", "ü"], object)).tolist() == ["aa", "üü"]
+    assert numpy_helper is not None

@@ -1,0 +1,96 @@
+"""com.microsoft against ONNX Runtime."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.fresh import fresh_rng
+from tests.onnx.models import agree, one
+
+MS = "com.microsoft"
+
+
+def f(*shape: int) -> Any:
+    return fresh_rng().standard_normal(shape).astype(np.float32)
+
+
+def u8(*shape: int) -> Any:
+    return fresh_rng().integers(0, 256, shape).astype(np.uint8)
+
+
+def i8(*shape: int) -> Any:
+    return fresh_rng().integers(-128, 128, shape).astype(np.int8)
+
+
+def s(v: float) -> Any:
+    return np.array(v, np.float32)
+
+
+def z(v: int) -> Any:
+    return np.array(v, np.uint8)
+
+
+IDS = np.array([[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]], np.int32)
+MASK = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], np.int32)
+FLOATS: dict[str, Any] = {
+    "fused_matmul": lambda: one("FusedMatMul", [f(2, 4, 3), f(2, 4, 5)], domain=MS, transA=1, alpha=0.5),
+    "gelu": lambda: one("Gelu", [f(3, 4)], domain=MS),
+    "bias_gelu": lambda: one("BiasGelu", [f(3, 4), f(4)], domain=MS),
+    "fast_gelu": lambda: one("FastGelu", [f(3, 4), f(4)], domain=MS),
+    "quick_gelu": lambda: one("QuickGelu", [f(3, 4)], domain=MS),
+    "skip_layer_norm": lambda: one("SkipLayerNormalization", [f(2, 3, 8), f(2, 3, 8), f(8), f(8), f(8)], domain=MS),
+    "skip_rms_norm": lambda: one("SkipSimplifiedLayerNormalization", [f(2, 3, 8), f(2, 3, 8), f(8), f(8)], domain=MS),
+    "embed": lambda: one("EmbedLayerNormalization", [IDS, IDS % 2, f(10, 8), f(6, 8), f(2, 8), f(8), f(8)], domain=MS, outputs=2),
+    "attention_mask": lambda: one("Attention", [f(2, 5, 8), f(8, 24), f(24), MASK], domain=MS, num_heads=2),
+    "attention_causal": lambda: one("Attention", [f(2, 5, 8), f(8, 24), f(24)], domain=MS, num_heads=2, unidirectional=1),
+    "attention_lengths": lambda: one("Attention", [f(2, 5, 8), f(8, 24), f(24), np.array([3, 5], np.int32)], domain=MS, num_heads=2),
+    "mha": lambda: one("MultiHeadAttention", [f(2, 5, 8), f(2, 5, 8), f(2, 5, 8), f(24), MASK], domain=MS, num_heads=2),
+    "mha_bias": lambda: one("MultiHeadAttention", [f(2, 5, 8), f(2, 6, 8), f(2, 6, 8), None, None, f(1, 2, 5, 6)], domain=MS, num_heads=2),
+    "mha_past": lambda: one("MultiHeadAttention", [f(1, 1, 8), f(1, 1, 8), f(1, 1, 8), None, None, None, f(1, 2, 4, 4), f(1, 2, 4, 4)],
+                            domain=MS, outputs=3, num_heads=2),
+    "gqa": lambda: one("GroupQueryAttention", [f(2, 3, 32), f(2, 3, 16), f(2, 3, 16), None, None, np.array([2, 2], np.int32),
+                                               np.array([3], np.int32)], domain=MS, outputs=3, num_heads=4, kv_num_heads=2),
+    "gqa_rotary_past": lambda: one("GroupQueryAttention", [f(1, 1, 64), f(1, 1, 32), f(1, 1, 32), f(1, 2, 4, 16), f(1, 2, 4, 16),
+                                                           np.array([4], np.int32), np.array([5], np.int32), f(16, 8), f(16, 8)],
+                                   domain=MS, outputs=3, num_heads=4, kv_num_heads=2, do_rotary=1),
+    "rotary": lambda: one("RotaryEmbedding", [f(1, 3, 16), np.array([[0, 1, 2]]), f(16, 4), f(16, 4)], domain=MS),
+    "rotary_pairs": lambda: one("RotaryEmbedding", [f(1, 2, 3, 8), np.array([[4, 5, 6]]), f(16, 4), f(16, 4)], domain=MS, interleaved=1),
+    "nbits": lambda: one("MatMulNBits", [f(3, 64), u8(6, 2, 16), np.abs(f(12))], domain=MS, fixed=(1, 2), K=64, N=6, bits=4, block_size=32),
+    "nbits_zero": lambda: one("MatMulNBits", [f(3, 64), u8(6, 2, 16), np.abs(f(12)), u8(6)], domain=MS, fixed=(1, 2, 3), K=64, N=6, bits=4,
+                              block_size=32),
+    "integer_to_float": lambda: one("MatMulIntegerToFloat", [u8(3, 8), i8(8, 5), s(0.02), np.abs(f(5)), z(7), i8(5), f(5)], domain=MS),
+    "fused_conv": lambda: one("FusedConv", [f(1, 3, 6, 6), f(4, 3, 3, 3), f(4)], domain=MS, activation="Relu"),
+    "fused_gemm": lambda: one("FusedGemm", [f(3, 4), f(4, 5), f(5)], domain=MS, activation="Relu"),
+    "qmoe": lambda: one("QMoE", [f(5, 8), f(5, 4), u8(4, 16, 4), np.abs(f(4, 16)) * 0.1, f(4, 16), u8(4, 8, 8), np.abs(f(4, 8)) * 0.1,
+                                 f(4, 8)], domain=MS, fixed=(2, 3, 5, 6), k=2, activation_type="relu", normalize_routing_weights=1,
+                        expert_weight_bits=4),
+}  # fmt: skip
+CODES: dict[str, Any] = {
+    "add": lambda: one("QLinearAdd", [u8(2, 3), s(0.02), z(10), u8(2, 3), s(0.03), z(5), s(0.05), z(7)], domain=MS),
+    "mul": lambda: one("QLinearMul", [u8(2, 3), s(0.02), z(10), u8(2, 3), s(0.03), z(5), s(0.05), z(7)], domain=MS),
+    "sigmoid": lambda: one("QLinearSigmoid", [u8(2, 3), s(0.02), z(128), s(1 / 255), z(0)], domain=MS, fixed=(1, 2, 3, 4)),
+    "leaky": lambda: one("QLinearLeakyRelu", [u8(2, 3), s(0.02), z(128), s(0.02), z(100)], domain=MS, fixed=(1, 2, 3, 4), alpha=0.1),
+    "global_pool": lambda: one("QLinearGlobalAveragePool", [u8(1, 3, 4, 4), s(0.02), z(128), s(0.02), z(100)], domain=MS),
+    "pool": lambda: one("QLinearAveragePool", [u8(1, 3, 4, 4), s(0.02), z(128), s(0.02), z(100)], domain=MS, kernel_shape=[2, 2],
+                        strides=[2, 2]),
+    "concat": lambda: one("QLinearConcat", [s(0.02), z(3), u8(2, 3), s(0.03), z(5), u8(2, 3), s(0.02), z(3)], domain=MS, axis=0),
+    "softmax": lambda: one("QLinearSoftmax", [u8(2, 5), s(0.02), z(128), s(1 / 256), z(0)], domain=MS, fixed=(1, 2, 3, 4), axis=-1, opset=13),  # noqa: E501
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FLOATS)
+def test_floats(name: str) -> None:
+    agree(*FLOATS[name](), tol=2e-5)
+
+
+@pytest.mark.parametrize("name", CODES)
+def test_codes_are_within_one_quantum(name: str) -> None:
+    attrs = CODES[name]()
+    agree(*attrs, quanta=1)
+
+
+def test_dynamic_quantize_matmul() -> None:
+    agree(*one("DynamicQuantizeMatMul", [f(3, 8), i8(8, 5), np.abs(f(5)), i8(5), f(5)], domain=MS, fixed=(1, 2, 3, 4)), tol=1e-2)
