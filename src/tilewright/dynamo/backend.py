@@ -22,6 +22,7 @@ from ..frontend.torch.versions import check as check_version
 from .call import Call, make_call
 from .fragment import Fragment, Reader, Refusal
 from .freeze import held_tensors, hold, without
+from .joint import partition
 from .options import Options
 from .split import Number, Parts, split
 
@@ -234,7 +235,6 @@ def tilewright(module: Any, inputs: Sequence[Any], *, mode: str | None = None, o
     """The backend: what `torch.compile(model, backend="tilewright", options={...})` calls with every graph."""
     import torch
     from torch._dynamo.backends.common import aot_autograd
-    from torch._functorch.partitioners import min_cut_rematerialization_partition
 
     if unknown:
         raise ConfigError(f"torch.compile: the backend tilewright does not take {', '.join(unknown)}")
@@ -258,7 +258,7 @@ def tilewright(module: Any, inputs: Sequence[Any], *, mode: str | None = None, o
 
     with _plain_ops():
         made = aot_autograd(fw_compiler=compiled("forward"), bw_compiler=compiled("backward"), inference_compiler=compiled("inference"),
-                            partition_fn=min_cut_rematerialization_partition, keep_inference_input_mutations=True,
+                            partition_fn=partition, keep_inference_input_mutations=True,
                             decompositions={})(module, inputs)
     return made if kept is None else without(made, kept)
 

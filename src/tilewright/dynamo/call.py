@@ -75,9 +75,15 @@ class Writer:
                 continue
             elif s.layout.plain:
                 self.lines.append(f"c{s.arg} = {a} if {a}.is_contiguous() else {a}.contiguous()")
+                self.signs(s.arg)
             else:
                 shape, strides = _tuple(s.shape, self.names), _tuple(s.strides, self.names)
                 self.lines.append(f"c{s.arg} = {a} if {a}.stride() == {strides} else laid({a}, {shape}, {strides})")
+                self.signs(s.arg)
+
+    def signs(self, arg: int) -> None:
+        """Signs that are not in the memory: torch's own ops give conjugate and negative views."""
+        self.lines.append(f"if c{arg}.is_conj() or c{arg}.is_neg(): c{arg} = c{arg}.resolve_conj().resolve_neg()")
 
     def outputs(self) -> list[str]:
         """Allocations; the expressions of the outputs' addresses."""

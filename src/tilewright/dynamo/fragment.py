@@ -222,6 +222,8 @@ class Reader:
             dtype = dtype_of(fake.dtype)
         except UnsupportedError:
             return Poison()
+        if fake.is_conj() or fake.is_neg():  # the signs are not in the memory
+            return Poison()
         if fake.device.type != "cpu":
             self.fragment.device = fake.device.type
         shape, strides = self.symbols.shape(fake.shape), self.symbols.shape(fake.stride())
@@ -352,7 +354,7 @@ def _base(node: Any) -> Any:
 
 def _is_view(node: Any) -> bool:
     schema = getattr(node.target, "_schema", None)
-    if schema is None or schema.is_mutable or not node.args:
+    if schema is None or schema.is_mutable or not node.args or key_of(node.target) in ("_conj.default", "_neg_view.default"):
         return False
     return any(r.alias_info is not None for r in schema.returns)
 

@@ -24,6 +24,8 @@ def decomposition(target: Any) -> Callable[..., Any] | None:
         return None
     if target.namespace == "torch_nn" and key_of(target).startswith("torch_nn._linear_cross_entropy_batch_chunked"):
         return _chunked_cross_entropy
+    if target is torch.ops.aten.grid_sampler_2d_backward.default:
+        return _grid_sampler_backward
     composite = torch._C._dispatch_has_kernel_for_dispatch_key(_dispatch_name(target), "CompositeImplicitAutograd")
     found = torch._decomp.decomposition_table.get(target)
     if found is not None and key_of(target) in RECURRENT:
@@ -43,6 +45,15 @@ def _chunked_cross_entropy(x: Any, weight: Any, target: Any, bias: Any, classes:
     logits = torch.nn.functional.linear(x, weight, bias)
     loss = torch.nn.functional.cross_entropy(logits, target, classes, reduction=reduction, ignore_index=ignored, label_smoothing=smoothing)
     return (loss, loss, loss, loss) if whole else loss
+
+
+def _grid_sampler_backward(g: Any, x: Any, grid: Any, mode: int, padding: int, align: bool, mask: Any) -> Any:
+    """The derivative of torch's decomposition of the forward op: for the backward one it has none."""
+    import torch
+
+    forward = torch._decomp.decomposition_table[torch.ops.aten.grid_sampler_2d.default]
+    _, pull = torch.func.vjp(lambda a, b: forward(a, b, mode, padding, align), x, grid)
+    return pull(g)
 
 
 RECURRENT = ("lstm.input", "gru.input", "rnn_tanh.input", "rnn_relu.input")

@@ -1,0 +1,134 @@
+"""Backward ops of ATen, as PyTorch's autograd leaves them in a graph: the rule of our own op for the forward pass, on its operands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ...core.dims import product
+from ...core.errors import UnsupportedError
+from ...ir.graph import Graph, Value
+from ...ops import functions as F
+from ...ops.norm_backward import NormBackward
+from ...transform.vjp import pull_back
+from .aten_distance import cdist
+from .aten_linear import attention, convolution
+from .aten_scatter import scatter_add
+from .registry import Context, aten, lookup, placed
+
+Maybe = Value | None
+
+
+def pulled(c: Context, forward: Callable[..., Value], operands: Sequence[Value], g: Value, wanted: Sequence[bool] | None = None,
+           meta: Any = None) -> tuple[Maybe, ...]:
+    """Cotangents of the operands of `forward(context, *operands)`, whose result has the cotangent g. `meta` is torch's fake of the result,
+    where `forward` asks for it."""
+    body = Graph("forward")
+    inner = Context(body, c.symbols)
+    inner.name, inner.place, inner.meta, inner.args = c.name, c.place, meta, ()
+    inputs = [body.input(v.type, f"x{i}") for i, v in enumerate(operands)]
+    body.place = c.place
+    body.outputs = [forward(inner, *inputs)]
+    return tuple(pull_back(body, c.graph, operands, (g,), wanted or (True,) * len(operands)))
+
+
+@aten("convolution_backward.default")
+@placed
+def convolution_backward(c: Context, g: Value, x: Value, w: Value, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool,
+                         output_padding: Any, groups: int, mask: Sequence[bool]) -> tuple[Maybe, ...]:
+    def forward(inner: Context, x: Value, w: Value) -> Value:
+        return convolution(inner, x, w, None, stride, padding, dilation, transposed, output_padding, groups)
+
+    dx, dw = pulled(c, forward, (x, w), g, tuple(mask[:2])) if any(mask[:2]) else (None, None)
+    axes = tuple(a for a in range(len(g.shape)) if a != 1)
+    return dx, dw, F.sum_(g, axes) if mask[2] else None
+
+
+def _pool_backward(name: str) -> Any:
+    forward = lookup(name)
+    assert forward is not None
+
+    def handler(c: Context, g: Value, x: Value, *rest: Any) -> Maybe:
+        return pulled(c, lambda inner, v: forward(inner, v, *rest), (x,), g, meta=c.args[0])[0]
+
+    return placed(handler)
+
+
+for _n in (2, 3):
+    aten(f"avg_pool{_n}d_backward.default")(_pool_backward(f"avg_pool{_n}d.default"))
+
+
+def _adaptive_backward(n: int) -> Any:
+    forward = lookup(f"_adaptive_avg_pool{n}d.default")
+    assert forward is not None
+
+    def handler(c: Context, g: Value, x: Value) -> Maybe:
+        return pulled(c, lambda inner, v: forward(inner, v, list(g.shape[-n:])), (x,), g, meta=c.args[0])[0]
+
+    return placed(handler)
+
+
+for _n in (2, 3):
+    aten(f"_adaptive_avg_pool{_n}d_backward.default")(_adaptive_backward(_n))
+
+
+def _by_index(n: int) -> Any:
+    """The backward pass of a maximum pool that says where its maxima stood: they add to what is there."""
+
+    def handler(c: Context, g: Value, x: Value, *rest: Any) -> Value:
+        index = next(v for v in reversed(rest) if isinstance(v, Value))
+        lead = x.shape[:-n]
+        pixels, windows = product(x.shape[-n:]), product(g.shape[-n:])
+        rows = product(lead)
+        flat = F.full(c.graph, (rows, pixels), 0, x.dtype)
+        places = c.reshape(index, (rows, windows))
+        total = scatter_add(c, flat, 1, places, c.reshape(g, (rows, windows)))
+        return c.reshape(total, x.shape)
+
+    return placed(handler)
+
+
+for _n in (2, 3):
+    aten(f"max_pool{_n}d_with_indices_backward.default")(_by_index(_n))
+    aten(f"adaptive_max_pool{_n}d_backward.default")(_by_index(_n))
+
+
+@aten("_cdist_backward.default")
+@placed
+def cdist_backward(c: Context, g: Value, a: Value, b: Value, p: float, distances: Value) -> Maybe:
+    return pulled(c, lambda inner, x, y: cdist(inner, x, y, p), (a, b), g, (True, False), meta=c.args[4])[0]
+
+
+@aten("tilewright.attention_backward.default")
+@placed
+def attention_backward(c: Context, g: Value, q: Value, k: Value, v: Value, mask: Maybe, causal: bool,
+                       scale: float | None) -> tuple[Maybe, ...]:
+    rest = [] if mask is None else [mask]
+
+    def forward(inner: Context, q: Value, k: Value, v: Value, *more: Value) -> Value:
+        return attention(inner, q, k, v, more[0] if more else None, 0.0, causal, scale=scale)
+
+    return pulled(c, forward, (q, k, v, *rest), g, (True, True, True, *(False for _ in rest)), meta=c.args[0])[:3]
+
+
+@aten("tilewright.layer_norm_backward.default")
+@placed
+def layer_norm_backward(c: Context, g: Value, x: Value, shape: Sequence[int], w: Maybe, b: Maybe, eps: float,
+                        mask: Sequence[bool]) -> tuple[Maybe, ...]:
+    if eps < 0:
+        raise UnsupportedError("layer_norm with a negative eps")
+    n = len(shape)
+    lead, tail = x.shape[: len(x.shape) - n], x.shape[len(x.shape) - n :]
+    rows, width = product(lead), product(tail)
+    flat = [F.reshape(v, (rows, width)) for v in (x, g)]
+    affine = "none" if not mask[1] and not mask[2] else "both" if mask[2] else "weight"
+    if w is None:  # a bias alone, or nothing
+        made = NormBackward(eps=float(eps))(*flat)
+        dx, dw, db = made, None, F.sum_(flat[1], (0,)) if mask[2] else None
+    elif affine == "none":
+        dx, dw, db = NormBackward(eps=float(eps))(flat[0], F.mul(flat[1], F.reshape(w, (1, width)))), None, None
+    else:
+        found = NormBackward(eps=float(eps), affine=affine)(flat[0], F.reshape(w, (width,)), flat[1])
+        dx, dw, db = (*found, None)[:3]
+    out = [None if v is None else F.reshape(v, s) for v, s in ((dx, x.shape), (dw, tail), (db, tail))]
+    return tuple(v if m else None for v, m in zip(out, mask, strict=True))
