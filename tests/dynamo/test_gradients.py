@@ -18,7 +18,8 @@ def r(*shape: int, dtype: Any = None) -> torch.Tensor:
 
 ACTIVATIONS = (F.relu, F.silu, F.elu, F.leaky_relu, F.softplus, F.hardswish, F.hardsigmoid, F.mish, torch.tanh, torch.sigmoid, F.gelu,
                F.selu, F.hardtanh, F.logsigmoid, F.relu6, F.softshrink)
-FUNCTIONS = "exp log sqrt rsqrt sin cos tan atan erf sinh cosh log1p expm1 reciprocal square lgamma digamma".split()
+FUNCTIONS = (torch.exp, torch.log, torch.sqrt, torch.rsqrt, torch.sin, torch.cos, torch.tan, torch.atan, torch.erf, torch.sinh, torch.cosh,
+             torch.log1p, torch.expm1, torch.reciprocal, torch.square, torch.lgamma, torch.digamma)
 i = torch.tensor([[1], [0], [2], [2]])
 GRADIENTS: dict[str, tuple[Any, Any]] = {
     "linear": (lambda x, w, b: F.gelu(F.linear(x, w, b)), lambda: (r(2, 3, 8), r(5, 8), r(5))),
@@ -77,8 +78,9 @@ GRADIENTS: dict[str, tuple[Any, Any]] = {
             lambda: (r(5, 2, 4),)),
     "activations": (lambda x: [f(x) for f in ACTIVATIONS], lambda: (r(4, 5),)),
     "prelu and glu": (lambda x, w: (F.prelu(x, w), F.glu(x)), lambda: (r(4, 6), r(6))),
-    "functions": (lambda x: [getattr(torch, f)(x.abs() + 0.5) for f in FUNCTIONS], lambda: (r(4, 6),)),
-    "reductions": (lambda x: (x.sum(0), x.mean(), x.amax(1), x.max(1)[0], x.std(), x.var(0), x.prod(), x.norm(), x.logsumexp(1), x.median()),
+    "functions": (lambda x: [f(x.abs() + 0.5) for f in FUNCTIONS], lambda: (r(4, 6),)),
+    "reductions": (lambda x: (x.sum(0), x.mean(), x.amax(1), x.max(1)[0], x.std(), x.var(0), x.prod(), x.norm(), x.logsumexp(1),
+                              x.median()),
                    lambda: (r(4, 6),)),
     "running": (lambda x: (x.cumsum(0), x.cumprod(1), x.cummax(0)[0], x.logcumsumexp(1)), lambda: (r(4, 6),)),
     "indices": (lambda x: (x[torch.tensor([0, 0, 2])], x[:, [1, 2]], x.gather(1, i), x.index_select(0, torch.tensor([1, 1])), x[1:3, ::2],
@@ -95,7 +97,8 @@ GRADIENTS: dict[str, tuple[Any, Any]] = {
                         lambda: (r(3, 4, 2),)),
     "grid": (lambda x, g: F.grid_sample(x, g.tanh(), align_corners=False), lambda: (r(1, 2, 4, 4), r(1, 3, 3, 2))),
     "fold": (lambda x: F.fold(F.unfold(x, 2), (4, 4), 2), lambda: (r(1, 2, 4, 4),)),
-    "distances": (lambda x, y: (torch.cdist(x, y), F.cosine_similarity(x, x * 2 + 1), F.pairwise_distance(x, x + 1)), lambda: (r(3, 4), r(5, 4))),
+    "distances": (lambda x, y: (torch.cdist(x, y), F.cosine_similarity(x, x * 2 + 1), F.pairwise_distance(x, x + 1)),
+                  lambda: (r(3, 4), r(5, 4))),
     "in place": (lambda x: (x * 2).add_(1).mul_(x), lambda: (r(3, 3),)),
     "views": (lambda x: ((y := x * 2), y.t(), y.view(-1)), lambda: (r(3, 3),)),
     "view of an argument": (lambda x: (x.t(), x * 2), lambda: (r(3, 3),)),

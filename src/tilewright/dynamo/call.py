@@ -32,7 +32,7 @@ class Writer:
 
     def __init__(self, fragment: Fragment, session: Session) -> None:
         self.fragment, self.session = fragment, session
-        self.names = {s.name: f"s{k}" for k, s in enumerate(session.interface.symbols)}
+        self.names = {name: f"s{k}" for k, name in enumerate(sorted({s.name for s in (*session.interface.symbols, *fragment.shown())}))}
         self.lines: list[str] = []
         self.scope: dict[str, Any] = {}
 
@@ -48,23 +48,25 @@ class Writer:
 
     def symbols(self) -> None:
         """One variable a symbol: an argument, or the size of a tensor."""
-        for s in self.session.interface.symbols:
-            if s.name in self.fragment.sizes:
-                self.lines.append(f"{self.names[s.name]} = a{self.fragment.sizes[s.name]}")
+        for name, variable in self.names.items():
+            if name in self.fragment.sizes:
+                self.lines.append(f"{variable} = a{self.fragment.sizes[name]}")
                 continue
             for source in self.fragment.sources:
                 for axis, d in enumerate(source.shape):
                     found = solve(d, 0) if not isinstance(d, int) else None
-                    if found is not None and found[0].name == s.name and not isinstance(d, int):
+                    if found is not None and found[0].name == name and not isinstance(d, int):
                         terms = dict(d.terms)
                         offset, (slope,) = terms.pop((), 0), terms.values()
-                        self.lines.append(f"{self.names[s.name]} = (a{source.arg}.shape[{axis}] - {offset}) // {slope}")
+                        size = f"a{source.arg}.shape[{axis}]"
+                        plain = (offset, slope) == (0, 1)
+                        self.lines.append(f"{variable} = {size}" if plain else f"{variable} = ({size} - {offset}) // {slope}")
                         break
                 else:
                     continue
                 break
             else:
-                raise UnsupportedError(f"no argument shows the value of {s.name}")
+                raise UnsupportedError(f"no argument shows the value of {name}")
 
     def inputs(self) -> None:
         for s in self.fragment.sources:
@@ -140,9 +142,9 @@ class Writer:
             add("try: w = take()")
             add("except IndexError: w = grow()")
             add(f"w.io[:{len(pointers)}] = ({', '.join(pointers)},)")
-            key = "(" + "".join(f"{n}, " for n in self.names.values()) + ")"
+            key = "(" + "".join(f"{self.names[s.name]}, " for s in session.interface.symbols) + ")"
             add(f"if todo: check(w, {key})")
-            add(f"status = run({f'w.job({key})' if self.names else 'w.fixed'})")
+            add(f"status = run({f'w.job({key})' if session.interface.symbols else 'w.fixed'})")
             add("if status: settle(status, w)")
             if executable.error_launches:
                 add(f"if {' or '.join(f'w.errors.item({4 * e})' for e in range(len(executable.error_launches)))}: fail(w)")

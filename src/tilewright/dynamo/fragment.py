@@ -20,6 +20,7 @@ from ..frontend.torch.symbols import Symbols
 from ..frontend.torch.tensors import dtype_of
 from ..ir.graph import Graph, Value
 from ..ir.rewrite import sort_nodes
+from ..ir.text import all_symbols
 from ..ir.types import TensorType
 from ..ops import Cast, Expand
 from .layouts import Layout, layout_of
@@ -95,6 +96,14 @@ class Fragment:
     copies: list[tuple[int, int]] = field(default_factory=list)  # (argument, graph output that is copied into it after the run)
     seeded: bool = False  # the last graph input is a random seed
     device: str = "cpu"
+
+    def shown(self) -> list[Symbol]:
+        """Symbols of the shapes of arguments and results."""
+        dims = [d for s in self.sources for d in (*s.shape, *s.strides)]
+        dims += [d for t in self.targets for d in (*t.shape, *t.strides)]
+        for r in self.results:
+            dims += [*r.shape, *r.strides, r.offset] if isinstance(r, ViewOf) else [r.dim] if isinstance(r, Size) else []
+        return sorted({s for d in dims for s in symbols(d)}, key=lambda s: s.name)
 
 
 @dataclass(frozen=True)
@@ -254,8 +263,8 @@ class Reader:
 
     def _symbols(self) -> None:
         """Symbols that no input's shape shows come with the call."""
-        called = [s for s in self.graph.symbols() if s.name in self.fragment.sizes]
-        self.graph.call_symbols = tuple(called)
+        shown = {s.name for s in self.graph.symbols()}
+        self.graph.call_symbols = tuple(s for s in all_symbols(self.graph) if s.name not in shown and s.name in self.fragment.sizes)
 
     # ---- outputs
 
@@ -409,5 +418,3 @@ def _shape_env(module: Any) -> Any:
             return meta.node.shape_env
     return None
 
-
-__all__ = ["Argument", "Fixed", "Fragment", "Reader", "Refusal", "Size", "Slot", "Source", "Target", "ViewOf", "symbols"]

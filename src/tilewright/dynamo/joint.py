@@ -14,7 +14,8 @@ def library() -> Any:
     """The ops, with meanings in PyTorch's own ops: a graph that holds them runs anywhere."""
     import torch
 
-    made = torch.library.Library("tilewright", "FRAGMENT")
+    library: Any = torch.library
+    made = library.Library("tilewright", "FRAGMENT")
     made.define("attention_backward(Tensor g, Tensor q, Tensor k, Tensor v, Tensor? mask, bool causal, float? scale)"
                 " -> (Tensor, Tensor, Tensor)")
     made.define("layer_norm_backward(Tensor g, Tensor x, SymInt[] shape, Tensor? w, Tensor? b, float eps, bool[3] mask)"

@@ -38,20 +38,22 @@ def split(module: Any, foreign: Collection[Any]) -> Parts:
     """`foreign` nodes run in PyTorch, all others are ours as far as they compute something."""
     import torch
 
-    nodes = [n for n in module.graph.nodes if n.op not in ("placeholder", "output")]
+    out = next(n for n in reversed(module.graph.nodes) if n.op == "output")
+    # an attribute goes with each of its readers
+    nodes = [n for n in module.graph.nodes if n.op not in ("placeholder", "output") and (n.op != "get_attr" or out in n.users)]
     stage = _stages(nodes, set(foreign))
     groups: dict[int, list[Any]] = {}
     for n in nodes:
         groups.setdefault(stage[n], []).append(n)
     holes = [n for n in module.graph.nodes if n.op == "placeholder"]
-    out = next(n for n in reversed(module.graph.nodes) if n.op == "output")
     numbers: dict[Any, int] = {n: i for i, n in enumerate(holes)}
     wanted = set(out.all_input_nodes)
     parts = []
     for s in sorted(groups):
         group = groups[s]
         inside = set(group)
-        inputs = list(dict.fromkeys(a for n in group for a in n.all_input_nodes if a not in inside))
+        read = list(dict.fromkeys(a for n in group for a in n.all_input_nodes if a not in inside))
+        inputs = [a for a in read if a.op != "get_attr" or a in stage]
         inputs += _hidden_sizes(group, inputs, numbers)
         outputs = [n for n in group if n in wanted or any(u not in inside for u in n.users if u is not out)]
         graph = torch.fx.Graph()
@@ -59,7 +61,7 @@ def split(module: Any, foreign: Collection[Any]) -> Parts:
         for a in inputs:
             env[a] = graph.placeholder(a.name)
             env[a].meta = dict(a.meta)
-        for n in group:
+        for n in [*(a for a in read if a not in env), *group]:
             env[n] = graph.node_copy(n, env.__getitem__)
         graph.output([env[n] for n in outputs])
         part = torch.fx.GraphModule(module, graph)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ...core import dtypes as dt
 from ...core.dims import product
 from ...core.errors import UnsupportedError
 from ...ir.graph import Graph, Value
@@ -117,6 +118,9 @@ def layer_norm_backward(c: Context, g: Value, x: Value, shape: Sequence[int], w:
                         mask: Sequence[bool]) -> tuple[Maybe, ...]:
     if eps < 0:
         raise UnsupportedError("layer_norm with a negative eps")
+    if w is not None and w.dtype is not x.dtype:  # under autocast
+        wide = layer_norm_backward(c, c.cast(g, dt.f32), c.cast(x, dt.f32), shape, c.cast(w, dt.f32), b, eps, mask)
+        return tuple(v if v is None else c.cast(v, like.dtype) for v, like in zip(wide, (x, w, w), strict=True))
     n = len(shape)
     lead, tail = x.shape[: len(x.shape) - n], x.shape[len(x.shape) - n :]
     rows, width = product(lead), product(tail)
