@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ... import ops as O
 from ...core import dtypes as dt
 from ...core.dims import product
 from ...core.errors import UnsupportedError
@@ -15,7 +16,7 @@ from ...transform.vjp import pull_back
 from .aten_distance import cdist
 from .aten_linear import attention, convolution
 from .aten_scatter import scatter_add
-from .registry import Context, aten, lookup, placed
+from .registry import Context, aten, axes_of, lookup, placed
 
 Maybe = Value | None
 
@@ -136,3 +137,104 @@ def layer_norm_backward(c: Context, g: Value, x: Value, shape: Sequence[int], w:
         dx, dw, db = (*found, None)[:3]
     out = [None if v is None else F.reshape(v, s) for v, s in ((dx, x.shape), (dw, tail), (db, tail))]
     return tuple(v if m else None for v, m in zip(out, mask, strict=True))
+
+
+# --- pointwise ops and sums, spelled out ------------------------------------------------------------------------------------------------
+
+UNARY = ("silu", "gelu", "hardswish", "hardsigmoid", "mish")
+
+
+def _unary_backward(name: str) -> Any:
+    forward = lookup(f"{name}.default")
+    assert forward is not None
+
+    def handler(c: Context, g: Value, x: Value, **how: Any) -> Maybe:
+        return pulled(c, lambda inner, v: forward(inner, v, **how), (x,), g, meta=c.args[1])[0]
+
+    return placed(handler)
+
+
+for _name in UNARY:
+    aten(f"{_name}_backward.default")(_unary_backward(_name))
+
+
+@aten("threshold_backward.default")
+@placed
+def threshold_backward(c: Context, g: Value, x: Value, threshold: float) -> Value:
+    return F.where(F.less_equal(x, threshold), 0, c.cast(g, x.dtype))
+
+
+@aten("sigmoid_backward.default")
+@placed
+def sigmoid_backward(c: Context, g: Value, y: Value) -> Value:
+    if y.dtype.kind == "c":
+        raise UnsupportedError("sigmoid_backward of complex numbers")
+    return F.mul(g, F.mul(y, F.sub(1, y)))
+
+
+@aten("tanh_backward.default")
+@placed
+def tanh_backward(c: Context, g: Value, y: Value) -> Value:
+    if y.dtype.kind == "c":
+        raise UnsupportedError("tanh_backward of complex numbers")
+    return F.mul(g, F.sub(1, F.square(y)))
+
+
+@aten("_softmax_backward_data.default")
+@placed
+def softmax_backward(c: Context, g: Value, y: Value, dim: int, dtype: Any) -> Value:
+    axes = axes_of(dim, len(y.shape))
+    scaled = F.mul(F.widened(g), F.widened(y))
+    return c.cast(F.sub(scaled, F.mul(F.widened(y), F.sum_(scaled, axes, keepdims=True))), c.dtype)
+
+
+@aten("_log_softmax_backward_data.default")
+@placed
+def log_softmax_backward(c: Context, g: Value, y: Value, dim: int, dtype: Any) -> Value:
+    wide = F.widened(g)
+    return c.cast(F.sub(wide, F.mul(F.exp(F.widened(y)), F.sum_(wide, axes_of(dim, len(y.shape)), keepdims=True))), c.dtype)
+
+
+@aten("native_dropout_backward.default")
+@placed
+def dropout_backward(c: Context, g: Value, mask: Value, scale: float) -> Value:
+    return F.where(mask, F.mul(g, scale), 0)
+
+
+@aten("native_batch_norm_backward.default")
+@placed
+def batch_norm_backward(c: Context, g: Value, x: Value, w: Maybe, running: Maybe, running_var: Maybe, mean: Maybe, inverse: Maybe,
+                        train: bool, eps: float, mask: Sequence[bool]) -> tuple[Maybe, ...]:
+    if not train:
+        assert running is not None and running_var is not None
+        mean, inverse = running, F.rsqrt(F.add(F.widened(running_var), float(eps)))
+    assert mean is not None and inverse is not None
+    if product(x.shape) == 0:
+        raise UnsupportedError("the backward pass of batch_norm over nothing")
+    axes = tuple(a for a in range(len(x.shape)) if a != 1)
+    wide_x, wide_g = F.widened(x), F.widened(g)
+    along = (1, x.shape[1], *(1,) * (len(x.shape) - 2))
+    mean, inverse = (F.reshape(F.cast(v, wide_x.dtype), along) for v in (mean, inverse))
+    scale = inverse if w is None else F.mul(inverse, F.reshape(F.cast(w, wide_x.dtype), along))
+    hat = F.mul(F.sub(wide_x, mean), inverse)
+    total, moment = F.sum_(wide_g, axes), F.sum_(F.mul(wide_g, hat), axes)
+    inner = wide_g
+    if train:
+        count = product(tuple(x.shape[a] for a in axes))
+        each = 1.0 / count if isinstance(count, int) else F.div(1, F.dim_value(c.graph, count, wide_x.dtype))
+        inner = F.sub(F.sub(wide_g, F.reshape(F.mul(total, each), along)), F.mul(hat, F.reshape(F.mul(moment, each), along)))
+    dtype = x.dtype if w is None else w.dtype
+    return F.cast(F.mul(inner, scale), x.dtype) if mask[0] else None, F.cast(moment, dtype) if mask[1] else None, \
+        F.cast(total, dtype) if mask[2] else None
+
+
+@aten("embedding_dense_backward.default")
+@placed
+def embedding_backward(c: Context, g: Value, ids: Value, rows: Any, padding: Any, by_count: bool) -> Any:
+    if by_count:
+        return NotImplemented
+    width = g.shape[-1]
+    flat, index = F.reshape(g, (ids.type.numel, width)), F.reshape(ids, (ids.type.numel,))
+    if isinstance(padding, int) and padding >= 0:
+        flat = F.where(F.reshape(F.equal(index, padding), (ids.type.numel, 1)), 0, flat)
+    return c.cast(c.emit(O.ScatterAdd(axis=0), F.full(c.graph, (rows, width), 0, g.dtype), c.cast(index, dt.i64), flat), c.dtype)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from ...core.errors import UnsupportedError
@@ -130,6 +130,7 @@ def _by_number(target: Any) -> bool:
     return any(a.name == "reduction" for a in target._schema.arguments)
 
 
+@cache
 def _useful() -> dict[Any, Any]:
     """Decompositions of ops that we have no function for: composites that we know stay whole."""
     import torch
