@@ -41,7 +41,6 @@ class Step:
     refusals: dict[Any, Refusal] = field(default_factory=dict)  # of the nodes: why they are not ours
     session: Any = None
     fragment: Fragment | None = None
-    seconds: float = 0.0
 
 
 @dataclass(eq=False)
@@ -86,7 +85,7 @@ class Compiler:
     def __init__(self, options: Options) -> None:
         self.options = options
 
-    def graph(self, module: Any, kind: str, constants: Mapping[int, Any] | None = None) -> Call:
+    def graph(self, module: Any, kind: str, constants: Mapping[int, Any] | None = None) -> Compiled:
         from torch.utils._python_dispatch import _disable_current_modes
 
         start = time.perf_counter()
@@ -99,7 +98,7 @@ class Compiler:
         with _lock:
             for found in _watchers:
                 found.append(made)
-        return made.call
+        return made
 
     def _compiled(self, module: Any, kind: str, constants: Mapping[int, Any]) -> Compiled:
         nodes = [n for n in module.graph.nodes if n.op not in ("placeholder", "output")]
@@ -276,11 +275,11 @@ def _plain_ops() -> Iterator[None]:
         torch._C._set_mkldnn_enabled(before)
 
 
-def _as_boxed(call: Call) -> Any:
+def _as_boxed(made: Compiled) -> Any:
     """AOTAutograd gives such a function its arguments in one list."""
 
     def boxed(args: list[Any]) -> list[Any]:
-        return call(args)
+        return made.call(args)
 
     boxed._boxed_call = True  # type: ignore[attr-defined]
     return boxed

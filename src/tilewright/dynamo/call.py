@@ -66,7 +66,7 @@ class Writer:
                     continue
                 break
             else:
-                raise UnsupportedError(f"no argument shows the value of {name}")
+                raise UnsupportedError(f"torch.compile: no argument shows the value of {name}")
 
     def inputs(self) -> None:
         for s in self.fragment.sources:

@@ -149,7 +149,7 @@ class Walk(Converter):
         hole, new = node.args[0], self._resolve(node.args[1], env)
         old = self._resolve(hole, env)
         if isinstance(new, Poison):
-            raise UnsupportedError("the new value of an argument depends on what is not supported")
+            raise UnsupportedError("torch.compile: the new value of an argument depends on what is not supported")
         if new.dtype is not old.dtype:
             new = self.graph.add(Cast(dtype=old.dtype), new).value
         if new.shape != old.shape:
