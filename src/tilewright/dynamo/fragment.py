@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..core.dims import Dim, Expr, Symbol, evaluate, symbols
+from ..core.dims import Dim, Expr, Symbol, evaluate, product, symbols
 from ..core.errors import UnsupportedError
 from ..frontend.torch.constants import Constants
 from ..frontend.torch.convert import Converter, Missing, Poison, Problems
@@ -322,7 +322,7 @@ class Reader:
     def _tensor(self, walk: Walk, values: dict[Any, Any], node: Any, slots: dict[Any, Slot], roots: Sequence[Any]) -> Result:
         root = _base(node)
         fake, whole = node.meta["val"], root.meta.get("val")
-        if root is not node and (roots.count(root) > 1 or root.op == "placeholder" or _no_smaller(fake, whole)):
+        if root is not node and (roots.count(root) > 1 or root.op == "placeholder" or self._no_smaller(fake, whole)):
             base: Slot | Argument | None = None
             if root.op == "placeholder":
                 if root not in walk.updates:
@@ -339,6 +339,13 @@ class Reader:
                 raise UnsupportedError(what)
             slots[node] = self._slot(node, value)
         return slots[node]
+
+    def _no_smaller(self, view: Any, whole: Any) -> bool:
+        """Whether a view shows all of a tensor. (One that shows a part may be all that is computed.)"""
+        if not hasattr(whole, "shape"):
+            return False
+        a, b = (product(self.symbols.shape(x.shape)) for x in (view, whole))
+        return a >= b if isinstance(a, int) and isinstance(b, int) else a == b
 
     def _dense(self, fake: Any) -> bool:
         found = layout_of(self.symbols.shape(fake.shape), self.symbols.shape(fake.stride()), self._hint)
@@ -366,20 +373,6 @@ def _is_view(node: Any) -> bool:
     if schema is None or schema.is_mutable or not node.args or key_of(node.target) in ("_conj.default", "_neg_view.default"):
         return False
     return any(r.alias_info is not None for r in schema.returns)
-
-
-def _no_smaller(view: Any, whole: Any) -> bool:
-    """Whether a view shows all of a tensor. (One that shows a part may be all that is computed.)"""
-    import torch
-
-    def expr(x: Any) -> Any:
-        n = x.shape.numel()
-        return n.node.expr if isinstance(n, torch.SymInt) else n
-
-    if not isinstance(whole, torch.Tensor):
-        return False
-    a, b = expr(view), expr(whole)
-    return bool(a >= b) if isinstance(a, int) and isinstance(b, int) else bool(a == b)
 
 
 def _root(v: Value) -> Value:
