@@ -94,7 +94,8 @@ class Turned(nn.Module):
 
 def step(call: Callable[..., Any], module: nn.Module, inputs: tuple[Any, ...]) -> Callable[[], Any]:
     def run() -> Any:
-        loss = call(*inputs).float().square().mean()
+        out = call(*inputs).float()
+        loss = (out * torch.cos(torch.arange(out.numel())).reshape(out.shape)).mean()  # the mean of squares behind a norm has no gradient
         loss.backward()
         found = [p.grad for p in module.parameters()]
         for p in module.parameters():

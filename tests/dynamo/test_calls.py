@@ -66,6 +66,7 @@ def test_sizes_as_results() -> None:
     over(lambda x: (x * 2, x.shape[0] * 3, x.shape[0] + x.shape[1]), [(torch.randn(n, 5),) for n in (3, 4)], graphs=1, dynamic=True)
 
 
+@pytest.mark.slow
 def test_training_with_dynamic_shapes() -> None:
     layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
     call = compiled(layer, dynamic=True)

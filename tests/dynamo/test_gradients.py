@@ -114,7 +114,13 @@ SPLIT = {
 }
 
 
-@pytest.mark.parametrize("name", GRADIENTS)
+RARE = ("layer norm, no bias", "layer norm, fixed weight", "instance norm", "conv1d", "conv3d", "grouped", "dilated", "conv, fixed input",
+        "transposed 1d", "max pool, unbatched", "max pool 1d", "max pool 3d", "mean pool, ceil", "mean pool, divisor", "mean pool 3d",
+        "adaptive 3d", "adaptive max", "nearest", "bicubic", "grouped queries", "multi-head attention", "other losses", "ctc", "functions",
+        "running", "sorted", "moved", "scattered", "grid", "fold", "distances", "prelu and glu", "reductions", "complex numbers")
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in RARE else n for n in GRADIENTS])
 def test_gradients(name: str) -> None:
     fn, make = GRADIENTS[name]
     found = check(fn, *make(), grad=True, strides=False, calls=1)

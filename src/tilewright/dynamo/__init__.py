@@ -1,7 +1,9 @@
-"""The backend of torch.compile."""
+"""The backend of torch.compile. pip tells torch its name; where the package is only on the path, importing this module does."""
 from __future__ import annotations
 
 from typing import Any
+
+from ..core import torch_context as _registers  # noqa: F401
 
 
 def tilewright(*args: Any, **kwargs: Any) -> Any:
