@@ -206,3 +206,16 @@ def test_transforms_and_own_gradients() -> None:
     compiled(lambda x: Own.apply(x) * 3)(x).sum().backward()
     assert x.grad is not None
     torch.testing.assert_close(x.grad, x.detach().exp() * 6)
+
+
+@pytest.mark.parametrize("how", [{}, {"dynamic": True}])
+def test_sessions_without_a_cpu_program(how: dict[str, Any]) -> None:
+    """Those of other targets go through their own calls: here the reference's."""
+
+    def fn(x: torch.Tensor, y: torch.Tensor) -> Any:
+        x.add_(1)
+        z = (x @ y).relu()
+        return z, z.t(), z.shape[0] * 2, y * 2
+
+    check(fn, torch.randn(5, 4), torch.randn(3, 4).t(), options={"target": "reference"}, **how)
+    check(lambda x: nn.functional.dropout(x, 0.0) * 2, torch.randn(3, 1).expand(3, 4), options={"target": "reference"}, **how)
