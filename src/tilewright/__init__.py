@@ -64,7 +64,7 @@ __all__ = [
 _LAZY = {"compile": "compile", "load": "compile", "Session": "runtime.session", "load_llm": "llm.model", "LLM": "llm.model",
          "quantize": "quantization", "jit": "array.jit", "from_torch": "array.from_torch", "kernel": "lang.kernel",
          "host_op": "lang.host", "native_op": "lang.host", "load_onnx": "onnx", "from_onnx": "onnx",
-         "export_onnx": "onnx"}
+         "export_onnx": "onnx", "explain": "dynamo.explain", "torch_function": "array.torch_function"}
 _TRANSFORMS = ("checkpoint", "custom_jvp", "custom_op", "custom_vjp", "grad", "hessian", "jacobian", "jvp", "value_and_grad", "vjp", "vmap")
 _FUNCTIONS = (  # of arrays, as NumPy has them; defined in transform/lib
     "abs", "absolute", "add", "all", "any", "arange", "argmax", "argmin", "astype", "attention", "batch_norm", "bitwise_and",
@@ -91,9 +91,8 @@ _SPECIAL = (  # special functions and formulas, in transform/lib/special.py and 
 _COMPLEX = ("abs_squared", "angle", "complex", "conj", "imag", "polar", "real", "view_as_complex", "view_as_real")
 _CONTROL = ("cond", "fori_loop", "scan", "while_loop")
 _LAZY |= dict.fromkeys((*_TRANSFORMS, *_CONTROL, *_FUNCTIONS, *_SPECIAL, *_COMPLEX), "array.functions")
-__all__ += ["TraceError", "export_onnx", "fft", "from_onnx", "from_torch", "host_op", "jit", "kernel", "lang", "linalg", "load_onnx",
-            "native_op", "onnx", "optim", "random", "splat",
-            "training"]
+__all__ += ["TraceError", "explain", "export_onnx", "fft", "from_onnx", "from_torch", "host_op", "jit", "kernel", "lang", "linalg",
+            "load_onnx", "native_op", "onnx", "optim", "random", "splat", "torch_function", "training"]
 __all__ += [*_CONTROL, *_TRANSFORMS, *_FUNCTIONS, *_SPECIAL, *_COMPLEX]
 _LOW_BIT = ("dequantise", "fake_quantise", "fake_quantise_lsq", "gated_delta_rule", "int_conv", "int_matmul", "pack_codes", "quantise",
             "quantised_matmul", "requantise", "selective_scan", "unpack_codes")

@@ -30,6 +30,7 @@ from .donate import pair_donated
 from .gpu import CompiledOnGpu, gpu_leaf, is_on_gpu
 from .programs import Programs
 from .shell import Ends
+from .torch_function import TorchFunction, as_tensors, torch_function, wants_gradients
 
 Fn = Callable[..., Any]
 _numbers_of_functions = itertools.count()
@@ -116,11 +117,22 @@ class Jit:
             result = compiled(leaves)
             self._fast = compiled.short(self._dispatch) or self._dispatch
             return result
+        if wants_gradients(leaves):
+            if self.donate:
+                raise InputError(f"jit: {self.fn.__name__} overwrites its donated arguments, and a tensor among them requires a gradient; "
+                                 "call it inside torch.no_grad(), or leave out donate")
+            return self._differentiable(*args, **kwargs)
         given, named = unflatten(compiled.spec, compiled.prepared(leaves))
         if compiled.call is None:
             raise InputError(f"jit: arguments and results must be nested tuples, lists, dicts and named tuples, got {compiled.spec}")
         self._fast = compiled.call
-        return compiled.call(given, named, PREPARED)
+        result = compiled.call(given, named, PREPARED)
+        return as_tensors(result) if any(map(is_tensor, leaves)) else result
+
+    @functools.cached_property
+    def _differentiable(self) -> TorchFunction:
+        """For tensors whose gradients PyTorch wants."""
+        return torch_function(self.fn)
 
     def _find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Compiled | CompiledOnGpu, list[Any]]:
         leaves, spec = flatten((args, kwargs))
@@ -227,7 +239,8 @@ def jit(fn: Fn | None = None, *, donate: int | Sequence[int] = (), static: int |
         target: str | TargetSpec | None = None) -> Any:
     """Compile a function of arrays: `tw.jit(f)`, `@tw.jit`, `@tw.jit(donate=(0, 1))`, `tw.jit(f, target="cuda")`.
 
-    Arguments and results are NumPy arrays, numbers and nested containers of them. The arrays of `donate`d arguments are overwritten:
+    Arguments and results are NumPy arrays, numbers and nested containers of them; where an argument is a torch tensor, results are, and
+    PyTorch's autograd differentiates them. The arrays of `donate`d arguments are overwritten:
     results of the same types come back in their memory. `static` arguments (positions or names) are fixed at compile time; other
     values than before compile again. `target` is "cpu", "cuda" or an architecture like "sm_90a"; without it, "cuda" where an argument is
     a CUDA tensor. On a GPU results are CUDA tensors, and NumPy arrays and numbers among the arguments are copied there.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.abc
 import importlib.util
 import sys
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -83,9 +84,10 @@ def allocator() -> tuple[Any, bool]:
 
 
 class _Hook(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Tells torch.compile, when that is loaded, to call our functions instead of looking into them."""
+    """Does something to a module of torch when that is loaded."""
 
-    name = "torch._dynamo.trace_rules"
+    def __init__(self, name: str, then: Callable[[Any], None]) -> None:
+        self.name, self.then = name, then
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
         if name != self.name:
@@ -102,20 +104,34 @@ class _Hook(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def exec_module(self, module: Any) -> None:
         self.loader.exec_module(module)
-        leave_alone(module)
+        self.then(module)
 
 
 def leave_alone(rules: Any) -> None:
+    """torch.compile calls our functions instead of looking into them."""
     rules.add(__name__.partition(".")[0])
+
+
+def enter_backend(registry: Any) -> None:
+    """torch.compile knows our backend where the package is on the path and not installed: pip's metadata says the same."""
+    from importlib.metadata import EntryPoint
+
+    found = getattr(registry, "_BACKENDS", None)
+    if isinstance(found, dict):
+        found.setdefault("tilewright", EntryPoint("tilewright", "tilewright.dynamo:tilewright", "torch_dynamo_backends"))
+
+
+HOOKS = {"torch._dynamo.trace_rules": leave_alone, "torch._dynamo.backends.registry": enter_backend}
 
 
 def install() -> None:
     """Once, when this package is loaded."""
-    loaded = sys.modules.get(_Hook.name)
-    if loaded is None:
-        sys.meta_path.insert(0, _Hook())
-    else:
-        leave_alone(loaded)
+    for name, then in HOOKS.items():
+        loaded = sys.modules.get(name)
+        if loaded is None:
+            sys.meta_path.insert(0, _Hook(name, then))
+        else:
+            then(loaded)
 
 
 install()

@@ -15,8 +15,11 @@ def arena_overlap(program: Program, placement: Placement, env: Mapping[str, int]
     found: list[Finding] = []
     alive: dict[Buffer, set[int]] = {}
     loops, predicates, _ = _control(program.block, 0)
-    for b in placement.offsets:
-        steps = [k for k, launch in enumerate(program.launches) if any(b in roots(x) for x in (*launch.reads, *launch.writes))]
+    touched: dict[Buffer, list[int]] = {b: [] for b in placement.offsets}
+    for k, launch in enumerate(program.launches):
+        for b in {r for x in (*launch.reads, *launch.writes) for r in roots(x)} & touched.keys():
+            touched[b].append(k)
+    for b, steps in touched.items():
         steps += [min(k, len(program.launches) - 1) for x, k in predicates if b in roots(x)]
         alive[b] = set(range(min(steps), max(steps) + 1))
         for loop, inside in loops:  # inner loops first
@@ -25,10 +28,11 @@ def arena_overlap(program: Program, placement: Placement, env: Mapping[str, int]
                 alive[b] |= inside
     allowed = {(k, a, b) for k, launch in enumerate(program.launches) for a, b in launch.inplace}
     buffers = list(placement.offsets)
+    ends = {b: placement.offsets[b] + evaluate(b.nbytes, env) for b in buffers}
     for n, a in enumerate(buffers):
         for b in buffers[n + 1 :]:
             a0, b0 = placement.offsets[a], placement.offsets[b]
-            if not (a0 < b0 + evaluate(b.nbytes, env) and b0 < a0 + evaluate(a.nbytes, env)):
+            if not (a0 < ends[b] and b0 < ends[a]):
                 continue
             for step in sorted(alive[a] & alive[b]):
                 exact = a0 == b0 and ((step, a, b) in allowed or (step, b, a) in allowed)

@@ -48,6 +48,9 @@ class Problems:
         count, first = self._found.get(what, (0, place))
         self._found[what] = (count + 1, first or place)
 
+    def first(self) -> str:
+        return next(iter(self._found), "")
+
     def check(self) -> None:
         if self._found:
             lines = [f"  {what} x{n}" + (f" (first at {where})" if where else "") for what, (n, where) in sorted(self._found.items())]

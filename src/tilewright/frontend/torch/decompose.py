@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from ...core.errors import UnsupportedError
@@ -24,6 +24,9 @@ def decomposition(target: Any) -> Callable[..., Any] | None:
         return None
     if target.namespace == "torch_nn" and key_of(target).startswith("torch_nn._linear_cross_entropy_batch_chunked"):
         return _chunked_cross_entropy
+    own = OWN.get(key_of(target))
+    if own is not None:
+        return own
     composite = torch._C._dispatch_has_kernel_for_dispatch_key(_dispatch_name(target), "CompositeImplicitAutograd")
     found = torch._decomp.decomposition_table.get(target)
     if found is not None and key_of(target) in RECURRENT:
@@ -43,6 +46,53 @@ def _chunked_cross_entropy(x: Any, weight: Any, target: Any, bias: Any, classes:
     logits = torch.nn.functional.linear(x, weight, bias)
     loss = torch.nn.functional.cross_entropy(logits, target, classes, reduction=reduction, ignore_index=ignored, label_smoothing=smoothing)
     return (loss, loss, loss, loss) if whole else loss
+
+
+def _grid_sampler_backward(g: Any, x: Any, grid: Any, mode: int, padding: int, align: bool, mask: Any) -> Any:
+    """The derivative of torch's decomposition of the forward op: for the backward one it has none."""
+    import torch
+
+    forward = torch._decomp.decomposition_table[torch.ops.aten.grid_sampler_2d.default]
+    found: Any = torch.func.vjp(lambda a, b: forward(a, b, mode, padding, align), x, grid)
+    return found[1](g)
+
+
+def _attended(query: Any, key: Any, value: Any, heads: int, w: Any, b: Any, out_w: Any, out_b: Any, mask: Any, kind: int | None) -> Any:
+    """Multi-head attention over [N, L, E]; `mask` is True where nothing is seen: [L, L] (kind 0), [N, L] (1) or [N, H, L, L] (2)."""
+    import torch
+    import torch.nn.functional as F
+
+    n, rows, width = query.shape
+    if query is key is value:
+        parts = list(F.linear(query, w, b).chunk(3, -1))
+    else:
+        parts = [F.linear(x, wi, bi) for x, wi, bi in zip((query, key, value), w.chunk(3), b.chunk(3), strict=True)]
+    q, k, v = (x.reshape(n, x.shape[1], heads, width // heads).transpose(1, 2) for x in parts)
+    if mask is not None:
+        mask = mask.bool() if mask.dtype != torch.bool else mask
+        mask = ~(mask[:, None, None, :] if kind == 1 or (kind is None and tuple(mask.shape) == (n, key.shape[1]) and n != rows) else mask)
+    found = F.scaled_dot_product_attention(q, k, v, mask)
+    return F.linear(found.transpose(1, 2).reshape(n, rows, width), out_w, out_b)
+
+
+def _encoder_layer(src: Any, width: int, heads: int, w: Any, b: Any, out_w: Any, out_b: Any, use_gelu: bool, norm_first: bool, eps: float,
+                   w1: Any, b1: Any, w2: Any, b2: Any, up_w: Any, up_b: Any, down_w: Any, down_b: Any, mask: Any = None,
+                   mask_type: int | None = None) -> Any:
+    """The layer that torch.nn.TransformerEncoderLayer calls in inference."""
+    import torch.nn.functional as F
+
+    def attend(x: Any) -> Any:
+        return _attended(x, x, x, heads, w, b, out_w, out_b, mask, mask_type)
+
+    def feed(x: Any) -> Any:
+        up = F.linear(x, up_w, up_b)
+        return F.linear(F.gelu(up) if use_gelu else F.relu(up), down_w, down_b)
+
+    if norm_first:
+        x = src + attend(F.layer_norm(src, (width,), w1, b1, eps))
+        return x + feed(F.layer_norm(x, (width,), w2, b2, eps))
+    x = F.layer_norm(src + attend(src), (width,), w1, b1, eps)
+    return F.layer_norm(x + feed(x), (width,), w2, b2, eps)
 
 
 RECURRENT = ("lstm.input", "gru.input", "rnn_tanh.input", "rnn_relu.input")
@@ -69,11 +119,18 @@ def _layer_by_layer(found: Callable[..., Any], x: Any, state: Any, params: Any, 
     return (x, *(torch.cat(known) for known in ends))
 
 
+OWN: dict[str, Callable[..., Any]] = {  # of ops for which torch has none
+    "grid_sampler_2d_backward.default": _grid_sampler_backward,
+    "_transformer_encoder_layer_fwd.default": _encoder_layer,
+}
+
+
 def _by_number(target: Any) -> bool:
     """Losses name their reduction by a number, which torch's decompositions in Python do not understand; its own in C++ does."""
     return any(a.name == "reduction" for a in target._schema.arguments)
 
 
+@cache
 def _useful() -> dict[Any, Any]:
     """Decompositions of ops that we have no function for: composites that we know stay whole."""
     import torch

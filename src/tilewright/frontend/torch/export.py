@@ -171,7 +171,13 @@ def _frames(error: Exception) -> list[tuple[str, int]]:
     """The lines of the model that an error passed, outermost first."""
     ours = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
     return [(f.filename, f.lineno or 0) for f in traceback.extract_tb(error.__traceback__)
-            if "/torch/" not in f.filename and not f.filename.startswith((ours, "<"))]
+            if not f.filename.startswith((ours, "<", _torch_folder()))]
+
+
+def _torch_folder() -> str:
+    import torch
+
+    return os.path.dirname(torch.__file__) + os.sep
 
 
 def explain(error: Exception) -> str:
@@ -199,7 +205,7 @@ def explain(error: Exception) -> str:
     elif "data-dependent" in text or "data dependent" in text:
         advice = "control flow and sizes may not depend on tensor values; use torch.where, or move that part out of the model"
     frames = re.findall(r'File "([^"]+)", line (\d+)', text)
-    own = [f for f in frames if "/torch/" not in f[0]] or _frames(error)
+    own = [f for f in frames if not f[0].startswith(_torch_folder())] or _frames(error)
     place = f" ({own[-1][0].rsplit('/', 1)[-1]}:{own[-1][1]})" if own else ""
     return f"torch.export: {head.rstrip('.! ')}; {advice}{place}"
 

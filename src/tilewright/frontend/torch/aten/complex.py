@@ -53,6 +53,8 @@ def view_as_complex(c: Context, x: Value) -> Value:
 @aten("conj.default", "_conj.default", "conj_physical.default", "_conj_copy.default", "_conj_physical.default",
       "prims.conj_physical.default", "prims.conj.default")
 def conj(c: Context, z: Value) -> Any:
+    if isinstance(z, (bool, int, float, complex)):  # a scalar of the graph
+        return z.conjugate()
     return _placed(c, C.conj, z) if z.dtype.kind == "c" else z
 
 

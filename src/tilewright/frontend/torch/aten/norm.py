@@ -43,6 +43,10 @@ def layer_norm(
     *_: Any,
 ) -> Value:
     n = len(normalized_shape)
+    if any(v is not None and v.dtype is not x.dtype for v in (weight, bias)):  # under autocast
+        wide = [None if v is None else c.cast(v, dt.f32) for v in (x, weight, bias)]
+        assert wide[0] is not None
+        return c.cast(layer_norm(c, wide[0], normalized_shape, wide[1], wide[2], eps), x.dtype)
     if weight is not None and bias is not None:
         return _norm(c, O.LayerNorm(eps=float(eps), naxes=n, affine="both"), x, weight, bias)
     if weight is not None:
@@ -54,7 +58,8 @@ def layer_norm(
 @aten("native_layer_norm.default")
 def native_layer_norm(c: Context, x: Value, normalized_shape: Sequence[int], weight: Value | None, bias: Value | None, eps: float) -> Any:
     axes = tuple(range(len(x.shape) - len(normalized_shape), len(x.shape)))
-    return (layer_norm(c, x, normalized_shape, weight, bias, eps), *_moments(c, x, axes, eps))
+    mixed = weight is not None and weight.dtype is not x.dtype
+    return (layer_norm(c, x, normalized_shape, weight, bias, eps), *_moments(c, c.cast(x, dt.f32) if mixed else x, axes, eps))
 
 
 def _moments(c: Context, x: Value, axes: tuple[int, ...], eps: float, keepdims: bool = True) -> tuple[Value, Value]:
@@ -170,7 +175,8 @@ def native_batch_norm_without(
 def native_batch_norm(
     c: Context, x: Value, weight: Value | None, bias: Value | None, mean: Value, var: Value, momentum: float, eps: float
 ) -> Any:
-    return _statistics_missing(batch_norm(c, x, weight, bias, mean, var, False, momentum, eps), "batch_norm")
+    empty = c.constant(np.zeros((0,), x.dtype.np))  # what the backward pass does not read
+    return batch_norm(c, x, weight, bias, mean, var, False, momentum, eps), empty, empty
 
 
 @aten("group_norm.default")

@@ -85,3 +85,9 @@ def _reduction(op: Any) -> Any:
 
 for _name, _op in {"sum": O.Sum, "prod": O.Prod, "amax": O.Max, "amin": O.Min}.items():
     aten(f"prims.{_name}.default")(_reduction(_op))
+
+
+@aten("prims.fma.default")
+def fma(c: Context, a: Any, b: Any, x: Any) -> Value:
+    """The product is rounded like any other: contraction is for reductions."""
+    return c.emit(O.Add(), c.emit(O.Mul(), c.value(a, c.dtype), c.value(b, c.dtype)), c.value(x, c.dtype))

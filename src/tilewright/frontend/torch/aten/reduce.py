@@ -86,12 +86,18 @@ def argmin(c: Context, x: Value, dim: int | None = None, keepdim: bool = False) 
 
 @aten("max.dim")
 def max_dim(c: Context, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
-    return reduce(c, O.Max, x, dim, keepdim), _arg(c, O.ArgMax, x, dim, keepdim)
+    return _extreme(c, O.Max, O.ArgMax, x, dim, keepdim)
 
 
 @aten("min.dim")
 def min_dim(c: Context, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
-    return reduce(c, O.Min, x, dim, keepdim), _arg(c, O.ArgMin, x, dim, keepdim)
+    return _extreme(c, O.Min, O.ArgMin, x, dim, keepdim)
+
+
+def _extreme(c: Context, op: Any, where: Any, x: Value, dim: int, keepdim: bool) -> tuple[Value, Value]:
+    """The largest or smallest, and where it stands; booleans are counted as 0 and 1."""
+    numbers = c.cast(x, dt.i8) if x.dtype.is_bool else x
+    return c.cast(reduce(c, op, numbers, dim, keepdim), x.dtype), _arg(c, where, numbers, dim, keepdim)
 
 
 @aten("any.default", "any.dim", "any.dims")

@@ -120,7 +120,7 @@ class Context:
         if found is None:
             if isinstance(value, Expr):
                 found = self.graph.add(O.DimValue(dim=value, dtype=dtype), name="dim", place=self.place).value
-            elif isinstance(value, (bool, int, float)):
+            elif isinstance(value, (bool, int, float)) or (isinstance(value, complex) and dtype.kind == "c"):
                 with np.errstate(over="ignore"):
                     array = np.asarray(value).astype(dtype.np)
                 found = self.graph.constant(array, name="scalar")

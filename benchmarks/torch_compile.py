@@ -1,0 +1,231 @@
+#!/usr/bin/env python3
+"""`torch.compile(backend="tilewright")` beside eager PyTorch, inductor and `tw.compile`: inference and training steps, interleaved.
+
+    python benchmarks/torch_compile.py                       inference of the models below
+    python benchmarks/torch_compile.py --train               training steps (forward, backward; the optimizer is not timed)
+    python benchmarks/torch_compile.py --zoo DIR bert unet   models of DIR/zoo.py whose name contains one of the words
+    python benchmarks/torch_compile.py --overhead            what a call costs beyond its session's
+
+A row shows how far our result is from eager's. `ratio` is a peer's time over ours: above 1 we are faster. `splits` are parts that
+PyTorch runs. inductor needs a C++ compiler; without one leave it out with --peers eager.
+"""
+from __future__ import annotations
+
+import argparse
+import gc
+import statistics
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+import tilewright as tw
+from tilewright.dynamo import tilewright as backend
+from tilewright.dynamo.backend import SplitWarning, watching
+
+
+class Block(nn.Module):
+    """A pre-norm transformer block."""
+
+    def __init__(self, d: int, heads: int, causal: bool) -> None:
+        super().__init__()
+        self.n1, self.n2 = nn.LayerNorm(d), nn.LayerNorm(d)
+        self.qkv, self.o = nn.Linear(d, 3 * d), nn.Linear(d, d)
+        self.up, self.down = nn.Linear(d, 4 * d), nn.Linear(4 * d, d)
+        self.heads, self.causal = heads, causal
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        b, s, d = x.shape
+        q, k, v = self.qkv(self.n1(x)).reshape(b, s, 3, self.heads, d // self.heads).permute(2, 0, 3, 1, 4)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
+        x = x + self.o(y.transpose(1, 2).reshape(b, s, d))
+        return x + self.down(F.gelu(self.up(self.n2(x))))
+
+
+class Text(nn.Module):
+    def __init__(self, d: int, heads: int, layers: int, words: int = 1000, causal: bool = False) -> None:
+        super().__init__()
+        self.e, self.blocks = nn.Embedding(words, d), nn.Sequential(*(Block(d, heads, causal) for _ in range(layers)))
+        self.n, self.o = nn.LayerNorm(d), nn.Linear(d, words)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.o(self.n(self.blocks(self.e(ids))))
+        return out
+
+
+class Residual(nn.Module):
+    def __init__(self, i: int, o: int, step: int) -> None:
+        super().__init__()
+        self.c1, self.b1 = nn.Conv2d(i, o, 3, step, 1, bias=False), nn.BatchNorm2d(o)
+        self.c2, self.b2 = nn.Conv2d(o, o, 3, 1, 1, bias=False), nn.BatchNorm2d(o)
+        self.s = nn.Sequential(nn.Conv2d(i, o, 1, step, bias=False), nn.BatchNorm2d(o)) if i != o or step > 1 else nn.Identity()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.relu(self.b2(self.c2(F.relu(self.b1(self.c1(x))))) + self.s(x))
+
+
+def resnet() -> nn.Module:
+    widths = [(64, 64, 1), (64, 64, 1), (64, 128, 2), (128, 128, 1), (128, 256, 2), (256, 256, 1), (256, 512, 2), (512, 512, 1)]
+    return nn.Sequential(nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1),
+                         *(Residual(*w) for w in widths), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 1000))
+
+
+def own_models() -> dict[str, Callable[[], tuple[nn.Module, tuple[Any, ...]]]]:
+    ids = lambda b, s: (torch.randint(0, 1000, (b, s)),)
+    return {
+        "bert-like 8x128": lambda: (Text(768, 12, 4), ids(8, 128)),
+        "gpt-like 4x256": lambda: (Text(768, 12, 4, causal=True), ids(4, 256)),
+        "vit-like 16": lambda: (nn.Sequential(nn.Conv2d(3, 384, 16, 16), nn.Flatten(2), Turned(), *(Block(384, 6, False) for _ in range(4)),
+                                              nn.LayerNorm(384)), (torch.randn(16, 3, 224, 224),)),
+        "resnet-18 16": lambda: (resnet(), (torch.randn(16, 3, 112, 112),)),
+        "mlp 64": lambda: (nn.Sequential(nn.Linear(256, 512), nn.GELU(), nn.LayerNorm(512), nn.Linear(512, 256)), (torch.randn(64, 256),)),
+    }
+
+
+class Turned(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.transpose(1, 2)
+
+
+def step(call: Callable[..., Any], module: nn.Module, inputs: tuple[Any, ...]) -> Callable[[], Any]:
+    def run() -> Any:
+        out = call(*inputs).float()
+        loss = (out * torch.cos(torch.arange(out.numel())).reshape(out.shape)).mean()  # the mean of squares behind a norm has no gradient
+        loss.backward()
+        found = [p.grad for p in module.parameters()]
+        for p in module.parameters():
+            p.grad = None
+        return loss.detach(), found
+
+    return run
+
+
+def distance(a: Any, b: Any) -> float:
+    """The largest relative distance of two results; gradients that vanish count against the largest."""
+    if isinstance(a, torch.Tensor):
+        return float((a - b).norm() / (b.norm() + 1e-12)) if b.norm() else float((a - b).norm())
+    if isinstance(a, tuple) and len(a) == 2 and isinstance(a[1], list):
+        top = max((float(g.norm()) for g in b[1] if g is not None), default=1.0)
+        return max(distance(a[0], b[0]), *(float((x - y).norm()) / (float(y.norm()) + 1e-4 * top)
+                                           for x, y in zip(a[1], b[1], strict=True) if y is not None))
+    return max(distance(x, y) for x, y in zip(a, b, strict=True))
+
+
+def interleaved(calls: dict[str, Callable[[], Any]], seconds: float) -> dict[str, float]:
+    """Seconds a call: the least of many, all contenders in turn."""
+    best = dict.fromkeys(calls, float("inf"))
+    end = time.perf_counter() + seconds * len(calls)
+    rounds = 0
+    while rounds < 5 or (time.perf_counter() < end and rounds < 2000):
+        for name, call in calls.items():
+            start = time.perf_counter()
+            call()
+            best[name] = min(best[name], time.perf_counter() - start)
+        rounds += 1
+    return best
+
+
+def measure(name: str, module: nn.Module, inputs: tuple[Any, ...], args: argparse.Namespace) -> dict[str, Any]:
+    module.train(args.train and args.mode == "train")
+    torch._dynamo.reset()
+    eager = step(module, module, inputs) if args.train else lambda: module(*inputs)
+    want = eager()
+    start = time.perf_counter()
+    ours = torch.compile(module, backend=backend, options={"freeze": args.freeze})
+    calls: dict[str, Callable[[], Any]] = {}
+    with watching() as found:
+        calls["tilewright"] = step(ours, module, inputs) if args.train else lambda: ours(*inputs)
+        got = calls["tilewright"]()
+    ready = {"tilewright": time.perf_counter() - start}
+    row: dict[str, Any] = {"name": name, "error": distance(got, want), "graphs": len(found), "splits": sum(c.splits for c in found)}
+    row["refused"] = sorted({str(n.target) for c in found for n in c.refusals})
+    if "eager" in args.peers:
+        calls["eager"] = eager
+    if "tw.compile" in args.peers and not args.train:
+        session = tw.compile(module, inputs)
+        calls["tw.compile"] = lambda: session(*inputs)
+    if "inductor" in args.peers:
+        start = time.perf_counter()
+        other = torch.compile(module, options={"freezing": True} if args.freeze else None)
+        calls["inductor"] = step(other, module, inputs) if args.train else lambda: other(*inputs)
+        calls["inductor"]()
+        ready["inductor"] = time.perf_counter() - start
+    row["seconds"], row["ready"] = interleaved(calls, args.seconds), ready
+    return row
+
+
+def overhead() -> None:
+    """A small model of many parameters: the call through torch.compile, less the session's own call with the same arguments."""
+    module = nn.Sequential(*(nn.Linear(8, 8) for _ in range(40))).eval()
+    x = torch.randn(4, 8)
+    with torch.no_grad():
+        for freeze in (False, True):
+            overhead_of(module, x, freeze)
+
+
+def overhead_of(module: nn.Module, x: torch.Tensor, freeze: bool) -> None:
+    torch._dynamo.reset()
+    ours = torch.compile(module, backend=backend, options={"freeze": freeze})
+    with watching() as found:
+        ours(x)
+    session = found[0].steps[0].session
+    leaves = [torch.zeros(t.shape) for t in session.interface.inputs]
+    plain = lambda: session(*leaves)
+    plain()
+    times = interleaved({"call": lambda: ours(x), "session": plain}, 2.0)
+    extra = (times["call"] - times["session"]) * 1e6
+    print(f"freeze {freeze!s:5s}: {len(leaves)} tensors, a call {times['call'] * 1e6:.1f} us, the session alone "
+          f"{times['session'] * 1e6:.1f} us, beyond it {extra:.1f} us")
+
+
+def main() -> None:
+    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap.add_argument("words", nargs="*")
+    ap.add_argument("--train", action="store_true")
+    ap.add_argument("--mode", choices=("eval", "train"), default="eval", help="of the module in a training step: dropout and batch norm")
+    ap.add_argument("--freeze", action="store_true", help="weights as constants, for ours and for inductor")
+    ap.add_argument("--zoo", help="a folder with a zoo.py whose models(False) gives name -> () -> (module, inputs)")
+    ap.add_argument("--peers", default="eager,inductor,tw.compile")
+    ap.add_argument("--seconds", type=float, default=1.0)
+    ap.add_argument("--overhead", action="store_true")
+    args = ap.parse_args()
+    args.peers = args.peers.split(",")
+    warnings.simplefilter("ignore")
+    warnings.simplefilter("always", SplitWarning)
+    if args.overhead:
+        overhead()
+        return
+    if args.zoo:
+        sys.path.insert(0, args.zoo)
+        import zoo
+
+        models = zoo.models(False)
+    else:
+        models = own_models()
+    ratios: dict[str, list[float]] = {}
+    for name, build in models.items():
+        if args.words and not any(w in name for w in args.words):
+            continue
+        torch.manual_seed(0)
+        gc.collect()
+        module, inputs = build()
+        with torch.enable_grad() if args.train else torch.no_grad():
+            row = measure(name, module.eval(), inputs, args)
+        ours = row["seconds"].pop("tilewright")
+        shown = "  ".join(f"{k} {t / ours:5.2f}" for k, t in row["seconds"].items())
+        for k, t in row["seconds"].items():
+            ratios.setdefault(k, []).append(t / ours)
+        ready = " ".join(f"{k} {s:.1f}" for k, s in row["ready"].items())
+        print(f"{name:24s} {ours * 1e3:9.3f} ms  ratio to {shown}  error {row['error']:.0e}  graphs {row['graphs']} splits {row['splits']} "
+              f"{' '.join(row['refused'])} first call s: {ready}", flush=True)
+    for k, found in ratios.items():
+        print(f"{k}: geometric mean {statistics.geometric_mean(found):.2f}, lowest {min(found):.2f}, {sum(r < 1 for r in found)} behind")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,16 @@
+"""The backend of torch.compile. pip tells torch its name; where the package is only on the path, importing this module does."""
+from __future__ import annotations
+
+from typing import Any
+
+from ..core import torch_context as _registers  # noqa: F401
+
+
+def tilewright(*args: Any, **kwargs: Any) -> Any:
+    """The entry point that torch.compile finds; see `backend.tilewright`."""
+    from .backend import tilewright as run
+
+    return run(*args, **kwargs)
+
+
+__all__ = ["tilewright"]

@@ -1,0 +1,297 @@
+"""`torch.compile(model, backend="tilewright")`: the graphs that dynamo finds, through AOTAutograd, become sessions.
+
+Parameters are arguments like any other: their memory stays torch's, and what an optimizer writes is seen by the next call. Ops that
+Tilewright lacks run in PyTorch; a warning names them once a graph.
+"""
+from __future__ import annotations
+
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..compile import compile_graph, disabled, graph_signature, target_spec
+from ..core.collection import paused
+from ..core.config import load as load_config
+from ..core.errors import ConfigError, TilewrightError, UnsupportedError
+from ..core.validation import check_level
+from ..frontend.torch.versions import check as check_version
+from .call import Call, make_call
+from .fragment import Fragment, Reader, Refusal
+from .freeze import held_tensors, hold, without
+from .joint import partition
+from .options import Options
+from .split import Number, Parts, split
+
+
+class SplitWarning(UserWarning):
+    """Parts of a compiled graph run in PyTorch."""
+
+
+@dataclass(eq=False)
+class Step:
+    """What a graph's call does: a fragment of ours, or some nodes in PyTorch."""
+
+    run: Call
+    ours: bool
+    nodes: list[Any]
+    refusals: dict[Any, Refusal] = field(default_factory=dict)  # of the nodes: why they are not ours
+    session: Any = None
+    fragment: Fragment | None = None
+
+
+@dataclass(eq=False)
+class Compiled:
+    """One graph of AOTAutograd, as its steps. `kind`: inference, forward or backward."""
+
+    kind: str
+    steps: list[Step]
+    call: Call
+    seconds: float = 0.0
+
+    @property
+    def refusals(self) -> dict[Any, Refusal]:
+        return {n: r for s in self.steps for n, r in s.refusals.items()}
+
+    @property
+    def splits(self) -> int:
+        """Steps that PyTorch runs."""
+        return sum(not s.ours for s in self.steps)
+
+
+_watchers: list[list[Compiled]] = []
+_lock = threading.Lock()
+
+
+@contextmanager
+def watching() -> Iterator[list[Compiled]]:
+    """Collects what is compiled inside, in the order of the compiles."""
+    found: list[Compiled] = []
+    with _lock:
+        _watchers.append(found)
+    try:
+        yield found
+    finally:
+        with _lock:
+            _watchers.remove(found)
+
+
+class Compiler:
+    """Compiles the graphs of AOTAutograd."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+
+    def graph(self, module: Any, kind: str, constants: Mapping[int, Any] | None = None) -> Compiled:
+        from torch.utils._python_dispatch import _disable_current_modes
+
+        start = time.perf_counter()
+        with paused(), _disable_current_modes():  # weights are looked at, which torch's fake mode forbids
+            module.graph.eliminate_dead_code(is_impure_node=_impure)
+            made = self._compiled(module, kind, constants or {})
+        made.seconds = time.perf_counter() - start
+        if made.refusals:
+            _warn(made)
+        with _lock:
+            for found in _watchers:
+                found.append(made)
+        return made
+
+    def _compiled(self, module: Any, kind: str, constants: Mapping[int, Any]) -> Compiled:
+        nodes = [n for n in module.graph.nodes if n.op not in ("placeholder", "output")]
+        name, guarded = f"{kind}_graph", kind != "backward"
+        fragment, refused = Reader(module, name, constants=constants, trusted=1 << 30 if guarded else 0).read()
+        if not refused:
+            step, problem = self._ours(fragment, nodes)
+            if step is not None:
+                return Compiled(kind, [step], step.run)
+            refused = _all(module, problem)
+        known = dict(refused)
+        for _ in range(8):  # a part may show what the whole graph did not
+            parts = split(module, known)
+            steps, more = [], dict[Any, Refusal]()
+            for part in parts.parts:
+                own = {n: r for n, r in known.items() if n in part.nodes}
+                if not part.ours:
+                    steps.append(Step(_boxed(part.module), False, part.nodes, own))
+                    continue
+                names = {n.name: n for n in part.nodes}
+                fixed = {k: constants[i] for k, i in enumerate(part.inputs) if i in constants}
+                reader = Reader(part.module, name, constants=fixed, trusted=_prefix(part.given) if guarded else 0)
+                fragment, refused = reader.read()
+                more |= {names[n.name]: r for n, r in refused.items()}
+                if not refused:
+                    step, problem = self._ours(fragment, part.nodes)
+                    if step is None:
+                        more |= {names[n.name]: r for n, r in _all(part.module, problem).items()}
+                    else:
+                        steps.append(step)
+            if not more:
+                return Compiled(kind, steps, _chained(parts, steps))
+            known |= more
+        raise UnsupportedError("torch.compile: the graph cannot be split; run this part of the model outside torch.compile")
+
+    def _ours(self, fragment: Fragment, nodes: list[Any]) -> tuple[Step | None, str]:
+        """The step of a fragment, or why it cannot be compiled."""
+        o = self.options
+        if fragment.device not in ("cpu", "cuda"):
+            return None, f"device {fragment.device} is not supported"
+        try:
+            if not fragment.graph.outputs:
+                return Step(_passing(fragment), True, nodes, fragment=fragment), ""
+            graph, spec = fragment.graph, target_spec(o.target or fragment.device, o.precision, pytorch=True)
+            level = check_level(load_config().validation if o.validation is None else o.validation)
+            session = compile_graph(graph, graph_signature(graph), spec, level=level, disable=disabled(o.passes), threads=o.threads)
+            return Step(make_call(fragment, session), True, nodes, session=session, fragment=fragment), ""
+        except TilewrightError as e:
+            return None, f"{type(e).__name__}: {e}"
+
+
+def _all(module: Any, problem: str) -> dict[Any, Refusal]:
+    from .split import _computes
+
+    return {n: Refusal(" ".join(problem.split()), "") for n in module.graph.nodes if _computes(n)}
+
+
+def _prefix(given: Sequence[bool]) -> int:
+    """How many of the first inputs are arguments of the whole call."""
+    return next((i for i, own in enumerate(given) if not own), len(given))
+
+
+def _impure(node: Any) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    return node.op in ("placeholder", "output") or (schema is not None and schema.is_mutable)
+
+
+def _passing(fragment: Fragment) -> Call:
+    """A graph that computes nothing."""
+    from .call import Plain
+
+    class Nothing:
+        class interface:
+            inputs: tuple[Any, ...] = ()
+            symbols: tuple[Any, ...] = ()
+
+        @staticmethod
+        def run_with(*_: Any) -> list[Any]:
+            return []
+
+    fragment.sources, fragment.targets = [], []
+    return Plain(fragment, Nothing())
+
+
+def _boxed(module: Any) -> Call:
+    """A part that PyTorch runs."""
+
+    def run(args: list[Any]) -> list[Any]:
+        return list(module(*args))
+
+    return run
+
+
+def _chained(parts: Parts, steps: Sequence[Step]) -> Call:
+    """Run all steps, over numbered values; each value is dropped after its last reader."""
+    count, arity = parts.count, parts.arity
+    last = {i: k for k, p in enumerate(parts.parts) for i in p.inputs}
+    kept = {r.index for r in _numbers(parts.results)}
+    plan = [(s, p.inputs, p.outputs, [i for i in {*p.inputs, *p.outputs} if last.get(i, -1) <= k and i not in kept])
+            for k, (s, p) in enumerate(zip(steps, parts.parts, strict=True))]
+    results = parts.results
+
+    def call(args: list[Any]) -> list[Any]:
+        values = [*args, *[None] * (count - arity)]
+        args.clear()
+        for step, inputs, outputs, dropped in plan:
+            for i, v in zip(outputs, step.run([values[i] for i in inputs]), strict=True):
+                values[i] = v
+            for i in dropped:
+                values[i] = None
+        return [values[r.index] if isinstance(r, Number) else r for r in results]
+
+    return call
+
+
+def _numbers(results: Any) -> list[Number]:
+    return [r for r in results if isinstance(r, Number)]
+
+
+def _warn(made: Compiled) -> None:
+    """One warning a graph: which ops, how often, and where the first of each stands."""
+    found: dict[str, list[Refusal]] = {}
+    for node, refusal in made.refusals.items():
+        found.setdefault(str(node.target), []).append(refusal)
+    lines = [f"  {op} x{len(r)}" + (f" (first at {r[0].place})" if r[0].place else "") + f": {r[0].reason}" for op, r in found.items()]
+    warnings.warn(f"torch.compile: {sum(map(len, found.values()))} nodes of the {made.kind} graph run in PyTorch, which splits it in "
+                  f"{len(made.steps)} parts; tilewright.explain(model, inputs) says what that costs:\n" + "\n".join(lines), SplitWarning,
+                  stacklevel=2)
+
+
+def tilewright(module: Any, inputs: Sequence[Any], *, mode: str | None = None, options: Mapping[str, Any] | None = None,
+               **unknown: Any) -> Callable[..., Any]:
+    """The backend: what `torch.compile(model, backend="tilewright", options={...})` calls with every graph."""
+    import torch
+    from torch._dynamo.backends.common import aot_autograd
+
+    if unknown:
+        raise ConfigError(f"torch.compile: the backend tilewright does not take {', '.join(unknown)}")
+    check_version(torch.__version__)
+    chosen = Options.of(mode, options)
+    for i, x in enumerate(inputs):
+        _check_input(i, x)
+    compiler = Compiler(chosen)
+    kept: list[int] | None = None
+    if chosen.freeze:
+        if torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs):
+            raise ConfigError("torch.compile: options={'freeze': True} is for inference; call the model inside torch.no_grad() or "
+                              "torch.inference_mode(), or leave freeze out")
+        module, inputs, kept = hold(module, inputs)
+
+    def compiled(kind: str) -> Callable[..., Any]:
+        def run(graph: Any, _: Any) -> Any:
+            return _as_boxed(compiler.graph(graph, kind, held_tensors() if kind == "inference" and kept is not None else None))
+
+        return run
+
+    with _plain_ops():
+        made = aot_autograd(fw_compiler=compiled("forward"), bw_compiler=compiled("backward"), inference_compiler=compiled("inference"),
+                            partition_fn=partition, keep_inference_input_mutations=True,
+                            decompositions={})(module, inputs)
+    return made if kept is None else without(made, kept)
+
+
+@contextmanager
+def _plain_ops() -> Iterator[None]:
+    """Inside, torch traces plain ops, not calls into oneDNN."""
+    import torch
+
+    before = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(before)
+
+
+def _as_boxed(made: Compiled) -> Any:
+    """AOTAutograd gives such a function its arguments in one list."""
+
+    def boxed(args: list[Any]) -> list[Any]:
+        return made.call(args)
+
+    boxed._boxed_call = True  # type: ignore[attr-defined]
+    return boxed
+
+
+def _check_input(i: int, x: Any) -> None:
+    import torch
+
+    if not isinstance(x, torch.Tensor):
+        return
+    if x.is_nested or x.layout != torch.strided or x.is_quantized:
+        kind = "nested" if x.is_nested else "quantized" if x.is_quantized else f"of layout {x.layout}"
+        way = "to_padded_tensor(0)" if x.is_nested else "dequantize()" if x.is_quantized else "to_dense()"
+        raise UnsupportedError(f"torch.compile: tensor {i} of the graph's inputs is {kind}; only dense tensors are supported: pass "
+                               f"x.{way}, or keep this part of the model out with torch.compiler.disable")

@@ -1,0 +1,254 @@
+"""The call of a fragment: one generated function from a list of arguments to a list of results.
+
+torch's guards have checked what comes from the caller, so the function reads pointers and sizes, allocates, runs and returns. Tensors that
+torch's own kernels made between two fragments may have other strides than their fakes; those are checked.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..core.dims import Dim
+from ..core.errors import UnsupportedError
+from ..core.seeds import draw_seed
+from ..core.tensors import from_dtype
+from ..core.torch_context import allocator
+from ..plan.values import dim_source
+from ..runtime.arguments import solve
+from ..runtime.fastcall import GENERATED
+from ..runtime.outputs import is_recycled, recycler
+from ..runtime.session import FREE, Session
+from .fragment import Argument, Fixed, Fragment, Result, Size, Slot, ViewOf
+
+Call = Callable[[list[Any]], list[Any]]
+
+
+def _tuple(dims: Sequence[Dim], names: dict[str, str]) -> str:
+    return "(" + "".join(dim_source(d, names) + ", " for d in dims) + ")"
+
+
+class Writer:
+    """The text of the function, and the names that it uses."""
+
+    def __init__(self, fragment: Fragment, session: Session) -> None:
+        self.fragment, self.session = fragment, session
+        self.names = {name: f"s{k}" for k, name in enumerate(sorted({s.name for s in (*session.interface.symbols, *fragment.shown())}))}
+        self.lines: list[str] = []
+        self.scope: dict[str, Any] = {}
+
+    def arguments(self) -> None:
+        used = {s.arg for s in self.fragment.sources} | set(self.fragment.sizes.values()) | {i for i, _ in self.fragment.copies}
+        for r in self.fragment.results:
+            base = r.base if isinstance(r, ViewOf) else r
+            used |= {base.arg} if isinstance(base, Argument) else set()
+        if len(used) == self.fragment.arity and used:
+            self.lines.append("".join(f"a{i}, " for i in range(self.fragment.arity)) + "= args")
+        else:
+            self.lines += [f"a{i} = args[{i}]" for i in sorted(used)]
+
+    def symbols(self) -> None:
+        """One variable a symbol: an argument, or the size of a tensor."""
+        for name, variable in self.names.items():
+            if name in self.fragment.sizes:
+                self.lines.append(f"{variable} = a{self.fragment.sizes[name]}")
+                continue
+            for source in self.fragment.sources:
+                for axis, d in enumerate(source.shape):
+                    found = solve(d, 0) if not isinstance(d, int) else None
+                    if found is not None and found[0].name == name and not isinstance(d, int):
+                        terms = dict(d.terms)
+                        offset, (slope,) = terms.pop((), 0), terms.values()
+                        size = f"a{source.arg}.shape[{axis}]"
+                        plain = (offset, slope) == (0, 1)
+                        self.lines.append(f"{variable} = {size}" if plain else f"{variable} = ({size} - {offset}) // {slope}")
+                        break
+                else:
+                    continue
+                break
+            else:
+                raise UnsupportedError(f"torch.compile: no argument shows the value of {name}")
+
+    def inputs(self) -> None:
+        for s in self.fragment.sources:
+            a = f"a{s.arg}"
+            if s.layout is None:
+                self.lines.append(f"c{s.arg} = {a}.contiguous()")
+            elif s.trusted:
+                continue
+            elif s.layout.plain:
+                self.lines.append(f"c{s.arg} = {a} if {a}.is_contiguous() else {a}.contiguous()")
+                self.signs(s.arg)
+            else:
+                shape, strides = _tuple(s.shape, self.names), _tuple(s.strides, self.names)
+                self.lines.append(f"c{s.arg} = {a} if {a}.stride() == {strides} else laid({a}, {shape}, {strides})")
+                self.signs(s.arg)
+
+    def signs(self, arg: int) -> None:
+        """Signs that are not in the memory: torch's own ops give conjugate and negative views."""
+        self.lines.append(f"if c{arg}.is_conj() or c{arg}.is_neg(): c{arg} = c{arg}.resolve_conj().resolve_neg()")
+
+    def outputs(self) -> list[str]:
+        """Allocations; the expressions of the outputs' addresses."""
+        found = []
+        for k, (t, type_) in enumerate(zip(self.fragment.targets, self.session.interface.outputs, strict=True)):
+            if t.donor is not None:
+                found.append(f"a{self.fragment.sources[t.donor].arg}.data_ptr()")
+                continue
+            static = all(isinstance(d, int) for d in (*t.shape, *t.strides))
+            shape = f"Y{k}" if static else _tuple(t.shape, self.names)
+            strides = f"S{k}" if static else _tuple(t.strides, self.names)
+            self.scope |= {f"Y{k}": t.shape, f"S{k}": t.strides, f"E{k}": from_dtype()[type_.dtype]}
+            if is_recycled(type_):
+                stored = tuple(d for d in type_.shape if isinstance(d, int))
+                self.scope[f"R{k}"] = recycler(type_, stored, True)
+                self.lines.append(f"y{k} = R{k}()" + ("" if stored == t.shape else f".as_strided(Y{k}, S{k})"))
+            else:
+                self.lines.append(f"y{k} = alloc({shape}, {strides}, E{k})")
+            found.append(f"y{k}.data_ptr()")
+        return found
+
+    def result(self, r: Result) -> str:
+        if isinstance(r, Slot):
+            donor = self.fragment.targets[r.index].donor
+            return f"y{r.index}" if donor is None else f"a{self.fragment.sources[donor].arg}"
+        if isinstance(r, Argument):
+            return f"a{r.arg}"
+        if isinstance(r, Size):
+            return dim_source(r.dim, self.names)
+        if isinstance(r, Fixed):
+            key = f"F{len(self.scope)}"
+            self.scope[key] = r.value
+            return key
+        base = self.result(r.base)
+        start = f"{base}.storage_offset() + " if isinstance(r.base, Argument) else ""
+        shape, strides = _tuple(r.shape, self.names), _tuple(r.strides, self.names)
+        return f"{base}.as_strided({shape}, {strides}, {start}{dim_source(r.offset, self.names)})"
+
+    def text(self) -> str:
+        f, session, add = self.fragment, self.session, self.lines.append
+        executable = session.executable
+        assert executable is not None
+        self.arguments()
+        self.symbols()
+        self.inputs()
+        if f.seeded:
+            add("seed = draw(())")
+        if session.shared:
+            add("stale()")
+        pointers = [f"{'a' if s.trusted and s.layout is not None else 'c'}{s.arg}.data_ptr()" for s in f.sources]
+        pointers += ["seed.ctypes.data"] if f.seeded else []
+        pointers += self.outputs()
+        if pointers:
+            add("try: w = take()")
+            add("except IndexError: w = grow()")
+            add(f"w.io[:{len(pointers)}] = ({', '.join(pointers)},)")
+            key = "(" + "".join(f"{self.names[s.name]}, " for s in session.interface.symbols) + ")"
+            add(f"if todo: check(w, {key})")
+            add(f"status = run({f'w.job({key})' if session.interface.symbols else 'w.fixed'})")
+            add("if status: settle(status, w)")
+            if executable.error_launches:
+                add(f"if {' or '.join(f'w.errors.item({4 * e})' for e in range(len(executable.error_launches)))}: fail(w)")
+            add("if len(free) < most: give(w)")
+        self.lines += [f"store(a{arg}, y{k})" for arg, k in f.copies]
+        add(f"return [{', '.join(map(self.result, f.results))}]")
+        return "def call(args):\n" + "".join(f"    {line}\n" for line in self.lines)
+
+
+def make_call(fragment: Fragment, session: Any) -> Call:
+    """The function for a session of `fragment.graph`."""
+    if not isinstance(session, Session) or session.executable is None:
+        return Plain(fragment, session)
+    writer = Writer(fragment, session)
+    text = writer.text()
+    todo = [True]
+
+    def check(workspace: Any, key: tuple[int, ...]) -> None:
+        session._check(workspace, key)
+        todo.clear()
+
+    free = session._free
+    names = writer.scope | {"free": free, "take": free.pop, "give": free.append, "most": FREE, "run": session.pool.run, "draw": _draw,
+                            "grow": session.grow, "settle": session.settle, "fail": session.fail, "stale": session._check_weights,
+                            "alloc": allocator()[0], "laid": laid, "store": store, "todo": todo, "check": check}
+    exec(compile(text, GENERATED, "exec"), names)
+    found: Call = names.pop("call")
+    return found
+
+
+def _draw(_: Any) -> Any:
+    """A seed from torch's generator, in memory."""
+    return draw_seed(())
+
+
+def laid(tensor: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
+    """The tensor in memory of these strides."""
+    import torch
+
+    return torch.empty_strided(shape, strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+
+
+def store(target: Any, value: Any) -> None:
+    import torch
+
+    with torch.no_grad():
+        target.copy_(value)
+
+
+class Plain:
+    """The same for sessions without a program on the CPU: through their own calls."""
+
+    def __init__(self, fragment: Fragment, session: Any) -> None:
+        self.fragment, self.session = fragment, session
+
+    def __call__(self, args: list[Any]) -> list[Any]:
+        import torch
+
+        from ..core.dims import evaluate
+
+        f, interface = self.fragment, self.session.interface
+        env = {name: int(args[i]) for name, i in f.sizes.items()}
+        inputs = []
+        for s in f.sources:
+            x = args[s.arg].detach()
+            if s.layout is not None:
+                for a in s.layout.broadcast:
+                    x = x.narrow(a, 0, 1)
+                x = x.permute(s.layout.order)
+            inputs.append(x.contiguous())
+        if f.seeded:
+            like = next((x for x in inputs), None)
+            inputs.append(draw_seed([like] if like is not None else []))
+        for type_, x in zip(interface.inputs, inputs, strict=True):
+            for d, n in zip(type_.shape, x.shape, strict=True):
+                found = None if isinstance(d, int) else solve(d, int(n))
+                if found is not None and found[1] is not None:
+                    env.setdefault(found[0].name, found[1])
+        needed = {s.name: env[s.name] for s in interface.symbols}
+        outs = self.session.run_with(needed, *inputs)
+        outs = list(outs) if isinstance(outs, (tuple, list)) else [outs]
+        made: list[Any] = []
+        for t, y in zip(f.targets, outs, strict=True):
+            shape, strides = (tuple(evaluate(d, env) for d in dims) for dims in (t.shape, t.strides))
+            y = y.as_strided(shape, strides)
+            if t.donor is not None:
+                store(args[f.sources[t.donor].arg], y)
+            made.append(y)
+        for arg, k in f.copies:
+            store(args[arg], made[k])
+
+        def result(r: Result) -> Any:
+            if isinstance(r, Slot):
+                donor = f.targets[r.index].donor
+                return made[r.index] if donor is None else args[f.sources[donor].arg]
+            if isinstance(r, Argument):
+                return args[r.arg]
+            if isinstance(r, Fixed):
+                return r.value
+            if isinstance(r, Size):
+                return evaluate(r.dim, env)
+            base = result(r.base)
+            start = base.storage_offset() if isinstance(r.base, Argument) else 0
+            shape, strides = (tuple(evaluate(d, env) for d in dims) for dims in (r.shape, r.strides))
+            return torch.as_strided(base, shape, strides, start + evaluate(r.offset, env))
+
+        return [result(r) for r in f.results]

@@ -1,0 +1,413 @@
+"""A functional FX graph of AOTAutograd as a graph of ours, and the plan of its calls.
+
+Inputs keep torch's memory: strided ones enter as what lies in memory, with a transpose or an expand in the graph. Outputs have the strides
+that torch would give them; those that are views of one another, or of an input, are views again.
+"""
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..core.dims import Dim, Expr, Symbol, evaluate, product, symbols
+from ..core.errors import UnsupportedError
+from ..frontend.torch.aten.registry import key_of
+from ..frontend.torch.constants import Constants
+from ..frontend.torch.convert import Converter, Missing, Poison, Problems
+from ..frontend.torch.place import place_of
+from ..frontend.torch.symbols import Symbols
+from ..frontend.torch.tensors import dtype_of
+from ..ir.graph import Graph, Value
+from ..ir.rewrite import sort_nodes
+from ..ir.text import all_symbols
+from ..ir.types import TensorType
+from ..ops import Cast, Expand
+from .layouts import Layout, layout_of
+
+
+@dataclass(frozen=True)
+class Source:
+    """A graph input: argument `arg` of the call. One without a layout is copied to contiguous memory first."""
+
+    arg: int
+    shape: tuple[Dim, ...]
+    strides: tuple[Dim, ...]
+    layout: Layout | None
+    trusted: bool  # a parameter, whose type and strides dynamo guards
+
+
+@dataclass(frozen=True)
+class Target:
+    """A graph output: a new tensor of this shape and these strides, or the memory of graph input `donor`."""
+
+    shape: tuple[Dim, ...]
+    strides: tuple[Dim, ...]
+    donor: int | None = None
+
+
+@dataclass(frozen=True)
+class Argument:
+    """A result: an argument itself."""
+
+    arg: int
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A result: a graph output."""
+
+    index: int
+
+
+@dataclass(frozen=True)
+class ViewOf:
+    """A result: a view of a graph output, or of an argument, `offset` elements behind its first."""
+
+    base: Slot | Argument
+    shape: tuple[Dim, ...]
+    strides: tuple[Dim, ...]
+    offset: Dim
+
+
+@dataclass(frozen=True)
+class Fixed:
+    value: Any
+
+
+@dataclass(frozen=True)
+class Size:
+    dim: Dim
+
+
+Result = Argument | Slot | ViewOf | Fixed | Size
+
+
+@dataclass(eq=False)
+class Fragment:
+    """What a call does: arguments to graph inputs, graph outputs to results."""
+
+    graph: Graph
+    arity: int
+    sources: list[Source] = field(default_factory=list)
+    targets: list[Target] = field(default_factory=list)
+    results: list[Result] = field(default_factory=list)
+    sizes: dict[str, int] = field(default_factory=dict)  # symbol -> the argument that is its value
+    copies: list[tuple[int, int]] = field(default_factory=list)  # (argument, graph output that is copied into it after the run)
+    seeded: bool = False  # the last graph input is a random seed
+    device: str = "cpu"
+
+    def shown(self) -> list[Symbol]:
+        """Symbols of the shapes of arguments and results."""
+        dims = [d for s in self.sources for d in (*s.shape, *s.strides)]
+        dims += [d for t in self.targets for d in (*t.shape, *t.strides)]
+        for r in self.results:
+            dims += [*r.shape, *r.strides, r.offset] if isinstance(r, ViewOf) else [r.dim] if isinstance(r, Size) else []
+        return sorted({s for d in dims for s in symbols(d)}, key=lambda s: s.name)
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a node is not ours."""
+
+    reason: str
+    place: str
+
+
+class Walk(Converter):
+    """An import that goes on behind nodes that it cannot import: `refused` names them, and fresh inputs stand for their results."""
+
+    def __init__(self, module: Any, graph: Graph, symbols: Symbols, constants: Constants) -> None:
+        super().__init__(graph, symbols, constants)
+        self.module = module
+        self.refused: dict[Any, Refusal] = {}
+        self.updates: dict[Any, Value] = {}  # placeholder -> its new value
+
+    def _call(self, module: Any, node: Any, env: dict[Any, Any], place: str) -> Any:
+        if module is not self.module:
+            return super()._call(module, node, env, place)
+        self.problems = Problems()
+        try:
+            if _is_update(node):
+                return self._update(node, env)
+            out = super()._call(module, node, env, place)
+        except Exception as e:  # a handler that meets arguments it was not written for must not end the compile
+            self.refuse(node, f"{type(e).__name__}: {e}")
+            return self._stand_in(node)
+        if isinstance(out, Poison) and not _is_flag(node):
+            self.refuse(node, self.problems.first() or "an operand of a kind that is not supported")
+            return self._stand_in(node)
+        return out
+
+    def refuse(self, node: Any, reason: str) -> None:
+        if node.target is operator.getitem:
+            node = node.args[0]
+        self.refused.setdefault(node, Refusal(" ".join(reason.split()), place_of(node)))
+
+    def _update(self, node: Any, env: dict[Any, Any]) -> Any:
+        """`copy_` to an argument, which AOTAutograd puts at the end of a graph that writes to it."""
+        hole, new = node.args[0], self._resolve(node.args[1], env)
+        old = self._resolve(hole, env)
+        if isinstance(new, Poison):
+            raise UnsupportedError("torch.compile: the new value of an argument depends on what is not supported")
+        if new.dtype is not old.dtype:
+            new = self.graph.add(Cast(dtype=old.dtype), new).value
+        if new.shape != old.shape:
+            new = self.graph.add(Expand(shape=old.shape), new).value
+        self.updates[hole] = new
+        return new
+
+    def _stand_in(self, node: Any) -> Any:
+        import torch
+
+        def one(meta: Any) -> Any:
+            if not isinstance(meta, torch.Tensor):
+                return Poison()
+            try:
+                return self.graph.input(TensorType(dtype_of(meta.dtype), self.symbols.shape(meta.shape)), node.name)
+            except UnsupportedError:
+                return Poison()
+
+        meta = node.meta.get("val")
+        return tuple(map(one, meta)) if isinstance(meta, (tuple, list)) else one(meta)
+
+
+def _is_update(node: Any) -> bool:
+    return key_of(node.target) == "copy_.default" and getattr(node.args[0], "op", "") == "placeholder"
+
+
+def _is_flag(node: Any) -> bool:
+    """A boolean about sizes, which only checks read."""
+    import torch
+
+    return isinstance(node.meta.get("val"), torch.SymBool)
+
+
+class Reader:
+    """Reads one FX graph module."""
+
+    def __init__(self, module: Any, name: str, *, constants: Mapping[int, Any] | None = None, trusted: int = 0) -> None:
+        self.module, self.constants, self.trusted = module, constants or {}, trusted
+        self.holes = [n for n in module.graph.nodes if n.op == "placeholder"]
+        self.outputs = next(n for n in reversed(module.graph.nodes) if n.op == "output").args[0]
+        self.graph = Graph(name)
+        self.env = _shape_env(module)
+        self.symbols = Symbols(dict(getattr(self.env, "var_to_range", {}) or {}))
+        self.fragment = Fragment(self.graph, len(self.holes))
+
+    def read(self) -> tuple[Fragment, dict[Any, Refusal]]:
+        """The fragment; where nodes are refused it is of no use."""
+        held = Constants(self.graph)
+        walk = Walk(self.module, self.graph, self.symbols, held)
+        values = {hole: self._input(i, hole, held) for i, hole in enumerate(self.holes)}
+        self.inputs = dict(values)
+        walk.run(self.module, values)
+        if walk.refused:
+            return self.fragment, walk.refused
+        self._updates(walk)
+        self._results(walk, values)
+        self._seed(walk)
+        self._symbols()
+        return self.fragment, {}
+
+    # ---- inputs
+
+    def _input(self, i: int, hole: Any, held: Constants) -> Any:
+        import torch
+
+        fake = hole.meta.get("val")
+        if not isinstance(fake, torch.Tensor):
+            if isinstance(fake, torch.SymInt):
+                dim = self.symbols(fake)
+                if isinstance(dim, Expr) and (found := _lone(dim)) is not None:
+                    self.fragment.sizes.setdefault(found, i)
+                return dim
+            return Poison() if isinstance(fake, (torch.SymFloat, torch.SymBool)) or fake is None else fake
+        if not hole.users:
+            return None
+        if i in self.constants:
+            return held.value(self.constants[i], hole.name)
+        try:
+            dtype = dtype_of(fake.dtype)
+        except UnsupportedError:
+            return Poison()
+        if fake.is_conj() or fake.is_neg():  # the signs are not in the memory
+            return Poison()
+        if fake.device.type != "cpu":
+            self.fragment.device = fake.device.type
+        shape, strides = self.symbols.shape(fake.shape), self.symbols.shape(fake.stride())
+        layout = layout_of(shape, strides, self._hint)
+        stored = self.graph.input(TensorType(dtype, shape if layout is None else layout.memory(shape)), hole.name)
+        self.fragment.sources.append(Source(i, shape, strides, layout, i < self.trusted))
+        return stored if layout is None else layout.logical(self.graph, stored, shape)
+
+    def _hint(self, dim: Dim) -> int | None:
+        if isinstance(dim, int):
+            return dim
+        values = getattr(self.env, "backed_var_to_val", None)  # called var_to_val before torch 2.12
+        values = getattr(self.env, "var_to_val", {}) if values is None else values
+        hints = {str(k): int(v) for k, v in (values or {}).items()}
+        return evaluate(dim, hints) if all(s.name in hints for s in dim.symbols) else None
+
+    def _seed(self, walk: Walk) -> None:
+        seed = walk.context.seed
+        if seed is None:
+            return
+        sort_nodes(self.graph)
+        self.graph.inputs.remove(seed)
+        if self.graph.users()[seed]:
+            self.graph.inputs.append(seed)
+            self.fragment.seeded = True
+        else:
+            self.graph.nodes.remove(seed.node)
+
+    def _symbols(self) -> None:
+        """Symbols that no input's shape shows come with the call."""
+        shown = {s.name for s in self.graph.symbols()}
+        self.graph.call_symbols = tuple(s for s in all_symbols(self.graph) if s.name not in shown and s.name in self.fragment.sizes)
+
+    # ---- outputs
+
+    def _slot(self, node: Any, value: Value) -> Slot:
+        fake = node.meta["val"]
+        shape, strides = self.symbols.shape(fake.shape), self.symbols.shape(fake.stride())
+        layout = layout_of(shape, strides, self._hint)
+        if layout is None or layout.broadcast:
+            layout, strides = Layout(tuple(range(len(shape)))), _contiguous(shape)
+        self.graph.outputs.append(layout.stored(self.graph, value))
+        self.fragment.targets.append(Target(shape, strides))
+        return Slot(len(self.graph.outputs) - 1)
+
+    def _updates(self, walk: Walk) -> None:
+        f = self.fragment
+        position = {s.arg: k for k, s in enumerate(f.sources)}
+        for hole, new in walk.updates.items():
+            arg = self.holes.index(hole)
+            source = f.sources[position[arg]] if arg in position else None
+            layout = source.layout if source is not None else None
+            own = source is not None and layout is not None and not layout.broadcast
+            moves = any(_root(new) is _root(v) for v in self.inputs.values() if isinstance(v, Value))
+            if own and not moves:
+                assert source is not None and layout is not None
+                self.graph.outputs.append(layout.stored(self.graph, new))
+                f.targets.append(Target(source.shape, source.strides, position[arg]))
+                self.graph.donated[position[arg]] = len(self.graph.outputs) - 1
+            else:  # its memory cannot be written while the program runs
+                self.graph.outputs.append(new)
+                f.targets.append(Target(new.shape, _contiguous(new.shape)))
+                f.copies.append((arg, len(self.graph.outputs) - 1))
+
+    def _results(self, walk: Walk, values: dict[Any, Any]) -> None:
+        import torch
+
+        slots: dict[Any, Slot] = {}
+        roots = [_base(n) for n in self.outputs if isinstance(n, torch.fx.Node)]
+        for node in self.outputs:
+            if not isinstance(node, torch.fx.Node):
+                self.fragment.results.append(Size(self.symbols(node)) if isinstance(node, torch.SymInt) else Fixed(node))
+                continue
+            meta = node.meta.get("val")
+            if node.op == "placeholder" or (_is_update(node) and node.op == "call_function"):
+                hole = node if node.op == "placeholder" else node.args[0]
+                self.fragment.results.append(Argument(self.holes.index(hole)))
+            elif isinstance(meta, torch.Tensor):
+                self.fragment.results.append(self._tensor(walk, values, node, slots, roots))
+            elif isinstance(meta, torch.SymInt):
+                self.fragment.results.append(Size(self.symbols(meta)))
+            elif meta is None or isinstance(meta, (bool, int, float)):
+                self.fragment.results.append(Fixed(meta))
+            else:
+                walk.refuse(node, f"a result of kind {type(meta).__name__}")
+
+    def _tensor(self, walk: Walk, values: dict[Any, Any], node: Any, slots: dict[Any, Slot], roots: Sequence[Any]) -> Result:
+        root = _base(node)
+        fake, whole = node.meta["val"], root.meta.get("val")
+        if root is not node and (roots.count(root) > 1 or root.op == "placeholder" or self._no_smaller(fake, whole)):
+            base: Slot | Argument | None = None
+            if root.op == "placeholder":
+                if root not in walk.updates:
+                    base = Argument(self.holes.index(root))
+            elif isinstance(value := walk._resolve(root, values), Value) and self._dense(whole):
+                base = slots[root] if root in slots else slots.setdefault(root, self._slot(root, value))
+            if base is not None and fake.dtype == whole.dtype:
+                offset = self.symbols(fake.storage_offset()) - self.symbols(whole.storage_offset())
+                return ViewOf(base, self.symbols.shape(fake.shape), self.symbols.shape(fake.stride()), offset)
+        if node not in slots:
+            value = walk._resolve(node, values)
+            if not isinstance(value, Value):
+                what = value.what if isinstance(value, Missing) else f"a result of kind {type(value).__name__}"
+                raise UnsupportedError(what)
+            slots[node] = self._slot(node, value)
+        return slots[node]
+
+    def _no_smaller(self, view: Any, whole: Any) -> bool:
+        """Whether a view shows all of a tensor. (One that shows a part may be all that is computed.)"""
+        if not hasattr(whole, "shape"):
+            return False
+        a, b = (product(self.symbols.shape(x.shape)) for x in (view, whole))
+        return a >= b if isinstance(a, int) and isinstance(b, int) else a == b
+
+    def _dense(self, fake: Any) -> bool:
+        found = layout_of(self.symbols.shape(fake.shape), self.symbols.shape(fake.stride()), self._hint)
+        return found is not None and not found.broadcast
+
+
+def _base(node: Any) -> Any:
+    """The node whose memory a chain of views shows."""
+    import torch
+
+    while node.op == "call_function":
+        if node.target is operator.getitem:
+            source = node.args[0]
+            if not _is_view(source):
+                return node
+            node = source
+        if not _is_view(node) or not isinstance(node.args[0], torch.fx.Node):
+            return node
+        node = node.args[0]
+    return node
+
+
+def _is_view(node: Any) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    if schema is None or schema.is_mutable or not node.args or key_of(node.target) in ("_conj.default", "_neg_view.default"):
+        return False
+    return any(r.alias_info is not None for r in schema.returns)
+
+
+def _root(v: Value) -> Value:
+    """The value that a chain of views shows."""
+    while v.node.op.traits.view and v.node.operands:
+        v = v.node.operands[0]
+    return v
+
+
+def _contiguous(shape: Sequence[Dim]) -> tuple[Dim, ...]:
+    strides: list[Dim] = []
+    step: Dim = 1
+    for n in reversed(shape):
+        strides.append(step)
+        step = step * n
+    return tuple(reversed(strides))
+
+
+def _lone(dim: Expr) -> str | None:
+    """The name of a symbol that is the whole dim."""
+    if len(dim.terms) == 1 and dim.terms[0][1] == 1:
+        mono = dim.terms[0][0]
+        if len(mono) == 1 and isinstance(mono[0], Symbol):
+            return mono[0].name
+    return None
+
+
+def _shape_env(module: Any) -> Any:
+    import torch
+
+    for node in module.graph.nodes:
+        meta = node.meta.get("val")
+        if isinstance(meta, torch._subclasses.FakeTensor) and meta.fake_mode.shape_env is not None:
+            return meta.fake_mode.shape_env
+        if isinstance(meta, torch.SymInt):
+            return meta.node.shape_env
+    return None
+

@@ -1,0 +1,240 @@
+"""Backward ops of ATen, as PyTorch's autograd leaves them in a graph: the rule of our own op for the forward pass, on its operands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .... import ops as O
+from ....core import dtypes as dt
+from ....core.dims import product
+from ....core.errors import UnsupportedError
+from ....ir.graph import Graph, Value
+from ....ops import functions as F
+from ....ops.rows.norm_backward import NormBackward
+from ....transform.vjp import pull_back
+from .distance import cdist
+from .linear import attention, convolution
+from .registry import Context, aten, axes_of, lookup, placed
+from .scatter import scatter_add
+
+Maybe = Value | None
+
+
+def pulled(c: Context, forward: Callable[..., Value], operands: Sequence[Value], g: Value, wanted: Sequence[bool] | None = None,
+           meta: Any = None) -> tuple[Maybe, ...]:
+    """Cotangents of the operands of `forward(context, *operands)`, whose result has the cotangent g. `meta` is torch's fake of the result,
+    where `forward` asks for it."""
+    body = Graph("forward")
+    inner = Context(body, c.symbols)
+    inner.name, inner.place, inner.meta, inner.args = c.name, c.place, meta, ()
+    inputs = [body.input(v.type, f"x{i}") for i, v in enumerate(operands)]
+    body.place = c.place
+    body.outputs = [forward(inner, *inputs)]
+    return tuple(pull_back(body, c.graph, operands, (g,), wanted or (True,) * len(operands)))
+
+
+@aten("convolution_backward.default")
+@placed
+def convolution_backward(c: Context, g: Value, x: Value, w: Value, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool,
+                         output_padding: Any, groups: int, mask: Sequence[bool]) -> tuple[Maybe, ...]:
+    def forward(inner: Context, x: Value, w: Value) -> Value:
+        return convolution(inner, x, w, None, stride, padding, dilation, transposed, output_padding, groups)
+
+    dx, dw = pulled(c, forward, (x, w), g, tuple(mask[:2])) if any(mask[:2]) else (None, None)
+    axes = tuple(a for a in range(len(g.shape)) if a != 1)
+    return dx, dw, F.sum_(g, axes) if mask[2] else None
+
+
+def _pool_backward(name: str) -> Any:
+    forward = lookup(name)
+    assert forward is not None
+
+    def handler(c: Context, g: Value, x: Value, *rest: Any) -> Maybe:
+        return pulled(c, lambda inner, v: forward(inner, v, *rest), (x,), g, meta=c.args[0])[0]
+
+    return placed(handler)
+
+
+for _n in (2, 3):
+    aten(f"avg_pool{_n}d_backward.default")(_pool_backward(f"avg_pool{_n}d.default"))
+
+
+def _adaptive_backward(n: int) -> Any:
+    forward = lookup(f"_adaptive_avg_pool{n}d.default")
+    assert forward is not None
+
+    def handler(c: Context, g: Value, x: Value) -> Maybe:
+        return pulled(c, lambda inner, v: forward(inner, v, list(g.shape[-n:])), (x,), g, meta=c.args[0])[0]
+
+    return placed(handler)
+
+
+for _n in (2, 3):
+    aten(f"_adaptive_avg_pool{_n}d_backward.default")(_adaptive_backward(_n))
+
+
+def _by_index(n: int) -> Any:
+    """The backward pass of a maximum pool that says where its maxima stood: they add to what is there."""
+
+    def handler(c: Context, g: Value, x: Value, *rest: Any) -> Value:
+        index = next(v for v in reversed(rest) if isinstance(v, Value))
+        lead = x.shape[:-n]
+        pixels, windows = product(x.shape[-n:]), product(g.shape[-n:])
+        rows = product(lead)
+        flat = F.full(c.graph, (rows, pixels), 0, x.dtype)
+        places = c.reshape(index, (rows, windows))
+        total = scatter_add(c, flat, 1, places, c.reshape(g, (rows, windows)))
+        return c.reshape(total, x.shape)
+
+    return placed(handler)
+
+
+for _n in (2, 3):
+    aten(f"max_pool{_n}d_with_indices_backward.default")(_by_index(_n))
+    aten(f"adaptive_max_pool{_n}d_backward.default")(_by_index(_n))
+
+
+@aten("_cdist_backward.default")
+@placed
+def cdist_backward(c: Context, g: Value, a: Value, b: Value, p: float, distances: Value) -> Maybe:
+    return pulled(c, lambda inner, x, y: cdist(inner, x, y, p), (a, b), g, (True, False), meta=c.args[4])[0]
+
+
+@aten("tilewright.attention_backward.default")
+@placed
+def attention_backward(c: Context, g: Value, q: Value, k: Value, v: Value, mask: Maybe, causal: bool,
+                       scale: float | None) -> tuple[Maybe, ...]:
+    rest = [] if mask is None else [mask]
+
+    def forward(inner: Context, q: Value, k: Value, v: Value, *more: Value) -> Value:
+        return attention(inner, q, k, v, more[0] if more else None, 0.0, causal, scale=scale)
+
+    return pulled(c, forward, (q, k, v, *rest), g, (True, True, True, *(False for _ in rest)), meta=c.args[0])[:3]
+
+
+@aten("tilewright.layer_norm_backward.default")
+@placed
+def layer_norm_backward(c: Context, g: Value, x: Value, shape: Sequence[int], w: Maybe, b: Maybe, eps: float,
+                        mask: Sequence[bool]) -> tuple[Maybe, ...]:
+    if eps < 0:
+        raise UnsupportedError("layer_norm with a negative eps")
+    if w is not None and w.dtype is not x.dtype:  # under autocast
+        wide = layer_norm_backward(c, c.cast(g, dt.f32), c.cast(x, dt.f32), shape, c.cast(w, dt.f32), b, eps, mask)
+        return tuple(v if v is None else c.cast(v, like.dtype) for v, like in zip(wide, (x, w, w), strict=True))
+    n = len(shape)
+    lead, tail = x.shape[: len(x.shape) - n], x.shape[len(x.shape) - n :]
+    rows, width = product(lead), product(tail)
+    flat = [F.reshape(v, (rows, width)) for v in (x, g)]
+    affine = "none" if not mask[1] and not mask[2] else "both" if mask[2] else "weight"
+    if w is None:  # a bias alone, or nothing
+        made = NormBackward(eps=float(eps))(*flat)
+        dx, dw, db = made, None, F.sum_(flat[1], (0,)) if mask[2] else None
+    elif affine == "none":
+        dx, dw, db = NormBackward(eps=float(eps))(flat[0], F.mul(flat[1], F.reshape(w, (1, width)))), None, None
+    else:
+        found = NormBackward(eps=float(eps), affine=affine)(flat[0], F.reshape(w, (width,)), flat[1])
+        dx, dw, db = (*found, None)[:3]
+    out = [None if v is None else F.reshape(v, s) for v, s in ((dx, x.shape), (dw, tail), (db, tail))]
+    return tuple(v if m else None for v, m in zip(out, mask, strict=True))
+
+
+# --- pointwise ops and sums, spelled out ------------------------------------------------------------------------------------------------
+
+UNARY = ("silu", "gelu", "hardswish", "hardsigmoid", "mish")
+
+
+def _unary_backward(name: str) -> Any:
+    forward = lookup(f"{name}.default")
+    assert forward is not None
+
+    def handler(c: Context, g: Value, x: Value, **how: Any) -> Maybe:
+        return pulled(c, lambda inner, v: forward(inner, v, **how), (x,), g, meta=c.args[1])[0]
+
+    return placed(handler)
+
+
+for _name in UNARY:
+    aten(f"{_name}_backward.default")(_unary_backward(_name))
+
+
+@aten("threshold_backward.default")
+@placed
+def threshold_backward(c: Context, g: Value, x: Value, threshold: float) -> Value:
+    return F.where(F.less_equal(x, threshold), 0, c.cast(g, x.dtype))
+
+
+@aten("sigmoid_backward.default")
+@placed
+def sigmoid_backward(c: Context, g: Value, y: Value) -> Value:
+    if y.dtype.kind == "c":
+        raise UnsupportedError("sigmoid_backward of complex numbers")
+    return F.mul(g, F.mul(y, F.sub(1, y)))
+
+
+@aten("tanh_backward.default")
+@placed
+def tanh_backward(c: Context, g: Value, y: Value) -> Value:
+    if y.dtype.kind == "c":
+        raise UnsupportedError("tanh_backward of complex numbers")
+    return F.mul(g, F.sub(1, F.square(y)))
+
+
+@aten("_softmax_backward_data.default")
+@placed
+def softmax_backward(c: Context, g: Value, y: Value, dim: int, dtype: Any) -> Value:
+    axes = axes_of(dim, len(y.shape))
+    scaled = F.mul(F.widened(g), F.widened(y))
+    return c.cast(F.sub(scaled, F.mul(F.widened(y), F.sum_(scaled, axes, keepdims=True))), c.dtype)
+
+
+@aten("_log_softmax_backward_data.default")
+@placed
+def log_softmax_backward(c: Context, g: Value, y: Value, dim: int, dtype: Any) -> Value:
+    wide = F.widened(g)
+    return c.cast(F.sub(wide, F.mul(F.exp(F.widened(y)), F.sum_(wide, axes_of(dim, len(y.shape)), keepdims=True))), c.dtype)
+
+
+@aten("native_dropout_backward.default")
+@placed
+def dropout_backward(c: Context, g: Value, mask: Value, scale: float) -> Value:
+    return F.where(mask, F.mul(g, scale), 0)
+
+
+@aten("native_batch_norm_backward.default")
+@placed
+def batch_norm_backward(c: Context, g: Value, x: Value, w: Maybe, running: Maybe, running_var: Maybe, mean: Maybe, inverse: Maybe,
+                        train: bool, eps: float, mask: Sequence[bool]) -> tuple[Maybe, ...]:
+    if not train:
+        assert running is not None and running_var is not None
+        mean, inverse = running, F.rsqrt(F.add(F.widened(running_var), float(eps)))
+    assert mean is not None and inverse is not None
+    if product(x.shape) == 0:
+        raise UnsupportedError("the backward pass of batch_norm over nothing")
+    axes = tuple(a for a in range(len(x.shape)) if a != 1)
+    wide_x, wide_g = F.widened(x), F.widened(g)
+    along = (1, x.shape[1], *(1,) * (len(x.shape) - 2))
+    mean, inverse = (F.reshape(F.cast(v, wide_x.dtype), along) for v in (mean, inverse))
+    scale = inverse if w is None else F.mul(inverse, F.reshape(F.cast(w, wide_x.dtype), along))
+    hat = F.mul(F.sub(wide_x, mean), inverse)
+    total, moment = F.sum_(wide_g, axes), F.sum_(F.mul(wide_g, hat), axes)
+    inner = wide_g
+    if train:
+        count = product(tuple(x.shape[a] for a in axes))
+        each = 1.0 / count if isinstance(count, int) else F.div(1, F.dim_value(c.graph, count, wide_x.dtype))
+        inner = F.sub(F.sub(wide_g, F.reshape(F.mul(total, each), along)), F.mul(hat, F.reshape(F.mul(moment, each), along)))
+    dtype = x.dtype if w is None else w.dtype
+    return F.cast(F.mul(inner, scale), x.dtype) if mask[0] else None, F.cast(moment, dtype) if mask[1] else None, \
+        F.cast(total, dtype) if mask[2] else None
+
+
+@aten("embedding_dense_backward.default")
+@placed
+def embedding_backward(c: Context, g: Value, ids: Value, rows: Any, padding: Any, by_count: bool) -> Any:
+    if by_count:
+        return NotImplemented
+    width = g.shape[-1]
+    flat, index = F.reshape(g, (ids.type.numel, width)), F.reshape(ids, (ids.type.numel,))
+    if isinstance(padding, int) and padding >= 0:
+        flat = F.where(F.reshape(F.equal(index, padding), (ids.type.numel, 1)), 0, flat)
+    return c.cast(c.emit(O.ScatterAdd(axis=0), F.full(c.graph, (rows, width), 0, g.dtype), c.cast(index, dt.i64), flat), c.dtype)

@@ -1,0 +1,221 @@
+"""Calls of compiled functions: dynamic sizes, graph breaks, modes of torch, threads, data-dependent sizes."""
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn as nn
+
+from tilewright.dynamo.backend import SplitWarning, watching
+
+from .check import check, same
+
+
+def compiled(fn: Any, **how: Any) -> Any:
+    return torch.compile(fn, backend="tilewright", **how)
+
+
+def over(fn: Any, calls: list[tuple[Any, ...]], graphs: int, **how: Any) -> None:
+    """The function over several arguments, with as many compiles as expected and no split."""
+    call = compiled(fn, **how)
+    with torch.no_grad(), watching() as found:
+        for args in calls:
+            same(call(*args), fn(*args))
+    assert len(found) == graphs
+    assert sum(c.splits for c in found) == 0, [c.refusals for c in found]
+
+
+def test_automatic_dynamic_shapes() -> None:
+    module = nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.GELU(), nn.Linear(16, 4))
+    over(module, [(torch.randn(n, 8),) for n in (2, 3, 5, 17, 64)], graphs=2)
+
+
+def test_dynamic_from_the_start() -> None:
+    over(lambda x: (x @ x.t()).softmax(-1).sum(0), [(torch.randn(n, n + 2),) for n in (4, 5, 9)], graphs=1, dynamic=True)
+
+
+def test_marked_dims() -> None:
+    calls = [(torch.randn(n, 6),) for n in (4, 5, 8)]
+    torch._dynamo.mark_dynamic(calls[0][0], 0)
+    over(lambda x: x.cumsum(0) * x.shape[0], calls, graphs=1)
+
+
+def test_sizes_of_zero_and_one() -> None:
+    over(lambda x: (x * 2).sum(1), [(torch.randn(n, 3),) for n in (4, 5, 1, 0)], graphs=4)
+
+
+def test_dynamic_pictures() -> None:
+    module = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2)).eval()
+    over(module, [(torch.randn(b, 3, n, n),) for b, n in ((2, 8), (3, 10), (4, 12))], graphs=1, dynamic=True)
+
+
+def test_dynamic_strides() -> None:
+    over(lambda x: x * 2 + 1, [(torch.randn(n, n + 3).t(),) for n in (4, 5, 6)], graphs=1, dynamic=True)
+
+
+def test_numbers_as_arguments() -> None:
+    over(lambda x, n: x[:n] * n, [(torch.randn(9, 5), n) for n in (3, 4, 5)], graphs=2)
+    torch._dynamo.reset()
+    over(lambda x, a: x * a + a, [(torch.randn(9, 5), a) for a in (0.5, 1.5, 2.5)], graphs=2)
+
+
+def test_sizes_as_results() -> None:
+    over(lambda x: (x * 2, x.shape[0] * 3, x.shape[0] + x.shape[1]), [(torch.randn(n, 5),) for n in (3, 4)], graphs=1, dynamic=True)
+
+
+@pytest.mark.slow
+def test_training_with_dynamic_shapes() -> None:
+    layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+    call = compiled(layer, dynamic=True)
+    with watching() as found:
+        for shape in ((2, 5), (3, 7), (4, 9)):
+            x = torch.randn(*shape, 16)
+            grads = []
+            for fn in (call, layer):
+                layer.zero_grad()
+                fn(x).square().sum().backward()
+                grads.append([p.grad for p in layer.parameters()])
+            same(*grads)
+    assert [c.kind for c in found] == ["forward", "backward"]
+    assert sum(c.splits for c in found) == 0
+
+
+def test_graph_breaks() -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        if y.sum() > 0:
+            return y + 1
+        return y - 1
+
+    over(fn, [(torch.ones(4),), (-torch.ones(4),)], graphs=3)
+
+
+def test_data_dependent_sizes_break_the_graph() -> None:
+    def fn(x: torch.Tensor) -> Any:
+        return x.nonzero(), x[x > 0] * 2, torch.unique((x * 2).long()), torch.masked_select(x, x > 0).sum()
+
+    x = torch.randn(9)
+    same(compiled(fn)(x), fn(x))
+
+
+@pytest.fixture
+def captured() -> Iterator[None]:
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True, capture_scalar_outputs=True):
+        yield
+
+
+@pytest.mark.usefixtures("captured")
+def test_data_dependent_sizes_in_one_graph() -> None:
+    def fn(x: torch.Tensor) -> Any:
+        y = x[x > 0]
+        return x.nonzero() * 2, (y * 3).relu(), y.sum() * 2, x * x.sum().item()
+
+    call = compiled(fn, fullgraph=True)
+    with watching() as found:
+        with pytest.warns(SplitWarning, match=r"aten.nonzero.default x1 \(first at test_calls.py"):
+            call(torch.randn(9))
+        for _ in range(3):
+            x = torch.randn(9)
+            same(call(x), fn(x))
+    assert len(found) == 1 and found[0].splits >= 1
+
+
+def test_inference_mode_and_no_grad() -> None:
+    layer, x = nn.Linear(4, 4), torch.randn(2, 4)
+    call = compiled(layer)
+    with torch.inference_mode():
+        assert call(x).is_inference()
+        torch.testing.assert_close(call(x), layer(x))
+    with torch.no_grad():
+        assert not call(x).requires_grad
+    call(x).sum().backward()
+    assert layer.weight.grad is not None
+
+
+def test_default_device() -> None:
+    with torch.device("cpu"):
+        same(compiled(lambda x: x * torch.arange(3.0))(torch.ones(3)), torch.arange(3.0))
+
+
+def test_threads() -> None:
+    module = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 32))
+    call, wrong = compiled(module), []
+    with torch.no_grad():
+        call(torch.randn(4, 32))
+
+    def work() -> None:
+        with torch.no_grad():
+            for _ in range(30):
+                x = torch.randn(4, 32)
+                if not torch.allclose(call(x), module(x), atol=1e-5):
+                    wrong.append(x)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not wrong
+
+
+def test_subclasses() -> None:
+    from torch.testing._internal.two_tensor import TwoTensor
+
+    x = TwoTensor(torch.randn(3), torch.randn(3))
+    got = compiled(lambda x: x * 2 + 1)(x)
+    torch.testing.assert_close(got.a, x.a * 2 + 1)
+    torch.testing.assert_close(got.b, x.b * 2 + 1)
+
+
+def test_conjugate_views() -> None:
+    z = torch.randn(4, dtype=torch.complex64)
+    with pytest.warns(SplitWarning):
+        same(compiled(lambda z: z * 2)(z.conj()), z.conj() * 2)
+    check(lambda z: (z.conj() * 2, z * 1), z)
+
+
+def test_branches_run_in_pytorch() -> None:
+    def fn(x: torch.Tensor) -> Any:
+        return torch.cond(x.sum() > 0, lambda x: x * 2, lambda x: x - 1, (x + 1,)) + 1
+
+    call = compiled(fn)
+    with pytest.warns(SplitWarning, match="cond x1"):
+        call(torch.ones(3))
+    for x in (torch.ones(3), -2 * torch.ones(3)):
+        same(call(x), fn(x))
+
+
+def test_transforms_and_own_gradients() -> None:
+    class Own(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> Any:
+            ctx.save_for_backward(x)
+            return x.exp()
+
+        @staticmethod
+        def backward(ctx: Any, g: torch.Tensor) -> Any:  # type: ignore[override]
+            return g * ctx.saved_tensors[0].exp() * 2
+
+    x = torch.randn(3, 4)
+    same(compiled(lambda x: torch.vmap(lambda y: y.softmax(0) * y)(x))(x), x.softmax(1) * x)
+    same(compiled(lambda x: torch.func.grad(lambda y: (y**3).sum())(x))(x), 3 * x**2)
+    x.requires_grad_()
+    compiled(lambda x: Own.apply(x) * 3)(x).sum().backward()
+    assert x.grad is not None
+    torch.testing.assert_close(x.grad, x.detach().exp() * 6)
+
+
+@pytest.mark.parametrize("how", [{}, {"dynamic": True}])
+def test_sessions_without_a_cpu_program(how: dict[str, Any]) -> None:
+    """Those of other targets go through their own calls: here the reference's."""
+
+    def fn(x: torch.Tensor, y: torch.Tensor) -> Any:
+        x.add_(1)
+        z = (x @ y).relu()
+        return z, z.t(), z.shape[0] * 2, y * 2
+
+    check(fn, torch.randn(5, 4), torch.randn(3, 4).t(), options={"target": "reference"}, **how)
+    check(lambda x: nn.functional.dropout(x, 0.0) * 2, torch.randn(3, 1).expand(3, 4), options={"target": "reference"}, **how)
