@@ -1,21 +1,34 @@
-"""What `tw.` offers over arrays. Inside a traced function these append to the trace; on plain arrays they compile and run."""
+"""What `tw.` offers over arrays. Inside a traced function these append to the trace; Arrays run native kernels of eager functions; NumPy
+arrays and tensors are compiled for and give NumPy arrays."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..core.errors import ExecutionError, InputError
+import numpy as np
+
+from ..core.errors import ExecutionError, InputError, TraceError
+from ..core.tensors import is_tensor
 from ..runtime.memory import OutOfMemory
 from ..transform import control, custom, derive
 from ..transform import vmap as batching
 from ..transform.lib import ALIASES, FUNCTIONS
-from ..transform.trace import as_array, tracing, user_place
+from ..transform.trace import Tracer, as_array, tracing, user_place
+from . import native
+from .api import contractions, creation, elementwise, info, more, protocols, reductions, searching, shapes
+from .api.base import written
+from .arrays import Array, plain, rewrapped
 from .jit import Jit
 from .programs import Programs
 
+__all__ = ["written"]
 Fn = Callable[..., Any]
 _EAGER = Programs()  # of all library functions together
+API: dict[str, Fn] = {}
+for _module in (creation, elementwise, shapes, reductions, searching, contractions, info, protocols, more):
+    API |= _module.FUNCTIONS
+API |= {"concatenate": API["concat"], **{_name: API[_other] for _name, _other in elementwise.ALIASES.items()}}
 
 
 def staged(fn: Fn) -> Fn:
@@ -45,6 +58,65 @@ def eager(fn: Fn) -> Fn:
             raise ExecutionError(f"{str(e).rpartition(' (')[0]} ({user_place()})") from None
 
     return call
+
+
+def _has(kinds: Any, tree: Any) -> bool:
+    """Whether one of these classes is among the leaves."""
+    for x in tree:
+        kind = type(x)
+        if issubclass(kind, kinds) or (kind in (list, tuple) and _has(kinds, x)):
+            return True
+    return False
+
+
+def _foreign(tree: Any) -> bool:
+    return any(isinstance(x, (np.ndarray, np.generic)) or is_tensor(x) or (type(x) in (list, tuple) and _foreign(x)) for x in tree)
+
+
+def offered(name: str, on_arrays: Fn, traced: Fn | None) -> Fn:
+    """A function of Arrays that also works in traces, and on NumPy arrays and tensors, for which it gives NumPy arrays."""
+    compiled = None if traced is None else eager(traced)
+
+    @functools.wraps(on_arrays)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if tracing() and (traced is not None or _has(Tracer, args) or _has(Tracer, kwargs.values())):
+            if traced is None:
+                raise TraceError(f"trace: tw.{name} does not work on traced arrays yet; call it outside of the traced function "
+                                 f"({user_place()})")
+            return traced(*args, **kwargs)
+        if _has(Array, args) or _has(Array, kwargs.values()) or not (_foreign(args) or _foreign(kwargs.values())):
+            return on_arrays(*args, **kwargs)
+        if compiled is not None:
+            return compiled(*args, **kwargs)
+        return plain(on_arrays(*args, **kwargs))
+
+    call.__module__ = "tilewright"
+    return call
+
+
+def compiled_only(traced: Fn) -> Fn:
+    """A function that is compiled for its arguments' shapes; given Arrays it gives Arrays."""
+    compiled = eager(traced)
+
+    @functools.wraps(traced)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not tracing() and (_has(Array, args) or _has(Array, kwargs.values())):
+            return rewrapped(compiled(*plain(args), **plain(kwargs)))
+        return compiled(*args, **kwargs)
+
+    return call
+
+
+def offer(api: Mapping[str, Fn], traced: Mapping[str, Fn], aliases: Mapping[str, str]) -> dict[str, Fn]:
+    """The functions of a namespace by name."""
+    forms = {**traced, **{name: traced[other] for name, other in aliases.items()}}
+    for name, other in elementwise.ALIASES.items():
+        if other in forms:
+            forms.setdefault(name, forms[other])
+        elif name in forms:
+            forms.setdefault(other, forms[name])
+    found = {name: offered(name, fn, forms.get(name)) for name, fn in api.items()}
+    return found | {name: compiled_only(fn) for name, fn in forms.items() if name not in found}
 
 
 def _transform(make: Fn) -> Fn:
@@ -138,7 +210,20 @@ def custom_op(*args: Any, **kwargs: Any) -> Fn:
     return staged(custom.custom_op(*args, **kwargs))
 
 
-for _name, _fn in FUNCTIONS.items():
-    globals()[_name] = eager(_fn)
-for _name, _other in ALIASES.items():
-    globals()[_name] = globals()[_other]
+OFFERED = offer(API, FUNCTIONS, ALIASES)
+_PLAIN = ("asarray", "array", "from_dlpack", "frombuffer", "load_arrays", "save", "to_numpy",  # give Arrays of anything
+          "result_type", "can_cast", "finfo", "iinfo", "isdtype", "promote_types", "__array_namespace_info__", "broadcast_shapes")
+OFFERED |= {_name: API[_name] for _name in _PLAIN}
+for _operands, _names in ((1, elementwise.UNARY), (2, elementwise.BINARY)):
+    for _name in _names:
+        if _name != "round":  # which has a second argument
+            OFFERED[_name] = native.function(_name, _operands, OFFERED[_name], elementwise.SIGNATURES[_operands])
+OFFERED |= {_name: OFFERED[_other] for _name, _other in elementwise.ALIASES.items()}
+native.install()
+
+
+def __getattr__(name: str) -> Fn:  # not as globals: `any` and `abs` are Python's in this module
+    try:
+        return OFFERED[name]
+    except KeyError:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None

@@ -37,6 +37,10 @@ class InputError(TilewrightError):
     """A session was called with arguments that do not fit what was compiled."""
 
 
+class ArgumentError(InputError, ValueError):
+    """A function of arrays was given arguments that do not fit each other, or the function."""
+
+
 class ExecutionError(TilewrightError):
     """The compiled program found bad data while it ran (an index out of range, for instance)."""
 

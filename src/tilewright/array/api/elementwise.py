@@ -1,0 +1,184 @@
+"""Elementwise functions of Arrays, by name: operands meet in one dtype and broadcast.
+
+A native kernel serves what `machine.py` has one for; the rest runs NumPy's loops over the same memory, and is named in docs/arrays.md.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ...core import dtypes as dt
+from ...core.errors import ArgumentError
+from ..arrays import Array, shown
+from .. import machine
+from . import loops
+from .base import FLOAT, Header, as_float, give, header, numbers, written
+
+Fn = Callable[..., Any]
+FUNCTIONS: dict[str, Fn] = {}
+ALL, NUMERIC, REAL, FLOATS, INTEGERS, BITS = "buifc", "uifc", "uif", "fc", "ui", "bui"
+
+# name -> (kinds of operands, whether integers become floats, dtype of the result: "" the operands' own)
+UNARY: dict[str, tuple[str, bool, str]] = {
+    **dict.fromkeys(("acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "exp", "expm1", "log", "log1p", "log10", "log2",
+                     "sin", "sinh", "sqrt", "tan", "tanh", "reciprocal", "exp2", "rsqrt", "cbrt", "deg2rad", "rad2deg", "sinc", "i0"),
+                    (ALL, True, "")),
+    **dict.fromkeys(("ceil", "floor", "trunc", "round", "sign", "negative", "positive", "square", "conj"), (NUMERIC, False, "")),
+    **dict.fromkeys(("isfinite", "isinf", "isnan"), (ALL, False, "b")), "signbit": ("bif", False, "b"),
+    "logical_not": (ALL, False, "b"), "bitwise_invert": (BITS, False, ""),
+    "abs": (NUMERIC, False, "real"), "real": (ALL, False, "real"), "imag": (ALL, False, "real"), "angle": (NUMERIC, True, "real"),
+}
+BINARY: dict[str, tuple[str, bool, str]] = {
+    **dict.fromkeys(("add", "multiply", "subtract", "maximum", "minimum"), (ALL, False, "")),
+    **dict.fromkeys(("fmax", "fmin", "gcd", "lcm", "heaviside"), (REAL, False, "")),
+    **dict.fromkeys(("pow", "floor_divide", "remainder", "fmod"), (NUMERIC, False, "")),
+    "divide": (ALL, True, ""), "float_power": (NUMERIC, True, ""),
+    **dict.fromkeys(("atan2", "copysign", "hypot", "logaddexp", "logaddexp2", "nextafter"), ("buif", True, "")),
+    **dict.fromkeys(("bitwise_and", "bitwise_or", "bitwise_xor"), (BITS, False, "")),
+    **dict.fromkeys(("bitwise_left_shift", "bitwise_right_shift"), (INTEGERS, False, "")),
+    **dict.fromkeys(("equal", "not_equal", "less", "less_equal", "greater", "greater_equal"), (ALL, False, "b")),
+    **dict.fromkeys(("logical_and", "logical_or", "logical_xor"), (ALL, False, "b")),
+}
+ALIASES = {"absolute": "abs", "arccos": "acos", "arccosh": "acosh", "arcsin": "asin", "arcsinh": "asinh", "arctan": "atan", "arctanh": "atanh",
+           "arctan2": "atan2", "conjugate": "conj", "neg": "negative", "invert": "bitwise_invert", "bitwise_not": "bitwise_invert",
+           "mul": "multiply", "sub": "subtract", "div": "divide", "true_divide": "divide", "power": "pow", "mod": "remainder",
+           "left_shift": "bitwise_left_shift", "right_shift": "bitwise_right_shift", "fabs": "abs", "rint": "round",
+           "degrees": "rad2deg", "radians": "deg2rad"}
+
+
+def result_dtype_of(rule: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
+    return np.dtype(np.bool_) if rule == "b" else dt.real_of(dt.dtype(dtype)).np if rule == "real" else dtype
+
+
+def _check(name: str, kinds: str, a: Header) -> None:
+    kind = dt.dtype(a.dtype).kind
+    if kind not in kinds:
+        names = {"b": "bool", "u": "unsigned", "i": "signed", "f": "float", "c": "complex"}
+        raise ArgumentError(f"{name}: the dtype must be {', '.join(names[k] for k in kinds)}, got {shown(a)}")
+
+
+def compute1(name: str, x: Any) -> Header:
+    kinds, floats, rule = UNARY[name]
+    a = header(x, name)
+    if floats:
+        a = as_float(a)
+    _check(name, kinds, a)
+    dtype = result_dtype_of(rule, a.dtype)
+    made = machine.elementwise(name, [a], dtype)
+    return loops.unary(name, a, dtype) if made is None else made
+
+
+def compute2(name: str, x1: Any, x2: Any) -> Header:
+    kinds, floats, rule = BINARY[name]
+    (a, b), dtype = numbers(x1, x2, what=name)
+    if floats and dtype.kind in "biu":
+        a, b, dtype = a.astype(FLOAT), b.astype(FLOAT), FLOAT
+    _check(name, kinds, a)
+    if a.shape != b.shape:
+        check_broadcast(name, a, b)
+    result = result_dtype_of(rule, dtype)
+    made = machine.elementwise(name, [a, b], result)
+    return loops.binary(name, a, b, result) if made is None else made
+
+
+def check_broadcast(name: str, *arrays: Header) -> tuple[int, ...]:
+    try:
+        return np.broadcast_shapes(*(a.shape for a in arrays))
+    except ValueError:
+        raise ArgumentError(f"{name}: the shapes do not broadcast, got {' and '.join(map(shown, arrays))}") from None
+
+
+def _unary(name: str) -> Fn:
+    def call(x: Any, /, *, out: Any = None) -> Any:
+        return written(out, give(compute1(name, x)))
+
+    call.__name__ = call.__qualname__ = name
+    call.__doc__ = f"{name} of every element."
+    return call
+
+
+def _binary(name: str) -> Fn:
+    def call(x1: Any, x2: Any, /, *, out: Any = None) -> Any:
+        return written(out, give(compute2(name, x1, x2)))
+
+    call.__name__ = call.__qualname__ = name
+    call.__doc__ = f"{name} of every pair of elements of operands that broadcast."
+    return call
+
+
+for _name in UNARY:
+    FUNCTIONS[_name] = _unary(_name)
+for _name in BINARY:
+    FUNCTIONS[_name] = _binary(_name)
+SIGNATURES = {1: "x, /, *, out=None", 2: "x1, x2, /, *, out=None"}
+
+
+def public(fn: Fn) -> Fn:
+    FUNCTIONS[fn.__name__.rstrip("_")] = fn
+    return fn
+
+
+@public
+def round_(x: Any, /, decimals: int = 0, *, out: Any = None) -> Any:
+    """Every element rounded to an integer, halves to the even one; or to so many decimals."""
+    if decimals:
+        return written(out, give(np.round(header(x, "round"), decimals)))
+    return written(out, give(compute1("round", x)))
+
+
+@public
+def clip(x: Any, /, min: Any = None, max: Any = None, *, out: Any = None) -> Any:
+    """Every element within bounds; a bound may be an array."""
+    a = header(x, "clip")
+    made = a
+    for bound, fn, what in ((min, np.maximum, "min"), (max, np.minimum, "max")):
+        if bound is None:
+            continue
+        if type(bound) in (int, float) and a.dtype.kind in "iu":
+            info = np.iinfo(a.dtype)
+            if not info.min <= bound <= info.max:  # the bound lies outside what the dtype holds
+                if (bound > info.max) == (what == "min"):
+                    made = np.full_like(made, info.max if what == "min" else info.min)
+                continue
+        b = header(bound, "clip").astype(a.dtype) if not isinstance(bound, (int, float)) else np.array(bound, a.dtype)
+        check_broadcast("clip", made, b)
+        made = fn(made, b)
+    return written(out, give(made.copy() if made is a else made))
+
+
+@public
+def where(condition: Any, x1: Any = None, x2: Any = None, /) -> Any:
+    """Elements of x1 where the condition holds, else of x2; with the condition alone, the indices where it holds."""
+    c = header(condition, "where")
+    if x1 is None and x2 is None:
+        return tuple(map(give, np.nonzero(c)))
+    (a, b), _ = numbers(x1, x2, what="where")
+    check_broadcast("where", c, a, b)
+    return give(np.where(c.astype(np.bool_, copy=False), a, b))
+
+
+@public
+def isclose(a: Any, b: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Array:
+    """|a - b| <= atol + rtol * |b|, element by element."""
+    (x, y), _ = numbers(a, b, what="isclose")
+    return give(np.isclose(x, y, rtol=rtol, atol=atol, equal_nan=equal_nan))
+
+
+@public
+def allclose(a: Any, b: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> bool:
+    """Whether all elements are close."""
+    return bool(isclose(a, b, rtol, atol, equal_nan).__array__().all())
+
+
+@public
+def array_equal(a: Any, b: Any, equal_nan: bool = False) -> bool:
+    """Whether shapes and all elements are equal."""
+    return bool(np.array_equal(header(a), header(b), equal_nan=equal_nan))
+
+
+@public
+def divmod_(x1: Any, x2: Any, /) -> tuple[Array, Array]:
+    """(floor_divide, remainder)."""
+    return give(compute2("floor_divide", x1, x2)), give(compute2("remainder", x1, x2))

@@ -1,0 +1,625 @@
+"""Host code of eager functions (the language of `target/cpu/host_code.py`): operands are read through their strides, results are allocated,
+and a kernel of contiguous elements runs over them in chunks. An operator on small Arrays never enters the interpreter.
+
+A header is NumPy's: data +16, axes +24, sizes* +32, strides* +40, descr +56, flags +64; a descr has its type number at +28 and the size of
+an element at +40. An operand of a run: address, bytes of an element, how it lies (0 contiguous, 1 one element, 2 strided), axes, sizes,
+strides. A run: kernel, elements, operands, result, bytes of a result, then the operands.
+"""
+from __future__ import annotations
+
+AXES = 16
+OPERAND = 32 + 2 * 8 * AXES
+RUN_OPERANDS = 40
+RUN = RUN_OPERANDS + 3 * OPERAND
+CHUNK = 1024  # elements that are gathered at once
+PROGRAM = 4096  # elements of a kernel's program
+NATIVE_BYTES = 1 << 18  # larger results are for the threads, and for memory that is used again
+TYPES = 24  # NumPy's own dtypes by number
+TABLE_KERNELS = 64  # of a function's table: its Python form, then from here on two words a dtype: kernel and descr of the result
+CONSTANTS = {"AXES": AXES, "OPERAND": OPERAND, "RUN_OPERANDS": RUN_OPERANDS, "RUN": RUN, "CHUNK": CHUNK, "PROGRAM": PROGRAM,
+             "NATIVE_BYTES": NATIVE_BYTES, "TYPES": TYPES, "TABLE_KERNELS": TABLE_KERNELS, "SHAPE": 32, "STRIDES": 32 + 8 * AXES}
+# The words of the block `state`.
+ARRAY, FLOAT, LONG, NDARRAY, NEW_ARRAY, MODE, SLOT, SLICE, TUPLE, ELLIPSIS, NONE, FROM_SCALAR = range(12)
+CONSTANTS |= {"S_" + name: 8 * k for k, name in enumerate(
+    ("ARRAY", "FLOAT", "LONG", "NDARRAY", "NEW_ARRAY", "MODE", "SLOT", "SLICE", "TUPLE", "ELLIPSIS", "NONE", "FROM_SCALAR"))}
+NUMBER_SLOTS = {"add": 0, "subtract": 8, "multiply": 16, "remainder": 24, "bitwise_and": 104, "bitwise_xor": 112, "bitwise_or": 120,
+                "floor_divide": 232, "divide": 240}  # byte offsets in PyNumberMethods
+UNARY_SLOTS = {"negative": 48, "abs": 64, "bitwise_invert": 80}
+COMPARED = ("less", "less_equal", "equal", "not_equal", "greater", "greater_equal")  # in the order of Py_LT ... Py_GE
+BLOCKS = {"state": 32, "slots": 64}  # slots: for each operator the address of its table and the function it stands before
+SUBSCRIPT, COMPARE, FORCE = 40, 42, 49  # places in `slots`
+
+SOURCE = '''
+def set_operand(op, h, nd, dims):
+    hnd = ldi32(h + 24)
+    hd = ld64(h + 32)
+    hs = ld64(h + 40)
+    size = ld64(ld64(h + 56) + 40)
+    st64(op, ld64(h + 16))
+    st64(op + 8, size)
+    k = 0
+    last = 0
+    i = 0
+    while i < nd:
+        d = ld64(dims + 8 * i)
+        j = i - (nd - hnd)
+        s = 0
+        if j >= 0 and ld64(hd + 8 * j) != 1:
+            s = ld64(hs + 8 * j)
+        if d != 1:
+            if k > 0 and last == s * d:
+                at = op + SHAPE + 8 * (k - 1)
+                st64(at, ld64(at) * d)
+                st64(op + STRIDES + 8 * (k - 1), s)
+            else:
+                st64(op + SHAPE + 8 * k, d)
+                st64(op + STRIDES + 8 * k, s)
+                k += 1
+            last = s
+        i += 1
+    st64(op + 24, k)
+    mode = 2
+    if k == 0 or (k == 1 and last == size):
+        mode = 0
+    elif k == 1 and last == 0:
+        mode = 1
+    st64(op + 16, mode)
+    return mode
+
+
+def copy_run(dst, src, size, step, run):
+    if step == size:
+        copy(dst, src, run * size)
+        return 0
+    end = dst + run * size
+    if size == 4:
+        while dst + 16 <= end:
+            a = ld32(src)
+            b = ld32(src + step)
+            src += step + step
+            c = ld32(src)
+            d = ld32(src + step)
+            src += step + step
+            st64(dst, a | (b << 32))
+            st64(dst + 8, c | (d << 32))
+            dst += 16
+        while dst < end:
+            st32(dst, ld32(src))
+            src += step
+            dst += 4
+    elif size == 8:
+        while dst < end:
+            st64(dst, ld64(src))
+            src += step
+            dst += 8
+    elif size == 2:
+        while dst < end:
+            st16(dst, ld16(src))
+            src += step
+            dst += 2
+    elif size == 1:
+        while dst < end:
+            st8(dst, ld8(src))
+            src += step
+            dst += 1
+    else:
+        while dst < end:
+            st64(dst, ld64(src))
+            st64(dst + 8, ld64(src + 8))
+            src += step
+            dst += 16
+    return 0
+
+
+def gather(dst, op, start, count):
+    size = ld64(op + 8)
+    nd = ld64(op + 24)
+    src = ld64(op)
+    idx = stack(128)
+    rest = start
+    i = nd - 1
+    while i >= 0:
+        d = ld64(op + SHAPE + 8 * i)
+        q = rest // d
+        r = rest - q * d
+        st64(idx + 8 * i, r)
+        src += r * ld64(op + STRIDES + 8 * i)
+        rest = q
+        i -= 1
+    inner = ld64(op + SHAPE + 8 * (nd - 1))
+    step = ld64(op + STRIDES + 8 * (nd - 1))
+    first = ld64(idx + 8 * (nd - 1))
+    while count > 0:
+        run = inner - first
+        if run > count:
+            run = count
+        copy_run(dst, src, size, step, run)
+        dst += run * size
+        count -= run
+        src -= first * step
+        first = 0
+        i = nd - 2
+        while i >= 0:
+            v = ld64(idx + 8 * i) + 1
+            s = ld64(op + STRIDES + 8 * i)
+            src += s
+            if v < ld64(op + SHAPE + 8 * i):
+                st64(idx + 8 * i, v)
+                break
+            src -= v * s
+            st64(idx + 8 * i, 0)
+            i -= 1
+    return 0
+
+
+def fill(dst, src, size, count):
+    copy(dst, src, size)
+    done = 1
+    while done < count:
+        more = done
+        if more > count - done:
+            more = count - done
+        copy(dst + done * size, dst, more * size)
+        done += more
+    return 0
+
+
+def tw_eager_run(args, begin, end, scratch):
+    fn = ld64(args)
+    n = ld64(args + 8)
+    nin = ld64(args + 16)
+    out = ld64(args + 24)
+    osize = ld64(args + 32)
+    kargs = stack(64)
+    buffers = stack(49152)
+    direct = 1
+    i = 0
+    while i < nin:
+        op = args + RUN_OPERANDS + i * OPERAND
+        mode = ld64(op + 16)
+        st64(kargs + 8 * i, ld64(op))
+        if mode != 0:
+            direct = 0
+            if mode == 1:
+                count = n
+                if count > CHUNK:
+                    count = CHUNK
+                fill(buffers + i * 16384, ld64(op), ld64(op + 8), count)
+                st64(kargs + 8 * i, buffers + i * 16384)
+        i += 1
+    if direct:
+        st64(kargs + 8 * nin, out)
+        st64(kargs + 8 * nin + 8, n)
+        call(fn, kargs, begin, end, scratch)
+        return 0
+    pos = begin * PROGRAM
+    stop = end * PROGRAM
+    if stop > n:
+        stop = n
+    while pos < stop:
+        count = stop - pos
+        if count > CHUNK:
+            count = CHUNK
+        i = 0
+        while i < nin:
+            op = args + RUN_OPERANDS + i * OPERAND
+            mode = ld64(op + 16)
+            if mode == 0:
+                st64(kargs + 8 * i, ld64(op) + pos * ld64(op + 8))
+            elif mode == 2:
+                gather(buffers + i * 16384, op, pos, count)
+                st64(kargs + 8 * i, buffers + i * 16384)
+            i += 1
+        st64(kargs + 8 * nin, out + pos * osize)
+        st64(kargs + 8 * nin + 8, count)
+        call(fn, kargs, 0, 1, scratch)
+        pos += count
+    return 0
+
+
+def tw_eager_prepare(run, fn, nin, a, b, c, out):
+    nd = ldi32(out + 24)
+    dims = ld64(out + 32)
+    n = 1
+    i = 0
+    while i < nd:
+        n *= ld64(dims + 8 * i)
+        i += 1
+    st64(run, fn)
+    st64(run + 8, n)
+    st64(run + 16, nin)
+    st64(run + 24, ld64(out + 16))
+    st64(run + 32, ld64(ld64(out + 56) + 40))
+    set_operand(run + RUN_OPERANDS, a, nd, dims)
+    if nin > 1:
+        set_operand(run + RUN_OPERANDS + OPERAND, b, nd, dims)
+    if nin > 2:
+        set_operand(run + RUN_OPERANDS + 2 * OPERAND, c, nd, dims)
+    return (n + PROGRAM - 1) // PROGRAM
+
+
+def new_header(descr, nd, dims, flags):
+    st64(descr, ld64(descr) + 1)
+    s = address(state)
+    made = call(ld64(s + S_NEW_ARRAY), ld64(s + S_NDARRAY), descr, nd, dims, 0, 0, flags, 0)
+    if made == 0:
+        PyErr_Clear()
+    return made
+
+
+def wrap(h):
+    s = address(state)
+    made = PyType_GenericAlloc(ld64(s + S_ARRAY), 0)
+    if made == 0:
+        PyErr_Clear()
+        Py_DecRef(h)
+        return 0
+    st64(made + ld64(s + S_SLOT), h)
+    return made
+
+
+def header_of(x):
+    s = address(state)
+    if ld64(x + 8) != ld64(s + S_ARRAY):
+        return 0
+    return ld64(x + ld64(s + S_SLOT))
+
+
+def number(x, kind, to):
+    s = address(state)
+    t = ld64(x + 8)
+    if t == ld64(s + S_FLOAT):
+        if kind == 11:
+            st64(to, f32_of_f64(ld64(x + 16)))
+            return 1
+        if kind == 12:
+            st64(to, ld64(x + 16))
+            return 1
+        return 0
+    if t != ld64(s + S_LONG):
+        return 0
+    over = stack(8)
+    st64(over, 0)
+    v = PyLong_AsLongAndOverflow(x, over)
+    if ld32(over) != 0:
+        return 0
+    if kind == 11:
+        st64(to, f32_of_int(v))
+    elif kind == 12:
+        st64(to, f64_of_int(v))
+    elif kind == 7:
+        st64(to, v)
+    elif kind == 5 and v >= -2147483648 and v <= 2147483647:
+        st64(to, v)
+    elif kind == 3 and v >= -32768 and v <= 32767:
+        st64(to, v)
+    elif kind == 1 and v >= -128 and v <= 127:
+        st64(to, v)
+    elif kind == 2 and v >= 0 and v <= 255:
+        st64(to, v)
+    elif kind == 4 and v >= 0 and v <= 65535:
+        st64(to, v)
+    elif kind == 6 and v >= 0 and v <= 4294967295:
+        st64(to, v)
+    elif kind == 8 and v >= 0:
+        st64(to, v)
+    else:
+        return 0
+    return 1
+
+
+def elements(h):
+    nd = ldi32(h + 24)
+    dims = ld64(h + 32)
+    n = 1
+    i = 0
+    while i < nd:
+        n *= ld64(dims + 8 * i)
+        i += 1
+    return n
+
+
+def same_shape(a, b):
+    nd = ldi32(a + 24)
+    if nd != ldi32(b + 24):
+        return 0
+    da = ld64(a + 32)
+    db = ld64(b + 32)
+    i = 0
+    while i < nd:
+        if ld64(da + 8 * i) != ld64(db + 8 * i):
+            return 0
+        i += 1
+    return 1
+
+
+def unary(table, x):
+    s = address(state)
+    h = header_of(x)
+    if h == 0 or ld64(s + S_MODE) != 0:
+        return 0
+    descr = ld64(h + 56)
+    kind = ldi32(descr + 28)
+    if kind < 0 or kind >= TYPES:
+        return 0
+    fn = ld64(table + TABLE_KERNELS + 16 * kind)
+    nd = ldi32(h + 24)
+    flags = ld32(h + 64)
+    if fn == 0 or nd > AXES or (flags & 256) == 0:
+        return 0
+    rdescr = ld64(table + TABLE_KERNELS + 16 * kind + 8)
+    n = elements(h)
+    osize = ld64(rdescr + 40)
+    if n * osize >= NATIVE_BYTES or n * ld64(descr + 40) >= NATIVE_BYTES:
+        return 0
+    dims = ld64(h + 32)
+    order = 0
+    if (flags & 3) == 2:
+        order = 2
+    out = new_header(rdescr, nd, dims, order)
+    if out == 0:
+        return 0
+    if n > 0:
+        if flags & 3:
+            kargs = stack(32)
+            st64(kargs, ld64(h + 16))
+            st64(kargs + 8, ld64(out + 16))
+            st64(kargs + 16, n)
+            call(fn, kargs, 0, (n + PROGRAM - 1) // PROGRAM, 0)
+        else:
+            run = stack(1024)
+            grid = tw_eager_prepare(run, fn, 1, h, 0, 0, out)
+            tw_eager_run(run, 0, grid, 0)
+    return wrap(out)
+
+
+def binary(table, x, y):
+    s = address(state)
+    if ld64(s + S_MODE) != 0:
+        return 0
+    a = header_of(x)
+    b = header_of(y)
+    h = a
+    if a == 0:
+        if b == 0:
+            return 0
+        h = b
+    descr = ld64(h + 56)
+    kind = ldi32(descr + 28)
+    if kind < 0 or kind >= TYPES:
+        return 0
+    fn = ld64(table + TABLE_KERNELS + 16 * kind)
+    nd = ldi32(h + 24)
+    fh = ld32(h + 64)
+    if fn == 0 or nd > AXES or (fh & 256) == 0:
+        return 0
+    rdescr = ld64(table + TABLE_KERNELS + 16 * kind + 8)
+    size = ld64(descr + 40)
+    if ld64(rdescr + 40) > size:
+        return 0
+    run = stack(1024)
+    if a == 0 or b == 0:
+        value = stack(8)
+        other = y
+        if a == 0:
+            other = x
+        if number(other, kind, value) == 0:
+            return 0
+        n = elements(h)
+        if n * size >= NATIVE_BYTES:
+            return 0
+        order = 0
+        if (fh & 3) == 2:
+            order = 2
+        dims = ld64(h + 32)
+        out = new_header(rdescr, nd, dims, order)
+        if out == 0:
+            return 0
+        if n > 0:
+            st64(run, fn)
+            st64(run + 8, n)
+            st64(run + 16, 2)
+            st64(run + 24, ld64(out + 16))
+            st64(run + 32, ld64(rdescr + 40))
+            ha = run + RUN_OPERANDS
+            hn = ha + OPERAND
+            if a == 0:
+                hn = ha
+                ha = ha + OPERAND
+            st64(hn, value)
+            st64(hn + 8, size)
+            st64(hn + 16, 1)
+            if fh & 3:
+                st64(ha, ld64(h + 16))
+                st64(ha + 8, size)
+                st64(ha + 16, 0)
+            else:
+                set_operand(ha, h, nd, dims)
+            tw_eager_run(run, 0, (n + PROGRAM - 1) // PROGRAM, 0)
+        return wrap(out)
+    fb = ld32(b + 64)
+    if ldi32(ld64(b + 56) + 28) != kind or (fb & 256) == 0:
+        return 0
+    if same_shape(a, b):
+        n = elements(a)
+        if n * size >= NATIVE_BYTES:
+            return 0
+        both = fh & fb & 3
+        order = 0
+        if both == 2:
+            order = 2
+        out = new_header(rdescr, nd, ld64(a + 32), order)
+        if out == 0:
+            return 0
+        if n > 0:
+            if both:
+                kargs = stack(32)
+                st64(kargs, ld64(a + 16))
+                st64(kargs + 8, ld64(b + 16))
+                st64(kargs + 16, ld64(out + 16))
+                st64(kargs + 24, n)
+                call(fn, kargs, 0, (n + PROGRAM - 1) // PROGRAM, 0)
+            else:
+                grid = tw_eager_prepare(run, fn, 2, a, b, 0, out)
+                tw_eager_run(run, 0, grid, 0)
+        return wrap(out)
+    nb = ldi32(b + 24)
+    na = nd
+    if nb > nd:
+        nd = nb
+    if nd > AXES:
+        return 0
+    shape = stack(128)
+    n = 1
+    i = 0
+    while i < nd:
+        da = 1
+        db = 1
+        if i - (nd - na) >= 0:
+            da = ld64(ld64(a + 32) + 8 * (i - (nd - na)))
+        if i - (nd - nb) >= 0:
+            db = ld64(ld64(b + 32) + 8 * (i - (nd - nb)))
+        if da != db:
+            if da == 1:
+                da = db
+            elif db != 1:
+                return 0
+        st64(shape + 8 * i, da)
+        n *= da
+        i += 1
+    if n * size >= NATIVE_BYTES:
+        return 0
+    out = new_header(rdescr, nd, shape, 0)
+    if out == 0:
+        return 0
+    if n > 0:
+        grid = tw_eager_prepare(run, fn, 2, a, b, 0, out)
+        tw_eager_run(run, 0, grid, 0)
+    return wrap(out)
+
+
+def tw_eager_call1(table, args, nargs, names):
+    table += 32
+    if names == 0 and nargs == 1:
+        made = unary(table, ld64(args))
+        if made != 0:
+            return made
+    return PyObject_Vectorcall(ld64(table), args, nargs, names)
+
+
+def tw_eager_call2(table, args, nargs, names):
+    table += 32
+    if names == 0 and nargs == 2:
+        made = binary(table, ld64(args), ld64(args + 8))
+        if made != 0:
+            return made
+    return PyObject_Vectorcall(ld64(table), args, nargs, names)
+
+
+def tw_eager_compare(x, y, op):
+    entry = address(slots) + 8 * (42 + (op & 7))
+    made = binary(ld64(entry), x, y)
+    if made != 0:
+        return made
+    return call(ld64(address(slots) + 8 * 48), x, y, op)
+
+
+def tw_eager_subscript(x, key):
+    s = address(state)
+    h = header_of(x)
+    t = ld64(key + 8)
+    ok = 0
+    if h != 0:
+        if t == ld64(s + S_LONG) or t == ld64(s + S_SLICE):
+            ok = 1
+        elif t == ld64(s + S_TUPLE):
+            n = ld64(key + 16)
+            ok = 1
+            i = 0
+            while i < n:
+                t = ld64(ld64(key + 24 + 8 * i) + 8)
+                if t != ld64(s + S_LONG) and t != ld64(s + S_SLICE) and t != ld64(s + S_ELLIPSIS) and t != ld64(s + S_NONE):
+                    ok = 0
+                i += 1
+    if ok == 0:
+        args = stack(16)
+        st64(args, x)
+        st64(args + 8, key)
+        return PyObject_Vectorcall(ld64(address(slots) + 8 * 40), args, 2, 0)
+    found = PyObject_GetItem(h, key)
+    if found == 0:
+        return 0
+    if ld64(found + 8) != ld64(s + S_NDARRAY):
+        array = call(ld64(s + S_FROM_SCALAR), found, 0)
+        Py_DecRef(found)
+        if array == 0:
+            return 0
+        found = array
+    return wrap(found)
+
+
+def forced(x):
+    h = header_of(x)
+    if h != 0:
+        return h
+    args = stack(8)
+    st64(args, x)
+    done = PyObject_Vectorcall(ld64(address(slots) + 8 * 49), args, 1, 0)
+    if done == 0:
+        return 0
+    Py_DecRef(done)
+    return header_of(x)
+
+
+def tw_eager_attribute(x, name):
+    h = forced(x)
+    if h == 0:
+        return 0
+    return PyObject_GetAttr(h, name)
+
+
+def tw_eager_view(x, name):
+    h = forced(x)
+    if h == 0:
+        return 0
+    found = PyObject_GetAttr(h, name)
+    if found == 0:
+        return 0
+    return wrap(found)
+
+
+def tw_eager_getbuffer(x, view, flags):
+    h = forced(x)
+    if h == 0:
+        return -1
+    return PyObject_GetBuffer(h, view, flags)
+'''
+
+
+def source() -> str:
+    """The whole text: the functions above and one entry for each operator."""
+    parts = [SOURCE]
+    for k, name in enumerate(NUMBER_SLOTS):
+        parts.append(f"""
+def tw_op_{name}(x, y):
+    made = binary(ld64(address(slots) + {16 * k}), x, y)
+    if made != 0:
+        return made
+    args = stack(16)
+    st64(args, x)
+    st64(args + 8, y)
+    return PyObject_Vectorcall(ld64(address(slots) + {16 * k + 8}), args, 2, 0)
+""")
+    for k, name in enumerate(UNARY_SLOTS, len(NUMBER_SLOTS)):
+        parts.append(f"""
+def tw_op_{name}(x):
+    made = unary(ld64(address(slots) + {16 * k}), x)
+    if made != 0:
+        return made
+    return call(ld64(address(slots) + {16 * k + 8}), x)
+""")
+    return "".join(parts)
+
+
+EXPORTS = ("tw_eager_run", "tw_eager_prepare", "tw_eager_call1", "tw_eager_call2", "tw_eager_compare", "tw_eager_subscript",
+           "tw_eager_getbuffer", "tw_eager_attribute", "tw_eager_view", *(f"tw_op_{name}" for name in (*NUMBER_SLOTS, *UNARY_SLOTS)), *BLOCKS)
