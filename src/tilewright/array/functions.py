@@ -218,6 +218,9 @@ for _operands, _names in ((1, elementwise.UNARY), (2, elementwise.BINARY)):
     for _name in _names:
         if _name != "round":  # which has a second argument
             OFFERED[_name] = native.function(_name, _operands, OFFERED[_name], elementwise.SIGNATURES[_operands])
+OFFERED["where"] = native.function("where", 3, OFFERED["where"], "condition, x1=None, x2=None, /")
+for _name in reductions.NATIVE:
+    OFFERED[_name] = native.function(_name, "_reduce", OFFERED[_name], reductions.NATIVE[_name])
 OFFERED |= {_name: OFFERED[_other] for _name, _other in elementwise.ALIASES.items()}
 native.install()
 

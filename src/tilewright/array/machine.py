@@ -10,6 +10,7 @@ import functools
 import os
 import platform
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,11 +27,13 @@ from ..target.cpu.host import host_target
 from ..target.cpu.jit import Library
 
 Header = np.ndarray[Any, Any]
-THREADED = 1 << 18  # bytes of a result from which threads share the work
+THREADED = 1 << 20  # bytes of a result from which threads share the work
+STREAMED = 8 << 20  # bytes that no cache holds
 NONE = b"none"
 _FOLDERS = ("core", "ir", "ops", "transform", "passes", "tile", "kernels", "target/cpu")
 # Traced functions whose special cases are not those of the array API, or that report errors: NumPy's loops serve them.
-WITHOUT = frozenset({"floor_divide", "remainder", "pow", "fmod", "float_power", "bitwise_left_shift", "bitwise_right_shift", "gcd", "lcm"})
+WITHOUT = frozenset({"floor_divide", "remainder", "pow", "fmod", "float_power", "bitwise_left_shift", "bitwise_right_shift", "gcd", "lcm", "sign"})
+_local = threading.local()
 _keep: list[Any] = []  # linked code and tables, for as long as the process lives
 
 
@@ -55,19 +58,23 @@ def _cache() -> CodeCache:
 
 # ---- kernels
 
-@functools.cache
 def kernel(name: str, ins: tuple[dt.DType, ...], out: dt.DType) -> int:
     """The address of a kernel of contiguous elements: words of the operands' addresses, the result's, and the number of elements. 0 where
     the function has none for these dtypes."""
+    return _kernel("elements", name, ins, out)
+
+
+@functools.cache
+def _kernel(form: str, name: str, ins: tuple[dt.DType, ...], out: dt.DType) -> int:
     if name in WITHOUT:
         return 0
     target = host_target()
-    text = f"eager {name} {' '.join(map(str, ins))} -> {out} {_stamp()}"
+    text = f"eager {form} {name} {' '.join(map(str, ins))} -> {out} {_stamp()}"
     symbol = "tw_e_" + blake2b(text.encode(), digest_size=10).hexdigest()
     key = object_key(text, target)
     code = _cache().get(key)
     if code is None:
-        code = _compiled(name, ins, out, symbol) or NONE
+        code = _compiled(form, name, ins, out, symbol) or NONE
         _cache().put(key, code)
     if code == NONE:
         return 0
@@ -76,13 +83,23 @@ def kernel(name: str, ins: tuple[dt.DType, ...], out: dt.DType) -> int:
     return library.address(symbol)
 
 
-def _compiled(name: str, ins: tuple[dt.DType, ...], out: dt.DType, symbol: str) -> bytes | None:
+# form -> (shape of the operands, axis, shape of the result, argument words): "i" an operand's address, "o" the result's, else a size.
+FORMS: dict[str, tuple[str, int | None, str, str]] = {
+    "elements": ("N", None, "N", "i o N"),
+    "rows": ("A R", 1, "A", "i R o A R"),
+    "arg_rows": ("A L", 1, "A", "i L o L A"),
+    "columns": ("A R B", 1, "A B", "i B*R B o B R A B"),
+}
+
+
+def _compiled(form: str, name: str, ins: tuple[dt.DType, ...], out: dt.DType, symbol: str) -> bytes | None:
+    """The object code of a traced function of symbolic sizes, where it is one kernel whose arguments are those of the form."""
     import dataclasses
 
     from ..core.errors import TilewrightError
     from ..core.pytree import flatten
     from ..ir.types import TensorType
-    from ..kernels.launch import Pointer, Word
+    from ..kernels.launch import Argument, Pointer, Word
     from ..kernels.select import select
     from ..passes.base import Log
     from ..passes.pipeline import run_pipeline
@@ -91,18 +108,20 @@ def _compiled(name: str, ins: tuple[dt.DType, ...], out: dt.DType, symbol: str) 
     from ..transform.lib import ALIASES, FUNCTIONS
     from ..transform.trace import Leaf, trace
 
-    target, size = host_target(), sym("N", 0, 1 << 40)
-    cast = name == "astype"
-    found: Callable[..., Any] | None = FUNCTIONS.get(ALIASES.get(name, name))
-    if cast and found is not None:
-        convert = found
-        found = lambda x: convert(x, out)
-    if found is None:
+    target = host_target()
+    size = {n: sym(n, 0 if n == "N" else 1, H.ROW if n == "R" else 1 << 40) for n in "NARLB"}
+    shape, axis, result, words = FORMS[form]
+    library: Callable[..., Any] | None = FUNCTIONS.get(ALIASES.get(name, name))
+    if library is None:
         return None
-    leaves = [Leaf(TensorType(d, (size,))) for d in ins]
+    found = library if axis is None else lambda x: library(x, axis=axis)
+    if name == "astype":
+        found = lambda x: library(x, out)
+    leaves = [Leaf(TensorType(d, tuple(size[n] for n in shape.split()))) for d in ins]
+    wanted = TensorType(out, tuple(size[n] for n in result.split()))
     try:
         graph = trace(found, flatten((tuple(leaves), {}))[1], leaves, name).graph
-        if len(graph.outputs) != 1 or graph.outputs[0].type != TensorType(out, (size,)):
+        if [v.type for v in graph.outputs] != [wanted]:
             return None
         program = select(run_pipeline(graph, target, (), Log(), verify=False), target)
     except TilewrightError:
@@ -110,12 +129,14 @@ def _compiled(name: str, ins: tuple[dt.DType, ...], out: dt.DType, symbol: str) 
     if len(program.launches) != 1 or program.constants or program.block:
         return None
     launch = program.launches[0]
-    *pointers, last = launch.arguments
-    wanted = [("input", i) for i in range(len(ins))] + [("output", 0)]
-    simple = all(isinstance(p, Pointer) and p.offset == 0 for p in pointers) and isinstance(last, Word) and last.value == size
-    if not simple or [(p.buffer.kind, p.buffer.index) for p in pointers if isinstance(p, Pointer)] != wanted:
-        return None
-    if launch.variants or launch.scratch != 0:
+
+    def shown(a: Argument) -> str:
+        if isinstance(a, Pointer) and a.offset == 0:
+            return f"i{a.buffer.index}" if a.buffer.kind == "input" else "o"
+        return str(a.value) if isinstance(a, Word) else "?"
+
+    expected = words.replace("i", " ".join(f"i{k}" for k in range(len(ins))), 1)
+    if " ".join(map(shown, launch.arguments)) != expected or launch.variants or (form == "elements" and launch.scratch != 0):
         return None
     return compile_ir(emit_kernel(dataclasses.replace(launch.kernel, name=symbol), target), target)
 
@@ -146,6 +167,9 @@ class Machine:
         self.run_address = self.library.address("tw_eager_run")
         word = ctypes.c_void_p
         self.prepare = ctypes.PYFUNCTYPE(ctypes.c_ssize_t, *[word] * 7)(self.library.address("tw_eager_prepare"))
+        self.prepare_reduce = ctypes.PYFUNCTYPE(ctypes.c_ssize_t, *[word] * 8)(self.library.address("tw_reduce_prepare"))
+        self.reduce_address = self.library.address("tw_reduce_run")
+        self.run_reduce = ctypes.CFUNCTYPE(None, *[word] * 4)(self.reduce_address)
         self.run = ctypes.CFUNCTYPE(None, *[word] * 4)(self.run_address)
         self.state = (ctypes.c_int64 * 32).from_address(self.library.address("state"))
         self.slots = (ctypes.c_int64 * 64).from_address(self.library.address("slots"))
@@ -186,16 +210,16 @@ class _Run:
         self.address = self.words.ctypes.data
         self.job: Any = None
 
-    def start(self, native: Machine, grid: int) -> None:
+    def start(self, function: int, grid: int) -> None:
         if self.job is None:
             from ..runtime.job import Job, patches, thunks
             from ..runtime.layout import THUNK_ARGS, THUNK_FN, THUNK_GRID
             from ..runtime.pool import default_threads
 
-            self.table = thunks(1)
-            self.table[0, THUNK_FN], self.table[0, THUNK_ARGS], self.grid = native.run_address, self.address, THUNK_GRID
-            self.job = Job(self.table, patches([]), threads=default_threads(), io_count=1, light=True)
-        self.table[0, self.grid] = grid
+            self.table, self.fn, self.grid = thunks(1), THUNK_FN, THUNK_GRID
+            self.table[0, THUNK_ARGS] = self.address
+            self.job = Job(self.table, patches([]), threads=default_threads(), io_count=1, scratch=1 << 16, light=True)
+        self.table[0, self.fn], self.table[0, self.grid] = function, grid
         self.job.run()
 
 
@@ -208,10 +232,9 @@ def elementwise(name: str, operands: list[Header], dtype: np.dtype[Any], out: He
     fn = kernel(name, types, dt.dtype(dtype))
     if not fn:
         return None
-    if len(types) < 3:
-        from .native import learn
+    from .native import learn
 
-        learn(name, operands[0].dtype, dtype, fn)
+    learn(name, operands[-1].dtype, dtype, fn)
     first = operands[0]
     if any(not a.flags.aligned or a.ndim > H.AXES for a in operands):
         operands = [a.copy() for a in operands]
@@ -252,7 +275,7 @@ def execute(native: Machine, fn: int, count: int, ids: list[int], out: Header, n
     if nbytes < THREADED:
         native.run(run.address, 0, grid, 0)
     else:
-        run.start(native, grid)
+        run.start(native.run_address, grid)
     native.free.append(run)
 
 
@@ -263,8 +286,126 @@ def converted(a: Header, dtype: np.dtype[Any]) -> Header:
     return a.astype(dtype) if made is None else made
 
 
+COMBINED = {"sum": "sum", "prod": "prod", "max": "max", "min": "min", "any": "any", "all": "all", "argmax": "", "argmin": ""}
+TRUTHS = ("any", "all")
+
+
 def reduction(name: str, a: Header, axes: tuple[int, ...], keepdims: bool) -> Header | None:
-    return None
+    """A reduction over axes; None where no kernel serves it."""
+    native = machine()
+    if native is None or name not in COMBINED or not a.size or a.ndim > H.AXES or not a.flags.aligned:
+        return None
+    arg = name.startswith("arg")
+    own = dt.dtype(a.dtype)
+    out = dt.bool_ if name in TRUTHS else dt.i64 if arg else own
+    fn = _kernel("arg_rows" if arg else "rows", name, (own,), out)
+    again = 0 if arg else _kernel("rows", name, (out,), out)
+    if not fn or not (again or arg):
+        return None
+    from .native import learn
+
+    learn(name, a.dtype, out.np, fn, swap=arg)
+    if again and again != fn:
+        learn(name, out.np, out.np, again)
+    kept = [i for i in range(a.ndim) if i not in axes]
+    made = _reduced(native, name, a, kept, axes, fn, again, out)
+    if made is None:
+        return None
+    return made.reshape([1 if i in axes else n for i, n in enumerate(a.shape)]) if keepdims else made
+
+
+def _reduced(native: Machine, name: str, a: Header, kept: list[int], axes: tuple[int, ...], fn: int, again: int,
+             out: dt.DType) -> Header | None:
+    shape = tuple(a.shape[i] for i in kept)
+    row = 1
+    for i in axes:
+        row *= a.shape[i]
+    made = new_array(shape, out.np)
+    if not kept and not (name.startswith("arg") and not a.flags.c_contiguous):
+        moved = a if a.flags.c_contiguous else a.transpose(sorted(range(a.ndim), key=lambda i: -abs(a.strides[i])))
+        if a.size > H.ROW and again:  # rows of a part each, which threads share; then the parts
+            parts = np.empty((a.size + H.ROW - 1) // H.ROW, out.np)
+            _reduce(native, fn, again, H.ROW, moved, parts, 0)
+            return _reduced(native, name, parts, [], (0,), again, again, out)
+    else:
+        moved = a.transpose(*kept, *axes)
+    if name.startswith("arg"):
+        if row > H.ROW and not moved.flags.c_contiguous:
+            return None
+    elif kept and _walks_badly(moved, len(kept)):
+        if a.nbytes > STREAMED and made.nbytes > 4096:  # NumPy adds whole rows up, which streams better
+            return None
+        found = _columns(native, name, moved, len(kept), made, out)
+        if found is not None:
+            return found
+    if row > H.ROW << 9:
+        return None
+    _reduce(native, fn, again, row, moved, made, int(name.startswith("arg")))
+    return made
+
+
+def _walks_badly(a: Header, kept: int) -> bool:
+    """Whether the last axis that is reduced has the longer strides."""
+    return abs(a.strides[-1]) > min(abs(s) for s, n in zip(a.strides[:kept], a.shape, strict=False))
+
+
+def _columns(native: Machine, name: str, a: Header, kept: int, made: Header, out: dt.DType) -> Header | None:
+    """a[kept..., reduced...] where a kept axis is contiguous: rows are added up side by side."""
+    fn = _kernel("columns", name, (dt.dtype(a.dtype),), out)
+    if not fn:
+        return None
+    from .native import learn_columns
+
+    learn_columns(name, a.dtype, fn)
+    source, width = a.reshape(*a.shape[:kept], -1) if a.ndim - kept > 1 else a, a.itemsize
+    if a.ndim - kept > 1 and not np.shares_memory(source, a):
+        return None
+    order = sorted(range(kept), key=lambda i: -abs(source.strides[i]))
+    if order != list(range(kept)):
+        return None
+    step, count, size = source.strides[-1], source.shape[-1], 1
+    i = kept
+    while i > 0 and source.strides[i - 1] == size * width:  # axes that lie side by side without a gap
+        i -= 1
+        size *= source.shape[i]
+    if size == 1 or i > 1 or step % width or count > H.ROW:
+        return None
+    many, apart = (source.shape[0], source.strides[0]) if i == 1 else (1, 0)
+    words = np.array([source.__array_interface__["data"][0], apart // width, step // width, made.__array_interface__["data"][0], size, count,
+                      many, size], np.int64)
+    grid = (size + 63) // 64 * many
+    try:
+        run = native.free.pop()
+    except IndexError:
+        run = _Run()
+    run.words[:8] = words
+    if a.nbytes < THREADED:
+        ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4)(fn)(run.address, 0, grid, _work(native))
+    else:
+        run.start(fn, grid)
+    native.free.append(run)
+    return made
+
+
+def _work(native: Machine) -> int:
+    """Scratch memory of a kernel that runs on this thread: of the thread's own."""
+    found = getattr(_local, "work", None)
+    if found is None:
+        found = _local.work = np.empty(1 << 13, np.int64)
+    return int(found.ctypes.data)
+
+
+def _reduce(native: Machine, fn: int, again: int, row: int, a: Header, made: Header, swap: int) -> None:
+    try:
+        run = native.free.pop()
+    except IndexError:
+        run = _Run()
+    grid = native.prepare_reduce(run.address, fn, again, row, a.size, id(made), swap, id(a))
+    if a.nbytes < THREADED:
+        native.run_reduce(run.address, 0, grid, 0)
+    else:
+        run.start(native.reduce_address, grid)
+    native.free.append(run)
 
 
 def matrix_product(a: Header, b: Header) -> Header | None:

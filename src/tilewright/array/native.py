@@ -6,6 +6,7 @@ in when it has run once (`learn`). Whatever the native form does not do (other o
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,7 @@ _FASTCALL_KEYWORDS, _ONE = 0x82, 0x8
 _ATTRIBUTES = {"T": True} | dict.fromkeys(("shape", "dtype", "ndim", "size", "nbytes", "itemsize", "strides"), False)  # name -> a view
 _BYTES = bytes.__basicsize__ - 1  # where the contents of a bytes object begin
 _AS_NUMBER, _AS_MAPPING, _COMPARE, _AS_BUFFER = 96, 112, 200, 160  # fields of a type
+_AXIS = sys.intern("axis")
 _tables: dict[str, bytes] = {}
 _known: set[tuple[str, int]] = set()
 
@@ -47,24 +49,31 @@ def _word(at: int) -> ctypes.c_int64:
 
 def table_of(name: str) -> bytes:
     if name not in _tables:
-        _tables[name] = bytes(H.TABLE_KERNELS + 16 * H.TYPES)
+        _tables[name] = bytes(H.TABLE)
         _keep.append(_tables[name])
     return _tables[name]
 
 
-def learn(name: str, dtype: np.dtype[Any], result: np.dtype[Any], fn: int) -> None:
+def learn(name: str, dtype: np.dtype[Any], result: np.dtype[Any], fn: int, *, swap: bool = False) -> None:
     """From now on the native form knows the kernel for operands of this dtype."""
     if dtype.num >= H.TYPES or (name, dtype.num) in _known:
         return
     descr = np.dtype(result)
     _keep.append(descr)
     at = id(table_of(name)) + _BYTES + H.TABLE_KERNELS + 16 * dtype.num
+    _word(id(table_of(name)) + _BYTES + 8).value = int(swap)  # the order of a reduction's sizes
     _word(at + 8).value = id(descr)
     _word(at).value = fn
     _known.add((name, dtype.num))
 
 
-def function(name: str, operands: int, python: Fn, signature: str) -> Fn:
+def learn_columns(name: str, dtype: np.dtype[Any], fn: int) -> None:
+    """The kernel of a reduction of a middle axis."""
+    if dtype.num < H.TYPES:
+        _word(id(table_of(name)) + _BYTES + H.TABLE_COLUMNS + 8 * dtype.num).value = fn
+
+
+def function(name: str, operands: int | str, python: Fn, signature: str) -> Fn:
     """The native form of a function in front of its Python form; the Python form itself where there is no native code."""
     native = machine()
     if native is None:
@@ -128,6 +137,6 @@ def _fill_state(native: Machine) -> None:
     for k, value in {
         H.ARRAY: id(Array), H.FLOAT: id(float), H.LONG: id(int), H.NDARRAY: id(np.ndarray), H.NEW_ARRAY: _word(api + 8 * 94).value,
         H.SLOT: slot, H.SLICE: id(slice), H.TUPLE: id(tuple), H.ELLIPSIS: id(type(...)), H.NONE: id(type(None)),
-        H.FROM_SCALAR: _word(api + 8 * 61).value,
+        H.AXIS: id(_AXIS), H.FROM_SCALAR: _word(api + 8 * 61).value,
     }.items():
         native.state[k] = value

@@ -13,15 +13,19 @@ RUN_OPERANDS = 40
 RUN = RUN_OPERANDS + 3 * OPERAND
 CHUNK = 1024  # elements that are gathered at once
 PROGRAM = 4096  # elements of a kernel's program
-NATIVE_BYTES = 1 << 18  # larger results are for the threads, and for memory that is used again
+NATIVE_BYTES = 1 << 20  # larger results are for the threads, and for memory that is used again
 TYPES = 24  # NumPy's own dtypes by number
+TABLE_COLUMNS = 64 + 16 * TYPES  # of a reduction's table: one word a dtype, the kernel that reduces a middle axis
+TABLE = TABLE_COLUMNS + 8 * TYPES  # bytes
 TABLE_KERNELS = 64  # of a function's table: its Python form, then from here on two words a dtype: kernel and descr of the result
-CONSTANTS = {"AXES": AXES, "OPERAND": OPERAND, "RUN_OPERANDS": RUN_OPERANDS, "RUN": RUN, "CHUNK": CHUNK, "PROGRAM": PROGRAM,
-             "NATIVE_BYTES": NATIVE_BYTES, "TYPES": TYPES, "TABLE_KERNELS": TABLE_KERNELS, "SHAPE": 32, "STRIDES": 32 + 8 * AXES}
+ROW = 16384  # elements that a kernel of a reduction takes at once
+REDUCE = 56 + OPERAND
+CONSTANTS = {"ROW": ROW, "AXES": AXES, "OPERAND": OPERAND, "RUN_OPERANDS": RUN_OPERANDS, "RUN": RUN, "CHUNK": CHUNK, "PROGRAM": PROGRAM,
+             "NATIVE_BYTES": NATIVE_BYTES, "TYPES": TYPES, "TABLE_KERNELS": TABLE_KERNELS, "TABLE_COLUMNS": TABLE_COLUMNS, "SHAPE": 32, "STRIDES": 32 + 8 * AXES}
 # The words of the block `state`.
-ARRAY, FLOAT, LONG, NDARRAY, NEW_ARRAY, MODE, SLOT, SLICE, TUPLE, ELLIPSIS, NONE, FROM_SCALAR = range(12)
+ARRAY, FLOAT, LONG, NDARRAY, NEW_ARRAY, MODE, SLOT, SLICE, TUPLE, ELLIPSIS, NONE, FROM_SCALAR, AXIS = range(13)
 CONSTANTS |= {"S_" + name: 8 * k for k, name in enumerate(
-    ("ARRAY", "FLOAT", "LONG", "NDARRAY", "NEW_ARRAY", "MODE", "SLOT", "SLICE", "TUPLE", "ELLIPSIS", "NONE", "FROM_SCALAR"))}
+    ("ARRAY", "FLOAT", "LONG", "NDARRAY", "NEW_ARRAY", "MODE", "SLOT", "SLICE", "TUPLE", "ELLIPSIS", "NONE", "FROM_SCALAR", "AXIS"))}
 NUMBER_SLOTS = {"add": 0, "subtract": 8, "multiply": 16, "remainder": 24, "bitwise_and": 104, "bitwise_xor": 112, "bitwise_or": 120,
                 "floor_divide": 232, "divide": 240}  # byte offsets in PyNumberMethods
 UNARY_SLOTS = {"negative": 48, "abs": 64, "bitwise_invert": 80}
@@ -236,6 +240,183 @@ def tw_eager_prepare(run, fn, nin, a, b, c, out):
     if nin > 2:
         set_operand(run + RUN_OPERANDS + 2 * OPERAND, c, nd, dims)
     return (n + PROGRAM - 1) // PROGRAM
+
+
+def source_of(op, pos, count, buffer):
+    if ld64(op + 16) == 0:
+        return ld64(op) + pos * ld64(op + 8)
+    gather(buffer, op, pos, count)
+    return buffer
+
+
+def reduce_row(fn, words, src, count, out, swap, scratch):
+    st64(words, src)
+    st64(words + 8, count)
+    st64(words + 16, out)
+    st64(words + 24, 1)
+    st64(words + 32, count)
+    if swap:
+        st64(words + 24, count)
+        st64(words + 32, 1)
+    call(fn, words, 0, 1, scratch)
+    return 0
+
+
+def tw_reduce_run(args, begin, end, scratch):
+    fn = ld64(args)
+    row = ld64(args + 16)
+    n = ld64(args + 24)
+    out = ld64(args + 32)
+    osize = ld64(args + 40)
+    swap = ld64(args + 48)
+    op = args + 56
+    words = stack(64)
+    buffer = stack(262144)
+    parts = stack(16384)
+    work = stack(1024)
+    while begin < end:
+        pos = begin * row
+        count = row
+        if count > n - pos:
+            count = n - pos
+        if count <= ROW or (swap and ld64(op + 16) == 0):
+            reduce_row(fn, words, source_of(op, pos, count, buffer), count, out + begin * osize, swap, work)
+        else:
+            c = 0
+            while c * ROW < count:
+                part = count - c * ROW
+                if part > ROW:
+                    part = ROW
+                reduce_row(fn, words, source_of(op, pos + c * ROW, part, buffer), part, parts + c * osize, 0, work)
+                c += 1
+            reduce_row(ld64(args + 8), words, parts, c, out + begin * osize, 0, work)
+        begin += 1
+    return 0
+
+
+def tw_reduce_prepare(run, fn, fn2, row, n, out, swap, h):
+    st64(run, fn)
+    st64(run + 8, fn2)
+    st64(run + 16, row)
+    st64(run + 24, n)
+    st64(run + 32, ld64(out + 16))
+    st64(run + 40, ld64(ld64(out + 56) + 40))
+    st64(run + 48, swap)
+    set_operand(run + 56, h, ldi32(h + 24), ld64(h + 32))
+    return (n + row - 1) // row
+
+
+def reduced(table, x):
+    s = address(state)
+    h = header_of(x)
+    if h == 0 or ld64(s + S_MODE) != 0:
+        return 0
+    descr = ld64(h + 56)
+    kind = ldi32(descr + 28)
+    if kind < 0 or kind >= TYPES:
+        return 0
+    fn = ld64(table + TABLE_KERNELS + 16 * kind)
+    n = elements(h)
+    flags = ld32(h + 64)
+    if fn == 0 or n == 0 or n * ld64(descr + 40) > NATIVE_BYTES or (flags & 256) == 0 or ldi32(h + 24) > AXES:
+        return 0
+    swap = ld64(table + 8)
+    if swap and n > ROW and (flags & 1) == 0:
+        return 0
+    rdescr = ld64(table + TABLE_KERNELS + 16 * kind + 8)
+    again = ld64(table + TABLE_KERNELS + 16 * ldi32(rdescr + 28))
+    if n > ROW and again == 0:
+        return 0
+    out = new_header(rdescr, 0, 0, 0)
+    if out == 0:
+        return 0
+    if n <= ROW and flags & 3 and (swap == 0 or flags & 1):
+        words = stack(64)
+        work = stack(1024)
+        reduce_row(fn, words, ld64(h + 16), n, ld64(out + 16), swap, work)
+    else:
+        run = stack(512)
+        tw_reduce_prepare(run, fn, again, n, n, out, swap, h)
+        tw_reduce_run(run, 0, 1, 0)
+    return wrap(out)
+
+
+def reduced_axis(table, x, axis):
+    s = address(state)
+    h = header_of(x)
+    if h == 0 or ld64(s + S_MODE) != 0 or ld64(axis + 8) != ld64(s + S_LONG):
+        return 0
+    descr = ld64(h + 56)
+    kind = ldi32(descr + 28)
+    nd = ldi32(h + 24)
+    if kind < 0 or kind >= TYPES or nd > AXES or (ld32(h + 64) & 257) != 257:
+        return 0
+    over = stack(8)
+    k = PyLong_AsLongAndOverflow(axis, over)
+    if k < 0:
+        k += nd
+    if k < 0 or k >= nd:
+        return 0
+    dims = ld64(h + 32)
+    kept = stack(128)
+    before = 1
+    after = 1
+    i = 0
+    while i < nd:
+        d = ld64(dims + 8 * i)
+        if i < k:
+            before *= d
+            st64(kept + 8 * i, d)
+        elif i > k:
+            after *= d
+            st64(kept + 8 * (i - 1), d)
+        i += 1
+    row = ld64(dims + 8 * k)
+    if row > ROW or before * row * after == 0 or before * row * after * ld64(descr + 40) > NATIVE_BYTES:
+        return 0
+    fn = ld64(table + TABLE_KERNELS + 16 * kind)
+    if after > 1:
+        fn = ld64(table + TABLE_COLUMNS + 8 * kind)
+    if fn == 0:
+        return 0
+    out = new_header(ld64(table + TABLE_KERNELS + 16 * kind + 8), nd - 1, kept, 0)
+    if out == 0:
+        return 0
+    words = stack(64)
+    work = stack(65536)
+    st64(words, ld64(h + 16))
+    if after == 1:
+        st64(words + 8, row)
+        st64(words + 16, ld64(out + 16))
+        st64(words + 24, before)
+        st64(words + 32, row)
+        if ld64(table + 8):
+            st64(words + 24, row)
+            st64(words + 32, before)
+        call(fn, words, 0, before, work)
+    else:
+        st64(words + 8, row * after)
+        st64(words + 16, after)
+        st64(words + 24, ld64(out + 16))
+        st64(words + 32, after)
+        st64(words + 40, row)
+        st64(words + 48, before)
+        st64(words + 56, after)
+        call(fn, words, 0, (after + 63) // 64 * before, work)
+    return wrap(out)
+
+
+def tw_eager_call_reduce(table, args, nargs, names):
+    table += 32
+    if names == 0 and nargs == 1:
+        made = reduced(table, ld64(args))
+        if made != 0:
+            return made
+    if nargs == 1 and names != 0 and ld64(names + 16) == 1 and ld64(names + 24) == ld64(address(state) + S_AXIS):
+        made = reduced_axis(table, ld64(args), ld64(args + 8))
+        if made != 0:
+            return made
+    return PyObject_Vectorcall(ld64(table), args, nargs, names)
 
 
 def new_header(descr, nd, dims, flags):
@@ -516,6 +697,45 @@ def tw_eager_call2(table, args, nargs, names):
     return PyObject_Vectorcall(ld64(table), args, nargs, names)
 
 
+def choice(table, c, x, y):
+    s = address(state)
+    hc = header_of(c)
+    a = header_of(x)
+    b = header_of(y)
+    if hc == 0 or a == 0 or b == 0 or ld64(s + S_MODE) != 0:
+        return 0
+    descr = ld64(a + 56)
+    kind = ldi32(descr + 28)
+    if kind < 0 or kind >= TYPES or ldi32(ld64(b + 56) + 28) != kind or ldi32(ld64(hc + 56) + 28) != 0:
+        return 0
+    fn = ld64(table + TABLE_KERNELS + 16 * kind)
+    nd = ldi32(a + 24)
+    if fn == 0 or nd > AXES or not same_shape(a, b) or not same_shape(a, hc):
+        return 0
+    if (ld32(a + 64) & ld32(b + 64) & ld32(hc + 64) & 256) == 0:
+        return 0
+    n = elements(a)
+    if n * ld64(descr + 40) >= NATIVE_BYTES:
+        return 0
+    out = new_header(ld64(table + TABLE_KERNELS + 16 * kind + 8), nd, ld64(a + 32), 0)
+    if out == 0:
+        return 0
+    if n > 0:
+        run = stack(1024)
+        grid = tw_eager_prepare(run, fn, 3, hc, a, b, out)
+        tw_eager_run(run, 0, grid, 0)
+    return wrap(out)
+
+
+def tw_eager_call3(table, args, nargs, names):
+    table += 32
+    if names == 0 and nargs == 3:
+        made = choice(table, ld64(args), ld64(args + 8), ld64(args + 16))
+        if made != 0:
+            return made
+    return PyObject_Vectorcall(ld64(table), args, nargs, names)
+
+
 def tw_eager_compare(x, y, op):
     entry = address(slots) + 8 * (42 + (op & 7))
     made = binary(ld64(entry), x, y)
@@ -621,5 +841,5 @@ def tw_op_{name}(x):
     return "".join(parts)
 
 
-EXPORTS = ("tw_eager_run", "tw_eager_prepare", "tw_eager_call1", "tw_eager_call2", "tw_eager_compare", "tw_eager_subscript",
+EXPORTS = ("tw_reduce_run", "tw_reduce_prepare", "tw_eager_call_reduce", "tw_eager_run", "tw_eager_prepare", "tw_eager_call1", "tw_eager_call2", "tw_eager_call3", "tw_eager_compare", "tw_eager_subscript",
            "tw_eager_getbuffer", "tw_eager_attribute", "tw_eager_view", *(f"tw_op_{name}" for name in (*NUMBER_SLOTS, *UNARY_SLOTS)), *BLOCKS)

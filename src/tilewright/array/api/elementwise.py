@@ -156,7 +156,9 @@ def where(condition: Any, x1: Any = None, x2: Any = None, /) -> Any:
         return tuple(map(give, np.nonzero(c)))
     (a, b), _ = numbers(x1, x2, what="where")
     check_broadcast("where", c, a, b)
-    return give(np.where(c.astype(np.bool_, copy=False), a, b))
+    c = c.astype(np.bool_, copy=False)
+    made = machine.elementwise("where", [c, a, b], a.dtype)
+    return give(np.where(c, a, b) if made is None else made)
 
 
 @public

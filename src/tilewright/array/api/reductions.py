@@ -12,6 +12,10 @@ from ..arrays import Array, shown
 from .base import Header, as_float, axes_of, give, header, known, written
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
+# Functions with a native form, and their signatures. Sums of integers and bools go through the Python form, which widens them.
+NATIVE = {"sum": "x, /, axis=None, dtype=None, keepdims=False, *, out=None", "prod": "x, /, axis=None, dtype=None, keepdims=False, *, out=None",
+          **dict.fromkeys(("max", "min", "any", "all"), "x, /, axis=None, keepdims=False, *, out=None"),
+          **dict.fromkeys(("argmax", "argmin"), "x, /, axis=None, keepdims=False")}
 WIDE = {"b": np.dtype(np.int64), "i": np.dtype(np.int64), "u": np.dtype(np.uint64)}
 
 
@@ -29,8 +33,12 @@ def reduced(name: str, a: Header, axes: tuple[int, ...], keepdims: bool) -> Head
     """One of sum prod max min any all mean over axes, in the dtype of `a`."""
     from ..machine import reduction
 
-    found = reduction(name, a, axes, keepdims)
+    divide = name == "mean"
+    found = reduction("sum" if divide else name, a, axes, keepdims)
     if found is not None:
+        if divide:
+            count = a.size // max(found.size, 1)
+            found = np.asarray(found / a.dtype.type(count), a.dtype)
         return found
     small = dt.dtype(a.dtype) in dt.SMALL
     source = a.astype(np.float32) if small else a
@@ -125,8 +133,12 @@ def _arg(name: str) -> Callable[..., Any]:
         a = header(x, name)
         if not a.size and (axis is None or not a.shape[axis]):
             raise ArgumentError(f"{name}: nothing has no extreme element, got {shown(a)}")
-        if axis is not None:
-            axes_of(axis, a.ndim, name)
+        from ..machine import reduction
+
+        axes = axes_of(axis, a.ndim, name)
+        found = reduction(name, a, axes, keepdims)
+        if found is not None:
+            return give(found)
         return give(np.asarray(getattr(np, name)(a, axis=axis, keepdims=keepdims), np.int64))
 
     call.__name__ = name
