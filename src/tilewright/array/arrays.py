@@ -429,8 +429,26 @@ def ready(x: Array) -> np.ndarray[Any, Any]:
     try:
         return x._a
     except AttributeError:
-        x._node.force()
-        return x._a
+        a = x._a = x._node.value()
+        del x._node
+        return a
+
+
+class Node:
+    """What a lazy Array waits for."""
+
+    __slots__ = ()
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    def value(self) -> np.ndarray[Any, Any]:
+        raise NotImplementedError
+
+
+def attribute(x: Array, name: str) -> Any:
+    """An attribute of a lazy Array; shape and dtype are known before its elements."""
+    node = getattr(x, "_node", None)
+    return getattr(node, name) if node is not None and name in ("shape", "dtype") else getattr(ready(x), name)
 
 
 def is_alone(x: Array) -> bool:

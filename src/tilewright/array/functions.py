@@ -3,6 +3,8 @@ arrays and tensors are compiled for and give NumPy arrays."""
 from __future__ import annotations
 
 import functools
+import inspect
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -218,6 +220,10 @@ for _operands, _names in ((1, elementwise.UNARY), (2, elementwise.BINARY)):
     for _name in _names:
         if _name != "round":  # which has a second argument
             OFFERED[_name] = native.function(_name, _operands, OFFERED[_name], elementwise.SIGNATURES[_operands])
+for _name in elementwise.ACTIVATIONS:
+    _python = elementwise.activation(_name, OFFERED[_name])
+    _shown = str(inspect.signature(OFFERED[_name]).replace(return_annotation=inspect.Signature.empty))
+    OFFERED[_name] = native.function(_name, 1, _python, re.sub(r": '[^']*'", "", _shown)[1:-1])
 OFFERED["where"] = native.function("where", 3, OFFERED["where"], "condition, x1=None, x2=None, /")
 for _name in reductions.NATIVE:
     OFFERED[_name] = native.function(_name, "_reduce", OFFERED[_name], reductions.NATIVE[_name])

@@ -9,9 +9,10 @@ import ctypes
 import functools
 import os
 import platform
+import re
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +112,7 @@ def _compiled(form: str, name: str, ins: tuple[dt.DType, ...], out: dt.DType, sy
     target = host_target()
     size = {n: sym(n, 0 if n == "N" else 1, H.ROW if n == "R" else 1 << 40) for n in "NARLB"}
     shape, axis, result, words = FORMS[form]
-    library: Callable[..., Any] | None = FUNCTIONS.get(ALIASES.get(name, name))
+    library = _expression(name, FUNCTIONS, ALIASES) if "(" in name else FUNCTIONS.get(ALIASES.get(name, name))
     if library is None:
         return None
     found = library if axis is None else lambda x: library(x, axis=axis)
@@ -141,6 +142,23 @@ def _compiled(form: str, name: str, ins: tuple[dt.DType, ...], out: dt.DType, sy
     return compile_ir(emit_kernel(dataclasses.replace(launch.kernel, name=symbol), target), target)
 
 
+def _expression(text: str, functions: Mapping[str, Callable[..., Any]], aliases: Mapping[str, str]) -> Callable[..., Any]:
+    """The function of i0, i1, ... that an expression of functions names."""
+    import ast
+
+    tree = ast.parse(re.sub(r"\)(\w+)", r", '\1')", text).replace("(, ", "("), mode="eval").body
+
+    def value(node: ast.expr, given: tuple[Any, ...]) -> Any:
+        if isinstance(node, ast.Name):
+            return given[int(node.id[1:])]
+        if isinstance(node, ast.Constant):
+            return node.value
+        assert isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+        return functions[aliases.get(node.func.id, node.func.id)](*(value(a, given) for a in node.args))
+
+    return lambda *given: value(tree, given)
+
+
 # ---- the host code
 
 class Machine:
@@ -157,16 +175,17 @@ class Machine:
                      "PyObject_GetItem", "PyObject_GetBuffer")
 
         def write() -> str:
-            made, used = compile_host(H.source(), H.CONSTANTS, H.BLOCKS, H.EXPORTS)
+            made, used = compile_host(H.source(), H.CONSTANTS, H.BLOCKS, H.EXPORTS, H.STEPS)
             assert set(used) <= set(externals), used
-            return made
+            lines = (f"{line[:-2]} {target.attributes} {{" if line.startswith("define ") else line for line in (made + H.vector_ir()).splitlines())
+            return "\n".join(lines).replace(" nounwind #", " #") + "\n"
 
         (code,), _ = _cache().build([(text, write)], target)
         symbols = {name: _address(getattr(ctypes.pythonapi, name)) for name in externals}
         self.library = Library([code], H.EXPORTS, symbols)
         self.run_address = self.library.address("tw_eager_run")
         word = ctypes.c_void_p
-        self.prepare = ctypes.PYFUNCTYPE(ctypes.c_ssize_t, *[word] * 7)(self.library.address("tw_eager_prepare"))
+        self.prepare_many = ctypes.PYFUNCTYPE(ctypes.c_ssize_t, *[word] * 5)(self.library.address("tw_eager_prepare_many"))
         self.prepare_reduce = ctypes.PYFUNCTYPE(ctypes.c_ssize_t, *[word] * 8)(self.library.address("tw_reduce_prepare"))
         self.reduce_address = self.library.address("tw_reduce_run")
         self.run_reduce = ctypes.CFUNCTYPE(None, *[word] * 4)(self.reduce_address)
@@ -174,6 +193,7 @@ class Machine:
         self.state = (ctypes.c_int64 * 32).from_address(self.library.address("state"))
         self.slots = (ctypes.c_int64 * 64).from_address(self.library.address("slots"))
         self.free: list[Any] = []
+        self.shared: Any = None
 
 
 def _address(function: Any) -> int:
@@ -210,21 +230,26 @@ class _Run:
         self.address = self.words.ctypes.data
         self.job: Any = None
 
+    def make(self) -> None:
+        from ..runtime.job import Job, patches, thunks
+        from ..runtime.layout import THUNK_ARGS, THUNK_FN, THUNK_GRID
+        from ..runtime.pool import default_threads
+
+        self.table, self.fn, self.grid = thunks(1), THUNK_FN, THUNK_GRID
+        self.table[0, THUNK_ARGS] = self.address
+        self.job = Job(self.table, patches([]), threads=default_threads(), io_count=1, scratch=1 << 16, light=True)
+
     def start(self, function: int, grid: int) -> None:
         if self.job is None:
-            from ..runtime.job import Job, patches, thunks
-            from ..runtime.layout import THUNK_ARGS, THUNK_FN, THUNK_GRID
-            from ..runtime.pool import default_threads
-
-            self.table, self.fn, self.grid = thunks(1), THUNK_FN, THUNK_GRID
-            self.table[0, THUNK_ARGS] = self.address
-            self.job = Job(self.table, patches([]), threads=default_threads(), io_count=1, scratch=1 << 16, light=True)
+            self.make()
         self.table[0, self.fn], self.table[0, self.grid] = function, grid
         self.job.run()
 
 
-def elementwise(name: str, operands: list[Header], dtype: np.dtype[Any], out: Header | None = None) -> Header | None:
-    """A function of operands that broadcast, into a new header or a contiguous `out`; None where there is no kernel."""
+def elementwise(name: str, operands: list[Header], dtype: np.dtype[Any], out: Header | None = None,
+                shape: tuple[int, ...] | None = None) -> Header | None:
+    """A function of operands that broadcast (to `shape`), into a new header or a contiguous `out`; None where there is no kernel. The name may
+    be an expression of functions: `tanh(add(i0,i1))`."""
     native = machine()
     if native is None:
         return None
@@ -234,12 +259,14 @@ def elementwise(name: str, operands: list[Header], dtype: np.dtype[Any], out: He
         return None
     from .native import learn
 
-    learn(name, operands[-1].dtype, dtype, fn)
+    if "(" not in name:
+        learn(name, operands[-1].dtype, dtype, fn)
     first = operands[0]
     if any(not a.flags.aligned or a.ndim > H.AXES for a in operands):
         operands = [a.copy() for a in operands]
-    shape = first.shape if len(operands) == 1 or all(a.shape == first.shape for a in operands[1:]) else \
-        np.broadcast_shapes(*(a.shape for a in operands))
+    if shape is None:
+        shape = first.shape if len(operands) == 1 or all(a.shape == first.shape for a in operands[1:]) else \
+            np.broadcast_shapes(*(a.shape for a in operands))
     if len(shape) > H.AXES:
         return None
     back = None
@@ -250,8 +277,7 @@ def elementwise(name: str, operands: list[Header], dtype: np.dtype[Any], out: He
             back, shape = np.argsort(order), tuple(shape[i] for i in order)
         out = new_array(shape, dtype)
     if out.size:
-        ids = [id(a) for a in operands] + [0] * (3 - len(operands))
-        execute(native, fn, len(operands), ids, out, max(out.nbytes, *(a.itemsize * out.size for a in operands)))
+        execute(native, fn, operands, out, max(out.nbytes, *(a.itemsize * out.size for a in operands)))
     return out if back is None else out.transpose(back)
 
 
@@ -266,17 +292,31 @@ def _order(operands: list[Header], shape: tuple[int, ...]) -> tuple[int, ...] | 
     return order
 
 
-def execute(native: Machine, fn: int, count: int, ids: list[int], out: Header, nbytes: int) -> None:
+def execute(native: Machine, fn: int, operands: list[Header], out: Header, nbytes: int) -> None:
     try:
         run = native.free.pop()
     except IndexError:
         run = _Run()
-    grid = native.prepare(run.address, fn, count, *ids, id(out))
+    ids = (ctypes.c_int64 * len(operands))(*map(id, operands))
+    grid = native.prepare_many(run.address, fn, len(operands), ctypes.addressof(ids), id(out))
+    if nbytes >= H.SHARED_BYTES and not native.state[H.JOB]:
+        _share(native)
     if nbytes < THREADED:
         native.run(run.address, 0, grid, 0)
     else:
         run.start(native.run_address, grid)
     native.free.append(run)
+
+
+def _share(native: Machine) -> None:
+    """Give the host code a job of its own: operators on operands of middle size are shared by threads, with the GIL held."""
+    run = _Run()
+    run.make()
+    native.shared = run
+    native.state[H.TW_RUN] = ctypes.cast(run.job.pool.run, ctypes.c_void_p).value
+    run.table[0, run.fn] = native.run_address
+    native.state[H.JOB_RUN], native.state[H.JOB_GRID] = run.address, run.table.ctypes.data + 8 * run.grid
+    native.state[H.JOB] = run.job.address
 
 
 def converted(a: Header, dtype: np.dtype[Any]) -> Header:
@@ -330,7 +370,7 @@ def _reduced(native: Machine, name: str, a: Header, kept: list[int], axes: tuple
     else:
         moved = a.transpose(*kept, *axes)
     if name.startswith("arg"):
-        if row > H.ROW and not moved.flags.c_contiguous:
+        if row > H.ARG_ROW:
             return None
     elif kept and _walks_badly(moved, len(kept)):
         if a.nbytes > STREAMED and made.nbytes > 4096:  # NumPy adds whole rows up, which streams better

@@ -113,8 +113,8 @@ def install() -> None:
     python = Array.__dict__["__getitem__"]
     entry = native.library.address("tw_eager_subscript")
     method = _Method(b"__getitem__", entry, _ONE, b"__getitem__($self, key, /)\n--\n\nA view, or the elements that a mask or index arrays name.")
-    _keep.extend((python, method, arrays.ready))
-    native.slots[H.SUBSCRIPT], native.slots[H.FORCE] = id(python), id(arrays.ready)
+    _keep.extend((python, method))
+    native.slots[H.SUBSCRIPT], native.slots[H.FORCE], native.slots[H.ATTRIBUTE] = id(python), id(arrays.ready), id(arrays.attribute)
     # As a native method, not a function: the interpreter would inline a function and never see the slot.
     setattr(Array, "__getitem__", _new_method(Array, ctypes.addressof(method)))  # noqa: B010
     _word(_word(at + _AS_MAPPING).value + 8).value = entry

@@ -10,10 +10,13 @@ from __future__ import annotations
 AXES = 16
 OPERAND = 32 + 2 * 8 * AXES
 RUN_OPERANDS = 40
-RUN = RUN_OPERANDS + 3 * OPERAND
+MAX_OPERANDS = 8
+RUN = RUN_OPERANDS + MAX_OPERANDS * OPERAND
 CHUNK = 1024  # elements that are gathered at once
 PROGRAM = 4096  # elements of a kernel's program
 NATIVE_BYTES = 1 << 20  # larger results are for the threads, and for memory that is used again
+SHARED_BYTES = 1 << 17  # threads share the work from here on
+ARG_ROW = 4096  # longer rows are searched faster by NumPy
 TYPES = 24  # NumPy's own dtypes by number
 TABLE_COLUMNS = 64 + 16 * TYPES  # of a reduction's table: one word a dtype, the kernel that reduces a middle axis
 TABLE = TABLE_COLUMNS + 8 * TYPES  # bytes
@@ -21,17 +24,18 @@ TABLE_KERNELS = 64  # of a function's table: its Python form, then from here on 
 ROW = 16384  # elements that a kernel of a reduction takes at once
 REDUCE = 56 + OPERAND
 CONSTANTS = {"ROW": ROW, "AXES": AXES, "OPERAND": OPERAND, "RUN_OPERANDS": RUN_OPERANDS, "RUN": RUN, "CHUNK": CHUNK, "PROGRAM": PROGRAM,
-             "NATIVE_BYTES": NATIVE_BYTES, "TYPES": TYPES, "TABLE_KERNELS": TABLE_KERNELS, "TABLE_COLUMNS": TABLE_COLUMNS, "SHAPE": 32, "STRIDES": 32 + 8 * AXES}
+             "NATIVE_BYTES": NATIVE_BYTES, "TYPES": TYPES, "SHARED_BYTES": SHARED_BYTES, "ARG_ROW": ARG_ROW, "TABLE_KERNELS": TABLE_KERNELS, "TABLE_COLUMNS": TABLE_COLUMNS, "SHAPE": 32, "STRIDES": 32 + 8 * AXES}
 # The words of the block `state`.
-ARRAY, FLOAT, LONG, NDARRAY, NEW_ARRAY, MODE, SLOT, SLICE, TUPLE, ELLIPSIS, NONE, FROM_SCALAR, AXIS = range(13)
+ARRAY, FLOAT, LONG, NDARRAY, NEW_ARRAY, MODE, SLOT, SLICE, TUPLE, ELLIPSIS, NONE, FROM_SCALAR, AXIS, TW_RUN, JOB, JOB_RUN, JOB_GRID = range(17)
 CONSTANTS |= {"S_" + name: 8 * k for k, name in enumerate(
-    ("ARRAY", "FLOAT", "LONG", "NDARRAY", "NEW_ARRAY", "MODE", "SLOT", "SLICE", "TUPLE", "ELLIPSIS", "NONE", "FROM_SCALAR", "AXIS"))}
+    ("ARRAY", "FLOAT", "LONG", "NDARRAY", "NEW_ARRAY", "MODE", "SLOT", "SLICE", "TUPLE", "ELLIPSIS", "NONE", "FROM_SCALAR", "AXIS",
+     "TW_RUN", "JOB", "JOB_RUN", "JOB_GRID"))}
 NUMBER_SLOTS = {"add": 0, "subtract": 8, "multiply": 16, "remainder": 24, "bitwise_and": 104, "bitwise_xor": 112, "bitwise_or": 120,
                 "floor_divide": 232, "divide": 240}  # byte offsets in PyNumberMethods
 UNARY_SLOTS = {"negative": 48, "abs": 64, "bitwise_invert": 80}
 COMPARED = ("less", "less_equal", "equal", "not_equal", "greater", "greater_equal")  # in the order of Py_LT ... Py_GE
 BLOCKS = {"state": 32, "slots": 64}  # slots: for each operator the address of its table and the function it stands before
-SUBSCRIPT, COMPARE, FORCE = 40, 42, 49  # places in `slots`
+SUBSCRIPT, COMPARE, FORCE, ATTRIBUTE = 40, 42, 49, 50  # places in `slots`
 
 SOURCE = '''
 def set_operand(op, h, nd, dims):
@@ -77,6 +81,18 @@ def copy_run(dst, src, size, step, run):
         return 0
     end = dst + run * size
     if size == 4:
+        if run > 32:
+            done = 0
+            if step == 8:
+                done = copy_2_4(dst, src, run)
+            elif step == 12:
+                done = copy_3_4(dst, src, run)
+            elif step == 16:
+                done = copy_4_4(dst, src, run)
+            elif step == -4:
+                done = copy_m1_4(dst, src, run)
+            dst += 4 * done
+            src += step * done
         while dst + 16 <= end:
             a = ld32(src)
             b = ld32(src + step)
@@ -92,6 +108,14 @@ def copy_run(dst, src, size, step, run):
             src += step
             dst += 4
     elif size == 8:
+        if run > 32:
+            done = 0
+            if step == 16:
+                done = copy_2_8(dst, src, run)
+            elif step == -8:
+                done = copy_m1_8(dst, src, run)
+            dst += 8 * done
+            src += step * done
         while dst < end:
             st64(dst, ld64(src))
             src += step
@@ -174,8 +198,8 @@ def tw_eager_run(args, begin, end, scratch):
     nin = ld64(args + 16)
     out = ld64(args + 24)
     osize = ld64(args + 32)
-    kargs = stack(64)
-    buffers = stack(49152)
+    kargs = stack(128)
+    buffers = stack(131072)
     direct = 1
     i = 0
     while i < nin:
@@ -219,6 +243,16 @@ def tw_eager_run(args, begin, end, scratch):
         call(fn, kargs, 0, 1, scratch)
         pos += count
     return 0
+
+
+def tw_eager_prepare_many(run, fn, nin, headers, out):
+    grid = tw_eager_prepare(run, fn, 1, ld64(headers), 0, 0, out)
+    st64(run + 16, nin)
+    i = 1
+    while i < nin:
+        set_operand(run + RUN_OPERANDS + i * OPERAND, ld64(headers + 8 * i), ldi32(out + 24), ld64(out + 32))
+        i += 1
+    return grid
 
 
 def tw_eager_prepare(run, fn, nin, a, b, c, out):
@@ -321,7 +355,7 @@ def reduced(table, x):
     if fn == 0 or n == 0 or n * ld64(descr + 40) > NATIVE_BYTES or (flags & 256) == 0 or ldi32(h + 24) > AXES:
         return 0
     swap = ld64(table + 8)
-    if swap and n > ROW and (flags & 1) == 0:
+    if swap and n > ARG_ROW:
         return 0
     rdescr = ld64(table + TABLE_KERNELS + 16 * kind + 8)
     again = ld64(table + TABLE_KERNELS + 16 * ldi32(rdescr + 28))
@@ -375,6 +409,8 @@ def reduced_axis(table, x, axis):
     if row > ROW or before * row * after == 0 or before * row * after * ld64(descr + 40) > NATIVE_BYTES:
         return 0
     fn = ld64(table + TABLE_KERNELS + 16 * kind)
+    if ld64(table + 8) and row > ARG_ROW:
+        return 0
     if after > 1:
         fn = ld64(table + TABLE_COLUMNS + 8 * kind)
     if fn == 0:
@@ -444,6 +480,20 @@ def header_of(x):
     if ld64(x + 8) != ld64(s + S_ARRAY):
         return 0
     return ld64(x + ld64(s + S_SLOT))
+
+
+def start(run, grid, nbytes):
+    if nbytes < SHARED_BYTES:
+        return tw_eager_run(run, 0, grid, 0)
+    s = address(state)
+    st64(ld64(s + S_JOB_GRID), grid)
+    return call(ld64(s + S_TW_RUN), ld64(s + S_JOB))
+
+
+def memory_of(run, nbytes):
+    if nbytes < SHARED_BYTES:
+        return run
+    return ld64(address(state) + S_JOB_RUN)
 
 
 def number(x, kind, to):
@@ -531,7 +581,10 @@ def unary(table, x):
     rdescr = ld64(table + TABLE_KERNELS + 16 * kind + 8)
     n = elements(h)
     osize = ld64(rdescr + 40)
-    if n * osize >= NATIVE_BYTES or n * ld64(descr + 40) >= NATIVE_BYTES:
+    nbytes = n * ld64(descr + 40)
+    if n * osize > nbytes:
+        nbytes = n * osize
+    if nbytes >= NATIVE_BYTES or (nbytes >= SHARED_BYTES and ld64(s + S_JOB) == 0):
         return 0
     dims = ld64(h + 32)
     order = 0
@@ -541,16 +594,18 @@ def unary(table, x):
     if out == 0:
         return 0
     if n > 0:
-        if flags & 3:
+        if flags & 3 and nbytes < SHARED_BYTES:
             kargs = stack(32)
             st64(kargs, ld64(h + 16))
             st64(kargs + 8, ld64(out + 16))
             st64(kargs + 16, n)
             call(fn, kargs, 0, (n + PROGRAM - 1) // PROGRAM, 0)
         else:
-            run = stack(1024)
+            run = memory_of(stack(1024), nbytes)
             grid = tw_eager_prepare(run, fn, 1, h, 0, 0, out)
-            tw_eager_run(run, 0, grid, 0)
+            if order:
+                st64(run + RUN_OPERANDS + 16, 0)
+            start(run, grid, nbytes)
     return wrap(out)
 
 
@@ -587,8 +642,10 @@ def binary(table, x, y):
         if number(other, kind, value) == 0:
             return 0
         n = elements(h)
-        if n * size >= NATIVE_BYTES:
+        nbytes = n * size
+        if nbytes >= NATIVE_BYTES or (nbytes >= SHARED_BYTES and ld64(s + S_JOB) == 0):
             return 0
+        run = memory_of(run, nbytes)
         order = 0
         if (fh & 3) == 2:
             order = 2
@@ -616,15 +673,17 @@ def binary(table, x, y):
                 st64(ha + 16, 0)
             else:
                 set_operand(ha, h, nd, dims)
-            tw_eager_run(run, 0, (n + PROGRAM - 1) // PROGRAM, 0)
+            start(run, (n + PROGRAM - 1) // PROGRAM, nbytes)
         return wrap(out)
     fb = ld32(b + 64)
     if ldi32(ld64(b + 56) + 28) != kind or (fb & 256) == 0:
         return 0
     if same_shape(a, b):
         n = elements(a)
-        if n * size >= NATIVE_BYTES:
+        nbytes = n * size
+        if nbytes >= NATIVE_BYTES or (nbytes >= SHARED_BYTES and ld64(s + S_JOB) == 0):
             return 0
+        run = memory_of(run, nbytes)
         both = fh & fb & 3
         order = 0
         if both == 2:
@@ -633,7 +692,7 @@ def binary(table, x, y):
         if out == 0:
             return 0
         if n > 0:
-            if both:
+            if both and nbytes < SHARED_BYTES:
                 kargs = stack(32)
                 st64(kargs, ld64(a + 16))
                 st64(kargs + 8, ld64(b + 16))
@@ -642,7 +701,10 @@ def binary(table, x, y):
                 call(fn, kargs, 0, (n + PROGRAM - 1) // PROGRAM, 0)
             else:
                 grid = tw_eager_prepare(run, fn, 2, a, b, 0, out)
-                tw_eager_run(run, 0, grid, 0)
+                if order:
+                    st64(run + RUN_OPERANDS + 16, 0)
+                    st64(run + RUN_OPERANDS + OPERAND + 16, 0)
+                start(run, grid, nbytes)
         return wrap(out)
     nb = ldi32(b + 24)
     na = nd
@@ -668,14 +730,16 @@ def binary(table, x, y):
         st64(shape + 8 * i, da)
         n *= da
         i += 1
-    if n * size >= NATIVE_BYTES:
+    nbytes = n * size
+    if nbytes >= NATIVE_BYTES or (nbytes >= SHARED_BYTES and ld64(s + S_JOB) == 0):
         return 0
+    run = memory_of(run, nbytes)
     out = new_header(rdescr, nd, shape, 0)
     if out == 0:
         return 0
     if n > 0:
         grid = tw_eager_prepare(run, fn, 2, a, b, 0, out)
-        tw_eager_run(run, 0, grid, 0)
+        start(run, grid, nbytes)
     return wrap(out)
 
 
@@ -715,15 +779,16 @@ def choice(table, c, x, y):
     if (ld32(a + 64) & ld32(b + 64) & ld32(hc + 64) & 256) == 0:
         return 0
     n = elements(a)
-    if n * ld64(descr + 40) >= NATIVE_BYTES:
+    nbytes = n * ld64(descr + 40)
+    if nbytes >= NATIVE_BYTES or (nbytes >= SHARED_BYTES and ld64(s + S_JOB) == 0):
         return 0
     out = new_header(ld64(table + TABLE_KERNELS + 16 * kind + 8), nd, ld64(a + 32), 0)
     if out == 0:
         return 0
     if n > 0:
-        run = stack(1024)
+        run = memory_of(stack(1024), nbytes)
         grid = tw_eager_prepare(run, fn, 3, hc, a, b, out)
-        tw_eager_run(run, 0, grid, 0)
+        start(run, grid, nbytes)
     return wrap(out)
 
 
@@ -792,9 +857,12 @@ def forced(x):
 
 
 def tw_eager_attribute(x, name):
-    h = forced(x)
+    h = header_of(x)
     if h == 0:
-        return 0
+        args = stack(16)
+        st64(args, x)
+        st64(args + 8, name)
+        return PyObject_Vectorcall(ld64(address(slots) + 8 * 50), args, 2, 0)
     return PyObject_GetAttr(h, name)
 
 
@@ -841,5 +909,44 @@ def tw_op_{name}(x):
     return "".join(parts)
 
 
-EXPORTS = ("tw_reduce_run", "tw_reduce_prepare", "tw_eager_call_reduce", "tw_eager_run", "tw_eager_prepare", "tw_eager_call1", "tw_eager_call2", "tw_eager_call3", "tw_eager_compare", "tw_eager_subscript",
+def _step_ir(step: int, size: int) -> str:
+    """copy_<step>_<size>(to, from, count): elements `step` apart side by side, by vectors; gives how many were copied. A vector that would
+    read behind the last element is left to the caller."""
+    lanes, word = 64 // size, f"i{8 * size}"
+    wide, name = lanes * max(step, 1), f"copy_{'m1' if step < 0 else step}_{size}"
+    picks = ", ".join(f"i32 {lanes - 1 - k if step < 0 else k * step}" for k in range(lanes))
+    at = f"  %f = sub i64 %from, %o\n  %s = sub i64 %f, {(lanes - 1) * size}\n" if step < 0 else "  %s = add i64 %from, %o\n"
+    return f"""define internal i64 @{name}(i64 %to, i64 %from, i64 %count) nounwind {{
+entry:
+  br label %test
+test:
+  %i = phi i64 [ 0, %entry ], [ %n, %body ]
+  %n = add i64 %i, {lanes}
+  %more = icmp slt i64 %n, %count
+  br i1 %more, label %body, label %out
+body:
+  %o = mul i64 %i, {abs(step) * size}
+{at}  %sp = inttoptr i64 %s to ptr
+  %v = load <{wide} x {word}>, ptr %sp, align 1
+  %p = shufflevector <{wide} x {word}> %v, <{wide} x {word}> poison, <{lanes} x i32> <{picks}>
+  %d = mul i64 %i, {size}
+  %t = add i64 %to, %d
+  %tp = inttoptr i64 %t to ptr
+  store <{lanes} x {word}> %p, ptr %tp, align 1
+  br label %test
+out:
+  ret i64 %i
+}}
+"""
+
+
+STEPS = {f"copy_{'m1' if step < 0 else step}_{size}": (step, size) for step, size in ((2, 4), (3, 4), (4, 4), (-1, 4), (2, 8), (-1, 8))}
+
+
+def vector_ir() -> str:
+    """The functions among the externals of the host code that are written as LLVM text."""
+    return "".join(_step_ir(step, size) for step, size in STEPS.values())
+
+
+EXPORTS = ("tw_reduce_run", "tw_reduce_prepare", "tw_eager_call_reduce", "tw_eager_run", "tw_eager_prepare", "tw_eager_prepare_many", "tw_eager_call1", "tw_eager_call2", "tw_eager_call3", "tw_eager_compare", "tw_eager_subscript",
            "tw_eager_getbuffer", "tw_eager_attribute", "tw_eager_view", *(f"tw_op_{name}" for name in (*NUMBER_SLOTS, *UNARY_SLOTS)), *BLOCKS)

@@ -4,6 +4,7 @@ A native kernel serves what `machine.py` has one for; the rest runs NumPy's loop
 """
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -12,9 +13,9 @@ import numpy as np
 from ...core import dtypes as dt
 from ...core.errors import ArgumentError
 from ..arrays import Array, shown
-from .. import machine
+from .. import lazy, machine
 from . import loops
-from .base import FLOAT, Header, as_float, give, header, numbers, written
+from .base import FLOAT, Header, as_float, give, header, numbers, weak_dtype, written
 
 Fn = Callable[..., Any]
 FUNCTIONS: dict[str, Fn] = {}
@@ -30,6 +31,8 @@ UNARY: dict[str, tuple[str, bool, str]] = {
     "logical_not": (ALL, False, "b"), "bitwise_invert": (BITS, False, ""),
     "abs": (NUMERIC, False, "real"), "real": (ALL, False, "real"), "imag": (ALL, False, "real"), "angle": (NUMERIC, True, "real"),
 }
+ACTIVATIONS = ("gelu", "sigmoid", "relu", "silu", "softplus", "erf", "erfc", "mish", "hardswish", "hardsigmoid", "log_sigmoid", "relu6", "selu",
+               "lgamma", "digamma", "softsign", "tanhshrink")  # of floats; they have kernels only, no loops of NumPy's
 BINARY: dict[str, tuple[str, bool, str]] = {
     **dict.fromkeys(("add", "multiply", "subtract", "maximum", "minimum"), (ALL, False, "")),
     **dict.fromkeys(("fmax", "fmin", "gcd", "lcm", "heaviside"), (REAL, False, "")),
@@ -83,6 +86,36 @@ def compute2(name: str, x1: Any, x2: Any) -> Header:
     return loops.binary(name, a, b, result) if made is None else made
 
 
+def _later1(name: str, x: Any) -> Array | None:
+    """A lazy result; None where the dtype has to change first, or there is no kernel."""
+    o = lazy.operand(x)
+    kinds, floats, rule = UNARY[name]
+    kind = dt.dtype(o.dtype).kind
+    if kind not in kinds or (floats and kind in "biu"):
+        return None
+    return lazy.recorded(name, [o], result_dtype_of(rule, o.dtype))
+
+
+def _later2(name: str, x1: Any, x2: Any) -> Array | None:
+    kinds, floats, rule = BINARY[name]
+    strong = [lazy.operand(x) for x in (x1, x2) if type(x) is Array]
+    dtype = strong[0].dtype
+    kind = dt.dtype(dtype).kind
+    if kind not in kinds or (floats and kind in "biu") or any(s.dtype != dtype for s in strong):
+        return None
+    operands = []
+    for x in (x1, x2):
+        if type(x) is Array:
+            operands.append(lazy.operand(x))
+        elif type(x) in (bool, int, float) and weak_dtype(x, dtype, name) == dtype:
+            operands.append(np.array(x, dtype))
+        else:
+            return None
+    if operands[0].shape != operands[1].shape:
+        check_broadcast(name, *operands)
+    return lazy.recorded(name, operands, result_dtype_of(rule, dtype))
+
+
 def check_broadcast(name: str, *arrays: Header) -> tuple[int, ...]:
     try:
         return np.broadcast_shapes(*(a.shape for a in arrays))
@@ -92,6 +125,10 @@ def check_broadcast(name: str, *arrays: Header) -> tuple[int, ...]:
 
 def _unary(name: str) -> Fn:
     def call(x: Any, /, *, out: Any = None) -> Any:
+        if lazy.is_on() and type(x) is Array:
+            made = _later1(name, x)
+            if made is not None:
+                return written(out, made)
         return written(out, give(compute1(name, x)))
 
     call.__name__ = call.__qualname__ = name
@@ -101,10 +138,33 @@ def _unary(name: str) -> Fn:
 
 def _binary(name: str) -> Fn:
     def call(x1: Any, x2: Any, /, *, out: Any = None) -> Any:
+        if lazy.is_on() and (type(x1) is Array or type(x2) is Array):
+            made = _later2(name, x1, x2)
+            if made is not None:
+                return written(out, made)
         return written(out, give(compute2(name, x1, x2)))
 
     call.__name__ = call.__qualname__ = name
     call.__doc__ = f"{name} of every pair of elements of operands that broadcast."
+    return call
+
+
+def activation(name: str, compiled: Fn) -> Fn:
+    """A function with a kernel of its own for one float Array; other arguments go to its compiled form."""
+    @functools.wraps(compiled)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if len(args) == 1 and not kwargs and type(args[0]) is Array:
+            o = lazy.operand(args[0])
+            if dt.dtype(o.dtype).kind == "f":
+                if lazy.is_on():
+                    later = lazy.recorded(name, [o], o.dtype)
+                    if later is not None:
+                        return later
+                made = machine.elementwise(name, [header(args[0])], o.dtype)
+                if made is not None:
+                    return give(made)
+        return compiled(*args, **kwargs)
+
     return call
 
 

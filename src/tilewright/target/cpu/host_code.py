@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import ast
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 
 from ...core.errors import CompileError
@@ -228,16 +228,18 @@ class _Function:
         return self.put(f"call i64 @{name}({given})")
 
 
-def compile_host(source: str, constants: Mapping[str, int], blocks: Mapping[str, int], exports: Sequence[str]) -> tuple[str, list[str]]:
-    """The LLVM text of all functions in a source, and the external functions it calls. `blocks` are exported words, zero at first."""
+def compile_host(source: str, constants: Mapping[str, int], blocks: Mapping[str, int], exports: Sequence[str],
+                 given: Collection[str] = ()) -> tuple[str, list[str]]:
+    """The LLVM text of all functions in a source, and the external functions it calls. `blocks` are exported words, zero at first; `given`
+    names functions that the caller writes as LLVM text."""
     tree = ast.parse(textwrap.dedent(source))
     nodes = [n for n in tree.body if isinstance(n, ast.FunctionDef)]
     functions = {n.name: len(n.args.args) for n in nodes}
     externals: dict[str, int] = {}
     texts = [_Function(n, functions, constants, blocks, externals, n.name in exports).text for n in nodes]
     head = [f"@{name} = global [{count} x i64] zeroinitializer, align 64\n" for name, count in blocks.items()]
-    head += [f"declare i64 @{name}({', '.join(['i64'] * n)})\n" for name, n in externals.items()]
+    head += [f"declare i64 @{name}({', '.join(['i64'] * n)})\n" for name, n in externals.items() if name not in given]
     head.append("declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)\n")
-    return "".join([*head, *texts]), list(externals)
+    return "".join([*head, *texts]), [name for name in externals if name not in given]
 
 
