@@ -151,7 +151,7 @@ class _Package(ModuleType):
     """Importing the module `tilewright.compile` would bind it to the name of the function; this keeps the function."""
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name == "tile" and isinstance(value, ModuleType):  # tw.tile is the function; the package is found by its import path
+        if name in ("array", "tile") and isinstance(value, ModuleType):  # tw.tile is the function; the package is found by its import path
             return
         super().__setattr__(name, value.compile if name == "compile" and isinstance(value, ModuleType) else value)
 

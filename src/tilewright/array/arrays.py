@@ -6,6 +6,7 @@ through another Array: `y = x[2:5]; y[0] = 1` leaves x as it was.
 """
 from __future__ import annotations
 
+import opcode
 import operator
 import sys
 from collections.abc import Callable, Iterator
@@ -445,6 +446,10 @@ class Node:
         raise NotImplementedError
 
 
+def refuse_writing(x: Array) -> None:
+    raise BufferError("Array: its buffer is read-only; write with x[...] = value, or copy with x.numpy()")
+
+
 def attribute(x: Array, name: str) -> Any:
     """An attribute of a lazy Array; shape and dtype are known before its elements."""
     node = getattr(x, "_node", None)
@@ -501,6 +506,17 @@ def plain(tree: Any) -> Any:
     if type(tree) is dict:
         return {k: plain(v) for k, v in tree.items()}
     return tree
+
+
+def own_tree(tree: Any) -> Any:
+    """As `plain`, with memory that may be written."""
+    if type(tree) is Array:
+        return own(tree)
+    if type(tree) in (list, tuple):
+        return type(tree)(map(own_tree, tree))
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        return type(tree)(*map(own_tree, tree))
+    return {k: own_tree(v) for k, v in tree.items()} if type(tree) is dict else tree
 
 
 def rewrapped(tree: Any) -> Any:
@@ -593,15 +609,20 @@ def _install() -> None:
 
     def binary(name: str) -> tuple[Fn, Fn, Fn]:
         def forward(self: Array, other: Any) -> Any:
-            return function(name)(self, other) if _operand(other) else NotImplemented
+            return _placed(function(name), self, other) if _operand(other) else NotImplemented
 
         def backward(self: Array, other: Any) -> Any:
-            return function(name)(other, self) if _operand(other) else NotImplemented
+            return _placed(function(name), other, self) if _operand(other) else NotImplemented
 
         def inplace(self: Array, other: Any) -> Any:
             if not _operand(other):
                 return NotImplemented
-            return update(self, function(name)(self, other), name)
+            from . import functions
+
+            ready(self)
+            if is_alone(self):
+                return update(self, functions.in_place(name, self, other, self), name)
+            return update(self, _placed(function(name), self, other), name)
 
         return forward, backward, inplace
 
@@ -624,13 +645,35 @@ def _install() -> None:
 
 
 def operator_of(name: str) -> Fn:
-    """The function of an operator whose operands may come in either order."""
+    """The function of an operator whose operands may come in either order. A large operand that only the expression holds gives its memory
+    to the result."""
     def call(x: Any, y: Any) -> Any:
         from . import functions
 
-        return functions.API[name](x, y) if _operand(x) and _operand(y) else NotImplemented
+        if not _operand(x) or not _operand(y):
+            return NotImplemented
+        temporary = x if type(x) is Array and _refs(x) == _ALONE else y if type(y) is Array and _refs(y) == _ALONE else None
+        if temporary is not None and hasattr(temporary, "_a") and temporary._a.nbytes >= REUSED and is_alone(temporary):
+            frame = sys._getframe(1)
+            if frame.f_code.co_code[frame.f_lasti] == _BINARY_OP:  # an operator in Python code: nothing else can hold the operand
+                return functions.in_place(name, x, y, temporary)
+        return _placed(functions.API[name], x, y)
 
     return call
+
+
+def _placed(fn: Fn, *args: Any) -> Any:
+    """fn(*args); an error about the arguments names the user's line."""
+    try:
+        return fn(*args)
+    except ArgumentError as e:
+        from ..transform.trace import user_place
+
+        raise ArgumentError(f"{e} ({user_place()})") from None
+
+
+REUSED = 1 << 20  # bytes from which the memory of a temporary is used again
+_BINARY_OP = opcode.opmap.get("BINARY_OP", -1) if sys.version_info < (3, 14) else -1  # 3.14 borrows references to locals
 
 
 def update(x: Array, made: Array, name: str) -> Array:
@@ -638,7 +681,8 @@ def update(x: Array, made: Array, name: str) -> Array:
     old, new = ready(x), ready(made)
     if old.shape != new.shape:
         raise ArgumentError(f"{name}: an in-place operator keeps the shape, got {shown(old)} and a result {shown(new)}")
-    x._a = new if new.dtype == old.dtype else new.astype(old.dtype)
+    if new is not old:
+        x._a = new if new.dtype == old.dtype else new.astype(old.dtype)
     return x
 
 

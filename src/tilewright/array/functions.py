@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from ..core.errors import ExecutionError, InputError, TraceError
+from ..core.errors import ArgumentError, ExecutionError, InputError, ParseError, TraceError
 from ..core.tensors import is_tensor
 from ..runtime.memory import OutOfMemory
 from ..transform import control, custom, derive
 from ..transform import vmap as batching
 from ..transform.lib import ALIASES, FUNCTIONS
 from ..transform.trace import Tracer, as_array, tracing, user_place
-from . import native
+from . import lazy, native
 from .api import contractions, creation, elementwise, info, more, protocols, reductions, searching, shapes
 from .api.base import written
 from .arrays import Array, plain, rewrapped
@@ -75,6 +75,12 @@ def _foreign(tree: Any) -> bool:
     return any(isinstance(x, (np.ndarray, np.generic)) or is_tensor(x) or (type(x) in (list, tuple) and _foreign(x)) for x in tree)
 
 
+def in_place(name: str, x: Any, y: Any, target: Array) -> Any:
+    """A binary function whose result takes the memory of `target`, one of its operands that nobody else holds, where it fits."""
+    made = elementwise.compute_into(name, x, y, target) if name in elementwise.BINARY and not lazy.is_on() else None
+    return API[name](x, y) if made is None else made
+
+
 def offered(name: str, on_arrays: Fn, traced: Fn | None) -> Fn:
     """A function of Arrays that also works in traces, and on NumPy arrays and tensors, for which it gives NumPy arrays."""
     compiled = None if traced is None else eager(traced)
@@ -86,11 +92,16 @@ def offered(name: str, on_arrays: Fn, traced: Fn | None) -> Fn:
                 raise TraceError(f"trace: tw.{name} does not work on traced arrays yet; call it outside of the traced function "
                                  f"({user_place()})")
             return traced(*args, **kwargs)
-        if _has(Array, args) or _has(Array, kwargs.values()) or not (_foreign(args) or _foreign(kwargs.values())):
-            return on_arrays(*args, **kwargs)
-        if compiled is not None:
-            return compiled(*args, **kwargs)
-        return plain(on_arrays(*args, **kwargs))
+        try:
+            if _has(Array, args) or _has(Array, kwargs.values()) or not (_foreign(args) or _foreign(kwargs.values())):
+                return on_arrays(*args, **kwargs)
+            if compiled is not None:
+                return compiled(*args, **kwargs)
+            return plain(on_arrays(*args, **kwargs))
+        except (ArgumentError, ParseError) as e:  # with the line that called it
+            if str(e).endswith(")") and ".py:" in str(e):
+                raise
+            raise type(e)(f"{e} ({user_place()})") from None
 
     call.__module__ = "tilewright"
     return call

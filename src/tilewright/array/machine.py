@@ -172,7 +172,7 @@ class Machine:
         text = "host code " + blake2b(folder.read_bytes() + folder.parents[1].joinpath("target/cpu/host_code.py").read_bytes(),
                                       digest_size=20).hexdigest()
         externals = ("PyErr_Clear", "PyType_GenericAlloc", "Py_DecRef", "PyObject_GetAttr", "PyLong_AsLongAndOverflow", "PyObject_Vectorcall",
-                     "PyObject_GetItem", "PyObject_GetBuffer")
+                     "PyObject_GetItem", "PyObject_GetBuffer", "PyNumber_MatrixMultiply")
 
         def write() -> str:
             made, used = compile_host(H.source(), H.CONSTANTS, H.BLOCKS, H.EXPORTS, H.STEPS)
@@ -200,7 +200,7 @@ def _address(function: Any) -> int:
     return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
-def _as_expected() -> bool:
+def is_supported() -> bool:
     """Whether Python's and NumPy's structures lie as the host code reads them."""
     if platform.python_implementation() != "CPython" or ctypes.sizeof(ctypes.c_void_p) != 8 or sys.byteorder != "little":
         return False
@@ -217,7 +217,7 @@ def _as_expected() -> bool:
 
 @functools.cache
 def machine() -> Machine | None:
-    return Machine() if _as_expected() else None
+    return Machine() if is_supported() else None
 
 
 # ---- runs from Python: large operands, and whatever the operators do not do themselves
@@ -446,7 +446,3 @@ def _reduce(native: Machine, fn: int, again: int, row: int, a: Header, made: Hea
     else:
         run.start(native.reduce_address, grid)
     native.free.append(run)
-
-
-def matrix_product(a: Header, b: Header) -> Header | None:
-    return None

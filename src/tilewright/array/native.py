@@ -22,6 +22,7 @@ _FASTCALL_KEYWORDS, _ONE = 0x82, 0x8
 _ATTRIBUTES = {"T": True} | dict.fromkeys(("shape", "dtype", "ndim", "size", "nbytes", "itemsize", "strides"), False)  # name -> a view
 _BYTES = bytes.__basicsize__ - 1  # where the contents of a bytes object begin
 _AS_NUMBER, _AS_MAPPING, _COMPARE, _AS_BUFFER = 96, 112, 200, 160  # fields of a type
+_MATMUL = 272  # of PyNumberMethods
 _AXIS = sys.intern("axis")
 _tables: dict[str, bytes] = {}
 _known: set[tuple[str, int]] = set()
@@ -115,6 +116,11 @@ def install() -> None:
     method = _Method(b"__getitem__", entry, _ONE, b"__getitem__($self, key, /)\n--\n\nA view, or the elements that a mask or index arrays name.")
     _keep.extend((python, method))
     native.slots[H.SUBSCRIPT], native.slots[H.FORCE], native.slots[H.ATTRIBUTE] = id(python), id(arrays.ready), id(arrays.attribute)
+    product = arrays.operator_of("matmul")
+    _keep.append(product)
+    native.slots[H.MATMUL] = id(product)
+    _word(numbers + _MATMUL).value = native.library.address("tw_eager_matmul")
+    native.slots[H.REFUSE] = id(arrays.refuse_writing)
     # As a native method, not a function: the interpreter would inline a function and never see the slot.
     setattr(Array, "__getitem__", _new_method(Array, ctypes.addressof(method)))  # noqa: B010
     _word(_word(at + _AS_MAPPING).value + 8).value = entry

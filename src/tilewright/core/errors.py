@@ -37,7 +37,7 @@ class InputError(TilewrightError):
     """A session was called with arguments that do not fit what was compiled."""
 
 
-class ArgumentError(InputError, ValueError):
+class ArgumentError(InputError, ShapeError, ValueError):
     """A function of arrays was given arguments that do not fit each other, or the function."""
 
 

@@ -35,7 +35,7 @@ NUMBER_SLOTS = {"add": 0, "subtract": 8, "multiply": 16, "remainder": 24, "bitwi
 UNARY_SLOTS = {"negative": 48, "abs": 64, "bitwise_invert": 80}
 COMPARED = ("less", "less_equal", "equal", "not_equal", "greater", "greater_equal")  # in the order of Py_LT ... Py_GE
 BLOCKS = {"state": 32, "slots": 64}  # slots: for each operator the address of its table and the function it stands before
-SUBSCRIPT, COMPARE, FORCE, ATTRIBUTE = 40, 42, 49, 50  # places in `slots`
+SUBSCRIPT, COMPARE, FORCE, ATTRIBUTE, REFUSE, MATMUL = 40, 42, 49, 50, 51, 52  # places in `slots`
 
 SOURCE = '''
 def set_operand(op, h, nd, dims):
@@ -809,6 +809,25 @@ def tw_eager_compare(x, y, op):
     return call(ld64(address(slots) + 8 * 48), x, y, op)
 
 
+def tw_eager_matmul(x, y):
+    a = header_of(x)
+    b = header_of(y)
+    if a != 0 and b != 0:
+        kind = ldi32(ld64(a + 56) + 28)
+        if kind == ldi32(ld64(b + 56) + 28) and kind >= 11 and kind <= 15:
+            found = PyNumber_MatrixMultiply(a, b)
+            if found != 0 and ld64(found + 8) == ld64(address(state) + S_NDARRAY):
+                return wrap(found)
+            if found == 0:
+                PyErr_Clear()
+            else:
+                Py_DecRef(found)
+    args = stack(16)
+    st64(args, x)
+    st64(args + 8, y)
+    return PyObject_Vectorcall(ld64(address(slots) + 8 * 52), args, 2, 0)
+
+
 def tw_eager_subscript(x, key):
     s = address(state)
     h = header_of(x)
@@ -877,10 +896,19 @@ def tw_eager_view(x, name):
 
 
 def tw_eager_getbuffer(x, view, flags):
+    st64(view + 8, 0)
     h = forced(x)
     if h == 0:
         return -1
-    return PyObject_GetBuffer(h, view, flags)
+    if flags & 1:
+        args = stack(8)
+        st64(args, x)
+        PyObject_Vectorcall(ld64(address(slots) + 8 * 51), args, 1, 0)
+        return -1
+    if PyObject_GetBuffer(h, view, flags) & 4294967295:
+        return -1
+    st32(view + 32, 1)
+    return 0
 '''
 
 
@@ -948,5 +976,5 @@ def vector_ir() -> str:
     return "".join(_step_ir(step, size) for step, size in STEPS.values())
 
 
-EXPORTS = ("tw_reduce_run", "tw_reduce_prepare", "tw_eager_call_reduce", "tw_eager_run", "tw_eager_prepare", "tw_eager_prepare_many", "tw_eager_call1", "tw_eager_call2", "tw_eager_call3", "tw_eager_compare", "tw_eager_subscript",
+EXPORTS = ("tw_reduce_run", "tw_reduce_prepare", "tw_eager_call_reduce", "tw_eager_run", "tw_eager_prepare", "tw_eager_prepare_many", "tw_eager_call1", "tw_eager_call2", "tw_eager_call3", "tw_eager_compare", "tw_eager_subscript", "tw_eager_matmul",
            "tw_eager_getbuffer", "tw_eager_attribute", "tw_eager_view", *(f"tw_op_{name}" for name in (*NUMBER_SLOTS, *UNARY_SLOTS)), *BLOCKS)

@@ -55,7 +55,7 @@ def known(dtype: Any, what: str) -> np.dtype[Any]:
     try:
         return dt.dtype(dtype).np
     except ParseError as e:
-        raise ArgumentError(f"{what}: {e}") from None
+        raise ParseError(f"{what}: {e}") from None
 
 
 def _number(x: Any, dtype: np.dtype[Any], what: str) -> Header:
@@ -74,7 +74,8 @@ def _listed(x: Any, dtype: np.dtype[Any] | None, what: str) -> Header:
     try:
         made = np.asarray(raw, dtype)
     except (ValueError, TypeError) as e:
-        raise ArgumentError(f"{what}: needs an array, a number or nested lists of numbers of one shape ({e})") from None
+        shown_ = repr(x) if len(repr(x)) < 60 else f"a {type(x).__name__}"
+        raise ArgumentError(f"{what}: an operand must be an array or a number, or lists of numbers that make one, got {shown_}: {e}") from None
     if dtype is None:
         kind = made.dtype.kind
         if kind in DEFAULT and not strong and made.size:

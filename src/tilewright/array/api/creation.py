@@ -10,7 +10,7 @@ from ...core.errors import ArgumentError
 from ...runtime.outputs import new_array
 from ..arrays import Array, check_device, ready, shown, wrap
 from .base import COMPLEX, FLOAT, INT, Header, common, give, header, known, _listed, _number
-from ...transform.trace import python_type
+from ...transform.trace import Tracer, python_type
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
 
@@ -38,6 +38,8 @@ def _dtype(dtype: Any, otherwise: np.dtype[Any], what: str) -> np.dtype[Any]:
 def asarray(obj: Any, /, dtype: Any = None, *, device: Any = None, copy: bool | None = None) -> Array:
     """An Array of what is given: arrays share their memory unless a copy is asked for or another dtype is."""
     check_device(device, "asarray")
+    if isinstance(obj, Tracer):
+        return obj if dtype is None else obj.astype(dtype)  # type: ignore[attr-defined]
     wanted = None if dtype is None else known(dtype, "asarray")
     if type(obj) is Array and not copy and (wanted is None or wanted == ready(obj).dtype):
         return obj

@@ -86,6 +86,21 @@ def compute2(name: str, x1: Any, x2: Any) -> Header:
     return loops.binary(name, a, b, result) if made is None else made
 
 
+def compute_into(name: str, x1: Any, x2: Any, target: Array) -> Array | None:
+    """compute2 in the memory of `target`, whose dtype and shape the result must have; None where that is not so."""
+    memory = header(target)
+    if not memory.flags.c_contiguous:
+        return None
+    kinds, floats, rule = BINARY[name]
+    (a, b), dtype = numbers(x1, x2, what=name)
+    fits = dtype == memory.dtype == result_dtype_of(rule, dtype) and dt.dtype(dtype).kind in kinds
+    if not fits or (floats and dtype.kind in "biu") or check_broadcast(name, a, b) != memory.shape:
+        return None
+    if any(h is not memory and np.may_share_memory(h, memory) for h in (a, b)):
+        return None
+    return target if machine.elementwise(name, [a, b], dtype, out=memory) is not None else None
+
+
 def _later1(name: str, x: Any) -> Array | None:
     """A lazy result; None where the dtype has to change first, or there is no kernel."""
     o = lazy.operand(x)
