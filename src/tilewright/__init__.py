@@ -134,7 +134,8 @@ def __getattr__(name: str) -> Any:
     if name in _DTYPES or name in _CONSTANTS:
         from .array.api import info
 
-        return (info.DTYPES if name in _DTYPES else info.CONSTANTS)[name]
+        globals()[name] = found = (info.DTYPES if name in _DTYPES else info.CONSTANTS)[name]
+        return found
     if name not in _LAZY:
         raise AttributeError(f"module 'tilewright' has no attribute {name!r}")
     with paused():

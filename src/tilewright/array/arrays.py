@@ -16,6 +16,7 @@ import numpy as np
 
 from ..core import dtypes as dt
 from ..core.errors import ArgumentError, ParseError
+from ..core.tensors import is_tensor
 from ..runtime.outputs import new_array
 
 Fn = Callable[..., Any]
@@ -119,8 +120,10 @@ class Array:
         """The same elements in another shape; a view where the strides allow it."""
         wanted = shape[0] if len(shape) == 1 else shape
         try:
+            if copy is None and order == "C":
+                return wrap(ready(self).reshape(wanted))
             return wrap(np.reshape(ready(self), _ints(wanted), order=order, copy=copy))
-        except ValueError as e:
+        except (ValueError, TypeError) as e:
             raise ArgumentError(f"reshape: {e}, got {shown(ready(self))} to {wanted}") from None
 
     def ravel(self) -> Array:
@@ -593,18 +596,22 @@ METHODS = ("sum", "prod", "max", "min", "mean", "std", "var", "all", "any", "arg
 
 
 def _operand(x: Any) -> bool:
-    from ..core.tensors import is_tensor
-
     return isinstance(x, (Array, bool, int, float, complex, np.ndarray, np.generic)) or is_tensor(x)
+
+
+_api: Any = None
 
 
 def _install() -> None:
     """Operators and methods are the functions of `functions.py`, which is imported when the first of them is used."""
 
     def function(name: str) -> Fn:
-        from . import functions
+        global _api
+        if _api is None:
+            from . import functions
 
-        found: Fn = functions.API[name]
+            _api = functions.API
+        found: Fn = _api[name]
         return found
 
     def binary(name: str) -> tuple[Fn, Fn, Fn]:

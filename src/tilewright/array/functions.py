@@ -17,7 +17,7 @@ from ..transform import control, custom, derive
 from ..transform import vmap as batching
 from ..transform.lib import ALIASES, FUNCTIONS
 from ..transform.trace import Tracer, as_array, tracing, user_place
-from . import lazy, native
+from . import arrays, lazy, native
 from .api import contractions, creation, elementwise, info, more, protocols, reductions, searching, shapes
 from .api.base import written
 from .arrays import Array, plain, rewrapped
@@ -81,12 +81,22 @@ def in_place(name: str, x: Any, y: Any, target: Array) -> Any:
     return API[name](x, y) if made is None else made
 
 
+def _at_line(e: Exception) -> Exception:
+    """The error with the user's line."""
+    return e if ".py:" in str(e) else type(e)(f"{e} ({user_place()})")
+
+
 def offered(name: str, on_arrays: Fn, traced: Fn | None) -> Fn:
     """A function of Arrays that also works in traces, and on NumPy arrays and tensors, for which it gives NumPy arrays."""
     compiled = None if traced is None else eager(traced)
 
     @functools.wraps(on_arrays)
     def call(*args: Any, **kwargs: Any) -> Any:
+        if args and type(args[0]) is Array and not kwargs and not tracing():
+            try:
+                return on_arrays(*args)
+            except ArgumentError as e:
+                raise _at_line(e) from None
         if tracing() and (traced is not None or _has(Tracer, args) or _has(Tracer, kwargs.values())):
             if traced is None:
                 raise TraceError(f"trace: tw.{name} does not work on traced arrays yet; call it outside of the traced function "
@@ -98,10 +108,8 @@ def offered(name: str, on_arrays: Fn, traced: Fn | None) -> Fn:
             if compiled is not None:
                 return compiled(*args, **kwargs)
             return plain(on_arrays(*args, **kwargs))
-        except (ArgumentError, ParseError) as e:  # with the line that called it
-            if str(e).endswith(")") and ".py:" in str(e):
-                raise
-            raise type(e)(f"{e} ({user_place()})") from None
+        except (ArgumentError, ParseError) as e:
+            raise _at_line(e) from None
 
     call.__module__ = "tilewright"
     return call
@@ -239,7 +247,11 @@ OFFERED["where"] = native.function("where", 3, OFFERED["where"], "condition, x1=
 for _name in reductions.NATIVE:
     OFFERED[_name] = native.function(_name, "_reduce", OFFERED[_name], reductions.NATIVE[_name])
 OFFERED |= {_name: OFFERED[_other] for _name, _other in elementwise.ALIASES.items()}
+OFFERED["astype"] = native.function("astype", "_astype", OFFERED["astype"], "x, dtype, /, *, copy=True, device=None")
 native.install()
+for _name in (*arrays.METHODS, "astype"):
+    if not isinstance(Array.__dict__[_name], property):
+        native.method(_name, OFFERED[_name])
 
 
 def __getattr__(name: str) -> Fn:  # not as globals: `any` and `abs` are Python's in this module

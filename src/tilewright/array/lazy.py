@@ -11,12 +11,14 @@ from typing import Any
 
 import numpy as np
 
+from ..core import dtypes as dt
 from ..core.errors import ArgumentError
 from ..runtime import eager_host as H
 from . import machine
 from .arrays import Array, Node
 
 Header = np.ndarray[Any, Any]
+_served: dict[Any, bool] = {}  # whether there is a kernel, by function and dtypes
 LIMIT = 48  # functions of one expression
 
 
@@ -109,11 +111,14 @@ def operand(x: Any) -> Any:
 
 def recorded(name: str, operands: list[Any], dtype: np.dtype[Any]) -> Array | None:
     """The Array of an expression, or None where there is no kernel for it and it must run at once."""
-    from ..core import dtypes as dt
-
-    if not machine.kernel(name, tuple(dt.dtype(o.dtype) for o in operands), dt.dtype(dtype)):
+    key = (name, dtype, *(o.dtype for o in operands))
+    if key not in _served:
+        _served[key] = bool(machine.kernel(name, tuple(dt.dtype(o.dtype) for o in operands), dt.dtype(dtype)))
+    if not _served[key]:
         return None
-    shape = np.broadcast_shapes(*(o.shape for o in operands))
+    shape = operands[0].shape
+    if any(o.shape != shape for o in operands):
+        shape = np.broadcast_shapes(*(o.shape for o in operands))
     if len(shape) > H.AXES:
         return None
     for k, o in enumerate(operands):

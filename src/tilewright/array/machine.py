@@ -33,7 +33,9 @@ STREAMED = 8 << 20  # bytes that no cache holds
 NONE = b"none"
 _FOLDERS = ("core", "ir", "ops", "transform", "passes", "tile", "kernels", "target/cpu")
 # Traced functions whose special cases are not those of the array API, or that report errors: NumPy's loops serve them.
-WITHOUT = frozenset({"floor_divide", "remainder", "pow", "fmod", "float_power", "bitwise_left_shift", "bitwise_right_shift", "gcd", "lcm", "sign"})
+WITHOUT = frozenset({"floor_divide", "remainder", "pow", "fmod", "float_power", "bitwise_left_shift", "bitwise_right_shift", "gcd", "lcm"})
+# Kernels that are expressions of several functions: the traced sign of NaN is 0.
+MADE_OF = {"sign": "where(isnan(i0),i0,sign(i0))"}
 _local = threading.local()
 _keep: list[Any] = []  # linked code and tables, for as long as the process lives
 
@@ -254,12 +256,14 @@ def elementwise(name: str, operands: list[Header], dtype: np.dtype[Any], out: He
     if native is None:
         return None
     types = tuple(dt.dtype(a.dtype) for a in operands)
-    fn = kernel(name, types, dt.dtype(dtype))
+    fn = kernel(MADE_OF.get(name, name) if types[0].kind == "f" else name, types, dt.dtype(dtype))
     if not fn:
         return None
-    from .native import learn
+    from .native import learn, learn_cast
 
-    if "(" not in name:
+    if name == "astype":
+        learn_cast(operands[0].dtype, dtype, fn)
+    elif "(" not in name:
         learn(name, operands[-1].dtype, dtype, fn)
     first = operands[0]
     if any(not a.flags.aligned or a.ndim > H.AXES for a in operands):
@@ -347,6 +351,10 @@ def reduction(name: str, a: Header, axes: tuple[int, ...], keepdims: bool) -> He
     learn(name, a.dtype, out.np, fn, swap=arg)
     if again and again != fn:
         learn(name, out.np, out.np, again)
+    if name == "sum" and own.kind == "f" and own not in dt.SMALL:
+        mean = _kernel("rows", "mean", (own,), own)
+        if mean:
+            learn("mean", a.dtype, a.dtype, mean, whole=True)
     kept = [i for i in range(a.ndim) if i not in axes]
     made = _reduced(native, name, a, kept, axes, fn, again, out)
     if made is None:
@@ -397,6 +405,8 @@ def _columns(native: Machine, name: str, a: Header, kept: int, made: Header, out
     from .native import learn_columns
 
     learn_columns(name, a.dtype, fn)
+    if name == "sum" and dt.dtype(a.dtype).kind == "f":
+        learn_columns("mean", a.dtype, _kernel("columns", "mean", (dt.dtype(a.dtype),), out))
     source, width = a.reshape(*a.shape[:kept], -1) if a.ndim - kept > 1 else a, a.itemsize
     if a.ndim - kept > 1 and not np.shares_memory(source, a):
         return None

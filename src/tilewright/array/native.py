@@ -25,7 +25,7 @@ _AS_NUMBER, _AS_MAPPING, _COMPARE, _AS_BUFFER = 96, 112, 200, 160  # fields of a
 _MATMUL = 272  # of PyNumberMethods
 _AXIS = sys.intern("axis")
 _tables: dict[str, bytes] = {}
-_known: set[tuple[str, int]] = set()
+_known: set[tuple[Any, int]] = set()
 
 
 class _Method(ctypes.Structure):
@@ -40,6 +40,8 @@ class _Field(ctypes.Structure):
 _new_method, _new_field = ctypes.pythonapi.PyDescr_NewMethod, ctypes.pythonapi.PyDescr_NewGetSet
 for _descriptor in (_new_method, _new_field):
     _descriptor.restype, _descriptor.argtypes = ctypes.py_object, [ctypes.py_object, ctypes.c_void_p]
+_new_instance_method = ctypes.pythonapi.PyInstanceMethod_New
+_new_instance_method.restype, _new_instance_method.argtypes = ctypes.py_object, [ctypes.py_object]
 _new = ctypes.pythonapi.PyCFunction_NewEx
 _new.restype, _new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.py_object, ctypes.py_object]
 
@@ -55,14 +57,28 @@ def table_of(name: str) -> bytes:
     return _tables[name]
 
 
-def learn(name: str, dtype: np.dtype[Any], result: np.dtype[Any], fn: int, *, swap: bool = False) -> None:
-    """From now on the native form knows the kernel for operands of this dtype."""
+_casts = bytes(16 * H.TYPES * H.TYPES)  # from a dtype to a dtype: the kernel and the descr
+
+
+def learn_cast(dtype: np.dtype[Any], result: np.dtype[Any], fn: int) -> None:
+    """The kernel of a conversion."""
+    if dtype.num < H.TYPES and result.num < H.TYPES and (dtype.num, result.num) not in _known:
+        _keep.append(result)
+        at = id(_casts) + _BYTES + 16 * (H.TYPES * dtype.num + result.num)
+        _word(at).value, _word(at + 8).value = fn, id(result)
+        _known.add((dtype.num, result.num))
+
+
+def learn(name: str, dtype: np.dtype[Any], result: np.dtype[Any], fn: int, *, swap: bool = False, whole: bool = False) -> None:
+    """From now on the native form knows the kernel for operands of this dtype. Of reductions: `swap` is the order of the kernel's sizes,
+    and `whole` ones do not combine from parts."""
     if dtype.num >= H.TYPES or (name, dtype.num) in _known:
         return
     descr = np.dtype(result)
     _keep.append(descr)
     at = id(table_of(name)) + _BYTES + H.TABLE_KERNELS + 16 * dtype.num
-    _word(id(table_of(name)) + _BYTES + 8).value = int(swap)  # the order of a reduction's sizes
+    _word(id(table_of(name)) + _BYTES + 8).value = int(swap)
+    _word(id(table_of(name)) + _BYTES + 16).value = int(whole)
     _word(at + 8).value = id(descr)
     _word(at).value = fn
     _known.add((name, dtype.num))
@@ -120,6 +136,7 @@ def install() -> None:
     _keep.append(product)
     native.slots[H.MATMUL] = id(product)
     _word(numbers + _MATMUL).value = native.library.address("tw_eager_matmul")
+    native.slots[H.CASTS] = id(_casts) + _BYTES
     native.slots[H.REFUSE] = id(arrays.refuse_writing)
     # As a native method, not a function: the interpreter would inline a function and never see the slot.
     setattr(Array, "__getitem__", _new_method(Array, ctypes.addressof(method)))  # noqa: B010
@@ -131,6 +148,12 @@ def install() -> None:
         _keep.extend((field, name))
         setattr(Array, name, _new_field(Array, ctypes.addressof(field)))
     _word(_word(at + _AS_BUFFER).value).value = native.library.address("tw_eager_getbuffer")
+
+
+def method(name: str, fn: Fn) -> None:
+    """A function as a method of `Array`; a native one is called without a frame of the interpreter."""
+    if isinstance(fn, type(len)):
+        setattr(Array, name, _new_instance_method(fn))
 
 
 def _fill_state(native: Machine) -> None:

@@ -35,7 +35,7 @@ NUMBER_SLOTS = {"add": 0, "subtract": 8, "multiply": 16, "remainder": 24, "bitwi
 UNARY_SLOTS = {"negative": 48, "abs": 64, "bitwise_invert": 80}
 COMPARED = ("less", "less_equal", "equal", "not_equal", "greater", "greater_equal")  # in the order of Py_LT ... Py_GE
 BLOCKS = {"state": 32, "slots": 64}  # slots: for each operator the address of its table and the function it stands before
-SUBSCRIPT, COMPARE, FORCE, ATTRIBUTE, REFUSE, MATMUL = 40, 42, 49, 50, 51, 52  # places in `slots`
+SUBSCRIPT, COMPARE, FORCE, ATTRIBUTE, REFUSE, MATMUL, CASTS = 40, 42, 49, 50, 51, 52, 53  # places in `slots`
 
 SOURCE = '''
 def set_operand(op, h, nd, dims):
@@ -359,7 +359,7 @@ def reduced(table, x):
         return 0
     rdescr = ld64(table + TABLE_KERNELS + 16 * kind + 8)
     again = ld64(table + TABLE_KERNELS + 16 * ldi32(rdescr + 28))
-    if n > ROW and again == 0:
+    if n > ROW and (again == 0 or ld64(table + 16) != 0):
         return 0
     out = new_header(rdescr, 0, 0, 0)
     if out == 0:
@@ -383,7 +383,7 @@ def reduced_axis(table, x, axis):
     descr = ld64(h + 56)
     kind = ldi32(descr + 28)
     nd = ldi32(h + 24)
-    if kind < 0 or kind >= TYPES or nd > AXES or (ld32(h + 64) & 257) != 257:
+    if kind < 0 or kind >= TYPES or nd > AXES or (ld32(h + 64) & 256) == 0:
         return 0
     over = stack(8)
     k = PyLong_AsLongAndOverflow(axis, over)
@@ -406,8 +406,20 @@ def reduced_axis(table, x, axis):
             st64(kept + 8 * (i - 1), d)
         i += 1
     row = ld64(dims + 8 * k)
-    if row > ROW or before * row * after == 0 or before * row * after * ld64(descr + 40) > NATIVE_BYTES:
+    n = before * row * after
+    if row > ROW or n == 0 or n * ld64(descr + 40) > NATIVE_BYTES:
         return 0
+    src = ld64(h + 16)
+    if (ld32(h + 64) & 1) == 0:
+        if n * ld64(descr + 40) > 65536:
+            return 0
+        op = stack(512)
+        buffer = stack(65536)
+        src = buffer
+        if set_operand(op, h, nd, dims) == 0:
+            src = ld64(op)
+        else:
+            gather(buffer, op, 0, n)
     fn = ld64(table + TABLE_KERNELS + 16 * kind)
     if ld64(table + 8) and row > ARG_ROW:
         return 0
@@ -420,7 +432,7 @@ def reduced_axis(table, x, axis):
         return 0
     words = stack(64)
     work = stack(65536)
-    st64(words, ld64(h + 16))
+    st64(words, src)
     if after == 1:
         st64(words + 8, row)
         st64(words + 16, ld64(out + 16))
@@ -801,6 +813,54 @@ def tw_eager_call3(table, args, nargs, names):
     return PyObject_Vectorcall(ld64(table), args, nargs, names)
 
 
+def tw_eager_call_astype(table, args, nargs, names):
+    table += 32
+    if names == 0 and nargs == 2:
+        made = cast(table, ld64(args), ld64(args + 8))
+        if made != 0:
+            return made
+    return PyObject_Vectorcall(ld64(table), args, nargs, names)
+
+
+def cast(table, x, dtype):
+    s = address(state)
+    h = header_of(x)
+    if h == 0 or ld64(s + S_MODE) != 0:
+        return 0
+    kind = ldi32(ld64(h + 56) + 28)
+    if kind < 0 or kind >= TYPES:
+        return 0
+    base = ld64(address(slots) + 8 * 53) + 16 * TYPES * kind
+    i = 0
+    while i < TYPES:
+        if ld64(base + 16 * i + 8) == dtype:
+            return convert(h, ld64(base + 16 * i), dtype)
+        i += 1
+    return 0
+
+
+def convert(h, fn, rdescr):
+    s = address(state)
+    nd = ldi32(h + 24)
+    flags = ld32(h + 64)
+    if fn == 0 or nd > AXES or (flags & 256) == 0:
+        return 0
+    n = elements(h)
+    nbytes = n * ld64(ld64(h + 56) + 40)
+    if n * ld64(rdescr + 40) > nbytes:
+        nbytes = n * ld64(rdescr + 40)
+    if nbytes >= NATIVE_BYTES or (nbytes >= SHARED_BYTES and ld64(s + S_JOB) == 0):
+        return 0
+    out = new_header(rdescr, nd, ld64(h + 32), 0)
+    if out == 0:
+        return 0
+    if n > 0:
+        run = memory_of(stack(1024), nbytes)
+        grid = tw_eager_prepare(run, fn, 1, h, 0, 0, out)
+        start(run, grid, nbytes)
+    return wrap(out)
+
+
 def tw_eager_compare(x, y, op):
     entry = address(slots) + 8 * (42 + (op & 7))
     made = binary(ld64(entry), x, y)
@@ -976,5 +1036,5 @@ def vector_ir() -> str:
     return "".join(_step_ir(step, size) for step, size in STEPS.values())
 
 
-EXPORTS = ("tw_reduce_run", "tw_reduce_prepare", "tw_eager_call_reduce", "tw_eager_run", "tw_eager_prepare", "tw_eager_prepare_many", "tw_eager_call1", "tw_eager_call2", "tw_eager_call3", "tw_eager_compare", "tw_eager_subscript", "tw_eager_matmul",
+EXPORTS = ("tw_reduce_run", "tw_reduce_prepare", "tw_eager_call_reduce", "tw_eager_run", "tw_eager_prepare", "tw_eager_prepare_many", "tw_eager_call1", "tw_eager_call2", "tw_eager_call3", "tw_eager_call_astype", "tw_eager_compare", "tw_eager_subscript", "tw_eager_matmul",
            "tw_eager_getbuffer", "tw_eager_attribute", "tw_eager_view", *(f"tw_op_{name}" for name in (*NUMBER_SLOTS, *UNARY_SLOTS)), *BLOCKS)

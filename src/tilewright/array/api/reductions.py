@@ -15,6 +15,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {}
 # Functions with a native form, and their signatures. Sums of integers and bools go through the Python form, which widens them.
 NATIVE = {"sum": "x, /, axis=None, dtype=None, keepdims=False, *, out=None", "prod": "x, /, axis=None, dtype=None, keepdims=False, *, out=None",
           **dict.fromkeys(("max", "min", "any", "all"), "x, /, axis=None, keepdims=False, *, out=None"),
+          "mean": "x, /, axis=None, keepdims=False, *, dtype=None, out=None",
           **dict.fromkeys(("argmax", "argmin"), "x, /, axis=None, keepdims=False")}
 WIDE = {"b": np.dtype(np.int64), "i": np.dtype(np.int64), "u": np.dtype(np.uint64)}
 
