@@ -511,6 +511,17 @@ def plain(tree: Any) -> Any:
     return tree
 
 
+def unwrapped(tree: Any) -> Any:
+    """As `plain`, of results that nobody else holds: the memory may be written."""
+    if type(tree) is Array:
+        return ready(tree)
+    if type(tree) in (list, tuple):
+        return type(tree)(map(unwrapped, tree))
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        return type(tree)(*map(unwrapped, tree))
+    return tree
+
+
 def own_tree(tree: Any) -> Any:
     """As `plain`, with memory that may be written."""
     if type(tree) is Array:

@@ -20,7 +20,7 @@ from ..transform.trace import Tracer, as_array, tracing, user_place
 from . import arrays, lazy, native
 from .api import contractions, creation, elementwise, info, more, protocols, reductions, searching, shapes
 from .api.base import written
-from .arrays import Array, plain, rewrapped
+from .arrays import Array, plain, rewrapped, unwrapped
 from .jit import Jit
 from .programs import Programs
 
@@ -106,8 +106,9 @@ def offered(name: str, on_arrays: Fn, traced: Fn | None) -> Fn:
             if _has(Array, args) or _has(Array, kwargs.values()) or not (_foreign(args) or _foreign(kwargs.values())):
                 return on_arrays(*args, **kwargs)
             if compiled is not None:
-                return compiled(*args, **kwargs)
-            return plain(on_arrays(*args, **kwargs))
+                made = None if kwargs else elementwise.on_numpy(name, args)
+                return compiled(*args, **kwargs) if made is None else made
+            return unwrapped(on_arrays(*args, **kwargs))
         except (ArgumentError, ParseError) as e:
             raise _at_line(e) from None
 

@@ -101,6 +101,40 @@ def compute_into(name: str, x1: Any, x2: Any, target: Array) -> Array | None:
     return target if machine.elementwise(name, [a, b], dtype, out=memory) is not None else None
 
 
+def on_numpy(name: str, args: tuple[Any, ...]) -> Header | None:
+    """The function of plain NumPy arrays of one dtype, and numbers beside them, by the kernel that Arrays use; None where it is not so simple."""
+    kinds, floats, rule = (UNARY if len(args) == 1 else BINARY).get(name, ("", False, ""))
+    arrays = [a for a in args if type(a) is np.ndarray]
+    if not arrays or not kinds or len(args) > 2:
+        return None
+    dtype = arrays[0].dtype
+    if any(a.dtype != dtype for a in arrays) or not dtype.isnative or dtype not in _KINDS:
+        return None
+    kind = _KINDS[dtype]
+    if kind not in kinds or kind == "c" or (floats and kind in "biu"):
+        return None
+    operands = []
+    for x in args:
+        if type(x) is np.ndarray:
+            operands.append(x)
+        elif type(x) in (int, float) and kind in "iuf" and weak_dtype(x, dtype, name) == dtype:
+            try:
+                operands.append(np.array(x, dtype))
+            except OverflowError:
+                return None
+        else:
+            return None
+    if len(operands) == 2 and operands[0].shape != operands[1].shape:
+        try:
+            np.broadcast_shapes(operands[0].shape, operands[1].shape)
+        except ValueError:
+            return None
+    return machine.elementwise(name, operands, result_dtype_of(rule, dtype))
+
+
+_KINDS = {d.np: d.kind for d in dt.ALL}
+
+
 def _later1(name: str, x: Any) -> Array | None:
     """A lazy result; None where the dtype has to change first, or there is no kernel."""
     o = lazy.operand(x)
