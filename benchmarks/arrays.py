@@ -1,4 +1,4 @@
-"""Eager functions of `tw.Array` beside NumPy and PyTorch eager, in one interleaved run: 60 functions × sizes × contiguous and strided operands.
+"""Eager functions of `tw.Array` beside NumPy and PyTorch eager in one interleaved run: functions × sizes × contiguous and strided operands.
 
     python benchmarks/arrays.py                  all of it; a table and the geometric means
     python benchmarks/arrays.py add exp --sizes 100 100000
@@ -136,13 +136,15 @@ def calls() -> None:
     x, y, p, q = tw.asarray(a), tw.asarray(b), torch.from_numpy(a), torch.from_numpy(b)
     m, n, r = tw.ones((10, 20)), np.ones((10, 20), np.float32), torch.ones(10, 20)
     rows: list[tuple[str, Fn, Fn, Fn]] = [
-        ("add of 10 floats", lambda _: x + y, lambda _: a + b, lambda _: p + q), ("exp of 10 floats", lambda _: tw.exp(x), lambda _: np.exp(a),
-                                                                                   lambda _: torch.exp(p)),
-        ("x + 1.0", lambda _: x + 1.0, lambda _: a + 1.0, lambda _: p + 1.0), ("x[2:5]", lambda _: x[2:5], lambda _: a[2:5], lambda _: p[2:5]),
-        ("m.T", lambda _: m.T, lambda _: n.T, lambda _: r.T), ("m[1:, ::-1]", lambda _: m[1:, ::-1], lambda _: n[1:, ::-1], lambda _: r[1:]),
+        ("add of 10 floats", lambda _: x + y, lambda _: a + b, lambda _: p + q),
+        ("exp of 10 floats", lambda _: tw.exp(x), lambda _: np.exp(a), lambda _: torch.exp(p)),
+        ("x + 1.0", lambda _: x + 1.0, lambda _: a + 1.0, lambda _: p + 1.0),
+        ("x[2:5]", lambda _: x[2:5], lambda _: a[2:5], lambda _: p[2:5]),
+        ("m.T", lambda _: m.T, lambda _: n.T, lambda _: r.T),
+        ("m[1:, ::-1]", lambda _: m[1:, ::-1], lambda _: n[1:, ::-1], lambda _: r[1:]),
         ("m.reshape(20, 10)", lambda _: m.reshape(20, 10), lambda _: n.reshape(20, 10), lambda _: r.reshape(20, 10)),
-        ("sum of 10 floats", lambda _: tw.sum(x), lambda _: np.sum(a), lambda _: torch.sum(p)), ("x.shape", lambda _: x.shape, lambda _: a.shape,
-                                                                                                  lambda _: p.shape)]
+        ("sum of 10 floats", lambda _: tw.sum(x), lambda _: np.sum(a), lambda _: torch.sum(p)),
+        ("x.shape", lambda _: x.shape, lambda _: a.shape, lambda _: p.shape)]
     for name, *fns in rows:
         ns = least(fns, [None] * 3, rounds=9, budget=1e6)
         print(f"{name:24s} tw {ns[0]:7.0f} ns   NumPy {ns[1]:7.0f} ns   torch {ns[2]:7.0f} ns")
@@ -178,7 +180,8 @@ def lazy(rounds: int) -> None:
         return torch.tanh(torch.nn.functional.gelu(p * q + 1) * 0.5 + torch.sigmoid(q)) / (1 + torch.exp(-p))
 
     ns = least([waiting, ours, theirs], [None] * 3, rounds=rounds, budget=3e7)
-    print(f"fused expression of 1M floats: lazy {ns[0] / 1e3:.0f} µs, eager {ns[1] / 1e3:.0f} µs, torch {ns[2] / 1e3:.0f} µs: {ns[2] / ns[0]:.1f} times")
+    print(f"fused expression of 1M floats: lazy {ns[0] / 1e3:.0f} µs, eager {ns[1] / 1e3:.0f} µs, torch {ns[2] / 1e3:.0f} µs: "
+          f"{ns[2] / ns[0]:.1f} times")
 
 
 if __name__ == "__main__":

@@ -116,7 +116,8 @@ _NUMPY = (  # the array API's and NumPy's functions that have no traced form yet
 _DTYPES = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float8_e4m3fn", "float8_e5m2", "float16",
            "bfloat16", "float32", "float64", "complex64", "complex128")
 _CONSTANTS = ("e", "euler_gamma", "inf", "nan", "newaxis", "pi")
-_LAZY |= dict.fromkeys((*_NUMPY, "__array_namespace_info__"), "array.functions") | {"Array": "array.arrays", "lazy": "array.lazy", "set_mode": "array.lazy"}
+_LAZY |= dict.fromkeys((*_NUMPY, "__array_namespace_info__"), "array.functions")
+_LAZY |= {"Array": "array.arrays", "lazy": "array.lazy", "set_mode": "array.lazy"}
 __all__ += ["Array", "lazy", "set_mode", *_NUMPY, *_DTYPES, *_CONSTANTS]
 __array_api_version__ = "2025.12"
 

@@ -1,5 +1,5 @@
 """A short run of the array API's own test suite, where a copy of it lies beside the checkout. The names of what is tested there are the
-standard's; the special cases of this project's own are in test_eager.py and test_special_cases.py."""
+standard's; the special cases of this project's own are in test_eager.py."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def test_the_standards_own_suite(part: str) -> None:
     assert SUITE is not None
     files = [str(SUITE / "array_api_tests" / name) for name in part.split()]
     environment = {**os.environ, "ARRAY_API_TESTS_MODULE": "tilewright", "PYTHONPATH": str(ROOT / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run([sys.executable, "-m", "pytest", "-q", *files, "--max-examples", "2", "--disable-deadline", "-p", "no:cacheprovider"],
+    options = ["--max-examples", "2", "--disable-deadline", "-p", "no:cacheprovider"]
+    done = subprocess.run([sys.executable, "-m", "pytest", "-q", *files, *options],
                           cwd=SUITE, env=environment, capture_output=True, text=True, check=False)
     last = done.stdout.strip().splitlines()[-1]
     assert done.returncode == 0, "\n".join(done.stdout.splitlines()[-40:])

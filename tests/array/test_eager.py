@@ -12,7 +12,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.array import machine
-from tilewright.array.api import elementwise, info
+from tilewright.array.api import elementwise, info, loops
 from tilewright.core import dtypes as dt
 
 LAYOUTS: dict[str, Any] = {
@@ -42,7 +42,8 @@ def test_operators_read_any_layout(layout: str, dtype: np.dtype[Any]) -> None:
         a, b = view(numbers(shape, dtype, 1)), view(numbers(shape, dtype, 2))
         x, y = tw.asarray(a), tw.asarray(b)
         with np.errstate(all="ignore"):
-            cases = [(x + y, a + b), (x * y, a * b), (x < y, a < b), (x == x, a == a), (x + y[:1], a + b[:1]), (tw.where(x < y, x, y), np.where(a < b, a, b))]
+            cases = [(x + y, a + b), (x * y, a * b), (x < y, a < b), (x == x, a == a), (x + y[:1], a + b[:1]),
+                     (tw.where(x < y, x, y), np.where(a < b, a, b))]
             if dtype.kind != "b":
                 cases += [(x - y, a - b), (x + 3, a + dtype.type(3)), (2 * x, dtype.type(2) * a), (tw.maximum(x, y), np.maximum(a, b))]
             if dtype.kind in "if":
@@ -58,8 +59,9 @@ def test_operators_read_any_layout(layout: str, dtype: np.dtype[Any]) -> None:
 def test_large_operands_are_shared_by_threads() -> None:
     a = numbers((700, 900), np.dtype(np.float32), 1)
     x = tw.asarray(a)
-    for ours, theirs in ((x + x, a + a), (x + x.T[:1, :700].T, a + a.T[:1, :700].T), (x.T * 2, a.T * 2), (x[:, ::2] - x[:, 1::2], a[:, ::2] - a[:, 1::2]),
-                         (tw.where(x > 0, x, -x), abs(a)), (x[::-1] < 1, a[::-1] < 1), (tw.square(x.T), a.T * a.T)):
+    pairs = [(x + x, a + a), (x + x.T[:1, :700].T, a + a.T[:1, :700].T), (x.T * 2, a.T * 2), (tw.where(x > 0, x, -x), abs(a)),
+             (x[:, ::2] - x[:, 1::2], a[:, ::2] - a[:, 1::2]), (x[::-1] < 1, a[::-1] < 1), (tw.square(x.T), a.T * a.T)]
+    for ours, theirs in pairs:
         np.testing.assert_array_equal(np.asarray(ours), theirs, strict=True)
 
 
@@ -73,10 +75,9 @@ def test_functions_of_one_operand(name: str) -> None:
         a = numbers((3, 40), d, 3) * d.type(1 if d.kind in "biu" else 0.03)
         if name in ("log", "log2", "log10", "sqrt", "rsqrt", "acosh") and d.kind == "f":
             a = np.abs(a) + 1
-        from tilewright.array.api import loops
-
         ours = np.asarray(getattr(tw, name)(tw.asarray(a)[:, ::-1]))
-        source = a.astype(np.complex128 if d.kind == "c" else np.float64) if d.kind in "fc" else a.astype(np.float32) if d.kind in "biu" and elementwise.UNARY[name][1] else a
+        source = a.astype(np.complex128 if d.kind == "c" else np.float64) if d.kind in "fc" else a
+        source = source.astype(np.float32) if d.kind in "biu" and elementwise.UNARY[name][1] else source
         theirs = loops.unary(name, source[:, ::-1], np.dtype(np.bool_) if ours.dtype == bool else ours.dtype if d.kind in "biu" else
                              np.dtype(np.complex128 if ours.dtype.kind == "c" else np.float64))
         tolerance = {"float32": 3e-6, "complex64": 2e-5, "float64": 1e-13}.get(ours.dtype.name, 0)
@@ -87,7 +88,8 @@ def test_functions_of_one_operand(name: str) -> None:
 def test_reductions_of_any_axes_and_layout(dtype: Any) -> None:
     for shape in ((7,), (3, 5), (50000,), (3, 20000), (20000, 3), (6, 7, 8)):
         base = numbers(shape, np.dtype(dtype), 4)
-        for view in (lambda a: a, lambda a: a.T, lambda a: a[::-1], lambda a: a[..., ::2]):
+        views: list[Any] = [lambda a: a, lambda a: a.T, lambda a: a[::-1], lambda a: a[..., ::2]]
+        for view in views:
             a = view(base)
             for axis in [None, 0, -1, *([(0, 1)] if a.ndim > 1 else [])]:
                 for name in ("sum", "max", "min", "any", "all", "mean", "argmax", "argmin"):

@@ -50,12 +50,13 @@ class Array:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return ready(self).shape
+        return tuple(ready(self).shape)
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """The element type, one of `tw.float32` ...; these are NumPy's dtype objects."""
-        return ready(self).dtype
+        found: np.dtype[Any] = ready(self).dtype
+        return found
 
     @property
     def ndim(self) -> int:
@@ -146,7 +147,7 @@ class Array:
         """Windows of `size` elements along an axis, `step` apart, on a new last axis. They overlap in memory."""
         a = ready(self)
         if not 1 <= size <= a.shape[axis] or step < 1:
-            raise ArgumentError(f"unfold: size must be 1 to {a.shape[axis]} and step at least 1, got size={size} step={step} for {shown(a)}")
+            raise ArgumentError(f"unfold: size is 1 to {a.shape[axis]} and step at least 1, got size={size} step={step} for {shown(a)}")
         windows = np.lib.stride_tricks.sliding_window_view(a, size, axis=axis)
         return wrap(windows[(slice(None),) * (axis % a.ndim) + (slice(None, None, step),)])
 
@@ -287,7 +288,7 @@ class Array:
         return self.__array__().__array_interface__
 
     def __buffer__(self, flags: int) -> memoryview:
-        return memoryview(self.__array__())
+        return self.__array__().data
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
         """`np.exp(x)` and `ndarray + x` are Tilewright's functions of that name; other ufuncs run in NumPy and give an Array."""
@@ -354,7 +355,7 @@ class Array:
     def astype(self, dtype: Any, *, copy: bool = True) -> Array:
         from . import functions
 
-        found: Array = functions.astype(self, dtype, copy=copy)
+        found: Array = functions.API["astype"](self, dtype, copy=copy)
         return found
 
     def numpy(self) -> np.ndarray[Any, Any]:
@@ -433,7 +434,8 @@ def ready(x: Array) -> np.ndarray[Any, Any]:
     try:
         return x._a
     except AttributeError:
-        a = x._a = x._node.value()
+        a: np.ndarray[Any, Any] = x._node.value()
+        x._a = a
         del x._node
         return a
 
@@ -602,8 +604,8 @@ OPERATORS = {"add": "add", "sub": "subtract", "mul": "multiply", "truediv": "div
              "lshift": "bitwise_left_shift", "rshift": "bitwise_right_shift"}
 COMPARISONS = {"eq": "equal", "ne": "not_equal", "lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal"}
 SINGLE = {"neg": "negative", "pos": "positive", "abs": "abs", "invert": "bitwise_invert"}
-METHODS = ("sum", "prod", "max", "min", "mean", "std", "var", "all", "any", "argmax", "argmin", "cumsum", "cumprod", "sort", "argsort", "clip",
-           "round", "conj", "repeat", "nonzero", "dot", "trace", "take", "real", "imag")
+METHODS = ("sum", "prod", "max", "min", "mean", "std", "var", "all", "any", "argmax", "argmin", "cumsum", "cumprod", "sort", "argsort",
+           "clip", "round", "conj", "repeat", "nonzero", "dot", "trace", "take", "real", "imag")
 
 
 def _operand(x: Any) -> bool:

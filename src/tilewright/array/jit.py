@@ -236,7 +236,8 @@ def jit(fn: Fn | None = None, *, donate: int | Sequence[int] = (), static: int |
         target: str | TargetSpec | None = None) -> Any:
     """Compile a function of arrays: `tw.jit(f)`, `@tw.jit`, `@tw.jit(donate=(0, 1))`, `tw.jit(f, target="cuda")`.
 
-    Arguments and results are NumPy arrays, numbers and nested containers of them; where an argument is an Array, results are Arrays. The arrays of `donate`d arguments are overwritten:
+    Arguments and results are NumPy arrays, numbers and nested containers of them; where an argument is an Array, results are Arrays.
+    The arrays of `donate`d arguments are overwritten:
     results of the same types come back in their memory. `static` arguments (positions or names) are fixed at compile time; other
     values than before compile again. `target` is "cpu", "cuda" or an architecture like "sm_90a"; without it, "cuda" where an argument is
     a CUDA tensor. On a GPU results are CUDA tensors, and NumPy arrays and numbers among the arguments are copied there.

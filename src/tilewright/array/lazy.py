@@ -52,7 +52,7 @@ class Expression(Node):
                 if node.header is None and not top and node.uses > 1:
                     node.value()  # several expressions read it
                 if node.header is None:
-                    return f"{node.name}({','.join(text(o, False) for o in node.operands)}){node.dtype.name if node.name == 'astype' else ''}"
+                    return f"{node.name}({','.join(text(o, False) for o in node.operands)})"
                 node = node.header
             if id(node) not in places:
                 places[id(node)] = len(leaves)

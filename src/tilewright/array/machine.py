@@ -1,7 +1,7 @@
 """The native side of eager functions: kernels by function and dtypes, made once ever and kept on disk, and the code that runs them.
 
-A kernel works on contiguous elements of any number; it is what the compiler makes of the traced function of one symbolic size. The host code
-of `runtime/eager_host.py` gathers strided and broadcast operands in chunks, so that one kernel serves every shape, rank and layout.
+A kernel works on any number of contiguous elements; it is what the compiler makes of the traced function of one symbolic size. The host
+code of `runtime/eager_host.py` gathers strided and broadcast operands in chunks, so that one kernel serves every shape, rank and layout.
 """
 from __future__ import annotations
 
@@ -55,8 +55,12 @@ def _stamp() -> str:
 
 
 @functools.cache
-def _cache() -> CodeCache:
+def _cache_in(folder: str | None) -> CodeCache:
     return CodeCache()
+
+
+def _cache() -> CodeCache:
+    return _cache_in(os.environ.get("TILEWRIGHT_CACHE_DIR"))
 
 
 # ---- kernels
@@ -171,27 +175,29 @@ class Machine:
 
         target = host_target()
         folder = Path(H.__file__)
-        text = "host code " + blake2b(folder.read_bytes() + folder.parents[1].joinpath("target/cpu/host_code.py").read_bytes(),
-                                      digest_size=20).hexdigest()
+        sources = (folder, folder.parents[1] / "target/cpu/host_code.py")
+        text = "host code " + blake2b(b"".join(p.read_bytes() for p in sources), digest_size=20).hexdigest()
         externals = ("PyErr_Clear", "PyType_GenericAlloc", "Py_DecRef", "PyObject_GetAttr", "PyLong_AsLongAndOverflow", "PyObject_Vectorcall",
                      "PyObject_GetItem", "PyObject_GetBuffer", "PyNumber_MatrixMultiply")
 
         def write() -> str:
             made, used = compile_host(H.source(), H.CONSTANTS, H.BLOCKS, H.EXPORTS, H.STEPS)
             assert set(used) <= set(externals), used
-            lines = (f"{line[:-2]} {target.attributes} {{" if line.startswith("define ") else line for line in (made + H.vector_ir()).splitlines())
-            return "\n".join(lines).replace(" nounwind #", " #") + "\n"
+            lines = (made + H.vector_ir()).splitlines()
+            return "".join(f"{line[:-2]} {target.attributes} {{\n" if line.startswith("define ") else f"{line}\n" for line in lines)
 
         (code,), _ = _cache().build([(text, write)], target)
         symbols = {name: _address(getattr(ctypes.pythonapi, name)) for name in externals}
         self.library = Library([code], H.EXPORTS, symbols)
         self.run_address = self.library.address("tw_eager_run")
-        word = ctypes.c_void_p
-        self.prepare_many = ctypes.PYFUNCTYPE(ctypes.c_ssize_t, *[word] * 5)(self.library.address("tw_eager_prepare_many"))
-        self.prepare_reduce = ctypes.PYFUNCTYPE(ctypes.c_ssize_t, *[word] * 8)(self.library.address("tw_reduce_prepare"))
+        word: Any = ctypes.c_void_p
+        entry: Any = ctypes.PYFUNCTYPE
+        free_entry: Any = ctypes.CFUNCTYPE
+        self.prepare_many = entry(ctypes.c_ssize_t, *[word] * 5)(self.library.address("tw_eager_prepare_many"))
+        self.prepare_reduce = entry(ctypes.c_ssize_t, *[word] * 8)(self.library.address("tw_reduce_prepare"))
         self.reduce_address = self.library.address("tw_reduce_run")
-        self.run_reduce = ctypes.CFUNCTYPE(None, *[word] * 4)(self.reduce_address)
-        self.run = ctypes.CFUNCTYPE(None, *[word] * 4)(self.run_address)
+        self.run_reduce = free_entry(None, *[word] * 4)(self.reduce_address)
+        self.run = free_entry(None, *[word] * 4)(self.run_address)
         self.state = (ctypes.c_int64 * 32).from_address(self.library.address("state"))
         self.slots = (ctypes.c_int64 * 64).from_address(self.library.address("slots"))
         self.free: list[Any] = []
@@ -250,8 +256,8 @@ class _Run:
 
 def elementwise(name: str, operands: list[Header], dtype: np.dtype[Any], out: Header | None = None,
                 shape: tuple[int, ...] | None = None) -> Header | None:
-    """A function of operands that broadcast (to `shape`), into a new header or a contiguous `out`; None where there is no kernel. The name may
-    be an expression of functions: `tanh(add(i0,i1))`."""
+    """A function of operands that broadcast (to `shape`), into a new header or a contiguous `out`; None where there is no kernel.
+    The name may be an expression of functions: `tanh(add(i0,i1))`."""
     native = machine()
     if native is None:
         return None
@@ -317,7 +323,7 @@ def _share(native: Machine) -> None:
     run = _Run()
     run.make()
     native.shared = run
-    native.state[H.TW_RUN] = ctypes.cast(run.job.pool.run, ctypes.c_void_p).value
+    native.state[H.TW_RUN] = _address(run.job.pool.run)
     run.table[0, run.fn] = native.run_address
     native.state[H.JOB_RUN], native.state[H.JOB_GRID] = run.address, run.table.ctypes.data + 8 * run.grid
     native.state[H.JOB] = run.job.address
@@ -421,8 +427,7 @@ def _columns(native: Machine, name: str, a: Header, kept: int, made: Header, out
     if size == 1 or i > 1 or step % width or count > H.ROW:
         return None
     many, apart = (source.shape[0], source.strides[0]) if i == 1 else (1, 0)
-    words = np.array([source.__array_interface__["data"][0], apart // width, step // width, made.__array_interface__["data"][0], size, count,
-                      many, size], np.int64)
+    words = [source.ctypes.data, apart // width, step // width, made.ctypes.data, size, count, many, size]
     grid = (size + 63) // 64 * many
     try:
         run = native.free.pop()
@@ -430,14 +435,15 @@ def _columns(native: Machine, name: str, a: Header, kept: int, made: Header, out
         run = _Run()
     run.words[:8] = words
     if a.nbytes < THREADED:
-        ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4)(fn)(run.address, 0, grid, _work(native))
+        entry: Any = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4)
+        entry(fn)(run.address, 0, grid, _work())
     else:
         run.start(fn, grid)
     native.free.append(run)
     return made
 
 
-def _work(native: Machine) -> int:
+def _work() -> int:
     """Scratch memory of a kernel that runs on this thread: of the thread's own."""
     found = getattr(_local, "work", None)
     if found is None:

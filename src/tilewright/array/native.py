@@ -1,7 +1,8 @@
 """Elementwise functions and operators of Arrays as native functions: small operands never enter the interpreter.
 
-Each function has a table: its Python form, and for each dtype of NumPy's the kernel and the dtype of the result, which the Python form fills
-in when it has run once (`learn`). Whatever the native form does not do (other operand types, large results, keywords) goes to the Python form.
+Each function has a table: its Python form, and for each dtype of NumPy's the kernel and the dtype of the result, which the Python form
+fills in when it has run once (`learn`). Whatever the native form does not do (other operands, large results, keywords) goes to the
+Python form.
 """
 from __future__ import annotations
 
@@ -129,7 +130,8 @@ def install() -> None:
     _word(at + _COMPARE).value = native.library.address("tw_eager_compare")
     python = Array.__dict__["__getitem__"]
     entry = native.library.address("tw_eager_subscript")
-    method = _Method(b"__getitem__", entry, _ONE, b"__getitem__($self, key, /)\n--\n\nA view, or the elements that a mask or index arrays name.")
+    doc = b"__getitem__($self, key, /)\n--\n\nA view, or the elements that a mask or index arrays name."
+    method = _Method(b"__getitem__", entry, _ONE, doc)
     _keep.extend((python, method))
     native.slots[H.SUBSCRIPT], native.slots[H.FORCE], native.slots[H.ATTRIBUTE] = id(python), id(arrays.ready), id(arrays.attribute)
     product = arrays.operator_of("matmul")

@@ -143,7 +143,7 @@ def take(capsule: Any, what: str) -> Any:
         raise InputError(f"{what}: the capsule was used before, or is none of DLPack's; ask its producer for another")
     dtype = BY_CODE.get((t.code, t.bits)) if t.lanes == 1 else None
     if dtype is None or t.device_type not in (1, 3):
-        raise InputError(f"{what}: needs CPU memory of one of {' '.join(d.name for d in dt.ALL)}, got DLPack type {t.code} of {t.bits} bits "
+        raise InputError(f"{what}: needs CPU memory of one of {' '.join(d.name for d in dt.ALL)}, got type {t.code} of {t.bits} bits "
                          f"on device {t.device_type}")
     shape = tuple(t.shape[i] for i in range(t.ndim))
     strides = tuple(t.strides[i] * dtype.itemsize for i in range(t.ndim)) if t.strides else None

@@ -24,12 +24,14 @@ TABLE_KERNELS = 64  # of a function's table: its Python form, then from here on 
 ROW = 16384  # elements that a kernel of a reduction takes at once
 REDUCE = 56 + OPERAND
 CONSTANTS = {"ROW": ROW, "AXES": AXES, "OPERAND": OPERAND, "RUN_OPERANDS": RUN_OPERANDS, "RUN": RUN, "CHUNK": CHUNK, "PROGRAM": PROGRAM,
-             "NATIVE_BYTES": NATIVE_BYTES, "TYPES": TYPES, "SHARED_BYTES": SHARED_BYTES, "ARG_ROW": ARG_ROW, "TABLE_KERNELS": TABLE_KERNELS, "TABLE_COLUMNS": TABLE_COLUMNS, "SHAPE": 32, "STRIDES": 32 + 8 * AXES}
+             "NATIVE_BYTES": NATIVE_BYTES, "TYPES": TYPES, "SHARED_BYTES": SHARED_BYTES, "ARG_ROW": ARG_ROW, "TABLE_KERNELS": TABLE_KERNELS,
+             "TABLE_COLUMNS": TABLE_COLUMNS, "SHAPE": 32, "STRIDES": 32 + 8 * AXES}
 # The words of the block `state`.
-ARRAY, FLOAT, LONG, NDARRAY, NEW_ARRAY, MODE, SLOT, SLICE, TUPLE, ELLIPSIS, NONE, FROM_SCALAR, AXIS, TW_RUN, JOB, JOB_RUN, JOB_GRID = range(17)
-CONSTANTS |= {"S_" + name: 8 * k for k, name in enumerate(
-    ("ARRAY", "FLOAT", "LONG", "NDARRAY", "NEW_ARRAY", "MODE", "SLOT", "SLICE", "TUPLE", "ELLIPSIS", "NONE", "FROM_SCALAR", "AXIS",
-     "TW_RUN", "JOB", "JOB_RUN", "JOB_GRID"))}
+STATE = ("ARRAY", "FLOAT", "LONG", "NDARRAY", "NEW_ARRAY", "MODE", "SLOT", "SLICE", "TUPLE", "ELLIPSIS", "NONE", "FROM_SCALAR", "AXIS",
+         "TW_RUN", "JOB", "JOB_RUN", "JOB_GRID")
+(ARRAY, FLOAT, LONG, NDARRAY, NEW_ARRAY, MODE, SLOT, SLICE, TUPLE, ELLIPSIS, NONE, FROM_SCALAR, AXIS, TW_RUN, JOB, JOB_RUN,
+ JOB_GRID) = range(17)
+CONSTANTS |= {"S_" + name: 8 * k for k, name in enumerate(STATE)}
 NUMBER_SLOTS = {"add": 0, "subtract": 8, "multiply": 16, "remainder": 24, "bitwise_and": 104, "bitwise_xor": 112, "bitwise_or": 120,
                 "floor_divide": 232, "divide": 240}  # byte offsets in PyNumberMethods
 UNARY_SLOTS = {"negative": 48, "abs": 64, "bitwise_invert": 80}
@@ -1036,5 +1038,7 @@ def vector_ir() -> str:
     return "".join(_step_ir(step, size) for step, size in STEPS.values())
 
 
-EXPORTS = ("tw_reduce_run", "tw_reduce_prepare", "tw_eager_call_reduce", "tw_eager_run", "tw_eager_prepare", "tw_eager_prepare_many", "tw_eager_call1", "tw_eager_call2", "tw_eager_call3", "tw_eager_call_astype", "tw_eager_compare", "tw_eager_subscript", "tw_eager_matmul",
-           "tw_eager_getbuffer", "tw_eager_attribute", "tw_eager_view", *(f"tw_op_{name}" for name in (*NUMBER_SLOTS, *UNARY_SLOTS)), *BLOCKS)
+EXPORTS = (*(f"tw_{name}" for name in (
+    "reduce_run", "reduce_prepare", "eager_run", "eager_prepare", "eager_prepare_many", "eager_call1", "eager_call2", "eager_call3",
+    "eager_call_astype", "eager_call_reduce", "eager_compare", "eager_subscript", "eager_matmul", "eager_getbuffer", "eager_attribute",
+    "eager_view")), *(f"tw_op_{name}" for name in (*NUMBER_SLOTS, *UNARY_SLOTS)), *BLOCKS)

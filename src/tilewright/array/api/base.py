@@ -74,8 +74,9 @@ def _listed(x: Any, dtype: np.dtype[Any] | None, what: str) -> Header:
     try:
         made = np.asarray(raw, dtype)
     except (ValueError, TypeError) as e:
-        shown_ = repr(x) if len(repr(x)) < 60 else f"a {type(x).__name__}"
-        raise ArgumentError(f"{what}: an operand must be an array or a number, or lists of numbers that make one, got {shown_}: {e}") from None
+        given = repr(x) if len(repr(x)) < 60 else f"a {type(x).__name__}"
+        raise ArgumentError(f"{what}: an operand must be an array or a number, or lists of numbers that make one, got {given} ({e})"
+                            ) from None
     if dtype is None:
         kind = made.dtype.kind
         if kind in DEFAULT and not strong and made.size:

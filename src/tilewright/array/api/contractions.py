@@ -52,7 +52,8 @@ def vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Array:
         raise ArgumentError(f"vecdot: axis must name an axis of both from the end, got {axis} for {shown(a)} and {shown(b)}")
     if a.shape[axis] != b.shape[axis]:
         raise ArgumentError(f"vecdot: the sizes along the axis differ, got {shown(a)} and {shown(b)}")
-    return give(product(lambda p, q: np.vecdot(p, q, axis=axis), a, b))
+    numpy: Any = np
+    return give(product(lambda p, q: numpy.vecdot(p, q, axis=axis), a, b))
 
 
 @public
@@ -128,14 +129,16 @@ def corrcoef(x: Any, y: Any = None, *, rowvar: bool = True) -> Array:
 def convolve(x1: Any, x2: Any, mode: str = "full") -> Array:
     """The discrete convolution of two vectors."""
     (a, b), _ = numbers(x1, x2, what="convolve")
-    return give(np.convolve(a, b, mode))  # type: ignore[arg-type]
+    numpy: Any = np
+    return give(numpy.convolve(a, b, mode))
 
 
 @public
 def correlate(x1: Any, x2: Any, mode: str = "valid") -> Array:
     """The cross-correlation of two vectors."""
     (a, b), _ = numbers(x1, x2, what="correlate")
-    return give(np.correlate(a, b, mode))  # type: ignore[arg-type]
+    numpy: Any = np
+    return give(numpy.correlate(a, b, mode))
 
 
 @public

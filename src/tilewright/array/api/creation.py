@@ -8,9 +8,9 @@ import numpy as np
 
 from ...core.errors import ArgumentError
 from ...runtime.outputs import new_array
-from ..arrays import Array, check_device, ready, shown, wrap
-from .base import COMPLEX, FLOAT, INT, Header, common, give, header, known, _listed, _number
 from ...transform.trace import Tracer, python_type
+from ..arrays import Array, check_device, ready, shown, wrap
+from .base import COMPLEX, FLOAT, INT, Header, _listed, _number, common, give, header, known
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
 
@@ -39,7 +39,8 @@ def asarray(obj: Any, /, dtype: Any = None, *, device: Any = None, copy: bool | 
     """An Array of what is given: arrays share their memory unless a copy is asked for or another dtype is."""
     check_device(device, "asarray")
     if isinstance(obj, Tracer):
-        return obj if dtype is None else obj.astype(dtype)  # type: ignore[attr-defined]
+        traced: Any = obj
+        return traced if dtype is None else traced.astype(dtype)  # type: ignore[no-any-return]
     wanted = None if dtype is None else known(dtype, "asarray")
     if type(obj) is Array and not copy and (wanted is None or wanted == ready(obj).dtype):
         return obj
@@ -194,7 +195,8 @@ def meshgrid(*arrays: Any, indexing: str = "xy") -> tuple[Array, ...]:
     if headers:
         wanted = common(*(h.dtype for h in headers))
         headers = [h.astype(wanted, copy=False) for h in headers]
-    return tuple(give(a) for a in np.meshgrid(*headers, indexing=indexing, copy=False))
+    numpy: Any = np
+    return tuple(give(a) for a in numpy.meshgrid(*headers, indexing=indexing, copy=False))
 
 
 def _triangle(name: str, fn: Callable[..., Header]) -> Callable[..., Any]:

@@ -12,8 +12,8 @@ import numpy as np
 
 from ...core import dtypes as dt
 from ...core.errors import ArgumentError
-from ..arrays import Array, shown
 from .. import lazy, machine
+from ..arrays import Array, shown
 from . import loops
 from .base import FLOAT, Header, as_float, give, header, numbers, weak_dtype, written
 
@@ -31,8 +31,8 @@ UNARY: dict[str, tuple[str, bool, str]] = {
     "logical_not": (ALL, False, "b"), "bitwise_invert": (BITS, False, ""),
     "abs": (NUMERIC, False, "real"), "real": (ALL, False, "real"), "imag": (ALL, False, "real"), "angle": (NUMERIC, True, "real"),
 }
-ACTIVATIONS = ("gelu", "sigmoid", "relu", "silu", "softplus", "erf", "erfc", "mish", "hardswish", "hardsigmoid", "log_sigmoid", "relu6", "selu",
-               "lgamma", "digamma", "softsign", "tanhshrink")  # of floats; they have kernels only, no loops of NumPy's
+ACTIVATIONS = ("gelu", "sigmoid", "relu", "silu", "softplus", "erf", "erfc", "mish", "hardswish", "hardsigmoid", "log_sigmoid", "relu6",
+               "selu", "lgamma", "digamma", "softsign", "tanhshrink")  # of floats; they have kernels only, no loops of NumPy's
 BINARY: dict[str, tuple[str, bool, str]] = {
     **dict.fromkeys(("add", "multiply", "subtract", "maximum", "minimum"), (ALL, False, "")),
     **dict.fromkeys(("fmax", "fmin", "gcd", "lcm", "heaviside"), (REAL, False, "")),
@@ -44,7 +44,8 @@ BINARY: dict[str, tuple[str, bool, str]] = {
     **dict.fromkeys(("equal", "not_equal", "less", "less_equal", "greater", "greater_equal"), (ALL, False, "b")),
     **dict.fromkeys(("logical_and", "logical_or", "logical_xor"), (ALL, False, "b")),
 }
-ALIASES = {"absolute": "abs", "arccos": "acos", "arccosh": "acosh", "arcsin": "asin", "arcsinh": "asinh", "arctan": "atan", "arctanh": "atanh",
+ALIASES = {"absolute": "abs", "arccos": "acos", "arccosh": "acosh", "arcsin": "asin", "arcsinh": "asinh", "arctan": "atan",
+           "arctanh": "atanh",
            "arctan2": "atan2", "conjugate": "conj", "neg": "negative", "invert": "bitwise_invert", "bitwise_not": "bitwise_invert",
            "mul": "multiply", "sub": "subtract", "div": "divide", "true_divide": "divide", "power": "pow", "mod": "remainder",
            "left_shift": "bitwise_left_shift", "right_shift": "bitwise_right_shift", "fabs": "abs", "rint": "round",
@@ -102,7 +103,7 @@ def compute_into(name: str, x1: Any, x2: Any, target: Array) -> Array | None:
 
 
 def on_numpy(name: str, args: tuple[Any, ...]) -> Header | None:
-    """The function of plain NumPy arrays of one dtype, and numbers beside them, by the kernel that Arrays use; None where it is not so simple."""
+    """The function of NumPy arrays of one dtype, and numbers beside them, by the kernel of Arrays; None where it is not so simple."""
     kinds, floats, rule = (UNARY if len(args) == 1 else BINARY).get(name, ("", False, ""))
     arrays = [a for a in args if type(a) is np.ndarray]
     if not arrays or not kinds or len(args) > 2:
@@ -238,7 +239,7 @@ def round_(x: Any, /, decimals: int = 0, *, out: Any = None) -> Any:
 
 
 @public
-def clip(x: Any, /, min: Any = None, max: Any = None, *, out: Any = None) -> Any:
+def clip(x: Any, /, min: Any = None, max: Any = None, *, out: Any = None) -> Any:  # noqa: A002  the standard's names
     """Every element within bounds; a bound may be an array."""
     a = header(x, "clip")
     made = a

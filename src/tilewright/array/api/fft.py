@@ -52,7 +52,7 @@ for _name in ("fftn", "ifftn", "rfftn", "irfftn", "fft2", "ifft2", "rfft2", "irf
 
 
 def _frequencies(name: str) -> Callable[..., Any]:
-    def call(n: int, /, *, d: float = 1.0, dtype: Any = None, device: Any = None) -> Array:
+    def call(n: int, /, d: float = 1.0, *, dtype: Any = None, device: Any = None) -> Array:
         check_device(device, name)
         return wrap(np.asarray(getattr(np.fft, name)(n, d)).astype(FLOAT if dtype is None else known(dtype, name)))
 

@@ -17,7 +17,8 @@ from .base import COMPLEX, FLOAT, INT, common, header, known, weak_dtype
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
 DTYPES: dict[str, np.dtype[Any]] = {d.np.name: d.np for d in dt.ALL}
 CONSTANTS: dict[str, Any] = {"e": np.e, "pi": np.pi, "inf": np.inf, "nan": np.nan, "newaxis": None, "euler_gamma": np.euler_gamma}
-STANDARD = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64", "complex64", "complex128")
+STANDARD = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64", "complex64",
+            "complex128")
 KINDS = {
     "bool": "b", "signed integer": "i", "unsigned integer": "u", "integral": "iu", "real floating": "f", "complex floating": "c",
     "numeric": "iufc",
@@ -84,18 +85,19 @@ class iinfo_object:
 
 
 @public
-def finfo(type: Any, /) -> finfo_object:
+def finfo(type: Any, /) -> finfo_object:  # noqa: A002
     """The range of a float dtype, or of the parts of a complex one."""
     d = dt.dtype(_dtype(type, "finfo"))
     if d.kind not in "fc":
         raise ArgumentError(f"finfo: needs a float dtype, got {d.np}")
     real = dt.real_of(d).np
-    info: Any = ml_dtypes.finfo(real)
+    limits: Any = ml_dtypes.finfo
+    info = limits(real)
     return finfo_object(8 * real.itemsize, float(info.eps), float(info.max), float(info.min), float(info.smallest_normal), real)
 
 
 @public
-def iinfo(type: Any, /) -> iinfo_object:
+def iinfo(type: Any, /) -> iinfo_object:  # noqa: A002
     """The range of an integer dtype."""
     d = _dtype(type, "iinfo")
     if d.kind not in "iu":
@@ -160,6 +162,6 @@ class Info:
 
 
 @public
-def __array_namespace_info__() -> Info:
+def __array_namespace_info__() -> Info:  # noqa: N807
     """What this namespace can do: devices, dtypes, capabilities."""
     return Info()

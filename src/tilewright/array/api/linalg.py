@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...core import dtypes as dt
-from ...core.errors import ExecutionError, ArgumentError
+from ...core.errors import ArgumentError, ExecutionError
 from ..arrays import Array, shown
 from . import contractions, shapes
 from .base import Header, as_float, axes_of, give, header, numbers
@@ -131,7 +131,7 @@ def inv(x: Any, /) -> Array:
 
 
 @public
-def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Array:
+def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Array:  # noqa: A002
     """A norm of the matrices in the last two axes."""
     return give(np.asarray(_run("matrix_norm", np.linalg.norm, _matrix(x, "matrix_norm"), ord, (-2, -1), keepdims)))
 
@@ -206,7 +206,7 @@ def svdvals(x: Any, /) -> Array:
 
 
 @public
-def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any = 2) -> Array:
+def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any = 2) -> Array:  # noqa: A002
     """A norm of vectors along axes."""
     a = as_float(header(x, "vector_norm"))
     axes = axes_of(axis, a.ndim, "vector_norm")
@@ -223,7 +223,7 @@ def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any
 
 
 @public
-def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Array:
+def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Array:  # noqa: A002
     """NumPy's norm of vectors and matrices."""
     return give(np.asarray(_run("norm", np.linalg.norm, as_float(header(x, "norm")), ord, axis, keepdims)))
 

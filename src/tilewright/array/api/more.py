@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...core.errors import FormatError, ArgumentError
+from ...core.errors import ArgumentError, FormatError
 from ..arrays import Array, wrap
 from .base import Header, give, header, known
 
@@ -34,7 +34,7 @@ def ascontiguousarray(x: Any, /) -> Array:
 @public
 def shape(x: Any, /) -> tuple[int, ...]:
     """The shape."""
-    return header(x, "shape").shape
+    return tuple(header(x, "shape").shape)
 
 
 @public

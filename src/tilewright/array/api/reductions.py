@@ -13,7 +13,7 @@ from .base import Header, as_float, axes_of, give, header, known, written
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
 # Functions with a native form, and their signatures. Sums of integers and bools go through the Python form, which widens them.
-NATIVE = {"sum": "x, /, axis=None, dtype=None, keepdims=False, *, out=None", "prod": "x, /, axis=None, dtype=None, keepdims=False, *, out=None",
+NATIVE = {**dict.fromkeys(("sum", "prod"), "x, /, axis=None, dtype=None, keepdims=False, *, out=None"),
           **dict.fromkeys(("max", "min", "any", "all"), "x, /, axis=None, keepdims=False, *, out=None"),
           "mean": "x, /, axis=None, keepdims=False, *, dtype=None, out=None",
           **dict.fromkeys(("argmax", "argmin"), "x, /, axis=None, keepdims=False")}
@@ -118,7 +118,7 @@ def _variance(x: Any, axis: Any, correction: float, keepdims: bool, what: str) -
     a = as_float(header(x, what))
     axes = axes_of(axis, a.ndim, what)
     with np.errstate(all="ignore"):
-        made = np.var(a, axis=axes, ddof=correction, keepdims=keepdims)  # type: ignore[call-overload]
+        made = np.var(a, axis=axes, ddof=correction, keepdims=keepdims)
     return np.asarray(made, dt.real_of(dt.dtype(a.dtype)).np)
 
 
@@ -143,7 +143,7 @@ def _arg(name: str) -> Callable[..., Any]:
         return give(np.asarray(getattr(np, name)(a, axis=axis, keepdims=keepdims), np.int64))
 
     call.__name__ = name
-    call.__doc__ = f"The index of the {'largest' if name == 'argmax' else 'smallest'} element along an axis, or of all; the first of equals."
+    call.__doc__ = f"Index of the {'largest' if name == 'argmax' else 'smallest'} element along an axis, or of all; the first of equals."
     return call
 
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...core.errors import ExecutionError, ArgumentError
+from ...core.errors import ArgumentError, ExecutionError
 from ..arrays import Array, shown
 from .base import FLOAT, Header, axes_of, common, give, header
 
@@ -180,14 +180,17 @@ def unique_values(x: Any, /) -> Array:
 
 
 @public
-def unique(x: Any, /, return_index: bool = False, return_inverse: bool = False, return_counts: bool = False, axis: int | None = None) -> Any:
+def unique(x: Any, /, return_index: bool = False, return_inverse: bool = False, return_counts: bool = False,
+           axis: int | None = None) -> Any:
     """NumPy's unique."""
-    made = np.unique(header(x, "unique"), return_index, return_inverse, return_counts, axis)
+    numpy: Any = np
+    made = numpy.unique(header(x, "unique"), return_index, return_inverse, return_counts, axis)
     return tuple(map(give, made)) if isinstance(made, tuple) else give(made)
 
 
 @public
-def histogram(x: Any, bins: Any = 10, range: Any = None, *, weights: Any = None, density: bool = False) -> tuple[Array, Array]:
+def histogram(x: Any, bins: Any = 10, range: Any = None, *,  # noqa: A002
+               weights: Any = None, density: bool = False) -> tuple[Array, Array]:
     """(counts, edges) of elements in bins."""
     counts, edges = np.histogram(header(x, "histogram"), header(bins) if isinstance(bins, (Array, list)) else bins, range,
                                  density=density, weights=None if weights is None else header(weights))

@@ -17,7 +17,6 @@ import ast
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
 
-
 from ...core.errors import CompileError
 
 _BINARY = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.FloorDiv: "sdiv", ast.Mod: "srem", ast.BitAnd: "and", ast.BitOr: "or",
