@@ -68,11 +68,11 @@ def _cache() -> CodeCache:
 def kernel(name: str, ins: tuple[dt.DType, ...], out: dt.DType) -> int:
     """The address of a kernel of contiguous elements: words of the operands' addresses, the result's, and the number of elements. 0 where
     the function has none for these dtypes."""
-    return _kernel("elements", name, ins, out)
+    return kernel_of("elements", name, ins, out)
 
 
 @functools.cache
-def _kernel(form: str, name: str, ins: tuple[dt.DType, ...], out: dt.DType) -> int:
+def kernel_of(form: str, name: str, ins: tuple[dt.DType, ...], out: dt.DType) -> int:
     if name in WITHOUT:
         return 0
     target = host_target()
@@ -348,8 +348,8 @@ def reduction(name: str, a: Header, axes: tuple[int, ...], keepdims: bool) -> He
     arg = name.startswith("arg")
     own = dt.dtype(a.dtype)
     out = dt.bool_ if name in TRUTHS else dt.i64 if arg else own
-    fn = _kernel("arg_rows" if arg else "rows", name, (own,), out)
-    again = 0 if arg else _kernel("rows", name, (out,), out)
+    fn = kernel_of("arg_rows" if arg else "rows", name, (own,), out)
+    again = 0 if arg else kernel_of("rows", name, (out,), out)
     if not fn or not (again or arg):
         return None
     from .native import learn
@@ -358,7 +358,7 @@ def reduction(name: str, a: Header, axes: tuple[int, ...], keepdims: bool) -> He
     if again and again != fn:
         learn(name, out.np, out.np, again)
     if name == "sum" and own.kind == "f" and own not in dt.SMALL:
-        mean = _kernel("rows", "mean", (own,), own)
+        mean = kernel_of("rows", "mean", (own,), own)
         if mean:
             learn("mean", a.dtype, a.dtype, mean, whole=True)
     kept = [i for i in range(a.ndim) if i not in axes]
@@ -405,14 +405,14 @@ def _walks_badly(a: Header, kept: int) -> bool:
 
 def _columns(native: Machine, name: str, a: Header, kept: int, made: Header, out: dt.DType) -> Header | None:
     """a[kept..., reduced...] where a kept axis is contiguous: rows are added up side by side."""
-    fn = _kernel("columns", name, (dt.dtype(a.dtype),), out)
+    fn = kernel_of("columns", name, (dt.dtype(a.dtype),), out)
     if not fn:
         return None
     from .native import learn_columns
 
     learn_columns(name, a.dtype, fn)
     if name == "sum" and dt.dtype(a.dtype).kind == "f":
-        learn_columns("mean", a.dtype, _kernel("columns", "mean", (dt.dtype(a.dtype),), out))
+        learn_columns("mean", a.dtype, kernel_of("columns", "mean", (dt.dtype(a.dtype),), out))
     source, width = a.reshape(*a.shape[:kept], -1) if a.ndim - kept > 1 else a, a.itemsize
     if a.ndim - kept > 1 and not np.shares_memory(source, a):
         return None

@@ -25,6 +25,7 @@ COMMANDS = {
     "bench-llm": "prompt and decode speed of a language model, and its share of the memory bandwidth",
     "digest": "the number that stands for a saved session, to pin it with tw.load(path, digest=...)",
     "doctor": "what this machine offers, and what is missing",
+    "warm": "compile the kernels of eager functions ahead, into the code cache",
     "cache": "list, clear or locate the code cache",
 }
 
