@@ -117,7 +117,7 @@ _DTYPES = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32
            "bfloat16", "float32", "float64", "complex64", "complex128")
 _CONSTANTS = ("e", "euler_gamma", "inf", "nan", "newaxis", "pi")
 _LAZY |= dict.fromkeys((*_NUMPY, "__array_namespace_info__"), "array.functions")
-_LAZY |= {"Array": "array.arrays", "lazy": "array.lazy", "set_mode": "array.lazy"}
+_LAZY |= {"Array": "array.operators", "lazy": "array.lazy", "set_mode": "array.lazy"}
 __all__ += ["Array", "lazy", "set_mode", *_NUMPY, *_DTYPES, *_CONSTANTS]
 __array_api_version__ = "2025.12"
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.utils.dlpack
 
 import tilewright as tw
 from tilewright.array import arrays, machine
@@ -77,9 +78,20 @@ def test_a_write_copies_only_shared_memory() -> None:
     assert source[0] == 1, "memory of others is not ours to write"
 
 
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The results that functions allocate from now on."""
+    made: list[Any] = []
+
+    def new_array(*args: Any) -> Any:
+        made.append(args)
+        return outputs.new_array(*args)
+
+    monkeypatch.setattr(machine, "new_array", new_array)
+    return made
+
+
 def test_temporaries_give_their_memory_to_results(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = []
-    monkeypatch.setattr(machine, "new_array", lambda *a: made.append(a) or outputs.new_array(*a))
+    made = counted(monkeypatch)
     a = copied(np.ones(1_000_000, np.float32))
     b = a * 2
     made.clear()
@@ -98,8 +110,7 @@ def test_temporaries_give_their_memory_to_results(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.skipif(not machine.is_supported(), reason="without native code nothing is fused")
 def test_eight_lazy_functions_allocate_one_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = []
-    monkeypatch.setattr(machine, "new_array", lambda *a: made.append(a) or outputs.new_array(*a))
+    made = counted(monkeypatch)
     x = copied(np.linspace(0, 1, 1000, dtype=np.float32))
     with tw.lazy():
         y = tw.exp(tw.sin(x * 2 + 1) - x) / 3 * x + 1
@@ -186,7 +197,7 @@ def test_dlpack_both_ways_without_copies(dtype: torch.dtype) -> None:
     x = tw.from_dlpack(t.T)
     assert np.asarray(x).ctypes.data == t.data_ptr()
     assert x.shape == (3, 2)
-    back = torch.from_dlpack(x)
+    back: Any = torch.utils.dlpack.from_dlpack(x)
     assert torch.equal(back, t.T)
     assert back.dtype == dtype
     if dtype != torch.bfloat16:

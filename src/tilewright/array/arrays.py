@@ -6,7 +6,6 @@ through another Array: `y = x[2:5]; y[0] = 1` leaves x as it was.
 """
 from __future__ import annotations
 
-import opcode
 import operator
 import sys
 from collections.abc import Callable, Iterator
@@ -16,12 +15,11 @@ import numpy as np
 
 from ..core import dtypes as dt
 from ..core.errors import ArgumentError, ParseError
-from ..core.tensors import is_tensor
 from ..runtime.outputs import new_array
 
 Fn = Callable[..., Any]
 _refs = sys.getrefcount
-_ALONE = 3  # references to a header that only its Array holds: the slot, a local name, the argument of getrefcount
+ALONE = 3  # references to a header that only its Array holds: the slot, a local name, the argument of getrefcount
 
 
 class Array:
@@ -159,11 +157,13 @@ class Array:
 
     def __setitem__(self, key: Any, value: Any) -> None:
         # The value is read before the memory is made ours: it may be a view of it.
-        own(self)[index(key)] = _checked(_value(value), ready(self).dtype)
+        own(self)[index(key)] = fitting(given(value), ready(self).dtype)
 
     @property
-    def at(self) -> At:
+    def at(self) -> Any:
         """`x.at[i].add(v)` gives a new Array in which the elements x[i] are changed; an index that stands twice counts twice."""
+        from .updates import At
+
         return At(self)
 
     def item(self, *args: Any) -> Any:
@@ -179,7 +179,13 @@ class Array:
         own(self)[...] = value
 
     def copy(self) -> Array:
-        return wrap(ready(self).copy())
+        """The same elements in memory of its own."""
+        a = ready(self)
+        if a.flags.c_contiguous:
+            return wrap(a.copy())
+        from .machine import tight
+
+        return wrap(tight(a))
 
     def __copy__(self) -> Array:
         return self.view()
@@ -200,7 +206,7 @@ class Array:
         return map(wrap, map(np.asarray, a))
 
     def __contains__(self, value: Any) -> bool:
-        return bool((ready(self) == _value(value)).any())
+        return bool((ready(self) == given(value)).any())
 
     def _scalar(self, what: str) -> np.ndarray[Any, Any]:
         a = ready(self)
@@ -369,51 +375,6 @@ class Array:
         return numpy_to_tensor(np.ascontiguousarray(own(self)))
 
 
-class At:
-    """What `x.at` gives; see `Array.at`."""
-
-    __slots__ = ("_key", "_x")
-
-    def __init__(self, x: Array, key: Any = None) -> None:
-        self._x, self._key = x, key
-
-    def __getitem__(self, key: Any) -> At:
-        return At(self._x, index(key))
-
-    def _changed(self, ufunc: Any, value: Any) -> Array:
-        made = ready(self._x).copy()
-        value = _checked(_value(value), made.dtype)
-        if ufunc is None:
-            made[self._key] = value
-        else:
-            ufunc.at(made, self._key, np.asarray(value, made.dtype))
-        return wrap(made)
-
-    def set(self, value: Any) -> Array:
-        return self._changed(None, value)
-
-    def get(self) -> Array:
-        return self._x[self._key]
-
-    def add(self, value: Any) -> Array:
-        return self._changed(np.add, value)
-
-    def subtract(self, value: Any) -> Array:
-        return self._changed(np.subtract, value)
-
-    def multiply(self, value: Any) -> Array:
-        return self._changed(np.multiply, value)
-
-    def divide(self, value: Any) -> Array:
-        return self._changed(np.divide, value)
-
-    def min(self, value: Any) -> Array:
-        return self._changed(np.minimum, value)
-
-    def max(self, value: Any) -> Array:
-        return self._changed(np.maximum, value)
-
-
 _new = object.__new__
 
 
@@ -464,15 +425,15 @@ def attribute(x: Array, name: str) -> Any:
 def is_alone(x: Array) -> bool:
     """Whether nobody else holds the memory, so that it may be written. Foreign memory is never ours alone."""
     a = x._a
-    if _refs(a) != _ALONE or not a.flags.writeable:
+    if _refs(a) != ALONE or not a.flags.writeable:
         return False
     base = a.base
     if base is None:
         return bool(a.flags.owndata)
     if type(base) is np.ndarray:
         inner = base.base
-        return _refs(base) == _ALONE and (bool(base.flags.owndata) if inner is None else _is_lease(inner) and _refs(inner) == _ALONE)
-    return _is_lease(base) and _refs(base) == _ALONE
+        return _refs(base) == ALONE and (bool(base.flags.owndata) if inner is None else _is_lease(inner) and _refs(inner) == ALONE)
+    return _is_lease(base) and _refs(base) == ALONE
 
 
 def _is_lease(base: Any) -> bool:
@@ -564,11 +525,11 @@ def _part(k: Any) -> Any:
     return k
 
 
-def _value(value: Any) -> Any:
+def given(value: Any) -> Any:
     return ready(value) if type(value) is Array else plain(value)
 
 
-def _checked(value: Any, dtype: np.dtype[Any]) -> Any:
+def fitting(value: Any, dtype: np.dtype[Any]) -> Any:
     """What is assigned must not be of a higher kind: floats do not go into integers by themselves."""
     order = "buifc"
     kind = np.asarray(value).dtype.kind
@@ -595,115 +556,3 @@ def _rebuilt(data: bytes, shape: tuple[int, ...], name: str) -> Array:
 def check_device(device: Any, what: str) -> None:
     if device not in (None, "cpu"):
         raise ArgumentError(f"{what}: the devices are 'cpu', got {device!r}")
-
-
-# ---- operators
-
-OPERATORS = {"add": "add", "sub": "subtract", "mul": "multiply", "truediv": "divide", "floordiv": "floor_divide", "mod": "remainder",
-             "pow": "pow", "matmul": "matmul", "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor",
-             "lshift": "bitwise_left_shift", "rshift": "bitwise_right_shift"}
-COMPARISONS = {"eq": "equal", "ne": "not_equal", "lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal"}
-SINGLE = {"neg": "negative", "pos": "positive", "abs": "abs", "invert": "bitwise_invert"}
-METHODS = ("sum", "prod", "max", "min", "mean", "std", "var", "all", "any", "argmax", "argmin", "cumsum", "cumprod", "sort", "argsort",
-           "clip", "round", "conj", "repeat", "nonzero", "dot", "trace", "take", "real", "imag")
-
-
-def _operand(x: Any) -> bool:
-    return isinstance(x, (Array, bool, int, float, complex, np.ndarray, np.generic)) or is_tensor(x)
-
-
-_api: Any = None
-
-
-def _install() -> None:
-    """Operators and methods are the functions of `functions.py`, which is imported when the first of them is used."""
-
-    def function(name: str) -> Fn:
-        global _api
-        if _api is None:
-            from . import functions
-
-            _api = functions.API
-        found: Fn = _api[name]
-        return found
-
-    def binary(name: str) -> tuple[Fn, Fn, Fn]:
-        def forward(self: Array, other: Any) -> Any:
-            return _placed(function(name), self, other) if _operand(other) else NotImplemented
-
-        def backward(self: Array, other: Any) -> Any:
-            return _placed(function(name), other, self) if _operand(other) else NotImplemented
-
-        def inplace(self: Array, other: Any) -> Any:
-            if not _operand(other):
-                return NotImplemented
-            from . import functions
-
-            ready(self)
-            if is_alone(self):
-                return update(self, functions.in_place(name, self, other, self), name)
-            return update(self, _placed(function(name), self, other), name)
-
-        return forward, backward, inplace
-
-    for short, name in OPERATORS.items():
-        for prefix, fn in zip(("", "r", "i"), binary(name), strict=True):
-            fn.__name__ = fn.__qualname__ = f"__{prefix}{short}__"
-            setattr(Array, fn.__name__, fn)
-    for short, name in COMPARISONS.items():
-        setattr(Array, f"__{short}__", binary(name)[0])
-    for short, name in SINGLE.items():
-        setattr(Array, f"__{short}__", lambda self, name=name: function(name)(self))
-    for name in METHODS:
-        value = name in ("real", "imag")
-
-        def method(self: Array, *args: Any, _name: str = name, **kwargs: Any) -> Any:
-            return function(_name)(self, *args, **kwargs)
-
-        method.__name__, method.__doc__ = name, f"See `tw.{name}`."
-        setattr(Array, name, property(method) if value else method)
-
-
-def operator_of(name: str) -> Fn:
-    """The function of an operator whose operands may come in either order. A large operand that only the expression holds gives its memory
-    to the result."""
-    def call(x: Any, y: Any) -> Any:
-        from . import functions
-
-        if not _operand(x) or not _operand(y):
-            return NotImplemented
-        temporary = x if type(x) is Array and _refs(x) == _ALONE else y if type(y) is Array and _refs(y) == _ALONE else None
-        if temporary is not None and hasattr(temporary, "_a") and temporary._a.nbytes >= REUSED and is_alone(temporary):
-            frame = sys._getframe(1)
-            if frame.f_code.co_code[frame.f_lasti] == _BINARY_OP:  # an operator in Python code: nothing else can hold the operand
-                return functions.in_place(name, x, y, temporary)
-        return _placed(functions.API[name], x, y)
-
-    return call
-
-
-def _placed(fn: Fn, *args: Any) -> Any:
-    """fn(*args); an error about the arguments names the user's line."""
-    try:
-        return fn(*args)
-    except ArgumentError as e:
-        from ..transform.trace import user_place
-
-        raise ArgumentError(f"{e} ({user_place()})") from None
-
-
-REUSED = 1 << 20  # bytes from which the memory of a temporary is used again
-_BINARY_OP = opcode.opmap.get("BINARY_OP", -1) if sys.version_info < (3, 14) else -1  # 3.14 borrows references to locals
-
-
-def update(x: Array, made: Array, name: str) -> Array:
-    """`x op= y`: the result becomes x's value. It keeps x's shape and dtype."""
-    old, new = ready(x), ready(made)
-    if old.shape != new.shape:
-        raise ArgumentError(f"{name}: an in-place operator keeps the shape, got {shown(old)} and a result {shown(new)}")
-    if new is not old:
-        x._a = new if new.dtype == old.dtype else new.astype(old.dtype)
-    return x
-
-
-_install()

@@ -17,7 +17,7 @@ from ..transform import control, custom, derive
 from ..transform import vmap as batching
 from ..transform.lib import ALIASES, FUNCTIONS
 from ..transform.trace import Tracer, as_array, tracing, user_place
-from . import arrays, lazy, native
+from . import lazy, native, operators
 from .api import contractions, creation, elementwise, info, more, protocols, reductions, searching, shapes
 from .api.base import written
 from .arrays import Array, plain, rewrapped, unwrapped
@@ -250,7 +250,7 @@ for _name in reductions.NATIVE:
 OFFERED |= {_name: OFFERED[_other] for _name, _other in elementwise.ALIASES.items()}
 OFFERED["astype"] = native.function("astype", "_astype", OFFERED["astype"], "x, dtype, /, *, copy=True, device=None")
 native.install()
-for _name in (*arrays.METHODS, "astype"):
+for _name in (*operators.METHODS, "astype"):
     if not isinstance(Array.__dict__[_name], property):
         native.method(_name, OFFERED[_name])
 

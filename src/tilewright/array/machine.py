@@ -22,6 +22,7 @@ from ..core import dtypes as dt
 from ..core.dims import sym
 from ..core.hashing import blake2b
 from ..runtime import eager_host as H
+from ..runtime import eager_loops
 from ..runtime.outputs import new_array
 from ..target.cpu.cache import CodeCache, object_key
 from ..target.cpu.host import host_target
@@ -175,15 +176,16 @@ class Machine:
 
         target = host_target()
         folder = Path(H.__file__)
-        sources = (folder, folder.parents[1] / "target/cpu/host_code.py")
+        parts = ("eager_loops.py", "eager_calls.py", "eager_reductions.py")
+        sources = (folder, *map(folder.with_name, parts), folder.parents[1] / "target/cpu/host_code.py")
         text = "host code " + blake2b(b"".join(p.read_bytes() for p in sources), digest_size=20).hexdigest()
-        externals = ("PyErr_Clear", "PyType_GenericAlloc", "Py_DecRef", "PyObject_GetAttr", "PyLong_AsLongAndOverflow", "PyObject_Vectorcall",
-                     "PyObject_GetItem", "PyObject_GetBuffer", "PyNumber_MatrixMultiply")
+        externals = ("PyErr_Clear", "PyType_GenericAlloc", "Py_DecRef", "PyObject_GetAttr", "PyLong_AsLongAndOverflow",
+                     "PyObject_Vectorcall", "PyObject_GetItem", "PyObject_GetBuffer", "PyNumber_MatrixMultiply")
 
         def write() -> str:
-            made, used = compile_host(H.source(), H.CONSTANTS, H.BLOCKS, H.EXPORTS, H.STEPS)
+            made, used = compile_host(H.source(), H.CONSTANTS, H.BLOCKS, H.EXPORTS, eager_loops.GIVEN)
             assert set(used) <= set(externals), used
-            lines = (made + H.vector_ir()).splitlines()
+            lines = (made + eager_loops.vector_ir()).splitlines()
             return "".join(f"{line[:-2]} {target.attributes} {{\n" if line.startswith("define ") else f"{line}\n" for line in lines)
 
         (code,), _ = _cache().build([(text, write)], target)
@@ -195,6 +197,8 @@ class Machine:
         free_entry: Any = ctypes.CFUNCTYPE
         self.prepare_many = entry(ctypes.c_ssize_t, *[word] * 5)(self.library.address("tw_eager_prepare_many"))
         self.prepare_reduce = entry(ctypes.c_ssize_t, *[word] * 8)(self.library.address("tw_reduce_prepare"))
+        self.turn_address = self.library.address("tw_turn_run")
+        self.turn = free_entry(None, *[word] * 4)(self.turn_address)
         self.reduce_address = self.library.address("tw_reduce_run")
         self.run_reduce = free_entry(None, *[word] * 4)(self.reduce_address)
         self.run = free_entry(None, *[word] * 4)(self.run_address)
@@ -215,7 +219,7 @@ def is_supported() -> bool:
     if getattr(sys, "_is_gil_enabled", lambda: True)() is False or object.__basicsize__ != 16:
         return False
     a = np.arange(12, dtype=np.float32).reshape(3, 4)[::-1, ::2]
-    word = lambda at: ctypes.c_int64.from_address(at).value
+    word: Callable[[int], int] = lambda at: ctypes.c_int64.from_address(at).value
     at = id(a)
     fits = word(at + 16) == a.__array_interface__["data"][0] and ctypes.c_int32.from_address(at + 24).value == 2
     fits = fits and (word(word(at + 32)), word(word(at + 40)), word(at + 56)) == (3, -16, id(a.dtype))
@@ -287,8 +291,39 @@ def elementwise(name: str, operands: list[Header], dtype: np.dtype[Any], out: He
             back, shape = np.argsort(order), tuple(shape[i] for i in order)
         out = new_array(shape, dtype)
     if out.size:
+        if len(operands) > 1 and any(map(is_turned, operands)):
+            operands = [tight(a) if is_turned(a) else a for a in operands]
         execute(native, fn, operands, out, max(out.nbytes, *(a.itemsize * out.size for a in operands)))
     return out if back is None else out.transpose(back)
+
+
+def is_turned(a: Header) -> bool:
+    """Whether a matrix lies transposed, and is large enough for a copy in blocks to pay."""
+    return (a.ndim == 2 and a.strides[0] == a.itemsize and a.strides[1] > a.itemsize and min(a.shape) >= 16 and a.size >= 4096
+            and a.flags.aligned)
+
+
+def tight(a: Header) -> Header:
+    """A contiguous copy; of a transposed matrix in blocks, by all threads."""
+    native = machine()
+    if native is None or not is_turned(a):
+        made = new_array(a.shape, a.dtype)
+        made[...] = a
+        return made
+    made = new_array(a.shape, a.dtype)
+    rows, columns = a.shape
+    try:
+        run = native.free.pop()
+    except IndexError:
+        run = _Run()
+    run.words[:7] = made.ctypes.data, a.ctypes.data, rows, columns, made.strides[0], a.strides[1], a.itemsize
+    grid = -(-rows // H.BAND)
+    if a.nbytes < H.SHARED_BYTES:
+        native.turn(run.address, 0, grid, 0)
+    else:
+        run.start(native.turn_address, grid)
+    native.free.append(run)
+    return made
 
 
 def _order(operands: list[Header], shape: tuple[int, ...]) -> tuple[int, ...] | None:

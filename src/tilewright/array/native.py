@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..runtime import eager_host as H
-from . import arrays
+from . import arrays, operators
 from .arrays import Array
 from .machine import Machine, _keep, machine
 
@@ -118,7 +118,7 @@ def install() -> None:
         native.slots[2 * k] = id(table_of(name)) + _BYTES
         slot = _word(numbers + offset)
         if name in H.NUMBER_SLOTS:  # Python's own slot function works only where it is the slot
-            python = arrays.operator_of(name)
+            python = operators.operator_of(name)
             _keep.append(python)
             native.slots[2 * k + 1] = id(python)
         else:
@@ -134,7 +134,7 @@ def install() -> None:
     method = _Method(b"__getitem__", entry, _ONE, doc)
     _keep.extend((python, method))
     native.slots[H.SUBSCRIPT], native.slots[H.FORCE], native.slots[H.ATTRIBUTE] = id(python), id(arrays.ready), id(arrays.attribute)
-    product = arrays.operator_of("matmul")
+    product = operators.operator_of("matmul")
     _keep.append(product)
     native.slots[H.MATMUL] = id(product)
     _word(numbers + _MATMUL).value = native.library.address("tw_eager_matmul")

@@ -9,6 +9,7 @@ import numpy as np
 
 from ...core.errors import ArgumentError, FormatError
 from ..arrays import Array, wrap
+from ..machine import tight
 from .base import Header, give, header, known
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
@@ -22,13 +23,14 @@ def public(fn: Callable[..., Any]) -> Callable[..., Any]:
 @public
 def copy(x: Any, /) -> Array:
     """x in memory of its own."""
-    return wrap(header(x, "copy").copy())
+    return wrap(header(x, "copy")).copy()
 
 
 @public
 def ascontiguousarray(x: Any, /) -> Array:
     """x with its elements in order in memory, copied only where they are not."""
-    return give(np.ascontiguousarray(header(x)))
+    a = header(x, "ascontiguousarray")
+    return wrap(a if a.flags.c_contiguous else tight(a))
 
 
 @public
