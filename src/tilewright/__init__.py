@@ -17,6 +17,7 @@ from .core.collection import paused
 from .core.dims import Expr, sym
 from .core.errors import (
     ArgumentError,
+    AxisError,
     CheckpointError,
     CompileError,
     ConfigError,
@@ -42,6 +43,7 @@ __version__ = "0.1.0"
 __all__ = [
     "LLM",
     "ArgumentError",
+    "AxisError",
     "CheckpointError",
     "CompileError",
     "ConfigError",

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from ...core import dtypes as dt
-from ...core.errors import ArgumentError, ParseError
+from ...core.errors import ArgumentError, AxisError, ParseError
 from ...core.tensors import is_masked, is_tensor, tensor_to_numpy
 from ...transform.promote import result_dtype
 from ...transform.trace import python_type
@@ -171,7 +171,7 @@ def axes_of(axis: Any, ndim: int, what: str) -> tuple[int, ...]:
     for a in given:
         a = int(a)
         if not -ndim <= a < ndim:
-            raise ArgumentError(f"{what}: axis must be in [{-ndim}, {ndim}), got {a}")
+            raise AxisError(f"{what}: axis must be in [{-ndim}, {ndim}), got {a}")
         found.append(a % ndim)
     if len(set(found)) != len(found):
         raise ArgumentError(f"{what}: an axis stands twice, got {tuple(given)}")

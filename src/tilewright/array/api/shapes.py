@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ...core.errors import ArgumentError
+from ...core.errors import ArgumentError, AxisError
 from ..arrays import Array, shown, wrap
 from .base import Header, axes_of, common, give, header
 
@@ -29,7 +29,9 @@ def _headers(arrays: Sequence[Any], what: str) -> list[Header]:
 def _try(what: str, fn: Callable[[], Any], *arrays: Header) -> Array:
     try:
         return give(fn())
-    except (ValueError, IndexError, TypeError) as e:
+    except IndexError as e:
+        raise AxisError(f"{what}: {e}, got {' '.join(map(shown, arrays))}") from None
+    except (ValueError, TypeError) as e:
         raise ArgumentError(f"{what}: {e}, got {' '.join(map(shown, arrays))}") from None
 
 
