@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+import threading
 from typing import Any
 
 import numpy as np
@@ -185,3 +186,34 @@ def test_kernels_are_made_ahead(capsys: pytest.CaptureFixture[str]) -> None:
     assert "7 kernels are in the cache" in capsys.readouterr().out
     assert main(["warm", "frobnicate"]) == 1
     assert "no eager function 'frobnicate' has kernels of its own" in capsys.readouterr().err
+
+
+def test_threads_share_nothing_they_should_not() -> None:
+    a = [numbers((300, 301), np.dtype(np.float32), seed) for seed in range(4)]
+    wrong: list[int] = []
+
+    def work(k: int) -> None:
+        x = tw.asarray(a[k])
+        for _ in range(60):
+            made = np.asarray(tw.exp(x * 0.01) + x[::-1] + x.T[:301, :300].T)
+            if not np.allclose(made, np.exp(a[k] * np.float32(0.01)) + a[k][::-1] + a[k], rtol=1e-5, atol=1e-4):
+                wrong.append(k)
+            if tw.sum(x > 0).item() != (a[k] > 0).sum():
+                wrong.append(k)
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not wrong
+
+
+def test_results_are_freed() -> None:
+    x, y = tw.ones((30, 40)), tw.ones((30, 40))
+    before = sys.getrefcount(x.dtype), sys.getrefcount(x._a), sys.getrefcount(tw.Array)
+    for _ in range(200):
+        x + y, x * 2, tw.exp(x), x[1:, ::2], x.T, x < y, tw.sum(x), tw.sum(x, axis=0), tw.where(x < y, x, y), x.astype(tw.float64), x @ y.T
+        x[0, 0], x.shape, memoryview(x), np.asarray(x)
+    after = sys.getrefcount(x.dtype), sys.getrefcount(x._a), sys.getrefcount(tw.Array)
+    assert all(b - a < 20 for a, b in zip(before, after, strict=True)), (before, after)

@@ -81,9 +81,10 @@ def in_place(name: str, x: Any, y: Any, target: Array) -> Any:
     return API[name](x, y) if made is None else made
 
 
-def _at_line(e: Exception) -> Exception:
-    """The error with the user's line."""
-    return e if ".py:" in str(e) else type(e)(f"{e} ({user_place()})")
+def at_line(e: Exception) -> Exception:
+    """The error with the user's line, where there is one."""
+    place = user_place()
+    return e if ".py:" in str(e) or not place else type(e)(f"{e} ({place})")
 
 
 def offered(name: str, on_arrays: Fn, traced: Fn | None) -> Fn:
@@ -96,7 +97,7 @@ def offered(name: str, on_arrays: Fn, traced: Fn | None) -> Fn:
             try:
                 return on_arrays(*args)
             except ArgumentError as e:
-                raise _at_line(e) from None
+                raise at_line(e) from None
         if tracing() and (traced is not None or _has(Tracer, args) or _has(Tracer, kwargs.values())):
             if traced is None:
                 raise TraceError(f"trace: tw.{name} does not work on traced arrays yet; call it outside of the traced function "
@@ -110,7 +111,7 @@ def offered(name: str, on_arrays: Fn, traced: Fn | None) -> Fn:
                 return compiled(*args, **kwargs) if made is None else made
             return unwrapped(on_arrays(*args, **kwargs))
         except (ArgumentError, ParseError) as e:
-            raise _at_line(e) from None
+            raise at_line(e) from None
 
     call.__module__ = "tilewright"
     return call

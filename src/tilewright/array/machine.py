@@ -23,6 +23,7 @@ from ..core.dims import sym
 from ..core.hashing import blake2b
 from ..runtime import eager_host as H
 from ..runtime import eager_loops
+from ..runtime.layout import WORK_BITS
 from ..runtime.outputs import new_array
 from ..target.cpu.cache import CodeCache, object_key
 from ..target.cpu.host import host_target
@@ -30,6 +31,7 @@ from ..target.cpu.jit import Library
 
 Header = np.ndarray[Any, Any]
 THREADED = 1 << 20  # bytes of a result from which threads share the work
+SHARES = 64  # pieces of a large run that threads take from one another
 STREAMED = 8 << 20  # bytes that no cache holds
 NONE = b"none"
 _FOLDERS = ("core", "ir", "ops", "transform", "passes", "tile", "kernels", "target/cpu")
@@ -244,17 +246,18 @@ class _Run:
 
     def make(self) -> None:
         from ..runtime.job import Job, patches, thunks
-        from ..runtime.layout import THUNK_ARGS, THUNK_FN, THUNK_GRID
+        from ..runtime.layout import THUNK_ARGS, THUNK_FN, THUNK_GRID, THUNK_SHARE
         from ..runtime.pool import default_threads
 
-        self.table, self.fn, self.grid = thunks(1), THUNK_FN, THUNK_GRID
-        self.table[0, THUNK_ARGS] = self.address
+        self.table, self.fn, self.grid, self.share = thunks(1), THUNK_FN, THUNK_GRID, THUNK_SHARE
+        self.table[0, THUNK_ARGS], self.table[0, THUNK_SHARE] = self.address, 4  # threads take programs from one another
         self.job = Job(self.table, patches([]), threads=default_threads(), io_count=1, scratch=1 << 16, light=True)
 
     def start(self, function: int, grid: int) -> None:
         if self.job is None:
             self.make()
         self.table[0, self.fn], self.table[0, self.grid] = function, grid
+        self.table[0, self.share] = max(1, grid // SHARES) if grid < 1 << WORK_BITS else 0
         self.job.run()
 
 

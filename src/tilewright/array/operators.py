@@ -103,9 +103,9 @@ def _placed(fn: Fn, *args: Any) -> Any:
     try:
         return fn(*args)
     except ArgumentError as e:
-        from ..transform.trace import user_place
+        from .functions import at_line
 
-        raise ArgumentError(f"{e} ({user_place()})") from None
+        raise at_line(e) from None
 
 
 REUSED = 1 << 20  # bytes from which the memory of a temporary is used again
