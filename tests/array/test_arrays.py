@@ -322,3 +322,5 @@ def test_transforms_take_and_give_arrays() -> None:
     assert other.tolist() == [1] * 5
     assert tw.jit(lambda a: tw.asarray(a) + x)(x).tolist() == (2 * GRID).tolist()
     assert isinstance(tw.softmax(x, axis=-1), tw.Array)
+    session = tw.jit(lambda a: a + 1).lower(x)
+    np.testing.assert_array_equal(session(x.T.T), GRID + 1)

@@ -71,8 +71,8 @@ def _has(kinds: Any, tree: Any) -> bool:
     return False
 
 
-def _foreign(tree: Any) -> bool:
-    return any(isinstance(x, (np.ndarray, np.generic)) or is_tensor(x) or (type(x) in (list, tuple) and _foreign(x)) for x in tree)
+def foreign(tree: Any) -> bool:
+    return any(isinstance(x, (np.ndarray, np.generic)) or is_tensor(x) or (type(x) in (list, tuple) and foreign(x)) for x in tree)
 
 
 def in_place(name: str, x: Any, y: Any, target: Array) -> Any:
@@ -89,7 +89,7 @@ def at_line(e: Exception) -> Exception:
 
 def offered(name: str, on_arrays: Fn, traced: Fn | None) -> Fn:
     """A function of Arrays that also works in traces, and on NumPy arrays and tensors, for which it gives NumPy arrays."""
-    compiled = None if traced is None else eager(traced)
+    compiled: Fn | None = None
 
     @functools.wraps(on_arrays)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -104,11 +104,16 @@ def offered(name: str, on_arrays: Fn, traced: Fn | None) -> Fn:
                                  f"({user_place()})")
             return traced(*args, **kwargs)
         try:
-            if _has(Array, args) or _has(Array, kwargs.values()) or not (_foreign(args) or _foreign(kwargs.values())):
+            if _has(Array, args) or _has(Array, kwargs.values()) or not (foreign(args) or foreign(kwargs.values())):
                 return on_arrays(*args, **kwargs)
-            if compiled is not None:
+            if traced is not None:
                 made = None if kwargs else elementwise.on_numpy(name, args)
-                return compiled(*args, **kwargs) if made is None else made
+                if made is not None:
+                    return made
+                nonlocal compiled
+                if compiled is None:
+                    compiled = eager(traced)
+                return compiled(*args, **kwargs)
             return unwrapped(on_arrays(*args, **kwargs))
         except (ArgumentError, ParseError) as e:
             raise at_line(e) from None
