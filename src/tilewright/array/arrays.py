@@ -181,7 +181,7 @@ class Array:
     def copy(self) -> Array:
         """The same elements in memory of its own."""
         a = ready(self)
-        if a.flags.c_contiguous:
+        if a.size < 4096 or a.flags.c_contiguous:
             return wrap(a.copy())
         from .machine import tight
 

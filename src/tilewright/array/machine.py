@@ -22,7 +22,7 @@ from ..core import dtypes as dt
 from ..core.dims import sym
 from ..core.hashing import blake2b
 from ..runtime import eager_host as H
-from ..runtime import eager_loops
+from ..runtime import eager_calls, eager_loops, eager_reductions
 from ..runtime.layout import WORK_BITS
 from ..runtime.outputs import new_array
 from ..target.cpu.cache import CodeCache, object_key
@@ -177,9 +177,8 @@ class Machine:
         from ..target.cpu.host_code import compile_host
 
         target = host_target()
-        folder = Path(H.__file__)
-        parts = ("eager_loops.py", "eager_calls.py", "eager_reductions.py")
-        sources = (folder, *map(folder.with_name, parts), folder.parents[1] / "target/cpu/host_code.py")
+        modules = (H, eager_loops, eager_calls, eager_reductions)
+        sources = [*(Path(m.__file__) for m in modules), Path(__file__).parents[1] / "target/cpu/host_code.py"]
         text = "host code " + blake2b(b"".join(p.read_bytes() for p in sources), digest_size=20).hexdigest()
         externals = ("PyErr_Clear", "PyType_GenericAlloc", "Py_DecRef", "PyObject_GetAttr", "PyLong_AsLongAndOverflow",
                      "PyObject_Vectorcall", "PyObject_GetItem", "PyObject_GetBuffer", "PyNumber_MatrixMultiply")
