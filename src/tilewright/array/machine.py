@@ -21,8 +21,8 @@ import numpy as np
 from ..core import dtypes as dt
 from ..core.dims import sym
 from ..core.hashing import blake2b
-from ..runtime import eager_host as H
 from ..runtime import eager_calls, eager_loops, eager_reductions
+from ..runtime import eager_host as H
 from ..runtime.layout import WORK_BITS
 from ..runtime.outputs import new_array
 from ..target.cpu.cache import CodeCache, object_key
