@@ -196,7 +196,7 @@ def test_threads_share_nothing_they_should_not() -> None:
         x = tw.asarray(a[k])
         for _ in range(60):
             made = np.asarray(tw.exp(x * 0.01) + x[::-1] + x.T[:301, :300].T)
-            if not np.allclose(made, np.exp(a[k] * np.float32(0.01)) + a[k][::-1] + a[k], rtol=1e-5, atol=1e-4):
+            if np.abs(made - (np.exp(a[k] * np.float32(0.01)) + a[k][::-1] + a[k])).max() > 1e-3:
                 wrong.append(k)
             if tw.sum(x > 0).item() != (a[k] > 0).sum():
                 wrong.append(k)

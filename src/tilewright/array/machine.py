@@ -178,7 +178,7 @@ class Machine:
 
         target = host_target()
         modules = (H, eager_loops, eager_calls, eager_reductions)
-        sources = [*(Path(m.__file__) for m in modules), Path(__file__).parents[1] / "target/cpu/host_code.py"]
+        sources = [*(Path(str(m.__file__)) for m in modules), Path(__file__).parents[1] / "target/cpu/host_code.py"]
         text = "host code " + blake2b(b"".join(p.read_bytes() for p in sources), digest_size=20).hexdigest()
         externals = ("PyErr_Clear", "PyType_GenericAlloc", "Py_DecRef", "PyObject_GetAttr", "PyLong_AsLongAndOverflow",
                      "PyObject_Vectorcall", "PyObject_GetItem", "PyObject_GetBuffer", "PyNumber_MatrixMultiply")

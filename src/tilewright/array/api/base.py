@@ -31,7 +31,7 @@ def header(x: Any, what: str = "array") -> Header:
     if own_type is not None:
         return _number(x, DEFAULT[own_type.kind], what)
     if hasattr(x, "__array__") or hasattr(x, "__array_interface__"):
-        return _native(np.asarray(x), what)
+        return _native(np.asanyarray(x), what)
     if hasattr(x, "__dlpack__"):
         from .protocols import from_dlpack
 
