@@ -56,13 +56,13 @@ def _floor_divide(a: Header, b: Header) -> Header:
 
 
 def _expm1(a: Header) -> Header:
-    """Of complex numbers: exp(x) - 1 with C's special values, and without cancellation near 0."""
+    """Of complex numbers: exp(x) - 1 with C's special values (+0 of -0 + 0j), and without cancellation near 0."""
     if a.dtype.kind != "c":
         return np.expm1(a)
     plain, e = np.expm1(a), np.exp(a)
     made = np.where(np.isfinite(a), plain, e - 1)
     zero = a.imag == 0
-    real = np.where(np.isneginf(a.real), -1, np.where(zero, np.expm1(a.real), made.real))
+    real = np.where(np.isneginf(a.real), -1, np.where(zero, np.expm1(a.real) + 0, made.real))
     imag = np.where(zero, a.imag, np.where(np.isneginf(a.real), e.imag, made.imag))
     out = np.empty_like(a)
     out.real, out.imag = real, imag
