@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 from .core.collection import paused
 from .core.dims import Expr, sym
 from .core.errors import (
+    ArgumentError,
+    AxisError,
     CheckpointError,
     CompileError,
     ConfigError,
@@ -40,6 +42,8 @@ __version__ = "0.1.0"
 
 __all__ = [
     "LLM",
+    "ArgumentError",
+    "AxisError",
     "CheckpointError",
     "CompileError",
     "ConfigError",
@@ -102,6 +106,27 @@ _COUNTING = ("bincount", "embedding_bag", "histogram")
 _SPLATS = ("splat_prepare", "splat_rasterize", "splat_render")
 _LAZY |= dict.fromkeys((*_LOW_BIT, *_COUNTING, *_WINDOWS, *_SPLATS), "array.functions")
 __all__ += (*_LOW_BIT, *_COUNTING, *_WINDOWS, *_SPLATS)
+_NUMPY = (  # the array API's and NumPy's functions that have no traced form yet
+    "allclose", "amax", "amin", "apply_along_axis", "argwhere", "array", "array_equal", "array_split", "asarray", "ascontiguousarray",
+    "atleast_1d", "atleast_2d", "atleast_3d", "average", "broadcast_arrays", "broadcast_shapes", "can_cast", "cbrt", "column_stack",
+    "compress", "conjugate", "convolve", "copy", "corrcoef", "correlate", "count_nonzero", "cov", "cross", "cumulative_prod",
+    "cumulative_sum", "deg2rad", "degrees", "diag", "diagonal", "diff", "digitize", "divmod", "dstack", "empty", "empty_like", "extract",
+    "fabs", "finfo", "flatnonzero", "fliplr", "flipud", "fmax", "fmin", "fmod", "from_dlpack", "frombuffer", "fromfunction", "geomspace",
+    "gradient", "hstack", "identity", "iinfo", "indices", "inner", "interp", "intersect1d", "isclose", "isdtype", "isin", "kron",
+    "left_shift", "linspace", "load_arrays", "logspace", "matrix_transpose", "median", "meshgrid", "nanmax", "nanmean", "nanmedian",
+    "nanmin", "nanprod", "nanstd", "nansum", "nanvar", "ndim", "nonzero", "percentile", "polyval", "positive", "promote_types", "ptp",
+    "put_along_axis", "quantile", "rad2deg", "radians", "ravel_multi_index", "repeat", "result_type", "right_shift", "rint", "roll",
+    "rollaxis", "rot90", "save", "searchsorted", "select", "setdiff1d", "setxor1d", "shape", "size", "tensordot", "tile", "to_numpy",
+    "trace", "trapezoid", "tril_indices", "triu_indices", "unfold", "union1d", "unique", "unique_all", "unique_counts", "unique_inverse",
+    "unique_values", "unravel_index", "unstack", "vander", "vecdot", "vstack",
+)
+_DTYPES = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float8_e4m3fn", "float8_e5m2", "float16",
+           "bfloat16", "float32", "float64", "complex64", "complex128")
+_CONSTANTS = ("e", "euler_gamma", "inf", "nan", "newaxis", "pi")
+_LAZY |= dict.fromkeys((*_NUMPY, "__array_namespace_info__"), "array.functions")
+_LAZY |= {"Array": "array.operators", "lazy": "array.lazy", "set_mode": "array.lazy"}
+__all__ += ["Array", "lazy", "set_mode", *_NUMPY, *_DTYPES, *_CONSTANTS]
+__array_api_version__ = "2025.12"
 
 
 def Dim(name: str, lo: int = 1, hi: int | None = None) -> Expr:
@@ -114,6 +139,11 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f".array.{name}", __name__)
     if name in ("lang", "onnx", "optim", "splat", "training"):
         return importlib.import_module(f".{name}", __name__)
+    if name in _DTYPES or name in _CONSTANTS:
+        from .array.api import info
+
+        globals()[name] = found = (info.DTYPES if name in _DTYPES else info.CONSTANTS)[name]
+        return found
     if name not in _LAZY:
         raise AttributeError(f"module 'tilewright' has no attribute {name!r}")
     with paused():
@@ -130,6 +160,8 @@ class _Package(ModuleType):
     """Importing the module `tilewright.compile` would bind it to the name of the function; this keeps the function."""
 
     def __setattr__(self, name: str, value: Any) -> None:
+        if name in ("array", "tile") and isinstance(value, ModuleType):  # tw.tile is the function; the package is found by its import path
+            return
         super().__setattr__(name, value.compile if name == "compile" and isinstance(value, ModuleType) else value)
 
 

@@ -1,11 +1,11 @@
-"""`tw.fft`: Fourier transforms of arrays, inside traced functions and on plain arrays."""
+"""`tw.fft`: Fourier transforms of arrays, inside traced functions, on Arrays and on NumPy arrays."""
 from __future__ import annotations
 
 from ..transform.lib import fft, spectrograms
-from .functions import eager
+from .api import fft as api
+from .functions import offer
 
 FUNCTIONS = {**fft.FUNCTIONS, **spectrograms.FUNCTIONS}
-
-for _name, _fn in FUNCTIONS.items():
-    globals()[_name] = eager(_fn)
-__all__ = sorted(FUNCTIONS)
+_OFFERED = offer(api.FUNCTIONS, FUNCTIONS, {})
+globals().update(_OFFERED)
+__all__ = sorted(_OFFERED)

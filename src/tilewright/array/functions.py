@@ -1,21 +1,36 @@
-"""What `tw.` offers over arrays. Inside a traced function these append to the trace; on plain arrays they compile and run."""
+"""What `tw.` offers over arrays. Inside a traced function these append to the trace; Arrays run native kernels of eager functions; NumPy
+arrays and tensors are compiled for and give NumPy arrays."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import inspect
+import re
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..core.errors import ExecutionError, InputError
+import numpy as np
+
+from ..core.errors import ArgumentError, ExecutionError, InputError, ParseError, TraceError
+from ..core.tensors import is_tensor
 from ..runtime.memory import OutOfMemory
 from ..transform import control, custom, derive
 from ..transform import vmap as batching
 from ..transform.lib import ALIASES, FUNCTIONS
-from ..transform.trace import as_array, tracing, user_place
+from ..transform.trace import Tracer, as_array, tracing, user_place
+from . import lazy, native, operators
+from .api import contractions, creation, elementwise, info, more, protocols, reductions, searching, shapes
+from .api.base import written
+from .arrays import Array, plain, rewrapped, unwrapped
 from .jit import Jit
 from .programs import Programs
 
+__all__ = ["written"]
 Fn = Callable[..., Any]
 _EAGER = Programs()  # of all library functions together
+API: dict[str, Fn] = {}
+for _module in (creation, elementwise, shapes, reductions, searching, contractions, info, protocols, more):
+    API |= _module.FUNCTIONS
+API |= {"concatenate": API["concat"], **{_name: API[_other] for _name, _other in elementwise.ALIASES.items()}}
 
 
 def staged(fn: Fn) -> Fn:
@@ -45,6 +60,91 @@ def eager(fn: Fn) -> Fn:
             raise ExecutionError(f"{str(e).rpartition(' (')[0]} ({user_place()})") from None
 
     return call
+
+
+def _has(kinds: Any, tree: Any) -> bool:
+    """Whether one of these classes is among the leaves."""
+    for x in tree:
+        kind = type(x)
+        if issubclass(kind, kinds) or (kind in (list, tuple) and _has(kinds, x)):
+            return True
+    return False
+
+
+def foreign(tree: Any) -> bool:
+    return any(isinstance(x, (np.ndarray, np.generic)) or is_tensor(x) or (type(x) in (list, tuple) and foreign(x)) for x in tree)
+
+
+def in_place(name: str, x: Any, y: Any, target: Array) -> Any:
+    """A binary function whose result takes the memory of `target`, one of its operands that nobody else holds, where it fits."""
+    made = elementwise.compute_into(name, x, y, target) if name in elementwise.BINARY and not lazy.is_on() else None
+    return API[name](x, y) if made is None else made
+
+
+def at_line(e: Exception) -> Exception:
+    """The error with the user's line, where there is one."""
+    place = user_place()
+    return e if ".py:" in str(e) or not place else type(e)(f"{e} ({place})")
+
+
+def offered(name: str, on_arrays: Fn, traced: Fn | None) -> Fn:
+    """A function of Arrays that also works in traces, and on NumPy arrays and tensors, for which it gives NumPy arrays."""
+    compiled: Fn | None = None
+
+    @functools.wraps(on_arrays)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if args and type(args[0]) is Array and not kwargs and not tracing():
+            try:
+                return on_arrays(*args)
+            except ArgumentError as e:
+                raise at_line(e) from None
+        if tracing() and (traced is not None or _has(Tracer, args) or _has(Tracer, kwargs.values())):
+            if traced is None:
+                raise TraceError(f"trace: tw.{name} does not work on traced arrays yet; call it outside of the traced function "
+                                 f"({user_place()})")
+            return traced(*args, **kwargs)
+        try:
+            if _has(Array, args) or _has(Array, kwargs.values()) or not (foreign(args) or foreign(kwargs.values())):
+                return on_arrays(*args, **kwargs)
+            if traced is not None:
+                made = None if kwargs else elementwise.on_numpy(name, args)
+                if made is not None:
+                    return made
+                nonlocal compiled
+                if compiled is None:
+                    compiled = eager(traced)
+                return compiled(*args, **kwargs)
+            return unwrapped(on_arrays(*args, **kwargs))
+        except (ArgumentError, ParseError) as e:
+            raise at_line(e) from None
+
+    call.__module__ = "tilewright"
+    return call
+
+
+def compiled_only(traced: Fn) -> Fn:
+    """A function that is compiled for its arguments' shapes; given Arrays it gives Arrays."""
+    compiled = eager(traced)
+
+    @functools.wraps(traced)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not tracing() and (_has(Array, args) or _has(Array, kwargs.values())):
+            return rewrapped(compiled(*plain(args), **plain(kwargs)))
+        return compiled(*args, **kwargs)
+
+    return call
+
+
+def offer(api: Mapping[str, Fn], traced: Mapping[str, Fn], aliases: Mapping[str, str]) -> dict[str, Fn]:
+    """The functions of a namespace by name."""
+    forms = {**traced, **{name: traced[other] for name, other in aliases.items()}}
+    for name, other in elementwise.ALIASES.items():
+        if other in forms:
+            forms.setdefault(name, forms[other])
+        elif name in forms:
+            forms.setdefault(other, forms[name])
+    found = {name: offered(name, fn, forms.get(name)) for name, fn in api.items()}
+    return found | {name: compiled_only(fn) for name, fn in forms.items() if name not in found}
 
 
 def _transform(make: Fn) -> Fn:
@@ -138,7 +238,31 @@ def custom_op(*args: Any, **kwargs: Any) -> Fn:
     return staged(custom.custom_op(*args, **kwargs))
 
 
-for _name, _fn in FUNCTIONS.items():
-    globals()[_name] = eager(_fn)
-for _name, _other in ALIASES.items():
-    globals()[_name] = globals()[_other]
+OFFERED = offer(API, FUNCTIONS, ALIASES)
+_PLAIN = ("asarray", "array", "from_dlpack", "frombuffer", "load_arrays", "save", "to_numpy",  # give Arrays of anything
+          "result_type", "can_cast", "finfo", "iinfo", "isdtype", "promote_types", "__array_namespace_info__", "broadcast_shapes")
+OFFERED |= {_name: API[_name] for _name in _PLAIN}
+for _operands, _names in ((1, elementwise.UNARY), (2, elementwise.BINARY)):
+    for _name in _names:
+        if _name != "round":  # which has a second argument
+            OFFERED[_name] = native.function(_name, _operands, OFFERED[_name], elementwise.SIGNATURES[_operands])
+for _name in elementwise.ACTIVATIONS:
+    _python = elementwise.activation(_name, OFFERED[_name])
+    _shown = str(inspect.signature(OFFERED[_name]).replace(return_annotation=inspect.Signature.empty))
+    OFFERED[_name] = native.function(_name, 1, _python, re.sub(r": '[^']*'", "", _shown)[1:-1])
+OFFERED["where"] = native.function("where", 3, OFFERED["where"], "condition, x1=None, x2=None, /")
+for _name in reductions.NATIVE:
+    OFFERED[_name] = native.function(_name, "_reduce", OFFERED[_name], reductions.NATIVE[_name])
+OFFERED |= {_name: OFFERED[_other] for _name, _other in elementwise.ALIASES.items()}
+OFFERED["astype"] = native.function("astype", "_astype", OFFERED["astype"], "x, dtype, /, *, copy=True, device=None")
+native.install()
+for _name in (*operators.METHODS, "astype"):
+    if not isinstance(Array.__dict__[_name], property):
+        native.method(_name, OFFERED[_name])
+
+
+def __getattr__(name: str) -> Fn:  # not as globals: `any` and `abs` are Python's in this module
+    try:
+        return OFFERED[name]
+    except KeyError:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None

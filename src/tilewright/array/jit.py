@@ -26,6 +26,7 @@ from ..runtime.memory import ADVICE, OutOfMemory
 from ..runtime.session import FREE, Session
 from ..transform import lib as _lib  # noqa: F401  gives tracers their operators
 from ..transform.trace import Leaf, Traced, leaf_of, python_type, trace, tracing
+from .arrays import Array, own_tree, plain, rewrapped
 from .donate import pair_donated
 from .gpu import CompiledOnGpu, gpu_leaf, is_on_gpu
 from .programs import Programs
@@ -112,6 +113,8 @@ class Jit:
     def _dispatch(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
         if out == PREPARED:
             raise InputError(f"jit: {self.fn.__name__} was called with arguments that changed while it ran")
+        if any(type(x) is Array for x in flatten((args, kwargs))[0]):
+            return self._on_arrays(args, kwargs)
         compiled, leaves = self._find(args, kwargs)
         if isinstance(compiled, CompiledOnGpu):
             result = compiled(leaves)
@@ -133,6 +136,12 @@ class Jit:
     def _differentiable(self) -> TorchFunction:
         """For tensors whose gradients PyTorch wants."""
         return torch_function(self.fn)
+
+    def _on_arrays(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Arrays among the arguments: the program reads their memory, and its results are Arrays. Donated ones are written in place where
+        nobody else holds their memory, and in a copy otherwise."""
+        given = [own_tree(x) if i in self.donate or i - len(args) in self.donate else plain(x) for i, x in enumerate(args)]
+        return rewrapped(self._fast(tuple(given), plain(kwargs), None))
 
     def _find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Compiled | CompiledOnGpu, list[Any]]:
         leaves, spec = flatten((args, kwargs))
@@ -239,8 +248,8 @@ def jit(fn: Fn | None = None, *, donate: int | Sequence[int] = (), static: int |
         target: str | TargetSpec | None = None) -> Any:
     """Compile a function of arrays: `tw.jit(f)`, `@tw.jit`, `@tw.jit(donate=(0, 1))`, `tw.jit(f, target="cuda")`.
 
-    Arguments and results are NumPy arrays, numbers and nested containers of them; where an argument is a torch tensor, results are, and
-    PyTorch's autograd differentiates them. The arrays of `donate`d arguments are overwritten:
+    Arguments and results are NumPy arrays, numbers and nested containers of them; where an argument is an Array, results are Arrays; where
+    one is a torch tensor, results are, and PyTorch's autograd differentiates them. The arrays of `donate`d arguments are overwritten:
     results of the same types come back in their memory. `static` arguments (positions or names) are fixed at compile time; other
     values than before compile again. `target` is "cpu", "cuda" or an architecture like "sm_90a"; without it, "cuda" where an argument is
     a CUDA tensor. On a GPU results are CUDA tensors, and NumPy arrays and numbers among the arguments are copied there.

@@ -1,9 +1,10 @@
-"""`tw.linalg`: linear algebra on arrays, inside traced functions and on plain arrays."""
+"""`tw.linalg`: linear algebra on arrays, inside traced functions, on Arrays and on NumPy arrays."""
 from __future__ import annotations
 
 from ..transform.lib.linalg import FUNCTIONS
-from .functions import eager
+from .api import linalg as api
+from .functions import offer
 
-for _name, _fn in FUNCTIONS.items():
-    globals()[_name] = eager(_fn)
-__all__ = sorted(FUNCTIONS)
+_OFFERED = offer(api.FUNCTIONS, FUNCTIONS, {})
+globals().update(_OFFERED)
+__all__ = sorted(_OFFERED)

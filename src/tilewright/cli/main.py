@@ -27,6 +27,7 @@ COMMANDS = {
     "splat": "draw scenes of Gaussian splats, train them from photographs, show them in a browser",
     "digest": "the number that stands for a saved session, to pin it with tw.load(path, digest=...)",
     "doctor": "what this machine offers, and what is missing",
+    "warm": "compile the kernels of eager functions ahead, into the code cache",
     "cache": "list, clear or locate the code cache",
 }
 

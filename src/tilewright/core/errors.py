@@ -37,6 +37,14 @@ class InputError(TilewrightError):
     """A session was called with arguments that do not fit what was compiled."""
 
 
+class ArgumentError(InputError, ShapeError, ValueError):
+    """A function of arrays was given arguments that do not fit each other, or the function."""
+
+
+class AxisError(ArgumentError, IndexError):
+    """An axis is named that the array does not have."""
+
+
 class ExecutionError(TilewrightError):
     """The compiled program found bad data while it ran (an index out of range, for instance)."""
 

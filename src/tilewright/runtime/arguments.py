@@ -53,6 +53,8 @@ def bind(names: Sequence[str], types: Sequence[TensorType], values: Sequence[Any
         elif isinstance(value, (np.ndarray, np.generic)):
             refuse_masked(name, type_, value)
             shapes.append(_admit_array(name, type_, np.asarray(value), bound))
+        elif hasattr(type(value), "__array_namespace__") and hasattr(value, "__array__"):  # an Array
+            shapes.append(_admit_array(name, type_, np.asarray(value), bound))
         else:
             raise InputError(f"session: input {name!r} must be {describe(type_)}, got a {type(value).__name__}; "
                              f"pass a torch tensor or a NumPy array")

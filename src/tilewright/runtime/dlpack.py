@@ -6,8 +6,11 @@ import ctypes
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ..core import dtypes as dt
 from ..core.dtypes import DType
+from ..core.errors import InputError
 
 NAME = b"dltensor"
 CODES = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
@@ -95,3 +98,58 @@ def look(capsule: Any) -> Seen:
     dtype = BY_CODE.get((t.code, t.bits)) if t.lanes == 1 else None
     shown = str(dtype) if dtype is not None else f"DLPack type {t.code} of {t.bits} bits"
     return Seen((t.data or 0) + t.byte_offset, shape, strides, dtype, (t.device_type, t.device_id), shown)
+
+
+class Versioned(ctypes.Structure):
+    """DLManagedTensorVersioned."""
+
+    _fields_ = [("major", ctypes.c_uint32), ("minor", ctypes.c_uint32), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p),
+                ("flags", ctypes.c_uint64), ("tensor", Tensor)]  # fmt: skip
+
+
+VERSIONED = b"dltensor_versioned"
+READ_ONLY = 1
+_valid = _api.PyCapsule_IsValid
+_valid.restype, _valid.argtypes = ctypes.c_int, [ctypes.py_object, ctypes.c_char_p]
+_rename = _api.PyCapsule_SetName
+_rename.restype, _rename.argtypes = ctypes.c_int, [ctypes.py_object, ctypes.c_char_p]
+_USED, _USED_VERSIONED = ctypes.c_char_p(b"used_dltensor"), ctypes.c_char_p(b"used_dltensor_versioned")  # capsules keep the pointers
+
+
+class Taken:
+    """The memory of a capsule that was taken: NumPy sees it through the array interface, and it goes back when the last view is gone."""
+
+    def __init__(self, managed: int, deleter: int, interface: dict[str, Any]) -> None:
+        self._managed, self._deleter, self.__array_interface__ = managed, deleter, interface
+
+    def __del__(self) -> None:
+        if self._deleter:
+            ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(self._deleter)(self._managed)
+
+
+def take(capsule: Any, what: str) -> Any:
+    """The NumPy array of a capsule's memory on the CPU. The capsule is used up."""
+    if _valid(capsule, VERSIONED):
+        at = _pointer(capsule, VERSIONED)
+        new = Versioned.from_address(at)
+        if new.major != 1:
+            raise InputError(f"{what}: the capsule is of DLPack {new.major}.{new.minor}; supported: before 2.0")
+        t, deleter, flags, used = new.tensor, new.deleter, new.flags, _USED_VERSIONED
+    elif _valid(capsule, NAME):
+        at = _pointer(capsule, NAME)
+        old = Managed.from_address(at)
+        t, deleter, flags, used = old.tensor, old.deleter, 0, _USED
+    else:
+        raise InputError(f"{what}: the capsule was used before, or is none of DLPack's; ask its producer for another")
+    dtype = BY_CODE.get((t.code, t.bits)) if t.lanes == 1 else None
+    if dtype is None or t.device_type not in (1, 3):
+        raise InputError(f"{what}: needs CPU memory of one of {' '.join(d.name for d in dt.ALL)}, got type {t.code} of {t.bits} bits "
+                         f"on device {t.device_type}")
+    shape = tuple(t.shape[i] for i in range(t.ndim))
+    strides = tuple(t.strides[i] * dtype.itemsize for i in range(t.ndim)) if t.strides else None
+    plain = dtype.np if dtype.np.kind in "biufc" and dtype not in SPECIAL else np.dtype(f"u{dtype.itemsize}")
+    interface = {"version": 3, "shape": shape, "typestr": plain.str, "data": ((t.data or 0) + t.byte_offset, bool(flags & READ_ONLY)),
+                 "strides": strides}
+    _rename(capsule, used)
+    made = np.asarray(Taken(at, deleter or 0, interface))
+    return made if plain == dtype.np else made.view(dtype.np)

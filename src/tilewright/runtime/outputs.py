@@ -21,7 +21,7 @@ from ..core.tensors import FOREIGN, from_dtype, is_masked, is_tensor, numpy_to_t
 from ..core.torch_context import allocator, modes
 from ..ir.types import TensorType
 from .arguments import check_plain
-from .memory import HUGE, Allocation
+from .memory import HUGE, Allocation, Arenas
 
 RECYCLED_FROM = HUGE  # a smaller result is in the caches wherever it lies
 KEPT_BLOCKS, KEPT_BYTES = 8, 128 << 20
@@ -85,6 +85,20 @@ def recycler(type_: TensorType, shape: tuple[int, ...], torch: bool) -> Callable
     from torch import from_numpy
 
     return lambda: from_numpy(make())
+
+
+def new_array(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """An uninitialised array of any size; a large one in memory that is used again, rounded up to a size class."""
+    nbytes = dtype.itemsize
+    for n in shape:
+        nbytes *= n
+    if nbytes < RECYCLED_FROM:
+        return np.empty(shape, dtype)
+    size = Arenas.size_class(nbytes)
+    block = _take(size)
+    lease = _lease_type(size).from_address(block.address)
+    lease.block = block
+    return np.ndarray(shape, dtype, lease)
 
 
 def is_recycled(type_: TensorType) -> bool:

@@ -1,0 +1,233 @@
+"""Arrays from nothing and from other things."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ...core.errors import ArgumentError
+from ...runtime.outputs import new_array
+from ...transform.trace import Tracer, python_type
+from ..arrays import Array, check_device, ready, shown, wrap
+from .base import COMPLEX, FLOAT, INT, Header, _listed, _number, common, give, header, known
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {}
+
+
+def public(fn: Callable[..., Any]) -> Callable[..., Any]:
+    FUNCTIONS[fn.__name__.rstrip("_")] = fn
+    return fn
+
+
+def _shape(shape: Any, what: str) -> tuple[int, ...]:
+    try:
+        found = (int(shape.__index__()),) if hasattr(shape, "__index__") else tuple(int(n.__index__()) for n in shape)
+    except (AttributeError, TypeError):
+        raise ArgumentError(f"{what}: a shape is an int or a sequence of ints, got {shape!r}") from None
+    if any(n < 0 for n in found):
+        raise ArgumentError(f"{what}: sizes must not be negative, got shape={found}")
+    return found
+
+
+def _dtype(dtype: Any, otherwise: np.dtype[Any], what: str) -> np.dtype[Any]:
+    return otherwise if dtype is None else known(dtype, what)
+
+
+@public
+def asarray(obj: Any, /, dtype: Any = None, *, device: Any = None, copy: bool | None = None) -> Array:
+    """An Array of what is given: arrays share their memory unless a copy is asked for or another dtype is."""
+    check_device(device, "asarray")
+    if isinstance(obj, Tracer):
+        traced: Any = obj
+        return traced if dtype is None else traced.astype(dtype)  # type: ignore[no-any-return]
+    wanted = None if dtype is None else known(dtype, "asarray")
+    if type(obj) is Array and not copy and (wanted is None or wanted == ready(obj).dtype):
+        return obj
+    kind = python_type(obj)
+    fresh = kind is not None or isinstance(obj, (list, tuple, range))
+    if copy is False and fresh:
+        raise ValueError("asarray: Python's numbers and lists have no memory to share, and copy=False")
+    if kind is not None and wanted is not None:
+        a = _number(obj, wanted, "asarray")
+    elif isinstance(obj, (list, tuple)) and wanted is not None:
+        a = _listed(obj, wanted, "asarray")
+    elif isinstance(obj, range):
+        a = np.asarray(obj, wanted or INT)
+    else:
+        a = header(obj, "asarray")
+    if wanted is not None and a.dtype != wanted:
+        if copy is False:
+            raise ValueError(f"asarray: {shown(a)} as {wanted} needs a copy, and copy=False")
+        return wrap(a.astype(wanted))
+    return wrap(a.copy() if copy and not fresh else a)
+
+
+@public
+def array(obj: Any, dtype: Any = None, *, device: Any = None, copy: bool = True) -> Array:
+    """`asarray` with memory of its own."""
+    return asarray(obj, dtype, device=device, copy=copy or None)  # type: ignore[no-any-return]
+
+
+@public
+def empty(shape: Any, dtype: Any = None, *, device: Any = None) -> Array:
+    """An Array whose elements are not set."""
+    check_device(device, "empty")
+    return wrap(_new(_shape(shape, "empty"), _dtype(dtype, FLOAT, "empty"), "empty"))
+
+
+def _new(shape: tuple[int, ...], dtype: np.dtype[Any], what: str) -> Header:
+    try:
+        return new_array(shape, dtype)
+    except (ValueError, MemoryError) as e:
+        raise MemoryError(f"{what}: no memory for {dtype}{list(shape)} ({e})") from None
+
+
+@public
+def full(shape: Any, fill_value: Any, dtype: Any = None, *, device: Any = None) -> Array:
+    """One value everywhere; the dtype is that of the value unless one is given."""
+    check_device(device, "full")
+    value = header(fill_value, "full") if dtype is None else None
+    made = _new(_shape(shape, "full"), value.dtype if value is not None else known(dtype, "full"), "full")
+    made[...] = value if value is not None else fill_value if not isinstance(fill_value, Array) else ready(fill_value)
+    return wrap(made)
+
+
+@public
+def zeros(shape: Any, dtype: Any = None, *, device: Any = None) -> Array:
+    """Zeros."""
+    check_device(device, "zeros")
+    return wrap(np.zeros(_shape(shape, "zeros"), _dtype(dtype, FLOAT, "zeros")))
+
+
+@public
+def ones(shape: Any, dtype: Any = None, *, device: Any = None) -> Array:
+    """Ones."""
+    return full(shape, 1, FLOAT if dtype is None else dtype, device=device)  # type: ignore[no-any-return]
+
+
+@public
+def empty_like(x: Any, /, dtype: Any = None, *, device: Any = None) -> Array:
+    """An Array of x's shape and dtype whose elements are not set."""
+    a = header(x, "empty_like")
+    return empty(a.shape, a.dtype if dtype is None else dtype, device=device)  # type: ignore[no-any-return]
+
+
+@public
+def zeros_like(x: Any, /, dtype: Any = None, *, device: Any = None) -> Array:
+    """Zeros of x's shape and dtype."""
+    a = header(x, "zeros_like")
+    return zeros(a.shape, a.dtype if dtype is None else dtype, device=device)  # type: ignore[no-any-return]
+
+
+@public
+def ones_like(x: Any, /, dtype: Any = None, *, device: Any = None) -> Array:
+    """Ones of x's shape and dtype."""
+    a = header(x, "ones_like")
+    return full(a.shape, 1, a.dtype if dtype is None else dtype, device=device)  # type: ignore[no-any-return]
+
+
+@public
+def full_like(x: Any, /, fill_value: Any, dtype: Any = None, *, device: Any = None) -> Array:
+    """One value everywhere, of x's shape and dtype."""
+    a = header(x, "full_like")
+    return full(a.shape, fill_value, a.dtype if dtype is None else dtype, device=device)  # type: ignore[no-any-return]
+
+
+@public
+def arange(start: Any, /, stop: Any = None, step: Any = 1, dtype: Any = None, *, device: Any = None) -> Array:
+    """start, start + step, ... below stop; integers where all of them are."""
+    check_device(device, "arange")
+    first, last = (0, start) if stop is None else (start, stop)
+    if any(isinstance(n, bool) or not isinstance(n, (int, float, np.number)) for n in (first, last, step)) or step == 0:
+        raise ArgumentError(f"arange: needs numbers and a step that is not 0, got start={first}, stop={last}, step={step}")
+    whole = all(isinstance(n, (int, np.integer)) for n in (first, last, step))
+    wanted = _dtype(dtype, INT if whole else FLOAT, "arange")
+    if whole and wanted.kind in "iu":
+        return wrap(np.arange(int(first), int(last), int(step), dtype=wanted))
+    return wrap(np.arange(first, last, step).astype(wanted))
+
+
+@public
+def linspace(start: Any, stop: Any, /, num: int = 50, *, dtype: Any = None, device: Any = None, endpoint: bool = True) -> Array:
+    """`num` evenly spaced numbers from start to stop."""
+    check_device(device, "linspace")
+    first, last = (ready(v).item() if isinstance(v, Array) and not ready(v).ndim else v for v in (start, stop))
+    kind = COMPLEX if isinstance(first, complex) or isinstance(last, complex) else FLOAT
+    wanted = _dtype(dtype, kind, "linspace")
+    made = np.linspace(header(first) if isinstance(first, Array) else first, header(last) if isinstance(last, Array) else last, num,
+                       endpoint=endpoint).astype(wanted)
+    return wrap(made)
+
+
+@public
+def logspace(start: Any, stop: Any, num: int = 50, *, base: float = 10.0, dtype: Any = None, endpoint: bool = True) -> Array:
+    """Numbers spaced evenly on a log scale."""
+    return wrap(np.logspace(start, stop, num, endpoint=endpoint, base=base).astype(_dtype(dtype, FLOAT, "logspace")))
+
+
+@public
+def geomspace(start: Any, stop: Any, num: int = 50, *, dtype: Any = None, endpoint: bool = True) -> Array:
+    """A geometric progression."""
+    return wrap(np.geomspace(start, stop, num, endpoint=endpoint).astype(_dtype(dtype, FLOAT, "geomspace")))
+
+
+@public
+def eye(n_rows: int, n_cols: int | None = None, /, dtype: Any = None, *, k: int = 0, device: Any = None) -> Array:
+    """Ones on the k-th diagonal."""
+    check_device(device, "eye")
+    rows, cols = _shape(n_rows, "eye")[0], _shape(n_rows if n_cols is None else n_cols, "eye")[0]
+    return wrap(np.eye(rows, cols, k, _dtype(dtype, FLOAT, "eye")))
+
+
+@public
+def identity(n: int, dtype: Any = None) -> Array:
+    """Ones on the diagonal of a square matrix."""
+    return eye(n, n, dtype)  # type: ignore[no-any-return]
+
+
+@public
+def meshgrid(*arrays: Any, indexing: str = "xy") -> tuple[Array, ...]:
+    """Coordinate matrices of coordinate vectors: views."""
+    if indexing not in ("xy", "ij"):
+        raise ArgumentError(f"meshgrid: indexing is 'xy' or 'ij', got {indexing!r}")
+    headers = [header(a, "meshgrid") for a in arrays]
+    if headers:
+        wanted = common(*(h.dtype for h in headers))
+        headers = [h.astype(wanted, copy=False) for h in headers]
+    numpy: Any = np
+    return tuple(give(a) for a in numpy.meshgrid(*headers, indexing=indexing, copy=False))
+
+
+def _triangle(name: str, fn: Callable[..., Header]) -> Callable[..., Any]:
+    def call(x: Any, /, k: int = 0) -> Array:
+        a = header(x, name)
+        if a.ndim < 2:
+            raise ArgumentError(f"{name}: needs two axes or more, got {shown(a)}")
+        return wrap(fn(a, k))
+
+    call.__name__, call.__doc__ = name, f"The last two axes with zeros {'above' if name == 'tril' else 'below'} the k-th diagonal."
+    return call
+
+
+FUNCTIONS["tril"] = _triangle("tril", np.tril)
+FUNCTIONS["triu"] = _triangle("triu", np.triu)
+
+
+@public
+def diag(x: Any, k: int = 0) -> Array:
+    """A matrix with x on its k-th diagonal, or the k-th diagonal of a matrix."""
+    return give(np.diag(header(x, "diag"), k))
+
+
+@public
+def fromfunction(fn: Callable[..., Any], shape: Any, dtype: Any = None) -> Array:
+    """fn of the index arrays of a shape."""
+    grids = np.indices(_shape(shape, "fromfunction"), _dtype(dtype, INT, "fromfunction"))
+    return asarray(fn(*(wrap(g) for g in grids)))  # type: ignore[no-any-return]
+
+
+@public
+def indices(shape: Any, dtype: Any = None) -> Array:
+    """The indices of every element of a shape, one axis after the other."""
+    return wrap(np.indices(_shape(shape, "indices"), _dtype(dtype, INT, "indices")))

@@ -1,0 +1,51 @@
+"""Memory of other libraries as Arrays, without copies: DLPack of both versions, buffers, files."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ...core.errors import ArgumentError
+from ...runtime import dlpack
+from ..arrays import Array, check_device, shown, wrap
+from .base import known
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {}
+
+
+def public(fn: Callable[..., Any]) -> Callable[..., Any]:
+    FUNCTIONS[fn.__name__.rstrip("_")] = fn
+    return fn
+
+
+@public
+def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Array:
+    """An Array of the memory of an object with `__dlpack__`."""
+    check_device(device, "from_dlpack")
+    if not hasattr(x, "__dlpack__"):
+        raise ArgumentError(f"from_dlpack: needs an object with __dlpack__, got a {type(x).__name__}")
+    if hasattr(x, "__dlpack_device__") and int(x.__dlpack_device__()[0]) not in (1, 3):
+        if copy is False:
+            raise ValueError("from_dlpack: the object lies on another device, and copy=False")
+        raise ArgumentError(f"from_dlpack: the object lies on device {tuple(x.__dlpack_device__())}; move it to the CPU first")
+    try:
+        capsule = x.__dlpack__(max_version=(1, 0))
+    except TypeError:  # a producer of before 1.0
+        capsule = x.__dlpack__()
+    a = dlpack.take(capsule, "from_dlpack")
+    return wrap(a.copy() if copy else a)
+
+
+@public
+def frombuffer(buffer: Any, dtype: Any = None, count: int = -1, offset: int = 0) -> Array:
+    """An Array of an object's bytes."""
+    return wrap(np.frombuffer(buffer, known(np.float32 if dtype is None else dtype, "frombuffer"), count, offset))
+
+
+@public
+def to_numpy(x: Any, /) -> np.ndarray[Any, Any]:
+    """The NumPy array of an Array's memory, read-only."""
+    if not isinstance(x, Array):
+        raise ArgumentError(f"to_numpy: needs an Array, got {shown(x) if hasattr(x, 'dtype') else type(x).__name__}")
+    return x.__array__()

@@ -1,0 +1,125 @@
+"""The operators and methods of `Array`: the functions of `functions.py`, which is imported when the first of them is used."""
+from __future__ import annotations
+
+import opcode
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..core.errors import ArgumentError
+from ..core.tensors import is_tensor
+from .arrays import ALONE, Array, is_alone, ready, shown
+
+Fn = Callable[..., Any]
+_refs = sys.getrefcount
+
+OPERATORS = {"add": "add", "sub": "subtract", "mul": "multiply", "truediv": "divide", "floordiv": "floor_divide", "mod": "remainder",
+             "pow": "pow", "matmul": "matmul", "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor",
+             "lshift": "bitwise_left_shift", "rshift": "bitwise_right_shift"}
+COMPARISONS = {"eq": "equal", "ne": "not_equal", "lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal"}
+SINGLE = {"neg": "negative", "pos": "positive", "abs": "abs", "invert": "bitwise_invert"}
+METHODS = ("sum", "prod", "max", "min", "mean", "std", "var", "all", "any", "argmax", "argmin", "cumsum", "cumprod", "sort", "argsort",
+           "clip", "round", "conj", "repeat", "nonzero", "dot", "trace", "take", "real", "imag")
+
+
+def _operand(x: Any) -> bool:
+    return isinstance(x, (Array, bool, int, float, complex, np.ndarray, np.generic)) or is_tensor(x)
+
+
+_api: Any = None
+
+
+def _install() -> None:
+    """Operators and methods are the functions of `functions.py`, which is imported when the first of them is used."""
+
+    def function(name: str) -> Fn:
+        global _api
+        if _api is None:
+            from . import functions
+
+            _api = functions.API
+        found: Fn = _api[name]
+        return found
+
+    def binary(name: str) -> tuple[Fn, Fn, Fn]:
+        def forward(self: Array, other: Any) -> Any:
+            return _placed(function(name), self, other) if _operand(other) else NotImplemented
+
+        def backward(self: Array, other: Any) -> Any:
+            return _placed(function(name), other, self) if _operand(other) else NotImplemented
+
+        def inplace(self: Array, other: Any) -> Any:
+            if not _operand(other):
+                return NotImplemented
+            from . import functions
+
+            ready(self)
+            if is_alone(self):
+                return update(self, functions.in_place(name, self, other, self), name)
+            return update(self, _placed(function(name), self, other), name)
+
+        return forward, backward, inplace
+
+    for short, name in OPERATORS.items():
+        for prefix, fn in zip(("", "r", "i"), binary(name), strict=True):
+            fn.__name__ = fn.__qualname__ = f"__{prefix}{short}__"
+            setattr(Array, fn.__name__, fn)
+    for short, name in COMPARISONS.items():
+        setattr(Array, f"__{short}__", binary(name)[0])
+    for short, name in SINGLE.items():
+        setattr(Array, f"__{short}__", lambda self, name=name: function(name)(self))
+    for name in METHODS:
+        value = name in ("real", "imag")
+
+        def method(self: Array, *args: Any, _name: str = name, **kwargs: Any) -> Any:
+            return function(_name)(self, *args, **kwargs)
+
+        method.__name__, method.__doc__ = name, f"See `tw.{name}`."
+        setattr(Array, name, property(method) if value else method)
+
+
+def operator_of(name: str) -> Fn:
+    """The function of an operator whose operands may come in either order. A large operand that only the expression holds gives its memory
+    to the result."""
+    def call(x: Any, y: Any) -> Any:
+        from . import functions
+
+        if not _operand(x) or not _operand(y):
+            return NotImplemented
+        temporary = x if type(x) is Array and _refs(x) == ALONE else y if type(y) is Array and _refs(y) == ALONE else None
+        if temporary is not None and hasattr(temporary, "_a") and temporary._a.nbytes >= REUSED and is_alone(temporary):
+            frame = sys._getframe(1)
+            if frame.f_code.co_code[frame.f_lasti] == _BINARY_OP:  # an operator in Python code: nothing else can hold the operand
+                return functions.in_place(name, x, y, temporary)
+        return _placed(functions.API[name], x, y)
+
+    return call
+
+
+def _placed(fn: Fn, *args: Any) -> Any:
+    """fn(*args); an error about the arguments names the user's line."""
+    try:
+        return fn(*args)
+    except ArgumentError as e:
+        from .functions import at_line
+
+        raise at_line(e) from None
+
+
+REUSED = 1 << 20  # bytes from which the memory of a temporary is used again
+_BINARY_OP = opcode.opmap.get("BINARY_OP", -1) if sys.version_info < (3, 14) else -1  # 3.14 borrows references to locals
+
+
+def update(x: Array, made: Array, name: str) -> Array:
+    """`x op= y`: the result becomes x's value. It keeps x's shape and dtype."""
+    old, new = ready(x), ready(made)
+    if old.shape != new.shape:
+        raise ArgumentError(f"{name}: an in-place operator keeps the shape, got {shown(old)} and a result {shown(new)}")
+    if new is not old:
+        x._a = new if new.dtype == old.dtype else new.astype(old.dtype)
+    return x
+
+
+_install()

@@ -1,0 +1,53 @@
+"""`x.at[i].add(v)`: new Arrays in which some elements differ."""
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .arrays import Array, fitting, given, index, ready, wrap
+
+
+class At:
+    """What `x.at` gives; see `Array.at`."""
+
+    __slots__ = ("_key", "_x")
+
+    def __init__(self, x: Array, key: Any = None) -> None:
+        self._x, self._key = x, key
+
+    def __getitem__(self, key: Any) -> At:
+        return At(self._x, index(key))
+
+    def _changed(self, ufunc: Any, value: Any) -> Array:
+        made = ready(self._x).copy()
+        value = fitting(given(value), made.dtype)
+        if ufunc is None:
+            made[self._key] = value
+        else:
+            ufunc.at(made, self._key, np.asarray(value, made.dtype))
+        return wrap(made)
+
+    def set(self, value: Any) -> Array:
+        return self._changed(None, value)
+
+    def get(self) -> Array:
+        return self._x[self._key]
+
+    def add(self, value: Any) -> Array:
+        return self._changed(np.add, value)
+
+    def subtract(self, value: Any) -> Array:
+        return self._changed(np.subtract, value)
+
+    def multiply(self, value: Any) -> Array:
+        return self._changed(np.multiply, value)
+
+    def divide(self, value: Any) -> Array:
+        return self._changed(np.divide, value)
+
+    def min(self, value: Any) -> Array:
+        return self._changed(np.minimum, value)
+
+    def max(self, value: Any) -> Array:
+        return self._changed(np.maximum, value)

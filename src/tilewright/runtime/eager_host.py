@@ -1,0 +1,77 @@
+"""Host code of eager functions (the language of `target/cpu/host_code.py`): operands are read through their strides, results are allocated,
+and a kernel of contiguous elements runs over them in chunks. An operator on small Arrays never enters the interpreter.
+
+A header is NumPy's: data +16, axes +24, sizes* +32, strides* +40, descr +56, flags +64; a descr has its type number at +28 and the size of
+an element at +40. An operand of a run: address, bytes of an element, how it lies (0 contiguous, 1 one element, 2 strided), axes, sizes,
+strides. A run: kernel, elements, operands, result, bytes of a result, then the operands.
+"""
+from __future__ import annotations
+
+from . import eager_calls, eager_loops, eager_reductions
+
+AXES = 16
+OPERAND = 32 + 2 * 8 * AXES
+RUN_OPERANDS = 40
+MAX_OPERANDS = 8
+RUN = RUN_OPERANDS + MAX_OPERANDS * OPERAND
+CHUNK = 1024  # elements that are gathered at once
+PROGRAM = 4096  # elements of a kernel's program
+NATIVE_BYTES = 1 << 20  # larger results are for the threads, and for memory that is used again
+SHARED_BYTES = 1 << 17  # threads share the work from here on
+ARG_ROW = 4096  # longer rows are searched faster by NumPy
+TYPES = 24  # NumPy's own dtypes by number
+TABLE_COLUMNS = 64 + 16 * TYPES  # of a reduction's table: one word a dtype, the kernel that reduces a middle axis
+TABLE = TABLE_COLUMNS + 8 * TYPES  # bytes
+TABLE_KERNELS = 64  # of a function's table: its Python form, then from here on two words a dtype: kernel and descr of the result
+BAND = 64  # rows of a transposed copy that a program fills
+ROW = 16384  # elements that a kernel of a reduction takes at once
+REDUCE = 56 + OPERAND
+CONSTANTS = {"BAND": BAND, "ROW": ROW, "AXES": AXES, "OPERAND": OPERAND, "RUN_OPERANDS": RUN_OPERANDS, "RUN": RUN, "CHUNK": CHUNK,
+             "PROGRAM": PROGRAM,
+             "NATIVE_BYTES": NATIVE_BYTES, "TYPES": TYPES, "SHARED_BYTES": SHARED_BYTES, "ARG_ROW": ARG_ROW, "TABLE_KERNELS": TABLE_KERNELS,
+             "TABLE_COLUMNS": TABLE_COLUMNS, "SHAPE": 32, "STRIDES": 32 + 8 * AXES}
+# The words of the block `state`.
+STATE = ("ARRAY", "FLOAT", "LONG", "NDARRAY", "NEW_ARRAY", "MODE", "SLOT", "SLICE", "TUPLE", "ELLIPSIS", "NONE", "FROM_SCALAR", "AXIS",
+         "TW_RUN", "JOB", "JOB_RUN", "JOB_GRID")
+(ARRAY, FLOAT, LONG, NDARRAY, NEW_ARRAY, MODE, SLOT, SLICE, TUPLE, ELLIPSIS, NONE, FROM_SCALAR, AXIS, TW_RUN, JOB, JOB_RUN,
+ JOB_GRID) = range(17)
+CONSTANTS |= {"S_" + name: 8 * k for k, name in enumerate(STATE)}
+NUMBER_SLOTS = {"add": 0, "subtract": 8, "multiply": 16, "remainder": 24, "bitwise_and": 104, "bitwise_xor": 112, "bitwise_or": 120,
+                "floor_divide": 232, "divide": 240}  # byte offsets in PyNumberMethods
+UNARY_SLOTS = {"negative": 48, "abs": 64, "bitwise_invert": 80}
+COMPARED = ("less", "less_equal", "equal", "not_equal", "greater", "greater_equal")  # in the order of Py_LT ... Py_GE
+BLOCKS = {"state": 32, "slots": 64}  # slots: for each operator the address of its table and the function it stands before
+SUBSCRIPT, COMPARE, FORCE, ATTRIBUTE, REFUSE, MATMUL, CASTS = 40, 42, 49, 50, 51, 52, 53  # places in `slots`
+
+
+
+def source() -> str:
+    """The whole text: the functions above and one entry for each operator."""
+    parts = [eager_loops.SOURCE, eager_calls.SOURCE, eager_reductions.SOURCE]
+    for k, name in enumerate(NUMBER_SLOTS):
+        parts.append(f"""
+def tw_op_{name}(x, y):
+    made = binary(ld64(address(slots) + {16 * k}), x, y)
+    if made != 0:
+        return made
+    args = stack(16)
+    st64(args, x)
+    st64(args + 8, y)
+    return PyObject_Vectorcall(ld64(address(slots) + {16 * k + 8}), args, 2, 0)
+""")
+    for k, name in enumerate(UNARY_SLOTS, len(NUMBER_SLOTS)):
+        parts.append(f"""
+def tw_op_{name}(x):
+    made = unary(ld64(address(slots) + {16 * k}), x)
+    if made != 0:
+        return made
+    return call(ld64(address(slots) + {16 * k + 8}), x)
+""")
+    return "".join(parts)
+
+
+EXPORTS = (*(f"tw_{name}" for name in (
+    "turn_run", "reduce_run", "reduce_prepare", "eager_run", "eager_prepare", "eager_prepare_many", "eager_call1", "eager_call2",
+    "eager_call3",
+    "eager_call_astype", "eager_call_reduce", "eager_compare", "eager_subscript", "eager_matmul", "eager_getbuffer", "eager_attribute",
+    "eager_view")), *(f"tw_op_{name}" for name in (*NUMBER_SLOTS, *UNARY_SLOTS)), *BLOCKS)

@@ -1,0 +1,130 @@
+"""Host code of eager functions: reductions of all elements, and of one axis of small arrays."""
+from __future__ import annotations
+
+SOURCE = '''
+def reduced(table, x):
+    s = address(state)
+    h = header_of(x)
+    if h == 0 or ld64(s + S_MODE) != 0:
+        return 0
+    descr = ld64(h + 56)
+    kind = ldi32(descr + 28)
+    if kind < 0 or kind >= TYPES:
+        return 0
+    fn = ld64(table + TABLE_KERNELS + 16 * kind)
+    n = elements(h)
+    flags = ld32(h + 64)
+    if fn == 0 or n == 0 or n * ld64(descr + 40) > NATIVE_BYTES or (flags & 256) == 0 or ldi32(h + 24) > AXES:
+        return 0
+    swap = ld64(table + 8)
+    if swap and n > ARG_ROW:
+        return 0
+    rdescr = ld64(table + TABLE_KERNELS + 16 * kind + 8)
+    again = ld64(table + TABLE_KERNELS + 16 * ldi32(rdescr + 28))
+    if n > ROW and (again == 0 or ld64(table + 16) != 0):
+        return 0
+    out = new_header(rdescr, 0, 0, 0)
+    if out == 0:
+        return 0
+    if n <= ROW and flags & 3 and (swap == 0 or flags & 1):
+        words = stack(64)
+        work = stack(1024)
+        reduce_row(fn, words, ld64(h + 16), n, ld64(out + 16), swap, work)
+    else:
+        run = stack(512)
+        tw_reduce_prepare(run, fn, again, n, n, out, swap, h)
+        tw_reduce_run(run, 0, 1, 0)
+    return wrap(out)
+
+
+def reduced_axis(table, x, axis):
+    s = address(state)
+    h = header_of(x)
+    if h == 0 or ld64(s + S_MODE) != 0 or ld64(axis + 8) != ld64(s + S_LONG):
+        return 0
+    descr = ld64(h + 56)
+    kind = ldi32(descr + 28)
+    nd = ldi32(h + 24)
+    if kind < 0 or kind >= TYPES or nd > AXES or (ld32(h + 64) & 256) == 0:
+        return 0
+    over = stack(8)
+    k = PyLong_AsLongAndOverflow(axis, over)
+    if k < 0:
+        k += nd
+    if k < 0 or k >= nd:
+        return 0
+    dims = ld64(h + 32)
+    kept = stack(128)
+    before = 1
+    after = 1
+    i = 0
+    while i < nd:
+        d = ld64(dims + 8 * i)
+        if i < k:
+            before *= d
+            st64(kept + 8 * i, d)
+        elif i > k:
+            after *= d
+            st64(kept + 8 * (i - 1), d)
+        i += 1
+    row = ld64(dims + 8 * k)
+    n = before * row * after
+    if row > ROW or n == 0 or n * ld64(descr + 40) > NATIVE_BYTES:
+        return 0
+    src = ld64(h + 16)
+    if (ld32(h + 64) & 1) == 0:
+        if n * ld64(descr + 40) > 65536:
+            return 0
+        op = stack(512)
+        buffer = stack(65536)
+        src = buffer
+        if set_operand(op, h, nd, dims) == 0:
+            src = ld64(op)
+        else:
+            gather(buffer, op, 0, n)
+    fn = ld64(table + TABLE_KERNELS + 16 * kind)
+    if ld64(table + 8) and row > ARG_ROW:
+        return 0
+    if after > 1:
+        fn = ld64(table + TABLE_COLUMNS + 8 * kind)
+    if fn == 0:
+        return 0
+    out = new_header(ld64(table + TABLE_KERNELS + 16 * kind + 8), nd - 1, kept, 0)
+    if out == 0:
+        return 0
+    words = stack(64)
+    work = stack(65536)
+    st64(words, src)
+    if after == 1:
+        st64(words + 8, row)
+        st64(words + 16, ld64(out + 16))
+        st64(words + 24, before)
+        st64(words + 32, row)
+        if ld64(table + 8):
+            st64(words + 24, row)
+            st64(words + 32, before)
+        call(fn, words, 0, before, work)
+    else:
+        st64(words + 8, row * after)
+        st64(words + 16, after)
+        st64(words + 24, ld64(out + 16))
+        st64(words + 32, after)
+        st64(words + 40, row)
+        st64(words + 48, before)
+        st64(words + 56, after)
+        call(fn, words, 0, (after + 63) // 64 * before, work)
+    return wrap(out)
+
+
+def tw_eager_call_reduce(table, args, nargs, names):
+    table += 32
+    if names == 0 and nargs == 1:
+        made = reduced(table, ld64(args))
+        if made != 0:
+            return made
+    if nargs == 1 and names != 0 and ld64(names + 16) == 1 and ld64(names + 24) == ld64(address(state) + S_AXIS):
+        made = reduced_axis(table, ld64(args), ld64(args + 8))
+        if made != 0:
+            return made
+    return PyObject_Vectorcall(ld64(table), args, nargs, names)
+'''

@@ -1,0 +1,326 @@
+"""`tw.Array`: views, copies on write, indexing, operators, protocols, files and errors. The oracle is NumPy."""
+
+from __future__ import annotations
+
+import copy
+import ctypes
+import functools
+import operator
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.utils.dlpack
+
+import tilewright as tw
+from tilewright.array import arrays, machine
+from tilewright.core.errors import ArgumentError, ExecutionError, FormatError, InputError
+from tilewright.runtime import dlpack, outputs
+
+GRID = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+
+
+def copied(a: Any) -> Any:
+    return tw.asarray(a, copy=True)
+
+
+VIEWS: dict[str, tuple[Any, Any]] = {
+    "T": (lambda x: x.T, lambda a: a.T),
+    "mT": (lambda x: x.mT, lambda a: a.mT),
+    "permute": (lambda x: x.permute(2, 0, 1), lambda a: a.transpose(2, 0, 1)),
+    "slice": (lambda x: x[1:, ::-2, 1:3], lambda a: a[1:, ::-2, 1:3]),
+    "newaxis": (lambda x: x[..., None, 1], lambda a: a[..., None, 1]),
+    "flip": (lambda x: tw.flip(x, axis=(0, 2)), lambda a: np.flip(a, (0, 2))),
+    "expand": (lambda x: x.expand(5, 2, 3, 4), lambda a: np.broadcast_to(a, (5, 2, 3, 4))),
+    "diagonal": (lambda x: x.diagonal(1, 1, 2), lambda a: a.diagonal(1, 1, 2)),
+    "reshape": (lambda x: x.reshape(4, -1), lambda a: a.reshape(4, -1)),
+    "unfold": (lambda x: x.unfold(2, 2, 2), lambda a: np.lib.stride_tricks.sliding_window_view(a, 2, 2)[:, :, ::2]),
+    "view": (lambda x: x.view(), lambda a: a[...]),
+    "squeeze": (lambda x: tw.squeeze(x[:1], axis=0), lambda a: a[0]),
+    "moveaxis": (lambda x: tw.moveaxis(x, 0, 2), lambda a: np.moveaxis(a, 0, 2)),
+    "unstack": (lambda x: tw.unstack(x, axis=1)[2], lambda a: a[:, 2]),
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_views_share_memory_and_writes_do_not_pass_through(name: str) -> None:
+    of_array, of_numpy = VIEWS[name]
+    x = copied(GRID)
+    y = of_array(x)
+    np.testing.assert_array_equal(np.asarray(y), of_numpy(GRID), strict=True)
+    assert y.strides == of_numpy(GRID).strides
+    assert np.shares_memory(np.asarray(x), np.asarray(y))
+    y[...] = -1
+    np.testing.assert_array_equal(np.asarray(x), GRID)
+    np.testing.assert_array_equal(np.asarray(y), np.full(y.shape, -1, np.float32))
+
+
+def test_a_write_copies_only_shared_memory() -> None:
+    x = copied(GRID)
+    place = np.asarray(x).ctypes.data
+    x[0, 0, 0] = 5
+    x += 1
+    assert np.asarray(x).ctypes.data == place
+    y = x.view()
+    x[0] = 0
+    assert np.asarray(x).ctypes.data != place == np.asarray(y).ctypes.data
+    del y
+    z = copied(GRID)[1]  # the only holder of the memory of what it is a view of
+    place = np.asarray(z).ctypes.data
+    z[0] = 7
+    assert np.asarray(z).ctypes.data == place
+    source = np.ones(3, np.float32)
+    w = tw.asarray(source)
+    w[0] = 2
+    assert source[0] == 1, "memory of others is not ours to write"
+
+
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The results that functions allocate from now on."""
+    made: list[Any] = []
+
+    def new_array(*args: Any) -> Any:
+        made.append(args)
+        return outputs.new_array(*args)
+
+    monkeypatch.setattr(machine, "new_array", new_array)
+    return made
+
+
+def test_temporaries_give_their_memory_to_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = counted(monkeypatch)
+    a = copied(np.ones(1_000_000, np.float32))
+    b = a * 2
+    made.clear()
+    c = ((a * b + b) * 2 - a) / b
+    assert len(made) == 1
+    assert (c[0].item(), a[0].item(), b[0].item()) == (3.5, 1, 2)
+    d = a + b
+    kept = d
+    made.clear()
+    d = d * 2  # kept holds it
+    assert len(made) == 1
+    assert kept[0].item() == 3
+    held = functools.partial(operator.add, a * 1)  # only the partial object holds the operand, and no operator is in the code
+    assert held(b)[0].item() == held(b)[0].item() == 3
+
+
+@pytest.mark.skipif(not machine.is_supported(), reason="without native code nothing is fused")
+def test_eight_lazy_functions_allocate_one_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = counted(monkeypatch)
+    x = copied(np.linspace(0, 1, 1000, dtype=np.float32))
+    with tw.lazy():
+        y = tw.exp(tw.sin(x * 2 + 1) - x) / 3 * x + 1
+        assert not made
+        assert y.shape == (1000,)
+        value = np.asarray(y)
+    assert len(made) == 1
+    a = np.asarray(x, np.float64)
+    np.testing.assert_allclose(value, np.exp(np.sin(a * 2 + 1) - a) / 3 * a + 1, rtol=1e-6)
+
+
+def test_lazy_operands_keep_the_values_they_had() -> None:
+    x = copied(np.arange(5, dtype=np.float32))
+    with tw.lazy():
+        y = x * 2
+        z, w = y + 1, y - 1
+        x[0] = 100
+        x += 1
+        assert (z.tolist(), w.tolist()) == ([1, 3, 5, 7, 9], [-1, 1, 3, 5, 7])
+        assert tw.sum(z * w).item() == 115
+        many = sum((x * k for k in range(20)), x)  # more operands than a kernel takes
+    np.testing.assert_allclose(np.asarray(many), np.asarray(x) * 191, rtol=1e-6)
+    with pytest.raises(ArgumentError, match="the modes are 'lazy' and 'eager', got 'fast'"):
+        tw.set_mode("fast")
+
+
+def test_index_arrays_masks_and_updates() -> None:
+    x = copied(GRID)
+    mask = np.asarray(x) % 2 == 0
+    np.testing.assert_array_equal(np.asarray(x[x % 2 == 0]), GRID[mask])
+    np.testing.assert_array_equal(np.asarray(x[tw.asarray([1, 0]), :, tw.asarray([0, 3])]), GRID[[1, 0], :, [0, 3]])
+    x[x > 20] = 0
+    x[tw.asarray([0]), 1] = tw.asarray([9, 8, 7, 6])
+    want = GRID.copy()
+    want[want > 20] = 0
+    want[[0], 1] = [9, 8, 7, 6]
+    np.testing.assert_array_equal(np.asarray(x), want)
+    y = tw.zeros(4)
+    assert y.at[tw.asarray([1, 1, 2])].add(2.0).tolist() == [0, 4, 2, 0]
+    assert y.tolist() == [0, 0, 0, 0]
+    assert y.at[1:3].set(5).at[0].max(3).tolist() == [3, 5, 5, 0]
+    with pytest.raises(IndexError, match="out of bounds"):
+        x[5]
+    with pytest.raises(TypeError, match=r"cannot put float32 into int64; use .astype"):
+        tw.arange(3)[0:2] = tw.asarray([1.5, 2.5])
+
+
+def test_python_protocols() -> None:
+    x = copied(GRID)
+    assert len(x) == 2
+    assert [r.shape for r in x] == [(3, 4), (3, 4)]
+    assert 5 in x
+    assert 99 not in x
+    assert float(x[0, 0, 1]) == 1
+    assert int(tw.asarray(7)) == range(9)[tw.asarray(7)] == 7
+    assert complex(tw.asarray(2.0)) == 2
+    assert bool(tw.asarray([1]))
+    with pytest.raises(ValueError, match=r"is ambiguous; use tw.any or tw.all"):
+        bool(x)
+    with pytest.raises(TypeError, match=r"float\(\): needs an Array of one element, got f32\[2,3,4\]"):
+        float(x)
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(x)
+    assert repr(tw.asarray([1.0, 2.0])) == "Array([1., 2.])"
+    assert repr(tw.zeros((0, 3))) == "Array([], shape=(0, 3), dtype=float32)"
+    assert "dtype=int8" in repr(tw.ones(2, dtype=tw.int8))
+    assert "<table>" in tw.ones((2, 20))._repr_html_()
+    assert "…" in tw.ones((2, 20))._repr_html_()
+    for again in (pickle.loads(pickle.dumps(x.T)), copy.copy(x.T), copy.deepcopy(x.T)):
+        np.testing.assert_array_equal(np.asarray(again), GRID.T)
+    half = tw.ones(3, dtype=tw.bfloat16)
+    assert pickle.loads(pickle.dumps(half)).dtype == tw.bfloat16
+    assert memoryview(x).shape == (2, 3, 4)
+    with pytest.raises((BufferError, TypeError)):
+        (ctypes.c_char * 4).from_buffer(x)
+    assert not np.asarray(x).flags.writeable
+    with pytest.raises(ArgumentError, match=r"use tw.asarray, tw.zeros, tw.arange ... to make one"):
+        tw.Array()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.complex64, torch.bool])
+def test_dlpack_both_ways_without_copies(dtype: torch.dtype) -> None:
+    t = torch.arange(6).reshape(2, 3).to(dtype)
+    x = tw.from_dlpack(t.T)
+    assert np.asarray(x).ctypes.data == t.data_ptr()
+    assert x.shape == (3, 2)
+    back: Any = torch.utils.dlpack.from_dlpack(x)
+    assert torch.equal(back, t.T)
+    assert back.dtype == dtype
+    if dtype != torch.bfloat16:
+        assert back.data_ptr() == t.data_ptr()
+        np.testing.assert_array_equal(np.from_dlpack(x), t.T.numpy())
+
+
+class _Old:
+    """A producer of before DLPack 1.0, without a device."""
+
+    def __init__(self, t: torch.Tensor) -> None:
+        self.capsule = t.__dlpack__()
+
+    def __dlpack__(self) -> Any:
+        return self.capsule
+
+
+def test_capsules_of_both_versions_are_used_once() -> None:
+    t = torch.arange(4.0)
+    old = _Old(t)
+    x = tw.asarray(old)
+    assert x.tolist() == [0, 1, 2, 3]
+    with pytest.raises(InputError, match="the capsule was used before"):
+        tw.from_dlpack(old)
+    capsule = np.arange(3.0).__dlpack__(max_version=(1, 0))
+    assert dlpack.take(capsule, "t").tolist() == [0, 1, 2]
+    with pytest.raises(InputError, match="the capsule was used before"):
+        dlpack.take(capsule, "t")
+    with pytest.raises(ArgumentError, match="needs an object with __dlpack__, got a int"):
+        tw.from_dlpack(3)
+    with pytest.raises(BufferError, match="asked for"):
+        x.__dlpack__(dl_device=(2, 0))
+    with pytest.raises(ValueError, match="no memory to share, and copy=False"):
+        tw.asarray([1], copy=False)
+
+
+def test_numpy_functions_and_arrays_of_numpy() -> None:
+    x = copied(GRID)
+    numpy: Any = np
+    for made in (numpy.exp(x), numpy.add(x, 1), GRID + x, np.float32(2) * x, numpy.concatenate([x, x]), numpy.hypot(x, x),
+                 numpy.linalg.norm(x), numpy.flip(x)):
+        assert isinstance(made, tw.Array)
+    out = np.empty_like(GRID)
+    assert numpy.multiply(x, 2, out=out) is out
+    np.testing.assert_array_equal(out, GRID * 2)
+    assert isinstance(tw.exp(GRID), np.ndarray)
+    assert isinstance(tw.median(GRID), np.ndarray)
+    into = tw.zeros((2, 3, 4))
+    assert tw.add(x, x, out=into) is into
+    np.testing.assert_array_equal(np.asarray(into), GRID * 2)
+    with pytest.raises(ArgumentError, match=r"out: must have the result's shape, got f32\[3\] for f32\[2,3,4\]"):
+        tw.exp(x, out=tw.zeros(3))
+    frozen = np.zeros((2, 3, 4), np.float32)
+    frozen.flags.writeable = False
+    with pytest.raises(ArgumentError, match="is read-only"):
+        tw.exp(x, out=frozen)
+    with pytest.raises(ArgumentError, match=r"out: cannot put f32\[2,3,4\] into i64"):
+        tw.exp(x, out=tw.zeros((2, 3, 4), dtype=tw.int64))
+
+
+@pytest.mark.parametrize(("call", "kind", "text"), [
+    (lambda: tw.ones(3) + tw.ones(4), ArgumentError, r"add: the shapes do not broadcast, got f32\[3\] and f32\[4\] \(test_arrays.py:"),
+    (lambda: tw.ones((2, 3)) @ tw.ones((2, 3)), ArgumentError,
+     r"matmul: inner sizes differ, got f32\[2,3\] @ f32\[2,3\]: 3 != 2; did you mean b.T\?"),
+    (lambda: tw.ones(3).reshape(2), ArgumentError, r"reshape: .*got f32\[3\] to 2"),
+    (lambda: tw.arange(3) // 0, ExecutionError, "floor_divide: division of integers by zero"),
+    (lambda: tw.take(tw.arange(3), tw.asarray([7])), ExecutionError, "take: index 7 is out of bounds"),
+    (lambda: tw.sum(tw.ones(3), axis=2), ArgumentError, r"sum: axis must be in \[-1, 1\), got 2"),
+    (lambda: tw.max(tw.zeros(0)), ArgumentError, r"max: nothing has no max, got f32\[0\]"),
+    (lambda: tw.ones(3, device="gpu9"), ArgumentError, "ones|full: the devices are 'cpu', got 'gpu9'"),
+    (lambda: tw.bitwise_and(tw.ones(2), tw.ones(2)), ArgumentError, "bitwise_and: the dtype must be bool, unsigned, signed, got f32"),
+    (lambda: tw.asarray([1, 2], dtype=tw.uint64) + tw.asarray([1]), Exception, "have no common integer dtype; cast one of them"),
+    (lambda: tw.einsum("ij,jk->ik", tw.ones((2, 3)), tw.ones((2, 3))), ArgumentError, "einsum: "),
+    (lambda: tw.asarray([[1], [2, 3]]), ArgumentError, r"lists of numbers that make one, got \[\[1\], \[2, 3\]\]"),
+    (lambda: tw.linalg.inv(tw.zeros((2, 2))), ExecutionError, "inv: Singular matrix"),
+], ids=range(13))
+def test_errors_say_what_is_wrong(call: Any, kind: type[Exception], text: str) -> None:
+    with pytest.raises(kind, match=text):
+        call()
+
+
+def test_files(tmp_path: Path) -> None:
+    x, h = copied(GRID), tw.asarray([1.5, -2], dtype=tw.bfloat16)
+    tw.save(tmp_path / "x.npy", x)
+    assert not arrays.is_alone(tw.load_arrays(tmp_path / "x.npy")), "the file is mapped"
+    np.testing.assert_array_equal(np.asarray(tw.load_arrays(tmp_path / "x.npy")), GRID)
+    tw.save(tmp_path / "x.npz", {"x": x})
+    np.testing.assert_array_equal(np.asarray(tw.load_arrays(tmp_path / "x.npz")["x"]), GRID)
+    tw.save(tmp_path / "x.safetensors", {"x": x.T, "h": h})
+    from safetensors.torch import load_file
+
+    theirs = load_file(tmp_path / "x.safetensors")
+    assert torch.equal(theirs["x"], torch.from_numpy(GRID.T.copy()))
+    ours = tw.load_arrays(tmp_path / "x.safetensors")
+    np.testing.assert_array_equal(np.asarray(ours["x"]), GRID.T)
+    assert ours["h"].dtype == tw.bfloat16
+    assert ours["h"].astype(tw.float32).tolist() == [1.5, -2]
+    with pytest.raises(InputError, match=r"must end in .npy, .npz or .safetensors, got 'x.bin'"):
+        tw.save(tmp_path / "x.bin", x)
+    (tmp_path / "bad.safetensors").write_bytes(b"\xff" * 16)
+    with pytest.raises(FormatError, match="the header is longer than the file"):
+        tw.load_arrays(tmp_path / "bad.safetensors")
+
+
+def test_transforms_take_and_give_arrays() -> None:
+    x = copied(GRID)
+    f = tw.jit(lambda a, b: {"s": (a * b).sum(), "t": a + 1})
+    made = f(x, x)
+    assert isinstance(made["s"], tw.Array)
+    assert isinstance(made["t"], tw.Array)
+    assert isinstance(f(GRID, GRID)["t"], np.ndarray)
+    assert made["s"].item() == (GRID * GRID).sum()
+    assert tw.grad(lambda a: (a * a).sum())(x).tolist() == (2 * GRID).tolist()
+    assert isinstance(tw.vmap(lambda a: a.sum())(x), tw.Array)
+    last, all_ = tw.scan(lambda c, v: (c + v, c), tw.zeros((3, 4)), x)
+    np.testing.assert_array_equal(np.asarray(last), GRID.sum(0))
+    assert isinstance(all_, tw.Array)
+    donated = copied(np.ones(5, np.float32))
+    other = donated.view()
+    stepped = tw.jit(lambda p: p + 1, donate=0)(donated)
+    assert stepped.tolist() == [2] * 5
+    assert other.tolist() == [1] * 5
+    assert tw.jit(lambda a: tw.asarray(a) + x)(x).tolist() == (2 * GRID).tolist()
+    assert isinstance(tw.softmax(x, axis=-1), tw.Array)
+    session = tw.jit(lambda a: a + 1).lower(x)
+    np.testing.assert_array_equal(session(x.T.T), GRID + 1)

@@ -1,0 +1,219 @@
+"""Eager functions: one kernel serves every shape and layout. The oracle is NumPy, in f64 where rounding matters."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.array import machine
+from tilewright.array.api import elementwise, info, loops
+from tilewright.core import dtypes as dt
+
+LAYOUTS: dict[str, Any] = {
+    "contiguous": lambda a: a,
+    "transposed": lambda a: a.T,
+    "every second": lambda a: a[..., ::2],
+    "every third": lambda a: np.repeat(a, 3, axis=-1)[..., ::3],
+    "backwards": lambda a: a[::-1, ::-1],
+    "broadcast": lambda a: np.broadcast_to(a[:1], a.shape),
+    "window": lambda a: a[1:, 1:-1],
+    "empty": lambda a: a[:0],
+}
+SHAPES = ((5, 7), (40, 70), (3, 5000))
+PAIRS = [d.np for d in dt.ALL if d not in dt.SMALL and d.kind != "c"]
+
+
+def numbers(shape: tuple[int, ...], dtype: np.dtype[Any], seed: int) -> np.ndarray[Any, Any]:
+    a = np.random.default_rng(seed).standard_normal(shape) * 20
+    return (a > 0) if dtype.kind == "b" else np.abs(a).astype(dtype) if dtype.kind == "u" else a.astype(dtype)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", PAIRS, ids=str)
+def test_operators_read_any_layout(layout: str, dtype: np.dtype[Any]) -> None:
+    view = LAYOUTS[layout]
+    for shape in SHAPES:
+        a, b = view(numbers(shape, dtype, 1)), view(numbers(shape, dtype, 2))
+        x, y = tw.asarray(a), tw.asarray(b)
+        with np.errstate(all="ignore"):
+            cases = [(x + y, a + b), (x * y, a * b), (x < y, a < b), (x == x, a == a), (x + y[:1], a + b[:1]),
+                     (tw.where(x < y, x, y), np.where(a < b, a, b))]
+            if dtype.kind != "b":
+                cases += [(x - y, a - b), (x + 3, a + dtype.type(3)), (2 * x, dtype.type(2) * a), (tw.maximum(x, y), np.maximum(a, b))]
+            if dtype.kind in "if":
+                cases += [(-x, -a), (abs(x), abs(a))]
+            if dtype.kind in "bui":
+                cases += [(x & y, a & b), (x ^ y, a ^ b), (~x, ~a)]
+            if dtype.kind == "f":
+                cases += [(x / y, a / b)]
+        for ours, theirs in cases:
+            np.testing.assert_array_equal(np.asarray(ours), theirs, strict=True)
+
+
+def test_large_operands_are_shared_by_threads() -> None:
+    a = numbers((700, 900), np.dtype(np.float32), 1)
+    x = tw.asarray(a)
+    pairs = [(x + x, a + a), (x + x.T[:1, :700].T, a + a.T[:1, :700].T), (x.T * 2, a.T * 2), (tw.where(x > 0, x, -x), abs(a)),
+             (x[:, ::2] - x[:, 1::2], a[:, ::2] - a[:, 1::2]), (x[::-1] < 1, a[::-1] < 1), (tw.square(x.T), a.T * a.T)]
+    for ours, theirs in pairs:
+        np.testing.assert_array_equal(np.asarray(ours), theirs, strict=True)
+
+
+@pytest.mark.parametrize("name", sorted(elementwise.UNARY))
+def test_functions_of_one_operand(name: str) -> None:
+    kinds, _, _ = elementwise.UNARY[name]
+    for dtype in (np.float32, np.float64, np.complex64, np.int32, np.bool_):
+        d = np.dtype(dtype)
+        if d.kind not in kinds or (d.kind == "c" and name in ("cbrt", "deg2rad", "rad2deg", "i0", "exp2", "rsqrt", "sinc")):
+            continue
+        a = numbers((3, 40), d, 3) * d.type(1 if d.kind in "biu" else 0.03)
+        if name in ("log", "log2", "log10", "sqrt", "rsqrt", "acosh") and d.kind == "f":
+            a = np.abs(a) + 1
+        ours = np.asarray(getattr(tw, name)(tw.asarray(a)[:, ::-1]))
+        source = a.astype(np.complex128 if d.kind == "c" else np.float64) if d.kind in "fc" else a
+        source = source.astype(np.float32) if d.kind in "biu" and elementwise.UNARY[name][1] else source
+        theirs = loops.unary(name, source[:, ::-1], np.dtype(np.bool_) if ours.dtype == bool else ours.dtype if d.kind in "biu" else
+                             np.dtype(np.complex128 if ours.dtype.kind == "c" else np.float64))
+        tolerance = {"float32": 3e-6, "complex64": 2e-5, "float64": 1e-13}.get(ours.dtype.name, 0)
+        np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64, np.int32, np.bool_])
+def test_reductions_of_any_axes_and_layout(dtype: Any) -> None:
+    for shape in ((7,), (3, 5), (50000,), (3, 20000), (20000, 3), (6, 7, 8)):
+        base = numbers(shape, np.dtype(dtype), 4)
+        views: list[Any] = [lambda a: a, lambda a: a.T, lambda a: a[::-1], lambda a: a[..., ::2]]
+        for view in views:
+            a = view(base)
+            for axis in [None, 0, -1, *([(0, 1)] if a.ndim > 1 else [])]:
+                for name in ("sum", "max", "min", "any", "all", "mean", "argmax", "argmin"):
+                    if name.startswith("arg") and isinstance(axis, tuple):
+                        continue
+                    ours = np.asarray(getattr(tw, name)(tw.asarray(a), axis=axis))
+                    theirs = getattr(np, name)(a.astype(np.float64) if name in ("sum", "mean") and dtype != np.bool_ else a, axis=axis)
+                    size = a.size // max(np.size(theirs), 1)
+                    rough = name in ("sum", "mean") and dtype not in (np.int64, np.int32)
+                    scale = 30 * size * (1 / size if name == "mean" else 1)
+                    np.testing.assert_allclose(ours, theirs, rtol=1e-6, atol=1e-6 * scale if rough or name == "mean" else 0)
+
+
+@pytest.mark.parametrize("dtype", [d for d in dt.SMALL if d.itemsize == 2] + [dt.f8e4m3, dt.f8e5m2], ids=str)
+def test_small_floats(dtype: dt.DType) -> None:
+    a = (np.arange(-6, 6) * 0.25).astype(dtype.np)
+    x = tw.asarray(a)
+    assert x.dtype == dtype.np
+    want = a.astype(np.float32)
+    np.testing.assert_array_equal((x + x).astype(tw.float32).tolist(), (want + want).astype(dtype.np).astype(np.float32))
+    np.testing.assert_array_equal((x * 0.5).astype(tw.float32).tolist(), (want * 0.5).astype(dtype.np).astype(np.float32))
+    np.testing.assert_array_equal(np.asarray(x < 0), want < 0)
+    assert tw.sum(x).astype(tw.float32).item() == pytest.approx(want.sum(), rel=0.1)
+    assert x.astype(tw.int32).tolist() == want.astype(np.int32).tolist()
+
+
+def test_integers_wrap_and_numbers_keep_the_dtype() -> None:
+    x = tw.asarray([100, 127], dtype=tw.int8)
+    assert (x + x).tolist() == [-56, -2]
+    assert (x + 100).dtype == tw.int8
+    with pytest.raises(OverflowError, match="300 does not fit int8"):
+        x + 300
+    assert (x + 1.5).dtype == tw.float32
+    assert (tw.ones(2, dtype=tw.float64) * 2.5).dtype == tw.float64
+    assert tw.sum(x).item() == 227
+    assert (tw.asarray([True, False]) + 1).dtype == tw.int64
+
+
+@pytest.mark.skipif(not machine.is_supported(), reason="no native code here")
+def test_a_new_shape_compiles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = tw.ones((3, 4))
+    assert (tw.exp(x) + x + tw.sum(x, axis=0)).shape == (3, 4)
+    monkeypatch.setattr(machine, "_compiled", lambda *a: pytest.fail(f"compiled {a}"))
+    for shape in ((), (1,), (17,), (2, 3, 5), (0, 4), (1000, 3)):
+        y = tw.ones(shape)
+        assert (tw.exp(y) + y).shape == shape
+        assert tw.sum(y).shape == ()
+        if shape:
+            assert (tw.exp(y.T) + y[:1].T).shape == shape[::-1]
+            assert tw.sum(y, axis=0).shape == shape[1:]
+
+
+@pytest.mark.skipif(not machine.is_supported(), reason="no native code here")
+def test_kernels_come_from_the_disk_in_another_process() -> None:
+    text = """
+        import sys
+        import tilewright as tw
+        assert (tw.exp(tw.ones(5)) * 2).shape == (5,)
+        if sys.argv[1] == "again":
+            assert "llvmlite.binding" not in sys.modules, "something was compiled"
+    """
+    for turn in ("first", "again"):
+        done = subprocess.run([sys.executable, "-c", textwrap.dedent(text), turn], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+
+def test_without_native_code_the_results_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "machine", lambda: None)
+    a = numbers((4, 5), np.dtype(np.float32), 5)
+    x = tw.asarray(a)
+    np.testing.assert_allclose(np.asarray(elementwise.FUNCTIONS["exp"](x)), np.exp(a), rtol=1e-6)
+    np.testing.assert_allclose(np.asarray(elementwise.FUNCTIONS["add"](x, 1)), a + 1)
+    assert machine.reduction("sum", a, (0,), False) is None
+
+
+def test_dtypes_and_namespace() -> None:
+    found: Any = tw.__array_namespace_info__()
+    assert found.default_dtypes()["real floating"] == tw.float32
+    assert set(found.dtypes()) == set(info.STANDARD)
+    assert tw.result_type(tw.ones(2), 1.5) == tw.float32
+    assert tw.finfo(tw.float32).bits == 32
+    assert tw.iinfo(tw.int8).max == 127
+    assert tw.isdtype(tw.bfloat16, "real floating")
+    assert tw.ones(2).__array_namespace__(api_version="2025.12") is tw
+    assert (tw.pi, tw.inf, tw.newaxis) == (np.pi, np.inf, None)
+
+
+@pytest.mark.skipif(not machine.is_supported(), reason="no native code here")
+def test_kernels_are_made_ahead(capsys: pytest.CaptureFixture[str]) -> None:
+    from tilewright.cli.main import main
+
+    assert main(["warm", "exp", "add", "sum", "pow", "--dtypes", "f32,i32"]) == 0
+    assert "7 kernels are in the cache" in capsys.readouterr().out
+    assert main(["warm", "frobnicate"]) == 1
+    assert "no eager function 'frobnicate' has kernels of its own" in capsys.readouterr().err
+
+
+def test_threads_share_nothing_they_should_not() -> None:
+    a = [numbers((300, 301), np.dtype(np.float32), seed) for seed in range(4)]
+    wrong: list[int] = []
+
+    def work(k: int) -> None:
+        x = tw.asarray(a[k])
+        for _ in range(60):
+            made = np.asarray(tw.exp(x * 0.01) + x[::-1] + x.T[:301, :300].T)
+            if np.abs(made - (np.exp(a[k] * np.float32(0.01)) + a[k][::-1] + a[k])).max() > 1e-3:
+                wrong.append(k)
+            if tw.sum(x > 0).item() != (a[k] > 0).sum():
+                wrong.append(k)
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not wrong
+
+
+def test_results_are_freed() -> None:
+    x, y = tw.ones((30, 40)), tw.ones((30, 40))
+    before = sys.getrefcount(x.dtype), sys.getrefcount(x._a), sys.getrefcount(tw.Array)
+    for _ in range(200):
+        x + y, x * 2, tw.exp(x), x[1:, ::2], x.T, x < y, tw.sum(x), tw.sum(x, axis=0), tw.where(x < y, x, y), x.astype(tw.float64), x @ y.T
+        x[0, 0], x.shape, memoryview(x), np.asarray(x)
+    after = sys.getrefcount(x.dtype), sys.getrefcount(x._a), sys.getrefcount(tw.Array)
+    assert all(b - a < 20 for a, b in zip(before, after, strict=True)), (before, after)
