@@ -13,8 +13,9 @@ from tests.cuda.tiled_kernels import check, matmul
 from tests.fresh import fresh_rng
 from tilewright.core.dtypes import DType, bf16, bool_, f16, f32, f64, i32
 from tilewright.core.errors import CompileError
+from tilewright.ir.layout import Layout as Layout_
 from tilewright.kernels.cuda import templates
-from tilewright.kernels.cuda.tiled import TiledKernel, tiled_kernel
+from tilewright.kernels.cuda.tiled import TiledKernel, tensor_maps, tiled_kernel
 from tilewright.kernels.cuda.tiled_attention import TiledAttention
 from tilewright.ops.attention import Attention
 from tilewright.ops.views import Transpose
@@ -22,7 +23,7 @@ from tilewright.target.cuda.device import cuda_target
 from tilewright.target.cuda.tiled.emit import emit_tiled
 from tilewright.target.cuda.tiled.layout import Layout, blocked, fragment, log2, register_tile
 from tilewright.tile.builder import KernelBuilder
-from tilewright.tile.ir import Kernel
+from tilewright.tile.ir import Kernel, ViewType
 
 NUMPY = {bf16: ml_dtypes.bfloat16, f16: np.float16, f32: np.float32, f64: np.float64}
 
@@ -61,6 +62,25 @@ def test_products_with_edges(dtype: DType, warps: int, swaps: tuple[bool, bool])
     given = [np.ascontiguousarray(x.T) if s else x for x, s in zip((a, b), swaps, strict=True)]
     kernel = matmul(dtype, swap_a=swaps[0], swap_b=swaps[1], out=out)
     check(kernel, [*given, c, m, n, k], 4, warps=warps, stages=3, vectors={"a": 4, "b": 4, "c": 4})
+    np.testing.assert_allclose(c, a.astype(np.float64) @ b.astype(np.float64), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("tma", [False, True])
+@pytest.mark.parametrize("swaps", list(itertools.product((False, True), repeat=2)))
+def test_products_by_warpgroups_with_producers(swaps: tuple[bool, bool], tma: bool) -> None:
+    """`wgmma` over stages that other warps fill, by TMA or by `cp.async`; every orientation; rings that go around."""
+    rng = fresh_rng()
+    m, n, k = 200, 136, 328
+    a, b = (rng.standard_normal(s).astype(ml_dtypes.bfloat16) for s in ((m, k), (k, n)))
+    c = np.full((m, n), np.nan, np.float32)
+    given = [np.ascontiguousarray(x.T) if s else x for x, s in zip((a, b), swaps, strict=True)]
+    kernel = matmul(bf16, 128, 64, 64, swap_a=swaps[0], swap_b=swaps[1])
+    for p in kernel.params[:2]:
+        assert isinstance(p.type, ViewType)
+    extents = {name: Layout_.contiguous(x.shape) for name, x in zip("ab", given, strict=True)} if tma else {}
+    maps = tensor_maps(kernel, extents)
+    assert len(maps) == 2 * tma
+    check(kernel, [*given, c, m, n, k], 6, "sm_90a", warps=8, stages=3, vectors={"a": 8, "b": 8, "c": 4}, producers=4, maps=maps)
     np.testing.assert_allclose(c, a.astype(np.float64) @ b.astype(np.float64), rtol=1e-3, atol=1e-3)
 
 

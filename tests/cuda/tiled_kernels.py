@@ -9,6 +9,7 @@ import numpy as np
 
 from tests.cuda.emulator import Heap
 from tests.cuda.emulator import run as launch
+from tests.cuda.emulator_hopper import run as hopper
 from tilewright.core.dtypes import DType, f32
 from tilewright.kernels.cuda.tiled import TiledKernel, tiled_kernel
 from tilewright.target.cuda.device import cuda_target
@@ -52,7 +53,10 @@ def emulate(k: TiledKernel, args: Sequence[Any], grid: int, arch: str = "sm_80")
             words += [s // a.itemsize for s, known in zip(a.strides, p.type.strides, strict=True) if known is None]
         else:
             words.append(int(a))
-    launch(text, heap, words, grid, k.block, SHARED_BYTES[k.name])
+    if "mbarrier." in text or "wgmma." in text:
+        hopper(text, heap, words, grid, k.block, SHARED_BYTES[k.name], k.maps, {})
+    else:
+        launch(text, heap, words, grid, k.block, SHARED_BYTES[k.name])
     if find_ptxas() is not None:
         assemble(text, arch)
     return text

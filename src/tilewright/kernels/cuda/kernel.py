@@ -22,6 +22,11 @@ class SimtKernel(Kernel):
         _unclaim(self.body)
 
 
+def reads_late(kernel: Kernel) -> bool:
+    """Whether a kernel may find argument words in memory: one with tensor maps, which the host writes, does not."""
+    return isinstance(kernel, SimtKernel) and not getattr(kernel, "maps", ())
+
+
 def _unclaim(block: Block) -> None:
     """On a GPU the threads of a program report together, and the one old value of an atomic is not for all of them: they look at the error
     block's first word instead of claiming it (see `kernels/call.py`). Two programs that fail at once may both write there."""

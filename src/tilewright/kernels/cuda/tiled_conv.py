@@ -81,7 +81,7 @@ def choose(m: Dim, n: int, channels: int, others: int, item: int, cores: int) ->
             continue
         if not isinstance(tiles, int) or tiles >= cores or (rows, columns) == (64, min(widest, 32)):
             break
-    return Config(rows, columns, depth, warps, 4 if item <= 2 else 3)
+    return Config(rows, columns, depth, warps, 4 if item <= 2 else 3, per_sm=2 if warps == 4 else 1)
 
 
 class ConvKernel:
@@ -189,7 +189,9 @@ class ConvKernel:
         unit = "mma.sync" if self.dtype in (bf16, f16) else "mma.sync tf32" if self.precision else "multiply-adds"
         note = f"{unit} {c.rows}x{c.columns}x{c.depth}, {c.stages} stages, windows by cp.async"
         launch = call.finish(grid, flops=region_flops(self.region), bytes_=region_bytes(self.region), note=note)
-        return tiled(launch, warps=c.warps, stages=c.stages, per_sm=2 if c.warps == 4 else 1, vectors=self.vectors)
+        return tiled(
+            launch, warps=c.warps, stages=c.stages, per_sm=c.per_sm, vectors=self.vectors, producers=c.producers, extents={"w": w_lay}
+        )
 
     def _channels(
         self, x: View, w: View, item: Tile, at: list[Tile], phases: list[Ix | int], image: list[Ix | int], inside: Tile, group: Ix | int,

@@ -37,6 +37,8 @@ class Config:
     depth: int
     warps: int
     stages: int
+    producers: int = 0  # warps that only copy
+    per_sm: int = 1  # blocks that share an SM
 
 
 def choose(m: Dim, n: Dim, batch: Dim, item: int, cores: int) -> Config:
@@ -50,7 +52,7 @@ def choose(m: Dim, n: Dim, batch: Dim, item: int, cores: int) -> Config:
             continue
         if not isinstance(tiles, int) or tiles >= cores:
             break
-    return Config(rows, columns, depth, warps, 3)
+    return Config(rows, columns, depth, warps, 3, per_sm=2 if warps == 4 else 1)
 
 
 class TiledMatmul(Template):
@@ -105,6 +107,7 @@ class MatmulKernel:
         self.lead, self.m, strides = self._merged(out, a, b, [*results, *others], p.batched)
         self.call = Call("matmul", region.name)
         self.vectors: dict[str, int] = {}
+        self.extents: dict[str, Layout] = {}
         k_inner, n_inner = None, p.n
         self.a = self._view("a", p.a, (*self.lead, self.m, p.k), (*strides[0], a.strides[-1]), p.a_view.offset, k_inner)
         self.b = self._view("b", p.b, (*self.lead, p.k, p.n), (*strides[1], *b.strides[-2:]), p.b_view.offset, k_inner)
@@ -144,7 +147,7 @@ class MatmulKernel:
     def _view(
         self, name: str, o: Operand, shape: Shape, strides: tuple[Dim, ...], offset: Dim, inner: Dim | None, *, write: bool = False
     ) -> View:
-        layout = Layout(tuple(shape), strides, offset)
+        layout = self.extents[name] = Layout(tuple(shape), strides, offset)
         self.vectors[name] = aligned(layout, inner)
         return self.call.view(name, o.type.dtype, o.buffer, layout, write=write)
 
@@ -171,7 +174,10 @@ class MatmulKernel:
         grid = ceildiv(self.m, c.rows) * ceildiv(p.n, c.columns) * product(self.lead)
         note = f"{unit} {c.rows}x{c.columns}x{c.depth}, {c.stages} stages of cp.async"
         launch = call.finish(grid, flops=region_flops(self.region), bytes_=region_bytes(self.region), note=note)
-        return tiled(launch, warps=c.warps, stages=c.stages, per_sm=2 if c.warps == 4 else 1, vectors=self.vectors)
+        extents = {name: self.extents[name] for name in ("a", "b")}
+        return tiled(
+            launch, warps=c.warps, stages=c.stages, per_sm=c.per_sm, vectors=self.vectors, producers=c.producers, extents=extents
+        )
 
     @staticmethod
     def _edge(size: Dim, tile: int, left: Ix | int) -> Ix | int | None:

@@ -1,7 +1,8 @@
 """Products of a block program: operands from swizzled shared memory (or, on the left, from registers), sums in registers.
 
-16-bit floats go to the tensor cores by `ldmatrix` and `mma.sync`, and so does f32 where the product's `precision` is tf32; other f32 and
-f64 are multiplied and added element by element, one chain over K in order.
+16-bit floats go to the tensor cores by `ldmatrix` and `mma.sync`, and so does f32 where the product's `precision` is tf32; on Hopper
+warpgroups multiply 16-bit floats by `wgmma`, which reads shared memory itself. Other f32 and f64 are multiplied and added element by
+element, one chain over K in order.
 """
 
 from __future__ import annotations
@@ -30,6 +31,18 @@ class Area:
     base: str
     at: int
     ring: bool = False  # filled by a loop's pipeline, which orders its accesses itself
+
+    def descriptor(self, e: TiledEmitter, inner: bool, moved: str) -> str:
+        """What `wgmma` reads as a matrix here, from a place on that begins `moved` bytes later. Rows along K (`inner`) are one swizzled row
+        of shared memory each, eight of them a group; other rows have the distance of their panels."""
+        t, k = self.tile, e.k
+        place = k.value("i32", f"add.u32 {{}}, {self.base}, {self.at};")
+        if moved != "0":
+            place = k.value("i32", f"add.u32 {{}}, {place}, {moved};")
+        low = k.value("i64", f"cvt.u64.u32 {{}}, {k.value('i32', f'bfe.u32 {{}}, {place}, 4, 14;')};")
+        leading = 16 if inner else t.rows * t.pitch
+        fields = leading >> 4 << 16 | t.pitch >> 1 << 32 | {128: 1, 64: 2, 32: 3}[t.pitch] << 62
+        return k.value("i64", f"or.b64 {{}}, {low}, {fields};")
 
     def bit(self, column: bool, bit: int) -> int:
         """The bit of a byte offset that a bit of a row's or column's number is."""
@@ -80,6 +93,8 @@ def store_operand(e: TiledEmitter, var: Var) -> None:
     e.areas[var] = area
     e.touch(at, shared.nbytes, write=True)
     put(e, area, x.layout, x.type.shape, x.values)
+    if e.plan.has_wgmma:
+        e.k.emit("fence.proxy.async.shared::cta;")
 
 
 def put(e: TiledEmitter, area: Area, layout: Layout, shape: tuple[int, ...], values: dict[int, str], guard: str | None = None) -> None:
@@ -119,11 +134,11 @@ def multiply(e: TiledEmitter, instr: Instr) -> None:
     dot, out = e.plan.dots[instr], instr.results[0]
     acc = e.spread(instr.operands[2], dot.layout)
     ty = elem_type(acc.type.dtype)
-    sums: dict[int, str] = {}
-    for r, v in acc.values.items():
+    sums: dict[int, str] = acc.values if instr in e.in_place else {}
+    for r, v in acc.values.items() if not sums else ():
         sums[r] = e.k.reg(ty)
         e.move(e.move_kind(ty), sums[r], v)
-    {"mma": _mma, "tf32": _tf32, "fma": _fma}[dot.kind](e, dot, sums)
+    {"mma": _mma, "tf32": _tf32, "fma": _fma, "wgmma": _wgmma}[dot.kind](e, dot, sums)
     e.env[out] = Spread(acc.type, dot.layout, sums)
     if e.plan.layouts[out] != dot.layout:
         e.env[out] = e.spread(out, e.plan.layouts[out])
@@ -184,6 +199,54 @@ def _mma(e: TiledEmitter, dot: Dot, sums: dict[int, str]) -> None:
                 for r in tall:
                     four = ", ".join(sums[at[r + 8 * i, c + 8 * n + j]] for i in (0, 1) for j in (0, 1))
                     k.emit(f"{name} {{{four}}}, {{{', '.join(a[r])}}}, {{{b[2 * n]}, {b[2 * n + 1]}}}, {{{four}}};")
+
+
+def _wgmma(e: TiledEmitter, dot: Dot, sums: dict[int, str]) -> None:
+    """Every warpgroup its rows, 64 at a time, over 16 of K an instruction."""
+    k, instr = e.k, dot.instr
+    a_type, acc = tile(instr.operands[0]), tile(instr.operands[2])
+    at, rows, cols, columns = _grid(dot, acc.shape)
+    groups = [(5 + i, b) for i, b in enumerate(dot.layout.warps) if i >= 2 and b is not None]
+    left, right = area_of(e, instr.operands[0]), area_of(e, instr.operands[1])
+    assert right is not None
+    sides: list[tuple[str, Area, bool]] = []
+    for side, found, axis in ((0, left, 1), (1, right, 0)):
+        if found is None:
+            continue
+        area, turned = found
+        inner = _inner_k(area, turned, axis)
+        mine = [(i, area.bit(not inner, b - columns if side == 0 else b)) for i, b in groups if (b >= columns) == (side == 0)]
+        sides.append((area.descriptor(e, inner, e.thread_bits(tuple(mine))), area, inner))
+    values: dict[tuple[int, int], str] = {}
+    if left is None:
+        own = e.spread(instr.operands[0])
+        deep = log2(a_type.shape[1])
+        values = {(own.layout.offset(r) >> deep, own.layout.offset(r) & ((1 << deep) - 1)): v for r, v in own.values.items()}
+    tall, wide = [r for r in rows if not r & 15], [c for c in cols if c % 8 == 0]
+    pairs = {(r, d): [_pair(e.f, values[x, y], values[x, y + 1]) for x, y in ((r, d), (r + 8, d), (r, d + 8), (r + 8, d + 8))]
+             for r in tall for d in range(0, a_type.shape[1], 16)} if left is None else {}  # fmt: skip
+    k.emit("wgmma.fence.sync.aligned;")
+    for depth in range(0, a_type.shape[1], 16):
+        for r in tall:
+            four = [sums[at[r + 8 * i, c + j]] for c in wide for i in (0, 1) for j in (0, 1)]
+            a = f"{{{', '.join(pairs[r, depth])}}}" if left is None else _moved(e, sides[0], r, depth)
+            b = _moved(e, sides[-1], 0, depth)
+            flags = f"{int(not sides[-1][2])}" if left is None else f"{int(not sides[0][2])}, {int(not sides[1][2])}"
+            name = f"wgmma.mma_async.sync.aligned.m64n{2 * len(four)}k16.f32.{a_type.dtype.name}.{a_type.dtype.name}"
+            k.emit(f"{name} {{{', '.join(four)}}}, {a}, {b}, {k.truth(True)}, 1, 1, {flags};")
+    k.emit("wgmma.commit_group.sync.aligned;")
+    if instr in e.in_place:
+        e.in_flight += 1
+    else:
+        k.emit("wgmma.wait_group.sync.aligned 0;")
+        e.in_flight = 0
+
+
+def _moved(e: TiledEmitter, side: tuple[str, Area, bool], number: int, depth: int) -> str:
+    """The descriptor of a matrix that begins at another row or column `number`, and `depth`."""
+    start, area, inner = side
+    offset = area.tile.place(number, depth) if inner else area.tile.place(depth, number)
+    return e.k.value("i64", f"add.s64 {{}}, {start}, {offset >> 4};") if offset else start
 
 
 def _matrix_lanes(area: Area, warps: list[tuple[int, int]], inner: bool, *, first: bool) -> tuple[tuple[int, int], ...]:

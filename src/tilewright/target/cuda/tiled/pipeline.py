@@ -34,6 +34,8 @@ def stage(e: TiledEmitter, instr: Instr) -> None:
     copy(e, instr, area)
     e.k.emit("cp.async.commit_group;")
     e.k.emit("cp.async.wait_group 0;")
+    if e.plan.has_wgmma:
+        e.k.emit("fence.proxy.async.shared::cta;")
 
 
 def copy(e: TiledEmitter, instr: Instr, area: Area) -> None:
@@ -118,6 +120,11 @@ def _needed(block: Block, staged: list[Instr]) -> list[Instr] | None:
     return [i for i in block.body if i in seen]
 
 
+def rest_of_body(block: Block, staged: list[Instr]) -> list[Instr]:
+    """The body without the staged loads and what only they need."""
+    return _rest(block, _needed(block, staged) or [], staged)
+
+
 def _rest(block: Block, needed: list[Instr], staged: list[Instr]) -> list[Instr]:
     """The body without what only the staged loads' addresses are computed from."""
     kept = [i for i in block.body if i not in staged and i not in needed]
@@ -178,6 +185,8 @@ def pipelined(e: TiledEmitter, instr: Instr) -> None:
     top, none_left, not_yet = k.label("loop"), k.label("no_more"), k.label("not_yet")
     k.place(top)
     k.emit(f"cp.async.wait_group {stages - 2};")
+    if e.plan.has_wgmma:
+        k.emit("fence.proxy.async.shared::cta;")
     e.barrier()
     k.emit(f"@{k.value('i1', f'setp.ge.s64 {{}}, {ahead}, {last};')} bra.uni {none_left};")
     around = dict(e.env)
@@ -202,6 +211,9 @@ def pipelined(e: TiledEmitter, instr: Instr) -> None:
         e.areas[i.results[0]] = Area(e.plan.staged[i], read, ring + offsets[i], ring=True)
     e.ahead.update(staged)
     e.block(Block(block.params, _rest(block, needed, staged), block.yields))
+    if e.in_flight:
+        k.emit("wgmma.wait_group.sync.aligned 0;")
+        e.in_flight = 0
     e.loops -= 1
     e.carry(types, block.yields, held)
     _advance(e, read, size, end)
