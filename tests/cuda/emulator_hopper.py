@@ -192,6 +192,8 @@ class _Async(_Block):
             cut = [slice(f + i.start, f + i.stop) for f, i in zip(first, inside, strict=True)]
             if all(i.stop > i.start for i in inside):
                 box[tuple(inside[::-1])] = data[index[tuple(cut[::-1])]]
+            if m.rounded:
+                box = ((np.ascontiguousarray(box).view(np.uint32) + 0x1000) & 0xFFFFE000).view(np.float32)
             raw, to = np.ascontiguousarray(box).reshape(-1).view(np.uint8), int(self.at(xs[0])[t])
             if to % 128 or m.swizzle not in (32, 64, 128) or m.box[0] * m.dtype.itemsize != m.swizzle:
                 raise Fault(f"`{op.text}` copies to {to}, rows of {m.box[0] * m.dtype.itemsize} bytes")
@@ -240,18 +242,21 @@ class _Async(_Block):
         pitch = {1: 128, 2: 64, 3: 32}.get(descriptor >> 62)
         if pitch is None or (turned and pitch != 128) or stride != 8 * pitch:
             raise Fault(f"a matrix of swizzle {descriptor >> 62} with rows {stride} bytes apart")
-        r, c = np.arange(rows)[:, None], np.arange(16)[None]
-        at = r // 64 * leading + c // 8 * stride + c % 8 * 128 + r % 64 * 2 if turned else r // 8 * stride + r % 8 * pitch + 2 * c
+        item = np.dtype(kind).itemsize
+        r, c = np.arange(rows)[:, None], np.arange(32 // item)[None]
+        at = r // 64 * leading + c // 8 * stride + c % 8 * 128 + r % 64 * 2 if turned else r // 8 * stride + r % 8 * pitch + item * c
         at = swizzled(start + at, pitch)
         if at.max() + 2 > len(self.shared):
             raise Fault(f"a matrix past the end of shared memory, at {at.max()}")
-        return self.shared[at[..., None] + np.arange(2)].view(kind)[..., 0].astype(np.float32)
+        found = np.ascontiguousarray(self.shared[at[..., None] + np.arange(item)]).view(kind)[..., 0]
+        return (found.view(np.uint32) & 0xFFFFE000).view(np.float32) if kind is np.float32 else found.astype(np.float32)
 
     def product(self, op: Op, xs: list[str], active: Array) -> None:
         groups = active.reshape(-1, 128)
         parts = op.opcode.split(".")
-        kind, n = KINDS[parts[-1]], int(parts[4].partition("n")[2].partition("k")[0])
-        assert parts[4].endswith("k16") and parts[-1] in ("bf16", "f16"), op.opcode
+        narrow = parts[-1] == "tf32"
+        kind, n = np.float32 if narrow else KINDS[parts[-1]], int(parts[4].partition("n")[2].partition("k")[0])
+        assert parts[4].endswith("k8" if narrow else "k16") and parts[-1] in ("bf16", "f16", "tf32"), op.opcode
         sums, left = _names(xs[0]), _names(xs[1])
         turned = [f == "1" for f in xs[6:]]
         t = np.arange(128)
@@ -260,9 +265,14 @@ class _Async(_Block):
         new = np.zeros((len(sums), self.n), np.float32)
         for g in np.flatnonzero(groups.all(1)):
             mine = slice(128 * g, 128 * g + 128)
-            b = self.matrix(int(self.read(xs[2], np.uint64)[128 * g]), n, turned[-1], kind)
+            b = self.matrix(int(self.read(xs[2], np.uint64)[128 * g]), n, bool(turned) and turned[-1], kind)
             if len(left) == 1:
                 a = self.matrix(int(self.read(xs[1], np.uint64)[128 * g]), 64, turned[0], kind)
+            elif narrow:
+                a = np.zeros((64, 8), np.float32)
+                for i, name in enumerate(left):
+                    bits = self.read(name, np.uint32)[mine] & np.uint32(0xFFFFE000)
+                    a[row + 8 * (i % 2), column // 2 + 4 * (i // 2)] = bits.view(np.float32)
             else:
                 a = np.zeros((64, 16), np.float32)
                 for i, name in enumerate(left):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.cuda.launching import Emulated, graph, reference
-from tests.cuda.tiled_kernels import check, matmul
+from tests.cuda.tiled_kernels import check, emulate, matmul
 from tests.fresh import fresh_rng
 from tilewright.core.dtypes import DType, bf16, bool_, f16, f32, f64, i32
 from tilewright.core.errors import CompileError
@@ -82,6 +82,23 @@ def test_products_by_warpgroups_with_producers(swaps: tuple[bool, bool], tma: bo
     assert len(maps) == 2 * tma
     check(kernel, [*given, c, m, n, k], 6, "sm_90a", warps=8, stages=3, vectors={"a": 8, "b": 8, "c": 4}, producers=4, maps=maps)
     np.testing.assert_allclose(c, a.astype(np.float64) @ b.astype(np.float64), rtol=1e-3, atol=1e-3)
+
+
+def test_tf32_products_by_warpgroups() -> None:
+    """Both operands are rounded to tf32, not cut off: the left one in registers, the right one by TMA."""
+    rng = fresh_rng()
+    m, n, k = 130, 72, 100
+    a, b = (rng.standard_normal(s).astype(np.float32) for s in ((m, k), (n, k)))
+    c = np.full((m, n), np.nan, np.float32)
+    kernel = matmul(f32, 64, 64, 32, swap_b=True, precision="tf32")
+    maps = tensor_maps(kernel, {"b": Layout_.contiguous(b.shape)})
+    assert maps["b"][0].rounded
+    k_ = tiled_kernel(kernel, warps=4, stages=3, vectors={"a": 4, "b": 4}, producers=4, maps=maps)
+    text = emulate(k_, [a, b, c, m, n, k], 6, "sm_90a")
+    assert "m64n64k8.f32.tf32" in text and "cvt.rna.tf32" in text
+    want = a.astype(np.float64) @ b.T.astype(np.float64)
+    np.testing.assert_allclose(c, want, rtol=3e-2, atol=3e-2)
+    assert abs((c * want).sum() / (want**2).sum() - 1) < 2e-4  # numbers that are cut off are all too small, by 1e-3
 
 
 def test_products_of_unaligned_rows_and_little_k() -> None:

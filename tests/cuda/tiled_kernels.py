@@ -63,7 +63,8 @@ def emulate(k: TiledKernel, args: Sequence[Any], grid: int, arch: str = "sm_80")
 
 
 def matmul(
-    dtype: DType, bm: int = 64, bn: int = 64, bk: int = 32, *, swap_a: bool = False, swap_b: bool = False, out: DType = f32
+    dtype: DType, bm: int = 64, bn: int = 64, bk: int = 32, *, swap_a: bool = False, swap_b: bool = False, out: DType = f32,
+    precision: str | None = None,
 ) -> Kernel:
     """C = A · B with edges; A is [M, K] (or given as [K, M]), B [K, N] (or [N, K])."""
     b = KernelBuilder("matmul")
@@ -82,6 +83,6 @@ def matmul(
             y = b.transpose(b.load(b_, (column, at), (bn, bk), limit=(n - column, k - at)))
         else:
             y = b.load(b_, (at, column), (bk, bn), limit=(k - at, n - column))
-        loop.next(b.mma(x, y, loop.carried[0]))
+        loop.next(b.mma(x, y, loop.carried[0], **({"precision": precision} if precision else {})))
     b.store(c_, (row, column), b.cast(loop.results[0], out), limit=(m - row, n - column))
     return b.build()

@@ -201,13 +201,19 @@ class ConvKernel:
         b, c, op, n = self.call.b, self.config, self.op, self.n
         blocks = -(-self.channels // c.depth)
         edge = self.channels % c.depth != 0
+        affine = (self.phased or not op.transposed) and sum(self.reach) < 32
+        rows = self._rows(item, at, phases, image, inside) if affine else None
         with b.loop(0, prod(self.reach) * blocks, 1, [b.full((c.rows, c.columns), 0.0, self.wide)]) as loop:
             tap, block = loop.index // blocks, loop.index % blocks
-            places, taps, seen = self._window(tap, at, phases, image, inside)
-            offsets = b.select(seen, self._flat(self.x.layout, item, places, "xs"), -1)
+            moved: Ix | int = 0
+            if rows is not None:
+                offsets, moved, taps = self._tap(tap, phases, *rows)
+            else:
+                places, taps, seen = self._window(tap, at, phases, image, inside)
+                offsets = b.select(seen, self._flat(self.x.layout, item, places, "xs"), -1)
             channel = block * c.depth
             left = self.channels - channel if edge else None
-            pixel = b.gather(x, (0, group * self.channels + channel), 0, offsets, run=c.depth, limit=left, masked=True)
+            pixel = b.gather(x, (moved, group * self.channels + channel), 0, offsets, run=c.depth, limit=left, masked=True)
             across = n - column if n % c.columns else None
             if op.transposed:
                 limit = (left, across) if left is not None or across is not None else None
@@ -253,6 +259,65 @@ class ConvKernel:
             loop.next(b.mma(pixel, b.transpose(weights), loop.carried[0], precision=self.precision))
         out: Tile = loop.results[0]
         return out
+
+    def _rows(self, item: Tile, at: list[Tile], phases: list[Ix | int], image: list[Ix | int], inside: Tile) -> tuple[Tile, Tile]:
+        """Of every row, before the walk over its taps: the offset of its first tap (counted so that none is negative), and one bit for each
+        tap of each axis that is inside the image."""
+        b, op = self.call.b, self.op
+        firsts: list[Tile] = []
+        bits, place = b.full((self.config.rows, 1), 0, i32), 0
+        for a, p in enumerate(at):
+            low, size = op.padding[a][0], image[a]
+            assert isinstance(low, int)
+            limit = b.from_index(size, i32) if isinstance(size, Ix) else size
+            if self.phased:
+                first = b.binary("floordiv", p + b.from_index(low - self._rest(phases, a), i32), op.stride[a])
+            else:
+                first = p * op.stride[a]
+            for t in range(self.reach[a]):
+                here = first - t if self.phased else first + (t * op.dilation[a] - low)
+                there = b.binary("and", inside, b.binary("and", b.cmp("ge", here, 0), b.cmp("lt", here, limit)))
+                bits = b.binary("or", bits, b.select(there, b.full((), 1 << place + t, i32), 0))
+            firsts.append(first)
+            place += self.reach[a]
+        return self._flat(self.x.layout, item, firsts, "xs"), bits
+
+    def _rest(self, phases: list[Ix | int], axis: int) -> Ix | int:
+        """The first tap of an axis that reaches the pixels of a phase."""
+        low, stride = self.op.padding[axis][0], self.op.stride[axis]
+        assert isinstance(low, int)
+        return (phases[axis] + low % stride) % stride
+
+    def _tap(self, tap: Ix | int, phases: list[Ix | int], first: Tile, bits: Tile) -> tuple[Tile, Ix | int, Ix | int]:
+        """Of one tap: the rows' offsets (negative outside), how far the tap is from the first, and its number among all weights."""
+        b, op, layout = self.call.b, self.op, self.x.layout
+        numbers: list[Ix | int] = []
+        for r in reversed(self.reach):
+            numbers.insert(0, tap % r)
+            tap = tap // r
+        moved: Ix | int = 0
+        mask: Ix | int = 0
+        flat: Ix | int = 0
+        place = 0
+        for a, t in enumerate(numbers):
+            stride, low = layout.strides[2 + a], op.padding[a][0]
+            assert isinstance(low, int)
+            step = stride if isinstance(stride, int) else self.call.word(f"xt{a}", stride)
+            bit = b.index_op("shl", 1 << place, t) if isinstance(t, Ix) else 1 << place + t
+            if self.phased:
+                number = t * op.stride[a] + self._rest(phases, a)
+                moved = moved - t * step
+                there = b.index_op("min", b.index_op("max", self.taps[a] - number, 0), 1)  # a phase may have fewer taps than others
+                mask = mask + bit * there + (1 - there) * (1 << 30)
+                number = b.minimum(number, self.taps[a] - 1)
+            else:
+                number = t
+                moved = moved + (t * op.dilation[a] - low) * step
+                mask = mask + bit
+            flat = flat * self.taps[a] + number
+            place += self.reach[a]
+        wanted = b.from_index(mask, i32) if isinstance(mask, Ix) else b.full((), mask, i32)
+        return b.select(b.cmp("eq", b.binary("and", bits, wanted), wanted), first, -1), moved, flat
 
     def _window(
         self, tap: Ix | int, at: list[Tile], phases: list[Ix | int], image: list[Ix | int], inside: Tile

@@ -138,7 +138,7 @@ def multiply(e: TiledEmitter, instr: Instr) -> None:
     for r, v in acc.values.items() if not sums else ():
         sums[r] = e.k.reg(ty)
         e.move(e.move_kind(ty), sums[r], v)
-    {"mma": _mma, "tf32": _tf32, "fma": _fma, "wgmma": _wgmma}[dot.kind](e, dot, sums)
+    {"mma": _mma, "tf32": _tf32, "fma": _fma, "wgmma": _wgmma, "wgmma_tf32": _wgmma_tf32}[dot.kind](e, dot, sums)
     e.env[out] = Spread(acc.type, dot.layout, sums)
     if e.plan.layouts[out] != dot.layout:
         e.env[out] = e.spread(out, e.plan.layouts[out])
@@ -234,12 +234,43 @@ def _wgmma(e: TiledEmitter, dot: Dot, sums: dict[int, str]) -> None:
             flags = f"{int(not sides[-1][2])}" if left is None else f"{int(not sides[0][2])}, {int(not sides[1][2])}"
             name = f"wgmma.mma_async.sync.aligned.m64n{2 * len(four)}k16.f32.{a_type.dtype.name}.{a_type.dtype.name}"
             k.emit(f"{name} {{{', '.join(four)}}}, {a}, {b}, {k.truth(True)}, 1, 1, {flags};")
-    k.emit("wgmma.commit_group.sync.aligned;")
+    _commit(e, instr)
+
+
+def _commit(e: TiledEmitter, instr: Instr) -> None:
+    """Products that only the next iteration adds to may stay in flight; others are waited for."""
+    e.k.emit("wgmma.commit_group.sync.aligned;")
     if instr in e.in_place:
         e.in_flight += 1
     else:
-        k.emit("wgmma.wait_group.sync.aligned 0;")
+        e.k.emit("wgmma.wait_group.sync.aligned 0;")
         e.in_flight = 0
+
+
+def _wgmma_tf32(e: TiledEmitter, dot: Dot, sums: dict[int, str]) -> None:
+    """f32 operands: the left one is rounded to tf32 on its way through registers, the right one was rounded by TMA."""
+    k, instr = e.k, dot.instr
+    a_type, acc = tile(instr.operands[0]), tile(instr.operands[2])
+    at, rows, cols, columns = _grid(dot, acc.shape)
+    left, right = area_of(e, instr.operands[0]), area_of(e, instr.operands[1])
+    assert left is not None and right is not None
+    warps = [(5 + i, b) for i, b in enumerate(dot.layout.warps) if b is not None]
+    places = left[0].places(e, _matrix_lanes(left[0], [(i, b - columns) for i, b in warps if b >= columns], True, first=False))
+    across = tuple((i, right[0].bit(False, b)) for i, b in warps if b < columns)
+    side = right[0].descriptor(e, True, e.thread_bits(across)), right[0], True
+    tall, wide = [r for r in rows if not r & 15], [c for c in cols if c % 8 == 0]
+    a = {}
+    for depth in range(0, a_type.shape[1], 8):
+        for r in tall:
+            bits = [k.value("float", f"mov.b32 {{}}, {x};") for x in _matrices(e, places(r, depth), "")]
+            a[r, depth] = [k.value("i32", f"cvt.rna.tf32.f32 {{}}, {x};") for x in bits]
+    k.emit("wgmma.fence.sync.aligned;")
+    for depth in range(0, a_type.shape[1], 8):
+        for r in tall:
+            four = [sums[at[r + 8 * i, c + j]] for c in wide for i in (0, 1) for j in (0, 1)]
+            name = f"wgmma.mma_async.sync.aligned.m64n{2 * len(four)}k8.f32.tf32.tf32"
+            k.emit(f"{name} {{{', '.join(four)}}}, {{{', '.join(a[r, depth])}}}, {_moved(e, side, 0, depth)}, {k.truth(True)}, 1, 1;")
+    _commit(e, instr)
 
 
 def _moved(e: TiledEmitter, side: tuple[str, Area, bool], number: int, depth: int) -> str:

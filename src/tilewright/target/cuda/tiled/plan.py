@@ -59,7 +59,7 @@ class Dot:
     """A product: its instruction kind, the layout of its sums, and its operands."""
 
     instr: Instr
-    kind: str  # mma (16-bit floats), tf32, wgmma or fma
+    kind: str  # mma (16-bit floats), tf32, wgmma, wgmma_tf32 or fma
     layout: Layout
     down: int  # warps along rows
     across: int
@@ -76,7 +76,7 @@ class Plan:
 
     @property
     def has_wgmma(self) -> bool:
-        return any(d.kind == "wgmma" for d in self.dots.values())
+        return any(d.kind.startswith("wgmma") for d in self.dots.values())
 
 
 def plan(kernel: TiledKernel, *, wgmma: bool = False, staged: dict[Instr, SharedTile] | None = None) -> Plan:
@@ -131,7 +131,7 @@ def sums_in_place(kernel: TiledKernel, found: Plan) -> set[Instr]:
             block = i.blocks[0]
             for p, y in zip(block.params[1:], block.yields, strict=True):
                 made = next((x for x in block.body if x.op == "mma" and x.results[0] is y), None)
-                if made is not None and made.operands[2] is p and uses[p] == uses[y] == 1 and found.dots[made].kind == "wgmma":
+                if made is not None and made.operands[2] is p and uses[p] == uses[y] == 1 and found.dots[made].kind.startswith("wgmma"):
                     out.add(made)
     return out
 
@@ -223,8 +223,8 @@ class _Planner:
         right_shape = self._stage(right)
         loaded = self.made.get(left) is not None and self.made[left].op in ("load", "gather") and self._only_products(left)
         left_shape = self._stage(left) if loaded else None
-        if kind == "mma" and self._takes_wgmma(i, left_shape, right_shape, right_turned):
-            kind = "wgmma"
+        if kind in ("mma", "tf32") and self._takes_wgmma(i, left_shape, right_shape, right_turned):
+            kind = "wgmma" if kind == "mma" else "wgmma_tf32"
         down, across = self._split(acc.shape, kind, self._feeds_rows(i))
         if kind != "fma":
             layout = fragment(acc.shape, down, across)
@@ -257,6 +257,10 @@ class _Planner:
             return False
         if right.pitch < 32 or (right.swapped == right_turned and right.pitch != 128):
             return False
+        if right.dtype is f32:  # rounded by TMA, as the left operand is in registers
+            view = self.made[self._root(i.operands[1])[0]].operands[0]
+            known = isinstance(view, Var) and view.name in dict(self.kernel.mapped)
+            return known and right.swapped != right_turned and left is not None and left.swapped == self._root(i.operands[0])[1]
         if left is None:
             return self._root(i.operands[0])[1] is False and rows * 4 >= 64 * warps
         return left.pitch == 128 or (left.pitch >= 32 and left.swapped == self._root(i.operands[0])[1])
@@ -306,7 +310,7 @@ class _Planner:
         rows, columns = shape
         low, narrow = (16, 16) if kind != "fma" else (4, 8)
         warps, down, across = self.kernel.warps, 1, 1
-        if kind == "wgmma":
+        if kind.startswith("wgmma"):
             return min(warps, rows // 16), warps // min(warps, rows // 16)
         while down * across < warps:
             tall, wide = rows // down, columns // across

@@ -170,8 +170,8 @@ def consume(e: TiledEmitter, instr: Instr) -> None:
     ring, k, block = e.rings[instr], e.k, instr.blocks[0]
     body = Block(block.params, rest_of_body(block, ring.staged), block.yields)
     dots = [e.plan.dots[i] for i in _walk(body.body) if i.op == "mma"]
-    wgmma = any(d.kind == "wgmma" for d in dots)
-    late = bool(dots) and all(d.instr in e.in_place for d in dots)
+    wgmma = any(d.kind.startswith("wgmma") for d in dots)
+    late = bool(dots) and all(d.kind == "wgmma" and d.instr in e.in_place for d in dots)  # no operand is in registers
     lane = e.prologue("i1", f"setp.eq.u32 {{}}, {e.prologue('i32', f'and.b32 {{}}, {e.tid}, 31;')}, 0;")
     turns = ring.turns
     assert turns is not None
