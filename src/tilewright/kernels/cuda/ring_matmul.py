@@ -75,9 +75,7 @@ def core_for(node: Node, target: TargetSpec) -> str | None:
         return "mma" if out is i32 else None
     if a is not b or out is not a:
         return None
-    if a in (bf16, f16) or (a is f32 and target.has("tf32")):
-        return "mma"
-    return DOUBLES.get(target.cpu, "fma") if a is f64 else "fma" if a is f32 else None
+    return DOUBLES.get(target.cpu) if a is f64 else None  # block programs multiply the others (`tiled_matmul`)
 
 
 def choose_ring(core: str, at: Places, n: Dim, target: TargetSpec, item: int) -> RingConfig:

@@ -71,10 +71,20 @@ def few_channels(region: Region) -> bool:
     return plain and not op.transposed and op.groups == 1 and isinstance(channels, int) and channels < FEW
 
 
-def choose(m: Dim, n: int, channels: int, others: int, item: int, cores: int) -> Config:
-    """The largest tile of which there are enough for the chip; K steps as deep as the channels allow."""
+def choose(m: Dim, n: int, channels: int, others: int, item: int, target: TargetSpec, *, units: bool, taps: int = 1) -> Config:
+    """The largest tile of which there are enough for the chip; K steps as deep as the channels allow. `units`: on the tensor cores."""
+    cores = target.cores
     widest = max(16, min(128, 1 << (n - 1).bit_length()))
     depth = max(16, min(128 // item, 1 << (channels - 1).bit_length()))
+    steps = -(-channels // depth) * taps
+    if units and target.cpu == "sm_90a" and widest >= 64:
+        if item == 2 and steps < 16:  # blocks that share an SM hide each other's start and end (measured)
+            return Config(128, widest, depth, 4, 3, per_sm=2)
+        for config in (Config(256, 64, depth, 8, 4, 4), Config(128, 128, depth, 8, 4, 4), Config(64, widest, depth, 4, 3, 4, 2)):
+            tiles = ceildiv(m, config.rows) * -(-n // config.columns) * others
+            if config.columns <= widest and (widest == 64 or config.rows < 256) and (not isinstance(tiles, int) or 4 * tiles >= 3 * cores):
+                return config
+        return config
     for rows, columns, warps in ((128, widest, 8), (128, min(widest, 64), 4), (64, min(widest, 64), 4), (64, min(widest, 32), 4)):
         tiles = ceildiv(m, rows) * -(-n // columns) * others
         if columns < widest // 2 or (warps == 8 and columns < 64):
@@ -110,9 +120,11 @@ class ConvKernel:
         self.m = self.batch * product(self.pixels)
         self.others = op.groups * prod(self.steps)
         deep = self.channels * prod(taps) if self.few else self.channels
-        self.config = choose(self.m, self.n, deep, self.others, self.dtype.itemsize, target.cores)
         patches = self.few and tuple(op.stride) == tuple(taps)  # windows that do not overlap: PyTorch keeps their products exact
         self.precision = "tf32" if self.dtype is f32 and target.has("tf32-conv") and not patches else None
+        units = self.dtype in (bf16, f16) or self.precision is not None
+        count = 1 if self.few else prod(self.reach)
+        self.config = choose(self.m, self.n, deep, self.others, self.dtype.itemsize, target, units=units, taps=count)
         largest = max(bounds(o.type.numel)[1] for o in (self.x, *region.results))
         self.offsets = i64 if largest >= LARGEST else i32
         self.call = Call("conv", region.name)
@@ -186,8 +198,10 @@ class ConvKernel:
         total = make(x, w, item, at, phases, image, inside, group, column)
         self._write(total, item, at, inside, group, column)
         grid = ceildiv(self.m, c.rows) * tiles_n * self.others
-        unit = "mma.sync" if self.dtype in (bf16, f16) else "mma.sync tf32" if self.precision else "multiply-adds"
-        note = f"{unit} {c.rows}x{c.columns}x{c.depth}, {c.stages} stages, windows by cp.async"
+        if c.producers and min(self.vectors["x"], self.vectors["w"]) * self.dtype.itemsize < 16:
+            c = replace(c, producers=0)  # elements one by one: all threads copy
+        unit = "tensor cores" if self.dtype in (bf16, f16) else "tf32" if self.precision else "multiply-adds"
+        note = f"{unit} {c.rows}x{c.columns}x{c.depth}, {c.stages} stages{' of producer warps' if c.producers else ''}, gathered windows"
         launch = call.finish(grid, flops=region_flops(self.region), bytes_=region_bytes(self.region), note=note)
         return tiled(
             launch, warps=c.warps, stages=c.stages, per_sm=c.per_sm, vectors=self.vectors, producers=c.producers, extents={"w": w_lay}

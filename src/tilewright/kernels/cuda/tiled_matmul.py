@@ -7,7 +7,8 @@ zero-sized results run no program.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from ...core.dims import Dim, Shape, at_least, ceildiv, divisible, product
 from ...core.dtypes import bf16, compute_dtype, f16, f32, f64
@@ -41,8 +42,33 @@ class Config:
     per_sm: int = 1  # blocks that share an SM
 
 
-def choose(m: Dim, n: Dim, batch: Dim, item: int, cores: int) -> Config:
-    """The largest tile of which there are enough for the chip."""
+# f32 by multiply-adds: (configuration, TFLOP/s of an H200 where one, two, … blocks share an SM), measured
+HOPPER = (
+    (Config(128, 128, 32, 8, 3, 4), (48.0,)),
+    (Config(128, 64, 16, 4, 4, per_sm=3), (32.0, 39.0, 43.0)),
+    (Config(64, 64, 16, 4, 4, per_sm=4), (22.0, 31.0, 36.0, 40.0)),
+    (Config(64, 32, 32, 4, 3, per_sm=4), (20.0, 28.0, 32.0, 34.0)),
+)
+SIMT = ((Config(128, 128, 32, 8, 3), (45.0,)), *HOPPER[1:])
+
+
+def fastest(choices: Sequence[tuple[Config, tuple[float, ...]]], m: int, n: int, batch: int, cores: int) -> Config:
+    """The configuration whose waves of blocks are estimated to take the least time; the last wave may leave places on SMs free."""
+
+    def time(choice: tuple[Config, tuple[float, ...]]) -> float:
+        c, rates = choice
+        waves, rest = divmod(-(-m // c.rows) * -(-n // c.columns) * batch, cores * c.per_sm)
+        last = -(-rest // cores)
+        return c.rows * c.columns * (waves * c.per_sm / rates[-1] + (last / rates[last - 1] if last else 0))
+
+    return min(choices, key=time)[0]
+
+
+def choose(m: Dim, n: Dim, batch: Dim, item: int, target: TargetSpec, *, tf32: bool = False) -> Config:
+    """The largest tile of which there are enough for the chip; of f32, what is fastest by the measured rates."""
+    cores, known = target.cores, isinstance(m, int) and isinstance(n, int) and isinstance(batch, int)
+    if item == 4 and not tf32 and isinstance(m, int) and isinstance(n, int) and isinstance(batch, int) and n > 32:
+        return fastest(HOPPER if target.cpu == "sm_90a" else SIMT, m, n, batch, cores)
     depth = 64 if item == 2 else 32 if item == 4 else 16
     narrow_ = 1 << (n - 1).bit_length() if isinstance(n, int) and n > 0 else 128
     for rows, columns, warps in ((128, 128, 8), (128, 64, 4), (64, 64, 4), (64, 32, 4)):
@@ -52,6 +78,8 @@ def choose(m: Dim, n: Dim, batch: Dim, item: int, cores: int) -> Config:
             continue
         if not isinstance(tiles, int) or tiles >= cores:
             break
+    if known and (rows, columns) == (128, 128) and item == 2 and isinstance(tiles, int) and tiles >= 4 * cores:
+        return Config(128, 128, depth, 4, 3, per_sm=2)
     return Config(rows, columns, depth, warps, 3, per_sm=2 if warps == 4 else 1)
 
 
@@ -120,7 +148,9 @@ class MatmulKernel:
                           n_inner)
             for i, (v, o) in enumerate(zip(self.leaves, others, strict=True))
         }  # fmt: skip
-        self.config = choose(self.m, p.n, product(self.lead), self.dtype.itemsize, target.cores)
+        self.config = choose(self.m, p.n, product(self.lead), self.dtype.itemsize, target, tf32=self.precision is not None)
+        if self.config.producers and min(self.vectors["a"], self.vectors["b"]) * self.dtype.itemsize < 16:
+            self.config = replace(self.config, producers=0)  # elements one by one: all threads copy
 
     def _operand(self, v: Value) -> Operand:
         found = self.region.operand(v)
@@ -170,9 +200,9 @@ class MatmulKernel:
             loop.next(b.mma(left, right, loop.carried[0], precision=self.precision))
         total: Tile = loop.results[0]
         self._write(total * p.alpha if p.alpha != 1.0 else total, (*z, row, column), edges)
-        unit = "mma.sync" if self.dtype in (bf16, f16) else "mma.sync tf32" if self.precision else "multiply-adds"
+        unit = "tensor cores" if self.dtype in (bf16, f16) else "tf32" if self.precision else "multiply-adds"
         grid = ceildiv(self.m, c.rows) * ceildiv(p.n, c.columns) * product(self.lead)
-        note = f"{unit} {c.rows}x{c.columns}x{c.depth}, {c.stages} stages of cp.async"
+        note = f"{unit} {c.rows}x{c.columns}x{c.depth}, {c.stages} stages{' of producer warps' if c.producers else ''}"
         launch = call.finish(grid, flops=region_flops(self.region), bytes_=region_bytes(self.region), note=note)
         extents = {name: self.extents[name] for name in ("a", "b")}
         return tiled(

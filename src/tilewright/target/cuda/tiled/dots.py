@@ -359,29 +359,38 @@ def _fma(e: TiledEmitter, dot: Dot, sums: dict[int, str]) -> None:
             if b is not None and (b >= columns) == mine
         )
         sides.append((area.places(e, bits), inner, numbers))
+    fma = f"fma.rn.{'f64' if ty == 'double' else 'f32'}"
+    (a_places, a_inner, _), (b_places, b_inner, _) = sides
     for depth in range(0, a_type.shape[1], step):
-        left, right = (_elements(e, places, inner, numbers, depth, step, dtype) for places, inner, numbers in sides)
-        for d in range(step):
-            for (r, c), reg in at.items():
-                e.k.emit(f"fma.rn.{'f64' if ty == 'double' else 'f32'} {sums[reg]}, {left[r, d]}, {right[c, d]}, {sums[reg]};")
+        # a piece of the right operand at a time: few registers are live, and its loads stand among the multiplications of others
+        left = _elements(e, a_places, a_inner, rows, range(depth, depth + step), dtype) if a_inner else {}
+        deeps = range(depth, depth + step)
+        parts = [([c], deeps) for c in cols] if b_inner else [(cols, range(d, d + 1)) for d in deeps]
+        for numbers, deep in parts:
+            if not a_inner and (rows[0], deep[0]) not in left:
+                left.update(_elements(e, a_places, False, rows, deep, dtype))
+            right = _elements(e, b_places, b_inner, numbers, deep, dtype)
+            for d in deep:
+                for r in rows:
+                    for c in numbers:
+                        reg = sums[at[r, c]]
+                        e.k.emit(f"{fma} {reg}, {left[r, d]}, {right[c, d]}, {reg};")
 
 
-def _elements(
-    e: TiledEmitter, places: Places, inner: bool, numbers: list[int], depth: int, step: int, dtype: DType
-) -> dict[tuple[int, int], str]:
-    """The elements (number, k) for `step` values of k."""
+def _elements(e: TiledEmitter, places: Places, inner: bool, numbers: list[int], deep: range, dtype: DType) -> dict[tuple[int, int], str]:
+    """The elements (number, k) for some values of k."""
     out: dict[tuple[int, int], str] = {}
     if inner:
         for n in numbers:
-            for d, v in enumerate(load_piece(e, dtype, places(n, depth), step, None, 0, "ld.shared")):
+            for d, v in enumerate(load_piece(e, dtype, places(n, deep[0]), len(deep), None, 0, "ld.shared"), deep[0]):
                 out[n, d] = v
         return out
     run = 1
     while run * 2 <= 16 // dtype.itemsize and all(n % (run * 2) or all(n + i in numbers for i in range(run * 2)) for n in numbers):
         run *= 2
-    for d in range(step):
+    for d in deep:
         for n in numbers:
             if n % run == 0:
-                for i, v in enumerate(load_piece(e, dtype, places(depth + d, n), run, None, 0, "ld.shared")):
+                for i, v in enumerate(load_piece(e, dtype, places(d, n), run, None, 0, "ld.shared")):
                     out[n + i, d] = v
     return out
