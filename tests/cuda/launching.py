@@ -30,7 +30,6 @@ from tilewright.kernels.cuda.kernel import (
     QDotKernel,
     QFewKernel,
     QGemmKernel,
-    RingKernel,
     ThinKernel,
     TurnKernel,
 )
@@ -46,7 +45,7 @@ from tilewright.target.cuda.device import cuda_target
 
 SIMT = (
     BlockKernel, DecodeKernel, FlashGradKernel, HaloKernel, MmaAttentionKernel, MmaGradKernel, QDotKernel, QFewKernel, QGemmKernel,
-    RingKernel, SampleKernel, ThinKernel, TiledKernel, TurnKernel, WholeKernel,
+    SampleKernel, ThinKernel, TiledKernel, TurnKernel, WholeKernel,
 )  # fmt: skip
 
 

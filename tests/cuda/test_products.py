@@ -13,7 +13,7 @@ import tilewright.ops as o
 from tests.cuda.launching import Emulated, graph, program
 from tilewright.core.dtypes import DType, bf16, f8e4m3, f8e5m2, f16, f32, f64, i8, i32, u8
 from tilewright.core.errors import ConfigError
-from tilewright.kernels.cuda.kernel import BlockKernel, GemmKernel, RingKernel, TensorMap, TurnKernel
+from tilewright.kernels.cuda.kernel import BlockKernel, GemmKernel, TensorMap, TurnKernel
 from tilewright.kernels.cuda.tiled import TiledKernel
 from tilewright.ops.attention import Attention
 from tilewright.ops.attention_backward import AttentionBackward
@@ -56,8 +56,7 @@ def test_products(case: Any, rng: np.random.Generator) -> None:
     a, b = rand(rng, da, *((k, m) if ta else (m, k))), rand(rng, db, *((n, k) if tb else (k, n)))
     op = o.Matmul(transpose_a=ta, transpose_b=tb, dtype=out if da.itemsize == 1 else None)
     run = Emulated(graph(lambda x, y: op(x, y), (da, a.shape), (db, b.shape)), arch)
-    expected = TiledKernel if da.is_float and (da.itemsize in (2, 4) or (arch == "sm_120" and da is f64)) else RingKernel
-    assert isinstance(run.program.launches[-1].kernel, expected)
+    assert [type(x.kernel) for x in run.program.launches] == [TiledKernel]
     (got,) = run(a, b)
     if k == 0:
         assert not got.any()
@@ -142,12 +141,12 @@ def test_tf32_is_a_choice(rng: np.random.Generator) -> None:
 
 
 def test_doubles_are_multiplied_by_matrix_units_where_there_are_some() -> None:
-    for arch, core in (("sm_80", "mma8"), ("sm_90a", "mma16"), ("sm_120", "fma")):
+    for arch, core in (("sm_80", "m8n8k4"), ("sm_90a", "m16n8k8"), ("sm_120", "fma")):
         for ta, tb in ((False, False), (True, True)):  # rows or columns of 16 bytes: nothing is copied
             g = graph(lambda x, y, t=(ta, tb): o.Matmul(transpose_a=t[0], transpose_b=t[1])(x, y), *((f64, (512, 512)),) * 2)
             (launch,) = program(g, arch).launches
-            assert isinstance(launch.kernel, RingKernel) and launch.kernel.core == core
-            assert ("mma.sync f64" in launch.note) == (core != "fma")
+            assert core in emit_cuda(launch.kernel, cuda_target(arch))
+            assert ("f64 tensor cores" in launch.note) == (core != "fma")
 
 
 def test_no_product_runs_on_one_thread() -> None:
@@ -165,7 +164,7 @@ def test_eight_bit_operands_are_not_widened_first() -> None:
         return program(graph(build, (small, (64, 64)), (small, (128, 64)))).launches[-1].kernel
 
     assert kernel(f8e5m2, bf16).dtype == "f8e5m2" and kernel(i8, i32).dtype == "i8"
-    assert kernel(f8e4m3, f32).dtype == "f32"  # whose sums keep all bits
+    assert kernel(f8e4m3, f32).params[0].type.dtype is f32  # whose sums keep all bits
 
 
 def test_sums_of_eight_bit_floats_are_promoted() -> None:

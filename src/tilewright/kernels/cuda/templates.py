@@ -18,7 +18,6 @@ from .columns import CudaColumns
 from .conv import HopperConv
 from .conv_depthwise import DepthwiseConv
 from .conv_halo import HaloConv
-from .conv_mma import MmaConv
 from .conv_patch import PatchConv
 from .conv_simt import CudaConv
 from .cross_entropy import CudaCrossEntropy
@@ -34,7 +33,6 @@ from .pointwise import CudaPointwise
 from .pool import CudaPool, CudaSpatialMean
 from .qdot import CudaQDot
 from .qgemm import CudaQGemm
-from .ring_matmul import RingMatmul
 from .rope import CudaRope
 from .row_products import CudaRowProducts
 from .rows import CudaRows
@@ -62,10 +60,8 @@ CUDA_TEMPLATES: list[Template] = [
     HopperConv(),
     DepthwiseConv(),
     HaloConv(),
-    MmaConv(),
     TiledConv(),
     CudaConv(),
-    RingMatmul(),
     TiledMatmul(),
     DecodeAttention(),
     PagedDecodeAttention(),

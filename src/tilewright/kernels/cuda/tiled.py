@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from ...core.dims import Dim, divisible
 from ...core.dtypes import f32
 from ...core.hashing import blake2b
+from ...core.target_spec import TargetSpec
 from ...ir.layout import Layout
 from ...tile.ir import Instr, Kernel, TileType, ViewType
 from ...tile.passes import FuseMultiplyAdd, HoistInvariants, RemoveDead, ReuseValues, optimise
@@ -52,6 +53,11 @@ def aligned(layout: Layout, inner: Dim | None = None, most: int = 16) -> int:
     while v > 1 and not all(divisible(x, v) for x in parts):
         v //= 2
     return v
+
+
+def fitting(stages: int, nbytes: int, target: TargetSpec) -> int:
+    """As many of these stages as the chip's shared memory has room for, and two at least."""
+    return max(2, min(stages, (target.l1d - 2048) // nbytes))
 
 
 def tiled(

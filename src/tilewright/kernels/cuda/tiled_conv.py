@@ -25,7 +25,7 @@ from ..region import Evaluator, Operand, Region, narrow
 from ..template import Reason, Template, region_bytes, region_flops
 from ..tiling import leaves_of_epilogue
 from .conv import TAPS, packed_weights, weight_operand
-from .tiled import aligned, tiled
+from .tiled import aligned, fitting, tiled
 from .tiled_matmul import Config
 
 FEW = 8  # channels
@@ -125,6 +125,8 @@ class ConvKernel:
         units = self.dtype in (bf16, f16) or self.precision is not None
         count = 1 if self.few else prod(self.reach)
         self.config = choose(self.m, self.n, deep, self.others, self.dtype.itemsize, target, units=units, taps=count)
+        c = self.config
+        self.config = replace(c, stages=fitting(c.stages, (c.rows + c.columns) * max(16, c.depth * self.dtype.itemsize), target))
         largest = max(bounds(o.type.numel)[1] for o in (self.x, *region.results))
         self.offsets = i64 if largest >= LARGEST else i32
         self.call = Call("conv", region.name)

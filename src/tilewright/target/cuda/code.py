@@ -8,7 +8,7 @@ from typing import Any
 from ...core.errors import CompileError
 from ...core.target_spec import TargetSpec
 from ...kernels.cuda.attention_kernels import FlashGradKernel, FlashStatsKernel, MmaGradKernel
-from ...kernels.cuda.conv_kernels import ConvKernel, ConvRingKernel, HaloKernel, PatchKernel
+from ...kernels.cuda.conv_kernels import ConvKernel, HaloKernel, PatchKernel
 from ...kernels.cuda.kernel import (
     BlockKernel,
     DecodeKernel,
@@ -18,7 +18,6 @@ from ...kernels.cuda.kernel import (
     QDotKernel,
     QFewKernel,
     QGemmKernel,
-    RingKernel,
     ThinKernel,
     TurnKernel,
 )
@@ -31,7 +30,6 @@ from .attention_mma_grad import emit_mma_grad, mma_grad_shared
 from .conv_gemm import emit_conv
 from .conv_halo import emit_halo, halo_shared
 from .conv_patch import emit_patch, patch_shared
-from .conv_ring import emit_conv_ring
 from .decode import emit_decode
 from .emit import emit_block_kernel
 from .flash import emit_flash, flash_shared
@@ -43,7 +41,6 @@ from .qdot import emit_qdot
 from .qfew import emit_qfew, qfew_shared
 from .qgemm import emit_qgemm, qgemm_shared
 from .qgemm_hopper import emit_hopper_qgemm
-from .ring import emit_ring, ring_shared
 from .sample import emit_sample
 from .thin import emit_thin
 from .tiled.emit import SHARED_BYTES, emit_tiled
@@ -83,10 +80,6 @@ def emit_cuda(kernel: Kernel, target: TargetSpec) -> str:
         return emit_hopper_qgemm(kernel, target) if kernel.wgmma else emit_qgemm(kernel, target)
     if isinstance(kernel, HaloKernel):
         return emit_halo(kernel, target)
-    if isinstance(kernel, ConvRingKernel):
-        return emit_conv_ring(kernel, target)
-    if isinstance(kernel, RingKernel):
-        return emit_ring(kernel, target)
     if isinstance(kernel, SampleKernel):
         return emit_sample(kernel, target)
     if isinstance(kernel, TurnKernel):
@@ -123,8 +116,6 @@ def shared_bytes(kernel: Kernel) -> int:
         return dynamic_shared(kernel)
     if isinstance(kernel, FlashKernel):
         return flash_shared(kernel)
-    if isinstance(kernel, RingKernel):
-        return ring_shared(kernel)
     if isinstance(kernel, HaloKernel):
         return halo_shared(kernel)
     if isinstance(kernel, QFewKernel):

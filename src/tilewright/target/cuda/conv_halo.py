@@ -16,10 +16,10 @@ from ...kernels.cuda.conv_halo import line_bytes
 from ...kernels.cuda.conv_kernels import HaloKernel
 from ...tile.ir import Instr, TileType
 from .access import Address, _pair
+from .block_epilogue import Epilogue
 from .groups import PIECES, Groups
 from .layout import Key, Regs, Spots
 from .ptx_text import KernelText, literal, module_text
-from .ring import Epilogue
 
 PIECE = 16  # bytes
 WARP = 32

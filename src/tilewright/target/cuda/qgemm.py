@@ -13,11 +13,11 @@ from ...kernels.cuda.kernel import QGemmKernel
 from ...kernels.cuda.qgemm import HOPPER_STAGES, PAD, STAGES
 from ...tile.ir import TileType, Var
 from .access import Address
+from .block_epilogue import Epilogue
 from .groups import PIECES, Groups
 from .layout import Regs, Spots
 from .ptx_text import KernelText, literal, module_text
 from .qgemm_numbers import numbers_of
-from .ring import Epilogue
 
 WORDS = ("strips", "rows", "groups")
 NAME = "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32"

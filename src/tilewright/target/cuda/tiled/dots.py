@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from .emit import TiledEmitter
 
 
+UNITS = {"f8e4m3": "e4m3", "f8e5m2": "e5m2", "i8": "s8", "u8": "u8", "i32": "s32"}  # what the tensor cores call these
+
+
 @dataclass(frozen=True)
 class Area:
     """A matrix in shared memory: `base` is the register of an address, `at` a byte offset from it."""
@@ -138,7 +141,7 @@ def multiply(e: TiledEmitter, instr: Instr) -> None:
     for r, v in acc.values.items() if not sums else ():
         sums[r] = e.k.reg(ty)
         e.move(e.move_kind(ty), sums[r], v)
-    {"mma": _mma, "tf32": _tf32, "fma": _fma, "wgmma": _wgmma, "wgmma_tf32": _wgmma_tf32}[dot.kind](e, dot, sums)
+    {"mma": _mma, "tf32": _tf32, "doubles": _doubles, "fma": _fma, "wgmma": _wgmma, "wgmma_tf32": _wgmma_tf32}[dot.kind](e, dot, sums)
     e.env[out] = Spread(acc.type, dot.layout, sums)
     if e.plan.layouts[out] != dot.layout:
         e.env[out] = e.spread(out, e.plan.layouts[out])
@@ -168,7 +171,8 @@ def _mma(e: TiledEmitter, dot: Dot, sums: dict[int, str]) -> None:
     across = [(5 + i, b) for i, b in enumerate(dot.layout.warps) if b is not None and b < columns]
     tall = [r for r in rows if not r & 8]
     wide = [c for c in cols if not c & 1 and not c & 8]
-    name = f"mma.sync.aligned.m16n8k16.row.col.f32.{a_type.dtype.name}.{a_type.dtype.name}.f32"
+    deep, units = 32 // a_type.dtype.itemsize, [UNITS.get(tile(x).dtype.name, tile(x).dtype.name) for x in instr.operands]
+    name = f"mma.sync.aligned.m16n8k{deep}.row.col.{units[2]}.{units[0]}.{units[1]}.{units[2]}"
     left, right = area_of(e, instr.operands[0]), area_of(e, instr.operands[1])
     assert right is not None
     b_area, b_turned = right
@@ -181,9 +185,9 @@ def _mma(e: TiledEmitter, dot: Dot, sums: dict[int, str]) -> None:
         a_places = a_area.places(e, _matrix_lanes(a_area, down, a_inner, first=not a_inner))
     else:
         own = e.spread(instr.operands[0])
-        deep = log2(a_type.shape[1])
-        values = {(own.layout.offset(r) >> deep, own.layout.offset(r) & ((1 << deep) - 1)): v for r, v in own.values.items()}
-    for depth in range(0, a_type.shape[1], 16):
+        bits = log2(a_type.shape[1])
+        values = {(own.layout.offset(r) >> bits, own.layout.offset(r) & ((1 << bits) - 1)): v for r, v in own.values.items()}
+    for depth in range(0, a_type.shape[1], deep):
         a = {}
         for r in tall:
             if a_places is not None:
@@ -338,6 +342,48 @@ def _tf32(e: TiledEmitter, dot: Dot, sums: dict[int, str]) -> None:
                 for r in tall:
                     four = ", ".join(sums[at[r + 8 * i, c + 8 * n + j]] for i in (0, 1) for j in (0, 1))
                     k.emit(f"{name} {{{four}}}, {{{', '.join(a[r])}}}, {{{b[2 * n]}, {b[2 * n + 1]}}}, {{{four}}};")
+
+
+def _doubles(e: TiledEmitter, dot: Dot, sums: dict[int, str]) -> None:
+    """f64 on the tensor cores: a lane has one element of every 8 rows × 4 of K. Which four of K does not matter as long as both operands
+    agree: a lane takes two neighbours for two steps, which are one 16-byte access where rows lie along K."""
+    k, instr = e.k, dot.instr
+    a_type, acc = tile(instr.operands[0]), tile(instr.operands[2])
+    at, rows, cols, columns = _grid(dot, acc.shape)
+    sides = []
+    for x, axis in ((instr.operands[0], 1), (instr.operands[1], 0)):
+        found = area_of(e, x)
+        assert found is not None
+        area, turned = found
+        inner, mine = _inner_k(area, turned, axis), axis == 1
+        warps = [(5 + i, b - columns if mine else b) for i, b in enumerate(dot.layout.warps) if b is not None and (b >= columns) == mine]
+        own = [(0, area.bit(inner, 1)), (1, area.bit(inner, 2)), *((2 + i, area.bit(not inner, i)) for i in range(3))]
+        sides.append((area.places(e, (*own, *((i, area.bit(not inner, b)) for i, b in warps))), inner))
+
+    def two(side: tuple[Places, bool], number: int, depth: int) -> list[str]:
+        places, inner = side
+        if inner:
+            return load_piece(e, acc.dtype, places(number, depth), 2, None, 0, "ld.shared")
+        return [load_piece(e, acc.dtype, places(depth + i, number), 1, None, 0, "ld.shared")[0] for i in (0, 1)]
+
+    whole = e.target.cpu == "sm_90a"
+    name = f"mma.sync.aligned.{'m16n8k8' if whole else 'm8n8k4'}.row.col.f64.f64.f64.f64"
+    tall, wide = [r for r in rows if not r & 8], [c for c in cols if c % 8 == 0]
+    for depth in range(0, a_type.shape[1], 8):
+        a = {r: two(sides[0], r, depth) for r in (*tall, *(r + 8 for r in tall))}
+        for c in wide:
+            b = two(sides[1], c, depth)
+            for r in tall:
+                four = [sums[at[r + 8 * i, c + j]] for i in (0, 1) for j in (0, 1)]
+                if whole:
+                    names = ", ".join(four)
+                    left = ", ".join(a[r + 8 * i][s] for s in (0, 1) for i in (0, 1))
+                    k.emit(f"{name} {{{names}}}, {{{left}}}, {{{', '.join(b)}}}, {{{names}}};")
+                    continue
+                for i in (0, 1):
+                    names = ", ".join(four[2 * i : 2 * i + 2])
+                    for s in (0, 1):
+                        k.emit(f"{name} {{{names}}}, {{{a[r + 8 * i][s]}}}, {{{b[s]}}}, {{{names}}};")
 
 
 def _fma(e: TiledEmitter, dot: Dot, sums: dict[int, str]) -> None:

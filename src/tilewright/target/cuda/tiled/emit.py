@@ -48,7 +48,7 @@ class TiledEmitter(Control):
         """`whole`: this is the part of its producers."""
         super().__init__(kernel, _Block(kernel.threads), None if whole is None else whole.k)  # type: ignore[arg-type]
         self.tiled, self.target, self.whole = kernel, target, whole
-        self.plan: Plan = plan(kernel, wgmma=target.cpu == "sm_90a") if whole is None else plan(kernel, staged=whole.plan.staged)
+        self.plan: Plan = plan(kernel, arch=target.cpu, staged=None if whole is None else whole.plan.staged)
         self.memory = SharedMemory()
         self.areas: dict[Var, Area] = {}  # operands of products in shared memory
         self.ahead: set[Instr] = set()  # staged loads that a loop's pipeline has copied
@@ -95,7 +95,8 @@ class TiledEmitter(Control):
                 " fewer stages or smaller tiles fit"
             )
         SHARED_BYTES[self.kernel.name] = self.memory.peak
-        return module_text(self.target.cpu, shared + math.tables(text) + text)
+        version = "8.4" if ".e4m3" in text or ".e5m2" in text else "8.0"
+        return module_text(self.target.cpu, shared + math.tables(text) + text, version=version)
 
     # --- threads ------------------------------------------------------------------------------------------------------
     def prologue(self, ty: str, text: str) -> str:
@@ -405,10 +406,16 @@ class TiledEmitter(Control):
         own = self.spread(x).layout
         if axis is None or t.numel < 32 * self.tiled.threads // t.dtype.itemsize:
             return None
+        if not self.fits(t):
+            return None
         wanted = min(16 // t.dtype.itemsize, self.vector(instr))
         if own.run(axis_bits(t.shape, axis)[0]) >= wanted or wanted * t.dtype.itemsize < 8:
             return None
         return spread_out(self.tiled, t, axis, wanted)
+
+    def fits(self, t: TileType) -> bool:
+        """Whether a tile can change its layout through shared memory."""
+        return self.memory.top + t.numel * t.dtype.itemsize <= self.target.l1d - 2048
 
     def do_gather(self, instr: Instr) -> None:
         if instr in self.plan.staged:

@@ -122,6 +122,8 @@ def scatter(e: TiledEmitter, instr: Instr) -> None:
     along = view.strides[-1] == "1"
     vector = min(16 // t.dtype.itemsize, e.vector(instr)) if along else 1
     layout = spread_out(e.tiled, t, 1 if along else 0, vector)
+    if not e.fits(t):
+        layout = e.spread(x).layout
     values = e.spread(x, layout)
     rows = RowPlaces(e, instr, layout, t.shape)
     only = e.first_copy(layout)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from ....core.dtypes import DType, bf16, f16, f32, f64
+from ....core.dtypes import DType, bf16, f8e4m3, f8e5m2, f16, f32, f64, i8, i32, u8
 from ....core.errors import CompileError
 from ....kernels.cuda.tiled import TiledKernel
 from ....tile.ir import BINARY, UNARY, Block, Instr, Operand, TileType, Var, ViewType
@@ -59,7 +59,7 @@ class Dot:
     """A product: its instruction kind, the layout of its sums, and its operands."""
 
     instr: Instr
-    kind: str  # mma (16-bit floats), tf32, wgmma, wgmma_tf32 or fma
+    kind: str  # mma (16 and 8 bits), tf32, doubles, wgmma, wgmma_tf32 or fma
     layout: Layout
     down: int  # warps along rows
     across: int
@@ -79,9 +79,9 @@ class Plan:
         return any(d.kind.startswith("wgmma") for d in self.dots.values())
 
 
-def plan(kernel: TiledKernel, *, wgmma: bool = False, staged: dict[Instr, SharedTile] | None = None) -> Plan:
-    """`wgmma`: the chip has it; `staged`: operands of products elsewhere that this program copies."""
-    return _Planner(kernel, wgmma, staged or {}).run()
+def plan(kernel: TiledKernel, *, arch: str = "sm_80", staged: dict[Instr, SharedTile] | None = None) -> Plan:
+    """`staged`: operands of products elsewhere that this program copies."""
+    return _Planner(kernel, arch, staged or {}).run()
 
 
 def tile(x: Operand) -> TileType:
@@ -116,6 +116,8 @@ def copy_layout(kernel: TiledKernel, instr: Instr, shared: SharedTile) -> tuple[
     while vector > 1 and vector * item > 4 and shape[0] * shape[1] // vector < kernel.threads:
         vector //= 2
     inner = 0 if shared.swapped else 1
+    if axis is not None and axis != inner:  # bytes that lie across K: single loads, and stores of four at once
+        return blocked(shape, kernel.warps, (inner, 1 - inner), max(1, min(4 // item, shape[inner]))), 1
     return blocked(shape, kernel.warps, (inner, 1 - inner), vector), vector
 
 
@@ -137,8 +139,8 @@ def sums_in_place(kernel: TiledKernel, found: Plan) -> set[Instr]:
 
 
 class _Planner:
-    def __init__(self, kernel: TiledKernel, wgmma: bool, staged: dict[Instr, SharedTile]) -> None:
-        self.kernel, self.out, self.wgmma = kernel, Plan(staged=dict(staged)), wgmma
+    def __init__(self, kernel: TiledKernel, arch: str, staged: dict[Instr, SharedTile]) -> None:
+        self.kernel, self.out, self.arch = kernel, Plan(staged=dict(staged)), arch
         self.instrs = list(kernel.walk())
         self.made: dict[Var, Instr] = {r: i for i in self.instrs for r in i.results}
         self.users: dict[Var, list[Instr]] = {}
@@ -217,13 +219,18 @@ class _Planner:
         kind = "mma" if a.dtype in (bf16, f16) and b.dtype is a.dtype and acc.dtype is f32 else "fma"
         if a.dtype is b.dtype is acc.dtype is f32 and i.attrs.get("precision") == "tf32":
             kind = "tf32"
+        if a.dtype is b.dtype is f64 and self.arch in ("sm_80", "sm_90a"):
+            kind = "doubles"
+        bytes_ = (a.dtype in (i8, u8) and b.dtype is i8) or (a.dtype in (f8e4m3, f8e5m2) and b.dtype in (f8e4m3, f8e5m2))
+        if bytes_ and acc.dtype is (i32 if a.dtype in (i8, u8) else f32):
+            kind = "mma"
         if kind == "fma" and not (a.dtype is b.dtype is acc.dtype and acc.dtype in (f32, f64)):
             raise CompileError(f"cuda: kernel {self.kernel.name}: no product of {a} and {b} into {acc}")
-        (left, _), (right, right_turned) = self._root(i.operands[0]), self._root(i.operands[1])
-        right_shape = self._stage(right)
+        (left, left_turned), (right, right_turned) = self._root(i.operands[0]), self._root(i.operands[1])
+        right_shape = self._stage(right, not right_turned if bytes_ else None)
         loaded = self.made.get(left) is not None and self.made[left].op in ("load", "gather") and self._only_products(left)
-        left_shape = self._stage(left) if loaded else None
-        if kind in ("mma", "tf32") and self._takes_wgmma(i, left_shape, right_shape, right_turned):
+        left_shape = self._stage(left, left_turned if bytes_ else None) if loaded else None
+        if kind in ("mma", "tf32") and not bytes_ and self._takes_wgmma(i, left_shape, right_shape, right_turned):
             kind = "wgmma" if kind == "mma" else "wgmma_tf32"
         down, across = self._split(acc.shape, kind, self._feeds_rows(i))
         if kind != "fma":
@@ -236,10 +243,10 @@ class _Planner:
             self.out.layouts.setdefault(v, layout)
         own = i.operands[0]
         assert isinstance(own, Var)
-        if not loaded and kind in ("mma", "wgmma") and across == 1 and left is own:
+        if not loaded and not bytes_ and kind in ("mma", "wgmma") and across == 1 and left is own:
             self.out.layouts.setdefault(left, fragment(a.shape, down, 1))
         elif not loaded:
-            self._stage(left)
+            self._stage(left, left_turned if bytes_ else None)
         for x in i.operands[:2]:
             assert isinstance(x, Var)
             self.out.roots[x] = self._root(x)
@@ -253,7 +260,7 @@ class _Planner:
         not along K in whole swizzled rows of 128 bytes."""
         (rows, deep), (_, columns) = (tile(x).shape for x in i.operands[:2])
         warps = self.kernel.warps
-        if not self.wgmma or warps % 4 or rows < 64 or deep < 16 or columns * min(warps, rows // 16) < 8 * warps:
+        if self.arch != "sm_90a" or warps % 4 or rows < 64 or deep < 16 or columns * min(warps, rows // 16) < 8 * warps:
             return False
         if right.pitch < 32 or (right.swapped == right_turned and right.pitch != 128):
             return False
@@ -272,19 +279,21 @@ class _Planner:
             assert isinstance(indices, Var)
             self.out.layouts.setdefault(indices, copy_layout(self.kernel, made, shared)[0].project(shape, tile(indices).shape))
 
-    def _stage(self, x: Var) -> SharedTile:
-        """Put an operand into shared memory: by a copy where it is only loaded, by a store where it is computed."""
+    def _stage(self, x: Var, across: bool | None = None) -> SharedTile:
+        """Put an operand into shared memory: by a copy where it is only loaded, by a store where it is computed. `across`: whether axis 0
+        must be the contiguous one there (the tensor cores want bytes along K)."""
         made, t = self.made.get(x), tile(x)
         if made is not None and made.op in ("load", "gather") and self._only_products(x):
             axis = unit_axis(made)  # rows that indices name and that lie across memory have neighbouring first elements
-            swapped = (axis == 0 or (axis is None and "run" in made.attrs)) and t.shape[0] > 1
+            swapped = (axis == 0 or (axis is None and "run" in made.attrs)) and t.shape[0] > 1 if across is None else across
             rows, columns = (t.shape[1], t.shape[0]) if swapped else t.shape
             shared = self.out.staged.setdefault(made, SharedTile(rows, columns, t.dtype, swapped))
             self._place_indices(made, shared)
             return shared
         if made is None or made.op == "for":
             raise CompileError(f"cuda: kernel {self.kernel.name}: an operand of a product must not be carried by a loop, got {t}")
-        return self.out.stored.setdefault(x, SharedTile(t.shape[0], t.shape[1], t.dtype, False))
+        rows, columns = (t.shape[1], t.shape[0]) if across else t.shape
+        return self.out.stored.setdefault(x, SharedTile(rows, columns, t.dtype, bool(across)))
 
     @staticmethod
     def _strides(i: Instr) -> tuple[int | None, ...]:
