@@ -138,3 +138,18 @@ def test_a_step_of_a_recurrent_layer_is_one_launch(layer: str, half: bool) -> No
     given = x.view(torch.int16).numpy().view(ml_dtypes.bfloat16) if half else x.numpy()
     want = model.double()(x.double()).detach().numpy()
     np.testing.assert_allclose(e(given)[0].astype(np.float64), want, rtol=0, atol=2e-2 if half else 1e-6)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 5, 33), (40, 300), (7,)], ids=str)
+def test_elements_of_rows_at_known_places(shape: tuple[int, ...]) -> None:
+    """A resize along memory: rows and columns end inside a program, an epilogue reads the result's shape; indices are constants."""
+    rng = fresh_rng()
+    x = rng.standard_normal(shape).astype(ml_dtypes.bfloat16)
+    ids = rng.integers(0, shape[-1], 2 * shape[-1])
+    y = rng.standard_normal((*shape[:-1], 2 * shape[-1])).astype(ml_dtypes.bfloat16)
+    build = lambda a, b: o.Add()(o.Gather(axis=len(shape) - 1)(a, a.node.graph.constant(ids, "ids")), b)
+    e = Emulated(graph(build, (bf16, shape), (bf16, y.shape)))
+    assert [type(launch.kernel) for launch in e.program.launches] == [TiledKernel]
+    (got,) = e(x, y)
+    want = x[..., ids].astype(np.float64) + y.astype(np.float64)
+    np.testing.assert_allclose(got.astype(np.float64), want, rtol=1e-2, atol=1e-2)

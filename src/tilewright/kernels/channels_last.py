@@ -20,8 +20,8 @@ from ..ops.pooling import AvgPool, MaxPool
 from ..ops.winograd import WinogradConv
 from .region import is_anchor
 
-FOLLOWS = (MaxPool, AvgPool, Concat)
-MORE = (Gather, LayerNorm, Pad)  # on a CPU
+FOLLOWS = (MaxPool, AvgPool, Concat, Gather)
+MORE = (LayerNorm, Pad)  # on a CPU
 
 
 def channels_last(shape: Shape) -> Layout:

@@ -346,18 +346,21 @@ def _tf32(e: TiledEmitter, dot: Dot, sums: dict[int, str]) -> None:
 
 def _doubles(e: TiledEmitter, dot: Dot, sums: dict[int, str]) -> None:
     """f64 on the tensor cores: a lane has one element of every 8 rows × 4 of K. Which four of K does not matter as long as both operands
-    agree: a lane takes two neighbours for two steps, which are one 16-byte access where rows lie along K."""
+    agree: a lane takes two neighbours for two steps, which are one 16-byte access where rows lie along K. Where both do, lanes take every
+    second piece: eight of them meet eight banks of 16 bytes."""
     k, instr = e.k, dot.instr
     a_type, acc = tile(instr.operands[0]), tile(instr.operands[2])
     at, rows, cols, columns = _grid(dot, acc.shape)
     sides = []
+    along = all(_inner_k(*found, axis) for found, axis in ((area_of(e, instr.operands[0]), 1), (area_of(e, instr.operands[1]), 0)) if found)
+    first, hop = (2, 2) if along else (1, 8)
     for x, axis in ((instr.operands[0], 1), (instr.operands[1], 0)):
         found = area_of(e, x)
         assert found is not None
         area, turned = found
         inner, mine = _inner_k(area, turned, axis), axis == 1
         warps = [(5 + i, b - columns if mine else b) for i, b in enumerate(dot.layout.warps) if b is not None and (b >= columns) == mine]
-        own = [(0, area.bit(inner, 1)), (1, area.bit(inner, 2)), *((2 + i, area.bit(not inner, i)) for i in range(3))]
+        own = [(0, area.bit(inner, first)), (1, area.bit(inner, first + 1)), *((2 + i, area.bit(not inner, i)) for i in range(3))]
         sides.append((area.places(e, (*own, *((i, area.bit(not inner, b)) for i, b in warps))), inner))
 
     def two(side: tuple[Places, bool], number: int, depth: int) -> list[str]:
@@ -369,7 +372,7 @@ def _doubles(e: TiledEmitter, dot: Dot, sums: dict[int, str]) -> None:
     whole = e.target.cpu == "sm_90a"
     name = f"mma.sync.aligned.{'m16n8k8' if whole else 'm8n8k4'}.row.col.f64.f64.f64.f64"
     tall, wide = [r for r in rows if not r & 8], [c for c in cols if c % 8 == 0]
-    for depth in range(0, a_type.shape[1], 8):
+    for depth in (base + step for base in range(0, a_type.shape[1], 16) for step in (0, hop)):
         a = {r: two(sides[0], r, depth) for r in (*tall, *(r + 8 for r in tall))}
         for c in wide:
             b = two(sides[1], c, depth)

@@ -219,7 +219,7 @@ class _Planner:
         kind = "mma" if a.dtype in (bf16, f16) and b.dtype is a.dtype and acc.dtype is f32 else "fma"
         if a.dtype is b.dtype is acc.dtype is f32 and i.attrs.get("precision") == "tf32":
             kind = "tf32"
-        if a.dtype is b.dtype is f64 and self.arch in ("sm_80", "sm_90a"):
+        if a.dtype is b.dtype is f64 and self.arch in ("sm_80", "sm_90a") and a.shape[1] % 16 == 0:
             kind = "doubles"
         bytes_ = (a.dtype in (i8, u8) and b.dtype is i8) or (a.dtype in (f8e4m3, f8e5m2) and b.dtype in (f8e4m3, f8e5m2))
         if bytes_ and acc.dtype is (i32 if a.dtype in (i8, u8) else f32):
