@@ -29,6 +29,7 @@ class TiledKernel(SimtKernel):
     stages: int = 3  # iterations of a loop whose operands of products lie in shared memory
     per_sm: int = 1  # blocks that should fit on an SM: bounds the registers
     vectors: tuple[tuple[str, int], ...] = ()
+    early: tuple[str, ...] = ()  # views of constants: their first tiles are copied before the wait for the kernel before
     producers: int = 0  # further warps that do nothing but copy operands of products to shared memory
     maps: tuple[TensorMap, ...] = ()
     mapped: tuple[tuple[str, tuple[int, ...]], ...] = ()  # of every map: its view, and the view's axes that it has, innermost first
@@ -67,6 +68,7 @@ def tiled(
     stages: int = 3,
     per_sm: int = 1,
     vectors: dict[str, int] | None = None,
+    early: tuple[str, ...] = (),
     producers: int = 0,
     extents: dict[str, Layout] | None = None,
 ) -> Launch:
@@ -74,7 +76,7 @@ def tiled(
     the ends of these layouts, which TMA then copies where they are aligned."""
     k = optimise(launch.kernel, (ReuseValues(), HoistInvariants(), FuseMultiplyAdd(), RemoveDead()))
     maps = tensor_maps(k, extents or {}) if producers else {}
-    kernel = tiled_kernel(k, warps=warps, stages=stages, per_sm=per_sm, vectors=vectors, producers=producers, maps=maps)
+    kernel = tiled_kernel(k, warps=warps, stages=stages, per_sm=per_sm, vectors=vectors, early=early, producers=producers, maps=maps)
     return replace(launch, kernel=kernel)
 
 
@@ -85,6 +87,7 @@ def tiled_kernel(
     stages: int = 3,
     per_sm: int = 1,
     vectors: dict[str, int] | None = None,
+    early: tuple[str, ...] = (),
     producers: int = 0,
     maps: dict[str, tuple[TensorMap, tuple[int, ...]]] | None = None,
 ) -> TiledKernel:
@@ -93,9 +96,10 @@ def tiled_kernel(
     mapped, boxes = tuple((name, axes) for name, (_, axes) in found), tuple(m.box for _, (m, _) in found)
     stem = k.name.rpartition("_")[0] or k.name
     plain = to_text(Kernel("kernel", k.params, k.pid, k.body))
-    name = f"{stem}_{blake2b(repr((plain, warps, stages, per_sm, said, producers, mapped, boxes)).encode(), digest_size=8).hexdigest()}"
+    whole = repr((plain, warps, stages, per_sm, said, early, producers, mapped, boxes))
+    name = f"{stem}_{blake2b(whole.encode(), digest_size=8).hexdigest()}"
     return TiledKernel(
-        name, k.params, k.pid, k.body, warps=warps, stages=stages, per_sm=per_sm, vectors=said, producers=producers,
+        name, k.params, k.pid, k.body, warps=warps, stages=stages, per_sm=per_sm, vectors=said, early=early, producers=producers,
         maps=tuple(m for _, (m, _) in found), mapped=mapped,
     )  # fmt: skip
 

@@ -145,7 +145,8 @@ class GatesKernel:
         note = f"{self.gates} gates, {self.rows}x{columns} of each"
         launch = call.finish(ceildiv(self.part, columns), flops=region_flops(self.region), bytes_=region_bytes(self.region), note=note)
         warps = self.rows // 16 if self.dtype.itemsize == 2 else min(8, self.rows // 4)
-        return tiled(launch, warps=warps, stages=STAGES, vectors=self.vectors)
+        early = ("w",) if self._operand(self.node.operands[1]).data is not None else ()
+        return tiled(launch, warps=warps, stages=STAGES, vectors=self.vectors, early=early)
 
     def _leaf(self, column: Ix | int, edges: tuple[Ix | int | None, Ix | int | None]) -> Leaf:
         b, columns = self.call.b, COLUMNS[self.dtype.itemsize]

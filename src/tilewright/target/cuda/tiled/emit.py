@@ -16,12 +16,12 @@ from ..access import Address, _raw, plus, times
 from ..control import Control
 from ..convert import convert, narrow_pair
 from ..layout import elem_type
-from ..ptx_text import literal, module_text
+from ..ptx_text import arch_number, literal, module_text
 from .dots import Area, multiply, store_operand
 from .gathers import gather, scatter
 from .layout import Layout, Shape
 from .memory import Access, SharedMemory, axis_bits, load_piece, pieces, store_piece
-from .pipeline import pipelined, stage
+from .pipeline import pipelined, preload, stage
 from .plan import Plan, plan, spread_out, sums_in_place, tile, unit_axis
 from .reduce import reduce_tile
 from .roles import Ring, consume, emit_roles, fill, produce
@@ -58,8 +58,14 @@ class TiledEmitter(Control):
         self.in_flight = 0  # groups of products of this iteration
         self.rings: dict[Instr, Ring] = {}
         self.around: dict[int, tuple[Callable[[], None], Callable[[], None]]] = {}  # what is done before and after a block
+        self.preloaded: dict[Instr, tuple[int, list[Instr]]] = {}  # loops' rings of which the first stages have some operands
+        self.done: set[Instr] = set()
         self.current: Ring | None = None  # that a producer fills: where its stage begins, and the barrier that copies tell
         self.filled = self.full = ""
+
+    def step(self, instr: Instr) -> None:
+        if instr not in self.done:
+            super().step(instr)
 
     def producer(self, kernel: TiledKernel, rings: dict[Instr, Ring]) -> TiledEmitter:
         """The emitter of the producers' part."""
@@ -84,6 +90,8 @@ class TiledEmitter(Control):
         if self.tiled.producers:
             emit_roles(self)
         else:
+            if self.tiled.early and arch_number(self.target.cpu) >= 90:
+                preload(self)
             self.block(self.kernel.body)
         per = [f".minnctapersm {self.tiled.per_sm}"] if self.tiled.per_sm > 1 or self.tiled.producers else []
         text = self.k.text([f".maxntid {self.tiled.block}, 1, 1", *per], self.target.cpu)

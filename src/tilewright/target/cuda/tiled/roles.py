@@ -253,7 +253,8 @@ def fill(e: TiledEmitter, i: Instr) -> None:
     shared = e.plan.staged[i]
     area = Area(shared, e.filled, ring.at + ring.offsets[i], ring=True)
     if i not in ring.mapped:
-        copy(e, i, area)
+        if copy(e, i, area):
+            raise CompileError(f"cuda: kernel {e.kernel.name}: producers copy four bytes at least at a time")
         return
     number = ring.mapped[i]
     one = e.prologue("i1", f"setp.eq.u32 {{}}, {e.tid}, 0;")
