@@ -12,7 +12,7 @@ import tilewright.ops as o
 from tests.cuda.launching import Emulated, graph, reference
 from tests.fresh import fresh_rng
 from tilewright.core.dtypes import DType, bf16, f16, f32, f64
-from tilewright.kernels.cuda import templates
+from tilewright.kernels.cuda import long_norm, templates
 from tilewright.kernels.cuda.padded_rows import padded_rows
 from tilewright.kernels.cuda.tiled import TiledKernel
 from tilewright.kernels.cuda.tiled_conv import TiledConv
@@ -156,3 +156,29 @@ def test_elements_of_rows_at_known_places(shape: tuple[int, ...]) -> None:
     (got,) = e(x, y)
     want = x[..., ids].astype(np.float64) + y.astype(np.float64)
     np.testing.assert_allclose(got.astype(np.float64), want, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["channels first", "channels last"])
+@pytest.mark.parametrize("dtype", [bf16, f32], ids=str)
+def test_norms_of_whole_images(dtype: DType, last: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few rows over many blocks: stretches and tiles end inside, far from zero, with weights and an epilogue."""
+    monkeypatch.setattr(long_norm, "LONG", 300)
+    monkeypatch.setattr(long_norm, "TILE", 512)
+    rng = fresh_rng()
+    shape = (2, 9, 13, 24) if last else (2, 24, 9, 13)
+    x = (rng.standard_normal(shape) + 50).astype(NUMPY[dtype])
+    w, c = (rng.standard_normal((24, 9, 13)).astype(NUMPY[dtype]) for _ in range(2))
+    op = o.LayerNorm(naxes=3, affine="both")
+
+    def build(a: Any, b: Any, d: Any) -> Any:
+        a = o.Transpose(perm=(0, 3, 1, 2))(a) if last else a
+        return o.Relu()(op(o.Add()(a, a.node.graph.constant(np.array(0.5, NUMPY[dtype]), "half")), b, d))
+
+    e = Emulated(graph(build, (dtype, shape), (dtype, w.shape), (dtype, c.shape)))
+    names = [launch.kernel.name.rpartition("_")[0] for launch in e.program.launches]
+    assert [n for n in names if "norm" in n] == ["long_norm_statistics", "long_norm"]
+    (got,) = e(x, w, c)
+    y = x.astype(np.float64)
+    y = y.transpose(0, 3, 1, 2) if last else y
+    y = (y - y.mean((1, 2, 3), keepdims=True)) / np.sqrt(y.var((1, 2, 3), keepdims=True) + 1e-5)
+    close(got, np.maximum(y * w.astype(np.float64) + c.astype(np.float64), 0), dtype, ("f32",) if dtype is f32 else ())

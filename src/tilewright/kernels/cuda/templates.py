@@ -25,6 +25,7 @@ from .decode_attention import DecodeAttention
 from .gather import CudaGather
 from .gemv import Gemv
 from .groups import Shared
+from .long_norm import LongNorm
 from .matmul import HopperMatmul
 from .norm_backward import CudaNormBackward
 from .packed_rows import CudaQGather, CudaQuantiseRows
@@ -75,6 +76,7 @@ CUDA_TEMPLATES: list[Template] = [
     CudaScatterAdd(),
     CudaSpatialMean(),
     CudaCrossEntropy(),
+    LongNorm(),
     CudaRows(),
     CudaPointwise(),
     CudaRope(),
