@@ -244,3 +244,22 @@ def test_few_rows_of_a_product_read_no_foreign_shared_memory() -> None:
         k = GemmKernel("k", bm=64, bn=bn, stages=stages, rows=rows)
         last = 1023 + stage_bytes(k) * (stages - 1)  # the ring begins at the next multiple of 1024
         assert last + 64 * BK <= dynamic_shared(k)
+
+
+@pytest.mark.parametrize(("arch", "block"), [("sm_80", False), ("sm_80", True), ("sm_90a", False)])
+def test_a_row_of_the_least_biases_is_an_average(arch: str, block: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Hugging Face masks rows of padding: the least number of the dtype is no infinity, whatever it is multiplied by."""
+    if block:
+        monkeypatch.setattr(templates, "CUDA_TEMPLATES", [TiledAttention(), *templates.CUDA_TEMPLATES])
+    rng, least = fresh_rng(), float(ml_dtypes.finfo(ml_dtypes.bfloat16).min)
+    q, k, v = (rng.standard_normal((1, 1, n, 64)).astype(ml_dtypes.bfloat16) for n in (6, 9, 9))
+    bias = np.zeros((1, 1, 6, 9), ml_dtypes.bfloat16)
+    bias[..., 1, :], bias[..., 2, :4], bias[..., 3, :], bias[..., 3, 2] = least, least, -np.inf, 0
+    op = Attention(scale=0.125, has_bias=True)
+    e = Emulated(graph(lambda *x: op(*x), *((bf16, x.shape) for x in (q, k, v, bias))), arch)
+    (got,) = e(q, k, v, bias)
+    q, k, v, b = (x.astype(np.float64) for x in (q, k, v, bias))
+    s = q @ k.swapaxes(2, 3) * 0.125 + b
+    p = np.exp(s - s.max(-1, keepdims=True))
+    np.testing.assert_allclose(got.astype(np.float64), p / p.sum(-1, keepdims=True) @ v, rtol=0, atol=2e-2)
+    np.testing.assert_allclose(got.astype(np.float64)[..., 1, :], v.mean(2), rtol=0, atol=2e-2)

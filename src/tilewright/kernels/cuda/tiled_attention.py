@@ -177,7 +177,8 @@ class AttentionKernel:
         else:
             s = s * (op.scale * LOG2E)
         if "bias" in self.extra:
-            s = s + widen(b, self._extra("bias", key)) * LOG2E
+            bias = widen(b, self._extra("bias", key))  # the least bf16 is a number still, and so is a power of it
+            s = s + b.select(b.cmp("eq", bias, NEVER), NEVER, b.binary("max", bias * LOG2E, -LARGEST))
         if "mask" in self.extra:
             s = b.select(self._extra("mask", key), s, max(op.hidden * LOG2E, -LARGEST) if op.hidden != NEVER else NEVER)
         column = b.iota((1, c.keys), 1, i32)

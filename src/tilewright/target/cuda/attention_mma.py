@@ -14,6 +14,7 @@ from ...core.target_spec import TargetSpec
 from ...kernels.cuda.kernel import MmaAttentionKernel
 from ...tile.ir import TileType, Var
 from .emit import Emitter
+from .flash_scores import add_bias
 from .groups import PIECES, Groups
 from .layout import Fragment, Key, Regs
 from .mma_fragments import MmaFragments
@@ -273,7 +274,7 @@ class MmaAttention(MmaFragments):
                 k.emit(f"mov.b32 {more}, {{{v('half', 'mov.b16 {}, 0;')}, {raw}}};")
             else:
                 k.emit(f"cvt.f32.f16 {more}, {raw};")
-            k.emit(f"fma.rn.f32 {r}, {more}, {literal('float', LOG2E)}, {r};")
+            add_bias(k, r, more, g.dtype)
         if mask is not None:
             told = k.reg("i32")
             k.emit(f"mov.b32 {told}, 0;")
