@@ -80,7 +80,7 @@ def choose(m: Dim, n: Dim, batch: Dim, item: int, target: TargetSpec, *, tf32: b
             break
     if known and (rows, columns) == (128, 128) and item == 2 and isinstance(tiles, int) and tiles >= 4 * cores:
         return Config(128, 128, depth, 4, 3, per_sm=2)
-    return Config(rows, columns, depth, warps, 3, per_sm=2 if warps == 4 else 1)
+    return Config(rows, columns, depth, warps, 4 if item == 8 else 3, per_sm=2 if warps == 4 else 1)
 
 
 class TiledMatmul(Template):
