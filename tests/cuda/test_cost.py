@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -12,12 +13,14 @@ from torch import nn
 
 import tilewright as tw
 import tilewright.ops as o
+from tests.cuda.fake_driver import fake_gpu
 from tests.cuda.launching import graph
 from tilewright.core.dtypes import bf16, f32
 from tilewright.kernels.cuda import templates
 from tilewright.kernels.cuda.groups import Shared
 from tilewright.kernels.matmul import Matmul
 from tilewright.runtime.cuda_cost import CHIPS, QUARTER, lint, numbers, predict
+from tilewright.runtime.cuda_profile import _kind
 from tilewright.runtime.cuda_report import describe_launches
 from tilewright.target.cuda.device import cuda_target
 
@@ -98,3 +101,19 @@ def test_what_a_prediction_is_made_of() -> None:
     assert few.share < QUARTER and few.reason == "4 blocks of 384 threads on 132 SMs"
     assert lint([("big", whole), ("few", few)]) == [f"few: {few.us:.1f} us predicted, 3 % of the roofline by flops: {few.reason}"]
     assert predict(launch.kernel, 1, 384, 10, 10, target, text).bound == "launch"
+
+
+def test_a_profile_tells_sizes_of_one_kernel_apart() -> None:
+    """Two products by one kernel over other K are timed apart, two of one size together."""
+
+    def build(a: Any, b: Any, c: Any, d: Any) -> Any:
+        times = o.Matmul(transpose_b=True)
+        return [times(a, b), times(b, a), times(c, d)]
+
+    g = graph(build, *((f32, (128, 64)),) * 2, *((f32, (128, 256)),) * 2)
+    with fake_gpu(run=False):
+        session: Any = tw.compile(g, target="cuda")
+        session(*(np.zeros(tuple(map(int, v.type.shape)), np.float32) for v in session.model.graph.inputs))
+        steps = session.schedule({}).steps
+        assert len({s.launch.kernel.name for s in steps}) == 1
+        assert len(steps) == 3 and len({_kind(s) for s in steps}) == 2
