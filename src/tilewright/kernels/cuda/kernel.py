@@ -142,7 +142,6 @@ class TurnKernel(Kernel):
     target: Var | None = None
     item: int = 1
     straight: bool = False  # the source is contiguous along columns, too
-    widened: str = ""  # the format of eight-bit floats that become f16 on the way
 
     @property
     def block(self) -> int:
