@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tests.cuda import emulator_clusters as clusters
-from tests.cuda.emulator import _STEPS, Array, Heap, _Block, _locals, _split, together
+from tests.cuda.emulator import _STEPS, Array, Heap, _Block, _locals, _split, _table, together
 from tests.cuda.emulator_clusters import Barrier, Fault
 from tests.cuda.emulator_mma import KINDS, _names, _whole_warps
 from tests.cuda.emulator_races import Races
@@ -33,7 +33,8 @@ def run(
     """Launch the (only) kernel of a module."""
     (function,) = parse(text)
     tensors = [(m, *tensor(heap, m, words, env)) for m in maps]
-    symbols = {**dict(_locals(text)), "bars": 0, "ring": _RING, **{f"map{i}": _MAPS + i for i in range(len(maps))}}
+    tables = {m[1]: heap.add(_table(m[2])) for m in re.finditer(r"\.global[^;]*?(\w+)\[\d+\] = \{(.*?)\}", text)}
+    symbols = {**dict(_locals(text)), **tables, "bars": 0, "ring": _RING, **{f"map{i}": _MAPS + i for i in range(len(maps))}}
     assert not re.search(r"\bscratch\b", text), "static memory has no place here"
     size = int((re.findall(r"\.reqnctapercluster (\d+)", text) or [1])[0])
     with np.errstate(all="ignore"):
@@ -43,9 +44,9 @@ def run(
             together(heap, [b.steps() for b in near])
 
 
-def swizzled(at: Array) -> Array:
-    """Where byte `at` of rows of 128 bytes lies: pieces of 16 bytes change places within eight rows."""
-    return at ^ ((at >> 7 & 7) << 4)
+def swizzled(at: Array, pitch: int = 128) -> Array:
+    """Where byte `at` of rows of 128, 64 or 32 bytes lies: pieces of 16 bytes change places within 1024, 512 or 256."""
+    return at ^ (at >> 3 & pitch - 16)
 
 
 class _Unwatched(Races):
@@ -120,6 +121,10 @@ class _Async(_Block):
             return
         if stem == "mbarrier":
             self.mbarrier(op, xs, active)
+        elif op.opcode.startswith("cp.async.mbarrier"):
+            self.land(active)
+            for t in np.flatnonzero(active):
+                self.changed(int(self.at(xs[0])[t]), 1, 0)
         elif stem == "wgmma":
             self.product(op, xs, active)
         elif op.opcode.startswith(("cp.async.bulk", "cp.reduce")):
@@ -167,6 +172,15 @@ class _Async(_Block):
                 self.changed(int(self.at(xs[1])[t]), 1, int(nbytes[t]))
 
     # --- memory -------------------------------------------------------------------------------------------------------
+    def land(self, active: Array) -> None:
+        """All copies of these threads have arrived."""
+        late = []
+        for threads, groups, where, data in self.flying:
+            mine = active[threads]
+            self.shared[where[mine][:, None] + np.arange(data.shape[1])] = data[mine]
+            late.append((threads[~mine], groups[~mine], where[~mine], data[~mine]))
+        self.flying = [x for x in late if len(x[0])]
+
     def bulk(self, op: Op, xs: list[str], t: int) -> None:
         """The copy engine: a box of a tensor into swizzled rows, or bytes as they lie."""
         if "tensor" in op.opcode:
@@ -178,10 +192,12 @@ class _Async(_Block):
             cut = [slice(f + i.start, f + i.stop) for f, i in zip(first, inside, strict=True)]
             if all(i.stop > i.start for i in inside):
                 box[tuple(inside[::-1])] = data[index[tuple(cut[::-1])]]
+            if m.rounded:
+                box = ((np.ascontiguousarray(box).view(np.uint32) + 0x1000) & 0xFFFFE000).view(np.float32)
             raw, to = np.ascontiguousarray(box).reshape(-1).view(np.uint8), int(self.at(xs[0])[t])
-            if to % 128 or m.swizzle != 128 or m.box[0] * m.dtype.itemsize != 128:
+            if to % 128 or m.swizzle not in (32, 64, 128) or m.box[0] * m.dtype.itemsize != m.swizzle:
                 raise Fault(f"`{op.text}` copies to {to}, rows of {m.box[0] * m.dtype.itemsize} bytes")
-            self.shared[swizzled(to + np.arange(len(raw)))] = raw
+            self.shared[swizzled(to + np.arange(len(raw)), m.swizzle)] = raw
             self.changed(int(self.at(xs[2])[t]), 0, -len(raw))
             return
         n, to, source = int(self.read(xs[2], np.int32)[t]), int(self.at(xs[0])[t]), int(self.at(xs[1])[t])
@@ -223,20 +239,24 @@ class _Async(_Block):
     def matrix(self, descriptor: int, rows: int, turned: bool, kind: Any) -> Array:
         """[rows, 16] behind a descriptor: rows of 128 swizzled bytes along K, or (`turned`) along the other side."""
         start, leading, stride = ((descriptor >> s & 0x3FFF) << 4 for s in (0, 16, 32))
-        if descriptor >> 62 != 1:
-            raise Fault("a matrix that is not swizzled by 128 bytes")
-        r, c = np.arange(rows)[:, None], np.arange(16)[None]
-        at = r // 64 * leading + c // 8 * stride + c % 8 * 128 + r % 64 * 2 if turned else r // 8 * stride + r % 8 * 128 + 2 * c
-        at = swizzled(start + at)
+        pitch = {1: 128, 2: 64, 3: 32}.get(descriptor >> 62)
+        if pitch is None or (turned and pitch != 128) or stride != 8 * pitch:
+            raise Fault(f"a matrix of swizzle {descriptor >> 62} with rows {stride} bytes apart")
+        item = np.dtype(kind).itemsize
+        r, c = np.arange(rows)[:, None], np.arange(32 // item)[None]
+        at = r // 64 * leading + c // 8 * stride + c % 8 * 128 + r % 64 * 2 if turned else r // 8 * stride + r % 8 * pitch + item * c
+        at = swizzled(start + at, pitch)
         if at.max() + 2 > len(self.shared):
             raise Fault(f"a matrix past the end of shared memory, at {at.max()}")
-        return self.shared[at[..., None] + np.arange(2)].view(kind)[..., 0].astype(np.float32)
+        found = np.ascontiguousarray(self.shared[at[..., None] + np.arange(item)]).view(kind)[..., 0]
+        return (found.view(np.uint32) & 0xFFFFE000).view(np.float32) if kind is np.float32 else found.astype(np.float32)
 
     def product(self, op: Op, xs: list[str], active: Array) -> None:
         groups = active.reshape(-1, 128)
         parts = op.opcode.split(".")
-        kind, n = KINDS[parts[-1]], int(parts[4].partition("n")[2].partition("k")[0])
-        assert parts[4].endswith("k16") and parts[-1] in ("bf16", "f16"), op.opcode
+        narrow = parts[-1] == "tf32"
+        kind, n = np.float32 if narrow else KINDS[parts[-1]], int(parts[4].partition("n")[2].partition("k")[0])
+        assert parts[4].endswith("k8" if narrow else "k16") and parts[-1] in ("bf16", "f16", "tf32"), op.opcode
         sums, left = _names(xs[0]), _names(xs[1])
         turned = [f == "1" for f in xs[6:]]
         t = np.arange(128)
@@ -245,9 +265,14 @@ class _Async(_Block):
         new = np.zeros((len(sums), self.n), np.float32)
         for g in np.flatnonzero(groups.all(1)):
             mine = slice(128 * g, 128 * g + 128)
-            b = self.matrix(int(self.read(xs[2], np.uint64)[128 * g]), n, turned[-1], kind)
+            b = self.matrix(int(self.read(xs[2], np.uint64)[128 * g]), n, bool(turned) and turned[-1], kind)
             if len(left) == 1:
                 a = self.matrix(int(self.read(xs[1], np.uint64)[128 * g]), 64, turned[0], kind)
+            elif narrow:
+                a = np.zeros((64, 8), np.float32)
+                for i, name in enumerate(left):
+                    bits = self.read(name, np.uint32)[mine] & np.uint32(0xFFFFE000)
+                    a[row + 8 * (i % 2), column // 2 + 4 * (i // 2)] = bits.view(np.float32)
             else:
                 a = np.zeros((64, 16), np.float32)
                 for i, name in enumerate(left):

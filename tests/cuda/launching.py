@@ -3,6 +3,7 @@ own poisoned array."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -31,7 +32,6 @@ from tilewright.kernels.cuda.kernel import (
     QDotKernel,
     QFewKernel,
     QGemmKernel,
-    RingKernel,
     ThinKernel,
     TurnKernel,
 )
@@ -46,7 +46,7 @@ from tilewright.target.cuda.device import cuda_target
 
 SIMT = (
     BlockKernel, DecodeKernel, FlashGradKernel, HaloKernel, MmaAttentionKernel, MmaGradKernel, QDotKernel, QFewKernel, QGemmKernel,
-    RingKernel, SampleKernel, ThinKernel, TiledKernel, TurnKernel, WholeKernel,
+    SampleKernel, ThinKernel, TiledKernel, TurnKernel, WholeKernel,
 )  # fmt: skip
 
 
@@ -133,7 +133,8 @@ class Emulated:
         if kernel.name not in self.texts:
             self.texts[kernel.name] = emit_cuda(kernel, self.target)
         hopper = isinstance(kernel, (FlashKernel, FlashStatsKernel)) or (isinstance(kernel, FlashGradKernel) and kernel.mode == "grad")
-        if hopper or (isinstance(kernel, QGemmKernel) and kernel.wgmma):
+        units = isinstance(kernel, TiledKernel) and re.search(r"wgmma\.|mbarrier\.", self.texts[kernel.name])
+        if hopper or units or (isinstance(kernel, QGemmKernel) and kernel.wgmma):
             words, maps = [_word(a, memory, env, error) for a in way.arguments], getattr(kernel, "maps", ())
             text = self.texts[kernel.name]
             emulator_hopper.run(text, self.heap, words, evaluate(way.grid, env), kernel.block, shared_bytes(kernel), maps, env)

@@ -18,8 +18,9 @@ from tests.ops.checks import Case, assert_close, cases
 from tilewright.build.packing import pack_constants, unpack
 from tilewright.core.dtypes import DType, bf16, f16, f32
 from tilewright.ir.interp import run
-from tilewright.kernels.conv.cuda.kernels import ConvKernel, ConvRingKernel, HaloKernel, PatchKernel
+from tilewright.kernels.conv.cuda.kernels import ConvKernel, HaloKernel, PatchKernel
 from tilewright.kernels.cuda.kernel import BlockKernel, GemmKernel
+from tilewright.kernels.cuda.tiled import TiledKernel
 from tilewright.kernels.launch import Packed
 from tilewright.target.cuda.code import shared_bytes
 from tilewright.target.cuda.device import cuda_target
@@ -132,7 +133,7 @@ def test_windows_gathered_by_threads(case: tuple[Any, ...], rng: np.random.Gener
     else:
         g = graph(lambda v, u, w: o.Relu()(o.Add()(op(v, w), u)), *types)
     emulated = Emulated(g, arch)
-    kind = HaloKernel if case in HALO else ConvRingKernel if case in GATHERED else BlockKernel
+    kind = HaloKernel if case in HALO else TiledKernel if case in GATHERED else BlockKernel
     assert [isinstance(v.kernel, kind) for v in emulated.program.launches if v.kernel.name.startswith("conv")] == [True]
     (got,) = emulated(x, b) if constant else emulated(x, b, k)
     convolve: Any = (F.conv1d, F.conv2d, F.conv3d)[len(sizes) - 1]
@@ -208,7 +209,7 @@ def test_a_session_of_gathered_convolutions(rng: np.random.Generator) -> None:
     x = torch.from_numpy(rng.standard_normal((2, 3, 9, 9)).astype(np.float32)).to(torch.bfloat16)
     with fake_gpu():
         session: Any = tw.compile(net, (x,), target="cuda")
-        kinds = [isinstance(launch.kernel, (HaloKernel, ConvRingKernel)) for launch in session.executable.program.launches]
+        kinds = [isinstance(launch.kernel, (HaloKernel, TiledKernel)) for launch in session.executable.program.launches]
         got = session(x.float().numpy().astype(bf16.np)).numpy().astype(np.float64)
     want = net.double()(x.double()).detach().numpy()
     assert sum(kinds) == 2 and np.linalg.norm(got - want) <= 1e-2 * np.linalg.norm(want)
@@ -218,7 +219,7 @@ def test_narrow_groups_are_left_to_multiply_adds() -> None:
     """A group of one channel would leave the matrix units idle."""
     op = o.Conv(stride=(1, 1), padding=((1, 1),) * 2, dilation=(1, 1), groups=16)
     g = graph(lambda v, w: op(v, w), (bf16, (1, 16, 6, 6)), (bf16, (16, 1, 3, 3)))
-    assert not any(isinstance(x.kernel, ConvRingKernel) for x in Emulated(g, "sm_80").program.launches)
+    assert not any(isinstance(x.kernel, TiledKernel) for x in Emulated(g, "sm_80").program.launches)
 
 
 def conv_cases() -> list[Any]:

@@ -11,7 +11,8 @@ import tilewright.ops as o
 from tests.cuda.launching import Emulated, graph, program
 from tilewright.core.dtypes import DType, bf16, f16, f32, i8, i64
 from tilewright.kernels.attention.cuda import decode as decode_attention
-from tilewright.kernels.cuda.kernel import BlockKernel, DecodeKernel, GemmKernel, RingKernel, ThinKernel
+from tilewright.kernels.cuda.kernel import BlockKernel, DecodeKernel, GemmKernel, ThinKernel
+from tilewright.kernels.cuda.tiled import TiledKernel
 from tilewright.ops.rows.norms import RmsNorm
 from tilewright.target.cuda.code import emit_cuda
 
@@ -95,7 +96,7 @@ def test_which_product_serves_how_many_rows() -> None:
         return type(program(graph(lambda x, w: o.Matmul(transpose_b=True)(x, w), *types), arch).launches[0].kernel)
 
     assert [kind(m) for m in (1, 2, 64)] == [BlockKernel, GemmKernel, GemmKernel]
-    assert [kind(m, "sm_80") for m in (1, 2, 64, 65)] == [BlockKernel, ThinKernel, ThinKernel, RingKernel]
+    assert [kind(m, "sm_80") for m in (1, 2, 64, 65)] == [BlockKernel, ThinKernel, ThinKernel, TiledKernel]
 
 
 def test_thin_products_share_k_and_read_no_row_in_vain() -> None:

@@ -108,7 +108,7 @@ def test_eight_bit_floats_over_a_long_k() -> None:
 
 @pytest.mark.parametrize("name", BATCHES)
 def test_batches(name: str) -> None:
-    build, plain, shapes, _ = BATCHES[name]
+    build, plain, shapes = BATCHES[name]
     for dtype, target in ((f16, "cuda"), (f16, "sm_80"), (f32, "cuda")):
         tensors = [rand(dtype, *s) for s in shapes]
         poison()

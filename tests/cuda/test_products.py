@@ -13,7 +13,8 @@ import tilewright.ops as o
 from tests.cuda.launching import Emulated, graph, program
 from tilewright.core.dtypes import DType, bf16, f8e4m3, f8e5m2, f16, f32, f64, i8, i32, u8
 from tilewright.core.errors import ConfigError
-from tilewright.kernels.cuda.kernel import BlockKernel, GemmKernel, RingKernel, TensorMap, TurnKernel
+from tilewright.kernels.cuda.kernel import BlockKernel, GemmKernel, TensorMap, TurnKernel
+from tilewright.kernels.cuda.tiled import TiledKernel
 from tilewright.ops.attention.backward import AttentionBackward
 from tilewright.ops.attention.forward import Attention
 from tilewright.target.cuda.code import emit_all, emit_cuda
@@ -55,7 +56,7 @@ def test_products(case: Any, rng: np.random.Generator) -> None:
     a, b = rand(rng, da, *((k, m) if ta else (m, k))), rand(rng, db, *((n, k) if tb else (k, n)))
     op = o.Matmul(transpose_a=ta, transpose_b=tb, dtype=out if da.itemsize == 1 else None)
     run = Emulated(graph(lambda x, y: op(x, y), (da, a.shape), (db, b.shape)), arch)
-    assert isinstance(run.program.launches[-1].kernel, RingKernel)
+    assert [type(x.kernel) for x in run.program.launches] == [TiledKernel]
     (got,) = run(a, b)
     if k == 0:
         assert not got.any()
@@ -70,7 +71,7 @@ def test_a_product_with_its_epilogue_in_a_batch(dtype: DType, rng: np.random.Gen
     x, w, b, r = (rand(rng, dtype, *s) for s in ((2, m, k), (2, k, n), (n,), (2, m, n)))
     types = [(dtype, v.shape) for v in (x, w, b, r)]
     run = Emulated(graph(lambda x, w, b, r: o.Add()(o.Relu()(o.Add()(o.Matmul(alpha=0.5)(x, w), b)), r), *types), "sm_80")
-    assert [type(v.kernel) for v in run.program.launches] == [RingKernel]
+    assert [type(v.kernel) for v in run.program.launches] == [TiledKernel]
     (got,) = run(x, w, b, r)
     x, w, b, r = (v.astype(np.float64) for v in (x, w, b, r))
     want = np.maximum(0.5 * (x @ w) + b, 0) + r
@@ -81,29 +82,29 @@ def heads(x: Any, perm: tuple[int, ...] = (0, 2, 1, 3)) -> Any:
     return o.Transpose(perm=perm)(x)
 
 
-BATCHES: dict[str, tuple[Any, Any, tuple[tuple[int, ...], ...], int]] = {  # graph, NumPy, shapes, launches
+BATCHES: dict[str, tuple[Any, Any, tuple[tuple[int, ...], ...]]] = {  # graph, NumPy, shapes
     "heads of both sides": (
         lambda q, k: o.Matmul(transpose_b=True)(heads(q), heads(k)),
-        lambda q, k: q.swapaxes(1, 2) @ k.transpose(0, 2, 3, 1), ((2, 9, 3, 8), (2, 11, 3, 8)), 3),
+        lambda q, k: q.swapaxes(1, 2) @ k.transpose(0, 2, 3, 1), ((2, 9, 3, 8), (2, 11, 3, 8))),
     "a bias for all heads": (
         lambda q, k, b: o.Add()(o.Matmul(transpose_b=True)(q, k), b),
-        lambda q, k, b: q @ k.swapaxes(2, 3) + b, ((2, 3, 9, 8), (2, 3, 11, 8), (2, 1, 9, 11)), 1),
-    "one left side": (lambda a, b: o.Matmul()(a, b), lambda a, b: a @ b, ((9, 8), (3, 8, 16)), 1),
+        lambda q, k, b: q @ k.swapaxes(2, 3) + b, ((2, 3, 9, 8), (2, 3, 11, 8), (2, 1, 9, 11))),
+    "one left side": (lambda a, b: o.Matmul()(a, b), lambda a, b: a @ b, ((9, 8), (3, 8, 16))),
     "rows that do not follow one another": (
-        lambda x, w: o.Matmul()(o.Transpose(perm=(1, 0, 2))(x), w), lambda x, w: x.swapaxes(0, 1) @ w, ((5, 7, 8), (8, 16)), 2),
+        lambda x, w: o.Matmul()(o.Transpose(perm=(1, 0, 2))(x), w), lambda x, w: x.swapaxes(0, 1) @ w, ((5, 7, 8), (8, 16))),
     "a residual for all batches": (
-        lambda x, w, r: o.Add()(o.Matmul()(x, w), r), lambda x, w, r: x @ w + r, ((3, 7, 8), (8, 16), (7, 16)), 1),
+        lambda x, w, r: o.Add()(o.Matmul()(x, w), r), lambda x, w, r: x @ w + r, ((3, 7, 8), (8, 16), (7, 16))),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", BATCHES)
 def test_batches(name: str, rng: np.random.Generator) -> None:
-    """Batch axes that no single stride describes: operands are copied, results and epilogue are reached by two indices."""
-    build, plain, shapes, launches = BATCHES[name]
+    """Batch axes that no single stride describes: every one has an index of its own, nothing is copied."""
+    build, plain, shapes = BATCHES[name]
     for dtype, arch in ((f16, "sm_80"), (f32, "sm_90a")):
         arrays = [rand(rng, dtype, *s) for s in shapes]
         run = Emulated(graph(build, *((dtype, s) for s in shapes)), arch)
-        assert len(run.program.launches) == launches and isinstance(run.program.launches[-1].kernel, RingKernel)
+        assert [type(x.kernel) for x in run.program.launches] == [TiledKernel]
         (got,) = run(*arrays)
         want = plain(*(x.astype(np.float64) for x in arrays))
         assert got.shape == want.shape and np.linalg.norm(got - want) <= TOLERANCE[dtype] * np.linalg.norm(want)
@@ -131,7 +132,7 @@ def test_tf32_is_a_choice(rng: np.random.Generator) -> None:
     assert TOLERANCE[f32] < error(got, a, b, False, False) <= TF32
     assert "tf32" in run.program.launches[-1].note
     exact, rounded = (cast(Any, tw.compile(g, target="cuda", precision=p)) for p in (None, "tf32"))
-    assert [type(x.kernel) for x in exact.executable.program.launches] == [RingKernel]
+    assert [type(x.kernel) for x in exact.executable.program.launches] == [TiledKernel]
     assert [type(x.kernel) for x in rounded.executable.program.launches] == [TurnKernel, GemmKernel]
     assert "f32 products in tf32" in str(rounded.report()) and "tf32" not in str(exact.report())
     assert "copied: the matrix kernel wants rows along K" in str(rounded.report())
@@ -140,12 +141,12 @@ def test_tf32_is_a_choice(rng: np.random.Generator) -> None:
 
 
 def test_doubles_are_multiplied_by_matrix_units_where_there_are_some() -> None:
-    for arch, core in (("sm_80", "mma8"), ("sm_90a", "mma16"), ("sm_120", "fma")):
+    for arch, core in (("sm_80", "m8n8k4"), ("sm_90a", "m16n8k8"), ("sm_120", "fma")):
         for ta, tb in ((False, False), (True, True)):  # rows or columns of 16 bytes: nothing is copied
             g = graph(lambda x, y, t=(ta, tb): o.Matmul(transpose_a=t[0], transpose_b=t[1])(x, y), *((f64, (512, 512)),) * 2)
             (launch,) = program(g, arch).launches
-            assert isinstance(launch.kernel, RingKernel) and launch.kernel.core == core
-            assert ("mma.sync f64" in launch.note) == (core != "fma")
+            assert core in emit_cuda(launch.kernel, cuda_target(arch))
+            assert ("f64 tensor cores" in launch.note) == (core != "fma")
 
 
 def test_no_product_runs_on_one_thread() -> None:
@@ -163,7 +164,7 @@ def test_eight_bit_operands_are_not_widened_first() -> None:
         return program(graph(build, (small, (64, 64)), (small, (128, 64)))).launches[-1].kernel
 
     assert kernel(f8e5m2, bf16).dtype == "f8e5m2" and kernel(i8, i32).dtype == "i8"
-    assert kernel(f8e4m3, f32).dtype == "f32"  # whose sums keep all bits
+    assert kernel(f8e4m3, f32).params[0].type.dtype is f32  # whose sums keep all bits
 
 
 def test_sums_of_eight_bit_floats_are_promoted() -> None:

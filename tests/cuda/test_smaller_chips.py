@@ -15,7 +15,7 @@ from tilewright.core.dtypes import bf16, f32, f64
 from tilewright.ops.attention.forward import Attention
 
 CASES = {
-    "f64 product": lambda: graph(lambda x, y: o.Matmul()(x, y), *((f64, (512, 512)),) * 2),
+    "f64 product": lambda: graph(lambda x, y: o.Matmul()(x, y), *((f64, (2048, 2048)),) * 2),
     "f32 product": lambda: graph(lambda x, y: o.Matmul()(x, y), *((f32, (2048, 2048)),) * 2),
     "bf16 product": lambda: graph(lambda x, y: o.Matmul(transpose_b=True)(x, y), *((bf16, (4096, 4096)),) * 2),
     "attention": lambda: graph(lambda q, k, v: Attention(scale=0.1)(q, k, v), *((bf16, (4, 8, 512, 128)),) * 3),

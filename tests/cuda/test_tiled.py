@@ -9,20 +9,21 @@ import numpy as np
 import pytest
 
 from tests.cuda.launching import Emulated, graph, reference
-from tests.cuda.tiled_kernels import check, matmul
+from tests.cuda.tiled_kernels import check, emulate, matmul
 from tests.fresh import fresh_rng
 from tilewright.core.dtypes import DType, bf16, bool_, f16, f32, f64, i32
 from tilewright.core.errors import CompileError
+from tilewright.ir.layout import Layout as Layout_
 from tilewright.kernels.attention.cuda.tiled import TiledAttention
 from tilewright.kernels.cuda import templates
-from tilewright.kernels.cuda.tiled import TiledKernel, tiled_kernel
+from tilewright.kernels.cuda.tiled import TiledKernel, tensor_maps, tiled_kernel
 from tilewright.ops.attention.forward import Attention
 from tilewright.ops.views import Transpose
 from tilewright.target.cuda.device import cuda_target
 from tilewright.target.cuda.tiled.emit import emit_tiled
 from tilewright.target.cuda.tiled.layout import Layout, blocked, fragment, log2, register_tile
 from tilewright.tile.builder import KernelBuilder
-from tilewright.tile.ir import Kernel
+from tilewright.tile.ir import Kernel, ViewType
 
 NUMPY = {bf16: ml_dtypes.bfloat16, f16: np.float16, f32: np.float32, f64: np.float64}
 
@@ -62,6 +63,42 @@ def test_products_with_edges(dtype: DType, warps: int, swaps: tuple[bool, bool])
     kernel = matmul(dtype, swap_a=swaps[0], swap_b=swaps[1], out=out)
     check(kernel, [*given, c, m, n, k], 4, warps=warps, stages=3, vectors={"a": 4, "b": 4, "c": 4})
     np.testing.assert_allclose(c, a.astype(np.float64) @ b.astype(np.float64), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("tma", [False, True])
+@pytest.mark.parametrize("swaps", list(itertools.product((False, True), repeat=2)))
+def test_products_by_warpgroups_with_producers(swaps: tuple[bool, bool], tma: bool) -> None:
+    """`wgmma` over stages that other warps fill, by TMA or by `cp.async`; every orientation; rings that go around."""
+    rng = fresh_rng()
+    m, n, k = 200, 136, 328
+    a, b = (rng.standard_normal(s).astype(ml_dtypes.bfloat16) for s in ((m, k), (k, n)))
+    c = np.full((m, n), np.nan, np.float32)
+    given = [np.ascontiguousarray(x.T) if s else x for x, s in zip((a, b), swaps, strict=True)]
+    kernel = matmul(bf16, 128, 64, 64, swap_a=swaps[0], swap_b=swaps[1])
+    for p in kernel.params[:2]:
+        assert isinstance(p.type, ViewType)
+    extents = {name: Layout_.contiguous(x.shape) for name, x in zip("ab", given, strict=True)} if tma else {}
+    maps = tensor_maps(kernel, extents)
+    assert len(maps) == 2 * tma
+    check(kernel, [*given, c, m, n, k], 6, "sm_90a", warps=8, stages=3, vectors={"a": 8, "b": 8, "c": 4}, producers=4, maps=maps)
+    np.testing.assert_allclose(c, a.astype(np.float64) @ b.astype(np.float64), rtol=1e-3, atol=1e-3)
+
+
+def test_tf32_products_by_warpgroups() -> None:
+    """Both operands are rounded to tf32, not cut off: the left one in registers, the right one by TMA."""
+    rng = fresh_rng()
+    m, n, k = 130, 72, 100
+    a, b = (rng.standard_normal(s).astype(np.float32) for s in ((m, k), (n, k)))
+    c = np.full((m, n), np.nan, np.float32)
+    kernel = matmul(f32, 64, 64, 32, swap_b=True, precision="tf32")
+    maps = tensor_maps(kernel, {"b": Layout_.contiguous(b.shape)})
+    assert maps["b"][0].rounded
+    k_ = tiled_kernel(kernel, warps=4, stages=3, vectors={"a": 4, "b": 4}, producers=4, maps=maps)
+    text = emulate(k_, [a, b, c, m, n, k], 6, "sm_90a")
+    assert "m64n64k8.f32.tf32" in text and "cvt.rna.tf32" in text
+    want = a.astype(np.float64) @ b.T.astype(np.float64)
+    np.testing.assert_allclose(c, want, rtol=3e-2, atol=3e-2)
+    assert abs((c * want).sum() / (want**2).sum() - 1) < 2e-4  # numbers that are cut off are all too small, by 1e-3
 
 
 def test_products_of_unaligned_rows_and_little_k() -> None:
@@ -207,3 +244,22 @@ def test_few_rows_of_a_product_read_no_foreign_shared_memory() -> None:
         k = GemmKernel("k", bm=64, bn=bn, stages=stages, rows=rows)
         last = 1023 + stage_bytes(k) * (stages - 1)  # the ring begins at the next multiple of 1024
         assert last + 64 * BK <= dynamic_shared(k)
+
+
+@pytest.mark.parametrize(("arch", "block"), [("sm_80", False), ("sm_80", True), ("sm_90a", False)])
+def test_a_row_of_the_least_biases_is_an_average(arch: str, block: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Hugging Face masks rows of padding: the least number of the dtype is no infinity, whatever it is multiplied by."""
+    if block:
+        monkeypatch.setattr(templates, "CUDA_TEMPLATES", [TiledAttention(), *templates.CUDA_TEMPLATES])
+    rng, least = fresh_rng(), float(ml_dtypes.finfo(ml_dtypes.bfloat16).min)
+    q, k, v = (rng.standard_normal((1, 1, n, 64)).astype(ml_dtypes.bfloat16) for n in (6, 9, 9))
+    bias = np.zeros((1, 1, 6, 9), ml_dtypes.bfloat16)
+    bias[..., 1, :], bias[..., 2, :4], bias[..., 3, :], bias[..., 3, 2] = least, least, -np.inf, 0
+    op = Attention(scale=0.125, has_bias=True)
+    e = Emulated(graph(lambda *x: op(*x), *((bf16, x.shape) for x in (q, k, v, bias))), arch)
+    (got,) = e(q, k, v, bias)
+    q, k, v, b = (x.astype(np.float64) for x in (q, k, v, bias))
+    s = q @ k.swapaxes(2, 3) * 0.125 + b
+    p = np.exp(s - s.max(-1, keepdims=True))
+    np.testing.assert_allclose(got.astype(np.float64), p / p.sum(-1, keepdims=True) @ v, rtol=0, atol=2e-2)
+    np.testing.assert_allclose(got.astype(np.float64)[..., 1, :], v.mean(2), rtol=0, atol=2e-2)

@@ -17,6 +17,7 @@ from tilewright.kernels.cuda import templates
 from tilewright.kernels.cuda.tiled import TiledKernel
 from tilewright.kernels.matmul.cuda.tiled import TiledMatmul, UnalignedMatmul
 from tilewright.kernels.pointwise.cuda.padded_rows import padded_rows
+from tilewright.kernels.rows.cuda import long_norm
 from tilewright.ops.matmul.contractions import Conv, Matmul
 from tilewright.target.cuda.device import cuda_target
 
@@ -125,16 +126,60 @@ def test_a_step_of_a_recurrent_layer_is_one_launch(layer: str, half: bool) -> No
     class Model(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.inner = getattr(torch.nn, layer)(24, 40, 1, batch_first=True)
+            self.inner = getattr(torch.nn, layer)(24, 72, 1, batch_first=True)
 
         def forward(self, x: Any) -> Any:
             return self.inner(x)[0]
 
     model = Model().eval().to(torch.bfloat16 if half else torch.float32)
     x = torch.randn(5, 4, 24).to(torch.bfloat16 if half else torch.float32)
-    e = Emulated(import_torch(model, (x,)).graph, "sm_80")
+    e = Emulated(import_torch(model, (x,)).graph, "sm_90a" if layer == "GRU" and not half else "sm_80")
     names = [launch.kernel.name.partition("_")[0] for launch in e.program.launches]
     assert names.count("gates") == 3  # the first step starts from zeros
     given = x.view(torch.int16).numpy().view(ml_dtypes.bfloat16) if half else x.numpy()
     want = model.double()(x.double()).detach().numpy()
     np.testing.assert_allclose(e(given)[0].astype(np.float64), want, rtol=0, atol=2e-2 if half else 1e-6)
+    if e.target.cpu == "sm_90a":  # weights are on their way before the step before has ended
+        text = next(t for name, t in e.texts.items() if name.startswith("gates"))
+        assert 0 < text.index("cp.async.cg") < text.index("griddepcontrol.wait") < text.rindex("cp.async.cg")
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 5, 33), (40, 300), (7,)], ids=str)
+def test_elements_of_rows_at_known_places(shape: tuple[int, ...]) -> None:
+    """A resize along memory: rows and columns end inside a program, an epilogue reads the result's shape; indices are constants."""
+    rng = fresh_rng()
+    x = rng.standard_normal(shape).astype(ml_dtypes.bfloat16)
+    ids = rng.integers(0, shape[-1], 2 * shape[-1])
+    y = rng.standard_normal((*shape[:-1], 2 * shape[-1])).astype(ml_dtypes.bfloat16)
+    build = lambda a, b: o.Add()(o.Gather(axis=len(shape) - 1)(a, a.node.graph.constant(ids, "ids")), b)
+    e = Emulated(graph(build, (bf16, shape), (bf16, y.shape)))
+    assert [type(launch.kernel) for launch in e.program.launches] == [TiledKernel]
+    (got,) = e(x, y)
+    want = x[..., ids].astype(np.float64) + y.astype(np.float64)
+    np.testing.assert_allclose(got.astype(np.float64), want, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["channels first", "channels last"])
+@pytest.mark.parametrize("dtype", [bf16, f32], ids=str)
+def test_norms_of_whole_images(dtype: DType, last: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few rows over many blocks: stretches and tiles end inside, far from zero, with weights and an epilogue."""
+    monkeypatch.setattr(long_norm, "LONG", 300)
+    monkeypatch.setattr(long_norm, "TILE", 512)
+    rng = fresh_rng()
+    shape = (2, 9, 13, 24) if last else (2, 24, 9, 13)
+    x = (rng.standard_normal(shape) + 50).astype(NUMPY[dtype])
+    w, c = (rng.standard_normal((24, 9, 13)).astype(NUMPY[dtype]) for _ in range(2))
+    op = o.LayerNorm(naxes=3, affine="both")
+
+    def build(a: Any, b: Any, d: Any) -> Any:
+        a = o.Transpose(perm=(0, 3, 1, 2))(a) if last else a
+        return o.Relu()(op(o.Add()(a, a.node.graph.constant(np.array(0.5, NUMPY[dtype]), "half")), b, d))
+
+    e = Emulated(graph(build, (dtype, shape), (dtype, w.shape), (dtype, c.shape)))
+    names = [launch.kernel.name.rpartition("_")[0] for launch in e.program.launches]
+    assert [n for n in names if "norm" in n] == ["long_norm_statistics", "long_norm"]
+    (got,) = e(x, w, c)
+    y = x.astype(np.float64)
+    y = y.transpose(0, 3, 1, 2) if last else y
+    y = (y - y.mean((1, 2, 3), keepdims=True)) / np.sqrt(y.var((1, 2, 3), keepdims=True) + 1e-5)
+    close(got, np.maximum(y * w.astype(np.float64) + c.astype(np.float64), 0), dtype, ("f32",) if dtype is f32 else ())

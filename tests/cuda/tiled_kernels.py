@@ -9,6 +9,7 @@ import numpy as np
 
 from tests.cuda.emulator import Heap
 from tests.cuda.emulator import run as launch
+from tests.cuda.emulator_hopper import run as hopper
 from tilewright.core.dtypes import DType, f32
 from tilewright.kernels.cuda.tiled import TiledKernel, tiled_kernel
 from tilewright.target.cuda.device import cuda_target
@@ -52,14 +53,18 @@ def emulate(k: TiledKernel, args: Sequence[Any], grid: int, arch: str = "sm_80")
             words += [s // a.itemsize for s, known in zip(a.strides, p.type.strides, strict=True) if known is None]
         else:
             words.append(int(a))
-    launch(text, heap, words, grid, k.block, SHARED_BYTES[k.name])
+    if "mbarrier." in text or "wgmma." in text:
+        hopper(text, heap, words, grid, k.block, SHARED_BYTES[k.name], k.maps, {})
+    else:
+        launch(text, heap, words, grid, k.block, SHARED_BYTES[k.name])
     if find_ptxas() is not None:
         assemble(text, arch)
     return text
 
 
 def matmul(
-    dtype: DType, bm: int = 64, bn: int = 64, bk: int = 32, *, swap_a: bool = False, swap_b: bool = False, out: DType = f32
+    dtype: DType, bm: int = 64, bn: int = 64, bk: int = 32, *, swap_a: bool = False, swap_b: bool = False, out: DType = f32,
+    precision: str | None = None,
 ) -> Kernel:
     """C = A · B with edges; A is [M, K] (or given as [K, M]), B [K, N] (or [N, K])."""
     b = KernelBuilder("matmul")
@@ -78,6 +83,6 @@ def matmul(
             y = b.transpose(b.load(b_, (column, at), (bn, bk), limit=(n - column, k - at)))
         else:
             y = b.load(b_, (at, column), (bk, bn), limit=(k - at, n - column))
-        loop.next(b.mma(x, y, loop.carried[0]))
+        loop.next(b.mma(x, y, loop.carried[0], **({"precision": precision} if precision else {})))
     b.store(c_, (row, column), b.cast(loop.results[0], out), limit=(m - row, n - column))
     return b.build()

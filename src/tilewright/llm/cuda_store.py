@@ -17,7 +17,7 @@ from ..core.errors import STRANGE, TilewrightError
 from ..core.target_spec import TargetSpec
 from ..core.validation import Level
 from ..ir.graph import Graph
-from ..kernels.cuda.kernel import BlockKernel, SimtKernel, TensorMap, Windows
+from ..kernels.cuda.kernel import BlockKernel, SimtKernel, TensorMap, Windows, reads_late
 from ..runtime.archive.program_data import Reader, dim_data, interface_data, program_data, read_interface, read_signature, signature_data
 from ..runtime.cuda.executable import KernelCode
 from ..runtime.cuda.session import CudaSession
@@ -86,7 +86,7 @@ def load(key: str, weights: Weights, target: TargetSpec, graph: Callable[[], Gra
 def kernel_data(k: Kernel) -> Data:
     """What a launch needs to know, beside code and arguments."""
     found: Data = {"name": k.name}
-    if isinstance(k, SimtKernel):
+    if isinstance(k, SimtKernel) and reads_late(k):
         found["indirect"] = sorted(k.indirect)
     if isinstance(k, BlockKernel):
         found |= {"threads": k.threads, "programs": k.programs}

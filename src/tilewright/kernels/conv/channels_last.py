@@ -21,8 +21,8 @@ from ...ops.rows.norms import LayerNorm
 from ...ops.rows.pooling import AvgPool, MaxPool
 from ..region import is_anchor
 
-FOLLOWS = (MaxPool, AvgPool, Concat)
-MORE = (Gather, LayerNorm, Pad)  # on a CPU
+FOLLOWS = (MaxPool, AvgPool, Concat, Gather)
+MORE = (LayerNorm, Pad)  # on a CPU
 
 
 def channels_last(shape: Shape) -> Layout:

@@ -22,6 +22,11 @@ class SimtKernel(Kernel):
         _unclaim(self.body)
 
 
+def reads_late(kernel: Kernel) -> bool:
+    """Whether a kernel may find argument words in memory: one with tensor maps, which the host writes, does not."""
+    return isinstance(kernel, SimtKernel) and not getattr(kernel, "maps", ())
+
+
 def _unclaim(block: Block) -> None:
     """On a GPU the threads of a program report together, and the one old value of an atomic is not for all of them: they look at the error
     block's first word instead of claiming it (see `kernels/call.py`). Two programs that fail at once may both write there."""
@@ -129,40 +134,6 @@ class GemmKernel(Kernel):
 
 
 @dataclass(eq=False)
-class RingKernel(Kernel):
-    """C = epilogue(A · B) on any chip (see the target's `ring`): `params` and `body` are the epilogue in tile IR.
-
-    The body sees `acc` (the rows of one run × bn columns), the first `row` and `column` and the `batch`; `a` and `b` are the operands
-    seen as [batch, rows, K].
-    """
-
-    acc: Var | None = None
-    row: Var | None = None
-    column: Var | None = None
-    batch: Var | None = None
-    a: Var | None = None
-    b: Var | None = None
-    core: str = "mma"  # or fma, or mma8 and mma16: f64
-    bm: int = 128
-    bn: int = 128
-    tm: int = 64  # rows and columns of a warp (mma) or of a thread (fma)
-    tn: int = 32
-    stages: int = 3
-    outer_a: bool = False  # A is [K, M] in memory
-    outer_b: bool = False  # B is [K, N] in memory
-    dtype: str = "bf16"
-    dtype_b: str = "bf16"
-    per_sm: int = 1  # blocks that share a multiprocessor
-    run: int = 2  # neighbours in a row that are loaded and stored at once
-    group: int = 8  # tiles of rows that share columns of B in L2
-
-    @property
-    def block(self) -> int:
-        lanes = 1 if self.core == "fma" else 32
-        return self.bm // self.tm * (self.bn // self.tn) * lanes
-
-
-@dataclass(eq=False)
 class TurnKernel(Kernel):
     """A copy between views [outer, batch, rows, columns]: `source` is read along rows (or, if `straight`, along columns), `target` lies
     along columns."""
@@ -171,7 +142,6 @@ class TurnKernel(Kernel):
     target: Var | None = None
     item: int = 1
     straight: bool = False  # the source is contiguous along columns, too
-    widened: str = ""  # the format of eight-bit floats that become f16 on the way
 
     @property
     def block(self) -> int:

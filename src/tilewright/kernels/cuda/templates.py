@@ -15,7 +15,6 @@ from ..conv.conv import Conv
 from ..conv.cuda.depthwise import DepthwiseConv
 from ..conv.cuda.halo import HaloConv
 from ..conv.cuda.hopper import HopperConv
-from ..conv.cuda.mma import MmaConv
 from ..conv.cuda.patch import PatchConv
 from ..conv.cuda.pool import CudaPool, CudaSpatialMean
 from ..conv.cuda.simt import CudaConv
@@ -29,7 +28,6 @@ from ..linalg import lapack
 from ..matmul.cuda.gates import TiledGates
 from ..matmul.cuda.gemv import Gemv
 from ..matmul.cuda.hopper import HopperMatmul
-from ..matmul.cuda.ring import RingMatmul
 from ..matmul.cuda.row_products import CudaRowProducts
 from ..matmul.cuda.small import SmallMatmul
 from ..matmul.cuda.thin import ThinMatmul
@@ -41,6 +39,7 @@ from ..quant.cuda.qdot import CudaQDot
 from ..quant.cuda.qgemm import CudaQGemm
 from ..rows.cuda.columns import CudaColumns
 from ..rows.cuda.cross_entropy import CudaCrossEntropy
+from ..rows.cuda.long_norm import LongNorm
 from ..rows.cuda.norm_backward import CudaNormBackward
 from ..rows.cuda.rows import CudaRows
 from ..rows.rows import Rows
@@ -66,10 +65,8 @@ CUDA_TEMPLATES: list[Template] = [
     HopperConv(),
     DepthwiseConv(),
     HaloConv(),
-    MmaConv(),
     TiledConv(),
     CudaConv(),
-    RingMatmul(),
     TiledMatmul(),
     DecodeAttention(),
     PagedDecodeAttention(),
@@ -83,6 +80,7 @@ CUDA_TEMPLATES: list[Template] = [
     CudaScatterAdd(),
     CudaSpatialMean(),
     CudaCrossEntropy(),
+    LongNorm(),
     CudaRows(),
     CudaPointwise(),
     CudaRope(),

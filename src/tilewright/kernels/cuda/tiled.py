@@ -9,13 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ...core.dims import Dim, divisible
+from ...core.dtypes import f32
 from ...core.hashing import blake2b
+from ...core.target_spec import TargetSpec
 from ...ir.layout import Layout
-from ...tile.ir import Kernel
+from ...tile.ir import Instr, Kernel, TileType, ViewType
 from ...tile.passes import FuseMultiplyAdd, HoistInvariants, RemoveDead, ReuseValues, optimise
 from ...tile.text import to_text
 from ..launch import Launch
-from .kernel import WARP, SimtKernel
+from .kernel import WARP, SimtKernel, TensorMap, forward
 
 
 @dataclass(eq=False)
@@ -27,10 +29,19 @@ class TiledKernel(SimtKernel):
     stages: int = 3  # iterations of a loop whose operands of products lie in shared memory
     per_sm: int = 1  # blocks that should fit on an SM: bounds the registers
     vectors: tuple[tuple[str, int], ...] = ()
+    early: tuple[str, ...] = ()  # views of constants: their first tiles are copied before the wait for the kernel before
+    producers: int = 0  # further warps that do nothing but copy operands of products to shared memory
+    maps: tuple[TensorMap, ...] = ()
+    mapped: tuple[tuple[str, tuple[int, ...]], ...] = ()  # of every map: its view, and the view's axes that it has, innermost first
+
+    @property
+    def threads(self) -> int:
+        """Threads that tiles are spread over."""
+        return WARP * self.warps
 
     @property
     def block(self) -> int:
-        return WARP * self.warps
+        return WARP * (self.warps + self.producers)
 
     def vector(self, view: str) -> int:
         return dict(self.vectors).get(view, 1)
@@ -45,16 +56,87 @@ def aligned(layout: Layout, inner: Dim | None = None, most: int = 16) -> int:
     return v
 
 
-def tiled(launch: Launch, *, warps: int, stages: int = 3, per_sm: int = 1, vectors: dict[str, int] | None = None) -> Launch:
-    """The launch with its kernel as a block program; the kernel is named by all that it is."""
+def fitting(stages: int, nbytes: int, target: TargetSpec) -> int:
+    """As many of these stages as the chip's shared memory has room for, and two at least."""
+    return max(2, min(stages, (target.l1d - 2048) // nbytes))
+
+
+def tiled(
+    launch: Launch,
+    *,
+    warps: int,
+    stages: int = 3,
+    per_sm: int = 1,
+    vectors: dict[str, int] | None = None,
+    early: tuple[str, ...] = (),
+    producers: int = 0,
+    extents: dict[str, Layout] | None = None,
+) -> Launch:
+    """The launch with its kernel as a block program; the kernel is named by all that it is. `extents`: views all of whose accesses end at
+    the ends of these layouts, which TMA then copies where they are aligned."""
     k = optimise(launch.kernel, (ReuseValues(), HoistInvariants(), FuseMultiplyAdd(), RemoveDead()))
-    kernel = tiled_kernel(k, warps=warps, stages=stages, per_sm=per_sm, vectors=vectors)
+    maps = tensor_maps(k, extents or {}) if producers else {}
+    kernel = tiled_kernel(k, warps=warps, stages=stages, per_sm=per_sm, vectors=vectors, early=early, producers=producers, maps=maps)
     return replace(launch, kernel=kernel)
 
 
-def tiled_kernel(k: Kernel, *, warps: int, stages: int = 3, per_sm: int = 1, vectors: dict[str, int] | None = None) -> TiledKernel:
+def tiled_kernel(
+    k: Kernel,
+    *,
+    warps: int,
+    stages: int = 3,
+    per_sm: int = 1,
+    vectors: dict[str, int] | None = None,
+    early: tuple[str, ...] = (),
+    producers: int = 0,
+    maps: dict[str, tuple[TensorMap, tuple[int, ...]]] | None = None,
+) -> TiledKernel:
     said = tuple(sorted((vectors or {}).items()))
+    found = tuple(sorted((maps or {}).items()))
+    mapped, boxes = tuple((name, axes) for name, (_, axes) in found), tuple(m.box for _, (m, _) in found)
     stem = k.name.rpartition("_")[0] or k.name
     plain = to_text(Kernel("kernel", k.params, k.pid, k.body))
-    name = f"{stem}_{blake2b(repr((plain, warps, stages, per_sm, said)).encode(), digest_size=8).hexdigest()}"
-    return TiledKernel(name, k.params, k.pid, k.body, warps=warps, stages=stages, per_sm=per_sm, vectors=said)
+    whole = repr((plain, warps, stages, per_sm, said, early, producers, mapped, boxes))
+    name = f"{stem}_{blake2b(whole.encode(), digest_size=8).hexdigest()}"
+    return TiledKernel(
+        name, k.params, k.pid, k.body, warps=warps, stages=stages, per_sm=per_sm, vectors=said, early=early, producers=producers,
+        maps=tuple(m for _, (m, _) in found), mapped=mapped,
+    )  # fmt: skip
+
+
+def tensor_maps(k: Kernel, extents: dict[str, Layout]) -> dict[str, tuple[TensorMap, tuple[int, ...]]]:
+    """Tensor maps of the views that have one: rows at multiples of 16 bytes, one tile for all accesses, at most five axes."""
+    out, word = {}, 0
+    tf32 = all(i.attrs.get("precision") == "tf32" for i in k.walk() if i.op == "mma")  # f32 is rounded on the way
+    for p in k.params:
+        here, word = word, word + 1
+        if not isinstance(p.type, ViewType):
+            continue
+        word += sum(s is None for s in p.type.strides)
+        lay, item = extents.get(p.name), p.type.dtype.itemsize
+        loads = [i for i in k.walk() if p in i.operands]
+        if lay is None or len({_box(i) for i in loads}) != 1 or any(i.op != "load" or i.attrs.get("other") for i in loads):
+            continue
+        (sizes,) = {_box(i) for i in loads}
+        axes = [a for a, s in enumerate(lay.strides) if s != 0]
+        inner = [a for a in axes if lay.strides[a] == 1 and a in dict(sizes)]
+        if len(inner) != 1:
+            continue
+        order = (*inner, *(a for a in reversed(axes) if a not in inner))
+        steps = [lay.strides[a] * item for a in order[1:]]
+        if len(order) < 2 or len(order) > 5 or not forward(*steps) or not all(divisible(s, 16) for s in (lay.offset * item, *steps)):
+            continue
+        box = [dict(sizes).get(a, 1) for a in order]
+        box[0] = min(box[0], 128 // item)
+        if box[0] * item < 32 or max(box) > 256:
+            continue
+        shape = tuple(lay.shape[a] for a in order)
+        out[p.name] = TensorMap(here, p.type.dtype, shape, tuple(steps), tuple(box), box[0] * item, tf32 and p.type.dtype is f32), order
+    return out
+
+
+def _box(i: Instr) -> tuple[tuple[int, int], ...]:
+    """Sizes of a load's tile by the view's axes."""
+    if i.op != "load" or not i.results or not isinstance(i.results[0].type, TileType):
+        return ()
+    return tuple(zip(i.attrs["axes"], i.results[0].type.shape, strict=True))

@@ -234,8 +234,9 @@ def tensor_map(
     """The 128 bytes of a TMA descriptor. Sizes are innermost first; strides are bytes of every axis but the innermost. `windows` has the
     corners and steps of windows of an image (`kernels/cuda/kernel.py`); the box is then (channels, windows)."""
     cu = driver()
-    kinds = {"bf16": "BFLOAT16", "f16": "FLOAT16", "f32": "FLOAT32", "tf32": "TFLOAT32", "i32": "INT32"}
-    kind = getattr(cu.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{kinds.get(dtype, 'UINT8')}")
+    kinds = {"bf16": "BFLOAT16", "f16": "FLOAT16", "f32": "FLOAT32", "tf32": "TFLOAT32", "f64": "FLOAT64", "i32": "INT32"}
+    kinds |= dict.fromkeys(("i8", "u8", "f8e4m3", "f8e5m2"), "UINT8")  # another size would leave who waits for the bytes waiting
+    kind = getattr(cu.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{kinds[dtype]}")
     swizzles = {0: "NONE", 32: "32B", 64: "64B", 128: "128B"}
     shape = (len(sizes), address, [cu.cuuint64_t(n) for n in sizes], [cu.cuuint64_t(n) for n in strides])
     box_of: tuple[Any, ...]

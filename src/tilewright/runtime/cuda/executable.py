@@ -18,7 +18,7 @@ from ...build.packing import packed_bytes
 from ...core.dims import Dim, evaluate
 from ...core.errors import CompileError
 from ...core.workers import Workers
-from ...kernels.cuda.kernel import BlockKernel, SimtKernel, TensorMap
+from ...kernels.cuda.kernel import BlockKernel, SimtKernel, TensorMap, reads_late
 from ...kernels.launch import Argument, ErrorWord, Launch, Pointer, Program, Variant, Word
 from ...plan.plan import Plan
 from ...tile.ir import Kernel
@@ -241,7 +241,7 @@ class CudaExecutable:
             if isinstance(a, Pointer) and a.buffer in slots and i not in indirect
         ]
         step.maps = [(start + 128 * i, m.argument, map_shape(m, env)) for i, m in enumerate(maps)]
-        if late is not None and self.rebinds and not isinstance(kernel, SimtKernel):
+        if late is not None and self.rebinds and not reads_late(kernel):
             self._let_follow(step, maps, env)
         if not any(m.argument == w for m in maps for w, _, _ in step.moving):
             step.write_maps()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...core.dims import evaluate
 from ...core.errors import InputError
+from ...kernels.launch import Word
 from . import launch as cuda_launch
 from .executable import Schedule, Step
 
@@ -41,13 +42,13 @@ class CudaProfile:
 
 
 def measure(session: CudaSession, repeat: int) -> CudaProfile:
-    """Medians of `repeat` runs on the memory of the session's last call, whose results are not kept. Launches of one kernel and size are
-    timed as one chain, each with its own operands: repeating one of them would find its matrix in the cache."""
+    """Medians of `repeat` runs on the memory of the session's last call, whose results are not kept. Launches of one kernel that agree in
+    all sizes are timed as one chain, each with its own operands: repeating one of them would find its matrix in the cache."""
     if repeat < 1:
         raise InputError(f"profile: repeat must be at least 1, got {repeat}")
     env = session.last_env() or {}
     whole = session.schedule(env)
-    alike: dict[tuple[str, int, int], list[Step]] = {}
+    alike: dict[tuple[Any, ...], list[Step]] = {}
     for step in whole.steps:
         alike.setdefault(_kind(step), []).append(step)
     stream = session.last_stream
@@ -60,8 +61,10 @@ def measure(session: CudaSession, repeat: int) -> CudaProfile:
     return CudaProfile(session.name, dict(env), rows, _timed(whole.run, repeat, stream))
 
 
-def _kind(step: Step) -> tuple[str, int, int]:
-    return step.launch.kernel.name, step.grid, step.shared
+def _kind(step: Step) -> tuple[Any, ...]:
+    """Launches that differ in nothing but where their operands lie: sizes are words of a launch."""
+    sizes = tuple(int(step.words[i]) for i, a in enumerate(step.arguments) if isinstance(a, Word))
+    return step.launch.kernel.name, step.grid, step.shared, sizes
 
 
 def _chain(whole: Schedule | Flow, steps: list[Step], repeat: int, stream: int) -> float:

@@ -4,6 +4,7 @@ the arena. Needs no GPU; without a `ptxas` the registers are missing."""
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ...build.packing import packed_bytes
@@ -16,6 +17,7 @@ from ...target.cuda.threads.emit import warnings
 from ...tile.ir import Kernel
 from ..arguments import describe
 from ..report import Report
+from .cost import Cost, lint, predict
 from .executable import KernelCode
 from .flow import describe_control, enclosing
 
@@ -53,9 +55,11 @@ class CudaReport(Report):
         for c in d["control"]:
             steps = "" if c["steps"] is None else f"{c['steps']} steps, " if c["kind"] == "scan" else f"at most {c['steps']} steps, "
             lines.append(f"{'  ' * c['depth']}{c['kind']} {c['name']}: {steps}{len(c['launches'])} launches inside; {c['how']}")
-        lines.append(f"{'launch':32s} {'kernel':36s} {'blocks':>8s} {'threads':>7s} {'MFLOP':>9s} {'KB':>9s}  note")
+        head = f"{'launch':32s} {'kernel':36s} {'blocks':>8s} {'threads':>7s} {'MFLOP':>9s} {'KB':>9s}"
+        lines.append(f"{head} {'predicted us':>12s} {'roofline':>8s}  note")
         for x in d["launches"]:
             figures = f"{x['blocks']:8d} {x['threads']:7d} {x['flops'] / 1e6:9.1f} {x['bytes'] / 1e3:9.1f}"
+            figures += f" {x['predicted_us']:12.1f} {100 * x['roofline']:6.0f} %"
             note = "; ".join(part for part in (f"in {x['inside']}" if x["inside"] else "", x["note"]) if part)
             lines.append(f"{x['name'][:32]:32s} {x['kernel'][:36]:36s} {figures}  {note}")
         lines.append(f"{'kernel':36s} {'registers':>9s} {'spilled':>7s} {'shared':>7s}  barriers")
@@ -64,6 +68,7 @@ class CudaReport(Report):
             why = ", ".join(f"{count} {op} ({BARRIERS[op]})" for op, count in k["barriers"].items()) or "none"
             why += f"; one after every shared access would be {k['naive_barriers']}" if k["naive_barriers"] else ""
             lines.append(f"{name[:36]:36s} {shown[0]:>9s} {shown[1]:>7s} {shown[2]:>7s}  {why}")
+        lines += [f"slow: {finding}" for finding in d["lint"]]
         lines += [f"{message}; what does not fit spills" for k in d["kernels"].values() for message in k["limits"]]
         for name, count in d["input_copies"].items():
             calls = f"{count} call{'s' if count > 1 else ''}"
@@ -77,23 +82,8 @@ def make_cuda_report(session: CudaSession) -> CudaReport:
     """Costs at the shape of the last call, or at a typical one."""
     model, executable = session.model, session.executable
     env = session.last_env() or {s.name: min(s.hi, max(s.lo, 128)) for s in session.interface.symbols}
-    launches = []
-    around = enclosing(executable.program.block)
+    launches, findings = describe_launches(session, env)
     tiles = {k.name: k for k in executable.kernels()}
-    for x in executable.program.launches:
-        programs = x.kernel.programs if isinstance(x.kernel, BlockKernel) else 1
-        launches.append(
-            {
-                "name": x.name,
-                "kernel": x.kernel.name,
-                "blocks": -(-evaluate(x.grid, env) // programs),
-                "threads": 0 if x.on_host else executable.code[x.kernel.name].block,
-                "flops": evaluate(x.flops, env),
-                "bytes": evaluate(x.bytes, env),
-                "inside": around.get(x, ""),
-                "note": x.note,
-            }
-        )
     return CudaReport(
         {
             "name": model.name,
@@ -105,11 +95,41 @@ def make_cuda_report(session: CudaSession) -> CudaReport:
             "input_copies": dict(session.copies),
             "control": describe_control(executable.program.block or executable.program.launches, env),
             "launches": launches,
+            "lint": findings,
             "kernels": {name: _kernel(code, tiles[name], model.target) for name, code in executable.code.items()},
             "arena_bytes": executable.plan.place(env).size,
             "constants_bytes": sum(packed_bytes(c.data.type, c.packed) for c in executable.program.constants),
         }
     )
+
+
+def describe_launches(session: CudaSession, env: Mapping[str, int]) -> tuple[list[dict[str, Any]], list[str]]:
+    """Every launch with its predicted time and share of the roofline, and the findings of the lint."""
+    model, executable = session.model, session.executable
+    launches: list[dict[str, Any]] = []
+    costs: list[tuple[str, Cost]] = []
+    around = enclosing(executable.program.block)
+    tiles = {k.name: k for k in executable.kernels()}
+    for x in executable.program.launches:
+        programs = x.kernel.programs if isinstance(x.kernel, BlockKernel) else 1
+        code, blocks = executable.code[x.kernel.name], -(-evaluate(x.grid, env) // programs)
+        cost = predict(tiles[x.kernel.name], blocks, code.block, evaluate(x.flops, env), evaluate(x.bytes, env), model.target, code.ptx)
+        costs.append((x.name, cost))
+        launches.append(
+            {
+                "name": x.name,
+                "kernel": x.kernel.name,
+                "blocks": blocks,
+                "threads": code.block,
+                "flops": evaluate(x.flops, env),
+                "bytes": evaluate(x.bytes, env),
+                "predicted_us": cost.us,
+                "roofline": cost.share,
+                "inside": around.get(x, ""),
+                "note": x.note,
+            }
+        )
+    return launches, lint(costs)
 
 
 def _kernel(code: KernelCode, kernel: Kernel, target: TargetSpec) -> dict[str, Any]:

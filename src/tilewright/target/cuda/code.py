@@ -8,7 +8,7 @@ from typing import Any
 from ...core.errors import CompileError
 from ...core.target_spec import TargetSpec
 from ...kernels.attention.cuda.flash_kernels import FlashGradKernel, FlashStatsKernel, MmaGradKernel
-from ...kernels.conv.cuda.kernels import ConvKernel, ConvRingKernel, HaloKernel, PatchKernel
+from ...kernels.conv.cuda.kernels import ConvKernel, HaloKernel, PatchKernel
 from ...kernels.cuda.kernel import (
     BlockKernel,
     DecodeKernel,
@@ -18,7 +18,6 @@ from ...kernels.cuda.kernel import (
     QDotKernel,
     QFewKernel,
     QGemmKernel,
-    RingKernel,
     ThinKernel,
     TurnKernel,
 )
@@ -35,10 +34,8 @@ from .attention.mma_grad import emit_mma_grad, mma_grad_shared
 from .conv.gemm import emit_conv
 from .conv.halo import emit_halo, halo_shared
 from .conv.patch import emit_patch, patch_shared
-from .conv.ring import emit_conv_ring
 from .matmul.gemm import emit_gemm
 from .matmul.gemm_sizes import dynamic_shared
-from .matmul.ring import emit_ring, ring_shared
 from .matmul.thin import emit_thin
 from .matmul.transpose import emit_turn
 from .quant.qdot import emit_qdot
@@ -83,10 +80,6 @@ def emit_cuda(kernel: Kernel, target: TargetSpec) -> str:
         return emit_hopper_qgemm(kernel, target) if kernel.wgmma else emit_qgemm(kernel, target)
     if isinstance(kernel, HaloKernel):
         return emit_halo(kernel, target)
-    if isinstance(kernel, ConvRingKernel):
-        return emit_conv_ring(kernel, target)
-    if isinstance(kernel, RingKernel):
-        return emit_ring(kernel, target)
     if isinstance(kernel, SampleKernel):
         return emit_sample(kernel, target)
     if isinstance(kernel, TurnKernel):
@@ -123,8 +116,6 @@ def shared_bytes(kernel: Kernel) -> int:
         return dynamic_shared(kernel)
     if isinstance(kernel, FlashKernel):
         return flash_shared(kernel)
-    if isinstance(kernel, RingKernel):
-        return ring_shared(kernel)
     if isinstance(kernel, HaloKernel):
         return halo_shared(kernel)
     if isinstance(kernel, QFewKernel):

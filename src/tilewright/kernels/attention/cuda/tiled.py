@@ -37,6 +37,8 @@ class Config:
     keys: int
     warps: int
     stages: int = 2
+    producers: int = 0  # warps that only copy
+    per_sm: int = 1
 
 
 def padded(d: int, least: int = 16) -> int:
@@ -175,7 +177,8 @@ class AttentionKernel:
         else:
             s = s * (op.scale * LOG2E)
         if "bias" in self.extra:
-            s = s + widen(b, self._extra("bias", key)) * LOG2E
+            bias = widen(b, self._extra("bias", key))  # the least bf16 is a number still, and so is a power of it
+            s = s + b.select(b.cmp("eq", bias, NEVER), NEVER, b.binary("max", bias * LOG2E, -LARGEST))
         if "mask" in self.extra:
             s = b.select(self._extra("mask", key), s, max(op.hidden * LOG2E, -LARGEST) if op.hidden != NEVER else NEVER)
         column = b.iota((1, c.keys), 1, i32)
@@ -232,7 +235,10 @@ class AttentionKernel:
         unit = "mma.sync" if self.dtype in (bf16, f16) else "multiply-adds"
         note = f"{unit}, {c.rows} rows x {c.keys} keys, d {self.d} and {self.dp}, {c.stages} stages"
         launch = self.call.finish(grid, flops=region_flops(self.region), bytes_=region_bytes(self.region), note=note)
-        return tiled(launch, warps=c.warps, stages=c.stages, vectors=self.vectors)
+        extents = {n: self._operand(x).layout for n, x in zip("kv", self.node.operands[1:3], strict=True)}
+        return tiled(
+            launch, warps=c.warps, stages=c.stages, per_sm=c.per_sm, vectors=self.vectors, producers=c.producers, extents=extents
+        )
 
     def _write(self, value: Tile) -> None:
         b, c = self.call.b, self.config

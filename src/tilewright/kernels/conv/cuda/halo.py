@@ -1,8 +1,8 @@
 """Convolution with groups of few channels on the matrix units of every chip: pixels are copied once (`target/cuda/conv/halo.py`).
 
 Serves f16 and bf16 convolutions over one or two spatial axes of known size whose groups have at most 56 channels, results in eights, and
-weights that fit in registers, with the region's elementwise consumers as epilogue. Operands lie as `conv_mma.py` wants them. Groups of four
-channels and four results are taken in pairs.
+weights that fit in registers, with the region's elementwise consumers as epilogue. Operands lie as volumes (`conv_volume.py`). Groups of
+four channels and four results are taken in pairs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ...template import Reason, Template, region_bytes, region_flops
 from .channels_last import in_groups, in_pairs
 from .hopper import TAPS, matrices, packed_weights, weight_operand, windows_of
 from .kernels import HaloKernel
-from .mma import of_known_size, volume
+from .volume import of_known_size, volume
 from .windows import Windowed
 
 MOST = 56  # channels of a group

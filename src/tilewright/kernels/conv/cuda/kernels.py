@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ....tile.ir import Kernel, Var
-from ...cuda.kernel import GemmKernel, RingKernel
+from ...cuda.kernel import GemmKernel
 
 PATCH, PLANES = 8, 4  # pixels of a patch in each direction, and planes of a tile
 
@@ -30,20 +30,6 @@ class PatchKernel(ConvKernel):
     `box` the pixels of a tile (depth, height, width)."""
 
     box: tuple[int, int, int] = (1, 1, 1)
-
-
-@dataclass(eq=False)
-class ConvRingKernel(RingKernel):
-    """A convolution as such a product (see the target's `conv_ring`): `a` is the image [batch, depth, height, width, channels], rows are
-    the result's pixels, `b` the weights [group, O, taps · channels], and a group is a batch. Triples are (depth, height, width)."""
-
-    image: tuple[int, int, int] = (1, 1, 1)
-    out: tuple[int, int, int] = (1, 1, 1)
-    taps: tuple[int, int, int] = (1, 1, 1)
-    stride: tuple[int, int, int] = (1, 1, 1)
-    before: tuple[int, int, int] = (0, 0, 0)  # padding
-    dilation: tuple[int, int, int] = (1, 1, 1)
-    channels: int = 8  # of a group, and so of a tap
 
 
 @dataclass(eq=False)

@@ -20,7 +20,7 @@ from ....ir.layout import Layout
 from ....ops.matmul.contractions import Conv as ConvOp
 from ....tile.builder import Ix, Tile, View
 from ...call import Call
-from ...cuda.tiled import aligned, tiled
+from ...cuda.tiled import aligned, fitting, tiled
 from ...launch import Launch, Packed
 from ...matmul.cuda.tiled import Config
 from ...matmul.tiling import leaves_of_epilogue
@@ -71,17 +71,27 @@ def few_channels(region: Region) -> bool:
     return plain and not op.transposed and op.groups == 1 and isinstance(channels, int) and channels < FEW
 
 
-def choose(m: Dim, n: int, channels: int, others: int, item: int, cores: int) -> Config:
-    """The largest tile of which there are enough for the chip; K steps as deep as the channels allow."""
+def choose(m: Dim, n: int, channels: int, others: int, item: int, target: TargetSpec, *, units: bool, taps: int = 1) -> Config:
+    """The largest tile of which there are enough for the chip; K steps as deep as the channels allow. `units`: on the tensor cores."""
+    cores = target.cores
     widest = max(16, min(128, 1 << (n - 1).bit_length()))
     depth = max(16, min(128 // item, 1 << (channels - 1).bit_length()))
+    steps = -(-channels // depth) * taps
+    if units and target.cpu == "sm_90a" and widest >= 64:
+        if item == 2 and steps < 16:  # blocks that share an SM hide each other's start and end (measured)
+            return Config(128, widest, depth, 4, 3, per_sm=2)
+        for config in (Config(256, 64, depth, 8, 4, 4), Config(128, 128, depth, 8, 4, 4), Config(64, widest, depth, 4, 3, 4, 2)):
+            tiles = ceildiv(m, config.rows) * -(-n // config.columns) * others
+            if config.columns <= widest and (widest == 64 or config.rows < 256) and (not isinstance(tiles, int) or 4 * tiles >= 3 * cores):
+                return config
+        return config
     for rows, columns, warps in ((128, widest, 8), (128, min(widest, 64), 4), (64, min(widest, 64), 4), (64, min(widest, 32), 4)):
         tiles = ceildiv(m, rows) * -(-n // columns) * others
         if columns < widest // 2 or (warps == 8 and columns < 64):
             continue
         if not isinstance(tiles, int) or tiles >= cores or (rows, columns) == (64, min(widest, 32)):
             break
-    return Config(rows, columns, depth, warps, 4 if item <= 2 else 3)
+    return Config(rows, columns, depth, warps, 4 if item <= 2 else 3, per_sm=2 if warps == 4 else 1)
 
 
 class ConvKernel:
@@ -110,9 +120,13 @@ class ConvKernel:
         self.m = self.batch * product(self.pixels)
         self.others = op.groups * prod(self.steps)
         deep = self.channels * prod(taps) if self.few else self.channels
-        self.config = choose(self.m, self.n, deep, self.others, self.dtype.itemsize, target.cores)
         patches = self.few and tuple(op.stride) == tuple(taps)  # windows that do not overlap: PyTorch keeps their products exact
         self.precision = "tf32" if self.dtype is f32 and target.has("tf32-conv") and not patches else None
+        units = self.dtype in (bf16, f16) or self.precision is not None
+        count = 1 if self.few else prod(self.reach)
+        self.config = choose(self.m, self.n, deep, self.others, self.dtype.itemsize, target, units=units, taps=count)
+        c = self.config
+        self.config = replace(c, stages=fitting(c.stages, (c.rows + c.columns) * max(16, c.depth * self.dtype.itemsize), target))
         largest = max(bounds(o.type.numel)[1] for o in (self.x, *region.results))
         self.offsets = i64 if largest >= LARGEST else i32
         self.call = Call("conv", region.name)
@@ -186,10 +200,14 @@ class ConvKernel:
         total = make(x, w, item, at, phases, image, inside, group, column)
         self._write(total, item, at, inside, group, column)
         grid = ceildiv(self.m, c.rows) * tiles_n * self.others
-        unit = "mma.sync" if self.dtype in (bf16, f16) else "mma.sync tf32" if self.precision else "multiply-adds"
-        note = f"{unit} {c.rows}x{c.columns}x{c.depth}, {c.stages} stages, windows by cp.async"
+        if c.producers and min(self.vectors["x"], self.vectors["w"]) * self.dtype.itemsize < 16:
+            c = replace(c, producers=0)  # elements one by one: all threads copy
+        unit = "tensor cores" if self.dtype in (bf16, f16) else "tf32" if self.precision else "multiply-adds"
+        note = f"{unit} {c.rows}x{c.columns}x{c.depth}, {c.stages} stages{' of producer warps' if c.producers else ''}, gathered windows"
         launch = call.finish(grid, flops=region_flops(self.region), bytes_=region_bytes(self.region), note=note)
-        return tiled(launch, warps=c.warps, stages=c.stages, per_sm=2 if c.warps == 4 else 1, vectors=self.vectors)
+        return tiled(
+            launch, warps=c.warps, stages=c.stages, per_sm=c.per_sm, vectors=self.vectors, producers=c.producers, extents={"w": w_lay}
+        )
 
     def _channels(
         self, x: View, w: View, item: Tile, at: list[Tile], phases: list[Ix | int], image: list[Ix | int], inside: Tile, group: Ix | int,
@@ -199,13 +217,19 @@ class ConvKernel:
         b, c, op, n = self.call.b, self.config, self.op, self.n
         blocks = -(-self.channels // c.depth)
         edge = self.channels % c.depth != 0
+        affine = (self.phased or not op.transposed) and sum(self.reach) < 32
+        rows = self._rows(item, at, phases, image, inside) if affine else None
         with b.loop(0, prod(self.reach) * blocks, 1, [b.full((c.rows, c.columns), 0.0, self.wide)]) as loop:
             tap, block = loop.index // blocks, loop.index % blocks
-            places, taps, seen = self._window(tap, at, phases, image, inside)
-            offsets = b.select(seen, self._flat(self.x.layout, item, places, "xs"), -1)
+            moved: Ix | int = 0
+            if rows is not None:
+                offsets, moved, taps = self._tap(tap, phases, *rows)
+            else:
+                places, taps, seen = self._window(tap, at, phases, image, inside)
+                offsets = b.select(seen, self._flat(self.x.layout, item, places, "xs"), -1)
             channel = block * c.depth
             left = self.channels - channel if edge else None
-            pixel = b.gather(x, (0, group * self.channels + channel), 0, offsets, run=c.depth, limit=left, masked=True)
+            pixel = b.gather(x, (moved, group * self.channels + channel), 0, offsets, run=c.depth, limit=left, masked=True)
             across = n - column if n % c.columns else None
             if op.transposed:
                 limit = (left, across) if left is not None or across is not None else None
@@ -251,6 +275,65 @@ class ConvKernel:
             loop.next(b.mma(pixel, b.transpose(weights), loop.carried[0], precision=self.precision))
         out: Tile = loop.results[0]
         return out
+
+    def _rows(self, item: Tile, at: list[Tile], phases: list[Ix | int], image: list[Ix | int], inside: Tile) -> tuple[Tile, Tile]:
+        """Of every row, before the walk over its taps: the offset of its first tap (counted so that none is negative), and one bit for each
+        tap of each axis that is inside the image."""
+        b, op = self.call.b, self.op
+        firsts: list[Tile] = []
+        bits, place = b.full((self.config.rows, 1), 0, i32), 0
+        for a, p in enumerate(at):
+            low, size = op.padding[a][0], image[a]
+            assert isinstance(low, int)
+            limit = b.from_index(size, i32) if isinstance(size, Ix) else size
+            if self.phased:
+                first = b.binary("floordiv", p + b.from_index(low - self._rest(phases, a), i32), op.stride[a])
+            else:
+                first = p * op.stride[a]
+            for t in range(self.reach[a]):
+                here = first - t if self.phased else first + (t * op.dilation[a] - low)
+                there = b.binary("and", inside, b.binary("and", b.cmp("ge", here, 0), b.cmp("lt", here, limit)))
+                bits = b.binary("or", bits, b.select(there, b.full((), 1 << place + t, i32), 0))
+            firsts.append(first)
+            place += self.reach[a]
+        return self._flat(self.x.layout, item, firsts, "xs"), bits
+
+    def _rest(self, phases: list[Ix | int], axis: int) -> Ix | int:
+        """The first tap of an axis that reaches the pixels of a phase."""
+        low, stride = self.op.padding[axis][0], self.op.stride[axis]
+        assert isinstance(low, int)
+        return (phases[axis] + low % stride) % stride
+
+    def _tap(self, tap: Ix | int, phases: list[Ix | int], first: Tile, bits: Tile) -> tuple[Tile, Ix | int, Ix | int]:
+        """Of one tap: the rows' offsets (negative outside), how far the tap is from the first, and its number among all weights."""
+        b, op, layout = self.call.b, self.op, self.x.layout
+        numbers: list[Ix | int] = []
+        for r in reversed(self.reach):
+            numbers.insert(0, tap % r)
+            tap = tap // r
+        moved: Ix | int = 0
+        mask: Ix | int = 0
+        flat: Ix | int = 0
+        place = 0
+        for a, t in enumerate(numbers):
+            stride, low = layout.strides[2 + a], op.padding[a][0]
+            assert isinstance(low, int)
+            step = stride if isinstance(stride, int) else self.call.word(f"xt{a}", stride)
+            bit = b.index_op("shl", 1 << place, t) if isinstance(t, Ix) else 1 << place + t
+            if self.phased:
+                number = t * op.stride[a] + self._rest(phases, a)
+                moved = moved - t * step
+                there = b.index_op("min", b.index_op("max", self.taps[a] - number, 0), 1)  # a phase may have fewer taps than others
+                mask = mask + bit * there + (1 - there) * (1 << 30)
+                number = b.minimum(number, self.taps[a] - 1)
+            else:
+                number = t
+                moved = moved + (t * op.dilation[a] - low) * step
+                mask = mask + bit
+            flat = flat * self.taps[a] + number
+            place += self.reach[a]
+        wanted = b.from_index(mask, i32) if isinstance(mask, Ix) else b.full((), mask, i32)
+        return b.select(b.cmp("eq", b.binary("and", bits, wanted), wanted), first, -1), moved, flat
 
     def _window(
         self, tap: Ix | int, at: list[Tile], phases: list[Ix | int], image: list[Ix | int], inside: Tile

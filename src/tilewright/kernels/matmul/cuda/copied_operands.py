@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ....core.dims import Dim, ceildiv, divisible, product
-from ....core.dtypes import f16
 from ....ir.layout import Layout
 from ...call import Call
 from ...cuda.kernel import TurnKernel, forward
@@ -23,12 +22,10 @@ SIDE = 64  # of a block's square
 
 def turn_rows(
     name: str, o: Operand, offset: Dim, lead: tuple[tuple[Dim, ...], tuple[Dim, ...]], shape: tuple[Dim, Dim], strides: tuple[Dim, Dim],
-    *, widen: bool = False,
 ) -> tuple[Launch, Operand, Dim]:  # fmt: skip
     """A copy of [*lead, rows, K] with K contiguous: the launch, the copy, and its rows' distance (whole pieces of 16 bytes). `lead` is
-    sizes and strides of up to two axes. With `widen`, eight-bit floats become f16, which holds them exactly."""
-    (rows, k), dtype = shape, f16 if widen else o.type.dtype
-    item = dtype.itemsize
+    sizes and strides of up to two axes."""
+    (rows, k), item = shape, o.type.dtype.itemsize
     outer, inner = ((1,) * (2 - len(lead[0])) + lead[0], (0,) * (2 - len(lead[1])) + lead[1])
     batch = product(outer)
     unit = 16 // item
@@ -37,19 +34,17 @@ def turn_rows(
     call = Call("turn", f"{name}.turn")
     source = call.view("x", o.type.dtype, o.buffer, Layout((*outer, rows, k), (*inner, *strides), offset))
     layout = Layout((*outer, rows, k), (outer[1] * rows * step, rows * step, step, 1))
-    target = call.view("rows", dtype, buffer, layout, write=True)
+    target = call.view("rows", o.type.dtype, buffer, layout, write=True)
     call._arguments += [Word(rows), Word(k), Word(ceildiv(rows, SIDE)), Word(ceildiv(k, SIDE)), Word(outer[1])]
     grid = batch * ceildiv(rows, SIDE) * ceildiv(k, SIDE)
     straight = strides[1] == 1
     why = "the matrix kernel wants rows at multiples of 16 bytes and one batch" if straight else "the matrix kernel wants rows along K"
-    why = "the matrix units here know no eight-bit floats" if widen else why
     launch = call.finish(grid, bytes_=2 * batch * rows * k * item, note=f"copied: {why}")
     kernel = launch.kernel
     launch.kernel = TurnKernel(
         f"{kernel.name}_{int(straight)}_{o.type.dtype}", kernel.params, kernel.pid, kernel.body, source=source.var, target=target.var,
-        item=item, straight=straight, widened=o.type.dtype.name if widen else "")  # fmt: skip
-    made = o.type.with_dtype(dtype)
-    return launch, replace(o, type=made, buffer=buffer, layout=Layout((batch, rows, k), (rows * step, step, 1)), data=None), step
+        item=item, straight=straight)  # fmt: skip
+    return launch, replace(o, buffer=buffer, layout=Layout((batch, rows, k), (rows * step, step, 1)), data=None), step
 
 
 def aligned_rows(strides: tuple[Dim, Dim, Dim], offset: Dim, unit: int) -> bool:
@@ -61,23 +56,22 @@ def aligned_rows(strides: tuple[Dim, Dim, Dim], offset: Dim, unit: int) -> bool:
 
 
 def straightened(
-    region: Region, p: Problem, at: Places, *, either: bool, widen: bool = False
+    region: Region, p: Problem, at: Places, *, either: bool
 ) -> tuple[list[Launch], Problem, Places]:
-    """Operands in rows along K of whole pieces of 16 bytes (or, with `either`, in columns of them): as they lie, or copied. With `widen`
-    they are copied in any case, eight-bit floats becoming f16."""
+    """Operands in rows along K of whole pieces of 16 bytes (or, with `either`, in columns of them): as they lie, or copied."""
     launches: list[Launch] = []
     unit = 16 // p.a.type.dtype.itemsize
-    if widen or at.copy_a is not None or not aligned_rows(at.a, p.a_view.offset, unit) or not (either or at.a[2] == 1):
+    if at.copy_a is not None or not aligned_rows(at.a, p.a_view.offset, unit) or not (either or at.a[2] == 1):
         c, whole = at.copy_a, at.batch if at.a[0] != 0 else 1
         lead, rows, step = (((whole,), (at.a[0],)), at.m, at.a[1]) if c is None else ((c.sizes, c.strides), c.rows, c.step)
-        launch, a, step = turn_rows(f"{region.name}.a", p.a, p.a_view.offset, lead, (rows, p.k), (step, at.a[2]), widen=widen)
+        launch, a, step = turn_rows(f"{region.name}.a", p.a, p.a_view.offset, lead, (rows, p.k), (step, at.a[2]))
         launches.append(launch)
         many = at.a[0] != 0 or c is not None
         p, at = replace(p, a=a, a_view=a.layout), replace(at, a=(step * at.m if many else 0, step, 1), copy_a=None)
-    if widen or at.copy_b is not None or not aligned_rows(at.b, p.b_view.offset, unit) or not (either or at.b[1] == 1):
+    if at.copy_b is not None or not aligned_rows(at.b, p.b_view.offset, unit) or not (either or at.b[1] == 1):
         c, whole = at.copy_b, at.batch if at.b[0] != 0 else 1
         lead = ((whole,), (at.b[0],)) if c is None else (c.sizes, c.strides)
-        launch, b, step = turn_rows(f"{region.name}.b", p.b, p.b_view.offset, lead, (p.n, p.k), (at.b[2], at.b[1]), widen=widen)
+        launch, b, step = turn_rows(f"{region.name}.b", p.b, p.b_view.offset, lead, (p.n, p.k), (at.b[2], at.b[1]))
         launches.append(launch)
         many = at.b[0] != 0 or c is not None
         p, at = replace(p, b=b, b_view=b.layout), replace(at, b=(step * p.n if many else 0, 1, step), copy_b=None)

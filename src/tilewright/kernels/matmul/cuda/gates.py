@@ -21,8 +21,9 @@ from ...region import Evaluator, Leaf, Operand, Region, collapse, narrow
 from ...template import Reason, Template, region_bytes, region_flops
 from ..tiling import leaves_of_epilogue
 
-COLUMNS = 16  # of a gate that a program computes
+COLUMNS = {2: 16, 4: 8}  # of a gate that a program computes, by the bytes of an element
 STAGES = 4
+DEPTH = 64
 
 
 class TiledGates(Template):
@@ -110,40 +111,53 @@ class GatesKernel:
 
     def launch(self) -> Launch:
         call, b = self.call, self.call.b
-        depth = 64 if self.dtype.itemsize == 2 else 32
+        depth, columns = DEPTH, COLUMNS[self.dtype.itemsize]
         m, k = call.word("m", self.m), call.word("k", self.k)
-        column = b.pid * COLUMNS
+        column = b.pid * columns
         rows = None if self.m == self.rows else m
-        across = None if self.part % COLUMNS == 0 else self.part - column
-        zero = b.full((self.rows, COLUMNS), 0.0, self.wide)
+        across = None if self.part % columns == 0 else self.part - column
+        edges = (rows, across)
+        leaves = [self._leaf(gate * self.part + column, edges) for gate in range(self.gates)]
+        last = self._leaf(column, edges)
+        for v in self.before:  # what the gates need beside the product is on its way while that is computed
+            for leaf in leaves:
+                leaf(v, self._operand(v))
+        for v in self.after:
+            last(v, self._operand(v))
+        zero = b.full((self.rows, columns), 0.0, self.wide)
         with b.loop(0, k, depth, [zero] * self.gates) as loop:
             deep = None if isinstance(self.k, int) and self.k % depth == 0 else k - loop.index
             left = b.load(self.a, (0, loop.index), (self.rows, depth), limit=(rows, deep))
             sums = []
             for gate, total in enumerate(loop.carried):
-                matrix = b.load(self.w, (gate * self.part + column, loop.index), (COLUMNS, depth), limit=(across, deep))
+                matrix = b.load(self.w, (gate * self.part + column, loop.index), (columns, depth), limit=(across, deep))
                 sums.append(b.mma(left, b.transpose(matrix), total))
             loop.next(*sums)
-        edges = (rows, across)
         known: dict[Value, Tile] = {}
         for gate, (value, total) in enumerate(zip(self.split.values, loop.results, strict=True)):
             made = total * self.alpha if self.alpha != 1.0 else total
-            evaluate = Evaluator(b, self.region, self._leaf(gate * self.part + column, edges), {self.node.values[0]: made})
-            known[value] = b.broadcast(evaluate(self.split.operands[0]), (self.rows, COLUMNS))
-        evaluate = Evaluator(b, self.region, self._leaf(column, edges), known)
+            evaluate = Evaluator(b, self.region, leaves[gate], {self.node.values[0]: made})
+            known[value] = b.broadcast(evaluate(self.split.operands[0]), (self.rows, columns))
+        evaluate = Evaluator(b, self.region, last, known)
         for view, v in zip(self.outs, self.region.body.outputs, strict=True):
-            made = narrow(b, b.broadcast(evaluate(v), (self.rows, COLUMNS)), view.type.dtype)
+            made = narrow(b, b.broadcast(evaluate(v), (self.rows, columns)), view.type.dtype)
             b.store(view, (0, column), made, limit=edges)
-        note = f"{self.gates} gates, {self.rows}x{COLUMNS} of each"
-        launch = call.finish(ceildiv(self.part, COLUMNS), flops=region_flops(self.region), bytes_=region_bytes(self.region), note=note)
-        return tiled(launch, warps=self.rows // 16, stages=STAGES, vectors=self.vectors)
+        note = f"{self.gates} gates, {self.rows}x{columns} of each"
+        launch = call.finish(ceildiv(self.part, columns), flops=region_flops(self.region), bytes_=region_bytes(self.region), note=note)
+        warps = self.rows // 16 if self.dtype.itemsize == 2 else min(8, self.rows // 4)
+        early = ("w",) if self._operand(self.node.operands[1]).data is not None else ()
+        return tiled(launch, warps=warps, stages=STAGES, vectors=self.vectors, early=early)
 
     def _leaf(self, column: Ix | int, edges: tuple[Ix | int | None, Ix | int | None]) -> Leaf:
-        b = self.call.b
+        b, columns = self.call.b, COLUMNS[self.dtype.itemsize]
+        found: dict[Value, Tile] = {}
 
         def leaf(v: Value, o: Operand) -> Tile:
-            sm, sn = self.ins[v].type.strides
-            size = (1 if sm == 0 else self.rows, 1 if sn == 0 else COLUMNS)
-            return b.load(self.ins[v], (0, column), size, limit=tuple(x if s != 1 else None for x, s in zip(edges, size, strict=True)))
+            if v not in found:
+                sm, sn = self.ins[v].type.strides
+                size = (1 if sm == 0 else self.rows, 1 if sn == 0 else columns)
+                limit = tuple(x if s != 1 else None for x, s in zip(edges, size, strict=True))
+                found[v] = b.load(self.ins[v], (0, column), size, limit=limit)
+            return found[v]
 
         return leaf

@@ -22,7 +22,7 @@ from ...template import Reason, Template, region_bytes, region_flops
 from ..matmul import Matmul
 from ..product import Problem
 from .places import Places, places_of
-from .ring import RingMatmul
+from .tiled import TiledMatmul
 
 UNROLL = 8  # loads of the matrix in flight
 PROGRAMS = 4  # warps of a block, where it is a launch after all
@@ -47,7 +47,7 @@ class SmallMatmul(Template):
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         at = places_of(region)
         if at is None or not _plain(at):  # the operand's place was not known when the template was chosen
-            return RingMatmul().build(region, target)
+            return TiledMatmul().build(region, target)
         return [_launch(region, Problem.of(region), at)]
 
 

@@ -7,17 +7,18 @@ zero-sized results run no program.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from ....core.dims import Dim, Shape, at_least, ceildiv, divisible, product
-from ....core.dtypes import bf16, compute_dtype, f16, f32, f64
+from ....core.dtypes import DType, bf16, compute_dtype, f8e4m3, f8e5m2, f16, f32, f64, i8, i32, u8
 from ....core.target_spec import TargetSpec
 from ....ir.graph import Value
 from ....ir.layout import Layout
 from ....ops.matmul.contractions import Matmul as MatmulOp
 from ....tile.builder import Ix, Tile, View
 from ...call import Call
-from ...cuda.tiled import aligned, tiled
+from ...cuda.tiled import aligned, fitting, tiled
 from ...launch import Launch
 from ...pointwise.pointwise import unravel
 from ...region import Evaluator, Operand, Region, collapse, narrow
@@ -37,11 +38,38 @@ class Config:
     depth: int
     warps: int
     stages: int
+    producers: int = 0  # warps that only copy
+    per_sm: int = 1  # blocks that share an SM
 
 
-def choose(m: Dim, n: Dim, batch: Dim, item: int, cores: int) -> Config:
-    """The largest tile of which there are enough for the chip."""
-    depth = 64 if item == 2 else 32 if item == 4 else 16
+# f32 by multiply-adds: (configuration, TFLOP/s of an H200 where one, two, … blocks share an SM), measured
+HOPPER = (
+    (Config(128, 128, 32, 8, 3, 4), (48.0,)),
+    (Config(128, 64, 16, 4, 4, per_sm=3), (32.0, 39.0, 43.0)),
+    (Config(64, 64, 16, 4, 4, per_sm=4), (22.0, 31.0, 36.0, 40.0)),
+    (Config(64, 32, 32, 4, 3, per_sm=4), (20.0, 28.0, 32.0, 34.0)),
+)
+SIMT = ((Config(128, 128, 32, 8, 3), (45.0,)), *HOPPER[1:])
+
+
+def fastest(choices: Sequence[tuple[Config, tuple[float, ...]]], m: int, n: int, batch: int, cores: int) -> Config:
+    """The configuration whose waves of blocks are estimated to take the least time; the last wave may leave places on SMs free."""
+
+    def time(choice: tuple[Config, tuple[float, ...]]) -> float:
+        c, rates = choice
+        waves, rest = divmod(-(-m // c.rows) * -(-n // c.columns) * batch, cores * c.per_sm)
+        last = -(-rest // cores)
+        return c.rows * c.columns * (waves * c.per_sm / rates[-1] + (last / rates[last - 1] if last else 0))
+
+    return min(choices, key=time)[0]
+
+
+def choose(m: Dim, n: Dim, batch: Dim, item: int, target: TargetSpec, *, tf32: bool = False) -> Config:
+    """The largest tile of which there are enough for the chip; of f32, what is fastest by the measured rates."""
+    cores, known = target.cores, isinstance(m, int) and isinstance(n, int) and isinstance(batch, int)
+    if item == 4 and not tf32 and isinstance(m, int) and isinstance(n, int) and isinstance(batch, int) and n > 32:
+        return fastest(HOPPER if target.cpu == "sm_90a" else SIMT, m, n, batch, cores)
+    depth = 128 // item
     narrow_ = 1 << (n - 1).bit_length() if isinstance(n, int) and n > 0 else 128
     for rows, columns, warps in ((128, 128, 8), (128, 64, 4), (64, 64, 4), (64, 32, 4)):
         columns = max(16, min(columns, narrow_))
@@ -50,7 +78,9 @@ def choose(m: Dim, n: Dim, batch: Dim, item: int, cores: int) -> Config:
             continue
         if not isinstance(tiles, int) or tiles >= cores:
             break
-    return Config(rows, columns, depth, warps, 3)
+    if known and (rows, columns) == (128, 128) and item == 2 and isinstance(tiles, int) and tiles >= 4 * cores:
+        return Config(128, 128, depth, 4, 3, per_sm=2)
+    return Config(rows, columns, depth, warps, 4 if item == 8 else 3, per_sm=2 if warps == 4 else 1)
 
 
 class TiledMatmul(Template):
@@ -61,12 +91,21 @@ class TiledMatmul(Template):
         if node is None or not isinstance(node.op, MatmulOp):
             return Reason("no matmul")
         a, b = (v.dtype for v in node.operands)
-        if a is not b or a not in (bf16, f16, f32, f64) or node.types[0].dtype is not a:
-            return Reason(f"needs floats of one dtype, got {a} and {b}")
+        if sums_of(a, b, node.types[0].dtype) is None:
+            return Reason(f"no units multiply {a} by {b} into {node.types[0].dtype}")
         return Matmul().matches(region, target)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         return [MatmulKernel(region, target).launch()]
+
+
+def sums_of(a: DType, b: DType, out: DType) -> DType | None:
+    """The dtype of the sums of a product that block programs compute, or None."""
+    if a in (f8e4m3, f8e5m2) and b in (f8e4m3, f8e5m2):
+        return f32 if out in (f32, f16, bf16) else None
+    if a in (i8, u8) and b is i8:
+        return i32 if out is i32 else None
+    return compute_dtype(a) if a is b is out and a in (bf16, f16, f32, f64) else None
 
 
 class UnalignedMatmul(TiledMatmul):
@@ -94,7 +133,11 @@ class MatmulKernel:
         assert node is not None
         self.region, self.node = region, node
         p = self.p = Problem.of(region)
-        self.dtype, self.wide = p.a.type.dtype, compute_dtype(p.a.type.dtype)
+        self.dtype, wide = p.a.type.dtype, sums_of(p.a.type.dtype, p.b.type.dtype, p.dtype)
+        assert wide is not None
+        self.wide: DType = wide
+        self.widened = self.dtype in (f8e4m3, f8e5m2) and target.cpu == "sm_80"  # whose tensor cores do not take eight-bit floats
+        self.doubles = target.cpu in ("sm_80", "sm_90a")  # chips with tensor cores of f64
         self.precision = "tf32" if self.dtype is f32 and target.has("tf32") else None
         out = region.results[0].type.shape
         self.leaves = leaves_of_epilogue(region, node.values[0])
@@ -105,6 +148,7 @@ class MatmulKernel:
         self.lead, self.m, strides = self._merged(out, a, b, [*results, *others], p.batched)
         self.call = Call("matmul", region.name)
         self.vectors: dict[str, int] = {}
+        self.extents: dict[str, Layout] = {}
         k_inner, n_inner = None, p.n
         self.a = self._view("a", p.a, (*self.lead, self.m, p.k), (*strides[0], a.strides[-1]), p.a_view.offset, k_inner)
         self.b = self._view("b", p.b, (*self.lead, p.k, p.n), (*strides[1], *b.strides[-2:]), p.b_view.offset, k_inner)
@@ -117,7 +161,11 @@ class MatmulKernel:
                           n_inner)
             for i, (v, o) in enumerate(zip(self.leaves, others, strict=True))
         }  # fmt: skip
-        self.config = choose(self.m, p.n, product(self.lead), self.dtype.itemsize, target.cores)
+        self.config = choose(self.m, p.n, product(self.lead), self.dtype.itemsize, target, tf32=self.precision is not None)
+        c = self.config
+        self.config = replace(c, stages=fitting(c.stages, (c.rows + c.columns) * c.depth * self.dtype.itemsize, target))
+        if self.config.producers and min(self.vectors["a"], self.vectors["b"]) * self.dtype.itemsize < 16:
+            self.config = replace(self.config, producers=0)  # elements one by one: all threads copy
 
     def _operand(self, v: Value) -> Operand:
         found = self.region.operand(v)
@@ -144,7 +192,7 @@ class MatmulKernel:
     def _view(
         self, name: str, o: Operand, shape: Shape, strides: tuple[Dim, ...], offset: Dim, inner: Dim | None, *, write: bool = False
     ) -> View:
-        layout = Layout(tuple(shape), strides, offset)
+        layout = self.extents[name] = Layout(tuple(shape), strides, offset)
         self.vectors[name] = aligned(layout, inner)
         return self.call.view(name, o.type.dtype, o.buffer, layout, write=write)
 
@@ -160,18 +208,25 @@ class MatmulKernel:
         height = b.minimum(down - which * GROUP, GROUP)
         row, column = (which * GROUP + within % height) * c.rows, within // height * c.columns
         edges = (self._edge(self.m, c.rows, m - row), self._edge(p.n, c.columns, n - column))
-        with b.loop(0, k, c.depth, [b.full((c.rows, c.columns), 0.0, self.wide)]) as loop:
+        zero = b.full((c.rows, c.columns), 0 if self.wide is i32 else 0.0, self.wide)
+        with b.loop(0, k, c.depth, [zero]) as loop:
             deep = self._edge(p.k, c.depth, k - loop.index)
             left = b.load(self.a, (*z, row, loop.index), (c.rows, c.depth), limit=(edges[0], deep))
             right = b.load(self.b, (*z, loop.index, column), (c.depth, c.columns), limit=(deep, edges[1]))
-            loop.next(b.mma(left, right, loop.carried[0], precision=self.precision))
+            if self.widened:
+                left, right = b.cast(left, f16), b.cast(right, f16)
+            loop.next(b.mma(left, right, loop.carried[0], **({"precision": self.precision} if self.precision else {})))
         total: Tile = loop.results[0]
         self._write(total * p.alpha if p.alpha != 1.0 else total, (*z, row, column), edges)
-        unit = "mma.sync" if self.dtype in (bf16, f16) else "mma.sync tf32" if self.precision else "multiply-adds"
+        unit = "multiply-adds" if self.dtype in (f32, f64) else "tensor cores"
+        unit = "tf32" if self.precision else "f64 tensor cores" if self.dtype is f64 and self.doubles else unit
         grid = ceildiv(self.m, c.rows) * ceildiv(p.n, c.columns) * product(self.lead)
-        note = f"{unit} {c.rows}x{c.columns}x{c.depth}, {c.stages} stages of cp.async"
+        note = f"{unit} {c.rows}x{c.columns}x{c.depth}, {c.stages} stages{' of producer warps' if c.producers else ''}"
         launch = call.finish(grid, flops=region_flops(self.region), bytes_=region_bytes(self.region), note=note)
-        return tiled(launch, warps=c.warps, stages=c.stages, per_sm=2 if c.warps == 4 else 1, vectors=self.vectors)
+        extents = {name: self.extents[name] for name in ("a", "b")}
+        return tiled(
+            launch, warps=c.warps, stages=c.stages, per_sm=c.per_sm, vectors=self.vectors, producers=c.producers, extents=extents
+        )
 
     @staticmethod
     def _edge(size: Dim, tile: int, left: Ix | int) -> Ix | int | None:

@@ -14,6 +14,17 @@ LOG2E = 1.0 / math.log(2.0)
 INF = literal("float", -math.inf)
 
 
+LEAST = literal("float", -3.4028234663852886e38)
+
+
+def add_bias(k: KernelText, r: str, bias: str, dtype: str) -> None:
+    """A bias onto a score in powers of two. The least bf16 is a number still: a row of them is an average, not a row that sees nothing."""
+    k.emit(f"fma.rn.f32 {r}, {bias}, {literal('float', LOG2E)}, {r};")
+    if dtype == "bf16":
+        low, number = k.value("i1", f"setp.eq.f32 {{}}, {r}, {INF};"), k.value("i1", f"setp.gt.f32 {{}}, {bias}, {INF};")
+        k.emit(f"@{k.value('i1', f'and.pred {{}}, {low}, {number};')} mov.f32 {r}, {LEAST};")
+
+
 class FlashScores:
     """The part of `flash` between its products. A thread has two rows, eight apart, and two of every eight columns."""
 
@@ -78,7 +89,7 @@ class FlashScores:
                     inside = v("i1", f"setp.gt.s32 {{}}, {room}, {some[0][1]};") if at else ""
                     if "bias" in at:
                         for (r, _), x in zip(some, self._biases(at["bias"], some[0][1], inside), strict=True):
-                            k.emit(f"fma.rn.f32 {r}, {x}, {literal('float', LOG2E)}, {r};")
+                            add_bias(k, r, x, g.dtype)
                     if "mask" in at:
                         seen = k.reg("i32")
                         k.emit(f"mov.b32 {seen}, -1;")

@@ -17,6 +17,7 @@ from ..matmul.groups import PIECES, Groups
 from ..ptx.text import KernelText, literal, module_text
 from ..threads.emit import Emitter
 from ..threads.layout import Fragment, Key, Regs
+from .flash_scores import add_bias
 from .mma_fragments import MmaFragments
 
 WORDS = ("sq", "sk", "offset", "window", "heads", "group", "q_tiles")
@@ -273,7 +274,7 @@ class MmaAttention(MmaFragments):
                 k.emit(f"mov.b32 {more}, {{{v('half', 'mov.b16 {}, 0;')}, {raw}}};")
             else:
                 k.emit(f"cvt.f32.f16 {more}, {raw};")
-            k.emit(f"fma.rn.f32 {r}, {more}, {literal('float', LOG2E)}, {r};")
+            add_bias(k, r, more, g.dtype)
         if mask is not None:
             told = k.reg("i32")
             k.emit(f"mov.b32 {told}, 0;")

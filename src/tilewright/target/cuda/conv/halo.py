@@ -16,10 +16,10 @@ from ....kernels.conv.cuda.halo import line_bytes
 from ....kernels.conv.cuda.kernels import HaloKernel
 from ....tile.ir import Instr, TileType
 from ..matmul.groups import PIECES, Groups
-from ..matmul.ring import Epilogue
 from ..ptx.text import KernelText, literal, module_text
 from ..threads.access import Address, _pair
 from ..threads.layout import Key, Regs, Spots
+from ..tiled.epilogue import Epilogue
 
 PIECE = 16  # bytes
 WARP = 32

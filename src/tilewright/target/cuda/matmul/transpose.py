@@ -6,26 +6,12 @@ from __future__ import annotations
 from ....core.target_spec import TargetSpec
 from ....kernels.cuda.kernel import TurnKernel
 from ....kernels.matmul.cuda.copied_operands import SIDE
-from ..ptx.text import KernelText, literal, module_text
+from ..ptx.text import KernelText, module_text
 from ..threads.access import Address
 from ..threads.emit import Emitter
 from ..threads.layout import Group
 
 THREADS = 256
-
-
-def half_of(k: KernelText, name: str, code: str) -> str:
-    """An eight-bit float as f16, exactly. e5m2 is the upper half of one; e4m3 gets its exponent right by a multiplication in f32."""
-    v = k.value
-    if name == "f8e5m2":
-        return v("half", f"cvt.u16.u32 {{}}, {v('i32', f'shl.b32 {{}}, {code}, 8;')};")
-    size = v("i32", f"and.b32 {{}}, {code}, 127;")
-    number = v("float", f"mov.b32 {{}}, {v('i32', f'shl.b32 {{}}, {size}, 20;')};")
-    number = v("float", f"mul.rn.f32 {{}}, {number}, {literal('float', 2.0**120)};")
-    bits = v("i32", f"cvt.u32.u16 {{}}, {v('half', f'cvt.rn.f16.f32 {{}}, {number};')};")
-    bits = v("i32", f"selp.b32 {{}}, 32767, {bits}, {v('i1', f'setp.eq.u32 {{}}, {size}, 127;')};")
-    sign = v("i32", f"shl.b32 {{}}, {v('i32', f'and.b32 {{}}, {code}, 128;')}, 8;")
-    return v("half", f"cvt.u16.u32 {{}}, {v('i32', f'or.b32 {{}}, {bits}, {sign};')};")
 
 
 def emit_turn(kernel: TurnKernel, target: TargetSpec) -> str:
@@ -58,13 +44,9 @@ def emit_turn(kernel: TurnKernel, target: TargetSpec) -> str:
         return at, steps
 
     def loaded(good: str, at: str) -> str:
-        if not kernel.widened:
-            reg = k.reg(ty)
-            k.emit(f"@{good} ld.global.nc.{kind} {reg}, [{at}];")
-            return reg
-        code = v("i32", "mov.u32 {}, 0;")
-        k.emit(f"@{good} ld.global.nc.b8 {code}, [{at}];")
-        return half_of(k, kernel.widened, code)
+        reg = k.reg(ty)
+        k.emit(f"@{good} ld.global.nc.{kind} {reg}, [{at}];")
+        return reg
 
     def sweep(outer: str, limit: str, at: str, step: str, guard: str, there: str, hop: int, load: bool) -> None:
         """One element for every fourth line of the square."""

@@ -13,10 +13,10 @@ from ....kernels.quant.cuda.fragments import COLUMNS, ROWS, Fragments
 from ....kernels.quant.cuda.qgemm import HOPPER_STAGES, PAD, STAGES
 from ....tile.ir import TileType, Var
 from ..matmul.groups import PIECES, Groups
-from ..matmul.ring import Epilogue
 from ..ptx.text import KernelText, literal, module_text
 from ..threads.access import Address
 from ..threads.layout import Regs, Spots
+from ..tiled.epilogue import Epilogue
 from .qgemm_numbers import numbers_of
 
 WORDS = ("strips", "rows", "groups")

@@ -6,26 +6,16 @@ import math
 import re
 from collections.abc import Sequence
 
-from ....core.dtypes import dtype
 from ....kernels.attention.cuda.flash_kernels import FlashGradKernel, FlashStatsKernel, MmaGradKernel
 from ....kernels.conv.cuda.kernels import HaloKernel, PatchKernel
-from ....kernels.cuda.kernel import (
-    DecodeKernel,
-    FlashKernel,
-    GemmKernel,
-    MmaAttentionKernel,
-    QFewKernel,
-    QGemmKernel,
-    RingKernel,
-    TensorMap,
-)
+from ....kernels.cuda.kernel import DecodeKernel, FlashKernel, GemmKernel, MmaAttentionKernel, QFewKernel, QGemmKernel, TensorMap
 from ....tile.ir import Kernel, ViewType
 from ..attention import flash, flash_finish, flash_grad, flash_stats
 from ..attention import mma as attention_mma
 from ..attention import mma_grad as attention_mma_grad
 from ..conv import halo as conv_halo
 from ..conv import patch as conv_patch
-from ..matmul import gemm, ring
+from ..matmul import gemm
 from ..quant import qfew, qgemm
 from .token_state import Launch
 
@@ -49,10 +39,6 @@ def small_launch(kernel: Kernel, text: str) -> Launch | None:
         return Launch(words, _specialised(kernel.consumers), _boxes(kernel.maps))
     if isinstance(kernel, FlashGradKernel) and kernel.mode == "grad":
         return _grad(kernel, text)
-    if isinstance(kernel, RingKernel):
-        deep = (kernel.stages + 3) * ring.LINE // dtype(kernel.dtype).itemsize  # every pair of stages meets
-        words = _words(text, ring.WORDS, m=kernel.bm, n=kernel.bn, k=deep)
-        return Launch(words, _same(kernel.block), cells=((0, (kernel.bm + kernel.bn) * ring.LINE),))
     if isinstance(kernel, HaloKernel):
         return Launch(_words(text, ()), _same(kernel.block), cells=conv_halo.places(kernel))
     if isinstance(kernel, MmaAttentionKernel):

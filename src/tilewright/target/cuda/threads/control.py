@@ -227,11 +227,17 @@ class Control:
         self.env[instr.results[0]] = out
 
     def _divide(self, fn: str, a: str, b: str) -> str:
-        """Operands are not negative. Powers of two shift; otherwise 32-bit division where both fit, which is several times faster."""
+        """Operands are not negative. Powers of two shift, other constants multiply (exact below 2^48); otherwise 32-bit division where both
+        fit, which is several times faster."""
         k = self.k
         if not b.startswith("%") and int(b) & (int(b) - 1) == 0:
             n = int(b)
             return k.value("i64", f"shr.u64 {{}}, {a}, {n.bit_length() - 1};" if fn == "floordiv" else f"and.b64 {{}}, {a}, {n - 1};")
+        if not b.startswith("%") and int(b) < 1 << 16 and a.startswith("%"):
+            whole = k.value("i64", f"mul.hi.u64 {{}}, {a}, {(1 << 64) // int(b) + 1};")
+            if fn == "floordiv":
+                return whole
+            return k.value("i64", f"sub.s64 {{}}, {a}, {k.value('i64', f'mul.lo.s64 {{}}, {whole}, {b};')};")
         out = k.reg("i64")
         op = "div" if fn == "floordiv" else "rem"
         a, b = (x if x.startswith("%") else k.value("i64", f"mov.b64 {{}}, {x};") for x in (a, b))

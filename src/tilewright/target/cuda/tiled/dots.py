@@ -1,7 +1,8 @@
 """Products of a block program: operands from swizzled shared memory (or, on the left, from registers), sums in registers.
 
-16-bit floats go to the tensor cores by `ldmatrix` and `mma.sync`, and so does f32 where the product's `precision` is tf32; other f32 and
-f64 are multiplied and added element by element, one chain over K in order.
+16-bit floats go to the tensor cores by `ldmatrix` and `mma.sync`, and so does f32 where the product's `precision` is tf32; on Hopper
+warpgroups multiply 16-bit floats by `wgmma`, which reads shared memory itself. Other f32 and f64 are multiplied and added element by
+element, one chain over K in order.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from .emit import TiledEmitter
 
 
+UNITS = {"f8e4m3": "e4m3", "f8e5m2": "e5m2", "i8": "s8", "u8": "u8", "i32": "s32"}  # what the tensor cores call these
+
+
 @dataclass(frozen=True)
 class Area:
     """A matrix in shared memory: `base` is the register of an address, `at` a byte offset from it."""
@@ -30,6 +34,18 @@ class Area:
     base: str
     at: int
     ring: bool = False  # filled by a loop's pipeline, which orders its accesses itself
+
+    def descriptor(self, e: TiledEmitter, inner: bool, moved: str) -> str:
+        """What `wgmma` reads as a matrix here, from a place on that begins `moved` bytes later. Rows along K (`inner`) are one swizzled row
+        of shared memory each, eight of them a group; other rows have the distance of their panels."""
+        t, k = self.tile, e.k
+        place = k.value("i32", f"add.u32 {{}}, {self.base}, {self.at};")
+        if moved != "0":
+            place = k.value("i32", f"add.u32 {{}}, {place}, {moved};")
+        low = k.value("i64", f"cvt.u64.u32 {{}}, {k.value('i32', f'bfe.u32 {{}}, {place}, 4, 14;')};")
+        leading = 16 if inner else t.rows * t.pitch
+        fields = leading >> 4 << 16 | t.pitch >> 1 << 32 | {128: 1, 64: 2, 32: 3}[t.pitch] << 62
+        return k.value("i64", f"or.b64 {{}}, {low}, {fields};")
 
     def bit(self, column: bool, bit: int) -> int:
         """The bit of a byte offset that a bit of a row's or column's number is."""
@@ -80,6 +96,8 @@ def store_operand(e: TiledEmitter, var: Var) -> None:
     e.areas[var] = area
     e.touch(at, shared.nbytes, write=True)
     put(e, area, x.layout, x.type.shape, x.values)
+    if e.plan.has_wgmma:
+        e.k.emit("fence.proxy.async.shared::cta;")
 
 
 def put(e: TiledEmitter, area: Area, layout: Layout, shape: tuple[int, ...], values: dict[int, str], guard: str | None = None) -> None:
@@ -119,11 +137,11 @@ def multiply(e: TiledEmitter, instr: Instr) -> None:
     dot, out = e.plan.dots[instr], instr.results[0]
     acc = e.spread(instr.operands[2], dot.layout)
     ty = elem_type(acc.type.dtype)
-    sums: dict[int, str] = {}
-    for r, v in acc.values.items():
+    sums: dict[int, str] = acc.values if instr in e.in_place else {}
+    for r, v in acc.values.items() if not sums else ():
         sums[r] = e.k.reg(ty)
         e.move(e.move_kind(ty), sums[r], v)
-    {"mma": _mma, "tf32": _tf32, "fma": _fma}[dot.kind](e, dot, sums)
+    {"mma": _mma, "tf32": _tf32, "doubles": _doubles, "fma": _fma, "wgmma": _wgmma, "wgmma_tf32": _wgmma_tf32}[dot.kind](e, dot, sums)
     e.env[out] = Spread(acc.type, dot.layout, sums)
     if e.plan.layouts[out] != dot.layout:
         e.env[out] = e.spread(out, e.plan.layouts[out])
@@ -153,7 +171,8 @@ def _mma(e: TiledEmitter, dot: Dot, sums: dict[int, str]) -> None:
     across = [(5 + i, b) for i, b in enumerate(dot.layout.warps) if b is not None and b < columns]
     tall = [r for r in rows if not r & 8]
     wide = [c for c in cols if not c & 1 and not c & 8]
-    name = f"mma.sync.aligned.m16n8k16.row.col.f32.{a_type.dtype.name}.{a_type.dtype.name}.f32"
+    deep, units = 32 // a_type.dtype.itemsize, [UNITS.get(tile(x).dtype.name, tile(x).dtype.name) for x in instr.operands]
+    name = f"mma.sync.aligned.m16n8k{deep}.row.col.{units[2]}.{units[0]}.{units[1]}.{units[2]}"
     left, right = area_of(e, instr.operands[0]), area_of(e, instr.operands[1])
     assert right is not None
     b_area, b_turned = right
@@ -166,9 +185,9 @@ def _mma(e: TiledEmitter, dot: Dot, sums: dict[int, str]) -> None:
         a_places = a_area.places(e, _matrix_lanes(a_area, down, a_inner, first=not a_inner))
     else:
         own = e.spread(instr.operands[0])
-        deep = log2(a_type.shape[1])
-        values = {(own.layout.offset(r) >> deep, own.layout.offset(r) & ((1 << deep) - 1)): v for r, v in own.values.items()}
-    for depth in range(0, a_type.shape[1], 16):
+        bits = log2(a_type.shape[1])
+        values = {(own.layout.offset(r) >> bits, own.layout.offset(r) & ((1 << bits) - 1)): v for r, v in own.values.items()}
+    for depth in range(0, a_type.shape[1], deep):
         a = {}
         for r in tall:
             if a_places is not None:
@@ -184,6 +203,85 @@ def _mma(e: TiledEmitter, dot: Dot, sums: dict[int, str]) -> None:
                 for r in tall:
                     four = ", ".join(sums[at[r + 8 * i, c + 8 * n + j]] for i in (0, 1) for j in (0, 1))
                     k.emit(f"{name} {{{four}}}, {{{', '.join(a[r])}}}, {{{b[2 * n]}, {b[2 * n + 1]}}}, {{{four}}};")
+
+
+def _wgmma(e: TiledEmitter, dot: Dot, sums: dict[int, str]) -> None:
+    """Every warpgroup its rows, 64 at a time, over 16 of K an instruction."""
+    k, instr = e.k, dot.instr
+    a_type, acc = tile(instr.operands[0]), tile(instr.operands[2])
+    at, rows, cols, columns = _grid(dot, acc.shape)
+    groups = [(5 + i, b) for i, b in enumerate(dot.layout.warps) if i >= 2 and b is not None]
+    left, right = area_of(e, instr.operands[0]), area_of(e, instr.operands[1])
+    assert right is not None
+    sides: list[tuple[str, Area, bool]] = []
+    for side, found, axis in ((0, left, 1), (1, right, 0)):
+        if found is None:
+            continue
+        area, turned = found
+        inner = _inner_k(area, turned, axis)
+        mine = [(i, area.bit(not inner, b - columns if side == 0 else b)) for i, b in groups if (b >= columns) == (side == 0)]
+        sides.append((area.descriptor(e, inner, e.thread_bits(tuple(mine))), area, inner))
+    values: dict[tuple[int, int], str] = {}
+    if left is None:
+        own = e.spread(instr.operands[0])
+        deep = log2(a_type.shape[1])
+        values = {(own.layout.offset(r) >> deep, own.layout.offset(r) & ((1 << deep) - 1)): v for r, v in own.values.items()}
+    tall, wide = [r for r in rows if not r & 15], [c for c in cols if c % 8 == 0]
+    pairs = {(r, d): [_pair(e.f, values[x, y], values[x, y + 1]) for x, y in ((r, d), (r + 8, d), (r, d + 8), (r + 8, d + 8))]
+             for r in tall for d in range(0, a_type.shape[1], 16)} if left is None else {}  # fmt: skip
+    k.emit("wgmma.fence.sync.aligned;")
+    for depth in range(0, a_type.shape[1], 16):
+        for r in tall:
+            four = [sums[at[r + 8 * i, c + j]] for c in wide for i in (0, 1) for j in (0, 1)]
+            a = f"{{{', '.join(pairs[r, depth])}}}" if left is None else _moved(e, sides[0], r, depth)
+            b = _moved(e, sides[-1], 0, depth)
+            flags = f"{int(not sides[-1][2])}" if left is None else f"{int(not sides[0][2])}, {int(not sides[1][2])}"
+            name = f"wgmma.mma_async.sync.aligned.m64n{2 * len(four)}k16.f32.{a_type.dtype.name}.{a_type.dtype.name}"
+            k.emit(f"{name} {{{', '.join(four)}}}, {a}, {b}, {k.truth(True)}, 1, 1, {flags};")
+    _commit(e, instr)
+
+
+def _commit(e: TiledEmitter, instr: Instr) -> None:
+    """Products that only the next iteration adds to may stay in flight; others are waited for."""
+    e.k.emit("wgmma.commit_group.sync.aligned;")
+    if instr in e.in_place:
+        e.in_flight += 1
+    else:
+        e.k.emit("wgmma.wait_group.sync.aligned 0;")
+        e.in_flight = 0
+
+
+def _wgmma_tf32(e: TiledEmitter, dot: Dot, sums: dict[int, str]) -> None:
+    """f32 operands: the left one is rounded to tf32 on its way through registers, the right one was rounded by TMA."""
+    k, instr = e.k, dot.instr
+    a_type, acc = tile(instr.operands[0]), tile(instr.operands[2])
+    at, rows, cols, columns = _grid(dot, acc.shape)
+    left, right = area_of(e, instr.operands[0]), area_of(e, instr.operands[1])
+    assert left is not None and right is not None
+    warps = [(5 + i, b) for i, b in enumerate(dot.layout.warps) if b is not None]
+    places = left[0].places(e, _matrix_lanes(left[0], [(i, b - columns) for i, b in warps if b >= columns], True, first=False))
+    across = tuple((i, right[0].bit(False, b)) for i, b in warps if b < columns)
+    side = right[0].descriptor(e, True, e.thread_bits(across)), right[0], True
+    tall, wide = [r for r in rows if not r & 15], [c for c in cols if c % 8 == 0]
+    a = {}
+    for depth in range(0, a_type.shape[1], 8):
+        for r in tall:
+            bits = [k.value("float", f"mov.b32 {{}}, {x};") for x in _matrices(e, places(r, depth), "")]
+            a[r, depth] = [k.value("i32", f"cvt.rna.tf32.f32 {{}}, {x};") for x in bits]
+    k.emit("wgmma.fence.sync.aligned;")
+    for depth in range(0, a_type.shape[1], 8):
+        for r in tall:
+            four = [sums[at[r + 8 * i, c + j]] for c in wide for i in (0, 1) for j in (0, 1)]
+            name = f"wgmma.mma_async.sync.aligned.m64n{2 * len(four)}k8.f32.tf32.tf32"
+            k.emit(f"{name} {{{', '.join(four)}}}, {{{', '.join(a[r, depth])}}}, {_moved(e, side, 0, depth)}, {k.truth(True)}, 1, 1;")
+    _commit(e, instr)
+
+
+def _moved(e: TiledEmitter, side: tuple[str, Area, bool], number: int, depth: int) -> str:
+    """The descriptor of a matrix that begins at another row or column `number`, and `depth`."""
+    start, area, inner = side
+    offset = area.tile.place(number, depth) if inner else area.tile.place(depth, number)
+    return e.k.value("i64", f"add.s64 {{}}, {start}, {offset >> 4};") if offset else start
 
 
 def _matrix_lanes(area: Area, warps: list[tuple[int, int]], inner: bool, *, first: bool) -> tuple[tuple[int, int], ...]:
@@ -246,6 +344,51 @@ def _tf32(e: TiledEmitter, dot: Dot, sums: dict[int, str]) -> None:
                     k.emit(f"{name} {{{four}}}, {{{', '.join(a[r])}}}, {{{b[2 * n]}, {b[2 * n + 1]}}}, {{{four}}};")
 
 
+def _doubles(e: TiledEmitter, dot: Dot, sums: dict[int, str]) -> None:
+    """f64 on the tensor cores: a lane has one element of every 8 rows × 4 of K. Which four of K does not matter as long as both operands
+    agree: a lane takes two neighbours for two steps, which are one 16-byte access where rows lie along K. Where both do, lanes take every
+    second piece: eight of them meet eight banks of 16 bytes."""
+    k, instr = e.k, dot.instr
+    a_type, acc = tile(instr.operands[0]), tile(instr.operands[2])
+    at, rows, cols, columns = _grid(dot, acc.shape)
+    sides = []
+    along = all(_inner_k(*found, axis) for found, axis in ((area_of(e, instr.operands[0]), 1), (area_of(e, instr.operands[1]), 0)) if found)
+    first, hop = (2, 2) if along else (1, 8)
+    for x, axis in ((instr.operands[0], 1), (instr.operands[1], 0)):
+        found = area_of(e, x)
+        assert found is not None
+        area, turned = found
+        inner, mine = _inner_k(area, turned, axis), axis == 1
+        warps = [(5 + i, b - columns if mine else b) for i, b in enumerate(dot.layout.warps) if b is not None and (b >= columns) == mine]
+        own = [(0, area.bit(inner, first)), (1, area.bit(inner, first + 1)), *((2 + i, area.bit(not inner, i)) for i in range(3))]
+        sides.append((area.places(e, (*own, *((i, area.bit(not inner, b)) for i, b in warps))), inner))
+
+    def two(side: tuple[Places, bool], number: int, depth: int) -> list[str]:
+        places, inner = side
+        if inner:
+            return load_piece(e, acc.dtype, places(number, depth), 2, None, 0, "ld.shared")
+        return [load_piece(e, acc.dtype, places(depth + i, number), 1, None, 0, "ld.shared")[0] for i in (0, 1)]
+
+    whole = e.target.cpu == "sm_90a"
+    name = f"mma.sync.aligned.{'m16n8k8' if whole else 'm8n8k4'}.row.col.f64.f64.f64.f64"
+    tall, wide = [r for r in rows if not r & 8], [c for c in cols if c % 8 == 0]
+    for depth in (base + step for base in range(0, a_type.shape[1], 16) for step in (0, hop)):
+        a = {r: two(sides[0], r, depth) for r in (*tall, *(r + 8 for r in tall))}
+        for c in wide:
+            b = two(sides[1], c, depth)
+            for r in tall:
+                four = [sums[at[r + 8 * i, c + j]] for i in (0, 1) for j in (0, 1)]
+                if whole:
+                    names = ", ".join(four)
+                    left = ", ".join(a[r + 8 * i][s] for s in (0, 1) for i in (0, 1))
+                    k.emit(f"{name} {{{names}}}, {{{left}}}, {{{', '.join(b)}}}, {{{names}}};")
+                    continue
+                for i in (0, 1):
+                    names = ", ".join(four[2 * i : 2 * i + 2])
+                    for s in (0, 1):
+                        k.emit(f"{name} {{{names}}}, {{{a[r + 8 * i][s]}}}, {{{b[s]}}}, {{{names}}};")
+
+
 def _fma(e: TiledEmitter, dot: Dot, sums: dict[int, str]) -> None:
     instr = dot.instr
     a_type, acc = tile(instr.operands[0]), tile(instr.operands[2])
@@ -265,29 +408,38 @@ def _fma(e: TiledEmitter, dot: Dot, sums: dict[int, str]) -> None:
             if b is not None and (b >= columns) == mine
         )
         sides.append((area.places(e, bits), inner, numbers))
+    fma = f"fma.rn.{'f64' if ty == 'double' else 'f32'}"
+    (a_places, a_inner, _), (b_places, b_inner, _) = sides
     for depth in range(0, a_type.shape[1], step):
-        left, right = (_elements(e, places, inner, numbers, depth, step, dtype) for places, inner, numbers in sides)
-        for d in range(step):
-            for (r, c), reg in at.items():
-                e.k.emit(f"fma.rn.{'f64' if ty == 'double' else 'f32'} {sums[reg]}, {left[r, d]}, {right[c, d]}, {sums[reg]};")
+        # a piece of the right operand at a time: few registers are live, and its loads stand among the multiplications of others
+        left = _elements(e, a_places, a_inner, rows, range(depth, depth + step), dtype) if a_inner else {}
+        deeps = range(depth, depth + step)
+        parts = [([c], deeps) for c in cols] if b_inner else [(cols, range(d, d + 1)) for d in deeps]
+        for numbers, deep in parts:
+            if not a_inner and (rows[0], deep[0]) not in left:
+                left.update(_elements(e, a_places, False, rows, deep, dtype))
+            right = _elements(e, b_places, b_inner, numbers, deep, dtype)
+            for d in deep:
+                for r in rows:
+                    for c in numbers:
+                        reg = sums[at[r, c]]
+                        e.k.emit(f"{fma} {reg}, {left[r, d]}, {right[c, d]}, {reg};")
 
 
-def _elements(
-    e: TiledEmitter, places: Places, inner: bool, numbers: list[int], depth: int, step: int, dtype: DType
-) -> dict[tuple[int, int], str]:
-    """The elements (number, k) for `step` values of k."""
+def _elements(e: TiledEmitter, places: Places, inner: bool, numbers: list[int], deep: range, dtype: DType) -> dict[tuple[int, int], str]:
+    """The elements (number, k) for some values of k."""
     out: dict[tuple[int, int], str] = {}
     if inner:
         for n in numbers:
-            for d, v in enumerate(load_piece(e, dtype, places(n, depth), step, None, 0, "ld.shared")):
+            for d, v in enumerate(load_piece(e, dtype, places(n, deep[0]), len(deep), None, 0, "ld.shared"), deep[0]):
                 out[n, d] = v
         return out
     run = 1
     while run * 2 <= 16 // dtype.itemsize and all(n % (run * 2) or all(n + i in numbers for i in range(run * 2)) for n in numbers):
         run *= 2
-    for d in range(step):
+    for d in deep:
         for n in numbers:
             if n % run == 0:
-                for i, v in enumerate(load_piece(e, dtype, places(depth + d, n), run, None, 0, "ld.shared")):
+                for i, v in enumerate(load_piece(e, dtype, places(d, n), run, None, 0, "ld.shared")):
                     out[n + i, d] = v
     return out

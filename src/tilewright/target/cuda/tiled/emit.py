@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ....core.dtypes import f32, i32
@@ -13,7 +13,7 @@ from ....tile.ir import INDEX, Block, Instr, Operand, TileType, Type, Var
 from ...cpu import arithmetic
 from ..arithmetic import math
 from ..arithmetic.convert import convert, narrow_pair
-from ..ptx.text import literal, module_text
+from ..ptx.text import arch_number, literal, module_text
 from ..threads.access import Address, _raw, plus, times
 from ..threads.control import Control
 from ..threads.layout import elem_type
@@ -21,9 +21,10 @@ from .dots import Area, multiply, store_operand
 from .gathers import gather, scatter
 from .layout import Layout, Shape
 from .memory import Access, SharedMemory, axis_bits, load_piece, pieces, store_piece
-from .pipeline import pipelined, stage
-from .plan import Plan, plan, spread_out, tile, unit_axis
+from .pipeline import pipelined, preload, stage
+from .plan import Plan, plan, spread_out, sums_in_place, tile, unit_axis
 from .reduce import reduce_tile
+from .roles import Ring, consume, emit_roles, fill, produce
 from .values import Spread
 
 SHARED = "ring"
@@ -43,21 +44,56 @@ class _Block:
 
 
 class TiledEmitter(Control):
-    def __init__(self, kernel: TiledKernel, target: TargetSpec) -> None:
-        super().__init__(kernel, _Block(kernel.block))  # type: ignore[arg-type]
-        self.tiled, self.target = kernel, target
-        self.plan: Plan = plan(kernel)
+    def __init__(self, kernel: TiledKernel, target: TargetSpec, whole: TiledEmitter | None = None) -> None:
+        """`whole`: this is the part of its producers."""
+        super().__init__(kernel, _Block(kernel.threads), None if whole is None else whole.k)  # type: ignore[arg-type]
+        self.tiled, self.target, self.whole = kernel, target, whole
+        self.plan: Plan = plan(kernel, arch=target.cpu, staged=None if whole is None else whole.plan.staged)
         self.memory = SharedMemory()
         self.areas: dict[Var, Area] = {}  # operands of products in shared memory
         self.ahead: set[Instr] = set()  # staged loads that a loop's pipeline has copied
         self._positions: dict[Any, str] = {}
+        self.named = "bar.sync 0;"
+        self.in_place = sums_in_place(kernel, self.plan)
+        self.in_flight = 0  # groups of products of this iteration
+        self.rings: dict[Instr, Ring] = {}
+        self.around: dict[int, tuple[Callable[[], None], Callable[[], None]]] = {}  # what is done before and after a block
+        self.preloaded: dict[Instr, tuple[int, list[Instr]]] = {}  # loops' rings of which the first stages have some operands
+        self.done: set[Instr] = set()
+        self.current: Ring | None = None  # that a producer fills: where its stage begins, and the barrier that copies tell
+        self.filled = self.full = ""
+
+    def step(self, instr: Instr) -> None:
+        if instr not in self.done:
+            super().step(instr)
+
+    def producer(self, kernel: TiledKernel, rings: dict[Instr, Ring]) -> TiledEmitter:
+        """The emitter of the producers' part."""
+        out = TiledEmitter(kernel, self.target, self)
+        out.env.update({p: self.env[p] for p in (*kernel.params, kernel.pid)})
+        out.rings = rings
+        out.memory.top = out.memory.peak = self.memory.peak
+        return out
+
+    def map_address(self, number: int) -> str:
+        generic = self.prologue("i64", f"mov.b64 {{}}, map{number};")
+        return self.prologue("i64", f"cvta.param.u64 {{}}, {generic};")
+
+    def as_register(self, text: str) -> str:
+        return text if text.startswith("%") else self.k.value("i64", f"mov.b64 {{}}, {text};")
 
     def module(self) -> str:
+        self.k.maps = len(self.tiled.maps)
         self.parameters()
         block = self.k.value("i32", "mov.u32 {}, %ctaid.x;")
         self.env[self.kernel.pid] = self.k.value("i64", f"cvt.u64.u32 {{}}, {block};")
-        self.block(self.kernel.body)
-        per = [f".minnctapersm {self.tiled.per_sm}"] if self.tiled.per_sm > 1 else []
+        if self.tiled.producers:
+            emit_roles(self)
+        else:
+            if self.tiled.early and arch_number(self.target.cpu) >= 90:
+                preload(self)
+            self.block(self.kernel.body)
+        per = [f".minnctapersm {self.tiled.per_sm}"] if self.tiled.per_sm > 1 or self.tiled.producers else []
         text = self.k.text([f".maxntid {self.tiled.block}, 1, 1", *per], self.target.cpu)
         shared = f".extern .shared .align 1024 .b8 {SHARED}[];\n\n" if self.memory.peak else ""
         limit = self.target.l1d - 1024
@@ -67,7 +103,8 @@ class TiledEmitter(Control):
                 " fewer stages or smaller tiles fit"
             )
         SHARED_BYTES[self.kernel.name] = self.memory.peak
-        return module_text(self.target.cpu, shared + math.tables(text) + text)
+        version = "8.4" if ".e4m3" in text or ".e5m2" in text else "8.0"
+        return module_text(self.target.cpu, shared + math.tables(text) + text, version=version)
 
     # --- threads ------------------------------------------------------------------------------------------------------
     def prologue(self, ty: str, text: str) -> str:
@@ -80,7 +117,9 @@ class TiledEmitter(Control):
 
     @property
     def tid(self) -> str:
-        return self.prologue("i32", "mov.u32 {}, %tid.x;")
+        """The thread's number among those of its role."""
+        all_ = self.prologue("i32", "mov.u32 {}, %tid.x;")
+        return all_ if self.whole is None else self.prologue("i32", f"sub.u32 {{}}, {all_}, {self.whole.tiled.threads};")
 
     def thread_bits(self, bits: tuple[tuple[int, int], ...]) -> str:
         """A number made of bits of the thread's number: (thread bit, result bit) pairs."""
@@ -136,7 +175,7 @@ class TiledEmitter(Control):
         self.memory.touch(at, nbytes, write)
 
     def barrier(self) -> None:
-        self.k.emit("bar.sync 0;")
+        self.k.emit(self.named)
         self.memory.touched.clear()
 
     # --- values -------------------------------------------------------------------------------------------------------
@@ -332,7 +371,9 @@ class TiledEmitter(Control):
 
     def do_load(self, instr: Instr) -> None:
         if instr in self.plan.staged:
-            if instr not in self.ahead:
+            if self.whole is not None:
+                fill(self, instr)
+            elif instr not in self.ahead:
                 stage(self, instr)
             return
         view = self.view(instr)
@@ -371,16 +412,24 @@ class TiledEmitter(Control):
         """The layout a tile is stored from: its own, unless whole rows of a large tile make wider stores than it allows."""
         t, axis = tile(x), unit_axis(instr)
         own = self.spread(x).layout
-        if axis is None or t.numel < 32 * self.tiled.block // t.dtype.itemsize:
+        if axis is None or t.numel < 32 * self.tiled.threads // t.dtype.itemsize:
+            return None
+        if not self.fits(t):
             return None
         wanted = min(16 // t.dtype.itemsize, self.vector(instr))
         if own.run(axis_bits(t.shape, axis)[0]) >= wanted or wanted * t.dtype.itemsize < 8:
             return None
         return spread_out(self.tiled, t, axis, wanted)
 
+    def fits(self, t: TileType) -> bool:
+        """Whether a tile can change its layout through shared memory."""
+        return self.memory.top + t.numel * t.dtype.itemsize <= self.target.l1d - 2048
+
     def do_gather(self, instr: Instr) -> None:
         if instr in self.plan.staged:
-            if instr not in self.ahead:
+            if self.whole is not None:
+                fill(self, instr)
+            elif instr not in self.ahead:
                 stage(self, instr)
             return
         self.result(instr, lambda layout, shape: gather(self, instr, layout, shape))
@@ -400,9 +449,14 @@ class TiledEmitter(Control):
 
     # --- control ------------------------------------------------------------------------------------------------------
     def do_for(self, instr: Instr) -> None:
-        if any(i in self.plan.staged for i in instr.blocks[0].body):
+        if instr in self.rings:
+            (produce if self.whole is not None else consume)(self, instr)
+        elif any(i in self.plan.staged for i in instr.blocks[0].body):
             pipelined(self, instr)
-            return
+        else:
+            self.plain_for(instr)
+
+    def plain_for(self, instr: Instr) -> None:
         self.memory.anything()
         self._match_carried(instr)
         super().do_for(instr)
@@ -417,11 +471,22 @@ class TiledEmitter(Control):
 
     def block(self, block: Block) -> None:
         mark = self.memory.top
+        before, after = self.around.get(id(block), (None, None))
+        if before is not None:
+            before()
         super().block(block)
+        if after is not None:
+            after()
         self.memory.top = mark
         for y, p in zip(block.yields, block.params[1:], strict=False):
             if isinstance(y, Var) and isinstance(y.type, TileType):
                 self.env[y] = self.spread(y, self.plan.layouts[p])
+
+    def carry(self, types: Sequence[Type], yields: Sequence[Operand], held: Sequence[Any]) -> None:
+        """Products that were added to the carried registers themselves are there already."""
+        all_ = list(zip(types, yields, held, strict=True))
+        moved = [(t, y, h) for t, y, h in all_ if not (isinstance(h, Spread) and self.tile(y).values is h.values)]
+        super().carry([t for t, _, _ in moved], [y for _, y, _ in moved], [h for _, _, h in moved])
 
     def do_if(self, instr: Instr) -> None:
         before = list(self.memory.touched)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ....core.dtypes import i64
+from ....core.dtypes import i32, i64
 from ....tile.ir import Instr
 from ..arithmetic.convert import convert
 from ..threads.access import plus, times
@@ -36,7 +36,14 @@ class RowPlaces:
         self.picks = layout.picks(shape, (shape[0], 1))
         self.starts: dict[int, str] = {}
         self.valid: dict[int, str] = {}
+        step = view.strides[axis]
         for r, v in rows.values.items():
+            if rows.type.dtype is i32 and not step.startswith("%") and abs(int(step) * self.item) < 1 << 31:
+                if instr.attrs.get("masked") or instr.op == "scatter":
+                    self.valid[r] = f.icmp("sge", "i32", v, "0")
+                    v = e.k.value("i32", f"max.s32 {{}}, {v}, 0;")
+                self.starts[r] = e.k.value("i64", f"mad.wide.s32 {{}}, {v}, {int(step) * self.item}, {e.as_register(origin)};")
+                continue
             wide = convert(f, rows.type.dtype, i64, v)
             if instr.attrs.get("masked") or instr.op == "scatter":
                 self.valid[r] = f.icmp("sge", "i64", wide, "0")
@@ -115,6 +122,8 @@ def scatter(e: TiledEmitter, instr: Instr) -> None:
     along = view.strides[-1] == "1"
     vector = min(16 // t.dtype.itemsize, e.vector(instr)) if along else 1
     layout = spread_out(e.tiled, t, 1 if along else 0, vector)
+    if not e.fits(t):
+        layout = e.spread(x).layout
     values = e.spread(x, layout)
     rows = RowPlaces(e, instr, layout, t.shape)
     only = e.first_copy(layout)

@@ -9,10 +9,12 @@ next.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ....core.errors import CompileError
 from ....tile.ir import Block, Instr, TileType, Var
+from ..ptx.text import WAIT
 from .dots import Area, put
 from .gathers import ElementPlaces, RowPlaces, gather
 from .gathers import places as places_of
@@ -23,6 +25,8 @@ from .plan import copy_layout, tile, unit_axis
 if TYPE_CHECKING:
     from .emit import TiledEmitter
 
+Finish = Callable[[str | None], None]  # stores what was loaded, where a predicate is true
+
 
 def stage(e: TiledEmitter, instr: Instr) -> None:
     """An operand that is loaded where nothing can be ahead: copied, and waited for."""
@@ -31,20 +35,22 @@ def stage(e: TiledEmitter, instr: Instr) -> None:
     area = Area(shared, e.shared, at)
     e.areas[instr.results[0]] = area
     e.touch(at, shared.nbytes, write=True)
-    copy(e, instr, area)
+    for finish in copy(e, instr, area):
+        finish(None)
     e.k.emit("cp.async.commit_group;")
     e.k.emit("cp.async.wait_group 0;")
+    if e.plan.has_wgmma:
+        e.k.emit("fence.proxy.async.shared::cta;")
 
 
-def copy(e: TiledEmitter, instr: Instr, area: Area) -> None:
-    """Start this thread's copies of a tile."""
+def copy(e: TiledEmitter, instr: Instr, area: Area) -> list[Finish]:
+    """Start this thread's copies of a tile. Elements that pass through registers are loaded now; what is given back stores them."""
     shape, shared = tile(instr.results[0]).shape, area.tile
     item, axis = shared.dtype.itemsize, unit_axis(instr)
     inner = 0 if shared.swapped else 1
     layout, vector = copy_layout(e.tiled, instr, shared)
     if vector * item < 4 or (instr.attrs.get("other") or 0):
-        _copy_by_registers(e, instr, area, layout)
-        return
+        return [_by_registers(e, instr, area, layout)]
     columns = log2(shape[1])
     bits = tuple(
         (i, area.bit((b < columns) == (inner == 1), b if b < columns else b - columns))
@@ -81,10 +87,11 @@ def copy(e: TiledEmitter, instr: Instr, area: Area) -> None:
         tail = "" if size == str(vector * item) else f", {size}"
         guard = "" if only is None else f"@{only} "
         e.k.emit(f"{guard}cp.async.{kind}.shared.global [{to[0]}+{to[1]}], [{pointer}+{offset}], {vector * item}{tail};")
+    return []
 
 
-def _copy_by_registers(e: TiledEmitter, instr: Instr, area: Area, layout: Layout) -> None:
-    """Elements that no asynchronous copy can move one by one: loaded, then stored."""
+def _by_registers(e: TiledEmitter, instr: Instr, area: Area, layout: Layout) -> Finish:
+    """Elements that no asynchronous copy can move one by one: loaded, and stored by whoever calls the result."""
     shape = tile(instr.results[0]).shape
     if instr.op == "gather":
         values = gather(e, instr, layout, shape)
@@ -98,7 +105,7 @@ def _copy_by_registers(e: TiledEmitter, instr: Instr, area: Area, layout: Layout
                 e, area.tile.dtype, access.place(position), len(run), access.inside(position), instr.attrs.get("other", 0) or 0, "ld.global"
             )
             values.update(zip(run, found, strict=True))
-    put(e, area, layout, shape, values)
+    return lambda guard: put(e, area, layout, shape, values, guard)
 
 
 def _needed(block: Block, staged: list[Instr]) -> list[Instr] | None:
@@ -116,6 +123,11 @@ def _needed(block: Block, staged: list[Instr]) -> list[Instr] | None:
                 seen.add(made[x])
                 stack.append(made[x])
     return [i for i in block.body if i in seen]
+
+
+def rest_of_body(block: Block, staged: list[Instr]) -> list[Instr]:
+    """The body without the staged loads and what only they need."""
+    return _rest(block, _needed(block, staged) or [], staged)
 
 
 def _rest(block: Block, needed: list[Instr], staged: list[Instr]) -> list[Instr]:
@@ -151,13 +163,11 @@ def pipelined(e: TiledEmitter, instr: Instr) -> None:
         raise CompileError(f"cuda: kernel {e.kernel.name}: an operand's address depends on more than arithmetic inside its loop")
     stages, step = e.tiled.stages, instr.attrs.get("step", 1)
     mark = e.memory.top
-    offsets, size = {}, 0
-    for i in staged:
-        offsets[i] = size
-        size += e.plan.staged[i].nbytes
-    e.memory.top = -(-e.memory.top // 1024) * 1024
-    ring = e.memory.take(size * stages)
-    e.touch(ring, size * stages, write=True)
+    offsets, size = _places(e, staged)
+    early = e.preloaded.get(instr)
+    ring = e.memory.take(size * stages) if early is None else early[0]
+    if early is None:
+        e.touch(ring, size * stages, write=True)
     e._match_carried(instr)
     start, stop, carried = instr.operands[0], instr.operands[1], instr.operands[2:]
     types = [r.type for r in instr.results]
@@ -178,14 +188,28 @@ def pipelined(e: TiledEmitter, instr: Instr) -> None:
     top, none_left, not_yet = k.label("loop"), k.label("no_more"), k.label("not_yet")
     k.place(top)
     k.emit(f"cp.async.wait_group {stages - 2};")
+    if e.plan.has_wgmma:
+        k.emit("fence.proxy.async.shared::cta;")
     e.barrier()
-    k.emit(f"@{k.value('i1', f'setp.ge.s64 {{}}, {ahead}, {last};')} bra.uni {none_left};")
+    more = k.value("i1", f"setp.lt.s64 {{}}, {ahead}, {last};")
+    slot = k.value("i32", f"mov.u32 {{}}, {write};")
+    k.emit(f"@!{more} bra.uni {none_left};")
     around = dict(e.env)
     e.env[block.params[0]] = ahead
     for i in needed:
         e.step(i)
+    there = [] if early is None else early[1]
+    stores: list[Finish] = []
     for i in staged:
-        copy(e, i, Area(e.plan.staged[i], write, ring + offsets[i], ring=True))
+        if i not in there:
+            stores += copy(e, i, Area(e.plan.staged[i], slot, ring + offsets[i], ring=True))
+    if there:  # of the first rounds these are there already
+        done = k.label("there")
+        late = k.value("i64", f"add.s64 {{}}, {first}, {(stages - 1) * step};")
+        k.emit(f"@{k.value('i1', f'setp.lt.s64 {{}}, {ahead}, {late};')} bra.uni {done};")
+        for i in there:
+            copy(e, i, Area(e.plan.staged[i], slot, ring + offsets[i], ring=True))
+        k.place(done)
     e.env.clear()
     e.env.update(around)
     k.place(none_left)
@@ -202,10 +226,15 @@ def pipelined(e: TiledEmitter, instr: Instr) -> None:
         e.areas[i.results[0]] = Area(e.plan.staged[i], read, ring + offsets[i], ring=True)
     e.ahead.update(staged)
     e.block(Block(block.params, _rest(block, needed, staged), block.yields))
+    if e.in_flight:
+        k.emit("wgmma.wait_group.sync.aligned 0;")
+        e.in_flight = 0
     e.loops -= 1
     e.carry(types, block.yields, held)
     _advance(e, read, size, end)
     k.place(not_yet)
+    for finish in stores:  # what was loaded into registers had the time of an iteration to arrive
+        finish(more)
     k.emit(f"add.s64 {counter}, {counter}, {step};")
     k.emit(f"@{k.value('i1', f'setp.lt.s64 {{}}, {counter}, {last};')} bra.uni {top};")
     k.emit("cp.async.wait_group 0;")
@@ -213,6 +242,63 @@ def pipelined(e: TiledEmitter, instr: Instr) -> None:
     e.memory.top = mark
     for result, regs in zip(instr.results, held, strict=True):
         e.env[result] = regs
+
+
+def _places(e: TiledEmitter, staged: list[Instr]) -> tuple[dict[Instr, int], int]:
+    """Where operands lie in a stage, and its bytes."""
+    offsets, size = {}, 0
+    for i in staged:
+        offsets[i] = size
+        size += e.plan.staged[i].nbytes
+    return offsets, size
+
+
+def preload(e: TiledEmitter) -> None:
+    """Before the wait for the kernel before: the first stages of operands that are constants, where the kernel's only pipelined loop needs
+    nothing but arithmetic on indices for them. What the kernel before writes is copied by the loop as ever."""
+    body = e.kernel.body.body
+    loops = [i for i in body if i.op == "for" and any(x in e.plan.staged for x in i.blocks[0].body)]
+    if len(loops) != 1:
+        return
+    loop, block = loops[0], loops[0].blocks[0]
+    staged = [i for i in block.body if i in e.plan.staged]
+    there = [i for i in staged if isinstance(i.operands[0], Var) and i.operands[0].name in e.tiled.early and i.op == "load"]
+    there = [i for i in there if copy_layout(e.tiled, i, e.plan.staged[i])[1] * e.plan.staged[i].dtype.itemsize == 16]
+    inner = _needed(block, there)
+    if not there or inner is None:
+        return
+    wanted = {x for i in (*there, *inner) for x in i.operands} | set(loop.operands[:2])
+    before: list[Instr] = []
+    for i in reversed(body[: body.index(loop)]):
+        if any(r in wanted for r in i.results):
+            before.insert(0, i)
+            wanted.update(i.operands)
+    if not all(i.op.startswith("index.") for i in (*before, *inner)):
+        return
+    for i in before:
+        e.step(i)
+        e.done.add(i)
+    k, stages, step = e.k, e.tiled.stages, loop.attrs.get("step", 1)
+    offsets, size = _places(e, staged)
+    ring = e.memory.take(size * stages)
+    e.touch(ring, size * stages, write=True)
+    first, last = e.index_register(loop.operands[0]), e.index_register(loop.operands[1])
+    skip, around = k.label("few"), dict(e.env)
+    for s in range(stages - 1):
+        at = k.value("i64", f"add.s64 {{}}, {first}, {s * step};")
+        k.emit(f"@{k.value('i1', f'setp.ge.s64 {{}}, {at}, {last};')} bra.uni {skip};")
+        e.env[block.params[0]] = at
+        for i in inner:
+            e.step(i)
+        for i in there:
+            copy(e, i, Area(e.plan.staged[i], e.shared, ring + offsets[i] + s * size, ring=True))
+        e.env.clear()
+        e.env.update(around)
+    k.place(skip)
+    k.emit("cp.async.commit_group;")
+    k.late = True
+    k.emit(WAIT.strip())
+    e.preloaded[loop] = ring, there
 
 
 def _advance(e: TiledEmitter, slot: str, size: int, end: str) -> None:

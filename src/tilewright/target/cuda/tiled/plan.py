@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from ....core.dtypes import DType, bf16, f16, f32, f64
+from ....core.dtypes import DType, bf16, f8e4m3, f8e5m2, f16, f32, f64, i8, i32, u8
 from ....core.errors import CompileError
 from ....kernels.cuda.tiled import TiledKernel
 from ....tile.ir import BINARY, UNARY, Block, Instr, Operand, TileType, Var, ViewType
@@ -59,7 +59,7 @@ class Dot:
     """A product: its instruction kind, the layout of its sums, and its operands."""
 
     instr: Instr
-    kind: str  # mma (16-bit floats), tf32 or fma
+    kind: str  # mma (16 and 8 bits), tf32, doubles, wgmma, wgmma_tf32 or fma
     layout: Layout
     down: int  # warps along rows
     across: int
@@ -74,9 +74,14 @@ class Plan:
     roots: dict[Var, tuple[Var, bool]] = field(default_factory=dict)  # of an operand: what it is, perhaps the transpose of
     virtual: set[Var] = field(default_factory=set)  # transposes that only products read, from shared memory
 
+    @property
+    def has_wgmma(self) -> bool:
+        return any(d.kind.startswith("wgmma") for d in self.dots.values())
 
-def plan(kernel: TiledKernel) -> Plan:
-    return _Planner(kernel).run()
+
+def plan(kernel: TiledKernel, *, arch: str = "sm_80", staged: dict[Instr, SharedTile] | None = None) -> Plan:
+    """`staged`: operands of products elsewhere that this program copies."""
+    return _Planner(kernel, arch, staged or {}).run()
 
 
 def tile(x: Operand) -> TileType:
@@ -97,7 +102,7 @@ def spread_out(kernel: TiledKernel, t: TileType, axis: int, vector: int) -> Layo
     """A tile over all threads, neighbours along an axis first."""
     if not t.shape:
         return Layout((), (None,) * 5, (None,) * log2(kernel.warps))
-    vector = max(1, min(vector, t.shape[axis], t.numel // kernel.block))
+    vector = max(1, min(vector, t.shape[axis], t.numel // kernel.threads))
     order = [axis, *(a for a in reversed(range(len(t.shape))) if a != axis)]
     return blocked(t.shape, kernel.warps, order, vector)
 
@@ -108,15 +113,34 @@ def copy_layout(kernel: TiledKernel, instr: Instr, shared: SharedTile) -> tuple[
     view, item = instr.operands[0], shared.dtype.itemsize
     assert isinstance(view, Var)
     vector = 1 if axis is None else min(16 // item, kernel.vector(view.name), shape[axis])
-    while vector > 1 and vector * item > 4 and shape[0] * shape[1] // vector < kernel.block:
+    while vector > 1 and vector * item > 4 and shape[0] * shape[1] // vector < kernel.threads:
         vector //= 2
     inner = 0 if shared.swapped else 1
+    if axis is not None and axis != inner:  # bytes that lie across K: single loads, and stores of four at once
+        return blocked(shape, kernel.warps, (inner, 1 - inner), max(1, min(4 // item, shape[inner]))), 1
     return blocked(shape, kernel.warps, (inner, 1 - inner), vector), vector
 
 
+def sums_in_place(kernel: TiledKernel, found: Plan) -> set[Instr]:
+    """Products by `wgmma` whose sums a loop carries and nothing else reads: they are added to where they lie."""
+    out: set[Instr] = set()
+    uses: dict[Operand, int] = {}
+    for i in kernel.walk():
+        for x in (*i.operands, *(y for b in i.blocks for y in b.yields)):
+            uses[x] = uses.get(x, 0) + 1
+    for i in kernel.walk():
+        if i.op == "for":
+            block = i.blocks[0]
+            for p, y in zip(block.params[1:], block.yields, strict=True):
+                made = next((x for x in block.body if x.op == "mma" and x.results[0] is y), None)
+                if made is not None and made.operands[2] is p and uses[p] == uses[y] == 1 and found.dots[made].kind.startswith("wgmma"):
+                    out.add(made)
+    return out
+
+
 class _Planner:
-    def __init__(self, kernel: TiledKernel) -> None:
-        self.kernel, self.out = kernel, Plan()
+    def __init__(self, kernel: TiledKernel, arch: str, staged: dict[Instr, SharedTile]) -> None:
+        self.kernel, self.out, self.arch = kernel, Plan(staged=dict(staged)), arch
         self.instrs = list(kernel.walk())
         self.made: dict[Var, Instr] = {r: i for i in self.instrs for r in i.results}
         self.users: dict[Var, list[Instr]] = {}
@@ -134,6 +158,8 @@ class _Planner:
             for r in i.results:
                 if isinstance(r.type, TileType) and any(d & (d - 1) or d < 1 for d in r.type.shape):
                     raise CompileError(f"cuda: kernel {self.kernel.name}: sides of a tile must be powers of two, got {r.type} from {i.op}")
+        for i in self.out.staged:
+            self._place_indices(i, self.out.staged[i])
         for i in self.instrs:
             if i.op == "mma":
                 self._dot(i)
@@ -193,12 +219,20 @@ class _Planner:
         kind = "mma" if a.dtype in (bf16, f16) and b.dtype is a.dtype and acc.dtype is f32 else "fma"
         if a.dtype is b.dtype is acc.dtype is f32 and i.attrs.get("precision") == "tf32":
             kind = "tf32"
+        if a.dtype is b.dtype is f64 and self.arch in ("sm_80", "sm_90a") and a.shape[1] % 16 == 0:
+            kind = "doubles"
+        bytes_ = (a.dtype in (i8, u8) and b.dtype is i8) or (a.dtype in (f8e4m3, f8e5m2) and b.dtype in (f8e4m3, f8e5m2))
+        if bytes_ and acc.dtype is (i32 if a.dtype in (i8, u8) else f32):
+            kind = "mma"
         if kind == "fma" and not (a.dtype is b.dtype is acc.dtype and acc.dtype in (f32, f64)):
             raise CompileError(f"cuda: kernel {self.kernel.name}: no product of {a} and {b} into {acc}")
-        (left, _), (right, right_turned) = self._root(i.operands[0]), self._root(i.operands[1])
-        chained = self._feeds_rows(i)
-        down, across = self._split(acc.shape, kind, chained)
-        right_shape = self._stage(right)
+        (left, left_turned), (right, right_turned) = self._root(i.operands[0]), self._root(i.operands[1])
+        right_shape = self._stage(right, not right_turned if bytes_ else None)
+        loaded = self.made.get(left) is not None and self.made[left].op in ("load", "gather") and self._only_products(left)
+        left_shape = self._stage(left, left_turned if bytes_ else None) if loaded else None
+        if kind in ("mma", "tf32") and not bytes_ and self._takes_wgmma(i, left_shape, right_shape, right_turned):
+            kind = "wgmma" if kind == "mma" else "wgmma_tf32"
+        down, across = self._split(acc.shape, kind, self._feeds_rows(i))
         if kind != "fma":
             layout = fragment(acc.shape, down, across)
         else:  # the right operand's columns are neighbours in memory: so are a thread's
@@ -209,12 +243,10 @@ class _Planner:
             self.out.layouts.setdefault(v, layout)
         own = i.operands[0]
         assert isinstance(own, Var)
-        if self.made.get(left) is not None and self.made[left].op in ("load", "gather") and self._only_products(left):
-            self._stage(left)
-        elif kind == "mma" and across == 1 and left is own:
+        if not loaded and not bytes_ and kind in ("mma", "wgmma") and across == 1 and left is own:
             self.out.layouts.setdefault(left, fragment(a.shape, down, 1))
-        else:
-            self._stage(left)
+        elif not loaded:
+            self._stage(left, left_turned if bytes_ else None)
         for x in i.operands[:2]:
             assert isinstance(x, Var)
             self.out.roots[x] = self._root(x)
@@ -223,22 +255,45 @@ class _Planner:
                 x = self.made[x].operands[0]
                 assert isinstance(x, Var)
 
-    def _stage(self, x: Var) -> SharedTile:
-        """Put an operand into shared memory: by a copy where it is only loaded, by a store where it is computed."""
+    def _takes_wgmma(self, i: Instr, left: SharedTile | None, right: SharedTile, right_turned: bool) -> bool:
+        """Whether warpgroups of four warps can multiply these operands where they lie: rows of 64 a warpgroup, and a matrix whose rows are
+        not along K in whole swizzled rows of 128 bytes."""
+        (rows, deep), (_, columns) = (tile(x).shape for x in i.operands[:2])
+        warps = self.kernel.warps
+        if self.arch != "sm_90a" or warps % 4 or rows < 64 or deep < 16 or columns * min(warps, rows // 16) < 8 * warps:
+            return False
+        if right.pitch < 32 or (right.swapped == right_turned and right.pitch != 128):
+            return False
+        if right.dtype is f32:  # rounded by TMA, as the left operand is in registers
+            view = self.made[self._root(i.operands[1])[0]].operands[0]
+            known = isinstance(view, Var) and view.name in dict(self.kernel.mapped)
+            return known and right.swapped != right_turned and left is not None and left.swapped == self._root(i.operands[0])[1]
+        if left is None:
+            return self._root(i.operands[0])[1] is False and rows * 4 >= 64 * warps
+        return left.pitch == 128 or (left.pitch >= 32 and left.swapped == self._root(i.operands[0])[1])
+
+    def _place_indices(self, made: Instr, shared: SharedTile) -> None:
+        """Indices of a gather lie where the copies that they address are made."""
+        if made.op == "gather":
+            indices, shape = made.operands[1 + len(self._strides(made))], tile(made.results[0]).shape
+            assert isinstance(indices, Var)
+            self.out.layouts.setdefault(indices, copy_layout(self.kernel, made, shared)[0].project(shape, tile(indices).shape))
+
+    def _stage(self, x: Var, across: bool | None = None) -> SharedTile:
+        """Put an operand into shared memory: by a copy where it is only loaded, by a store where it is computed. `across`: whether axis 0
+        must be the contiguous one there (the tensor cores want bytes along K)."""
         made, t = self.made.get(x), tile(x)
         if made is not None and made.op in ("load", "gather") and self._only_products(x):
             axis = unit_axis(made)  # rows that indices name and that lie across memory have neighbouring first elements
-            swapped = (axis == 0 or (axis is None and "run" in made.attrs)) and t.shape[0] > 1
+            swapped = (axis == 0 or (axis is None and "run" in made.attrs)) and t.shape[0] > 1 if across is None else across
             rows, columns = (t.shape[1], t.shape[0]) if swapped else t.shape
             shared = self.out.staged.setdefault(made, SharedTile(rows, columns, t.dtype, swapped))
-            if made.op == "gather":  # indices lie where the copies that they address are made
-                indices = made.operands[1 + len(self._strides(made))]
-                assert isinstance(indices, Var)
-                self.out.layouts.setdefault(indices, copy_layout(self.kernel, made, shared)[0].project(t.shape, tile(indices).shape))
+            self._place_indices(made, shared)
             return shared
         if made is None or made.op == "for":
             raise CompileError(f"cuda: kernel {self.kernel.name}: an operand of a product must not be carried by a loop, got {t}")
-        return self.out.stored.setdefault(x, SharedTile(t.shape[0], t.shape[1], t.dtype, False))
+        rows, columns = (t.shape[1], t.shape[0]) if across else t.shape
+        return self.out.stored.setdefault(x, SharedTile(rows, columns, t.dtype, bool(across)))
 
     @staticmethod
     def _strides(i: Instr) -> tuple[int | None, ...]:
@@ -264,6 +319,8 @@ class _Planner:
         rows, columns = shape
         low, narrow = (16, 16) if kind != "fma" else (4, 8)
         warps, down, across = self.kernel.warps, 1, 1
+        if kind.startswith("wgmma"):
+            return min(warps, rows // 16), warps // min(warps, rows // 16)
         while down * across < warps:
             tall, wide = rows // down, columns // across
             if tall >= 2 * low and (chained or tall >= wide or wide < 2 * narrow):

@@ -1,0 +1,110 @@
+"""How long a launch should take, and how far that is from what the chip could do: from flops, bytes, waves of blocks and the launch itself.
+
+The roofline is the time of a launch that runs at the chip's rate for its numbers (tensor cores where they take them) or at its bandwidth,
+and no less than one launch. The prediction is the time with what the kernel is: the units that its text uses, the SMs that its blocks
+reach, and the threads that stand behind a program. A share under a quarter is a finding of `lint`, with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...core.dtypes import DType, bf16, f8e4m3, f8e5m2, f16, f32, f64, i8, u8
+from ...core.target_spec import TargetSpec
+from ...kernels.cuda.kernel import BlockKernel
+from ...tile.ir import Kernel, ViewType
+
+QUARTER = 0.25
+LAUNCH_US = 2.0  # of a kernel in a graph that does next to nothing
+MATTERS = 0.05  # of the program's predicted time
+PRODUCTS = ("gemm", "matmul", "conv", "attention", "flash", "gates")  # what kernels of products are called
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Of a chip: TB/s of memory, TFLOP/s of the tensor cores by the bits of an element, of multiply-adds in f32 and f64."""
+
+    memory: float
+    tensor: dict[int, float]
+    f32: float
+    f64: float
+    reach: int = 1  # an SM draws this many times its share of the bandwidth
+
+
+CHIPS = {  # measured on an H200; the others from their data sheets
+    "sm_90a": Rates(4.3, {8: 1500.0, 16: 750.0, 32: 380.0, 64: 60.0}, 50.0, 30.0, 2),
+    "sm_80": Rates(1.8, {8: 560.0, 16: 280.0, 32: 140.0, 64: 17.0}, 18.0, 9.0, 2),
+    "sm_120": Rates(1.6, {8: 380.0, 16: 190.0, 32: 95.0}, 90.0, 1.4, 2),
+}
+
+
+@dataclass(frozen=True)
+class Cost:
+    us: float  # predicted
+    roofline_us: float
+    bound: str  # flops, bytes or launch: what the roofline is
+    reason: str  # what keeps the prediction from the roofline
+
+    @property
+    def share(self) -> float:
+        return self.roofline_us / self.us
+
+
+def numbers(kernel: Kernel) -> DType:
+    """The numbers that a kernel multiplies: the narrowest floats (or bytes) among its views."""
+    found = [p.type.dtype for p in kernel.params if isinstance(p.type, ViewType)]
+    fits = [d for d in found if d in (f8e4m3, f8e5m2, i8, u8, bf16, f16, f32, f64)]
+    return min(fits, key=lambda d: d.itemsize, default=f32)
+
+
+def _rate(chip: Rates, kernel: Kernel, dtype: DType, target: TargetSpec, text: str | None) -> float:
+    """TFLOP/s of these numbers: what the chip has (no `text`), or what the units give that a kernel's text uses."""
+    plain = chip.f64 if dtype is f64 else chip.f32
+    if not kernel.name.startswith(PRODUCTS):
+        return plain
+    bits = 8 * dtype.itemsize
+    tf32 = target.has("tf32") or (target.has("tf32-conv") and kernel.name.startswith("conv"))
+    if text is None:
+        return chip.tensor.get(bits, plain) if bits != 32 or tf32 else plain
+    if "wgmma.mma_async" in text:
+        return chip.tensor[bits]
+    if "mma.sync" in text:
+        return chip.tensor.get(bits, plain) * (0.5 if target.cpu == "sm_90a" and bits < 64 else 1.0)
+    return plain
+
+
+def predict(kernel: Kernel, blocks: int, threads: int, flops: float, nbytes: float, target: TargetSpec, text: str) -> Cost:
+    """The cost of one launch of `blocks` blocks on a chip."""
+    chip, dtype = CHIPS[target.cpu], numbers(kernel)
+    times = {
+        "flops": flops / _rate(chip, kernel, dtype, target, None) / 1e6, "bytes": nbytes / chip.memory / 1e6, "launch": LAUNCH_US,
+    }  # fmt: skip
+    bound = max(times, key=lambda k: times[k])
+    used = _rate(chip, kernel, dtype, target, text)
+    waves = -(-blocks // target.cores)
+    sms = min(1.0, blocks / (waves * target.cores)) if waves else 1.0
+    alone = isinstance(kernel, BlockKernel) and kernel.threads == 1 and kernel.vector == 1
+    reach = min(1.0, sms * chip.reach) * (0.25 if alone else 1.0)
+    compute = flops / (used * sms) / 1e6 * (8.0 if alone and flops > 64 * nbytes else 1.0)
+    memory = nbytes / (chip.memory * reach) / 1e6
+    us = max(compute, memory) + LAUNCH_US if max(compute, memory) > LAUNCH_US / 2 else LAUNCH_US
+    why = []
+    if sms < 0.5 and blocks < target.cores:
+        why.append(f"{blocks} blocks of {threads} threads on {target.cores} SMs")
+    best = _rate(chip, kernel, dtype, target, None)
+    if compute >= memory and used < 0.9 * best:
+        why.append(f"{dtype} products run at {used:.0f} TFLOP/s, other units of the chip reach {best:.0f}")
+    if alone:
+        why.append("one thread a program: nothing is coalesced")
+    return Cost(us, times[bound], bound, "; ".join(why))
+
+
+def lint(costs: Sequence[tuple[str, Cost]]) -> list[str]:
+    """Launches that matter to the program and are predicted under a quarter of their roofline."""
+    total = sum(c.us for _, c in costs)
+    return [
+        f"{name}: {c.us:.1f} us predicted, {100 * c.share:.0f} % of the roofline by {c.bound}: {c.reason}"
+        for name, c in costs
+        if c.share < QUARTER and c.us >= MATTERS * total
+    ]

@@ -1,0 +1,119 @@
+"""Predicted times of launches and the lint over them: small models for every chip, without a GPU, and a planted slow kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import tilewright as tw
+import tilewright.ops as o
+from tests.cuda.fake_driver import fake_gpu
+from tests.cuda.launching import graph
+from tilewright.core.dtypes import bf16, f32
+from tilewright.kernels.cuda import templates
+from tilewright.kernels.cuda.groups import Shared
+from tilewright.kernels.matmul.matmul import Matmul
+from tilewright.runtime.cuda.cost import CHIPS, QUARTER, lint, numbers, predict
+from tilewright.runtime.cuda.profile import _kind
+from tilewright.runtime.cuda.report import describe_launches
+from tilewright.target.cuda.device import cuda_target
+
+
+class Upscale(nn.Module):
+    """Convolutions of several kinds around a resize, as in decoders of images."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Conv2d(64, 128, 3, padding=1), nn.Conv2d(128, 64, 3, padding=1)
+        self.d, self.n = nn.Conv2d(64, 64, 5, padding=2, groups=64), nn.GroupNorm(8, 128)
+
+    def forward(self, x: Any) -> Any:
+        return self.d(F.relu(self.b(F.interpolate(F.silu(self.n(self.a(x))), scale_factor=2.0))))
+
+
+class Attends(nn.Module):
+    def __init__(self, d: int = 512, heads: int = 8) -> None:
+        super().__init__()
+        self.heads, self.n, self.qkv, self.o = heads, nn.LayerNorm(d), nn.Linear(d, 3 * d), nn.Linear(d, d)
+        self.m = nn.Sequential(nn.LayerNorm(d), nn.Linear(d, 4 * d), nn.GELU(), nn.Linear(4 * d, d))
+
+    def forward(self, x: Any) -> Any:
+        b, s, d = x.shape
+        q, k, v = self.qkv(self.n(x)).reshape(b, s, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        x = x + self.o(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(b, s, d))
+        return x + self.m(x)
+
+
+class Ranks(nn.Module):
+    """Bags of embeddings and an MLP."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.e, self.m = nn.Embedding(5000, 64), nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 32))
+
+    def forward(self, ids: Any) -> Any:
+        return torch.softmax(self.m(self.e(ids).mean(1)), -1)
+
+
+MODELS: dict[str, Callable[[], tuple[nn.Module, Any]]] = {
+    "upscale": lambda: (Upscale(), torch.randn(8, 64, 64, 64)),
+    "attends": lambda: (Attends(), torch.randn(8, 512, 512)),
+    "ranks": lambda: (Ranks(), torch.randint(0, 5000, (4096, 16))),
+}
+
+
+@pytest.mark.parametrize("arch", CHIPS)
+@pytest.mark.parametrize("name", MODELS)
+def test_no_launch_that_matters_is_predicted_slow(name: str, arch: str) -> None:
+    module, x = MODELS[name]()
+    module = module.eval().to(torch.bfloat16)
+    session: Any = tw.compile(module, (x.to(torch.bfloat16) if x.is_floating_point() else x,), target=arch)
+    launches, findings = describe_launches(session, {})
+    assert findings == []
+    assert all(0 < x["roofline"] <= 1 and x["predicted_us"] > 0 for x in launches)
+
+
+def test_a_product_on_single_threads_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(templates, "CUDA_TEMPLATES", [Shared(Matmul()), *templates.CUDA_TEMPLATES])
+    g = graph(lambda a, b: o.Matmul()(a, b), (bf16, (512, 512)), (bf16, (512, 512)))
+    session: Any = tw.compile(g, target="sm_90a")
+    (finding,) = session.report().data["lint"]
+    assert "of the roofline" in finding and ("one thread a program" in finding or "other units of the chip" in finding)
+    assert f"slow: {finding}" in str(session.report()) and "predicted us" in str(session.report())
+
+
+def test_what_a_prediction_is_made_of() -> None:
+    """Few blocks, other units and the launch itself."""
+    g = graph(lambda a, b: o.Matmul(transpose_b=True)(a, b), (f32, (4096, 4096)), (f32, (4096, 4096)))
+    session: Any = tw.compile(g, target="sm_90a")
+    (launch,), target = session.executable.program.launches, cuda_target("sm_90a")
+    text, flops, nbytes = session.executable.code[launch.kernel.name].ptx, 2 * 4096**3, 3 * 4 * 4096**2
+    assert numbers(launch.kernel) is f32
+    whole = predict(launch.kernel, 1056, 384, flops, nbytes, target, text)
+    assert whole.bound == "flops" and whole.share > 0.9 and whole.roofline_us == pytest.approx(flops / 50e6, rel=1e-6)
+    few = predict(launch.kernel, 4, 384, flops, nbytes, target, text)
+    assert few.share < QUARTER and few.reason == "4 blocks of 384 threads on 132 SMs"
+    assert lint([("big", whole), ("few", few)]) == [f"few: {few.us:.1f} us predicted, 3 % of the roofline by flops: {few.reason}"]
+    assert predict(launch.kernel, 1, 384, 10, 10, target, text).bound == "launch"
+
+
+def test_a_profile_tells_sizes_of_one_kernel_apart() -> None:
+    """Two products by one kernel over other K are timed apart, two of one size together."""
+
+    def build(a: Any, b: Any, c: Any, d: Any) -> Any:
+        times = o.Matmul(transpose_b=True)
+        return [times(a, b), times(b, a), times(c, d)]
+
+    g = graph(build, *((f32, (128, 64)),) * 2, *((f32, (128, 256)),) * 2)
+    with fake_gpu(run=False):
+        session: Any = tw.compile(g, target="cuda")
+        session(*(np.zeros(tuple(map(int, v.type.shape)), np.float32) for v in session.model.graph.inputs))
+        steps = session.schedule({}).steps
+        assert len({s.launch.kernel.name for s in steps}) == 1
+        assert len(steps) == 3 and len({_kind(s) for s in steps}) == 2
