@@ -112,19 +112,20 @@ def describe_launches(session: CudaSession, env: Mapping[str, int]) -> tuple[lis
     tiles = {k.name: k for k in executable.kernels()}
     for x in executable.program.launches:
         programs = x.kernel.programs if isinstance(x.kernel, BlockKernel) else 1
-        code, blocks = executable.code[x.kernel.name], -(-evaluate(x.grid, env) // programs)
-        cost = predict(tiles[x.kernel.name], blocks, code.block, evaluate(x.flops, env), evaluate(x.bytes, env), model.target, code.ptx)
-        costs.append((x.name, cost))
+        code, blocks = executable.code.get(x.kernel.name), -(-evaluate(x.grid, env) // programs)
+        work = evaluate(x.flops, env), evaluate(x.bytes, env)
+        cost = None if code is None else predict(tiles[x.kernel.name], blocks, code.block, *work, model.target, code.ptx)
+        costs += [] if cost is None else [(x.name, cost)]
         launches.append(
             {
                 "name": x.name,
                 "kernel": x.kernel.name,
                 "blocks": blocks,
-                "threads": code.block,
-                "flops": evaluate(x.flops, env),
-                "bytes": evaluate(x.bytes, env),
-                "predicted_us": cost.us,
-                "roofline": cost.share,
+                "threads": 0 if code is None else code.block,
+                "flops": work[0],
+                "bytes": work[1],
+                "predicted_us": 0.0 if cost is None else cost.us,
+                "roofline": 0.0 if cost is None else cost.share,
                 "inside": around.get(x, ""),
                 "note": x.note,
             }
