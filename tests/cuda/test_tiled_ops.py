@@ -183,3 +183,18 @@ def test_norms_of_whole_images(dtype: DType, last: bool, monkeypatch: pytest.Mon
     y = y.transpose(0, 3, 1, 2) if last else y
     y = (y - y.mean((1, 2, 3), keepdims=True)) / np.sqrt(y.var((1, 2, 3), keepdims=True) + 1e-5)
     close(got, np.maximum(y * w.astype(np.float64) + c.astype(np.float64), 0), dtype, ("f32",) if dtype is f32 else ())
+
+
+@pytest.mark.parametrize("dtype", [f32, bf16, f64])
+@pytest.mark.parametrize("sizes", [(1, 3, 1), (1, 9, 1), (3, 1, 1), (5, 1, 4), (1, 1, 7), (2, 3, 1)])
+@pytest.mark.parametrize("turned", [(False, False), (True, False), (False, True), (True, True)])
+def test_products_with_axes_of_size_1(dtype: DType, sizes: tuple[int, int, int], turned: tuple[bool, bool]) -> None:
+    """Two axes then have stride 1, and only one of them can be walked in pieces."""
+    m, n, k = sizes
+    rng = fresh_rng()
+    a = rng.standard_normal((k, m) if turned[0] else (m, k)).astype(NUMPY[dtype])
+    b = rng.standard_normal((n, k) if turned[1] else (k, n)).astype(NUMPY[dtype])
+    made = graph(Matmul(transpose_a=turned[0], transpose_b=turned[1]), (dtype, a.shape), (dtype, b.shape))
+    product = Emulated(made, "sm_80" if dtype is bf16 else "sm_90a")
+    want = (a.T if turned[0] else a).astype(np.float64) @ (b.T if turned[1] else b).astype(np.float64)
+    close(product(a, b)[0], want, dtype)

@@ -14,7 +14,7 @@ TOLERANCE = {torch.float64: 1e-11, torch.float32: 3e-5, torch.float16: 8e-3, tor
              torch.complex128: 1e-11}
 
 
-def same(got: Any, want: Any, what: str = "") -> None:
+def assert_same(got: Any, want: Any, what: str = "") -> None:
     mine, my_spec = _pytree.tree_flatten(got)
     leaves, spec = _pytree.tree_flatten(want)
     assert my_spec == spec, what
@@ -54,8 +54,8 @@ def check(fn: Callable[..., Any], *args: Any, calls: int = 2, splits: int | None
         for _ in range(calls):
             ours, theirs = again(args), again(args)
             got, want = compiled(*ours), fn(*theirs)
-            same(got, want, "result")
-            same(ours, theirs, "argument")
+            assert_same(got, want, "result")
+            assert_same(ours, theirs, "argument")
             assert aliases((ours, got)) == aliases((theirs, want))
             if strides:
                 pairs = zip(_pytree.tree_leaves(got), _pytree.tree_leaves(want), strict=True)
@@ -64,7 +64,7 @@ def check(fn: Callable[..., Any], *args: Any, calls: int = 2, splits: int | None
                 for tree in (got, want):
                     ends = [t for t in _pytree.tree_leaves(tree) if isinstance(t, torch.Tensor) and t.requires_grad]
                     torch.stack([t.abs().square().sum().to(torch.float64) for t in ends]).sum().backward()
-                same([t.grad for t in _pytree.tree_leaves(ours) if isinstance(t, torch.Tensor) and t.is_leaf],
+                assert_same([t.grad for t in _pytree.tree_leaves(ours) if isinstance(t, torch.Tensor) and t.is_leaf],
                      [t.grad for t in _pytree.tree_leaves(theirs) if isinstance(t, torch.Tensor) and t.is_leaf], "gradient")
     assert found, "nothing was compiled"
     if splits is not None:

@@ -11,59 +11,59 @@ import torch.nn as nn
 
 from tilewright.dynamo.backend import SplitWarning, watching
 
-from .check import check, same
+from .check import assert_same, check
 
 
 def compiled(fn: Any, **how: Any) -> Any:
     return torch.compile(fn, backend="tilewright", **how)
 
 
-def over(fn: Any, calls: list[tuple[Any, ...]], graphs: int, **how: Any) -> None:
+def check_over(fn: Any, calls: list[tuple[Any, ...]], graphs: int, **how: Any) -> None:
     """The function over several arguments, with as many compiles as expected and no split."""
     call = compiled(fn, **how)
     with torch.no_grad(), watching() as found:
         for args in calls:
-            same(call(*args), fn(*args))
+            assert_same(call(*args), fn(*args))
     assert len(found) == graphs
     assert sum(c.splits for c in found) == 0, [c.refusals for c in found]
 
 
 def test_automatic_dynamic_shapes() -> None:
     module = nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.GELU(), nn.Linear(16, 4))
-    over(module, [(torch.randn(n, 8),) for n in (2, 3, 5, 17, 64)], graphs=2)
+    check_over(module, [(torch.randn(n, 8),) for n in (2, 3, 5, 17, 64)], graphs=2)
 
 
 def test_dynamic_from_the_start() -> None:
-    over(lambda x: (x @ x.t()).softmax(-1).sum(0), [(torch.randn(n, n + 2),) for n in (4, 5, 9)], graphs=1, dynamic=True)
+    check_over(lambda x: (x @ x.t()).softmax(-1).sum(0), [(torch.randn(n, n + 2),) for n in (4, 5, 9)], graphs=1, dynamic=True)
 
 
 def test_marked_dims() -> None:
     calls = [(torch.randn(n, 6),) for n in (4, 5, 8)]
     torch._dynamo.mark_dynamic(calls[0][0], 0)
-    over(lambda x: x.cumsum(0) * x.shape[0], calls, graphs=1)
+    check_over(lambda x: x.cumsum(0) * x.shape[0], calls, graphs=1)
 
 
 def test_sizes_of_zero_and_one() -> None:
-    over(lambda x: (x * 2).sum(1), [(torch.randn(n, 3),) for n in (4, 5, 1, 0)], graphs=4)
+    check_over(lambda x: (x * 2).sum(1), [(torch.randn(n, 3),) for n in (4, 5, 1, 0)], graphs=4)
 
 
 def test_dynamic_pictures() -> None:
     module = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2)).eval()
-    over(module, [(torch.randn(b, 3, n, n),) for b, n in ((2, 8), (3, 10), (4, 12))], graphs=1, dynamic=True)
+    check_over(module, [(torch.randn(b, 3, n, n),) for b, n in ((2, 8), (3, 10), (4, 12))], graphs=1, dynamic=True)
 
 
 def test_dynamic_strides() -> None:
-    over(lambda x: x * 2 + 1, [(torch.randn(n, n + 3).t(),) for n in (4, 5, 6)], graphs=1, dynamic=True)
+    check_over(lambda x: x * 2 + 1, [(torch.randn(n, n + 3).t(),) for n in (4, 5, 6)], graphs=1, dynamic=True)
 
 
 def test_numbers_as_arguments() -> None:
-    over(lambda x, n: x[:n] * n, [(torch.randn(9, 5), n) for n in (3, 4, 5)], graphs=2)
+    check_over(lambda x, n: x[:n] * n, [(torch.randn(9, 5), n) for n in (3, 4, 5)], graphs=2)
     torch._dynamo.reset()
-    over(lambda x, a: x * a + a, [(torch.randn(9, 5), a) for a in (0.5, 1.5, 2.5)], graphs=2)
+    check_over(lambda x, a: x * a + a, [(torch.randn(9, 5), a) for a in (0.5, 1.5, 2.5)], graphs=2)
 
 
 def test_sizes_as_results() -> None:
-    over(lambda x: (x * 2, x.shape[0] * 3, x.shape[0] + x.shape[1]), [(torch.randn(n, 5),) for n in (3, 4)], graphs=1, dynamic=True)
+    check_over(lambda x: (x * 2, x.shape[0] * 3, x.shape[0] + x.shape[1]), [(torch.randn(n, 5),) for n in (3, 4)], graphs=1, dynamic=True)
 
 
 @pytest.mark.slow
@@ -78,7 +78,7 @@ def test_training_with_dynamic_shapes() -> None:
                 layer.zero_grad()
                 fn(x).square().sum().backward()
                 grads.append([p.grad for p in layer.parameters()])
-            same(*grads)
+            assert_same(*grads)
     assert [c.kind for c in found] == ["forward", "backward"]
     assert sum(c.splits for c in found) == 0
 
@@ -90,7 +90,7 @@ def test_graph_breaks() -> None:
             return y + 1
         return y - 1
 
-    over(fn, [(torch.ones(4),), (-torch.ones(4),)], graphs=3)
+    check_over(fn, [(torch.ones(4),), (-torch.ones(4),)], graphs=3)
 
 
 def test_data_dependent_sizes_break_the_graph() -> None:
@@ -98,7 +98,7 @@ def test_data_dependent_sizes_break_the_graph() -> None:
         return x.nonzero(), x[x > 0] * 2, torch.unique((x * 2).long()), torch.masked_select(x, x > 0).sum()
 
     x = torch.randn(9)
-    same(compiled(fn)(x), fn(x))
+    assert_same(compiled(fn)(x), fn(x))
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ def test_data_dependent_sizes_in_one_graph() -> None:
             call(torch.randn(9))
         for _ in range(3):
             x = torch.randn(9)
-            same(call(x), fn(x))
+            assert_same(call(x), fn(x))
     assert len(found) == 1 and found[0].splits >= 1
 
 
@@ -137,7 +137,7 @@ def test_inference_mode_and_no_grad() -> None:
 
 def test_default_device() -> None:
     with torch.device("cpu"):
-        same(compiled(lambda x: x * torch.arange(3.0))(torch.ones(3)), torch.arange(3.0))
+        assert_same(compiled(lambda x: x * torch.arange(3.0))(torch.ones(3)), torch.arange(3.0))
 
 
 def test_threads() -> None:
@@ -173,7 +173,7 @@ def test_subclasses() -> None:
 def test_conjugate_views() -> None:
     z = torch.randn(4, dtype=torch.complex64)
     with pytest.warns(SplitWarning):
-        same(compiled(lambda z: z * 2)(z.conj()), z.conj() * 2)
+        assert_same(compiled(lambda z: z * 2)(z.conj()), z.conj() * 2)
     check(lambda z: (z.conj() * 2, z * 1), z)
 
 
@@ -185,7 +185,7 @@ def test_branches_run_in_pytorch() -> None:
     with pytest.warns(SplitWarning, match="cond x1"):
         call(torch.ones(3))
     for x in (torch.ones(3), -2 * torch.ones(3)):
-        same(call(x), fn(x))
+        assert_same(call(x), fn(x))
 
 
 def test_transforms_and_own_gradients() -> None:
@@ -200,8 +200,8 @@ def test_transforms_and_own_gradients() -> None:
             return g * ctx.saved_tensors[0].exp() * 2
 
     x = torch.randn(3, 4)
-    same(compiled(lambda x: torch.vmap(lambda y: y.softmax(0) * y)(x))(x), x.softmax(1) * x)
-    same(compiled(lambda x: torch.func.grad(lambda y: (y**3).sum())(x))(x), 3 * x**2)
+    assert_same(compiled(lambda x: torch.vmap(lambda y: y.softmax(0) * y)(x))(x), x.softmax(1) * x)
+    assert_same(compiled(lambda x: torch.func.grad(lambda y: (y**3).sum())(x))(x), 3 * x**2)
     x.requires_grad_()
     compiled(lambda x: Own.apply(x) * 3)(x).sum().backward()
     assert x.grad is not None

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from tilewright.dynamo.backend import SplitWarning
 
-from .check import check, same
+from .check import assert_same, check
 
 r = torch.randn
 INFERENCE: dict[str, tuple[Any, Any]] = {
@@ -121,7 +121,7 @@ def test_inference(name: str) -> None:
         if name in ("identity", "chunk of an argument", "view of an argument", "views of an argument"):
             compiled = torch.compile(fn, backend="tilewright")
             got, want = compiled(*args), fn(*args)
-            same(got, want)
+            assert_same(got, want)
             return
         if name in SPLIT:
             with pytest.warns(SplitWarning, match=SPLIT[name]):

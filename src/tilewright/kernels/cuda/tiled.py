@@ -48,8 +48,9 @@ class TiledKernel(SimtKernel):
 
 
 def aligned(layout: Layout, inner: Dim | None = None, most: int = 16) -> int:
-    """The largest power of two of elements that every row of a layout starts at a multiple of (and that `inner`, the row's length, is)."""
-    v = most
+    """The largest power of two of elements that every row of a layout starts at a multiple of (and that `inner`, the row's length, is). 1
+    where several axes have stride 1 (some of size 1): whoever walks along one of them starts at every place of another."""
+    v = most if layout.strides.count(1) <= 1 else 1
     parts = [layout.offset, *(s for s in layout.strides if s != 1), *([] if inner is None else [inner])]
     while v > 1 and not all(divisible(x, v) for x in parts):
         v //= 2
