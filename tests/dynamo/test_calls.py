@@ -150,7 +150,7 @@ def test_threads() -> None:
         with torch.no_grad():
             for _ in range(30):
                 x = torch.randn(4, 32)
-                if not torch.allclose(call(x), module(x), atol=1e-5):
+                if float((call(x) - module(x)).abs().max()) > 1e-5:
                     wrong.append(x)
 
     threads = [threading.Thread(target=work) for _ in range(4)]

@@ -147,8 +147,11 @@ def test_models_that_onnxruntime_quantized(form: str, tmp_path: Path) -> None:
         style = q.QuantFormat.QDQ if form == "qdq" else q.QuantFormat.QOperator
         q.quantize_static(before, after, Reader(), quant_format=style, per_channel=True)
     x = f(2, 3, 8, 8)
-    got, want, exact = tw.compile(str(after))(x), peer(str(after), {"x": x})[0], peer(str(before), {"x": x})[0]
+    session = tw.compile(str(after))
+    got, want, exact = session(x), peer(str(after), {"x": x})[0], peer(str(before), {"x": x})[0]
     assert np.abs(got - want).max() <= 0.02 * np.abs(exact).max()
+    if form == "qdq":
+        assert session.model.passes["integer-products"], "products between the pairs are those of integers"
 
 
 # --- external data, functions -----------------------------------------------------------------------------------------------------------
