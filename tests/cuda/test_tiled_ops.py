@@ -24,7 +24,7 @@ from tilewright.target.cuda.device import cuda_target
 NUMPY = {bf16: ml_dtypes.bfloat16, f16: np.float16, f32: np.float32, f64: np.float64}
 
 
-def close(got: Any, want: Any, dtype: DType, features: tuple[str, ...] = ()) -> None:
+def assert_close(got: Any, want: Any, dtype: DType, features: tuple[str, ...] = ()) -> None:
     got, want = got.astype(np.float64), want.astype(np.float64)
     limit = 2e-2 if dtype in (bf16, f16) else 2e-3 if features else 2e-6
     assert np.abs(got - want).max() <= limit * max(1.0, np.abs(want).max())
@@ -60,7 +60,7 @@ def test_convolutions(
     e = Emulated(g, features=features)
     assert any(isinstance(launch.kernel, TiledKernel) for launch in e.program.launches)
     (got,) = e(*arrays)
-    close(got, reference(g, [a.astype(NUMPY[dtype]) for a in arrays])[0], dtype, () if exact else features)
+    assert_close(got, reference(g, [a.astype(NUMPY[dtype]) for a in arrays])[0], dtype, () if exact else features)
 
 
 PRODUCTS: list[tuple[DType, tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
@@ -86,7 +86,7 @@ def test_products(dtype: DType, a: tuple[int, ...], b: tuple[int, ...], how: dic
     g = graph(lambda x, y, z: o.Relu()(o.Add()(Matmul(**how)(x, y), z)), (dtype, a), (dtype, b), (dtype, (n,)))
     e = Emulated(g, features=features)
     assert any(isinstance(launch.kernel, TiledKernel) for launch in e.program.launches)
-    close(e(*arrays)[0], reference(g, arrays)[0], dtype, features)
+    assert_close(e(*arrays)[0], reference(g, arrays)[0], dtype, features)
 
 
 def test_rows_that_products_read_are_padded() -> None:
@@ -103,7 +103,7 @@ def test_rows_that_products_read_are_padded() -> None:
     found = padded_rows(run_pipeline(g, cuda_target()), cuda_target())
     assert {(v.shape, lay.strides) for v, lay in found.items() if v.shape == (70, 63)} == {((70, 63), (64, 1))}
     e = Emulated(g, "sm_80")
-    close(e(x, w)[0], reference(g, [x, w])[0], f16)
+    assert_close(e(x, w)[0], reference(g, [x, w])[0], f16)
 
 
 def test_long_operands_with_odd_rows_are_read_as_they_lie() -> None:
@@ -182,7 +182,7 @@ def test_norms_of_whole_images(dtype: DType, last: bool, monkeypatch: pytest.Mon
     y = x.astype(np.float64)
     y = y.transpose(0, 3, 1, 2) if last else y
     y = (y - y.mean((1, 2, 3), keepdims=True)) / np.sqrt(y.var((1, 2, 3), keepdims=True) + 1e-5)
-    close(got, np.maximum(y * w.astype(np.float64) + c.astype(np.float64), 0), dtype, ("f32",) if dtype is f32 else ())
+    assert_close(got, np.maximum(y * w.astype(np.float64) + c.astype(np.float64), 0), dtype, ("f32",) if dtype is f32 else ())
 
 
 @pytest.mark.parametrize("dtype", [f32, bf16, f64])
@@ -197,4 +197,4 @@ def test_products_with_axes_of_size_1(dtype: DType, sizes: tuple[int, int, int],
     made = graph(Matmul(transpose_a=turned[0], transpose_b=turned[1]), (dtype, a.shape), (dtype, b.shape))
     product = Emulated(made, "sm_80" if dtype is bf16 else "sm_90a")
     want = (a.T if turned[0] else a).astype(np.float64) @ (b.T if turned[1] else b).astype(np.float64)
-    close(product(a, b)[0], want, dtype)
+    assert_close(product(a, b)[0], want, dtype)
