@@ -89,7 +89,12 @@ def test_a_saved_session_keeps_its_target(tmp_path: Path, capsys: pytest.Capture
 
 def test_a_language_model_has_three_programs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write_tiny_model(tmp_path / "tiny.gguf", format="Q4_0", layers=1, context=32)
-    assert main(["inspect", str(path)]) == 1 and "add --target cuda" in capsys.readouterr().err
+    assert main(["inspect", str(path), "-o", str(tmp_path / "cpu")]) == 0
+    assert (tmp_path / "cpu" / "model" / "index.html").exists()
+    assert main(["inspect", str(path), "-o", str(tmp_path / "cpu"), "--at", "S=many"]) == 1
+    assert "--at takes sizes like B=1,S=16" in capsys.readouterr().err
+    assert main(["inspect", str(path), "-o", str(tmp_path / "cpu"), "--at", "S=99,P=0"]) == 1
+    assert "there is no dim S of size 99" in capsys.readouterr().err
     assert main(["inspect", str(path), "--target", "cuda", "-o", str(tmp_path / "out")]) == 0
     for name in ("one_token", "prompts", "choice"):
         assert "registers" in (tmp_path / "out" / name / "report.txt").read_text()

@@ -16,6 +16,7 @@ from tilewright.build.ahead import Ahead, packed_estimate
 from tilewright.kernels.launch import Packed
 from tilewright.ops.structure import ConstantData
 from tilewright.runtime.memory import HUGE
+from tilewright.target.cpu.host import host_target
 
 
 def resident() -> int:
@@ -118,7 +119,8 @@ def test_the_same_bits(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(Ahead, "packed", packed)
     got = tw.compile(model, (x,))(x)
     assert torch.equal(got, plain)
-    assert any(asked), "at least one weight was guessed right"
+    words = name == "half" and host_target().has("avx512bf16")  # pairs of bf16, which nobody guesses
+    assert any(asked) or words, "at least one weight was guessed right"
     tolerance = 3e-2 if got.dtype == torch.bfloat16 else 1e-4
     with torch.no_grad():
         want = model.float()(x.float() if x.is_floating_point() else x)

@@ -201,6 +201,7 @@ def test_a_compile_in_there_works_or_says_why_not(name: str) -> None:
         torch.testing.assert_close(found, model(x).detach(), check_stride=False)
 
 
+@pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace the builtin `tilewright:UserWarning")
 @pytest.mark.parametrize("what", ["session", "jit", "eager", "compile"])
 def test_torch_compile_leaves_our_functions_alone(what: str) -> None:
     x = torch.randn(8, 6)

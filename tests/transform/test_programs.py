@@ -26,18 +26,19 @@ def mappings() -> int:
 
 
 def test_many_shapes_of_an_eager_function_keep_few_programs() -> None:
-    tw.tanh(np.ones(3, np.float32))
+    tw.softmax(np.ones(3, np.float32))
     before = mappings()
-    for n in range(1, 120):
+    for n in range(1, 60):
         x = fresh_rng().standard_normal(n).astype(np.float32)
-        np.testing.assert_allclose(tw.tanh(x), np.tanh(x.astype(np.float64)), rtol=3e-7, atol=1e-7)
+        e = np.exp(x.astype(np.float64))
+        np.testing.assert_allclose(tw.softmax(x), e / e.sum(), rtol=3e-6, atol=1e-7)
     assert len(functions._EAGER._kept) <= 8
     assert mappings() < before + 60, "every shape keeps mappings of its own"
 
 
 def test_all_eager_functions_share_one_bound() -> None:
     for n in range(1, 20):
-        tw.sin(np.ones(n, np.float32)), tw.cos(np.ones((n, 2), np.float32)), tw.exp(np.ones(n, np.float64))
+        tw.softmax(np.ones(n, np.float32)), tw.log_softmax(np.ones((n, 2), np.float32)), tw.logsumexp(np.ones(n, np.float64))
     assert len(functions._EAGER._kept) <= 8
 
 

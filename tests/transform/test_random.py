@@ -181,7 +181,7 @@ def test_derivatives_pass_what_is_kept() -> None:
 
 def test_a_suite_of_distributions_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     """A wrong scale, numbers that are left out, a generator with nine rounds too few."""
-    import tilewright.ops.random as generator
+    import tilewright.ops.random.philox as generator
 
     with pytest.raises(AssertionError, match="away from the right one"):
         assert_distribution(1.05 * tw.random.normal(KEY, (MANY,)), normal_below)

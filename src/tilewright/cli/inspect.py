@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="a saved session (model.tw), an ONNX file, a GGUF file, module:factory, or PTX")
     parser.add_argument("--target", help="cpu, cuda, or a GPU architecture like sm_90a (default: what the factory says, else cpu)")
+    parser.add_argument("--at", metavar="DIM=N,…", default="", help="sizes of dynamic dims for costs and times, like B=1,S=16")
     parser.add_argument("-o", "--output", metavar="DIR", help="folder to write (default: NAME-inspect)")
 
 
@@ -45,10 +46,27 @@ def run(args: argparse.Namespace) -> int:
         if args.model.endswith(".gguf") or Path(args.model).is_dir():
             return _language_model(args, say)
         session, imported, off = open_model(args.model, say, args.target)
-        return _written(session, imported, off, Path(args.output or f"{_file_name(session.name)}-inspect"), say)
+        return _written(session, imported, off, Path(args.output or f"{_file_name(session.name)}-inspect"), say, sizes(args.at))
 
 
-def _written(session: Any, imported: Graph | None, off: tuple[str, ...], folder: Path, say: Progress) -> int:
+def sizes(text: str) -> dict[str, int]:
+    """`B=1,S=16` as names and numbers.
+
+    >>> sizes("B=1,S=16")
+    {'B': 1, 'S': 16}
+    """
+    found: dict[str, int] = {}
+    for part in filter(None, text.split(",")):
+        name, _, number = part.partition("=")
+        if not number.strip().isdigit():
+            raise InputError(f"inspect: --at takes sizes like B=1,S=16, got {text!r}")
+        found[name.strip()] = int(number)
+    return found
+
+
+def _written(
+    session: Any, imported: Graph | None, off: tuple[str, ...], folder: Path, say: Progress, at: dict[str, int] | None = None
+) -> int:
     from .inspection import inspect_session
 
     if session.model.target.kind == "cuda":
@@ -56,7 +74,7 @@ def _written(session: Any, imported: Graph | None, off: tuple[str, ...], folder:
 
         name, count = "report.txt", inspect_cuda(session, folder)
     else:
-        name, count = "index.html", write(inspect_session(session, imported, off, progress=say), folder)
+        name, count = "index.html", write(inspect_session(session, imported, off, progress=say, at=at), folder)
     print(f"{folder / name} and {count - 1} files beside it")
     return 0
 
@@ -68,7 +86,8 @@ def _language_model(args: argparse.Namespace, say: Progress) -> int:
     with load_llm(args.model, target=args.target or "cpu", progress=say) as llm:
         folder = Path(args.output or f"{_file_name(llm.name)}-inspect")
         for name, session in llm.programs().items():
-            _written(session, None, (), folder / _file_name(name), say)
+            at = sizes(args.at) or {"P": 0, "S": min(16, llm.context_length)}  # a short prompt
+            _written(session, None, (), folder / _file_name(name), say, at)
     return 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from ..ir.graph import Graph, Node, Value
@@ -27,14 +28,15 @@ KIND = {
 
 
 def inspect_session(
-    session: Session, imported: Graph | None = None, disable: tuple[str, ...] = (), progress: Progress | None = None
-) -> Inspection:
+    session: Session, imported: Graph | None = None, disable: tuple[str, ...] = (), progress: Progress | None = None,
+    at: Mapping[str, int] | None = None,
+) -> Inspection:  # fmt: skip
     """All about a session. With the graph it was compiled from, the passes are run again to show each one's result; a session
     that was loaded knows its final graph only. Times come from the session's report: a run on zeros."""
     say = progress or _quiet
     final = session.model.graph
     say("timing")
-    report = session.report().data
+    report = session.report(at).data
     data = Inspection(session.name, report["target"])
     data.stages = _stages(session, imported, disable)
     data.compile_stages = list(report["stages_s"].items())

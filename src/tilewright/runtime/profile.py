@@ -60,7 +60,7 @@ def measure_bound(session: Session, bound: Bound, repeat: int, *, zeros: bool = 
     assert executable is not None
     workspace = session.take()
     key = tuple(bound.env[s.name] for s in interface.symbols)
-    instance, job = workspace.instance(key), workspace.instances[key][2]
+    instance, job = workspace.prepared(key)
     outputs = [np.empty(tuple(evaluate(d, bound.env) for d in t.shape), t.dtype.np) for t in interface.outputs]
     for i, address in enumerate((*bound.addresses, *(o.ctypes.data for o in outputs))):
         workspace.io[i] = address

@@ -4,6 +4,7 @@ from __future__ import annotations
 import io
 import shutil
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ import numpy as np
 
 from ..core import html
 from ..core.dims import evaluate
+from ..core.errors import InputError
 from .arguments import Bound, describe
 
 if TYPE_CHECKING:
@@ -39,8 +41,8 @@ class Report:
         return html.lines(_facts(self.data)) + (html.table(COLUMNS, rows, (1, len(COLUMNS) - 1)) if rows else "")
 
 
-def make_report(session: Session) -> Report:
-    """Costs at the shape of the last call (or a typical one), times from a run on zeros."""
+def make_report(session: Session, at: Mapping[str, int]) -> Report:
+    """Costs at the sizes of `at`, of the last call, or typical ones; times from a run on zeros."""
     model, executable = session.model, session.executable
     data: dict[str, Any] = {
         "name": model.name,
@@ -54,7 +56,12 @@ def make_report(session: Session) -> Report:
     }
     if executable is None:
         return Report(data)
-    env = session.last_env() or {s.name: min(s.hi, max(s.lo, 128)) for s in session.interface.symbols}
+    known = {s.name: s for s in session.interface.symbols}
+    for name, size in at.items():
+        if name not in known or not known[name].lo <= size <= known[name].hi:
+            ranges = ", ".join(f"{s.name} in {s.lo}..{s.hi}" for s in known.values()) or "none"
+            raise InputError(f"report: there is no dim {name} of size {size}; the dynamic dims are {ranges}")
+    env = {**(session.last_env() or {s.name: min(s.hi, max(s.lo, 128)) for s in known.values()}), **at}
     from .profile import measure_bound
 
     profile = measure_bound(session, _zeros(session, env), 3, zeros=True)

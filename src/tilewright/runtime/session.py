@@ -307,12 +307,13 @@ class Session:
     def name(self) -> str:
         return self.model.name
 
-    def report(self) -> Report:
-        """What the program consists of: kernels and their costs, arena, compile stages, inserted copies."""
+    def report(self, at: Mapping[str, int] | None = None) -> Report:
+        """What the program consists of: kernels and their costs, arena, compile stages, inserted copies. `at` gives the sizes of dynamic
+        dims; others are those of the last call, or typical ones."""
         self._open()
         from .report import make_report
 
-        return make_report(self)
+        return make_report(self, at or {})
 
     def profile(self, *args: Any, repeat: int = 5, **kwargs: Any) -> Profile:
         """Run with a clock around every kernel on every thread."""

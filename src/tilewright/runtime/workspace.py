@@ -67,8 +67,13 @@ class Workspace:
         return tuple(round_up(v, symbols[i]) if i in self._late else v for i, v in enumerate(key))
 
     def instance(self, key: Key) -> Instance:
+        return self.prepared(key)[0]
+
+    def prepared(self, key: Key) -> tuple[Instance, Any]:
+        """The instance for these symbol values, and its job block."""
         self.job(key)
-        return self.instances[self._rounded(key) if self._late else key][1]
+        _, made, job = self.instances[self._rounded(key) if self._late else key]
+        return made, job
 
     def _build(self, key: Key) -> int:
         env = dict(zip((s.name for s in self.executable.interface.symbols), key, strict=True))

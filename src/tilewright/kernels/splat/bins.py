@@ -22,7 +22,7 @@ from ..template import Reason, Template, alone
 
 BLOCK = 4096  # splats of a program
 LANES = 16
-CAPACITY = 7  # code in the error block
+CAPACITY = 9  # code in the error block
 
 
 class SplatBin(Template):

@@ -334,7 +334,7 @@ class Requantise(Composite):
         return np.clip(np.rint(acc.astype(m.dtype) * m) + z, info.min, info.max).astype(self.dtype.np)
 
     def decompose(self, acc: Value, multiplier: Value, zero: Value) -> Value:
-        rank = len(acc.shape)
+        rank, info = len(acc.shape), np.iinfo(self.dtype.np)
         scaled = F.mul(F.cast(acc, multiplier.dtype), along(multiplier, self.axis, rank))
         codes = F.add(F.apply("round", scaled), F.cast(along(zero, self.axis, rank), multiplier.dtype))
-        return F.cast(codes, self.dtype)  # which saturates
+        return F.cast(F.minimum(F.maximum(codes, float(info.min)), float(info.max)), self.dtype)

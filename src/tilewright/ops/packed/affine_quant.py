@@ -56,9 +56,9 @@ class Quantise(Composite):
         return np.clip(np.rint(x / s) + z, info.min, info.max).astype(self.dtype.np)
 
     def decompose(self, x: Value, scale: Value, zero: Value) -> Value:
-        rank = len(x.shape)
+        rank, info = len(x.shape), np.iinfo(self.dtype.np)
         codes = F.add(F.apply("round", F.div(x, along(scale, self.axis, rank))), F.cast(along(zero, self.axis, rank), x.dtype))
-        return F.cast(codes, self.dtype)  # which saturates
+        return F.cast(F.minimum(F.maximum(codes, float(info.min)), float(info.max)), self.dtype)
 
 
 @register

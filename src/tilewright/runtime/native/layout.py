@@ -36,7 +36,7 @@ JOB_FAULTS, JOB_FAULT_COUNT = 31, 32  # the error blocks of all launches
 JOB_NAMES = 33  # for each thunk the address and length of a text that names it after a crash; 0: there are none
 JOB_WORDS = 40
 ERROR_WORDS = 4
-INDEX_OUT_OF_RANGE, BAD_LOGITS, SINGULAR, NOT_POSITIVE, DIVISION, CAPACITY = 1, 2, 3, 4, 5, 7  # codes in the first word of an error block
+INDEX_OUT_OF_RANGE, BAD_LOGITS, SINGULAR, NOT_POSITIVE, DIVISION, CAPACITY = 1, 2, 3, 4, 5, 9  # codes in the first word of an error block
 OUT_OF_BOUNDS = 6  # of kernels that check their accesses (target/cpu/bounds.py)
 RAISED, POSITION = 7, 8  # a function of the host raised; a position outside a view of a user's kernel (lang/build.py)
 
