@@ -42,9 +42,12 @@ def libc(name: str) -> Any:
 
 @pytest.fixture
 def library() -> Iterator[None]:
+    before = dict(natives.LIBRARIES)
+    natives.LIBRARIES.pop("libc", None)
     natives.provide("libc", libc)
     yield
-    del natives.LIBRARIES["libc"]
+    natives.LIBRARIES.clear()
+    natives.LIBRARIES.update(before)
 
 
 def natively(kernel: Kernel, args: list[Any], grid: int) -> None:

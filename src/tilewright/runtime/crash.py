@@ -3,7 +3,8 @@
 Every thread that walks a schedule keeps in a slot which job it walks and which thunk it runs: one store a thunk. The slot is found by the
 thread's own pointer; of two threads that share a slot one is not named. Where faulthandler is enabled (by `python -X faulthandler`, by
 the command line of this package and by pytest) a handler of ours stands in front of it. It looks up its thread's slot, writes the text
-that the job has for the thunk, puts the handler behind it back and returns: the instruction runs again and crashes as before.
+that the job has for the thunk, puts the handler behind it back and returns: the instruction runs again and crashes as before. Another
+thread that crashes meanwhile waits, so that one report is whole; the process is gone before it has waited for long.
 """
 from __future__ import annotations
 
@@ -28,6 +29,7 @@ MASK_BYTES = 128  # of libc's struct sigaction: handler · mask · flags · rest
 SA_SIGINFO, SA_ONSTACK = 4, 0x08000000
 EXPORTS = ("tw_crash", "tw_crash_actions", "tw_crash_file")
 UNNAMED = b" in native code, in a schedule without names\n"
+PATIENCE = 1 << 24  # system calls, some seconds: for a process that survives its crash
 FILE = 2  # where the line is written: as for faulthandler, the standard error
 
 
@@ -87,6 +89,7 @@ def crash_ir(write: int, tgkill: int, gettid: int) -> str:
 @crash.unnamed = internal constant [{len(UNNAMED)} x i8] c"{unnamed}"
 @tw_crash_actions = global [{32 * ctypes.sizeof(_Action)} x i8] zeroinitializer, align 16
 @tw_crash_file = global i64 2
+@crash.claimed = internal global i64 0
 define void @tw_crash(i32 %signal, ptr %info, ptr %context) #0 {{
 entry:
   %self = call i64 @myself()
@@ -95,7 +98,17 @@ entry:
   %mine = icmp eq i64 %key, %self
   %walks = icmp ne ptr %job, null
   %inside = and i1 %mine, %walks
-  br i1 %inside, label %who, label %back
+  br i1 %inside, label %claim, label %back
+claim:
+  %earlier = atomicrmw xchg ptr @crash.claimed, i64 1 seq_cst
+  %first = icmp eq i64 %earlier, 0
+  br i1 %first, label %who, label %wait
+wait:
+  %turn = phi i64 [ 0, %claim ], [ %next, %wait ]
+  %w3 = call i64 (i64, ...) @syscall(i64 {gettid})
+  %next = add i64 %turn, 1
+  %waits = icmp ult i64 %next, {PATIENCE}
+  br i1 %waits, label %wait, label %back
 who:
   switch i32 %signal, label %back [
 {cases}  ]
