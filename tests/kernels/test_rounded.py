@@ -54,7 +54,7 @@ def test_a_norm(kind: str, also: bool, level: str) -> None:
         np.testing.assert_array_equal(g, w)
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", ["native", *(pytest.param(x, marks=pytest.mark.slow) for x in LEVELS[1:])])
 @pytest.mark.parametrize("also", [False, True])
 def test_a_product(also: bool, level: str) -> None:
     rng, n, k = fresh_rng(), 96, 64

@@ -87,6 +87,7 @@ def test_a_file_gives_the_bits_of_its_model(name: str, tmp_path: Path) -> None:
     assert np.array_equal(got.feed(got.start(), IDS), want.feed(want.start(), IDS))
 
 
+@pytest.mark.slow
 def test_files_that_cannot_be(tmp_path: Path) -> None:
     model = make("llama")
     path = tmp_path / "m.gguf"
