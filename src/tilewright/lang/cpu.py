@@ -121,6 +121,7 @@ class CpuKernel:
                 self.sources.append(("error", 0))
                 self.views.append(-1)
             else:
+                assert isinstance(w, Word), "kernels of the language call no library"
                 self.sources.append(("value", table.add(w.value)))
         self.pointers = [(at, k) for at, (what, k) in enumerate(self.sources) if what == "array"]
         self.faults = target.checks or any(what == "error" for what, _ in self.sources)

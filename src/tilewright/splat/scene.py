@@ -51,7 +51,7 @@ class Scene:
 
     def render(self, camera: Camera, *, background: Sequence[float] = (0, 0, 0), **options: Any) -> SplatImage:
         """A picture. Tile lists grow to what the view needs."""
-        from ..array.functions import splat_render  # type: ignore[attr-defined]
+        from ..array.functions import splat_render
 
         call = {"width": camera.width, "height": camera.height, "camera": camera.model, "background": np.asarray(background, np.float32),
                 **options}
