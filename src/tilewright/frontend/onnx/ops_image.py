@@ -1,6 +1,7 @@
 """Images: resizing in every mode, sampling at given places, regions of interest, deformable convolution."""
 from __future__ import annotations
 
+from functools import partial
 from itertools import product as cartesian
 from typing import Any
 
@@ -13,6 +14,7 @@ from ...core.dtypes import compute_dtype
 from ...core.errors import ShapeError, UnsupportedError
 from ...ir.graph import Value
 from ...ops import functions as F
+from ...ops.rows.resize import cubic_weight
 from .registry import Context, NeedsData, axis_of, limited, op, static
 
 Array = np.ndarray[Any, Any]
@@ -65,13 +67,7 @@ def _kernel(mode: str, a: float) -> tuple[Any, int]:
     def linear(d: Any) -> Any:
         return np.maximum(1 - np.abs(d), 0.0)
 
-    def cubic(d: Any) -> Any:
-        d = np.abs(d)
-        near = ((a + 2) * d - (a + 3)) * d * d + 1
-        far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
-        return np.where(d < 1, near, np.where(d < 2, far, 0.0))
-
-    return (linear, 1) if mode == "linear" else (cubic, 2)
+    return (linear, 1) if mode == "linear" else (partial(cubic_weight, slope=a), 2)
 
 
 def weights(at: Array, size: int, scale: float, mode: str, *, cubic: float, antialias: bool, exclude: bool) -> tuple[Array, Array]:

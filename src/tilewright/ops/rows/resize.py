@@ -15,7 +15,7 @@ from ..families import Composite, N, bf16, f32, f64, i32, require_kind
 
 Tap = tuple[Any, Any]  # the index that each output reads along an axis, and its weight
 MODES = ("nearest", "linear", "cubic")
-BEND = -0.75  # the slope of the cubic convolution, as PyTorch has it
+SLOPE = -0.75  # of the cubic convolution, as PyTorch has it without antialiasing
 
 
 def taps(size: int, out: int, mode: str, align: bool, scale: float, real: Any) -> list[Tap]:
@@ -37,14 +37,15 @@ def taps(size: int, out: int, mode: str, align: bool, scale: float, real: Any) -
         return found if np.any(w) else found[:1]
     low = np.floor(at).astype(np.int64)
     t = (at - low).astype(real)
-    return [(np.clip(low + k - 1, 0, size - 1), _cubic(np.abs(t - (k - 1)).astype(real))) for k in range(4)]
+    return [(np.clip(low + k - 1, 0, size - 1), cubic_weight(t - real(k - 1))) for k in range(4)]
 
 
-def _cubic(x: Any) -> Any:
-    """The weight of an element at this distance."""
-    near = ((BEND + 2) * x - (BEND + 3)) * x * x + 1
-    far = ((BEND * x - 5 * BEND) * x + 8 * BEND) * x - 4 * BEND
-    return np.where(x <= 1, near, far).astype(x.dtype)
+def cubic_weight(distance: Any, slope: float = SLOPE) -> Any:
+    """How much an element at this distance counts in a cubic convolution."""
+    x = np.abs(distance)
+    near = ((slope + 2) * x - (slope + 3)) * x * x + 1
+    far = ((slope * x - 5 * slope) * x + 8 * slope) * x - 4 * slope
+    return np.where(x < 1, near, np.where(x < 2, far, 0)).astype(x.dtype)
 
 
 @register

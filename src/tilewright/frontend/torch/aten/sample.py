@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from .... import ops as O
 from ....core import dtypes as dt
 from ....core.errors import UnsupportedError
 from ....ir.graph import Value
+from ....ops.rows.resize import cubic_weight
 from .registry import Context, aten
 from .resize import static
 
@@ -18,12 +20,6 @@ Array = np.ndarray[Any, Any]
 
 def _triangle(x: Array) -> Array:
     return np.maximum(1.0 - np.abs(x), 0.0)
-
-
-def _cubic(x: Array) -> Array:
-    a, x = -0.5, np.abs(x)
-    near, far = ((a + 2) * x - (a + 3)) * x * x + 1, (((x - 5) * x + 8) * x - 4) * a
-    return np.where(x < 1, near, np.where(x < 2, far, 0.0))
 
 
 def _weights(size: int, out: int, align: bool, factor: float | None, kernel: Any, width: int) -> Array:
@@ -54,7 +50,7 @@ def _antialiased(c: Context, x: Value, align: bool, factors: Any, kernel: Any, w
     return c.emit(O.Matmul(), tables[0], wide)
 
 
-for _name, _kernel, _width in (("bilinear", _triangle, 2), ("bicubic", _cubic, 4)):
+for _name, _kernel, _width in (("bilinear", _triangle, 2), ("bicubic", partial(cubic_weight, slope=-0.5), 4)):
 
     @aten(f"_upsample_{_name}2d_aa.default")
     def plain(c: Context, x: Value, size: Any, align: bool, *factors: Any, kernel: Any = _kernel, width: int = _width) -> Value:
