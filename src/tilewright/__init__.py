@@ -63,10 +63,12 @@ __all__ = [
     "load",
     "load_llm",
     "quantize",
+    "quantize_gguf",
 ]
 
 _LAZY = {"compile": "compile", "load": "compile", "Session": "runtime.session", "load_llm": "llm.model", "LLM": "llm.model",
-         "quantize": "quantization", "jit": "array.jit", "from_torch": "array.from_torch", "kernel": "lang.kernel",
+         "quantize": "quantization", "quantize_gguf": "frontend.gguf.writer",
+         "jit": "array.jit", "from_torch": "array.from_torch", "kernel": "lang.kernel",
          "host_op": "lang.host", "native_op": "lang.host", "load_onnx": "onnx", "from_onnx": "onnx",
          "export_onnx": "onnx", "explain": "dynamo.explain", "torch_function": "array.torch_function"}
 _TRANSFORMS = ("checkpoint", "custom_jvp", "custom_op", "custom_vjp", "grad", "hessian", "jacobian", "jvp", "value_and_grad", "vjp", "vmap")
