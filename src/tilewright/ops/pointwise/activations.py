@@ -26,6 +26,7 @@ TANH_CUBIC = 0.044715
 class Relu(Unary):
     """max(0, x); NaN stays NaN, and -0.0 is kept."""
 
+    public = "relu"
     kinds = "fi"
     samples = unary_samples(-4, 4, i32(5))
     errors = [E(boolean(3), match="needs float or integer operands; cast first, got dtype=bool")]
@@ -47,6 +48,7 @@ class Relu(Unary):
 class Silu(Unary):
     """x * sigmoid(x), also called swish."""
 
+    public, aten = "silu", "silu"
     errors = FLOAT_ONLY
 
     def ref(self, x: Any) -> Any:
@@ -67,6 +69,7 @@ class Silu(Unary):
 class Gelu(Unary):
     """x * Phi(x): exactly through erf, or the tanh approximation."""
 
+    public = "gelu"
     approximate: str = "none"
     samples = [*unary_samples(), S(f32(3, 5), approximate="tanh"), S(f64(5), approximate="tanh"), S(bf16(4), approximate="tanh"),
                S(f16(3), approximate="tanh")]
@@ -108,6 +111,7 @@ class Gelu(Unary):
 class LeakyRelu(Unary):
     """x where positive, slope * x elsewhere."""
 
+    public = "leaky_relu"
     slope: float = 0.01
     samples = [S(f32(3, 5), slope=0.2), S(f64(4), slope=0.01), S(f32(0), slope=0.1), S(bf16(5), slope=0.3)]
     errors = [E(i32(3), slope=0.1, match="needs float operands")]
@@ -129,6 +133,7 @@ class LeakyRelu(Unary):
 class Elu(Unary):
     """x where positive, alpha * (exp(x) - 1) elsewhere."""
 
+    public = "elu"
     alpha: float = 1.0
     samples = [S(f32(3, 5), alpha=1.0), S(f64(4), alpha=0.5), S(f16(4), alpha=1.5)]
     errors = [E(i32(3), match="needs float operands")]
@@ -150,6 +155,7 @@ class Elu(Unary):
 class Softplus(Unary):
     """log(1 + exp(x)); x itself above 20, where they agree in f32."""
 
+    public = "softplus"
     samples = unary_samples(-30, 30)
     errors = FLOAT_ONLY
 
@@ -171,6 +177,7 @@ class Softplus(Unary):
 class Mish(Unary):
     """x * tanh(softplus(x))."""
 
+    public, aten = "mish", "mish"
     samples = unary_samples(-30, 30)
     errors = FLOAT_ONLY
 
@@ -192,6 +199,7 @@ class Mish(Unary):
 class Hardsigmoid(Unary):
     """clip(x + 3, 0, 6) / 6."""
 
+    public, aten = "hardsigmoid", "hardsigmoid"
     samples = unary_samples(-5, 5)
     errors = FLOAT_ONLY
 
@@ -213,6 +221,7 @@ class Hardsigmoid(Unary):
 class Hardswish(Unary):
     """x * clip(x + 3, 0, 6) / 6."""
 
+    public, aten = "hardswish", "hardswish"
     samples = unary_samples(-5, 5)
     errors = FLOAT_ONLY
 

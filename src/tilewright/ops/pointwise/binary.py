@@ -25,13 +25,11 @@ BOTH = Traits(elementwise=True, commutative=True)
 class Add(Binary):
     """x + y; `or` for bools."""
 
+    public, complex, numpy = "add", "parts", "add"
     kinds = "fiub"
     traits = BOTH
     samples = binary_samples(-3, 3, i32(4), i64(2, 3), boolean(5))
     errors = [*MIXED, *APART]
-
-    def ref(self, x: Any, y: Any) -> Any:
-        return np.add(x, y)
 
     def lower(self, t: Any, x: Any, y: Any) -> Any:
         return t.binary("or" if x.dtype.is_bool else "add", x, y)
@@ -44,12 +42,10 @@ class Add(Binary):
 class Sub(Binary):
     """x - y."""
 
+    public, complex, numpy = "sub subtract", "parts", "subtract"
     kinds = "fiu"
     samples = binary_samples(-3, 3, i32(4))
     errors = [*MIXED, E(boolean(3), boolean(3), match="needs float or integer operands")]
-
-    def ref(self, x: Any, y: Any) -> Any:
-        return np.subtract(x, y)
 
     def lower(self, t: Any, x: Any, y: Any) -> Any:
         return t.binary("sub", x, y)
@@ -62,13 +58,11 @@ class Sub(Binary):
 class Mul(Binary):
     """x * y; `and` for bools."""
 
+    public, aten, complex, numpy = "mul multiply", "mul.Tensor|Scalar multiply.Tensor|Scalar", "rule", "multiply"
     kinds = "fiub"
     traits = BOTH
     samples = binary_samples(-3, 3, i32(4), boolean(5))
     errors = [*MIXED, *APART]
-
-    def ref(self, x: Any, y: Any) -> Any:
-        return np.multiply(x, y)
 
     def lower(self, t: Any, x: Any, y: Any) -> Any:
         return t.binary("and" if x.dtype.is_bool else "mul", x, y)
@@ -81,11 +75,9 @@ class Mul(Binary):
 class Div(Binary):
     """x / y of floats, IEEE: x / 0 is an infinity or NaN."""
 
+    public, aten, complex, numpy = "div divide true_divide", "div.Tensor|Scalar true_divide.Tensor divide.Tensor", "rule", "divide"
     samples = binary_samples((-3, 0.3), (3, 4))
     errors = [*MIXED, E(i32(3), i32(3), match="needs float operands; cast first")]
-
-    def ref(self, x: Any, y: Any) -> Any:
-        return np.divide(x, y)
 
     def lower(self, t: Any, x: Any, y: Any) -> Any:
         return t.binary("div", x, y)
@@ -98,12 +90,10 @@ class Div(Binary):
 class Maximum(Binary):
     """The larger; NaN when either is NaN; of 0.0 and -0.0 either; `or` for bools."""
 
+    public, aten, numpy = "maximum", "maximum max.other", "maximum"
     kinds = "fiub"
     samples = binary_samples(-3, 3, i32(4), boolean(5), u8(3))
     errors = [*MIXED, *APART]
-
-    def ref(self, x: Any, y: Any) -> Any:
-        return np.maximum(x, y)
 
     def lower(self, t: Any, x: Any, y: Any) -> Any:
         return t.binary("or" if x.dtype.is_bool else "max", x, y)
@@ -116,12 +106,10 @@ class Maximum(Binary):
 class Minimum(Binary):
     """The smaller; NaN when either is NaN; of 0.0 and -0.0 either; `and` for bools."""
 
+    public, aten, numpy = "minimum", "minimum min.other", "minimum"
     kinds = "fiub"
     samples = binary_samples(-3, 3, i32(4), boolean(5), u8(3))
     errors = [*MIXED, *APART]
-
-    def ref(self, x: Any, y: Any) -> Any:
-        return np.minimum(x, y)
 
     def lower(self, t: Any, x: Any, y: Any) -> Any:
         return t.binary("and" if x.dtype.is_bool else "min", x, y)
@@ -134,6 +122,7 @@ class Minimum(Binary):
 class Pow(Binary):
     """x ** y, of floats as C's pow. Integers wrap; a negative exponent gives 0, or 1 and -1 of those bases."""
 
+    public, complex = "pow power", "rule"
     kinds = "fiu"
     samples = [*binary_samples((0.1, -2), (3, 3)), S(i32(9), i32(9), low=-3, high=5), S(i64(2, 3), i64(), low=(-9, 0), high=(9, 9)),
                S(u8(5), u8(5), low=0, high=9)]
@@ -215,6 +204,7 @@ class Division(Binary):
 class Remainder(Division):
     """x - floor(x / y) * y: the sign is the divisor's. Integers modulo 0 are an error."""
 
+    public, aten = "remainder mod", "remainder.Tensor|Scalar|Scalar_Tensor"
     kinds = "fiu"
     samples = [*binary_samples((-9, 0.3), (9, 4)), S(i32(9), i32(9), low=(-9, 1), high=(9, 4)),
                S(i32(9), i32(9), low=(-9, -4), high=(9, -1)), S(i64(5), i64(), low=(-20, 2), high=(20, 7)),
@@ -237,6 +227,7 @@ class Remainder(Division):
 class FloorDivide(Division):
     """floor(x / y). Integers divided by 0 are an error."""
 
+    public, aten = "floor_divide", "floor_divide.default|Scalar"
     kinds = "fiu"
     samples = [*binary_samples((-9, 0.3), (9, 4)), S(i32(9), i32(9), low=(-9, 1), high=(9, 4)),
                S(i32(9), i32(9), low=(-9, -4), high=(9, -1)), S(i64(5), i64(), low=(-20, 2), high=(20, 7)),
@@ -285,8 +276,7 @@ class Bits(Binary):
 class BitwiseAnd(Bits):
     """Bits set in both."""
 
-    def ref(self, x: Any, y: Any) -> Any:
-        return np.bitwise_and(x, y)
+    public, numpy = "bitwise_and", "bitwise_and"
 
     def lower(self, t: Any, x: Any, y: Any) -> Any:
         return t.binary("and", x, y)
@@ -296,8 +286,7 @@ class BitwiseAnd(Bits):
 class BitwiseOr(Bits):
     """Bits set in either."""
 
-    def ref(self, x: Any, y: Any) -> Any:
-        return np.bitwise_or(x, y)
+    public, numpy = "bitwise_or", "bitwise_or"
 
     def lower(self, t: Any, x: Any, y: Any) -> Any:
         return t.binary("or", x, y)
@@ -307,8 +296,7 @@ class BitwiseOr(Bits):
 class BitwiseXor(Bits):
     """Bits set in exactly one."""
 
-    def ref(self, x: Any, y: Any) -> Any:
-        return np.bitwise_xor(x, y)
+    public, numpy = "bitwise_xor", "bitwise_xor"
 
     def lower(self, t: Any, x: Any, y: Any) -> Any:
         return t.binary("xor", x, y)
@@ -318,6 +306,7 @@ class BitwiseXor(Bits):
 class Where(Elementwise):
     """a where the condition holds, else b."""
 
+    public, complex = "where", "parts"
     arity = (3, 3)
     samples = [S(boolean(3, 5), f32(3, 5), f32(3, 5)), S(boolean(5), f32(3, 1), f32()), S(boolean(), i64(4), i64(4)),
                S(boolean(N, 1), f32(N, 3), f32(3)), S(boolean(4), boolean(4), boolean()), S(boolean(0), f32(0), f32(1)),

@@ -3,8 +3,6 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-import numpy as np
-
 from ...core import dtypes as dt
 from ..base import E, S, Traits, register
 from ..families import Binary, N, binary_samples, boolean, f32, f64, i32, i64
@@ -29,62 +27,50 @@ class Compare(Binary):
 class Equal(Compare):
     """x == y."""
 
+    public, aten, complex, numpy = "equal", "eq.Tensor|Scalar", "rule", "equal"
     tile = "eq"
     traits = Traits(elementwise=True, commutative=True)
-
-    def ref(self, x: Any, y: Any) -> Any:
-        return np.equal(x, y)
 
 
 @register
 class NotEqual(Compare):
     """x != y; True for NaN."""
 
+    public, aten, complex, numpy = "not_equal", "ne.Tensor|Scalar not_equal.Tensor|Scalar", "rule", "not_equal"
     tile = "ne"
     traits = Traits(elementwise=True, commutative=True)
-
-    def ref(self, x: Any, y: Any) -> Any:
-        return np.not_equal(x, y)
 
 
 @register
 class Less(Compare):
     """x < y."""
 
+    public, aten, numpy = "less", "lt.Tensor|Scalar less.Tensor|Scalar", "less"
     tile = "lt"
-
-    def ref(self, x: Any, y: Any) -> Any:
-        return np.less(x, y)
 
 
 @register
 class LessEqual(Compare):
     """x <= y."""
 
+    public, aten, numpy = "less_equal", "le.Tensor|Scalar less_equal.Tensor|Scalar", "less_equal"
     tile = "le"
-
-    def ref(self, x: Any, y: Any) -> Any:
-        return np.less_equal(x, y)
 
 
 @register
 class Greater(Compare):
     """x > y."""
 
+    public, aten, numpy = "greater", "gt.Tensor|Scalar greater.Tensor|Scalar", "greater"
     tile = "gt"
-
-    def ref(self, x: Any, y: Any) -> Any:
-        return np.greater(x, y)
 
 
 @register
 class GreaterEqual(Compare):
     """x >= y."""
 
+    public, aten, numpy = "greater_equal", "ge.Tensor|Scalar greater_equal.Tensor|Scalar", "greater_equal"
     tile = "ge"
-
-    def ref(self, x: Any, y: Any) -> Any:
-        return np.greater_equal(x, y)
 
 
 class Logic(Binary):
@@ -98,8 +84,7 @@ class Logic(Binary):
 class LogicalAnd(Logic):
     """Both."""
 
-    def ref(self, x: Any, y: Any) -> Any:
-        return np.logical_and(x, y)
+    public, numpy = "logical_and", "logical_and"
 
     def lower(self, t: Any, x: Any, y: Any) -> Any:
         return t.binary("and", x, y)
@@ -109,8 +94,7 @@ class LogicalAnd(Logic):
 class LogicalOr(Logic):
     """Either."""
 
-    def ref(self, x: Any, y: Any) -> Any:
-        return np.logical_or(x, y)
+    public, numpy = "logical_or", "logical_or"
 
     def lower(self, t: Any, x: Any, y: Any) -> Any:
         return t.binary("or", x, y)
@@ -120,8 +104,7 @@ class LogicalOr(Logic):
 class LogicalXor(Logic):
     """Exactly one."""
 
-    def ref(self, x: Any, y: Any) -> Any:
-        return np.logical_xor(x, y)
+    public, numpy = "logical_xor", "logical_xor"
 
     def lower(self, t: Any, x: Any, y: Any) -> Any:
         return t.binary("xor", x, y)

@@ -34,12 +34,10 @@ FLOAT_ONLY = [E(i32(3), match="needs float operands; cast first, got dtype=i32")
 class Neg(Unary):
     """-x; integers wrap."""
 
+    public, aten, complex, numpy = "neg negative", "neg negative", "parts", "negative"
     kinds = "fiu"
     samples = unary_samples(-4, 4, i32(3), i64(2, 2))
     errors = [E(boolean(3), match="needs float or integer operands; cast first, got dtype=bool")]
-
-    def ref(self, x: Any) -> Any:
-        return np.negative(x)
 
     def lower(self, t: Any, x: Any) -> Any:
         return t.unary("neg", x) if x.dtype.is_float else 0 - x
@@ -52,6 +50,7 @@ class Neg(Unary):
 class Abs(Unary):
     """|x|; the most negative integer stays itself."""
 
+    public, aten, complex, numpy = "abs absolute", "abs absolute", "rule", "abs"
     kinds = "fiu"
     samples = unary_samples(-4, 4, i32(3), u8(4))
     errors = [E(boolean(3), match="needs float or integer operands")]
@@ -59,9 +58,6 @@ class Abs(Unary):
     def infer(self, *types: TensorType) -> TensorType:
         out = super().infer(*types)
         return out.with_dtype(real_of(out.dtype))
-
-    def ref(self, x: Any) -> Any:
-        return np.abs(x)
 
     def lower(self, t: Any, x: Any) -> Any:
         if x.dtype.is_float:
@@ -76,6 +72,7 @@ class Abs(Unary):
 class Sign(Unary):
     """-1, 0 or 1; 0 for NaN, as in PyTorch."""
 
+    public, aten, complex = "sign", "sign sgn", "rule"
     kinds = "fiu"
     samples = unary_samples(-4, 4, i32(3))
     errors = [E(boolean(3), match="needs float or integer operands")]
@@ -95,11 +92,9 @@ class Sign(Unary):
 class Exp(Primitive):
     """e**x."""
 
+    public, aten, complex, numpy = "exp", "exp", "rule", "exp"
     tile = "exp"
     errors = FLOAT_ONLY
-
-    def ref(self, x: Any) -> Any:
-        return np.exp(x)
 
     def derivative(self, x: Value, y: Value) -> Value:
         return y
@@ -109,12 +104,10 @@ class Exp(Primitive):
 class Log(Primitive):
     """Natural logarithm."""
 
+    public, aten, complex, numpy = "log", "log", "rule", "log"
     tile = "log"
     samples = unary_samples(0.01, 9)
     errors = FLOAT_ONLY
-
-    def ref(self, x: Any) -> Any:
-        return np.log(x)
 
     def derivative(self, x: Value, y: Value) -> Value:
         return F.one("reciprocal", x)
@@ -124,12 +117,10 @@ class Log(Primitive):
 class Log1p(Primitive):
     """log(1 + x), accurate near 0."""
 
+    public, aten, numpy = "log1p", "log1p special_log1p", "log1p"
     tile = "log1p"
     samples = unary_samples(-0.9, 4)
     errors = FLOAT_ONLY
-
-    def ref(self, x: Any) -> Any:
-        return np.log1p(x)
 
     def derivative(self, x: Value, y: Value) -> Value:
         return F.one("reciprocal", F.add(x, 1))
@@ -139,11 +130,9 @@ class Log1p(Primitive):
 class Expm1(Primitive):
     """exp(x) - 1, accurate near 0."""
 
+    public, aten, numpy = "expm1", "expm1 special_expm1", "expm1"
     tile = "expm1"
     errors = FLOAT_ONLY
-
-    def ref(self, x: Any) -> Any:
-        return np.expm1(x)
 
     def derivative(self, x: Value, y: Value) -> Value:
         return F.add(y, 1)
@@ -153,12 +142,10 @@ class Expm1(Primitive):
 class Sqrt(Primitive):
     """Square root, correctly rounded."""
 
+    public, aten, complex, numpy = "sqrt", "sqrt", "rule", "sqrt"
     tile = "sqrt"
     samples = unary_samples(0, 9)
     errors = FLOAT_ONLY
-
-    def ref(self, x: Any) -> Any:
-        return np.sqrt(x)
 
     def derivative(self, x: Value, y: Value) -> Value:
         return F.div(0.5, y)
@@ -168,6 +155,7 @@ class Sqrt(Primitive):
 class Rsqrt(Primitive):
     """1 / sqrt(x)."""
 
+    public, aten, complex = "rsqrt", "rsqrt", "rule"
     tile = "rsqrt"
     samples = unary_samples(0.1, 9)
     errors = FLOAT_ONLY
@@ -188,12 +176,10 @@ class Rsqrt(Primitive):
 class Sin(Primitive):
     """Sine of radians."""
 
+    public, aten, complex, numpy = "sin", "sin", "rule", "sin"
     tile = "sin"
     samples = unary_samples(-9, 9)
     errors = FLOAT_ONLY
-
-    def ref(self, x: Any) -> Any:
-        return np.sin(x)
 
     def derivative(self, x: Value, y: Value) -> Value:
         return F.one("cos", x)
@@ -203,12 +189,10 @@ class Sin(Primitive):
 class Cos(Primitive):
     """Cosine of radians."""
 
+    public, aten, complex, numpy = "cos", "cos", "rule", "cos"
     tile = "cos"
     samples = unary_samples(-9, 9)
     errors = FLOAT_ONLY
-
-    def ref(self, x: Any) -> Any:
-        return np.cos(x)
 
     def derivative(self, x: Value, y: Value) -> Value:
         return F.neg(F.one("sin", x))
@@ -218,12 +202,10 @@ class Cos(Primitive):
 class Tan(Primitive):
     """Tangent of radians."""
 
+    public, aten, complex, numpy = "tan", "tan", "rule", "tan"
     tile = "tan"
     samples = unary_samples(-1.4, 1.4)
     errors = FLOAT_ONLY
-
-    def ref(self, x: Any) -> Any:
-        return np.tan(x)
 
     def derivative(self, x: Value, y: Value) -> Value:
         return F.add(F.square(y), 1)
@@ -233,11 +215,9 @@ class Tan(Primitive):
 class Tanh(Primitive):
     """Hyperbolic tangent."""
 
+    public, aten, complex, numpy = "tanh", "tanh", "rule", "tanh"
     tile = "tanh"
     errors = FLOAT_ONLY
-
-    def ref(self, x: Any) -> Any:
-        return np.tanh(x)
 
     def derivative(self, x: Value, y: Value) -> Value:
         return F.sub(1, F.square(y))
@@ -247,6 +227,7 @@ class Tanh(Primitive):
 class Erf(Primitive):
     """The error function."""
 
+    public, aten = "erf", "erf special_erf"
     tile = "erf"
     samples = unary_samples(-5, 5)
     errors = FLOAT_ONLY
@@ -262,6 +243,7 @@ class Erf(Primitive):
 class Sigmoid(Primitive):
     """1 / (1 + exp(-x))."""
 
+    public, aten, complex = "sigmoid", "sigmoid special_expit", "rule"
     tile = "sigmoid"
     errors = FLOAT_ONLY
 
@@ -276,12 +258,10 @@ class Sigmoid(Primitive):
 class Reciprocal(Primitive):
     """1 / x."""
 
+    public, aten, complex, numpy = "reciprocal", "reciprocal", "rule", "reciprocal"
     tile = "reciprocal"
     samples = unary_samples(0.2, 5)
     errors = FLOAT_ONLY
-
-    def ref(self, x: Any) -> Any:
-        return np.reciprocal(x)
 
     def derivative(self, x: Value, y: Value) -> Value:
         return F.neg(F.square(y))
@@ -291,6 +271,7 @@ class Reciprocal(Primitive):
 class Square(Unary):
     """x * x."""
 
+    public, aten, complex = "square", "square", "rule"
     kinds = "fiu"
     samples = unary_samples(-4, 4, i64(3))
     errors = [E(boolean(3), match="needs float or integer operands")]

@@ -19,6 +19,7 @@ MIXED = [E(f32(3), f64(3), match="operands must have one dtype; cast first"), E(
 class Signbit(Unary):
     """True where the sign is minus, also of -0."""
 
+    public = "signbit"
     kinds = "fiu"
     to_bool = True
     samples = [S(f32(3, 5)), S(f64(7)), S(bf16(3)), S(i64(4), low=-3, high=3), S(u8(3), low=0, high=3)]
@@ -35,11 +36,9 @@ class Signbit(Unary):
 class Copysign(Binary):
     """|x| with the sign of y."""
 
+    public, aten, numpy = "copysign", "copysign.Tensor|Scalar", "copysign"
     samples = [S(f32(3, 5), f32(5)), S(f64(4), f64()), S(bf16(3), bf16(3))]
     errors = MIXED
-
-    def ref(self, x: Any, y: Any) -> Any:
-        return np.copysign(x, y)
 
     def lower(self, t: Any, x: Any, y: Any) -> Any:
         return vm.copy_sign(t, x, y)
@@ -55,11 +54,9 @@ class Copysign(Binary):
 class Nextafter(Binary):
     """The next number from x towards y."""
 
+    public, aten, numpy = "nextafter", "nextafter", "nextafter"
     samples = [S(f32(3, 5), f32(5)), S(f64(4), f64())]
     errors = MIXED
-
-    def ref(self, x: Any, y: Any) -> Any:
-        return np.nextafter(x, y)
 
     def lower(self, t: Any, x: Any, y: Any) -> Any:
         raw = vm.bits(t, x)
@@ -78,6 +75,7 @@ class Nextafter(Binary):
 class Hypot(Binary):
     """sqrt(x**2 + y**2) without overflow in between; infinite where either is."""
 
+    public, aten = "hypot", "hypot"
     traits = Traits(elementwise=True, commutative=True)
     samples = [S(f32(3, 5), f32(5)), S(f64(4), f64()), S(bf16(3), bf16(3))]
     errors = MIXED
@@ -127,8 +125,7 @@ class Divisor(Binary):
 class Gcd(Divisor):
     """The greatest common divisor; of 0 and x it is |x|."""
 
-    def ref(self, x: Any, y: Any) -> Any:
-        return np.gcd(x, y)
+    public, aten, numpy = "gcd", "gcd", "gcd"
 
     def lower(self, t: Any, x: Any, y: Any) -> Any:
         return self.euclid(t, x, y)
@@ -138,8 +135,7 @@ class Gcd(Divisor):
 class Lcm(Divisor):
     """The least common multiple; 0 where either is 0."""
 
-    def ref(self, x: Any, y: Any) -> Any:
-        return np.lcm(x, y)
+    public, aten, numpy = "lcm", "lcm", "lcm"
 
     def lower(self, t: Any, x: Any, y: Any) -> Any:
         g = self.euclid(t, x, y)

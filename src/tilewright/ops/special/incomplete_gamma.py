@@ -55,6 +55,7 @@ class IncompleteGamma(Binary):
 class Igamma(IncompleteGamma):
     """The lower one, P(a, x): how likely a gamma variable of shape a is below x."""
 
+    public, aten = "igamma gammainc", "igamma special_gammainc"
     part = 0
     samples = SAMPLES
 
@@ -63,5 +64,6 @@ class Igamma(IncompleteGamma):
 class Igammac(IncompleteGamma):
     """The upper one, Q(a, x) = 1 - P(a, x), with its own digits where it is small."""
 
+    public, aten = "igammac gammaincc", "igammac special_gammaincc"
     part = 1
     samples = SAMPLES
