@@ -129,6 +129,8 @@ def assemble(config: ModelConfig, weights: Weights, tokenizer: Tokenizer, *, con
 
     size = sum(t.nbytes for t in weights.tensors.values())
     if spec.kind == "cuda":
+        if config.recurrence is not None:
+            raise UnsupportedError(f"load_llm: {config.architecture} models are not supported on cuda yet; use target='cpu'")
         from .cuda import cuda_programs
 
         call: Any = cuda_programs(config, weights, capacity, cache, spec, level, stages, AXIS)
