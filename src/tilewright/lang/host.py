@@ -227,7 +227,7 @@ class _HostFunction(OpaqueFunction):
             pointers, numbers, error = words[: n + m], words[n + m : -1], words[-1]
             try:
                 dims: dict[str, Dim] = dict(zip(sizes, numbers, strict=True))
-                shapes = [tuple(int(Signature._size(d, dims, o.name, o.name)) for d in a.dims or ())  # type: ignore[arg-type]
+                shapes = [tuple(int(Signature._size(d, dims, o.name, o.name)) for d in a.dims or ())
                           for a in (*sig.inputs, *sig.outputs)]
                 given = [_seen(p, s, d.np) for p, s, d in zip(pointers[:n], shapes[:n], dtypes, strict=True)]
                 for a in given:
@@ -291,7 +291,7 @@ def native_op(signature: str, function: Any, *, args: Sequence[str], name: str =
 
     def ref(*arrays: Array) -> Any:
         bound = sig.bind([TensorType(dtype_of(a.dtype), a.shape) for a in arrays], o.names, name)
-        outs = [np.empty(tuple(int(d) for d in t.shape), t.dtype.np) for t in bound.outputs]  # type: ignore[arg-type]
+        outs = [np.empty(tuple(int(d) for d in t.shape), t.dtype.np) for t in bound.outputs]
         held = dict(zip(o.names, (*(np.ascontiguousarray(a).reshape(a.shape) for a in arrays), *outs), strict=True))
         words = []
         for a in args:

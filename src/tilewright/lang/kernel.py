@@ -157,7 +157,7 @@ class KernelFunction:
             if len(self._compiled) >= KEPT:
                 self._compiled.clear()
             kernel = self._compiled[key] = CpuKernel(d, bound, values, classes, target)
-        sizes = {n: int(v) for n, v in bound.dims.items()}  # type: ignore[arg-type]
+        sizes = {n: int(v) for n, v in bound.dims.items()}
         return kernel, kernel.plan(sizes, [tuple(s // a.itemsize for s in a.strides) for a in every]), bound.outputs
 
     def _returned(self, results: Sequence[Array], args: Sequence[Any], out: Any) -> Any:
@@ -279,7 +279,7 @@ def _flat(a: Array, known: Sequence[int | None]) -> Flat:
 
 
 def _numbers(t: TensorType) -> tuple[int, ...]:
-    return tuple(int(d) for d in t.shape)  # type: ignore[arg-type]
+    return tuple(int(d) for d in t.shape)
 
 
 def _noise(t: TensorType) -> Array:
