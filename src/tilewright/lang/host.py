@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from ..array.arrays import Array as OurArray
+from ..array.arrays import plain, rewrapped
 from ..array.jit import Jit
 from ..core.dims import Dim, product
 from ..core.dtypes import ALL
@@ -155,6 +157,8 @@ class OpaqueFunction:
                  for x, a in zip(args, o.signature.inputs, strict=True)]
         if tracing():
             return self._traced(*given)
+        if any(type(x) is OurArray for x in given):
+            return rewrapped(self(*map(plain, given)))
         arrays = [_array(x, f"{o.name}: argument {i}", None) for i, x in enumerate(given)]
         found = self._compiled(*arrays)
         if not any(map(is_tensor, args)):
