@@ -33,10 +33,9 @@ def matrix(rng: np.random.Generator, name: str, n: int, k: int) -> tuple[Array, 
 
     fmt = quant.by_name(name)
     raw = rng.integers(0, 256, (n, k // fmt.elements, fmt.bytes), dtype=np.uint8)
-    for field in fmt.fields:
-        if field.dtype == "float16":
-            size = (n, k // fmt.elements, field.bytes // 2)
-            raw[..., field.offset : field.end] = rng.uniform(-0.02, 0.02, size).astype(np.float16).view(np.uint8)
+    for at, _ in fmt.halves():
+        size = (n, k // fmt.elements, 1)
+        raw[..., at : at + 2] = rng.uniform(-0.02, 0.02, size).astype(np.float16).view(np.uint8)
     if name == "MXFP4":
         raw[..., 0] = rng.integers(118, 130, raw.shape[:2])
     if name.startswith("F8"):

@@ -18,7 +18,7 @@ from tilewright.ops.packed.products import codebooks
 from tilewright.ops.quant import FORMATS
 
 PLAIN = ["F32", "F16", "BF16"]
-READABLE = [name for name in FORMATS if can_unpack(name)]
+READABLE = [name for name in FORMATS if can_unpack(name) and (name[0] != "U" or name in ("U4_16", "U4_128", "U8_32"))]
 
 
 def rows_of(name: str, n: int, k: int, rng: Any) -> Any:
@@ -27,11 +27,12 @@ def rows_of(name: str, n: int, k: int, rng: Any) -> Any:
     if name in PLAIN:
         return fmt.quantise(rng.standard_normal((n, k)).astype(np.float32))
     blocks = rng.integers(0, 256, (n, k // fmt.elements, fmt.bytes), dtype=np.uint8)
+    for at, _ in fmt.halves():
+        blocks[..., at : at + 2] = (rng.standard_normal((n, k // fmt.elements, 1)) * 0.1).astype(np.float16).view(np.uint8)
     for scale in (fmt.scale, fmt.minimum):
-        kind = None if scale is None else {"f16": np.float16, "f32": np.float32}.get(scale.real.kind)
-        if scale is not None and kind is not None and len(scale.real.bits.parts) == 1:
-            at, numbers = scale.real.bits.parts[0].at // 8, (rng.standard_normal((n, k // fmt.elements, 1)) * 0.1).astype(kind)
-            blocks[..., at : at + numbers.itemsize] = numbers.view(np.uint8)
+        if scale is not None and scale.real.kind == "f32":
+            at = scale.real.bits.parts[0].at // 8
+            blocks[..., at : at + 4] = (rng.standard_normal((n, k // fmt.elements, 1)) * 0.1).astype(np.float32).view(np.uint8)
     if name == "MXFP4":
         blocks[..., 0] = rng.integers(118, 130, blocks.shape[:2])  # the exponent
     if name.startswith("F8"):
@@ -43,7 +44,7 @@ def rows_of(name: str, n: int, k: int, rng: Any) -> Any:
 
 
 def numbers(name: str, rows: Any) -> Any:
-    if name in ("F32", "Q8_K", "Q1_0", "Q2_0", "F8_E4M3", "F8_E5M2"):  # the package has no dequantiser for these
+    if name in ("F32", "Q8_K", "Q1_0", "Q2_0") or FORMATS[name].type_id >= 1000:  # the package has no dequantiser for these
         return FORMATS[name].dequantise(rows)
     return gguf.quants.dequantize(rows, gguf.GGMLQuantizationType[name]).astype(np.float32)
 

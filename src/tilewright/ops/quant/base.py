@@ -68,6 +68,12 @@ class BlockFormat:
                 yield from x.parts
         yield from self.spare
 
+    def halves(self) -> Iterator[tuple[int, str]]:
+        """The bytes at which f16 numbers stand, and whether each belongs to the "scale" or the "minimum"."""
+        for name, s in (("scale", self.scale), ("minimum", self.minimum)):
+            if s is not None and s.real.kind == "f16" and len(s.real.bits.parts) == 1:
+                yield s.real.bits.parts[0].at // 8, name
+
     def row_bytes(self, columns: int) -> int:
         """Bytes of a row of `columns` elements."""
         if columns % self.elements:

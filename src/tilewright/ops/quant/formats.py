@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from . import rounding
-from .base import BlockFormat, register
-from .bits import Bits, Book, Integers, Reals, Scale, Trits, runs, whole
+from .base import BlockFormat, by_name, register
+from .bits import U8, Array, Bits, Book, Integers, Reals, Scale, Trits, runs, whole
 
 # What the 16 quantized values of four bits stand for. e2m1 floats are twice their value, so that they are integers; the scales are halved.
 KVALUES = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
@@ -48,15 +50,15 @@ MINIMUMS12 = Integers(Bits(64, 4, (2, 4), (36, 8)), Bits(68, 2, (2, 4), (2, 8)))
 SUPER = (Scale(real(0), SCALES12), Scale(real(2), MINIMUMS12, slope=-1.0))
 register(BlockFormat(
     "Q2_K", 10, 256, 84, Integers(runs(16, 2, 32, 256)), Scale(real(80), Integers(Bits(0, 4, (16,), (8,)))),
-    Scale(real(82), Integers(Bits(4, 4, (16,), (8,))), slope=-1.0)))
+    Scale(real(82), Integers(Bits(4, 4, (16,), (8,))), slope=-1.0), encode=rounding.super_affine))
 register(BlockFormat(
     "Q3_K", 11, 256, 110, Integers(runs(32, 2, 32, 256), runs(0, 1, 32, 256), bias=-4),
-    Scale(real(108), Integers(runs(96, 4, 8, 16), runs(104, 2, 4, 16), bias=-32))))
-register(BlockFormat("Q4_K", 12, 256, 144, Integers(runs(16, 4, 32, 256)), *SUPER))
-register(BlockFormat("Q5_K", 13, 256, 176, Integers(runs(48, 4, 32, 256), runs(16, 1, 32, 256)), *SUPER))
+    Scale(real(108), Integers(runs(96, 4, 8, 16), runs(104, 2, 4, 16), bias=-32)), encode=rounding.super_symmetric))
+register(BlockFormat("Q4_K", 12, 256, 144, Integers(runs(16, 4, 32, 256)), *SUPER, encode=rounding.super_affine))
+register(BlockFormat("Q5_K", 13, 256, 176, Integers(runs(48, 4, 32, 256), runs(16, 1, 32, 256)), *SUPER, encode=rounding.super_affine))
 register(BlockFormat(
     "Q6_K", 14, 256, 210, Integers(runs(0, 4, 64, 256), runs(128, 2, 32, 256), bias=-32),
-    Scale(real(208), Integers(whole(192, 1, 16), signed=True))))
+    Scale(real(208), Integers(whole(192, 1, 16), signed=True)), encode=rounding.super_symmetric))
 register(BlockFormat(
     "Q8_K", 15, 256, 292, Integers(whole(4, 1, 256), signed=True), Scale(real(0, "f32")), encode=rounding.q8_k, spare=(whole(260, 2, 16),)))
 
@@ -103,10 +105,10 @@ register(BlockFormat(
     "IQ1_M", 29, 256, 56, Integers(whole(0, 1, 32), Bits(8 * 32, 3, (16, 2), (8, 4))),
     Scale(Reals(Integers(*(Bits(8 * 48 + 16 * i + 12, 4) for i in range(4)))), Integers(Bits(8 * 48, 3, (4, 4), (16, 3))), 2.0, 1.0),
     table=Book("IQ1_S", shifted=Integers(Bits(8 * 32 + 3, 1, (16, 2), (8, 4))))))
-register(BlockFormat("IQ4_NL", 20, 32, 18, Integers(runs(2, 4, 16, 32)), D, table=KVALUES))
+register(BlockFormat("IQ4_NL", 20, 32, 18, Integers(runs(2, 4, 16, 32)), D, table=KVALUES, encode=rounding.tabled))
 register(BlockFormat(
     "IQ4_XS", 23, 256, 136, Integers(runs(8, 4, 16, 256)),
-    Scale(real(0), Integers(Bits(32, 4, (4, 2), (8, 4)), Bits(16, 2, (8,), (2,)), bias=-32)), table=KVALUES))
+    Scale(real(0), Integers(Bits(32, 4, (4, 2), (8, 4)), Bits(16, 2, (8,), (2,)), bias=-32)), table=KVALUES, encode=rounding.tabled))
 
 # Ternary weights, weights of one and two bits, and four-bit floats with shared scales
 register(BlockFormat("TQ1_0", 34, 256, 54, Trits(((0, 5, 32), (32, 5, 16), (48, 4, 4))), Scale(real(52)), encode=rounding.ternary))
@@ -121,3 +123,22 @@ register(BlockFormat("Q2_0", 42, 64, 18, Integers(Bits(16, 2, (16, 4), (8, 2)), 
 F8 = Integers(whole(4, 1, 128)), Scale(real(0, "f32"))
 register(BlockFormat("F8_E4M3", 1001, 128, 132, *F8, table="float8_e4m3fn", encode=rounding.small_float))
 register(BlockFormat("F8_E5M2", 1002, 128, 132, *F8, table="float8_e5m2", encode=rounding.small_float))
+
+# U4_16 … U8_256: four or eight bits in groups of columns with a scale and a minimum in f32, which is minus the zero point times the scale
+GROUPS = (16, 32, 64, 128, 256)
+for _bits in (4, 8):
+    for _i, _group in enumerate(GROUPS):
+        _size = _group * _bits // 8
+        register(BlockFormat(
+            f"U{_bits}_{_group}", 1100 + 10 * _bits + _i, _group, 8 + _size, Integers(runs(8, _bits, _size, _group)), Scale(real(0, "f32")),
+            Scale(real(4, "f32")), encode=rounding.affine))
+
+
+def pack_groups(values: Array, scale: Array, zero: Array, bits: int, group: int) -> tuple[U8, str]:
+    """Rows u8[n, row bytes] and their format, of quantized values u8[n, k] that stand for `(values - zero) * scale`; scales and zero
+    points are [n, k / group]."""
+    f, d = by_name(f"U{bits}_{group}"), np.asarray(scale, np.float32).reshape(-1, 1)
+    assert f.scale is not None and f.minimum is not None
+    minimum = -(np.asarray(zero, np.float32).reshape(-1, 1) * d)
+    blocks = f.pack(len(d), (f.scale.real, d), (f.minimum.real, minimum), (f.q, values.reshape(len(d), group)))
+    return blocks.reshape(len(values), -1), f.name
