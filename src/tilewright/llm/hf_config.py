@@ -145,8 +145,10 @@ def _recurrent(kind: str, f: Fields) -> ModelConfig:
 
 
 def _limits(f: Fields) -> tuple[float, float]:
-    """The limits of time steps. (JSON has no infinity: transformers writes one that Python reads, others leave it away.)"""
+    """The limits of time steps. (JSON has no infinity: transformers writes one in words.)"""
     value = f.raw("time_step_limit", [0.0, inf])
+    if isinstance(value, list):
+        value = [inf if v == {"__float__": "Infinity"} else v for v in value]
     numbers = isinstance(value, (list, tuple)) and len(value) == 2 and all(
         isinstance(v, (int, float)) and not isinstance(v, bool) for v in value)
     if not numbers or not 0 <= value[0] <= value[1]:
