@@ -33,7 +33,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "qwen3_next": {"num_key_value_heads": 2, "head_dim": 256, "max_position_embeddings": 32768, "num_experts": 512,
                    "num_experts_per_tok": 10, "moe_intermediate_size": 512, "norm_topk_prob": True, "partial_rotary_factor": 0.25},
     "falcon_h1": {"num_key_value_heads": 8, "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "mamba_n_heads": 128,
-                  "mamba_d_state": 256, "mamba_expand": 2},
+                  "mamba_d_ssm": 1024, "mamba_d_state": 256, "mamba_expand": 2},
     "gpt2": {"max_position_embeddings": 1024, "activation_function": "gelu_new", "tie_word_embeddings": True},
 }
 ALWAYS: dict[str, Any] = {"hidden_act": "silu", "rms_norm_eps": 1e-6, "layer_norm_epsilon": 1e-5, "rope_theta": 10000.0,
@@ -44,7 +44,7 @@ ACTIVATIONS: dict[str, str] = {
 }
 # Other names of a field (GPT-2's).
 OTHER = {"hidden_size": "n_embd", "num_attention_heads": "n_head", "num_hidden_layers": "n_layer", "max_position_embeddings": "n_positions"}
-OFF = ("num_key_value_heads", "sliding_window", "attn_logit_softcapping", "final_logit_softcapping")  # null means none of it
+OFF = ("num_key_value_heads", "sliding_window", "attn_logit_softcapping", "final_logit_softcapping", "mamba_d_ssm")  # null means none of it
 LAYERS = {"full_attention": "full", "sliding_attention": "sliding"}
 UNBOUNDED = 1 << 20  # tokens: the context of a model that has no positions
 WINDOWED = ("mistral", "mixtral", "phi3", "qwen3_moe")  # every layer has the window
@@ -127,7 +127,7 @@ def _recurrent(kind: str, f: Fields) -> ModelConfig:
     """A model of recurrent layers alone."""
     width, layers = f.integer("hidden_size", high=1 << 20), f.integer("num_hidden_layers", high=MOST_LAYERS)
     f.choice("hidden_act", "silu", {"silu": "silu", "swish": "silu"})
-    inner = f.integer("intermediate_size", f.integer("expand") * width) if kind == "mamba" else f.integer("expand") * width
+    inner = f.integer("expand", high=1 << 10) * width
     common: dict[str, Any] = {"conv_bias": f.flag("use_conv_bias", True), "biases": f.flag("use_bias", False)}
     state, taps = f.integer("state_size", high=1 << 16), f.integer("conv_kernel", 4, low=2, high=64)
     if kind == "mamba":
@@ -145,8 +145,10 @@ def _recurrent(kind: str, f: Fields) -> ModelConfig:
 
 
 def _limits(f: Fields) -> tuple[float, float]:
-    """The limits of time steps. (JSON has no infinity: transformers writes one that Python reads, others leave it away.)"""
+    """The limits of time steps. (JSON has no infinity: transformers writes one in words.)"""
     value = f.raw("time_step_limit", [0.0, inf])
+    if isinstance(value, list):
+        value = [inf if v == {"__float__": "Infinity"} else v for v in value]
     numbers = isinstance(value, (list, tuple)) and len(value) == 2 and all(
         isinstance(v, (int, float)) and not isinstance(v, bool) for v in value)
     if not numbers or not 0 <= value[0] <= value[1]:
@@ -174,7 +176,7 @@ def _falcon(c: ModelConfig, f: Fields) -> ModelConfig:
     for key in ("attention_bias", "mlp_bias", "projectors_bias", "mamba_proj_bias"):
         f.only(key, False)
     heads, groups = f.integer("mamba_n_heads", high=1 << 16), f.integer("mamba_n_groups", 1, high=1 << 16)
-    inner = f.integer("mamba_d_ssm", f.integer("mamba_expand") * c.width if "mamba_d_ssm" in f.values else 1024)
+    inner = f.integer("mamba_d_ssm", f.integer("mamba_expand", high=1 << 10) * c.width)
     size = f.raw("mamba_d_head", "auto")
     if size != "auto" and f.integer("mamba_d_head") * heads != inner:
         raise f.fail("mamba_d_head", f"{inner} / mamba_n_heads, {heads}", size)
