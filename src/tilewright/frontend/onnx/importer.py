@@ -200,7 +200,7 @@ class Builder:
                 continue
             if moved and isinstance(value, Value) and not isinstance(value.op, Constant) and value not in self.context.coded:
                 array = self.context.contents.weights(value)  # weights that a file takes apart and joins are weights again
-                value = value if array is None else self.graph.constant(np.ascontiguousarray(array), name)
+                value = value if array is None else self.graph.constant(np.asarray(array, order="C"), name)
             value = self._known(value)
             if value is None:
                 raise UnsupportedError(f"onnx: node {item.title}: its result {name!r} is not supported")
@@ -218,7 +218,7 @@ class Builder:
             return value
         numel = value.type.numel
         found = self.context.known(value) if isinstance(numel, int) and numel <= FEW else None
-        return value if found is None or found.dtype == object else self.graph.constant(np.ascontiguousarray(found), value.name or "known")
+        return value if found is None or found.dtype == object else self.graph.constant(np.asarray(found, order="C"), value.name or "known")
 
     def _look_up(self, item: Item, name: str, labels: Labels) -> None:
         """A step of the host that takes strings by index."""
