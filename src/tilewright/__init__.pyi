@@ -21,6 +21,7 @@ from .core.errors import (
     VerifyError as VerifyError
 )
 from .dynamo.explain import explain as explain
+from .frontend.gguf.writer import quantize_gguf as quantize_gguf
 from .lang.host import host_op as host_op, native_op as native_op
 from .lang.kernel import kernel as kernel
 from .llm.model import LLM as LLM, load_llm as load_llm
@@ -72,20 +73,21 @@ __all__ = ["ArgumentError", "Array", "ArrayLike", "AxisError", "CheckpointError"
            "one_hot", "ones", "ones_like", "onnx", "optim", "outer", "pack_codes", "pad", "percentile",
            "permute_dims", "pi", "polar", "polygamma", "polyval", "positive", "pow", "power", "prelu",
            "prod", "promote_types", "ptp", "put_along_axis", "quantile", "quantise", "quantised_matmul",
-           "quantize", "rad2deg", "radians", "random", "ravel", "ravel_multi_index", "real", "reciprocal",
-           "relu", "relu6", "remainder", "repeat", "requantise", "reshape", "resize", "result_type",
-           "right_shift", "rint", "rms_norm", "roll", "rollaxis", "rope", "rot90", "round", "rsqrt", "save",
-           "scan", "scatter", "scatter_add", "searchsorted", "select", "selective_scan", "selu", "set_mode",
-           "setdiff1d", "setxor1d", "shape", "sigmoid", "sign", "signbit", "silu", "sin", "sinc", "sinh",
-           "size", "softmax", "softmax_cross_entropy", "softplus", "softshrink", "softsign", "sort", "splat",
-           "splat_prepare", "splat_rasterize", "splat_render", "split", "sqrt", "square", "squeeze", "stack",
-           "std", "stop_gradient", "sub", "subtract", "sum", "swapaxes", "take", "take_along_axis", "tan",
-           "tanh", "tanhshrink", "tensordot", "threshold", "tile", "to_numpy", "top_k", "torch_function",
-           "trace", "training", "transpose", "trapezoid", "tril", "tril_indices", "triu", "triu_indices",
-           "true_divide", "trunc", "uint16", "uint32", "uint64", "uint8", "unfold", "union1d", "unique",
-           "unique_all", "unique_counts", "unique_inverse", "unique_values", "unpack_codes", "unravel_index",
-           "unstack", "value_and_grad", "vander", "var", "vecdot", "view_as_complex", "view_as_real", "vjp",
-           "vmap", "vstack", "where", "while_loop", "xlog1py", "xlogy", "zeros", "zeros_like", "zeta"]
+           "quantize", "quantize_gguf", "rad2deg", "radians", "random", "ravel", "ravel_multi_index", "real",
+           "reciprocal", "relu", "relu6", "remainder", "repeat", "requantise", "reshape", "resize",
+           "result_type", "right_shift", "rint", "rms_norm", "roll", "rollaxis", "rope", "rot90", "round",
+           "rsqrt", "save", "scan", "scatter", "scatter_add", "searchsorted", "select", "selective_scan",
+           "selu", "set_mode", "setdiff1d", "setxor1d", "shape", "sigmoid", "sign", "signbit", "silu", "sin",
+           "sinc", "sinh", "size", "softmax", "softmax_cross_entropy", "softplus", "softshrink", "softsign",
+           "sort", "splat", "splat_prepare", "splat_rasterize", "splat_render", "split", "sqrt", "square",
+           "squeeze", "stack", "std", "stop_gradient", "sub", "subtract", "sum", "swapaxes", "take",
+           "take_along_axis", "tan", "tanh", "tanhshrink", "tensordot", "threshold", "tile", "to_numpy",
+           "top_k", "torch_function", "trace", "training", "transpose", "trapezoid", "tril", "tril_indices",
+           "triu", "triu_indices", "true_divide", "trunc", "uint16", "uint32", "uint64", "uint8", "unfold",
+           "union1d", "unique", "unique_all", "unique_counts", "unique_inverse", "unique_values",
+           "unpack_codes", "unravel_index", "unstack", "value_and_grad", "vander", "var", "vecdot",
+           "view_as_complex", "view_as_real", "vjp", "vmap", "vstack", "where", "while_loop", "xlog1py",
+           "xlogy", "zeros", "zeros_like", "zeta"]
 bfloat16: np.dtype[Any]
 bool: np.dtype[Any]
 complex128: np.dtype[Any]
