@@ -1,4 +1,4 @@
-"""An op in one file is found everywhere: in `tw.`, by transforms, importers and parsers, in the tables of docs and by property tests."""
+"""An op in one file is found everywhere: in `tw.`, by transforms, importers and parsers, in tables of the docs and by property tests."""
 
 from __future__ import annotations
 

@@ -21,6 +21,7 @@ from ..core.target_spec import TargetSpec
 from ..ir.graph import Graph, Node, Value
 from ..ir.layout import Layout
 from ..ir.types import TensorType
+from .tiles import TileBuilder
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ class Op:
     def ref(self, *arrays: Any, **_: Any) -> Any:
         raise UnsupportedError(f"{self.name}: has no NumPy reference")
 
-    def lower(self, t: Any, *tiles: Any, **_: Any) -> Any:
+    def lower(self, t: TileBuilder, *tiles: Any, **_: Any) -> Any:
         """Emit this op on tiles with the tile builder `t` (elementwise ops only)."""
         raise UnsupportedError(f"{self.name}: is not elementwise")
 

@@ -11,6 +11,7 @@ from ...ir.types import TensorType
 from .. import functions as F
 from ..base import E, MaybeValues, S, Values, register, single
 from ..families import Composite, Unary, View, boolean, f32, i32, i64, unary_samples
+from ..tiles import TileBuilder
 from .bodies import transforms
 
 
@@ -26,7 +27,7 @@ class StopGradient(Unary):
     def ref(self, x: Any) -> Any:
         return x
 
-    def lower(self, t: Any, x: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any) -> Any:
         return x
 
     def derivative(self, x: Value, y: Value) -> None:

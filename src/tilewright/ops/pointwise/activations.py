@@ -16,6 +16,7 @@ from .. import functions as F
 from ..base import E, S, Values, register
 from ..families import Unary, bf16, boolean, f16, f32, f64, i32, unary_samples
 from ..special import erf as special
+from ..tiles import TileBuilder
 from .elementwise import FLOAT_ONLY
 
 TANH_SCALE = sqrt(2 / pi)
@@ -34,7 +35,7 @@ class Relu(Unary):
     def ref(self, x: Any) -> Any:
         return np.maximum(np.zeros((), x.dtype), x)
 
-    def lower(self, t: Any, x: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any) -> Any:
         return t.binary("max", t.full((), 0, x.dtype), x)
 
     def decompose(self, x: Value) -> Value:
@@ -54,7 +55,7 @@ class Silu(Unary):
     def ref(self, x: Any) -> Any:
         return x * special.sigmoid(x)
 
-    def lower(self, t: Any, x: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any) -> Any:
         return x * t.unary("sigmoid", x)
 
     def decompose(self, x: Value) -> Value:
@@ -84,7 +85,7 @@ class Gelu(Unary):
             return (x * 0.5 * (1 + special.erf(x * sqrt(0.5)))).astype(x.dtype)
         return x * special.sigmoid(2 * TANH_SCALE * (x + TANH_CUBIC * x * x * x))
 
-    def lower(self, t: Any, x: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any) -> Any:
         if self.approximate == "none":
             return x * 0.5 * (t.unary("erf", x * sqrt(0.5)) + 1.0)
         # 0.5 * (1 + tanh(u)) == sigmoid(2u), which loses no digits in the negative tail
@@ -119,7 +120,7 @@ class LeakyRelu(Unary):
     def ref(self, x: Any) -> Any:
         return np.where(x > 0, x, x * x.dtype.type(self.slope))
 
-    def lower(self, t: Any, x: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any) -> Any:
         return t.select(t.cmp("gt", x, 0), x, x * self.slope)
 
     def decompose(self, x: Value) -> Value:
@@ -141,7 +142,7 @@ class Elu(Unary):
     def ref(self, x: Any) -> Any:
         return np.where(x > 0, x, x.dtype.type(self.alpha) * np.expm1(np.where(x > 0, 0, x)))  # keeps -0
 
-    def lower(self, t: Any, x: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any) -> Any:
         return t.select(t.cmp("gt", x, 0), x, t.unary("expm1", x) * self.alpha)
 
     def decompose(self, x: Value) -> Value:
@@ -162,7 +163,7 @@ class Softplus(Unary):
     def ref(self, x: Any) -> Any:
         return np.where(x > 20, x, np.log1p(np.exp(np.minimum(x, 20))))
 
-    def lower(self, t: Any, x: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any) -> Any:
         return t.select(t.cmp("gt", x, 20), x, t.unary("log1p", t.unary("exp", x)))
 
     def decompose(self, x: Value) -> Value:
@@ -184,7 +185,7 @@ class Mish(Unary):
     def ref(self, x: Any) -> Any:
         return x * np.tanh(Softplus().ref(x))
 
-    def lower(self, t: Any, x: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any) -> Any:
         return x * t.unary("tanh", Softplus().lower(t, x))
 
     def decompose(self, x: Value) -> Value:
@@ -206,7 +207,7 @@ class Hardsigmoid(Unary):
     def ref(self, x: Any) -> Any:
         return np.clip(x + 3, 0, 6) / 6
 
-    def lower(self, t: Any, x: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any) -> Any:
         return t.binary("min", t.binary("max", x + 3.0, 0.0), 6.0) / 6.0
 
     def decompose(self, x: Value) -> Value:
@@ -228,7 +229,7 @@ class Hardswish(Unary):
     def ref(self, x: Any) -> Any:
         return x * np.clip(x + 3, 0, 6) / 6
 
-    def lower(self, t: Any, x: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any) -> Any:
         return x * t.binary("min", t.binary("max", x + 3.0, 0.0), 6.0) / 6.0
 
     def decompose(self, x: Value) -> Value:

@@ -14,6 +14,7 @@ from .. import functions as F
 from ..base import E, S, Traits, Values, register
 from ..families import Binary, Elementwise, N, binary_samples, boolean, broadcast_shapes, f32, f64, i32, i64, require_one_dtype, u8
 from ..structure import Constant
+from ..tiles import TileBuilder
 
 MIXED = [E(f32(3), f64(3), match="operands must have one dtype; cast first, got dtypes=f32, f64")]
 APART = [E(f32(3), f32(4), match=r"shapes do not broadcast, got shapes=\[3\] \[4\]"),
@@ -31,7 +32,7 @@ class Add(Binary):
     samples = binary_samples(-3, 3, i32(4), i64(2, 3), boolean(5))
     errors = [*MIXED, *APART]
 
-    def lower(self, t: Any, x: Any, y: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any, y: Any) -> Any:
         return t.binary("or" if x.dtype.is_bool else "add", x, y)
 
     def partials(self, inputs: Values, output: Value, wanted: tuple[bool, ...]) -> tuple[Value | float | None, ...]:
@@ -47,7 +48,7 @@ class Sub(Binary):
     samples = binary_samples(-3, 3, i32(4))
     errors = [*MIXED, E(boolean(3), boolean(3), match="needs float or integer operands")]
 
-    def lower(self, t: Any, x: Any, y: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any, y: Any) -> Any:
         return t.binary("sub", x, y)
 
     def partials(self, inputs: Values, output: Value, wanted: tuple[bool, ...]) -> tuple[Value | float | None, ...]:
@@ -64,7 +65,7 @@ class Mul(Binary):
     samples = binary_samples(-3, 3, i32(4), boolean(5))
     errors = [*MIXED, *APART]
 
-    def lower(self, t: Any, x: Any, y: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any, y: Any) -> Any:
         return t.binary("and" if x.dtype.is_bool else "mul", x, y)
 
     def partials(self, inputs: Values, output: Value, wanted: tuple[bool, ...]) -> tuple[Value | float | None, ...]:
@@ -79,7 +80,7 @@ class Div(Binary):
     samples = binary_samples((-3, 0.3), (3, 4))
     errors = [*MIXED, E(i32(3), i32(3), match="needs float operands; cast first")]
 
-    def lower(self, t: Any, x: Any, y: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any, y: Any) -> Any:
         return t.binary("div", x, y)
 
     def scaled(self, i: int, g: Value, inputs: Values, output: Value) -> Value:
@@ -95,7 +96,7 @@ class Maximum(Binary):
     samples = binary_samples(-3, 3, i32(4), boolean(5), u8(3))
     errors = [*MIXED, *APART]
 
-    def lower(self, t: Any, x: Any, y: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any, y: Any) -> Any:
         return t.binary("or" if x.dtype.is_bool else "max", x, y)
 
     def scaled(self, i: int, g: Value, inputs: Values, output: Value) -> Value:
@@ -111,7 +112,7 @@ class Minimum(Binary):
     samples = binary_samples(-3, 3, i32(4), boolean(5), u8(3))
     errors = [*MIXED, *APART]
 
-    def lower(self, t: Any, x: Any, y: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any, y: Any) -> Any:
         return t.binary("and" if x.dtype.is_bool else "min", x, y)
 
     def scaled(self, i: int, g: Value, inputs: Values, output: Value) -> Value:
@@ -137,7 +138,7 @@ class Pow(Binary):
         inverse = np.where(x == 1, 1, np.where(x == -1, np.where(y % 2 == 0, 1, -1), 0)) if x.dtype.kind == "i" else 0
         return np.where(y < 0, inverse, whole).astype(x.dtype)
 
-    def lower(self, t: Any, x: Any, y: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any, y: Any) -> Any:
         return t.binary("pow", x, y) if x.dtype.is_float else self._whole(t, x, y)
 
     @staticmethod
@@ -170,7 +171,7 @@ def winner(g: Value, x: Value, other: Value, wins: Callable[[Value, Value], Valu
     return F.where(wins(x, other), g, F.where(F.equal(x, other), F.mul(g, 0.5), 0))
 
 
-def _safe_divisor(t: Any, y: Any) -> Any:
+def _safe_divisor(t: TileBuilder, y: Any) -> Any:
     """Integer division must not trap: 0 and (for signed types) -1 are replaced by 1 and handled apart."""
     bad = t.cmp("eq", y, 0)
     if y.dtype.kind == "i":
@@ -216,7 +217,7 @@ class Remainder(Division):
         with np.errstate(all="ignore"):
             return np.remainder(x, y)
 
-    def lower(self, t: Any, x: Any, y: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any, y: Any) -> Any:
         return t.binary("rem", x, y if y.dtype.is_float else _safe_divisor(t, y))
 
     def scaled(self, i: int, g: Value, inputs: Values, output: Value) -> Value:
@@ -239,7 +240,7 @@ class FloorDivide(Division):
         with np.errstate(all="ignore"):
             return np.floor_divide(x, y)
 
-    def lower(self, t: Any, x: Any, y: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any, y: Any) -> Any:
         if y.dtype.is_float:
             return self._lower_float(t, x, y)
         quotient = t.binary("floordiv", x, _safe_divisor(t, y))
@@ -248,7 +249,7 @@ class FloorDivide(Division):
         return t.select(t.cmp("eq", y, 0), t.full((), 0, y.dtype), quotient)
 
     @staticmethod
-    def _lower_float(t: Any, x: Any, y: Any) -> Any:
+    def _lower_float(t: TileBuilder, x: Any, y: Any) -> Any:
         """As C's fmod gives it: floor(x / y) alone is off by one where the quotient rounds up to a whole number."""
         magnitude = t.binary("rem", t.unary("abs", x), t.unary("abs", y))
         rest = t.select(t.cmp("lt", x, 0), t.unary("neg", magnitude), magnitude)
@@ -278,7 +279,7 @@ class BitwiseAnd(Bits):
 
     public, numpy = "bitwise_and", "bitwise_and"
 
-    def lower(self, t: Any, x: Any, y: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any, y: Any) -> Any:
         return t.binary("and", x, y)
 
 
@@ -288,7 +289,7 @@ class BitwiseOr(Bits):
 
     public, numpy = "bitwise_or", "bitwise_or"
 
-    def lower(self, t: Any, x: Any, y: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any, y: Any) -> Any:
         return t.binary("or", x, y)
 
 
@@ -298,7 +299,7 @@ class BitwiseXor(Bits):
 
     public, numpy = "bitwise_xor", "bitwise_xor"
 
-    def lower(self, t: Any, x: Any, y: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any, y: Any) -> Any:
         return t.binary("xor", x, y)
 
 
@@ -323,7 +324,7 @@ class Where(Elementwise):
     def ref(self, c: Any, a: Any, b: Any) -> Any:
         return np.where(c, a, b)
 
-    def lower(self, t: Any, c: Any, a: Any, b: Any) -> Any:
+    def lower(self, t: TileBuilder, c: Any, a: Any, b: Any) -> Any:
         return t.select(c, a, b)
 
     def scaled(self, i: int, g: Value, inputs: Values, output: Value) -> Value:

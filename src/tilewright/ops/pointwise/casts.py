@@ -12,6 +12,7 @@ from ...ir.types import TensorType
 from .. import functions as F
 from ..base import E, S, Values, register
 from ..families import Unary, bf16, boolean, f16, f32, f64, i32, i64, u8
+from ..tiles import TileBuilder
 from .elementwise import FLOAT_ONLY
 
 
@@ -24,7 +25,7 @@ class LogicalNot(Unary):
     samples = [S(boolean(3, 5)), S(boolean()), S(boolean(0))]
     errors = [E(i32(3), match="needs bool operands; cast first, got dtype=i32")]
 
-    def lower(self, t: Any, x: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any) -> Any:
         return t.unary("not", x)
 
 
@@ -37,7 +38,7 @@ class BitwiseNot(Unary):
     samples = [S(i32(3, 5), low=-9, high=9), S(boolean(4)), S(u8(3), low=0, high=200)]
     errors = [E(f32(3), match="needs integer or bool operands; cast first, got dtype=f32")]
 
-    def lower(self, t: Any, x: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any) -> Any:
         if x.dtype.is_bool:
             return t.unary("not", x)
         return t.binary("xor", x, t.full((), (1 << 8 * x.dtype.itemsize) - 1 if x.dtype.kind == "u" else -1, x.dtype))
@@ -51,7 +52,7 @@ class IsNan(Unary):
     to_bool = True
     errors = FLOAT_ONLY
 
-    def lower(self, t: Any, x: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any) -> Any:
         return t.unary("isnan", x)
 
 
@@ -63,7 +64,7 @@ class IsInf(Unary):
     to_bool = True
     errors = FLOAT_ONLY
 
-    def lower(self, t: Any, x: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any) -> Any:
         return t.unary("isinf", x)
 
 
@@ -90,7 +91,7 @@ class Cast(Unary):
         with np.errstate(invalid="ignore", over="ignore"):
             return x.astype(self.dtype.np)
 
-    def lower(self, t: Any, x: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any) -> Any:
         if self.dtype.is_bool and not x.dtype.is_bool:
             return t.cmp("ne", x, 0)
         if self.dtype in dt.SMALL and x.dtype is dt.f64:

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 from ...core import dtypes as dt
 from ..base import E, S, Traits, register
 from ..families import Binary, N, binary_samples, boolean, f32, f64, i32, i64
+from ..tiles import TileBuilder
 
 
 class Compare(Binary):
@@ -17,7 +18,7 @@ class Compare(Binary):
     samples = [*binary_samples(-3, 3, boolean(6)), S(i32(9), i32(9), low=-2, high=2), S(i64(N, 1), i64(3), low=-2, high=2)]
     errors = [E(f32(3), f64(3), match="operands must have one dtype"), E(f32(3), f32(4), match="shapes do not broadcast")]
 
-    def lower(self, t: Any, x: Any, y: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any, y: Any) -> Any:
         if x.dtype.is_bool:
             x, y = t.cast(x, dt.i32), t.cast(y, dt.i32)
         return t.cmp(type(self).tile, x, y)
@@ -86,7 +87,7 @@ class LogicalAnd(Logic):
 
     public, numpy = "logical_and", "logical_and"
 
-    def lower(self, t: Any, x: Any, y: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any, y: Any) -> Any:
         return t.binary("and", x, y)
 
 
@@ -96,7 +97,7 @@ class LogicalOr(Logic):
 
     public, numpy = "logical_or", "logical_or"
 
-    def lower(self, t: Any, x: Any, y: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any, y: Any) -> Any:
         return t.binary("or", x, y)
 
 
@@ -106,5 +107,5 @@ class LogicalXor(Logic):
 
     public, numpy = "logical_xor", "logical_xor"
 
-    def lower(self, t: Any, x: Any, y: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any, y: Any) -> Any:
         return t.binary("xor", x, y)

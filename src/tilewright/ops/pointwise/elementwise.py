@@ -16,6 +16,7 @@ from .. import functions as F
 from ..base import E, register
 from ..families import Unary, boolean, i32, i64, u8, unary_samples
 from ..special import erf as special
+from ..tiles import TileBuilder
 
 
 class Primitive(Unary):
@@ -23,7 +24,7 @@ class Primitive(Unary):
 
     tile: ClassVar[str] = ""
 
-    def lower(self, t: Any, x: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any) -> Any:
         return t.unary(type(self).tile, x)
 
 
@@ -39,7 +40,7 @@ class Neg(Unary):
     samples = unary_samples(-4, 4, i32(3), i64(2, 2))
     errors = [E(boolean(3), match="needs float or integer operands; cast first, got dtype=bool")]
 
-    def lower(self, t: Any, x: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any) -> Any:
         return t.unary("neg", x) if x.dtype.is_float else 0 - x
 
     def derivative(self, x: Value, y: Value) -> float:
@@ -59,7 +60,7 @@ class Abs(Unary):
         out = super().infer(*types)
         return out.with_dtype(real_of(out.dtype))
 
-    def lower(self, t: Any, x: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any) -> Any:
         if x.dtype.is_float:
             return t.unary("abs", x)
         return x if x.dtype.kind == "u" else t.select(t.cmp("lt", x, 0), 0 - x, x)
@@ -80,7 +81,7 @@ class Sign(Unary):
     def ref(self, x: Any) -> Any:
         return (np.greater(x, 0).astype(x.dtype) - np.less(x, 0).astype(x.dtype)).astype(x.dtype)
 
-    def lower(self, t: Any, x: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any) -> Any:
         positive = t.select(t.cmp("gt", x, 0), t.full((), 1, x.dtype), 0)
         return positive if x.dtype.kind == "u" else t.select(t.cmp("lt", x, 0), t.full((), -1, x.dtype), positive)
 
@@ -279,7 +280,7 @@ class Square(Unary):
     def ref(self, x: Any) -> Any:
         return np.multiply(x, x)
 
-    def lower(self, t: Any, x: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any) -> Any:
         return x * x
 
     def derivative(self, x: Value, y: Value) -> Value:

@@ -11,6 +11,7 @@ from .. import functions as F
 from ..base import E, S, Traits, Values, register
 from ..families import Binary, Unary, bf16, boolean, f32, f64, i32, i64, u8
 from ..special import vector_math as vm
+from ..tiles import TileBuilder
 
 MIXED = [E(f32(3), f64(3), match="operands must have one dtype; cast first"), E(i32(3), i32(3), match="needs float operands; cast first")]
 
@@ -28,7 +29,7 @@ class Signbit(Unary):
     def ref(self, x: Any) -> Any:
         return np.signbit(x) if x.dtype.kind == "f" else np.less(x, 0)
 
-    def lower(self, t: Any, x: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any) -> Any:
         return vm.sign_bit(t, x) if x.dtype.is_float else t.cmp("lt", x, 0)
 
 
@@ -40,7 +41,7 @@ class Copysign(Binary):
     samples = [S(f32(3, 5), f32(5)), S(f64(4), f64()), S(bf16(3), bf16(3))]
     errors = MIXED
 
-    def lower(self, t: Any, x: Any, y: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any, y: Any) -> Any:
         return vm.copy_sign(t, x, y)
 
     def scaled(self, i: int, g: Value, inputs: Values, output: Value) -> Value | None:
@@ -58,7 +59,7 @@ class Nextafter(Binary):
     samples = [S(f32(3, 5), f32(5)), S(f64(4), f64())]
     errors = MIXED
 
-    def lower(self, t: Any, x: Any, y: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any, y: Any) -> Any:
         raw = vm.bits(t, x)
         inwards = t.binary("xor", t.cmp("gt", x, 0.0), t.cmp("gt", y, x))  # the size of x shrinks
         one = t.full((), 1, raw.dtype)
@@ -84,7 +85,7 @@ class Hypot(Binary):
         with np.errstate(over="ignore"):
             return np.hypot(x, y)
 
-    def lower(self, t: Any, x: Any, y: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any, y: Any) -> Any:
         infinite = t.binary("or", t.unary("isinf", x), t.unary("isinf", y))
         if vm.single(x):
             a, b = vm.wide(t, x), vm.wide(t, y)
@@ -127,7 +128,7 @@ class Gcd(Divisor):
 
     public, aten, numpy = "gcd", "gcd", "gcd"
 
-    def lower(self, t: Any, x: Any, y: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any, y: Any) -> Any:
         return self.euclid(t, x, y)
 
 
@@ -137,7 +138,7 @@ class Lcm(Divisor):
 
     public, aten, numpy = "lcm", "lcm", "lcm"
 
-    def lower(self, t: Any, x: Any, y: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any, y: Any) -> Any:
         g = self.euclid(t, x, y)
         out = t.binary("floordiv", x, t.select(t.cmp("eq", g, 0), t.full((), 1, g.dtype), g)) * y
         return out if x.dtype.kind == "u" else t.select(t.cmp("lt", out, 0), 0 - out, out)

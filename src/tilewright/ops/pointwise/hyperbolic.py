@@ -8,6 +8,7 @@ from .. import functions as F
 from ..base import E, S, Sample, Values, register
 from ..families import Binary, Unary, bf16, f32, f64, i32
 from ..special import vector_math as vm
+from ..tiles import TileBuilder
 from .elementwise import FLOAT_ONLY, Primitive
 
 
@@ -22,7 +23,7 @@ class Formula(Unary):
     formula: ClassVar[Any] = None
     errors = FLOAT_ONLY
 
-    def lower(self, t: Any, x: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any) -> Any:
         return type(self).formula(t, x)
 
 
@@ -130,7 +131,7 @@ class Atan2(Binary):
     samples = [S(f32(3, 5), f32(5), low=-3, high=3), S(f64(4), f64(), low=-3, high=3), S(bf16(3), bf16(3), low=1, high=3)]
     errors = [E(i32(3), i32(3), match="needs float operands; cast first")]
 
-    def lower(self, t: Any, y: Any, x: Any) -> Any:
+    def lower(self, t: TileBuilder, y: Any, x: Any) -> Any:
         return vm.atan2(t, y, x)
 
     def scaled(self, i: int, g: Value, inputs: Values, output: Value) -> Value:

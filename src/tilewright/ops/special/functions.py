@@ -15,6 +15,7 @@ from ..base import E, NotSupported, S, Values, register
 from ..families import Binary, Unary, f32, f64, i32
 from ..pointwise.elementwise import FLOAT_ONLY
 from ..pointwise.hyperbolic import few
+from ..tiles import TileBuilder
 from . import vector_bessel as vb
 from . import vector_erf as ve
 from . import vector_gamma as vg
@@ -31,7 +32,7 @@ class Special(Unary):
         with np.errstate(all="ignore"):
             return np.asarray(self.lower(ARRAYS, np.asarray(x, np.float64))).astype(x.dtype)
 
-    def lower(self, t: Any, x: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any) -> Any:
         return type(self).formula(t, x)
 
 
@@ -140,7 +141,7 @@ class Polygamma(Special):
         require(self.n >= 0, "n must not be negative", n=self.n)
         return super().infer(*types)
 
-    def lower(self, t: Any, x: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any) -> Any:
         return vg.digamma(t, x) if self.n == 0 else vg.polygamma(t, x, self.n)
 
     def derivative(self, x: Value, y: Value) -> Value:
@@ -161,7 +162,7 @@ class Zeta(Binary):
             a, b = np.broadcast_arrays(np.asarray(x, np.float64), np.asarray(y, np.float64))
             return np.asarray(vg.zeta(ARRAYS, a, b)).astype(x.dtype)
 
-    def lower(self, t: Any, x: Any, y: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any, y: Any) -> Any:
         return vg.zeta(t, x, y)
 
     def scaled(self, i: int, g: Value, inputs: Values, output: Value) -> Value:

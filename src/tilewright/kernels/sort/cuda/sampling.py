@@ -15,7 +15,7 @@ from ....ir.layout import Layout
 from ....ops.index.sampling import Sample as SampleOp
 from ....tile.ir import Var
 from ...call import Call
-from ...cuda.kernel import SimtKernel
+from ...cuda.kernel import SimtKernel, identified
 from ...launch import Buffer, Launch
 from ...region import Operand, Region
 from ...template import Reason, Template, alone, region_bytes
@@ -76,7 +76,7 @@ class CudaSample(Template):
             views[name] = call.view(name, dtype, buffer, Layout.contiguous((count,)), write=True).var
         launch = call.finish(1, flops=100 * size, bytes_=region_bytes(region), note="one block")
         k = launch.kernel
-        launch.kernel = SampleKernel(f"{k.name}_{size}", k.params, k.pid, k.body, size=size, **views)
+        launch.kernel = identified(SampleKernel(k.name, k.params, k.pid, k.body, size=size, **views))
         return [launch]
 
 
