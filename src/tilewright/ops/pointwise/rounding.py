@@ -40,7 +40,7 @@ class Ceil(Primitive):
 
 @register
 class Round(Primitive):
-    """Nearest whole number, halves to even. Its derivative is that of the identity (straight through), so that rounding can be trained."""
+    """Nearest integer, halves to even."""
 
     tile = "round"
     errors = FLOAT_ONLY
@@ -48,8 +48,8 @@ class Round(Primitive):
     def ref(self, x: Any) -> Any:
         return np.rint(x)
 
-    def derivative(self, x: Value, y: Value) -> float:
-        return 1.0
+    def derivative(self, x: Value, y: Value) -> None:
+        return None
 
 
 @register
