@@ -215,7 +215,8 @@ def test_one_product_of_a_norm_starts_the_next_kernel_behind_its_wait(rng: np.ra
 def test_a_scale_or_a_code_that_is_no_number_spoils_its_row_alone(name: str, rng: np.random.Generator) -> None:
     raw, numbers = matrix(rng, name, 9, 256)
     fmt = quant.by_name(name)
-    raw[3, : fmt.offset("qs")] = np.full(1, np.nan, np.float16 if name == "Q4_0" else np.float32).view(np.uint8)
+    nothing = np.full(1, np.nan, np.float16 if name == "Q4_0" else np.float32).view(np.uint8)
+    raw[3, : len(nothing)] = nothing
     bad = [3]
     if name != "Q4_0":
         raw[7, fmt.bytes + 4 + 77] = 0xFF
