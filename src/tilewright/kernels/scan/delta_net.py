@@ -8,7 +8,7 @@ f32 then. No steps: the first state is the last one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ...core.dims import Dim, ceildiv
 from ...core.dtypes import DType, f32
@@ -16,7 +16,7 @@ from ...core.target_spec import TargetSpec
 from ...ops.scan.delta_net import GatedDeltaRule as GatedDeltaRuleOp
 from ...tile.builder import Ix, Tile, View
 from ..call import Call
-from ..launch import Launch
+from ..launch import Buffer, Launch
 from ..region import Operand, Region
 from ..template import Reason, Template, alone, region_bytes, region_flops
 
@@ -46,7 +46,9 @@ class GatedDeltaRule(Template):
             walk.step(time.index, lambda o: walk.put(out, (*walk.at, time.index, walk.column), o * scale))
         with b.loop(0, walk.depth) as row:
             walk.put(last, (*walk.at, row.index, walk.column), walk.row(row.index))
-        return [walk.finish(region_flops(region), region_bytes(region))]
+        first, after = region.operand(region.anchor.operands[-1]), region.results[1]
+        pairs = [(first.buffer, after.buffer)] if first is not None and first.layout == after.layout else []
+        return [walk.finish(region_flops(region), region_bytes(region), pairs)]
 
 
 class Walk:
@@ -120,5 +122,5 @@ class Walk:
         if read:
             read(second.results[0])
 
-    def finish(self, flops: Dim, bytes_: Dim) -> Launch:
-        return self.call.finish(self.grid, flops=flops, bytes_=bytes_, note=f"{self.depth}x{LANES} of the memory a program")
+    def finish(self, flops: Dim, bytes_: Dim, inplace: Sequence[tuple[Buffer, Buffer]] = ()) -> Launch:
+        return self.call.finish(self.grid, flops=flops, bytes_=bytes_, inplace=inplace, note=f"{self.depth}x{LANES} of the memory a program")
