@@ -324,11 +324,15 @@ def is_turned(a: Header) -> bool:
 def tight(a: Header) -> Header:
     """A contiguous copy; of a transposed matrix in blocks, by all threads."""
     native = machine()
-    if native is None or not is_turned(a):
-        made = new_array(a.shape, a.dtype)
-        made[...] = a
-        return made
     made = new_array(a.shape, a.dtype)
+    if native is None or not is_turned(a):
+        steps = [abs(s) for s, n in zip(a.strides, a.shape, strict=True) if n > 1]
+        if native is None or a.size < 1024 or not a.flags.aligned or a.ndim > H.AXES or steps[-1] > min(*steps, 4 * a.itemsize) or \
+                steps[-1] in (0, a.itemsize):
+            made[...] = a
+        else:
+            execute(native, 0, [a], made, made.nbytes)
+        return made
     rows, columns = a.shape
     try:
         run = native.free.pop()
@@ -469,6 +473,8 @@ def _columns(native: Machine, name: str, a: Header, kept: int, made: Header, out
     source, width = a.reshape(*a.shape[:kept], -1) if a.ndim - kept > 1 else a, a.itemsize
     if a.ndim - kept > 1 and not np.shares_memory(source, a):
         return None
+    if kept and source.shape[kept - 1] > 1 and abs(source.strides[kept - 1]) != width:  # rows with gaps
+        source = np.moveaxis(tight(np.moveaxis(source, -1, 0)), 0, -1)
     order = sorted(range(kept), key=lambda i: -abs(source.strides[i]))
     if order != list(range(kept)):
         return None
