@@ -305,6 +305,9 @@ def sample(a: dict[str, Any], logits: Any, seen: Any, settings: Any, numbers: An
 
     from tilewright.ops.index.sampling import uniform
 
+    if logits.ndim > 1:
+        rows = [sample(a, *parts) for parts in zip(logits, seen, settings, numbers, strict=True)]
+        return torch.stack(rows) if rows else torch.zeros(logits.shape[:-1], dtype=torch.int64)
     temperature, top_p, min_p, penalty = (float(v) for v in settings)
     top_k, seed, counter = (int(v) for v in numbers)
     ids, scores = torch.nonzero(seen).T, logits[None].float()
