@@ -101,7 +101,8 @@ __all__ += [*_CONTROL, *_TRANSFORMS, *_FUNCTIONS, *_SPECIAL, *_COMPLEX]
 _LOW_BIT = ("dequantise", "fake_quantise", "fake_quantise_lsq", "gated_delta_rule", "int_conv", "int_matmul", "pack_codes", "quantise",
             "quantised_matmul", "requantise", "selective_scan", "unpack_codes")
 _WINDOWS = ("adaptive_pool", "argsort", "bitwise_left_shift", "bitwise_right_shift", "conv_transpose", "cumprod", "group_norm",
-            "grouped_matmul", "isfinite", "lora_matmul", "max_pool", "mean_pool", "resize", "sample", "sort")
+            "grouped_matmul", "isfinite", "lora_matmul", "max_pool", "mean_pool", "pool", "resize",
+            "sample", "sort")
 _COUNTING = ("bincount", "embedding_bag", "histogram")
 _SPLATS = ("splat_prepare", "splat_rasterize", "splat_render")
 _LAZY |= dict.fromkeys((*_LOW_BIT, *_COUNTING, *_WINDOWS, *_SPLATS), "array.functions")

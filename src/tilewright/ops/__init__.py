@@ -55,7 +55,7 @@ from .rows.losses import SoftmaxCrossEntropy
 from .rows.norm_backward import NormBackward
 from .rows.norms import BatchNorm, GroupNorm, LayerNorm, LogSoftmax, RmsNorm, Softmax
 from .rows.pool_indices import MaxPoolIndices
-from .rows.pooling import AvgPool, MaxPool
+from .rows.pooling import AvgPool, MaxPool, Pool
 from .rows.reductions import All, ArgMax, ArgMin, LogSumExp, Max, Mean, Min, Prod, Sum, Var
 from .rows.reductions import Any_ as Any
 from .rows.resize import AdaptivePool, Resize
@@ -160,6 +160,7 @@ __all__ = [
     "Op",
     "Pad",
     "PagedAttention",
+    "Pool",
     "Positions",
     "Pow",
     "Prod",
