@@ -59,6 +59,7 @@ class QuantiseRows(General):
 class QDot(Contraction):
     """codes, scales and sums of activations times the transpose of a packed matrix u8[n, row bytes]: f32[..., n]."""
 
+    fusion = "contraction"
     format: str
     n: int
     k: int
