@@ -29,7 +29,7 @@ STRIPS_AT_ONCE = 2
 MAX_ROWS = 512  # activation rows of one program
 
 
-class QuantiseRows(Template):
+class QuantiseRowsTemplate(Template):
     key = "quantise_rows"
 
     def matches(self, region: Region, target: TargetSpec) -> Reason | None:
@@ -49,7 +49,7 @@ class QuantiseRows(Template):
         return [call.finish(product(lead), flops=region_flops(region), bytes_=region_bytes(region))]
 
 
-class QDot(Template):
+class QDotTemplate(Template):
     key = "qdot"
 
     def matches(self, region: Region, target: TargetSpec) -> Reason | None:

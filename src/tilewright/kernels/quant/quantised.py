@@ -27,13 +27,13 @@ from . import unpack_iq as _iq  # noqa: F401  enters its decoders
 from .strip_rows import StripRows
 from .unpack import DECODERS, Matrix, can_unpack
 
-__all__ = ["DECODERS", "QExperts", "QGather", "QMatmul"]
+__all__ = ["DECODERS", "QExpertsTemplate", "QGatherTemplate", "QMatmulTemplate"]
 
 ROWS = 4  # rows of the matrix that a program unpacks
 STEP = 64  # elements of K in one step: also the number of partial sums, so part of the numerics
 
 
-class QGather(Template):
+class QGatherTemplate(Template):
     """One program per index: it unpacks its row into the result. Indices are checked like those of a gather."""
 
     key = "qgather"
@@ -80,7 +80,7 @@ def _in_fours(layout: Layout) -> Layout:
     return Layout((*layout.shape[:-1], layout.shape[-1] // 4, 4), (*lead, step * 4, step), layout.offset)
 
 
-class QMatmul(Template):
+class QMatmulTemplate(Template):
     """K need not be a multiple of the step: unpacked rows are filled with zeros, x is masked. No rows of x: no work in the programs."""
 
     key = "qmatmul_rows"
@@ -114,7 +114,7 @@ class QMatmul(Template):
         return [call.finish(grid, flops=region_flops(region), bytes_=region_bytes(region), note=f"{op.format} by unpacked rows")]
 
 
-class QExperts(Template):
+class QExpertsTemplate(Template):
     """One program per expert and block of its rows: it unpacks them when some token wants the expert, and multiplies those tokens alone.
     The first program checks all indices."""
 
