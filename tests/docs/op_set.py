@@ -43,7 +43,7 @@ KINDS: dict[str, str] = {
     "random numbers": "random_bits random_uniform random_normal positions",
     "sampling": "sample",
     "convolution, also transposed": "conv winograd_conv",
-    "pooling": "max_pool max_pool_indices avg_pool adaptive_pool",
+    "pooling": "max_pool max_pool_indices avg_pool pool adaptive_pool",
     "resize": "resize",
     "losses": "softmax_cross_entropy",
     "selective scan, gated delta net": "selective_scan selective_scan_backward gated_delta_rule gated_delta_rule_backward",

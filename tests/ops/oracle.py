@@ -235,6 +235,26 @@ def avg_pool(a: dict[str, Any], x: Any) -> Any:
     return fn(x, a["kernel"], a["stride"], [lo for lo, _ in a["padding"]], a.get("ceil_mode", False), a.get("count_include_pad", True))
 
 
+def pool(a: dict[str, Any], x: Any) -> Any:
+    """Windows by indices of each axis, outside of which stands what changes nothing."""
+    kind, lead = a.get("kind", "sum"), x.ndim - len(a["kernel"])
+    most = float("inf") if x.is_floating_point() else torch.iinfo(x.dtype).max
+    fill = {"sum": 0, "prod": 1, "min": most}[kind]
+    for i, (k, s, (lo, hi), dil) in enumerate(zip(a["kernel"], a["stride"], a["padding"], a["dilation"], strict=True)):
+        axis = lead + i
+        d, ceil = x.shape[axis], a.get("ceil_mode", False)
+        count = (d + lo + hi - dil * (k - 1) - 1 + (s - 1 if ceil else 0)) // s + 1
+        count -= int(ceil and (count - 1) * s >= d + lo)
+        at = torch.arange(count)[:, None] * s - lo + torch.arange(k) * dil
+        shape = [1] * axis + [count * k] + [1] * (x.ndim - axis - 1)
+        inside = ((at >= 0) & (at < d)).reshape(shape)
+        taken = torch.where(inside, x.index_select(axis, at.clamp(0, d - 1).reshape(-1)), torch.tensor(fill, dtype=x.dtype))
+        x = taken.unflatten(axis, (count, k)).movedim(axis + 1, -1)
+    parts = x.flatten(-len(a["kernel"]))
+    return {"sum": lambda: parts.sum(-1, dtype=parts.dtype), "prod": lambda: parts.prod(-1, dtype=parts.dtype),
+            "min": lambda: parts.amin(-1)}[kind]()
+
+
 def max_pool_indices(a: dict[str, Any], x: Any) -> Any:
     fn: Any = {1: tf.max_pool1d, 2: tf.max_pool2d, 3: tf.max_pool3d}[len(a["kernel"])]
     padding = [lo for lo, _ in a["padding"]]
@@ -295,6 +315,9 @@ def sample(a: dict[str, Any], logits: Any, seen: Any, settings: Any, numbers: An
 
     from tilewright.ops.index.sampling import uniform
 
+    if logits.ndim > 1:
+        rows = [sample(a, *parts) for parts in zip(logits, seen, settings, numbers, strict=True)]
+        return torch.stack(rows) if rows else torch.zeros(logits.shape[:-1], dtype=torch.int64)
     temperature, top_p, min_p, penalty = (float(v) for v in settings)
     top_k, seed, counter = (int(v) for v in numbers)
     ids, scores = torch.nonzero(seen).T, logits[None].float()
@@ -355,6 +378,7 @@ GENERAL: dict[str, Oracle] = {
     "sort": sort,
     "arg_sort": lambda a, x: sort(a, x)[1],
     "max_pool": max_pool,
+    "pool": pool,
     "max_pool_indices": max_pool_indices,
     "resize": resize,
     "adaptive_pool": adaptive_pool,

@@ -19,6 +19,7 @@ from ..runtime.outputs import new_array
 
 Fn = Callable[..., Any]
 _refs = sys.getrefcount
+_WRITES = {"copyto", "put", "place", "putmask", "fill_diagonal", "put_along_axis"}  # NumPy's functions that write their first argument
 ALONE = 3  # references to a header that only its Array holds: the slot, a local name, the argument of getrefcount
 
 
@@ -320,7 +321,11 @@ class Array:
         if found is not None:
             made = found(*(wrap(x) if type(x) is np.ndarray else x for x in inputs))
         else:
-            got = getattr(ufunc, method)(*(x.__array__() if isinstance(x, Array) else x for x in inputs), **kwargs)
+            given = [x.__array__() if isinstance(x, Array) else x for x in inputs]
+            if method == "at" and type(inputs[0]) is Array:
+                del given[0]
+                given.insert(0, own(inputs[0]))
+            got = getattr(ufunc, method)(*given, **kwargs)
             made = tuple(map(wrapped, got)) if isinstance(got, tuple) else wrapped(got)
         if out is None:
             return made
@@ -340,6 +345,8 @@ class Array:
                 return found(*args, **kwargs)
             except TypeError:  # arguments that only NumPy's function has
                 pass
+        if function.__name__ in _WRITES and args and type(args[0]) is Array:
+            return function(own(args[0]), *plain(args[1:]), **plain(kwargs))
         got = function(*plain(args), **plain(kwargs))
         return rewrapped(got)
 
@@ -355,6 +362,10 @@ class Array:
         if dl_device is not None and tuple(map(int, dl_device)) != (1, 0):
             raise BufferError(f"Array: lies on the CPU (1, 0), asked for {tuple(dl_device)}")
         a = ready(self)
+        if any(s < 0 for s in a.strides):  # PyTorch ends the process when it is given such
+            if copy is False:
+                raise BufferError(f"Array: negative strides cannot be exported without a copy, got strides={a.strides}")
+            a, copy = a.copy(), None
         if a.dtype.kind == "V" or a.dtype.name in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
             from ..runtime.dlpack import export
 
@@ -404,8 +415,8 @@ def wrap(a: np.ndarray[Any, Any]) -> Array:
 
 
 def wrapped(a: Any) -> Any:
-    """Arrays and scalars of NumPy as Arrays; anything else as it is."""
-    return wrap(np.asarray(a)) if isinstance(a, (np.ndarray, np.generic)) else a
+    """Arrays and scalars of NumPy as Arrays; anything else, and objects and strings in NumPy's arrays, as it is."""
+    return wrap(np.asarray(a)) if isinstance(a, (np.ndarray, np.generic)) and a.dtype.kind not in "OSUMm" else a
 
 
 def ready(x: Array) -> np.ndarray[Any, Any]:
@@ -430,8 +441,10 @@ class Node:
         raise NotImplementedError
 
 
-def refuse_writing(x: Array) -> None:
-    raise BufferError("Array: its buffer is read-only; write with x[...] = value, or copy with x.numpy()")
+def refuse_buffer(x: Array) -> None:
+    """Consumers that write, and those that take any memory for bytes: `torch.asarray(x)` would see them as floats, in one axis."""
+    raise BufferError("Array: its buffer is read-only and has a dtype and a shape; write with x[...] = value, take x.numpy(), x.torch() or "
+                      "torch.from_dlpack(x) for a library, and x.tobytes() for the bytes")
 
 
 def attribute(x: Array, name: str) -> Any:
@@ -517,7 +530,7 @@ def own_tree(tree: Any) -> Any:
 def rewrapped(tree: Any) -> Any:
     """The opposite of `plain`."""
     if isinstance(tree, (np.ndarray, np.generic)):
-        return wrap(np.asarray(tree))
+        return wrapped(tree)
     if type(tree) in (list, tuple):
         return type(tree)(map(rewrapped, tree))
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):

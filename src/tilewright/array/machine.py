@@ -35,6 +35,8 @@ SHARES = 64  # pieces of a large run that threads take from one another
 STREAMED = 8 << 20  # bytes that no cache holds
 NONE = b"none"
 _FOLDERS = ("core", "ir", "ops", "transform", "passes", "tile", "kernels", "target/cpu")
+_OTHERS = {"__pycache__", "cuda", "attention", "control", "conv", "fft", "fourier", "index", "linalg", "matmul", "packed", "quant",
+           "random", "sort", "splat"}  # folders of ops that no function here is made of
 # Traced functions whose special cases are not those of the array API, or that report errors: NumPy's loops serve them.
 WITHOUT = frozenset({"floor_divide", "remainder", "pow", "fmod", "float_power", "bitwise_left_shift", "bitwise_right_shift", "gcd", "lcm"})
 # Kernels that are expressions of several functions: the traced sign of NaN is 0.
@@ -45,16 +47,18 @@ _keep: list[Any] = []  # linked code and tables, for as long as the process live
 
 @functools.cache
 def _stamp() -> str:
-    """Changes with any source that shapes kernels: names, sizes and times of the files."""
-    digest = blake2b(digest_size=10)
-    root = Path(__file__).parents[1]
-    for folder in _FOLDERS:
-        for base, _, names in os.walk(root / folder):
-            for name in sorted(names):
-                if name.endswith(".py"):
-                    info = os.stat(os.path.join(base, name))
-                    digest.update(f"{name} {info.st_size} {info.st_mtime_ns}\n".encode())
-    return digest.hexdigest()
+    """Changes with any source that shapes kernels: names, sizes and times of the files. (Half of the first call of a process.)"""
+    root = os.path.dirname(os.path.dirname(__file__))
+    seen, left = [], [os.path.join(root, folder) for folder in _FOLDERS]
+    while left:
+        with os.scandir(left.pop()) as entries:
+            for e in entries:
+                if e.name.endswith(".py"):
+                    info = e.stat()
+                    seen.append((e.name, info.st_size, info.st_mtime_ns))
+                elif "." not in e.name and e.name not in _OTHERS:
+                    left.append(e.path)
+    return blake2b(repr(sorted(seen)).encode(), digest_size=10).hexdigest()
 
 
 def _registered_outside() -> str:
@@ -320,11 +324,15 @@ def is_turned(a: Header) -> bool:
 def tight(a: Header) -> Header:
     """A contiguous copy; of a transposed matrix in blocks, by all threads."""
     native = machine()
-    if native is None or not is_turned(a):
-        made = new_array(a.shape, a.dtype)
-        made[...] = a
-        return made
     made = new_array(a.shape, a.dtype)
+    if native is None or not is_turned(a):
+        steps = [abs(s) for s, n in zip(a.strides, a.shape, strict=True) if n > 1]
+        if native is None or a.size < 1024 or not a.flags.aligned or a.ndim > H.AXES or steps[-1] > min(*steps, 4 * a.itemsize) or \
+                steps[-1] in (0, a.itemsize):
+            made[...] = a
+        else:
+            execute(native, 0, [a], made, made.nbytes)
+        return made
     rows, columns = a.shape
     try:
         run = native.free.pop()
@@ -465,6 +473,8 @@ def _columns(native: Machine, name: str, a: Header, kept: int, made: Header, out
     source, width = a.reshape(*a.shape[:kept], -1) if a.ndim - kept > 1 else a, a.itemsize
     if a.ndim - kept > 1 and not np.shares_memory(source, a):
         return None
+    if kept and source.shape[kept - 1] > 1 and abs(source.strides[kept - 1]) != width:  # rows with gaps
+        source = np.moveaxis(tight(np.moveaxis(source, -1, 0)), 0, -1)
     order = sorted(range(kept), key=lambda i: -abs(source.strides[i]))
     if order != list(range(kept)):
         return None

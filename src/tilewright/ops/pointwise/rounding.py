@@ -32,14 +32,14 @@ class Ceil(Primitive):
 
 @register
 class Round(Primitive):
-    """Nearest whole number, halves to even. Its derivative is that of the identity (straight through), so that rounding can be trained."""
+    """Nearest integer, halves to even."""
 
     public, numpy = "round", "rint"
     tile = "round"
     errors = FLOAT_ONLY
 
-    def derivative(self, x: Value, y: Value) -> float:
-        return 1.0
+    def derivative(self, x: Value, y: Value) -> None:
+        return None
 
 
 @register

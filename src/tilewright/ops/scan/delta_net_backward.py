@@ -45,6 +45,7 @@ class GatedDeltaRuleBackward(Composite):
     def infer(self, q: TensorType, k: TensorType, v: TensorType, g: TensorType, beta: TensorType, state: TensorType,
               go: TensorType, gs: TensorType) -> tuple[TensorType, ...]:
         checked(q, k, v, g, beta, state)
+        require(q.shape[1] == v.shape[1], "needs queries and keys for every head", q=q, v=v)
         require((go, gs) == (v, state), "cotangents must have the types of o and the state", o=go, state=gs)
         return q, k, v, g, beta, state
 

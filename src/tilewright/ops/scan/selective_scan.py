@@ -80,7 +80,7 @@ class SelectiveScan(Composite):
     whole = True
     samples = [_s(_shapes()), _s(_shapes(4, False, n=1), gated=False), _s(_shapes(7, d=19, n=4, batch=1)), _s(_shapes(3, dtype="f64")),
                _s(_shapes(N, d=17)), _s(_shapes(0)), _s(_shapes(5, False, d=M, batch=N), gated=False),
-               _s(_shapes(4, dtype="bf16")), _s(_shapes(5, d=17, dtype="f16"))]
+               _s(_shapes(4, dtype="bf16")), _s(_shapes(5, d=17, dtype="f16")), _s(_shapes(3, d=32, n=16, batch=1))]
     errors = [E(*_shapes(), gated=False, match="gated=False takes 7 operands, got operands=8"),
               E(*_shapes()[:7], f32(2, 5, 4), match=r"state must be \[2,5,3\]"),
               E(f32(2, 6, 4), *_shapes()[1:], match=r"needs x\[B,L,D\] and a\[D,N\]"),

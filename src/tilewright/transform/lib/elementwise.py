@@ -9,11 +9,12 @@ from typing import Any
 import ml_dtypes
 
 from ...core import dtypes as dt
+from ...core.dims import Expr
 from ...core.errors import ShapeError
 from ...ops import REGISTRY, Cast, Where
 from ...ops.families import Elementwise
 from ..promote import as_float, as_tracer, common, dtype_of, meet
-from ..trace import Tracer, apply, dtype_given, install, user_place
+from ..trace import Tracer, apply, dtype_given, install, tracing, user_place
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
 
@@ -171,3 +172,13 @@ for _sign, _name in {**COMPARISONS, "neg": "neg", "abs": "abs", "invert": "bitwi
 install(__divmod__=_operator(lambda x, y: (FUNCTIONS["floor_divide"](x, y), FUNCTIONS["remainder"](x, y))),
         __rdivmod__=_operator(lambda y, x: (FUNCTIONS["floor_divide"](x, y), FUNCTIONS["remainder"](x, y))))
 install(__pos__=lambda self: self, astype=astype, clip=clip)
+
+
+def _beyond(self: Expr, operator: str, other: Any) -> Any:
+    """A dynamic size among numbers and arrays is a traced number."""
+    if isinstance(other, Tracer) or not tracing():
+        return NotImplemented  # a tracer has the reflected operator
+    return getattr(as_tracer(self), operator)(other)
+
+
+Expr.beyond = _beyond  # type: ignore[method-assign]
