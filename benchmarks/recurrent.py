@@ -14,6 +14,7 @@ import argparse
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ def decode(args: argparse.Namespace) -> None:
             llm.feed(state, list(range(16)))
             seconds, speed = float("inf"), 0.0
             for _ in range(args.rounds):
-                seconds = min(seconds, best({"step": lambda: llm.feed(state, [5])}, 20)["step"])
+                seconds = min(seconds, best({"step": partial(llm.feed, state, [5])}, 20)["step"])
                 speed = max(speed, bandwidth(llm.session.threads))
             rate = llm.weight_bytes / seconds
             print(f"mamba {format_:5} {llm.weight_bytes / 1e6:7.1f} MB  {1 / seconds:7.1f} tokens/s  {rate / 1e9:6.1f} GB/s of weights, "
@@ -58,8 +59,8 @@ def module(name: str, layers: int) -> Any:
 
     make = {
         "mamba": lambda: tf.MambaConfig(num_hidden_layers=layers, use_cache=False),
-        "mamba2": lambda: tf.Mamba2Config(hidden_size=768, num_heads=24, head_dim=64, n_groups=1, num_hidden_layers=layers, vocab_size=50288,
-                                          use_cache=False),
+        "mamba2": lambda: tf.Mamba2Config(hidden_size=768, num_heads=24, head_dim=64, n_groups=1, num_hidden_layers=layers,
+                                          vocab_size=50288, use_cache=False),
         "qwen3next": lambda: tf.Qwen3NextConfig(
             hidden_size=768, num_hidden_layers=layers, num_attention_heads=8, head_dim=128, num_experts=8, num_experts_per_tok=2,
             linear_num_key_heads=4, linear_num_value_heads=8, use_cache=False),
