@@ -35,8 +35,8 @@ SHARES = 64  # pieces of a large run that threads take from one another
 STREAMED = 8 << 20  # bytes that no cache holds
 NONE = b"none"
 _FOLDERS = ("core", "ir", "ops", "transform", "passes", "tile", "kernels", "target/cpu")
-_OTHERS = {"__pycache__", "cuda", "attention", "control", "conv", "fft", "fourier", "index", "linalg", "matmul", "packed", "quant", "random",
-           "sort", "splat"}  # folders of ops that no function here is made of
+_OTHERS = {"__pycache__", "cuda", "attention", "control", "conv", "fft", "fourier", "index", "linalg", "matmul", "packed", "quant",
+           "random", "sort", "splat"}  # folders of ops that no function here is made of
 # Traced functions whose special cases are not those of the array API, or that report errors: NumPy's loops serve them.
 WITHOUT = frozenset({"floor_divide", "remainder", "pow", "fmod", "float_power", "bitwise_left_shift", "bitwise_right_shift", "gcd", "lcm"})
 # Kernels that are expressions of several functions: the traced sign of NaN is 0.
