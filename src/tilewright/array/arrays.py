@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import operator
 import sys
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -41,6 +41,21 @@ class Array:
     __array_priority__ = 1000
     _a: np.ndarray[Any, Any]
     _node: Any
+
+    if TYPE_CHECKING:  # `operators.py` enters these; functions of `tw.` serve them
+        def _binary(self, other: Any, /) -> Array: ...
+        def _unary(self) -> Array: ...
+        def _method(self, *args: Any, **options: Any) -> Array: ...
+        __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __floordiv__ = __rfloordiv__ = _binary
+        __mod__ = __rmod__ = __pow__ = __rpow__ = __matmul__ = __rmatmul__ = __and__ = __rand__ = __or__ = __ror__ = __xor__ = _binary
+        __rxor__ = __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = __lt__ = __le__ = __gt__ = __ge__ = _binary
+        __eq__ = __ne__ = _binary  # type: ignore[assignment]
+        __neg__ = __pos__ = __abs__ = __invert__ = _unary
+        sum = prod = max = min = mean = std = var = all = any = argmax = argmin = cumsum = cumprod = sort = argsort = clip = _method
+        round = conj = repeat = dot = trace = take = _method
+        nonzero: Callable[[], tuple[Array, ...]]
+        real: Array
+        imag: Array
 
     def __init__(self) -> None:
         raise ArgumentError("Array: use tw.asarray, tw.zeros, tw.arange ... to make one")
@@ -387,6 +402,9 @@ class Array:
 
 
 _new = object.__new__
+
+
+ArrayLike = Array | np.ndarray[Any, Any] | np.generic | complex | Sequence[Any]  # what functions of `tw.` take for an array
 
 
 def wrap(a: np.ndarray[Any, Any]) -> Array:

@@ -13,7 +13,7 @@ import platform
 import re
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +71,14 @@ def _stamp() -> str:
     return blake2b(repr(sorted(seen)).encode(), digest_size=10).hexdigest()
 
 
+def _registered_outside() -> str:
+    """The same of files outside the package that register ops."""
+    base = sys.modules.get("tilewright.ops.base")  # without it nobody has registered any
+    modules = {op.__module__ for op in base.REGISTRY.values() if not op.__module__.startswith("tilewright.")} if base else set()
+    infos = [(name, os.stat(file)) for name in sorted(modules) if (file := getattr(sys.modules.get(name), "__file__", None))]
+    return " ".join(f"{name} {info.st_size} {info.st_mtime_ns}" for name, info in infos)
+
+
 @functools.cache
 def _cache_in(folder: str | None) -> CodeCache:
     return CodeCache()
@@ -93,7 +101,7 @@ def kernel_of(form: str, name: str, ins: tuple[dt.DType, ...], out: dt.DType) ->
     if name in WITHOUT:
         return 0
     target = host_target()
-    text = f"eager {form} {name} {' '.join(map(str, ins))} -> {out} {_stamp()}"
+    text = f"eager {form} {name} {' '.join(map(str, ins))} -> {out} {_stamp()} {_registered_outside()}"
     symbol = "tw_e_" + blake2b(text.encode(), digest_size=10).hexdigest()
     key = object_key(text, target)
     code = _cache().get(key)
@@ -129,13 +137,13 @@ def _compiled(form: str, name: str, ins: tuple[dt.DType, ...], out: dt.DType, sy
     from ..passes.pipeline import run_pipeline
     from ..target.cpu.emit import emit_kernel
     from ..target.cpu.jit import compile_ir
-    from ..transform.lib import ALIASES, FUNCTIONS
+    from ..transform.lib import function
     from ..transform.trace import Leaf, trace
 
     target = host_target()
     size = {n: sym(n, 0 if n == "N" else 1, H.ROW if n == "R" else 1 << 40) for n in "NARLB"}
     shape, axis, result, words = FORMS[form]
-    library = _expression(name, FUNCTIONS, ALIASES) if "(" in name else FUNCTIONS.get(ALIASES.get(name, name))
+    library = _expression(name) if "(" in name else function(name)
     if library is None:
         return None
     found = library if axis is None else lambda x: library(x, axis=axis)
@@ -165,9 +173,11 @@ def _compiled(form: str, name: str, ins: tuple[dt.DType, ...], out: dt.DType, sy
     return compile_ir(emit_kernel(dataclasses.replace(launch.kernel, name=symbol), target), target)
 
 
-def _expression(text: str, functions: Mapping[str, Callable[..., Any]], aliases: Mapping[str, str]) -> Callable[..., Any]:
+def _expression(text: str) -> Callable[..., Any]:
     """The function of i0, i1, ... that an expression of functions names."""
     import ast
+
+    from ..transform.lib import function
 
     tree = ast.parse(re.sub(r"\)(\w+)", r", '\1')", text).replace("(, ", "("), mode="eval").body
 
@@ -177,7 +187,9 @@ def _expression(text: str, functions: Mapping[str, Callable[..., Any]], aliases:
         if isinstance(node, ast.Constant):
             return node.value
         assert isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-        return functions[aliases.get(node.func.id, node.func.id)](*(value(a, given) for a in node.args))
+        named = function(node.func.id)
+        assert named is not None
+        return named(*(value(a, given) for a in node.args))
 
     return lambda *given: value(tree, given)
 

@@ -90,6 +90,7 @@ class Session:
         self._free: list[Workspace] = []
         self._closed = False
         self.quantization: Any = None  # what `tw.quantize` did to every layer
+        self.arguments: Any = None  # of an ONNX file: its inputs and outputs as it declares them
         self._checked = False
         self._pool: Pool | None = None
         self._has_looked = False

@@ -19,6 +19,7 @@ from ...core.dims import UNBOUNDED, Expr, Symbol, symbols
 from ...core.dynamic import Axis, linear
 from ...core.errors import CompileError, ConfigError
 from . import replace
+from .recurrences import scans
 
 
 def parameters(module: Any) -> tuple[str, ...]:
@@ -103,7 +104,7 @@ def run_export(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], dy
     module = as_module(target)
     args, kwargs = _distinct(module, (args, dict(kwargs)))
     try:
-        with warnings.catch_warnings(), torch.no_grad(), replace.mode(), replace.experts(), _quiet():
+        with warnings.catch_warnings(), torch.no_grad(), replace.mode(), replace.experts(), scans(), _quiet():
             warnings.simplefilter("ignore")
             return torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
     except Exception as e:  # torch.export raises many classes of its own; all mean the same to the user
