@@ -55,7 +55,7 @@ def program_key(config: ModelConfig, weights: Weights, target: TargetSpec, *part
     digest.update("\0".join(["llm program", str(VERSION), package_state(), target_text(target), repr(config), *map(repr, parts)]).encode())
     for name, t in sorted(weights.tensors.items()):
         digest.update(f"\0{name} {t.format.name} {t.shape}".encode())
-        if len(t.shape) < 2:
+        if weights.is_numbers(name, t.shape):
             digest.update(np.ascontiguousarray(t.data).reshape(-1).data)
     return digest.hexdigest()
 
