@@ -65,13 +65,13 @@ demo: $(VENV)/.stamp-llm $(VENV)/.stamp-model
 
 test: $(VENV)/.stamp-dev
 	@echo "The test suite: about 12 minutes on 2 cores. 'make smoke' takes one."
-	@$(BIN)/python -m pytest -q -n 2 $(PYTEST_FLAGS)
+	@$(BIN)/python -m pytest -q -n 2 --dist worksteal $(PYTEST_FLAGS)
 
 smoke: $(VENV)/.stamp-dev
-	@$(BIN)/python -m pytest -q -n 2 tests/e2e/test_smoke.py tests/meta tests/ir tests/tile $(PYTEST_FLAGS)
+	@$(BIN)/python -m pytest -q -n 2 --dist worksteal tests/e2e/test_smoke.py tests/meta tests/ir tests/tile $(PYTEST_FLAGS)
 
 test-all: $(VENV)/.stamp-dev
-	@$(BIN)/python -m pytest -q -n 2 -m "slow or not slow" $(PYTEST_FLAGS)
+	@$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "slow or not slow" $(PYTEST_FLAGS)
 
 lint: $(VENV)/.stamp-dev
 	@$(BIN)/ruff check .

@@ -4,7 +4,8 @@ the largest difference from float64 over the largest value, ours and PyTorch's o
 WORDS pick workloads whose name contains one of them. `--ablate` compiles each workload with one optional pass switched off at a
 time and shows what the pass is worth there; passes without which the same program comes out are named and not timed.
 `tilewright bench model.onnx` times an ONNX file beside ONNX Runtime and OpenVINO.
-`tilewright bench ops [WORDS]` times single ops at about a million elements against PyTorch, with their share of the roofline.
+`tilewright bench ops [WORDS]` times single ops at about a million elements against PyTorch, with their share of the roofline;
+`--wide` every op at three sizes in two dtypes, lowest ratio first (words may name sizes and dtypes: `bench ops pool small bf16 --wide`).
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("words", nargs="*", metavar="WORDS", help="workloads whose name contains one of these (default: all)")
     parser.add_argument("--peers", default="eager", help="comma-separated: eager, compile, ort, openvino (default: eager)")
     parser.add_argument("--ablate", action="store_true", help="switch each optional pass off in turn")
+    parser.add_argument("--wide", action="store_true", help="of `bench ops`: three sizes and two dtypes of every op")
+    parser.add_argument("--threads", type=int, help="of `bench ops`, for both sides (default: all)")
     parser.add_argument("--rounds", type=int, default=11, help="rounds per workload (default: 11)")
     parser.add_argument("--json", metavar="F", help="append one JSON object a row to this file")
     parser.add_argument("--list", action="store_true", help="only list the workloads")
@@ -90,9 +93,7 @@ def _ops(args: argparse.Namespace) -> int:
     if args.list:
         print("\n".join(cases()))
         return 0
-    rows = run_ops(console(), args.words[1:], args.rounds)
-    if args.json:
-        append_text(args.json, "".join(json.dumps(row) + "\n" for row in rows), subject="bench")
+    rows = run_ops(console(), args.words[1:], args.rounds, wide=args.wide, threads=args.threads, json_path=args.json)
     return 1 if any(row.get("problem") for row in rows) else 0
 
 

@@ -13,8 +13,6 @@ from ..core.target_spec import TargetSpec
 from ..ir.graph import Graph, Node, Value
 from ..ir.layout import Layout
 from ..ops.attention.backward import AttentionBackward as AttentionBackwardOp
-from ..ops.attention.forward import Attention as AttentionOp
-from ..ops.attention.saved import AttentionSaved as AttentionSavedOp
 from ..ops.control.flow import CONTROL
 from ..ops.fused import Fused
 from ..ops.state import UpdateSlice as UpdateSliceOp
@@ -60,7 +58,6 @@ TEMPLATES: list[Template] = [
     Concat(), Elements(),
 ]
 
-BY_HEADS = (AttentionOp, AttentionSavedOp)  # their results lie as the projection behind them reads them
 GATHERS = {"panels": "gather", "strips": "qgather"}  # lookups that read a table in a form made for a product
 
 
@@ -95,6 +92,7 @@ class Selector:
         self.program: Program = Program() if around is None else around.program
         self.block: list[Item] = []
         self.outputs: list[Buffer] = []
+        self.shown: set[Buffer] = set()  # outputs that copies were made in
         self.places: dict[Value, Operand] = {}
         self.constants: dict[tuple[ConstantData, Packed], Operand] = {} if around is None else around.constants
         self.packing: dict[ConstantData, Packed] = {} if around is None else around.packing
@@ -206,7 +204,8 @@ class Selector:
         base = self.place(node.operands[0])
         layouts = node.op.views(base.layout)
         if any(lay is None for lay in layouts):
-            base = self._copy(node.operands[0], base, f"{node.op.name} %{node.name} needs contiguous elements")
+            why = f"{node.op.name} %{node.name} needs contiguous elements"
+            base = self._copy(node.operands[0], base, why, self._shown_by(node.operands[0], base))
             layouts = node.op.views(base.layout)
         for v, lay in zip(node.values, layouts, strict=True):
             assert lay is not None
@@ -217,6 +216,24 @@ class Selector:
         target = Operand(v.type, buffer or self._temp(v), Layout.contiguous(v.shape))
         self.add(copy_launch(f"copy_{v.name}", source, target, self.target, f"copy: {why}"))
         return target
+
+    def _shown_by(self, v: Value, base: Operand) -> Buffer | None:
+        """The memory of an output that shows a contiguous copy of v whole, for the copy to be made there."""
+        for i, output in enumerate(self.graph.outputs if self.outputs is self.program.outputs else ()):  # a loop may still read its own
+            chain, seen = list[Value](), output
+            while seen is not v and seen.node.op.traits.view:
+                chain.append(seen)
+                seen = seen.node.operands[0]
+            taken = self.outputs[i] in self.shown or self.outputs[i] is base.buffer or i in self.graph.donated.values()
+            if seen is not v or taken or output.type.nbytes != v.type.nbytes:
+                continue
+            layout: Layout | None = Layout.contiguous(v.shape)
+            for step in reversed(chain):
+                layout = None if layout is None else step.node.op.views(layout)[step.index]
+            if layout is not None and layout.is_contiguous and layout.offset == 0:
+                self.shown.add(self.outputs[i])
+                return self.outputs[i]
+        return None
 
     def _temp(self, v: Value) -> Buffer:
         return Buffer(v.name, "temp", v.type.nbytes)
@@ -288,7 +305,7 @@ class Selector:
             op, cache = update.op, self.places[update.operands[0]]
             assert isinstance(op, UpdateSliceOp)
             return Operand(v.type, cache.buffer, cache.layout.slice(op.axis, op.start, v.shape[op.axis]))
-        if region.anchor is not None and isinstance(region.anchor.op, BY_HEADS) and len(v.shape) == 4:
+        if region.anchor is not None and region.anchor.op.by_heads and len(v.shape) == 4:
             layout = result_layout(v.shape)
         if v in self.joined:
             return self._part(v)
