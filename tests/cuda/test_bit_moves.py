@@ -43,7 +43,8 @@ def test_the_gpu_lays_out_what_the_host_would(name: str, rng: np.random.Generato
             got = gpu.memory.view(memory.address, array.nbytes)
             np.testing.assert_array_equal(got, np.ascontiguousarray(array).reshape(-1).view(np.uint8))
         again = device_constants([constant(Joined(parts, 0), name)], [None])
-        assert again[0] is found[2] and gpu.launches == ["move_bits_128x1"] * 2  # another program of the model shares it
+        assert again[0] is found[2] and len(gpu.launches) == 2  # another program of the model shares it
+        assert all(name.startswith("move_") for name in gpu.launches)
 
 
 @pytest.mark.parametrize("name", ["MXFP4", "NVFP4", "F8_E4M3"])

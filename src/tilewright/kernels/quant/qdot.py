@@ -30,7 +30,7 @@ PROGRAMS = 8  # of a thread, at least, for that
 MAX_ROWS = 512  # activation rows of one program
 
 
-class QuantiseRows(Template):
+class QuantiseRowsTemplate(Template):
     key = "quantise_rows"
 
     def matches(self, region: Region, target: TargetSpec) -> Reason | None:
@@ -50,7 +50,7 @@ class QuantiseRows(Template):
         return [call.finish(product(lead), flops=region_flops(region), bytes_=region_bytes(region))]
 
 
-class QDot(Template):
+class QDotTemplate(Template):
     key = "qdot"
 
     def matches(self, region: Region, target: TargetSpec) -> Reason | None:

@@ -32,7 +32,7 @@ STEP = 16  # elements of K in one step: also the number of partial sums, so part
 TALL = 4  # rows of x at once, where there are registers for their sums
 
 
-class QGather(Template):
+class QGatherTemplate(Template):
     """One program per index: it unpacks its row into the result. Indices are checked like those of a gather."""
 
     key = "qgather"
@@ -79,7 +79,7 @@ def _in_fours(layout: Layout) -> Layout:
     return Layout((*layout.shape[:-1], layout.shape[-1] // 4, 4), (*lead, step * 4, step), layout.offset)
 
 
-class QMatmul(Template):
+class QMatmulTemplate(Template):
     """K need not be a multiple of the step: unpacked rows are filled with zeros, x is masked. No rows of x: no work in the programs."""
 
     key = "qmatmul_rows"
@@ -122,7 +122,7 @@ class QMatmul(Template):
         return [call.finish(grid, flops=region_flops(region), bytes_=region_bytes(region), note=f"{op.format} by unpacked rows")]
 
 
-class QExperts(Template):
+class QExpertsTemplate(Template):
     """One program per expert and block of its rows: it unpacks them when some token wants the expert, and multiplies those tokens alone.
     The first program checks all indices."""
 
