@@ -5,6 +5,7 @@ A native kernel serves what `machine.py` has one for; the rest runs NumPy's loop
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -62,6 +63,9 @@ def _check(name: str, kinds: str, a: Header) -> None:
         raise ArgumentError(f"{name}: the dtype must be {', '.join(names[k] for k in kinds)}, got {shown(a)}")
 
 
+SCALES = {"deg2rad": math.pi / 180, "rad2deg": 180 / math.pi}
+
+
 def compute1(name: str, x: Any) -> Header:
     kinds, floats, rule = UNARY[name]
     a = header(x, name)
@@ -69,7 +73,10 @@ def compute1(name: str, x: Any) -> Header:
         a = as_float(a)
     _check(name, kinds, a)
     dtype = result_dtype_of(rule, a.dtype)
-    made = machine.elementwise(name, [a], dtype)
+    if name in SCALES and a.dtype.kind == "f":
+        made = machine.elementwise("multiply", [a, np.array(SCALES[name], dtype)], dtype)
+    else:
+        made = machine.elementwise(name, [a], dtype)
     return loops.unary(name, a, dtype) if made is None else made
 
 

@@ -86,8 +86,9 @@ class _Kernel(StripKernel):
         assert region.anchor is not None and isinstance(region.anchor.op, QDotOp)
         self.region, self.op, self.value = region, region.anchor.op, region.anchor.values[0]
         super().__init__(Call(f"qdot_{self.op.format.lower()}", region.name), STRIPS[self.op.format], target)
-        many = -(-self.op.n // LANES) >= PROGRAMS * MORE_STRIPS * target.cores
-        self.strips = MORE_STRIPS if many and self.wide else STRIPS_AT_ONCE
+        strips = -(-self.op.n // LANES)
+        fits = self.wide and (region.tail is None or strips % MORE_STRIPS == 0)  # a tail writes all blocks of a program's columns
+        self.strips = MORE_STRIPS if fits and strips >= PROGRAMS * MORE_STRIPS * target.cores else STRIPS_AT_ONCE
 
     def launch(self) -> Launch:
         region, call, b = self.region, self.call, self.call.b
