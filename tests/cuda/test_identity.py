@@ -15,7 +15,7 @@ from tilewright.target.cuda.code import emit_all
 from tilewright.target.cuda.device import cuda_target
 from tilewright.tile.ir import Kernel, Var
 
-CONV = {"stride": (1, 1), "padding": ((1, 1), (1, 1)), "dilation": (1, 1)}
+CONV: dict[str, Any] = {"stride": (1, 1), "padding": ((1, 1), (1, 1)), "dilation": (1, 1)}
 PROGRAMS: dict[str, tuple[Any, Any]] = {
     "product": (lambda a, b: o.Matmul(transpose_b=True)(a, b), [(bf16, (256, 128)), (bf16, (256, 128))]),
     "row": (lambda a, b: o.Matmul(transpose_b=True)(a, b), [(bf16, (1, 256)), (bf16, (512, 256))]),
@@ -50,7 +50,8 @@ def test_every_field_is_in_the_name(name: str) -> None:
                 changed = identified(replace(k, **{f.name: other(value)}))
                 assert changed.name != k.name, f.name
             elif isinstance(value, Var) and f.name != "pid":
-                assert identified(replace(k, **{f.name: Var(value.type, value.name + "_")})).name != k.name, f.name
+                renamed: dict[str, Any] = {f.name: Var(value.type, value.name + "_")}
+                assert identified(replace(k, **renamed)).name != k.name, f.name
             elif f.name == "maps" and value:
                 first: TensorMap = value[0]
                 wider = replace(first, box=(first.box[0] * 2, *first.box[1:]))

@@ -20,6 +20,8 @@ from tilewright.array.api import info
 from tilewright.transform.lib import ALIASES, FUNCTIONS
 from tilewright.transform.lib.random import FUNCTIONS as RANDOM
 
+PUBLIC: Any = tw
+OPS: Any = ops
 KNOWN = {"Any", "Array", "ArrayLike", "Callable", "Mapping", "None", "Sequence", "bool", "builtins", "dict", "float", "int", "list", "np",
          "str", "tuple", "dtype", "ndarray"}
 READ_AS = {"bool": "builtins.bool", "Value": "Array", "Tracer": "Array", "Fn": "Callable[..., Any]", "Argnums": "int | Sequence[int]"}
@@ -39,7 +41,7 @@ def annotation(found: Any, fallback: str = "Any") -> str:
 
 def parameter(p: inspect.Parameter) -> str:
     kind = annotation(p.annotation, "ArrayLike" if p.name in OPERANDS and p.default in (p.empty, ...) else "Any")
-    star = {p.VAR_POSITIONAL: "*", p.VAR_KEYWORD: "**"}.get(p.kind, "")
+    star = "*" if p.kind is p.VAR_POSITIONAL else "**" if p.kind is p.VAR_KEYWORD else ""
     plain = p.default is None or (isinstance(p.default, (bool, int, str)) or (isinstance(p.default, float) and isfinite(p.default)))
     default = "" if p.default is p.empty else f" = {p.default!r}" if plain else " = ..."
     if p.default is None and kind != "Any" and "None" not in kind:
@@ -92,20 +94,20 @@ def source_of(name: str) -> Callable[..., Any]:
 
 def package_stub() -> str:
     by_module: dict[str, list[str]] = defaultdict(list)
-    for name, module in tw._LAZY.items():
+    for name, module in PUBLIC._LAZY.items():
         by_module[".array.arrays" if name == "Array" else f".{module}"].append(name)
-    for name, module in tw._MODULES.items():
+    for name, module in PUBLIC._MODULES.items():
         folder, _, _ = module.rpartition(".")
         by_module[f".{folder}" if folder else "."].append(name)
     values = [f"{name}: {'np.dtype[Any]' if name in info.DTYPES else 'None' if value is None else 'float'}" for name, value in
               sorted(info.VALUES.items())]
-    taken = {*tw._LAZY, *tw._MODULES, *info.VALUES}
+    taken = {*PUBLIC._LAZY, *PUBLIC._MODULES, *info.VALUES}
     classes = [f"class {n}:\n    def __init__(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> None: ...\n"
                "    def __call__(self, *args: Any) -> Any: ...\n    def __getattr__(self, name: str) -> Any: ..."
                for n in ("custom_jvp", "custom_vjp")]
     made = [function(n, source_of(n)) for n in sorted(functions.names() - taken) if n not in ("custom_jvp", "custom_vjp")]
     return stub("", [*imports(by_module), "from .core.dims import Expr as Expr", "", "__version__: str", "__array_api_version__: str",
-                     wrapped("__all__ = [", [repr(n) for n in tw.__all__], "]", "           ").replace("'", '"'), *values,
+                     wrapped("__all__ = [", [repr(n) for n in PUBLIC.__all__], "]", "           ").replace("'", '"'), *values,
                      "def Dim(name: str, lo: int = 1, hi: int | None = None) -> Expr: ...",
                      "def __array_namespace_info__() -> Any: ...", *classes, *made])
 
@@ -125,7 +127,7 @@ def module_stub(module: Any, sources: Mapping[str, Callable[..., Any]]) -> str:
 def ops_stub() -> str:
     by_module: dict[str, list[str]] = defaultdict(list)
     renamed = []
-    for name in set(ops.__all__) - {"REGISTRY", "functions", *ops.functions.__all__}:
+    for name in set(OPS.__all__) - {"REGISTRY", "functions", *ops.functions.__all__}:
         found = getattr(ops, name)
         by_module["." + found.__module__.removeprefix("tilewright.ops.")].append(found.__name__)
         renamed += [] if found.__name__ == name else [f"{name} = {found.__name__}"]
@@ -139,9 +141,11 @@ def stubs() -> dict[Any, str]:
     root = PACKAGE
     from tilewright.array.api import fft as fft_api
     from tilewright.array.api import linalg as linalg_api
+    from tilewright.transform.lib.fft import FUNCTIONS as FFT
     from tilewright.transform.lib.linalg import FUNCTIONS as LINALG
+    from tilewright.transform.lib.spectrograms import FUNCTIONS as SPECTROGRAMS
 
     return {root / "__init__.pyi": package_stub(), root / "ops" / "__init__.pyi": ops_stub(),
             root / "array" / "linalg.pyi": module_stub(linalg, {**LINALG, **linalg_api.FUNCTIONS}),
-            root / "array" / "fft.pyi": module_stub(fft, {**fft.FUNCTIONS, **fft_api.FUNCTIONS}),
+            root / "array" / "fft.pyi": module_stub(fft, {**FFT, **SPECTROGRAMS, **fft_api.FUNCTIONS}),
             root / "array" / "random.pyi": module_stub(random, RANDOM)}
