@@ -13,6 +13,7 @@ import numpy as np
 
 from ...core import dtypes as dt
 from ...core.errors import ArgumentError
+from ...ops import REGISTRY
 from ...transform.lib.elementwise import ON_FLOATS
 from .. import lazy, machine
 from ..arrays import Array, shown
@@ -45,12 +46,10 @@ BINARY: dict[str, tuple[str, bool, str]] = {
     **dict.fromkeys(("logical_and", "logical_or", "logical_xor"), (ALL, False, "b")),
 }
 ACTIVATIONS = [name for name in ON_FLOATS if name not in UNARY and name != "neg"]  # they have kernels only, no loops of NumPy's
-ALIASES = {"absolute": "abs", "arccos": "acos", "arccosh": "acosh", "arcsin": "asin", "arcsinh": "asinh", "arctan": "atan",
-           "arctanh": "atanh",
-           "arctan2": "atan2", "conjugate": "conj", "neg": "negative", "invert": "bitwise_invert", "bitwise_not": "bitwise_invert",
-           "mul": "multiply", "sub": "subtract", "div": "divide", "true_divide": "divide", "power": "pow", "mod": "remainder",
-           "left_shift": "bitwise_left_shift", "right_shift": "bitwise_right_shift", "fabs": "abs", "rint": "round",
-           "degrees": "rad2deg", "radians": "deg2rad"}
+ALIASES = {"conjugate": "conj", "fabs": "abs", "rint": "round", "degrees": "rad2deg", "radians": "deg2rad"}
+for _op in REGISTRY.values():  # the other names of ops, for the one that the tables above have
+    _names = _op.public.split()
+    ALIASES |= {_other: _name for _name in _names if _name in UNARY or _name in BINARY for _other in _names if _other != _name}
 
 
 def result_dtype_of(rule: str, dtype: np.dtype[Any]) -> np.dtype[Any]:

@@ -93,7 +93,7 @@ class ElementKernel:
             note="element by element",
         )
 
-    def _element(self, at: Position, position: Ix) -> None:
+    def _element(self, at: Position, position: Any) -> None:
         b = self.b
         value = RULES[type(self.op)](self, at, position)
 

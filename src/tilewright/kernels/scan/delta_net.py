@@ -123,4 +123,5 @@ class Walk:
             read(second.results[0])
 
     def finish(self, flops: Dim, bytes_: Dim, inplace: Sequence[tuple[Buffer, Buffer]] = ()) -> Launch:
-        return self.call.finish(self.grid, flops=flops, bytes_=bytes_, inplace=inplace, note=f"{self.depth}x{LANES} of memory a program")
+        note = f"{self.depth}x{LANES} of the memory a program"
+        return self.call.finish(self.grid, flops=flops, bytes_=bytes_, inplace=inplace, note=note)
