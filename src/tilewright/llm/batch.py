@@ -51,10 +51,9 @@ class BatchDecoder(Decoder):
         for i in range(c.layers):
             x = self.together(i, x, lanes)
         logits = self.logits(x)
-        rows = [[row(v, lane) for v in (logits, seen, settings, numbers)] for lane in range(n)]
-        tokens = [o.reshape(o.Sample()(*parts, name=f"sample{lane}"), (1,)) for lane, parts in enumerate(rows)]
+        tokens = o.Sample()(logits, seen, settings, numbers, name="sample")
         after = [part for layers in lanes for caches in layers for cache in caches for part in cache]
-        self.graph.outputs = [logits, o.concat(tokens, 0), *after]
+        self.graph.outputs = [logits, tokens, *after]
         self.graph.donated = {first + i: 2 + i for i in range(len(after))}
         self.graph.call_symbols = tuple(s for p in self.lengths for s in p.symbols) if self.attends else ()
         return self.graph
@@ -90,10 +89,6 @@ class BatchDecoder(Decoder):
 
     def logits_shape(self) -> tuple[int, ...]:
         return self.lanes, self.config.vocab
-
-
-def row(x: Value, index: int) -> Value:
-    return o.reshape(o.slice_(x, 0, index, 1), x.shape[1:])
 
 
 class Room:

@@ -60,7 +60,7 @@ class GatedDeltaRule(Composite):
     scale: float = 1.0
     delta: bool = True
     work = 8
-    template = "gated_delta_rule"
+    whole = True
     samples = [S(*shapes(), low=LOW, high=HIGH), S(*shapes(4, k=17, v=19, heads=1), scale=0.25, low=LOW, high=HIGH),
                S(*shapes(3, dtype="f64"), scale=0.5, low=LOW, high=HIGH), S(*shapes(N, batch=1), low=LOW, high=HIGH),
                S(*shapes(0), low=LOW, high=HIGH), S(*shapes(dtype="bf16"), low=LOW, high=HIGH),

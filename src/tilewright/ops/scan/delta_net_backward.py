@@ -32,7 +32,7 @@ class GatedDeltaRuleBackward(Composite):
 
     scale: float = 1.0
     work = 30
-    template = "gated_delta_rule_backward"
+    whole = True
     samples = [S(*_given(), low=(*LOW, -1, -1), high=(*HIGH, 1, 1)),
                S(*_given(37, k=17, v=19, heads=1, batch=1), scale=0.25, low=(*LOW, -1, -1), high=(*HIGH, 1, 1)),
                S(*_given(3, dtype="f64"), scale=0.5, low=(*LOW, -1, -1), high=(*HIGH, 1, 1)),
