@@ -184,7 +184,7 @@ def test_inspect_takes_a_factory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     [
         ("no_such_module_here:make", "cannot import no_such_module_here"),
         ("tilewright.cli.sample:nothing", "has no function nothing"),
-        ("tilewright.cli.sample", "must be a .tw file or module:factory"),
+        ("tilewright.cli.sample", "must be a .tw, .onnx, .gguf or .ptx file, a folder of a language model, or module:factory"),
         ("missing.tw", "there is no file missing.tw"),
     ],
 )
@@ -234,9 +234,13 @@ def test_bench_ops_times_single_ops(capsys: pytest.CaptureFixture[str], tmp_path
     rows = tmp_path / "rows.jsonl"
     assert main(["bench", "ops", "relu", "--rounds", "1", "--json", str(rows)]) == 0
     out = capsys.readouterr().out
-    assert "leaky relu" in out and "2 ops, geometric mean" in out
+    assert "leaky relu" in out and "3 ops, geometric mean" in out
     found = [json.loads(line) for line in rows.read_text().splitlines()]
-    assert {r["name"] for r in found} == {"relu", "leaky relu"}
+    assert {r["name"] for r in found} == {"relu", "leaky relu", "prelu"}
     assert all(0 < r["roofline"] <= 1 and r["ratio"] > 0 and r["error"] == 0 for r in found)
+    assert main(["bench", "ops", "rsqrt", "small", "--wide", "--rounds", "1", "--threads", "1", "--json", str(rows)]) == 0
+    assert "2 cases, geometric mean" in capsys.readouterr().out
+    found = [json.loads(line) for line in rows.read_text().splitlines()][3:]
+    assert [(r["name"], r["size"], r["dtype"], r["launches"]) for r in found] == [("rsqrt", "small", d, 1) for d in ("f32", "bf16")]
     assert main(["bench", "ops", "nothing of the kind"]) == 1
     assert "no op contains nothing of the kind" in capsys.readouterr().err

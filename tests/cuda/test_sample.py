@@ -25,10 +25,10 @@ NEAR = 1e-4  # of the mass: a few units of the last place for each of thousands 
 EDGE = 1e-5  # of a probability: tens of such units; that two tokens at a threshold are that close and a draw falls between is one in 10^5
 
 
-def sampler(vocab: int, arch: str = "sm_90a") -> Emulated:
+def sampler(vocab: int, arch: str = "sm_90a", rows: tuple[int, ...] = ()) -> Emulated:
     g = Graph("sample")
-    logits, seen = g.input(TensorType(dt.f32, (vocab,)), "logits"), g.input(TensorType(dt.u8, (vocab,)), "seen")
-    settings, numbers = g.input(TensorType(dt.f32, (4,)), "settings"), g.input(TensorType(dt.i64, (3,)), "numbers")
+    logits, seen = g.input(TensorType(dt.f32, (*rows, vocab)), "logits"), g.input(TensorType(dt.u8, (*rows, vocab)), "seen")
+    settings, numbers = g.input(TensorType(dt.f32, (*rows, 4)), "settings"), g.input(TensorType(dt.i64, (*rows, 3)), "numbers")
     g.outputs = [o.Sample()(logits, seen, settings, numbers)]
     made = Emulated(g, arch)
     (launch,) = made.program.launches
@@ -73,6 +73,18 @@ def test_against_the_reference(vocab: int, rng: np.random.Generator) -> None:
         (token,) = kernel(logits, seen, settings, numbers)
         assert may_be(int(token), logits, seen, settings, numbers), (settings, numbers)
         assert not kernel.errors.any()
+
+
+def test_every_row_is_a_block(rng: np.random.Generator) -> None:
+    logits, seen = (rng.standard_normal((2, 2, 90)) * 3).astype(np.float32), np.zeros((2, 2, 90), np.uint8)
+    settings = np.broadcast_to(np.array([1, 0.9, 0, 1], np.float32), (2, 2, 4)).copy()
+    numbers = np.broadcast_to(np.array([9, 5, 1], np.int64), (2, 2, 3)) + np.arange(4).reshape(2, 2, 1)
+    kernel = sampler(90, rows=(2, 2))
+    (tokens,) = kernel(logits, seen, settings, numbers)
+    assert all(may_be(int(tokens[i]), logits[i], seen[i], settings[i], numbers[i]) for i in np.ndindex(2, 2))
+    logits[1, 0] = np.nan
+    kernel(logits, seen, settings, numbers)
+    assert kernel.errors[:4].tolist() == [BAD_LOGITS, 0, 2, -1]
 
 
 @pytest.mark.parametrize("top_k, top_p, flat", [(3, 1.0, False), (0, 0.95, False), (9000, 1.0, False), (50, 0.9, True)])

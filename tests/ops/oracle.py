@@ -17,6 +17,7 @@ from tests.ops.oracle_catalogue import CATALOGUE
 from tests.ops.oracle_paged import paged_attention
 from tests.ops.oracle_quantised import q8_blocks, qdot, qexperts_dot, quantise_rows, unpacked
 from tests.ops.oracle_training import attention_backward, attention_saved, cross_entropy, norm_backward, scatter_add
+from tilewright.ops import REGISTRY, Op
 
 DTYPES = {
     "f32": torch.float32,
@@ -39,30 +40,19 @@ def plain(fn: Oracle) -> Oracle:
     return lambda a, *x: fn(*x)
 
 
-UNARY_NAMES = """neg abs sign exp log log1p expm1 sqrt rsqrt sin cos tan tanh erf sigmoid floor ceil round trunc reciprocal square
-logical_not bitwise_not"""
-BINARY_NAMES = """add sub mul div maximum minimum pow remainder floor_divide logical_and logical_or logical_xor bitwise_and bitwise_or
-bitwise_xor bitwise_left_shift bitwise_right_shift"""
-UNARY = {name: plain(getattr(torch, name)) for name in UNARY_NAMES.split()}
-BINARY = {name: plain(getattr(torch, name)) for name in BINARY_NAMES.split()}
-COMPARE = {
-    "equal": plain(torch.eq),
-    "not_equal": plain(torch.ne),
-    "less": plain(torch.lt),
-    "less_equal": plain(torch.le),
-    "greater": plain(torch.gt),
-    "greater_equal": plain(torch.ge),
-    "is_nan": plain(torch.isnan),
-    "is_inf": plain(torch.isinf),
-    "where": plain(torch.where),
-}
+def from_aten(op: type[Op]) -> Oracle:
+    """PyTorch's own op of the same operands and meaning, which the class names."""
+    base, _, overloads = op.aten.split()[0].partition(".")
+    return plain(getattr(getattr(torch.ops.aten, base), (overloads or "default").split("|")[0]))
+
+
+NAMED = {name: from_aten(op) for name, op in REGISTRY.items() if op.aten}
+OTHERS = """floor ceil round trunc logical_not bitwise_not add sub pow logical_and logical_or logical_xor bitwise_and bitwise_or
+bitwise_xor where"""  # by PyTorch's function of their name
+PLAIN = {**{name: plain(getattr(torch, name)) for name in OTHERS.split()}, "is_nan": plain(torch.isnan), "is_inf": plain(torch.isinf)}
 ACTIVATIONS: dict[str, Oracle] = {
     "relu": plain(tf.relu),
-    "silu": plain(tf.silu),
-    "mish": plain(tf.mish),
     "softplus": plain(tf.softplus),
-    "hardswish": plain(tf.hardswish),
-    "hardsigmoid": plain(tf.hardsigmoid),
     "gelu": lambda a, x: tf.gelu(x, approximate=a.get("approximate", "none")),
     "leaky_relu": lambda a, x: tf.leaky_relu(x, a["slope"]),
     "elu": lambda a, x: tf.elu(x, a["alpha"]),
@@ -245,6 +235,26 @@ def avg_pool(a: dict[str, Any], x: Any) -> Any:
     return fn(x, a["kernel"], a["stride"], [lo for lo, _ in a["padding"]], a.get("ceil_mode", False), a.get("count_include_pad", True))
 
 
+def pool(a: dict[str, Any], x: Any) -> Any:
+    """Windows by indices of each axis, outside of which stands what changes nothing."""
+    kind, lead = a.get("kind", "sum"), x.ndim - len(a["kernel"])
+    most = float("inf") if x.is_floating_point() else torch.iinfo(x.dtype).max
+    fill = {"sum": 0, "prod": 1, "min": most}[kind]
+    for i, (k, s, (lo, hi), dil) in enumerate(zip(a["kernel"], a["stride"], a["padding"], a["dilation"], strict=True)):
+        axis = lead + i
+        d, ceil = x.shape[axis], a.get("ceil_mode", False)
+        count = (d + lo + hi - dil * (k - 1) - 1 + (s - 1 if ceil else 0)) // s + 1
+        count -= int(ceil and (count - 1) * s >= d + lo)
+        at = torch.arange(count)[:, None] * s - lo + torch.arange(k) * dil
+        shape = [1] * axis + [count * k] + [1] * (x.ndim - axis - 1)
+        inside = ((at >= 0) & (at < d)).reshape(shape)
+        taken = torch.where(inside, x.index_select(axis, at.clamp(0, d - 1).reshape(-1)), torch.tensor(fill, dtype=x.dtype))
+        x = taken.unflatten(axis, (count, k)).movedim(axis + 1, -1)
+    parts = x.flatten(-len(a["kernel"]))
+    return {"sum": lambda: parts.sum(-1, dtype=parts.dtype), "prod": lambda: parts.prod(-1, dtype=parts.dtype),
+            "min": lambda: parts.amin(-1)}[kind]()
+
+
 def max_pool_indices(a: dict[str, Any], x: Any) -> Any:
     fn: Any = {1: tf.max_pool1d, 2: tf.max_pool2d, 3: tf.max_pool3d}[len(a["kernel"])]
     padding = [lo for lo, _ in a["padding"]]
@@ -305,6 +315,9 @@ def sample(a: dict[str, Any], logits: Any, seen: Any, settings: Any, numbers: An
 
     from tilewright.ops.index.sampling import uniform
 
+    if logits.ndim > 1:
+        rows = [sample(a, *parts) for parts in zip(logits, seen, settings, numbers, strict=True)]
+        return torch.stack(rows) if rows else torch.zeros(logits.shape[:-1], dtype=torch.int64)
     temperature, top_p, min_p, penalty = (float(v) for v in settings)
     top_k, seed, counter = (int(v) for v in numbers)
     ids, scores = torch.nonzero(seen).T, logits[None].float()
@@ -365,6 +378,7 @@ GENERAL: dict[str, Oracle] = {
     "sort": sort,
     "arg_sort": lambda a, x: sort(a, x)[1],
     "max_pool": max_pool,
+    "pool": pool,
     "max_pool_indices": max_pool_indices,
     "resize": resize,
     "adaptive_pool": adaptive_pool,
@@ -374,7 +388,7 @@ GENERAL: dict[str, Oracle] = {
     "dim_value": lambda a: torch.tensor(a["dim"], dtype=DTYPES[a["dtype"].name]),
 }
 
-ORACLES: dict[str, Oracle] = {**UNARY, **BINARY, **COMPARE, **ACTIVATIONS, **VIEWS, **REDUCTIONS, **COMPOSITES, **GENERAL, **TRAINING,
+ORACLES: dict[str, Oracle] = {**NAMED, **PLAIN, **ACTIVATIONS, **VIEWS, **REDUCTIONS, **COMPOSITES, **GENERAL, **TRAINING,
                               **CONTROL, **CATALOGUE}
 NO_ORACLE = {
     "input": "is given, not computed",

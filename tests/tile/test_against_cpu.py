@@ -10,7 +10,7 @@ import pytest
 
 from tests.fresh import fresh_rng
 from tests.tile.kernels import random_arguments, random_kernel
-from tilewright.core.dtypes import DType, f32, i32, i64, u8, u32
+from tilewright.core.dtypes import DType, bf16, f32, i16, i32, i64, u8, u32
 from tilewright.core.errors import CompileError
 from tilewright.target.cpu.emit import emit_kernel
 from tilewright.target.cpu.host import host_target
@@ -103,3 +103,18 @@ def test_atomics_that_are_no_instruction_are_refused() -> None:
         b.atomic("add", b.view("y", dtype, (1,)), [0], b.full(shape, 1, dtype))
         with pytest.raises(CompileError, match="atomics are of single integers, got add of"):
             emit_kernel(b.build(), host_target())
+
+
+@pytest.mark.parametrize("source, target", [(f32, bf16), (i64, i32), (i32, u8), (i64, u8), (i32, i16)])
+@pytest.mark.parametrize("inside", [1, 3])
+def test_a_narrowed_store_cut_short_leaves_what_stands_behind_it(source: DType, target: DType, inside: int) -> None:
+    """The limit is known to LLVM 22, which joined the truncation with a masked store of one lane and wrote a wide element."""
+    for lanes in (2, 4, 8, 16, 32):
+        b = KernelBuilder("narrowed")
+        x, y = b.view("x", source, (1,)), b.view("y", target, (1,))
+        b.store(y, [0], b.cast(b.load(x, [0], (lanes,)), target), limit=[inside])
+        given, memory = np.arange(5, 5 + lanes).astype(source.np), np.full(lanes + 8, 9).astype(target.np)
+        run_native(b.build(), [given, memory], 1, "native")
+        count = min(inside, lanes)
+        assert memory[:count].astype(int).tolist() == list(range(5, 5 + count))
+        assert (memory[count:].astype(int) == 9).all()

@@ -18,6 +18,8 @@ from tilewright.ir.types import TensorType
 from tilewright.ops import REGISTRY, ConstantData, Op
 from tilewright.ops.base import Op as Base
 
+F32_ONLY = {"sample"}
+
 
 def wide_type(t: Any) -> Any:
     return t.with_dtype(dt.f64) if isinstance(t, TensorType) and t.dtype.is_float else t
@@ -57,7 +59,8 @@ class WideCase:
         return wide_op(self.case.make().bind(self.case.env))
 
     def types(self) -> list[TensorType]:
-        return [wide_type(t.with_shape(tuple(evaluate(d, self.case.env) for d in t.shape))) for t in self.case.sample.types]
+        found = [t.with_shape(tuple(evaluate(d, self.case.env) for d in t.shape)) for t in self.case.sample.types]
+        return found if self.case.op.name in F32_ONLY else [wide_type(t) for t in found]
 
     def graph(self) -> Graph:
         g = Graph(self.case.op.name)

@@ -27,6 +27,12 @@ CASES: dict[str, tuple[Any, Any, tuple[tuple[int, ...], ...]]] = {
     "group_norm": (lambda x, w, b: tw.group_norm(x, 2, w, b), lambda x, w, b: F.group_norm(x, 2, w, b), ((2, 4, 5), (4,), (4,))),
     "conv_transpose": (lambda x, w: tw.conv_transpose(x, w, stride=2, padding=1, output_padding=1, groups=2),
                        lambda x, w: F.conv_transpose2d(x, w, None, 2, 1, 1, 2), ((1, 4, 3, 5), (4, 2, 3, 3))),
+    "sum_pool": (lambda x: tw.pool(x, 3, kind="sum", stride=2, padding=1), lambda x: F.avg_pool2d(x, 3, 2, 1) * 9, ((2, 3, 7, 6),)),
+    "dilated_sum_pool": (lambda x: tw.pool(x, 3, kind="sum", dilation=2),
+                         lambda x: F.conv1d(x, torch.ones(2, 1, 3).to(x), stride=3, dilation=2, groups=2), ((2, 2, 12),)),
+    "min_pool": (lambda x: tw.pool(x, 3, kind="min", stride=2, padding=1), lambda x: -F.max_pool2d(-x, 3, 2, 1), ((2, 3, 7, 6),)),
+    "prod_pool": (lambda x: tw.pool(x, (2, 1, 2), kind="prod"), lambda x: x.unfold(2, 2, 2).unfold(4, 2, 2).prod(-1).prod(-1),
+                  ((1, 2, 4, 3, 5),)),
     "max_pool": (lambda x: tw.max_pool(x, 3, stride=2, padding=1), lambda x: F.max_pool2d(x, 3, 2, 1), ((2, 3, 7, 6),)),
     "mean_pool": (lambda x: tw.mean_pool(x, (2, 3), padding=(1, 0), count_padding=False),
                   lambda x: F.avg_pool2d(x, (2, 3), None, (1, 0), count_include_pad=False), ((1, 2, 5, 7),)),
@@ -70,11 +76,12 @@ def test_indices_shifts_and_finite_numbers() -> None:
 
 
 @pytest.mark.parametrize(("call", "text"), [
+    (lambda: tw.pool(np.ones((1, 1, 4), np.float32), 2, kind="or"), "pool: kind must be sum, prod, min, max or mean"),
     (lambda: tw.max_pool(np.ones((1, 1, 4, 4), np.float32), 0), "max_pool: kernel, stride and dilation must be positive"),
     (lambda: tw.max_pool(np.ones((4, 4), np.float32), 2), r"max_pool: needs x\[N,C,\*sizes\], got f32\[4,4\]"),
     (lambda: tw.sort(np.ones(3, np.float32), 2), "sort: axis must be in -1..0, got axis=2"),
     (lambda: tw.conv_transpose(randn(1, 3, 4), randn(2, 3, 3)), "conv: "),
-], ids=range(4))
+], ids=range(5))
 def test_bad_input(call: Any, text: str) -> None:
     with pytest.raises(tw.ShapeError, match=rf"^{text}.*\(test_windows.py:\d+\)$"):
         call()

@@ -1,9 +1,11 @@
-"""Time our workloads against other runtimes, interleaved in one run; a row counts only when all outputs agree with PyTorch.
+"""Time our workloads against other runtimes, interleaved in one run; a row counts only when all outputs agree with PyTorch. Errors are
+the largest difference from float64 over the largest value, ours and PyTorch's own.
 
 WORDS pick workloads whose name contains one of them. `--ablate` compiles each workload with one optional pass switched off at a
 time and shows what the pass is worth there; passes without which the same program comes out are named and not timed.
 `tilewright bench model.onnx` times an ONNX file beside ONNX Runtime and OpenVINO.
-`tilewright bench ops [WORDS]` times single ops at about a million elements against PyTorch, with their share of the roofline.
+`tilewright bench ops [WORDS]` times single ops at about a million elements against PyTorch, with their share of the roofline;
+`--wide` every op at three sizes in two dtypes, lowest ratio first (words may name sizes and dtypes: `bench ops pool small bf16 --wide`).
 """
 
 from __future__ import annotations
@@ -33,6 +35,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("words", nargs="*", metavar="WORDS", help="workloads whose name contains one of these (default: all)")
     parser.add_argument("--peers", default="eager", help="comma-separated: eager, compile, ort, openvino (default: eager)")
     parser.add_argument("--ablate", action="store_true", help="switch each optional pass off in turn")
+    parser.add_argument("--wide", action="store_true", help="of `bench ops`: three sizes and two dtypes of every op")
+    parser.add_argument("--threads", type=int, help="of `bench ops`, for both sides (default: all)")
     parser.add_argument("--rounds", type=int, default=11, help="rounds per workload (default: 11)")
     parser.add_argument("--json", metavar="F", help="append one JSON object a row to this file")
     parser.add_argument("--list", action="store_true", help="only list the workloads")
@@ -89,9 +93,7 @@ def _ops(args: argparse.Namespace) -> int:
     if args.list:
         print("\n".join(cases()))
         return 0
-    rows = run_ops(console(), args.words[1:], args.rounds)
-    if args.json:
-        append_text(args.json, "".join(json.dumps(row) + "\n" for row in rows), subject="bench")
+    rows = run_ops(console(), args.words[1:], args.rounds, wide=args.wide, threads=args.threads, json_path=args.json)
     return 1 if any(row.get("problem") for row in rows) else 0
 
 
@@ -121,6 +123,8 @@ def compare(out: Console, name: str, module: Any, inputs: tuple[Any, ...], peers
                 row.setdefault("left_out", {})[peer] = f"{type(e).__name__}: {e}"[:200]
         say("timing")
         times = measure(calls, rounds=rounds)
+        exact = _exact(module, inputs)
+        row |= {"exact_error": distance(flat(session(*inputs)), exact), "eager_exact_error": distance(want, exact)}
     row["us"] = {k: statistics.median(v) * 1e6 for k, v in times.items()}
     row |= _problem(row["error"])
     others = [k for k in times if k != "tilewright"]
@@ -130,7 +134,8 @@ def compare(out: Console, name: str, module: Any, inputs: tuple[Any, ...], peers
         faster = ratio(times["tilewright"], times[best])
         row |= {"best": best, "ratio": faster.median, "low": faster.low, "high": faster.high}
         line += f"  {best:>8s} {seconds(row['us'][best] / 1e6):>10s}  ratio {faster}"
-    out.print(f"{line}  error {row['error']:.1e}  ready {row['ready_s']:.2f} s", soft_wrap=True)
+    errors = f"error {row['exact_error']:.1e} (PyTorch {row['eager_exact_error']:.1e})"
+    out.print(f"{line}  {errors}  ready {row['ready_s']:.2f} s", soft_wrap=True)
     for text in [*(f"{k} left out: {v}" for k, v in row.get("left_out", {}).items()), *([row["problem"]] if "problem" in row else [])]:
         out.print(f"    [red]{text}[/]", soft_wrap=True)
     return [row]
@@ -186,6 +191,13 @@ def ablate(out: Console, name: str, module: Any, inputs: tuple[Any, ...], rounds
             out.print(f"    [red]without {r['without']}: {r['problem']}[/]", soft_wrap=True)
     out.print()
     return rows
+
+
+def _exact(module: Any, inputs: tuple[Any, ...]) -> list[Any]:
+    """The module's results in float64."""
+    import copy
+
+    return flat(copy.deepcopy(module).double()(*(x.double() if x.is_floating_point() else x for x in inputs)))
 
 
 def _program(session: Session) -> list[Any]:

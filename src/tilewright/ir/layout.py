@@ -33,6 +33,13 @@ class Layout:
         want = row_major(self.shape)
         return all(d == 1 or s == w for d, s, w in zip(self.shape, self.strides, want, strict=True))
 
+    def dense(self) -> Layout:
+        """The same shape without gaps, with axes in this layout's order (row-major where strides are not known)."""
+        known = all(isinstance(s, int) for s in self.strides)
+        order = sorted(range(len(self.shape)), key=lambda i: -abs(int(self.strides[i])) if known else i)
+        back = tuple(order.index(i) for i in range(len(order)))
+        return Layout.contiguous(tuple(self.shape[i] for i in order)).permute(back)
+
     def permute(self, perm: tuple[int, ...]) -> Layout:
         return Layout(tuple(self.shape[p] for p in perm), tuple(self.strides[p] for p in perm), self.offset)
 

@@ -13,54 +13,52 @@ from ..core.target_spec import TargetSpec
 from ..ir.graph import Graph, Node, Value
 from ..ir.layout import Layout
 from ..ops.attention.backward import AttentionBackward as AttentionBackwardOp
-from ..ops.attention.forward import Attention as AttentionOp
-from ..ops.attention.saved import AttentionSaved as AttentionSavedOp
 from ..ops.control.flow import CONTROL
 from ..ops.fused import Fused
 from ..ops.state import UpdateSlice as UpdateSliceOp
 from ..ops.structure import Constant, ConstantData, Input
 from ..ops.views import Transpose
-from .attention.backward import AttentionBackward
-from .attention.forward import Attention, result_layout
-from .attention.q8 import Q8Blocks
-from .attention.rope import Rope
+from .attention.backward import AttentionBackwardTemplate
+from .attention.forward import AttentionTemplate, result_layout
+from .attention.q8 import Q8BlocksTemplate
+from .attention.rope import RopeTemplate
 from .catalogue import CATALOGUE
 from .constants import stored_bytes
 from .control import lower_control
 from .conv.channels_last import behind_views, channels_last_layouts, seen_through
-from .conv.conv import Conv
+from .conv.conv import ConvTemplate
 from .conv.winograd import Winograd
-from .index.gather import Gather
-from .index.scatter import ScatterAdd
+from .index.gather import GatherTemplate
+from .index.scatter import ScatterAddTemplate
 from .launch import Buffer, ConstBuffer, Item, Launch, Packed, Program, flatten, roots
-from .matmul.matmul import Matmul
+from .matmul.matmul import MatmulTemplate
 from .memo import Memo
 from .pointwise.complex import computed_in_place, part
 from .pointwise.concat_parts import computed_in_concat, layout_in
-from .pointwise.copies import Concat, copy_launch
+from .pointwise.copies import ConcatTemplate, copy_launch
 from .pointwise.elements import Elements
 from .pointwise.pointwise import Pointwise
-from .pointwise.update import UpdateSlice
-from .quant.qdot import QDot, QuantiseRows
-from .quant.qdot_experts import QExpertsDot
-from .quant.quantised import QExperts, QGather, QMatmul
+from .pointwise.update import UpdateSliceTemplate
+from .quant.qdot import QDotTemplate, QuantiseRowsTemplate
+from .quant.qdot_experts import QExpertsDotTemplate
+from .quant.quantised import QExpertsTemplate, QGatherTemplate, QMatmulTemplate
 from .region import Operand, Region
-from .rows.norm_backward import NormBackward
+from .rows.norm_backward import NormBackwardTemplate
 from .rows.reduce import Reduce
 from .rows.rows import Rows
 from .sites import name_sites
-from .sort.sampling import Sample
+from .sort.sampling import SampleTemplate
 from .state import computed_in_window, in_place_updates, land_states, updated
 from .template import Template, Unserved
 
 TEMPLATES: list[Template] = [
     *CATALOGUE,
-    Matmul(), QDot(), QExpertsDot(), QuantiseRows(), Attention(), AttentionBackward(), NormBackward(), Q8Blocks(), Reduce(),
-    Rows(), Gather(), Pointwise(), QMatmul(), QGather(), QExperts(), UpdateSlice(), ScatterAdd(), Sample(), Conv(), Winograd(), Rope(),
-    Concat(), Elements(),
+    MatmulTemplate(), QDotTemplate(), QExpertsDotTemplate(), QuantiseRowsTemplate(), AttentionTemplate(), AttentionBackwardTemplate(),
+    NormBackwardTemplate(), Q8BlocksTemplate(), Reduce(), Rows(), GatherTemplate(), Pointwise(), QMatmulTemplate(), QGatherTemplate(),
+    QExpertsTemplate(), UpdateSliceTemplate(), ScatterAddTemplate(), SampleTemplate(), ConvTemplate(), Winograd(), RopeTemplate(),
+    ConcatTemplate(), Elements(),
 ]
 
-BY_HEADS = (AttentionOp, AttentionSavedOp)  # their results lie as the projection behind them reads them
 GATHERS = {"panels": "gather", "strips": "qgather"}  # lookups that read a table in a form made for a product
 
 
@@ -95,6 +93,7 @@ class Selector:
         self.program: Program = Program() if around is None else around.program
         self.block: list[Item] = []
         self.outputs: list[Buffer] = []
+        self.shown: set[Buffer] = set()  # outputs that copies were made in
         self.places: dict[Value, Operand] = {}
         self.constants: dict[tuple[ConstantData, Packed], Operand] = {} if around is None else around.constants
         self.packing: dict[ConstantData, Packed] = {} if around is None else around.packing
@@ -206,7 +205,8 @@ class Selector:
         base = self.place(node.operands[0])
         layouts = node.op.views(base.layout)
         if any(lay is None for lay in layouts):
-            base = self._copy(node.operands[0], base, f"{node.op.name} %{node.name} needs contiguous elements")
+            why = f"{node.op.name} %{node.name} needs contiguous elements"
+            base = self._copy(node.operands[0], base, why, self._shown_by(node.operands[0], base))
             layouts = node.op.views(base.layout)
         for v, lay in zip(node.values, layouts, strict=True):
             assert lay is not None
@@ -217,6 +217,24 @@ class Selector:
         target = Operand(v.type, buffer or self._temp(v), Layout.contiguous(v.shape))
         self.add(copy_launch(f"copy_{v.name}", source, target, self.target, f"copy: {why}"))
         return target
+
+    def _shown_by(self, v: Value, base: Operand) -> Buffer | None:
+        """The memory of an output that shows a contiguous copy of v whole, for the copy to be made there."""
+        for i, output in enumerate(self.graph.outputs if self.outputs is self.program.outputs else ()):  # a loop may still read its own
+            chain, seen = list[Value](), output
+            while seen is not v and seen.node.op.traits.view:
+                chain.append(seen)
+                seen = seen.node.operands[0]
+            taken = self.outputs[i] in self.shown or self.outputs[i] is base.buffer or i in self.graph.donated.values()
+            if seen is not v or taken or output.type.nbytes != v.type.nbytes:
+                continue
+            layout: Layout | None = Layout.contiguous(v.shape)
+            for step in reversed(chain):
+                layout = None if layout is None else step.node.op.views(layout)[step.index]
+            if layout is not None and layout.is_contiguous and layout.offset == 0:
+                self.shown.add(self.outputs[i])
+                return self.outputs[i]
+        return None
 
     def _temp(self, v: Value) -> Buffer:
         return Buffer(v.name, "temp", v.type.nbytes)
@@ -288,7 +306,7 @@ class Selector:
             op, cache = update.op, self.places[update.operands[0]]
             assert isinstance(op, UpdateSliceOp)
             return Operand(v.type, cache.buffer, cache.layout.slice(op.axis, op.start, v.shape[op.axis]))
-        if region.anchor is not None and isinstance(region.anchor.op, BY_HEADS) and len(v.shape) == 4:
+        if region.anchor is not None and region.anchor.op.by_heads and len(v.shape) == 4:
             layout = result_layout(v.shape)
         if v in self.joined:
             return self._part(v)

@@ -1,4 +1,4 @@
-"""Where a graph holds an attention and its reverse pass, the forward kernel keeps the log-sums of its rows for the reverse one."""
+"""Where a graph holds an attention and its backward pass, the forward kernel keeps the logsumexp of its rows for the backward one."""
 from __future__ import annotations
 
 import dataclasses
@@ -7,52 +7,31 @@ from typing import Any, ClassVar
 
 from ..core.exact import fields_key
 from ..ir.graph import Graph, Node, Value
-from ..ops.attention.backward import AttentionBackward, heads_fit
+from ..ops.attention.backward import AttentionBackward, fits
 from ..ops.attention.forward import Attention
 from ..ops.attention.saved import AttentionSaved
 from .base import Log, Pass
 
-SWEPT = ("sm_90a", (64, 128))  # chip and head sizes of the sweep that finds log-sums which nobody saved
-
-
-def has_kernel(n: Node, target: Any) -> bool:
-    """Whether the target has a kernel for this node as it is: of most, the log-sums must have been saved."""
-    return fits(n, target) and not (isinstance(n.op, AttentionBackward) and not n.op.saved and not swept(n, target))
-
-
-def fits(n: Node, target: Any) -> bool:
-    """Whether the target's matrix units serve this attention with its log-sums, or its reverse pass given them."""
-    return target is not None and target.kind == "cuda" and heads_fit(*n.operands[:3])
-
-
-def swept(n: Node, target: Any) -> bool:
-    """Whether the reverse pass finds the log-sums by itself."""
-    op, (chip, sizes) = n.op, SWEPT
-    assert isinstance(op, AttentionBackward)
-    plain = not (op.has_mask or op.has_bias or op.with_scores) and op.softcap is None and op.window is None
-    return plain and target.cpu == chip and n.operands[0].shape[-1] in sizes
-
 
 class SaveLogSums(Pass):
-    """Before: a graph with everything recognised. After: an `attention` whose reverse pass stands behind it is an
-    `attention_saved`, and the reverse pass reads its result and log-sums; a reverse pass that needs them and has no attention before it
+    """Before: a graph with everything recognised. After: an `attention` whose backward pass follows it is an
+    `attention_saved`, and the backward pass reads its result and logsumexp; a backward pass that needs them and has no attention before it
     gets one. Only where the target has kernels for both."""
 
     name: ClassVar[str] = "save-log-sums"
-    optional: ClassVar[bool] = False  # runs for one target only
 
     def __init__(self, target: Any = None) -> None:
         self.target = target
 
     def run(self, graph: Graph, log: Log) -> Graph:
         found: dict[tuple[Any, ...], Node] = {}
-        pairs: dict[Node, Node | None] = {}  # reverse pass -> attention, or none but one is needed
+        pairs: dict[Node, Node | None] = {}  # backward pass -> attention, or none but one is needed
         for n in graph.nodes:
-            if type(n.op) is Attention and fits(n, self.target):
+            if type(n.op) is Attention and fits(n.operands, self.target):
                 found.setdefault((n.operands, _key(n.op)), n)
-            elif isinstance(n.op, AttentionBackward) and not n.op.saved and fits(n, self.target):
+            elif isinstance(n.op, AttentionBackward) and not n.op.saved and fits(n.operands, self.target):
                 forward = found.get((n.operands[:-1], _key(n.op.forward)))
-                if forward is not None or not swept(n, self.target):
+                if forward is not None or not n.op.swept(n.operands, self.target):
                     pairs[n] = forward
         if not pairs:
             return graph
@@ -78,10 +57,10 @@ class SaveLogSums(Pass):
 
 
 def _saved(new: Graph, op: Attention, operands: list[Value], n: Node) -> tuple[Value, ...]:
-    attrs = {k: v for k, v in op.attrs().items() if k != "hidden"}  # -inf, as in every attention with a reverse pass
+    attrs = {k: v for k, v in op.attrs().items() if k != "hidden"}  # -inf, as in every attention with a backward pass
     return tuple(new.add(AttentionSaved(**attrs), *operands, name=n.name, place=n.place).values)
 
 
 def _key(op: Attention) -> Hashable:
-    """The reverse pass of a row that sees nothing is zero, whatever the row gives."""
+    """The backward pass of a row that sees nothing is zero, whatever the row gives."""
     return fields_key(dataclasses.replace(op, empty="zeros"))

@@ -44,7 +44,7 @@ def _outside(launch: Launch, step: int, view: int, byte: int, program: int, env:
 
 def _what(code: int, site: Site, position: int, value: int, env: Mapping[str, int]) -> str:
     if code == L.BAD_LOGITS:
-        return "the largest logit is NaN or infinite"
+        return f"the largest logit is NaN or infinite, in row {position}"
     if code == L.SINGULAR:
         return f"the matrix is singular, got a pivot of 0 in column {value} of matrix {position}"
     if code == L.NOT_POSITIVE:

@@ -11,6 +11,7 @@ from ...core.dims import Dim
 from ...core.errors import UnsupportedError
 from ...ir.graph import Value
 from ...ops import functions as F
+from ...ops.quant.formats import GROUPS, pack_groups
 from .elements import Elem
 from .ops_cast import (
     dequantize,
@@ -18,6 +19,7 @@ from .ops_cast import (
     integer_matmul,
     qlinear_conv,
     quantize,
+    requantized,
     spread,
     to_codes,
 )
@@ -208,8 +210,24 @@ def ms_attention(c: Context, x: Value, w: Value, bias: Value | None = None, mask
                  past_present_share_buffer: int = 0, rotary_embedding_dim: int = 0) -> Any:
     if do_rotary or past_present_share_buffer:
         raise UnsupportedError("com.microsoft.Attention with rotary embedding or a shared buffer")
-    made = F.matmul(x, w)
-    made = made if bias is None else F.add(made, bias)
+    return _attend_all(c, _sum(F.matmul(x, w), bias), mask, past, relative, num_heads, unidirectional, scale, mask_filter_value,
+                       qkv_hidden_sizes)
+
+
+@op("QAttention", domain=MICROSOFT)
+def quantized_attention(c: Context, x: Value, w: Value, bias: Value, sx: Value, sw: Value, mask: Value | None = None,
+                        zx: Value | None = None, zw: Value | None = None, past: Value | None = None, *, num_heads: int,
+                        unidirectional: int = 0, scale: float = 0.0, mask_filter_value: float = -10000.0, do_rotary: int = 0,
+                        past_present_share_buffer: int = 0) -> Any:
+    if do_rotary or past_present_share_buffer:
+        raise UnsupportedError("com.microsoft.QAttention with rotary embedding or a shared buffer")
+    made = matmul_integer_to_float(c, x, w, sx, sw, zx, zw, bias)
+    return _attend_all(c, made, mask, past, None, num_heads, unidirectional, scale, mask_filter_value, None)
+
+
+def _attend_all(c: Context, made: Value, mask: Value | None, past: Value | None, relative: Value | None, num_heads: int,
+                unidirectional: int, scale: float, mask_filter_value: float, qkv_hidden_sizes: Any) -> Any:
+    """Attention of queries, keys and values side by side in `made`."""
     total = made.shape[-1]
     sizes = list(qkv_hidden_sizes) if qkv_hidden_sizes else [total // 3] * 3
     q, k, v = (heads(p, num_heads) for p in F.split(made, 2, sizes))
@@ -327,24 +345,28 @@ def unpacked(packed: Any, bits: int) -> Any:
 def matmul_nbits(c: Context, a: Value, b: Value, scales: Value, zero: Value | None = None, order: Value | None = None,
                  bias: Value | None = None, *, K: int, N: int, bits: int = 4, block_size: int, accuracy_level: int = 0,
                  weight_prepacked: int = 0) -> Value:
-    codes = c.array(b, "the weights").astype(np.uint8)
+    if bits not in (4, 8) or block_size not in GROUPS:
+        raise UnsupportedError(f"MatMulNBits with bits={bits} and block_size={block_size}; supported: 4 and 8 bits, blocks of {GROUPS}")
     blocks = -(-K // block_size)
-    s = c.array(scales, "the scales").astype(np.float32).reshape(N, blocks, 1)
-    w = unpacked(codes.reshape(N, blocks, -1), bits)[..., :block_size].astype(np.float32)
+    values = unpacked(c.array(b, "the weights").astype(np.uint8, copy=False).reshape(N, blocks, -1), bits)[..., :block_size]
+    values, x = values.reshape(N, -1), F.cast(a, dt.f32)
+    if order is not None and (group := c.array(order, "g_idx").reshape(-1)).size:
+        sorted_ = np.argsort(group[:K], kind="stable")
+        if not np.array_equal(group[sorted_], np.arange(K) // block_size):
+            raise UnsupportedError(f"MatMulNBits with a g_idx whose groups have not {block_size} columns each")
+        if not np.array_equal(sorted_, np.arange(K)):  # columns of one scale side by side, here and in x
+            values = np.concatenate([values[:, sorted_], values[:, K:]], axis=1)
+            x = F.gather(x, c.constant(sorted_.astype(np.int64), "order"), len(x.shape) - 1)
+    s = c.array(scales, "the scales").astype(np.float32).reshape(N, blocks)
     if zero is None:
-        z: Any = np.float32(1 << (bits - 1))
+        z: Any = np.full((N, blocks), 1 << (bits - 1), np.float32)
     else:
         given = c.array(zero, "the zero points")
-        if given.dtype == np.uint8:
-            z = unpacked(given.reshape(N, -1), bits)[:, :blocks].astype(np.float32).reshape(N, blocks, 1)
-        else:
-            z = given.astype(np.float32).reshape(N, blocks, 1)
-    full = ((w - z) * s).reshape(N, blocks * block_size)[:, :K]
-    if order is not None:
-        group = c.array(order, "the order")
-        if group.size and not np.array_equal(group.reshape(-1), np.arange(K) // block_size):
-            raise UnsupportedError("MatMulNBits with a g_idx that permutes its rows")
-    out = F.matmul(a, c.constant(full.astype(a.dtype.np), "weights"), transpose_b=True)
+        z = unpacked(given.reshape(N, -1), bits)[:, :blocks] if given.dtype == np.uint8 else given.reshape(N, blocks)
+    packed, name = pack_groups(values, s, z, bits, block_size)
+    lead = (0,) * (len(x.shape) - 1)
+    x = F.pad(x, (*lead, 0), (*lead, blocks * block_size - K))  # the last block is filled up
+    out = F.cast(O.QMatmul(format=name, n=N, k=blocks * block_size)(x, c.constant(packed, "weights")), a.dtype)
     return out if bias is None else F.add(out, bias)
 
 
@@ -447,6 +469,26 @@ def _qbinary(name: str) -> Any:
 
 op("QLinearAdd", domain=MICROSOFT)(_qbinary("add"))
 op("QLinearMul", domain=MICROSOFT)(_qbinary("mul"))
+
+
+@op("QLinearWhere", domain=MICROSOFT)
+def qlinear_where(c: Context, cond: Value, x: Value, sx: Value, zx: Value | None, y: Value, sy: Value, zy: Value | None, sz: Value,
+                  zz: Value | None = None) -> Value:
+    return _codes(c, F.where(cond, *c.broadcast(_numbers(c, x, sx, zx), _numbers(c, y, sy, zy))), sz, zz, x)
+
+
+@op("QGemm", domain=MICROSOFT)
+def quantized_gemm(c: Context, a: Value, sa: Value, za: Value | None, b: Value, sb: Value, zb: Value | None, bias: Value | None = None,
+                   sy: Value | None = None, zy: Value | None = None, *, alpha: float = 1.0, transA: int = 0, transB: int = 0) -> Value:
+    """The bias holds i32 sums of the product's own scale."""
+    a, b = (F.transpose(v, (1, 0)) if t else v for v, t in ((a, transA), (b, transB)))
+    total = integer_matmul(c, a, b, za, zb)
+    total = total if bias is None else F.add(total, bias)
+    factor = F.mul(F.mul(F.reshape(sa, ()), F.reshape(sb, ()) if sb.shape in ((), (1,)) else sb), alpha)
+    if sy is None:
+        return F.mul(F.cast(total, dt.f32), factor)
+    zero = None if zy is None else F.reshape(zy, ())
+    return requantized(c, total, F.div(factor, F.reshape(sy, ())), zero, c.elem(a if zy is None else zy))
 
 
 @op("QLinearSigmoid", "QLinearLeakyRelu", domain=MICROSOFT)

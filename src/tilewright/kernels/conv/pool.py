@@ -18,6 +18,7 @@ from ...ir.types import TensorType
 from ...ops.rows.pool_indices import MaxPoolIndices as MaxPoolIndicesOp
 from ...ops.rows.pooling import AvgPool as AvgPoolOp
 from ...ops.rows.pooling import MaxPool as MaxPoolOp
+from ...ops.rows.pooling import Pool as PoolOp
 from ...tile.builder import Ix, KernelBuilder, Tile
 from ...tile.ir import identity
 from ..call import Call
@@ -28,13 +29,20 @@ from ..region import Operand, Region, narrow, widen
 from ..template import Reason, Template, alone, region_bytes, region_flops
 from .lines import Limit, Lines, State
 
+JOIN = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}  # elements of a window
+
+
+def kind_of(op: Any) -> str:
+    """How a pool joins the elements of a window."""
+    return op.kind if isinstance(op, PoolOp) else "sum" if isinstance(op, AvgPoolOp) else "max"
+
 
 class Pool(Template):
     key = "pool"
     rows: ClassVar[int] = 64  # of results a program computes at most
 
     def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        return alone(region, MaxPoolOp, AvgPoolOp, MaxPoolIndicesOp)
+        return alone(region, MaxPoolOp, AvgPoolOp, MaxPoolIndicesOp, PoolOp)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         assert region.anchor is not None
@@ -50,7 +58,7 @@ class Pool(Template):
         launches: list[Launch] = []
         source = x
         if any(d != 0 for d in (*lo, *hi)):
-            fill = 0.0 if isinstance(op, AvgPoolOp) else identity("max", x.type.dtype)
+            fill = float(identity(kind_of(op), x.type.dtype)) if x.type.dtype.is_float else identity(kind_of(op), x.type.dtype)
             launches, source = padded(region.name, x, lo, hi, fill, target)
         return [*launches, PoolKernel(region, source, dilation, target).launch(self.rows)]
 
@@ -74,19 +82,14 @@ class ChannelPool(Lines):
                      for i, r in enumerate(region.results)]
 
     def start(self, n: int) -> State:
-        b = self.b
-        if isinstance(self.op, AvgPoolOp):
-            return [b.full((n,), 0.0, self.dtype)]
-        best = b.full((n,), identity("max", self.dtype), self.dtype)
-        return [best] if isinstance(self.op, MaxPoolOp) else [best, b.full((n,), -1, i64)]
+        first = self.b.full((n,), identity(kind_of(self.op), self.dtype), self.dtype)
+        return [first, self.b.full((n,), -1, i64)] if isinstance(self.op, MaxPoolIndicesOp) else [first]
 
     def tap(self, states: list[State], pixels: list[Tile], taps: list[Ix | int], places: list[list[Ix | int]], c: Ix | int, n: int,
             limit: Limit) -> list[State]:
         b = self.b
-        if isinstance(self.op, AvgPoolOp):
-            return [[total + x] for (total,), x in zip(states, pixels, strict=True)]
-        if isinstance(self.op, MaxPoolOp):
-            return [[b.binary("max", best, x)] for (best,), x in zip(states, pixels, strict=True)]
+        if not isinstance(self.op, MaxPoolIndicesOp):
+            return [[b.binary(JOIN[kind_of(self.op)], so_far, x)] for (so_far,), x in zip(states, pixels, strict=True)]
         found = []
         for (best, where), x, place in zip(states, pixels, places, strict=True):
             better = b.binary("or", larger(b, x, best), b.cmp("lt", where, 0))
@@ -182,13 +185,14 @@ class PoolKernel:
 
     def _tile(self, at: list[Ix | int], first: Ix | int, left: Ix | int | None) -> None:
         b, limit = self.b, None if left is None else (left,)
-        if isinstance(self.op, AvgPoolOp):
-            results = [self._mean(at, first, limit)]
-        elif isinstance(self.op, MaxPoolOp):
-            results = self._taps(at, first, limit, [b.full((self.tile,), identity("max", self.dtype), self.dtype)],
-                                 lambda x, taps, state: [b.binary("max", state[0], x)])
-        else:
+        if isinstance(self.op, MaxPoolIndicesOp):
             results = self._with_index(at, first, limit)
+        else:
+            kind = kind_of(self.op)
+            results = self._taps(at, first, limit, [b.full((self.tile,), identity(kind, self.dtype), self.dtype)],
+                                 lambda x, taps, state: [b.binary(JOIN[kind], state[0], x)])
+        if isinstance(self.op, AvgPoolOp):
+            results = [self._mean(results[0], at, first)]
         for view, y, r in zip(self.outs, results, self.region.results, strict=True):
             b.store(view, (*at, first), narrow(b, y, r.type.dtype), limit=limit)
 
@@ -210,9 +214,8 @@ class PoolKernel:
 
         return nest([], start)
 
-    def _mean(self, at: list[Ix | int], first: Ix | int, limit: Any) -> Tile:
+    def _mean(self, total: Tile, at: list[Ix | int], first: Ix | int) -> Tile:
         b, op = self.b, self.op
-        (total,) = self._taps(at, first, limit, [b.full((self.tile,), 0.0, self.dtype)], lambda x, taps, s: [s[0] + x])
         count: Ix | int = 1
         for i, (k, s, (lo, hi)) in enumerate(zip(op.kernel, op.stride, op.padding, strict=True)):
             low, high = (-lo, self.full[i] + hi) if op.count_include_pad else (0, self.full[i])

@@ -20,6 +20,7 @@ from ..template import Reason, Template, alone, region_bytes, region_flops
 from .gather import along_memory, report_index
 
 ROWS = 16  # rows a program reads with one set of indices
+TILES = 16  # registers of indices that a program checks once for all of its rows
 
 WIDE: dict[DType, DType] = {i8: i32, i16: i32, u8: i32, u16: i32, u32: i64}
 
@@ -34,7 +35,7 @@ class GatherLast(Template):
         if node is None or not isinstance(node.op, GatherOp) or region.tail is not None:
             return Reason("no gather")
         x, ids = node.operands
-        if node.op.axis != len(x.shape) - 1 or len(x.shape) < 2 or not ids.shape:
+        if node.op.axis != len(x.shape) - 1 or (len(x.shape) < 2 and target.kind != "cpu") or not ids.shape:
             return Reason("not along the last of several axes")
         if bounds(x.shape[-1])[0] == 0:
             return Reason("the table may be empty")  # nothing may be read then, not even for a clamped index
@@ -70,23 +71,32 @@ class GatherLast(Template):
         dims = [call.word(f"d{i}", d) for i, d in enumerate(lead)]
         rows = call.word("rows", product(lead))
         tile = target.vector_bits // 32
-        blocks = b.ceildiv(n, tile)
-        first, start = b.pid % blocks * tile, b.pid // blocks * ROWS
-        left = b.minimum(n - first, tile)
-        safe = checked(b, index, [], first, left, tile, size, error, first)
-        with b.loop(start, b.minimum(start + ROWS, rows)) as row:
-            at: list[Ix | int] = unravel(b, row.index, dims)
+        width = tile * TILES
+        blocks = b.ceildiv(n, width)
+        begin, start = b.pid % blocks * width, b.pid // blocks * ROWS
+        end = b.minimum(begin + width, n)
+        places = b.scratch(WIDE.get(ids.type.dtype, ids.type.dtype), (width,))
+        with b.loop(begin, end, tile) as part:
+            found = checked(b, index, [], part.index, b.minimum(end - part.index, tile), tile, size, error, part.index)
+            b.store(places, (part.index - begin,), found)
+
+        def columns(at: list[Ix | int], first: Ix | int) -> None:
+            limit = (b.minimum(end - first, tile),)
 
             def leaf(v: Value, o: Operand) -> Tile:
                 view = ins[v]
-                if view.type.strides[-1] == 0:
-                    return b.load(view, (*at, 0), (1,))
-                return b.load(view, (*at, first), (tile,), limit=(left,))
+                return b.load(view, (*at, 0), (1,)) if view.type.strides[-1] == 0 else b.load(view, (*at, first), (tile,), limit=limit)
 
-            evaluate = Evaluator(b, region, leaf, {value: widen(b, b.gather(source, (*at, 0), len(at), safe))})
+            taken = b.gather(source, (*at, 0), len(at), b.load(places, (first - begin,), (tile,)))
+            evaluate = Evaluator(b, region, leaf, {value: widen(b, taken)})
             for v, goal, r in zip(region.body.outputs, goals, region.results, strict=True):
-                b.store(goal, (*at, first), narrow(b, b.broadcast(evaluate(v), (tile,)), r.type.dtype), limit=(left,))
-        grid = ceildiv(count, tile) * ceildiv(product(lead), ROWS)
+                b.store(goal, (*at, first), narrow(b, b.broadcast(evaluate(v), (tile,)), r.type.dtype), limit=limit)
+
+        with b.loop(start, b.minimum(start + ROWS, rows)) as row:
+            at = unravel(b, row.index, dims)
+            with b.loop(begin, end, tile) as part:
+                columns(at, part.index)
+        grid = ceildiv(count, width) * ceildiv(product(lead), ROWS)
         return [call.finish(grid, flops=region_flops(region), bytes_=region_bytes(region))]
 
 

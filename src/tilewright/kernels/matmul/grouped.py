@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...core.dims import Dim, ceildiv, divisible, product
+from ...core.dims import Dim, ceildiv, divisible
 from ...core.dtypes import DType, compute_dtype, i64
 from ...core.target_spec import TargetSpec
 from ...ir.layout import Layout
@@ -23,6 +23,7 @@ from ..region import Operand, Region, narrow
 from ..template import Reason, Template, alone, region_bytes, region_flops
 from .chains import CHAIN, accumulate_chains
 from .matmul import MAX_BLOCK, default_config
+from .panels import pack_panels
 from .product import Config, even_blocks
 from .tiling import for_each_tile, leaves_of_epilogue, tile_heights, write_tile
 
@@ -72,7 +73,7 @@ def blocks_launch(name: str, ends: Operand, rows: Dim, block: int) -> tuple[Laun
     return call.finish(1, bytes_=groups * 8 + count * ENTRY * 8, note="groups cut into blocks of rows", serial=True), buffer, count
 
 
-class GroupedGemm(Template):
+class GroupedGemmTemplate(Template):
     """Any number of rows and groups, also none; columns past N are masked when stored."""
 
     key = "grouped_gemm"
@@ -115,7 +116,7 @@ class GroupedGemm(Template):
             if column == 1:
                 buffer, panels = w.buffer, Layout((groups, count, depth, config.width), (step, config.width, row, 1), view.offset)
             else:
-                pack, buffer, panels = _pack(region.name, w, view, n, config.width)
+                pack, buffer, panels = pack_panels(region.name, w, view, n, config.width, target, "run-time matrices packed into panels")
                 before.append(pack)
         block = _block(depth, x.type.dtype, config, target)
         listed, blocks, places = blocks_launch(region.name, ends, rows, block)
@@ -133,23 +134,6 @@ def _block(depth: Dim, dtype: DType, config: Config, target: TargetSpec) -> int:
     deep = depth if isinstance(depth, int) else 4096
     fit = target.l2 // 2 // max(deep * dtype.itemsize, 1) // config.rows * config.rows
     return max(config.rows, min(fit, MAX_BLOCK * config.rows))
-
-
-def _pack(name: str, w: Operand, view: Layout, n: Dim, width: int) -> tuple[Launch, Buffer, Layout]:
-    """Run-time matrices in panels, one program a panel; columns past N are filled with zeros."""
-    groups, depth, _ = view.shape
-    layout = Layout.contiguous((groups, ceildiv(n, width), depth, width))
-    buffer = Buffer(f"{name}.packed", "temp", product(layout.shape) * w.type.dtype.itemsize)
-    call = Call("pack", f"{name}.pack")
-    b = call.b
-    source = call.view("b", w.type.dtype, w.buffer, view)
-    target = call.view("panels", w.type.dtype, buffer, layout, write=True)
-    nw, kw, count = call.word("n", n), call.word("k", depth), call.word("count", layout.shape[1])
-    group, panel = b.pid // count, b.pid % count
-    first = panel * width
-    with b.loop(0, kw) as loop:
-        b.store(target, (group, panel, loop.index, 0), b.load(source, (group, loop.index, first), (width,), limit=(nw - first,)))
-    return call.finish(groups * layout.shape[1], bytes_=2 * w.type.nbytes, note="run-time matrices packed into panels"), buffer, layout
 
 
 class _Product:
@@ -201,7 +185,7 @@ class _Product:
                            note=f"{config.rows}x{config.width} tiles, blocks of {self.block} rows", shared=True)
 
 
-class GroupedOuter(Template):
+class GroupedOuterTemplate(Template):
     """One program computes a block of rows of one panel of one group's matrix; the group's rows are the depth of the product."""
 
     key = "grouped_outer"

@@ -21,7 +21,6 @@ from ...ir.layout import Layout
 from ...ir.types import TensorType
 from ...ops.matmul.contractions import Matmul as MatmulOp
 from ...tile.builder import Ix, KernelBuilder, Tile, View
-from ..call import Call
 from ..launch import Buffer, Launch, Packed, Variant
 from ..pointwise.pointwise import unravel
 from ..pointwise.transpose import turn_launch, wants_turning
@@ -31,6 +30,7 @@ from ..quant.words import in_words, word_operand, words_of
 from ..region import Region
 from ..template import Reason, Template, region_bytes, region_flops
 from .chains import CHAIN, accumulate_chains, accumulate_words
+from .panels import pack_panels
 from .prefetch import NextBlock, Stream
 from .product import Config, Frame, Problem, even_blocks
 from .tiling import for_each_tile, tile_heights, write_tile
@@ -60,7 +60,7 @@ def panel_form(op: MatmulOp, dtypes: Sequence[DType], result: TensorType, target
     return Packed("panels", width, not op.transpose_b) if words is None else Packed("words", width, not op.transpose_b, words=words.per)
 
 
-class Matmul(Template):
+class MatmulTemplate(Template):
     key = "matmul"
 
     def matches(self, region: Region, target: TargetSpec) -> Reason | None:
@@ -105,7 +105,8 @@ class Matmul(Template):
             *steps, row, _ = p.b_view.strides
             panels = Layout((*lead, ceildiv(p.n, config.width), k, config.width), (*steps, config.width, row, 1), p.b_view.offset)
             return [product_launch(region, p, config, p.b.buffer, panels, target, in_place=True)]
-        pack, buffer, panels = pack_launch(p, config.width, region.name)
+        note = "run-time right operand packed into panels"
+        pack, buffer, panels = pack_panels(region.name, p.b, p.b_view, p.n, config.width, target, note)
         return [pack, product_launch(region, p, config, buffer, panels, target)]
 
 
@@ -129,28 +130,6 @@ def _collides(p: Problem) -> bool:
     """Rows of B a whole number of pages apart fall into the same few cache sets: a copy in panels costs less than reading them in place."""
     step = p.b_view.strides[-2]
     return isinstance(step, int) and step * p.b.type.dtype.itemsize % 4096 == 0 and at_least(p.k, 128) and at_least(p.m, 64)
-
-
-def pack_launch(p: Problem, width: int, name: str) -> tuple[Launch, Buffer, Layout]:
-    """Copy a run-time B into panels: one program per (batch, panel), columns past N filled with zeros."""
-    lead = p.b_view.shape[:-2]
-    count = ceildiv(p.n, width)
-    layout = Layout.contiguous((*lead, count, p.k, width))
-    buffer = Buffer(f"{name}.packed", "temp", product(layout.shape) * p.b.type.dtype.itemsize)
-    call = Call("pack", f"{name}.pack")
-    b = call.b
-    source = call.view("b", p.b.type.dtype, p.b.buffer, p.b_view)
-    target = call.view("panels", p.b.type.dtype, buffer, layout, write=True)
-    dims = [call.word(f"d{i}", d) for i, d in enumerate(lead)]
-    n, k, panels = call.word("n", p.n), call.word("k", p.k), call.word("count", count)
-    rest, panel = b.pid // panels, b.pid % panels
-    at = unravel(b, rest, dims)
-    first = panel * width
-    with b.loop(0, k) as loop:
-        x = b.load(source, (*at, loop.index, first), (width,), limit=(n - first,))
-        b.store(target, (*at, panel, loop.index, 0), x)
-    moved = p.b.type.nbytes * 2
-    return call.finish(product(lead) * count, bytes_=moved, note="run-time right operand packed into panels"), buffer, layout
 
 
 def product_launch(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ...core.dims import Dim, bounds, ceildiv
+from ...core.dims import Dim, bounds, ceildiv, product
 from ...core.dtypes import bool_, compute_dtype
 from ...core.target_spec import TargetSpec
 from ...ir.graph import Value
@@ -23,7 +23,7 @@ from ..region import Evaluator, Operand, Region, narrow, widen
 from ..template import Reason, Template, region_bytes, region_flops
 from .pointwise import unravel
 
-BLOCK = 64
+BLOCK = 256  # elements a program computes
 
 Position = list[Ix | int]
 
@@ -76,23 +76,33 @@ class ElementKernel:
         return found
 
     def launch(self) -> Launch:
-        b = self.b
-        total: Dim = self.node.values[0].type.numel
-        count = self.call.word("count", total)
-        start = b.pid * self.block
-        with b.loop(start, b.minimum(start + self.block, count)) as loop:
-            at = unravel(b, loop.index, self.dims)
-            value = RULES[type(self.op)](self, at, loop.index)
-
-            def leaf(v: Value, o: Operand) -> Tile:
-                return b.load(self.ins[v], at, ())
-
-            evaluate = Evaluator(b, self.region, leaf, {self.node.values[0]: value})
-            for v, view, r in zip(self.region.body.outputs, self.outs, self.region.results, strict=True):
-                b.store(view, at, narrow(b, evaluate(v), r.type.dtype))
+        """A program goes along a part of the last axis, or along several rows where that is short: positions outside are found once."""
+        b, shape = self.b, self.node.values[0].shape
+        *lead, last = shape if shape else (1,)
+        rows = product(lead)
+        per = max(self.block // last, 1) if isinstance(last, int) and last else 1
+        blocks = self.call.word("blocks", ceildiv(last, self.block))
+        inner, count = self.dims[-1] if self.dims else 1, self.call.word("rows", rows)
+        first, start = b.pid // blocks * per, b.pid % blocks * self.block
+        with b.loop(first, b.minimum(first + per, count)) as row:
+            outside = unravel(b, row.index, self.dims[:-1])
+            with b.loop(start, b.minimum(start + self.block, inner)) as loop:
+                self._element([*outside, loop.index] if self.dims else [], row.index * inner + loop.index)  # type: ignore[arg-type]
         return self.call.finish(
-            ceildiv(total, self.block), flops=region_flops(self.region), bytes_=region_bytes(self.region), note="element by element"
+            ceildiv(rows, per) * ceildiv(last, self.block), flops=region_flops(self.region), bytes_=region_bytes(self.region),
+            note="element by element",
         )
+
+    def _element(self, at: Position, position: Any) -> None:
+        b = self.b
+        value = RULES[type(self.op)](self, at, position)
+
+        def leaf(v: Value, o: Operand) -> Tile:
+            return b.load(self.ins[v], at, ())
+
+        evaluate = Evaluator(b, self.region, leaf, {self.node.values[0]: value})
+        for v, view, r in zip(self.region.body.outputs, self.outs, self.region.results, strict=True):
+            b.store(view, at, narrow(b, evaluate(v), r.type.dtype))
 
     # --- pieces of rules ----------------------------------------------------------------------------------------------
     def load(self, at: Position) -> Tile:

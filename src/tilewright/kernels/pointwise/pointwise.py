@@ -1,8 +1,10 @@
 """Pointwise regions: any number of elementwise ops over broadcast, strided operands; one loop nest, values in registers.
 
 Axes that every operand walks without a gap are merged. One program computes one block of the innermost axis at one position of
-the outer axes; the innermost axis runs along registers, its tail is masked. A zero-sized result is a grid of 0 programs.
-A region of no ops at all is a copy (also a transposing one: then loads gather).
+the outer axes, or a few rows where that axis is short; the innermost axis, which is one that fills registers where there is one, runs along
+registers, its tail is masked. A zero-sized result is a grid of 0 programs.
+A region of no ops at all is a copy. A large operand that runs along another axis than the results is turned by a launch of its own first,
+since every element that a register gathers from it would be another cache line.
 """
 
 from __future__ import annotations
@@ -16,13 +18,15 @@ from ...ir.layout import Layout
 from ...ops.structure import Constant
 from ...tile.builder import Ix, KernelBuilder, Tile, View
 from ..call import NEAR, Call
-from ..launch import Launch
+from ..launch import Buffer, Launch
 from ..region import Evaluator, Operand, Region, collapse, narrow
 from ..sites import Checks, checked
 from ..template import Reason, Template, region_bytes, region_flops
 
 BLOCK = 4096  # elements of the innermost axis per program
 UNROLL = 4  # registers of work per iteration
+SHORT = 256  # elements of an innermost axis below which a program takes several rows
+TOGETHER = 1024  # elements of several rows
 
 
 def leaves_of(region: Region) -> list[Value]:
@@ -57,10 +61,12 @@ class Pointwise(Template):
         leaves = leaves_of(region)
         operands = [region.operand(v) for v in leaves]
         layouts = [_layout(region, v).expand(shape) for v in leaves] + [r.layout for r in region.results]
+        before = _turned(region, target, operands, layouts)
         sizes, strides = collapse(shape, [*layouts, Layout.contiguous(shape)] if checked(region) else layouts)
         if not sizes:
             sizes, strides = [1], [[1] for _ in strides]
-        sizes, strides = _innermost(sizes, strides, len(leaves))
+        lanes = target.vector_bits // 32
+        sizes, strides = _innermost(sizes, strides, len(leaves), lanes)
         call = Call("pointwise", region.name)
         b = call.b
         ins = {
@@ -77,16 +83,21 @@ class Pointwise(Template):
             if o is None
         }
         checks = Checks(call, region, strides[-1])
-        lanes = target.vector_bits // 32
         inner = sizes[-1]
         tile = lanes * UNROLL if not isinstance(inner, int) or inner >= lanes * UNROLL else max(lanes, 1)
-        blocks = b.ceildiv(dims[-1], BLOCK)
-        rest, block = b.pid // blocks, b.pid % blocks
-        position = unravel(b, rest, dims[:-1])
-        start = block * BLOCK
-        stop = b.minimum(dims[-1], start + BLOCK)
-        emit_row(b, region, ins, ramps, stores, position, start, stop, tile, checks)
-        grid = product(sizes[:-1]) * ceildiv(inner, BLOCK)
+        if isinstance(inner, int) and 0 < inner < SHORT and len(sizes) > 1:
+            per = TOGETHER // inner
+            groups = b.ceildiv(dims[-2], per)
+            outside, first = unravel(b, b.pid // groups, dims[:-2]), b.pid % groups * per
+            with b.loop(first, b.minimum(dims[-2], first + per)) as row:
+                emit_row(b, region, ins, ramps, stores, [*outside, row.index], 0, dims[-1], tile, checks)
+            grid = product(sizes[:-2]) * ceildiv(sizes[-2], per)
+        else:
+            blocks = b.ceildiv(dims[-1], BLOCK)
+            start = b.pid % blocks * BLOCK
+            position, stop = unravel(b, b.pid // blocks, dims[:-1]), b.minimum(dims[-1], start + BLOCK)
+            emit_row(b, region, ins, ramps, stores, position, start, stop, tile, checks)
+            grid = product(sizes[:-1]) * ceildiv(inner, BLOCK)
         pairs = [
             (o.buffer, r.buffer)
             for o, lay in zip(operands, layouts, strict=False)
@@ -96,7 +107,24 @@ class Pointwise(Template):
             and o.layout.offset == r.layout.offset
             and o.type.dtype.itemsize == r.type.dtype.itemsize
         ]
-        return [call.finish(grid, flops=region_flops(region), bytes_=region_bytes(region), inplace=pairs, streams=not checks)]
+        return [*before, call.finish(grid, flops=region_flops(region), bytes_=region_bytes(region), inplace=pairs, streams=not checks)]
+
+
+def _turned(region: Region, target: TargetSpec, operands: list[Operand | None], layouts: list[Layout]) -> list[Launch]:
+    """Launches that turn operands which run along another axis than the first result; operands and layouts are those behind them."""
+    from .transpose import turning_copy
+
+    launches: list[Launch] = []
+    result = region.results[0]
+    for i, o in enumerate(operands):
+        if o is None or o.type.shape != result.type.shape:
+            continue
+        there = Operand(o.type, Buffer(f"{region.name}.turned{i}", "temp", o.type.nbytes), result.layout.dense())
+        launch = turning_copy(f"{region.name}.turn{i}", o, there, target, "an operand that runs along another axis")
+        if launch is not None:
+            launches.append(launch)
+            operands[i], layouts[i] = there, there.layout
+    return launches
 
 
 Store = tuple[View, tuple[int, ...]]  # a view and the results that go into it: one, or two by turns
@@ -133,11 +161,13 @@ def _layout(region: Region, v: Value) -> Layout:
     return found
 
 
-def _innermost(sizes: list[Dim], strides: list[list[Dim]], n_in: int) -> tuple[list[Dim], list[list[Dim]]]:
-    """Put the axis along which most of the outputs (then inputs) are contiguous last."""
+def _innermost(sizes: list[Dim], strides: list[list[Dim]], n_in: int, lanes: int = 1) -> tuple[list[Dim], list[list[Dim]]]:
+    """Put the axis along which most of the outputs (then inputs) are contiguous last; one that fills half a register where there is one."""
 
-    def score(axis: int) -> tuple[int, int, int]:
-        return (sum(_ease(s[axis]) for s in strides[n_in:]), sum(_ease(s[axis]) for s in strides[:n_in]), axis)
+    def score(axis: int) -> tuple[int, ...]:
+        size = sizes[axis]
+        ease = [sum(_ease(s[axis]) for s in part) for part in (strides[n_in:], strides[:n_in])]
+        return not isinstance(size, int) or 2 * size >= lanes, *ease, axis
 
     best = max(range(len(sizes)), key=score)
     order = [i for i in range(len(sizes)) if i != best] + [best]

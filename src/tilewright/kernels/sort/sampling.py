@@ -1,4 +1,4 @@
-"""Choosing a token: one program on one thread, so that nothing depends on how many there are.
+"""Choosing a token: one program a row, so that nothing depends on how many threads or other rows there are.
 
 The probabilities (of which the largest is 1) are kept in local memory in blocks, with the largest of each block beside them. Thresholds
 are found by bisection on the bits of the probabilities, which order like integers; a sweep looks only into blocks whose largest value
@@ -9,15 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ...core.dims import product
 from ...core.dtypes import DType, f32, i32, i64, u32, u64
 from ...core.target_spec import TargetSpec
 from ...ops.index.sampling import Sample as SampleOp
 from ...ops.random.philox import DRAW, fraction, halves, philox
 from ...tile.builder import Ix, Tile, View
-from ..call import Call
+from ..call import Call, report
 from ..launch import Launch
+from ..pointwise.pointwise import unravel
 from ..region import Region
-from ..template import Reason, Template, alone, region_bytes
+from ..template import Reason, Template, alone, region_bytes, region_flops
 
 BLOCK = 64
 BAD_LOGITS = 2  # code in the error block
@@ -25,7 +27,7 @@ NEVER = float("-inf")
 ONE = 0x3F800000  # the bits of 1.0
 
 
-class Sample(Template):
+class SampleTemplate(Template):
     """Any number of logits; the last block is filled with probability 0."""
 
     key = "sample"
@@ -52,8 +54,9 @@ class Sampler:
         result = region.results[0]
         self.out = call.view("y", result.type.dtype, result.buffer, result.layout, write=True)
         self.error = call.error()
-        size = region.anchor.operands[0].shape[0]
+        self.rows, size = region.anchor.operands[0].shape[:-1], region.anchor.operands[0].shape[-1]
         assert isinstance(size, int)
+        self.at = tuple(unravel(self.b, self.b.pid, [call.word(f"d{i}", d) for i, d in enumerate(self.rows)]))
         self.size, self.blocks = size, -(-size // BLOCK)
         self.p = self.b.scratch(f32, (self.blocks, BLOCK))
         self.largest = self.b.scratch(f32, (self.blocks, 1))
@@ -65,20 +68,19 @@ class Sampler:
         top, where = self._penalised(penalty)
         bad = b.binary("or", b.unary("isnan", top), b.unary("isinf", top))
         with b.if_(b.reshape(bad, ())):
-            b.store(self.error, (3,), b.full((), -1, i64))
-            b.store(self.error, (0,), b.full((), BAD_LOGITS, i64))
-        b.store(self.out, (), b.reshape(where, ()))
+            report(b, self.error, BAD_LOGITS, b.pid, -1)
+        b.store(self.out, self.at, b.reshape(where, ()))
         with b.if_(b.reshape(b.cmp("gt", temperature, 0.0), ())):
             self._exponents(top, temperature)
             least = self._top_k(top_k)
             least = self._top_p(top_p, least)
             floor = b.bitcast(b.binary("max", b.binary("min", min_p, 1.0), 0.0), i32)
-            b.store(self.out, (), b.reshape(self._draw(b.binary("max", least, floor), self._uniform(seed, counter)), ()))
-        flops = 100 * self.size
-        return self.call.finish(1, flops=flops, bytes_=region_bytes(self.region), serial=True)
+            b.store(self.out, self.at, b.reshape(self._draw(b.binary("max", least, floor), self._uniform(seed, counter)), ()))
+        rows = product(self.rows)
+        return self.call.finish(rows, flops=region_flops(self.region), bytes_=region_bytes(self.region), serial=rows == 1)
 
     def _number(self, view: View, i: int, dtype: DType) -> Tile:
-        return self.b.cast(self.b.load(view, (i,), (1,)), dtype)
+        return self.b.cast(self.b.load(view, (*self.at, i), (1,)), dtype)
 
     # --- sweeps -------------------------------------------------------------------------------------------------------
     def _penalised(self, penalty: Tile) -> tuple[Tile, Tile]:
@@ -91,8 +93,8 @@ class Sampler:
 
         def block(i: Ix | int, best: Tile, place: Tile, left: int | None) -> tuple[Tile, Tile]:
             limit = None if left is None else (left,)
-            x = b.load(self.logits, (i * BLOCK,), (BLOCK,), limit=limit, other=NEVER)
-            seen = b.load(self.seen, (i * BLOCK,), (BLOCK,), limit=limit)
+            x = b.load(self.logits, (*self.at, i * BLOCK), (BLOCK,), limit=limit, other=NEVER)
+            seen = b.load(self.seen, (*self.at, i * BLOCK), (BLOCK,), limit=limit)
             turned = b.select(b.cmp("gt", x, 0.0), x / penalty, x * penalty)
             x = b.select(b.cmp("ne", seen, 0), turned, x)
             b.store(self.p, (i, 0), x)

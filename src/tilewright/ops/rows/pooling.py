@@ -161,6 +161,105 @@ class MaxPool(General):
 
 
 @register
+class Pool(General):
+    """Sum, smallest or product of each window; padding adds 0, never wins, multiplies by 1. NaN wins. Integers wrap around."""
+
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: Pairs
+    dilation: tuple[int, ...]
+    ceil_mode: bool = False
+    kind: str = "sum"
+    samples = [S(f32(1, 2, 6, 7), kernel=(3, 2), stride=(2, 2), padding=((1, 1), (0, 0)), dilation=(1, 1)),
+               S(f32(2, 3, 8), kernel=(3,), stride=(2,), padding=((1, 1),), dilation=(2,), kind="min"),
+               S(f64(1, 1, 5, 5), kernel=(2, 2), stride=(2, 2), padding=((0, 0), (0, 0)), dilation=(1, 1), ceil_mode=True, kind="prod"),
+               S(f32(M, 2, 40), kernel=(2,), stride=(1,), padding=((1, 1),), dilation=(1,), kind="prod"),
+               S(bf16(1, 1, 6), kernel=(3,), stride=(1,), padding=((1, 1),), dilation=(1,)),
+               S(i32(1, 2, 9), kernel=(3,), stride=(2,), padding=((1, 1),), dilation=(1,), kind="min", low=-9, high=9),
+               S(f32(1, 2, 4, 3, 5), kernel=(2, 1, 2), stride=(1, 1, 2), padding=((1, 1), (0, 0), (0, 1)), dilation=(2, 1, 1))]
+    errors = [E(f32(1, 1, 4), kernel=(2,), stride=(1,), padding=((2, 2),), dilation=(1,), match="padding must be at most half the kernel"),
+              E(f32(1, 1, 4), kernel=(2,), stride=(1,), padding=((0, 0),), dilation=(1,), kind="or", match="kind must be sum, min or prod")]
+
+    def infer(self, x: TensorType) -> TensorType:
+        require(self.kind in ("sum", "min", "prod"), "kind must be sum, min or prod", kind=self.kind)
+        require_kind((x,), "fiu")
+        return x.with_shape(pooled(x.shape, self.kernel, self.stride, self.padding, self.dilation, self.ceil_mode))
+
+    def ref(self, x: Any) -> Any:
+        out = pooled(x.shape, self.kernel, self.stride, self.padding, self.dilation, self.ceil_mode)[-len(self.kernel) :]
+        whole = x.dtype.kind in "iu"
+        fill = {"sum": 0, "prod": 1, "min": np.iinfo(x.dtype).max if whole else np.inf}[self.kind]
+        taps = windows(x if whole else x.astype(np.float64), out, self.kernel, self.stride, self.padding, self.dilation, fill)
+        join: Any = {"sum": np.sum, "prod": np.prod, "min": np.min}[self.kind]
+        return join(taps, axis=0).astype(x.dtype)
+
+    def flops(self, x: TensorType) -> Dim:
+        return self.infer(x).numel * product(self.kernel)
+
+    def _largest(self) -> MaxPool:
+        return MaxPool(self.kernel, self.stride, self.padding, self.dilation, self.ceil_mode)
+
+    def _others(self, x: Value, y: Value) -> tuple[Taps, list[tuple[Slice, Value | None]]]:
+        """For each tap the product of the other taps of its window; None where there is no other."""
+        taps = Taps(x, y, self.kernel, self.stride, self.padding, self.dilation)
+        padded = taps.padded(x, 1)
+        seen = [tap(padded) for tap in taps.slices]
+
+        def running(values: list[Value]) -> list[Value | None]:
+            out: list[Value | None] = [None]
+            for v in values[:-1]:
+                out.append(v if out[-1] is None else F.mul(out[-1], v))
+            return out
+
+        sides = zip(running(seen), reversed(running(seen[::-1])), strict=True)
+        return taps, [(tap, b if a is None else a if b is None else F.mul(a, b)) for tap, (a, b) in zip(taps.slices, sides, strict=True)]
+
+    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
+        x, g, y = inputs[0], cotangents[0], outputs[0]
+        assert g is not None
+        if self.kind == "sum":
+            return (spread(x, g, self.kernel, self.stride, self.padding, self.dilation),)
+        if self.kind == "min":
+            return self._largest().vjp((F.neg(x),), (F.neg(y),), cotangents, wanted)
+        taps, found = self._others(x, y)
+        total = None
+        for tap, others in found:
+            part = tap.transposed(taps.padded(x, 0), g if others is None else F.mul(g, others))
+            total = part if total is None else F.add(total, part)
+        assert total is not None
+        return (taps.inside(total),)
+
+    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
+        x, t, y = inputs[0], tangents[0], outputs[0]
+        assert t is not None
+        if self.kind == "sum":
+            return linear_jvp(self, tangents)
+        if self.kind == "min":
+            return self._largest().jvp((F.neg(x),), (F.neg(y),), tangents)
+        taps, found = self._others(x, y)
+        moved, total = taps.padded(t, 0), F.zeros(y)
+        for tap, others in found:
+            total = F.add(total, tap(moved) if others is None else F.mul(tap(moved), others))
+        return (total,)
+
+    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
+        return (self(inputs[0]),)  # leading axes are free
+
+
+def spread(x: Value, g: Value, kernel: Ints, stride: Ints, padding: Pairs, dilation: Ints) -> Value:
+    """The cotangent of x where every window's result is the sum of its elements."""
+    n = len(kernel)
+    single = F.reshape(g, (product(x.shape[:-n]), 1, *g.shape[-n:]))
+    ends = [(o - 1) * s - lo + dil * (k - 1) + 1 - d
+            for o, s, (lo, _), k, dil, d in zip(g.shape[-n:], stride, padding, kernel, dilation, x.shape[-n:], strict=True)]
+    if not all(isinstance(e, int) for e in ends):
+        raise UnsupportedError(f"pool: has a derivative for known sizes only, got {x.type}")
+    whole = tuple((lo, max(hi, 0)) for (lo, _), hi in zip(padding, ends, strict=True))
+    conv = Conv(stride=stride, padding=whole, dilation=dilation, transposed=True, output_padding=tuple(max(-hi, 0) for hi in ends))
+    return F.reshape(conv(single, F.full(x.node.graph, (1, 1, *kernel), 1, x.dtype)), x.shape)
+
+
+@register
 class AvgPool(General):
     """Mean of each window; the divisor counts padding (but nothing beyond it) or only elements of x."""
 
@@ -202,16 +301,8 @@ class AvgPool(General):
     def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
         x, g = inputs[0], cotangents[0]
         assert g is not None
-        n = len(self.kernel)
         shared = F.div(g, x.node.graph.constant(self._counts(x).astype(x.dtype.np)))
-        single = F.reshape(shared, (product(x.shape[:-n]), 1, *g.shape[-n:]))
-        ends = [(o - 1) * s - lo + k - d
-                for o, s, (lo, _), k, d in zip(g.shape[-n:], self.stride, self.padding, self.kernel, x.shape[-n:], strict=True)]
-        padding = tuple((lo, max(hi, 0)) for (lo, _), hi in zip(self.padding, ends, strict=True))
-        spread = Conv(stride=self.stride, padding=padding, dilation=(1,) * n, transposed=True,
-                      output_padding=tuple(max(-hi, 0) for hi in ends))
-        out = spread(single, F.full(x.node.graph, (1, 1, *self.kernel), 1, x.dtype))
-        return (F.reshape(out, x.shape),)
+        return (spread(x, shared, self.kernel, self.stride, self.padding, (1,) * len(self.kernel)),)
 
     def _counts(self, x: Value) -> Any:
         """How many elements each window averages."""

@@ -217,8 +217,22 @@ class FunctionText:
         return self.intrinsic(f"llvm.masked.load.{mangle(ty)}.p0", ty, args)
 
     def masked_store(self, ty: str, x: str, pointer: str, mask: str, align: int = 0) -> None:
+        ty, x = self._not_truncated(ty, x)
         args = [(ty, x), (f"ptr align {align or bits(ty) // 8}", pointer), (like(ty, "i1"), mask)]
         self.intrinsic(f"llvm.masked.store.{mangle(ty)}.p0", "void", args)
+
+    def _not_truncated(self, ty: str, x: str) -> tuple[str, str]:
+        """The operand of a masked store such that LLVM does not join it with a truncation: for AVX-512, LLVM 22 stores the wide element
+        where the mask is a constant with one lane, which overwrites what stands behind it."""
+        n = lanes(ty)
+        if not self.features.has_avx512 or n < 2 or n & (n - 1) or element(ty) not in ("i8", "i16", "i32"):
+            return ty, x
+        if element(ty) != "i8":  # it looks through no bitcast
+            real = vector(n, "half" if element(ty) == "i16" else "float")
+            return real, self.cast("bitcast", ty, x, real)
+        real = vector(n // 4, "float") if n > 4 else "float" if n == 4 else "half"
+        fenced = self.intrinsic(f"llvm.arithmetic.fence.{mangle(real)}", real, [(real, self.cast("bitcast", ty, x, real))])
+        return ty, self.cast("bitcast", real, fenced, ty)
 
     def gep(self, ty: str, pointer: str, index: str) -> str:
         return self.value(f"getelementptr {ty}, ptr {pointer}, i64 {index}")

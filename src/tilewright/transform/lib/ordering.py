@@ -1,13 +1,18 @@
-"""Sorting and running products along an axis."""
+"""Sorting, running products along an axis, and the choice of a token."""
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from ...ops import ArgSort, CumProd, CumSum, Sort
+from ...core import dtypes as dt
+from ...core.dims import product
+from ...core.errors import ShapeError
+from ...ops import ArgSort, CumProd, CumSum, Sample, Sort
+from ...ops import functions as F
 from ..promote import as_tracer
-from ..trace import apply, dtype_given, install
+from ..trace import apply, built, dtype_given, install, user_place
 from .reductions import numbers, one_axis
+from .shapes import broadcast_to, stack
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
 
@@ -43,6 +48,36 @@ def cumprod(x: Any, axis: int = 0, *, exclusive: bool = False, reverse: bool = F
     """Running product along one axis; `exclusive`: without the element itself, `reverse`: from the end."""
     x = numbers(x)
     return apply(CumProd(axis=one_axis("cumprod", axis, x.ndim), exclusive=exclusive, reverse=reverse), x)
+
+
+@public
+def sample(logits: Any, *, temperature: Any = 1.0, top_k: Any = 0, top_p: Any = 1.0, min_p: Any = 0.0, seed: Any = 0, counter: Any = None,
+           seen: Any = None, penalty: Any = 1.0) -> Any:
+    """A token id of each row of logits[..., vocabulary], drawn from softmax(logits / temperature) after the filters top_k (0: none), top_p
+    and min_p, in this order; temperature 0 takes the largest. Settings are numbers, or arrays with one a row. The draw depends on its
+    row's logits, settings, `seed` and `counter` alone (the number of the row unless given). The `penalty` divides positive logits of tokens
+    whose `seen` is not 0, and multiplies negative ones. A row whose largest logit is NaN or infinite is an ExecutionError.
+
+    >>> import numpy as np, tilewright as tw
+    >>> print(tw.sample(np.array([[0.0, 9.0, 1.0], [3.0, 2.0, 2.5]]), temperature=0))
+    [1 0]
+    """
+    x = as_tracer(logits, dt.f32)
+    if not x.ndim:
+        raise ShapeError(f"sample: needs logits[..., vocabulary], got {x.type} ({user_place()})")
+    for name, value, least in (("temperature", temperature, 0), ("top_p", top_p, 0), ("penalty", penalty, 0), ("top_k", top_k, 0)):
+        if isinstance(value, (int, float)) and not value >= least:
+            raise ShapeError(f"sample: {name} must be at least {least}, got {value} ({user_place()})")
+    rows = x.shape[:-1]
+    if counter is None:
+        counter = built(lambda v: F.reshape(F.iota(v.node.graph, (product(rows),), 0, dt.i64), rows), x)
+
+    def each(dtype: Any, *values: Any) -> Any:
+        return stack([broadcast_to(as_tracer(v, dtype), rows) for v in values], -1)
+
+    unseen = as_tracer(0 if seen is None else seen, dt.u8)
+    settings, given = each(dt.f32, temperature, top_p, min_p, penalty), each(dt.i64, top_k, seed, counter)
+    return apply(Sample(), x, broadcast_to(unseen, x.shape), settings, given)
 
 
 install(sort=sort, argsort=argsort, cumsum=cumsum, cumprod=cumprod)

@@ -7,6 +7,7 @@ from typing import Any
 from ...core.errors import ShapeError
 from ...ops import AdaptivePool, AvgPool, MaxPool, MaxPoolIndices, Resize
 from ...ops import Conv as ConvOp
+from ...ops import Pool as PoolOp
 from ...ops.rows.pooling import fitted
 from ..promote import as_float, as_tracer, meet
 from ..trace import Tracer, apply, user_place
@@ -72,6 +73,27 @@ def mean_pool(x: Any, kernel: Any, *, stride: Any = None, padding: Any = 0, ceil
     x = as_float(x)
     n = _spatial("mean_pool", x)
     return apply(AvgPool(**_steps(x, n, kernel, stride, padding, 1, ceil_mode), count_include_pad=count_padding), x)
+
+
+@public
+def pool(x: Any, kernel: Any, *, kind: str, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False) -> Any:
+    """Each window of x[N,C,*sizes] as one number: kind is "sum", "prod", "min", "max" or "mean". Padding takes no part in it, and counts as
+    zeros for the mean.
+
+    >>> import numpy as np, tilewright as tw
+    >>> print(tw.pool(np.arange(1.0, 7.0).reshape(1, 1, 6), 2, kind="prod"))
+    [[[ 2. 12. 30.]]]
+    """
+    if kind == "max":
+        return max_pool(x, kernel, stride=stride, padding=padding, dilation=dilation, ceil_mode=ceil_mode)
+    if kind == "mean" and all(d == 1 for d in each(dilation, 1)):
+        return mean_pool(x, kernel, stride=stride, padding=padding, ceil_mode=ceil_mode)
+    if kind not in ("sum", "min", "prod"):
+        allowed = "sum, prod, min, max or mean (without dilation)"
+        raise ShapeError(f"pool: kind must be {allowed}, got kind={kind!r}, dilation={dilation} ({user_place()})")
+    x = as_tracer(x)
+    n = _spatial("pool", x)
+    return apply(PoolOp(**_steps(x, n, kernel, stride, padding, dilation, ceil_mode), dilation=each(dilation, n), kind=kind), x)
 
 
 @public

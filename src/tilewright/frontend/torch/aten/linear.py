@@ -8,7 +8,7 @@ from typing import Any
 
 from .... import ops as O
 from ....core.dims import Dim, product
-from ....core.dtypes import f32
+from ....core.dtypes import compute_dtype, f32
 from ....core.errors import UnsupportedError
 from ....ir.graph import Value
 from ....ops.random import draws
@@ -65,6 +65,9 @@ def scaled_mm(
 
 @aten("mv.default", "dot.default", "inner.default")
 def mv(c: Context, a: Value, b: Value) -> Any:
+    if len(a.shape) == len(b.shape) == 1 and c.dtype.is_float:  # a sum over all of memory, which threads share
+        wide = compute_dtype(c.dtype)
+        return c.cast(c.emit(O.Sum(axes=(0,)), c.emit(O.Mul(), c.cast(a, wide), c.cast(b, wide))), c.dtype)
     return matmul(c, a, b) if len(b.shape) == 1 else NotImplemented
 
 

@@ -24,13 +24,13 @@ from ....tile.builder import Ix, KernelBuilder, Tile, View
 from ....tile.ir import INDEX, TileType, Var
 from ...call import Call
 from ...cuda.groups import Shared, on_threads
-from ...cuda.kernel import DecodeKernel
+from ...cuda.kernel import DecodeKernel, identified
 from ...launch import Buffer, Launch
 from ...matmul.tiling import leaves_of_epilogue
 from ...pointwise.pointwise import unravel
 from ...region import Evaluator, Operand, Region, narrow, widen
 from ...template import Reason, Template, region_bytes, region_flops
-from ..forward import Attention
+from ..forward import AttentionTemplate
 from .decode_codes import row_codes, spread
 from .decode_rows import appended
 
@@ -55,13 +55,13 @@ class DecodeAttention(Template):
             return Reason("no attention")
         if node.op.has_mask or node.op.has_bias:
             return Reason("masks and biases are not fused here")
-        if not appended(region) and Attention().matches(region, target) is not None:
-            return Attention().matches(region, target)
+        if not appended(region) and AttentionTemplate().matches(region, target) is not None:
+            return AttentionTemplate().matches(region, target)
         return None if fitting(region) is not None else Reason("one query row per head, rows of a multiple of 16 bytes")
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         if fitting(region) is None:  # the operand's place was not known when the template was chosen
-            return Shared(Attention()).build(region, target)
+            return Shared(AttentionTemplate()).build(region, target)
         return Decode(region, target).launches()
 
 
@@ -292,11 +292,10 @@ class Decode:
             note=f"{'a block' if cluster == 1 else f'{cluster} blocks'} a head, {self.at_once} keys a step",
         )
         k = launch.kernel
-        name = f"{k.name}_{threads}x{self.vector}x{groups}{f'x{cluster}' if cluster > 1 else ''}{'_early' if self.early else ''}"
-        launch.kernel = DecodeKernel(
-            name, k.params, k.pid, k.body, split=split, part=part, cluster=cluster,
+        launch.kernel = identified(DecodeKernel(
+            k.name, k.params, k.pid, k.body, split=split, part=part, cluster=cluster,
             found=tuple(x.var for x in found), acc=acc, d=d, threads=threads, vector=self.vector, groups=groups,
-            streamed=frozenset(("k", "v")) if self.early else frozenset(), early=self.early)  # fmt: skip
+            streamed=frozenset(("k", "v")) if self.early else frozenset(), early=self.early))  # fmt: skip
         return launch
 
     def _cluster(self, threads: int) -> int:

@@ -7,8 +7,6 @@ what is past their own size being zeros too.
 
 from __future__ import annotations
 
-import hashlib
-
 from ....core.dims import Dim, at_least, ceildiv, divisible, minimum
 from ....core.dtypes import bf16, f16, f32
 from ....core.target_spec import TargetSpec
@@ -20,13 +18,13 @@ from ....tile.builder import Ix, Tile, View
 from ....tile.ir import INDEX, TileType, Var
 from ...call import Call
 from ...cuda.groups import Shared
-from ...cuda.kernel import FlashKernel, TensorMap, forward
+from ...cuda.kernel import FlashKernel, TensorMap, forward, identified
 from ...launch import Buffer, Launch, Word
 from ...matmul.tiling import leaves_of_epilogue
 from ...pointwise.copies import copy_launch
 from ...region import Evaluator, Operand, Region, narrow
 from ...template import Reason, Template, alone, region_bytes, region_flops
-from ..forward import Attention
+from ..forward import AttentionTemplate
 from .flash_order import heads_together, lengths
 from .flash_plan import PLANS
 
@@ -58,7 +56,7 @@ class HopperAttention(Template):
             return Reason("needs bf16 or f16 operands of one dtype")
         if not padded(q.shape[-1]) or q.shape[-1] != v.shape[-1]:
             return Reason(f"the head size must be a multiple of 8 up to {HEAD_SIZES[-1]}, got {q.shape[-1]} and {v.shape[-1]}")
-        if Attention().matches(region, target) is not None or not at_least(k.shape[2], 1):
+        if AttentionTemplate().matches(region, target) is not None or not at_least(k.shape[2], 1):
             return Reason("operands must come from memory, and there must be keys")
         return None if suitable(region) else Reason("rows of a multiple of 16 bytes")
 
@@ -67,7 +65,7 @@ class HopperAttention(Template):
         if isinstance(region.anchor.op, AttentionSavedOp):
             copies, rows = as_rows(region, target)
             return [*copies, flash_launch(rows, target)]
-        return [flash_launch(region, target)] if suitable(region) else Shared(Attention()).build(region, target)
+        return [flash_launch(region, target)] if suitable(region) else Shared(AttentionTemplate()).build(region, target)
 
 
 def as_rows(region: Region, target: TargetSpec) -> tuple[list[Launch], Region]:
@@ -177,13 +175,10 @@ def flash_launch(region: Region, target: TargetSpec) -> Launch:
     k = launch.kernel
     cap = op.softcap
     empty = op.empty == "nan"
-    said = (cap is not None, "mask" in views, "bias" in views, bool(views) and together > 1, op.causal, op.window is not None, saved, empty)
-    flags = "".join(c for c, there in zip("tmbpcwsn", said, strict=True) if there)
     dtype = node.operands[0].dtype.name
-    scale = hashlib.blake2b(repr((float(op.scale), cap)).encode(), digest_size=4).hexdigest()
-    launch.kernel = FlashKernel(
-        f"{k.name}_{d}_{plan.stages}{flags}_{scale}_{dtype}", k.params, k.pid, k.body, acc=acc, row=row, head=head,
+    launch.kernel = identified(FlashKernel(
+        k.name, k.params, k.pid, k.body, acc=acc, row=row, head=head,
         batch=item, log_sums=None if sums is None else sums.var, d=d, softcap=cap, mask=views.get("mask"), bias=views.get("bias"),
         nan_rows=empty, together=together, causal=op.causal, windowed=op.window is not None, scale=op.scale, dtype=dtype, maps=tuple(maps),
-        plan=plan)  # fmt: skip
+        plan=plan))  # fmt: skip
     return launch

@@ -21,7 +21,7 @@ from ....ir.layout import Layout
 from ....ir.types import TensorType
 from ....ops.matmul.contractions import Conv as ConvOp
 from ...call import Call
-from ...cuda.kernel import GemmKernel, TensorMap, Windows, forward
+from ...cuda.kernel import GemmKernel, TensorMap, Windows, forward, identified
 from ...launch import Buffer, Launch, Packed, Word
 from ...matmul.cuda.product_epilogue import Matrix, add_epilogue
 from ...matmul.tiling import leaves_of_epilogue
@@ -29,7 +29,7 @@ from ...pointwise.copies import copy_launch, fill_launch
 from ...region import Operand, Region, collapse
 from ...template import Reason, Template, region_bytes, region_flops
 from ..channels_last import channels_last
-from ..conv import Conv
+from ..conv import ConvTemplate
 from .first import First
 from .kernels import ConvKernel
 from .windows import Windowed
@@ -114,7 +114,7 @@ class HopperConv(Template):
             return Reason("needs bf16 or f16 operands")
         if node.op.transposed:
             return Reason("not transposed")
-        if (other := Conv().matches(region, target)) is not None:
+        if (other := ConvTemplate().matches(region, target)) is not None:
             return other
         if not divisible(node.values[0].shape[1], 2):
             return Reason("an even number of result channels")
@@ -293,19 +293,16 @@ def conv_launch(
     grid = minimum(rows * columns, target.cores * config.per_sm)
     launch = call.finish(grid, flops=region_flops(region), bytes_=region_bytes(region), note=note)
     k = launch.kernel
-    flags = f"{kept}_{config.per_sm}{'' if epilogue.added is None else 'r'}"
-    name = f"{k.name}_{config.bm}x{config.bn}_{stages}_{flags}_{x.type.dtype}"
     kind: type[GemmKernel] = GemmKernel
     more: dict[str, Any] = {}
     if not flat:
-        kind, name = ConvKernel, "_".join(map(str, (name, *at.out, own, *at.taps, *at.stride, *at.before, *at.dilation)))
-        name += f"_each{n // groups}" if groups > 1 else ""
+        kind = ConvKernel
         more = {"image": at.out, "channels": own, "taps": at.taps, "stride": at.stride, "before": at.before, "dilation": at.dilation,
                 "each": n // groups if groups > 1 else 0}  # fmt: skip
     dtype = x.type.dtype.name
-    launch.kernel = kind(
-        name, k.params, k.pid, k.body, acc=epilogue.acc, row=epilogue.row, column=epilogue.column, batch=epilogue.batch, bm=config.bm,
+    launch.kernel = identified(kind(
+        k.name, k.params, k.pid, k.body, acc=epilogue.acc, row=epilogue.row, column=epilogue.column, batch=epilogue.batch, bm=config.bm,
         bn=config.bn, slice=epilogue.width, stages=stages, consumers=config.bm // 64, dtype=dtype, dtype_b=dtype, group=config.group,
         maps=(a_map, b_map, *epilogue.maps), stored=epilogue.stored, added=epilogue.added, per_sm=config.per_sm,
-        kept=kept, **more)  # fmt: skip
+        kept=kept, **more))  # fmt: skip
     return launch

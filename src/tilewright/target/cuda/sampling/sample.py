@@ -89,7 +89,8 @@ class SampleEmitter(SampleText):
         """A largest logit that is no number ends the call with an error."""
         error, bad = self.pointer(self.kernel.error), self.v("i1", f"not.pred {{}}, {good};")
         says = self.both(self.first, bad)
-        for place, value in ((24, -1), (0, BAD_LOGITS)):
+        row = self.v("i64", f"cvt.u64.u32 {{}}, {self.v('i32', 'mov.u32 {}, %ctaid.x;')};")
+        for place, value in ((24, -1), (16, row), (8, 0), (0, BAD_LOGITS)):
             word = self.v("i64", f"mov.b64 {{}}, {value};")
             self.k.emit(f"@{says} st.global.b64 [{error}+{place}], {word};")
 

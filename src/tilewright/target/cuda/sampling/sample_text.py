@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ....kernels.sort.cuda.sampling import THREADS, SampleKernel
+from ....kernels.sort.cuda.sampling import LISTED, THREADS, SampleKernel
 from ....tile.ir import Var
 from ..ptx.text import KernelText, literal
 from ..threads.access import Address
@@ -41,9 +41,17 @@ class SampleText:
 
     # --- pieces -------------------------------------------------------------------------------------------------------
     def pointer(self, view: Var | None) -> str:
+        """Of the part of a view that belongs to the block's row."""
         found = self.e.env[view]  # type: ignore[index]
         assert isinstance(found, Address)
-        return found.pointer
+        kernel = self.kernel
+        counts = {kernel.logits: kernel.size, kernel.seen: kernel.size, kernel.kept: kernel.size, kernel.settings: 4, kernel.numbers: 3,
+                  kernel.out: 1, kernel.listed: LISTED, kernel.ids: LISTED}
+        if view not in counts:
+            return found.pointer
+        row = self.v("i32", "mov.u32 {}, %ctaid.x;")
+        offset = self.v("i64", f"mul.wide.u32 {{}}, {row}, {counts[view] * found.dtype.itemsize};")
+        return self.v("i64", f"add.u64 {{}}, {found.pointer}, {offset};")
 
     def slot(self) -> str:
         """Eight bytes in shared memory through which one thread tells the others."""
