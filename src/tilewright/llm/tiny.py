@@ -5,6 +5,7 @@ package, so that an example needs nothing that Tilewright does not need itself.
 """
 from __future__ import annotations
 
+import io
 import os
 import struct
 from pathlib import Path
@@ -13,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from ..core.files import write_file
+from ..frontend.gguf.writer import write_gguf
 from ..ops.quant import by_name
 from .chat import CHATML
 from .tokenizer_pieces import byte_of_character
 
 U32, F32, STRING, ARRAY, I32 = 4, 6, 8, 9, 5
-ALIGNMENT = 32
 MERGES = ("t h", "Ġ th", "Ġth e")
 SPECIALS = ("<|im_start|>", "<|im_end|>")
 HEAD = 32  # the block of a q8_0 cache
@@ -109,11 +110,7 @@ def gguf_bytes(keys: list[tuple[str, int, Any]], tensors: dict[str, Tensor]) -> 
         inner = STRING if isinstance(value[0], str) else I32
         return text(name) + struct.pack("<IIQ", ARRAY, inner, len(value)) + b"".join(plain(inner, v) for v in value)
 
-    head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(keys)) + b"".join(entry(*k) for k in keys)
-    data: list[bytes] = []
-    at = 0
-    for name, (shape, kind, values) in tensors.items():
-        head += text(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *reversed(shape), kind, at)
-        data += [values.tobytes(), bytes(-values.nbytes % ALIGNMENT)]
-        at += values.nbytes + len(data[-1])
-    return b"".join([head, bytes(-len(head) % ALIGNMENT), *data])
+    out = io.BytesIO()
+    made = {n: (shape, kind, values.nbytes, (values,)) for n, (shape, kind, values) in tensors.items()}
+    write_gguf(out, b"".join(entry(*k) for k in keys), len(keys), made)
+    return out.getvalue()

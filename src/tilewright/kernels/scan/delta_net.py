@@ -29,7 +29,7 @@ def working(dtype: DType) -> DType:
     return f32 if dtype.itemsize < 4 else dtype
 
 
-class GatedDeltaRule(Template):
+class GatedDeltaRuleTemplate(Template):
     key = "gated_delta_rule"
 
     def matches(self, region: Region, target: TargetSpec) -> Reason | None:

@@ -202,7 +202,8 @@ def _points(f: BlockFormat, x: F32) -> U8:
     d = (scale.max(-1, keepdims=True) / np.float32(f.scale.slope * most + f.scale.start)).astype(np.float16).astype(np.float32)
     s = np.clip(np.rint((scale * inverse(d) - f.scale.start) / f.scale.slope), 0, most)
     q, which, _ = nearest(d * (s * np.float32(f.scale.slope) + np.float32(f.scale.start)))
-    parts: list[tuple[Integers | Trits | Reals, Array]] = [(f.scale.real, d), (by, s.astype(np.uint8)), (f.q, q.reshape(n, -1).astype(np.uint16))]
+    values = q.reshape(n, -1).astype(np.uint16)
+    parts: list[tuple[Integers | Trits | Reals, Array]] = [(f.scale.real, d), (by, s.astype(np.uint8)), (f.q, values)]
     if book.signs is not None:
         bits = np.packbits(minus, axis=-1, bitorder="little") & np.uint8(127)
         parts.append((book.signs, bits if book.patterns else minus.astype(np.uint8)))
