@@ -76,6 +76,7 @@ INFERENCE: dict[str, tuple[Any, Any]] = {
     "mask": (lambda x, m: x.masked_fill(m, -1e9).softmax(-1), lambda: (r(4, 5), r(4, 5) > 1)),
     "where": (lambda x: torch.where(x > 0, x, x.exp()), lambda: (r(4, 5),)),
     "complex": (lambda x, y: (x * y, x.abs(), x.conj() + 1, x.real), lambda: (r(4, dtype=torch.complex64), r(4, dtype=torch.complex64))),
+    "complex norms": (lambda x: [torch.linalg.vector_norm(x, p, 0) for p in (0, 1, 2, 0.5, 3)], lambda: (r(4, 5, dtype=torch.complex64),)),
     "complex product": (lambda x, y: (x @ y, torch.vdot(x[0], y[:, 0]), torch.addmm(x @ y, x, y, beta=0.2, alpha=0.6 - 2j)),
         lambda: (r(4, 5, dtype=torch.complex64), r(5, 3, dtype=torch.complex64))),
     "promotion": (lambda x, y: (x + y, x * 2.5, y / 2), lambda: (torch.arange(4), r(4).double())),
