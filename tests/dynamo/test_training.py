@@ -71,9 +71,15 @@ OPTIMIZERS: list[tuple[Any, dict[str, Any]]] = [
     (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01, "nesterov": True}), (torch.optim.AdamW, {"lr": 0.01}),
     (torch.optim.Adam, {"lr": 0.01, "amsgrad": True, "foreach": False}), (torch.optim.RMSprop, {"lr": 0.01}),
 ]
+OTHERS: list[tuple[Any, dict[str, Any]]] = [
+    (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "dampening": 0.3, "maximize": True}), (torch.optim.Adadelta, {}),
+    (torch.optim.Adagrad, {"lr_decay": 0.1}), (torch.optim.Adamax, {}), (torch.optim.ASGD, {}), (torch.optim.NAdam, {}),
+    (torch.optim.RAdam, {"lr": 0.01}), (torch.optim.RMSprop, {"centered": True, "momentum": 0.5}), (torch.optim.Rprop, {}),
+    (torch.optim.AdamW, {"lr": torch.tensor(0.01)}),
+]
 
 
-@pytest.mark.parametrize(("kind", "how"), OPTIMIZERS)
+@pytest.mark.parametrize(("kind", "how"), [*OPTIMIZERS, *(pytest.param(*o, marks=pytest.mark.slow) for o in OTHERS)])
 def test_the_step_of_an_optimizer(kind: Any, how: dict[str, Any]) -> None:
     module = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     other = copy.deepcopy(module)
@@ -90,6 +96,30 @@ def test_the_step_of_an_optimizer(kind: Any, how: dict[str, Any]) -> None:
     assert found and sum(c.splits for c in found) == 0
     assert places == [p.data_ptr() for p in module.parameters()]
     for a, b in zip(module.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("rate", "graphs"), [(0.1, 2), (torch.tensor(0.1), 1)])
+def test_schedules_are_seen(rate: Any, graphs: int) -> None:
+    """Two groups of parameters; the state of the step is the optimizer's own."""
+    layers = [nn.Linear(4, 4) for _ in range(2)]
+    steps, rates = [], []
+    with watching() as found:
+        for mine in (True, False):
+            module = copy.deepcopy(nn.Sequential(*layers))
+            groups = [{"params": module[0].parameters()}, {"params": module[1].parameters(), "weight_decay": 0.3}]
+            optimizer = torch.optim.AdamW(groups, lr=copy.deepcopy(rate))
+            schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.8)
+            step = torch.compile(optimizer.step, backend="tilewright") if mine else optimizer.step
+            for k in range(6):
+                optimizer.zero_grad()
+                module(torch.full((3, 4), 0.1 * k)).square().sum().backward()
+                step()
+                schedule.step()
+            steps.append([*module.parameters(), *(optimizer.state[p]["exp_avg_sq"] for p in module.parameters())])
+            rates.append(float(optimizer.param_groups[1]["lr"]))
+    assert len(found) == graphs and rates[0] == pytest.approx(rates[1])
+    for a, b in zip(*steps, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 

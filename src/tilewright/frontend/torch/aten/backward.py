@@ -198,7 +198,7 @@ def log_softmax_backward(c: Context, g: Value, y: Value, dim: int, dtype: Any) -
 @aten("native_dropout_backward.default")
 @placed
 def dropout_backward(c: Context, g: Value, mask: Value, scale: float) -> Value:
-    return F.where(mask, F.mul(g, scale), 0)
+    return F.where(mask, F.mul(c.cast(g, c.dtype), scale), 0)
 
 
 @aten("native_batch_norm_backward.default")

@@ -49,7 +49,7 @@ def addbmm(c: Context, bias: Value, a: Value, b: Value, *, beta: Any = 1, alpha:
 
 def scaled_sum(c: Context, bias: Value, product: Value, beta: Any, alpha: Any) -> Value:
     """beta * bias + alpha * product; the bias is not read when beta is 0. Factors take the dtype: integers drop their fractions."""
-    whole = (lambda v: v) if product.dtype.is_float else int
+    whole = (lambda v: v) if product.dtype.is_float or product.dtype.kind == "c" else int
     if whole(alpha) != 1:
         product = c.emit(O.Mul(), product, c.scalar(whole(alpha), product.dtype))
     if beta == 0:

@@ -279,4 +279,8 @@ def matrix_norm(c: Context, x: Value, ord: Any = "fro", dim: Any = (-2, -1), kee
     order = ord if isinstance(ord, str) else float(ord)
     if not isinstance(order, str) and not math.isinf(order):
         order = int(order)
+    if x.dtype.kind == "c":
+        if order in ("nuc", 2, -2):
+            raise UnsupportedError(f"the norm {order!r} of complex matrices")
+        x = c.emit(O.Abs(), x)
     return _on(c, L.matrix_norm, c.cast(x, c.dtype), order, tuple(dim), keepdims=keepdim)

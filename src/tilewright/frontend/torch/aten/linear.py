@@ -13,6 +13,7 @@ from ....core.errors import UnsupportedError
 from ....ir.graph import Value
 from ....ops.random import draws
 from ....ops.rows.pooling import fitted
+from .complex import conj
 from .distance import scaled_sum
 from .registry import Context, aten, placed
 from .resize import adaptive
@@ -62,12 +63,17 @@ def scaled_mm(
     return c.cast(out, c.dtype)
 
 
-@aten("mv.default", "dot.default", "vdot.default", "inner.default")
+@aten("mv.default", "dot.default", "inner.default")
 def mv(c: Context, a: Value, b: Value) -> Any:
     if len(a.shape) == len(b.shape) == 1 and c.dtype.is_float:  # a sum over all of memory, which threads share
         wide = compute_dtype(c.dtype)
         return c.cast(c.emit(O.Sum(axes=(0,)), c.emit(O.Mul(), c.cast(a, wide), c.cast(b, wide))), c.dtype)
     return matmul(c, a, b) if len(b.shape) == 1 else NotImplemented
+
+
+@aten("vdot.default")
+def vdot(c: Context, a: Value, b: Value) -> Any:
+    return matmul(c, conj(c, a), b)
 
 
 @aten("outer.default", "ger.default")
