@@ -71,23 +71,23 @@ __all__ = ["ArgumentError", "Array", "ArrayLike", "AxisError", "CheckpointError"
            "nanmax", "nanmean", "nanmedian", "nanmin", "nanprod", "nanstd", "nansum", "nanvar", "native_op",
            "ndim", "ndtr", "ndtri", "neg", "negative", "newaxis", "nextafter", "nonzero", "not_equal",
            "one_hot", "ones", "ones_like", "onnx", "optim", "outer", "pack_codes", "pad", "percentile",
-           "permute_dims", "pi", "polar", "polygamma", "polyval", "positive", "pow", "power", "prelu",
-           "prod", "promote_types", "ptp", "put_along_axis", "quantile", "quantise", "quantised_matmul",
-           "quantize", "quantize_gguf", "rad2deg", "radians", "random", "ravel", "ravel_multi_index", "real",
-           "reciprocal", "relu", "relu6", "remainder", "repeat", "requantise", "reshape", "resize",
-           "result_type", "right_shift", "rint", "rms_norm", "roll", "rollaxis", "rope", "rot90", "round",
-           "rsqrt", "save", "scan", "scatter", "scatter_add", "searchsorted", "select", "selective_scan",
-           "selu", "set_mode", "setdiff1d", "setxor1d", "shape", "sigmoid", "sign", "signbit", "silu", "sin",
-           "sinc", "sinh", "size", "softmax", "softmax_cross_entropy", "softplus", "softshrink", "softsign",
-           "sort", "splat", "splat_prepare", "splat_rasterize", "splat_render", "split", "sqrt", "square",
-           "squeeze", "stack", "std", "stop_gradient", "sub", "subtract", "sum", "swapaxes", "take",
-           "take_along_axis", "tan", "tanh", "tanhshrink", "tensordot", "threshold", "tile", "to_numpy",
-           "top_k", "torch_function", "trace", "training", "transpose", "trapezoid", "tril", "tril_indices",
-           "triu", "triu_indices", "true_divide", "trunc", "uint16", "uint32", "uint64", "uint8", "unfold",
-           "union1d", "unique", "unique_all", "unique_counts", "unique_inverse", "unique_values",
-           "unpack_codes", "unravel_index", "unstack", "value_and_grad", "vander", "var", "vecdot",
-           "view_as_complex", "view_as_real", "vjp", "vmap", "vstack", "where", "while_loop", "xlog1py",
-           "xlogy", "zeros", "zeros_like", "zeta"]
+           "permute_dims", "pi", "polar", "polygamma", "polyval", "pool", "positive", "pow", "power",
+           "prelu", "prod", "promote_types", "ptp", "put_along_axis", "quantile", "quantise",
+           "quantised_matmul", "quantize", "quantize_gguf", "rad2deg", "radians", "random", "ravel",
+           "ravel_multi_index", "real", "reciprocal", "relu", "relu6", "remainder", "repeat", "requantise",
+           "reshape", "resize", "result_type", "right_shift", "rint", "rms_norm", "roll", "rollaxis", "rope",
+           "rot90", "round", "rsqrt", "sample", "save", "scan", "scatter", "scatter_add", "searchsorted",
+           "select", "selective_scan", "selu", "set_mode", "setdiff1d", "setxor1d", "shape", "sigmoid",
+           "sign", "signbit", "silu", "sin", "sinc", "sinh", "size", "softmax", "softmax_cross_entropy",
+           "softplus", "softshrink", "softsign", "sort", "splat", "splat_prepare", "splat_rasterize",
+           "splat_render", "split", "sqrt", "square", "squeeze", "stack", "std", "stop_gradient", "sub",
+           "subtract", "sum", "swapaxes", "take", "take_along_axis", "tan", "tanh", "tanhshrink",
+           "tensordot", "threshold", "tile", "to_numpy", "top_k", "torch_function", "trace", "training",
+           "transpose", "trapezoid", "tril", "tril_indices", "triu", "triu_indices", "true_divide", "trunc",
+           "uint16", "uint32", "uint64", "uint8", "unfold", "union1d", "unique", "unique_all",
+           "unique_counts", "unique_inverse", "unique_values", "unpack_codes", "unravel_index", "unstack",
+           "value_and_grad", "vander", "var", "vecdot", "view_as_complex", "view_as_real", "vjp", "vmap",
+           "vstack", "where", "while_loop", "xlog1py", "xlogy", "zeros", "zeros_like", "zeta"]
 bfloat16: np.dtype[Any]
 bool: np.dtype[Any]
 complex128: np.dtype[Any]
@@ -404,6 +404,8 @@ def permute_dims(x: ArrayLike, /, axes: Sequence[int]) -> Array: ...
 def polar(size: Any, turn: Any) -> Array: ...
 def polygamma(n: int, x: ArrayLike) -> Array: ...
 def polyval(p: Any, x: ArrayLike) -> Array: ...
+def pool(x: ArrayLike, kernel: Any, *, kind: str, stride: Any = None, padding: Any = 0, dilation: Any = 1,
+        ceil_mode: builtins.bool = False) -> Array: ...
 def positive(x: ArrayLike, /, *, out: Any = None) -> Array: ...
 def pow(x1: ArrayLike, x2: ArrayLike, /, *, out: Any = None) -> Array: ...
 def power(x1: ArrayLike, x2: ArrayLike, /, *, out: Any = None) -> Array: ...
@@ -439,6 +441,8 @@ def rope(x: ArrayLike, cos: Any, sin: Any, *, interleaved: builtins.bool = False
 def rot90(x: ArrayLike, k: int = 1, axes: tuple[int, int] = ...) -> Array: ...
 def round(x: ArrayLike, /, decimals: int = 0, *, out: Any = None) -> Array: ...
 def rsqrt(x: ArrayLike, /, *, out: Any = None) -> Array: ...
+def sample(logits: Any, *, temperature: Any = 1.0, top_k: Any = 0, top_p: Any = 1.0, min_p: Any = 0.0,
+        seed: Any = 0, counter: Any = None, seen: Any = None, penalty: Any = 1.0) -> Array: ...
 def save(path: Any, x: ArrayLike) -> None: ...
 def scan(step: Callable[..., Any], init: Any, xs: Any = None, length: int | None = None,
         checkpoints: int | str | None = None, *, reverse: builtins.bool = False) -> tuple[Any, Any]: ...

@@ -93,7 +93,7 @@ from .rows.norms import (
     LogSoftmax as LogSoftmax, RmsNorm as RmsNorm, Softmax as Softmax
 )
 from .rows.pool_indices import MaxPoolIndices as MaxPoolIndices
-from .rows.pooling import AvgPool as AvgPool, MaxPool as MaxPool
+from .rows.pooling import AvgPool as AvgPool, MaxPool as MaxPool, Pool as Pool
 from .rows.reductions import (
     All as All, Any_ as Any_, ArgMax as ArgMax, ArgMin as ArgMin,
     LogSumExp as LogSumExp, Max as Max, Mean as Mean, Min as Min, Prod as Prod, Sum as Sum, Var as Var

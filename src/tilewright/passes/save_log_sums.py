@@ -19,7 +19,6 @@ class SaveLogSums(Pass):
     gets one. Only where the target has kernels for both."""
 
     name: ClassVar[str] = "save-log-sums"
-    optional: ClassVar[bool] = False  # runs for one target only
 
     def __init__(self, target: Any = None) -> None:
         self.target = target

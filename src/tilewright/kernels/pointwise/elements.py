@@ -87,13 +87,13 @@ class ElementKernel:
         with b.loop(first, b.minimum(first + per, count)) as row:
             outside = unravel(b, row.index, self.dims[:-1])
             with b.loop(start, b.minimum(start + self.block, inner)) as loop:
-                self._element([*outside, loop.index] if self.dims else [], row.index * inner + loop.index)
+                self._element([*outside, loop.index] if self.dims else [], row.index * inner + loop.index)  # type: ignore[arg-type]
         return self.call.finish(
             ceildiv(rows, per) * ceildiv(last, self.block), flops=region_flops(self.region), bytes_=region_bytes(self.region),
             note="element by element",
         )
 
-    def _element(self, at: Position, position: Ix) -> None:
+    def _element(self, at: Position, position: Any) -> None:
         b = self.b
         value = RULES[type(self.op)](self, at, position)
 

@@ -31,7 +31,8 @@ def matmul(a: Any, b: Any, *, dtype: Any = None) -> Any:
         raise ShapeError(f"matmul: needs operands of rank 1 or more, got {x.type} @ {y.type} ({user_place()})")
     row, column = x.ndim == 1, y.ndim == 1
     if row and column and x.shape == y.shape and x.value.dtype in (dt.f32, dt.f64):  # a sum over all of memory, which threads share
-        return (x * y).sum()
+        left: Any = x
+        return (left * y).sum()
     x = apply(Reshape(shape=(1, *x.shape)), x) if row else x
     y = apply(Reshape(shape=(*y.shape, 1)), y) if column else y
     out = apply(Matmul(dtype=None if dtype is None else dtype_given(dtype)), x, y)
