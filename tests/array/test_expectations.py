@@ -48,5 +48,8 @@ def test_causal_attention_ends_with_the_last_key(queries: int, keys: int) -> Non
 @pytest.mark.parametrize(("queries", "keys"), [(2, 5), (4, 4)])
 def test_a_module_keeps_pytorchs_causal(queries: int, keys: int) -> None:
     q, k = torch.randn(1, 1, queries, 4), torch.randn(1, 1, keys, 4)
-    attend = lambda q, k: torch.nn.functional.scaled_dot_product_attention(q, k, k, is_causal=True)
+
+    def attend(q: Any, k: Any) -> Any:
+        return torch.nn.functional.scaled_dot_product_attention(q, k, k, is_causal=True)
+
     torch.testing.assert_close(tw.compile(attend, (q, k))(q, k), attend(q, k), rtol=1e-4, atol=1e-5)

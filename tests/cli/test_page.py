@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -73,6 +74,9 @@ def test_repeated_layers_are_folded_and_launches_lead_to_their_places(data: Insp
     for i, kind in enumerate(["a", *"bc" * 4, "d"]):
         data.boxes.append(Box(f"n{i}", "other", kind, "f32[4]", "", (data.boxes[-1].name,), f"model.py:{i}", f"layers.{i}"))
         data.steps.append(Step(i, f"n{i}", "other", kind, f"n{i}", seconds=1e-6))
+    data.boxes = [Box("cache", "input", "cache", "f32[4]"), *data.boxes, Box("output 1", "output", "output 1", "f32[4]", "", ("n5",))]
+    at = next(i for i, b in enumerate(data.boxes) if b.name == "n5")
+    data.boxes[at] = replace(data.boxes[at], sources=("n4", "cache"))
     data.lines = {"model.py:3": "x = self.first(x) < 1"}
     assert [b.name for b in folded(data)] == ["x", "n0", "n1", "n2", "repeated layers", "n9"]
     assert [b.sources for b in folded(data)[-2:]] == [("n2",), ("repeated layers",)]

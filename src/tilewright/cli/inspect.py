@@ -31,15 +31,19 @@ if TYPE_CHECKING:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", help="a saved session (model.tw), an ONNX file, a GGUF file, module:factory, or PTX")
+    kinds = "a .tw, .onnx, .gguf or .ptx file, smollm2, a folder of a language model, or module:factory"
+    parser.add_argument("model", metavar="MODEL", help=kinds)
     parser.add_argument("--target", help="cpu, cuda, or a GPU architecture like sm_90a (default: what the factory says, else cpu)")
     parser.add_argument("--at", metavar="DIM=N,…", default="", help="sizes of dynamic dims for costs and times, like B=1,S=16")
     parser.add_argument("-o", "--output", metavar="DIR", help="folder to write (default: NAME-inspect)")
 
 
 def run(args: argparse.Namespace) -> int:
+    from ..llm.names import PACKAGES, packaged
     from .console import progress
 
+    if args.model.lower() in PACKAGES:
+        args.model = str(packaged(args.model.lower()))
     if args.model.endswith(".ptx"):
         return _barriers(Path(args.model))
     with progress(f"inspecting {args.model}") as say:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
+from graphlib import CycleError, TopologicalSorter
 
 from .data import Box, Inspection
 
@@ -32,16 +33,22 @@ def folded(data: Inspection) -> list[Box]:
     if again is None:
         return data.boxes
     hidden = {s.box for s in data.steps[again.first + again.period : again.end]} - {s.box for s in data.steps[: again.first + again.period]}
+    readers: dict[str, set[str]] = {}
+    for b in data.boxes:
+        for s in b.sources:
+            readers.setdefault(s, set()).add(b.name)
+    for b in data.boxes:  # caches of the folded layers, in and out
+        if (b.kind == "input" and readers.get(b.name, {""}) <= hidden) or (b.kind == "output" and set(b.sources) <= hidden):
+            hidden.add(b.name)
     name = "repeated layers"
     sources = dict.fromkeys(s for b in data.boxes if b.name in hidden for s in b.sources if s not in hidden)
     fold = Box(name, "other", f"… {again.count - 1} times more", f"{len(hidden)} boxes", "the same launches again", tuple(sources))
-    out: list[Box] = []
-    for b in data.boxes:
-        if b.name not in hidden:
-            out.append(replace(b, sources=tuple(dict.fromkeys(name if s in hidden else s for s in b.sources))))
-        elif fold not in out:
-            out.append(fold)
-    return out
+    shown = {b.name: replace(b, sources=tuple(dict.fromkeys(name if s in hidden else s for s in b.sources)))
+             for b in data.boxes if b.name not in hidden} | {name: fold}  # fmt: skip
+    try:
+        return [shown[n] for n in TopologicalSorter({n: b.sources for n, b in shown.items()}).static_order()]
+    except CycleError:  # something shown lies between two folded layers
+        return data.boxes
 
 
 def repeated(keys: Sequence[Hashable], least: int = 3) -> Repeat | None:

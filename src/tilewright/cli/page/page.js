@@ -20,3 +20,4 @@ document.getElementById('find').oninput=e=>{const words=e.target.value.toLowerCa
  document.querySelectorAll('main details').forEach(d=>d.hidden=words.length>0&&!has(d.textContent));
  document.querySelectorAll('g.box').forEach(b=>b.style.opacity=words.length&&!has(b.textContent+b.dataset.tip)?.15:1)};
 const open=()=>{const d=document.getElementById(location.hash.slice(1));if(d&&d.tagName=='DETAILS')d.open=true;if(d&&d.hidden)unfold(true)};addEventListener('hashchange',open);open();
+const first=document.querySelector('svg.graph g.box rect');if(first){const d=first.closest('.scroll');d.scrollLeft=first.getAttribute('x')-d.clientWidth/2+105}
