@@ -31,6 +31,7 @@ from .conv.channels_last import behind_views, channels_last_layouts, seen_throug
 from .conv.conv import Conv
 from .conv.winograd import Winograd
 from .index.gather import Gather
+from .index.index_rows import IndexRows
 from .index.scatter import ScatterAdd
 from .launch import Buffer, ConstBuffer, Item, Launch, Packed, Program, flatten, roots
 from .matmul.matmul import Matmul
@@ -56,8 +57,8 @@ from .template import Template, Unserved
 TEMPLATES: list[Template] = [
     *CATALOGUE,
     Matmul(), QDot(), QExpertsDot(), QuantiseRows(), Attention(), AttentionBackward(), NormBackward(), Q8Blocks(), Reduce(),
-    Rows(), Gather(), Pointwise(), QMatmul(), QGather(), QExperts(), UpdateSlice(), ScatterAdd(), Sample(), Conv(), Winograd(), Rope(),
-    Concat(), Elements(),
+    Rows(), Gather(), IndexRows(), Pointwise(), QMatmul(), QGather(), QExperts(), UpdateSlice(), ScatterAdd(), Sample(), Conv(), Winograd(),
+    Rope(), Concat(), Elements(),
 ]
 
 BY_HEADS = (AttentionOp, AttentionSavedOp)  # their results lie as the projection behind them reads them
