@@ -99,7 +99,7 @@ __all__ += ["TraceError", "explain", "export_onnx", "fft", "from_onnx", "from_to
             "load_onnx", "native_op", "onnx", "optim", "random", "splat", "torch_function", "training"]
 __all__ += [*_CONTROL, *_TRANSFORMS, *_FUNCTIONS, *_SPECIAL, *_COMPLEX]
 _LOW_BIT = ("dequantise", "fake_quantise", "fake_quantise_lsq", "gated_delta_rule", "int_conv", "int_matmul", "pack_codes", "quantise",
-            "quantised_matmul", "requantise", "selective_scan", "unpack_codes")
+            "quantised_experts", "quantised_matmul", "requantise", "selective_scan", "unpack_codes")
 _WINDOWS = ("adaptive_pool", "argsort", "bitwise_left_shift", "bitwise_right_shift", "conv_transpose", "cumprod", "group_norm",
             "grouped_matmul", "isfinite", "lora_matmul", "max_pool", "mean_pool", "pool", "resize",
             "sample", "sort")
