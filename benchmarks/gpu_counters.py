@@ -1,4 +1,4 @@
-"""Measurements behind docs/hypotheses.md that read the chip's counters (8, 9, 34, 46, 58), with times beside them.
+"""Measurements behind docs/internals/hypotheses.md that read the chip's counters (8, 9, 34, 46, 58), with times beside them.
 
     PYTHONPATH=src python benchmarks/gpu_counters.py          # times, then the counters through Nsight Compute where that is permitted
 

@@ -28,12 +28,11 @@ def packed(rng: np.random.Generator, name: str, n: int, k: int, size: float) -> 
     """Random codes; scales that give numbers of about this size around zero."""
     fmt = quant.by_name(name)
     raw = np.frombuffer(rng.bytes(n * k // fmt.elements * fmt.bytes), np.uint8).reshape(n, k // fmt.elements, fmt.bytes).copy()
-    for field in fmt.fields:
-        if field.dtype == "float16":
-            scale = size / (130 if name == "Q4_K" else 600 if name == "Q6_K" else 70 if name == "Q8_0" else 5)
-            middle = 7.5 if field.name == "dmin" else 1.0
-            value = (scale * middle * rng.uniform(0.8, 1.2, (n, k // fmt.elements, 1))).astype(np.float16)
-            raw[..., field.offset : field.end] = value.view(np.uint8)
+    for at, what in fmt.halves():
+        scale = size / (130 if name == "Q4_K" else 600 if name == "Q6_K" else 70 if name == "Q8_0" else 5)
+        middle = 7.5 if what == "minimum" else 1.0
+        value = (scale * middle * rng.uniform(0.8, 1.2, (n, k // fmt.elements, 1))).astype(np.float16)
+        raw[..., at : at + 2] = value.view(np.uint8)
     return raw.reshape(n, -1)
 
 

@@ -1,5 +1,5 @@
-"""Measurements behind docs/hypotheses.md that need a GPU. One line each: number, what is compared, ratio. Those that read the chip's
-counters are in gpu_counters.py.
+"""Measurements behind docs/internals/hypotheses.md that need a GPU. One line each: number, what is compared, ratio. Those that read the
+chip's counters are in gpu_counters.py.
 
     PYTHONPATH=src python benchmarks/gpu_hypotheses.py [sections…]
 """

@@ -31,10 +31,9 @@ def blocks(rng: np.random.Generator, name: str, n: int, k: int) -> Any:
     """Random codes with ordinary scales."""
     fmt = quant.by_name(name)
     raw = np.frombuffer(rng.bytes(n * k // fmt.elements * fmt.bytes), np.uint8).reshape(n, k // fmt.elements, fmt.bytes).copy()
-    for field in fmt.fields:
-        if field.dtype == "float16":
-            scale = rng.uniform(0.5e-3, 1e-3, (n, k // fmt.elements, 1)) * (7.5 if field.name == "dmin" else 1.0)
-            raw[..., field.offset : field.end] = scale.astype(np.float16).view(np.uint8)
+    for at, what in fmt.halves():
+        scale = rng.uniform(0.5e-3, 1e-3, (n, k // fmt.elements, 1)) * (7.5 if what == "minimum" else 1.0)
+        raw[..., at : at + 2] = scale.astype(np.float16).view(np.uint8)
     if name == "MXFP4":
         raw[..., 0] = rng.integers(118, 122, raw.shape[:2])
     elif name == "NVFP4":

@@ -1,4 +1,4 @@
-"""Measurements behind docs/hypotheses.md that need no GPU. One line each: number, what is compared, ratio.
+"""Measurements behind docs/internals/hypotheses.md that need no GPU. One line each: number, what is compared, ratio.
 
     PYTHONPATH=src python benchmarks/hypotheses.py [numbers…]
 """

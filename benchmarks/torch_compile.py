@@ -3,7 +3,7 @@
 
     python benchmarks/torch_compile.py                       inference of the models below
     python benchmarks/torch_compile.py --train               training steps (forward, backward; the optimizer is not timed)
-    python benchmarks/torch_compile.py --zoo DIR bert unet   models of DIR/zoo.py whose name contains one of the words
+    python benchmarks/torch_compile.py --zoo bert unet       models of zoo.py whose name contains one of the words
     python benchmarks/torch_compile.py --overhead            what a call costs beyond its session's
 
 A row shows how far our result is from eager's. `ratio` is a peer's time over ours: above 1 we are faster. `splits` are parts that
@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import gc
 import statistics
-import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -189,7 +188,7 @@ def main() -> None:
     ap.add_argument("--train", action="store_true")
     ap.add_argument("--mode", choices=("eval", "train"), default="eval", help="of the module in a training step: dropout and batch norm")
     ap.add_argument("--freeze", action="store_true", help="weights as constants, for ours and for inductor")
-    ap.add_argument("--zoo", help="a folder with a zoo.py whose models(False) gives name -> () -> (module, inputs)")
+    ap.add_argument("--zoo", action="store_true", help="the models of zoo.py whose name contains one of the words")
     ap.add_argument("--peers", default="eager,inductor,tw.compile")
     ap.add_argument("--seconds", type=float, default=1.0)
     ap.add_argument("--overhead", action="store_true")
@@ -201,7 +200,6 @@ def main() -> None:
         overhead()
         return
     if args.zoo:
-        sys.path.insert(0, args.zoo)
         import zoo
 
         models = zoo.models(False)

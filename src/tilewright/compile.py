@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from os import PathLike
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .build.ahead import Ahead
 from .core.collection import paused
@@ -24,6 +24,10 @@ from .ir import validate as _checks  # noqa: F401  registers the checks of graph
 from .ir.graph import Graph
 from .ir.windows import needs
 from .runtime.session import Model, Session
+
+if TYPE_CHECKING:
+    from .core.needs import Need
+    from .passes.base import Log
 
 Progress = bool | Callable[[str], None] | None
 SHOW_AFTER_S = 0.5
@@ -156,10 +160,25 @@ def _compile_onnx(module: Any, *, dynamic: Any, dynamic_shapes: Any, dtype: DTyp
     """A plain session where the model is one graph, a session of segments otherwise."""
     if dynamic is not None or dynamic_shapes is not None:
         raise ConfigError("dynamic: an ONNX file names its symbolic sizes itself; leave it out")
-    from .frontend.onnx.session import SegmentedSession, import_onnx
+    from .frontend.onnx import store
+    from .frontend.onnx.load import Source
 
     level = check_level(load_config().validation if validation is None else validation)
     spec = target_spec("cpu" if target is None else target, precision)
+    source = module if isinstance(module, Source) else Source(module)
+    key = store.key_of(source, spec, dtype, disabled(passes), name) if level != "strict" else None
+
+    def optimised() -> Graph:
+        from .frontend.onnx.session import import_onnx
+
+        graph = import_onnx(source, lambda g: None, name=name).graph
+        assert graph is not None
+        return through_passes(graph, spec, level, dtype, disabled(passes))[0]
+
+    if key is not None and (stored := store.load(key, source, spec, optimised, level=level, threads=threads)) is not None:
+        return stored
+    from .frontend.onnx.session import SegmentedSession, import_onnx
+
     stages = Stages("tilewright", progress)
 
     def build_segment(graph: Graph, signature: Signature | None = None) -> Session:
@@ -172,10 +191,15 @@ def _compile_onnx(module: Any, *, dynamic: Any, dynamic_shapes: Any, dtype: DTyp
     try:
         with paused():
             with stages.stage("import"):
-                found = import_onnx(module, build_segment, name=name)
+                found = import_onnx(source, build_segment, name=name)
             if found.graph is None:
                 return SegmentedSession(found)  # type: ignore[return-value]
-            return build_segment(found.graph, found.signature)
+            session = build_segment(found.graph, found.signature)
+            session.arguments = found.arguments
+            if key is not None:
+                with stages.stage("store"):
+                    store.save(key, session, found)
+            return session
     except MemoryError as problem:
         reason = str(problem).partition(";")[0]
         raise CompileError(f"compile: no memory for {name or 'the ONNX model'} ({reason}); drop other sessions, or raise "
@@ -304,24 +328,30 @@ def compile_graph(graph: Graph, signature: Signature, target: TargetSpec, *, lev
                   disable: Collection[str] = (), threads: int | None = None, stages: Stages | None = None,
                   ahead: Ahead | None = None) -> Session:
     """Passes, then everything that depends on the target. `ahead` is memory for the packed weights."""
-    from .passes.base import Log
-    from .passes.pipeline import run_pipeline
-
     stages = Stages(graph.name, False) if stages is None else stages
-    log = Log()
     with stages.stage("passes"):
-        if dtype is not None:
-            from .passes.convert_dtype import convert_dtype
-
-            graph = convert_dtype(graph, dtype)
-        asked = needs(graph)  # before passes take ops apart whose parts have rules of their own
-        graph = run_pipeline(graph, target, disable, log, verify=level == "strict")
+        graph, asked, log = through_passes(graph, target, level, dtype, disable)
     validate("passes", level, graph)
     model = Model(graph.name, graph, signature, target, level, stages.seconds, needs=asked)
     model.passes = {name: dict(hits) for name, hits in log.hits.items()}
     if dtype is not None and (cost := small_float_cost(dtype, target)):
         model.notes.append(cost)
     return build(model, threads=threads, stages=stages, ahead=ahead)
+
+
+def through_passes(graph: Graph, target: TargetSpec, level: Level, dtype: DType | None,
+                   disable: Collection[str]) -> tuple[Graph, tuple[Need, ...], Log]:
+    """The graph after the passes, what the ops it had before ask of the symbols, and which rules were applied."""
+    from .passes.base import Log
+    from .passes.pipeline import run_pipeline
+
+    log = Log()
+    if dtype is not None:
+        from .passes.convert_dtype import convert_dtype
+
+        graph = convert_dtype(graph, dtype)
+    asked = needs(graph)  # before passes take ops apart whose parts have rules of their own
+    return run_pipeline(graph, target, disable, log, verify=level == "strict"), asked, log
 
 
 def small_float_cost(dtype: DType, target: TargetSpec) -> str:

@@ -16,7 +16,6 @@ from .array.functions import staged
 from .compile import compile as compile_model
 from .core.errors import InputError, UnsupportedError
 from .core.signature import Slot
-from .frontend.onnx.elements import ELEMS
 from .frontend.onnx.export import export_graph
 from .frontend.onnx.importer import Blocked, Builder, Pending
 from .frontend.onnx.load import Source
@@ -33,45 +32,23 @@ from .transform.trace import Leaf, current, is_array, leaf_of, trace
 __all__ = ["IOBinding", "InferenceSession", "NodeArg", "OrtValue", "SessionOptions", "export_onnx", "from_onnx", "load_onnx"]
 
 Model = str | PathLike[str] | bytes | Any
-TYPES = {1: "float", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64", 8: "string", 9: "bool", 10: "float16",
-         11: "double", 12: "uint32", 13: "uint64", 14: "complex64", 15: "complex128", 16: "bfloat16"}
 
 
 def load_onnx(model: Model, *, target: Any = None, threads: int | None = None, dtype: Any = None, passes: Any = None,
               name: str | None = None) -> Session:
     """Compile an ONNX model: a path, its bytes, or a ModelProto. Symbolic sizes of its inputs are symbols of the session: one compile
     serves all sizes. External data must lie in the model's folder. The same as `tw.compile(path)`, for any file name."""
-    return compile_model(Source(model).proto if isinstance(model, (bytes, bytearray)) else _source(model), target=target, threads=threads,
-                         dtype=dtype, passes=passes, name=name)
-
-
-def _source(model: Model) -> Any:
-    """What `tw.compile` takes for ONNX whatever its name ends in."""
-    return model if type(model).__name__ == "ModelProto" else Source(model)
+    return compile_model(Source(model), target=target, threads=threads, dtype=dtype, passes=passes, name=name)
 
 
 class NodeArg:
     """An input or output of a model: `name`, `type` as ONNX Runtime writes it, `shape` with names for symbolic sizes."""
 
-    def __init__(self, info: Any) -> None:
-        self.name: str = info.name
-        self.type, self.shape = _type_text(info.type)
+    def __init__(self, name: str, type_: str, shape: Sequence[Any]) -> None:
+        self.name, self.type, self.shape = name, type_, list(shape)
 
     def __repr__(self) -> str:
         return f"NodeArg(name={self.name!r}, type={self.type!r}, shape={self.shape})"
-
-
-def _type_text(t: Any) -> tuple[str, list[Any]]:
-    kind = t.WhichOneof("value")
-    if kind == "tensor_type":
-        number = t.tensor_type.elem_type
-        shape = [d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in t.tensor_type.shape.dim]
-        return f"tensor({TYPES.get(number, ELEMS[number].name if number in ELEMS else number)})", shape
-    if kind == "sequence_type":
-        return f"seq({_type_text(t.sequence_type.elem_type)[0]})", []
-    if kind == "optional_type":
-        return f"optional({_type_text(t.optional_type.elem_type)[0]})", []
-    return "map", []
 
 
 class SessionOptions:
@@ -157,16 +134,12 @@ class InferenceSession:
     def __init__(self, path_or_bytes: Model, sess_options: SessionOptions | None = None, providers: Any = None,
                  provider_options: Any = None, **_: Any) -> None:
         self._source = Source(path_or_bytes)
-        graph = self._source.proto.graph
-        names = input_names(graph)
-        infos = {i.name: i for i in graph.input}
-        self._inputs = [NodeArg(infos[n]) for n in names]
-        self._outputs = [NodeArg(o) for o in graph.output]
         wanted = [p[0] if isinstance(p, tuple) else p for p in providers or ()]
         target = "cuda" if wanted[:1] == ["CUDAExecutionProvider"] else "cpu"
         threads = (sess_options.intra_op_num_threads or None) if sess_options is not None else None
         self._providers = ["CUDAExecutionProvider" if target == "cuda" else "CPUExecutionProvider"]
         self.session: Any = compile_model(self._source, target=target, threads=threads)
+        self._inputs, self._outputs = ([NodeArg(*a) for a in side] for side in self.session.arguments)
 
     def get_inputs(self) -> list[NodeArg]:
         return list(self._inputs)

@@ -41,7 +41,7 @@ def check(program: Program) -> None:
     try:
         emulated = Emulated(graph, CHIPS[program.threads % len(CHIPS)])
     except CompileError as e:
-        if "no kernel on this target" in str(e):  # docs/cuda.md names these
+        if "no kernel on this target" in str(e):  # docs/internals/cuda.md names these
             raise Invalid from None
         raise
     try:

@@ -184,7 +184,7 @@ def test_inspect_takes_a_factory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     [
         ("no_such_module_here:make", "cannot import no_such_module_here"),
         ("tilewright.cli.sample:nothing", "has no function nothing"),
-        ("tilewright.cli.sample", "must be a .tw file or module:factory"),
+        ("tilewright.cli.sample", "must be a .tw, .onnx, .gguf or .ptx file, a folder of a language model, or module:factory"),
         ("missing.tw", "there is no file missing.tw"),
     ],
 )

@@ -29,6 +29,7 @@ def test_all_is_well_here(capsys: pytest.CaptureFixture[str], tmp_path: Path, mo
         "runs",
         str(tmp_path / "c"),
         "torch",
+        "(pip install 'tilewright[cuda]')",
         "Everything needed is here.",
     ):
         assert word in out, word

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tilewright.cli.page.arena import HEIGHT, LEFT, TOP, WIDTH, arena_svg
 from tilewright.cli.page.data import Block, Box, Inspection, KernelText, Stage, Step
+from tilewright.cli.page.folds import Repeat, folded, repeated
 from tilewright.cli.page.graph import graph_svg
 from tilewright.cli.page.html import TEXT_LIMIT, page
 from tilewright.cli.page.layered import layered
@@ -63,7 +64,23 @@ def test_the_body_is_well_formed(data: Inspection) -> None:
     body = re.search(r"<main>.*</main>", page(data), re.S)
     assert body
     text = body[0].replace("class=n", 'class="n"').replace(" hidden>", ' hidden="">')
-    assert len(ET.fromstring(text).findall("section")) == 6
+    assert len(ET.fromstring(text).findall("section")) == 7
+
+
+def test_repeated_layers_are_folded_and_launches_lead_to_their_places(data: Inspection) -> None:
+    """Four equal layers of two launches between two other launches: one is shown, three are folded, in the table and in the graph."""
+    data.boxes, data.steps = [Box("x", "input", "x", "f32[4]")], []
+    for i, kind in enumerate(["a", *"bc" * 4, "d"]):
+        data.boxes.append(Box(f"n{i}", "other", kind, "f32[4]", "", (data.boxes[-1].name,), f"model.py:{i}", f"layers.{i}"))
+        data.steps.append(Step(i, f"n{i}", "other", kind, f"n{i}", seconds=1e-6))
+    data.lines = {"model.py:3": "x = self.first(x) < 1"}
+    assert [b.name for b in folded(data)] == ["x", "n0", "n1", "n2", "repeated layers", "n9"]
+    assert [b.sources for b in folded(data)[-2:]] == [("n2",), ("repeated layers",)]
+    text = page(data)
+    assert text.count('class="again ') == 6 and "the same 2 launches 3 times more (#3–#8), 6.0 us, 60.0 %" in text
+    assert 'href="#l-model.py:3"' in text and '<tr id="l-model.py:3">' in text and "x = self.first(x) &lt; 1" in text
+    assert 'href="#m-layers.3"' in text and '<tr id="m-layers.3">' in text and 'id="find"' in text
+    assert repeated("abcabd") is None and repeated("xyxyxyz") == Repeat(0, 2, 3)
 
 
 def test_arena_rectangles_are_where_the_buffers_are(data: Inspection) -> None:

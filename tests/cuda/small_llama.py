@@ -73,11 +73,10 @@ class Model:
             return self._input((self.rng.standard_normal((n, k)) * k**-0.5).astype(np.float32).astype(self.dtype.np), name)
         fmt = quant.by_name(self.packed)
         raw = np.frombuffer(self.rng.bytes(n * k // fmt.elements * fmt.bytes), np.uint8).reshape(n, k // fmt.elements, fmt.bytes).copy()
-        for field in fmt.fields:
-            if field.dtype == "float16":
-                scale = k**-0.5 / 130 * (7.5 if field.name == "dmin" else 1.0)
-                value = (scale * self.rng.uniform(0.8, 1.2, (n, k // fmt.elements, 1))).astype(np.float16)
-                raw[..., field.offset : field.end] = value.view(np.uint8)
+        for at, what in fmt.halves():
+            scale = k**-0.5 / 130 * (7.5 if what == "minimum" else 1.0)
+            value = (scale * self.rng.uniform(0.8, 1.2, (n, k // fmt.elements, 1))).astype(np.float16)
+            raw[..., at : at + 2] = value.view(np.uint8)
         return self.graph.constant(raw.reshape(n, -1), name)
 
     def _linear(self, x: Value, name: str, n: int) -> Value:

@@ -171,8 +171,8 @@ def test_lines_and_results_on_their_way_out_fit_in_shared_memory(width: int, cha
     assert kernel.stored and shared_bytes(kernel) <= cuda_target("sm_120").l1d
 
 
-def test_a_flipped_image_gives_a_name_that_ptx_knows() -> None:
-    """Steps from pixel to pixel are in the name, and may be negative."""
+def test_a_flipped_image_is_another_kernel_with_a_name_that_ptx_knows() -> None:
+    """Steps from pixel to pixel are part of the kernel."""
     k, op = np.ones((16, 8, 3, 3), bf16.np), o.Conv(stride=(1, 1), padding=((1, 1),) * 2, dilation=(1, 1), groups=2)
     g = graph(lambda v: op(o.Flip(axes=(3,))(op(v, v.node.graph.constant(k, "a"))), v.node.graph.constant(k, "b")), (bf16, (2, 16, 6, 6)))
     names = [v.kernel.name for v in program(g, "sm_80").launches if isinstance(v.kernel, HaloKernel)]

@@ -69,7 +69,7 @@ def wrong(trial: Trial, rng: np.random.Generator) -> list[str]:
         session.synchronize()
         for k, (got, again, want, v) in enumerate(zip(*runs, wanted, g.outputs, strict=True)):
             loose = 100.0 if case.sample.types and case.sample.types[0].dtype.name.startswith("f8") else LOOSE.get(case.op.name, 1.0)
-            problem = difference(got, want, v.dtype.name, loose)  # matrix units add eight-bit floats with fewer bits: docs/cuda.md
+            problem = difference(got, want, v.dtype.name, loose)  # tensor cores add fp8 with fewer bits: docs/internals/cuda.md
             if not problem and got.tobytes() != again.tobytes():
                 problem = "other bits in the second run"
             if problem:

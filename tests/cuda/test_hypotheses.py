@@ -1,4 +1,4 @@
-"""Small claims of docs/hypotheses.md that need no GPU: what a view costs, empty inputs, targets side by side, branches, counts."""
+"""Small claims of docs/internals/hypotheses.md that need no GPU: views, empty inputs, targets side by side, branches, counts."""
 
 from __future__ import annotations
 

@@ -33,10 +33,9 @@ def matrix(rng: np.random.Generator, name: str, n: int, k: int) -> tuple[Array, 
 
     fmt = quant.by_name(name)
     raw = rng.integers(0, 256, (n, k // fmt.elements, fmt.bytes), dtype=np.uint8)
-    for field in fmt.fields:
-        if field.dtype == "float16":
-            size = (n, k // fmt.elements, field.bytes // 2)
-            raw[..., field.offset : field.end] = rng.uniform(-0.02, 0.02, size).astype(np.float16).view(np.uint8)
+    for at, _ in fmt.halves():
+        size = (n, k // fmt.elements, 1)
+        raw[..., at : at + 2] = rng.uniform(-0.02, 0.02, size).astype(np.float16).view(np.uint8)
     if name == "MXFP4":
         raw[..., 0] = rng.integers(118, 130, raw.shape[:2])
     if name.startswith("F8"):
@@ -216,7 +215,8 @@ def test_one_product_of_a_norm_starts_the_next_kernel_behind_its_wait(rng: np.ra
 def test_a_scale_or_a_code_that_is_no_number_spoils_its_row_alone(name: str, rng: np.random.Generator) -> None:
     raw, numbers = matrix(rng, name, 9, 256)
     fmt = quant.by_name(name)
-    raw[3, : fmt.offset("qs")] = np.full(1, np.nan, np.float16 if name == "Q4_0" else np.float32).view(np.uint8)
+    nothing = np.full(1, np.nan, np.float16 if name == "Q4_0" else np.float32).view(np.uint8)
+    raw[3, : len(nothing)] = nothing
     bad = [3]
     if name != "Q4_0":
         raw[7, fmt.bytes + 4 + 77] = 0xFF

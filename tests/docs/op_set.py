@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tilewright.ops import REGISTRY
+
 # kind -> names of ops (all must be registered), or a reason that starts with "–" (not yet)
 KINDS: dict[str, str] = {
     "inputs, parameters, constants": "input constant iota dim_value",
@@ -56,6 +58,20 @@ KINDS: dict[str, str] = {
     "derivatives under control": "stop_gradient fence checkpoint",
     "Gaussian splats": "– a later issue",
 }
+
+
+def fact_table() -> list[str]:
+    """Names of ops that are functions by themselves, and what they are in PyTorch and NumPy: from their classes."""
+
+    def shown(words: str) -> str:
+        return " ".join(f"`{w.partition('.')[0]}`" for w in words.split())
+
+    rows = ["| op | in `tw.` | ATen | NumPy | complex operands |", "|---|---|---|---|---|"]
+    for name, op in sorted(REGISTRY.items()):
+        if op.public or op.aten:
+            kind = {"": "", "parts": "both parts alike", "rule": "by a rule"}[op.complex]
+            rows.append(f"| `{name}` | {shown(op.public)} | {shown(op.aten)} | {shown(op.numpy)} | {kind} |")
+    return rows
 
 
 def kind_table() -> list[str]:

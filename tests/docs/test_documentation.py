@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.meta.source import DOCS, PACKAGE, ROOT
 from tilewright.core.config import table
 
-PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "benchmarks" / "README.md", *DOCS.glob("*.md")])
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "benchmarks" / "README.md", *DOCS.rglob("*.md")])
 KNOWN = {"python", "bash", "text"}  # a block is run (python), a command line (bash), or neither (text): nothing is skipped in silence
 
 
@@ -55,14 +56,69 @@ def test_a_wrong_block_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
-        if not target.startswith("http"):
-            assert (page.parent / target).exists(), f"{page.name}: {target}"
+    """To a file that exists, and in it to a heading that exists."""
+    for target, heading in re.findall(r"\]\(([^)#\s]*)(?:#([^)]*))?\)", page.read_text()):
+        if target.startswith("http"):
+            continue
+        place = page.parent / target if target else page
+        assert place.exists(), f"{page.name}: {target}"
+        if heading:
+            assert heading in headings(place), f"{page.name}: {target}#{heading}; there are {sorted(headings(place))}"
 
 
-def test_every_page_is_linked_from_the_readme() -> None:
-    text = (ROOT / "README.md").read_text()
-    assert not [p.name for p in DOCS.glob("*.md") if f"docs/{p.name}" not in text]
+def headings(page: Path) -> set[str]:
+    """Anchors of a page's headings, as GitHub and mkdocs make them."""
+    lines = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S).splitlines()
+    return {re.sub(r"\s", "-", re.sub(r"[^\w\s-]", "", line.lstrip("#").strip().lower())) for line in lines if line.startswith("#")}
+
+
+def test_a_wrong_link_is_noticed(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# A heading\n\n[right](#a-heading) [wrong](#no-heading)\n")
+    with pytest.raises(AssertionError, match="no-heading"):
+        test_links_lead_somewhere(page)
+
+
+def test_every_page_is_in_the_navigation_and_on_the_first_page() -> None:
+    """The site's menu names every page once; the manual's first page links every other one, and the internals' first page theirs."""
+    menu = re.findall(r"[\w/-]+\.md$", (ROOT / "mkdocs.yml").read_text(), re.M)
+    written = {str(p.relative_to(DOCS)) for p in DOCS.rglob("*.md")}
+    assert sorted(n for n in menu if not n.startswith("api/")) == sorted(written)
+    for first in (DOCS / "README.md", DOCS / "internals" / "README.md"):
+        below = {p for p in first.parent.rglob("*.md") if p != first and (first.parent.name == "internals" or "internals" not in p.parts)}
+        text = first.read_text()
+        assert not [p.name for p in below if f"({p.relative_to(first.parent)})" not in text]
+    readme = (ROOT / "README.md").read_text()
+    assert "docs/README.md" in readme and "docs/internals/README.md" in readme
+
+
+def test_nothing_points_outside_the_repository() -> None:
+    assert not [p.name for p in [*PAGES, ROOT / "Makefile"] if "../sha" + "red" in p.read_text()]
+
+
+@pytest.mark.parametrize("name", sorted(p.stem for p in (DOCS / "pictures").glob("*.svg")))
+def test_pictures_show_the_tables(name: str) -> None:
+    assert tool("plots").pictures()[f"{name}.svg"] == (DOCS / "pictures" / f"{name}.svg").read_text(), "run `python docs/tools/plots.py`"
+
+
+def test_the_reference_has_every_public_name() -> None:
+    """Signatures and docstrings of everything; examples are run by `make docs`, some of them here."""
+    reference = tool("reference")
+    found = reference.pages(examples=("softmax", "where", "random.key"))
+    assert "### tw.softmax" in found["functions"] and ">>> tw.softmax(A)" in found["functions"] and "## tw.linalg.solve" in found["linalg"]
+    assert set(found) == set(re.findall(r"api/(\w+)\.md", (ROOT / "mkdocs.yml").read_text()))
+
+
+def tool(name: str) -> Any:
+    """A module of docs/tools."""
+    import importlib
+    import sys
+
+    sys.path.insert(0, str(DOCS / "tools"))
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.pop(0)
 
 
 def test_paths_in_the_documentation_exist() -> None:
@@ -105,7 +161,7 @@ def format_table() -> list[str]:
     ("name", "page", "rows"),
     [
         ("config", "configuration.md", lambda: list(table())),
-        ("pass", "passes.md", pass_table),
+        ("pass", "internals/passes.md", pass_table),
         ("format", "language-models.md", format_table),
     ],
 )
@@ -118,7 +174,7 @@ def test_generated_tables_are_up_to_date(name: str, page: str, rows: Callable[[]
     if request.config.getoption("--update-goldens"):
         path.write_text(wanted)
         text = wanted
-    assert text == wanted, "out of date; run `make docs`"
+    assert text == wanted, "out of date; run `make tables`"
     assert text.count("\n| `") >= 5
 
 

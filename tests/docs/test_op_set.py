@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import pytest
 
-from tests.docs.op_set import KINDS, kind_table
+from tests.docs.op_set import KINDS, fact_table, kind_table
 from tests.meta.source import DOCS
 from tilewright.ops import REGISTRY
 
 
-def test_the_page_is_up_to_date(request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize(("name", "table"), [("kind", kind_table), ("fact", fact_table)])
+def test_the_page_is_up_to_date(name: str, table: Callable[[], list[str]], request: pytest.FixtureRequest) -> None:
     path = DOCS / "op-set.md"
-    pattern = re.compile(r"(<!-- kind table: begin -->\n).*?(<!-- kind table: end -->)", re.S)
+    pattern = re.compile(rf"(<!-- {name} table: begin -->\n).*?(<!-- {name} table: end -->)", re.S)
     text = path.read_text()
     assert pattern.search(text), "the markers are gone"
-    wanted = pattern.sub(lambda m: m[1] + "\n".join(kind_table()) + "\n" + m[2], text)
+    wanted = pattern.sub(lambda m: m[1] + "\n".join(table()) + "\n" + m[2], text)
     if request.config.getoption("--update-goldens"):
         path.write_text(wanted)
         text = wanted

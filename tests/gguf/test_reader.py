@@ -59,7 +59,7 @@ def test_defaults_and_wrong_types(tmp_path: Path) -> None:
             call()
 
 
-@pytest.mark.parametrize("fmt", list(quant.FORMATS.values()), ids=str)
+@pytest.mark.parametrize("fmt", [f for f in quant.FORMATS.values() if f.type_id < 1000], ids=str)
 def test_each_format_against_the_gguf_package(fmt: quant.BlockFormat, tmp_path: Path) -> None:
     gguf = pytest.importorskip("gguf", reason="writes the files (pip install tilewright[dev])")
     if fmt.name in ("Q2_0", "F8_E4M3", "F8_E5M2"):

@@ -59,6 +59,21 @@ def test_every_format(name: str, level: str) -> None:
     assert alone.tobytes() == got[:, :1].tobytes(), "a row alone has other bits"
 
 
+@pytest.mark.parametrize("name", ["Q4_1", "Q4_K", "Q6_K"])
+def test_more_strips_at_once_give_the_same_bits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What large matrices use, for one row and for several; the last strips are fewer than four."""
+    from tilewright.kernels.quant import qdot
+
+    rng, k = fresh_rng(), 512
+    w, x = packed(name, 90, k, rng), rng.standard_normal((2, 3, k)).astype("f4")
+    found = []
+    for programs in (qdot.PROGRAMS, 0):
+        monkeypatch.setattr(qdot, "PROGRAMS", programs)
+        found += [run_graph(product(name, w, k, rows), [x[:, :rows]], "avx512")[0][0] for rows in (1, 3)]
+    assert found[0].tobytes() == found[2].tobytes() == found[1][:, :1].tobytes()
+    assert found[1].tobytes() == found[3].tobytes()
+
+
 def test_quantise_rows_is_exact() -> None:
     x = fresh_rng().standard_normal((3, 64)).astype("f4")
     x[1, :32] = 0

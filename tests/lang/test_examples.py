@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -161,15 +162,48 @@ def test_arrays_of_other_libraries() -> None:
     assert_close(example("vector_add").vector_add([1.0, 2.0], [3.0, 4.0]), [4.0, 6.0], np.float64)
 
 
-def test_inside_jit_with_neighbours_and_vmap_says_no() -> None:
+def test_inside_jit_with_neighbours() -> None:
     x = draw((5, 40))
     soft = example("softmax").softmax
     got = tw.jit(lambda a: tw.sum(soft(tw.tanh(a).T) * 2.0, axis=0))(x)
     assert_close(got, 2 * torch.softmax(torch.tanh(wide(x)).T, -1).sum(0), np.float32)
     with pytest.raises(tw.UnsupportedError, match=r"kernel_softmax: has no reverse-mode derivative: .* tw.custom_vjp"):
         tw.grad(lambda a: tw.sum(soft(a)))(x)
-    with pytest.raises(tw.UnsupportedError, match="kernel_softmax: cannot be batched: "):
-        tw.vmap(soft)(x[None])
+
+
+def test_arrays_in_arrays_out() -> None:
+    x = draw((5, 40))
+    soft, add = example("softmax").softmax, example("vector_add").vector_add
+    ours = soft(tw.asarray(x).T[::-1])
+    assert type(ours) is tw.Array
+    assert_close(ours.numpy(), torch.softmax(wide(x).T.flip(0), -1), np.float32)
+    assert type(soft.debug(tw.asarray(x[:1]))) is tw.Array
+    out = tw.zeros(40)
+    kept = out.view()  # shares out's memory, which the kernel must not write then
+    assert add(tw.asarray(x[0]), x[1], out=out) is out
+    assert_close(out.numpy(), wide(x[0]) + wide(x[1]), np.float32)
+    assert not kept.numpy().any()
+
+
+def test_vmap_is_the_stack_of_cases() -> None:
+    x = draw((3, 2, 5, 40))
+    soft, add = example("softmax").softmax, example("vector_add").vector_add
+    assert_close(tw.vmap(tw.vmap(soft))(x), torch.softmax(wide(x), -1), np.float32)
+    assert_close(tw.vmap(add, in_axes=(0, None))(x[0, 0], x[1, 1, 2]), wide(x[0, 0]) + wide(x[1, 1, 2]), np.float32)
+    assert_close(tw.vmap(add, in_axes=(None, 1))(x[0, 0, 0], x[1, 1].T), wide(x[1, 1]) + wide(x[0, 0, 0]), np.float32)
+    assert tw.vmap(soft)(x[:0, 0]).shape == (0, 5, 40)
+    assert type(tw.vmap(soft)(tw.asarray(x[0]))) is tw.Array
+
+
+def test_dynamic_sizes_and_files(tmp_path: Path) -> None:
+    soft = example("softmax").softmax
+    f = tw.jit(lambda a: soft(a) * 2.0, dynamic={"a": {0: "M", 1: "N"}})
+    for shape in ((1, 3), (4, 64), (7, 100)):
+        x = draw(shape)
+        assert_close(f(x), 2 * torch.softmax(wide(x), -1), np.float32)
+    assert "1 signatures" in repr(f)
+    with pytest.raises(tw.UnsupportedError, match="contains kernel_softmax, whose source is Python; compile it in the process"):
+        f.save(tmp_path / "f.tw")
 
 
 def test_one_kernel_serves_all_sizes() -> None:

@@ -30,6 +30,14 @@ def test_python_functions(shape: tuple[int, int], dtype: Any) -> None:
     np.testing.assert_array_equal(where, np.argmax(x, axis=1))
 
 
+def test_cases_of_vmap_and_arrays() -> None:
+    x = fresh_rng().standard_normal((3, 4, 7)).astype(np.float32)
+    ordered, where = tw.vmap(sorted_rows)(tw.asarray(x))
+    assert type(ordered) is type(where) is type(sorted_rows(tw.asarray(x[0]))[0]) is tw.Array
+    np.testing.assert_array_equal(ordered, np.sort(x, axis=2))
+    np.testing.assert_array_equal(where, np.argmax(x, axis=2))
+
+
 def test_inside_a_program_between_kernels() -> None:
     """Operands that do not lie contiguous are copied first; what comes before and after is fused as ever."""
     x = fresh_rng().standard_normal((6, 9)).astype(np.float32)

@@ -20,6 +20,8 @@ SIZES: dict[str, Any] = {
     "vocab_size": VOCAB, "max_position_embeddings": 64, "tie_word_embeddings": False, "pad_token_id": 0, "bos_token_id": 1,
     "eos_token_id": 2,
 }
+RECURRENT: dict[str, Any] = {"hidden_size": 48, "num_hidden_layers": 3, "vocab_size": VOCAB, "pad_token_id": 0, "bos_token_id": 1,
+                             "eos_token_id": 2}
 
 
 def configs() -> dict[str, Callable[[], Any]]:
@@ -45,6 +47,18 @@ def configs() -> dict[str, Callable[[], Any]]:
         "mixtral": lambda: tf.MixtralConfig(**SIZES, num_local_experts=4, num_experts_per_tok=2, sliding_window=None),
         "qwen3moe": lambda: tf.Qwen3MoeConfig(**SIZES, head_dim=16, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=24,
                                               norm_topk_prob=False, decoder_sparse_step=1),
+        "mamba": lambda: tf.MambaConfig(**RECURRENT, state_size=5, time_step_rank=7),
+        "mamba2": lambda: tf.Mamba2Config(**RECURRENT, num_heads=6, head_dim=16, state_size=9, n_groups=2, chunk_size=8, conv_kernel=3,
+                                          time_step_limit=(0.01, 0.6)),
+        "qwen3next": lambda: tf.Qwen3NextConfig(
+            **SIZES, head_dim=16, linear_key_head_dim=8, linear_value_head_dim=12, linear_num_key_heads=2, linear_num_value_heads=4,
+            num_experts=4, num_experts_per_tok=2, moe_intermediate_size=24, shared_expert_intermediate_size=40,
+            layer_types=["linear_attention", "full_attention", "linear_attention"]),
+        "falcon_h1": lambda: tf.FalconH1Config(
+            **SIZES, mamba_d_ssm=64, mamba_n_heads=8, mamba_d_head=8, mamba_d_state=16, mamba_n_groups=2, mamba_chunk_size=8,
+            key_multiplier=0.7, ssm_multipliers=[0.9, 1.1, 0.8, 1.2, 0.7], lm_head_multiplier=0.6, embedding_multiplier=1.7,
+            mlp_multipliers=[0.8, 1.3], attention_in_multiplier=1.1, attention_out_multiplier=0.9, ssm_in_multiplier=1.2,
+            ssm_out_multiplier=0.8),
     }
 
 

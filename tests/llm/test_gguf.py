@@ -8,7 +8,7 @@ import gguf
 import numpy as np
 import pytest
 
-from tests.llm.families import make, ours
+from tests.llm.families import RECURRENT, SIZES, make, ours
 from tilewright.core.errors import FormatError, UnsupportedError
 from tilewright.frontend.gguf import open_gguf
 from tilewright.llm.config import ModelConfig
@@ -19,7 +19,8 @@ from tilewright.llm.loading import assemble
 from tilewright.llm.model import LLM
 from tilewright.llm.weights import Weights
 
-NAMES = ["llama", "llama_tied", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "phi3", "gpt2", "mixtral", "qwen3moe"]
+NAMES = ["llama", "llama_tied", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "phi3", "gpt2", "mixtral", "qwen3moe", "mamba", "mamba2",
+         "qwen3next", "falcon_h1"]
 IDS = [5, 80, 33, 2, 17, 6, 9, 101, 44, 3]
 
 
@@ -46,6 +47,11 @@ def write(path: Path, model: Any, **override: Any) -> ModelConfig:
     }
     if config.rope is not None:
         values["rope.freq_base"], values["rope.dimension_count"] = float(config.rope.base), config.rope.dims
+    if (r := config.recurrence) is not None:
+        values |= {"ssm.conv_kernel": r.taps, "ssm.inner_size": r.inner, "ssm.state_size": r.state, "ssm.time_step_rank": r.rank or r.heads,
+                   "ssm.group_count": r.groups}
+        if "attention" in config.mixers:
+            values["full_attention_interval"] = config.mixers.index("attention") + 1
     if config.experts:
         values["expert_count"], values["expert_used_count"] = config.experts, config.experts_used
     window = next((w for w in config.windows if w is not None), None)
@@ -62,6 +68,10 @@ def write(path: Path, model: Any, **override: Any) -> ModelConfig:
         array = tensor.array()
         if arch == "llama" and name.endswith(("attn_q.weight", "attn_q.bias", "attn_k.weight", "attn_k.bias")):
             array = interleaved(array, config.head_dim)
+        if r is not None and r.kind == "mamba2" and name.endswith((".ssm_a", ".ssm_d")):
+            array = array[:, None]
+        if r is not None and r.kind == "mamba2" and name.endswith(".ssm_norm.weight"):
+            array = array.reshape(r.norm_groups, -1)
         writer.add_tensor(name, np.ascontiguousarray(array))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -76,9 +86,21 @@ def read(path: Path, model: LLM) -> LLM:
     return assemble(config, Weights.from_gguf(file, config), model.tokenizer, context_length=64, cache_dtype="f32")
 
 
+def plain(name: str) -> Any:
+    """A configuration without what a file cannot say: its converter multiplies it into tensors, or llama.cpp does not know it."""
+    import transformers as tf
+
+    if name == "mamba2":
+        return tf.Mamba2Config(**RECURRENT, num_heads=6, head_dim=16, state_size=9, n_groups=1, chunk_size=8)
+    if name == "falcon_h1":
+        return tf.FalconH1Config(**SIZES, mamba_d_ssm=64, mamba_n_heads=8, mamba_d_head=8, mamba_d_state=16, mamba_n_groups=2,
+                                 mamba_rms_norm=True, mamba_norm_before_gate=False)
+    return None
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_file_gives_the_bits_of_its_model(name: str, tmp_path: Path) -> None:
-    model = make(name)
+    model = make(name, config=plain(name))
     model.config.query_pre_attn_scalar = model.config.head_dim if name.startswith("gemma") else None
     model.config.norm_topk_prob = True  # the file does not say: llama.cpp always does
     want = ours(model)
@@ -116,12 +138,26 @@ def test_keys_that_change_a_model_are_refused(tmp_path: Path) -> None:
             read(tmp_path / "m.gguf", ours(model))
 
 
+def test_recurrent_files_that_cannot_be(tmp_path: Path) -> None:
+    model = make("mamba2", config=plain("mamba2"))
+    path, whole = tmp_path / "m.gguf", ours(model)
+    for override, message in (({"ssm.state_size": None}, "'mamba2.ssm.state_size' must be an integer in 1..65536, got nothing"),
+                              ({"ssm.conv_kernel": 1}, "'mamba2.ssm.conv_kernel' must be an integer in 2..64, got 1"),
+                              ({"ssm.conv_kernel": 5}, r"'blk.0.ssm_conv1d.weight' must have shape \[114, 5\], got \[114, 4\]"),
+                              ({"ssm.time_step_rank": 7}, "96 channels of a recurrence cannot be 7 heads"),
+                              ({"ssm.group_count": 4}, "6 heads of a recurrence cannot be 4 groups"),
+                              ({"block_count": 4}, "tensor 'blk.3.attn_norm.weight' is missing; a mamba2 model of 4 layers needs it")):
+        write(path, model, **override)
+        with pytest.raises(FormatError, match=message + r".*m\.gguf"):
+            read(path, whole)
+
+
 def test_an_unknown_architecture_is_named(tmp_path: Path) -> None:
-    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "mamba")
+    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "rwkv7")
     writer.add_tensor("x", np.zeros((2, 2), np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    with pytest.raises(UnsupportedError, match="architecture 'mamba' is not supported; supported: llama"):
+    with pytest.raises(UnsupportedError, match="architecture 'rwkv7' is not supported; supported: llama"):
         from_gguf(open_gguf(tmp_path / "m.gguf"))

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.fresh import fresh_rng
-from tests.llm.families import SIZES, VOCAB, make, ours, reference, relative
+from tests.llm.families import RECURRENT, SIZES, VOCAB, make, ours, reference, relative
 from tilewright.core.errors import FormatError, TilewrightError, UnsupportedError
 from tilewright.llm.config import ModelConfig
 from tilewright.llm.hf_config import ACTIVATIONS, DEFAULTS, config_from_json
@@ -29,6 +29,12 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma3": ("Gemma3TextConfig", {**TIED, "num_hidden_layers": 3}), "phi3": ("Phi3Config", SMALL), "gpt2": ("GPT2Config", GPT2),
     "mixtral": ("MixtralConfig", {**SMALL, "num_local_experts": 4}),
     "qwen3_moe": ("Qwen3MoeConfig", {**SMALL, "head_dim": 16, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}),
+    "mamba": ("MambaConfig", {**RECURRENT, "num_hidden_layers": 2}),
+    "mamba2": ("Mamba2Config", {**RECURRENT, "num_hidden_layers": 2, "num_heads": 6, "head_dim": 16, "n_groups": 1, "state_size": 8}),
+    "qwen3_next": ("Qwen3NextConfig", {
+        **SMALL, "head_dim": 16, "linear_key_head_dim": 8, "linear_value_head_dim": 8, "linear_num_key_heads": 2, "num_experts": 4,
+        "linear_num_value_heads": 2, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "shared_expert_intermediate_size": 16}),
+    "falcon_h1": ("FalconH1Config", {**SMALL, "mamba_d_ssm": 64, "mamba_n_heads": 8, "mamba_d_state": 16, "mamba_n_groups": 2}),
 }
 HONOURED: list[tuple[str, dict[str, Any]]] = [
     *(("llama", {"hidden_act": a}) for a in ("relu", "gelu", "gelu_new", "swish")),
@@ -52,6 +58,12 @@ HONOURED: list[tuple[str, dict[str, Any]]] = [
     ("phi3", {"rope_parameters": {**LONG, "attention_factor": 1.5}, "original_max_position_embeddings": 32}),
     ("gpt2", {"activation_function": "relu"}), ("gpt2", {"activation_function": "gelu"}), ("gpt2", {"scale_attn_weights": False}),
     ("gpt2", {"scale_attn_by_inverse_layer_idx": True}), ("gpt2", {"n_inner": 64, "layer_norm_epsilon": 0.03}),
+    ("mamba", {"use_bias": True, "use_conv_bias": False}), ("mamba", {"expand": 3, "conv_kernel": 2, "layer_norm_epsilon": 0.1}),
+    ("mamba2", {"use_bias": True, "use_conv_bias": False}), ("qwen3_next", {"full_attention_interval": 2, "norm_topk_prob": False}),
+    ("qwen3_next", {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5, "rope_theta": 50.0},
+                    "layer_types": ["full_attention"] * 2}),
+    ("falcon_h1", {"mamba_rms_norm": True, "mamba_norm_before_gate": False}), ("falcon_h1", {"mamba_rms_norm": True}),
+    ("falcon_h1", {"mamba_d_ssm": None, "mamba_conv_bias": False, "tie_word_embeddings": True, "lm_head_multiplier": 0.5}),
     ("gpt2", {"reorder_and_upcast_attn": True}), ("gpt2", {"tie_word_embeddings": False}),
 ]
 
@@ -98,6 +110,8 @@ def test_a_missing_field_is_transformers_default(kind: str) -> None:
     cls = CONFIG_MAPPING[kind]
     sizes = {"n_embd": 512, "n_layer": 3, "n_head": 4, "vocab_size": 50} if kind == "gpt2" else {
         "hidden_size": 512, "num_hidden_layers": 3, "num_attention_heads": 32, "intermediate_size": 100, "vocab_size": 50}
+    if kind == "mamba2":  # whose heads have to fit
+        sizes["hidden_size"] = 4096
     written = cls(**sizes).to_dict()
     assert config_from_json({"model_type": kind, **sizes}) == config_from_json(written)
     other = {**written, "tie_word_embeddings": not written["tie_word_embeddings"]}
@@ -147,7 +161,18 @@ REFUSED: list[tuple[dict[str, Any], type[TilewrightError], str]] = [
     ({"vocab_size": 1 << 40}, FormatError, "'vocab_size' must be"), ({"max_position_embeddings": "64"}, FormatError, "got '64'"),
     ({"model_type": None}, FormatError, "'model_type' must be a string, got nothing"),
     ({"model_type": ["llama"]}, FormatError, "'model_type' must be a string"),
-    ({"model_type": "mamba"}, UnsupportedError, "architecture 'mamba' is not supported"),
+    ({"model_type": "rwkv"}, UnsupportedError, "architecture 'rwkv' is not supported"),
+    ({"model_type": "mamba", "expand": 0}, FormatError, "'expand' must be an integer in 1"),
+    ({"model_type": "mamba", "hidden_act": "gelu"}, UnsupportedError, "'hidden_act' is 'gelu', which is not supported; supported: silu"),
+    ({"model_type": "mamba2", "num_heads": 7, "head_dim": 12}, FormatError, "'head_dim' must be 96 / num_heads, 7, got 12"),
+    ({"model_type": "mamba2", "num_heads": 6, "head_dim": 16, "n_groups": 4}, FormatError, "6 heads of a recurrence cannot be 4 groups"),
+    ({"model_type": "mamba2", "num_heads": 6, "head_dim": 16, "n_groups": 1, "time_step_limit": [1, 0]}, FormatError,
+     "'time_step_limit' must be two numbers, the smaller first"),
+    ({"model_type": "qwen3_next", "layer_types": ["full_attention"]}, FormatError, "a list of 2 names, one a layer"),
+    ({"model_type": "qwen3_next", "layer_types": ["full_attention", "hybrid"]}, UnsupportedError, "'layer_types' is 'hybrid'"),
+    ({"model_type": "falcon_h1", "mamba_proj_bias": True}, UnsupportedError, "'mamba_proj_bias' is True"),
+    ({"model_type": "falcon_h1", "mamba_d_head": 3}, FormatError, "'mamba_d_head' must be 1024 / mamba_n_heads, 128, got 3"),
+    ({"model_type": "falcon_h1", "ssm_multipliers": [1.0]}, FormatError, "'ssm_multipliers' must be a list of 5 numbers"),
     ({"model_type": "mistral", "sliding_window": 0}, FormatError, "'sliding_window' must be an integer in 1"),
     ({"model_type": "qwen2", "use_sliding_window": True, "layer_types": ["full_attention"]}, FormatError, "a list of 2 names, one a layer"),
     ({"model_type": "qwen2", "use_sliding_window": True, "layer_types": ["full_attention", "chunked_attention"]}, UnsupportedError,

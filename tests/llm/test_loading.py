@@ -14,8 +14,8 @@ from tests.llm.families import configs, relative
 from tilewright.cli.main import main
 
 
-def make_folder(path: Path) -> Any:
-    """A small random llama in Hugging Face's layout, with a byte-level tokenizer."""
+def make_folder(path: Path, kind: str = "llama_tied") -> Any:
+    """A small random model in Hugging Face's layout, with a byte-level tokenizer."""
     import torch
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import AutoModelForCausalLM
@@ -27,7 +27,7 @@ def make_folder(path: Path) -> Any:
     tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     tokenizer.add_special_tokens(specials)
     torch.manual_seed(0)
-    config = configs()["llama_tied"]()
+    config = configs()[kind]()
     config.vocab_size, config.eos_token_id, config.bos_token_id = len(vocabulary), 1, 0
     model = AutoModelForCausalLM.from_config(config).float().eval()
     model.save_pretrained(path)

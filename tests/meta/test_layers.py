@@ -1,4 +1,4 @@
-"""Imports go to the same or a lower layer; the layer table is the one in docs/architecture.md."""
+"""Imports go to the same or a lower layer; the layer table is the one in docs/internals/architecture.md."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import pytest
 from tests.meta.source import DOCS, PACKAGE, modules
 
 HEAVY = {"torch", "transformers", "onnx", "onnxruntime", "openvino", "scipy"}
-TYPES_OR_FUNCTIONS = {("ir", "ops")}  # docs/architecture.md: `ir` may name op classes inside functions only
+TYPES_OR_FUNCTIONS = {("ir", "ops")}  # docs/internals/architecture.md: `ir` may name op classes inside functions only
 
 
 def layer_table() -> dict[str, int]:
     """Folder or file at the top of the package -> layer number, read from the architecture document."""
-    text = (DOCS / "architecture.md").read_text()
+    text = (DOCS / "internals" / "architecture.md").read_text()
     start = text.index("Layers, lowest first")
     paragraph = text[start:].split("(`ir` may")[0]
     found: dict[str, int] = {}
@@ -34,7 +34,7 @@ def layer_of(name: str) -> int:
     """The layer of a first-level name inside the package; the package itself and `__main__` are on top."""
     if name in ("", "__main__"):
         return max(LAYERS.values())
-    assert name in LAYERS, f"{name} is not in the layer table of docs/architecture.md"
+    assert name in LAYERS, f"{name} is not in the layer table of docs/internals/architecture.md"
     return LAYERS[name]
 
 
@@ -89,7 +89,7 @@ def test_the_table_names_every_part_of_the_package() -> None:
     assert LAYERS["compile"] < LAYERS["llm"] < LAYERS["cli"] == max(LAYERS.values())
     parts = {p.name for p in PACKAGE.iterdir() if p.is_dir() and p.name != "__pycache__"}
     parts |= {p.stem for p in PACKAGE.glob("*.py") if p.stem not in ("__init__", "__main__")}
-    assert parts <= set(LAYERS), f"not in docs/architecture.md: {sorted(parts - set(LAYERS))}"
+    assert parts <= set(LAYERS), f"not in docs/internals/architecture.md: {sorted(parts - set(LAYERS))}"
 
 
 def test_imports_go_down() -> None:

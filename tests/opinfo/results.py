@@ -1,4 +1,4 @@
-"""The scores of all ops (`results.jsonl` beside this file, a line an op) and the page made from them (docs/opinfo.md)."""
+"""The scores of all ops (`results.jsonl` beside this file, a line an op) and the page made from them (docs/internals/opinfo.md)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from tests.opinfo.excluded import EXCLUDED, WITHOUT_GRADIENT
 
 FILE = Path(__file__).with_name("results.jsonl")
-PAGE = Path(__file__).parents[2] / "docs" / "opinfo.md"
+PAGE = Path(__file__).parents[2] / "docs" / "internals" / "opinfo.md"
 FORWARD = ("f32", "i64")
 KINDS = (*FORWARD, "grad", "error")
 
@@ -41,7 +41,7 @@ def passes(record: Record, kinds: tuple[str, ...]) -> bool:
 
 
 def page(records: dict[str, Record]) -> str:
-    """docs/opinfo.md."""
+    """docs/internals/opinfo.md."""
     mapped = {k: r for k, r in records.items() if k not in EXCLUDED}
     forward = [k for k, r in mapped.items() if passes(r, FORWARD)]
     grad = [k for k, r in mapped.items() if passes(r, ("grad",))]

@@ -1,9 +1,10 @@
 """Score ops of PyTorch's OpInfo database: `python tests/opinfo/score.py [--names add,mul.x] [--match 'nn.functional.[a-h]*']`.
 
 For each op: its f32 and i64 samples forward, its f32 gradients, its error samples (calls.py says how they are run, compare.py what is
-equal). The scores go to results.jsonl beside this file and from there to docs/opinfo.md. A run is resumable: `--missing` takes only ops
-without a score, `--failing` those that fail, and `--budget` ends a run after so many seconds. Ops run in a process of their own, which is
-replaced when it dies or an op takes longer than `--limit` seconds. `--print` shows the scores instead of storing them, with all reasons.
+equal). The scores go to results.jsonl beside this file and from there to docs/internals/opinfo.md. A run is resumable: `--missing` takes
+only ops without a score, `--failing` those that fail, and `--budget` ends a run after so many seconds. Ops run in a process of their own,
+which is replaced when it dies or an op takes longer than `--limit` seconds. `--print` shows the scores instead of storing them, with all
+reasons.
 """
 
 from __future__ import annotations
@@ -157,7 +158,7 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=300, help="seconds an op may take")
     parser.add_argument("--budget", type=float, default=1e9, help="seconds after which no further op is begun")
     parser.add_argument("--print", action="store_true", help="print the scores, store nothing")
-    parser.add_argument("--page", action="store_true", help="only write docs/opinfo.md from the stored scores")
+    parser.add_argument("--page", action="store_true", help="only write docs/internals/opinfo.md from the stored scores")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:

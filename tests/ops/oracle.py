@@ -17,6 +17,7 @@ from tests.ops.oracle_catalogue import CATALOGUE
 from tests.ops.oracle_paged import paged_attention
 from tests.ops.oracle_quantised import q8_blocks, qdot, qexperts_dot, quantise_rows, unpacked
 from tests.ops.oracle_training import attention_backward, attention_saved, cross_entropy, norm_backward, scatter_add
+from tilewright.ops import REGISTRY, Op
 
 DTYPES = {
     "f32": torch.float32,
@@ -39,30 +40,19 @@ def plain(fn: Oracle) -> Oracle:
     return lambda a, *x: fn(*x)
 
 
-UNARY_NAMES = """neg abs sign exp log log1p expm1 sqrt rsqrt sin cos tan tanh erf sigmoid floor ceil round trunc reciprocal square
-logical_not bitwise_not"""
-BINARY_NAMES = """add sub mul div maximum minimum pow remainder floor_divide logical_and logical_or logical_xor bitwise_and bitwise_or
-bitwise_xor bitwise_left_shift bitwise_right_shift"""
-UNARY = {name: plain(getattr(torch, name)) for name in UNARY_NAMES.split()}
-BINARY = {name: plain(getattr(torch, name)) for name in BINARY_NAMES.split()}
-COMPARE = {
-    "equal": plain(torch.eq),
-    "not_equal": plain(torch.ne),
-    "less": plain(torch.lt),
-    "less_equal": plain(torch.le),
-    "greater": plain(torch.gt),
-    "greater_equal": plain(torch.ge),
-    "is_nan": plain(torch.isnan),
-    "is_inf": plain(torch.isinf),
-    "where": plain(torch.where),
-}
+def from_aten(op: type[Op]) -> Oracle:
+    """PyTorch's own op of the same operands and meaning, which the class names."""
+    base, _, overloads = op.aten.split()[0].partition(".")
+    return plain(getattr(getattr(torch.ops.aten, base), (overloads or "default").split("|")[0]))
+
+
+NAMED = {name: from_aten(op) for name, op in REGISTRY.items() if op.aten}
+OTHERS = """floor ceil round trunc logical_not bitwise_not add sub pow logical_and logical_or logical_xor bitwise_and bitwise_or
+bitwise_xor where"""  # by PyTorch's function of their name
+PLAIN = {**{name: plain(getattr(torch, name)) for name in OTHERS.split()}, "is_nan": plain(torch.isnan), "is_inf": plain(torch.isinf)}
 ACTIVATIONS: dict[str, Oracle] = {
     "relu": plain(tf.relu),
-    "silu": plain(tf.silu),
-    "mish": plain(tf.mish),
     "softplus": plain(tf.softplus),
-    "hardswish": plain(tf.hardswish),
-    "hardsigmoid": plain(tf.hardsigmoid),
     "gelu": lambda a, x: tf.gelu(x, approximate=a.get("approximate", "none")),
     "leaky_relu": lambda a, x: tf.leaky_relu(x, a["slope"]),
     "elu": lambda a, x: tf.elu(x, a["alpha"]),
@@ -398,7 +388,7 @@ GENERAL: dict[str, Oracle] = {
     "dim_value": lambda a: torch.tensor(a["dim"], dtype=DTYPES[a["dtype"].name]),
 }
 
-ORACLES: dict[str, Oracle] = {**UNARY, **BINARY, **COMPARE, **ACTIVATIONS, **VIEWS, **REDUCTIONS, **COMPOSITES, **GENERAL, **TRAINING,
+ORACLES: dict[str, Oracle] = {**NAMED, **PLAIN, **ACTIVATIONS, **VIEWS, **REDUCTIONS, **COMPOSITES, **GENERAL, **TRAINING,
                               **CONTROL, **CATALOGUE}
 NO_ORACLE = {
     "input": "is given, not computed",

@@ -1,4 +1,4 @@
-"""PyTorch's meaning of the ops in `ops/catalogue.py`."""
+"""PyTorch's meaning of quantisation, low-rank and grouped products, and of the families in the files beside this one."""
 
 from __future__ import annotations
 

@@ -94,11 +94,12 @@ def selective_scan_backward(a: dict[str, Any], *values: Any) -> Any:
 
 
 def gated_delta_rule(a: dict[str, Any], q: Any, k: Any, v: Any, g: Any, beta: Any, state: Any) -> Any:
-    """As `torch_recurrent_gated_delta_rule` of transformers' Qwen3-Next."""
+    """As `torch_recurrent_gated_delta_rule` of transformers' Qwen3-Next; without the correction its memory is that of Mamba-2."""
+    q, k = (x.repeat_interleave(v.shape[1] // x.shape[1], 1) for x in (q, k))
     out = []
     for t in range(q.shape[2]):
         state = state * g[:, :, t].exp()[..., None, None]
-        memory = (state * k[:, :, t, :, None]).sum(-2)
+        memory = (state * k[:, :, t, :, None]).sum(-2) if a.get("delta", True) else 0.0
         delta = (v[:, :, t] - memory) * beta[:, :, t, None]
         state = state + k[:, :, t, :, None] * delta[:, :, None]
         out.append((state * (a.get("scale", 1.0) * q[:, :, t, :, None])).sum(-2))

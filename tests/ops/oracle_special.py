@@ -134,7 +134,6 @@ def polynomial(a: dict[str, Any], x: Any, n: Any) -> Any:
     return getattr(torch.special, f"{shifted}{kind}_polynomial_{letter}")(x.double(), n).to(x.dtype)
 
 
-NAMES = "asin acos atan asinh acosh atanh exp2 log2 log10 atan2 copysign signbit gcd lcm"
 SMALL = {"erfc": torch.erfc, "erfinv": torch.erfinv, "lgamma": torch.lgamma, "digamma": torch.digamma, "hypot": torch.hypot,
          "nextafter": torch.nextafter}
 BESSEL = """modified_bessel_k0 modified_bessel_k1 scaled_modified_bessel_k0
@@ -142,7 +141,7 @@ scaled_modified_bessel_k1 spherical_bessel_j0"""
 WIDE = {"sinh": torch.sinh, "cosh": torch.cosh, "i0": torch.i0, "i1": torch.special.i1}
 PREFIXED = "erfcx ndtri log_ndtr i0e i1e"
 SPECIAL: dict[str, Oracle] = {
-    **{name: plain(getattr(torch, name)) for name in NAMES.split()},
+    "signbit": plain(torch.signbit),
     **{name: in_f32(fn) for name, fn in SMALL.items()},
     **{name: in_f64(fn) for name, fn in WIDE.items()},
     **{name: in_f32(getattr(torch.special, name)) for name in PREFIXED.split()},

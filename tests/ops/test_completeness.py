@@ -67,4 +67,4 @@ def test_traits_follow_families() -> None:
 
 
 def test_the_contract_is_registered() -> None:
-    assert sorted(REGISTRY) == sorted([*CONTRACT.split(), *CATALOGUE.split(), *MORE])
+    assert {*CONTRACT.split(), *CATALOGUE.split(), *MORE} <= set(REGISTRY)

@@ -71,6 +71,15 @@ VIEWS: dict[str, list[Probe]] = {
     "whole_split": [lambda k: o.Split(axis=1, sizes=(k.d,))(k.x())],
     "reshape_of_reshape": [lambda k: o.Reshape(shape=(k.d, k.b))(o.Reshape(shape=(k.b * k.d,))(k.x()))],
     "transpose_of_transpose": [lambda k: o.Transpose(perm=(1, 2, 0))(o.Transpose(perm=(0, 2, 1))(k.x(k.b, k.s, k.d)))],
+    "ones_before_transpose": [
+        lambda k: o.Reshape(shape=(1, k.d, k.b, 1, k.s))(o.Transpose(perm=(3, 1, 0, 2))(k.x(k.b, 1, k.s, k.d))),
+        lambda k: o.Reshape(shape=(k.s, k.d, k.b))(o.Transpose(perm=(1, 2, 3, 0))(k.x(k.b, 1, k.s, k.d))),
+        lambda k: o.Reshape(shape=(1, k.d, k.b))(o.Transpose(perm=(1, 0))(k.x())),
+        lambda k: o.Reshape(shape=(k.b * k.d,))(o.Transpose(perm=(1, 0))(k.x()))],
+    "transpose_between_reshapes": [
+        lambda k, n=n: o.Reshape(shape=(n, k.b, k.d, k.s))(
+            o.Transpose(perm=(0, 2, 1))(o.Reshape(shape=(n * k.b, k.s, k.d))(k.x(n, k.b, k.s, k.d)))) for n in (1, 5)] + [
+        lambda k: o.Reshape(shape=(k.b, 4, k.s))(o.Transpose(perm=(0, 2, 1))(o.Reshape(shape=(2 * k.b, k.s, 2))(k.x(k.b, 2, k.s, 2))))],
     "slice_of_slice": [lambda k: o.Slice(starts=(1,), sizes=(3,), steps=(2,))(o.Slice(starts=(2,), sizes=(8,), steps=(1,))(k.x(11))),
                        lambda k: o.Slice(starts=(1,), sizes=(2,), steps=(2,))(o.Slice(starts=(1,), sizes=(5,), steps=(2,))(k.x(11)))],
     "expand_of_expand": [lambda k: o.Expand(shape=(k.b, k.s, k.d))(o.Expand(shape=(k.s, k.d))(k.x(k.d)))],

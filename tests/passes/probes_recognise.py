@@ -111,6 +111,15 @@ def rope(k: Kit, cos: Value, sin: Value, x: Value | None = None, sign: Any = o.N
     return o.Add()(o.Mul()(x, cos), o.Mul()(o.Concat(axis=len(x.shape) - 1)(sign()(b), a), sin))
 
 
+def regrouped_rope(k: Kit) -> Value:
+    """The products regroup their rows before they are added; the row is a slice of a larger value along two axes."""
+    x, start = k.x(k.b, k.s, 9), (1 if k.b > 1 else 0)
+    rows, halves = [o.Slice(starts=(start, 0, at), sizes=(1, k.s, n), steps=(1, 1, 1))(x) for at, n in ((2, 4), (2, 2), (4, 2))], table(k)
+    one = o.Mul()(o.Reshape(shape=(k.s, 4))(rows[0]), halves)
+    two = o.Mul()(o.Reshape(shape=(k.s, 4))(o.Concat(axis=2)(o.Neg()(rows[2]), rows[1])), halves)
+    return o.Add()(*(o.Reshape(shape=(1, 1, k.s, 4))(v) for v in (one, two)))
+
+
 def turned(k: Kit, a: Value, b: Value, c: Value, s: Value) -> tuple[Value, Value]:
     return o.Sub()(o.Mul()(a, c), o.Mul()(b, s)), o.Add()(o.Mul()(b, c), o.Mul()(a, s))
 
@@ -142,7 +151,7 @@ def scalars(k: Kit) -> Value:
 ROPE: dict[str, list[Probe]] = {
     "rope": [lambda k: rope(k, table(k), table(k)), *(lambda k, u=u: rope(k, table(k), table(k, uneven=u)) for u in (-0.0, 0.1)),
              lambda k: rope(k, table(k), table(k), sign=o.Relu), scalars, lambda k: rope(k, k.c(table_row()), k.c(table_row()), k.x(4)),
-             lambda k: rope(k, o.Concat(axis=1)(c := k.x(k.s, 2), c), o.Concat(axis=1)(s := k.x(k.s, 2), s))],
+             regrouped_rope, lambda k: rope(k, o.Concat(axis=1)(c := k.x(k.s, 2), c), o.Concat(axis=1)(s := k.x(k.s, 2), s))],
     "partial_rope": [partial],
     "rope_of_halves": [halves, lambda k: o.Concat(axis=0)(*turned(k, k.scalar(), k.scalar(), k.x(3), k.x(3)))],
     "rope_of_pairs": [pairs],
@@ -153,12 +162,14 @@ def table_row() -> Any:
     return np.array([0.3, -0.5, 0.3, -0.5])
 
 
-def attention(change: Callable[[Kit, Value], Value] = lambda k, s: s, *, rank: int = 4, cast: Any = None) -> Probe:
+def attention(change: Callable[[Kit, Value], Value] = lambda k, s: s, *, rank: int = 4, cast: Any = None, heads: int | None = None,
+              guard: float | None = None) -> Probe:
     def build(k: Kit) -> Value:
-        lead = (1, k.b)[4 - rank :]
-        q, keys, v = (k.x(*lead, n, k.d) for n in (k.s, k.s + 1, k.s + 1))
+        lead, shared = (1, k.b)[4 - rank :], (1, heads or k.b)[4 - rank :]
+        q, keys, v = k.x(*lead, k.s, k.d), k.x(*shared, k.s + 1, k.d), k.x(*shared, k.s + 1, k.d)
         s = change(k, o.Matmul(transpose_b=True)(q, keys))
         p = o.Softmax(axis=len(s.shape) - 1)(s if cast is None else o.Cast(dtype=cast)(s))
+        p = p if guard is None else o.Where()(o.IsNan()(p), k.c(guard, p.dtype), p)
         out: Value = o.Matmul()(p if p.dtype is k.dtype else o.Cast(dtype=k.dtype)(p), v)
         return out
 
@@ -212,7 +223,8 @@ def scaled(c: float, at: int, op: Any = o.Mul) -> Probe:
 
 ATTENTION: dict[str, list[Probe]] = {
     "attention": [attention(), attention(rank=3), attention(rank=2), *(attention(c) for c in SCORES),
-                  *(attention(cast=d) for d in (dt.f16, dt.f32, dt.f64))],
+                  *(attention(cast=d) for d in (dt.f16, dt.f32, dt.f64)), attention(heads=1), attention(lambda k, s: o.Add()(s, k.c(0.0)))],
+    "guarded_attention": [attention(c, guard=g, heads=h) for c in (where(-INF), plus(-INF)) for g, h in ((0.0, None), (1.0, 1), (0.0, 1))],
     "mask_under_bias": [attention(lambda k, s, x=x: plus(1.0)(k, where(x)(k, s))) for x in (LOW, -1e9, -1.7e308, -65504.0, -INF)]
     + [attention(lambda k, s, x=x: o.Add()(where(LOW)(k, s), k.c(np.where(np.arange(k.s + 1) < 2, x, 0.0)))) for x in (LOW, -INF)],
     "grouped_heads": [grouped],

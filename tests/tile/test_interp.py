@@ -285,3 +285,37 @@ def test_a_store_writes_each_element_once() -> None:
     b.store(y, [0], b.full((4,), 1.0))
     with pytest.raises(ExecutionError, match="writes one element twice"):
         run(b.build(), [Buffer(np.zeros(4, np.float32), 0, (0,))], 1)
+
+
+PARTITIONS: dict[str, tuple[Kernel, list[Any], int, int]] = {  # kernel, arguments, which of them is written, programs
+    "copy": (masked_copy(), [np.ones(37, np.float32), None, 37], 1, 3),
+    "product": (matmul(), [np.ones((9, 21), np.float32), np.ones((21, 35), np.float32), None, 9, 35, 21], 2, 3),
+    "softmax": (softmax(), [np.ones((3, 45), np.float32), None, 45], 1, 3),
+}
+SHAPES = {"copy": (37,), "product": (9, 35), "softmax": (3, 45)}
+
+
+def written(name: str) -> list[int]:
+    """How many programs write each element of the result, found by running each of them alone."""
+    kernel, arguments, at, grid = PARTITIONS[name]
+    counts = np.zeros(SHAPES[name], np.int64)
+    for pid in range(grid):
+        result = np.full(SHAPES[name], np.nan, np.float32)
+        run(kernel, [result if i == at else a for i, a in enumerate(arguments)], grid, order=[pid])
+        counts += ~np.isnan(result)
+    return [int(c) for c in counts.reshape(-1)]
+
+
+@pytest.mark.parametrize("name", PARTITIONS)
+def test_tiles_of_a_partition_do_not_overlap(name: str) -> None:
+    assert set(written(name)) == {1}, "every element has one program, tails of odd sizes included"
+
+
+def test_an_overlap_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs whose tiles begin one element early."""
+    b = KernelBuilder("early")
+    x, y, n = b.view("x", f32, (1,)), b.view("y", f32, (1,)), b.index("n")
+    first = b.maximum(b.pid * 16 - 1, 0)
+    b.store(y, [first], b.load(x, [first], (16,), limit=[n - first]), limit=[n - first])
+    monkeypatch.setitem(PARTITIONS, "copy", (b.build(), *PARTITIONS["copy"][1:]))
+    assert 2 in written("copy")

@@ -173,6 +173,24 @@ def test_split_asks_for_profit() -> None:
     assert SplitLoops(max_size=3).run(copy_kernel(masked_loop("lt"))) == 0
 
 
+@pytest.mark.parametrize("kind", ["square", "loaded", "equal"])
+def test_loops_that_cannot_be_split_stay(kind: str) -> None:
+    """A condition that is not linear in the counter, depends on data or holds at one place has no split point: text and bits stay."""
+    b = KernelBuilder("whole")
+    x, y, n, m = b.view("x", f32, (1,)), b.view("y", f32, (1,)), b.index("n"), b.index("m")
+    with b.loop(0, n, 8) as loop:
+        i = loop.index
+        b.store(y, [i], b.load(x, [i], (8,)) * 2.0)
+        condition = {"square": lambda: b.compare("lt", i * i, m), "equal": lambda: b.compare("eq", i, m),
+                     "loaded": lambda: b.reshape(b.cmp("lt", b.load(x, [i], (1,)), 20.0), ())}[kind]()
+        with b.if_(condition):
+            b.store(y, [i + 200], b.load(x, [i], (8,)) + 1.0)
+    kernel = b.build()
+    before = to_text(kernel)
+    assert SplitLoops().run(kernel) == 0 and to_text(kernel) == before
+    assert SplitLoops().run(masked_loop("lt")) > 0, "a loop of the same work that can be split is"
+
+
 def test_nested_loops_split_at_both_levels() -> None:
     changed = optimise(matmul(), [HoistInvariants(), SplitLoops()], check=True)
     assert ops(changed).count("for") == 6  # two over columns, each with two over depth
@@ -198,6 +216,9 @@ def test_a_wrong_split_point_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None
         (lambda a, b, c: c - a * b, ["neg", "fma"]),
         (lambda a, b, c: (a * b + c) * a + b, ["fma", "fma"]),
         (lambda a, b, c: a * b + a * c, ["mul", "fma"]),
+        (lambda a, b, c: a * b + (b * c + (c * a + a)), ["fma"] * 3),
+        (lambda a, b, c: ((a * b + c) * b + a) * c + b, ["fma"] * 3),
+        (lambda a, b, c: (a * b + b * c) + (a * c + c * c), ["mul", "fma", "mul", "fma", "add"]),
     ],
 )
 def test_fma_forms(build: Any, text: list[str]) -> None:
@@ -213,7 +234,7 @@ def test_fma_forms(build: Any, text: list[str]) -> None:
     run(fused, [data, out], 1)
     run(kernel, [data, exact], 1)
     np.testing.assert_allclose(out, build(*data.astype(np.float64)), rtol=1e-5, atol=1e-6)
-    assert not np.array_equal(out, exact) or len(text) == 2, "one rounding less shows somewhere in sixteen values"
+    assert not np.array_equal(out, exact) or len(text) >= 2, "one rounding less shows somewhere in sixteen values"
 
 
 def test_fma_with_nan_and_infinities() -> None:

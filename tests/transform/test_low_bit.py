@@ -124,13 +124,31 @@ def test_four_bit_codes_of_other_tools_are_packed_as_they_are() -> None:
     np.testing.assert_allclose(tw.training.unpack_blocks(packed, name), (q - np.repeat(zero, 128, 1)) * wide, atol=15 * 1e-2 * 2**-11)
 
 
+@pytest.mark.parametrize("bits, group, name", [(8, 64, "U8_64"), (8, 16, "U8_16"), (4, 128, "U4_128"), (8, 768, "U8_256"),
+                                               (4, 48, "U4_16")])
+def test_unsigned_groups_with_zero_points_multiply_in_f32(bits: int, group: int, name: str) -> None:
+    """Any group that is a multiple of 16 columns; scales and zero points in f32, so that a product is off by rounding alone."""
+    k = 768
+    q, zero = rng.integers(0, 1 << bits, (37, k)).astype(np.uint8), rng.integers(0, 1 << bits, (37, k // group))
+    scale, x = rng.uniform(1e-3, 1e-2, (37, k // group)).astype(np.float32), rng.normal(size=(3, k)).astype(np.float32)
+    packed, found = tw.training.pack_scaled(q, scale, zero, bits=bits)
+    assert found == name
+    numbers = (q - np.repeat(zero, group, 1).astype(np.float64)) * np.repeat(scale, group, 1)
+    got = tw.jit(lambda x: tw.quantised_matmul(x, packed, format=name))(x)
+    np.testing.assert_allclose(got, x.astype(np.float64) @ numbers.T, rtol=1e-5, atol=1e-5 * np.abs(numbers).sum(1).max())
+    middle, found = tw.training.pack_scaled(q, scale, bits=bits)
+    want = (q - np.float32(1 << (bits - 1))) * np.repeat(scale, group, 1)
+    np.testing.assert_allclose(tw.training.unpack_blocks(middle, found), want, atol=1e-5)
+
+
 def test_packing_rejects_what_it_cannot_write() -> None:
     for codes, scale, zero, message in (
-        (np.zeros((4, 64), np.float32), 1, None, r"needs codes \[n, k\] of float8_e4m3fn, float8_e5m2 or i8"),
+        (np.zeros((4, 64), np.float32), 1, None, r"needs codes \[n, k\] of u8, i8, float8_e4m3fn or float8_e5m2"),
         (np.zeros((4, 64), ml_dtypes.float8_e5m2), 1, None, "F8_E5M2 needs a multiple of 128 columns, got 64"),
         (np.full((4, 64), 8, np.int8), 1, None, r"codes of Q4_0 are -8 \.\.\. 7, got 8 \.\.\. 8"),
         (np.zeros((4, 64), np.int8), np.ones((4, 4)), None, r"scale must be one number, .* got \[4, 4\] for codes 4x64"),
         (np.zeros((4, 64), np.int8), 1e5, 3, "a scale does not fit in f16"),
+        (np.zeros((4, 64), np.uint8), np.ones((4, 8)), 3, "groups of u8 codes have 16, 32, 64, 128, 256 columns or more, got 8 in 4x64"),
     ):
         with pytest.raises(InputError, match=message):
             tw.training.pack_scaled(codes, scale, zero)

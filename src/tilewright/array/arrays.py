@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import operator
 import sys
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from ..runtime.outputs import new_array
 
 Fn = Callable[..., Any]
 _refs = sys.getrefcount
+_WRITES = {"copyto", "put", "place", "putmask", "fill_diagonal", "put_along_axis"}  # NumPy's functions that write their first argument
 ALONE = 3  # references to a header that only its Array holds: the slot, a local name, the argument of getrefcount
 
 
@@ -40,6 +41,21 @@ class Array:
     __array_priority__ = 1000
     _a: np.ndarray[Any, Any]
     _node: Any
+
+    if TYPE_CHECKING:  # `operators.py` enters these; functions of `tw.` serve them
+        def _binary(self, other: Any, /) -> Array: ...
+        def _unary(self) -> Array: ...
+        def _method(self, *args: Any, **options: Any) -> Array: ...
+        __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __floordiv__ = __rfloordiv__ = _binary
+        __mod__ = __rmod__ = __pow__ = __rpow__ = __matmul__ = __rmatmul__ = __and__ = __rand__ = __or__ = __ror__ = __xor__ = _binary
+        __rxor__ = __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = __lt__ = __le__ = __gt__ = __ge__ = _binary
+        __eq__ = __ne__ = _binary  # type: ignore[assignment]
+        __neg__ = __pos__ = __abs__ = __invert__ = _unary
+        sum = prod = max = min = mean = std = var = all = any = argmax = argmin = cumsum = cumprod = sort = argsort = clip = _method
+        round = conj = repeat = dot = trace = take = _method
+        nonzero: Callable[[], tuple[Array, ...]]
+        real: Array
+        imag: Array
 
     def __init__(self) -> None:
         raise ArgumentError("Array: use tw.asarray, tw.zeros, tw.arange ... to make one")
@@ -305,7 +321,11 @@ class Array:
         if found is not None:
             made = found(*(wrap(x) if type(x) is np.ndarray else x for x in inputs))
         else:
-            got = getattr(ufunc, method)(*(x.__array__() if isinstance(x, Array) else x for x in inputs), **kwargs)
+            given = [x.__array__() if isinstance(x, Array) else x for x in inputs]
+            if method == "at" and type(inputs[0]) is Array:
+                del given[0]
+                given.insert(0, own(inputs[0]))
+            got = getattr(ufunc, method)(*given, **kwargs)
             made = tuple(map(wrapped, got)) if isinstance(got, tuple) else wrapped(got)
         if out is None:
             return made
@@ -325,6 +345,8 @@ class Array:
                 return found(*args, **kwargs)
             except TypeError:  # arguments that only NumPy's function has
                 pass
+        if function.__name__ in _WRITES and args and type(args[0]) is Array:
+            return function(own(args[0]), *plain(args[1:]), **plain(kwargs))
         got = function(*plain(args), **plain(kwargs))
         return rewrapped(got)
 
@@ -340,6 +362,10 @@ class Array:
         if dl_device is not None and tuple(map(int, dl_device)) != (1, 0):
             raise BufferError(f"Array: lies on the CPU (1, 0), asked for {tuple(dl_device)}")
         a = ready(self)
+        if any(s < 0 for s in a.strides):  # PyTorch ends the process when it is given such
+            if copy is False:
+                raise BufferError(f"Array: negative strides cannot be exported without a copy, got strides={a.strides}")
+            a, copy = a.copy(), None
         if a.dtype.kind == "V" or a.dtype.name in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
             from ..runtime.dlpack import export
 
@@ -378,6 +404,9 @@ class Array:
 _new = object.__new__
 
 
+ArrayLike = Array | np.ndarray[Any, Any] | np.generic | complex | Sequence[Any]  # what functions of `tw.` take for an array
+
+
 def wrap(a: np.ndarray[Any, Any]) -> Array:
     """An Array of this header."""
     x: Array = _new(Array)
@@ -386,8 +415,8 @@ def wrap(a: np.ndarray[Any, Any]) -> Array:
 
 
 def wrapped(a: Any) -> Any:
-    """Arrays and scalars of NumPy as Arrays; anything else as it is."""
-    return wrap(np.asarray(a)) if isinstance(a, (np.ndarray, np.generic)) else a
+    """Arrays and scalars of NumPy as Arrays; anything else, and objects and strings in NumPy's arrays, as it is."""
+    return wrap(np.asarray(a)) if isinstance(a, (np.ndarray, np.generic)) and a.dtype.kind not in "OSUMm" else a
 
 
 def ready(x: Array) -> np.ndarray[Any, Any]:
@@ -412,8 +441,10 @@ class Node:
         raise NotImplementedError
 
 
-def refuse_writing(x: Array) -> None:
-    raise BufferError("Array: its buffer is read-only; write with x[...] = value, or copy with x.numpy()")
+def refuse_buffer(x: Array) -> None:
+    """Consumers that write, and those that take any memory for bytes: `torch.asarray(x)` would see them as floats, in one axis."""
+    raise BufferError("Array: its buffer is read-only and has a dtype and a shape; write with x[...] = value, take x.numpy(), x.torch() or "
+                      "torch.from_dlpack(x) for a library, and x.tobytes() for the bytes")
 
 
 def attribute(x: Array, name: str) -> Any:
@@ -499,7 +530,7 @@ def own_tree(tree: Any) -> Any:
 def rewrapped(tree: Any) -> Any:
     """The opposite of `plain`."""
     if isinstance(tree, (np.ndarray, np.generic)):
-        return wrap(np.asarray(tree))
+        return wrapped(tree)
     if type(tree) in (list, tuple):
         return type(tree)(map(rewrapped, tree))
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):

@@ -15,7 +15,8 @@ from ..core.tensors import is_tensor
 from ..runtime.memory import OutOfMemory
 from ..transform import control, custom, derive
 from ..transform import vmap as batching
-from ..transform.lib import ALIASES, FUNCTIONS
+from ..transform.lib import ALIASES, FUNCTIONS, function
+from ..transform.lib.elementwise import ON_FLOATS
 from ..transform.trace import Tracer, as_array, tracing, user_place
 from . import lazy, native, operators
 from .api import contractions, creation, elementwise, info, more, protocols, reductions, searching, shapes
@@ -147,6 +148,12 @@ def offer(api: Mapping[str, Fn], traced: Mapping[str, Fn], aliases: Mapping[str,
     return found | {name: compiled_only(fn) for name, fn in forms.items() if name not in found}
 
 
+def on_floats(name: str, compiled: Fn) -> Fn:
+    """A function of one float Array with a kernel of its own."""
+    shown = str(inspect.signature(compiled).replace(return_annotation=inspect.Signature.empty))
+    return native.function(name, 1, elementwise.activation(name, compiled), re.sub(r": '[^']*'", "", shown)[1:-1])
+
+
 def _transform(make: Fn) -> Fn:
     """A transform of functions whose result runs on plain arrays."""
 
@@ -247,9 +254,7 @@ for _operands, _names in ((1, elementwise.UNARY), (2, elementwise.BINARY)):
         if _name != "round":  # which has a second argument
             OFFERED[_name] = native.function(_name, _operands, OFFERED[_name], elementwise.SIGNATURES[_operands])
 for _name in elementwise.ACTIVATIONS:
-    _python = elementwise.activation(_name, OFFERED[_name])
-    _shown = str(inspect.signature(OFFERED[_name]).replace(return_annotation=inspect.Signature.empty))
-    OFFERED[_name] = native.function(_name, 1, _python, re.sub(r": '[^']*'", "", _shown)[1:-1])
+    OFFERED[_name] = on_floats(_name, OFFERED[_name])
 OFFERED["where"] = native.function("where", 3, OFFERED["where"], "condition, x1=None, x2=None, /")
 for _name in reductions.NATIVE:
     OFFERED[_name] = native.function(_name, "_reduce", OFFERED[_name], reductions.NATIVE[_name])
@@ -261,8 +266,25 @@ for _name in (*operators.METHODS, "astype"):
         native.method(_name, OFFERED[_name])
 
 
-def __getattr__(name: str) -> Fn:  # not as globals: `any` and `abs` are Python's in this module
+OFFERED |= {_fn.__name__: _fn for _fn in (grad, value_and_grad, checkpoint, vmap, jacobian, hessian, jvp, vjp, scan, cond, while_loop,
+                                          fori_loop, custom_vjp, custom_jvp, custom_op)}
+
+
+def public(name: str) -> Fn:
+    """A function of `tw.`, also of an op that was registered after this module was read."""
+    if name not in OFFERED and (made := function(name)) is not None:
+        found = compiled_only(made)
+        OFFERED[name] = on_floats(name, found) if name in ON_FLOATS else found
     try:
         return OFFERED[name]
     except KeyError:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+        raise AttributeError(f"module 'tilewright' has no attribute {name!r}") from None
+
+
+__getattr__ = public  # not as globals: `any` and `abs` are Python's in this module
+
+
+def names() -> set[str]:
+    """Of all functions of `tw.`."""
+    function("")  # enters ops that were registered since
+    return {name for name in (*OFFERED, *FUNCTIONS, *ALIASES) if not name.startswith("_")}

@@ -2,13 +2,14 @@
 among the arguments are copied there at each call."""
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..compile import compile_graph, graph_signature
 from ..core import dtypes as dt
+from ..core.dims import Expr
 from ..core.errors import InputError
 from ..core.pytree import Spec
 from ..core.target_spec import TargetSpec
@@ -65,6 +66,7 @@ class CompiledOnGpu:
 
     def __init__(self, fn: Callable[..., Any], spec: Spec, leaves: Sequence[Any], donated: Sequence[int], target: TargetSpec) -> None:
         self.traced: Traced = trace(fn, spec, leaves)
+        self.spec, self.leaves = spec, list(leaves)
         graph = self.traced.graph
         self.arrays = [i for i, x in enumerate(leaves) if isinstance(x, Leaf)]
         self.types = [graph.inputs[k].type for k in range(len(self.arrays))]
@@ -74,11 +76,12 @@ class CompiledOnGpu:
         if graph.donated:
             check = overlap_check(session.interface, session.name)
             session.apart = lambda addresses: check(np.array(addresses, np.int64))
-        plain = not any(isinstance(x, Leaf) and x.weak for x in leaves)  # numbers are copied, which is no short way
+        plain = not any(isinstance(x, Expr) for x in self.traced.statics.values())
+        plain = plain and not any(isinstance(x, Leaf) and x.weak for x in leaves)  # numbers are copied, which is no short way
         self._ends = Ends(spec, leaves, self.traced.out_spec, self.traced.n_leaves, self.traced.statics) if plain else None
         self._short: tuple[Any, Any] = (None, None)  # (the session's short way, ours around it)
 
-    def __call__(self, leaves: Sequence[Any]) -> Any:
+    def __call__(self, leaves: Sequence[Any], sizes: Mapping[str, int]) -> Any:
         from ..runtime.cuda import driver as cuda_driver
 
         cuda_driver.enter()
@@ -88,7 +91,7 @@ class CompiledOnGpu:
         else:
             self.session.apart([_place(x, k) for k, x in enumerate(given)])
             found = self.session.in_place(*given)
-        return self.traced.result([found] if len(self.traced.graph.outputs) == 1 else found)
+        return self.traced.result([found] if len(self.traced.graph.outputs) == 1 else found, sizes)
 
     def short(self, slow: Callable[..., Any]) -> Callable[..., Any] | None:
         """The short way of the last call, with generated text that takes arguments apart and puts the result together, if there is one."""

@@ -8,16 +8,19 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from os import PathLike
 from typing import Any
 
 import numpy as np
 
-from ..compile import compile_graph, graph_signature, target_spec
+from ..compile import compile_graph, target_spec
 from ..core import dtypes as dt
-from ..core.errors import InputError
+from ..core.dims import Expr
+from ..core.errors import InputError, UnsupportedError
 from ..core.exact import key_of
-from ..core.pytree import Spec, flatten, unflatten
+from ..core.pytree import SCALARS, Spec, flatten, unflatten
+from ..core.signature import Fixed, Signature, Size, Slot
 from ..core.target_spec import TargetSpec
 from ..core.tensors import is_masked, is_tensor, tensor_to_numpy
 from ..runtime.donation import overlap_check
@@ -28,10 +31,11 @@ from ..transform import lib as _lib  # noqa: F401  gives tracers their operators
 from ..transform.trace import Leaf, Traced, leaf_of, python_type, trace, tracing
 from .arrays import Array, own_tree, plain, rewrapped
 from .donate import pair_donated
+from .dynamic import Dynamic, positional
 from .gpu import CompiledOnGpu, gpu_leaf, is_on_gpu
 from .programs import Programs
 from .shell import Ends
-from .torch_function import TorchFunction, as_tensors, torch_function, wants_gradients
+from .torch_function import TorchFunction, as_tensors, wants_gradients
 
 Fn = Callable[..., Any]
 _numbers_of_functions = itertools.count()
@@ -50,10 +54,12 @@ class Compiled:
         graph = self.traced.graph
         arrays = [i for i, x in enumerate(leaves) if isinstance(x, Leaf)]
         graph.donated = pair_donated(graph, [arrays.index(i) for i in donated if i in arrays])
-        self.session: Session = compile_graph(graph, graph_signature(graph), target_spec("cpu"))
+        self.session: Session = compile_graph(graph, called_as(fn, spec, leaves, self.traced), target_spec("cpu"))
+        self.session.model.framework = "numpy"
         self.spec, self.leaves = spec, list(leaves)
         self.kept: list[Any] = []
-        ends = Ends(spec, leaves, self.traced.out_spec, self.traced.n_leaves, self.traced.statics)
+        names = {s.name: f"s{k}" for k, s in enumerate(self.session.interface.symbols)}
+        ends = Ends(spec, leaves, self.traced.out_spec, self.traced.n_leaves, self.traced.statics, names)
         self.call = None if ends.shell is None else self._generated(ends, slow)
 
     def _generated(self, ends: Ends, slow: Callable[..., Any]) -> Any:
@@ -80,18 +86,44 @@ class Compiled:
         return out
 
 
+def called_as(fn: Fn, spec: Spec, leaves: Sequence[Any], traced: Traced) -> Signature:
+    """How a session of a traced function is called: like the function."""
+    params, names = positional(fn), list[str]()
+
+    def walk(spec: Spec, name: str) -> None:
+        if spec.type == "leaf":
+            names.append(name)
+        for k, child in enumerate(spec.children):
+            walk(child, f"{name}_{spec.keys[k] if k < len(spec.keys) else k}")
+
+    args, kwargs = spec.children
+    for k, child in enumerate(args.children):
+        walk(child, params[k] if k < len(params) else f"args_{k}")
+    for k, child in zip(kwargs.keys, kwargs.children, strict=True):
+        walk(child, k)
+    arrays = [i for i, x in enumerate(leaves) if isinstance(x, Leaf)]
+    inputs = tuple(Slot(arrays.index(i)) if isinstance(x, Leaf) else Fixed(x) for i, x in enumerate(leaves))
+    statics, slots = traced.statics, itertools.count()
+    outputs = tuple(Slot(next(slots)) if i not in statics else Size(statics[i]) if isinstance(statics[i], Expr) else Fixed(statics[i])
+                    for i in range(traced.n_leaves))
+    found = [names[i] if names.count(names[i]) == 1 else f"{names[i]}_{i}" for i in arrays]
+    return Signature(params, spec, traced.out_spec, inputs, outputs, tuple(found))
+
+
 class Jit:
     """A compiled function. `lower(*args)` gives the session of one signature (its `report()` and `profile()`), `clear()` forgets all.
+    `save(path)` writes a compiled function to a file that `tw.load` reads.
     Of more than `programs.KEPT` signatures the least lately used are forgotten, and compiled again when they come back.
 
     Threads: any number may call one jitted function at once, `lower` and `clear` it. A signature that is new to several of them may be
     traced by each. Donated arrays are written and for one call at a time."""
 
     def __init__(self, fn: Fn, *, donate: Sequence[int] = (), static: Sequence[int | str] = (), numbers: str = "traced",
-                 target: str | TargetSpec | None = None, programs: Programs | None = None) -> None:
+                 target: str | TargetSpec | None = None, programs: Programs | None = None, dynamic: Any = None) -> None:
         """`target` None: the GPU where an argument lies there, else the CPU. `programs` is a store that several functions share."""
         functools.update_wrapper(self, fn)
         self.fn, self.donate, self.static, self.numbers, self.target = fn, tuple(donate), tuple(static), numbers, target
+        self.dynamic = None if dynamic is None else Dynamic(fn, dynamic)
         self._programs = Programs() if programs is None else programs
         self._number = next(_numbers_of_functions)
         self._fast: Any = self._dispatch
@@ -115,9 +147,9 @@ class Jit:
             raise InputError(f"jit: {self.fn.__name__} was called with arguments that changed while it ran")
         if any(type(x) is Array for x in flatten((args, kwargs))[0]):
             return self._on_arrays(args, kwargs)
-        compiled, leaves = self._find(args, kwargs)
+        compiled, leaves, sizes = self._find(args, kwargs)
         if isinstance(compiled, CompiledOnGpu):
-            result = compiled(leaves)
+            result = compiled(leaves, sizes)
             self._fast = compiled.short(self._dispatch) or self._dispatch
             return result
         if wants_gradients(leaves):
@@ -126,16 +158,17 @@ class Jit:
                                  "call it inside torch.no_grad(), or leave out donate")
             return self._differentiable(*args, **kwargs)
         given, named = unflatten(compiled.spec, compiled.prepared(leaves))
-        if compiled.call is None:
-            raise InputError(f"jit: arguments and results must be nested tuples, lists, dicts and named tuples, got {compiled.spec}")
-        self._fast = compiled.call
-        result = compiled.call(given, named, PREPARED)
+        if compiled.call is None:  # containers of other classes, and sizes that no axis has by itself
+            result = compiled.session(*given, **named)
+        else:
+            self._fast = compiled.call
+            result = compiled.call(given, named, PREPARED)
         return as_tensors(result) if any(map(is_tensor, leaves)) else result
 
     @functools.cached_property
     def _differentiable(self) -> TorchFunction:
         """For tensors whose gradients PyTorch wants."""
-        return torch_function(self.fn)
+        return TorchFunction(self.fn, self.dynamic)
 
     def _on_arrays(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Arrays among the arguments: the program reads their memory, and its results are Arrays. Donated ones are written in place where
@@ -143,11 +176,13 @@ class Jit:
         given = [own_tree(x) if i in self.donate or i - len(args) in self.donate else plain(x) for i, x in enumerate(args)]
         return rewrapped(self._fast(tuple(given), plain(kwargs), None))
 
-    def _find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Compiled | CompiledOnGpu, list[Any]]:
+    def _find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Compiled | CompiledOnGpu, list[Any], dict[str, int]]:
+        """The program for these arguments, their leaves and the values of their dynamic sizes."""
         leaves, spec = flatten((args, kwargs))
         fixed = self._static_leaves(spec)
         target = self.target if self.target is not None else "cuda" if any(map(is_on_gpu, leaves)) else "cpu"
         types = [x if i in fixed or not self._is_array(x) else _type(x, target) for i, x in enumerate(leaves)]
+        types, sizes = (types, {}) if self.dynamic is None else self.dynamic.applied(spec, types)
         try:
             key = (target, spec, *map(key_of, types))
             found: Compiled | CompiledOnGpu | None = self._programs.get(self._number, key)
@@ -161,7 +196,7 @@ class Jit:
             else:
                 found = CompiledOnGpu(self.fn, spec, types, donated, target_spec(target))
             self._programs.put(self._number, key, found)
-        return found, leaves
+        return found, leaves, sizes
 
     def _is_array(self, x: Any) -> bool:
         return is_data(x) or (self.numbers == "traced" and python_type(x) is not None)
@@ -181,7 +216,29 @@ class Jit:
 
     def lower(self, *args: Any, **kwargs: Any) -> Session:
         """The session for these arguments, compiled but not run."""
-        return self._find(args, kwargs)[0].session
+        return self._find(plain(args), plain(kwargs))[0].session
+
+    def save(self, path: str | PathLike[str], /, *args: Any, **kwargs: Any) -> None:
+        """Write the compiled function to one file; `tw.load` reads it as a session that is called like the function. Example arguments
+        say which signature, and compile it; without any it is the one that has been compiled."""
+        name = getattr(self.fn, "__name__", "function")
+        keys = self._programs.of(self._number)
+        if args or kwargs or (not keys and not positional(self.fn)):
+            program = self._find(plain(args), plain(kwargs))[0]
+        elif len(keys) == 1:
+            program = self._programs.get(self._number, keys[0])
+        else:
+            known = f"for {len(keys)} signatures" if keys else "for no arguments yet"
+            raise InputError(f"jit: {name} has been compiled {known}; say which one to save with example arguments, save(path, *args)")
+        signature = program.session.model.signature
+        for what, roles in (("argument", signature.inputs), ("result", signature.outputs)):
+            for role in roles:
+                if isinstance(role, Fixed) and not isinstance(role.value, SCALARS):
+                    raise UnsupportedError(f"save: {name} has a static {what} of type {type(role.value).__name__}; a file holds strings, "
+                                           "numbers, booleans and None")
+        if isinstance(program, CompiledOnGpu) and signature != called_as(self.fn, program.spec, program.leaves, program.traced):
+            raise UnsupportedError(f"save: {name} runs on a GPU; there files hold functions of arrays by position, with arrays as results")
+        program.session.save(path)
 
     def clear(self) -> None:
         """Forget every compiled signature."""
@@ -245,7 +302,7 @@ def _check_static(fn: Fn, static: Sequence[int | str]) -> None:
 
 
 def jit(fn: Fn | None = None, *, donate: int | Sequence[int] = (), static: int | str | Sequence[int | str] = (),
-        target: str | TargetSpec | None = None) -> Any:
+        target: str | TargetSpec | None = None, dynamic: Mapping[str | int, Any] | None = None) -> Any:
     """Compile a function of arrays: `tw.jit(f)`, `@tw.jit`, `@tw.jit(donate=(0, 1))`, `tw.jit(f, target="cuda")`.
 
     Arguments and results are NumPy arrays, numbers and nested containers of them; where an argument is an Array, results are Arrays; where
@@ -253,9 +310,12 @@ def jit(fn: Fn | None = None, *, donate: int | Sequence[int] = (), static: int |
     results of the same types come back in their memory. `static` arguments (positions or names) are fixed at compile time; other
     values than before compile again. `target` is "cpu", "cuda" or an architecture like "sm_90a"; without it, "cuda" where an argument is
     a CUDA tensor. On a GPU results are CUDA tensors, and NumPy arrays and numbers among the arguments are copied there.
+
+    `dynamic` maps parameters (names or positions) to {axis: tw.Dim(...)}, or to {axis: "N"} for any size from 1 on, nested as the argument
+    is: one program serves all sizes. In the function such a size is a symbol, with arithmetic and comparisons that its limits decide.
     """
     if fn is None:
-        return functools.partial(jit, donate=donate, static=static, target=target)
+        return functools.partial(jit, donate=donate, static=static, target=target, dynamic=dynamic)
     if not callable(fn):
         raise InputError(f"jit: needs a function, got a {type(fn).__name__}")
     if any(isinstance(a, bool) or not isinstance(a, int) for a in _numbers(donate)):
@@ -263,4 +323,4 @@ def jit(fn: Fn | None = None, *, donate: int | Sequence[int] = (), static: int |
     _check_static(fn, _numbers(static))
     if target is not None and target != "cpu" and target_spec(target).kind != "cuda":
         raise InputError(f"jit: target is 'cpu', 'cuda' or an architecture like 'sm_90a', got {target!r}; references run with tw.compile")
-    return Jit(fn, donate=_numbers(donate), static=_numbers(static), target=target)
+    return Jit(fn, donate=_numbers(donate), static=_numbers(static), target=target, dynamic=dynamic)

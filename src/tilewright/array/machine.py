@@ -12,7 +12,7 @@ import platform
 import re
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,8 @@ SHARES = 64  # pieces of a large run that threads take from one another
 STREAMED = 8 << 20  # bytes that no cache holds
 NONE = b"none"
 _FOLDERS = ("core", "ir", "ops", "transform", "passes", "tile", "kernels", "target/cpu")
+_OTHERS = {"__pycache__", "cuda", "attention", "control", "conv", "fft", "fourier", "index", "linalg", "matmul", "packed", "quant",
+           "random", "sort", "splat"}  # folders of ops that no function here is made of
 # Traced functions whose special cases are not those of the array API, or that report errors: NumPy's loops serve them.
 WITHOUT = frozenset({"floor_divide", "remainder", "pow", "fmod", "float_power", "bitwise_left_shift", "bitwise_right_shift", "gcd", "lcm"})
 # Kernels that are expressions of several functions: the traced sign of NaN is 0.
@@ -45,16 +47,26 @@ _keep: list[Any] = []  # linked code and tables, for as long as the process live
 
 @functools.cache
 def _stamp() -> str:
-    """Changes with any source that shapes kernels: names, sizes and times of the files."""
-    digest = blake2b(digest_size=10)
-    root = Path(__file__).parents[1]
-    for folder in _FOLDERS:
-        for base, _, names in os.walk(root / folder):
-            for name in sorted(names):
-                if name.endswith(".py"):
-                    info = os.stat(os.path.join(base, name))
-                    digest.update(f"{name} {info.st_size} {info.st_mtime_ns}\n".encode())
-    return digest.hexdigest()
+    """Changes with any source that shapes kernels: names, sizes and times of the files. (Half of the first call of a process.)"""
+    root = os.path.dirname(os.path.dirname(__file__))
+    seen, left = [], [os.path.join(root, folder) for folder in _FOLDERS]
+    while left:
+        with os.scandir(left.pop()) as entries:
+            for e in entries:
+                if e.name.endswith(".py"):
+                    info = e.stat()
+                    seen.append((e.name, info.st_size, info.st_mtime_ns))
+                elif "." not in e.name and e.name not in _OTHERS:
+                    left.append(e.path)
+    return blake2b(repr(sorted(seen)).encode(), digest_size=10).hexdigest()
+
+
+def _registered_outside() -> str:
+    """The same of files outside the package that register ops."""
+    base = sys.modules.get("tilewright.ops.base")  # without it nobody has registered any
+    modules = {op.__module__ for op in base.REGISTRY.values() if not op.__module__.startswith("tilewright.")} if base else set()
+    infos = [(name, os.stat(file)) for name in sorted(modules) if (file := getattr(sys.modules.get(name), "__file__", None))]
+    return " ".join(f"{name} {info.st_size} {info.st_mtime_ns}" for name, info in infos)
 
 
 @functools.cache
@@ -79,7 +91,7 @@ def kernel_of(form: str, name: str, ins: tuple[dt.DType, ...], out: dt.DType) ->
     if name in WITHOUT:
         return 0
     target = host_target()
-    text = f"eager {form} {name} {' '.join(map(str, ins))} -> {out} {_stamp()}"
+    text = f"eager {form} {name} {' '.join(map(str, ins))} -> {out} {_stamp()} {_registered_outside()}"
     symbol = "tw_e_" + blake2b(text.encode(), digest_size=10).hexdigest()
     key = object_key(text, target)
     code = _cache().get(key)
@@ -115,13 +127,13 @@ def _compiled(form: str, name: str, ins: tuple[dt.DType, ...], out: dt.DType, sy
     from ..passes.pipeline import run_pipeline
     from ..target.cpu.emit import emit_kernel
     from ..target.cpu.jit import compile_ir
-    from ..transform.lib import ALIASES, FUNCTIONS
+    from ..transform.lib import function
     from ..transform.trace import Leaf, trace
 
     target = host_target()
     size = {n: sym(n, 0 if n == "N" else 1, H.ROW if n == "R" else 1 << 40) for n in "NARLB"}
     shape, axis, result, words = FORMS[form]
-    library = _expression(name, FUNCTIONS, ALIASES) if "(" in name else FUNCTIONS.get(ALIASES.get(name, name))
+    library = _expression(name) if "(" in name else function(name)
     if library is None:
         return None
     found = library if axis is None else lambda x: library(x, axis=axis)
@@ -151,9 +163,11 @@ def _compiled(form: str, name: str, ins: tuple[dt.DType, ...], out: dt.DType, sy
     return compile_ir(emit_kernel(dataclasses.replace(launch.kernel, name=symbol), target), target)
 
 
-def _expression(text: str, functions: Mapping[str, Callable[..., Any]], aliases: Mapping[str, str]) -> Callable[..., Any]:
+def _expression(text: str) -> Callable[..., Any]:
     """The function of i0, i1, ... that an expression of functions names."""
     import ast
+
+    from ..transform.lib import function
 
     tree = ast.parse(re.sub(r"\)(\w+)", r", '\1')", text).replace("(, ", "("), mode="eval").body
 
@@ -163,7 +177,9 @@ def _expression(text: str, functions: Mapping[str, Callable[..., Any]], aliases:
         if isinstance(node, ast.Constant):
             return node.value
         assert isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-        return functions[aliases.get(node.func.id, node.func.id)](*(value(a, given) for a in node.args))
+        named = function(node.func.id)
+        assert named is not None
+        return named(*(value(a, given) for a in node.args))
 
     return lambda *given: value(tree, given)
 
@@ -308,11 +324,15 @@ def is_turned(a: Header) -> bool:
 def tight(a: Header) -> Header:
     """A contiguous copy; of a transposed matrix in blocks, by all threads."""
     native = machine()
-    if native is None or not is_turned(a):
-        made = new_array(a.shape, a.dtype)
-        made[...] = a
-        return made
     made = new_array(a.shape, a.dtype)
+    if native is None or not is_turned(a):
+        steps = [abs(s) for s, n in zip(a.strides, a.shape, strict=True) if n > 1]
+        if native is None or a.size < 1024 or not a.flags.aligned or a.ndim > H.AXES or steps[-1] > min(*steps, 4 * a.itemsize) or \
+                steps[-1] in (0, a.itemsize):
+            made[...] = a
+        else:
+            execute(native, 0, [a], made, made.nbytes)
+        return made
     rows, columns = a.shape
     try:
         run = native.free.pop()
@@ -453,6 +473,8 @@ def _columns(native: Machine, name: str, a: Header, kept: int, made: Header, out
     source, width = a.reshape(*a.shape[:kept], -1) if a.ndim - kept > 1 else a, a.itemsize
     if a.ndim - kept > 1 and not np.shares_memory(source, a):
         return None
+    if kept and source.shape[kept - 1] > 1 and abs(source.strides[kept - 1]) != width:  # rows with gaps
+        source = np.moveaxis(tight(np.moveaxis(source, -1, 0)), 0, -1)
     order = sorted(range(kept), key=lambda i: -abs(source.strides[i]))
     if order != list(range(kept)):
         return None

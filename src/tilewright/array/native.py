@@ -139,7 +139,7 @@ def install() -> None:
     native.slots[H.MATMUL] = id(product)
     _word(numbers + _MATMUL).value = native.library.address("tw_eager_matmul")
     native.slots[H.CASTS] = id(_casts) + _BYTES
-    native.slots[H.REFUSE] = id(arrays.refuse_writing)
+    native.slots[H.REFUSE] = id(arrays.refuse_buffer)
     # As a native method, not a function: the interpreter would inline a function and never see the slot.
     setattr(Array, "__getitem__", _new_method(Array, ctypes.addressof(method)))  # noqa: B010
     _word(_word(at + _AS_MAPPING).value + 8).value = entry

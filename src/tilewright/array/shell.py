@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from ..core.dims import Expr
 from ..core.exact import same
 from ..core.pytree import Spec, find_class
+from ..plan.values import dim_source
 from ..runtime.fastcall import Shell
 from ..transform.trace import Leaf
 
@@ -18,8 +20,9 @@ MISS = "return slow(args, kwargs, out)"
 class Ends:
     """Builds a `Shell`; `names` are the objects its text refers to. Structures of unknown classes have none (`shell` is None)."""
 
-    def __init__(self, in_spec: Spec, leaves: Sequence[Any], out_spec: Spec, n_leaves: int, statics: Mapping[int, Any]) -> None:
-        """`leaves`: a `Leaf` for each array argument, the value itself for a static one."""
+    def __init__(self, in_spec: Spec, leaves: Sequence[Any], out_spec: Spec, n_leaves: int, statics: Mapping[int, Any],
+                 sizes: Mapping[str, str] | None = None) -> None:
+        """`leaves`: a `Leaf` for each array argument, the value itself for a static one; `sizes`: the variable of each dynamic size."""
         self.names: dict[str, Any] = {"array": np.array}
         self.lines: list[str] = []
         self._count = 0
@@ -44,6 +47,7 @@ class Ends:
                 plain = isinstance(leaf, (int, str, bytes)) or (type(leaf) is float and leaf != 0 and leaf == leaf)  # equal is the same
                 differs = f"type(l{i}) is not type({value}) or l{i} != {value}" if plain else f"not {self._bound(same)}(l{i}, {value})"
                 self.lines.append(f"if l{i} is not {value} and ({differs}): {MISS}")
+        self._sizes = dict(sizes or {})
         self._out = iter(range(n_leaves))
         self._array = iter(range(n_leaves))
         result = self._together(out_spec, statics)
@@ -77,6 +81,8 @@ class Ends:
         """The expression of the result; empty where it has none."""
         if spec.type == "leaf":
             i = next(self._out)
+            if isinstance(statics.get(i), Expr):
+                return f"({dim_source(statics[i], self._sizes)})"
             return self._bound(statics[i]) if i in statics else f"y{next(self._array)}"
         parts = [self._together(c, statics) for c in spec.children]
         if not all(parts):

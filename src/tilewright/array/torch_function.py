@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from ..core.tensors import is_tensor, numpy_to_tensor, torch_dtypes
 from ..ir.types import TensorType
 from ..transform.trace import Leaf, Traced, trace
 from ..transform.vjp import differentiable, split_vjp
+from .dynamic import Dynamic
 from .programs import Programs
 
 Fn = Callable[..., Any]
@@ -50,6 +51,7 @@ class Program:
         self.wanted = tuple(wanted)
 
         def compiled(g: Any) -> Any:
+            g.call_symbols = tuple(s for s in graph.symbols() if s not in g.symbols())  # the backward pass may see no array of that size
             return compile_graph(g, graph_signature(g), target) if g.outputs else None
 
         if any(wanted):
@@ -58,10 +60,10 @@ class Program:
         else:
             self.forward, self.backward = compiled(graph), None
 
-    def run(self, session: Any, tensors: Sequence[Any]) -> list[Any]:
+    def run(self, session: Any, tensors: Sequence[Any], sizes: Mapping[str, int]) -> list[Any]:
         if session is None:
             return []
-        found = session(*tensors)
+        found = session.run_with(sizes, *tensors) if sizes else session(*tensors)
         return list(found) if isinstance(found, tuple) else [found]
 
 
@@ -72,10 +74,10 @@ def _function() -> Any:
 
     class Call(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, program: Program, *tensors: Any) -> Any:
-            found = program.run(program.forward, [t.detach() for t in tensors])
+        def forward(ctx: Any, program: Program, sizes: Mapping[str, int], *tensors: Any) -> Any:
+            found = program.run(program.forward, [t.detach() for t in tensors], sizes)
             outputs = found[: program.count]
-            ctx.program = program
+            ctx.program, ctx.sizes = program, sizes
             ctx.save_for_backward(*found[program.count :])
             ctx.mark_non_differentiable(*(t for t, float_ in zip(outputs, program.floats, strict=True) if not float_))
             return tuple(outputs)
@@ -85,8 +87,8 @@ def _function() -> Any:
         def backward(ctx: Any, *cotangents: Any) -> Any:
             program: Program = ctx.program
             given = [g.contiguous() for g, float_ in zip(cotangents, program.floats, strict=True) if float_]
-            found = iter(program.run(program.backward, [*ctx.saved_tensors, *given]))
-            return (None, *(next(found) if w else None for w in program.wanted))
+            found = iter(program.run(program.backward, [*ctx.saved_tensors, *given], ctx.sizes))
+            return (None, None, *(next(found) if w else None for w in program.wanted))
 
     return Call
 
@@ -94,9 +96,9 @@ def _function() -> Any:
 class TorchFunction:
     """What `tw.torch_function` gives."""
 
-    def __init__(self, fn: Fn) -> None:
+    def __init__(self, fn: Fn, dynamic: Dynamic | None = None) -> None:
         functools.update_wrapper(self, fn)
-        self.fn = fn
+        self.fn, self.dynamic = fn, dynamic
         self._programs = Programs()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -111,6 +113,7 @@ class TorchFunction:
         grad = torch.is_grad_enabled()
         wanted = tuple(grad and t.requires_grad for t in tensors)
         types = [_leaf(x) if is_tensor(x) else x for x in leaves]
+        types, sizes = (types, {}) if self.dynamic is None else self.dynamic.applied(spec, types)
         try:
             key = (*devices, spec, wanted, *map(key_of, types))
             program: Program | None = self._programs.get(0, key)
@@ -120,10 +123,10 @@ class TorchFunction:
             program = Program(self.fn, spec, types, wanted, *devices)
             self._programs.put(0, key, program)
         if any(wanted):
-            outputs = list(_function().apply(program, *tensors))
+            outputs = list(_function().apply(program, sizes, *tensors))
         else:
-            outputs = program.run(program.forward, [t.detach() for t in tensors])
-        return program.traced.result(outputs)
+            outputs = program.run(program.forward, [t.detach() for t in tensors], sizes)
+        return program.traced.result(outputs, sizes)
 
     def __repr__(self) -> str:
         return f"<torch_function {getattr(self.fn, '__name__', self.fn)}>"

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..core.dims import Dim, symbols
-from ..kernels.cuda.kernel import SimtKernel, reads_late
+from ..kernels.cuda.kernel import SimtKernel, identified, reads_late
 from ..kernels.launch import Argument, Launch, Pointer, Program, Variant, Word
 from ..plan.values import DimTable
 from ..runtime.cuda import driver as gpu
@@ -53,9 +53,8 @@ def make_late(program: Program, called: set[str]) -> bool:
         if found and reads_late(way.kernel):
             assert isinstance(way.kernel, SimtKernel)
             kernel = copy.copy(way.kernel)
-            kernel.name += "_late" + "_".join(str(i) for i in sorted(found))
             kernel.indirect = found
-            object.__setattr__(way, "kernel", kernel)  # a variant is frozen
+            object.__setattr__(way, "kernel", identified(kernel))  # a variant is frozen
     return True
 
 

@@ -1,4 +1,5 @@
-"""Time our workloads against other runtimes, interleaved in one run; a row counts only when all outputs agree with PyTorch.
+"""Time our workloads against other runtimes, interleaved in one run; a row counts only when all outputs agree with PyTorch. Errors are
+the largest difference from float64 over the largest value, ours and PyTorch's own.
 
 WORDS pick workloads whose name contains one of them. `--ablate` compiles each workload with one optional pass switched off at a
 time and shows what the pass is worth there; passes without which the same program comes out are named and not timed.
@@ -122,6 +123,8 @@ def compare(out: Console, name: str, module: Any, inputs: tuple[Any, ...], peers
                 row.setdefault("left_out", {})[peer] = f"{type(e).__name__}: {e}"[:200]
         say("timing")
         times = measure(calls, rounds=rounds)
+        exact = _exact(module, inputs)
+        row |= {"exact_error": distance(flat(session(*inputs)), exact), "eager_exact_error": distance(want, exact)}
     row["us"] = {k: statistics.median(v) * 1e6 for k, v in times.items()}
     row |= _problem(row["error"])
     others = [k for k in times if k != "tilewright"]
@@ -131,7 +134,8 @@ def compare(out: Console, name: str, module: Any, inputs: tuple[Any, ...], peers
         faster = ratio(times["tilewright"], times[best])
         row |= {"best": best, "ratio": faster.median, "low": faster.low, "high": faster.high}
         line += f"  {best:>8s} {seconds(row['us'][best] / 1e6):>10s}  ratio {faster}"
-    out.print(f"{line}  error {row['error']:.1e}  ready {row['ready_s']:.2f} s", soft_wrap=True)
+    errors = f"error {row['exact_error']:.1e} (PyTorch {row['eager_exact_error']:.1e})"
+    out.print(f"{line}  {errors}  ready {row['ready_s']:.2f} s", soft_wrap=True)
     for text in [*(f"{k} left out: {v}" for k, v in row.get("left_out", {}).items()), *([row["problem"]] if "problem" in row else [])]:
         out.print(f"    [red]{text}[/]", soft_wrap=True)
     return [row]
@@ -187,6 +191,13 @@ def ablate(out: Console, name: str, module: Any, inputs: tuple[Any, ...], rounds
             out.print(f"    [red]without {r['without']}: {r['problem']}[/]", soft_wrap=True)
     out.print()
     return rows
+
+
+def _exact(module: Any, inputs: tuple[Any, ...]) -> list[Any]:
+    """The module's results in float64."""
+    import copy
+
+    return flat(copy.deepcopy(module).double()(*(x.double() if x.is_floating_point() else x for x in inputs)))
 
 
 def _program(session: Session) -> list[Any]:

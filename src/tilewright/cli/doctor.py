@@ -220,11 +220,13 @@ def _model_name() -> str:
 
 
 def show(findings: list[Finding]) -> None:
+    from rich.markup import escape
+
     from .console import console, table
 
     out = console()
     for section in dict.fromkeys(f.section for f in findings):
-        rows = [(f.name, SYMBOL[f.status], f.value) for f in findings if f.section == section]
+        rows = [(escape(f.name), SYMBOL[f.status], escape(f.value)) for f in findings if f.section == section]
         out.print(table(section, ("", "", ""), rows), "")
     bad = sum(f.status == "problem" for f in findings)
     out.print("[green]Everything needed is here.[/]" if not bad else f"[red]{bad} problem{'s' if bad > 1 else ''}.[/]")

@@ -161,7 +161,8 @@ def _factory(text: str) -> Any:
 
     module_name, _, name = text.partition(":")
     if not name:
-        raise InputError(f"inspect: MODEL must be a .tw file or module:factory, got {text!r}")
+        kinds = "a .tw, .onnx, .gguf or .ptx file, a folder of a language model, or module:factory"
+        raise InputError(f"inspect: MODEL must be {kinds}, got {text!r}")
     sys.path.insert(0, os.getcwd())  # as `python -m` does: a factory usually lies in the current folder
     try:
         module = import_module(module_name)

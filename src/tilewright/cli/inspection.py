@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from ..ir.graph import Graph, Node, Value
@@ -41,6 +41,7 @@ def inspect_session(
     data.stages = _stages(session, imported, disable)
     data.compile_stages = list(report["stages_s"].items())
     data.boxes = boxes(final)
+    data.lines = source_lines({b.place for b in data.boxes if b.place})
     if session.executable is None:
         return data
     kinds = {b.name: b.kind for b in data.boxes}
@@ -65,6 +66,26 @@ def inspect_session(
     return data
 
 
+def source_lines(places: Collection[str]) -> dict[str, str]:
+    """The text of `file.py:12` for files that a loaded module comes from. A name that two modules share is left out."""
+    import linecache
+    import sys
+
+    files: dict[str, set[str]] = {}
+    wanted = {p.rpartition(":")[0] for p in places}
+    for module in list(sys.modules.values()):
+        path = getattr(module, "__file__", None) or ""
+        for name in wanted:
+            if path == name or path.endswith("/" + name):
+                files.setdefault(name, set()).add(path)
+    found = {}
+    for place in places:
+        name, _, line = place.rpartition(":")
+        if len(files.get(name, ())) == 1 and line.isdigit():
+            found[place] = linecache.getline(next(iter(files[name])), int(line)).strip()
+    return {place: text for place, text in found.items() if text}
+
+
 def boxes(graph: Graph) -> list[Box]:
     """What to draw: inputs, computed nodes and outputs. Views are seen through, constants are listed in their readers' boxes."""
     found: list[Box] = []
@@ -77,7 +98,8 @@ def boxes(graph: Graph) -> list[Box]:
         detail = "\n".join([*_body(n), *(["reads " + ", ".join(weights)] if weights else [])])
         types = ", ".join(map(str, n.types))
         sources = dict.fromkeys(v.node.name for v in map(_root, n.operands) if v.op.name != "constant")
-        found.append(Box(n.name, kind, title, types, detail, tuple(sources)))
+        place, _, module = n.place.rpartition(" at ")[2].partition(" in ")
+        found.append(Box(n.name, kind, title, types, detail, tuple(sources), place, module))
     for i, v in enumerate(graph.outputs):
         source = _root(v)
         found.append(

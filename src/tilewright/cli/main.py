@@ -24,6 +24,7 @@ COMMANDS = {
     "chat": "talk to a language model (GGUF file or Hugging Face folder)",
     "generate": "continue a prompt with a language model",
     "bench-llm": "prompt and decode speed of a language model, and its share of the memory bandwidth",
+    "quantize": "write a GGUF model with its matrices in another format (Q4_K, Q6_K, Q8_0 ...)",
     "splat": "draw scenes of Gaussian splats, train them from photographs, show them in a browser",
     "digest": "the number that stands for a saved session, to pin it with tw.load(path, digest=...)",
     "doctor": "what this machine offers, and what is missing",

@@ -65,14 +65,40 @@ def workloads() -> dict[str, Build]:
 
         return Logits(GPT2LMHeadModel(GPT2Config(use_cache=False))), (torch.randint(0, 50257, (1, length)),)
 
+    class Hidden(nn.Module):
+        def __init__(self, model: Any) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, ids: Any, mask: Any) -> Any:
+            return self.model(input_ids=ids, attention_mask=mask).last_hidden_state
+
+    def minilm(batch: int, length: int) -> tuple[Any, tuple[Any, ...]]:
+        """all-MiniLM-L6-v2's shape, with random weights: times do not depend on them."""
+        from transformers import BertConfig, BertModel
+
+        config = BertConfig(hidden_size=384, num_hidden_layers=6, num_attention_heads=12, intermediate_size=1536)
+        return Hidden(BertModel(config, add_pooling_layer=False)), (
+            torch.randint(0, 30000, (batch, length)), torch.ones(batch, length, dtype=torch.long))
+
+    def resnet(batch: int) -> tuple[Any, tuple[Any, ...]]:
+        from transformers import ResNetConfig, ResNetForImageClassification
+
+        return Logits(ResNetForImageClassification(ResNetConfig(num_labels=1000))), (torch.randn(batch, 3, 224, 224),)
+
     table: dict[str, Build] = {}
-    for b, d in [(1, 512), (32, 512), (128, 512), (1, 2048), (32, 2048)]:
+    for b, d in [(1, 512), (32, 512), (128, 512), (1, 2048), (32, 2048), (128, 2048)]:
         table[f"mlp {b}x{d}"] = lambda b=b, d=d: (Mlp(d), (torch.randn(b, d),))  # type: ignore[misc]
-    for b, s, d in [(1, 16, 64), (1, 64, 128), (4, 64, 128), (1, 128, 256), (1, 512, 768)]:
-        table[f"block {b}x{s}x{d}"] = lambda b=b, s=s, d=d: (Block(d, max(2, d // 64)), (torch.randn(b, s, d),))  # type: ignore[misc]
-    table["block-naive 1x128x256"] = lambda: (Block(256, 4, naive=True), (torch.randn(1, 128, 256),))
-    for length in (16, 256):
+    for b, s, d in [(1, 16, 64), (4, 16, 64), (1, 64, 128), (4, 64, 128), (1, 128, 256), (4, 128, 256), (1, 512, 768)]:
+        for naive in (False, True) if d > 64 else (False,):
+            table[f"block{'-naive' * naive} {b}x{s}x{d}"] = lambda b=b, s=s, d=d, naive=naive: (  # type: ignore[misc]
+                Block(d, max(2, d // 64), naive), (torch.randn(b, s, d),))
+    for length in (16, 64, 256):
         table[f"gpt2-124m S={length}"] = lambda length=length: gpt2(length)  # type: ignore[misc]
+    for b, s in [(1, 16), (1, 128), (8, 128)]:
+        table[f"minilm {b}x{s}"] = lambda b=b, s=s: minilm(b, s)  # type: ignore[misc]
+    for b in (1, 4):
+        table[f"resnet50 b={b}"] = lambda b=b: resnet(b)  # type: ignore[misc]
     table["eltwise 1M"] = lambda: (Chain(), (torch.randn(1024, 1024), torch.randn(1024, 1024)))
     table["softmax 512x512"] = lambda: (nn.Softmax(-1), (torch.randn(512, 512),))
 

@@ -10,8 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import gcd
+from numbers import Integral
+from typing import Any
 
-from .errors import ParseError
+from .errors import ParseError, SizeError
 
 UNBOUNDED = 1 << 62
 
@@ -44,11 +46,18 @@ Atom = Symbol | Call
 Monomial = tuple[Atom, ...]  # sorted by text; () is the constant term
 
 
+def _foreign(other: Any) -> bool:
+    """Whether an operand is no dim: a float, an array or a traced value."""
+    return type(other) is not int and type(other) is not Expr and not isinstance(other, Integral)
+
+
 @dataclass(frozen=True)
 class Expr:
-    """A polynomial with at least one symbol. Arithmetic with ints and Exprs gives a normal-form Dim (an int when constant)."""
+    """A polynomial with at least one symbol. Arithmetic with ints and Exprs gives a normal-form Dim (an int when constant); with other
+    numbers and arrays, inside a traced function, a traced number (`beyond`, which `transform` gives)."""
 
     terms: tuple[tuple[Monomial, int], ...]
+    __array_ufunc__ = None  # NumPy leaves operators to this class
 
     @cached_property
     def _hash(self) -> int:
@@ -57,17 +66,66 @@ class Expr:
     def __hash__(self) -> int:
         return self._hash
 
+    def beyond(self, operator: str, other: Any) -> Any:
+        """The result of an operator whose other operand is no dim."""
+        return NotImplemented
+
     def __add__(self, other: Dim) -> Dim:
-        return _make([*self.terms, *_terms(other)])
+        return self.beyond("__add__", other) if _foreign(other) else _make([*self.terms, *_terms(other)])
 
     def __mul__(self, other: Dim) -> Dim:
+        if _foreign(other):
+            return self.beyond("__mul__", other)  # type: ignore[no-any-return]
         return _make([(_merge(m, n), a * b) for m, a in self.terms for n, b in _terms(other)])
 
     def __sub__(self, other: Dim) -> Dim:
-        return self + -1 * other
+        return self.beyond("__sub__", other) if _foreign(other) else self + -1 * other
 
     def __rsub__(self, other: int) -> Dim:
-        return -1 * self + other
+        return self.beyond("__rsub__", other) if _foreign(other) else -1 * self + other
+
+    def __truediv__(self, other: Any) -> Any:
+        return self.beyond("__truediv__", other)
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return self.beyond("__rtruediv__", other)
+
+    def __pow__(self, other: Any) -> Any:
+        if type(other) is int and 1 <= other <= 8:
+            return product([self] * other)
+        return self.beyond("__pow__", other)
+
+    def __lt__(self, other: Dim) -> bool:
+        return self._decided("<", other, -1 * (self - other) - 1)
+
+    def __le__(self, other: Dim) -> bool:
+        return self._decided("<=", other, -1 * (self - other))
+
+    def __gt__(self, other: Dim) -> bool:
+        return self._decided(">", other, self - other - 1)
+
+    def __ge__(self, other: Dim) -> bool:
+        return self._decided(">=", other, self - other)
+
+    def _decided(self, sign: str, other: Dim, room: Dim) -> bool:
+        """Whether room >= 0, where the ranges of the symbols say so."""
+        lo, hi = bounds(room)
+        if lo >= 0 or hi < 0:
+            return lo >= 0
+        raise SizeError(f"trace: {self} {sign} {other} depends on a size that is not known while the function is traced; {self._advice()}")
+
+    def __index__(self) -> int:
+        raise SizeError(f"trace: the value of the size {self} is needed here, and not known while it is traced; {self._advice()}")
+
+    __int__ = __index__
+
+    def __float__(self) -> float:
+        raise SizeError(f"trace: float() needs the value of the size {self}, which is not known while the function is traced; multiply it "
+                        "with 1.0")
+
+    def _advice(self) -> str:
+        return ("declare tighter limits, tw.Dim(name, lo, hi), leave the axis out of dynamic, or use tw.scan for loops and tw.where for "
+                "conditions")
 
     def __neg__(self) -> Dim:
         return -1 * self
@@ -76,13 +134,13 @@ class Expr:
     __rmul__ = __mul__
 
     def __floordiv__(self, other: Dim) -> Dim:
-        return floordiv(self, other)
+        return self.beyond("__floordiv__", other) if _foreign(other) else floordiv(self, other)
 
     def __rfloordiv__(self, other: int) -> Dim:
-        return floordiv(other, self)
+        return self.beyond("__rfloordiv__", other) if _foreign(other) else floordiv(other, self)
 
     def __mod__(self, other: Dim) -> Dim:
-        return self - floordiv(self, other) * other
+        return self.beyond("__mod__", other) if _foreign(other) else self - floordiv(self, other) * other
 
     @cached_property
     def symbols(self) -> frozenset[Symbol]:

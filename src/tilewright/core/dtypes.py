@@ -60,15 +60,17 @@ _BY_NP = {d.np: d for d in ALL}
 _BY_LONG_NAME = {d.np.name: d for d in ALL}
 
 
-def dtype(name: str | DType | np.dtype[Any] | type) -> DType:
-    """The DType for a short name (`"f32"`), NumPy's name (`"float32"`), a NumPy dtype or a DType.
+def dtype(name: Any) -> DType:
+    """The DType for a short name (`"f32"`), NumPy's name (`"float32"`), a dtype of NumPy or PyTorch, or a DType.
 
     >>> dtype("bf16").itemsize, dtype(np.float32).name
     (2, 'f32')
     """
     if isinstance(name, DType):
         return name
-    if isinstance(name, str):
+    if type(name).__module__ == "torch":  # torch.bfloat16: told by its text, so that torch need not be imported
+        found = _BY_LONG_NAME.get(str(name).removeprefix("torch."))
+    elif isinstance(name, str):
         found = _BY_NAME.get(name) or _BY_LONG_NAME.get(name)
     else:
         try:

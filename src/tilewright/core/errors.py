@@ -29,6 +29,10 @@ class TraceError(TilewrightError):
     """A traced function did something with a traced value that needs its elements, or used it outside its function."""
 
 
+class SizeError(TraceError, TypeError):
+    """A traced function did something with a dynamic size that needs its value."""
+
+
 class CompileError(TilewrightError):
     """A pass, a template or a target rejected the program."""
 

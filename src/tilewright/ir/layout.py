@@ -36,7 +36,7 @@ class Layout:
     def dense(self) -> Layout:
         """The same shape without gaps, with axes in this layout's order (row-major where strides are not known)."""
         known = all(isinstance(s, int) for s in self.strides)
-        order = sorted(range(len(self.shape)), key=lambda i: -abs(int(self.strides[i])) if known else i)  # type: ignore[arg-type]
+        order = sorted(range(len(self.shape)), key=lambda i: -abs(int(self.strides[i])) if known else i)
         back = tuple(order.index(i) for i in range(len(order)))
         return Layout.contiguous(tuple(self.shape[i] for i in order)).permute(back)
 

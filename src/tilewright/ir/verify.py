@@ -89,7 +89,7 @@ def _check_region(body: Graph, where: str) -> None:
     _verify(body, where)
     if any(n.op.name == "fused" for n in body.nodes):
         raise VerifyError(f"{where}: a region inside a region")
-    anchors = [n for n in body.nodes if not (n.op.traits.elementwise or n.op.traits.view or n.op.traits.source)]
+    anchors = [n for n in body.nodes if n.op.traits.anchor]
     if any(n.op.name in ("attention", "q8_attention") for n in anchors):  # it may rotate queries and keys, and append to its caches
         anchors = [n for n in anchors if n.op.name not in ("rope", "update_slice", "q8_blocks")]
     if len(anchors) == 2 and anchors[1].op.name == "quantise_rows":  # rounding the anchor's result may follow it

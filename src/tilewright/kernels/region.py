@@ -47,7 +47,7 @@ class Region:
     def __post_init__(self) -> None:
         self.leaves: dict[Value, Operand] = dict(zip(self.body.inputs, self.operands, strict=True))
         # a rope may stand before an attention; the attention is then the anchor
-        anchors = [n for n in reversed(self.body.nodes) if is_anchor(n)]
+        anchors = [n for n in reversed(self.body.nodes) if n.op.traits.anchor]
         # rounding the anchor's result to codes may stand behind it
         self.tail = anchors[0] if len(anchors) > 1 and isinstance(anchors[0].op, QuantiseRows) else None
         self.anchor = next((n for n in anchors if n is not self.tail), None)
@@ -95,11 +95,6 @@ class Region:
                 seen.add(n)
                 stack.extend(v.node for v in n.operands)
         return False
-
-
-def is_anchor(node: Node) -> bool:
-    t = node.op.traits
-    return not (t.elementwise or t.view or t.source)
 
 
 def scalar_constant(value: Value) -> float | None:

@@ -13,8 +13,6 @@ from ..core.target_spec import TargetSpec
 from ..ir.graph import Graph, Node, Value
 from ..ir.layout import Layout
 from ..ops.attention.backward import AttentionBackward as AttentionBackwardOp
-from ..ops.attention.forward import Attention as AttentionOp
-from ..ops.attention.saved import AttentionSaved as AttentionSavedOp
 from ..ops.control.flow import CONTROL
 from ..ops.fused import Fused
 from ..ops.state import UpdateSlice as UpdateSliceOp
@@ -61,7 +59,6 @@ TEMPLATES: list[Template] = [
     Rope(), Concat(), Elements(),
 ]
 
-BY_HEADS = (AttentionOp, AttentionSavedOp)  # their results lie as the projection behind them reads them
 GATHERS = {"panels": "gather", "strips": "qgather"}  # lookups that read a table in a form made for a product
 
 
@@ -309,7 +306,7 @@ class Selector:
             op, cache = update.op, self.places[update.operands[0]]
             assert isinstance(op, UpdateSliceOp)
             return Operand(v.type, cache.buffer, cache.layout.slice(op.axis, op.start, v.shape[op.axis]))
-        if region.anchor is not None and isinstance(region.anchor.op, BY_HEADS) and len(v.shape) == 4:
+        if region.anchor is not None and region.anchor.op.by_heads and len(v.shape) == 4:
             layout = result_layout(v.shape)
         if v in self.joined:
             return self._part(v)

@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from ..array.arrays import Array as OurArray
+from ..array.arrays import plain, rewrapped
 from ..array.jit import Jit
 from ..core.dims import Dim, product
 from ..core.dtypes import ALL
@@ -155,6 +157,8 @@ class OpaqueFunction:
                  for x, a in zip(args, o.signature.inputs, strict=True)]
         if tracing():
             return self._traced(*given)
+        if any(type(x) is OurArray for x in given):
+            return rewrapped(self(*map(plain, given)))
         arrays = [_array(x, f"{o.name}: argument {i}", None) for i, x in enumerate(given)]
         found = self._compiled(*arrays)
         if not any(map(is_tensor, args)):
@@ -227,7 +231,7 @@ class _HostFunction(OpaqueFunction):
             pointers, numbers, error = words[: n + m], words[n + m : -1], words[-1]
             try:
                 dims: dict[str, Dim] = dict(zip(sizes, numbers, strict=True))
-                shapes = [tuple(int(Signature._size(d, dims, o.name, o.name)) for d in a.dims or ())  # type: ignore[arg-type]
+                shapes = [tuple(int(Signature._size(d, dims, o.name, o.name)) for d in a.dims or ())
                           for a in (*sig.inputs, *sig.outputs)]
                 given = [_seen(p, s, d.np) for p, s, d in zip(pointers[:n], shapes[:n], dtypes, strict=True)]
                 for a in given:
@@ -291,7 +295,7 @@ def native_op(signature: str, function: Any, *, args: Sequence[str], name: str =
 
     def ref(*arrays: Array) -> Any:
         bound = sig.bind([TensorType(dtype_of(a.dtype), a.shape) for a in arrays], o.names, name)
-        outs = [np.empty(tuple(int(d) for d in t.shape), t.dtype.np) for t in bound.outputs]  # type: ignore[arg-type]
+        outs = [np.empty(tuple(int(d) for d in t.shape), t.dtype.np) for t in bound.outputs]
         held = dict(zip(o.names, (*(np.ascontiguousarray(a).reshape(a.shape) for a in arrays), *outs), strict=True))
         words = []
         for a in args:

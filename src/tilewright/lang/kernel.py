@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from ..array.arrays import Array as OurArray
+from ..array.arrays import own, plain, rewrapped
 from ..array.gpu import is_on_gpu
 from ..compile import target_spec
 from ..core.dims import evaluate
@@ -63,6 +65,8 @@ class KernelFunction:
         return self if instance is None else functools.partial(self, instance)
 
     def __call__(self, *args: Any, out: Any = None, **constants: Any) -> Any:
+        if not tracing() and any(type(x) is OurArray for x in args):  # results are Arrays, too
+            return _wrapped(self(*map(plain, args), out=out, **constants), out)
         if out is None and not tracing():  # arrays that look like those of an earlier call need no checks
             try:
                 known = self._plans.get(_looks(args, (), constants))
@@ -157,7 +161,7 @@ class KernelFunction:
             if len(self._compiled) >= KEPT:
                 self._compiled.clear()
             kernel = self._compiled[key] = CpuKernel(d, bound, values, classes, target)
-        sizes = {n: int(v) for n, v in bound.dims.items()}  # type: ignore[arg-type]
+        sizes = {n: int(v) for n, v in bound.dims.items()}
         return kernel, kernel.plan(sizes, [tuple(s // a.itemsize for s in a.strides) for a in every]), bound.outputs
 
     def _returned(self, results: Sequence[Array], args: Sequence[Any], out: Any) -> Any:
@@ -181,6 +185,8 @@ class KernelFunction:
     def debug(self, *args: Any, show: Callable[[str], Any] = print, **constants: Any) -> Any:
         """Run in the interpreter, one program after the other: `print` in the kernel shows tiles, positions outside an array and `assert`s
         that fail are errors with their line. Results that no program wrote are NaN (or a noisy number)."""
+        if any(type(x) is OurArray for x in args):
+            return rewrapped(self.debug(*map(plain, args), show=show, **constants))
         self._check_call(args, constants)
         results = run_debugged(self.definition, self._arrays(args), constants, show)
         return self._returned(results, args, None)
@@ -220,6 +226,10 @@ class KernelFunction:
         every = [*arrays, *self._results(bound.outputs, None)]
         over, inputs, outputs = symbolic(d, bound, values, [_class(a) for a in every])
         return to_text(build(d, over, inputs, outputs, values, "cpu").launch.kernel)
+
+
+def _wrapped(results: Any, out: Any) -> Any:
+    return rewrapped(results) if out is None else out
 
 
 def _looks(arrays: Sequence[Any], held: tuple[Any, ...], constants: dict[str, Any]) -> tuple[Any, ...]:
@@ -279,7 +289,7 @@ def _flat(a: Array, known: Sequence[int | None]) -> Flat:
 
 
 def _numbers(t: TensorType) -> tuple[int, ...]:
-    return tuple(int(d) for d in t.shape)  # type: ignore[arg-type]
+    return tuple(int(d) for d in t.shape)
 
 
 def _noise(t: TensorType) -> Array:
@@ -303,6 +313,8 @@ def _class(a: Array) -> tuple[int | None, ...]:
 
 def _memory(x: Any) -> Array:
     """An array over the memory of what was given for `out`."""
+    if type(x) is OurArray:
+        return own(x)
     if isinstance(x, np.ndarray) or is_tensor(x):
         return x if isinstance(x, np.ndarray) else tensor_to_numpy(x)
     try:

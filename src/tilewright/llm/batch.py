@@ -18,7 +18,8 @@ from ..core.dims import Expr, sym
 from ..ir.graph import Graph, Value
 from ..ir.types import TensorType
 from ..ops.index.sampling import NUMBERS, SETTINGS
-from .decoder import Cache, Decoder
+from .decoder import Caches, Decoder
+from .recurrent import Rows, mix
 
 if TYPE_CHECKING:
     from .generation import Stream
@@ -45,16 +46,16 @@ class BatchDecoder(Decoder):
         settings = self.graph.input(TensorType(dt.f32, (n, len(SETTINGS))), "settings")
         numbers = self.graph.input(TensorType(dt.i64, (n, len(NUMBERS))), "numbers")
         first = len(self.graph.inputs)
-        lanes = [[(self.new_cache(f"k{i}_{lane}"), self.new_cache(f"v{i}_{lane}")) for i in range(c.layers)] for lane in range(n)]
+        lanes = [[self.layer_caches(i, f"_{lane}") for i in range(c.layers)] for lane in range(n)]
         x = self.embed(ids)
         for i in range(c.layers):
             x = self.together(i, x, lanes)
         logits = self.logits(x)
         tokens = o.Sample()(logits, seen, settings, numbers, name="sample")
-        after = [part for caches in lanes for pair in caches for cache in pair for part in cache]
+        after = [part for layers in lanes for caches in layers for cache in caches for part in cache]
         self.graph.outputs = [logits, tokens, *after]
         self.graph.donated = {first + i: 2 + i for i in range(len(after))}
-        self.graph.call_symbols = tuple(s for p in self.lengths for s in p.symbols)
+        self.graph.call_symbols = tuple(s for p in self.lengths for s in p.symbols) if self.attends else ()
         return self.graph
 
     def positions(self) -> Value:
@@ -62,19 +63,29 @@ class BatchDecoder(Decoder):
         parts = [o.iota(self.graph, (1,), 0, dt.i64, start=p) for p in self.lengths]
         return o.concat(parts, 0)
 
-    def together(self, i: int, x: Value, lanes: list[list[tuple[Cache, Cache]]]) -> Value:
+    def together(self, i: int, x: Value, lanes: list[list[Caches]]) -> Value:
         """One layer; updates the caches in `lanes`."""
-        c, name = self.config, f"blk.{i}."
-        q, k, v = self.qkv(name, self.norm(x, name + "attn_norm"), only_last=False)
-        q, k = self.head_norm(q, name + "attn_q_norm"), self.head_norm(k, name + "attn_k_norm")
-        rows = []
-        for lane, past in enumerate(self.lengths):
-            self.past = past
-            own = [o.slice_(part, 2, lane, 1) for part in (q, k, v)]
-            y, k_cache, v_cache = self.attend(i, own[0], own[1], own[2], *lanes[lane][i], past)
-            lanes[lane][i] = k_cache, v_cache
-            rows.append(o.reshape(o.transpose(y, (0, 2, 1, 3)), (1, c.heads * c.head_dim)))
-        return self.after_attention(i, x, self.linear(name + "attn_output", o.concat(rows, 0), c.width))
+        c, name, mixer = self.config, f"blk.{i}.", self.config.layer_mixer(i)
+        h, before = self.norm(x, name + "attn_norm"), [layers[i] for layers in lanes]
+        after: list[Caches] = [() for _ in lanes]
+        mixed: list[Value] = []
+        if mixer != "recurrent":
+            q, k, v, gate = self.qkv(name, h, only_last=False)
+            rows = []
+            for lane, past in enumerate(self.lengths):
+                self.past = past
+                own = [o.slice_(part, 2, lane, 1) for part in (q, k, v)]
+                y, *caches = self.attend(i, own[0], own[1], own[2], before[lane][0], before[lane][1], past)
+                after[lane] = tuple(caches)
+                rows.append(o.reshape(o.transpose(y, (0, 2, 1, 3)), (1, c.heads * c.head_dim)))
+            mixed.append(self.attended(name, o.concat(rows, 0), gate))
+        if mixer != "attention":
+            each = Rows(1, [(caches[-2][0], caches[-1][0]) for caches in before])
+            mixed.append(mix(self, i, h, each, last=False))
+            after = [(*own, *((part,) for part in state)) for own, state in zip(after, each.states, strict=True)]
+        for layers, renewed in zip(lanes, after, strict=True):
+            layers[i] = renewed
+        return self.after_mixing(i, x, mixed)
 
     def logits_shape(self) -> tuple[int, ...]:
         return self.lanes, self.config.vocab
@@ -120,7 +131,14 @@ class BatchCall:
                 room.numbers[lane, 2] = s.state.length + 1
             env = {f"P{lane}": state.length for lane, state in enumerate(states)}
             inputs = (room.ids, room.seen, room.settings, room.numbers)
-            self.call(states, env, inputs, (room.logits, room.tokens))
+            for s in streams:
+                s.state.mark()
+            try:
+                self.call(states, env, inputs, (room.logits, room.tokens))
+            except BaseException:
+                for s in streams:
+                    s.state.undo()
+                raise
             for s in streams:
                 s.state.fill(s.state.length + 1)
                 s.note()

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Literal
 
 from ..core.errors import FormatError, UnsupportedError
@@ -29,6 +30,38 @@ class RopeConfig:
         return replace(self, factors=factors, long_factors=(), original=0)
 
 
+Mixer = str  # attention, recurrent or both
+
+
+@dataclass(frozen=True)
+class Recurrence:
+    """The recurrent part of a layer: a causal convolution of every channel, then a scan whose memory has a fixed size."""
+
+    kind: Literal["mamba", "mamba2", "delta"]
+    inner: int  # channels of the scan: the values of all heads
+    state: int  # numbers that a channel keeps: the size of a key
+    taps: int  # of the convolution
+    rank: int = 0  # mamba: columns of the matrix that makes time steps
+    heads: int = 1  # mamba2, delta: that share a decay
+    groups: int = 1  # mamba2, delta: of heads that share their queries and keys
+    norm_groups: int = 1  # mamba2: parts of the channels that are normed by themselves; 0: there is no norm
+    gate_first: bool = True  # mamba2: the gate comes before the norm
+    steps: tuple[float, float] = (0.0, inf)  # mamba2: limits of time steps
+    conv_bias: bool | None = True
+    biases: bool = False  # the matrices may have biases
+    in_scales: tuple[float, ...] = ()  # mamba2: of the parts of the input matrix's result: gate, values, keys, queries, steps
+
+    @property
+    def channels(self) -> int:
+        """Channels of the convolution."""
+        return self.inner if self.kind == "mamba" else self.inner + 2 * self.groups * self.state
+
+    @property
+    def memory(self) -> tuple[int, ...]:
+        """The shape of what the scan keeps."""
+        return (self.inner, self.state) if self.kind == "mamba" else (self.heads, self.state, self.inner // self.heads)
+
+
 @dataclass(frozen=True)
 class ModelConfig:
     """Sizes and features. Weights have the names that GGUF gives them, whatever they were loaded from."""
@@ -45,7 +78,7 @@ class ModelConfig:
     norm_eps: float = 1e-5
     activation: Activation = "silu"
     gated: bool = True
-    rope: RopeConfig | None = RopeConfig()  # None: learned positions
+    rope: RopeConfig | None = RopeConfig()  # None: learned positions, or no attention
     local_rope: RopeConfig | None = None  # of layers with a window, where it differs
     attention_scale: float = 0.0
     inverse_layer_scale: bool = False  # the attention of layer i is scaled by 1 / (i + 1), too
@@ -60,6 +93,24 @@ class ModelConfig:
     hidden: int | None = None  # rows of the feed-forward matrices (of an expert's); None: the tensors say
     tied: bool | None = None  # the embedding is the output matrix; None: where there is no other
     biases: tuple[bool | None, bool | None, bool | None] = (None, None, None)  # of q, k and v, of the output, of the feed-forward
+
+    recurrence: Recurrence | None = None
+    mixers: tuple[Mixer, ...] = ()  # per layer, what mixes tokens; () when every layer is attention alone
+    feeds: bool = True  # layers have a feed-forward part
+    feed_norm: str = "ffn_norm"  # the name of its norm
+    gated_attention: bool = False  # the query's matrix makes a gate for the result, too
+    shared_expert: bool = False  # beside the experts, one that serves every token, with a gate of its own
+    scales: tuple[tuple[str, float], ...] = ()  # matrices by name whose results are scaled
+
+    def layer_mixer(self, layer: int) -> Mixer:
+        return self.mixers[layer] if self.mixers else "attention"
+
+    @property
+    def learned_positions(self) -> bool:
+        return self.rope is None and self.recurrence is None
+
+    def scale(self, matrix: str) -> float:
+        return next((factor for name, factor in self.scales if name == matrix), 1.0)
 
     def layer_window(self, layer: int) -> int | None:
         return self.windows[layer] if self.windows else None
@@ -80,6 +131,13 @@ class ModelConfig:
             if not ok:
                 raise FormatError(f"llm: {rule} ({source})")
 
+        need(not self.mixers or len(self.mixers) == self.layers, f"{len(self.mixers)} kinds of layers for {self.layers} layers")
+        if (r := self.recurrence) is not None:
+            need(r.inner % r.heads == 0, f"{r.inner} channels of a recurrence cannot be {r.heads} heads")
+            need(r.heads % r.groups == 0, f"{r.heads} heads of a recurrence cannot be {r.groups} groups")
+            need(not r.norm_groups or r.inner % r.norm_groups == 0, f"{r.inner} channels of a norm cannot be {r.norm_groups} groups")
+        if set(self.mixers) == {"recurrent"}:
+            return self
         need(self.heads % self.kv_heads == 0, f"{self.heads} heads of {self.head_dim} elements cannot share {self.kv_heads} key heads")
         for rope in (self.rope, self.local_rope):
             if rope is not None:
@@ -94,7 +152,7 @@ class ModelConfig:
         return self
 
 
-ARCHITECTURES = ("llama", "qwen2", "qwen3", "qwen3moe", "gemma2", "gemma3", "phi3", "gpt2")
+ARCHITECTURES = ("llama", "qwen2", "qwen3", "qwen3moe", "gemma2", "gemma3", "phi3", "gpt2", "mamba", "mamba2", "qwen3next", "falcon-h1")
 
 
 def require_known(architecture: str, source: str = "") -> None:

@@ -18,13 +18,14 @@ from ..core.target_spec import TargetSpec
 from ..core.validation import Level
 from ..ir.graph import Graph
 from ..kernels.cuda.kernel import BlockKernel, SimtKernel, TensorMap, Windows, reads_late
+from ..runtime.archive.entry import Data, entry_bytes, read_entry
 from ..runtime.archive.program_data import Reader, dim_data, interface_data, program_data, read_interface, read_signature, signature_data
 from ..runtime.cuda.executable import KernelCode
 from ..runtime.cuda.session import CudaSession
 from ..runtime.session import Model
 from ..target.cpu.cache import CodeCache
 from ..tile.ir import Kernel
-from .program_store import Data, constants_data, entry_bytes, read_entry, stored_program
+from .program_store import constants_data, stored_program
 from .weights import Weights
 
 

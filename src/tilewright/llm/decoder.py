@@ -1,7 +1,8 @@
 """A decoder-only transformer as an ordinary graph over the ops of this package, for every architecture that `ModelConfig` can describe.
 
 Symbols: P tokens are in the caches already (given by the call), S new ones come in. The caches are donated inputs; the logits are those
-of the last new token alone. One graph serves prompts of any length and decoding.
+of the last new token alone. One graph serves prompts of any length and decoding. What mixes tokens is attention, a recurrence
+(`recurrent.py`), or the sum of both.
 """
 from __future__ import annotations
 
@@ -18,11 +19,13 @@ from ..ir.types import TensorType
 from ..ops.attention.q8_cache import BLOCK as Q8_BLOCK
 from ..ops.index.sampling import NUMBERS, SETTINGS
 from ..ops.packed.products import codebooks
+from . import recurrent
 from .config import ModelConfig, RopeConfig
 from .rotary import rope_tables
 from .weights import Weights
 
 Cache = tuple[Value, ...]
+Caches = tuple[Cache, ...]  # of a layer
 CHUNK = 256  # most new tokens of one call: bounds the memory of intermediate values
 
 
@@ -45,26 +48,31 @@ class Decoder:
     _tables: dict[RopeConfig, tuple[Value, Value]] = field(default_factory=dict, init=False)
 
     def build(self) -> Graph:
-        """Inputs: ids, then those of `Sample` beside the logits, then one key and one value cache a layer. Outputs: logits f32[vocab], the
-        chosen token, the caches. Without `sampled`: neither what `Sample` reads nor the token."""
+        """Inputs: ids, then those of `Sample` beside the logits, then the caches of each layer (`layer_caches`). Outputs: logits
+        f32[vocab], the chosen token, the caches. Without `sampled`: neither what `Sample` reads nor the token."""
         c = self.config
         self.graph = Graph(c.architecture)
         self.past, self.new = sym("P", 0, max(self.capacity - 1, 1)), self.rows or sym("S", 1, min(self.chunk, self.capacity))
         ids = self.graph.input(TensorType(dt.i64, (self.new,)), "ids")
         beside = self.choice() if self.sampled else []
         first = len(self.graph.inputs)
-        caches = [(self.new_cache(f"k{i}"), self.new_cache(f"v{i}")) for i in range(c.layers)]
+        caches = [self.layer_caches(i) for i in range(c.layers)]
         x = self.embed(ids)
         after: list[Value] = []
-        for i, (k, v) in enumerate(caches):
-            x, k, v = self.layer(i, x, k, v)
-            after += [*k, *v]
+        for i, own in enumerate(caches):
+            x, own = self.layer(i, x, own)
+            after += [part for cache in own for part in cache]
         logits = self.logits(x)
         found = [logits, o.Sample()(logits, *beside, name="sample")] if self.sampled else [logits]
         self.graph.outputs = [*found, *after]
         self.graph.donated = {first + i: len(found) + i for i in range(len(after))}
-        self.graph.call_symbols = tuple(self.past.symbols)
+        self.graph.call_symbols = tuple(self.past.symbols) if self.attends else ()
         return self.graph
+
+    @property
+    def attends(self) -> bool:
+        """Whether anything depends on how many tokens came before, but by what a recurrence keeps of them."""
+        return any(self.config.layer_mixer(i) != "recurrent" for i in range(self.config.layers))
 
     def choice(self) -> list[Value]:
         """What `Sample` reads beside the logits."""
@@ -72,6 +80,15 @@ class Decoder:
         return [self.graph.input(TensorType(d, (n,)), name) for name, (d, n) in types.items()]
 
     # --- caches -------------------------------------------------------------------------------------------------------
+    def layer_caches(self, i: int, suffix: str = "") -> Caches:
+        """Keys and values where the layer attends, then the convolution and the memory where it is recurrent."""
+        mixer, found = self.config.layer_mixer(i), []
+        if mixer != "recurrent":
+            found += [self.new_cache(f"k{i}{suffix}"), self.new_cache(f"v{i}{suffix}")]
+        if mixer != "attention":
+            found += [(part,) for part in recurrent.new_state(self, f"{i}{suffix}")]
+        return tuple(found)
+
     def new_cache(self, name: str) -> Cache:
         """One array; for q8_0 the codes, and the scale of every block of 32."""
         c = self.config
@@ -97,7 +114,7 @@ class Decoder:
         x: Value = o.QGather(format=table.format, k=table.k)(self.constant(table.data), ids, *self.books(table.format), name="embed")
         if c.embedding_scale != 1.0:
             x = o.mul(x, c.embedding_scale)
-        if c.rope is None:  # learned positions
+        if c.learned_positions:
             rows = self.weights.tensor("position_embd.weight").shape[0]
             table = self.weights.matrix("position_embd.weight", rows, c.width)
             op = o.QGather(format=table.format, k=table.k)
@@ -107,25 +124,39 @@ class Decoder:
     def positions(self) -> Value:
         return o.iota(self.graph, (self.new,), 0, dt.i64, start=self.past)
 
-    def layer(self, i: int, x: Value, k: Cache, v: Cache) -> tuple[Value, Cache, Cache]:
-        c, name = self.config, f"blk.{i}."
+    def layer(self, i: int, x: Value, caches: Caches) -> tuple[Value, Caches]:
+        c, name, mixer = self.config, f"blk.{i}.", self.config.layer_mixer(i)
         h = self.norm(x, name + "attn_norm")
         only_last = i == c.layers - 1  # nothing but the last token's result is used after the last layer's attention
         if only_last:
             x = o.slice_(x, 0, self.new - 1, 1)
-        q, new_k, new_v = self.qkv(name, h, only_last=only_last)
-        q, new_k = self.head_norm(q, name + "attn_q_norm"), self.head_norm(new_k, name + "attn_k_norm")
-        y, k, v = self.attend(i, q, new_k, new_v, k, v, self.past + self.new - 1 if only_last else self.past)
-        y = o.reshape(o.transpose(y, (0, 2, 1, 3)), (y.shape[2], c.heads * c.head_dim))
-        return self.after_attention(i, x, self.linear(name + "attn_output", y, c.width)), k, v
+        mixed: list[Value] = []
+        after: Caches = ()
+        if mixer != "recurrent":
+            q, new_k, new_v, gate = self.qkv(name, h, only_last=only_last)
+            y, k, v = self.attend(i, q, new_k, new_v, caches[0], caches[1], self.past + self.new - 1 if only_last else self.past)
+            y = o.reshape(o.transpose(y, (0, 2, 1, 3)), (y.shape[2], c.heads * c.head_dim))
+            mixed.append(self.attended(name, y, gate))
+            after = k, v
+        if mixer != "attention":
+            rows = recurrent.Rows(self.new, [(caches[-2][0], caches[-1][0])])
+            mixed.append(recurrent.mix(self, i, h, rows, only_last))
+            after = (*after, *((part,) for part in rows.states[0]))
+        return self.after_mixing(i, x, mixed), after
 
-    def after_attention(self, i: int, x: Value, attended: Value) -> Value:
+    def attended(self, name: str, y: Value, gate: Value | None) -> Value:
+        return self.linear(name + "attn_output", y if gate is None else o.mul(y, o.sigmoid(gate)), self.config.width)
+
+    def after_mixing(self, i: int, x: Value, mixed: list[Value]) -> Value:
         """The rest of a layer, row by row."""
         c, name = self.config, f"blk.{i}."
-        if name + "post_attention_norm.weight" in self.weights:
-            attended = self.norm(attended, name + "post_attention_norm")
-        x = o.add(x, attended)
-        h = self.norm(x, name + "ffn_norm")
+        y = mixed[0] if len(mixed) == 1 else o.add(*mixed)
+        if c.feed_norm != "post_attention_norm" and name + "post_attention_norm.weight" in self.weights:
+            y = self.norm(y, name + "post_attention_norm")
+        x = o.add(x, y)
+        if not c.feeds:
+            return x
+        h = self.norm(x, name + c.feed_norm)
         h = self.experts(name, h) if c.experts else self.feed_forward(name, h)
         if name + "post_ffw_norm.weight" in self.weights:
             h = self.norm(h, name + "post_ffw_norm")
@@ -157,18 +188,23 @@ class Decoder:
         blocks = o.reshape(codes, (*codes.shape[:3], self.config.head_dim // Q8_BLOCK, Q8_BLOCK))
         return (o.reshape(o.mul(o.cast(blocks, dt.f16), o.reshape(scales, (*scales.shape, 1))), codes.shape),)
 
-    def qkv(self, name: str, h: Value, *, only_last: bool) -> tuple[Value, Value, Value]:
-        """[1, heads, rows, head size] each; q for the last row alone where nothing else is needed."""
+    def qkv(self, name: str, h: Value, *, only_last: bool) -> tuple[Value, Value, Value, Value | None]:
+        """q, k and v, [1, heads, rows, head size] each, normed where the model does; q for the last row alone where nothing else is needed.
+        The gate of the result, [rows, heads x head size], where there is one."""
         c = self.config
-        wide, narrow = c.heads * c.head_dim, c.kv_heads * c.head_dim
+        wide, narrow, gate = c.heads * c.head_dim, c.kv_heads * c.head_dim, None
         if name + "attn_qkv.weight" in self.weights:
             q, k, v = o.split(self.linear(name + "attn_qkv", h, wide + 2 * narrow), 1, (wide, narrow, narrow))
             if only_last:
                 q = o.slice_(q, 0, self.new - 1, 1)
         else:
-            q = self.linear(name + "attn_q", o.slice_(h, 0, self.new - 1, 1) if only_last else h, wide)
+            q = self.linear(name + "attn_q", o.slice_(h, 0, self.new - 1, 1) if only_last else h, wide * (2 if c.gated_attention else 1))
             k, v = self.linear(name + "attn_k", h, narrow), self.linear(name + "attn_v", h, narrow)
-        return self.split_heads(q, c.heads), self.split_heads(k, c.kv_heads), self.split_heads(v, c.kv_heads)
+        if c.gated_attention:  # of every head its query, then its gate
+            both = o.split(o.reshape(q, (q.shape[0], c.heads, 2 * c.head_dim)), 2, (c.head_dim, c.head_dim))
+            q, gate = (o.reshape(part, (q.shape[0], wide)) for part in both)
+        q, k, v = self.split_heads(q, c.heads), self.split_heads(k, c.kv_heads), self.split_heads(v, c.kv_heads)
+        return self.head_norm(q, name + "attn_q_norm"), self.head_norm(k, name + "attn_k_norm"), v, gate
 
     def split_heads(self, x: Value, heads: int) -> Value:
         return o.transpose(o.reshape(x, (1, x.shape[0], heads, self.config.head_dim)), (0, 2, 1, 3))
@@ -188,18 +224,18 @@ class Decoder:
         out: Value = o.Rope(n_rot=None if rope.dims == self.config.head_dim else rope.dims)(x, cos_rows, sin_rows)
         return out
 
-    def feed_forward(self, name: str, h: Value) -> Value:
+    def feed_forward(self, name: str, h: Value, kind: str = "") -> Value:
         c = self.config
         if not c.gated:
-            size = self.weights.tensor(name + "ffn_up.weight").shape[0]
-            return self.linear(name + "ffn_down", self.activate(self.linear(name + "ffn_up", h, size)), c.width)
-        if name + "ffn_gate.weight" in self.weights:
-            size = self.weights.tensor(name + "ffn_gate.weight").shape[0]
-            gate, up = self.linear(name + "ffn_gate", h, size), self.linear(name + "ffn_up", h, size)
+            size = self.weights.tensor(f"{name}ffn_up{kind}.weight").shape[0]
+            return self.linear(name + "ffn_down" + kind, self.activate(self.linear(name + "ffn_up" + kind, h, size)), c.width)
+        if f"{name}ffn_gate{kind}.weight" in self.weights:
+            size = self.weights.tensor(f"{name}ffn_gate{kind}.weight").shape[0]
+            gate, up = self.linear(name + "ffn_gate" + kind, h, size), self.linear(name + "ffn_up" + kind, h, size)
         else:  # both in one matrix
-            size = self.weights.tensor(name + "ffn_up.weight").shape[0] // 2
-            gate, up = o.split(self.linear(name + "ffn_up", h, 2 * size), 1, (size, size))
-        return self.linear(name + "ffn_down", o.mul(self.activate(gate), up), c.width)
+            size = self.weights.tensor(f"{name}ffn_up{kind}.weight").shape[0] // 2
+            gate, up = o.split(self.linear(name + "ffn_up" + kind, h, 2 * size), 1, (size, size))
+        return self.linear(name + "ffn_down" + kind, o.mul(self.activate(gate), up), c.width)
 
     def experts(self, name: str, h: Value) -> Value:
         """Every token goes through `experts_used` of the experts, weighted by the softmax of the router."""
@@ -212,7 +248,12 @@ class Decoder:
         x = o.reshape(h, (h.shape[0], 1, c.width))
         gate, up = (self.expert_linear(name + f"ffn_{n}_exps", x, chosen, size) for n in ("gate", "up"))
         y = self.expert_linear(name + "ffn_down_exps", o.mul(self.activate(gate), up), chosen, c.width)
-        return o.sum_(o.mul(y, o.reshape(share, (*share.shape, 1))), (1,))
+        y = o.sum_(o.mul(y, o.reshape(share, (*share.shape, 1))), (1,))
+        if not c.shared_expert:
+            return y
+        weight = self.numbers(name + "ffn_gate_inp_shexp.weight", c.width)
+        gate = o.sigmoid(o.sum_(o.mul(h, weight), (1,), keepdims=True))
+        return o.add(y, o.mul(self.feed_forward(name, h, "_shexp"), gate))
 
     def activate(self, x: Value) -> Value:
         kind = self.config.activation
@@ -225,6 +266,8 @@ class Decoder:
         h = self.norm(x, "output_norm")
         name = "output" if "output.weight" in self.weights else "token_embd"
         y = o.reshape(self.linear(name, h, c.vocab), self.logits_shape())
+        if name == "token_embd" and c.scale("output") != 1.0:
+            y = o.mul(y, c.scale("output"))
         return o.mul(o.tanh(o.div(y, c.logit_softcap)), c.logit_softcap) if c.logit_softcap is not None else y
 
     def logits_shape(self) -> tuple[int, ...]:
@@ -239,6 +282,10 @@ class Decoder:
 
     def vector(self, name: str, size: int) -> Value:
         return self.graph.constant(self.weights.vector(name, size), name)
+
+    def numbers(self, name: str, *shape: int) -> Value:
+        """A tensor that is no matrix, f32."""
+        return self.graph.constant(self.weights.numbers(name, *shape), name)
 
     def norm(self, x: Value, name: str) -> Value:
         c = self.config
@@ -256,6 +303,8 @@ class Decoder:
         y: Value = o.QMatmul(format=w.format, n=w.n, k=w.k)(x, self.constant(w.data), *self.books(w.format), name=name)
         if self.adapt is not None:
             y = self.adapt(self, name, x, y)
+        if (scale := self.config.scale(name.rpartition(".")[2])) != 1.0:
+            y = o.mul(y, scale)
         return o.add(y, self.vector(name + ".bias", n)) if name + ".bias" in self.weights else y
 
     def expert_linear(self, name: str, x: Value, chosen: Value, n: int) -> Value:

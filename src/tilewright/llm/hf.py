@@ -1,7 +1,7 @@
 """Tensors of Hugging Face models under GGUF's names, so that one decoder builds both. (Their config.json: `hf_config.py`.)"""
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -23,8 +23,18 @@ GEMMA = {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_lay
          "post_feedforward_layernorm": "post_ffw_norm"}
 GPT2 = {"ln_1": "attn_norm", "attn.c_attn": "attn_qkv", "attn.c_proj": "attn_output", "ln_2": "ffn_norm", "mlp.c_fc": "ffn_up",
         "mlp.c_proj": "ffn_down"}
+MAMBA = {"norm": "attn_norm", **{f"mixer.{part}": f"ssm_{to}" for part, to in (
+    ("in_proj", "in"), ("conv1d", "conv1d"), ("x_proj", "x"), ("dt_proj", "dt"), ("dt_bias", "dt"), ("A_log", "a"), ("D", "d"),
+    ("norm", "norm"), ("out_proj", "out"))}}
+FALCON = {**LAYER, "pre_ff_layernorm": "ffn_norm", **{f"feed_forward.{n}_proj": f"ffn_{n}" for n in ("gate", "up", "down")},
+          **{name.replace("mixer", "mamba"): to for name, to in MAMBA.items() if name.startswith("mixer")}}
+QWEN = {**LAYER, "post_attention_layernorm": "post_attention_norm", "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
+        "linear_attn.in_proj_qkvz": "attn_qkv", "linear_attn.in_proj_ba": "ssm_ba",
+        **{f"mlp.shared_expert.{n}_proj": f"ffn_{n}_shexp" for n in ("gate", "up", "down")},
+        **{name.replace("mixer", "linear_attn"): to for name, to in MAMBA.items() if name.startswith("mixer")}}
+OWN = {"gpt2": GPT2, "mamba": MAMBA, "mamba2": MAMBA, "falcon-h1": FALCON, "qwen3next": QWEN}
 TOP = {"embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output", "wte": "token_embd", "wpe": "position_embd",
-       "ln_f": "output_norm"}
+       "ln_f": "output_norm", "embeddings": "token_embd", "norm_f": "output_norm", "final_layernorm": "output_norm"}
 EXPERT = {"w1": "gate", "w3": "up", "w2": "down", "gate_proj": "gate", "up_proj": "up", "down_proj": "down"}
 IGNORED = (".attn.bias", ".attn.masked_bias", "rotary_emb.inv_freq")
 
@@ -34,7 +44,7 @@ def tensors_from_state(state: Mapping[str, Callable[[], Array]], config: ModelCo
     arch = config.architecture
     out: dict[str, PackedTensor] = {}
     experts: dict[str, dict[int, Array]] = {}
-    table = GPT2 if arch == "gpt2" else {**LAYER, **GEMMA} if arch.startswith("gemma") else LAYER
+    table = {**LAYER, **GEMMA} if arch.startswith("gemma") else OWN.get(arch, LAYER)
 
     def put(name: str, array: Array, of: str) -> None:
         if name in out:
@@ -58,7 +68,8 @@ def tensors_from_state(state: Mapping[str, Callable[[], Array]], config: ModelCo
         else:
             if arch == "gpt2" and array.ndim == 2:  # stored [in, out]
                 array = np.ascontiguousarray(array.T)
-            put(f"blk.{layer}.{table[rest]}.{suffix}", _norm_weight(array, table[rest], arch), name)
+            for place, part in _parts(f"{table[rest]}.{suffix}", rest, array, config, f"{name!r}", source):
+                put(f"blk.{layer}.{place}", _norm_weight(part, place.partition(".")[0], arch), name)
     for name, parts in experts.items():
         if sorted(parts) != list(range(config.experts)) or len({(p.shape, p.dtype) for p in parts.values()}) != 1:
             raise FormatError(f"llm: tensor {name!r} must be of {config.experts} experts of one shape, got {len(parts)} parts ({source})")
@@ -69,7 +80,7 @@ def tensors_from_state(state: Mapping[str, Callable[[], Array]], config: ModelCo
 def place_of(module: str, config: ModelConfig) -> str:
     """GGUF's name of a linear layer: `model.layers.0.self_attn.q_proj` -> `blk.0.attn_q`."""
     layer, rest, _ = _split(module + ".weight")
-    table = GPT2 if config.architecture == "gpt2" else LAYER
+    table = OWN.get(config.architecture, LAYER)
     if layer is None and TOP.get(rest) == "output":
         return "output"
     if layer is None or rest not in table or layer >= config.layers:
@@ -85,7 +96,7 @@ def _is_expert(rest: str) -> bool:
 
 def _split(name: str) -> tuple[int | None, str, str]:
     """`model.layers.3.mlp.up_proj.weight` -> 3, `mlp.up_proj`, `weight`."""
-    for prefix in ("model.language_model.", "language_model.model.", "language_model.", "model.", "transformer."):
+    for prefix in ("model.language_model.", "language_model.model.", "language_model.", "model.", "transformer.", "backbone."):
         if name.startswith(prefix):
             name = name[len(prefix):]
             break
@@ -102,9 +113,34 @@ def _split(name: str) -> tuple[int | None, str, str]:
 
 
 def _norm_weight(array: Array, name: str, arch: str) -> Array:
-    """Gemma stores its norm weights as the difference from 1."""
-    own = arch.startswith("gemma") and name.endswith("norm") and str(array.dtype) in PLAIN
-    return array.astype(np.float32) + 1 if own else array
+    """Gemma and Qwen3-Next store weights of norms as the difference from 1, but for that of a recurrence."""
+    own = (arch.startswith("gemma") or arch == "qwen3next") and name.endswith("norm") and name != "ssm_norm"
+    return array.astype(np.float32) + 1 if own and str(array.dtype) in PLAIN else array
+
+
+def _parts(place: str, rest: str, array: Array, config: ModelConfig, shown: str, source: str) -> Iterator[tuple[str, Array]]:
+    """What GGUF makes of a tensor of a layer: most are as they are, those of a recurrence are not."""
+    r, leaf = config.recurrence, rest.rpartition(".")[2]
+    if r is None or rest.count(".") != 1 or str(array.dtype) not in PLAIN:
+        yield place, array
+    elif leaf == "A_log":
+        yield "ssm_a", -np.exp(array.astype(np.float32))
+    elif leaf == "D":
+        yield "ssm_d", array
+    elif leaf == "dt_bias":
+        yield "ssm_dt.bias", array
+    elif leaf == "conv1d" and array.ndim == 3 and array.shape[1] == 1:
+        yield place, array[:, 0]
+    elif leaf == "in_proj_qkvz":  # of every group: queries, keys, values, gates
+        sizes = [r.state, r.state, r.inner // r.groups, r.inner // r.groups]
+        if array.ndim != 2 or len(array) != r.groups * sum(sizes):
+            raise FormatError(f"llm: tensor {shown} must have {r.groups * sum(sizes)} rows, got shape {list(array.shape)} ({source})")
+        parts = np.split(array.reshape(r.groups, sum(sizes), -1), np.cumsum(sizes)[:-1], axis=1)
+        q, k, v, z = (np.ascontiguousarray(p).reshape(-1, array.shape[1]) for p in parts)
+        yield "attn_qkv.weight", np.concatenate([q, k, v])
+        yield "attn_gate.weight", z
+    else:
+        yield place, array
 
 
 def _expert(name: str, rest: str, prefix: str, array: Array, experts: dict[str, dict[int, Array]],

@@ -22,6 +22,7 @@ from .config import ModelConfig
 from .decoder import CHUNK
 from .generation import Stream, generate_together
 from .lora import Adapter, LoraInputs, load_adapter
+from .recurrent import is_recurrent
 from .settings import Sampler, Sampling, stop_texts
 from .tokenizer import Tokenizer
 
@@ -81,7 +82,7 @@ class LLM:
         self.config, self.tokenizer, self.session = config, tokenizer, session
         self.context_length, self.name, self.weight_bytes = context_length, name or config.architecture, weight_bytes
         self.vocab = config.vocab
-        self._spec = StateSpec(session, AXIS)
+        self._spec = StateSpec(session, AXIS, capacity=context_length, rewritten=is_recurrent)
         self._device = call
         self._call: Any = StatefulCall(session, self._spec) if call is None else call
         self._chunk = min(CHUNK, context_length)
@@ -106,7 +107,8 @@ class LLM:
 
     # --- states -------------------------------------------------------------------------------------------------------
     def start(self) -> State:
-        """An empty context of one's own. `state.copy()` and `state.truncate(n)` reuse a prefix."""
+        """An empty context of one's own. `state.copy()` and `state.truncate(n)` reuse a prefix. (A recurrent model cannot go back to any
+        length: to none, to where the last `feed` began, or to a copy.)"""
         return State(self._spec) if self._device is None else self._device.start()  # type: ignore[return-value]
 
     def feed(self, state: State, ids: Sequence[int] | Array) -> Array:
@@ -145,6 +147,7 @@ class LLM:
             if before + len(ids) > self.context_length:
                 raise InputError(f"feed: the context of {self.context_length} tokens is full: {before} in use, {len(ids)} more wanted; "
                                  f"truncate or start a state, or load the model with a larger context_length")
+            state.mark()
             try:
                 for first in range(0, len(ids), self._chunk):
                     part = ids[first : first + self._chunk]
@@ -155,7 +158,7 @@ class LLM:
                     call((state,), env, inputs, (None, None) if between else (logits, token))
                     state.fill(state.length + len(part))
             except BaseException:
-                state.fill(before)
+                state.undo()
                 raise
         return int(token)
 

@@ -8,13 +8,8 @@ it is: the folder is the user's own. Whatever is wrong with an entry, the progra
 from __future__ import annotations
 
 import dataclasses
-import functools
-import json
-import os
 import struct
-import zlib
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -32,6 +27,7 @@ from ..ir.graph import Graph
 from ..ir.types import TensorType
 from ..kernels.launch import Program
 from ..ops.structure import ConstantData, Joined, Seen
+from ..runtime.archive.entry import Data, Tiles, entry_bytes, package_state, packed_tiles, read_entry, target_text
 from ..runtime.archive.program_data import (
     Reader,
     interface_data,
@@ -51,39 +47,17 @@ from .config import ModelConfig
 from .weights import Weights
 
 VERSION = 3
-Data = dict[str, Any]
 
 
 def program_key(config: ModelConfig, weights: Weights, target: TargetSpec, *parts: object) -> str:
     """`parts` name the program: context length, kind of cache, number of sequences …"""
     digest = blake2b(digest_size=20)
-    fields = [(f.name, getattr(target, f.name)) for f in dataclasses.fields(target)]
-    plain = [(name, sorted(v) if isinstance(v, frozenset) else v) for name, v in fields]
-    digest.update("\0".join(["llm program", str(VERSION), _source(), repr(plain), repr(config), *map(repr, parts)]).encode())
+    digest.update("\0".join(["llm program", str(VERSION), package_state(), target_text(target), repr(config), *map(repr, parts)]).encode())
     for name, t in sorted(weights.tensors.items()):
         digest.update(f"\0{name} {t.format.name} {t.shape}".encode())
-        if len(t.shape) < 2:
+        if weights.is_numbers(name, t.shape):
             digest.update(np.ascontiguousarray(t.data).reshape(-1).data)
     return digest.hexdigest()
-
-
-@functools.cache
-def _source() -> str:
-    """The state of this package's own files: sizes and times, since reading them all would take longer than the rest."""
-    root = Path(__file__).parents[1]
-    found = sorted((os.path.relpath(path, root), (s := os.stat(path)).st_size, s.st_mtime_ns) for path in _files(str(root)))
-    return blake2b(repr(found).encode(), digest_size=10).hexdigest()
-
-
-def _files(folder: str) -> list[str]:
-    paths: list[str] = []
-    with os.scandir(folder) as entries:
-        for e in entries:
-            if e.name.endswith(".py"):
-                paths.append(e.path)
-            elif e.is_dir() and e.name != "__pycache__":
-                paths += _files(e.path)
-    return paths
 
 
 def save(key: str, session: Session, weights: Weights) -> None:
@@ -99,8 +73,7 @@ def save(key: str, session: Session, weights: Weights) -> None:
         "program": program_data(executable.program, executable.code.symbols), "constants": constants, "passes": session.model.passes,
         "packers": dict(zip(formats, packers.symbols, strict=True)), "objects": list(objects),
     }
-    tiles = zlib.compress(json.dumps(dict(executable.code.tiles)).encode(), 1)
-    CodeCache().put(key, entry_bytes(header, [[tiles], blobs, list(objects.values())]))
+    CodeCache().put(key, entry_bytes(header, [[packed_tiles(executable.code.tiles)], blobs, list(objects.values())]))
 
 
 def constants_data(program: Program, weights: Weights) -> tuple[list[Data], list[bytes]]:
@@ -120,27 +93,6 @@ def constants_data(program: Program, weights: Weights) -> tuple[list[Data], list
         return {"name": data.name, "dtype": data.type.dtype.name, "shape": list(data.type.shape), "blob": len(blobs) - 1}
 
     return [{"packed": packed_data(c.packed), **described(c.data)} for c in program.constants], blobs
-
-
-def entry_bytes(header: Data, groups: list[list[bytes]]) -> bytes:
-    """An entry: plain data, and groups of pieces of bytes."""
-    text = json.dumps({**header, "sizes": [[len(b) for b in g] for g in groups]}, separators=(",", ":")).encode()
-    return struct.pack("<Q", len(text)) + b"".join([text, *(b for g in groups for b in g)])
-
-
-def read_entry(data: memoryview) -> tuple[Data, list[list[memoryview]]]:
-    (n_text,) = struct.unpack_from("<Q", data)
-    at = 8 + n_text
-    header: Data = json.loads(bytes(data[8:at]))
-    pieces: list[list[memoryview]] = []
-    for sizes in header["sizes"]:
-        pieces.append([])
-        for n in sizes:
-            pieces[-1].append(data[at : at + n])
-            at += n
-    if at != len(data):
-        raise ValueError("an entry that is too short or too long")
-    return header, pieces
 
 
 def load(key: str, weights: Weights, target: TargetSpec, graph: Callable[[], Graph], *, level: Level,
@@ -163,7 +115,7 @@ def _session(data: memoryview, weights: Weights, target: TargetSpec, graph: Call
     signature: Signature = read_signature(header["signature"], reader, interface)
     program, symbols = stored_program(header, blobs, weights, reader)
     code = link(symbols, {name: bytes(o) for name, o in zip(header["objects"], objects, strict=True)})
-    code.tiles, code.checked = _Tiles(bytes(tiles)), target.checks
+    code.tiles, code.checked = Tiles(bytes(tiles)), target.checks
     packers = {name: code.address(symbol) for name, symbol in header["packers"].items()}
     storages = pack_constants(program.constants, packers=packers)
     model = Model(str(header["name"]), graph, signature, target, level)
@@ -206,24 +158,3 @@ def optimised(graph: Graph, target: TargetSpec) -> Graph:
     from ..passes.pipeline import run_pipeline
 
     return run_pipeline(graph, target, (), Log())
-
-
-class _Tiles(Mapping[str, str]):
-    """Tile IR by symbol, unpacked when a report asks for it."""
-
-    def __init__(self, packed: bytes) -> None:
-        self._packed = packed
-
-    @functools.cached_property
-    def _texts(self) -> dict[str, str]:
-        found: dict[str, str] = json.loads(zlib.decompress(self._packed))
-        return found
-
-    def __getitem__(self, symbol: str) -> str:
-        return self._texts[symbol]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._texts)
-
-    def __len__(self) -> int:
-        return len(self._texts)

@@ -9,7 +9,7 @@ from .config import ModelConfig
 Shape = tuple[int, ...]
 READ = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")  # by `gguf_config.py`
 JOINED = ("phi3", "gpt2")  # architectures with q, k and v in one matrix; gate and up, where there are both
-NORMED = ("qwen3", "qwen3moe", "gemma3")  # architectures with norms of q and k
+NORMED = ("qwen3", "qwen3moe", "gemma3", "qwen3next")  # architectures with norms of q and k
 
 
 def check_tensors(shapes: Mapping[str, Shape], config: ModelConfig, source: str) -> None:
@@ -44,25 +44,67 @@ def expected(c: ModelConfig, shapes: Mapping[str, Shape]) -> Iterator[tuple[str,
     yield "token_embd.weight", (c.vocab, width), True
     yield from norm("output_norm")
     yield "output.weight", (c.vocab, width), None if c.tied is None else not c.tied
-    if c.rope is None:
+    if c.learned_positions:
         yield "position_embd.weight", (c.context, width), True
     inner, output, feed = c.biases
     for i in range(c.layers):
         name = f"blk.{i}."
         yield from norm(name + "attn_norm")
-        if c.architecture in JOINED and name + "attn_qkv.weight" in shapes:
-            yield from linear(name + "attn_qkv", wide + 2 * narrow, width, inner)
-        else:
-            for part, n in (("attn_q", wide), ("attn_k", narrow), ("attn_v", narrow)):
-                yield from linear(name + part, n, width, inner)
-        for part in ("attn_q_norm", "attn_k_norm"):
-            yield f"{name}{part}.weight", (c.head_dim,), c.architecture in NORMED
-        yield from linear(name + "attn_output", width, wide, output)
-        yield from norm(name + "ffn_norm")
+        if c.layer_mixer(i) != "recurrent":
+            if c.architecture in JOINED and name + "attn_qkv.weight" in shapes:
+                yield from linear(name + "attn_qkv", wide + 2 * narrow, width, inner)
+            else:
+                for part, n in (("attn_q", wide * (2 if c.gated_attention else 1)), ("attn_k", narrow), ("attn_v", narrow)):
+                    yield from linear(name + part, n, width, inner)
+            for part in ("attn_q_norm", "attn_k_norm"):
+                yield f"{name}{part}.weight", (c.head_dim,), c.architecture in NORMED
+            yield from linear(name + "attn_output", width, wide, output)
+        if c.layer_mixer(i) != "attention":
+            yield from _recurrent(c, name, shapes)
+        if not c.feeds:
+            continue
+        yield from norm(name + c.feed_norm)
         if c.architecture.startswith("gemma"):
             yield from norm(name + "post_attention_norm")
             yield from norm(name + "post_ffw_norm")
         yield from _feed_forward(c, name, shapes, feed)
+
+
+def _recurrent(c: ModelConfig, name: str, shapes: Mapping[str, Shape]) -> Iterator[tuple[str, Shape, bool | None]]:
+    """The tensors of a recurrence. GGUF gives numbers of heads an axis more."""
+    r, width = c.recurrence, c.width
+    assert r is not None
+
+    def numbers(tensor: str, *kinds: Shape) -> tuple[str, Shape, bool]:
+        found = shapes.get(name + tensor)
+        return name + tensor, found if found in kinds else kinds[0], True
+
+    yield name + "ssm_conv1d.weight", (r.channels, r.taps), True
+    yield name + "ssm_conv1d.bias", (r.channels,), r.conv_bias
+    yield name + "ssm_out.weight", (width, r.inner), True
+    yield name + "ssm_out.bias", (width,), r.biases and None
+    if r.kind == "mamba":
+        yield name + "ssm_in.weight", (2 * r.inner, width), True
+        yield name + "ssm_in.bias", (2 * r.inner,), r.biases and None
+        yield name + "ssm_x.weight", (r.rank + 2 * r.state, r.inner), True
+        yield name + "ssm_dt.weight", (r.inner, r.rank), True
+        yield name + "ssm_dt.bias", (r.inner,), True
+        yield name + "ssm_a", (r.inner, r.state), True
+        yield name + "ssm_d", (r.inner,), True
+        return
+    yield name + "ssm_dt.bias", (r.heads,), True
+    yield numbers("ssm_a", (r.heads,), (r.heads, 1))
+    if r.kind == "mamba2":
+        yield name + "ssm_in.weight", (r.inner + r.channels + r.heads, width), True
+        yield name + "ssm_in.bias", (r.inner + r.channels + r.heads,), r.biases and None
+        yield numbers("ssm_d", (r.heads,), (r.heads, 1))
+        if r.norm_groups:
+            yield numbers("ssm_norm.weight", (r.inner,), (r.norm_groups, r.inner // r.norm_groups))
+        return
+    yield name + "ssm_norm.weight", (r.inner // r.heads,), True
+    yield name + "ssm_ba.weight", (2 * r.heads, width), True
+    yield name + "attn_qkv.weight", (r.channels, width), True
+    yield name + "attn_gate.weight", (r.inner, width), True
 
 
 def _feed_forward(c: ModelConfig, name: str, shapes: Mapping[str, Shape], bias: bool | None) -> Iterator[tuple[str, Shape, bool | None]]:
@@ -76,6 +118,12 @@ def _feed_forward(c: ModelConfig, name: str, shapes: Mapping[str, Shape], bias: 
         yield name + "ffn_gate_inp.weight", (c.experts, c.width), True
         for part, n, k in (("gate", hidden, c.width), ("up", hidden, c.width), ("down", c.width, hidden)):
             yield f"{name}ffn_{part}_exps.weight", (c.experts, n, k), True
+        if c.shared_expert:
+            found = shapes.get(name + "ffn_up_shexp.weight", ())
+            hidden, gate = found[0] if found else 1, name + "ffn_gate_inp_shexp.weight"
+            yield gate, (1, c.width) if shapes.get(gate) == (1, c.width) else (c.width,), True
+            for part, n, k in (("gate", hidden, c.width), ("up", hidden, c.width), ("down", c.width, hidden)):
+                yield f"{name}ffn_{part}_shexp.weight", (n, k), True
         return
     joined = c.gated and c.architecture in JOINED and name + "ffn_gate.weight" not in shapes
     hidden = size(name + "ffn_down.weight", 1)

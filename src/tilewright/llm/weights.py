@@ -18,6 +18,7 @@ from .config import ModelConfig
 from .tensors import check_tensors
 
 Array = np.ndarray[Any, Any]
+NUMBERS = (".ssm_a", ".ssm_d", ".ssm_conv1d.weight", ".ssm_norm.weight", ".ffn_gate_inp_shexp.weight")  # though of two axes
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +79,15 @@ class Weights:
             raise FormatError(f"llm: tensor {name!r} must have {size} elements, got shape {list(tensor.shape)}")
         values = np.ascontiguousarray(tensor.dequantise(), np.float32)
         return _halves(values[:, None], self.config.head_dim)[:, 0] if self._interleaved(name) else values
+
+    def numbers(self, name: str, *shape: int) -> Array:
+        """The values of a tensor that is no matrix, f32 in this shape."""
+        return np.ascontiguousarray(self.tensor(name).dequantise(), np.float32).reshape(shape)
+
+    @staticmethod
+    def is_numbers(name: str, shape: tuple[int, ...]) -> bool:
+        """Whether a tensor is read as numbers: a program may have them as constants of its own."""
+        return len(shape) < 2 or name.endswith(NUMBERS)
 
     def forget_pages(self) -> None:
         """Let the system drop the pages of mapped files from this process: what kernels still read there is mapped again on demand."""

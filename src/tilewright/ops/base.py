@@ -17,9 +17,11 @@ from ..core.dims import Dim, Expr, substitute
 from ..core.errors import ParseError, UnsupportedError
 from ..core.exact import fields_key, same
 from ..core.places import within
+from ..core.target_spec import TargetSpec
 from ..ir.graph import Graph, Node, Value
 from ..ir.layout import Layout
 from ..ir.types import TensorType
+from .tiles import TileBuilder
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,11 @@ class Traits:
     linear: bool = False
     commutative: bool = False
     source: bool = False  # no operands: inputs, constants, iota
+
+    @property
+    def anchor(self) -> bool:
+        """Whether a region is built around the op: one at most stands among elementwise ops, views and sources."""
+        return not (self.elementwise or self.view or self.source)
 
 
 @dataclass(frozen=True)
@@ -90,7 +97,13 @@ class Op:
     traits: ClassVar[Traits] = Traits()
     samples: ClassVar[list[Sample]] = []
     errors: ClassVar[list[ErrorSample]] = []
-    template: ClassVar[str | None] = None  # key of the kernel template that can serve it alone
+    public: ClassVar[str] = ""  # names of its function in `tw.`, the function's own first
+    aten: ClassVar[str] = ""  # ATen ops of the same operands and meaning: `exp`, `mul.Tensor|Scalar`
+    numpy: ClassVar[str] = ""  # NumPy's function of the same meaning
+    fusion: ClassVar[str] = ""  # what a region around it is: a "contraction", a "norm", a "gather" or a "reduction"
+    complex: ClassVar[str] = ""  # how complex operands are computed: both "parts" alike, or by a "rule" of `ops/complex`
+    whole: ClassVar[bool] = False  # a composite that kernels compute without taking it apart
+    by_heads: ClassVar[bool] = False  # its result lies as a projection behind it reads it, head by head
     arity: ClassVar[tuple[int, int | None] | None] = None  # fewest and most operands; `register` reads it off `infer`
     unsupported: ClassVar[dict[str, NotSupported]] = {}  # rule name -> why this op has none
     faults: ClassVar[bool] = False  # may find bad data while it runs: its nodes know what the user wrote (core/places.py)
@@ -109,7 +122,7 @@ class Op:
     def ref(self, *arrays: Any, **_: Any) -> Any:
         raise UnsupportedError(f"{self.name}: has no NumPy reference")
 
-    def lower(self, t: Any, *tiles: Any, **_: Any) -> Any:
+    def lower(self, t: TileBuilder, *tiles: Any, **_: Any) -> Any:
         """Emit this op on tiles with the tile builder `t` (elementwise ops only)."""
         raise UnsupportedError(f"{self.name}: is not elementwise")
 
@@ -124,6 +137,10 @@ class Op:
     def decompose(self, *values: Any, **_: Any) -> Value | tuple[Value, ...]:
         """The same result in plainer ops, appended to the operands' graph (composites only)."""
         raise UnsupportedError(f"{self.name}: has no decomposition")
+
+    def decomposes(self, operands: Values, target: TargetSpec | None) -> bool:
+        """Whether a target (None: a CPU) takes this op apart because no kernel of it computes it whole."""
+        return self.traits.composite and not self.whole
 
     def faulty(self, inputs: Values) -> bool:
         """Whether an elementwise op checks these operands while it runs. Such a node stands in pointwise regions only."""

@@ -9,6 +9,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+import numpy as np
+
 from ..core import dtypes as dt
 from ..core.dims import Dim, Shape, bounds, product, sym
 from ..core.dtypes import DType
@@ -85,24 +87,12 @@ def boolean(*shape: Dim) -> TensorType:
 
 KINDS = {"f": "float", "i": "integer", "u": "unsigned", "b": "bool", "c": "complex"}
 
-# Ops that take complex operands: on both parts alike, or by a rule of `complex_rules.py`
-COMPLEX_LINEAR = frozenset(("add", "sub", "neg", "where", "reshape", "transpose", "slice", "expand", "flip", "split", "concat", "gather",
-                            "gather_along_axis", "index", "sum", "mean", "stop_gradient", "fence", "scatter_add", "scatter_along"))
-COMPLEX_RULED = frozenset(("mul", "div", "square", "reciprocal", "abs", "sign", "exp", "log", "sqrt", "rsqrt", "sin", "cos", "sinh", "cosh",
-                           "tan", "tanh", "sigmoid", "pow", "equal", "not_equal", "is_nan", "is_inf", "cast", "matmul", "prod", "pad",
-                           "solve", "triangular_solve", "cholesky", "qr"))
-
 
 def require_kind(types: Sequence[TensorType], kinds: str) -> None:
     """Every dtype is of one of `kinds` (letters of DType.kind)."""
     wanted = " or ".join(KINDS[k] for k in kinds if k != "c" and (k != "u" or "i" not in kinds))
     for x in types:
         require(x.dtype.kind in kinds, "needs {wanted} operands; cast first", wanted=wanted, dtype=x.dtype)
-
-
-def kinds_of(name: str, kinds: str) -> str:
-    """The dtype kinds an op takes, complex ones included where they have a meaning."""
-    return kinds + "c" if name in COMPLEX_LINEAR or name in COMPLEX_RULED else kinds
 
 
 def require_one_dtype(types: Sequence[TensorType]) -> DType:
@@ -153,9 +143,15 @@ class Elementwise(Op):
     arity = (1, 1)
 
     def infer(self, *types: TensorType) -> TensorType:
-        require_kind(types, kinds_of(self.name, self.kinds))
+        require_kind(types, self.kinds + "c" * bool(self.complex))
         dtype = require_one_dtype(types)
         return TensorType(dt.bool_ if self.to_bool else dtype, broadcast_shapes(*(x.shape for x in types)))
+
+    def ref(self, *arrays: Any) -> Any:
+        if not self.numpy:
+            raise UnsupportedError(f"{self.name}: has no NumPy reference")
+        with np.errstate(all="ignore"):
+            return getattr(np, self.numpy)(*arrays)
 
     def partials(self, inputs: Values, output: Value, wanted: tuple[bool, ...]) -> tuple[Value | float | None, ...]:
         """The derivative with respect to each wanted input: a value, a number, or None for zero everywhere."""
@@ -266,6 +262,7 @@ class Reduction(Op):
     """Combines elements along axes. Attributes of most: axes (ascending, not negative), keepdims."""
 
     traits = Traits(reduction=True)
+    fusion = "reduction"
 
     def flops(self, x: TensorType) -> Dim:
         return x.numel

@@ -8,8 +8,10 @@ from ..core.errors import UnsupportedError, require
 from ..ir.graph import Graph, Value
 from ..ir.types import TensorType
 from . import functions as F
+from . import pointwise  # noqa: F401  its samples are graphs of plain ops
 from .base import E, Op, S, register, single
 from .families import N, f32
+from .matmul import contractions  # noqa: F401
 
 
 @register

@@ -36,7 +36,7 @@ class RowMap(General):
     body: Graph
     groups: tuple[int, ...]
     summed: tuple[bool, ...]
-    template = "row_map"
+    whole = True
     unsupported = {"jvp": NotSupported("rows are mapped where reverse-mode derivatives are taken")}
     samples = [S(f32(1, 5, 2), f32(3, 1, 1), body=BODY, groups=(2, 1), summed=(False, True)),
                S(f32(2, 37, 1), f32(1, 37, 1), f32(1, 1, 1), body=BODY, groups=(1, 2), summed=(False, False)),

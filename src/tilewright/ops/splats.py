@@ -72,7 +72,7 @@ class SplatBin(General):
     width: int
     height: int
     capacity: Dim
-    template = "splat_bin"
+    whole = True
     samples = [S(i32(2, 4, 4), i32(2, 4), width=40, height=30, capacity=6, low=0, high=9, fit=_rectangles),
                S(i32(1, 1, 4), i32(1, 1), width=33, height=17, capacity=1, low=0, high=9, fit=_rectangles),
                S(i32(1, 0, 4), i32(1, 0), width=33, height=17, capacity=0, low=0, high=9, fit=_rectangles)]
@@ -205,7 +205,7 @@ class SplatRasterize(_Raster):
     alpha_min: float = 1 / 255
     alpha_max: float = 0.99
     stop: float = 1e-4
-    template = "splat_rasterize"
+    whole = True
     unsupported = {"jvp": NotSupported("splats have a reverse-mode derivative only")}
     samples = _samples()
     errors = [E(*_scene(1, 3, 6, 20, 9)[:-1], i32(1, 2, 2), width=20, height=9, match=r"spans must be \[1,3,2\]"),
@@ -265,7 +265,7 @@ class SplatRasterizeBackward(_Raster):
     alpha_min: float = 1 / 255
     alpha_max: float = 0.99
     stop: float = 1e-4
-    template = "splat_rasterize_backward"
+    whole = True
     unsupported = {"vjp": NotSupported("splats have a first derivative only"), "jvp": NotSupported("splats have a first derivative only")}
     samples = _samples(("backward",))
     errors = [E(*_samples(("backward",))[0].types[:-1], f32(1, 9, 21), width=20, height=9, match=r"cotangents must be those of")]

@@ -34,6 +34,7 @@ from .families import (
 class Reshape(View):
     """The same elements in row-major order under another shape."""
 
+    complex = "parts"
     shape: Shape
     samples = [S(f32(2, 6), shape=(3, 4)), S(f32(2, 3), shape=(6,)), S(f32(), shape=(1, 1)), S(f32(0, 3), shape=(3, 0)),
                S(f32(N, 4), shape=(N, 2, 2)), S(f32(N, 2, 3), shape=(3 * N * 2,)), S(i64(4, 1), shape=(2, 2)),
@@ -64,6 +65,7 @@ class Reshape(View):
 class Transpose(View):
     """Permute axes: out.shape[i] = x.shape[perm[i]]."""
 
+    complex = "parts"
     perm: tuple[int, ...]
     samples = [S(f32(2, 3), perm=(1, 0)), S(f32(2, 1, 4), perm=(2, 0, 1)), S(f32(), perm=()), S(f32(0, 3), perm=(1, 0)),
                S(f32(N, 3, 2), perm=(1, 2, 0))]
@@ -91,6 +93,7 @@ class Transpose(View):
 class Slice(View):
     """Per axis i: `sizes[i]` elements from `starts[i]`, `steps[i]` apart. Steps are positive; Flip reverses."""
 
+    complex = "parts"
     starts: tuple[Dim, ...]
     sizes: tuple[Dim, ...]
     steps: tuple[int, ...]
@@ -145,6 +148,7 @@ class Slice(View):
 class Expand(View):
     """Broadcast to a shape: new axes in front, size-1 axes stretched."""
 
+    complex = "parts"
     shape: Shape
     samples = [S(f32(3, 1), shape=(2, 3, 4)), S(f32(), shape=(2, 2)), S(f32(3), shape=(3,)), S(f32(1), shape=(0,)),
                S(f32(1, 2), shape=(N, 2)), S(f32(N, 1), shape=(3, N, M))]
@@ -175,6 +179,7 @@ class Expand(View):
 class Flip(View):
     """Reverse the order along axes."""
 
+    complex = "parts"
     axes: tuple[int, ...]
     samples = [S(f32(3, 4), axes=(0,)), S(f32(3, 4), axes=(0, 1)), S(f32(M), axes=(0,)), S(f32(2), axes=()), S(f32(0, 2), axes=(1,))]
     errors = [E(f32(3), axes=(1,), match=r"axes must be distinct, ascending and in 0..0, got axes=\(1,\)"),
@@ -203,6 +208,7 @@ class Flip(View):
 class Split(View):
     """Consecutive parts along an axis, one output each."""
 
+    complex = "parts"
     axis: int
     sizes: tuple[Dim, ...]
     samples = [S(f32(2, 6), axis=1, sizes=(1, 2, 3)), S(f32(4), axis=0, sizes=(4, 0)), S(f32(N, 4), axis=1, sizes=(2, 2)),

@@ -320,8 +320,9 @@ def reduce(node: Node, _: int, forms: list[Form | None]) -> Form | None:
     return uniform(value, node.types[0].dtype, node.types[0].ndim)
 
 
-GATHERS = (o.Gather, o.GatherAlongAxis, o.Index)
-PARTIAL = (o.Where, o.LogicalAnd, o.LogicalOr, o.BitwiseAnd, o.BitwiseOr, *GATHERS)  # may be known though an operand is not
+GATHERS: tuple[type[o.Op], ...] = tuple(op for op in o.REGISTRY.values() if op.fusion == "gather")
+PARTIAL: tuple[type[o.Op], ...] = (  # may be known though an operand is not
+    o.Where, o.LogicalAnd, o.LogicalOr, o.BitwiseAnd, o.BitwiseOr, *GATHERS)
 TRANSFER: dict[type, Transfer] = {
     o.Constant: constant, o.Iota: iota, o.DimValue: dim_value, o.Cast: cast, o.Reshape: reshape, o.Transpose: transpose,
     o.Expand: expand, o.Slice: slice_, o.Flip: flip, o.Split: split, o.Neg: neg, o.LogicalAnd: both, o.BitwiseAnd: both,

@@ -24,7 +24,7 @@ def float_dtype(name: Any) -> DType:
     """The dtype that `tw.compile(dtype=...)` names, or the error that lists the choices."""
     known = [d for d in ALL if d.is_float and d.itemsize > 1]  # eight bits need scales: see quantisation
     try:
-        found = dtype_named(str(name).removeprefix("torch.") if type(name).__module__ == "torch" else name)
+        found = dtype_named(name)
     except ParseError:
         found = None
     if found not in known:

@@ -10,7 +10,7 @@ from ..ir.graph import Graph, Node, Value
 from ..ir.rewrite import Match, P, Rule, rule, sort_nodes
 from ..ops.packed.quant_dot import BLOCK
 from .base import Log, Pass, apply_rules, elementwise_classes
-from .regions import CONTRACTIONS, NORMS, Regions, is_anchor, is_elementwise, is_inner, is_reduction, joins_anchor
+from .regions import Regions, is_elementwise, is_inner, joins_anchor, starts_region
 from .view_rules import kept_tail
 
 REGISTER = 16  # lanes of the widest registers that rotate at once
@@ -19,7 +19,7 @@ REGISTER = 16  # lanes of the widest registers that rotate at once
 def leads_to_anchor(v: Value) -> bool:
     """v is a contraction's result, or an elementwise chain of one shape on top of it."""
     for _ in range(16):
-        if isinstance(v.op, CONTRACTIONS):
+        if v.op.fusion == "contraction":
             return True
         above = [u for u in v.node.operands if u.shape == v.shape] if is_elementwise(v.node) else []
         if not above:
@@ -87,7 +87,7 @@ def spread_casts(graph: Graph, log: Log) -> None:
     for n in [n for n in graph.nodes if isinstance(n.op, o.Cast) and n.types[0].dtype.itemsize > n.operands[0].dtype.itemsize]:
         readers = list(dict.fromkeys(users[n.value]))
         for u in readers[1:]:
-            if is_elementwise(u) or isinstance(u.op, NORMS) or is_reduction(u):
+            if is_elementwise(u) or u.op.fusion in ("norm", "reduction"):
                 again = n.op(*n.operands, name=n.name, place=n.place)
                 u.operands = tuple(again if v is n.value else v for v in u.operands)
                 log.hit("cast_again")
@@ -149,7 +149,7 @@ class Fuse(Pass):
         order = list(graph.nodes)
         for wanted in ("epilogue", "prologue"):
             for n in order:
-                if not is_anchor(n) or not regions.free(n) or isinstance(n.op, CONTRACTIONS) != (wanted == "epilogue"):
+                if not starts_region(n) or not regions.free(n) or (n.op.fusion == "contraction") != (wanted == "epilogue"):
                     continue
                 self.grow(n, regions, log)
         for n in order:
@@ -160,14 +160,14 @@ class Fuse(Pass):
 
     def grow(self, anchor: Node, regions: Regions, log: Log) -> None:
         region = [anchor]
-        if isinstance(anchor.op, NORMS) or is_reduction(anchor):
+        if anchor.op.fusion in ("norm", "reduction"):
             region = self.producers(anchor, regions)
         elif isinstance(anchor.op, o.Attention):
             region = self.ropes(anchor, regions)
         elif self.gate_prologue and isinstance(anchor.op, o.Matmul):
             region = self.gate(anchor, regions)
         region = self.epilogue(anchor, region, regions)
-        if self.codes and isinstance(anchor.op, CONTRACTIONS):
+        if self.codes and anchor.op.fusion == "contraction":
             region = self.widened(anchor, region, regions)
         region = self.rounded(anchor, region, regions)
         position = regions.place(set(region))

@@ -9,7 +9,7 @@ from .. import ops as o
 from ..core.dims import product
 from ..ir.graph import Graph, Node, Value
 from .base import Log, Pass
-from .regions import is_anchor
+from .regions import starts_region
 from .row_products import RowRegion
 
 
@@ -53,7 +53,7 @@ class GateProducts(Pass):
         """A product of 2 to `rows` rows of floats with a matrix of known size whose rows lie along K."""
         anchor: Node | None = n
         if isinstance(n.op, o.Fused):
-            anchor = next((x for x in n.op.body.nodes if is_anchor(x)), None)
+            anchor = next((x for x in n.op.body.nodes if starts_region(x)), None)
             if anchor is None or len(n.values) != 1 or any(v not in n.op.body.inputs for v in anchor.operands):
                 return False
         if anchor is None or not isinstance(anchor.op, o.Matmul) or anchor.op.transpose_a or not anchor.op.transpose_b:

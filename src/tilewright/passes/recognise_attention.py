@@ -86,7 +86,7 @@ def trace(v: Value, m: Match) -> tuple[Node, Scores] | None:
             above = found.take_factor(n, m)
         elif isinstance(n.op, o.Add) and found.plain:
             above, bias = _main(n)
-            found.biases += [] if bias is None else [bias]
+            found.biases += [] if bias is None or scalar(bias) == 0 else [bias]
         elif isinstance(n.op, o.Where):
             above = found.take_mask(n)
         if above is None:
@@ -118,11 +118,25 @@ def four(x: Value) -> Value:
 
 @rule(P(o.Matmul, name="root"), changes="rounding")
 def attention(root: Any, m: Match) -> Value | None:
-    p, v = root.operands
+    p = root.operands[0]
     if isinstance(p.op, o.Cast) and m.readers(p) == 1 and lossless(p.dtype, p.node.operands[0].dtype):
         p = p.node.operands[0]  # the weights are rounded to the values' dtype
-    rank = len(root.types[0].shape)
-    if not isinstance(p.op, o.Softmax) or m.readers(p) != 1 or p.op.axis != len(p.shape) - 1:
+    return _attention(root, p, m, "nan") if isinstance(p.op, o.Softmax) and m.readers(p) == 1 else None
+
+
+@rule(P(o.Matmul, P(o.Where, P(o.IsNan, P(o.Softmax, name="p"), once=True), Var("zero"), P(o.Softmax, name="p"), once=True), Var("v"),
+        name="root"), changes="hidden")
+def guarded_attention(p: Any, zero: Value, v: Value, root: Any, m: Match) -> Value | None:
+    """where(is_nan(p), 0, p) @ v, which exporters of PyTorch's attention write for rows whose every score is masked. Rows that are NaN
+    because an operand is stay NaN, as in PyTorch."""
+    plain = scalar(zero) == 0 and m.readers(p.value) == 2 and root.operands[1] is v and v.dtype.itemsize > 1  # small floats lack infinities
+    return _attention(root, p.value, m, "zeros") if plain else None
+
+
+def _attention(root: Any, p: Value, m: Match, empty: Any) -> Value | None:
+    """Attention in place of `root`, whose left operand is made from the softmax p; `empty` is what a row without a key gives."""
+    v, rank = root.operands[1], len(root.types[0].shape)
+    if p.op.axis != len(p.shape) - 1:  # type: ignore[attr-defined]
         return None
     if rank > 4 or root.op.transpose_a or root.op.alpha != 1.0 or root.op.dtype is not None:
         return None
@@ -134,9 +148,11 @@ def attention(root: Any, m: Match) -> Value | None:
     q = swapped(q) if matmul.op.transpose_a else q  # type: ignore[attr-defined]
     k = k if matmul.op.transpose_b else swapped(k)  # type: ignore[attr-defined]
     v = swapped(v) if root.op.transpose_b else v
-    if not (q.shape[:-2] == k.shape[:-2] == v.shape[:-2]) or k.shape[-2] != v.shape[-2] or not (q.dtype == k.dtype == v.dtype):
+    if not (q.shape[:-3] == k.shape[:-3] == v.shape[:-3]) or k.shape[-2] != v.shape[-2] or not (q.dtype == k.dtype == v.dtype):
         return None
-    heads = q.shape[-3] if rank >= 3 else 1
+    heads, one = q.shape[-3] if rank >= 3 else 1, (1,) * (rank - 2 > 0)
+    if k.shape[-3:-2] != v.shape[-3:-2] or k.shape[-3:-2] not in (q.shape[-3:-2], one):  # heads of one group
+        return None
     if not isinstance(heads, int) or heads == 0 or not at_least(k.shape[-2], 1):
         return None
     mask: Value | None = None
@@ -149,7 +165,7 @@ def attention(root: Any, m: Match) -> Value | None:
             return None
         bias = narrow if bias is None else o.Add()(bias, narrow)
     op = o.Attention(scale=found.scale, softcap=found.softcap, has_mask=mask is not None, has_bias=bias is not None, hidden=found.hidden,
-                     empty="nan")
+                     empty=empty)
     out: Value = op(four(q), four(k), four(v), *(x for x in (mask, bias) if x is not None))
     if out.shape != root.types[0].shape:
         out = o.Reshape(shape=root.types[0].shape)(out)
@@ -218,4 +234,4 @@ def scaled_query(root: Any) -> Value | None:
     return None
 
 
-RULES = [mask_under_bias, attention, grouped_heads, scaled_query]
+RULES = [mask_under_bias, attention, guarded_attention, grouped_heads, scaled_query]

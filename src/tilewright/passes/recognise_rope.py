@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -9,7 +11,8 @@ import numpy as np
 from .. import ops as o
 from ..core.dims import Dim
 from ..ir.graph import Value
-from ..ir.rewrite import Match, P, Var, X, rule
+from ..ir.rewrite import Match, P, Var, rule
+from ..ir.types import TensorType
 from .base import scalar
 
 COS, SIN = Var("cos"), Var("sin")
@@ -66,17 +69,55 @@ def half(v: Value, m: Match) -> Value | None:
     return None
 
 
-@rule(P(o.Add, P(o.Mul, X, COS), P(o.Mul, P(o.Concat, name="turned"), SIN), name="root"), changes="rounding")
-def rope(x: Value, cos: Value, sin: Value, turned: Any, root: Any, m: Match) -> Value | None:
+def regrouped(v: Value) -> Value:
+    """v before reshapes that keep its last axis."""
+    while isinstance(v.op, o.Reshape) and v.shape and v.node.operands[0].shape[-1:] == v.shape[-1:]:
+        v = v.node.operands[0]
+    return v
+
+
+def piece_of(v: Value) -> tuple[Any, Dim, Dim]:
+    """(what, start, size): v is elements start to start + size of the rows of `what`: a value, or one and the slice that takes its rows."""
+    root, start, size = part_of(regrouped(v))
+    root = regrouped(root)
+    if isinstance(root.op, o.Slice) and root.op.steps[-1] == 1:
+        op = root.op
+        return (root.node.operands[0], op.starts[:-1], op.sizes[:-1], op.steps[:-1]), op.starts[-1] + start, size
+    return root, start, size
+
+
+def factors(v: Value) -> Iterator[tuple[Value, Value]]:
+    """The operands of a product, in both orders, also of one that was regrouped later."""
+    product = regrouped(v)
+    if isinstance(product.op, o.Mul):
+        a, b = product.node.operands
+        yield a, b
+        yield b, a
+
+
+@rule(P(o.Add, name="root"), changes="rounding")
+def rope(root: Any, m: Match) -> Value | None:
+    """x*cos + concat(-x2, x1)*sin."""
+    for one, two in (root.operands, root.operands[::-1]):
+        for (t, sin), (x, cos) in itertools.product(factors(two), factors(one)):
+            turned = regrouped(t)
+            if isinstance(turned.op, o.Concat) and x.shape == t.shape:
+                out = _rotated(x, cos, sin, turned, root.types[0], m)
+                if out is not None:
+                    return out
+    return None
+
+
+def _rotated(x: Value, cos: Value, sin: Value, turned: Value, result: TensorType, m: Match) -> Value | None:
     n = x.shape[-1] if x.shape else 0
-    if x.type != root.types[0] or not isinstance(n, int) or n % 2 or len(turned.operands) != 2 or turned.op.axis != len(x.shape) - 1:
+    if x.dtype != result.dtype or x.type.numel != result.numel or not isinstance(n, int) or n % 2 or len(turned.node.operands) != 2:
         return None
-    second, first = turned.operands
-    if not isinstance(second.op, o.Neg):
+    second, first = turned.node.operands
+    if turned.op.axis != len(turned.shape) - 1 or not isinstance(second.op, o.Neg):  # type: ignore[attr-defined]
         return None
-    root_x, start, _ = part_of(x)
-    a, b = part_of(second.node.operands[0]), part_of(first)
-    if a != (root_x, start + n // 2, n // 2) or b != (root_x, start, n // 2) or scalar(cos) is not None:
+    rows, start, _ = piece_of(x)
+    a, b = piece_of(second.node.operands[0]), piece_of(first)
+    if a != (rows, start + n // 2, n // 2) or b != (rows, start, n // 2) or scalar(cos) is not None:
         return None
     if any(not t.shape or t.shape[-1] != n or len(t.shape) > len(x.shape) for t in (cos, sin)):
         return None
@@ -84,7 +125,7 @@ def rope(x: Value, cos: Value, sin: Value, turned: Any, root: Any, m: Match) -> 
     if c is None or s is None:
         return None
     out: Value = o.Rope()(x, c, s)
-    return out
+    return out if out.shape == result.shape else o.Reshape(shape=result.shape)(out)
 
 
 @rule(P(o.Concat, P(o.Rope, name="turned"), Var("rest"), name="root"), changes="rounding")

@@ -10,17 +10,10 @@ from dataclasses import dataclass, field
 from .. import ops as o
 from ..ir.graph import Graph, Node, Value
 
-CONTRACTIONS = (o.Matmul, o.Conv, o.WinogradConv, o.Attention, o.QDot, o.QProduct, o.IntDot, o.IntConv, o.GroupedGemm)
-NORMS = (o.LayerNorm, o.RmsNorm, o.GroupNorm, o.Softmax, o.LogSoftmax)
-GATHERS = (o.Gather, o.GatherAlongAxis, o.Index)
 
-
-def is_reduction(n: Node) -> bool:
-    return n.op.traits.reduction and not isinstance(n.op, (o.CumSum, o.CumProd))
-
-
-def is_anchor(n: Node) -> bool:
-    return len(n.values) == 1 and (isinstance(n.op, (*CONTRACTIONS, *NORMS, *GATHERS)) or is_reduction(n))
+def starts_region(n: Node) -> bool:
+    """Whether fusion grows a region around the node."""
+    return bool(n.op.fusion) and len(n.values) == 1
 
 
 def is_elementwise(n: Node) -> bool:
@@ -94,7 +87,7 @@ class Regions:
 
     def _fuse(self, nodes: list[Node], new: Graph, env: dict[Value, Value]) -> None:
         inside = set(nodes)
-        anchor = next((n for n in nodes if is_anchor(n)), nodes[-1])
+        anchor = next((n for n in nodes if starts_region(n)), nodes[-1])
         graph, body, inner = anchor.graph, Graph(anchor.name), dict[Value, Value]()
         operands: list[Value] = []
         # the anchor's operands come first, in its order: templates find them there
@@ -110,6 +103,6 @@ class Regions:
         graph.copy_into(body, inner, nodes)
         exits = [v for n in nodes for v in n.values if v in self.outputs or any(u not in inside for u in self.users[v])]
         body.outputs = [inner[v] for v in exits]
-        name = f"{anchor.name}_region" if is_anchor(anchor) else "pointwise"
+        name = f"{anchor.name}_region" if starts_region(anchor) else "pointwise"
         fused = new.add(o.Fused(body=body), *(env[v] for v in operands), name=name, place=anchor.place)
         env.update(zip(exits, fused.values, strict=True))

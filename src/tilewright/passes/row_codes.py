@@ -8,7 +8,7 @@ from typing import ClassVar
 from .. import ops as o
 from ..ir.graph import Graph, Node
 from .base import Log, Pass
-from .regions import is_anchor
+from .regions import starts_region
 from .row_products import RowRegion, with_regions
 
 LONGEST = 16384  # what kernels/quant/cuda/qdot.py keeps in shared memory
@@ -20,7 +20,7 @@ def dot_of(n: Node) -> Node | None:
         return n
     if not isinstance(n.op, o.Fused) or len(n.values) != 1:
         return None
-    anchors = [x for x in n.op.body.nodes if is_anchor(x)]
+    anchors = [x for x in n.op.body.nodes if starts_region(x)]
     return anchors[0] if len(anchors) == 1 and isinstance(anchors[0].op, o.QDot) else None
 
 

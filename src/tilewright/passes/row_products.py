@@ -9,7 +9,7 @@ from typing import ClassVar, TypeVar
 from .. import ops as o
 from ..ir.graph import Graph, Node, Value
 from .base import Log, Pass
-from .regions import is_anchor
+from .regions import starts_region
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ def product_of(n: Node) -> Product | None:
         op, found = n.op, n.operands
     elif isinstance(n.op, o.Fused) and len(n.values) == 1:
         outer = dict(zip(n.op.body.inputs, n.operands, strict=True))
-        anchors = [x for x in n.op.body.nodes if is_anchor(x)]
+        anchors = [x for x in n.op.body.nodes if starts_region(x)]
         if len(anchors) != 1 or not isinstance(anchors[0].op, o.Matmul) or any(v not in outer for v in anchors[0].operands):
             return None
         op, found = anchors[0].op, tuple(outer[v] for v in anchors[0].operands)

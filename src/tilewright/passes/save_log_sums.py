@@ -7,30 +7,10 @@ from typing import Any, ClassVar
 
 from ..core.exact import fields_key
 from ..ir.graph import Graph, Node, Value
-from ..ops.attention.backward import AttentionBackward, heads_fit
+from ..ops.attention.backward import AttentionBackward, fits
 from ..ops.attention.forward import Attention
 from ..ops.attention.saved import AttentionSaved
 from .base import Log, Pass
-
-SWEPT = ("sm_90a", (64, 128))  # chip and head sizes of the sweep that finds log-sums which nobody saved
-
-
-def has_kernel(n: Node, target: Any) -> bool:
-    """Whether the target has a kernel for this node as it is: of most, the log-sums must have been saved."""
-    return fits(n, target) and not (isinstance(n.op, AttentionBackward) and not n.op.saved and not swept(n, target))
-
-
-def fits(n: Node, target: Any) -> bool:
-    """Whether the target's matrix units serve this attention with its log-sums, or its reverse pass given them."""
-    return target is not None and target.kind == "cuda" and heads_fit(*n.operands[:3])
-
-
-def swept(n: Node, target: Any) -> bool:
-    """Whether the reverse pass finds the log-sums by itself."""
-    op, (chip, sizes) = n.op, SWEPT
-    assert isinstance(op, AttentionBackward)
-    plain = not (op.has_mask or op.has_bias or op.with_scores) and op.softcap is None and op.window is None
-    return plain and target.cpu == chip and n.operands[0].shape[-1] in sizes
 
 
 class SaveLogSums(Pass):
@@ -48,11 +28,11 @@ class SaveLogSums(Pass):
         found: dict[tuple[Any, ...], Node] = {}
         pairs: dict[Node, Node | None] = {}  # reverse pass -> attention, or none but one is needed
         for n in graph.nodes:
-            if type(n.op) is Attention and fits(n, self.target):
+            if type(n.op) is Attention and fits(n.operands, self.target):
                 found.setdefault((n.operands, _key(n.op)), n)
-            elif isinstance(n.op, AttentionBackward) and not n.op.saved and fits(n, self.target):
+            elif isinstance(n.op, AttentionBackward) and not n.op.saved and fits(n.operands, self.target):
                 forward = found.get((n.operands[:-1], _key(n.op.forward)))
-                if forward is not None or not swept(n, self.target):
+                if forward is not None or not n.op.swept(n.operands, self.target):
                     pairs[n] = forward
         if not pairs:
             return graph

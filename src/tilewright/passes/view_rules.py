@@ -51,6 +51,36 @@ def transpose_of_transpose(x: Value, inner: Any, outer: Any) -> Value:
     return out
 
 
+@rule(P(o.Reshape, P(o.Transpose, X, name="inner"), name="view"))
+def ones_before_transpose(x: Value, inner: Any, view: Any) -> Value | None:
+    """Axes of size 1 come and go before a transpose, not behind it: the reshape meets others further up, the transpose its readers."""
+    old, new = inner.types[0].shape, view.types[0].shape
+    places = [i for i, n in enumerate(new) if n != 1]
+    if [n for n in old if n != 1] != [new[i] for i in places]:
+        return None
+    order = [p for p in inner.op.perm if x.shape[p] != 1]
+    shape, perm = list(new), list(range(len(new)))
+    for i, p in zip(places, order, strict=True):
+        perm[i] = places[sorted(order).index(p)]
+        shape[perm[i]] = x.shape[p]
+    out: Value = o.Transpose(perm=tuple(perm))(o.Reshape(shape=tuple(shape))(x))
+    return out
+
+
+@rule(P(o.Reshape, P(o.Transpose, P(o.Reshape, X, name="merged"), name="inner"), name="view"))
+def transpose_between_reshapes(x: Value, merged: Any, inner: Any, view: Any) -> Value | None:
+    """Leading axes that are one while the others are exchanged, and apart again behind it, were never one."""
+    mid, perm = merged.types[0].shape, inner.op.perm
+    tail = len(mid) - 1
+    if tail < 1 or len(x.shape) <= tail or perm[0] != 0 or x.shape[-tail:] != mid[1:]:
+        return None
+    lead = x.shape[:-tail]
+    if view.types[0].shape != (*lead, *inner.types[0].shape[1:]):
+        return None
+    out: Value = o.Transpose(perm=(*range(len(lead)), *(p + len(lead) - 1 for p in perm[1:])))(x)
+    return out
+
+
 @rule(P(o.Slice, P(o.Slice, X, name="inner"), name="outer"))
 def slice_of_slice(x: Value, inner: Any, outer: Any) -> Value:
     a, b = inner.op, outer.op
@@ -198,6 +228,6 @@ def rank_zero_scalar(root: Any, m: Match) -> Value | None:
     return None
 
 
-RULES = [same_shape, same_order, whole_slice, whole_split, reshape_of_reshape, transpose_of_transpose, slice_of_slice, expand_of_expand,
-         flip_of_flip, keep_dims, reshape_before_elementwise, reshape_before_norm, reshape_before_matmul, broadcast_itself,
-         expand_after_elementwise, rank_zero_scalar]
+RULES = [same_shape, same_order, whole_slice, whole_split, reshape_of_reshape, transpose_of_transpose, ones_before_transpose,
+         transpose_between_reshapes, slice_of_slice, expand_of_expand, flip_of_flip, keep_dims, reshape_before_elementwise,
+         reshape_before_norm, reshape_before_matmul, broadcast_itself, expand_after_elementwise, rank_zero_scalar]

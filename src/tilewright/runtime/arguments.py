@@ -55,6 +55,8 @@ def bind(names: Sequence[str], types: Sequence[TensorType], values: Sequence[Any
             shapes.append(_admit_array(name, type_, np.asarray(value), bound))
         elif hasattr(type(value), "__array_namespace__") and hasattr(value, "__array__"):  # an Array
             shapes.append(_admit_array(name, type_, np.asarray(value), bound))
+        elif type_.shape == () and type(value) in (bool, int, float, complex) and "biufc".index(type_.dtype.kind) >= _KINDS[type(value)]:
+            shapes.append(_admit_array(name, type_, _number(name, type_, value), bound))
         else:
             raise InputError(f"session: input {name!r} must be {describe(type_)}, got a {type(value).__name__}; "
                              f"pass a torch tensor or a NumPy array")
@@ -71,6 +73,16 @@ def bind(names: Sequence[str], types: Sequence[TensorType], values: Sequence[Any
         if not s.lo <= bound.env[s.name] <= s.hi:
             raise InputError(f"session: {s.name} must be in {s.lo}..{s.hi}, got {bound.env[s.name]}")
     return bound
+
+
+_KINDS = {bool: 0, int: 1, float: 3, complex: 4}  # the first kind of dtype that holds such numbers
+
+
+def _number(name: str, type_: TensorType, value: Any) -> Array:
+    try:
+        return np.array(value, type_.dtype.np)
+    except OverflowError:
+        raise InputError(f"session: input {name!r} must be {describe(type_)}, got {value}") from None
 
 
 def _mismatch(name: str, type_: TensorType, got: str, env: Mapping[str, int], origin: Mapping[str, str]) -> str:

@@ -498,7 +498,7 @@ def tw_eager_getbuffer(x, view, flags):
     h = forced(x)
     if h == 0:
         return -1
-    if flags & 1:
+    if flags & 1 or flags == 0:
         args = stack(8)
         st64(args, x)
         PyObject_Vectorcall(ld64(address(slots) + 8 * 51), args, 1, 0)

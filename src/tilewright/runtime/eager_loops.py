@@ -189,6 +189,10 @@ def tw_eager_run(args, begin, end, scratch):
     stop = end * PROGRAM
     if stop > n:
         stop = n
+    if fn == 0:
+        op = args + RUN_OPERANDS
+        gather(out + pos * osize, op, pos, stop - pos)
+        return 0
     while pos < stop:
         count = stop - pos
         if count > CHUNK:

@@ -37,6 +37,12 @@ def reduced(table, x):
     return wrap(out)
 
 
+def magnitude(x):
+    if x < 0:
+        return 0 - x
+    return x
+
+
 def reduced_axis(table, x, axis):
     s = address(state)
     h = header_of(x)
@@ -72,16 +78,6 @@ def reduced_axis(table, x, axis):
     if row > ROW or n == 0 or n * ld64(descr + 40) > NATIVE_BYTES:
         return 0
     src = ld64(h + 16)
-    if (ld32(h + 64) & 1) == 0:
-        if n * ld64(descr + 40) > 65536:
-            return 0
-        op = stack(512)
-        buffer = stack(65536)
-        src = buffer
-        if set_operand(op, h, nd, dims) == 0:
-            src = ld64(op)
-        else:
-            gather(buffer, op, 0, n)
     fn = ld64(table + TABLE_KERNELS + 16 * kind)
     if ld64(table + 8) and row > ARG_ROW:
         return 0
@@ -89,8 +85,31 @@ def reduced_axis(table, x, axis):
         fn = ld64(table + TABLE_COLUMNS + 8 * kind)
     if fn == 0:
         return 0
+    dense = 0
+    if (ld32(h + 64) & 1) == 0:
+        op = stack(512)
+        buffer = stack(65536)
+        src = buffer
+        if set_operand(op, h, nd, dims) == 0:
+            src = ld64(op)
+        else:
+            steps = ld64(h + 40)
+            last = ld64(steps + 8 * (nd - 1))
+            i = 0
+            while i < nd - 1:
+                if n * ld64(descr + 40) > 65536 and magnitude(ld64(steps + 8 * i)) < magnitude(last):
+                    return 0
+                i += 1
+            if n * ld64(descr + 40) > 65536:
+                dense = new_header(descr, nd, dims, 0)
+                if dense == 0:
+                    return 0
+                src = ld64(dense + 16)
+            gather(src, op, 0, n)
     out = new_header(ld64(table + TABLE_KERNELS + 16 * kind + 8), nd - 1, kept, 0)
     if out == 0:
+        if dense != 0:
+            Py_DecRef(dense)
         return 0
     words = stack(64)
     work = stack(65536)
@@ -113,6 +132,8 @@ def reduced_axis(table, x, axis):
         st64(words + 48, before)
         st64(words + 56, after)
         call(fn, words, 0, (after + 63) // 64 * before, work)
+    if dense != 0:
+        Py_DecRef(dense)
     return wrap(out)
 
 

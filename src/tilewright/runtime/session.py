@@ -90,6 +90,7 @@ class Session:
         self._free: list[Workspace] = []
         self._closed = False
         self.quantization: Any = None  # what `tw.quantize` did to every layer
+        self.arguments: Any = None  # of an ONNX file: its inputs and outputs as it declares them
         self._checked = False
         self._pool: Pool | None = None
         self._has_looked = False
@@ -203,7 +204,7 @@ class Session:
         for i, k in signature.updates:
             copy(leaves[i], results[k])
         if given is None:
-            return signature.unflatten(results, bound.env)
+            return signature.unflatten(_as_given(leaves, results), bound.env)
         for target, result in zip(given, results, strict=True):
             if target is not result:
                 copy(target, result)
@@ -357,6 +358,12 @@ class Session:
 def _nested(signature: Signature, fast: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
     """Nested or named arguments: take them apart, then the fast way."""
     return fast(signature.flatten(args, kwargs), None, out)
+
+
+def _as_given(leaves: Sequence[Any], results: list[Any]) -> list[Any]:
+    """Results as Arrays in the same memory where an input is one."""
+    kind = next((x for x in leaves if hasattr(type(x), "__array_namespace__") and not isinstance(x, np.ndarray)), None)
+    return results if kind is None else list(map(kind.__array_namespace__().asarray, results))
 
 
 def _refuse(name: str, *_: Any) -> Any:

@@ -3,11 +3,14 @@
 A `State` belongs to the caller; any number of them can live beside one session. A call holds the states it works on (`lock`), and calls
 from other threads wait for it. `length` counts how much is filled; a call that fails or is interrupted leaves it where it was, so what it
 half wrote is never seen.
+
+Some arrays do not fill up but are rewritten by every call (the memory of a recurrence). Whoever calls says where a call begins (`mark`):
+the contents of these arrays then are kept, for `undo` and for `truncate`.
 """
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import index
 from threading import RLock
 from typing import Any
@@ -25,25 +28,32 @@ ALIGNMENT = 64
 
 
 class StateSpec:
-    """Names and types of the donated inputs of a session, where their arrays lie in one block, and along which axis they fill up."""
+    """Names and types of the donated inputs of a session, where their arrays lie in one block, and along which axis they fill up. Those
+    whose names `rewritten` accepts do not; a state of nothing else holds as much as `capacity` says."""
 
-    def __init__(self, session: Session, axis: int) -> None:
+    def __init__(self, session: Session, axis: int, *, capacity: int = 0, rewritten: Callable[[str], bool] = lambda name: False) -> None:
         interface = session.interface
         self.axis = axis
         self.inputs = [i for i, _ in interface.donated]
         self.outputs = [k for _, k in interface.donated]
         self.names = [interface.input_names[i] for i in self.inputs]
         self.types = [interface.inputs[i] for i in self.inputs]
+        self.rewritten = [rewritten(name) for name in self.names]
+        self.runs: list[tuple[int, int]] = []  # where arrays that are rewritten lie: begin and end
         self.offsets: list[int] = []
         end = 0
-        for name, t in zip(self.names, self.types, strict=True):
+        for name, t, whole in zip(self.names, self.types, self.rewritten, strict=True):
             if not t.is_static:
                 raise InputError(f"state: {name!r} must have a fixed size, got {t}")
             self.offsets.append(end)
-            end += -(-_nbytes(t) // ALIGNMENT) * ALIGNMENT
+            begin, end = end, end + -(-_nbytes(t) // ALIGNMENT) * ALIGNMENT
+            if whole and self.runs and self.runs[-1][1] == begin:
+                self.runs[-1] = self.runs[-1][0], end
+            elif whole:
+                self.runs.append((begin, end))
         self.nbytes = end
-        sizes = {_shape(t)[axis] for t in self.types}
-        self.capacity = min(sizes, default=0)
+        sizes = {_shape(t)[axis] for t, whole in zip(self.types, self.rewritten, strict=True) if not whole}
+        self.capacity = min(sizes, default=capacity)
 
 
 class Filled:
@@ -52,10 +62,11 @@ class Filled:
     `serial` changes with every change of the contents, so that a caller can tell whether somebody else has been here.
     """
 
-    __slots__ = ("_length", "lock", "serial")
+    __slots__ = ("_length", "_marked", "lock", "serial")
 
     def __init__(self) -> None:
         self._length, self.serial, self.lock = 0, 0, RLock()
+        self._marked = 0  # the length at the last mark
 
     @property
     def capacity(self) -> int:
@@ -81,6 +92,14 @@ class Filled:
                 raise InputError(f"state: can be truncated to 0..{self._length} elements, got {length!r}")
             self.fill(wanted)
 
+    def mark(self) -> None:
+        """A call begins. The lock is the caller's to hold, here and for `undo`."""
+        self._marked = self._length
+
+    def undo(self) -> None:
+        """Back to the mark: the call has failed."""
+        self.fill(self._marked)
+
     def fill(self, length: int) -> None:
         """Say that this many elements are filled, after a call that filled them. The lock is the caller's to hold."""
         if not 0 <= length <= self.capacity:
@@ -95,7 +114,7 @@ class State(Filled):
     several of them to belong together holds `state.lock` (a reentrant lock) meanwhile.
     """
 
-    __slots__ = ("_block", "addresses", "arrays", "spec")
+    __slots__ = ("_block", "_kept", "addresses", "arrays", "spec")
 
     def __init__(self, spec: StateSpec) -> None:
         super().__init__()
@@ -109,6 +128,7 @@ class State(Filled):
         self.arrays: list[Array] = [
             self._block.array(t.dtype.np, _shape(t), offset) for t, offset in zip(spec.types, spec.offsets, strict=True)]
         self.addresses = (ctypes.c_int64 * len(spec.types))(*(self._block.address + o for o in spec.offsets))
+        self._kept: list[Array] = []  # what the arrays that are rewritten held at the mark
 
     @property
     def nbytes(self) -> int:
@@ -123,10 +143,42 @@ class State(Filled):
         new = type(self)(self.spec)
         with self.lock:
             filled = (*(slice(None),) * self.spec.axis, slice(0, self._length))
-            for mine, other in zip(self.arrays, new.arrays, strict=True):
-                other[filled] = mine[filled]
+            for mine, other, whole in zip(self.arrays, new.arrays, self.spec.rewritten, strict=True):
+                part = ... if whole else filled
+                other[part] = mine[part]
             new.fill(self._length)
         return new
+
+    def mark(self) -> None:
+        super().mark()
+        if not self._kept:
+            self._kept = [np.empty(end - begin, np.uint8) for begin, end in self.spec.runs]
+        for kept, (begin, _) in zip(self._kept, self.spec.runs, strict=True):
+            ctypes.memmove(kept.ctypes.data, self._block.address + begin, kept.nbytes)
+
+    def undo(self) -> None:
+        for kept, (begin, _) in zip(self._kept, self.spec.runs, strict=True):
+            ctypes.memmove(self._block.address + begin, kept.ctypes.data, kept.nbytes)
+        super().undo()
+
+    def truncate(self, length: int) -> None:
+        """Forget all but the first `length` elements. Arrays that are rewritten know nothing of the past but what they held at the last
+        mark: with them, to nothing or to where the last call began."""
+        with self.lock:
+            before = self._length
+            super().truncate(length)
+            if not self.spec.runs or self._length == before:
+                return
+            if self._length == 0:
+                for begin, end in self.spec.runs:
+                    ctypes.memset(self._block.address + begin, 0, end - begin)
+            elif self._kept and self._length == self._marked:
+                self.undo()
+            else:
+                self.fill(before)
+                back = f", to {self._marked}, where the last call began," if self._kept and 0 < self._marked < before else ""
+                raise InputError(f"state: has a recurrent memory, which cannot go back to {length!r} of {before} elements; it can be "
+                                 f"truncated to 0{back} and no other length: keep a copy() where you want to go back to")
 
     def __repr__(self) -> str:
         return f"<State {self.length} of {self.capacity}, {self.nbytes:,} bytes>"

@@ -7,22 +7,25 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from traceback import walk_tb
 from typing import Any
 
 import numpy as np
 
 from ..core import dtypes as dt
+from ..core.dims import Expr, evaluate
 from ..core.dtypes import DType
-from ..core.errors import InputError, ParseError, ShapeError, TraceError
+from ..core.errors import InputError, ParseError, ShapeError, SizeError, TraceError
 from ..core.places import within
 from ..core.pytree import Spec, flatten, unflatten
 from ..core.tensors import is_masked, is_tensor, tensor_to_numpy
 from ..ir.graph import Graph, Value
 from ..ir.types import TensorType
+from ..ops import functions as F
 from ..ops.base import Op
 
 PACKAGE = str(Path(__file__).resolve().parent.parent)
@@ -104,6 +107,8 @@ class Trace:
 
     def lift(self, x: Any, dtype: DType | None = None) -> Value:
         """A value of this graph: a tracer's (captured when it is from outside), or a constant."""
+        if isinstance(x, Expr):
+            return F.dim_value(self.graph, x, dt.i64 if dtype is None else dtype)
         if not isinstance(x, Tracer):
             try:
                 # a copy: a program must not see the half of a later change, where some of its constants are packed and some are not
@@ -265,13 +270,15 @@ def built(fn: Callable[..., Any], *operands: Any, **options: Any) -> Any:
 
 def is_array(x: Any) -> bool:
     """Whether a leaf is data (and not a static Python object)."""
-    return isinstance(x, (Tracer, np.ndarray, np.generic, bool, int, float, complex)) or hasattr(x, "__array__")
+    return isinstance(x, (Tracer, np.ndarray, np.generic, bool, int, float, complex, Expr)) or hasattr(x, "__array__")
+
+
+_PYTHON = {bool: dt.bool_, int: dt.i64, Expr: dt.i64, float: dt.f32, complex: dt.c64}
 
 
 def python_type(x: Any) -> DType | None:
-    """The dtype that a Python number has of itself: a weak one, which gives way to that of an array."""
-    kind = type(x)
-    return dt.bool_ if kind is bool else dt.i64 if kind is int else dt.f32 if kind is float else dt.c64 if kind is complex else None
+    """The dtype that a Python number (or a dynamic size) has of itself: a weak one, which gives way to that of an array."""
+    return _PYTHON.get(type(x))
 
 
 @dataclass(frozen=True)
@@ -304,13 +311,22 @@ class Traced:
     statics: dict[int, Any]
     weak: list[bool]
 
-    def result(self, outputs: Sequence[Any]) -> Any:
-        """The function's result from the values of the graph's outputs."""
-        return unflatten(self.out_spec, self.leaves(outputs))
+    def result(self, outputs: Sequence[Any], sizes: Mapping[str, int] | None = None) -> Any:
+        """The function's result from the values of the graph's outputs; `sizes` gives the values of dynamic sizes."""
+        leaves = self.leaves(outputs)
+        return unflatten(self.out_spec, [evaluate(x, sizes) if sizes and isinstance(x, Expr) else x for x in leaves])
 
     def leaves(self, outputs: Sequence[Any]) -> list[Any]:
         arrays = iter(outputs)
         return [self.statics[i] if i in self.statics else next(arrays) for i in range(self.n_leaves)]
+
+
+def _placed(problem: SizeError) -> SizeError:
+    """The error with the user's line, which is where a size was used."""
+    others = (PACKAGE, str(Path(np.__file__).parent))
+    lines = [(f.f_code.co_filename, n) for f, n in walk_tb(problem.__traceback__) if not f.f_code.co_filename.startswith(others)]
+    known = not lines or str(problem).endswith(")")
+    return problem if known else SizeError(f"{problem} ({Path(lines[-1][0]).name}:{lines[-1][1]})")
 
 
 def trace(fn: Callable[..., Any], spec: Spec, leaves: Sequence[Any], name: str | None = None) -> Traced:
@@ -319,7 +335,10 @@ def trace(fn: Callable[..., Any], spec: Spec, leaves: Sequence[Any], name: str |
     with entered(made):
         inputs = [made.wrap(made.graph.input(x.type, f"x{i}"), weak=x.weak) if isinstance(x, Leaf) else x for i, x in enumerate(leaves)]
         args, kwargs = unflatten(spec, inputs)
-        out = fn(*args, **kwargs)
+        try:
+            out = fn(*args, **kwargs)
+        except SizeError as e:
+            raise _placed(e) from None
         found, out_spec = flatten(out)
         statics: dict[int, Any] = {}
         weak: list[bool] = []

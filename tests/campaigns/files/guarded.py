@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.ir.types import TensorType
+from tilewright.runtime import outputs
 from tilewright.runtime.memory import Allocation
 
 PAGE = mmap.PAGESIZE
@@ -55,10 +57,16 @@ class GuardedAllocation(Allocation):
         self.address = self._bytes.ctypes.data
 
 
+def guarded_result(type_: TensorType, shape: tuple[int, ...], torch: bool) -> Any:
+    """In the place of a session's new outputs."""
+    return outputs.fresh(type_, shape, torch) if torch else guarded_array(type_.dtype.np, shape)
+
+
 def install() -> None:
     from tilewright.build import packing
-    from tilewright.runtime import workspace
+    from tilewright.runtime import session, workspace
     from tilewright.runtime.archive import file as archive_file
 
+    session.fresh = guarded_result  # type: ignore[attr-defined]
     for module in (archive_file, packing, workspace):
         module.Allocation = GuardedAllocation  # type: ignore[attr-defined]

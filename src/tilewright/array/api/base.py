@@ -36,6 +36,11 @@ def header(x: Any, what: str = "array") -> Header:
         from .protocols import from_dlpack
 
         return ready(from_dlpack(x))
+    if not isinstance(x, (list, tuple, str, bytes)):
+        try:
+            return _native(np.asarray(memoryview(x)), what)
+        except TypeError:  # it has no buffer
+            pass
     return _listed(x, None, what)
 
 

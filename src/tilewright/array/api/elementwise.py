@@ -12,6 +12,7 @@ import numpy as np
 
 from ...core import dtypes as dt
 from ...core.errors import ArgumentError
+from ...transform.lib.elementwise import ON_FLOATS
 from .. import lazy, machine
 from ..arrays import Array, shown
 from . import loops
@@ -31,8 +32,6 @@ UNARY: dict[str, tuple[str, bool, str]] = {
     "logical_not": (ALL, False, "b"), "bitwise_invert": (BITS, False, ""),
     "abs": (NUMERIC, False, "real"), "real": (ALL, False, "real"), "imag": (ALL, False, "real"), "angle": (NUMERIC, True, "real"),
 }
-ACTIVATIONS = ("gelu", "sigmoid", "relu", "silu", "softplus", "erf", "erfc", "mish", "hardswish", "hardsigmoid", "log_sigmoid", "relu6",
-               "selu", "lgamma", "digamma", "softsign", "tanhshrink")  # of floats; they have kernels only, no loops of NumPy's
 BINARY: dict[str, tuple[str, bool, str]] = {
     **dict.fromkeys(("add", "multiply", "subtract", "maximum", "minimum"), (ALL, False, "")),
     **dict.fromkeys(("fmax", "fmin", "gcd", "lcm", "heaviside"), (REAL, False, "")),
@@ -44,6 +43,7 @@ BINARY: dict[str, tuple[str, bool, str]] = {
     **dict.fromkeys(("equal", "not_equal", "less", "less_equal", "greater", "greater_equal"), (ALL, False, "b")),
     **dict.fromkeys(("logical_and", "logical_or", "logical_xor"), (ALL, False, "b")),
 }
+ACTIVATIONS = [name for name in ON_FLOATS if name not in UNARY and name != "neg"]  # they have kernels only, no loops of NumPy's
 ALIASES = {"absolute": "abs", "arccos": "acos", "arccosh": "acosh", "arcsin": "asin", "arcsinh": "asinh", "arctan": "atan",
            "arctanh": "atanh",
            "arctan2": "atan2", "conjugate": "conj", "neg": "negative", "invert": "bitwise_invert", "bitwise_not": "bitwise_invert",

@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -113,13 +114,13 @@ def save(path: Any, x: Any) -> None:
     """Write an Array to an `.npy` file; several of them, given as a dict, to an `.npz` or `.safetensors` file, by the name's ending."""
     path = Path(path)
     if path.suffix == ".npy":
-        np.save(path, header(x, "save"))
+        np.save(path, _numpy_file(header(x, "save"), path))
     elif path.suffix in (".npz", ".safetensors"):
         if not isinstance(x, dict):
             raise ArgumentError(f"save: a {path.suffix} file holds a dict of Arrays, got a {type(x).__name__}")
         arrays = {str(k): header(v, "save") for k, v in x.items()}
         if path.suffix == ".npz":
-            np.savez(path, allow_pickle=False, **arrays)
+            np.savez(path, allow_pickle=False, **{k: _numpy_file(a, path) for k, a in arrays.items()})
         else:
             _save_safetensors(path, arrays)
     else:
@@ -131,14 +132,32 @@ def load_arrays(path: Any) -> Any:
     """The Array of an `.npy` file, or the dict of Arrays of an `.npz` or `.safetensors` file. Files are mapped where they can be: elements
     are read when they are used."""
     path = Path(path)
-    if path.suffix == ".npy":
-        return wrap(np.asarray(np.load(path, mmap_mode="r", allow_pickle=False)))
-    if path.suffix == ".npz":
-        with np.load(path, allow_pickle=False) as file:
-            return {k: wrap(file[k]) for k in file.files}
+    try:
+        if path.suffix == ".npy":
+            return wrap(_number_file(np.load(path, mmap_mode="r", allow_pickle=False), path))
+        if path.suffix == ".npz":
+            with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+                return {k: wrap(_number_file(file[k], path)) for k in file.files}
+    except (ValueError, EOFError, BadZipFile) as e:
+        raise FormatError(f"load_arrays: {path.name}: {e}") from None
     if path.suffix == ".safetensors":
         return _load_safetensors(path)
     raise ArgumentError(f"load_arrays: the name must end in .npy, .npz or .safetensors, got {path.name!r}")
+
+
+def _number_file(a: Header, path: Path) -> Header:
+    """An array of a file in native byte order; a mapped one stays mapped where it is."""
+    if a.dtype.kind in "OSUMmV":
+        raise FormatError(f"load_arrays: {path.name} must hold numbers, got {a.dtype}" + (
+            "; NumPy's files do not say which 16-bit or 8-bit float they hold, use .safetensors" if a.dtype.kind == "V" else ""))
+    return np.asarray(a, a.dtype.newbyteorder("="))
+
+
+def _numpy_file(a: Header, path: Path) -> Header:
+    """What NumPy's file formats can hold."""
+    if a.dtype.isbuiltin != 1:
+        raise ArgumentError(f"save: a {path.suffix} file cannot hold {a.dtype.name}; use .safetensors")
+    return a
 
 
 _TYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2",

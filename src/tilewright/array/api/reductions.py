@@ -8,7 +8,8 @@ import numpy as np
 
 from ...core import dtypes as dt
 from ...core.errors import ArgumentError
-from ..arrays import Array, shown
+from ...runtime.eager_host import ROW
+from ..arrays import Array, ready, shown
 from .base import Header, as_float, axes_of, give, header, known, written
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
@@ -98,6 +99,8 @@ FUNCTIONS["any"] = _truth("any")
 def mean(x: Any, /, axis: Any = None, keepdims: bool = False, *, dtype: Any = None, out: Any = None) -> Any:
     """The mean over axes; integers as floats."""
     a = as_float(header(x, "mean"))
+    if axis is None and dtype is None and out is None and not keepdims and type(x) is Array and a is ready(x) and a.size > ROW:
+        return x.sum() / float(a.size)  # a native sum
     a = a if dtype is None else a.astype(known(dtype, "mean"), copy=False)
     return written(out, give(reduced("mean", a, axes_of(axis, a.ndim, "mean"), keepdims)))
 

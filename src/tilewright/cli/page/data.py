@@ -17,6 +17,8 @@ class Box:
     type: str
     detail: str = ""  # shown on hover: the region's body, the weights it reads
     sources: tuple[str, ...] = ()  # names of the boxes it reads
+    place: str = ""  # `file.py:12` of the model's source
+    module: str = ""  # `layers.0.mlp`, the module whose forward it comes from
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,7 @@ class Inspection:
     blocks: list[Block] = field(default_factory=list)
     stages: list[Stage] = field(default_factory=list)
     compile_stages: list[tuple[str, float]] = field(default_factory=list)
+    lines: dict[str, str] = field(default_factory=dict)  # the source text of places that were found
     peak_flops: float | None = None  # of the machine, flops per second
     peak_bandwidth: float | None = None  # of the memory, bytes per second
     caches: list[tuple[str, float]] = field(default_factory=list)  # name and bytes per second of the levels before the memory

@@ -5,6 +5,7 @@ from __future__ import annotations
 from html import escape
 
 from .data import Inspection, Step
+from .folds import folded
 from .layered import layered
 from .roofline import tip
 from .units import attribute
@@ -17,15 +18,17 @@ def graph_svg(data: Inspection) -> str:
     """An SVG of the graph, or a sentence where it would be empty or too large to read."""
     if not data.boxes:
         return '<p class="quiet">The graph has no nodes.</p>'
-    if len(data.boxes) > LIMIT:
-        return f'<p class="quiet">{len(data.boxes)} nodes are too many for a picture; the graph folder has the text after every pass.</p>'
-    drawing = layered([b.name for b in data.boxes], {b.name: b.sources for b in data.boxes})
+    boxes = folded(data)
+    if len(boxes) > LIMIT:
+        return f'<p class="quiet">{len(boxes)} nodes are too many for a picture; the graph folder has the text after every pass.</p>'
+    drawing = layered([b.name for b in boxes], {b.name: b.sources for b in boxes})
     low = min(x for x in [*drawing.column.values(), *(p[0] for e in drawing.edges.values() for p in e)])
     high = max(x for x in [*drawing.column.values(), *(p[0] for e in drawing.edges.values() for p in e)])
     width, height = (high - low + 1) * (BOX_W + GAP_X) + 8, (max(drawing.rank.values()) + 1) * (BOX_H + GAP_Y)
     by_name: dict[str, list[Step]] = {}
+    drawn = {b.name for b in boxes}
     for step in data.steps:
-        by_name.setdefault(step.box, []).append(step)
+        by_name.setdefault(step.box if step.box in drawn else "repeated layers", []).append(step)
     total = sum(s.seconds or 0.0 for s in data.steps)
 
     def centre(column: float) -> float:
@@ -48,11 +51,11 @@ def graph_svg(data: Inspection) -> str:
                 f"M{x1:.1f} {y1:.1f}" if not d else f"L{x1:.1f} {y1:.1f}"
             ) + f"C{x1:.1f} {y1 + GAP_Y * 0.6:.1f} {x2:.1f} {y2 - GAP_Y * 0.6:.1f} {x2:.1f} {y2:.1f}"
         parts.append(f'<path class="edge" d="{d}"/>')
-    for box in data.boxes:
+    for box in boxes:
         x, y = centre(drawing.column[box.name]) - BOX_W / 2, top(drawing.rank[box.name])
         steps = by_name.get(box.name, [])
         share = sum(s.seconds or 0.0 for s in steps) / total if total else 0.0
-        text = "\n".join(filter(None, [f"{box.name}: {box.type}", box.detail, *(tip(s) for s in steps)]))
+        text = "\n".join(filter(None, [f"{box.name}: {box.type}", box.detail, *(tip(s) for s in steps[:8])]))
         parts.append(
             f'<g class="box k-{box.kind}" data-tip="{attribute(text)}"><title>{escape(text)}</title>'
             f'<rect class="body" x="{x:.1f}" y="{y:.1f}" width="{BOX_W}" height="{BOX_H}" rx="7"/>'

@@ -7,7 +7,8 @@ from importlib.resources import files
 
 from ..console import nbytes, seconds
 from .arena import arena_svg
-from .data import KINDS, Inspection, KernelText, Stage, Step
+from .data import KINDS, Box, Inspection, KernelText, Stage, Step
+from .folds import layers
 from .graph import graph_svg
 from .roofline import roofline_svg
 from .units import attribute, count, percent
@@ -31,7 +32,7 @@ def page(data: Inspection) -> str:
                 "Schedule",
                 "Launches in order. The share of the roofline is the "
                 "best possible time for these flops and bytes on this machine over the measured one; the word behind it says what bounds: "
-                "arithmetic, or the level of the memory that the data fits in.",
+                "arithmetic, or the level of the memory that the data fits in. Click a column to sort, a launch for its kernel.",
                 f'<div class="panel scroll">{_launches(data)}</div>',
             ),
             _section(
@@ -40,6 +41,12 @@ def page(data: Inspection) -> str:
                 "One dot a launch, larger where more time goes. The dashed lines are what this machine can do "
                 "with data from memory (strong) and from its caches (faint).",
                 f'<div class="panel">{roofline_svg(data)}</div>',
+            ),
+            _section(
+                "places",
+                "Modules and lines",
+                "Where the time goes in the model as it was written.",
+                _places(data),
             ),
             _section(
                 "arena",
@@ -66,13 +73,15 @@ def page(data: Inspection) -> str:
     )
     links = "".join(
         f'<a href="#{i}">{n}</a>'
-        for i, n in (("graph", "graph"), ("kernels", "schedule"), ("arena", "arena"), ("code", "kernels"), ("passes", "passes"))
+        for i, n in (("graph", "graph"), ("kernels", "schedule"), ("places", "modules"), ("arena", "arena"), ("code", "kernels"),
+                     ("passes", "passes"))
     )
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(data.title)} · tilewright</title><style>{_resource('page.css')}</style></head><body>"
         f"<header><h1>{escape(data.title)}</h1><p>{escape(data.machine)}</p>"
-        f'<nav>{links}<button id="theme" title="light or dark">◐</button></nav></header>'
+        f'<nav><input id="find" type="search" placeholder="search" aria-label="search launches, modules, kernels and passes">'
+        f'{links}<button id="theme" title="light or dark">◐</button></nav></header>'
         f"<main>{body}<footer>Written by <code>tilewright inspect</code>.</footer></main>"
         f'<div id="tip"></div><script>{_resource("page.js")}</script></body></html>'
     )
@@ -106,13 +115,53 @@ def _launches(data: Inspection) -> str:
             ("time", True),
             ("share", True),
             ("roofline", True),
+            ("where", False),
             ("", False),
         )
     )
-    return f'<table class="sort"><thead><tr>{head}</tr></thead><tbody>{"".join(_row(s, total) for s in data.steps)}</tbody></table>'
+    where = {b.name: b for b in data.boxes}
+    rows = [_row(s, total, where.get(s.box)) for s in data.steps]
+    again = layers(data)
+    if again is not None:  # the first layer is shown, the others open with a click
+        first, last = again.first + again.period, again.end
+        spent = sum(s.seconds or 0.0 for s in data.steps[first:last])
+        text = (f"the same {again.period} launches {again.count - 1} times more (#{first}–#{last - 1}), {seconds(spent)}, "
+                f"{percent(spent / total if total else None)}")
+        fold = f'<tr class="fold"><td></td><td colspan="9"><button>▸ {text}</button></td></tr>'
+        hidden = [r.replace('<tr class="', '<tr hidden="" class="again ', 1) for r in rows[first:last]]
+        rows = [*rows[:first], fold, *hidden, *rows[last:]]
+    return f'<table class="sort"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
 
 
-def _row(s: Step, total: float) -> str:
+def _places(data: Inspection) -> str:
+    """Time by module and by line of the model's source, most first."""
+    total = sum(s.seconds or 0.0 for s in data.steps)
+    of_box = {b.name: b for b in data.boxes}
+    spent: dict[tuple[str, str], list[Step]] = {}
+    for s in data.steps:
+        if (box := of_box.get(s.box)) is not None:
+            for key in (("module", box.module), ("line", box.place)):
+                if key[1]:
+                    spent.setdefault(key, []).append(s)
+    parts = []
+    for kind, title in (("line", "line of the source"), ("module", "module")):
+        own = {name: steps for (k, name), steps in spent.items() if k == kind}
+        rows = sorted(((sum(s.seconds or 0.0 for s in steps), name, len(steps)) for name, steps in own.items()), reverse=True)
+        cells = "".join(
+            f'<tr id="{kind[0]}-{attribute(name)}"><td>{escape(name)}</td>'
+            f'<td class="w"><code>{escape(data.lines.get(name, ""))}</code></td>'
+            f'<td class="n" data-v="{n}">{n}</td><td class="n" data-v="{t}">{seconds(t)}</td>'
+            f'<td class="n" data-v="{t}">{percent(t / total if total else None)}</td></tr>'
+            for t, name, n in rows
+        )
+        if rows:
+            parts.append(f'<div class="panel scroll places"><table class="sort"><thead><tr><th>{title}</th><th></th>'
+                         f"<th class=n>launches</th><th class=n>time</th><th class=n>share</th></tr></thead>"
+                         f"<tbody>{cells}</tbody></table></div>")
+    return "".join(parts) or '<p class="quiet">This model knows no modules and no lines of a source.</p>'
+
+
+def _row(s: Step, total: float, box: Box | None) -> str:
     def cell(value: float | None, shown: str, bar: float | None = None) -> str:
         meter = f'<span class="meter"><i style="width:{100 * min(1.0, max(0.0, bar)):.1f}%"></i></span>' if bar is not None else ""
         return f'<td class="n" data-v="{-1 if value is None else value}">{shown}{meter}</td>'
@@ -129,8 +178,16 @@ def _row(s: Step, total: float) -> str:
         + cell(s.seconds, "–" if s.seconds is None else seconds(s.seconds))
         + cell(share, percent(share), share)
         + cell(s.roofline, f"{percent(s.roofline)} {s.bound}".rstrip(), s.roofline)
-        + f'<td class="w">{escape(note)}</td></tr>'
+        + f'<td class="w">{_where(box)}</td><td class="w">{escape(note)}</td></tr>'
     )
+
+
+def _where(box: Box | None) -> str:
+    """The module and the line that a launch comes from, as links to their rows."""
+    if box is None:
+        return ""
+    known = (("m", box.module), ("l", box.place))
+    return " ".join(f'<a href="#{key}-{attribute(name)}">{escape(name)}</a>' for key, name in known if name)
 
 
 def _kernel(k: KernelText) -> str:

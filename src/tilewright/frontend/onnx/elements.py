@@ -114,3 +114,21 @@ def encoding(number: int) -> tuple[Array, Array]:
     exact = half.astype(np.float32)
     limits = np.where(odd, exact, np.nextafter(exact, np.float32(np.inf)))
     return limits.astype(np.float32), codes.astype(np.uint8)
+
+
+NAMES = {1: "float", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64", 8: "string", 9: "bool", 10: "float16",
+         11: "double", 12: "uint32", 13: "uint64", 14: "complex64", 15: "complex128", 16: "bfloat16"}
+
+
+def type_text(t: Any) -> tuple[str, list[Any]]:
+    """A TypeProto as ONNX Runtime writes it, and its sizes."""
+    kind = t.WhichOneof("value")
+    if kind == "tensor_type":
+        number = t.tensor_type.elem_type
+        shape = [d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in t.tensor_type.shape.dim]
+        return f"tensor({NAMES.get(number, ELEMS[number].name if number in ELEMS else number)})", shape
+    if kind == "sequence_type":
+        return f"seq({type_text(t.sequence_type.elem_type)[0]})", []
+    if kind == "optional_type":
+        return f"optional({type_text(t.optional_type.elem_type)[0]})", []
+    return "map", []

@@ -64,7 +64,7 @@ class Export:
 
     def constant(self, array: Any, hint: str = "const") -> str:
         name = self.fresh(hint)
-        self.constants.append(self.onnx.numpy_helper.from_array(np.ascontiguousarray(array), name))
+        self.constants.append(self.onnx.numpy_helper.from_array(np.asarray(array, order="C"), name))
         return name
 
     def ints(self, dims: Sequence[Dim]) -> str:

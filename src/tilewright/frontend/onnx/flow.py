@@ -257,7 +257,7 @@ def host_scan(step: Any, *inputs: Any, body: Sub, num_scan_inputs: int, scan_inp
     slices = [x[::-1] if scan_input_directions and scan_input_directions[k] else x for k, x in enumerate(slices)]
     piles: list[list[Any]] = [[] for _ in range(len(body.graph.output) - n)]
     for i in range(slices[0].shape[0]):
-        out = call(*state, *(np.ascontiguousarray(x[i]) for x in slices))
+        out = call(*state, *(np.asarray(x[i], order="C") for x in slices))
         state = out[:n]
         for pile, y in zip(piles, out[n:], strict=True):
             pile.append(y)

@@ -24,6 +24,9 @@ from .registry import HOST, TABLE, Context, NeedsData, NeedsHost, lookup
 MOVES = frozenset(("Cast", "Concat", "Flatten", "Gather", "Pad", "Reshape", "Slice", "Split", "Squeeze", "Tile", "Unsqueeze"))
 
 
+FEW = 16  # elements of a tensor that is folded when it is met
+
+
 class Pending:
     """A value that this segment does not know."""
 
@@ -197,7 +200,8 @@ class Builder:
                 continue
             if moved and isinstance(value, Value) and not isinstance(value.op, Constant) and value not in self.context.coded:
                 array = self.context.contents.weights(value)  # weights that a file takes apart and joins are weights again
-                value = value if array is None else self.graph.constant(np.ascontiguousarray(array), name)
+                value = value if array is None else self.graph.constant(np.asarray(array, order="C"), name)
+            value = self._known(value)
             if value is None:
                 raise UnsupportedError(f"onnx: node {item.title}: its result {name!r} is not supported")
             if isinstance(value, Labels):
@@ -206,6 +210,15 @@ class Builder:
             if k in coded and isinstance(value, Value) and value not in self.context.coded:
                 self.context.coded[value] = coded[k]
             self.scope.bindings[name] = value
+
+    def _known(self, value: Any) -> Any:
+        """A few numbers that do not depend on data (a scale made from a size) are a constant at once: passes look for factors before they
+        fold anything large."""
+        if not isinstance(value, Value) or isinstance(value.op, Constant) or value in self.context.coded:
+            return value
+        numel = value.type.numel
+        found = self.context.known(value) if isinstance(numel, int) and numel <= FEW else None
+        return value if found is None or found.dtype == object else self.graph.constant(np.asarray(found, order="C"), value.name or "known")
 
     def _look_up(self, item: Item, name: str, labels: Labels) -> None:
         """A step of the host that takes strings by index."""

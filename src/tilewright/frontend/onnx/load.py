@@ -5,7 +5,9 @@ and is mapped rather than read, and whatever the protocol buffer library or the 
 """
 from __future__ import annotations
 
+import contextlib
 import os
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -37,42 +39,61 @@ def is_onnx(model: Any) -> bool:
 
 
 class Source:
-    """A model and the folder that its external data may lie in."""
+    """A model and the folder that its external data may lie in. Its bytes are read at once and parsed when `proto` is asked for."""
 
     def __init__(self, model: Any) -> None:
-        onnx = onnx_library()
         self.folder: Path | None = None
-        self.name = ""
+        self.data: bytes | None = None
+        self._name, self._what, self._given = "", "the given bytes", model
         if isinstance(model, (str, os.PathLike)):
             path = Path(model)
-            self.folder, self.name = path.resolve().parent, path.stem
+            self.folder, self._name, self._what = path.resolve().parent, path.stem, str(path)
             try:
-                data: Any = path.read_bytes()
+                self.data = path.read_bytes()
             except FileNotFoundError:
                 raise MissingFileError(f"onnx: there is no file {path}") from None
             except OSError as e:
                 raise FileError(f"onnx: cannot read {path}: {e.strerror or e}") from None
-            self.proto = parsed(data, str(path))
         elif isinstance(model, (bytes, bytearray, memoryview)):
-            self.proto = parsed(bytes(model), "the given bytes")
-        elif isinstance(model, onnx.ModelProto):
-            self.proto = model
+            self.data = bytes(model)
+        elif type(model).__name__ == "ModelProto":
+            with contextlib.suppress(Exception):  # protocol buffers end at 2 GiB: such a model is never in the cache
+                self.data = model.SerializeToString()
         else:
             raise FormatError(f"onnx: a model is a path, bytes or a ModelProto, got a {type(model).__name__}")
-        self.name = self.name or self.proto.graph.name or "onnx"
-        self.opsets = {o.domain if o.domain != "ai.onnx" else "": o.version for o in self.proto.opset_import}
-        self.functions = {(f.domain, f.name, getattr(f, "overload", "")): f for f in self.proto.functions}
-        self.name = str(self.name)
         self._maps: dict[Path, np.memmap[Any, Any]] = {}
-        self._check()
 
-    def _check(self) -> None:
-        newest = onnx_library().defs.onnx_opset_version()
-        version = self.opsets.get("", newest)
+    @cached_property
+    def proto(self) -> Any:
+        """The parsed model."""
+        found = self._given if type(self._given).__name__ == "ModelProto" else parsed(self.data or b"", self._what)
+        self._check(found)
+        return found
+
+    @cached_property
+    def name(self) -> str:
+        return self._name or str(self.proto.graph.name) or "onnx"
+
+    @cached_property
+    def opsets(self) -> dict[str, int]:
+        return _opsets(self.proto)
+
+    @cached_property
+    def functions(self) -> dict[tuple[str, str, str], Any]:
+        return {(f.domain, f.name, getattr(f, "overload", "")): f for f in self.proto.functions}
+
+    @property
+    def locations(self) -> list[str]:
+        """Files of the model's folder that data was read from so far."""
+        return [] if self.folder is None else [str(p.relative_to(self.folder)) for p in self._maps]
+
+    def _check(self, proto: Any) -> None:
+        newest, name = onnx_library().defs.onnx_opset_version(), self._name or proto.graph.name or "onnx"
+        version = _opsets(proto).get("", newest)
         if version < 1 or version > newest:
-            raise UnsupportedError(f"onnx: {self.name} uses opset {version} of ai.onnx; the installed package onnx knows 1 to {newest}")
-        if not self.proto.graph.node and not self.proto.graph.output:
-            raise FormatError(f"onnx: {self.name} has no nodes and no outputs; the file is no ONNX model or is cut off")
+            raise UnsupportedError(f"onnx: {name} uses opset {version} of ai.onnx; the installed package onnx knows 1 to {newest}")
+        if not proto.graph.node and not proto.graph.output:
+            raise FormatError(f"onnx: {name} has no nodes and no outputs; the file is no ONNX model or is cut off")
 
     def array(self, tensor: Any) -> Any:
         """The elements of a TensorProto as NumPy holds them (strings as objects)."""
@@ -100,16 +121,26 @@ class Source:
         except Exception as e:
             raise FormatError(f"onnx: tensor {tensor.name!r} cannot be read: {e}") from None
 
+    def path_of(self, location: str, tensor: str) -> Path:
+        """A file that external data lies in, which must be in the model's folder or below."""
+        if self.folder is None:
+            raise FormatError(f"onnx: tensor {tensor!r} lies in the file {location!r}; give the model as a path, not as bytes")
+        path = (self.folder / location).resolve()
+        if not location or Path(location).is_absolute() or not path.is_relative_to(self.folder):
+            raise FormatError(f"onnx: tensor {tensor!r} lies at {location!r}, outside the model's folder; that is refused")
+        if not path.is_file():
+            raise MissingFileError(f"onnx: tensor {tensor!r} lies in {path}, and there is no such file")
+        return path
+
+    def mapped(self, path: Path) -> np.ndarray[Any, Any]:
+        if path not in self._maps:
+            self._maps[path] = np.memmap(path, np.uint8, "r")
+        return np.asarray(self._maps[path])
+
     def _external(self, tensor: Any, count: int) -> Any:
         entries = {e.key: e.value for e in tensor.external_data}
         location = entries.get("location", "")
-        if self.folder is None:
-            raise FormatError(f"onnx: tensor {tensor.name!r} lies in the file {location!r}; give the model as a path, not as bytes")
-        path = (self.folder / location).resolve()
-        if not location or Path(location).is_absolute() or not path.is_relative_to(self.folder):
-            raise FormatError(f"onnx: tensor {tensor.name!r} lies at {location!r}, outside the model's folder; that is refused")
-        if not path.is_file():
-            raise MissingFileError(f"onnx: tensor {tensor.name!r} lies in {path}, and there is no such file")
+        path = self.path_of(location, tensor.name)
         e = elem(tensor.data_type)
         bits = {"u4": 4, "i4": 4, "f4e2m1": 4, "u2": 2, "i2": 2}.get(e.name, 8 * e.held.itemsize)
         try:
@@ -123,15 +154,17 @@ class Source:
                               f"{path.name}, which has {size}")
         if count == 0:
             return np.zeros(tuple(tensor.dims), e.np)
-        if path not in self._maps:
-            self._maps[path] = np.memmap(path, np.uint8, "r")
-        raw = np.asarray(self._maps[path][offset : offset + length])
+        raw = self.mapped(path)[offset : offset + length]
         if e.kind != "plain":
             copy = type(tensor)(dims=tensor.dims, data_type=tensor.data_type, raw_data=raw.tobytes())
             return onnx_library().numpy_helper.to_array(copy)
         if offset % e.held.itemsize:
             raw = raw.copy()
         return raw.view(e.np).reshape(tuple(tensor.dims))
+
+
+def _opsets(proto: Any) -> dict[str, int]:
+    return {o.domain if o.domain != "ai.onnx" else "": o.version for o in proto.opset_import}
 
 
 def parsed(data: bytes, what: str) -> Any:

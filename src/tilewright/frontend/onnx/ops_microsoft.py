@@ -11,6 +11,7 @@ from ...core.dims import Dim
 from ...core.errors import UnsupportedError
 from ...ir.graph import Value
 from ...ops import functions as F
+from ...ops.quant.formats import GROUPS, pack_groups
 from .elements import Elem
 from .ops_cast import (
     dequantize,
@@ -327,24 +328,28 @@ def unpacked(packed: Any, bits: int) -> Any:
 def matmul_nbits(c: Context, a: Value, b: Value, scales: Value, zero: Value | None = None, order: Value | None = None,
                  bias: Value | None = None, *, K: int, N: int, bits: int = 4, block_size: int, accuracy_level: int = 0,
                  weight_prepacked: int = 0) -> Value:
-    codes = c.array(b, "the weights").astype(np.uint8)
+    if bits not in (4, 8) or block_size not in GROUPS:
+        raise UnsupportedError(f"MatMulNBits with bits={bits} and block_size={block_size}; supported: 4 and 8 bits, blocks of {GROUPS}")
     blocks = -(-K // block_size)
-    s = c.array(scales, "the scales").astype(np.float32).reshape(N, blocks, 1)
-    w = unpacked(codes.reshape(N, blocks, -1), bits)[..., :block_size].astype(np.float32)
+    values = unpacked(c.array(b, "the weights").astype(np.uint8, copy=False).reshape(N, blocks, -1), bits)[..., :block_size]
+    values, x = values.reshape(N, -1), F.cast(a, dt.f32)
+    if order is not None and (group := c.array(order, "g_idx").reshape(-1)).size:
+        sorted_ = np.argsort(group[:K], kind="stable")
+        if not np.array_equal(group[sorted_], np.arange(K) // block_size):
+            raise UnsupportedError(f"MatMulNBits with a g_idx whose groups have not {block_size} columns each")
+        if not np.array_equal(sorted_, np.arange(K)):  # columns of one scale side by side, here and in x
+            values = np.concatenate([values[:, sorted_], values[:, K:]], axis=1)
+            x = F.gather(x, c.constant(sorted_.astype(np.int64), "order"), len(x.shape) - 1)
+    s = c.array(scales, "the scales").astype(np.float32).reshape(N, blocks)
     if zero is None:
-        z: Any = np.float32(1 << (bits - 1))
+        z: Any = np.full((N, blocks), 1 << (bits - 1), np.float32)
     else:
         given = c.array(zero, "the zero points")
-        if given.dtype == np.uint8:
-            z = unpacked(given.reshape(N, -1), bits)[:, :blocks].astype(np.float32).reshape(N, blocks, 1)
-        else:
-            z = given.astype(np.float32).reshape(N, blocks, 1)
-    full = ((w - z) * s).reshape(N, blocks * block_size)[:, :K]
-    if order is not None:
-        group = c.array(order, "the order")
-        if group.size and not np.array_equal(group.reshape(-1), np.arange(K) // block_size):
-            raise UnsupportedError("MatMulNBits with a g_idx that permutes its rows")
-    out = F.matmul(a, c.constant(full.astype(a.dtype.np), "weights"), transpose_b=True)
+        z = unpacked(given.reshape(N, -1), bits)[:, :blocks] if given.dtype == np.uint8 else given.reshape(N, blocks)
+    packed, name = pack_groups(values, s, z, bits, block_size)
+    lead = (0,) * (len(x.shape) - 1)
+    x = F.pad(x, (*lead, 0), (*lead, blocks * block_size - K))  # the last block is filled up
+    out = F.cast(O.QMatmul(format=name, n=N, k=blocks * block_size)(x, c.constant(packed, "weights")), a.dtype)
     return out if bias is None else F.add(out, bias)
 
 

@@ -110,7 +110,7 @@ class Step:
             weights = self.c.contents.weights(v)  # in the body, so that they are packed once
             if weights is None:
                 outer.append(v)
-            extra.append(g.input(v.type, "captured") if weights is None else g.constant(np.ascontiguousarray(weights), "weights"))
+            extra.append(g.input(v.type, "captured") if weights is None else g.constant(np.asarray(weights, order="C"), "weights"))
         new = body(g, inner, row, extra)
         shown = new[0]
         if lengths is not None:

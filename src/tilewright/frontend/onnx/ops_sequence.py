@@ -62,7 +62,7 @@ def split_to_sequence(c: Context, x: Value, lengths: Value | None = None, *, axi
     given = c.ints(lengths, "the lengths")
     if not lengths.shape:
         each = given[0]
-        given = [min(each, n - i * each) for i in range(ceildiv(n, each))]  # type: ignore[arg-type]
+        given = [min(each, n - i * each) for i in range(ceildiv(n, each))]
     return list(F.split(x, at, given)) if len(given) > 1 else [x]
 
 

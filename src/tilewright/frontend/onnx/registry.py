@@ -250,7 +250,19 @@ def nonnegative(c: Context, ids: Value, size: Dim) -> Value:
         return c.constant(np.where(found < 0, found + size, found).astype(ids.dtype.np))
     if found is not None and found.dtype == object and all(at_least(d, 0) for d in found.reshape(-1)):
         return ids
-    return F.where(F.less(ids, 0), F.add(ids, c.scalar(size, ids.dtype)), ids)
+    moves: list[tuple[Op, Sequence[Value]]] = []
+    root = ids
+    views = (O.Slice, O.Reshape, O.Transpose, O.Gather)
+    while isinstance(root.op, views) and all(isinstance(v.op, O.Constant) for v in root.node.operands[1:]):
+        moves.append((root.op, root.node.operands[1:]))
+        root = root.node.operands[0]
+    whole, part = root.type.numel, ids.type.numel
+    if not isinstance(whole, int) or not isinstance(part, int) or whole > 64 * part:
+        root, moves = ids, []
+    out = F.where(F.less(root, 0), F.add(root, c.scalar(size, ids.dtype)), root)  # tables that share a tensor of indices share this
+    for move, more in reversed(moves):
+        out = emit(move, out, *more)
+    return out
 
 
 def emit(made: Op, *values: Value) -> Value:

@@ -14,7 +14,7 @@ from ...core.signature import Signature, Slot
 from ...core.tensors import is_tensor, tensor_to_numpy
 from ...ir.graph import Graph
 from . import families as _families  # noqa: F401  fills the tables
-from .elements import elem
+from .elements import elem, type_text
 from .load import Source
 from .model import Frame, require_all
 from .program import Program, Segment, Stage, Tensor, declared, input_names
@@ -29,6 +29,13 @@ class Imported:
     names: list[str]
     graph: Graph | None
     signature: Signature | None
+
+    @property
+    def arguments(self) -> list[list[list[Any]]]:
+        """Inputs and outputs as the file declares them: name, type and sizes."""
+        graph = self.source.proto.graph
+        infos = {i.name: i for i in graph.input}
+        return [[[i.name, *type_text(i.type)] for i in side] for side in ([infos[n] for n in self.names], graph.output)]
 
 
 def import_onnx(model: Any, compile_: Callable[[Graph], Any], *, name: str | None = None) -> Imported:
@@ -103,6 +110,7 @@ class SegmentedSession:
     def __init__(self, imported: Imported) -> None:
         self._program, self._names = imported.program, imported.names
         self._source = imported.source
+        self.arguments = imported.arguments
         self.name = imported.program.name
         self._infos = {i.name: i for i in imported.source.proto.graph.input}
         self._closed = False

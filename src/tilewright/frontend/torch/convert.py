@@ -122,9 +122,12 @@ class Converter:
                 return self._inline(target, args, place)
             before = len(self.context.graph.nodes)
             out = self._op(node, key, args, kwargs, place)
+            module_name = module_of(node)
             for made in self.context.graph.nodes[before:]:
                 if made.op.faults:  # the outermost of nested decompositions comes last and is what the model says
-                    made.place = within(key.partition(".")[0], split(made.place)[1] + module_of(node))
+                    made.place = within(key.partition(".")[0], split(made.place)[1] + module_name)
+                elif made.place and " in " not in made.place:
+                    made.place += module_name
             return out
         except UnsupportedError as e:
             return self._poison(f"{key}: {e}" if not str(e).startswith("torch: ") else str(e), place)

@@ -13,12 +13,13 @@ import types
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
-from ...core.dims import UNBOUNDED, Expr, Symbol, sym, symbols
+from ...core.dims import UNBOUNDED, Expr, Symbol, symbols
+from ...core.dynamic import Axis, linear
 from ...core.errors import CompileError, ConfigError
 from . import replace
+from .recurrences import scans
 
 
 def parameters(module: Any) -> tuple[str, ...]:
@@ -103,7 +104,7 @@ def run_export(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], dy
     module = as_module(target)
     args, kwargs = _distinct(module, (args, dict(kwargs)))
     try:
-        with warnings.catch_warnings(), torch.no_grad(), replace.mode(), replace.experts(), _quiet():
+        with warnings.catch_warnings(), torch.no_grad(), replace.mode(), replace.experts(), scans(), _quiet():
             warnings.simplefilter("ignore")
             return torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
     except Exception as e:  # torch.export raises many classes of its own; all mean the same to the user
@@ -210,15 +211,6 @@ def explain(error: Exception) -> str:
     return f"torch.export: {head.rstrip('.! ')}; {advice}{place}"
 
 
-def named(tree: Any) -> Any:
-    """The declaration with a dim of any size for every string: {"x": {0: "N"}}."""
-    if isinstance(tree, str):
-        return sym(tree, 1)
-    if isinstance(tree, Mapping):
-        return {k: named(v) for k, v in tree.items()}
-    return type(tree)(named(v) for v in tree) if isinstance(tree, (tuple, list)) else tree
-
-
 def translate(dynamic: Any) -> Any:
     """Our `dynamic` tree as torch's dynamic_shapes: every Expr becomes a torch.export.Dim (or a linear form of one)."""
     import torch
@@ -257,62 +249,6 @@ def complete(tree: Any, values: Any) -> Any:
         made = [complete(t, v) for t, v in zip(tree or [None] * len(values), values, strict=True)]
         return tuple(made) if isinstance(values, tuple) else made
     return tree
-
-
-def linear(e: Expr) -> tuple[int, int]:
-    """(a, b) of `a*S + b`; ConfigError for any other form."""
-    terms = dict(e.terms)
-    offset = terms.pop((), 0)
-    if len(terms) != 1:
-        raise ConfigError(f"dynamic: a dim must be a symbol or a*symbol + b, got {e}")
-    ((mono, factor),) = terms.items()
-    if len(mono) != 1 or not isinstance(mono[0], Symbol):
-        raise ConfigError(f"dynamic: a dim must be a symbol or a*symbol + b, got {e}")
-    return factor, offset
-
-
-@dataclass(frozen=True)
-class Tensor:
-    """An example tensor: its number among the tensors of the call, and its shape."""
-
-    index: int
-    shape: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Axis:
-    """One axis that the user declared dynamic: `dim` is our Expr, or torch's own Dim."""
-
-    tensor: Tensor
-    axis: int
-    dim: Any
-    where: str
-
-
-def declared(tree: Any, values: Any, path: str) -> Iterator[Axis]:
-    """Walk the declaration beside the arguments (their tensors replaced by `Tensor`s)."""
-    if tree is None:
-        return
-    if isinstance(values, Tensor):
-        if not isinstance(tree, (Mapping, tuple, list)):
-            raise ConfigError(f"dynamic: {path} needs {{axis: Dim}}, got {tree!r}")
-        rank = len(values.shape)
-        for axis, dim in tree.items() if isinstance(tree, Mapping) else enumerate(tree):
-            if dim is None:
-                continue
-            if not isinstance(axis, int) or not -rank <= axis < rank:
-                raise ConfigError(f"dynamic: {path} has {rank} axes, got axis {axis!r}")
-            yield Axis(values, axis % rank, dim, f"{path}.shape[{axis}]")
-    elif isinstance(values, Mapping):
-        for k, v in tree.items():
-            if k not in values:
-                raise ConfigError(f"dynamic: {path} has no entry {k!r}; it has {list(values)}")
-            yield from declared(v, values[k], f"{path}[{k!r}]")
-    elif isinstance(values, (tuple, list)):
-        for i, (t, v) in enumerate(zip(tree, values, strict=False)):
-            yield from declared(t, v, f"{path}[{i}]")
-    else:
-        raise ConfigError(f"dynamic: {path} is a {type(values).__name__}, not a tensor; only tensor axes can be dynamic")
 
 
 def grown_sizes(found: list[Axis]) -> dict[Symbol, int]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core.dims import Expr, sym
+from ...core.dynamic import Axis, Tensor, declared, linear, named
 from ...core.errors import CompileError, ConfigError, UnsupportedError
 from ...core.pytree import Spec
 from ...core.signature import Fixed, Signature, Size, Slot
@@ -20,20 +21,7 @@ from ...ir.types import TensorType
 from .aten.registry import SEED
 from .constants import Constants
 from .convert import Converter, Lazy, Missing, Poison
-from .export import (
-    Axis,
-    Tensor,
-    complete,
-    declared,
-    grown_sizes,
-    linear,
-    named,
-    parameters,
-    read_program,
-    run_export,
-    tracing_lock,
-    translate,
-)
+from .export import complete, grown_sizes, parameters, read_program, run_export, tracing_lock, translate
 from .state import functional, updates
 from .symbols import Symbols
 from .tensors import dtype_of

@@ -19,7 +19,6 @@ from ...ops.matmul.int_products import IntConv
 from ...ops.matmul.winograd import WinogradConv
 from ...ops.rows.norms import LayerNorm
 from ...ops.rows.pooling import AvgPool, MaxPool
-from ..region import is_anchor
 
 FOLLOWS = (MaxPool, AvgPool, Concat, Gather)
 MORE = (LayerNorm, Pad)  # on a CPU
@@ -57,7 +56,7 @@ def channels_last_layouts(graph: Graph, target: TargetSpec) -> dict[Value, Layou
         wants, follows = is_conv, (*FOLLOWS, *MORE)
     found: dict[Value, Layout] = {}
     for node in graph.nodes:
-        anchors = [n for n in node.op.body.nodes if is_anchor(n)] if isinstance(node.op, Fused) else [node]
+        anchors = [n for n in node.op.body.nodes if n.op.traits.anchor] if isinstance(node.op, Fused) else [node]
         mine = any(wants(n) for n in anchors)
         if not mine and (node.op.traits.elementwise or all(isinstance(n.op, follows) for n in anchors)):
             mine = any(_lies_last(u, found) for u in node.operands)

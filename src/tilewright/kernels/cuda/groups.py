@@ -14,7 +14,7 @@ from ...tile.passes import FuseMultiplyAdd, HoistInvariants, RemoveDead, ReuseVa
 from ..launch import Buffer, Launch, Packed, Pointer
 from ..region import Region
 from ..template import Reason, Template
-from .kernel import BlockKernel
+from .kernel import BlockKernel, identified
 
 PRIVATE = frozenset(("mma", "transpose", "extract", "shuffle", "alloc", "reshape", "scan"))  # need a program's whole tile in one thread
 ONE_THREAD = 128  # programs of one thread in a block
@@ -24,10 +24,9 @@ SPLITTING = (ReuseValues(), HoistInvariants(), SplitLoops(), ReuseValues(), Fuse
 
 
 def on_threads(kernel: Kernel, threads: int, programs: int, vector: int = 1) -> BlockKernel:
-    """The kernel, tidied, with its place on the GPU, which is in its name: the same tile IR may be placed in two ways."""
+    """The kernel, tidied, with its place on the GPU: the same tile IR may be placed in two ways."""
     k = optimise(kernel, (ReuseValues(), RemoveDead()))
-    name = f"{k.name}_{threads}x{programs}" + (f"_v{vector}" if vector > 1 else "")
-    return BlockKernel(name, k.params, k.pid, k.body, threads=threads, programs=programs, vector=vector)
+    return identified(BlockKernel(k.name, k.params, k.pid, k.body, threads=threads, programs=programs, vector=vector))
 
 
 def group_size(kernel: Kernel) -> int:
@@ -76,7 +75,7 @@ def with_workspace(launch: Launch, kernel: BlockKernel) -> Launch:
     if each <= OWN_BYTES or launch.variants or (isinstance(total, int) and total > WORKSPACE):
         return launch
     buffer, space = Buffer(f"{launch.name}.workspace", "temp", total), Var(ViewType(u8, (1,)), "workspace")
-    launch.kernel = replace(kernel, name=f"{kernel.name}_w", params=[*kernel.params, space], workspace=space)
+    launch.kernel = identified(replace(kernel, params=[*kernel.params, space], workspace=space))
     launch.arguments, launch.writes = (*launch.arguments, Pointer(buffer, 0, total)), (*launch.writes, buffer)
     return launch
 

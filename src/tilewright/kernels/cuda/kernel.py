@@ -2,14 +2,38 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import TypeVar
 
 from ...core.dims import Dim, bounds
 from ...core.dtypes import DType
+from ...core.hashing import blake2b
 from ...tile.ir import Block, Kernel, Var
+from ...tile.text import to_text
 from ..attention.cuda.flash_plan import FlashPlan
 
 WARP = 32
+K = TypeVar("K", bound=Kernel)
+
+
+def identified(kernel: K) -> K:
+    """The kernel under the name of its whole description: a hash of its text and of every field. What lies behind a tensor map is the
+    host's matter, not the code's."""
+
+    def shown(value: object) -> object:
+        if isinstance(value, Var):
+            return value.name, str(value.type)
+        if isinstance(value, TensorMap):
+            return value.argument, str(value.dtype), value.box, value.swizzle, value.rounded, value.windows
+        if isinstance(value, (tuple, frozenset)):
+            return [shown(v) for v in (sorted(value) if isinstance(value, frozenset) else value)]
+        return value
+
+    more = [(f.name, shown(getattr(kernel, f.name))) for f in fields(kernel) if f.name not in ("name", "params", "pid", "body")]
+    text = to_text(Kernel("kernel", kernel.params, kernel.pid, kernel.body))
+    made = blake2b(repr((type(kernel).__name__, text, more)).encode(), digest_size=8).hexdigest()
+    kernel.name = f"{kernel.name.rpartition('_')[0] or kernel.name}_{made}"
+    return kernel
 
 
 @dataclass(eq=False)

@@ -10,14 +10,12 @@ from dataclasses import dataclass, replace
 
 from ...core.dims import Dim, divisible
 from ...core.dtypes import f32
-from ...core.hashing import blake2b
 from ...core.target_spec import TargetSpec
 from ...ir.layout import Layout
 from ...tile.ir import Instr, Kernel, TileType, ViewType
 from ...tile.passes import FuseMultiplyAdd, HoistInvariants, RemoveDead, ReuseValues, optimise
-from ...tile.text import to_text
 from ..launch import Launch
-from .kernel import WARP, SimtKernel, TensorMap, forward
+from .kernel import WARP, SimtKernel, TensorMap, forward, identified
 
 
 @dataclass(eq=False)
@@ -94,15 +92,11 @@ def tiled_kernel(
 ) -> TiledKernel:
     said = tuple(sorted((vectors or {}).items()))
     found = tuple(sorted((maps or {}).items()))
-    mapped, boxes = tuple((name, axes) for name, (_, axes) in found), tuple(m.box for _, (m, _) in found)
-    stem = k.name.rpartition("_")[0] or k.name
-    plain = to_text(Kernel("kernel", k.params, k.pid, k.body))
-    whole = repr((plain, warps, stages, per_sm, said, early, producers, mapped, boxes))
-    name = f"{stem}_{blake2b(whole.encode(), digest_size=8).hexdigest()}"
-    return TiledKernel(
-        name, k.params, k.pid, k.body, warps=warps, stages=stages, per_sm=per_sm, vectors=said, early=early, producers=producers,
+    mapped = tuple((name, axes) for name, (_, axes) in found)
+    return identified(TiledKernel(
+        k.name, k.params, k.pid, k.body, warps=warps, stages=stages, per_sm=per_sm, vectors=said, early=early, producers=producers,
         maps=tuple(m for _, (m, _) in found), mapped=mapped,
-    )  # fmt: skip
+    ))  # fmt: skip
 
 
 def tensor_maps(k: Kernel, extents: dict[str, Layout]) -> dict[str, tuple[TensorMap, tuple[int, ...]]]:

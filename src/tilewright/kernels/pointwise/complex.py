@@ -10,7 +10,7 @@ from ...ops.complex.parts import Complex as ComplexOp
 from ...ops.complex.parts import Imag, Real, ViewAsReal
 from ...ops.fused import Fused
 from ..launch import Launch
-from ..region import Operand, Region, is_anchor
+from ..region import Operand, Region
 from ..template import Reason, Template, alone
 from .pointwise import Pointwise
 
@@ -37,8 +37,8 @@ def computed_in_place(graph: Graph) -> dict[Value, tuple[Value, Real | Imag]]:
 
     def pointwise(v: Value) -> bool:
         body = v.node.op.body.nodes if isinstance(v.node.op, Fused) else [v.node]
-        return len(users[v]) == 1 and v not in graph.outputs and v.node.op.traits.view is False and not any(map(is_anchor, body)) and any(
-            n.op.traits.elementwise for n in body)
+        alone = len(users[v]) == 1 and v not in graph.outputs and not v.node.op.traits.view
+        return alone and not any(n.op.traits.anchor for n in body) and any(n.op.traits.elementwise for n in body)
 
     for n in graph.nodes:
         if isinstance(n.op, ComplexOp) and n.operands[0] is not n.operands[1] and all(map(pointwise, n.operands)):

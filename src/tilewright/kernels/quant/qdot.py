@@ -25,7 +25,8 @@ from .strip_dot import StripKernel
 from .strips import LANES, STRIPS
 
 ROWS = 6  # activation rows of a register tile
-STRIPS_AT_ONCE = 2
+STRIPS_AT_ONCE, MORE_STRIPS = 2, 4  # the latter for one row: what is done with activations serves more weights
+PROGRAMS = 8  # of a thread, at least, for that
 MAX_ROWS = 512  # activation rows of one program
 
 
@@ -84,7 +85,9 @@ class _Kernel(StripKernel):
     def __init__(self, region: Region, target: TargetSpec) -> None:
         assert region.anchor is not None and isinstance(region.anchor.op, QDotOp)
         self.region, self.op, self.value = region, region.anchor.op, region.anchor.values[0]
-        super().__init__(Call(f"qdot_{self.op.format.lower()}", region.name), STRIPS[self.op.format])
+        super().__init__(Call(f"qdot_{self.op.format.lower()}", region.name), STRIPS[self.op.format], target)
+        many = -(-self.op.n // LANES) >= PROGRAMS * MORE_STRIPS * target.cores
+        self.strips = MORE_STRIPS if many and self.wide else STRIPS_AT_ONCE
 
     def launch(self) -> Launch:
         region, call, b = self.region, self.call, self.call.b
@@ -133,7 +136,7 @@ class _Kernel(StripKernel):
         batch = [call.word(f"d{i}", d) for i, d in enumerate(lead)]
         block = self._row_block(m)
         mw, nw, kw = call.word("m", m), call.word("n", self.op.n), call.word("k", self.op.k // BLOCK)
-        blockw, blocksw, groups = call.word("block", block), call.word("blocks", ceildiv(m, block)), ceildiv(strips, STRIPS_AT_ONCE)
+        blockw, blocksw, groups = call.word("block", block), call.word("blocks", ceildiv(m, block)), ceildiv(strips, self.strips)
         groupsw = call.word("groups", groups)
         rest, group = b.pid // groupsw, b.pid % groupsw
         self.at = unravel(b, rest // blocksw, batch)
@@ -141,13 +144,21 @@ class _Kernel(StripKernel):
         last = call.word("last", strips - 1)
 
         def tile(row: Ix | int, rows_: int) -> None:
-            chosen = [b.minimum(group * STRIPS_AT_ONCE + i, last) for i in range(STRIPS_AT_ONCE)]
+            if rows_ == 1 or self.strips == STRIPS_AT_ONCE:
+                some(row, rows_, group * self.strips, self.strips)
+                return
+            with b.loop(0, self.strips, STRIPS_AT_ONCE) as loop:
+                some(row, rows_, group * self.strips + loop.index, STRIPS_AT_ONCE)
+
+        def some(row: Ix | int, rows_: int, strip: Ix | int, count: int) -> None:
+            """Strips strip, strip + 1 …"""
+            chosen = [b.minimum(strip + i, last) for i in range(count)]
             for i, acc in enumerate(made := self.accumulate(row, rows_, chosen, kw)):
-                column = (group * STRIPS_AT_ONCE + i) * LANES
+                column = (strip + i) * LANES
                 made[i] = write_tile(b, region, self.value, acc, ins, outs, (*self.at, row), column, nw - column)
             if region.tail is not None:  # two strips of columns are a block
-                for i in range(0, STRIPS_AT_ONCE, 2):
-                    store_block(b, CodeViews(*outs[-3:]), (*self.at, row), (group * STRIPS_AT_ONCE + i) // 2, made[i : i + 2])
+                for i in range(0, count, 2):
+                    store_block(b, CodeViews(*outs[-3:]), (*self.at, row), (strip + i) // 2, made[i : i + 2])
 
         for_each_tile(b, first, b.minimum(blockw, mw - first), ROWS, tile_heights(m, block, ROWS), tile)
         grid = product(lead) * ceildiv(m, block) * groups
@@ -155,7 +166,7 @@ class _Kernel(StripKernel):
             grid,
             flops=region_flops(region),
             bytes_=region_bytes(region),
-            note=f"{self.op.format} in integers, {ROWS} rows x {STRIPS_AT_ONCE} strips",
+            note=f"{self.op.format} in integers, {ROWS} rows x {self.strips} strips",
         )
 
     def _row_block(self, m: Dim) -> Dim:

@@ -41,14 +41,14 @@ class QExpertsDot(Template):
         return {3: Packed("strips", LANES, False, region.anchor.op.format)}
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        return [_Kernel(region).launch()]
+        return [_Kernel(region, target).launch()]
 
 
 class _Kernel(StripKernel):
-    def __init__(self, region: Region) -> None:
+    def __init__(self, region: Region, target: TargetSpec) -> None:
         assert region.anchor is not None and isinstance(region.anchor.op, QExpertsDotOp)
         self.region, self.op = region, region.anchor.op
-        super().__init__(Call(f"qexperts_{self.op.format.lower()}", region.name), STRIPS[self.op.format])
+        super().__init__(Call(f"qexperts_{self.op.format.lower()}", region.name), STRIPS[self.op.format], target)
 
     def launch(self) -> Launch:
         region, call, b, op = self.region, self.call, self.call.b, self.op

@@ -23,11 +23,8 @@ from ..launch import Launch
 from ..pointwise.pointwise import unravel
 from ..region import Region
 from ..template import Reason, Template, alone, region_bytes, region_flops
-from . import unpack_iq as _iq  # noqa: F401  enters its decoders
 from .strip_rows import StripRows
-from .unpack import DECODERS, Matrix, can_unpack
-
-__all__ = ["DECODERS", "QExperts", "QGather", "QMatmul"]
+from .unpack import Matrix, can_unpack
 
 ROWS = 4  # rows of the matrix that a program unpacks
 STEP = 64  # elements of K in one step: also the number of partial sums, so part of the numerics

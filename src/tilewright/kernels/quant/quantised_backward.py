@@ -18,7 +18,7 @@ from ..launch import Launch
 from ..pointwise.pointwise import unravel
 from ..region import Region
 from ..template import Reason, Template, alone, region_bytes, region_flops
-from .unpack import DECODERS, Matrix, can_unpack
+from .unpack import Block, Matrix, can_unpack
 
 ROWS = 16  # rows of a program
 STRETCH = 512  # columns of a program: whole blocks of every format
@@ -81,7 +81,7 @@ def unpack_stretch(b: KernelBuilder, matrix: Matrix, row: Ix | int, start: Ix | 
             b.store(local, (piece.index,), b.cast(x, f32))
         return
     with b.loop(0, size // matrix.elements) as block:
-        for at, tile in DECODERS[matrix.format](matrix, row, (start // matrix.elements + block.index) * matrix.size):
+        for at, tile in Block(matrix, row, (start // matrix.elements + block.index) * matrix.size).pieces():
             b.store(local, (block.index * matrix.elements + at,), tile)
 
 

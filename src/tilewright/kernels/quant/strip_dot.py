@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from ...core.dims import Dim
 from ...core.dtypes import DType, f16, f32, i8, i32, u8
+from ...core.target_spec import TargetSpec
 from ...ir.layout import Layout
 from ...tile.builder import Ix, Tile, View
 from ..call import Call
@@ -17,6 +18,7 @@ from ..launch import Buffer
 from .strips import LANES, StripFormat
 
 NIBBLES = 0x0F0F0F0F
+UPPER = -0x0F0F0F10  # 0xF0F0F0F0
 
 
 class StripKernel:
@@ -28,8 +30,9 @@ class StripKernel:
     asum: View
     at: Sequence[Ix | int]
 
-    def __init__(self, call: Call, format_: StripFormat) -> None:
+    def __init__(self, call: Call, format_: StripFormat, target: TargetSpec) -> None:
         self.call, self.f = call, format_
+        self.wide = target.registers >= 32  # room for more sums at once
 
     @staticmethod
     def words(codes: Layout) -> Layout:
@@ -66,36 +69,52 @@ class StripKernel:
         )
 
     def accumulate(self, row: Ix | int, rows: int, strips: list[Ix | int], blocks: Ix) -> list[Tile]:
+        """Sums over `blocks` blocks of 32 columns. Those of a super-block are a loop of their own, which reads the block's scales once."""
         b, f = self.call.b, self.f
-        zero = b.full((rows, LANES), 0.0, f32)
-        with b.loop(0, blocks, 1, [zero for _ in strips]) as loop:
-            column = loop.index
-            block, sub = (column, 0) if f.groups == 1 else (column // f.groups, column % f.groups)
-            scale_a = b.load(self.ad, (*self.at, row, column), (rows, 1))
-            halves = [b.load(self.asum, (*self.at, row, column * 2 + h), (rows, 1)) for h in range(2)]
-            totals = self._dots(row, rows, strips, column, block, sub, halves)
-            out = []
-            for s, strip in enumerate(strips):
-                acc = loop.carried[s]
-                for i, total in enumerate(totals[s]):
-                    scale = self._scale(strip, block, sub * f.scales + i)
-                    acc = b.fma(b.cast(total, f32), scale * scale_a, acc)
-                if f.minimums:
-                    weighted = b.cast(b.binary("add", halves[0], halves[1]), f32) * scale_a
-                    acc = b.fma(self._minimum(strip, block, sub), weighted, acc)
-                out.append(acc)
-            loop.next(*out)
-        return list(loop.results)
+        accs = [b.full((rows, LANES), 0.0, f32) for _ in strips]
+        if f.groups == 1:
+            with b.loop(0, blocks, 1, accs) as loop:
+                loop.next(*self._columns(row, rows, strips, loop.index, loop.index, 0, list(loop.carried), [()] * len(strips)))
+            return list(loop.results)
+        with b.loop(0, blocks // f.groups, 1, accs) as outer:
+            tops = [[self._half(name, s, outer.index, 0) for name in ("d", "dmin") if name in self.views] for s in strips]
+            with b.loop(0, f.groups, 1, list(outer.carried)) as loop:
+                column = outer.index * f.groups + loop.index
+                loop.next(*self._columns(row, rows, strips, column, outer.index, loop.index, list(loop.carried), tops))
+            outer.next(*loop.results)
+        return list(outer.results)
+
+    def _columns(self, row: Ix | int, rows: int, strips: list[Ix | int], column: Ix | int, block: Ix, sub: Ix | int, accs: list[Tile],
+                 tops: Sequence[Sequence[Tile]]) -> list[Tile]:
+        """The sums with those of 32 columns added."""
+        b, f = self.call.b, self.f
+        scale_a = b.load(self.ad, (*self.at, row, column), (rows, 1))
+        halves = [b.load(self.asum, (*self.at, row, column * 2 + h), (rows, 1)) for h in range(2)]
+        totals = self._dots(row, rows, strips, column, block, sub, halves)
+        for s, strip in enumerate(strips):
+            for i, total in enumerate(totals[s]):
+                scale = self._half("scale", strip, block, sub * f.scales + i)
+                scale = scale * tops[s][0] if f.super_scales else scale
+                accs[s] = b.fma(b.cast(total, f32), scale * scale_a, accs[s])
+            if f.minimums:
+                weighted = b.cast(b.binary("add", halves[0], halves[1]), f32) * scale_a
+                minimum = self._half("min", strip, block, sub)
+                accs[s] = b.fma(-(minimum * tops[s][1]) if f.super_scales else minimum, weighted, accs[s])
+        return accs
 
     def _dots(
-        self, row: Ix | int, rows: int, strips: list[Ix | int], column: Ix, block: Ix | int, sub: Ix | int, halves: list[Tile]
+        self, row: Ix | int, rows: int, strips: list[Ix | int], column: Ix | int, block: Ix | int, sub: Ix | int, halves: list[Tile]
     ) -> list[list[Tile]]:
-        """Integer dot products of 32 columns, per strip and scale; the bias is in their start."""
+        """Integer dot products of 32 columns, per strip and scale; the bias is in their start.
+
+        The upper nibbles of a word are shifted down, or, for one row, multiplied where they stand: 16 times their sum, exactly."""
         b, f = self.call.b, self.f
         sums = halves if f.scales == 2 else [b.binary("add", halves[0], halves[1])]
         zero = b.full((rows, LANES), 0, i32)
         start = [zero if f.bias == 0 else b.broadcast(s * f.bias, (rows, LANES)) for s in sums]
         accs = [list(start) for _ in strips]
+        apart = rows == 1 and self.wide and f.low == 4 and not f.planes
+        uppers = [zero for _ in strips]
         words = 8 * f.low // 8
         planes = [
             [b.load(self.views["plane"], (s, block, sub * (f.planes * LANES) + p * LANES), (1, LANES)) for p in range(f.planes)]
@@ -104,14 +123,22 @@ class StripKernel:
         for t in range(words):
             for si, s in enumerate(strips):
                 word = b.load(self.views["q"], (s, block, sub * (words * LANES) + t * LANES), (1, LANES))
-                pieces = [word] if f.low == 8 else [b.binary("and", word, NIBBLES), b.binary("and", b.binary("shr", word, 4), NIBBLES)]
+                pieces = [word]
+                if f.low == 4:
+                    upper = b.binary("and", word, UPPER) if apart else b.binary("and", b.binary("shr", word, 4), NIBBLES)
+                    pieces = [b.binary("and", word, NIBBLES), upper]
                 for i, piece in enumerate(pieces):
                     g = t * len(pieces) + i
                     for p, plane in enumerate(planes[si]):
                         piece = b.binary("or", piece, self._bit(plane, g, 4 + p))
                     left = b.load(self.aq, (*self.at, row, column * 8 + g), (rows, 1))
+                    if apart and i:
+                        uppers[si] = b.dot4(piece, left, uppers[si])
+                        continue
                     which = g * f.scales // 8
                     accs[si][which] = b.dot4(piece, left, accs[si][which])
+        if apart:
+            return [[b.binary("add", own[0], b.binary("shr", upper, 4))] for own, upper in zip(accs, uppers, strict=True)]
         return accs
 
     def _bit(self, plane: Tile, g: int, to: int) -> Tile:
@@ -120,12 +147,7 @@ class StripKernel:
         moved = b.binary("shl", plane, to - g) if to >= g else b.binary("shr", plane, g - to)
         return b.binary("and", moved, 0x01010101 << to)
 
-    def _scale(self, strip: Ix | int, block: Ix | int, i: Ix | int) -> Tile:
+    def _half(self, name: str, strip: Ix | int, block: Ix | int, i: Ix | int) -> Tile:
+        """A scale or minimum, f16 or small integers, of 16 rows."""
         b = self.call.b
-        own = b.cast(b.load(self.views["scale"], (strip, block, i * LANES), (1, LANES)), f32)
-        return own * b.cast(b.load(self.views["d"], (strip, block, 0), (1, LANES)), f32) if self.f.super_scales else own
-
-    def _minimum(self, strip: Ix | int, block: Ix | int, i: Ix | int) -> Tile:
-        b = self.call.b
-        own = b.cast(b.load(self.views["min"], (strip, block, i * LANES), (1, LANES)), f32)
-        return -(own * b.cast(b.load(self.views["dmin"], (strip, block, 0), (1, LANES)), f32)) if self.f.super_scales else own
+        return b.cast(b.load(self.views[name], (strip, block, i * LANES), (1, LANES)), f32)

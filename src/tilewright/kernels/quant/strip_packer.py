@@ -6,14 +6,13 @@ row. Nothing is masked: what is left of the rows after the last whole strip is `
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 
 from ...core.dtypes import i32, u8, u16
-from ...ops.quant import FORMATS
+from ...ops.quant import FORMATS, Integers
 from ...tile.builder import Ix, KernelBuilder, Tile
 from ...tile.ir import Kernel
-from .strips import LANES, STRIPS, unit_bytes
+from .strips import COLUMNS, LANES, STRIPS, strip_fields, unit_bytes
 
 NIBBLES = 0x0F0F0F0F
 ONES = 0x01010101
@@ -37,6 +36,7 @@ class _Packer:
         self.halves = self.b.view("halves", u16, (None, size // 2, 1))
         self.bytes = self.b.view("bytes", u8, (None, size, 1))
         self.block: Ix | int = 0
+        self.scale_words: dict[int, Tile] = {}
 
     def kernel(self) -> Kernel:
         b, f = self.b, self.f
@@ -44,7 +44,7 @@ class _Packer:
             self.block = loop.index
             for sub in range(f.groups):
                 self._codes(sub, [self._group(sub, g) for g in range(8)])
-            SCALES[self.name](self)
+            self._fields()
         return b.build()
 
     # --- reading ------------------------------------------------------------------------------------------------------
@@ -65,41 +65,35 @@ class _Packer:
         return self.b.cast(self.b.load(self.rows, (self.b.pid * LANES, column), (LANES,), axes=(0,)), i32)
 
     def byte(self, at: int) -> Tile:
-        word = self.word(at // 4 * 4)
+        first = at // 4 * 4
+        if first not in self.scale_words:  # stores in between hide what was read from the optimizer
+            self.scale_words[first] = self.word(first)
+        word = self.scale_words[first]
         return self.b.binary("and", self.b.binary("shr", word, at % 4 * 8) if at % 4 else word, 255)
 
-    def nibbles(self, at: int, high: bool) -> Tile:
-        word = self.word(at)
-        return self.b.binary("and", self.b.binary("shr", word, 4) if high else word, NIBBLES)
-
-    # --- codes: four of them as the bytes of a word ---------------------------------------------------------------------
+    # --- quantized values: four of them as the bytes of a word -----------------------------------------------------------
     def _group(self, sub: int, g: int) -> Tile:
-        """Codes of columns 4g … 4g+3 of a sub-block."""
-        b = self.b
-        match self.name:
-            case "Q8_0":
-                return b.binary("xor", self.word(2 + 4 * g), SIGNS)
-            case "Q4_0" | "Q4_1":
-                return self.nibbles((2 if self.name == "Q4_0" else 4) + 4 * (g % 4), g >= 4)
-            case "Q5_0" | "Q5_1":
-                start = 2 if self.name == "Q5_0" else 4
-                bits = self.word(start)
-                own = b.binary("and", b.binary("shr", bits, 4 * g) if g else bits, 15)
-                spread = [b.binary("shl", b.binary("and", own, 1 << j), 4 + 7 * j) for j in range(4)]  # bit j to bit 4 of byte j
-                top = b.binary("or", b.binary("or", spread[0], spread[1]), b.binary("or", spread[2], spread[3]))
-                return b.binary("or", self.nibbles(start + 4 + 4 * (g % 4), g >= 4), top)
-            case "Q6_K":
-                half, r = sub // 4, sub % 4
-                low = self.nibbles(64 * half + 32 * (r % 2) + 4 * g, r >= 2)
-                high = self.word(128 + 32 * half + 4 * g)
-                two = b.binary("and", b.binary("shr", high, 2 * r) if r else high, 3 * ONES)
-                return b.binary("or", low, b.binary("shl", two, 4))
-        low = self.nibbles((16 if self.name == "Q4_K" else 48) + 32 * (sub // 2) + 4 * g, bool(sub % 2))
-        if self.name == "Q4_K":
-            return low
-        bits = self.word(16 + 4 * g)
-        fifth = b.binary("and", b.binary("shr", bits, sub) if sub else bits, ONES)
-        return b.binary("or", low, b.binary("shl", fifth, 4))
+        """Those of columns 4g … 4g+3 of a sub-block."""
+        b, q = self.b, FORMATS[self.name].q
+        assert isinstance(q, Integers)
+        out: Tile | None = None
+        for to, part in q.places():
+            first = COLUMNS * sub + 4 * g
+            byte, by = divmod(part.place(first), 8)
+            if part.spaced(first, 4) == 8:
+                word = self.word(byte)
+                value = b.binary("shr", word, by) if by else word
+                value = value if part.width == 8 else b.binary("and", value, ((1 << part.width) - 1) * ONES)
+                value = b.binary("shl", value, to) if to else value
+            else:  # one bit each, side by side
+                assert part.spaced(first, 4) == part.width == 1
+                word, by = self.word(part.at // 8), part.place(first) - part.at
+                own = b.binary("and", b.binary("shr", word, by) if by else word, 15)
+                spread = [b.binary("shl", b.binary("and", own, 1 << j), to + 7 * j) for j in range(4)]  # bit j to bit `to` of byte j
+                value = b.binary("or", b.binary("or", spread[0], spread[1]), b.binary("or", spread[2], spread[3]))
+            out = value if out is None else b.binary("or", out, value)
+        assert out is not None
+        return b.binary("xor", out, SIGNS) if q.signed else out
 
     def _codes(self, sub: int, groups: list[Tile]) -> None:
         b, f = self.b, self.f
@@ -120,45 +114,21 @@ class _Packer:
             b.store(self.words, (b.pid, self.block, f.plane_at // 4 + (sub * f.planes + p) * LANES), plane)
 
     # --- scales -------------------------------------------------------------------------------------------------------
-    def move_half(self, source: int, to: int) -> None:
-        self.b.store(self.halves, (self.b.pid, self.block, to // 2), self.b.cast(self.half(source), u16))
-
-    def put_byte(self, value: Tile, to: int) -> None:
-        self.b.store(self.bytes, (self.b.pid, self.block, to), self.b.cast(value, u8))
-
-
-def _one_scale(p: _Packer) -> None:
-    p.move_half(0, p.f.scale_at)
-
-
-def _scale_and_minimum(p: _Packer) -> None:
-    p.move_half(0, p.f.scale_at)
-    p.move_half(2, p.f.minimum_at)
-
-
-def _six_bits(p: _Packer) -> None:
-    """Q4_K and Q5_K: the six-bit scales and minimums of eight sub-blocks, in bytes 4 … 15."""
-    b = p.b
-    for j in range(8):
-        if j < 4:
-            scale, least = b.binary("and", p.byte(4 + j), 63), b.binary("and", p.byte(8 + j), 63)
-        else:
-            both = p.byte(8 + j)
-            scale = b.binary("or", b.binary("and", both, 15), b.binary("shl", b.binary("shr", p.byte(j), 6), 4))
-            least = b.binary("or", b.binary("shr", both, 4), b.binary("shl", b.binary("shr", p.byte(4 + j), 6), 4))
-        p.put_byte(scale, p.f.scale_at + j * LANES)
-        p.put_byte(least, p.f.minimum_at + j * LANES)
-    p.move_half(0, p.f.d_at)
-    p.move_half(2, p.f.dmin_at)
-
-
-def _sixteen_scales(p: _Packer) -> None:
-    for i in range(16):
-        p.put_byte(p.byte(192 + i), p.f.scale_at + i * LANES)
-    p.move_half(208, p.f.d_at)
-
-
-SCALES: dict[str, Callable[[_Packer], None]] = {
-    "Q4_0": _one_scale, "Q5_0": _one_scale, "Q8_0": _one_scale, "Q4_1": _scale_and_minimum, "Q5_1": _scale_and_minimum,
-    "Q4_K": _six_bits, "Q5_K": _six_bits, "Q6_K": _sixteen_scales,
-}
+    def _fields(self) -> None:
+        """Floats as they are, small integers as bytes."""
+        b = self.b
+        for at, field in strip_fields(self.name):
+            if field.width == 16:
+                b.store(self.halves, (b.pid, self.block, at // 2), b.cast(self.half(field.parts[0].place(0) // 8), u16))
+                continue
+            for i in range(field.count):
+                value: Tile | None = None
+                for to, place, width, _ in field.pieces(i):
+                    byte, by = divmod(place, 8)
+                    own = self.byte(byte)
+                    own = b.binary("shr", own, by) if by else own
+                    own = b.binary("and", own, (1 << width) - 1) if by + width < 8 else own
+                    own = b.binary("shl", own, to) if to else own
+                    value = own if value is None else b.binary("or", value, own)
+                assert value is not None
+                b.store(self.bytes, (b.pid, self.block, at + i * LANES), b.cast(value, u8))

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from ...ops import quant
-from ...ops.quant.kquants import scale_min
 
 LANES = 16
 COLUMNS = 32
@@ -64,19 +63,16 @@ class StripFormat:
         return self.dmin_at + (2 * LANES if self.super_scales and self.minimums else 0)
 
 
-STRIPS = {
-    f.name: f
-    for f in (
-        StripFormat("Q4_0", 32, 4, 0, -8, 1, False, False),
-        StripFormat("Q4_1", 32, 4, 0, 0, 1, False, True),
-        StripFormat("Q5_0", 32, 4, 1, -16, 1, False, False),
-        StripFormat("Q5_1", 32, 4, 1, 0, 1, False, True),
-        StripFormat("Q8_0", 32, 8, 0, -128, 1, False, False),
-        StripFormat("Q4_K", 256, 4, 0, 0, 1, True, True),
-        StripFormat("Q5_K", 256, 4, 1, 0, 1, True, True),
-        StripFormat("Q6_K", 256, 4, 2, -32, 2, True, False),
-    )
-}
+def strip_format(f: quant.BlockFormat) -> StripFormat:
+    """How the fields of a format are laid out: quantized values with a sign are stored with their top bit flipped."""
+    assert f.scale is not None and isinstance(f.q, quant.Integers)
+    low = 8 if f.q.width == 8 else 4
+    bias = -128 if f.q.signed else f.q.bias
+    scales = max(1, f.scale.groups * COLUMNS // f.elements)
+    return StripFormat(f.name, f.elements, low, f.q.width - low, bias, scales, f.scale.by is not None, f.minimum is not None)
+
+
+STRIPS = {f.name: strip_format(f) for f in quant.FORMATS.values() if f.exact}
 
 
 def strip_shape(name: str, n: int, row_bytes: int) -> tuple[int, int, int]:
@@ -119,44 +115,22 @@ def pack_strips(raw: Array, name: str, out: Array, first: int, last: int) -> Non
 
 
 def split_fields(name: str, b: Array) -> tuple[Array, list[tuple[int, Array]]]:
-    """Codes u8[rows, blocks, elements] and the other fields with their place in a strip."""
-    f = STRIPS[name]
+    """Quantized values u8[rows, blocks, elements] and the other fields, u8[rows, blocks, fields, bytes], with their place in a strip."""
+    fmt, (rows, blocks, size) = quant.by_name(name), b.shape
+    flat = np.ascontiguousarray(b).reshape(-1, size)
+    codes = fmt.q.unpack(flat).reshape(rows, blocks, fmt.elements)
 
-    def field(lo: int, hi: int) -> Array:
-        return b[..., lo:hi][:, :, None, :]
+    def whole(x: quant.Integers) -> Array:
+        return x.unpack(flat).reshape(rows, blocks, -1, 1).view(np.uint8)
 
-    def nibbles(x: Array, run: int) -> Array:
-        """Runs of `run` bytes: low nibbles, then high nibbles. Eight bytes at a time."""
-        y = np.ascontiguousarray(x).view(np.uint64).reshape(*x.shape[:-1], -1, run // 8)
-        out = np.empty((*y.shape[:-1], 2, run // 8), np.uint64)
-        low = np.uint64(0x0F0F0F0F0F0F0F0F)
-        np.bitwise_and(y, low, out=out[..., 0, :])
-        np.bitwise_and(y >> np.uint64(4), low, out=out[..., 1, :])
-        return out.view(np.uint8).reshape(*x.shape[:-1], -1)
+    return codes ^ np.uint8(128) if fmt.q.signed else codes, [(at, whole(x)) for at, x in strip_fields(name)]
 
-    def fifth(x: Array) -> Array:
-        return np.unpackbits(x, axis=-1, bitorder="little") << np.uint8(4)
 
-    match name:
-        case "Q4_0":
-            return nibbles(b[..., 2:18], 16), [(f.scale_at, field(0, 2))]
-        case "Q4_1":
-            return nibbles(b[..., 4:20], 16), [(f.scale_at, field(0, 2)), (f.minimum_at, field(2, 4))]
-        case "Q5_0":
-            return nibbles(b[..., 6:22], 16) | fifth(b[..., 2:6]), [(f.scale_at, field(0, 2))]
-        case "Q5_1":
-            return nibbles(b[..., 8:24], 16) | fifth(b[..., 4:8]), [(f.scale_at, field(0, 2)), (f.minimum_at, field(2, 4))]
-        case "Q8_0":
-            return b[..., 2:34] ^ np.uint8(128), [(f.scale_at, field(0, 2))]
-        case "Q6_K":
-            low = b[..., :128].reshape(*b.shape[:-1], 2, 1, 64)
-            low = np.concatenate([low & np.uint8(15), low >> np.uint8(4)], axis=-2).reshape(*b.shape[:-1], 256)
-            high = b[..., 128:192].reshape(*b.shape[:-1], 2, 1, 32) >> np.array([0, 2, 4, 6], np.uint8)[:, None]
-            codes = low | ((high & np.uint8(3)).reshape(*b.shape[:-1], 256) << np.uint8(4))
-            return codes, [(f.scale_at, b[..., 192:208][..., None]), (f.d_at, field(208, 210))]
-    sc, mn = (x.reshape(*b.shape[:-1], 8, 1) for x in scale_min(np.ascontiguousarray(b[..., 4:16]).reshape(-1, 12)))
-    parts = [(f.scale_at, sc), (f.minimum_at, mn), (f.d_at, field(0, 2)), (f.dmin_at, field(2, 4))]
-    if name == "Q4_K":
-        return nibbles(b[..., 16:144], 32), parts
-    bits = (b[..., 16:48][..., None, :] >> np.arange(8, dtype=np.uint8)[:, None]) & np.uint8(1)
-    return nibbles(b[..., 48:176], 32) | (bits.reshape(*b.shape[:-1], 256) << np.uint8(4)), parts
+def strip_fields(name: str) -> list[tuple[int, quant.Integers]]:
+    """The fields of a format beside its quantized values, each with its place in a strip."""
+    f, fmt = STRIPS[name], quant.by_name(name)
+    found = []
+    for scale, at, top in ((fmt.scale, f.scale_at, f.d_at), (fmt.minimum, f.minimum_at, f.dmin_at)):
+        if scale is not None:
+            found += [(at, scale.real.bits)] if scale.by is None else [(at, scale.by), (top, scale.real.bits)]
+    return sorted(found, key=lambda x: x[0])

@@ -1,21 +1,24 @@
-"""GGUF block formats in tile IR: from bytes to f32 tiles, with the same roundings as the dequantisers of `ops.quant`.
+"""Packed formats in tile IR: from bytes to f32 tiles, emitted from the descriptions of `ops.quant` with the roundings of their reference.
 
-A decoder emits the elements of one block: a list of (first element, tile). Scales are read through a second, half-precision view
-of the same bytes, so nothing is assembled by hand.
+A codebook is an operand of the op: book 0 holds the points, book 1, where there is one, the patterns of signs. Scales are read through a
+half-precision view of the same bytes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import cast
 
-from ...core.dtypes import DType, bf16, f8e4m3, f8e5m2, f16, f32, i8, i32, u8
+from ...core.dtypes import DType, bf16, f8e4m3, f8e5m2, f16, f32, i8, i16, i32, i64, u8, u16
 from ...ir.layout import Layout
-from ...ops.quant import FORMATS
+from ...ops.quant import FORMATS, Bits, BlockFormat, Book, Integers, Reals, Scale, Trits
+from ...ops.quant.iq_tables import DELTA
 from ...tile.builder import Ix, Tile, View
 from ..call import Call
 from ..region import Operand
 
 Parts = Iterator[tuple[Ix | int, Tile]]
+UNROLLED = 16  # pieces of a block
 
 
 class Matrix:
@@ -42,22 +45,6 @@ class Matrix:
         """n integers from a byte on (a multiple of their size), as i32."""
         return self.b.cast(self.b.load(self.view(dtype), (row, byte // dtype.itemsize), (n,)), i32)
 
-    def bits(self, x: Tile, shift: int, mask: int) -> Tile:
-        return self.b.binary("and", self.b.binary("shr", x, shift) if shift else x, mask)
-
-    def scale(self, row: Ix | int, byte: Ix | int) -> Tile:
-        """The half-precision number at an even byte, as f32[1]."""
-        return self.b.cast(self.b.load(self.view(f16), (row, byte // 2), (1,)), f32)
-
-    def low(self, row: Ix | int, byte: Ix | int, n: int) -> Tile:
-        return self.b.binary("and", self.raw(row, byte, n), 15)
-
-    def high(self, row: Ix | int, byte: Ix | int, n: int) -> Tile:
-        return self.b.binary("shr", self.raw(row, byte, n), 4)
-
-    def number(self, x: Tile) -> Tile:
-        return self.b.cast(x, f32)
-
     def row_to(self, row: Ix | int, store: Callable[[Ix | int, Tile, Ix | int | None], None]) -> None:
         """Decode one row: `store(first element, tile, elements inside or None for all)`."""
         b = self.b
@@ -69,137 +56,210 @@ class Matrix:
                 store(whole, b.cast(b.load(self.plain, (row, whole), (64,), limit=(rest,)), f32), rest)
             return
         with b.loop(0, self.k // self.elements) as loop:
-            for first, tile in DECODERS[self.format](self, row, loop.index * self.size):
+            for first, tile in Block(self, row, loop.index * self.size).pieces():
                 store(loop.index * self.elements + first, tile, None)
 
 
-def _q8_0(m: Matrix, row: Ix | int, at: Ix | int) -> Parts:
-    yield 0, m.number(m.raw(row, at + 2, 32, i8)) * m.scale(row, at)
+class Block:
+    """One block of a row in tile IR, from the description of its format: what `BlockFormat.decode` computes, with the same roundings.
+
+    Elements come in pieces that have one scale and whose bits are read by one load; where there are many, as in the formats with a
+    codebook, a loop goes through equal parts of the block (`turn`)."""
+
+    def __init__(self, m: Matrix, row: Ix | int, at: Ix | int) -> None:
+        self.m, self.b, self.row, self.at, self.f = m, m.b, row, at, FORMATS[m.format]
+        assert self.f.scale is not None
+        self.scale, self.book = self.f.scale, self.f.table if isinstance(self.f.table, Book) else None
+        self.turns, self.turn = 1, cast("Ix | int", 0)
+        self.read = dict[tuple[int, int, DType], Tile]()  # what was loaded in this turn: stores in between hide it from the optimizer
+        self.known = dict[tuple[Scale, int], Tile]()  # scales of groups
+
+    def pieces(self) -> Parts:
+        f, b = self.f, self.b
+        if isinstance(f.q, Trits):
+            yield from self._trits(f.q)
+            return
+        size = f.elements // f.q.count if self.book is not None else min(f.elements // self.scale.groups, _run(f.q))
+        reals = [self._reals(s) for s in (self.scale, f.minimum) if s is not None]
+        self.turns = _turns(f) if f.elements // size > UNROLLED else 1
+        if self.turns == 1:
+            yield from self._part(size, reals)
+            return
+        self.read.clear()  # all of it, floats that groups share, is kept before the loop
+        with b.loop(0, self.turns) as loop:
+            self.turn = loop.index
+            yield from self._part(size, reals)
+
+    def _part(self, size: int, reals: list[Tile | None]) -> Parts:
+        """The pieces of one turn."""
+        f = self.f
+        for first in range(0, f.elements // self.turns, size):
+            piece = self._number(self.scale, first, reals[0]) * self._values(first, size)
+            if f.minimum is not None:
+                number = self._number(f.minimum, first, reals[1])
+                piece = piece - number if f.minimum.slope < 0 else piece + number
+            yield self.turn * (f.elements // self.turns) + first, piece
+
+    # --- scales -------------------------------------------------------------------------------------------------------
+    def _reals(self, s: Scale) -> Tile | None:
+        """The float of a scale that all groups share."""
+        return self._real(s.real, 0) if s.real.bits.count == 1 else None
+
+    def _real(self, r: Reals, i: int) -> Tile:
+        b, m = self.b, self.m
+        dtype = {"f16": f16, "f32": f32}.get(r.kind)
+        if dtype is not None and len(r.bits.parts) == 1:
+            place = self.at + r.bits.parts[0].at // 8
+            return b.cast(b.load(m.view(dtype), (self.row, place // dtype.itemsize), (1,)), f32)
+        raw = self._integer(r.bits, i)
+        if r.kind == "f16":
+            return b.cast(b.bitcast(b.cast(raw, i16), f16), f32)
+        if r.kind == "e8m0":
+            tiny = b.select(b.cmp("eq", raw, 0), b.full((), 0x00200000, i32), b.full((), 0x00400000, i32))
+            return b.bitcast(b.select(b.cmp("lt", raw, 2), tiny, b.binary("shl", raw - 1, 23)), f32)
+        exponent, mantissa = self._cut(raw, 3, 4), self._cut(raw, 0, 3)
+        normal = b.bitcast(b.binary("or", b.binary("shl", exponent + 120, 23), b.binary("shl", mantissa, 20)), f32)
+        value = b.select(b.cmp("eq", exponent, 0), b.cast(mantissa, f32) * 2.0**-9, normal) * 0.5
+        return b.select(b.cmp("eq", raw, 0x7F), b.full((), 0.0), value)
+
+    def _number(self, s: Scale, first: int, d: Tile | None) -> Tile:
+        """A scale or minimum (the size of a negative one), f32[1], of the group of element `first` of this turn."""
+        group = first * s.groups // self.f.elements
+        if (s, group) not in self.known:
+            self.known[s, group] = self._group(s, group, d)
+        return self.known[s, group]
+
+    def _group(self, s: Scale, group: int, d: Tile | None) -> Tile:
+        if s.by is None:
+            return self._real(s.real, group) if d is None else d
+        assert d is not None
+        by = self._integer(s.by, group)
+        if s.start:
+            whole = s.slope == int(s.slope)
+            number = self.b.cast(by * int(s.slope) + int(s.start), f32) if whole else self.b.cast(by, f32) * s.slope + s.start
+            return d * number
+        return d * self.b.cast(by, f32)
+
+    # --- integers -----------------------------------------------------------------------------------------------------
+    def _byte(self, p: Bits, byte: int) -> Ix | int:
+        """Byte `byte` of the first turn, for this turn."""
+        step = (p.place(p.count // self.turns) - p.at) // 8 if self.turns > 1 and p.count > 1 else 0
+        return self.at + byte + (self.turn * step if step else 0)
+
+    def _raw(self, p: Bits, byte: int, n: int, dtype: DType) -> Tile:
+        """n integers of a part from a byte on, i32[n]."""
+        if (byte, n, dtype) not in self.read:
+            self.read[byte, n, dtype] = self.m.raw(self.row, self._byte(p, byte), n, dtype)
+        return self.read[byte, n, dtype]
+
+    def _cut(self, x: Tile, by: int, width: int) -> Tile:
+        x = self.b.binary("shr", x, by) if by else x
+        return self.b.binary("and", x, (1 << width) - 1)
+
+    def _integer(self, x: Integers, i: int) -> Tile:
+        """Integer i of this turn, i32[1]."""
+        b, out = self.b, cast("Tile | None", None)
+        for to, at, width, p in x.pieces(i):
+            byte, bit = divmod(at, 8)
+            if bit + width <= 8 and p.steps[0] == 1:
+                own = self._raw(p, byte, 1, i8 if x.signed else u8)
+                own = own if width == 8 else b.binary("shr", own, bit) if bit + width == 8 else self._cut(own, bit, width)
+            else:  # in one or two words of 16 bits
+                byte, bit = byte - byte % 2, bit + byte % 2 * 8
+                word = self._raw(p, byte, 1, u16)
+                if bit + width > 16:
+                    word = b.binary("or", word, b.binary("shl", self._raw(p, byte + 2, 1, u16), 16))
+                own = self._cut(word, bit, width)
+            own = b.binary("shl", own, to) if to else own
+            out = own if out is None else b.binary("or", out, own)
+        assert out is not None
+        return out + x.bias if x.bias else out
+
+    def _integers(self, x: Integers, first: int, n: int) -> Tile:
+        """n neighbours, i32[n]."""
+        b, out = self.b, cast("Tile | None", None)
+        for to, p in x.places():
+            byte, bit = divmod(p.place(first), 8)
+            if p.spaced(first, n) == 8:
+                own = self._raw(p, byte, n, i8 if x.signed else u8)
+                if p.width < 8:
+                    own = b.binary("shr", own, bit) if bit + p.width == 8 else self._cut(own, bit, p.width)
+            else:  # side by side in one word
+                assert p.spaced(first, n) == p.width
+                word = b.broadcast(self._raw(p, byte, 1, u8 if n * p.width + bit <= 8 else u16), (n,))
+                lane = b.iota((n,), 0, i32) if p.width == 1 else b.iota((n,), 0, i32) * p.width
+                own = b.binary("and", b.binary("shr", word, lane + bit if bit else lane), (1 << p.width) - 1)
+            own = b.binary("shl", own, to) if to else own
+            out = own if out is None else b.binary("or", out, own)
+        assert out is not None
+        return out + x.bias if x.bias else out
+
+    # --- what integers stand for ----------------------------------------------------------------------------------------
+    def _values(self, first: int, n: int) -> Tile:
+        b, f, table = self.b, self.f, self.f.table
+        assert isinstance(f.q, Integers)
+        if self.book is not None:
+            return self._point(f.q, self.book, first, n)
+        if isinstance(table, str):
+            part, dtype = f.q.parts[0], {"float8_e4m3fn": f8e4m3, "float8_e5m2": f8e5m2}[table]
+            return b.cast(b.load(self.m.view(dtype), (self.row, self._byte(part, part.place(first) // 8)), (n,)), f32)
+        q = self._integers(f.q, first, n)
+        if not isinstance(table, tuple):
+            return b.cast(q, f32)
+        out = b.full((n,), float(table[0]))
+        for i, value in enumerate(table[1:], 1):  # by comparisons: tables of 16 stay in registers
+            if value != table[0]:
+                out = b.select(b.cmp("eq", q, i), b.full((), float(value)), out)
+        return out
+
+    def _point(self, q: Integers, book: Book, first: int, n: int) -> Tile:
+        """n numbers of a codebook, with their signs or the fraction that is added."""
+        b = self.b
+
+        def row(table: int, index: Tile, column: int = 0) -> Tile:
+            return b.load(self.m.books[table], (b.to_index(b.reshape(b.cast(index, i64), ())), column), (n,))
+
+        point = row(0, self._integer(q, first // n))
+        if book.signs is not None:
+            if book.patterns:
+                return point * row(1, self._integer(book.signs, first // 8), first % 8)
+            bits = self._integers(book.signs, first, n)
+            return point * b.select(b.cmp("eq", bits, 0), b.full((), 1.0), b.full((), -1.0))
+        assert book.shifted is not None
+        minus = self._integer(book.shifted, first * book.shifted.count // self.f.elements)
+        return point + b.select(b.cmp("eq", minus, 0), b.full((), float(DELTA)), b.full((), -float(DELTA)))
+
+    def _trits(self, q: Trits) -> Parts:
+        b, first = self.b, 0
+        d = self._real(self.scale.real, 0)
+        for byte, digits, run in q.pieces:
+            part = self.m.raw(self.row, self.at + byte, run)
+            for k in range(digits):
+                digit = b.binary("shr", self._cut(part * 3**k, 0, 8) * 3, 8)
+                yield first + run * k, d * b.cast(digit + q.bias, f32)
+            first += digits * run
 
 
-def _q4_0(m: Matrix, row: Ix | int, at: Ix | int) -> Parts:
-    d = m.scale(row, at)
-    yield 0, m.number(m.low(row, at + 2, 16) - 8) * d
-    yield 16, m.number(m.high(row, at + 2, 16) - 8) * d
+def _run(q: Integers) -> int:
+    """Neighbours that one load of each part brings: bytes apart, or side by side in a word of 16 bits."""
+    for n in (64, 32, 16, 8, 4):
+        steps = [(p.spaced(0, n), p) for p in q.parts if q.count % n == 0]
+        if steps and all(s == 8 or (s == p.width and n * p.width <= 16) for s, p in steps):
+            return n
+    raise AssertionError(f"quantized values lie too far apart: {q}")
 
 
-def _q4_1(m: Matrix, row: Ix | int, at: Ix | int) -> Parts:
-    d, low = m.scale(row, at), m.scale(row, at + 2)
-    yield 0, m.number(m.low(row, at + 4, 16)) * d + low
-    yield 16, m.number(m.high(row, at + 4, 16)) * d + low
-
-
-def _fifth(m: Matrix, row: Ix | int, at: Ix | int, half: int) -> Tile:
-    """Bit 4 of 16 elements, from 2 of the 4 bytes of high bits at `at`: element i has bit i % 8 of byte i // 8."""
-    b = m.b
-    first, second = (m.raw(row, at + 2 * half + i, 1) for i in range(2))
-    lane = b.iota((16,), 0, i32)
-    source = b.select(b.cmp("lt", lane, 8), b.broadcast(first, (16,)), b.broadcast(second, (16,)))
-    bit = b.binary("and", b.binary("shr", source, b.binary("and", lane, 7)), 1)
-    return b.binary("shl", bit, 4)
-
-
-def _q5_0(m: Matrix, row: Ix | int, at: Ix | int) -> Parts:
-    d = m.scale(row, at)
-    for half, part in enumerate((m.low, m.high)):
-        q = m.b.binary("or", part(row, at + 6, 16), _fifth(m, row, at + 2, half))
-        yield 16 * half, m.number(q - 16) * d
-
-
-def _q5_1(m: Matrix, row: Ix | int, at: Ix | int) -> Parts:
-    d, low = m.scale(row, at), m.scale(row, at + 2)
-    for half, part in enumerate((m.low, m.high)):
-        q = m.b.binary("or", part(row, at + 8, 16), _fifth(m, row, at + 4, half))
-        yield 16 * half, m.number(q) * d + low
-
-
-def _scale_min(m: Matrix, row: Ix | int, at: Ix | int, j: int) -> tuple[Tile, Tile]:
-    """The 6-bit scale and minimum of sub-block j of a Q4_K or Q5_K block, from its 12 bytes at `at`."""
-    b = m.b
-
-    def byte(i: int) -> Tile:
-        return m.raw(row, at + i, 1)
-
-    if j < 4:
-        return b.binary("and", byte(j), 63), b.binary("and", byte(j + 4), 63)
-    both = byte(j + 4)
-    top_scale = b.binary("shl", b.binary("shr", byte(j - 4), 6), 4)
-    top_min = b.binary("shl", b.binary("shr", byte(j), 6), 4)
-    return b.binary("or", b.binary("and", both, 15), top_scale), b.binary("or", b.binary("shr", both, 4), top_min)
-
-
-def _k_scaled(m: Matrix, row: Ix | int, at: Ix | int, j: int, q: Tile) -> Tile:
-    scale, least = _scale_min(m, row, at + 4, j)
-    return (m.scale(row, at) * m.number(scale)) * m.number(q) - m.scale(row, at + 2) * m.number(least)
-
-
-def _q4_k(m: Matrix, row: Ix | int, at: Ix | int) -> Parts:
-    for j in range(8):
-        part = m.high if j % 2 else m.low
-        yield 32 * j, _k_scaled(m, row, at, j, part(row, at + 16 + 32 * (j // 2), 32))
-
-
-def _q5_k(m: Matrix, row: Ix | int, at: Ix | int) -> Parts:
-    b = m.b
-    for j in range(8):
-        part = m.high if j % 2 else m.low
-        fifth = b.binary("shl", m.bits(m.raw(row, at + 16, 32), j, 1), 4)
-        yield 32 * j, _k_scaled(m, row, at, j, b.binary("or", part(row, at + 48 + 32 * (j // 2), 32), fifth))
-
-
-def _q6_k(m: Matrix, row: Ix | int, at: Ix | int) -> Parts:
-    b, d = m.b, m.scale(row, at + 208)
-    for g in range(16):  # groups of 16 elements
-        half, j, k = g // 8, g % 8 // 2, g % 2
-        part = m.high if j >= 2 else m.low
-        low = part(row, at + 64 * half + 32 * (j % 2) + 16 * k, 16)
-        top = m.bits(m.raw(row, at + 128 + 32 * half + 16 * k, 16), 2 * j, 3)
-        scale = d * m.number(m.raw(row, at + 192 + g, 1, i8))
-        yield 16 * g, m.number(b.binary("or", low, b.binary("shl", top, 4)) - 32) * scale
-
-
-def _q2_k(m: Matrix, row: Ix | int, at: Ix | int) -> Parts:
-    d, least = m.scale(row, at + 80), m.scale(row, at + 82)
-    for g in range(16):
-        q = m.bits(m.raw(row, at + 16 + 32 * (g // 8) + 16 * (g % 2), 16), g % 8 // 2 * 2, 3)
-        scales = m.raw(row, at + g, 1)
-        yield 16 * g, (d * m.number(m.bits(scales, 0, 15))) * m.number(q) - least * m.number(m.bits(scales, 4, 15))
-
-
-def _q3_k(m: Matrix, row: Ix | int, at: Ix | int) -> Parts:
-    b, d = m.b, m.scale(row, at + 108)
-    for g in range(16):
-        j = 16 * (g % 2)
-        q = m.bits(m.raw(row, at + 32 + 32 * (g // 8) + j, 16), g % 8 // 2 * 2, 3)
-        kept = m.bits(m.raw(row, at + j, 16), g // 2, 1)  # a set bit means that 4 is not taken away
-        low = m.bits(m.raw(row, at + 96 + g % 8, 1), 4 * (g // 8), 15)
-        high = m.bits(m.raw(row, at + 104 + g % 4, 1), 2 * (g // 4), 3)
-        scale = b.binary("or", low, b.binary("shl", high, 4)) - 32
-        yield 16 * g, (d * m.number(scale)) * m.number(q - b.binary("shl", 1 - kept, 2))
-
-
-def _q8_k(m: Matrix, row: Ix | int, at: Ix | int) -> Parts:
-    d = m.b.load(m.view(f32), (row, at // 4), (1,))
-    for g in range(4):
-        yield 64 * g, d * m.number(m.raw(row, at + 4 + 64 * g, 64, i8))
-
-
-def _f8(dtype: DType) -> Callable[[Matrix, Ix | int, Ix | int], Parts]:
-    def decode(m: Matrix, row: Ix | int, at: Ix | int) -> Parts:
-        d = m.b.load(m.view(f32), (row, at // 4), (1,))
-        for g in range(0, 128, 32):
-            yield g, d * m.number(m.b.load(m.view(dtype), (row, at + 4 + g), (32,)))
-
-    return decode
-
-
-DECODERS: dict[str, Callable[[Matrix, Ix | int, Ix | int], Parts]] = {
-    "Q8_0": _q8_0, "Q4_0": _q4_0, "Q4_1": _q4_1, "Q5_0": _q5_0, "Q5_1": _q5_1, "Q2_K": _q2_k,
-    "Q3_K": _q3_k, "Q4_K": _q4_k, "Q5_K": _q5_k, "Q6_K": _q6_k, "Q8_K": _q8_k, "F8_E4M3": _f8(f8e4m3), "F8_E5M2": _f8(f8e5m2),
-}
+def _turns(f: BlockFormat) -> int:
+    """Into how many equal parts, as one loop takes them, a block can be cut: bytes apart in all fields."""
+    fields = [p for p in f.fields() if p.count > 1]
+    for turns in (8, 4, 2):
+        if all(p.count % turns == 0 for p in fields):
+            steps = [{p.place((i + 1) * (p.count // turns)) - p.place(i * (p.count // turns)) for i in range(turns - 1)} for p in fields]
+            if all(len(s) == 1 and s.copy().pop() % 8 == 0 for s in steps):
+                return turns
+    return 1
 
 
 def can_unpack(format_: str) -> bool:
-    return format_ in DECODERS or format_ in ("F32", "F16", "BF16")
-
-
+    f = FORMATS[format_]
+    return f.dtype is None or format_ in ("F32", "F16", "BF16")

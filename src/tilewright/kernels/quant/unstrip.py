@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ...core.errors import CompileError
 from ...ops import quant
-from .strips import LANES, STRIPS, StripFormat
+from .strips import LANES, STRIPS, StripFormat, strip_fields
 
 Array = np.ndarray[Any, Any]
 
@@ -28,9 +27,10 @@ def unpack_strips(storage: Array, name: str, n: int) -> Array:
         raw = storage[..., at : at + fields * LANES * size].reshape(strips, blocks, fields, LANES, size)
         return raw.transpose(0, 3, 1, 2, 4).reshape(strips * LANES, blocks, fields * size)[:n]
 
-    out = np.empty((n, blocks, fmt.bytes), np.uint8)
-    _join(name, f, codes, part, out)
-    return out.reshape(n, blocks * fmt.bytes)
+    flipped = codes ^ np.uint8(128) if fmt.q.signed else codes
+    fields = [(x, part(at, x.count, -(-x.width // 8)).reshape(n * blocks, -1)) for at, x in strip_fields(name)]
+    numbers = [(x, raw.view(np.uint16) if x.width == 16 else raw) for x, raw in fields]
+    return fmt.pack(n * blocks, (fmt.q, flipped.reshape(n * blocks, -1)), *numbers).reshape(n, blocks * fmt.bytes)
 
 
 def _codes(storage: Array, f: StripFormat) -> Array:
@@ -46,48 +46,3 @@ def _codes(storage: Array, f: StripFormat) -> Array:
         bits = (planes[:, :, :, p, :, None, :] >> np.arange(8, dtype=np.uint8)[:, None]) & np.uint8(1)  # [s, b, g, lane, 8, 4]
         codes |= bits.transpose(0, 3, 1, 2, 4, 5) << np.uint8(4 + p)
     return codes
-
-
-def _join(name: str, f: StripFormat, codes: Array, part: Any, out: Array) -> None:
-    """Put codes and the other fields where the file has them."""
-    low = codes & np.uint8(15)
-
-    def nibbles(run: int) -> Array:
-        y = low.reshape(*low.shape[:2], -1, 2, run)
-        return (y[..., 0, :] | (y[..., 1, :] << np.uint8(4))).reshape(*low.shape[:2], -1)
-
-    fifth = codes >> np.uint8(4)
-    match name:
-        case "Q4_0":
-            out[..., :2], out[..., 2:18] = part(f.scale_at, 1, 2), nibbles(16)
-        case "Q4_1":
-            out[..., :2], out[..., 2:4], out[..., 4:20] = part(f.scale_at, 1, 2), part(f.minimum_at, 1, 2), nibbles(16)
-        case "Q5_0":
-            out[..., :2], out[..., 6:22] = part(f.scale_at, 1, 2), nibbles(16)
-            out[..., 2:6] = np.packbits(fifth, axis=-1, bitorder="little")
-        case "Q5_1":
-            out[..., :2], out[..., 2:4], out[..., 8:24] = part(f.scale_at, 1, 2), part(f.minimum_at, 1, 2), nibbles(16)
-            out[..., 4:8] = np.packbits(fifth, axis=-1, bitorder="little")
-        case "Q8_0":
-            out[..., :2], out[..., 2:34] = part(f.scale_at, 1, 2), codes ^ np.uint8(128)
-        case "Q6_K":
-            out[..., :128], out[..., 192:208], out[..., 208:210] = nibbles(64), part(f.scale_at, 16, 1), part(f.d_at, 1, 2)
-            high = fifth.reshape(*codes.shape[:2], 2, 4, 32) << np.array([0, 2, 4, 6], np.uint8)[:, None]
-            out[..., 128:192] = np.bitwise_or.reduce(high, axis=-2).reshape(*codes.shape[:2], 64)
-        case "Q4_K" | "Q5_K":
-            out[..., :2], out[..., 2:4] = part(f.d_at, 1, 2), part(f.dmin_at, 1, 2)
-            out[..., 4:16] = _scales12(part(f.scale_at, 8, 1), part(f.minimum_at, 8, 1))
-            out[..., 16 if name == "Q4_K" else 48 :] = nibbles(32)
-            if name == "Q5_K":
-                bits = fifth.reshape(*codes.shape[:2], 8, 32) << np.arange(8, dtype=np.uint8)[:, None]
-                out[..., 16:48] = np.bitwise_or.reduce(bits, axis=-2)
-        case _:
-            raise CompileError(f"strips: rows of {name} cannot be read back from strips")
-
-
-def _scales12(sc: Array, mn: Array) -> Array:
-    """The 12 bytes of six-bit scales and minimums, the inverse of `kquants.scale_min`."""
-    first = sc[..., :4] | ((sc[..., 4:] & np.uint8(48)) << np.uint8(2))
-    second = mn[..., :4] | ((mn[..., 4:] & np.uint8(48)) << np.uint8(2))
-    third = (sc[..., 4:] & np.uint8(15)) | ((mn[..., 4:] & np.uint8(15)) << np.uint8(4))
-    return np.concatenate([first, second, third], axis=-1)

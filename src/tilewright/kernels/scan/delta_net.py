@@ -1,13 +1,14 @@
 """The gated delta rule: one program per head and sixteen columns of values keeps its part of the memory in local memory and walks time.
 
 A step goes over the rows of the memory twice: first they decay and are read with the key, then they are corrected and read with the query.
+Without the correction once is enough.
 Sums over rows are one chain a column in order. Columns past the last are masked. Operands of 16 bits are widened when read; the memory is
 f32 then. No steps: the first state is the last one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ...core.dims import Dim, ceildiv
 from ...core.dtypes import DType, f32
@@ -15,7 +16,7 @@ from ...core.target_spec import TargetSpec
 from ...ops.scan.delta_net import GatedDeltaRule as GatedDeltaRuleOp
 from ...tile.builder import Ix, Tile, View
 from ..call import Call
-from ..launch import Launch
+from ..launch import Buffer, Launch
 from ..region import Operand, Region
 from ..template import Reason, Template, alone, region_bytes, region_flops
 
@@ -45,7 +46,9 @@ class GatedDeltaRule(Template):
             walk.step(time.index, lambda o: walk.put(out, (*walk.at, time.index, walk.column), o * scale))
         with b.loop(0, walk.depth) as row:
             walk.put(last, (*walk.at, row.index, walk.column), walk.row(row.index))
-        return [walk.finish(region_flops(region), region_bytes(region))]
+        first, after = region.operand(region.anchor.operands[-1]), region.results[1]
+        pairs = [(first.buffer, after.buffer)] if first is not None and first.layout == after.layout else []
+        return [walk.finish(region_flops(region), region_bytes(region), pairs)]
 
 
 class Walk:
@@ -54,8 +57,8 @@ class Walk:
     def __init__(self, region: Region, kernel: str, label: str) -> None:
         assert region.anchor is not None
         operands: list[Operand] = [o for v in region.anchor.operands if (o := region.operand(v)) is not None][:6]
-        batch, heads, length, depth = operands[0].type.shape
-        wide = operands[2].type.shape[-1]
+        groups, depth = operands[0].type.shape[1], operands[0].type.shape[3]
+        batch, heads, length, wide = operands[2].type.shape
         assert isinstance(depth, int) and isinstance(wide, int)
         self.depth, self.dtype = depth, working(operands[0].type.dtype)
         self.call = call = Call(kernel, label)
@@ -65,6 +68,9 @@ class Walk:
         blocks = -(-wide // LANES)
         rest, self.column = b.pid // blocks, b.pid % blocks * LANES
         self.at = (rest // head_count, rest % head_count)
+        share = heads // groups if isinstance(heads, int) and isinstance(groups, int) else 1
+        self.group = (self.at[0], self.at[1] // share)
+        self.delta = getattr(region.anchor.op, "delta", True)
         self.limit = b.minimum(wide - self.column, LANES)
         self.memory = b.scratch(self.dtype, (depth, LANES))
         self.grid: Dim = batch * heads * ceildiv(wide, LANES)
@@ -79,7 +85,7 @@ class Walk:
 
     def one(self, name: str, *at: Ix) -> Tile:
         """One number of an operand."""
-        return self.b.cast(self.b.load(self.views[name], (*self.at, *at), ()), self.dtype)
+        return self.b.cast(self.b.load(self.views[name], (*(self.group if name in ("q", "k") else self.at), *at), ()), self.dtype)
 
     def columns(self, name: str, i: Ix) -> Tile:
         """The numbers of this program's columns."""
@@ -93,6 +99,16 @@ class Walk:
         b = self.b
         zero = b.full((LANES,), 0.0, self.dtype)
         decay = b.unary("exp", self.one("g", t))
+        if not self.delta:
+            new = self.columns("v", t) * self.one("beta", t)
+            with b.loop(0, self.depth, 1, [zero] if read else []) as only:
+                s = b.fma(b.broadcast(self.one("k", t, only.index), (LANES,)), new, self.row(only.index) * decay)
+                b.store(self.memory, (only.index, 0), s)
+                if read:
+                    only.next(b.fma(b.broadcast(self.one("q", t, only.index), (LANES,)), s, only.carried[0]))
+            if read:
+                read(only.results[0])
+            return
         with b.loop(0, self.depth, 1, [zero]) as first:
             s = self.row(first.index) * decay
             b.store(self.memory, (first.index, 0), s)
@@ -106,5 +122,5 @@ class Walk:
         if read:
             read(second.results[0])
 
-    def finish(self, flops: Dim, bytes_: Dim) -> Launch:
-        return self.call.finish(self.grid, flops=flops, bytes_=bytes_, note=f"{self.depth}x{LANES} of the memory a program")
+    def finish(self, flops: Dim, bytes_: Dim, inplace: Sequence[tuple[Buffer, Buffer]] = ()) -> Launch:
+        return self.call.finish(self.grid, flops=flops, bytes_=bytes_, inplace=inplace, note=f"{self.depth}x{LANES} of memory a program")

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...core.dims import Dim, ceildiv
+from ...core.dtypes import f32
 from ...core.target_spec import TargetSpec
 from ...ir.layout import Layout
 from ...ops.scan.selective_scan import LANES
@@ -34,7 +35,7 @@ class SelectiveScan(Template):
         return alone(region, SelectiveScanOp)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        walk = _Walk(region, "selective_scan", region.name)
+        walk = _Walk(region, "selective_scan", region.name, target)
         b, y, last = walk.b, region.results[0], region.results[1]
         out = walk.call.view("y", y.type.dtype, y.buffer, y.layout, write=True)
         end = walk.call.view("last", last.type.dtype, last.buffer, last.layout, write=True)
@@ -45,7 +46,9 @@ class SelectiveScan(Template):
             walk.store_row(out, t, step.gated_output(h))
             loop.next(h)
         walk.store_state(end, loop.results[0])
-        return [walk.finish(region_flops(region), region_bytes(region))]
+        first = region.operand(region.anchor.operands[-1]) if region.anchor is not None else None
+        pairs = [(first.buffer, last.buffer)] if first is not None and first.layout == last.layout else []
+        return [walk.finish(region_flops(region), region_bytes(region), pairs)]
 
 
 class SelectiveScanBackward(Template):
@@ -125,7 +128,8 @@ def _backward(region: Region, marks: Buffer, layout: Layout) -> Launch:
 class _Walk:
     """A kernel under construction: the views of the operands and where a program stands."""
 
-    def __init__(self, region: Region, kernel: str, label: str) -> None:
+    def __init__(self, region: Region, kernel: str, label: str, target: TargetSpec | None = None) -> None:
+        """With a target, states of one register a channel are read and written by rows and transposed in registers."""
         assert region.anchor is not None and isinstance(region.anchor.op, (SelectiveScanOp, SelectiveScanBackwardOp))
         gated = region.anchor.op.gated
         operands = [o for v in region.anchor.operands if (o := region.operand(v)) is not None][: 8 if gated else 7]
@@ -145,9 +149,12 @@ class _Walk:
         count = call.word("blocks", blocks)
         self.batch, self.block = b.pid // count, b.pid % count
         self.channel = self.block * LANES
-        self.inside = b.minimum(width - self.channel, LANES)
+        whole = isinstance(d, int) and d % LANES == 0
+        self.inside = None if whole else b.minimum(width - self.channel, LANES)
         self.grid: Dim = batch * blocks
-        self.a = self.get(self.views["a"], (self.channel, 0), (n, LANES), limit=(None, self.inside), axes=(1, 0))
+        wide = target is not None and target.kind == "cpu" and target.vector_bits == 32 * LANES
+        self.turns = whole and wide and n == LANES and self.dtype == f32
+        self.a = self.square(self.views["a"], (self.channel, 0))
         self.skip = b.reshape(self.get(self.views["skip"], (self.channel,), (LANES,), limit=(self.inside,)), (1, LANES))
 
     def _view(self, name: str, o: Operand) -> View:
@@ -160,16 +167,24 @@ class _Walk:
     def put(self, view: View, at: Sequence[Ix | int], x: Tile, **where: Any) -> None:
         self.b.store(view, at, self.b.cast(x, view.type.dtype), **where)
 
+    def square(self, view: View, at: tuple[Ix | int, ...]) -> Tile:
+        """(n, LANES) of the last two axes, which are channels and states."""
+        if self.turns:
+            return self.b.transpose(self.get(view, at, (LANES, self.n)))
+        return self.get(view, at, (self.n, LANES), limit=(None, self.inside), axes=(len(at) - 1, len(at) - 2))
+
     def first_state(self) -> Tile:
         return self.load_state(self.views["h"])
 
     def load_state(self, view: View, lead: tuple[Ix | int, ...] = ()) -> Tile:
-        at = (self.batch, *lead, self.channel, 0)
-        return self.get(view, at, (self.n, LANES), limit=(None, self.inside), axes=(len(at) - 1, len(at) - 2))
+        return self.square(view, (self.batch, *lead, self.channel, 0))
 
     def store_state(self, view: View, h: Tile, lead: tuple[Ix | int, ...] = ()) -> None:
         at = (self.batch, *lead, self.channel, 0)
-        self.put(view, at, h, limit=(None, self.inside), axes=(len(at) - 1, len(at) - 2))
+        if self.turns:
+            self.put(view, at, self.b.transpose(h))
+        else:
+            self.put(view, at, h, limit=(None, self.inside), axes=(len(at) - 1, len(at) - 2))
 
     def load_row(self, view: View, t: Ix | int) -> Tile:
         """One number a channel: (1, LANES)."""
@@ -186,8 +201,8 @@ class _Walk:
         """The sum over the channels of this program."""
         self.put(view, (self.batch, t, self.block, 0), self.b.reduce("sum", x), axes=(3, 2))
 
-    def finish(self, flops: Dim, bytes_: Dim) -> Launch:
-        return self.call.finish(self.grid, flops=flops, bytes_=bytes_, note=f"states of {LANES} channels in registers")
+    def finish(self, flops: Dim, bytes_: Dim, inplace: Sequence[tuple[Buffer, Buffer]] = ()) -> Launch:
+        return self.call.finish(self.grid, flops=flops, bytes_=bytes_, inplace=inplace, note=f"states of {LANES} channels in registers")
 
 
 class _Step:

@@ -8,15 +8,17 @@ import numpy as np
 from ...core.dims import Dim, at_least
 from ...core.dtypes import compute_dtype
 from ...core.errors import require
+from ...core.target_spec import TargetSpec
 from ...ir.graph import Value
 from ...ir.types import TensorType
 from .. import functions as F
 from ..base import E, MaybeValues, S, Values, register
 from ..families import Composite, boolean, f32, f64
-from .forward import Attention
+from .forward import Attention, in_products_faster
 
 LONGEST = 1 << 15  # keys that the kernel keeps in local memory
 WIDEST = 256  # head size
+SWEPT = ("sm_90a", (64, 128))  # chip and head sizes of the sweep that finds log-sums which nobody saved
 
 
 @register
@@ -34,7 +36,7 @@ class AttentionBackward(Composite):
     has_bias: bool = False
     with_scores: bool = False
     saved: bool = False  # the result and the log-sums (`AttentionSaved`) stand before the cotangent
-    template = "attention_backward"
+    whole = True
     samples = [S(f32(2, 3, 4, 5), f32(2, 3, 6, 5), f32(2, 3, 6, 7), f32(2, 3, 4, 7), scale=0.4),
                S(f32(1, 4, 29, 8), f32(1, 2, 29, 8), f32(1, 2, 29, 8), f32(1, 4, 29, 8), scale=0.35, causal=True),
                S(f32(1, 2, 3, 4), f32(1, 1, 7, 4), f32(1, 1, 7, 4), f32(1, 2, 3, 4), scale=0.5, causal=True, offset=4, window=3),
@@ -59,6 +61,16 @@ class AttentionBackward(Composite):
     def _found(self, rest: tuple[Any, ...]) -> tuple[Any, ...]:
         """Mask, bias and cotangent, without what was saved."""
         return (*rest[:-3], rest[-1]) if self.saved else rest
+
+    def swept(self, operands: Values, target: TargetSpec | None) -> bool:
+        """Whether the backward pass finds the log-sums by itself."""
+        plain = not (self.has_mask or self.has_bias or self.with_scores) and self.softcap is None and self.window is None
+        return plain and target is not None and target.cpu == SWEPT[0] and operands[0].shape[-1] in SWEPT[1]
+
+    def decomposes(self, operands: Values, target: TargetSpec | None) -> bool:
+        if self.saved or operands[0].dtype.itemsize == 2:
+            return not (fits(operands, target) and (self.saved or self.swept(operands, target)))
+        return in_products_faster(operands, self.offset, target)
 
     def infer(self, q: TensorType, k: TensorType, v: TensorType, *rest: TensorType) -> Any:
         require(len(rest) >= 1 + 2 * self.saved, "needs the cotangent of the result as its last operand")
@@ -143,17 +155,22 @@ def pull_back(op: Attention, inputs: Values, g: Value, wanted: tuple[bool, ...])
     return dq, F.cast(dk, k.dtype), F.cast(dv, v.dtype), *more
 
 
-def heads_fit(q: Value, k: Value, v: Value) -> bool:
-    """Whether matrix units serve these in 16 bits: head sizes that are multiples of 8 up to 128, and keys."""
+def heads_fit(q: Value, k: Value, v: Value, *_: Value) -> bool:
+    """Whether tensor cores serve these in 16 bits: head sizes that are multiples of 8 up to 128, and keys."""
     d = q.shape[3]
     known = isinstance(d, int) and 0 < d <= 128 and d % 8 == 0 and d == v.shape[3]
     return known and q.dtype.itemsize == 2 and q.dtype is k.dtype is v.dtype and bool(at_least(k.shape[2], 1))
 
 
+def fits(operands: Values, target: TargetSpec | None) -> bool:
+    """Whether a target's tensor cores serve this attention with its log-sums, or its backward pass given them."""
+    return target is not None and target.kind == "cuda" and heads_fit(*operands)
+
+
 def served(op: AttentionBackward, operands: Values) -> bool:
     q, k, v = operands[:3]
     sizes = (k.shape[2], q.shape[3], v.shape[3])
-    if q.dtype.name in ("bf16", "f16"):  # by matrix units; other targets decompose it, see passes/decompose.py
+    if q.dtype.name in ("bf16", "f16"):  # by matrix units; other targets decompose it
         return heads_fit(q, k, v)
     if q.dtype.name not in ("f32", "f64") or not all(isinstance(d, int) for d in sizes):
         return False

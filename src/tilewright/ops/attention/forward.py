@@ -8,12 +8,15 @@ import numpy as np
 from ...core import dtypes as dt
 from ...core.dims import Dim, at_least
 from ...core.errors import require
+from ...core.target_spec import TargetSpec
 from ...ir.graph import Graph, Value
 from ...ir.types import TensorType
 from .. import functions as F
 from ..base import E, MaybeValues, S, Values, register
 from ..families import Composite, M, N, bf16, boolean, f16, f32, f64, i32, require_broadcasts_to, require_kind, require_one_dtype
 
+WIDEST_HEAD = 256  # of an f32 attention with a block program
+MOST_SCORES = 1 << 31  # of an attention that are written to memory
 RULES = "q[B,H,Sq,D] k[B,Hkv,Sk,D] v[B,Hkv,Sk,Dv]"
 
 
@@ -27,6 +30,7 @@ class Attention(Composite):
     be stored in a smaller float than q (a cache); they are widened when read.
     """
 
+    fusion, whole, by_heads = "contraction", True, True
     scale: float
     causal: bool = False
     offset: Dim = 0
@@ -36,7 +40,6 @@ class Attention(Composite):
     has_bias: bool = False
     hidden: float = -np.inf
     empty: str = "zeros"
-    template = "attention"
     samples = [S(f32(2, 3, 4, 5), f32(2, 3, 6, 5), f32(2, 3, 6, 7), scale=0.4),
                S(f32(1, 4, 5, 8), f32(1, 2, 5, 8), f32(1, 2, 5, 8), scale=0.35, causal=True),
                S(f32(1, 2, 3, 4), f32(1, 1, 7, 4), f32(1, 1, 7, 4), scale=0.5, causal=True, offset=4, window=3),
@@ -132,6 +135,11 @@ class Attention(Composite):
             seen &= j <= i
         return seen if self.window is None else seen & (j > i - self.window)
 
+    def decomposes(self, operands: Values, target: TargetSpec | None) -> bool:
+        q, _, v = operands[:3]
+        program = q.dtype is dt.f32 and all(isinstance(x.shape[-1], int) and x.shape[-1] <= WIDEST_HEAD for x in (q, v))
+        return type(self) is Attention and not program and in_products_faster(operands, self.offset, target)
+
     def decompose(self, q: Value, k: Value, v: Value, *rest: Value) -> Value:
         return F.matmul(self.weights(q, k, *rest), self.repeated(v, q))
 
@@ -205,6 +213,16 @@ class Attention(Composite):
         return (F.reshape(out, (size, out.shape[0] // size, *out.shape[1:])),)
 
 
+def in_products_faster(operands: Values, offset: Dim, target: TargetSpec | None) -> bool:
+    """Whether a GPU has only the shared kernel for this attention, where a thread computes whole rows: products on all threads and a
+    softmax in between are faster by far, as long as there is room for the scores. (Over a cache, whose offset is a symbol, they would be
+    other kernels at every call.)"""
+    (batch, heads, rows, _), keys = operands[0].shape, operands[1].shape[2]
+    pairs = batch * heads * rows * keys
+    known = isinstance(offset, int) and not (isinstance(pairs, int) and pairs > MOST_SCORES)
+    return target is not None and target.kind == "cuda" and operands[0].dtype.itemsize >= 4 and rows != 1 and known
+
+
 @register
 class Rope(Composite):
     """Rotate pairs of the first n_rot elements of each row: (x1*cos - x2*sin, x2*cos + x1*sin).
@@ -215,7 +233,7 @@ class Rope(Composite):
     interleaved: bool = False
     n_rot: int | None = None
     work = 3
-    template = "rope"
+    whole = True
     samples = [S(f32(2, 3, 4, 6), f32(4, 3), f32(4, 3)), S(f32(2, 4, 6), f32(4, 3), f32(4, 3), interleaved=True),
                S(f32(2, 4, 8), f32(4, 2), f32(4, 2), n_rot=4), S(f64(3, 8), f64(3, 3), f64(3, 3), n_rot=6, interleaved=True),
                S(f32(1, 2, N, 4), f32(N, 2), f32(N, 2)), S(bf16(2, 4), bf16(2, 2), bf16(2, 2)), S(f16(2, 4), f16(1, 2), f16(1, 2))]

@@ -7,10 +7,11 @@ import numpy as np
 
 from ...core.dims import Dim
 from ...core.errors import require
+from ...core.target_spec import TargetSpec
 from ...ir.graph import Value
 from ...ir.types import TensorType
 from .. import functions as F
-from ..base import E, NotSupported, S, register
+from ..base import E, NotSupported, S, Values, register
 from ..families import Composite, N, bf16, f32, i32, i64
 from ..index.indexing import Gather, check_indices, require_ids
 from ..sources import Iota
@@ -55,6 +56,12 @@ class PagedAttention(Composite):
         keys, values = (x[table].swapaxes(1, 2).reshape(b, heads, pages * page, d) for x in (k, v))
         seen = np.arange(pages * page) < lengths[:, None]
         return Attention(scale=self.scale, softcap=self.softcap, has_mask=True).ref(q, keys, values, seen[:, None, None])
+
+    def decomposes(self, operands: Values, target: TargetSpec | None) -> bool:
+        """A GPU's decode kernel (`kernels/attention/cuda/paged.py`) reads pages in which runs of eight keys lie side by side."""
+        (_, _, page, d), kinds = operands[1].shape, {v.dtype.name for v in operands[:3]}
+        known = isinstance(page, int) and isinstance(d, int) and page % 8 == 0 and 8 <= d <= 256 and d & (d - 1) == 0
+        return not (target is not None and target.kind == "cuda" and known and kinds <= {"f32", "f16", "bf16"})
 
     def decompose(self, q: Value, k: Value, v: Value, table: Value, lengths: Value) -> Value:
         (b, pages), (_, heads, page, d) = table.shape, k.shape

@@ -7,11 +7,13 @@ import numpy as np
 
 from ...core.dims import Dim
 from ...core.dtypes import compute_dtype
+from ...core.target_spec import TargetSpec
 from ...ir.graph import Value
 from ...ir.types import TensorType
 from .. import functions as F
-from ..base import E, S, register
+from ..base import E, S, Values, register
 from ..families import Composite, bf16, boolean, f16, f32, f64
+from .backward import fits
 from .forward import Attention
 
 
@@ -27,7 +29,7 @@ class AttentionSaved(Composite):
     has_mask: bool = False
     has_bias: bool = False
     empty: str = "zeros"
-    template = "hopper_attention"
+    whole, by_heads = True, True
     samples = [S(f32(2, 3, 4, 5), f32(2, 3, 6, 5), f32(2, 3, 6, 7), scale=0.4),
                S(f32(1, 4, 5, 8), f32(1, 2, 5, 8), f32(1, 2, 5, 8), scale=0.35, causal=True),
                S(bf16(1, 2, 3, 4), bf16(1, 1, 7, 4), bf16(1, 1, 7, 4), scale=0.5, causal=True, offset=4, window=3),
@@ -56,6 +58,9 @@ class AttentionSaved(Composite):
         with np.errstate(divide="ignore"):
             sums = np.log(np.sum(np.exp(s - np.where(top == -np.inf, 0, top)), axis=-1)) + top[..., 0]
         return self.plain.ref(q, k, v, *rest), sums.astype(np.float64 if q.dtype == np.float64 else np.float32)
+
+    def decomposes(self, operands: Values, target: TargetSpec | None) -> bool:
+        return not fits(operands, target)
 
     def decompose(self, q: Value, k: Value, v: Value, *rest: Value) -> Any:
         op = self.plain

@@ -15,7 +15,7 @@ from ...core.errors import UnsupportedError
 from ...ir.graph import Graph, Node, Value
 from .. import functions as F
 from ..base import Op, Values
-from ..families import COMPLEX_LINEAR, values_of
+from ..families import values_of
 from .parts import join, parts
 
 Pair = tuple[Value, Value]
@@ -42,7 +42,7 @@ def lowered(op: Op, operands: Values, graph: Graph) -> Values:
         return (join(graph.constant(np.array(array.real)), graph.constant(np.array(array.imag))),)
     if op.name in RULES:
         return values_of(RULES[op.name](op, *operands))
-    if op.name not in COMPLEX_LINEAR:
+    if op.complex != "parts":
         raise UnsupportedError(f"{op.name}: is not defined here for complex operands; take real and imaginary parts")
     halves = [values_of(op(*(parts(v)[k] if v.dtype.kind == "c" else v for v in operands))) for k in range(2)]
     return tuple(join(a, b) if a.dtype.is_float else a for a, b in zip(*halves, strict=True))

@@ -11,6 +11,7 @@ from ...ir.types import TensorType
 from .. import functions as F
 from ..base import E, MaybeValues, S, Values, register, single
 from ..families import Composite, Unary, View, boolean, f32, i32, i64, unary_samples
+from ..tiles import TileBuilder
 from .bodies import transforms
 
 
@@ -18,6 +19,7 @@ from .bodies import transforms
 class StopGradient(Unary):
     """x, with a derivative of zero."""
 
+    public, complex = "stop_gradient", "parts"
     kinds = "fiub"
     samples = unary_samples(-4, 4, i32(3), boolean(4))
     errors = [E(f32(3), f32(3), match="takes 1 operands, got 2")]
@@ -25,7 +27,7 @@ class StopGradient(Unary):
     def ref(self, x: Any) -> Any:
         return x
 
-    def lower(self, t: Any, x: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any) -> Any:
         return x
 
     def derivative(self, x: Value, y: Value) -> None:
@@ -36,6 +38,7 @@ class StopGradient(Unary):
 class Fence(View):
     """Operand 0; what reads it is computed after the others. Work on a fenced value is never shared with work on the value itself."""
 
+    complex = "parts"
     samples = [S(f32(3, 5), f32(2)), S(i64(4), f32()), S(f32(0, 2), f32(1), f32(1))]
     errors = [E(match="takes at least 1 operands, got 0")]
 

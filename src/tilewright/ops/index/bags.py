@@ -36,7 +36,7 @@ class BagSum(Composite):
     """Rows of a table [V, D] that ids [n] name, summed over bags: bag b is ids[bounds[b]] to ids[bounds[b + 1] - 1], in this order. Bounds
     [B + 1] rise from 0 to n; a bag of nothing is zeros."""
 
-    template = "bag_sum"
+    whole = True
     faults = True
     samples = [S(f32(9, 5), i64(14), i64(5), low=(-2, 0, 0), high=(2, 8, 14), fit=some_bounds),
                S(f64(3, 70), i32(20), i32(4), low=(-2, 0, 0), high=(2, 2, 20), fit=some_bounds),

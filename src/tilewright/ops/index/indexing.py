@@ -65,6 +65,7 @@ def require_ids(ids: TensorType) -> None:
 class Gather(General):
     """Rows of x by index: np.take(x, ids, axis)."""
 
+    complex, fusion = "parts", "gather"
     faults = True
     axis: int = 0
     samples = [S(f32(3, 4), i64(5), low=(-2, 0), high=(2, 2)), S(f32(4, 3), i32(2, 2), axis=1, low=(-2, 0), high=(2, 2)),
@@ -108,6 +109,7 @@ class Gather(General):
 class GatherAlongAxis(General):
     """out[i,j,...] = x[i, ids[i,j,...], ...] with the index on `axis`; other dims of ids are not longer than x's."""
 
+    complex, fusion = "parts", "gather"
     faults = True
     axis: int
     samples = [S(f32(3, 4), i64(3, 2), axis=1, low=(-2, 0), high=(2, 3)), S(f32(3, 4), i64(5, 4), axis=0, low=(-2, 0), high=(2, 2)),
@@ -149,6 +151,7 @@ class GatherAlongAxis(General):
 class Index(General):
     """NumPy advanced indexing on adjacent axes: the indices broadcast together and replace those axes."""
 
+    complex, fusion = "parts", "gather"
     faults = True
     axes: tuple[int, ...]
     samples = [S(f32(3, 4), i64(5), i64(5), axes=(0, 1), low=(-2, 0, 0), high=(2, 2, 3)),
@@ -215,6 +218,7 @@ class Index(General):
 class Concat(General):
     """Operands one after the other along an axis."""
 
+    complex = "parts"
     axis: int
     traits = Traits(linear=True)
     samples = [S(f32(2, 3), f32(2, 1), f32(2, 4), axis=1), S(f32(3), axis=0), S(f32(N, 2), f32(M, 2), axis=0), S(i64(2), i64(0), axis=0),
@@ -257,6 +261,7 @@ class Concat(General):
 class Pad(General):
     """`lo[i]` and `hi[i]` elements of `value` before and after axis i."""
 
+    complex = "rule"
     lo: tuple[Dim, ...]
     hi: tuple[Dim, ...]
     value: float = 0.0

@@ -80,6 +80,7 @@ class ScatterAdd(ScatterRows):
     """x with `updates` added at `ids` along an axis: for every index i, out[..., ids[i], ...] += updates[..., i, ...]. Updates of one row
     are added in the order of the indices, so the sum has the same bits every time."""
 
+    complex = "parts"
     axis: int = 0
     samples = [S(f32(3, 4), i64(5), f32(5, 4), low=(-2, 0, -2), high=(2, 2, 2)),
                S(f32(4, 3), i32(2, 2), f32(4, 2, 2), axis=1, low=(-2, 0, -2), high=(2, 2, 2)),

@@ -24,6 +24,7 @@ class ScatterAlong(General):
     """x with out[i, ids[i,j,k], k] += updates[i,j,k] for every j in order (with `axis` in the middle), or = with mode "set", of which the
     last one stays. Other dims of ids are not longer than x's."""
 
+    complex = "parts"
     faults = True
     axis: int
     mode: str = "add"

@@ -27,6 +27,7 @@ class Cholesky(General):
     """The lower triangular L with L @ L.T = a, for the symmetric part of a, (a + a.T) / 2, which must be positive definite: with `check`
     it is an error where it is not, otherwise L holds NaN. Of complex matrices transposes are conjugated."""
 
+    complex = "rule"
     faults = True
     check: bool = True
     samples = [S(f32(5, 5), fit=positive), S(f64(3, 3), fit=positive), S(f32(2, 4, 4), fit=positive), S(f32(1, 1), low=1, high=2),
@@ -74,6 +75,7 @@ class Qr(General):
     Householder reflections, signs as LAPACK's (of complex matrices R has a positive diagonal). The complete form of a tall matrix has no
     derivative (its last columns are not unique), nor has a matrix whose first k columns are linearly dependent."""
 
+    complex = "rule"
     complete: bool = False
     samples = [S(f32(5, 5), fit=dominant), S(f64(7, 3)), S(f32(2, 4, 6), fit=dominant), S(f32(1, 1)), S(f32(3, 1)), S(f32(1, 3)),
                S(f32(0, 3, 2)), S(f32(3, 0)), S(f64(4, 4), complete=True, fit=dominant), S(f64(3, 5), complete=True, fit=dominant),

@@ -36,6 +36,7 @@ class TriangularSolve(General):
     """x of op(a) @ x = b, where a is lower (or upper) triangular (the other triangle is not read) and op may transpose; with `unit` its
     diagonal counts as ones. A zero on the diagonal gives infinities and NaN."""
 
+    complex = "rule"
     upper: bool = False
     transpose: bool = False
     unit: bool = False
@@ -197,6 +198,7 @@ class Solve(Composite):
     implicit function's: the cotangent of b solves the transposed system, with the factors that the forward pass has (equal
     factorisations of one matrix are one node)."""
 
+    complex = "rule"
     faults = True
     transpose: bool = False
     traits = Traits(composite=True)

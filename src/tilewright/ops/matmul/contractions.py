@@ -43,6 +43,7 @@ class Matmul(Contraction):
     """alpha * a @ b over the last two axes; leading axes broadcast. A flag says that the operand is stored transposed. Operands of eight
     bits may have a result of another dtype: floats (of both eight-bit formats) f32, f16 or bf16, whole numbers (u8 or i8 by i8) i32."""
 
+    complex, fusion = "rule", "contraction"
     transpose_a: bool = False
     transpose_b: bool = False
     alpha: float = 1.0
@@ -148,6 +149,7 @@ class Matmul(Contraction):
 class Conv(Contraction):
     """Convolution (cross-correlation) x[N,C,*s] with w[O,C/groups,*k]; transposed: w[C,O/groups,*k], the gradient of the plain one."""
 
+    fusion = "contraction"
     stride: tuple[int, ...]
     padding: Pairs
     dilation: tuple[int, ...]

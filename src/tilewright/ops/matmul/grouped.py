@@ -48,6 +48,7 @@ class GroupedGemm(Contraction):
     """Rows of x[M,K] in the order of their groups, times their group's matrix of w[G,K,N] (w[G,N,K] with transpose_b): rows ends[g-1] to
     ends[g] - 1 times w[g]. Rows past the last end give 0."""
 
+    fusion = "contraction"
     transpose_b: bool = False
     samples = [S(f32(9, 5), f32(4, 5, 6), i64(4), low=(-2, -2, 0), high=(2, 2, 9), fit=some_ends),
                S(f32(30, 70), f32(3, 9, 70), i32(3), transpose_b=True, low=(-2, -2, 0), high=(2, 2, 30), fit=some_ends),

@@ -15,6 +15,7 @@ from ...core.dims import Dim, Shape, ceildiv, product
 from ...core.dtypes import DType
 from ...core.errors import UnsupportedError, require
 from ...core.needs import require_room
+from ...core.target_spec import TargetSpec
 from ...ir.graph import Value
 from ...ir.types import TensorType
 from .. import functions as F
@@ -81,6 +82,7 @@ class IntDot(Contraction):
     """Windows of x[..., *spatial, c] (i8 or u8, c a multiple of 4) times packed weights: i32[..., *out, n]. The windows have the sizes
     `kernel` along the spatial axes; none: a matrix product. For i8 the sums stand in for what adding 128 to every code brings in."""
 
+    fusion = "contraction"
     kernel: tuple[int, ...] = ()
     stride: tuple[int, ...] = ()
     dilation: tuple[int, ...] = ()
@@ -206,6 +208,7 @@ class IntConv(Composite):
     """Convolution of x[N,C,*s] (i8 or u8) with w[O,C/groups,*k] (i8) in whole numbers: i32. `border` is what stands around x: its zero
     point."""
 
+    fusion = "contraction"
     stride: tuple[int, ...]
     padding: Pairs
     dilation: tuple[int, ...]
@@ -241,6 +244,9 @@ class IntConv(Composite):
         info = np.iinfo(x.dtype.np)
         require(info.min <= self.border <= info.max, "border must be a value of {dtype}", dtype=x.dtype, border=self.border)
         return self._plain().infer(x.with_dtype(dt.f32), w.with_dtype(dt.f32)).with_dtype(dt.i32)
+
+    def decomposes(self, operands: Values, target: TargetSpec | None) -> bool:
+        return not ((target is None or target.kind == "cpu") and self.direct(*operands))
 
     def direct(self, x: Value, w: Value) -> bool:
         """Whether a kernel reads channels as they lie: unsigned codes by constant weights, whole words of channels a group (one group is

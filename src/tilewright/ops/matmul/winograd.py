@@ -52,6 +52,7 @@ def transformed(w: Any, tile: int) -> Any:
 class WinogradConv(Contraction):
     """x[N, C, outer…, H, W] by weights of 3×3 over the last two axes that `transformed` made, u[(tile + 2)² · outer taps · C/groups, O]."""
 
+    fusion = "contraction"
     tile: int
     padding: Pairs
     outer: tuple[int, ...] = ()

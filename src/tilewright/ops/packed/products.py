@@ -19,11 +19,8 @@ from .. import functions as F
 from ..base import E, MaybeValues, NotSupported, S, Values, register
 from ..families import Contraction, General, N, f16, f32, i32, i64, require_kind, u8
 from ..index.indexing import check_indices, require_ids
-from ..quant import FORMATS
+from ..quant import FORMATS, Book
 from ..quant.iq_tables import grid, signs
-
-BOOKS = {"IQ2_XXS": ("IQ2_XXS", True), "IQ2_XS": ("IQ2_XS", True), "IQ2_S": ("IQ2_S", False), "IQ3_XXS": ("IQ3_XXS", True),
-         "IQ3_S": ("IQ3_S", False), "IQ1_S": ("IQ1_S", False), "IQ1_M": ("IQ1_S", False)}
 
 CODES = NotSupported("rows of a packed table have no derivative with respect to their codes")
 LEADING = NotSupported("it takes leading axes already; reshape the operand")
@@ -41,10 +38,10 @@ def dequantise(name: str, rows: Any) -> Any:
 
 def codebooks(name: str) -> tuple[Any, ...]:
     """Tables that the op takes as further operands: points f32[., 8 or 4], then sign patterns, of the IQ formats that have them."""
-    if name not in BOOKS:
+    book = FORMATS[name].table
+    if not isinstance(book, Book):
         return ()
-    points, signed = BOOKS[name]
-    return (grid(points), signs()) if signed else (grid(points),)
+    return (grid(book.name), signs()) if book.patterns else (grid(book.name),)
 
 
 def require_books(name: str, books: tuple[TensorType, ...]) -> None:

@@ -19,7 +19,7 @@ from ..index.indexing import check_indices, require_ids
 
 BLOCK = 32  # activations that share a scale
 HALF = 16  # activations that share a sum: the smallest group of weights with a scale of its own
-FORMATS = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")  # with a kernel on every target
+FORMATS = tuple(f.name for f in quant.FORMATS.values() if f.exact)  # with a kernel on every target
 GPU_FORMATS = (*FORMATS, "MXFP4", "NVFP4", "F8_E4M3", "F8_E5M2")
 
 
@@ -59,6 +59,7 @@ class QuantiseRows(General):
 class QDot(Contraction):
     """codes, scales and sums of activations times the transpose of a packed matrix u8[n, row bytes]: f32[..., n]."""
 
+    fusion = "contraction"
     format: str
     n: int
     k: int

@@ -24,6 +24,7 @@ class QProduct(Composite):
     """x[..., k] in bf16 times the transpose of a packed matrix of `n` rows: [..., n] in f32. Kernels may round the matrix's numbers to
     bf16."""
 
+    fusion = "contraction"
     format: str
     n: int
     k: int

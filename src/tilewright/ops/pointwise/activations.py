@@ -16,6 +16,7 @@ from .. import functions as F
 from ..base import E, S, Values, register
 from ..families import Unary, bf16, boolean, f16, f32, f64, i32, unary_samples
 from ..special import erf as special
+from ..tiles import TileBuilder
 from .elementwise import FLOAT_ONLY
 
 TANH_SCALE = sqrt(2 / pi)
@@ -26,6 +27,7 @@ TANH_CUBIC = 0.044715
 class Relu(Unary):
     """max(0, x); NaN stays NaN, and -0.0 is kept."""
 
+    public = "relu"
     kinds = "fi"
     samples = unary_samples(-4, 4, i32(5))
     errors = [E(boolean(3), match="needs float or integer operands; cast first, got dtype=bool")]
@@ -33,7 +35,7 @@ class Relu(Unary):
     def ref(self, x: Any) -> Any:
         return np.maximum(np.zeros((), x.dtype), x)
 
-    def lower(self, t: Any, x: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any) -> Any:
         return t.binary("max", t.full((), 0, x.dtype), x)
 
     def decompose(self, x: Value) -> Value:
@@ -47,12 +49,13 @@ class Relu(Unary):
 class Silu(Unary):
     """x * sigmoid(x), also called swish."""
 
+    public, aten = "silu", "silu"
     errors = FLOAT_ONLY
 
     def ref(self, x: Any) -> Any:
         return x * special.sigmoid(x)
 
-    def lower(self, t: Any, x: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any) -> Any:
         return x * t.unary("sigmoid", x)
 
     def decompose(self, x: Value) -> Value:
@@ -67,6 +70,7 @@ class Silu(Unary):
 class Gelu(Unary):
     """x * Phi(x): exactly through erf, or the tanh approximation."""
 
+    public = "gelu"
     approximate: str = "none"
     samples = [*unary_samples(), S(f32(3, 5), approximate="tanh"), S(f64(5), approximate="tanh"), S(bf16(4), approximate="tanh"),
                S(f16(3), approximate="tanh")]
@@ -81,7 +85,7 @@ class Gelu(Unary):
             return (x * 0.5 * (1 + special.erf(x * sqrt(0.5)))).astype(x.dtype)
         return x * special.sigmoid(2 * TANH_SCALE * (x + TANH_CUBIC * x * x * x))
 
-    def lower(self, t: Any, x: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any) -> Any:
         if self.approximate == "none":
             return x * 0.5 * (t.unary("erf", x * sqrt(0.5)) + 1.0)
         # 0.5 * (1 + tanh(u)) == sigmoid(2u), which loses no digits in the negative tail
@@ -108,6 +112,7 @@ class Gelu(Unary):
 class LeakyRelu(Unary):
     """x where positive, slope * x elsewhere."""
 
+    public = "leaky_relu"
     slope: float = 0.01
     samples = [S(f32(3, 5), slope=0.2), S(f64(4), slope=0.01), S(f32(0), slope=0.1), S(bf16(5), slope=0.3)]
     errors = [E(i32(3), slope=0.1, match="needs float operands")]
@@ -115,7 +120,7 @@ class LeakyRelu(Unary):
     def ref(self, x: Any) -> Any:
         return np.where(x > 0, x, x * x.dtype.type(self.slope))
 
-    def lower(self, t: Any, x: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any) -> Any:
         return t.select(t.cmp("gt", x, 0), x, x * self.slope)
 
     def decompose(self, x: Value) -> Value:
@@ -129,6 +134,7 @@ class LeakyRelu(Unary):
 class Elu(Unary):
     """x where positive, alpha * (exp(x) - 1) elsewhere."""
 
+    public = "elu"
     alpha: float = 1.0
     samples = [S(f32(3, 5), alpha=1.0), S(f64(4), alpha=0.5), S(f16(4), alpha=1.5)]
     errors = [E(i32(3), match="needs float operands")]
@@ -136,7 +142,7 @@ class Elu(Unary):
     def ref(self, x: Any) -> Any:
         return np.where(x > 0, x, x.dtype.type(self.alpha) * np.expm1(np.where(x > 0, 0, x)))  # keeps -0
 
-    def lower(self, t: Any, x: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any) -> Any:
         return t.select(t.cmp("gt", x, 0), x, t.unary("expm1", x) * self.alpha)
 
     def decompose(self, x: Value) -> Value:
@@ -150,13 +156,14 @@ class Elu(Unary):
 class Softplus(Unary):
     """log(1 + exp(x)); x itself above 20, where they agree in f32."""
 
+    public = "softplus"
     samples = unary_samples(-30, 30)
     errors = FLOAT_ONLY
 
     def ref(self, x: Any) -> Any:
         return np.where(x > 20, x, np.log1p(np.exp(np.minimum(x, 20))))
 
-    def lower(self, t: Any, x: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any) -> Any:
         return t.select(t.cmp("gt", x, 20), x, t.unary("log1p", t.unary("exp", x)))
 
     def decompose(self, x: Value) -> Value:
@@ -171,13 +178,14 @@ class Softplus(Unary):
 class Mish(Unary):
     """x * tanh(softplus(x))."""
 
+    public, aten = "mish", "mish"
     samples = unary_samples(-30, 30)
     errors = FLOAT_ONLY
 
     def ref(self, x: Any) -> Any:
         return x * np.tanh(Softplus().ref(x))
 
-    def lower(self, t: Any, x: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any) -> Any:
         return x * t.unary("tanh", Softplus().lower(t, x))
 
     def decompose(self, x: Value) -> Value:
@@ -192,13 +200,14 @@ class Mish(Unary):
 class Hardsigmoid(Unary):
     """clip(x + 3, 0, 6) / 6."""
 
+    public, aten = "hardsigmoid", "hardsigmoid"
     samples = unary_samples(-5, 5)
     errors = FLOAT_ONLY
 
     def ref(self, x: Any) -> Any:
         return np.clip(x + 3, 0, 6) / 6
 
-    def lower(self, t: Any, x: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any) -> Any:
         return t.binary("min", t.binary("max", x + 3.0, 0.0), 6.0) / 6.0
 
     def decompose(self, x: Value) -> Value:
@@ -213,13 +222,14 @@ class Hardsigmoid(Unary):
 class Hardswish(Unary):
     """x * clip(x + 3, 0, 6) / 6."""
 
+    public, aten = "hardswish", "hardswish"
     samples = unary_samples(-5, 5)
     errors = FLOAT_ONLY
 
     def ref(self, x: Any) -> Any:
         return x * np.clip(x + 3, 0, 6) / 6
 
-    def lower(self, t: Any, x: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any) -> Any:
         return x * t.binary("min", t.binary("max", x + 3.0, 0.0), 6.0) / 6.0
 
     def decompose(self, x: Value) -> Value:

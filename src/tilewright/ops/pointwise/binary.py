@@ -14,6 +14,7 @@ from .. import functions as F
 from ..base import E, S, Traits, Values, register
 from ..families import Binary, Elementwise, N, binary_samples, boolean, broadcast_shapes, f32, f64, i32, i64, require_one_dtype, u8
 from ..structure import Constant
+from ..tiles import TileBuilder
 
 MIXED = [E(f32(3), f64(3), match="operands must have one dtype; cast first, got dtypes=f32, f64")]
 APART = [E(f32(3), f32(4), match=r"shapes do not broadcast, got shapes=\[3\] \[4\]"),
@@ -25,15 +26,13 @@ BOTH = Traits(elementwise=True, commutative=True)
 class Add(Binary):
     """x + y; `or` for bools."""
 
+    public, complex, numpy = "add", "parts", "add"
     kinds = "fiub"
     traits = BOTH
     samples = binary_samples(-3, 3, i32(4), i64(2, 3), boolean(5))
     errors = [*MIXED, *APART]
 
-    def ref(self, x: Any, y: Any) -> Any:
-        return np.add(x, y)
-
-    def lower(self, t: Any, x: Any, y: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any, y: Any) -> Any:
         return t.binary("or" if x.dtype.is_bool else "add", x, y)
 
     def partials(self, inputs: Values, output: Value, wanted: tuple[bool, ...]) -> tuple[Value | float | None, ...]:
@@ -44,14 +43,12 @@ class Add(Binary):
 class Sub(Binary):
     """x - y."""
 
+    public, complex, numpy = "sub subtract", "parts", "subtract"
     kinds = "fiu"
     samples = binary_samples(-3, 3, i32(4))
     errors = [*MIXED, E(boolean(3), boolean(3), match="needs float or integer operands")]
 
-    def ref(self, x: Any, y: Any) -> Any:
-        return np.subtract(x, y)
-
-    def lower(self, t: Any, x: Any, y: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any, y: Any) -> Any:
         return t.binary("sub", x, y)
 
     def partials(self, inputs: Values, output: Value, wanted: tuple[bool, ...]) -> tuple[Value | float | None, ...]:
@@ -62,15 +59,13 @@ class Sub(Binary):
 class Mul(Binary):
     """x * y; `and` for bools."""
 
+    public, aten, complex, numpy = "mul multiply", "mul.Tensor|Scalar multiply.Tensor|Scalar", "rule", "multiply"
     kinds = "fiub"
     traits = BOTH
     samples = binary_samples(-3, 3, i32(4), boolean(5))
     errors = [*MIXED, *APART]
 
-    def ref(self, x: Any, y: Any) -> Any:
-        return np.multiply(x, y)
-
-    def lower(self, t: Any, x: Any, y: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any, y: Any) -> Any:
         return t.binary("and" if x.dtype.is_bool else "mul", x, y)
 
     def partials(self, inputs: Values, output: Value, wanted: tuple[bool, ...]) -> tuple[Value | float | None, ...]:
@@ -81,13 +76,11 @@ class Mul(Binary):
 class Div(Binary):
     """x / y of floats, IEEE: x / 0 is an infinity or NaN."""
 
+    public, aten, complex, numpy = "div divide true_divide", "div.Tensor|Scalar true_divide.Tensor divide.Tensor", "rule", "divide"
     samples = binary_samples((-3, 0.3), (3, 4))
     errors = [*MIXED, E(i32(3), i32(3), match="needs float operands; cast first")]
 
-    def ref(self, x: Any, y: Any) -> Any:
-        return np.divide(x, y)
-
-    def lower(self, t: Any, x: Any, y: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any, y: Any) -> Any:
         return t.binary("div", x, y)
 
     def scaled(self, i: int, g: Value, inputs: Values, output: Value) -> Value:
@@ -98,14 +91,12 @@ class Div(Binary):
 class Maximum(Binary):
     """The larger; NaN when either is NaN; of 0.0 and -0.0 either; `or` for bools."""
 
+    public, aten, numpy = "maximum", "maximum max.other", "maximum"
     kinds = "fiub"
     samples = binary_samples(-3, 3, i32(4), boolean(5), u8(3))
     errors = [*MIXED, *APART]
 
-    def ref(self, x: Any, y: Any) -> Any:
-        return np.maximum(x, y)
-
-    def lower(self, t: Any, x: Any, y: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any, y: Any) -> Any:
         return t.binary("or" if x.dtype.is_bool else "max", x, y)
 
     def scaled(self, i: int, g: Value, inputs: Values, output: Value) -> Value:
@@ -116,14 +107,12 @@ class Maximum(Binary):
 class Minimum(Binary):
     """The smaller; NaN when either is NaN; of 0.0 and -0.0 either; `and` for bools."""
 
+    public, aten, numpy = "minimum", "minimum min.other", "minimum"
     kinds = "fiub"
     samples = binary_samples(-3, 3, i32(4), boolean(5), u8(3))
     errors = [*MIXED, *APART]
 
-    def ref(self, x: Any, y: Any) -> Any:
-        return np.minimum(x, y)
-
-    def lower(self, t: Any, x: Any, y: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any, y: Any) -> Any:
         return t.binary("and" if x.dtype.is_bool else "min", x, y)
 
     def scaled(self, i: int, g: Value, inputs: Values, output: Value) -> Value:
@@ -134,6 +123,7 @@ class Minimum(Binary):
 class Pow(Binary):
     """x ** y, of floats as C's pow. Integers wrap; a negative exponent gives 0, or 1 and -1 of those bases."""
 
+    public, complex = "pow power", "rule"
     kinds = "fiu"
     samples = [*binary_samples((0.1, -2), (3, 3)), S(i32(9), i32(9), low=-3, high=5), S(i64(2, 3), i64(), low=(-9, 0), high=(9, 9)),
                S(u8(5), u8(5), low=0, high=9)]
@@ -148,7 +138,7 @@ class Pow(Binary):
         inverse = np.where(x == 1, 1, np.where(x == -1, np.where(y % 2 == 0, 1, -1), 0)) if x.dtype.kind == "i" else 0
         return np.where(y < 0, inverse, whole).astype(x.dtype)
 
-    def lower(self, t: Any, x: Any, y: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any, y: Any) -> Any:
         return t.binary("pow", x, y) if x.dtype.is_float else self._whole(t, x, y)
 
     @staticmethod
@@ -181,7 +171,7 @@ def winner(g: Value, x: Value, other: Value, wins: Callable[[Value, Value], Valu
     return F.where(wins(x, other), g, F.where(F.equal(x, other), F.mul(g, 0.5), 0))
 
 
-def _safe_divisor(t: Any, y: Any) -> Any:
+def _safe_divisor(t: TileBuilder, y: Any) -> Any:
     """Integer division must not trap: 0 and (for signed types) -1 are replaced by 1 and handled apart."""
     bad = t.cmp("eq", y, 0)
     if y.dtype.kind == "i":
@@ -215,6 +205,7 @@ class Division(Binary):
 class Remainder(Division):
     """x - floor(x / y) * y: the sign is the divisor's. Integers modulo 0 are an error."""
 
+    public, aten = "remainder mod", "remainder.Tensor|Scalar|Scalar_Tensor"
     kinds = "fiu"
     samples = [*binary_samples((-9, 0.3), (9, 4)), S(i32(9), i32(9), low=(-9, 1), high=(9, 4)),
                S(i32(9), i32(9), low=(-9, -4), high=(9, -1)), S(i64(5), i64(), low=(-20, 2), high=(20, 7)),
@@ -226,7 +217,7 @@ class Remainder(Division):
         with np.errstate(all="ignore"):
             return np.remainder(x, y)
 
-    def lower(self, t: Any, x: Any, y: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any, y: Any) -> Any:
         return t.binary("rem", x, y if y.dtype.is_float else _safe_divisor(t, y))
 
     def scaled(self, i: int, g: Value, inputs: Values, output: Value) -> Value:
@@ -237,6 +228,7 @@ class Remainder(Division):
 class FloorDivide(Division):
     """floor(x / y). Integers divided by 0 are an error."""
 
+    public, aten = "floor_divide", "floor_divide.default|Scalar"
     kinds = "fiu"
     samples = [*binary_samples((-9, 0.3), (9, 4)), S(i32(9), i32(9), low=(-9, 1), high=(9, 4)),
                S(i32(9), i32(9), low=(-9, -4), high=(9, -1)), S(i64(5), i64(), low=(-20, 2), high=(20, 7)),
@@ -248,7 +240,7 @@ class FloorDivide(Division):
         with np.errstate(all="ignore"):
             return np.floor_divide(x, y)
 
-    def lower(self, t: Any, x: Any, y: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any, y: Any) -> Any:
         if y.dtype.is_float:
             return self._lower_float(t, x, y)
         quotient = t.binary("floordiv", x, _safe_divisor(t, y))
@@ -257,7 +249,7 @@ class FloorDivide(Division):
         return t.select(t.cmp("eq", y, 0), t.full((), 0, y.dtype), quotient)
 
     @staticmethod
-    def _lower_float(t: Any, x: Any, y: Any) -> Any:
+    def _lower_float(t: TileBuilder, x: Any, y: Any) -> Any:
         """As C's fmod gives it: floor(x / y) alone is off by one where the quotient rounds up to a whole number."""
         magnitude = t.binary("rem", t.unary("abs", x), t.unary("abs", y))
         rest = t.select(t.cmp("lt", x, 0), t.unary("neg", magnitude), magnitude)
@@ -285,10 +277,9 @@ class Bits(Binary):
 class BitwiseAnd(Bits):
     """Bits set in both."""
 
-    def ref(self, x: Any, y: Any) -> Any:
-        return np.bitwise_and(x, y)
+    public, numpy = "bitwise_and", "bitwise_and"
 
-    def lower(self, t: Any, x: Any, y: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any, y: Any) -> Any:
         return t.binary("and", x, y)
 
 
@@ -296,10 +287,9 @@ class BitwiseAnd(Bits):
 class BitwiseOr(Bits):
     """Bits set in either."""
 
-    def ref(self, x: Any, y: Any) -> Any:
-        return np.bitwise_or(x, y)
+    public, numpy = "bitwise_or", "bitwise_or"
 
-    def lower(self, t: Any, x: Any, y: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any, y: Any) -> Any:
         return t.binary("or", x, y)
 
 
@@ -307,10 +297,9 @@ class BitwiseOr(Bits):
 class BitwiseXor(Bits):
     """Bits set in exactly one."""
 
-    def ref(self, x: Any, y: Any) -> Any:
-        return np.bitwise_xor(x, y)
+    public, numpy = "bitwise_xor", "bitwise_xor"
 
-    def lower(self, t: Any, x: Any, y: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any, y: Any) -> Any:
         return t.binary("xor", x, y)
 
 
@@ -318,6 +307,7 @@ class BitwiseXor(Bits):
 class Where(Elementwise):
     """a where the condition holds, else b."""
 
+    public, complex = "where", "parts"
     arity = (3, 3)
     samples = [S(boolean(3, 5), f32(3, 5), f32(3, 5)), S(boolean(5), f32(3, 1), f32()), S(boolean(), i64(4), i64(4)),
                S(boolean(N, 1), f32(N, 3), f32(3)), S(boolean(4), boolean(4), boolean()), S(boolean(0), f32(0), f32(1)),
@@ -334,7 +324,7 @@ class Where(Elementwise):
     def ref(self, c: Any, a: Any, b: Any) -> Any:
         return np.where(c, a, b)
 
-    def lower(self, t: Any, c: Any, a: Any, b: Any) -> Any:
+    def lower(self, t: TileBuilder, c: Any, a: Any, b: Any) -> Any:
         return t.select(c, a, b)
 
     def scaled(self, i: int, g: Value, inputs: Values, output: Value) -> Value:

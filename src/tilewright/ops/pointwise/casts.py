@@ -12,6 +12,7 @@ from ...ir.types import TensorType
 from .. import functions as F
 from ..base import E, S, Values, register
 from ..families import Unary, bf16, boolean, f16, f32, f64, i32, i64, u8
+from ..tiles import TileBuilder
 from .elementwise import FLOAT_ONLY
 
 
@@ -19,14 +20,12 @@ from .elementwise import FLOAT_ONLY
 class LogicalNot(Unary):
     """True where x is False."""
 
+    public, numpy = "logical_not", "logical_not"
     kinds = "b"
     samples = [S(boolean(3, 5)), S(boolean()), S(boolean(0))]
     errors = [E(i32(3), match="needs bool operands; cast first, got dtype=i32")]
 
-    def ref(self, x: Any) -> Any:
-        return np.logical_not(x)
-
-    def lower(self, t: Any, x: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any) -> Any:
         return t.unary("not", x)
 
 
@@ -34,14 +33,12 @@ class LogicalNot(Unary):
 class BitwiseNot(Unary):
     """Every bit flipped; the logical not of bools."""
 
+    public, numpy = "bitwise_not bitwise_invert invert", "bitwise_not"
     kinds = "iub"
     samples = [S(i32(3, 5), low=-9, high=9), S(boolean(4)), S(u8(3), low=0, high=200)]
     errors = [E(f32(3), match="needs integer or bool operands; cast first, got dtype=f32")]
 
-    def ref(self, x: Any) -> Any:
-        return np.bitwise_not(x)
-
-    def lower(self, t: Any, x: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any) -> Any:
         if x.dtype.is_bool:
             return t.unary("not", x)
         return t.binary("xor", x, t.full((), (1 << 8 * x.dtype.itemsize) - 1 if x.dtype.kind == "u" else -1, x.dtype))
@@ -51,13 +48,11 @@ class BitwiseNot(Unary):
 class IsNan(Unary):
     """True where x is NaN."""
 
+    public, complex, numpy = "isnan", "rule", "isnan"
     to_bool = True
     errors = FLOAT_ONLY
 
-    def ref(self, x: Any) -> Any:
-        return np.isnan(x)
-
-    def lower(self, t: Any, x: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any) -> Any:
         return t.unary("isnan", x)
 
 
@@ -65,13 +60,11 @@ class IsNan(Unary):
 class IsInf(Unary):
     """True where x is an infinity of either sign."""
 
+    public, complex, numpy = "isinf", "rule", "isinf"
     to_bool = True
     errors = FLOAT_ONLY
 
-    def ref(self, x: Any) -> Any:
-        return np.isinf(x)
-
-    def lower(self, t: Any, x: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any) -> Any:
         return t.unary("isinf", x)
 
 
@@ -79,6 +72,7 @@ class IsInf(Unary):
 class Cast(Unary):
     """x in another dtype: to bool means `!= 0`, floats to integers truncate, f64 to small floats rounds through f32 as PyTorch does."""
 
+    complex = "rule"
     dtype: DType
     samples = [S(f32(3, 5), dtype=dt.i32, low=-9, high=9), S(f64(7), dtype=dt.f32), S(f32(6), dtype=dt.bf16), S(f64(5), dtype=dt.f16),
                S(bf16(4), dtype=dt.f32), S(i64(2, 3), dtype=dt.f32, low=-9, high=9), S(f32(5), dtype=dt.bool_), S(i32(5), dtype=dt.bool_),
@@ -97,7 +91,7 @@ class Cast(Unary):
         with np.errstate(invalid="ignore", over="ignore"):
             return x.astype(self.dtype.np)
 
-    def lower(self, t: Any, x: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any) -> Any:
         if self.dtype.is_bool and not x.dtype.is_bool:
             return t.cmp("ne", x, 0)
         if self.dtype in dt.SMALL and x.dtype is dt.f64:

@@ -3,11 +3,10 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-import numpy as np
-
 from ...core import dtypes as dt
 from ..base import E, S, Traits, register
 from ..families import Binary, N, binary_samples, boolean, f32, f64, i32, i64
+from ..tiles import TileBuilder
 
 
 class Compare(Binary):
@@ -19,7 +18,7 @@ class Compare(Binary):
     samples = [*binary_samples(-3, 3, boolean(6)), S(i32(9), i32(9), low=-2, high=2), S(i64(N, 1), i64(3), low=-2, high=2)]
     errors = [E(f32(3), f64(3), match="operands must have one dtype"), E(f32(3), f32(4), match="shapes do not broadcast")]
 
-    def lower(self, t: Any, x: Any, y: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any, y: Any) -> Any:
         if x.dtype.is_bool:
             x, y = t.cast(x, dt.i32), t.cast(y, dt.i32)
         return t.cmp(type(self).tile, x, y)
@@ -29,62 +28,50 @@ class Compare(Binary):
 class Equal(Compare):
     """x == y."""
 
+    public, aten, complex, numpy = "equal", "eq.Tensor|Scalar", "rule", "equal"
     tile = "eq"
     traits = Traits(elementwise=True, commutative=True)
-
-    def ref(self, x: Any, y: Any) -> Any:
-        return np.equal(x, y)
 
 
 @register
 class NotEqual(Compare):
     """x != y; True for NaN."""
 
+    public, aten, complex, numpy = "not_equal", "ne.Tensor|Scalar not_equal.Tensor|Scalar", "rule", "not_equal"
     tile = "ne"
     traits = Traits(elementwise=True, commutative=True)
-
-    def ref(self, x: Any, y: Any) -> Any:
-        return np.not_equal(x, y)
 
 
 @register
 class Less(Compare):
     """x < y."""
 
+    public, aten, numpy = "less", "lt.Tensor|Scalar less.Tensor|Scalar", "less"
     tile = "lt"
-
-    def ref(self, x: Any, y: Any) -> Any:
-        return np.less(x, y)
 
 
 @register
 class LessEqual(Compare):
     """x <= y."""
 
+    public, aten, numpy = "less_equal", "le.Tensor|Scalar less_equal.Tensor|Scalar", "less_equal"
     tile = "le"
-
-    def ref(self, x: Any, y: Any) -> Any:
-        return np.less_equal(x, y)
 
 
 @register
 class Greater(Compare):
     """x > y."""
 
+    public, aten, numpy = "greater", "gt.Tensor|Scalar greater.Tensor|Scalar", "greater"
     tile = "gt"
-
-    def ref(self, x: Any, y: Any) -> Any:
-        return np.greater(x, y)
 
 
 @register
 class GreaterEqual(Compare):
     """x >= y."""
 
+    public, aten, numpy = "greater_equal", "ge.Tensor|Scalar greater_equal.Tensor|Scalar", "greater_equal"
     tile = "ge"
-
-    def ref(self, x: Any, y: Any) -> Any:
-        return np.greater_equal(x, y)
 
 
 class Logic(Binary):
@@ -98,10 +85,9 @@ class Logic(Binary):
 class LogicalAnd(Logic):
     """Both."""
 
-    def ref(self, x: Any, y: Any) -> Any:
-        return np.logical_and(x, y)
+    public, numpy = "logical_and", "logical_and"
 
-    def lower(self, t: Any, x: Any, y: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any, y: Any) -> Any:
         return t.binary("and", x, y)
 
 
@@ -109,10 +95,9 @@ class LogicalAnd(Logic):
 class LogicalOr(Logic):
     """Either."""
 
-    def ref(self, x: Any, y: Any) -> Any:
-        return np.logical_or(x, y)
+    public, numpy = "logical_or", "logical_or"
 
-    def lower(self, t: Any, x: Any, y: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any, y: Any) -> Any:
         return t.binary("or", x, y)
 
 
@@ -120,8 +105,7 @@ class LogicalOr(Logic):
 class LogicalXor(Logic):
     """Exactly one."""
 
-    def ref(self, x: Any, y: Any) -> Any:
-        return np.logical_xor(x, y)
+    public, numpy = "logical_xor", "logical_xor"
 
-    def lower(self, t: Any, x: Any, y: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any, y: Any) -> Any:
         return t.binary("xor", x, y)

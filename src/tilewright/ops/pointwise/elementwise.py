@@ -16,6 +16,7 @@ from .. import functions as F
 from ..base import E, register
 from ..families import Unary, boolean, i32, i64, u8, unary_samples
 from ..special import erf as special
+from ..tiles import TileBuilder
 
 
 class Primitive(Unary):
@@ -23,7 +24,7 @@ class Primitive(Unary):
 
     tile: ClassVar[str] = ""
 
-    def lower(self, t: Any, x: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any) -> Any:
         return t.unary(type(self).tile, x)
 
 
@@ -34,14 +35,12 @@ FLOAT_ONLY = [E(i32(3), match="needs float operands; cast first, got dtype=i32")
 class Neg(Unary):
     """-x; integers wrap."""
 
+    public, aten, complex, numpy = "neg negative", "neg negative", "parts", "negative"
     kinds = "fiu"
     samples = unary_samples(-4, 4, i32(3), i64(2, 2))
     errors = [E(boolean(3), match="needs float or integer operands; cast first, got dtype=bool")]
 
-    def ref(self, x: Any) -> Any:
-        return np.negative(x)
-
-    def lower(self, t: Any, x: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any) -> Any:
         return t.unary("neg", x) if x.dtype.is_float else 0 - x
 
     def derivative(self, x: Value, y: Value) -> float:
@@ -52,6 +51,7 @@ class Neg(Unary):
 class Abs(Unary):
     """|x|; the most negative integer stays itself."""
 
+    public, aten, complex, numpy = "abs absolute", "abs absolute", "rule", "abs"
     kinds = "fiu"
     samples = unary_samples(-4, 4, i32(3), u8(4))
     errors = [E(boolean(3), match="needs float or integer operands")]
@@ -60,10 +60,7 @@ class Abs(Unary):
         out = super().infer(*types)
         return out.with_dtype(real_of(out.dtype))
 
-    def ref(self, x: Any) -> Any:
-        return np.abs(x)
-
-    def lower(self, t: Any, x: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any) -> Any:
         if x.dtype.is_float:
             return t.unary("abs", x)
         return x if x.dtype.kind == "u" else t.select(t.cmp("lt", x, 0), 0 - x, x)
@@ -76,6 +73,7 @@ class Abs(Unary):
 class Sign(Unary):
     """-1, 0 or 1; 0 for NaN, as in PyTorch."""
 
+    public, aten, complex = "sign", "sign sgn", "rule"
     kinds = "fiu"
     samples = unary_samples(-4, 4, i32(3))
     errors = [E(boolean(3), match="needs float or integer operands")]
@@ -83,7 +81,7 @@ class Sign(Unary):
     def ref(self, x: Any) -> Any:
         return (np.greater(x, 0).astype(x.dtype) - np.less(x, 0).astype(x.dtype)).astype(x.dtype)
 
-    def lower(self, t: Any, x: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any) -> Any:
         positive = t.select(t.cmp("gt", x, 0), t.full((), 1, x.dtype), 0)
         return positive if x.dtype.kind == "u" else t.select(t.cmp("lt", x, 0), t.full((), -1, x.dtype), positive)
 
@@ -95,11 +93,9 @@ class Sign(Unary):
 class Exp(Primitive):
     """e**x."""
 
+    public, aten, complex, numpy = "exp", "exp", "rule", "exp"
     tile = "exp"
     errors = FLOAT_ONLY
-
-    def ref(self, x: Any) -> Any:
-        return np.exp(x)
 
     def derivative(self, x: Value, y: Value) -> Value:
         return y
@@ -109,12 +105,10 @@ class Exp(Primitive):
 class Log(Primitive):
     """Natural logarithm."""
 
+    public, aten, complex, numpy = "log", "log", "rule", "log"
     tile = "log"
     samples = unary_samples(0.01, 9)
     errors = FLOAT_ONLY
-
-    def ref(self, x: Any) -> Any:
-        return np.log(x)
 
     def derivative(self, x: Value, y: Value) -> Value:
         return F.one("reciprocal", x)
@@ -124,12 +118,10 @@ class Log(Primitive):
 class Log1p(Primitive):
     """log(1 + x), accurate near 0."""
 
+    public, aten, numpy = "log1p", "log1p special_log1p", "log1p"
     tile = "log1p"
     samples = unary_samples(-0.9, 4)
     errors = FLOAT_ONLY
-
-    def ref(self, x: Any) -> Any:
-        return np.log1p(x)
 
     def derivative(self, x: Value, y: Value) -> Value:
         return F.one("reciprocal", F.add(x, 1))
@@ -139,11 +131,9 @@ class Log1p(Primitive):
 class Expm1(Primitive):
     """exp(x) - 1, accurate near 0."""
 
+    public, aten, numpy = "expm1", "expm1 special_expm1", "expm1"
     tile = "expm1"
     errors = FLOAT_ONLY
-
-    def ref(self, x: Any) -> Any:
-        return np.expm1(x)
 
     def derivative(self, x: Value, y: Value) -> Value:
         return F.add(y, 1)
@@ -153,12 +143,10 @@ class Expm1(Primitive):
 class Sqrt(Primitive):
     """Square root, correctly rounded."""
 
+    public, aten, complex, numpy = "sqrt", "sqrt", "rule", "sqrt"
     tile = "sqrt"
     samples = unary_samples(0, 9)
     errors = FLOAT_ONLY
-
-    def ref(self, x: Any) -> Any:
-        return np.sqrt(x)
 
     def derivative(self, x: Value, y: Value) -> Value:
         return F.div(0.5, y)
@@ -168,6 +156,7 @@ class Sqrt(Primitive):
 class Rsqrt(Primitive):
     """1 / sqrt(x)."""
 
+    public, aten, complex = "rsqrt", "rsqrt", "rule"
     tile = "rsqrt"
     samples = unary_samples(0.1, 9)
     errors = FLOAT_ONLY
@@ -188,12 +177,10 @@ class Rsqrt(Primitive):
 class Sin(Primitive):
     """Sine of radians."""
 
+    public, aten, complex, numpy = "sin", "sin", "rule", "sin"
     tile = "sin"
     samples = unary_samples(-9, 9)
     errors = FLOAT_ONLY
-
-    def ref(self, x: Any) -> Any:
-        return np.sin(x)
 
     def derivative(self, x: Value, y: Value) -> Value:
         return F.one("cos", x)
@@ -203,12 +190,10 @@ class Sin(Primitive):
 class Cos(Primitive):
     """Cosine of radians."""
 
+    public, aten, complex, numpy = "cos", "cos", "rule", "cos"
     tile = "cos"
     samples = unary_samples(-9, 9)
     errors = FLOAT_ONLY
-
-    def ref(self, x: Any) -> Any:
-        return np.cos(x)
 
     def derivative(self, x: Value, y: Value) -> Value:
         return F.neg(F.one("sin", x))
@@ -218,12 +203,10 @@ class Cos(Primitive):
 class Tan(Primitive):
     """Tangent of radians."""
 
+    public, aten, complex, numpy = "tan", "tan", "rule", "tan"
     tile = "tan"
     samples = unary_samples(-1.4, 1.4)
     errors = FLOAT_ONLY
-
-    def ref(self, x: Any) -> Any:
-        return np.tan(x)
 
     def derivative(self, x: Value, y: Value) -> Value:
         return F.add(F.square(y), 1)
@@ -233,11 +216,9 @@ class Tan(Primitive):
 class Tanh(Primitive):
     """Hyperbolic tangent."""
 
+    public, aten, complex, numpy = "tanh", "tanh", "rule", "tanh"
     tile = "tanh"
     errors = FLOAT_ONLY
-
-    def ref(self, x: Any) -> Any:
-        return np.tanh(x)
 
     def derivative(self, x: Value, y: Value) -> Value:
         return F.sub(1, F.square(y))
@@ -247,6 +228,7 @@ class Tanh(Primitive):
 class Erf(Primitive):
     """The error function."""
 
+    public, aten = "erf", "erf special_erf"
     tile = "erf"
     samples = unary_samples(-5, 5)
     errors = FLOAT_ONLY
@@ -262,6 +244,7 @@ class Erf(Primitive):
 class Sigmoid(Primitive):
     """1 / (1 + exp(-x))."""
 
+    public, aten, complex = "sigmoid", "sigmoid special_expit", "rule"
     tile = "sigmoid"
     errors = FLOAT_ONLY
 
@@ -276,12 +259,10 @@ class Sigmoid(Primitive):
 class Reciprocal(Primitive):
     """1 / x."""
 
+    public, aten, complex, numpy = "reciprocal", "reciprocal", "rule", "reciprocal"
     tile = "reciprocal"
     samples = unary_samples(0.2, 5)
     errors = FLOAT_ONLY
-
-    def ref(self, x: Any) -> Any:
-        return np.reciprocal(x)
 
     def derivative(self, x: Value, y: Value) -> Value:
         return F.neg(F.square(y))
@@ -291,6 +272,7 @@ class Reciprocal(Primitive):
 class Square(Unary):
     """x * x."""
 
+    public, aten, complex = "square", "square", "rule"
     kinds = "fiu"
     samples = unary_samples(-4, 4, i64(3))
     errors = [E(boolean(3), match="needs float or integer operands")]
@@ -298,7 +280,7 @@ class Square(Unary):
     def ref(self, x: Any) -> Any:
         return np.multiply(x, x)
 
-    def lower(self, t: Any, x: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any) -> Any:
         return x * x
 
     def derivative(self, x: Value, y: Value) -> Value:

@@ -11,6 +11,7 @@ from .. import functions as F
 from ..base import E, S, Traits, Values, register
 from ..families import Binary, Unary, bf16, boolean, f32, f64, i32, i64, u8
 from ..special import vector_math as vm
+from ..tiles import TileBuilder
 
 MIXED = [E(f32(3), f64(3), match="operands must have one dtype; cast first"), E(i32(3), i32(3), match="needs float operands; cast first")]
 
@@ -19,6 +20,7 @@ MIXED = [E(f32(3), f64(3), match="operands must have one dtype; cast first"), E(
 class Signbit(Unary):
     """True where the sign is minus, also of -0."""
 
+    public = "signbit"
     kinds = "fiu"
     to_bool = True
     samples = [S(f32(3, 5)), S(f64(7)), S(bf16(3)), S(i64(4), low=-3, high=3), S(u8(3), low=0, high=3)]
@@ -27,7 +29,7 @@ class Signbit(Unary):
     def ref(self, x: Any) -> Any:
         return np.signbit(x) if x.dtype.kind == "f" else np.less(x, 0)
 
-    def lower(self, t: Any, x: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any) -> Any:
         return vm.sign_bit(t, x) if x.dtype.is_float else t.cmp("lt", x, 0)
 
 
@@ -35,13 +37,11 @@ class Signbit(Unary):
 class Copysign(Binary):
     """|x| with the sign of y."""
 
+    public, aten, numpy = "copysign", "copysign.Tensor|Scalar", "copysign"
     samples = [S(f32(3, 5), f32(5)), S(f64(4), f64()), S(bf16(3), bf16(3))]
     errors = MIXED
 
-    def ref(self, x: Any, y: Any) -> Any:
-        return np.copysign(x, y)
-
-    def lower(self, t: Any, x: Any, y: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any, y: Any) -> Any:
         return vm.copy_sign(t, x, y)
 
     def scaled(self, i: int, g: Value, inputs: Values, output: Value) -> Value | None:
@@ -55,13 +55,11 @@ class Copysign(Binary):
 class Nextafter(Binary):
     """The next number from x towards y."""
 
+    public, aten, numpy = "nextafter", "nextafter", "nextafter"
     samples = [S(f32(3, 5), f32(5)), S(f64(4), f64())]
     errors = MIXED
 
-    def ref(self, x: Any, y: Any) -> Any:
-        return np.nextafter(x, y)
-
-    def lower(self, t: Any, x: Any, y: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any, y: Any) -> Any:
         raw = vm.bits(t, x)
         inwards = t.binary("xor", t.cmp("gt", x, 0.0), t.cmp("gt", y, x))  # the size of x shrinks
         one = t.full((), 1, raw.dtype)
@@ -78,6 +76,7 @@ class Nextafter(Binary):
 class Hypot(Binary):
     """sqrt(x**2 + y**2) without overflow in between; infinite where either is."""
 
+    public, aten = "hypot", "hypot"
     traits = Traits(elementwise=True, commutative=True)
     samples = [S(f32(3, 5), f32(5)), S(f64(4), f64()), S(bf16(3), bf16(3))]
     errors = MIXED
@@ -86,7 +85,7 @@ class Hypot(Binary):
         with np.errstate(over="ignore"):
             return np.hypot(x, y)
 
-    def lower(self, t: Any, x: Any, y: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any, y: Any) -> Any:
         infinite = t.binary("or", t.unary("isinf", x), t.unary("isinf", y))
         if vm.single(x):
             a, b = vm.wide(t, x), vm.wide(t, y)
@@ -127,10 +126,9 @@ class Divisor(Binary):
 class Gcd(Divisor):
     """The greatest common divisor; of 0 and x it is |x|."""
 
-    def ref(self, x: Any, y: Any) -> Any:
-        return np.gcd(x, y)
+    public, aten, numpy = "gcd", "gcd", "gcd"
 
-    def lower(self, t: Any, x: Any, y: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any, y: Any) -> Any:
         return self.euclid(t, x, y)
 
 
@@ -138,10 +136,9 @@ class Gcd(Divisor):
 class Lcm(Divisor):
     """The least common multiple; 0 where either is 0."""
 
-    def ref(self, x: Any, y: Any) -> Any:
-        return np.lcm(x, y)
+    public, aten, numpy = "lcm", "lcm", "lcm"
 
-    def lower(self, t: Any, x: Any, y: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any, y: Any) -> Any:
         g = self.euclid(t, x, y)
         out = t.binary("floordiv", x, t.select(t.cmp("eq", g, 0), t.full((), 1, g.dtype), g)) * y
         return out if x.dtype.kind == "u" else t.select(t.cmp("lt", out, 0), 0 - out, out)

@@ -3,13 +3,12 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-import numpy as np
-
 from ...ir.graph import Value
 from .. import functions as F
 from ..base import E, S, Sample, Values, register
 from ..families import Binary, Unary, bf16, f32, f64, i32
 from ..special import vector_math as vm
+from ..tiles import TileBuilder
 from .elementwise import FLOAT_ONLY, Primitive
 
 
@@ -21,15 +20,10 @@ def few(low: float, high: float) -> list[Sample]:
 class Formula(Unary):
     """Written in tile operations (`vector_math`); the reference is NumPy's function."""
 
-    numpy: ClassVar[Any] = None
     formula: ClassVar[Any] = None
     errors = FLOAT_ONLY
 
-    def ref(self, x: Any) -> Any:
-        with np.errstate(all="ignore"):
-            return type(self).numpy(x)
-
-    def lower(self, t: Any, x: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any) -> Any:
         return type(self).formula(t, x)
 
 
@@ -37,8 +31,9 @@ class Formula(Unary):
 class Asin(Formula):
     """Arc sine, in -pi/2 .. pi/2."""
 
+    public, aten, numpy = "asin arcsin", "asin arcsin", "arcsin"
     samples = few(-0.95, 0.95)
-    numpy, formula = np.arcsin, staticmethod(vm.asin)
+    formula = staticmethod(vm.asin)
 
     def derivative(self, x: Value, y: Value) -> Value:
         return F.rsqrt(F.sub(1, F.square(x)))
@@ -48,8 +43,9 @@ class Asin(Formula):
 class Acos(Formula):
     """Arc cosine, in 0 .. pi."""
 
+    public, aten, numpy = "acos arccos", "acos arccos", "arccos"
     samples = few(-0.95, 0.95)[:2]
-    numpy, formula = np.arccos, staticmethod(vm.acos)
+    formula = staticmethod(vm.acos)
 
     def derivative(self, x: Value, y: Value) -> Value:
         return F.neg(F.rsqrt(F.sub(1, F.square(x))))
@@ -59,8 +55,9 @@ class Acos(Formula):
 class Atan(Formula):
     """Arc tangent, in -pi/2 .. pi/2."""
 
+    public, aten, numpy = "atan arctan", "atan arctan", "arctan"
     samples = few(-4, 4)
-    numpy, formula = np.arctan, staticmethod(vm.atan)
+    formula = staticmethod(vm.atan)
 
     def derivative(self, x: Value, y: Value) -> Value:
         return F.one("reciprocal", F.add(F.square(x), 1))
@@ -70,8 +67,9 @@ class Atan(Formula):
 class Sinh(Formula):
     """Hyperbolic sine."""
 
+    public, aten, complex, numpy = "sinh", "sinh", "rule", "sinh"
     samples = few(-5, 5)[:2]
-    numpy, formula = np.sinh, staticmethod(vm.sinh)
+    formula = staticmethod(vm.sinh)
 
     def derivative(self, x: Value, y: Value) -> Value:
         return F.one("cosh", x)
@@ -81,8 +79,9 @@ class Sinh(Formula):
 class Cosh(Formula):
     """Hyperbolic cosine."""
 
+    public, aten, complex, numpy = "cosh", "cosh", "rule", "cosh"
     samples = few(-5, 5)[:2]
-    numpy, formula = np.cosh, staticmethod(vm.cosh)
+    formula = staticmethod(vm.cosh)
 
     def derivative(self, x: Value, y: Value) -> Value:
         return F.one("sinh", x)
@@ -92,8 +91,9 @@ class Cosh(Formula):
 class Asinh(Formula):
     """Inverse hyperbolic sine."""
 
+    public, aten, numpy = "asinh arcsinh", "asinh arcsinh", "arcsinh"
     samples = few(-9, 9)[:2]
-    numpy, formula = np.arcsinh, staticmethod(vm.asinh)
+    formula = staticmethod(vm.asinh)
 
     def derivative(self, x: Value, y: Value) -> Value:
         return F.rsqrt(F.add(F.square(x), 1))
@@ -103,8 +103,9 @@ class Asinh(Formula):
 class Acosh(Formula):
     """Inverse hyperbolic cosine, of numbers from 1 on."""
 
+    public, aten, numpy = "acosh arccosh", "acosh arccosh", "arccosh"
     samples = few(1.1, 9)[:2]
-    numpy, formula = np.arccosh, staticmethod(vm.acosh)
+    formula = staticmethod(vm.acosh)
 
     def derivative(self, x: Value, y: Value) -> Value:
         return F.rsqrt(F.mul(F.sub(x, 1), F.add(x, 1)))
@@ -114,8 +115,9 @@ class Acosh(Formula):
 class Atanh(Formula):
     """Inverse hyperbolic tangent, of numbers between -1 and 1."""
 
+    public, aten, numpy = "atanh arctanh", "atanh arctanh", "arctanh"
     samples = few(-0.95, 0.95)[:2]
-    numpy, formula = np.arctanh, staticmethod(vm.atanh)
+    formula = staticmethod(vm.atanh)
 
     def derivative(self, x: Value, y: Value) -> Value:
         return F.one("reciprocal", F.sub(1, F.square(x)))
@@ -125,13 +127,11 @@ class Atanh(Formula):
 class Atan2(Binary):
     """The angle of the point (y, x): atan(x / y) in the quadrant that the signs say, in -pi .. pi. The first operand is the height."""
 
+    public, aten, numpy = "atan2 arctan2", "atan2 arctan2", "arctan2"
     samples = [S(f32(3, 5), f32(5), low=-3, high=3), S(f64(4), f64(), low=-3, high=3), S(bf16(3), bf16(3), low=1, high=3)]
     errors = [E(i32(3), i32(3), match="needs float operands; cast first")]
 
-    def ref(self, y: Any, x: Any) -> Any:
-        return np.arctan2(y, x)
-
-    def lower(self, t: Any, y: Any, x: Any) -> Any:
+    def lower(self, t: TileBuilder, y: Any, x: Any) -> Any:
         return vm.atan2(t, y, x)
 
     def scaled(self, i: int, g: Value, inputs: Values, output: Value) -> Value:
@@ -145,12 +145,10 @@ class Atan2(Binary):
 class Exp2(Primitive):
     """2**x."""
 
+    public, aten, numpy = "exp2", "exp2 special_exp2", "exp2"
     tile = "exp2"
     samples = few(-5, 5)[:2]
     errors = FLOAT_ONLY
-
-    def ref(self, x: Any) -> Any:
-        return np.exp2(x)
 
     def derivative(self, x: Value, y: Value) -> Value:
         return F.mul(y, vm.LN2)
@@ -160,12 +158,10 @@ class Exp2(Primitive):
 class Log2(Primitive):
     """Logarithm of base 2."""
 
+    public, aten, numpy = "log2", "log2", "log2"
     tile = "log2"
     samples = few(0.1, 9)[:2]
     errors = FLOAT_ONLY
-
-    def ref(self, x: Any) -> Any:
-        return np.log2(x)
 
     def derivative(self, x: Value, y: Value) -> Value:
         return F.div(1 / vm.LN2, x)
@@ -175,8 +171,9 @@ class Log2(Primitive):
 class Log10(Formula):
     """Logarithm of base 10."""
 
+    public, aten, numpy = "log10", "log10", "log10"
     samples = few(0.1, 9)[:2]
-    numpy, formula = np.log10, staticmethod(vm.log10)
+    formula = staticmethod(vm.log10)
 
     def derivative(self, x: Value, y: Value) -> Value:
         return F.div(1 / vm.LN10, x)

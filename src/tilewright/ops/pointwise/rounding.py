@@ -1,10 +1,6 @@
 """Rounding to whole numbers."""
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-
 from ...ir.graph import Value
 from ..base import register
 from .elementwise import FLOAT_ONLY, Primitive
@@ -14,11 +10,9 @@ from .elementwise import FLOAT_ONLY, Primitive
 class Floor(Primitive):
     """Largest whole number not above x."""
 
+    public, numpy = "floor", "floor"
     tile = "floor"
     errors = FLOAT_ONLY
-
-    def ref(self, x: Any) -> Any:
-        return np.floor(x)
 
     def derivative(self, x: Value, y: Value) -> None:
         return None
@@ -28,11 +22,9 @@ class Floor(Primitive):
 class Ceil(Primitive):
     """Smallest whole number not below x."""
 
+    public, numpy = "ceil", "ceil"
     tile = "ceil"
     errors = FLOAT_ONLY
-
-    def ref(self, x: Any) -> Any:
-        return np.ceil(x)
 
     def derivative(self, x: Value, y: Value) -> None:
         return None
@@ -40,27 +32,23 @@ class Ceil(Primitive):
 
 @register
 class Round(Primitive):
-    """Nearest whole number, halves to even. Its derivative is that of the identity (straight through), so that rounding can be trained."""
+    """Nearest integer, halves to even."""
 
+    public, numpy = "round", "rint"
     tile = "round"
     errors = FLOAT_ONLY
 
-    def ref(self, x: Any) -> Any:
-        return np.rint(x)
-
-    def derivative(self, x: Value, y: Value) -> float:
-        return 1.0
+    def derivative(self, x: Value, y: Value) -> None:
+        return None
 
 
 @register
 class Trunc(Primitive):
     """x without its fraction."""
 
+    public, numpy = "trunc", "trunc"
     tile = "trunc"
     errors = FLOAT_ONLY
-
-    def ref(self, x: Any) -> Any:
-        return np.trunc(x)
 
     def derivative(self, x: Value, y: Value) -> None:
         return None

@@ -3,10 +3,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from ..base import E, S, register
 from ..families import Binary, N, boolean, f32, i32, i64, u8
+from ..tiles import TileBuilder
 
 
 class Shift(Binary):
@@ -17,7 +16,7 @@ class Shift(Binary):
               E(boolean(3), boolean(3), match="needs integer operands; cast first")]
 
 
-def _inside(t: Any, y: Any) -> Any:
+def _inside(t: TileBuilder, y: Any) -> Any:
     """Whether the amount is one of 0 … width - 1."""
     below = t.cmp("lt", y, 8 * y.dtype.itemsize)
     return below if y.dtype.kind == "u" else t.binary("and", below, t.cmp("ge", y, 0))
@@ -27,10 +26,11 @@ def _inside(t: Any, y: Any) -> Any:
 class BitwiseLeftShift(Shift):
     """x * 2**y, the highest bits dropped; 0 where y is outside 0 … width - 1."""
 
-    def ref(self, x: Any, y: Any) -> Any:
-        return np.left_shift(x, y)
+    public = "bitwise_left_shift left_shift"
+    aten = "bitwise_left_shift.Tensor|Tensor_Scalar|Scalar_Tensor __lshift__.Tensor|Scalar __ilshift__.Tensor|Scalar"
+    numpy = "left_shift"
 
-    def lower(self, t: Any, x: Any, y: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any, y: Any) -> Any:
         good, none = _inside(t, y), t.full((), 0, y.dtype)
         return t.select(good, t.binary("shl", x, t.select(good, y, none)), none)
 
@@ -39,10 +39,11 @@ class BitwiseLeftShift(Shift):
 class BitwiseRightShift(Shift):
     """floor(x / 2**y); where y is outside 0 … width - 1 what is left is the sign: -1 or 0."""
 
-    def ref(self, x: Any, y: Any) -> Any:
-        return np.right_shift(x, y)
+    public = "bitwise_right_shift right_shift"
+    aten = "bitwise_right_shift.Tensor|Tensor_Scalar|Scalar_Tensor __rshift__.Tensor|Scalar __irshift__.Tensor|Scalar"
+    numpy = "right_shift"
 
-    def lower(self, t: Any, x: Any, y: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any, y: Any) -> Any:
         good, most = _inside(t, y), t.full((), 8 * y.dtype.itemsize - 1, y.dtype)
         shifted = t.binary("shr", x, t.select(good, y, most))
         return shifted if y.dtype.kind == "i" else t.select(good, shifted, t.full((), 0, y.dtype))

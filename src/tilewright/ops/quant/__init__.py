@@ -1,15 +1,16 @@
-"""Packed weight formats (GGUF's block formats, and blocks of eight-bit floats): records with the layout of a block, dequantisers and
-quantisers in NumPy.
+"""Packed weight formats (GGUF's block formats, and blocks of eight-bit floats): records of where the numbers of a block lie, from which
+NumPy references, kernels and packed layouts follow.
 
     fmt = quant.by_name("Q4_K")          # or quant.BY_ID[12]
-    fmt.elements, fmt.bytes, fmt.offset("scales")
+    fmt.elements, fmt.bytes, fmt.q, fmt.scale
     fmt.dequantise(raw)                  # u8[..., row bytes] -> f32[..., columns]
 """
 
 from __future__ import annotations
 
-from . import fp8, iq, kquants, legacy, plain, ternary
-from .base import BY_ID, FORMATS, BlockFormat, Field, by_name
+from . import formats
+from .base import BY_ID, FORMATS, BlockFormat, by_name
+from .bits import Bits, Book, Integers, Reals, Scale, Trits
 from .tensor import PackedTensor
 
-__all__ = ["BY_ID", "FORMATS", "BlockFormat", "Field", "PackedTensor", "by_name", "fp8", "iq", "kquants", "legacy", "plain", "ternary"]
+__all__ = ["BY_ID", "FORMATS", "Bits", "BlockFormat", "Book", "Integers", "PackedTensor", "Reals", "Scale", "Trits", "by_name", "formats"]

@@ -1,43 +1,29 @@
-"""What a packed weight format is: a record with its size, the fields of one block, and how a block becomes numbers.
+"""What a packed weight format is: a record that says where the numbers of a block lie and how they become weights.
 
-A tensor in a block format is a row of blocks per row of the matrix: `elements` numbers stand in `bytes` bytes. The records are
-data: a kernel reads the offsets of the fields from here, `dequantise` is the definition it is tested against.
+A tensor in a block format is a row of blocks per row of the matrix: `elements` weights stand in `bytes` bytes, and
+
+    weight = scale[group] * number (+ minimum[group])
+
+where `number` is the quantized value itself, an entry of a small table, a float of eight bits or an entry of a codebook (`numbers`). The
+records are data: `dequantise` follows from them and is what kernels, which follow from them too, are tested against.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
+import ml_dtypes
 import numpy as np
-from numpy.typing import NDArray
 
 from ...core.errors import InputError
-
-U8 = NDArray[np.uint8]
-F32 = NDArray[np.float32]
-Array = NDArray[Any]
-
-
-@dataclass(frozen=True)
-class Field:
-    """A run of bytes in a block. `dtype` is how it is read (little endian); `meaning` says which element or group a bit belongs to."""
-
-    name: str
-    offset: int
-    bytes: int
-    dtype: str
-    meaning: str
-
-    @property
-    def end(self) -> int:
-        return self.offset + self.bytes
+from .bits import F32, U8, Array, Bits, Book, Integers, Reals, Scale, Trits
+from .iq_tables import DELTA, grid, signs
 
 
 @dataclass(frozen=True)
 class BlockFormat:
-    """One packed format. `decode` and `encode` work on whole blocks: u8[n, bytes] <-> f32[n, elements].
+    """One packed format. `encode` makes whole blocks, f32[n, elements] -> u8[n, bytes].
 
     >>> FORMATS["Q8_0"].dequantise(np.zeros(68, np.uint8)).shape
     (64,)
@@ -47,20 +33,13 @@ class BlockFormat:
     type_id: int
     elements: int
     bytes: int
-    formula: str
-    fields: tuple[Field, ...]
-    decode: Callable[[U8], F32] = field(repr=False, compare=False)
-    encode: Callable[[F32], U8] | None = field(default=None, repr=False, compare=False)
+    q: Integers | Trits  # the quantized values
+    scale: Scale | None = None
+    minimum: Scale | None = None
+    table: tuple[float, ...] | str | Book | None = None  # what a quantized value stands for: itself, an entry, a float dtype, a codebook
+    encode: Callable[[BlockFormat, F32], U8] | None = field(default=None, repr=False, compare=False)
     dtype: str | None = None  # NumPy or ml_dtypes name where an element is a plain number of that type
-
-    def __post_init__(self) -> None:
-        end = 0
-        for part in self.fields:
-            if part.offset != end:
-                raise AssertionError(f"{self.name}: field {part.name} starts at {part.offset}, the one before ends at {end}")
-            end = part.end
-        if end != self.bytes:
-            raise AssertionError(f"{self.name}: fields end at {end}, a block has {self.bytes} bytes")
+    spare: tuple[Bits, ...] = ()  # bits that say nothing new
 
     def __str__(self) -> str:
         return self.name
@@ -73,18 +52,71 @@ class BlockFormat:
         """Bits a weight takes."""
         return 8 * self.bytes / self.elements
 
-    def offset(self, name: str) -> int:
-        """The byte of a block at which the field `name` starts."""
-        for part in self.fields:
-            if part.name == name:
-                return part.offset
-        raise InputError(f"{self.name}: no field {name!r}; it has {', '.join(p.name for p in self.fields)}")
+    @property
+    def exact(self) -> bool:
+        """Products in integers serve it: quantized values of four bits and more are integers, and their scales f16."""
+        return self.dtype is None and self.table is None and isinstance(self.q, Integers) and self.q.width >= 4 and (
+            self.scale is not None and self.scale.real.kind == "f16")
+
+    def fields(self) -> Iterator[Bits]:
+        """All bit fields of a block of integers."""
+        book = self.table if isinstance(self.table, Book) else None
+        scales = [s for s in (self.scale, self.minimum) if s is not None]
+        found = [self.q, *(x for s in scales for x in (s.real.bits, s.by)), *((book.signs, book.shifted) if book else ())]
+        for x in found:
+            if isinstance(x, Integers):
+                yield from x.parts
+        yield from self.spare
+
+    def halves(self) -> Iterator[tuple[int, str]]:
+        """The bytes at which f16 numbers stand, and whether each belongs to the "scale" or the "minimum"."""
+        for name, s in (("scale", self.scale), ("minimum", self.minimum)):
+            if s is not None and s.real.kind == "f16" and len(s.real.bits.parts) == 1:
+                yield s.real.bits.parts[0].at // 8, name
 
     def row_bytes(self, columns: int) -> int:
         """Bytes of a row of `columns` elements."""
         if columns % self.elements:
             raise InputError(f"{self.name}: a row must be a multiple of {self.elements} elements, got {columns}")
         return columns // self.elements * self.bytes
+
+    def decode(self, b: U8) -> F32:
+        """Blocks u8[n, bytes] -> f32[n, elements]."""
+        if self.dtype is not None:
+            return b.view(np.dtype(getattr(ml_dtypes, self.dtype, self.dtype))).astype(np.float32)
+        assert self.scale is not None
+        scale = self.scale.numbers(b)
+        out = scale[:, :, None] * self.numbers(b).reshape(len(b), scale.shape[1], -1)
+        if self.minimum is not None:
+            out += self.minimum.numbers(b)[:, :, None]
+        return out.reshape(len(b), self.elements)
+
+    def numbers(self, b: U8) -> F32:
+        """What the scales multiply, f32[n, elements]."""
+        if self.table is None:
+            return self.q.numbers(b)
+        raw = self.q.unpack(b)
+        if isinstance(self.table, str):
+            floats: F32 = raw.view(getattr(ml_dtypes, self.table)).astype(np.float32)
+            return floats
+        if isinstance(self.table, tuple):
+            return np.array(self.table, np.float32)[raw]
+        points = grid(self.table.name)[raw]
+        if self.table.signs is not None:
+            sign = self.table.signs.unpack(b)
+            points = points.reshape(len(b), self.elements) * (
+                signs()[sign].reshape(len(b), -1) if self.table.patterns else np.float32(1) - np.float32(2) * sign)
+        if self.table.shifted is not None:
+            delta = np.where(self.table.shifted.unpack(b) == 0, DELTA, -DELTA)
+            points = points.reshape(*delta.shape, -1) + delta[:, :, None]
+        return points.reshape(len(b), self.elements)
+
+    def pack(self, n: int, *parts: tuple[Integers | Trits | Reals, Array]) -> U8:
+        """Blocks of these parts: stored bits of integers, numbers of floats."""
+        out = np.zeros((n, self.bytes), np.uint8)
+        for part, values in parts:
+            part.pack(out, values)
+        return out
 
     def dequantise(self, raw: Array) -> F32:
         """Packed bytes, u8[..., row bytes] -> f32[..., columns]."""
@@ -114,7 +146,7 @@ class BlockFormat:
         step = max(1, (1 << 18) // self.elements)
         with np.errstate(all="ignore"):
             for start in range(0, len(blocks), step):
-                flat[start : start + step] = self.encode(blocks[start : start + step])
+                flat[start : start + step] = self.encode(self, blocks[start : start + step])
         return out
 
 
@@ -141,58 +173,3 @@ def by_name(name: str) -> BlockFormat:
     if found is None:
         raise InputError(f"format: no format {name!r}; known: {known()}")
     return found
-
-
-def layout(*parts: tuple[str, int, str, str]) -> tuple[Field, ...]:
-    """Fields one after the other, from (name, bytes, dtype, meaning)."""
-    fields, at = [], 0
-    for name, size, dtype, meaning in parts:
-        fields.append(Field(name, at, size, dtype, meaning))
-        at += size
-    return tuple(fields)
-
-
-def f16(part: U8) -> F32:
-    """Two bytes per row -> f32[n, 1]."""
-    return np.ascontiguousarray(part).view(np.float16).astype(np.float32)
-
-
-def shifts(*counts: int, dtype: type[np.unsignedinteger[Any]] = np.uint8) -> Array:
-    return np.array(counts, dtype)
-
-
-def nibbles(qs: U8, group: int) -> U8:
-    """Four-bit numbers of u8[n, m]: in each run of `group` bytes first all low nibbles, then all high ones -> u8[n, 2m]."""
-    parts = qs.reshape(len(qs), -1, 1, group) >> shifts(0, 4)[:, None]
-    return (parts & np.uint8(15)).reshape(len(qs), -1)
-
-
-def pairs(qs: U8, group: int) -> U8:
-    """Two-bit numbers of u8[n, m], `group` bytes at a time, lowest bits first -> u8[n, 4m]."""
-    parts = qs.reshape(len(qs), -1, 1, group) >> shifts(0, 2, 4, 6)[:, None]
-    return (parts & np.uint8(3)).reshape(len(qs), -1)
-
-
-def single_bits(qh: U8, group: int) -> U8:
-    """Bits of u8[n, m], `group` bytes at a time, bit 0 of all of them first -> u8[n, 8m]."""
-    parts = qh.reshape(len(qh), -1, 1, group) >> shifts(*range(8))[:, None]
-    return (parts & np.uint8(1)).reshape(len(qh), -1)
-
-
-def byte_bits(qh: U8) -> U8:
-    """Bits of u8[n, m], byte by byte, bit 0 first -> u8[n, 8m]."""
-    return np.unpackbits(qh, axis=-1, bitorder="little")
-
-
-def round_half_away(x: F32) -> F32:
-    """C's roundf."""
-    whole = np.abs(x)
-    floor = np.floor(whole)
-    rounded: F32 = np.sign(x) * (floor + np.floor(np.float32(2) * (whole - floor)))
-    return rounded
-
-
-def inverse(d: F32) -> F32:
-    """1/d, and 0 for 0."""
-    result: F32 = np.where(d == 0, np.float32(0), np.float32(1) / d)
-    return result

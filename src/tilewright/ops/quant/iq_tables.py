@@ -12,8 +12,9 @@ from functools import cache
 
 import numpy as np
 
-from .base import F32
+from .bits import F32
 
+DELTA = np.float32(0.125)
 # name -> (points, entries of a point, the values an entry stands for)
 SHAPES: dict[str, tuple[int, int, tuple[int, ...]]] = {
     "IQ2_XXS": (256, 8, (8, 25, 43)),

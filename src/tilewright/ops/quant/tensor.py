@@ -8,7 +8,8 @@ from math import prod
 import numpy as np
 
 from ...core.errors import InputError
-from .base import F32, U8, Array, BlockFormat
+from .base import BlockFormat
+from .bits import F32, U8, Array
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,6 +19,7 @@ from ...ir.graph import Value
 from ...ir.types import TensorType
 from ..base import E, S, Sample, Values, register
 from ..families import Elementwise, N, broadcast_shapes, i64, u32, u64
+from ..tiles import TileBuilder
 
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 WEYL = (0x9E3779B9, 0xBB67AE85)  # what the words of the key grow by in each round
@@ -29,7 +30,7 @@ DIGITS = {"f16": 11, "bf16": 8, "f32": 24, "f64": 53}  # random bits of a unifor
 Array = np.ndarray[Any, Any]
 
 
-def philox(t: Any, key: tuple[Any, Any], counter: tuple[Any, Any, Any, Any]) -> tuple[Any, Any, Any, Any]:
+def philox(t: TileBuilder, key: tuple[Any, Any], counter: tuple[Any, Any, Any, Any]) -> tuple[Any, Any, Any, Any]:
     """Four random words (u32 tiles) of the tile builder `t`."""
     k, c = list(key), list(counter)
     for _ in range(ROUNDS):
@@ -41,7 +42,7 @@ def philox(t: Any, key: tuple[Any, Any], counter: tuple[Any, Any, Any, Any]) -> 
     return c[0], c[1], c[2], c[3]
 
 
-def halves(t: Any, x: Any) -> tuple[Any, Any]:
+def halves(t: TileBuilder, x: Any) -> tuple[Any, Any]:
     """The lower and the upper word of a tile of 64 bits; of one of 32 bits, itself and 0."""
     if x.dtype.itemsize == 4:
         return x, t.full((), 0, dt.u32)
@@ -89,7 +90,7 @@ class Random(Elementwise):
         require(dtype.name in self.first, "dtype must be one of {names}", names=" ".join(self.first), dtype=dtype)
         return TensorType(dtype, broadcast_shapes(key.shape, counter.shape))
 
-    def words(self, t: Any, key: Any, counter: Any) -> tuple[Any, Any, Any, Any]:
+    def words(self, t: TileBuilder, key: Any, counter: Any) -> tuple[Any, Any, Any, Any]:
         """Four u32 tiles."""
         stream = t.full((), self.attrs().get("stream", DRAW), dt.u32)
         return philox(t, halves(t, key), (*halves(t, counter), stream, t.full((), 0, dt.u32)))
@@ -122,12 +123,12 @@ class RandomBits(Random):
         found = words(key, counter, self.stream)
         return (found[self.word] if self.dtype is dt.u32 else _both(*found[self.word : self.word + 2])).astype(self.dtype.np)
 
-    def lower(self, t: Any, key: Any, counter: Any) -> Any:
+    def lower(self, t: TileBuilder, key: Any, counter: Any) -> Any:
         found = self.words(t, key, counter)
         return found[self.word] if self.dtype is dt.u32 else joined(t, *found[self.word : self.word + 2])
 
 
-def joined(t: Any, low: Any, high: Any) -> Any:
+def joined(t: TileBuilder, low: Any, high: Any) -> Any:
     """Two words as one of 64 bits."""
     return t.binary("or", t.cast(low, dt.u64), t.binary("shl", t.cast(high, dt.u64), 32))
 
@@ -149,12 +150,12 @@ class RandomUniform(Random):
         bits = _both(found[0], found[1]) >> np.uint64(64 - digits) if self.dtype is dt.f64 else found[0] >> np.uint64(32 - digits)
         return (bits.astype(np.float64) * 2.0**-digits).astype(self.dtype.np)
 
-    def lower(self, t: Any, key: Any, counter: Any) -> Any:
+    def lower(self, t: TileBuilder, key: Any, counter: Any) -> Any:
         found, digits = self.words(t, key, counter), DIGITS[self.dtype.name]
         return fraction(t, joined(t, found[0], found[1]) if self.dtype is dt.f64 else found[0], digits)
 
 
-def fraction(t: Any, x: Any, digits: int) -> Any:
+def fraction(t: TileBuilder, x: Any, digits: int) -> Any:
     """The upper `digits` bits of a word (f32) or two (f64), behind the point; they fit, so nothing is rounded."""
     wide = x.dtype.itemsize == 8
     bits = t.binary("shr", x, 8 * x.dtype.itemsize - digits)
@@ -180,7 +181,7 @@ class RandomNormal(Random):
             turn = (found[1] >> np.uint64(8)).astype(np.float64) * 2.0**-24
         return (np.sqrt(-2 * np.log(u.astype(np.float64))) * np.cos(2 * pi * turn)).astype(self.dtype.np)
 
-    def lower(self, t: Any, key: Any, counter: Any) -> Any:
+    def lower(self, t: TileBuilder, key: Any, counter: Any) -> Any:
         found, wide = self.words(t, key, counter), self.dtype is dt.f64
         radius, turn = (joined(t, found[0], found[1]), joined(t, found[2], found[3])) if wide else found[:2]
         bits = 63 if wide else 31

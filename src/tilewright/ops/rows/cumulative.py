@@ -50,6 +50,7 @@ class Running(Reduction):
 class CumSum(Running):
     """Running sum along one axis."""
 
+    fusion = ""
     axis: int
     exclusive: bool = False
     reverse: bool = False
@@ -75,6 +76,7 @@ class CumSum(Running):
 class CumProd(Running):
     """Running product along one axis. Derivatives go through a product by doubling, which stays right where an element is 0."""
 
+    fusion = ""
     axis: int
     exclusive: bool = False
     reverse: bool = False

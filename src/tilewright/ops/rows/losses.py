@@ -9,6 +9,7 @@ import numpy as np
 from ...core import dtypes as dt
 from ...core.dims import Dim, bounds
 from ...core.errors import require
+from ...core.target_spec import TargetSpec
 from ...ir.graph import Value
 from ...ir.types import TensorType
 from .. import functions as F
@@ -16,6 +17,8 @@ from ..base import E, MaybeValues, Op, S, Values, register
 from ..families import Composite, N, bf16, f32, f64, i32, i64, require_kind
 from ..index.indexing import GatherAlongAxis, check_indices, require_ids
 from .reductions import LogSumExp, wide
+
+MOST_CLASSES = 1 << 15  # of a row that fits in a block's registers
 
 
 @register
@@ -49,6 +52,12 @@ class SoftmaxCrossEntropy(Composite):
         total = np.log(np.sum(np.exp(y - top), axis=-1)) + top[..., 0]
         loss = (total - np.take_along_axis(y, labels[..., None].astype(np.int64), -1)[..., 0]).astype(logits.dtype)
         return (loss, total.astype(logits.dtype)) if self.save else loss
+
+    def decomposes(self, operands: Values, target: TargetSpec | None) -> bool:
+        """One kernel of a GPU reads short rows once. It takes no elementwise producers with it, as the plainer ops' kernels do."""
+        logits = operands[0]
+        short = isinstance(classes := logits.shape[-1], int) and classes <= MOST_CLASSES and logits.dtype.itemsize <= 4
+        return not (target is not None and target.kind == "cuda" and short and not logits.op.traits.elementwise)
 
     def decompose(self, logits: Value, labels: Value) -> Value | Values:
         last = len(logits.shape) - 1

@@ -7,6 +7,7 @@ import numpy as np
 
 from ...core.dims import product
 from ...core.errors import require
+from ...core.target_spec import TargetSpec
 from ...ir.graph import Value
 from ...ir.types import TensorType
 from .. import functions as F
@@ -24,7 +25,7 @@ class NormBackward(Composite):
     affine: str = "none"
     centred: bool = True
     work = 12
-    template = "norm_backward"
+    whole = True
     samples = [S(f32(3, 5), f32(3, 5), fit=uneven), S(f32(7, 37), f32(37), f32(7, 37), affine="weight"),
                S(f32(70, 67), f32(67), f32(70, 67), affine="both", eps=1e-6), S(f64(2, 12), f64(12), f64(2, 12), affine="both"),
                S(f32(5, 33), f32(33), f32(5, 33), affine="weight", centred=False), S(f64(3, 8), f64(3, 8), centred=False),
@@ -60,6 +61,9 @@ class NormBackward(Composite):
         dx = inverse * (gw - mean - hat * np.mean(gw * hat, -1, keepdims=True))
         out = (dx, np.sum(g * hat, 0), np.sum(g, 0))[: 1 + {"none": 0, "weight": 1, "both": 2}[self.affine]]
         return tuple(a.astype(x.dtype) for a in out) if len(out) > 1 else dx.astype(x.dtype)
+
+    def decomposes(self, operands: Values, target: TargetSpec | None) -> bool:
+        return operands[0].dtype.itemsize == 2 and (target is None or target.kind != "cuda")
 
     def decompose(self, x: Value, *rest: Value) -> Any:
         dtype = x.dtype

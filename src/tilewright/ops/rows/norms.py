@@ -18,7 +18,7 @@ from .reductions import uneven, wide
 
 class AlongAxis(Composite):
     work = 5
-    template = "rows"
+    whole = True
     samples = [S(f32(3, 5), axis=1), S(f32(3, 5), axis=0), S(f64(2, 3, 4), axis=1), S(bf16(2, 7), axis=1), S(f16(5), axis=0),
                S(f32(N, 3), axis=1), S(f32(2, M), axis=1), S(f32(0, 3), axis=1), S(f32(2, 0), axis=1)]
     errors = [E(f32(3), axis=-1, match="axis must be in 0..0, got axis=-1"), E(i32(3), axis=0, match="needs float operands; cast first")]
@@ -43,6 +43,7 @@ def shifted(x: Any, axis: int) -> Any:
 class Softmax(AlongAxis):
     """exp(x - max) / sum along one axis; a row of only -inf is NaN, as in PyTorch."""
 
+    fusion = "norm"
     axis: int
 
     def ref(self, x: Any) -> Any:
@@ -72,6 +73,7 @@ class Softmax(AlongAxis):
 class LogSoftmax(AlongAxis):
     """x - max - log(sum(exp(x - max))) along one axis."""
 
+    fusion = "norm"
     axis: int
 
     def ref(self, x: Any) -> Any:
@@ -113,7 +115,7 @@ def require_eps(eps: float) -> None:
 class LastAxesNorm(Composite):
     """A norm over the last `naxes` axes."""
 
-    template = "rows"
+    whole = True
     centred: ClassVar[bool] = True
     allowed: ClassVar[tuple[str, ...]] = ("none", "weight", "both")
 
@@ -144,6 +146,7 @@ class LastAxesNorm(Composite):
 class LayerNorm(LastAxesNorm):
     """(x - mean) / sqrt(var + eps) over the last naxes axes, then * weight, + bias."""
 
+    fusion = "norm"
     eps: float = 1e-5
     naxes: int = 1
     affine: str = "none"
@@ -176,6 +179,7 @@ class LayerNorm(LastAxesNorm):
 class RmsNorm(LastAxesNorm):
     """x / sqrt(mean(x*x) + eps) over the last naxes axes, then * weight."""
 
+    fusion = "norm"
     eps: float = 1e-6
     naxes: int = 1
     affine: str = "none"
@@ -220,6 +224,7 @@ def channel_shape(ndim: int, channels: Dim) -> Shape:
 class GroupNorm(Composite):
     """LayerNorm over each of `groups` groups of channels of x[N,C,*s]; weight and bias are per channel."""
 
+    fusion = "norm"
     groups: int
     eps: float = 1e-5
     affine: str = "none"

@@ -25,7 +25,6 @@ from ..families import (
     f32,
     f64,
     i32,
-    kinds_of,
     linear_jvp,
     reduced_shape,
     require_axes,
@@ -85,7 +84,7 @@ class AxesReduction(Reduction):
 
     def infer(self, x: TensorType) -> TensorType:
         axes: tuple[int, ...] = getattr(self, "axes")  # noqa: B009 - declared by each op, first, so that it needs no default
-        require_kind((x,), kinds_of(self.name, self.kinds))
+        require_kind((x,), self.kinds + "c" * bool(self.complex))
         require_axes(axes, x.ndim)
         if not self.empty_ok:
             for a in axes:
@@ -97,6 +96,7 @@ class AxesReduction(Reduction):
 class Sum(AxesReduction):
     """Sum along axes; 0 over nothing."""
 
+    complex = "parts"
     axes: tuple[int, ...]
     keepdims: bool = False
     traits = Traits(reduction=True, linear=True)
@@ -117,6 +117,7 @@ class Sum(AxesReduction):
 class Mean(AxesReduction):
     """Mean along axes; NaN over nothing."""
 
+    complex = "parts"
     axes: tuple[int, ...]
     keepdims: bool = False
     kinds = "f"
@@ -181,6 +182,7 @@ class Min(AxesReduction):
 class Prod(AxesReduction):
     """Product along axes; 1 over nothing."""
 
+    complex = "rule"
     axes: tuple[int, ...]
     keepdims: bool = False
     samples = [*axis_samples(i32(2, 3)), S(f32(3, 0), axes=(1,))]

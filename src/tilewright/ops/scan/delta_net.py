@@ -2,7 +2,12 @@
 
     S_t = exp(g_t) S_(t-1) + k_t (beta_t (v_t - k_t · exp(g_t) S_(t-1)))^T        o_t = scale q_t · S_t
 
-Shapes: q, k [B,H,L,K] · v [B,H,L,V] · g, beta [B,H,L] · first state [B,H,K,V]  →  o [B,H,L,V], last state [B,H,K,V].
+Without the correction (`delta=False`) it is the state space of Mamba-2 (Dao & Gu, arXiv:2405.21060), with C, B, x, dt for q, k, v, beta:
+
+    S_t = exp(g_t) S_(t-1) + k_t (beta_t v_t)^T
+
+Shapes: q, k [B,G,L,K] · v [B,H,L,V] · g, beta [B,H,L] · first state [B,H,K,V]  →  o [B,H,L,V], last state [B,H,K,V].
+H is a multiple of G: heads h * H/G … share the queries and keys of group h.
 Operands may be stored in 16 bits: the memory and all arithmetic are f32. The reverse pass is one op (delta_net_backward.py); forward
 mode goes through the scan that the op is made of.
 """
@@ -21,20 +26,25 @@ from ..base import E, MaybeValues, S, Values, register, single
 from ..families import Composite, N, bf16, f16, f32, f64, i32, require_one_dtype
 
 
-def shapes(length: Dim = 5, *, batch: Dim = 2, heads: int = 2, k: int = 3, v: int = 4, dtype: str = "f32") -> list[TensorType]:
+def shapes(length: Dim = 5, *, batch: Dim = 2, heads: int = 2, k: int = 3, v: int = 4, dtype: str = "f32",
+           groups: int | None = None) -> list[TensorType]:
     t = {"f16": f16, "bf16": bf16, "f32": f32, "f64": f64}[dtype]
-    lead = (batch, heads, length)
-    return [t(*lead, k), t(*lead, k), t(*lead, v), t(*lead), t(*lead), t(batch, heads, k, v)]
+    lead, few = (batch, heads, length), (batch, groups or heads, length)
+    return [t(*few, k), t(*few, k), t(*lead, v), t(*lead), t(*lead), t(batch, heads, k, v)]
 
 
 def checked(q: TensorType, k: TensorType, v: TensorType, g: TensorType, beta: TensorType, state: TensorType) -> None:
-    """The rule of types that both passes share."""
+    """The rule of types that both passes share. (The reverse pass is given queries and keys for every head.)"""
     dtype = require_one_dtype((q, k, v, g, beta, state))
     require(dtype.name in ("f16", "bf16", "f32", "f64"), "needs f16, bf16, f32 or f64 operands; cast first", dtype=dtype)
     require(q.ndim == 4 and v.ndim == 4, "needs q[B,H,L,K] and v[B,H,L,V]", q=q, v=v)
-    *lead, depth = q.shape
+    depth, lead, (batch, groups, length, _) = q.shape[-1], v.shape[:3], q.shape
+    same = groups == lead[1]
+    shared = isinstance(groups, int) and isinstance(lead[1], int) and groups > 0 and lead[1] % groups == 0
+    require(same or shared, "the heads of v must be a multiple of those of q", q=q, v=v)
+    require((batch, length) == (lead[0], lead[2]), "q[B,G,L,K] and v[B,H,L,V] must have one batch and one length", q=q, v=v)
     require(isinstance(depth, int) and isinstance(v.shape[-1], int), "sizes of keys and values must be known", q=q, v=v)
-    want = {"k": (k, q.shape), "v": (v, (*lead, v.shape[-1])), "g": (g, tuple(lead)), "beta": (beta, tuple(lead)),
+    want = {"k": (k, q.shape), "v": (v, (*lead, v.shape[-1])), "g": (g, lead), "beta": (beta, lead),
             "state": (state, (*lead[:2], depth, v.shape[-1]))}
     for name, (got, shape) in want.items():
         require(got.shape == shape, "{name} must be [{shape}]", name=name, shape=",".join(map(str, shape)), type=got)
@@ -48,14 +58,19 @@ class GatedDeltaRule(Composite):
     """o and the last state. Operands: q, k, v, g (logarithms of decays), beta, first state."""
 
     scale: float = 1.0
+    delta: bool = True
     work = 8
-    template = "gated_delta_rule"
+    whole = True
     samples = [S(*shapes(), low=LOW, high=HIGH), S(*shapes(4, k=17, v=19, heads=1), scale=0.25, low=LOW, high=HIGH),
                S(*shapes(3, dtype="f64"), scale=0.5, low=LOW, high=HIGH), S(*shapes(N, batch=1), low=LOW, high=HIGH),
                S(*shapes(0), low=LOW, high=HIGH), S(*shapes(dtype="bf16"), low=LOW, high=HIGH),
-               S(*shapes(4, dtype="f16"), scale=0.5, low=LOW, high=HIGH)]
+               S(*shapes(4, dtype="f16"), scale=0.5, low=LOW, high=HIGH), S(*shapes(4, heads=6, groups=2), low=LOW, high=HIGH),
+               S(*shapes(5, heads=4, groups=1, v=17), delta=False, low=LOW, high=HIGH),
+               S(*shapes(N, dtype="f64"), delta=False, scale=0.5, low=LOW, high=HIGH)]
     errors = [E(*shapes()[:5], f32(2, 2, 4, 3), match=r"state must be \[2,2,3,4\]"),
               E(*shapes()[:3], f32(2, 2, 4), *shapes()[4:], match=r"g must be \[2,2,5\]"),
+              E(*shapes(heads=3)[:2], *shapes()[2:], match="the heads of v must be a multiple of those of q"),
+              E(*shapes(4)[:2], *shapes()[2:], match="must have one batch and one length"),
               E(f32(2, 5, 3), *shapes()[1:], match=r"needs q\[B,H,L,K\] and v\[B,H,L,V\]"),
               E(*(t.with_dtype(i32().dtype) for t in shapes()), match="needs f16, bf16, f32 or f64 operands"),
               E(f32(2, 2, 5, N), f32(2, 2, 5, N), *shapes()[2:], match="sizes of keys and values must be known")]
@@ -68,10 +83,12 @@ class GatedDeltaRule(Composite):
     def ref(self, q: Any, k: Any, v: Any, g: Any, beta: Any, state: Any) -> Any:
         dtype = q.dtype
         q, k, v, g, beta, s = (x.astype(np.float64) for x in (q, k, v, g, beta, state))
+        q, k = (np.repeat(x, v.shape[1] // x.shape[1], 1) for x in (q, k))
         out = np.zeros(v.shape)
         for t in range(q.shape[2]):
             s = s * np.exp(g[:, :, t])[..., None, None]
-            correction = beta[:, :, t, None] * (v[:, :, t] - np.einsum("bhk,bhkv->bhv", k[:, :, t], s))
+            known = np.einsum("bhk,bhkv->bhv", k[:, :, t], s) if self.delta else 0.0
+            correction = beta[:, :, t, None] * (v[:, :, t] - known)
             s = s + k[:, :, t, :, None] * correction[:, :, None]
             out[:, :, t] = self.scale * np.einsum("bhk,bhkv->bhv", q[:, :, t], s)
         return out.astype(dtype), s.astype(dtype)
@@ -79,6 +96,7 @@ class GatedDeltaRule(Composite):
     def decompose(self, *values: Value) -> tuple[Value, ...]:
         dtype = values[0].dtype
         q, k, v, g, beta, state = (F.widened(x) for x in values)
+        q, k = every_head(q, v), every_head(k, v)
         batch, heads, length, depth = q.shape
         wide = v.shape[-1]
 
@@ -86,8 +104,8 @@ class GatedDeltaRule(Composite):
             s, q, k, v, decay, beta = values
             s = F.mul(s, F.reshape(decay, (batch, heads, 1, 1)))
             column = F.reshape(k, (batch, heads, depth, 1))
-            read = F.sum_(F.mul(s, column), (2,))
-            correction = F.mul(F.reshape(beta, (batch, heads, 1)), F.sub(v, read))
+            new = F.sub(v, F.sum_(F.mul(s, column), (2,))) if self.delta else v
+            correction = F.mul(F.reshape(beta, (batch, heads, 1)), new)
             s = F.add(s, F.mul(column, F.reshape(correction, (batch, heads, 1, wide))))
             return s, F.sum_(F.mul(s, F.reshape(q, (batch, heads, depth, 1))), (2,))
 
@@ -100,11 +118,12 @@ class GatedDeltaRule(Composite):
     def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
         """Memories are computed again in the reverse pass, from marks every few steps."""
         given = [F.zeros(v) if g is None else g for v, g in zip(outputs, cotangents, strict=True)]
-        made: tuple[Value, ...] = F.apply("gated_delta_rule_backward", *inputs, *given, scale=self.scale)
-        return made
+        q, k, v, *rest = inputs
+        dq, dk, *made = F.apply("gated_delta_rule_backward", every_head(q, v), every_head(k, v), v, *rest, *given, scale=self.scale)
+        return (summed(dq, q), summed(dk, k), *made)
 
     def expands(self, rule: str, active: tuple[bool, ...]) -> bool:
-        return rule == "jvp"
+        return rule == "jvp" or (rule == "vjp" and not self.delta)
 
     def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
         """The new axis and the batch axis are one."""
@@ -114,4 +133,23 @@ class GatedDeltaRule(Composite):
         return tuple(F.reshape(v, (size, own, *v.shape[1:])) for v in made)
 
     def flops(self, q: TensorType, k: TensorType, v: TensorType, g: TensorType, beta: TensorType, state: TensorType) -> Dim:
-        return 7 * q.numel * v.shape[-1]
+        return (7 if self.delta else 5) * v.numel * q.shape[-1]
+
+
+def every_head(x: Value, v: Value) -> Value:
+    """Queries or keys [B,G,L,K] for every head of v."""
+    (batch, groups, length, depth), heads = x.shape, v.shape[1]
+    if groups == heads:
+        return x
+    assert isinstance(groups, int) and isinstance(heads, int)
+    one = F.reshape(x, (batch, groups, 1, length, depth))
+    return F.reshape(F.expand(one, (batch, groups, heads // groups, length, depth)), (batch, heads, length, depth))
+
+
+def summed(g: Value, x: Value) -> Value:
+    """The transpose of `every_head`."""
+    (batch, groups, length, depth), heads = x.shape, g.shape[1]
+    if groups == heads:
+        return g
+    assert isinstance(groups, int) and isinstance(heads, int)
+    return F.sum_(F.reshape(g, (batch, groups, heads // groups, length, depth)), (2,))

@@ -32,7 +32,7 @@ class GatedDeltaRuleBackward(Composite):
 
     scale: float = 1.0
     work = 30
-    template = "gated_delta_rule_backward"
+    whole = True
     samples = [S(*_given(), low=(*LOW, -1, -1), high=(*HIGH, 1, 1)),
                S(*_given(37, k=17, v=19, heads=1, batch=1), scale=0.25, low=(*LOW, -1, -1), high=(*HIGH, 1, 1)),
                S(*_given(3, dtype="f64"), scale=0.5, low=(*LOW, -1, -1), high=(*HIGH, 1, 1)),
@@ -45,6 +45,7 @@ class GatedDeltaRuleBackward(Composite):
     def infer(self, q: TensorType, k: TensorType, v: TensorType, g: TensorType, beta: TensorType, state: TensorType,
               go: TensorType, gs: TensorType) -> tuple[TensorType, ...]:
         checked(q, k, v, g, beta, state)
+        require(q.shape[1] == v.shape[1], "needs queries and keys for every head", q=q, v=v)
         require((go, gs) == (v, state), "cotangents must have the types of o and the state", o=go, state=gs)
         return q, k, v, g, beta, state
 

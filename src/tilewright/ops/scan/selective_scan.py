@@ -77,10 +77,10 @@ class SelectiveScan(Composite):
     """y and the last state. Operands: x, delta, a, b, c, skip, [z], first state; `gated` says whether there is a z."""
 
     gated: bool = True
-    template = "selective_scan"
+    whole = True
     samples = [_s(_shapes()), _s(_shapes(4, False, n=1), gated=False), _s(_shapes(7, d=19, n=4, batch=1)), _s(_shapes(3, dtype="f64")),
                _s(_shapes(N, d=17)), _s(_shapes(0)), _s(_shapes(5, False, d=M, batch=N), gated=False),
-               _s(_shapes(4, dtype="bf16")), _s(_shapes(5, d=17, dtype="f16"))]
+               _s(_shapes(4, dtype="bf16")), _s(_shapes(5, d=17, dtype="f16")), _s(_shapes(3, d=32, n=16, batch=1))]
     errors = [E(*_shapes(), gated=False, match="gated=False takes 7 operands, got operands=8"),
               E(*_shapes()[:7], f32(2, 5, 4), match=r"state must be \[2,5,3\]"),
               E(f32(2, 6, 4), *_shapes()[1:], match=r"needs x\[B,L,D\] and a\[D,N\]"),
@@ -151,7 +151,7 @@ class SelectiveScanBackward(Composite):
     db and dc in parts [B,L,D/16,N], dskip [B,D], [dz], dstate. What is summed over the batch or the parts is left to the reader."""
 
     gated: bool = True
-    template = "selective_scan_backward"
+    whole = True
     samples = [_s([*_shapes(), f32(2, 6, 5), f32(2, 5, 3)]), _s([*_shapes(4, False, n=1), f32(2, 4, 5), f32(2, 5, 1)], gated=False),
                _s([*_shapes(70, d=19, n=4, batch=1), f32(1, 70, 19), f32(1, 19, 4)]),
                _s([*_shapes(3, dtype="f64"), f64(2, 3, 5), f64(2, 5, 3)]), _s([*_shapes(N, d=17), f32(2, N, 17), f32(2, 17, 3)]),

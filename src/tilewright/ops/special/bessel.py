@@ -15,6 +15,7 @@ from .functions import Special, over
 class BesselJ0(Special):
     """The Bessel function of the first kind, of order 0."""
 
+    aten = "special_bessel_j0"
     samples = few(-15, 15)[1:2]
     formula = staticmethod(vb.bessel_j0)
 
@@ -26,6 +27,7 @@ class BesselJ0(Special):
 class BesselJ1(Special):
     """The Bessel function of the first kind, of order 1."""
 
+    aten = "special_bessel_j1"
     samples = few(-15, 15)[1:2]
     formula = staticmethod(vb.bessel_j1)
 
@@ -37,6 +39,7 @@ class BesselJ1(Special):
 class BesselY0(Special):
     """The Bessel function of the second kind, of order 0."""
 
+    aten = "special_bessel_y0"
     samples = few(0.3, 15)[1:2]
     formula = staticmethod(vb.bessel_y0)
 
@@ -48,6 +51,7 @@ class BesselY0(Special):
 class BesselY1(Special):
     """The Bessel function of the second kind, of order 1."""
 
+    aten = "special_bessel_y1"
     samples = few(0.3, 15)[1:2]
     formula = staticmethod(vb.bessel_y1)
 
@@ -59,6 +63,7 @@ class BesselY1(Special):
 class ModifiedBesselK0(Special):
     """The modified Bessel function of the second kind, of order 0."""
 
+    aten = "special_modified_bessel_k0"
     samples = few(0.3, 9)[1:2]
     formula = staticmethod(vb.k0)
 
@@ -70,6 +75,7 @@ class ModifiedBesselK0(Special):
 class ModifiedBesselK1(Special):
     """The modified Bessel function of the second kind, of order 1."""
 
+    aten = "special_modified_bessel_k1"
     samples = few(0.3, 9)[1:2]
     formula = staticmethod(vb.k1)
 
@@ -81,6 +87,7 @@ class ModifiedBesselK1(Special):
 class ScaledModifiedBesselK0(Special):
     """exp(x) times modified_bessel_k0."""
 
+    aten = "special_scaled_modified_bessel_k0"
     samples = few(0.3, 9)[1:2]
     formula = staticmethod(vb.k0e)
 
@@ -92,6 +99,7 @@ class ScaledModifiedBesselK0(Special):
 class ScaledModifiedBesselK1(Special):
     """exp(x) times modified_bessel_k1."""
 
+    aten = "special_scaled_modified_bessel_k1"
     samples = few(0.3, 9)[1:2]
     formula = staticmethod(vb.k1e)
 
@@ -103,6 +111,7 @@ class ScaledModifiedBesselK1(Special):
 class SphericalBesselJ0(Special):
     """sin(x) / x."""
 
+    aten = "special_spherical_bessel_j0"
     samples = few(-9, 9)[1:2]
     formula = staticmethod(vb.spherical_j0)
 
@@ -117,6 +126,7 @@ class SphericalBesselJ0(Special):
 class AiryAi(Special):
     """Airy's function."""
 
+    aten = "special_airy_ai"
     samples = few(-9, 5)[1:2]
     formula = staticmethod(vb.airy_ai)
     unsupported: ClassVar[dict[str, NotSupported]] = dict.fromkeys(

@@ -15,6 +15,7 @@ from ..base import E, NotSupported, S, Values, register
 from ..families import Binary, Unary, f32, f64, i32
 from ..pointwise.elementwise import FLOAT_ONLY
 from ..pointwise.hyperbolic import few
+from ..tiles import TileBuilder
 from . import vector_bessel as vb
 from . import vector_erf as ve
 from . import vector_gamma as vg
@@ -31,7 +32,7 @@ class Special(Unary):
         with np.errstate(all="ignore"):
             return np.asarray(self.lower(ARRAYS, np.asarray(x, np.float64))).astype(x.dtype)
 
-    def lower(self, t: Any, x: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any) -> Any:
         return type(self).formula(t, x)
 
 
@@ -44,6 +45,7 @@ def gauss(x: Value, scale: float) -> Value:
 class Erfc(Special):
     """1 - erf(x), accurate also where it is tiny."""
 
+    public, aten = "erfc", "erfc special_erfc"
     samples = few(-3, 6)
     formula = staticmethod(ve.erfc)
 
@@ -55,6 +57,7 @@ class Erfc(Special):
 class Erfcx(Special):
     """erfc(x) exp(x^2)."""
 
+    public, aten = "erfcx", "special_erfcx"
     samples = few(-2, 6)[:2]
     formula = staticmethod(ve.erfcx)
 
@@ -66,6 +69,7 @@ class Erfcx(Special):
 class Erfinv(Special):
     """The number whose error function is x."""
 
+    public, aten = "erfinv", "erfinv special_erfinv"
     samples = few(-0.98, 0.98)[:2]
     formula = staticmethod(ve.erfinv)
 
@@ -77,6 +81,7 @@ class Erfinv(Special):
 class Ndtri(Special):
     """The number below which a standard normal variable lies with probability x."""
 
+    public, aten = "ndtri", "special_ndtri"
     samples = few(0.01, 0.99)[:2]
     formula = staticmethod(ve.ndtri)
 
@@ -88,6 +93,7 @@ class Ndtri(Special):
 class LogNdtr(Special):
     """The logarithm of the standard normal distribution function."""
 
+    public, aten = "log_ndtr", "special_log_ndtr"
     samples = few(-9, 4)[:2]
     formula = staticmethod(ve.log_ndtr)
 
@@ -103,6 +109,7 @@ class LogNdtr(Special):
 class Lgamma(Special):
     """log |gamma(x)|."""
 
+    public, aten = "lgamma", "lgamma special_gammaln"
     samples = few(-2.9, 9)[:2]
     formula = staticmethod(vg.lgamma)
 
@@ -114,6 +121,7 @@ class Lgamma(Special):
 class Digamma(Special):
     """The derivative of log-gamma."""
 
+    public, aten = "digamma", "digamma special_digamma special_psi"
     samples = few(0.2, 9)[:2]
     formula = staticmethod(vg.digamma)
 
@@ -133,7 +141,7 @@ class Polygamma(Special):
         require(self.n >= 0, "n must not be negative", n=self.n)
         return super().infer(*types)
 
-    def lower(self, t: Any, x: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any) -> Any:
         return vg.digamma(t, x) if self.n == 0 else vg.polygamma(t, x, self.n)
 
     def derivative(self, x: Value, y: Value) -> Value:
@@ -144,6 +152,7 @@ class Polygamma(Special):
 class Zeta(Binary):
     """Hurwitz zeta: the sum of (y + k)^-x over k = 0, 1, 2, …, for x > 1 and y > 0."""
 
+    public, aten = "zeta", "special_zeta.default|self_scalar|other_scalar"
     samples = [S(f32(3, 5), f32(5), low=(1.5, 0.3), high=(6, 6)), S(f64(4), f64(), low=(1.5, 0.3), high=(4, 9))]
     errors = [E(i32(3), i32(3), match="needs float operands; cast first")]
     unsupported = dict.fromkeys(("vjp", "jvp"), NotSupported("the derivative by the exponent has no closed form; that by y is there"))
@@ -153,7 +162,7 @@ class Zeta(Binary):
             a, b = np.broadcast_arrays(np.asarray(x, np.float64), np.asarray(y, np.float64))
             return np.asarray(vg.zeta(ARRAYS, a, b)).astype(x.dtype)
 
-    def lower(self, t: Any, x: Any, y: Any) -> Any:
+    def lower(self, t: TileBuilder, x: Any, y: Any) -> Any:
         return vg.zeta(t, x, y)
 
     def scaled(self, i: int, g: Value, inputs: Values, output: Value) -> Value:
@@ -167,6 +176,7 @@ class Zeta(Binary):
 class I0(Special):
     """The modified Bessel function of the first kind, of order 0."""
 
+    public, aten = "i0", "i0 special_i0 special_modified_bessel_i0"
     samples = few(-9, 12)[:2]
     formula = staticmethod(vb.i0)
 
@@ -178,6 +188,7 @@ class I0(Special):
 class I1(Special):
     """The modified Bessel function of the first kind, of order 1."""
 
+    public, aten = "i1", "special_i1 special_modified_bessel_i1"
     samples = few(-9, 12)[:2]
     formula = staticmethod(vb.i1)
 
@@ -189,6 +200,7 @@ class I1(Special):
 class I0e(Special):
     """exp(-|x|) times i0."""
 
+    public, aten = "i0e", "special_i0e"
     samples = few(-9, 12)[:2]
     formula = staticmethod(vb.i0e)
 
@@ -200,6 +212,7 @@ class I0e(Special):
 class I1e(Special):
     """exp(-|x|) times i1."""
 
+    public, aten = "i1e", "special_i1e"
     samples = few(-9, 12)[:2]
     formula = staticmethod(vb.i1e)
 

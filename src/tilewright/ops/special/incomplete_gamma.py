@@ -12,6 +12,7 @@ from .. import functions as F
 from ..base import E, NotSupported, S, Values, register
 from ..families import Binary, f32, f64, i32
 from ..pointwise.casts import Cast
+from ..tiles import TileBuilder
 from .vector_igamma import incomplete
 from .vector_math import ARRAYS
 
@@ -41,7 +42,7 @@ class IncompleteGamma(Binary):
             wide = np.broadcast_arrays(np.asarray(a, np.float64), np.asarray(x, np.float64))
             return np.asarray(incomplete(ARRAYS, *wide)[self.part]).astype(np.asarray(a).dtype)
 
-    def lower(self, t: Any, a: Any, x: Any) -> Any:
+    def lower(self, t: TileBuilder, a: Any, x: Any) -> Any:
         return incomplete(t, a, x)[self.part]
 
     def scaled(self, i: int, g: Value, inputs: Values, output: Value) -> Value:
@@ -55,6 +56,7 @@ class IncompleteGamma(Binary):
 class Igamma(IncompleteGamma):
     """The lower one, P(a, x): how likely a gamma variable of shape a is below x."""
 
+    public, aten = "igamma gammainc", "igamma special_gammainc"
     part = 0
     samples = SAMPLES
 
@@ -63,5 +65,6 @@ class Igamma(IncompleteGamma):
 class Igammac(IncompleteGamma):
     """The upper one, Q(a, x) = 1 - P(a, x), with its own digits where it is small."""
 
+    public, aten = "igammac gammaincc", "igammac special_gammaincc"
     part = 1
     samples = SAMPLES

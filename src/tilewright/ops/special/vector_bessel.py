@@ -1,8 +1,7 @@
 """Modified Bessel functions of the first kind in tile operations: Chebyshev fits up to 8 and beyond it. All compute in f64."""
 from __future__ import annotations
 
-from typing import Any
-
+from ..tiles import TileBuilder
 from .vector_math import Tile, copy_sign, poly, wide
 
 # exp(-x) I0(x) and exp(-x) I1(x) / x in x/4 - 1 for 0 <= x <= 8; the same times sqrt(x) (I1 not divided) in 16/x - 1 above
@@ -30,7 +29,7 @@ I1_FAR = (0.3893984590258723, -0.009749577193235751, -0.0002192357638187367, -1.
           1.513858549435606e-10, -3.8283098239014647e-11)
 
 
-def _scaled(t: Any, a: Tile, near: tuple[float, ...], far: tuple[float, ...], times_x: bool) -> Tile:
+def _scaled(t: TileBuilder, a: Tile, near: tuple[float, ...], far: tuple[float, ...], times_x: bool) -> Tile:
     small = t.cmp("le", a, 8.0)
     low = poly(t, t.binary("min", a, 8.0) * 0.25 - 1.0, near)
     up = t.binary("max", a, 8.0)
@@ -38,24 +37,24 @@ def _scaled(t: Any, a: Tile, near: tuple[float, ...], far: tuple[float, ...], ti
     return t.select(small, low * a if times_x else low, high)
 
 
-def i0e(t: Any, x: Tile) -> Tile:
+def i0e(t: TileBuilder, x: Tile) -> Tile:
     return _scaled(t, t.unary("abs", wide(t, x)), I0_NEAR, I0_FAR, False)
 
 
-def i1e(t: Any, x: Tile) -> Tile:
+def i1e(t: TileBuilder, x: Tile) -> Tile:
     v = wide(t, x)
     return copy_sign(t, _scaled(t, t.unary("abs", v), I1_NEAR, I1_FAR, True), v)
 
 
-def _grown(t: Any, x: Tile, scaled: Tile) -> Tile:
+def _grown(t: TileBuilder, x: Tile, scaled: Tile) -> Tile:
     """scaled times exp(|x|), in two factors, because exp overflows before the product does."""
     half = t.unary("exp", t.unary("abs", wide(t, x)) * 0.5)
     return half * scaled * half
 
 
-def i0(t: Any, x: Tile) -> Tile:
+def i0(t: TileBuilder, x: Tile) -> Tile:
     return _grown(t, x, i0e(t, x))
 
 
-def i1(t: Any, x: Tile) -> Tile:
+def i1(t: TileBuilder, x: Tile) -> Tile:
     return _grown(t, x, i1e(t, x))

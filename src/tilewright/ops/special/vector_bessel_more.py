@@ -3,8 +3,8 @@ f64: fits of entire functions near zero, of the slowly varying amplitudes beyond
 from __future__ import annotations
 
 from math import pi, sqrt
-from typing import Any
 
+from ..tiles import TileBuilder
 from .vector_bessel import i0, i1
 from .vector_math import Tile, poly, wide
 
@@ -66,12 +66,12 @@ AI_Q = (0.06944444444444442, -0.037993059127290944, 0.11609906203444653, -0.8776
         8827.640695886952, -337400.49377929146, 12278009.86716621, -326590432.6121838, 4349393167.107384)
 
 
-def _near(t: Any, x: Tile, coefficients: tuple[float, ...]) -> Tile:
+def _near(t: TileBuilder, x: Tile, coefficients: tuple[float, ...]) -> Tile:
     z = t.binary("min", x, 8.0)
     return poly(t, z * z * (1 / 32) - 1.0, coefficients)
 
 
-def _wave(t: Any, x: Tile, order: int, second: bool) -> Tile:
+def _wave(t: TileBuilder, x: Tile, order: int, second: bool) -> Tile:
     """J or (second) Y for x >= 8."""
     up = t.binary("max", x, 8.0)
     w = 64.0 / (up * up)
@@ -81,24 +81,24 @@ def _wave(t: Any, x: Tile, order: int, second: bool) -> Tile:
     return (p * s + q * c if second else p * c - q * s) * sqrt(2 / pi) / t.unary("sqrt", up)
 
 
-def _first(t: Any, v: Tile, order: int) -> Tile:
+def _first(t: TileBuilder, v: Tile, order: int) -> Tile:
     a = t.unary("abs", v)
     low = _near(t, a, J1_NEAR) * a if order else _near(t, a, J0_NEAR)
     return t.select(t.cmp("le", a, 8.0), low, _wave(t, a, order, False))
 
 
-def bessel_j0(t: Any, x: Tile) -> Tile:
+def bessel_j0(t: TileBuilder, x: Tile) -> Tile:
     v = wide(t, x)
     return t.select(t.unary("isnan", v), v, _first(t, v, 0))
 
 
-def bessel_j1(t: Any, x: Tile) -> Tile:
+def bessel_j1(t: TileBuilder, x: Tile) -> Tile:
     v = wide(t, x)
     y = _first(t, v, 1)
     return t.select(t.unary("isnan", v), v, t.select(t.cmp("lt", v, 0.0), -y, y))
 
 
-def _second(t: Any, x: Tile, order: int) -> Tile:
+def _second(t: TileBuilder, x: Tile, order: int) -> Tile:
     v = wide(t, x)
     log, j = t.unary("log", v), _first(t, v, order)
     low = (_near(t, v, Y1_NEAR) * v + (log * j - 1.0 / v) * (2 / pi)) if order else _near(t, v, Y0_NEAR) + log * j * (2 / pi)
@@ -107,15 +107,15 @@ def _second(t: Any, x: Tile, order: int) -> Tile:
     return t.select(t.unary("isnan", v), v, y)
 
 
-def bessel_y0(t: Any, x: Tile) -> Tile:
+def bessel_y0(t: TileBuilder, x: Tile) -> Tile:
     return _second(t, x, 0)
 
 
-def bessel_y1(t: Any, x: Tile) -> Tile:
+def bessel_y1(t: TileBuilder, x: Tile) -> Tile:
     return _second(t, x, 1)
 
 
-def _modified(t: Any, x: Tile, order: int, scaled: bool) -> Tile:
+def _modified(t: TileBuilder, x: Tile, order: int, scaled: bool) -> Tile:
     v = wide(t, x)
     z = t.binary("min", v, 2.0)
     log = t.unary("log", v * 0.5)
@@ -131,26 +131,26 @@ def _modified(t: Any, x: Tile, order: int, scaled: bool) -> Tile:
     return t.select(t.unary("isnan", v), v, y)
 
 
-def k0(t: Any, x: Tile) -> Tile:
+def k0(t: TileBuilder, x: Tile) -> Tile:
     return _modified(t, x, 0, False)
 
 
-def k1(t: Any, x: Tile) -> Tile:
+def k1(t: TileBuilder, x: Tile) -> Tile:
     return _modified(t, x, 1, False)
 
 
-def k0e(t: Any, x: Tile) -> Tile:
+def k0e(t: TileBuilder, x: Tile) -> Tile:
     return _modified(t, x, 0, True)
 
 
-def k1e(t: Any, x: Tile) -> Tile:
+def k1e(t: TileBuilder, x: Tile) -> Tile:
     return _modified(t, x, 1, True)
 
 
 SERIES = (1.0, -1 / 6, 1 / 120, -1 / 5040, 1 / 362880, -1 / 39916800, 1 / 6227020800)
 
 
-def spherical_j0(t: Any, x: Tile) -> Tile:
+def spherical_j0(t: TileBuilder, x: Tile) -> Tile:
     """sin(x) / x."""
     v = wide(t, x)
     small = t.cmp("lt", t.unary("abs", v), 0.5)
@@ -159,7 +159,7 @@ def spherical_j0(t: Any, x: Tile) -> Tile:
     return t.select(t.unary("isinf", v), 0.0, y)
 
 
-def airy_ai(t: Any, x: Tile) -> Tile:
+def airy_ai(t: TileBuilder, x: Tile) -> Tile:
     v = wide(t, x)
     middle = poly(t, (t.binary("max", t.binary("min", v, 2.0), -6.0) + 2.0) * 0.25, AI_NEAR)
     up = t.binary("max", v, 2.0)

@@ -5,8 +5,8 @@ The tails keep their relative accuracy: exp(-x^2) is taken of x's upper bits and
 from __future__ import annotations
 
 from math import pi, sqrt
-from typing import Any
 
+from ..tiles import TileBuilder
 from .vector_math import Tile, bits, const, copy_sign, floats, poly, single, wide, width
 
 LARGE = 1e150  # beyond it erfc(a) exp(a^2) is 1 / (sqrt(pi) a)
@@ -35,19 +35,19 @@ INVERSE_FAR = (1.0000309886165217, -0.008344404521550249, -1.8411083909411468, 1
                13106836.692225313, -14665595.621366395, 7490621.133560135)
 
 
-def _square_parts(t: Any, a: Tile) -> tuple[Tile, Tile]:
+def _square_parts(t: TileBuilder, a: Tile) -> tuple[Tile, Tile]:
     """a^2 = h + l: h is the exact square of a's upper half, l is small."""
     upper = floats(t, t.binary("and", bits(t, a), -(1 << 12) if single(a) else -(1 << 27)))
     return upper * upper, (a - upper) * (a + upper)
 
 
-def _scaled(t: Any, a: Tile) -> Tile:
+def _scaled(t: TileBuilder, a: Tile) -> Tile:
     """erfc(a) exp(a^2) for a >= 1/2, up to a = `LARGE` (1e19 in f32)."""
     u = t.binary("min", a, 1e19 if single(a) else LARGE)
     return poly(t, (u - K) / (u + K), TAIL[width(a)]) / (u + u + 1.0)
 
 
-def erfc(t: Any, x: Tile) -> Tile:
+def erfc(t: TileBuilder, x: Tile) -> Tile:
     """1 - erf(x), with a relative error of a few units also where it is tiny."""
     if single(x):
         return _erfc_single(t, x)
@@ -60,7 +60,7 @@ def erfc(t: Any, x: Tile) -> Tile:
     return t.select(t.cmp("lt", a, 0.5), near, t.select(t.unary("isnan", x), x, y))
 
 
-def _erfc_single(t: Any, x: Tile) -> Tile:
+def _erfc_single(t: TileBuilder, x: Tile) -> Tile:
     """One exponential and one quotient for all x: exp(-a^2) from the rounded square, with what the rounding lost to first order."""
     a = t.unary("abs", x)
     z = t.select(t.cmp("gt", a, 11.0), const(t, x, 11.0), a)  # NaN stays
@@ -73,7 +73,7 @@ def _erfc_single(t: Any, x: Tile) -> Tile:
     return t.select(t.cmp("lt", x, 0.0), 2.0 - far, far)
 
 
-def erfcx(t: Any, x: Tile) -> Tile:
+def erfcx(t: TileBuilder, x: Tile) -> Tile:
     """erfc(x) exp(x^2): for large x it falls as 1 / x where erfc underflows."""
     v = wide(t, x)
     a = t.unary("abs", v)
@@ -85,7 +85,7 @@ def erfcx(t: Any, x: Tile) -> Tile:
     return t.select(t.cmp("lt", a, 0.5), grown * (1.0 - t.unary("erf", v)), t.select(t.unary("isnan", v), v, y))
 
 
-def _inverse(t: Any, w: Tile, erf: Tile) -> Tile:
+def _inverse(t: TileBuilder, w: Tile, erf: Tile) -> Tile:
     """The y >= 0 with 1 - erf(y)^2 = exp(-w), to f32: erf is erf(y), wanted where w is small."""
     near = erf * poly(t, w - 2.5, INVERSE_NEAR)
     root = t.unary("sqrt", t.binary("max", w, 4.0))
@@ -94,14 +94,14 @@ def _inverse(t: Any, w: Tile, erf: Tile) -> Tile:
     return t.select(t.cmp("lt", w, 5.0), near, t.select(t.cmp("lt", root, 4.2), middle, far))
 
 
-def _polished(t: Any, y: Tile, q: Tile) -> Tile:
+def _polished(t: TileBuilder, y: Tile, q: Tile) -> Tile:
     """One step of Halley's method on erfc(y) = q: three times the digits."""
     high, low = _square_parts(t, y)
     ratio = (erfc(t, y) - q) * (t.unary("exp", high) * t.unary("exp", low)) * (-sqrt(pi) / 2)
     return y - ratio / (1.0 + y * ratio)
 
 
-def erfinv(t: Any, x: Tile) -> Tile:
+def erfinv(t: TileBuilder, x: Tile) -> Tile:
     """The number whose error function is x; infinite at -1 and 1, NaN beyond."""
     if single(x):
         return _erfinv_single(t, x)
@@ -117,7 +117,7 @@ def erfinv(t: Any, x: Tile) -> Tile:
     return copy_sign(t, y, v)
 
 
-def _erfinv_single(t: Any, x: Tile) -> Tile:
+def _erfinv_single(t: TileBuilder, x: Tile) -> Tile:
     """In f32: w is at most 16, and what rounding does to it hardly shows, for y / erf(y) changes slowly with w."""
     a = t.unary("abs", x)
     w = -t.unary("log", (1.0 - a) * (1.0 + a))
@@ -127,7 +127,7 @@ def _erfinv_single(t: Any, x: Tile) -> Tile:
     return t.select(t.cmp("ge", w, 5.0), copy_sign(t, far, x), near)  # NaN, also beyond 1, comes from the logarithm
 
 
-def ndtri(t: Any, p: Tile) -> Tile:
+def ndtri(t: TileBuilder, p: Tile) -> Tile:
     """The number below which a standard normal variable lies with probability p."""
     v = wide(t, p)
     q = t.binary("min", v, 1.0 - v) * 2.0  # erfc of the result's size over sqrt(2)
@@ -139,7 +139,7 @@ def ndtri(t: Any, p: Tile) -> Tile:
     return t.select(outside, float("nan"), y)
 
 
-def log_ndtr(t: Any, x: Tile) -> Tile:
+def log_ndtr(t: TileBuilder, x: Tile) -> Tile:
     """The logarithm of the normal distribution function, also far out where that underflows."""
     v = wide(t, x)
     s = v * sqrt(0.5)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from fractions import Fraction
 from math import comb, factorial, log, pi
-from typing import Any
 
+from ..tiles import TileBuilder
 from .vector_math import Tile, const, poly, single, wide
 
 
@@ -28,17 +28,17 @@ UP, UP_SINGLE = 10, 8  # steps of the recurrences
 SIN_PI = (3.141592653522933, -5.167712762023639, 2.550163237051868, -0.5992512899185278, 0.082046278437761, -0.00702181605168013)
 
 
-def sin_pi(t: Any, x: Tile) -> Tile:
+def sin_pi(t: TileBuilder, x: Tile) -> Tile:
     """sin(pi x) up to its sign, exact zeros at whole numbers."""
     return t.unary("sin", (x - t.unary("round", x)) * pi)
 
 
-def _stirling(t: Any, up: Tile, z: Tile) -> Tile:
+def _stirling(t: TileBuilder, up: Tile, z: Tile) -> Tile:
     """log-gamma of a large number, z its reciprocal."""
     return (up - 0.5) * (t.unary("log", up) - 1.0) + ((0.5 * log(2 * pi) - 0.5) + z * poly(t, z * z, STIRLING))
 
 
-def _lgamma_single(t: Any, x: Tile) -> Tile:
+def _lgamma_single(t: TileBuilder, x: Tile) -> Tile:
     """The same for f32, in f64: one quotient gives the reciprocal and the argument of one logarithm for both the recurrence and the
     reflection."""
     v = wide(t, x)
@@ -59,7 +59,7 @@ def _lgamma_single(t: Any, x: Tile) -> Tile:
     return t.select(pole, float("inf"), y)
 
 
-def lgamma(t: Any, x: Tile) -> Tile:
+def lgamma(t: TileBuilder, x: Tile) -> Tile:
     """log |gamma(x)|."""
     if single(x):
         return _lgamma_single(t, x)
@@ -81,7 +81,7 @@ def lgamma(t: Any, x: Tile) -> Tile:
     return t.select(t.binary("or", whole, t.unary("isinf", v)), float("inf"), t.select(minus, mirrored, y))
 
 
-def digamma(t: Any, x: Tile) -> Tile:
+def digamma(t: TileBuilder, x: Tile) -> Tile:
     """The derivative of log-gamma; NaN at negative whole numbers, minus infinity at 0 (plus infinity at -0)."""
     v = wide(t, x)
     minus = t.cmp("lt", v, 0.0)
@@ -103,7 +103,7 @@ def digamma(t: Any, x: Tile) -> Tile:
     return t.select(t.cmp("eq", v, 0.0), -1.0 / v, y)
 
 
-def zeta(t: Any, s: Tile, q: Tile) -> Tile:
+def zeta(t: TileBuilder, s: Tile, q: Tile) -> Tile:
     """Hurwitz zeta, the sum of (q + k)^-s over k >= 0: by Euler and Maclaurin's formula from k = 9 on. s = 1 gives infinity, s < 1 NaN,
     whole q <= 0 infinity, other negative q NaN."""
     s, q = wide(t, s), wide(t, q)
@@ -139,7 +139,7 @@ def cotangent_derivative(n: int) -> list[float]:
     return p
 
 
-def polygamma(t: Any, x: Tile, n: int) -> Tile:
+def polygamma(t: TileBuilder, x: Tile, n: int) -> Tile:
     """The n-th derivative of digamma, n >= 1: (-1)^(n+1) n! zeta(n + 1, x), negative x by reflection."""
     v = wide(t, x)
     minus = t.cmp("lt", v, 0.5)

@@ -10,8 +10,8 @@ from __future__ import annotations
 from fractions import Fraction
 from functools import cache
 from math import pi
-from typing import Any
 
+from ..tiles import TileBuilder
 from .vector_erf import erfc
 from .vector_gamma import STIRLING, B, lgamma
 from .vector_math import Tile, alike, const, poly, repeat, wide
@@ -53,7 +53,7 @@ def _stirling(count: int) -> list[Fraction]:
     return [Fraction(0) if k % 2 == 0 else B[k + 1] / (k * (k + 1)) for k in range(count)]
 
 
-def _excess(t: Any, mu: Tile) -> Tile:
+def _excess(t: TileBuilder, mu: Tile) -> Tile:
     """mu - log(1 + mu), exact to the last digits also around 0."""
     near = t.cmp("lt", t.unary("abs", mu), 0.35)
     m = t.select(near, mu, 0.0)
@@ -62,7 +62,7 @@ def _excess(t: Any, mu: Tile) -> Tile:
     return t.select(near, m * s - 2.0 * s * z * poly(t, z, tuple(1 / (2 * k + 3) for k in range(13))), mu - t.unary("log1p", mu))
 
 
-def incomplete(t: Any, a: Tile, x: Tile) -> tuple[Tile, Tile]:
+def incomplete(t: TileBuilder, a: Tile, x: Tile) -> tuple[Tile, Tile]:
     """(P, Q). a = 0 is the limit 1 and 0; NaN where one is negative, or both are 0 or infinite."""
     a, x = alike(t, wide(t, a), wide(t, x))
     one = const(t, a, 1.0)
@@ -102,7 +102,7 @@ def incomplete(t: Any, a: Tile, x: Tile) -> tuple[Tile, Tile]:
     return _edges(t, a, x, p, 0.0, 1.0), _edges(t, a, x, q, 1.0, 0.0)
 
 
-def _edges(t: Any, a: Tile, x: Tile, y: Tile, bottom: float, top: float) -> Tile:
+def _edges(t: TileBuilder, a: Tile, x: Tile, y: Tile, bottom: float, top: float) -> Tile:
     """`bottom` where x is 0 or a infinite, `top` where x is infinite or a is 0; NaN where both, or out of the domain."""
     inf = float("inf")
     least = t.binary("or", t.cmp("eq", x, 0.0), t.cmp("eq", a, inf))

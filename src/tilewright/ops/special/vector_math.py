@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...core import dtypes as dt
+from ..tiles import TileBuilder
 
 Tile = Any  # a tile of `tile/values.py`, or an array
 LN2, LN10 = log(2.0), log(10.0)
@@ -84,16 +85,16 @@ def width(x: Tile) -> int:
     return 32 if single(x) else 64
 
 
-def const(t: Any, x: Tile, value: float) -> Tile:
+def const(t: TileBuilder, x: Tile, value: float) -> Tile:
     return t.full((), value, x.dtype)
 
 
-def wide(t: Any, x: Tile) -> Tile:
+def wide(t: TileBuilder, x: Tile) -> Tile:
     """x in f64: for functions whose f32 form would lose digits and which nobody calls in a hot loop."""
     return t.cast(x, dt.f64)
 
 
-def poly(t: Any, x: Tile, coefficients: Sequence[float]) -> Tile:
+def poly(t: TileBuilder, x: Tile, coefficients: Sequence[float]) -> Tile:
     """Horner: c[0] + c[1] x + ..., lowest first."""
     acc = const(t, x, coefficients[-1])
     for c in reversed(coefficients[:-1]):
@@ -121,27 +122,27 @@ def repeat(t: Any, count: int, step: Callable[..., Sequence[Tile]], *carried: Ti
     return found
 
 
-def bits(t: Any, x: Tile) -> Tile:
+def bits(t: TileBuilder, x: Tile) -> Tile:
     return t.bitcast(x, dt.i32 if single(x) else dt.i64)
 
 
-def floats(t: Any, i: Tile) -> Tile:
+def floats(t: TileBuilder, i: Tile) -> Tile:
     return t.bitcast(i, dt.f32 if i.dtype in (dt.i32, np.dtype(np.int32)) else dt.f64)
 
 
-def sign_bit(t: Any, x: Tile) -> Tile:
+def sign_bit(t: TileBuilder, x: Tile) -> Tile:
     """True where the sign is minus: -0 and NaN with it too."""
     return t.cmp("lt", bits(t, x), 0)
 
 
-def copy_sign(t: Any, x: Tile, source: Tile) -> Tile:
+def copy_sign(t: TileBuilder, x: Tile, source: Tile) -> Tile:
     """|x| with the sign of source."""
     n = width(x)
     size, sign = t.binary("and", bits(t, x), (1 << (n - 1)) - 1), t.binary("and", bits(t, source), -(1 << (n - 1)))
     return floats(t, t.binary("or", size, sign))
 
 
-def atan_reduced(t: Any, above: Tile, below: Tile) -> Tile:
+def atan_reduced(t: TileBuilder, above: Tile, below: Tile) -> Tile:
     """atan(above / below) for two numbers that are not negative: one division, after the third of the angle is known."""
     steep = t.cmp("gt", above, below * 2.414213562373095)
     middle = t.cmp("gt", above, below * 0.41421356237309503)
@@ -153,12 +154,12 @@ def atan_reduced(t: Any, above: Tile, below: Tile) -> Tile:
     return t.select(steep, pi / 2, t.select(middle, const(t, u, pi / 4), 0.0)) + (u + tail)
 
 
-def atan(t: Any, x: Tile) -> Tile:
+def atan(t: TileBuilder, x: Tile) -> Tile:
     a = t.unary("abs", x)
     return copy_sign(t, atan_reduced(t, a, const(t, x, 1.0)), x)
 
 
-def atan2(t: Any, y: Tile, x: Tile) -> Tile:
+def atan2(t: TileBuilder, y: Tile, x: Tile) -> Tile:
     """The angle of the point (x, y), as C's."""
     a, b = t.unary("abs", y), t.unary("abs", x)
     shrink = t.select(t.cmp("eq", a + b, float("inf")), const(t, x, 0.25), 1.0)  # the sum of two large numbers
@@ -170,12 +171,12 @@ def atan2(t: Any, y: Tile, x: Tile) -> Tile:
     return copy_sign(t, t.select(sign_bit(t, x), turned, angle), y)
 
 
-def _asin_small(t: Any, r: Tile, z: Tile) -> Tile:
+def _asin_small(t: TileBuilder, r: Tile, z: Tile) -> Tile:
     """asin(r) for r = sqrt(z) <= 1/2, without r itself."""
     return r * z * poly(t, z, ASIN[width(r)])
 
 
-def asin(t: Any, x: Tile) -> Tile:
+def asin(t: TileBuilder, x: Tile) -> Tile:
     a = t.unary("abs", x)
     large = t.cmp("gt", a, 0.5)
     z = t.select(large, (1.0 - a) * 0.5, a * a)
@@ -185,7 +186,7 @@ def asin(t: Any, x: Tile) -> Tile:
     return copy_sign(t, t.select(large, pi / 2 - (2.0 * (r + tail) - low), r + tail), x)
 
 
-def acos(t: Any, x: Tile) -> Tile:
+def acos(t: TileBuilder, x: Tile) -> Tile:
     a = t.unary("abs", x)
     large = t.cmp("gt", a, 0.5)
     z = t.select(large, (1.0 - a) * 0.5, a * a)
@@ -204,7 +205,7 @@ def _large(x: Tile) -> float:
     return 30.0 if single(x) else 300.0
 
 
-def sinh(t: Any, x: Tile) -> Tile:
+def sinh(t: TileBuilder, x: Tile) -> Tile:
     a = t.unary("abs", x)
     e = t.unary("expm1", a)
     half = t.unary("exp", a * 0.5)
@@ -212,14 +213,14 @@ def sinh(t: Any, x: Tile) -> Tile:
     return copy_sign(t, y, x)
 
 
-def cosh(t: Any, x: Tile) -> Tile:
+def cosh(t: TileBuilder, x: Tile) -> Tile:
     a = t.unary("abs", x)
     e = t.unary("exp", a)
     half = t.unary("exp", a * 0.5)
     return t.select(t.cmp("gt", a, _large(x)), half * 0.5 * half, e * 0.5 + 0.5 / e)
 
 
-def asinh(t: Any, x: Tile) -> Tile:
+def asinh(t: TileBuilder, x: Tile) -> Tile:
     a = t.unary("abs", x)
     far = 1e8 if single(x) else 1e18
     z = t.binary("min", a, far)
@@ -228,7 +229,7 @@ def asinh(t: Any, x: Tile) -> Tile:
     return copy_sign(t, t.select(t.cmp("gt", a, far), t.unary("log", a) + LN2, near), x)
 
 
-def acosh(t: Any, x: Tile) -> Tile:
+def acosh(t: TileBuilder, x: Tile) -> Tile:
     far = 1e8 if single(x) else 1e18
     d = t.binary("min", x, far) - 1.0
     near = t.unary("log1p", d + t.unary("sqrt", d * (d + 2.0)))
@@ -236,10 +237,10 @@ def acosh(t: Any, x: Tile) -> Tile:
     return t.select(t.cmp("lt", x, 1.0), float("nan"), y)
 
 
-def atanh(t: Any, x: Tile) -> Tile:
+def atanh(t: TileBuilder, x: Tile) -> Tile:
     a = t.unary("abs", x)
     return copy_sign(t, t.unary("log1p", (a + a) / (1.0 - a)) * 0.5, x)
 
 
-def log10(t: Any, x: Tile) -> Tile:
+def log10(t: TileBuilder, x: Tile) -> Tile:
     return t.unary("log", x) * (1.0 / LN10)

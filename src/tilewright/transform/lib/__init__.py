@@ -22,7 +22,15 @@ from . import (
     windows,
 )
 
-ALIASES = {**elementwise.ALIASES, **special.ALIASES}  # NumPy's names for functions that have another one here
 MODULES = (elementwise, reductions, shapes, indexing, contractions, creation, losses, special, complex, quantised, recurrent, counting,
            ordering, windows, splats)
+ALIASES = elementwise.ALIASES
 FUNCTIONS: dict[str, Callable[..., Any]] = {name: fn for m in MODULES for name, fn in m.FUNCTIONS.items()}
+
+
+def function(name: str) -> Callable[..., Any] | None:
+    """A function by one of its names; of ops that were registered after this module was read, too."""
+    if ALIASES.get(name, name) not in FUNCTIONS:
+        elementwise.enter_ops()
+        FUNCTIONS.update({n: fn for n, fn in elementwise.FUNCTIONS.items() if n not in FUNCTIONS})
+    return FUNCTIONS.get(ALIASES.get(name, name))

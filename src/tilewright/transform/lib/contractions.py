@@ -32,7 +32,8 @@ def matmul(a: Any, b: Any, *, dtype: Any = None) -> Any:
         raise ShapeError(f"matmul: needs operands of rank 1 or more, got {x.type} @ {y.type} ({user_place()})")
     row, column = x.ndim == 1, y.ndim == 1
     if row and column and x.shape == y.shape and x.value.dtype in (dt.f32, dt.f64):  # a sum over all of memory, which threads share
-        return (x * y).sum()
+        product: Any = x
+        return (product * y).sum()
     x = apply(Reshape(shape=(1, *x.shape)), x) if row else x
     y = apply(Reshape(shape=(*y.shape, 1)), y) if column else y
     out = apply(Matmul(dtype=None if dtype is None else dtype_given(dtype)), x, y)
@@ -156,8 +157,12 @@ def axial_rope(x: Any, rows: Any, columns: Any, *, interleaved: bool = False) ->
 @public
 def attention(q: Any, k: Any, v: Any, *, mask: Any = None, bias: Any = None, causal: bool = False, scale: float | None = None,
               window: int | None = None, softcap: float | None = None) -> Any:
-    """softmax(scale * q @ k.T + bias, masked) @ v for q[B,H,Sq,D], k[B,Hkv,Sk,D], v[B,Hkv,Sk,Dv]. A mask is True where a query sees a
-    key."""
+    """softmax(scale * q @ k.T + bias, masked) @ v for q[B,H,Sq,D], k[B,Hkv,Sk,D], v[B,Hkv,Sk,Dv].
+
+    A mask is True where a query sees a key. With `causal` the last query sees all keys: query i sees keys 0 .. i + Sk - Sq, as a cache of
+    earlier keys wants it. (PyTorch's `is_causal` begins at the other end: query i sees keys 0 .. i. The two are equal where Sq = Sk; a
+    PyTorch module keeps PyTorch's meaning.) A query that sees no key gives zeros. `window` w leaves each query its last w keys.
+    """
     q, k, v = meet(q, k, v)
     extras = [as_tracer(mask, dt.bool_)] if mask is not None else []
     extras += [as_tracer(bias, q.value.dtype)] if bias is not None else []

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ...core.dims import Dim, Expr, ceildiv, maximum
 from ...core.errors import ShapeError
 from ...ops import Expand, Iota
 from ..promote import as_tracer
@@ -70,12 +71,15 @@ def full_like(x: Any, value: Any, dtype: Any = None) -> Any:
 
 
 @public
-def arange(start: int, stop: int | None = None, step: int = 1, dtype: Any = "i64") -> Any:
+def arange(start: Dim, stop: Dim | None = None, step: int = 1, dtype: Any = "i64") -> Any:
     """start, start + step, ... below stop."""
     first, last = (0, start) if stop is None else (start, stop)
-    if any(isinstance(n, bool) or not isinstance(n, (int, np.integer)) for n in (first, last, step)) or step == 0:
+    if isinstance(last, Expr) and type(first) is type(step) is int and step > 0:
+        count = maximum(ceildiv(last - first, step), 0)
+    elif any(isinstance(n, bool) or not isinstance(n, (int, np.integer)) for n in (first, last, step)) or step == 0:
         raise ShapeError(f"arange: needs ints and a step that is not 0, got start={first}, stop={last}, step={step} ({user_place()})")
-    count = len(range(first, last, step))
+    else:
+        count = len(range(first, last, step))
     trace = current()
     op = Iota(shape=(count,), axis=0, dtype=dtype_given(dtype), start=first, step=step)
     return trace.wrap(trace.graph.add(op, place=user_place()).value)

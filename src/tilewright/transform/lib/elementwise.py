@@ -1,17 +1,20 @@
-"""Elementwise functions and the operators of tracers. Most are made from the registry: a function's name is its op's, or NumPy's."""
+"""Elementwise functions and the operators of tracers. Most are made from the registry, by the public names of its ops."""
 from __future__ import annotations
 
+import dataclasses
+import inspect
 from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
 
 from ...core import dtypes as dt
+from ...core.dims import Expr
 from ...core.errors import ShapeError
 from ...ops import REGISTRY, Cast, Where
 from ...ops.families import Elementwise
 from ..promote import as_float, as_tracer, common, dtype_of, meet
-from ..trace import Tracer, apply, dtype_given, install, user_place
+from ..trace import Tracer, apply, dtype_given, install, tracing, user_place
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
 
@@ -21,58 +24,8 @@ def public(fn: Callable[..., Any]) -> Callable[..., Any]:
     return fn
 
 
-UNARY = ("neg", "abs", "sign", "exp", "log", "log1p", "expm1", "sqrt", "rsqrt", "sin", "cos", "tan", "tanh", "erf", "sigmoid", "relu",
-         "silu", "floor", "ceil", "round", "trunc", "reciprocal", "square", "logical_not", "bitwise_not", "softplus", "mish", "hardswish",
-         "hardsigmoid", "stop_gradient")
-BINARY = ("add", "sub", "mul", "maximum", "minimum", "remainder", "floor_divide", "equal", "not_equal", "less", "less_equal", "greater",
-          "greater_equal", "logical_and", "logical_or", "logical_xor", "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_left_shift",
-          "bitwise_right_shift")
-RENAMED = {"is_nan": "isnan", "is_inf": "isinf"}
-ALIASES = {"negative": "neg", "subtract": "sub", "multiply": "mul", "absolute": "abs", "divide": "div", "true_divide": "div",
-           "power": "pow", "mod": "remainder", "bitwise_invert": "bitwise_not", "invert": "bitwise_not", "concatenate": "concat",
-           "left_shift": "bitwise_left_shift", "right_shift": "bitwise_right_shift"}
-
-
-def unary(name: str) -> Callable[[Any], Any]:
-    op: type[Elementwise] = REGISTRY[name]  # type: ignore[assignment]
-    kinds = op.kinds
-
-    def call(x: Any) -> Any:
-        kind = dtype_of(x)[0].kind
-        if kind == "b" and name == "neg":
-            raise ShapeError(f"neg: a bool has no negative; use ~x, or cast it first ({user_place()})")
-        if kind not in kinds:
-            x = as_float(x) if "f" in kinds else as_tracer(x, dt.bool_) if kinds == "b" else x
-        x = as_tracer(x)
-        out = apply(op(), x)
-        out.weak = x.weak
-        return out
-
-    call.__doc__ = op.__doc__
-    return call
-
-
-def binary(name: str) -> Callable[[Any, Any], Any]:
-    op: type[Elementwise] = REGISTRY[name]  # type: ignore[assignment]
-
-    def call(x: Any, y: Any) -> Any:
-        a, b = (as_tracer(v, dt.bool_) for v in (x, y)) if op.kinds == "b" else meet(x, y)
-        out = apply(op(), a, b)
-        out.weak = a.weak and b.weak and not op.to_bool
-        return out
-
-    call.__doc__ = op.__doc__
-    return call
-
-
-for _name in UNARY:
-    FUNCTIONS[_name] = unary(_name)
-for _name, _shown in RENAMED.items():
-    FUNCTIONS[_shown] = unary(_name)
-for _name in BINARY:
-    FUNCTIONS[_name] = binary(_name)
-for _name, _fn in FUNCTIONS.items():
-    _fn.__name__ = _fn.__qualname__ = _name
+ALIASES = {"concatenate": "concat"}  # NumPy's names for functions that have another one here
+ON_FLOATS: list[str] = []  # functions of one float operand
 
 
 def _floats(x: Any, y: Any) -> list[Tracer]:
@@ -82,13 +35,55 @@ def _floats(x: Any, y: Any) -> list[Tracer]:
     return [Tracer(v.trace, v.value, weak) for v in (as_tracer(x, dt.f32), as_tracer(y, dt.f32))]
 
 
-@public
-def div(x: Any, y: Any) -> Any:
-    """x / y; integers give f32."""
-    a, b = _floats(x, y)
-    out = apply(REGISTRY["div"](), a, b)
-    out.weak = a.weak and b.weak
-    return out
+def _unary(op: type[Elementwise]) -> Callable[..., Any]:
+    """The attributes follow the operand."""
+    kinds = op.kinds
+
+    def call(x: Any, *attrs: Any, **options: Any) -> Any:
+        kind = dtype_of(x)[0].kind
+        if kind == "b" and op.name == "neg":
+            raise ShapeError(f"neg: a bool has no negative; use ~x, or cast it first ({user_place()})")
+        if kind not in kinds:
+            x = as_float(x) if "f" in kinds else as_tracer(x, dt.bool_) if kinds == "b" else x
+        x = as_tracer(x)
+        out = apply(op(*attrs, **options), x)
+        out.weak = x.weak
+        return out
+
+    return call
+
+
+def _binary(op: type[Elementwise]) -> Callable[[Any, Any], Any]:
+    def call(x: Any, y: Any) -> Any:
+        a, b = (as_tracer(v, dt.bool_) for v in (x, y)) if op.kinds == "b" else _floats(x, y) if op.kinds == "f" else meet(x, y)
+        out = apply(op(), a, b)
+        out.weak = a.weak and b.weak and not op.to_bool
+        return out
+
+    return call
+
+
+def function_of(op: type[Elementwise]) -> Callable[..., Any]:
+    """The function that appends an elementwise op of one or two operands."""
+    made: Any = (_unary if op.arity == (1, 1) else _binary)(op)
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    operands = [inspect.Parameter(n, kind, annotation="Any") for n in "xy"[: (op.arity or (0,))[0]]]
+    attrs = [inspect.Parameter(f.name, kind, default=f.default, annotation=f.type) for f in dataclasses.fields(op)]
+    made.__doc__, made.__name__ = op.__doc__, op.public.split()[0]
+    made.__qualname__, made.__signature__ = made.__name__, inspect.Signature([*operands, *attrs], return_annotation="Any")
+    return made  # type: ignore[no-any-return]
+
+
+def enter_ops() -> None:
+    """A function for every elementwise op that has a public name, and the other names of those and of the functions below."""
+    for op in REGISTRY.values():
+        if issubclass(op, Elementwise) and op.public:
+            own, *others = op.public.split()
+            ALIASES.update(dict.fromkeys(others, own))
+            if own not in FUNCTIONS and op.arity in ((1, 1), (2, 2)):
+                FUNCTIONS[own] = function_of(op)
+                if op.arity == (1, 1) and "f" in op.kinds and not op.to_bool:
+                    ON_FLOATS.append(own)
 
 
 @public
@@ -130,24 +125,6 @@ def clip(x: Any, min: Any = None, max: Any = None) -> Any:  # noqa: A002 - NumPy
 
 
 @public
-def gelu(x: Any, approximate: str = "none") -> Any:
-    """x * Phi(x), exactly or with `approximate="tanh"`."""
-    return apply(REGISTRY["gelu"](approximate=approximate), as_float(x))  # type: ignore[call-arg]
-
-
-@public
-def leaky_relu(x: Any, slope: float = 0.01) -> Any:
-    """x where positive, slope * x elsewhere."""
-    return apply(REGISTRY["leaky_relu"](slope=slope), as_float(x))  # type: ignore[call-arg]
-
-
-@public
-def elu(x: Any, alpha: float = 1.0) -> Any:
-    """x where positive, alpha * (exp(x) - 1) elsewhere."""
-    return apply(REGISTRY["elu"](alpha=alpha), as_float(x))  # type: ignore[call-arg]
-
-
-@public
 def isfinite(x: Any) -> Any:
     """Neither infinite nor NaN."""
     return FUNCTIONS["less"](FUNCTIONS["abs"](as_float(x)), float("inf"))
@@ -164,6 +141,9 @@ def astype(x: Any, dtype: Any, *, saturate: bool = False) -> Any:
         top = float(ml_dtypes.finfo(wanted.np).max)  # type: ignore[no-untyped-call]
         x = FUNCTIONS["minimum"](FUNCTIONS["maximum"](x, -top), top)
     return Tracer(x.trace, x.value) if x.value.dtype is wanted else apply(Cast(dtype=wanted), x)
+
+
+enter_ops()
 
 
 def _reflected(fn: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
@@ -192,3 +172,13 @@ for _sign, _name in {**COMPARISONS, "neg": "neg", "abs": "abs", "invert": "bitwi
 install(__divmod__=_operator(lambda x, y: (FUNCTIONS["floor_divide"](x, y), FUNCTIONS["remainder"](x, y))),
         __rdivmod__=_operator(lambda y, x: (FUNCTIONS["floor_divide"](x, y), FUNCTIONS["remainder"](x, y))))
 install(__pos__=lambda self: self, astype=astype, clip=clip)
+
+
+def _beyond(self: Expr, operator: str, other: Any) -> Any:
+    """A dynamic size among numbers and arrays is a traced number."""
+    if isinstance(other, Tracer) or not tracing():
+        return NotImplemented  # a tracer has the reflected operator
+    return getattr(as_tracer(self), operator)(other)
+
+
+Expr.beyond = _beyond  # type: ignore[method-assign]

@@ -2,12 +2,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import index
 from typing import Any
 
 import numpy as np
 
 from ...core import dtypes as dt
-from ...core.errors import ShapeError
+from ...core.dims import Dim, Expr, at_least, at_most, ceildiv, maximum, minimum
+from ...core.errors import ShapeError, SizeError
 from ...ops import Flip, Gather, GatherAlongAxis, Index, Reshape, Scatter, ScatterAdd, Slice
 from ..promote import as_tracer, dtype_of
 from ..trace import Tracer, apply, as_array, called_name, dtype_given, install, user_place
@@ -96,7 +98,7 @@ def get(x: Tracer, key: Any) -> Any:
     full = [slice(None)] * (x.ndim - used)
     at = dots[0] if dots else len(keys)
     keys = [*keys[:at], *full, *(k for k in keys[at:] if k is not Ellipsis)]
-    spans: list[tuple[int, Any, int]] = []  # start, size, step of each axis of x
+    spans: list[tuple[Dim, Dim, int]] = []  # start, size, step of each axis of x
     flips: list[int] = []
     shape: list[Any] = []  # after ints and Nones
     arrays: list[tuple[int, Any]] = []  # (axis in shape, indices)
@@ -112,10 +114,12 @@ def get(x: Tracer, key: Any) -> Any:
                 flips.append(len(spans))
             spans.append((start, size, step))
             shape.append(size)
-        elif isinstance(k, (int, np.integer)) and not isinstance(k, bool):
-            if not -n <= k < n:
-                raise ShapeError(f"index: {int(k)} is out of range for axis {axis} of {x.type} ({user_place()})")
-            spans.append((int(k) % n, 1, 1))
+        elif isinstance(k, (int, np.integer, Expr)) and not isinstance(k, bool):
+            k = k if isinstance(k, Expr) else int(k)
+            start = k if at_least(k, 0) else k + n
+            if at_most(start, -1) or at_most(n - start, 0):
+                raise ShapeError(f"index: {k} is out of range for axis {axis} of {x.type} ({user_place()})")
+            spans.append((start, 1, 1))  # what is not decided here is checked at each call
         else:
             if dtype_of(k)[0].is_bool:
                 raise ShapeError(f"index: a mask would give a shape that depends on its elements; use tw.where ({user_place()})")
@@ -140,10 +144,39 @@ def get(x: Tracer, key: Any) -> Any:
     return apply(Gather(axis=axes[0]), out, arrays[0][1]) if len(axes) == 1 else apply(Index(axes=axes), out, *(i for _, i in arrays))
 
 
-def _span(k: slice, n: int) -> tuple[int, int, int, bool]:
+def _dynamic_span(k: slice, n: Dim) -> tuple[Dim, Dim, int, bool]:
+    """`_span` where the size of the axis or a limit is dynamic."""
+    step = 1 if k.step is None else index(k.step)
+    if step == 0:
+        raise ValueError
+
+    lowest = 0 if step > 0 else -1
+
+    def limit(given: Any, default: Dim) -> Dim:
+        """From the start of the axis; it may lie behind its end."""
+        if given is None:
+            return default
+        given = given if isinstance(given, Expr) else index(given)
+        return maximum(n + given, lowest) if given < 0 else given
+
+    if step < 0:
+        start, stop = minimum(limit(k.start, n - 1), n - 1), limit(k.stop, -1)
+        size = maximum(ceildiv(start - stop, -step), 0)
+        return minimum(start + (size - 1) * step, n), size, -step, True
+    start, stop = limit(k.start, 0), limit(k.stop, n)
+    last = stop if isinstance(k.stop, int) and k.stop < 0 else minimum(stop, n)
+    size = maximum(ceildiv(last - start, step), 0)
+    return minimum(start, n), size, step, False
+
+
+def _span(k: slice, n: Dim) -> tuple[Dim, Dim, int, bool]:
     """(start, size, step, flipped) of a slice: a negative step is a positive one whose result is flipped."""
     try:
+        if not isinstance(n, int) or isinstance(k.start, Expr) or isinstance(k.stop, Expr):
+            return _dynamic_span(k, n)
         places = range(*k.indices(n))
+    except SizeError:
+        raise
     except (TypeError, ValueError):
         raise ShapeError(f"index: a slice has whole numbers and a step that is not 0, got {k} of {n} elements ({user_place()})") from None
     if len(places) == 0:

@@ -36,13 +36,15 @@ def selective_scan(x: Any, delta: Any, a: Any, b: Any, c: Any, d: Any = None, z:
 
 
 @public
-def gated_delta_rule(q: Any, k: Any, v: Any, g: Any, beta: Any, state: Any = None, *, scale: float | None = None) -> Any:
+def gated_delta_rule(q: Any, k: Any, v: Any, g: Any, beta: Any, state: Any = None, *, scale: float | None = None,
+                     delta: bool = True) -> Any:
     """The gated delta rule S = exp(g) S, S += k (beta (v - k · S))^T, o = scale q · S over time: (o, last state).
 
-    Shapes: q, k [B,H,L,K] · v [B,H,L,V] · g, beta [B,H,L] · state [B,H,K,V] (zeros without one). The scale is K**-0.5 unless given.
+    Shapes: q, k [B,G,L,K] · v [B,H,L,V] · g, beta [B,H,L] · state [B,H,K,V] (zeros without one). The scale is K**-0.5 unless given.
+    H/G heads share the queries and keys of a group. With `delta=False` there is no correction, S += k (beta v)^T: Mamba-2's recurrence.
     """
     q, k, v, g, beta, *rest = meet(q, k, v, g, beta, *(() if state is None else (state,)))
     if not rest and q.ndim == 4 and v.ndim == 4:
-        rest = [zeros((*q.shape[:2], q.shape[-1], v.shape[-1]), q.value.dtype.name)]
+        rest = [zeros((*v.shape[:2], q.shape[-1], v.shape[-1]), q.value.dtype.name)]
     factor = q.shape[-1] ** -0.5 if scale is None and q.ndim else 1.0 if scale is None else scale
-    return apply(GatedDeltaRule(scale=factor), q, k, v, g, beta, *(as_tracer(s) for s in rest))
+    return apply(GatedDeltaRule(scale=factor, delta=delta), q, k, v, g, beta, *(as_tracer(s) for s in rest))

@@ -1,4 +1,4 @@
-"""Special functions, inverse and hyperbolic functions and the rarer activations: ops of the registry by name, and formulas made of ops."""
+"""Special functions and the rarer activations that are formulas made of ops, and those whose arguments are no op's."""
 from __future__ import annotations
 
 import functools
@@ -10,7 +10,7 @@ from ...core import dtypes as dt
 from ...ops import REGISTRY, formulas
 from ..promote import as_float, as_tracer
 from ..trace import apply, built
-from .elementwise import _floats, binary, unary
+from .elementwise import ON_FLOATS, _floats
 from .reductions import one_axis
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
@@ -19,27 +19,6 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {}
 def public(fn: Callable[..., Any]) -> Callable[..., Any]:
     FUNCTIONS[fn.__name__.rstrip("_")] = fn
     return fn
-
-
-UNARY = ("asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "exp2", "log2", "log10", "erfc", "erfcx", "erfinv", "ndtri",
-         "log_ndtr", "lgamma", "digamma", "i0", "i0e", "i1", "i1e", "signbit")
-BINARY = ("atan2", "copysign", "nextafter", "hypot", "zeta", "igamma", "igammac")
-INTEGER = ("gcd", "lcm")
-ALIASES = {"arcsin": "asin", "arccos": "acos", "arctan": "atan", "arcsinh": "asinh", "arccosh": "acosh", "arctanh": "atanh",
-           "arctan2": "atan2", "gammainc": "igamma", "gammaincc": "igammac"}
-
-
-def _float_binary(name: str) -> Callable[[Any, Any], Any]:
-    op = REGISTRY[name]
-
-    def call(x: Any, y: Any) -> Any:
-        a, b = _floats(x, y)
-        out = apply(op(), a, b)
-        out.weak = a.weak and b.weak
-        return out
-
-    call.__doc__ = op.__doc__
-    return call
 
 
 def _formula(fn: Callable[..., Any], arity: int) -> Callable[..., Any]:
@@ -59,16 +38,10 @@ def _named(fn: Callable[..., Any], arity: int, rest: tuple[Any, ...], options: d
     return {**dict(zip(names, rest, strict=False)), **options}
 
 
-for _name in UNARY:
-    FUNCTIONS[_name] = unary(_name)
-for _name in BINARY:
-    FUNCTIONS[_name] = _float_binary(_name)
-for _name in INTEGER:
-    FUNCTIONS[_name] = binary(_name)
-for _name, _fn in FUNCTIONS.items():
-    _fn.__name__ = _fn.__qualname__ = _name
 for _name, _made in formulas.UNARY.items():
     FUNCTIONS[_name] = _formula(_made, 1)
+    if (_shown := inspect.signature(_made)).return_annotation == "Value" and len(_shown.parameters) == 1:
+        ON_FLOATS.append(_name)
 for _name, _made in formulas.BINARY.items():
     FUNCTIONS[_name] = _formula(_made, 2)
 

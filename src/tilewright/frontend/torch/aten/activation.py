@@ -6,18 +6,7 @@ from typing import Any
 
 from .... import ops as O
 from ....ir.graph import Value
-from .registry import Context, Handler, aten, axis_of
-
-
-def _plain(op: Any) -> Handler:
-    def handler(c: Context, x: Value) -> Value:
-        return c.emit(op(), x)
-
-    return handler
-
-
-for _name, _op in {"silu": O.Silu, "mish": O.Mish, "hardswish": O.Hardswish, "hardsigmoid": O.Hardsigmoid}.items():
-    aten(f"{_name}.default")(_plain(_op))
+from .registry import Context, aten, axis_of
 
 
 @aten("relu.default")

@@ -105,7 +105,7 @@ def eye(c: Context, *_: Any, **__: Any) -> Value:
     shape = c.shape
     if not all(isinstance(d, int) for d in shape):
         raise UnsupportedError("eye needs a static size")
-    return c.constant(np.eye(int(shape[0]), int(shape[1])).astype(c.dtype.np), "eye")  # type: ignore[arg-type]
+    return c.constant(np.eye(int(shape[0]), int(shape[1])).astype(c.dtype.np), "eye")
 
 
 @aten("linspace.Tensor_Tensor", "linspace.Tensor_Scalar", "linspace.Scalar_Tensor")

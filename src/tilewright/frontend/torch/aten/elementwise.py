@@ -9,44 +9,6 @@ from ....ir.graph import Value
 from .registry import Context, Handler, aten
 
 
-def _unary(op: Any) -> Handler:
-    """The operand is cast to the result's dtype first (`sqrt` of integers is a float)."""
-
-    def handler(c: Context, x: Value) -> Value:
-        return c.emit(op(), x if x.dtype.kind == "c" else c.cast(x, c.dtype))  # |z| is real
-
-    return handler
-
-
-for _name, _op in {
-    "neg": O.Neg,
-    "sgn": O.Sign,
-    "sign": O.Sign,
-    "exp": O.Exp,
-    "log": O.Log,
-    "log1p": O.Log1p,
-    "expm1": O.Expm1,
-    "sqrt": O.Sqrt,
-    "rsqrt": O.Rsqrt,
-    "sin": O.Sin,
-    "cos": O.Cos,
-    "tan": O.Tan,
-    "tanh": O.Tanh,
-    "erf": O.Erf,
-    "special_erf": O.Erf,
-    "sigmoid": O.Sigmoid,
-    "special_expit": O.Sigmoid,
-    "reciprocal": O.Reciprocal,
-    "square": O.Square,
-    "abs": O.Abs,
-    "negative": O.Neg,
-    "absolute": O.Abs,
-    "special_expm1": O.Expm1,
-    "special_log1p": O.Log1p,
-}.items():
-    aten(f"{_name}.default")(_unary(_op))
-
-
 def _rounding(op: Any) -> Handler:
     def handler(c: Context, x: Value) -> Value:
         return c.emit(op(), x) if x.dtype.is_float else x
@@ -55,8 +17,8 @@ def _rounding(op: Any) -> Handler:
 
 
 def rounded(c: Context, x: Value) -> Value:
-    """Half to even; torch's derivative of rounding is zero, where that of our op is the identity's."""
-    return c.emit(O.Round(), c.emit(O.StopGradient(), x)) if x.dtype.is_float else x
+    """Half to even; integers are what they are."""
+    return c.emit(O.Round(), x) if x.dtype.is_float else x
 
 
 aten("round.default")(rounded)
@@ -98,38 +60,11 @@ def positive(c: Context, x: Value) -> Value:
     return x
 
 
-def _binary(op: Any) -> Handler:
-    def handler(c: Context, a: Any, b: Any) -> Value:
-        return c.emit(op(), c.value(a, c.dtype), c.value(b, c.dtype))
-
-    return handler
-
-
-aten("mul.Tensor", "mul.Scalar", "multiply.Tensor", "multiply.Scalar")(_binary(O.Mul))
-aten("maximum.default", "max.other")(_binary(O.Maximum))
-aten("minimum.default", "min.other")(_binary(O.Minimum))
-aten("remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor")(_binary(O.Remainder))
-
-
-@aten("true_divide.Tensor", "divide.Tensor", "div.Tensor", "div.Scalar")
-def div(c: Context, a: Any, b: Any) -> Value:
-    return c.emit(O.Div(), c.value(a, c.dtype), c.value(b, c.dtype))
-
-
-@aten("floor_divide.default", "floor_divide.Scalar")
-def floor_divide(c: Context, a: Any, b: Any) -> Value:
-    return _floor_divide(c, c.value(a, c.dtype), c.value(b, c.dtype))
-
-
-def _floor_divide(c: Context, a: Value, b: Value) -> Value:
-    return c.emit(O.FloorDivide(), a, b)
-
-
 @aten("div.Tensor_mode", "div.Scalar_mode", "divide.Tensor_mode", "divide.Scalar_mode")
 def div_mode(c: Context, a: Any, b: Any, *, rounding_mode: str | None = None) -> Value:
     x, y = c.value(a, c.dtype), c.value(b, c.dtype)
     if rounding_mode == "floor":
-        return _floor_divide(c, x, y)
+        return c.emit(O.FloorDivide(), x, y)
     if rounding_mode is None:
         return c.emit(O.Div(), x, y)
     if c.dtype.is_float:

@@ -10,30 +10,6 @@ from ....ir.graph import Value
 from .registry import Context, Handler, aten
 
 
-def _compare(op: Any) -> Handler:
-    def handler(c: Context, a: Any, b: Any) -> Value:
-        dtype = c.result_dtype(0, 1)
-        return c.emit(op(), c.value(a, dtype), c.value(b, dtype))
-
-    return handler
-
-
-for _name, _op in {
-    "eq": O.Equal,
-    "ne": O.NotEqual,
-    "lt": O.Less,
-    "le": O.LessEqual,
-    "gt": O.Greater,
-    "ge": O.GreaterEqual,
-    "not_equal": O.NotEqual,
-    "less": O.Less,
-    "less_equal": O.LessEqual,
-    "greater": O.Greater,
-    "greater_equal": O.GreaterEqual,
-}.items():
-    aten(f"{_name}.Tensor", f"{_name}.Scalar")(_compare(_op))
-
-
 def truth(c: Context, x: Value) -> Value:
     return x if x.dtype.is_bool else c.emit(O.NotEqual(), x, c.scalar(0, x.dtype))
 
@@ -73,25 +49,6 @@ for _name, _pair in {"and": (O.LogicalAnd, O.BitwiseAnd), "or": (O.LogicalOr, O.
         f"__i{_name}__.Tensor",
         f"__i{_name}__.Scalar",
     )(_bitwise(*_pair))
-
-
-def _shift(op: Any) -> Handler:
-    def handler(c: Context, a: Any, b: Any) -> Value:
-        return c.emit(op(), c.value(a, c.dtype), c.value(b, c.dtype))
-
-    return handler
-
-
-for _side, _other, _shift_op in (("left", "l", O.BitwiseLeftShift), ("right", "r", O.BitwiseRightShift)):
-    aten(
-        f"bitwise_{_side}_shift.Tensor",
-        f"bitwise_{_side}_shift.Tensor_Scalar",
-        f"bitwise_{_side}_shift.Scalar_Tensor",
-        f"__{_other}shift__.Tensor",
-        f"__{_other}shift__.Scalar",
-        f"__i{_other}shift__.Tensor",
-        f"__i{_other}shift__.Scalar",
-    )(_shift(_shift_op))
 
 
 @aten("bitwise_not.default")

@@ -50,3 +50,17 @@ def gru_cell(c: Context, x: Value, h: Value, w_ih: Value, w_hh: Value, b_ih: Val
     reset, keep = (c.emit(O.Sigmoid(), c.emit(O.Add(), _part(c, mine, k, 3), _part(c, old, k, 3))) for k in (0, 1))
     new = c.emit(O.Tanh(), c.emit(O.Add(), _part(c, mine, 2, 3), c.emit(O.Mul(), reset, _part(c, old, 2, 3))))
     return c.emit(O.Add(), c.emit(O.Mul(), c.emit(O.Sub(), h, new), keep), new)
+
+
+@aten("tilewright.selective_scan.default")
+def selective_scan(c: Context, x: Value, delta: Value, a: Value, b: Value, k: Value, skip: Value, z: Value | None,
+                   state: Value) -> tuple[Value, ...]:
+    """Mamba's recurrence, as `recurrences.py` calls it."""
+    gate = [] if z is None else [z]
+    return tuple(c.emit_all(O.SelectiveScan(gated=z is not None), x, delta, a, b, k, skip, *gate, state))
+
+
+@aten("tilewright.gated_delta_rule.default")
+def gated_delta_rule(c: Context, q: Value, k: Value, v: Value, g: Value, beta: Value, state: Value, scale: float,
+                     delta: bool) -> tuple[Value, ...]:
+    return tuple(c.emit_all(O.GatedDeltaRule(scale=scale, delta=delta), q, k, v, g, beta, state))

@@ -65,7 +65,35 @@ def key_of(target: Any) -> str:
     return text.removeprefix("aten.")
 
 
+def handler_of(op: type[Op]) -> Handler:
+    """For an op whose class names ATen ops (`Op.aten`): operands are cast to the result's dtype first (`sqrt` of integers is a float), or
+    where that is bool, to the one they meet in."""
+    made: Any = op
+    to_bool = getattr(op, "to_bool", False)
+
+    def unary(c: Context, x: Value) -> Value:
+        return c.emit(made(), x if x.dtype.kind == "c" else c.cast(x, c.dtype))  # |z| is real
+
+    def binary(c: Context, a: Any, b: Any) -> Value:
+        dtype = c.result_dtype(0, 1) if to_bool else c.dtype
+        return c.emit(made(), c.value(a, dtype), c.value(b, dtype))
+
+    return unary if op.arity == (1, 1) else binary
+
+
+def enter_ops() -> None:
+    """Rows for the ATen ops that classes of the registry name."""
+    for op in O.REGISTRY.values():
+        for word in op.aten.split():
+            base, _, overloads = word.partition(".")
+            for overload in (overloads or "default").split("|"):
+                if f"{base}.{overload}" not in TABLE:
+                    TABLE[f"{base}.{overload}"] = handler_of(op)
+
+
 def lookup(key: str) -> Handler | None:
+    if key not in TABLE:
+        enter_ops()  # an op may have been registered since
     found = TABLE.get(key)
     if found is None:
         base, _, overload = key.partition(".")

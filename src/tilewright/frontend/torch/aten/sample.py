@@ -115,7 +115,7 @@ def _read(c: Context, image: Value, at: list[Value], sizes: list[int]) -> Value:
 
 
 @aten("grid_sampler_2d.default", "grid_sampler_3d.default")
-def grid_sampler(c: Context, x: Value, grid: Value, mode: int, padding: int, align: bool) -> Value:
+def grid_sampler(c: Context, x: Value, grid: Value, mode: int, padding: int, align: bool) -> Any:
     rank = len(x.shape) - 2
     sizes = [d for d in x.shape[2:] if isinstance(d, int)]
     known = len(sizes) == rank and all(isinstance(d, int) for d in grid.shape)

@@ -23,20 +23,6 @@ def build(c: Context, fn: Callable[..., Any], *operands: Value, **options: Any) 
     return out
 
 
-def _unary(op: Any) -> Handler:
-    def handler(c: Context, x: Value) -> Value:
-        return c.emit(op(), c.cast(x, c.dtype))
-
-    return handler
-
-
-def _binary(op: Any) -> Handler:
-    def handler(c: Context, a: Any, b: Any) -> Value:
-        return c.emit(op(), c.value(a, c.dtype), c.value(b, c.dtype))
-
-    return handler
-
-
 def _formula(fn: Any) -> Handler:
     """Tensor operands first, options behind."""
 
@@ -53,31 +39,8 @@ def _formula2(fn: Callable[..., Any]) -> Handler:
     return handler
 
 
-UNARY = {
-    O.Asin: "asin arcsin", O.Acos: "acos arccos", O.Atan: "atan arctan", O.Sinh: "sinh", O.Cosh: "cosh", O.Asinh: "asinh arcsinh",
-    O.Acosh: "acosh arccosh", O.Atanh: "atanh arctanh", O.Exp2: "exp2 special_exp2", O.Log2: "log2", O.Log10: "log10",
-    O.Erfc: "erfc special_erfc", O.Erfcx: "special_erfcx", O.Erfinv: "erfinv special_erfinv", O.Ndtri: "special_ndtri",
-    O.LogNdtr: "special_log_ndtr", O.Lgamma: "lgamma special_gammaln", O.Digamma: "digamma special_digamma special_psi",
-    O.I0: "i0 special_i0 special_modified_bessel_i0", O.I0e: "special_i0e", O.I1: "special_i1 special_modified_bessel_i1",
-    O.I1e: "special_i1e", O.BesselJ0: "special_bessel_j0", O.BesselJ1: "special_bessel_j1", O.BesselY0: "special_bessel_y0",
-    O.BesselY1: "special_bessel_y1", O.ModifiedBesselK0: "special_modified_bessel_k0", O.ModifiedBesselK1: "special_modified_bessel_k1",
-    O.ScaledModifiedBesselK0: "special_scaled_modified_bessel_k0", O.ScaledModifiedBesselK1: "special_scaled_modified_bessel_k1",
-    O.SphericalBesselJ0: "special_spherical_bessel_j0", O.AiryAi: "special_airy_ai",
-}  # fmt: skip
-for _op, _names in UNARY.items():
-    aten(*(f"{n}.default" for n in _names.split()))(_unary(_op))
-
-aten("atan2.default", "arctan2.default")(_binary(O.Atan2))
-aten("copysign.Tensor", "copysign.Scalar")(_binary(O.Copysign))
-aten("nextafter.default")(_binary(O.Nextafter))
-aten("hypot.default")(_binary(O.Hypot))
-aten("gcd.default")(_binary(O.Gcd))
-aten("lcm.default")(_binary(O.Lcm))
 _TENSOR_SCALAR = ("Tensor", "Scalar_Self", "Scalar_Other")
 _SPECIAL = ("default", "self_scalar", "other_scalar")
-aten("special_zeta.default", "special_zeta.self_scalar", "special_zeta.other_scalar")(_binary(O.Zeta))
-aten("igamma.default", "special_gammainc.default")(_binary(O.Igamma))
-aten("igammac.default", "special_gammaincc.default")(_binary(O.Igammac))
 aten(*(f"xlogy.{k}" for k in _TENSOR_SCALAR), *(f"special_xlogy.{k}" for k in _SPECIAL))(_formula2(formulas.xlogy))
 aten(*(f"special_xlog1py.{k}" for k in _SPECIAL))(_formula2(formulas.xlog1py))
 aten("logaddexp.default")(_formula2(formulas.logaddexp))

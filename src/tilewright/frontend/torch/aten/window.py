@@ -99,7 +99,7 @@ def window_average(c: Context, x: Value, kernel: Sequence[int], stride: Sequence
                    divisor: int | None) -> Value:
     """Sums of windows divided by `divisor`, or by how many elements they hold; integers drop the fraction."""
     n = len(kernel)
-    sizes, outs = spatial(x, n, "avg_pool"), [int(d) for d in c.shape[-n:]]  # type: ignore[arg-type]
+    sizes, outs = spatial(x, n, "avg_pool"), [int(d) for d in c.shape[-n:]]
     tables, counts = [], np.ones(1, np.int64)
     for size, out, k, step, pad in zip(sizes, outs, kernel, stride, padding, strict=True):
         start = np.arange(out) * step - pad

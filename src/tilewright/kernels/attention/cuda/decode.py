@@ -24,7 +24,7 @@ from ....tile.builder import Ix, KernelBuilder, Tile, View
 from ....tile.ir import INDEX, TileType, Var
 from ...call import Call
 from ...cuda.groups import Shared, on_threads
-from ...cuda.kernel import DecodeKernel
+from ...cuda.kernel import DecodeKernel, identified
 from ...launch import Buffer, Launch
 from ...matmul.tiling import leaves_of_epilogue
 from ...pointwise.pointwise import unravel
@@ -292,11 +292,10 @@ class Decode:
             note=f"{'a block' if cluster == 1 else f'{cluster} blocks'} a head, {self.at_once} keys a step",
         )
         k = launch.kernel
-        name = f"{k.name}_{threads}x{self.vector}x{groups}{f'x{cluster}' if cluster > 1 else ''}{'_early' if self.early else ''}"
-        launch.kernel = DecodeKernel(
-            name, k.params, k.pid, k.body, split=split, part=part, cluster=cluster,
+        launch.kernel = identified(DecodeKernel(
+            k.name, k.params, k.pid, k.body, split=split, part=part, cluster=cluster,
             found=tuple(x.var for x in found), acc=acc, d=d, threads=threads, vector=self.vector, groups=groups,
-            streamed=frozenset(("k", "v")) if self.early else frozenset(), early=self.early)  # fmt: skip
+            streamed=frozenset(("k", "v")) if self.early else frozenset(), early=self.early))  # fmt: skip
         return launch
 
     def _cluster(self, threads: int) -> int:

@@ -7,8 +7,6 @@ what is past their own size being zeros too.
 
 from __future__ import annotations
 
-import hashlib
-
 from ....core.dims import Dim, at_least, ceildiv, divisible, minimum
 from ....core.dtypes import bf16, f16, f32
 from ....core.target_spec import TargetSpec
@@ -20,7 +18,7 @@ from ....tile.builder import Ix, Tile, View
 from ....tile.ir import INDEX, TileType, Var
 from ...call import Call
 from ...cuda.groups import Shared
-from ...cuda.kernel import FlashKernel, TensorMap, forward
+from ...cuda.kernel import FlashKernel, TensorMap, forward, identified
 from ...launch import Buffer, Launch, Word
 from ...matmul.tiling import leaves_of_epilogue
 from ...pointwise.copies import copy_launch
@@ -177,13 +175,10 @@ def flash_launch(region: Region, target: TargetSpec) -> Launch:
     k = launch.kernel
     cap = op.softcap
     empty = op.empty == "nan"
-    said = (cap is not None, "mask" in views, "bias" in views, bool(views) and together > 1, op.causal, op.window is not None, saved, empty)
-    flags = "".join(c for c, there in zip("tmbpcwsn", said, strict=True) if there)
     dtype = node.operands[0].dtype.name
-    scale = hashlib.blake2b(repr((float(op.scale), cap)).encode(), digest_size=4).hexdigest()
-    launch.kernel = FlashKernel(
-        f"{k.name}_{d}_{plan.stages}{flags}_{scale}_{dtype}", k.params, k.pid, k.body, acc=acc, row=row, head=head,
+    launch.kernel = identified(FlashKernel(
+        k.name, k.params, k.pid, k.body, acc=acc, row=row, head=head,
         batch=item, log_sums=None if sums is None else sums.var, d=d, softcap=cap, mask=views.get("mask"), bias=views.get("bias"),
         nan_rows=empty, together=together, causal=op.causal, windowed=op.window is not None, scale=op.scale, dtype=dtype, maps=tuple(maps),
-        plan=plan)  # fmt: skip
+        plan=plan))  # fmt: skip
     return launch

@@ -7,15 +7,13 @@ their own; then one sweep gives dQ, dK, dV and, for a bias, the scores' cotangen
 
 from __future__ import annotations
 
-import hashlib
-
 from ....core.dims import Dim, at_least, ceildiv, divisible
 from ....core.dtypes import bf16, f16, f32
 from ....core.target_spec import TargetSpec
 from ....ir.layout import Layout
 from ....ops.attention.backward import AttentionBackward as AttentionBackwardOp
 from ...call import Call
-from ...cuda.kernel import TensorMap
+from ...cuda.kernel import TensorMap, identified
 from ...launch import Buffer, Launch, Word
 from ...pointwise.copies import fill_launch
 from ...region import Operand, Region
@@ -106,9 +104,8 @@ class Backward:
         call._arguments += [Word(x) for x in words]
         launch = call.finish(tiles * self.heads * self.batch, note=f"wgmma {OWN}x{STREAMED}, d {d}")
         k = launch.kernel
-        scale = hashlib.blake2b(repr(float(self.op.scale)).encode(), digest_size=4).hexdigest()
         dtype = self.q.type.dtype.name
-        launch.kernel = FlashStatsKernel(
-            f"{k.name}_{d}{'c' if self.op.causal else ''}_{scale}_{dtype}", k.params, k.pid, k.body, lse=lse.var, delta=delta.var, d=d,
-            consumers=CONSUMERS, stages=STAGES[d], causal=self.op.causal, scale=self.op.scale, dtype=dtype, maps=tuple(maps))  # fmt: skip
+        launch.kernel = identified(FlashStatsKernel(
+            k.name, k.params, k.pid, k.body, lse=lse.var, delta=delta.var, d=d,
+            consumers=CONSUMERS, stages=STAGES[d], causal=self.op.causal, scale=self.op.scale, dtype=dtype, maps=tuple(maps)))  # fmt: skip
         return launch

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 
 from ....core.dims import Dim, ceildiv, minimum
@@ -15,7 +14,7 @@ from ....tile.builder import Ix, Tile, View
 from ....tile.ir import INDEX, TileType, Var
 from ...call import Call
 from ...cuda.groups import on_threads
-from ...cuda.kernel import TensorMap
+from ...cuda.kernel import TensorMap, identified
 from ...launch import Buffer, Launch, Word
 from ...pointwise.copies import fill_launch
 from ...region import Operand, narrow
@@ -132,17 +131,11 @@ class Sweep:
 
     def _kernel(self, launch: Launch, mode: str, **more: object) -> None:
         k, op = launch.kernel, self.op
-        numbers: object = float(op.scale) if op.softcap is None else (float(op.scale), op.softcap)
-        scale = hashlib.blake2b(repr(numbers).encode(), digest_size=4).hexdigest()
         dtype = self.q.type.dtype.name
-        said = {"c": op.causal, "w": op.window is not None, "o": more.get("out"), "t": op.softcap, "m": more.get("mask"),
-                "b": more.get("bias"), "d": more.get("scores")}  # fmt: skip
-        flags = "".join(flag for flag, there in said.items() if there)
-        size = f"{self.d}" if self.own == self.d else f"{self.own}of{self.d}"
-        launch.kernel = FlashGradKernel(
-            f"{k.name}_{size}{flags}_{scale}_{dtype}", k.params, k.pid, k.body, mode=mode, own=self.own, d=self.d, queries=self.queries,
+        launch.kernel = identified(FlashGradKernel(
+            k.name, k.params, k.pid, k.body, mode=mode, own=self.own, d=self.d, queries=self.queries,
             stages=STAGES[self.d], causal=op.causal, windowed=op.window is not None, softcap=op.softcap, scale=op.scale, dtype=dtype,
-            **more)  # type: ignore[arg-type]  # fmt: skip
+            **more))  # type: ignore[arg-type]  # fmt: skip
 
 
 def partial(op: AttentionBackwardOp) -> bool:

@@ -3,8 +3,6 @@ of 8 (`target/cuda/attention/mma.py`). Tiles past an end read zeros, which no ro
 
 from __future__ import annotations
 
-import hashlib
-
 from ....core.dims import Dim, at_least, ceildiv
 from ....core.dtypes import bf16, f16, f32
 from ....core.target_spec import TargetSpec
@@ -15,7 +13,7 @@ from ....tile.builder import Ix, Tile, View
 from ....tile.ir import INDEX, TileType, Var
 from ...call import Call
 from ...cuda.groups import Shared
-from ...cuda.kernel import MmaAttentionKernel
+from ...cuda.kernel import MmaAttentionKernel, identified
 from ...launch import Launch, Word
 from ...matmul.tiling import leaves_of_epilogue
 from ...region import Evaluator, Operand, Region, narrow
@@ -103,12 +101,9 @@ def attention_launch(region: Region) -> Launch:
     note = f"mma.sync {ROWS}x{keys}, d {d}"
     launch = call.finish(q_tiles * heads * batch, flops=region_flops(region), bytes_=region_bytes(region), note=note)
     kernel, dtype = launch.kernel, node.operands[0].dtype.name
-    numbers = hashlib.blake2b(repr((float(op.scale), op.softcap)).encode(), digest_size=4).hexdigest()
-    said = (("c", op.causal), ("w", op.window is not None), ("m", op.has_mask), ("b", op.has_bias), ("s", saved), ("n", op.empty == "nan"))
-    flags = "".join(f for f, on in said if on)
-    launch.kernel = MmaAttentionKernel(
-        f"{kernel.name}_{own}{flags}_{numbers}_{dtype}", kernel.params, kernel.pid, kernel.body, acc=acc, row=row, head=head, batch=item,
+    launch.kernel = identified(MmaAttentionKernel(
+        kernel.name, kernel.params, kernel.pid, kernel.body, acc=acc, row=row, head=head, batch=item,
         q=q.var, k=k.var, v=v.var, mask=None if mask is None else mask.var, bias=None if bias is None else bias.var,
         log_sums=None if sums is None else sums.var, own=own, d=d, keys=keys, causal=op.causal, windowed=op.window is not None,
-        softcap=op.softcap or 0.0, nan_rows=op.empty == "nan", scale=op.scale, dtype=dtype)  # fmt: skip
+        softcap=op.softcap or 0.0, nan_rows=op.empty == "nan", scale=op.scale, dtype=dtype))  # fmt: skip
     return launch

@@ -3,7 +3,6 @@ masks, biases, soft caps, shared key heads, any lengths (`target/cuda/attention/
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any
 
 from ....core.dims import Dim, ceildiv
@@ -14,6 +13,7 @@ from ....ops.attention.backward import AttentionBackward as AttentionBackwardOp
 from ....tile.builder import Ix, Tile
 from ....tile.ir import INDEX, TileType, Var
 from ...call import Call
+from ...cuda.kernel import identified
 from ...launch import Buffer, Launch, Word
 from ...pointwise.copies import fill_launch
 from ...region import Operand, Region, narrow
@@ -99,11 +99,8 @@ class Backward:
         note = f"mma.sync {OWN}x{tile}, d {d}, {'dK and dV' if of_keys else 'dQ'}"
         launch = call.finish(count, flops=share, bytes_=region_bytes(region), note=note)
         kernel, dtype = launch.kernel, self.places["q"].type.dtype.name
-        numbers = hashlib.blake2b(repr((float(op.scale), op.softcap)).encode(), digest_size=4).hexdigest()
-        said = {"c": op.causal, "w": op.window is not None, "t": op.softcap, "m": op.has_mask, "b": op.has_bias, "d": scores}
-        flags = "".join(flag for flag, there in said.items() if there)
-        launch.kernel = MmaGradKernel(
-            f"{kernel.name}_{mode}_{own}{flags}_{numbers}_{dtype}", kernel.params, kernel.pid, kernel.body, mode=mode, sums=sums, row=row,
+        launch.kernel = identified(MmaGradKernel(
+            kernel.name, kernel.params, kernel.pid, kernel.body, mode=mode, sums=sums, row=row,
             head=head, batch=item, own=own, d=d, tile=tile, causal=op.causal, windowed=op.window is not None, softcap=op.softcap,
-            scale=op.scale, dtype=dtype, **views)  # fmt: skip
+            scale=op.scale, dtype=dtype, **views))  # fmt: skip
         return launch

@@ -17,6 +17,7 @@ from ....ops.matmul.contractions import Conv as ConvOp
 from ....tile.builder import Ix, View
 from ....tile.ir import INDEX, TileType, Var
 from ...call import Call
+from ...cuda.kernel import identified
 from ...launch import Launch, Packed
 from ...matmul.cuda.epilogue import Sums, write_results
 from ...matmul.cuda.product_epilogue import Matrix
@@ -154,13 +155,10 @@ def halo_launch(
     grid = batch * (-(-at.out[0] // plan.lines) * parts)
     launch = call.finish(grid, flops=region_flops(region), bytes_=region_bytes(region), note=note)
     k, dtype = launch.kernel, x.type.dtype.name
-    shape = (*image, *at.out, *at.taps, *at.stride, *at.before, *at.dilation, own, each, parts, *seen.strides[:3])
-    chosen = (plan.together, plan.lines, plan.wide, plan.per_sm, int(staged), int(paired))
-    name = "_".join(map(str, (k.name, *chosen, *shape, dtype))).replace("-", "m")  # strides of a flipped image
-    launch.kernel = HaloKernel(
-        name, k.params, k.pid, k.body, acc=made.acc, row=made.row, column=made.column,
+    launch.kernel = identified(HaloKernel(
+        k.name, k.params, k.pid, k.body, acc=made.acc, row=made.row, column=made.column,
         batch=made.batch, end=end, stored=tuple(v.var for v in outs) if staged else (), a=a.var, b=b.var, image=at.image, out=at.out,
         taps=at.taps, stride=at.stride, before=at.before, dilation=at.dilation, reach=reach_of(at, plan.lines), lines=plan.lines,
         channels=own, each=each, held=own * plan.together, pitch=pitch_of(own * plan.together), results=plan.together * each,
-        parts=parts, wide=plan.wide, paired=paired, dtype=dtype, per_sm=plan.per_sm, block=32 * WARPS)  # fmt: skip
+        parts=parts, wide=plan.wide, paired=paired, dtype=dtype, per_sm=plan.per_sm, block=32 * WARPS))  # fmt: skip
     return launch

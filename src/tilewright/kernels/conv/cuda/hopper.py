@@ -21,7 +21,7 @@ from ....ir.layout import Layout
 from ....ir.types import TensorType
 from ....ops.matmul.contractions import Conv as ConvOp
 from ...call import Call
-from ...cuda.kernel import GemmKernel, TensorMap, Windows, forward
+from ...cuda.kernel import GemmKernel, TensorMap, Windows, forward, identified
 from ...launch import Buffer, Launch, Packed, Word
 from ...matmul.cuda.product_epilogue import Matrix, add_epilogue
 from ...matmul.tiling import leaves_of_epilogue
@@ -293,19 +293,16 @@ def conv_launch(
     grid = minimum(rows * columns, target.cores * config.per_sm)
     launch = call.finish(grid, flops=region_flops(region), bytes_=region_bytes(region), note=note)
     k = launch.kernel
-    flags = f"{kept}_{config.per_sm}{'' if epilogue.added is None else 'r'}"
-    name = f"{k.name}_{config.bm}x{config.bn}_{stages}_{flags}_{x.type.dtype}"
     kind: type[GemmKernel] = GemmKernel
     more: dict[str, Any] = {}
     if not flat:
-        kind, name = ConvKernel, "_".join(map(str, (name, *at.out, own, *at.taps, *at.stride, *at.before, *at.dilation)))
-        name += f"_each{n // groups}" if groups > 1 else ""
+        kind = ConvKernel
         more = {"image": at.out, "channels": own, "taps": at.taps, "stride": at.stride, "before": at.before, "dilation": at.dilation,
                 "each": n // groups if groups > 1 else 0}  # fmt: skip
     dtype = x.type.dtype.name
-    launch.kernel = kind(
-        name, k.params, k.pid, k.body, acc=epilogue.acc, row=epilogue.row, column=epilogue.column, batch=epilogue.batch, bm=config.bm,
+    launch.kernel = identified(kind(
+        k.name, k.params, k.pid, k.body, acc=epilogue.acc, row=epilogue.row, column=epilogue.column, batch=epilogue.batch, bm=config.bm,
         bn=config.bn, slice=epilogue.width, stages=stages, consumers=config.bm // 64, dtype=dtype, dtype_b=dtype, group=config.group,
         maps=(a_map, b_map, *epilogue.maps), stored=epilogue.stored, added=epilogue.added, per_sm=config.per_sm,
-        kept=kept, **more)  # fmt: skip
+        kept=kept, **more))  # fmt: skip
     return launch

@@ -15,7 +15,7 @@ from ....core.target_spec import TargetSpec
 from ....ir.graph import Value
 from ....ops.matmul.contractions import Conv as ConvOp
 from ...call import Call
-from ...cuda.kernel import TensorMap
+from ...cuda.kernel import TensorMap, identified
 from ...launch import Launch, Word
 from ...matmul.cuda.product_epilogue import Matrix, add_epilogue
 from ...matmul.tiling import leaves_of_epilogue
@@ -115,10 +115,9 @@ def patch_launch(
     note = f"wgmma {PLANES} planes of {PATCH}x{PATCH}, {stages} stages of weights, pixels copied once"
     launch = call.finish(minimum(tiles, target.cores), flops=region_flops(region), bytes_=region_bytes(region), note=note)
     k, dtype = launch.kernel, x.type.dtype.name
-    name = "_".join(map(str, (k.name, stages, *at.out, channels, *at.taps, *at.before, dtype)))
-    launch.kernel = PatchKernel(
-        name, k.params, k.pid, k.body, acc=epilogue.acc, row=epilogue.row, column=epilogue.column, batch=epilogue.batch, bm=256, bn=BN,
+    launch.kernel = identified(PatchKernel(
+        k.name, k.params, k.pid, k.body, acc=epilogue.acc, row=epilogue.row, column=epilogue.column, batch=epilogue.batch, bm=256, bn=BN,
         slice=epilogue.width, stages=stages, consumers=2, dtype=dtype, dtype_b=dtype, group=16, maps=(a_map, b_map, *outs),
         stored=epilogue.stored, image=at.out, channels=channels, taps=at.taps, stride=at.stride, before=at.before, dilation=at.dilation,
-        box=box)  # fmt: skip
+        box=box))  # fmt: skip
     return launch

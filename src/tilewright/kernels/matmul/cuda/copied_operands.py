@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ....core.dims import Dim, ceildiv, divisible, product
 from ....ir.layout import Layout
 from ...call import Call
-from ...cuda.kernel import TurnKernel, forward
+from ...cuda.kernel import TurnKernel, forward, identified
 from ...launch import Buffer, Launch, Word
 from ...region import Operand, Region
 from ..product import Problem
@@ -41,9 +41,9 @@ def turn_rows(
     why = "the matrix kernel wants rows at multiples of 16 bytes and one batch" if straight else "the matrix kernel wants rows along K"
     launch = call.finish(grid, bytes_=2 * batch * rows * k * item, note=f"copied: {why}")
     kernel = launch.kernel
-    launch.kernel = TurnKernel(
-        f"{kernel.name}_{int(straight)}_{o.type.dtype}", kernel.params, kernel.pid, kernel.body, source=source.var, target=target.var,
-        item=item, straight=straight)  # fmt: skip
+    launch.kernel = identified(TurnKernel(
+        kernel.name, kernel.params, kernel.pid, kernel.body, source=source.var, target=target.var,
+        item=item, straight=straight))  # fmt: skip
     return launch, replace(o, buffer=buffer, layout=Layout((batch, rows, k), (rows * step, step, 1)), data=None), step
 
 

@@ -19,7 +19,7 @@ from ....ops.matmul.contractions import Matmul as MatmulOp
 from ....tile.builder import Ix, Tile
 from ...call import Call
 from ...cuda.groups import Shared, on_threads
-from ...cuda.kernel import WARP
+from ...cuda.kernel import WARP, identified
 from ...launch import Launch
 from ...region import Evaluator, Operand, Region, narrow, widen
 from ...template import Reason, Template, region_bytes, region_flops
@@ -160,6 +160,5 @@ def gemv_launch(region: Region, p: Problem, at: Places, how: Plan) -> Launch:
     launch = call.finish(ceildiv(n, rows), flops=region_flops(region), bytes_=region_bytes(region), note=note)
     placed = on_threads(launch.kernel, how.threads, how.programs, vector)
     early = p.b.buffer.kind in ("const", "input")  # nothing in the program writes it
-    name = f"{placed.name}{'_early' if early else ''}"
-    launch.kernel = replace(placed, name=name, streamed=frozenset(("b",)), early=early)
+    launch.kernel = identified(replace(placed, streamed=frozenset(("b",)), early=early))
     return launch

@@ -18,7 +18,7 @@ from ....ops.matmul.contractions import Matmul as MatmulOp
 from ....tile.ir import TileType
 from ...call import Call
 from ...cuda.groups import Shared
-from ...cuda.kernel import GemmKernel, TensorMap, forward
+from ...cuda.kernel import GemmKernel, TensorMap, forward, identified
 from ...launch import Launch, Pointer, Word
 from ...region import Operand, Region
 from ...template import Reason, Template, region_bytes, region_flops
@@ -218,12 +218,8 @@ def gemm_launch(region: Region, p: Problem, at: Places, config: Config, target: 
         f"K in {config.splits}{f', sums kept in f32 every {config.promote} steps' if config.promote else ''}",
     )
     k = launch.kernel
-    flags = f"{int(transposed[0])}{int(transposed[1])}{'' if at.runs(region, p.n, 2) else 's'}{'' if added is None else 'r'}"
-    flags += "".join(name for name, one in zip("ab", alone, strict=True) if one)
-    flags += "" if through_shared or config.splits > 1 else "d"  # results go to memory by threads
-    launch.kernel = GemmKernel(
-        f"{k.name}_{config.bm}x{config.bn}_{config.stages}_{config.cluster}_{config.splits}_{rows_read}_{flags}_{config.promote}"
-        f"_{config.per_sm}_{p.a.type.dtype}_{p.b.type.dtype}",
+    launch.kernel = identified(GemmKernel(
+        k.name,
         k.params,
         k.pid,
         k.body,
@@ -251,7 +247,7 @@ def gemm_launch(region: Region, p: Problem, at: Places, config: Config, target: 
         maps=(*maps, *(store_maps if through_shared else ())),
         stored=tuple(x.var for x in outs) if through_shared else (),
         added=None if added is None else list(ins.values())[added].var,
-    )
+    ))
     return launch
 
 

@@ -19,6 +19,7 @@ from ....ops.rows.norms import RmsNorm
 from ....tile.builder import Ix, Tile, View
 from ...call import Call
 from ...cuda.groups import on_threads
+from ...cuda.kernel import identified
 from ...launch import Launch
 from ...region import Evaluator, Operand, Region, narrow, widen
 from ...template import Reason, Template, region_bytes, region_flops
@@ -126,8 +127,7 @@ def launch_of(region: Region, target: TargetSpec) -> Launch:
     early = all(o.buffer.kind in fixed for o in matrices)
     names = frozenset(f"b{i}" for i in range(len(right)))
     ready = frozenset(("w",)) if place(norm.operands[1]).buffer.kind in fixed else frozenset()
-    name = f"{placed.name}{('_early' if ready else '_early_but_w') if early else ''}"
-    launch.kernel = replace(placed, name=name, streamed=names, early=early, ready=ready)
+    launch.kernel = identified(replace(placed, streamed=names, early=early, ready=ready))
     return launch
 
 

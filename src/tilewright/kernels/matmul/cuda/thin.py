@@ -18,7 +18,7 @@ from ....tile.builder import Ix, Tile
 from ....tile.ir import INDEX, TileType, Var
 from ...call import Call
 from ...cuda.groups import Shared
-from ...cuda.kernel import ThinKernel
+from ...cuda.kernel import ThinKernel, identified
 from ...launch import Launch, Word
 from ...region import Evaluator, Operand, Region, narrow
 from ...template import Reason, Template, region_bytes, region_flops
@@ -90,7 +90,7 @@ def thin_launch(region: Region, p: Problem, at: Places, width: int) -> Launch:
     call._arguments += [Word(m), Word(n), Word(ceildiv(p.k, 32))]
     launch = call.finish(ceildiv(n, width), flops=region_flops(region), bytes_=region_bytes(region), note=f"mma.sync {rows}x{width}")
     k, dtype = launch.kernel, p.a.type.dtype.name
-    launch.kernel = ThinKernel(
-        f"{k.name}_{rows}x{width}_{dtype}", k.params, k.pid, k.body, acc=acc, row=row, column=column, a=left.var, b=right.var, rows=rows,
-        strip=width, warps=WARPS, unroll=4 if rows <= 16 else 2, dtype=dtype)  # fmt: skip
+    launch.kernel = identified(ThinKernel(
+        k.name, k.params, k.pid, k.body, acc=acc, row=row, column=column, a=left.var, b=right.var, rows=rows,
+        strip=width, warps=WARPS, unroll=4 if rows <= 16 else 2, dtype=dtype))  # fmt: skip
     return launch

@@ -13,7 +13,6 @@ from ....ir.layout import Layout
 from ....ops.fused import Fused
 from ....ops.index.indexing import Concat
 from ....ops.matmul.contractions import Matmul
-from ...region import is_anchor
 
 PIECE = 16  # bytes
 LEAST = 32  # bytes of a row that is worth it
@@ -47,7 +46,7 @@ def _padded(v: Value) -> Layout | None:
 
 
 def _pointwise(n: Node) -> bool:
-    return n.op.traits.elementwise or (isinstance(n.op, Fused) and not any(is_anchor(x) for x in n.op.body.nodes))
+    return n.op.traits.elementwise or (isinstance(n.op, Fused) and not any(x.op.traits.anchor for x in n.op.body.nodes))
 
 
 def _product(n: Node, v: Value) -> bool:
@@ -56,6 +55,6 @@ def _product(n: Node, v: Value) -> bool:
         return n.operands[0] is v and n.operands[1] is not v and not n.op.transpose_a
     if not isinstance(n.op, Fused):
         return False
-    anchor = next((x for x in n.op.body.nodes if is_anchor(x)), None)
+    anchor = next((x for x in n.op.body.nodes if x.op.traits.anchor), None)
     inside = [i for i, o in zip(n.op.body.inputs, n.operands, strict=True) if o is v]
     return anchor is not None and isinstance(anchor.op, Matmul) and not anchor.op.transpose_a and inside == [anchor.operands[0]]

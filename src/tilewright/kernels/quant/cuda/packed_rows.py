@@ -8,6 +8,7 @@ from ....core.target_spec import TargetSpec
 from ....ops.packed.products import QGather as QGatherOp
 from ....ops.packed.quant_dot import BLOCK, HALF
 from ....ops.packed.quant_dot import QuantiseRows as QuantiseRowsOp
+from ....ops.quant import FORMATS
 from ...call import Call
 from ...cuda.groups import ONE_THREAD, on_threads, shared_launch
 from ...index.gather import report_index
@@ -17,7 +18,7 @@ from ...region import Region, widen
 from ...template import Reason, Template, alone, region_bytes, region_flops
 from ..quantise import CodeViews, store_block
 from ..quantised import QGather
-from ..unpack import DECODERS, Matrix
+from ..unpack import Block, Matrix
 
 
 class CudaQuantiseRows(Template):
@@ -54,7 +55,7 @@ class CudaQGather(Template):
 
     def matches(self, region: Region, target: TargetSpec) -> Reason | None:
         node = region.anchor
-        if node is not None and isinstance(node.op, QGatherOp) and node.op.format not in DECODERS:
+        if node is not None and isinstance(node.op, QGatherOp) and FORMATS[node.op.format].dtype is not None:
             return Reason(f"numbers of {node.op.format} are read as they are")
         return QGather().matches(region, target)
 
@@ -76,7 +77,7 @@ class CudaQGather(Template):
             with b.if_(bad):
                 report_index(b, error, number, wanted)
         safe = b.minimum(b.maximum(wanted, 0), size - 1)
-        for first, tile in DECODERS[op.format](matrix, safe, block * matrix.size):
+        for first, tile in Block(matrix, safe, block * matrix.size).pieces():
             b.store(out, (*at, block * matrix.elements + first), tile)
         moved = region_bytes(region) - table.type.nbytes + y.type.nbytes
         launch = call.finish(product(ids.type.shape) * blocks, flops=region_flops(region), bytes_=moved, note="a program a block")

@@ -7,8 +7,6 @@ its rounding to codes, and one or two products of it. N need not be a multiple o
 
 from __future__ import annotations
 
-import numpy as np
-
 from ....core.dims import Dim, Shape, ceildiv, divisible, product
 from ....core.dtypes import f32, i8, i32, u8
 from ....core.target_spec import TargetSpec
@@ -21,7 +19,7 @@ from ....ops.rows.norms import RmsNorm
 from ....tile.builder import Ix, Tile, View
 from ....tile.ir import INDEX, TileType, Var
 from ...call import Call
-from ...cuda.kernel import QDotKernel
+from ...cuda.kernel import QDotKernel, identified
 from ...launch import Launch, Packed, Variant, Word
 from ...region import Evaluator, Operand, Region, collapse, narrow
 from ...template import Reason, Template, region_bytes, region_flops
@@ -175,14 +173,11 @@ class _Product:
         k = launch.kernel
         norm = self._norm()
         eps = norm.op.eps if norm is not None and isinstance(norm.op, RmsNorm) else 0.0
-        name = f"{k.name}_{op.k}x{self.per}x{self.tiles}x{len(accs)}"
-        if norm is not None:
-            name += f"_{np.float32(eps).view(np.uint32):x}{'_early' if self.place(norm.operands[1]).buffer.kind in FIXED else ''}"
-        launch.kernel = QDotKernel(
-            name, k.params, k.pid, k.body, accs=accs, row=row, column=column, weights=weights, format=op.format, k=op.k, per=self.per,
+        launch.kernel = identified(QDotKernel(
+            k.name, k.params, k.pid, k.body, accs=accs, row=row, column=column, weights=weights, format=op.format, k=op.k, per=self.per,
             tiles=self.tiles, warps=self.warps, eps=eps, x=given.get("x"), norm=given.get("norm"), codes=given.get("codes"),
             scales=given.get("scales"), sums=given.get("sums"),
-            norm_early=norm is not None and self.place(norm.operands[1]).buffer.kind in FIXED)  # fmt: skip
+            norm_early=norm is not None and self.place(norm.operands[1]).buffer.kind in FIXED))  # fmt: skip
         return launch
 
     def _rows_left(self, call: Call, r: Ix) -> Ix | int | None:

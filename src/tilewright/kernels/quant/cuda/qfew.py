@@ -13,7 +13,7 @@ from ....ops.packed.quant_product import QProduct
 from ....tile.builder import Ix, Tile
 from ....tile.ir import INDEX, TileType, Var
 from ...call import Call
-from ...cuda.kernel import QFewKernel
+from ...cuda.kernel import QFewKernel, identified
 from ...launch import Launch, Word
 from ...region import Evaluator, Operand, Region, narrow
 from ...template import region_bytes, region_flops
@@ -88,8 +88,8 @@ def few_launch(region: Region, p: Plan, tiles: int) -> Launch:
         -(-strips // p.per) * p.cluster * ceildiv(rows, 8 * tiles), flops=region_flops(region), bytes_=region_bytes(region),
         note=f"product, {op.format} by mma.bf16, {8 * tiles} rows, {p.per} strips of {p.cluster} blocks")  # fmt: skip
     k = launch.kernel
-    launch.kernel = QFewKernel(
-        f"{k.name}_{op.k}_{tiles}x{p.per}x{p.warps}x{p.groups}x{p.cluster}", k.params, k.pid, k.body, acc=acc, row=row, column=column,
+    launch.kernel = identified(QFewKernel(
+        k.name, k.params, k.pid, k.body, acc=acc, row=row, column=column,
         weights=matrix.var, x=xs.var, format=op.format, k=op.k, tiles=tiles, per=p.per, warps=p.warps, groups=p.groups,
-        cluster=p.cluster, sets=2 if f.low == 4 and p.cluster > 1 else 1)  # fmt: skip
+        cluster=p.cluster, sets=2 if f.low == 4 and p.cluster > 1 else 1))  # fmt: skip
     return launch

@@ -21,7 +21,7 @@ from ....ops.packed.quant_product import QProduct
 from ....tile.builder import Ix, Tile
 from ....tile.ir import INDEX, TileType, Var
 from ...call import Call
-from ...cuda.kernel import QGemmKernel
+from ...cuda.kernel import QGemmKernel, identified
 from ...launch import Launch, Packed, Variant, Word
 from ...region import Evaluator, Operand, Region, narrow
 from ...template import Reason, Template, region_bytes, region_flops
@@ -183,8 +183,8 @@ def _launch(region: Region, shape: Shape) -> Launch:
         groups * -(-strips // per) * splits, flops=region_flops(region), bytes_=region_bytes(region),
         note=f"product, {op.format} by {'wgmma' if wgmma else 'mma'}.bf16, tiles of {tile} rows and {width} columns")  # fmt: skip
     k, (tall, wide) = launch.kernel, (1, tile // 8) if wgmma else SHAPES[per, tile]
-    launch.kernel = QGemmKernel(
-        f"{k.name}_{op.k}_{per}x{tile}{'_w' if wgmma else ''}{splits if splits > 1 else ''}", k.params, k.pid, k.body,
+    launch.kernel = identified(QGemmKernel(
+        k.name, k.params, k.pid, k.body,
         acc=acc, row=row, column=column, weights=matrix.var, x=xs.var, format=op.format, k=op.k, strips=per, rows=tile,
-        tall=tall, wide=wide, wgmma=wgmma, warps=per if wgmma else 8, splits=splits)  # fmt: skip
+        tall=tall, wide=wide, wgmma=wgmma, warps=per if wgmma else 8, splits=splits))  # fmt: skip
     return launch

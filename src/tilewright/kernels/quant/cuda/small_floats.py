@@ -15,22 +15,14 @@ import ml_dtypes
 import numpy as np
 
 from ....ops import quant
-from ....ops.quant.ternary import E2M1, _e8m0_half
-from ..strips import StripFormat
+from ....ops.quant.formats import E2M1
+from ..strips import strip_format
 
 Array = np.ndarray[Any, Any]
-SMALL = {
-    f.name: f
-    for f in (
-        StripFormat("MXFP4", 32, 4, 0, 0, 1, False, False),
-        StripFormat("NVFP4", 64, 4, 0, 0, 2, False, False),
-        StripFormat("F8_E4M3", 128, 8, 0, 0, 1, False, False),
-        StripFormat("F8_E5M2", 128, 8, 0, 0, 1, False, False),
-    )
-}
+SMALL = {name: strip_format(quant.by_name(name)) for name in ("MXFP4", "NVFP4", "F8_E4M3", "F8_E5M2")}
 NVFP4_SCALE = 2.0**119  # an unsigned e4m3 seven bits into the exponent of an f32 is 2**-120 of its value; codes are twice theirs
 PER_SCALE = 4  # blocks of 32 columns with one scale, of eight-bit floats
-TABLE = tuple(int(x) for x in E2M1)
+TABLE = E2M1
 
 
 def scale_bytes(name: str, blocks: int) -> int:
@@ -41,18 +33,19 @@ def scale_bytes(name: str, blocks: int) -> int:
 def split_small(name: str, b: Array, blocks: int) -> tuple[Array, Array]:
     """Codes u8[rows, blocks of the file, elements] and scales u8[rows, bytes] of raw blocks u8[rows, blocks of the file, bytes]; a unit
     has `blocks` blocks of 32."""
-    rows = len(b)
+    rows, fmt = len(b), quant.by_name(name)
+    flat = np.ascontiguousarray(b).reshape(-1, fmt.bytes)
+    codes = fmt.q.unpack(flat).reshape(*b.shape[:2], fmt.elements)
+    assert fmt.scale is not None
     if name == "MXFP4":
-        codes = np.concatenate([b[..., 1:] & np.uint8(15), b[..., 1:] >> np.uint8(4)], axis=-1)
-        scales = _e8m0_half(b[..., 0]).astype(ml_dtypes.bfloat16).view(np.uint8).reshape(rows, -1)
+        scales = fmt.scale.numbers(flat).astype(ml_dtypes.bfloat16).view(np.uint8).reshape(rows, -1)
         if blocks == 1:  # a row's scales are words
             scales = np.pad(scales.reshape(rows, -1, 2), ((0, 0), (0, 0), (0, 2))).reshape(rows, -1)
         return codes, scales
     if name == "NVFP4":
-        parts = b[..., 4:].reshape(*b.shape[:-1], 4, 1, 8) >> np.array([0, 4], np.uint8)[:, None]
-        d = np.where(b[..., :4] == 127, np.uint8(0), b[..., :4] & np.uint8(127))  # as the dequantiser reads them
-        return (parts & np.uint8(15)).reshape(*b.shape[:-1], 64), d.reshape(rows, -1)
-    codes, d = b[..., 4:], np.ascontiguousarray(b[..., :4]).view(np.float32)
+        raw = fmt.scale.real.bits.unpack(flat)
+        return codes, np.where(raw == 127, np.uint8(0), raw & np.uint8(127)).reshape(rows, -1)  # as the dequantiser reads them
+    d = fmt.scale.numbers(flat).reshape(*b.shape[:2], 1)
     if name == "F8_E4M3":
         d = np.where(((codes & np.uint8(127)) == 127).any(axis=-1, keepdims=True), np.float32(np.nan), d)
     repeated = np.repeat(d, max(1, PER_SCALE // blocks), axis=1)
@@ -73,6 +66,3 @@ def blocks_at_once(name: str) -> int:
 
 def is_small(name: str) -> bool:
     return name in SMALL
-
-
-assert all(quant.by_name(n).elements == f.elements for n, f in SMALL.items())

@@ -16,7 +16,7 @@ from ....ir.layout import Layout
 from ....ops.index.sampling import Sample as SampleOp
 from ....tile.ir import Var
 from ...call import Call
-from ...cuda.kernel import SimtKernel
+from ...cuda.kernel import SimtKernel, identified
 from ...launch import Buffer, Launch
 from ...region import Operand, Region
 from ...template import Reason, Template, alone, region_bytes, region_flops
@@ -78,7 +78,7 @@ class CudaSample(Template):
             views[name] = call.view(name, dtype, buffer, Layout.contiguous((rows, count)), write=True).var
         launch = call.finish(rows, flops=region_flops(region), bytes_=region_bytes(region), note="one block a row")
         k = launch.kernel
-        launch.kernel = SampleKernel(f"{k.name}_{size}", k.params, k.pid, k.body, size=size, **views)
+        launch.kernel = identified(SampleKernel(k.name, k.params, k.pid, k.body, size=size, **views))
         return [launch]
 
 

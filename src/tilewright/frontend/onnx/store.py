@@ -1,0 +1,240 @@
+"""Compiled ONNX models in the code cache: a start from it reads the file, but neither parses nor imports it, and loads no compiler.
+
+The key covers the file's bytes, what the caller asked for, the machine and the source of this package. Weights that lie in the file (or in
+its external data) as kernels' constants have them stay there: an entry says where, and holds what passes made of others. Models whose
+entries would be large, and those that are several segments, are imported anew at each start.
+"""
+from __future__ import annotations
+
+import bisect
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...build.code import link
+from ...build.packing import pack_constants
+from ...core.config import load as load_config
+from ...core.dtypes import dtype
+from ...core.errors import STRANGE, TilewrightError
+from ...core.hashing import blake2b
+from ...core.target_spec import TargetSpec
+from ...core.validation import Level
+from ...ir.types import TensorType
+from ...kernels.launch import Packed
+from ...runtime.archive.entry import Data, Tiles, entry_bytes, package_state, packed_tiles, read_entry, target_text
+from ...runtime.archive.program_data import (
+    interface_data,
+    packed_data,
+    program_data,
+    read_interface,
+    read_packed,
+    read_program,
+    read_signature,
+    signature_data,
+)
+from ...runtime.archive.session import Stored
+from ...runtime.executable import Executable
+from ...runtime.session import Model, Session
+from ...target.cpu.cache import CodeCache
+from .load import Source
+
+if TYPE_CHECKING:
+    from ...ir.graph import Graph
+    from .session import Imported
+
+VERSION = 1
+SHARE = 8  # an entry takes at most this part of the cache
+FORMS = ("plain", "panels", "words", "taps", "folded", "filters")  # that are packed without kernels of their own
+
+
+def key_of(source: Source, target: TargetSpec, *options: object) -> str | None:
+    """The name of a model's entry; None for a model that has none."""
+    if source.data is None or target.kind != "cpu":
+        return None
+    digest = blake2b(source.data, digest_size=20)
+    parts = ["onnx program", str(VERSION), package_state(), target_text(target), source._name, load_config().winograd, *map(repr, options)]
+    digest.update("\0".join(parts).encode())
+    return digest.hexdigest()
+
+
+def save(key: str, session: Session, imported: Imported) -> None:
+    """Store the program of a session just compiled."""
+    executable, source, model = session.executable, imported.source, session.model
+    cache = CodeCache()
+    if executable is None or source.data is None or any(c.packed.form not in FORMS for c in executable.program.constants):
+        return
+    places, blobs = _Places(imported), list[bytes]()
+    constants = [{"packed": packed_data(c.packed), "name": c.data.name, **_described(c.data, places, blobs)}
+                 for c in executable.program.constants]
+    if sum(map(len, blobs)) > cache.limit // SHARE:
+        return
+    files = [[name, (s := (source.folder / name).stat()).st_size, s.st_mtime_ns] for name in source.locations] if source.folder else []
+    header: Data = {
+        "interface": interface_data(session.interface), "signature": signature_data(model.signature), "name": model.name,
+        "program": program_data(executable.program, executable.code.symbols), "constants": constants, "passes": model.passes,
+        "objects": list(executable.code.objects), "files": files, "arguments": imported.arguments, "notes": model.notes,
+    }
+    cache.put(key, entry_bytes(header, [[packed_tiles(executable.code.tiles)], blobs, list(executable.code.objects.values())]))
+
+
+def load(key: str, source: Source, target: TargetSpec, graph: Callable[[], Graph], *, level: Level, threads: int | None) -> Session | None:
+    """The session of a stored program; None when there is none. `graph` makes the graph after the passes, should somebody ask for it."""
+    data = CodeCache().get(key)
+    if data is None:
+        return None
+    try:
+        return _session(memoryview(data), source, target, graph, level, threads)
+    except (TilewrightError, *STRANGE, OSError, struct.error):
+        return None  # written by something else, or files have changed: compiled again and overwritten
+
+
+def _session(data: memoryview, source: Source, target: TargetSpec, graph: Callable[[], Graph], level: Level,
+             threads: int | None) -> Session | None:
+    header, ((tiles,), blobs, objects) = read_entry(data)
+    for name, size, time in header["files"]:
+        found = source.path_of(name, name).stat()
+        if [found.st_size, found.st_mtime_ns] != [size, time]:
+            return None
+    interface, reader = read_interface(header["interface"])
+    constants = [_Weight(str(e["name"]), read_packed(e["packed"]), _array(e, source, blobs)) for e in header["constants"]]
+    program, symbols = read_program(header["program"], constants, reader)
+    code = link(symbols, {name: bytes(o) for name, o in zip(header["objects"], objects, strict=True)})
+    code.tiles, code.checked = Tiles(bytes(tiles)), target.checks
+    storages = pack_constants(program.constants)
+    for c, storage in zip(program.constants, storages, strict=True):  # the file's bytes are not needed any more
+        c.data = Stored(c.data.name, c.data.type, c.packed, storage)  # type: ignore[assignment]
+
+    def made() -> Graph:
+        """The program learns which constant of the graph is its own."""
+        from ...ir.text import constants_of
+
+        found = graph()
+        own = {d.name: d for d in constants_of(found).values()}
+        for c in program.constants:
+            same = own.get(c.data.name)
+            c.data = same if same is not None and same.type == c.data.type else c.data
+        return found
+
+    model = Model(str(header["name"]), made, read_signature(header["signature"], reader, interface), target, level, framework="numpy")
+    model.stored_interface, model.passes, model.notes = interface, header["passes"], header["notes"]
+    session = Session(model, Executable(program, interface, code, storages), threads=threads)
+    session.arguments = header["arguments"]
+    return session
+
+
+@dataclass(eq=False)
+class _Weight:
+    """What `read_program` and `pack_constants` want to know of a constant."""
+
+    name: str
+    packed: Packed
+    array: np.ndarray[Any, Any]
+
+    @property
+    def type(self) -> TensorType:
+        return TensorType(dtype(self.array.dtype), tuple(map(int, self.array.shape)))
+
+
+# --- where weights lie
+
+
+class _Places:
+    """Memory of a model's initializers, and which bytes of which file it holds."""
+
+    def __init__(self, imported: Imported) -> None:
+        source, found = imported.source, list[tuple[int, int, str, int]]()
+        inside = dict(initializers(memoryview(source.data or b"")))
+        names = {str(p): name for p, name in zip(source._maps, source.locations, strict=True)}
+        for path, data in source._maps.items():
+            found.append((data.__array_interface__["data"][0], data.nbytes, names[str(path)], 0))
+        for i, tensor in enumerate(source.proto.graph.initializer):
+            array = imported.program.constants.get(tensor.name)
+            offset, nbytes = inside.get(i, (0, -1))
+            if isinstance(array, np.ndarray) and array.nbytes == nbytes and array.flags.c_contiguous and nbytes:
+                found.append((array.__array_interface__["data"][0], nbytes, "", offset))
+        self.found = sorted(found)
+        self.keys = [start for start, *_ in self.found]
+
+    def of(self, array: np.ndarray[Any, Any]) -> list[Any] | None:
+        """[file, offset, strides] of an array over one of them."""
+        at = array.__array_interface__["data"][0]
+        i = bisect.bisect_right(self.keys, at) - 1
+        if i < 0 or not array.size or any(s < 0 for s in array.strides):
+            return None
+        start, nbytes, name, offset = self.found[i]
+        last = at + sum((n - 1) * s for n, s in zip(array.shape, array.strides, strict=True)) + array.itemsize
+        return [name, offset + at - start, list(array.strides)] if last <= start + nbytes else None
+
+
+def _described(data: Any, places: _Places, blobs: list[bytes]) -> Data:
+    """How to make a constant again."""
+    from ...ops.structure import Joined, Seen
+
+    kind: Data = {"dtype": data.type.dtype.name, "shape": list(data.type.shape)}
+    if isinstance(data, Seen):
+        return {**kind, "seen": _described(data.of, places, blobs)}
+    if isinstance(data, Joined):
+        return {"joined": [_described(p, places, blobs) for p in data.parts], "axis": data.axis}
+    array = data.array
+    place = places.of(array)
+    if place is not None:
+        return {**kind, "place": place}
+    blobs.append(np.ascontiguousarray(array).tobytes())
+    return {**kind, "blob": len(blobs) - 1}
+
+
+def _array(entry: Data, source: Source, blobs: list[memoryview]) -> np.ndarray[Any, Any]:
+    if "joined" in entry:
+        return np.concatenate([_array(e, source, blobs) for e in entry["joined"]], entry["axis"])
+    kind, shape = dtype(entry["dtype"]).np, tuple(entry["shape"])
+    if "seen" in entry:
+        return _array(entry["seen"], source, blobs).view(kind).reshape(shape)
+    if "blob" in entry:
+        return np.frombuffer(blobs[entry["blob"]], np.uint8).copy().view(kind).reshape(shape)
+    name, offset, strides = entry["place"]
+    data: Any = source.mapped(source.path_of(name, name)) if name else source.data
+    view: np.ndarray[Any, Any] = np.ndarray(shape, kind, data, offset, strides)
+    packed = entry.get("packed", ["part"])[0] != "plain"  # a plain one would keep the whole file in memory
+    return view if view.flags.aligned and packed else view.copy()
+
+
+def initializers(data: memoryview) -> Iterator[tuple[int, tuple[int, int]]]:
+    """(number, (offset, size)) of initializers whose elements lie in the file as raw data."""
+    for field, start, end in _fields(data, 0, len(data)):
+        if field == 7:  # ModelProto.graph
+            number = 0
+            for inner, a, b in _fields(data, start, end):
+                if inner == 5:  # GraphProto.initializer
+                    raw = [(p, q) for f, p, q in _fields(data, a, b) if f == 9]  # TensorProto.raw_data
+                    if raw:
+                        yield number, (raw[-1][0], raw[-1][1] - raw[-1][0])
+                    number += 1
+
+
+def _fields(data: memoryview, at: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """(field, first byte, last byte + 1) of the fields of a protocol buffer that have a length; others are passed over."""
+    def varint() -> int:
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte = data[at]
+            at += 1
+            value |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return value
+
+    while at < end:
+        tag = varint()
+        kind = tag & 7
+        if kind == 0:
+            varint()
+        elif kind == 2:
+            size = varint()
+            yield tag >> 3, at, at + size
+            at += size
+        else:
+            at += {1: 8, 5: 4}[kind]

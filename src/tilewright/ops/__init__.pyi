@@ -1,0 +1,145 @@
+"""Written by `make docs` from what the package offers; do not edit."""
+from . import functions as functions
+from .attention.backward import AttentionBackward as AttentionBackward
+from .attention.forward import Attention as Attention, Rope as Rope
+from .attention.paged import PagedAttention as PagedAttention
+from .attention.q8_cache import Q8Attention as Q8Attention, Q8Blocks as Q8Blocks
+from .attention.saved import AttentionSaved as AttentionSaved
+from .base import Op as Op, REGISTRY as REGISTRY, Traits as Traits
+from .complex.parts import (
+    Complex as Complex, Imag as Imag, Real as Real,
+    ViewAsComplex as ViewAsComplex, ViewAsReal as ViewAsReal
+)
+from .control.calls import Checkpoint as Checkpoint, Fence as Fence, StopGradient as StopGradient
+from .control.custom import CustomForward as CustomForward, CustomJvp as CustomJvp, CustomVjp as CustomVjp
+from .control.flow import Cond as Cond, Scan as Scan, While as While
+from .families import (
+    Binary as Binary, Composite as Composite, Contraction as Contraction,
+    Elementwise as Elementwise, General as General, Reduction as Reduction, Unary as Unary, View as View
+)
+from .fourier.rows import DftRows as DftRows, RealDft as RealDft, RealDftBack as RealDftBack
+from .fourier.transforms import Dft as Dft, DftColumns as DftColumns
+from .fused import Fused as Fused
+from .index.bags import BagSum as BagSum
+from .index.indexing import (
+    Concat as Concat, Gather as Gather, GatherAlongAxis as GatherAlongAxis,
+    Index as Index, Pad as Pad, TopK as TopK
+)
+from .index.sampling import Sample as Sample
+from .index.scatter import Scatter as Scatter, ScatterAdd as ScatterAdd
+from .index.scatter_along import ScatterAlong as ScatterAlong
+from .index.sorting import ArgSort as ArgSort, Sort as Sort
+from .linalg.derived import Det as Det, Pinv as Pinv
+from .linalg.eigenvalues import Eig as Eig
+from .linalg.factors import Cholesky as Cholesky, Qr as Qr
+from .linalg.reflections import Geqrf as Geqrf
+from .linalg.spectra import Eigh as Eigh, Svd as Svd
+from .linalg.systems import Lu as Lu, Solve as Solve, TriangularSolve as TriangularSolve
+from .matmul.contractions import Conv as Conv, Matmul as Matmul
+from .matmul.grouped import GroupedGemm as GroupedGemm, GroupedMatmul as GroupedMatmul, GroupedOuter as GroupedOuter
+from .matmul.int_products import (
+    IntConv as IntConv, IntDot as IntDot, IntMatmul as IntMatmul,
+    PackWords as PackWords, Requantise as Requantise
+)
+from .matmul.winograd import WinogradConv as WinogradConv
+from .packed.affine_quant import Dequantise as Dequantise, LoraMatmul as LoraMatmul, Quantise as Quantise
+from .packed.backward import QExpertsBack as QExpertsBack, QMatmulBack as QMatmulBack
+from .packed.fake_quant import FakeQuantise as FakeQuantise, FakeQuantiseLsq as FakeQuantiseLsq
+from .packed.products import QExperts as QExperts, QGather as QGather, QMatmul as QMatmul
+from .packed.quant_dot import QDot as QDot, QExpertsDot as QExpertsDot, QuantiseRows as QuantiseRows
+from .packed.quant_product import QProduct as QProduct
+from .pointwise.activations import (
+    Elu as Elu, Gelu as Gelu, Hardsigmoid as Hardsigmoid,
+    Hardswish as Hardswish, LeakyRelu as LeakyRelu, Mish as Mish, Relu as Relu, Silu as Silu,
+    Softplus as Softplus
+)
+from .pointwise.binary import (
+    Add as Add, BitwiseAnd as BitwiseAnd, BitwiseOr as BitwiseOr,
+    BitwiseXor as BitwiseXor, Div as Div, FloorDivide as FloorDivide, Maximum as Maximum, Minimum as Minimum,
+    Mul as Mul, Pow as Pow, Remainder as Remainder, Sub as Sub, Where as Where
+)
+from .pointwise.casts import (
+    BitwiseNot as BitwiseNot, Cast as Cast, IsInf as IsInf, IsNan as IsNan,
+    LogicalNot as LogicalNot
+)
+from .pointwise.compare import (
+    Compare as Compare, Equal as Equal, Greater as Greater,
+    GreaterEqual as GreaterEqual, Less as Less, LessEqual as LessEqual, LogicalAnd as LogicalAnd,
+    LogicalOr as LogicalOr, LogicalXor as LogicalXor, NotEqual as NotEqual
+)
+from .pointwise.elementwise import (
+    Abs as Abs, Cos as Cos, Erf as Erf, Exp as Exp, Expm1 as Expm1,
+    Log as Log, Log1p as Log1p, Neg as Neg, Reciprocal as Reciprocal, Rsqrt as Rsqrt, Sigmoid as Sigmoid,
+    Sign as Sign, Sin as Sin, Sqrt as Sqrt, Square as Square, Tan as Tan, Tanh as Tanh
+)
+from .pointwise.float_bits import (
+    Copysign as Copysign, Gcd as Gcd, Hypot as Hypot, Lcm as Lcm,
+    Nextafter as Nextafter, Signbit as Signbit
+)
+from .pointwise.hyperbolic import (
+    Acos as Acos, Acosh as Acosh, Asin as Asin, Asinh as Asinh,
+    Atan as Atan, Atan2 as Atan2, Atanh as Atanh, Cosh as Cosh, Exp2 as Exp2, Log10 as Log10, Log2 as Log2,
+    Sinh as Sinh
+)
+from .pointwise.rounding import Ceil as Ceil, Floor as Floor, Round as Round, Trunc as Trunc
+from .pointwise.shifts import BitwiseLeftShift as BitwiseLeftShift, BitwiseRightShift as BitwiseRightShift
+from .random.philox import RandomBits as RandomBits, RandomNormal as RandomNormal, RandomUniform as RandomUniform
+from .row_map import RowMap as RowMap
+from .rows.cumulative import CumProd as CumProd, CumSum as CumSum
+from .rows.losses import SoftmaxCrossEntropy as SoftmaxCrossEntropy
+from .rows.norm_backward import NormBackward as NormBackward
+from .rows.norms import (
+    BatchNorm as BatchNorm, GroupNorm as GroupNorm, LayerNorm as LayerNorm,
+    LogSoftmax as LogSoftmax, RmsNorm as RmsNorm, Softmax as Softmax
+)
+from .rows.pool_indices import MaxPoolIndices as MaxPoolIndices
+from .rows.pooling import AvgPool as AvgPool, MaxPool as MaxPool, Pool as Pool
+from .rows.reductions import (
+    All as All, Any_ as Any_, ArgMax as ArgMax, ArgMin as ArgMin,
+    LogSumExp as LogSumExp, Max as Max, Mean as Mean, Min as Min, Prod as Prod, Sum as Sum, Var as Var
+)
+from .rows.resize import AdaptivePool as AdaptivePool, Resize as Resize
+from .scan.delta_net import GatedDeltaRule as GatedDeltaRule
+from .scan.delta_net_backward import GatedDeltaRuleBackward as GatedDeltaRuleBackward
+from .scan.selective_scan import SelectiveScan as SelectiveScan, SelectiveScanBackward as SelectiveScanBackward
+from .sources import DimValue as DimValue, Iota as Iota, Positions as Positions
+from .special.bessel import (
+    AiryAi as AiryAi, BesselJ0 as BesselJ0, BesselJ1 as BesselJ1,
+    BesselY0 as BesselY0, BesselY1 as BesselY1, ModifiedBesselK0 as ModifiedBesselK0,
+    ModifiedBesselK1 as ModifiedBesselK1, ScaledModifiedBesselK0 as ScaledModifiedBesselK0,
+    ScaledModifiedBesselK1 as ScaledModifiedBesselK1, SphericalBesselJ0 as SphericalBesselJ0
+)
+from .special.functions import (
+    Digamma as Digamma, Erfc as Erfc, Erfcx as Erfcx, Erfinv as Erfinv,
+    I0 as I0, I0e as I0e, I1 as I1, I1e as I1e, Lgamma as Lgamma, LogNdtr as LogNdtr, Ndtri as Ndtri,
+    Polygamma as Polygamma, Zeta as Zeta
+)
+from .special.incomplete_gamma import Igamma as Igamma, Igammac as Igammac
+from .special.polynomials import OrthogonalPolynomial as OrthogonalPolynomial
+from .splats import (
+    SplatBin as SplatBin, SplatRasterize as SplatRasterize,
+    SplatRasterizeBackward as SplatRasterizeBackward
+)
+from .state import UpdateSlice as UpdateSlice
+from .structure import (
+    Constant as Constant, ConstantData as ConstantData, Input as Input,
+    Joined as Joined, Seen as Seen
+)
+from .views import (
+    Expand as Expand, Flip as Flip, Reshape as Reshape, Slice as Slice, Split as Split,
+    Transpose as Transpose
+)
+from .functions import (
+    abs_ as abs_, add as add, apply as apply, broadcast_batch as broadcast_batch,
+    cast as cast, concat as concat, count as count, dim_value as dim_value, div as div, equal as equal,
+    erf as erf, exp as exp, expand as expand, expm1 as expm1, extent as extent, flip as flip, full as full,
+    gather as gather, gelu as gelu, greater as greater, greater_equal as greater_equal, iota as iota,
+    less as less, less_equal as less_equal, log as log, log1p as log1p, logical_and as logical_and,
+    logical_not as logical_not, logical_or as logical_or, matmul as matmul, max_ as max_, maximum as maximum,
+    mean as mean, minimum as minimum, mul as mul, neg as neg, one as one, pad as pad, pow_ as pow_,
+    relu as relu, reshape as reshape, rsqrt as rsqrt, scalar as scalar, scatter_add as scatter_add,
+    sigmoid as sigmoid, silu as silu, slice_ as slice_, softmax as softmax, softplus as softplus,
+    split as split, sqrt as sqrt, square as square, sub as sub, sum_ as sum_, sum_to as sum_to, tanh as tanh,
+    transpose as transpose, where as where, zeros as zeros
+)
+Any = Any_

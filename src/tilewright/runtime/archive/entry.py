@@ -1,0 +1,89 @@
+"""Entries of the code cache that hold a whole program: plain data, and groups of pieces of bytes. An entry is trusted as the object code
+beside it is: the folder is the user's own."""
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import os
+import struct
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ...core.hashing import blake2b
+from ...core.target_spec import TargetSpec
+
+Data = dict[str, Any]
+
+
+def entry_bytes(header: Data, groups: list[list[bytes]]) -> bytes:
+    """An entry: plain data, and groups of pieces of bytes."""
+    text = json.dumps({**header, "sizes": [[len(b) for b in g] for g in groups]}, separators=(",", ":")).encode()
+    return struct.pack("<Q", len(text)) + b"".join([text, *(b for g in groups for b in g)])
+
+
+def read_entry(data: memoryview) -> tuple[Data, list[list[memoryview]]]:
+    (n_text,) = struct.unpack_from("<Q", data)
+    at = 8 + n_text
+    header: Data = json.loads(bytes(data[8:at]))
+    pieces: list[list[memoryview]] = []
+    for sizes in header["sizes"]:
+        pieces.append([])
+        for n in sizes:
+            pieces[-1].append(data[at : at + n])
+            at += n
+    if at != len(data):
+        raise ValueError("an entry that is too short or too long")
+    return header, pieces
+
+
+def target_text(target: TargetSpec) -> str:
+    """All that a target says, for keys."""
+    fields = [(f.name, getattr(target, f.name)) for f in dataclasses.fields(target)]
+    return repr([(name, sorted(v) if isinstance(v, frozenset) else v) for name, v in fields])
+
+
+@functools.cache
+def package_state() -> str:
+    """The state of this package's own files: sizes and times, since reading them all would take longer than the rest."""
+    root = str(Path(__file__).parents[2])
+    found = sorted((path[len(root):], (s := os.stat(path)).st_size, s.st_mtime_ns) for path in _files(root))
+    return blake2b(repr(found).encode(), digest_size=10).hexdigest()
+
+
+def _files(folder: str) -> list[str]:
+    paths: list[str] = []
+    with os.scandir(folder) as entries:
+        for e in entries:
+            if e.name.endswith(".py"):
+                paths.append(e.path)
+            elif e.is_dir() and e.name != "__pycache__":
+                paths += _files(e.path)
+    return paths
+
+
+def packed_tiles(tiles: Mapping[str, str]) -> bytes:
+    return zlib.compress(json.dumps(dict(tiles)).encode(), 1)
+
+
+class Tiles(Mapping[str, str]):
+    """Tile IR by symbol, unpacked when a report asks for it."""
+
+    def __init__(self, packed: bytes) -> None:
+        self._packed = packed
+
+    @functools.cached_property
+    def _texts(self) -> dict[str, str]:
+        found: dict[str, str] = json.loads(zlib.decompress(self._packed))
+        return found
+
+    def __getitem__(self, symbol: str) -> str:
+        return self._texts[symbol]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._texts)
+
+    def __len__(self) -> int:
+        return len(self._texts)

@@ -1,0 +1,147 @@
+"""The stub files that type checkers and editors read: what `tw.` and `tilewright.ops` offer when they run, with signatures.
+
+`make docs` (`pytest tests/docs --update-goldens`) writes them; a test says when one is out of date.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from math import isfinite
+from typing import Any
+
+import tilewright as tw
+from tests.meta.source import PACKAGE
+from tilewright import ops
+from tilewright.array import fft, functions, linalg, random
+from tilewright.array.api import info
+from tilewright.transform.lib import ALIASES, FUNCTIONS
+from tilewright.transform.lib.random import FUNCTIONS as RANDOM
+
+KNOWN = {"Any", "Array", "ArrayLike", "Callable", "Mapping", "None", "Sequence", "bool", "builtins", "dict", "float", "int", "list", "np",
+         "str", "tuple", "dtype", "ndarray"}
+READ_AS = {"bool": "builtins.bool", "Value": "Array", "Tracer": "Array", "Fn": "Callable[..., Any]", "Argnums": "int | Sequence[int]"}
+SEVERAL = {"cond", "fori_loop", "while_loop", "scan", "gradient", "load_arrays", "unique", "fake_quantise", "fake_quantise_lsq",
+           "gated_delta_rule", "selective_scan", "where", "custom_op"}  # what they return depends on what they are given
+OPERANDS = {"x", "x1", "x2", "y", "a", "b", "q", "k", "v", "weight", "bias", "mask", "indices", "condition", "ids", "scale", "zero"}
+HEADER = '''"""Written by `make docs` from what the package offers; do not edit."""
+'''
+
+
+def annotation(found: Any, fallback: str = "Any") -> str:
+    """An annotation in names that the stub knows."""
+    text = found if isinstance(found, str) else getattr(found, "__name__", "") if isinstance(found, type) else ""
+    text = re.sub(r"\b(\w+)\b", lambda m: READ_AS.get(m[1], m[1]), text)
+    return text if text and text != "Any" and set(re.findall(r"[A-Za-z_]\w*", text)) <= KNOWN else fallback
+
+
+def parameter(p: inspect.Parameter) -> str:
+    kind = annotation(p.annotation, "ArrayLike" if p.name in OPERANDS and p.default in (p.empty, ...) else "Any")
+    star = {p.VAR_POSITIONAL: "*", p.VAR_KEYWORD: "**"}.get(p.kind, "")
+    plain = p.default is None or (isinstance(p.default, (bool, int, str)) or (isinstance(p.default, float) and isfinite(p.default)))
+    default = "" if p.default is p.empty else f" = {p.default!r}" if plain else " = ..."
+    if p.default is None and kind != "Any" and "None" not in kind:
+        kind += " | None"
+    return f"{star}{p.name}: {kind}{default}"
+
+
+def function(name: str, source: Callable[..., Any]) -> str:
+    shown = inspect.signature(source)
+    words: list[str] = []
+    before: Any = None
+    for p in shown.parameters.values():
+        if before is not None and before.kind is p.POSITIONAL_ONLY and p.kind is not p.POSITIONAL_ONLY:
+            words.append("/")
+        if p.kind is p.KEYWORD_ONLY and (before is None or before.kind not in (p.KEYWORD_ONLY, p.VAR_POSITIONAL)):
+            words.append("*")
+        words.append(parameter(p))
+        before = p
+    if before is not None and before.kind is before.POSITIONAL_ONLY:
+        words.append("/")
+    result = annotation(shown.return_annotation, "Any" if name in SEVERAL or shown.return_annotation not in ("Any", "Value") else "Array")
+    return wrapped(f"def {name}(", words, f") -> {result}: ...")
+
+
+def wrapped(start: str, words: Iterable[str], end: str, indent: str = "        ") -> str:
+    lines, line = [], start
+    for i, word in enumerate(words := list(words)):
+        piece = word + (", " if i < len(words) - 1 else "")
+        if len(line) + len(piece) > 110:
+            lines.append(line.rstrip())
+            line = indent
+        line += piece
+    return "\n".join([*lines, line + end])
+
+
+def imports(by_module: Mapping[str, list[str]]) -> list[str]:
+    made = []
+    for module, names in sorted(by_module.items()):
+        words = [f"{n} as {n}" for n in sorted(names)]
+        line = f"from {module} import {', '.join(words)}"
+        made.append(line if len(line) <= 120 else wrapped(f"from {module} import (\n    ", words, "\n)", "    "))
+    return made
+
+
+def source_of(name: str) -> Callable[..., Any]:
+    """The function whose signature a name of `tw.` has: that for Arrays before that for traces."""
+    own = ALIASES.get(name, name)
+    return functions.API.get(name) or FUNCTIONS.get(own) or functions.OFFERED[name]
+
+
+def package_stub() -> str:
+    by_module: dict[str, list[str]] = defaultdict(list)
+    for name, module in tw._LAZY.items():
+        by_module[".array.arrays" if name == "Array" else f".{module}"].append(name)
+    for name, module in tw._MODULES.items():
+        folder, _, _ = module.rpartition(".")
+        by_module[f".{folder}" if folder else "."].append(name)
+    values = [f"{name}: {'np.dtype[Any]' if name in info.DTYPES else 'None' if value is None else 'float'}" for name, value in
+              sorted(info.VALUES.items())]
+    taken = {*tw._LAZY, *tw._MODULES, *info.VALUES}
+    classes = [f"class {n}:\n    def __init__(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> None: ...\n"
+               "    def __call__(self, *args: Any) -> Any: ...\n    def __getattr__(self, name: str) -> Any: ..."
+               for n in ("custom_jvp", "custom_vjp")]
+    made = [function(n, source_of(n)) for n in sorted(functions.names() - taken) if n not in ("custom_jvp", "custom_vjp")]
+    return stub("", [*imports(by_module), "from .core.dims import Expr as Expr", "", "__version__: str", "__array_api_version__: str",
+                     wrapped("__all__ = [", [repr(n) for n in tw.__all__], "]", "           ").replace("'", '"'), *values,
+                     "def Dim(name: str, lo: int = 1, hi: int | None = None) -> Expr: ...",
+                     "def __array_namespace_info__() -> Any: ...", *classes, *made])
+
+
+def stub(package: str, body: list[str]) -> str:
+    head = "import builtins\nfrom collections.abc import Callable, Mapping, Sequence\nfrom typing import Any\n\nimport numpy as np\n"
+    text = "\n".join(body) + "\n"
+    used = [line for line in head.splitlines() if line != "import builtins" or "builtins." in text]
+    return HEADER + "\n".join(used) + "\n" + package + text
+
+
+def module_stub(module: Any, sources: Mapping[str, Callable[..., Any]]) -> str:
+    made = [function(n, sources[n]) for n in module.__all__]
+    return stub("\nfrom .arrays import Array, ArrayLike\n\n", made)
+
+
+def ops_stub() -> str:
+    by_module: dict[str, list[str]] = defaultdict(list)
+    renamed = []
+    for name in set(ops.__all__) - {"REGISTRY", "functions", *ops.functions.__all__}:
+        found = getattr(ops, name)
+        by_module["." + found.__module__.removeprefix("tilewright.ops.")].append(found.__name__)
+        renamed += [] if found.__name__ == name else [f"{name} = {found.__name__}"]
+    by_module[".base"].append("REGISTRY")
+    last = imports({".functions": list(ops.functions.__all__)})  # `ops.matmul` is the function, not the folder
+    return HEADER + "\n".join(["from . import functions as functions", *imports(by_module), *last, *renamed]) + "\n"
+
+
+def stubs() -> dict[Any, str]:
+    """Path -> text."""
+    root = PACKAGE
+    from tilewright.array.api import fft as fft_api
+    from tilewright.array.api import linalg as linalg_api
+    from tilewright.transform.lib.linalg import FUNCTIONS as LINALG
+
+    return {root / "__init__.pyi": package_stub(), root / "ops" / "__init__.pyi": ops_stub(),
+            root / "array" / "linalg.pyi": module_stub(linalg, {**LINALG, **linalg_api.FUNCTIONS}),
+            root / "array" / "fft.pyi": module_stub(fft, {**fft.FUNCTIONS, **fft_api.FUNCTIONS}),
+            root / "array" / "random.pyi": module_stub(random, RANDOM)}

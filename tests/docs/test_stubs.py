@@ -1,0 +1,59 @@
+"""The stub files say what the package offers, and a type checker finds it there."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.docs.stubs import stubs
+from tests.meta.source import PACKAGE, ROOT
+
+
+def test_the_stubs_are_up_to_date(request: pytest.FixtureRequest) -> None:
+    for path, wanted in stubs().items():
+        if request.config.getoption("--update-goldens"):
+            path.write_text(wanted)
+        assert path.read_text() == wanted, f"{path.relative_to(PACKAGE)} is out of date; run make docs"
+
+
+USER = '''
+import numpy as np
+import tilewright as tw
+
+
+@tw.jit
+def step(w: tw.Array, x: tw.ArrayLike) -> tw.Array:
+    return tw.gelu(x @ w, approximate="tanh").sum(axis=0) - 1.0
+
+
+def loss(w: tw.Array, x: tw.Array) -> tw.Array:
+    return tw.mean((tw.exp(-(x @ w)) - 1.0) ** 2)
+
+
+w: tw.Array = tw.zeros((3, 4), dtype=tw.float32)
+slope = tw.grad(loss)(w, tw.asarray(np.ones((2, 3))))
+same: tw.Array = tw.linalg.solve(w, w == 1)
+session: tw.Session = tw.compile(object(), (w,))
+values, places = tw.top_k(w, 2)
+count: int = values.size
+try:
+    tw.exp(w, nonsense=1)  # line 22
+except tw.ShapeError:
+    tw.no_such_function(w)  # line 24
+wrong: int = tw.exp(w)  # line 25
+'''
+
+
+@pytest.mark.slow
+def test_a_type_checker_knows_the_package(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(USER)
+    command = [sys.executable, "-m", "mypy", "--strict", "--python-version", "3.11", "--follow-imports=silent", str(program)]
+    paths = {"MYPYPATH": str(ROOT / "src"), "PATH": ""}
+    run = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=paths, check=False)
+    errors = [line.split(":", 2)[1:] for line in run.stdout.splitlines() if ": error:" in line]
+    assert [(int(line), what.rpartition("[")[2]) for line, what in errors] == [
+        (22, "call-arg]"), (24, "attr-defined]"), (25, "assignment]")], run.stdout + run.stderr
