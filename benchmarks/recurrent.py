@@ -14,6 +14,7 @@ import argparse
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ def decode(args: argparse.Namespace) -> None:
             llm.feed(state, list(range(16)))
             seconds, speed = float("inf"), 0.0
             for _ in range(args.rounds):
-                seconds = min(seconds, best({"step": lambda: llm.feed(state, [5])}, 20)["step"])
+                seconds = min(seconds, best({"step": partial(llm.feed, state, [5])}, 20)["step"])
                 speed = max(speed, bandwidth(llm.session.threads))
             rate = llm.weight_bytes / seconds
             print(f"mamba {format_:5} {llm.weight_bytes / 1e6:7.1f} MB  {1 / seconds:7.1f} tokens/s  {rate / 1e9:6.1f} GB/s of weights, "
@@ -53,17 +54,30 @@ def decode(args: argparse.Namespace) -> None:
 
 
 def module(name: str, layers: int) -> Any:
+    import torch
     import transformers as tf
 
     make = {
         "mamba": lambda: tf.MambaConfig(num_hidden_layers=layers, use_cache=False),
-        "mamba2": lambda: tf.Mamba2Config(hidden_size=768, num_heads=24, head_dim=64, n_groups=1, num_hidden_layers=layers, vocab_size=50288,
-                                          use_cache=False),
+        "mamba2": lambda: tf.Mamba2Config(hidden_size=768, num_heads=24, head_dim=64, n_groups=1, num_hidden_layers=layers,
+                                          vocab_size=50288, use_cache=False),
         "qwen3next": lambda: tf.Qwen3NextConfig(
             hidden_size=768, num_hidden_layers=layers, num_attention_heads=8, head_dim=128, num_experts=8, num_experts_per_tok=2,
             linear_num_key_heads=4, linear_num_value_heads=8, use_cache=False),
     }
-    return tf.AutoModelForCausalLM.from_config(make[name]()).eval()
+
+    class LastLogits(torch.nn.Module):
+        """What a prompt needs: the logits after its last token."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = tf.AutoModelForCausalLM.from_config(make[name]())
+
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = self.model(ids, logits_to_keep=1).logits
+            return out
+
+    return LastLogits().eval()
 
 
 def prompt(args: argparse.Namespace) -> None:
@@ -77,7 +91,7 @@ def prompt(args: argparse.Namespace) -> None:
     print(f"{args.model}: {args.layers} layers, prompt {args.batch}x{args.prompt}; tw.compile {time.perf_counter() - began:.1f} s, "
           f"{len(session.report().data['launches'])} launches")
     with torch.no_grad():
-        want = model(ids).logits
+        want = model(ids)
         calls: dict[str, Callable[[], Any]] = {"tilewright": lambda: session(ids), "eager": lambda: model(ids)}
         if args.compile:
             fast = torch.compile(model)
@@ -85,7 +99,7 @@ def prompt(args: argparse.Namespace) -> None:
             fast(ids)
             print(f"torch.compile {time.perf_counter() - began:.1f} s")
             calls["torch.compile"] = lambda: fast(ids)
-        got = np.asarray(session(ids)["logits"])
+        got = np.asarray(session(ids))
         print(f"largest difference from eager: {np.abs(got - want.numpy()).max() / want.abs().max():.1e} of the largest logit")
         found = best(calls, args.rounds)
     for name, seconds in found.items():

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from .array.from_torch import BEFORE
 from .array.functions import staged
 from .compile import compile as compile_model
 from .core.errors import InputError, UnsupportedError
@@ -23,7 +22,7 @@ from .frontend.onnx.model import Frame, items_of, require_all
 from .frontend.onnx.program import Program, Tensor, declared, input_names
 from .ir.graph import Graph, Value
 from .ir.types import TensorType
-from .passes.base import Log
+from .passes.pipeline import recognised
 from .runtime.session import Session
 from .transform.inline import inline
 from .transform.promote import as_tracer
@@ -236,9 +235,7 @@ class _Function:
         graph.nodes.sort(key=lambda n: n.values[0] not in order)  # inputs first; the sort is stable
         if builder.context.seed is not None:
             raise UnsupportedError(f"onnx: {source.name} draws random numbers; from_onnx takes models that do not")
-        for step in BEFORE:
-            graph = step.run(graph, Log())
-        self.graph: Graph = graph
+        self.graph: Graph = recognised(graph)
 
     def _lifted(self, builder: Builder, weights: Mapping[str, Any]) -> Callable[[str], Any]:
         """Weights become inputs of the graph when they are read."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import ctypes
 import functools
 import operator
 import pickle
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ import torch.utils.dlpack
 
 import tilewright as tw
 from tilewright.array import arrays, machine
+from tilewright.array.api import creation
 from tilewright.core.errors import ArgumentError, ExecutionError, FormatError, InputError
 from tilewright.runtime import dlpack, outputs
 
@@ -120,6 +123,58 @@ def test_eight_lazy_functions_allocate_one_result(monkeypatch: pytest.MonkeyPatc
     assert len(made) == 1
     a = np.asarray(x, np.float64)
     np.testing.assert_allclose(value, np.exp(np.sin(a * 2 + 1) - a) / 3 * a + 1, rtol=1e-6)
+
+
+def _chain(x: Any, y: Any) -> Any:
+    return tw.exp(tw.sin(x * 2 + y) - x) / 3 * y + 1
+
+
+def _sum_of_many(x: Any, y: Any) -> Any:
+    for k in range(12):
+        x = x + tw.full(x.shape, float(k), dtype=tw.float32)
+    return x
+
+
+def _diamond(x: Any, y: Any) -> Any:
+    z = x * y
+    return (z + 1) * (z - 1) + tw.abs(z)
+
+
+def _repeated(x: Any, y: Any) -> Any:
+    for _ in range(60):
+        x = tw.sin(x) * 0.5 + y
+    return x
+
+
+def _centered(x: Any, y: Any) -> Any:
+    x = x * y
+    x = x - tw.mean(x)
+    return x / tw.sqrt(tw.mean(x * x) + 1e-5)
+
+
+@pytest.mark.parametrize(("program", "more"), [(_chain, 0), (_sum_of_many, 4), (_diamond, 0), (_repeated, 0), (_centered, 0)])
+def test_lazy_peaks_are_not_above_eager_ones(program: Any, more: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of twelve temporaries that are added up an expression holds one more than eager operators, which write into them."""
+    live, peaks = [0, 0], []
+
+    def new_array(shape: Any, dtype: Any) -> Any:
+        made = outputs.new_array(shape, dtype)
+        live[0] += made.nbytes
+        live[1] = max(live)
+        weakref.finalize(made, lambda n: live.__setitem__(0, live[0] - n), made.nbytes)
+        return made
+
+    for module in (machine, creation):
+        monkeypatch.setattr(module, "new_array", new_array)
+    x, y = (copied(np.random.default_rng(k).random(1_000_000, np.float32)) for k in range(2))  # too large for the native forms
+    results = []
+    for mode in ("eager", "lazy"):
+        live[:] = 0, 0
+        with tw.lazy() if mode == "lazy" else contextlib.nullcontext():
+            results.append(np.array(program(x, y)))
+        peaks.append(live[1] >> 20)  # of numbers beside arrays nobody speaks
+    np.testing.assert_allclose(results[1], results[0], rtol=1e-5, atol=1e-6)
+    assert 0 < peaks[1] <= peaks[0] + more, peaks
 
 
 def test_lazy_operands_keep_the_values_they_had() -> None:

@@ -57,6 +57,41 @@ def test_operators_read_any_layout(layout: str, dtype: np.dtype[Any]) -> None:
             np.testing.assert_array_equal(np.asarray(ours), theirs, strict=True)
 
 
+SPECIAL = np.array([0.0, -0.0, 1, -1, 2, -2, 3, -3, 0.5, -0.5, np.inf, -np.inf, np.nan, 1e-40, -1e-40, 1e30, -1e30, 5.5, -7.25, 2.0**24])
+
+
+@pytest.mark.skipif(not machine.is_supported(), reason="without native code NumPy's loops serve all")
+@pytest.mark.parametrize("name", ["pow", "remainder", "floor_divide", "fmod", "sinc", "deg2rad", "rad2deg"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=str)
+def test_functions_of_floats_have_special_cases_of_their_own(name: str, dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oracle is NumPy with the standard's special cases, signs of zeros included; no loop of NumPy's runs here."""
+    rng = np.random.default_rng(3)
+    random = rng.standard_normal((2, 4000)) * 10.0 ** rng.integers(-3, 5, (2, 4000))
+    a, b = (np.concatenate([x.ravel(), y]).astype(dtype) for x, y in zip(np.meshgrid(SPECIAL, SPECIAL), random, strict=True))
+    a = np.where(np.arange(a.size) < SPECIAL.size**2, a, np.abs(a)) if name == "pow" else a
+    operands = [a] if name in elementwise.UNARY else [a, b]
+    want = (loops.unary if len(operands) == 1 else loops.binary)(name, *operands, np.dtype(dtype))
+    for kind in ("unary", "binary"):
+        monkeypatch.setattr(loops, kind, lambda *_: pytest.fail("a loop of NumPy's"))
+    for step in (1, 2):
+        got = np.asarray(getattr(tw, name)(*(tw.asarray(x[::step]) for x in operands)))
+        theirs = want[::step]
+        np.testing.assert_array_equal(np.isnan(got), np.isnan(theirs))
+        fine = np.isfinite(theirs)
+        np.testing.assert_array_equal(np.signbit(got[~np.isnan(theirs)]), np.signbit(theirs[~np.isnan(theirs)]))
+        np.testing.assert_array_equal(got[np.isinf(theirs)], theirs[np.isinf(theirs)])
+        loose = name in ("pow", "sinc", "rad2deg")
+        limit = 4 * np.finfo(dtype).eps
+        np.testing.assert_allclose(got[fine], theirs[fine], rtol=limit if loose else 0, atol=1e-3 * limit if name == "sinc" else 0)
+
+
+@pytest.mark.parametrize("dtype", [d.np for d in dt.ALL if d.is_int], ids=str)
+def test_shifts_by_any_count(dtype: np.dtype[Any]) -> None:
+    a, b = np.meshgrid(np.array([0, 1, 3, 100, -1, -100]).astype(dtype), np.array([0, 1, 7, 8, 31, 32, 63, 64, 100, -1, -5]).astype(dtype))
+    np.testing.assert_array_equal(np.asarray(tw.asarray(a) << tw.asarray(b)), a << b)
+    np.testing.assert_array_equal(np.asarray(tw.asarray(a) >> tw.asarray(b)), a >> b)
+
+
 def test_large_operands_are_shared_by_threads() -> None:
     a = numbers((700, 900), np.dtype(np.float32), 1)
     x = tw.asarray(a)
@@ -183,7 +218,7 @@ def test_kernels_are_made_ahead(capsys: pytest.CaptureFixture[str]) -> None:
     from tilewright.cli.main import main
 
     assert main(["warm", "exp", "add", "sum", "pow", "--dtypes", "f32,i32"]) == 0
-    assert "7 kernels are in the cache" in capsys.readouterr().out
+    assert "8 kernels are in the cache" in capsys.readouterr().out
     assert main(["warm", "frobnicate"]) == 1
     assert "no eager function 'frobnicate' has kernels of its own" in capsys.readouterr().err
 

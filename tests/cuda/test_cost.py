@@ -18,7 +18,7 @@ from tests.cuda.launching import graph
 from tilewright.core.dtypes import bf16, f32
 from tilewright.kernels.cuda import templates
 from tilewright.kernels.cuda.groups import Shared
-from tilewright.kernels.matmul.matmul import Matmul
+from tilewright.kernels.matmul.matmul import MatmulTemplate
 from tilewright.runtime.cuda.cost import CHIPS, QUARTER, lint, numbers, predict
 from tilewright.runtime.cuda.profile import _kind
 from tilewright.runtime.cuda.report import describe_launches
@@ -80,7 +80,7 @@ def test_no_launch_that_matters_is_predicted_slow(name: str, arch: str) -> None:
 
 
 def test_a_product_on_single_threads_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(templates, "CUDA_TEMPLATES", [Shared(Matmul()), *templates.CUDA_TEMPLATES])
+    monkeypatch.setattr(templates, "CUDA_TEMPLATES", [Shared(MatmulTemplate()), *templates.CUDA_TEMPLATES])
     g = graph(lambda a, b: o.Matmul()(a, b), (bf16, (512, 512)), (bf16, (512, 512)))
     session: Any = tw.compile(g, target="sm_90a")
     (finding,) = session.report().data["lint"]

@@ -132,11 +132,15 @@ def pass_table() -> list[str]:
     from tilewright.target.cuda.device import cuda_target
 
     rows = ["| pass | leaves behind | can be off |", "|---|---|---|"]
-    everywhere = {p.name for p in pipeline()}
-    for p in pipeline(cuda_target()):
+    cpu, gpu = list(pipeline()), list(pipeline(cuda_target()))
+    known = {p.name for p in gpu}
+    for p in reversed(cpu):  # what runs on CPUs alone stands before what follows it there
+        if p.name not in known:
+            gpu.insert(next(i for i, q in enumerate(gpu) if q.name == cpu[cpu.index(p) + 1].name), p)
+    for p in gpu:
         after = " ".join((p.__doc__ or "").split()).partition("After: ")[2].replace("|", "\\|")
         assert after, f"{p.name} has no contract (Before: … After: …)"
-        where = "" if p.name in everywhere else " (GPU)"
+        where = " (CPU)" if p.name not in known else "" if p.name in {q.name for q in cpu} else " (GPU)"
         rows.append(f"| `{p.name}`{where} | {after} | {'yes' if p.optional else 'no'} |")
     return rows
 

@@ -105,10 +105,19 @@ GRADIENTS: dict[str, tuple[Any, Any]] = {
     "f64": (lambda x: F.layer_norm(x @ x.t(), (3,)), lambda: (r(3, 3, dtype=torch.float64),)),
     "bf16": (lambda x: F.silu(x @ x.t()), lambda: (r(3, 3, dtype=torch.bfloat16),)),
     "some need none": (lambda x, y: x * y.detach() + y.detach().sum(), lambda: (r(3), r(3))),
+    "determinants": (lambda x: (torch.linalg.det(x), torch.linalg.slogdet(x)[1], torch.linalg.det(x.mT)), lambda: (r(2, 3, 3),)),
+    "systems": (lambda x: torch.linalg.solve_ex(x + 5 * torch.eye(3), x + 1)[0], lambda: (r(2, 3, 3),)),
+    "replicated edges": (lambda x: (F.pad(x, (1, 2, 0, 3), "replicate"), F.pad(x[0], (2, 1), "replicate")), lambda: (r(1, 2, 4, 4),)),
+    "antialiased": (lambda x: (F.interpolate(x, (3, 7), mode="bilinear", antialias=True),
+                               F.interpolate(x, (9, 3), mode="bicubic", antialias=True)), lambda: (r(1, 2, 6, 5),)),
+    "masked scatter": (lambda x, s: x.masked_scatter(x > 0, s), lambda: (r(3, 4), r(12))),
+    "deviation of one number": (lambda x: (x.std(unbiased=False), x.var(unbiased=False)), lambda: (r(()),)),
     "integers beside": (lambda x, n: (x * n, n + 1), lambda: (r(3), torch.arange(3))),
 }
 SPLIT = {
     "embedding bag": (lambda w: F.embedding_bag(torch.tensor([[1, 2], [1, 0]]), w), lambda: (r(6, 5),), "_embedding_bag"),
+    "complex systems": (lambda z: torch.linalg.solve_ex(z + 5 * torch.eye(3), z[:, :2] + 1)[0], lambda: (r(3, 3, dtype=torch.complex64),),
+                        "_linalg_solve_ex"),
     "cholesky": (lambda x: torch.linalg.cholesky(x @ x.t() + 3 * torch.eye(3)), lambda: (r(3, 3),), "with_effects"),
     "solve": (lambda x: torch.linalg.solve(x @ x.t() + 3 * torch.eye(3), x), lambda: (r(3, 3),), "with_effects"),
 }
@@ -117,7 +126,8 @@ SPLIT = {
 RARE = ("layer norm, no bias", "layer norm, fixed weight", "instance norm", "conv1d", "conv3d", "grouped", "dilated", "conv, fixed input",
         "transposed 1d", "max pool, unbatched", "max pool 1d", "max pool 3d", "mean pool, ceil", "mean pool, divisor", "mean pool 3d",
         "adaptive 3d", "adaptive max", "nearest", "bicubic", "grouped queries", "multi-head attention", "other losses", "ctc", "functions",
-        "running", "sorted", "moved", "scattered", "grid", "fold", "distances", "prelu and glu", "reductions", "complex numbers")
+        "running", "sorted", "moved", "scattered", "grid", "fold", "distances", "prelu and glu", "reductions", "complex numbers",
+        "replicated edges", "antialiased", "masked scatter", "systems")
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in RARE else n for n in GRADIENTS])

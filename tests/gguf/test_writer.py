@@ -59,8 +59,8 @@ def test_the_command(plain: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
 
 def test_bad_requests_leave_no_file(plain: Path, tmp_path: Path) -> None:
     target = tmp_path / "x.gguf"
-    with pytest.raises(InputError, match="IQ2_XS is not written to GGUF files; those that are: F32 F16"):
-        tw.quantize_gguf(plain, target, "IQ2_XS")
+    with pytest.raises(InputError, match="U4_32 is not written to GGUF files; those that are: F32 F16"):
+        tw.quantize_gguf(plain, target, "U4_32")
     with pytest.raises(InputError, match=r"formats names 'blk\.9\.\*', which no tensor has"):
         tw.quantize_gguf(plain, target, formats={"blk.9.*": "Q8_0"})
     with pytest.raises(InputError, match="the target is the source"):

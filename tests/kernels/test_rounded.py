@@ -13,6 +13,7 @@ from tilewright.core.dims import sym
 from tilewright.core.dtypes import f32
 from tilewright.ir.graph import Graph, Value
 from tilewright.ir.types import TensorType
+from tilewright.kernels.quant import qdot
 from tilewright.ops import LayerNorm, QDot, QuantiseRows, RmsNorm, quant
 from tilewright.ops import functions as F
 from tilewright.ops.base import single
@@ -55,9 +56,11 @@ def test_a_norm(kind: str, also: bool, level: str) -> None:
 
 
 @pytest.mark.parametrize("level", ["native", *(pytest.param(x, marks=pytest.mark.slow) for x in LEVELS[1:])])
-@pytest.mark.parametrize("also", [False, True])
-def test_a_product(also: bool, level: str) -> None:
-    rng, n, k = fresh_rng(), 96, 64
+@pytest.mark.parametrize("also, n, programs", [(False, 96, 8), (True, 96, 0), (False, 128, 0)])
+def test_a_product(also: bool, n: int, programs: int, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`programs` of a thread from which on a matrix is large: with none, four strips are multiplied at once."""
+    monkeypatch.setattr(qdot, "PROGRAMS", programs)
+    rng, k = fresh_rng(), 64
     w = packed("Q4_1", n, k, rng)
 
     def body(g: Graph, v: tuple[Value, ...]) -> tuple[Value, ...]:

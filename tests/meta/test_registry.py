@@ -6,7 +6,11 @@ import pytest
 
 from tilewright.core import dtypes
 from tilewright.ir.types import TensorType
+from tilewright.kernels.select import templates_of
 from tilewright.ops import REGISTRY, Op
+from tilewright.ops.complex.rules import RULES
+from tilewright.target.cpu.host import host_target
+from tilewright.target.cuda.device import cuda_target
 
 PLAIN = sorted(name for name, op in REGISTRY.items() if not op.traits.source and name != "fused")
 
@@ -48,3 +52,20 @@ def test_ops_without_error_samples_reject_nothing(name: str, dtype: dtypes.DType
     made = REGISTRY[name](**ACCEPT_ANY_DTYPE[name])
     inferred = made.infer(TensorType(dtype, (2, 0)))
     assert isinstance(inferred, TensorType) and inferred.shape == (2, 0)
+
+
+def test_no_template_has_the_name_of_an_op() -> None:
+    classes = {op.__name__ for op in REGISTRY.values()}
+    for arch in (None, "sm_90a"):
+        shared = {type(t).__name__ for t in templates_of(cuda_target(arch) if arch else host_target())} & classes
+        assert not shared, shared
+
+
+def test_rules_of_complex_ops_are_those_that_classes_announce() -> None:
+    assert {name for name, op in REGISTRY.items() if op.complex == "rule"} == set(RULES)
+
+
+def test_names_belong_to_one_op() -> None:
+    for fact in ("public", "aten"):
+        words = [w for op in REGISTRY.values() for w in getattr(op, fact).split()]
+        assert len(words) == len(set(words)), fact

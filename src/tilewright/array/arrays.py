@@ -456,7 +456,12 @@ def attribute(x: Array, name: str) -> Any:
 def is_alone(x: Array) -> bool:
     """Whether nobody else holds the memory, so that it may be written. Foreign memory is never ours alone."""
     a = x._a
-    if _refs(a) != ALONE or not a.flags.writeable:
+    return _refs(a) == ALONE and has_own_memory(a)
+
+
+def has_own_memory(a: np.ndarray[Any, Any]) -> bool:
+    """Whether the memory of a header is ours, and no other header has it."""
+    if not a.flags.writeable:
         return False
     base = a.base
     if base is None:

@@ -10,22 +10,12 @@ from ..core.errors import InputError
 from ..core.pytree import flatten, unflatten
 from ..frontend.torch.importer import Imported, import_torch
 from ..ir.graph import Graph
-from ..passes.absorb_masks import AbsorbMasks
-from ..passes.absorb_matmul import AbsorbIntoMatmul
-from ..passes.base import Log
-from ..passes.canonicalise import Canonicalise
-from ..passes.cse import Cse, Dce
-from ..passes.fold_index import FoldIndex
-from ..passes.lower_complex import LowerComplex
-from ..passes.recognise import Recognise
+from ..passes.pipeline import recognised
 from ..runtime.arguments import is_tensor, numpy_to_tensor, tensor_to_numpy
 from ..transform.inline import inline
 from ..transform.promote import as_tracer
 from ..transform.trace import Leaf, current, is_array, leaf_of
 from .functions import staged
-
-# Derivatives want composites (attention, norms), so what a module spells out is recognised before.
-BEFORE = (LowerComplex(), Canonicalise(), Cse(), AbsorbIntoMatmul(), FoldIndex(), AbsorbMasks(), Recognise(), AbsorbMasks(), Dce())
 
 
 class Applied:
@@ -38,9 +28,7 @@ class Applied:
         self.imported, graph = found, found.graph
         self.names = list(found.weights)  # in the order of the graph's first inputs
         self.buffers = [name for name, _ in found.buffers]
-        for step in BEFORE:
-            graph = step.run(graph, Log())
-        self.graph: Graph = graph
+        self.graph: Graph = recognised(graph)
 
     def __call__(self, params: dict[str, Any], leaves: Sequence[Any], buffers: dict[str, Any] | None, key: Any) -> Any:
         outer, seeded = current(), self.imported.signature.seeded

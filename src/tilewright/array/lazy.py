@@ -5,6 +5,8 @@ function, and serves every shape. Whatever is not elementwise reads its operands
 """
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,11 +17,13 @@ from ..core import dtypes as dt
 from ..core.errors import ArgumentError
 from ..runtime import eager_host as H
 from . import machine
-from .arrays import Array, Node
+from .arrays import Array, Node, has_own_memory
 
 Header = np.ndarray[Any, Any]
 _served: dict[Any, bool] = {}  # whether there is a kernel, by function and dtypes
 LIMIT = 48  # functions of one expression
+HELD = 1 << 16  # bytes of an operand from which it matters who holds it
+_refs = sys.getrefcount
 
 
 class Expression(Node):
@@ -43,32 +47,62 @@ class Expression(Node):
             self.operands = []
         return self.header
 
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def _unheld(self, more: int = 0) -> list[Header]:
+        """Large headers among the leaves that only this expression holds, and `more` lists of the caller's."""
+        found: dict[int, Header] = {}
+        counts: dict[int, int] = {}
+        todo: list[Expression] = [self]
+        while todo:
+            for o in todo.pop().operands:
+                if not isinstance(o, Expression):
+                    found[id(o)], counts[id(o)] = o, counts.get(id(o), 0) + 1
+                elif o.header is None:
+                    todo.append(o)
+        del o
+        return [found[k] for k, n in counts.items() if found[k].nbytes >= HELD and _refs(found[k]) == n + 2 + more]
+
+    def _memory(self) -> Header | None:
+        """The memory of one of the leaves that nobody will read again, where the result fits it."""
+        fit = [a for a in self._unheld(1) if a.shape == self.shape and a.dtype == self.dtype and a.flags.c_contiguous and has_own_memory(a)]
+        return fit[0] if fit else None
+
+    def is_wasteful(self) -> bool:
+        """Whether it keeps more memory alive than its result would take."""
+        return self.nbytes >= HELD and sum(a.nbytes for a in self._unheld()) > self.nbytes
+
     def _run(self) -> Header:
-        leaves: list[Header] = []
-        places: dict[int, int] = {}
-
-        def text(node: Any, top: bool) -> str:
-            if isinstance(node, Expression):
-                if node.header is None and not top and node.uses > 1:
-                    node.value()  # several expressions read it
-                if node.header is None:
-                    return f"{node.name}({','.join(text(o, False) for o in node.operands)})"
-                node = node.header
-            if id(node) not in places:
-                places[id(node)] = len(leaves)
-                leaves.append(node)
-            return f"i{places[id(node)]}"
-
-        found = text(self, True)
-        while len(leaves) > H.MAX_OPERANDS:  # the largest part first
-            part = max((o for o in self.operands if isinstance(o, Expression) and o.header is None), key=lambda o: o.size)
-            part.value()
-            leaves, places = [], {}
-            found = text(self, True)
-        made = machine.elementwise(found, leaves, self.dtype, shape=self.shape)
+        while True:
+            leaves: list[Header] = []
+            found = self._text(leaves, {}, top=True)
+            if len(leaves) <= H.MAX_OPERANDS:
+                break
+            k = max((k for k, o in enumerate(self.operands) if isinstance(o, Expression)), key=lambda k: self.operands[k].size)
+            leaves.clear()
+            self.operands[k] = self.operands[k].value()  # the largest part first
+        made = machine.elementwise(found, leaves, self.dtype, self._memory(), self.shape)
         if made is None:
             raise ArgumentError(f"lazy: no kernel for {found}; read the values of a part of it first")
         return made
+
+    def _text(self, leaves: list[Header], places: dict[int, int], *, top: bool = False) -> str:
+        """The expression in functions and operands i0, i1, ..., which are appended to `leaves`."""
+        if self.header is None and not top and self.uses > 1:
+            self.value()  # several expressions read it
+        if self.header is not None:
+            return _placed(self.header, leaves, places)
+        inner = (o._text(leaves, places) if isinstance(o, Expression) else _placed(o, leaves, places) for o in self.operands)
+        return f"{self.name}({','.join(inner)})"
+
+
+def _placed(header: Header, leaves: list[Header], places: dict[int, int]) -> str:
+    if id(header) not in places:
+        places[id(header)] = len(leaves)
+        leaves.append(header)
+    return f"i{places[id(header)]}"
 
 
 def is_on() -> bool:
@@ -122,7 +156,7 @@ def recorded(name: str, operands: list[Any], dtype: np.dtype[Any]) -> Array | No
     if len(shape) > H.AXES:
         return None
     for k, o in enumerate(operands):
-        if isinstance(o, Expression) and o.size >= LIMIT:
+        if isinstance(o, Expression) and (o.size >= LIMIT or o.is_wasteful()):
             operands[k] = o.value()
     made: Array = object.__new__(Array)
     made._node = Expression(name, operands, shape, np.dtype(dtype))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..core.dims import Dim
-from ..core.errors import UnsupportedError
+from ..core.errors import ExecutionError, UnsupportedError
 from ..core.seeds import draw_seed
 from ..core.tensors import from_dtype
 from ..core.torch_context import allocator
@@ -18,9 +18,10 @@ from ..runtime.arguments import solve
 from ..runtime.fastcall import GENERATED
 from ..runtime.outputs import is_recycled, recycler
 from ..runtime.session import FREE, Session
-from .fragment import Argument, Fixed, Fragment, Result, Size, Slot, ViewOf
+from .fragment import COMPARED, Argument, Fixed, Fragment, Result, Size, Slot, ViewOf
 
 Call = Callable[[list[Any]], list[Any]]
+_HOLDS = {text: fn for fn, text in COMPARED.items()}
 
 
 def _tuple(dims: Sequence[Dim], names: dict[str, str]) -> str:
@@ -49,6 +50,8 @@ class Writer:
     def symbols(self) -> None:
         """One variable a symbol: an argument, or the size of a tensor."""
         for name, variable in self.names.items():
+            if name in self.fragment.counts:
+                continue
             if name in self.fragment.sizes:
                 self.lines.append(f"{variable} = a{self.fragment.sizes[name]}")
                 continue
@@ -73,6 +76,7 @@ class Writer:
             a = f"a{s.arg}"
             if s.layout is None:
                 self.lines.append(f"c{s.arg} = {a}.contiguous()")
+                self.signs(s.arg)
             elif s.trusted:
                 continue
             elif s.layout.plain:
@@ -149,6 +153,12 @@ class Writer:
             if executable.error_launches:
                 add(f"if {' or '.join(f'w.errors.item({4 * e})' for e in range(len(executable.error_launches)))}: fail(w)")
             add("if len(free) < most: give(w)")
+        for name, (k, most) in f.counts.items():
+            known = self.names.setdefault(name, f"s{len(self.names)}")
+            add(f"{known} = y{k}.item()")
+            add(f"if {known} > {dim_source(most, self.names)}: exceeded({known}, {dim_source(most, self.names)})")
+        for a, kind, b, message in f.asserts:
+            add(f"if not {dim_source(a, self.names)} {kind} {dim_source(b, self.names)}: raise RuntimeError({message!r})")
         self.lines += [f"store(a{arg}, y{k})" for arg, k in f.copies]
         add(f"return [{', '.join(map(self.result, f.results))}]")
         return "def call(args):\n" + "".join(f"    {line}\n" for line in self.lines)
@@ -169,7 +179,7 @@ def make_call(fragment: Fragment, session: Any) -> Call:
     free = session._free
     names = writer.scope | {"free": free, "take": free.pop, "give": free.append, "most": FREE, "run": session.pool.run, "draw": _draw,
                             "grow": session.grow, "settle": session.settle, "fail": session.fail, "stale": session._check_weights,
-                            "alloc": allocator()[0], "laid": laid, "store": store, "todo": todo, "check": check}
+                            "alloc": allocator()[0], "laid": laid, "store": store, "exceeded": exceeded, "todo": todo, "check": check}
     exec(compile(text, GENERATED, "exec"), names)
     found: Call = names.pop("call")
     return found
@@ -185,6 +195,11 @@ def laid(tensor: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
     import torch
 
     return torch.empty_strided(shape, strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+
+
+def exceeded(count: int, most: int) -> None:
+    raise ExecutionError(f"torch.compile: {count} rows were found where the graph has room for {most}, the bound that torch._check or the "
+                         "traced sizes gave; raise the bound")
 
 
 def store(target: Any, value: Any) -> None:
@@ -209,7 +224,7 @@ class Plain:
         env = {name: int(args[i]) for name, i in f.sizes.items()}
         inputs = []
         for s in f.sources:
-            x = args[s.arg].detach()
+            x = args[s.arg].detach().resolve_conj().resolve_neg()
             if s.layout is not None:
                 for a in s.layout.broadcast:
                     x = x.narrow(a, 0, 1)
@@ -233,6 +248,13 @@ class Plain:
             if t.donor is not None:
                 store(args[f.sources[t.donor].arg], y)
             made.append(y)
+        for name, (k, most) in f.counts.items():
+            env[name] = int(made[k])
+            if env[name] > evaluate(most, env):
+                exceeded(env[name], evaluate(most, env))
+        for left, kind, right, message in f.asserts:
+            if not _HOLDS[kind](evaluate(left, env), evaluate(right, env)):
+                raise RuntimeError(message)
         for arg, k in f.copies:
             store(args[arg], made[k])
 

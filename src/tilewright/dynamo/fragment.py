@@ -23,6 +23,7 @@ from ..ir.rewrite import sort_nodes
 from ..ir.text import all_symbols
 from ..ir.types import TensorType
 from ..ops import Cast, Expand
+from .bounded import Bounded, sizes_of
 from .layouts import Layout, layout_of
 
 
@@ -80,6 +81,7 @@ class Size:
     dim: Dim
 
 
+COMPARED = {operator.ge: ">=", operator.le: "<=", operator.gt: ">", operator.lt: "<", operator.eq: "==", operator.ne: "!="}
 Result = Argument | Slot | ViewOf | Fixed | Size
 
 
@@ -94,12 +96,15 @@ class Fragment:
     results: list[Result] = field(default_factory=list)
     sizes: dict[str, int] = field(default_factory=dict)  # symbol -> the argument that is its value
     copies: list[tuple[int, int]] = field(default_factory=list)  # (argument, graph output that is copied into it after the run)
+    counts: dict[str, tuple[int, Dim]] = field(default_factory=dict)  # symbol -> the graph output that is its value, and its bound
+    asserts: list[tuple[Dim, str, Dim, str]] = field(default_factory=list)  # left side, comparison, right side, message
     seeded: bool = False  # the last graph input is a random seed
     device: str = "cpu"
 
     def shown(self) -> list[Symbol]:
         """Symbols of the shapes of arguments and results."""
-        dims = [d for s in self.sources for d in (*s.shape, *s.strides)]
+        dims = [d for s in self.sources for d in (*s.shape, *s.strides)] + [most for _, most in self.counts.values()]
+        dims += [d for a, _, b, _ in self.asserts for d in (a, b)]
         dims += [d for t in self.targets for d in (*t.shape, *t.strides)]
         for r in self.results:
             dims += [*r.shape, *r.strides, r.offset] if isinstance(r, ViewOf) else [r.dim] if isinstance(r, Size) else []
@@ -117,9 +122,9 @@ class Refusal:
 class Walk(Converter):
     """An import that goes on behind nodes that it cannot import: `refused` names them, and fresh inputs stand for their results."""
 
-    def __init__(self, module: Any, graph: Graph, symbols: Symbols, constants: Constants) -> None:
+    def __init__(self, module: Any, graph: Graph, symbols: Symbols, constants: Constants, bounded: Bounded) -> None:
         super().__init__(graph, symbols, constants)
-        self.module = module
+        self.module, self.bounded = module, bounded
         self.refused: dict[Any, Refusal] = {}
         self.updates: dict[Any, Value] = {}  # placeholder -> its new value
 
@@ -138,6 +143,16 @@ class Walk(Converter):
             self.refuse(node, self.problems.first() or "an operand of a kind that is not supported")
             return self._stand_in(node)
         return out
+
+    def _op(self, node: Any, key: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], place: str) -> Any:
+        if node.graph is self.module.graph:
+            c = self.context
+            c.name, c.place, c.meta, c.args = node.name, place, node.meta.get("val"), ()
+            symbol = self.bounded.new(node)
+            if symbol is not None:
+                return self.bounded.make(c, node, symbol, (*args, *kwargs.values()))
+            args = self.bounded.check(c, node, args)
+        return super()._op(node, key, args, kwargs, place)
 
     def refuse(self, node: Any, reason: str) -> None:
         if node.target is operator.getitem:
@@ -192,13 +207,16 @@ class Reader:
         self.outputs = next(n for n in reversed(module.graph.nodes) if n.op == "output").args[0]
         self.graph = Graph(name)
         self.env = _shape_env(module)
-        self.symbols = Symbols(dict(getattr(self.env, "var_to_range", {}) or {}))
+        self.ranges = dict(getattr(self.env, "var_to_range", {}) or {})
+        self.symbols, self.exact = Symbols(self.ranges), Symbols(self.ranges)
         self.fragment = Fragment(self.graph, len(self.holes))
 
     def read(self) -> tuple[Fragment, dict[Any, Refusal]]:
         """The fragment; where nodes are refused it is of no use."""
         held = Constants(self.graph)
-        walk = Walk(self.module, self.graph, self.symbols, held)
+        self.bounded = Bounded(self.symbols, self.ranges)
+        walk = Walk(self.module, self.graph, self.symbols, held, self.bounded)
+        self.bounded.given |= {s for hole in self.holes for s in sizes_of(hole)}
         values = {hole: self._input(i, hole, held) for i, hole in enumerate(self.holes)}
         self.inputs = dict(values)
         walk.run(self.module, values)
@@ -206,6 +224,10 @@ class Reader:
             return self.fragment, walk.refused
         self._updates(walk)
         self._results(walk, values)
+        if walk.refused:
+            return self.fragment, walk.refused
+        self._asserts()
+        self._counts()
         self._seed(walk)
         self._symbols()
         return self.fragment, {}
@@ -231,12 +253,11 @@ class Reader:
             dtype = dtype_of(fake.dtype)
         except UnsupportedError:
             return Poison()
-        if fake.is_conj() or fake.is_neg():  # the signs are not in the memory
-            return Poison()
         if fake.device.type != "cpu":
             self.fragment.device = fake.device.type
         shape, strides = self.symbols.shape(fake.shape), self.symbols.shape(fake.stride())
-        layout = layout_of(shape, strides, self._hint)
+        signed = fake.is_conj() or fake.is_neg()  # the signs are not in the memory: the call resolves them
+        layout = None if signed else layout_of(shape, strides, self._hint)
         stored = self.graph.input(TensorType(dtype, shape if layout is None else layout.memory(shape)), hole.name)
         self.fragment.sources.append(Source(i, shape, strides, layout, i < self.trusted))
         return stored if layout is None else layout.logical(self.graph, stored, shape)
@@ -261,6 +282,32 @@ class Reader:
         else:
             self.graph.nodes.remove(seed.node)
 
+    def _asserts(self) -> None:
+        """What torch wants to hold of sizes that depend on data, as far as a capacity does not say it."""
+        import torch
+
+        for node in self.module.graph.nodes:
+            if key_of(node.target) != "_assert_scalar.default" or getattr(node.args[0], "target", None) not in COMPARED:
+                continue
+            sides = [a.meta.get("val") if isinstance(a, torch.fx.Node) else a for a in node.args[0].args]
+            if not all(isinstance(v, (int, torch.SymInt)) for v in sides):
+                continue
+            a, b = map(self.exact, sides)
+            kind = COMPARED[node.args[0].target]
+            found = self.bounded.padded(sides[0])
+            if (kind, b) != (">=", 0) and not (found and kind == "<=" and b == self.bounded.capacity[found[0]]):
+                self.fragment.asserts.append((a, kind, b, str(node.args[1])))
+
+    def _counts(self) -> None:
+        """Counts are graph outputs too, for the results that show them."""
+        shown = {s.name for s in self.fragment.shown()}
+        for symbol, count in self.bounded.counts.items():
+            most = self.bounded.capacity[symbol]
+            if str(symbol) in shown or symbol in self.bounded.tight:
+                self.graph.outputs.append(count)
+                self.fragment.targets.append(Target((), ()))
+                self.fragment.counts[str(symbol)] = len(self.graph.outputs) - 1, most
+
     def _symbols(self) -> None:
         """Symbols that no input's shape shows come with the call."""
         shown = {s.name for s in self.graph.symbols()}
@@ -270,6 +317,10 @@ class Reader:
 
     def _slot(self, node: Any, value: Value) -> Slot:
         fake = node.meta["val"]
+        if self.bounded.padded(fake):
+            self.graph.outputs.append(value)
+            self.fragment.targets.append(Target(value.shape, _contiguous(value.shape)))
+            return Slot(len(self.graph.outputs) - 1)
         shape, strides = self.symbols.shape(fake.shape), self.symbols.shape(fake.stride())
         layout = layout_of(shape, strides, self._hint)
         if layout is None or layout.broadcast:
@@ -304,16 +355,19 @@ class Reader:
         roots = [_base(n) for n in self.outputs if isinstance(n, torch.fx.Node)]
         for node in self.outputs:
             if not isinstance(node, torch.fx.Node):
-                self.fragment.results.append(Size(self.symbols(node)) if isinstance(node, torch.SymInt) else Fixed(node))
+                self.fragment.results.append(Size(self.exact(node)) if isinstance(node, torch.SymInt) else Fixed(node))
                 continue
             meta = node.meta.get("val")
             if node.op == "placeholder" or (_is_update(node) and node.op == "call_function"):
                 hole = node if node.op == "placeholder" else node.args[0]
                 self.fragment.results.append(Argument(self.holes.index(hole)))
             elif isinstance(meta, torch.Tensor):
-                self.fragment.results.append(self._tensor(walk, values, node, slots, roots))
+                try:
+                    self.fragment.results.append(self._tensor(walk, values, node, slots, roots))
+                except UnsupportedError as e:  # a handler gave nothing for a result that is read
+                    walk.refuse(node, str(e))
             elif isinstance(meta, torch.SymInt):
-                self.fragment.results.append(Size(self.symbols(meta)))
+                self.fragment.results.append(Size(self.exact(meta)))
             elif meta is None or isinstance(meta, (bool, int, float)):
                 self.fragment.results.append(Fixed(meta))
             else:
@@ -322,6 +376,8 @@ class Reader:
     def _tensor(self, walk: Walk, values: dict[Any, Any], node: Any, slots: dict[Any, Slot], roots: Sequence[Any]) -> Result:
         root = _base(node)
         fake, whole = node.meta["val"], root.meta.get("val")
+        if self.bounded.padded(fake):
+            return self._rows(walk, values, node, slots)
         if root is not node and (roots.count(root) > 1 or root.op == "placeholder" or self._no_smaller(fake, whole)):
             base: Slot | Argument | None = None
             if root.op == "placeholder":
@@ -339,6 +395,15 @@ class Reader:
                 raise UnsupportedError(what)
             slots[node] = self._slot(node, value)
         return slots[node]
+
+    def _rows(self, walk: Walk, values: dict[Any, Any], node: Any, slots: dict[Any, Slot]) -> Result:
+        """The first rows of a padded value: as many as there are."""
+        shape = self.exact.shape(node.meta["val"].shape)
+        value = walk._resolve(node, values)
+        if not isinstance(value, Value) or any(symbols(d) for d in shape[1:]):
+            raise UnsupportedError("the number of elements along another axis than the first depends on data")
+        slot = slots[node] if node in slots else slots.setdefault(node, self._slot(node, value))
+        return ViewOf(slot, shape, _contiguous(shape), 0)
 
     def _no_smaller(self, view: Any, whole: Any) -> bool:
         """Whether a view shows all of a tensor. (One that shows a part may be all that is computed.)"""

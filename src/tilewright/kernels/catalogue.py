@@ -4,69 +4,69 @@ from __future__ import annotations
 
 from .conv.pool import Pool
 from .custom.own import Own
-from .fft.fourier import DftColumns
-from .fft.fourier_rows import DftRows
-from .index.bags import BagSum
+from .fft.fourier import DftColumnsTemplate
+from .fft.fourier_rows import DftRowsTemplate
+from .index.bags import BagSumTemplate
 from .index.gather_last import GatherAlongLast, GatherAlongRows, GatherLast
-from .index.scatter_along import ScatterAlong
-from .linalg.eigh import Eigh
-from .linalg.lapack import Eig, Svd
+from .index.scatter_along import ScatterAlongTemplate
+from .linalg.eigh import EighTemplate
+from .linalg.lapack import EigTemplate, SvdTemplate
 from .linalg.lu import Factor
-from .linalg.qr import Geqrf, Qr
-from .linalg.triangular import TriangularSolve
-from .matmul.grouped import GroupedGemm, GroupedOuter
-from .pointwise.complex import Complex
-from .pointwise.copies import Pad
-from .quant.int_dot import IntDot, PackWords
-from .quant.quantised_backward import QExpertsBack, QMatmulBack
+from .linalg.qr import GeqrfTemplate, QrTemplate
+from .linalg.triangular import TriangularSolveTemplate
+from .matmul.grouped import GroupedGemmTemplate, GroupedOuterTemplate
+from .pointwise.complex import ComplexTemplate
+from .pointwise.copies import PadTemplate
+from .quant.int_dot import IntDotTemplate, PackWordsTemplate
+from .quant.quantised_backward import QExpertsBackTemplate, QMatmulBackTemplate
 from .rows.arg_reduce import ArgReduce
-from .scan.delta_net import GatedDeltaRule
-from .scan.delta_net_backward import GatedDeltaRuleBackward
+from .scan.delta_net import GatedDeltaRuleTemplate
+from .scan.delta_net_backward import GatedDeltaRuleBackwardTemplate
 from .scan.scans import Running
-from .scan.selective_scan import SelectiveScan, SelectiveScanBackward
-from .sort.sorting import Sort
-from .sort.topk import TopK
-from .splat.backward import SplatRasterizeBackward
-from .splat.bins import SplatBin
-from .splat.raster import SplatRasterize
-from .splat.row_map import RowMap
+from .scan.selective_scan import SelectiveScanBackwardTemplate, SelectiveScanTemplate
+from .sort.sorting import SortTemplate
+from .sort.topk import TopKTemplate
+from .splat.backward import SplatRasterizeBackwardTemplate
+from .splat.bins import SplatBinTemplate
+from .splat.raster import SplatRasterizeTemplate
+from .splat.row_map import RowMapTemplate
 from .template import Template
 
 CATALOGUE: list[Template] = [
     ArgReduce(),
-    BagSum(),
-    Complex(),
-    DftColumns(),
-    DftRows(),
-    Eig(),
-    Eigh(),
+    BagSumTemplate(),
+    ComplexTemplate(),
+    DftColumnsTemplate(),
+    DftRowsTemplate(),
+    EigTemplate(),
+    EighTemplate(),
     Factor(),
-    GatedDeltaRule(),
-    GatedDeltaRuleBackward(),
+    GatedDeltaRuleTemplate(),
+    GatedDeltaRuleBackwardTemplate(),
     GatherAlongLast(),
     GatherAlongRows(),
     GatherLast(),
-    Geqrf(),
-    GroupedGemm(),
-    GroupedOuter(),
-    IntDot(),
+    GeqrfTemplate(),
+    GroupedGemmTemplate(),
+    GroupedOuterTemplate(),
+    IntDotTemplate(),
     Own(),
-    PackWords(),
-    Pad(),
+    PackWordsTemplate(),
+    PadTemplate(),
     Pool(),
-    QExpertsBack(),
-    QMatmulBack(),
-    Qr(),
-    RowMap(),
+    QExpertsBackTemplate(),
+    QMatmulBackTemplate(),
+    QrTemplate(),
+    RowMapTemplate(),
     Running(),
-    ScatterAlong(),
-    SelectiveScan(),
-    SelectiveScanBackward(),
-    Sort(),
-    SplatBin(),
-    SplatRasterize(),
-    SplatRasterizeBackward(),
-    Svd(),
-    TopK(),
-    TriangularSolve(),
+    ScatterAlongTemplate(),
+    SelectiveScanTemplate(),
+    SelectiveScanBackwardTemplate(),
+    SortTemplate(),
+    SplatBinTemplate(),
+    SplatRasterizeTemplate(),
+    SplatRasterizeBackwardTemplate(),
+    SvdTemplate(),
+    TopKTemplate(),
+    TriangularSolveTemplate(),
 ]

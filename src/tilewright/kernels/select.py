@@ -18,45 +18,45 @@ from ..ops.fused import Fused
 from ..ops.state import UpdateSlice as UpdateSliceOp
 from ..ops.structure import Constant, ConstantData, Input
 from ..ops.views import Transpose
-from .attention.backward import AttentionBackward
-from .attention.forward import Attention, result_layout
-from .attention.q8 import Q8Blocks
-from .attention.rope import Rope
+from .attention.backward import AttentionBackwardTemplate
+from .attention.forward import AttentionTemplate, result_layout
+from .attention.q8 import Q8BlocksTemplate
+from .attention.rope import RopeTemplate
 from .catalogue import CATALOGUE
 from .constants import stored_bytes
 from .control import lower_control
 from .conv.channels_last import behind_views, channels_last_layouts, seen_through
-from .conv.conv import Conv
+from .conv.conv import ConvTemplate
 from .conv.winograd import Winograd
-from .index.gather import Gather
+from .index.gather import GatherTemplate
 from .index.index_rows import IndexRows
-from .index.scatter import ScatterAdd
+from .index.scatter import ScatterAddTemplate
 from .launch import Buffer, ConstBuffer, Item, Launch, Packed, Program, flatten, roots
-from .matmul.matmul import Matmul
+from .matmul.matmul import MatmulTemplate
 from .memo import Memo
 from .pointwise.complex import computed_in_place, part
 from .pointwise.concat_parts import computed_in_concat, layout_in
-from .pointwise.copies import Concat, copy_launch
+from .pointwise.copies import ConcatTemplate, copy_launch
 from .pointwise.elements import Elements
 from .pointwise.pointwise import Pointwise
-from .pointwise.update import UpdateSlice
-from .quant.qdot import QDot, QuantiseRows
-from .quant.qdot_experts import QExpertsDot
-from .quant.quantised import QExperts, QGather, QMatmul
+from .pointwise.update import UpdateSliceTemplate
+from .quant.qdot import QDotTemplate, QuantiseRowsTemplate
+from .quant.qdot_experts import QExpertsDotTemplate
+from .quant.quantised import QExpertsTemplate, QGatherTemplate, QMatmulTemplate
 from .region import Operand, Region
-from .rows.norm_backward import NormBackward
+from .rows.norm_backward import NormBackwardTemplate
 from .rows.reduce import Reduce
 from .rows.rows import Rows
 from .sites import name_sites
-from .sort.sampling import Sample
+from .sort.sampling import SampleTemplate
 from .state import computed_in_window, in_place_updates, land_states, updated
 from .template import Template, Unserved
 
 TEMPLATES: list[Template] = [
-    *CATALOGUE,
-    Matmul(), QDot(), QExpertsDot(), QuantiseRows(), Attention(), AttentionBackward(), NormBackward(), Q8Blocks(), Reduce(),
-    Rows(), Gather(), IndexRows(), Pointwise(), QMatmul(), QGather(), QExperts(), UpdateSlice(), ScatterAdd(), Sample(), Conv(), Winograd(),
-    Rope(), Concat(), Elements(),
+    *CATALOGUE, MatmulTemplate(), QDotTemplate(), QExpertsDotTemplate(), QuantiseRowsTemplate(), AttentionTemplate(),
+    AttentionBackwardTemplate(), NormBackwardTemplate(), Q8BlocksTemplate(), Reduce(), Rows(), GatherTemplate(), IndexRows(),
+    Pointwise(), QMatmulTemplate(), QGatherTemplate(), QExpertsTemplate(), UpdateSliceTemplate(), ScatterAddTemplate(),
+    SampleTemplate(), ConvTemplate(), Winograd(), RopeTemplate(), ConcatTemplate(), Elements(),
 ]
 
 GATHERS = {"panels": "gather", "strips": "qgather"}  # lookups that read a table in a form made for a product

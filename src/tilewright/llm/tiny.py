@@ -31,8 +31,8 @@ Tensor = tuple[tuple[int, ...], int, Any]
 def write_tiny_model(path: str | os.PathLike[str], *, format: str = "Q8_0", width: int = 64, layers: int = 2, experts: int = 0,  # noqa: A002
                      context: int = 128, template: str | None = CHATML, seed: int = 0, scale: float = 0.2, architecture: str = "llama",
                      vocab: int = 0) -> Path:
-    """Write the model and return its path. `format` is that of every matrix; with `experts`, two serve each token. `architecture` is
-    llama or mamba; `vocab` makes the vocabulary larger, by tokens that no text has.
+    """Write the model and return its path. `format` is that of every matrix; with `experts`, two of them serve each token. `architecture`
+    is llama or mamba; `vocab` makes the vocabulary larger, by tokens that no text has.
 
     >>> import tempfile
     >>> write_tiny_model(tempfile.mkdtemp() + "/tiny.gguf").name

@@ -84,7 +84,7 @@ def scaled_right(x: Value, y: Value, inner: Any, root: Any) -> Value | None:
 @rule(P(o.Matmul, P(o.Cast, X), P(o.Cast, Y), name="root"), changes="rounding")
 def widened_operands(x: Value, y: Value, root: Any) -> Value | None:
     """Eight-bit numbers that are widened only to be multiplied are multiplied as they are: the products are exact either way. An f32 result
-    keeps its operands, because matrix units add eight-bit floats with fewer bits than f32."""
+    keeps its operands, because tensor cores add eight-bit floats with fewer bits than f32."""
     floats = x.dtype in EIGHT and y.dtype in EIGHT and root.types[0].dtype in (dt.f16, dt.bf16)
     codes = x.dtype in (dt.i8, dt.u8) and y.dtype is dt.i8 and root.types[0].dtype is dt.i32
     if not (floats or codes) or root.op.dtype is not None:

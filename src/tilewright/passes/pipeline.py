@@ -68,6 +68,13 @@ def pipeline(target: TargetSpec | None = None) -> tuple[Pass, ...]:
     )
 
 
+def recognised(graph: Graph) -> Graph:
+    """The graph of an imported module as derivatives want it: attention and norms that it spells out are composites."""
+    for step in (LowerComplex(), Canonicalise(), Cse(), AbsorbIntoMatmul(), FoldIndex(), AbsorbMasks(), Recognise(), AbsorbMasks(), Dce()):
+        graph = step.run(graph, Log())
+    return graph
+
+
 def optional_passes(target: TargetSpec | None = None) -> list[str]:
     """Names that `disable` takes."""
     return list(dict.fromkeys(p.name for p in pipeline(target) if p.optional))
@@ -99,7 +106,7 @@ def run_pipeline(graph: Graph, target: TargetSpec | None = None, disable: Collec
             log.dumps[f"{len(log.dumps):02d}-{p.name}"] = to_text(result)
         if on_pass is not None:
             on_pass(p.name, result)
-    if map_bodies(result, lambda body: run_pipeline(body, target, disable, log)) and verify:
+    if map_bodies(result, lambda body: run_pipeline(body, target, disable, log, verify)) and verify:
         from ..ir.verify import verify as check
 
         check(result)

@@ -1,4 +1,4 @@
-"""Where a graph holds an attention and its reverse pass, the forward kernel keeps the log-sums of its rows for the reverse one."""
+"""Where a graph holds an attention and its backward pass, the forward kernel keeps the logsumexp of its rows for the backward one."""
 from __future__ import annotations
 
 import dataclasses
@@ -14,19 +14,18 @@ from .base import Log, Pass
 
 
 class SaveLogSums(Pass):
-    """Before: a graph with everything recognised. After: an `attention` whose reverse pass stands behind it is an
-    `attention_saved`, and the reverse pass reads its result and log-sums; a reverse pass that needs them and has no attention before it
+    """Before: a graph with everything recognised. After: an `attention` whose backward pass follows it is an
+    `attention_saved`, and the backward pass reads its result and logsumexp; a backward pass that needs them and has no attention before it
     gets one. Only where the target has kernels for both."""
 
     name: ClassVar[str] = "save-log-sums"
-    optional: ClassVar[bool] = False  # runs for one target only
 
     def __init__(self, target: Any = None) -> None:
         self.target = target
 
     def run(self, graph: Graph, log: Log) -> Graph:
         found: dict[tuple[Any, ...], Node] = {}
-        pairs: dict[Node, Node | None] = {}  # reverse pass -> attention, or none but one is needed
+        pairs: dict[Node, Node | None] = {}  # backward pass -> attention, or none but one is needed
         for n in graph.nodes:
             if type(n.op) is Attention and fits(n.operands, self.target):
                 found.setdefault((n.operands, _key(n.op)), n)
@@ -58,10 +57,10 @@ class SaveLogSums(Pass):
 
 
 def _saved(new: Graph, op: Attention, operands: list[Value], n: Node) -> tuple[Value, ...]:
-    attrs = {k: v for k, v in op.attrs().items() if k != "hidden"}  # -inf, as in every attention with a reverse pass
+    attrs = {k: v for k, v in op.attrs().items() if k != "hidden"}  # -inf, as in every attention with a backward pass
     return tuple(new.add(AttentionSaved(**attrs), *operands, name=n.name, place=n.place).values)
 
 
 def _key(op: Attention) -> Hashable:
-    """The reverse pass of a row that sees nothing is zero, whatever the row gives."""
+    """The backward pass of a row that sees nothing is zero, whatever the row gives."""
     return fields_key(dataclasses.replace(op, empty="zeros"))

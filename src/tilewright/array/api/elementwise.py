@@ -5,6 +5,7 @@ A native kernel serves what `machine.py` has one for; the rest runs NumPy's loop
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 
 from ...core import dtypes as dt
 from ...core.errors import ArgumentError
+from ...ops import REGISTRY
 from ...transform.lib.elementwise import ON_FLOATS
 from .. import lazy, machine
 from ..arrays import Array, shown
@@ -44,12 +46,10 @@ BINARY: dict[str, tuple[str, bool, str]] = {
     **dict.fromkeys(("logical_and", "logical_or", "logical_xor"), (ALL, False, "b")),
 }
 ACTIVATIONS = [name for name in ON_FLOATS if name not in UNARY and name != "neg"]  # they have kernels only, no loops of NumPy's
-ALIASES = {"absolute": "abs", "arccos": "acos", "arccosh": "acosh", "arcsin": "asin", "arcsinh": "asinh", "arctan": "atan",
-           "arctanh": "atanh",
-           "arctan2": "atan2", "conjugate": "conj", "neg": "negative", "invert": "bitwise_invert", "bitwise_not": "bitwise_invert",
-           "mul": "multiply", "sub": "subtract", "div": "divide", "true_divide": "divide", "power": "pow", "mod": "remainder",
-           "left_shift": "bitwise_left_shift", "right_shift": "bitwise_right_shift", "fabs": "abs", "rint": "round",
-           "degrees": "rad2deg", "radians": "deg2rad"}
+ALIASES = {"conjugate": "conj", "fabs": "abs", "rint": "round", "degrees": "rad2deg", "radians": "deg2rad"}
+for _op in REGISTRY.values():  # the other names of ops, for the one that the tables above have
+    _names = _op.public.split()
+    ALIASES |= {_other: _name for _name in _names if _name in UNARY or _name in BINARY for _other in _names if _other != _name}
 
 
 def result_dtype_of(rule: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
@@ -63,6 +63,9 @@ def _check(name: str, kinds: str, a: Header) -> None:
         raise ArgumentError(f"{name}: the dtype must be {', '.join(names[k] for k in kinds)}, got {shown(a)}")
 
 
+SCALES = {"deg2rad": math.pi / 180, "rad2deg": 180 / math.pi}
+
+
 def compute1(name: str, x: Any) -> Header:
     kinds, floats, rule = UNARY[name]
     a = header(x, name)
@@ -70,7 +73,10 @@ def compute1(name: str, x: Any) -> Header:
         a = as_float(a)
     _check(name, kinds, a)
     dtype = result_dtype_of(rule, a.dtype)
-    made = machine.elementwise(name, [a], dtype)
+    if name in SCALES and a.dtype.kind == "f":
+        made = machine.elementwise("multiply", [a, np.array(SCALES[name], dtype)], dtype)
+    else:
+        made = machine.elementwise(name, [a], dtype)
     return loops.unary(name, a, dtype) if made is None else made
 
 

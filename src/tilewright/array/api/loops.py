@@ -6,12 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from ...ops import REGISTRY
+
 Header = np.ndarray[Any, Any]
-NAMES = {
-    "abs": "absolute", "acos": "arccos", "acosh": "arccosh", "asin": "arcsin", "asinh": "arcsinh", "atan": "arctan", "atanh": "arctanh",
-    "round": "rint", "conj": "conjugate", "bitwise_invert": "invert", "atan2": "arctan2", "pow": "power",
-    "bitwise_left_shift": "left_shift", "bitwise_right_shift": "right_shift",
-}
+NAMES = {name: op.numpy for op in REGISTRY.values() for name in op.public.split() if op.numpy} | {"conj": "conjugate", "pow": "power"}
 
 
 def unary(name: str, a: Header, dtype: np.dtype[Any]) -> Header:

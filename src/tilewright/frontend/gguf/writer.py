@@ -22,12 +22,15 @@ from .reader import open_gguf
 
 ALIGNMENT = 32
 ROWS = 1 << 20  # elements that a thread rounds at once
+LOW = ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S")
 # What a format becomes where rows are no multiple of its block, and in turn; the last one takes any row.
-SHORTER = {**dict.fromkeys(("Q2_K", "Q3_K", "TQ1_0", "TQ2_0"), "Q4_0"), "IQ4_XS": "IQ4_NL", "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"}
-FINER = dict.fromkeys(("Q2_K", "Q3_K", "Q4_K", "Q5_K", "IQ4_XS", "IQ4_NL"), "Q6_K")  # of the embedding and the output layer
+SHORTER = {**dict.fromkeys(("Q2_K", "Q3_K", "TQ1_0", "TQ2_0", *LOW), "Q4_0"),
+           "IQ4_XS": "IQ4_NL", "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"}
+FINER = dict.fromkeys(("Q2_K", "Q3_K", "Q4_K", "Q5_K", "IQ4_XS", "IQ4_NL", *LOW), "Q6_K")  # of the embedding and the output layer
 # llama.cpp's number for a file "mostly" in a format; others are told by the tensors alone
 FILE_TYPES = {"F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q8_0": 7, "Q5_0": 8, "Q5_1": 9, "Q2_K": 10, "Q3_K": 12, "Q4_K": 15, "Q5_K": 17,
-              "Q6_K": 18, "IQ4_NL": 25, "IQ4_XS": 30, "BF16": 32, "TQ1_0": 36, "TQ2_0": 37}
+              "Q6_K": 18, "IQ4_NL": 25, "IQ4_XS": 30, "IQ2_XXS": 19, "IQ2_XS": 20, "IQ3_XXS": 23, "IQ1_S": 24, "IQ3_S": 26, "IQ2_S": 28,
+              "IQ1_M": 31, "BF16": 32, "TQ1_0": 36, "TQ2_0": 37}
 FIXED = ("*_norm.weight", "*.ffn_gate_inp.weight", "*.ssm_conv1d.weight", "*.time_mix_*", "position_embd.weight", "token_types.weight")
 
 Entry = tuple[tuple[int, ...], int, int, Iterable[Any]]  # shape, number of the format, bytes, and where they come from, in pieces
@@ -65,7 +68,8 @@ def quantize_gguf(source: str | os.PathLike[str], target: str | os.PathLike[str]
 def _writable(name: str) -> BlockFormat:
     fmt = by_name(name)
     if fmt.encode is None or fmt.type_id >= 1000:
-        raise InputError(f"quantize_gguf: {fmt} is not written to GGUF files; those that are: {known(writable=True)}")
+        names = " ".join(n for n in known(writable=True).split() if by_name(n).type_id < 1000)
+        raise InputError(f"quantize_gguf: {fmt} is not written to GGUF files; those that are: {names}")
     return fmt
 
 

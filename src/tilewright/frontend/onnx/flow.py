@@ -9,7 +9,7 @@ import numpy as np
 from ... import ops as O
 from ...core import dtypes as dt
 from ...core.dims import Dim
-from ...core.errors import ShapeError, UnsupportedError
+from ...core.errors import ShapeError, TilewrightError, UnsupportedError
 from ...ir.graph import Graph, Value
 from ...ir.types import TensorType
 from ...ops import functions as F
@@ -97,10 +97,10 @@ def share(bodies: Sequence[Body], own: int) -> list[Value]:
 
 
 def compiled_if(builder: Builder, item: Item, predicate: Value) -> tuple[Value, ...] | None:
-    """Both branches as graphs, or None where they cannot be."""
+    """Both branches as graphs, or None where they cannot be. Sizes of a call may fit one branch only: an error of the other is none."""
     try:
         sides = [Body(builder, item.attrs[k], ()) for k in ("then_branch", "else_branch")]
-    except (NeedsHost, ShapeError, UnsupportedError):
+    except (NeedsHost, TilewrightError):
         return None
     a, b = sides
     if [v.type for v in a.outputs] != [v.type for v in b.outputs] or any(v in s.inner.context.coded for s in sides for v in s.outputs):

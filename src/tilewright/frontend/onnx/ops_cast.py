@@ -285,13 +285,26 @@ def integer_conv(c: Context, x: Value, w: Value, zx: Value | None, zw: Value | N
     padding = pads_of(x, kernel, stride, dil, attrs.get("pads"), attrs.get("auto_pad", "NOTSET"))
     groups = attrs.get("group", 1)
     codes, moved = signed_weights(c, w)
-    found = None if zx is None else c.known(zx)
-    if zx is not None and found is None:
-        raise NeedsData(zx, "the zero point of a convolution's input is what stands around it, and depends on data")
-    if found is not None and found.size != 1:
+    if zx is not None and zx.shape not in ((), (1,)):
         raise UnsupportedError("the zero point of a convolution's input must be one number")
+    found = None if zx is None else c.known(zx)
+    late = F.cast(F.reshape(zx, ()), dt.i32) if zx is not None and found is None else None  # known at the call
     border = 0 if found is None else int(found.reshape(-1)[0])
     total: Value = O.IntConv(stride=stride, padding=padding, dilation=dil, groups=groups, border=border)(x, codes)
+    sizes, outs = x.shape[2:], total.shape[2:]
+
+    def inside(taps: Any) -> Value:
+        """Sums of taps[M, ...] over the places of each window that lie in x."""
+        for i, (size, out) in enumerate(zip(static(sizes, "the input's size"), static(outs, "the result's size"), strict=True)):
+            at = np.arange(out)[:, None] * stride[i] - padding[i][0] + np.arange(kernel[i]) * dil[i]
+            taps = np.moveaxis(np.tensordot(taps, ((at >= 0) & (at < size)).astype(np.int64), ([1 + i], [1])), -1, 1 + i)
+        return c.constant(taps.astype(np.int32), "inside")
+
+    if late is not None:
+        array = c.contents.weights(codes)
+        if array is None or not all(isinstance(d, int) for d in (*sizes, *outs)):
+            raise NeedsData(zx, "the zero point of a convolution's input is what stands around it, and depends on data")
+        total = F.sub(total, F.mul(inside(array.sum(1, dtype=np.int64)), late))
     if border:  # every tap of a window saw `border` where the true value is 0
         sums = F.sum_(F.cast(codes, dt.i32), tuple(range(1, n + 2)))
         total = F.sub(total, F.mul(F.reshape(sums, (sums.shape[0], *(1,) * n)), border))
@@ -302,6 +315,8 @@ def integer_conv(c: Context, x: Value, w: Value, zx: Value | None, zw: Value | N
         seen = O.IntConv(stride=stride, padding=padding, dilation=dil, groups=groups, border=border)(x, ones)
         taps = (x.shape[1] // groups) * int(np.prod(kernel))
         seen = F.sub(seen, border * taps) if border else seen
+        if late is not None:
+            seen = F.sub(seen, F.mul(inside(np.full((1, *kernel), x.shape[1] // groups, np.int64)), late))
         if groups > 1:
             each = codes.shape[0] // groups
             spreads = F.expand(F.reshape(seen, (seen.shape[0], groups, 1, *seen.shape[2:])), (seen.shape[0], groups, each, *seen.shape[2:]))

@@ -19,6 +19,7 @@ from .ops_cast import (
     integer_matmul,
     qlinear_conv,
     quantize,
+    requantized,
     spread,
     to_codes,
 )
@@ -209,8 +210,24 @@ def ms_attention(c: Context, x: Value, w: Value, bias: Value | None = None, mask
                  past_present_share_buffer: int = 0, rotary_embedding_dim: int = 0) -> Any:
     if do_rotary or past_present_share_buffer:
         raise UnsupportedError("com.microsoft.Attention with rotary embedding or a shared buffer")
-    made = F.matmul(x, w)
-    made = made if bias is None else F.add(made, bias)
+    return _attend_all(c, _sum(F.matmul(x, w), bias), mask, past, relative, num_heads, unidirectional, scale, mask_filter_value,
+                       qkv_hidden_sizes)
+
+
+@op("QAttention", domain=MICROSOFT)
+def quantized_attention(c: Context, x: Value, w: Value, bias: Value, sx: Value, sw: Value, mask: Value | None = None,
+                        zx: Value | None = None, zw: Value | None = None, past: Value | None = None, *, num_heads: int,
+                        unidirectional: int = 0, scale: float = 0.0, mask_filter_value: float = -10000.0, do_rotary: int = 0,
+                        past_present_share_buffer: int = 0) -> Any:
+    if do_rotary or past_present_share_buffer:
+        raise UnsupportedError("com.microsoft.QAttention with rotary embedding or a shared buffer")
+    made = matmul_integer_to_float(c, x, w, sx, sw, zx, zw, bias)
+    return _attend_all(c, made, mask, past, None, num_heads, unidirectional, scale, mask_filter_value, None)
+
+
+def _attend_all(c: Context, made: Value, mask: Value | None, past: Value | None, relative: Value | None, num_heads: int,
+                unidirectional: int, scale: float, mask_filter_value: float, qkv_hidden_sizes: Any) -> Any:
+    """Attention of queries, keys and values side by side in `made`."""
     total = made.shape[-1]
     sizes = list(qkv_hidden_sizes) if qkv_hidden_sizes else [total // 3] * 3
     q, k, v = (heads(p, num_heads) for p in F.split(made, 2, sizes))
@@ -452,6 +469,26 @@ def _qbinary(name: str) -> Any:
 
 op("QLinearAdd", domain=MICROSOFT)(_qbinary("add"))
 op("QLinearMul", domain=MICROSOFT)(_qbinary("mul"))
+
+
+@op("QLinearWhere", domain=MICROSOFT)
+def qlinear_where(c: Context, cond: Value, x: Value, sx: Value, zx: Value | None, y: Value, sy: Value, zy: Value | None, sz: Value,
+                  zz: Value | None = None) -> Value:
+    return _codes(c, F.where(cond, *c.broadcast(_numbers(c, x, sx, zx), _numbers(c, y, sy, zy))), sz, zz, x)
+
+
+@op("QGemm", domain=MICROSOFT)
+def quantized_gemm(c: Context, a: Value, sa: Value, za: Value | None, b: Value, sb: Value, zb: Value | None, bias: Value | None = None,
+                   sy: Value | None = None, zy: Value | None = None, *, alpha: float = 1.0, transA: int = 0, transB: int = 0) -> Value:
+    """The bias holds i32 sums of the product's own scale."""
+    a, b = (F.transpose(v, (1, 0)) if t else v for v, t in ((a, transA), (b, transB)))
+    total = integer_matmul(c, a, b, za, zb)
+    total = total if bias is None else F.add(total, bias)
+    factor = F.mul(F.mul(F.reshape(sa, ()), F.reshape(sb, ()) if sb.shape in ((), (1,)) else sb), alpha)
+    if sy is None:
+        return F.mul(F.cast(total, dt.f32), factor)
+    zero = None if zy is None else F.reshape(zy, ())
+    return requantized(c, total, F.div(factor, F.reshape(sy, ())), zero, c.elem(a if zy is None else zy))
 
 
 @op("QLinearSigmoid", "QLinearLeakyRelu", domain=MICROSOFT)

@@ -35,7 +35,7 @@ class Imported:
         """Inputs and outputs as the file declares them: name, type and sizes."""
         graph = self.source.proto.graph
         infos = {i.name: i for i in graph.input}
-        return [[[i.name, *type_text(i.type)] for i in side] for side in ([infos[n] for n in self.names], graph.output)]
+        return [[[str(i.name), *type_text(i.type)] for i in side] for side in ([infos[n] for n in self.names], graph.output)]
 
 
 def import_onnx(model: Any, compile_: Callable[[Graph], Any], *, name: str | None = None) -> Imported:

@@ -7,6 +7,7 @@ entries would be large, and those that are several segments, are imported anew a
 from __future__ import annotations
 
 import bisect
+import contextlib
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -77,7 +78,8 @@ def save(key: str, session: Session, imported: Imported) -> None:
         "program": program_data(executable.program, executable.code.symbols), "constants": constants, "passes": model.passes,
         "objects": list(executable.code.objects), "files": files, "arguments": imported.arguments, "notes": model.notes,
     }
-    cache.put(key, entry_bytes(header, [[packed_tiles(executable.code.tiles)], blobs, list(executable.code.objects.values())]))
+    with contextlib.suppress(TypeError, ValueError):  # a name in the file that is no text
+        cache.put(key, entry_bytes(header, [[packed_tiles(executable.code.tiles)], blobs, list(executable.code.objects.values())]))
 
 
 def load(key: str, source: Source, target: TargetSpec, graph: Callable[[], Graph], *, level: Level, threads: int | None) -> Session | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 from functools import cache, partial
@@ -55,6 +56,29 @@ def _grid_sampler_backward(g: Any, x: Any, grid: Any, mode: int, padding: int, a
     forward = torch._decomp.decomposition_table[torch.ops.aten.grid_sampler_2d.default]
     found: Any = torch.func.vjp(lambda a, b: forward(a, b, mode, padding, align), x, grid)
     return found[1](g)
+
+
+def _replication_pad_backward(name: str) -> Callable[..., Any]:
+    """The derivative of torch's decomposition of the forward op, which reads by index."""
+
+    def backward(g: Any, x: Any, padding: Any) -> Any:
+        import torch
+
+        forward = torch._decomp.decomposition_table[getattr(torch.ops.aten, name).default]
+        found: Any = torch.func.vjp(lambda a: forward(a, padding), x)
+        return found[1](g)[0]
+
+    return backward
+
+
+def _masked_scatter_backward(g: Any, mask: Any, sizes: Any) -> Any:
+    """Element k of the source went where the mask is True for the k-th time; one element more takes what the mask leaves out."""
+    import torch
+
+    chosen = mask.expand(g.shape).reshape(-1)
+    count = math.prod(sizes)
+    places = torch.where(chosen, chosen.to(torch.int64).cumsum(0) - 1, count)
+    return g.new_zeros(count + 1).scatter(0, places, g.reshape(-1))[:count].reshape(sizes)
 
 
 def _attended(query: Any, key: Any, value: Any, heads: int, w: Any, b: Any, out_w: Any, out_b: Any, mask: Any, kind: int | None) -> Any:
@@ -121,6 +145,8 @@ def _layer_by_layer(found: Callable[..., Any], x: Any, state: Any, params: Any, 
 
 OWN: dict[str, Callable[..., Any]] = {  # of ops for which torch has none
     "grid_sampler_2d_backward.default": _grid_sampler_backward,
+    "masked_scatter_backward.default": _masked_scatter_backward,
+    **{f"replication_pad{n}d_backward.default": _replication_pad_backward(f"replication_pad{n}d") for n in (1, 2, 3)},
     "_transformer_encoder_layer_fwd.default": _encoder_layer,
 }
 

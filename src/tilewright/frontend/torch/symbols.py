@@ -49,6 +49,10 @@ class Symbols:
         self._names[wanted] = (symbol, where)
         self._known[symbol] = self._fresh(symbol, wanted)
 
+    def fix(self, symbol: Any, dim: Dim) -> None:
+        """From now on `symbol` is `dim`."""
+        self._known = {k: v for k, v in self._known.items() if symbol not in getattr(k, "free_symbols", ())} | {symbol: dim}
+
     def __call__(self, size: Any) -> Dim:
         """A dim from an int, a SymInt or a sympy expression."""
         if isinstance(size, int):

@@ -24,7 +24,7 @@ KEYS = 4  # keys of a register tile of dK and dV
 NEVER = float("-inf")
 
 
-class AttentionBackward(Template):
+class AttentionBackwardTemplate(Template):
     key = "attention_backward"
 
     def matches(self, region: Region, target: TargetSpec) -> Reason | None:

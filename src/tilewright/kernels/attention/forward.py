@@ -31,7 +31,7 @@ from .config import Config, can_rotate, default_config
 NEVER = float("-inf")
 
 
-class Attention(Template):
+class AttentionTemplate(Template):
     key = "attention"
 
     def matches(self, region: Region, target: TargetSpec) -> Reason | None:

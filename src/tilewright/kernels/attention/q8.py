@@ -57,7 +57,7 @@ class Q8AttentionKernel(AttentionKernel):
         return b.cast(codes, self.dtype) * b.load(self.tile_scale, (column // BLOCK, i), (1, 1))
 
 
-class Q8Blocks(Template):
+class Q8BlocksTemplate(Template):
     """One program per row. Results may lie anywhere, such as in the window of a cache that they are meant for."""
 
     key = "q8_blocks"

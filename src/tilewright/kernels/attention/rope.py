@@ -14,7 +14,7 @@ from ..region import Operand, Region, narrow, widen
 from ..template import Reason, Template, alone, region_bytes, region_flops
 
 
-class Rope(Template):
+class RopeTemplate(Template):
     key = "rope"
 
     def matches(self, region: Region, target: TargetSpec) -> Reason | None:

@@ -32,7 +32,7 @@ from .direct import direct_launch
 from .parts import AnyConv, Plain, int_of, plain_parts, spread, weights_of
 
 
-class Conv(Template):
+class ConvTemplate(Template):
     key = "conv"
 
     def matches(self, region: Region, target: TargetSpec) -> Reason | None:

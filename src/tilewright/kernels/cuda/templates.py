@@ -10,8 +10,8 @@ from ..attention.cuda.mma_backward import MmaAttentionBackward
 from ..attention.cuda.paged import PagedDecodeAttention
 from ..attention.cuda.rope import CudaRope
 from ..attention.cuda.tiled import TiledAttention
-from ..attention.rope import Rope
-from ..conv.conv import Conv
+from ..attention.rope import RopeTemplate
+from ..conv.conv import ConvTemplate
 from ..conv.cuda.depthwise import DepthwiseConv
 from ..conv.cuda.halo import HaloConv
 from ..conv.cuda.hopper import HopperConv
@@ -23,7 +23,7 @@ from ..conv.pool import Pool
 from ..custom.own import Own
 from ..index.cuda.gather import CudaGather
 from ..index.cuda.scatter import CudaScatterAdd
-from ..index.gather import Gather
+from ..index.gather import GatherTemplate
 from ..linalg import lapack
 from ..matmul.cuda.gates import TiledGates
 from ..matmul.cuda.gemv import Gemv
@@ -88,6 +88,7 @@ CUDA_TEMPLATES: list[Template] = [
     CudaGather(),
     CudaSample(),
     OnHost(),
-    *(Shared(t) for t in TEMPLATES if not isinstance(t, (Conv, Gather, Own, Pointwise, Pool, Rope, Rows, lapack.Eig, lapack.Svd))),
+    *(Shared(t) for t in TEMPLATES if not isinstance(
+        t, (ConvTemplate, GatherTemplate, Own, Pointwise, Pool, RopeTemplate, Rows, lapack.EigTemplate, lapack.SvdTemplate))),
 ]
 INSIDE: list[Template] = [SmallMatmul(), *CUDA_TEMPLATES]  # of loops and branches, which are one kernel where all of it is small

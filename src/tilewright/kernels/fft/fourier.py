@@ -28,7 +28,7 @@ SMALL = (2, 3, 4, 5, 8)  # radixes that are written out
 NEAR = 32  # turns between two rounds are products of one near and one far turn
 
 
-class DftColumns(Template):
+class DftColumnsTemplate(Template):
     key = "dft_columns"
 
     def matches(self, region: Region, target: TargetSpec) -> Reason | None:

@@ -29,7 +29,7 @@ Get = Callable[[Ix | int], Number]
 Put = Callable[[Ix | int, Number], None]
 
 
-class DftRows(Template):
+class DftRowsTemplate(Template):
     key = "dft_rows"
 
     def matches(self, region: Region, target: TargetSpec) -> Reason | None:

@@ -19,7 +19,7 @@ from .gather import report_index
 WIDE, NARROW = 8, 1  # registers of sums: for most columns, and for the rest
 
 
-class BagSum(Template):
+class BagSumTemplate(Template):
     key = "bag_sum"
 
     def matches(self, region: Region, target: TargetSpec) -> Reason | None:

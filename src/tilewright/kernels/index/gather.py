@@ -22,7 +22,7 @@ from ..template import Reason, Template, region_bytes, region_flops
 INDEX_OUT_OF_RANGE = 1  # code in the error block
 
 
-class Gather(Template):
+class GatherTemplate(Template):
     key = "gather"
 
     def matches(self, region: Region, target: TargetSpec) -> Reason | None:

@@ -25,7 +25,7 @@ from .gather import report_index
 STRIP, NARROW = 64, 16  # columns of a program: many, and few where there would be too few programs
 
 
-class ScatterAdd(Template):
+class ScatterAddTemplate(Template):
     key = "scatter_add"
 
     def matches(self, region: Region, target: TargetSpec) -> Reason | None:

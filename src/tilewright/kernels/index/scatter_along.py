@@ -23,7 +23,7 @@ from .gather_last import WIDE, checked
 STRIP = 64  # columns of a program, where the axis is not the innermost one
 
 
-class ScatterAlong(Template):
+class ScatterAlongTemplate(Template):
     key = "scatter_along"
 
     def matches(self, region: Region, target: TargetSpec) -> Reason | None:

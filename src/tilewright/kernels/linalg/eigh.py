@@ -26,7 +26,7 @@ from .spectra import rank_of, sign_of
 SMALL = 48  # rows of a matrix whose vectors one program computes
 
 
-class Eigh(Template):
+class EighTemplate(Template):
     key = "eigh"
 
     def matches(self, region: Region, target: TargetSpec) -> Reason | None:

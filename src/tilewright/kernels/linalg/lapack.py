@@ -87,7 +87,7 @@ class Routine:
                                    note="LAPACK")]
 
 
-class Svd(Template):
+class SvdTemplate(Template):
     key = "svd"
 
     def matches(self, region: Region, target: TargetSpec) -> Reason | None:
@@ -123,7 +123,7 @@ class Svd(Template):
         return r.finish()
 
 
-class Eig(Template):
+class EigTemplate(Template):
     """In f64: an eigenvalue of a matrix that is not symmetric may be far more sensitive than the matrix."""
 
     key = "eig"

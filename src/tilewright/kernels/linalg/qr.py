@@ -22,7 +22,7 @@ from .qr_blocked import BlockedQr
 ALONE = 48  # matrices with more rows and columns are taken by panels
 
 
-class Qr(Template):
+class QrTemplate(Template):
     key = "qr"
 
     def matches(self, region: Region, target: TargetSpec) -> Reason | None:
@@ -60,7 +60,7 @@ class Qr(Template):
         return [f.w.call.finish(product(lead), flops=region_flops(region), bytes_=region_bytes(region))]
 
 
-class Geqrf(Template):
+class GeqrfTemplate(Template):
     """The reflections themselves: below the diagonal the vectors, above it R."""
 
     key = "geqrf"

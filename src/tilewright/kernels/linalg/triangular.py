@@ -20,7 +20,7 @@ from .matrices import Matrices, nothing, tile_width
 ROWS = 6
 
 
-class TriangularSolve(Template):
+class TriangularSolveTemplate(Template):
     key = "triangular_solve"
 
     def matches(self, region: Region, target: TargetSpec) -> Reason | None:

@@ -73,7 +73,7 @@ def blocks_launch(name: str, ends: Operand, rows: Dim, block: int) -> tuple[Laun
     return call.finish(1, bytes_=groups * 8 + count * ENTRY * 8, note="groups cut into blocks of rows", serial=True), buffer, count
 
 
-class GroupedGemm(Template):
+class GroupedGemmTemplate(Template):
     """Any number of rows and groups, also none; columns past N are masked when stored."""
 
     key = "grouped_gemm"
@@ -185,7 +185,7 @@ class _Product:
                            note=f"{config.rows}x{config.width} tiles, blocks of {self.block} rows", shared=True)
 
 
-class GroupedOuter(Template):
+class GroupedOuterTemplate(Template):
     """One program computes a block of rows of one panel of one group's matrix; the group's rows are the depth of the product."""
 
     key = "grouped_outer"

@@ -60,7 +60,7 @@ def panel_form(op: MatmulOp, dtypes: Sequence[DType], result: TensorType, target
     return Packed("panels", width, not op.transpose_b) if words is None else Packed("words", width, not op.transpose_b, words=words.per)
 
 
-class Matmul(Template):
+class MatmulTemplate(Template):
     key = "matmul"
 
     def matches(self, region: Region, target: TargetSpec) -> Reason | None:

@@ -46,7 +46,7 @@ def computed_in_place(graph: Graph) -> dict[Value, tuple[Value, Real | Imag]]:
     return found
 
 
-class Complex(Template):
+class ComplexTemplate(Template):
     key = "complex"
 
     def matches(self, region: Region, target: TargetSpec) -> Reason | None:

@@ -54,7 +54,7 @@ def fill_launch(name: str, value: float, target: Operand, spec: TargetSpec) -> L
     return launch
 
 
-class Concat(Template):
+class ConcatTemplate(Template):
     """One copy per operand into its slice of the result."""
 
     key = "concat"
@@ -77,7 +77,7 @@ class Concat(Template):
         return launches
 
 
-class Pad(Template):
+class PadTemplate(Template):
     """The value everywhere, then one copy into the middle."""
 
     key = "pad"

@@ -12,7 +12,7 @@ from ..template import Reason, Template, alone
 from .copies import copy_launch, pointwise_of
 
 
-class UpdateSlice(Template):
+class UpdateSliceTemplate(Template):
     """A window of no elements runs no program; the window's start is a run-time word."""
 
     key = "update_slice"

@@ -28,7 +28,7 @@ MAX_ROWS = 192  # rows of x in one program
 FLIP = -2139062144  # 0x80808080: the top bit of each byte
 
 
-class PackWords(Template):
+class PackWordsTemplate(Template):
     """One program per strip of sixteen rows. Rows and columns outside are read as zeros."""
 
     key = "pack_words"
@@ -64,7 +64,7 @@ class PackWords(Template):
         return [call.finish(ceildiv(n, LANES), flops=region_flops(region), bytes_=region_bytes(region), note="weights packed at run time")]
 
 
-class IntDot(Template):
+class IntDotTemplate(Template):
     key = "int_dot"
 
     def matches(self, region: Region, target: TargetSpec) -> Reason | None:

@@ -30,7 +30,7 @@ PROGRAMS = 8  # of a thread, at least, for that
 MAX_ROWS = 512  # activation rows of one program
 
 
-class QuantiseRows(Template):
+class QuantiseRowsTemplate(Template):
     key = "quantise_rows"
 
     def matches(self, region: Region, target: TargetSpec) -> Reason | None:
@@ -50,7 +50,7 @@ class QuantiseRows(Template):
         return [call.finish(product(lead), flops=region_flops(region), bytes_=region_bytes(region))]
 
 
-class QDot(Template):
+class QDotTemplate(Template):
     key = "qdot"
 
     def matches(self, region: Region, target: TargetSpec) -> Reason | None:
@@ -86,8 +86,9 @@ class _Kernel(StripKernel):
         assert region.anchor is not None and isinstance(region.anchor.op, QDotOp)
         self.region, self.op, self.value = region, region.anchor.op, region.anchor.values[0]
         super().__init__(Call(f"qdot_{self.op.format.lower()}", region.name), STRIPS[self.op.format], target)
-        many = -(-self.op.n // LANES) >= PROGRAMS * MORE_STRIPS * target.cores
-        self.strips = MORE_STRIPS if many and self.wide else STRIPS_AT_ONCE
+        strips = -(-self.op.n // LANES)
+        fits = self.wide and (region.tail is None or strips % MORE_STRIPS == 0)  # a tail writes all blocks of a program's columns
+        self.strips = MORE_STRIPS if fits and strips >= PROGRAMS * MORE_STRIPS * target.cores else STRIPS_AT_ONCE
 
     def launch(self) -> Launch:
         region, call, b = self.region, self.call, self.call.b

@@ -22,7 +22,7 @@ from .strip_dot import StripKernel
 from .strips import LANES, STRIPS
 
 
-class QExpertsDot(Template):
+class QExpertsDotTemplate(Template):
     """No tokens: the programs find no choice to serve."""
 
     key = "qexperts_dot"

@@ -8,8 +8,9 @@ order that depends on K alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import product as product_of
 
-from ...core.dims import Dim, ceildiv, product
+from ...core.dims import Dim, ceildiv, divisible, product
 from ...core.dtypes import f32, i64
 from ...core.target_spec import TargetSpec
 from ...ir.layout import Layout
@@ -27,10 +28,11 @@ from .strip_rows import StripRows
 from .unpack import Matrix, can_unpack
 
 ROWS = 4  # rows of the matrix that a program unpacks
-STEP = 64  # elements of K in one step: also the number of partial sums, so part of the numerics
+STEP = 16  # elements of K in one step: also the number of partial sums, so part of the numerics
+TALL = 4  # rows of x at once, where there are registers for their sums
 
 
-class QGather(Template):
+class QGatherTemplate(Template):
     """One program per index: it unpacks its row into the result. Indices are checked like those of a gather."""
 
     key = "qgather"
@@ -77,7 +79,7 @@ def _in_fours(layout: Layout) -> Layout:
     return Layout((*layout.shape[:-1], layout.shape[-1] // 4, 4), (*lead, step * 4, step), layout.offset)
 
 
-class QMatmul(Template):
+class QMatmulTemplate(Template):
     """K need not be a multiple of the step: unpacked rows are filled with zeros, x is masked. No rows of x: no work in the programs."""
 
     key = "qmatmul_rows"
@@ -104,14 +106,23 @@ class QMatmul(Template):
         first = b.pid * ROWS
         unpacked = UnpackedRows(call, matrix, first, b.minimum(ROWS, op.n - first))
         unpacked.unpack(0)
-        with b.loop(0, m) as each:
-            at = unravel(b, each.index, dims)
-            unpacked.multiply(xv, at, lambda column, y: b.store(out, (*at, column), y))
+
+        def rows_from(index: Ix | int, count: int) -> None:
+            at = [unravel(b, index + i, dims) for i in range(count)]
+            unpacked.multiply(xv, at, lambda i, column, y: b.store(out, (*at[i], column), y))
+
+        tall = TALL if target.registers >= 32 and rows != 1 else 1
+        if tall > 1:
+            with b.loop(0, m // tall) as each:
+                rows_from(each.index * tall, tall)
+        if not divisible(rows, tall) or tall == 1:
+            with b.loop(m // tall * tall, m) as each:
+                rows_from(each.index, 1)
         grid = ceildiv(op.n, ROWS)
         return [call.finish(grid, flops=region_flops(region), bytes_=region_bytes(region), note=f"{op.format} by unpacked rows")]
 
 
-class QExperts(Template):
+class QExpertsTemplate(Template):
     """One program per expert and block of its rows: it unpacks them when some token wants the expert, and multiplies those tokens alone.
     The first program checks all indices."""
 
@@ -154,7 +165,7 @@ class QExperts(Template):
             rows.unpack(expert * op.n)
             with b.loop(0, count) as each, b.if_(b.compare("eq", wanted(each.index), expert)):
                 at = [each.index // slots, each.index % slots]
-                rows.multiply(xv, at, lambda column, value: b.store(out, (*at, column), value))
+                rows.multiply(xv, [at], lambda _, column, value: b.store(out, (*at, column), value))
         grid = op.experts * blocks
         return [call.finish(grid, flops=region_flops(region), bytes_=region_bytes(region), note=f"{op.format} by unpacked rows")]
 
@@ -180,16 +191,20 @@ class UnpackedRows:
 
             self.matrix.row_to(base + self.first + here, store)
 
-    def multiply(self, x: View, at: Sequence[Ix | int], give: Callable[[Ix | int, Tile], None]) -> None:
-        """The products of the row of x at `at` with every row: give(column, f32[1])."""
+    def multiply(self, x: View, rows: Sequence[Sequence[Ix | int]], give: Callable[[int, Ix | int, Tile], None]) -> None:
+        """The products of the rows of x at these positions with every row of the matrix: give(number, column, f32[1]). Where the matrix
+        has fewer rows than the tile, the last one is multiplied again."""
         b, k = self.b, self.matrix.k
         whole, rest = k // STEP * STEP, k % STEP
-        with b.loop(0, self.count) as column:
-            with b.loop(0, whole, STEP, [b.full((STEP,), 0.0)]) as loop:
-                left = b.load(x, (*at, loop.index), (STEP,))
-                loop.next(b.fma(left, b.load(self.local, (column.index, loop.index), (STEP,)), loop.carried[0]))
-            acc: Tile = loop.results[0]
-            if rest:
-                left = b.load(x, (*at, whole), (STEP,), limit=(rest,))
-                acc = b.fma(left, b.load(self.local, (column.index, whole), (STEP,)), acc)
-            give(self.first + column.index, b.reduce("sum", acc))
+        columns = [b.minimum(i, self.count - 1) for i in range(ROWS)]
+
+        def step(at: Ix | int, accs: Sequence[Tile], limit: tuple[int] | None) -> list[Tile]:
+            left = [b.load(x, (*row, at), (STEP,), limit=limit) for row in rows]
+            right = [b.load(self.local, (c, at), (STEP,)) for c in columns]
+            return [b.fma(p, q, acc) for (p, q), acc in zip(product_of(left, right), accs, strict=True)]
+
+        with b.loop(0, whole, STEP, [b.full((STEP,), 0.0)] * (len(rows) * ROWS)) as loop:
+            loop.next(*step(loop.index, loop.carried, None))
+        accs = step(whole, loop.results, (rest,)) if rest else list(loop.results)
+        for i, acc in enumerate(accs):
+            give(i // ROWS, self.first + columns[i % ROWS], b.reduce("sum", acc))

@@ -25,7 +25,7 @@ STRETCH = 512  # columns of a program: whole blocks of every format
 STEP = 64
 
 
-class QMatmulBack(Template):
+class QMatmulBackTemplate(Template):
     key = "qmatmul_back"
 
     def matches(self, region: Region, target: TargetSpec) -> Reason | None:
@@ -85,7 +85,7 @@ def unpack_stretch(b: KernelBuilder, matrix: Matrix, row: Ix | int, start: Ix | 
             b.store(local, (block.index * matrix.elements + at,), tile)
 
 
-class QExpertsBack(Template):
+class QExpertsBackTemplate(Template):
     """One program per product and stretch of its columns: it walks the rows of the matrix that the product's index names. Every program of
     the first stretch checks its index."""
 

@@ -23,7 +23,7 @@ from ..template import Reason, Template, alone, region_bytes, region_flops
 REGISTERS = 4  # of a step along a row, and of a strip
 
 
-class NormBackward(Template):
+class NormBackwardTemplate(Template):
     key = "norm_backward"
 
     def matches(self, region: Region, target: TargetSpec) -> Reason | None:

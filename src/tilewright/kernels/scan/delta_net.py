@@ -29,7 +29,7 @@ def working(dtype: DType) -> DType:
     return f32 if dtype.itemsize < 4 else dtype
 
 
-class GatedDeltaRule(Template):
+class GatedDeltaRuleTemplate(Template):
     key = "gated_delta_rule"
 
     def matches(self, region: Region, target: TargetSpec) -> Reason | None:
@@ -123,4 +123,5 @@ class Walk:
             read(second.results[0])
 
     def finish(self, flops: Dim, bytes_: Dim, inplace: Sequence[tuple[Buffer, Buffer]] = ()) -> Launch:
-        return self.call.finish(self.grid, flops=flops, bytes_=bytes_, inplace=inplace, note=f"{self.depth}x{LANES} of memory a program")
+        note = f"{self.depth}x{LANES} of the memory a program"
+        return self.call.finish(self.grid, flops=flops, bytes_=bytes_, inplace=inplace, note=note)

@@ -24,7 +24,7 @@ CHUNK, LANES, COLUMNS = 32, 16, 4
 RESULTS = ("dq", "dk", "dv", "dg", "dbeta", "ds")
 
 
-class GatedDeltaRuleBackward(Template):
+class GatedDeltaRuleBackwardTemplate(Template):
     key = "gated_delta_rule_backward"
 
     def matches(self, region: Region, target: TargetSpec) -> Reason | None:

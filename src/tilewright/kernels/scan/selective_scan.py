@@ -28,7 +28,7 @@ from .delta_net import working
 CHUNK = 32  # steps between marks
 
 
-class SelectiveScan(Template):
+class SelectiveScanTemplate(Template):
     key = "selective_scan"
 
     def matches(self, region: Region, target: TargetSpec) -> Reason | None:
@@ -51,7 +51,7 @@ class SelectiveScan(Template):
         return [walk.finish(region_flops(region), region_bytes(region), pairs)]
 
 
-class SelectiveScanBackward(Template):
+class SelectiveScanBackwardTemplate(Template):
     key = "selective_scan_backward"
 
     def matches(self, region: Region, target: TargetSpec) -> Reason | None:

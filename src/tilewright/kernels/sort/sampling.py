@@ -27,7 +27,7 @@ NEVER = float("-inf")
 ONE = 0x3F800000  # the bits of 1.0
 
 
-class Sample(Template):
+class SampleTemplate(Template):
     """Any number of logits; the last block is filled with probability 0."""
 
     key = "sample"

@@ -32,7 +32,7 @@ BLOCK = 16384  # elements of a longer row per program
 TILE = 64
 
 
-class Sort(Template):
+class SortTemplate(Template):
     key = "sort"
 
     def matches(self, region: Region, target: TargetSpec) -> Reason | None:

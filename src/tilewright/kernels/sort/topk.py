@@ -24,7 +24,7 @@ FEW = 64  # most elements that are kept in order by insertion
 TILE = 64
 
 
-class TopK(Template):
+class TopKTemplate(Template):
     key = "top_k"
 
     def matches(self, region: Region, target: TargetSpec) -> Reason | None:

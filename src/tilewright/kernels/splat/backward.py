@@ -27,7 +27,7 @@ EACH = 64  # splats of a program of the second launch
 GRADS = 4  # cotangents of a pixel: colour, depth
 
 
-class SplatRasterizeBackward(Template):
+class SplatRasterizeBackwardTemplate(Template):
     key = "splat_rasterize_backward"
 
     def matches(self, region: Region, target: TargetSpec) -> Reason | None:

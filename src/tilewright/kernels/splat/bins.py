@@ -25,7 +25,7 @@ LANES = 16
 CAPACITY = 9  # code in the error block
 
 
-class SplatBin(Template):
+class SplatBinTemplate(Template):
     key = "splat_bin"
 
     def matches(self, region: Region, target: TargetSpec) -> Reason | None:

@@ -25,7 +25,7 @@ def splats_alone(region: Region, op: type) -> Reason | None:
     return wrong
 
 
-class SplatRasterize(Template):
+class SplatRasterizeTemplate(Template):
     key = "splat_rasterize"
 
     def matches(self, region: Region, target: TargetSpec) -> Reason | None:

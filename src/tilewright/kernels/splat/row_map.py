@@ -22,7 +22,7 @@ from ..template import Reason, Template, alone, region_bytes, region_flops
 FEW = 4  # columns that are read one by one
 
 
-class RowMap(Template):
+class RowMapTemplate(Template):
     key = "row_map"
 
     def matches(self, region: Region, target: TargetSpec) -> Reason | None:

@@ -85,26 +85,28 @@ def _packed(byte: int, stride: int) -> tuple[Integers, Integers]:
 
 
 _patterns, _four = _packed(6, 8)
-register(BlockFormat("IQ2_XXS", 16, 256, 66, Integers(Bits(16, 8, (8, 4), (64, 8))), _half(_four), table=Book("IQ2_XXS", _patterns, True)))
+register(BlockFormat("IQ2_XXS", 16, 256, 66, Integers(Bits(16, 8, (8, 4), (64, 8))), _half(_four),
+                     table=Book("IQ2_XXS", _patterns, True), encode=rounding.points))
 register(BlockFormat(
     "IQ2_XS", 17, 256, 74, Integers(Bits(16, 9, (32,), (16,))), _half(Integers(_at(66, NIBBLES16))),
-    table=Book("IQ2_XS", Integers(Bits(25, 7, (32,), (16,))), True)))
+    table=Book("IQ2_XS", Integers(Bits(25, 7, (32,), (16,))), True), encode=rounding.points))
 register(BlockFormat(
     "IQ2_S", 22, 256, 82, Integers(whole(2, 1, 32), Bits(8 * 66, 2, (8, 4), (8, 2))), _half(Integers(_at(74, NIBBLES16))),
-    table=Book("IQ2_S", _signs(34))))
+    table=Book("IQ2_S", _signs(34)), encode=rounding.points))
 _patterns, _four = _packed(66, 4)
-register(BlockFormat("IQ3_XXS", 18, 256, 98, Integers(whole(2, 1, 64)), _half(_four, 0.5), table=Book("IQ3_XXS", _patterns, True)))
+register(BlockFormat("IQ3_XXS", 18, 256, 98, Integers(whole(2, 1, 64)), _half(_four, 0.5),
+                     table=Book("IQ3_XXS", _patterns, True), encode=rounding.points))
 register(BlockFormat(
     "IQ3_S", 21, 256, 110, Integers(whole(2, 1, 64), Bits(8 * 66, 1, (8, 8), (8, 1))),
-    Scale(real(0), Integers(Bits(8 * 106, 4, (4, 2), (8, 4))), 2.0, 1.0), table=Book("IQ3_S", _signs(74))))
+    Scale(real(0), Integers(Bits(8 * 106, 4, (4, 2), (8, 4))), 2.0, 1.0), table=Book("IQ3_S", _signs(74)), encode=rounding.points))
 register(BlockFormat(
     "IQ1_S", 19, 256, 50, Integers(whole(2, 1, 32), Bits(8 * 34, 3, (8, 4), (16, 3))),
     Scale(real(0), Integers(Bits(8 * 34 + 12, 3, (8,), (16,))), 2.0, 1.0),
-    table=Book("IQ1_S", shifted=Integers(Bits(8 * 34 + 15, 1, (8,), (16,))))))
+    table=Book("IQ1_S", shifted=Integers(Bits(8 * 34 + 15, 1, (8,), (16,)))), encode=rounding.points))
 register(BlockFormat(
     "IQ1_M", 29, 256, 56, Integers(whole(0, 1, 32), Bits(8 * 32, 3, (16, 2), (8, 4))),
     Scale(Reals(Integers(*(Bits(8 * 48 + 16 * i + 12, 4) for i in range(4)))), Integers(Bits(8 * 48, 3, (4, 4), (16, 3))), 2.0, 1.0),
-    table=Book("IQ1_S", shifted=Integers(Bits(8 * 32 + 3, 1, (16, 2), (8, 4))))))
+    table=Book("IQ1_S", shifted=Integers(Bits(8 * 32 + 3, 1, (16, 2), (8, 4)))), encode=rounding.points))
 register(BlockFormat("IQ4_NL", 20, 32, 18, Integers(runs(2, 4, 16, 32)), D, table=KVALUES, encode=rounding.tabled))
 register(BlockFormat(
     "IQ4_XS", 23, 256, 136, Integers(runs(8, 4, 16, 256)),

@@ -9,7 +9,11 @@ import ml_dtypes
 import numpy as np
 
 from .base import BlockFormat
-from .bits import F32, U8, Array, Integers, half_e8m0, half_ue4m3
+from .bits import F32, U8, Array, Book, Integers, Reals, Trits, half_e8m0, half_ue4m3
+from .iq_tables import DELTA, grid
+
+BLOCKS = 64  # rounded to points of a codebook at once
+SMALL = 1 << 18  # multiplications of a product that BLAS does on one thread, in the cache
 
 
 def round_half_away(x: F32) -> F32:
@@ -150,6 +154,62 @@ def tabled(f: BlockFormat, x: F32) -> U8:
     q = np.searchsorted(middles, groups * inverse(d * s)[..., None]).reshape(n, -1).astype(np.uint8)
     parts = [] if by is None else [(by, (s - by.bias).astype(np.uint8))]
     return f.pack(n, (f.scale.real, d), *parts, (f.q, q))
+
+
+def points(f: BlockFormat, x: F32) -> U8:
+    """Points of a codebook (IQ1 to IQ3): for each group the scale of a few with the least squared error, every vector the nearest point."""
+    return np.concatenate([_points(f, x[i : i + BLOCKS]) for i in range(0, len(x), BLOCKS)]) if len(x) else np.empty((0, f.bytes), np.uint8)
+
+
+def _points(f: BlockFormat, x: F32) -> U8:
+    assert f.scale is not None and f.scale.by is not None and isinstance(f.table, Book)
+    book, by, table, n = f.table, f.scale.by, grid(f.table.name), len(x)
+    minus = x < 0 if book.signs is not None else np.zeros_like(x, bool)
+    if book.patterns:  # of eight signs an even number is minus: else the smallest element takes the wrong one
+        eights, size = minus.reshape(n, 32, 8), np.abs(x).reshape(n, 32, 8)
+        eights ^= (np.arange(8) == size.argmin(-1)[..., None]) & (eights.sum(-1, keepdims=True) % 2 == 1)
+    v = np.where(minus, -x, x).reshape(n, by.count, -1, table.shape[1])
+    moved = [table] if book.shifted is None else [table + DELTA, table - DELTA]
+    sides = [np.concatenate([p, -(p * p).sum(-1, keepdims=True)], axis=-1).T.copy() for p in moved]
+
+    def nearest(scale: Array) -> tuple[Array, Array, Array]:
+        """The points' numbers, whether 0.125 is taken away, and what they stand for without the scale."""
+        inv, found = inverse(scale)[:, :, None, None], []
+        left = np.concatenate([2 * inv * v, np.ones_like(v[..., :1])], axis=-1).reshape(-1, table.shape[1] + 1)
+        for p in sides:
+            index, most_ = np.empty(len(left), np.int64), np.empty(len(left), np.float32)
+            step = max(1, SMALL // p.size)
+            for i in range(0, len(left), step):
+                gain = left[i : i + step] @ p  # 2 v · point / scale - point²
+                index[i : i + step] = gain.argmax(-1)
+                most_[i : i + step] = gain.max(-1)
+            found.append((index.reshape(v.shape[:3]), most_.reshape(v.shape[:3]) * (scale * scale)[..., None]))
+        if book.shifted is None:
+            which = np.zeros((n, 1), bool)
+        else:
+            which = np.subtract(found[1][1], found[0][1]).reshape(n, book.shifted.count, -1).sum(-1) > 0
+        each = np.broadcast_to(which[..., None], (*which.shape, v.shape[1] * v.shape[2] // which.shape[1])).reshape(v.shape[:3])
+        q = np.where(each, found[-1][0], found[0][0])
+        return q, which, np.where(each[..., None], moved[-1][q], moved[0][q])
+
+    peak, best, scale = np.abs(v).max((2, 3)) / np.abs(moved[0]).max(), np.zeros(v.shape[:2], np.float32), np.zeros(v.shape[:2], np.float32)
+    for part in range(4, 12):
+        _, _, near = nearest(peak * np.float32(part / 10))
+        above, below = (v * near).sum((2, 3)), (near * near).sum((2, 3))
+        gain = np.where(above > 0, _divided(above * above, below), 0)
+        scale, best = np.where(gain > best, _divided(above, below), scale), np.maximum(gain, best)
+    most = (1 << by.width) - 1
+    d = (scale.max(-1, keepdims=True) / np.float32(f.scale.slope * most + f.scale.start)).astype(np.float16).astype(np.float32)
+    s = np.clip(np.rint((scale * inverse(d) - f.scale.start) / f.scale.slope), 0, most)
+    q, which, _ = nearest(d * (s * np.float32(f.scale.slope) + np.float32(f.scale.start)))
+    values = q.reshape(n, -1).astype(np.uint16)
+    parts: list[tuple[Integers | Trits | Reals, Array]] = [(f.scale.real, d), (by, s.astype(np.uint8)), (f.q, values)]
+    if book.signs is not None:
+        bits = np.packbits(minus, axis=-1, bitorder="little") & np.uint8(127)
+        parts.append((book.signs, bits if book.patterns else minus.astype(np.uint8)))
+    if book.shifted is not None:
+        parts.append((book.shifted, which.astype(np.uint8)))
+    return f.pack(n, *parts)
 
 
 def q8_k(f: BlockFormat, x: F32) -> U8:

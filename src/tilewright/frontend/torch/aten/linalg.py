@@ -14,6 +14,7 @@ from ....core.dtypes import DType
 from ....core.errors import UnsupportedError
 from ....ir.graph import Value
 from ....ops import functions as F
+from ....ops.complex import rules as C
 from ....ops.linalg import functions as L
 from ....ops.linalg import matrices as X
 from ....ops.linalg import reflections as R
@@ -67,18 +68,23 @@ def solve_ex(c: Context, a: Value, b: Value, *, left: bool = True, check_errors:
     return out, lu, pivots, _zeros(c, 3)
 
 
+def _kept(c: Context, a: Value) -> tuple[Value, Value]:
+    """The factors that torch keeps for the derivative of a determinant, those of the transposed matrix where a is contiguous; pivots count
+    from 1."""
+    turned = a.dtype.kind != "c" and c.args[0].is_contiguous()
+    lu, pivots, _ = Lu()(X.mt(a) if turned else a)
+    return lu, F.add(pivots, 1)
+
+
 @aten("_linalg_det.default")
 def det(c: Context, a: Value) -> tuple[Value, ...]:
-    out = _on(c, L.det, a)
-    lu, pivots, _ = c.emit_all(Lu(), a)
-    return out, lu, _on(c, F.add, pivots, 1)
+    return _on(c, L.det, a), *_on(c, _kept, c, a)
 
 
 @aten("_linalg_slogdet.default")
 def slogdet(c: Context, a: Value) -> tuple[Value, ...]:
     sign, size = _on(c, L.slogdet, a)
-    lu, pivots, _ = c.emit_all(Lu(), a)
-    return sign, size, lu, _on(c, F.add, pivots, 1)
+    return sign, size, *_on(c, _kept, c, a)
 
 
 @aten("linalg_inv_ex.default")
@@ -139,7 +145,11 @@ def lu_unpack(c: Context, packed: Value, pivots: Value, unpack_data: bool = True
 def lu_solve(c: Context, packed: Value, pivots: Value, b: Value, *, left: bool = True, adjoint: bool = False) -> Any:
     def build() -> Value:
         order = L.order_of_pivots(F.sub(pivots, 1), packed.shape[-1])
-        return L.lu_solve(packed, order, b, transpose=adjoint) if left else X.mt(L.lu_solve(packed, order, X.mt(b), transpose=not adjoint))
+        signed = adjoint and packed.dtype.kind == "c"  # the solution for the transposed matrix, between two conjugations
+        side = C.conj(b) if signed else b
+        out = L.lu_solve(packed, order, side, transpose=adjoint) if left else X.mt(
+            L.lu_solve(packed, order, X.mt(side), transpose=not adjoint))
+        return C.conj(out) if signed else out
 
     return _on(c, build)
 

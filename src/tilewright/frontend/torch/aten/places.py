@@ -9,12 +9,13 @@ import numpy as np
 
 from .... import ops as O
 from ....core import dtypes as dt
-from ....core.dims import maximum, product
+from ....core.dims import product
 from ....core.errors import UnsupportedError
 from ....ir.graph import Value
 from .distance import p_norm
 from .registry import Context, aten
 from .scatter import overwrite
+from .sized import chosen, columns, truth
 
 
 @aten("one_hot.default")
@@ -33,18 +34,9 @@ def nonzero_static(c: Context, x: Value, *, size: int, fill_value: int = -1) -> 
     n, rank = product(x.shape), len(x.shape)
     if n == 0 or size == 0 or rank == 0:
         return c.expand(c.scalar(fill_value, dt.i64), (size, rank))
-    hit = c.reshape(x if x.dtype.is_bool else c.emit(O.NotEqual(), x, c.scalar(0, x.dtype)), (n,))
-    order = c.emit(O.ArgSort(axis=0), c.cast(c.emit(O.LogicalNot(), hit), dt.i32))
-    found = c.emit(O.Sum(axes=(0,)), c.cast(hit, dt.i64))
-    taken = c.slice(order, 0, 0, min(size, n)) if isinstance(n, int) else c.slice(order, 0, 0, size)
-    if isinstance(n, int) and size > n:
-        taken = c.emit(O.Pad(lo=(0,), hi=(size - n,)), taken)
-    columns = []
-    for a in range(rank):
-        step, width = (maximum(d, 1) for d in (product(x.shape[a + 1 :]), x.shape[a]))  # nothing is found where a symbolic size is 0
-        part = c.emit(O.Remainder(), c.emit(O.FloorDivide(), taken, c.scalar(step, dt.i64)), c.scalar(width, dt.i64))
-        columns.append(c.reshape(part, (size, 1)))
-    rows = columns[0] if rank == 1 else c.emit(O.Concat(axis=1), *columns)
+    flat, found = chosen(c, truth(c, x), size)
+    parts = [c.reshape(v, (size, 1)) for v in columns(c, flat, x.shape)]
+    rows = parts[0] if rank == 1 else c.emit(O.Concat(axis=1), *parts)
     number = c.emit(O.Iota(shape=(size, 1), axis=0, dtype=dt.i64))
     return c.emit(O.Where(), c.emit(O.Less(), number, found), rows, c.scalar(fill_value, dt.i64))
 

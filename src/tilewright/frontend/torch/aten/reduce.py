@@ -111,10 +111,10 @@ def all_(c: Context, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
 
 
 def _var(c: Context, x: Value, dim: Any, correction: float | None, keepdim: bool) -> Value:
+    x = x if x.shape else c.reshape(x, (1,))
     axes = axes_of(dim, len(x.shape))
-    if not axes:
-        raise UnsupportedError("the variance of a rank-0 tensor is not supported")
-    return c.emit(O.Var(axes=axes, keepdims=bool(keepdim), correction=float(1 if correction is None else correction)), x)
+    found = c.emit(O.Var(axes=axes, keepdims=bool(keepdim), correction=float(1 if correction is None else correction)), x)
+    return c.reshape(found, ()) if keepdim and c.shape == () else found
 
 
 @aten("var.correction")

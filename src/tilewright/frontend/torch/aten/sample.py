@@ -43,14 +43,14 @@ def _weights(size: int, out: int, align: bool, factor: float | None, kernel: Any
 
 
 def _antialiased(c: Context, x: Value, align: bool, factors: Any, kernel: Any, width: int) -> Value:
-    sizes = static(c, x, 2, "interpolate")
+    rows, columns = _tables(c, x, x.shape[-2:], static(c, x, 2, "interpolate"), align, factors, kernel, width)
+    return c.emit(O.Matmul(), c.constant(rows, "weights"), c.emit(O.Matmul(transpose_b=True), x, c.constant(columns, "weights")))
+
+
+def _tables(c: Context, like: Value, sizes: Any, outs: Any, align: bool, factors: Any, kernel: Any, width: int) -> list[Any]:
+    """The weights along rows and columns, in the dtype of `like`: [size of the result, size of the input]."""
     given = [*(factors or ()), None, None][:2]
-    tables = []
-    for n, out, factor in zip(x.shape[-2:], sizes, given, strict=True):
-        assert isinstance(n, int)
-        tables.append(c.constant(_weights(n, out, align, factor, kernel, width).astype(x.dtype.np), "weights"))
-    wide = c.emit(O.Matmul(transpose_b=True), x, tables[1])
-    return c.emit(O.Matmul(), tables[0], wide)
+    return [_weights(n, out, align, factor, kernel, width).astype(like.dtype.np) for n, out, factor in zip(sizes, outs, given, strict=True)]
 
 
 for _name, _kernel, _width in (("bilinear", _triangle, 2), ("bicubic", partial(cubic_weight, slope=-0.5), 4)):
@@ -62,6 +62,12 @@ for _name, _kernel, _width in (("bilinear", _triangle, 2), ("bicubic", partial(c
     @aten(f"_upsample_{_name}2d_aa.vec")
     def vec(c: Context, x: Value, size: Any, align: bool, factors: Any = None, kernel: Any = _kernel, width: int = _width) -> Value:
         return _antialiased(c, x, bool(align), factors, kernel, width)
+
+    @aten(f"_upsample_{_name}2d_aa_backward.default")
+    def backward(c: Context, g: Value, size: Any, shape: Any, align: bool, *factors: Any, kernel: Any = _kernel,
+                 width: int = _width) -> Value:
+        rows, columns = _tables(c, g, static(c, g, 2, "interpolate"), g.shape[-2:], bool(align), factors, kernel, width)
+        return c.emit(O.Matmul(), c.constant(rows.T.copy(), "weights"), c.emit(O.Matmul(), g, c.constant(columns, "weights")))
 
 
 # --- grid_sample ----------------------------------------------------------------------------------------------------------------------

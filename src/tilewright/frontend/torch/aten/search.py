@@ -176,7 +176,7 @@ def nanmedian_dim(c: Context, x: Value, dim: int, keepdim: bool = False) -> Any:
 def histc(c: Context, x: Value, bins: int = 100, min: Any = 0, max: Any = 0) -> Value:  # noqa: A002
     """Counts in `bins` equal parts of min..max (of the data's own range where they are equal)."""
     flat = c.reshape(x, (x.type.numel,))
-    n = _size(flat.shape[0], "histc")
+    n = flat.shape[0] if min != max else _size(flat.shape[0], "histc")
     wide = c.cast(flat, dt.f64)
     if min == max:
         if n == 0:

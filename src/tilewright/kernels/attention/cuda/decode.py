@@ -30,7 +30,7 @@ from ...matmul.tiling import leaves_of_epilogue
 from ...pointwise.pointwise import unravel
 from ...region import Evaluator, Operand, Region, narrow, widen
 from ...template import Reason, Template, region_bytes, region_flops
-from ..forward import Attention
+from ..forward import AttentionTemplate
 from .decode_codes import row_codes, spread
 from .decode_rows import appended
 
@@ -55,13 +55,13 @@ class DecodeAttention(Template):
             return Reason("no attention")
         if node.op.has_mask or node.op.has_bias:
             return Reason("masks and biases are not fused here")
-        if not appended(region) and Attention().matches(region, target) is not None:
-            return Attention().matches(region, target)
+        if not appended(region) and AttentionTemplate().matches(region, target) is not None:
+            return AttentionTemplate().matches(region, target)
         return None if fitting(region) is not None else Reason("one query row per head, rows of a multiple of 16 bytes")
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         if fitting(region) is None:  # the operand's place was not known when the template was chosen
-            return Shared(Attention()).build(region, target)
+            return Shared(AttentionTemplate()).build(region, target)
         return Decode(region, target).launches()
 
 

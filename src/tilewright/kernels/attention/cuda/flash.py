@@ -24,7 +24,7 @@ from ...matmul.tiling import leaves_of_epilogue
 from ...pointwise.copies import copy_launch
 from ...region import Evaluator, Operand, Region, narrow
 from ...template import Reason, Template, alone, region_bytes, region_flops
-from ..forward import Attention
+from ..forward import AttentionTemplate
 from .flash_order import heads_together, lengths
 from .flash_plan import PLANS
 
@@ -56,7 +56,7 @@ class HopperAttention(Template):
             return Reason("needs bf16 or f16 operands of one dtype")
         if not padded(q.shape[-1]) or q.shape[-1] != v.shape[-1]:
             return Reason(f"the head size must be a multiple of 8 up to {HEAD_SIZES[-1]}, got {q.shape[-1]} and {v.shape[-1]}")
-        if Attention().matches(region, target) is not None or not at_least(k.shape[2], 1):
+        if AttentionTemplate().matches(region, target) is not None or not at_least(k.shape[2], 1):
             return Reason("operands must come from memory, and there must be keys")
         return None if suitable(region) else Reason("rows of a multiple of 16 bytes")
 
@@ -65,7 +65,7 @@ class HopperAttention(Template):
         if isinstance(region.anchor.op, AttentionSavedOp):
             copies, rows = as_rows(region, target)
             return [*copies, flash_launch(rows, target)]
-        return [flash_launch(region, target)] if suitable(region) else Shared(Attention()).build(region, target)
+        return [flash_launch(region, target)] if suitable(region) else Shared(AttentionTemplate()).build(region, target)
 
 
 def as_rows(region: Region, target: TargetSpec) -> tuple[list[Launch], Region]:

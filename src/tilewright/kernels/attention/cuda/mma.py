@@ -18,7 +18,7 @@ from ...launch import Launch, Word
 from ...matmul.tiling import leaves_of_epilogue
 from ...region import Evaluator, Operand, Region, narrow
 from ...template import Reason, Template, alone, region_bytes, region_flops
-from ..forward import Attention
+from ..forward import AttentionTemplate
 from .flash import as_rows, suitable
 
 ROWS = 64  # queries of a block
@@ -44,7 +44,7 @@ class MmaAttention(Template):
             return Reason(f"the head size must be a multiple of 8 up to 128, got {d} and {v.shape[-1]}")
         if any(region.operand(x) is None for x in node.operands):
             return Reason("operands must come from memory")
-        if Attention().matches(region, target) is not None or not at_least(k.shape[2], 1):
+        if AttentionTemplate().matches(region, target) is not None or not at_least(k.shape[2], 1):
             return Reason("operands must come from memory, and there must be keys")
         return None if suitable(region) else Reason("rows of a multiple of 16 bytes")
 
@@ -53,7 +53,7 @@ class MmaAttention(Template):
         if isinstance(region.anchor.op, AttentionSavedOp):
             copies, rows = as_rows(region, target)
             return [*copies, attention_launch(rows)]
-        return [attention_launch(region)] if suitable(region) else Shared(Attention()).build(region, target)
+        return [attention_launch(region)] if suitable(region) else Shared(AttentionTemplate()).build(region, target)
 
 
 def attention_launch(region: Region) -> Launch:

@@ -28,7 +28,7 @@ from ...pointwise.pointwise import unravel
 from ...region import Evaluator, Operand, Region, narrow, widen
 from ...template import Reason, Template, region_bytes, region_flops
 from ..channels_last import channels_last
-from ..conv import Conv
+from ..conv import ConvTemplate
 from .channels_last import depthwise
 from .hopper import packed_weights
 from .pool import inside_flag
@@ -45,7 +45,7 @@ class DepthwiseConv(Template):
         node = region.anchor
         if node is None or not isinstance(node.op, ConvOp):
             return Reason("no convolution")
-        if (other := Conv().matches(region, target)) is not None:
+        if (other := ConvTemplate().matches(region, target)) is not None:
             return other
         return None if depthwise(node) else Reason("every channel by itself, in f16 or bf16, up to three axes of known size, few taps")
 

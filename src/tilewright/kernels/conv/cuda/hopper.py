@@ -29,7 +29,7 @@ from ...pointwise.copies import copy_launch, fill_launch
 from ...region import Operand, Region, collapse
 from ...template import Reason, Template, region_bytes, region_flops
 from ..channels_last import channels_last
-from ..conv import Conv
+from ..conv import ConvTemplate
 from .first import First
 from .kernels import ConvKernel
 from .windows import Windowed
@@ -114,7 +114,7 @@ class HopperConv(Template):
             return Reason("needs bf16 or f16 operands")
         if node.op.transposed:
             return Reason("not transposed")
-        if (other := Conv().matches(region, target)) is not None:
+        if (other := ConvTemplate().matches(region, target)) is not None:
             return other
         if not divisible(node.values[0].shape[1], 2):
             return Reason("an even number of result channels")

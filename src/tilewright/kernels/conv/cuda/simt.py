@@ -22,7 +22,7 @@ from ...matmul.tiling import leaves_of_epilogue
 from ...pointwise.pointwise import unravel
 from ...region import Evaluator, Operand, Region, collapse, narrow, widen
 from ...template import Reason, Template, region_bytes, region_flops
-from ..conv import Conv
+from ..conv import ConvTemplate
 from ..parts import Plain, int_of, plain_parts, weights_of
 
 MOST_ROWS = 8  # result channels of a thread
@@ -33,7 +33,7 @@ class CudaConv(Template):
     key = "cuda_conv"
 
     def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        return Conv().matches(region, target)
+        return ConvTemplate().matches(region, target)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         launches, parts = plain_parts(region, target)

@@ -15,7 +15,7 @@ from ...pointwise.copies import copy_launch, fill_launch
 from ...region import Operand, Region
 from ...template import Reason
 from ..channels_last import channels_last
-from ..conv import Conv
+from ..conv import ConvTemplate
 from .hopper import PIECE
 
 
@@ -26,7 +26,7 @@ def of_known_size(region: Region, target: TargetSpec) -> Reason | None:
         return Reason("no convolution")
     if any(v.dtype not in (bf16, f16) for v in node.operands) or node.op.transposed:
         return Reason("needs bf16 or f16 operands, not transposed")
-    if (other := Conv().matches(region, target)) is not None:
+    if (other := ConvTemplate().matches(region, target)) is not None:
         return other
     (x, w), out = node.operands, node.values[0]
     sizes = (*x.shape[1:], *w.shape, *out.shape[1:])

@@ -19,13 +19,13 @@ from ...matmul.tiling import leaves_of_epilogue
 from ...pointwise.pointwise import unravel
 from ...region import Evaluator, Operand, Region, collapse, narrow, widen
 from ...template import region_bytes, region_flops
-from ..gather import Gather, along_memory
+from ..gather import GatherTemplate, along_memory
 
 BLOCK = 128  # threads
 ROWS, COLUMNS = 16, 128  # of a program that picks elements of rows
 
 
-class CudaGather(Gather):
+class CudaGather(GatherTemplate):
     """Rows of known length that are long enough for a group; others as the shared template has them."""
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
@@ -44,9 +44,10 @@ class CudaGather(Gather):
         if not along and (found := along_rows(region, table)) is not None:
             return [found]
         if not isinstance(inner, int) or inner < 2 * vector or (vector == 1 and inner < 32) or table.packed.form != "plain" or not along:
-            return Shared(Gather()).build(region, target)
+            return Shared(GatherTemplate()).build(region, target)
         threads = BLOCK if inner >= BLOCK * vector else min(32, 1 << (inner // vector).bit_length() - 1)
-        (launch,) = Gather().build(region, replace(target, vector_bits=32 * threads * vector // 4))  # its tile is four times this wide
+        # its tile is four times this wide
+        (launch,) = GatherTemplate().build(region, replace(target, vector_bits=32 * threads * vector // 4))
         launch.kernel = on_threads(launch.kernel, threads, BLOCK // threads, vector)
         return [launch]
 

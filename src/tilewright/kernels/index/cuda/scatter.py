@@ -21,7 +21,7 @@ from ...pointwise.copies import copy_launch, fill_launch
 from ...region import Operand, Region, narrow, widen
 from ...template import Reason, Template, alone
 from ..gather import report_index
-from ..scatter import ScatterAdd
+from ..scatter import ScatterAddTemplate
 
 MOST = 1 << 30  # indices and rows that 32-bit numbers count
 PROGRAMS = 128  # of one thread in a block
@@ -48,7 +48,7 @@ class CudaScatterAdd(Template):
         x, ids, updates = (region.operand(v) for v in region.anchor.operands)
         assert x is not None and ids is not None and updates is not None
         if not (ids.layout.is_contiguous and updates.layout.is_contiguous and region.results[0].layout.strides[-1] == 1):
-            return [shared_launch(launch) for launch in ScatterAdd().build(region, target)]
+            return [shared_launch(launch) for launch in ScatterAddTemplate().build(region, target)]
         result = region.results[0]
         copies = [] if x.buffer is result.buffer else [copy_launch(f"{region.name}.copy", x, result, target)]
         return [*copies, *_Adds(region.name, ids, updates, result, target).launches()]

@@ -23,7 +23,7 @@ from ...cuda.kernel import WARP, identified
 from ...launch import Launch
 from ...region import Evaluator, Operand, Region, narrow, widen
 from ...template import Reason, Template, region_bytes, region_flops
-from ..matmul import Matmul
+from ..matmul import MatmulTemplate
 from ..product import Problem
 from .places import Places, suitable
 
@@ -80,8 +80,8 @@ class Gemv(Template):
             return Reason("no matmul")
         if any(v.dtype not in (bf16, f16, f32) for v in node.operands) or node.operands[0].dtype is not node.operands[1].dtype:
             return Reason("needs bf16, f16 or f32 operands of one dtype")
-        if Matmul().matches(region, target) is not None:
-            return Matmul().matches(region, target)
+        if MatmulTemplate().matches(region, target) is not None:
+            return MatmulTemplate().matches(region, target)
         if fitting(region) is None:
             return Reason(f"one row ({MOST_ROWS_F32} of f32) and a matrix with rows along K of known length")
         return None
@@ -89,7 +89,7 @@ class Gemv(Template):
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         places = fitting(region)
         if places is None:  # the operand's place was not known when the template was chosen
-            return Shared(Matmul()).build(region, target)
+            return Shared(MatmulTemplate()).build(region, target)
         p = Problem.of(region)
         assert isinstance(places.m, int) and isinstance(p.n, int) and isinstance(p.k, int)
         vector = 16 // p.b.type.dtype.itemsize

@@ -22,7 +22,7 @@ from ...cuda.kernel import GemmKernel, TensorMap, forward, identified
 from ...launch import Launch, Pointer, Word
 from ...region import Operand, Region
 from ...template import Reason, Template, region_bytes, region_flops
-from ..matmul import Matmul
+from ..matmul import MatmulTemplate
 from ..product import Problem
 from .copied_operands import straightened
 from .epilogue import Sums, write_results
@@ -104,15 +104,15 @@ class HopperMatmul(Template):
             return Reason(f"needs sm_90a, got {target.cpu}")
         if not units_take(node, target):
             return Reason("needs bf16, f16 or eight-bit operands, or f32 and precision tf32")
-        if Matmul().matches(region, target) is not None:
-            return Matmul().matches(region, target)
+        if MatmulTemplate().matches(region, target) is not None:
+            return MatmulTemplate().matches(region, target)
         good = places_of(region) is not None and at_least(Problem.of(region).k, 1)
         return None if good else Reason("two batch axes at most, and K of 1 at least")
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         places = places_of(region)
         if places is None:  # the operand's place was not known when the template was chosen
-            return Shared(Matmul()).build(region, target)
+            return Shared(MatmulTemplate()).build(region, target)
         p = Problem.of(region)
         copies, p, places = straightened(region, p, places, either=p.a.type.dtype.itemsize == 2)
         small = p.a.type.dtype in (f8e4m3, f8e5m2)

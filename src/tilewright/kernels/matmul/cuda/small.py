@@ -19,7 +19,7 @@ from ...cuda.kernel import WARP
 from ...launch import Launch
 from ...region import Evaluator, Operand, Region, narrow, widen
 from ...template import Reason, Template, region_bytes, region_flops
-from ..matmul import Matmul
+from ..matmul import MatmulTemplate
 from ..product import Problem
 from .places import Places, places_of
 from .tiled import TiledMatmul
@@ -37,8 +37,8 @@ class SmallMatmul(Template):
             return Reason("no matmul")
         if node.operands[0].dtype is not node.operands[1].dtype or node.operands[0].dtype not in (bf16, f16, f32, f64):
             return Reason("needs float operands of one dtype")
-        if Matmul().matches(region, target) is not None:
-            return Matmul().matches(region, target)
+        if MatmulTemplate().matches(region, target) is not None:
+            return MatmulTemplate().matches(region, target)
         sizes = (region_flops(region), whole.FLOPS), (region_bytes(region), whole.BYTES)
         if any(not isinstance(d, int) or d > most for d, most in sizes):
             return Reason("larger than a small launch")

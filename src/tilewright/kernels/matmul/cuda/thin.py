@@ -22,7 +22,7 @@ from ...cuda.kernel import ThinKernel, identified
 from ...launch import Launch, Word
 from ...region import Evaluator, Operand, Region, narrow
 from ...template import Reason, Template, region_bytes, region_flops
-from ..matmul import Matmul
+from ..matmul import MatmulTemplate
 from ..product import Problem
 from .places import Places, suitable
 
@@ -41,8 +41,8 @@ class ThinMatmul(Template):
             return Reason("no matmul")
         if any(v.dtype not in (bf16, f16) for v in node.operands) or node.operands[0].dtype is not node.operands[1].dtype:
             return Reason("needs bf16 or f16 operands")
-        if Matmul().matches(region, target) is not None:
-            return Matmul().matches(region, target)
+        if MatmulTemplate().matches(region, target) is not None:
+            return MatmulTemplate().matches(region, target)
         at = fitting(region)
         if at is not None and target.cpu == "sm_90a" and (not isinstance(at.m, int) or at.m > HOPPER_ROWS):
             return Reason(f"more than {HOPPER_ROWS} rows go through the copy engine")
@@ -51,7 +51,7 @@ class ThinMatmul(Template):
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         places = fitting(region)
         if places is None:  # the operand's place was not known when the template was chosen
-            return Shared(Matmul()).build(region, target)
+            return Shared(MatmulTemplate()).build(region, target)
         return [thin_launch(region, Problem.of(region), places, STRIP)]
 
 

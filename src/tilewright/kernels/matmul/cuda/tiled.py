@@ -23,7 +23,7 @@ from ...launch import Launch
 from ...pointwise.pointwise import unravel
 from ...region import Evaluator, Operand, Region, collapse, narrow
 from ...template import Reason, Template, region_bytes, region_flops
-from ..matmul import Matmul
+from ..matmul import MatmulTemplate
 from ..product import Problem
 from ..tiling import leaves_of_epilogue
 
@@ -93,7 +93,7 @@ class TiledMatmul(Template):
         a, b = (v.dtype for v in node.operands)
         if sums_of(a, b, node.types[0].dtype) is None:
             return Reason(f"no units multiply {a} by {b} into {node.types[0].dtype}")
-        return Matmul().matches(region, target)
+        return MatmulTemplate().matches(region, target)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         return [MatmulKernel(region, target).launch()]

@@ -17,7 +17,7 @@ from ...pointwise.pointwise import unravel
 from ...region import Region, widen
 from ...template import Reason, Template, alone, region_bytes, region_flops
 from ..quantise import CodeViews, store_block
-from ..quantised import QGather
+from ..quantised import QGatherTemplate
 from ..unpack import Block, Matrix
 
 
@@ -57,7 +57,7 @@ class CudaQGather(Template):
         node = region.anchor
         if node is not None and isinstance(node.op, QGatherOp) and FORMATS[node.op.format].dtype is not None:
             return Reason(f"numbers of {node.op.format} are read as they are")
-        return QGather().matches(region, target)
+        return QGatherTemplate().matches(region, target)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         assert region.anchor is not None and isinstance(region.anchor.op, QGatherOp)

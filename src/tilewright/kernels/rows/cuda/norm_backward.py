@@ -15,7 +15,7 @@ from ...cuda.groups import on_threads, shared_launch, vector_width
 from ...launch import Buffer, Launch
 from ...region import Operand, Region, narrow
 from ...template import Reason, Template, alone, region_bytes, region_flops
-from ..norm_backward import NormBackward
+from ..norm_backward import NormBackwardTemplate
 from .columns import Columns
 
 MOST_THREADS = 1024
@@ -37,7 +37,7 @@ class CudaNormBackward(Template):
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         if any(o.layout.strides[-1] != 1 for o in (*region.operands, *region.results)):
-            return [shared_launch(launch) for launch in NormBackward().build(region, target)]
+            return [shared_launch(launch) for launch in NormBackwardTemplate().build(region, target)]
         return _Norm(region).launches()
 
 

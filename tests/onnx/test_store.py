@@ -1,0 +1,128 @@
+"""Compiled models in the code cache: a second start imports nothing and computes the same bits; whatever differs is another entry."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tests.onnx.models import helper, info, model, numpy_helper, onnx, peer
+from tilewright.compile import compile_graph
+from tilewright.frontend.onnx.load import Source
+from tilewright.frontend.onnx.store import initializers, key_of
+from tilewright.ir.text import to_text
+from tilewright.target.cpu.cache import CodeCache
+from tilewright.target.cpu.host import host_target
+
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((3, 8)).astype(np.float32)
+WEIGHTS = {"w": RNG.standard_normal((8, 40)).astype(np.float32), "b": RNG.standard_normal(40).astype(np.float32),
+           "v": RNG.standard_normal((40, 2)).astype(np.float32), "e": RNG.standard_normal((9, 2)).astype(np.float32)}
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One for all tests, so that kernels are compiled once: every test has models of its own."""
+    return tmp_path_factory.mktemp("code") / "cache"
+
+
+@pytest.fixture
+def compiles(monkeypatch: pytest.MonkeyPatch, cache: Path) -> list[str]:
+    """The names of graphs that were compiled."""
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(cache))
+    names: list[str] = []
+
+    def noting(graph: Any, *args: Any, **options: Any) -> Any:
+        names.append(graph.name)
+        return compile_graph(graph, *args, **options)
+
+    monkeypatch.setattr(sys.modules["tilewright.compile"], "compile_graph", noting)  # the name in the package is the function
+    return names
+
+
+def network(name: str, rows: Any = "N") -> Any:
+    n = helper.make_node
+    nodes = [n("MatMul", ["x", "w"], ["a"]), n("Add", ["a", "b"], ["c"]), n("Relu", ["c"], ["d"]), n("MatMul", ["d", "v"], ["f"]),
+             n("ArgMax", ["a"], ["g"], axis=1, keepdims=0), n("Mod", ["g", "nine"], ["h"]), n("Gather", ["e", "h"], ["i"]),
+             n("Add", ["f", "i"], ["y"])]
+    return model(nodes, [info("x", X, [rows, 8])], [info("y", X, [rows, 2])], {**WEIGHTS, "nine": np.array(9)}, producer_name=name)
+
+
+@pytest.mark.parametrize("kind", ["path", "bytes", "proto"])
+def test_a_second_start_imports_nothing_and_gives_the_same_bits(kind: str, compiles: list[str], tmp_path: Path,
+                                                                monkeypatch: pytest.MonkeyPatch) -> None:
+    proto = network(kind)
+    onnx.save(proto, tmp_path / "m.onnx")
+    given: Any = {"path": tmp_path / "m.onnx", "bytes": proto.SerializeToString(), "proto": proto}[kind]
+    first = tw.compile(given)
+    want = first(X)
+    np.testing.assert_allclose(want, peer(proto, {"x": X})[0], rtol=1e-5, atol=1e-5)
+    with monkeypatch.context() as patch:
+        patch.setattr(Source, "proto", property(lambda self: pytest.fail("the model was parsed")))
+        again = tw.compile(given)
+        assert np.array_equal(again(X), want) and again(X[:1]).shape == (1, 2)
+        assert len(compiles) == 1 and repr(again) == repr(first)
+    again.save(tmp_path / "saved")
+    assert to_text(again.model.graph) == to_text(first.model.graph)
+    assert np.array_equal(tw.load(tmp_path / "saved")(X), want)
+
+
+def test_an_inference_session_from_the_cache_knows_its_arguments(compiles: list[str]) -> None:
+    data = network("arguments").SerializeToString()
+    one, two = tw.onnx.InferenceSession(data), tw.onnx.InferenceSession(data)
+    for s in (one, two):
+        assert [(i.name, i.type, i.shape) for i in (*s.get_inputs(), *s.get_outputs())] == [
+            ("x", "tensor(float)", ["N", 8]), ("y", "tensor(float)", ["N", 2])]
+    assert len(compiles) == 1 and np.array_equal(one.run(["y"], {"x": X})[0], two.run(None, {"x": X})[0])
+
+
+def test_another_file_or_option_is_another_entry(compiles: list[str]) -> None:
+    one = network("one")
+    for given, options in ((one, {}), (network("two"), {}), (one, {"dtype": "f64"}), (one, {"name": "other"}), (one, {"passes": ()})):
+        tw.compile(given, **options)
+    assert len(compiles) == 4  # no passes switched off is the first again
+    other = network("one")
+    other.graph.initializer[0].CopyFrom(numpy_helper.from_array(WEIGHTS["w"] + 1, "w"))
+    np.testing.assert_allclose(tw.compile(other)(X), peer(other, {"x": X})[0], rtol=1e-4, atol=1e-4)
+    assert len(compiles) == 5
+
+
+def test_external_data_is_read_where_it_lies_and_looked_at_again(compiles: list[str], tmp_path: Path) -> None:
+    onnx.save(network("external"), tmp_path / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=64)
+    want = tw.compile(tmp_path / "m.onnx")(X)
+    assert np.array_equal(tw.compile(tmp_path / "m.onnx")(X), want) and len(compiles) == 1
+    data = bytearray((tmp_path / "m.data").read_bytes())
+    data[:4] = np.float32(100).tobytes()
+    (tmp_path / "m.data").write_bytes(data)
+    changed = tw.compile(tmp_path / "m.onnx")(X)
+    assert len(compiles) == 2 and not np.array_equal(changed, want)
+    np.testing.assert_allclose(changed, peer(str(tmp_path / "m.onnx"), {"x": X})[0], rtol=1e-4, atol=1e-4)
+
+
+def test_weights_stay_in_the_file(compiles: list[str]) -> None:
+    proto = network("weights")
+    data = proto.SerializeToString()
+    places = dict(initializers(memoryview(data)))
+    for i, t in enumerate(proto.graph.initializer):
+        at, size = places[i]
+        assert data[at : at + size] == t.raw_data
+    tw.compile(data)
+    folder = CodeCache().folder
+    assert folder is not None
+    stored = [path.read_bytes() for path in folder.iterdir()]
+    assert stored and not any(WEIGHTS["w"].tobytes()[:64] in s or WEIGHTS["v"].tobytes()[:64] in s for s in stored)
+
+
+@pytest.mark.parametrize("damage", [lambda d: d[: len(d) // 2], lambda d: d[:60] + b"{" + d[61:], lambda d: b""])
+def test_a_damaged_entry_is_compiled_again(damage: Any, compiles: list[str], request: pytest.FixtureRequest) -> None:
+    proto = network(request.node.name)
+    want = tw.compile(proto)(X)
+    key = key_of(Source(proto), host_target(), None, (), None)
+    assert key is not None
+    CodeCache().put(key, damage(CodeCache().get(key) or b""))
+    for _ in range(2):
+        assert np.array_equal(tw.compile(proto)(X), want) and len(compiles) == 2
