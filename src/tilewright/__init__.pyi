@@ -73,21 +73,21 @@ __all__ = ["ArgumentError", "Array", "ArrayLike", "AxisError", "CheckpointError"
            "one_hot", "ones", "ones_like", "onnx", "optim", "outer", "pack_codes", "pad", "percentile",
            "permute_dims", "pi", "polar", "polygamma", "polyval", "pool", "positive", "pow", "power",
            "prelu", "prod", "promote_types", "ptp", "put_along_axis", "quantile", "quantise",
-           "quantised_matmul", "quantize", "quantize_gguf", "rad2deg", "radians", "random", "ravel",
-           "ravel_multi_index", "real", "reciprocal", "relu", "relu6", "remainder", "repeat", "requantise",
-           "reshape", "resize", "result_type", "right_shift", "rint", "rms_norm", "roll", "rollaxis", "rope",
-           "rot90", "round", "rsqrt", "sample", "save", "scan", "scatter", "scatter_add", "searchsorted",
-           "select", "selective_scan", "selu", "set_mode", "setdiff1d", "setxor1d", "shape", "sigmoid",
-           "sign", "signbit", "silu", "sin", "sinc", "sinh", "size", "softmax", "softmax_cross_entropy",
-           "softplus", "softshrink", "softsign", "sort", "splat", "splat_prepare", "splat_rasterize",
-           "splat_render", "split", "sqrt", "square", "squeeze", "stack", "std", "stop_gradient", "sub",
-           "subtract", "sum", "swapaxes", "take", "take_along_axis", "tan", "tanh", "tanhshrink",
-           "tensordot", "threshold", "tile", "to_numpy", "top_k", "torch_function", "trace", "training",
-           "transpose", "trapezoid", "tril", "tril_indices", "triu", "triu_indices", "true_divide", "trunc",
-           "uint16", "uint32", "uint64", "uint8", "unfold", "union1d", "unique", "unique_all",
-           "unique_counts", "unique_inverse", "unique_values", "unpack_codes", "unravel_index", "unstack",
-           "value_and_grad", "vander", "var", "vecdot", "view_as_complex", "view_as_real", "vjp", "vmap",
-           "vstack", "where", "while_loop", "xlog1py", "xlogy", "zeros", "zeros_like", "zeta"]
+           "quantised_experts", "quantised_matmul", "quantize", "quantize_gguf", "rad2deg", "radians",
+           "random", "ravel", "ravel_multi_index", "real", "reciprocal", "relu", "relu6", "remainder",
+           "repeat", "requantise", "reshape", "resize", "result_type", "right_shift", "rint", "rms_norm",
+           "roll", "rollaxis", "rope", "rot90", "round", "rsqrt", "sample", "save", "scan", "scatter",
+           "scatter_add", "searchsorted", "select", "selective_scan", "selu", "set_mode", "setdiff1d",
+           "setxor1d", "shape", "sigmoid", "sign", "signbit", "silu", "sin", "sinc", "sinh", "size",
+           "softmax", "softmax_cross_entropy", "softplus", "softshrink", "softsign", "sort", "splat",
+           "splat_prepare", "splat_rasterize", "splat_render", "split", "sqrt", "square", "squeeze", "stack",
+           "std", "stop_gradient", "sub", "subtract", "sum", "swapaxes", "take", "take_along_axis", "tan",
+           "tanh", "tanhshrink", "tensordot", "threshold", "tile", "to_numpy", "top_k", "torch_function",
+           "trace", "training", "transpose", "trapezoid", "tril", "tril_indices", "triu", "triu_indices",
+           "true_divide", "trunc", "uint16", "uint32", "uint64", "uint8", "unfold", "union1d", "unique",
+           "unique_all", "unique_counts", "unique_inverse", "unique_values", "unpack_codes", "unravel_index",
+           "unstack", "value_and_grad", "vander", "var", "vecdot", "view_as_complex", "view_as_real", "vjp",
+           "vmap", "vstack", "where", "while_loop", "xlog1py", "xlogy", "zeros", "zeros_like", "zeta"]
 bfloat16: np.dtype[Any]
 bool: np.dtype[Any]
 complex128: np.dtype[Any]
@@ -417,6 +417,7 @@ def ptp(x: ArrayLike, /, *args: Any, axis: Any = None, keepdims: builtins.bool =
 def put_along_axis(x: ArrayLike, indices: ArrayLike, values: Any, /, axis: int = -1) -> Array: ...
 def quantile(x: ArrayLike, /, *args: Any, axis: Any = None, keepdims: builtins.bool = False, **options: Any) -> Array: ...
 def quantise(x: ArrayLike, scale: ArrayLike, zero: Any = 0, *, axis: int | None = None, dtype: Any = 'i8') -> Array: ...
+def quantised_experts(x: ArrayLike, packed: Any, ids: ArrayLike, *, format: str) -> Array: ...
 def quantised_matmul(x: ArrayLike, packed: Any, *, format: str) -> Array: ...
 def rad2deg(x: ArrayLike, /, *, out: Any = None) -> Array: ...
 def radians(x: ArrayLike, /, *, out: Any = None) -> Array: ...

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 import torch
@@ -113,3 +114,16 @@ def test_what_is_refused() -> None:
         ft.fft(whole(4), norm="other")
     with pytest.raises(ShapeError, match="fft: axis must be in"):
         ft.fft(whole(4), axis=3)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("n", [1, 12, 37])
+def test_numbers_of_sixteen_bits_are_transformed_in_f32(dtype: Any, n: int) -> None:
+    x = np.random.default_rng(n).normal(size=(3, n)).astype(dtype)
+    for ours, numpy in ((ft.rfft, np.fft.rfft), (ft.fft, np.fft.fft), (ft.ihfft, np.fft.ihfft)):
+        got = np.asarray(ours(x))
+        assert got.dtype == np.complex64
+        np.testing.assert_allclose(got, numpy(x.astype(np.float64)), rtol=1e-5, atol=2e-5)
+    back = np.asarray(ft.irfft(x, n=2 * n))
+    assert back.dtype == np.float32
+    np.testing.assert_allclose(back, np.fft.irfft(x.astype(np.float64), n=2 * n), rtol=1e-5, atol=1e-5)

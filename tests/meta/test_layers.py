@@ -21,7 +21,7 @@ def layer_table() -> dict[str, int]:
     start = text.index("Layers, lowest first")
     paragraph = " ".join(text[start:].split("(`ir` may")[0].split())
     found: dict[str, int] = {}
-    for names, number in re.findall(r"((?:`[\w.]+`(?:, )?)+) (\d+)", paragraph):
+    for names, number in re.findall(r"((?:`[\w.]+`(?:,\s)?)+)\s(\d+)", paragraph):
         for name in re.findall(r"`([\w.]+)`", names):
             found[name.removesuffix(".py")] = int(number)
     return found

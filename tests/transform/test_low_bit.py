@@ -243,3 +243,14 @@ def test_halves_round_to_even() -> None:
             rounded = tw.jit(lambda v, step=step, bits=bits: tw.fake_quantise(v, np.float32(step), bits=bits, mode="fixed"))(x)
             expected = torch.fake_quantize_per_tensor_affine(torch.tensor(x), step, 0, -most, most).numpy()
             np.testing.assert_array_equal(np.asarray(rounded), expected)
+
+
+def test_packed_experts_are_products_with_the_chosen_matrices() -> None:
+    w, x = rng.normal(size=(3, 10, 64)), rng.normal(size=(6, 1, 64)).astype(np.float32)
+    ids = rng.integers(0, 3, (6, 2))
+    packed = np.stack([np.asarray(tw.training.pack_blocks(m, "Q8_0")) for m in w])
+    numbers = np.stack([np.asarray(tw.training.unpack_blocks(m, "Q8_0")) for m in packed])
+    want = np.einsum("sk,stnk->stn", x[:, 0], numbers[ids])
+    np.testing.assert_allclose(tw.quantised_experts(x, packed, ids, format="Q8_0"), want, rtol=1e-4, atol=2e-3)
+    with pytest.raises(ShapeError, match=r"quantised_experts: needs x\[S,T,k\] and packed\[experts,n,bytes\]"):
+        tw.quantised_experts(x[0], packed, ids, format="Q8_0")

@@ -29,6 +29,7 @@ from .conv.channels_last import behind_views, channels_last_layouts, seen_throug
 from .conv.conv import ConvTemplate
 from .conv.winograd import Winograd
 from .index.gather import GatherTemplate
+from .index.index_rows import IndexRows
 from .index.scatter import ScatterAddTemplate
 from .launch import Buffer, ConstBuffer, Item, Launch, Packed, Program, flatten, roots
 from .matmul.matmul import MatmulTemplate
@@ -52,11 +53,10 @@ from .state import computed_in_window, in_place_updates, land_states, updated
 from .template import Template, Unserved
 
 TEMPLATES: list[Template] = [
-    *CATALOGUE,
-    MatmulTemplate(), QDotTemplate(), QExpertsDotTemplate(), QuantiseRowsTemplate(), AttentionTemplate(), AttentionBackwardTemplate(),
-    NormBackwardTemplate(), Q8BlocksTemplate(), Reduce(), Rows(), GatherTemplate(), Pointwise(), QMatmulTemplate(), QGatherTemplate(),
-    QExpertsTemplate(), UpdateSliceTemplate(), ScatterAddTemplate(), SampleTemplate(), ConvTemplate(), Winograd(), RopeTemplate(),
-    ConcatTemplate(), Elements(),
+    *CATALOGUE, MatmulTemplate(), QDotTemplate(), QExpertsDotTemplate(), QuantiseRowsTemplate(), AttentionTemplate(),
+    AttentionBackwardTemplate(), NormBackwardTemplate(), Q8BlocksTemplate(), Reduce(), Rows(), GatherTemplate(), IndexRows(),
+    Pointwise(), QMatmulTemplate(), QGatherTemplate(), QExpertsTemplate(), UpdateSliceTemplate(), ScatterAddTemplate(),
+    SampleTemplate(), ConvTemplate(), Winograd(), RopeTemplate(), ConcatTemplate(), Elements(),
 ]
 
 GATHERS = {"panels": "gather", "strips": "qgather"}  # lookups that read a table in a form made for a product

@@ -52,8 +52,9 @@ class IndexRows(Template):
         call = Call("index_rows", region.name)
         b = call.b
         along = first + len(axes) < x.type.ndim  # the last axis is the operand's own
-        step = x.layout.strides[-1] if along else 1
-        source = call.view("x", x.type.dtype, x.buffer, Layout((x.layout.extent, shape[-1]), (1, step), x.layout.offset))
+        own_axis, step = (shape[-1], x.layout.strides[-1]) if along else (1, 1)
+        reached = x.layout.extent - x.layout.offset - (own_axis - 1) * step
+        source = call.view("x", x.type.dtype, x.buffer, Layout((reached, own_axis), (1, step), x.layout.offset))
         views = [call.view(f"i{i}", o.type.dtype, o.buffer, o.layout) for i, o in enumerate(ids) if o is not None]
         others = {v: o for v in leaves_of_epilogue(region, node.values[0]) if (o := region.operand(v)) is not None}
         ins = {v: call.view(f"e{i}", o.type.dtype, o.buffer, o.layout.expand(shape)) for i, (v, o) in enumerate(others.items())}

@@ -93,7 +93,7 @@ class ElementKernel:
             note="element by element",
         )
 
-    def _element(self, at: Position, position: Any) -> None:
+    def _element(self, at: Position, position: Ix | int) -> None:
         b = self.b
         value = RULES[type(self.op)](self, at, position)
 
@@ -116,7 +116,7 @@ class ElementKernel:
                 some = b.minimum(some, n)
         return widen(b, b.reshape(b.load(self.operands[0], at, (1,), limit=(some,)), ()))
 
-    def index(self, view: View, at: Position, size: Ix, position: Ix) -> Ix | int:
+    def index(self, view: View, at: Position, size: Ix, position: Ix | int) -> Ix | int:
         """A checked index: reported and clamped when outside 0..size-1."""
         b = self.b
         assert self.error is not None
@@ -137,13 +137,13 @@ class ElementKernel:
         return ok, safe
 
 
-def _gather_along_axis(k: ElementKernel, at: Position, position: Ix) -> Tile:
+def _gather_along_axis(k: ElementKernel, at: Position, position: Ix | int) -> Tile:
     where = list(at)
     where[k.op.axis] = k.index(k.operands[1], at, k.sizes[k.op.axis], position)
     return k.load(where)
 
 
-def _index(k: ElementKernel, at: Position, position: Ix) -> Tile:
+def _index(k: ElementKernel, at: Position, position: Ix | int) -> Tile:
     first, n = k.op.axes[0], len(k.op.axes)
     rank = len(at) - (k.node.operands[0].type.ndim - n)
     middle = at[first : first + rank]
@@ -155,7 +155,7 @@ def _index(k: ElementKernel, at: Position, position: Ix) -> Tile:
     return k.load([*at[:first], *found, *at[first + rank :]])
 
 
-def _pad(k: ElementKernel, at: Position, position: Ix) -> Tile:
+def _pad(k: ElementKernel, at: Position, position: Ix | int) -> Tile:
     shifted = [a - _dim(k, f"lo{i}", d) for i, (a, d) in enumerate(zip(at, k.op.lo, strict=True))]
     ok, safe = k.inside(shifted, range(len(at)))
     return k.b.select(ok, k.load(safe), k.op.value)
@@ -165,7 +165,7 @@ def _dim(k: ElementKernel, name: str, d: Dim) -> Ix | int:
     return d if isinstance(d, int) else k.call.word(name, d)
 
 
-RULES: dict[type, Callable[[ElementKernel, Position, Ix], Tile]] = {
+RULES: dict[type, Callable[[ElementKernel, Position, Ix | int], Tile]] = {
     indexing.GatherAlongAxis: _gather_along_axis,
     indexing.Index: _index,
     indexing.Pad: _pad,

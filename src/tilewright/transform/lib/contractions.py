@@ -8,6 +8,7 @@ from ...core import dtypes as dt
 from ...core.errors import ShapeError
 from ...ops import Attention, Concat, GroupedMatmul, LoraMatmul, Matmul, Reshape, Rope, Split
 from ...ops import Conv as ConvOp
+from ...ops.quant import by_name
 from ..promote import as_tracer, meet
 from ..trace import apply, dtype_given, install, user_place
 from .elementwise import _operator, _reflected
@@ -31,8 +32,8 @@ def matmul(a: Any, b: Any, *, dtype: Any = None) -> Any:
         raise ShapeError(f"matmul: needs operands of rank 1 or more, got {x.type} @ {y.type} ({user_place()})")
     row, column = x.ndim == 1, y.ndim == 1
     if row and column and x.shape == y.shape and x.value.dtype in (dt.f32, dt.f64):  # a sum over all of memory, which threads share
-        left: Any = x
-        return (left * y).sum()
+        product: Any = x
+        return (product * y).sum()
     x = apply(Reshape(shape=(1, *x.shape)), x) if row else x
     y = apply(Reshape(shape=(*y.shape, 1)), y) if column else y
     out = apply(Matmul(dtype=None if dtype is None else dtype_given(dtype)), x, y)
@@ -191,9 +192,25 @@ def lora_matmul(x: Any, w: Any, a: Any, b: Any, *, scale: float = 1.0) -> Any:
 
 @public
 def grouped_matmul(x: Any, w: Any, ids: Any) -> Any:
-    """Row i of x[M,K] times matrix ids[i] of w[G,K,N]. An index out of range is an ExecutionError."""
+    """Row i of x[M,K] times matrix ids[i] of w[G,K,N] (a mixture of experts). Rows are sorted by their matrix first, so that each matrix
+    that has rows is read once, and no other. An index out of range is an ExecutionError."""
     x, w = meet(x, w)
     return apply(GroupedMatmul(), x, w, as_tracer(ids))
+
+
+@public
+def quantised_experts(x: Any, packed: Any, ids: Any, *, format: str) -> Any:  # noqa: A002
+    """`grouped_matmul` with packed matrices u8[experts, n, row bytes] in a block format: row (s, t) of x[S,T,k], or of x[S,1,k] for all t,
+    times the transpose of matrix ids[s, t]: [S,T,n]. Matrices are never unpacked as a whole."""
+    from ...ops.packed.products import QExperts, codebooks
+
+    x, stack, ids = as_tracer(x, dt.f32), as_tracer(packed), as_tracer(ids)
+    if x.ndim != 3 or stack.ndim != 3:
+        raise ShapeError(f"quantised_experts: needs x[S,T,k] and packed[experts,n,bytes], got {x.type} and {stack.type} ({user_place()})")
+    experts, n, width = stack.shape
+    name = by_name(format).name
+    op = QExperts(format=name, n=n, k=x.shape[-1], experts=experts)
+    return apply(op, x, reshape(stack, (experts * n, width)), ids, *(as_tracer(table) for table in codebooks(name)))
 
 
 @public

@@ -1,4 +1,5 @@
-"""`tw.fft`: NumPy's Fourier transforms. Any length; `n` cuts or fills with zeros; norm is "backward", "ortho" or "forward"."""
+"""`tw.fft`: NumPy's Fourier transforms. Any length; `n` cuts or fills with zeros; norm is "backward", "ortho" or "forward". f16 and bf16
+are transformed in f32."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -6,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ...core import dtypes as dt
 from ...core.errors import ShapeError
 from ...ir.graph import Value
 from ...ops import functions as F
@@ -36,6 +38,12 @@ def _axes(name: str, x: Tracer, s: Sequence[int] | None, axes: Sequence[int] | N
     return found, sizes
 
 
+def _wide(x: Any) -> Tracer:
+    """Numbers of 16 bits are transformed in f32."""
+    found = as_float(x)
+    return as_tracer(found, dt.f32) if found.value.dtype.itemsize < 4 else found
+
+
 def _total(sizes: Sequence[int]) -> int:
     out = 1
     for n in sizes:
@@ -44,7 +52,7 @@ def _total(sizes: Sequence[int]) -> int:
 
 
 def _complex_form(name: str, x: Any, s: Any, axes: Any, norm: str | None, *, inverse: bool) -> Any:
-    x = as_float(x) if axes is None or len(axes) else as_complex(x)  # a transform makes real numbers complex itself
+    x = _wide(x) if axes is None or len(axes) else as_complex(_wide(x))  # a transform makes real numbers complex itself
     found, sizes = _axes(name, x, s, axes)
 
     def build(z: Value) -> Value:
@@ -57,7 +65,7 @@ def _complex_form(name: str, x: Any, s: Any, axes: Any, norm: str | None, *, inv
 
 def _to_half(name: str, x: Any, s: Any, axes: Any, norm: str | None, *, inverse: bool = False) -> Any:
     """Real in, half a complex spectrum out (its conjugate with `inverse`)."""
-    x = as_float(x)
+    x = _wide(x)
     if x.value.dtype.kind == "c":
         raise ShapeError(f"{name}: needs real operands, got {x.type} ({user_place()})")
     found, sizes = _axes(name, x, s, axes)
@@ -74,7 +82,7 @@ def _to_half(name: str, x: Any, s: Any, axes: Any, norm: str | None, *, inverse:
 
 def _from_half(name: str, x: Any, s: Any, axes: Any, norm: str | None, *, inverse: bool = True) -> Any:
     """Half a complex spectrum in, real out (of its conjugate unless `inverse`)."""
-    x = as_complex(x)
+    x = as_complex(_wide(x))
     found, sizes = _axes(name, x, s, axes)
     if s is None:
         sizes = [*sizes[:-1], 2 * (sizes[-1] - 1)]

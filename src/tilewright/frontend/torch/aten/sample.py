@@ -1,7 +1,9 @@
-"""Sampling images at given places: three-dimensional grid_sample, and resizing with antialiasing (two products with constant weights)."""
+"""Sampling images and volumes at given places: grid_sample (PyTorch's decomposition where it is bicubic), and resizing with antialiasing
+(two products with constant weights)."""
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import Any
 
@@ -9,6 +11,7 @@ import numpy as np
 
 from .... import ops as O
 from ....core import dtypes as dt
+from ....core.dtypes import compute_dtype
 from ....core.errors import UnsupportedError
 from ....ir.graph import Value
 from ....ops.rows.resize import cubic_weight
@@ -117,33 +120,38 @@ def _read(c: Context, image: Value, at: list[Value], sizes: list[int]) -> Value:
     return c.emit(O.Where(), c.reshape(inside, (n, 1, p)), found, c.scalar(0.0, image.dtype))
 
 
-@aten("grid_sampler_3d.default")
-def grid_sampler_3d(c: Context, x: Value, grid: Value, mode: int, padding: int, align: bool) -> Value:
+@aten("grid_sampler_2d.default", "grid_sampler_3d.default")
+def grid_sampler(c: Context, x: Value, grid: Value, mode: int, padding: int, align: bool) -> Any:
+    rank = len(x.shape) - 2
+    sizes = [d for d in x.shape[2:] if isinstance(d, int)]
+    known = len(sizes) == rank and all(isinstance(d, int) for d in grid.shape)
+    if rank == 2 and (mode == 2 or not known):
+        return NotImplemented
     if mode not in (0, 1):
         raise UnsupportedError(f"grid_sample of volumes needs mode bilinear or nearest, got mode {mode}")
-    sizes = [d for d in x.shape[2:] if isinstance(d, int)]
-    if len(sizes) != 3 or not all(isinstance(d, int) for d in grid.shape):
+    if not known:
         raise UnsupportedError(f"grid_sample needs static sizes, got {x.type} and {grid.type}")
     n, channels = x.shape[:2]
-    p = grid.type.numel // (3 * n) if n else 0
-    image = c.reshape(x, (n, channels, sizes[0] * sizes[1] * sizes[2]))
-    points = c.reshape(grid, (n, p, 3))
+    p = grid.type.numel // (rank * n) if n else 0
+    image = c.reshape(x, (n, channels, math.prod(sizes)))
+    wide = compute_dtype(x.dtype)
+    points = c.reshape(c.cast(grid, wide), (n, p, rank))
     # the last coordinate of the grid is the first axis of the volume
-    at = [_place(c, c.reshape(c.slice(points, 2, 2 - k, 1), (n, p)), sizes[k], padding, bool(align)) for k in range(3)]
+    at = [_place(c, c.reshape(c.slice(points, 2, rank - 1 - k, 1), (n, p)), sizes[k], padding, bool(align)) for k in range(rank)]
     if mode == 1:
         return c.reshape(_read(c, image, [c.emit(O.Round(), v) for v in at], sizes), c.shape)
     floors = [c.emit(O.Floor(), v) for v in at]
     shares = [c.emit(O.Sub(), v, f) for v, f in zip(at, floors, strict=True)]
     total = None
-    for corner in range(8):
-        bits = [(corner >> k) & 1 for k in range(3)]
+    for corner in range(1 << rank):
+        bits = [(corner >> k) & 1 for k in range(rank)]
         spots = [c.emit(O.Add(), f, c.scalar(1.0, f.dtype)) if b else f for f, b in zip(floors, bits, strict=True)]
         weight = None
         for share, b in zip(shares, bits, strict=True):
             part = share if b else c.emit(O.Sub(), c.scalar(1.0, share.dtype), share)
             weight = part if weight is None else c.emit(O.Mul(), weight, part)
         assert weight is not None
-        part = c.emit(O.Mul(), _read(c, image, spots, sizes), c.reshape(weight, (n, 1, p)))
+        part = c.emit(O.Mul(), c.cast(_read(c, image, spots, sizes), wide), c.reshape(weight, (n, 1, p)))
         total = part if total is None else c.emit(O.Add(), total, part)
     assert total is not None
-    return c.reshape(total, c.shape)
+    return c.reshape(c.cast(total, c.dtype), c.shape)
