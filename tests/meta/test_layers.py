@@ -19,7 +19,7 @@ def layer_table() -> dict[str, int]:
     """Folder or file at the top of the package -> layer number, read from the architecture document."""
     text = (DOCS / "internals" / "architecture.md").read_text()
     start = text.index("Layers, lowest first")
-    paragraph = text[start:].split("(`ir` may")[0]
+    paragraph = " ".join(text[start:].split("(`ir` may")[0].split())  # lines are wrapped
     found: dict[str, int] = {}
     for names, number in re.findall(r"((?:`[\w.]+`(?:, )?)+) (\d+)", paragraph):
         for name in re.findall(r"`([\w.]+)`", names):
