@@ -40,8 +40,8 @@ def is_tensor(value: Any) -> bool:
 
 def is_masked(value: Any) -> bool:
     """A NumPy array some of whose elements do not count."""
-    masked = sys.modules.get("numpy.ma")
-    return masked is not None and isinstance(value, masked.MaskedArray)
+    masked = getattr(sys.modules.get("numpy.ma"), "MaskedArray", None)  # another thread may be importing the module just now
+    return masked is not None and isinstance(value, masked)
 
 
 def has_memory(tensor: Any) -> bool:
