@@ -1,4 +1,4 @@
-"""Written by `make docs` from what the package offers; do not edit."""
+"""Written by `make tables` from what the package offers; do not edit."""
 import builtins
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

@@ -1,6 +1,6 @@
 """The stub files that type checkers and editors read: what `tw.` and `tilewright.ops` offer when they run, with signatures.
 
-`make docs` (`pytest tests/docs --update-goldens`) writes them; a test says when one is out of date.
+`make tables` (`pytest tests/docs --update-goldens`) writes them; a test says when one is out of date.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ READ_AS = {"bool": "builtins.bool", "Value": "Array", "Tracer": "Array", "Fn": "
 SEVERAL = {"cond", "fori_loop", "while_loop", "scan", "gradient", "load_arrays", "unique", "fake_quantise", "fake_quantise_lsq",
            "gated_delta_rule", "selective_scan", "where", "custom_op"}  # what they return depends on what they are given
 OPERANDS = {"x", "x1", "x2", "y", "a", "b", "q", "k", "v", "weight", "bias", "mask", "indices", "condition", "ids", "scale", "zero"}
-HEADER = '''"""Written by `make docs` from what the package offers; do not edit."""
+HEADER = '''"""Written by `make tables` from what the package offers; do not edit."""
 '''
 
 

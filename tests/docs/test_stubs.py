@@ -16,7 +16,7 @@ def test_the_stubs_are_up_to_date(request: pytest.FixtureRequest) -> None:
     for path, wanted in stubs().items():
         if request.config.getoption("--update-goldens"):
             path.write_text(wanted)
-        assert path.read_text() == wanted, f"{path.relative_to(PACKAGE)} is out of date; run make docs"
+        assert path.read_text() == wanted, f"{path.relative_to(PACKAGE)} is out of date; run make tables"
 
 
 USER = '''

@@ -1,4 +1,4 @@
-"""Written by `make docs` from what the package offers; do not edit."""
+"""Written by `make tables` from what the package offers; do not edit."""
 from . import functions as functions
 from .attention.backward import AttentionBackward as AttentionBackward
 from .attention.forward import Attention as Attention, Rope as Rope
